@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make                 the library and the programs
+# make deps            installs what is missing
+# make test            every unit test, then the python tests; goes on after a failing one
+# make demo            the tour, then a word list in and out again (FILE=path for another)
+# make check-asan, check-tsan, check-headers, check-exports
+# make install         DESTDIR=, PREFIX=/usr/local
+#
+# CCC=compiler   clang when there, else gcc
+# O=mode         r release (default), d debug, a address+undefined, t thread, c coverage
+# M=j, M=t       jemalloc, tcmalloc for the programs; with ML=1 the library is linked to it too
+# N=1            for this machine's processor (-march=native)
+# EXTRA_CFLAGS=, EXTRA_LDFLAGS=
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+SHELL := /bin/sh
+
+VERSION_MAJOR := 0
+VERSION := $(shell sed -n 's/^.define REMIXDB_VERSION_STRING "\(.*\)"/\1/p' remixdb.h)
+
+# ---- the compiler and the mode
+
+CCC ?= $(shell for c in clang gcc; do command -v $$c >/dev/null 2>&1 && { echo $$c; exit; }; done; echo cc)
+CCC := $(CCC)
+UNAME := $(shell uname)
+
+O ?= r
+mode_r := release
+mode_d := debug
+mode_a := asan
+mode_t := tsan
+mode_c := cov
+modes := release debug asan tsan cov
+MODE := $(or $(mode_$(O)),$(filter $(modes),$(O)))
+ifeq ($(MODE),)
+$(error O=$(O): one of r d a t c, or $(modes))
+endif
+
+flags_release := -O3 -g -DNDEBUG
+flags_debug := -O0 -g -fno-omit-frame-pointer
+flags_asan := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+flags_tsan := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
+flags_cov := -O0 -g --coverage
+link_asan := -fsanitize=address,undefined
+link_tsan := -fsanitize=thread
+link_cov := --coverage
+
+CC_IS_CLANG := $(shell $(CCC) --version 2>/dev/null | grep -c clang)
+ifeq ($(CC_IS_CLANG),0)
+flags_tsan += -Wno-tsan  # gcc's sanitizer does not model fences; the one in epoch.c is for the processor only
+endif
+
+CFLAGS_ALL := -std=gnu11 $(flags_$(MODE)) -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla \
+  -fno-strict-aliasing -fPIC -fvisibility=hidden -pthread -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -I.
+LDFLAGS_ALL := -pthread $(link_$(MODE))
+
+ifneq ($(N),)
+CFLAGS_ALL += -march=native
+endif
+
+pkg = $(shell pkg-config $(1) $(2) 2>/dev/null)
+LIBS := $(or $(call pkg,--libs,libzstd),-lzstd)
+CFLAGS_ALL += $(call pkg,--cflags,libxxhash libzstd)
+# liburing is of Linux; the library does without it where it is not installed
+ifeq ($(UNAME),Linux)
+ifneq ($(or $(call pkg,--libs,liburing),$(wildcard /usr/include/liburing.h)),)
+CFLAGS_ALL += $(call pkg,--cflags,liburing)
+LIBS += $(or $(call pkg,--libs,liburing),-luring)
+else
+CFLAGS_ALL += -DREMIXDB_NO_URING
+endif
+else
+CFLAGS_ALL += -DREMIXDB_NO_URING
+endif
+TEST_LIBS := $(or $(call pkg,--libs,cmocka),-lcmocka)
+TEST_CFLAGS := $(call pkg,--cflags,cmocka)
+
+ifeq ($(M),j)
+MALLOC_LIBS := $(or $(call pkg,--libs,jemalloc),-ljemalloc)
+else ifeq ($(M),t)
+MALLOC_LIBS := $(or $(call pkg,--libs,libtcmalloc_minimal),$(call pkg,--libs,libtcmalloc),-ltcmalloc)
+else ifneq ($(M),)
+$(error M=$(M): j (jemalloc) or t (tcmalloc))
+endif
+
+ifeq ($(UNAME),Darwin)
+SO_LDFLAGS := -dynamiclib -install_name @rpath/libremixdb.so.$(VERSION_MAJOR) -Wl,-exported_symbol,_remixdb_*
+RPATH := -Wl,-rpath,@loader_path
+else
+SO_LDFLAGS := -shared -Wl,-soname,libremixdb.so.$(VERSION_MAJOR) -Wl,--version-script=remixdb.map -Wl,--as-needed
+RPATH := -Wl,-rpath,'$$ORIGIN'
+ifneq ($(MALLOC_LIBS),)
+MALLOC_LIBS := -Wl,--no-as-needed $(MALLOC_LIBS) -Wl,--as-needed
+endif
+ifneq ($(filter release debug,$(MODE)),)
+SO_LDFLAGS += -Wl,-z,defs
+endif
+endif
+
+CFLAGS_ALL += $(EXTRA_CFLAGS)
+LDFLAGS_ALL += $(EXTRA_LDFLAGS)
+
+# ---- files
+
+MODULES := err lib kv env epoch blkio fdpool cache format block ckb sst sst_build remix remix_build wh wal merge version compact \
+  workers iter xdb remixdb
+SRCS := $(wildcard $(MODULES:%=%.c))
+HDRS := $(sort $(wildcard *.h))
+PROGRAMS := $(patsubst %.c,%.out,$(wildcard xdbdemo.c xdbtest.c xdbexit.c))
+UNIT_SRCS := $(sort $(wildcard tests/test_*.c))
+PY_TESTS := $(sort $(wildcard tests/test_*.py))
+
+B := build/$(MODE)-$(notdir $(firstword $(CCC)))$(if $(N),-native)
+OBJS := $(SRCS:%.c=$B/%.o)
+STATIC := $B/libremixdb.a
+UNITS := $(UNIT_SRCS:%.c=$B/%)
+SO := libremixdb.so
+SO_LINK := libremixdb.so.$(VERSION_MAJOR)
+
+# ---- building
+
+.PHONY: all deps demo test test-unit units check-asan check-tsan check-headers check-exports install clean FORCE
+all: $(SO) $(SO_LINK) $(PROGRAMS)
+
+# A file that changes when the flags do, so that what was built with others is built again.
+$B/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$(CCC) $(CFLAGS_ALL))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(CCC) $(CFLAGS_ALL))' >$@
+# The products in the root belong to one mode at a time.
+build/products: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$B $(LDFLAGS_ALL) $(LIBS) $(MALLOC_LIBS) $(ML))' | cmp -s - $@ || \
+	  printf '%s\n' '$(subst ','\'',$B $(LDFLAGS_ALL) $(LIBS) $(MALLOC_LIBS) $(ML))' >$@
+
+# The public functions are defined here and nothing else is visible: the version script cuts the rest.
+$B/remixdb.o: private VISIBILITY := -fvisibility=default
+
+$B/%.o: %.c $B/flags
+	@mkdir -p $(@D)
+	$(CCC) $(CFLAGS_ALL) $(VISIBILITY) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) -MMD -MP -c $< -o $@
+
+$(STATIC): $(OBJS)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(SO): $(OBJS) remixdb.map build/products
+	$(CCC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(SO_LDFLAGS) $(OBJS) $(if $(ML),$(MALLOC_LIBS)) $(LIBS) -o $@
+$(SO_LINK): $(SO)
+	ln -sf $(SO) $@
+
+# Under a sanitizer the programs hold the library, so that one runtime sees all.
+ifneq ($(filter release debug,$(MODE)),)
+%.out: $B/%.o $(SO) $(SO_LINK) build/products
+	$(CCC) $(LDFLAGS_ALL) $< $(MALLOC_LIBS) $(SO) $(RPATH) -o $@
+else
+%.out: $B/%.o $(STATIC) build/products
+	$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(MALLOC_LIBS) $(LIBS) -o $@
+endif
+
+$B/tests/test_%: $B/tests/test_%.o $(STATIC)
+	$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
+
+units: $(UNITS)
+
+.SECONDARY:
+-include $(wildcard $B/*.d $B/tests/*.d)
+
+# ---- testing
+
+TEST_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1:$$ASAN_OPTIONS \
+  UBSAN_OPTIONS=print_stacktrace=1:$$UBSAN_OPTIONS TSAN_OPTIONS=second_deadlock_stack=1:allocator_may_return_null=1:$$TSAN_OPTIONS
+TIMEOUT := $(shell command -v timeout >/dev/null 2>&1 && echo timeout 120)
+PYTHON = $(shell for p in python3 /usr/bin/python3; do $$p -m pytest --version >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+# A test that does not compile is a failing one; those that do still run.
+define run_units
+bad=; nr=0; \
+$(MAKE) --no-print-directory -k units || bad=" (building)"; \
+for t in $(UNITS); do \
+  nr=$$((nr + 1)); log=$$t.log; \
+  if [ ! -x $$t ]; then echo "$${t##*/}: not built"; bad="$$bad $${t##*/}"; continue; fi; \
+  $(TEST_ENV) $(TIMEOUT) $$t >$$log 2>&1; rc=$$?; \
+  if [ $$rc -eq 0 ]; then echo "$${t##*/}: $$(grep -aE '^\[  PASSED  \]' $$log | tail -1)"; \
+  elif [ $$rc -eq 77 ]; then echo "$${t##*/}: skipped: $$(tail -1 $$log)"; \
+  else cat $$log; echo "$${t##*/}: FAILED (exit status $$rc)"; bad="$$bad $${t##*/}"; fi; \
+done
+endef
+
+test-unit:
+	+@$(run_units); \
+	echo "unit tests: $$nr programs, failed:$${bad:- none}"; [ -z "$$bad" ]
+
+test:
+	+@$(run_units); units_bad=$$bad; \
+	py=0; \
+	if [ -z "$(PY_TESTS)" ]; then :; \
+	elif [ -z "$(filter release debug,$(MODE))" ]; then echo "python tests: not run with a sanitizer or coverage"; \
+	elif [ -z "$(PYTHON)" ]; then echo "python tests: no pytest; run make deps"; py=1; \
+	else \
+	  $(MAKE) --no-print-directory all || py=1; \
+	  REMIXDB_LIBRARY=$(CURDIR)/$(SO) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q -p no:cacheprovider tests || py=1; \
+	fi; \
+	exp=0; $(MAKE) --no-print-directory check-headers check-exports || exp=1; \
+	echo "unit tests: $$nr programs, failed:$${units_bad:- none}"; \
+	[ $$py -eq 0 ] || echo "python tests: FAILED"; \
+	[ $$exp -eq 0 ] || echo "headers or exports: FAILED"; \
+	[ -z "$$units_bad" ] && [ $$py -eq 0 ] && [ $$exp -eq 0 ]
+
+check-asan:
+	@$(MAKE) --no-print-directory O=a test-unit
+check-tsan:
+	@$(MAKE) --no-print-directory O=t test-unit
+
+check-headers:
+	@bad=0; for h in $(HDRS); do \
+	  printf '#include "%s"\n' $$h | $(CCC) $(CFLAGS_ALL) -Werror -fsyntax-only -x c - || \
+	    { echo "$$h: does not compile alone"; bad=1; }; \
+	done; \
+	cxx=$$(for c in $(CXX) clang++ g++ c++; do command -v $$c >/dev/null 2>&1 && { echo $$c; break; }; done); \
+	if [ -n "$$cxx" ]; then \
+	  printf '#include "remixdb.h"\n' | $$cxx -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only -x c++ - || bad=1; \
+	fi; \
+	echo "headers: $(words $(HDRS)) compiled alone, $$([ $$bad -eq 0 ] && echo good || echo BAD)"; exit $$bad
+
+# The library exports what remixdb.h declares, no more and no less. Elsewhere than on ELF nm speaks differently.
+check-exports: $(if $(wildcard remixdb.c),$(SO))
+ifneq ($(UNAME),Darwin)
+	@[ -f remixdb.c ] || exit 0; \
+	mkdir -p $B; \
+	grep -v '^ *//' remixdb.h | grep -oE '\bremixdb_[a-z0-9_]+\(' | tr -d '(' | LC_ALL=C sort -u >$B/declared; \
+	nm -D --defined-only $(SO) | awk '$$2 ~ /[TBDRWV]/ { sub(/@.*/, "", $$3); print $$3 }' | LC_ALL=C sort -u >$B/exported; \
+	diff $B/declared $B/exported >$B/exports.diff && echo "exports: $$(wc -l <$B/exported) functions, as declared" || \
+	  { echo "exports differ from remixdb.h (< declared, > exported):"; cat $B/exports.diff; exit 1; }
+endif
+
+# ---- the demonstration
+
+FILE ?= $(firstword $(wildcard /usr/share/dict/american-english /usr/share/dict/words))
+
+demo: all
+	@[ -n "$(FILE)" ] || { echo "demo: no word list here; run make deps, or give one: make demo FILE=path"; exit 1; }
+	@work=$$(mktemp -d) || exit 1; trap 'rm -rf "$$work"' EXIT; trap 'exit 1' INT TERM; \
+	echo "== the tour"; TMPDIR=$$work ./xdbdemo.out || exit 1; \
+	echo "== importing $(FILE), $$(wc -l <'$(FILE)') lines"; ./xdbdemo.out import "$$work/words" '$(FILE)' || exit 1; \
+	echo "== reading it back in another process"; ./xdbdemo.out dump "$$work/words" >"$$work/out" || exit 1; \
+	LC_ALL=C sort -u '$(FILE)' | cmp - "$$work/out" || { echo "demo: what came back differs from LC_ALL=C sort -u"; exit 1; }; \
+	echo "== $$(wc -l <"$$work/out") records came back in order, byte for byte what LC_ALL=C sort -u prints"
+
+# ---- the rest
+
+deps:
+	@CCC='$(CCC)' sh .ci/deps
+
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+
+remixdb.pc: Makefile remixdb.h FORCE
+	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: remixdb' \
+	  'Description: An embedded, ordered key-value store' 'Version: $(VERSION)' 'Libs: -L$${libdir} -lremixdb' \
+	  'Libs.private: $(LIBS) -pthread' 'Cflags: -I$${includedir}' >$@
+
+install: $(SO) remixdb.pc
+	install -d '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)'
+	install -m 644 remixdb.h '$(DESTDIR)$(INCLUDEDIR)/remixdb.h'
+	install -m 755 $(SO) '$(DESTDIR)$(LIBDIR)/libremixdb.so.$(VERSION)'
+	ln -sf libremixdb.so.$(VERSION) '$(DESTDIR)$(LIBDIR)/$(SO_LINK)'
+	ln -sf $(SO_LINK) '$(DESTDIR)$(LIBDIR)/$(SO)'
+	install -m 644 remixdb.pc '$(DESTDIR)$(LIBDIR)/pkgconfig/remixdb.pc'
+
+clean:
+	rm -rf build $(SO) $(SO_LINK) remixdb.pc xdbdemo.out xdbtest.out xdbexit.out

@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "blkio.h"
+
+#include <aio.h>
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#if defined(__linux__) && !defined(REMIXDB_NO_URING)
+#define BLKIO_HAS_URING 1
+#include <liburing.h>
+#else
+#define BLKIO_HAS_URING 0
+#endif
+
+#define INFLIGHT_MAX (BLKIO_BATCH_MAX + 8 * BLKIO_WRITER_NR)  // what comes beyond it is done by the plain call
+#define RING_ENTRIES 128u                                      // never full, so an entry can always be had
+#define RING_TRIES 16u                                         // refusals in a row before a ring is given up
+#define NAP_NS 50000u
+_Static_assert(INFLIGHT_MAX <= RING_ENTRIES, "the ring holds all that may be in flight");
+
+_Atomic int blkio_test_ring_errno;
+
+// One transfer. An engine only tries it; whatever it did not move (a short count, EINTR, EAGAIN, an operation it does not know, a
+// true error) is done again by the plain call, which has the loops and the messages.
+struct blkio_op {
+  struct blkio_op *next;  // in a list of the queue
+  struct blkio_read *read;  // what it reads for; NULL for a writer's
+  int fd;
+  uint8_t *buf;
+  uint32_t len;
+  uint64_t off;
+  ssize_t res;            // bytes moved or -errno, once done
+  bool done;
+  struct aiocb cb;
+};
+
+struct blkio_queue {
+  struct blkio *io;
+  enum blkio_kind kind;                   // BLKIO_SYNC when its ring could not be had, or was given up
+  struct blkio_op *queued, **queued_tail;  // in the ring's order, not yet handed to the kernel
+  uint32_t nr_inflight;                    // handed over and not completed
+  struct blkio_op *done_reads;
+  struct blkio_op *free_ops;
+  struct blkio_op *aio[INFLIGHT_MAX];      // AIO: those in flight
+  bool has_ring;
+#if BLKIO_HAS_URING
+  struct io_uring ring;
+#endif
+  struct blkio_op ops[BLKIO_BATCH_MAX];
+};
+
+enum remixdb_status blkio_parse(const char *name, enum blkio_kind *out) {
+  static const char *const names[] = {[BLKIO_AUTO] = "auto", [BLKIO_URING] = "uring", [BLKIO_AIO] = "aio", [BLKIO_SYNC] = "sync"};
+  *out = BLKIO_AUTO;
+  if (!name) return REMIXDB_OK;
+  for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    if (strcmp(name, names[i]) != 0) continue;
+    *out = (enum blkio_kind)i;
+    return REMIXDB_OK;
+  }
+  return err_set(REMIXDB_INVALID, "I/O engine \"%.64s\": not one of auto, uring, aio, sync", name);
+}
+
+const char *blkio_engine(const struct blkio *b) { return b->kind == BLKIO_URING ? "uring" : b->kind == BLKIO_AIO ? "aio" : "sync"; }
+
+static void op_done(struct blkio_queue *q, struct blkio_op *op, ssize_t res) {
+  op->res = res;
+  op->done = true;
+  if (op->read) {
+    op->next = q->done_reads;
+    q->done_reads = op;
+  }
+}
+
+// ---- io_uring
+
+#if BLKIO_HAS_URING
+
+static int ring_refused(void) { return -atomic_load_explicit(&blkio_test_ring_errno, memory_order_relaxed); }
+
+static bool ring_init(struct io_uring *ring) { return ring_refused() == 0 && io_uring_queue_init(RING_ENTRIES, ring, 0) == 0; }
+
+// Kernels before 5.6 make rings, but without these operations.
+static bool ring_works(void) {
+  struct io_uring ring;
+  if (!ring_init(&ring)) return false;
+  struct io_uring_probe *const probe = io_uring_get_probe_ring(&ring);
+  const bool works = probe && io_uring_opcode_supported(probe, IORING_OP_READ) && io_uring_opcode_supported(probe, IORING_OP_WRITE);
+  if (probe) io_uring_free_probe(probe);
+  io_uring_queue_exit(&ring);
+  return works;
+}
+
+static bool ring_start(struct blkio_queue *q, struct blkio_op *op) {
+  struct io_uring_sqe *const sqe = io_uring_get_sqe(&q->ring);
+  if (!sqe) return false;
+  if (op->read)
+    io_uring_prep_read(sqe, op->fd, op->buf, op->len, op->off);
+  else
+    io_uring_prep_write(sqe, op->fd, op->buf, op->len, op->off);
+  io_uring_sqe_set_data(sqe, op);
+  op->next = NULL;
+  *q->queued_tail = op;
+  q->queued_tail = &op->next;
+  return true;
+}
+
+// The kernel took the first nr of those queued, or res tells why it took none of them.
+static void ring_move(struct blkio_queue *q, uint32_t nr, ssize_t res) {
+  for (; nr > 0 && q->queued; nr--) {
+    struct blkio_op *const op = q->queued;
+    q->queued = op->next;
+    if (!q->queued) q->queued_tail = &q->queued;
+    if (res < 0)
+      op_done(q, op, res);
+    else
+      q->nr_inflight++;
+  }
+}
+
+// Takes the completions that are there; returns how many.
+static uint32_t ring_reap(struct blkio_queue *q) {
+  struct io_uring_cqe *cqe;
+  uint32_t nr = 0;
+  while (q->nr_inflight && io_uring_peek_cqe(&q->ring, &cqe) == 0) {
+    struct blkio_op *const op = io_uring_cqe_get_data(cqe);
+    const ssize_t res = cqe->res;
+    io_uring_cqe_seen(&q->ring, cqe);
+    q->nr_inflight--;
+    op_done(q, op, res);
+    nr++;
+  }
+  return nr;
+}
+
+// Hands over what is queued; with wait, sleeps until something has completed.
+static void ring_drive(struct blkio_queue *q, bool wait) {
+  uint32_t nr = 0;
+  for (uint32_t refusals = 0; q->queued;) {
+    int rc = ring_refused();
+    if (rc == 0) rc = wait ? io_uring_submit_and_wait(&q->ring, 1) : io_uring_submit(&q->ring);
+    if (rc > 0) {
+      ring_move(q, (uint32_t)rc, 0);
+      refusals = 0;
+      continue;
+    }
+    // The kernel is short of memory, or its list of completions is full: taking those and time help. Any other error stays.
+    nr += ring_reap(q);
+    if (++refusals < RING_TRIES && (rc == 0 || rc == -EINTR || rc == -EAGAIN || rc == -EBUSY || rc == -ENOMEM)) {
+      if (rc != -EINTR) time_sleep_ns(NAP_NS);
+      continue;
+    }
+    // What stays in the ring must never be handed over later, so no more is submitted to it.
+    q->kind = BLKIO_SYNC;
+    ring_move(q, UINT32_MAX, rc ? rc : -EAGAIN);
+    nr++;
+  }
+  nr += ring_reap(q);
+  // What is in flight writes to or reads from memory of ours: there is no giving up before it has completed. A wait that is refused for
+  // another reason than a signal naps instead of spinning.
+  while (wait && nr == 0 && q->nr_inflight) {
+    struct io_uring_cqe *cqe;
+    int rc = ring_refused();
+    if (rc == 0) rc = io_uring_wait_cqe(&q->ring, &cqe);
+    if (rc < 0 && rc != -EINTR) time_sleep_ns(NAP_NS);
+    nr = ring_reap(q);
+  }
+}
+
+#endif
+
+// ---- POSIX AIO
+
+static bool aio_works(void) {
+  struct aiocb *none[1] = {NULL};  // entries of NULL are passed over; a system without AIO refuses the call
+  return lio_listio(LIO_NOWAIT, none, 1, NULL) == 0;
+}
+
+// Systems bound what a process may have in flight (16 on macOS): refusals are ordinary.
+static bool aio_start(struct blkio_queue *q, struct blkio_op *op) {
+  memset(&op->cb, 0, sizeof(op->cb));
+  op->cb.aio_fildes = op->fd;
+  op->cb.aio_buf = op->buf;
+  op->cb.aio_nbytes = op->len;
+  op->cb.aio_offset = (off_t)op->off;
+  op->cb.aio_sigevent.sigev_notify = SIGEV_NONE;
+  if ((op->read ? aio_read(&op->cb) : aio_write(&op->cb)) != 0) return false;
+  q->aio[q->nr_inflight++] = op;
+  return true;
+}
+
+static uint32_t aio_reap(struct blkio_queue *q) {
+  uint32_t nr = 0;
+  for (uint32_t i = q->nr_inflight; i-- > 0;) {
+    struct blkio_op *const op = q->aio[i];
+    const int errnum = aio_error(&op->cb);
+    if (errnum == EINPROGRESS) continue;
+    const ssize_t res = aio_return(&op->cb);  // to be called in any case, it frees what the system keeps
+    q->aio[i] = q->aio[--q->nr_inflight];
+    op_done(q, op, errnum ? -(ssize_t)errnum : res);
+    nr++;
+  }
+  return nr;
+}
+
+static void aio_drive(struct blkio_queue *q, bool wait) {
+  while (aio_reap(q) == 0 && wait && q->nr_inflight) {
+    const struct aiocb *list[INFLIGHT_MAX];
+    for (uint32_t i = 0; i < q->nr_inflight; i++) list[i] = &q->aio[i]->cb;
+    if (aio_suspend(list, (int)q->nr_inflight, NULL) != 0 && errno != EINTR) time_sleep_ns(NAP_NS);
+  }
+}
+
+// ---- the queue over its engine
+
+void blkio_init(struct blkio *b, struct env *env, enum blkio_kind want) {
+  *b = (struct blkio){.env = env, .kind = BLKIO_SYNC};
+  if (!env->native || want == BLKIO_SYNC) return;
+#if BLKIO_HAS_URING
+  if (want != BLKIO_AIO && ring_works()) {
+    b->kind = BLKIO_URING;
+    return;
+  }
+#endif
+  if (aio_works()) b->kind = BLKIO_AIO;
+}
+
+enum remixdb_status blkio_queue_create(struct blkio *b, struct blkio_queue **out) {
+  struct blkio_queue *const q = mem_calloc(1, sizeof(*q));
+  *out = q;
+  if (!q) return REMIXDB_NOMEM;
+  q->io = b;
+  q->kind = b->kind;
+  q->queued_tail = &q->queued;
+  for (uint32_t i = BLKIO_BATCH_MAX; i-- > 0;) {
+    q->ops[i].next = q->free_ops;
+    q->free_ops = &q->ops[i];
+  }
+#if BLKIO_HAS_URING
+  if (q->kind == BLKIO_URING) {
+    q->has_ring = ring_init(&q->ring);
+    if (!q->has_ring) q->kind = BLKIO_SYNC;
+  }
+#endif
+  return REMIXDB_OK;
+}
+
+void blkio_queue_destroy(struct blkio_queue *q) {
+  if (!q) return;
+  assert(!q->queued && q->nr_inflight == 0);
+#if BLKIO_HAS_URING
+  if (q->has_ring) io_uring_queue_exit(&q->ring);
+#endif
+  mem_free(q);
+}
+
+// Starts it if the engine takes it; else it is done with nothing moved.
+static void queue_start(struct blkio_queue *q, struct blkio_op *op) {
+  bool started = false;
+  op->done = false;
+#if BLKIO_HAS_URING
+  if (q->kind == BLKIO_URING && q->nr_inflight < INFLIGHT_MAX) started = ring_start(q, op);
+#endif
+  if (q->kind == BLKIO_AIO && q->nr_inflight < INFLIGHT_MAX) started = aio_start(q, op);
+  if (!started) op_done(q, op, 0);
+}
+
+static void queue_drive(struct blkio_queue *q, bool wait) {
+#if BLKIO_HAS_URING
+  if (q->has_ring) ring_drive(q, wait);
+#endif
+  if (q->kind == BLKIO_AIO) aio_drive(q, wait);
+}
+
+// What a started op has left to do from its `moved`th byte on. Whole aligned parts are kept only, as direct I/O wants it for the rest.
+static uint32_t op_moved(const struct blkio_op *op) {
+  if (op->res <= 0) return 0;
+  return (size_t)op->res >= op->len ? op->len : (uint32_t)op->res & ~(BLKIO_ALIGN - 1u);
+}
+
+static enum remixdb_status read_finish(struct blkio_queue *q, const struct blkio_op *op) {
+  const uint32_t moved = op_moved(op);
+  if (likely(moved == op->len)) return REMIXDB_OK;
+  return env_read(q->io->env, op->fd, op->read->path, op->buf + moved, op->len - moved, op->off + moved);
+}
+
+static void count_reads(struct blkio *b, uint32_t nr, uint64_t bytes) {
+  (void)atomic_fetch_add_explicit(&b->nr_reads, nr, memory_order_relaxed);
+  (void)atomic_fetch_add_explicit(&b->read_bytes, bytes, memory_order_relaxed);
+}
+
+enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr) {
+  struct err_saved first = {.status = REMIXDB_OK};
+  const struct blkio_read *first_read = NULL;
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < nr; i++) bytes += reads[i].len;
+  count_reads(q->io, nr, bytes);
+  if (nr == 1) {
+    reads->status = env_read(q->io->env, reads->fd, reads->path, reads->buf, reads->len, reads->off);
+    return reads->status;
+  }
+  for (uint32_t next = 0, left = nr; left > 0;) {
+    for (; next < nr && q->free_ops; next++) {
+      struct blkio_op *const op = q->free_ops;
+      struct blkio_read *const r = &reads[next];
+      q->free_ops = op->next;
+      op->read = r;
+      op->fd = r->fd;
+      op->buf = r->buf;
+      op->len = r->len;
+      op->off = r->off;
+      queue_start(q, op);
+    }
+    queue_drive(q, q->done_reads == NULL);
+    while (q->done_reads) {
+      struct blkio_op *const op = q->done_reads;
+      struct blkio_read *const r = op->read;
+      q->done_reads = op->next;
+      r->status = read_finish(q, op);
+      if (r->status != REMIXDB_OK && (!first_read || r < first_read)) {
+        err_save(&first, r->status);
+        first_read = r;
+      }
+      op->next = q->free_ops;
+      q->free_ops = op;
+      left--;
+    }
+  }
+  return err_raise(&first);
+}
+
+enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len, uint64_t off) {
+  count_reads(b, 1, len);
+  return env_read(b->env, fd, path, buf, len, off);
+}
+
+// ---- the writer
+
+struct blkio_writer {
+  struct blkio_queue *q;
+  uint8_t *mem;                        // the buffers, one after the other
+  struct blkio_op ops[BLKIO_WRITER_NR];  // of each buffer
+  bool busy[BLKIO_WRITER_NR];          // its op was started and not yet looked at
+  uint32_t cur;                        // the buffer being filled; never busy between calls
+  uint32_t fill;                       // bytes in it
+  uint64_t base;                       // its offset in the file
+  uint64_t total;                      // bytes put
+  int fd;
+  bool direct;
+  struct err_saved err;                // the first one
+  char path[ENV_PATH_MAX];
+};
+
+enum remixdb_status blkio_writer_create(struct blkio_queue *q, struct blkio_writer **out) {
+  *out = NULL;
+  struct blkio_writer *const w = mem_calloc(1, sizeof(*w));
+  if (!w) return REMIXDB_NOMEM;
+  w->q = q;
+  w->fd = -1;
+  w->mem = mem_alloc_aligned(BLKIO_ALIGN, (size_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF);
+  if (!w->mem) {
+    mem_free(w);
+    return REMIXDB_NOMEM;
+  }
+  *out = w;
+  return REMIXDB_OK;
+}
+
+static inline bool writer_failed(const struct blkio_writer *w) { return w->err.status != REMIXDB_OK; }
+
+static inline uint8_t *writer_buf(const struct blkio_writer *w, uint32_t i) { return w->mem + (size_t)i * BLKIO_WRITER_BUF; }
+
+static void writer_note(struct blkio_writer *w, enum remixdb_status s) {
+  if (s != REMIXDB_OK && !writer_failed(w)) err_save(&w->err, s);
+}
+
+// Waits until the buffer's write is over, and completes it.
+static void writer_settle(struct blkio_writer *w, uint32_t i) {
+  struct blkio_op *const op = &w->ops[i];
+  if (!w->busy[i]) return;
+  while (!op->done) queue_drive(w->q, true);
+  w->busy[i] = false;
+  const uint32_t moved = op_moved(op);
+  if (moved < op->len && !writer_failed(w))
+    writer_note(w, env_write(w->q->io->env, op->fd, w->path, op->buf + moved, op->len - moved, op->off + moved));
+}
+
+// Waits for what an abandoned file has in flight.
+static void writer_drain(struct blkio_writer *w) {
+  for (uint32_t i = 0; i < BLKIO_WRITER_NR; i++) {
+    while (w->busy[i] && !w->ops[i].done) queue_drive(w->q, true);
+    w->busy[i] = false;
+  }
+}
+
+void blkio_writer_destroy(struct blkio_writer *w) {
+  if (!w) return;
+  writer_drain(w);
+  mem_free(w->mem);
+  mem_free(w);
+}
+
+void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct) {
+  writer_drain(w);
+  w->cur = w->fill = 0;
+  w->base = w->total = 0;
+  w->fd = fd;
+  w->direct = direct;
+  w->err.status = REMIXDB_OK;
+  (void)snprintf(w->path, sizeof(w->path), "%s", path);
+}
+
+// Sends the first len bytes of the current buffer on their way.
+static void writer_submit(struct blkio_writer *w, uint32_t len) {
+  struct blkio_op *const op = &w->ops[w->cur];
+  struct blkio *const b = w->q->io;
+  op->read = NULL;
+  op->fd = w->fd;
+  op->buf = writer_buf(w, w->cur);
+  op->len = len;
+  op->off = w->base;
+  w->busy[w->cur] = true;
+  (void)atomic_fetch_add_explicit(&b->nr_writes, 1, memory_order_relaxed);
+  (void)atomic_fetch_add_explicit(&b->write_bytes, len, memory_order_relaxed);
+  queue_start(w->q, op);
+  queue_drive(w->q, false);
+  if (op->done) writer_settle(w, w->cur);
+}
+
+// Goes on to the next buffer. What is not a whole aligned part moves there, so that every write but the last begins and ends aligned.
+static void writer_flush(struct blkio_writer *w) {
+  const uint32_t tail = w->fill % BLKIO_ALIGN, len = w->fill - tail;
+  if (len > 0) {
+    const uint8_t *const buf = writer_buf(w, w->cur);
+    writer_submit(w, len);
+    w->cur = (w->cur + 1) % BLKIO_WRITER_NR;
+    writer_settle(w, w->cur);  // the oldest
+    memcpy(writer_buf(w, w->cur), buf + len, tail);
+    w->base += len;
+    w->fill = tail;
+  }
+  if (writer_failed(w)) w->fill = 0;  // scratch from here on
+}
+
+void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len) {
+  w->total += len;
+  while (len > 0 && !writer_failed(w)) {
+    const size_t room = BLKIO_WRITER_BUF - w->fill, n = len < room ? len : room;
+    memcpy(writer_buf(w, w->cur) + w->fill, p, n);
+    p = (const uint8_t *)p + n;
+    len -= n;
+    w->fill += (uint32_t)n;
+    if (w->fill == BLKIO_WRITER_BUF) writer_flush(w);
+  }
+}
+
+uint8_t *blkio_writer_room(struct blkio_writer *w, size_t len) {
+  assert(len <= BLKIO_WRITER_BUF / 2);
+  if (BLKIO_WRITER_BUF - w->fill < len) writer_flush(w);
+  return writer_buf(w, w->cur) + w->fill;
+}
+
+void blkio_writer_advance(struct blkio_writer *w, size_t len) {
+  w->total += len;
+  if (writer_failed(w)) return;
+  assert(len <= BLKIO_WRITER_BUF - w->fill);
+  w->fill += (uint32_t)len;
+  if (w->fill == BLKIO_WRITER_BUF) writer_flush(w);
+}
+
+uint64_t blkio_writer_offset(const struct blkio_writer *w) { return w->total; }
+
+enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync) {
+  struct env *const env = w->q->io->env;
+  uint32_t pad = 0;
+  if (!writer_failed(w) && w->fill > 0) {
+    if (w->direct) pad = (uint32_t)align_up(w->fill, BLKIO_ALIGN) - w->fill;
+    memset(writer_buf(w, w->cur) + w->fill, 0, pad);
+    writer_submit(w, w->fill + pad);
+    w->fill = 0;
+  }
+  for (uint32_t i = 0; i < BLKIO_WRITER_NR; i++) writer_settle(w, i);
+  if (!writer_failed(w) && pad > 0) writer_note(w, env_truncate(env, w->fd, w->path, w->total));
+  if (!writer_failed(w) && sync) writer_note(w, env_sync_all(env, w->fd, w->path));
+  return err_raise(&w->err);
+}

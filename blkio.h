@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Block I/O: batched reads and asynchronous sequential writes over one of three engines, chosen at run time: io_uring (liburing), POSIX AIO,
+// plain pread/pwrite. A ring that cannot be created, for whatever reason (ENOSYS, EPERM, EOPNOTSUPP, ENOMEM, ...), is not an
+// error: the next engine serves, and blkio_engine says which. On an env that is not native every transfer goes through the env's table.
+//
+// A `blkio` is the store's choice of engine, shared by all threads. A `blkio_queue` belongs to one thread (a ring of its own).
+#ifndef BLKIO_H
+#define BLKIO_H
+
+#include "env.h"
+
+#define BLKIO_ALIGN 4096          // of offsets, sizes and addresses under direct I/O
+#define BLKIO_BATCH_MAX 64        // reads in flight in a queue
+
+enum blkio_kind { BLKIO_AUTO, BLKIO_URING, BLKIO_AIO, BLKIO_SYNC };
+
+struct blkio {
+  struct env *env;
+  enum blkio_kind kind;             // never BLKIO_AUTO after init
+  char pad[CACHE_LINE];             // keeps the counters' traffic off the line above, which every read loads
+  _Atomic uint64_t nr_reads, read_bytes, nr_writes, write_bytes;  // relaxed, for stats
+};
+struct blkio_queue;
+
+// "auto", "uring", "aio", "sync", NULL = auto. REMIXDB_INVALID for another word.
+MUST_CHECK enum remixdb_status blkio_parse(const char *name, enum blkio_kind *out);
+// Tries the wanted engine once (uring, then aio, then sync) and keeps what works. Cannot fail.
+void blkio_init(struct blkio *b, struct env *env, enum blkio_kind want);
+const char *blkio_engine(const struct blkio *b);  // "uring", "aio", "sync"
+
+// REMIXDB_NOMEM. When this queue's own ring cannot be had it works through pread/pwrite.
+MUST_CHECK enum remixdb_status blkio_queue_create(struct blkio *b, struct blkio_queue **out);
+void blkio_queue_destroy(struct blkio_queue *q);  // NULL is allowed; nothing may be in flight
+
+struct blkio_read {
+  int fd;
+  const char *path;                 // for messages; valid during the call
+  void *buf;
+  uint32_t len;
+  uint64_t off;
+  enum remixdb_status status;       // out: of this read. A file that ends first is REMIXDB_CORRUPT
+};
+// Reads them all, at most BLKIO_BATCH_MAX at a time in flight, and waits. Returns OK, or the status of the first that failed (its message is set).
+MUST_CHECK enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr);
+// One read in the calling thread, by pread: a ring saves nothing for one. Any thread.
+MUST_CHECK enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len, uint64_t off);
+
+// ---- a file written once from front to back, through a ring of large aligned buffers: while one fills, others are on their way.
+// Sticky: after the first error later calls do nothing, and finish returns it. The file's descriptor is the caller's.
+struct blkio_writer;
+#define BLKIO_WRITER_BUF (512u << 10)
+#define BLKIO_WRITER_NR 4
+MUST_CHECK enum remixdb_status blkio_writer_create(struct blkio_queue *q, struct blkio_writer **out);  // reusable for one file after the other
+void blkio_writer_destroy(struct blkio_writer *w);  // waits for what is in flight; NULL is allowed
+// Starts a file at offset 0. direct: fd was opened with ENV_DIRECT; the tail is then padded to BLKIO_ALIGN and cut by truncate at finish.
+void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct);  // path is copied
+void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len);
+// Room for len (<= BLKIO_WRITER_BUF / 2) contiguous bytes to be filled in place, then blkio_writer_advance(len). Never NULL (after an error it is scratch).
+uint8_t *blkio_writer_room(struct blkio_writer *w, size_t len);
+void blkio_writer_advance(struct blkio_writer *w, size_t len);
+uint64_t blkio_writer_offset(const struct blkio_writer *w);  // bytes put so far
+// Waits for all writes; syncs the file (all of it) when sync is set.
+MUST_CHECK enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync);
+
+// For tests: when not 0, the creation of rings and every later use of them fails with this errno.
+extern _Atomic int blkio_test_ring_errno;
+#endif

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "block.h"
+
+#include <assert.h>
+
+// A block's offsets lie before its records, and how many there will be is known at the end only. Records of a block of one page are therefore gathered behind
+// the largest table of offsets and moved once; a first record too large for a page is alone and goes straight to its place.
+#define BLOCK_GATHER (BLOCK_HEAD + 2 * BLOCK_RECORDS_MAX)
+
+_Static_assert(BLOCK_HEAD + 2 + KV_HEAD_MAX + REMIXDB_KV_MAX <= BLOCK_PAGES_MAX * BLOCK_PAGE, "the largest record fits the largest block");
+
+static inline bool block_is_large(size_t rec_size) { return BLOCK_HEAD + 2 + rec_size > BLOCK_PAGE; }
+
+enum remixdb_status block_build_init(struct block_build *b) {
+  b->count = 0;
+  b->used = 0;
+  b->buf = mem_alloc_aligned(BLOCK_PAGE, BLOCK_PAGES_MAX * BLOCK_PAGE);
+  return b->buf ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+void block_build_fini(struct block_build *b) {
+  mem_free(b->buf);
+  b->buf = NULL;
+}
+
+bool block_build_fits(const struct block_build *b, size_t rec_size) {
+  if (b->count == 0) return true;
+  return b->count < BLOCK_RECORDS_MAX && BLOCK_HEAD + 2 * (size_t)(b->count + 1) + b->used + rec_size <= BLOCK_PAGE;
+}
+
+void block_build_add(struct block_build *b, const struct kv_rec *r) {
+  const size_t size = kv_rec_size(r->klen, r->vlen, r->tomb);
+  assert(block_build_fits(b, size));
+  uint8_t *const p = b->buf + (block_is_large(size) ? BLOCK_HEAD + 2 : BLOCK_GATHER + b->used);
+  b->offs[b->count++] = (uint16_t)b->used;
+  uint8_t *const end = kv_rec_put(p, r);
+  assert((size_t)(end - p) == size);
+  (void)end;
+  b->used += (uint32_t)size;
+}
+
+uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t block) {
+  assert(b->count > 0);
+  const uint32_t base = BLOCK_HEAD + 2 * b->count;
+  const uint32_t end = base + b->used;
+  const uint32_t pages = (end + BLOCK_PAGE - 1) / BLOCK_PAGE;
+  uint8_t *const buf = b->buf;
+  if (pages == 1) memmove(buf + base, buf + BLOCK_GATHER, b->used);
+  for (uint32_t i = 0; i < b->count; i++) store16le(buf + BLOCK_HEAD + 2 * i, base + b->offs[i]);
+  memset(buf + end, 0, pages * BLOCK_PAGE - end);
+  buf[8] = (uint8_t)pages;
+  buf[9] = (uint8_t)b->count;
+  store16le(buf + 10, 0);
+  store64le(buf, hash64_seed(buf + 8, pages * BLOCK_PAGE - 8, block_seed(table, block)));
+  b->count = 0;
+  b->used = 0;
+  return pages;
+}
+
+enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, const char *path, uint64_t off) {
+  if (unlikely(buf[8] != nr_pages)) return err_corrupt(path, off + 8, "block of %u pages where there is one of %u", buf[8], nr_pages);
+  if (unlikely(buf[9] != nr_recs || nr_recs == 0))
+    return err_corrupt(path, off + 9, "block of %u records where there is one of %u", buf[9], nr_recs);
+  if (unlikely(load16le(buf + 10) != 0)) return err_corrupt(path, off + 10, "reserved bytes of a block");
+  const uint8_t *const end = buf + (size_t)nr_pages * BLOCK_PAGE;
+  // records lie one behind the other, so that ascending offsets follow; 255 offsets fit any block
+  const uint8_t *p = buf + BLOCK_HEAD + 2 * nr_recs;
+  for (uint32_t i = 0; i < nr_recs; i++) {
+    struct kv_rec r;
+    if (unlikely(load16le(buf + BLOCK_HEAD + 2 * i) != (size_t)(p - buf)))
+      return err_corrupt(path, off + BLOCK_HEAD + 2 * i, "offset of record %u of a block", i);
+    const uint8_t *const next = kv_rec_get(p, end, &r);
+    if (unlikely(!next)) return err_corrupt(path, off + (uint64_t)(p - buf), "record %u of a block", i);
+    p = next;
+  }
+  return REMIXDB_OK;
+}
+
+enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table, uint32_t block, const char *path,
+                                 uint64_t off) {
+  const uint64_t sum = hash64_seed(buf + 8, (size_t)nr_pages * BLOCK_PAGE - 8, block_seed(table, block));
+  if (unlikely(load64le(buf) != sum)) return err_corrupt(path, off, "checksum of block %u", block);
+  return block_verify_body(buf, nr_pages, nr_recs, path, off);
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The compressed-keys block of a table: all its keys in order, so that building a REMIX reads keys only. A sequence of chunks of at most
+// CKB_CHUNK bytes (the largest key fits one):
+//   0  u64 checksum (of all that follows in the chunk, seeded with table number and the chunk's offset within the CKB)
+//   8  u32 length of the chunk, these 16 bytes included     12 u32 count of keys
+//   16 entries: varint(shared prefix with the key before), varint(suffix length << 1 | tombstone), suffix
+// The first entry of a chunk shares nothing, so that a reader can begin at any chunk.
+#ifndef CKB_H
+#define CKB_H
+
+#include "kv.h"
+
+#define CKB_CHUNK (64u << 10)
+#define CKB_CHUNK_HEAD 16u
+
+// ---- writing: into growing memory, handed to the table's writer at the end
+struct ckb_build {
+  uint8_t *buf;        // whole CKB so far
+  size_t len, cap;
+  size_t chunk;        // start of the open chunk; == len when none is open
+  uint32_t count;      // keys in it
+  uint8_t *last;       // last key
+  uint32_t last_len, last_cap;
+  uint64_t table;
+};
+// Zero it before the first time; also to begin the next table, which keeps the memory.
+void ckb_build_init(struct ckb_build *c, uint64_t table);
+void ckb_build_fini(struct ckb_build *c);
+MUST_CHECK enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tomb);  // keys ascend. REMIXDB_NOMEM
+void ckb_build_finish(struct ckb_build *c);  // closes the last chunk: buf[0..len) is the CKB
+
+// ---- reading a chunk held in memory; the chunks of a CKB in order, from any of them on (ckb_read_init before another start)
+struct ckb_read {
+  const uint8_t *p, *end;   // next entry
+  uint32_t left;            // keys left in this chunk
+  uint8_t *key;             // current key, decoded; own buffer
+  uint32_t klen, cap;
+  uint32_t shared;          // bytes it shares with the key before it (in the whole CKB: across chunks it is worked out)
+  bool tomb;
+  bool any;                 // a key was read before: order is checked, and `shared` worked out, against it
+  bool first;               // the next entry is its chunk's first
+};
+void ckb_read_init(struct ckb_read *r);
+void ckb_read_fini(struct ckb_read *r);
+// Length of the chunk at p (16 bytes are enough), checked against what is left of the CKB; 0 when it cannot be one.
+uint32_t ckb_chunk_length(const uint8_t *p, uint64_t left);
+// Checks the chunk's checksum and begins it. `off`: its offset within the CKB; file_off, path: for the message.
+MUST_CHECK enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uint32_t len, uint64_t table, uint64_t off, const char *path, uint64_t file_off);
+// The next key of the chunk; left must be > 0. REMIXDB_CORRUPT for a malformed entry or a key not greater than the one before; REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t file_off);
+#endif

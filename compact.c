@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact.h"
+
+#include <stdlib.h>
+
+#include "remix_build.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define PROGRESS_SHIFT 5      // a unit of progress: 32 bytes written, or one entry of a REMIX
+#define PROGRESS_EVERY 256u   // records between two reports
+#define GARBAGE_SLACK (32 * MIB)
+#define ABORT_COST 3u         // bytes written per byte of new data from which on a partition may be aborted
+
+// The work on one partition of the base.
+struct job {
+  struct task task;
+  struct compact *c;
+  const struct version *base;
+  const struct wh *frozen;
+  uint32_t part;
+  // found by measuring
+  uint64_t bytes;          // of new records
+  uint64_t count;          // new records
+  struct kref first;       // smallest new key, in the memtable
+  // decided
+  enum compact_kind kind;
+  bool append;             // a split that leaves the partition as it is and puts new ones behind it
+  uint32_t take;           // so many of the newest runs are merged with the new data
+  uint64_t cost;           // bytes that will be written, about
+  uint32_t max_pages;      // of each new table
+  // made
+  struct sst **tables;
+  uint32_t nr_tables, cap_tables;
+  enum remixdb_status status;
+  struct err_saved error;
+};
+
+// A partition of the next version that needs a REMIX built.
+struct output {
+  struct task task;
+  struct job *job;
+  struct sst **fresh;      // within job->tables
+  uint32_t nr_fresh;
+  uint32_t keep;           // runs of the old REMIX that stay
+  struct remix *remix;
+  enum remixdb_status status;
+  struct err_saved error;
+};
+
+struct round {
+  struct compact *c;
+  struct worker *self;
+  const struct version *base;
+  struct job *jobs;        // one per partition of the base
+  struct output *outputs;
+  uint32_t nr_outputs;
+  struct task **tasks;
+  uint32_t nr_parts;
+};
+
+static const struct remix *old_remix(const struct job *j) { return j->base->parts[j->part]->remix; }
+static uint32_t old_runs(const struct job *j) { return old_remix(j) ? old_remix(j)->nr_runs : 0; }
+
+// ---- the new data of a partition
+
+struct range {
+  struct wh_cursor cursor;
+  struct kref end;         // exclusive; ptr NULL: none
+};
+
+static bool range_valid(const struct range *r) { return wh_valid(&r->cursor) && (!r->end.ptr || kv_cmp(wh_key(&r->cursor), r->end) < 0); }
+
+// Everything in the frozen memtable is committed or will never be: any moment sees the same.
+static void range_begin(struct range *r, const struct job *j, struct worker *w) {
+  const struct version *v = j->base;
+  wh_cursor_init(&r->cursor, j->frozen, WH_PENDING - 1);
+  r->end = j->part + 1 < v->nr_parts ? part_anchor(v->parts[j->part + 1]) : kref(NULL, 0);
+  epoch_enter(j->c->epoch, &w->slot);
+  wh_seek(&r->cursor, part_anchor(v->parts[j->part]));
+  epoch_exit(&w->slot);
+}
+
+static void range_record(const struct range *r, struct kv_rec *rec) {
+  const struct wh_cursor *c = &r->cursor;
+  *rec = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
+}
+
+static void measure(struct task *t, struct worker *w) {
+  struct job *j = (struct job *)t;
+  struct range *r = mem_alloc(sizeof(*r));
+  if (!r) {
+    err_save(&j->error, j->status = REMIXDB_NOMEM);
+    return;
+  }
+  range_begin(r, j, w);
+  if (range_valid(r)) j->first = wh_key(&r->cursor);
+  for (; range_valid(r); wh_next(&r->cursor)) {
+    j->bytes += kv_rec_size(r->cursor.entry->klen, r->cursor.ver->vlen, r->cursor.ver->tomb) + 2;
+    j->count++;
+  }
+  mem_free(r);
+}
+
+// ---- what to do
+
+static uint32_t tables_for(uint64_t bytes) {
+  const uint64_t table = (uint64_t)SST_MAX_BLOCKS * BLOCK_PAGE;
+  return (uint32_t)((bytes + table - 1) / table);
+}
+
+// Bytes that merging the newest `take` runs with the new data will write: what is known to be old versions or tombstones is not written again
+// by a merge of all runs, and about half of it by a merge of some.
+static uint64_t merged_bytes(const struct job *j, uint32_t take) {
+  const struct remix *x = old_remix(j);
+  if (!x || take == 0) return j->bytes;
+  uint64_t sum = 0;
+  for (uint32_t r = x->nr_runs - take; r < x->nr_runs; r++) sum += x->runs[r]->data_size;
+  const uint64_t live = sum / (x->nr_entries ? x->nr_entries : 1) * x->nr_keys;
+  return j->bytes + (take == x->nr_runs ? live : (sum + live) / 2);
+}
+
+static uint32_t pages_for(uint64_t bytes) {
+  // equal tables rather than full ones and a rest; the slack is for blocks that do not fill
+  const uint32_t nr = tables_for(bytes + bytes / 16);
+  const uint64_t pages = (bytes + bytes / 16) / (nr ? nr : 1) / BLOCK_PAGE + BLOCK_PAGES_MAX;
+  return pages > SST_MAX_BLOCKS ? SST_MAX_BLOCKS : (uint32_t)pages;
+}
+
+static void decide(struct job *j) {
+  const struct remix *x = old_remix(j);
+  const uint32_t runs = old_runs(j), fresh = tables_for(j->bytes);
+  if (j->count == 0) {
+    j->kind = COMPACT_KEEP;
+    return;
+  }
+  if (!x) {  // writing the new data is all there is to do; tombstones have nothing to hide
+    j->kind = fresh > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
+    j->cost = j->bytes;
+    j->max_pages = pages_for(j->bytes);
+    return;
+  }
+  uint64_t total = 0;
+  bool behind = true;
+  for (uint32_t r = 0; r < runs; r++) {
+    total += x->runs[r]->data_size;
+    behind = behind && kv_cmp(x->runs[r]->max, j->first) < 0;
+  }
+  const uint64_t live = total / (x->nr_entries ? x->nr_entries : 1) * x->nr_keys;
+  const bool garbage = total + j->bytes / 2 > 2 * live + GARBAGE_SLACK;
+
+  if (behind && total >= (uint64_t)SST_MAX_BLOCKS * BLOCK_PAGE && !garbage) {
+    j->kind = COMPACT_SPLIT;
+    j->append = true;
+    j->cost = j->bytes;
+  } else if (garbage) {
+    j->take = runs;
+  } else if (runs + fresh <= COMPACT_RUNS) {
+    j->kind = COMPACT_MINOR;
+    j->cost = j->bytes + x->file_size;
+  } else {
+    double best = 0;
+    j->take = runs;
+    for (uint32_t k = 1; k <= runs; k++) {
+      const uint64_t written = merged_bytes(j, k);
+      const uint32_t out = tables_for(written);
+      const bool room = k == runs || runs - k + out < COMPACT_RUNS;
+      if (!room || fresh + k <= out) continue;
+      const double gain = (double)(fresh + k - out) / (double)written;
+      if (gain > best) {
+        best = gain;
+        j->take = k;
+      }
+    }
+  }
+  if (j->take) {
+    const uint64_t written = merged_bytes(j, j->take);
+    j->kind = j->take == runs && tables_for(written) > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
+    j->cost = written + (j->take == runs ? 0 : x->file_size);
+  }
+  j->max_pages = pages_for(merged_bytes(j, j->take));
+}
+
+static int worst_first(const void *a, const void *b) {
+  const struct job *x = *(struct job *const *)a, *y = *(struct job *const *)b;
+  const double cx = (double)x->cost / (double)x->bytes, cy = (double)y->cost / (double)y->bytes;
+  return (cx < cy) - (cx > cy);
+}
+
+// Partitions whose new data is dear to write give it back, the dearest first, as long as there is room for it.
+static enum remixdb_status choose_aborts(struct round *r) {
+  struct job **by_cost = mem_alloc(r->nr_parts * sizeof(*by_cost));
+  if (!by_cost) return REMIXDB_NOMEM;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < r->nr_parts; i++) {
+    struct job *j = &r->jobs[i];
+    if (j->count && !j->append && old_remix(j) && j->cost / ABORT_COST > j->bytes) by_cost[nr++] = j;
+  }
+  qsort(by_cost, nr, sizeof(*by_cost), worst_first);
+  uint64_t room = r->c->memtable_size / COMPACT_ABORT_SHARE;
+  for (uint32_t i = 0; i < nr; i++) {
+    // the memtable counts an entry's headers too; twice the record is more than that for all but the smallest
+    const uint64_t need = 2 * by_cost[i]->bytes + 64 * by_cost[i]->count;
+    if (need > room) continue;
+    room -= need;
+    by_cost[i]->kind = COMPACT_ABORT;
+    by_cost[i]->take = 0;
+    by_cost[i]->cost = 0;
+  }
+  mem_free(by_cost);
+  return REMIXDB_OK;
+}
+
+// ---- writing tables
+
+// The runs that take part, as one sorted stream of the newest version in them of each key.
+struct old_stream {
+  struct remix_walk walk;
+  bool any;                 // whether there is a REMIX to walk
+  uint32_t first;           // runs from this one on take part
+  bool found;               // a version of the current key has been given out
+  struct sst_scan *scans[REMIX_RUNS_MAX];
+};
+
+static enum remixdb_status old_open(struct old_stream *o, const struct job *j, struct worker *w) {
+  const struct remix *x = old_remix(j);
+  memset(o, 0, sizeof(*o));
+  if (!x || j->take == 0) return REMIXDB_OK;
+  o->any = true;
+  o->first = x->nr_runs - j->take;
+  remix_walk_init(&o->walk, x);
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t r = o->first; r < x->nr_runs && s == REMIXDB_OK; r++) s = sst_scan_create(x->runs[r], w->queue, &o->scans[r]);
+  return s;
+}
+
+static void old_close(struct old_stream *o) {
+  for (uint32_t r = 0; r < REMIX_RUNS_MAX; r++) sst_scan_destroy(o->scans[r]);
+}
+
+// REMIXDB_NOTFOUND at the end.
+static enum remixdb_status old_next(struct old_stream *o, struct kv_rec *rec) {
+  if (!o->any) return REMIXDB_NOTFOUND;
+  while (remix_walk_valid(&o->walk)) {
+    const uint8_t sel = o->walk.sel[o->walk.at];
+    const uint32_t run = sel & REMIX_RUN;
+    if (!(sel & REMIX_OLD)) o->found = false;
+    remix_walk_next(&o->walk);
+    if (run < o->first) continue;
+    if (o->found) {
+      sst_scan_skip(o->scans[run], 1);
+      continue;
+    }
+    o->found = true;
+    sst_pos pos;
+    const enum remixdb_status s = sst_scan_next(o->scans[run], rec, &pos);
+    if (s == REMIXDB_NOTFOUND) return err_corrupt(o->walk.x->path, 0, "has more entries than table %llu has records", (unsigned long long)o->walk.x->runs[run]->number);
+    return s;
+  }
+  return REMIXDB_NOTFOUND;
+}
+
+struct table_writer {
+  struct job *j;
+  struct sst_build *build;
+  uint64_t number;          // of the table being built; 0: none
+  bool drop_tombs;
+  uint64_t reported, seen;  // bytes of input
+  uint32_t since;
+};
+
+static enum remixdb_status table_end(struct table_writer *tw) {
+  struct job *j = tw->j;
+  struct compact *c = j->c;
+  if (tw->number == 0) return REMIXDB_OK;
+  const uint64_t number = tw->number;
+  tw->number = 0;
+  uint64_t size;
+  enum remixdb_status s = sst_build_finish(tw->build, &size);
+  if (s != REMIXDB_OK) return s;
+  atomic_fetch_add_explicit(&c->stats.table_bytes, size, memory_order_relaxed);
+  if (j->nr_tables == j->cap_tables) {
+    const uint32_t cap = j->cap_tables ? j->cap_tables * 2 : 8;
+    struct sst **grown = mem_realloc(j->tables, cap * sizeof(*grown));
+    if (!grown) s = REMIXDB_NOMEM;
+    else {
+      j->tables = grown;
+      j->cap_tables = cap;
+    }
+  }
+  if (s == REMIXDB_OK) s = sst_open(c->ctx, number, &j->tables[j->nr_tables]);
+  if (s == REMIXDB_OK) {
+    j->nr_tables++;
+    return s;
+  }
+  // the file stands, but nothing will name it: it goes now, or when the store is opened next
+  struct err_saved why;
+  err_save(&why, s);
+  char name[32], path[ENV_PATH_MAX];
+  sst_name(name, number);
+  if (env_path(path, c->ctx->dir, name) == REMIXDB_OK && env_unlink(c->ctx->env, path) != REMIXDB_OK) return err_raise(&why);
+  return err_raise(&why);
+}
+
+static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
+  struct compact *c = tw->j->c;
+  tw->seen += rec->klen + rec->vlen;
+  if (++tw->since >= PROGRESS_EVERY) {
+    tw->since = 0;
+    atomic_fetch_add_explicit(&c->progress, (tw->seen - tw->reported) >> PROGRESS_SHIFT, memory_order_relaxed);
+    tw->reported = tw->seen;
+  }
+  if (rec->tomb && tw->drop_tombs) return REMIXDB_OK;
+  if (tw->number && sst_build_full(tw->build)) {
+    const enum remixdb_status s = table_end(tw);
+    if (s != REMIXDB_OK) return s;
+  }
+  if (tw->number == 0) {
+    tw->number = atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
+    sst_build_start(tw->build, tw->number);
+  }
+  sst_build_add(tw->build, rec);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status write_merged(struct table_writer *tw, struct range *range, struct old_stream *old) {
+  struct kv_rec new_rec, old_rec;
+  bool has_new = range_valid(range), has_old;
+  enum remixdb_status s = old_next(old, &old_rec);
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+  has_old = s == REMIXDB_OK;
+  if (has_new) range_record(range, &new_rec);
+  while (has_new || has_old) {
+    const int c = !has_new ? 1 : !has_old ? -1 : kv_cmp(kref(new_rec.key, new_rec.klen), kref(old_rec.key, old_rec.klen));
+    if ((s = table_add(tw, c <= 0 ? &new_rec : &old_rec)) != REMIXDB_OK) return s;
+    if (c <= 0) {
+      wh_next(&range->cursor);
+      if ((has_new = range_valid(range))) range_record(range, &new_rec);
+    }
+    if (c >= 0) {
+      s = old_next(old, &old_rec);
+      if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+      has_old = s == REMIXDB_OK;
+    }
+  }
+  return table_end(tw);
+}
+
+static void write_tables(struct task *t, struct worker *w) {
+  struct job *j = (struct job *)t;
+  struct compact *c = j->c;
+  struct range *range = mem_alloc(sizeof(*range));
+  struct old_stream old;
+  memset(&old, 0, sizeof(old));
+  struct table_writer tw = {.j = j, .drop_tombs = j->take == old_runs(j) || j->append};
+  struct sst_build_opts opts = c->build;
+  opts.max_pages = j->max_pages;
+  enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = old_open(&old, j, w);
+  if (s == REMIXDB_OK) {
+    range_begin(range, j, w);
+    s = write_merged(&tw, range, &old);
+  }
+  for (uint32_t r = 0; j->take && r < old_runs(j); r++)
+    if (r >= old.first) atomic_fetch_add_explicit(&c->stats.read_bytes, old_remix(j)->runs[r]->data_size, memory_order_relaxed);
+  old_close(&old);
+  if (s != REMIXDB_OK) err_save(&j->error, j->status = s);  // before the builder's cleaning up can say something else
+  sst_build_destroy(tw.build);
+  mem_free(range);
+}
+
+// ---- REMIXes and the next version
+
+static void build_remix(struct task *t, struct worker *w) {
+  struct output *o = (struct output *)t;
+  struct compact *c = o->job->c;
+  const struct remix *old = o->keep ? old_remix(o->job) : NULL;
+  struct remix_build b = {.ctx = c->ctx, .queue = w->queue, .old = old, .keep = o->keep, .fresh = o->fresh, .nr_fresh = o->nr_fresh, .tags = c->tags,
+                          .progress = &c->progress};
+  b.number = atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
+  struct sst *runs[REMIX_RUNS_MAX];
+  uint32_t nr = 0;
+  for (uint32_t r = 0; old && r < old->nr_runs; r++)
+    if (o->keep & 1u << r) runs[nr++] = old->runs[r];
+  enum remixdb_status s = REMIXDB_OK;
+  if (nr + o->nr_fresh > REMIX_RUNS_MAX) s = err_set(REMIXDB_INVALID, "a partition cannot have %u tables", nr + o->nr_fresh);
+  for (uint32_t i = 0; i < o->nr_fresh && s == REMIXDB_OK; i++) runs[nr++] = o->fresh[i];
+  if (s == REMIXDB_OK) s = remix_build(&b);
+  if (s == REMIXDB_OK) {
+    atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
+    s = remix_open(c->ctx, b.number, runs, nr, &o->remix);
+  }
+  if (s != REMIXDB_OK) err_save(&o->error, o->status = s);
+}
+
+static enum remixdb_status run_jobs(struct round *r, void (*run)(struct task *, struct worker *), bool (*wanted)(const struct job *)) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < r->nr_parts; i++) {
+    struct job *j = &r->jobs[i];
+    if (wanted && !wanted(j)) continue;
+    j->task.run = run;
+    j->task.size = wanted ? j->cost : 1;
+    r->tasks[nr++] = &j->task;
+  }
+  workers_run(r->c->workers, r->self, r->tasks, nr);
+  for (uint32_t i = 0; i < r->nr_parts; i++)
+    if (r->jobs[i].status != REMIXDB_OK) return err_raise(&r->jobs[i].error);
+  return REMIXDB_OK;
+}
+
+static bool writes_tables(const struct job *j) { return j->kind >= COMPACT_MINOR; }
+
+// Which partitions come of a job's tables.
+static void plan_outputs(struct round *r, struct job *j) {
+  const uint32_t kept = j->append ? 0 : old_runs(j) - j->take;
+  const uint32_t group = j->kind == COMPACT_MINOR || kept || j->nr_tables <= COMPACT_PART_TABLES ? j->nr_tables : COMPACT_PART_TABLES;
+  for (uint32_t at = 0; at < j->nr_tables; at += group) {
+    struct output *o = &r->outputs[r->nr_outputs++];
+    *o = (struct output){.job = j, .fresh = j->tables + at, .nr_fresh = j->nr_tables - at < group ? j->nr_tables - at : group};
+    o->keep = kept ? (kept == 32 ? UINT32_MAX : (1u << kept) - 1) : 0;
+    o->task.run = build_remix;
+    for (uint32_t i = 0; i < o->nr_fresh; i++) o->task.size += o->fresh[i]->nr_records;
+    for (uint32_t i = 0; i < kept; i++) o->task.size += old_remix(j)->runs[i]->nr_records;
+  }
+}
+
+static enum remixdb_status build_remixes(struct round *r) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < r->nr_parts; i++) nr += r->jobs[i].nr_tables;
+  if (nr == 0) return REMIXDB_OK;
+  struct task **tasks = mem_alloc(nr * sizeof(*tasks));
+  r->outputs = mem_calloc(nr, sizeof(*r->outputs));
+  if (!tasks || !r->outputs) {
+    mem_free(tasks);
+    return REMIXDB_NOMEM;
+  }
+  for (uint32_t i = 0; i < r->nr_parts; i++)
+    if (r->jobs[i].nr_tables) plan_outputs(r, &r->jobs[i]);
+  for (uint32_t i = 0; i < r->nr_outputs; i++) tasks[i] = &r->outputs[i].task;
+  workers_run(r->c->workers, r->self, tasks, r->nr_outputs);
+  mem_free(tasks);
+  for (uint32_t i = 0; i < r->nr_outputs; i++)
+    if (r->outputs[i].status != REMIXDB_OK) return err_raise(&r->outputs[i].error);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status hand_back(struct round *r) {
+  struct range *range = mem_alloc(sizeof(*range));
+  if (!range) return REMIXDB_NOMEM;
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < r->nr_parts && s == REMIXDB_OK; i++) {
+    struct job *j = &r->jobs[i];
+    if (j->kind != COMPACT_ABORT) continue;
+    for (range_begin(range, j, r->self); range_valid(range) && s == REMIXDB_OK; wh_next(&range->cursor)) {
+      struct kv_rec rec;
+      range_record(range, &rec);
+      s = r->c->hand_back(r->c->arg, r->self, &rec);
+    }
+    atomic_fetch_add_explicit(&r->c->stats.handed_back, j->bytes, memory_order_relaxed);
+  }
+  mem_free(range);
+  return s;
+}
+
+// The shortest key that is greater than all keys of the table before and not greater than any of the table after.
+static struct kref separator(const struct sst *before, const struct sst *after) {
+  const uint32_t lcp = kv_lcp_from(before->max, after->min, 0);
+  return kref(after->min.ptr, lcp < after->min.len ? lcp + 1 : after->min.len);
+}
+
+// The table with the largest key of a partition.
+static const struct sst *last_table(const struct remix *x) {
+  const struct sst *last = x->runs[0];
+  for (uint32_t r = 1; r < x->nr_runs; r++)
+    if (kv_cmp(last->max, x->runs[r]->max) < 0) last = x->runs[r];
+  return last;
+}
+
+static enum remixdb_status next_version(struct round *r, struct version **out) {
+  struct part **parts = mem_calloc(r->nr_parts + r->nr_outputs, sizeof(*parts));
+  if (!parts) return REMIXDB_NOMEM;
+  uint32_t nr = 0, at = 0;
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < r->nr_parts && s == REMIXDB_OK; i++) {
+    struct job *j = &r->jobs[i];
+    struct part *old = r->base->parts[i];
+    if (!writes_tables(j) || j->append) {
+      part_ref(old);
+      parts[nr++] = old;
+    } else if (j->nr_tables == 0) {  // all that was there has been deleted
+      s = part_create(part_anchor(old), NULL, &parts[nr]);
+      nr += s == REMIXDB_OK;
+    }
+    const struct sst *before = j->append ? last_table(old->remix) : NULL;
+    for (; at < r->nr_outputs && r->outputs[at].job == j && s == REMIXDB_OK; at++) {
+      struct output *o = &r->outputs[at];
+      const struct kref anchor = before ? separator(before, o->fresh[0]) : part_anchor(old);
+      remix_ref(o->remix);
+      s = part_create(anchor, o->remix, &parts[nr]);
+      nr += s == REMIXDB_OK;
+      before = o->fresh[o->nr_fresh - 1];
+    }
+  }
+  if (s == REMIXDB_OK) s = version_create(parts, nr, out);
+  else
+    for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
+  mem_free(parts);
+  return s;
+}
+
+static void estimate_work(struct round *r) {
+  uint64_t work = 0;
+  for (uint32_t i = 0; i < r->nr_parts; i++) {
+    const struct job *j = &r->jobs[i];
+    if (!writes_tables(j)) continue;
+    const struct remix *x = old_remix(j);
+    const uint64_t input = merged_bytes(j, j->take);
+    work += input >> PROGRESS_SHIFT;
+    work += j->count + (x && !j->append ? x->nr_entries : 0);
+  }
+  atomic_store_explicit(&r->c->work, work ? work : 1, memory_order_relaxed);
+}
+
+enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen, bool allow_abort,
+                                  struct version **out) {
+  struct round r = {.c = c, .self = self, .base = base, .nr_parts = base->nr_parts};
+  atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
+  enum remixdb_status s = REMIXDB_NOMEM;
+  r.jobs = mem_calloc(r.nr_parts, sizeof(*r.jobs));
+  r.tasks = mem_calloc(r.nr_parts, sizeof(*r.tasks));
+  if (!r.jobs || !r.tasks) goto out;
+  for (uint32_t i = 0; i < r.nr_parts; i++) {
+    struct job *j = &r.jobs[i];
+    j->c = c;
+    j->base = base;
+    j->frozen = frozen;
+    j->part = i;
+  }
+  if ((s = run_jobs(&r, measure, NULL)) != REMIXDB_OK) goto out;
+  for (uint32_t i = 0; i < r.nr_parts; i++) decide(&r.jobs[i]);
+  if (allow_abort && (s = choose_aborts(&r)) != REMIXDB_OK) goto out;
+  estimate_work(&r);
+  if ((s = run_jobs(&r, write_tables, writes_tables)) != REMIXDB_OK) goto out;
+  if ((s = build_remixes(&r)) != REMIXDB_OK) goto out;
+  if ((s = hand_back(&r)) != REMIXDB_OK) goto out;
+  if ((s = next_version(&r, out)) != REMIXDB_OK) goto out;
+  for (uint32_t i = 0; i < r.nr_parts; i++) atomic_fetch_add_explicit(&c->stats.kinds[r.jobs[i].kind], 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&c->stats.rounds, 1, memory_order_relaxed);
+out:;
+  struct err_saved why;
+  if (s != REMIXDB_OK) {
+    err_save(&why, s);
+    atomic_fetch_add_explicit(&c->stats.failed, 1, memory_order_relaxed);
+  }
+  for (uint32_t i = 0; i < r.nr_outputs; i++) {
+    if (!r.outputs[i].remix) continue;
+    if (s != REMIXDB_OK) atomic_store_explicit(&r.outputs[i].remix->obsolete, true, memory_order_relaxed);
+    remix_unref(r.outputs[i].remix);
+  }
+  for (uint32_t i = 0; r.jobs && i < r.nr_parts; i++) {
+    struct job *j = &r.jobs[i];
+    for (uint32_t t = 0; t < j->nr_tables; t++) {
+      if (s != REMIXDB_OK) atomic_store_explicit(&j->tables[t]->obsolete, true, memory_order_relaxed);
+      sst_unref(j->tables[t]);
+    }
+    mem_free(j->tables);
+  }
+  mem_free(r.outputs);
+  mem_free(r.tasks);
+  mem_free(r.jobs);
+  return s == REMIXDB_OK ? s : err_raise(&why);
+}
+
+// ---- retiring
+
+static int cmp_ptr(const void *a, const void *b) {
+  const uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+  return (x > y) - (x < y);
+}
+
+// All tables and REMIXes of a version, ascending by address. NULL without memory.
+static const void **objects_of(const struct version *v, size_t *nr_out) {
+  size_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) nr += v->parts[i]->remix ? 1 + v->parts[i]->remix->nr_runs : 0;
+  const void **list = mem_alloc((nr ? nr : 1) * sizeof(*list));
+  if (!list) return NULL;
+  *nr_out = nr;
+  nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct remix *x = v->parts[i]->remix;
+    if (!x) continue;
+    list[nr++] = x;
+    for (uint32_t r = 0; r < x->nr_runs; r++) list[nr++] = x->runs[r];
+  }
+  qsort(list, nr, sizeof(*list), cmp_ptr);
+  return list;
+}
+
+void compact_retire(const struct version *base, const struct version *next) {
+  size_t nr;
+  const void **named = objects_of(next, &nr);
+  if (!named) return;  // the files stay until the store is opened next, which removes what no version names
+  for (uint32_t i = 0; i < base->nr_parts; i++) {
+    struct remix *x = base->parts[i]->remix;
+    if (!x) continue;
+    const void *key = x;
+    if (!bsearch(&key, named, nr, sizeof(*named), cmp_ptr)) atomic_store_explicit(&x->obsolete, true, memory_order_relaxed);
+    for (uint32_t r = 0; r < x->nr_runs; r++) {
+      key = x->runs[r];
+      if (!bsearch(&key, named, nr, sizeof(*named), cmp_ptr)) atomic_store_explicit(&x->runs[r]->obsolete, true, memory_order_relaxed);
+    }
+  }
+  mem_free(named);
+}

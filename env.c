@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "env.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ENV_IO_MAX ((size_t)1 << 30)  // bytes of one system call; some systems refuse more than INT_MAX
+
+// ---- the real file system: raw calls, -errno
+
+static int posix_open(struct env *e, const char *path, unsigned flags) {
+  (void)e;
+  int o = O_CLOEXEC;
+  if (flags & ENV_WRITE)
+    o |= flags & ENV_READ ? O_RDWR : O_WRONLY;
+  else
+    o |= O_RDONLY;
+  if (flags & ENV_CREATE) o |= O_CREAT;
+  if (flags & ENV_EXCL) o |= O_EXCL;
+  if (flags & ENV_TRUNC) o |= O_TRUNC;
+  if (flags & ENV_DIR) o |= O_DIRECTORY;
+#if defined(O_DIRECT)
+  if (flags & ENV_DIRECT) {
+    const int fd = open(path, o | O_DIRECT, 0644);
+    if (fd >= 0 || errno != EINVAL) return fd >= 0 ? fd : -errno;
+    // This file system has no direct I/O. Some make the file before they find out; ours to open then.
+    o &= ~O_EXCL;
+  }
+#endif
+  const int fd = open(path, o, 0644);
+  if (fd < 0) return -errno;
+#if defined(F_NOCACHE)
+  if (flags & ENV_DIRECT) (void)fcntl(fd, F_NOCACHE, 1);
+#endif
+  return fd;
+}
+
+static int posix_close(struct env *e, int fd) {
+  (void)e;
+  return close(fd) == 0 ? 0 : -errno;
+}
+
+static ssize_t posix_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  (void)e;
+  const ssize_t n = pread(fd, buf, len < ENV_IO_MAX ? len : ENV_IO_MAX, (off_t)off);
+  return n >= 0 ? n : -errno;
+}
+
+static ssize_t posix_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  (void)e;
+  const ssize_t n = pwrite(fd, buf, len < ENV_IO_MAX ? len : ENV_IO_MAX, (off_t)off);
+  return n >= 0 ? n : -errno;
+}
+
+static int posix_sync_data(struct env *e, int fd) {
+  (void)e;
+#if defined(__APPLE__)
+  // fsync leaves the data in the drive's cache there; some file systems have nothing stronger.
+  if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
+  return fsync(fd) == 0 ? 0 : -errno;
+#else
+  return fdatasync(fd) == 0 ? 0 : -errno;
+#endif
+}
+
+static int posix_sync_all(struct env *e, int fd) {
+#if defined(__APPLE__)
+  return posix_sync_data(e, fd);
+#else
+  (void)e;
+  return fsync(fd) == 0 ? 0 : -errno;
+#endif
+}
+
+static int posix_truncate(struct env *e, int fd, uint64_t size) {
+  (void)e;
+  return ftruncate(fd, (off_t)size) == 0 ? 0 : -errno;
+}
+
+// Not posix_fallocate on glibc, which writes zeroes itself where the file system cannot.
+static int posix_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
+  (void)e;
+#if defined(__linux__)
+  if (fallocate(fd, 0, (off_t)off, (off_t)len) == 0) return 0;
+  return errno == ENOSYS ? -EOPNOTSUPP : -errno;
+#elif defined(__FreeBSD__)
+  const int rc = posix_fallocate(fd, (off_t)off, (off_t)len);
+  return rc == EINVAL ? -EOPNOTSUPP : -rc;  // EINVAL is ZFS's way to say so
+#else
+  (void)fd, (void)off, (void)len;
+  return -EOPNOTSUPP;
+#endif
+}
+
+static int posix_stat_out(const struct stat *st, struct env_stat *out) {
+  *out = (struct env_stat){.size = (uint64_t)st->st_size, .is_dir = S_ISDIR(st->st_mode)};
+  return 0;
+}
+
+static int posix_fstat(struct env *e, int fd, struct env_stat *out) {
+  (void)e;
+  struct stat st;
+  return fstat(fd, &st) == 0 ? posix_stat_out(&st, out) : -errno;
+}
+
+static int posix_stat(struct env *e, const char *path, struct env_stat *out) {
+  (void)e;
+  struct stat st;
+  return stat(path, &st) == 0 ? posix_stat_out(&st, out) : -errno;
+}
+
+static int posix_rename(struct env *e, const char *from, const char *to) {
+  (void)e;
+  return rename(from, to) == 0 ? 0 : -errno;
+}
+
+static int posix_unlink(struct env *e, const char *path) {
+  (void)e;
+  return unlink(path) == 0 ? 0 : -errno;
+}
+
+static int posix_link(struct env *e, const char *from, const char *to) {
+  (void)e;
+  return link(from, to) == 0 ? 0 : -errno;
+}
+
+static int posix_mkdir(struct env *e, const char *path) {
+  (void)e;
+  return mkdir(path, 0755) == 0 ? 0 : -errno;
+}
+
+static int posix_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg) {
+  (void)e;
+  DIR *const d = opendir(dir);
+  if (!d) return -errno;
+  int rc = 0;
+  for (;;) {
+    errno = 0;
+    const struct dirent *const de = readdir(d);
+    if (!de) {
+      rc = -errno;
+      break;
+    }
+    if (strcmp(de->d_name, ".") == 0 || strcmp(de->d_name, "..") == 0) continue;
+    if (!fn(arg, de->d_name)) break;
+  }
+  (void)closedir(d);
+  return rc;
+}
+
+static int posix_lock(struct env *e, int fd, bool exclusive) {
+  (void)e;
+  return flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 ? 0 : -errno;
+}
+
+static int posix_drop_cached(struct env *e, int fd, uint64_t off, uint64_t len) {
+  (void)e;
+#if defined(POSIX_FADV_DONTNEED)
+  return -posix_fadvise(fd, (off_t)off, (off_t)len, POSIX_FADV_DONTNEED);
+#else
+  (void)fd, (void)off, (void)len;
+  return 0;
+#endif
+}
+
+static const struct env_ops posix_ops = {
+    .open = posix_open,
+    .close = posix_close,
+    .pread = posix_pread,
+    .pwrite = posix_pwrite,
+    .sync_data = posix_sync_data,
+    .sync_all = posix_sync_all,
+    .truncate = posix_truncate,
+    .allocate = posix_allocate,
+    .fstat = posix_fstat,
+    .stat = posix_stat,
+    .rename = posix_rename,
+    .unlink = posix_unlink,
+    .link = posix_link,
+    .mkdir = posix_mkdir,
+    .list = posix_list,
+    .lock = posix_lock,
+    .drop_cached = posix_drop_cached,
+};
+
+struct env *env_posix(void) {
+  static struct env posix = {.ops = &posix_ops, .priv = NULL, .native = true};
+  return &posix;
+}
+
+// ---- loops, checks and messages
+
+enum remixdb_status env_open(struct env *e, const char *path, unsigned flags, int *fd_out) {
+  int fd;
+  do fd = e->ops->open(e, path, flags);
+  while (fd == -EINTR);
+  *fd_out = fd < 0 ? -1 : fd;
+  if (fd >= 0) return REMIXDB_OK;
+  if (fd == -ENOENT && !(flags & ENV_CREATE)) return REMIXDB_NOTFOUND;
+  return err_errno(-fd, "open", path);
+}
+
+// The descriptor is gone after EINTR too (Linux), or closing it twice could close another thread's.
+enum remixdb_status env_close(struct env *e, int fd, const char *path) {
+  const int rc = e->ops->close(e, fd);
+  return rc >= 0 || rc == -EINTR ? REMIXDB_OK : err_errno(-rc, "close", path);
+}
+
+void env_close_quiet(struct env *e, int fd) {
+  if (fd >= 0) (void)e->ops->close(e, fd);
+}
+
+enum remixdb_status env_read_upto(struct env *e, int fd, const char *path, void *buf, size_t len, uint64_t off, size_t *nr_out) {
+  size_t done = 0;
+  *nr_out = 0;
+  while (done < len) {
+    const ssize_t n = e->ops->pread(e, fd, (uint8_t *)buf + done, len - done, off + done);
+    if (n == -EINTR) continue;
+    if (n < 0) return err_errno((int)-n, "read", path);
+    if (n == 0) break;
+    done += (size_t)n;
+  }
+  *nr_out = done;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status env_read(struct env *e, int fd, const char *path, void *buf, size_t len, uint64_t off) {
+  size_t nr;
+  const enum remixdb_status s = env_read_upto(e, fd, path, buf, len, off, &nr);
+  if (s != REMIXDB_OK || nr == len) return s;
+  return err_corrupt(path, off + nr, "truncated: %zu bytes missing", len - nr);
+}
+
+enum remixdb_status env_write(struct env *e, int fd, const char *path, const void *buf, size_t len, uint64_t off) {
+  size_t done = 0;
+  while (done < len) {
+    const ssize_t n = e->ops->pwrite(e, fd, (const uint8_t *)buf + done, len - done, off + done);
+    if (n == -EINTR) continue;
+    if (n < 0) return err_errno((int)-n, "write", path);
+    if (n == 0) return err_set(REMIXDB_IO, "write %s: nothing was written", path);  // or this would never end
+    done += (size_t)n;
+  }
+  return REMIXDB_OK;
+}
+
+enum remixdb_status env_sync_data(struct env *e, int fd, const char *path) {
+  int rc;
+  do rc = e->ops->sync_data(e, fd);
+  while (rc == -EINTR);
+  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "sync", path);
+}
+
+enum remixdb_status env_sync_all(struct env *e, int fd, const char *path) {
+  int rc;
+  do rc = e->ops->sync_all(e, fd);
+  while (rc == -EINTR);
+  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "sync", path);
+}
+
+enum remixdb_status env_sync_dir(struct env *e, const char *dir) {
+  int fd;
+  enum remixdb_status s = env_open(e, dir, ENV_READ | ENV_DIR, &fd);
+  if (s == REMIXDB_NOTFOUND) return err_errno(ENOENT, "sync", dir);
+  if (s != REMIXDB_OK) return s;
+  int rc;
+  do rc = e->ops->sync_all(e, fd);
+  while (rc == -EINTR);
+  // EINVAL: a file system on which directories need no sync and have none
+  if (rc < 0 && rc != -EINVAL) s = err_errno(-rc, "sync", dir);
+  env_close_quiet(e, fd);
+  return s;
+}
+
+enum remixdb_status env_truncate(struct env *e, int fd, const char *path, uint64_t size) {
+  int rc;
+  do rc = e->ops->truncate(e, fd, size);
+  while (rc == -EINTR);
+  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "truncate", path);
+}
+
+enum remixdb_status env_allocate(struct env *e, int fd, const char *path, uint64_t off, uint64_t len) {
+  int rc;
+  do rc = e->ops->allocate(e, fd, off, len);
+  while (rc == -EINTR);
+  return rc >= 0 || rc == -EOPNOTSUPP ? REMIXDB_OK : err_errno(-rc, "allocate", path);
+}
+
+enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *size_out) {
+  struct env_stat st;
+  const int rc = e->ops->fstat(e, fd, &st);
+  if (rc < 0) return err_errno(-rc, "stat", path);
+  *size_out = st.size;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status env_stat(struct env *e, const char *path, struct env_stat *out) {
+  const int rc = e->ops->stat(e, path, out);
+  if (rc == -ENOENT) return REMIXDB_NOTFOUND;
+  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "stat", path);
+}
+
+enum remixdb_status env_rename(struct env *e, const char *from, const char *to) {
+  const int rc = e->ops->rename(e, from, to);
+  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "rename", from);
+}
+
+enum remixdb_status env_unlink(struct env *e, const char *path) {
+  const int rc = e->ops->unlink(e, path);
+  return rc >= 0 || rc == -ENOENT ? REMIXDB_OK : err_errno(-rc, "unlink", path);
+}
+
+enum remixdb_status env_link(struct env *e, const char *from, const char *to) {
+  const int rc = e->ops->link(e, from, to);
+  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "link", to);
+}
+
+enum remixdb_status env_mkdir(struct env *e, const char *path) {
+  const int rc = e->ops->mkdir(e, path);
+  if (rc >= 0) return REMIXDB_OK;
+  // A file in the place of the directory is no directory.
+  struct env_stat st;
+  if (rc == -EEXIST && e->ops->stat(e, path, &st) >= 0) return st.is_dir ? REMIXDB_OK : err_errno(ENOTDIR, "mkdir", path);
+  return err_errno(-rc, "mkdir", path);
+}
+
+enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg) {
+  const int rc = e->ops->list(e, dir, fn, arg);
+  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "list", dir);
+}
+
+enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out) {
+  enum remixdb_status s = env_open(e, path, exclusive ? ENV_READ | ENV_WRITE | ENV_CREATE : ENV_READ, fd_out);
+  if (s == REMIXDB_NOTFOUND) s = err_errno(ENOENT, "open", path);
+  if (s != REMIXDB_OK) return s;
+  int rc;
+  do rc = e->ops->lock(e, *fd_out, exclusive);
+  while (rc == -EINTR);
+  if (rc >= 0) return REMIXDB_OK;
+  env_close_quiet(e, *fd_out);
+  *fd_out = -1;
+  if (rc == -EWOULDBLOCK) return err_set(REMIXDB_LOCKED, "lock %s: held by another open of the store", path);
+  return err_errno(-rc, "lock", path);
+}
+
+void env_drop_cached(struct env *e, int fd, uint64_t off, uint64_t len) { (void)e->ops->drop_cached(e, fd, off, len); }
+
+enum remixdb_status env_path(char *buf, const char *dir, const char *name) {
+  const int n = snprintf(buf, ENV_PATH_MAX, "%s/%s", dir, name);
+  if (n >= 0 && n < ENV_PATH_MAX) return REMIXDB_OK;
+  buf[0] = '\0';
+  return err_set(REMIXDB_INVALID, "path too long: .../%s", name);
+}
+
+enum remixdb_status env_read_file(struct env *e, const char *path, size_t max, uint8_t **buf_out, size_t *len_out) {
+  int fd = -1;
+  uint8_t *buf = NULL;
+  uint64_t size = 0;
+  *buf_out = NULL;
+  *len_out = 0;
+  enum remixdb_status s = env_open(e, path, ENV_READ, &fd);
+  if (s != REMIXDB_OK) return s;
+  s = env_size(e, fd, path, &size);
+  if (s != REMIXDB_OK) goto out;
+  if (size > max) {
+    s = err_corrupt(path, max, "the file has %llu bytes, at most %zu were expected", (unsigned long long)size, max);
+    goto out;
+  }
+  buf = mem_alloc((size_t)size + 1);
+  if (!buf) {
+    s = REMIXDB_NOMEM;
+    goto out;
+  }
+  s = env_read(e, fd, path, buf, (size_t)size, 0);
+  if (s != REMIXDB_OK) goto out;
+  buf[size] = 0;
+  *buf_out = buf;
+  *len_out = (size_t)size;
+  buf = NULL;
+out:
+  mem_free(buf);
+  env_close_quiet(e, fd);
+  return s;
+}
+
+enum remixdb_status env_replace_file(struct env *e, const char *dir, const char *name, const void *buf, size_t len) {
+  char path[ENV_PATH_MAX], tmp[ENV_PATH_MAX];
+  int fd = -1;
+  enum remixdb_status s = env_path(tmp, dir, name);
+  if (s != REMIXDB_OK) return s;
+  memcpy(path, tmp, strlen(tmp) + 1);
+  const size_t at = strlen(tmp);
+  static const char suffix[] = ".tmp";
+  if (at + sizeof(suffix) > sizeof(tmp)) return err_set(REMIXDB_INVALID, "path too long: .../%s", name);
+  memcpy(tmp + at, suffix, sizeof(suffix));
+
+  s = env_open(e, tmp, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd);
+  if (s != REMIXDB_OK) return s;
+  s = env_write(e, fd, tmp, buf, len, 0);
+  if (s == REMIXDB_OK) s = env_sync_all(e, fd, tmp);
+  if (s != REMIXDB_OK) {
+    env_close_quiet(e, fd);
+    goto out;
+  }
+  s = env_close(e, fd, tmp);
+  if (s != REMIXDB_OK) goto out;
+  s = env_rename(e, tmp, path);
+  if (s != REMIXDB_OK) goto out;
+  return env_sync_dir(e, dir);
+out:
+  (void)e->ops->unlink(e, tmp);  // the raw call, which leaves the message of what failed first
+  return s;
+}

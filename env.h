@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every call that touches the file system, behind one table that tests replace. The table holds raw calls in the manner of
+// the system (a count or 0, or -errno); the functions below it add the loops for short counts and EINTR, the checks and
+// the messages, and are what the rest of the library uses. Rings (io_uring, AIO) may be used only on an env that is `native`,
+// whose descriptors are the kernel's.
+#ifndef ENV_H
+#define ENV_H
+
+#include <sys/types.h>
+
+#include "lib.h"
+
+#define ENV_PATH_MAX 4096
+
+struct env;
+
+// ENV_DIRECT asks to bypass the page cache; a file system that cannot opens the file without it.
+enum { ENV_READ = 1, ENV_WRITE = 2, ENV_CREATE = 4, ENV_EXCL = 8, ENV_TRUNC = 16, ENV_DIRECT = 32, ENV_DIR = 64 };
+
+struct env_stat {
+  uint64_t size;
+  bool is_dir;
+};
+
+struct env_ops {  // each returns >= 0, or -errno
+  int (*open)(struct env *e, const char *path, unsigned flags);
+  int (*close)(struct env *e, int fd);
+  ssize_t (*pread)(struct env *e, int fd, void *buf, size_t len, uint64_t off);
+  ssize_t (*pwrite)(struct env *e, int fd, const void *buf, size_t len, uint64_t off);
+  int (*sync_data)(struct env *e, int fd);  // fdatasync (F_FULLFSYNC on macOS)
+  int (*sync_all)(struct env *e, int fd);   // fsync
+  int (*truncate)(struct env *e, int fd, uint64_t size);
+  int (*allocate)(struct env *e, int fd, uint64_t off, uint64_t len);  // room on disk, size grown; -EOPNOTSUPP when the system cannot
+  int (*fstat)(struct env *e, int fd, struct env_stat *out);
+  int (*stat)(struct env *e, const char *path, struct env_stat *out);
+  int (*rename)(struct env *e, const char *from, const char *to);
+  int (*unlink)(struct env *e, const char *path);
+  int (*link)(struct env *e, const char *from, const char *to);
+  int (*mkdir)(struct env *e, const char *path);
+  // calls fn for each name in the directory but . and ..; stops when fn returns false
+  int (*list)(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
+  int (*lock)(struct env *e, int fd, bool exclusive);  // flock, not waiting; -EWOULDBLOCK when held. Dies with the process.
+  int (*drop_cached)(struct env *e, int fd, uint64_t off, uint64_t len);  // advice: these pages are not needed soon; may do nothing
+};
+
+struct env {
+  const struct env_ops *ops;
+  void *priv;
+  bool native;
+};
+
+struct env *env_posix(void);  // the real one; static
+
+// In all below `path` also names the file in messages. fd_out is -1 after a failure.
+MUST_CHECK enum remixdb_status env_open(struct env *e, const char *path, unsigned flags, int *fd_out);  // REMIXDB_NOTFOUND (no message) on ENOENT without ENV_CREATE
+MUST_CHECK enum remixdb_status env_close(struct env *e, int fd, const char *path);
+void env_close_quiet(struct env *e, int fd);  // for files only read, and on the way out of an error; fd -1 is ignored
+// Exactly len bytes; the file ending first is REMIXDB_CORRUPT ("truncated").
+MUST_CHECK enum remixdb_status env_read(struct env *e, int fd, const char *path, void *buf, size_t len, uint64_t off);
+// As many of len as the file has.
+MUST_CHECK enum remixdb_status env_read_upto(struct env *e, int fd, const char *path, void *buf, size_t len, uint64_t off, size_t *nr_out);
+MUST_CHECK enum remixdb_status env_write(struct env *e, int fd, const char *path, const void *buf, size_t len, uint64_t off);  // all of it
+MUST_CHECK enum remixdb_status env_sync_data(struct env *e, int fd, const char *path);
+MUST_CHECK enum remixdb_status env_sync_all(struct env *e, int fd, const char *path);
+MUST_CHECK enum remixdb_status env_sync_dir(struct env *e, const char *dir);  // names and renames in it are durable afterwards
+MUST_CHECK enum remixdb_status env_truncate(struct env *e, int fd, const char *path, uint64_t size);
+// Room for [off, off+len). Succeeds without effect where the system cannot preallocate.
+MUST_CHECK enum remixdb_status env_allocate(struct env *e, int fd, const char *path, uint64_t off, uint64_t len);
+MUST_CHECK enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *size_out);
+MUST_CHECK enum remixdb_status env_stat(struct env *e, const char *path, struct env_stat *out);  // REMIXDB_NOTFOUND (no message) when absent
+MUST_CHECK enum remixdb_status env_rename(struct env *e, const char *from, const char *to);
+MUST_CHECK enum remixdb_status env_unlink(struct env *e, const char *path);  // absent is success
+MUST_CHECK enum remixdb_status env_link(struct env *e, const char *from, const char *to);
+MUST_CHECK enum remixdb_status env_mkdir(struct env *e, const char *path);   // present is success
+MUST_CHECK enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
+// Opens (ENV_CREATE when exclusive) and locks the file; closing the descriptor releases it. REMIXDB_LOCKED.
+MUST_CHECK enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out);
+void env_drop_cached(struct env *e, int fd, uint64_t off, uint64_t len);
+// dir + "/" + name into buf of ENV_PATH_MAX bytes. REMIXDB_INVALID when it does not fit.
+MUST_CHECK enum remixdb_status env_path(char *buf, const char *dir, const char *name);
+// A whole small file: read into a buffer of its own (the caller frees with mem_free; one zero byte follows the data), at most `max` bytes
+// (more is REMIXDB_CORRUPT); REMIXDB_NOTFOUND. Written whole, synced, under a temporary name, then renamed to path; the directory is synced.
+MUST_CHECK enum remixdb_status env_read_file(struct env *e, const char *path, size_t max, uint8_t **buf_out, size_t *len_out);
+MUST_CHECK enum remixdb_status env_replace_file(struct env *e, const char *dir, const char *name, const void *buf, size_t len);
+#endif

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where every error is born. A function that can fail returns enum remixdb_status and is marked MUST_CHECK. The place
+// that finds the failure calls err_set (or err_errno, err_corrupt) once, which records the message for the calling thread
+// and returns the status; callers pass the status up and add nothing. One breakpoint on err_set sees them all.
+// REMIXDB_NOTFOUND is an answer, not an error: return it without err_set.
+#ifndef ERR_H
+#define ERR_H
+
+#include <stdint.h>
+
+#include "remixdb.h"
+
+#define MUST_CHECK __attribute__((warn_unused_result))
+#define ERR_MSG_MAX 512  // bytes of a message, its end included; a longer one is cut
+
+// Records the message of this thread and returns s.
+enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+// The same for a failed system call: "op PATH: reason". errnum ENOSPC/EDQUOT -> REMIXDB_NOSPACE, ENOMEM -> REMIXDB_NOMEM,
+// EWOULDBLOCK of a lock is the caller's to see; everything else -> REMIXDB_IO.
+enum remixdb_status err_errno(int errnum, const char *op, const char *path);
+// "PATH: offset N: ..." as REMIXDB_CORRUPT.
+enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+// What remixdb_errcode and remixdb_errmsg return. err_code is set by the public face only.
+enum remixdb_status err_code(void);
+const char *err_msg(void);
+void err_finish(enum remixdb_status s);  // sets the thread's code; on REMIXDB_OK/NOTFOUND clears the message
+
+// Carrying an error from the thread that met it to those that ask later.
+struct err_saved {
+  enum remixdb_status status;
+  char msg[ERR_MSG_MAX];
+};
+void err_save(struct err_saved *e, enum remixdb_status s);     // this thread's message, with s
+enum remixdb_status err_raise(const struct err_saved *e);      // makes it this thread's message, returns its status
+#endif

@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lib.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#elif defined(__FreeBSD__)
+#include <pthread_np.h>
+#include <sys/cpuset.h>
+#include <sys/param.h>
+#endif
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+// ---- memory
+
+bool (*_Atomic mem_fault)(size_t size);
+
+static inline bool mem_denied(size_t size) {
+  bool (*const fault)(size_t) = atomic_load_explicit(&mem_fault, memory_order_relaxed);
+  return unlikely(fault != NULL) && !fault(size);
+}
+
+static void *mem_check(void *p, size_t size) {
+  if (unlikely(!p)) (void)err_set(REMIXDB_NOMEM, "no memory for %zu bytes", size);
+  return p;
+}
+
+// malloc(0) may be NULL, which here means failure: ask for a byte.
+void *mem_alloc(size_t size) { return mem_check(mem_denied(size) ? NULL : malloc(size ? size : 1), size); }
+
+void *mem_calloc(size_t nr, size_t size) {
+  size_t all;
+  if (__builtin_mul_overflow(nr, size, &all)) return mem_check(NULL, SIZE_MAX);
+  return mem_check(mem_denied(all) ? NULL : calloc(1, all ? all : 1), all);
+}
+
+void *mem_realloc(void *p, size_t size) { return mem_check(mem_denied(size) ? NULL : realloc(p, size ? size : 1), size); }
+
+void *mem_alloc_aligned(size_t align, size_t size) {
+  void *p = NULL;
+  if (align < sizeof(void *)) align = sizeof(void *);
+  if (mem_denied(size) || posix_memalign(&p, align, size ? size : 1) != 0) p = NULL;
+  return mem_check(p, size);
+}
+
+void mem_free(void *p) { free(p); }
+
+#define MEM_PAGE_2M ((size_t)1 << 21)
+#define MEM_PAGE_1G ((size_t)1 << 30)
+
+#if !defined(MAP_ANONYMOUS)
+#define MAP_ANONYMOUS MAP_ANON
+#endif
+
+static void *mem_map_plain(size_t size, int flags) {
+  void *const p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  return p == MAP_FAILED ? NULL : p;
+}
+
+#if defined(MAP_HUGETLB)
+#if !defined(MAP_HUGE_SHIFT)
+#define MAP_HUGE_SHIFT 26
+#endif
+static bool mem_map_huge(size_t size, size_t page, struct mem_map *out) {
+  const size_t full = align_up(size, page);
+  if (full < size || full - size > size / 8) return false;
+  void *const p = mem_map_plain(full, MAP_HUGETLB | (__builtin_ctzll(page) << MAP_HUGE_SHIFT));
+  if (!p) return false;
+  *out = (struct mem_map){p, full, page};
+  return true;
+}
+#endif
+
+enum remixdb_status mem_map(size_t size, struct mem_map *out) {
+  *out = (struct mem_map){NULL, 0, 0};
+  if (mem_denied(size)) return err_set(REMIXDB_NOMEM, "no memory for a mapping of %zu bytes", size);
+#if defined(MAP_HUGETLB)
+  if (mem_map_huge(size, MEM_PAGE_1G, out) || mem_map_huge(size, MEM_PAGE_2M, out)) return REMIXDB_OK;
+#endif
+  const long sys_page = sysconf(_SC_PAGESIZE);
+  const size_t page = sys_page > 0 ? (size_t)sys_page : 4096;
+  const size_t full = align_up(size ? size : 1, page);
+  // Transparent huge pages need addresses aligned to them: map more, and give back what is before and after.
+  const size_t slack = full >= MEM_PAGE_2M ? MEM_PAGE_2M : 0;
+  uint8_t *p = full >= size && full + slack >= full ? mem_map_plain(full + slack, 0) : NULL;
+  if (!p) return err_set(REMIXDB_NOMEM, "no memory for a mapping of %zu bytes", size);
+  if (slack) {
+    const size_t before = (size_t)(align_up((uintptr_t)p, MEM_PAGE_2M) - (uintptr_t)p);
+    if (before) (void)munmap(p, before);
+    p += before;
+    if (slack - before) (void)munmap(p + full, slack - before);
+#if defined(MADV_HUGEPAGE)
+    (void)madvise(p, full, MADV_HUGEPAGE);
+#endif
+  }
+  *out = (struct mem_map){p, full, page};
+  return REMIXDB_OK;
+}
+
+void mem_unmap(struct mem_map *m) {
+  if (m->ptr) (void)munmap(m->ptr, m->size);
+  *m = (struct mem_map){NULL, 0, 0};
+}
+
+// ---- arena
+
+// A chunk is cut by adding to `cut`; an add that ends past `size` got nothing, and neither will any after it. Sizes count
+// from the start of the chunk, this header included.
+struct arena_chunk {
+  _Atomic size_t cut;
+  size_t size;
+  size_t base;  // bytes in the chunks before this one: keeps arena_used growing
+  struct arena_chunk *next;
+  struct mem_map map;  // ptr NULL: from mem_alloc_aligned
+};
+
+#define ARENA_HEAD ((size_t)CACHE_LINE)
+_Static_assert(sizeof(struct arena_chunk) <= CACHE_LINE, "the header of a chunk fits what is left for it");
+
+void arena_init(struct arena *a, size_t chunk_size) {
+  assert(chunk_size >= 65536 && (chunk_size & (chunk_size - 1)) == 0);
+  atomic_init(&a->chunk, NULL);
+  atomic_init(&a->large_used, 0);
+  a->large = NULL;
+  a->chunk_size = chunk_size;
+  (void)pthread_mutex_init(&a->lock, NULL);
+}
+
+static void arena_free_list(struct arena_chunk *c) {
+  while (c) {
+    struct arena_chunk *const next = c->next;
+    struct mem_map map = c->map;  // the header lies in what it describes
+    if (map.ptr)
+      mem_unmap(&map);
+    else
+      mem_free(c);
+    c = next;
+  }
+}
+
+void arena_fini(struct arena *a) {
+  arena_free_list(atomic_load_explicit(&a->chunk, memory_order_relaxed));
+  arena_free_list(a->large);
+  atomic_store_explicit(&a->chunk, NULL, memory_order_relaxed);
+  a->large = NULL;
+  (void)pthread_mutex_destroy(&a->lock);
+}
+
+// A chunk of at least `size` bytes with the first `cut` of them taken. NULL: REMIXDB_NOMEM.
+static struct arena_chunk *arena_chunk_create(size_t size, size_t cut) {
+  struct mem_map map = {NULL, 0, 0};
+  struct arena_chunk *c;
+  if (size >= (size_t)1 << 20) {
+    if (mem_map(size, &map) != REMIXDB_OK) return NULL;
+    c = (struct arena_chunk *)map.ptr;
+    size = map.size;
+  } else {
+    c = mem_alloc_aligned(CACHE_LINE, size);
+    if (!c) return NULL;
+  }
+  atomic_init(&c->cut, cut);
+  c->size = size;
+  c->base = 0;
+  c->next = NULL;
+  c->map = map;
+  return c;
+}
+
+static void *arena_cut(struct arena_chunk *c, size_t size) {
+  // Chunks that are full are left alone, so that `cut` cannot wrap however often they are asked.
+  if (atomic_load_explicit(&c->cut, memory_order_relaxed) > c->size) return NULL;
+  const size_t at = atomic_fetch_add_explicit(&c->cut, size, memory_order_relaxed);
+  return likely(at <= c->size && size <= c->size - at) ? (uint8_t *)c + at : NULL;
+}
+
+// A large allocation does not touch the chunk being cut: ending that for it would waste what is left there.
+static void *arena_alloc_large(struct arena *a, size_t size) {
+  if (size > SIZE_MAX / 2) return mem_check(NULL, size);
+  struct arena_chunk *const c = arena_chunk_create(size + ARENA_HEAD, size + ARENA_HEAD);
+  if (!c) return NULL;
+  (void)pthread_mutex_lock(&a->lock);
+  c->next = a->large;
+  a->large = c;
+  (void)pthread_mutex_unlock(&a->lock);
+  atomic_fetch_add_explicit(&a->large_used, size, memory_order_relaxed);
+  return (uint8_t *)c + ARENA_HEAD;
+}
+
+// Takes the next chunk, unless another thread has done so since `full` was found full; then tries again.
+static void *arena_alloc_slow(struct arena *a, struct arena_chunk *full, size_t size) {
+  void *p = NULL;
+  (void)pthread_mutex_lock(&a->lock);
+  for (;;) {
+    struct arena_chunk *c = atomic_load_explicit(&a->chunk, memory_order_acquire);
+    if (c != full) {
+      p = arena_cut(c, size);
+      if (p) break;
+      full = c;
+    }
+    c = arena_chunk_create(a->chunk_size, ARENA_HEAD + size);
+    if (!c) break;
+    p = (uint8_t *)c + ARENA_HEAD;
+    c->base = full ? full->base + full->size - ARENA_HEAD : 0;
+    c->next = full;
+    atomic_store_explicit(&a->chunk, c, memory_order_release);
+    break;
+  }
+  (void)pthread_mutex_unlock(&a->lock);
+  return p;
+}
+
+void *arena_alloc(struct arena *a, size_t size) {
+  assert(size > 0);
+  if (unlikely(size > a->chunk_size / 4)) return arena_alloc_large(a, size > SIZE_MAX - 7 ? size : align_up(size, 8));
+  size = align_up(size, 8);
+  struct arena_chunk *const c = atomic_load_explicit(&a->chunk, memory_order_acquire);
+  void *const p = likely(c != NULL) ? arena_cut(c, size) : NULL;
+  return likely(p != NULL) ? p : arena_alloc_slow(a, c, size);
+}
+
+size_t arena_used(const struct arena *a) {
+  size_t used = atomic_load_explicit(&a->large_used, memory_order_relaxed);
+  struct arena_chunk *const c = atomic_load_explicit(&a->chunk, memory_order_acquire);
+  if (c) {
+    const size_t cut = atomic_load_explicit(&c->cut, memory_order_relaxed);
+    used += c->base + (cut < c->size ? cut : c->size) - ARENA_HEAD;
+  }
+  return used;
+}
+
+// ---- lock (the third mutex of Drepper's "Futexes Are Tricky", with a short spin before it)
+
+static uint32_t lib_spins(void) {
+  static _Atomic uint32_t cached;  // 0 not known, else spins + 1
+  uint32_t n = atomic_load_explicit(&cached, memory_order_relaxed);
+  if (n == 0) {
+    n = thread_cores(NULL, 0) > 1 ? 101 : 1;
+    atomic_store_explicit(&cached, n, memory_order_relaxed);
+  }
+  return n - 1;
+}
+
+static inline void lib_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+static inline bool lib_lock_try(struct lib_lock *l) {
+  uint32_t free_word = 0;
+  return atomic_load_explicit(&l->word, memory_order_relaxed) == 0 &&
+         atomic_compare_exchange_strong_explicit(&l->word, &free_word, 1, memory_order_acquire, memory_order_relaxed);
+}
+
+void lib_lock_slow(struct lib_lock *l) {
+  for (uint32_t i = lib_spins(); i > 0; i--) {
+    if (lib_lock_try(l)) return;
+    lib_pause();
+  }
+#if defined(__linux__)
+  // Who comes from sleep cannot know whether others sleep too, so it takes the lock as 2 and its unlock wakes one.
+  while (atomic_exchange_explicit(&l->word, 2, memory_order_acquire) != 0)
+    (void)syscall(SYS_futex, &l->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+#else
+  for (uint32_t tries = 0; !lib_lock_try(l); tries++) {
+    if (tries < 16)
+      (void)sched_yield();
+    else
+      time_sleep_ns(tries < 64 ? 20000 : 200000);
+  }
+#endif
+}
+
+void lib_lock_wake(struct lib_lock *l) {
+#if defined(__linux__)
+  (void)syscall(SYS_futex, &l->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+#else
+  (void)l;  // nobody sets 2 where nobody sleeps on the word
+#endif
+}
+
+// ---- threads
+
+struct thread_start_arg {
+  void *(*fn)(void *);
+  void *arg;
+  char name[16];
+};
+
+static void *thread_main(void *p) {
+  struct thread_start_arg a;
+  memcpy(&a, p, sizeof(a));
+  mem_free(p);
+  // A thread names itself, because on some systems no other may; a name that is refused is no loss.
+#if defined(__linux__)
+  (void)pthread_setname_np(pthread_self(), a.name);
+#elif defined(__APPLE__)
+  (void)pthread_setname_np(a.name);
+#elif defined(__FreeBSD__)
+  pthread_set_name_np(pthread_self(), a.name);
+#endif
+  return a.fn(a.arg);
+}
+
+enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name) {
+  struct thread_start_arg *const a = mem_calloc(1, sizeof(*a));
+  if (!a) return REMIXDB_NOMEM;
+  a->fn = fn;
+  a->arg = arg;
+  const size_t len = strlen(name);
+  memcpy(a->name, name, len < sizeof(a->name) ? len : sizeof(a->name) - 1);
+  // A new thread inherits the mask: signals stay the program's own threads' business.
+  sigset_t all, old;
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+  const int rc = pthread_create(out, NULL, thread_main, a);
+  (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+  if (rc == 0) return REMIXDB_OK;
+  mem_free(a);
+  return err_errno(rc == EAGAIN ? ENOMEM : rc, "starting thread", name);
+}
+
+#define THREAD_CORES_MAX 65536u
+
+uint32_t thread_cores(uint32_t *cores_out, uint32_t cap) {
+  uint32_t nr = 0;
+#if defined(__linux__)
+  union {
+    cpu_set_t set;
+    uint8_t bytes[THREAD_CORES_MAX / 8];
+  } mask;  // a kernel for more processors than a cpu_set_t holds refuses a smaller one
+  memset(&mask, 0, sizeof(mask));
+  if (sched_getaffinity(0, sizeof(mask), &mask.set) == 0) {
+    for (uint32_t i = 0; i < THREAD_CORES_MAX; i++) {
+      if (!CPU_ISSET_S(i, sizeof(mask), &mask.set)) continue;
+      if (nr < cap) cores_out[nr] = i;
+      nr++;
+    }
+  }
+#elif defined(__FreeBSD__)
+  cpuset_t set;
+  CPU_ZERO(&set);
+  if (cpuset_getaffinity(CPU_LEVEL_WHICH, CPU_WHICH_PID, -1, sizeof(set), &set) == 0) {
+    for (uint32_t i = 0; i < CPU_SETSIZE; i++) {
+      if (!CPU_ISSET(i, &set)) continue;
+      if (nr < cap) cores_out[nr] = i;
+      nr++;
+    }
+  }
+#endif
+  if (nr > 0) return nr;
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  nr = online > 0 ? (uint32_t)online : 1;
+  for (uint32_t i = 0; i < nr && i < cap; i++) cores_out[i] = i;
+  return nr;
+}
+
+bool thread_pin(uint32_t core) {
+#if defined(__linux__)
+  union {
+    cpu_set_t set;
+    uint8_t bytes[THREAD_CORES_MAX / 8];
+  } mask;
+  if (core >= THREAD_CORES_MAX) return false;
+  memset(&mask, 0, sizeof(mask));
+  CPU_SET_S(core, sizeof(mask), &mask.set);
+  return pthread_setaffinity_np(pthread_self(), sizeof(mask), &mask.set) == 0;
+#elif defined(__FreeBSD__)
+  cpuset_t set;
+  if (core >= CPU_SETSIZE) return false;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  return pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0;
+#else
+  (void)core;
+  return false;
+#endif
+}
+
+// Reads digits at *p and moves past them; false when there are none or the number is no core's.
+static bool thread_parse_core(const char **p, uint32_t *core_out) {
+  uint32_t n = 0;
+  const char *s = *p;
+  if (*s < '0' || *s > '9') return false;
+  for (; *s >= '0' && *s <= '9'; s++) {
+    n = n * 10 + (uint32_t)(*s - '0');
+    if (n >= THREAD_CORES_MAX) return false;
+  }
+  *p = s;
+  *core_out = n;
+  return true;
+}
+
+enum remixdb_status thread_parse_cores(const char *list, uint32_t *cores_out, uint32_t cap, uint32_t *nr_out) {
+  uint32_t nr = 0;
+  for (const char *p = list;; p++) {
+    uint32_t first, last;
+    if (!thread_parse_core(&p, &first)) goto bad;
+    last = first;
+    if (*p == '-') {
+      p++;
+      if (!thread_parse_core(&p, &last) || last < first) goto bad;
+    }
+    for (uint32_t core = first; core <= last; core++) {
+      if (nr == cap) return err_set(REMIXDB_INVALID, "list of cores \"%s\": more than %u", list, cap);
+      cores_out[nr++] = core;
+    }
+    if (*p == '\0') break;
+    if (*p != ',') goto bad;
+  }
+  *nr_out = nr;
+  return REMIXDB_OK;
+bad:
+  return err_set(REMIXDB_INVALID, "list of cores \"%s\": not of the form 0,2,4-7", list);
+}
+
+void cond_init(pthread_cond_t *c) {
+#if defined(__APPLE__)
+  (void)pthread_cond_init(c, NULL);
+#else
+  pthread_condattr_t attr;
+  (void)pthread_condattr_init(&attr);
+  (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  (void)pthread_cond_init(c, &attr);
+  (void)pthread_condattr_destroy(&attr);
+#endif
+}
+
+static struct timespec time_spec(uint64_t ns) {
+  return (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+}
+
+bool cond_wait_ns(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ns) {
+  if (ns > (uint64_t)1 << 60) ns = (uint64_t)1 << 60;  // 36 years; keeps the sum below from wrapping
+#if defined(__APPLE__)
+  const struct timespec ts = time_spec(ns);
+  return pthread_cond_timedwait_relative_np(c, m, &ts) != ETIMEDOUT;
+#else
+  const struct timespec ts = time_spec(time_ns() + ns);
+  return pthread_cond_timedwait(c, m, &ts) != ETIMEDOUT;
+#endif
+}
+
+// ---- time
+
+uint64_t time_ns(void) {
+  struct timespec ts;
+  (void)clock_gettime(CLOCK_MONOTONIC, &ts);
+  return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+void time_sleep_ns(uint64_t ns) {
+  struct timespec ts = time_spec(ns);
+  while (nanosleep(&ts, &ts) != 0 && errno == EINTR) {
+  }
+}
+
+// ---- hashing
+
+uint64_t hash64(const void *p, size_t len) { return XXH3_64bits(p, len); }
+
+uint64_t hash64_seed(const void *p, size_t len, uint64_t seed) { return XXH3_64bits_withSeed(p, len, seed); }

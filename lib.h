@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The ground: memory, locks, threads, time, bits, hashing. Knows nothing of a store.
+#ifndef LIB_H
+#define LIB_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "err.h"
+
+#define CACHE_LINE 64
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+// ---- memory. Each sets the thread's message and returns NULL when there is none; what is got is freed by mem_free.
+void *mem_alloc(size_t size);
+void *mem_calloc(size_t nr, size_t size);                 // zeroed
+void *mem_realloc(void *p, size_t size);                  // p stays valid on failure
+void *mem_alloc_aligned(size_t align, size_t size);       // align a power of two; free with mem_free
+void mem_free(void *p);
+// For tests: when set, asked before every allocation (mem_map too); false makes it fail.
+extern bool (*_Atomic mem_fault)(size_t size);
+
+// A mapping of zeroed pages: 1 GB pages when size asks for them and wastes at most 1/8, else 2 MB pages, else 4 KB pages
+// (with transparent huge pages asked for). REMIXDB_NOMEM.
+struct mem_map {
+  uint8_t *ptr;
+  size_t size;  // what was mapped, >= what was asked
+  size_t page;  // size of its pages
+};
+MUST_CHECK enum remixdb_status mem_map(size_t size, struct mem_map *out);
+void mem_unmap(struct mem_map *m);  // m->ptr may be NULL
+
+// ---- arena: many small allocations freed at once. Any number of threads may allocate at the same time (one atomic add;
+// a lock only when a chunk ends). Nothing is freed before arena_fini.
+struct arena_chunk;
+struct arena {
+  _Atomic(struct arena_chunk *) chunk;  // the one being cut; published with release once its header is written
+  _Atomic size_t large_used;            // bytes handed out in chunks of their own (relaxed)
+  struct arena_chunk *large;            // those chunks; under the lock
+  size_t chunk_size;                    // of each normal chunk
+  pthread_mutex_t lock;                 // guards the taking of a chunk
+};
+// chunk_size: bytes, a power of two >= 64 KB. No memory is taken before the first allocation.
+void arena_init(struct arena *a, size_t chunk_size);
+void arena_fini(struct arena *a);
+// size > 0, any size (a large one gets a chunk of its own); 8-byte aligned, not zeroed. NULL: REMIXDB_NOMEM.
+void *arena_alloc(struct arena *a, size_t size);
+// Bytes handed out, alignment and the tails that ended chunks left over included (a tail is less than 1/4 of a chunk). Never
+// goes down; may be asked while others allocate.
+size_t arena_used(const struct arena *a);
+
+// ---- a lock of 4 bytes for short critical sections: spins a little, then sleeps in the kernel (futex on Linux; elsewhere
+// it yields, then naps). Zero is unlocked. Not recursive, no fairness.
+struct lib_lock {
+  _Atomic uint32_t word;  // 0 free, 1 held, 2 held and somebody sleeps
+};
+void lib_lock_slow(struct lib_lock *l);
+void lib_lock_wake(struct lib_lock *l);
+static inline void lib_lock(struct lib_lock *l) {
+  uint32_t free_word = 0;
+  if (unlikely(!atomic_compare_exchange_strong_explicit(&l->word, &free_word, 1, memory_order_acquire, memory_order_relaxed)))
+    lib_lock_slow(l);
+}
+static inline void lib_unlock(struct lib_lock *l) {
+  if (unlikely(atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2)) lib_lock_wake(l);
+}
+
+// ---- threads
+// Starts fn(arg) with all signals blocked. name: at most 15 characters are shown by the system. REMIXDB_NOMEM / REMIXDB_IO.
+MUST_CHECK enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name);
+// The processors this process may run on, ascending; returns how many (at least 1), writes at most cap of them.
+uint32_t thread_cores(uint32_t *cores_out, uint32_t cap);
+// Binds the calling thread to one processor; false when the system does not do that.
+bool thread_pin(uint32_t core);
+// Parses "0,2,4-7" into at most cap cores. REMIXDB_INVALID.
+MUST_CHECK enum remixdb_status thread_parse_cores(const char *list, uint32_t *cores_out, uint32_t cap, uint32_t *nr_out);
+// pthread_cond_t on the monotonic clock, and a wait of at most ns. False when the time ran out.
+void cond_init(pthread_cond_t *c);
+bool cond_wait_ns(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ns);
+
+// ---- time: monotonic nanoseconds
+uint64_t time_ns(void);
+void time_sleep_ns(uint64_t ns);
+
+// ---- bits
+static inline uint64_t align_up(uint64_t n, uint64_t align) { return (n + align - 1) & ~(align - 1); }  // align a power of two
+static inline uint32_t load16le(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
+static inline uint32_t load32le(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+static inline uint64_t load64le(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+static inline uint64_t load64be(const void *p) { return __builtin_bswap64(load64le(p)); }
+static inline void store16le(void *p, uint32_t v) { uint16_t w = (uint16_t)v; memcpy(p, &w, 2); }
+static inline void store32le(void *p, uint32_t v) { memcpy(p, &v, 4); }
+static inline void store64le(void *p, uint64_t v) { memcpy(p, &v, 8); }
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "files are little-endian and read without swapping; a big-endian port starts here"
+#endif
+
+// ---- hashing: XXH3 of libxxhash
+uint64_t hash64(const void *p, size_t len);
+uint64_t hash64_seed(const void *p, size_t len, uint64_t seed);
+
+// ---- a small random generator (splitmix64) for tests and sampling, not for secrets
+static inline uint64_t rng_next(uint64_t *state) {
+  uint64_t z = (*state += 0x9E3779B97F4A7C15ull);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+#endif

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The public face: argument checks and statuses, nothing else.
+#include "remixdb.h"
+
+#include "xdb.h"
+
+#define PUBLIC __attribute__((visibility("default")))
+
+static bool done(enum remixdb_status s) {
+  err_finish(s);
+  return s == REMIXDB_OK;
+}
+
+static enum remixdb_status null_argument(const char *what) { return err_set(REMIXDB_INVALID, "%s is NULL", what); }
+
+static enum remixdb_status check_key(const struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
+  if (unlikely(!ref)) return null_argument("ref");
+  if (unlikely(!kbuf && klen)) return null_argument("the key");
+  if (unlikely(klen > REMIXDB_KV_MAX)) return err_set(REMIXDB_TOOBIG, "a key of %u bytes is too long: key and value together may have %u", klen, REMIXDB_KV_MAX);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status check_kv(const struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
+  const enum remixdb_status s = check_key(ref, kbuf, klen);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  if (unlikely(!vbuf && vlen)) return null_argument("the value");
+  if (unlikely((uint64_t)klen + vlen > REMIXDB_KV_MAX))
+    return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", klen, vlen, REMIXDB_KV_MAX);
+  return REMIXDB_OK;
+}
+
+// ---- errors and versions
+
+PUBLIC enum remixdb_status remixdb_errcode(void) { return err_code(); }
+PUBLIC const char *remixdb_errmsg(void) { return err_msg(); }
+PUBLIC const char *remixdb_version(void) { return REMIXDB_VERSION_STRING; }
+
+PUBLIC const char *remixdb_strerror(enum remixdb_status s) {
+  static const char *const names[] = {
+      [REMIXDB_OK] = "ok",
+      [REMIXDB_NOTFOUND] = "not found",
+      [REMIXDB_INVALID] = "invalid argument",
+      [REMIXDB_TOOBIG] = "too big",
+      [REMIXDB_NOMEM] = "out of memory",
+      [REMIXDB_IO] = "input/output error",
+      [REMIXDB_NOSPACE] = "no space on the disk",
+      [REMIXDB_CORRUPT] = "corrupt file",
+      [REMIXDB_LOCKED] = "the store is in use",
+      [REMIXDB_READONLY] = "read only",
+      [REMIXDB_VERSION] = "unknown format version",
+      [REMIXDB_EXISTS] = "the store exists",
+      [REMIXDB_ABORTED] = "aborted",
+  };
+  return (unsigned)s < sizeof(names) / sizeof(names[0]) ? names[s] : "unknown status";
+}
+
+// ---- opening
+
+static const struct remixdb_opts default_opts = {
+    .size = sizeof(struct remixdb_opts),
+    .cache_mb = 256,
+    .memtable_mb = 256,
+    .ckeys = true,
+    .tags = true,
+    .workers = -1,
+    .worker_cores = "auto",
+    .io = "auto",
+    .sync = REMIXDB_SYNC_NONE,
+    .create = true,
+    .max_open_files = 1000,
+};
+
+PUBLIC void remixdb_opts_init(struct remixdb_opts *o, size_t size) {
+  if (!o || size < sizeof(o->size)) return;
+  memset(o, 0, size);
+  memcpy(o, &default_opts, size < sizeof(default_opts) ? size : sizeof(default_opts));
+  o->size = size;
+}
+
+static struct xdb *open_store(const char *dir, const struct remixdb_opts *o) {
+  struct xdb *x = NULL;
+  done(dir ? xdb_open(dir, o, env_posix(), &x) : null_argument("dir"));
+  return x;
+}
+
+PUBLIC struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o) {
+  struct remixdb_opts mine = default_opts;
+  if (o) {
+    if (o->size < sizeof(o->size)) {
+      done(err_set(REMIXDB_INVALID, "the options have size %zu: call remixdb_opts_init first", o->size));
+      return NULL;
+    }
+    memcpy(&mine, o, o->size < sizeof(mine) ? o->size : sizeof(mine));
+    mine.size = sizeof(mine);
+  }
+  return open_store(dir, &mine);
+}
+
+PUBLIC struct xdb *remixdb_open(const char *dir, size_t cache_size_mb, size_t mt_size_mb, bool tags) {
+  struct remixdb_opts o = default_opts;
+  o.cache_mb = cache_size_mb;
+  o.memtable_mb = mt_size_mb;
+  o.tags = tags;
+  return open_store(dir, &o);
+}
+
+PUBLIC struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t mt_size_mb) {
+  struct remixdb_opts o = default_opts;
+  o.cache_mb = cache_size_mb;
+  o.memtable_mb = mt_size_mb;
+  o.tags = false;
+  o.ckeys = false;
+  return open_store(dir, &o);
+}
+
+PUBLIC void remixdb_close(struct xdb *xdb) { done(xdb ? xdb_close(xdb) : REMIXDB_OK); }
+
+PUBLIC struct xdb_ref *remixdb_ref(struct xdb *xdb) {
+  struct xdb_ref *r = NULL;
+  done(xdb ? xdb_ref(xdb, &r) : null_argument("xdb"));
+  return r;
+}
+
+PUBLIC void remixdb_unref(struct xdb_ref *ref) { xdb_unref(ref); }
+
+// ---- writing and reading
+
+PUBLIC bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
+  const enum remixdb_status s = check_kv(ref, kbuf, klen, vbuf, vlen);
+  return done(likely(s == REMIXDB_OK) ? xdb_put(ref, kref(kbuf, klen), vbuf, vlen, false) : s);
+}
+
+PUBLIC bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
+  return remixdb_put(ref, kbuf, klen, vbuf, vlen);
+}
+
+PUBLIC bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
+  const enum remixdb_status s = check_key(ref, kbuf, klen);
+  return done(likely(s == REMIXDB_OK) ? xdb_put(ref, kref(kbuf, klen), NULL, 0, true) : s);
+}
+
+PUBLIC bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
+  const enum remixdb_status s = check_key(ref, kbuf, klen);
+  return done(likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), NULL, 0, NULL) : s);
+}
+
+PUBLIC bool remixdb_get(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf_out, uint32_t *vlen_out) {
+  const enum remixdb_status s = check_key(ref, kbuf, klen);
+  return done(likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf_out, UINT32_MAX, vlen_out) : s);
+}
+
+PUBLIC bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, uint32_t *vlen_out) {
+  enum remixdb_status s = check_key(ref, kbuf, klen);
+  if (s == REMIXDB_OK && !vbuf && vcap) s = null_argument("vbuf");
+  // without a buffer only the length is asked for, but a value that does not fit into nothing is still TOOBIG
+  uint8_t none;
+  return done(likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf ? vbuf : &none, vcap, vlen_out) : s);
+}
+
+PUBLIC bool remixdb_sync(struct xdb_ref *ref) { return done(ref ? xdb_sync(ref) : null_argument("ref")); }
+
+// ---- iterators
+
+PUBLIC struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref) {
+  struct xdb_iter *it = NULL;
+  done(ref ? xdb_iter_create(ref, &it) : null_argument("ref"));
+  return it;
+}
+
+PUBLIC void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen) {
+  if (!it) {
+    done(null_argument("it"));
+    return;
+  }
+  const enum remixdb_status s = check_key(it->ref, kbuf, klen);
+  if (s != REMIXDB_OK) xdb_iter_fail(it, s);
+  done(s == REMIXDB_OK ? xdb_iter_seek(it, kref(kbuf, klen)) : s);
+}
+
+PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) { return it && xdb_iter_valid(it); }
+
+PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out) {
+  struct kv_rec r;
+  const enum remixdb_status s = it ? xdb_iter_record(it, &r) : null_argument("it");
+  if (s == REMIXDB_OK) {
+    if (kbuf_out && r.klen) memcpy(kbuf_out, r.key, r.klen);
+    if (klen_out) *klen_out = r.klen;
+    if (vbuf_out && r.vlen) memcpy(vbuf_out, r.val, r.vlen);
+    if (vlen_out) *vlen_out = r.vlen;
+  }
+  return done(s);
+}
+
+PUBLIC void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr) { done(it ? xdb_iter_skip(it, nr) : null_argument("it")); }
+PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) { remixdb_iter_skip(it, 1); }
+
+PUBLIC void remixdb_iter_park(struct xdb_iter *it) {
+  if (it) xdb_iter_park(it);
+}
+
+PUBLIC void remixdb_iter_destroy(struct xdb_iter *it) { xdb_iter_destroy(it); }
+
+PUBLIC enum remixdb_status remixdb_iter_status(struct xdb_iter *it) { return it ? it->status : REMIXDB_INVALID; }
+
+// ---- figures and memory
+
+PUBLIC char *remixdb_stats(struct xdb *xdb) {
+  char *json = NULL;
+  done(xdb ? xdb_stats(xdb, &json) : null_argument("xdb"));
+  return json;
+}
+
+PUBLIC void remixdb_free(void *p) { mem_free(p); }

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RemixDB: an embedded, ordered key-value store. This is the only header a program needs; link with -lremixdb.
+//
+// Threads. A `struct xdb` may be used by any number of threads at once. A `struct xdb_ref` is one thread's view of
+// it: make one per thread, and do not use one ref, or the iterators made from it, in two threads at the same time
+// (handing it from one thread to another is fine). Close in the order: iterators, refs, store.
+//
+// Keys and values are byte strings. Keys are ordered as memcmp does, a shorter key before a longer one that it
+// prefixes. A key of length 0 is legal. klen + vlen is at most REMIXDB_KV_MAX.
+//
+// Errors. A call that returns NULL or false has set the calling thread's status, remixdb_errcode(), and a message,
+// remixdb_errmsg(). A call that succeeds sets it to REMIXDB_OK. "No such key" is REMIXDB_NOTFOUND. Every call can
+// set REMIXDB_INVALID (a NULL pointer, a length out of range), REMIXDB_NOMEM, REMIXDB_IO and REMIXDB_CORRUPT; the
+// comments name what else each one sets.
+#ifndef REMIXDB_H
+#define REMIXDB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define REMIXDB_VERSION_STRING "0.1.0"
+#define REMIXDB_KV_MAX 65500u  // the largest klen + vlen, in bytes
+
+enum remixdb_status {
+  REMIXDB_OK = 0,
+  REMIXDB_NOTFOUND,  // no such key
+  REMIXDB_INVALID,   // an argument is not valid
+  REMIXDB_TOOBIG,    // a key, a value or a result is larger than what may hold it
+  REMIXDB_NOMEM,     // memory could not be had
+  REMIXDB_IO,        // the system failed a read, a write or another call; the message has the file and the reason
+  REMIXDB_NOSPACE,   // the disk is full; writes go on when there is room again
+  REMIXDB_CORRUPT,   // a file of the store holds what it cannot hold; the message has the file and the offset
+  REMIXDB_LOCKED,    // another process, or another open in this one, holds the store
+  REMIXDB_READONLY,  // a write to a store opened with read_only
+  REMIXDB_VERSION,   // the store was written in a format that this library does not know
+  REMIXDB_EXISTS,    // error_if_exists was given and the store exists
+  REMIXDB_ABORTED    // the call was given up
+};
+
+// The status of this thread's last remixdb call (calls that can neither fail nor miss do not change it).
+enum remixdb_status remixdb_errcode(void);
+// What happened, with file name and the system's reason; "" when nothing did. Never NULL. Valid until this thread's next call.
+const char *remixdb_errmsg(void);
+// The name of a status in a few words. Never NULL, static.
+const char *remixdb_strerror(enum remixdb_status s);
+// "MAJOR.MINOR.PATCH" of the library that runs. Static.
+const char *remixdb_version(void);
+
+struct xdb;       // a store
+struct xdb_ref;   // one thread's view of it
+struct xdb_iter;  // an iterator
+
+// ---- options
+
+enum remixdb_compression { REMIXDB_COMPRESSION_NONE = 0, REMIXDB_COMPRESSION_ZSTD = 1 };
+
+enum { REMIXDB_SYNC_NONE = 0, REMIXDB_SYNC_EACH = -1 };  // for remixdb_opts.sync; N > 0 is "every N ms"
+
+// Fill in with remixdb_opts_init, then change what is to differ.
+struct remixdb_opts {
+  size_t size;         // sizeof(struct remixdb_opts) of the caller: lets the struct grow without breaking programs
+  size_t cache_mb;     // block cache, MiB; 0 = none, blocks are read from the file each time. Default 256
+  size_t memtable_mb;  // one memtable, MiB; there may be two. 0 = the default, 256
+  size_t wal_mb;       // one log segment, MiB; 0 = twice the memtable (the default)
+  bool ckeys;          // new tables hold a compressed-keys block, which makes compaction read less. Default true
+  bool tags;           // REMIX indexes hold an 8-bit hash tag per entry, which makes get faster. Default true
+  int workers;         // compaction threads; 0 = compaction runs in the caller's thread, deterministically; -1 = auto (default)
+  const char *worker_cores;  // "auto" (default; also NULL), "none" (not pinned), or a list such as "0,2,4-7"
+  const char *io;            // "auto" (default; also NULL), "uring", "aio", "sync"; REMIXDB_IO in the environment overrides it
+  bool direct_io;            // tables bypass the system's page cache. Default false
+  enum remixdb_compression compression;  // of new tables' data blocks. Default none
+  int compression_level;                 // zstd's level; 0 = zstd's default
+  int sync;               // REMIXDB_SYNC_NONE (default), REMIXDB_SYNC_EACH, or N > 0: the log is synced at most N ms after a write
+  bool read_only;         // nothing on disk is changed; writes get REMIXDB_READONLY. Default false
+  bool create;            // make the store when the directory holds none. Default true
+  bool error_if_exists;   // REMIXDB_EXISTS when it is there. Default false
+  uint32_t max_open_files;  // descriptors the store may hold for tables; 0 = the default, 1000; at least 16
+  void (*logger)(void *priv, const char *line);  // called with a line for what a user may want to know; any thread. Default NULL
+  void *logger_priv;
+};
+
+// Fills `o` with the defaults; `size` is sizeof(*o). Does nothing when o is NULL.
+void remixdb_opts_init(struct remixdb_opts *o, size_t size);
+
+// ---- a store
+
+// Opens the store in `dir`, making the directory (its last component) and the store when there is none. Runs recovery:
+// everything acknowledged as synced is there. cache_size_mb 0 means no block cache; mt_size_mb 0 takes the default.
+// NULL on failure: REMIXDB_LOCKED, REMIXDB_VERSION, REMIXDB_CORRUPT, REMIXDB_IO, ... Nothing on disk is then changed
+// when an existing store could not be read.
+struct xdb *remixdb_open(const char *dir, size_t cache_size_mb, size_t mt_size_mb, bool tags);
+// The same without compressed-keys blocks and tags: smallest on disk.
+struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t mt_size_mb);
+// The same with all options; NULL for `o` takes the defaults. Also REMIXDB_EXISTS, REMIXDB_NOTFOUND (create is false and there is none).
+struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
+// Syncs the log, ends the workers, closes. All refs must have been unref'd. NULL is allowed. Blocks until running
+// compaction has reached a safe point. The status tells whether the last sync succeeded.
+void remixdb_close(struct xdb *xdb);
+// A view of the store for the calling thread. NULL: REMIXDB_NOMEM.
+struct xdb_ref *remixdb_ref(struct xdb *xdb);
+// Ends it; its iterators must have been destroyed. NULL is allowed.
+void remixdb_unref(struct xdb_ref *ref);
+
+// ---- writing and reading
+
+// Sets the key's value. True when accepted: visible to every reader at once, on disk after remixdb_sync (or at once
+// with REMIXDB_SYNC_EACH). May wait for compaction when writes come faster than it. REMIXDB_TOOBIG,
+// REMIXDB_NOSPACE, REMIXDB_READONLY. The buffers are the caller's and not kept.
+bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
+// Another name for remixdb_put.
+bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
+// Deletes the key; true when accepted, whether or not it existed. Otherwise as remixdb_put.
+bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
+// Whether the key exists. False: REMIXDB_NOTFOUND, or an error.
+bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
+// Copies the key's value to vbuf_out, which must have room for it (REMIXDB_KV_MAX bytes always suffice), and its length
+// to *vlen_out. NULL skips either. False: REMIXDB_NOTFOUND, or an error; the outputs are then unchanged.
+bool remixdb_get(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf_out, uint32_t *vlen_out);
+// The same, copying at most vcap bytes; *vlen_out is the full length. False with REMIXDB_TOOBIG when it did not fit
+// (the first vcap bytes are then copied and *vlen_out is set).
+bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, uint32_t *vlen_out);
+// When it returns true everything put before it, by any thread, is on disk. Threads that sync at the same time share one
+// fsync. REMIXDB_IO, REMIXDB_NOSPACE; after a failed sync the store takes no more writes until it is opened again.
+bool remixdb_sync(struct xdb_ref *ref);
+
+// ---- iterators
+
+// An iterator over the store, not yet positioned. What it sees is the store at its last seek: it never blocks writers
+// and is never changed by them. An iterator standing on a key pins the memory of that moment until it moves, parks or is
+// destroyed. NULL: REMIXDB_NOMEM.
+struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref);
+// To the first key >= k; (NULL, 0) is the first key. Not valid afterwards when there is none, or on an error (the status tells).
+void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen);
+// Whether it stands on a key.
+bool remixdb_iter_valid(struct xdb_iter *it);
+// Copies the key and the value; a NULL buffer (or length) skips that part. False when not valid: REMIXDB_NOTFOUND, or the
+// error that ended it. The buffers must have room (REMIXDB_KV_MAX bytes always suffice).
+bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out);
+// To the next key.
+void remixdb_iter_skip1(struct xdb_iter *it);
+// The same nr times.
+void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr);
+// Releases what it pins; it needs a seek before further use.
+void remixdb_iter_park(struct xdb_iter *it);
+// NULL is allowed.
+void remixdb_iter_destroy(struct xdb_iter *it);
+// Why it is not valid: REMIXDB_OK (the end, or not positioned) or the error.
+enum remixdb_status remixdb_iter_status(struct xdb_iter *it);
+
+// ---- memory handed out, figures
+
+// The store's figures as JSON text: entries, bytes written by log, tables and REMIX, cache hits, memory, engine, ... The
+// caller frees it with remixdb_free. NULL: REMIXDB_NOMEM.
+char *remixdb_stats(struct xdb *xdb);
+void remixdb_free(void *p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,741 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sst.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <zstd.h>
+
+#include "ckb.h"
+#include "format.h"
+
+_Static_assert(BLOCK_PAGE == FORMAT_SST_PAGE && SST_PAGES_MAX == FORMAT_SST_PAGES_MAX && BLOCK_RECORDS_MAX == FORMAT_SST_BLOCK_RECORDS,
+               "one set of limits");
+_Static_assert(BLOCK_PAGE == CACHE_PAGE && BLOCK_PAGES_MAX == CACHE_BLOCK_PAGES, "a block fits a frame");
+_Static_assert(BLKIO_ALIGN == FORMAT_SST_ALIGN, "aligned reads do not pass the end of a file");
+
+#define SST_BLOCK_BYTES (BLOCK_PAGES_MAX * BLOCK_PAGE)
+#define SST_READ (256u << 10)            // one large read
+#define SST_READS 4u                     // of them at a time, at most
+#define SST_WINDOW (SST_READ * SST_READS)
+
+static uint64_t sst_align_down(uint64_t n) { return n & ~(uint64_t)(BLKIO_ALIGN - 1); }
+
+// ---- scratch: what a miss and a read-ahead need for a moment. A decompression context is expensive to make, so a few are kept, for all tables of the process,
+// in slots that are emptied by the exchange that takes them; they go with the last table.
+
+struct sst_scratch {
+  ZSTD_DCtx *zstd;   // NULL until needed
+  uint8_t *buf;      // aligned; what is read
+  size_t size;
+  uint8_t *block;    // one decompressed block; NULL until needed
+};
+
+#define SST_SCRATCH_NR 16
+static _Atomic(struct sst_scratch *) sst_scratch_slots[SST_SCRATCH_NR];
+static _Atomic uint64_t sst_tables;  // open ones
+
+static void sst_scratch_free(struct sst_scratch *x) {
+  if (!x) return;
+  (void)ZSTD_freeDCtx(x->zstd);
+  mem_free(x->buf);
+  mem_free(x->block);
+  mem_free(x);
+}
+
+static struct sst_scratch *sst_scratch_take(void) {
+  for (uint32_t i = 0; i < SST_SCRATCH_NR; i++) {
+    if (!atomic_load_explicit(&sst_scratch_slots[i], memory_order_relaxed)) continue;
+    struct sst_scratch *const x = atomic_exchange_explicit(&sst_scratch_slots[i], NULL, memory_order_acquire);
+    if (x) return x;
+  }
+  return mem_calloc(1, sizeof(struct sst_scratch));
+}
+
+static void sst_scratch_give(struct sst_scratch *x) {
+  for (uint32_t i = 0; i < SST_SCRATCH_NR; i++) {
+    struct sst_scratch *none = NULL;
+    if (atomic_compare_exchange_strong_explicit(&sst_scratch_slots[i], &none, x, memory_order_release, memory_order_relaxed)) return;
+  }
+  sst_scratch_free(x);
+}
+
+static void sst_tables_leave(void) {
+  if (atomic_fetch_sub_explicit(&sst_tables, 1, memory_order_acq_rel) != 1) return;
+  for (uint32_t i = 0; i < SST_SCRATCH_NR; i++)
+    sst_scratch_free(atomic_exchange_explicit(&sst_scratch_slots[i], NULL, memory_order_acquire));
+}
+
+static enum remixdb_status sst_scratch_reserve(struct sst_scratch *x, size_t size) {
+  if (likely(size <= x->size)) return REMIXDB_OK;
+  mem_free(x->buf);
+  x->size = 0;
+  x->buf = mem_alloc_aligned(BLKIO_ALIGN, size);
+  if (!x->buf) return REMIXDB_NOMEM;
+  x->size = size;
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status sst_zstd_reserve(ZSTD_DCtx **z) {
+  if (likely(*z != NULL)) return REMIXDB_OK;
+  *z = ZSTD_createDCtx();
+  return *z ? REMIXDB_OK : err_set(REMIXDB_NOMEM, "no memory for decompression");
+}
+
+// ---- opening and closing
+
+void sst_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.sst", (unsigned long long)number); }
+
+size_t sst_memory(const struct sst *t) {
+  size_t n = sizeof(*t) + t->nr_pages + 1 + t->min.len + t->max.len + strlen(t->path) + 1;
+  if (t->cache.cache) n += (size_t)t->nr_pages * sizeof(*t->cache.slots);
+  if (t->offs) n += ((size_t)t->nr_pages + 1) * sizeof(*t->offs);
+  if (t->zdict) n += ZSTD_sizeof_DDict(t->zdict);
+  return n;
+}
+
+static void sst_free(struct sst *t) {
+  if (t->cache.cache) cache_table_fini(&t->cache);
+  if (t->file.pool) fdpool_remove(&t->file);
+  mem_free(t->nr_recs);
+  mem_free(t->offs);
+  (void)ZSTD_freeDDict(t->zdict);
+  mem_free((void *)(uintptr_t)t->min.ptr);  // max lies behind it
+  mem_free(t->path);
+  mem_free(t);
+  sst_tables_leave();
+}
+
+// Blocks begin where the counts are not zero; a block has at most 16 pages, and the counts add up.
+static enum remixdb_status sst_check_pages(const struct sst *t, uint64_t off) {
+  uint64_t sum = 0;
+  uint32_t pages = BLOCK_PAGES_MAX;  // of the block so far: a first page of 0 is one too many
+  for (uint32_t i = 0; i < t->nr_pages; i++) {
+    sum += t->nr_recs[i];
+    if (t->nr_recs[i])
+      pages = 1;
+    else if (++pages > BLOCK_PAGES_MAX)
+      return err_corrupt(t->path, off + i, "page %u of a table belongs to no block", i);
+  }
+  if (sum != t->nr_records) return err_corrupt(t->path, off, "counts of records do not add up");
+  return REMIXDB_OK;
+}
+
+// File offsets of the blocks, from their stored sizes.
+static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, const uint8_t *end, uint64_t off) {
+  t->offs = mem_alloc(((size_t)t->nr_pages + 1) * sizeof(*t->offs));
+  if (!t->offs) return REMIXDB_NOMEM;
+  uint64_t at = 0;
+  for (uint32_t block = 0; block < t->nr_pages;) {
+    const uint32_t pages = sst_block_pages(t, block);
+    uint32_t size;
+    p = kv_varint_get(p, end, &size);
+    // stored raw it is one byte longer than a plain block, the kind
+    if (!p || size <= FORMAT_SST_STORED_HEAD || size > pages * BLOCK_PAGE + 1) return err_corrupt(t->path, off, "stored size of block %u", block);
+    for (uint32_t i = 0; i < pages; i++) t->offs[block + i] = at;
+    at += size;
+    block += pages;
+  }
+  t->offs[t->nr_pages] = at;
+  if (p != end || at != t->data_size) return err_corrupt(t->path, off, "stored sizes of blocks do not add up");
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_sst_footer *f, const uint8_t *meta) {
+  if (f->meta_sum != hash64_seed(meta, f->meta_len, format_sst_meta_seed(t->number)))
+    return err_corrupt(t->path, f->meta_off, "checksum of metadata");
+  const uint8_t *const min = meta + t->nr_pages, *const dict = min + f->min_len + f->max_len, *const sizes = dict + f->dict_len;
+
+  // one more, not zero, ends the last block
+  t->nr_recs = mem_alloc((size_t)t->nr_pages + 1);
+  if (!t->nr_recs) return REMIXDB_NOMEM;
+  memcpy(t->nr_recs, meta, t->nr_pages);
+  t->nr_recs[t->nr_pages] = 1;
+  enum remixdb_status s = sst_check_pages(t, f->meta_off);
+  if (s != REMIXDB_OK) return s;
+
+  uint8_t *const keys = mem_alloc((size_t)f->min_len + f->max_len);
+  if (!keys) return REMIXDB_NOMEM;
+  if (f->min_len + f->max_len) memcpy(keys, min, f->min_len + f->max_len);
+  t->min = kref(keys, f->min_len);
+  t->max = kref(keys + f->min_len, f->max_len);
+  const int order = kv_cmp(t->min, t->max);
+  if (order > 0 || (order == 0) != (t->nr_records == 1))
+    return err_corrupt(t->path, f->meta_off + t->nr_pages, "smallest and largest key");
+
+  if (f->dict_len) {
+    t->zdict = ZSTD_createDDict(dict, f->dict_len);
+    if (!t->zdict) return err_set(REMIXDB_NOMEM, "%s: no memory for the dictionary, or a malformed one", t->path);
+  }
+  if (f->flags & FORMAT_SST_FLAG_ZSTD) return sst_decode_sizes(t, sizes, sizes + f->sizes_len, f->meta_off);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
+  struct blkio *const io = t->ctx->io;
+  struct format_sst_footer f;
+  uint8_t *meta = NULL;
+  uint8_t *const tail = mem_alloc_aligned(BLKIO_ALIGN, BLKIO_ALIGN);
+  enum remixdb_status s = tail ? REMIXDB_OK : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = blkio_read_one(io, fd, t->path, tail, BLKIO_ALIGN, t->file_size - BLKIO_ALIGN);
+  if (s == REMIXDB_OK) s = format_sst_footer_get(tail + BLKIO_ALIGN - FORMAT_SST_FOOTER, t->file_size, t->path, &f);
+  if (s != REMIXDB_OK) goto out;
+
+  const uint64_t foot = t->file_size - FORMAT_SST_FOOTER;
+  if (f.number != t->number) {
+    s = err_corrupt(t->path, foot, "this is table %llu", (unsigned long long)f.number);
+    goto out;
+  }
+  if (f.store_id != t->ctx->store_id) {
+    s = err_corrupt(t->path, foot, "table of another store (%016llx)", (unsigned long long)f.store_id);
+    goto out;
+  }
+  t->nr_pages = f.nr_pages;
+  t->nr_records = f.nr_records;
+  t->nr_tombs = f.nr_tombs;
+  t->key_bytes = f.key_bytes;
+  t->value_bytes = f.value_bytes;
+  t->data_size = f.data_size;
+  t->ckb_off = f.ckb_off;
+  t->ckb_len = f.ckb_len;
+
+  const uint64_t from = sst_align_down(f.meta_off);
+  const uint32_t len = (uint32_t)(t->file_size - from);  // bounded by the footer's checks to less than 1 MB
+  meta = mem_alloc_aligned(BLKIO_ALIGN, len);
+  s = meta ? blkio_read_one(io, fd, t->path, meta, len, from) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = sst_decode_meta(t, &f, meta + (f.meta_off - from));
+out:
+  mem_free(tail);
+  mem_free(meta);
+  return s;
+}
+
+enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct sst **out) {
+  *out = NULL;
+  struct sst *const t = mem_calloc(1, sizeof(*t));
+  if (!t) return REMIXDB_NOMEM;
+  (void)atomic_fetch_add_explicit(&sst_tables, 1, memory_order_relaxed);
+  t->ctx = ctx;
+  t->number = number;
+  atomic_init(&t->refs, 1);
+  atomic_init(&t->obsolete, false);
+
+  char name[32], path[ENV_PATH_MAX];
+  struct env_stat st;
+  int fd;
+  sst_name(name, number);
+  enum remixdb_status s = env_path(path, ctx->dir, name);
+  if (s != REMIXDB_OK) goto out;
+  const size_t path_size = strlen(path) + 1;
+  t->path = mem_alloc(path_size);
+  if (!t->path) {
+    s = REMIXDB_NOMEM;
+    goto out;
+  }
+  memcpy(t->path, path, path_size);
+  s = env_stat(ctx->env, t->path, &st);
+  if (s == REMIXDB_NOTFOUND) s = err_corrupt(t->path, 0, "table is missing");
+  if (s != REMIXDB_OK) goto out;
+  t->file_size = st.size;
+  if (st.size == 0 || st.size % FORMAT_SST_ALIGN) {
+    s = err_corrupt(t->path, st.size, "table is truncated or of a wrong size");
+    goto out;
+  }
+
+  fdpool_add(ctx->fds, &t->file, t->path, ENV_READ | (ctx->direct_io ? ENV_DIRECT : 0));
+  s = fdpool_acquire(&t->file, &fd);
+  if (s != REMIXDB_OK) goto out;
+  s = sst_load_meta(t, fd);
+  fdpool_release(&t->file);
+  if (s == REMIXDB_OK && ctx->cache) s = cache_table_init(&t->cache, ctx->cache, t->nr_pages, number);
+out:
+  if (s != REMIXDB_OK) {
+    if (t->cache.cache && !t->cache.slots) t->cache.cache = NULL;  // its init failed
+    sst_free(t);
+    return s;
+  }
+  *out = t;
+  return REMIXDB_OK;
+}
+
+void sst_ref(struct sst *t) { (void)atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed); }
+
+void sst_unref(struct sst *t) {
+  if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_release) != 1) return;
+  atomic_thread_fence(memory_order_acquire);
+  if (atomic_load_explicit(&t->obsolete, memory_order_relaxed) && env_unlink(t->ctx->env, t->path) != REMIXDB_OK) {
+    // a file left over takes room only: the next opening of the store removes it
+  }
+  sst_free(t);
+}
+
+// ---- blocks
+
+static inline uint64_t sst_block_off(const struct sst *t, uint32_t block) { return t->offs ? t->offs[block] : (uint64_t)block * BLOCK_PAGE; }
+
+static inline uint32_t sst_block_stored(const struct sst *t, uint32_t block, uint32_t pages) {
+  return t->offs ? (uint32_t)(t->offs[block + pages] - t->offs[block]) : pages * BLOCK_PAGE;
+}
+
+// Makes the block in buf of what is stored. The checksum is looked at before anything else is made of the bytes.
+static enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored, uint32_t len, ZSTD_DCtx **zstd,
+                                      uint8_t *buf) {
+  const uint64_t off = sst_block_off(t, block);
+  if (unlikely(load64le(stored) != hash64_seed(stored + 8, len - 8, block_seed(t->number, block))))
+    return err_corrupt(t->path, off, "checksum of block %u", block);
+  const uint8_t *const src = stored + FORMAT_SST_STORED_HEAD;
+  const size_t src_len = len - FORMAT_SST_STORED_HEAD;
+  const size_t dst_len = (size_t)pages * BLOCK_PAGE - FORMAT_SST_STORED_SKIP;
+  memset(buf, 0, FORMAT_SST_STORED_SKIP);
+  uint8_t *const dst = buf + FORMAT_SST_STORED_SKIP;
+  if (stored[8] == FORMAT_SST_STORED_RAW) {
+    if (unlikely(src_len != dst_len)) return err_corrupt(t->path, off, "size of block %u", block);
+    memcpy(dst, src, dst_len);
+  } else if (stored[8] == FORMAT_SST_STORED_ZSTD) {
+    const enum remixdb_status s = sst_zstd_reserve(zstd);
+    if (s != REMIXDB_OK) return s;
+    const size_t n = t->zdict ? ZSTD_decompress_usingDDict(*zstd, dst, dst_len, src, src_len, t->zdict)
+                              : ZSTD_decompressDCtx(*zstd, dst, dst_len, src, src_len);
+    if (unlikely(ZSTD_isError(n))) return err_corrupt(t->path, off, "block %u: %s", block, ZSTD_getErrorName(n));
+    if (unlikely(n != dst_len)) return err_corrupt(t->path, off, "size of block %u", block);
+  } else {
+    return err_corrupt(t->path, off + 8, "kind of block %u", block);
+  }
+  return block_verify_body(buf, pages, t->nr_recs[block], t->path, off);
+}
+
+static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, uint32_t pages, uint8_t *buf) {
+  struct blkio *const io = t->ctx->io;
+  const uint64_t off = sst_block_off(t, block);
+  const uint32_t len = sst_block_stored(t, block, pages);
+  const bool aligned = !t->ctx->direct_io || (uintptr_t)buf % BLKIO_ALIGN == 0;
+  if (likely(!t->offs && aligned)) {
+    const enum remixdb_status s = blkio_read_one(io, fd, t->path, buf, len, off);
+    return s == REMIXDB_OK ? block_verify(buf, pages, t->nr_recs[block], t->number, block, t->path, off) : s;
+  }
+  struct sst_scratch *const x = sst_scratch_take();
+  if (!x) return REMIXDB_NOMEM;
+  const uint64_t from = t->ctx->direct_io ? sst_align_down(off) : off;
+  const uint64_t to = t->ctx->direct_io ? align_up(off + len, BLKIO_ALIGN) : off + len;
+  enum remixdb_status s = sst_scratch_reserve(x, SST_BLOCK_BYTES + 2 * BLKIO_ALIGN);
+  if (s == REMIXDB_OK) s = blkio_read_one(io, fd, t->path, x->buf, (uint32_t)(to - from), from);
+  if (s == REMIXDB_OK) {
+    if (t->offs) {
+      s = sst_unpack(t, block, pages, x->buf + (off - from), len, &x->zstd, buf);
+    } else {
+      memcpy(buf, x->buf, len);
+      s = block_verify(buf, pages, t->nr_recs[block], t->number, block, t->path, off);
+    }
+  }
+  sst_scratch_give(x);
+  return s;
+}
+
+static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf) {
+  struct sst *const t = arg;
+  int fd;
+  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+  if (s != REMIXDB_OK) return s;
+  s = sst_load_at(t, fd, block, nr_pages, buf);
+  fdpool_release(&t->file);
+  return s;
+}
+
+// Without a cache: into the hold's own memory.
+static enum remixdb_status sst_load_own(struct sst *t, uint32_t block, uint32_t pages, struct cache_block *cb) {
+  const uint32_t size = pages * BLOCK_PAGE;
+  cb->data = NULL;
+  cb->frame = 0;
+  if (cb->own_size < size) {
+    mem_free(cb->own);
+    cb->own_size = 0;
+    cb->own = mem_alloc_aligned(BLKIO_ALIGN, size);
+    if (!cb->own) return REMIXDB_NOMEM;
+    cb->own_size = size;
+  }
+  const enum remixdb_status s = sst_load(t, block, pages, cb->own);
+  if (s == REMIXDB_OK) cb->data = cb->own;
+  return s;
+}
+
+static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, struct sst_hold *h) {
+  const uint32_t pages = sst_block_pages(t, block);
+  const enum remixdb_status s =
+      t->cache.cache ? cache_get(&t->cache, block, pages, sst_load, t, &h->cb) : sst_load_own(t, block, pages, &h->cb);
+  if (s == REMIXDB_OK) {
+    h->sst = t;
+    h->number = t->number;
+    h->block = block;
+  }
+  return s;
+}
+
+enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
+  const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
+  assert(block < t->nr_pages && idx < t->nr_recs[block]);
+  const bool same = h->sst == t && h->block == block && h->number == t->number && h->cb.data;
+  // A frame that is not pinned may be another block's by now, if the epoch is another: only a pinned one and own memory are good without a look.
+  if (!same || !(h->cb.pinned || h->cb.frame == 0)) {
+    if (unlikely(h->cb.pinned)) sst_hold_drop(h);
+    h->cb.data = NULL;
+    h->sst = NULL;
+    uint32_t frame;
+    const uint8_t *const data = t->cache.cache ? cache_hit(&t->cache, block, &frame) : NULL;
+    if (likely(data != NULL)) {
+      h->cb.data = data;
+      h->cb.frame = frame;
+      h->sst = t;
+      h->number = t->number;
+      h->block = block;
+    } else {
+      const enum remixdb_status s = sst_read_slow(t, block, h);
+      if (s != REMIXDB_OK) return s;
+    }
+    if (pin && h->cb.frame) cache_block_pin(&t->cache, &h->cb);
+  }
+  block_record(h->cb.data, idx, rec_out);
+  return REMIXDB_OK;
+}
+
+void sst_hold_drop(struct sst_hold *h) {
+  // only a pin needs the table, and keeps it
+  if (h->cb.pinned) cache_block_drop(&h->sst->cache, &h->cb);
+  h->cb.data = NULL;
+  h->cb.frame = 0;
+  h->sst = NULL;
+}
+
+void sst_hold_fini(struct sst_hold *h) {
+  sst_hold_drop(h);
+  cache_block_fini(NULL, &h->cb);
+}
+
+// Verifies and offers the blocks from `block` to `to`, which lie one behind the other in what was read.
+static void sst_prefetch_publish(struct sst *t, struct sst_scratch *x, uint32_t block, uint32_t to, const uint8_t *stored) {
+  while (block < to) {
+    const uint32_t pages = sst_block_pages(t, block), len = sst_block_stored(t, block, pages);
+    const uint8_t *data = stored;
+    if (t->offs) {
+      if (!x->block) x->block = mem_alloc(SST_BLOCK_BYTES);
+      if (!x->block || sst_unpack(t, block, pages, stored, len, &x->zstd, x->block) != REMIXDB_OK) return;
+      data = x->block;
+    } else if (block_verify(data, pages, t->nr_recs[block], t->number, block, t->path, sst_block_off(t, block)) != REMIXDB_OK) {
+      return;
+    }
+    cache_offer(&t->cache, block, pages, data);
+    stored += len;
+    block += pages;
+  }
+}
+
+void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages) {
+  if (!t->cache.cache || !q || first_block >= t->nr_pages) return;
+  assert(nr_pages <= BLKIO_BATCH_MAX);
+  struct {
+    uint32_t from, to;
+  } runs[BLKIO_BATCH_MAX];
+  struct blkio_read reads[BLKIO_BATCH_MAX];
+  uint32_t nr = 0;
+  size_t size = 0;
+  uint32_t block = first_block;
+  while (block < t->nr_pages && t->nr_recs[block] == 0) block++;
+  const uint32_t end = t->nr_pages - first_block < nr_pages ? t->nr_pages : first_block + nr_pages;
+  bool joined = false;
+  while (block < end) {
+    const uint32_t pages = sst_block_pages(t, block);
+    if (atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed)) {
+      joined = false;
+    } else if (joined) {
+      runs[nr - 1].to = block + pages;
+    } else {
+      if (nr == BLKIO_BATCH_MAX) break;
+      runs[nr].from = block;
+      runs[nr++].to = block + pages;
+      joined = true;
+    }
+    block += pages;
+  }
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint64_t from = sst_align_down(sst_block_off(t, runs[i].from));
+    const uint64_t to = align_up(sst_block_off(t, runs[i].to), BLKIO_ALIGN);
+    reads[i] = (struct blkio_read){.path = t->path, .len = (uint32_t)(to - from), .off = from, .status = REMIXDB_ABORTED};
+    size += reads[i].len;
+  }
+  if (nr == 0) return;
+  struct sst_scratch *const x = sst_scratch_take();
+  int fd;
+  if (!x) return;
+  if (sst_scratch_reserve(x, size) == REMIXDB_OK && fdpool_acquire(&t->file, &fd) == REMIXDB_OK) {
+    size_t at = 0;
+    for (uint32_t i = 0; i < nr; i++) {
+      reads[i].fd = fd;
+      reads[i].buf = x->buf + at;
+      at += reads[i].len;
+    }
+    if (blkio_read_batch(q, reads, nr) != REMIXDB_OK) {
+      // each read has its own status; what failed is met again, and reported, by the read that needs it
+    }
+    fdpool_release(&t->file);
+    for (uint32_t i = 0; i < nr; i++) {
+      if (reads[i].status != REMIXDB_OK) continue;
+      const uint64_t skip = sst_block_off(t, runs[i].from) - reads[i].off;
+      sst_prefetch_publish(t, x, runs[i].from, runs[i].to, (uint8_t *)reads[i].buf + skip);
+    }
+  }
+  sst_scratch_give(x);
+}
+
+// ---- a window that moves over a part of the file in large aligned reads
+
+struct sst_window {
+  uint8_t *buf;
+  size_t size;
+  uint64_t lo, hi;   // what of the file it holds; both aligned
+  uint64_t limit;    // the part's end
+  uint32_t reads;    // large reads at a time: grows while they follow each other
+};
+
+static enum remixdb_status sst_window_init(struct sst_window *w, uint64_t start, uint64_t limit) {
+  const uint64_t all = align_up(limit, BLKIO_ALIGN) - sst_align_down(start);
+  w->size = all < SST_WINDOW ? all : SST_WINDOW;
+  w->lo = w->hi = sst_align_down(start);
+  w->limit = limit;
+  w->reads = 1;
+  w->buf = mem_alloc_aligned(BLKIO_ALIGN, w->size);
+  return w->buf ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t off, uint32_t len) {
+  const uint64_t lo = sst_align_down(off);
+  size_t keep = 0;
+  if (lo >= w->lo && lo <= w->hi) {
+    keep = w->hi - lo;
+    if (keep) memmove(w->buf, w->buf + (lo - w->lo), keep);
+    if (w->reads < SST_READS && w->hi > w->lo) w->reads *= 2;
+  } else {
+    w->reads = 1;
+  }
+  // at least what is asked for, else as far as the reads, the buffer and the part go
+  const uint64_t need = align_up(off + len, BLKIO_ALIGN);
+  uint64_t to = lo + keep + (uint64_t)w->reads * SST_READ;
+  if (to > lo + w->size) to = lo + w->size;
+  if (to > align_up(w->limit, BLKIO_ALIGN)) to = align_up(w->limit, BLKIO_ALIGN);
+  if (to < need) to = need;
+  assert(to - lo <= w->size);
+  w->lo = lo;
+  w->hi = lo;
+
+  struct blkio_read reads[SST_READS + 1];
+  uint32_t nr = 0;
+  int fd;
+  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+  if (s != REMIXDB_OK) return s;
+  for (uint64_t at = lo + keep; at < to; at += reads[nr++].len) {
+    const uint64_t left = to - at;
+    reads[nr] = (struct blkio_read){
+        .fd = fd, .path = t->path, .buf = w->buf + (at - lo), .len = left < SST_READ ? (uint32_t)left : SST_READ, .off = at};
+  }
+  s = blkio_read_batch(q, reads, nr);
+  fdpool_release(&t->file);
+  if (s == REMIXDB_OK) w->hi = to;
+  return s;
+}
+
+// *p_out: bytes [off, off + len) of the file, until the next call. len <= 65 KB, within the part.
+static inline enum remixdb_status sst_window_get(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t off, uint32_t len,
+                                                 const uint8_t **p_out) {
+  if (unlikely(off < w->lo || off + len > w->hi)) {
+    const enum remixdb_status s = sst_window_fill(w, t, q, off, len);
+    if (s != REMIXDB_OK) return s;
+  }
+  *p_out = w->buf + (off - w->lo);
+  return REMIXDB_OK;
+}
+
+// ---- scan
+
+#define SST_NO_BLOCK UINT32_MAX
+
+struct sst_scan {
+  struct sst *t;
+  struct blkio_queue *q;
+  struct sst_window win;
+  sst_pos pos;            // of the next record
+  uint32_t block;         // the one that data is
+  const uint8_t *data;    // verified
+  uint8_t *unpacked;      // a block's memory, when compressed
+  ZSTD_DCtx *zstd;
+  uint64_t pages_read;
+};
+
+enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct sst_scan **out) {
+  *out = NULL;
+  struct sst_scan *const s = mem_calloc(1, sizeof(*s));
+  if (!s) return REMIXDB_NOMEM;
+  s->t = t;
+  s->q = q;
+  s->block = SST_NO_BLOCK;
+  enum remixdb_status st = sst_window_init(&s->win, 0, t->data_size);
+  if (st == REMIXDB_OK && t->offs) {
+    s->unpacked = mem_alloc(SST_BLOCK_BYTES);
+    st = s->unpacked ? sst_zstd_reserve(&s->zstd) : REMIXDB_NOMEM;
+  }
+  if (st != REMIXDB_OK) {
+    sst_scan_destroy(s);
+    return st;
+  }
+  *out = s;
+  return REMIXDB_OK;
+}
+
+void sst_scan_destroy(struct sst_scan *s) {
+  if (!s) return;
+  mem_free(s->win.buf);
+  mem_free(s->unpacked);
+  (void)ZSTD_freeDCtx(s->zstd);
+  mem_free(s);
+}
+
+static enum remixdb_status sst_scan_load(struct sst_scan *s, uint32_t block) {
+  struct sst *const t = s->t;
+  const uint32_t pages = sst_block_pages(t, block), len = sst_block_stored(t, block, pages);
+  const uint64_t off = sst_block_off(t, block);
+  const uint8_t *p;
+  s->block = SST_NO_BLOCK;
+  enum remixdb_status st = sst_window_get(&s->win, t, s->q, off, len, &p);
+  if (st != REMIXDB_OK) return st;
+  if (t->offs) {
+    st = sst_unpack(t, block, pages, p, len, &s->zstd, s->unpacked);
+    p = s->unpacked;
+  } else {
+    st = block_verify(p, pages, t->nr_recs[block], t->number, block, t->path, off);
+  }
+  if (st != REMIXDB_OK) return st;
+  s->block = block;
+  s->data = p;
+  s->pages_read += pages;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status sst_scan_next(struct sst_scan *s, struct kv_rec *rec_out, sst_pos *pos_out) {
+  const uint32_t block = sst_pos_block(s->pos);
+  if (unlikely(block != s->block)) {
+    if (block >= s->t->nr_pages) return REMIXDB_NOTFOUND;
+    const enum remixdb_status st = sst_scan_load(s, block);
+    if (st != REMIXDB_OK) return st;
+  }
+  block_record(s->data, sst_pos_idx(s->pos), rec_out);
+  *pos_out = s->pos;
+  s->pos = sst_advance(s->t, s->pos, 1);
+  return REMIXDB_OK;
+}
+
+void sst_scan_skip(struct sst_scan *s, uint32_t n) {
+  if (n > s->t->nr_records) n = (uint32_t)s->t->nr_records;  // keeps the sum in sst_advance from wrapping
+  s->pos = sst_advance(s->t, s->pos, n);
+}
+
+// ---- keys
+
+struct sst_keys_state {
+  struct sst *t;
+  struct blkio_queue *q;
+  struct sst_scan *scan;   // without compressed keys
+  struct sst_window win;   // with them
+  struct ckb_read read;    // and, without, the memory of the key before
+  uint64_t off;            // of the next chunk within them
+  uint64_t chunk_off;      // of the current one in the file, for messages
+  sst_pos pos;             // of the next key
+};
+
+enum remixdb_status sst_keys_open(struct sst *t, struct blkio_queue *q, struct sst_keys *k) {
+  *k = (struct sst_keys){0};
+  struct sst_keys_state *const x = mem_calloc(1, sizeof(*x));
+  if (!x) return REMIXDB_NOMEM;
+  k->state = x;
+  x->t = t;
+  x->q = q;
+  ckb_read_init(&x->read);
+  const enum remixdb_status s =
+      t->ckb_len ? sst_window_init(&x->win, t->ckb_off, t->ckb_off + t->ckb_len) : sst_scan_create(t, q, &x->scan);
+  if (s != REMIXDB_OK) sst_keys_close(k);
+  return s;
+}
+
+void sst_keys_close(struct sst_keys *k) {
+  struct sst_keys_state *const x = k->state;
+  if (!x) return;
+  sst_scan_destroy(x->scan);
+  mem_free(x->win.buf);
+  ckb_read_fini(&x->read);
+  mem_free(x);
+  *k = (struct sst_keys){0};
+}
+
+uint64_t sst_keys_blocks_read(const struct sst_keys *k) { return k->state && k->state->scan ? k->state->scan->pages_read : 0; }
+
+static enum remixdb_status sst_keys_next_chunk(struct sst_keys_state *x) {
+  struct sst *const t = x->t;
+  const uint64_t left = t->ckb_len - x->off;
+  x->chunk_off = t->ckb_off + x->off;
+  const uint8_t *p;
+  if (left <= CKB_CHUNK_HEAD) return err_corrupt(t->path, x->chunk_off, "compressed keys end before the records");
+  enum remixdb_status s = sst_window_get(&x->win, t, x->q, x->chunk_off, CKB_CHUNK_HEAD, &p);
+  if (s != REMIXDB_OK) return s;
+  const uint32_t len = ckb_chunk_length(p, left);
+  if (len == 0) return err_corrupt(t->path, x->chunk_off + 8, "length of compressed keys");
+  s = sst_window_get(&x->win, t, x->q, x->chunk_off, len, &p);
+  if (s == REMIXDB_OK) s = ckb_read_chunk(&x->read, p, len, t->number, x->off, t->path, x->chunk_off);
+  if (s == REMIXDB_OK) x->off += len;
+  return s;
+}
+
+// The key comes from the record; the one before it is kept, of which only what differs is copied.
+static enum remixdb_status sst_keys_next_data(struct sst_keys_state *x, sst_pos *pos_out) {
+  struct ckb_read *const r = &x->read;
+  struct kv_rec rec;
+  enum remixdb_status s = sst_scan_next(x->scan, &rec, pos_out);
+  if (s != REMIXDB_OK) return s;
+  const struct kref key = kref(rec.key, rec.klen), last = kref(r->key, r->klen);
+  r->shared = r->any ? kv_lcp_from(last, key, 0) : 0;
+  if (r->any && (r->shared == key.len || (r->shared < last.len && key.ptr[r->shared] < last.ptr[r->shared])))
+    return err_corrupt(x->t->path, sst_block_off(x->t, sst_pos_block(*pos_out)), "keys out of order");
+  if (key.len + 1 > r->cap) {
+    uint8_t *const p = mem_realloc(r->key, key.len * 2 + 64);
+    if (!p) return REMIXDB_NOMEM;
+    r->key = p;
+    r->cap = key.len * 2 + 64;
+  }
+  memcpy(r->key + r->shared, key.ptr + r->shared, key.len - r->shared);
+  r->klen = key.len;
+  r->tomb = rec.tomb;
+  r->any = true;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status sst_keys_next(struct sst_keys *k) {
+  struct sst_keys_state *const x = k->state;
+  struct sst *const t = x->t;
+  struct ckb_read *const r = &x->read;
+  if (unlikely(x->pos == sst_end(t))) return REMIXDB_NOTFOUND;
+  const bool first = x->pos == 0;
+  enum remixdb_status s = REMIXDB_OK;
+  if (x->scan) {
+    s = sst_keys_next_data(x, &k->pos);
+  } else {
+    if (unlikely(r->left == 0)) s = sst_keys_next_chunk(x);
+    if (likely(s == REMIXDB_OK)) s = ckb_read_next(r, t->path, x->chunk_off);
+    k->pos = x->pos;
+  }
+  if (unlikely(s != REMIXDB_OK)) return s;
+  x->pos = sst_advance(t, x->pos, 1);
+  k->key = kref(r->key, r->klen);
+  k->shared = r->shared;
+  k->tomb = r->tomb;
+  // the ends are known from elsewhere: keys that belong to other records do not pass
+  const bool last = x->pos == sst_end(t);
+  if (unlikely((first && !kv_eq(k->key, t->min)) || (last && !kv_eq(k->key, t->max))))
+    return err_corrupt(t->path, x->scan ? 0 : x->chunk_off, "%s key differs from the metadata", first ? "first" : "last");
+  if (unlikely(last && !x->scan && (r->left || x->off != t->ckb_len)))
+    return err_corrupt(t->path, x->chunk_off, "more compressed keys than records");
+  return REMIXDB_OK;
+}

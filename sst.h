@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tables: immutable sorted runs on disk, "%06llu.sst". Data blocks, then the compressed-keys block (when written), then metadata, then a footer of fixed
+// size; layouts in docs/FORMAT.md. A position is (block number: 16 bits, record index: 8 bits) in one integer; block numbers count pages
+// of 4 KiB, a block of n pages takes n numbers. Immutable after opening; any thread may read. A table finds nothing by key: its REMIX does.
+#ifndef SST_H
+#define SST_H
+
+#include "blkio.h"
+#include "block.h"
+#include "cache.h"
+#include "fdpool.h"
+
+#define SST_PAGES_MAX 65520u      // what 16-bit block numbers allow
+#define SST_MAX_BLOCKS 20480u     // pages at which a builder calls a table full: 80 MiB
+
+// What the tables and REMIX files of a store share. Lives longer than they do.
+struct sst_ctx {
+  struct env *env;
+  const char *dir;
+  struct blkio *io;
+  struct cache *cache;      // NULL: none
+  struct fdpool *fds;
+  uint64_t store_id;
+  bool direct_io;
+};
+
+struct sst {
+  const struct sst_ctx *ctx;
+  uint64_t number;              // of the file
+  char *path;
+  struct fdpool_file file;
+  struct cache_table cache;
+  uint32_t nr_pages;            // pages of data blocks
+  uint8_t *nr_recs;             // per page: records of the block that begins there; 0 inside a larger block. nr_pages + 1 long, ends in 1
+  uint64_t *offs;               // compressed: file offset of each page's block, nr_pages + 1 long; else NULL
+  void *zdict;                  // decompression dictionary, or NULL
+  uint64_t nr_records, nr_tombs;
+  uint64_t key_bytes, value_bytes;
+  uint64_t file_size, data_size;  // data_size: bytes of data blocks in the file
+  uint64_t ckb_off, ckb_len;    // ckb_len 0: none
+  struct kref min, max;         // smallest and largest key; own memory
+  _Atomic uint32_t refs;
+  _Atomic bool obsolete;        // the file is removed with the last reference
+};
+
+typedef uint32_t sst_pos;
+static inline sst_pos sst_pos_make(uint32_t block, uint32_t idx) { return block << 8 | idx; }
+static inline uint32_t sst_pos_block(sst_pos p) { return p >> 8; }
+static inline uint32_t sst_pos_idx(sst_pos p) { return p & 255; }
+static inline uint32_t sst_block_pages(const struct sst *t, uint32_t block) {
+  uint32_t n = 1;
+  while (unlikely(t->nr_recs[block + n] == 0)) n++;
+  return n;
+}
+// The position n records further on; the end is (nr_pages, 0), never passed.
+static inline sst_pos sst_advance(const struct sst *t, sst_pos pos, uint32_t n) {
+  uint32_t block = pos >> 8, idx = (pos & 255) + n;
+  while (unlikely(block < t->nr_pages && idx >= t->nr_recs[block])) {
+    idx -= t->nr_recs[block];
+    block += sst_block_pages(t, block);
+  }
+  return block < t->nr_pages ? block << 8 | idx : t->nr_pages << 8;
+}
+static inline sst_pos sst_end(const struct sst *t) { return t->nr_pages << 8; }
+
+// Opens and checks footer and metadata (not the data). *out has one reference. A missing file is REMIXDB_CORRUPT. REMIXDB_VERSION.
+MUST_CHECK enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct sst **out);
+void sst_ref(struct sst *t);
+void sst_unref(struct sst *t);  // NULL is allowed; the last one closes, and removes the file when obsolete
+void sst_name(char *buf, uint64_t number);  // "000001.sst"; buf of 32 bytes
+size_t sst_memory(const struct sst *t);     // bytes of metadata and cache slots
+
+// A reader's hold on the block of one table. Zero it first; may be moved from one table to another only after sst_hold_drop.
+struct sst_hold {
+  struct cache_block cb;
+  struct sst *sst;        // of the block held; NULL: none
+  uint64_t number;        // its number: tells a table that was closed from one opened at the same address
+  uint32_t block;
+};
+// Makes h hold the block of pos (at once when it already does), through the cache, and decodes the record. pin: it outlives the epoch. Inside an epoch.
+// A block held from an earlier epoch without a pin is looked up again, so an unpinned hold may be kept from one epoch to the next, and used for
+// another table without a drop; a pinned one of another table is unpinned here (that table must still be there).
+MUST_CHECK enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
+// Reads the given blocks that are not cached in one batch and publishes them in the cache; errors are left to the later sst_read. nr <= BLKIO_BATCH_MAX.
+void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages);
+void sst_hold_drop(struct sst_hold *h);
+void sst_hold_fini(struct sst_hold *h);
+
+// ---- reading a table from a position on, in large reads that bypass the cache: for compaction. One thread.
+struct sst_scan;
+MUST_CHECK enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct sst_scan **out);  // stands before the first record
+void sst_scan_destroy(struct sst_scan *s);
+// The next record: REMIXDB_OK, REMIXDB_NOTFOUND at the end, or an error. Pointers hold until the next call.
+MUST_CHECK enum remixdb_status sst_scan_next(struct sst_scan *s, struct kv_rec *rec_out, sst_pos *pos_out);
+// Leaves out n records without looking at them (blocks that are wholly left out are not read).
+void sst_scan_skip(struct sst_scan *s, uint32_t n);
+
+// ---- reading a table's keys in order: from the compressed-keys block when it has one, else from its data. One thread.
+struct sst_keys {
+  struct kref key;       // current; holds until the next call
+  uint32_t shared;       // bytes it shares with the table's key before it (0 for the first)
+  bool tomb;
+  sst_pos pos;           // its position in the table
+  struct sst_keys_state *state;
+};
+MUST_CHECK enum remixdb_status sst_keys_open(struct sst *t, struct blkio_queue *q, struct sst_keys *k);  // stands before the first key
+void sst_keys_close(struct sst_keys *k);
+MUST_CHECK enum remixdb_status sst_keys_next(struct sst_keys *k);  // OK, REMIXDB_NOTFOUND at the end, or an error
+uint64_t sst_keys_blocks_read(const struct sst_keys *k);           // data pages read: 0 with a compressed-keys block
+#endif

@@ -1,0 +1,775 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "wh.h"
+
+#define CHUNK 65536u
+#define KEY_CAP 512u
+
+static uint64_t seed;
+
+#define CHECK(cond)                                                                                           \
+  do {                                                                                                        \
+    if (!(cond)) fail_msg("TEST_SEED=%llu line %d: %s", (unsigned long long)seed, __LINE__, #cond);           \
+  } while (0)
+
+static void check_index(const struct wh *wh, int line) {
+  char why[256];
+  if (!wh_check(wh, why, sizeof(why))) fail_msg("TEST_SEED=%llu line %d: %s", (unsigned long long)seed, line, why);
+}
+#define CHECK_INDEX(wh) check_index(wh, __LINE__)
+
+static uint64_t key_hash(struct kref key) { return hash64(key.ptr, key.len); }
+
+// ---- an index and its model: a sorted array of keys with the versions they got
+
+struct model_ver {
+  uint64_t seq;
+  uint32_t vlen;
+  bool tomb;
+};
+
+struct model_key {
+  uint8_t *key;
+  uint32_t len;
+  uint32_t nr, cap;
+  struct model_ver *ver;  // oldest first
+};
+
+struct model {
+  struct epoch epoch;
+  struct epoch_slot slot;
+  struct wh *wh;
+  struct model_key *keys;
+  uint32_t nr, cap;
+  uint64_t seq;
+};
+
+static void model_init(struct model *m) {
+  memset(m, 0, sizeof(*m));
+  epoch_init(&m->epoch);
+  epoch_join(&m->epoch, &m->slot);
+  CHECK(wh_create(&m->epoch, CHUNK, &m->wh) == REMIXDB_OK);
+}
+
+static void model_fini(struct model *m) {
+  wh_destroy(m->wh);
+  epoch_reclaim(&m->epoch);
+  epoch_leave(&m->epoch, &m->slot);
+  epoch_fini(&m->epoch);
+  for (uint32_t i = 0; i < m->nr; i++) {
+    free(m->keys[i].key);
+    free(m->keys[i].ver);
+  }
+  free(m->keys);
+}
+
+// The first key >= key.
+static uint32_t model_rank(const struct model *m, struct kref key) {
+  uint32_t lo = 0, hi = m->nr;
+  while (lo < hi) {
+    const uint32_t mid = (lo + hi) / 2;
+    if (kv_cmp(kref(m->keys[mid].key, m->keys[mid].len), key) < 0)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo;
+}
+
+static struct kref model_kref(const struct model_key *k) { return kref(k->key, k->len); }
+
+static void model_add(struct model *m, struct kref key, uint64_t seq, uint32_t vlen, bool tomb) {
+  const uint32_t i = model_rank(m, key);
+  if (i == m->nr || !kv_eq(model_kref(&m->keys[i]), key)) {
+    if (m->nr == m->cap) {
+      m->cap = m->cap ? 2 * m->cap : 64;
+      m->keys = realloc(m->keys, m->cap * sizeof(*m->keys));
+    }
+    memmove(m->keys + i + 1, m->keys + i, (m->nr - i) * sizeof(*m->keys));
+    m->nr++;
+    m->keys[i] = (struct model_key){.key = malloc(key.len ? key.len : 1), .len = key.len};
+    if (key.len) memcpy(m->keys[i].key, key.ptr, key.len);
+  }
+  struct model_key *k = &m->keys[i];
+  if (k->nr == k->cap) {
+    k->cap = k->cap ? 2 * k->cap : 2;
+    k->ver = realloc(k->ver, k->cap * sizeof(*k->ver));
+  }
+  k->ver[k->nr++] = (struct model_ver){seq, vlen, tomb};
+}
+
+static const struct model_ver *model_seen(const struct model_key *k, uint64_t moment) {
+  for (uint32_t i = k->nr; i > 0; i--)
+    if (k->ver[i - 1].seq <= moment) return &k->ver[i - 1];
+  return NULL;
+}
+
+static bool ver_matches(const struct wh_ver *v, const struct model_ver *want) {
+  if (v == NULL || want == NULL) return v == NULL && want == NULL;
+  if (atomic_load(&v->seq) != want->seq || v->tomb != want->tomb || v->vlen != want->vlen) return false;
+  for (uint32_t i = 0; i < v->vlen; i++)
+    if (v->val[i] != (uint8_t)want->seq) return false;
+  return true;
+}
+
+// Links a version and commits it in both, or takes it back.
+static enum remixdb_status model_put(struct model *m, struct kref key, uint32_t vlen, bool tomb, bool take_back) {
+  uint8_t *val = malloc(vlen ? vlen : 1);
+  memset(val, (uint8_t)(m->seq + 1), vlen);
+  struct wh_slot s;
+  epoch_enter(&m->epoch, &m->slot);
+  wh_lock(m->wh, key, key_hash(key), &s);
+  const struct wh_ver *before = wh_slot_newest(&s);
+  const enum remixdb_status status = wh_link(&s, val, vlen, tomb);
+  free(val);
+  if (status == REMIXDB_OK) {
+    CHECK(wh_slot_newest(&s) == before);  // pending is not committed
+    CHECK(wh_get(m->wh, key, key_hash(key), m->seq) == before);
+    CHECK(wh_get(m->wh, key, key_hash(key), WH_PENDING - 1) == before);
+    if (take_back) {
+      wh_unlink(&s);
+      CHECK(wh_slot_newest(&s) == before);
+    } else {
+      wh_stamp(&s, ++m->seq);
+      CHECK(wh_slot_newest(&s) == s.ver);
+      model_add(m, key, m->seq, vlen, tomb);
+    }
+  } else {
+    CHECK(wh_slot_newest(&s) == before);
+  }
+  wh_unlock(&s);
+  epoch_exit(&m->slot);
+  return status;
+}
+
+// Everything that can be asked at the moment.
+static void model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32_t seeks) {
+  struct wh_cursor c;
+  wh_cursor_init(&c, m->wh, moment);
+  CHECK(!wh_valid(&c));
+  epoch_enter(&m->epoch, &m->slot);
+  wh_seek(&c, kref("", 0));
+  epoch_exit(&m->slot);
+  for (uint32_t i = 0; i < m->nr; i++) {
+    const struct model_ver *want = model_seen(&m->keys[i], moment);
+    const struct kref key = model_kref(&m->keys[i]);
+    epoch_enter(&m->epoch, &m->slot);
+    CHECK(ver_matches(wh_get(m->wh, key, key_hash(key), moment), want));
+    epoch_exit(&m->slot);
+    if (want == NULL) continue;
+    CHECK(wh_valid(&c));
+    CHECK(kv_eq(wh_key(&c), key));
+    CHECK(ver_matches(c.ver, want));
+    wh_next(&c);
+  }
+  CHECK(!wh_valid(&c));
+  epoch_enter(&m->epoch, &m->slot);
+  wh_seek_last(&c);
+  epoch_exit(&m->slot);
+  for (uint32_t i = m->nr; i > 0; i--) {
+    const struct model_ver *want = model_seen(&m->keys[i - 1], moment);
+    if (want == NULL) continue;
+    CHECK(wh_valid(&c));
+    CHECK(kv_eq(wh_key(&c), model_kref(&m->keys[i - 1])));
+    CHECK(ver_matches(c.ver, want));
+    wh_prev(&c);
+  }
+  CHECK(!wh_valid(&c));
+  if (m->nr == 0) return;
+  for (uint32_t n = 0; n < seeks; n++) {
+    // a key that is there, or is changed a little
+    uint8_t buf[KEY_CAP + 1];
+    const struct model_key *k = &m->keys[rng_next(rng) % m->nr];
+    uint32_t len = k->len;
+    memcpy(buf, k->key, len);
+    switch (rng_next(rng) % 5) {
+      case 0: buf[len++] = (uint8_t)(rng_next(rng) % 3 * 127); break;
+      case 1: len -= len > 0; break;
+      case 2: if (len) buf[len - 1]++; break;
+      case 3: if (len) buf[rng_next(rng) % len]--; break;
+      default: break;
+    }
+    const struct kref key = kref(buf, len);
+    const uint32_t at = model_rank(m, key);
+    const bool there = at < m->nr && kv_eq(model_kref(&m->keys[at]), key);
+    const bool back = rng_next(rng) % 2;
+    epoch_enter(&m->epoch, &m->slot);
+    CHECK(ver_matches(wh_get(m->wh, key, key_hash(key), moment), there ? model_seen(&m->keys[at], moment) : NULL));
+    if (back)
+      wh_seek_for_prev(&c, key);
+    else
+      wh_seek(&c, key);
+    epoch_exit(&m->slot);
+    int64_t i = back ? (int64_t)at - !there : (int64_t)at, dir = back ? -1 : 1;
+    for (uint32_t step = 0; step < 12; step++) {
+      while (i >= 0 && i < (int64_t)m->nr && !model_seen(&m->keys[i], moment)) i += dir;
+      if (i < 0 || i >= (int64_t)m->nr) {
+        CHECK(!wh_valid(&c));
+        break;
+      }
+      CHECK(wh_valid(&c));
+      CHECK(kv_eq(wh_key(&c), model_kref(&m->keys[i])));
+      CHECK(ver_matches(c.ver, model_seen(&m->keys[i], moment)));
+      if (rng_next(rng) % 4 == 0) dir = -dir;
+      if (dir > 0)
+        wh_next(&c);
+      else
+        wh_prev(&c);
+      i += dir;
+    }
+  }
+}
+
+// ---- keys of all shapes
+
+enum shape { BINARY, UNARY, LONG_PREFIX, RANDOM16, ASCENDING, DESCENDING, STREAMS, SHAPES };
+
+static struct kref shape_key(enum shape shape, uint64_t n, uint64_t *rng, uint8_t *buf) {
+  static const uint8_t bytes[] = {0x00, 0x01, 0x7f, 0xff};
+  uint32_t len = 0;
+  switch (shape) {
+    case BINARY:
+      len = (uint32_t)(rng_next(rng) % 11);
+      for (uint32_t i = 0; i < len; i++) buf[i] = bytes[rng_next(rng) % 4];
+      break;
+    case UNARY:
+      len = (uint32_t)(rng_next(rng) % 400);
+      memset(buf, 0xff, len);
+      if (len && rng_next(rng) % 2) buf[len - 1] = (uint8_t)rng_next(rng);
+      break;
+    case LONG_PREFIX:
+      memset(buf, 'p', 150);
+      for (uint32_t i = 150; i < 160; i++) buf[i] = (uint8_t)('a' + rng_next(rng) % 3);
+      len = rng_next(rng) % 16 ? 150 + (uint32_t)(rng_next(rng) % 11) : (uint32_t)(rng_next(rng) % 161);
+      break;
+    case RANDOM16:
+      len = 16;
+      for (uint32_t i = 0; i < 16; i += 8) store64le(buf + i, rng_next(rng));
+      break;
+    case ASCENDING: len = (uint32_t)sprintf((char *)buf, "%08llu", (unsigned long long)n); break;
+    case DESCENDING: len = (uint32_t)sprintf((char *)buf, "%08llu", (unsigned long long)(99999999 - n)); break;
+    default: len = (uint32_t)sprintf((char *)buf, "%llu:%06llu", (unsigned long long)(n * 7 % 13), (unsigned long long)n); break;
+  }
+  return kref(buf, len);
+}
+
+// ---- tests
+
+static void test_empty(void **state) {
+  (void)state;
+  struct model m;
+  model_init(&m);
+  uint64_t rng = seed;
+  CHECK_INDEX(m.wh);
+  CHECK(wh_count(m.wh) == 0);
+  CHECK(wh_memory(m.wh) > 0);
+  model_verify(&m, WH_PENDING - 1, &rng, 0);
+  epoch_enter(&m.epoch, &m.slot);
+  CHECK(wh_get(m.wh, kref(NULL, 0), hash64("", 0), 1) == NULL);
+  CHECK(wh_get(m.wh, kref("a", 1), hash64("a", 1), 1) == NULL);
+  struct wh_cursor c;
+  wh_cursor_init(&c, m.wh, 1);
+  wh_seek_for_prev(&c, kref("zz", 2));
+  CHECK(!wh_valid(&c));
+  // a locked slot without a change
+  struct wh_slot s;
+  wh_lock(m.wh, kref("a", 1), hash64("a", 1), &s);
+  CHECK(s.entry == NULL && s.ver == NULL);
+  CHECK(wh_slot_newest(&s) == NULL);
+  wh_unlock(&s);
+  epoch_exit(&m.slot);
+  CHECK(model_put(&m, kref(NULL, 0), 0, false, false) == REMIXDB_OK);
+  CHECK(model_put(&m, kref("", 0), 3, false, false) == REMIXDB_OK);
+  CHECK(model_put(&m, kref("a", 1), 0, true, false) == REMIXDB_OK);
+  CHECK(wh_count(m.wh) == 2);
+  for (uint64_t moment = 0; moment <= 4; moment++) model_verify(&m, moment, &rng, 20);
+  CHECK_INDEX(m.wh);
+  model_fini(&m);
+}
+
+static void test_model(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  for (enum shape shape = 0; shape < SHAPES; shape++) {
+    struct model m;
+    model_init(&m);
+    uint64_t moments[8];
+    for (uint64_t n = 0; n < 2400; n++) {
+      uint8_t buf[KEY_CAP];
+      struct kref key = shape_key(shape, n, &rng, buf);
+      if (m.nr && rng_next(&rng) % 4 == 0) key = model_kref(&m.keys[rng_next(&rng) % m.nr]);
+      const bool tomb = rng_next(&rng) % 8 == 0;
+      CHECK(model_put(&m, key, tomb ? 0 : (uint32_t)(rng_next(&rng) % 40), tomb, rng_next(&rng) % 8 == 0) == REMIXDB_OK);
+      if (n % 300 == 0) {
+        moments[n / 300] = m.seq;
+        CHECK_INDEX(m.wh);
+        model_verify(&m, m.seq, &rng, 20);
+      }
+    }
+    CHECK(wh_count(m.wh) == m.nr);
+    CHECK_INDEX(m.wh);
+    for (uint32_t i = 0; i < 8; i++) model_verify(&m, moments[i], &rng, 60);
+    model_verify(&m, WH_PENDING - 1, &rng, 200);
+    model_fini(&m);
+  }
+}
+
+// A cursor keeps its moment whatever is written after, and needs no epoch to step.
+static void test_moment(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  struct model m;
+  model_init(&m);
+  uint8_t buf[KEY_CAP];
+  for (uint64_t n = 0; n < 1000; n++) CHECK(model_put(&m, shape_key(BINARY, n, &rng, buf), 8, false, false) == REMIXDB_OK);
+  const uint64_t moment = m.seq;
+  struct wh_cursor fore, back;
+  wh_cursor_init(&fore, m.wh, moment);
+  wh_cursor_init(&back, m.wh, moment);
+  epoch_enter(&m.epoch, &m.slot);
+  wh_seek(&fore, kref("", 0));
+  wh_seek_last(&back);
+  epoch_exit(&m.slot);
+  const uint32_t nr = m.nr;
+  struct kref *order = malloc(nr * sizeof(*order));
+  for (uint32_t i = 0; i < nr; i++) order[i] = model_kref(&m.keys[i]);
+  for (uint32_t i = 0; i < nr; i++) {
+    CHECK(wh_valid(&fore) && kv_eq(wh_key(&fore), order[i]));
+    CHECK(wh_valid(&back) && kv_eq(wh_key(&back), order[nr - 1 - i]));
+    CHECK(atomic_load(&fore.ver->seq) <= moment && atomic_load(&back.ver->seq) <= moment);
+    for (uint32_t w = 0; w < 4; w++)
+      CHECK(model_put(&m, shape_key(BINARY, 0, &rng, buf), 8, false, rng_next(&rng) % 4 == 0) == REMIXDB_OK);
+    wh_next(&fore);
+    wh_prev(&back);
+  }
+  CHECK(!wh_valid(&fore) && !wh_valid(&back));
+  free(order);
+  CHECK_INDEX(m.wh);
+  model_fini(&m);
+}
+
+// Pending keys that fill many leaves, taken back in any order, beside a few that stay: leaves shrink and merge, and nodes of the trie go.
+static void test_removal(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  for (enum shape shape = 0; shape < SHAPES; shape++) {
+    struct model m;
+    model_init(&m);
+    for (uint32_t round = 0; round < 2; round++) {
+      enum { NR = 700 };
+      struct {
+        uint8_t key[KEY_CAP];
+        uint32_t len;
+        struct wh_ver *ver;
+      } *p = calloc(NR, sizeof(*p));
+      uint32_t nr = 0;
+      for (uint64_t n = 0; n < NR; n++) {
+        const struct kref key = shape_key(shape, round * NR + n, &rng, p[nr].key);
+        if (rng_next(&rng) % 40 == 0) {
+          const uint32_t at = model_rank(&m, key);
+          bool pending = false;
+          for (uint32_t i = 0; i < nr; i++) pending |= kv_eq(kref(p[i].key, p[i].len), key);
+          if (!pending && (at == m.nr || !kv_eq(model_kref(&m.keys[at]), key)))
+            CHECK(model_put(&m, key, 4, false, false) == REMIXDB_OK);
+          continue;
+        }
+        struct wh_slot s;
+        epoch_enter(&m.epoch, &m.slot);
+        wh_lock(m.wh, key, key_hash(key), &s);
+        if (s.entry == NULL) {
+          CHECK(wh_link(&s, "x", 1, false) == REMIXDB_OK);
+          p[nr].ver = s.ver;
+          p[nr++].len = key.len;
+        }
+        wh_unlock(&s);
+        epoch_exit(&m.slot);
+      }
+      CHECK(wh_count(m.wh) == m.nr + nr);
+      CHECK_INDEX(m.wh);
+      model_verify(&m, WH_PENDING - 1, &rng, 10);
+      while (nr) {
+        const uint32_t i = (uint32_t)(rng_next(&rng) % nr);
+        const struct kref key = kref(p[i].key, p[i].len);
+        struct wh_slot s;
+        epoch_enter(&m.epoch, &m.slot);
+        wh_lock(m.wh, key, key_hash(key), &s);
+        CHECK(s.entry != NULL);
+        s.ver = p[i].ver;
+        wh_unlink(&s);
+        CHECK(s.entry == NULL && s.ver == NULL);
+        wh_unlock(&s);
+        epoch_exit(&m.slot);
+        p[i] = p[--nr];
+        if (nr % 64 == 0) {
+          CHECK_INDEX(m.wh);
+          model_verify(&m, WH_PENDING - 1, &rng, 10);
+        }
+      }
+      CHECK(wh_count(m.wh) == m.nr);
+      free(p);
+    }
+    model_fini(&m);
+  }
+}
+
+// ---- no memory
+
+static uint64_t fault_rng;
+static uint32_t fault_of;         // of 256 requests that many fail
+static uint64_t faults;
+static bool fault_fn(size_t size) {
+  (void)size;
+  const bool ok = rng_next(&fault_rng) % 256 >= fault_of;
+  faults += !ok;
+  return ok;
+}
+
+static void test_nomem_create(void **state) {
+  (void)state;
+  struct epoch e;
+  epoch_init(&e);
+  fault_rng = seed;
+  fault_of = 128;
+  faults = 0;
+  atomic_store(&mem_fault, fault_fn);
+  uint32_t ok = 0;
+  for (uint32_t i = 0; i < 64; i++) {
+    struct wh *wh = NULL;
+    const enum remixdb_status s = wh_create(&e, CHUNK, &wh);
+    CHECK(s == REMIXDB_OK || s == REMIXDB_NOMEM);
+    if (s == REMIXDB_OK) {
+      ok++;
+      CHECK_INDEX(wh);
+      wh_destroy(wh);
+    }
+  }
+  atomic_store(&mem_fault, NULL);
+  CHECK(ok && faults);
+  epoch_fini(&e);
+}
+
+// Most requests fail. Sizes vary, so the arena's chunks end at every kind of allocation; growth of the table asks on its own.
+static void test_nomem(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  faults = 0;
+  fault_rng = seed + 1;
+  fault_of = 200;
+  for (enum shape shape = 0; shape < SHAPES; shape++) {
+    struct model m;
+    model_init(&m);
+    uint64_t failed = 0;
+    for (uint64_t n = 0; n < 2500; n++) {
+      uint8_t buf[KEY_CAP];
+      const struct kref key = shape_key(shape, n, &rng, buf);
+      const uint64_t count = wh_count(m.wh);
+      atomic_store(&mem_fault, fault_fn);
+      const uint32_t vlen = rng_next(&rng) % 2 ? (uint32_t)(rng_next(&rng) % 2500) : (uint32_t)(rng_next(&rng) % 20);
+      const enum remixdb_status s = model_put(&m, key, vlen, false, rng_next(&rng) % 4 == 0);
+      atomic_store(&mem_fault, NULL);
+      if (s != REMIXDB_OK) {
+        CHECK(s == REMIXDB_NOMEM);
+        CHECK(wh_count(m.wh) == count);
+        if (failed++ % 32 == 0) CHECK_INDEX(m.wh);
+      }
+      if (n % 400 == 0) {
+        CHECK_INDEX(m.wh);
+        atomic_store(&mem_fault, fault_fn);  // cursors publish orders if they can
+        model_verify(&m, m.seq, &rng, 10);
+        atomic_store(&mem_fault, NULL);
+      }
+    }
+    CHECK(failed > 0);
+    CHECK(wh_count(m.wh) == m.nr);
+    CHECK_INDEX(m.wh);
+    model_verify(&m, m.seq, &rng, 50);
+    model_fini(&m);
+  }
+  CHECK(faults > 0);
+}
+
+// ---- threads. Numbers are given as the store does it: under one mutex, then published; so a moment is complete.
+
+#define T_KEYS 1500u
+#define T_WRITERS 3u
+#define T_OPS 2000u  // per writer
+#define T_BATCH 3u
+
+struct shared {
+  struct epoch epoch;
+  struct wh *wh;
+  pthread_mutex_t lock;          // the log's
+  uint64_t last;                 // under lock
+  _Atomic uint64_t published;
+  uint16_t *log;                 // key of each number; written before it is published
+  struct kref keys[T_KEYS];      // in order
+  uint8_t *key_bytes;
+  _Atomic uint32_t writers;      // that still write
+  _Atomic uint64_t scans;
+  _Atomic int broken;            // line of the first failure
+};
+
+struct worker {
+  struct shared *sh;
+  uint64_t rng;
+  uint32_t id;
+};
+
+#define T_CHECK(sh, cond)                                                                   \
+  do {                                                                                      \
+    int none = 0;                                                                           \
+    if (!(cond)) (void)atomic_compare_exchange_strong(&(sh)->broken, &none, __LINE__);      \
+  } while (0)
+
+static void commit(struct shared *sh, struct wh_slot *slots, const uint32_t *ids, uint32_t nr) {
+  (void)pthread_mutex_lock(&sh->lock);
+  for (uint32_t i = 0; i < nr; i++) {
+    sh->log[++sh->last] = (uint16_t)ids[i];
+    wh_stamp(&slots[i], sh->last);
+  }
+  atomic_store_explicit(&sh->published, sh->last, memory_order_release);
+  (void)pthread_mutex_unlock(&sh->lock);
+}
+
+// Each writer also has keys of its own (id = writer modulo T_WRITERS) that it leaves pending for a while and takes back.
+static void *writer(void *arg) {
+  struct worker *w = arg;
+  struct shared *sh = w->sh;
+  struct epoch_slot es;
+  epoch_join(&sh->epoch, &es);
+  struct {
+    uint32_t key;
+    struct wh_ver *ver;
+  } pending[200];
+  uint32_t nr_pending = 0;
+  for (uint32_t op = 0; op < T_OPS; op++) {
+    const uint64_t dice = rng_next(&w->rng) % 16;
+    uint32_t k = (uint32_t)(rng_next(&w->rng) % (T_KEYS / 2)) * 2;  // even keys are committed, odd ones only ever pending
+    struct wh_slot s[T_BATCH];
+    epoch_enter(&sh->epoch, &es);
+    if (dice < 6) {
+      wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), &s[0]);
+      T_CHECK(sh, wh_link(&s[0], &k, sizeof(k), false) == REMIXDB_OK);
+      if (dice == 0)
+        wh_unlink(&s[0]);
+      else
+        commit(sh, s, &k, 1);
+      wh_unlock(&s[0]);
+    } else if (dice < 8) {
+      // Several leaves at a time, in order. The keys at multiples of 10 are there from the start, so these are leaves apart.
+      uint32_t ids[T_BATCH];
+      for (uint32_t i = 0; i < T_BATCH; i++) ids[i] = k % 40 + i * 2 * (T_KEYS / (T_BATCH * 2));
+      for (uint32_t i = 0; i < T_BATCH; i++) wh_lock(sh->wh, sh->keys[ids[i]], key_hash(sh->keys[ids[i]]), &s[i]);
+      for (uint32_t i = 0; i < T_BATCH; i++) T_CHECK(sh, wh_link(&s[i], &ids[i], sizeof(ids[i]), false) == REMIXDB_OK);
+      if (dice == 6)
+        commit(sh, s, ids, T_BATCH);
+      else
+        for (uint32_t i = T_BATCH; i > 0; i--) wh_unlink(&s[i - 1]);
+      for (uint32_t i = 0; i < T_BATCH; i++) wh_unlock(&s[i]);
+    } else if (dice < 12 && nr_pending < 200) {
+      k = (uint32_t)(rng_next(&w->rng) % (T_KEYS / 2 / T_WRITERS) * T_WRITERS + w->id) * 2 + 1;
+      if (k < T_KEYS) {
+        wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), &s[0]);
+        if (s[0].entry == NULL) {
+          T_CHECK(sh, wh_link(&s[0], &k, sizeof(k), false) == REMIXDB_OK);
+          pending[nr_pending].key = k;
+          pending[nr_pending++].ver = s[0].ver;
+        }
+        wh_unlock(&s[0]);
+      }
+    } else {
+      for (uint32_t i = 0; i < 2 && nr_pending; i++) {
+        const uint32_t at = (uint32_t)(rng_next(&w->rng) % nr_pending);
+        k = pending[at].key;
+        wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), &s[0]);
+        T_CHECK(sh, s[0].entry != NULL);
+        s[0].ver = pending[at].ver;
+        wh_unlink(&s[0]);
+        wh_unlock(&s[0]);
+        pending[at] = pending[--nr_pending];
+      }
+    }
+    epoch_exit(&es);
+    if (op % 256 == 0) epoch_reclaim(&sh->epoch);
+  }
+  epoch_enter(&sh->epoch, &es);
+  while (nr_pending) {
+    struct wh_slot s;
+    const struct kref key = sh->keys[pending[--nr_pending].key];
+    wh_lock(sh->wh, key, key_hash(key), &s);
+    s.ver = pending[nr_pending].ver;
+    wh_unlink(&s);
+    wh_unlock(&s);
+  }
+  epoch_exit(&es);
+  epoch_leave(&sh->epoch, &es);
+  atomic_fetch_sub(&sh->writers, 1);
+  return NULL;
+}
+
+// What is seen at a moment: number of the newest version of each key, 0 for none.
+static void expect(const struct shared *sh, uint64_t moment, uint64_t *seq_of) {
+  memset(seq_of, 0, T_KEYS * sizeof(*seq_of));
+  for (uint64_t i = 1; i <= moment; i++) seq_of[sh->log[i]] = i;
+}
+
+static bool is_at(const struct shared *sh, const struct wh_cursor *c, int64_t k, const uint64_t *seq_of) {
+  uint32_t v;
+  if (!wh_valid(c) || !kv_eq(wh_key(c), sh->keys[k]) || atomic_load(&c->ver->seq) != seq_of[k]) return false;
+  memcpy(&v, c->ver->val, sizeof(v));
+  return v == k;
+}
+
+static void *reader(void *arg) {
+  struct worker *w = arg;
+  struct shared *sh = w->sh;
+  struct epoch_slot es;
+  epoch_join(&sh->epoch, &es);
+  uint64_t *seq_of = malloc(T_KEYS * sizeof(*seq_of));
+  bool more;
+  do {
+    more = atomic_load(&sh->writers) != 0;
+    const uint64_t moment = atomic_load_explicit(&sh->published, memory_order_acquire);
+    expect(sh, moment, seq_of);
+    struct wh_cursor c;
+    wh_cursor_init(&c, sh->wh, moment);
+    const uint32_t what = (uint32_t)(rng_next(&w->rng) % 4);
+    if (what < 2) {  // all of it, in one direction
+      const int64_t dir = what ? -1 : 1;
+      epoch_enter(&sh->epoch, &es);
+      if (what)
+        wh_seek_last(&c);
+      else
+        wh_seek(&c, kref("", 0));
+      epoch_exit(&es);
+      for (int64_t k = what ? T_KEYS - 1 : 0; k >= 0 && k < T_KEYS; k += dir) {
+        if (!seq_of[k]) continue;
+        T_CHECK(sh, is_at(sh, &c, k, seq_of));
+        if (!wh_valid(&c)) break;
+        if (what)
+          wh_prev(&c);
+        else
+          wh_next(&c);
+      }
+      T_CHECK(sh, !wh_valid(&c));
+    } else {  // from somewhere, to and fro; and gets
+      for (uint32_t n = 0; n < 8; n++) {
+        const uint32_t from = (uint32_t)(rng_next(&w->rng) % T_KEYS);
+        int64_t dir = rng_next(&w->rng) % 2 ? 1 : -1, k = from;
+        epoch_enter(&sh->epoch, &es);
+        if (dir > 0)
+          wh_seek(&c, sh->keys[from]);
+        else
+          wh_seek_for_prev(&c, sh->keys[from]);
+        epoch_exit(&es);
+        for (uint32_t step = 0; step < 100; step++) {
+          while (k >= 0 && k < T_KEYS && !seq_of[k]) k += dir;
+          if (k < 0 || k >= T_KEYS) {
+            T_CHECK(sh, !wh_valid(&c));
+            break;
+          }
+          T_CHECK(sh, is_at(sh, &c, k, seq_of));
+          if (!wh_valid(&c)) break;
+          if (rng_next(&w->rng) % 16 == 0) dir = -dir;
+          if (dir > 0)
+            wh_next(&c);
+          else
+            wh_prev(&c);
+          k += dir;
+        }
+        for (uint32_t i = 0; i < 50; i++) {
+          const uint32_t g = (uint32_t)(rng_next(&w->rng) % T_KEYS);
+          epoch_enter(&sh->epoch, &es);
+          const struct wh_ver *v = wh_get(sh->wh, sh->keys[g], key_hash(sh->keys[g]), moment);
+          epoch_exit(&es);
+          T_CHECK(sh, (v ? atomic_load(&v->seq) : 0) == seq_of[g]);
+        }
+      }
+    }
+    atomic_fetch_add(&sh->scans, 1);
+  } while (more);
+  free(seq_of);
+  epoch_leave(&sh->epoch, &es);
+  return NULL;
+}
+
+static int key_order(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
+
+static void test_threads(void **state) {
+  (void)state;
+  static const enum shape shapes[] = {BINARY, LONG_PREFIX, RANDOM16};
+  for (uint32_t r = 0; r < sizeof(shapes) / sizeof(shapes[0]); r++) {
+    struct shared *sh = calloc(1, sizeof(*sh) + CACHE_LINE);
+    struct shared *const free_me = sh;
+    sh = (struct shared *)(void *)align_up((uintptr_t)sh, CACHE_LINE);
+    epoch_init(&sh->epoch);
+    (void)pthread_mutex_init(&sh->lock, NULL);
+    sh->log = calloc(T_KEYS + T_WRITERS * T_OPS * T_BATCH + 1, sizeof(*sh->log));
+    sh->key_bytes = malloc((size_t)T_KEYS * KEY_CAP);
+    uint64_t rng = seed + r;
+    for (uint32_t i = 0; i < T_KEYS; i++) sh->keys[i] = shape_key(shapes[r], i, &rng, sh->key_bytes + (size_t)i * KEY_CAP);
+    for (bool again = true; again;) {  // until all differ
+      again = false;
+      qsort(sh->keys, T_KEYS, sizeof(sh->keys[0]), key_order);
+      for (uint32_t i = 1; i < T_KEYS; i++) {
+        if (!kv_eq(sh->keys[i - 1], sh->keys[i])) continue;
+        sh->keys[i] = shape_key(shapes[r], i, &rng, (uint8_t *)(uintptr_t)sh->keys[i].ptr);
+        again = true;
+      }
+    }
+    assert_int_equal(wh_create(&sh->epoch, CHUNK, &sh->wh), REMIXDB_OK);
+    struct epoch_slot es;
+    epoch_join(&sh->epoch, &es);
+    // Between the keys of a batch more than two leaves' worth is there from the start.
+    for (uint32_t k = 0; k < T_KEYS; k += 2) {
+      if (k % 40 < 4) continue;  // some are left for the writers to bring
+      struct wh_slot s;
+      epoch_enter(&sh->epoch, &es);
+      wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), &s);
+      assert_int_equal(wh_link(&s, &k, sizeof(k), false), REMIXDB_OK);
+      commit(sh, &s, &k, 1);
+      wh_unlock(&s);
+      epoch_exit(&es);
+    }
+    epoch_leave(&sh->epoch, &es);
+    atomic_store(&sh->writers, T_WRITERS);
+    struct worker w[T_WRITERS + 2];
+    pthread_t t[T_WRITERS + 2];
+    for (uint32_t i = 0; i < T_WRITERS + 2; i++) {
+      w[i] = (struct worker){.sh = sh, .rng = seed * 31 + i, .id = i};
+      assert_int_equal(thread_start(&t[i], i < T_WRITERS ? writer : reader, &w[i], "wh"), REMIXDB_OK);
+    }
+    for (uint32_t i = 0; i < T_WRITERS + 2; i++) assert_int_equal(pthread_join(t[i], NULL), 0);
+    if (atomic_load(&sh->broken)) fail_msg("TEST_SEED=%llu line %d", (unsigned long long)seed, atomic_load(&sh->broken));
+    CHECK_INDEX(sh->wh);
+    CHECK(atomic_load(&sh->scans) > 0);
+    wh_destroy(sh->wh);
+    epoch_fini(&sh->epoch);
+    (void)pthread_mutex_destroy(&sh->lock);
+    free(sh->log);
+    free(sh->key_bytes);
+    free(free_me);
+  }
+}
+
+int main(void) {
+  const char *const s = getenv("TEST_SEED");
+  seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_empty),        cmocka_unit_test(test_model), cmocka_unit_test(test_moment),
+      cmocka_unit_test(test_removal),      cmocka_unit_test(test_nomem_create), cmocka_unit_test(test_nomem),
+      cmocka_unit_test(test_threads),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

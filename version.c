@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "version.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+// CURRENT, little-endian:
+//   0   u8[8]  magic "RMXDBVER"
+//   8   u32    format
+//   12  u32    number of partitions, at least 1
+//   16  u64    store id
+//   24  u64    version number
+//   32  u64    next file number
+//   40  u64    oldest log generation needed
+//   48  u64    sequence number when that generation began
+//   56  ...    per partition: u32 anchor length, u32 number of tables, u64 REMIX number (0 without tables), anchor bytes, u64 per table
+//   end u64    XXH3-64 of all before
+static const char version_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
+#define VERSION_FORMAT 1u
+#define VERSION_HEAD 56u
+#define VERSION_PART 16u
+#define VERSION_SIZE_MAX (256u << 20)
+
+// ---- partitions
+
+enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct part **out) {
+  struct part *p = mem_alloc(sizeof(*p) + anchor.len);
+  if (!p) {
+    remix_unref(remix);
+    return REMIXDB_NOMEM;
+  }
+  atomic_init(&p->refs, 1);
+  p->remix = remix;
+  p->alen = anchor.len;
+  if (anchor.len) memcpy(p->anchor, anchor.ptr, anchor.len);
+  *out = p;
+  return REMIXDB_OK;
+}
+
+void part_ref(struct part *p) { atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); }
+
+void part_unref(struct part *p) {
+  // acq_rel: whoever frees has seen all that others did before they let go
+  if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+  remix_unref(p->remix);
+  mem_free(p);
+}
+
+// ---- versions in memory
+
+static uint64_t prefix_of(struct kref k, uint32_t from) {
+  uint8_t b[8] = {0};
+  if (k.len > from) memcpy(b, k.ptr + from, k.len - from < 8 ? k.len - from : 8);
+  return load64be(b);
+}
+
+enum remixdb_status version_create(struct part **parts, uint32_t nr, struct version **out) {
+  struct version *v = mem_calloc(1, sizeof(*v) + nr * sizeof(v->parts[0]));
+  uint64_t *prefix = v ? mem_alloc(nr * sizeof(*prefix)) : NULL;
+  if (!prefix) {
+    mem_free(v);
+    for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
+    return REMIXDB_NOMEM;
+  }
+  atomic_init(&v->refs, 1);
+  v->nr_parts = nr;
+  v->prefix = prefix;
+  memcpy(v->parts, parts, nr * sizeof(v->parts[0]));
+  // anchors ascend, so what the first and the last of them share is shared by all
+  if (nr > 1) v->common = kv_lcp_from(part_anchor(parts[1]), part_anchor(parts[nr - 1]), 0);
+  for (uint32_t i = 0; i < nr; i++) prefix[i] = i ? prefix_of(part_anchor(parts[i]), v->common) : 0;
+  *out = v;
+  return REMIXDB_OK;
+}
+
+void version_ref(struct version *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
+
+void version_unref(struct version *v) {
+  if (!v || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) != 1) return;
+  for (uint32_t i = 0; i < v->nr_parts; i++) part_unref(v->parts[i]);
+  mem_free(v->prefix);
+  mem_free(v);
+}
+
+uint32_t version_find(const struct version *v, struct kref key) {
+  const uint32_t nr = v->nr_parts;
+  if (nr == 1) return 0;
+  if (v->common) {
+    const struct kref a = part_anchor(v->parts[1]);
+    const uint32_t n = key.len < v->common ? key.len : v->common;
+    const int r = n ? memcmp(key.ptr, a.ptr, n) : 0;
+    if (r < 0 || (r == 0 && n < v->common)) return 0;
+    if (r > 0) return nr - 1;
+  }
+  // the last partition whose prefix is <= the key's; each round halves without a branch on the data
+  const uint64_t want = prefix_of(key, v->common);
+  uint32_t lo = 0;
+  for (uint32_t n = nr; n > 1;) {
+    const uint32_t half = n / 2;
+    lo = v->prefix[lo + half] <= want ? lo + half : lo;
+    n -= half;
+  }
+  // equal prefixes: the anchors themselves decide
+  while (lo > 0 && v->prefix[lo] == want && kv_cmp(part_anchor(v->parts[lo]), key) > 0) lo--;
+  return lo;
+}
+
+// ---- versions on disk
+
+static enum remixdb_status read_current(struct env *env, const char *dir, char *path, uint8_t **buf_out, size_t *len_out) {
+  enum remixdb_status s = env_path(path, dir, VERSION_FILE);
+  if (s != REMIXDB_OK) return s;
+  uint8_t *buf = NULL;
+  size_t len = 0;
+  if ((s = env_read_file(env, path, VERSION_SIZE_MAX, &buf, &len)) != REMIXDB_OK) return s;
+  if (len < VERSION_HEAD + 8 || memcmp(buf, version_magic, 8) != 0) s = err_corrupt(path, 0, "not a version file");
+  else if (load32le(buf + 8) != VERSION_FORMAT)
+    s = err_set(REMIXDB_VERSION, "%s: format %u is not known to this library (it knows %u)", path, load32le(buf + 8), VERSION_FORMAT);
+  else if (hash64(buf, len - 8) != load64le(buf + len - 8)) s = err_corrupt(path, len - 8, "checksum does not match");
+  if (s != REMIXDB_OK) {
+    mem_free(buf);
+    return s;
+  }
+  *buf_out = buf;
+  *len_out = len;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status version_peek(struct env *env, const char *dir, uint64_t *store_id_out) {
+  char path[ENV_PATH_MAX];
+  uint8_t *buf;
+  size_t len;
+  const enum remixdb_status s = read_current(env, dir, path, &buf, &len);
+  if (s != REMIXDB_OK) return s;
+  *store_id_out = load64le(buf + 16);
+  mem_free(buf);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status load_part(const struct sst_ctx *ctx, const char *path, const uint8_t *buf, size_t end, size_t *at, struct part **out) {
+  if (end - *at < VERSION_PART) return err_corrupt(path, *at, "a partition is cut short");
+  const uint8_t *p = buf + *at;
+  const uint32_t alen = load32le(p), nr = load32le(p + 4);
+  const uint64_t remix_number = load64le(p + 8);
+  const size_t left = end - *at - VERSION_PART;
+  if (alen > REMIXDB_KV_MAX || nr > REMIX_RUNS_MAX || left < alen || (left - alen) / 8 < nr || (nr == 0) != (remix_number == 0))
+    return err_corrupt(path, *at, "a partition of %u tables and an anchor of %u bytes cannot be", nr, alen);
+  const struct kref anchor = kref(p + VERSION_PART, alen);
+  const uint8_t *numbers = p + VERSION_PART + alen;
+  *at += VERSION_PART + alen + (size_t)nr * 8;
+
+  struct sst *runs[REMIX_RUNS_MAX];
+  struct remix *remix = NULL;
+  uint32_t opened = 0;
+  enum remixdb_status s = REMIXDB_OK;
+  for (; opened < nr && s == REMIXDB_OK; opened += s == REMIXDB_OK) s = sst_open(ctx, load64le(numbers + 8 * (size_t)opened), &runs[opened]);
+  if (s == REMIXDB_OK && nr) s = remix_open(ctx, remix_number, runs, nr, &remix);
+  for (uint32_t i = 0; i < opened; i++) sst_unref(runs[i]);
+  if (s != REMIXDB_OK) return s;
+  return part_create(anchor, remix, out);
+}
+
+enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out) {
+  char path[ENV_PATH_MAX];
+  uint8_t *buf;
+  size_t len;
+  enum remixdb_status s = read_current(ctx->env, ctx->dir, path, &buf, &len);
+  if (s != REMIXDB_OK) return s;
+  const size_t end = len - 8;
+  const uint32_t nr = load32le(buf + 12);
+  struct part **parts = NULL;
+  uint32_t got = 0;
+  if (nr == 0 || nr > (end - VERSION_HEAD) / VERSION_PART) s = err_corrupt(path, 12, "%u partitions cannot be", nr);
+  else if (!(parts = mem_calloc(nr, sizeof(*parts)))) s = REMIXDB_NOMEM;
+  size_t at = VERSION_HEAD;
+  while (s == REMIXDB_OK && got < nr) {
+    const size_t from = at;
+    if ((s = load_part(ctx, path, buf, end, &at, &parts[got])) != REMIXDB_OK) break;
+    got++;
+    const bool in_order = got == 1 ? parts[0]->alen == 0 : kv_cmp(part_anchor(parts[got - 2]), part_anchor(parts[got - 1])) < 0;
+    if (!in_order) s = err_corrupt(path, from, "anchors do not ascend");
+  }
+  if (s == REMIXDB_OK && at != end) s = err_corrupt(path, at, "%zu bytes too many", end - at);
+  if (s != REMIXDB_OK) {
+    for (uint32_t i = 0; i < got; i++) part_unref(parts[i]);
+    goto out;
+  }
+  struct version *v;
+  if ((s = version_create(parts, nr, &v)) != REMIXDB_OK) goto out;
+  v->store_id = load64le(buf + 16);
+  v->number = load64le(buf + 24);
+  v->next_file = load64le(buf + 32);
+  v->log_gen = load64le(buf + 40);
+  v->log_seq = load64le(buf + 48);
+  *out = v;
+out:
+  mem_free(parts);
+  mem_free(buf);
+  return s;
+}
+
+enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v) {
+  size_t len = VERSION_HEAD + 8;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct part *p = v->parts[i];
+    len += VERSION_PART + p->alen + (p->remix ? (size_t)p->remix->nr_runs * 8 : 0);
+  }
+  uint8_t *buf = mem_alloc(len);
+  if (!buf) return REMIXDB_NOMEM;
+  memcpy(buf, version_magic, 8);
+  store32le(buf + 8, VERSION_FORMAT);
+  store32le(buf + 12, v->nr_parts);
+  store64le(buf + 16, v->store_id);
+  store64le(buf + 24, v->number);
+  store64le(buf + 32, v->next_file);
+  store64le(buf + 40, v->log_gen);
+  store64le(buf + 48, v->log_seq);
+  uint8_t *p = buf + VERSION_HEAD;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct part *part = v->parts[i];
+    const uint32_t nr = part->remix ? part->remix->nr_runs : 0;
+    store32le(p, part->alen);
+    store32le(p + 4, nr);
+    store64le(p + 8, part->remix ? part->remix->number : 0);
+    if (part->alen) memcpy(p + VERSION_PART, part->anchor, part->alen);
+    p += VERSION_PART + part->alen;
+    for (uint32_t r = 0; r < nr; r++, p += 8) store64le(p, part->remix->runs[r]->number);
+  }
+  store64le(p, hash64(buf, len - 8));
+  const enum remixdb_status s = env_replace_file(ctx->env, ctx->dir, VERSION_FILE, buf, len);
+  mem_free(buf);
+  return s;
+}
+
+// ---- what no version names
+
+static int cmp_u64(const void *a, const void *b) {
+  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+struct cleaning {
+  const struct sst_ctx *ctx;
+  uint64_t *named;   // file numbers in use, ascending
+  size_t nr_named;
+  char (*names)[32]; // files to remove
+  size_t nr_names, cap;
+  enum remixdb_status status;
+};
+
+// "NUMBER.sst" or "NUMBER.remix": its number; else false.
+static bool file_number(const char *name, uint64_t *out) {
+  char *end;
+  if (name[0] < '0' || name[0] > '9' || strlen(name) > 31) return false;
+  *out = strtoull(name, &end, 10);
+  return strcmp(end, ".sst") == 0 || strcmp(end, ".remix") == 0;
+}
+
+static bool clean_look(void *arg, const char *name) {
+  struct cleaning *c = arg;
+  uint64_t number;
+  const bool temporary = strcmp(name, VERSION_FILE ".tmp") == 0;
+  if (!temporary && !file_number(name, &number)) return true;
+  if (!temporary && bsearch(&number, c->named, c->nr_named, sizeof(number), cmp_u64)) return true;
+  if (c->nr_names == c->cap) {
+    const size_t cap = c->cap ? c->cap * 2 : 64;
+    void *names = mem_realloc(c->names, cap * sizeof(c->names[0]));
+    if (!names) {
+      c->status = REMIXDB_NOMEM;
+      return false;
+    }
+    c->names = names;
+    c->cap = cap;
+  }
+  snprintf(c->names[c->nr_names++], sizeof(c->names[0]), "%s", name);
+  return true;
+}
+
+enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out) {
+  struct cleaning c = {.ctx = ctx};
+  size_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) nr += v->parts[i]->remix ? v->parts[i]->remix->nr_runs + 1u : 0;
+  enum remixdb_status s = REMIXDB_OK;
+  if (!(c.named = mem_alloc((nr ? nr : 1) * sizeof(uint64_t)))) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct remix *x = v->parts[i]->remix;
+    if (!x) continue;
+    c.named[c.nr_named++] = x->number;
+    for (uint32_t r = 0; r < x->nr_runs; r++) c.named[c.nr_named++] = x->runs[r]->number;
+  }
+  qsort(c.named, c.nr_named, sizeof(uint64_t), cmp_u64);
+  s = env_list(ctx->env, ctx->dir, clean_look, &c);
+  if (s == REMIXDB_OK) s = c.status;
+  for (size_t i = 0; i < c.nr_names && s == REMIXDB_OK; i++) {
+    char path[ENV_PATH_MAX];
+    s = env_path(path, ctx->dir, c.names[i]);
+    if (s == REMIXDB_OK) s = env_unlink(ctx->env, path);
+  }
+  *nr_out = (uint32_t)c.nr_names;
+  mem_free(c.names);
+  mem_free(c.named);
+  return s;
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Versions: which partitions there are, and of which files each is made. In memory a version is immutable and counted; views share it. On disk it is the
+// file CURRENT, replaced as a whole (written under a temporary name, synced, renamed, directory synced). What CURRENT does not name is not part of the store.
+//
+// Invariants
+//   V1  Partitions ascend by anchor; the first anchor is empty: every key belongs to exactly one partition, the last one with anchor <= key.
+//   V2  All keys in a partition's tables lie in its range.
+//   V3  CURRENT is replaced only when all files it names, and their directory entries, are durable. Files are removed only after the CURRENT that no longer
+//       names them is durable and nobody in this process can reach them.
+#ifndef VERSION_H
+#define VERSION_H
+
+#include "remix.h"
+
+struct part {             // a partition; counted, immutable, shared between versions
+  _Atomic uint32_t refs;
+  struct remix *remix;    // referenced; NULL: the partition holds nothing
+  uint32_t alen;
+  uint8_t anchor[];
+};
+
+struct version {
+  _Atomic uint32_t refs;
+  uint32_t nr_parts;
+  uint32_t common;        // bytes that all anchors but the first share
+  uint64_t store_id;
+  uint64_t number;        // grows by one with each install
+  uint64_t next_file;     // numbers from here on are free
+  uint64_t log_gen;       // oldest log generation still needed
+  uint64_t log_seq;       // sequence number reached when that generation began
+  uint64_t *prefix;       // per partition: the 8 bytes of its anchor after the common ones, big-endian; own memory
+  struct part *parts[];   // each referenced
+};
+
+// A partition with one reference; takes over the caller's reference to remix also when it fails. REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct part **out);
+void part_ref(struct part *p);
+void part_unref(struct part *p);  // NULL is allowed
+
+// A version of these partitions (their references are taken over, also on failure), with one reference. REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status version_create(struct part **parts, uint32_t nr, struct version **out);
+void version_ref(struct version *v);
+void version_unref(struct version *v);  // NULL is allowed
+
+// The partition that a key belongs to.
+uint32_t version_find(const struct version *v, struct kref key);
+static inline struct kref part_anchor(const struct part *p) { return kref(p->anchor, p->alen); }
+
+// Reads what CURRENT says before any table is opened: the store's id. REMIXDB_NOTFOUND when there is no CURRENT, REMIXDB_VERSION, REMIXDB_CORRUPT.
+MUST_CHECK enum remixdb_status version_peek(struct env *env, const char *dir, uint64_t *store_id_out);
+// Reads CURRENT and opens all it names. The same statuses.
+MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out);
+// Replaces CURRENT. When it fails, whether the old or the new one is there after a crash is unknown: files of neither may be removed.
+MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v);
+// Removes table, REMIX and temporary files that v does not name. nr_out: how many. Other names are not touched.
+MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out);
+
+#define VERSION_FILE "CURRENT"
+#endif

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Wormhole: an ordered index in memory (Wu, Ni, Jiang: "Wormhole: A Fast Ordered Index for In-memory Data Management", EuroSys 2019),
+// here holding chains of versions: it is the memtable. A list of leaves of up to WH_LEAF_KEYS keys is found through a trie of
+// the leaves' anchors that is encoded in a hash table of their prefixes: a search looks for the longest prefix of the key that is in the
+// table by binary search over its length, O(log L) probes, and that node names the leaf. In a leaf the keys are found by hash
+// (one probe sequence in a table of bytes, one entry line), and in order through a permutation that is brought up to date only when
+// somebody seeks.
+//
+// What differs from the paper, and why:
+//   - Readers take no lock, in leaves either. A leaf only gains entries: entry pointer first, then (release) its byte in the hash part,
+//     then (release) the count. A leaf that must lose entries (split, merge, removal of a key) is replaced by new leaves and marked
+//     dead; its content is never touched again, so a reader or cursor on it still reads the truth of that moment.
+//   - The trie is changed in place, one release store at a time, and only ever as a hint: a search checks the anchors of the leaf
+//     it reached and walks along the list when another is meant. So a split waits for no reader. Only the growth of the hash table
+//     replaces it as a whole; the old table is retired through the epoch. Nodes, leaves, entries and versions come from the
+//     arena and live as long as the index.
+//   - A trie node may both end an anchor and be the prefix of others, so anchors need no terminating token.
+//
+// Invariants (tests/test_wh.c checks them by wh_check)
+//   W1  Live leaves form a list in order of anchor; the first anchor is empty; leaf l holds exactly the keys k with
+//       l.anchor <= k < l.next.anchor. Anchors are immutable.
+//   W2  An anchor is the shortest prefix of its leaf's first key (at the time of the split) that is greater than every key left of it.
+//   W3  Every prefix of every live anchor has a node, whose leftmost / rightmost leaves bound the anchors below it.
+//   W4  A version's seq goes from WH_PENDING to its number once, and never changes again. A chain is ordered by seq, newest first. Only
+//       the holder of the leaf lock links or unlinks; at most one version of a chain is pending.
+//   W5  A dead leaf's content and its next / prev pointers are frozen; next and prev were live leaves when it died. A cursor at moment S that
+//       took a leaf's entries after S was fixed, and follows these pointers, sees every key with a version <= S exactly once.
+//
+// Locks: a leaf's lock, then the structure lock (of splits and merges; one per index). Never two leaves in wh_lock; several leaves (batches)
+// only in ascending key order. Callers must be inside the epoch in wh_get, wh_lock..wh_unlock, wh_seek* (the hash table is reached); wh_next and
+// wh_prev need none.
+#ifndef WH_H
+#define WH_H
+
+#include "epoch.h"
+#include "kv.h"
+
+#define WH_LEAF_KEYS 128
+#define WH_PENDING UINT64_MAX  // seq of a version that is not committed: greater than any moment, so nobody sees it
+
+struct wh;
+struct wh_leaf;
+
+struct wh_ver {  // one version of a key; immutable but for seq and older
+  _Atomic(struct wh_ver *) older;  // release-published with the version that points to it
+  _Atomic uint64_t seq;            // stored with release when committed
+  uint32_t vlen;
+  bool tomb;
+  uint8_t val[];
+};
+
+struct wh_entry {  // a key; immutable but for newest. Its first version follows in the same allocation.
+  _Atomic(struct wh_ver *) newest;  // release-published; NULL when its only version was taken back
+  uint32_t klen;
+  uint32_t hash;  // high half of the key's hash64
+  uint8_t key[];
+};
+
+// epoch: the domain of all threads that use it. arena_chunk: bytes, see lib.h. REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct wh **out);
+void wh_destroy(struct wh *wh);  // nobody uses it any more
+size_t wh_memory(const struct wh *wh);  // bytes it holds: arena and table. Any thread, relaxed.
+uint64_t wh_count(const struct wh *wh);  // keys in it, tombstones too. Any thread, relaxed.
+
+// ---- writing one key: wh_lock, wh_link, (the log's lock: wh_stamp), wh_unlock.
+struct wh_slot {
+  struct wh *wh;
+  struct wh_leaf *leaf;      // locked
+  struct wh_entry *entry;    // of the key; NULL when it is not there (set by wh_link)
+  struct wh_ver *ver;        // the pending version; NULL before wh_link
+  struct kref key;           // the caller's, valid until wh_unlock
+  uint64_t hash;
+};
+// Finds and locks the leaf of the key. hash = hash64(key). May wait for another writer in the same leaf.
+void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot_out);
+// The newest committed version of the slot's key in this index; NULL when none. The slot is locked, so it cannot change.
+const struct wh_ver *wh_slot_newest(const struct wh_slot *slot);
+// Links a pending version in front of the key's chain, making the entry (and splitting the leaf: slot->leaf changes) when needed. The key
+// and value are copied. REMIXDB_NOMEM: nothing has changed, the slot is still locked and can be unlocked.
+MUST_CHECK enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb);
+// Commits the pending version under this number: release store of seq. Numbers given to one key must ascend.
+static inline void wh_stamp(struct wh_slot *slot, uint64_t seq) { atomic_store_explicit(&slot->ver->seq, seq, memory_order_release); }
+// Takes the pending version back; a key left without versions is removed from the index (and small neighbours may merge, when there is memory for it).
+// The slot stays locked.
+void wh_unlink(struct wh_slot *slot);
+void wh_unlock(struct wh_slot *slot);
+
+// ---- reading. moment: versions with seq <= moment are seen.
+// The newest version of the key seen at the moment (it may be a tombstone); NULL when this index has none. Valid while the index lives.
+const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment);
+
+// A position among the keys that have a version seen at the moment. Holds no lock and no epoch; the index must stay alive. One thread.
+struct wh_cursor {
+  const struct wh *wh;
+  const struct wh_leaf *leaf;     // NULL: not valid
+  const struct wh_entry *entry;   // the current one
+  const struct wh_ver *ver;       // its version at the moment
+  uint64_t moment;
+  uint32_t at, nr;                // position in order
+  uint8_t order[WH_LEAF_KEYS];    // the leaf's entries in order of key, as they were when it was reached
+};
+void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment);  // not valid yet; may be called again for a new moment
+static inline bool wh_valid(const struct wh_cursor *c) { return c->leaf != NULL; }
+void wh_seek(struct wh_cursor *c, struct kref key);           // first key >= key
+void wh_seek_for_prev(struct wh_cursor *c, struct kref key);  // last key <= key
+void wh_seek_last(struct wh_cursor *c);
+void wh_next(struct wh_cursor *c);  // must be valid
+void wh_prev(struct wh_cursor *c);  // must be valid
+static inline struct kref wh_key(const struct wh_cursor *c) { return kref(c->entry->key, c->entry->klen); }
+
+// For tests: checks W1 to W4 while nobody writes; false and a message in why (of cap bytes) when one is broken.
+bool wh_check(const struct wh *wh, char *why, size_t cap);
+#endif

@@ -1,0 +1,925 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "xdb.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+#define LOCK_FILE "LOCK"
+#define CREATING_FILE "CREATING"     // there while a new store is being made: what is found beside it may be thrown away
+#define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
+#define REPLAY_SEGMENTS_MAX 4u       // with more segments to replay the memtable is compacted soon after opening
+
+// ---- memtables and views
+
+static enum remixdb_status memtable_create(struct xdb *x, struct memtable **out) {
+  struct memtable *m = mem_calloc(1, sizeof(*m));
+  if (!m) return REMIXDB_NOMEM;
+  size_t chunk = 64u << 10;
+  while (chunk < 2 * MIB && chunk * 32 < x->memtable_limit) chunk *= 2;
+  const enum remixdb_status s = wh_create(&x->epoch, chunk, &m->wh);
+  if (s != REMIXDB_OK) {
+    mem_free(m);
+    return s;
+  }
+  atomic_init(&m->refs, 1);
+  *out = m;
+  return REMIXDB_OK;
+}
+
+static void memtable_unref(struct memtable *m) {
+  if (!m || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1) return;
+  wh_destroy(m->wh);
+  mem_free(m);
+}
+
+// Takes references of its own to all three.
+static struct view *view_create(struct memtable *active, struct memtable *frozen, struct version *version) {
+  struct view *v = mem_calloc(1, sizeof(*v));
+  if (!v) return NULL;
+  atomic_init(&v->refs, 1);
+  v->active = active;
+  v->frozen = frozen;
+  v->version = version;
+  atomic_fetch_add_explicit(&active->refs, 1, memory_order_relaxed);
+  if (frozen) atomic_fetch_add_explicit(&frozen->refs, 1, memory_order_relaxed);
+  version_ref(version);
+  return v;
+}
+
+static void view_unref(struct view *v) {
+  if (!v || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) != 1) return;
+  memtable_unref(v->active);
+  memtable_unref(v->frozen);
+  version_unref(v->version);
+  mem_free(v);
+}
+
+static void view_reclaim(struct epoch_item *item, void *arg) {
+  (void)arg;
+  view_unref((struct view *)item);
+}
+
+static struct view *view_of(struct xdb *x) { return atomic_load_explicit(&x->view, memory_order_acquire); }
+
+static void say(struct xdb *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct xdb *x, const char *fmt, ...) {
+  if (!x->opts.logger) return;
+  char line[ERR_MSG_MAX + 128];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(line, sizeof(line), fmt, ap);
+  va_end(ap);
+  x->opts.logger(x->opts.logger_priv, line);
+}
+
+// From here on no write is accepted. The first reason stays.
+static void set_failed(struct xdb *x, const struct err_saved *why) {
+  pthread_mutex_lock(&x->lock);
+  if (atomic_load_explicit(&x->failed, memory_order_relaxed) == 0) {
+    x->error = *why;
+    atomic_store_explicit(&x->failed, (uint32_t)why->status, memory_order_release);
+  }
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+  say(x, "writes are refused from now on: %s", why->msg);
+}
+
+// `error` is written once, before `failed` is release-stored.
+static enum remixdb_status raise_failed(struct xdb *x) {
+  return atomic_load_explicit(&x->failed, memory_order_acquire) ? err_raise(&x->error) : REMIXDB_OK;
+}
+
+// ---- freezing and rounds
+
+struct switching {
+  struct xdb *x;
+  struct view *next;
+};
+
+// Under the log's lock: what was committed before is in the old memtable and the old segment, all after in the new ones.
+static void switch_view(void *arg, uint64_t gen) {
+  struct switching *s = arg;
+  s->next->active->gen = gen;
+  s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
+  atomic_store_explicit(&s->x->view, s->next, memory_order_release);
+}
+
+// lock is held; nothing is frozen.
+static enum remixdb_status freeze(struct xdb *x) {
+  struct view *old = view_of(x);
+  struct memtable *fresh;
+  enum remixdb_status s = memtable_create(x, &fresh);
+  if (s != REMIXDB_OK) return s;
+  struct switching sw = {x, view_create(fresh, old->active, old->version)};
+  memtable_unref(fresh);  // the view has its own reference now
+  if (!sw.next) return REMIXDB_NOMEM;
+  if ((s = wal_switch(x->wal, switch_view, &sw)) != REMIXDB_OK) {
+    view_unref(sw.next);
+    return s;
+  }
+  atomic_store_explicit(&x->round_began_ns, time_ns(), memory_order_relaxed);
+  atomic_store_explicit(&x->compact.progress, 0, memory_order_relaxed);
+  atomic_store_explicit(&x->compact.work, 0, memory_order_relaxed);
+  atomic_store_explicit(&x->compacting, true, memory_order_release);
+  x->round_error.status = REMIXDB_OK;
+  epoch_retire(&x->epoch, &old->item, view_reclaim, NULL);
+  return REMIXDB_OK;
+}
+
+// Makes the round's version the store's: log and directory first, then CURRENT, then the view; then what is not needed goes.
+static enum remixdb_status install(struct xdb *x, struct version *next) {
+  struct view *old = view_of(x);  // only a round replaces a view that has a frozen memtable, and this is it
+  struct version *base = old->version;
+  next->store_id = x->store_id;
+  next->number = base->number + 1;
+  next->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
+  next->log_gen = old->active->gen;
+  next->log_seq = old->active->base_seq;
+  struct view *fresh = view_create(old->active, NULL, next);
+  enum remixdb_status s = fresh ? wal_sync(x->wal) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = env_sync_dir(x->env, x->dir);
+  if (s != REMIXDB_OK) {
+    struct err_saved why;
+    err_save(&why, s);
+    compact_retire(next, base);  // the new files are not named by anything
+    view_unref(fresh);
+    return err_raise(&why);
+  }
+  if ((s = version_save(&x->ctx, next)) != REMIXDB_OK) {
+    // which CURRENT is there after a crash is unknown, so neither's files may go: no more writes, and the next opening decides
+    struct err_saved why;
+    err_save(&why, s);
+    view_unref(fresh);
+    set_failed(x, &why);
+    return err_raise(&why);
+  }
+  pthread_mutex_lock(&x->lock);
+  atomic_store_explicit(&x->view, fresh, memory_order_release);
+  atomic_store_explicit(&x->compacting, false, memory_order_release);
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+  compact_retire(base, next);
+  const uint64_t log_gen = next->log_gen;
+  epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
+  view_unref(old);
+  epoch_reclaim(&x->epoch);
+  if ((s = wal_release(x->wal, log_gen)) != REMIXDB_OK) say(x, "an old log segment could not be recycled: %s", err_msg());
+  // have the next segment ready, so that no writer waits for it; a failure shows again, and is reported, when it is needed
+  if ((s = wal_prepare(x->wal)) != REMIXDB_OK) say(x, "the next log segment could not be prepared: %s", err_msg());
+  return REMIXDB_OK;
+}
+
+static void run_round(void *arg, struct worker *w) {
+  struct xdb *x = arg;
+  pthread_mutex_lock(&x->lock);
+  struct view *v = view_of(x);
+  const bool wanted = v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  x->round_error.status = REMIXDB_OK;
+  pthread_mutex_unlock(&x->lock);
+  if (!wanted) return;
+  const uint64_t began = time_ns();
+  atomic_store_explicit(&x->round_began_ns, began, memory_order_relaxed);
+  struct version *next;
+  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, true, &next);
+  if (s == REMIXDB_OK) {
+    s = install(x, next);
+    version_unref(next);
+  }
+  if (s == REMIXDB_OK) {
+    const uint64_t took = time_ns() - began;
+    atomic_store_explicit(&x->last_round_ns, took, memory_order_relaxed);
+    say(x, "compaction: %.3f s", (double)took * 1e-9);
+    return;
+  }
+  struct err_saved why;
+  err_save(&why, s);
+  if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
+    set_failed(x, &why);
+    return;
+  }
+  pthread_mutex_lock(&x->lock);
+  x->round_error = why;
+  x->round_failed_ns = time_ns();
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+  say(x, "compaction failed and will be tried again: %s", why.msg);
+}
+
+static bool memtable_full(struct xdb *x, const struct memtable *m) {
+  return wh_memory(m->wh) >= x->memtable_limit || wal_segment_bytes(x->wal) >= x->wal_limit;
+}
+
+// Lock is held and stays so, but is let go while waiting: until no memtable is frozen, or it is known that this will not be soon.
+static enum remixdb_status wait_for_round(struct xdb *x) {
+  while (atomic_load_explicit(&x->compacting, memory_order_relaxed)) {
+    enum remixdb_status s = raise_failed(x);
+    if (s != REMIXDB_OK) return s;
+    if (x->round_error.status != REMIXDB_OK) {
+      if (time_ns() - x->round_failed_ns < RETRY_NS) return err_raise(&x->round_error);
+      x->round_error.status = REMIXDB_OK;
+      pthread_mutex_unlock(&x->lock);
+      workers_kick(x->workers);
+      pthread_mutex_lock(&x->lock);
+      continue;
+    }
+    (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+  }
+  return REMIXDB_OK;
+}
+
+// Called outside of any epoch when the active memtable is full (or is to be frozen anyway).
+static enum remixdb_status make_room(struct xdb *x, bool anyway) {
+  bool kick = false;
+  pthread_mutex_lock(&x->lock);
+  enum remixdb_status s = raise_failed(x);
+  if (s == REMIXDB_OK) s = wait_for_round(x);
+  if (s == REMIXDB_OK && (anyway ? wh_count(view_of(x)->active->wh) != 0 : memtable_full(x, view_of(x)->active))) {
+    s = freeze(x);
+    kick = s == REMIXDB_OK;
+  }
+  pthread_mutex_unlock(&x->lock);
+  if (kick) workers_kick(x->workers);
+  return s;
+}
+
+enum remixdb_status xdb_wait_idle(struct xdb *x) {
+  if (x->opts.read_only) return REMIXDB_OK;
+  pthread_mutex_lock(&x->lock);
+  const enum remixdb_status s = wait_for_round(x);
+  pthread_mutex_unlock(&x->lock);
+  return s;
+}
+
+enum remixdb_status xdb_flush(struct xdb *x) {
+  const enum remixdb_status s = make_room(x, true);
+  return s == REMIXDB_OK ? xdb_wait_idle(x) : s;
+}
+
+// ---- the pace of writers
+//
+// While a memtable is being compacted the next one should fill no faster than the compaction advances. From the round's progress follows the time it still
+// needs; spread over the room that is left it gives the time that a quantum of new data may take. Writers draw from one clock, so that it holds for all of
+// them together. A writer that comes later than the clock says waits for nothing.
+
+#define PACE_QUANTUM (16u << 10)
+#define PACE_NAP_MIN 50000u     // shorter naps cost more than they even out
+#define PACE_NAP_MAX 5000000u
+
+static void stalled(struct xdb *x, uint64_t ns) {
+  atomic_fetch_add_explicit(&x->stall_ns, ns, memory_order_relaxed);
+  uint64_t max = atomic_load_explicit(&x->stall_max_ns, memory_order_relaxed);
+  while (ns > max && !atomic_compare_exchange_weak_explicit(&x->stall_max_ns, &max, ns, memory_order_relaxed, memory_order_relaxed)) {}
+}
+
+// Nanoseconds the round still needs, about.
+static uint64_t round_remaining(struct xdb *x, uint64_t now) {
+  const uint64_t elapsed = now - atomic_load_explicit(&x->round_began_ns, memory_order_relaxed);
+  const uint64_t work = atomic_load_explicit(&x->compact.work, memory_order_relaxed);
+  const uint64_t done = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
+  if (work && done > work / 8) return done < work ? (uint64_t)((double)elapsed * (double)(work - done) / (double)done) : 0;
+  // too early to tell: as long as the last one took
+  const uint64_t last = atomic_load_explicit(&x->last_round_ns, memory_order_relaxed);
+  return last > elapsed ? last - elapsed : 0;
+}
+
+static void pace(struct xdb *x, struct xdb_ref *r) {
+  const uint64_t quantum = r->debt;
+  r->debt = 0;
+  epoch_enter(&x->epoch, &r->slot);
+  const size_t used = wh_memory(view_of(x)->active->wh);
+  epoch_exit(&r->slot);
+  if (used < x->memtable_limit / 8) return;
+  const uint64_t now = time_ns();
+  const uint64_t room = used < x->memtable_limit ? x->memtable_limit - used : 1;
+  const uint64_t interval = (uint64_t)((double)round_remaining(x, now) * (double)quantum / (double)room);
+  uint64_t at = atomic_load_explicit(&x->pace_at_ns, memory_order_relaxed), mine;
+  do {
+    mine = at > now ? at : now;
+  } while (!atomic_compare_exchange_weak_explicit(&x->pace_at_ns, &at, mine + (interval < PACE_NAP_MAX ? interval : PACE_NAP_MAX), memory_order_relaxed,
+                                                  memory_order_relaxed));
+  const uint64_t nap = mine - now < PACE_NAP_MAX ? mine - now : PACE_NAP_MAX;
+  if (nap < PACE_NAP_MIN) return;
+  time_sleep_ns(nap);
+  stalled(x, nap);
+}
+
+// ---- writing
+
+// One try. REMIXDB_ABORTED: nothing was done; the memtable is full, or was frozen meanwhile (*full_out says which). handed_back: a full memtable takes it all the
+// same, and nothing is done when it has the key.
+static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, struct kref key, uint64_t hash, const void *val, uint32_t vlen, bool tomb,
+                                      bool handed_back, bool *full_out) {
+  struct wh_slot slot;
+  epoch_enter(&x->epoch, es);
+  struct memtable *m = view_of(x)->active;
+  *full_out = !handed_back && memtable_full(x, m);
+  if (unlikely(*full_out)) {
+    epoch_exit(es);
+    return REMIXDB_ABORTED;
+  }
+  wh_lock(m->wh, key, hash, &slot);
+  enum remixdb_status s = REMIXDB_OK;
+  if (handed_back && wh_slot_newest(&slot)) goto unlock;
+  if ((s = wh_link(&slot, val, vlen, tomb)) != REMIXDB_OK) goto unlock;
+  uint64_t gen;
+  if ((s = wal_begin(x->wal, kv_rec_size(key.len, vlen, tomb), &gen)) != REMIXDB_OK) goto unlink;
+  if (unlikely(gen != m->gen)) {
+    wal_end(x->wal);
+    s = REMIXDB_ABORTED;
+    goto unlink;
+  }
+  const uint64_t seq = wal_put(x->wal, key, val, vlen, tomb);
+  wh_stamp(&slot, seq);
+  atomic_store_explicit(&x->published, seq, memory_order_release);
+  wh_unlock(&slot);
+  wal_end(x->wal);  // may write a buffer out: nobody need wait for the leaf meanwhile
+  epoch_exit(es);
+  return REMIXDB_OK;
+unlink:
+  wh_unlink(&slot);
+unlock:
+  wh_unlock(&slot);
+  epoch_exit(es);
+  return s;
+}
+
+static enum remixdb_status hand_back(void *arg, struct worker *w, const struct kv_rec *rec) {
+  struct xdb *x = arg;
+  const struct kref key = kref(rec->key, rec->klen);
+  // no memtable can be frozen while one is: the first try is never refused for that
+  bool full;
+  return write_once(x, &w->slot, key, hash64(key.ptr, key.len), rec->val, rec->vlen, rec->tomb, true, &full);
+}
+
+static void wake_syncer(struct xdb *x) {
+  if (atomic_load_explicit(&x->dirty, memory_order_relaxed) || atomic_exchange_explicit(&x->dirty, true, memory_order_acq_rel)) return;
+  pthread_mutex_lock(&x->sync_lock);
+  pthread_cond_signal(&x->sync_wake);
+  pthread_mutex_unlock(&x->sync_lock);
+}
+
+enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb) {
+  struct xdb *x = r->xdb;
+  if (unlikely(x->opts.read_only)) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
+  const uint64_t hash = hash64(key.ptr, key.len);
+  enum remixdb_status s;
+  bool full;
+  do {
+    if (unlikely(atomic_load_explicit(&x->failed, memory_order_relaxed)) && (s = raise_failed(x)) != REMIXDB_OK) return s;
+    s = write_once(x, &r->slot, key, hash, val, vlen, tomb, false, &full);
+    if (unlikely(full)) {
+      const uint64_t began = time_ns();
+      if ((s = make_room(x, false)) != REMIXDB_OK) return s;
+      stalled(x, time_ns() - began);
+      s = REMIXDB_ABORTED;
+    }
+  } while (unlikely(s == REMIXDB_ABORTED));
+  if (s != REMIXDB_OK) return s;
+  if (unlikely(atomic_load_explicit(&x->compacting, memory_order_relaxed)) && (r->debt += key.len + vlen + sizeof(struct wh_ver)) >= PACE_QUANTUM) pace(x, r);
+  if (x->opts.sync == REMIXDB_SYNC_EACH) return xdb_sync(r);
+  if (x->has_syncer) wake_syncer(x);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status xdb_sync(struct xdb_ref *r) {
+  struct xdb *x = r->xdb;
+  if (x->opts.read_only) return REMIXDB_OK;
+  const enum remixdb_status s = wal_sync(x->wal);
+  if (s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
+    struct err_saved why;
+    err_save(&why, s);
+    set_failed(x, &why);
+    return err_raise(&why);
+  }
+  return s;
+}
+
+static void *syncer_main(void *arg) {
+  struct xdb *x = arg;
+  const uint64_t every = (uint64_t)x->opts.sync * 1000000;
+  pthread_mutex_lock(&x->sync_lock);
+  while (!x->stop_syncer) {
+    if (!atomic_load_explicit(&x->dirty, memory_order_acquire)) {
+      pthread_cond_wait(&x->sync_wake, &x->sync_lock);
+      continue;
+    }
+    const uint64_t until = time_ns() + every;
+    for (uint64_t now; !x->stop_syncer && (now = time_ns()) < until;) (void)cond_wait_ns(&x->sync_wake, &x->sync_lock, until - now);
+    atomic_store_explicit(&x->dirty, false, memory_order_release);  // before the sync: what comes during it is synced by the next
+    pthread_mutex_unlock(&x->sync_lock);
+    const enum remixdb_status s = wal_sync(x->wal);
+    if (s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
+      struct err_saved why;
+      err_save(&why, s);
+      set_failed(x, &why);
+    }
+    pthread_mutex_lock(&x->sync_lock);
+    if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) atomic_store_explicit(&x->dirty, true, memory_order_relaxed);
+  }
+  pthread_mutex_unlock(&x->sync_lock);
+  return NULL;
+}
+
+// ---- reading
+
+enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out) {
+  struct xdb *x = r->xdb;
+  const uint64_t hash = hash64(key.ptr, key.len);
+  enum remixdb_status s = REMIXDB_OK;
+  struct kv_rec rec;
+  epoch_enter(&x->epoch, &r->slot);
+  const struct view *v = view_of(x);
+  const uint64_t moment = atomic_load_explicit(&x->published, memory_order_acquire);
+  const struct wh_ver *ver = wh_get(v->active->wh, key, hash, moment);
+  if (!ver && v->frozen) ver = wh_get(v->frozen->wh, key, hash, moment);
+  if (ver) {
+    rec = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
+  } else {
+    struct remix *remix = v->version->parts[version_find(v->version, key)]->remix;
+    s = remix ? remix_get(remix, key, hash, &r->hold, &rec) : REMIXDB_NOTFOUND;
+  }
+  if (s == REMIXDB_OK && rec.tomb) s = REMIXDB_NOTFOUND;
+  if (s == REMIXDB_OK) {
+    if (vlen_out) *vlen_out = rec.vlen;
+    const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
+    if (val_out && n) memcpy(val_out, rec.val, n);
+    if (val_out && n < rec.vlen) s = err_set(REMIXDB_TOOBIG, "the value has %u bytes, the buffer %u", rec.vlen, cap);
+  }
+  sst_hold_drop(&r->hold);  // the block was held by the epoch only
+  epoch_exit(&r->slot);
+  return s;
+}
+
+enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
+  struct xdb_iter *it = mem_calloc(1, sizeof(*it));
+  if (!it) return REMIXDB_NOMEM;
+  if (!r->queue) {
+    const enum remixdb_status s = blkio_queue_create(&r->xdb->io, &r->queue);
+    if (s != REMIXDB_OK) {
+      mem_free(it);
+      return s;
+    }
+  }
+  it->ref = r;
+  merge_init(&it->merge, r->queue);
+  atomic_fetch_add_explicit(&r->xdb->nr_iters, 1, memory_order_relaxed);
+  *out = it;
+  return REMIXDB_OK;
+}
+
+void xdb_iter_park(struct xdb_iter *it) {
+  struct xdb_ref *r = it->ref;
+  epoch_enter(&r->xdb->epoch, &r->slot);
+  merge_park(&it->merge);
+  epoch_exit(&r->slot);
+  view_unref(it->view);
+  it->view = NULL;
+  it->status = REMIXDB_OK;
+}
+
+void xdb_iter_destroy(struct xdb_iter *it) {
+  if (!it) return;
+  xdb_iter_park(it);
+  merge_fini(&it->merge);
+  atomic_fetch_sub_explicit(&it->ref->xdb->nr_iters, 1, memory_order_relaxed);
+  mem_free(it);
+}
+
+static enum remixdb_status iter_done(struct xdb_iter *it, enum remixdb_status s) {
+  epoch_exit(&it->ref->slot);
+  it->status = s;
+  if (unlikely(s != REMIXDB_OK)) err_save(&it->error, s);
+  return s;
+}
+
+enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key) {
+  struct xdb_ref *r = it->ref;
+  struct xdb *x = r->xdb;
+  epoch_enter(&x->epoch, &r->slot);
+  struct view *v = view_of(x), *old = NULL;
+  if (v != it->view) {
+    // the store's own count cannot be dropped while this epoch lasts, so the view is alive
+    atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed);
+    old = it->view;
+    merge_park(&it->merge);
+    it->view = v;
+  }
+  const uint64_t moment = atomic_load_explicit(&x->published, memory_order_acquire);
+  merge_set(&it->merge, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment);
+  const enum remixdb_status s = iter_done(it, merge_seek(&it->merge, key));
+  view_unref(old);
+  return s;
+}
+
+void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
+  err_save(&it->error, s);
+  xdb_iter_park(it);
+  it->status = s;
+}
+
+enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
+  if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
+  struct xdb_ref *r = it->ref;
+  epoch_enter(&r->xdb->epoch, &r->slot);
+  enum remixdb_status s = REMIXDB_OK;
+  for (; nr && s == REMIXDB_OK && merge_valid(&it->merge); nr--) s = merge_next(&it->merge);
+  return iter_done(it, s);
+}
+
+enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
+  if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
+  struct xdb_ref *r = it->ref;
+  epoch_enter(&r->xdb->epoch, &r->slot);
+  const enum remixdb_status s = merge_record(&it->merge, rec_out);
+  epoch_exit(&r->slot);
+  return s;
+}
+
+// ---- refs
+
+enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out) {
+  struct xdb_ref *r = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*r), CACHE_LINE));
+  if (!r) return REMIXDB_NOMEM;
+  memset(r, 0, sizeof(*r));
+  r->xdb = x;
+  epoch_join(&x->epoch, &r->slot);
+  atomic_fetch_add_explicit(&x->nr_refs, 1, memory_order_relaxed);
+  *out = r;
+  return REMIXDB_OK;
+}
+
+void xdb_unref(struct xdb_ref *r) {
+  if (!r) return;
+  sst_hold_fini(&r->hold);
+  blkio_queue_destroy(r->queue);
+  epoch_leave(&r->xdb->epoch, &r->slot);
+  atomic_fetch_sub_explicit(&r->xdb->nr_refs, 1, memory_order_relaxed);
+  mem_free(r);
+}
+
+// ---- opening
+
+static uint64_t new_store_id(const void *salt) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  const uint64_t seed[4] = {(uint64_t)t.tv_sec, (uint64_t)t.tv_nsec, (uint64_t)getpid(), (uint64_t)(uintptr_t)salt};
+  const uint64_t id = hash64(seed, sizeof(seed));
+  return id ? id : 1;
+}
+
+struct found {
+  bool store_files;  // a table, REMIX or log
+  bool creating;
+};
+
+static bool look_at_name(void *arg, const char *name) {
+  struct found *f = arg;
+  const char *dot = strrchr(name, '.');
+  if (strncmp(name, "wal-", 4) == 0 || (dot && (strcmp(dot, ".sst") == 0 || strcmp(dot, ".remix") == 0))) f->store_files = true;
+  if (strcmp(name, CREATING_FILE) == 0) f->creating = true;
+  return true;
+}
+
+static bool remove_half_made(void *arg, const char *name) {
+  struct xdb *x = arg;
+  char path[ENV_PATH_MAX];
+  if (strncmp(name, "wal-", 4) != 0) return true;
+  // what cannot be removed makes opening the log fail, with its own message
+  return env_path(path, x->dir, name) != REMIXDB_OK || env_unlink(x->env, path) == REMIXDB_OK;
+}
+
+// The directory: is there, is one, can be locked. *exists_out: holds a store (CURRENT).
+static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
+  struct env_stat st;
+  char path[ENV_PATH_MAX];
+  enum remixdb_status s = env_stat(x->env, x->dir, &st);
+  const bool may_make = x->opts.create && !x->opts.read_only;
+  if (s == REMIXDB_NOTFOUND) {
+    if (!may_make) return err_set(REMIXDB_NOTFOUND, "%s: there is no such directory", x->dir);
+    if ((s = env_mkdir(x->env, x->dir)) != REMIXDB_OK) return s;
+    st.is_dir = true;
+  }
+  if (s != REMIXDB_OK) return s;
+  if (!st.is_dir) return err_set(REMIXDB_IO, "%s: is a file, not a directory", x->dir);
+  if ((s = env_path(path, x->dir, VERSION_FILE)) != REMIXDB_OK) return s;
+  s = env_stat(x->env, path, &st);
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+  bool exists = s == REMIXDB_OK;
+  if (!exists && !may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
+  if (exists && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
+  // a format that is not known is told before anything is touched
+  if (exists && (s = version_peek(x->env, x->dir, &x->store_id)) != REMIXDB_OK) return s;
+  if ((s = env_path(path, x->dir, LOCK_FILE)) != REMIXDB_OK) return s;
+  s = env_lock(x->env, path, !x->opts.read_only, &x->lock_fd);
+  if (s == REMIXDB_NOTFOUND && x->opts.read_only) s = REMIXDB_OK;  // nobody has locked what has no lock file
+  if (s != REMIXDB_OK) return s;
+  if (exists) {
+    *exists_out = true;
+    return REMIXDB_OK;
+  }
+  // somebody may have made it between the look and the lock
+  if ((s = env_path(path, x->dir, VERSION_FILE)) != REMIXDB_OK) return s;
+  s = env_stat(x->env, path, &st);
+  if (s == REMIXDB_OK && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
+  if (s == REMIXDB_OK && (s = version_peek(x->env, x->dir, &x->store_id)) == REMIXDB_OK) {
+    *exists_out = true;
+    return REMIXDB_OK;
+  }
+  if (s != REMIXDB_NOTFOUND) return s;
+  struct found f = {0};
+  if ((s = env_list(x->env, x->dir, look_at_name, &f)) != REMIXDB_OK) return s;
+  if (f.store_files && !f.creating)
+    return err_corrupt(path, 0, "is missing, but the directory holds files of a store; no new store is made over them");
+  if (f.creating) s = env_list(x->env, x->dir, remove_half_made, x);
+  *exists_out = false;
+  return s;
+}
+
+static enum remixdb_status make_store(struct xdb *x, struct version **out) {
+  char path[ENV_PATH_MAX];
+  int fd;
+  enum remixdb_status s = env_path(path, x->dir, CREATING_FILE);
+  if (s == REMIXDB_OK) s = env_open(x->env, path, ENV_WRITE | ENV_CREATE, &fd);
+  if (s != REMIXDB_OK) return s;
+  if ((s = env_close(x->env, fd, path)) != REMIXDB_OK) return s;
+  if ((s = env_sync_dir(x->env, x->dir)) != REMIXDB_OK) return s;
+  x->store_id = new_store_id(x);
+  struct part *p;
+  if ((s = part_create(kref("", 0), NULL, &p)) != REMIXDB_OK) return s;
+  if ((s = version_create(&p, 1, out)) != REMIXDB_OK) return s;
+  (*out)->store_id = x->store_id;
+  (*out)->number = 1;
+  (*out)->next_file = 1;
+  (*out)->log_gen = 1;
+  return REMIXDB_OK;
+}
+
+// Removes the mark of a store in the making: while it is there the log beside a missing CURRENT may be thrown away.
+static enum remixdb_status finish_making(struct xdb *x) {
+  char path[ENV_PATH_MAX];
+  const enum remixdb_status s = env_path(path, x->dir, CREATING_FILE);
+  return s == REMIXDB_OK ? env_unlink(x->env, path) : s;
+}
+
+struct replaying {
+  struct xdb *x;
+  struct memtable *m;
+  struct epoch_slot slot;
+};
+
+static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *rec) {
+  struct replaying *r = arg;
+  const struct kref key = kref(rec->key, rec->klen);
+  struct wh_slot slot;
+  epoch_enter(&r->x->epoch, &r->slot);
+  wh_lock(r->m->wh, key, hash64(key.ptr, key.len), &slot);
+  const enum remixdb_status s = wh_link(&slot, rec->val, rec->vlen, rec->tomb);
+  if (s == REMIXDB_OK) wh_stamp(&slot, seq);
+  wh_unlock(&slot);
+  epoch_exit(&r->slot);
+  return s;
+}
+
+static enum remixdb_status recover_log(struct xdb *x, struct version *v, bool fresh, struct memtable *m) {
+  const struct wal_opts wo = {.env = x->env, .dir = x->dir, .store_id = x->store_id, .read_only = x->opts.read_only};
+  struct replaying *r = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*r), CACHE_LINE));
+  if (!r) return REMIXDB_NOMEM;
+  memset(r, 0, sizeof(*r));
+  r->x = x;
+  r->m = m;
+  epoch_join(&x->epoch, &r->slot);
+  enum remixdb_status s = wal_open(&wo, v->log_gen, v->log_seq, fresh, replay, r, &x->recovery, &x->wal);
+  epoch_leave(&x->epoch, &r->slot);
+  mem_free(r);
+  epoch_reclaim(&x->epoch);
+  if (s != REMIXDB_OK) return s;
+  m->gen = wal_gen(x->wal);
+  m->base_seq = x->recovery.last_seq;
+  atomic_store_explicit(&x->published, x->recovery.last_seq, memory_order_release);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status start_threads(struct xdb *x) {
+  uint32_t nr, nr_cores, cores[WORKERS_MAX];
+  enum remixdb_status s = workers_plan(x->opts.workers, x->opts.worker_cores, &nr, cores, WORKERS_MAX, &nr_cores);
+  if (s == REMIXDB_OK) s = workers_create(nr, cores, nr_cores, &x->io, &x->epoch, run_round, x, &x->workers);
+  if (s != REMIXDB_OK) return s;
+  x->compact.workers = x->workers;
+  if (x->opts.sync <= 0) return REMIXDB_OK;
+  s = thread_start(&x->syncer, syncer_main, x, "remixdb-sync");
+  x->has_syncer = s == REMIXDB_OK;
+  return s;
+}
+
+static void teardown(struct xdb *x) {
+  if (x->has_syncer) {
+    pthread_mutex_lock(&x->sync_lock);
+    x->stop_syncer = true;
+    pthread_cond_signal(&x->sync_wake);
+    pthread_mutex_unlock(&x->sync_lock);
+    pthread_join(x->syncer, NULL);
+  }
+  workers_destroy(x->workers);
+  view_unref(view_of(x));
+  epoch_fini(&x->epoch);
+  cache_destroy(x->cache);
+  fdpool_destroy(x->fds);
+  env_close_quiet(x->env, x->lock_fd);
+  pthread_cond_destroy(&x->changed);
+  pthread_mutex_destroy(&x->lock);
+  pthread_cond_destroy(&x->sync_wake);
+  pthread_mutex_destroy(&x->sync_lock);
+  mem_free(x->dir);
+  mem_free(x);
+}
+
+static enum remixdb_status start_services(struct xdb *x) {
+  enum blkio_kind kind;
+  const char *io = getenv("REMIXDB_IO");
+  enum remixdb_status s = blkio_parse(io && *io ? io : x->opts.io, &kind);
+  if (s != REMIXDB_OK) return s;
+  blkio_init(&x->io, x->env, kind);
+  if ((s = fdpool_create(x->env, x->opts.max_open_files, &x->fds)) != REMIXDB_OK) return s;
+  if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
+  x->ctx = (struct sst_ctx){.env = x->env, .dir = x->dir, .io = &x->io, .cache = x->cache, .fds = x->fds, .store_id = x->store_id,
+                            .direct_io = x->opts.direct_io};
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status check_opts(struct remixdb_opts *o) {
+  if (o->memtable_mb == 0) o->memtable_mb = 256;
+  if (o->wal_mb == 0) o->wal_mb = 2 * o->memtable_mb;
+  if (o->max_open_files == 0) o->max_open_files = 1000;
+  const size_t most = (SIZE_MAX >> 20) / 4;
+  if (o->memtable_mb > most || o->wal_mb > most || o->cache_mb > most) return err_set(REMIXDB_INVALID, "a size in MiB is out of range");
+  if (o->max_open_files < 16) return err_set(REMIXDB_INVALID, "max_open_files is %u and must be at least 16", o->max_open_files);
+  if (o->sync < REMIXDB_SYNC_EACH) return err_set(REMIXDB_INVALID, "sync is %d: it is REMIXDB_SYNC_NONE, REMIXDB_SYNC_EACH or milliseconds", o->sync);
+  if (o->compression != REMIXDB_COMPRESSION_NONE && o->compression != REMIXDB_COMPRESSION_ZSTD)
+    return err_set(REMIXDB_INVALID, "compression %d is not known", (int)o->compression);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, struct env *env, struct xdb **out) {
+  const size_t size = align_up(sizeof(struct xdb), CACHE_LINE);
+  struct xdb *x = mem_alloc_aligned(CACHE_LINE, size);
+  if (!x) return REMIXDB_NOMEM;
+  memset(x, 0, size);
+  x->env = env;
+  x->lock_fd = -1;
+  x->opts = *o;
+  epoch_init(&x->epoch);
+  pthread_mutex_init(&x->lock, NULL);
+  cond_init(&x->changed);
+  pthread_mutex_init(&x->sync_lock, NULL);
+  cond_init(&x->sync_wake);
+  struct version *v = NULL;
+  struct memtable *m = NULL;
+  bool exists = false;
+  uint32_t cleaned = 0;
+  enum remixdb_status s = check_opts(&x->opts);
+  if (s != REMIXDB_OK) goto out;
+  x->memtable_limit = x->opts.memtable_mb * MIB;
+  x->wal_limit = (uint64_t)x->opts.wal_mb * MIB;
+  s = REMIXDB_NOMEM;
+  if (!(x->dir = mem_alloc(strlen(dir) + 1))) goto out;
+  memcpy(x->dir, dir, strlen(dir) + 1);
+  if ((s = open_dir(x, &exists)) != REMIXDB_OK) goto out;
+  if ((s = start_services(x)) != REMIXDB_OK) goto out;
+  s = exists ? version_load(&x->ctx, &v) : make_store(x, &v);
+  if (s != REMIXDB_OK) goto out;
+  x->ctx.store_id = x->store_id;
+  if ((s = memtable_create(x, &m)) != REMIXDB_OK) goto out;
+  if ((s = recover_log(x, v, !exists, m)) != REMIXDB_OK) goto out;
+  if (!exists && (s = version_save(&x->ctx, v)) != REMIXDB_OK) goto out;
+  if (!x->opts.read_only && (s = finish_making(x)) != REMIXDB_OK) goto out;
+  if (!x->opts.read_only && (s = version_clean(&x->ctx, v, &cleaned)) != REMIXDB_OK) goto out;
+  struct view *view = view_create(m, NULL, v);
+  if (!view) {
+    s = REMIXDB_NOMEM;
+    goto out;
+  }
+  atomic_store_explicit(&x->view, view, memory_order_release);
+  struct compact *c = &x->compact;
+  c->ctx = &x->ctx;
+  c->epoch = &x->epoch;
+  c->build = (struct sst_build_opts){.ckeys = x->opts.ckeys, .compression = x->opts.compression, .level = x->opts.compression_level};
+  c->tags = x->opts.tags;
+  c->memtable_size = x->memtable_limit;
+  atomic_store_explicit(&c->next_file, v->next_file, memory_order_relaxed);
+  c->hand_back = hand_back;
+  c->arg = x;
+  if (!x->opts.read_only && (s = start_threads(x)) != REMIXDB_OK) goto out;
+  say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail cut, %u files removed, io %s", x->dir,
+      v->nr_parts, x->recovery.nr_records, x->recovery.cut_bytes, cleaned, blkio_engine(&x->io));
+  if (!x->opts.read_only && x->recovery.nr_segments > REPLAY_SEGMENTS_MAX) s = make_room(x, true);
+out:
+  memtable_unref(m);
+  version_unref(v);
+  if (s != REMIXDB_OK) {
+    struct err_saved why;
+    err_save(&why, s);
+    if (x->wal) {
+      const enum remixdb_status ignored = wal_close(x->wal);  // the failure that is reported came first
+      (void)ignored;
+    }
+    teardown(x);
+    return err_raise(&why);
+  }
+  *out = x;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status xdb_close(struct xdb *x) {
+  if (x->workers) {
+    // a round that runs, or was asked for, is finished: the next opening has that much less to replay
+    const enum remixdb_status idle = xdb_wait_idle(x);
+    (void)idle;  // what could not be compacted is in the log
+    workers_destroy(x->workers);
+    x->workers = NULL;
+  }
+  enum remixdb_status s = raise_failed(x);
+  if (x->wal) {
+    struct err_saved why;
+    err_save(&why, s);
+    const enum remixdb_status closed = wal_close(x->wal);
+    x->wal = NULL;
+    if (s != REMIXDB_OK) s = err_raise(&why);
+    else s = closed;
+  }
+  struct err_saved why;
+  err_save(&why, s);
+  teardown(x);
+  return s == REMIXDB_OK ? s : err_raise(&why);
+}
+
+// ---- figures
+
+enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
+  const size_t cap = 4096;
+  char *buf = mem_alloc(cap);
+  if (!buf) return REMIXDB_NOMEM;
+  uint64_t tables = 0, entries = 0, keys = 0, table_bytes = 0, remix_bytes = 0, index_memory = 0, table_memory = 0;
+  pthread_mutex_lock(&x->lock);  // holds the view where it is
+  const struct view *v = view_of(x);
+  const uint64_t active = wh_memory(v->active->wh), frozen = v->frozen ? wh_memory(v->frozen->wh) : 0;
+  const uint64_t active_keys = wh_count(v->active->wh), frozen_keys = v->frozen ? wh_count(v->frozen->wh) : 0;
+  const uint32_t parts = v->version->nr_parts;
+  const uint64_t number = v->version->number;
+  for (uint32_t i = 0; i < parts; i++) {
+    const struct remix *r = v->version->parts[i]->remix;
+    if (!r) continue;
+    tables += r->nr_runs;
+    entries += r->nr_entries;
+    keys += r->nr_keys;
+    remix_bytes += r->file_size;
+    index_memory += remix_memory(r);
+    for (uint32_t t = 0; t < r->nr_runs; t++) {
+      table_bytes += r->runs[t]->file_size;
+      table_memory += sst_memory(r->runs[t]);
+    }
+  }
+  pthread_mutex_unlock(&x->lock);
+  struct wal_stats wal = {0};
+  if (x->wal) wal_stats(x->wal, &wal);
+  struct cache_stats cache = {0};
+  if (x->cache) cache_stats(x->cache, &cache);
+  const struct compact_stats *c = &x->compact.stats;
+#define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)
+  const int n = snprintf(
+      buf, cap,
+      "{\"version\":\"%s\",\"io\":\"%s\",\"read_only\":%s,\"workers\":%u,\"refs\":%u,\"iterators\":%u,\n"
+      " \"sequence\":%" PRIu64 ",\"version_number\":%" PRIu64 ",\"partitions\":%u,\"tables\":%" PRIu64 ",\"table_entries\":%" PRIu64 ",\"table_keys\":%" PRIu64 ",\n"
+      " \"disk\":{\"table_bytes\":%" PRIu64 ",\"remix_bytes\":%" PRIu64 ",\"log_bytes\":%" PRIu64 "},\n"
+      " \"memory\":{\"memtable_active\":%" PRIu64 ",\"memtable_frozen\":%" PRIu64 ",\"cache_size\":%" PRIu64 ",\"cache_used\":%" PRIu64
+      ",\"remix\":%" PRIu64 ",\"tables\":%" PRIu64 ",\"log_buffers\":%" PRIu64 "},\n"
+      " \"memtable\":{\"active_keys\":%" PRIu64 ",\"frozen_keys\":%" PRIu64 "},\n"
+      " \"log\":{\"written_bytes\":%" PRIu64 ",\"records\":%" PRIu64 ",\"frames\":%" PRIu64 ",\"syncs\":%" PRIu64 ",\"segments\":%" PRIu64 ",\"spare_segments\":%" PRIu64
+      ",\"durable_sequence\":%" PRIu64 "},\n"
+      " \"cache\":{\"misses\":%" PRIu64 ",\"evictions\":%" PRIu64 ",\"bypasses\":%" PRIu64 "},\n"
+      " \"io_totals\":{\"reads\":%" PRIu64 ",\"read_bytes\":%" PRIu64 ",\"writes\":%" PRIu64 ",\"write_bytes\":%" PRIu64 ",\"open_files\":%u},\n"
+      " \"compaction\":{\"rounds\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"keep\":%" PRIu64 ",\"abort\":%" PRIu64 ",\"minor\":%" PRIu64 ",\"major\":%" PRIu64 ",\"split\":%" PRIu64
+      ",\"table_bytes_written\":%" PRIu64 ",\"remix_bytes_written\":%" PRIu64 ",\"table_bytes_merged\":%" PRIu64 ",\"handed_back_bytes\":%" PRIu64
+      ",\"remix_data_pages_read\":%" PRIu64 "},\n"
+      " \"recovery\":{\"records\":%" PRIu64 ",\"frames\":%" PRIu64 ",\"segments\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"cut_bytes\":%" PRIu64 "},\n"
+      " \"stall\":{\"total_us\":%" PRIu64 ",\"longest_us\":%" PRIu64 "}}\n",
+      REMIXDB_VERSION_STRING, blkio_engine(&x->io), x->opts.read_only ? "true" : "false", x->workers ? workers_count(x->workers) : 0, GET(x->nr_refs),
+      GET(x->nr_iters), GET(x->published), number, parts, tables, entries, keys, table_bytes, remix_bytes, x->wal ? wal_segment_bytes(x->wal) : 0, active, frozen,
+      cache.size, cache.used, index_memory, table_memory, wal.buffer_bytes, active_keys, frozen_keys, wal.bytes, wal.records, wal.frames, wal.syncs, wal.segments,
+      wal.spare_segments, x->wal ? wal_durable_seq(x->wal) : 0, cache.misses, cache.evictions, cache.bypasses, GET(x->io.nr_reads), GET(x->io.read_bytes),
+      GET(x->io.nr_writes), GET(x->io.write_bytes), fdpool_open_count(x->fds), GET(c->rounds), GET(c->failed), GET(c->kinds[COMPACT_KEEP]), GET(c->kinds[COMPACT_ABORT]),
+      GET(c->kinds[COMPACT_MINOR]), GET(c->kinds[COMPACT_MAJOR]), GET(c->kinds[COMPACT_SPLIT]), GET(c->table_bytes), GET(c->remix_bytes), GET(c->read_bytes),
+      GET(c->handed_back), GET(c->remix_data_pages), x->recovery.nr_records, x->recovery.nr_frames, x->recovery.nr_segments, x->recovery.bytes, x->recovery.cut_bytes,
+      GET(x->stall_ns) / 1000, GET(x->stall_max_ns) / 1000);
+#undef GET
+  if (n < 0 || (size_t)n >= cap) {
+    mem_free(buf);
+    return err_set(REMIXDB_TOOBIG, "the figures do not fit their buffer");
+  }
+  *json_out = buf;
+  return REMIXDB_OK;
+}

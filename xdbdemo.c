@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RemixDB in five minutes. Read it from the top: every step of the tour is one short function, does one thing with the
+// library, checks what came back and prints what it shows. The last part is a small useful program:
+//
+//   xdbdemo.out                   the tour, in a temporary directory that is removed afterwards
+//   xdbdemo.out import DIR FILE   puts every line of FILE ("-" is standard input) into the store in DIR
+//   xdbdemo.out dump DIR          prints every record of the store in DIR, in order of the keys
+//
+// A program that uses RemixDB includes remixdb.h and links with -lremixdb; there is nothing else to it.
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE  // for mkdtemp, nftw and getline under -std=c11
+#endif
+#include "remixdb.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// ---- small helpers
+
+#define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
+
+static char scratch[4096];  // the tour's temporary directory; "" when there is none
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+  (void)st;
+  (void)type;
+  (void)ftw;
+  return remove(path);
+}
+
+static void scratch_remove(void) {
+  if (scratch[0] != '\0') nftw(scratch, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+  scratch[0] = '\0';
+}
+
+// Ends the program with a message.
+static PRINTF_LIKE(1, 2) _Noreturn void fail(const char *fmt, ...) {
+  va_list ap;
+  fflush(stdout);
+  fputs("xdbdemo: ", stderr);
+  va_start(ap, fmt);
+  vfprintf(stderr, fmt, ap);
+  va_end(ap);
+  fputc('\n', stderr);
+  scratch_remove();
+  exit(1);
+}
+
+// A call of the library failed that should not have. The status says what kind of failure it was, the message what
+// happened to which file. Both belong to the thread that made the call and describe its last one.
+static _Noreturn void fail_call(const char *what) {
+  fail("%s: %s: %s", what, remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+}
+
+// The tour checks everything that it claims.
+static void expect(bool is_so, const char *claim) {
+  if (is_so) return;
+  fail("this should hold and does not: %s (the last status is: %s; %s)", claim, remixdb_strerror(remixdb_errcode()),
+       remixdb_errmsg());
+}
+
+static PRINTF_LIKE(1, 2) void say(const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  fputs("   ", stdout);
+  vprintf(fmt, ap);
+  putchar('\n');
+  va_end(ap);
+}
+
+static void title(const char *text) {
+  static int nr = 0;
+  printf("\n%2d. %s\n", ++nr, text);
+}
+
+// Keys and values are byte strings with a length. These two are shorthand for the C strings of the tour.
+static void put_text(struct xdb_ref *ref, const char *key, const char *value) {
+  if (!remixdb_put(ref, key, (uint32_t)strlen(key), value, (uint32_t)strlen(value))) fail_call("put");
+}
+
+static bool get_is(struct xdb_ref *ref, const char *key, const char *value) {
+  char buf[256];
+  uint32_t len = 0;
+  if (!remixdb_getn(ref, key, (uint32_t)strlen(key), buf, sizeof(buf), &len)) return false;
+  return len == strlen(value) && memcmp(buf, value, len) == 0;
+}
+
+static bool key_is(struct xdb_iter *it, const char *key) {
+  static char buf[REMIXDB_KV_MAX];
+  uint32_t len = 0;
+  if (!remixdb_iter_peek(it, buf, &len, NULL, NULL)) return false;
+  return len == strlen(key) && memcmp(buf, key, len) == 0;
+}
+
+// ---- the tour
+
+static void tour_put_get(struct xdb_ref *ref) {
+  title("Put and get");
+  if (!remixdb_put(ref, "apple", 5, "green", 5)) fail_call("put");
+  say("put apple = green");
+
+  // remixdb_get trusts that the buffer is large enough. REMIXDB_KV_MAX bytes are, for every value there can be.
+  static char value[REMIXDB_KV_MAX];
+  uint32_t len = 0;
+  if (!remixdb_get(ref, "apple", 5, value, &len)) fail_call("get");
+  expect(len == 5 && memcmp(value, "green", 5) == 0, "get returns what was put");
+  say("get apple -> %.*s", (int)len, value);
+
+  put_text(ref, "apple", "red");
+  expect(get_is(ref, "apple", "red"), "a put replaces the value");
+  say("put apple = red; a put replaces what was there");
+
+  if (!remixdb_set(ref, "apple", 5, "yellow", 6)) fail_call("set");
+  expect(get_is(ref, "apple", "yellow"), "set does what put does");
+  say("set is another name of put");
+}
+
+static void tour_probe_delete(struct xdb_ref *ref) {
+  title("Probe and delete");
+  expect(remixdb_probe(ref, "apple", 5), "probe finds a key that exists");
+  say("probe tells whether a key exists without reading its value");
+
+  expect(remixdb_del(ref, "apple", 5), "a delete is accepted");
+  expect(!remixdb_probe(ref, "apple", 5), "a deleted key is gone");
+  expect(remixdb_errcode() == REMIXDB_NOTFOUND, "a miss says NOTFOUND");
+  say("delete apple; probe now says: %s", remixdb_strerror(remixdb_errcode()));
+
+  expect(remixdb_del(ref, "apple", 5), "a delete is accepted, whether or not the key exists");
+  say("deleting it once more is not an error");
+}
+
+static void tour_bytes(struct xdb_ref *ref) {
+  title("Any bytes");
+  static const char key[] = {'a', '\0', '\n', (char)0xff};
+  if (!remixdb_put(ref, key, sizeof(key), "zero, newline, 255", 18)) fail_call("put");
+  expect(remixdb_probe(ref, key, sizeof(key)), "a key may hold any bytes");
+  expect(!remixdb_probe(ref, key, 1), "the length counts, not a zero byte");
+  say("keys and values are bytes with a length; nothing ends at a zero");
+
+  if (!remixdb_put(ref, "", 0, "the empty key", 13)) fail_call("put");
+  expect(get_is(ref, "", "the empty key"), "the empty key is a key");
+  if (!remixdb_put(ref, "nothing", 7, "", 0)) fail_call("put");
+  expect(remixdb_probe(ref, "nothing", 7) && get_is(ref, "nothing", ""), "an empty value is a value");
+  say("the empty key and the empty value are legal");
+
+  // Leave only what the next steps need.
+  if (!remixdb_del(ref, key, sizeof(key)) || !remixdb_del(ref, "", 0) || !remixdb_del(ref, "nothing", 7)) fail_call("delete");
+}
+
+static void tour_getn(struct xdb_ref *ref) {
+  title("Get with a length check");
+  put_text(ref, "motto", "small is beautiful");
+  char buf[8];
+  uint32_t len = 0;
+  expect(!remixdb_getn(ref, "motto", 5, buf, sizeof(buf), &len), "a value that does not fit is reported");
+  expect(remixdb_errcode() == REMIXDB_TOOBIG && len == 18, "the status says TOOBIG, the length is the full one");
+  expect(memcmp(buf, "small is", 8) == 0, "what fits is there");
+  say("a buffer of 8 bytes gets \"%.8s\", and is told that the value has %u", buf, len);
+  if (!remixdb_del(ref, "motto", 5)) fail_call("delete");
+}
+
+static void tour_errors(struct xdb_ref *ref) {
+  title("Errors and statuses");
+  static const char big[REMIXDB_KV_MAX + 1];
+  expect(!remixdb_put(ref, "k", 1, big, sizeof(big)), "too large a value is refused");
+  expect(remixdb_errcode() == REMIXDB_TOOBIG, "the status says TOOBIG");
+  expect(remixdb_errmsg()[0] != '\0', "there is a message");
+  say("a value that is too large: %s (%s)", remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+  if (!remixdb_put(ref, "k", 1, big, REMIXDB_KV_MAX - 1)) fail_call("put of the largest value");
+  if (!remixdb_del(ref, "k", 1)) fail_call("delete");
+  say("key and value may have %u bytes together", REMIXDB_KV_MAX);
+
+  expect(!remixdb_put(NULL, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_INVALID, "NULL is refused, not followed");
+  say("a NULL pointer: %s (%s)", remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+}
+
+static void tour_iterate(struct xdb_ref *ref) {
+  title("Iterators");
+  static const char *const fruit[] = {"banana", "cherry", "date", "elder", "fig", "grape"};
+  for (size_t i = 0; i < sizeof(fruit) / sizeof(fruit[0]); i++) put_text(ref, fruit[i], "fruit");
+
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  if (it == NULL) fail_call("iter_create");
+  expect(!remixdb_iter_valid(it), "a new iterator stands nowhere");
+
+  // (NULL, 0) is the smallest key there can be, so this is the first key of the store.
+  say("every record, in order:");
+  char key[64], value[64];
+  uint32_t klen = 0, vlen = 0;
+  unsigned nr = 0;
+  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) {
+    if (!remixdb_iter_peek(it, key, &klen, value, &vlen)) fail_call("peek");
+    expect(nr < 6 && klen == strlen(fruit[nr]) && memcmp(key, fruit[nr], klen) == 0, "records come in order of the keys");
+    say("  %.*s = %.*s", (int)klen, key, (int)vlen, value);
+    nr++;
+  }
+  // An iterator that is not valid has come to the end, or met an error: only the status tells.
+  expect(remixdb_iter_status(it) == REMIXDB_OK, "the loop ended at the end");
+  expect(nr == 6, "every record was met");
+
+  remixdb_iter_seek(it, "c", 1);
+  expect(key_is(it, "cherry"), "seek finds the first key that is not smaller");
+  say("seek c -> cherry");
+  remixdb_iter_skip(it, 3);
+  expect(key_is(it, "fig"), "skip steps several keys");
+  say("skip 3 -> fig");
+  remixdb_iter_skip1(it);
+  expect(key_is(it, "grape"), "skip1 steps one");
+  say("skip1  -> grape");
+  remixdb_iter_skip1(it);
+  expect(!remixdb_iter_valid(it) && remixdb_iter_status(it) == REMIXDB_OK, "after the last key comes the end");
+  expect(!remixdb_iter_peek(it, NULL, NULL, NULL, NULL), "there is nothing to peek at the end");
+  say("skip1  -> the end");
+
+  // What is not wanted is not copied.
+  remixdb_iter_seek(it, "date", 4);
+  expect(remixdb_iter_peek(it, NULL, NULL, value, &vlen) && vlen == 5, "peek of the value alone");
+  say("peek copies the key, the value or both");
+
+  // An iterator sees the store at its last seek, whatever is written meanwhile.
+  remixdb_iter_seek(it, "elder", 5);
+  put_text(ref, "elderberry", "fruit");
+  remixdb_iter_skip1(it);
+  expect(key_is(it, "fig"), "a later put is not seen");
+  remixdb_iter_seek(it, "elderb", 6);
+  expect(key_is(it, "elderberry"), "after a new seek it is");
+  say("elderberry, put after the seek, is seen by the next seek only");
+
+  // A standing iterator keeps the memory of its moment alive. One that is kept for later is parked.
+  remixdb_iter_park(it);
+  remixdb_iter_seek(it, "grape", 5);
+  expect(key_is(it, "grape"), "a parked iterator goes on with a seek");
+  say("park lets go of what it holds; a seek brings it back");
+  remixdb_iter_destroy(it);
+}
+
+struct writer {
+  struct xdb *xdb;
+  unsigned id;
+  bool ok;
+};
+
+// A thread that uses the store makes a ref of its own, and ends it before it ends itself.
+static void *writer_main(void *arg) {
+  struct writer *const w = arg;
+  struct xdb_ref *const ref = remixdb_ref(w->xdb);
+  w->ok = ref != NULL;
+  for (unsigned i = 0; i < 1000 && w->ok; i++) {
+    char key[32];
+    const int klen = snprintf(key, sizeof(key), "thread %u, key %03u", w->id, i);
+    w->ok = remixdb_put(ref, key, (uint32_t)klen, &i, sizeof(i));
+  }
+  remixdb_unref(ref);
+  return NULL;
+}
+
+static void tour_threads(struct xdb *xdb, struct xdb_ref *ref) {
+  title("Threads");
+  struct writer w[2] = {{xdb, 1, false}, {xdb, 2, false}};
+  pthread_t thread[2];
+  for (int i = 0; i < 2; i++) {
+    if (pthread_create(&thread[i], NULL, writer_main, &w[i]) != 0) fail("a thread could not be made");
+  }
+  for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
+  expect(w[0].ok && w[1].ok, "both threads wrote");
+
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  if (it == NULL) fail_call("iter_create");
+  unsigned nr = 0;
+  char key[64];
+  uint32_t klen = 0;
+  for (remixdb_iter_seek(it, "thread", 6); remixdb_iter_valid(it); remixdb_iter_skip1(it)) {
+    if (!remixdb_iter_peek(it, key, &klen, NULL, NULL)) fail_call("peek");
+    if (klen < 6 || memcmp(key, "thread", 6) != 0) break;
+    nr++;
+  }
+  remixdb_iter_destroy(it);
+  expect(nr == 2000, "all of their keys are there");
+  say("two threads, each with a ref of its own, wrote %u keys", nr);
+}
+
+static void tour_sync(struct xdb_ref *ref) {
+  title("Sync");
+  if (!remixdb_sync(ref)) fail_call("sync");
+  expect(remixdb_errcode() == REMIXDB_OK, "a call that succeeds sets the status to OK");
+  say("everything put before, by any thread, is now on disk and survives a crash");
+}
+
+static void tour_stats(struct xdb *xdb) {
+  title("Figures");
+  char *const json = remixdb_stats(xdb);
+  if (json == NULL) fail_call("stats");
+  expect(json[0] == '{', "the figures are a JSON object");
+  say("remixdb_stats gives the store's figures, %zu bytes of JSON", strlen(json));
+  remixdb_free(json);
+}
+
+static void tour_lock(const char *dir) {
+  title("One program at a time");
+  expect(remixdb_open(dir, 16, 16, true) == NULL, "an open store cannot be opened again");
+  expect(remixdb_errcode() == REMIXDB_LOCKED, "the status says LOCKED");
+  say("opening it a second time: %s (%s)", remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+}
+
+static void tour_reopen(const char *dir) {
+  title("Options, and opening again");
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));  // all defaults; then change what is to differ
+  o.cache_mb = 16;
+  o.memtable_mb = 16;
+  o.tags = false;
+  o.sync = REMIXDB_SYNC_EACH;
+  struct xdb *xdb = remixdb_open_opts(dir, &o);
+  if (xdb == NULL) fail_call("open_opts");
+  struct xdb_ref *ref = remixdb_ref(xdb);
+  if (ref == NULL) fail_call("ref");
+  expect(get_is(ref, "cherry", "fruit") && remixdb_probe(ref, "thread 2, key 999", 17), "what was put is still there");
+  expect(!remixdb_probe(ref, "apple", 5), "what was deleted is still gone");
+  say("closed and opened: everything is there");
+  put_text(ref, "honeydew", "fruit");
+  say("with sync = REMIXDB_SYNC_EACH each put is on disk when it returns");
+  remixdb_unref(ref);
+  remixdb_close(xdb);
+
+  remixdb_opts_init(&o, sizeof(o));
+  o.error_if_exists = true;
+  expect(remixdb_open_opts(dir, &o) == NULL && remixdb_errcode() == REMIXDB_EXISTS, "error_if_exists refuses an old store");
+  say("error_if_exists: %s (%s)", remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+
+  char other[sizeof(scratch) + 16];
+  snprintf(other, sizeof(other), "%s/none", scratch);
+  remixdb_opts_init(&o, sizeof(o));
+  o.create = false;
+  expect(remixdb_open_opts(other, &o) == NULL && remixdb_errcode() == REMIXDB_NOTFOUND, "create = false makes nothing");
+  say("create = false, and none there: %s (%s)", remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+
+  remixdb_opts_init(&o, sizeof(o));
+  o.read_only = true;
+  xdb = remixdb_open_opts(dir, &o);
+  if (xdb == NULL) fail_call("open_opts, read only");
+  ref = remixdb_ref(xdb);
+  if (ref == NULL) fail_call("ref");
+  expect(get_is(ref, "honeydew", "fruit"), "reading works");
+  expect(!remixdb_put(ref, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY, "writing does not");
+  say("read_only, and a put: %s (%s)", remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+  remixdb_unref(ref);
+  remixdb_close(xdb);
+}
+
+static int tour(void) {
+  const char *const tmp = getenv("TMPDIR");
+  snprintf(scratch, sizeof(scratch) - 64, "%s/xdbdemo.XXXXXX", tmp != NULL && tmp[0] != '\0' ? tmp : "/tmp");
+  if (mkdtemp(scratch) == NULL) {
+    const int err = errno;
+    char dir[sizeof(scratch)];
+    memcpy(dir, scratch, sizeof(dir));
+    scratch[0] = '\0';  // nothing was made that could be removed
+    fail("%s: %s", dir, strerror(err));
+  }
+  char dir[sizeof(scratch) + 16];
+  snprintf(dir, sizeof(dir), "%s/store", scratch);
+  printf("RemixDB %s, the tour. The store is in %s\n", remixdb_version(), dir);
+
+  title("Open");
+  // A block cache of 64 MB, memtables of 16 MB, and hash tags, which make get faster. The directory need not exist.
+  struct xdb *const xdb = remixdb_open(dir, 64, 16, true);
+  if (xdb == NULL) fail_call("open");
+  // A ref is one thread's view of the store; all reading and writing goes through one.
+  struct xdb_ref *const ref = remixdb_ref(xdb);
+  if (ref == NULL) fail_call("ref");
+  say("made a store, and a ref for this thread");
+
+  tour_put_get(ref);
+  tour_probe_delete(ref);
+  tour_bytes(ref);
+  tour_getn(ref);
+  tour_errors(ref);
+  tour_iterate(ref);
+  tour_threads(xdb, ref);
+  tour_sync(ref);
+  tour_stats(xdb);
+  tour_lock(dir);
+
+  title("Close");
+  // In this order: iterators, refs, store.
+  remixdb_unref(ref);
+  remixdb_close(xdb);
+  expect(remixdb_errcode() == REMIXDB_OK, "the last sync succeeded");
+  say("close syncs what is left and ends the store's threads");
+
+  tour_reopen(dir);
+  scratch_remove();
+  printf("\nEvery step did what it should.\n");
+  return 0;
+}
+
+// ---- import and dump
+//
+// One line of text is one record. The key is the line up to and including its first tab, the value is what follows the
+// tab; a line without a tab is a key with an empty value. The tab belongs to the key so that the lines "a" and "a<TAB>" are
+// two keys, and so that the order of the keys is the order of the lines. dump prints key, value, newline, which is the
+// line as it was. So dump gives what `LC_ALL=C sort -u` gives, byte for byte, unless two lines have the same key and
+// different values: then the last one wins. A line may hold any bytes but the newline that ends it.
+
+static int import(const char *dir, const char *path) {
+  FILE *const in = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+  if (in == NULL) fail("%s: %s", path, strerror(errno));
+  struct xdb *const xdb = remixdb_open(dir, 256, 256, true);
+  if (xdb == NULL) fail_call("open");
+  struct xdb_ref *const ref = remixdb_ref(xdb);
+  if (ref == NULL) fail_call("ref");
+
+  char *line = NULL;
+  size_t cap = 0;
+  ssize_t got;
+  uint64_t lines = 0;
+  errno = 0;
+  while ((got = getline(&line, &cap, in)) >= 0) {
+    size_t len = (size_t)got;
+    if (len > 0 && line[len - 1] == '\n') len--;  // the last line may come without
+    lines++;
+    if (len > REMIXDB_KV_MAX) {
+      fail("%s: line %llu has %zu bytes; a record has at most %u", path, (unsigned long long)lines, len, REMIXDB_KV_MAX);
+    }
+    const char *const tab = memchr(line, '\t', len);
+    const size_t klen = tab != NULL ? (size_t)(tab - line) + 1 : len;
+    if (!remixdb_put(ref, line, (uint32_t)klen, line + klen, (uint32_t)(len - klen))) {
+      fprintf(stderr, "xdbdemo: %s: line %llu\n", path, (unsigned long long)lines);
+      fail_call("put");
+    }
+    if (lines % 1000000 == 0) fprintf(stderr, "xdbdemo: %llu lines\n", (unsigned long long)lines);
+  }
+  if (ferror(in) || !feof(in)) fail("%s: %s", path, strerror(errno));
+  free(line);
+  if (in != stdin) fclose(in);
+  if (!remixdb_sync(ref)) fail_call("sync");
+
+  uint64_t keys = 0;
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  if (it == NULL) fail_call("iter_create");
+  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) keys++;
+  if (remixdb_iter_status(it) != REMIXDB_OK) fail_call("iterate");
+  remixdb_iter_destroy(it);
+  remixdb_unref(ref);
+  remixdb_close(xdb);
+  if (remixdb_errcode() != REMIXDB_OK) fail_call("close");
+  printf("%s: %llu lines imported; %s holds %llu distinct keys\n", path, (unsigned long long)lines, dir,
+         (unsigned long long)keys);
+  return 0;
+}
+
+static int dump(const char *dir) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.read_only = true;  // a dump changes nothing, so it asks for no more than it needs
+  o.create = false;
+  struct xdb *const xdb = remixdb_open_opts(dir, &o);
+  if (xdb == NULL) fail_call("open");
+  struct xdb_ref *const ref = remixdb_ref(xdb);
+  if (ref == NULL) fail_call("ref");
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  if (it == NULL) fail_call("iter_create");
+
+  static char key[REMIXDB_KV_MAX], value[REMIXDB_KV_MAX];
+  uint32_t klen = 0, vlen = 0;
+  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) {
+    if (!remixdb_iter_peek(it, key, &klen, value, &vlen)) fail_call("peek");
+    if (fwrite(key, 1, klen, stdout) != klen || fwrite(value, 1, vlen, stdout) != vlen || putchar('\n') == EOF) {
+      fail("standard output: %s", strerror(errno));
+    }
+  }
+  if (remixdb_iter_status(it) != REMIXDB_OK) fail_call("iterate");
+  if (fflush(stdout) != 0) fail("standard output: %s", strerror(errno));
+  remixdb_iter_destroy(it);
+  remixdb_unref(ref);
+  remixdb_close(xdb);
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  if (argc == 1) return tour();
+  if (argc == 4 && strcmp(argv[1], "import") == 0) return import(argv[2], argv[3]);
+  if (argc == 3 && strcmp(argv[1], "dump") == 0) return dump(argv[2]);
+  fprintf(stderr, "usage: %s                    a tour of the library\n"
+                  "       %s import DIR FILE    put every line of FILE into the store in DIR\n"
+                  "       %s dump DIR           print every record, in order\n", argv[0], argv[0], argv[0]);
+  return 2;
+}
