@@ -27,7 +27,7 @@ struct job {
   bool append;             // a split that leaves the partition as it is and puts new ones behind it
   uint32_t take;           // so many of the newest runs are merged with the new data
   uint64_t cost;           // bytes that will be written, about
-  uint32_t max_pages;      // of each new table
+  uint64_t table_bytes;    // of data to put in each new table
   // made
   struct sst **tables;
   uint32_t nr_tables, cap_tables;
@@ -119,11 +119,11 @@ static uint64_t merged_bytes(const struct job *j, uint32_t take) {
   return j->bytes + (take == x->nr_runs ? live : (sum + live) / 2);
 }
 
-static uint32_t pages_for(uint64_t bytes) {
-  // equal tables rather than full ones and a rest; the slack is for blocks that do not fill
-  const uint32_t nr = tables_for(bytes + bytes / 16);
-  const uint64_t pages = (bytes + bytes / 16) / (nr ? nr : 1) / BLOCK_PAGE + BLOCK_PAGES_MAX;
-  return pages > SST_MAX_BLOCKS ? SST_MAX_BLOCKS : (uint32_t)pages;
+// Equal tables rather than full ones and a rest; the slack is for blocks that do not fill.
+static uint64_t share_for(uint64_t bytes) {
+  const uint64_t slack = bytes / 16;
+  const uint32_t nr = tables_for(bytes + slack);
+  return (bytes + slack) / (nr ? nr : 1);
 }
 
 static void decide(struct job *j) {
@@ -136,7 +136,7 @@ static void decide(struct job *j) {
   if (!x) {  // writing the new data is all there is to do; tombstones have nothing to hide
     j->kind = fresh > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
     j->cost = j->bytes;
-    j->max_pages = pages_for(j->bytes);
+    j->table_bytes = share_for(j->bytes);
     return;
   }
   uint64_t total = 0;
@@ -177,7 +177,7 @@ static void decide(struct job *j) {
     j->kind = j->take == runs && tables_for(written) > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
     j->cost = written + (j->take == runs ? 0 : x->file_size);
   }
-  j->max_pages = pages_for(merged_bytes(j, j->take));
+  j->table_bytes = share_for(merged_bytes(j, j->take));
 }
 
 static int worst_first(const void *a, const void *b) {
@@ -264,7 +264,8 @@ struct table_writer {
   struct sst_build *build;
   uint64_t number;          // of the table being built; 0: none
   bool drop_tombs;
-  uint64_t reported, seen;  // bytes of input
+  uint64_t expected;        // bytes of records that will come, about
+  uint64_t reported, seen;  // bytes of records that came
   uint32_t since;
 };
 
@@ -301,6 +302,13 @@ static enum remixdb_status table_end(struct table_writer *tw) {
   return err_raise(&why);
 }
 
+// A table ends when it has its share, but not for a small rest: that goes in too, as far as a table may grow.
+static bool table_done(const struct table_writer *tw) {
+  if (sst_build_full(tw->build)) return true;
+  const uint64_t share = tw->j->table_bytes;
+  return sst_build_bytes(tw->build) >= share && tw->expected > tw->seen + share / 4;
+}
+
 static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
   struct compact *c = tw->j->c;
   tw->seen += rec->klen + rec->vlen;
@@ -310,7 +318,7 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     tw->reported = tw->seen;
   }
   if (rec->tomb && tw->drop_tombs) return REMIXDB_OK;
-  if (tw->number && sst_build_full(tw->build)) {
+  if (tw->number && table_done(tw)) {
     const enum remixdb_status s = table_end(tw);
     if (s != REMIXDB_OK) return s;
   }
@@ -352,9 +360,8 @@ static void write_tables(struct task *t, struct worker *w) {
   struct old_stream old;
   memset(&old, 0, sizeof(old));
   struct table_writer tw = {.j = j, .drop_tombs = j->take == old_runs(j) || j->append};
-  struct sst_build_opts opts = c->build;
-  opts.max_pages = j->max_pages;
-  enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
+  tw.expected = merged_bytes(j, j->take);
+  enum remixdb_status s = range ? sst_build_create(c->ctx, &c->build, w->queue, &tw.build) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = old_open(&old, j, w);
   if (s == REMIXDB_OK) {
     range_begin(range, j, w);
