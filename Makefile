@@ -120,7 +120,9 @@ UNITS := $(UNIT_SRCS:%.c=$B/%)
 SO := libremixdb.so
 SO_LINK := libremixdb.so.$(VERSION_MAJOR)
 
-# ---- building
+# ---- building: a line per file; V=1 shows the commands
+Q := $(if $(V),,@)
+say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 
 .PHONY: all deps demo test test-unit units check-asan check-tsan check-headers check-exports install clean FORCE
 all: $(SO) $(SO_LINK) $(PROGRAMS)
@@ -140,28 +142,34 @@ $B/remixdb.o: private VISIBILITY := -fvisibility=default
 
 $B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
-	$(CCC) $(CFLAGS_ALL) $(VISIBILITY) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) -MMD -MP -c $< -o $@
+	$(call say,CC  )
+	$(Q)$(CCC) $(CFLAGS_ALL) $(VISIBILITY) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) -MMD -MP -c $< -o $@
 
 $(STATIC): $(OBJS)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR  )
+	$(Q)$(AR) rcs $@ $^
 
 $(SO): $(OBJS) remixdb.map build/products
-	$(CCC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(SO_LDFLAGS) $(OBJS) $(if $(ML),$(MALLOC_LIBS)) $(LIBS) -o $@
+	$(call say,LINK)
+	$(Q)$(CCC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(SO_LDFLAGS) $(OBJS) $(if $(ML),$(MALLOC_LIBS)) $(LIBS) -o $@
 $(SO_LINK): $(SO)
-	ln -sf $(SO) $@
+	$(Q)ln -sf $(SO) $@
 
 # Under a sanitizer the programs hold the library, so that one runtime sees all.
 ifneq ($(filter release debug,$(MODE)),)
 %.out: $B/%.o $(SO) $(SO_LINK) build/products
-	$(CCC) $(LDFLAGS_ALL) $< $(MALLOC_LIBS) $(SO) $(RPATH) -o $@
+	$(call say,LINK)
+	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(MALLOC_LIBS) $(SO) $(RPATH) -o $@
 else
 %.out: $B/%.o $(STATIC) build/products
-	$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(MALLOC_LIBS) $(LIBS) -o $@
+	$(call say,LINK)
+	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(MALLOC_LIBS) $(LIBS) -o $@
 endif
 
 $B/tests/test_%: $B/tests/test_%.o $(STATIC)
-	$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
+	$(call say,LINK)
+	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
 
 units: $(UNITS)
 
@@ -177,12 +185,15 @@ PYTHON = $(shell for p in python3 /usr/bin/python3; do $$p -m pytest --version >
 
 # A test that does not compile is a failing one; those that do still run.
 define run_units
-bad=; nr=0; \
+bad=; nr=0; passed=0; failed=0; \
 $(MAKE) --no-print-directory -k units || bad=" (building)"; \
 for t in $(UNITS); do \
   nr=$$((nr + 1)); log=$$t.log; \
-  if [ ! -x $$t ]; then echo "$${t##*/}: not built"; bad="$$bad $${t##*/}"; continue; fi; \
+  if [ ! -x $$t ]; then echo "$${t##*/}: not built"; failed=$$((failed + 1)); bad="$$bad $${t##*/}"; continue; fi; \
   $(TEST_ENV) $(TIMEOUT) $$t >$$log 2>&1; rc=$$?; \
+  p=$$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' $$log | tail -1); passed=$$((passed + $${p:-0})); \
+  f=$$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test.*/\1/p' $$log | tail -1); \
+  case $$rc in 0|77) ;; *) failed=$$((failed + $${f:-1}));; esac; \
   if [ $$rc -eq 0 ]; then echo "$${t##*/}: $$(grep -aE '^\[  PASSED  \]' $$log | tail -1)"; \
   elif [ $$rc -eq 77 ]; then echo "$${t##*/}: skipped: $$(tail -1 $$log)"; \
   else cat $$log; echo "$${t##*/}: FAILED (exit status $$rc)"; bad="$$bad $${t##*/}"; fi; \
@@ -207,6 +218,7 @@ test:
 	echo "unit tests: $$nr programs, failed:$${units_bad:- none}"; \
 	[ $$py -eq 0 ] || echo "python tests: FAILED"; \
 	[ $$exp -eq 0 ] || echo "headers or exports: FAILED"; \
+	echo "cmocka: $$passed passed, $$failed failed"; \
 	[ -z "$$units_bad" ] && [ $$py -eq 0 ] && [ $$exp -eq 0 ]
 
 check-asan:

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Block I/O: batched reads and asynchronous sequential writes over one of three engines, chosen at run time: io_uring (liburing), POSIX AIO,
-// plain pread/pwrite. A ring that cannot be created, for whatever reason (ENOSYS, EPERM, EOPNOTSUPP, ENOMEM, ...), is not an
-// error: the next engine serves, and blkio_engine says which. On an env that is not native every transfer goes through the env's table.
+// Block I/O: batched reads and asynchronous sequential writes over one of three engines, chosen at run time: io_uring
+// (liburing), POSIX AIO, plain pread/pwrite. A ring that cannot be created, for whatever reason (ENOSYS, EPERM, EOPNOTSUPP,
+// ENOMEM, ...), is not an error: the next engine serves, and blkio_engine says which. On an env that is not native every
+// transfer goes through the env's table.
 //
 // A `blkio` is the store's choice of engine, shared by all threads. A `blkio_queue` belongs to one thread (a ring of its own).
 #ifndef BLKIO_H
@@ -41,7 +42,8 @@ struct blkio_read {
   uint64_t off;
   enum remixdb_status status;       // out: of this read. A file that ends first is REMIXDB_CORRUPT
 };
-// Reads them all, at most BLKIO_BATCH_MAX at a time in flight, and waits. Returns OK, or the status of the first that failed (its message is set).
+// Reads them all, at most BLKIO_BATCH_MAX at a time in flight, and waits. Returns OK, or the status of the first that failed
+// (its message is set).
 MUST_CHECK enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr);
 // One read in the calling thread, by pread: a ring saves nothing for one. Any thread.
 MUST_CHECK enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len, uint64_t off);
@@ -51,12 +53,15 @@ MUST_CHECK enum remixdb_status blkio_read_one(struct blkio *b, int fd, const cha
 struct blkio_writer;
 #define BLKIO_WRITER_BUF (512u << 10)
 #define BLKIO_WRITER_NR 4
-MUST_CHECK enum remixdb_status blkio_writer_create(struct blkio_queue *q, struct blkio_writer **out);  // reusable for one file after the other
+// reusable for one file after the other
+MUST_CHECK enum remixdb_status blkio_writer_create(struct blkio_queue *q, struct blkio_writer **out);
 void blkio_writer_destroy(struct blkio_writer *w);  // waits for what is in flight; NULL is allowed
-// Starts a file at offset 0. direct: fd was opened with ENV_DIRECT; the tail is then padded to BLKIO_ALIGN and cut by truncate at finish.
+// Starts a file at offset 0. direct: fd was opened with ENV_DIRECT; the tail is then padded to BLKIO_ALIGN and cut by truncate
+// at finish.
 void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct);  // path is copied
 void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len);
-// Room for len (<= BLKIO_WRITER_BUF / 2) contiguous bytes to be filled in place, then blkio_writer_advance(len). Never NULL (after an error it is scratch).
+// Room for len (<= BLKIO_WRITER_BUF / 2) contiguous bytes to be filled in place, then blkio_writer_advance(len). Never NULL
+// (after an error it is scratch).
 uint8_t *blkio_writer_room(struct blkio_writer *w, size_t len);
 void blkio_writer_advance(struct blkio_writer *w, size_t len);
 uint64_t blkio_writer_offset(const struct blkio_writer *w);  // bytes put so far

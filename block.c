@@ -3,11 +3,13 @@
 
 #include <assert.h>
 
-// A block's offsets lie before its records, and how many there will be is known at the end only. Records of a block of one page are therefore gathered behind
-// the largest table of offsets and moved once; a first record too large for a page is alone and goes straight to its place.
+// A block's offsets lie before its records, and how many there will be is known at the end only. Records of a block of one
+// page are therefore gathered behind the largest table of offsets and moved once; a first record too large for a page is
+// alone and goes straight to its place.
 #define BLOCK_GATHER (BLOCK_HEAD + 2 * BLOCK_RECORDS_MAX)
 
-_Static_assert(BLOCK_HEAD + 2 + KV_HEAD_MAX + REMIXDB_KV_MAX <= BLOCK_PAGES_MAX * BLOCK_PAGE, "the largest record fits the largest block");
+_Static_assert(BLOCK_HEAD + 2 + KV_HEAD_MAX + REMIXDB_KV_MAX <= BLOCK_PAGES_MAX * BLOCK_PAGE,
+               "the largest record fits the largest block");
 
 static inline bool block_is_large(size_t rec_size) { return BLOCK_HEAD + 2 + rec_size > BLOCK_PAGE; }
 
@@ -58,7 +60,8 @@ uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t bloc
 }
 
 enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, const char *path, uint64_t off) {
-  if (unlikely(buf[8] != nr_pages)) return err_corrupt(path, off + 8, "block of %u pages where there is one of %u", buf[8], nr_pages);
+  if (unlikely(buf[8] != nr_pages))
+    return err_corrupt(path, off + 8, "block of %u pages where there is one of %u", buf[8], nr_pages);
   if (unlikely(buf[9] != nr_recs || nr_recs == 0))
     return err_corrupt(path, off + 9, "block of %u records where there is one of %u", buf[9], nr_recs);
   if (unlikely(load16le(buf + 10) != 0)) return err_corrupt(path, off + 10, "reserved bytes of a block");
@@ -76,8 +79,8 @@ enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uin
   return REMIXDB_OK;
 }
 
-enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table, uint32_t block, const char *path,
-                                 uint64_t off) {
+enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table, uint32_t block,
+                                 const char *path, uint64_t off) {
   const uint64_t sum = hash64_seed(buf + 8, (size_t)nr_pages * BLOCK_PAGE - 8, block_seed(table, block));
   if (unlikely(load64le(buf) != sum)) return err_corrupt(path, off, "checksum of block %u", block);
   return block_verify_body(buf, nr_pages, nr_recs, path, off);

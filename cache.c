@@ -7,7 +7,7 @@
 #define SHARD_BYTES_MIN ((size_t)8 << 20)  // a shard more is worth it for this much
 #define BATCH_PAGES 64u                    // evicted together at most, so that one look at all epochs serves them all
 #define BATCH_PART 8u                      // and at most this part of a shard
-#define RUN_TRIES 8u                       // stretches looked at for one large block
+#define RUN_TRIES 32u                      // stretches looked at for one large block
 #define HELD_TRIES 4u                      // frames found pinned that are looked at again each time
 
 // What a page is. Only the first page of a run (a frame, or free pages side by side) says more than PAGE_INNER.
@@ -50,7 +50,8 @@ struct shard {
   struct cache_load *loads;
   uint64_t load_seq;
   uint32_t first, end;          // its pages
-  uint32_t fresh;               // pages from here to the end were never used, so that their memory is not touched before it is needed
+  // pages from here to the end were never used, so that their memory is not touched before it is needed
+  uint32_t fresh;
   uint32_t hand;                // CLOCK: the first page of a run, or `fresh`
   uint32_t run_hand;            // the same for large blocks
   uint32_t reserve;             // pages kept free or in limbo
@@ -95,7 +96,8 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
   if (c->nr_pages > 0) {
     uint32_t nr_shards = 1;
     while (nr_shards < SHARDS_MAX && size / SHARD_BYTES_MIN >= (size_t)nr_shards * 2) nr_shards *= 2;
-    c->pages = mem_calloc((size_t)c->nr_pages + 2, sizeof(*c->pages));  // one before the first, and one after the last to be looked at
+    // one before the first, and one after the last to be looked at
+    c->pages = mem_calloc((size_t)c->nr_pages + 2, sizeof(*c->pages));
     c->pub.used = mem_calloc((size_t)c->nr_pages + 1, 1);
     c->shards = mem_alloc_aligned(CACHE_LINE, nr_shards * sizeof(*c->shards));
     if (!c->pages || !c->pub.used || !c->shards || mem_map((size_t)c->nr_pages * CACHE_PAGE, &c->map) != REMIXDB_OK) {
@@ -223,8 +225,8 @@ static void shard_reclaim(struct cache_full *c, struct shard *s) {
   while (s->limbo.head && epoch_passed(c->epoch, pages[s->limbo.head].stamp)) {
     const uint32_t f = queue_pop(pages, &s->limbo);
     s->limbo_pages -= pages[f].nr_pages;
-    // acquire: pairs with the release of the last unpin, so that the holder's reads come before the next filling. Pins taken inside the
-    // epoch are seen because the epoch has passed, and there can be no later ones (C3).
+    // acquire: pairs with the release of the last unpin, so that the holder's reads come before the next filling. Pins taken
+    // inside the epoch are seen because the epoch has passed, and there can be no later ones (C3).
     if (unlikely(atomic_load_explicit(&pages[f].pins, memory_order_acquire) != 0))
       queue_push(pages, &s->held, f);
     else
@@ -256,8 +258,8 @@ static void limbo_stamp(struct cache_full *c, uint32_t f) {
   for (; f; f = c->pages[f].next) c->pages[f].stamp = stamp;
 }
 
-// CLOCK (Corbato 1968). A block just read is not `used` before it is hit again, so that what is read once leaves on the first pass.
-// Evicts ahead of need: what is evicted now can be had only after this thread, too, has left its epoch.
+// CLOCK (Corbato 1968). A block just read is not `used` before it is hit again, so that what is read once leaves on the first
+// pass. Evicts ahead of need: what is evicted now can be had only after this thread, too, has left its epoch.
 static void shard_evict(struct cache_full *c, struct shard *s) {
   struct page *const pages = c->pages;
   const uint32_t spare = s->free_pages + s->limbo_pages + (s->end - s->fresh);
@@ -281,7 +283,8 @@ static void shard_evict(struct cache_full *c, struct shard *s) {
   if (from) limbo_stamp(c, from);
 }
 
-// The end of n pages or more that can be taken from f on, all free, in limbo or unused; or 0, with *blocker_out the end of the first run in the way.
+// The end of n pages or more that can be taken from f on, all free, in limbo or unused; or 0, with *blocker_out the end of the
+// first run in the way.
 static uint32_t run_check(const struct cache_full *c, const struct shard *s, uint32_t f, uint32_t n, uint32_t *blocker_out) {
   const uint32_t until = f + n;
   while (f < until) {
@@ -302,8 +305,8 @@ static uint32_t run_check(const struct cache_full *c, const struct shard *s, uin
   return f;
 }
 
-// Makes room for a large block where there are free pages, but not side by side. CLOCK with two hands (Babaoglu and Joy 1981): the front hand
-// clears `used`, the back hand evicts a stretch of neighbours that have not been used since.
+// Makes room for a large block where there are free pages, but not side by side. CLOCK with two hands (Babaoglu and Joy 1981):
+// the front hand clears `used`, the back hand evicts a stretch of neighbours that have not been used since.
 static void shard_evict_run(struct cache_full *c, struct shard *s, uint32_t n) {
   struct page *const pages = c->pages;
   const uint32_t size = s->end - s->first;
@@ -346,7 +349,7 @@ static uint32_t frame_take(struct cache_full *c, struct shard *s, uint32_t n) {
     atomic_store_explicit(&c->pub.used[f], 0, memory_order_relaxed);
   }
   if (s->free_pages + s->limbo_pages + (s->end - s->fresh) < (s->reserve + 1) / 2) shard_evict(c, s);
-  if (!f && n > 1) shard_evict_run(c, s, n);
+  if (n > 1 && !(s->free_mask >> n) && s->end - s->fresh < n) shard_evict_run(c, s, n);  // for the next one, too
   return f;
 }
 
@@ -377,7 +380,8 @@ static struct cache_load *load_find(const struct shard *s, const _Atomic uint32_
   return load;
 }
 
-// Waits for the end of another thread's read, whatever comes of it. That thread takes no lock and waits for no epoch of ours meanwhile.
+// Waits for the end of another thread's read, whatever comes of it. That thread takes no lock and waits for no epoch of ours
+// meanwhile.
 static void load_wait(struct shard *s, struct cache_load *load, const _Atomic uint32_t *slot) {
   const uint64_t seq = load->seq;
   load->nr_waiters++;
@@ -397,7 +401,8 @@ static void block_set(const struct cache *c, struct cache_block *b, uint32_t fra
   b->frame = frame;
 }
 
-static enum remixdb_status block_load_own(struct cache_block *b, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg) {
+static enum remixdb_status block_load_own(struct cache_block *b, uint32_t block, uint32_t nr_pages, cache_load_fn load,
+                                          void *arg) {
   const uint32_t size = nr_pages * CACHE_PAGE;
   if (b->own_size < size) {
     mem_free(b->own);

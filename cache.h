@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The block cache. Memory is one mapping cut in pages of 4 KiB; a frame is 1 to 16 contiguous pages and holds one verified, decompressed
-// block. Every table owns an array with one slot per page of its data (block number); a slot holds the first page's index + 1, or 0. A hit is
-// one load of the slot (acquire), and no shared cache line is written (but the frame's `used` byte, once after each sweep).
+// The block cache. Memory is one mapping cut in pages of 4 KiB; a frame is 1 to 16 contiguous pages and holds one verified,
+// decompressed block. Every table owns an array with one slot per page of its data (block number); a slot holds the first
+// page's index + 1, or 0. A hit is one load of the slot (acquire), and no shared cache line is written (but the frame's `used`
+// byte, once after each sweep).
 //
 // Invariants
 //   C1  A slot is non-zero only while its frame holds that block, verified; it is release-published after the frame is filled.
-//   C2  A frame is taken away by CLOCK: only when not `used` since the hand last passed and not pinned; its slot is set to 0, then
-//       it is stamped (epoch) and waits in limbo. It is reused only when the stamp has passed and it is not pinned. So what a
-//       reader got inside an epoch stays whole until it leaves the epoch, and what it pinned until it unpins.
-//   C3  A pin is taken only inside an epoch on a frame found in a slot. Therefore a frame in limbo whose stamp has passed gains no pins.
+//   C2  A frame is taken away by CLOCK: only when not `used` since the hand last passed and not pinned; its slot is set to 0,
+//       then it is stamped (epoch) and waits in limbo. It is reused only when the stamp has passed and it is not pinned. So
+//       what a reader got inside an epoch stays whole until it leaves the epoch, and what it pinned until it unpins.
+//   C3  A pin is taken only inside an epoch on a frame found in a slot. Therefore a frame in limbo whose stamp has passed gains
+//       no pins.
 //   C4  Two threads that miss the same block read it once: the first marks it loading, the others wait for it (bounded by that
 //       read) and take it from the slot; when the load fails each of them tries by itself.
+//       A read without a frame (C5) is not waited for.
 //   C5  Nobody waits for a frame: when none can be had at once the block is read into the caller's own buffer and not published.
 //   C6  Memory held for frames never exceeds the size given at creation.
-// Sharded by (table, block); each shard has a mutex (miss path only), a CLOCK hand that sweeps in order of address, so that evicting neighbours makes
-// contiguous runs for large blocks, and free lists by run length. Lock: shard mutex, then the epoch's lock (epoch_passed).
+// Sharded by (table, block); each shard has a mutex (miss path only), a CLOCK hand that sweeps in order of address, so that
+// evicting neighbours makes contiguous runs for large blocks, and free lists by run length. Lock: shard mutex, then the epoch's
+// lock (epoch_passed).
 #ifndef CACHE_H
 #define CACHE_H
 
@@ -27,11 +31,11 @@
 // What a hit reads of the cache; constant after creation. The rest of the cache is private.
 struct cache {
   uint8_t *pages;
-  _Atomic uint8_t *used;         // per frame number: hit since the hand last passed (relaxed). A byte each, so that they stay in the processor's cache
+  _Atomic uint8_t *used;         // per frame number: hit since the hand last passed (relaxed). Bytes, so that many share a line
 };
 
 struct cache_table {             // embedded in a table; zeroed memory is not enough: cache_table_init
-  struct cache *cache;           // NULL: no cache, also when its size is 0; then there are no slots and cache_hit must not be called
+  struct cache *cache;           // NULL: no cache, also when its size is 0. Then no slots, and cache_hit must not be called
   _Atomic uint32_t *slots;       // one per page of data; the table's, nr_pages long
   uint32_t nr_pages;
   uint64_t id;                   // distinguishes tables in shard choice
@@ -74,15 +78,19 @@ static inline const uint8_t *cache_hit(struct cache_table *t, uint32_t block, ui
   return cache_frame_data(t->cache, f);
 }
 
-// The block: from the cache, or by load(arg, ...) into a new frame, or into b's own memory. Drops b's former hold. Inside an epoch; b->data holds until the
-// epoch is left, unless pinned by cache_block_pin. On failure (the load's status, REMIXDB_NOMEM) b holds nothing.
+// The block: from the cache, or by load(arg, ...) into a new frame, or into b's own memory. Drops b's former hold. Inside an
+// epoch; b->data holds until the epoch is left, unless pinned by cache_block_pin. On failure (the load's status, REMIXDB_NOMEM)
+// b holds nothing.
 MUST_CHECK enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg,
                                          struct cache_block *b);
-// Publishes a block that was read otherwise (read-ahead): copies it into a frame when one can be had and it is not there; else does nothing.
+// Publishes a block that was read otherwise (read-ahead): copies it into a frame when one can be had and it is not there; else
+// does nothing.
 void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data);
-void cache_block_pin(struct cache_table *t, struct cache_block *b);   // inside the epoch of its cache_get; no effect on own memory or when pinned
+// Inside the epoch of its cache_get; no effect on own memory or when pinned.
+void cache_block_pin(struct cache_table *t, struct cache_block *b);
 void cache_block_drop(struct cache_table *t, struct cache_block *b);  // unpins; data becomes NULL; keeps the own buffer
-void cache_block_fini(struct cache_table *t, struct cache_block *b);  // drops and frees the own buffer. t may be NULL when not pinned
+// Drops and frees the own buffer. t may be NULL when not pinned.
+void cache_block_fini(struct cache_table *t, struct cache_block *b);
 
 struct cache_stats {
   uint64_t size;       // bytes for frames

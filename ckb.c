@@ -7,7 +7,8 @@
 
 _Static_assert(CKB_CHUNK_HEAD + CKB_ENTRY_MAX <= CKB_CHUNK, "the largest key fits a chunk");
 
-// Never the seed of a block: that one has the table number in its upper 48 bits, this one its complement. Offsets stay below 2^32 because a table's keys do.
+// Never the seed of a block: that one has the table number in its upper 48 bits, this one its complement. Offsets stay below
+// 2^32 because a table's keys do.
 static uint64_t ckb_seed(uint64_t table, uint64_t off) { return ~(table << 32) ^ off; }
 
 // Makes *buf hold `need` bytes, doubling so that the copying stays linear.
@@ -100,8 +101,8 @@ uint32_t ckb_chunk_length(const uint8_t *p, uint64_t left) {
   return len < CKB_CHUNK_HEAD + 2 || len > CKB_CHUNK || len > left ? 0 : len;
 }
 
-enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uint32_t len, uint64_t table, uint64_t off, const char *path,
-                                   uint64_t file_off) {
+enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uint32_t len, uint64_t table, uint64_t off,
+                                   const char *path, uint64_t file_off) {
   if (unlikely(load64le(chunk) != hash64_seed(chunk + 8, len - 8, ckb_seed(table, off))))
     return err_corrupt(path, file_off, "checksum of compressed keys");
   const uint32_t count = load32le(chunk + 12);

@@ -5,10 +5,9 @@
 
 #include "remix_build.h"
 
-#define MIB ((uint64_t)1 << 20)
 #define PROGRESS_SHIFT 5      // a unit of progress: 32 bytes written, or one entry of a REMIX
 #define PROGRESS_EVERY 256u   // records between two reports
-#define GARBAGE_SLACK (32 * MIB)
+#define GARBAGE_SLACK 40u     // percent of a table
 #define ABORT_COST 3u         // bytes written per byte of new data from which on a partition may be aborted
 
 // The work on one partition of the base.
@@ -85,6 +84,9 @@ static void range_record(const struct range *r, struct kv_rec *rec) {
   *rec = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
 }
 
+// What a record takes in a block: itself and its offset.
+static uint64_t record_bytes(uint32_t klen, uint32_t vlen, bool tomb) { return kv_rec_size(klen, vlen, tomb) + 2; }
+
 static void measure(struct task *t, struct worker *w) {
   struct job *j = (struct job *)t;
   struct range *r = mem_alloc(sizeof(*r));
@@ -95,7 +97,7 @@ static void measure(struct task *t, struct worker *w) {
   range_begin(r, j, w);
   if (range_valid(r)) j->first = wh_key(&r->cursor);
   for (; range_valid(r); wh_next(&r->cursor)) {
-    j->bytes += kv_rec_size(r->cursor.entry->klen, r->cursor.ver->vlen, r->cursor.ver->tomb) + 2;
+    j->bytes += record_bytes(r->cursor.entry->klen, r->cursor.ver->vlen, r->cursor.ver->tomb);
     j->count++;
   }
   mem_free(r);
@@ -103,9 +105,19 @@ static void measure(struct task *t, struct worker *w) {
 
 // ---- what to do
 
-static uint32_t tables_for(uint64_t bytes) {
-  const uint64_t table = (uint64_t)SST_MAX_BLOCKS * BLOCK_PAGE;
+// All sizes here are of blocks before compression: that is what says when a table is full.
+static uint32_t table_pages(const struct compact *c) { return c->build.max_pages ? c->build.max_pages : SST_MAX_BLOCKS; }
+static uint64_t table_bytes(const struct compact *c) { return (uint64_t)table_pages(c) * BLOCK_PAGE; }
+static uint64_t run_bytes(const struct sst *t) { return (uint64_t)t->nr_pages * BLOCK_PAGE; }
+
+static uint32_t tables_for(const struct compact *c, uint64_t bytes) {
+  const uint64_t table = table_bytes(c);
   return (uint32_t)((bytes + table - 1) / table);
+}
+
+// Of so many bytes of runs, what is neither an old version nor a tombstone, about.
+static uint64_t live_bytes(const struct remix *x, uint64_t bytes) {
+  return x->nr_entries ? (uint64_t)((double)bytes * (double)x->nr_keys / (double)x->nr_entries) : 0;
 }
 
 // Bytes that merging the newest `take` runs with the new data will write: what is known to be old versions or tombstones is not written again
@@ -114,21 +126,22 @@ static uint64_t merged_bytes(const struct job *j, uint32_t take) {
   const struct remix *x = old_remix(j);
   if (!x || take == 0) return j->bytes;
   uint64_t sum = 0;
-  for (uint32_t r = x->nr_runs - take; r < x->nr_runs; r++) sum += x->runs[r]->data_size;
-  const uint64_t live = sum / (x->nr_entries ? x->nr_entries : 1) * x->nr_keys;
+  for (uint32_t r = x->nr_runs - take; r < x->nr_runs; r++) sum += run_bytes(x->runs[r]);
+  const uint64_t live = live_bytes(x, sum);
   return j->bytes + (take == x->nr_runs ? live : (sum + live) / 2);
 }
 
 // Equal tables rather than full ones and a rest; the slack is for blocks that do not fill.
-static uint64_t share_for(uint64_t bytes) {
+static uint64_t share_for(const struct compact *c, uint64_t bytes) {
   const uint64_t slack = bytes / 16;
-  const uint32_t nr = tables_for(bytes + slack);
+  const uint32_t nr = tables_for(c, bytes + slack);
   return (bytes + slack) / (nr ? nr : 1);
 }
 
 static void decide(struct job *j) {
+  const struct compact *c = j->c;
   const struct remix *x = old_remix(j);
-  const uint32_t runs = old_runs(j), fresh = tables_for(j->bytes);
+  const uint32_t runs = old_runs(j), fresh = tables_for(c, j->bytes);
   if (j->count == 0) {
     j->kind = COMPACT_KEEP;
     return;
@@ -136,19 +149,18 @@ static void decide(struct job *j) {
   if (!x) {  // writing the new data is all there is to do; tombstones have nothing to hide
     j->kind = fresh > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
     j->cost = j->bytes;
-    j->table_bytes = share_for(j->bytes);
+    j->table_bytes = share_for(c, j->bytes);
     return;
   }
   uint64_t total = 0;
   bool behind = true;
   for (uint32_t r = 0; r < runs; r++) {
-    total += x->runs[r]->data_size;
+    total += run_bytes(x->runs[r]);
     behind = behind && kv_cmp(x->runs[r]->max, j->first) < 0;
   }
-  const uint64_t live = total / (x->nr_entries ? x->nr_entries : 1) * x->nr_keys;
-  const bool garbage = total + j->bytes / 2 > 2 * live + GARBAGE_SLACK;
+  const bool garbage = total + j->bytes / 2 > 2 * live_bytes(x, total) + table_bytes(c) * GARBAGE_SLACK / 100;
 
-  if (behind && total >= (uint64_t)SST_MAX_BLOCKS * BLOCK_PAGE && !garbage) {
+  if (behind && total >= table_bytes(c) && !garbage) {
     j->kind = COMPACT_SPLIT;
     j->append = true;
     j->cost = j->bytes;
@@ -162,7 +174,7 @@ static void decide(struct job *j) {
     j->take = runs;
     for (uint32_t k = 1; k <= runs; k++) {
       const uint64_t written = merged_bytes(j, k);
-      const uint32_t out = tables_for(written);
+      const uint32_t out = tables_for(c, written);
       const bool room = k == runs || runs - k + out < COMPACT_RUNS;
       if (!room || fresh + k <= out) continue;
       const double gain = (double)(fresh + k - out) / (double)written;
@@ -174,10 +186,10 @@ static void decide(struct job *j) {
   }
   if (j->take) {
     const uint64_t written = merged_bytes(j, j->take);
-    j->kind = j->take == runs && tables_for(written) > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
+    j->kind = j->take == runs && tables_for(c, written) > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
     j->cost = written + (j->take == runs ? 0 : x->file_size);
   }
-  j->table_bytes = share_for(merged_bytes(j, j->take));
+  j->table_bytes = share_for(c, merged_bytes(j, j->take));
 }
 
 static int worst_first(const void *a, const void *b) {
@@ -259,6 +271,17 @@ static enum remixdb_status old_next(struct old_stream *o, struct kv_rec *rec) {
   return REMIXDB_NOTFOUND;
 }
 
+// A file stands, but nothing will name it, because it could not be opened: it goes now, or when the store is opened next. Returns why.
+static enum remixdb_status remove_new(const struct compact *c, const char *name, enum remixdb_status why) {
+  struct err_saved saved;
+  err_save(&saved, why);
+  char path[ENV_PATH_MAX];
+  enum remixdb_status s = env_path(path, c->ctx->dir, name);
+  if (s == REMIXDB_OK) s = env_unlink(c->ctx->env, path);
+  (void)s;
+  return err_raise(&saved);
+}
+
 struct table_writer {
   struct job *j;
   struct sst_build *build;
@@ -293,13 +316,9 @@ static enum remixdb_status table_end(struct table_writer *tw) {
     j->nr_tables++;
     return s;
   }
-  // the file stands, but nothing will name it: it goes now, or when the store is opened next
-  struct err_saved why;
-  err_save(&why, s);
-  char name[32], path[ENV_PATH_MAX];
+  char name[32];
   sst_name(name, number);
-  if (env_path(path, c->ctx->dir, name) == REMIXDB_OK && env_unlink(c->ctx->env, path) != REMIXDB_OK) return err_raise(&why);
-  return err_raise(&why);
+  return remove_new(c, name, s);
 }
 
 // A table ends when it has its share, but not for a small rest: that goes in too, as far as a table may grow.
@@ -309,14 +328,16 @@ static bool table_done(const struct table_writer *tw) {
   return sst_build_bytes(tw->build) >= share && tw->expected > tw->seen + share / 4;
 }
 
+static void report(struct table_writer *tw) {
+  tw->since = 0;
+  atomic_fetch_add_explicit(&tw->j->c->progress, (tw->seen - tw->reported) >> PROGRESS_SHIFT, memory_order_relaxed);
+  tw->reported = tw->seen;
+}
+
 static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
   struct compact *c = tw->j->c;
-  tw->seen += rec->klen + rec->vlen;
-  if (++tw->since >= PROGRESS_EVERY) {
-    tw->since = 0;
-    atomic_fetch_add_explicit(&c->progress, (tw->seen - tw->reported) >> PROGRESS_SHIFT, memory_order_relaxed);
-    tw->reported = tw->seen;
-  }
+  tw->seen += record_bytes(rec->klen, rec->vlen, rec->tomb);
+  if (++tw->since >= PROGRESS_EVERY) report(tw);
   if (rec->tomb && tw->drop_tombs) return REMIXDB_OK;
   if (tw->number && table_done(tw)) {
     const enum remixdb_status s = table_end(tw);
@@ -350,6 +371,7 @@ static enum remixdb_status write_merged(struct table_writer *tw, struct range *r
       has_old = s == REMIXDB_OK;
     }
   }
+  report(tw);
   return table_end(tw);
 }
 
@@ -396,6 +418,11 @@ static void build_remix(struct task *t, struct worker *w) {
     atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
     s = remix_open(c->ctx, b.number, runs, nr, &o->remix);
+    if (s != REMIXDB_OK) {
+      char name[32];
+      remix_name(name, b.number);
+      s = remove_new(c, name, s);
+    }
   }
   if (s != REMIXDB_OK) err_save(&o->error, o->status = s);
 }

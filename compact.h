@@ -36,7 +36,7 @@ struct compact {
   const struct sst_ctx *ctx;
   struct epoch *epoch;
   struct workers *workers;
-  struct sst_build_opts build;
+  struct sst_build_opts build;      // max_pages is a table's size in all that is decided here, too
   bool tags;
   size_t memtable_size;             // bytes; of which 1/16 may be handed back
   _Atomic uint64_t next_file;       // the next free file number

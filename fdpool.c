@@ -47,7 +47,8 @@ void fdpool_add(struct fdpool *p, struct fdpool_file *f, const char *path, unsig
   *f = (struct fdpool_file){.pool = p, .path = path, .flags = flags, .fd = -1};
 }
 
-// Takes the descriptor that was unused for the longest time from its file, for the caller to close; -1 when all are in use. The lock is held.
+// Takes the descriptor that was unused for the longest time from its file, for the caller to close; -1 when all are in use. The
+// lock is held.
 static int fdpool_take_unused(struct fdpool *p) {
   struct fdpool_file *const f = p->lru.prev;
   if (f == &p->lru) return -1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bounds the descriptors held for tables. A file that is used is opened on need; when the bound is reached the descriptor unused for the
-// longest time is closed (LRU). A descriptor in use is never closed; when all are in use, one more is opened and closed at once after use
-// (so the bound is passed only by as many as are in use at the same time).
+// Bounds the descriptors held for tables. A file that is used is opened on need; when the bound is reached the descriptor
+// unused for the longest time is closed (LRU). A descriptor in use is never closed; when all are in use, one more is opened and
+// closed at once after use (so the bound is passed only by as many as are in use at the same time).
 // Also when the system refuses (EMFILE, ENFILE): the pool closes an unused one and tries again before it reports the error.
 // Any thread; one short mutex, taken on the way of a disk read only.
 #ifndef FDPOOL_H

@@ -63,12 +63,14 @@ static const char *format_sst_footer_flaw(const struct format_sst_footer *f, uin
   if (f->nr_pages == 0 || f->nr_pages > FORMAT_SST_PAGES_MAX) return "number of pages out of range";
   const uint64_t pages_size = (uint64_t)f->nr_pages * FORMAT_SST_PAGE;
   // each is bounded by the file first, so that no sum below can wrap
-  if (f->data_size > file_size || f->ckb_len > file_size || f->ckb_off > file_size || f->meta_off > file_size || f->meta_len > file_size)
+  if (f->data_size > file_size || f->ckb_len > file_size || f->ckb_off > file_size || f->meta_off > file_size ||
+      f->meta_len > file_size)
     return "a part lies outside of the file";
   if (!zstd && f->data_size != pages_size) return "size of data differs from its pages";
   if (zstd && (f->data_size == 0 || f->data_size > pages_size + f->nr_pages)) return "size of compressed data out of range";
   if (ckb != (f->ckb_len != 0) || f->ckb_off != (ckb ? f->data_size : 0)) return "compressed keys out of place";
-  if (f->meta_off != f->data_size + f->ckb_len || f->meta_off + f->meta_len + FORMAT_SST_FOOTER != file_size) return "metadata out of place";
+  if (f->meta_off != f->data_size + f->ckb_len || f->meta_off + f->meta_len + FORMAT_SST_FOOTER != file_size)
+    return "metadata out of place";
   if (f->min_len > REMIXDB_KV_MAX || f->max_len > REMIXDB_KV_MAX) return "key too long";
   if (f->dict_len > FORMAT_SST_DICT_MAX || f->sizes_len > f->nr_pages * 5u || (!zstd && (f->dict_len || f->sizes_len)))
     return "compression tables out of range";
@@ -80,7 +82,8 @@ static const char *format_sst_footer_flaw(const struct format_sst_footer *f, uin
   return NULL;
 }
 
-enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, const char *path, struct format_sst_footer *f_out) {
+enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, const char *path,
+                                          struct format_sst_footer *f_out) {
   const uint64_t off = file_size - FORMAT_SST_FOOTER;
   if (load64le(p + SST_MAGIC) != FORMAT_SST_MAGIC) return err_corrupt(path, off + SST_MAGIC, "not the end of a table");
   const uint32_t version = load32le(p + SST_VERSION);

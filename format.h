@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fixed parts of the file formats, transcribed once from docs/FORMAT.md: magic numbers, versions, and the codec of a table's footer.
-// Everything is little-endian and goes through load/store functions; no struct is written as it lies in memory.
+// The fixed parts of the file formats, transcribed once from docs/FORMAT.md: magic numbers, versions, and the codec of a
+// table's footer. Everything is little-endian and goes through load/store functions; no struct is written as it lies in
+// memory.
 #ifndef FORMAT_H
 #define FORMAT_H
 
@@ -19,7 +20,8 @@
 #define FORMAT_SST_FLAG_ZSTD 2u                 // data blocks are stored one by one, each behind a head (below)
 #define FORMAT_SST_DICT_MAX (16u << 10)
 
-// A stored block of a compressed table: u64 checksum of all that follows, u8 kind, then the block without its first 8 bytes, raw or as a zstd frame.
+// A stored block of a compressed table: u64 checksum of all that follows, u8 kind, then the block without its first 8 bytes,
+// raw or as a zstd frame.
 #define FORMAT_SST_STORED_HEAD 9u
 #define FORMAT_SST_STORED_SKIP 8u
 enum { FORMAT_SST_STORED_RAW = 0, FORMAT_SST_STORED_ZSTD = 1 };
@@ -40,7 +42,9 @@ struct format_sst_footer {
 static inline uint64_t format_sst_meta_seed(uint64_t number) { return ~number; }
 
 void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f);  // FORMAT_SST_FOOTER bytes
-// Decodes the footer p of a file of file_size bytes, and checks magic, version, checksum and that the parts it names lie one behind the other and fill the
-// file. Whether it is the table that was asked for (number, store_id) is the caller's to check. REMIXDB_CORRUPT, REMIXDB_VERSION (a newer format).
-MUST_CHECK enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, const char *path, struct format_sst_footer *f_out);
+// Decodes the footer p of a file of file_size bytes, and checks magic, version, checksum and that the parts it names lie one
+// behind the other and fill the file. Whether it is the table that was asked for (number, store_id) is the caller's to check.
+// REMIXDB_CORRUPT, REMIXDB_VERSION (a newer format).
+MUST_CHECK enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, const char *path,
+                                                     struct format_sst_footer *f_out);
 #endif

@@ -140,12 +140,6 @@ static inline sst_pos seg_pos(const struct remix *x, const uint8_t *s, uint32_t 
   return sst_advance(x->runs[run], seg_off(ix, s, run), before);
 }
 
-// The bit of a key in the order of the header; 0 for a b that is none (REMIX_BIT_SAME has 15).
-static inline uint32_t remix_bit(struct kref key, uint32_t byte, uint32_t b) {
-  const uint32_t v = byte < key.len ? 0x100u | key.ptr[byte] : 0;
-  return v >> ((8 - b) & 31) & 1;
-}
-
 // ---- finding the segment
 
 static inline struct kref anchor_at(const struct remix_index *ix, uint32_t seg) {
@@ -466,13 +460,13 @@ size_t remix_memory(const struct remix *x) {
 
 // ---- searching within a segment
 
-// The record of entry i. A hold is for one table at a time.
-static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
+// The record of entry i, until the epoch is left: what a search looks at is not pinned. A hold is for one table at a time.
+static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   struct sst *const t = x->runs[run];
   if (h->sst && h->sst != t) sst_hold_drop(h);
   REMIX_COUNT(key_reads);
-  return sst_read(t, seg_pos(x, s, run, i), pin, h, rec_out);
+  return sst_read(t, seg_pos(x, s, run, i), false, h, rec_out);
 }
 
 // Where a key is, or would be, in a segment.
@@ -492,7 +486,7 @@ static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, 
     uint32_t mid = (lo + hi) / 2;
     while (mid > lo && sel[mid] & REMIX_OLD) mid--;  // the newest version stands for all
     struct kv_rec rec;
-    const enum remixdb_status st = entry_read(x, s, mid, per_run, per_run ? &holds[sel[mid] & REMIX_RUN] : holds, &rec);
+    const enum remixdb_status st = entry_read(x, s, mid, per_run ? &holds[sel[mid] & REMIX_RUN] : holds, &rec);
     if (st != REMIXDB_OK) return st;
     REMIX_COUNT(key_compares);
     const int r = kv_cmp(kref(rec.key, rec.klen), key);
@@ -513,21 +507,88 @@ static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, 
   return REMIXDB_OK;
 }
 
+// The key's bits at the discriminating bits of all entries. All of them are taken, without a branch: which of them are asked for is as hard to foresee as
+// the bits themselves.
+static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kref key) {
+  static const uint8_t none[1];
+  const uint8_t *const p = key.len ? key.ptr : none;
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < REMIX_SEG; i++) {
+    const uint32_t d = load16le(dbits + 2 * i), byte = base + (d >> 4);
+    const bool in = byte < key.len;
+    // the leading bit and the byte: 9 bits, of which b counts from the highest; a mark's b is none of them
+    const uint32_t v = (0x100u | p[in ? byte : 0]) & (in ? UINT32_MAX : 0);
+    bits |= (v >> ((8 - (d & 15)) & 31) & 1) << i;
+  }
+  return bits;
+}
+
+#if defined(REMIX_SSE2) && defined(__GNUC__)
+#define REMIX_SSSE3 1
+#include <tmmintrin.h>
+
+// The same when the bits lie in 16 bytes behind the base, as they do for most keys: the bytes are looked up for all entries at once.
+__attribute__((target("ssse3"))) static uint32_t blind_bits_ssse3(const uint8_t *dbits, uint32_t base, struct kref key) {
+  const __m128i iota = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), zero = _mm_setzero_si128();
+  const __m128i weights = _mm_setr_epi8(0, (char)0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0), low = _mm_set1_epi16(15);
+  const uint32_t rest = key.len > base ? key.len - base : 0;
+  // Bytes of the key from `skip` before the base on, without reading beyond it; what the shuffle has no byte for is 0.
+  __m128i window;
+  uint32_t skip;
+  if (rest >= 16) {
+    window = _mm_loadu_si128((const __m128i *)(key.ptr + base));
+    skip = 0;
+  } else if (key.len >= 16) {
+    window = _mm_loadu_si128((const __m128i *)(key.ptr + key.len - 16));
+    skip = 16 - rest;
+  } else {
+    uint64_t lo = 0, hi = 0;
+    if (key.len >= 8) {
+      lo = load64le(key.ptr);
+      if (key.len > 8) hi = load64le(key.ptr + key.len - 8) >> 8 * (16 - key.len);
+    } else {
+      for (uint32_t i = key.len; i > 0; i--) lo = lo << 8 | key.ptr[i - 1];
+    }
+    window = _mm_set_epi64x((long long)hi, (long long)lo);
+    skip = base < 16 ? base : 16;
+  }
+  window = _mm_shuffle_epi8(window, _mm_add_epi8(iota, _mm_set1_epi8((char)(0x70 + skip))));
+  const __m128i end = _mm_set1_epi8((char)(rest < 16 ? rest : 16));
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < REMIX_SEG; i += 16) {
+    const __m128i d0 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i)), d1 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i + 16));
+    const __m128i byte = _mm_packus_epi16(_mm_srli_epi16(d0, 4), _mm_srli_epi16(d1, 4));
+    const __m128i b = _mm_packus_epi16(_mm_and_si128(d0, low), _mm_and_si128(d1, low));
+    const __m128i clear = _mm_cmpeq_epi8(_mm_and_si128(_mm_shuffle_epi8(window, byte), _mm_shuffle_epi8(weights, b)), zero);
+    const __m128i in = _mm_and_si128(_mm_cmpeq_epi8(b, zero), _mm_cmpgt_epi8(end, byte));
+    bits |= (((uint32_t)_mm_movemask_epi8(clear) ^ 0xFFFF) | (uint32_t)_mm_movemask_epi8(in)) << i;
+  }
+  return bits;
+}
+#endif
+
 // The entry that the blind trie of the segment leads the key to: no other entry shares more leading bits with it.
 static inline uint32_t blind_candidate(const uint8_t *dbits, uint32_t nr, uint32_t base, struct kref key) {
+  uint32_t zeros;
+#if defined(REMIX_SSSE3)
+  if (likely(__builtin_cpu_supports("ssse3") && (set_lt16(dbits, 16 << 4) | set_eq16(dbits, REMIX_BIT_SAME)) == UINT32_MAX))
+    zeros = ~blind_bits_ssse3(dbits, base, key);
+  else
+#endif
+    zeros = ~blind_bits(dbits, base, key);
+  zeros &= set_below(nr);
   uint32_t cand = 0, i = 1;
-  while (i < nr) {
-    const uint32_t d = load16le(dbits + 2 * i);
-    if (remix_bit(key, base + (d >> 4), d & 15)) {
-      cand = i++;
-    } else {
-      // All entries up to the next smaller bit share the 1 that the key has not.
-      const uint32_t m = set_lt16(dbits, d) & set_above(i);
-      if (m == 0) break;
-      i = set_first(m);
-    }
+  for (;;) {
+    // Where the key has the 1 the entry is the better candidate, and the next one is asked.
+    const uint32_t m = zeros & set_above(i - 1);
+    const uint32_t zero = m ? set_first(m) : nr;
+    if (zero > i) cand = zero - 1;
+    if (m == 0) return cand;
+    // Where it has the 0, all entries up to the next smaller bit have the 1 that it has not.
+    const uint32_t less = set_lt16(dbits, load16le(dbits + 2 * zero)) & set_above(zero) & set_below(nr);
+    if (less == 0) return cand;
+    i = set_first(less);
   }
-  return cand;
 }
 
 // A blind search (Ferguson, "Bit-Tree", 1992; Ferragina and Grossi, "The String B-tree", 1999): the trie gives the one candidate; its key is read, and the
@@ -539,7 +600,7 @@ static enum remixdb_status spot_find(const struct remix *x, const uint8_t *s, st
   const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
   struct sst_hold *const h = per_run ? &holds[s[ix->lay.sel + cand] & REMIX_RUN] : holds;
-  const enum remixdb_status st = entry_read(x, s, cand, per_run, h, &out->rec);
+  const enum remixdb_status st = entry_read(x, s, cand, h, &out->rec);
   if (st != REMIXDB_OK) return st;
 
   REMIX_COUNT(key_compares);
@@ -590,7 +651,7 @@ enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, s
   }
   uint32_t m = set_eq8(s, 0xFF, remix_tag(hash)) & ~seg_old(s + ix->lay.sel) & set_below(seg_nr(ix, s));
   for (; m; m &= m - 1) {
-    const enum remixdb_status st = entry_read(x, s, set_first(m), false, h, rec_out);
+    const enum remixdb_status st = entry_read(x, s, set_first(m), h, rec_out);
     if (unlikely(st != REMIXDB_OK)) return st;
     REMIX_COUNT(key_compares);
     if (likely(kv_eq(kref(rec_out->key, rec_out->klen), key))) return REMIXDB_OK;
@@ -654,17 +715,12 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
   c->sel = s + ix->lay.sel;
 }
 
-// Stands at entry `at` (< its count) of segment seg, with the positions of all runs there.
+// Stands at entry `at` (< its count) of segment seg. The runs' positions follow from that and are worked out when they are asked for, so that a seek, and the
+// steps before a run's first record is wanted, cost nothing per run.
 static void cursor_stand(struct remix_cursor *c, uint32_t seg, uint32_t at) {
-  const struct remix *const x = c->x;
-  const struct remix_index *const ix = x->index;
-  const uint8_t *const s = seg_at(ix, seg);
   cursor_seg(c, seg);
   c->at = at;
-  if (at == 0)
-    for (uint32_t r = 0; r < x->nr_runs; r++) c->pos[r] = seg_off(ix, s, r);
-  else
-    for (uint32_t r = 0; r < x->nr_runs; r++) c->pos[r] = seg_pos(x, s, r, at);
+  for (uint32_t r = 0; r < c->x->nr_runs; r++) c->pos[r] = REMIX_POS_NONE;
 }
 
 static inline void cursor_ahead_reset(struct remix_cursor *c) {
@@ -740,9 +796,9 @@ void remix_next(struct remix_cursor *c) {
   const struct remix *const x = c->x;
   do {
     const uint32_t run = c->sel[c->at] & REMIX_RUN;
-    c->pos[run] = sst_advance(x->runs[run], c->pos[run], 1);
+    if (c->pos[run] != REMIX_POS_NONE) c->pos[run] = sst_advance(x->runs[run], c->pos[run], 1);
     if (++c->at == c->nr) {
-      // The next segment's cursor offsets are what the positions are already (R4).
+      // The positions are what the next segment's cursor offsets say (R4).
       if (c->seg + 1 == x->nr_segs) {
         cursor_end(c);
         return;
@@ -754,7 +810,6 @@ void remix_next(struct remix_cursor *c) {
 }
 
 void remix_prev(struct remix_cursor *c) {
-  const struct remix *const x = c->x;
   cursor_ahead_reset(c);
   if (c->at == 0) {
     if (c->seg == 0) {
@@ -767,10 +822,8 @@ void remix_prev(struct remix_cursor *c) {
   do {
     c->at--;
     const uint32_t run = c->sel[c->at] & REMIX_RUN;
-    if (sst_pos_idx(c->pos[run]) > 0)
-      c->pos[run]--;
-    else
-      c->pos[run] = seg_pos(x, seg_at(x->index, c->seg), run, c->at);
+    // Back over the border of a block there is nothing to step by.
+    if (c->pos[run] != REMIX_POS_NONE) c->pos[run] = sst_pos_idx(c->pos[run]) > 0 ? c->pos[run] - 1 : REMIX_POS_NONE;
   } while (c->at > 0 && c->sel[c->at] & REMIX_OLD);
 }
 
@@ -790,7 +843,8 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   const uint32_t run = c->sel[c->at] & REMIX_RUN;
   struct sst *const t = c->x->runs[run];
   struct sst_hold *const h = &c->holds[run];
-  const sst_pos pos = c->pos[run];
+  sst_pos pos = c->pos[run];
+  if (unlikely(pos == REMIX_POS_NONE)) c->pos[run] = pos = seg_pos(c->x, seg_at(c->x->index, c->seg), run, c->at);
   if (c->queue && h->sst && h->block != sst_pos_block(pos)) cursor_ahead(c, t, sst_pos_block(pos), h);
   return sst_read(t, pos, true, h, rec_out);
 }

@@ -62,6 +62,8 @@ size_t remix_memory(const struct remix *x);
 // holds until the epoch is left or h is used again.
 MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out);
 
+#define REMIX_POS_NONE UINT32_MAX  // no position: they have 24 bits
+
 // A position in the view. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix must stay alive. One thread.
 // All calls below must be made inside an epoch but for valid/tomb.
 struct remix_cursor {
@@ -69,7 +71,7 @@ struct remix_cursor {
   uint32_t seg, at;          // entry `at` of segment `seg`; seg == nr_segs: not valid
   uint32_t nr;               // entries of the segment
   uint32_t cap;              // runs there is room for
-  sst_pos *pos;              // per run: position of its next record at or after the entry
+  sst_pos *pos;              // per run: position of its next record at or after the entry, or REMIX_POS_NONE: not worked out yet
   struct sst_hold *holds;    // per run
   const uint8_t *sel;        // the segment's selectors
   struct blkio_queue *queue; // for read-ahead; NULL: none

@@ -8,7 +8,8 @@
 #include "ckb.h"
 #include "format.h"
 
-_Static_assert(BLOCK_PAGE == FORMAT_SST_PAGE && SST_PAGES_MAX == FORMAT_SST_PAGES_MAX && BLOCK_RECORDS_MAX == FORMAT_SST_BLOCK_RECORDS,
+_Static_assert(BLOCK_PAGE == FORMAT_SST_PAGE && SST_PAGES_MAX == FORMAT_SST_PAGES_MAX &&
+                   BLOCK_RECORDS_MAX == FORMAT_SST_BLOCK_RECORDS,
                "one set of limits");
 _Static_assert(BLOCK_PAGE == CACHE_PAGE && BLOCK_PAGES_MAX == CACHE_BLOCK_PAGES, "a block fits a frame");
 _Static_assert(BLKIO_ALIGN == FORMAT_SST_ALIGN, "aligned reads do not pass the end of a file");
@@ -20,8 +21,9 @@ _Static_assert(BLKIO_ALIGN == FORMAT_SST_ALIGN, "aligned reads do not pass the e
 
 static uint64_t sst_align_down(uint64_t n) { return n & ~(uint64_t)(BLKIO_ALIGN - 1); }
 
-// ---- scratch: what a miss and a read-ahead need for a moment. A decompression context is expensive to make, so a few are kept, for all tables of the process,
-// in slots that are emptied by the exchange that takes them; they go with the last table.
+// ---- scratch: what a miss and a read-ahead need for a moment. A decompression context is expensive to make, so a few are
+// kept, for all tables of the process, in slots that are emptied by the exchange that takes them; they go with the last
+// table.
 
 struct sst_scratch {
   ZSTD_DCtx *zstd;   // NULL until needed
@@ -54,7 +56,8 @@ static struct sst_scratch *sst_scratch_take(void) {
 static void sst_scratch_give(struct sst_scratch *x) {
   for (uint32_t i = 0; i < SST_SCRATCH_NR; i++) {
     struct sst_scratch *none = NULL;
-    if (atomic_compare_exchange_strong_explicit(&sst_scratch_slots[i], &none, x, memory_order_release, memory_order_relaxed)) return;
+    if (atomic_compare_exchange_strong_explicit(&sst_scratch_slots[i], &none, x, memory_order_release, memory_order_relaxed))
+      return;
   }
   sst_scratch_free(x);
 }
@@ -94,7 +97,7 @@ size_t sst_memory(const struct sst *t) {
 }
 
 static void sst_free(struct sst *t) {
-  if (t->cache.cache) cache_table_fini(&t->cache);
+  cache_table_fini(&t->cache);
   if (t->file.pool) fdpool_remove(&t->file);
   mem_free(t->nr_recs);
   mem_free(t->offs);
@@ -130,7 +133,8 @@ static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, con
     uint32_t size;
     p = kv_varint_get(p, end, &size);
     // stored raw it is one byte longer than a plain block, the kind
-    if (!p || size <= FORMAT_SST_STORED_HEAD || size > pages * BLOCK_PAGE + 1) return err_corrupt(t->path, off, "stored size of block %u", block);
+    if (!p || size <= FORMAT_SST_STORED_HEAD || size > pages * BLOCK_PAGE + 1)
+      return err_corrupt(t->path, off, "stored size of block %u", block);
     for (uint32_t i = 0; i < pages; i++) t->offs[block + i] = at;
     at += size;
     block += pages;
@@ -246,10 +250,9 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
   if (s != REMIXDB_OK) goto out;
   s = sst_load_meta(t, fd);
   fdpool_release(&t->file);
-  if (s == REMIXDB_OK && ctx->cache) s = cache_table_init(&t->cache, ctx->cache, t->nr_pages, number);
+  if (s == REMIXDB_OK) s = cache_table_init(&t->cache, ctx->cache, t->nr_pages, number);
 out:
   if (s != REMIXDB_OK) {
-    if (t->cache.cache && !t->cache.slots) t->cache.cache = NULL;  // its init failed
     sst_free(t);
     return s;
   }
@@ -270,15 +273,17 @@ void sst_unref(struct sst *t) {
 
 // ---- blocks
 
-static inline uint64_t sst_block_off(const struct sst *t, uint32_t block) { return t->offs ? t->offs[block] : (uint64_t)block * BLOCK_PAGE; }
+static inline uint64_t sst_block_off(const struct sst *t, uint32_t block) {
+  return t->offs ? t->offs[block] : (uint64_t)block * BLOCK_PAGE;
+}
 
 static inline uint32_t sst_block_stored(const struct sst *t, uint32_t block, uint32_t pages) {
   return t->offs ? (uint32_t)(t->offs[block + pages] - t->offs[block]) : pages * BLOCK_PAGE;
 }
 
 // Makes the block in buf of what is stored. The checksum is looked at before anything else is made of the bytes.
-static enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored, uint32_t len, ZSTD_DCtx **zstd,
-                                      uint8_t *buf) {
+static enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored, uint32_t len,
+                                      ZSTD_DCtx **zstd, uint8_t *buf) {
   const uint64_t off = sst_block_off(t, block);
   if (unlikely(load64le(stored) != hash64_seed(stored + 8, len - 8, block_seed(t->number, block))))
     return err_corrupt(t->path, off, "checksum of block %u", block);
@@ -340,27 +345,9 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
   return s;
 }
 
-// Without a cache: into the hold's own memory.
-static enum remixdb_status sst_load_own(struct sst *t, uint32_t block, uint32_t pages, struct cache_block *cb) {
-  const uint32_t size = pages * BLOCK_PAGE;
-  cb->data = NULL;
-  cb->frame = 0;
-  if (cb->own_size < size) {
-    mem_free(cb->own);
-    cb->own_size = 0;
-    cb->own = mem_alloc_aligned(BLKIO_ALIGN, size);
-    if (!cb->own) return REMIXDB_NOMEM;
-    cb->own_size = size;
-  }
-  const enum remixdb_status s = sst_load(t, block, pages, cb->own);
-  if (s == REMIXDB_OK) cb->data = cb->own;
-  return s;
-}
-
 static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, struct sst_hold *h) {
   const uint32_t pages = sst_block_pages(t, block);
-  const enum remixdb_status s =
-      t->cache.cache ? cache_get(&t->cache, block, pages, sst_load, t, &h->cb) : sst_load_own(t, block, pages, &h->cb);
+  const enum remixdb_status s = cache_get(&t->cache, block, pages, sst_load, t, &h->cb);
   if (s == REMIXDB_OK) {
     h->sst = t;
     h->number = t->number;
@@ -373,7 +360,8 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
   const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   assert(block < t->nr_pages && idx < t->nr_recs[block]);
   const bool same = h->sst == t && h->block == block && h->number == t->number && h->cb.data;
-  // A frame that is not pinned may be another block's by now, if the epoch is another: only a pinned one and own memory are good without a look.
+  // A frame that is not pinned may be another block's by now, if the epoch is another: only a pinned one and own memory are
+  // good without a look.
   if (!same || !(h->cb.pinned || h->cb.frame == 0)) {
     if (unlikely(h->cb.pinned)) sst_hold_drop(h);
     h->cb.data = NULL;
@@ -504,7 +492,8 @@ static enum remixdb_status sst_window_init(struct sst_window *w, uint64_t start,
   return w->buf ? REMIXDB_OK : REMIXDB_NOMEM;
 }
 
-static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t off, uint32_t len) {
+static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t off,
+                                           uint32_t len) {
   const uint64_t lo = sst_align_down(off);
   size_t keep = 0;
   if (lo >= w->lo && lo <= w->hi) {
@@ -541,8 +530,8 @@ static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, 
 }
 
 // *p_out: bytes [off, off + len) of the file, until the next call. len <= 65 KB, within the part.
-static inline enum remixdb_status sst_window_get(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t off, uint32_t len,
-                                                 const uint8_t **p_out) {
+static inline enum remixdb_status sst_window_get(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t off,
+                                                 uint32_t len, const uint8_t **p_out) {
   if (unlikely(off < w->lo || off + len > w->hi)) {
     const enum remixdb_status s = sst_window_fill(w, t, q, off, len);
     if (s != REMIXDB_OK) return s;

@@ -9,9 +9,9 @@
 #include "ckb.h"
 #include "format.h"
 
-#define SST_BUILD_SAMPLES (1u << 20)    // bytes of blocks that a dictionary is trained on
-#define SST_BUILD_SAMPLES_NR (SST_BUILD_SAMPLES / BLOCK_PAGE + 1)
-#define SST_BUILD_DICT_PART 32u         // a dictionary is at most this part of its samples: it must not cost more than it saves
+#define SST_BUILD_GATHER (1u << 20)     // bytes of blocks that wait for the dictionary
+#define SST_BUILD_SAMPLES 64u           // pages of them to train on: four times as many take three times as long, for 1 % of size
+#define SST_BUILD_DICT_PART 32u         // it is at most this part of what was gathered: it must not cost more than it saves
 #define SST_BUILD_DICT_MIN 1024u
 
 struct sst_build {
@@ -35,11 +35,10 @@ struct sst_build {
   ZSTD_CDict *zdict;
   uint8_t *dict;               // FORMAT_SST_DICT_MAX
   uint32_t dict_len;
-  uint8_t *samples;            // the first blocks, until there are enough of them to train with
-  size_t samples_len;
-  size_t *sample_sizes;
-  uint32_t nr_samples;
-  bool sampling;
+  uint8_t *gathered;           // the first blocks, until there are enough of them to train with
+  size_t gathered_len;
+  bool gathering;
+  uint8_t *samples;            // SST_BUILD_SAMPLES pages
   uint8_t *packed;             // head and frame of one block
 };
 
@@ -52,10 +51,10 @@ static void sst_build_fail(struct sst_build *b, enum remixdb_status s) {
 static enum remixdb_status sst_build_create_zstd(struct sst_build *b) {
   b->stored = mem_alloc(SST_PAGES_MAX * sizeof(*b->stored));
   b->dict = mem_alloc(FORMAT_SST_DICT_MAX);
-  b->samples = mem_alloc(SST_BUILD_SAMPLES + BLOCK_PAGES_MAX * BLOCK_PAGE);
-  b->sample_sizes = mem_alloc(SST_BUILD_SAMPLES_NR * sizeof(*b->sample_sizes));
+  b->gathered = mem_alloc(SST_BUILD_GATHER + BLOCK_PAGES_MAX * BLOCK_PAGE);
+  b->samples = mem_alloc(SST_BUILD_SAMPLES * BLOCK_PAGE);
   b->packed = mem_alloc(FORMAT_SST_STORED_HEAD + BLOCK_PAGES_MAX * BLOCK_PAGE);
-  if (!b->stored || !b->dict || !b->samples || !b->sample_sizes || !b->packed) return REMIXDB_NOMEM;
+  if (!b->stored || !b->dict || !b->gathered || !b->samples || !b->packed) return REMIXDB_NOMEM;
   b->zstd = ZSTD_createCCtx();
   if (!b->zstd) return err_set(REMIXDB_NOMEM, "no memory for compression");
   // which dictionary it is, the table knows; an unknown level is cut to the range by zstd itself
@@ -65,7 +64,8 @@ static enum remixdb_status sst_build_create_zstd(struct sst_build *b) {
   return REMIXDB_OK;
 }
 
-enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst_build_opts *o, struct blkio_queue *q, struct sst_build **out) {
+enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst_build_opts *o, struct blkio_queue *q,
+                                     struct sst_build **out) {
   *out = NULL;
   struct sst_build *const b = mem_calloc(1, sizeof(*b));
   if (!b) return REMIXDB_NOMEM;
@@ -121,8 +121,8 @@ void sst_build_destroy(struct sst_build *b) {
   mem_free(b->nr_recs);
   mem_free(b->stored);
   mem_free(b->dict);
+  mem_free(b->gathered);
   mem_free(b->samples);
-  mem_free(b->sample_sizes);
   mem_free(b->packed);
   mem_free(b);
 }
@@ -138,9 +138,8 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   b->block.count = 0;
   b->block.used = 0;
   b->dict_len = 0;
-  b->samples_len = 0;
-  b->nr_samples = 0;
-  b->sampling = b->opts.compression != REMIXDB_COMPRESSION_NONE;
+  b->gathered_len = 0;
+  b->gathering = b->opts.compression != REMIXDB_COMPRESSION_NONE;
   ckb_build_init(&b->ckb, number);
   if (b->zdict) {
     (void)ZSTD_CCtx_refCDict(b->zstd, NULL);
@@ -168,7 +167,8 @@ static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *bl
   uint8_t *const p = b->packed, *const dst = p + FORMAT_SST_STORED_HEAD;
   size_t n = ZSTD_compress2(b->zstd, dst, len - 1, src, len);
   if (ZSTD_isError(n)) {
-    if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation) return err_set(REMIXDB_NOMEM, "%s: no memory for compression", b->path);
+    if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
+      return err_set(REMIXDB_NOMEM, "%s: no memory for compression", b->path);
     p[8] = FORMAT_SST_STORED_RAW;
     memcpy(dst, src, len);
     n = len;
@@ -182,30 +182,39 @@ static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *bl
   return REMIXDB_OK;
 }
 
-// Ends the sampling: trains (a table too small or too random for a dictionary goes without), then writes what waited.
+// Trains on pages spread over what was gathered. A table too small or too random for a dictionary goes without.
 static enum remixdb_status sst_build_train(struct sst_build *b) {
-  b->sampling = false;
-  size_t cap = b->samples_len / SST_BUILD_DICT_PART;
+  size_t cap = b->gathered_len / SST_BUILD_DICT_PART;
   if (cap > FORMAT_SST_DICT_MAX) cap = FORMAT_SST_DICT_MAX;
-  if (cap >= SST_BUILD_DICT_MIN) {
-    const size_t n = ZDICT_trainFromBuffer(b->dict, cap, b->samples, b->sample_sizes, b->nr_samples);
-    if (!ZDICT_isError(n) && n > 0) {
-      b->zdict = ZSTD_createCDict(b->dict, n, b->opts.level);
-      if (!b->zdict) return err_set(REMIXDB_NOMEM, "%s: no memory for a dictionary", b->path);
-      const size_t r = ZSTD_CCtx_refCDict(b->zstd, b->zdict);
-      if (ZSTD_isError(r)) return err_set(REMIXDB_NOMEM, "%s: dictionary: %s", b->path, ZSTD_getErrorName(r));
-      b->dict_len = (uint32_t)n;
-    }
+  if (cap < SST_BUILD_DICT_MIN) return REMIXDB_OK;
+  const size_t pages = b->gathered_len / BLOCK_PAGE;
+  const size_t nr = pages < SST_BUILD_SAMPLES ? pages : SST_BUILD_SAMPLES;
+  size_t sizes[SST_BUILD_SAMPLES];
+  for (size_t i = 0; i < nr; i++) {
+    memcpy(b->samples + i * BLOCK_PAGE, b->gathered + i * pages / nr * BLOCK_PAGE, BLOCK_PAGE);
+    sizes[i] = BLOCK_PAGE;
   }
-  const uint8_t *p = b->samples;
-  uint32_t number = 0;
-  for (uint32_t i = 0; i < b->nr_samples; i++) {
-    const enum remixdb_status s = sst_build_pack(b, p, number);
-    if (s != REMIXDB_OK) return s;
-    number += p[8];
-    p += b->sample_sizes[i];
-  }
+  const size_t n = ZDICT_trainFromBuffer(b->dict, cap, b->samples, sizes, (unsigned)nr);
+  if (ZDICT_isError(n) || n == 0) return REMIXDB_OK;
+  b->zdict = ZSTD_createCDict(b->dict, n, b->opts.level);
+  if (!b->zdict) return err_set(REMIXDB_NOMEM, "%s: no memory for a dictionary", b->path);
+  const size_t r = ZSTD_CCtx_refCDict(b->zstd, b->zdict);
+  if (ZSTD_isError(r)) return err_set(REMIXDB_NOMEM, "%s: dictionary: %s", b->path, ZSTD_getErrorName(r));
+  b->dict_len = (uint32_t)n;
   return REMIXDB_OK;
+}
+
+// Ends the gathering: trains, then writes what waited.
+static enum remixdb_status sst_build_put_gathered(struct sst_build *b) {
+  b->gathering = false;
+  enum remixdb_status s = sst_build_train(b);
+  uint32_t number = 0;
+  while (s == REMIXDB_OK && (size_t)number * BLOCK_PAGE < b->gathered_len) {
+    const uint8_t *const p = b->gathered + (size_t)number * BLOCK_PAGE;
+    s = sst_build_pack(b, p, number);
+    number += p[8];
+  }
+  return s;
 }
 
 static enum remixdb_status sst_build_close_block(struct sst_build *b) {
@@ -222,12 +231,12 @@ static enum remixdb_status sst_build_close_block(struct sst_build *b) {
   b->max_len = last.klen;
 
   const size_t size = (size_t)pages * BLOCK_PAGE;
-  if (b->sampling) {
-    memcpy(b->samples + b->samples_len, buf, size);
-    memset(b->samples + b->samples_len, 0, FORMAT_SST_STORED_SKIP);  // the checksum is not stored, and would be noise in the training
-    b->sample_sizes[b->nr_samples++] = size;
-    b->samples_len += size;
-    return b->samples_len >= SST_BUILD_SAMPLES ? sst_build_train(b) : REMIXDB_OK;
+  if (b->gathering) {
+    memcpy(b->gathered + b->gathered_len, buf, size);
+    // the checksum is not stored, and would be noise in the training
+    memset(b->gathered + b->gathered_len, 0, FORMAT_SST_STORED_SKIP);
+    b->gathered_len += size;
+    return b->gathered_len >= SST_BUILD_GATHER ? sst_build_put_gathered(b) : REMIXDB_OK;
   }
   if (b->opts.compression != REMIXDB_COMPRESSION_NONE) return sst_build_pack(b, buf, number);
   blkio_writer_put(b->writer, buf, size);
@@ -283,7 +292,8 @@ uint64_t sst_build_count(const struct sst_build *b) { return b->nr_records; }
 // Metadata and footer, behind all else.
 static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data_size) {
   const bool zstd = b->opts.compression != REMIXDB_COMPRESSION_NONE;
-  const size_t cap = (size_t)b->nr_pages + b->min_len + b->max_len + b->dict_len + (zstd ? (size_t)b->nr_pages * 5 : 0) + FORMAT_SST_ALIGN;
+  const size_t cap =
+      (size_t)b->nr_pages + b->min_len + b->max_len + b->dict_len + (zstd ? (size_t)b->nr_pages * 5 : 0) + FORMAT_SST_ALIGN;
   uint8_t *const meta = mem_calloc(1, cap + FORMAT_SST_FOOTER);
   if (!meta) return REMIXDB_NOMEM;
   uint8_t *p = meta;
@@ -335,7 +345,7 @@ enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out) {
   enum remixdb_status s = b->error.status;
   if (s == REMIXDB_OK && b->nr_records == 0) s = err_set(REMIXDB_INVALID, "%s: a table without records", b->path);
   if (s == REMIXDB_OK) s = sst_build_close_block(b);
-  if (s == REMIXDB_OK && b->sampling) s = sst_build_train(b);
+  if (s == REMIXDB_OK && b->gathering) s = sst_build_put_gathered(b);
   if (s == REMIXDB_OK) {
     const uint64_t data_size = blkio_writer_offset(b->writer);
     if (b->opts.ckeys) {

@@ -18,8 +18,10 @@
 static const char version_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define VERSION_FORMAT 1u
 #define VERSION_HEAD 56u
+#define VERSION_NEXT 32u
 #define VERSION_PART 16u
 #define VERSION_SIZE_MAX (256u << 20)
+#define VERSION_NUMBER_MAX ((uint64_t)1 << 46)  // of files; they count up, so that this is never reached
 
 // ---- partitions
 
@@ -138,6 +140,7 @@ enum remixdb_status version_peek(struct env *env, const char *dir, uint64_t *sto
 }
 
 static enum remixdb_status load_part(const struct sst_ctx *ctx, const char *path, const uint8_t *buf, size_t end, size_t *at, struct part **out) {
+  const uint64_t next_file = load64le(buf + VERSION_NEXT);
   if (end - *at < VERSION_PART) return err_corrupt(path, *at, "a partition is cut short");
   const uint8_t *p = buf + *at;
   const uint32_t alen = load32le(p), nr = load32le(p + 4);
@@ -147,6 +150,10 @@ static enum remixdb_status load_part(const struct sst_ctx *ctx, const char *path
     return err_corrupt(path, *at, "a partition of %u tables and an anchor of %u bytes cannot be", nr, alen);
   const struct kref anchor = kref(p + VERSION_PART, alen);
   const uint8_t *numbers = p + VERSION_PART + alen;
+  // a file written later would take the place of one with a number that is said to be free
+  bool used = remix_number < next_file;
+  for (uint32_t i = 0; i < nr; i++) used = used && load64le(numbers + 8 * (size_t)i) < next_file;
+  if (!used) return err_corrupt(path, *at, "names a file that number %llu and up are free for", (unsigned long long)next_file);
   *at += VERSION_PART + alen + (size_t)nr * 8;
 
   struct sst *runs[REMIX_RUNS_MAX];
@@ -160,6 +167,19 @@ static enum remixdb_status load_part(const struct sst_ctx *ctx, const char *path
   return part_create(anchor, remix, out);
 }
 
+// V2
+static enum remixdb_status check_ranges(const char *path, struct part *const *parts, uint32_t nr) {
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct remix *x = parts[i]->remix;
+    for (uint32_t r = 0; x && r < x->nr_runs; r++) {
+      const struct sst *t = x->runs[r];
+      if (kv_cmp(t->min, part_anchor(parts[i])) < 0 || (i + 1 < nr && kv_cmp(t->max, part_anchor(parts[i + 1])) >= 0))
+        return err_corrupt(path, VERSION_HEAD, "table %llu has keys outside of its partition", (unsigned long long)t->number);
+    }
+  }
+  return REMIXDB_OK;
+}
+
 enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out) {
   char path[ENV_PATH_MAX];
   uint8_t *buf;
@@ -171,6 +191,7 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out
   struct part **parts = NULL;
   uint32_t got = 0;
   if (nr == 0 || nr > (end - VERSION_HEAD) / VERSION_PART) s = err_corrupt(path, 12, "%u partitions cannot be", nr);
+  else if (load64le(buf + VERSION_NEXT) > VERSION_NUMBER_MAX) s = err_corrupt(path, VERSION_NEXT, "file numbers have run out");
   else if (!(parts = mem_calloc(nr, sizeof(*parts)))) s = REMIXDB_NOMEM;
   size_t at = VERSION_HEAD;
   while (s == REMIXDB_OK && got < nr) {
@@ -181,6 +202,7 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out
     if (!in_order) s = err_corrupt(path, from, "anchors do not ascend");
   }
   if (s == REMIXDB_OK && at != end) s = err_corrupt(path, at, "%zu bytes too many", end - at);
+  if (s == REMIXDB_OK) s = check_ranges(path, parts, nr);
   if (s != REMIXDB_OK) {
     for (uint32_t i = 0; i < got; i++) part_unref(parts[i]);
     goto out;
@@ -189,7 +211,7 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out
   if ((s = version_create(parts, nr, &v)) != REMIXDB_OK) goto out;
   v->store_id = load64le(buf + 16);
   v->number = load64le(buf + 24);
-  v->next_file = load64le(buf + 32);
+  v->next_file = load64le(buf + VERSION_NEXT);
   v->log_gen = load64le(buf + 40);
   v->log_seq = load64le(buf + 48);
   *out = v;
@@ -212,7 +234,7 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
   store32le(buf + 12, v->nr_parts);
   store64le(buf + 16, v->store_id);
   store64le(buf + 24, v->number);
-  store64le(buf + 32, v->next_file);
+  store64le(buf + VERSION_NEXT, v->next_file);
   store64le(buf + 40, v->log_gen);
   store64le(buf + 48, v->log_seq);
   uint8_t *p = buf + VERSION_HEAD;
@@ -241,27 +263,35 @@ static int cmp_u64(const void *a, const void *b) {
 
 struct cleaning {
   const struct sst_ctx *ctx;
-  uint64_t *named;   // file numbers in use, ascending
+  uint64_t *named;   // keys of the files in use (file_key), ascending
   size_t nr_named;
   char (*names)[32]; // files to remove
   size_t nr_names, cap;
   enum remixdb_status status;
 };
 
-// "NUMBER.sst" or "NUMBER.remix": its number; else false.
-static bool file_number(const char *name, uint64_t *out) {
-  char *end;
-  if (name[0] < '0' || name[0] > '9' || strlen(name) > 31) return false;
-  *out = strtoull(name, &end, 10);
-  return strcmp(end, ".sst") == 0 || strcmp(end, ".remix") == 0;
+// What tells a table's or REMIX's file from all others in one number.
+static uint64_t file_key(uint64_t number, bool remix) { return number << 1 | remix; }
+
+// Whether a table or REMIX has this name, and only this; else it is not of the store.
+static bool file_of_name(const char *name, uint64_t *key_out) {
+  if (name[0] < '0' || name[0] > '9') return false;
+  const uint64_t number = strtoull(name, NULL, 10);
+  if (number >> 62) return false;
+  char sst[32], remix[32];
+  sst_name(sst, number);
+  remix_name(remix, number);
+  const bool is_remix = strcmp(name, remix) == 0;
+  *key_out = file_key(number, is_remix);
+  return is_remix || strcmp(name, sst) == 0;
 }
 
 static bool clean_look(void *arg, const char *name) {
   struct cleaning *c = arg;
-  uint64_t number;
+  uint64_t key;
   const bool temporary = strcmp(name, VERSION_FILE ".tmp") == 0;
-  if (!temporary && !file_number(name, &number)) return true;
-  if (!temporary && bsearch(&number, c->named, c->nr_named, sizeof(number), cmp_u64)) return true;
+  if (!temporary && !file_of_name(name, &key)) return true;
+  if (!temporary && bsearch(&key, c->named, c->nr_named, sizeof(key), cmp_u64)) return true;
   if (c->nr_names == c->cap) {
     const size_t cap = c->cap ? c->cap * 2 : 64;
     void *names = mem_realloc(c->names, cap * sizeof(c->names[0]));
@@ -285,8 +315,8 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     const struct remix *x = v->parts[i]->remix;
     if (!x) continue;
-    c.named[c.nr_named++] = x->number;
-    for (uint32_t r = 0; r < x->nr_runs; r++) c.named[c.nr_named++] = x->runs[r]->number;
+    c.named[c.nr_named++] = file_key(x->number, true);
+    for (uint32_t r = 0; r < x->nr_runs; r++) c.named[c.nr_named++] = file_key(x->runs[r]->number, false);
   }
   qsort(c.named, c.nr_named, sizeof(uint64_t), cmp_u64);
   s = env_list(ctx->env, ctx->dir, clean_look, &c);

@@ -613,13 +613,15 @@ uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen,
   return ++w->seq;
 }
 
-// Called with the lock held; gives it back. Each buffer filled is sealed by some wal_begin, whose wal_end comes here, so one
-// write each is enough and no thread is kept writing for others.
+// Called with the lock held; gives it back. Writes what is sealed by now and nobody writes: this call's share, and at most what
+// a call that failed has left. What others seal meanwhile is theirs, so that no thread is kept writing for them.
 static void wal_end_slow(struct wal *w) {
   w->end_work = false;
   if (w->cur && w->cur->kind == WAL_BUF_BIG) wal_seal(w);
-  struct wal_buf *const b = wal_out_sealed(w);
-  if (b && wal_write(w, b) == REMIXDB_OK && wal_out_sealed(w)) w->end_work = true;
+  const uint64_t end = w->next_ticket;
+  for (struct wal_buf *b; w->err.status == REMIXDB_OK && (b = wal_out_sealed(w)) != NULL && b->ticket < end;) {
+    if (wal_write(w, b) != REMIXDB_OK) break;
+  }
   if (wal_wants_room(w) && !w->growing && w->err.status == REMIXDB_OK) {
     const uint64_t alloc = w->active->alloc;
     if (wal_grow(w, alloc + 1) != REMIXDB_OK) w->grow_refused = alloc;
@@ -918,8 +920,8 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
 // Looks at every byte of [off, limit) of the reader's file for the head of a frame of the segment k. *durable_out: the largest
 // durable offset one of them states. *end_out: where the last frame so found ends (off when there is none). Heads suffice as
 // witnesses: their own check is as good as the frame's.
-static enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, uint64_t *durable_out,
-                                    uint64_t *end_out) {
+static enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit,
+                                    uint64_t *durable_out, uint64_t *end_out) {
   *durable_out = 0;
   *end_out = off;
   while (off < limit && limit - off >= WAL_FRAME_HEAD) {

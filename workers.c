@@ -163,7 +163,8 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
 
 enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out, uint32_t *cores_out, uint32_t cap, uint32_t *nr_cores_out) {
   uint32_t list[1024];
-  const uint32_t nr_list = thread_cores(list, 1024);
+  uint32_t nr_list = thread_cores(list, 1024);
+  if (nr_list > 1024) nr_list = 1024;  // there are more than were written
   const bool automatic = !cores || strcmp(cores, "auto") == 0, none = cores && strcmp(cores, "none") == 0;
   uint32_t named = 0;
   if (!automatic && !none) {

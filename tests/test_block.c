@@ -154,7 +154,9 @@ static void test_flips(void **state) {
   block_build_fini(&b);
 }
 
-static void reseal(uint8_t *buf, uint32_t pages) { store64le(buf, hash64_seed(buf + 8, pages * BLOCK_PAGE - 8, block_seed(TABLE, 12))); }
+static void reseal(uint8_t *buf, uint32_t pages) {
+  store64le(buf, hash64_seed(buf + 8, pages * BLOCK_PAGE - 8, block_seed(TABLE, 12)));
+}
 
 // Bytes whose checksum is right and whose contents are not: whatever passes must be readable without leaving the block.
 static void test_forged(void **state) {

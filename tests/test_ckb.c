@@ -24,7 +24,8 @@ struct keys {
 
 // tail: at most so many bytes behind the counter that makes them ascend.
 static struct keys make_keys(uint32_t nr, uint32_t tail) {
-  struct keys x = {calloc(nr, sizeof(struct kref)), calloc(nr, sizeof(bool)), nr, malloc((size_t)nr * (tail + 16) + REMIXDB_KV_MAX)};
+  struct keys x = {.k = calloc(nr, sizeof(struct kref)), .tomb = calloc(nr, sizeof(bool)), .nr = nr};
+  x.mem = malloc((size_t)nr * (tail + 16) + REMIXDB_KV_MAX);
   uint8_t *p = x.mem;
   uint64_t at = 0;
   for (uint32_t i = 0; i < nr; i++) {
@@ -54,7 +55,8 @@ static void build(struct ckb_build *c, const struct keys *x) {
 }
 
 // Reads all there is from offset `from` on; keys from index `at`. Stops at the first error.
-static enum remixdb_status read_all(const uint8_t *buf, size_t len, size_t from, const struct keys *x, uint32_t at, uint32_t *nr_out) {
+static enum remixdb_status read_all(const uint8_t *buf, size_t len, size_t from, const struct keys *x, uint32_t at,
+                                    uint32_t *nr_out) {
   struct ckb_read r;
   ckb_read_init(&r);
   const uint32_t start = at;
@@ -209,7 +211,8 @@ static void test_forged(void **state) {
   for (uint32_t round = 0; round < 5000; round++) {
     uint8_t *const copy = malloc(c.len);
     memcpy(copy, c.buf, c.len);
-    for (uint32_t i = 0; i <= below(3); i++) copy[CKB_CHUNK_HEAD + below((uint32_t)c.len - CKB_CHUNK_HEAD)] = (uint8_t)rng_next(&seed);
+    for (uint32_t i = 0; i <= below(3); i++)
+      copy[CKB_CHUNK_HEAD + below((uint32_t)c.len - CKB_CHUNK_HEAD)] = (uint8_t)rng_next(&seed);
     seal(copy, (uint32_t)c.len, 60);
     uint32_t nr;
     const enum remixdb_status s = read_all(copy, c.len, 0, NULL, 0, &nr);

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -359,7 +360,8 @@ static void test_moment(void **state) {
   model_fini(&m);
 }
 
-// Pending keys that fill many leaves, taken back in any order, beside a few that stay: leaves shrink and merge, and nodes of the trie go.
+// Pending keys that fill many leaves, taken back in any order, beside a few that stay: leaves shrink and merge, nodes of the trie
+// go.
 static void test_removal(void **state) {
   (void)state;
   uint64_t rng = seed;
@@ -410,6 +412,11 @@ static void test_removal(void **state) {
         CHECK(s.entry == NULL && s.ver == NULL);
         wh_unlock(&s);
         epoch_exit(&m.slot);
+        epoch_enter(&m.epoch, &m.slot);
+        wh_lock(m.wh, key, key_hash(key), &s);
+        CHECK(s.entry == NULL);
+        wh_unlock(&s);
+        epoch_exit(&m.slot);
         p[i] = p[--nr];
         if (nr % 64 == 0) {
           CHECK_INDEX(m.wh);
@@ -421,6 +428,31 @@ static void test_removal(void **state) {
     }
     model_fini(&m);
   }
+}
+
+// The table of prefixes that growth replaces stays until those who may be in it have left.
+static void test_growth(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  struct model m;
+  model_init(&m);
+  struct epoch_slot other;
+  epoch_join(&m.epoch, &other);
+  epoch_enter(&m.epoch, &other);
+  for (uint64_t n = 0; n < 2000; n++) {
+    uint8_t buf[KEY_CAP];
+    CHECK(model_put(&m, shape_key(LONG_PREFIX, n, &rng, buf), 1, false, false) == REMIXDB_OK);
+  }
+  CHECK(m.epoch.retired != NULL);
+  epoch_reclaim(&m.epoch);
+  CHECK(m.epoch.retired != NULL);
+  epoch_exit(&other);
+  epoch_reclaim(&m.epoch);
+  CHECK(m.epoch.retired == NULL);
+  epoch_leave(&m.epoch, &other);
+  CHECK_INDEX(m.wh);
+  model_verify(&m, m.seq, &rng, 20);
+  model_fini(&m);
 }
 
 // ---- no memory
@@ -503,10 +535,19 @@ static void test_nomem(void **state) {
 
 #define T_KEYS 1500u
 #define T_WRITERS 3u
-#define T_OPS 2000u  // per writer
+#define T_OPS 1200u  // per writer
 #define T_BATCH 3u
+#define T_PENDING 200u
+
+enum writing {
+  DENSE,   // many committed keys, batches over several leaves
+  SPARSE,  // few committed keys, many pending ones that come and go: leaves split and merge all the time
+  APPEND,  // all writers at the end of the last leaf
+};
 
 struct shared {
+  enum writing how;
+  _Atomic uint32_t appended, locks;
   struct epoch epoch;
   struct wh *wh;
   pthread_mutex_t lock;          // the log's
@@ -542,76 +583,108 @@ static void commit(struct shared *sh, struct wh_slot *slots, const uint32_t *ids
   (void)pthread_mutex_unlock(&sh->lock);
 }
 
-// Each writer also has keys of its own (id = writer modulo T_WRITERS) that it leaves pending for a while and takes back.
+struct pending {
+  uint32_t nr;
+  struct {
+    uint32_t key;
+    struct wh_ver *ver;
+  } of[T_PENDING];
+};
+
+// Now and then the lock is held for long, so that others meet it.
+static void lock_key(struct shared *sh, uint32_t k, struct wh_slot *s) {
+  wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), s);
+  if (atomic_fetch_add_explicit(&sh->locks, 1, memory_order_relaxed) % 8 == 0) (void)sched_yield();
+}
+
+static void write_one(struct shared *sh, uint32_t k, bool take_back) {
+  struct wh_slot s;
+  lock_key(sh, k, &s);
+  T_CHECK(sh, wh_link(&s, &k, sizeof(k), false) == REMIXDB_OK);
+  if (take_back)
+    wh_unlink(&s);
+  else
+    commit(sh, &s, &k, 1);
+  wh_unlock(&s);
+}
+
+// Several leaves at a time, in order: between the keys lie more committed ones than a leaf holds.
+static void write_batch(struct shared *sh, uint32_t k, bool take_back) {
+  struct wh_slot s[T_BATCH];
+  uint32_t ids[T_BATCH];
+  for (uint32_t i = 0; i < T_BATCH; i++) {
+    ids[i] = k % 40 + i * (T_KEYS / T_BATCH);
+    lock_key(sh, ids[i], &s[i]);
+  }
+  for (uint32_t i = 0; i < T_BATCH; i++) T_CHECK(sh, wh_link(&s[i], &ids[i], sizeof(ids[i]), false) == REMIXDB_OK);
+  if (take_back)
+    for (uint32_t i = T_BATCH; i > 0; i--) wh_unlink(&s[i - 1]);
+  else
+    commit(sh, s, ids, T_BATCH);
+  for (uint32_t i = 0; i < T_BATCH; i++) wh_unlock(&s[i]);
+}
+
+// Keys that are never committed; each writer has its own.
+static void leave_pending(struct worker *w, struct pending *p) {
+  struct shared *sh = w->sh;
+  const uint32_t k = (uint32_t)(rng_next(&w->rng) % (T_KEYS / 2 / T_WRITERS) * T_WRITERS + w->id) * 2 + 1;
+  struct wh_slot s;
+  if (p->nr == T_PENDING) return;
+  lock_key(sh, k, &s);
+  if (s.entry == NULL) {
+    T_CHECK(sh, wh_link(&s, &k, sizeof(k), false) == REMIXDB_OK);
+    p->of[p->nr].key = k;
+    p->of[p->nr++].ver = s.ver;
+  }
+  wh_unlock(&s);
+}
+
+static void take_back(struct worker *w, struct pending *p) {
+  if (p->nr == 0) return;
+  const uint32_t at = (uint32_t)(rng_next(&w->rng) % p->nr);
+  struct wh_slot s;
+  lock_key(w->sh, p->of[at].key, &s);
+  T_CHECK(w->sh, s.entry != NULL);
+  s.ver = p->of[at].ver;
+  wh_unlink(&s);
+  wh_unlock(&s);
+  p->of[at] = p->of[--p->nr];
+}
+
 static void *writer(void *arg) {
   struct worker *w = arg;
   struct shared *sh = w->sh;
   struct epoch_slot es;
   epoch_join(&sh->epoch, &es);
-  struct {
-    uint32_t key;
-    struct wh_ver *ver;
-  } pending[200];
-  uint32_t nr_pending = 0;
+  struct pending p = {.nr = 0};
   for (uint32_t op = 0; op < T_OPS; op++) {
     const uint64_t dice = rng_next(&w->rng) % 16;
-    uint32_t k = (uint32_t)(rng_next(&w->rng) % (T_KEYS / 2)) * 2;  // even keys are committed, odd ones only ever pending
-    struct wh_slot s[T_BATCH];
+    const uint32_t k = (uint32_t)(rng_next(&w->rng) % (T_KEYS / 2)) * 2;  // even keys are committed
     epoch_enter(&sh->epoch, &es);
-    if (dice < 6) {
-      wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), &s[0]);
-      T_CHECK(sh, wh_link(&s[0], &k, sizeof(k), false) == REMIXDB_OK);
+    if (sh->how == APPEND) {
+      const uint32_t next = atomic_fetch_add(&sh->appended, 1);
+      write_one(sh, next < T_KEYS ? next : k, false);
+    } else if (sh->how == SPARSE) {
       if (dice == 0)
-        wh_unlink(&s[0]);
+        write_one(sh, k - k % 50, rng_next(&w->rng) % 2);
+      else if (op / 150 % 2 == 0)
+        leave_pending(w, &p);
       else
-        commit(sh, s, &k, 1);
-      wh_unlock(&s[0]);
+        take_back(w, &p);
+    } else if (dice < 6) {
+      write_one(sh, k, dice == 0);
     } else if (dice < 8) {
-      // Several leaves at a time, in order. The keys at multiples of 10 are there from the start, so these are leaves apart.
-      uint32_t ids[T_BATCH];
-      for (uint32_t i = 0; i < T_BATCH; i++) ids[i] = k % 40 + i * 2 * (T_KEYS / (T_BATCH * 2));
-      for (uint32_t i = 0; i < T_BATCH; i++) wh_lock(sh->wh, sh->keys[ids[i]], key_hash(sh->keys[ids[i]]), &s[i]);
-      for (uint32_t i = 0; i < T_BATCH; i++) T_CHECK(sh, wh_link(&s[i], &ids[i], sizeof(ids[i]), false) == REMIXDB_OK);
-      if (dice == 6)
-        commit(sh, s, ids, T_BATCH);
-      else
-        for (uint32_t i = T_BATCH; i > 0; i--) wh_unlink(&s[i - 1]);
-      for (uint32_t i = 0; i < T_BATCH; i++) wh_unlock(&s[i]);
-    } else if (dice < 12 && nr_pending < 200) {
-      k = (uint32_t)(rng_next(&w->rng) % (T_KEYS / 2 / T_WRITERS) * T_WRITERS + w->id) * 2 + 1;
-      if (k < T_KEYS) {
-        wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), &s[0]);
-        if (s[0].entry == NULL) {
-          T_CHECK(sh, wh_link(&s[0], &k, sizeof(k), false) == REMIXDB_OK);
-          pending[nr_pending].key = k;
-          pending[nr_pending++].ver = s[0].ver;
-        }
-        wh_unlock(&s[0]);
-      }
+      write_batch(sh, k, dice == 6);
+    } else if (dice < 12) {
+      leave_pending(w, &p);
     } else {
-      for (uint32_t i = 0; i < 2 && nr_pending; i++) {
-        const uint32_t at = (uint32_t)(rng_next(&w->rng) % nr_pending);
-        k = pending[at].key;
-        wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), &s[0]);
-        T_CHECK(sh, s[0].entry != NULL);
-        s[0].ver = pending[at].ver;
-        wh_unlink(&s[0]);
-        wh_unlock(&s[0]);
-        pending[at] = pending[--nr_pending];
-      }
+      take_back(w, &p);
     }
     epoch_exit(&es);
     if (op % 256 == 0) epoch_reclaim(&sh->epoch);
   }
   epoch_enter(&sh->epoch, &es);
-  while (nr_pending) {
-    struct wh_slot s;
-    const struct kref key = sh->keys[pending[--nr_pending].key];
-    wh_lock(sh->wh, key, key_hash(key), &s);
-    s.ver = pending[nr_pending].ver;
-    wh_unlink(&s);
-    wh_unlock(&s);
-  }
+  while (p.nr) take_back(w, &p);
   epoch_exit(&es);
   epoch_leave(&sh->epoch, &es);
   atomic_fetch_sub(&sh->writers, 1);
@@ -708,23 +781,28 @@ static int key_order(const void *a, const void *b) { return kv_cmp(*(const struc
 
 static void test_threads(void **state) {
   (void)state;
-  static const enum shape shapes[] = {BINARY, LONG_PREFIX, RANDOM16};
-  for (uint32_t r = 0; r < sizeof(shapes) / sizeof(shapes[0]); r++) {
+  static const struct {
+    enum shape shape;
+    enum writing how;
+  } rounds[] = {{BINARY, DENSE},       {LONG_PREFIX, DENSE}, {RANDOM16, DENSE},   {BINARY, SPARSE},
+                {LONG_PREFIX, SPARSE}, {RANDOM16, SPARSE},   {ASCENDING, APPEND}, {ASCENDING, APPEND}};
+  for (uint32_t r = 0; r < sizeof(rounds) / sizeof(rounds[0]); r++) {
     struct shared *sh = calloc(1, sizeof(*sh) + CACHE_LINE);
     struct shared *const free_me = sh;
     sh = (struct shared *)(void *)align_up((uintptr_t)sh, CACHE_LINE);
+    sh->how = rounds[r].how;
     epoch_init(&sh->epoch);
     (void)pthread_mutex_init(&sh->lock, NULL);
     sh->log = calloc(T_KEYS + T_WRITERS * T_OPS * T_BATCH + 1, sizeof(*sh->log));
     sh->key_bytes = malloc((size_t)T_KEYS * KEY_CAP);
     uint64_t rng = seed + r;
-    for (uint32_t i = 0; i < T_KEYS; i++) sh->keys[i] = shape_key(shapes[r], i, &rng, sh->key_bytes + (size_t)i * KEY_CAP);
+    for (uint32_t i = 0; i < T_KEYS; i++) sh->keys[i] = shape_key(rounds[r].shape, i, &rng, sh->key_bytes + (size_t)i * KEY_CAP);
     for (bool again = true; again;) {  // until all differ
       again = false;
       qsort(sh->keys, T_KEYS, sizeof(sh->keys[0]), key_order);
       for (uint32_t i = 1; i < T_KEYS; i++) {
         if (!kv_eq(sh->keys[i - 1], sh->keys[i])) continue;
-        sh->keys[i] = shape_key(shapes[r], i, &rng, (uint8_t *)(uintptr_t)sh->keys[i].ptr);
+        sh->keys[i] = shape_key(rounds[r].shape, i, &rng, (uint8_t *)(uintptr_t)sh->keys[i].ptr);
         again = true;
       }
     }
@@ -732,7 +810,7 @@ static void test_threads(void **state) {
     struct epoch_slot es;
     epoch_join(&sh->epoch, &es);
     // Between the keys of a batch more than two leaves' worth is there from the start.
-    for (uint32_t k = 0; k < T_KEYS; k += 2) {
+    for (uint32_t k = 0; k < T_KEYS && sh->how == DENSE; k += 2) {
       if (k % 40 < 4) continue;  // some are left for the writers to bring
       struct wh_slot s;
       epoch_enter(&sh->epoch, &es);
@@ -767,9 +845,9 @@ int main(void) {
   const char *const s = getenv("TEST_SEED");
   seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_empty),        cmocka_unit_test(test_model), cmocka_unit_test(test_moment),
-      cmocka_unit_test(test_removal),      cmocka_unit_test(test_nomem_create), cmocka_unit_test(test_nomem),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_empty),   cmocka_unit_test(test_model),        cmocka_unit_test(test_moment),
+      cmocka_unit_test(test_removal), cmocka_unit_test(test_growth),       cmocka_unit_test(test_nomem_create),
+      cmocka_unit_test(test_nomem),   cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,702 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "blkio.h"
+
+#define DATA_LEN ((size_t)3 << 20)
+#define OUT_MAX ((size_t)6 << 20)
+
+static char dir[ENV_PATH_MAX], data_path[ENV_PATH_MAX + 16], out_path[ENV_PATH_MAX + 16];
+static uint8_t *data;      // what the data file holds, and what is written
+static uint8_t *out_data;  // what was read back
+static int data_fd = -1;
+static const enum blkio_kind kinds[] = {BLKIO_URING, BLKIO_AIO, BLKIO_SYNC};
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+// ---- an env in which calls are short, interrupted, or fail
+
+static struct env_ops fake_ops;
+static struct env fake = {.ops = &fake_ops};
+static _Atomic uint32_t fake_reads, fake_writes;
+static _Atomic uint32_t fail_read_at, fail_write_at;  // the call that fails, counted from 1; 0 none
+static _Atomic int fail_errno, fail_truncate, fail_sync;
+static _Atomic uint32_t short_len;                    // most that a call moves; 0 no bound
+static _Atomic uint32_t eintr_every;
+
+static ssize_t fake_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  const uint32_t n = atomic_fetch_add(&fake_reads, 1) + 1, cut = atomic_load(&short_len), every = atomic_load(&eintr_every);
+  if (n == atomic_load(&fail_read_at)) return -atomic_load(&fail_errno);
+  if (every && n % every == 0) return -EINTR;
+  return env_posix()->ops->pread(e, fd, buf, cut && cut < len ? cut : len, off);
+}
+
+static ssize_t fake_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  const uint32_t n = atomic_fetch_add(&fake_writes, 1) + 1, cut = atomic_load(&short_len), every = atomic_load(&eintr_every);
+  if (n == atomic_load(&fail_write_at)) return -atomic_load(&fail_errno);
+  if (every && n % every == 0) return -EINTR;
+  return env_posix()->ops->pwrite(e, fd, buf, cut && cut < len ? cut : len, off);
+}
+
+static int fake_truncate(struct env *e, int fd, uint64_t size) {
+  const int errnum = atomic_load(&fail_truncate);
+  return errnum ? -errnum : env_posix()->ops->truncate(e, fd, size);
+}
+
+static _Atomic uint32_t fake_syncs;
+static int fake_sync_all(struct env *e, int fd) {
+  const int errnum = atomic_load(&fail_sync);
+  atomic_fetch_add(&fake_syncs, 1);
+  return errnum ? -errnum : env_posix()->ops->sync_all(e, fd);
+}
+
+static void fake_reset(bool native) {
+  fake.native = native;
+  atomic_store(&fake_reads, 0);
+  atomic_store(&fake_writes, 0);
+  atomic_store(&fake_syncs, 0);
+  atomic_store(&fail_read_at, 0);
+  atomic_store(&fail_write_at, 0);
+  atomic_store(&fail_errno, EIO);
+  atomic_store(&fail_truncate, 0);
+  atomic_store(&fail_sync, 0);
+  atomic_store(&short_len, 0);
+  atomic_store(&eintr_every, 0);
+  atomic_store(&blkio_test_ring_errno, 0);
+}
+
+static int setup(void **state) {
+  (void)state;
+  const char *const tmp = getenv("TMPDIR");
+  (void)snprintf(dir, sizeof(dir), "%s/remixdb-blkio-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+  if (!mkdtemp(dir)) return -1;
+  (void)snprintf(data_path, sizeof(data_path), "%s/data", dir);
+  (void)snprintf(out_path, sizeof(out_path), "%s/out", dir);
+  fake_ops = *env_posix()->ops;
+  fake_ops.pread = fake_pread;
+  fake_ops.pwrite = fake_pwrite;
+  fake_ops.truncate = fake_truncate;
+  fake_ops.sync_all = fake_sync_all;
+  data = malloc(OUT_MAX);
+  out_data = malloc(OUT_MAX);
+  if (!data || !out_data) return -1;
+  uint64_t seed = 7;
+  for (size_t i = 0; i < OUT_MAX; i += 8) store64le(data + i, rng_next(&seed));
+  data_fd = open(data_path, O_RDWR | O_CREAT, 0644);
+  if (data_fd < 0 || pwrite(data_fd, data, DATA_LEN, 0) != (ssize_t)DATA_LEN) return -1;
+  return 0;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  (void)close(data_fd);
+  (void)unlink(data_path);
+  (void)unlink(out_path);
+  free(data);
+  free(out_data);
+  return rmdir(dir);
+}
+
+static int reset(void **state) {
+  (void)state;
+  fake_reset(false);
+  return 0;
+}
+
+static uint64_t test_seed(void) {
+  const char *const s = getenv("TEST_SEED");
+  return s ? strtoull(s, NULL, 0) : time_ns();
+}
+
+static struct blkio_queue *make_queue(struct blkio *b) {
+  struct blkio_queue *q = NULL;
+  assert_int_equal(blkio_queue_create(b, &q), REMIXDB_OK);
+  assert_non_null(q);
+  return q;
+}
+
+// ---- the choice of the engine
+
+static void test_parse(void **state) {
+  (void)state;
+  enum blkio_kind k = BLKIO_SYNC;
+  assert_int_equal(blkio_parse(NULL, &k), REMIXDB_OK);
+  assert_int_equal(k, BLKIO_AUTO);
+  static const char *const names[] = {"auto", "uring", "aio", "sync"};
+  for (int i = 0; i < 4; i++) {
+    assert_int_equal(blkio_parse(names[i], &k), REMIXDB_OK);
+    assert_int_equal(k, i);
+  }
+  static const char *const bad[] = {"", "URING", "io_uring", "syn", "sync "};
+  for (int i = 0; i < 5; i++) {
+    assert_int_equal(blkio_parse(bad[i], &k), REMIXDB_INVALID);
+    assert_int_not_equal(strlen(err_msg()), 0);
+  }
+}
+
+static void test_fallback(void **state) {
+  (void)state;
+  struct blkio b;
+  blkio_init(&b, env_posix(), BLKIO_AIO);
+  const char *const second = blkio_engine(&b);  // a build for ThreadSanitizer has no AIO
+  assert_true(b.kind == BLKIO_AIO || b.kind == BLKIO_SYNC);
+  static const int errnos[] = {ENOSYS, EPERM, EOPNOTSUPP, ENOMEM, EINVAL, EMFILE};
+  for (size_t i = 0; i < sizeof(errnos) / sizeof(errnos[0]); i++) {
+    atomic_store(&blkio_test_ring_errno, errnos[i]);
+    blkio_init(&b, env_posix(), BLKIO_AUTO);
+    assert_string_equal(blkio_engine(&b), second);
+    blkio_init(&b, env_posix(), BLKIO_URING);
+    assert_string_equal(blkio_engine(&b), second);
+  }
+  atomic_store(&blkio_test_ring_errno, 0);
+  blkio_init(&b, env_posix(), BLKIO_SYNC);
+  assert_string_equal(blkio_engine(&b), "sync");
+  blkio_init(&b, env_posix(), BLKIO_AUTO);
+  if (b.kind != BLKIO_URING) assert_string_equal(blkio_engine(&b), second);  // a machine may have no rings
+  for (int k = BLKIO_AUTO; k <= BLKIO_SYNC; k++) {
+    blkio_init(&b, &fake, (enum blkio_kind)k);
+    assert_string_equal(blkio_engine(&b), "sync");
+  }
+  blkio_queue_destroy(NULL);
+  blkio_writer_destroy(NULL);
+}
+
+// ---- reading
+
+static void check_batch(struct blkio_queue *q, uint32_t nr, uint64_t *seed) {
+  struct blkio_read *const reads = calloc(nr, sizeof(*reads));
+  size_t used = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    uint32_t len = (uint32_t)(rng_next(seed) % 3 == 0 ? rng_next(seed) % 30000 : BLKIO_ALIGN);
+    if (used + len > OUT_MAX) len = 0;
+    reads[i] = (struct blkio_read){
+        .fd = data_fd, .path = data_path, .buf = out_data + used, .len = len, .off = rng_next(seed) % (DATA_LEN - len),
+        .status = REMIXDB_IO};
+    used += len;
+  }
+  memset(out_data, 0, used);
+  assert_int_equal(blkio_read_batch(q, reads, nr), REMIXDB_OK);
+  for (uint32_t i = 0; i < nr; i++) {
+    assert_int_equal(reads[i].status, REMIXDB_OK);
+    assert_memory_equal(reads[i].buf, data + reads[i].off, reads[i].len);
+  }
+  free(reads);
+}
+
+static void test_read_batch(void **state) {
+  (void)state;
+  uint64_t seed = test_seed();
+  print_message("TEST_SEED=%llu\n", (unsigned long long)seed);
+  static const uint32_t nrs[] = {0, 1, 2, 63, 64, 65, 300};
+  for (size_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    blkio_init(&b, env_posix(), kinds[k]);
+    struct blkio_queue *const q = make_queue(&b);
+    uint64_t nr_all = 0;
+    for (size_t i = 0; i < sizeof(nrs) / sizeof(nrs[0]); i++) {
+      check_batch(q, nrs[i], &seed);
+      nr_all += nrs[i];
+    }
+    assert_int_equal(atomic_load(&b.nr_reads), nr_all);
+    blkio_queue_destroy(q);
+    uint8_t buf[100];
+    assert_int_equal(blkio_read_one(&b, data_fd, data_path, buf, sizeof(buf), 12345), REMIXDB_OK);
+    assert_memory_equal(buf, data + 12345, sizeof(buf));
+    assert_int_equal(atomic_load(&b.nr_reads), nr_all + 1);
+  }
+}
+
+static void test_read_direct(void **state) {
+  (void)state;
+  int fd = -1;
+  assert_int_equal(env_open(env_posix(), data_path, ENV_READ | ENV_DIRECT, &fd), REMIXDB_OK);
+  uint8_t *const buf = mem_alloc_aligned(BLKIO_ALIGN, 32 * BLKIO_ALIGN);
+  for (size_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    blkio_init(&b, env_posix(), kinds[k]);
+    struct blkio_queue *const q = make_queue(&b);
+    struct blkio_read reads[33];
+    for (uint32_t i = 0; i < 33; i++)
+      reads[i] = (struct blkio_read){.fd = fd, .path = data_path, .buf = buf + i % 32 * BLKIO_ALIGN, .len = BLKIO_ALIGN,
+                                     .off = (uint64_t)(i * 7 % 32) * BLKIO_ALIGN};
+    reads[32].off = DATA_LEN;  // the end of the file
+    reads[32].buf = mem_alloc_aligned(BLKIO_ALIGN, BLKIO_ALIGN);
+    assert_int_equal(blkio_read_batch(q, reads, 33), REMIXDB_CORRUPT);
+    for (uint32_t i = 0; i < 32; i++) assert_memory_equal(reads[i].buf, data + reads[i].off, BLKIO_ALIGN);
+    mem_free(reads[32].buf);
+    blkio_queue_destroy(q);
+  }
+  mem_free(buf);
+  (void)close(fd);
+}
+
+// The first in order that failed speaks, whatever the order of completion; the others are not harmed.
+static void test_read_failures(void **state) {
+  (void)state;
+  const int closed = dup(data_fd);
+  (void)close(closed);
+  for (size_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    blkio_init(&b, env_posix(), kinds[k]);
+    struct blkio_queue *const q = make_queue(&b);
+    struct blkio_read reads[100];
+    for (int turn = 0; turn < 2; turn++) {
+      for (uint32_t i = 0; i < 100; i++)
+        reads[i] = (struct blkio_read){.fd = data_fd, .path = data_path, .buf = out_data + i * 8192, .len = 8192, .off = i * 1000};
+      reads[turn ? 20 : 80].off = DATA_LEN - 5000;  // ends inside
+      reads[turn ? 20 : 80].path = "cut";
+      reads[turn ? 80 : 20].fd = closed;
+      reads[turn ? 80 : 20].path = "closed";
+      reads[90].off = DATA_LEN + 100000;
+      assert_int_equal(blkio_read_batch(q, reads, 100), turn ? REMIXDB_CORRUPT : REMIXDB_IO);
+      assert_non_null(strstr(err_msg(), turn ? "cut: offset" : "closed"));
+      for (uint32_t i = 0; i < 100; i++) {
+        const enum remixdb_status want = i == (turn ? 20u : 80u) || i == 90 ? REMIXDB_CORRUPT
+                                         : i == (turn ? 80u : 20u)          ? REMIXDB_IO
+                                                                            : REMIXDB_OK;
+        assert_int_equal(reads[i].status, want);
+        if (want == REMIXDB_OK) assert_memory_equal(reads[i].buf, data + reads[i].off, 8192);
+      }
+    }
+    uint64_t seed = 5;
+    check_batch(q, 70, &seed);  // and it goes on working
+    assert_int_equal(blkio_read_one(&b, data_fd, data_path, out_data, 10, DATA_LEN), REMIXDB_CORRUPT);
+    blkio_queue_destroy(q);
+  }
+}
+
+static void test_read_fake(void **state) {
+  (void)state;
+  struct blkio b;
+  blkio_init(&b, &fake, BLKIO_AUTO);
+  struct blkio_queue *const q = make_queue(&b);
+  uint64_t seed = 11;
+  atomic_store(&short_len, 1000);
+  atomic_store(&eintr_every, 3);
+  check_batch(q, 80, &seed);
+  assert_true(atomic_load(&fake_reads) > 80);
+  fake_reset(false);
+  for (uint32_t n = 1; n <= 10; n++) {
+    struct blkio_read reads[10];
+    for (uint32_t i = 0; i < 10; i++)
+      reads[i] = (struct blkio_read){.fd = data_fd, .path = data_path, .buf = out_data + i * 512, .len = 512, .off = i * 512};
+    atomic_store(&fake_reads, 0);
+    atomic_store(&fail_read_at, n);
+    assert_int_equal(blkio_read_batch(q, reads, 10), REMIXDB_IO);
+    assert_non_null(strstr(err_msg(), data_path));
+    uint32_t failed = 0;
+    for (uint32_t i = 0; i < 10; i++) failed += reads[i].status != REMIXDB_OK;
+    assert_int_equal(failed, 1);
+  }
+  atomic_store(&fake_reads, 0);
+  atomic_store(&fail_read_at, 1);
+  assert_int_equal(blkio_read_one(&b, data_fd, data_path, out_data, 10, 0), REMIXDB_IO);
+  blkio_queue_destroy(q);
+}
+
+// ---- writing
+
+static void check_file(uint64_t len) {
+  const int fd = open(out_path, O_RDONLY);
+  assert_true(fd >= 0);
+  assert_int_equal(lseek(fd, 0, SEEK_END), len);
+  memset(out_data, 0, len);
+  assert_int_equal(pread(fd, out_data, len, 0), len);
+  assert_memory_equal(out_data, data, len);
+  (void)close(fd);
+}
+
+static int open_out(bool direct) {
+  int fd = -1;
+  const unsigned flags = ENV_READ | ENV_WRITE | ENV_CREATE | ENV_TRUNC | (direct ? ENV_DIRECT : 0);
+  assert_int_equal(env_open(env_posix(), out_path, flags, &fd), REMIXDB_OK);
+  return fd;
+}
+
+// Puts data[from, to) in pieces of many sizes, some of them in place.
+static void put_pieces(struct blkio_writer *w, uint64_t from, uint64_t to, uint64_t *seed) {
+  while (from < to) {
+    static const uint32_t sizes[] = {1, 20, 5000, 70000, BLKIO_WRITER_BUF / 2, 2 * BLKIO_WRITER_BUF + 1};
+    uint64_t len = rng_next(seed) % sizes[rng_next(seed) % 6] + 1;
+    if (len > to - from) len = to - from;
+    if (len <= BLKIO_WRITER_BUF / 2 && rng_next(seed) % 2) {
+      uint8_t *const p = blkio_writer_room(w, len + rng_next(seed) % (BLKIO_WRITER_BUF / 2 - len + 1));
+      memcpy(p, data + from, len);
+      blkio_writer_advance(w, len);
+    } else {
+      blkio_writer_put(w, data + from, len);
+    }
+    from += len;
+    assert_int_equal(blkio_writer_offset(w), from);
+  }
+}
+
+static void test_write(void **state) {
+  (void)state;
+  uint64_t seed = test_seed();
+  print_message("TEST_SEED=%llu\n", (unsigned long long)seed);
+  for (size_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    blkio_init(&b, env_posix(), kinds[k]);
+    struct blkio_queue *const q = make_queue(&b);
+    struct blkio_writer *w = NULL;
+    assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < 16; i++) {
+      const bool direct = i & 1;
+      static const uint64_t lens[] = {0, 1, 4096, BLKIO_WRITER_BUF, 2 * BLKIO_WRITER_BUF + 4095};
+      const uint64_t len = i / 2 < 5 ? lens[i / 2] : rng_next(&seed) % (OUT_MAX - 8192);
+      const int fd = open_out(direct);
+      blkio_writer_start(w, fd, out_path, direct);
+      put_pieces(w, 0, len, &seed);
+      assert_int_equal(blkio_writer_finish(w, i == 15), REMIXDB_OK);
+      assert_int_equal(blkio_writer_offset(w), len);
+      (void)close(fd);
+      check_file(len);
+      bytes += direct ? align_up(len, BLKIO_ALIGN) : len;
+    }
+    assert_int_equal(atomic_load(&b.write_bytes), bytes);
+    assert_true(atomic_load(&b.nr_writes) >= bytes / BLKIO_WRITER_BUF);
+    blkio_writer_destroy(w);
+    blkio_queue_destroy(q);
+  }
+}
+
+// Reads and two writers on one queue: each gets its own completions.
+static void test_mixed(void **state) {
+  (void)state;
+  uint64_t seed = test_seed();
+  print_message("TEST_SEED=%llu\n", (unsigned long long)seed);
+  char other_path[sizeof(out_path) + 8];
+  (void)snprintf(other_path, sizeof(other_path), "%s2", out_path);
+  for (size_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    blkio_init(&b, env_posix(), kinds[k]);
+    struct blkio_queue *const q = make_queue(&b);
+    struct blkio_writer *w = NULL, *v = NULL;
+    assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+    assert_int_equal(blkio_writer_create(q, &v), REMIXDB_OK);
+    const int fd = open_out(false), other = open(other_path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    blkio_writer_start(w, fd, out_path, false);
+    blkio_writer_start(v, other, other_path, false);
+    for (uint64_t at = 0; at < OUT_MAX; at += OUT_MAX / 16) {
+      put_pieces(w, at, at + OUT_MAX / 16, &seed);
+      put_pieces(v, at, at + OUT_MAX / 16, &seed);
+      check_batch(q, (uint32_t)(rng_next(&seed) % 100), &seed);
+    }
+    assert_int_equal(blkio_writer_finish(v, false), REMIXDB_OK);
+    assert_int_equal(blkio_writer_finish(w, false), REMIXDB_OK);
+    check_file(OUT_MAX);
+    assert_int_equal(rename(other_path, out_path), 0);
+    check_file(OUT_MAX);
+    (void)close(fd);
+    (void)close(other);
+    blkio_writer_destroy(v);
+    blkio_writer_destroy(w);
+    blkio_queue_destroy(q);
+  }
+}
+
+// A file that cannot be written: the error stays, later calls do nothing, and the next file is written well.
+static void test_write_failure(void **state) {
+  (void)state;
+  uint64_t seed = 3;
+  for (size_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    blkio_init(&b, env_posix(), kinds[k]);
+    struct blkio_queue *const q = make_queue(&b);
+    struct blkio_writer *w = NULL;
+    assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+    const int ro = open(data_path, O_RDONLY);
+    for (uint64_t len = 1000; len <= OUT_MAX; len = len * 5 + 1000) {
+      blkio_writer_start(w, ro, "readonly", false);
+      put_pieces(w, 0, len, &seed);
+      assert_int_equal(blkio_writer_finish(w, true), REMIXDB_IO);
+      assert_non_null(strstr(err_msg(), "readonly"));
+      assert_int_equal(blkio_writer_finish(w, true), REMIXDB_IO);
+    }
+    const int fd = open_out(false);
+    // abandoned in the middle, then another one begun
+    blkio_writer_start(w, fd, out_path, false);
+    put_pieces(w, 0, OUT_MAX / 2 + 77, &seed);
+    blkio_writer_start(w, fd, out_path, false);
+    put_pieces(w, 0, OUT_MAX - 5, &seed);
+    assert_int_equal(blkio_writer_finish(w, false), REMIXDB_OK);
+    check_file(OUT_MAX - 5);
+    // destroyed with writes in flight
+    blkio_writer_start(w, fd, out_path, false);
+    put_pieces(w, 0, OUT_MAX / 2, &seed);
+    blkio_writer_destroy(w);
+    blkio_queue_destroy(q);
+    (void)close(fd);
+    (void)close(ro);
+  }
+}
+
+static void test_write_fake(void **state) {
+  (void)state;
+  uint64_t seed = 9;
+  struct blkio b;
+  blkio_init(&b, &fake, BLKIO_AUTO);
+  struct blkio_queue *const q = make_queue(&b);
+  struct blkio_writer *w = NULL;
+  assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+  const uint64_t len = 5 * BLKIO_WRITER_BUF + 1234;
+
+  atomic_store(&short_len, 100000);
+  atomic_store(&eintr_every, 4);
+  int fd = open_out(false);
+  blkio_writer_start(w, fd, out_path, false);
+  put_pieces(w, 0, len, &seed);
+  assert_int_equal(blkio_writer_finish(w, true), REMIXDB_OK);
+  assert_int_equal(atomic_load(&fake_syncs), 1);
+  check_file(len);
+
+  fake_reset(false);
+  for (int sync = 0; sync < 2; sync++) {
+    for (uint32_t n = 1;; n++) {
+      atomic_store(&fake_writes, 0);
+      atomic_store(&fake_syncs, 0);
+      atomic_store(&fail_write_at, n);
+      atomic_store(&fail_errno, n % 2 ? ENOSPC : EIO);
+      blkio_writer_start(w, fd, out_path, false);
+      blkio_writer_put(w, data, len);
+      const enum remixdb_status s = blkio_writer_finish(w, sync);
+      if (n > 6) {
+        assert_int_equal(s, REMIXDB_OK);
+        assert_int_equal(atomic_load(&fake_syncs), sync);
+        break;
+      }
+      assert_int_equal(s, n % 2 ? REMIXDB_NOSPACE : REMIXDB_IO);
+      assert_non_null(strstr(err_msg(), out_path));
+      assert_int_equal(atomic_load(&fake_writes), n);  // nothing is written after the error
+      assert_int_equal(atomic_load(&fake_syncs), 0);
+    }
+  }
+
+  fake_reset(false);
+  atomic_store(&fail_truncate, EIO);
+  blkio_writer_start(w, fd, out_path, true);
+  blkio_writer_put(w, data, 4096);
+  assert_int_equal(blkio_writer_finish(w, true), REMIXDB_OK);  // nothing to cut
+  blkio_writer_start(w, fd, out_path, true);
+  blkio_writer_put(w, data, 100);
+  assert_int_equal(blkio_writer_finish(w, true), REMIXDB_IO);
+  assert_non_null(strstr(err_msg(), "truncate"));
+  atomic_store(&fail_truncate, 0);
+  atomic_store(&fail_sync, EIO);
+  blkio_writer_start(w, fd, out_path, true);
+  blkio_writer_put(w, data, 100);
+  assert_int_equal(blkio_writer_finish(w, true), REMIXDB_IO);
+  assert_non_null(strstr(err_msg(), "sync"));
+  blkio_writer_start(w, fd, out_path, false);
+  blkio_writer_put(w, data, 100);
+  assert_int_equal(blkio_writer_finish(w, false), REMIXDB_OK);
+  (void)close(fd);
+  blkio_writer_destroy(w);
+  blkio_queue_destroy(q);
+}
+
+// Under direct I/O every write is of whole aligned parts at aligned offsets, from aligned memory.
+static _Atomic uint32_t unaligned;
+static ssize_t aligned_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  if (len % BLKIO_ALIGN || off % BLKIO_ALIGN || (uintptr_t)buf % BLKIO_ALIGN) atomic_fetch_add(&unaligned, 1);
+  return env_posix()->ops->pwrite(e, fd, buf, len, off);
+}
+
+static void test_write_aligned(void **state) {
+  (void)state;
+  uint64_t seed = test_seed();
+  print_message("TEST_SEED=%llu\n", (unsigned long long)seed);
+  struct env_ops ops = fake_ops;
+  ops.pwrite = aligned_pwrite;
+  struct env env = {.ops = &ops};
+  struct blkio b;
+  blkio_init(&b, &env, BLKIO_AUTO);
+  struct blkio_queue *const q = make_queue(&b);
+  struct blkio_writer *w = NULL;
+  assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+  const int fd = open_out(false);
+  for (int i = 0; i < 10; i++) {
+    const uint64_t len = rng_next(&seed) % OUT_MAX;
+    assert_int_equal(ftruncate(fd, 0), 0);
+    blkio_writer_start(w, fd, out_path, true);
+    put_pieces(w, 0, len, &seed);
+    assert_int_equal(blkio_writer_finish(w, false), REMIXDB_OK);
+    assert_int_equal(atomic_load(&unaligned), 0);
+    check_file(len);
+  }
+  (void)close(fd);
+  blkio_writer_destroy(w);
+  blkio_queue_destroy(q);
+}
+
+// ---- rings that cannot be had, or fail later
+
+static void test_ring_lost(void **state) {
+  (void)state;
+  uint64_t seed = test_seed();
+  print_message("TEST_SEED=%llu\n", (unsigned long long)seed);
+  static const int errnos[] = {EBADF, EAGAIN, ENOMEM, EINTR};
+  fake_reset(true);  // native: the ring is used, and the plain calls are counted
+  for (size_t i = 0; i < sizeof(errnos) / sizeof(errnos[0]); i++) {
+    struct blkio b;
+    blkio_init(&b, &fake, BLKIO_URING);
+    // the queue's own ring is refused
+    atomic_store(&blkio_test_ring_errno, errnos[i]);
+    struct blkio_queue *const q = make_queue(&b);
+    atomic_store(&blkio_test_ring_errno, 0);
+    check_batch(q, 100, &seed);
+    blkio_queue_destroy(q);
+
+    // it is lost with writes in flight
+    struct blkio_queue *const r = make_queue(&b);
+    struct blkio_writer *w = NULL;
+    assert_int_equal(blkio_writer_create(r, &w), REMIXDB_OK);
+    const int fd = open_out(false);
+    blkio_writer_start(w, fd, out_path, false);
+    check_batch(r, 100, &seed);
+    put_pieces(w, 0, OUT_MAX / 2, &seed);
+    const uint32_t writes_before = atomic_load(&fake_writes);
+    atomic_store(&blkio_test_ring_errno, errnos[i]);
+    check_batch(r, 100, &seed);
+    put_pieces(w, OUT_MAX / 2, OUT_MAX - 100, &seed);
+    atomic_store(&blkio_test_ring_errno, 0);
+    if (b.kind == BLKIO_URING) assert_true(atomic_load(&fake_writes) > writes_before);
+    check_batch(r, 100, &seed);
+    put_pieces(w, OUT_MAX - 100, OUT_MAX, &seed);
+    assert_int_equal(blkio_writer_finish(w, false), REMIXDB_OK);
+    check_file(OUT_MAX);
+    (void)close(fd);
+    blkio_writer_destroy(w);
+    blkio_queue_destroy(r);
+  }
+}
+
+// What an engine failed to do is done by the plain call, whose own failure is the one reported.
+static void test_engine_fails(void **state) {
+  (void)state;
+  for (size_t k = 0; k < 2; k++) {
+    fake_reset(true);
+    struct blkio b;
+    blkio_init(&b, &fake, kinds[k]);
+    struct blkio_queue *const q = make_queue(&b);
+    struct blkio_writer *w = NULL;
+    assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+    const int ro = open(data_path, O_RDONLY);
+    atomic_store(&fail_write_at, 1);
+    atomic_store(&fail_errno, ENOSPC);
+    blkio_writer_start(w, ro, data_path, false);
+    blkio_writer_put(w, data, 3 * BLKIO_WRITER_BUF);
+    assert_int_equal(blkio_writer_finish(w, false), REMIXDB_NOSPACE);
+    assert_int_equal(atomic_load(&fake_writes), 1);
+    // Reads that end early are finished the same way.
+    struct blkio_read reads[2] = {{.fd = data_fd, .path = data_path, .buf = out_data, .len = 4096, .off = 0},
+                                  {.fd = data_fd, .path = data_path, .buf = out_data + 4096, .len = 8192, .off = DATA_LEN - 5000}};
+    assert_int_equal(blkio_read_batch(q, reads, 2), REMIXDB_CORRUPT);
+    assert_int_equal(reads[0].status, REMIXDB_OK);
+    assert_true(atomic_load(&fake_reads) > 0);
+    (void)close(ro);
+    blkio_writer_destroy(w);
+    blkio_queue_destroy(q);
+  }
+}
+
+// ---- memory
+
+static _Atomic int deny_after;
+static bool deny(size_t size) {
+  (void)size;
+  return atomic_fetch_sub(&deny_after, 1) > 0;
+}
+
+static void test_nomem(void **state) {
+  (void)state;
+  struct blkio b;
+  struct blkio_queue *q = NULL;
+  struct blkio_writer *w = NULL;
+  blkio_init(&b, env_posix(), BLKIO_AUTO);
+  atomic_store(&deny_after, 0);
+  atomic_store(&mem_fault, deny);
+  enum remixdb_status s = blkio_queue_create(&b, &q);
+  atomic_store(&mem_fault, NULL);
+  assert_int_equal(s, REMIXDB_NOMEM);
+  assert_null(q);
+  q = make_queue(&b);
+  for (int n = 0; n < 2; n++) {
+    atomic_store(&deny_after, n);
+    atomic_store(&mem_fault, deny);
+    s = blkio_writer_create(q, &w);
+    atomic_store(&mem_fault, NULL);
+    assert_int_equal(s, REMIXDB_NOMEM);
+    assert_null(w);
+  }
+  blkio_queue_destroy(q);
+}
+
+// ---- threads: a queue each
+
+static struct blkio shared;
+static _Atomic uint32_t wrong;
+
+static void *reader(void *arg) {
+  uint64_t seed = (uintptr_t)arg;
+  struct blkio_queue *q = NULL;
+  uint8_t *const buf = malloc(80 * 4096);
+  struct blkio_read reads[80];
+  if (!buf || blkio_queue_create(&shared, &q) != REMIXDB_OK) {
+    atomic_fetch_add(&wrong, 1);
+    free(buf);
+    return NULL;
+  }
+  for (int turn = 0; turn < 20; turn++) {
+    for (uint32_t i = 0; i < 80; i++)
+      reads[i] = (struct blkio_read){
+          .fd = data_fd, .path = data_path, .buf = buf + i * 4096, .len = 4096, .off = rng_next(&seed) % (DATA_LEN - 4096)};
+    if (blkio_read_batch(q, reads, 80) != REMIXDB_OK) atomic_fetch_add(&wrong, 1);
+    for (uint32_t i = 0; i < 80; i++)
+      if (memcmp(reads[i].buf, data + reads[i].off, 4096) != 0) atomic_fetch_add(&wrong, 1);
+  }
+  blkio_queue_destroy(q);
+  free(buf);
+  return NULL;
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  for (size_t k = 0; k < KINDS; k++) {
+    pthread_t t[4];
+    blkio_init(&shared, env_posix(), kinds[k]);
+    atomic_store(&wrong, 0);
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(thread_start(&t[i], reader, (void *)(uintptr_t)(i + 1), "reader"), REMIXDB_OK);
+    for (uint32_t i = 0; i < 4; i++) (void)pthread_join(t[i], NULL);
+    assert_int_equal(atomic_load(&wrong), 0);
+    assert_int_equal(atomic_load(&shared.nr_reads), 4 * 20 * 80);
+    assert_int_equal(atomic_load(&shared.read_bytes), 4 * 20 * 80 * 4096);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup(test_parse, reset),         cmocka_unit_test_setup(test_fallback, reset),
+      cmocka_unit_test_setup(test_read_batch, reset),    cmocka_unit_test_setup(test_read_direct, reset),
+      cmocka_unit_test_setup(test_read_failures, reset), cmocka_unit_test_setup(test_read_fake, reset),
+      cmocka_unit_test_setup(test_write, reset),         cmocka_unit_test_setup(test_mixed, reset),
+      cmocka_unit_test_setup(test_write_failure, reset), cmocka_unit_test_setup(test_write_fake, reset),
+      cmocka_unit_test_setup(test_write_aligned, reset), cmocka_unit_test_setup(test_ring_lost, reset),
+      cmocka_unit_test_setup(test_engine_fails, reset),  cmocka_unit_test_setup(test_nomem, reset),
+      cmocka_unit_test_setup(test_threads, reset),
+  };
+  return cmocka_run_group_tests_name("blkio", tests, setup, teardown);
+}

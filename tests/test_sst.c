@@ -1,0 +1,915 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "format.h"
+#include "sst_build.h"
+
+#define STORE_ID 0x1122334455667788ull
+
+static uint64_t seed;
+static uint32_t below(uint32_t n) { return (uint32_t)(rng_next(&seed) % n); }
+
+// ---- a disk that fails at the n-th call that changes something
+
+static struct env_ops fault_ops;
+static struct env fault_env;
+static _Atomic uint64_t fault_at, fault_calls;  // 0: never
+static const int fault_errno = ENOSPC;
+
+static bool fault_now(void) { return atomic_fetch_add(&fault_calls, 1) + 1 == atomic_load(&fault_at); }
+static int fault_open(struct env *e, const char *path, unsigned flags) {
+  (void)e;
+  if ((flags & ENV_WRITE) && fault_now()) return -fault_errno;
+  return env_posix()->ops->open(env_posix(), path, flags);
+}
+static int fault_close(struct env *e, int fd) {
+  (void)e;
+  const bool bad = fault_now();
+  const int r = env_posix()->ops->close(env_posix(), fd);
+  return bad ? -EIO : r;
+}
+static ssize_t fault_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  (void)e;
+  return fault_now() ? -fault_errno : env_posix()->ops->pwrite(env_posix(), fd, buf, len, off);
+}
+static int fault_sync(struct env *e, int fd) {
+  (void)e;
+  return fault_now() ? -EIO : env_posix()->ops->sync_all(env_posix(), fd);
+}
+static int fault_truncate(struct env *e, int fd, uint64_t size) {
+  (void)e;
+  return fault_now() ? -fault_errno : env_posix()->ops->truncate(env_posix(), fd, size);
+}
+static int fault_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
+  (void)e;
+  return fault_now() ? -fault_errno : env_posix()->ops->allocate(env_posix(), fd, off, len);
+}
+
+// ---- allocation that fails after some
+
+static _Atomic int64_t allowed;
+static bool allow_some(size_t size) {
+  (void)size;
+  return atomic_fetch_sub(&allowed, 1) > 0;
+}
+static void allow(int64_t nr) {
+  atomic_store(&allowed, nr);
+  atomic_store(&mem_fault, allow_some);
+}
+static void allow_all(void) { atomic_store(&mem_fault, NULL); }
+
+// ---- a store's surroundings
+
+struct world {
+  char dir[256];
+  struct blkio io;
+  struct blkio_queue *q;
+  struct fdpool *fds;
+  struct epoch epoch;
+  struct epoch_slot slot;
+  struct cache *cache;
+  struct sst_ctx ctx;
+};
+
+static char root[200];
+
+static struct world *world_open(struct env *env, size_t cache_size, bool direct) {
+  static uint32_t nr;
+  struct world *const w = mem_alloc_aligned(CACHE_LINE, sizeof(*w));
+  assert_non_null(w);
+  memset(w, 0, sizeof(*w));
+  (void)snprintf(w->dir, sizeof(w->dir), "%s/%u", root, nr++);
+  assert_int_equal(mkdir(w->dir, 0700), 0);
+  blkio_init(&w->io, env, BLKIO_AUTO);
+  assert_int_equal(blkio_queue_create(&w->io, &w->q), REMIXDB_OK);
+  assert_int_equal(fdpool_create(env, 16, &w->fds), REMIXDB_OK);
+  epoch_init(&w->epoch);
+  epoch_join(&w->epoch, &w->slot);
+  if (cache_size) assert_int_equal(cache_create(cache_size, &w->epoch, &w->cache), REMIXDB_OK);
+  w->ctx = (struct sst_ctx){.env = env, .dir = w->dir, .io = &w->io, .cache = w->cache, .fds = w->fds};
+  w->ctx.store_id = STORE_ID;
+  w->ctx.direct_io = direct;
+  return w;
+}
+
+static bool count_name(void *arg, const char *name) {
+  (void)name;
+  ++*(uint32_t *)arg;
+  return true;
+}
+static uint32_t files_in(const struct world *w) {
+  uint32_t nr = 0;
+  assert_int_equal(env_list(env_posix(), w->dir, count_name, &nr), REMIXDB_OK);
+  return nr;
+}
+
+static bool remove_name(void *arg, const char *name) {
+  char path[1024];
+  (void)snprintf(path, sizeof(path), "%s/%s", (const char *)arg, name);
+  (void)unlink(path);
+  return true;
+}
+static void world_close(struct world *w) {
+  epoch_leave(&w->epoch, &w->slot);
+  cache_destroy(w->cache);
+  epoch_fini(&w->epoch);
+  fdpool_destroy(w->fds);
+  blkio_queue_destroy(w->q);
+  assert_int_equal(env_list(env_posix(), w->dir, remove_name, w->dir), REMIXDB_OK);
+  assert_int_equal(rmdir(w->dir), 0);
+  mem_free(w);
+}
+
+// ---- records to build from
+
+struct model {
+  struct kv_rec *r;
+  uint32_t nr;
+  uint64_t tombs, key_bytes, value_bytes;
+  uint8_t *mem;
+  size_t used;
+};
+
+enum style { SMALL, TINY, MIXED, EXACT, LONG_KEYS, ONE, TEXT, STYLES };
+static const uint32_t style_nr[STYLES] = {900, 2000, 120, 60, 40, 1, 1500};
+
+static void model_add(struct model *m, uint32_t klen, uint32_t vlen, bool tomb) {
+  struct kv_rec *const r = &m->r[m->nr++];
+  uint8_t *const p = m->mem + m->used;
+  *r = (struct kv_rec){.key = p, .klen = klen, .val = p + klen, .vlen = tomb ? 0 : vlen, .tomb = tomb};
+  m->used += klen + r->vlen;
+  m->tombs += tomb;
+  m->key_bytes += klen;
+  m->value_bytes += r->vlen;
+}
+
+// Keys ascend by a counter of `width` bytes in front.
+static struct model model_make(enum style style, uint32_t nr) {
+  struct model m = {.r = calloc(nr, sizeof(struct kv_rec)), .mem = malloc((size_t)nr * 66000)};
+  const uint32_t width = style == TINY ? 2 : 4;
+  for (uint32_t i = 0; i < nr; i++) {
+    uint32_t klen = 16, vlen = below(200);
+    bool tomb = below(8) == 0;
+    switch (style) {
+      case TINY:
+        klen = i % 7 ? 2 : 2 + below(3);
+        vlen = 0;
+        tomb = i % 5 != 0;
+        break;
+      case MIXED:
+        klen = 4 + below(below(4) ? 30 : 3000);
+        vlen = below(below(3) ? 6000 : REMIXDB_KV_MAX - klen + 1);
+        break;
+      case EXACT: {  // pages filled to the last byte, or one less, or one more
+        const uint32_t pages = 1 + below(15), size = pages * BLOCK_PAGE - BLOCK_HEAD - 2 + below(3) - 1;
+        tomb = false;
+        vlen = size - klen;
+        while (kv_rec_size(klen, vlen, false) > size) vlen--;
+        break;
+      }
+      case LONG_KEYS:
+        klen = i == nr - 1 ? REMIXDB_KV_MAX : 4 + below(20000);
+        vlen = below(10) * (klen < 60000);
+        break;
+      case TEXT:
+        vlen = 100 + below(200);
+        break;
+      default:
+        break;
+    }
+    if (i == 0 && style != ONE) klen = 0, vlen = vlen > 60000 ? 60000 : vlen;  // the empty key comes first
+    if (i == 0 && style == EXACT) vlen = 4000;
+    uint8_t *const k = m.mem + m.used;
+    model_add(&m, klen, vlen, tomb);
+    if (klen) {
+      for (uint32_t b = 0; b < width; b++) k[b] = (uint8_t)(i >> 8 * (width - 1 - b));
+      memset(k + width, 'k', klen - width);
+      if (klen > width + 2) store16le(k + klen - 2, below(65536));
+    }
+    uint8_t *const v = k + klen;
+    const uint32_t n = m.r[i].vlen;
+    const bool text = style == TEXT || i % 2;
+    for (uint32_t b = 0; b < n; b++)
+      v[b] = (uint8_t)(text ? (uint64_t)"some words that come again "[(b + i) % 27] : rng_next(&seed));
+  }
+  return m;
+}
+
+static void model_free(struct model *m) {
+  free(m->r);
+  free(m->mem);
+}
+
+static struct sst_build_opts opts(bool ckeys, bool zstd) {
+  return (struct sst_build_opts){.ckeys = ckeys, .compression = zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE};
+}
+
+static enum remixdb_status build_with(struct sst_build *b, uint64_t number, const struct model *m, uint64_t *size_out) {
+  sst_build_start(b, number);
+  for (uint32_t i = 0; i < m->nr; i++) sst_build_add(b, &m->r[i]);
+  return sst_build_finish(b, size_out);
+}
+
+static enum remixdb_status build(struct world *w, uint64_t number, const struct model *m, struct sst_build_opts o,
+                                 uint64_t *size_out) {
+  struct sst_build *b;
+  enum remixdb_status s = sst_build_create(&w->ctx, &o, w->q, &b);
+  if (s != REMIXDB_OK) return s;
+  s = build_with(b, number, m, size_out);
+  sst_build_destroy(b);
+  return s;
+}
+
+static void assert_rec(const struct kv_rec *a, const struct kv_rec *b) {
+  assert_int_equal(a->klen, b->klen);
+  assert_int_equal(a->vlen, b->vlen);
+  assert_int_equal(a->tomb, b->tomb);
+  assert_true(kv_eq(kref(a->key, a->klen), kref(b->key, b->klen)));
+  assert_true(kv_eq(kref(a->val, a->vlen), kref(b->val, b->vlen)));
+}
+
+// The position of each record, from the counts alone.
+static sst_pos *positions(const struct sst *t, uint32_t nr) {
+  sst_pos *const pos = calloc(nr + 1, sizeof(*pos));
+  uint32_t n = 0;
+  for (uint32_t block = 0; block < t->nr_pages; block++)
+    for (uint32_t i = 0; i < t->nr_recs[block]; i++) {
+      assert_true(n < nr);
+      pos[n++] = sst_pos_make(block, i);
+    }
+  assert_int_equal(n, nr);
+  pos[n] = sst_end(t);
+  return pos;
+}
+
+static void check_advance(const struct sst *t, const sst_pos *pos, uint32_t nr) {
+  for (uint32_t i = 0; i < nr; i++) assert_int_equal(sst_advance(t, pos[i], 1), pos[i + 1]);
+  for (uint32_t i = 0; i < 300; i++) {
+    const uint32_t from = below(nr + 1), n = below(below(2) ? 5 : nr + 10);
+    assert_int_equal(sst_advance(t, pos[from], n), pos[from + n < nr ? from + n : nr]);
+  }
+}
+
+static void check_reads(struct world *w, struct sst *t, const struct model *m, const sst_pos *pos, uint32_t reads) {
+  struct sst_hold h[3] = {0};
+  for (uint32_t i = 0; i < reads; i++) {
+    epoch_enter(&w->epoch, &w->slot);
+    if (below(8) == 0) sst_prefetch(t, w->q, below(t->nr_pages), 1 + below(BLKIO_BATCH_MAX));
+    uint32_t at = below(m->nr);
+    struct kv_rec r;
+    for (uint32_t n = below(4); n-- > 0 && at < m->nr; at++) {
+      struct sst_hold *const x = &h[below(3)];
+      assert_int_equal(sst_read(t, pos[at], below(2), x, &r), REMIXDB_OK);
+      assert_rec(&r, &m->r[at]);
+    }
+    // what is pinned stays when the epoch is left
+    at = below(m->nr);
+    assert_int_equal(sst_read(t, pos[at], true, &h[0], &r), REMIXDB_OK);
+    epoch_exit(&w->slot);
+    assert_rec(&r, &m->r[at]);
+    if (below(10) == 0) sst_hold_drop(&h[below(3)]);
+  }
+  for (uint32_t i = 0; i < 3; i++) sst_hold_fini(&h[i]);
+}
+
+static void check_scan(struct world *w, struct sst *t, const struct model *m, const sst_pos *pos, uint32_t skip_max) {
+  struct sst_scan *s;
+  assert_int_equal(sst_scan_create(t, w->q, &s), REMIXDB_OK);
+  struct kv_rec r;
+  sst_pos p;
+  uint32_t at = 0;
+  for (;;) {
+    if (skip_max && below(3) == 0) {
+      const uint32_t n = below(skip_max);
+      sst_scan_skip(s, n);
+      at += n;
+    }
+    const enum remixdb_status st = sst_scan_next(s, &r, &p);
+    if (st == REMIXDB_NOTFOUND) break;
+    assert_int_equal(st, REMIXDB_OK);
+    assert_true(at < m->nr);
+    assert_int_equal(p, pos[at]);
+    assert_rec(&r, &m->r[at++]);
+  }
+  assert_true(at >= m->nr);
+  assert_int_equal(sst_scan_next(s, &r, &p), REMIXDB_NOTFOUND);
+  sst_scan_destroy(s);
+}
+
+static void check_keys(struct world *w, struct sst *t, const struct model *m, const sst_pos *pos) {
+  struct sst_keys k;
+  assert_int_equal(sst_keys_open(t, w->q, &k), REMIXDB_OK);
+  for (uint32_t i = 0; i < m->nr; i++) {
+    assert_int_equal(sst_keys_next(&k), REMIXDB_OK);
+    assert_true(kv_eq(k.key, kref(m->r[i].key, m->r[i].klen)));
+    assert_int_equal(k.tomb, m->r[i].tomb);
+    assert_int_equal(k.pos, pos[i]);
+    const uint32_t shared = i ? kv_lcp_from(kref(m->r[i - 1].key, m->r[i - 1].klen), k.key, 0) : 0;
+    assert_int_equal(k.shared, shared);
+  }
+  assert_int_equal(sst_keys_next(&k), REMIXDB_NOTFOUND);
+  assert_int_equal(sst_keys_blocks_read(&k), t->ckb_len ? 0 : t->nr_pages);
+  sst_keys_close(&k);
+}
+
+static void check_table(struct world *w, uint64_t number, const struct model *m, struct sst_build_opts o, uint64_t size) {
+  struct sst *t;
+  assert_int_equal(sst_open(&w->ctx, number, &t), REMIXDB_OK);
+  assert_int_equal(t->file_size, size);
+  assert_int_equal(t->nr_records, m->nr);
+  assert_int_equal(t->nr_tombs, m->tombs);
+  assert_int_equal(t->key_bytes, m->key_bytes);
+  assert_int_equal(t->value_bytes, m->value_bytes);
+  assert_int_equal(t->ckb_len != 0, o.ckeys);
+  assert_int_equal(t->offs != NULL, o.compression != REMIXDB_COMPRESSION_NONE);
+  assert_true(kv_eq(t->min, kref(m->r[0].key, m->r[0].klen)));
+  assert_true(kv_eq(t->max, kref(m->r[m->nr - 1].key, m->r[m->nr - 1].klen)));
+  assert_true(sst_memory(t) > t->nr_pages);
+  sst_pos *const pos = positions(t, m->nr);
+  check_advance(t, pos, m->nr);
+  check_reads(w, t, m, pos, 150);
+  check_scan(w, t, m, pos, 0);
+  check_scan(w, t, m, pos, 3);
+  check_scan(w, t, m, pos, 1 + m->nr / 4);
+  check_keys(w, t, m, pos);
+  free(pos);
+  sst_unref(t);
+}
+
+static void test_round_trips(void **state) {
+  (void)state;
+  for (uint32_t style = 0; style < STYLES; style++) {
+    struct model m = model_make((enum style)style, style_nr[style]);
+    for (uint32_t v = 0; v < 4; v++) {
+      const struct sst_build_opts o = opts(v & 1, v & 2);
+      struct world *const home = world_open(env_posix(), 0, (style + v) % 2);
+      uint64_t size;
+      assert_int_equal(build(home, 7, &m, o, &size), REMIXDB_OK);
+      assert_int_equal(files_in(home), 1);
+      for (uint32_t c = 0; c < 3; c++) {
+        struct world *const w = world_open(env_posix(), c == 0 ? 0 : c == 1 ? 1u << 20 : 16u << 20, (style + v + c) % 3 == 0);
+        w->ctx.dir = home->dir;
+        check_table(w, 7, &m, o, size);
+        world_close(w);
+      }
+      world_close(home);
+    }
+    model_free(&m);
+  }
+}
+
+// One builder for many tables, with the builder's figures, and left unfinished in between.
+static void test_builder(void **state) {
+  (void)state;
+  struct world *const w = world_open(env_posix(), 4u << 20, false);
+  struct model m = model_make(SMALL, 1000);
+  for (uint32_t v = 0; v < 4; v++) {
+    struct sst_build_opts o = opts(v & 1, v & 2);
+    o.max_pages = 5;
+    struct sst_build *b;
+    assert_int_equal(sst_build_create(&w->ctx, &o, w->q, &b), REMIXDB_OK);
+    uint64_t size;
+    uint32_t at = 0, tables = 0;
+    while (at < m.nr) {
+      sst_build_start(b, 99);
+      sst_build_add(b, &m.r[0]);
+      const uint64_t number = 100 * v + 100 + tables++;
+      sst_build_start(b, number);
+      assert_int_equal(sst_build_count(b), 0);
+      assert_int_equal(sst_build_bytes(b), 0);
+      struct model part = {.r = m.r + at};
+      while (at < m.nr && !sst_build_full(b)) {
+        sst_build_add(b, &m.r[at]);
+        part.nr++;
+        part.tombs += m.r[at].tomb;
+        part.key_bytes += m.r[at].klen;
+        part.value_bytes += m.r[at].vlen;
+        at++;
+      }
+      assert_int_equal(sst_build_count(b), part.nr);
+      const uint64_t bytes = sst_build_bytes(b);
+      assert_true(bytes > part.key_bytes + part.value_bytes);
+      assert_int_equal(sst_build_finish(b, &size), REMIXDB_OK);
+      check_table(w, number, &part, o, size);
+      struct sst *t;
+      assert_int_equal(sst_open(&w->ctx, number, &t), REMIXDB_OK);
+      assert_true(t->nr_pages <= 5);
+      assert_int_equal(bytes, (uint64_t)t->nr_pages * BLOCK_PAGE);
+      atomic_store(&t->obsolete, true);
+      sst_ref(t);
+      sst_unref(t);
+      assert_int_equal(files_in(w), 1);
+      sst_unref(t);
+      assert_int_equal(files_in(w), 0);
+    }
+    assert_true(tables > 3);
+    sst_build_start(b, 5000);
+    sst_build_add(b, &m.r[0]);
+    sst_build_destroy(b);
+    assert_int_equal(files_in(w), 0);
+  }
+  // what a crash left under the number is replaced
+  char path[400];
+  (void)snprintf(path, sizeof(path), "%s/000008.sst", w->dir);
+  FILE *const f = fopen(path, "w");
+  for (uint32_t i = 0; i < 30000; i++) (void)fputs("left over ", f);
+  assert_int_equal(fclose(f), 0);
+  uint64_t size;
+  assert_int_equal(build(w, 8, &m, opts(true, false), &size), REMIXDB_OK);
+  check_table(w, 8, &m, opts(true, false), size);
+  model_free(&m);
+  world_close(w);
+}
+
+// More than the samples of a dictionary, and more than one large read.
+static void test_large(void **state) {
+  (void)state;
+  struct model m = {.r = calloc(30000, sizeof(struct kv_rec)), .mem = malloc(30000 * 200)};
+  for (uint32_t i = 0; i < 30000; i++) {
+    uint8_t *const p = m.mem + m.used;
+    model_add(&m, 16, 60 + i % 120, false);
+    (void)snprintf((char *)p, 17, "user%012u", i * 3);
+    for (uint32_t b = 0; b < m.r[i].vlen; b++)
+      p[16 + b] = (uint8_t)("{\"name\": \"somebody\", \"city\": "[b % 29] ^ (b % 17 == 3 ? i & 15 : 0));
+  }
+  uint64_t sizes[2];
+  for (uint32_t v = 0; v < 4; v++) {
+    struct world *const w = world_open(env_posix(), 2u << 20, v == 3);
+    uint64_t size;
+    const struct sst_build_opts o = opts(v & 1, v & 2);
+    assert_int_equal(build(w, 3, &m, o, &size), REMIXDB_OK);
+    sizes[v >> 1] = size;
+    check_table(w, 3, &m, o, size);
+    if (v == 2) {
+      struct sst *t;
+      assert_int_equal(sst_open(&w->ctx, 3, &t), REMIXDB_OK);
+      assert_non_null(t->zdict);
+      sst_unref(t);
+    }
+    world_close(w);
+  }
+  assert_true(sizes[1] < sizes[0] / 2);
+  model_free(&m);
+}
+
+// ---- damage
+
+static uint8_t *slurp(const char *path, size_t *len_out) {
+  uint8_t *buf;
+  assert_int_equal(env_read_file(env_posix(), path, 64u << 20, &buf, len_out), REMIXDB_OK);
+  uint8_t *const copy = malloc(*len_out);
+  memcpy(copy, buf, *len_out);
+  mem_free(buf);
+  return copy;
+}
+
+// Written over in place: some file systems sync a file that is truncated and written again.
+static void spill(const char *path, const uint8_t *buf, size_t len) {
+  const int fd = open(path, O_WRONLY | O_CREAT, 0600);
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, buf, len), (ssize_t)len);
+  assert_int_equal(close(fd), 0);
+}
+
+// Opens the table and reads all of it, in each way; the first error. When m is given, what is read must be that.
+static enum remixdb_status read_whole(struct world *w, uint64_t number, const struct model *m) {
+  struct sst *t;
+  enum remixdb_status s = sst_open(&w->ctx, number, &t);
+  if (s != REMIXDB_OK) return s;
+  struct kv_rec r;
+  struct sst_hold h = {0};
+  uint32_t i = 0;
+  epoch_enter(&w->epoch, &w->slot);
+  sst_prefetch(t, w->q, 0, BLKIO_BATCH_MAX);
+  for (sst_pos p = 0; s == REMIXDB_OK && p != sst_end(t); p = sst_advance(t, p, 1)) {
+    s = sst_read(t, p, false, &h, &r);
+    if (s == REMIXDB_OK && m) assert_rec(&r, &m->r[i]);
+    i++;
+  }
+  epoch_exit(&w->slot);
+  sst_hold_fini(&h);
+  struct sst_scan *scan = NULL;
+  if (s == REMIXDB_OK) s = sst_scan_create(t, w->q, &scan);
+  i = 0;
+  if (s == REMIXDB_OK) {
+    sst_pos p;
+    while ((s = sst_scan_next(scan, &r, &p)) == REMIXDB_OK) {
+      if (m) assert_rec(&r, &m->r[i]);
+      i++;
+    }
+    if (s == REMIXDB_NOTFOUND) s = REMIXDB_OK;
+  }
+  sst_scan_destroy(scan);
+  if (s == REMIXDB_OK) {
+    struct sst_keys k;
+    s = sst_keys_open(t, w->q, &k);
+    i = 0;
+    if (s == REMIXDB_OK) {
+      while ((s = sst_keys_next(&k)) == REMIXDB_OK) {
+        if (m) assert_true(kv_eq(k.key, kref(m->r[i].key, m->r[i].klen)));
+        i++;
+      }
+      if (s == REMIXDB_NOTFOUND) s = REMIXDB_OK;
+      sst_keys_close(&k);
+    }
+  }
+  sst_unref(t);
+  return s;
+}
+
+// Every bit of a small table.
+static void test_flips(void **state) {
+  (void)state;
+  struct model m = model_make(SMALL, 12);
+  for (uint32_t v = 0; v < 4; v++) {
+    struct world *const w = world_open(env_posix(), v & 1 ? 1u << 20 : 0, false);
+    uint64_t size;
+    assert_int_equal(build(w, 1, &m, opts(v & 1, v & 2), &size), REMIXDB_OK);
+    char path[400];
+    (void)snprintf(path, sizeof(path), "%s/000001.sst", w->dir);
+    assert_int_equal(read_whole(w, 1, &m), REMIXDB_OK);
+    const int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    size_t len;
+    uint8_t *const buf = slurp(path, &len);
+    // the padding is one checksum's business: a sample of it is enough; the rest is done bit by bit
+    for (size_t i = 0; i < len; i++) {
+      const bool dull = buf[i] == 0 && i > 0 && buf[i - 1] == 0 && i + 1 < len && buf[i + 1] == 0;
+      for (uint32_t bit = 0; bit < 8; bit++) {
+        if (dull && below(64)) continue;
+        const uint8_t b = buf[i] ^ (uint8_t)(1u << bit);
+        assert_int_equal(pwrite(fd, &b, 1, (off_t)i), 1);
+        const enum remixdb_status s = read_whole(w, 1, &m);
+        if (s != REMIXDB_CORRUPT && s != REMIXDB_VERSION) fail_msg("byte %zu bit %u passed: %d", i, bit, (int)s);
+        assert_non_null(strstr(err_msg(), "000001.sst"));
+      }
+      assert_int_equal(pwrite(fd, &buf[i], 1, (off_t)i), 1);
+    }
+    assert_int_equal(read_whole(w, 1, &m), REMIXDB_OK);
+    assert_int_equal(close(fd), 0);
+    free(buf);
+    world_close(w);
+  }
+  model_free(&m);
+}
+
+static void test_cuts(void **state) {
+  (void)state;
+  struct model m = model_make(SMALL, 12);
+  struct world *const w = world_open(env_posix(), 1u << 20, false);
+  uint64_t size;
+  assert_int_equal(build(w, 1, &m, opts(true, true), &size), REMIXDB_OK);
+  char path[400];
+  (void)snprintf(path, sizeof(path), "%s/000001.sst", w->dir);
+  while (size-- > 0) {
+    assert_int_equal(truncate(path, (off_t)size), 0);
+    assert_int_equal(read_whole(w, 1, &m), REMIXDB_CORRUPT);
+    assert_non_null(strstr(err_msg(), "000001.sst"));
+  }
+  assert_int_equal(build(w, 1, &m, opts(true, true), &size), REMIXDB_OK);
+  assert_int_equal(truncate(path, (off_t)size + 4096), 0);
+  assert_int_equal(read_whole(w, 1, &m), REMIXDB_CORRUPT);
+  // cut after it was opened
+  assert_int_equal(truncate(path, (off_t)size), 0);
+  assert_int_equal(build(w, 1, &m, opts(true, false), &size), REMIXDB_OK);
+  struct sst *t;
+  assert_int_equal(sst_open(&w->ctx, 1, &t), REMIXDB_OK);
+  assert_int_equal(truncate(path, 100), 0);
+  struct sst_hold h = {0};
+  struct kv_rec r;
+  epoch_enter(&w->epoch, &w->slot);
+  sst_prefetch(t, w->q, 0, 10);
+  assert_int_equal(sst_read(t, 0, true, &h, &r), REMIXDB_CORRUPT);
+  assert_int_equal(sst_read(t, 0, true, &h, &r), REMIXDB_CORRUPT);
+  epoch_exit(&w->slot);
+  sst_hold_fini(&h);
+  struct sst_keys k;
+  assert_int_equal(sst_keys_open(t, w->q, &k), REMIXDB_OK);
+  assert_int_equal(sst_keys_next(&k), REMIXDB_CORRUPT);
+  sst_keys_close(&k);
+  sst_unref(t);
+  // gone
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(sst_open(&w->ctx, 1, &t), REMIXDB_CORRUPT);
+  assert_null(t);
+  assert_non_null(strstr(err_msg(), "000001.sst"));
+  world_close(w);
+  model_free(&m);
+}
+
+static void reseal_footer(uint8_t *f) { store64le(f, hash64(f + 8, FORMAT_SST_FOOTER - 8)); }
+
+static void test_identity(void **state) {
+  (void)state;
+  struct model m = model_make(SMALL, 100);
+  struct world *const w = world_open(env_posix(), 0, false);
+  uint64_t size;
+  assert_int_equal(build(w, 1, &m, opts(true, false), &size), REMIXDB_OK);
+  char from[400], to[400];
+  (void)snprintf(from, sizeof(from), "%s/000001.sst", w->dir);
+  (void)snprintf(to, sizeof(to), "%s/000002.sst", w->dir);
+  size_t len;
+  uint8_t *const buf = slurp(from, &len);
+  spill(to, buf, len);
+  assert_int_equal(read_whole(w, 2, &m), REMIXDB_CORRUPT);
+  assert_non_null(strstr(err_msg(), "000002.sst"));
+  w->ctx.store_id++;
+  assert_int_equal(read_whole(w, 1, &m), REMIXDB_CORRUPT);
+  w->ctx.store_id--;
+  assert_int_equal(read_whole(w, 1, &m), REMIXDB_OK);
+
+  // a newer format says so, whatever else is in it
+  uint8_t *const foot = buf + len - FORMAT_SST_FOOTER;
+  store32le(foot + 244, FORMAT_SST_VERSION + 1);
+  spill(from, buf, len);
+  assert_int_equal(read_whole(w, 1, &m), REMIXDB_VERSION);
+  assert_non_null(strstr(err_msg(), "000001.sst"));
+  store32le(foot + 244, 0);
+  spill(from, buf, len);
+  assert_int_equal(read_whole(w, 1, &m), REMIXDB_CORRUPT);
+  free(buf);
+  model_free(&m);
+  world_close(w);
+}
+
+// Footers, metadata, keys and blocks with right checksums and wrong contents: an error or some answer, and nothing read that
+// is not there.
+static void test_forged(void **state) {
+  (void)state;
+  struct model m = model_make(MIXED, 10);
+  for (uint32_t v = 0; v < 4; v++) {
+    struct world *const w = world_open(env_posix(), v & 1 ? 1u << 20 : 0, false);
+    uint64_t size;
+    assert_int_equal(build(w, 1, &m, opts(v & 1, v & 2), &size), REMIXDB_OK);
+    char path[400];
+    (void)snprintf(path, sizeof(path), "%s/000001.sst", w->dir);
+    size_t len;
+    uint8_t *const buf = slurp(path, &len), *const orig = slurp(path, &len);
+    struct format_sst_footer f;
+    assert_int_equal(format_sst_footer_get(orig + len - FORMAT_SST_FOOTER, len, path, &f), REMIXDB_OK);
+    uint32_t refused = 0;
+    for (uint32_t round = 0; round < 400; round++) {
+      memcpy(buf, orig, len);
+      uint8_t *const foot = buf + len - FORMAT_SST_FOOTER, *const meta = buf + f.meta_off;
+      switch (below(3)) {
+        case 0: {  // a field of the footer: a little off, or anything
+          const uint32_t at = 24 + 8 * below(14);
+          if (at == 96) continue;
+          uint64_t x = load64le(foot + at);
+          x = below(3) == 0 ? rng_next(&seed) >> below(64) : below(2) ? x + below(3) - 1 : x + ((uint64_t)(below(3) - 1) << 32);
+          store64le(foot + at, x);
+          break;
+        }
+        case 1:  // counts, keys and sizes
+          meta[below((uint32_t)(f.nr_pages + f.min_len + f.max_len + f.dict_len + f.sizes_len))] ^= (uint8_t)(1u << below(8));
+          break;
+        default:  // counts that still add up
+          meta[below(f.nr_pages)]++;
+          meta[below(f.nr_pages)]--;
+          break;
+      }
+      store64le(foot + 96, hash64_seed(meta, f.meta_len, format_sst_meta_seed(1)));
+      reseal_footer(foot);
+      spill(path, buf, len);
+      const enum remixdb_status s = read_whole(w, 1, NULL);
+      if (s != REMIXDB_OK) assert_true(s == REMIXDB_CORRUPT || s == REMIXDB_NOMEM);
+      refused += s != REMIXDB_OK;
+    }
+    assert_true(refused > 100);
+    if (v & 2) {
+      // the bytes of a compressed block, behind a right checksum
+      for (uint32_t round = 0; round < 400; round++) {
+        memcpy(buf, orig, len);
+        uint32_t n;
+        const uint8_t *const sizes = buf + f.meta_off + f.nr_pages + f.min_len + f.max_len + f.dict_len;
+        assert_non_null(kv_varint_get(sizes, buf + len, &n));
+        for (uint32_t i = 0; i <= below(3); i++) buf[8 + below(round % 2 ? 30 : n - 8)] ^= (uint8_t)(1u << below(8));
+        store64le(buf, hash64_seed(buf + 8, n - 8, block_seed(1, 0)));
+        spill(path, buf, len);
+        const enum remixdb_status s = read_whole(w, 1, NULL);
+        assert_true(s == REMIXDB_OK || s == REMIXDB_CORRUPT);
+      }
+    }
+    free(buf);
+    free(orig);
+    world_close(w);
+  }
+  model_free(&m);
+}
+
+// ---- failures around it
+
+static void test_no_memory(void **state) {
+  (void)state;
+  struct model m = model_make(SMALL, 600);
+  for (uint32_t v = 0; v < 4; v++) {
+    struct world *const w = world_open(env_posix(), 1u << 20, false);
+    uint64_t size;
+    enum remixdb_status s = REMIXDB_NOMEM;
+    for (int64_t n = 0; s != REMIXDB_OK; n++) {
+      allow(n);
+      s = build(w, 1, &m, opts(v & 1, v & 2), &size);
+      allow_all();
+      if (s == REMIXDB_OK) break;
+      assert_int_equal(s, REMIXDB_NOMEM);
+      assert_int_equal(files_in(w), 0);
+      assert_true(n < 1000);
+    }
+    // a read of all of it: what cannot be had is said, and the next read is good
+    s = REMIXDB_NOMEM;
+    int64_t n = 0;
+    for (; s != REMIXDB_OK; n++) {
+      allow(n);
+      s = read_whole(w, 1, &m);
+      allow_all();
+      if (s != REMIXDB_OK) assert_int_equal(s, REMIXDB_NOMEM);
+      assert_true(n < 1000);
+    }
+    assert_true(n > 5);
+    world_close(w);
+  }
+  model_free(&m);
+}
+
+// The disk fails at each call in turn: an error that is a failure of the disk, no file left, and the builder good for the
+// next table.
+static void test_bad_disk(void **state) {
+  (void)state;
+  struct model m = model_make(SMALL, 9000);
+  struct world *const w = world_open(&fault_env, 0, false);
+  char path[400];
+  (void)snprintf(path, sizeof(path), "%s/000005.sst", w->dir);
+  for (uint32_t v = 0; v < 4; v += 3) {
+    const struct sst_build_opts o = opts(v & 1, v & 2);
+    struct sst_build *b;
+    assert_int_equal(sst_build_create(&w->ctx, &o, w->q, &b), REMIXDB_OK);
+    uint64_t size;
+    enum remixdb_status s;
+    uint64_t n = 1;
+    for (;; n++) {
+      atomic_store(&fault_calls, 0);
+      atomic_store(&fault_at, n);
+      s = build_with(b, 5, &m, &size);
+      const bool met = atomic_load(&fault_calls) >= n;
+      atomic_store(&fault_at, 0);
+      if (!met) break;
+      if (s == REMIXDB_OK) {  // advice that failed does not matter
+        assert_int_equal(read_whole(w, 5, &m), REMIXDB_OK);
+        assert_int_equal(unlink(path), 0);
+        continue;
+      }
+      assert_true(s == REMIXDB_IO || s == REMIXDB_NOSPACE);
+      assert_non_null(strstr(err_msg(), "000005.sst"));
+      assert_int_equal(files_in(w), 0);
+    }
+    assert_int_equal(s, REMIXDB_OK);
+    assert_true(n > 4);
+    assert_int_equal(read_whole(w, 5, &m), REMIXDB_OK);
+    assert_int_equal(unlink(path), 0);
+    sst_build_destroy(b);
+  }
+  world_close(w);
+  model_free(&m);
+}
+
+// ---- threads
+
+struct reader {
+  pthread_t thread;
+  struct world *w;
+  struct sst **tables;
+  const struct model *m;
+  const sst_pos *pos;
+  uint64_t rng;
+  bool good;
+};
+
+static bool same_rec(const struct kv_rec *a, const struct kv_rec *b) {
+  return a->tomb == b->tomb && kv_eq(kref(a->key, a->klen), kref(b->key, b->klen)) &&
+         kv_eq(kref(a->val, a->vlen), kref(b->val, b->vlen));
+}
+
+static void *reader_main(void *arg) {
+  struct reader *const x = arg;
+  struct world *const w = x->w;
+  struct blkio_queue *q;
+  struct epoch_slot *slot;
+  struct sst_hold h = {0}, kept = {0};
+  struct kv_rec r, k = {0};
+  uint32_t kept_at = UINT32_MAX;
+  if (blkio_queue_create(&w->io, &q) != REMIXDB_OK || posix_memalign((void **)&slot, CACHE_LINE, sizeof(*slot)) != 0) return NULL;
+  epoch_join(&w->epoch, slot);
+  x->good = true;
+  for (uint32_t i = 0; i < 3000 && x->good; i++) {
+    const uint64_t z = rng_next(&x->rng);
+    struct sst *const t = x->tables[z & 1];
+    epoch_enter(&w->epoch, slot);
+    if (i % 64 == 0) sst_prefetch(t, q, (uint32_t)(z >> 40) % t->nr_pages, 16);
+    const uint32_t at = (uint32_t)(z >> 8) % x->m->nr;
+    x->good = sst_read(t, x->pos[at], false, &h, &r) == REMIXDB_OK && same_rec(&r, &x->m->r[at]);
+    if (x->good && kept_at != UINT32_MAX) x->good = same_rec(&k, &x->m->r[kept_at]);
+    if (x->good && i % 50 == 0) {
+      kept_at = at;
+      x->good = sst_read(t, x->pos[at], true, &kept, &k) == REMIXDB_OK;
+    }
+    epoch_exit(slot);
+  }
+  sst_hold_fini(&h);
+  sst_hold_fini(&kept);
+  epoch_leave(&w->epoch, slot);
+  free(slot);
+  blkio_queue_destroy(q);
+  return NULL;
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  struct model m = model_make(TEXT, 12000);
+  struct world *const w = world_open(env_posix(), 1u << 20, false);
+  uint64_t size;
+  struct sst *tables[2];
+  assert_int_equal(build(w, 1, &m, opts(true, false), &size), REMIXDB_OK);
+  assert_int_equal(build(w, 2, &m, opts(true, true), &size), REMIXDB_OK);
+  assert_int_equal(sst_open(&w->ctx, 1, &tables[0]), REMIXDB_OK);
+  assert_int_equal(sst_open(&w->ctx, 2, &tables[1]), REMIXDB_OK);
+  sst_pos *const pos = positions(tables[0], m.nr);
+  struct reader readers[4];
+  for (uint32_t i = 0; i < 4; i++) {
+    readers[i] = (struct reader){.w = w, .tables = tables, .m = &m, .pos = pos, .rng = rng_next(&seed)};
+    assert_int_equal(thread_start(&readers[i].thread, reader_main, &readers[i], "reader"), REMIXDB_OK);
+  }
+  // and one that opens and closes tables beside them
+  for (uint32_t i = 0; i < 20; i++) {
+    struct sst *t;
+    assert_int_equal(sst_open(&w->ctx, 1 + i % 2, &t), REMIXDB_OK);
+    sst_ref(t);
+    sst_unref(t);
+    sst_unref(t);
+  }
+  for (uint32_t i = 0; i < 4; i++) {
+    assert_int_equal(pthread_join(readers[i].thread, NULL), 0);
+    assert_true(readers[i].good);
+  }
+  free(pos);
+  sst_unref(tables[0]);
+  sst_unref(tables[1]);
+  world_close(w);
+  model_free(&m);
+}
+
+static int make_root(void **state) {
+  (void)state;
+  const char *const tmp = getenv("TMPDIR");
+  (void)snprintf(root, sizeof(root), "%.150s/remixdb-sst-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+  fault_ops = *env_posix()->ops;
+  fault_ops.open = fault_open;
+  fault_ops.close = fault_close;
+  fault_ops.pwrite = fault_pwrite;
+  fault_ops.sync_data = fault_sync;
+  fault_ops.sync_all = fault_sync;
+  fault_ops.truncate = fault_truncate;
+  fault_ops.allocate = fault_allocate;
+  fault_env = (struct env){.ops = &fault_ops, .priv = env_posix()->priv, .native = false};
+  return mkdtemp(root) ? 0 : -1;
+}
+
+static bool remove_dir(void *arg, const char *name) {
+  (void)arg;
+  char path[600];
+  (void)snprintf(path, sizeof(path), "%s/%s", root, name);
+  const enum remixdb_status s = env_list(env_posix(), path, remove_name, path);
+  return rmdir(path) == 0 && s == REMIXDB_OK;
+}
+
+static int remove_root(void **state) {
+  (void)state;
+  const enum remixdb_status s = env_list(env_posix(), root, remove_dir, NULL);
+  return s == REMIXDB_OK ? rmdir(root) : -1;
+}
+
+int main(void) {
+  const char *const given = getenv("TEST_SEED");
+  const uint64_t start = seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_round_trips), cmocka_unit_test(test_builder),  cmocka_unit_test(test_large),
+      cmocka_unit_test(test_flips),       cmocka_unit_test(test_cuts),     cmocka_unit_test(test_identity),
+      cmocka_unit_test(test_forged),      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_disk),
+      cmocka_unit_test(test_threads),
+  };
+  const int rc = cmocka_run_group_tests(tests, make_root, remove_root);
+  if (rc) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)start);
+  return rc;
+}

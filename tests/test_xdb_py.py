@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""xdb.py: what a user sees of it. The library is found as xdb.py finds it (REMIXDB_LIBRARY, beside xdb.py, the loader)."""
+
+import gc
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import xdb  # noqa: E402
+from xdb import Status, Xdb, XdbError  # noqa: E402
+
+SMALL = {"cachesz": 8, "mtsz": 8}
+
+
+def open_store(path, **kw):
+    return Xdb(path, **{**SMALL, **kw})
+
+
+@pytest.fixture
+def db(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        yield store
+
+
+@pytest.fixture
+def ref(db):
+    with db.ref() as r:
+        yield r
+
+
+def script(text, *args, env=None):
+    """Runs a Python program of its own, so that a crash at its exit shows."""
+    full = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    return subprocess.run([sys.executable, "-c", text, *map(str, args)], env=full, capture_output=True, text=True, timeout=60)
+
+
+def raises(status, call, *args):
+    with pytest.raises(XdbError) as info:
+        call(*args)
+    assert info.value.status is status
+    assert info.value.message
+    assert status.name in str(info.value)
+    return info.value
+
+
+# ---- reading and writing
+
+
+def test_put_get_delete_probe(ref):
+    assert ref.get("apple") is None
+    assert ref.probe("apple") is False
+    ref.put("apple", "green")
+    assert ref.get("apple") == b"green"
+    assert ref.probe("apple") is True
+    ref.put("apple", "red")
+    assert ref.get("apple") == b"red"
+    ref.delete("apple")
+    assert ref.get("apple") is None
+    ref.delete("apple")
+    ref.sync()
+
+
+def test_kinds_of_keys_and_values(ref):
+    ref.put("käse", "größe")
+    assert ref.get("käse".encode()) == "größe".encode()
+    ref.put(bytearray(b"a\0b"), memoryview(b"\0\xff\0"))
+    assert ref.get(b"a\0b") == b"\0\xff\0"
+    assert ref.get(b"a") is None
+    assert ref.get(memoryview(b"xa\0bx")[1:4]) == b"\0\xff\0"
+    assert ref.get(memoryview(b"a-\0-b-")[::2]) == b"\0\xff\0"
+    ref.put("", "")
+    assert ref.get(b"") == b""
+    assert ref.probe("")
+
+
+@pytest.mark.parametrize("bad", [None, 5, 1.5, ["a"], ("a",), object()])
+def test_other_types_are_refused(ref, bad):
+    for call in (lambda: ref.put(bad, "v"), lambda: ref.put("k", bad), lambda: ref.get(bad), lambda: ref.probe(bad),
+                 lambda: ref.delete(bad)):
+        with pytest.raises(TypeError):
+            call()
+    assert ref.get("k") is None
+
+
+def test_sizes(ref):
+    largest = os.urandom(xdb.KV_MAX - 1)
+    ref.put("k", largest)
+    assert ref.get("k") == largest
+    raises(Status.TOOBIG, ref.put, "k", largest + b"x")
+    assert ref.get("k") == largest
+    key = os.urandom(xdb.KV_MAX)
+    ref.put(key, "")
+    assert ref.get(key) == b""
+    with ref.iter() as it:
+        it.seek(key)
+        assert it.peek() == (key, b"")
+
+
+def test_content_survives_closing(tmp_path):
+    with open_store(tmp_path / "s") as db, db.ref() as ref:
+        for i in range(2000):
+            ref.put(f"{i:05}", str(i * i))
+        ref.delete("00007")
+    with open_store(tmp_path / "s", tags=False) as db, db.ref() as ref:
+        assert ref.get("01999") == b"3996001"
+        assert ref.get("00007") is None
+        assert sum(1 for _ in ref.iter()) == 1999
+
+
+def test_random_operations_against_a_dict(db):
+    seed = int(os.environ.get("SEED", time.time_ns()))
+    print("SEED", seed)  # pytest shows it when the test fails
+    rnd = random.Random(seed)
+    model = {}
+    with db.ref() as ref, ref.iter() as it:
+        for _ in range(4000):
+            key = bytes(rnd.choices(b"ab\0\xff", k=rnd.randrange(6)))
+            what = rnd.randrange(10)
+            if what < 4:
+                value = rnd.randbytes(rnd.randrange(300)) if hasattr(rnd, "randbytes") else os.urandom(rnd.randrange(300))
+                ref.put(key, value)
+                model[key] = value
+            elif what < 6:
+                ref.delete(key)
+                model.pop(key, None)
+            elif what < 8:
+                assert ref.get(key) == model.get(key)
+                assert ref.probe(key) == (key in model)
+            elif what < 9:
+                it.seek(key)
+                nr = rnd.randrange(4)
+                it.skip(nr)
+                rest = sorted(k for k in model if k >= key)[nr:]
+                assert it.valid() == bool(rest)
+                assert it.peek() == ((rest[0], model[rest[0]]) if rest else None)
+            elif rnd.randrange(20) == 0:
+                assert list(ref.iter()) == sorted(model.items())
+        assert list(ref.iter()) == sorted(model.items())
+
+
+# ---- iterators
+
+
+def test_iterator(ref):
+    for k in "bdfhj":
+        ref.put(k, k.upper())
+    it = ref.iter()
+    assert not it.valid() and it.peek() is None
+    it.skip1()
+    it.skip(3)
+    assert not it.valid()
+    it.seek()
+    assert it.valid() and it.peek() == (b"b", b"B")
+    it.seek("c")
+    assert it.peek() == (b"d", b"D")
+    it.skip1()
+    assert it.peek() == (b"f", b"F")
+    it.skip(0)
+    assert it.peek() == (b"f", b"F")
+    it.skip(2)
+    assert it.peek() == (b"j", b"J")
+    it.skip(10**12)
+    assert not it.valid() and it.peek() is None
+    it.skip1()
+    it.seek("k")
+    assert not it.valid()
+    it.seek(b"")
+    assert it.peek() == (b"b", b"B")
+    with pytest.raises(ValueError):
+        it.skip(-1)
+    with pytest.raises(TypeError):
+        it.seek(5)
+    assert it.peek() == (b"b", b"B")
+
+
+def test_python_iteration(ref, db):
+    assert list(ref.iter()) == []
+    for k in "abcde":
+        ref.put(k, "")
+    assert [k for k, _ in ref.iter()] == [b"a", b"b", b"c", b"d", b"e"]
+    it = ref.iter()
+    it.seek("c")
+    assert [k for k, _ in it] == [b"c", b"d", b"e"]
+    assert [k for k, _ in it] == []  # it stays at the end
+    it.seek()
+    assert next(it) == (b"a", b"")
+    assert it.peek() == (b"b", b"")
+    assert [k for k, _ in db.iter()] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_an_iterator_sees_the_store_at_its_last_seek(ref):
+    ref.put("a", "1")
+    ref.put("c", "1")
+    it = ref.iter()
+    it.seek()
+    ref.put("b", "2")
+    ref.put("c", "2")
+    ref.delete("a")
+    assert list(it) == [(b"a", b"1"), (b"c", b"1")]
+    it.seek()
+    assert list(it) == [(b"b", b"2"), (b"c", b"2")]
+
+
+def test_park(ref):
+    ref.put("a", "1")
+    it = ref.iter()
+    it.seek()
+    it.park()
+    assert not it.valid() and it.peek() is None
+    it.skip1()
+    it.seek()
+    assert it.peek() == (b"a", b"1")
+
+
+# ---- errors of opening
+
+
+def test_a_store_is_open_once(tmp_path):
+    with open_store(tmp_path / "s"):
+        error = raises(Status.LOCKED, open_store, tmp_path / "s")
+        assert str(tmp_path / "s") in error.message
+    open_store(tmp_path / "s").close()
+
+
+def test_a_file_where_the_directory_should_be(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("mine")
+    with pytest.raises(XdbError) as info:
+        open_store(path)
+    assert info.value.status not in (Status.OK, Status.NOTFOUND)
+    assert "file" in info.value.message
+    assert path.read_text() == "mine"
+
+
+def test_a_missing_parent_directory(tmp_path):
+    with pytest.raises(XdbError) as info:
+        open_store(tmp_path / "none" / "store")
+    assert str(tmp_path / "none") in info.value.message
+    assert not (tmp_path / "none").exists()
+
+
+def test_arguments_of_opening(tmp_path):
+    for bad in ({"cachesz": -1}, {"mtsz": -1}, {"mtsz": 1 << 70}):
+        with pytest.raises(ValueError):
+            open_store(tmp_path / "s", **bad)
+    with pytest.raises(TypeError):
+        open_store(tmp_path / "s", mtsz="8")
+    with pytest.raises(TypeError):
+        open_store(None)
+    with pytest.raises(ValueError):
+        open_store("a\0b")
+    with pytest.raises(XdbError):
+        open_store("")
+    assert not (tmp_path / "s").exists()
+    open_store(os.fsencode(tmp_path / "s")).close()
+    open_store(str(tmp_path / "s"), cachesz=0).close()
+
+
+def test_status_numbers_that_are_not_known():
+    error = XdbError(99, "from a newer library")
+    assert error.status == 99 and "99" in str(error)
+
+
+def test_statuses_are_those_of_the_header():
+    text = (ROOT / "remixdb.h").read_text()
+    body = text[text.index("enum remixdb_status {"):]
+    body = body[:body.index("};")]
+    names = [line.split("REMIXDB_")[1].split()[0].strip(",") for line in body.splitlines() if line.strip().startswith("REMIXDB_")]
+    assert names == [s.name for s in Status]
+    assert f"#define REMIXDB_KV_MAX {xdb.KV_MAX}u" in text
+    assert f'"{xdb.version()}"' in text
+
+
+# ---- closing
+
+
+def all_calls(ref, it):
+    return [lambda: ref.put("k", "v"), lambda: ref.get("k"), lambda: ref.probe("k"), lambda: ref.delete("k"), ref.sync, ref.iter,
+            it.seek, it.valid, it.peek, it.skip1, lambda: it.skip(2), it.park, lambda: list(it), lambda: next(it)]
+
+
+def test_closing_the_store_closes_all(tmp_path):
+    db = open_store(tmp_path / "s")
+    refs = [db.ref() for _ in range(3)]
+    its = [r.iter() for r in refs for _ in range(2)]
+    refs[0].put("k", "v")
+    for it in its:
+        it.seek()
+    db.close()
+    assert db.closed and all(r.closed for r in refs) and all(i.closed for i in its)
+    for call in all_calls(refs[0], its[0]) + [db.ref, db.iter, db.stats]:
+        raises(Status.INVALID, call)
+    for x in its + refs + [db]:
+        x.close()
+    with open_store(tmp_path / "s") as db2, db2.ref() as ref:
+        assert ref.get("k") == b"v"
+
+
+def test_closing_a_ref_closes_its_iterators_only(db):
+    a, b = db.ref(), db.ref()
+    it_a, it_b = a.iter(), b.iter()
+    a.put("k", "v")
+    it_b.seek()
+    a.close()
+    for call in all_calls(a, it_a):
+        raises(Status.INVALID, call)
+    assert it_b.peek() == (b"k", b"v") and not db.closed
+    it_b.close()
+    assert b.get("k") == b"v"
+
+
+def test_context_managers_close_when_an_exception_passes(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        with open_store(tmp_path / "s") as db, db.ref() as ref, ref.iter() as it:
+            it.seek()
+            raise ZeroDivisionError
+    assert db.closed and ref.closed and it.closed
+    open_store(tmp_path / "s").close()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_any_order_of_closing_and_of_letting_go(tmp_path, order):
+    for let_go in (False, True):
+        db = open_store(tmp_path / "s")
+        ref = db.ref()
+        it = ref.iter()
+        ref.put("k", "v")
+        it.seek()
+        things = [db, ref, it]
+        del db, ref, it
+        for i in order:
+            if let_go:
+                things[i] = None
+            else:
+                things[i].close()
+        del things
+        gc.collect()
+        open_store(tmp_path / "s").close()  # the lock is free, so all was closed
+
+
+def test_what_is_in_use_is_not_collected(tmp_path):
+    it = open_store(tmp_path / "s").ref().iter()
+    gc.collect()
+    it.seek()
+    assert not it.valid()
+    raises(Status.LOCKED, open_store, tmp_path / "s")
+    del it
+    gc.collect()
+    open_store(tmp_path / "s").close()
+
+
+def test_garbage_in_a_cycle(tmp_path):
+    class Holder:
+        pass
+
+    for _ in range(5):
+        h = Holder()
+        h.self = h
+        h.db = open_store(tmp_path / "s")
+        h.it = h.db.ref().iter()
+        h.ref = h.db.ref()
+        h.ref.put("k", "v")
+        h.it.seek()
+        del h
+        gc.collect()
+    open_store(tmp_path / "s").close()
+
+
+# ---- threads and processes
+
+
+def test_threads_with_refs_of_their_own(db):
+    errors = []
+
+    def work(n):
+        try:
+            with db.ref() as ref:
+                for i in range(500):
+                    ref.put(f"{n}-{i:03}", str(i))
+                assert all(ref.get(f"{n}-{i:03}") == str(i).encode() for i in range(500))
+        except BaseException as e:  # an assertion of a thread would be lost otherwise
+            errors.append(e)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors
+    assert sum(1 for _ in db.iter()) == 2000
+
+
+def test_closing_under_the_feet_of_threads(tmp_path):
+    """Threads share one ref, which is a mistake but no crash, and the store is closed while they work."""
+    db = open_store(tmp_path / "s")
+    ref = db.ref()
+    started = threading.Barrier(4)
+    ends = []
+
+    def work(n):
+        started.wait()
+        try:
+            it = ref.iter()
+            for i in range(1 << 40):
+                ref.put(f"{n}-{i % 1000}", b"x" * 100)
+                it.seek(f"{n}")
+                it.skip(3)
+                it.peek()
+        except XdbError as e:
+            ends.append(e.status)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for t in threads:
+        t.start()
+    started.wait()
+    time.sleep(0.2)
+    db.close()
+    for t in threads:
+        t.join(30)
+    assert ends == [Status.INVALID] * 3
+    open_store(tmp_path / "s").close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_neither_uses_nor_closes_the_store(tmp_path):
+    result = script("""
+import os, sys, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+it = ref.iter()
+ref.put("k", "v")
+pid = os.fork()
+if pid == 0:
+    for call in (db.ref, ref.sync, it.seek, lambda: ref.get("k")):
+        try:
+            call()
+        except xdb.XdbError as e:
+            assert e.status is xdb.Status.INVALID, e
+        else:
+            os._exit(3)
+    it.close(); ref.close(); db.close()
+    del it, ref, db
+    sys.exit(0)
+_, status = os.waitpid(pid, 0)
+assert status == 0, status
+assert ref.get("k") == b"v"
+ref.put("k", "w")
+ref.sync()
+""", tmp_path / "s")
+    assert result.returncode == 0, result.stderr
+    with open_store(tmp_path / "s") as db, db.ref() as ref:
+        assert ref.get("k") == b"w"
+
+
+# ---- importing and ending
+
+
+def test_nothing_runs_on_import(tmp_path):
+    result = script("import xdb; print(xdb.Status.OK.name)", env={"REMIXDB_LIBRARY": str(tmp_path / "none.so")})
+    assert (result.returncode, result.stdout, result.stderr) == (0, "OK\n", "")
+
+
+def test_a_library_that_is_not_there(tmp_path):
+    result = script("""
+import sys, xdb
+try:
+    xdb.Xdb(sys.argv[1])
+except OSError as e:
+    print("none.so" in str(e))
+""", tmp_path / "s", env={"REMIXDB_LIBRARY": str(tmp_path / "none.so")})
+    assert result.stdout == "True\n", result.stderr
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(0)", "h = []; h.append((h, db, ref, it))", "del db", "del ref", "db.close()",
+                                 "import threading; threading.Thread(target=work, daemon=True).start()"])
+def test_exit_without_closing(tmp_path, end):
+    result = script(f"""
+import sys, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+it = ref.iter()
+ref.put("k", "v")
+it.seek()
+def work():
+    r = db.ref()
+    while True:
+        r.put("x", "y")
+{end}
+""", tmp_path / "s")
+    assert result.returncode == 0, result.stderr
+    with open_store(tmp_path / "s") as db, db.ref() as ref:
+        assert ref.get("k") == b"v"
+
+
+def test_stats(db, ref):
+    ref.put("k", "v")
+    assert isinstance(db.stats(), dict) and db.stats()

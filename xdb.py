@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RemixDB from Python.
+
+    from xdb import Xdb
+
+    with Xdb("/tmp/example") as db, db.ref() as ref:
+        ref.put("apple", "green")
+        ref.get("apple")                      # b"green"; None when there is no such key
+        ref.sync()                            # what was put before is on disk now
+        with ref.iter() as it:
+            for key, value in it:             # in order, as bytes
+                print(key, value)
+
+Keys and values are bytes, bytearray, memoryview, or str, which is encoded as UTF-8; what comes back is bytes. A call that
+fails raises XdbError, which carries the status. A ref may be handed from thread to thread; threads that use the same one
+take turns, so a thread that is to run beside others has a ref of its own.
+
+Things may be closed in any order, or left to the garbage collector: closing a store closes its refs and iterators first,
+and what is used after that raises XdbError. A store belongs to the process that opened it; a child made by fork cannot use
+it, and does no harm by trying.
+
+The library is looked for when the first store is opened: where the environment variable REMIXDB_LIBRARY says, else beside
+this file, else where the system's loader looks.
+"""
+
+import ctypes
+import ctypes.util
+import enum
+import json
+import os
+import threading
+import weakref
+
+__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbError", "Status", "KV_MAX", "version"]
+
+KV_MAX = 65500  # the largest len(key) + len(value)
+_U32_MAX = 0xFFFFFFFF
+_SIZE_MAX = ctypes.c_size_t(-1).value
+
+
+class Status(enum.IntEnum):
+    """The statuses of remixdb.h."""
+
+    OK = 0
+    NOTFOUND = 1
+    INVALID = 2
+    TOOBIG = 3
+    NOMEM = 4
+    IO = 5
+    NOSPACE = 6
+    CORRUPT = 7
+    LOCKED = 8
+    READONLY = 9
+    VERSION = 10
+    EXISTS = 11
+    ABORTED = 12
+
+
+class XdbError(Exception):
+    """A call failed. `status` is a Status (a plain int when the library knows one that this file does not), `message` says
+    what happened, with the file's name where there is one."""
+
+    def __init__(self, status, message):
+        try:
+            status = Status(status)
+        except ValueError:
+            pass
+        super().__init__(status, message)
+        self.status = status
+        self.message = message
+
+    def __str__(self):
+        return f"{getattr(self.status, 'name', self.status)}: {self.message}"
+
+
+# ---- the library
+
+# name: (result, arguments). Inputs are c_char_p, which takes bytes with zeros in them, since the lengths go along; what is
+# written to, and what must not be taken for a string, is c_void_p.
+_P, _S, _U32, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_bool
+_U32P = ctypes.POINTER(ctypes.c_uint32)
+_SIGNATURES = {
+    "remixdb_errcode": (ctypes.c_int, ()),
+    "remixdb_errmsg": (_S, ()),
+    "remixdb_strerror": (_S, (ctypes.c_int,)),
+    "remixdb_version": (_S, ()),
+    "remixdb_open": (_P, (_S, ctypes.c_size_t, ctypes.c_size_t, _BOOL)),
+    "remixdb_close": (None, (_P,)),
+    "remixdb_ref": (_P, (_P,)),
+    "remixdb_unref": (None, (_P,)),
+    "remixdb_put": (_BOOL, (_P, _S, _U32, _S, _U32)),
+    "remixdb_del": (_BOOL, (_P, _S, _U32)),
+    "remixdb_probe": (_BOOL, (_P, _S, _U32)),
+    "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
+    "remixdb_sync": (_BOOL, (_P,)),
+    "remixdb_iter_create": (_P, (_P,)),
+    "remixdb_iter_seek": (None, (_P, _S, _U32)),
+    "remixdb_iter_valid": (_BOOL, (_P,)),
+    "remixdb_iter_peek": (_BOOL, (_P, _P, _U32P, _P, _U32P)),
+    "remixdb_iter_skip1": (None, (_P,)),
+    "remixdb_iter_skip": (None, (_P, _U32)),
+    "remixdb_iter_park": (None, (_P,)),
+    "remixdb_iter_destroy": (None, (_P,)),
+    "remixdb_iter_status": (ctypes.c_int, (_P,)),
+    "remixdb_stats": (_P, (_P,)),
+    "remixdb_free": (None, (_P,)),
+}
+_NAMES = ("libremixdb.so", "libremixdb.so.0", "libremixdb.dylib")
+
+_library = None
+_library_lock = threading.Lock()
+
+
+def _load():
+    path = os.environ.get("REMIXDB_LIBRARY")
+    if path:
+        return ctypes.CDLL(path)
+    here = os.path.dirname(os.path.abspath(__file__))
+    for name in _NAMES:
+        path = os.path.join(here, name)
+        if os.path.exists(path):
+            return ctypes.CDLL(path)
+    installed = ctypes.util.find_library("remixdb")
+    for name in _NAMES + ((installed,) if installed else ()):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            pass
+    raise OSError("libremixdb.so was not found; build it, install it, or set REMIXDB_LIBRARY to its path")
+
+
+def _lib():
+    global _library
+    if _library is None:
+        with _library_lock:
+            if _library is None:
+                lib = _load()
+                for name, (result, arguments) in _SIGNATURES.items():
+                    function = getattr(lib, name)
+                    function.restype = result
+                    function.argtypes = arguments
+                _library = lib
+    return _library
+
+
+def version():
+    """The version of the library, "MAJOR.MINOR.PATCH"."""
+    return _lib().remixdb_version().decode()
+
+
+def _last_error(lib):
+    """The error of this thread's last call, as an exception to be raised."""
+    status = lib.remixdb_errcode()
+    message = lib.remixdb_errmsg() or lib.remixdb_strerror(status)
+    return XdbError(status, message.decode("utf-8", "replace"))
+
+
+def _bytes(x, what):
+    if isinstance(x, bytes):
+        return x
+    if isinstance(x, str):
+        return x.encode("utf-8")
+    if isinstance(x, (bytearray, memoryview)):
+        return bytes(x)
+    raise TypeError(f"a {what} is bytes, bytearray, memoryview or str, not {type(x).__name__}")
+
+
+def _size(x, what):
+    if not isinstance(x, int):
+        raise TypeError(f"{what} is an int, not {type(x).__name__}")
+    if not 0 <= x <= _SIZE_MAX:
+        raise ValueError(f"{what} is {x}")
+    return x
+
+
+def _length(x, what):
+    # The library refuses what is larger than a record; a length that 32 bits cannot hold would not even reach it.
+    if len(x) > _U32_MAX:
+        raise XdbError(Status.TOOBIG, f"a {what} of {len(x)} bytes")
+    return len(x)
+
+
+# ---- handles
+
+
+class _Handle:
+    """A pointer of the library, and the handles that have to be closed before it.
+
+    Handles refer to each other, never to the objects below that users hold, so that any order in which those are closed or
+    collected closes the pointers in the order that the library asks for. Used in a with statement it gives the pointer and
+    keeps it from being closed meanwhile. Locks are taken from the store to its refs; an iterator has its ref's, because the
+    library allows one thread at a time on a ref and its iterators.
+    """
+
+    def __init__(self, what, pointer, destroy, parent=None, lock=None):
+        self._what = what
+        self._pointer = pointer
+        self._destroy = destroy
+        self._parent = parent
+        self._children = set()
+        self._pid = os.getpid()
+        self.lock = lock if lock is not None else threading.RLock()
+        if parent is not None:
+            parent._children.add(self)
+
+    def __enter__(self):
+        # Before the lock: in a child made by fork, nobody may be left to release it.
+        if self._pid != os.getpid():
+            raise XdbError(Status.INVALID, f"the {self._what} belongs to the process that opened it")
+        self.lock.acquire()
+        if self._pointer is None:
+            self.lock.release()
+            raise XdbError(Status.INVALID, f"the {self._what} is closed")
+        return self._pointer
+
+    def __exit__(self, *exc):
+        self.lock.release()
+
+    @property
+    def closed(self):
+        return self._pointer is None or self._pid != os.getpid()
+
+    def close(self):
+        """Closes the children, then this. Gives what the library's closing function gave, None when there was nothing to do."""
+        if self._pid != os.getpid():
+            return None  # the parent process has it, with its threads; here there is nothing that could be closed
+        result = None
+        with self.lock:
+            for child in list(self._children):
+                child.close()
+            pointer, self._pointer = self._pointer, None
+            if pointer is not None:
+                result = self._destroy(pointer)
+        if self._parent is not None:
+            self._parent._children.discard(self)
+        return result
+
+
+def _store_close(pointer):
+    lib = _library
+    lib.remixdb_close(pointer)
+    return _last_error(lib) if lib.remixdb_errcode() != Status.OK else None
+
+
+class _Closable:
+    """What Xdb, XdbRef and XdbIter share: closing by hand, by a with statement, or by the garbage collector."""
+
+    def _own(self, handle):
+        self._handle = handle
+        # Runs when the object is collected, or at the interpreter's exit while modules are still whole.
+        self._finalizer = weakref.finalize(self, handle.close)
+
+    @property
+    def closed(self):
+        """Whether it has been closed, by itself or with what it belongs to."""
+        return self._handle.closed
+
+    def close(self):
+        """Closes it, and what depends on it. Closing twice does nothing."""
+        self._finalizer.detach()
+        error = self._handle.close()
+        if error is not None:
+            raise error
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+
+class Xdb(_Closable):
+    """The store in directory `dirname`, made when there is none. `cachesz` is the size of the block cache in MiB, 0 for none;
+    `mtsz` that of a memtable in MiB, 0 for the default; `tags` keeps hash tags, which make get faster."""
+
+    def __init__(self, dirname, cachesz=256, mtsz=256, tags=True):
+        name = os.fsencode(dirname)
+        if b"\0" in name:
+            raise ValueError("a zero byte in the directory's name")
+        cachesz = _size(cachesz, "cachesz")
+        mtsz = _size(mtsz, "mtsz")
+        lib = _lib()
+        pointer = lib.remixdb_open(name, cachesz, mtsz, bool(tags))
+        if pointer is None:
+            raise _last_error(lib)
+        self._own(_Handle("store", pointer, _store_close))
+
+    def ref(self):
+        """A new XdbRef, through which the store is read and written."""
+        return XdbRef(self)
+
+    def iter(self):
+        """A new XdbIter with a ref of its own."""
+        return XdbIter(XdbRef(self))
+
+    def stats(self):
+        """The store's figures, as a dict."""
+        lib = _lib()
+        with self._handle as pointer:
+            text = lib.remixdb_stats(pointer)
+            if text is None:
+                raise _last_error(lib)
+            try:
+                return json.loads(ctypes.string_at(text))
+            finally:
+                lib.remixdb_free(text)
+
+
+class XdbRef(_Closable):
+    """One thread's view of a store; made by Xdb.ref()."""
+
+    def __init__(self, db):
+        lib = _lib()
+        with db._handle as pointer:
+            ref = lib.remixdb_ref(pointer)
+            if ref is None:
+                raise _last_error(lib)
+            self._own(_Handle("ref", ref, lib.remixdb_unref, parent=db._handle))
+        self._db = db  # a store is not collected while a ref to it is in use
+        # Where the library copies to; guarded by the handle's lock, and shared with the iterators, which use the same lock.
+        self._key = ctypes.create_string_buffer(KV_MAX)
+        self._value = ctypes.create_string_buffer(KV_MAX)
+        self._klen = ctypes.c_uint32()
+        self._vlen = ctypes.c_uint32()
+
+    def put(self, key, value):
+        """Sets the key's value. It is on disk after sync."""
+        key, value = _bytes(key, "key"), _bytes(value, "value")
+        klen, vlen = _length(key, "key"), _length(value, "value")
+        lib = _lib()
+        with self._handle as ref:
+            if not lib.remixdb_put(ref, key, klen, value, vlen):
+                raise _last_error(lib)
+
+    def get(self, key):
+        """The key's value as bytes, None when there is no such key."""
+        key = _bytes(key, "key")
+        klen = _length(key, "key")
+        lib = _lib()
+        with self._handle as ref:
+            if lib.remixdb_getn(ref, key, klen, self._value, KV_MAX, self._vlen):
+                return ctypes.string_at(self._value, self._vlen.value)
+            return self._absent(lib, None)
+
+    def probe(self, key):
+        """Whether the key exists."""
+        key = _bytes(key, "key")
+        klen = _length(key, "key")
+        lib = _lib()
+        with self._handle as ref:
+            return True if lib.remixdb_probe(ref, key, klen) else self._absent(lib, False)
+
+    def delete(self, key):
+        """Deletes the key; it need not exist."""
+        key = _bytes(key, "key")
+        klen = _length(key, "key")
+        lib = _lib()
+        with self._handle as ref:
+            if not lib.remixdb_del(ref, key, klen):
+                raise _last_error(lib)
+
+    def sync(self):
+        """When it returns, everything put before it, by any thread, is on disk."""
+        lib = _lib()
+        with self._handle as ref:
+            if not lib.remixdb_sync(ref):
+                raise _last_error(lib)
+
+    def iter(self):
+        """A new XdbIter, not yet positioned."""
+        return XdbIter(self)
+
+    @staticmethod
+    def _absent(lib, answer):
+        # "Not there" is an answer; "could not look" is an error.
+        if lib.remixdb_errcode() == Status.NOTFOUND:
+            return answer
+        raise _last_error(lib)
+
+
+class XdbIter(_Closable):
+    """An iterator; made by XdbRef.iter(). What it sees is the store at its last seek.
+
+    As a Python iterator it gives the (key, value) pairs from where it stands; from the first key when it has not been
+    positioned yet."""
+
+    def __init__(self, ref):
+        lib = _lib()
+        with ref._handle as pointer:
+            it = lib.remixdb_iter_create(pointer)
+            if it is None:
+                raise _last_error(lib)
+            self._own(_Handle("iterator", it, lib.remixdb_iter_destroy, parent=ref._handle, lock=ref._handle.lock))
+        self._ref = ref
+        self._placed = False  # a seek has been made, and no park after it
+
+    def _check(self, lib, it):
+        """Raises when the iterator came to stand nowhere for another reason than the end."""
+        if lib.remixdb_iter_valid(it):
+            return
+        status = lib.remixdb_iter_status(it)
+        if status != Status.OK:
+            error = _last_error(lib)
+            raise error if error.status == status else XdbError(status, lib.remixdb_strerror(status).decode())
+
+    def seek(self, key=None):
+        """To the first key that is not smaller; without a key, to the first one."""
+        key = None if key is None else _bytes(key, "key")
+        klen = 0 if key is None else _length(key, "key")
+        lib = _lib()
+        with self._handle as it:
+            lib.remixdb_iter_seek(it, key, klen)
+            self._placed = True
+            self._check(lib, it)
+
+    def valid(self):
+        """Whether it stands on a key."""
+        lib = _lib()
+        with self._handle as it:
+            return self._placed and lib.remixdb_iter_valid(it)
+
+    def peek(self):
+        """(key, value), None when it does not stand on a key."""
+        lib = _lib()
+        with self._handle as it:
+            if not self._placed or not lib.remixdb_iter_valid(it):
+                return None
+            r = self._ref
+            if not lib.remixdb_iter_peek(it, r._key, r._klen, r._value, r._vlen):
+                return r._absent(lib, None)
+            return ctypes.string_at(r._key, r._klen.value), ctypes.string_at(r._value, r._vlen.value)
+
+    def skip1(self):
+        """To the next key. At the end, and when it was not positioned, it does nothing."""
+        lib = _lib()
+        with self._handle as it:
+            if self._placed and lib.remixdb_iter_valid(it):
+                lib.remixdb_iter_skip1(it)
+                self._check(lib, it)
+
+    def skip(self, n):
+        """The same n times."""
+        n = _size(n, "n")
+        lib = _lib()
+        with self._handle as it:
+            while n > 0 and self._placed and lib.remixdb_iter_valid(it):
+                step = min(n, _U32_MAX)
+                lib.remixdb_iter_skip(it, step)
+                self._check(lib, it)
+                n -= step
+
+    def park(self):
+        """Lets go of the memory it holds on to; it needs a seek before further use."""
+        lib = _lib()
+        with self._handle as it:
+            lib.remixdb_iter_park(it)
+            self._placed = False
+
+    def __iter__(self):
+        with self._handle:
+            if not self._placed:
+                self.seek()
+        return self
+
+    def __next__(self):
+        with self._handle:
+            pair = self.peek()
+            if pair is None:
+                raise StopIteration
+            self.skip1()
+            return pair
