@@ -167,9 +167,9 @@ else
 	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(MALLOC_LIBS) $(LIBS) -o $@
 endif
 
-$B/tests/test_%: $B/tests/test_%.o $(STATIC)
+$B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $(STATIC)
 	$(call say,LINK)
-	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
+	$(Q)$(CCC) $(LDFLAGS_ALL) $< $B/tests/simdisk.o $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
 
 units: $(UNITS)
 

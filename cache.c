@@ -5,8 +5,8 @@
 
 #define SHARDS_MAX 16u
 #define SHARD_BYTES_MIN ((size_t)8 << 20)  // a shard more is worth it for this much
-#define BATCH_PAGES 64u                    // evicted together at most, so that one look at all epochs serves them all
-#define BATCH_PART 8u                      // and at most this part of a shard
+#define BATCH_PAGES 64u                    // evicted together, so that one look at all epochs serves them all
+#define RESERVE_PART 8u                    // kept free or in limbo at most: this part of a shard
 #define RUN_TRIES 32u                      // stretches looked at for one large block
 #define HELD_TRIES 4u                      // frames found pinned that are looked at again each time
 
@@ -54,7 +54,9 @@ struct shard {
   uint32_t fresh;
   uint32_t hand;                // CLOCK: the first page of a run, or `fresh`
   uint32_t run_hand;            // the same for large blocks
-  uint32_t reserve;             // pages kept free or in limbo
+  uint32_t reserve;             // pages kept free or in limbo: between the two below
+  uint32_t reserve_min, reserve_max;
+  bool starved;                 // there was no frame to be had while limbo could not be emptied
   uint32_t free_pages, limbo_pages;
   uint32_t free_mask;           // bit n: free[n] is not empty
   uint32_t free[CACHE_BLOCK_PAGES + 1];  // free runs of n pages, the last: or more
@@ -82,8 +84,9 @@ static void shard_init(struct shard *s, uint32_t first, uint32_t end) {
   (void)pthread_cond_init(&s->loaded, NULL);
   s->first = s->fresh = s->hand = s->run_hand = first;
   s->end = end;
-  const uint32_t part = (end - first) / BATCH_PART;
-  s->reserve = part > BATCH_PAGES ? BATCH_PAGES : part > 0 ? part : 1;
+  const uint32_t part = (end - first) / RESERVE_PART;
+  s->reserve_max = part > 0 ? part : 1;
+  s->reserve_min = s->reserve = part > BATCH_PAGES ? BATCH_PAGES : s->reserve_max;
 }
 
 enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache **out) {
@@ -219,9 +222,20 @@ static uint32_t fresh_take(struct page *pages, struct shard *s, uint32_t n) {
   return free_take(pages, s, n);
 }
 
+// A reader that stays in its epoch (its processor was taken away, or its read is slow) keeps all of limbo. The reserve is to
+// last for as long as that takes: it doubles when it did not, and shrinks while it does.
+static void shard_tune(struct shard *s) {
+  if (s->starved)
+    s->reserve = s->reserve < s->reserve_max / 2 ? s->reserve * 2 : s->reserve_max;
+  else
+    s->reserve -= (s->reserve - s->reserve_min) / 16;
+  s->starved = false;
+}
+
 // Takes back from limbo what no reader can hold any more.
 static void shard_reclaim(struct cache_full *c, struct shard *s) {
   struct page *const pages = c->pages;
+  const uint32_t oldest = s->limbo.head;
   while (s->limbo.head && epoch_passed(c->epoch, pages[s->limbo.head].stamp)) {
     const uint32_t f = queue_pop(pages, &s->limbo);
     s->limbo_pages -= pages[f].nr_pages;
@@ -232,6 +246,7 @@ static void shard_reclaim(struct cache_full *c, struct shard *s) {
     else
       free_put(pages, s, f, pages[f].nr_pages);
   }
+  if (s->limbo.head != oldest) shard_tune(s);
   for (uint32_t i = 0; i < HELD_TRIES && s->held.head; i++) {
     const uint32_t f = queue_pop(pages, &s->held);
     if (atomic_load_explicit(&pages[f].pins, memory_order_acquire) != 0)
@@ -263,8 +278,9 @@ static void limbo_stamp(struct cache_full *c, uint32_t f) {
 static void shard_evict(struct cache_full *c, struct shard *s) {
   struct page *const pages = c->pages;
   const uint32_t spare = s->free_pages + s->limbo_pages + (s->end - s->fresh);
-  const uint32_t want = s->reserve > spare ? s->reserve - spare : 0;
-  const uint32_t runs_max = s->reserve * 4 + 32;  // a bound on the time under the lock; the next miss goes on from there
+  const uint32_t lacking = s->reserve > spare ? s->reserve - spare : 0;
+  const uint32_t want = lacking < BATCH_PAGES ? lacking : BATCH_PAGES;
+  const uint32_t runs_max = want * 4 + 32;  // a bound on the time under the lock; the next miss goes on from there
   const uint32_t before = s->limbo.tail;
   for (uint32_t i = 0, got = 0; i < runs_max && got < want; i++) {
     if (s->hand >= s->fresh) s->hand = s->first;
@@ -347,6 +363,8 @@ static uint32_t frame_take(struct cache_full *c, struct shard *s, uint32_t n) {
     pages[f].state = PAGE_LOADING;
     pages[f].nr_pages = n;
     atomic_store_explicit(&c->pub.used[f], 0, memory_order_relaxed);
+  } else if (s->limbo.head) {
+    s->starved = true;
   }
   if (s->free_pages + s->limbo_pages + (s->end - s->fresh) < (s->reserve + 1) / 2) shard_evict(c, s);
   if (n > 1 && !(s->free_mask >> n) && s->end - s->fresh < n) shard_evict_run(c, s, n);  // for the next one, too

@@ -17,7 +17,8 @@ static enum remixdb_status null_argument(const char *what) { return err_set(REMI
 static enum remixdb_status check_key(const struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
   if (unlikely(!ref)) return null_argument("ref");
   if (unlikely(!kbuf && klen)) return null_argument("the key");
-  if (unlikely(klen > REMIXDB_KV_MAX)) return err_set(REMIXDB_TOOBIG, "a key of %u bytes is too long: key and value together may have %u", klen, REMIXDB_KV_MAX);
+  if (unlikely(klen > REMIXDB_KV_MAX))
+    return err_set(REMIXDB_TOOBIG, "a key of %u bytes is too long: key and value together may have %u", klen, REMIXDB_KV_MAX);
   return REMIXDB_OK;
 }
 
@@ -26,7 +27,8 @@ static enum remixdb_status check_kv(const struct xdb_ref *ref, const void *kbuf,
   if (unlikely(s != REMIXDB_OK)) return s;
   if (unlikely(!vbuf && vlen)) return null_argument("the value");
   if (unlikely((uint64_t)klen + vlen > REMIXDB_KV_MAX))
-    return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", klen, vlen, REMIXDB_KV_MAX);
+    return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", klen, vlen,
+                   REMIXDB_KV_MAX);
   return REMIXDB_OK;
 }
 
@@ -80,7 +82,10 @@ PUBLIC void remixdb_opts_init(struct remixdb_opts *o, size_t size) {
 
 static struct xdb *open_store(const char *dir, const struct remixdb_opts *o) {
   struct xdb *x = NULL;
-  done(dir ? xdb_open(dir, o, env_posix(), &x) : null_argument("dir"));
+  const enum remixdb_status s = dir ? xdb_open(dir, o, env_posix(), &x) : null_argument("dir");
+  done(s);
+  // of a key this status is an answer and has no message; of a store it is a failure like others
+  if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no store", dir);
   return x;
 }
 
@@ -178,7 +183,10 @@ PUBLIC void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t kl
   done(s == REMIXDB_OK ? xdb_iter_seek(it, kref(kbuf, klen)) : s);
 }
 
-PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) { return it && xdb_iter_valid(it); }
+PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) {
+  if (likely(it != NULL)) return xdb_iter_valid(it);
+  return done(null_argument("it"));
+}
 
 PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out) {
   struct kv_rec r;
@@ -197,11 +205,16 @@ PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) { remixdb_iter_skip(it, 1); 
 
 PUBLIC void remixdb_iter_park(struct xdb_iter *it) {
   if (it) xdb_iter_park(it);
+  else done(null_argument("it"));
 }
 
 PUBLIC void remixdb_iter_destroy(struct xdb_iter *it) { xdb_iter_destroy(it); }
 
-PUBLIC enum remixdb_status remixdb_iter_status(struct xdb_iter *it) { return it ? it->status : REMIXDB_INVALID; }
+PUBLIC enum remixdb_status remixdb_iter_status(struct xdb_iter *it) {
+  if (it) return it->status;
+  done(null_argument("it"));
+  return REMIXDB_INVALID;
+}
 
 // ---- figures and memory
 

@@ -503,17 +503,16 @@ static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, 
   } else {
     w->reads = 1;
   }
-  // at least what is asked for, else as far as the reads, the buffer and the part go
-  const uint64_t need = align_up(off + len, BLKIO_ALIGN);
+  // as far as the reads, the buffer and the part go: one read is more than any block or chunk
   uint64_t to = lo + keep + (uint64_t)w->reads * SST_READ;
   if (to > lo + w->size) to = lo + w->size;
   if (to > align_up(w->limit, BLKIO_ALIGN)) to = align_up(w->limit, BLKIO_ALIGN);
-  if (to < need) to = need;
-  assert(to - lo <= w->size);
+  assert(to >= off + len && to - lo <= w->size);
+  (void)len;
   w->lo = lo;
   w->hi = lo;
 
-  struct blkio_read reads[SST_READS + 1];
+  struct blkio_read reads[SST_READS];
   uint32_t nr = 0;
   int fd;
   enum remixdb_status s = fdpool_acquire(&t->file, &fd);

@@ -151,7 +151,7 @@ static enum remixdb_status load_part(const struct sst_ctx *ctx, const char *path
   const struct kref anchor = kref(p + VERSION_PART, alen);
   const uint8_t *numbers = p + VERSION_PART + alen;
   // a file written later would take the place of one with a number that is said to be free
-  bool used = remix_number < next_file;
+  bool used = nr == 0 || remix_number < next_file;
   for (uint32_t i = 0; i < nr; i++) used = used && load64le(numbers + 8 * (size_t)i) < next_file;
   if (!used) return err_corrupt(path, *at, "names a file that number %llu and up are free for", (unsigned long long)next_file);
   *at += VERSION_PART + alen + (size_t)nr * 8;

@@ -1,28 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The write-ahead log: one segment per memtable (more after a recovery), each a preallocated file that is recycled. Files are called
-// wal-0, wal-1, ...: the name says nothing, the header's generation does, so recycling changes no directory.
+// The write-ahead log: one segment per memtable (more after a recovery), each a preallocated file that is recycled. Files are
+// called wal-0, wal-1, ...: the name says nothing, the header's generation does, so recycling changes no directory.
 //
-// A segment is a header (WAL header in format.h) and frames. A frame is everything appended between two seals (a buffer that filled, a sync, a
-// switch): checksum, length, first sequence number, count, records. One checksum a frame, taken when it is sealed, costs a tenth of one a record
-// and saves its bytes; a batch (one wal_begin .. wal_end) never crosses a frame, so that it is there whole or not at all.
+// A segment is a header and frames (docs/FORMAT.md). A frame is everything appended between two seals (a buffer that filled, a
+// sync, a switch): checksum, length, first sequence number, count, records. One checksum a frame, taken when it is sealed, costs
+// a tenth of one a record and saves its bytes; a batch (one wal_begin .. wal_end) never crosses a frame, so that it is there
+// whole or not at all.
 //
 // Invariants
-//   L1  Sequence numbers are given under the log's lock, in the order of the bytes: record i of a frame has first + i, frames follow without gaps, also
-//       from one segment to the next.
-//   L2  A frame's checksum covers all that follows it and is seeded with the generation and the store's id: stale bytes of a recycled file, or
-//       of another store, never pass.
-//   L3  A frame says up to which offset its segment was known to be durable when it was sealed. A broken frame before an offset that any later valid
-//       frame (of this segment, or of a later one, which is synced only after this one is) calls durable is REMIXDB_CORRUPT. Any other broken
-//       frame is a torn tail: it and all after it, later segments included, are cut, so that what is recovered is a prefix.
-//   L4  A segment's header says the generation and the final length of the one before it: a segment is replayed only when the one before was
-//       complete up to that length (else L3 decides between cut and corrupt).
-//   L5  wal_sync returns only when everything appended before the call, in all segments, is durable; a segment is never synced before the older ones.
-//   L6  A failed write or fsync is sticky: later appends and syncs return it. REMIXDB_NOSPACE of an append is not: space is reserved (preallocated)
-//       before a record is accepted, so a full disk refuses the record and nothing else happens.
+//   L1  Sequence numbers are given under the log's lock, in the order of the bytes: record i of a frame has first + i, frames
+//       follow without gaps, also from one segment to the next.
+//   L2  A frame's checksum covers all that follows it and is seeded with the generation and the store's id: stale bytes of a
+//       recycled file, or of another store, never pass.
+//   L3  A frame says up to which offset its segment was known to be durable when it was sealed. A broken frame before an offset
+//       that any later valid frame (of this segment, or of a later one, which is synced only after this one is) calls durable is
+//       REMIXDB_CORRUPT. Any other broken frame is a torn tail: it and all after it, later segments included, are cut, so that
+//       what is recovered is a prefix.
+//   L4  A segment's header says the generation and the final length of the one before it: a segment is replayed only when the one
+//       before was complete up to that length (else L3 decides between cut and corrupt). Generations grow; after a recovery one
+//       is left out, so that frames whose header a crash took never belong to a segment made later. A segment begins only when
+//       the header of the one before is durable: a generation missing between two others is REMIXDB_CORRUPT.
+//   L5  wal_sync returns only when everything appended before the call, in all segments, is durable; a segment is never synced
+//       before the older ones.
+//   L6  A failed write or fsync is sticky: later appends and syncs return it. REMIXDB_NOSPACE of an append is not: space is
+//       reserved (preallocated) before a record is accepted, so a full disk refuses the record and nothing else happens.
 //
-// Locks: the log's lock is short: memcpy of the record and the caller's stamping. Sealed buffers are checksummed and written outside of it.
-// fsync is waited for on a condition (group commit: one fsync serves all that wait). Lock order: a memtable leaf's lock, then the log's.
+// Locks: the log's lock is short: memcpy of the record and the caller's stamping. Sealed buffers are checksummed and written
+// outside of it. fsync is waited for on a condition (group commit: one fsync serves all that wait). Lock order: a memtable leaf's
+// lock, then the log's.
 #ifndef WAL_H
 #define WAL_H
 
@@ -48,28 +54,34 @@ struct wal_recovery {
   uint64_t cut_bytes;       // of a torn tail left out (known ones)
   uint64_t last_seq;        // of the last record replayed, or what was given
 };
-// Called for each record in order of seq; the record's pointers hold during the call. A status other than OK ends the recovery with it.
+// Called for each record in order of seq; the record's pointers hold during the call. A status other than OK ends the recovery
+// with it.
 typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const struct kv_rec *rec);
 
-// Opens the log: replays every segment of generation >= oldest_gen, in order; syncs what it replayed; then starts a new segment with the
-// next generation. The segment oldest_gen must exist (else REMIXDB_CORRUPT) unless `fresh` says that the store is new (then generation oldest_gen is made, and
-// synced with the directory, before return). last_seq: the store's last number when oldest_gen began; records replayed follow it without a gap (L1).
-// Segments of older generations become spares. REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM. Nothing is written before replay has succeeded.
-MUST_CHECK enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh, wal_replay_fn replay, void *arg,
-                                        struct wal_recovery *rec_out, struct wal **out);
+// Opens the log: replays every segment of generation >= oldest_gen, in order; syncs what it replayed; then starts a new segment
+// with a later generation. The segment oldest_gen must exist (else REMIXDB_CORRUPT) unless `fresh` says that the store is new
+// (then generation oldest_gen is made, and synced with the directory, before return). last_seq: the store's last number when
+// oldest_gen began; records replayed follow it without a gap (L1). Segments of older generations become spares. REMIXDB_CORRUPT,
+// REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM. Nothing is written before replay has succeeded.
+MUST_CHECK enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
+                                        wal_replay_fn replay, void *arg, struct wal_recovery *rec_out, struct wal **out);
 // Writes out and syncs what is buffered (not when read_only or after an error), closes the files. Frees w in any case.
 MUST_CHECK enum remixdb_status wal_close(struct wal *w);
 
-// ---- appending. wal_begin .. wal_end brackets what must be in one frame; between them the log's lock is held, so nothing there may block or fail.
-// Makes room for nbytes of records (bytes on disk and in a buffer, waiting for a buffer to be written when all are full) and takes the lock.
-// *gen_out: the active segment's generation. On failure (REMIXDB_NOSPACE, REMIXDB_NOMEM, the sticky error) the lock is not held.
+// ---- appending. wal_begin .. wal_end brackets what must be in one frame; between them the log's lock is held, so nothing
+// there may block or fail.
+// Makes room for nbytes of records (bytes on disk and in a buffer, waiting for a buffer to be written when all are full) and
+// takes the lock. *gen_out: the active segment's generation. On failure (REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_TOOBIG above 1
+// GB, REMIXDB_READONLY, the sticky error) the lock is not held.
 MUST_CHECK enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out);
 // Appends a record (see kv.h) and returns its sequence number. val is ignored for a tombstone.
 uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen, bool tomb);
 // Gives the lock back; then writes out what this call made full. A write error becomes sticky and is reported by the next call.
 void wal_end(struct wal *w);
 
-// Group commit: returns when all that was appended (by any thread) before the call is durable. Blocks for the disk.
+// Group commit: returns when all that was appended (by any thread) before the call is durable, the active segment's header
+// included: a version may name its generation afterwards. Blocks for the disk. REMIXDB_NOSPACE (where space cannot be reserved)
+// loses nothing: try again.
 MUST_CHECK enum remixdb_status wal_sync(struct wal *w);
 // The last sequence number known to be durable. Relaxed.
 uint64_t wal_durable_seq(const struct wal *w);
@@ -77,14 +89,17 @@ uint64_t wal_durable_seq(const struct wal *w);
 MUST_CHECK enum remixdb_status wal_flush(struct wal *w);
 
 // ---- segments
-// Has the file of the next segment ready (a recycled one, or new, preallocated, its name durable). Blocks for the disk; no lock held meanwhile.
+// Has the file of the next segment ready (a recycled one, or new, preallocated, its name durable), and the active one's header
+// durable. Blocks for the disk; the log's lock is not held meanwhile. REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_prepare(struct wal *w);
-// Makes the next segment the active one (preparing it when it is not). fn(arg, new_gen) is called under the log's lock at the moment of the switch: what is
-// appended before belongs to the old generation, all after to the new one. On failure nothing has changed and fn is not called.
+// Makes the next segment the active one (preparing it when it is not). fn(arg, new_gen) is called under the log's lock at the
+// moment of the switch: what is appended before belongs to the old generation, all after to the new one (fn may be NULL). On
+// failure nothing has changed and fn is not called.
 MUST_CHECK enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg);
 uint64_t wal_gen(const struct wal *w);              // active generation, relaxed
 uint64_t wal_segment_bytes(const struct wal *w);    // appended to the active segment, relaxed
-// Segments of generation < gen are not needed any more (a durable version file says so): up to two are kept for recycling, others are removed.
+// Segments of generation < gen are not needed any more (a durable version file says so): up to two are kept for recycling, others
+// are removed. The active one is always kept. Syncs first when the active segment's header is not durable yet.
 MUST_CHECK enum remixdb_status wal_release(struct wal *w, uint64_t gen);
 
 struct wal_stats {

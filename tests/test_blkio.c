@@ -18,7 +18,7 @@
 #define DATA_LEN ((size_t)3 << 20)
 #define OUT_MAX ((size_t)6 << 20)
 
-static char dir[ENV_PATH_MAX], data_path[ENV_PATH_MAX + 16], out_path[ENV_PATH_MAX + 16];
+static char dir[ENV_PATH_MAX], data_path[ENV_PATH_MAX + 16], out_path[ENV_PATH_MAX + 16], other_path[ENV_PATH_MAX + 16];
 static uint8_t *data;      // what the data file holds, and what is written
 static uint8_t *out_data;  // what was read back
 static int data_fd = -1;
@@ -83,6 +83,7 @@ static int setup(void **state) {
   if (!mkdtemp(dir)) return -1;
   (void)snprintf(data_path, sizeof(data_path), "%s/data", dir);
   (void)snprintf(out_path, sizeof(out_path), "%s/out", dir);
+  (void)snprintf(other_path, sizeof(other_path), "%s/other", dir);
   fake_ops = *env_posix()->ops;
   fake_ops.pread = fake_pread;
   fake_ops.pwrite = fake_pwrite;
@@ -103,6 +104,7 @@ static int teardown(void **state) {
   (void)close(data_fd);
   (void)unlink(data_path);
   (void)unlink(out_path);
+  (void)unlink(other_path);
   free(data);
   free(out_data);
   return rmdir(dir);
@@ -253,17 +255,18 @@ static void test_read_failures(void **state) {
     struct blkio_read reads[100];
     for (int turn = 0; turn < 2; turn++) {
       for (uint32_t i = 0; i < 100; i++)
-        reads[i] = (struct blkio_read){.fd = data_fd, .path = data_path, .buf = out_data + i * 8192, .len = 8192, .off = i * 1000};
-      reads[turn ? 20 : 80].off = DATA_LEN - 5000;  // ends inside
-      reads[turn ? 20 : 80].path = "cut";
-      reads[turn ? 80 : 20].fd = closed;
-      reads[turn ? 80 : 20].path = "closed";
+        reads[i] = (struct blkio_read){
+            .fd = data_fd, .path = data_path, .buf = out_data + i * 8192, .len = 8192, .off = i * 1000};
+      reads[turn ? 20 : 60].off = DATA_LEN - 5000;  // ends inside
+      reads[turn ? 20 : 60].path = "cut";
+      reads[turn ? 60 : 20].fd = closed;
+      reads[turn ? 60 : 20].path = "closed";
       reads[90].off = DATA_LEN + 100000;
       assert_int_equal(blkio_read_batch(q, reads, 100), turn ? REMIXDB_CORRUPT : REMIXDB_IO);
       assert_non_null(strstr(err_msg(), turn ? "cut: offset" : "closed"));
       for (uint32_t i = 0; i < 100; i++) {
-        const enum remixdb_status want = i == (turn ? 20u : 80u) || i == 90 ? REMIXDB_CORRUPT
-                                         : i == (turn ? 80u : 20u)          ? REMIXDB_IO
+        const enum remixdb_status want = i == (turn ? 20u : 60u) || i == 90 ? REMIXDB_CORRUPT
+                                         : i == (turn ? 60u : 20u)          ? REMIXDB_IO
                                                                             : REMIXDB_OK;
         assert_int_equal(reads[i].status, want);
         if (want == REMIXDB_OK) assert_memory_equal(reads[i].buf, data + reads[i].off, 8192);
@@ -378,8 +381,6 @@ static void test_mixed(void **state) {
   (void)state;
   uint64_t seed = test_seed();
   print_message("TEST_SEED=%llu\n", (unsigned long long)seed);
-  char other_path[sizeof(out_path) + 8];
-  (void)snprintf(other_path, sizeof(other_path), "%s2", out_path);
   for (size_t k = 0; k < KINDS; k++) {
     struct blkio b;
     blkio_init(&b, env_posix(), kinds[k]);
@@ -602,8 +603,9 @@ static void test_engine_fails(void **state) {
     assert_int_equal(blkio_writer_finish(w, false), REMIXDB_NOSPACE);
     assert_int_equal(atomic_load(&fake_writes), 1);
     // Reads that end early are finished the same way.
-    struct blkio_read reads[2] = {{.fd = data_fd, .path = data_path, .buf = out_data, .len = 4096, .off = 0},
-                                  {.fd = data_fd, .path = data_path, .buf = out_data + 4096, .len = 8192, .off = DATA_LEN - 5000}};
+    struct blkio_read reads[2] = {
+        {.fd = data_fd, .path = data_path, .buf = out_data, .len = 4096, .off = 0},
+        {.fd = data_fd, .path = data_path, .buf = out_data + 4096, .len = 8192, .off = DATA_LEN - 5000}};
     assert_int_equal(blkio_read_batch(q, reads, 2), REMIXDB_CORRUPT);
     assert_int_equal(reads[0].status, REMIXDB_OK);
     assert_true(atomic_load(&fake_reads) > 0);
@@ -679,7 +681,8 @@ static void test_threads(void **state) {
     pthread_t t[4];
     blkio_init(&shared, env_posix(), kinds[k]);
     atomic_store(&wrong, 0);
-    for (uint32_t i = 0; i < 4; i++) assert_int_equal(thread_start(&t[i], reader, (void *)(uintptr_t)(i + 1), "reader"), REMIXDB_OK);
+    for (uint32_t i = 0; i < 4; i++)
+      assert_int_equal(thread_start(&t[i], reader, (void *)(uintptr_t)(i + 1), "reader"), REMIXDB_OK);
     for (uint32_t i = 0; i < 4; i++) (void)pthread_join(t[i], NULL);
     assert_int_equal(atomic_load(&wrong), 0);
     assert_int_equal(atomic_load(&shared.nr_reads), 4 * 20 * 80);

@@ -306,7 +306,8 @@ static void test_threads(void **state) {
   struct fdpool *const p = make_pool(4, FILES);
   pthread_t t[THREADS];
   atomic_store(&wrong, 0);
-  for (int i = 0; i < THREADS; i++) assert_int_equal(thread_start(&t[i], hammer, (void *)(uintptr_t)(i + 1), "hammer"), REMIXDB_OK);
+  for (int i = 0; i < THREADS; i++)
+    assert_int_equal(thread_start(&t[i], hammer, (void *)(uintptr_t)(i + 1), "hammer"), REMIXDB_OK);
   for (int i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
   assert_int_equal(atomic_load(&wrong), 0);
   assert_true(fdpool_open_count(p) <= 4);

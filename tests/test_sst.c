@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ckb.h"
 #include "format.h"
 #include "sst_build.h"
 
@@ -93,7 +94,7 @@ static struct world *world_open(struct env *env, size_t cache_size, bool direct)
   memset(w, 0, sizeof(*w));
   (void)snprintf(w->dir, sizeof(w->dir), "%s/%u", root, nr++);
   assert_int_equal(mkdir(w->dir, 0700), 0);
-  blkio_init(&w->io, env, BLKIO_AUTO);
+  blkio_init(&w->io, env, (enum blkio_kind)(nr % 4));
   assert_int_equal(blkio_queue_create(&w->io, &w->q), REMIXDB_OK);
   assert_int_equal(fdpool_create(env, 16, &w->fds), REMIXDB_OK);
   epoch_init(&w->epoch);
@@ -158,7 +159,8 @@ static void model_add(struct model *m, uint32_t klen, uint32_t vlen, bool tomb) 
 
 // Keys ascend by a counter of `width` bytes in front.
 static struct model model_make(enum style style, uint32_t nr) {
-  struct model m = {.r = calloc(nr, sizeof(struct kv_rec)), .mem = malloc((size_t)nr * 66000)};
+  const bool large = style == MIXED || style == EXACT || style == LONG_KEYS;
+  struct model m = {.r = calloc(nr, sizeof(struct kv_rec)), .mem = malloc((size_t)nr * (large ? 66000 : 400))};
   const uint32_t width = style == TINY ? 2 : 4;
   for (uint32_t i = 0; i < nr; i++) {
     uint32_t klen = 16, vlen = below(200);
@@ -465,6 +467,91 @@ static void test_large(void **state) {
   model_free(&m);
 }
 
+// Holds while the cache turns over several times between their epochs.
+static void test_holds(void **state) {
+  (void)state;
+  struct model m = model_make(TEXT, 20000);
+  for (uint32_t v = 0; v < 4; v++) {
+    struct world *const w = world_open(env_posix(), v & 1 ? 1u << 20 : 0, false);
+    uint64_t size;
+    struct sst *t;
+    assert_int_equal(build(w, 1, &m, opts(false, v & 2), &size), REMIXDB_OK);
+    assert_int_equal(sst_open(&w->ctx, 1, &t), REMIXDB_OK);
+    assert_true((uint64_t)t->nr_pages * BLOCK_PAGE > 3u << 20);
+    sst_pos *const pos = positions(t, m.nr);
+    struct sst_hold pinned[8] = {0}, loose = {0}, other = {0};
+    struct kv_rec kept[8], r;
+    uint32_t at[8];
+    for (uint32_t round = 0; round < 3; round++) {
+      epoch_enter(&w->epoch, &w->slot);
+      for (uint32_t i = 0; i < 8; i++) {
+        at[i] = below(m.nr);
+        assert_int_equal(sst_read(t, pos[at[i]], true, &pinned[i], &kept[i]), REMIXDB_OK);
+      }
+      const uint32_t here = below(m.nr);
+      assert_int_equal(sst_read(t, pos[here], false, &loose, &r), REMIXDB_OK);
+      epoch_exit(&w->slot);
+      for (uint32_t i = 0; i < m.nr; i += 5) {
+        epoch_enter(&w->epoch, &w->slot);
+        assert_int_equal(sst_read(t, pos[i], i % 10 == 0, &other, &r), REMIXDB_OK);
+        assert_rec(&r, &m.r[i]);
+        epoch_exit(&w->slot);
+      }
+      for (uint32_t i = 0; i < 8; i++) assert_rec(&kept[i], &m.r[at[i]]);
+      epoch_enter(&w->epoch, &w->slot);
+      assert_int_equal(sst_read(t, pos[here], false, &loose, &r), REMIXDB_OK);
+      assert_rec(&r, &m.r[here]);
+      epoch_exit(&w->slot);
+    }
+    for (uint32_t i = 0; i < 8; i++) sst_hold_fini(&pinned[i]);
+    sst_hold_fini(&loose);
+    sst_hold_fini(&other);
+    free(pos);
+    sst_unref(t);
+    world_close(w);
+  }
+  model_free(&m);
+}
+
+// What was read ahead is not read again.
+static void test_prefetch(void **state) {
+  (void)state;
+  struct model m = model_make(MIXED, 120);
+  for (uint32_t v = 0; v < 2; v++) {
+    struct world *const w = world_open(env_posix(), 32u << 20, false);
+    uint64_t size;
+    struct sst *t;
+    assert_int_equal(build(w, 1, &m, opts(false, v), &size), REMIXDB_OK);
+    assert_int_equal(sst_open(&w->ctx, 1, &t), REMIXDB_OK);
+    assert_true(t->nr_pages > 2 * BLKIO_BATCH_MAX);
+    sst_pos *const pos = positions(t, m.nr);
+    struct sst_hold h = {0};
+    struct kv_rec r;
+    epoch_enter(&w->epoch, &w->slot);
+    // one in the midst is there already
+    assert_int_equal(sst_read(t, pos[sst_pos_block(pos[9]) < 40 ? 9 : 2], false, &h, &r), REMIXDB_OK);
+    sst_prefetch(t, w->q, 0, BLKIO_BATCH_MAX);
+    struct cache_stats before, after;
+    cache_stats(w->cache, &before);
+    uint32_t i = 0;
+    for (; sst_pos_block(pos[i]) < BLKIO_BATCH_MAX; i++) {
+      assert_int_equal(sst_read(t, pos[i], false, &h, &r), REMIXDB_OK);
+      assert_rec(&r, &m.r[i]);
+    }
+    cache_stats(w->cache, &after);
+    assert_int_equal(before.misses, after.misses);
+    assert_int_equal(sst_read(t, pos[i], false, &h, &r), REMIXDB_OK);
+    cache_stats(w->cache, &after);
+    assert_int_equal(before.misses + 1, after.misses);
+    epoch_exit(&w->slot);
+    sst_hold_fini(&h);
+    free(pos);
+    sst_unref(t);
+    world_close(w);
+  }
+  model_free(&m);
+}
+
 // ---- damage
 
 static uint8_t *slurp(const char *path, size_t *len_out) {
@@ -690,6 +777,18 @@ static void test_forged(void **state) {
     }
     assert_true(refused > 100);
     if (v & 2) {
+      // sizes that are not the blocks'
+      const uint64_t at = f.meta_off + f.nr_pages + f.min_len + f.max_len + f.dict_len;
+      for (uint32_t bit = 0; bit < f.sizes_len * 8; bit++) {
+        memcpy(buf, orig, len);
+        uint8_t *const foot = buf + len - FORMAT_SST_FOOTER;
+        buf[at + bit / 8] ^= (uint8_t)(1u << bit % 8);
+        store64le(foot + 96, hash64_seed(buf + f.meta_off, f.meta_len, format_sst_meta_seed(1)));
+        reseal_footer(foot);
+        spill(path, buf, len);
+        struct sst *t;
+        assert_int_equal(sst_open(&w->ctx, 1, &t), REMIXDB_CORRUPT);
+      }
       // the bytes of a compressed block, behind a right checksum
       for (uint32_t round = 0; round < 400; round++) {
         memcpy(buf, orig, len);
@@ -707,6 +806,60 @@ static void test_forged(void **state) {
     free(orig);
     world_close(w);
   }
+  model_free(&m);
+}
+
+// The table with other compressed keys, all checksums right.
+static enum remixdb_status with_keys(struct world *w, const char *path, const uint8_t *orig, size_t len, const struct model *m,
+                                     uint32_t leave_out, const struct kref *more) {
+  struct format_sst_footer f;
+  assert_int_equal(format_sst_footer_get(orig + len - FORMAT_SST_FOOTER, len, path, &f), REMIXDB_OK);
+  struct ckb_build c = {0};
+  ckb_build_init(&c, 1);
+  for (uint32_t i = 0; i < m->nr; i++)
+    if (i != leave_out) assert_int_equal(ckb_build_add(&c, kref(m->r[i].key, m->r[i].klen), m->r[i].tomb), REMIXDB_OK);
+  if (more) assert_int_equal(ckb_build_add(&c, *more, false), REMIXDB_OK);
+  ckb_build_finish(&c);
+  const size_t used = f.nr_pages + f.min_len + f.max_len;
+  const size_t to = align_up(f.data_size + c.len + used + FORMAT_SST_FOOTER, FORMAT_SST_ALIGN);
+  uint8_t *const buf = calloc(1, to);
+  memcpy(buf, orig, f.data_size);
+  memcpy(buf + f.data_size, c.buf, c.len);
+  uint8_t *const meta = buf + f.data_size + c.len;
+  memcpy(meta, orig + f.meta_off, used);
+  f.ckb_len = c.len;
+  f.meta_off = f.data_size + c.len;
+  f.meta_len = to - FORMAT_SST_FOOTER - f.meta_off;
+  f.file_size = to;
+  f.meta_sum = hash64_seed(meta, f.meta_len, format_sst_meta_seed(1));
+  format_sst_footer_put(buf + to - FORMAT_SST_FOOTER, &f);
+  (void)unlink(path);
+  spill(path, buf, to);
+  free(buf);
+  ckb_build_fini(&c);
+  return read_whole(w, 1, NULL);
+}
+
+static void test_wrong_keys(void **state) {
+  (void)state;
+  struct model m = model_make(SMALL, 9000);
+  struct world *const w = world_open(env_posix(), 0, false);
+  uint64_t size;
+  assert_int_equal(build(w, 1, &m, opts(true, false), &size), REMIXDB_OK);
+  char path[400];
+  (void)snprintf(path, sizeof(path), "%s/000001.sst", w->dir);
+  size_t len;
+  uint8_t *const orig = slurp(path, &len);
+  const struct kref more = kref("\xff\xff", 2);
+  assert_int_equal(with_keys(w, path, orig, len, &m, m.nr, NULL), REMIXDB_OK);
+  assert_int_equal(with_keys(w, path, orig, len, &m, 0, NULL), REMIXDB_CORRUPT);         // fewer, at each end and in between
+  assert_int_equal(with_keys(w, path, orig, len, &m, m.nr / 2, NULL), REMIXDB_CORRUPT);
+  assert_int_equal(with_keys(w, path, orig, len, &m, m.nr - 1, NULL), REMIXDB_CORRUPT);
+  assert_int_equal(with_keys(w, path, orig, len, &m, m.nr, &more), REMIXDB_CORRUPT);     // more
+  assert_int_equal(with_keys(w, path, orig, len, &m, 0, &more), REMIXDB_CORRUPT);        // as many, but others
+  assert_int_equal(with_keys(w, path, orig, len, &m, m.nr - 1, &more), REMIXDB_CORRUPT);
+  free(orig);
+  world_close(w);
   model_free(&m);
 }
 
@@ -905,8 +1058,9 @@ int main(void) {
   const uint64_t start = seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_round_trips), cmocka_unit_test(test_builder),  cmocka_unit_test(test_large),
-      cmocka_unit_test(test_flips),       cmocka_unit_test(test_cuts),     cmocka_unit_test(test_identity),
-      cmocka_unit_test(test_forged),      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_disk),
+      cmocka_unit_test(test_holds),       cmocka_unit_test(test_prefetch),  cmocka_unit_test(test_flips),
+      cmocka_unit_test(test_cuts),        cmocka_unit_test(test_identity),  cmocka_unit_test(test_forged),
+      cmocka_unit_test(test_wrong_keys),  cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_disk),
       cmocka_unit_test(test_threads),
   };
   const int rc = cmocka_run_group_tests(tests, make_root, remove_root);

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "simdisk.c"
+#include "simdisk.h"
 #include "wal.h"
 
 #define STORE 0x5eedf00dcafe1234ull
@@ -731,6 +731,150 @@ static void test_lost_header(void **state) {
   simdisk_destroy(d);
 }
 
+// Records of nbytes on disk together, in a frame of their own.
+static void append_sized(struct wal *w, size_t nbytes) {
+  static const uint8_t zero[REMIXDB_KV_MAX];
+  uint64_t gen;
+  assert_int_equal(wal_begin(w, nbytes, &gen), REMIXDB_OK);
+  while (nbytes > 0) {
+    // 1 byte for the empty key, 1 to 3 for the length
+    size_t vlen = nbytes < 60000 ? nbytes - 2 : 50000;
+    while (kv_rec_size(0, (uint32_t)vlen, false) > nbytes) vlen--;
+    nbytes -= kv_rec_size(0, (uint32_t)vlen, false);
+    (void)wal_put(w, kref(NULL, 0), zero, (uint32_t)vlen, false);
+  }
+  wal_end(w);
+  assert_int_equal(wal_flush(w), REMIXDB_OK);
+}
+
+static enum remixdb_status open_any(struct simdisk *d, bool fresh, bool read_only, struct wal_recovery *rec, struct wal **out) {
+  const struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE, .read_only = read_only};
+  return wal_open(&o, 1, 0, fresh, NULL, NULL, rec, out);
+}
+
+static enum remixdb_status status_after_flip(struct simdisk *d, const char *path, uint64_t off) {
+  struct wal *w;
+  assert_true(simdisk_flip(d, path, off, 1));
+  const enum remixdb_status s = open_any(d, false, true, NULL, &w);
+  if (s == REMIXDB_OK) assert_int_equal(wal_close(w), REMIXDB_OK);
+  assert_true(simdisk_flip(d, path, off, 1));
+  return s;
+}
+
+// Each thing that can prove a broken frame durable, alone.
+static void test_witnesses(void **state) {
+  (void)state;
+  for (int what = 0; what < 4; what++) {
+    struct simdisk *const d = disk_create();
+    struct wal *w;
+    simdisk_no_allocate(d, true);
+    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    append_sized(w, 20);
+    enum remixdb_status want = REMIXDB_CORRUPT;
+    switch (what) {
+      case 0:  // none: the frame was synced, and nothing behind it says so
+        assert_int_equal(wal_sync(w), REMIXDB_OK);
+        want = REMIXDB_OK;
+        break;
+      case 1:  // the header of the next segment
+        assert_int_equal(wal_sync(w), REMIXDB_OK);
+        assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+        break;
+      case 2:  // the first frame of the next segment
+        assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+        assert_int_equal(wal_sync(w), REMIXDB_OK);
+        append_sized(w, 20);
+        break;
+      default:  // the beginning of the segment after the next
+        assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+        assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+        break;
+    }
+    assert_int_equal(wal_close(w), REMIXDB_OK);
+    assert_int_equal(status_after_flip(d, DIR "/wal-0", HEAD + FRAME_HEAD + 5), want);
+    assert_int_equal(status_after_flip(d, DIR "/wal-0", HEAD + 9), want);
+    simdisk_destroy(d);
+  }
+}
+
+// A witness is found wherever it lies in the pieces that recovery reads.
+static void test_distant_witness(void **state) {
+  (void)state;
+  static const size_t before[] = {0, 1, 8, 9, 31, 39, 40, 41};
+  for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
+    struct simdisk *const d = disk_create();
+    struct wal *w;
+    simdisk_no_allocate(d, true);
+    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    append_sized(w, 20);
+    append_sized(w, (1 << 20) - before[i] - 20 - 2 * FRAME_HEAD);
+    assert_int_equal(wal_segment_bytes(w), HEAD + (1 << 20) - before[i]);
+    assert_int_equal(wal_sync(w), REMIXDB_OK);
+    append_sized(w, 20);
+    assert_int_equal(wal_close(w), REMIXDB_OK);
+    assert_int_equal(status_after_flip(d, DIR "/wal-0", HEAD + FRAME_HEAD + 5), REMIXDB_CORRUPT);
+    simdisk_destroy(d);
+  }
+}
+
+// Frames with sound checksums that say what no log says are broken frames like others.
+static void test_forged_frames(void **state) {
+  (void)state;
+  uint8_t id[16], f[FRAME_HEAD + 20], good[FRAME_HEAD + 20];
+  store64le(id, STORE);
+  store64le(id + 8, 1);
+  const uint64_t seed = hash64(id, 16);
+  for (int what = 0; what < 9; what++) {
+    struct simdisk *const d = disk_create();
+    struct wal *w;
+    struct wal_recovery rec;
+    simdisk_no_allocate(d, true);
+    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    append_sized(w, 20);
+    append_sized(w, 20);
+    assert_int_equal(wal_close(w), REMIXDB_OK);
+    const uint64_t at = HEAD + FRAME_HEAD + 20;
+    assert_true(simdisk_peek(d, DIR "/wal-0", at, good, sizeof(good)));
+    memcpy(f, good, sizeof(f));
+    if (what == 1) store64le(f + 16, 3);                    // a gap in the numbers
+    if (what == 2) store64le(f + 16, 1);                    // a number twice
+    if (what == 3) store32le(f + 32, 2);                    // more records than there are
+    if (what == 4) store32le(f + 32, 0);                    // none
+    if (what == 5) f[FRAME_HEAD + 1] = 5;                   // bytes left over
+    if (what == 6) f[FRAME_HEAD + 1] = 100;                 // a value longer than the frame
+    if (what == 7) store64le(f + 24, at + 1);               // durable beyond itself
+    if (what == 8) store32le(f + 12, 1000000);              // longer than the file
+    store32le(f + 36, (uint32_t)hash64_seed(f + 8, 28, ~(seed + at)));
+    store64le(f, hash64_seed(f + 8, sizeof(f) - 8, seed + at));
+    assert_int_equal(what == 0, memcmp(f, good, sizeof(f)) == 0);
+    assert_true(simdisk_poke(d, DIR "/wal-0", at, f, sizeof(f)));
+    assert_int_equal(open_any(d, false, true, &rec, &w), REMIXDB_OK);
+    assert_int_equal(rec.nr_records, what == 0 ? 2 : 1);
+    assert_int_equal(wal_close(w), REMIXDB_OK);
+    simdisk_destroy(d);
+  }
+}
+
+// What a creation that did not end has left is not the new store's, though it has the same id and generation.
+static void test_fresh_over_leftovers(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct wal *w;
+  struct wal_recovery rec;
+  assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+  for (int i = 0; i < 3; i++) append_sized(w, 20);
+  assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+  assert_int_equal(wal_close(w), REMIXDB_OK);
+  assert_int_equal(open_any(d, true, false, &rec, &w), REMIXDB_OK);
+  assert_int_equal(rec.nr_records, 0);
+  append_sized(w, 20);
+  assert_int_equal(wal_close(w), REMIXDB_OK);
+  assert_int_equal(open_any(d, false, true, &rec, &w), REMIXDB_OK);
+  assert_int_equal(rec.nr_records, 1);
+  assert_int_equal(wal_close(w), REMIXDB_OK);
+  simdisk_destroy(d);
+}
+
 // ---- failing calls
 
 static void test_failed_write_is_sticky(void **state) {
@@ -1243,6 +1387,10 @@ int main(void) {
       cmocka_unit_test(test_rubbish),
       cmocka_unit_test(test_wrong_files),
       cmocka_unit_test(test_lost_header),
+      cmocka_unit_test(test_witnesses),
+      cmocka_unit_test(test_distant_witness),
+      cmocka_unit_test(test_forged_frames),
+      cmocka_unit_test(test_fresh_over_leftovers),
       cmocka_unit_test(test_failed_write_is_sticky),
       cmocka_unit_test(test_failed_sync_is_sticky),
       cmocka_unit_test(test_full_disk_at_allocate),
