@@ -26,10 +26,10 @@ struct remix_counters remix_counters;
 #define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
 #define REMIX_AHEAD_OFF UINT32_MAX  // read-ahead left nothing in the cache: not tried again on this REMIX
 
-// Finding a segment: 8-byte prefixes of the anchors (but the first, which is empty), taken after what all of them share, in a static B+-tree of implicit
-// children (after Khuong and Morin, "Array Layouts for Comparison-Based Searching", 2017, and the S-tree of Slotin's "Algorithms for Modern
-// Hardware"). Level 0 is the sorted array itself; an entry of a level above is the greatest of the node below it. Each level ends in padding of all ones,
-// so that a search never leaves the array.
+// Finding a segment: 8-byte prefixes of the anchors (but the first, which is empty), taken after what all of them share, in a
+// static B+-tree of implicit children (after Khuong and Morin, "Array Layouts for Comparison-Based Searching", 2017, and the
+// S-tree of Slotin's "Algorithms for Modern Hardware"). Level 0 is the sorted array itself; an entry of a level above is the
+// greatest of the node below it. Each level ends in padding of all ones, so that a search never leaves the array.
 struct remix_index {
   const uint8_t *segs;
   struct remix_layout lay;
@@ -103,7 +103,8 @@ static inline uint32_t set_lt16(const uint8_t *p, uint32_t v) {
   const __m128i half = _mm_set1_epi16((short)0x8000), w = _mm_set1_epi16((short)(v ^ 0x8000));
   __m128i q[4];
   for (int i = 0; i < 4; i++) q[i] = _mm_cmplt_epi16(_mm_xor_si128(_mm_loadu_si128((const __m128i *)(p + 16 * i)), half), w);
-  return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(q[0], q[1])) | (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(q[2], q[3])) << 16;
+  const __m128i lo = _mm_packs_epi16(q[0], q[1]), hi = _mm_packs_epi16(q[2], q[3]);
+  return (uint32_t)_mm_movemask_epi8(lo) | (uint32_t)_mm_movemask_epi8(hi) << 16;
 #elif defined(REMIX_NEON)
   const uint16x8_t w = vdupq_n_u16((uint16_t)v);
   uint8x8_t q[4];
@@ -123,10 +124,14 @@ static inline uint32_t set_eq16(const uint8_t *p, uint32_t v) {
 
 // ---- segments
 
-static inline const uint8_t *seg_at(const struct remix_index *ix, uint32_t seg) { return ix->segs + (size_t)seg * ix->lay.stride; }
+static inline const uint8_t *seg_at(const struct remix_index *ix, uint32_t seg) {
+  return ix->segs + (size_t)seg * ix->lay.stride;
+}
 static inline uint32_t seg_nr(const struct remix_index *ix, const uint8_t *s) { return s[ix->lay.head]; }
 static inline uint32_t seg_base(const struct remix_index *ix, const uint8_t *s) { return load16le(s + ix->lay.head + 2); }
-static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) { return load32le(s + ix->lay.offs + 4 * run); }
+static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) {
+  return load32le(s + ix->lay.offs + 4 * run);
+}
 static inline uint32_t seg_old(const uint8_t *sel) { return set_eq8(sel, REMIX_OLD, REMIX_OLD); }
 
 static inline void seg_prefetch(const struct remix_index *ix, const uint8_t *s) {
@@ -235,7 +240,8 @@ static enum remixdb_status index_build(struct remix *x) {
 
 void remix_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.remix", (unsigned long long)number); }
 
-// Everything in the header against the file and the tables. Offsets are all determined by the counts, so that they need only be equal.
+// Everything in the header against the file and the tables. Offsets are all determined by the counts, so that they need only be
+// equal.
 static enum remixdb_status check_header(struct remix *x) {
   struct remix_index *const ix = x->index;
   const uint8_t *const p = x->image;
@@ -249,7 +255,8 @@ static enum remixdb_status check_header(struct remix *x) {
   x->nr_entries = load64le(p + 48);
   x->nr_keys = load64le(p + 56);
   ix->lay = remix_layout(x->nr_runs, x->tags);
-  if (load32le(p + 64) != ix->lay.stride || load32le(p + 68) != 0) return err_corrupt(x->path, 64, "segment size %u", load32le(p + 64));
+  if (load32le(p + 64) != ix->lay.stride || load32le(p + 68) != 0)
+    return err_corrupt(x->path, 64, "segment size %u", load32le(p + 64));
   const uint64_t segs = load64le(p + 72), offs = load64le(p + 80), anchors = load64le(p + 88), len = load64le(p + 96);
   if (segs != remix_segs_off(x->nr_runs) || offs != segs + (uint64_t)x->nr_segs * ix->lay.stride ||
       anchors != offs + 4 * ((uint64_t)x->nr_segs + 1) || len > x->file_size || anchors + len + 8 != x->file_size)
@@ -280,7 +287,8 @@ static enum remixdb_status check_anchors(const struct remix *x) {
   if (prev != len) return err_corrupt(x->path, at + 4 * (uint64_t)nr, "anchors end at %u of %llu", prev, (unsigned long long)len);
   if (nr && anchor_at(ix, 0).len != 0) return err_corrupt(x->path, at, "first anchor is not empty");
   for (uint32_t i = 1; i < nr; i++)
-    if (kv_cmp(anchor_at(ix, i - 1), anchor_at(ix, i)) >= 0) return err_corrupt(x->path, at + 4 * (uint64_t)i, "anchors do not ascend");
+    if (kv_cmp(anchor_at(ix, i - 1), anchor_at(ix, i)) >= 0)
+      return err_corrupt(x->path, at + 4 * (uint64_t)i, "anchors do not ascend");
   return REMIXDB_OK;
 }
 
@@ -395,7 +403,8 @@ static void remix_free(struct remix *x) {
   mem_free(x);
 }
 
-enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs, struct remix **out) {
+enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs,
+                               struct remix **out) {
   char name[32];
   enum remixdb_status s = REMIXDB_NOMEM;
   *out = NULL;
@@ -461,7 +470,8 @@ size_t remix_memory(const struct remix *x) {
 // ---- searching within a segment
 
 // The record of entry i, until the epoch is left: what a search looks at is not pinned. A hold is for one table at a time.
-static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, struct sst_hold *h, struct kv_rec *rec_out) {
+static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, struct sst_hold *h,
+                                      struct kv_rec *rec_out) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   struct sst *const t = x->runs[run];
   if (h->sst && h->sst != t) sst_hold_drop(h);
@@ -477,7 +487,8 @@ struct spot {
 };
 
 // For segments whose discriminating bits do not all fit 16 bits. holds: one per run (cursors), or just one for all.
-static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, struct kref key, struct sst_hold *holds, bool per_run, struct spot *out) {
+static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, struct kref key, struct sst_hold *holds,
+                                       bool per_run, struct spot *out) {
   const struct remix_index *const ix = x->index;
   const uint8_t *const sel = s + ix->lay.sel;
   uint32_t lo = 0, hi = seg_nr(ix, s);
@@ -507,8 +518,8 @@ static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, 
   return REMIXDB_OK;
 }
 
-// The key's bits at the discriminating bits of all entries. All of them are taken, without a branch: which of them are asked for is as hard to foresee as
-// the bits themselves.
+// The key's bits at the discriminating bits of all entries. All of them are taken, without a branch: which of them are asked for
+// is as hard to foresee as the bits themselves.
 static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kref key) {
   static const uint8_t none[1];
   const uint8_t *const p = key.len ? key.ptr : none;
@@ -527,10 +538,12 @@ static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kr
 #define REMIX_SSSE3 1
 #include <tmmintrin.h>
 
-// The same when the bits lie in 16 bytes behind the base, as they do for most keys: the bytes are looked up for all entries at once.
+// The same when the bits lie in 16 bytes behind the base, as they do for most keys: the bytes are looked up for all entries at
+// once.
 __attribute__((target("ssse3"))) static uint32_t blind_bits_ssse3(const uint8_t *dbits, uint32_t base, struct kref key) {
   const __m128i iota = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), zero = _mm_setzero_si128();
-  const __m128i weights = _mm_setr_epi8(0, (char)0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0), low = _mm_set1_epi16(15);
+  const __m128i weights = _mm_setr_epi8(0, (char)0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0);
+  const __m128i low = _mm_set1_epi16(15);
   const uint32_t rest = key.len > base ? key.len - base : 0;
   // Bytes of the key from `skip` before the base on, without reading beyond it; what the shuffle has no byte for is 0.
   __m128i window;
@@ -556,7 +569,8 @@ __attribute__((target("ssse3"))) static uint32_t blind_bits_ssse3(const uint8_t 
   const __m128i end = _mm_set1_epi8((char)(rest < 16 ? rest : 16));
   uint32_t bits = 0;
   for (uint32_t i = 0; i < REMIX_SEG; i += 16) {
-    const __m128i d0 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i)), d1 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i + 16));
+    const __m128i d0 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i));
+    const __m128i d1 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i + 16));
     const __m128i byte = _mm_packus_epi16(_mm_srli_epi16(d0, 4), _mm_srli_epi16(d1, 4));
     const __m128i b = _mm_packus_epi16(_mm_and_si128(d0, low), _mm_and_si128(d1, low));
     const __m128i clear = _mm_cmpeq_epi8(_mm_and_si128(_mm_shuffle_epi8(window, byte), _mm_shuffle_epi8(weights, b)), zero);
@@ -591,9 +605,10 @@ static inline uint32_t blind_candidate(const uint8_t *dbits, uint32_t nr, uint32
   }
 }
 
-// A blind search (Ferguson, "Bit-Tree", 1992; Ferragina and Grossi, "The String B-tree", 1999): the trie gives the one candidate; its key is read, and the
-// first bit at which it differs from the target tells how far left or right of it the target belongs.
-static enum remixdb_status spot_find(const struct remix *x, const uint8_t *s, struct kref key, struct sst_hold *holds, bool per_run, struct spot *out) {
+// A blind search (Ferguson, "Bit-Tree", 1992; Ferragina and Grossi, "The String B-tree", 1999): the trie gives the one candidate;
+// its key is read, and the first bit at which it differs from the target tells how far left or right of it the target belongs.
+static enum remixdb_status spot_find(const struct remix *x, const uint8_t *s, struct kref key, struct sst_hold *holds,
+                                     bool per_run, struct spot *out) {
   const struct remix_index *const ix = x->index;
   if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return spot_binary(x, s, key, holds, per_run, out);
   const uint8_t *const dbits = s + ix->lay.dbits;
@@ -715,8 +730,8 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
   c->sel = s + ix->lay.sel;
 }
 
-// Stands at entry `at` (< its count) of segment seg. The runs' positions follow from that and are worked out when they are asked for, so that a seek, and the
-// steps before a run's first record is wanted, cost nothing per run.
+// Stands at entry `at` (< its count) of segment seg. The runs' positions follow from that and are worked out when they are asked
+// for, so that a seek, and the steps before a run's first record is wanted, cost nothing per run.
 static void cursor_stand(struct remix_cursor *c, uint32_t seg, uint32_t at) {
   cursor_seg(c, seg);
   c->at = at;

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// REMIX: the sorted view over the tables (runs) of one partition (Zhong, Chen, Wu, Jiang: "REMIX: Efficient Range Query for LSM-trees", FAST 2021),
-// "%06llu.remix". The view is cut in segments of at most 32 entries; a segment has an anchor, a cursor offset per run, and per entry a selector, a hash tag
-// (when tags are on) and a discriminating-bit position. Runs are in order of age, oldest first; among the versions of a key the newest comes first.
+// REMIX: the sorted view over the tables (runs) of one partition (Zhong, Chen, Wu, Jiang: "REMIX: Efficient Range Query for
+// LSM-trees", FAST 2021), "%06llu.remix". The view is cut in segments of at most 32 entries; a segment has an anchor, a cursor
+// offset per run, and per entry a selector, a hash tag (when tags are on) and a discriminating-bit position. Runs are in order of
+// age, oldest first; among the versions of a key the newest comes first.
 //
 // Invariants
 //   R1  Entries are in order of (key, age of the run: newest first). All versions of a key lie in one segment.
-//   R2  An entry whose key is that of the entry before it carries REMIX_OLD; the newest version never does. REMIX_TOMB is the record's own flag.
-//   R3  A segment's anchor is the shortest prefix of its first key that is greater than the key before the segment; the first one's is empty.
-//   R4  The cursor offset of run r is the position of r's first entry at or after the segment; counting r's selectors before entry i from there gives
-//       the position of run r's next record at entry i.
-//   R5  The discriminating bit of entry i (i > 0 in its segment) is the first bit at which its key differs from entry i-1's, in the bit order below; they
-//       form a blind trie over the segment's distinct keys.
+//   R2  An entry whose key is that of the entry before it carries REMIX_OLD; the newest version never does. REMIX_TOMB is the
+//       record's own flag.
+//   R3  A segment's anchor is the shortest prefix of its first key that is greater than the key before the segment; the first
+//       one's is empty.
+//   R4  The cursor offset of run r is the position of r's first entry at or after the segment; counting r's selectors before
+//       entry i from there gives the position of run r's next record at entry i.
+//   R5  The discriminating bit of entry i (i > 0 in its segment) is the first bit at which its key differs from entry i-1's, in
+//       the bit order below; they form a blind trie over the segment's distinct keys.
 //
-// Bit order: a key is read as its bytes, each preceded by a 1 bit, and 0 bits after the end; so a prefix sorts before what it prefixes and no two keys are
-// equal in all bits. A bit position is byte << 4 | b, b = 0 for the leading bit, 1..8 for the byte's bits from the highest. In a segment it is stored
-// in 16 bits with the byte counted from the segment's base (bytes common to all its keys, stored once); 0xFFFF marks "same key as before", and 0xFFFE one
-// too far away (more than 4,094 bytes behind the base): a segment that holds such a one is searched by binary search of its keys.
+// Bit order: a key is read as its bytes, each preceded by a 1 bit, and 0 bits after the end; so a prefix sorts before what it
+// prefixes and no two keys are equal in all bits. A bit position is byte << 4 | b, b = 0 for the leading bit, 1..8 for the byte's
+// bits from the highest. In a segment it is stored in 16 bits with the byte counted from the segment's base (bytes common to all
+// its keys, stored once); 0xFFFF marks "same key as before", and 0xFFFE one too far away (more than 4,094 bytes behind the base):
+// a segment that holds such a one is searched by binary search of its keys.
 #ifndef REMIX_H
 #define REMIX_H
 
@@ -50,22 +54,25 @@ struct remix {
   _Atomic bool obsolete;
 };
 
-// Reads and checks the file: checksums, and that every count, offset, selector and position agrees with the tables (which it references). *out has one reference.
-// REMIXDB_CORRUPT also when missing, REMIXDB_VERSION.
-MUST_CHECK enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs, struct remix **out);
+// Reads and checks the file: checksums, and that every count, offset, selector and position agrees with the tables (which it
+// references). *out has one reference. REMIXDB_CORRUPT also when missing, REMIXDB_VERSION.
+MUST_CHECK enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs,
+                                          struct remix **out);
 void remix_ref(struct remix *x);
-void remix_unref(struct remix *x);  // NULL is allowed; the last one also drops the tables' references; removes the file when obsolete
+// NULL is allowed; the last one also drops the tables' references, and removes the file when obsolete.
+void remix_unref(struct remix *x);
 void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
 size_t remix_memory(const struct remix *x);
 
-// The newest version of the key: REMIXDB_OK (it may be a tombstone: rec_out->tomb), REMIXDB_NOTFOUND, or an error. hash = hash64(key). Inside an epoch; the record
-// holds until the epoch is left or h is used again.
-MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out);
+// The newest version of the key: REMIXDB_OK (it may be a tombstone: rec_out->tomb), REMIXDB_NOTFOUND, or an error. hash =
+// hash64(key). Inside an epoch; the record holds until the epoch is left or h is used again.
+MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
+                                         struct kv_rec *rec_out);
 
 #define REMIX_POS_NONE UINT32_MAX  // no position: they have 24 bits
 
-// A position in the view. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix must stay alive. One thread.
-// All calls below must be made inside an epoch but for valid/tomb.
+// A position in the view. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix
+// must stay alive. One thread. All calls below must be made inside an epoch but for valid/tomb.
 struct remix_cursor {
   struct remix *x;
   uint32_t seg, at;          // entry `at` of segment `seg`; seg == nr_segs: not valid
@@ -83,8 +90,9 @@ void remix_cursor_fini(struct remix_cursor *c);
 // Drops its holds and moves it to another REMIX (or NULL): not valid afterwards. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x);
 static inline bool remix_valid(const struct remix_cursor *c) { return c->x && c->seg < c->x->nr_segs; }
-// These stop at newest versions only (REMIX_OLD entries are passed); tombstones are stopped at: remix_tomb tells. After an error the cursor is not valid.
-MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key);           // first entry >= key; reads one key (see R5)
+// These stop at newest versions only (REMIX_OLD entries are passed); tombstones are stopped at: remix_tomb tells. After an error
+// the cursor is not valid.
+MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key);  // first entry >= key; reads one key (R5)
 MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key);  // last entry <= key
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
@@ -92,8 +100,8 @@ void remix_next(struct remix_cursor *c);  // must be valid; reads nothing, compa
 void remix_prev(struct remix_cursor *c);  // the same
 static inline bool remix_tomb(const struct remix_cursor *c) { return (c->sel[c->at] & REMIX_TOMB) != 0; }
 static inline uint32_t remix_run(const struct remix_cursor *c) { return c->sel[c->at] & REMIX_RUN; }
-// The current entry's record; holds until the cursor moves to another block of the same run (a key stays readable while the cursor stands). Reads a block
-// when it is not held.
+// The current entry's record; holds until the cursor moves to another block of the same run (a key stays readable while the
+// cursor stands). Reads a block when it is not held.
 MUST_CHECK enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out);
 // Releases all holds; not valid afterwards.
 void remix_park(struct remix_cursor *c);
@@ -108,11 +116,12 @@ void remix_walk_init(struct remix_walk *w, const struct remix *x);  // at the fi
 static inline bool remix_walk_valid(const struct remix_walk *w) { return w->seg < w->x->nr_segs; }
 void remix_walk_next(struct remix_walk *w);
 // Byte length of the common prefix of the current entry's key and the entry before it in the view: from the discriminating bit
-// (across segments from the anchor's length). Returns UINT32_MAX for the same key, 0 for the view's first entry. *known_out false when it is not recorded
-// (a far one): the caller compares.
+// (across segments from the anchor's length). Returns UINT32_MAX for the same key, 0 for the view's first entry. *known_out false
+// when it is not recorded (a far one): the caller compares.
 uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out);
 
-// Keys compared and blocks looked at, for tests and stats; counted only when compiled with REMIX_COUNTERS (debug and sanitizer builds).
+// Keys compared and blocks looked at, for tests and stats; counted only when compiled with REMIX_COUNTERS (debug and sanitizer
+// builds).
 struct remix_counters {
   _Atomic uint64_t key_reads, key_compares;
 };
@@ -121,13 +130,14 @@ extern struct remix_counters remix_counters;
 // ---- the file, shared by remix.c and remix_build.c; layout in docs/FORMAT.md
 #define REMIX_MAGIC "RDBREMIX"
 #define REMIX_FORMAT 1u
-#define REMIX_HEAD 104u       // fixed part of the header; the runs' table numbers (u64) follow, then zeros up to a multiple of REMIX_ALIGN
+#define REMIX_HEAD 104u       // fixed part of the header; the runs' table numbers (u64) follow, then zeros up to REMIX_ALIGN
 #define REMIX_ALIGN 64u
-#define REMIX_SEG_ALIGN 16u   // of a segment's size: a whole line would cost up to a third more memory and save a fraction of a line per search
+#define REMIX_SEG_ALIGN 16u   // of a segment's size: whole lines would cost up to a third more memory and save little
 #define REMIX_FLAG_TAGS 1u    // of the file
 #define REMIX_SEG_FAR 1u      // of a segment: some entry is REMIX_BIT_FAR
 
-// Where things are in a segment: tags, selectors, head (u8 count, u8 flags, u16 base), cursor offsets, discriminating bits. What get needs comes first.
+// Where things are in a segment: tags, selectors, head (u8 count, u8 flags, u16 base), cursor offsets, discriminating bits. What
+// get needs comes first.
 struct remix_layout {
   uint32_t sel, head, offs, dbits, stride;
 };

@@ -85,7 +85,8 @@ static enum remixdb_status bytes_put(struct build_bytes *a, const void *p, size_
 // An anchor: the first len bytes of the last key put out.
 static enum remixdb_status build_anchor(struct build *x, uint32_t len) {
   uint8_t off[4];
-  if (x->anchors.len + len > UINT32_MAX) return err_set(REMIXDB_NOMEM, "REMIX %llu: anchors pass 4 GiB", (unsigned long long)x->b->number);
+  if (x->anchors.len + len > UINT32_MAX)
+    return err_set(REMIXDB_NOMEM, "REMIX %llu: anchors pass 4 GiB", (unsigned long long)x->b->number);
   store32le(off, (uint32_t)x->anchors.len);
   const enum remixdb_status s = bytes_put(&x->anchor_offs, off, sizeof(off));
   return s == REMIXDB_OK ? bytes_put(&x->anchors, x->last, len) : s;
@@ -292,8 +293,8 @@ static enum remixdb_status build_next_fresh(struct build *x) {
   return build_head_lcp(x, h, x->fresh_keys.shared, !first);
 }
 
-// Merging by longest common prefixes: of two heads the one that shares more with the last key put out comes first; only when they share the same are they
-// compared, and only from there on.
+// Merging by longest common prefixes: of two heads the one that shares more with the last key put out comes first; only when they
+// share the same are they compared, and only from there on.
 static enum remixdb_status build_merge(struct build *x) {
   struct build_head *const a = &x->old, *const b = &x->fresh;
   enum remixdb_status s = build_next_old(x);
@@ -351,9 +352,11 @@ static enum remixdb_status build_start(struct build *x) {
   x->lay = remix_layout(x->nr_runs, b->tags);
   x->last = mem_alloc(REMIXDB_KV_MAX);
   if (!x->last) return REMIXDB_NOMEM;
-  // Most segments are full, for few keys have several versions: room for them, and a little more, which is only touched when used.
+  // Most segments are full, for few keys have several versions: room for them, and a little more, which is only touched when
+  // used.
   const uint64_t segs = remix_segs_off(x->nr_runs);
-  const enum remixdb_status s = bytes_reserve(&x->image, segs + (entries / REMIX_SEG + entries / (8 * REMIX_SEG) + 2) * x->lay.stride);
+  const uint64_t room = entries / REMIX_SEG + entries / (8 * REMIX_SEG) + 2;
+  const enum remixdb_status s = bytes_reserve(&x->image, segs + room * x->lay.stride);
   if (s != REMIXDB_OK) return s;
   memset(x->image.p, 0, segs);
   x->image.len = segs;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// REMIX against a model: the file is compared byte for byte with one made the plain way from the sorted entries, and every search with a search in an array.
+// REMIX against a model: the file is compared byte for byte with one made the plain way from the sorted entries, and every search
+// with a search in an array.
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,8 +19,31 @@
 
 // ---- a place for tables
 
+// The real files, but that a sync costs nothing (what survives a crash is not tested here), and that the n-th call that writes
+// can be made to fail.
+static _Atomic int64_t disk_fault;
+
+static bool disk_broken(void) { return atomic_fetch_sub(&disk_fault, 1) == 1; }
+
+static int disk_sync(struct env *e, int fd) {
+  (void)e, (void)fd;
+  return disk_broken() ? -EIO : 0;
+}
+
+static ssize_t disk_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  (void)e;
+  return disk_broken() ? -ENOSPC : env_posix()->ops->pwrite(env_posix(), fd, buf, len, off);
+}
+
+static int disk_open(struct env *e, const char *path, unsigned flags) {
+  (void)e;
+  return flags & ENV_WRITE && disk_broken() ? -EIO : env_posix()->ops->open(env_posix(), path, flags);
+}
+
 struct place {
   char dir[256];
+  struct env env;
+  struct env_ops ops;
   struct epoch epoch;
   struct epoch_slot slot;
   struct blkio io;
@@ -39,11 +65,19 @@ static void place_init(struct place *p, size_t cache_size) {
   assert_non_null(mkdtemp(p->dir));
   epoch_init(&p->epoch);
   epoch_join(&p->epoch, &p->slot);
-  blkio_init(&p->io, env_posix(), BLKIO_SYNC);
+  p->env = *env_posix();
+  p->ops = *p->env.ops;
+  p->ops.open = disk_open;
+  p->ops.pwrite = disk_pwrite;
+  p->ops.sync_data = p->ops.sync_all = disk_sync;
+  p->env.ops = &p->ops;
+  p->env.native = false;
+  atomic_store(&disk_fault, 0);
+  blkio_init(&p->io, &p->env, BLKIO_SYNC);
   ok(blkio_queue_create(&p->io, &p->queue));
   if (cache_size) ok(cache_create(cache_size, &p->epoch, &p->cache));
-  ok(fdpool_create(env_posix(), 100, &p->fds));
-  p->ctx = (struct sst_ctx){.env = env_posix(), .dir = p->dir, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = STORE_ID};
+  ok(fdpool_create(&p->env, 100, &p->fds));
+  p->ctx = (struct sst_ctx){.env = &p->env, .dir = p->dir, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = STORE_ID};
   p->next = 1;
 }
 
@@ -90,7 +124,8 @@ static uint32_t key_make(uint32_t kind, uint64_t *rng, uint8_t *buf) {
       return (uint32_t)sprintf((char *)buf, "%016llu", (unsigned long long)(rng_next(rng) % 100000));
     case KEYS_PATHS:
       len = (uint32_t)sprintf((char *)buf, "/a/long/common/prefix/of/all/of/them/%s", rng_next(rng) % 3 ? "share/" : "lib/");
-      for (uint32_t n = rng_next(rng) % 4; n > 0; n--) len += (uint32_t)sprintf((char *)buf + len, "directory%u/", (uint32_t)(rng_next(rng) % 5));
+      for (uint32_t n = rng_next(rng) % 4; n > 0; n--)
+        len += (uint32_t)sprintf((char *)buf + len, "directory%u/", (uint32_t)(rng_next(rng) % 5));
       return len + (uint32_t)sprintf((char *)buf + len, "file%u", (uint32_t)(rng_next(rng) % 200));
     case KEYS_BINARY:
       len = 1 + rng_next(rng) % 40;
@@ -346,13 +381,14 @@ static void remix_path(const struct place *p, uint64_t number, char *path) {
 }
 
 // Builds from `old` (NULL: from nothing) and the last nr_fresh tables of t, and holds the file against the plain one.
-static struct remix *part_build(struct part *t, const struct remix *old, uint32_t keep, uint32_t nr_fresh, bool tags, uint64_t *pages_read_out) {
+static struct remix *part_build(struct part *t, const struct remix *old, uint32_t keep, uint32_t nr_fresh, bool tags,
+                                uint64_t *pages_read_out) {
   struct place *p = t->p;
   char path[ENV_PATH_MAX];
   _Atomic uint64_t progress;
   atomic_init(&progress, 0);
-  struct remix_build b = {.ctx = &p->ctx, .queue = p->queue, .number = p->next++, .old = old, .keep = keep, .fresh = t->sst + t->nr - nr_fresh,
-                          .nr_fresh = nr_fresh, .tags = tags, .progress = &progress};
+  struct remix_build b = {.ctx = &p->ctx, .queue = p->queue, .number = p->next++, .old = old, .keep = keep, .nr_fresh = nr_fresh,
+                          .fresh = t->sst + t->nr - nr_fresh, .tags = tags, .progress = &progress};
   ok(remix_build(&b));
   if (pages_read_out) *pages_read_out = b.data_pages_read;
 
@@ -609,7 +645,8 @@ static void test_all_versions(void **state) {
   }
 }
 
-// Many steps of a store's life: runs leave, one to three tables that do not overlap arrive; each view is what building it from nothing gives.
+// Many steps of a store's life: runs leave, one to three tables that do not overlap arrive; each view is what building it from
+// nothing gives.
 static void test_incremental(void **state) {
   (void)state;
   uint64_t rng = seed_start("incremental");
@@ -735,11 +772,13 @@ static void test_reads(void **state) {
   if (!counted) skip();
 }
 
+// Not truncated first: some systems then write it out when it is closed.
 static void file_put(const char *path, const uint8_t *p, size_t len) {
-  FILE *f = fopen(path, "wb");
-  assert_non_null(f);
-  assert_int_equal(fwrite(p, 1, len, f), len);
-  assert_int_equal(fclose(f), 0);
+  const int fd = open(path, O_WRONLY);
+  assert_true(fd >= 0);
+  assert_int_equal(pwrite(fd, p, len, 0), len);
+  assert_int_equal(ftruncate(fd, (off_t)len), 0);
+  assert_int_equal(close(fd), 0);
 }
 
 static uint8_t *file_get(const char *path, size_t *len_out) {
@@ -893,7 +932,8 @@ static void test_no_memory(void **state) {
   t.nr = 3;
   old = part_build_all(&t, true);
   t.nr = 5;
-  struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 500, .old = old, .keep = UINT32_MAX, .fresh = t.sst + 3, .nr_fresh = 1, .tags = true};
+  struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 500, .old = old, .keep = UINT32_MAX, .fresh = t.sst + 3,
+                          .nr_fresh = 1, .tags = true};
   char path[ENV_PATH_MAX];
   remix_path(&p, 500, path);
   uint32_t failed = 0;
@@ -941,6 +981,36 @@ static void test_no_memory(void **state) {
   t.nr = 5;
   done(x);
   done(old);
+  part_fini(&t);
+  place_fini(&p);
+}
+
+// The disk fails at every call in turn: the status says so, and no file is left.
+static void test_disk_fails(void **state) {
+  (void)state;
+  uint64_t rng = 19;
+  struct place p;
+  place_init(&p, 1 << 20);
+  struct part t;
+  part_small(&t, &p, KEYS_NUMBERS, 300, 1, &rng);
+  struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 600, .fresh = t.sst, .nr_fresh = 1, .tags = true};
+  char path[ENV_PATH_MAX];
+  remix_path(&p, 600, path);
+  int64_t n = 1;
+  for (;; n++) {
+    atomic_store(&disk_fault, n);
+    const enum remixdb_status s = remix_build(&b);
+    const bool met = atomic_load(&disk_fault) <= 0;
+    atomic_store(&disk_fault, 0);
+    if (s == REMIXDB_OK) {
+      assert_false(met);
+      break;
+    }
+    assert_true(s == REMIXDB_IO || s == REMIXDB_NOSPACE);
+    assert_true(err_msg()[0] != 0);
+    assert_int_not_equal(access(path, F_OK), 0);
+  }
+  assert_true(n > 3);  // opening, writing, syncing
   part_fini(&t);
   place_fini(&p);
 }
@@ -1163,7 +1233,7 @@ int main(void) {
       cmocka_unit_test(test_random_partitions), cmocka_unit_test(test_all_versions),  cmocka_unit_test(test_incremental),
       cmocka_unit_test(test_reads),             cmocka_unit_test(test_damaged_file),  cmocka_unit_test(test_open_refuses),
       cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_damaged_table), cmocka_unit_test(test_read_ahead),
-      cmocka_unit_test(test_cursor_moves),      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_cursor_moves),      cmocka_unit_test(test_threads),       cmocka_unit_test(test_disk_fails),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
