@@ -131,11 +131,12 @@ static uint64_t merged_bytes(const struct job *j, uint32_t take) {
   return j->bytes + (take == x->nr_runs ? live : (sum + live) / 2);
 }
 
-// Equal tables rather than full ones and a rest; the slack is for blocks that do not fill.
+// Equal tables rather than full ones and a rest; the slack is for blocks that do not fill. Where one is enough it may fill: a share of less than that could be
+// less than a block, of which no table could have a part.
 static uint64_t share_for(const struct compact *c, uint64_t bytes) {
   const uint64_t slack = bytes / 16;
   const uint32_t nr = tables_for(c, bytes + slack);
-  return (bytes + slack) / (nr ? nr : 1);
+  return nr <= 1 ? table_bytes(c) : (bytes + slack) / nr;
 }
 
 static void decide(struct job *j) {
@@ -158,7 +159,9 @@ static void decide(struct job *j) {
     total += run_bytes(x->runs[r]);
     behind = behind && kv_cmp(x->runs[r]->max, j->first) < 0;
   }
-  const bool garbage = total + j->bytes / 2 > 2 * live_bytes(x, total) + table_bytes(c) * GARBAGE_SLACK / 100;
+  // about half of what is new makes something old, but for keys that are behind all others
+  const uint64_t stored = total + (behind ? 0 : j->bytes / 2);
+  const bool garbage = stored > 2 * live_bytes(x, total) + table_bytes(c) * GARBAGE_SLACK / 100;
 
   if (behind && total >= table_bytes(c) && !garbage) {
     j->kind = COMPACT_SPLIT;

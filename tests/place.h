@@ -261,10 +261,10 @@ static inline uint32_t keyset_rank(const struct keyset *k, struct kref key) {
 #define TOMB 1u  // greater: a value
 
 #define VALUE_MAX 9000u
-// base: the usual length; one in a hundred is of several pages when it is greater than 50.
+// base: the usual length; one in 400 is of several pages when it is greater than 50.
 static inline uint32_t value_make(struct kref key, uint32_t what, uint32_t base, uint8_t *buf) {
   const uint64_t r = hash64_seed(key.ptr, key.len, what);
-  const uint32_t len = base > 50 && r % 100 == 0 ? 4000 + (uint32_t)(r >> 32) % 5000 : (uint32_t)(r >> 8) % (2 * base + 1);
+  const uint32_t len = base > 50 && r % 400 == 0 ? 4000 + (uint32_t)(r >> 32) % 5000 : (uint32_t)(r >> 8) % (2 * base + 1);
   memset(buf, (int)(r >> 40), len);
   if (len >= 8) store64le(buf, r);
   return len;

@@ -591,10 +591,12 @@ struct pending {
   } of[T_PENDING];
 };
 
-// Now and then the lock is held for long, so that others meet it.
+// Now and then the lock is held for long, so that others meet it; seldom so long that they sleep.
 static void lock_key(struct shared *sh, uint32_t k, struct wh_slot *s) {
   wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), s);
-  if (atomic_fetch_add_explicit(&sh->locks, 1, memory_order_relaxed) % 8 == 0) (void)sched_yield();
+  const uint32_t n = atomic_fetch_add_explicit(&sh->locks, 1, memory_order_relaxed);
+  if (n % 256 == 0) (void)sched_yield();
+  for (volatile uint32_t i = 0; n % 8 == 0 && i < 3000;) i = i + 1;
 }
 
 static void write_one(struct shared *sh, uint32_t k, bool take_back) {
