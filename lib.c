@@ -128,19 +128,49 @@ struct arena_chunk {
 #define ARENA_HEAD ((size_t)CACHE_LINE)
 _Static_assert(sizeof(struct arena_chunk) <= CACHE_LINE, "the header of a chunk fits what is left for it");
 
-void arena_init(struct arena *a, size_t chunk_size) {
+void arena_init(struct arena *a, size_t chunk_size, struct arena_pool *pool) {
+  assert(!pool || pool->chunk_size == chunk_size);
   assert(chunk_size >= 65536 && (chunk_size & (chunk_size - 1)) == 0);
   atomic_init(&a->chunk, NULL);
   atomic_init(&a->large_used, 0);
   a->large = NULL;
   a->chunk_size = chunk_size;
+  a->pool = pool;
   (void)pthread_mutex_init(&a->lock, NULL);
 }
 
-static void arena_free_list(struct arena_chunk *c) {
+// Keeps the chunk for the next arena; false when there are enough.
+static bool arena_pool_put(struct arena_pool *p, struct arena_chunk *c) {
+  (void)pthread_mutex_lock(&p->lock);
+  const bool kept = p->held + c->size <= p->limit;
+  if (kept) {
+    c->next = p->chunks;
+    p->chunks = c;
+    p->held += c->size;
+  }
+  (void)pthread_mutex_unlock(&p->lock);
+  return kept;
+}
+
+static struct arena_chunk *arena_pool_take(struct arena_pool *p) {
+  (void)pthread_mutex_lock(&p->lock);
+  struct arena_chunk *const c = p->chunks;
+  if (c) {
+    p->chunks = c->next;
+    p->held -= c->size;
+  }
+  (void)pthread_mutex_unlock(&p->lock);
+  return c;
+}
+
+static void arena_free_list(struct arena_chunk *c, struct arena_pool *pool) {
   while (c) {
     struct arena_chunk *const next = c->next;
     struct mem_map map = c->map;  // the header lies in what it describes
+    if (pool && arena_pool_put(pool, c)) {
+      c = next;
+      continue;
+    }
     if (map.ptr)
       mem_unmap(&map);
     else
@@ -149,9 +179,27 @@ static void arena_free_list(struct arena_chunk *c) {
   }
 }
 
+void arena_pool_init(struct arena_pool *p, size_t chunk_size, size_t limit) {
+  *p = (struct arena_pool){.chunk_size = chunk_size, .limit = limit};
+  (void)pthread_mutex_init(&p->lock, NULL);
+}
+
+void arena_pool_fini(struct arena_pool *p) {
+  arena_free_list(p->chunks, NULL);
+  p->chunks = NULL;
+  (void)pthread_mutex_destroy(&p->lock);
+}
+
+size_t arena_pool_held(struct arena_pool *p) {
+  (void)pthread_mutex_lock(&p->lock);
+  const size_t held = p->held;
+  (void)pthread_mutex_unlock(&p->lock);
+  return held;
+}
+
 void arena_fini(struct arena *a) {
-  arena_free_list(atomic_load_explicit(&a->chunk, memory_order_relaxed));
-  arena_free_list(a->large);
+  arena_free_list(atomic_load_explicit(&a->chunk, memory_order_relaxed), a->pool);
+  arena_free_list(a->large, NULL);
   atomic_store_explicit(&a->chunk, NULL, memory_order_relaxed);
   a->large = NULL;
   (void)pthread_mutex_destroy(&a->lock);
@@ -208,7 +256,9 @@ static void *arena_alloc_slow(struct arena *a, struct arena_chunk *full, size_t 
       if (p) break;
       full = c;
     }
-    c = arena_chunk_create(a->chunk_size, ARENA_HEAD + size);
+    c = a->pool ? arena_pool_take(a->pool) : NULL;
+    if (c) atomic_store_explicit(&c->cut, ARENA_HEAD + size, memory_order_relaxed);
+    else c = arena_chunk_create(a->chunk_size, ARENA_HEAD + size);
     if (!c) break;
     p = (uint8_t *)c + ARENA_HEAD;
     c->base = full ? full->base + full->size - ARENA_HEAD : 0;

@@ -39,21 +39,36 @@ void mem_unmap(struct mem_map *m);  // m->ptr may be NULL
 // ---- arena: many small allocations freed at once. Any number of threads may allocate at the same time (one atomic add;
 // a lock only when a chunk ends). Nothing is freed before arena_fini.
 struct arena_chunk;
+struct arena_pool;
 struct arena {
   _Atomic(struct arena_chunk *) chunk;  // the one being cut; published with release once its header is written
   _Atomic size_t large_used;            // bytes handed out in chunks of their own (relaxed)
   struct arena_chunk *large;            // those chunks; under the lock
   size_t chunk_size;                    // of each normal chunk
+  struct arena_pool *pool;              // where normal chunks come from and go to; NULL: the system
   pthread_mutex_t lock;                 // guards the taking of a chunk
 };
-// chunk_size: bytes, a power of two >= 64 KB. No memory is taken before the first allocation.
-void arena_init(struct arena *a, size_t chunk_size);
+// chunk_size: bytes, a power of two >= 64 KB. No memory is taken before the first allocation. pool: NULL, or one of the same chunk
+// size that outlives the arena.
+void arena_init(struct arena *a, size_t chunk_size, struct arena_pool *pool);
 void arena_fini(struct arena *a);
 // size > 0, any size (a large one gets a chunk of its own); 8-byte aligned, not zeroed. NULL: REMIXDB_NOMEM.
 void *arena_alloc(struct arena *a, size_t size);
 // Bytes handed out, alignment and the tails that ended chunks left over included (a tail is less than 1/4 of a chunk). Never
 // goes down; may be asked while others allocate.
 size_t arena_used(const struct arena *a);
+
+// Chunks of ended arenas kept for the next: pages that come from the system are zeroed by it, which costs more than all else that
+// an arena does with them. Any thread.
+struct arena_pool {
+  pthread_mutex_t lock;  // guards all below
+  struct arena_chunk *chunks;
+  size_t chunk_size;
+  size_t held, limit;    // bytes
+};
+void arena_pool_init(struct arena_pool *p, size_t chunk_size, size_t limit);
+void arena_pool_fini(struct arena_pool *p);
+size_t arena_pool_held(struct arena_pool *p);  // bytes
 
 // ---- a lock of 4 bytes for short critical sections: spins a little, then sleeps in the kernel (futex on Linux; elsewhere
 // it yields, then naps). Zero is unlocked. Not recursive, no fairness.

@@ -786,12 +786,12 @@ static bool leaf_shrink(struct wh_slot *slot) {
 
 // ---- the index
 
-enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct wh **out) {
+enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct arena_pool *pool, struct wh **out) {
   struct wh *wh = mem_alloc_aligned(CACHE_LINE, sizeof(*wh));
   if (wh == NULL) return REMIXDB_NOMEM;
   memset(wh, 0, sizeof(*wh));
   wh->epoch = epoch;
-  arena_init(&wh->arena, arena_chunk);
+  arena_init(&wh->arena, arena_chunk, pool);
   (void)pthread_mutex_init(&wh->lock, NULL);
   struct wh_table *t = table_create(TABLE_BUCKETS_MIN);
   if (t == NULL) goto fail;

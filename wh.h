@@ -57,8 +57,8 @@ struct wh_entry {  // a key; immutable but for newest. Its first version follows
   uint8_t key[];
 };
 
-// epoch: the domain of all threads that use it. arena_chunk: bytes, see lib.h. REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct wh **out);
+// epoch: the domain of all threads that use it. arena_chunk: bytes, pool: may be NULL; see lib.h. REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct arena_pool *pool, struct wh **out);
 void wh_destroy(struct wh *wh);  // nobody uses it any more
 size_t wh_memory(const struct wh *wh);  // bytes it holds: arena and table. Any thread, relaxed.
 uint64_t wh_count(const struct wh *wh);  // keys in it, tombstones too. Any thread, relaxed.

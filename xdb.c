@@ -12,16 +12,14 @@
 #define LOCK_FILE "LOCK"
 #define CREATING_FILE "CREATING"     // there while a new store is being made: what is found beside it may be thrown away
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
-#define REPLAY_SEGMENTS_MAX 4u       // with more segments to replay the memtable is compacted soon after opening
+#define REPLAY_SEGMENTS_MAX 4u       // with more segments to replay the memtable is compacted soon after opening; each opening adds one
 
 // ---- memtables and views
 
 static enum remixdb_status memtable_create(struct xdb *x, struct memtable **out) {
   struct memtable *m = mem_calloc(1, sizeof(*m));
   if (!m) return REMIXDB_NOMEM;
-  size_t chunk = 64u << 10;
-  while (chunk < 2 * MIB && chunk * 32 < x->memtable_limit) chunk *= 2;
-  const enum remixdb_status s = wh_create(&x->epoch, chunk, &m->wh);
+  const enum remixdb_status s = wh_create(&x->epoch, x->chunks.chunk_size, &x->chunks, &m->wh);
   if (s != REMIXDB_OK) {
     mem_free(m);
     return s;
@@ -232,13 +230,21 @@ static enum remixdb_status wait_for_round(struct xdb *x) {
   return REMIXDB_OK;
 }
 
-// Called outside of any epoch when the active memtable is full (or is to be frozen anyway).
-static enum remixdb_status make_room(struct xdb *x, bool anyway) {
+// Which active memtable is frozen. Even an empty one can have something to be rid of: the log's segments before its own.
+enum freeze_when { FREEZE_FULL, FREEZE_USED, FREEZE_ANY };
+
+static bool freeze_wanted(struct xdb *x, enum freeze_when when) {
+  const struct memtable *m = view_of(x)->active;
+  return when == FREEZE_ANY || (when == FREEZE_USED ? wh_count(m->wh) != 0 : memtable_full(x, m));
+}
+
+// Called outside of any epoch.
+static enum remixdb_status make_room(struct xdb *x, enum freeze_when when) {
   bool kick = false;
   pthread_mutex_lock(&x->lock);
   enum remixdb_status s = raise_failed(x);
   if (s == REMIXDB_OK) s = wait_for_round(x);
-  if (s == REMIXDB_OK && (anyway ? wh_count(view_of(x)->active->wh) != 0 : memtable_full(x, view_of(x)->active))) {
+  if (s == REMIXDB_OK && freeze_wanted(x, when)) {
     s = freeze(x);
     kick = s == REMIXDB_OK;
   }
@@ -256,7 +262,7 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
 }
 
 enum remixdb_status xdb_flush(struct xdb *x) {
-  const enum remixdb_status s = make_room(x, true);
+  const enum remixdb_status s = make_room(x, FREEZE_USED);
   return s == REMIXDB_OK ? xdb_wait_idle(x) : s;
 }
 
@@ -277,14 +283,15 @@ static void stalled(struct xdb *x, uint64_t ns) {
 }
 
 // Nanoseconds the round still needs, about.
-static uint64_t round_remaining(struct xdb *x, uint64_t now) {
-  const uint64_t elapsed = now - atomic_load_explicit(&x->round_began_ns, memory_order_relaxed);
+static double round_remaining(struct xdb *x, uint64_t now) {
+  const uint64_t began = atomic_load_explicit(&x->round_began_ns, memory_order_relaxed);
+  const uint64_t elapsed = now > began ? now - began : 0;  // it may have begun since
   const uint64_t work = atomic_load_explicit(&x->compact.work, memory_order_relaxed);
   const uint64_t done = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
-  if (work && done > work / 8) return done < work ? (uint64_t)((double)elapsed * (double)(work - done) / (double)done) : 0;
+  if (work && done > work / 8) return done < work ? (double)elapsed * (double)(work - done) / (double)done : 0;
   // too early to tell: as long as the last one took
   const uint64_t last = atomic_load_explicit(&x->last_round_ns, memory_order_relaxed);
-  return last > elapsed ? last - elapsed : 0;
+  return last > elapsed ? (double)(last - elapsed) : 0;
 }
 
 static void pace(struct xdb *x, struct xdb_ref *r) {
@@ -296,13 +303,14 @@ static void pace(struct xdb *x, struct xdb_ref *r) {
   if (used < x->memtable_limit / 8) return;
   const uint64_t now = time_ns();
   const uint64_t room = used < x->memtable_limit ? x->memtable_limit - used : 1;
-  const uint64_t interval = (uint64_t)((double)round_remaining(x, now) * (double)quantum / (double)room);
+  const double share = round_remaining(x, now) * (double)quantum / (double)room;
+  const uint64_t interval = share < PACE_NAP_MAX ? (uint64_t)share : PACE_NAP_MAX;
   uint64_t at = atomic_load_explicit(&x->pace_at_ns, memory_order_relaxed), mine;
   do {
-    mine = at > now ? at : now;
-  } while (!atomic_compare_exchange_weak_explicit(&x->pace_at_ns, &at, mine + (interval < PACE_NAP_MAX ? interval : PACE_NAP_MAX), memory_order_relaxed,
-                                                  memory_order_relaxed));
-  const uint64_t nap = mine - now < PACE_NAP_MAX ? mine - now : PACE_NAP_MAX;
+    // nobody waits longer than the longest nap, so a clock further ahead, of many writers, would only slow the rounds to come
+    mine = at <= now ? now : at - now < PACE_NAP_MAX ? at : now + PACE_NAP_MAX;
+  } while (!atomic_compare_exchange_weak_explicit(&x->pace_at_ns, &at, mine + interval, memory_order_relaxed, memory_order_relaxed));
+  const uint64_t nap = mine - now;
   if (nap < PACE_NAP_MIN) return;
   time_sleep_ns(nap);
   stalled(x, nap);
@@ -374,7 +382,7 @@ enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val,
     s = write_once(x, &r->slot, key, hash, val, vlen, tomb, false, &full);
     if (unlikely(full)) {
       const uint64_t began = time_ns();
-      if ((s = make_room(x, false)) != REMIXDB_OK) return s;
+      if ((s = make_room(x, FREEZE_FULL)) != REMIXDB_OK) return s;
       stalled(x, time_ns() - began);
       s = REMIXDB_ABORTED;
     }
@@ -491,10 +499,17 @@ void xdb_iter_destroy(struct xdb_iter *it) {
 }
 
 static enum remixdb_status iter_done(struct xdb_iter *it, enum remixdb_status s) {
+  struct view *left = NULL;
+  if (unlikely(!xdb_iter_valid(it))) {  // one that has come to its end, and is left there, pins nothing
+    merge_park(&it->merge);
+    left = it->view;
+    it->view = NULL;
+  }
   epoch_exit(&it->ref->slot);
   it->status = s;
   if (unlikely(s != REMIXDB_OK)) err_save(&it->error, s);
-  return s;
+  view_unref(left);
+  return s == REMIXDB_OK ? s : err_raise(&it->error);
 }
 
 enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key) {
@@ -513,7 +528,7 @@ enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key) {
   merge_set(&it->merge, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment);
   const enum remixdb_status s = iter_done(it, merge_seek(&it->merge, key));
   view_unref(old);
-  return s;
+  return s == REMIXDB_OK ? s : err_raise(&it->error);  // what went with the view may have said something else
 }
 
 void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
@@ -522,12 +537,20 @@ void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
   it->status = s;
 }
 
+#define SKIP_STEPS 256u  // in one epoch: a long way must not hold up the reclamation of the whole store
+
 enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
   struct xdb_ref *r = it->ref;
   epoch_enter(&r->xdb->epoch, &r->slot);
   enum remixdb_status s = REMIXDB_OK;
-  for (; nr && s == REMIXDB_OK && merge_valid(&it->merge); nr--) s = merge_next(&it->merge);
+  for (; nr && s == REMIXDB_OK && merge_valid(&it->merge); nr--) {
+    s = merge_next(&it->merge);
+    if (unlikely(nr % SKIP_STEPS == 0)) {
+      epoch_exit(&r->slot);
+      epoch_enter(&r->xdb->epoch, &r->slot);
+    }
+  }
   return iter_done(it, s);
 }
 
@@ -593,15 +616,27 @@ static bool remove_half_made(void *arg, const char *name) {
   return env_path(path, x->dir, name) != REMIXDB_OK || env_unlink(x->env, path) == REMIXDB_OK;
 }
 
+// Makes the store directory's own name durable: a sync of the directory is of the names in it.
+static enum remixdb_status sync_parent(const struct xdb *x) {
+  char parent[ENV_PATH_MAX];
+  size_t len = strlen(x->dir);
+  while (len > 1 && x->dir[len - 1] == '/') len--;
+  while (len > 0 && x->dir[len - 1] != '/') len--;
+  if (len >= sizeof(parent)) return err_set(REMIXDB_INVALID, "path too long: %s", x->dir);
+  memcpy(parent, len ? x->dir : ".", len ? len : 1);
+  parent[len ? len : 1] = '\0';
+  return env_sync_dir(x->env, parent);
+}
+
 // The directory: is there, is one, can be locked. *exists_out: holds a store (CURRENT).
 static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   struct env_stat st;
   char path[ENV_PATH_MAX];
   enum remixdb_status s = env_stat(x->env, x->dir, &st);
-  const bool may_make = x->opts.create && !x->opts.read_only;
-  if (s == REMIXDB_NOTFOUND) {
+  const bool may_make = x->opts.create && !x->opts.read_only, made = s == REMIXDB_NOTFOUND;
+  if (made) {
     if (!may_make) return err_set(REMIXDB_NOTFOUND, "%s: there is no such directory", x->dir);
-    if ((s = env_mkdir(x->env, x->dir)) != REMIXDB_OK) return s;
+    s = env_mkdir(x->env, x->dir);
     st.is_dir = true;
   }
   if (s != REMIXDB_OK) return s;
@@ -635,9 +670,11 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   if ((s = env_list(x->env, x->dir, look_at_name, &f)) != REMIXDB_OK) return s;
   if (f.store_files && !f.creating)
     return err_corrupt(path, 0, "is missing, but the directory holds files of a store; no new store is made over them");
-  if (f.creating) s = env_list(x->env, x->dir, remove_half_made, x);
+  if (f.creating && (s = env_list(x->env, x->dir, remove_half_made, x)) != REMIXDB_OK) return s;
   *exists_out = false;
-  return s;
+  // a directory that was there may have been made by an opening that did not come this far; but its parent may be one that only others can open
+  s = sync_parent(x);
+  return made ? s : REMIXDB_OK;
 }
 
 static enum remixdb_status make_store(struct xdb *x, struct version **out) {
@@ -716,17 +753,24 @@ static enum remixdb_status start_threads(struct xdb *x) {
   return s;
 }
 
-static void teardown(struct xdb *x) {
+// Ends the threads: what they use, the log before all, may go only after that.
+static void stop_threads(struct xdb *x) {
   if (x->has_syncer) {
     pthread_mutex_lock(&x->sync_lock);
     x->stop_syncer = true;
     pthread_cond_signal(&x->sync_wake);
     pthread_mutex_unlock(&x->sync_lock);
     pthread_join(x->syncer, NULL);
+    x->has_syncer = false;
   }
   workers_destroy(x->workers);
+  x->workers = NULL;
+}
+
+static void teardown(struct xdb *x) {
   view_unref(view_of(x));
   epoch_fini(&x->epoch);
+  if (x->chunks.chunk_size) arena_pool_fini(&x->chunks);
   cache_destroy(x->cache);
   fdpool_destroy(x->fds);
   env_close_quiet(x->env, x->lock_fd);
@@ -785,6 +829,9 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   if (s != REMIXDB_OK) goto out;
   x->memtable_limit = x->opts.memtable_mb * MIB;
   x->wal_limit = (uint64_t)x->opts.wal_mb * MIB;
+  size_t chunk = 64u << 10;
+  while (chunk < 2 * MIB && chunk * 32 < x->memtable_limit) chunk *= 2;
+  arena_pool_init(&x->chunks, chunk, x->memtable_limit);
   s = REMIXDB_NOMEM;
   if (!(x->dir = mem_alloc(strlen(dir) + 1))) goto out;
   memcpy(x->dir, dir, strlen(dir) + 1);
@@ -816,13 +863,20 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   if (!x->opts.read_only && (s = start_threads(x)) != REMIXDB_OK) goto out;
   say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail cut, %u files removed, io %s", x->dir,
       v->nr_parts, x->recovery.nr_records, x->recovery.cut_bytes, cleaned, blkio_engine(&x->io));
-  if (!x->opts.read_only && x->recovery.nr_segments > REPLAY_SEGMENTS_MAX) s = make_room(x, true);
+  if (!x->opts.read_only && x->recovery.nr_segments > REPLAY_SEGMENTS_MAX) {
+    s = make_room(x, FREEZE_ANY);
+    if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) {  // the store works all the same
+      say(x, "the log could not be shortened: %s", err_msg());
+      s = REMIXDB_OK;
+    }
+  }
 out:
   memtable_unref(m);
   version_unref(v);
   if (s != REMIXDB_OK) {
     struct err_saved why;
     err_save(&why, s);
+    stop_threads(x);
     if (x->wal) {
       const enum remixdb_status ignored = wal_close(x->wal);  // the failure that is reported came first
       (void)ignored;
@@ -839,9 +893,8 @@ enum remixdb_status xdb_close(struct xdb *x) {
     // a round that runs, or was asked for, is finished: the next opening has that much less to replay
     const enum remixdb_status idle = xdb_wait_idle(x);
     (void)idle;  // what could not be compacted is in the log
-    workers_destroy(x->workers);
-    x->workers = NULL;
   }
+  stop_threads(x);
   enum remixdb_status s = raise_failed(x);
   if (x->wal) {
     struct err_saved why;
@@ -895,7 +948,7 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
       "{\"version\":\"%s\",\"io\":\"%s\",\"read_only\":%s,\"workers\":%u,\"refs\":%u,\"iterators\":%u,\n"
       " \"sequence\":%" PRIu64 ",\"version_number\":%" PRIu64 ",\"partitions\":%u,\"tables\":%" PRIu64 ",\"table_entries\":%" PRIu64 ",\"table_keys\":%" PRIu64 ",\n"
       " \"disk\":{\"table_bytes\":%" PRIu64 ",\"remix_bytes\":%" PRIu64 ",\"log_bytes\":%" PRIu64 "},\n"
-      " \"memory\":{\"memtable_active\":%" PRIu64 ",\"memtable_frozen\":%" PRIu64 ",\"cache_size\":%" PRIu64 ",\"cache_used\":%" PRIu64
+      " \"memory\":{\"memtable_active\":%" PRIu64 ",\"memtable_frozen\":%" PRIu64 ",\"memtable_spare\":%" PRIu64 ",\"cache_size\":%" PRIu64 ",\"cache_used\":%" PRIu64
       ",\"remix\":%" PRIu64 ",\"tables\":%" PRIu64 ",\"log_buffers\":%" PRIu64 "},\n"
       " \"memtable\":{\"active_keys\":%" PRIu64 ",\"frozen_keys\":%" PRIu64 "},\n"
       " \"log\":{\"written_bytes\":%" PRIu64 ",\"records\":%" PRIu64 ",\"frames\":%" PRIu64 ",\"syncs\":%" PRIu64 ",\"segments\":%" PRIu64 ",\"spare_segments\":%" PRIu64
@@ -909,7 +962,7 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
       " \"stall\":{\"total_us\":%" PRIu64 ",\"longest_us\":%" PRIu64 "}}\n",
       REMIXDB_VERSION_STRING, blkio_engine(&x->io), x->opts.read_only ? "true" : "false", x->workers ? workers_count(x->workers) : 0, GET(x->nr_refs),
       GET(x->nr_iters), GET(x->published), number, parts, tables, entries, keys, table_bytes, remix_bytes, x->wal ? wal_segment_bytes(x->wal) : 0, active, frozen,
-      cache.size, cache.used, index_memory, table_memory, wal.buffer_bytes, active_keys, frozen_keys, wal.bytes, wal.records, wal.frames, wal.syncs, wal.segments,
+      (uint64_t)arena_pool_held(&x->chunks), cache.size, cache.used, index_memory, table_memory, wal.buffer_bytes, active_keys, frozen_keys, wal.bytes, wal.records, wal.frames, wal.syncs, wal.segments,
       wal.spare_segments, x->wal ? wal_durable_seq(x->wal) : 0, cache.misses, cache.evictions, cache.bypasses, GET(x->io.nr_reads), GET(x->io.read_bytes),
       GET(x->io.nr_writes), GET(x->io.write_bytes), fdpool_open_count(x->fds), GET(c->rounds), GET(c->failed), GET(c->kinds[COMPACT_KEEP]), GET(c->kinds[COMPACT_ABORT]),
       GET(c->kinds[COMPACT_MINOR]), GET(c->kinds[COMPACT_MAJOR]), GET(c->kinds[COMPACT_SPLIT]), GET(c->table_bytes), GET(c->remix_bytes), GET(c->read_bytes),

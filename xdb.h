@@ -53,6 +53,7 @@ struct xdb {
   struct workers *workers;     // NULL: read_only
   struct compact compact;
   struct wal_recovery recovery;
+  struct arena_pool chunks;    // of memtables: what a dropped one held serves the next
 
   _Alignas(CACHE_LINE) _Atomic(struct view *) view;    // release-published under lock
   _Alignas(CACHE_LINE) _Atomic uint64_t published;     // see X1; release-stored under the log's lock

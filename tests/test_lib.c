@@ -55,7 +55,7 @@ static void test_alloc_failure(void **state) {
   void *const a = mem_alloc(1), *const b = mem_calloc(1, 1), *const c = mem_realloc(p, 8), *const d = mem_alloc_aligned(64, 64);
   const enum remixdb_status s = mem_map(4096, &m);
   struct arena ar;
-  arena_init(&ar, 65536);
+  arena_init(&ar, 65536, NULL);
   void *const f = arena_alloc(&ar, 8), *const g = arena_alloc(&ar, 1 << 20);
   pthread_t t;
   const enum remixdb_status ts = thread_start(&t, NULL, NULL, "x");
@@ -104,7 +104,7 @@ static void test_arena(void **state) {
   (void)state;
   for (size_t chunk = 65536; chunk <= 1u << 21; chunk *= 32) {
     struct arena a;
-    arena_init(&a, chunk);
+    arena_init(&a, chunk, NULL);
     assert_int_equal(arena_used(&a), 0);
     size_t asked = 0;
     uint8_t *const first = arena_alloc(&a, 1);
@@ -137,6 +137,39 @@ static void test_arena(void **state) {
   }
 }
 
+// Chunks of an ended arena serve the next one, up to the pool's limit; large ones go back to the system.
+static void test_arena_pool(void **state) {
+  (void)state;
+  const size_t chunk = 65536;
+  struct arena_pool pool;
+  arena_pool_init(&pool, chunk, 2 * chunk);
+  struct arena a;
+  arena_init(&a, chunk, &pool);
+  for (int i = 0; i < 3 * 8; i++) assert_non_null(arena_alloc(&a, chunk / 8 - 64));
+  uint8_t *const large = arena_alloc(&a, 4 * chunk);
+  assert_non_null(large);
+  assert_int_equal(arena_pool_held(&pool), 0);
+  arena_fini(&a);
+  assert_int_equal(arena_pool_held(&pool), 2 * chunk);
+
+  arena_init(&a, chunk, &pool);
+  assert_int_equal(arena_used(&a), 0);
+  uint8_t *const p = arena_alloc(&a, 100);
+  assert_non_null(p);
+  memset(p, 1, 100);
+  assert_int_equal(arena_used(&a), 104);
+  assert_int_equal(arena_pool_held(&pool), chunk);
+  for (int i = 0; i < 3 * 8; i++) {  // the pool runs out and the system serves
+    uint8_t *const q = arena_alloc(&a, chunk / 8 - 64);
+    assert_non_null(q);
+    memset(q, i, chunk / 8 - 64);
+  }
+  assert_int_equal(arena_pool_held(&pool), 0);
+  for (int i = 0; i < 100; i++) assert_int_equal(p[i], 1);
+  arena_fini(&a);
+  arena_pool_fini(&pool);
+}
+
 enum { ARENA_THREADS = 4, ARENA_ALLOCS = 4000 };
 
 struct arena_job {
@@ -165,7 +198,7 @@ static void test_arena_threads(void **state) {
   struct arena a;
   pthread_t t[ARENA_THREADS];
   size_t asked = 0;
-  arena_init(&a, 65536);
+  arena_init(&a, 65536, NULL);
   for (int i = 0; i < ARENA_THREADS; i++) {
     jobs[i].a = &a;
     jobs[i].tag = (uint8_t)(i + 1);
@@ -371,7 +404,7 @@ static void test_rng(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_alloc),        cmocka_unit_test(test_alloc_failure), cmocka_unit_test(test_map),
-      cmocka_unit_test(test_arena),        cmocka_unit_test(test_arena_threads), cmocka_unit_test(test_lock),
+      cmocka_unit_test(test_arena),        cmocka_unit_test(test_arena_pool),    cmocka_unit_test(test_arena_threads), cmocka_unit_test(test_lock),
       cmocka_unit_test(test_lock_sleeps),  cmocka_unit_test(test_thread_start),  cmocka_unit_test(test_cores),
       cmocka_unit_test(test_parse_cores),  cmocka_unit_test(test_cond),          cmocka_unit_test(test_bits),
       cmocka_unit_test(test_hash),         cmocka_unit_test(test_rng),

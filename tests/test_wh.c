@@ -60,7 +60,7 @@ static void model_init(struct model *m) {
   memset(m, 0, sizeof(*m));
   epoch_init(&m->epoch);
   epoch_join(&m->epoch, &m->slot);
-  CHECK(wh_create(&m->epoch, CHUNK, &m->wh) == REMIXDB_OK);
+  CHECK(wh_create(&m->epoch, CHUNK, NULL, &m->wh) == REMIXDB_OK);
 }
 
 static void model_fini(struct model *m) {
@@ -430,6 +430,57 @@ static void test_removal(void **state) {
   }
 }
 
+// A leaf whose left neighbour is locked must neither merge with it nor wait for it; when it is free they merge. Keys 71 to 200 in
+// falling order: one split, somewhere between 120 and 154.
+static void test_merge_locked(void **state) {
+  (void)state;
+  struct model m;
+  model_init(&m);
+  struct wh_ver *ver[201] = {NULL};
+  char key[16];
+  struct wh_slot s, held;
+  epoch_enter(&m.epoch, &m.slot);
+  for (uint32_t k = 200; k > 70; k--) {
+    const struct kref ref = kref(key, (uint32_t)sprintf(key, "%03u", k));
+    wh_lock(m.wh, ref, key_hash(ref), &s);
+    CHECK(wh_link(&s, "", 0, false) == REMIXDB_OK);
+    ver[k] = s.ver;
+    wh_unlock(&s);
+  }
+  const struct kref held_key = kref("071x", 4);
+  for (uint32_t k = 71; k <= 200; k++) {
+    if (k == 116) {
+      k = 160;
+      wh_lock(m.wh, held_key, key_hash(held_key), &held);
+    }
+    if (k == 200) {  // what is left fits into half a leaf since long
+      CHECK_INDEX(m.wh);
+      CHECK(wh_link(&held, "y", 1, false) == REMIXDB_OK);
+      wh_stamp(&held, ++m.seq);
+      wh_unlock(&held);
+      CHECK(wh_get(m.wh, held_key, key_hash(held_key), m.seq) == held.ver);
+      CHECK_INDEX(m.wh);
+    }
+    const struct kref ref = kref(key, (uint32_t)sprintf(key, "%03u", k));
+    wh_lock(m.wh, ref, key_hash(ref), &s);
+    if (k == 200) CHECK(s.leaf != held.leaf);
+    s.ver = ver[k];
+    wh_unlink(&s);
+    wh_unlock(&s);
+  }
+  CHECK_INDEX(m.wh);
+  CHECK(wh_get(m.wh, held_key, key_hash(held_key), m.seq) == held.ver);
+  wh_lock(m.wh, kref("200", 3), hash64("200", 3), &s);
+  const struct wh_leaf *const last = s.leaf;
+  wh_unlock(&s);
+  wh_lock(m.wh, held_key, key_hash(held_key), &s);
+  CHECK(s.leaf == last);
+  wh_unlock(&s);
+  epoch_exit(&m.slot);
+  CHECK(wh_count(m.wh) == 1 + 159 - 115);
+  model_fini(&m);
+}
+
 // The table of prefixes that growth replaces stays until those who may be in it have left.
 static void test_growth(void **state) {
   (void)state;
@@ -478,7 +529,7 @@ static void test_nomem_create(void **state) {
   uint32_t ok = 0;
   for (uint32_t i = 0; i < 64; i++) {
     struct wh *wh = NULL;
-    const enum remixdb_status s = wh_create(&e, CHUNK, &wh);
+    const enum remixdb_status s = wh_create(&e, CHUNK, NULL, &wh);
     CHECK(s == REMIXDB_OK || s == REMIXDB_NOMEM);
     if (s == REMIXDB_OK) {
       ok++;
@@ -808,7 +859,7 @@ static void test_threads(void **state) {
         again = true;
       }
     }
-    assert_int_equal(wh_create(&sh->epoch, CHUNK, &sh->wh), REMIXDB_OK);
+    assert_int_equal(wh_create(&sh->epoch, CHUNK, NULL, &sh->wh), REMIXDB_OK);
     struct epoch_slot es;
     epoch_join(&sh->epoch, &es);
     // Between the keys of a batch more than two leaves' worth is there from the start.
@@ -849,7 +900,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_empty),   cmocka_unit_test(test_model),        cmocka_unit_test(test_moment),
       cmocka_unit_test(test_removal), cmocka_unit_test(test_growth),       cmocka_unit_test(test_nomem_create),
-      cmocka_unit_test(test_nomem),   cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_nomem),   cmocka_unit_test(test_merge_locked),  cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
