@@ -260,7 +260,8 @@ static void shard_reclaim(struct cache_full *c, struct shard *s) {
 static void frame_unpublish(struct page *pages, struct shard *s, uint32_t f) {
   struct page *const p = &pages[f];
   assert(p->state == PAGE_LIVE && atomic_load_explicit(p->slot, memory_order_relaxed) == f);
-  atomic_store_explicit(p->slot, 0, memory_order_relaxed);  // epoch_stamp is the fence after it
+  // epoch_stamp is the fence after it for readers; release: the last touch of a table that may be on its way out
+  atomic_store_explicit(p->slot, 0, memory_order_release);
   p->state = PAGE_LIMBO;
   queue_push(pages, &s->limbo, f);
   s->limbo_pages += p->nr_pages;
@@ -550,7 +551,8 @@ void cache_table_fini(struct cache_table *t) {
   if (!t->cache) return;
   struct cache_full *const c = cache_full(t->cache);
   for (uint32_t block = 0; block < t->nr_pages; block++) {
-    if (atomic_load_explicit(&t->slots[block], memory_order_relaxed) == 0) continue;
+    // acquire: who emptied the slot has done with it before the slots go
+    if (atomic_load_explicit(&t->slots[block], memory_order_acquire) == 0) continue;
     struct shard *const s = shard_of(c, t, block);
     (void)pthread_mutex_lock(&s->lock);
     const uint32_t f = atomic_load_explicit(&t->slots[block], memory_order_relaxed);  // it may just have been evicted

@@ -335,7 +335,7 @@ enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *ar
 
 enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out) {
   enum remixdb_status s = env_open(e, path, exclusive ? ENV_READ | ENV_WRITE | ENV_CREATE : ENV_READ, fd_out);
-  if (s == REMIXDB_NOTFOUND) s = err_errno(ENOENT, "open", path);
+  if (s == REMIXDB_NOTFOUND && exclusive) s = err_errno(ENOENT, "open", path);
   if (s != REMIXDB_OK) return s;
   int rc;
   do rc = e->ops->lock(e, *fd_out, exclusive);
@@ -410,7 +410,8 @@ enum remixdb_status env_replace_file(struct env *e, const char *dir, const char 
   if (s != REMIXDB_OK) goto out;
   s = env_rename(e, tmp, path);
   if (s != REMIXDB_OK) goto out;
-  return env_sync_dir(e, dir);
+  // a full disk that is told of here does not mean that nothing has happened
+  return env_sync_dir(e, dir) == REMIXDB_OK ? REMIXDB_OK : REMIXDB_IO;
 out:
   (void)e->ops->unlink(e, tmp);  // the raw call, which leaves the message of what failed first
   return s;

@@ -74,13 +74,15 @@ MUST_CHECK enum remixdb_status env_unlink(struct env *e, const char *path);  // 
 MUST_CHECK enum remixdb_status env_link(struct env *e, const char *from, const char *to);
 MUST_CHECK enum remixdb_status env_mkdir(struct env *e, const char *path);   // present is success
 MUST_CHECK enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
-// Opens (ENV_CREATE when exclusive) and locks the file; closing the descriptor releases it. REMIXDB_LOCKED.
+// Opens (ENV_CREATE when exclusive) and locks the file; closing the descriptor releases it. REMIXDB_LOCKED; REMIXDB_NOTFOUND (no
+// message) when it is to be shared and is not there.
 MUST_CHECK enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out);
 void env_drop_cached(struct env *e, int fd, uint64_t off, uint64_t len);
 // dir + "/" + name into buf of ENV_PATH_MAX bytes. REMIXDB_INVALID when it does not fit.
 MUST_CHECK enum remixdb_status env_path(char *buf, const char *dir, const char *name);
 // A whole small file: read into a buffer of its own (the caller frees with mem_free; one zero byte follows the data), at most `max` bytes
 // (more is REMIXDB_CORRUPT); REMIXDB_NOTFOUND. Written whole, synced, under a temporary name, then renamed to path; the directory is synced.
+// REMIXDB_NOSPACE, REMIXDB_NOMEM: the file is what it was; after another failure it may be either.
 MUST_CHECK enum remixdb_status env_read_file(struct env *e, const char *path, size_t max, uint8_t **buf_out, size_t *len_out);
 MUST_CHECK enum remixdb_status env_replace_file(struct env *e, const char *dir, const char *name, const void *buf, size_t len);
 #endif

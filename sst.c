@@ -263,8 +263,8 @@ out:
 void sst_ref(struct sst *t) { (void)atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed); }
 
 void sst_unref(struct sst *t) {
-  if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_release) != 1) return;
-  atomic_thread_fence(memory_order_acquire);
+  // acq_rel: what others did with it happened before it goes
+  if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
   if (atomic_load_explicit(&t->obsolete, memory_order_relaxed) && env_unlink(t->ctx->env, t->path) != REMIXDB_OK) {
     // a file left over takes room only: the next opening of the store removes it
   }

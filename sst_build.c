@@ -167,6 +167,8 @@ static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *bl
   uint8_t *const p = b->packed, *const dst = p + FORMAT_SST_STORED_HEAD;
   size_t n = ZSTD_compress2(b->zstd, dst, len - 1, src, len);
   if (ZSTD_isError(n)) {
+    // a frame that did not fit is still open, and while it is no other dictionary is taken
+    (void)ZSTD_CCtx_reset(b->zstd, ZSTD_reset_session_only);
     if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
       return err_set(REMIXDB_NOMEM, "%s: no memory for compression", b->path);
     p[8] = FORMAT_SST_STORED_RAW;

@@ -51,7 +51,8 @@ static inline struct kref part_anchor(const struct part *p) { return kref(p->anc
 MUST_CHECK enum remixdb_status version_peek(struct env *env, const char *dir, uint64_t *store_id_out);
 // Reads CURRENT and opens all it names. The same statuses.
 MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out);
-// Replaces CURRENT. When it fails, whether the old or the new one is there after a crash is unknown: files of neither may be removed.
+// Replaces CURRENT. REMIXDB_NOSPACE, REMIXDB_NOMEM: it is what it was. After any other failure it is unknown whether the old or the new one is there
+// after a crash: files of neither may be removed.
 MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v);
 // Removes table, REMIX and temporary files that v does not name. nr_out: how many. Other names are not touched.
 MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out);

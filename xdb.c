@@ -141,19 +141,18 @@ static enum remixdb_status install(struct xdb *x, struct version *next) {
   struct view *fresh = view_create(old->active, NULL, next);
   enum remixdb_status s = fresh ? wal_sync(x->wal) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = env_sync_dir(x->env, x->dir);
+  bool unknown = false;
+  if (s == REMIXDB_OK) {
+    s = version_save(&x->ctx, next);
+    unknown = s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM;
+  }
   if (s != REMIXDB_OK) {
     struct err_saved why;
     err_save(&why, s);
-    compact_retire(next, base);  // the new files are not named by anything
+    // when it is unknown which CURRENT is there after a crash neither's files may go: no more writes, and the next opening decides
+    if (unknown) set_failed(x, &why);
+    else compact_retire(next, base);  // the new files are not named by anything
     view_unref(fresh);
-    return err_raise(&why);
-  }
-  if ((s = version_save(&x->ctx, next)) != REMIXDB_OK) {
-    // which CURRENT is there after a crash is unknown, so neither's files may go: no more writes, and the next opening decides
-    struct err_saved why;
-    err_save(&why, s);
-    view_unref(fresh);
-    set_failed(x, &why);
     return err_raise(&why);
   }
   pthread_mutex_lock(&x->lock);
@@ -608,6 +607,16 @@ static bool look_at_name(void *arg, const char *name) {
   return true;
 }
 
+// A directory without CURRENT (whose path is given): an error when it holds files of a store, unless one is in the making.
+static enum remixdb_status headless(struct xdb *x, const char *current, bool *creating_out) {
+  struct found f = {0};
+  const enum remixdb_status s = env_list(x->env, x->dir, look_at_name, &f);
+  if (s != REMIXDB_OK) return s;
+  *creating_out = f.creating;
+  if (!f.store_files || f.creating) return REMIXDB_OK;
+  return err_corrupt(current, 0, "is missing, but the directory holds files of a store; no new store is made over them");
+}
+
 static bool remove_half_made(void *arg, const char *name) {
   struct xdb *x = arg;
   char path[ENV_PATH_MAX];
@@ -616,8 +625,9 @@ static bool remove_half_made(void *arg, const char *name) {
   return env_path(path, x->dir, name) != REMIXDB_OK || env_unlink(x->env, path) == REMIXDB_OK;
 }
 
-// Makes the store directory's own name durable: a sync of the directory is of the names in it.
-static enum remixdb_status sync_parent(const struct xdb *x) {
+// Makes the store directory's own name durable: a sync of the directory is of the names in it. One that was not made by this opening may have been made by
+// one that did not come this far; but its parent may also be a directory that only others can open.
+static enum remixdb_status sync_parent(const struct xdb *x, bool made) {
   char parent[ENV_PATH_MAX];
   size_t len = strlen(x->dir);
   while (len > 1 && x->dir[len - 1] == '/') len--;
@@ -625,12 +635,16 @@ static enum remixdb_status sync_parent(const struct xdb *x) {
   if (len >= sizeof(parent)) return err_set(REMIXDB_INVALID, "path too long: %s", x->dir);
   memcpy(parent, len ? x->dir : ".", len ? len : 1);
   parent[len ? len : 1] = '\0';
+  int fd;
+  if (!made && env_open(x->env, parent, ENV_READ | ENV_DIR, &fd) != REMIXDB_OK) return REMIXDB_OK;
+  if (!made) env_close_quiet(x->env, fd);
   return env_sync_dir(x->env, parent);
 }
 
 // The directory: is there, is one, can be locked. *exists_out: holds a store (CURRENT).
 static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   struct env_stat st;
+  bool creating;
   char path[ENV_PATH_MAX];
   enum remixdb_status s = env_stat(x->env, x->dir, &st);
   const bool may_make = x->opts.create && !x->opts.read_only, made = s == REMIXDB_NOTFOUND;
@@ -645,6 +659,7 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   s = env_stat(x->env, path, &st);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
   bool exists = s == REMIXDB_OK;
+  if (!exists && (s = headless(x, path, &creating)) != REMIXDB_OK) return s;
   if (!exists && !may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
   if (exists && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
   // a format that is not known is told before anything is touched
@@ -666,15 +681,10 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
     return REMIXDB_OK;
   }
   if (s != REMIXDB_NOTFOUND) return s;
-  struct found f = {0};
-  if ((s = env_list(x->env, x->dir, look_at_name, &f)) != REMIXDB_OK) return s;
-  if (f.store_files && !f.creating)
-    return err_corrupt(path, 0, "is missing, but the directory holds files of a store; no new store is made over them");
-  if (f.creating && (s = env_list(x->env, x->dir, remove_half_made, x)) != REMIXDB_OK) return s;
+  if ((s = headless(x, path, &creating)) != REMIXDB_OK) return s;
+  if (creating && (s = env_list(x->env, x->dir, remove_half_made, x)) != REMIXDB_OK) return s;
   *exists_out = false;
-  // a directory that was there may have been made by an opening that did not come this far; but its parent may be one that only others can open
-  s = sync_parent(x);
-  return made ? s : REMIXDB_OK;
+  return sync_parent(x, made);
 }
 
 static enum remixdb_status make_store(struct xdb *x, struct version **out) {
@@ -803,6 +813,7 @@ static enum remixdb_status check_opts(struct remixdb_opts *o) {
   if (o->memtable_mb > most || o->wal_mb > most || o->cache_mb > most) return err_set(REMIXDB_INVALID, "a size in MiB is out of range");
   if (o->max_open_files < 16) return err_set(REMIXDB_INVALID, "max_open_files is %u and must be at least 16", o->max_open_files);
   if (o->sync < REMIXDB_SYNC_EACH) return err_set(REMIXDB_INVALID, "sync is %d: it is REMIXDB_SYNC_NONE, REMIXDB_SYNC_EACH or milliseconds", o->sync);
+  if (o->workers < -1) return err_set(REMIXDB_INVALID, "workers is %d: it is a number of threads, or -1 for auto", o->workers);
   if (o->compression != REMIXDB_COMPRESSION_NONE && o->compression != REMIXDB_COMPRESSION_ZSTD)
     return err_set(REMIXDB_INVALID, "compression %d is not known", (int)o->compression);
   return REMIXDB_OK;
@@ -835,32 +846,34 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   s = REMIXDB_NOMEM;
   if (!(x->dir = mem_alloc(strlen(dir) + 1))) goto out;
   memcpy(x->dir, dir, strlen(dir) + 1);
-  if ((s = open_dir(x, &exists)) != REMIXDB_OK) goto out;
-  if ((s = start_services(x)) != REMIXDB_OK) goto out;
-  s = exists ? version_load(&x->ctx, &v) : make_store(x, &v);
-  if (s != REMIXDB_OK) goto out;
-  x->ctx.store_id = x->store_id;
-  if ((s = memtable_create(x, &m)) != REMIXDB_OK) goto out;
-  if ((s = recover_log(x, v, !exists, m)) != REMIXDB_OK) goto out;
-  if (!exists && (s = version_save(&x->ctx, v)) != REMIXDB_OK) goto out;
-  if (!x->opts.read_only && (s = finish_making(x)) != REMIXDB_OK) goto out;
-  if (!x->opts.read_only && (s = version_clean(&x->ctx, v, &cleaned)) != REMIXDB_OK) goto out;
-  struct view *view = view_create(m, NULL, v);
-  if (!view) {
-    s = REMIXDB_NOMEM;
-    goto out;
-  }
-  atomic_store_explicit(&x->view, view, memory_order_release);
   struct compact *c = &x->compact;
   c->ctx = &x->ctx;
   c->epoch = &x->epoch;
   c->build = (struct sst_build_opts){.ckeys = x->opts.ckeys, .compression = x->opts.compression, .level = x->opts.compression_level};
   c->tags = x->opts.tags;
   c->memtable_size = x->memtable_limit;
-  atomic_store_explicit(&c->next_file, v->next_file, memory_order_relaxed);
   c->hand_back = hand_back;
   c->arg = x;
+  // what can fail without touching the disk comes first, so that a store that is there is not changed by an opening that fails
+  if ((s = start_services(x)) != REMIXDB_OK) goto out;
   if (!x->opts.read_only && (s = start_threads(x)) != REMIXDB_OK) goto out;
+  if ((s = memtable_create(x, &m)) != REMIXDB_OK) goto out;
+  if ((s = open_dir(x, &exists)) != REMIXDB_OK) goto out;
+  x->ctx.store_id = x->store_id;
+  s = exists ? version_load(&x->ctx, &v) : make_store(x, &v);
+  if (s != REMIXDB_OK) goto out;
+  x->ctx.store_id = x->store_id;
+  atomic_store_explicit(&c->next_file, v->next_file, memory_order_relaxed);
+  struct view *view = view_create(m, NULL, v);
+  if (!view) {
+    s = REMIXDB_NOMEM;
+    goto out;
+  }
+  atomic_store_explicit(&x->view, view, memory_order_release);
+  if ((s = recover_log(x, v, !exists, m)) != REMIXDB_OK) goto out;
+  if (!exists && (s = version_save(&x->ctx, v)) != REMIXDB_OK) goto out;
+  if (!x->opts.read_only && finish_making(x) != REMIXDB_OK) say(x, "the mark of the store's making is left: %s", err_msg());
+  if (!x->opts.read_only && version_clean(&x->ctx, v, &cleaned) != REMIXDB_OK) say(x, "files that no version names are left: %s", err_msg());
   say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail cut, %u files removed, io %s", x->dir,
       v->nr_parts, x->recovery.nr_records, x->recovery.cut_bytes, cleaned, blkio_engine(&x->io));
   if (!x->opts.read_only && x->recovery.nr_segments > REPLAY_SEGMENTS_MAX) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of versions, merges and compaction share: a directory with all that tables need, on an env whose calls can be made to fail; keys; records
-// whose values follow from a number; memtables and tables made of them. Included by one file per program.
+// What the tests of versions, merges and compaction share: a directory with all that tables need, on an env whose calls can be
+// made to fail; keys; records whose values follow from a number; memtables and tables made of them. Included by one file per
+// program.
 #ifndef PLACE_H
 #define PLACE_H
 
@@ -27,17 +28,30 @@ static inline void ok(enum remixdb_status s) {
 
 // ---- failures: the n-th call of a kind, once, from the moment it is asked for
 
-enum { FAULT_OPEN = 1, FAULT_READ = 2, FAULT_WRITE = 4, FAULT_SYNC = 8, FAULT_CLOSE = 16, FAULT_STAT = 32, FAULT_RENAME = 64, FAULT_UNLINK = 128, FAULT_LIST = 256 };
+enum {
+  FAULT_OPEN = 1,
+  FAULT_READ = 2,
+  FAULT_WRITE = 4,
+  FAULT_SYNC = 8,
+  FAULT_CLOSE = 16,
+  FAULT_STAT = 32,
+  FAULT_RENAME = 64,
+  FAULT_UNLINK = 128,
+  FAULT_LIST = 256
+};
 
 static _Atomic int64_t fault_io_left;   // calls until the one that fails; <= 0: it has failed
 static _Atomic unsigned fault_io_kinds;
 static _Atomic bool fault_io_on;        // and all after it fail too
+static _Atomic bool fault_io_full;      // for want of space, whatever the call
 static _Atomic int64_t fault_mem_left;
 
-static inline bool fault_io(unsigned kind) {
-  if (!(atomic_load_explicit(&fault_io_kinds, memory_order_relaxed) & kind)) return false;
+// 0, or the -errno that the call fails with.
+static inline int fault_io(unsigned kind) {
+  if (!(atomic_load_explicit(&fault_io_kinds, memory_order_relaxed) & kind)) return 0;
   const int64_t left = atomic_fetch_sub_explicit(&fault_io_left, 1, memory_order_relaxed);
-  return left == 1 || (left < 1 && atomic_load_explicit(&fault_io_on, memory_order_relaxed));
+  if (left > 1 || (left < 1 && !atomic_load_explicit(&fault_io_on, memory_order_relaxed))) return 0;
+  return kind == FAULT_WRITE || atomic_load_explicit(&fault_io_full, memory_order_relaxed) ? -ENOSPC : -EIO;
 }
 
 static inline void fault_io_set(unsigned kinds, int64_t nth, bool on) {
@@ -49,6 +63,7 @@ static inline void fault_io_set(unsigned kinds, int64_t nth, bool on) {
 // Ends it; whether a call was made to fail.
 static inline bool fault_io_end(void) {
   atomic_store(&fault_io_kinds, 0);
+  atomic_store(&fault_io_full, false);
   return atomic_load(&fault_io_left) <= 0;
 }
 
@@ -71,41 +86,49 @@ static inline bool fault_mem_end(void) {
 
 static inline int place_open(struct env *e, const char *path, unsigned flags) {
   (void)e;
-  return fault_io(FAULT_OPEN) ? -EACCES : PLACE_REAL->open(env_posix(), path, flags);
+  const int bad = fault_io(FAULT_OPEN);
+  return bad ? bad : PLACE_REAL->open(env_posix(), path, flags);
 }
 static inline int place_close(struct env *e, int fd) {
   (void)e;
   const int rc = PLACE_REAL->close(env_posix(), fd);
-  return fault_io(FAULT_CLOSE) ? -EIO : rc;
+  const int bad = fault_io(FAULT_CLOSE);
+  return bad ? bad : rc;
 }
 static inline ssize_t place_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
   (void)e;
-  return fault_io(FAULT_READ) ? -EIO : PLACE_REAL->pread(env_posix(), fd, buf, len, off);
+  const int bad = fault_io(FAULT_READ);
+  return bad ? bad : PLACE_REAL->pread(env_posix(), fd, buf, len, off);
 }
 static inline ssize_t place_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
   (void)e;
-  return fault_io(FAULT_WRITE) ? -ENOSPC : PLACE_REAL->pwrite(env_posix(), fd, buf, len, off);
+  const int bad = fault_io(FAULT_WRITE);
+  return bad ? bad : PLACE_REAL->pwrite(env_posix(), fd, buf, len, off);
 }
 // Nothing is lost here: what the disk does is not waited for.
 static inline int place_sync(struct env *e, int fd) {
   (void)e, (void)fd;
-  return fault_io(FAULT_SYNC) ? -EIO : 0;
+  return fault_io(FAULT_SYNC);
 }
 static inline int place_fstat(struct env *e, int fd, struct env_stat *out) {
   (void)e;
-  return fault_io(FAULT_STAT) ? -EIO : PLACE_REAL->fstat(env_posix(), fd, out);
+  const int bad = fault_io(FAULT_STAT);
+  return bad ? bad : PLACE_REAL->fstat(env_posix(), fd, out);
 }
 static inline int place_rename(struct env *e, const char *from, const char *to) {
   (void)e;
-  return fault_io(FAULT_RENAME) ? -EIO : PLACE_REAL->rename(env_posix(), from, to);
+  const int bad = fault_io(FAULT_RENAME);
+  return bad ? bad : PLACE_REAL->rename(env_posix(), from, to);
 }
 static inline int place_unlink(struct env *e, const char *path) {
   (void)e;
-  return fault_io(FAULT_UNLINK) ? -EIO : PLACE_REAL->unlink(env_posix(), path);
+  const int bad = fault_io(FAULT_UNLINK);
+  return bad ? bad : PLACE_REAL->unlink(env_posix(), path);
 }
 static inline int place_list(struct env *e, const char *dir, bool (*fn)(void *, const char *), void *arg) {
   (void)e;
-  return fault_io(FAULT_LIST) ? -EIO : PLACE_REAL->list(env_posix(), dir, fn, arg);
+  const int bad = fault_io(FAULT_LIST);
+  return bad ? bad : PLACE_REAL->list(env_posix(), dir, fn, arg);
 }
 
 // ---- the place
@@ -147,7 +170,8 @@ static inline void place_init(struct place *p, size_t cache_size) {
   ok(blkio_queue_create(&p->io, &p->queue));
   if (cache_size) ok(cache_create(cache_size, &p->epoch, &p->cache));
   ok(fdpool_create(&p->env, 100, &p->fds));
-  p->ctx = (struct sst_ctx){.env = &p->env, .dir = p->dir, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};
+  p->ctx = (struct sst_ctx){
+      .env = &p->env, .dir = p->dir, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};
   p->next = 1;
 }
 
@@ -220,7 +244,8 @@ static inline void keyset_make(struct keyset *k, uint32_t nr, uint64_t *rng) {
         len = (uint32_t)sprintf(buf, "user%08u", (uint32_t)(rng_next(rng) % (4 * nr)));
         break;
       case 2:
-        len = (uint32_t)sprintf(buf, "/a/path/that/is/shared/%u/%u", (uint32_t)(rng_next(rng) % 7), (uint32_t)(rng_next(rng) % nr));
+        len = (uint32_t)sprintf(buf, "/a/path/that/is/shared/%u/", (uint32_t)(rng_next(rng) % 7));
+        len += (uint32_t)sprintf(buf + len, "%u", (uint32_t)(rng_next(rng) % nr));
         break;
       default:
         len = 1 + (uint32_t)(rng_next(rng) % 20);
@@ -288,7 +313,8 @@ static inline void mem_put(struct place *p, struct wh *wh, struct kref key, uint
 }
 
 // A table of what[from..to), which is not all NONE.
-static inline struct sst *table_make(struct place *p, const struct keyset *k, const uint32_t *what, uint32_t from, uint32_t to, uint32_t base, bool ckeys) {
+static inline struct sst *table_make(struct place *p, const struct keyset *k, const uint32_t *what, uint32_t from, uint32_t to,
+                                     uint32_t base, bool ckeys) {
   static uint8_t buf[VALUE_MAX];
   struct sst_build *b;
   struct sst *t;
@@ -315,7 +341,13 @@ static inline struct remix *remix_add(struct place *p, struct remix *old, struct
   struct remix *x;
   for (uint32_t r = 0; r < nr; r++) runs[r] = old->runs[r];
   runs[nr] = t;
-  struct remix_build b = {.ctx = &p->ctx, .queue = p->queue, .number = p->next++, .old = old, .keep = nr ? UINT32_MAX : 0, .fresh = &runs[nr], .nr_fresh = 1,
+  struct remix_build b = {.ctx = &p->ctx,
+                          .queue = p->queue,
+                          .number = p->next++,
+                          .old = old,
+                          .keep = nr ? UINT32_MAX : 0,
+                          .fresh = &runs[nr],
+                          .nr_fresh = 1,
                           .tags = tags};
   ok(remix_build(&b));
   ok(remix_open(&p->ctx, b.number, runs, nr + 1, &x));

@@ -1,0 +1,977 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compaction with small tables: each thing that can be done to a partition, many rounds against a model, and every failure on
+// the way.
+#include "compact.h"
+
+#include "merge.h"
+#include "place.h"
+
+#define TABLE 16u                      // pages of a table
+#define VALUE 50u                      // bytes of a value, about, and no large ones; a few more, and there are
+
+struct world {
+  struct place p;
+  struct keyset k;
+  struct compact c;
+  struct version *base;
+  struct wh *frozen;
+  uint64_t seq;
+  uint32_t value;
+  // the model, per key
+  uint32_t *disk, *fresh;              // what base and frozen have
+  uint8_t *back;                       // handed back in the last round: how often
+  uint32_t nr_back, next_what;
+  uint64_t back_bytes;
+  bool back_wrong;
+  enum remixdb_status back_status;     // what hand_back returns
+  // the round's way to the workers and back
+  bool allow_abort;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  bool done;
+  struct version *next;
+  enum remixdb_status status;
+  struct err_saved error;
+};
+
+// In a worker's thread: nothing is asserted here.
+static enum remixdb_status hand_back(void *arg, struct worker *wk, const struct kv_rec *rec) {
+  struct world *w = arg;
+  epoch_enter(&w->p.epoch, &wk->slot);  // is outside, as somebody who writes has to be
+  epoch_exit(&wk->slot);
+  const struct kref key = kref(rec->key, rec->klen);
+  const uint32_t at = keyset_rank(&w->k, key);
+  if (at == w->k.nr || !kv_eq(w->k.keys[at], key) || w->fresh[at] == NONE || !value_is(rec, key, w->fresh[at], w->value))
+    w->back_wrong = true;
+  else w->back[at]++;
+  w->nr_back++;
+  w->back_bytes += rec->klen + rec->vlen;
+  return w->back_status == REMIXDB_OK ? REMIXDB_OK : err_set(w->back_status, "hand_back was told to fail");
+}
+
+static void round_fn(void *arg, struct worker *wk) {
+  struct world *w = arg;
+  struct version *next = NULL;
+  const enum remixdb_status s = compact_round(&w->c, wk, w->base, w->frozen, w->allow_abort, &next);
+  pthread_mutex_lock(&w->lock);
+  w->status = s;
+  err_save(&w->error, s);
+  w->next = next;
+  w->done = true;
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+}
+
+static void world_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed) {
+  uint64_t rng = seed;
+  memset(w, 0, sizeof(*w));
+  place_init(&w->p, 256 << 10);
+  keyset_make(&w->k, keys, &rng);
+  pthread_mutex_init(&w->lock, NULL);
+  pthread_cond_init(&w->changed, NULL);
+  w->c.ctx = &w->p.ctx;
+  w->c.epoch = &w->p.epoch;
+  w->c.build = (struct sst_build_opts){.ckeys = true, .max_pages = TABLE};
+  w->c.tags = true;
+  w->c.memtable_size = 1 << 20;
+  w->c.hand_back = hand_back;
+  w->c.arg = w;
+  atomic_store(&w->c.next_file, 1);
+  ok(workers_create(threads, NULL, 0, &w->p.io, &w->p.epoch, round_fn, w, &w->c.workers));
+  struct part *only;
+  ok(part_create(kref("", 0), NULL, &only));
+  ok(version_create(&only, 1, &w->base));
+  w->disk = calloc(w->k.nr, sizeof(*w->disk));
+  w->fresh = calloc(w->k.nr, sizeof(*w->fresh));
+  w->back = calloc(w->k.nr, 1);
+  w->next_what = 2;
+  w->value = VALUE;
+  ok(wh_create(&w->p.epoch, 64 << 10, NULL, &w->frozen));
+}
+
+static void world_fini(struct world *w) {
+  workers_destroy(w->c.workers);
+  version_unref(w->base);
+  wh_destroy(w->frozen);
+  free(w->disk);
+  free(w->fresh);
+  free(w->back);
+  keyset_free(&w->k);
+  pthread_cond_destroy(&w->changed);
+  pthread_mutex_destroy(&w->lock);
+  place_fini(&w->p);
+}
+
+static void put(struct world *w, uint32_t at, bool tomb) {
+  w->fresh[at] = tomb ? TOMB : w->next_what++;
+  mem_put(&w->p, w->frozen, w->k.keys[at], w->fresh[at], w->value, ++w->seq);
+}
+
+static void put_range(struct world *w, uint32_t from, uint32_t to, uint32_t every, bool tomb) {
+  for (uint32_t a = from; a < to; a += every) put(w, a, tomb);
+}
+
+static void thaw(struct world *w) {  // forgets the frozen memtable
+  wh_destroy(w->frozen);
+  ok(wh_create(&w->p.epoch, 64 << 10, NULL, &w->frozen));
+  memset(w->fresh, 0, w->k.nr * sizeof(*w->fresh));
+}
+
+// ---- looking at what a round made
+
+// A version read from end to end says what the model does, and each partition holds its own keys only.
+static void expect_contents(struct world *w, struct version *v, const uint32_t *what) {
+  struct merge m;
+  struct wh *empty;
+  ok(wh_create(&w->p.epoch, 64 << 10, NULL, &empty));
+  merge_init(&m, NULL);
+  merge_set(&m, empty, NULL, v, 0);
+  uint32_t at = 0;
+  enter(&w->p);
+  for (ok(merge_seek(&m, kref(NULL, 0)));; ok(merge_next(&m)), at++) {
+    while (at < w->k.nr && what[at] <= TOMB) at++;
+    if (!merge_valid(&m)) break;
+    struct kv_rec r;
+    ok(merge_record(&m, &r));
+    if (at == w->k.nr) fail_msg("a key too many, number %u", keyset_rank(&w->k, kref(r.key, r.klen)));
+    if (!kv_eq(kref(r.key, r.klen), w->k.keys[at]))
+      fail_msg("key %u where %u should be", keyset_rank(&w->k, kref(r.key, r.klen)), at);
+    if (!value_is(&r, w->k.keys[at], what[at], w->value)) fail_msg("value of key %u", at);
+  }
+  assert_int_equal(at, w->k.nr);
+  leave(&w->p);
+  merge_park(&m);
+  merge_fini(&m);
+  wh_destroy(empty);
+
+  assert_int_equal(v->parts[0]->alen, 0);
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    if (i) assert_true(kv_cmp(part_anchor(v->parts[i - 1]), part_anchor(v->parts[i])) < 0);
+    const struct remix *x = v->parts[i]->remix;
+    for (uint32_t r = 0; x && r < x->nr_runs; r++) {
+      assert_true(kv_cmp(part_anchor(v->parts[i]), x->runs[r]->min) <= 0);
+      if (i + 1 < v->nr_parts) assert_true(kv_cmp(x->runs[r]->max, part_anchor(v->parts[i + 1])) < 0);
+      assert_true(x->runs[r]->nr_pages < w->c.build.max_pages + BLOCK_PAGES_MAX);
+    }
+    if (x) assert_true(x->nr_runs <= 2 * COMPACT_RUNS);
+  }
+}
+
+static char *files_of(const struct version *v) {
+  char *names[512];
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct remix *x = v->parts[i]->remix;
+    if (!x) continue;
+    names[nr] = malloc(32);
+    remix_name(names[nr++], x->number);
+    for (uint32_t r = 0; r < x->nr_runs; r++) {
+      names[nr] = malloc(32);
+      sst_name(names[nr++], x->runs[r]->number);
+    }
+    assert_true(nr < 400);
+  }
+  qsort(names, nr, sizeof(names[0]), place_name_cmp);
+  char *all = calloc(nr + 1, 64);
+  for (uint32_t i = 0; i < nr; i++) {
+    strcat(strcat(all, names[i]), "\n");
+    free(names[i]);
+  }
+  return all;
+}
+
+static void expect_files(struct world *w, const struct version *v) {
+  char *there = place_files(&w->p), *named = files_of(v);
+  assert_string_equal(there, named);
+  free(there);
+  free(named);
+}
+
+static void kinds_get(struct world *w, uint64_t *kinds) {
+  for (uint32_t i = 0; i < COMPACT_KINDS; i++) kinds[i] = atomic_load(&w->c.stats.kinds[i]);
+}
+
+// Starts a round and does not wait.
+static void round_begin(struct world *w) {
+  memset(w->back, 0, w->k.nr);
+  w->nr_back = 0;
+  w->back_bytes = 0;
+  w->back_wrong = false;
+  w->done = false;
+  w->next = NULL;
+  workers_kick(w->c.workers);
+}
+
+static enum remixdb_status round_end(struct world *w) {
+  pthread_mutex_lock(&w->lock);
+  while (!w->done) pthread_cond_wait(&w->changed, &w->lock);
+  pthread_mutex_unlock(&w->lock);
+  return w->status;
+}
+
+static enum remixdb_status round_try(struct world *w) {
+  round_begin(w);
+  return round_end(w);
+}
+
+// What was handed back: all new keys of some partitions and none of the others, once each; as many partitions as the stats say.
+static void expect_back(struct world *w, uint64_t aborted) {
+  assert_false(w->back_wrong);
+  uint64_t parts = 0;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < w->base->nr_parts; i++) {
+    uint32_t all = 0, back = 0;
+    for (uint32_t a = 0; a < w->k.nr; a++) {
+      if (w->fresh[a] == NONE || version_find(w->base, w->k.keys[a]) != i) continue;
+      all++;
+      back += w->back[a];
+      assert_true(w->back[a] <= 1);
+    }
+    assert_true(back == 0 || back == all);
+    parts += back != 0;
+    nr += back;
+  }
+  assert_int_equal(nr, w->nr_back);
+  assert_int_equal(parts, aborted);
+  assert_true(w->back_bytes <= w->c.memtable_size / COMPACT_ABORT_SHARE);
+}
+
+static void round_install(struct world *w);
+
+// A round that succeeds, looked at from all sides and installed. kinds_out: what was done in it; may be NULL.
+static void round_ok(struct world *w, uint64_t *kinds_out) {
+  uint64_t before[COMPACT_KINDS], after[COMPACT_KINDS];
+  const uint64_t rounds = atomic_load(&w->c.stats.rounds);
+  kinds_get(w, before);
+  const enum remixdb_status s = round_try(w);
+  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, w->error.msg);
+  kinds_get(w, after);
+  uint64_t all = 0;
+  for (uint32_t i = 0; i < COMPACT_KINDS; i++) all += after[i] -= before[i];
+  assert_int_equal(all, w->base->nr_parts);
+  assert_int_equal(atomic_load(&w->c.stats.rounds), rounds + 1);
+  expect_back(w, after[COMPACT_ABORT]);
+  if (kinds_out) memcpy(kinds_out, after, sizeof(after));
+  round_install(w);
+}
+
+static void round_install(struct world *w) {
+  // what was there is as it was
+  expect_contents(w, w->base, w->disk);
+  for (uint32_t a = 0; a < w->k.nr; a++)
+    if (w->fresh[a] != NONE && !w->back[a]) w->disk[a] = w->fresh[a];
+  expect_contents(w, w->next, w->disk);
+  compact_retire(w->base, w->next);
+  version_unref(w->base);
+  w->base = w->next;
+  w->next = NULL;
+  expect_files(w, w->base);
+  // what went back is the next memtable's
+  uint32_t *again = calloc(w->k.nr, sizeof(*again));
+  for (uint32_t a = 0; a < w->k.nr; a++) again[a] = w->back[a] ? w->fresh[a] : NONE;
+  thaw(w);
+  for (uint32_t a = 0; a < w->k.nr; a++) {
+    if (!again[a]) continue;
+    w->fresh[a] = again[a];
+    mem_put(&w->p, w->frozen, w->k.keys[a], again[a], w->value, ++w->seq);
+  }
+  free(again);
+}
+
+static void expect_kind_at(int line, const uint64_t *kinds, enum compact_kind kind, uint64_t nr) {
+  if (kinds[kind] == nr) return;
+  fail_msg("line %d: keep %d, abort %d, minor %d, major %d, split %d: kind %d is not %d", line, (int)kinds[0], (int)kinds[1],
+           (int)kinds[2], (int)kinds[3], (int)kinds[4], kind, (int)nr);
+}
+#define expect_kind(kinds, kind, nr) expect_kind_at(__LINE__, kinds, kind, nr)
+
+static struct remix *remix_of(struct world *w, uint32_t part) { return w->base->parts[part]->remix; }
+
+static uint64_t tombs_of(struct world *w, uint32_t part) {
+  uint64_t n = 0;
+  for (uint32_t r = 0; remix_of(w, part) && r < remix_of(w, part)->nr_runs; r++) n += remix_of(w, part)->runs[r]->nr_tombs;
+  return n;
+}
+
+// Keys a .. b make about so many pages of table.
+static uint32_t keys_for(struct world *w, double tables) {
+  uint64_t bytes = 0;
+  uint32_t a = 0;
+  static uint8_t buf[VALUE_MAX];
+  for (; a < w->k.nr && (double)bytes < tables * w->c.build.max_pages * BLOCK_PAGE; a++)
+    bytes += kv_rec_size(w->k.keys[a].len, value_make(w->k.keys[a], 2, w->value, buf), false) + 2;
+  assert_true(a < w->k.nr);
+  return a;
+}
+
+// ---- each kind
+
+static void test_keep(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 1000, 0, 1);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_KEEP, 1);
+  assert_null(remix_of(&w, 0));
+  put_range(&w, 0, keys_for(&w, 0.5), 1, false);
+  round_ok(&w, kinds);
+  struct part *part = w.base->parts[0];
+  part_ref(part);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_KEEP, 1);
+  assert_ptr_equal(w.base->parts[0], part);
+  part_unref(part);
+  assert_int_equal(atomic_load(&w.c.work), 1);
+  world_fini(&w);
+}
+
+static void test_first(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 8000, 0, 2);
+  const uint32_t n = keys_for(&w, 0.8);
+  put_range(&w, 0, n, 1, false);
+  for (uint32_t a = 0; a < n; a += 5) put(&w, a, true);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_int_equal(w.base->nr_parts, 1);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
+  assert_int_equal(tombs_of(&w, 0), 0);
+  world_fini(&w);
+
+  // nothing but tombstones, with nothing to hide: no file at all
+  world_init(&w, 1000, 0, 3);
+  put_range(&w, 0, w.k.nr, 1, true);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_null(remix_of(&w, 0));
+  world_fini(&w);
+
+  // more than a partition should hold
+  world_init(&w, 8000, 0, 4);
+  put_range(&w, 0, keys_for(&w, 5.5), 1, false);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_SPLIT, 1);
+  assert_true(w.base->nr_parts >= 3 && w.base->nr_parts <= 4);
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) assert_true(remix_of(&w, i)->nr_runs <= COMPACT_PART_TABLES);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, COMPACT_PART_TABLES);
+  world_fini(&w);
+}
+
+static void test_minor(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 3000, 0, 5);
+  const uint32_t n = keys_for(&w, 0.8);
+  put_range(&w, 0, n, 1, false);
+  round_ok(&w, NULL);
+  for (uint32_t i = 0; i < 4; i++) {
+    struct sst *oldest = remix_of(&w, 0)->runs[0];
+    put_range(&w, i, n, 6, i == 2);
+    round_ok(&w, kinds);
+    expect_kind(kinds, COMPACT_MINOR, 1);
+    assert_int_equal(remix_of(&w, 0)->nr_runs, i + 2);
+    assert_ptr_equal(remix_of(&w, 0)->runs[0], oldest);
+  }
+  assert_true(tombs_of(&w, 0) > 0);  // they hide what is below
+  world_fini(&w);
+}
+
+// One partition with nr runs: the first of so many tables' size, the others of every n-th key of the same.
+static void runs_make(struct world *w, double first, uint32_t nr, uint32_t every) {
+  const uint32_t n = keys_for(w, first);
+  put_range(w, 0, n, 1, false);
+  round_ok(w, NULL);
+  for (uint32_t r = 1; r < nr; r++) {
+    put_range(w, r, n, every, false);
+    round_ok(w, NULL);
+  }
+  assert_int_equal(w->base->nr_parts, 1);
+  assert_int_equal(remix_of(w, 0)->nr_runs, nr);
+}
+
+// Too many runs: the small new ones become one, the large old one stays, and so do the tombstones.
+static void test_major_some(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 3000, 0, 6);
+  runs_make(&w, 0.85, COMPACT_RUNS, 40);
+  struct sst *oldest = remix_of(&w, 0)->runs[0];
+  const uint32_t n = keys_for(&w, 0.85);
+  put_range(&w, 3, n, 40, true);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 2);
+  assert_ptr_equal(remix_of(&w, 0)->runs[0], oldest);
+  assert_true(tombs_of(&w, 0) > 0);
+  assert_true(atomic_load(&w.c.stats.read_bytes) > 0);
+  world_fini(&w);
+}
+
+// All runs alike: all of them become one, and no tombstone is left.
+static void test_major_all(void **state) {
+  (void)state;
+  for (uint32_t deleted = 0; deleted < 2; deleted++) {
+    struct world w;
+    uint64_t kinds[COMPACT_KINDS];
+    world_init(&w, 3000, 0, 7);
+    const uint32_t n = keys_for(&w, 0.4);
+    for (uint32_t r = 0; r < COMPACT_RUNS; r++) {
+      put_range(&w, r, n, COMPACT_RUNS, false);
+      round_ok(&w, kinds);
+      expect_kind(kinds, r ? COMPACT_MINOR : COMPACT_MAJOR, 1);
+    }
+    put_range(&w, 0, n, deleted ? 1 : 3, true);
+    round_ok(&w, kinds);
+    expect_kind(kinds, COMPACT_MAJOR, 1);
+    assert_int_equal(w.base->nr_parts, 1);
+    assert_int_equal(tombs_of(&w, 0), 0);
+    if (deleted) assert_null(remix_of(&w, 0));
+    else assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
+    // and a partition that was emptied takes new data
+    put_range(&w, 0, n, 2, false);
+    round_ok(&w, kinds);
+    expect_kind(kinds, deleted ? COMPACT_MAJOR : COMPACT_MINOR, 1);
+    world_fini(&w);
+  }
+}
+
+// Few runs, but most of what they hold is old: merged though there is room for more.
+static void test_major_garbage(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 3000, 0, 8);
+  const uint32_t n = keys_for(&w, 0.9);
+  uint32_t rounds = 0;
+  do {
+    put_range(&w, 0, n, 1, rounds % 2 == 1);
+    round_ok(&w, kinds);
+    assert_int_equal(w.base->nr_parts, 1);
+    assert_true(++rounds < COMPACT_RUNS);
+  } while (rounds == 1 || kinds[COMPACT_MAJOR] == 0);
+  assert_true(!remix_of(&w, 0) || remix_of(&w, 0)->nr_runs <= 2);
+  world_fini(&w);
+}
+
+static void test_split(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 12000, 0, 9);
+  // runs that hold different keys, so that all of it stays
+  const uint32_t n = keys_for(&w, 10);
+  uint32_t r = 0;
+  do {
+    put_range(&w, r, n, 20, false);
+    put(&w, 0, false);
+    round_ok(&w, kinds);
+    assert_true(++r < 20);
+  } while (kinds[COMPACT_SPLIT] == 0);
+  assert_true(r > 4);
+  assert_true(w.base->nr_parts >= 2 && w.base->nr_parts <= 6);
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) {
+    assert_true(remix_of(&w, i)->nr_runs <= COMPACT_PART_TABLES);
+    // an anchor is no longer than it has to be
+    if (!i) continue;
+    const struct kref a = part_anchor(w.base->parts[i]);
+    const uint32_t at = keyset_rank(&w.k, a);
+    assert_true(at > 0 && at < w.k.nr);
+    assert_true(kv_cmp(kref(a.ptr, a.len - 1), w.k.keys[at - 1]) <= 0);
+  }
+  world_fini(&w);
+}
+
+// New keys behind all there are, and the partition has its share: it stays as it is.
+static void test_append(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 12000, 0, 10);
+  const uint32_t n = keys_for(&w, 1.3), n2 = keys_for(&w, 6.3), n3 = keys_for(&w, 6.4);
+  put_range(&w, 0, n, 1, false);
+  round_ok(&w, NULL);
+  assert_int_equal(w.base->nr_parts, 1);
+  struct part *first = w.base->parts[0];
+  part_ref(first);
+  put_range(&w, n, n2, 1, false);
+  for (uint32_t a = n; a < n2; a += 7) put(&w, a, true);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_SPLIT, 1);
+  assert_ptr_equal(w.base->parts[0], first);
+  assert_true(w.base->nr_parts >= 3);
+  for (uint32_t i = 1; i < w.base->nr_parts; i++) assert_int_equal(tombs_of(&w, i), 0);
+  // tombstones of what is not there: nothing is made of them
+  const uint32_t parts = w.base->nr_parts;
+  put_range(&w, n2, n3, 1, true);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_KEEP, parts - 1);
+  assert_int_equal(w.base->nr_parts, parts);
+  part_unref(first);
+  world_fini(&w);
+}
+
+// ---- handing back
+
+// Three partitions of two tables.
+static void three_parts(struct world *w) {
+  put_range(w, 0, keys_for(w, 5.4), 2, false);
+  put_range(w, 1, keys_for(w, 5.4), 2, false);
+  round_ok(w, NULL);
+  assert_true(w->base->nr_parts >= 3);
+}
+
+static uint32_t first_key_of(struct world *w, uint32_t part) { return keyset_rank(&w->k, part_anchor(w->base->parts[part])); }
+
+static void test_abort(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 8000, 0, 11);
+  three_parts(&w);
+  const uint32_t parts = w.base->nr_parts;
+  w.allow_abort = true;
+  // a key or two here, many there
+  const uint32_t one = first_key_of(&w, 0) + 10, two = first_key_of(&w, 1) + 10;
+  put(&w, one, true);
+  put_range(&w, two, two + 150, 1, false);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_ABORT, 1);
+  expect_kind(kinds, COMPACT_MINOR, 1);
+  expect_kind(kinds, COMPACT_KEEP, parts - 2);
+  assert_int_equal(w.nr_back, 1);
+  assert_int_equal(w.back[one], 1);
+  assert_true(atomic_load(&w.c.stats.handed_back) > 0);
+
+  // it is there still, and is written when nothing may go back
+  assert_int_equal(w.fresh[one], TOMB);
+  w.allow_abort = false;
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_ABORT, 0);
+  expect_kind(kinds, COMPACT_MINOR, 1);
+  assert_int_equal(w.disk[one], TOMB);
+  assert_int_equal(w.nr_back, 0);
+
+  // no room for any of it
+  w.allow_abort = true;
+  w.c.memtable_size = 64;
+  put(&w, one, false);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_ABORT, 0);
+
+  // room for either, but not for both: the dearer one
+  w.c.memtable_size = COMPACT_ABORT_SHARE * 400;
+  put(&w, one, true);
+  put_range(&w, two, two + 3, 1, true);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_ABORT, 1);
+  expect_kind(kinds, COMPACT_MINOR, 1);
+  assert_int_equal(w.back[one], 1);
+  world_fini(&w);
+}
+
+// What cannot be put back keeps the round from being installed.
+static void test_abort_fails(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 8000, 0, 12);
+  three_parts(&w);
+  w.allow_abort = true;
+  const uint32_t two = first_key_of(&w, 1) + 10;
+  put(&w, first_key_of(&w, 0) + 10, false);
+  put_range(&w, two, two + 150, 1, false);
+  w.back_status = REMIXDB_NOSPACE;
+  assert_int_equal(round_try(&w), REMIXDB_NOSPACE);
+  assert_string_equal(w.error.msg, "hand_back was told to fail");
+  assert_null(w.next);
+  assert_int_equal(w.nr_back, 1);
+  expect_files(&w, w.base);
+  w.back_status = REMIXDB_OK;
+  round_ok(&w, NULL);
+  world_fini(&w);
+}
+
+// ---- many rounds
+
+struct mix {
+  uint32_t keys, threads, rounds;
+  uint32_t writes;       // at most, in a round
+  uint32_t tombs;        // one in so many
+  bool window;           // a round's writes lie near each other
+  bool ascending;        // and the window moves on
+  bool abort;
+};
+
+static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all) {
+  struct world w;
+  uint64_t rng = seed;
+  world_init(&w, x->keys, x->threads, seed);
+  w.value = VALUE + 10;
+  w.allow_abort = x->abort;
+  for (uint32_t r = 0; r < x->rounds; r++) {
+    w.c.build.ckeys = rng_next(&rng) % 3 != 0;
+    w.c.build.compression = rng_next(&rng) % 3 ? REMIXDB_COMPRESSION_NONE : REMIXDB_COMPRESSION_ZSTD;
+    w.c.tags = rng_next(&rng) % 3 != 0;
+    const uint32_t span = x->window ? w.k.nr / 8 : w.k.nr;
+    const uint32_t room = w.k.nr - span;
+    const uint32_t from = x->ascending ? (uint32_t)((uint64_t)room * r / x->rounds) : (uint32_t)(rng_next(&rng) % (room + 1));
+    const uint32_t nr = (uint32_t)(rng_next(&rng) % (x->writes + 1));
+    for (uint32_t i = 0; i < nr; i++) {
+      const bool tomb = rng_next(&rng) % x->tombs == 0;
+      put(&w, from + (uint32_t)(rng_next(&rng) % span), tomb);
+    }
+    uint64_t kinds[COMPACT_KINDS];
+    round_ok(&w, kinds);
+    for (uint32_t i = 0; i < COMPACT_KINDS; i++) all[i] += kinds[i];
+    if (rng_next(&rng) % 4) continue;
+    // through the disk, as when the store is opened again
+    w.base->store_id = PLACE_STORE_ID;
+    w.base->next_file = atomic_load(&w.c.next_file);
+    ok(version_save(&w.p.ctx, w.base));
+    version_unref(w.base);
+    ok(version_load(&w.p.ctx, &w.base));
+    uint32_t cleaned;
+    ok(version_clean(&w.p.ctx, w.base, &cleaned));
+    assert_int_equal(cleaned, 0);
+    expect_contents(&w, w.base, w.disk);
+    char path[ENV_PATH_MAX];
+    ok(env_path(path, w.p.dir, VERSION_FILE));
+    assert_int_equal(unlink(path), 0);
+  }
+  world_fini(&w);
+}
+
+static void test_rounds(void **state) {
+  (void)state;
+  static const struct mix mixes[] = {
+      {1500, 0, 25, 600, 5, false, false, true},
+      {1500, 0, 25, 900, 2, false, false, false},   // half of it deletes
+      {3000, 0, 25, 800, 8, true, false, true},
+      {4000, 0, 25, 900, 50, true, true, true},     // ascending keys
+      {40, 0, 40, 40, 3, false, false, false},      // the same few keys again and again
+      {3000, 2, 20, 900, 5, false, false, true},    // in threads
+  };
+  uint64_t all[COMPACT_KINDS] = {0};
+  for (uint32_t i = 0; i < sizeof(mixes) / sizeof(mixes[0]); i++) {
+    printf("mix %u, seed %u\n", i, 100 + i);
+    rounds_once(&mixes[i], 100 + i, all);
+  }
+  for (uint32_t i = 0; i < COMPACT_KINDS; i++) assert_true(all[i] > 0);
+}
+
+// Several workers at once, while a reader goes over what is there.
+static void test_threads(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 11000, 3, 20);
+  w.allow_abort = true;
+  put_range(&w, 0, keys_for(&w, 8), 1, false);
+  round_ok(&w, NULL);
+  assert_true(w.base->nr_parts >= 4);
+  uint64_t rng = 1;
+  for (uint32_t r = 0; r < 6; r++) {
+    for (uint32_t i = 0; i < 800; i++) put(&w, (uint32_t)(rng_next(&rng) % w.k.nr), i % 9 == 0);
+    round_begin(&w);
+    expect_contents(&w, w.base, w.disk);
+    const enum remixdb_status s = round_end(&w);
+    if (s != REMIXDB_OK) fail_msg("status %d: %s", s, w.error.msg);
+    round_install(&w);
+  }
+  world_fini(&w);
+}
+
+// What is compressed is measured by what it was before, or tables would be many and small, or one partition get too many of them.
+static void test_compressed(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 12000, 0, 21);
+  w.c.build.compression = REMIXDB_COMPRESSION_ZSTD;
+  w.value = 400;
+  const uint32_t n = keys_for(&w, 8);
+  for (uint32_t r = 0; r < COMPACT_RUNS; r++) {
+    put_range(&w, r, n, 10, false);
+    round_ok(&w, NULL);
+  }
+  uint64_t stored = 0, pages = 0;
+  for (uint32_t r = 0; r < COMPACT_RUNS; r++) {
+    stored += remix_of(&w, 0)->runs[r]->data_size;
+    pages += remix_of(&w, 0)->runs[r]->nr_pages;
+  }
+  assert_true(stored < pages * BLOCK_PAGE / 6);
+  put_range(&w, 9, n, 10, false);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_SPLIT, 1);
+  assert_true(w.base->nr_parts >= 4 && w.base->nr_parts <= 6);
+  world_fini(&w);
+}
+
+// An estimate of what is left can be far too low (few large records among many tombstones): the tables are large all the same.
+static void test_low_estimate(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 12000, 0, 22);
+  const uint32_t n = keys_for(&w, 1.9);
+  put_range(&w, 0, n, 1, false);
+  round_ok(&w, NULL);
+  for (uint32_t r = 1; r < COMPACT_RUNS; r++) {
+    put_range(&w, n, w.k.nr, 1, true);
+    put(&w, 0, false);  // not all of it behind
+    round_ok(&w, NULL);
+  }
+  put_range(&w, n, w.k.nr, 1, true);
+  put(&w, 0, false);
+  round_ok(&w, NULL);
+  uint32_t tables = 0;
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) tables += remix_of(&w, i) ? remix_of(&w, i)->nr_runs : 0;
+  assert_true(tables <= 2 * COMPACT_RUNS);
+  world_fini(&w);
+}
+
+static void test_progress(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 12000, 0, 23);
+  assert_int_equal(atomic_load(&w.c.work), 0);
+  // few records count too
+  put_range(&w, 0, 100, 1, false);
+  round_ok(&w, NULL);
+  assert_true(atomic_load(&w.c.progress) > atomic_load(&w.c.work) / 2);
+  const uint32_t n = keys_for(&w, 5);
+  for (uint32_t r = 0; r < 14; r++) {
+    const uint64_t table_bytes = atomic_load(&w.c.stats.table_bytes), remix_bytes = atomic_load(&w.c.stats.remix_bytes);
+    put_range(&w, r % 10, n, 10, r > 10);
+    round_ok(&w, NULL);
+    const uint64_t progress = atomic_load(&w.c.progress), work = atomic_load(&w.c.work);
+    // an estimate; but near enough to slow writers by
+    if (progress < work / 2 || progress > work + work / 4)
+      fail_msg("round %u: %u done of %u", r, (unsigned)progress, (unsigned)work);
+    assert_true(atomic_load(&w.c.stats.table_bytes) > table_bytes);
+    assert_true(atomic_load(&w.c.stats.remix_bytes) > remix_bytes);
+  }
+  assert_int_equal(atomic_load(&w.c.stats.remix_data_pages), 0);  // compressed keys everywhere
+  assert_int_equal(atomic_load(&w.c.stats.failed), 0);
+  w.c.build.ckeys = false;
+  put_range(&w, 3, n, 10, false);
+  round_ok(&w, NULL);
+  put_range(&w, 5, n, 10, false);
+  round_ok(&w, NULL);
+  assert_true(atomic_load(&w.c.stats.remix_data_pages) > 0);
+  world_fini(&w);
+}
+
+// ---- retiring
+
+static void test_retire(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 8000, 0, 24);
+  three_parts(&w);
+  const uint32_t one = first_key_of(&w, 1) + 5;
+  put_range(&w, one, one + 100, 1, false);
+  ok(round_try(&w));
+  struct version *old = w.base;
+  struct remix *gone = old->parts[1]->remix;
+  char *both = place_files(&w.p);
+
+  // somebody reads the old version yet
+  struct merge m;
+  struct kv_rec r;
+  merge_init(&m, NULL);
+  struct wh *empty;
+  ok(wh_create(&w.p.epoch, 64 << 10, NULL, &empty));
+  merge_set(&m, empty, NULL, old, 0);
+  version_ref(old);
+  enter(&w.p);
+  ok(merge_seek(&m, w.k.keys[one]));
+  leave(&w.p);
+
+  // without memory nothing is retired
+  fault_mem_set(1);
+  compact_retire(old, w.next);
+  assert_true(fault_mem_end());
+  assert_false(atomic_load(&gone->obsolete));
+  compact_retire(old, w.next);
+  assert_true(atomic_load(&gone->obsolete));
+  for (uint32_t i = 0; i < old->nr_parts; i++) {
+    const struct remix *x = old->parts[i]->remix;
+    assert_int_equal(atomic_load(&x->obsolete), i == 1);
+    for (uint32_t t = 0; t < x->nr_runs; t++) assert_false(atomic_load(&x->runs[t]->obsolete));  // a minor one keeps the tables
+  }
+  version_unref(old);
+  char *now = place_files(&w.p);
+  assert_string_equal(now, both);
+  free(now);
+  expect_contents(&w, old, w.disk);
+  enter(&w.p);
+  ok(merge_record(&m, &r));
+  leave(&w.p);
+  merge_park(&m);
+  merge_fini(&m);
+  wh_destroy(empty);
+  version_unref(old);
+  expect_files(&w, w.next);
+  w.base = w.next;
+  free(both);
+
+  // the other way round: what a round made goes, when it cannot be installed
+  thaw(&w);
+  memcpy(w.fresh, w.disk, 0);
+  char *before = place_files(&w.p);
+  put_range(&w, one, one + 50, 1, false);
+  ok(round_try(&w));
+  compact_retire(w.next, w.base);
+  version_unref(w.next);
+  now = place_files(&w.p);
+  assert_string_equal(now, before);
+  free(now);
+  free(before);
+  world_fini(&w);
+}
+
+// ---- what can fail
+
+// Several partitions of which one gets a little, one many runs, one new data behind it.
+static void ready_to_fail(struct world *w, uint64_t seed) {
+  world_init(w, 2500, 0, seed);
+  w->value = VALUE + 10;
+  w->c.build.max_pages = 4;
+  w->c.memtable_size = COMPACT_ABORT_SHARE * 400;
+  w->allow_abort = true;
+  three_parts(w);
+  w->allow_abort = false;
+  for (uint32_t r = 0; remix_of(w, 1)->nr_runs < COMPACT_RUNS; r++) {
+    assert_true(r < COMPACT_RUNS);
+    put_range(w, first_key_of(w, 1) + r, first_key_of(w, 2), 30, false);
+    round_ok(w, NULL);
+  }
+  w->allow_abort = true;
+  put(w, first_key_of(w, 0) + 3, true);
+  put_range(w, first_key_of(w, 1), first_key_of(w, 2), 3, true);
+  put_range(w, first_key_of(w, 1) + 1, first_key_of(w, 2), 3, false);
+  put_range(w, keys_for(w, 5.4), w->k.nr, 1, false);
+}
+
+// After a failure there is what there was, and no more.
+static void expect_failed(struct world *w, enum remixdb_status s, bool contents) {
+  if (w->status != s) fail_msg("status %d: %s", w->status, w->error.msg);
+  assert_null(w->next);
+  assert_true(w->error.msg[0] != 0);
+  assert_false(w->back_wrong);
+  expect_files(w, w->base);
+  if (contents) expect_contents(w, w->base, w->disk);
+}
+
+static void test_no_memory(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  for (uint32_t compressed = 0; compressed < 2; compressed++) {
+    ready_to_fail(&w, 30);
+    w.c.build.compression = compressed ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
+    w.c.build.ckeys = !compressed;
+    uint32_t failed = 0;
+    for (int64_t n = 1;; n += compressed ? 3 : 1) {
+      fault_mem_set(n);
+      const enum remixdb_status s = round_try(&w);
+      const bool any = fault_mem_end();
+      if (s != REMIXDB_OK) {
+        assert_true(any);
+        expect_failed(&w, REMIXDB_NOMEM, n % 16 == 0);
+        failed++;
+        assert_int_equal(atomic_load(&w.c.stats.failed), failed);
+        continue;
+      }
+      if (!any) break;
+      compact_retire(w.next, w.base);  // it does without
+      version_unref(w.next);
+    }
+    assert_true(failed > 30);
+    compact_retire(w.next, w.base);
+    version_unref(w.next);
+    round_ok(&w, kinds);
+    expect_kind(kinds, COMPACT_ABORT, 1);
+    world_fini(&w);
+  }
+}
+
+static void test_io_fails(void **state) {
+  (void)state;
+  static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_CLOSE, FAULT_STAT};
+  struct world w;
+  ready_to_fail(&w, 31);
+  for (uint32_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+    uint32_t failed = 0;
+    for (int64_t n = 1;; n++) {
+      fault_io_set(kinds[i], n, false);
+      const enum remixdb_status s = round_try(&w);
+      const bool any = fault_io_end();
+      if (s != REMIXDB_OK) {
+        assert_true(any);
+        expect_failed(&w, kinds[i] == FAULT_WRITE ? REMIXDB_NOSPACE : REMIXDB_IO, n % 8 == 0);
+        failed++;
+        continue;
+      }
+      compact_retire(w.next, w.base);
+      version_unref(w.next);
+      if (!any) break;
+    }
+    assert_true(failed > 1);
+  }
+  // the disk is full from a moment on, and then has room again
+  for (int64_t n = 1; n < 8; n += 2) {
+    fault_io_set(FAULT_WRITE, n, true);
+    const enum remixdb_status s = round_try(&w);
+    (void)fault_io_end();
+    assert_int_not_equal(s, REMIXDB_OK);
+    expect_failed(&w, REMIXDB_NOSPACE, true);
+  }
+  uint64_t done[COMPACT_KINDS];
+  round_ok(&w, done);
+  expect_kind(done, COMPACT_ABORT, 1);
+  assert_true(done[COMPACT_MAJOR] >= 1 && done[COMPACT_MINOR] + done[COMPACT_SPLIT] >= 1);
+  world_fini(&w);
+}
+
+// A table that is damaged fails the round that has to read it, and no data is lost by it.
+static void test_damaged(void **state) {
+  (void)state;
+  struct world w;
+  ready_to_fail(&w, 32);
+  const struct remix *x = remix_of(&w, 1);
+  struct sst *t = x->runs[x->nr_runs - 1];
+  FILE *f = fopen(t->path, "r+b");
+  assert_non_null(f);
+  assert_int_equal(fseek(f, 60, SEEK_SET), 0);
+  uint8_t was[8];
+  assert_int_equal(fread(was, 1, 8, f), 8);
+  assert_int_equal(fseek(f, 60, SEEK_SET), 0);
+  assert_int_equal(fwrite("damaged!", 1, 8, f), 8);
+  assert_int_equal(fflush(f), 0);
+  assert_int_equal(round_try(&w), REMIXDB_CORRUPT);
+  assert_non_null(strstr(w.error.msg, t->path));
+  expect_failed(&w, REMIXDB_CORRUPT, false);
+  assert_int_equal(fseek(f, 60, SEEK_SET), 0);
+  assert_int_equal(fwrite(was, 1, 8, f), 8);
+  assert_int_equal(fclose(f), 0);
+  round_ok(&w, NULL);
+  world_fini(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_keep),        cmocka_unit_test(test_first),         cmocka_unit_test(test_minor),
+      cmocka_unit_test(test_major_some),  cmocka_unit_test(test_major_all),     cmocka_unit_test(test_major_garbage),
+      cmocka_unit_test(test_split),       cmocka_unit_test(test_append),        cmocka_unit_test(test_abort),
+      cmocka_unit_test(test_abort_fails), cmocka_unit_test(test_rounds),        cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_compressed),  cmocka_unit_test(test_low_estimate),  cmocka_unit_test(test_progress),
+      cmocka_unit_test(test_retire),      cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_io_fails),
+      cmocka_unit_test(test_damaged),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

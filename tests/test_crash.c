@@ -1,0 +1,795 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The whole store, one thread and no workers, on a disk that loses power, fails and fills up, and with memory that runs out.
+//
+// After every power cut: what the last successful sync covered is there; what is there is what the first so many writes made;
+// no crash is taken for damage; no file is left that the version does not name; and the store goes on from there, also when the
+// power goes again during the recovery. After every failed call: a status and a message, no loss, and the store goes on.
+//
+// CRASH_SEED in the environment repeats what a failure printed; CRASH_SEEDS runs so many seeds in each test.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "simdisk.h"
+#include "xdb.h"
+
+#define DIR_NAME "/store"
+#define KEYS_MAX 512u
+#define VALUE_MIN 16u
+#define VALUE_MAX 24000u
+#define HANG_S 100  // seconds for one seed; far more than any takes
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOW 8
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SLOW 8
+#endif
+#endif
+#ifndef SLOW
+#define SLOW 1
+#endif
+
+static uint64_t seed;           // of the run
+static char what[256];          // where in it we are
+static uint64_t nr_cuts, nr_recoveries, nr_torn_openings, nr_faults, nr_hit;
+static uint64_t kinds[COMPACT_KINDS];
+
+#define SAY "CRASH_SEED=%llu, %s, line %d: %s (last message: %s)"
+#define CHECK(cond)                                                                                        \
+  do {                                                                                                     \
+    if (!(cond)) fail_msg(SAY, (unsigned long long)seed, what, __LINE__, #cond, err_msg());                \
+  } while (0)
+#define CHECK_OK(call)                                                                                                          \
+  do {                                                                                                                          \
+    const enum remixdb_status check_s = (call);                                                                                 \
+    if (check_s != REMIXDB_OK) fail_msg(SAY, (unsigned long long)seed, what, __LINE__, remixdb_strerror(check_s), err_msg());   \
+  } while (0)
+
+static void on_hang(int sig) {
+  (void)sig;
+  char line[384];
+  const int n = snprintf(line, sizeof(line), "CRASH_SEED=%llu, %s: hangs\n", (unsigned long long)seed, what);
+  if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) _exit(2);
+  _exit(1);
+}
+
+static uint64_t below(uint64_t *rng, uint64_t n) { return rng_next(rng) % n; }
+static bool chance(uint64_t *rng, uint32_t percent) { return rng_next(rng) % 100 < percent; }
+
+// ---- what was written
+
+struct op {
+  uint64_t id;    // of the write, never used again; the value follows from it
+  uint32_t key;
+  uint32_t vlen;
+  bool del;
+};
+
+struct model {
+  struct op *ops;
+  size_t nr, cap;
+  size_t synced;                 // so many of them must survive
+  uint64_t next_id;
+  uint64_t now[KEYS_MAX];        // id of the write that each key has its value from; 0: none
+  uint32_t nr_keys;
+};
+
+static void model_fini(struct model *m) { free(m->ops); }
+
+static void model_add(struct model *m, const struct op *op) {
+  if (m->nr == m->cap) {
+    m->cap = m->cap ? m->cap * 2 : 256;
+    m->ops = realloc(m->ops, m->cap * sizeof(*m->ops));
+    assert_non_null(m->ops);
+  }
+  m->ops[m->nr++] = *op;
+  m->now[op->key] = op->del ? 0 : op->id;
+}
+
+static const struct op *model_op(const struct model *m, uint64_t id) {
+  size_t lo = 0, hi = m->nr;
+  while (lo < hi) {
+    const size_t mid = (lo + hi) / 2;
+    if (m->ops[mid].id < id) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo < m->nr && m->ops[lo].id == id ? &m->ops[lo] : NULL;
+}
+
+// Keys ascend with their number. Some are longer than the eight bytes that the indexes compare first.
+static struct kref key_of(uint32_t i, uint8_t buf[32]) {
+  if (i == 0) return kref("", 0);
+  return kref(buf, (uint32_t)snprintf((char *)buf, 32, i % 3 ? "%05u" : "%05u-a-longer-key", i));
+}
+
+static void value_of(const struct op *op, uint8_t *buf) {
+  store64le(buf, op->id);
+  store32le(buf + 8, op->key);
+  store32le(buf + 12, op->vlen);
+  // half of it is compressible
+  uint64_t r = op->id;
+  for (uint32_t at = VALUE_MIN; at < op->vlen; at++) buf[at] = (uint8_t)(at % 2 ? 'x' : rng_next(&r) >> 32);
+}
+
+// ---- how a run is set up
+
+struct plan {
+  uint32_t nr_keys, vlen_max;
+  size_t memtable_limit;   // under the least that the options allow, so that little data makes many rounds
+  uint32_t table_pages;
+  uint32_t flush, sync, reopen, del;  // in 1000 steps
+  uint32_t focus;          // percent of writes that go to few keys
+  bool no_allocate, short_io;
+  struct remixdb_opts opts;
+};
+
+static void make_plan(struct plan *p, uint64_t *rng) {
+  memset(p, 0, sizeof(*p));
+  p->nr_keys = 20 + (uint32_t)below(rng, KEYS_MAX - 20);
+  static const uint32_t lens[] = {100, 600, 600, 2500, 9000, VALUE_MAX};
+  p->vlen_max = lens[below(rng, sizeof(lens) / sizeof(lens[0]))];
+  p->memtable_limit = (size_t)(70 + below(rng, 60)) << 10;
+  p->table_pages = 4 + (uint32_t)below(rng, 24);
+  p->flush = (uint32_t)below(rng, 25);
+  p->sync = (uint32_t)below(rng, 60);
+  p->reopen = (uint32_t)below(rng, 12);
+  p->del = (uint32_t)below(rng, 250);
+  p->focus = (uint32_t)below(rng, 100);
+  p->no_allocate = chance(rng, 85);
+  p->short_io = chance(rng, 25);
+  remixdb_opts_init(&p->opts, sizeof(p->opts));
+  p->opts.workers = 0;
+  p->opts.memtable_mb = 1;
+  p->opts.cache_mb = chance(rng, 50);
+  p->opts.ckeys = chance(rng, 50);
+  p->opts.tags = chance(rng, 50);
+  p->opts.compression = chance(rng, 25) ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
+  p->opts.max_open_files = chance(rng, 30) ? 16 : 0;
+  p->opts.direct_io = chance(rng, 10);
+  if (chance(rng, 10)) p->opts.sync = REMIXDB_SYNC_EACH;
+}
+
+struct run {
+  struct plan plan;
+  struct model model;
+  struct simdisk *disk;
+  struct xdb *x;
+  struct xdb_ref *ref;
+  uint64_t rng;
+  uint32_t front;    // keys that come one after the other
+  bool faulty;       // calls may fail
+  uint8_t value[VALUE_MAX], got[VALUE_MAX];
+};
+
+static struct run *run_create(uint64_t s) {
+  struct run *r = calloc(1, sizeof(*r));
+  assert_non_null(r);
+  seed = s;
+  (void)snprintf(what, sizeof(what), "at the start");
+  (void)alarm(HANG_S);
+  r->rng = s * 0x9E3779B97F4A7C15ull + 1;
+  make_plan(&r->plan, &r->rng);
+  r->model.nr_keys = r->plan.nr_keys;
+  r->model.next_id = 1;
+  return r;
+}
+
+static void run_disk(struct run *r, struct simdisk *d) {
+  simdisk_destroy(r->disk);
+  r->disk = d;
+  simdisk_no_allocate(d, r->plan.no_allocate);
+  if (r->plan.short_io) simdisk_short_io(d, rng_next(&r->rng) | 1);
+}
+
+static enum remixdb_status run_open(struct run *r) {
+  enum remixdb_status s = xdb_open(DIR_NAME, &r->plan.opts, simdisk_env(r->disk), &r->x);
+  if (s != REMIXDB_OK) {
+    r->x = NULL;
+    return s;
+  }
+  r->x->memtable_limit = r->plan.memtable_limit;
+  r->x->compact.memtable_size = r->plan.memtable_limit;
+  r->x->compact.build.max_pages = r->plan.table_pages;
+  s = xdb_ref(r->x, &r->ref);
+  if (s != REMIXDB_OK) {
+    r->ref = NULL;
+    const enum remixdb_status ignored = xdb_close(r->x);
+    (void)ignored;
+    r->x = NULL;
+  }
+  return s;
+}
+
+static enum remixdb_status run_close(struct run *r) {
+  if (!r->x) return REMIXDB_OK;
+  for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
+  xdb_unref(r->ref);
+  r->ref = NULL;
+  const enum remixdb_status s = xdb_close(r->x);
+  r->x = NULL;
+  return s;
+}
+
+static void run_destroy(struct run *r) {
+  (void)alarm(0);
+  const enum remixdb_status ignored = run_close(r);
+  (void)ignored;
+  simdisk_destroy(r->disk);
+  model_fini(&r->model);
+  free(r);
+}
+
+// ---- looking
+
+// A failed call says what happened.
+static void check_failure(struct run *r, enum remixdb_status s) {
+  CHECK(r->faulty || simdisk_is_off(r->disk));
+  CHECK(s == REMIXDB_IO || s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM);
+  CHECK(err_msg()[0] != '\0');
+}
+
+// The value is the one that some write of this key gave it. Returns the id of the write.
+static uint64_t check_value(struct run *r, uint32_t key, const uint8_t *val, uint32_t vlen) {
+  CHECK(vlen >= VALUE_MIN);
+  const struct op *op = model_op(&r->model, load64le(val));
+  CHECK(op != NULL);  // else it was lost before and has come back
+  CHECK(!op->del && op->key == key && op->vlen == vlen);
+  value_of(op, r->value);
+  CHECK(memcmp(r->value, val, vlen) == 0);
+  return op->id;
+}
+
+// *ok_out: the store could tell.
+static uint64_t look_up(struct run *r, uint32_t key, bool *ok_out) {
+  uint8_t kbuf[32];
+  uint32_t vlen = 0;
+  const enum remixdb_status s = xdb_get(r->ref, key_of(key, kbuf), r->got, VALUE_MAX, &vlen);
+  *ok_out = s == REMIXDB_OK || s == REMIXDB_NOTFOUND;
+  if (!*ok_out) check_failure(r, s);
+  return s == REMIXDB_OK ? check_value(r, key, r->got, vlen) : 0;
+}
+
+// All there is, through an iterator. False: the store could not tell.
+static bool read_all(struct run *r, uint64_t *ids) {
+  memset(ids, 0, KEYS_MAX * sizeof(*ids));
+  struct xdb_iter *it;
+  enum remixdb_status s = xdb_iter_create(r->ref, &it);
+  if (s != REMIXDB_OK) {
+    check_failure(r, s);
+    return false;
+  }
+  uint32_t key = 0;
+  s = xdb_iter_seek(it, kref("", 0));
+  while (s == REMIXDB_OK && xdb_iter_valid(it)) {
+    struct kv_rec rec;
+    if ((s = xdb_iter_record(it, &rec)) != REMIXDB_OK) break;
+    uint8_t kbuf[32];
+    for (; key < r->plan.nr_keys; key++) {
+      const struct kref k = key_of(key, kbuf);
+      if (k.len == rec.klen && memcmp(k.ptr, rec.key, k.len) == 0) break;
+    }
+    CHECK(key < r->plan.nr_keys);  // else it is out of order, twice there or never written
+    ids[key] = check_value(r, key, rec.val, rec.vlen);
+    key++;
+    s = xdb_iter_skip(it, 1);
+  }
+  xdb_iter_destroy(it);
+  if (s != REMIXDB_OK) check_failure(r, s);
+  return s == REMIXDB_OK;
+}
+
+// What the store holds is what was accepted, all of it. may_fail: reads may fail, but not lie.
+static void check_content(struct run *r, bool may_fail) {
+  uint64_t ids[KEYS_MAX];
+  const bool all = read_all(r, ids);
+  CHECK(all || may_fail);
+  for (uint32_t k = 0; k < r->plan.nr_keys; k++) {
+    if (all) CHECK(ids[k] == r->model.now[k]);
+    bool ok;
+    const uint64_t id = look_up(r, k, &ok);
+    CHECK(ok || may_fail);
+    if (ok) CHECK(id == r->model.now[k]);
+  }
+}
+
+// The store holds what the first so many writes made, and no fewer than were synced: the others are taken out of the model.
+static void check_prefix(struct run *r) {
+  struct model *m = &r->model;
+  uint64_t ids[KEYS_MAX];
+  CHECK(read_all(r, ids));
+  uint64_t now[KEYS_MAX] = {0};
+  uint32_t differ = 0;
+  for (uint32_t k = 0; k < m->nr_keys; k++) differ += ids[k] != 0;
+  size_t n = 0, found = SIZE_MAX, any = SIZE_MAX;
+  for (;; n++) {
+    if (differ == 0) any = n;
+    if (differ == 0 && n >= m->synced && found == SIZE_MAX) found = n;
+    if (n == m->nr) break;
+    const struct op *op = &m->ops[n];
+    differ -= now[op->key] != ids[op->key];
+    now[op->key] = op->del ? 0 : op->id;
+    differ += now[op->key] != ids[op->key];
+  }
+  if (found == SIZE_MAX)
+    fail_msg("CRASH_SEED=%llu, %s: %s; %zu writes, %zu of them synced, and the store holds %s%zd", (unsigned long long)seed, what,
+             any == SIZE_MAX ? "what is there is of no moment" : "synced writes are lost", m->nr, m->synced,
+             any == SIZE_MAX ? "none of their states " : "the first ", any == SIZE_MAX ? (ssize_t)-1 : (ssize_t)any);
+  m->nr = found;
+  memcpy(m->now, ids, sizeof(m->now));
+  m->synced = found;  // what was recovered has been made durable before anything else
+  for (uint32_t k = 0; k < m->nr_keys; k++) {
+    bool ok;
+    CHECK(look_up(r, k, &ok) == m->now[k] && ok);
+  }
+}
+
+struct names {
+  const struct version *v;
+  uint32_t nr_tables, nr_remixes, nr_logs, nr_strange;
+};
+
+static bool see_name(void *arg, const char *name) {
+  struct names *n = arg;
+  if (strcmp(name, "CURRENT") == 0 || strcmp(name, "LOCK") == 0) return true;
+  if (strncmp(name, "wal-", 4) == 0) {
+    n->nr_logs++;
+    return true;
+  }
+  for (uint32_t i = 0; i < n->v->nr_parts; i++) {
+    const struct remix *x = n->v->parts[i]->remix;
+    if (!x) continue;
+    char buf[32];
+    remix_name(buf, x->number);
+    if (strcmp(buf, name) == 0) {
+      n->nr_remixes++;
+      return true;
+    }
+    for (uint32_t t = 0; t < x->nr_runs; t++) {
+      sst_name(buf, x->runs[t]->number);
+      if (strcmp(buf, name) == 0) {
+        n->nr_tables++;
+        return true;
+      }
+    }
+  }
+  (void)snprintf(what + strlen(what), sizeof(what) - strlen(what), ", file %s", name);
+  n->nr_strange++;
+  return false;
+}
+
+// The directory holds what the version names and nothing else.
+static void check_files(struct run *r, bool log_too) {
+  const struct view *v = atomic_load(&r->x->view);
+  struct names n = {.v = v->version};
+  uint32_t tables = 0, remixes = 0;
+  for (uint32_t i = 0; i < v->version->nr_parts; i++) {
+    const struct remix *x = v->version->parts[i]->remix;
+    if (!x) continue;
+    remixes++;
+    tables += x->nr_runs;
+  }
+  CHECK_OK(env_list(simdisk_env(r->disk), DIR_NAME, see_name, &n));
+  CHECK(n.nr_strange == 0);
+  CHECK(n.nr_tables == tables && n.nr_remixes == remixes);
+  // the segments that are replayed, the new one, one that is prepared and the spares
+  struct wal_stats ws;
+  wal_stats(r->x->wal, &ws);
+  CHECK(n.nr_logs >= 1);
+  if (log_too && (ws.segments > 6 || n.nr_logs > ws.segments + 4))
+    fail_msg(SAY ", %u files, %llu segments", (unsigned long long)seed, what, __LINE__, "too many log files", err_msg(), n.nr_logs, (unsigned long long)ws.segments);
+}
+
+// ---- doing
+
+// Whether the write is the newest of its key in the active memtable (for a delete: whether the newest there is one).
+static bool in_memtable(struct run *r, const struct op *op) {
+  uint8_t kbuf[32];
+  const struct kref k = key_of(op->key, kbuf);
+  const struct view *v = atomic_load(&r->x->view);
+  const struct wh_ver *ver = wh_get(v->active->wh, k, hash64(k.ptr, k.len), atomic_load(&r->x->published));
+  return ver && ver->tomb == op->del && (op->del || (ver->vlen >= 8 && load64le(ver->val) == op->id));
+}
+
+// What every write does to the model. False: it failed.
+static bool write_key(struct run *r, uint32_t key, bool del) {
+  struct model *m = &r->model;
+  const uint32_t vlen = VALUE_MIN + (uint32_t)below(&r->rng, r->plan.vlen_max - VALUE_MIN);
+  const struct op op = {.id = m->next_id++, .key = key, .vlen = del ? 0 : vlen, .del = del};
+  uint8_t kbuf[32];
+  if (!del) value_of(&op, r->value);
+  const enum remixdb_status s = xdb_put(r->ref, key_of(key, kbuf), del ? NULL : r->value, op.vlen, del);
+  const bool each = r->plan.opts.sync == REMIXDB_SYNC_EACH;
+  // of a write that failed the sync may be what failed, and it took place all the same
+  if (s == REMIXDB_OK || (each && in_memtable(r, &op))) model_add(m, &op);
+  if (s == REMIXDB_OK && each) m->synced = m->nr;
+  if (s != REMIXDB_OK) check_failure(r, s);
+  return s == REMIXDB_OK;
+}
+
+static uint32_t pick_key(struct run *r) {
+  const uint32_t nr = r->plan.nr_keys;
+  if (chance(&r->rng, r->plan.focus)) return (uint32_t)below(&r->rng, 1 + nr / 16);
+  if (chance(&r->rng, 30)) return r->front = (r->front + 1) % nr;
+  return (uint32_t)below(&r->rng, nr);
+}
+
+static bool do_sync(struct run *r) {
+  const size_t nr = r->model.nr;
+  const enum remixdb_status s = xdb_sync(r->ref);
+  if (s != REMIXDB_OK) check_failure(r, s);
+  else r->model.synced = nr;
+  return s == REMIXDB_OK;
+}
+
+static bool do_flush(struct run *r) {
+  const size_t nr = r->model.nr;
+  const enum remixdb_status s = xdb_flush(r->x);
+  if (s != REMIXDB_OK) check_failure(r, s);
+  else r->model.synced = nr;
+  return s == REMIXDB_OK;
+}
+
+// False: one of the two failed; the store may be closed then.
+static bool do_reopen(struct run *r) {
+  const size_t nr = r->model.nr;
+  enum remixdb_status s = run_close(r);
+  if (s != REMIXDB_OK) {
+    check_failure(r, s);
+    return false;
+  }
+  r->model.synced = nr;
+  if ((s = run_open(r)) != REMIXDB_OK) {
+    check_failure(r, s);
+    return false;
+  }
+  return true;
+}
+
+// False: a call failed.
+static bool step(struct run *r) {
+  const struct plan *p = &r->plan;
+  uint32_t dice = (uint32_t)below(&r->rng, 1000);
+  if (dice < p->flush) return do_flush(r);
+  dice -= p->flush;
+  if (dice < p->sync) return do_sync(r);
+  dice -= p->sync;
+  if (dice < p->reopen) return do_reopen(r);
+  dice -= p->reopen;
+  if (dice < p->del) return write_key(r, pick_key(r), true);
+  if (chance(&r->rng, 5)) {
+    bool ok;
+    const uint32_t key = pick_key(r);
+    const uint64_t id = look_up(r, key, &ok);
+    if (ok) CHECK(id == r->model.now[key]);
+    return ok;
+  }
+  return write_key(r, pick_key(r), false);
+}
+
+static bool steps(struct run *r, uint64_t nr) {
+  for (; nr; nr--)
+    if (!step(r)) return false;
+  return true;
+}
+
+// So many steps that there is enough for a few rounds.
+static uint64_t enough(struct run *r, uint64_t rounds) {
+  const uint64_t bytes = rounds * r->plan.memtable_limit / (80 + r->plan.vlen_max / 2);
+  return 20 + below(&r->rng, bytes + 1);
+}
+
+// ---- power cuts
+
+// Opens what a cut left. Power may go again on the way (again: at which call), then on with what that leaves.
+static void recover(struct run *r, uint32_t again) {
+  nr_recoveries++;
+  for (; again && chance(&r->rng, 60); again--) {
+    simdisk_power_off(r->disk, below(&r->rng, 1ull << below(&r->rng, 7)));
+    const enum remixdb_status s = run_open(r);
+    CHECK(s != REMIXDB_CORRUPT && s != REMIXDB_VERSION && s != REMIXDB_NOTFOUND);
+    if (s == REMIXDB_OK) {
+      if (!simdisk_is_off(r->disk)) {
+        // it was open before the power went: then what is there stays there
+        check_prefix(r);
+        (void)steps(r, below(&r->rng, 30));
+      }
+      const enum remixdb_status ignored = run_close(r);
+      (void)ignored;
+    } else {
+      CHECK(simdisk_is_off(r->disk));
+      nr_torn_openings++;
+    }
+    nr_cuts++;
+    run_disk(r, simdisk_crash(r->disk, rng_next(&r->rng)));
+  }
+  CHECK_OK(run_open(r));
+  check_files(r, true);
+  check_prefix(r);
+}
+
+// A copy of a run for one of the futures that a cut may have. Its disk is what the cut leaves.
+static struct run *fork_run(const struct run *r, uint64_t outcome) {
+  struct run *f = malloc(sizeof(*f));
+  assert_non_null(f);
+  *f = *r;
+  f->model.ops = malloc((r->model.nr + 1) * sizeof(struct op));
+  assert_non_null(f->model.ops);
+  if (r->model.nr) memcpy(f->model.ops, r->model.ops, r->model.nr * sizeof(struct op));
+  f->model.cap = r->model.nr + 1;
+  f->x = NULL;
+  f->ref = NULL;
+  f->disk = NULL;
+  f->rng = outcome;
+  run_disk(f, simdisk_crash(r->disk, outcome));
+  return f;
+}
+
+static void drop_fork(struct run *f) {
+  const enum remixdb_status ignored = run_close(f);
+  (void)ignored;
+  simdisk_destroy(f->disk);
+  model_fini(&f->model);
+  free(f);
+}
+
+// The power is off: what is in memory may still be read, and nothing lies or hangs.
+static void after_cut(struct run *r) {
+  if (!r->x) return;
+  if (chance(&r->rng, 20)) check_content(r, true);
+  const enum remixdb_status ignored = run_close(r);
+  (void)ignored;
+}
+
+static void cut_seed(uint64_t s) {
+  struct run *r = run_create(s);
+  run_disk(r, simdisk_create());
+  CHECK_OK(run_open(r));
+  for (uint32_t life = 0; life < 3; life++) {
+    (void)snprintf(what, sizeof(what), "life %u", life);
+    CHECK(steps(r, enough(r, 6)));
+    check_files(r, false);
+    simdisk_power_off(r->disk, below(&r->rng, 1ull << below(&r->rng, 9)));
+    if (chance(&r->rng, 30)) (void)do_flush(r);
+    while (!simdisk_is_off(r->disk) && steps(r, 8) && !chance(&r->rng, 2)) {}
+    after_cut(r);
+    nr_cuts++;
+    for (uint32_t outcome = 0; outcome < 3; outcome++) {
+      (void)snprintf(what, sizeof(what), "life %u, outcome %u", life, outcome);
+      struct run *f = fork_run(r, rng_next(&r->rng));
+      recover(f, 0);
+      if (chance(&f->rng, 40)) {
+        (void)steps(f, 50);
+        check_content(f, false);
+      }
+      drop_fork(f);
+    }
+    (void)snprintf(what, sizeof(what), "life %u, going on", life);
+    run_disk(r, simdisk_crash(r->disk, rng_next(&r->rng)));
+    recover(r, 3);
+  }
+  CHECK_OK(run_close(r));
+  run_destroy(r);
+}
+
+// A small store from its creation on; the power goes at each call in turn.
+static bool small_life(struct run *r, uint32_t nr) {
+  enum remixdb_status s = run_open(r);
+  if (s != REMIXDB_OK) {
+    check_failure(r, s);
+    return false;
+  }
+  return steps(r, nr) && do_flush(r) && steps(r, nr / 4) && do_reopen(r) && steps(r, nr / 4);
+}
+
+static void each_call_seed(uint64_t s, uint32_t stride) {
+  uint64_t calls = 0, from = 0;
+  for (uint64_t cut = UINT64_MAX;;) {
+    struct run *r = run_create(s);
+    if (r->plan.vlen_max > 2500) r->plan.vlen_max = 2500;
+    r->plan.memtable_limit = 70u << 10;
+    from = below(&r->rng, stride);
+    run_disk(r, simdisk_create());
+    simdisk_power_off(r->disk, cut);
+    (void)snprintf(what, sizeof(what), "call %lld", (long long)cut);
+    const bool whole = small_life(r, 120);
+    CHECK(whole || simdisk_is_off(r->disk));
+    after_cut(r);
+    if (cut == UINT64_MAX) {
+      calls = simdisk_changes(r->disk);
+      cut = from;
+    } else {
+      nr_cuts++;
+      for (uint32_t outcome = 0; outcome < 3; outcome++) {
+        (void)snprintf(what, sizeof(what), "call %llu, outcome %u", (unsigned long long)cut, outcome);
+        struct run *f = fork_run(r, rng_next(&r->rng));
+        recover(f, outcome == 2 ? 2 : 0);
+        drop_fork(f);
+      }
+      cut += stride;
+    }
+    run_destroy(r);
+    if (cut >= calls) break;
+  }
+}
+
+// ---- failing calls
+
+// Ends all faults. The store is open or opens now, and takes writes; one that may not because a call failed for good is opened again.
+static void heal(struct run *r, bool reopen) {
+  for (int c = 0; c < SIMDISK_CALLS; c++) simdisk_fault(r->disk, (enum simdisk_call)c, 0, 0, EIO);
+  simdisk_space(r->disk, UINT64_MAX);
+  r->faulty = false;
+  if (r->x) {
+    check_content(r, false);
+    r->x->round_failed_ns = 0;  // no waiting until a failed round may be tried again
+  }
+  if (reopen) {
+    if (r->x) {
+      const size_t nr = r->model.nr;
+      if (run_close(r) == REMIXDB_OK) r->model.synced = nr;
+    }
+    CHECK_OK(run_open(r));
+    check_prefix(r);
+    check_files(r, true);
+  }
+}
+
+static const char *const call_names[] = {"open", "read", "write", "sync", "truncate", "allocate", "stat", "rename",
+                                         "unlink", "link", "mkdir", "list", "lock", "close"};
+static const int fault_calls[] = {SIMDISK_OPEN, SIMDISK_READ, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_ALLOCATE, SIMDISK_STAT,
+                                  SIMDISK_RENAME, SIMDISK_UNLINK, SIMDISK_MKDIR, SIMDISK_LIST, SIMDISK_LOCK, SIMDISK_CLOSE};
+#define NR_FAULT_CALLS (sizeof(fault_calls) / sizeof(fault_calls[0]))
+
+// Reads touch these.
+static bool reads_use(enum simdisk_call c) { return c == SIMDISK_OPEN || c == SIMDISK_READ || c == SIMDISK_STAT; }
+
+struct fault {
+  bool full;                // not a call fails, but the disk is full
+  enum simdisk_call call;
+  const char *name;         // of files
+  uint64_t nth;             // call; or bytes of room
+  int errnum;
+  bool once;
+};
+
+static void inject(struct run *r, const struct fault *f) {
+  r->faulty = true;
+  if (f->full) {
+    (void)snprintf(what, sizeof(what), "room for %llu bytes", (unsigned long long)f->nth);
+    simdisk_space(r->disk, simdisk_used(r->disk) + f->nth);
+    return;
+  }
+  (void)snprintf(what, sizeof(what), "%s %llu of \"%s\" %s %s", call_names[f->call], (unsigned long long)f->nth, f->name,
+                 f->errnum == EIO ? "EIO" : "ENOSPC", f->once ? "once" : "from then on");
+  simdisk_fault_name(r->disk, f->name);
+  simdisk_fault(r->disk, f->call, f->nth, f->once ? 1 : UINT64_MAX, f->errnum);
+}
+
+// Whether the store goes on by itself when there is room again. A sync that failed tells of data that may be gone, and only what is read again can be trusted.
+static bool passes(const struct fault *f) {
+  if (f->full) return true;
+  const bool syncs = f->call == SIMDISK_SYNC || (f->call == SIMDISK_OPEN && (!f->name[0] || strcmp(f->name, "store") == 0));
+  return f->errnum == ENOSPC && !syncs;
+}
+
+// A store in whose life something fails, from its creation on or later.
+static void fault_life(uint64_t s, const struct fault *f) {
+  struct run *r = run_create(s);
+  if (r->plan.vlen_max > 2500) r->plan.vlen_max = 2500;
+  r->plan.memtable_limit = 70u << 10;
+  const bool full = f->full || f->errnum == ENOSPC, late = f->full || chance(&r->rng, 50), stay = full && chance(&r->rng, 70);
+  if (stay) r->plan.reopen = 0;
+  run_disk(r, simdisk_create());
+  if (late) CHECK(small_life(r, 60));
+  else inject(r, f);
+  uint32_t failures = 0;
+  for (uint32_t part = 0; part < 4; part++) {
+    if (late && part == 1) inject(r, f);
+    if (!r->x) {
+      const enum remixdb_status st = run_open(r);
+      if (st != REMIXDB_OK) {
+        check_failure(r, st);
+        failures++;
+        continue;
+      }
+      check_prefix(r);
+    }
+    for (uint32_t i = 0; i < 80 && r->x; i++) failures += !step(r);
+    if (r->x) failures += !do_flush(r);
+    if (r->x) check_content(r, !f->full && reads_use(f->call));
+    if (r->x && part % 2 && !stay) failures += !do_reopen(r);
+  }
+  nr_faults++;
+  nr_hit += failures != 0;
+  if (!stay && chance(&r->rng, 30)) {  // or the power goes while all is not well
+    const enum remixdb_status ignored = run_close(r);
+    (void)ignored;
+    run_disk(r, simdisk_crash(r->disk, rng_next(&r->rng)));
+  }
+  heal(r, !(r->x && passes(f)));
+  // the first of these calls may meet what the failed ones have left, also in a power cut
+  CHECK(steps(r, below(&r->rng, 100)));
+  if (chance(&r->rng, 50)) {
+    check_content(r, false);
+    CHECK(do_flush(r) && do_reopen(r));
+    check_prefix(r);
+    check_files(r, true);
+  } else {
+    simdisk_power_off(r->disk, below(&r->rng, 1ull << below(&r->rng, 6)));
+    while (!simdisk_is_off(r->disk) && steps(r, 1)) {}
+    after_cut(r);
+    run_disk(r, simdisk_crash(r->disk, rng_next(&r->rng)));
+    recover(r, 1);
+  }
+  run_destroy(r);
+}
+
+static void fault_seed(uint64_t s) {
+  static const char *const names[] = {"", "", "CURRENT", "wal", "0", "store", "CREATING"};
+  uint64_t rng = s;
+  struct fault f = {.full = chance(&rng, 10), .errnum = chance(&rng, 50) ? EIO : ENOSPC, .once = chance(&rng, 50)};
+  f.call = (enum simdisk_call)fault_calls[below(&rng, NR_FAULT_CALLS)];
+  f.name = names[below(&rng, sizeof(names) / sizeof(names[0]))];
+  f.nth = f.full ? below(&rng, 400u << 10) : below(&rng, 1ull << below(&rng, f.name[0] ? 6 : 8));
+  fault_life(s, &f);
+}
+
+// ---- tests
+
+static uint64_t first_seed(void) {
+  const char *const given = getenv("CRASH_SEED");
+  return given && *given ? strtoull(given, NULL, 0) : 1;
+}
+
+static uint64_t nr_seeds(uint64_t standard) {
+  const char *const many = getenv("CRASH_SEEDS"), *const given = getenv("CRASH_SEED");
+  if (many && *many) return strtoull(many, NULL, 0);
+  return given && *given ? 1 : standard / SLOW ? standard / SLOW : 1;
+}
+
+static void test_power_cuts(void **state) {
+  (void)state;
+  const uint64_t first = first_seed(), nr = nr_seeds(100);
+  for (uint64_t s = first; s < first + nr; s++) cut_seed(s);
+  print_message("%llu power cuts, %llu recoveries, %llu of them cut themselves\n", (unsigned long long)nr_cuts,
+                (unsigned long long)nr_recoveries, (unsigned long long)nr_torn_openings);
+  print_message("partitions: %llu kept, %llu handed back, %llu minor, %llu major, %llu split\n", (unsigned long long)kinds[0],
+                (unsigned long long)kinds[1], (unsigned long long)kinds[2], (unsigned long long)kinds[3], (unsigned long long)kinds[4]);
+}
+
+static void test_each_call(void **state) {
+  (void)state;
+  const uint64_t first = first_seed(), nr = nr_seeds(4);
+  for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 5);
+  print_message("%llu power cuts\n", (unsigned long long)nr_cuts);
+}
+
+static void test_faults(void **state) {
+  (void)state;
+  const uint64_t first = first_seed(), nr = nr_seeds(200);
+  for (uint64_t s = first; s < first + nr; s++) fault_seed(s);
+  print_message("%llu faults, %llu of them made calls fail\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit);
+}
+
+// An argument names the tests to run, as in "test_f*".
+int main(int argc, char **argv) {
+  if (argc > 1) cmocka_set_test_filter(argv[1]);
+  (void)signal(SIGALRM, on_hang);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_power_cuts),
+      cmocka_unit_test(test_each_call),
+      cmocka_unit_test(test_faults),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

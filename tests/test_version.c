@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Versions: finding a partition against a search in an array, CURRENT written and read back, damaged in every bit, and what is
+// cleaned away.
+#include <fcntl.h>
+
+#include "place.h"
+
+#define VALUE 20u
+
+// ---- finding a partition
+
+static struct version *version_of(struct kref *anchors, uint32_t nr) {
+  struct part **parts = calloc(nr, sizeof(*parts));
+  struct version *v;
+  for (uint32_t i = 0; i < nr; i++) ok(part_create(anchors[i], NULL, &parts[i]));
+  ok(version_create(parts, nr, &v));
+  free(parts);
+  return v;
+}
+
+static uint32_t model_find(const struct kref *anchors, uint32_t nr, struct kref key) {
+  uint32_t at = 0;
+  for (uint32_t i = 1; i < nr; i++)
+    if (kv_cmp(anchors[i], key) <= 0) at = i;
+  return at;
+}
+
+struct shape {
+  uint32_t common;   // bytes that all share
+  uint32_t middle;   // after which so many bytes come from a few values only
+  uint32_t tail;     // at most so many random ones
+  uint32_t letters;  // from an alphabet of so many, 0 and 255 among them
+};
+
+static uint32_t shape_key(const struct shape *s, uint64_t *rng, uint8_t *buf) {
+  static const uint8_t letters[] = {0, 0xff, 'a', 'b', 1, 0x80, 0x7f, 'z'};
+  uint32_t len = 0;
+  for (; len < s->common; len++) buf[len] = (uint8_t)('k' + len % 3);
+  const uint8_t same = letters[rng_next(rng) % 2];
+  for (uint32_t i = 0; i < s->middle; i++) buf[len++] = same;
+  for (uint32_t n = (uint32_t)(rng_next(rng) % (s->tail + 1)); n > 0; n--) buf[len++] = letters[rng_next(rng) % s->letters];
+  return len;
+}
+
+static void find_once(const struct shape *s, uint64_t seed) {
+  uint64_t rng = seed;
+  const uint32_t want = 1 + (uint32_t)(rng_next(&rng) % 120);
+  static uint8_t bytes[128][64];
+  struct kref anchors[128];
+  uint32_t nr = 1;
+  anchors[0] = kref(bytes[0], 0);
+  for (uint32_t i = 1; i < want; i++) {
+    anchors[nr] = kref(bytes[i], shape_key(s, &rng, bytes[i]));
+    if (anchors[nr].len) nr++;
+  }
+  qsort(anchors, nr, sizeof(anchors[0]), key_order);
+  uint32_t distinct = 1;
+  for (uint32_t i = 1; i < nr; i++)
+    if (!kv_eq(anchors[i], anchors[distinct - 1])) anchors[distinct++] = anchors[i];
+  nr = distinct;
+  struct version *v = version_of(anchors, nr);
+  assert_int_equal(v->nr_parts, nr);
+  for (uint32_t i = 0; i < 400; i++) {
+    uint8_t key[80];
+    uint32_t len;
+    if (i < 2 * nr || rng_next(&rng) % 2) {  // an anchor, or near one
+      const struct kref a = i < nr ? anchors[i] : anchors[rng_next(&rng) % nr];
+      len = a.len;
+      if (len) memcpy(key, a.ptr, len);
+      switch (i < nr ? 0 : rng_next(&rng) % 5) {
+        case 1: key[len++] = 0; break;
+        case 2: key[len++] = 0xff; break;
+        case 3: len = len ? (uint32_t)(rng_next(&rng) % len) : 0; break;
+        case 4: if (len) key[rng_next(&rng) % len] ^= (uint8_t)(1u << rng_next(&rng) % 8); break;
+        default: break;
+      }
+    } else {
+      len = shape_key(s, &rng, key);
+    }
+    const uint32_t got = version_find(v, kref(key, len)), expected = model_find(anchors, nr, kref(key, len));
+    if (got != expected)
+      fail_msg("seed %llu: key %u: partition %u, %u expected of %u", (unsigned long long)seed, i, got, expected, nr);
+  }
+  assert_int_equal(version_find(v, kref(NULL, 0)), 0);
+  version_unref(v);
+}
+
+static void test_find(void **state) {
+  (void)state;
+  static const struct shape shapes[] = {
+      {0, 0, 12, 8}, {0, 0, 3, 3}, {0, 8, 6, 4}, {0, 9, 4, 2},   {1, 0, 10, 8}, {5, 0, 6, 8},
+      {7, 0, 3, 8},  {8, 0, 8, 8}, {9, 8, 5, 4}, {20, 0, 20, 2}, {20, 8, 9, 8},
+  };
+  for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+    for (uint64_t seed = 1; seed <= 25; seed++) find_once(&shapes[i], seed * 1000 + i);
+}
+
+// ---- versions with tables
+
+struct store {
+  struct place p;
+  struct keyset k;
+  struct version *v;
+};
+
+// Four partitions: nothing; three tables; one table, REMIX without tags; nothing.
+static void store_init(struct store *s, uint64_t seed) {
+  uint64_t rng = seed;
+  place_init(&s->p, 0);
+  keyset_make(&s->k, 400, &rng);
+  const uint32_t n = s->k.nr, cut[5] = {0, n / 5, n / 2, n - n / 5, n};
+  struct part *parts[4];
+  for (uint32_t i = 0; i < 4; i++) {
+    const uint32_t tables = i == 1 ? 3 : i == 2 ? 1 : 0;
+    struct remix *x = NULL;
+    for (uint32_t t = 0; t < tables; t++) {
+      uint32_t *what = calloc(n, sizeof(*what));
+      for (uint32_t a = cut[i]; a < cut[i + 1]; a++) what[a] = rng_next(&rng) % 3 ? NONE : 2 + t;
+      what[cut[i] + t] = 2;
+      x = remix_add(&s->p, x, table_make(&s->p, &s->k, what, cut[i], cut[i + 1], VALUE, t % 2 == 0), i == 1);
+      free(what);
+    }
+    ok(part_create(i ? s->k.keys[cut[i]] : kref("", 0), x, &parts[i]));
+  }
+  ok(version_create(parts, 4, &s->v));
+  s->v->store_id = PLACE_STORE_ID;
+  s->v->number = 77;
+  s->v->next_file = s->p.next;
+  s->v->log_gen = 0x123456789aull;
+  s->v->log_seq = 0xabcdef0123456ull;
+}
+
+static void store_fini(struct store *s) {
+  version_unref(s->v);
+  keyset_free(&s->k);
+  place_fini(&s->p);
+}
+
+static void expect_same(const struct version *a, const struct version *b) {
+  assert_int_equal(a->store_id, b->store_id);
+  assert_int_equal(a->number, b->number);
+  assert_int_equal(a->next_file, b->next_file);
+  assert_int_equal(a->log_gen, b->log_gen);
+  assert_int_equal(a->log_seq, b->log_seq);
+  assert_int_equal(a->common, b->common);
+  assert_int_equal(a->nr_parts, b->nr_parts);
+  for (uint32_t i = 0; i < a->nr_parts; i++) {
+    const struct part *x = a->parts[i], *y = b->parts[i];
+    assert_true(kv_eq(part_anchor(x), part_anchor(y)));
+    assert_int_equal(x->remix != NULL, y->remix != NULL);
+    if (!x->remix) continue;
+    assert_int_equal(x->remix->number, y->remix->number);
+    assert_int_equal(x->remix->tags, y->remix->tags);
+    assert_int_equal(x->remix->nr_entries, y->remix->nr_entries);
+    assert_int_equal(x->remix->nr_runs, y->remix->nr_runs);
+    for (uint32_t r = 0; r < x->remix->nr_runs; r++) assert_int_equal(x->remix->runs[r]->number, y->remix->runs[r]->number);
+  }
+}
+
+static void path_of(struct store *s, const char *name, char *path) { ok(env_path(path, s->p.dir, name)); }
+
+static void file_put(struct store *s, const char *name, const void *buf, size_t len) {
+  char path[ENV_PATH_MAX];
+  path_of(s, name, path);
+  // in place: a file system may wait for the disk when a file is cut to nothing and written anew
+  const int fd = open(path, O_RDWR | O_CREAT, 0644);
+  assert_true(fd >= 0);
+  if (lseek(fd, 0, SEEK_END) > (off_t)len) assert_int_equal(ftruncate(fd, (off_t)len), 0);
+  assert_int_equal(pwrite(fd, buf, len, 0), len);
+  assert_int_equal(close(fd), 0);
+}
+
+static uint8_t *current_get(struct store *s, size_t *len) {
+  char path[ENV_PATH_MAX];
+  uint8_t *buf;
+  path_of(s, VERSION_FILE, path);
+  ok(env_read_file(env_posix(), path, 1 << 20, &buf, len));
+  return buf;
+}
+
+static enum remixdb_status load(struct store *s) {
+  struct version *v = NULL;
+  const enum remixdb_status st = version_load(&s->p.ctx, &v);
+  if (st == REMIXDB_OK) version_unref(v);
+  else assert_null(v);
+  return st;
+}
+
+static void test_round_trip(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 1);
+  uint64_t id = 0;
+  assert_int_equal(version_peek(&s.p.env, s.p.dir, &id), REMIXDB_NOTFOUND);
+  assert_int_equal(load(&s), REMIXDB_NOTFOUND);
+  for (uint32_t i = 0; i < 3; i++) {
+    struct version *v;
+    s.v->number++;
+    ok(version_save(&s.p.ctx, s.v));
+    ok(version_peek(&s.p.env, s.p.dir, &id));
+    assert_int_equal(id, PLACE_STORE_ID);
+    ok(version_load(&s.p.ctx, &v));
+    expect_same(s.v, v);
+    version_unref(v);
+  }
+  // the smallest there is
+  struct part *only;
+  struct version *v, *w;
+  ok(part_create(kref("", 0), NULL, &only));
+  ok(version_create(&only, 1, &v));
+  ok(version_save(&s.p.ctx, v));
+  ok(version_load(&s.p.ctx, &w));
+  expect_same(v, w);
+  version_unref(v);
+  version_unref(w);
+  version_unref(NULL);
+  part_unref(NULL);
+  store_fini(&s);
+}
+
+// Partitions are shared by versions and go with the last of them.
+static void test_shared(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 2);
+  struct part *both[2] = {s.v->parts[0], s.v->parts[1]};
+  struct version *v;
+  part_ref(both[0]);
+  part_ref(both[1]);
+  ok(version_create(both, 2, &v));
+  atomic_store(&s.v->parts[1]->remix->obsolete, true);
+  atomic_store(&s.v->parts[2]->remix->obsolete, true);
+  char one[ENV_PATH_MAX], two[ENV_PATH_MAX];
+  strcpy(one, s.v->parts[1]->remix->path);
+  strcpy(two, s.v->parts[2]->remix->path);
+  version_ref(v);
+  version_unref(s.v);
+  s.v = NULL;
+  assert_int_equal(access(one, F_OK), 0);
+  assert_int_not_equal(access(two, F_OK), 0);
+  version_unref(v);
+  assert_int_equal(access(one, F_OK), 0);
+  version_unref(v);
+  assert_int_not_equal(access(one, F_OK), 0);
+  store_fini(&s);
+}
+
+static void test_damaged(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 3);
+  ok(version_save(&s.p.ctx, s.v));
+  size_t len;
+  uint8_t *buf = current_get(&s, &len);
+  for (size_t bit = 0; bit < 8 * len; bit++) {
+    uint64_t id;
+    buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    file_put(&s, VERSION_FILE, buf, len);
+    const enum remixdb_status expected = bit / 32 == 2 ? REMIXDB_VERSION : REMIXDB_CORRUPT;  // the format's number
+    if (load(&s) != expected || version_peek(&s.p.env, s.p.dir, &id) != expected)
+      fail_msg("bit %zu: not status %d", bit, expected);
+    buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
+  }
+  for (size_t cut = 0; cut < len; cut++) {
+    file_put(&s, VERSION_FILE, buf, cut);
+    if (load(&s) != REMIXDB_CORRUPT) fail_msg("cut to %zu of %zu bytes: not found out", cut, len);
+  }
+  uint8_t *more = calloc(1, len + 8);
+  memcpy(more, buf, len);
+  for (size_t n = 1; n <= 8; n++) {
+    file_put(&s, VERSION_FILE, more, len + n);
+    assert_int_equal(load(&s), REMIXDB_CORRUPT);
+  }
+  file_put(&s, VERSION_FILE, buf, len);
+  ok(load(&s));
+  free(more);
+  mem_free(buf);
+  store_fini(&s);
+}
+
+static enum remixdb_status load_forged(struct store *s, uint8_t *buf, size_t len) {
+  store64le(buf + len - 8, hash64(buf, len - 8));
+  file_put(s, VERSION_FILE, buf, len);
+  return load(s);
+}
+
+// A checksum that is right protects from chance, not from a program that wrote nonsense.
+static void test_forged(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 4);
+  ok(version_save(&s.p.ctx, s.v));
+  size_t len;
+  uint8_t *buf = current_get(&s, &len), *b = calloc(1, len + 64);
+  const size_t part1 = 56 + 16, part2 = part1 + 16 + s.v->parts[1]->alen + 3 * 8, part3 = part2 + 16 + s.v->parts[2]->alen + 8;
+#define FORGED(status, change, size)                                                                   \
+  do {                                                                                                 \
+    memcpy(b, buf, len);                                                                               \
+    change;                                                                                            \
+    const enum remixdb_status got = load_forged(&s, b, (size));                                        \
+    if (got != (status)) fail_msg("%s: status %d: %s", #change, got, got ? err_msg() : "");            \
+  } while (0)
+  FORGED(REMIXDB_OK, (void)0, len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, 2), len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, UINT32_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, 0), len);            // partitions
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, 3), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, 5), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, UINT32_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, s.p.next - 1), len);  // the next file's number
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, 0), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, UINT64_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1, UINT32_MAX), len);  // an anchor's length
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1, load32le(b + part1) + 1), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 33), len);     // tables
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, UINT32_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 2), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 0), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, 0), len);      // the REMIX
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, load64le(b + part2 + 8)), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part3 + 8, 1), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part2 - 8, 1000000), len);  // a table
+  FORGED(REMIXDB_CORRUPT, store64le(b + part2 - 8, load64le(b + part2 - 16)), len);
+  FORGED(REMIXDB_CORRUPT, b[part1 + 16] ^= 0x80, len);            // an anchor
+  FORGED(REMIXDB_CORRUPT, b[part3 + 16] = 0, len);
+  FORGED(REMIXDB_CORRUPT, (void)0, len + 1);
+  FORGED(REMIXDB_CORRUPT, (void)0, len + 16);
+  FORGED(REMIXDB_CORRUPT, (void)0, len - 1);
+
+  // tables that are not there, behind the end or more than there can be
+  FORGED(REMIXDB_CORRUPT, (store32le(b + part3 + 4, 32), store64le(b + part3 + 8, 1)), len);
+  uint8_t *many = calloc(1, 56 + 16 + 40 * 8 + 8);
+  memcpy(many, buf, 56);
+  store32le(many + 12, 1);
+  store32le(many + 56 + 4, 40);
+  store64le(many + 56 + 8, load64le(buf + part2 + 8));
+  for (uint32_t i = 0; i < 40; i++) store64le(many + 72 + 8 * i, load64le(buf + part2 - 8));
+  assert_int_equal(load_forged(&s, many, 56 + 16 + 40 * 8 + 8), REMIXDB_CORRUPT);
+  free(many);
+
+  // the first anchor is not empty
+  memcpy(b, buf, 56 + 16);
+  store32le(b + 56, 1);
+  b[72] = 0;
+  memcpy(b + 73, buf + 72, len - 72);
+  assert_int_equal(load_forged(&s, b, len + 1), REMIXDB_CORRUPT);
+  // a table's keys lie outside of its partition
+  const uint32_t alen = s.v->parts[1]->alen;
+  memcpy(b, buf, part1 + 16 + alen);
+  store32le(b + part1, alen + 1);
+  b[part1 + 16 + alen] = 0;
+  memcpy(b + part1 + 16 + alen + 1, buf + part1 + 16 + alen, len - (part1 + 16 + alen));
+  assert_int_equal(load_forged(&s, b, len + 1), REMIXDB_CORRUPT);
+
+  // anything at all
+  for (uint64_t seed = 1; seed <= 3000; seed++) {
+    uint64_t rng = seed;
+    memcpy(b, buf, len);
+    for (uint32_t n = 1 + (uint32_t)(rng_next(&rng) % 3); n > 0; n--) {
+      const size_t at = 12 + rng_next(&rng) % (len - 20);
+      const uint32_t shift = (uint32_t)(rng_next(&rng) % 64);
+      b[at] = (uint8_t)(rng_next(&rng) >> shift);
+    }
+    const enum remixdb_status got = load_forged(&s, b, len);
+    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT)
+      fail_msg("seed %llu: status %d: %s", (unsigned long long)seed, got, err_msg());
+  }
+  free(b);
+  mem_free(buf);
+  store_fini(&s);
+}
+
+static void test_missing(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 5);
+  ok(version_save(&s.p.ctx, s.v));
+  for (uint32_t i = 1; i <= 2; i++) {
+    const struct remix *x = s.v->parts[i]->remix;
+    for (uint32_t r = 0; r <= x->nr_runs; r++) {
+      const char *path = r < x->nr_runs ? x->runs[r]->path : x->path;
+      char away[ENV_PATH_MAX + 8];
+      (void)snprintf(away, sizeof(away), "%s.away", path);
+      assert_int_equal(rename(path, away), 0);
+      assert_int_equal(load(&s), REMIXDB_CORRUPT);
+      assert_non_null(strstr(err_msg(), path));
+      assert_int_equal(rename(away, path), 0);
+    }
+  }
+  ok(load(&s));
+  s.p.ctx.store_id++;  // of another store
+  assert_int_equal(load(&s), REMIXDB_CORRUPT);
+  s.p.ctx.store_id--;
+  store_fini(&s);
+}
+
+// ---- what can fail
+
+static void test_save_fails(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 6);
+  ok(version_save(&s.p.ctx, s.v));
+  size_t old_len, len;
+  uint8_t *old = current_get(&s, &old_len);
+  s.v->number++;
+  static const unsigned before[] = {FAULT_OPEN, FAULT_WRITE, FAULT_SYNC, FAULT_CLOSE, FAULT_RENAME};
+  for (uint32_t i = 0; i < 2 * sizeof(before) / sizeof(before[0]); i++) {
+    const bool full = i % 2 || before[i / 2] == FAULT_WRITE;
+    fault_io_set(before[i / 2], 1, false);
+    atomic_store(&fault_io_full, full);
+    const enum remixdb_status st = version_save(&s.p.ctx, s.v);
+    assert_true(fault_io_end());
+    assert_int_equal(st, full ? REMIXDB_NOSPACE : REMIXDB_IO);
+    uint8_t *now = current_get(&s, &len);
+    assert_int_equal(len, old_len);
+    assert_memory_equal(now, old, len);
+    mem_free(now);
+    char tmp[ENV_PATH_MAX];
+    path_of(&s, VERSION_FILE ".tmp", tmp);
+    assert_int_not_equal(access(tmp, F_OK), 0);
+  }
+  // the directory's sync: the new one is there, but may be gone after a crash, also when it was for want of space
+  for (uint32_t full = 0; full < 2; full++) {
+    s.v->number++;
+    fault_io_set(FAULT_SYNC, 2, false);
+    atomic_store(&fault_io_full, full);
+    assert_int_equal(version_save(&s.p.ctx, s.v), REMIXDB_IO);
+    assert_true(fault_io_end());
+    ok(load(&s));
+  }
+  // the first one of a store
+  char path[ENV_PATH_MAX];
+  path_of(&s, VERSION_FILE, path);
+  assert_int_equal(unlink(path), 0);
+  fault_io_set(FAULT_WRITE, 1, false);
+  assert_int_equal(version_save(&s.p.ctx, s.v), REMIXDB_NOSPACE);
+  assert_true(fault_io_end());
+  mem_free(old);
+  store_fini(&s);
+}
+
+static void test_load_fails(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 7);
+  ok(version_save(&s.p.ctx, s.v));
+  static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ, FAULT_STAT};
+  for (uint32_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+    for (int64_t n = 1;; n++) {
+      fault_io_set(kinds[i], n, false);
+      const enum remixdb_status st = load(&s);
+      const bool failed = fault_io_end();
+      if (!failed) {
+        ok(st);
+        assert_true(n > 2);
+        break;
+      }
+      assert_int_equal(st, REMIXDB_IO);
+    }
+  }
+  uint64_t id;
+  fault_io_set(FAULT_READ, 1, false);
+  assert_int_equal(version_peek(&s.p.env, s.p.dir, &id), REMIXDB_IO);
+  (void)fault_io_end();
+  store_fini(&s);
+}
+
+static void test_no_memory(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 8);
+  ok(version_save(&s.p.ctx, s.v));
+  file_put(&s, "999999.sst", "x", 1);
+  for (uint32_t what = 0; what < 5; what++) {
+    for (int64_t n = 1;; n++) {
+      enum remixdb_status st;
+      uint64_t id;
+      uint32_t nr;
+      if (what < 4) {
+        fault_mem_set(n);
+        st = what == 0   ? load(&s)
+             : what == 1 ? version_save(&s.p.ctx, s.v)
+             : what == 2 ? version_peek(&s.p.env, s.p.dir, &id)
+                         : version_clean(&s.p.ctx, s.v, &nr);
+      } else {
+        // what is handed over is let go also when it fails
+        struct part *parts[2] = {NULL, s.v->parts[1]};
+        struct version *v;
+        part_ref(parts[1]);
+        remix_ref(s.v->parts[2]->remix);
+        fault_mem_set(n);
+        st = part_create(kref("", 0), s.v->parts[2]->remix, &parts[0]);
+        if (st == REMIXDB_OK) {
+          st = version_create(parts, 2, &v);
+          if (st == REMIXDB_OK) version_unref(v);
+        } else {
+          part_unref(parts[1]);
+        }
+      }
+      const bool failed = fault_mem_end();
+      if (!failed) {
+        ok(st);
+        assert_true(n > 1);
+        break;
+      }
+      assert_int_equal(st, REMIXDB_NOMEM);
+      ok(load(&s));
+    }
+  }
+  assert_int_equal(atomic_load(&s.v->parts[1]->refs), 1);
+  store_fini(&s);
+}
+
+// ---- cleaning
+
+static void test_clean(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 9);
+  ok(version_save(&s.p.ctx, s.v));
+  uint32_t nr;
+  ok(version_clean(&s.p.ctx, s.v, &nr));
+  assert_int_equal(nr, 0);
+  static const char *const others[] = {
+      "LOCK",      "000001.wal",   "1.sst",         "0000001.sst", "000001.sst.bak", "000001", ".sst", "x000001.sst", "000001sst",
+      "notes.txt", "CURRENT.tmp2", "000001.remix2", "-00001.sst",  "000900.SST",
+      "99999999999999999999999.sst", "18446744073709551615.sst", "9223372036854775809.sst",
+      "this name is longer than thirty-two bytes.sst",
+  };
+  const uint32_t nr_others = sizeof(others) / sizeof(others[0]);
+  for (uint32_t i = 0; i < nr_others; i++) file_put(&s, others[i], "x", 1);
+  char *kept = place_files(&s.p);
+
+  static const char *const gone[] = {"000900.sst",  "000900.remix",      "000000.sst",
+                                     "1234567.sst", "12345678901.remix", "CURRENT.tmp"};
+  for (uint32_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++) file_put(&s, gone[i], "x", 1);
+  // a table with the number of a REMIX that is in use, and the other way round
+  char name[32];
+  sst_name(name, s.v->parts[2]->remix->number);
+  file_put(&s, name, "x", 1);
+  remix_name(name, s.v->parts[2]->remix->runs[0]->number);
+  file_put(&s, name, "x", 1);
+  // and more than fit the first memory for names
+  for (uint32_t i = 0; i < 100; i++) {
+    sst_name(name, 2000 + i);
+    file_put(&s, name, "x", 1);
+  }
+  ok(version_clean(&s.p.ctx, s.v, &nr));
+  assert_int_equal(nr, sizeof(gone) / sizeof(gone[0]) + 2 + 100);
+  char *now = place_files(&s.p);
+  assert_string_equal(now, kept);
+  ok(load(&s));
+  free(now);
+  free(kept);
+
+  // what fails says so, and what is named stays
+  file_put(&s, "000900.sst", "x", 1);
+  fault_io_set(FAULT_LIST, 1, false);
+  assert_int_equal(version_clean(&s.p.ctx, s.v, &nr), REMIXDB_IO);
+  (void)fault_io_end();
+  fault_io_set(FAULT_UNLINK, 1, false);
+  assert_int_equal(version_clean(&s.p.ctx, s.v, &nr), REMIXDB_IO);
+  (void)fault_io_end();
+  ok(version_clean(&s.p.ctx, s.v, &nr));
+  assert_int_equal(nr, 1);
+  ok(load(&s));
+  store_fini(&s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_find),       cmocka_unit_test(test_round_trip), cmocka_unit_test(test_shared),
+      cmocka_unit_test(test_damaged),    cmocka_unit_test(test_forged),     cmocka_unit_test(test_missing),
+      cmocka_unit_test(test_save_fails), cmocka_unit_test(test_load_fails), cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_clean),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
