@@ -870,6 +870,8 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
     goto out;
   }
   atomic_store_explicit(&x->view, view, memory_order_release);
+  // a process that died may have given CURRENT its name and not made that durable: what an older one names must not go before it is
+  if (exists && !x->opts.read_only && (s = env_sync_dir(x->env, x->dir)) != REMIXDB_OK) goto out;
   if ((s = recover_log(x, v, !exists, m)) != REMIXDB_OK) goto out;
   if (!exists && (s = version_save(&x->ctx, v)) != REMIXDB_OK) goto out;
   if (!x->opts.read_only && finish_making(x) != REMIXDB_OK) say(x, "the mark of the store's making is left: %s", err_msg());

@@ -147,6 +147,9 @@ struct place {
   uint64_t next;  // file number
 };
 
+// The places made from now on are on the real env, with the engine that suits it: nothing can be made to fail.
+static bool place_native;
+
 static inline void place_init(struct place *p, size_t cache_size) {
   memset(p, 0, sizeof(*p));
   const char *tmp = getenv("TMPDIR");
@@ -166,12 +169,13 @@ static inline void place_init(struct place *p, size_t cache_size) {
   p->env = (struct env){.ops = &p->ops};
   epoch_init(&p->epoch);
   epoch_join(&p->epoch, &p->slot);
-  blkio_init(&p->io, &p->env, BLKIO_SYNC);
+  struct env *const env = place_native ? env_posix() : &p->env;
+  blkio_init(&p->io, env, place_native ? BLKIO_AUTO : BLKIO_SYNC);
   ok(blkio_queue_create(&p->io, &p->queue));
   if (cache_size) ok(cache_create(cache_size, &p->epoch, &p->cache));
-  ok(fdpool_create(&p->env, 100, &p->fds));
+  ok(fdpool_create(env, 100, &p->fds));
   p->ctx = (struct sst_ctx){
-      .env = &p->env, .dir = p->dir, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};
+      .env = env, .dir = p->dir, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};
   p->next = 1;
 }
 

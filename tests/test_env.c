@@ -197,7 +197,7 @@ static void test_whole_files(void **state) {
 static void test_lock(void **state) {
   (void)state;
   int fd, fd2;
-  assert_int_equal(env_lock(px, at("LOCK"), false, &fd), REMIXDB_IO);  // a reader makes no file
+  assert_int_equal(env_lock(px, at("LOCK"), false, &fd), REMIXDB_NOTFOUND);  // a reader makes no file
   assert_int_equal(fd, -1);
   assert_int_equal(env_lock(px, at("LOCK"), true, &fd), REMIXDB_OK);
   assert_int_equal(env_lock(px, at("LOCK"), true, &fd2), REMIXDB_LOCKED);
