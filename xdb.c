@@ -344,8 +344,8 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, stru
   wh_stamp(&slot, seq);
   atomic_store_explicit(&x->published, seq, memory_order_release);
   wh_unlock(&slot);
-  wal_end(x->wal);  // may write a buffer out: nobody need wait for the leaf meanwhile
   epoch_exit(es);
+  wal_end(x->wal);  // may write a buffer out: nobody need wait for the leaf, or for this epoch, meanwhile
   return REMIXDB_OK;
 unlink:
   wh_unlink(&slot);
@@ -613,7 +613,8 @@ static enum remixdb_status headless(struct xdb *x, const char *current, bool *cr
   const enum remixdb_status s = env_list(x->env, x->dir, look_at_name, &f);
   if (s != REMIXDB_OK) return s;
   *creating_out = f.creating;
-  if (!f.store_files || f.creating) return REMIXDB_OK;
+  struct env_stat st;
+  if (!f.store_files || f.creating || env_stat(x->env, current, &st) == REMIXDB_OK) return REMIXDB_OK;  // or another opening has just made it
   return err_corrupt(current, 0, "is missing, but the directory holds files of a store; no new store is made over them");
 }
 
@@ -851,7 +852,8 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   c->epoch = &x->epoch;
   c->build = (struct sst_build_opts){.ckeys = x->opts.ckeys, .compression = x->opts.compression, .level = x->opts.compression_level};
   c->tags = x->opts.tags;
-  c->memtable_size = x->memtable_limit;
+  // what is handed back must not fill the next memtable's log segment at once, or it would be handed back for ever
+  c->memtable_size = x->wal_limit < x->memtable_limit ? (size_t)x->wal_limit : x->memtable_limit;
   c->hand_back = hand_back;
   c->arg = x;
   // what can fail without touching the disk comes first, so that a store that is there is not changed by an opening that fails

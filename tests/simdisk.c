@@ -797,6 +797,12 @@ void simdisk_power_off(struct simdisk *d, uint64_t nr) {
   (void)pthread_mutex_unlock(&d->mu);
 }
 
+void simdisk_power_on(struct simdisk *d) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->power_set = d->off = false;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
 bool simdisk_is_off(struct simdisk *d) {
   (void)pthread_mutex_lock(&d->mu);
   const bool off = d->off;

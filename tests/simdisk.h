@@ -29,6 +29,8 @@ struct simdisk *simdisk_crash(const struct simdisk *d, uint64_t seed);
 // all calls but close then return -EIO and have no effect. The call it goes in may have happened or not.
 void simdisk_power_off(struct simdisk *d, uint64_t nr);
 bool simdisk_is_off(struct simdisk *d);
+// Calls work again and nothing is lost: after simdisk_power_off this is what the death of the process, and not of the machine, leaves.
+void simdisk_power_on(struct simdisk *d);
 uint64_t simdisk_changes(struct simdisk *d);    // changing calls so far
 
 enum simdisk_call {

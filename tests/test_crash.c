@@ -169,6 +169,7 @@ struct run {
   uint64_t rng;
   uint32_t front;    // keys that come one after the other
   bool faulty;       // calls may fail
+  bool no_memory;    // and only for this
   uint8_t value[VALUE_MAX], got[VALUE_MAX];
 };
 
@@ -235,7 +236,8 @@ static void run_destroy(struct run *r) {
 // A failed call says what happened.
 static void check_failure(struct run *r, enum remixdb_status s) {
   CHECK(r->faulty || simdisk_is_off(r->disk));
-  CHECK(s == REMIXDB_IO || s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM);
+  CHECK(s == REMIXDB_IO || s == REMIXDB_NOSPACE || (s == REMIXDB_NOMEM && r->no_memory));
+  CHECK(s == REMIXDB_NOMEM || !r->no_memory);
   CHECK(err_msg()[0] != '\0');
 }
 
@@ -303,11 +305,12 @@ static void check_content(struct run *r, bool may_fail) {
   }
 }
 
-// The store holds what the first so many writes made, and no fewer than were synced: the others are taken out of the model.
-static void check_prefix(struct run *r) {
+// The store holds what the first so many writes made, and no fewer than were synced: the others are taken out of the model. False: it could not be read, because
+// something was made to fail.
+static bool check_prefix(struct run *r) {
   struct model *m = &r->model;
   uint64_t ids[KEYS_MAX];
-  CHECK(read_all(r, ids));
+  if (!read_all(r, ids)) return false;
   uint64_t now[KEYS_MAX] = {0};
   uint32_t differ = 0;
   for (uint32_t k = 0; k < m->nr_keys; k++) differ += ids[k] != 0;
@@ -330,8 +333,10 @@ static void check_prefix(struct run *r) {
   m->synced = found;  // what was recovered has been made durable before anything else
   for (uint32_t k = 0; k < m->nr_keys; k++) {
     bool ok;
-    CHECK(look_up(r, k, &ok) == m->now[k] && ok);
+    const uint64_t id = look_up(r, k, &ok);
+    CHECK(ok ? id == m->now[k] : r->faulty);
   }
+  return true;
 }
 
 struct names {
@@ -419,6 +424,7 @@ static bool write_key(struct run *r, uint32_t key, bool del) {
 
 static uint32_t pick_key(struct run *r) {
   const uint32_t nr = r->plan.nr_keys;
+  if (r->model.nr && chance(&r->rng, 15)) return r->model.ops[r->model.nr - 1 - below(&r->rng, r->model.nr < 4 ? r->model.nr : 4)].key;
   if (chance(&r->rng, r->plan.focus)) return (uint32_t)below(&r->rng, 1 + nr / 16);
   if (chance(&r->rng, 30)) return r->front = (r->front + 1) % nr;
   return (uint32_t)below(&r->rng, nr);
@@ -456,11 +462,18 @@ static bool do_reopen(struct run *r) {
   return true;
 }
 
+// A round with so little new data that some of it is not worth a table.
+static bool do_small_round(struct run *r) {
+  bool ok = true;
+  for (uint32_t nr = 1 + (uint32_t)below(&r->rng, 3); nr; nr--) ok &= write_key(r, pick_key(r), chance(&r->rng, 30));
+  return do_flush(r) && ok;
+}
+
 // False: a call failed.
 static bool step(struct run *r) {
   const struct plan *p = &r->plan;
   uint32_t dice = (uint32_t)below(&r->rng, 1000);
-  if (dice < p->flush) return do_flush(r);
+  if (dice < p->flush) return do_flush(r) && (chance(&r->rng, 50) || do_small_round(r));
   dice -= p->flush;
   if (dice < p->sync) return do_sync(r);
   dice -= p->sync;
@@ -491,7 +504,23 @@ static uint64_t enough(struct run *r, uint64_t rounds) {
 
 // ---- power cuts
 
-// Opens what a cut left. Power may go again on the way (again: at which call), then on with what that leaves.
+// Opens what a cut left for reading only. True: there is a store, whose content is in ids.
+static bool look_only(struct run *r, uint64_t *ids) {
+  const uint64_t changes = simdisk_changes(r->disk);
+  r->plan.opts.read_only = true;
+  const enum remixdb_status s = run_open(r);
+  r->plan.opts.read_only = false;
+  if (s == REMIXDB_OK) {
+    CHECK(read_all(r, ids));
+    CHECK_OK(run_close(r));
+  } else {
+    CHECK(s == REMIXDB_NOTFOUND && r->model.synced == 0);  // the cut came before there was one
+  }
+  CHECK(simdisk_changes(r->disk) == changes);
+  return s == REMIXDB_OK;
+}
+
+// Opens what a cut left. Power may go again on the way (so many times at most), then on with what that leaves. Or only the process dies.
 static void recover(struct run *r, uint32_t again) {
   nr_recoveries++;
   for (; again && chance(&r->rng, 60); again--) {
@@ -501,7 +530,7 @@ static void recover(struct run *r, uint32_t again) {
     if (s == REMIXDB_OK) {
       if (!simdisk_is_off(r->disk)) {
         // it was open before the power went: then what is there stays there
-        check_prefix(r);
+        CHECK(check_prefix(r));
         (void)steps(r, below(&r->rng, 30));
       }
       const enum remixdb_status ignored = run_close(r);
@@ -511,11 +540,15 @@ static void recover(struct run *r, uint32_t again) {
       nr_torn_openings++;
     }
     nr_cuts++;
-    run_disk(r, simdisk_crash(r->disk, rng_next(&r->rng)));
+    if (chance(&r->rng, 30)) simdisk_power_on(r->disk);
+    else run_disk(r, simdisk_crash(r->disk, rng_next(&r->rng)));
   }
+  uint64_t ids[KEYS_MAX];
+  const bool looked = chance(&r->rng, 20) && look_only(r, ids);
   CHECK_OK(run_open(r));
   check_files(r, true);
-  check_prefix(r);
+  CHECK(check_prefix(r));
+  if (looked) CHECK(memcmp(ids, r->model.now, sizeof(ids)) == 0);
 }
 
 // A copy of a run for one of the futures that a cut may have. Its disk is what the cut leaves.
@@ -551,6 +584,21 @@ static void after_cut(struct run *r) {
   (void)ignored;
 }
 
+// Rounds fail for want of room, and the log does not: it has several segments then, and writes are refused in the end.
+static void stuck_life(struct run *r) {
+  r->faulty = true;
+  simdisk_fault_name(r->disk, "0");
+  simdisk_fault(r->disk, SIMDISK_WRITE, 0, UINT64_MAX, ENOSPC);
+  for (uint64_t nr = enough(r, 3); nr && r->x && !simdisk_is_off(r->disk); nr--) {
+    if (nr == 30) simdisk_power_off(r->disk, below(&r->rng, 30));
+    (void)step(r);
+  }
+  if (r->x) simdisk_power_off(r->disk, 0);
+  after_cut(r);
+  simdisk_fault(r->disk, SIMDISK_WRITE, 0, 0, ENOSPC);
+  r->faulty = false;
+}
+
 static void cut_seed(uint64_t s) {
   struct run *r = run_create(s);
   run_disk(r, simdisk_create());
@@ -559,9 +607,13 @@ static void cut_seed(uint64_t s) {
     (void)snprintf(what, sizeof(what), "life %u", life);
     CHECK(steps(r, enough(r, 6)));
     check_files(r, false);
-    simdisk_power_off(r->disk, below(&r->rng, 1ull << below(&r->rng, 9)));
-    if (chance(&r->rng, 30)) (void)do_flush(r);
-    while (!simdisk_is_off(r->disk) && steps(r, 8) && !chance(&r->rng, 2)) {}
+    if (chance(&r->rng, 25)) {
+      stuck_life(r);
+    } else {
+      simdisk_power_off(r->disk, below(&r->rng, 1ull << below(&r->rng, 9)));
+      if (chance(&r->rng, 30)) (void)do_flush(r);
+      while (!simdisk_is_off(r->disk) && steps(r, 8) && !chance(&r->rng, 2)) {}
+    }
     after_cut(r);
     nr_cuts++;
     for (uint32_t outcome = 0; outcome < 3; outcome++) {
@@ -575,7 +627,8 @@ static void cut_seed(uint64_t s) {
       drop_fork(f);
     }
     (void)snprintf(what, sizeof(what), "life %u, going on", life);
-    run_disk(r, simdisk_crash(r->disk, rng_next(&r->rng)));
+    if (chance(&r->rng, 30)) simdisk_power_on(r->disk);
+    else run_disk(r, simdisk_crash(r->disk, rng_next(&r->rng)));
     recover(r, 3);
   }
   CHECK_OK(run_close(r));
@@ -625,11 +678,20 @@ static void each_call_seed(uint64_t s, uint32_t stride) {
 
 // ---- failing calls
 
+static uint64_t allocations, allocations_fail_at, allocations_fail_nr;
+
+static bool allocate(size_t size) {
+  (void)size;
+  const uint64_t n = allocations++;
+  return n < allocations_fail_at || n - allocations_fail_at >= allocations_fail_nr;
+}
+
 // Ends all faults. The store is open or opens now, and takes writes; one that may not because a call failed for good is opened again.
 static void heal(struct run *r, bool reopen) {
   for (int c = 0; c < SIMDISK_CALLS; c++) simdisk_fault(r->disk, (enum simdisk_call)c, 0, 0, EIO);
   simdisk_space(r->disk, UINT64_MAX);
-  r->faulty = false;
+  atomic_store(&mem_fault, NULL);
+  r->faulty = r->no_memory = false;
   if (r->x) {
     check_content(r, false);
     r->x->round_failed_ns = 0;  // no waiting until a failed round may be tried again
@@ -640,7 +702,7 @@ static void heal(struct run *r, bool reopen) {
       if (run_close(r) == REMIXDB_OK) r->model.synced = nr;
     }
     CHECK_OK(run_open(r));
-    check_prefix(r);
+    CHECK(check_prefix(r));
     check_files(r, true);
   }
 }
@@ -656,9 +718,10 @@ static bool reads_use(enum simdisk_call c) { return c == SIMDISK_OPEN || c == SI
 
 struct fault {
   bool full;                // not a call fails, but the disk is full
+  bool memory;              // not a call fails, but an allocation
   enum simdisk_call call;
   const char *name;         // of files
-  uint64_t nth;             // call; or bytes of room
+  uint64_t nth;             // call or allocation; or bytes of room
   int errnum;
   bool once;
 };
@@ -670,6 +733,15 @@ static void inject(struct run *r, const struct fault *f) {
     simdisk_space(r->disk, simdisk_used(r->disk) + f->nth);
     return;
   }
+  if (f->memory) {
+    (void)snprintf(what, sizeof(what), "allocation %llu %s", (unsigned long long)f->nth, f->once ? "once" : "from then on");
+    r->no_memory = true;
+    allocations = 0;
+    allocations_fail_at = f->nth;
+    allocations_fail_nr = f->once ? 1 : UINT64_MAX;
+    atomic_store(&mem_fault, allocate);
+    return;
+  }
   (void)snprintf(what, sizeof(what), "%s %llu of \"%s\" %s %s", call_names[f->call], (unsigned long long)f->nth, f->name,
                  f->errnum == EIO ? "EIO" : "ENOSPC", f->once ? "once" : "from then on");
   simdisk_fault_name(r->disk, f->name);
@@ -678,7 +750,7 @@ static void inject(struct run *r, const struct fault *f) {
 
 // Whether the store goes on by itself when there is room again. A sync that failed tells of data that may be gone, and only what is read again can be trusted.
 static bool passes(const struct fault *f) {
-  if (f->full) return true;
+  if (f->full || f->memory) return true;
   const bool syncs = f->call == SIMDISK_SYNC || (f->call == SIMDISK_OPEN && (!f->name[0] || strcmp(f->name, "store") == 0));
   return f->errnum == ENOSPC && !syncs;
 }
@@ -688,7 +760,7 @@ static void fault_life(uint64_t s, const struct fault *f) {
   struct run *r = run_create(s);
   if (r->plan.vlen_max > 2500) r->plan.vlen_max = 2500;
   r->plan.memtable_limit = 70u << 10;
-  const bool full = f->full || f->errnum == ENOSPC, late = f->full || chance(&r->rng, 50), stay = full && chance(&r->rng, 70);
+  const bool late = f->full || chance(&r->rng, 50), stay = passes(f) && chance(&r->rng, 70);
   if (stay) r->plan.reopen = 0;
   run_disk(r, simdisk_create());
   if (late) CHECK(small_life(r, 60));
@@ -703,11 +775,15 @@ static void fault_life(uint64_t s, const struct fault *f) {
         failures++;
         continue;
       }
-      check_prefix(r);
+      if (!check_prefix(r)) {
+        failures++;
+        (void)run_close(r);
+        continue;
+      }
     }
-    for (uint32_t i = 0; i < 80 && r->x; i++) failures += !step(r);
+    for (size_t i = 80 + r->plan.memtable_limit / (100 + r->plan.vlen_max / 2); i && r->x; i--) failures += !step(r);
     if (r->x) failures += !do_flush(r);
-    if (r->x) check_content(r, !f->full && reads_use(f->call));
+    if (r->x) check_content(r, !f->full && (f->memory || reads_use(f->call)));
     if (r->x && part % 2 && !stay) failures += !do_reopen(r);
   }
   nr_faults++;
@@ -722,8 +798,10 @@ static void fault_life(uint64_t s, const struct fault *f) {
   CHECK(steps(r, below(&r->rng, 100)));
   if (chance(&r->rng, 50)) {
     check_content(r, false);
-    CHECK(do_flush(r) && do_reopen(r));
-    check_prefix(r);
+    CHECK(do_flush(r));
+    // where only writing failed what it left has been removed
+    if (!f->memory && passes(f) && (f->full || f->call == SIMDISK_WRITE)) check_files(r, false);
+    CHECK(do_reopen(r) && check_prefix(r));
     check_files(r, true);
   } else {
     simdisk_power_off(r->disk, below(&r->rng, 1ull << below(&r->rng, 6)));
@@ -733,6 +811,12 @@ static void fault_life(uint64_t s, const struct fault *f) {
     recover(r, 1);
   }
   run_destroy(r);
+}
+
+static void memory_seed(uint64_t s) {
+  uint64_t rng = s;
+  const struct fault f = {.memory = true, .once = chance(&rng, 70), .nth = below(&rng, 1ull << below(&rng, 13))};
+  fault_life(s, &f);
 }
 
 static void fault_seed(uint64_t s) {
@@ -782,6 +866,14 @@ static void test_faults(void **state) {
   print_message("%llu faults, %llu of them made calls fail\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit);
 }
 
+static void test_memory(void **state) {
+  (void)state;
+  const uint64_t first = first_seed(), nr = nr_seeds(200);
+  nr_faults = nr_hit = 0;
+  for (uint64_t s = first; s < first + nr; s++) memory_seed(s);
+  print_message("%llu faults, %llu of them made calls fail\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit);
+}
+
 // An argument names the tests to run, as in "test_f*".
 int main(int argc, char **argv) {
   if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -790,6 +882,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_power_cuts),
       cmocka_unit_test(test_each_call),
       cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,10 +29,12 @@
 
 // ---- what is asked of every call
 
+static const char *status_now(void) { return remixdb_strerror(remixdb_errcode()); }
+
 // The call before failed with this status and a message that has the part in it.
 static void check_failed(enum remixdb_status s, const char *part, int line) {
   if (remixdb_errcode() != s)
-    fail_msg("line %d: status %s, expected %s (%s)", line, remixdb_strerror(remixdb_errcode()), remixdb_strerror(s), remixdb_errmsg());
+    fail_msg("line %d: status %s, expected %s (%s)", line, status_now(), remixdb_strerror(s), remixdb_errmsg());
   if (s != REMIXDB_NOTFOUND && remixdb_errmsg()[0] == '\0') fail_msg("line %d: no message", line);
   if (part && !strstr(remixdb_errmsg(), part)) fail_msg("line %d: \"%s\" says nothing of \"%s\"", line, remixdb_errmsg(), part);
 }
@@ -40,14 +42,14 @@ static void check_failed(enum remixdb_status s, const char *part, int line) {
 
 // The call before succeeded.
 static void check_good(bool good, const char *what, int line) {
-  if (!good) fail_msg("line %d: %s: %s: %s", line, what, remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
-  if (remixdb_errcode() != REMIXDB_OK) fail_msg("line %d: %s succeeded, but the status is %s", line, what, remixdb_strerror(remixdb_errcode()));
+  if (!good) fail_msg("line %d: %s: %s: %s", line, what, status_now(), remixdb_errmsg());
+  if (remixdb_errcode() != REMIXDB_OK) fail_msg("line %d: %s succeeded, but the status is %s", line, what, status_now());
   if (remixdb_errmsg()[0]) fail_msg("line %d: %s succeeded, but there is a message: %s", line, what, remixdb_errmsg());
 }
 #define GOOD(call) check_good((call), #call, __LINE__)
-#define CHECK(cond)                                                                                                     \
-  do {                                                                                                                  \
-    if (!(cond)) fail_msg("line %d: %s (%s: %s)", __LINE__, #cond, remixdb_strerror(remixdb_errcode()), remixdb_errmsg()); \
+#define CHECK(cond)                                                                                    \
+  do {                                                                                                 \
+    if (!(cond)) fail_msg("line %d: %s (%s: %s)", __LINE__, #cond, status_now(), remixdb_errmsg());    \
   } while (0)
 
 // ---- directories
@@ -77,7 +79,10 @@ struct listing {
   struct file files[64];
 };
 
-static int by_name(const void *a, const void *b) { return strcmp(((const struct file *)a)->name, ((const struct file *)b)->name); }
+static int by_name(const void *a, const void *b) {
+  const struct file *const x = a, *const y = b;
+  return strcmp(x->name, y->name);
+}
 
 // The names, sizes and contents of a directory.
 static struct listing list_dir(const char *dir) {
@@ -104,6 +109,11 @@ static struct listing list_dir(const char *dir) {
   return l;
 }
 
+static void print_listing(const char *when, const struct listing *l) {
+  for (uint32_t i = 0; i < l->nr; i++)
+    print_message("%s: %s, %llu bytes\n", when, l->files[i].name, (unsigned long long)l->files[i].size);
+}
+
 static void check_same(const struct listing *a, const struct listing *b, const char *what, int line) {
   bool same = a->there == b->there && a->nr == b->nr;
   for (uint32_t i = 0; same && i < a->nr; i++) {
@@ -111,8 +121,8 @@ static void check_same(const struct listing *a, const struct listing *b, const c
     same = strcmp(x->name, y->name) == 0 && x->size == y->size && x->sum == y->sum;
   }
   if (same) return;
-  for (uint32_t i = 0; i < a->nr; i++) print_message("before: %s, %llu bytes\n", a->files[i].name, (unsigned long long)a->files[i].size);
-  for (uint32_t i = 0; i < b->nr; i++) print_message("after:  %s, %llu bytes\n", b->files[i].name, (unsigned long long)b->files[i].size);
+  print_listing("before", a);
+  print_listing("after", b);
   fail_msg("line %d: the directory was changed by %s", line, what);
 }
 #define SAME(before, dir, what)                      \
@@ -222,8 +232,8 @@ static void sample_make(const char *dir, bool compress) {
   CHECK(remixdb_errcode() == REMIXDB_OK);
 }
 
-// What a store with damage may say: each key as it was, or CORRUPT; keys of the log's torn tail (from *end_out on) may be gone, but
-// none before one that is there.
+// What a store with damage may say: each key as it was, or CORRUPT; keys of the log's torn tail (from *end_out on) may be gone,
+// but none before one that is there.
 static bool sample_look(struct xdb_ref *r, uint32_t *end_out) {
   bool whole = true, gone = false;
   *end_out = SAMPLE_KEYS;
@@ -283,12 +293,12 @@ static int in_child(int (*fn)(void *arg), void *arg) {
   return WIFEXITED(st) ? WEXITSTATUS(st) : 1000 + WTERMSIG(st);
 }
 
-#define CHILD_CHECK(cond)                                                                                              \
-  do {                                                                                                                 \
-    if (!(cond)) {                                                                                                     \
-      fprintf(stderr, "child, line %d: %s (%s: %s)\n", __LINE__, #cond, remixdb_strerror(remixdb_errcode()), remixdb_errmsg()); \
-      return 1;                                                                                                        \
-    }                                                                                                                  \
+#define CHILD_CHECK(cond)                                                                                        \
+  do {                                                                                                           \
+    if (!(cond)) {                                                                                               \
+      fprintf(stderr, "child, line %d: %s (%s: %s)\n", __LINE__, #cond, status_now(), remixdb_errmsg());         \
+      return 1;                                                                                                  \
+    }                                                                                                            \
   } while (0)
 
 // ---- small things
@@ -323,7 +333,8 @@ static void test_opts_init(void **state) {
   struct remixdb_opts o;
   memset(&o, 0xA5, sizeof(o));
   remixdb_opts_init(&o, sizeof(o));
-  CHECK(o.size == sizeof(o) && o.cache_mb == 256 && o.memtable_mb == 256 && o.wal_mb == 0 && o.ckeys && o.tags && o.workers == -1);
+  CHECK(o.size == sizeof(o) && o.cache_mb == 256 && o.memtable_mb == 256 && o.wal_mb == 0);
+  CHECK(o.ckeys && o.tags && o.workers == -1);
   CHECK(strcmp(o.worker_cores, "auto") == 0 && strcmp(o.io, "auto") == 0 && !o.direct_io);
   CHECK(o.compression == REMIXDB_COMPRESSION_NONE && o.compression_level == 0 && o.sync == REMIXDB_SYNC_NONE);
   CHECK(!o.read_only && o.create && !o.error_if_exists && o.max_open_files == 1000 && !o.logger && !o.logger_priv);
@@ -541,8 +552,9 @@ static void test_lengths(void **state) {
   uint8_t *const big = malloc(REMIXDB_KV_MAX + 1), *const out = malloc(REMIXDB_KV_MAX);
   CHECK(big && out);
   memset(big, 'x', REMIXDB_KV_MAX + 1);
-  static const uint32_t lens[][2] = {{REMIXDB_KV_MAX + 1, 0}, {1, REMIXDB_KV_MAX}, {REMIXDB_KV_MAX, 1}, {0, REMIXDB_KV_MAX + 1}, {UINT32_MAX, 0},
-                                     {0, UINT32_MAX}, {UINT32_MAX, UINT32_MAX}, {1, UINT32_MAX}, {UINT32_MAX, 1}, {40000, 40000}};
+  static const uint32_t lens[][2] = {{REMIXDB_KV_MAX + 1, 0}, {0, REMIXDB_KV_MAX + 1}, {1, REMIXDB_KV_MAX}, {REMIXDB_KV_MAX, 1},
+                                     {UINT32_MAX, 0},         {0, UINT32_MAX},         {1, UINT32_MAX},     {UINT32_MAX, 1},
+                                     {UINT32_MAX, UINT32_MAX}, {40000, 40000}};
   for (uint32_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
     CHECK(!remixdb_put(r, big, lens[i][0], big, lens[i][1]));
     FAILED(REMIXDB_TOOBIG, "65500");
@@ -564,7 +576,8 @@ static void test_lengths(void **state) {
     remixdb_iter_destroy(it);
   }
   // the largest there may be, in the memtable, then in a table, then from the log
-  static const uint32_t most[][2] = {{REMIXDB_KV_MAX, 0}, {REMIXDB_KV_MAX - 1, 1}, {1, REMIXDB_KV_MAX - 1}, {0, REMIXDB_KV_MAX}, {32750, 32750}};
+  static const uint32_t most[][2] = {
+      {REMIXDB_KV_MAX, 0}, {REMIXDB_KV_MAX - 1, 1}, {1, REMIXDB_KV_MAX - 1}, {0, REMIXDB_KV_MAX}, {32750, 32750}};
   for (int round = 0; round < 3; round++) {
     for (uint32_t i = 0; i < 5; i++) {
       if (round == 0) GOOD(remixdb_put(r, big, most[i][0], big, most[i][1]));
@@ -895,8 +908,9 @@ static void check_refused(const char *dir, enum remixdb_status s, enum remixdb_s
     o.read_only = i == 1;
     struct xdb *const x = remixdb_open_opts(dir, &o);
     if (x) fail_msg("%s: the store opened", what);
-    if (remixdb_errcode() != s && remixdb_errcode() != or_s) fail_msg("%s: %s: %s", what, remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
-    if (!strstr(remixdb_errmsg(), name) || !strstr(remixdb_errmsg(), dir)) fail_msg("%s: the message is \"%s\"", what, remixdb_errmsg());
+    if (remixdb_errcode() != s && remixdb_errcode() != or_s) fail_msg("%s: %s: %s", what, status_now(), remixdb_errmsg());
+    if (!strstr(remixdb_errmsg(), name) || !strstr(remixdb_errmsg(), dir))
+      fail_msg("%s: the message is \"%s\"", what, remixdb_errmsg());
     SAME(before, dir, what);
   }
 }
@@ -940,16 +954,16 @@ static void test_truncated(void **state) {
     if (!sst && !remix && !current) continue;
     seen |= sst ? 1 : remix ? 2 : 4;
     char from[PATH_SIZE + 100];
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-    (void)snprintf(from, sizeof(from), "%s/%s", sample, name);
-    const uint64_t sizes[] = {0, 1, l.files[i].size / 2, l.files[i].size > 4096 ? l.files[i].size - 4096 : 7, l.files[i].size - 1};
+    (void)snprintf(path, sizeof(path), "%s/%.63s", dir, name);
+    (void)snprintf(from, sizeof(from), "%s/%.63s", sample, name);
+    const uint64_t size = l.files[i].size, sizes[] = {0, 1, size / 2, size > 4096 ? size - 4096 : 7, size - 1};
     for (uint32_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
       CHECK(truncate(path, (off_t)sizes[k]) == 0);
       (void)snprintf(what, sizeof(what), "%s cut to %llu bytes", name, (unsigned long long)sizes[k]);
       check_refused(dir, REMIXDB_CORRUPT, REMIXDB_CORRUPT, name, what);
       copy_file(from, path);
     }
-    CHECK(truncate(path, (off_t)l.files[i].size + 4096) == 0);
+    CHECK(truncate(path, (off_t)size + 4096) == 0);
     (void)snprintf(what, sizeof(what), "%s with more at its end", name);
     check_refused(dir, REMIXDB_CORRUPT, REMIXDB_VERSION, name, what);
     copy_file(from, path);
@@ -1016,7 +1030,8 @@ static void flip_all_over(const char *from, const char *name_of_copy) {
       uint64_t off = k < 4 ? k * 8 : rng_next(&rng) % f->size;
       if (sst && k >= 4 && k < 8) off = f->size - 1 - rng_next(&rng) % 512;
       if (wal && k >= 4) off = rng_next(&rng) % (f->size < 300000 ? f->size : 300000);
-      (void)snprintf(what, sizeof(what), "a bit flipped in %s at %llu of %llu", f->name, (unsigned long long)off, (unsigned long long)f->size);
+      (void)snprintf(what, sizeof(what), "a bit flipped in %s at %llu of %llu", f->name, (unsigned long long)off,
+                     (unsigned long long)f->size);
       flip(dir, f->name, off);
       struct xdb *const x = remixdb_open_opts(dir, &o);
       if (!x) {
@@ -1294,7 +1309,8 @@ static void test_no_memory_use(void **state) {
       uint32_t len = 0;
       if (i % 7 == 0) fault_on(1, false);
       bool found = remixdb_getn(r, key, klen, got, sizeof(got), &len);
-      if (i % 7 == 0 && fault_off() && !found && remixdb_errcode() == REMIXDB_NOMEM) found = remixdb_getn(r, key, klen, got, sizeof(got), &len);
+      if (i % 7 == 0 && fault_off() && !found && remixdb_errcode() == REMIXDB_NOMEM)
+        found = remixdb_getn(r, key, klen, got, sizeof(got), &len);
       CHECK(found ? there[i] && len == vlen && memcmp(got, val, len) == 0 : !there[i] && remixdb_errcode() == REMIXDB_NOTFOUND);
     }
     if (round == 1) break;
