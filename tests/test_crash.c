@@ -844,7 +844,7 @@ static uint64_t nr_seeds(uint64_t standard) {
 
 static void test_power_cuts(void **state) {
   (void)state;
-  const uint64_t first = first_seed(), nr = nr_seeds(100);
+  const uint64_t first = first_seed(), nr = nr_seeds(80);
   for (uint64_t s = first; s < first + nr; s++) cut_seed(s);
   print_message("%llu power cuts, %llu recoveries, %llu of them cut themselves\n", (unsigned long long)nr_cuts,
                 (unsigned long long)nr_recoveries, (unsigned long long)nr_torn_openings);
@@ -854,21 +854,21 @@ static void test_power_cuts(void **state) {
 
 static void test_each_call(void **state) {
   (void)state;
-  const uint64_t first = first_seed(), nr = nr_seeds(4);
+  const uint64_t first = first_seed(), nr = nr_seeds(3);
   for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 5);
   print_message("%llu power cuts\n", (unsigned long long)nr_cuts);
 }
 
 static void test_faults(void **state) {
   (void)state;
-  const uint64_t first = first_seed(), nr = nr_seeds(200);
+  const uint64_t first = first_seed(), nr = nr_seeds(150);
   for (uint64_t s = first; s < first + nr; s++) fault_seed(s);
   print_message("%llu faults, %llu of them made calls fail\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit);
 }
 
 static void test_memory(void **state) {
   (void)state;
-  const uint64_t first = first_seed(), nr = nr_seeds(200);
+  const uint64_t first = first_seed(), nr = nr_seeds(150);
   nr_faults = nr_hit = 0;
   for (uint64_t s = first; s < first + nr; s++) memory_seed(s);
   print_message("%llu faults, %llu of them made calls fail\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit);
