@@ -437,6 +437,55 @@ static void test_builder(void **state) {
 }
 
 // More than the samples of a dictionary, and more than one large read.
+// A block that does not shrink leaves nothing behind in the builder's compression: the tables after it have dictionaries of their own.
+static void test_builder_after_raw(void **state) {
+  (void)state;
+  struct world *const w = world_open(env_posix(), 1 << 20, false);
+  const struct sst_build_opts o = {.ckeys = true, .compression = REMIXDB_COMPRESSION_ZSTD};
+  struct sst_build *b;
+  assert_int_equal(sst_build_create(&w->ctx, &o, w->q, &b), REMIXDB_OK);
+  enum { TABLES = 6, RAW = 61384 };  // fills its pages, so that no zeros at their end can be compressed
+  static const uint32_t counts[TABLES] = {20000, 50, 20000, 20000, 1, 3000};
+  uint8_t *const raw = mem_alloc(RAW);
+  assert_non_null(raw);
+  for (uint64_t i = 0, rng = 7; i + 8 <= RAW; i += 8) store64le(raw + i, rng_next(&rng));
+  char key[32], val[256];
+  for (uint32_t t = 0; t < TABLES; t++) {
+    sst_build_start(b, t + 1);
+    for (uint32_t i = 0; i < counts[t]; i++) {
+      const uint32_t klen = (uint32_t)snprintf(key, sizeof(key), "key%08u", i);
+      const uint32_t vlen = (uint32_t)snprintf(val, sizeof(val), "{\"table\": %u, \"name\": \"record %u\", \"kind\": \"something of kind %u\"}", t, i, i % 13);
+      sst_build_add(b, &(struct kv_rec){(const uint8_t *)key, (const uint8_t *)val, klen, vlen, false});
+    }
+    sst_build_add(b, &(struct kv_rec){(const uint8_t *)"z", raw, 1, RAW, false});
+    uint64_t size;
+    assert_int_equal(sst_build_finish(b, &size), REMIXDB_OK);
+  }
+  sst_build_destroy(b);
+  for (uint32_t t = 0; t < TABLES; t++) {
+    struct sst *table;
+    struct sst_scan *scan;
+    struct kv_rec r;
+    sst_pos pos;
+    assert_int_equal(sst_open(&w->ctx, t + 1, &table), REMIXDB_OK);
+    assert_int_equal(sst_scan_create(table, w->q, &scan), REMIXDB_OK);
+    for (uint32_t i = 0; i < counts[t]; i++) {
+      const uint32_t vlen = (uint32_t)snprintf(val, sizeof(val), "{\"table\": %u, \"name\": \"record %u\", \"kind\": \"something of kind %u\"}", t, i, i % 13);
+      assert_int_equal(sst_scan_next(scan, &r, &pos), REMIXDB_OK);
+      assert_int_equal(r.vlen, vlen);
+      assert_memory_equal(r.val, val, vlen);
+    }
+    assert_int_equal(sst_scan_next(scan, &r, &pos), REMIXDB_OK);
+    assert_int_equal(r.vlen, RAW);
+    assert_memory_equal(r.val, raw, RAW);
+    assert_int_equal(sst_scan_next(scan, &r, &pos), REMIXDB_NOTFOUND);
+    sst_scan_destroy(scan);
+    sst_unref(table);
+  }
+  mem_free(raw);
+  world_close(w);
+}
+
 static void test_large(void **state) {
   (void)state;
   struct model m = {.r = calloc(30000, sizeof(struct kv_rec)), .mem = malloc(30000 * 200)};
@@ -1057,7 +1106,7 @@ int main(void) {
   const char *const given = getenv("TEST_SEED");
   const uint64_t start = seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trips), cmocka_unit_test(test_builder),  cmocka_unit_test(test_large),
+      cmocka_unit_test(test_round_trips), cmocka_unit_test(test_builder), cmocka_unit_test(test_builder_after_raw),  cmocka_unit_test(test_large),
       cmocka_unit_test(test_holds),       cmocka_unit_test(test_prefetch),  cmocka_unit_test(test_flips),
       cmocka_unit_test(test_cuts),        cmocka_unit_test(test_identity),  cmocka_unit_test(test_forged),
       cmocka_unit_test(test_wrong_keys),  cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_disk),
