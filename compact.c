@@ -591,13 +591,13 @@ out:;
   }
   for (uint32_t i = 0; i < r.nr_outputs; i++) {
     if (!r.outputs[i].remix) continue;
-    if (s != REMIXDB_OK) atomic_store_explicit(&r.outputs[i].remix->obsolete, true, memory_order_relaxed);
+    if (s != REMIXDB_OK) remix_retire(r.outputs[i].remix);
     remix_unref(r.outputs[i].remix);
   }
   for (uint32_t i = 0; r.jobs && i < r.nr_parts; i++) {
     struct job *j = &r.jobs[i];
     for (uint32_t t = 0; t < j->nr_tables; t++) {
-      if (s != REMIXDB_OK) atomic_store_explicit(&j->tables[t]->obsolete, true, memory_order_relaxed);
+      if (s != REMIXDB_OK) sst_retire(j->tables[t]);
       sst_unref(j->tables[t]);
     }
     mem_free(j->tables);
@@ -641,10 +641,10 @@ void compact_retire(const struct version *base, const struct version *next) {
     struct remix *x = base->parts[i]->remix;
     if (!x) continue;
     const void *key = x;
-    if (!bsearch(&key, named, nr, sizeof(*named), cmp_ptr)) atomic_store_explicit(&x->obsolete, true, memory_order_relaxed);
+    if (!bsearch(&key, named, nr, sizeof(*named), cmp_ptr)) remix_retire(x);
     for (uint32_t r = 0; r < x->nr_runs; r++) {
       key = x->runs[r];
-      if (!bsearch(&key, named, nr, sizeof(*named), cmp_ptr)) atomic_store_explicit(&x->runs[r]->obsolete, true, memory_order_relaxed);
+      if (!bsearch(&key, named, nr, sizeof(*named), cmp_ptr)) sst_retire(x->runs[r]);
     }
   }
   mem_free(named);

@@ -456,11 +456,16 @@ void remix_unref(struct remix *x) {
   // acq_rel: what others did with it happened before it goes
   if (!x || atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) != 1) return;
   if (atomic_load_explicit(&x->obsolete, memory_order_relaxed)) {
+    if (x->ctx->retired) sst_retired_add(x->ctx->retired, -1, x->file_size);
     // A file that cannot be removed now is removed when the store is opened next.
     const enum remixdb_status s = env_unlink(x->ctx->env, x->path);
     (void)s;
   }
   remix_free(x);
+}
+
+void remix_retire(struct remix *x) {
+  if (!atomic_exchange_explicit(&x->obsolete, true, memory_order_relaxed) && x->ctx->retired) sst_retired_add(x->ctx->retired, 1, x->file_size);
 }
 
 size_t remix_memory(const struct remix *x) {

@@ -61,6 +61,7 @@ MUST_CHECK enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t nu
 void remix_ref(struct remix *x);
 // NULL is allowed; the last one also drops the tables' references, and removes the file when obsolete.
 void remix_unref(struct remix *x);
+void remix_retire(struct remix *x);  // makes it obsolete: no version will name it
 void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
 size_t remix_memory(const struct remix *x);
 

@@ -14,23 +14,22 @@ static bool done(enum remixdb_status s) {
 
 static enum remixdb_status null_argument(const char *what) { return err_set(REMIXDB_INVALID, "%s is NULL", what); }
 
-static enum remixdb_status check_key(const struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
-  if (unlikely(!ref)) return null_argument("ref");
+static enum remixdb_status check_lengths(const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
   if (unlikely(!kbuf && klen)) return null_argument("the key");
   if (unlikely(klen > REMIXDB_KV_MAX))
     return err_set(REMIXDB_TOOBIG, "a key of %u bytes is too long: key and value together may have %u", klen, REMIXDB_KV_MAX);
-  return REMIXDB_OK;
-}
-
-static enum remixdb_status check_kv(const struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
-  const enum remixdb_status s = check_key(ref, kbuf, klen);
-  if (unlikely(s != REMIXDB_OK)) return s;
   if (unlikely(!vbuf && vlen)) return null_argument("the value");
   if (unlikely((uint64_t)klen + vlen > REMIXDB_KV_MAX))
     return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", klen, vlen,
                    REMIXDB_KV_MAX);
   return REMIXDB_OK;
 }
+
+static enum remixdb_status check_kv(const struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
+  return likely(ref != NULL) ? check_lengths(kbuf, klen, vbuf, vlen) : null_argument("ref");
+}
+
+static enum remixdb_status check_key(const struct xdb_ref *ref, const void *kbuf, uint32_t klen) { return check_kv(ref, kbuf, klen, NULL, 0); }
 
 // ---- errors and versions
 
@@ -163,7 +162,45 @@ PUBLIC bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, v
   return done(likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf ? vbuf : &none, vcap, vlen_out) : s);
 }
 
+PUBLIC bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, remixdb_merge_fn fn, void *priv) {
+  enum remixdb_status s = check_key(ref, kbuf, klen);
+  if (s == REMIXDB_OK && !fn) s = null_argument("fn");
+  return done(s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), fn, priv) : s);
+}
+
 PUBLIC bool remixdb_sync(struct xdb_ref *ref) { return done(ref ? xdb_sync(ref) : null_argument("ref")); }
+
+// ---- batches
+
+PUBLIC struct xdb_batch *remixdb_batch_create(void) {
+  struct xdb_batch *b = NULL;
+  done(batch_create(&b));
+  return b;
+}
+
+static bool batch_op(struct xdb_batch *b, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen, bool tomb) {
+  enum remixdb_status s = b ? check_lengths(kbuf, klen, vbuf, vlen) : null_argument("b");
+  if (s == REMIXDB_OK) s = batch_add(b, kref(kbuf, klen), vbuf, vlen, tomb);
+  return done(s);
+}
+
+PUBLIC bool remixdb_batch_put(struct xdb_batch *b, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
+  return batch_op(b, kbuf, klen, vbuf, vlen, false);
+}
+
+PUBLIC bool remixdb_batch_del(struct xdb_batch *b, const void *kbuf, uint32_t klen) { return batch_op(b, kbuf, klen, NULL, 0, true); }
+PUBLIC size_t remixdb_batch_count(const struct xdb_batch *b) { return b ? b->nr : 0; }
+
+PUBLIC void remixdb_batch_clear(struct xdb_batch *b) {
+  if (b) batch_clear(b);
+}
+
+PUBLIC void remixdb_batch_destroy(struct xdb_batch *b) { batch_destroy(b); }
+
+PUBLIC bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b) {
+  if (!ref || !b) return done(null_argument(ref ? "b" : "ref"));
+  return done(xdb_write(ref, b));
+}
 
 // ---- iterators
 
@@ -183,6 +220,18 @@ PUBLIC void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t kl
   done(s == REMIXDB_OK ? xdb_iter_seek(it, kref(kbuf, klen)) : s);
 }
 
+PUBLIC void remixdb_iter_seek_for_prev(struct xdb_iter *it, const void *kbuf, uint32_t klen) {
+  if (!it) {
+    done(null_argument("it"));
+    return;
+  }
+  const enum remixdb_status s = check_key(it->ref, kbuf, klen);
+  if (s != REMIXDB_OK) xdb_iter_fail(it, s);
+  done(s == REMIXDB_OK ? xdb_iter_seek_for_prev(it, kref(kbuf, klen)) : s);
+}
+
+PUBLIC void remixdb_iter_seek_last(struct xdb_iter *it) { done(it ? xdb_iter_seek_last(it) : null_argument("it")); }
+
 PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) {
   if (likely(it != NULL)) return xdb_iter_valid(it);
   return done(null_argument("it"));
@@ -200,7 +249,19 @@ PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *kle
   return done(s);
 }
 
+static const void *iter_part(struct xdb_iter *it, bool value, uint32_t *len_out) {
+  struct kv_rec r;
+  if (!done(it ? xdb_iter_record(it, &r) : null_argument("it"))) return NULL;
+  if (len_out) *len_out = value ? r.vlen : r.klen;
+  const void *const p = value ? r.val : r.key;
+  return p ? p : "";
+}
+
+PUBLIC const void *remixdb_iter_key(struct xdb_iter *it, uint32_t *klen_out) { return iter_part(it, false, klen_out); }
+PUBLIC const void *remixdb_iter_value(struct xdb_iter *it, uint32_t *vlen_out) { return iter_part(it, true, vlen_out); }
+
 PUBLIC void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr) { done(it ? xdb_iter_skip(it, nr) : null_argument("it")); }
+PUBLIC void remixdb_iter_prev(struct xdb_iter *it) { done(it ? xdb_iter_prev(it) : null_argument("it")); }
 PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) { remixdb_iter_skip(it, 1); }
 
 PUBLIC void remixdb_iter_park(struct xdb_iter *it) {
@@ -215,6 +276,22 @@ PUBLIC enum remixdb_status remixdb_iter_status(struct xdb_iter *it) {
   done(null_argument("it"));
   return REMIXDB_INVALID;
 }
+
+// ---- snapshots
+
+PUBLIC struct xdb_snapshot *remixdb_snapshot(struct xdb_ref *ref) {
+  struct xdb_snapshot *s = NULL;
+  done(ref ? xdb_snapshot(ref, &s) : null_argument("ref"));
+  return s;
+}
+
+PUBLIC struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *s) {
+  struct xdb_ref *r = NULL;
+  done(s ? xdb_snapshot_ref(s, &r) : null_argument("s"));
+  return r;
+}
+
+PUBLIC void remixdb_snapshot_release(struct xdb_snapshot *s) { xdb_snapshot_release(s); }
 
 // ---- figures and memory
 

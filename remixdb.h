@@ -37,7 +37,7 @@ enum remixdb_status {
   REMIXDB_NOSPACE,   // the disk is full; writes go on when there is room again
   REMIXDB_CORRUPT,   // a file of the store holds what it cannot hold; the message has the file and the offset
   REMIXDB_LOCKED,    // another process, or another open in this one, holds the store
-  REMIXDB_READONLY,  // a write to a store opened with read_only
+  REMIXDB_READONLY,  // a write to a store opened with read_only, or to a snapshot
   REMIXDB_VERSION,   // the store was written in a format that this library does not know
   REMIXDB_EXISTS,    // error_if_exists was given and the store exists
   REMIXDB_ABORTED    // the call was given up
@@ -125,9 +125,38 @@ bool remixdb_get(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbu
 // The same, copying at most vcap bytes; *vlen_out is the full length. False with REMIXDB_TOOBIG when it did not fit
 // (the first vcap bytes are then copied and *vlen_out is set).
 bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, uint32_t *vlen_out);
+enum remixdb_merge_op { REMIXDB_MERGE_KEEP, REMIXDB_MERGE_PUT, REMIXDB_MERGE_DEL };
+// What to do with a key: v0 is its value (NULL: there is none; an empty value is not NULL), valid during the call. For
+// REMIXDB_MERGE_PUT *v1 and *v1len are the new value, which must stay until remixdb_merge returns. KEEP leaves things as they are.
+typedef enum remixdb_merge_op (*remixdb_merge_fn)(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv);
+// Atomic read-modify-write: no other write of the key comes between what fn is given and what it decides. fn is called in this
+// thread while other writers of the key wait: it should be short, and it must not call the store. It is called once, or again
+// with the newer value when the memtable was changed at that very moment; the last call counts. Otherwise as remixdb_put.
+bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, remixdb_merge_fn fn, void *priv);
+
 // When it returns true everything put before it, by any thread, is on disk. Threads that sync at the same time share one
 // fsync. REMIXDB_IO, REMIXDB_NOSPACE; after a failed sync the store takes no more writes until it is opened again.
 bool remixdb_sync(struct xdb_ref *ref);
+
+// ---- batches
+
+struct xdb_batch;  // puts and deletes gathered to be written as one; belongs to no store, used by one thread at a time
+
+// NULL: REMIXDB_NOMEM.
+struct xdb_batch *remixdb_batch_create(void);
+// Add to the batch; key and value are copied. False: REMIXDB_TOOBIG, REMIXDB_NOMEM; the batch is then as it was. Of operations on
+// the same key the last one counts.
+bool remixdb_batch_put(struct xdb_batch *b, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
+bool remixdb_batch_del(struct xdb_batch *b, const void *kbuf, uint32_t klen);
+// How many operations it holds; 0 for NULL.
+size_t remixdb_batch_count(const struct xdb_batch *b);
+// Empties it.
+void remixdb_batch_clear(struct xdb_batch *b);
+// NULL is allowed.
+void remixdb_batch_destroy(struct xdb_batch *b);
+// Writes all of the batch or none of it, to every reader and after a crash. The batch is not changed and can be written again.
+// REMIXDB_TOOBIG: it is larger than a memtable, nothing is written. Otherwise as remixdb_put.
+bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b);
 
 // ---- iterators
 
@@ -137,6 +166,10 @@ bool remixdb_sync(struct xdb_ref *ref);
 struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref);
 // To the first key >= k; (NULL, 0) is the first key. Not valid afterwards when there is none, or on an error (the status tells).
 void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen);
+// To the last key.
+void remixdb_iter_seek_last(struct xdb_iter *it);
+// To the last key <= k.
+void remixdb_iter_seek_for_prev(struct xdb_iter *it, const void *kbuf, uint32_t klen);
 // Whether it stands on a key.
 bool remixdb_iter_valid(struct xdb_iter *it);
 // Copies the key and the value; a NULL buffer (or length) skips that part. False when not valid: REMIXDB_NOTFOUND, or the
@@ -146,12 +179,31 @@ bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, 
 void remixdb_iter_skip1(struct xdb_iter *it);
 // The same nr times.
 void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr);
+// To the previous key; before the first it becomes not valid. Steps in both directions may be mixed.
+void remixdb_iter_prev(struct xdb_iter *it);
+// The key and the value it stands on, without copying: the bytes are the store's and hold until the iterator moves, parks or is
+// destroyed. NULL when it is not valid (REMIXDB_NOTFOUND, or the error that ended it); an empty one is not NULL.
+const void *remixdb_iter_key(struct xdb_iter *it, uint32_t *klen_out);
+const void *remixdb_iter_value(struct xdb_iter *it, uint32_t *vlen_out);
 // Releases what it pins; it needs a seek before further use.
 void remixdb_iter_park(struct xdb_iter *it);
 // NULL is allowed.
 void remixdb_iter_destroy(struct xdb_iter *it);
 // Why it is not valid: REMIXDB_OK (the end, or not positioned) or the error.
 enum remixdb_status remixdb_iter_status(struct xdb_iter *it);
+
+// ---- snapshots
+
+struct xdb_snapshot;  // the store as it was at one moment
+
+// A snapshot of what the ref reads: everything written before the call, by any thread, and nothing written after. It costs no copy; while it lives it keeps the
+// memory and the files of that moment. NULL: REMIXDB_NOMEM. It must be released before the store is closed.
+struct xdb_snapshot *remixdb_snapshot(struct xdb_ref *ref);
+// A ref that reads the snapshot: every read call works on it and answers the same as long as it lives; writes get
+// REMIXDB_READONLY. One per thread, as of the store; ended with remixdb_unref. NULL: REMIXDB_NOMEM.
+struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *s);
+// After its refs are unref'd. What only it held is freed. NULL is allowed.
+void remixdb_snapshot_release(struct xdb_snapshot *s);
 
 // ---- memory handed out, figures
 

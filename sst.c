@@ -265,10 +265,17 @@ void sst_ref(struct sst *t) { (void)atomic_fetch_add_explicit(&t->refs, 1, memor
 void sst_unref(struct sst *t) {
   // acq_rel: what others did with it happened before it goes
   if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
-  if (atomic_load_explicit(&t->obsolete, memory_order_relaxed) && env_unlink(t->ctx->env, t->path) != REMIXDB_OK) {
+  if (atomic_load_explicit(&t->obsolete, memory_order_relaxed)) {
+    if (t->ctx->retired) sst_retired_add(t->ctx->retired, -1, t->file_size);
     // a file left over takes room only: the next opening of the store removes it
+    const enum remixdb_status s = env_unlink(t->ctx->env, t->path);
+    (void)s;
   }
   sst_free(t);
+}
+
+void sst_retire(struct sst *t) {
+  if (!atomic_exchange_explicit(&t->obsolete, true, memory_order_relaxed) && t->ctx->retired) sst_retired_add(t->ctx->retired, 1, t->file_size);
 }
 
 // ---- blocks

@@ -15,6 +15,16 @@
 #define SST_MAX_BLOCKS 20480u     // pages at which a builder calls a table full: 80 MiB
 
 // What the tables and REMIX files of a store share. Lives longer than they do.
+// Files that no version names any more and that somebody still reads. Relaxed.
+struct sst_retired {
+  _Atomic uint64_t files, bytes;
+};
+
+static inline void sst_retired_add(struct sst_retired *r, int64_t files, uint64_t bytes) {
+  atomic_fetch_add_explicit(&r->files, (uint64_t)files, memory_order_relaxed);
+  atomic_fetch_add_explicit(&r->bytes, files < 0 ? 0 - bytes : bytes, memory_order_relaxed);
+}
+
 struct sst_ctx {
   struct env *env;
   const char *dir;
@@ -23,6 +33,7 @@ struct sst_ctx {
   struct fdpool *fds;
   uint64_t store_id;
   bool direct_io;
+  struct sst_retired *retired;  // counts tables and REMIXes; NULL: not counted
 };
 
 struct sst {
@@ -68,6 +79,7 @@ static inline sst_pos sst_end(const struct sst *t) { return t->nr_pages << 8; }
 MUST_CHECK enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct sst **out);
 void sst_ref(struct sst *t);
 void sst_unref(struct sst *t);  // NULL is allowed; the last one closes, and removes the file when obsolete
+void sst_retire(struct sst *t);  // makes it obsolete: no version will name it
 void sst_name(char *buf, uint64_t number);  // "000001.sst"; buf of 32 bytes
 size_t sst_memory(const struct sst *t);     // bytes of metadata and cache slots
 

@@ -653,6 +653,19 @@ static void list_replace(struct wh *wh, struct wh_leaf *from, struct wh_leaf *to
 static void struct_lock(struct wh *wh) { (void)pthread_mutex_lock(&wh->lock); }
 static void struct_unlock(struct wh *wh) { (void)pthread_mutex_unlock(&wh->lock); }
 
+// The slot's key is in this new leaf now, which is locked. behind: a locked leaf next to it on the left that holds what was in the slot's leaf, when that has
+// become two; NULL: there is none, or all keys are in `leaf`. The other keys of many may be in `behind`: it is kept for them, and given back otherwise.
+static void slot_move(struct wh_slot *slot, struct wh_leaf *behind, struct wh_leaf *leaf) {
+  struct wh_many *m = slot->many;
+  slot->leaf = leaf;
+  if (m) {
+    m->leaves[m->nr - 1] = behind ? behind : leaf;
+    if (behind) m->leaves[m->nr++] = leaf;  // wh_many_link has made room
+  } else if (behind) {
+    lib_unlock(&behind->lock);
+  }
+}
+
 // Replaces the slot's leaf by one with these entries.
 static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const uint64_t *words, uint32_t nr) {
   struct wh *wh = slot->wh;
@@ -663,7 +676,7 @@ static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const uint64_t *wo
   trie_replace(wh, old, l);
   struct_unlock(wh);
   lib_unlock(&old->lock);
-  slot->leaf = l;
+  slot_move(slot, NULL, l);
   return REMIXDB_OK;
 }
 
@@ -685,8 +698,7 @@ static enum remixdb_status leaf_extend(struct wh_slot *slot, struct kref last_ke
   }
   struct_unlock(wh);
   if (s != REMIXDB_OK) return s;
-  lib_unlock(&left->lock);
-  slot->leaf = l;
+  slot_move(slot, left, l);
   return REMIXDB_OK;
 }
 
@@ -727,9 +739,12 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const uint64_t *words,
   struct_unlock(wh);
   if (s != REMIXDB_OK) return s;
   lib_unlock(&old->lock);
-  const bool right = kv_cmp(r->anchor, slot->key) <= 0;
-  lib_unlock(right ? &l->lock : &r->lock);
-  slot->leaf = right ? r : l;
+  if (kv_cmp(r->anchor, slot->key) <= 0) {
+    slot_move(slot, l, r);
+  } else {  // many come in ascending order: none of the others is in r
+    lib_unlock(&r->lock);
+    slot_move(slot, NULL, l);
+  }
   return REMIXDB_OK;
 }
 
@@ -910,6 +925,44 @@ void wh_unlink(struct wh_slot *slot) {
   if (older) return;
   atomic_fetch_sub_explicit(&slot->wh->count, 1, memory_order_relaxed);
   if (leaf_shrink(slot)) slot->entry = NULL;
+}
+
+void wh_many_init(struct wh_many *m, struct wh *wh) { *m = (struct wh_many){.wh = wh}; }
+
+enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val, uint32_t vlen, bool tomb, struct wh_link *out) {
+  if (m->nr + 2 > m->cap) {  // the key's leaf, and what a split makes of it
+    const uint32_t cap = m->cap ? m->cap * 2 : 16;
+    struct wh_leaf **grown = mem_realloc(m->leaves, cap * sizeof(struct wh_leaf *));
+    if (grown == NULL) return REMIXDB_NOMEM;
+    m->leaves = grown;
+    m->cap = cap;
+  }
+  struct wh_slot slot;
+  struct wh_leaf *last = m->nr ? m->leaves[m->nr - 1] : NULL;
+  assert(last == NULL || anchor_cmp(last, key, key8(key, 0)) <= 0);
+  // The range of a locked leaf is fixed: only its holder can move its end.
+  if (last && leaf_ends_behind(last, key, key8(key, 0))) {
+    slot = (struct wh_slot){.wh = m->wh, .leaf = last, .entry = leaf_find(last, key, hash), .key = key, .hash = hash};
+  } else {
+    wh_lock(m->wh, key, hash, &slot);
+    m->leaves[m->nr++] = slot.leaf;
+  }
+  slot.many = m;
+  const enum remixdb_status s = wh_link(&slot, val, vlen, tomb);
+  if (s == REMIXDB_OK) *out = (struct wh_link){slot.entry, slot.ver};
+  return s;
+}
+
+void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
+  struct wh_ver *older = atomic_load_explicit(&l->ver->older, memory_order_relaxed);
+  atomic_store_explicit(&l->entry->newest, older, memory_order_release);
+  if (older == NULL) atomic_fetch_sub_explicit(&m->wh->count, 1, memory_order_relaxed);
+}
+
+void wh_many_unlock(struct wh_many *m) {
+  for (uint32_t i = 0; i < m->nr; i++) lib_unlock(&m->leaves[i]->lock);
+  mem_free(m->leaves);
+  *m = (struct wh_many){.wh = m->wh};
 }
 
 // ---- reading

@@ -27,8 +27,8 @@
 //   W5  A dead leaf's content and its next / prev pointers are frozen; next and prev were live leaves when it died. A cursor at moment S that
 //       took a leaf's entries after S was fixed, and follows these pointers, sees every key with a version <= S exactly once.
 //
-// Locks: a leaf's lock, then the structure lock (of splits and merges; one per index). Never two leaves in wh_lock; several leaves (batches)
-// only in ascending key order. Callers must be inside the epoch in wh_get, wh_lock..wh_unlock, wh_seek* (the hash table is reached); wh_next and
+// Locks: a leaf's lock, then the structure lock (of splits and merges; one per index). wh_lock holds one leaf; wh_many several, taken
+// in ascending order of key, so a thread waits for a leaf only while all it holds are further left. Never two of these at once in one thread. Callers must be inside the epoch in wh_get, wh_lock..wh_unlock, wh_seek* (the hash table is reached); wh_next and
 // wh_prev need none.
 #ifndef WH_H
 #define WH_H
@@ -60,6 +60,8 @@ struct wh_entry {  // a key; immutable but for newest. Its first version follows
 // epoch: the domain of all threads that use it. arena_chunk: bytes, pool: may be NULL; see lib.h. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct arena_pool *pool, struct wh **out);
 void wh_destroy(struct wh *wh);  // nobody uses it any more
+// What a new key takes of its memory, about: entry, version and its share of leaf and table.
+static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) { return sizeof(struct wh_entry) + sizeof(struct wh_ver) + klen + vlen + 24; }
 size_t wh_memory(const struct wh *wh);  // bytes it holds: arena and table. Any thread, relaxed.
 uint64_t wh_count(const struct wh *wh);  // keys in it, tombstones too. Any thread, relaxed.
 
@@ -71,6 +73,7 @@ struct wh_slot {
   struct wh_ver *ver;        // the pending version; NULL before wh_link
   struct kref key;           // the caller's, valid until wh_unlock
   uint64_t hash;
+  struct wh_many *many;      // the slot is of one of many keys; NULL: alone
 };
 // Finds and locks the leaf of the key. hash = hash64(key). May wait for another writer in the same leaf.
 void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot_out);
@@ -85,6 +88,25 @@ static inline void wh_stamp(struct wh_slot *slot, uint64_t seq) { atomic_store_e
 // The slot stays locked.
 void wh_unlink(struct wh_slot *slot);
 void wh_unlock(struct wh_slot *slot);
+
+// ---- writing many keys as one: wh_many_init, wh_many_link for each key, (the log's lock: stamp all), wh_many_unlock. The leaves of all keys stay locked from
+// the first link on, so no other version of any of them is committed between, and the chains keep their order (W4).
+struct wh_many {
+  struct wh *wh;
+  struct wh_leaf **leaves;   // locked, in order; the last one is the last key's
+  uint32_t nr, cap;
+};
+struct wh_link {             // what one link made
+  struct wh_entry *entry;
+  struct wh_ver *ver;
+};
+void wh_many_init(struct wh_many *m, struct wh *wh);
+// Links a pending version of the key, which must be greater than the last one's. REMIXDB_NOMEM: of this key nothing is linked; the others are, and all stay locked.
+MUST_CHECK enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val, uint32_t vlen, bool tomb, struct wh_link *out);
+static inline void wh_link_stamp(const struct wh_link *l, uint64_t seq) { atomic_store_explicit(&l->ver->seq, seq, memory_order_release); }
+// Takes the pending version back. A key left without versions stays in its leaf, unseen, until the leaf is next rebuilt.
+void wh_many_unlink(struct wh_many *m, const struct wh_link *l);
+void wh_many_unlock(struct wh_many *m);  // gives all leaves back, and the memory of the list
 
 // ---- reading. moment: versions with seq <= moment are seen.
 // The newest version of the key seen at the moment (it may be a tombstone); NULL when this index has none. Valid while the index lives.

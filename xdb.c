@@ -38,12 +38,24 @@ static enum remixdb_status memtable_create(struct xdb *x, struct memtable **out)
     return s;
   }
   atomic_init(&m->refs, 1);
+  m->xdb = x;
+  pthread_mutex_lock(&x->pins_lock);
+  m->next = x->memtables;
+  if (m->next) m->next->prev = m;
+  x->memtables = m;
+  pthread_mutex_unlock(&x->pins_lock);
   *out = m;
   return REMIXDB_OK;
 }
 
 static void memtable_unref(struct memtable *m) {
   if (!m || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1) return;
+  struct xdb *x = m->xdb;
+  pthread_mutex_lock(&x->pins_lock);
+  if (m->next) m->next->prev = m->prev;
+  if (m->prev) m->prev->next = m->next;
+  else x->memtables = m->next;
+  pthread_mutex_unlock(&x->pins_lock);
   wh_destroy(m->wh);
   mem_free(m);
 }
@@ -220,8 +232,12 @@ static void run_round(void *arg, struct worker *w) {
   say(x, "compaction failed and will be tried again: %s", why.msg);
 }
 
-static bool memtable_full(struct xdb *x, const struct memtable *m) {
-  return wh_memory(m->wh) >= x->memtable_limit || wal_segment_bytes(x->wal) >= x->wal_limit;
+// Whether it takes no more; `batch` bytes of memory are to come at once (0: one record). A large batch may end beyond the limit, but not by more than a quarter:
+// then it gets a memtable of its own.
+static bool memtable_full(struct xdb *x, const struct memtable *m, size_t batch) {
+  const size_t used = wh_memory(m->wh), limit = x->memtable_limit;
+  if (used >= limit || wal_segment_bytes(x->wal) >= x->wal_limit) return true;
+  return unlikely(batch != 0) && used > limit / 4 && used + batch > limit + limit / 4;
 }
 
 // Lock is held and stays so, but is let go while waiting: until no memtable is frozen, or it is known that this will not be soon.
@@ -245,18 +261,18 @@ static enum remixdb_status wait_for_round(struct xdb *x) {
 // Which active memtable is frozen. Even an empty one can have something to be rid of: the log's segments before its own.
 enum freeze_when { FREEZE_FULL, FREEZE_USED, FREEZE_ANY };
 
-static bool freeze_wanted(struct xdb *x, enum freeze_when when) {
+static bool freeze_wanted(struct xdb *x, enum freeze_when when, size_t batch) {
   const struct memtable *m = view_of(x)->active;
-  return when == FREEZE_ANY || (when == FREEZE_USED ? wh_count(m->wh) != 0 : memtable_full(x, m));
+  return when == FREEZE_ANY || (when == FREEZE_USED ? wh_count(m->wh) != 0 : memtable_full(x, m, batch));
 }
 
 // Called outside of any epoch.
-static enum remixdb_status make_room(struct xdb *x, enum freeze_when when) {
+static enum remixdb_status make_room(struct xdb *x, enum freeze_when when, size_t batch) {
   bool kick = false;
   pthread_mutex_lock(&x->lock);
   enum remixdb_status s = raise_failed(x);
   if (s == REMIXDB_OK) s = wait_for_round(x);
-  if (s == REMIXDB_OK && freeze_wanted(x, when)) {
+  if (s == REMIXDB_OK && freeze_wanted(x, when, batch)) {
     s = freeze(x);
     kick = s == REMIXDB_OK;
   }
@@ -274,7 +290,7 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
 }
 
 enum remixdb_status xdb_flush(struct xdb *x) {
-  const enum remixdb_status s = make_room(x, FREEZE_USED);
+  const enum remixdb_status s = make_room(x, FREEZE_USED, 0);
   return s == REMIXDB_OK ? xdb_wait_idle(x) : s;
 }
 
@@ -328,7 +344,49 @@ static void pace(struct xdb *x, struct xdb_ref *r) {
   stalled(x, nap);
 }
 
+// ---- looking up
+
+// What the ref reads: first the view, then the moment (X2). Inside an epoch.
+static inline struct view *ref_view(const struct xdb_ref *r) { return likely(!r->snapshot) ? view_of(r->xdb) : r->snapshot->view; }
+static inline uint64_t ref_moment(const struct xdb_ref *r) {
+  return likely(!r->snapshot) ? atomic_load_explicit(&r->xdb->published, memory_order_acquire) : r->snapshot->moment;
+}
+
+// What lies below the active memtable, seen at the moment: the frozen one, then the partitions. *rec_out may be a tombstone; it holds until the epoch is left.
+static inline enum remixdb_status lookup_below(const struct view *v, struct kref key, uint64_t hash, uint64_t moment, struct sst_hold *h, struct kv_rec *rec_out) {
+  const struct wh_ver *ver = v->frozen ? wh_get(v->frozen->wh, key, hash, moment) : NULL;
+  if (ver) {
+    *rec_out = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
+    return REMIXDB_OK;
+  }
+  struct remix *remix = v->version->parts[version_find(v->version, key)]->remix;
+  return remix ? remix_get(remix, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
+}
+
 // ---- writing
+
+// The key's leaf is locked. Links the new version, logs and commits it; on success the leaf and the epoch have been given up, on failure nothing is linked.
+// REMIXDB_ABORTED: the memtable was frozen meanwhile.
+static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const struct memtable *m, struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb) {
+  enum remixdb_status s = wh_link(slot, val, vlen, tomb);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  uint64_t gen;
+  if ((s = wal_begin(x->wal, kv_rec_size(slot->key.len, vlen, tomb), &gen)) == REMIXDB_OK) {
+    if (likely(gen == m->gen)) {
+      const uint64_t seq = wal_put(x->wal, slot->key, val, vlen, tomb);
+      wh_stamp(slot, seq);
+      atomic_store_explicit(&x->published, seq, memory_order_release);
+      wh_unlock(slot);
+      epoch_exit(es);
+      wal_end(x->wal);  // may write a buffer out: nobody need wait for the leaf, or for this epoch, meanwhile
+      return REMIXDB_OK;
+    }
+    wal_end(x->wal);
+    s = REMIXDB_ABORTED;
+  }
+  wh_unlink(slot);
+  return s;
+}
 
 // One try. REMIXDB_ABORTED: nothing was done; the memtable is full, or was frozen meanwhile (*full_out says which). handed_back: a full memtable takes it all the
 // same, and nothing is done when it has the key.
@@ -337,34 +395,57 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, stru
   struct wh_slot slot;
   epoch_enter(&x->epoch, es);
   struct memtable *m = view_of(x)->active;
-  *full_out = !handed_back && memtable_full(x, m);
+  *full_out = !handed_back && memtable_full(x, m, 0);
   if (unlikely(*full_out)) {
     epoch_exit(es);
     return REMIXDB_ABORTED;
   }
   wh_lock(m->wh, key, hash, &slot);
   enum remixdb_status s = REMIXDB_OK;
-  if (handed_back && wh_slot_newest(&slot)) goto unlock;
-  if ((s = wh_link(&slot, val, vlen, tomb)) != REMIXDB_OK) goto unlock;
+  if (!handed_back || !wh_slot_newest(&slot)) {
+    s = commit(x, es, m, &slot, val, vlen, tomb);
+    if (likely(s == REMIXDB_OK)) return s;
+  }
+  wh_unlock(&slot);
+  epoch_exit(es);
+  return s;
+}
+
+static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es, const struct batch_op *ops, size_t nr, struct wh_link *links, size_t log_bytes,
+                                           size_t memory, bool *full_out) {
+  struct wh_many many;
+  epoch_enter(&x->epoch, es);
+  struct memtable *m = view_of(x)->active;
+  *full_out = memtable_full(x, m, memory);
+  if (*full_out) {
+    epoch_exit(es);
+    return REMIXDB_ABORTED;
+  }
+  wh_many_init(&many, m->wh);
+  enum remixdb_status s = REMIXDB_OK;
+  size_t linked = 0;
+  for (; linked < nr && s == REMIXDB_OK; linked += s == REMIXDB_OK)
+    s = wh_many_link(&many, ops[linked].key, ops[linked].hash, ops[linked].val, ops[linked].vlen, ops[linked].tomb, &links[linked]);
   uint64_t gen;
-  if ((s = wal_begin(x->wal, kv_rec_size(key.len, vlen, tomb), &gen)) != REMIXDB_OK) goto unlink;
-  if (unlikely(gen != m->gen)) {
+  if (s == REMIXDB_OK && (s = wal_begin(x->wal, log_bytes, &gen)) == REMIXDB_OK && unlikely(gen != m->gen)) {
     wal_end(x->wal);
     s = REMIXDB_ABORTED;
-    goto unlink;
   }
-  const uint64_t seq = wal_put(x->wal, key, val, vlen, tomb);
-  wh_stamp(&slot, seq);
-  atomic_store_explicit(&x->published, seq, memory_order_release);
-  wh_unlock(&slot);
+  const bool logged = s == REMIXDB_OK;
+  if (logged) {
+    uint64_t seq = 0;
+    for (size_t i = 0; i < nr; i++) {
+      seq = wal_put(x->wal, ops[i].key, ops[i].val, ops[i].vlen, ops[i].tomb);
+      wh_link_stamp(&links[i], seq);
+    }
+    // one store makes all of it visible: until then every moment is before the first of the numbers
+    atomic_store_explicit(&x->published, seq, memory_order_release);
+  } else {
+    while (linked > 0) wh_many_unlink(&many, &links[--linked]);
+  }
+  wh_many_unlock(&many);
   epoch_exit(es);
-  wal_end(x->wal);  // may write a buffer out: nobody need wait for the leaf, or for this epoch, meanwhile
-  return REMIXDB_OK;
-unlink:
-  wh_unlink(&slot);
-unlock:
-  wh_unlock(&slot);
-  epoch_exit(es);
+  if (logged) wal_end(x->wal);
   return s;
 }
 
@@ -383,27 +464,147 @@ static void wake_syncer(struct xdb *x) {
   pthread_mutex_unlock(&x->sync_lock);
 }
 
-enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb) {
+static enum remixdb_status check_writable(const struct xdb_ref *r) {
   struct xdb *x = r->xdb;
+  if (unlikely(r->snapshot)) return err_set(REMIXDB_READONLY, "%s: a snapshot is not written to", x->dir);
   if (unlikely(x->opts.read_only)) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
-  const uint64_t hash = hash64(key.ptr, key.len);
-  enum remixdb_status s;
-  bool full;
-  do {
-    if (unlikely(atomic_load_explicit(&x->failed, memory_order_relaxed)) && (s = raise_failed(x)) != REMIXDB_OK) return s;
-    s = write_once(x, &r->slot, key, hash, val, vlen, tomb, false, &full);
-    if (unlikely(full)) {
-      const uint64_t began = time_ns();
-      if ((s = make_room(x, FREEZE_FULL)) != REMIXDB_OK) return s;
-      stalled(x, time_ns() - began);
-      s = REMIXDB_ABORTED;
-    }
-  } while (unlikely(s == REMIXDB_ABORTED));
-  if (s != REMIXDB_OK) return s;
-  if (unlikely(atomic_load_explicit(&x->compacting, memory_order_relaxed)) && (r->debt += key.len + vlen + sizeof(struct wh_ver)) >= PACE_QUANTUM) pace(x, r);
+  return REMIXDB_OK;
+}
+
+// Before a try to write.
+static inline enum remixdb_status check_failed(struct xdb *x) {
+  return likely(atomic_load_explicit(&x->failed, memory_order_relaxed) == 0) ? REMIXDB_OK : raise_failed(x);
+}
+
+// The memtable was full, for a batch of so many bytes or for one record (0).
+static enum remixdb_status wait_for_room(struct xdb *x, size_t batch) {
+  const uint64_t began = time_ns();
+  const enum remixdb_status s = make_room(x, FREEZE_FULL, batch);
+  if (s == REMIXDB_OK) stalled(x, time_ns() - began);
+  return s;
+}
+
+// After a write of so many bytes.
+static enum remixdb_status written(struct xdb_ref *r, size_t nbytes) {
+  struct xdb *x = r->xdb;
+  if (unlikely(atomic_load_explicit(&x->compacting, memory_order_relaxed)) && (r->debt += nbytes) >= PACE_QUANTUM) pace(x, r);
   if (x->opts.sync == REMIXDB_SYNC_EACH) return xdb_sync(r);
   if (x->has_syncer) wake_syncer(x);
   return REMIXDB_OK;
+}
+
+enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb) {
+  struct xdb *x = r->xdb;
+  enum remixdb_status s = check_writable(r);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  const uint64_t hash = hash64(key.ptr, key.len);
+  bool full;
+  do {
+    if ((s = check_failed(x)) != REMIXDB_OK) return s;
+    s = write_once(x, &r->slot, key, hash, val, vlen, tomb, false, &full);
+    if (unlikely(full)) {
+      if ((s = wait_for_room(x, 0)) != REMIXDB_OK) return s;
+      s = REMIXDB_ABORTED;
+    }
+  } while (unlikely(s == REMIXDB_ABORTED));
+  return likely(s == REMIXDB_OK) ? written(r, key.len + vlen + sizeof(struct wh_ver)) : s;
+}
+
+enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
+  struct xdb *x = r->xdb;
+  enum remixdb_status s = check_writable(r);
+  if (s == REMIXDB_OK) s = check_failed(x);
+  if (s != REMIXDB_OK) return s;
+  struct batch_op *ops;
+  size_t nr;
+  if ((s = batch_sorted(b, &ops, &nr)) != REMIXDB_OK) return s;
+  size_t log_bytes = 0, memory = 0;
+  for (size_t i = 0; i < nr; i++) {
+    log_bytes += kv_rec_size(ops[i].key.len, ops[i].vlen, ops[i].tomb);
+    memory += wh_record_memory(ops[i].key.len, ops[i].vlen);
+  }
+  struct wh_link *links = mem_alloc((nr ? nr : 1) * sizeof(*links));
+  if (!links) s = REMIXDB_NOMEM;
+  else if (memory > x->memtable_limit)
+    s = err_set(REMIXDB_TOOBIG, "a batch of %zu keys takes %zu bytes of memory, the memtable has %zu", nr, memory, x->memtable_limit);
+  bool full = false;
+  for (bool again = nr > 0; again && s == REMIXDB_OK;) {
+    s = write_many_once(x, &r->slot, ops, nr, links, log_bytes, memory, &full);
+    again = s == REMIXDB_ABORTED;
+    if (again) s = full ? wait_for_room(x, memory) : REMIXDB_OK;
+    if (again && s == REMIXDB_OK) s = check_failed(x);
+  }
+  mem_free(links);
+  mem_free(ops);
+  return s == REMIXDB_OK ? written(r, memory) : s;
+}
+
+// One try; see write_once.
+static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64_t hash, remixdb_merge_fn fn, void *priv, size_t *written_out, bool *full_out) {
+  struct xdb *x = r->xdb;
+  struct wh_slot slot;
+  struct kv_rec rec;
+  epoch_enter(&x->epoch, &r->slot);
+  const struct view *v = view_of(x);
+  struct memtable *m = v->active;
+  enum remixdb_status s = REMIXDB_OK;
+  *full_out = memtable_full(x, m, 0);
+  if (unlikely(*full_out)) {
+    epoch_exit(&r->slot);
+    return REMIXDB_ABORTED;
+  }
+  // What lies below the active memtable does not change while it is the active one, so it is read before the leaf is locked: nobody waits for a disk.
+  if (!wh_get(m->wh, key, hash, WH_PENDING - 1)) s = lookup_below(v, key, hash, WH_PENDING - 1, &r->hold, &rec);
+  if (unlikely(s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {
+    sst_hold_drop(&r->hold);
+    epoch_exit(&r->slot);
+    return s;
+  }
+  wh_lock(m->wh, key, hash, &slot);
+  const struct wh_ver *newest = wh_slot_newest(&slot);
+  if (newest) rec = (struct kv_rec){NULL, newest->val, 0, newest->vlen, newest->tomb};
+  const bool there = (newest || s == REMIXDB_OK) && !rec.tomb;
+  const void *val = NULL;
+  uint32_t vlen = 0;
+  const enum remixdb_merge_op op = fn(there ? rec.val : NULL, there ? rec.vlen : 0, &val, &vlen, priv);
+  const bool tomb = op == REMIXDB_MERGE_DEL;
+  *written_out = 0;
+  s = REMIXDB_OK;
+  if (op == REMIXDB_MERGE_PUT && !val && vlen) s = err_set(REMIXDB_INVALID, "the merge function returned no value, but a length of %u", vlen);
+  else if (op == REMIXDB_MERGE_PUT && (uint64_t)key.len + vlen > REMIXDB_KV_MAX)
+    s = err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", key.len, vlen, REMIXDB_KV_MAX);
+  else if (op != REMIXDB_MERGE_PUT && op != REMIXDB_MERGE_DEL && op != REMIXDB_MERGE_KEEP)
+    s = err_set(REMIXDB_INVALID, "the merge function returned %d", (int)op);
+  else if (op == REMIXDB_MERGE_PUT || (tomb && there)) {
+    *written_out = key.len + vlen + sizeof(struct wh_ver);
+    s = commit(x, &r->slot, m, &slot, tomb ? NULL : val, tomb ? 0 : vlen, tomb);
+    if (likely(s == REMIXDB_OK)) {
+      sst_hold_drop(&r->hold);  // only now: what fn returned may be part of what it was given
+      return s;
+    }
+  }
+  wh_unlock(&slot);
+  sst_hold_drop(&r->hold);
+  epoch_exit(&r->slot);
+  return s;
+}
+
+enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv) {
+  struct xdb *x = r->xdb;
+  enum remixdb_status s = check_writable(r);
+  if (s != REMIXDB_OK) return s;
+  const uint64_t hash = hash64(key.ptr, key.len);
+  size_t nbytes = 0;
+  bool full;
+  do {
+    if ((s = check_failed(x)) != REMIXDB_OK) return s;
+    s = merge_once(r, key, hash, fn, priv, &nbytes, &full);
+    if (unlikely(full)) {
+      if ((s = wait_for_room(x, 0)) != REMIXDB_OK) return s;
+      s = REMIXDB_ABORTED;
+    }
+  } while (unlikely(s == REMIXDB_ABORTED));
+  return s == REMIXDB_OK && nbytes ? written(r, nbytes) : s;
 }
 
 enum remixdb_status xdb_sync(struct xdb_ref *r) {
@@ -453,16 +654,11 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   enum remixdb_status s = REMIXDB_OK;
   struct kv_rec rec;
   epoch_enter(&x->epoch, &r->slot);
-  const struct view *v = view_of(x);
-  const uint64_t moment = atomic_load_explicit(&x->published, memory_order_acquire);
+  const struct view *v = ref_view(r);
+  const uint64_t moment = ref_moment(r);
   const struct wh_ver *ver = wh_get(v->active->wh, key, hash, moment);
-  if (!ver && v->frozen) ver = wh_get(v->frozen->wh, key, hash, moment);
-  if (ver) {
-    rec = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
-  } else {
-    struct remix *remix = v->version->parts[version_find(v->version, key)]->remix;
-    s = remix ? remix_get(remix, key, hash, &r->hold, &rec) : REMIXDB_NOTFOUND;
-  }
+  if (ver) rec = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
+  else s = lookup_below(v, key, hash, moment, &r->hold, &rec);
   if (s == REMIXDB_OK && rec.tomb) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK) {
     if (vlen_out) *vlen_out = rec.vlen;
@@ -500,6 +696,7 @@ void xdb_iter_park(struct xdb_iter *it) {
   view_unref(it->view);
   it->view = NULL;
   it->status = REMIXDB_OK;
+  it->has_rec = false;
 }
 
 void xdb_iter_destroy(struct xdb_iter *it) {
@@ -519,29 +716,44 @@ static enum remixdb_status iter_done(struct xdb_iter *it, enum remixdb_status s)
   }
   epoch_exit(&it->ref->slot);
   it->status = s;
+  it->has_rec = false;
   if (unlikely(s != REMIXDB_OK)) err_save(&it->error, s);
   view_unref(left);
   return s == REMIXDB_OK ? s : err_raise(&it->error);
 }
 
-enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key) {
+// Brings the iterator to the store, or the snapshot, as it is now; inside an epoch. What it held before is in *old_out and must be dropped after the epoch.
+static void iter_renew(struct xdb_iter *it, struct view **old_out) {
   struct xdb_ref *r = it->ref;
-  struct xdb *x = r->xdb;
-  epoch_enter(&x->epoch, &r->slot);
-  struct view *v = view_of(x), *old = NULL;
+  struct view *v = ref_view(r);
+  *old_out = NULL;
   if (v != it->view) {
-    // the store's own count cannot be dropped while this epoch lasts, so the view is alive
+    // the store's own count cannot be dropped while this epoch lasts, nor a snapshot's while its refs live, so the view is alive
     atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed);
-    old = it->view;
+    *old_out = it->view;
     merge_park(&it->merge);
     it->view = v;
   }
-  const uint64_t moment = atomic_load_explicit(&x->published, memory_order_acquire);
-  merge_set(&it->merge, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment);
-  const enum remixdb_status s = iter_done(it, merge_seek(&it->merge, key));
+  merge_set(&it->merge, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, ref_moment(r));
+}
+
+enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };
+
+static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, struct kref key) {
+  struct view *old;
+  epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
+  iter_renew(it, &old);
+  enum remixdb_status s = how == SEEK_GE   ? merge_seek(&it->merge, key)
+                          : how == SEEK_LE ? merge_seek_for_prev(&it->merge, key)
+                                           : merge_seek_last(&it->merge);
+  s = iter_done(it, s);
   view_unref(old);
   return s == REMIXDB_OK ? s : err_raise(&it->error);  // what went with the view may have said something else
 }
+
+enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key) { return iter_seek(it, SEEK_GE, key); }
+enum remixdb_status xdb_iter_seek_for_prev(struct xdb_iter *it, struct kref key) { return iter_seek(it, SEEK_LE, key); }
+enum remixdb_status xdb_iter_seek_last(struct xdb_iter *it) { return iter_seek(it, SEEK_LAST, kref(NULL, 0)); }
 
 void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
   err_save(&it->error, s);
@@ -566,27 +778,41 @@ enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
   return iter_done(it, s);
 }
 
-enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
-  if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
-  struct xdb_ref *r = it->ref;
-  epoch_enter(&r->xdb->epoch, &r->slot);
-  const enum remixdb_status s = merge_record(&it->merge, rec_out);
-  epoch_exit(&r->slot);
-  return s;
+enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {
+  if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
+  epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
+  return iter_done(it, merge_prev(&it->merge));
 }
 
-// ---- refs
+enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
+  if (unlikely(!xdb_iter_valid(it))) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
+  if (!it->has_rec) {
+    struct xdb_ref *r = it->ref;
+    epoch_enter(&r->xdb->epoch, &r->slot);
+    const enum remixdb_status s = merge_record(&it->merge, &it->rec);
+    epoch_exit(&r->slot);
+    if (unlikely(s != REMIXDB_OK)) return s;
+    it->has_rec = true;
+  }
+  *rec_out = it->rec;
+  return REMIXDB_OK;
+}
 
-enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out) {
+// ---- refs and snapshots
+
+static enum remixdb_status ref_create(struct xdb *x, struct xdb_snapshot *snapshot, struct xdb_ref **out) {
   struct xdb_ref *r = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*r), CACHE_LINE));
   if (!r) return REMIXDB_NOMEM;
   memset(r, 0, sizeof(*r));
   r->xdb = x;
+  r->snapshot = snapshot;
   epoch_join(&x->epoch, &r->slot);
   atomic_fetch_add_explicit(&x->nr_refs, 1, memory_order_relaxed);
   *out = r;
   return REMIXDB_OK;
 }
+
+enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out) { return ref_create(x, NULL, out); }
 
 void xdb_unref(struct xdb_ref *r) {
   if (!r) return;
@@ -595,6 +821,42 @@ void xdb_unref(struct xdb_ref *r) {
   epoch_leave(&r->xdb->epoch, &r->slot);
   atomic_fetch_sub_explicit(&r->xdb->nr_refs, 1, memory_order_relaxed);
   mem_free(r);
+}
+
+enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out) {
+  struct xdb *x = r->xdb;
+  struct xdb_snapshot *s = mem_calloc(1, sizeof(*s));
+  if (!s) return REMIXDB_NOMEM;
+  s->xdb = x;
+  s->taken_ns = r->snapshot ? r->snapshot->taken_ns : time_ns();
+  epoch_enter(&x->epoch, &r->slot);
+  s->view = ref_view(r);
+  s->moment = ref_moment(r);
+  atomic_fetch_add_explicit(&s->view->refs, 1, memory_order_relaxed);  // alive: see iter_renew
+  epoch_exit(&r->slot);
+  pthread_mutex_lock(&x->pins_lock);
+  s->next = x->snapshots;
+  if (s->next) s->next->prev = s;
+  x->snapshots = s;
+  x->nr_snapshots++;
+  pthread_mutex_unlock(&x->pins_lock);
+  *out = s;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *s, struct xdb_ref **out) { return ref_create(s->xdb, s, out); }
+
+void xdb_snapshot_release(struct xdb_snapshot *s) {
+  if (!s) return;
+  struct xdb *x = s->xdb;
+  pthread_mutex_lock(&x->pins_lock);
+  if (s->next) s->next->prev = s->prev;
+  if (s->prev) s->prev->next = s->next;
+  else x->snapshots = s->next;
+  x->nr_snapshots--;
+  pthread_mutex_unlock(&x->pins_lock);
+  view_unref(s->view);
+  mem_free(s);
 }
 
 // ---- opening
@@ -802,6 +1064,7 @@ static void teardown(struct xdb *x) {
   pthread_mutex_destroy(&x->lock);
   pthread_cond_destroy(&x->sync_wake);
   pthread_mutex_destroy(&x->sync_lock);
+  pthread_mutex_destroy(&x->pins_lock);
   mem_free(x->dir);
   mem_free(x);
 }
@@ -815,7 +1078,8 @@ static enum remixdb_status start_services(struct xdb *x) {
   if ((s = fdpool_create(x->env, x->opts.max_open_files, &x->fds)) != REMIXDB_OK) return s;
   if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
   x->ctx = (struct sst_ctx){.env = x->env, .dir = x->dir, .io = &x->io, .cache = x->cache, .fds = x->fds, .store_id = x->store_id,
-                            .direct_io = x->opts.direct_io};
+                            .direct_io = x->opts.direct_io,
+                            .retired = &x->retired};
   return REMIXDB_OK;
 }
 
@@ -846,6 +1110,7 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   cond_init(&x->changed);
   pthread_mutex_init(&x->sync_lock, NULL);
   cond_init(&x->sync_wake);
+  pthread_mutex_init(&x->pins_lock, NULL);
   struct version *v = NULL;
   struct memtable *m = NULL;
   bool exists = false;
@@ -894,7 +1159,7 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail cut, %u files removed, io %s", x->dir,
       v->nr_parts, x->recovery.nr_records, x->recovery.cut_bytes, cleaned, blkio_engine(&x->io));
   if (!x->opts.read_only && x->recovery.nr_segments > REPLAY_SEGMENTS_MAX) {
-    s = make_room(x, FREEZE_ANY);
+    s = make_room(x, FREEZE_ANY, 0);
     if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) {  // the store works all the same
       say(x, "the log could not be shortened: %s", err_msg());
       s = REMIXDB_OK;
@@ -966,6 +1231,16 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
       table_memory += sst_memory(r->runs[t]);
     }
   }
+  // what readers keep: every memtable that lives but the two of the view
+  uint64_t pinned = 0, oldest_ns = 0;
+  pthread_mutex_lock(&x->pins_lock);
+  for (const struct memtable *m = x->memtables; m; m = m->next)
+    if (m != v->active && m != v->frozen) pinned += wh_memory(m->wh);
+  const uint32_t snapshots = x->nr_snapshots;
+  for (const struct xdb_snapshot *s = x->snapshots; s; s = s->next)
+    if (oldest_ns == 0 || s->taken_ns < oldest_ns) oldest_ns = s->taken_ns;
+  pthread_mutex_unlock(&x->pins_lock);
+  const uint64_t oldest_ms = oldest_ns ? (time_ns() - oldest_ns) / 1000000 : 0;
   pthread_mutex_unlock(&x->lock);
   struct wal_stats wal = {0};
   if (x->wal) wal_stats(x->wal, &wal);
@@ -980,6 +1255,8 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
       " \"disk\":{\"table_bytes\":%" PRIu64 ",\"remix_bytes\":%" PRIu64 ",\"log_bytes\":%" PRIu64 "},\n"
       " \"memory\":{\"memtable_active\":%" PRIu64 ",\"memtable_frozen\":%" PRIu64 ",\"memtable_spare\":%" PRIu64 ",\"cache_size\":%" PRIu64 ",\"cache_used\":%" PRIu64
       ",\"remix\":%" PRIu64 ",\"tables\":%" PRIu64 ",\"log_buffers\":%" PRIu64 "},\n"
+      " \"snapshots\":{\"count\":%u,\"oldest_ms\":%" PRIu64 "},\n"
+      " \"pinned\":{\"memory_bytes\":%" PRIu64 ",\"files\":%" PRIu64 ",\"file_bytes\":%" PRIu64 "},\n"
       " \"memtable\":{\"active_keys\":%" PRIu64 ",\"frozen_keys\":%" PRIu64 "},\n"
       " \"log\":{\"written_bytes\":%" PRIu64 ",\"records\":%" PRIu64 ",\"frames\":%" PRIu64 ",\"syncs\":%" PRIu64 ",\"segments\":%" PRIu64 ",\"spare_segments\":%" PRIu64
       ",\"durable_sequence\":%" PRIu64 "},\n"
@@ -992,7 +1269,8 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
       " \"stall\":{\"total_us\":%" PRIu64 ",\"longest_us\":%" PRIu64 "}}\n",
       REMIXDB_VERSION_STRING, blkio_engine(&x->io), x->opts.read_only ? "true" : "false", x->workers ? workers_count(x->workers) : 0, GET(x->nr_refs),
       GET(x->nr_iters), GET(x->published), number, parts, tables, entries, keys, table_bytes, remix_bytes, x->wal ? wal_segment_bytes(x->wal) : 0, active, frozen,
-      (uint64_t)arena_pool_held(&x->chunks), cache.size, cache.used, index_memory, table_memory, wal.buffer_bytes, active_keys, frozen_keys, wal.bytes, wal.records, wal.frames, wal.syncs, wal.segments,
+      (uint64_t)arena_pool_held(&x->chunks), cache.size, cache.used, index_memory, table_memory, wal.buffer_bytes, snapshots, oldest_ms, pinned,
+      GET(x->retired.files), GET(x->retired.bytes), active_keys, frozen_keys, wal.bytes, wal.records, wal.frames, wal.syncs, wal.segments,
       wal.spare_segments, x->wal ? wal_durable_seq(x->wal) : 0, cache.misses, cache.evictions, cache.bypasses, GET(x->io.nr_reads), GET(x->io.read_bytes),
       GET(x->io.nr_writes), GET(x->io.write_bytes), fdpool_open_count(x->fds), GET(c->rounds), GET(c->failed), GET(c->kinds[COMPACT_KEEP]), GET(c->kinds[COMPACT_ABORT]),
       GET(c->kinds[COMPACT_MINOR]), GET(c->kinds[COMPACT_MAJOR]), GET(c->kinds[COMPACT_SPLIT]), GET(c->table_bytes), GET(c->remix_bytes), GET(c->read_bytes),

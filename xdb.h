@@ -17,12 +17,15 @@
 #ifndef XDB_H
 #define XDB_H
 
+#include "batch.h"
 #include "compact.h"
 #include "merge.h"
 #include "wal.h"
 
 struct memtable {
   _Atomic uint32_t refs;
+  struct xdb *xdb;
+  struct memtable *next, *prev;  // of all there are; guarded by xdb.pins_lock
   struct wh *wh;
   uint64_t gen;        // generation of its log segment (of the newest, after a recovery); set before it is shared
   uint64_t base_seq;   // last number given before that generation began
@@ -77,13 +80,28 @@ struct xdb {
   bool stop_syncer;
   _Atomic bool dirty;          // something was written since the syncer last looked
 
+  pthread_mutex_t pins_lock;       // guards the lists of what may be kept for readers; no lock is taken with it
+  struct memtable *memtables;      // all that live, in a view of the store's or kept by snapshots and iterators
+  struct xdb_snapshot *snapshots;
+  uint32_t nr_snapshots;
+  struct sst_retired retired;      // files kept for readers
+
   _Atomic uint64_t stall_ns, stall_max_ns;  // time writers were made to wait; relaxed
   _Atomic uint32_t nr_refs, nr_iters;
+};
+
+struct xdb_snapshot {
+  struct xdb *xdb;
+  struct view *view;             // counted
+  uint64_t moment;
+  uint64_t taken_ns;             // time_ns() at the moment
+  struct xdb_snapshot *next, *prev;  // guarded by xdb.pins_lock
 };
 
 struct xdb_ref {
   struct epoch_slot slot;
   struct xdb *xdb;
+  struct xdb_snapshot *snapshot; // what it reads; NULL: the store as it is
   struct sst_hold hold;          // of gets
   struct blkio_queue *queue;     // for iterators' read-ahead; made with the first iterator
   uint64_t debt;                 // bytes written since the pace was last looked at
@@ -94,6 +112,8 @@ struct xdb_iter {
   struct view *view;             // counted; NULL: parked or not yet positioned
   enum remixdb_status status;
   struct err_saved error;        // why status
+  bool has_rec;                  // rec is the current record
+  struct kv_rec rec;
   struct merge merge;
 };
 
@@ -102,8 +122,19 @@ MUST_CHECK enum remixdb_status xdb_close(struct xdb *x);  // frees x in any case
 MUST_CHECK enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out);
 void xdb_unref(struct xdb_ref *r);
 
+// A snapshot of what the ref reads now: it holds the view, so that its memtables, tables and REMIXes stay, and the moment in it (X2). Any thread may release it,
+// after its refs.
+MUST_CHECK enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out);
+MUST_CHECK enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *s, struct xdb_ref **out);
+void xdb_snapshot_release(struct xdb_snapshot *s);  // NULL is allowed
+
 // tomb: a delete.
 MUST_CHECK enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb);
+// All of the batch or nothing, to readers and after a crash: the leaves of its keys stay locked from the first version linked to the last one stamped, its records
+// are one frame of the log, and one store publishes them. The batch is not changed. REMIXDB_TOOBIG: larger than a memtable.
+MUST_CHECK enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b);
+// fn is called with the key's leaf locked: it must not call the store. When the memtable is frozen at that moment it is called again, with what is there then.
+MUST_CHECK enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv);
 // Copies at most cap bytes of the value to val_out (which may be NULL: cap 0); *vlen_out, when given, is the full length. REMIXDB_NOTFOUND.
 MUST_CHECK enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out);
 MUST_CHECK enum remixdb_status xdb_sync(struct xdb_ref *r);
@@ -118,10 +149,13 @@ void xdb_iter_destroy(struct xdb_iter *it);
 void xdb_iter_park(struct xdb_iter *it);
 static inline bool xdb_iter_valid(const struct xdb_iter *it) { return merge_valid(&it->merge); }
 // The status is kept in the iterator as well.
-MUST_CHECK enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key);
+MUST_CHECK enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key);           // first key >= key
+MUST_CHECK enum remixdb_status xdb_iter_seek_for_prev(struct xdb_iter *it, struct kref key);  // last key <= key
+MUST_CHECK enum remixdb_status xdb_iter_seek_last(struct xdb_iter *it);
 // Makes it invalid for this reason.
 void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s);
 MUST_CHECK enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr);
+MUST_CHECK enum remixdb_status xdb_iter_prev(struct xdb_iter *it);
 // REMIXDB_NOTFOUND when not valid; the record holds until the iterator moves.
 MUST_CHECK enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out);
 #endif

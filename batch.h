@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A batch: puts and deletes gathered by one thread, to be written as one. Bound to no store.
+#ifndef BATCH_H
+#define BATCH_H
+
+#include "kv.h"
+
+struct batch_op {
+  struct kref key;      // the bytes of key and value lie in the batch
+  uint64_t hash;        // hash64 of the key
+  const uint8_t *val;
+  uint32_t vlen;
+  bool tomb;
+};
+
+struct xdb_batch {
+  uint8_t *data;        // per operation: varint head (see kv.h), key, value
+  size_t len, cap;
+  size_t nr;            // operations
+};
+
+MUST_CHECK enum remixdb_status batch_create(struct xdb_batch **out);
+void batch_destroy(struct xdb_batch *b);  // NULL is allowed
+void batch_clear(struct xdb_batch *b);    // keeps its memory
+// Copies key and value. REMIXDB_NOMEM: the batch is as it was.
+MUST_CHECK enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen, bool tomb);
+// What counts of it: of each key the last operation, in order of key. *ops_out is the caller's to mem_free; it points into the batch, which must stay as it
+// is meanwhile. nr_out may be 0.
+MUST_CHECK enum remixdb_status batch_sorted(const struct xdb_batch *b, struct batch_op **ops_out, size_t *nr_out);
+#endif
