@@ -134,6 +134,11 @@ static int posix_mkdir(struct env *e, const char *path) {
   return mkdir(path, 0755) == 0 ? 0 : -errno;
 }
 
+static int posix_rmdir(struct env *e, const char *path) {
+  (void)e;
+  return rmdir(path) == 0 ? 0 : -errno;
+}
+
 static int posix_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg) {
   (void)e;
   DIR *const d = opendir(dir);
@@ -183,6 +188,7 @@ static const struct env_ops posix_ops = {
     .unlink = posix_unlink,
     .link = posix_link,
     .mkdir = posix_mkdir,
+    .rmdir = posix_rmdir,
     .list = posix_list,
     .lock = posix_lock,
     .drop_cached = posix_drop_cached,
@@ -326,6 +332,11 @@ enum remixdb_status env_mkdir(struct env *e, const char *path) {
   struct env_stat st;
   if (rc == -EEXIST && e->ops->stat(e, path, &st) >= 0) return st.is_dir ? REMIXDB_OK : err_errno(ENOTDIR, "mkdir", path);
   return err_errno(-rc, "mkdir", path);
+}
+
+enum remixdb_status env_rmdir(struct env *e, const char *path) {
+  const int rc = e->ops->rmdir(e, path);
+  return rc >= 0 || rc == -ENOENT || rc == -ENOTEMPTY || rc == -EEXIST ? REMIXDB_OK : err_errno(-rc, "rmdir", path);
 }
 
 enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg) {

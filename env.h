@@ -38,6 +38,7 @@ struct env_ops {  // each returns >= 0, or -errno
   int (*unlink)(struct env *e, const char *path);
   int (*link)(struct env *e, const char *from, const char *to);
   int (*mkdir)(struct env *e, const char *path);
+  int (*rmdir)(struct env *e, const char *path);
   // calls fn for each name in the directory but . and ..; stops when fn returns false
   int (*list)(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
   int (*lock)(struct env *e, int fd, bool exclusive);  // flock, not waiting; -EWOULDBLOCK when held. Dies with the process.
@@ -73,6 +74,7 @@ MUST_CHECK enum remixdb_status env_rename(struct env *e, const char *from, const
 MUST_CHECK enum remixdb_status env_unlink(struct env *e, const char *path);  // absent is success
 MUST_CHECK enum remixdb_status env_link(struct env *e, const char *from, const char *to);
 MUST_CHECK enum remixdb_status env_mkdir(struct env *e, const char *path);   // present is success
+MUST_CHECK enum remixdb_status env_rmdir(struct env *e, const char *path);   // absent, or not empty, is success
 MUST_CHECK enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
 // Opens (ENV_CREATE when exclusive) and locks the file; closing the descriptor releases it. REMIXDB_LOCKED; REMIXDB_NOTFOUND (no
 // message) when it is to be shared and is not there.

@@ -238,7 +238,7 @@ static enum remixdb_status index_build(struct remix *x) {
 
 // ---- opening
 
-void remix_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.remix", (unsigned long long)number); }
+void remix_name(char *buf, uint64_t number) { files_remix_name(buf, number); }
 
 // Everything in the header against the file and the tables. Offsets are all determined by the counts, so that they need only be
 // equal.
@@ -471,6 +471,8 @@ void remix_retire(struct remix *x) {
 size_t remix_memory(const struct remix *x) {
   return sizeof(struct remix_whole) + x->nr_runs * sizeof(x->runs[0]) + x->file_size + x->index->tree_size;
 }
+
+struct kref remix_anchor(const struct remix *x, uint32_t seg) { return anchor_at(x->index, seg); }
 
 // ---- searching within a segment
 

@@ -64,6 +64,7 @@ void remix_unref(struct remix *x);
 void remix_retire(struct remix *x);  // makes it obsolete: no version will name it
 void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
 size_t remix_memory(const struct remix *x);
+struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
 
 // The newest version of the key: REMIXDB_OK (it may be a tombstone: rec_out->tomb), REMIXDB_NOTFOUND, or an error. hash =
 // hash64(key). Inside an epoch; the record holds until the epoch is left or h is used again.

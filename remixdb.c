@@ -3,7 +3,8 @@
 // The public face: argument checks and statuses, nothing else.
 #include "remixdb.h"
 
-#include "xdb.h"
+#include "checkpoint.h"
+#include "verify.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 
@@ -292,6 +293,22 @@ PUBLIC struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *s) {
 }
 
 PUBLIC void remixdb_snapshot_release(struct xdb_snapshot *s) { xdb_snapshot_release(s); }
+
+// ---- administration
+
+PUBLIC bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir) {
+  if (!ref || !dir) return done(null_argument(ref ? "dir" : "ref"));
+  return done(checkpoint_make(ref, dir));
+}
+
+PUBLIC bool remixdb_verify(struct xdb_ref *ref) { return done(ref ? verify_store(ref, NULL) : null_argument("ref")); }
+
+PUBLIC bool remixdb_destroy(const char *dir) {
+  const enum remixdb_status s = dir ? checkpoint_destroy(env_posix(), dir) : null_argument("dir");
+  done(s);
+  if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no store", dir);
+  return s == REMIXDB_OK;
+}
 
 // ---- figures and memory
 

@@ -205,6 +205,19 @@ struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *s);
 // After its refs are unref'd. What only it held is freed. NULL is allowed.
 void remixdb_snapshot_release(struct xdb_snapshot *s);
 
+// ---- administration
+
+// Makes `dir` a store of its own that holds what the ref reads at this moment (of a snapshot's ref: what the snapshot holds). Tables are
+// hard links where that is possible, else copies; what is in memory is written to a log of its own. dir must not exist, or hold no
+// store (REMIXDB_EXISTS). All of it is durable when it returns true; on failure nothing is left. Writers go on meanwhile.
+bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
+// Reads everything from disk, past the cache, and checks every checksum, order and index. Goes on after damage: the logger gets a
+// line for each damaged file, and the status and message are of the first. Writers go on meanwhile. REMIXDB_CORRUPT.
+bool remixdb_verify(struct xdb_ref *ref);
+// Removes the store in dir: its own files only, and the directory when nothing else is in it. REMIXDB_NOTFOUND when there is
+// none, REMIXDB_LOCKED when it is open.
+bool remixdb_destroy(const char *dir);
+
 // ---- memory handed out, figures
 
 // The store's figures as JSON text: entries, bytes written by log, tables and REMIX, cache hits, memory, engine, ... The

@@ -86,7 +86,7 @@ static enum remixdb_status sst_zstd_reserve(ZSTD_DCtx **z) {
 
 // ---- opening and closing
 
-void sst_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.sst", (unsigned long long)number); }
+void sst_name(char *buf, uint64_t number) { files_table_name(buf, number); }
 
 size_t sst_memory(const struct sst *t) {
   size_t n = sizeof(*t) + t->nr_pages + 1 + t->min.len + t->max.len + strlen(t->path) + 1;

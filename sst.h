@@ -10,6 +10,7 @@
 #include "block.h"
 #include "cache.h"
 #include "fdpool.h"
+#include "files.h"
 
 #define SST_PAGES_MAX 65520u      // what 16-bit block numbers allow
 #define SST_MAX_BLOCKS 20480u     // pages at which a builder calls a table full: 80 MiB

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "version.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 // CURRENT, little-endian:
@@ -261,73 +260,35 @@ static int cmp_u64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-struct cleaning {
-  const struct sst_ctx *ctx;
-  uint64_t *named;   // keys of the files in use (file_key), ascending
-  size_t nr_named;
-  char (*names)[32]; // files to remove
-  size_t nr_names, cap;
-  enum remixdb_status status;
-};
-
 // What tells a table's or REMIX's file from all others in one number.
 static uint64_t file_key(uint64_t number, bool remix) { return number << 1 | remix; }
 
-// Whether a table or REMIX has this name, and only this; else it is not of the store.
-static bool file_of_name(const char *name, uint64_t *key_out) {
-  if (name[0] < '0' || name[0] > '9') return false;
-  const uint64_t number = strtoull(name, NULL, 10);
-  if (number >> 62) return false;
-  char sst[32], remix[32];
-  sst_name(sst, number);
-  remix_name(remix, number);
-  const bool is_remix = strcmp(name, remix) == 0;
-  *key_out = file_key(number, is_remix);
-  return is_remix || strcmp(name, sst) == 0;
-}
-
-static bool clean_look(void *arg, const char *name) {
-  struct cleaning *c = arg;
-  uint64_t key;
-  const bool temporary = strcmp(name, VERSION_FILE ".tmp") == 0;
-  if (!temporary && !file_of_name(name, &key)) return true;
-  if (!temporary && bsearch(&key, c->named, c->nr_named, sizeof(key), cmp_u64)) return true;
-  if (c->nr_names == c->cap) {
-    const size_t cap = c->cap ? c->cap * 2 : 64;
-    void *names = mem_realloc(c->names, cap * sizeof(c->names[0]));
-    if (!names) {
-      c->status = REMIXDB_NOMEM;
-      return false;
-    }
-    c->names = names;
-    c->cap = cap;
-  }
-  snprintf(c->names[c->nr_names++], sizeof(c->names[0]), "%s", name);
-  return true;
-}
-
 enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out) {
-  struct cleaning c = {.ctx = ctx};
-  size_t nr = 0;
+  struct files_entry *list = NULL;
+  size_t nr_list = 0, nr = 0, nr_named = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) nr += v->parts[i]->remix ? v->parts[i]->remix->nr_runs + 1u : 0;
-  enum remixdb_status s = REMIXDB_OK;
-  if (!(c.named = mem_alloc((nr ? nr : 1) * sizeof(uint64_t)))) return REMIXDB_NOMEM;
+  uint64_t *named = mem_alloc((nr ? nr : 1) * sizeof(*named));
+  if (!named) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     const struct remix *x = v->parts[i]->remix;
     if (!x) continue;
-    c.named[c.nr_named++] = file_key(x->number, true);
-    for (uint32_t r = 0; r < x->nr_runs; r++) c.named[c.nr_named++] = file_key(x->runs[r]->number, false);
+    named[nr_named++] = file_key(x->number, true);
+    for (uint32_t r = 0; r < x->nr_runs; r++) named[nr_named++] = file_key(x->runs[r]->number, false);
   }
-  qsort(c.named, c.nr_named, sizeof(uint64_t), cmp_u64);
-  s = env_list(ctx->env, ctx->dir, clean_look, &c);
-  if (s == REMIXDB_OK) s = c.status;
-  for (size_t i = 0; i < c.nr_names && s == REMIXDB_OK; i++) {
+  qsort(named, nr_named, sizeof(*named), cmp_u64);
+  *nr_out = 0;
+  enum remixdb_status s = files_list(ctx->env, ctx->dir, &list, &nr_list);
+  for (size_t i = 0; s == REMIXDB_OK && i < nr_list; i++) {
+    const struct files_entry *e = &list[i];
+    const uint64_t key = file_key(e->number, e->kind == FILES_IS_REMIX);
+    if (e->kind != FILES_IS_CURRENT_TMP && e->kind != FILES_IS_TABLE && e->kind != FILES_IS_REMIX) continue;
+    if (e->kind != FILES_IS_CURRENT_TMP && bsearch(&key, named, nr_named, sizeof(key), cmp_u64)) continue;
     char path[ENV_PATH_MAX];
-    s = env_path(path, ctx->dir, c.names[i]);
+    s = env_path(path, ctx->dir, e->name);
     if (s == REMIXDB_OK) s = env_unlink(ctx->env, path);
+    *nr_out += s == REMIXDB_OK;
   }
-  *nr_out = (uint32_t)c.nr_names;
-  mem_free(c.names);
-  mem_free(c.named);
+  mem_free(list);
+  mem_free(named);
   return s;
 }

@@ -11,6 +11,7 @@
 #ifndef VERSION_H
 #define VERSION_H
 
+#include "files.h"
 #include "remix.h"
 
 struct part {             // a partition; counted, immutable, shared between versions
@@ -57,5 +58,5 @@ MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const str
 // Removes table, REMIX and temporary files that v does not name. nr_out: how many. Other names are not touched.
 MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out);
 
-#define VERSION_FILE "CURRENT"
+#define VERSION_FILE FILES_CURRENT
 #endif

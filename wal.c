@@ -1292,6 +1292,70 @@ out:
   return st;
 }
 
+// ---- verifying
+
+// The oldest segment of a generation >= gen, as a copy to read from: its number, its generation and how far it is durable. NULL: there is none.
+static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_seg **out) {
+  struct wal_seg *const c = wal_seg_create(w->dir, UINT32_MAX);  // room for any number
+  *out = NULL;
+  if (!c) return REMIXDB_NOMEM;
+  lib_lock(&w->lock);
+  const struct wal_seg *i = w->segs;
+  while (i && i->h.gen < gen) i = i->next;
+  if (i) {
+    c->nr = i->nr;
+    c->h = i->h;
+    c->durable = i->durable;
+    memcpy(c->path, i->path, strlen(i->path) + 1);
+  }
+  lib_unlock(&w->lock);
+  if (i) *out = c;
+  else wal_seg_destroy(w, c);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, uint64_t *bytes_out) {
+  struct wal_reader r = {.env = w->env};
+  struct wal_recovery rec = {0};
+  const uint64_t durable = s->durable, gen = s->h.gen;
+  uint64_t seq = s->h.last_seq, end = 0;
+  enum remixdb_status st = wal_head_read(w, s);
+  if (st == REMIXDB_OK && (!s->headed || s->h.gen != gen)) st = err_corrupt(s->path, 0, "broken header of a segment that is in use");
+  if (st == REMIXDB_OK) st = env_open(w->env, s->path, ENV_READ, &s->fd);
+  if (st == REMIXDB_NOTFOUND) st = err_corrupt(s->path, 0, "is missing");
+  if (st == REMIXDB_OK) {
+    wal_reader_aim(&r, s);
+    st = wal_replay(&r, durable, NULL, NULL, &seq, &rec, &end);
+  }
+  if (st == REMIXDB_OK && end != durable) st = err_corrupt(s->path, end, "broken frame; all before %llu was durable", (unsigned long long)durable);
+  if (bytes_out) *bytes_out += end;
+  mem_free(r.buf);
+  return st;
+}
+
+enum remixdb_status wal_verify(struct wal *w, uint64_t *bytes_out) {
+  for (uint64_t gen = 0;;) {
+    struct wal_seg *s, *again;
+    enum remixdb_status st = wal_seg_copy(w, gen, &s);
+    if (st != REMIXDB_OK || !s) return st;
+    const uint64_t mine = s->h.gen;
+    struct err_saved why = {.status = REMIXDB_OK};
+    if (s->durable) {
+      st = wal_seg_verify(w, s, bytes_out);
+      err_save(&why, st);
+    }
+    wal_seg_destroy(w, s);
+    if (st != REMIXDB_OK) {  // was it still the same segment at the end?
+      const enum remixdb_status copied = wal_seg_copy(w, mine, &again);
+      if (copied != REMIXDB_OK) return copied;
+      const bool there = again && again->h.gen == mine;
+      wal_seg_destroy(w, again);
+      if (there) return err_raise(&why);
+    }
+    gen = mine + 1;
+  }
+}
+
 enum remixdb_status wal_close(struct wal *w) {
   enum remixdb_status s = wal_sync(w);
   for (struct wal_seg *i = w->segs; i; i = i->next) {

@@ -102,6 +102,10 @@ uint64_t wal_segment_bytes(const struct wal *w);    // appended to the active se
 // are removed. The active one is always kept. Syncs first when the active segment's header is not durable yet.
 MUST_CHECK enum remixdb_status wal_release(struct wal *w, uint64_t gen);
 
+// Reads again, and checks, what is known to be durable of every segment; a segment that is recycled meanwhile is left out. Reads files while others append:
+// any thread. *bytes_out (may be NULL) is added what was read. REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status wal_verify(struct wal *w, uint64_t *bytes_out);
+
 struct wal_stats {
   uint64_t bytes, frames, syncs, records, segments, spare_segments, buffer_bytes;
 };

@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
-#define LOCK_FILE "LOCK"
-#define CREATING_FILE "CREATING"     // there while a new store is being made: what is found beside it may be thrown away
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
 #define REPLAY_SEGMENTS_MAX 4u       // with more segments to replay the memtable is compacted soon after opening; each opening adds one
 
@@ -89,8 +87,7 @@ static void view_reclaim(struct epoch_item *item, void *arg) {
 
 static struct view *view_of(struct xdb *x) { return atomic_load_explicit(&x->view, memory_order_acquire); }
 
-static void say(struct xdb *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void say(struct xdb *x, const char *fmt, ...) {
+void xdb_say(struct xdb *x, const char *fmt, ...) {
   if (!x->opts.logger) return;
   char line[ERR_MSG_MAX + 128];
   va_list ap;
@@ -109,7 +106,7 @@ static void set_failed(struct xdb *x, const struct err_saved *why) {
   }
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
-  say(x, "writes are refused from now on: %s", why->msg);
+  xdb_say(x, "writes are refused from now on: %s", why->msg);
 }
 
 // `error` is written once, before `failed` is release-stored.
@@ -190,9 +187,9 @@ static enum remixdb_status install(struct xdb *x, struct version *next) {
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   view_unref(old);
   epoch_reclaim(&x->epoch);
-  if ((s = wal_release(x->wal, log_gen)) != REMIXDB_OK) say(x, "an old log segment could not be recycled: %s", err_msg());
+  if ((s = wal_release(x->wal, log_gen)) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
   // have the next segment ready, so that no writer waits for it; a failure shows again, and is reported, when it is needed
-  if ((s = wal_prepare(x->wal)) != REMIXDB_OK) say(x, "the next log segment could not be prepared: %s", err_msg());
+  if ((s = wal_prepare(x->wal)) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
   return REMIXDB_OK;
 }
 
@@ -215,7 +212,7 @@ static void run_round(void *arg, struct worker *w) {
   if (s == REMIXDB_OK) {
     const uint64_t took = time_ns() - began;
     atomic_store_explicit(&x->last_round_ns, took, memory_order_relaxed);
-    say(x, "compaction: %.3f s", (double)took * 1e-9);
+    xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
     return;
   }
   struct err_saved why;
@@ -229,7 +226,7 @@ static void run_round(void *arg, struct worker *w) {
   x->round_failed_ns = time_ns();
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
-  say(x, "compaction failed and will be tried again: %s", why.msg);
+  xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
 }
 
 // Whether it takes no more; `batch` bytes of memory are to come at once (0: one record). A large batch may end beyond the limit, but not by more than a quarter:
@@ -823,17 +820,24 @@ void xdb_unref(struct xdb_ref *r) {
   mem_free(r);
 }
 
+struct view *xdb_view_ref(struct xdb_ref *r, uint64_t *moment_out) {
+  epoch_enter(&r->xdb->epoch, &r->slot);
+  struct view *v = ref_view(r);
+  *moment_out = ref_moment(r);
+  atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed);  // alive: see iter_renew
+  epoch_exit(&r->slot);
+  return v;
+}
+
+void xdb_view_unref(struct view *v) { view_unref(v); }
+
 enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out) {
   struct xdb *x = r->xdb;
   struct xdb_snapshot *s = mem_calloc(1, sizeof(*s));
   if (!s) return REMIXDB_NOMEM;
   s->xdb = x;
   s->taken_ns = r->snapshot ? r->snapshot->taken_ns : time_ns();
-  epoch_enter(&x->epoch, &r->slot);
-  s->view = ref_view(r);
-  s->moment = ref_moment(r);
-  atomic_fetch_add_explicit(&s->view->refs, 1, memory_order_relaxed);  // alive: see iter_renew
-  epoch_exit(&r->slot);
+  s->view = xdb_view_ref(r, &s->moment);
   pthread_mutex_lock(&x->pins_lock);
   s->next = x->snapshots;
   if (s->next) s->next->prev = s;
@@ -869,52 +873,38 @@ static uint64_t new_store_id(const void *salt) {
   return id ? id : 1;
 }
 
-struct found {
-  bool store_files;  // a table, REMIX or log
-  bool creating;
-};
-
-static bool look_at_name(void *arg, const char *name) {
-  struct found *f = arg;
-  const char *dot = strrchr(name, '.');
-  if (strncmp(name, "wal-", 4) == 0 || (dot && (strcmp(dot, ".sst") == 0 || strcmp(dot, ".remix") == 0))) f->store_files = true;
-  if (strcmp(name, CREATING_FILE) == 0) f->creating = true;
-  return true;
-}
-
 // A directory without CURRENT (whose path is given): an error when it holds files of a store, unless one is in the making.
 static enum remixdb_status headless(struct xdb *x, const char *current, bool *creating_out) {
-  struct found f = {0};
-  const enum remixdb_status s = env_list(x->env, x->dir, look_at_name, &f);
+  struct files_entry *list;
+  size_t nr;
+  const enum remixdb_status s = files_list(x->env, x->dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  *creating_out = f.creating;
+  bool data = false;
+  *creating_out = false;
+  for (size_t i = 0; i < nr; i++) {
+    data = data || files_holds_data(list[i].kind);
+    *creating_out = *creating_out || list[i].kind == FILES_IS_CREATING;
+  }
+  mem_free(list);
   struct env_stat st;
-  if (!f.store_files || f.creating || env_stat(x->env, current, &st) == REMIXDB_OK) return REMIXDB_OK;  // or another opening has just made it
+  if (!data || *creating_out || env_stat(x->env, current, &st) == REMIXDB_OK) return REMIXDB_OK;  // or another opening has just made it
   return err_corrupt(current, 0, "is missing, but the directory holds files of a store; no new store is made over them");
 }
 
-static bool remove_half_made(void *arg, const char *name) {
-  struct xdb *x = arg;
+// The log of a store that was never finished; tables that may lie beside it go when the new one has been opened.
+static enum remixdb_status remove_half_made(struct xdb *x) {
+  struct files_entry *list;
+  size_t nr;
   char path[ENV_PATH_MAX];
-  if (strncmp(name, "wal-", 4) != 0) return true;
-  // what cannot be removed makes opening the log fail, with its own message
-  return env_path(path, x->dir, name) != REMIXDB_OK || env_unlink(x->env, path) == REMIXDB_OK;
-}
-
-// Makes the store directory's own name durable: a sync of the directory is of the names in it. One that was not made by this opening may have been made by
-// one that did not come this far; but its parent may also be a directory that only others can open.
-static enum remixdb_status sync_parent(const struct xdb *x, bool made) {
-  char parent[ENV_PATH_MAX];
-  size_t len = strlen(x->dir);
-  while (len > 1 && x->dir[len - 1] == '/') len--;
-  while (len > 0 && x->dir[len - 1] != '/') len--;
-  if (len >= sizeof(parent)) return err_set(REMIXDB_INVALID, "path too long: %s", x->dir);
-  memcpy(parent, len ? x->dir : ".", len ? len : 1);
-  parent[len ? len : 1] = '\0';
-  int fd;
-  if (!made && env_open(x->env, parent, ENV_READ | ENV_DIR, &fd) != REMIXDB_OK) return REMIXDB_OK;
-  if (!made) env_close_quiet(x->env, fd);
-  return env_sync_dir(x->env, parent);
+  enum remixdb_status s = files_list(x->env, x->dir, &list, &nr);
+  if (s != REMIXDB_OK) return s;
+  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+    if (list[i].kind != FILES_IS_LOG) continue;
+    s = env_path(path, x->dir, list[i].name);
+    if (s == REMIXDB_OK) s = env_unlink(x->env, path);
+  }
+  mem_free(list);
+  return s;
 }
 
 // The directory: is there, is one, can be locked. *exists_out: holds a store (CURRENT).
@@ -931,7 +921,7 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   }
   if (s != REMIXDB_OK) return s;
   if (!st.is_dir) return err_set(REMIXDB_IO, "%s: is a file, not a directory", x->dir);
-  if ((s = env_path(path, x->dir, VERSION_FILE)) != REMIXDB_OK) return s;
+  if ((s = env_path(path, x->dir, FILES_CURRENT)) != REMIXDB_OK) return s;
   s = env_stat(x->env, path, &st);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
   bool exists = s == REMIXDB_OK;
@@ -940,7 +930,7 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   if (exists && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
   // a format that is not known is told before anything is touched
   if (exists && (s = version_peek(x->env, x->dir, &x->store_id)) != REMIXDB_OK) return s;
-  if ((s = env_path(path, x->dir, LOCK_FILE)) != REMIXDB_OK) return s;
+  if ((s = env_path(path, x->dir, FILES_LOCK)) != REMIXDB_OK) return s;
   s = env_lock(x->env, path, !x->opts.read_only, &x->lock_fd);
   if (s == REMIXDB_NOTFOUND && x->opts.read_only) s = REMIXDB_OK;  // nobody has locked what has no lock file
   if (s != REMIXDB_OK) return s;
@@ -949,7 +939,7 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
     return REMIXDB_OK;
   }
   // somebody may have made it between the look and the lock
-  if ((s = env_path(path, x->dir, VERSION_FILE)) != REMIXDB_OK) return s;
+  if ((s = env_path(path, x->dir, FILES_CURRENT)) != REMIXDB_OK) return s;
   s = env_stat(x->env, path, &st);
   if (s == REMIXDB_OK && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
   if (s == REMIXDB_OK && (s = version_peek(x->env, x->dir, &x->store_id)) == REMIXDB_OK) {
@@ -958,15 +948,15 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   }
   if (s != REMIXDB_NOTFOUND) return s;
   if ((s = headless(x, path, &creating)) != REMIXDB_OK) return s;
-  if (creating && (s = env_list(x->env, x->dir, remove_half_made, x)) != REMIXDB_OK) return s;
+  if (creating && (s = remove_half_made(x)) != REMIXDB_OK) return s;
   *exists_out = false;
-  return sync_parent(x, made);
+  return files_sync_parent(x->env, x->dir, made);
 }
 
 static enum remixdb_status make_store(struct xdb *x, struct version **out) {
   char path[ENV_PATH_MAX];
   int fd;
-  enum remixdb_status s = env_path(path, x->dir, CREATING_FILE);
+  enum remixdb_status s = env_path(path, x->dir, FILES_CREATING);
   if (s == REMIXDB_OK) s = env_open(x->env, path, ENV_WRITE | ENV_CREATE, &fd);
   if (s != REMIXDB_OK) return s;
   if ((s = env_close(x->env, fd, path)) != REMIXDB_OK) return s;
@@ -985,7 +975,7 @@ static enum remixdb_status make_store(struct xdb *x, struct version **out) {
 // Removes the mark of a store in the making: while it is there the log beside a missing CURRENT may be thrown away.
 static enum remixdb_status finish_making(struct xdb *x) {
   char path[ENV_PATH_MAX];
-  const enum remixdb_status s = env_path(path, x->dir, CREATING_FILE);
+  const enum remixdb_status s = env_path(path, x->dir, FILES_CREATING);
   return s == REMIXDB_OK ? env_unlink(x->env, path) : s;
 }
 
@@ -1154,14 +1144,14 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   if (exists && !x->opts.read_only && (s = env_sync_dir(x->env, x->dir)) != REMIXDB_OK) goto out;
   if ((s = recover_log(x, v, !exists, m)) != REMIXDB_OK) goto out;
   if (!exists && (s = version_save(&x->ctx, v)) != REMIXDB_OK) goto out;
-  if (!x->opts.read_only && finish_making(x) != REMIXDB_OK) say(x, "the mark of the store's making is left: %s", err_msg());
-  if (!x->opts.read_only && version_clean(&x->ctx, v, &cleaned) != REMIXDB_OK) say(x, "files that no version names are left: %s", err_msg());
-  say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail cut, %u files removed, io %s", x->dir,
+  if (!x->opts.read_only && finish_making(x) != REMIXDB_OK) xdb_say(x, "the mark of the store's making is left: %s", err_msg());
+  if (!x->opts.read_only && version_clean(&x->ctx, v, &cleaned) != REMIXDB_OK) xdb_say(x, "files that no version names are left: %s", err_msg());
+  xdb_say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail cut, %u files removed, io %s", x->dir,
       v->nr_parts, x->recovery.nr_records, x->recovery.cut_bytes, cleaned, blkio_engine(&x->io));
   if (!x->opts.read_only && x->recovery.nr_segments > REPLAY_SEGMENTS_MAX) {
     s = make_room(x, FREEZE_ANY, 0);
     if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) {  // the store works all the same
-      say(x, "the log could not be shortened: %s", err_msg());
+      xdb_say(x, "the log could not be shortened: %s", err_msg());
       s = REMIXDB_OK;
     }
   }

@@ -122,6 +122,13 @@ MUST_CHECK enum remixdb_status xdb_close(struct xdb *x);  // frees x in any case
 MUST_CHECK enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out);
 void xdb_unref(struct xdb_ref *r);
 
+// A line for the store's logger.
+void xdb_say(struct xdb *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+// What the ref reads now, with a count of its own on the view: not in an epoch.
+struct view *xdb_view_ref(struct xdb_ref *r, uint64_t *moment_out);
+void xdb_view_unref(struct view *v);
+
 // A snapshot of what the ref reads now: it holds the view, so that its memtables, tables and REMIXes stay, and the moment in it (X2). Any thread may release it,
 // after its refs.
 MUST_CHECK enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out);

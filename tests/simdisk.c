@@ -593,7 +593,8 @@ static int sim_move_locked(struct simdisk *d, const char *from, const char *to, 
   if (rc < 0) return rc;
   if (!n || (to && (!to_dir || to_len == 0))) return -ENOENT;
   struct sim_node *const old = to ? dir_find(&to_dir->names, to_name, to_len) : NULL;
-  if (n->is_dir && (!to || keep)) return -EPERM;
+  if (call == SIMDISK_RMDIR && (!n->is_dir || n->names.nr)) return n->is_dir ? -ENOTEMPTY : -ENOTDIR;
+  if (n->is_dir && (!to || keep) && call != SIMDISK_RMDIR) return -EPERM;
   if (keep && old) return -EEXIST;
   if (old && old != n) {
     if (old->is_dir && !n->is_dir) return -EISDIR;
@@ -623,6 +624,11 @@ static int sim_link(struct env *e, const char *from, const char *to) {
 static int sim_unlink(struct env *e, const char *path) {
   struct simdisk *const d = sim_enter(e);
   return sim_leave(d, sim_move_locked(d, path, NULL, false, SIMDISK_UNLINK));
+}
+
+static int sim_rmdir(struct env *e, const char *path) {
+  struct simdisk *const d = sim_enter(e);
+  return sim_leave(d, sim_move_locked(d, path, NULL, false, SIMDISK_RMDIR));
 }
 
 static int sim_mkdir(struct env *e, const char *path) {
@@ -704,6 +710,7 @@ static const struct env_ops sim_ops = {
     .unlink = sim_unlink,
     .link = sim_link,
     .mkdir = sim_mkdir,
+    .rmdir = sim_rmdir,
     .list = sim_list,
     .lock = sim_lock,
     .drop_cached = sim_drop_cached,

@@ -25,7 +25,7 @@ struct env *simdisk_env(struct simdisk *d);     // belongs to d; not native
 // power and space are as on a new disk.
 struct simdisk *simdisk_crash(const struct simdisk *d, uint64_t seed);
 
-// The power goes after nr more changing calls (open that creates, pwrite, sync, truncate, allocate, rename, unlink, link, mkdir):
+// The power goes after nr more changing calls (open that creates, pwrite, sync, truncate, allocate, rename, unlink, link, mkdir, rmdir):
 // all calls but close then return -EIO and have no effect. The call it goes in may have happened or not.
 void simdisk_power_off(struct simdisk *d, uint64_t nr);
 bool simdisk_is_off(struct simdisk *d);
@@ -35,7 +35,7 @@ uint64_t simdisk_changes(struct simdisk *d);    // changing calls so far
 
 enum simdisk_call {
   SIMDISK_OPEN, SIMDISK_READ, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_TRUNCATE, SIMDISK_ALLOCATE, SIMDISK_STAT, SIMDISK_RENAME,
-  SIMDISK_UNLINK, SIMDISK_LINK, SIMDISK_MKDIR, SIMDISK_LIST, SIMDISK_LOCK, SIMDISK_CLOSE, SIMDISK_CALLS
+  SIMDISK_UNLINK, SIMDISK_LINK, SIMDISK_MKDIR, SIMDISK_RMDIR, SIMDISK_LIST, SIMDISK_LOCK, SIMDISK_CLOSE, SIMDISK_CALLS
 };
 // After `skip` more calls of this kind the next nr of them return -errnum without effect. nr 0 ends it. One per kind.
 void simdisk_fault(struct simdisk *d, enum simdisk_call call, uint64_t skip, uint64_t nr, int errnum);

@@ -720,7 +720,7 @@ static void heal(struct run *r, bool reopen) {
 }
 
 static const char *const call_names[] = {"open", "read", "write", "sync", "truncate", "allocate", "stat", "rename",
-                                         "unlink", "link", "mkdir", "list", "lock", "close"};
+                                         "unlink", "link", "mkdir", "rmdir", "list", "lock", "close"};
 static const int fault_calls[] = {SIMDISK_OPEN, SIMDISK_READ, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_ALLOCATE, SIMDISK_STAT,
                                   SIMDISK_RENAME, SIMDISK_UNLINK, SIMDISK_MKDIR, SIMDISK_LIST, SIMDISK_LOCK, SIMDISK_CLOSE};
 #define NR_FAULT_CALLS (sizeof(fault_calls) / sizeof(fault_calls[0]))

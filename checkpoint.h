@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A store made of another one's files, and the end of a store.
+#ifndef CHECKPOINT_H
+#define CHECKPOINT_H
+
+#include "xdb.h"
+
+// Makes `dir` a store of its own that holds what the ref reads at this moment. Tables and REMIXes are hard links (copies where links cannot be made, on another
+// file system for one); what the memtables hold is written to a log of its own. dir must not exist, or hold no file of a store (REMIXDB_EXISTS). All is
+// durable when it returns REMIXDB_OK; on failure, nothing is left. Writers go on meanwhile. Not in an epoch.
+//
+// Crash safety: as for a new store, CREATING is there until CURRENT is, so that a half-made one is never taken for a store, and may be made anew.
+MUST_CHECK enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir);
+
+// Removes the files of the store in dir, and the directory when nothing else is in it. REMIXDB_NOTFOUND: there is no file of a store; REMIXDB_LOCKED. CURRENT
+// goes first: what a crash leaves is no store, is never taken for an empty one, and can be destroyed again.
+MUST_CHECK enum remixdb_status checkpoint_destroy(struct env *env, const char *dir);
+#endif

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The files of a store's directory, by their names. What has another name is not the store's, and is never touched.
+#ifndef FILES_H
+#define FILES_H
+
+#include "env.h"
+
+#define FILES_CURRENT "CURRENT"        // the version: what the store is made of
+#define FILES_CURRENT_TMP "CURRENT.tmp"
+#define FILES_LOCK "LOCK"              // held while the store is open
+#define FILES_CREATING "CREATING"      // there while a new store is being made: what is found beside it may be thrown away
+
+enum files_kind { FILES_OTHER, FILES_IS_CURRENT, FILES_IS_CURRENT_TMP, FILES_IS_LOCK, FILES_IS_CREATING, FILES_IS_LOG, FILES_IS_TABLE, FILES_IS_REMIX };
+
+// number_out (may be NULL): of a log segment's, table's or REMIX's name.
+enum files_kind files_kind_of(const char *name, uint64_t *number_out);
+static inline bool files_holds_data(enum files_kind k) { return k == FILES_IS_LOG || k == FILES_IS_TABLE || k == FILES_IS_REMIX; }
+void files_table_name(char *buf, uint64_t number);  // "000001.sst"; buf of 32 bytes
+void files_remix_name(char *buf, uint64_t number);  // "000001.remix"
+
+// The store's files in a directory, in no order.
+struct files_entry {
+  enum files_kind kind;
+  uint64_t number;
+  char name[40];
+};
+// *list_out is the caller's to mem_free (NULL when there is none).
+MUST_CHECK enum remixdb_status files_list(struct env *env, const char *dir, struct files_entry **list_out, size_t *nr_out);
+// Makes the directory's own name durable: a sync of a directory is of the names in it. `made`: the name is new, and must be made durable; otherwise its parent
+// may also be a directory that only others can open.
+MUST_CHECK enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool made);
+#endif

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Verifying a store, checkpoints of it, and its end, on the simulated disk.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../checkpoint.h"
+#include "../verify.h"
+#include "simdisk.h"
+
+#define DIR_NAME "/store"
+#define COPY "/copy"
+#define NR_KEYS 4000u
+
+struct scene {
+  struct simdisk *disk;
+  struct xdb *x;
+  struct xdb_ref *r;
+  struct remixdb_opts opts;
+  char said[16][512];  // the last lines of the logger
+  uint32_t nr_said;
+};
+
+static void ok(enum remixdb_status s) {
+  if (s != REMIXDB_OK) fail_msg("%s: %s", remixdb_strerror(s), err_msg());
+}
+
+static void logger(void *priv, const char *line) {
+  struct scene *s = priv;
+  (void)snprintf(s->said[s->nr_said++ % 16], sizeof(s->said[0]), "%s", line);
+}
+
+static void scene_open(struct scene *s, const char *dir) {
+  ok(xdb_open(dir, &s->opts, simdisk_env(s->disk), &s->x));
+  ok(xdb_ref(s->x, &s->r));
+}
+
+static void scene_close(struct scene *s) {
+  xdb_unref(s->r);
+  const enum remixdb_status closed = xdb_close(s->x);
+  (void)closed;  // of a store that a test has damaged
+  s->x = NULL;
+}
+
+static uint32_t key_of(uint32_t i, char *buf) { return (uint32_t)snprintf(buf, 64, "user/%03u/%08x", i % 97, i * 2654435761u); }
+static uint32_t value_of(uint32_t i, uint32_t round, char *buf) { return (uint32_t)snprintf(buf, 256, "value %u of round %u %0*d", i, round, (int)(i % 150) + 1, 7); }
+
+// What a key has after so many rounds: the round that wrote it last, 0 when it is deleted.
+static uint32_t round_of(uint32_t i, uint32_t rounds) {
+  for (uint32_t r = rounds; r > 0; r--) {
+    if ((i + r) % 11 == 0 && r > 1) return 0;
+    if (r == 1 || i % r == 0) return r;
+  }
+  return 0;
+}
+
+static void write_round(struct scene *s, uint32_t round) {
+  char k[64], v[256];
+  for (uint32_t i = 0; i < NR_KEYS; i++) {
+    const uint32_t klen = key_of(i, k);
+    if ((i + round) % 11 == 0 && round > 1) ok(xdb_put(s->r, kref(k, klen), NULL, 0, true));
+    else if (round == 1 || i % round == 0) ok(xdb_put(s->r, kref(k, klen), v, value_of(i, round, v), false));
+  }
+}
+
+static void check_content(struct xdb_ref *r, uint32_t rounds) {
+  char k[64], v[256], got[256];
+  for (uint32_t i = 0; i < NR_KEYS; i++) {
+    const uint32_t klen = key_of(i, k), round = round_of(i, rounds);
+    uint32_t len;
+    const enum remixdb_status s = xdb_get(r, kref(k, klen), got, sizeof(got), &len);
+    assert_int_equal(s, round ? REMIXDB_OK : REMIXDB_NOTFOUND);
+    if (round) {
+      assert_int_equal(len, value_of(i, round, v));
+      assert_memory_equal(got, v, len);
+    }
+  }
+}
+
+// Three rounds in tables (old versions and tombstones among them), a fourth in the memtable and the log.
+static void scene_init(struct scene *s, bool ckeys, enum remixdb_compression compression) {
+  memset(s, 0, sizeof(*s));
+  s->disk = simdisk_create();
+  remixdb_opts_init(&s->opts, sizeof(s->opts));
+  s->opts.workers = 0;
+  s->opts.cache_mb = 1;
+  s->opts.memtable_mb = 2;
+  s->opts.ckeys = ckeys;
+  s->opts.compression = compression;
+  s->opts.logger = logger;
+  s->opts.logger_priv = s;
+  scene_open(s, DIR_NAME);
+  for (uint32_t round = 1; round <= 3; round++) {
+    write_round(s, round);
+    ok(xdb_flush(s->x));
+  }
+  write_round(s, 4);
+  ok(xdb_sync(s->r));
+}
+
+static void scene_fini(struct scene *s) {
+  if (s->x) scene_close(s);
+  simdisk_destroy(s->disk);
+}
+
+static void test_whole(void **state) {
+  (void)state;
+  for (uint32_t way = 0; way < 4; way++) {
+    struct scene s;
+    struct verify_report rep;
+    scene_init(&s, way & 1, way & 2 ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
+    ok(verify_store(s.r, &rep));
+    assert_true(rep.tables >= 1 && rep.remixes >= 1 && rep.records >= NR_KEYS && rep.damaged == 0);
+    check_content(s.r, 4);
+    scene_fini(&s);
+  }
+}
+
+struct name_list {
+  char names[64][40];
+  uint32_t nr;
+};
+
+static bool name_add(void *arg, const char *name) {
+  struct name_list *l = arg;
+  assert_true(l->nr < 64);
+  (void)snprintf(l->names[l->nr++], sizeof(l->names[0]), "%s", name);
+  return true;
+}
+
+// Every damaged byte of a table or REMIX is found, and so is one of CURRENT and of what is durable of the log; the message names the file.
+static void test_damage_found(void **state) {
+  (void)state;
+  for (uint32_t way = 0; way < 2; way++) {
+    struct scene s;
+    struct name_list l = {.nr = 0};
+    uint32_t flips = 0;
+    scene_init(&s, true, way ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
+    ok(env_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
+    uint64_t rng = 12345 + way;
+    for (uint32_t i = 0; i < l.nr; i++) {
+      char path[128];
+      (void)snprintf(path, sizeof(path), DIR_NAME "/%s", l.names[i]);
+      const enum files_kind kind = files_kind_of(l.names[i], NULL);
+      if (kind == FILES_IS_LOCK) continue;
+      int64_t size = simdisk_size(s.disk, path);
+      if (kind == FILES_IS_LOG) {
+        struct wal_stats ws;
+        wal_stats(s.x->wal, &ws);
+        uint8_t gen[8];
+        assert_true(simdisk_peek(s.disk, path, 24, gen, 8));
+        if (load64le(gen) != wal_gen(s.x->wal)) continue;  // a spare
+        size = (int64_t)wal_segment_bytes(s.x->wal);
+      }
+      for (uint32_t n = 0; n < 12; n++) {
+        const uint64_t off = n == 0 ? 0 : n == 1 ? (uint64_t)size - 1 : rng_next(&rng) % (uint64_t)size;
+        const uint8_t mask = (uint8_t)(1u << rng_next(&rng) % 8);
+        struct verify_report rep;
+        assert_true(simdisk_flip(s.disk, path, off, mask));
+        const enum remixdb_status st = verify_store(s.r, &rep);
+        if (st == REMIXDB_OK || rep.damaged == 0 || !strstr(err_msg(), l.names[i]))
+          fail_msg("%s: bit %#x of byte %llu of %lld flipped: %s, %s", l.names[i], mask, (unsigned long long)off, (long long)size, remixdb_strerror(st), err_msg());
+        assert_true(simdisk_flip(s.disk, path, off, mask));
+        flips++;
+      }
+    }
+    assert_true(flips >= 4 * 12);
+    ok(verify_store(s.r, NULL));
+    scene_fini(&s);
+  }
+}
+
+// All damaged files are named, not the first alone.
+static void test_all_named(void **state) {
+  (void)state;
+  struct scene s;
+  struct name_list l = {.nr = 0};
+  struct verify_report rep;
+  scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
+  ok(env_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
+  uint32_t damaged = 0;
+  for (uint32_t i = 0; i < l.nr; i++) {
+    char path[128];
+    (void)snprintf(path, sizeof(path), DIR_NAME "/%s", l.names[i]);
+    if (files_kind_of(l.names[i], NULL) != FILES_IS_TABLE) continue;
+    assert_true(simdisk_flip(s.disk, path, 100, 1));
+    damaged++;
+  }
+  assert_true(damaged >= 2);
+  s.nr_said = 0;
+  assert_int_equal(verify_store(s.r, &rep), REMIXDB_CORRUPT);
+  assert_int_equal(rep.damaged, damaged);
+  for (uint32_t i = 0; i < l.nr; i++) {
+    bool named = files_kind_of(l.names[i], NULL) != FILES_IS_TABLE;
+    for (uint32_t n = 0; n < s.nr_said && n < 16; n++) named = named || strstr(s.said[n], l.names[i]);
+    assert_true(named);
+  }
+  scene_fini(&s);
+}
+
+static void test_checkpoint(void **state) {
+  (void)state;
+  struct scene s;
+  struct xdb *x;
+  struct xdb_ref *r, *sr;
+  struct xdb_snapshot *snap;
+  scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
+  ok(xdb_snapshot(s.r, &snap));
+  ok(xdb_snapshot_ref(snap, &sr));
+  ok(checkpoint_make(s.r, COPY));
+  assert_int_equal(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
+  assert_int_equal(checkpoint_make(s.r, DIR_NAME), REMIXDB_LOCKED);
+  // the original goes on, and even goes: the copy is a store of its own
+  write_round(&s, 5);
+  ok(xdb_flush(s.x));
+  ok(checkpoint_make(sr, "/old"));
+  xdb_unref(sr);
+  xdb_snapshot_release(snap);
+  check_content(s.r, 5);
+  scene_close(&s);
+  ok(checkpoint_destroy(simdisk_env(s.disk), DIR_NAME));
+  const char *const dirs[] = {COPY, "/old"};
+  for (uint32_t i = 0; i < 2; i++) {
+    ok(xdb_open(dirs[i], &s.opts, simdisk_env(s.disk), &x));
+    ok(xdb_ref(x, &r));
+    check_content(r, 4);
+    ok(verify_store(r, NULL));
+    ok(xdb_put(r, kref("more", 4), "x", 1, false));
+    ok(xdb_flush(x));
+    xdb_unref(r);
+    ok(xdb_close(x));
+  }
+  scene_fini(&s);
+}
+
+// Power goes at every change while a checkpoint is made: the original is what it was, and what is at its place is the whole, or no store, and can be made again.
+static void test_checkpoint_cuts(void **state) {
+  (void)state;
+  struct scene s;
+  scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
+  scene_close(&s);
+  uint32_t whole = 0, none = 0;
+  for (uint64_t cut = 0;; cut++) {
+    struct simdisk *disk = simdisk_crash(s.disk, cut);
+    struct simdisk *const before = s.disk;
+    s.disk = disk;
+    scene_open(&s, DIR_NAME);
+    simdisk_power_off(disk, cut);
+    const enum remixdb_status st = checkpoint_make(s.r, COPY);
+    const bool off = simdisk_is_off(disk);
+    scene_close(&s);
+    struct simdisk *after = simdisk_crash(disk, cut * 7 + 1);
+    simdisk_destroy(disk);
+    s.disk = after;
+    scene_open(&s, DIR_NAME);
+    check_content(s.r, 4);
+    struct xdb *x;
+    struct xdb_ref *r;
+    struct remixdb_opts o = s.opts;
+    o.create = false;
+    enum remixdb_status opened = xdb_open(COPY, &o, simdisk_env(after), &x);
+    if (opened == REMIXDB_OK) {
+      ok(xdb_ref(x, &r));
+      check_content(r, 4);
+      xdb_unref(r);
+      ok(xdb_close(x));
+      whole++;
+    } else {
+      assert_int_equal(opened, REMIXDB_NOTFOUND);
+      assert_int_not_equal(st, REMIXDB_OK);
+      const enum remixdb_status gone = checkpoint_destroy(simdisk_env(after), COPY);
+      assert_true(gone == REMIXDB_OK || gone == REMIXDB_NOTFOUND);
+      ok(checkpoint_make(s.r, COPY));
+      none++;
+    }
+    scene_close(&s);
+    simdisk_destroy(after);
+    s.disk = before;
+    if (!off) break;
+  }
+  assert_true(whole >= 1 && none >= 5);
+  scene_fini(&s);
+}
+
+// Each call that can fail fails once: a status, nothing left at the checkpoint's place, and the store goes on.
+static void test_checkpoint_faults(void **state) {
+  (void)state;
+  struct scene s;
+  struct env_stat st;
+  scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
+  static const enum simdisk_call calls[] = {SIMDISK_OPEN, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_LINK, SIMDISK_MKDIR, SIMDISK_RENAME, SIMDISK_LIST, SIMDISK_READ};
+  uint32_t failed = 0;
+  for (uint32_t c = 0; c < sizeof(calls) / sizeof(calls[0]); c++) {
+    for (uint64_t nth = 0; nth < 40; nth++) {
+      simdisk_fault(s.disk, calls[c], nth, 1, EIO);
+      const enum remixdb_status made = checkpoint_make(s.r, COPY);
+      simdisk_fault(s.disk, calls[c], 0, 0, 0);
+      if (made == REMIXDB_OK) {
+        ok(checkpoint_destroy(simdisk_env(s.disk), COPY));
+        if (calls[c] != SIMDISK_LINK) break;  // a link that fails becomes a copy
+      } else {
+        assert_true(err_msg()[0] != '\0');
+        failed++;
+        // what the failure itself kept from being removed may be destroyed
+        if (env_stat(simdisk_env(s.disk), COPY, &st) == REMIXDB_OK) {
+          const enum remixdb_status gone = checkpoint_destroy(simdisk_env(s.disk), COPY);
+          assert_true(gone == REMIXDB_OK || gone == REMIXDB_NOTFOUND);
+        }
+      }
+    }
+  }
+  assert_true(failed > 20);
+  check_content(s.r, 4);
+  scene_fini(&s);
+}
+
+static void test_destroy(void **state) {
+  (void)state;
+  struct scene s;
+  struct env_stat st;
+  int fd;
+  scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
+  struct env *env = simdisk_env(s.disk);
+  assert_int_equal(checkpoint_destroy(env, DIR_NAME), REMIXDB_LOCKED);
+  assert_int_equal(checkpoint_destroy(env, "/nowhere"), REMIXDB_NOTFOUND);
+  scene_close(&s);
+  // somebody else's file is left alone, and with it the directory
+  ok(env_open(env, DIR_NAME "/notes.txt", ENV_WRITE | ENV_CREATE, &fd));
+  ok(env_close(env, fd, "notes"));
+  ok(checkpoint_destroy(env, DIR_NAME));
+  struct name_list l = {.nr = 0};
+  ok(env_list(env, DIR_NAME, name_add, &l));
+  assert_int_equal(l.nr, 1);
+  assert_string_equal(l.names[0], "notes.txt");
+  assert_int_equal(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
+  ok(env_unlink(env, DIR_NAME "/notes.txt"));
+  scene_open(&s, DIR_NAME);
+  scene_close(&s);
+  ok(checkpoint_destroy(env, DIR_NAME));
+  assert_int_equal(env_stat(env, DIR_NAME, &st), REMIXDB_NOTFOUND);
+  scene_fini(&s);
+}
+
+// Power goes while a store is destroyed: it is whole, or it is none; never an empty one.
+static void test_destroy_cuts(void **state) {
+  (void)state;
+  struct scene s;
+  scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
+  scene_close(&s);
+  uint32_t whole = 0, none = 0;
+  for (uint64_t cut = 0;; cut++) {
+    struct simdisk *disk = simdisk_crash(s.disk, cut);
+    simdisk_power_off(disk, cut);
+    const enum remixdb_status st = checkpoint_destroy(simdisk_env(disk), DIR_NAME);
+    const bool off = simdisk_is_off(disk);
+    (void)st;
+    struct simdisk *after = simdisk_crash(disk, cut * 3 + 1), *const before = s.disk;
+    simdisk_destroy(disk);
+    struct xdb *x;
+    struct env_stat es;
+    const enum remixdb_status opened = xdb_open(DIR_NAME, &s.opts, simdisk_env(after), &x);
+    if (opened == REMIXDB_OK) {
+      struct xdb_ref *r;
+      ok(xdb_ref(x, &r));
+      const bool empty = wal_segment_bytes(x->wal) > 0 && atomic_load(&x->published) == 0;
+      if (!empty) check_content(r, 4);
+      else none++;  // all of its files were gone: this one is new
+      whole += !empty;
+      xdb_unref(r);
+      ok(xdb_close(x));
+      ok(checkpoint_destroy(simdisk_env(after), DIR_NAME));
+    } else {
+      assert_int_equal(opened, REMIXDB_CORRUPT);
+      ok(checkpoint_destroy(simdisk_env(after), DIR_NAME));
+      none++;
+    }
+    assert_int_equal(env_stat(simdisk_env(after), DIR_NAME, &es), REMIXDB_NOTFOUND);
+    simdisk_destroy(after);
+    s.disk = before;
+    if (!off) break;
+  }
+  assert_true(whole >= 1 && none >= 2);
+  scene_fini(&s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_whole),           cmocka_unit_test(test_damage_found),      cmocka_unit_test(test_all_named), cmocka_unit_test(test_checkpoint),
+      cmocka_unit_test(test_checkpoint_cuts), cmocka_unit_test(test_checkpoint_faults), cmocka_unit_test(test_destroy),   cmocka_unit_test(test_destroy_cuts),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
