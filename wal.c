@@ -11,6 +11,8 @@
 #define WAL_VERSION 1u
 #define WAL_HEAD 512u        // of a segment: one sector, so that it is there whole or not at all
 #define WAL_HEAD_SUM 504u    // offset of its checksum, in this and every later version
+#define WAL_LEVEL 448u       // offset of the watermark, which the header's checksum leaves out: it is written later, in place
+#define WAL_LEVEL_LEN 24u
 #define WAL_FRAME_HEAD 40u
 #define WAL_FRAME_MAX (1u << 30)  // payload of one frame
 
@@ -21,6 +23,12 @@ struct wal_head {
   uint64_t store_id, gen;
   uint64_t prev_gen, prev_len, prev_durable;  // prev_len 0: there is none before
   uint64_t last_seq;                          // of all segments before
+};
+
+// A watermark: segment `gen` is durable up to `end`, and every older one whole. It is in that segment's header, and in the one's
+// before it, so that a segment can be missed. gen 0: none.
+struct wal_level {
+  uint64_t gen, end;
 };
 
 // What the frames of one segment are tied to it with.
@@ -44,12 +52,12 @@ static void wal_head_put(uint8_t *p, const struct wal_head *h) {
   store64le(p + 40, h->prev_len);
   store64le(p + 48, h->prev_durable);
   store64le(p + 56, h->last_seq);
-  store64le(p + WAL_HEAD_SUM, hash64(p, WAL_HEAD_SUM));
+  store64le(p + WAL_HEAD_SUM, hash64(p, WAL_LEVEL));
 }
 
 // REMIXDB_NOTFOUND: these bytes are no header of this store. REMIXDB_VERSION: they are one that this library cannot read.
 static enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t store_id, struct wal_head *out) {
-  if (load64le(p) != WAL_MAGIC || load64le(p + WAL_HEAD_SUM) != hash64(p, WAL_HEAD_SUM)) return REMIXDB_NOTFOUND;
+  if (load64le(p) != WAL_MAGIC || load64le(p + WAL_HEAD_SUM) != hash64(p, WAL_LEVEL)) return REMIXDB_NOTFOUND;
   const uint32_t version = load32le(p + 8);
   if (version > WAL_VERSION) return err_set(REMIXDB_VERSION, "%s: log format %u, known up to %u", path, version, WAL_VERSION);
   *out = (struct wal_head){.store_id = load64le(p + 16), .gen = load64le(p + 24), .prev_gen = load64le(p + 32),
@@ -65,6 +73,20 @@ static struct wal_key wal_key(uint64_t store_id, uint64_t gen) {
   store64le(id + 8, gen);
   const uint64_t seed = hash64(id, sizeof(id));
   return (struct wal_key){.seed = seed, .magic = (uint32_t)(seed >> 32) | 1};  // its first byte is never the 0 of empty space
+}
+
+// p: where the watermark is in the header of the segment k.
+static void wal_level_put(uint8_t *p, const struct wal_key *k, const struct wal_level *l) {
+  store64le(p + 8, l->gen);
+  store64le(p + 16, l->end);
+  store64le(p, hash64_seed(p + 8, WAL_LEVEL_LEN - 8, k->seed + WAL_LEVEL));
+}
+
+// What is not sound says nothing: gen 0.
+static struct wal_level wal_level_get(const uint8_t *p, const struct wal_key *k, uint64_t gen) {
+  const struct wal_level l = {.gen = load64le(p + 8), .end = load64le(p + 16)};
+  const bool sound = load64le(p) == hash64_seed(p + 8, WAL_LEVEL_LEN - 8, k->seed + WAL_LEVEL) && l.gen >= gen && l.end >= WAL_HEAD;
+  return sound ? l : (struct wal_level){0};
 }
 
 // The offset in the seed ties a frame to its place: a copy of it elsewhere, in a value for example, is no frame.
@@ -124,6 +146,7 @@ struct wal_seg {
   bool headed;    // `h` was read from it (recovery)
   struct wal_head h;
   struct wal_key key;
+  struct wal_level level;  // in its header (recovery; of a segment that is written: what was put there, under admin)
   uint64_t size;     // of the file (recovery)
   uint64_t end;      // of what was sealed into it
   uint64_t durable;  // up to here it is known to be on disk, and every older segment whole; 0: not even the header
@@ -328,6 +351,7 @@ static void wal_seg_begin(struct wal_seg *s, const struct wal_head *h) {
   s->key = wal_key(h->store_id, h->gen);
   s->end = WAL_HEAD;
   s->durable = 0;
+  s->level = (struct wal_level){0};
   wal_head_put(s->head, h);
 }
 
@@ -821,6 +845,52 @@ enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
   return s;
 }
 
+// Puts a watermark into a segment whose header is durable, and makes it durable. Under admin. Of a segment that was recovered the
+// file is not open.
+static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *s, const struct wal_level *l) {
+  uint8_t p[WAL_LEVEL_LEN];
+  int fd = s->fd;
+  enum remixdb_status st = REMIXDB_OK;
+  wal_level_put(p, &s->key, l);
+  if (fd < 0) {
+    st = env_open(w->env, s->path, ENV_READ | ENV_WRITE, &fd);
+    if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: removed while the store is open", s->path);
+    if (st != REMIXDB_OK) return st;
+  }
+  st = env_write(w->env, fd, s->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
+  if (st == REMIXDB_OK) st = env_sync_data(w->env, fd, s->path);
+  if (fd != s->fd) env_close_quiet(w->env, fd);
+  if (st == REMIXDB_OK) s->level = *l;
+  return st;
+}
+
+enum remixdb_status wal_mark(struct wal *w) {
+  if (w->read_only) return REMIXDB_OK;
+  (void)pthread_mutex_lock(&w->admin);  // keeps the segments, and which one is active
+  lib_lock(&w->lock);
+  enum remixdb_status st = wal_error(w);
+  struct wal_seg *const seg = w->active;
+  struct wal_seg *before = w->segs;
+  while (before != seg && before->next != seg) before = before->next;
+  const struct wal_level l = {.gen = seg->h.gen, .end = seg->durable};
+  lib_unlock(&w->lock);
+  // an empty segment has nothing to lose, and its header may say all there is to say of the older ones
+  const bool news = l.end > WAL_HEAD || (l.end == WAL_HEAD && seg->h.prev_durable < seg->h.prev_len);
+  if (st != REMIXDB_OK || !news) goto out;
+  if (seg->level.end < l.end) st = wal_level_write(w, seg, &l);
+  if (st == REMIXDB_OK && before != seg && before->level.gen < l.gen) st = wal_level_write(w, before, &l);
+  if (st == REMIXDB_NOSPACE) st = REMIXDB_OK;  // of a file system that never writes in place; the log is good without
+  if (st != REMIXDB_OK && st != REMIXDB_NOMEM) {
+    lib_lock(&w->lock);
+    wal_fail(w, st);
+    st = wal_error(w);
+    lib_unlock(&w->lock);
+  }
+out:
+  (void)pthread_mutex_unlock(&w->admin);
+  return st;
+}
+
 void wal_stats(struct wal *w, struct wal_stats *out) {
   lib_lock(&w->lock);
   *out = w->st;
@@ -969,26 +1039,36 @@ static enum remixdb_status wal_judge(struct wal_reader *r, const struct wal_seg 
   return REMIXDB_OK;
 }
 
-// The newest segment's header may be what is damaged; then nothing leads to it. A crash can lose a header too, but not one that
-// a frame behind it calls durable. `newest`: the largest generation a header has; the next one to begin has at most two more.
-static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *s, uint64_t newest) {
+// Looks in a file without a header for frames of the generation. *end_out: as of wal_scan, WAL_HEAD when there are none.
+static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *s, uint64_t gen, uint64_t *durable_out, uint64_t *end_out) {
   struct wal_reader r = {.env = w->env};
+  const struct wal_key k = wal_key(w->store_id, gen);
+  *durable_out = 0;
+  *end_out = WAL_HEAD;
   enum remixdb_status st = env_open(w->env, s->path, ENV_READ, &s->fd);
   if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;
-  for (uint64_t gen = newest + 1; gen <= newest + 2 && st == REMIXDB_OK; gen++) {
-    const struct wal_key k = wal_key(w->store_id, gen);
-    uint64_t durable, end;
-    wal_reader_aim(&r, s);
-    st = wal_scan(&r, &k, WAL_HEAD, s->size, &durable, &end);
-    if (st == REMIXDB_OK && durable > 0) {
-      st = err_corrupt(s->path, 0, "broken header of a segment; its frames, of generation %llu, say that it was durable",
-                       (unsigned long long)gen);
-    }
-  }
+  if (st != REMIXDB_OK) return st;
+  wal_reader_aim(&r, s);
+  st = wal_scan(&r, &k, WAL_HEAD, s->size, durable_out, end_out);
   env_close_quiet(w->env, s->fd);
   s->fd = -1;
   mem_free(r.buf);
   return st;
+}
+
+// The newest segment's header may be what is damaged; then nothing leads to it. A crash can lose a header too, but not one that
+// a frame behind it calls durable. `newest`: the largest generation a header has; the next one to begin has at most two more.
+static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *s, uint64_t newest) {
+  for (uint64_t gen = newest + 1; gen <= newest + 2; gen++) {
+    uint64_t durable, end;
+    const enum remixdb_status st = wal_scan_headless(w, s, gen, &durable, &end);
+    if (st != REMIXDB_OK) return st;
+    if (durable > 0) {
+      return err_corrupt(s->path, 0, "broken header of a segment; its frames, of generation %llu, say that it was durable",
+                         (unsigned long long)gen);
+    }
+  }
+  return REMIXDB_OK;
 }
 
 struct wal_names {
@@ -1034,6 +1114,7 @@ static enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *s) {
   env_close_quiet(w->env, s->fd);
   s->fd = -1;
   s->key = wal_key(w->store_id, s->h.gen);
+  if (s->headed) s->level = wal_level_get(head + WAL_LEVEL, &s->key, s->h.gen);
   return st;
 }
 
@@ -1042,6 +1123,24 @@ static int wal_seg_cmp(const void *a, const void *b) {
   if (x->headed != y->headed) return x->headed ? 1 : -1;
   if (x->h.gen != y->h.gen) return x->h.gen < y->h.gen ? -1 : 1;
   return (x->nr > y->nr) - (x->nr < y->nr);
+}
+
+// A segment that must be there has no header in any file: tells which file it is, if its frames do. `why`: who needs it.
+static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size_t nr, uint64_t gen, const char *why) {
+  const struct wal_seg *headless = NULL;
+  for (size_t i = 0; i < nr; i++) {
+    uint64_t durable, end;
+    if (!all[i] || all[i]->headed) continue;
+    headless = all[i];
+    const enum remixdb_status st = wal_scan_headless(w, all[i], gen, &durable, &end);
+    if (st != REMIXDB_OK) return st;
+    if (end > WAL_HEAD) {
+      return err_corrupt(headless->path, 0, "broken header of a segment; its frames are of generation %llu (%s)",
+                         (unsigned long long)gen, why);
+    }
+  }
+  return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s)%s%s", w->dir, (unsigned long long)gen, why,
+                 headless ? "; without a header is " : "", headless ? headless->path : "");
 }
 
 // Puts the chain of segments that must be replayed, oldest first, into w->segs and their entries in `all` to NULL. The chain is
@@ -1056,8 +1155,9 @@ static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t
   for (size_t i = nr;;) {
     while (i > 0 && all[i - 1]->headed && all[i - 1]->h.gen > gen) i--;
     if (i == 0 || !all[i - 1]->headed || all[i - 1]->h.gen != gen) {
-      return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (from %llu on they are needed)", w->dir,
-                     (unsigned long long)gen, (unsigned long long)oldest);
+      char why[64];
+      (void)snprintf(why, sizeof(why), "from %llu on they are needed", (unsigned long long)oldest);
+      return wal_missing(w, all, nr, gen, why);
     }
     struct wal_seg *const s = all[--i];
     all[i] = NULL;
@@ -1082,6 +1182,19 @@ static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *ar
     if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: removed while it was being recovered", s->path);
     if (st != REMIXDB_OK) goto out;
   }
+  // The highest watermark: the watermarks of one log are of one truth, and what the highest says of older segments is all of it.
+  const struct wal_seg *top = NULL, *last = NULL;
+  for (const struct wal_seg *s = w->segs; s; s = s->next) {
+    const bool higher = s->level.gen && (!top || s->level.gen > top->level.gen || (s->level.gen == top->level.gen && s->level.end > top->level.end));
+    if (higher) top = s;
+    last = s;
+  }
+  const struct wal_level level = top ? top->level : (struct wal_level){0};
+  if (level.gen > last->h.gen) {
+    st = err_corrupt(top->path, WAL_LEVEL, "the log's generation %llu is missing; it was durable up to %llu", (unsigned long long)level.gen,
+                     (unsigned long long)level.end);
+    goto out;
+  }
   for (struct wal_seg *s = w->segs; s; s = s->next) {
     if (s->h.last_seq != *seq) {
       st = err_corrupt(s->path, 56, "the segment follows sequence number %llu, the store is at %llu",
@@ -1095,7 +1208,12 @@ static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *ar
     if (st != REMIXDB_OK) goto out;
     rec->nr_segments++;
     w->active = s;
-    if (next && s->end == limit) continue;
+    const bool whole = next && s->end == limit;
+    if (level.gen == s->h.gen ? s->end < level.end : level.gen > s->h.gen && !whole) {
+      st = err_corrupt(s->path, s->end, "broken frame; by the watermark in %s this was durable", top->path);
+      goto out;
+    }
+    if (whole) continue;
     if (next && next->next) {  // the one after next began when the header of next was durable, and so all of this one
       st = err_corrupt(s->path, s->end, "broken frame; the log goes on for more than one segment after it");
       goto out;
@@ -1358,6 +1476,7 @@ enum remixdb_status wal_verify(struct wal *w, uint64_t *bytes_out) {
 
 enum remixdb_status wal_close(struct wal *w) {
   enum remixdb_status s = wal_sync(w);
+  if (s == REMIXDB_OK) s = wal_mark(w);
   for (struct wal_seg *i = w->segs; i; i = i->next) {
     if (i->fd < 0) continue;
     if (s == REMIXDB_OK && !w->read_only)

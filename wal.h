@@ -16,7 +16,10 @@
 //   L3  A frame says up to which offset its segment was known to be durable when it was sealed. A broken frame before an offset
 //       that any later valid frame (of this segment, or of a later one, which is synced only after this one is) calls durable is
 //       REMIXDB_CORRUPT. Any other broken frame is a torn tail: it and all after it, later segments included, are cut, so that
-//       what is recovered is a prefix.
+//       what is recovered is a prefix. When nothing is written after a sync the watermark says it instead: an offset, and the
+//       generation it is of, in the header of the newest segment and of the one before it (so that a lost segment is missed). It
+//       is written after the sync it speaks of (a clean close; wal_mark), so it is true at any crash; its bytes have a checksum
+//       of their own and the header's leaves them out, so that a torn or damaged watermark takes nothing with it.
 //   L4  A segment's header says the generation and the final length of the one before it: a segment is replayed only when the one
 //       before was complete up to that length (else L3 decides between cut and corrupt). Generations grow; after a recovery one
 //       is left out, so that frames whose header a crash took never belong to a segment made later. A segment begins only when
@@ -65,7 +68,8 @@ typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const stru
 // REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM. Nothing is written before replay has succeeded.
 MUST_CHECK enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
                                         wal_replay_fn replay, void *arg, struct wal_recovery *rec_out, struct wal **out);
-// Writes out and syncs what is buffered (not when read_only or after an error), closes the files. Frees w in any case.
+// Writes out and syncs what is buffered and marks it (wal_mark), closes the files. When read_only or after an error nothing is
+// written. Frees w in any case.
 MUST_CHECK enum remixdb_status wal_close(struct wal *w);
 
 // ---- appending. wal_begin .. wal_end brackets what must be in one frame; between them the log's lock is held, so nothing
@@ -87,6 +91,11 @@ MUST_CHECK enum remixdb_status wal_sync(struct wal *w);
 uint64_t wal_durable_seq(const struct wal *w);
 // Writes out what is buffered without syncing it (so that it survives the process, not the machine).
 MUST_CHECK enum remixdb_status wal_flush(struct wal *w);
+
+// Puts a watermark (L3) at what is durable now: damage to what was synced last is then found, and is not taken for a torn tail.
+// Costs a write of 24 bytes and an fsync, two of each the first time in a segment, nothing when there is nothing new to say: for
+// moments of rest. A failure is one of a sync (L6), but for REMIXDB_NOMEM, and for a full disk, which is none. Blocks for the disk.
+MUST_CHECK enum remixdb_status wal_mark(struct wal *w);
 
 // ---- segments
 // Has the file of the next segment ready (a recycled one, or new, preallocated, its name durable), and the active one's header

@@ -10,6 +10,7 @@
 
 #define MIB ((size_t)1 << 20)
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
+#define REST_NS 1000000000ull        // without a write after a sync: then the log is marked
 #define REPLAY_SEGMENTS_MAX 4u       // with more segments to replay the memtable is compacted soon after opening; each opening adds one
 
 // A sanitizer sees the use of a dropped memtable only when its memory goes back to the system.
@@ -617,27 +618,47 @@ enum remixdb_status xdb_sync(struct xdb_ref *r) {
   return s;
 }
 
+// With sync_lock held, which is let go meanwhile. False: it is time to stop, or (when `rest`) something was written.
+static bool syncer_wait(struct xdb *x, uint64_t ns, bool rest) {
+  const uint64_t until = time_ns() + ns;
+  for (;;) {
+    if (x->stop_syncer || (rest && atomic_load_explicit(&x->dirty, memory_order_relaxed))) return false;
+    const uint64_t now = time_ns();
+    if (now >= until) return true;
+    (void)cond_wait_ns(&x->sync_wake, &x->sync_lock, until - now);
+  }
+}
+
+// wal_sync or wal_mark, with sync_lock let go meanwhile. Whether it is to be tried again.
+static bool syncer_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
+  pthread_mutex_unlock(&x->sync_lock);
+  const enum remixdb_status s = fn(x->wal);
+  const bool again = s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM;
+  if (s != REMIXDB_OK && !again) {
+    struct err_saved why;
+    err_save(&why, s);
+    set_failed(x, &why);
+  }
+  pthread_mutex_lock(&x->sync_lock);
+  return again;
+}
+
 static void *syncer_main(void *arg) {
   struct xdb *x = arg;
   const uint64_t every = (uint64_t)x->opts.sync * 1000000;
+  bool marked = true;  // nothing was synced since the log was marked
   pthread_mutex_lock(&x->sync_lock);
   while (!x->stop_syncer) {
-    if (!atomic_load_explicit(&x->dirty, memory_order_acquire)) {
+    if (atomic_load_explicit(&x->dirty, memory_order_acquire)) {
+      (void)syncer_wait(x, every, false);
+      atomic_store_explicit(&x->dirty, false, memory_order_release);  // before the sync: what comes during it is synced by the next
+      if (syncer_run(x, wal_sync)) atomic_store_explicit(&x->dirty, true, memory_order_relaxed);
+      marked = false;
+    } else if (marked) {
       pthread_cond_wait(&x->sync_wake, &x->sync_lock);
-      continue;
+    } else if (syncer_wait(x, REST_NS, true)) {
+      marked = !syncer_run(x, wal_mark);
     }
-    const uint64_t until = time_ns() + every;
-    for (uint64_t now; !x->stop_syncer && (now = time_ns()) < until;) (void)cond_wait_ns(&x->sync_wake, &x->sync_lock, until - now);
-    atomic_store_explicit(&x->dirty, false, memory_order_release);  // before the sync: what comes during it is synced by the next
-    pthread_mutex_unlock(&x->sync_lock);
-    const enum remixdb_status s = wal_sync(x->wal);
-    if (s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
-      struct err_saved why;
-      err_save(&why, s);
-      set_failed(x, &why);
-    }
-    pthread_mutex_lock(&x->sync_lock);
-    if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) atomic_store_explicit(&x->dirty, true, memory_order_relaxed);
   }
   pthread_mutex_unlock(&x->sync_lock);
   return NULL;

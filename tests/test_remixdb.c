@@ -933,7 +933,7 @@ static void test_newer_format(void **state) {
     peek(dir, l.files[i].name, 0, head, sizeof(head));
     memcpy(good, head, sizeof(head));
     store32le(head + 8, load32le(head + 8) + 1);
-    store64le(head + 504, hash64(head, 504));
+    store64le(head + 504, hash64(head, 448));
     poke(dir, l.files[i].name, 0, head, sizeof(head));
     check_refused(dir, REMIXDB_VERSION, REMIXDB_VERSION, l.files[i].name, "a newer log");
     poke(dir, l.files[i].name, 0, good, sizeof(good));
@@ -1095,10 +1095,13 @@ static void test_damaged_log(void **state) {
       refused++;
       flip(dir, l.files[i].name, off);
     }
-    // a torn tail: the file ends in the middle of the last frame
+    // the file ends in the middle of the last frame; the log was closed, so that all of it had been durable
     char path[PATH_SIZE + 100];
     (void)snprintf(path, sizeof(path), "%s/%s", dir, l.files[i].name);
     CHECK(truncate(path, 55000) == 0);
+    check_refused(dir, REMIXDB_CORRUPT, REMIXDB_CORRUPT, l.files[i].name, "a log cut short");
+    // without the watermark, as the death of the process leaves it, this is a torn tail
+    flip(dir, l.files[i].name, 448);
   }
   CHECK(refused >= 3);
   x = remixdb_open_opts(dir, &o);

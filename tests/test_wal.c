@@ -18,6 +18,8 @@
 #define STORE 0x5eedf00dcafe1234ull
 #define HEAD 512u
 #define FRAME_HEAD 40u
+#define LEVEL 448u      // of the watermark in the header
+#define LEVEL_END 504u  // of what the header's checksum leaves out
 #define DIR "/db"
 
 static uint64_t seed_now;  // printed when a check of a random test fails
@@ -274,8 +276,9 @@ static void test_format(void **state) {
   assert_int_equal(load64le(b + 40), 0);
   assert_int_equal(load64le(b + 48), 0);
   assert_int_equal(load64le(b + 56), 41);
-  for (int i = 64; i < 504; i++) assert_int_equal(b[i], 0);
-  assert_int_equal(load64le(b + 504), hash64(b, 504));
+  for (int i = 64; i < 448; i++) assert_int_equal(b[i], 0);
+  for (int i = 472; i < 504; i++) assert_int_equal(b[i], 0);
+  assert_int_equal(load64le(b + 504), hash64(b, 448));
 
   uint8_t id[16];
   store64le(id, STORE);
@@ -297,6 +300,9 @@ static void test_format(void **state) {
   assert_int_equal(load64le(f + 16), 44);
   assert_int_equal(load64le(f + 24), at);
   assert_int_equal(load32le(f + 32), 1);
+  assert_int_equal(load64le(b + 456), 7);
+  assert_int_equal(load64le(b + 464), at + 40 + 2);
+  assert_int_equal(load64le(b + 448), hash64_seed(b + 456, 16, seed + 448));
   free(m);
   simdisk_destroy(d);
 }
@@ -430,8 +436,10 @@ static void crash_round(struct simdisk **disk, struct model *m, uint64_t *rng) {
       s = wal_flush(w);
     else if (dice < 84)
       s = sync_model(w, m);
-    else if (dice < 88)
+    else if (dice < 86)
       s = wal_prepare(w);
+    else if (dice < 88)
+      s = wal_mark(w);
     else if (dice < 96)
       s = wal_switch(w, switched, m);
     else
@@ -439,7 +447,7 @@ static void crash_round(struct simdisk **disk, struct model *m, uint64_t *rng) {
     CHECK(s == REMIXDB_OK || (s == REMIXDB_IO && simdisk_is_off(d)), "op %llu: status %d", (unsigned long long)dice, s);
   }
   if (w) {
-    if (pick(rng, 8) != 0) simdisk_power_off(d, 0);  // no clean end
+    if (!simdisk_is_off(d) && pick(rng, 4) != 0) simdisk_power_off(d, pick(rng, 2) * pick(rng, 8));  // no clean end, or half of one
     s = wal_close(w);
     if (s == REMIXDB_OK) m->synced = m->nr;
   }
@@ -496,15 +504,25 @@ static void test_process_death(void **state) {
     check_image(c, m);
     simdisk_destroy(c);
   }
-  assert_int_equal(wal_close(w), REMIXDB_OK);  // nothing was left to do
+  assert_int_equal(wal_close(w), REMIXDB_OK);  // nothing was left to do, not even to mark
   free(m);
   simdisk_destroy(d);
 }
 
 // ---- damage
 
-// Three live segments and a spare or two; the last sync is stated by a frame behind it. *proven: that offset of the active one.
-static struct simdisk *damage_disk(struct model *m, uint64_t seed, uint64_t *proven) {
+// The process dies: what it wrote is there, what it had in its buffers is not, and the log is not closed.
+static void die(struct simdisk *d, struct wal *w) {
+  simdisk_fault(d, SIMDISK_WRITE, 0, UINT64_MAX, EIO);
+  simdisk_fault(d, SIMDISK_SYNC, 0, UINT64_MAX, EIO);
+  (void)(wal_close(w) == REMIXDB_OK);
+  simdisk_fault(d, SIMDISK_WRITE, 0, 0, 0);
+  simdisk_fault(d, SIMDISK_SYNC, 0, 0, 0);
+}
+
+// Three live segments and a spare or two. *proven: the offset of the active one up to which damage must be found: all when the log
+// is closed; else what the last sync made durable, which a frame behind it states.
+static struct simdisk *damage_disk(struct model *m, uint64_t seed, bool closed, uint64_t *proven) {
   struct simdisk *const d = disk_create();
   struct wal *w;
   uint64_t rng = seed;
@@ -522,7 +540,14 @@ static struct simdisk *damage_disk(struct model *m, uint64_t seed, uint64_t *pro
   assert_int_equal(sync_model(w, m), REMIXDB_OK);
   *proven = wal_segment_bytes(w);
   assert_int_equal(append(w, m, &rng, 2), REMIXDB_OK);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  if (closed) {
+    assert_int_equal(sync_model(w, m), REMIXDB_OK);
+    *proven = wal_segment_bytes(w);
+    assert_int_equal(wal_close(w), REMIXDB_OK);
+  } else {
+    assert_int_equal(wal_flush(w), REMIXDB_OK);
+    die(d, w);
+  }
   return d;
 }
 
@@ -532,7 +557,7 @@ static void test_flips(void **state) {
     seed_now = seed;
     struct model *const m = model_create();
     uint64_t proven, rng = seed * 77;
-    struct simdisk *const d = damage_disk(m, seed, &proven);
+    struct simdisk *const d = damage_disk(m, seed, seed & 1, &proven);
     for (int i = 0; i < 300; i++) {
       const uint64_t gen = m->oldest_gen + pick(&rng, m->gen - m->oldest_gen + 1);
       const char *const path = file_of(d, gen);
@@ -552,9 +577,11 @@ static void test_flips(void **state) {
       struct wal *w;
       struct wal_recovery rec;
       const enum remixdb_status s = open_as(simdisk_env(d), DIR, m, true, &rec, &w);
-      CHECK(s == REMIXDB_CORRUPT || off >= durable, "generation %llu, byte %llu before %llu flipped: status %d",
+      const bool watermark = off >= LEVEL && off < LEVEL_END;
+      CHECK(s == REMIXDB_CORRUPT || off >= durable || watermark, "generation %llu, byte %llu before %llu flipped: status %d",
             (unsigned long long)gen, (unsigned long long)off, (unsigned long long)durable, s);
       CHECK(s == REMIXDB_OK || s == REMIXDB_CORRUPT, "status %d", s);
+      CHECK(s == REMIXDB_OK || !watermark, "a watermark damaged, and nothing else");
       if (s == REMIXDB_OK) {
         assert_true(rec.last_seq >= m->synced);
         if (gen < m->gen) assert_int_equal(rec.last_seq, m->nr);
@@ -577,7 +604,7 @@ static void test_rubbish(void **state) {
     seed_now = seed;
     struct model *const m = model_create();
     uint64_t proven, rng = seed * 33;
-    struct simdisk *const d = damage_disk(m, seed % 5, &proven);
+    struct simdisk *const d = damage_disk(m, seed % 5, seed & 1, &proven);
     for (uint64_t k = 1 + pick(&rng, 3); k > 0; k--) {
       char path[64];
       uint8_t bytes[600];
@@ -624,7 +651,7 @@ static void test_wrong_files(void **state) {
   uint64_t proven;
   for (int what = 0; what < 8; what++) {
     struct model *const m = model_create();
-    struct simdisk *const d = damage_disk(m, 5, &proven);
+    struct simdisk *const d = damage_disk(m, 5, what & 1, &proven);
     struct env *const e = simdisk_env(d);
     const uint64_t gens[] = {m->oldest_gen, m->oldest_gen + 1, m->gen};
     enum remixdb_status want = REMIXDB_CORRUPT;
@@ -645,20 +672,20 @@ static void test_wrong_files(void **state) {
       case 3:  // a later format, with a sound checksum
       case 4:
         store32le(head + 8, 2);
-        store64le(head + 504, hash64(head, 504));
+        store64le(head + 504, hash64(head, LEVEL));
         assert_true(simdisk_poke(d, path, 0, head, HEAD));
         want = REMIXDB_VERSION;
         break;
       case 5:  // another store's
         store64le(head + 16, STORE + 1);
-        store64le(head + 504, hash64(head, 504));
+        store64le(head + 504, hash64(head, LEVEL));
         assert_true(simdisk_poke(d, path, 0, head, HEAD));
         break;
       case 6:  // a header that leads to itself
         (void)snprintf(path, sizeof(path), "%s", file_of(d, gens[2]));
         assert_true(simdisk_peek(d, path, 0, head, HEAD));
         store64le(head + 32, gens[2]);
-        store64le(head + 504, hash64(head, 504));
+        store64le(head + 504, hash64(head, LEVEL));
         assert_true(simdisk_poke(d, path, 0, head, HEAD));
         break;
       default:  // names that are not the log's are left alone
@@ -764,7 +791,7 @@ static enum remixdb_status status_after_flip(struct simdisk *d, const char *path
 // Each thing that can prove a broken frame durable, alone.
 static void test_witnesses(void **state) {
   (void)state;
-  for (int what = 0; what < 4; what++) {
+  for (int what = 0; what < 7; what++) {
     struct simdisk *const d = disk_create();
     struct wal *w;
     simdisk_no_allocate(d, true);
@@ -785,16 +812,144 @@ static void test_witnesses(void **state) {
         assert_int_equal(wal_sync(w), REMIXDB_OK);
         append_sized(w, 20);
         break;
-      default:  // the beginning of the segment after the next
+      case 3:  // the beginning of the segment after the next
         assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
         assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
         break;
+      case 4:  // the watermark of its own segment
+        assert_int_equal(wal_sync(w), REMIXDB_OK);
+        assert_int_equal(wal_mark(w), REMIXDB_OK);
+        break;
+      case 5:  // the same, of a clean end; then without it
+        assert_int_equal(wal_close(w), REMIXDB_OK);
+        assert_int_equal(status_after_flip(d, DIR "/wal-0", HEAD + FRAME_HEAD + 5), want);
+        assert_true(simdisk_flip(d, DIR "/wal-0", LEVEL + 20, 1));
+        assert_int_equal(open_any(d, false, false, NULL, &w), REMIXDB_OK);
+        assert_true(simdisk_flip(d, DIR "/wal-1", 0, 1));  // what this opening has begun would be a witness too
+        want = REMIXDB_OK;
+        break;
+      default:  // the watermark of the next one
+        assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+        assert_int_equal(wal_sync(w), REMIXDB_OK);
+        assert_int_equal(wal_mark(w), REMIXDB_OK);
+        assert_true(simdisk_flip(d, DIR "/wal-0", LEVEL + 20, 1));
+        break;
     }
-    assert_int_equal(wal_close(w), REMIXDB_OK);
+    die(d, w);
     assert_int_equal(status_after_flip(d, DIR "/wal-0", HEAD + FRAME_HEAD + 5), want);
     assert_int_equal(status_after_flip(d, DIR "/wal-0", HEAD + 9), want);
     simdisk_destroy(d);
   }
+}
+
+// The newest segment cannot be lost unseen once it was marked: the one before it knows of it.
+static void test_lost_segment(void **state) {
+  (void)state;
+  for (int what = 0; what < 12; what++) {
+    struct simdisk *const d = disk_create();
+    struct env *const e = simdisk_env(d);
+    struct wal *w;
+    struct wal_recovery rec;
+    char path[64];
+    simdisk_no_allocate(d, true);
+    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    append_sized(w, 20);
+    const bool second_life = what & 1, marked = what & 2;
+    if (second_life) {
+      assert_int_equal(wal_close(w), REMIXDB_OK);
+      assert_int_equal(open_any(d, false, false, NULL, &w), REMIXDB_OK);
+    } else {
+      assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+    }
+    const uint64_t gen = wal_gen(w);
+    append_sized(w, 20);
+    if (marked) assert_int_equal(wal_close(w), REMIXDB_OK);
+    else die(d, w);
+    (void)snprintf(path, sizeof(path), "%s", file_of(d, gen));
+    int fd;
+    switch (what / 4) {
+      case 0:
+        assert_int_equal(env_unlink(e, path), REMIXDB_OK);
+        break;
+      case 1:
+        assert_int_equal(env_open(e, path, ENV_READ | ENV_WRITE, &fd), REMIXDB_OK);
+        assert_int_equal(env_truncate(e, fd, path, HEAD - 1), REMIXDB_OK);
+        assert_int_equal(env_close(e, fd, path), REMIXDB_OK);
+        break;
+      default:
+        // the frames of a second life say that their header is durable, those behind a switch do not
+        assert_true(simdisk_flip(d, path, 30, 4));
+        break;
+    }
+    const bool proven = marked || (what / 4 == 2 && second_life);
+    assert_int_equal(open_any(d, false, true, &rec, &w), proven ? REMIXDB_CORRUPT : REMIXDB_OK);
+    if (proven) {
+      assert_non_null(strstr(err_msg(), DIR "/wal-"));
+    } else {
+      assert_int_equal(rec.nr_records, 1);
+      assert_int_equal(wal_close(w), REMIXDB_OK);
+    }
+    simdisk_destroy(d);
+  }
+}
+
+// What marking costs, and that it is done once.
+static void test_mark(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct wal *w;
+  struct wal_recovery rec;
+  simdisk_no_allocate(d, true);
+  assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+  uint64_t changes = simdisk_changes(d);
+  assert_int_equal(wal_mark(w), REMIXDB_OK);  // nothing to lose
+  assert_int_equal(simdisk_changes(d), changes);
+  append_sized(w, 20);
+  changes = simdisk_changes(d);
+  assert_int_equal(wal_mark(w), REMIXDB_OK);  // nothing durable
+  assert_int_equal(simdisk_changes(d), changes);
+  assert_int_equal(wal_sync(w), REMIXDB_OK);
+  changes = simdisk_changes(d);
+  assert_int_equal(wal_mark(w), REMIXDB_OK);
+  assert_int_equal(simdisk_changes(d), changes + 2);
+  assert_int_equal(wal_mark(w), REMIXDB_OK);
+  assert_int_equal(simdisk_changes(d), changes + 2);
+  assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+  assert_int_equal(wal_sync(w), REMIXDB_OK);
+  changes = simdisk_changes(d);
+  assert_int_equal(wal_mark(w), REMIXDB_OK);  // the header says all of the segment before it
+  assert_int_equal(simdisk_changes(d), changes);
+  for (int i = 0; i < 2; i++) {
+    append_sized(w, 20);
+    assert_int_equal(wal_sync(w), REMIXDB_OK);
+    changes = simdisk_changes(d);
+    assert_int_equal(wal_mark(w), REMIXDB_OK);
+    assert_int_equal(simdisk_changes(d), changes + (i == 0 ? 4 : 2));
+  }
+  changes = simdisk_changes(d);
+  assert_int_equal(wal_close(w), REMIXDB_OK);
+  assert_int_equal(simdisk_changes(d), changes);
+  assert_int_equal(open_any(d, false, true, &rec, &w), REMIXDB_OK);
+  assert_int_equal(rec.nr_records, 3);
+  assert_int_equal(wal_close(w), REMIXDB_OK);
+
+  // one that fails stops the log, as a sync that fails does; but not for want of room, which only its own bytes need
+  assert_int_equal(open_any(d, false, false, &rec, &w), REMIXDB_OK);
+  append_sized(w, 20);
+  assert_int_equal(wal_sync(w), REMIXDB_OK);
+  simdisk_fault(d, SIMDISK_WRITE, 0, 1, ENOSPC);
+  assert_int_equal(wal_mark(w), REMIXDB_OK);
+  append_sized(w, 20);
+  assert_int_equal(wal_sync(w), REMIXDB_OK);
+  simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
+  assert_int_equal(wal_mark(w), REMIXDB_IO);
+  uint64_t gen;
+  assert_int_equal(wal_begin(w, 20, &gen), REMIXDB_IO);
+  assert_int_equal(wal_close(w), REMIXDB_IO);
+  assert_int_equal(open_any(d, false, true, &rec, &w), REMIXDB_OK);
+  assert_int_equal(rec.nr_records, 5);
+  assert_int_equal(wal_close(w), REMIXDB_OK);
+  simdisk_destroy(d);
 }
 
 // A witness is found wherever it lies in the pieces that recovery reads.
@@ -811,7 +966,7 @@ static void test_distant_witness(void **state) {
     assert_int_equal(wal_segment_bytes(w), HEAD + (1 << 20) - before[i]);
     assert_int_equal(wal_sync(w), REMIXDB_OK);
     append_sized(w, 20);
-    assert_int_equal(wal_close(w), REMIXDB_OK);
+    die(d, w);
     assert_int_equal(status_after_flip(d, DIR "/wal-0", HEAD + FRAME_HEAD + 5), REMIXDB_CORRUPT);
     simdisk_destroy(d);
   }
@@ -832,7 +987,7 @@ static void test_forged_frames(void **state) {
     assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
     append_sized(w, 20);
     append_sized(w, 20);
-    assert_int_equal(wal_close(w), REMIXDB_OK);
+    die(d, w);
     const uint64_t at = HEAD + FRAME_HEAD + 20;
     assert_true(simdisk_peek(d, DIR "/wal-0", at, good, sizeof(good)));
     memcpy(f, good, sizeof(f));
@@ -1015,7 +1170,9 @@ static void test_full_disk_at_write(void **state) {
     check_image(c, m);
     simdisk_destroy(c);
   }
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  assert_int_equal(wal_close(w), REMIXDB_IO);  // the mark, and nothing else
+  simdisk_power_on(d);
+  check_image(d, m);
   free(m);
   simdisk_destroy(d);
 }
@@ -1168,6 +1325,7 @@ static void *syncer_main(void *arg) {
   while (!atomic_load(&c->stop)) {
     const uint64_t seq = atomic_load(&c->published);
     if (wal_sync(c->w) != REMIXDB_OK || wal_durable_seq(c->w) < seq) atomic_fetch_add(&c->bad, 1);
+    if (wal_mark(c->w) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
     (void)wal_segment_bytes(c->w);
     struct wal_stats st;
     wal_stats(c->w, &st);
@@ -1388,6 +1546,8 @@ int main(void) {
       cmocka_unit_test(test_wrong_files),
       cmocka_unit_test(test_lost_header),
       cmocka_unit_test(test_witnesses),
+      cmocka_unit_test(test_lost_segment),
+      cmocka_unit_test(test_mark),
       cmocka_unit_test(test_distant_witness),
       cmocka_unit_test(test_forged_frames),
       cmocka_unit_test(test_fresh_over_leftovers),
