@@ -15,6 +15,7 @@
 #define WAL_LEVEL_LEN 24u
 #define WAL_FRAME_HEAD 40u
 #define WAL_FRAME_MAX (1u << 30)  // payload of one frame
+#define WAL_NUMBER_MAX ((uint64_t)1 << 62)  // of generations and sequence numbers; they count up, so that this is never reached
 
 #define WAL_SPARES 2u          // files kept for recycling
 #define WAL_WINDOW (1u << 20)  // recovery reads in pieces of this size
@@ -62,8 +63,8 @@ static enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint
   if (version > WAL_VERSION) return err_set(REMIXDB_VERSION, "%s: log format %u, known up to %u", path, version, WAL_VERSION);
   *out = (struct wal_head){.store_id = load64le(p + 16), .gen = load64le(p + 24), .prev_gen = load64le(p + 32),
                            .prev_len = load64le(p + 40), .prev_durable = load64le(p + 48), .last_seq = load64le(p + 56)};
-  const bool sane = version == WAL_VERSION && out->store_id == store_id && out->prev_durable <= out->prev_len &&
-                    (out->prev_len == 0 || (out->prev_len >= WAL_HEAD && out->prev_gen < out->gen));
+  const bool sane = version == WAL_VERSION && out->store_id == store_id && out->gen <= WAL_NUMBER_MAX &&
+                    out->prev_durable <= out->prev_len && (out->prev_len == 0 || (out->prev_len >= WAL_HEAD && out->prev_gen < out->gen));
   return sane ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
 
@@ -1361,6 +1362,11 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   size_t nr = 0;
   uint64_t gen = oldest_gen;
   *out = NULL;
+  if (rec_out) *rec_out = rec;
+  if (oldest_gen > WAL_NUMBER_MAX || last_seq > WAL_NUMBER_MAX) {
+    return err_set(REMIXDB_CORRUPT, "%s: the log cannot begin with generation %llu after sequence number %llu", o->dir,
+                   (unsigned long long)oldest_gen, (unsigned long long)last_seq);
+  }
   struct wal *const w = wal_create(o);
   if (!w) return REMIXDB_NOMEM;
   enum remixdb_status st = wal_list(w, &all, &nr);

@@ -711,6 +711,36 @@ static void test_wrong_files(void **state) {
   }
 }
 
+// Generations and sequence numbers count up from small ones: where they are about to wrap around nothing can be true.
+static void test_numbers_at_their_end(void **state) {
+  (void)state;
+  for (uint64_t below = 0; below < 4; below++) {
+    struct model *const m = model_create();
+    uint64_t proven;
+    struct simdisk *const d = damage_disk(m, 5, &proven);
+    const uint64_t gen = m->oldest_gen, seq = m->oldest_seq, changes = simdisk_changes(d);
+    struct wal_recovery rec;
+    struct wal *w;
+    uint8_t head[HEAD];
+    m->oldest_seq = UINT64_MAX - below;
+    assert_int_equal(open_as(simdisk_env(d), DIR, m, false, &rec, &w), REMIXDB_CORRUPT);
+    m->oldest_seq = seq;
+    // the newest segment; the version file names it, or leads to the one before
+    assert_true(simdisk_peek(d, file_of(d, m->gen), 0, head, HEAD));
+    store64le(head + 24, UINT64_MAX - below);
+    store64le(head + 504, hash64(head, 504));
+    assert_true(simdisk_poke(d, file_of(d, m->gen), 0, head, HEAD));
+    m->oldest_gen = UINT64_MAX - below;
+    assert_int_equal(open_as(simdisk_env(d), DIR, m, false, &rec, &w), REMIXDB_CORRUPT);
+    assert_non_null(strstr(err_msg(), DIR));
+    m->oldest_gen = gen;
+    assert_int_equal(open_as(simdisk_env(d), DIR, m, false, &rec, &w), REMIXDB_CORRUPT);
+    assert_int_equal(simdisk_changes(d), changes);
+    free(m);
+    simdisk_destroy(d);
+  }
+}
+
 // Frames behind a cut are of no segment that begins later, though they would fit there byte by byte.
 static void test_lost_header(void **state) {
   (void)state;
@@ -1544,6 +1574,7 @@ int main(void) {
       cmocka_unit_test(test_flips),
       cmocka_unit_test(test_rubbish),
       cmocka_unit_test(test_wrong_files),
+      cmocka_unit_test(test_numbers_at_their_end),
       cmocka_unit_test(test_lost_header),
       cmocka_unit_test(test_witnesses),
       cmocka_unit_test(test_lost_segment),
