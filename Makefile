@@ -3,6 +3,8 @@
 # make                 the library and the programs
 # make deps            installs what is missing
 # make test            every unit test, then the python tests; goes on after a failing one
+# make bench           the stores that are here side by side, into bench/results (docs/BENCHMARK.md)
+# make bench-deps      installs the other stores
 # make demo            the tour, then a word list in and out again (FILE=path for another)
 # make check-asan, check-tsan, check-headers, check-exports
 # make install         DESTDIR=, PREFIX=/usr/local
@@ -100,6 +102,28 @@ SO_LDFLAGS += -Wl,-z,defs
 endif
 endif
 
+# The benchmark takes in the other stores whose headers are here; not under a sanitizer, which does not know what they do.
+has = $(firstword $(wildcard $(addsuffix /$(1),/usr/include /usr/local/include /opt/homebrew/include)))
+ifneq ($(filter release debug,$(MODE)),)
+ifneq ($(call has,rocksdb/c.h),)
+BENCH_ENGINES += rocksdb
+# its version is told to C++ only
+BENCH_CFLAGS += -DBENCH_ROCKSDB='"$(shell sed -n 's/^.define ROCKSDB_\(MAJOR\|MINOR\|PATCH\) *//p' $(call has,rocksdb/version.h) | paste -sd. -)"'
+endif
+ifneq ($(call has,leveldb/c.h),)
+BENCH_ENGINES += leveldb
+BENCH_CFLAGS += -DBENCH_LEVELDB
+endif
+ifneq ($(call has,lmdb.h),)
+BENCH_ENGINES += lmdb
+BENCH_CFLAGS += -DBENCH_LMDB
+endif
+ifneq ($(call has,wiredtiger.h),)
+BENCH_ENGINES += wiredtiger
+BENCH_CFLAGS += -DBENCH_WIREDTIGER
+endif
+endif
+
 CFLAGS_ALL += $(EXTRA_CFLAGS)
 LDFLAGS_ALL += $(EXTRA_LDFLAGS)
 
@@ -109,7 +133,8 @@ MODULES := err lib kv batch env files epoch blkio fdpool cache format block ckb 
   workers xdb checkpoint verify remixdb
 SRCS := $(wildcard $(MODULES:%=%.c))
 HDRS := $(sort $(wildcard *.h))
-PROGRAMS := $(patsubst %.c,%.out,$(wildcard xdbdemo.c xdbtest.c xdbexit.c))
+PROGRAMS := $(patsubst %.c,%.out,$(wildcard xdbdemo.c xdbtest.c xdbexit.c xdbbench.c))
+BENCH_OBJS = $(addprefix $B/,xdbbench.o bench_work.o bench_key.o bench_hist.o bench_sys.o bench_engine.o bench_remixdb.o $(BENCH_ENGINES:%=bench_%.o))
 UNIT_SRCS := $(sort $(wildcard tests/test_*.c))
 PY_TESTS := $(sort $(wildcard tests/test_*.py))
 
@@ -124,13 +149,13 @@ SO_LINK := libremixdb.so.$(VERSION_MAJOR)
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 
-.PHONY: all deps demo test test-unit units check-asan check-tsan check-headers check-exports install clean FORCE
+.PHONY: all deps demo bench bench-deps test test-unit units check-asan check-tsan check-headers check-exports install clean FORCE
 all: $(SO) $(SO_LINK) $(PROGRAMS)
 
 # A file that changes when the flags do, so that what was built with others is built again.
 $B/flags: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' '$(subst ','\'',$(CCC) $(CFLAGS_ALL))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(CCC) $(CFLAGS_ALL))' >$@
+	@printf '%s\n' '$(subst ','\'',$(CCC) $(CFLAGS_ALL) $(BENCH_CFLAGS))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(CCC) $(CFLAGS_ALL) $(BENCH_CFLAGS))' >$@
 # The products in the root belong to one mode at a time.
 build/products: FORCE
 	@mkdir -p $(@D)
@@ -143,7 +168,7 @@ $B/remixdb.o: private VISIBILITY := -fvisibility=default
 $B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
 	$(call say,CC  )
-	$(Q)$(CCC) $(CFLAGS_ALL) $(VISIBILITY) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) -MMD -MP -c $< -o $@
+	$(Q)$(CCC) $(CFLAGS_ALL) $(VISIBILITY) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) $(if $(filter bench_%,$<),$(BENCH_CFLAGS)) -MMD -MP -c $< -o $@
 
 $(STATIC): $(OBJS)
 	@rm -f $@
@@ -157,14 +182,16 @@ $(SO_LINK): $(SO)
 	$(Q)ln -sf $(SO) $@
 
 # Under a sanitizer the programs hold the library, so that one runtime sees all.
+xdbbench.out: $(BENCH_OBJS)
+xdbbench.out: private PROGRAM_LIBS := $(BENCH_ENGINES:%=-l%) -lm
 ifneq ($(filter release debug,$(MODE)),)
 %.out: $B/%.o $(SO) $(SO_LINK) build/products
 	$(call say,LINK)
-	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(MALLOC_LIBS) $(SO) $(RPATH) -o $@
+	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(MALLOC_LIBS) $(SO) $(PROGRAM_LIBS) $(RPATH) -o $@
 else
 %.out: $B/%.o $(STATIC) build/products
 	$(call say,LINK)
-	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(MALLOC_LIBS) $(LIBS) -o $@
+	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(MALLOC_LIBS) $(LIBS) $(PROGRAM_LIBS) -o $@
 endif
 
 $B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $(STATIC)
@@ -261,10 +288,20 @@ demo: all
 	LC_ALL=C sort -u '$(FILE)' | cmp - "$$work/out" || { echo "demo: what came back differs from LC_ALL=C sort -u"; exit 1; }; \
 	echo "== $$(wc -l <"$$work/out") records came back in order, byte for byte what LC_ALL=C sort -u prints"
 
+# ---- the benchmark
+
+SCENARIO ?= fits
+ROUNDS ?= 3
+# ENGINES=remixdb,lmdb, BENCH_DB=directory, BENCH_FLAGS='--ops=1000'
+bench: all
+	@python3 bench.py --scenario $(SCENARIO) --rounds $(ROUNDS) $(if $(ENGINES),--engines $(ENGINES)) $(if $(BENCH_DB),--db '$(BENCH_DB)') -- $(BENCH_FLAGS)
+
 # ---- the rest
 
 deps:
 	@CCC='$(CCC)' sh .ci/deps
+bench-deps:
+	@CCC='$(CCC)' sh .ci/deps --bench
 
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
@@ -284,4 +321,4 @@ install: $(SO) remixdb.pc
 	install -m 644 remixdb.pc '$(DESTDIR)$(LIBDIR)/pkgconfig/remixdb.pc'
 
 clean:
-	rm -rf build $(SO) $(SO_LINK) remixdb.pc xdbdemo.out xdbtest.out xdbexit.out
+	rm -rf build $(SO) $(SO_LINK) remixdb.pc xdbdemo.out xdbtest.out xdbexit.out xdbbench.out

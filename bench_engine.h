@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the benchmark asks of a store. Every engine is measured by the same loops through this table, so a call does whole
+// steps (move and copy out), and what it hands back is copied to buffers of the loop's for every engine alike.
+#ifndef BENCH_ENGINE_H
+#define BENCH_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct bench_config {
+  const char *dir;       // exists; the store's own
+  uint64_t num;          // records expected
+  uint32_t key_size;     // bytes
+  uint32_t value_size;   // bytes
+  size_t cache_mb;
+  size_t memtable_mb;
+  uint32_t threads;
+  uint32_t cores;        // processors this process may run on
+  const char *compression;  // "none", "zstd", "lz4", "snappy"
+  bool direct_io;
+  bool larger_than_memory;  // the data will not fit the machine's memory
+};
+
+enum bench_status { BENCH_OK = 0, BENCH_NONE, BENCH_ERROR };  // NONE: no such key, or the end; ERROR: bench_error has told it
+
+// What a session may rely on; it lasts for one benchmark.
+enum {
+  BENCH_READS_ONLY = 1,   // nobody writes meanwhile: one view of the store may serve all reads
+  BENCH_WRITES_ONLY = 2,  // nobody reads meanwhile
+  BENCH_ASCENDING = 4,    // keys are put in ascending order, each larger than all that are there
+  BENCH_SYNC = 8,         // every write is on disk when it returns
+};
+
+// Where a record is copied to; the buffers hold any record of the run.
+struct bench_record {
+  uint8_t *key, *value;
+  uint32_t klen, vlen;
+};
+
+struct bench_slice {
+  const void *ptr;
+  uint32_t len;
+};
+
+#define BENCH_MULTI_MAX 256u
+#define BENCH_ABSENT UINT32_MAX  // multi_get: the length of what was not found
+
+// New value from the old one (NULL: none); false: the old value is not what it has to be, and nothing is written.
+typedef bool (*bench_modify_fn)(void *arg, const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len);
+
+// A session belongs to one thread. Functions marked optional may be NULL.
+struct bench_engine {
+  const char *name;
+  const char *settings;  // how the engine is set up, in words
+  uint32_t fill_batch;   // so many writes at a time are what its users do in a benchmark that only writes
+
+  const char *(*version)(void);
+  void *(*open)(const struct bench_config *c);  // makes the store when there is none; NULL: told
+  bool (*close)(void *store);
+  // batch: above 1, writes may be gathered and written so many at a time, each batch at once or not at all. NULL: told
+  void *(*begin)(void *store, unsigned flags, uint32_t batch);
+  bool (*finish)(void *session);  // writes what is gathered
+  void (*end)(void *session);
+
+  enum bench_status (*put)(void *session, const void *key, uint32_t klen, const void *value, uint32_t vlen);
+  enum bench_status (*get)(void *session, const void *key, uint32_t klen, struct bench_record *r);  // sets r->value, r->vlen
+  enum bench_status (*del)(void *session, const void *key, uint32_t klen);  // OK whether or not it was there
+  enum bench_status (*rmw)(void *session, const void *key, uint32_t klen, bench_modify_fn fn, void *arg);  // optional: get and put
+  // optional: single gets. nr: 1 to BENCH_MULTI_MAX. value i goes to r[i].value, its length or BENCH_ABSENT to r[i].vlen
+  enum bench_status (*multi_get)(void *session, uint32_t nr, const struct bench_slice *keys, struct bench_record *r);
+
+  // A scan: seek, next or prev any number of times, done.
+  enum bench_status (*seek)(void *session, const void *key, uint32_t klen, struct bench_record *r);  // first key >= key
+  enum bench_status (*seek_last)(void *session, struct bench_record *r);  // optional, with prev
+  enum bench_status (*next)(void *session, struct bench_record *r);
+  enum bench_status (*prev)(void *session, struct bench_record *r);
+  void (*done)(void *session);
+
+  bool (*flush)(void *store);    // memory to disk; optional
+  bool (*compact)(void *store);  // down to the fewest files; optional
+  bool (*settle)(void *store);   // waits until the background work caused so far is done; optional
+  char *(*stats)(void *store);   // malloc'd text; optional
+};
+
+// The engines this program was built with, ended by NULL.
+extern const struct bench_engine *const bench_engines[];
+const struct bench_engine *bench_engine_find(const char *name);  // NULL: none of that name
+
+// Tells the failure of an engine on standard error. Always BENCH_ERROR.
+enum bench_status bench_error(const struct bench_engine *e, const char *what, const char *message);
+
+extern const struct bench_engine bench_remixdb, bench_rocksdb, bench_leveldb, bench_lmdb, bench_wiredtiger;
+
+#endif

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench_sys.h"
+
+#include <errno.h>
+#include <fts.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+uint64_t bench_time_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+double bench_tick_ns(void) {
+  static double length;
+  if (length > 0) return length;
+  const uint64_t n0 = bench_time_ns(), t0 = bench_tick();
+  uint64_t n1;
+  do n1 = bench_time_ns();
+  while (n1 - n0 < 20000000);
+  const uint64_t t1 = bench_tick();
+  return length = t1 > t0 ? (double)(n1 - n0) / (double)(t1 - t0) : 1;
+}
+
+static bool field(const char *line, const char *name, uint64_t unit, uint64_t *out) {
+  const size_t len = strlen(name);
+  uint64_t v;
+  if (strncmp(line, name, len) || sscanf(line + len, " %" SCNu64, &v) != 1) return false;
+  *out = v * unit;
+  return true;
+}
+
+void bench_usage_get(struct bench_usage *u) {
+  *u = (struct bench_usage){0};
+  struct rusage r;
+  if (!getrusage(RUSAGE_SELF, &r))
+    u->cpu_ns = (uint64_t)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1000000000u + (uint64_t)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) * 1000u;
+  char line[256];
+  FILE *f = fopen("/proc/self/io", "r");
+  if (f) {
+    uint64_t cancelled = 0;
+    while (fgets(line, sizeof(line), f)) {
+      (void)(field(line, "rchar:", 1, &u->rchar) || field(line, "wchar:", 1, &u->wchar) || field(line, "read_bytes:", 1, &u->read_bytes) ||
+             field(line, "cancelled_write_bytes:", 1, &cancelled));
+      if (field(line, "write_bytes:", 1, &u->write_bytes)) u->io_known = true;
+    }
+    fclose(f);
+    u->write_bytes = u->write_bytes > cancelled ? u->write_bytes - cancelled : 0;
+  }
+  f = fopen("/proc/self/status", "r");
+  if (f) {
+    while (fgets(line, sizeof(line), f)) {
+      if (field(line, "VmRSS:", 1024, &u->rss)) u->memory_known = true;
+      (void)(field(line, "VmHWM:", 1024, &u->rss_peak) || field(line, "RssAnon:", 1024, &u->rss_anon));
+    }
+    fclose(f);
+  }
+}
+
+void bench_usage_reset_peak(void) {
+  FILE *f = fopen("/proc/self/clear_refs", "w");
+  if (!f) return;
+  fputs("5", f);
+  fclose(f);
+}
+
+uint64_t bench_memory(void) {
+#ifdef _SC_PHYS_PAGES
+  const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+#else
+  return 0;
+#endif
+}
+
+uint32_t bench_cores(void) {
+#ifdef __linux__
+  cpu_set_t set;
+  if (!sched_getaffinity(0, sizeof(set), &set) && CPU_COUNT(&set) > 0) return (uint32_t)CPU_COUNT(&set);
+#endif
+  const long n = sysconf(_SC_NPROCESSORS_ONLN);
+  return n > 0 ? (uint32_t)n : 1;
+}
+
+// Files may go while it looks: what cannot be read counts nothing.
+uint64_t bench_dir_bytes(const char *dir) {
+  char *const paths[] = {(char *)(uintptr_t)dir, NULL};
+  FTS *t = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+  if (!t) return 0;
+  uint64_t bytes = 0;
+  for (FTSENT *e; (e = fts_read(t));)
+    if (e->fts_info == FTS_F) bytes += (uint64_t)e->fts_statp->st_blocks * 512;
+  fts_close(t);
+  return bytes;
+}
+
+bool bench_dir_make(const char *dir) {
+  struct stat st;
+  if (!mkdir(dir, 0777) || (errno == EEXIST && !stat(dir, &st) && S_ISDIR(st.st_mode))) return true;
+  fprintf(stderr, "xdbbench: %s: %s\n", dir, strerror(errno));
+  return false;
+}
+
+bool bench_dir_remove(const char *dir) {
+  char *const paths[] = {(char *)(uintptr_t)dir, NULL};
+  FTS *t = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR | FTS_NOSTAT, NULL);
+  bool good = t != NULL;
+  for (FTSENT *e; good && (e = fts_read(t));) {
+    if (e->fts_info == FTS_D) continue;
+    if (remove(e->fts_accpath) && errno != ENOENT) {
+      fprintf(stderr, "xdbbench: %s: %s\n", e->fts_path, strerror(errno));
+      good = false;
+    }
+  }
+  if (t) fts_close(t);
+  return good;
+}

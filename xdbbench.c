@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Measures a store: this one, and others through the very same loops.
+//
+//   xdbbench.out [--engine=remixdb] [--db=DIR] [--benchmarks=fillrandom,waitidle,readrandom,...] [flags]
+//   xdbbench.out --help
+//
+// Benchmarks run in the order given, on one store. The fill* ones and ycsbload begin with an empty one unless --use_existing_db is
+// given. A benchmark may have parameters of its own: readrandom:distribution=zipfian:threads=2. Values that are read are checked;
+// the exit status is 1 when one was wrong or missing or the engine failed, and 2 for a wrong flag.
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bench_work.h"
+
+#define PATH_CAP 4096
+#define MARK ".xdbbench"  // in --db: the directories beside it are ours to remove
+
+static struct {
+  struct bench_config config;
+  struct bench_params params;
+  struct bench_run run;
+  const char *benchmarks, *db, *engine, *csv, *verify;
+  char dir[PATH_CAP];   // of the store
+  bool use_existing_db, keep, list;
+  bool csv_named;       // the columns were written
+  FILE *csv_file;
+  struct bench_usage base, fresh;  // before the store was opened; when it was made
+  uint64_t user_written;           // bytes since it was made
+} g = {
+    .config = {.num = 1000000, .key_size = 16, .value_size = 100, .cache_mb = 256, .memtable_mb = 64, .compression = "none"},
+    .params = {.threads = 1, .readwritepercent = 90, .scan_max = 100, .zipf_theta = 0.99, .unique = true},
+    .run = {.seed = 1},
+    .benchmarks = "fillrandom,waitidle,readrandom,readmissing,seekrandom,readseq,overwrite",
+    .engine = "remixdb",
+    .verify = "ends",
+};
+
+// ---- flags
+
+enum flag_type { FLAG_U64, FLAG_U32, FLAG_SIZE, FLAG_BOOL, FLAG_TEXT, FLAG_REAL, FLAG_DISTRIBUTION };
+
+struct flag {
+  const char *name;
+  enum flag_type type;
+  void *to;
+  const char *what;
+  uint64_t least, most;
+};
+
+static const struct flag flags[] = {
+    {"benchmarks", FLAG_TEXT, &g.benchmarks, "what to run, separated by commas", 0, 0},
+    {"db", FLAG_TEXT, &g.db, "directory for the stores ($TMPDIR/xdbbench)", 0, 0},
+    {"engine", FLAG_TEXT, &g.engine, "the store to measure", 0, 0},
+    {"num", FLAG_U64, &g.config.num, "records", 1, UINT32_MAX},
+    {"key_size", FLAG_U32, &g.config.key_size, "bytes", BENCH_KEY_MIN, BENCH_KEY_MAX},
+    {"value_size", FLAG_U32, &g.config.value_size, "bytes", BENCH_VALUE_MIN, BENCH_VALUE_MAX},
+    {"cache_mb", FLAG_SIZE, &g.config.cache_mb, "block cache, MiB", 0, 1u << 24},
+    {"memtable_mb", FLAG_SIZE, &g.config.memtable_mb, "memtable (write buffer), MiB", 1, 1u << 24},
+    {"compression", FLAG_TEXT, &g.config.compression, "none, zstd, lz4 or snappy, as the engine has it", 0, 0},
+    {"direct_io", FLAG_BOOL, &g.config.direct_io, "past the page cache", 0, 1},
+    {"use_existing_db", FLAG_BOOL, &g.use_existing_db, "go on with the store that is there; it is thought to be full", 0, 1},
+    {"may_miss", FLAG_BOOL, &g.run.may_miss, "with use_existing_db: it may hold less than that", 0, 1},
+    {"keep", FLAG_BOOL, &g.keep, "leave the store on disk at the end", 0, 1},
+    {"seed", FLAG_U64, &g.run.seed, "of keys and draws", 0, UINT64_MAX},
+    {"verify", FLAG_TEXT, &g.verify, "ends (length, first and last 8 bytes of a value) or full (all of it, the order of records, lost writes)", 0, 0},
+    {"csv", FLAG_TEXT, &g.csv, "append a line for each benchmark to this file", 0, 0},
+    // those below may also be given to a single benchmark
+    {"ops", FLAG_U64, &g.params.ops, "operations in each thread of what is no filling (num)", 0, UINT32_MAX},
+    {"reads", FLAG_U64, &g.params.ops, "the same", 0, UINT32_MAX},
+    {"threads", FLAG_U32, &g.params.threads, "threads", 1, 1024},
+    {"distribution", FLAG_DISTRIBUTION, &g.params.distribution, "of records: uniform or zipfian (scattered over the keys)", 0, 0},
+    {"zipf_theta", FLAG_REAL, &g.params.zipf_theta, "exponent of zipfian, below 1", 0, 0},
+    {"seek_nexts", FLAG_U32, &g.params.seek_nexts, "steps after a seek", 0, 60000},
+    {"seek_missing", FLAG_BOOL, &g.params.seek_missing, "seekrandom to keys that are not there", 0, 1},
+    {"batch_size", FLAG_U32, &g.params.batch_size, "writes, or gets of multireadrandom, at once (as the engine likes it; 32)", 0, BENCH_MULTI_MAX * 1000},
+    {"readwritepercent", FLAG_U32, &g.params.readwritepercent, "reads of readrandomwriterandom", 0, 100},
+    {"scan_max", FLAG_U32, &g.params.scan_max, "longest scan of ycsbe, records", 1, 60000},
+    {"write_rate", FLAG_U64, &g.params.write_rate, "writes per second beside readers (no limit)", 0, 1000000000},
+    {"unique", FLAG_BOOL, &g.params.unique, "fillrandom and ycsbload put every record once", 0, 1},
+    {"sync", FLAG_BOOL, &g.params.sync, "each write on disk before the next", 0, 1},
+    {"histogram", FLAG_BOOL, &g.params.histogram, "time every read, not one of 16", 0, 1},
+};
+#define NR_FLAGS (sizeof(flags) / sizeof(flags[0]))
+
+static bool wrong(const char *what, const char *text) {
+  fprintf(stderr, "xdbbench: %s: %s\n", what, text);
+  return false;
+}
+
+static bool parse_number(const struct flag *f, const char *text, uint64_t *out) {
+  char *end;
+  errno = 0;
+  const uint64_t v = strtoull(text, &end, 10);
+  if (*text < '0' || *text > '9' || *end || errno || v < f->least || v > f->most) return wrong(f->name, "not a number that it takes");
+  *out = v;
+  return true;
+}
+
+// Where `f` lies in `p` when it is a parameter of benchmarks, else in g.
+static void *place_of(const struct flag *f, struct bench_params *p) {
+  const uintptr_t at = (uintptr_t)f->to - (uintptr_t)&g.params;
+  return at < sizeof(g.params) ? (uint8_t *)p + at : p == &g.params ? f->to : NULL;
+}
+
+static bool set_flag(const char *name, size_t len, const char *value, struct bench_params *p) {
+  for (size_t i = 0; i < NR_FLAGS; i++) {
+    const struct flag *f = &flags[i];
+    if (strlen(f->name) != len || memcmp(f->name, name, len)) continue;
+    void *to = place_of(f, p);
+    if (!to) return wrong(f->name, "is of a whole run, not of one benchmark");
+    uint64_t n = 0;
+    if (!value && f->type != FLAG_BOOL) return wrong(f->name, "needs a value");
+    switch (f->type) {
+      case FLAG_TEXT: *(const char **)to = value; return true;
+      case FLAG_DISTRIBUTION:
+        if (strcmp(value, "uniform") && strcmp(value, "zipfian")) return wrong(f->name, "uniform or zipfian");
+        *(enum bench_distribution *)to = strcmp(value, "uniform") ? BENCH_ZIPFIAN : BENCH_UNIFORM;
+        return true;
+      case FLAG_REAL: {
+        char *end;
+        const double v = strtod(value, &end);
+        if (end == value || *end || !(v > 0 && v < 1)) return wrong(f->name, "a number between 0 and 1");
+        *(double *)to = v;
+        return true;
+      }
+      default: break;
+    }
+    if (!parse_number(f, value ? value : "1", &n)) return false;
+    if (f->type == FLAG_U64) *(uint64_t *)to = n;
+    else if (f->type == FLAG_U32) *(uint32_t *)to = (uint32_t)n;
+    else if (f->type == FLAG_SIZE) *(size_t *)to = (size_t)n;
+    else *(bool *)to = n != 0;
+    return true;
+  }
+  char text[64];
+  snprintf(text, sizeof(text), "%.*s", (int)(len < 63 ? len : 63), name);
+  return wrong(text, "no such flag; see --help");
+}
+
+static void help(void) {
+  printf("usage: xdbbench.out [flags]\n\nengines:\n");
+  for (size_t i = 0; bench_engines[i]; i++) printf("  %-11s%s: %s\n", bench_engines[i]->name, bench_engines[i]->version(), bench_engines[i]->settings);
+  printf("\nbenchmarks:\n");
+  const char *name, *what;
+  for (uint32_t i = 0; (name = bench_work_name(i, &what)); i++) printf("  %-24s%s\n", name, what);
+  printf("  %-24s%s\n  %-24s%s\n  %-24s%s\n  %-24s%s\n  %-24s%s\n  %-24s%s\n", "flush", "writes what is in memory to tables", "compact", "down to the fewest tables",
+         "waitidle", "waits until the background work has settled", "reopen", "closes and opens the store", "warm", "reads everything once", "stats", "prints the engine's own figures");
+  printf("\nflags:\n");
+  for (size_t i = 0; i < NR_FLAGS; i++) printf("  --%-20s%s%s\n", flags[i].name, flags[i].what, place_of(&flags[i], &g.params) && (uintptr_t)flags[i].to - (uintptr_t)&g.params < sizeof(g.params) ? " *" : "");
+  printf("  (* also of a single benchmark: readrandom:distribution=zipfian:threads=2)\n");
+}
+
+// ---- the store
+
+static bool store_open(void) {
+  if (!bench_dir_make(g.dir)) return false;
+  g.run.store = g.run.engine->open(&g.config);
+  return g.run.store != NULL;
+}
+
+static bool store_close(void) {
+  void *const store = g.run.store;
+  g.run.store = NULL;
+  return !store || g.run.engine->close(store);
+}
+
+// Makes g.dir and sees to it that what is there may be removed: the mark says that this program made it.
+static bool store_place(void) {
+  char path[PATH_CAP + sizeof(MARK) + 1];
+  struct stat st;
+  if (!bench_dir_make(g.db)) return false;
+  snprintf(path, sizeof(path), "%s/%s", g.db, MARK);
+  if ((size_t)snprintf(g.dir, sizeof(g.dir), "%s/%s", g.db, g.run.engine->name) >= sizeof(g.dir)) return wrong(g.db, "the name is too long");
+  g.config.dir = g.dir;
+  if (!stat(path, &st)) return true;
+  if (!stat(g.dir, &st)) return wrong(g.dir, "is there, and xdbbench did not make it");
+  FILE *f = fopen(path, "w");
+  if (!f || fclose(f)) return wrong(path, strerror(errno));
+  return true;
+}
+
+static bool store_fresh(void) {
+  struct stat st;
+  if (!store_close() || (!stat(g.dir, &st) && !bench_dir_remove(g.dir))) return false;
+  bench_run_reset(&g.run, false);
+  bench_usage_get(&g.fresh);
+  g.user_written = 0;
+  return store_open();
+}
+
+// ---- reports
+
+struct report {
+  const char *label;  // as given: name and parameters
+  const struct bench_params *p;
+  struct bench_result r;
+  struct bench_usage before, after;
+  uint64_t space, live;
+};
+
+static double us(const struct bench_hist *h, double part) { return (double)bench_hist_percentile(h, part) * bench_tick_ns() / 1e3; }
+
+static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+
+static void print_hist(const char *what, const struct bench_hist *h) {
+  if (!h->count) return;
+  printf("  %-8s latency us: p50 %.2f, p99 %.2f, p99.9 %.2f, max %.2f (%" PRIu64 " timed)\n", what, us(h, .5), us(h, .99), us(h, .999), us(h, 1), h->count);
+}
+
+static void print_report(const struct report *t) {
+  const struct bench_result *r = &t->r;
+  if (!r->ops && !r->side_ops) {  // not a benchmark of operations
+    printf("%-24s: %.3f seconds", t->label, r->seconds);
+  } else {
+    printf("%-24s: %8.3f micros/op %9.0f ops/sec %.3f seconds %" PRIu64 " operations; %.1f MB/s", t->label, ratio(r->seconds * 1e6, (double)r->ops / t->p->threads),
+           ratio((double)r->ops, r->seconds), r->seconds, r->ops, ratio((double)(r->bytes_read + r->bytes_written) / 1e6, r->seconds));
+    if (r->missed) printf(" (%" PRIu64 " of %" PRIu64 " found)", r->reads - r->missed, r->reads);
+    if (r->side_ops) printf("; writer %.0f ops/sec", ratio((double)r->side_ops, r->side_seconds));
+  }
+  printf("\n");
+  print_hist("read", &r->read);
+  print_hist("write", &r->write);
+  const double written = (double)(t->after.write_bytes - t->before.write_bytes), read = (double)(t->after.read_bytes - t->before.read_bytes);
+  printf("  ");
+  if (t->after.io_known) {
+    printf("storage: written %.1f MB", written / 1e6);
+    if (r->bytes_written) printf(" (amplification %.2f", ratio(written, (double)r->bytes_written));
+    if (g.user_written) printf("%s%.2f since the store was made)", r->bytes_written ? ", " : " (", ratio((double)(t->after.write_bytes - g.fresh.write_bytes), (double)g.user_written));
+    printf(", read %.1f MB", read / 1e6);
+    if (r->bytes_read) printf(" (amplification %.2f)", ratio(read, (double)r->bytes_read));
+    printf("; ");
+  }
+  printf("space %.1f MB", (double)t->space / 1e6);
+  if (t->live) printf(" (amplification %.2f)", ratio((double)t->space, (double)t->live));
+  if (t->after.memory_known)
+    printf("; memory %.1f MB at its peak, %.1f after (%.1f of its own)", (double)t->after.rss_peak / 1e6, (double)t->after.rss / 1e6, (double)t->after.rss_anon / 1e6);
+  printf("; cpu %.2f s\n", (double)(t->after.cpu_ns - t->before.cpu_ns) / 1e9);
+  fflush(stdout);
+}
+
+static void write_csv(const struct report *t) {
+  if (!g.csv_file) return;
+  const struct bench_result *r = &t->r;
+  if (!g.csv_named)
+    fprintf(g.csv_file, "engine,version,benchmark,num,key_size,value_size,cache_mb,memtable_mb,threads,ops,seconds,ops_per_s,reads,writes,missed,records,"
+                        "writer_ops_per_s,read_p50_us,read_p99_us,read_p999_us,read_max_us,write_p50_us,write_p99_us,write_p999_us,write_max_us,"
+                        "user_read_bytes,user_written_bytes,rchar,wchar,read_bytes,write_bytes,write_amp,write_amp_total,read_amp,space_bytes,space_amp,"
+                        "rss_base,rss_peak,rss,rss_anon,trace_bytes,cpu_s,failures\n");
+  g.csv_named = true;
+  const double written = (double)(t->after.write_bytes - t->before.write_bytes), read = (double)(t->after.read_bytes - t->before.read_bytes);
+  fprintf(g.csv_file, "%s,%s,%s,%" PRIu64 ",%u,%u,%zu,%zu,%u,%" PRIu64 ",%.6f,%.1f,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.1f", g.run.engine->name,
+          g.run.engine->version(), t->label, g.config.num, g.config.key_size, g.config.value_size, g.config.cache_mb, g.config.memtable_mb, t->p->threads, r->ops,
+          r->seconds, ratio((double)r->ops, r->seconds), r->reads, r->writes, r->missed, r->records, ratio((double)r->side_ops, r->side_seconds));
+  const struct bench_hist *hs[] = {&r->read, &r->write};
+  for (int i = 0; i < 2; i++) fprintf(g.csv_file, ",%.3f,%.3f,%.3f,%.3f", us(hs[i], .5), us(hs[i], .99), us(hs[i], .999), us(hs[i], 1));
+  fprintf(g.csv_file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.0f,%.0f,%.3f,%.3f,%.3f,%" PRIu64 ",%.3f", r->bytes_read, r->bytes_written,
+          t->after.rchar - t->before.rchar, t->after.wchar - t->before.wchar, read, written, ratio(written, (double)r->bytes_written),
+          ratio((double)(t->after.write_bytes - g.fresh.write_bytes), (double)g.user_written), ratio(read, (double)r->bytes_read), t->space,
+          ratio((double)t->space, (double)t->live));
+  fprintf(g.csv_file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.3f,%" PRIu64 "\n", g.base.rss, t->after.rss_peak, t->after.rss, t->after.rss_anon,
+          r->trace_bytes, (double)(t->after.cpu_ns - t->before.cpu_ns) / 1e9, atomic_load(&g.run.failures));
+  fflush(g.csv_file);
+}
+
+// ---- running
+
+static bool is_step(const char *name) {
+  static const char *const steps[] = {"flush", "compact", "waitidle", "reopen", "warm", "stats"};
+  for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
+    if (!strcmp(steps[i], name)) return true;
+  return false;
+}
+
+// *known_out: whether the engine has it.
+static bool run_step(const char *name, bool *known_out) {
+  const struct bench_engine *e = g.run.engine;
+  bool (*const fn)(void *) = !strcmp(name, "flush") ? e->flush : !strcmp(name, "compact") ? e->compact : !strcmp(name, "waitidle") ? e->settle : NULL;
+  *known_out = true;
+  if (!strcmp(name, "reopen")) return store_close() && store_open();
+  if (!strcmp(name, "warm")) {
+    static struct bench_result unused;
+    return bench_work(&g.run, "readseq", &g.params, &unused);
+  }
+  if (!strcmp(name, "stats")) {
+    char *text = e->stats ? e->stats(g.run.store) : NULL;
+    if (text) printf("%s\n", text);
+    *known_out = text != NULL;
+    free(text);
+    return true;
+  }
+  *known_out = fn != NULL;
+  return !fn || fn(g.run.store);
+}
+
+// "name:flag=value:flag=value"; `text` is cut into pieces.
+static bool parse_benchmark(char *text, struct bench_params *p) {
+  char *next = strchr(text, ':');
+  if (next) *next++ = 0;
+  *p = g.params;
+  if (!bench_work_known(text) && !is_step(text)) return wrong(text, "no such benchmark; see --help");
+  for (char *flag = next; flag; flag = next) {
+    next = strchr(flag, ':');
+    if (next) *next++ = 0;
+    char *value = strchr(flag, '=');
+    if (value) *value++ = 0;
+    if (!set_flag(flag, strlen(flag), value, p)) return false;
+  }
+  return true;
+}
+
+static bool run_benchmark(const char *label) {
+  char text[1024];
+  struct bench_params p;
+  static struct report t;  // large
+  t = (struct report){.label = label, .p = &p};
+  if ((size_t)snprintf(text, sizeof(text), "%s", label) >= sizeof(text)) return wrong(label, "too long");
+  if (!parse_benchmark(text, &p)) return false;
+  if (bench_work_fresh(text) && !g.use_existing_db && !store_fresh()) return false;
+  if (!g.run.store && !store_open()) return false;
+  bench_usage_reset_peak();
+  bench_usage_get(&t.before);
+  bool good, known = true;
+  if (is_step(text)) {
+    const uint64_t t0 = bench_time_ns();
+    good = run_step(text, &known);
+    t.r.seconds = (double)(bench_time_ns() - t0) / 1e9;
+  } else {
+    good = bench_work(&g.run, text, &p, &t.r);
+    known = t.r.ops || t.r.seconds > 0 || !good;
+  }
+  if (!known) {
+    printf("%-24s: %s does not do this\n", label, g.run.engine->name);
+    return good;
+  }
+  bench_usage_get(&t.after);
+  g.user_written += t.r.bytes_written;
+  t.space = bench_dir_bytes(g.dir);
+  t.live = bench_run_records(&g.run) * (g.config.key_size + g.config.value_size);
+  print_report(&t);
+  write_csv(&t);
+  return good;
+}
+
+static bool run_all(void) {
+  char *list = strdup(g.benchmarks), *save = NULL;
+  bool good = list != NULL;
+  // all are looked at before any is run
+  for (char *b = good ? strtok_r(list, ",", &save) : NULL; good && b; b = strtok_r(NULL, ",", &save)) {
+    char text[1024];
+    struct bench_params p;
+    snprintf(text, sizeof(text), "%s", b);
+    if (!parse_benchmark(text, &p)) exit(2);
+  }
+  free(list);
+  list = strdup(g.benchmarks);
+  good = list != NULL;
+  for (char *b = good ? strtok_r(list, ",", &save) : NULL; good && b; b = strtok_r(NULL, ",", &save)) good = run_benchmark(b);
+  free(list);
+  return good;
+}
+
+static bool setup(void) {
+  static char db[PATH_CAP];
+  const char *tmp = getenv("TMPDIR");
+  if (!g.db) {
+    snprintf(db, sizeof(db), "%s/xdbbench", tmp && *tmp ? tmp : "/tmp");
+    g.db = db;
+  }
+  if (!(g.run.engine = bench_engine_find(g.engine))) return wrong(g.engine, "no such engine in this program; see --help");
+  if (strcmp(g.verify, "ends") && strcmp(g.verify, "full")) return wrong("verify", "ends or full");
+  g.run.full = !strcmp(g.verify, "full");
+  g.config.threads = g.params.threads;
+  g.config.cores = bench_cores();
+  const uint64_t memory = bench_memory();
+  g.config.larger_than_memory = memory && g.config.num * (g.config.key_size + g.config.value_size) * 2 > memory;
+  if (!bench_keys_init(&g.run.keys, g.config.num, g.config.key_size, g.config.value_size, g.run.seed) || !bench_run_init(&g.run, g.use_existing_db))
+    return wrong("memory", "there is not enough");
+  if (!store_place()) return false;
+  struct stat st;
+  if (!g.use_existing_db && !stat(g.dir, &st) && !bench_dir_remove(g.dir)) return false;
+  if (g.csv) {
+    if (!(g.csv_file = fopen(g.csv, "a"))) return wrong(g.csv, strerror(errno));
+    g.csv_named = !fstat(fileno(g.csv_file), &st) && st.st_size > 0;
+  }
+  bench_tick_ns();
+  bench_usage_get(&g.base);
+  return true;
+}
+
+int main(int argc, char **argv) {
+  for (int i = 1; i < argc; i++) {
+    const char *a = argv[i];
+    if (!strcmp(a, "--help") || !strcmp(a, "-h")) {
+      help();
+      return 0;
+    }
+    if (strncmp(a, "--", 2)) {
+      wrong(a, "no such flag; see --help");
+      return 2;
+    }
+    const char *value = strchr(a, '=');
+    if (!set_flag(a + 2, value ? (size_t)(value - a) - 2 : strlen(a + 2), value ? value + 1 : NULL, &g.params)) return 2;
+  }
+  if (!setup()) return 2;
+  printf("engine     : %s %s\nsettings   : %s\n", g.run.engine->name, g.run.engine->version(), g.run.engine->settings);
+  printf("records    : %" PRIu64 " of %u + %u bytes, %.1f MB; cache %zu MiB, memtable %zu MiB, compression %s, seed %" PRIu64 ", in %s\n", g.config.num, g.config.key_size,
+         g.config.value_size, (double)(g.config.num * (g.config.key_size + g.config.value_size)) / 1e6, g.config.cache_mb, g.config.memtable_mb, g.config.compression, g.run.seed, g.dir);
+  fflush(stdout);
+  bool good = run_all();
+  good &= store_close();
+  if (!g.keep && !g.use_existing_db) good &= bench_dir_remove(g.dir);
+  if (g.csv_file && fclose(g.csv_file)) good = wrong(g.csv, strerror(errno));
+  const uint64_t failures = atomic_load(&g.run.failures);
+  if (failures) fprintf(stderr, "xdbbench: %s: %" PRIu64 " wrong or missing values\n", g.run.engine->name, failures);
+  bench_run_fini(&g.run);
+  bench_keys_fini(&g.run.keys);
+  return good && !failures ? 0 : 1;
+}
