@@ -130,7 +130,7 @@ LDFLAGS_ALL += $(EXTRA_LDFLAGS)
 # ---- files
 
 MODULES := err lib kv batch env files epoch blkio fdpool cache format block ckb sst sst_build remix remix_build wh wal merge version compact \
-  workers xdb checkpoint verify remixdb
+  workers xdb checkpoint verify repair remixdb
 SRCS := $(wildcard $(MODULES:%=%.c))
 HDRS := $(sort $(wildcard *.h))
 PROGRAMS := $(patsubst %.c,%.out,$(wildcard xdbdemo.c xdbtest.c xdbexit.c xdbbench.c))

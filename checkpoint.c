@@ -40,6 +40,8 @@ enum remixdb_status checkpoint_destroy(struct env *env, const char *dir) {
     s = remove_files(env, dir, list, nr);
     mem_free(list);
   }
+  static const char *const repairs[] = {FILES_REPAIR_NEW, FILES_REPAIR_DONE, FILES_REPAIR_IN};
+  for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++) s = files_remove_dir(env, dir, repairs[i]);
   env_close_quiet(env, lock_fd);
   return s == REMIXDB_OK ? env_rmdir(env, dir) : s;
 }

@@ -77,6 +77,35 @@ enum remixdb_status files_list(struct env *env, const char *dir, struct files_en
   return REMIXDB_OK;
 }
 
+static enum remixdb_status is_there(struct env *env, const char *dir, const char *name, bool *out) {
+  char path[ENV_PATH_MAX];
+  struct env_stat st;
+  enum remixdb_status s = env_path(path, dir, name);
+  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  *out = s == REMIXDB_OK;
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+}
+
+enum remixdb_status files_repair_pending(struct env *env, const char *dir, bool *out) {
+  const enum remixdb_status s = is_there(env, dir, FILES_REPAIR_DONE, out);
+  return s != REMIXDB_OK || *out ? s : is_there(env, dir, FILES_REPAIR_IN, out);
+}
+
+enum remixdb_status files_remove_dir(struct env *env, const char *dir, const char *name) {
+  char path[ENV_PATH_MAX], file[ENV_PATH_MAX];
+  struct files_entry *list;
+  size_t nr;
+  bool there;
+  enum remixdb_status s = is_there(env, dir, name, &there);
+  if (s != REMIXDB_OK || !there) return s;
+  if ((s = env_path(path, dir, name)) != REMIXDB_OK) return s;
+  if ((s = files_list(env, path, &list, &nr)) != REMIXDB_OK) return s;
+  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
+    if ((s = env_path(file, path, list[i].name)) == REMIXDB_OK) s = env_unlink(env, file);
+  mem_free(list);
+  return s == REMIXDB_OK ? env_rmdir(env, path) : s;
+}
+
 enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool made) {
   char parent[ENV_PATH_MAX];
   size_t len = strlen(dir);

@@ -11,6 +11,12 @@
 #define FILES_LOCK "LOCK"              // held while the store is open
 #define FILES_CREATING "CREATING"      // there while a new store is being made: what is found beside it may be thrown away
 
+// A repair's directories within the store's: being built; complete, and what it replaces being moved aside; being moved in. While one of the last two is there
+// the store is not opened.
+#define FILES_REPAIR_NEW "repair.new"
+#define FILES_REPAIR_DONE "repair.done"
+#define FILES_REPAIR_IN "repair.in"
+
 enum files_kind { FILES_OTHER, FILES_IS_CURRENT, FILES_IS_CURRENT_TMP, FILES_IS_LOCK, FILES_IS_CREATING, FILES_IS_LOG, FILES_IS_TABLE, FILES_IS_REMIX };
 
 // number_out (may be NULL): of a log segment's, table's or REMIX's name.
@@ -27,6 +33,10 @@ struct files_entry {
 };
 // *list_out is the caller's to mem_free (NULL when there is none).
 MUST_CHECK enum remixdb_status files_list(struct env *env, const char *dir, struct files_entry **list_out, size_t *nr_out);
+// Whether a repair has to be ended before the store is opened.
+MUST_CHECK enum remixdb_status files_repair_pending(struct env *env, const char *dir, bool *out);
+// Removes the store's files in dir/name, and that directory when nothing else is in it; absent is success.
+MUST_CHECK enum remixdb_status files_remove_dir(struct env *env, const char *dir, const char *name);
 // Makes the directory's own name durable: a sync of a directory is of the names in it. `made`: the name is new, and must be made durable; otherwise its parent
 // may also be a directory that only others can open.
 MUST_CHECK enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool made);

@@ -4,6 +4,7 @@
 #include "remixdb.h"
 
 #include "checkpoint.h"
+#include "repair.h"
 #include "verify.h"
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -302,6 +303,13 @@ PUBLIC bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir) {
 }
 
 PUBLIC bool remixdb_verify(struct xdb_ref *ref) { return done(ref ? verify_store(ref, NULL) : null_argument("ref")); }
+
+PUBLIC bool remixdb_repair(const char *dir) {
+  const enum remixdb_status s = dir ? repair_store(env_posix(), dir, NULL) : null_argument("dir");
+  done(s);
+  if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no store", dir);
+  return s == REMIXDB_OK;
+}
 
 PUBLIC bool remixdb_destroy(const char *dir) {
   const enum remixdb_status s = dir ? checkpoint_destroy(env_posix(), dir) : null_argument("dir");

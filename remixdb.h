@@ -214,6 +214,11 @@ bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
 // Reads everything from disk, past the cache, and checks every checksum, order and index. Goes on after damage: the logger gets a
 // line for each damaged file, and the status and message are of the first. Writers go on meanwhile. REMIXDB_CORRUPT.
 bool remixdb_verify(struct xdb_ref *ref);
+// Makes a store of what can still be read of the damaged one in dir, which must not be open: the newest readable version of every
+// key. Everything is read and written anew, so there must be room for a second copy. What was there is put aside in dir/lost.N,
+// with a REPORT of what was lost; what was not even damaged is put aside too. An interrupted repair is ended by calling it again; until then the store
+// is not opened. REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_NOSPACE (nothing has changed), REMIXDB_VERSION.
+bool remixdb_repair(const char *dir);
 // Removes the store in dir: its own files only, and the directory when nothing else is in it. REMIXDB_NOTFOUND when there is
 // none, REMIXDB_LOCKED when it is open.
 bool remixdb_destroy(const char *dir);

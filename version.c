@@ -138,32 +138,43 @@ enum remixdb_status version_peek(struct env *env, const char *dir, uint64_t *sto
   return REMIXDB_OK;
 }
 
-static enum remixdb_status load_part(const struct sst_ctx *ctx, const char *path, const uint8_t *buf, size_t end, size_t *at, struct part **out) {
+// A partition as CURRENT has it; points into the file's bytes.
+struct part_names {
+  struct kref anchor;
+  uint64_t remix;
+  uint32_t nr;
+  const uint8_t *tables;  // nr numbers, u64
+};
+
+static enum remixdb_status decode_part(const char *path, const uint8_t *buf, size_t end, size_t *at, struct part_names *out) {
   const uint64_t next_file = load64le(buf + VERSION_NEXT);
   if (end - *at < VERSION_PART) return err_corrupt(path, *at, "a partition is cut short");
   const uint8_t *p = buf + *at;
   const uint32_t alen = load32le(p), nr = load32le(p + 4);
-  const uint64_t remix_number = load64le(p + 8);
+  const uint64_t remix = load64le(p + 8);
   const size_t left = end - *at - VERSION_PART;
-  if (alen > REMIXDB_KV_MAX || nr > REMIX_RUNS_MAX || left < alen || (left - alen) / 8 < nr || (nr == 0) != (remix_number == 0))
+  if (alen > REMIXDB_KV_MAX || nr > REMIX_RUNS_MAX || left < alen || (left - alen) / 8 < nr || (nr == 0) != (remix == 0))
     return err_corrupt(path, *at, "a partition of %u tables and an anchor of %u bytes cannot be", nr, alen);
-  const struct kref anchor = kref(p + VERSION_PART, alen);
-  const uint8_t *numbers = p + VERSION_PART + alen;
+  *out = (struct part_names){.anchor = kref(p + VERSION_PART, alen), .remix = remix, .nr = nr, .tables = p + VERSION_PART + alen};
   // a file written later would take the place of one with a number that is said to be free
-  bool used = nr == 0 || remix_number < next_file;
-  for (uint32_t i = 0; i < nr; i++) used = used && load64le(numbers + 8 * (size_t)i) < next_file;
+  bool used = nr == 0 || remix < next_file;
+  for (uint32_t i = 0; i < nr; i++) used = used && load64le(out->tables + 8 * (size_t)i) < next_file;
   if (!used) return err_corrupt(path, *at, "names a file that number %llu and up are free for", (unsigned long long)next_file);
   *at += VERSION_PART + alen + (size_t)nr * 8;
+  return REMIXDB_OK;
+}
 
+static enum remixdb_status load_part(const struct sst_ctx *ctx, const char *path, const uint8_t *buf, size_t end, size_t *at, struct part **out) {
+  struct part_names n;
+  enum remixdb_status s = decode_part(path, buf, end, at, &n);
+  if (s != REMIXDB_OK) return s;
   struct sst *runs[REMIX_RUNS_MAX];
   struct remix *remix = NULL;
   uint32_t opened = 0;
-  enum remixdb_status s = REMIXDB_OK;
-  for (; opened < nr && s == REMIXDB_OK; opened += s == REMIXDB_OK) s = sst_open(ctx, load64le(numbers + 8 * (size_t)opened), &runs[opened]);
-  if (s == REMIXDB_OK && nr) s = remix_open(ctx, remix_number, runs, nr, &remix);
+  for (; opened < n.nr && s == REMIXDB_OK; opened += s == REMIXDB_OK) s = sst_open(ctx, load64le(n.tables + 8 * (size_t)opened), &runs[opened]);
+  if (s == REMIXDB_OK && n.nr) s = remix_open(ctx, n.remix, runs, n.nr, &remix);
   for (uint32_t i = 0; i < opened; i++) sst_unref(runs[i]);
-  if (s != REMIXDB_OK) return s;
-  return part_create(anchor, remix, out);
+  return s == REMIXDB_OK ? part_create(n.anchor, remix, out) : s;
 }
 
 // V2
@@ -177,6 +188,28 @@ static enum remixdb_status check_ranges(const char *path, struct part *const *pa
     }
   }
   return REMIXDB_OK;
+}
+
+enum remixdb_status version_list(struct env *env, const char *dir, struct version_names *out) {
+  char path[ENV_PATH_MAX];
+  uint8_t *buf;
+  size_t len;
+  enum remixdb_status s = read_current(env, dir, path, &buf, &len);
+  if (s != REMIXDB_OK) return s;
+  *out = (struct version_names){.store_id = load64le(buf + 16), .log_gen = load64le(buf + 40), .log_seq = load64le(buf + 48)};
+  const size_t end = len - 8;
+  if (!(out->tables = mem_alloc(len))) s = REMIXDB_NOMEM;  // more than there can be
+  for (size_t at = VERSION_HEAD; s == REMIXDB_OK && at < end;) {
+    struct part_names n;
+    s = decode_part(path, buf, end, &at, &n);
+    for (uint32_t i = 0; s == REMIXDB_OK && i < n.nr; i++) out->tables[out->nr_tables++] = load64le(n.tables + 8 * (size_t)i);
+  }
+  mem_free(buf);
+  if (s != REMIXDB_OK) {
+    mem_free(out->tables);
+    *out = (struct version_names){0};
+  }
+  return s;
 }
 
 enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out) {

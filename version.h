@@ -50,6 +50,13 @@ static inline struct kref part_anchor(const struct part *p) { return kref(p->anc
 
 // Reads what CURRENT says before any table is opened: the store's id. REMIXDB_NOTFOUND when there is no CURRENT, REMIXDB_VERSION, REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status version_peek(struct env *env, const char *dir, uint64_t *store_id_out);
+// What CURRENT names, without opening any of it.
+struct version_names {
+  uint64_t store_id, log_gen, log_seq;
+  uint64_t *tables;       // numbers, partition by partition, in each the oldest first; the caller's to mem_free
+  size_t nr_tables;
+};
+MUST_CHECK enum remixdb_status version_list(struct env *env, const char *dir, struct version_names *out);
 // Reads CURRENT and opens all it names. The same statuses.
 MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out);
 // Replaces CURRENT. REMIXDB_NOSPACE, REMIXDB_NOMEM: it is what it was. After any other failure it is unknown whether the old or the new one is there

@@ -1480,6 +1480,113 @@ enum remixdb_status wal_verify(struct wal *w, uint64_t *bytes_out) {
   }
 }
 
+// ---- what is left of a damaged log
+
+// The next frame that is whole, at or after `off` and with numbers above seq. *at_out: where; limit when there is none.
+static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, uint64_t seq, uint64_t *at_out) {
+  *at_out = limit;
+  for (; off < limit && limit - off >= WAL_FRAME_HEAD; off++) {
+    const uint8_t *p;
+    size_t nr;
+    struct wal_frame f;
+    enum remixdb_status st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
+    if (st != REMIXDB_OK) return st;
+    if (nr < WAL_FRAME_HEAD) return REMIXDB_OK;
+    if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq || WAL_FRAME_HEAD + (uint64_t)f.len > limit - off) continue;
+    const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
+    if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK) return st;
+    if (nr < size || wal_frame_sum(k, off, p, f.len) != f.sum || !wal_frame_decodes(&f, p + WAL_FRAME_HEAD)) continue;
+    *at_out = off;
+    return REMIXDB_OK;
+  }
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status wal_seg_salvage(struct wal_reader *r, uint64_t *seq, wal_replay_fn fn, void *arg, struct wal_salvage *out) {
+  const struct wal_seg *const s = r->seg;
+  uint64_t broken = WAL_HEAD, off;
+  enum remixdb_status st = REMIXDB_OK;
+  if (s->h.last_seq > *seq) *seq = s->h.last_seq;
+  while ((st = wal_next_whole(r, &s->key, broken, s->size, *seq, &off)) == REMIXDB_OK && off < s->size) {
+    const uint8_t *p;
+    size_t nr;
+    struct wal_frame f;
+    out->lost_bytes += off - broken;
+    if ((st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK || !wal_frame_get(p, &s->key, off, &f)) break;
+    const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
+    if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK || nr < size) break;
+    p += WAL_FRAME_HEAD;
+    const uint8_t *const end = p + f.len;
+    *seq = f.first_seq - 1;
+    for (uint32_t i = 0; i < f.count && p; i++) {
+      struct kv_rec kv;
+      p = kv_rec_get(p, end, &kv);
+      if (p && (st = fn(arg, ++*seq, &kv)) != REMIXDB_OK) return st;
+    }
+    out->nr_records += f.count;
+    broken = off + size;
+  }
+  return st;
+}
+
+enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, wal_replay_fn fn, void *arg, struct wal_salvage *out) {
+  struct wal_opts mine = *o;
+  struct wal_seg **all = NULL;
+  size_t nr = 0;
+  mine.read_only = true;
+  *out = (struct wal_salvage){0};
+  struct wal *const w = wal_create(&mine);
+  if (!w) return REMIXDB_NOMEM;
+  struct wal_reader r = {.env = w->env};
+  enum remixdb_status st = wal_list(w, &all, &nr);
+  const uint64_t newest = st == REMIXDB_OK && nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
+  if (oldest_gen == 0) oldest_gen = newest > 1 ? all[nr - 1]->h.prev_gen : 1;
+  uint64_t seq = 0;
+  for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
+    struct wal_seg *const s = all[i];
+    if (!s->headed || s->h.gen < oldest_gen) continue;
+    if ((st = env_open(w->env, s->path, ENV_READ, &s->fd)) != REMIXDB_OK) break;
+    wal_reader_aim(&r, s);
+    st = wal_seg_salvage(&r, &seq, fn, arg, out);
+    out->nr_segments++;
+  }
+  if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: a segment was removed meanwhile", w->dir);
+  for (size_t i = 0; i < nr; i++) wal_seg_destroy(w, all[i]);
+  mem_free(all);
+  mem_free(r.buf);
+  wal_destroy(w);
+  return st;
+}
+
+struct wal_id_search {
+  struct env *env;
+  const char *dir;
+  uint64_t id;
+};
+
+static bool wal_id_look(void *arg, const char *name) {
+  struct wal_id_search *const f = arg;
+  char path[ENV_PATH_MAX];
+  uint8_t head[WAL_HEAD];
+  size_t nr = 0;
+  int fd;
+  if (strncmp(name, "wal-", 4) != 0 || env_path(path, f->dir, name) != REMIXDB_OK) return true;
+  if (env_open(f->env, path, ENV_READ, &fd) != REMIXDB_OK) return true;
+  const enum remixdb_status st = env_read_upto(f->env, fd, path, head, sizeof(head), 0, &nr);
+  env_close_quiet(f->env, fd);
+  struct wal_head h;
+  if (st == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, path, load64le(head + 16), &h) == REMIXDB_OK) f->id = h.store_id;
+  return f->id == 0;
+}
+
+enum remixdb_status wal_store_id(struct env *env, const char *dir, uint64_t *id_out) {
+  struct wal_id_search f = {.env = env, .dir = dir};
+  const enum remixdb_status st = env_list(env, dir, wal_id_look, &f);
+  if (st != REMIXDB_OK) return st;
+  *id_out = f.id;
+  return f.id ? REMIXDB_OK : REMIXDB_NOTFOUND;
+}
+
 enum remixdb_status wal_close(struct wal *w) {
   enum remixdb_status s = wal_sync(w);
   if (s == REMIXDB_OK) s = wal_mark(w);

@@ -115,6 +115,17 @@ MUST_CHECK enum remixdb_status wal_release(struct wal *w, uint64_t gen);
 // any thread. *bytes_out (may be NULL) is added what was read. REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wal_verify(struct wal *w, uint64_t *bytes_out);
 
+// What can still be read of a damaged log.
+struct wal_salvage {
+  uint64_t nr_records, nr_segments;
+  uint64_t lost_bytes;      // between whole frames
+};
+// Calls fn for every record of every whole frame, in order, of the segments from generation oldest_gen on (0: the newest two, which are those that can be
+// needed). What is broken is passed over. The log must not be open. Nothing is written. REMIXDB_IO, REMIXDB_NOMEM, or what fn returns.
+MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, wal_replay_fn fn, void *arg, struct wal_salvage *out);
+// The store's id as the headers of the log say. REMIXDB_NOTFOUND: there is no whole one.
+MUST_CHECK enum remixdb_status wal_store_id(struct env *env, const char *dir, uint64_t *id_out);
+
 struct wal_stats {
   uint64_t bytes, frames, syncs, records, segments, spare_segments, buffer_bytes;
 };

@@ -942,6 +942,9 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   }
   if (s != REMIXDB_OK) return s;
   if (!st.is_dir) return err_set(REMIXDB_IO, "%s: is a file, not a directory", x->dir);
+  bool repairing;
+  if ((s = files_repair_pending(x->env, x->dir, &repairing)) != REMIXDB_OK) return s;
+  if (repairing) return err_set(REMIXDB_CORRUPT, "%s: a repair was interrupted: call remixdb_repair again to end it", x->dir);
   if ((s = env_path(path, x->dir, FILES_CURRENT)) != REMIXDB_OK) return s;
   s = env_stat(x->env, path, &st);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Repairing damaged stores, on the simulated disk: what is readable is kept, what is not is put aside and named, and power cuts on the way harm nothing.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../repair.h"
+#include "../verify.h"
+#include "simdisk.h"
+
+#define DIR_NAME "/store"
+#define NR_KEYS 1000u
+#define ROUNDS 4u
+
+static void ok(enum remixdb_status s) {
+  if (s != REMIXDB_OK) fail_msg("%s: %s", remixdb_strerror(s), err_msg());
+}
+
+static struct remixdb_opts options(enum remixdb_compression compression) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.workers = 0;
+  o.cache_mb = 1;
+  o.memtable_mb = 2;
+  o.compression = compression;
+  return o;
+}
+
+static uint32_t key_of(uint32_t i, char *buf) { return (uint32_t)snprintf(buf, 64, "k/%05u/%08x", i, i * 2654435761u); }
+static uint32_t value_of(uint32_t i, uint32_t round, char *buf) { return (uint32_t)snprintf(buf, 256, "%u:%u:%0*d", i, round, (int)(i % 120) + 1, 7); }
+static bool deletes(uint32_t i, uint32_t round) { return round > 1 && (i + round) % 13 == 0; }
+static bool touches(uint32_t i, uint32_t round) { return round == 1 || i % round == 0 || deletes(i, round); }
+
+// Rounds 1 to 3 in tables, the last in the log.
+static struct simdisk *make_store(enum remixdb_compression compression) {
+  struct simdisk *disk = simdisk_create();
+  const struct remixdb_opts o = options(compression);
+  struct xdb *x;
+  struct xdb_ref *r;
+  ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  ok(xdb_ref(x, &r));
+  for (uint32_t round = 1; round <= ROUNDS; round++) {
+    for (uint32_t i = 0; i < NR_KEYS; i++) {
+      char k[64], v[256];
+      const uint32_t klen = key_of(i, k);
+      if (touches(i, round)) ok(xdb_put(r, kref(k, klen), v, value_of(i, round, v), deletes(i, round)));
+    }
+    if (round < ROUNDS) ok(xdb_flush(x));
+  }
+  xdb_unref(r);
+  ok(xdb_close(x));
+  return disk;
+}
+
+// How many keys have their newest value, an older one, none. Anything else fails.
+struct tally {
+  uint32_t newest, older, none;
+};
+
+static struct tally look(struct simdisk *disk) {
+  struct tally t = {0};
+  const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
+  struct xdb *x;
+  struct xdb_ref *r;
+  ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  ok(xdb_ref(x, &r));
+  for (uint32_t i = 0; i < NR_KEYS; i++) {
+    char k[64], v[256], got[256];
+    uint32_t len = 0, round = ROUNDS;
+    const enum remixdb_status s = xdb_get(r, kref(k, key_of(i, k)), got, sizeof(got), &len);
+    assert_true(s == REMIXDB_OK || s == REMIXDB_NOTFOUND);
+    while (!touches(i, round)) round--;
+    const bool gone = deletes(i, round);
+    if (s == REMIXDB_NOTFOUND) {
+      if (gone) t.newest++;
+      else t.none++;
+      continue;
+    }
+    bool found = false;
+    for (uint32_t n = round; n > 0 && !found; n--)
+      if (touches(i, n) && !deletes(i, n) && len == value_of(i, n, v) && memcmp(v, got, len) == 0) {
+        found = true;
+        if (n == round) t.newest++;
+        else t.older++;
+      }
+    assert_true(found);
+  }
+  ok(verify_store(r, NULL));
+  xdb_unref(r);
+  ok(xdb_close(x));
+  return t;
+}
+
+struct name_list {
+  char names[64][40];
+  uint32_t nr;
+};
+static bool name_add(void *arg, const char *name) {
+  struct name_list *l = arg;
+  assert_true(l->nr < 64);
+  (void)snprintf(l->names[l->nr++], sizeof(l->names[0]), "%s", name);
+  return true;
+}
+static struct name_list names_of(struct simdisk *disk, const char *dir) {
+  struct name_list l = {.nr = 0};
+  ok(env_list(simdisk_env(disk), dir, name_add, &l));
+  return l;
+}
+static const char *path_of(const char *name) {
+  static char path[128];
+  (void)snprintf(path, sizeof(path), DIR_NAME "/%s", name);
+  return path;
+}
+static bool report_has(struct simdisk *disk, const char *text) {
+  uint8_t *buf;
+  size_t len;
+  ok(env_read_file(simdisk_env(disk), DIR_NAME "/lost.1/REPORT", 1 << 20, &buf, &len));
+  const bool has = strstr((const char *)buf, text) != NULL;
+  mem_free(buf);
+  return has;
+}
+
+// Nothing is damaged: nothing is lost.
+static void test_whole(void **state) {
+  (void)state;
+  for (uint32_t way = 0; way < 2; way++) {
+    struct simdisk *disk = make_store(way ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
+    struct repair_report rep;
+    ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
+    assert_true(rep.tables >= 1 && rep.tables_damaged == 0 && rep.tables_lost == 0 && rep.blocks_lost == 0 && rep.log_bytes_lost == 0 && !rep.version_lost);
+    const struct tally t = look(disk);
+    assert_int_equal(t.newest, NR_KEYS);
+    // the old files are kept
+    const struct name_list l = names_of(disk, DIR_NAME "/lost.1");
+    bool current = false;
+    for (uint32_t i = 0; i < l.nr; i++) current = current || strcmp(l.names[i], FILES_CURRENT) == 0;
+    assert_true(current);
+    ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));  // and again
+    assert_int_equal(look(disk).newest, NR_KEYS);
+    simdisk_destroy(disk);
+  }
+}
+
+// One file damaged or gone at a time. What it held may be lost, no more.
+static void test_each_file(void **state) {
+  (void)state;
+  for (uint32_t way = 0; way < 2; way++) {
+    struct simdisk *whole = make_store(way ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
+    const struct name_list l = names_of(whole, DIR_NAME);
+    for (uint32_t i = 0; i < l.nr; i++) {
+      const enum files_kind kind = files_kind_of(l.names[i], NULL);
+      if (kind == FILES_IS_LOCK) continue;
+      for (uint32_t damage = 0; damage < 3; damage++) {  // gone, its first page, its last bytes
+        struct simdisk *disk = simdisk_crash(whole, 1);
+        struct repair_report rep;
+        const int64_t size = simdisk_size(disk, path_of(l.names[i]));
+        if (damage == 0) ok(env_unlink(simdisk_env(disk), path_of(l.names[i])));
+        else
+          for (int64_t off = 0; off < 64 && off < size; off++) assert_true(simdisk_flip(disk, path_of(l.names[i]), (uint64_t)(damage == 1 ? off + 20 : size - 1 - off) % (uint64_t)size, 0x5a));
+        ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
+        const struct tally t = look(disk);
+        if (kind == FILES_IS_REMIX) assert_int_equal(t.newest, NR_KEYS);  // the tables have it all
+        if (kind == FILES_IS_CURRENT) assert_true(rep.version_lost && t.newest == NR_KEYS);
+        if (kind == FILES_IS_TABLE) {
+          assert_true(rep.tables_damaged + rep.tables_lost == 1);
+          assert_true(report_has(disk, l.names[i]));
+          // without its metadata a compressed table cannot be read; otherwise a block or two are lost
+          if (damage == 2 && !way) assert_int_equal(t.newest, NR_KEYS);
+          if (damage == 1) assert_true(t.newest + NR_KEYS / 5 > NR_KEYS && rep.blocks_lost >= 1);
+        }
+        simdisk_destroy(disk);
+      }
+    }
+    simdisk_destroy(whole);
+  }
+}
+
+// A frame in the middle of the log is broken: those behind it are kept.
+static void test_log(void **state) {
+  (void)state;
+  struct simdisk *disk = simdisk_create();
+  const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
+  struct xdb *x;
+  struct xdb_ref *r;
+  ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  ok(xdb_ref(x, &r));
+  uint64_t at[10];
+  for (uint32_t i = 0; i < 10; i++) {
+    char k[16];
+    at[i] = wal_segment_bytes(x->wal);
+    ok(xdb_put(r, kref(k, (uint32_t)snprintf(k, sizeof(k), "key%u", i)), "value", 5, false));
+    ok(xdb_sync(r));
+  }
+  xdb_unref(r);
+  ok(xdb_close(x));
+  assert_true(simdisk_flip(disk, DIR_NAME "/wal-0", at[4] + 8, 1));
+  assert_int_equal(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x), REMIXDB_CORRUPT);
+  struct repair_report rep;
+  ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
+  assert_true(rep.log_records == 9 && rep.log_bytes_lost > 0);
+  ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  ok(xdb_ref(x, &r));
+  for (uint32_t i = 0; i < 10; i++) {
+    char k[16];
+    assert_int_equal(xdb_get(r, kref(k, (uint32_t)snprintf(k, sizeof(k), "key%u", i)), NULL, 0, NULL), i == 4 ? REMIXDB_NOTFOUND : REMIXDB_OK);
+  }
+  xdb_unref(r);
+  ok(xdb_close(x));
+  simdisk_destroy(disk);
+}
+
+// Power goes at a change, and again in the repair that ends it: until a repair has ended the store does not open as anything else than what it was, and after it all
+// is there.
+static void test_cuts(void **state) {
+  (void)state;
+  struct simdisk *whole = make_store(REMIXDB_COMPRESSION_NONE);
+  const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
+  simdisk_flip(whole, DIR_NAME "/CURRENT", 30, 1);
+  const char *all = getenv("REPAIR_ALL");  // every change; else one in a few
+  uint32_t refused = 0, opened = 0;
+  for (uint64_t cut = 0;; cut += all ? 1 : 1 + cut % 5) {
+    struct simdisk *disk = simdisk_crash(whole, 3);
+    simdisk_power_off(disk, cut);
+    const enum remixdb_status st = repair_store(simdisk_env(disk), DIR_NAME, NULL);
+    const bool off = simdisk_is_off(disk);
+    struct simdisk *after = simdisk_crash(disk, cut * 11 + 5);
+    simdisk_destroy(disk);
+    for (uint32_t again = 0; again < 2; again++) {
+      struct xdb *x;
+      const enum remixdb_status s = xdb_open(DIR_NAME, &o, simdisk_env(after), &x);
+      if (s == REMIXDB_OK) {
+        ok(xdb_close(x));
+        opened++;
+        assert_int_equal(look(after).newest, NR_KEYS);
+        break;
+      }
+      assert_int_equal(s, REMIXDB_CORRUPT);
+      refused++;
+      if (again == 0) {  // cut a second time, early or late
+        simdisk_power_off(after, cut % 2 ? cut % 40 : cut);
+        const enum remixdb_status second = repair_store(simdisk_env(after), DIR_NAME, NULL);
+        (void)second;
+        struct simdisk *next = simdisk_crash(after, cut * 13 + 7);
+        simdisk_destroy(after);
+        after = next;
+      }
+    }
+    const enum remixdb_status last = repair_store(simdisk_env(after), DIR_NAME, NULL);
+    ok(last);
+    assert_int_equal(look(after).newest, NR_KEYS);
+    simdisk_destroy(after);
+    (void)st;
+    if (!off) break;
+  }
+  assert_true(refused > 10 && opened >= 1);
+  simdisk_destroy(whole);
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  struct simdisk *disk = make_store(REMIXDB_COMPRESSION_NONE);
+  const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
+  struct xdb *x;
+  ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  assert_int_equal(repair_store(simdisk_env(disk), DIR_NAME, NULL), REMIXDB_LOCKED);
+  ok(xdb_close(x));
+  assert_int_equal(repair_store(simdisk_env(disk), "/nowhere", NULL), REMIXDB_NOTFOUND);
+  ok(env_mkdir(simdisk_env(disk), "/empty"));
+  assert_int_equal(repair_store(simdisk_env(disk), "/empty", NULL), REMIXDB_NOTFOUND);
+  // without room for a second copy nothing changes
+  simdisk_space(disk, simdisk_used(disk) + 100000);
+  assert_int_equal(repair_store(simdisk_env(disk), DIR_NAME, NULL), REMIXDB_NOSPACE);
+  simdisk_space(disk, UINT64_MAX);
+  assert_int_equal(look(disk).newest, NR_KEYS);
+  simdisk_destroy(disk);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_whole), cmocka_unit_test(test_each_file), cmocka_unit_test(test_log), cmocka_unit_test(test_cuts), cmocka_unit_test(test_refusals),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
