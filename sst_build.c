@@ -27,7 +27,7 @@ struct sst_build {
   uint32_t nr_pages;           // of blocks closed
   uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
   uint32_t min_len, max_len;
-  uint8_t *min, *max;          // REMIXDB_KV_MAX bytes each; max: of the blocks closed
+  uint8_t *min, *max;          // REMIXDB_KV_MAX bytes each
   uint8_t *nr_recs;            // per page
   uint32_t *stored;            // per page that begins a block: its size in the file; compressed only
   // compressed only
@@ -227,11 +227,6 @@ static enum remixdb_status sst_build_close_block(struct sst_build *b) {
   memset(b->nr_recs + number + 1, 0, pages - 1);
   b->nr_pages += pages;
 
-  struct kv_rec last;
-  block_record(buf, count - 1, &last);
-  if (last.klen) memcpy(b->max, last.key, last.klen);
-  b->max_len = last.klen;
-
   const size_t size = (size_t)pages * BLOCK_PAGE;
   if (b->gathering) {
     memcpy(b->gathered + b->gathered_len, buf, size);
@@ -245,18 +240,17 @@ static enum remixdb_status sst_build_close_block(struct sst_build *b) {
   return REMIXDB_OK;
 }
 
-#if !defined(NDEBUG)
-// Whether the key comes after all that were added: the one before it is the last of the last block.
-static bool sst_build_ascends(const struct sst_build *b, struct kref key) {
-  return b->nr_records == 0 || kv_cmp(kref(b->max, b->max_len), key) < 0;
-}
-#endif
-
 void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
   if (!sst_build_ok(b)) return;
   assert(r->klen + (r->tomb ? 0 : r->vlen) <= REMIXDB_KV_MAX);
   const size_t size = kv_rec_size(r->klen, r->vlen, r->tomb);
   enum remixdb_status s = REMIXDB_OK;
+  // The order is what old files say it is, so it is looked at: a table out of order would be found to be one only when it is read.
+  if (unlikely(b->nr_records && kv_cmp(kref(b->max, b->max_len), kref(r->key, r->klen)) >= 0)) {
+    sst_build_fail(b, err_corrupt(b->path, blkio_writer_offset(b->writer), "what it is made of is not in order at record %llu",
+                                  (unsigned long long)b->nr_records));
+    return;
+  }
   if (!block_build_fits(&b->block, size)) s = sst_build_close_block(b);
   if (s == REMIXDB_OK && b->opts.ckeys) s = ckb_build_add(&b->ckb, kref(r->key, r->klen), r->tomb);
   if (unlikely(s != REMIXDB_OK)) {
@@ -264,11 +258,8 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
     return;
   }
   assert(b->nr_pages + BLOCK_PAGES_MAX <= SST_PAGES_MAX);
-#if !defined(NDEBUG)
-  assert(sst_build_ascends(b, kref(r->key, r->klen)));
   if (r->klen) memcpy(b->max, r->key, r->klen);
   b->max_len = r->klen;
-#endif
   if (unlikely(b->nr_records == 0)) {
     if (r->klen) memcpy(b->min, r->key, r->klen);
     b->min_len = r->klen;

@@ -18,7 +18,7 @@ struct sst_build;
 MUST_CHECK enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst_build_opts *o, struct blkio_queue *q, struct sst_build **out);
 void sst_build_destroy(struct sst_build *b);  // removes an unfinished file; NULL is allowed
 void sst_build_start(struct sst_build *b, uint64_t number);
-void sst_build_add(struct sst_build *b, const struct kv_rec *r);
+void sst_build_add(struct sst_build *b, const struct kv_rec *r);  // one that does not come after the one before: REMIXDB_CORRUPT
 bool sst_build_full(const struct sst_build *b);          // close it before adding more
 uint64_t sst_build_bytes(const struct sst_build *b);     // of data so far, before compression
 uint64_t sst_build_count(const struct sst_build *b);     // records so far

@@ -921,6 +921,37 @@ static void test_wrong_keys(void **state) {
   model_free(&m);
 }
 
+// Two records in each other's place, or one twice: no table comes of it, and the next one is good.
+static void test_order(void **state) {
+  (void)state;
+  struct model m = model_make(SMALL, 900);
+  struct world *const w = world_open(env_posix(), 0, false);
+  for (uint32_t v = 0; v < 4; v++) {
+    const struct sst_build_opts o = opts(v & 1, v & 2);
+    struct sst_build *b;
+    uint64_t size;
+    assert_int_equal(sst_build_create(&w->ctx, &o, w->q, &b), REMIXDB_OK);
+    for (uint32_t at = 1; at < m.nr; at += 37) {
+      const struct kv_rec last = m.r[at - 1], rec = m.r[at];
+      m.r[at - 1] = at % 2 ? rec : last;
+      m.r[at] = last;
+      assert_int_equal(build_with(b, 1, &m, &size), REMIXDB_CORRUPT);
+      assert_non_null(strstr(err_msg(), "000001.sst"));
+      assert_int_equal(files_in(w), 0);
+      m.r[at - 1] = last;
+      m.r[at] = rec;
+    }
+    assert_int_equal(build_with(b, 1, &m, &size), REMIXDB_OK);
+    check_table(w, 1, &m, o, size);
+    sst_build_destroy(b);
+    char path[400];
+    (void)snprintf(path, sizeof(path), "%s/000001.sst", w->dir);
+    assert_int_equal(unlink(path), 0);
+  }
+  world_close(w);
+  model_free(&m);
+}
+
 // ---- failures around it
 
 static void test_no_memory(void **state) {
@@ -1119,7 +1150,7 @@ int main(void) {
       cmocka_unit_test(test_holds),       cmocka_unit_test(test_prefetch),  cmocka_unit_test(test_flips),
       cmocka_unit_test(test_cuts),        cmocka_unit_test(test_identity),  cmocka_unit_test(test_forged),
       cmocka_unit_test(test_wrong_keys),  cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_disk),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_threads),     cmocka_unit_test(test_order),
   };
   const int rc = cmocka_run_group_tests(tests, make_root, remove_root);
   if (rc) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)start);
