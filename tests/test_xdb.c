@@ -4,69 +4,13 @@
 // replaced, threads that come and go, writers and readers at once, full and failing disks.
 //
 // TEST_SEED in the environment repeats a run's random choices.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
-#include <ftw.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "xdb.h"
+#include "store.h"
 
-static uint64_t seed;        // of the test that runs
-static uint64_t seed_first;  // of all
-static char dir[512];
-
-#define SAY "TEST_SEED=%llu line %d: %s (%s: %s)"
-#define SAID(cond) (unsigned long long)seed, __LINE__, cond, remixdb_strerror(remixdb_errcode()), remixdb_errmsg()
-#define CHECK(cond)                              \
-  do {                                           \
-    if (!(cond)) fail_msg(SAY, SAID(#cond));     \
-  } while (0)
-// For threads: cmocka's failures may be raised in the thread of the test only.
-#define THREAD_CHECK(cond)                       \
-  do {                                           \
-    if (!(cond)) {                               \
-      fprintf(stderr, SAY "\n", SAID(#cond));    \
-      abort();                                   \
-    }                                            \
-  } while (0)
-
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw) {
-  (void)st, (void)kind, (void)ftw;
-  return remove(path);
-}
-
-static int setup(void **state) {
-  (void)state;
-  const char *const tmp = getenv("TMPDIR");
-  (void)snprintf(dir, sizeof(dir), "%.200s/remixdb-xdb-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-  (void)state;
-  return nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-static struct remixdb_opts small_opts(int workers) {
-  struct remixdb_opts o;
-  remixdb_opts_init(&o, sizeof(o));
-  o.cache_mb = 1;
-  o.memtable_mb = 1;
-  o.workers = workers;
-  return o;
-}
+static uint64_t seed_first;  // of all tests
 
 // ---- the model: a fixed set of keys in order, and which version of each is there. A value follows from key and version.
 
@@ -432,18 +376,6 @@ static void model_run(struct model *m, uint32_t steps, int workers) {
   }
 }
 
-static uint64_t stat_of(struct xdb *x, const char *name) {
-  char *json = NULL;
-  CHECK(xdb_stats(x, &json) == REMIXDB_OK);
-  char word[64];
-  (void)snprintf(word, sizeof(word), "\"%s\":", name);
-  const char *const at = strstr(json, word);
-  CHECK(at);
-  const uint64_t n = strtoull(at + strlen(word), NULL, 10);
-  remixdb_free(json);
-  return n;
-}
-
 static void run_model(uint64_t nr, int workers, uint32_t keys, uint32_t steps, uint32_t val_max) {
   seed = seed_first + nr;
   struct model m;
@@ -470,10 +402,10 @@ static void run_model(uint64_t nr, int workers, uint32_t keys, uint32_t steps, u
 }
 
 static void test_model_alone(void **state) {
+  (void)state;
   for (uint32_t i = 0; i < 3; i++) {
     run_model(i, 0, i % 2 ? 500 : 4000, 9000, 65000);
-    (void)teardown(state);
-    CHECK(setup(state) == 0);
+    setup_again();
   }
 }
 
@@ -483,10 +415,10 @@ static void test_model_small_values(void **state) {
 }
 
 static void test_model_workers(void **state) {
+  (void)state;
   for (uint32_t i = 0; i < 3; i++) {
     run_model(200 + i, 1 + (int)(i % 2), i % 2 ? 500 : 4000, 9000, 65000);
-    (void)teardown(state);
-    CHECK(setup(state) == 0);
+    setup_again();
   }
 }
 
@@ -538,8 +470,7 @@ static void test_partitions(void **state) {
   model_check(&m);
   model_close(&m);
   model_fini(&m);
-  (void)teardown(state);
-  CHECK(setup(state) == 0);
+  setup_again();
 }
 
 // ---- threads at once
@@ -795,10 +726,10 @@ static void run_flow(uint64_t nr, int workers, uint64_t ms) {
 }
 
 static void test_threads(void **state) {
+  (void)state;
   for (int workers = 0; workers < 3; workers++) {
     run_flow(400 + (uint64_t)workers, workers, 500);
-    (void)teardown(state);
-    CHECK(setup(state) == 0);
+    setup_again();
   }
 }
 
@@ -945,10 +876,10 @@ static void run_full_disk(uint64_t nr, int workers) {
 }
 
 static void test_full_disk(void **state) {
+  (void)state;
   for (int i = 0; i < 2; i++) {
     run_full_disk(500 + (uint64_t)i, i);
-    (void)teardown(state);
-    CHECK(setup(state) == 0);
+    setup_again();
   }
 }
 
@@ -1074,16 +1005,15 @@ static void run_failed_disk(uint64_t nr, enum trouble what, int workers) {
 }
 
 static void test_failed_disk(void **state) {
+  (void)state;
   for (uint32_t i = 0; i < 4; i++) {
     run_failed_disk(520 + i, i % 2 ? TROUBLE_SYNC : TROUBLE_WRITE, (int)i / 2);
-    (void)teardown(state);
-    CHECK(setup(state) == 0);
+    setup_again();
   }
 }
 
 int main(void) {
-  const char *const given = getenv("TEST_SEED");
-  seed_first = given ? strtoull(given, NULL, 0) : time_ns() % 1000000 * 1000;
+  seed_first = seed_from(time_ns() % 1000000 * 1000);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_model_alone, setup, teardown),
       cmocka_unit_test_setup_teardown(test_model_small_values, setup, teardown),
