@@ -9,22 +9,31 @@
 #define PROGRESS_EVERY 256u   // records between two reports
 #define GARBAGE_SLACK 40u     // percent of a table
 #define ABORT_COST 3u         // bytes written per byte of new data from which on a partition may be aborted
+#define ABORT_ENTRY 96u       // bytes that a memtable takes for a record more than a block does
+#define MERGE_COST 8u         // bytes that a merge of some runs may write per byte of new data and table that it removes
 
-// The work on one partition of the base.
+// New records that belong to a partition.
+struct fresh {
+  uint64_t bytes, count;                // with keys up to the largest that is there
+  uint64_t behind_bytes, behind_count;  // with larger ones
+};
+
+// The work on one partition of the base, or on several neighbours that become one.
 struct job {
   struct task task;
   struct compact *c;
   const struct version *base;
   const struct wh *frozen;
-  uint32_t part;
-  // found by measuring
+  uint32_t part, nr_parts;
   uint64_t bytes;          // of new records
   uint64_t count;          // new records
-  struct kref first;       // smallest new key, in the memtable
   // decided
   enum compact_kind kind;
+  bool may_abort;
   bool append;             // a split that leaves the partition as it is and puts new ones behind it
+  bool upto;               // the new data behind the partition's keys is another job's, which appends it
   uint32_t take;           // so many of the newest runs are merged with the new data
+  bool all;                // of all its partitions
   uint64_t cost;           // bytes that will be written, about
   uint64_t table_bytes;    // of data to put in each new table
   // made
@@ -50,57 +59,102 @@ struct round {
   struct compact *c;
   struct worker *self;
   const struct version *base;
-  struct job *jobs;        // one per partition of the base
+  const struct wh *frozen;
+  struct fresh *fresh;     // per partition of the base
+  struct job *jobs;        // in order of their keys; room for two per partition
+  uint32_t nr_jobs;
   struct output *outputs;
   uint32_t nr_outputs;
-  struct task **tasks;
-  uint32_t nr_parts;
+  struct task **tasks;     // room for all jobs
 };
 
-static const struct remix *old_remix(const struct job *j) { return j->base->parts[j->part]->remix; }
+static const struct remix *remix_at(const struct version *v, uint32_t part) { return v->parts[part]->remix; }
+static const struct remix *old_remix(const struct job *j) { return remix_at(j->base, j->part); }
 static uint32_t old_runs(const struct job *j) { return old_remix(j) ? old_remix(j)->nr_runs : 0; }
 
-// ---- the new data of a partition
+// The table with the largest key of a partition.
+static const struct sst *last_table(const struct remix *x) {
+  const struct sst *last = x->runs[0];
+  for (uint32_t r = 1; r < x->nr_runs; r++)
+    if (kv_cmp(last->max, x->runs[r]->max) < 0) last = x->runs[r];
+  return last;
+}
 
-struct range {
-  struct wh_cursor cursor;
-  struct kref end;         // exclusive; ptr NULL: none
-};
+// ---- the new data
 
-static bool range_valid(const struct range *r) { return wh_valid(&r->cursor) && (!r->end.ptr || kv_cmp(wh_key(&r->cursor), r->end) < 0); }
+// What a record takes in a block: itself and its offset.
+static uint64_t record_bytes(uint32_t klen, uint32_t vlen, bool tomb) { return kv_rec_size(klen, vlen, tomb) + 2; }
+
+static uint64_t cursor_bytes(const struct wh_cursor *c) { return record_bytes(c->entry->klen, c->ver->vlen, c->ver->tomb); }
 
 // Everything in the frozen memtable is committed or will never be: any moment sees the same.
+static void cursor_begin(struct wh_cursor *c, const struct compact *compact, const struct wh *frozen, struct kref key, struct worker *w) {
+  wh_cursor_init(c, frozen, WH_PENDING - 1);
+  epoch_enter(compact->epoch, &w->slot);
+  wh_seek(c, key);
+  epoch_exit(&w->slot);
+}
+
+// Measures the partitions from `from` on, before `to`.
+struct slice {
+  struct task task;
+  struct round *r;
+  uint32_t from, to;
+  enum remixdb_status status;
+};
+
+static void measure(struct task *t, struct worker *w) {
+  struct slice *s = (struct slice *)t;
+  const struct version *v = s->r->base;
+  struct wh_cursor *c = mem_alloc(sizeof(*c));
+  if (!c) {
+    s->status = REMIXDB_NOMEM;
+    return;
+  }
+  cursor_begin(c, s->r->c, s->r->frozen, part_anchor(v->parts[s->from]), w);
+  for (uint32_t i = s->from; i < s->to && wh_valid(c); i++) {
+    struct fresh *f = &s->r->fresh[i];
+    const struct remix *x = remix_at(v, i);
+    const bool bounded = i + 1 < v->nr_parts;
+    const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0), max = x ? last_table(x)->max : kref(NULL, 0);
+    bool behind = false;
+    for (; wh_valid(c); wh_next(c)) {
+      if (bounded && kv_cmp(wh_key(c), end) >= 0) break;
+      behind = behind || (x && kv_cmp(wh_key(c), max) > 0);
+      *(behind ? &f->behind_bytes : &f->bytes) += cursor_bytes(c);
+      *(behind ? &f->behind_count : &f->count) += 1;
+    }
+  }
+  mem_free(c);
+}
+
+// The new data of a job.
+struct range {
+  struct wh_cursor cursor;
+  struct kref end;         // ptr NULL: none
+  bool with_end;           // the key `end` belongs to it
+};
+
+static bool range_valid(const struct range *r) {
+  if (!wh_valid(&r->cursor)) return false;
+  const int order = r->end.ptr ? kv_cmp(wh_key(&r->cursor), r->end) : -1;
+  return order < 0 || (order == 0 && r->with_end);
+}
+
 static void range_begin(struct range *r, const struct job *j, struct worker *w) {
   const struct version *v = j->base;
-  wh_cursor_init(&r->cursor, j->frozen, WH_PENDING - 1);
-  r->end = j->part + 1 < v->nr_parts ? part_anchor(v->parts[j->part + 1]) : kref(NULL, 0);
-  epoch_enter(j->c->epoch, &w->slot);
-  wh_seek(&r->cursor, part_anchor(v->parts[j->part]));
-  epoch_exit(&w->slot);
+  const uint32_t next = j->part + j->nr_parts;
+  r->end = next < v->nr_parts ? part_anchor(v->parts[next]) : kref(NULL, 0);
+  r->with_end = j->upto;
+  if (j->upto) r->end = last_table(old_remix(j))->max;
+  const struct kref from = j->append ? last_table(old_remix(j))->max : part_anchor(v->parts[j->part]);
+  cursor_begin(&r->cursor, j->c, j->frozen, from, w);
+  if (j->append && wh_valid(&r->cursor) && kv_eq(wh_key(&r->cursor), from)) wh_next(&r->cursor);
 }
 
 static void range_record(const struct range *r, struct kv_rec *rec) {
   const struct wh_cursor *c = &r->cursor;
   *rec = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
-}
-
-// What a record takes in a block: itself and its offset.
-static uint64_t record_bytes(uint32_t klen, uint32_t vlen, bool tomb) { return kv_rec_size(klen, vlen, tomb) + 2; }
-
-static void measure(struct task *t, struct worker *w) {
-  struct job *j = (struct job *)t;
-  struct range *r = mem_alloc(sizeof(*r));
-  if (!r) {
-    err_save(&j->error, j->status = REMIXDB_NOMEM);
-    return;
-  }
-  range_begin(r, j, w);
-  if (range_valid(r)) j->first = wh_key(&r->cursor);
-  for (; range_valid(r); wh_next(&r->cursor)) {
-    j->bytes += record_bytes(r->cursor.entry->klen, r->cursor.ver->vlen, r->cursor.ver->tomb);
-    j->count++;
-  }
-  mem_free(r);
 }
 
 // ---- what to do
@@ -115,28 +169,73 @@ static uint32_t tables_for(const struct compact *c, uint64_t bytes) {
   return (uint32_t)((bytes + table - 1) / table);
 }
 
+static uint64_t runs_bytes(const struct remix *x, uint32_t newest) {
+  uint64_t sum = 0;
+  for (uint32_t r = x->nr_runs - newest; r < x->nr_runs; r++) sum += run_bytes(x->runs[r]);
+  return sum;
+}
+
 // Of so many bytes of runs, what is neither an old version nor a tombstone, about.
 static uint64_t live_bytes(const struct remix *x, uint64_t bytes) {
   return x->nr_entries ? (uint64_t)((double)bytes * (double)x->nr_keys / (double)x->nr_entries) : 0;
 }
 
+static uint64_t part_live_bytes(const struct remix *x) { return x ? live_bytes(x, runs_bytes(x, x->nr_runs)) : 0; }
+
 // Bytes that merging the newest `take` runs with the new data will write: what is known to be old versions or tombstones is not written again
 // by a merge of all runs, and about half of it by a merge of some.
 static uint64_t merged_bytes(const struct job *j, uint32_t take) {
   const struct remix *x = old_remix(j);
-  if (!x || take == 0) return j->bytes;
-  uint64_t sum = 0;
-  for (uint32_t r = x->nr_runs - take; r < x->nr_runs; r++) sum += run_bytes(x->runs[r]);
-  const uint64_t live = live_bytes(x, sum);
-  return j->bytes + (take == x->nr_runs ? live : (sum + live) / 2);
+  uint64_t sum = j->bytes;
+  if (j->nr_parts > 1) {
+    for (uint32_t i = 0; i < j->nr_parts; i++) sum += part_live_bytes(remix_at(j->base, j->part + i));
+  } else if (x && take) {
+    const uint64_t bytes = runs_bytes(x, take), live = live_bytes(x, bytes);
+    sum += take == x->nr_runs ? live : (bytes + live) / 2;
+  }
+  return sum;
 }
 
-// Equal tables rather than full ones and a rest; the slack is for blocks that do not fill. Where one is enough it may fill: a share of less than that could be
-// less than a block, of which no table could have a part.
+// The slack is for blocks that do not fill.
+static uint32_t tables_wanted(const struct compact *c, uint64_t bytes) { return tables_for(c, bytes + bytes / 16); }
+
+// Equal tables rather than full ones and a rest. Where one is enough it may fill: a share of less than that could be less than a block, of which no table could
+// have a part.
 static uint64_t share_for(const struct compact *c, uint64_t bytes) {
-  const uint64_t slack = bytes / 16;
-  const uint32_t nr = tables_for(c, bytes + slack);
-  return nr <= 1 ? table_bytes(c) : (bytes + slack) / nr;
+  const uint32_t nr = tables_wanted(c, bytes);
+  return nr <= 1 ? table_bytes(c) : (bytes + bytes / 16) / nr;
+}
+
+// Whether so much of a partition is old versions that it is merged for that alone: `more` bytes of new data will be stored, of which about half makes something
+// old, too.
+static bool mostly_garbage(const struct compact *c, const struct remix *x, uint64_t more) {
+  const uint64_t total = runs_bytes(x, x->nr_runs);
+  return total + more / 2 > 2 * live_bytes(x, total) + table_bytes(c) * GARBAGE_SLACK / 100;
+}
+
+// How many of the newest runs to merge with the new data, as there are too many. A run goes in while it is not much larger than all that is newer together, so
+// that every byte moves into a run that is about twice as large, and is moved a logarithmic number of times (the shape of a merge order that is known to be
+// the best for runs of one size: Mathieu, Staelin, Young, Yousefi, "Bigtable Merge Compaction", 2014). But at least as many as make room, and more where a
+// merge of few would write much to remove little: tables that are as large as tables get, which only a split helps.
+static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
+  const struct compact *c = j->c;
+  const struct remix *x = old_remix(j);
+  for (uint32_t k = 1; k < x->nr_runs; k++) {
+    const uint64_t written = merged_bytes(j, k);
+    const uint32_t in = fresh + k, out = tables_for(c, written);
+    if (in <= out || x->nr_runs + fresh - (in - out) > compact_run_limit(x) || written > MERGE_COST * j->bytes * (in - out)) continue;
+    if (run_bytes(x->runs[x->nr_runs - 1 - k]) > written - written / 4) return k;
+  }
+  return x->nr_runs;
+}
+
+// All runs are merged with the new data.
+static void decide_all(struct job *j) {
+  j->take = old_runs(j);
+  j->all = true;
+  j->cost = merged_bytes(j, j->take);
+  j->kind = tables_for(j->c, j->cost) > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
+  j->table_bytes = share_for(j->c, j->cost);
 }
 
 static void decide(struct job *j) {
@@ -147,52 +246,104 @@ static void decide(struct job *j) {
     j->kind = COMPACT_KEEP;
     return;
   }
-  if (!x) {  // writing the new data is all there is to do; tombstones have nothing to hide
-    j->kind = fresh > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
-    j->cost = j->bytes;
-    j->table_bytes = share_for(c, j->bytes);
+  // into an empty partition, or behind all others: writing the new data is all there is to do, and tombstones have nothing to hide
+  if (!x || mostly_garbage(c, x, j->bytes)) {
+    decide_all(j);
     return;
   }
-  uint64_t total = 0;
-  bool behind = true;
-  for (uint32_t r = 0; r < runs; r++) {
-    total += run_bytes(x->runs[r]);
-    behind = behind && kv_cmp(x->runs[r]->max, j->first) < 0;
-  }
-  // about half of what is new makes something old, but for keys that are behind all others
-  const uint64_t stored = total + (behind ? 0 : j->bytes / 2);
-  const bool garbage = stored > 2 * live_bytes(x, total) + table_bytes(c) * GARBAGE_SLACK / 100;
-
-  if (behind && total >= table_bytes(c) && !garbage) {
-    j->kind = COMPACT_SPLIT;
-    j->append = true;
-    j->cost = j->bytes;
-  } else if (garbage) {
-    j->take = runs;
-  } else if (runs + fresh <= COMPACT_RUNS) {
+  if (runs + fresh <= compact_run_limit(x)) {
     j->kind = COMPACT_MINOR;
     j->cost = j->bytes + x->file_size;
+  } else if ((j->take = merge_depth(j, fresh)) == runs) {
+    decide_all(j);
+    return;
   } else {
-    double best = 0;
-    j->take = runs;
-    for (uint32_t k = 1; k <= runs; k++) {
-      const uint64_t written = merged_bytes(j, k);
-      const uint32_t out = tables_for(c, written);
-      const bool room = k == runs || runs - k + out < COMPACT_RUNS;
-      if (!room || fresh + k <= out) continue;
-      const double gain = (double)(fresh + k - out) / (double)written;
-      if (gain > best) {
-        best = gain;
-        j->take = k;
-      }
-    }
-  }
-  if (j->take) {
-    const uint64_t written = merged_bytes(j, j->take);
-    j->kind = j->take == runs && tables_for(c, written) > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
-    j->cost = written + (j->take == runs ? 0 : x->file_size);
+    j->kind = COMPACT_MAJOR;
+    j->cost = merged_bytes(j, j->take) + x->file_size;
   }
   j->table_bytes = share_for(c, merged_bytes(j, j->take));
+}
+
+// New data behind all keys of a partition that is full, by its size or its runs, does not touch it. A little of it does not: it would make small partitions.
+static bool appends(const struct round *r, uint32_t part) {
+  const struct compact *c = r->c;
+  const struct remix *x = remix_at(r->base, part);
+  const struct fresh *f = &r->fresh[part];
+  if (!x || f->behind_bytes == 0 || f->behind_bytes < c->memtable_size / COMPACT_ABORT_SHARE) return false;
+  const uint32_t more = tables_for(c, f->bytes) + tables_for(c, f->behind_bytes);
+  const bool full = runs_bytes(x, x->nr_runs) >= table_bytes(c) || x->nr_runs + more > COMPACT_APPEND_RUNS;
+  return full && !mostly_garbage(c, x, f->bytes);
+}
+
+static struct job *add_job(struct round *r, uint32_t part, uint32_t nr_parts) {
+  struct job *j = &r->jobs[r->nr_jobs++];
+  *j = (struct job){.c = r->c, .base = r->base, .frozen = r->frozen, .part = part, .nr_parts = nr_parts};
+  for (uint32_t i = part; i < part + nr_parts; i++) {
+    j->bytes += r->fresh[i].bytes + r->fresh[i].behind_bytes;
+    j->count += r->fresh[i].count + r->fresh[i].behind_count;
+  }
+  return j;
+}
+
+static void plan_part(struct round *r, uint32_t part) {
+  const struct fresh *f = &r->fresh[part];
+  struct job *j = add_job(r, part, 1);
+  j->may_abort = true;
+  if (!appends(r, part)) {
+    decide(j);
+    return;
+  }
+  j->upto = true;
+  j->bytes = f->bytes;
+  j->count = f->count;
+  decide(j);
+  j = add_job(r, part, 1);
+  j->bytes = f->behind_bytes;
+  j->count = f->behind_count;
+  j->append = true;
+  j->kind = COMPACT_SPLIT;
+  j->cost = j->bytes;
+  j->table_bytes = share_for(r->c, j->bytes);
+}
+
+// From `part` on, before `end`: a partition, or neighbours that need fewer tables together, is merged when that makes fewer tables or leaves something out.
+// Returns the partition behind them.
+static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end) {
+  const struct compact *c = r->c;
+  uint64_t bytes = 0;
+  uint32_t next = part, tables = 0;
+  bool needed = false;
+  do {
+    const struct remix *x = remix_at(r->base, next);
+    const struct fresh *f = &r->fresh[next];
+    const uint64_t more = part_live_bytes(x) + f->bytes + f->behind_bytes;
+    const uint32_t apart = tables_wanted(c, bytes) + tables_wanted(c, more), together = tables_wanted(c, bytes + more);
+    if (next > part && more && (together == apart || together > COMPACT_PART_TABLES)) break;
+    bytes += more;
+    tables += x ? x->nr_runs : 0;
+    needed = needed || f->count + f->behind_count || (x && x->nr_keys != x->nr_entries);
+  } while (++next < end);
+  if (needed || tables > tables_wanted(c, bytes)) {
+    struct job *j = add_job(r, part, next - part);
+    decide_all(j);
+  } else {
+    for (uint32_t i = part; i < next; i++) decide(add_job(r, i, 1));
+  }
+  return next;
+}
+
+static void plan(struct round *r, const struct compact_whole *whole, uint32_t *next_out) {
+  const uint32_t nr = r->base->nr_parts;
+  uint32_t at = 0, end = whole ? version_find(r->base, kref(whole->from, whole->from_len)) : nr;
+  while (at < end) plan_part(r, at++);
+  uint64_t bytes = 0;
+  while (at < nr && bytes < whole->budget) {
+    const uint32_t first = r->nr_jobs;
+    at = plan_whole(r, at, nr);
+    for (uint32_t i = first; i < r->nr_jobs; i++) bytes += r->jobs[i].cost;
+  }
+  *next_out = at;
+  while (at < nr) plan_part(r, at++);
 }
 
 static int worst_first(const void *a, const void *b) {
@@ -203,22 +354,23 @@ static int worst_first(const void *a, const void *b) {
 
 // Partitions whose new data is dear to write give it back, the dearest first, as long as there is room for it.
 static enum remixdb_status choose_aborts(struct round *r) {
-  struct job **by_cost = mem_alloc(r->nr_parts * sizeof(*by_cost));
+  struct job **by_cost = mem_alloc(r->nr_jobs * sizeof(*by_cost));
   if (!by_cost) return REMIXDB_NOMEM;
   uint32_t nr = 0;
-  for (uint32_t i = 0; i < r->nr_parts; i++) {
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
     struct job *j = &r->jobs[i];
-    if (j->count && !j->append && old_remix(j) && j->cost / ABORT_COST > j->bytes) by_cost[nr++] = j;
+    if (j->count && j->may_abort && j->cost / ABORT_COST > j->bytes) by_cost[nr++] = j;
   }
   qsort(by_cost, nr, sizeof(*by_cost), worst_first);
   uint64_t room = r->c->memtable_size / COMPACT_ABORT_SHARE;
   for (uint32_t i = 0; i < nr; i++) {
-    // the memtable counts an entry's headers too; twice the record is more than that for all but the smallest
-    const uint64_t need = 2 * by_cost[i]->bytes + 64 * by_cost[i]->count;
+    // the memtable counts an entry's headers and its place in a leaf too
+    const uint64_t need = by_cost[i]->bytes + ABORT_ENTRY * by_cost[i]->count;
     if (need > room) continue;
     room -= need;
     by_cost[i]->kind = COMPACT_ABORT;
     by_cost[i]->take = 0;
+    by_cost[i]->all = false;
     by_cost[i]->cost = 0;
   }
   mem_free(by_cost);
@@ -229,49 +381,70 @@ static enum remixdb_status choose_aborts(struct round *r) {
 
 // The runs that take part, as one sorted stream of the newest version in them of each key.
 struct old_stream {
-  struct remix_walk walk;
-  bool any;                 // whether there is a REMIX to walk
+  const struct job *j;
+  struct worker *w;
+  struct remix_walk walk;   // x NULL: of no partition
+  uint32_t next_part;       // after the one of `walk`, among the job's; as many as there are: none
   uint32_t first;           // runs from this one on take part
   bool found;               // a version of the current key has been given out
   struct sst_scan *scans[REMIX_RUNS_MAX];
 };
 
-static enum remixdb_status old_open(struct old_stream *o, const struct job *j, struct worker *w) {
-  const struct remix *x = old_remix(j);
-  memset(o, 0, sizeof(*o));
-  if (!x || j->take == 0) return REMIXDB_OK;
-  o->any = true;
-  o->first = x->nr_runs - j->take;
-  remix_walk_init(&o->walk, x);
-  enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t r = o->first; r < x->nr_runs && s == REMIXDB_OK; r++) s = sst_scan_create(x->runs[r], w->queue, &o->scans[r]);
-  return s;
+static void old_close(struct old_stream *o) {
+  for (uint32_t r = 0; o->walk.x && r < o->walk.x->nr_runs; r++) {
+    sst_scan_destroy(o->scans[r]);
+    o->scans[r] = NULL;
+  }
+  o->walk.x = NULL;
 }
 
-static void old_close(struct old_stream *o) {
-  for (uint32_t r = 0; r < REMIX_RUNS_MAX; r++) sst_scan_destroy(o->scans[r]);
+static void old_init(struct old_stream *o, const struct job *j, struct worker *w) {
+  memset(o, 0, sizeof(*o));
+  o->j = j;
+  o->w = w;
+  o->next_part = j->all || j->take ? 0 : j->nr_parts;
+}
+
+// Goes on to the job's next partition that has runs. REMIXDB_NOTFOUND: there is none.
+static enum remixdb_status old_next_part(struct old_stream *o) {
+  const struct job *j = o->j;
+  const struct remix *x = NULL;
+  old_close(o);
+  while (!x && o->next_part < j->nr_parts) x = remix_at(j->base, j->part + o->next_part++);
+  if (!x) return REMIXDB_NOTFOUND;
+  o->first = j->all ? 0 : x->nr_runs - j->take;
+  o->found = false;
+  remix_walk_init(&o->walk, x);
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t r = o->first; r < x->nr_runs && s == REMIXDB_OK; r++) {
+    s = sst_scan_create(x->runs[r], o->w->queue, &o->scans[r]);
+    if (s == REMIXDB_OK) atomic_fetch_add_explicit(&j->c->stats.read_bytes, x->runs[r]->data_size, memory_order_relaxed);
+  }
+  return s;
 }
 
 // REMIXDB_NOTFOUND at the end.
 static enum remixdb_status old_next(struct old_stream *o, struct kv_rec *rec) {
-  if (!o->any) return REMIXDB_NOTFOUND;
-  while (remix_walk_valid(&o->walk)) {
-    const uint8_t sel = o->walk.sel[o->walk.at];
-    const uint32_t run = sel & REMIX_RUN;
-    if (!(sel & REMIX_OLD)) o->found = false;
-    remix_walk_next(&o->walk);
-    if (run < o->first) continue;
-    if (o->found) {
-      sst_scan_skip(o->scans[run], 1);
-      continue;
+  for (;;) {
+    while (o->walk.x && remix_walk_valid(&o->walk)) {
+      const uint8_t sel = o->walk.sel[o->walk.at];
+      const uint32_t run = sel & REMIX_RUN;
+      if (!(sel & REMIX_OLD)) o->found = false;
+      remix_walk_next(&o->walk);
+      if (run < o->first) continue;
+      if (o->found) {
+        sst_scan_skip(o->scans[run], 1);
+        continue;
+      }
+      o->found = true;
+      sst_pos pos;
+      const enum remixdb_status s = sst_scan_next(o->scans[run], rec, &pos);
+      if (s == REMIXDB_NOTFOUND) return err_corrupt(o->walk.x->path, 0, "has more entries than table %llu has records", (unsigned long long)o->walk.x->runs[run]->number);
+      return s;
     }
-    o->found = true;
-    sst_pos pos;
-    const enum remixdb_status s = sst_scan_next(o->scans[run], rec, &pos);
-    if (s == REMIXDB_NOTFOUND) return err_corrupt(o->walk.x->path, 0, "has more entries than table %llu has records", (unsigned long long)o->walk.x->runs[run]->number);
-    return s;
+    const enum remixdb_status s = old_next_part(o);
+    if (s != REMIXDB_OK) return s;
   }
-  return REMIXDB_NOTFOUND;
 }
 
 // A file stands, but nothing will name it, because it could not be opened: it goes now, or when the store is opened next. Returns why.
@@ -383,17 +556,14 @@ static void write_tables(struct task *t, struct worker *w) {
   struct compact *c = j->c;
   struct range *range = mem_alloc(sizeof(*range));
   struct old_stream old;
-  memset(&old, 0, sizeof(old));
-  struct table_writer tw = {.j = j, .drop_tombs = j->take == old_runs(j) || j->append};
+  old_init(&old, j, w);
+  struct table_writer tw = {.j = j, .drop_tombs = j->all || j->append};
   tw.expected = merged_bytes(j, j->take);
   enum remixdb_status s = range ? sst_build_create(c->ctx, &c->build, w->queue, &tw.build) : REMIXDB_NOMEM;
-  if (s == REMIXDB_OK) s = old_open(&old, j, w);
   if (s == REMIXDB_OK) {
     range_begin(range, j, w);
     s = write_merged(&tw, range, &old);
   }
-  for (uint32_t r = 0; j->take && r < old_runs(j); r++)
-    if (r >= old.first) atomic_fetch_add_explicit(&c->stats.read_bytes, old_remix(j)->runs[r]->data_size, memory_order_relaxed);
   old_close(&old);
   if (s != REMIXDB_OK) err_save(&j->error, j->status = s);  // before the builder's cleaning up can say something else
   sst_build_destroy(tw.build);
@@ -430,26 +600,26 @@ static void build_remix(struct task *t, struct worker *w) {
   if (s != REMIXDB_OK) err_save(&o->error, o->status = s);
 }
 
-static enum remixdb_status run_jobs(struct round *r, void (*run)(struct task *, struct worker *), bool (*wanted)(const struct job *)) {
+static bool writes_tables(const struct job *j) { return j->kind >= COMPACT_MINOR; }
+
+static enum remixdb_status write_all(struct round *r) {
   uint32_t nr = 0;
-  for (uint32_t i = 0; i < r->nr_parts; i++) {
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
     struct job *j = &r->jobs[i];
-    if (wanted && !wanted(j)) continue;
-    j->task.run = run;
-    j->task.size = wanted ? j->cost : 1;
+    if (!writes_tables(j)) continue;
+    j->task.run = write_tables;
+    j->task.size = j->cost;
     r->tasks[nr++] = &j->task;
   }
   workers_run(r->c->workers, r->self, r->tasks, nr);
-  for (uint32_t i = 0; i < r->nr_parts; i++)
+  for (uint32_t i = 0; i < r->nr_jobs; i++)
     if (r->jobs[i].status != REMIXDB_OK) return err_raise(&r->jobs[i].error);
   return REMIXDB_OK;
 }
 
-static bool writes_tables(const struct job *j) { return j->kind >= COMPACT_MINOR; }
-
 // Which partitions come of a job's tables.
 static void plan_outputs(struct round *r, struct job *j) {
-  const uint32_t kept = j->append ? 0 : old_runs(j) - j->take;
+  const uint32_t kept = j->append || j->all ? 0 : old_runs(j) - j->take;
   const uint32_t group = j->kind == COMPACT_MINOR || kept || j->nr_tables <= COMPACT_PART_TABLES ? j->nr_tables : COMPACT_PART_TABLES;
   for (uint32_t at = 0; at < j->nr_tables; at += group) {
     struct output *o = &r->outputs[r->nr_outputs++];
@@ -463,7 +633,7 @@ static void plan_outputs(struct round *r, struct job *j) {
 
 static enum remixdb_status build_remixes(struct round *r) {
   uint32_t nr = 0;
-  for (uint32_t i = 0; i < r->nr_parts; i++) nr += r->jobs[i].nr_tables;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) nr += r->jobs[i].nr_tables;
   if (nr == 0) return REMIXDB_OK;
   struct task **tasks = mem_alloc(nr * sizeof(*tasks));
   r->outputs = mem_calloc(nr, sizeof(*r->outputs));
@@ -471,7 +641,7 @@ static enum remixdb_status build_remixes(struct round *r) {
     mem_free(tasks);
     return REMIXDB_NOMEM;
   }
-  for (uint32_t i = 0; i < r->nr_parts; i++)
+  for (uint32_t i = 0; i < r->nr_jobs; i++)
     if (r->jobs[i].nr_tables) plan_outputs(r, &r->jobs[i]);
   for (uint32_t i = 0; i < r->nr_outputs; i++) tasks[i] = &r->outputs[i].task;
   workers_run(r->c->workers, r->self, tasks, r->nr_outputs);
@@ -485,7 +655,7 @@ static enum remixdb_status hand_back(struct round *r) {
   struct range *range = mem_alloc(sizeof(*range));
   if (!range) return REMIXDB_NOMEM;
   enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t i = 0; i < r->nr_parts && s == REMIXDB_OK; i++) {
+  for (uint32_t i = 0; i < r->nr_jobs && s == REMIXDB_OK; i++) {
     struct job *j = &r->jobs[i];
     if (j->kind != COMPACT_ABORT) continue;
     for (range_begin(range, j, r->self); range_valid(range) && s == REMIXDB_OK; wh_next(&range->cursor)) {
@@ -493,7 +663,6 @@ static enum remixdb_status hand_back(struct round *r) {
       range_record(range, &rec);
       s = r->c->hand_back(r->c->arg, r->self, &rec);
     }
-    atomic_fetch_add_explicit(&r->c->stats.handed_back, j->bytes, memory_order_relaxed);
   }
   mem_free(range);
   return s;
@@ -505,26 +674,20 @@ static struct kref separator(const struct sst *before, const struct sst *after) 
   return kref(after->min.ptr, lcp < after->min.len ? lcp + 1 : after->min.len);
 }
 
-// The table with the largest key of a partition.
-static const struct sst *last_table(const struct remix *x) {
-  const struct sst *last = x->runs[0];
-  for (uint32_t r = 1; r < x->nr_runs; r++)
-    if (kv_cmp(last->max, x->runs[r]->max) < 0) last = x->runs[r];
-  return last;
-}
-
+// Partitions that hold nothing go, and the ones before them take over their range; but not the first, whose anchor is empty.
 static enum remixdb_status next_version(struct round *r, struct version **out) {
-  struct part **parts = mem_calloc(r->nr_parts + r->nr_outputs, sizeof(*parts));
+  struct part **parts = mem_calloc(r->nr_jobs + r->nr_outputs, sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
   uint32_t nr = 0, at = 0;
   enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t i = 0; i < r->nr_parts && s == REMIXDB_OK; i++) {
-    struct job *j = &r->jobs[i];
-    struct part *old = r->base->parts[i];
-    if (!writes_tables(j) || j->append) {
+  for (uint32_t i = 0; i < r->nr_jobs && s == REMIXDB_OK; i++) {
+    const struct job *j = &r->jobs[i];
+    struct part *old = r->base->parts[j->part];
+    if (!writes_tables(j)) {
+      if (!old->remix && nr) continue;
       part_ref(old);
       parts[nr++] = old;
-    } else if (j->nr_tables == 0) {  // all that was there has been deleted
+    } else if (j->nr_tables == 0 && nr == 0) {
       s = part_create(part_anchor(old), NULL, &parts[nr]);
       nr += s == REMIXDB_OK;
     }
@@ -547,41 +710,71 @@ static enum remixdb_status next_version(struct round *r, struct version **out) {
 
 static void estimate_work(struct round *r) {
   uint64_t work = 0;
-  for (uint32_t i = 0; i < r->nr_parts; i++) {
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *j = &r->jobs[i];
     if (!writes_tables(j)) continue;
-    const struct remix *x = old_remix(j);
-    const uint64_t input = merged_bytes(j, j->take);
-    work += input >> PROGRESS_SHIFT;
-    work += j->count + (x && !j->append ? x->nr_entries : 0);
+    work += merged_bytes(j, j->take) >> PROGRESS_SHIFT;
+    work += j->count;
+    for (uint32_t p = 0; p < j->nr_parts && !j->append; p++) {
+      const struct remix *x = remix_at(j->base, j->part + p);
+      work += x ? x->nr_entries : 0;
+    }
   }
   atomic_store_explicit(&r->c->work, work ? work : 1, memory_order_relaxed);
 }
 
+// A few slices for each worker, as they are not equally large.
+static enum remixdb_status measure_all(struct round *r) {
+  const uint32_t nr_parts = r->base->nr_parts, most = 4 * (workers_count(r->c->workers) + 1), nr = nr_parts < most ? nr_parts : most;
+  struct slice *slices = mem_calloc(nr, sizeof(*slices));
+  if (!slices) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < nr; i++) {
+    slices[i] = (struct slice){.task = {.run = measure, .size = 1}, .r = r, .from = (uint32_t)((uint64_t)nr_parts * i / nr),
+                               .to = (uint32_t)((uint64_t)nr_parts * (i + 1) / nr)};
+    r->tasks[i] = &slices[i].task;
+  }
+  workers_run(r->c->workers, r->self, r->tasks, nr);
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < nr; i++)
+    if (slices[i].status != REMIXDB_OK) s = slices[i].status;
+  mem_free(slices);
+  return s == REMIXDB_OK ? s : err_set(s, "no memory to measure what is to be compacted");
+}
+
+static void whole_done(struct compact_whole *whole, const struct version *base, uint32_t next) {
+  whole->end = next == base->nr_parts;
+  if (whole->end) return;
+  const struct kref key = part_anchor(base->parts[next]);
+  memcpy(whole->from, key.ptr, key.len);
+  whole->from_len = key.len;
+}
+
 enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen, bool allow_abort,
-                                  struct version **out) {
-  struct round r = {.c = c, .self = self, .base = base, .nr_parts = base->nr_parts};
+                                  struct compact_whole *whole, struct version **out) {
+  struct round r = {.c = c, .self = self, .base = base, .frozen = frozen};
+  const uint32_t nr_parts = base->nr_parts;
+  uint32_t next = 0;
   atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
   enum remixdb_status s = REMIXDB_NOMEM;
-  r.jobs = mem_calloc(r.nr_parts, sizeof(*r.jobs));
-  r.tasks = mem_calloc(r.nr_parts, sizeof(*r.tasks));
-  if (!r.jobs || !r.tasks) goto out;
-  for (uint32_t i = 0; i < r.nr_parts; i++) {
-    struct job *j = &r.jobs[i];
-    j->c = c;
-    j->base = base;
-    j->frozen = frozen;
-    j->part = i;
-  }
-  if ((s = run_jobs(&r, measure, NULL)) != REMIXDB_OK) goto out;
-  for (uint32_t i = 0; i < r.nr_parts; i++) decide(&r.jobs[i]);
+  r.fresh = mem_calloc(nr_parts, sizeof(*r.fresh));
+  r.jobs = mem_calloc(2 * (size_t)nr_parts, sizeof(*r.jobs));
+  r.tasks = mem_calloc(2 * (size_t)nr_parts, sizeof(*r.tasks));
+  if (!r.fresh || !r.jobs || !r.tasks) goto out;
+  if ((s = measure_all(&r)) != REMIXDB_OK) goto out;
+  plan(&r, whole, &next);
   if (allow_abort && (s = choose_aborts(&r)) != REMIXDB_OK) goto out;
   estimate_work(&r);
-  if ((s = run_jobs(&r, write_tables, writes_tables)) != REMIXDB_OK) goto out;
+  if ((s = write_all(&r)) != REMIXDB_OK) goto out;
   if ((s = build_remixes(&r)) != REMIXDB_OK) goto out;
   if ((s = hand_back(&r)) != REMIXDB_OK) goto out;
   if ((s = next_version(&r, out)) != REMIXDB_OK) goto out;
-  for (uint32_t i = 0; i < r.nr_parts; i++) atomic_fetch_add_explicit(&c->stats.kinds[r.jobs[i].kind], 1, memory_order_relaxed);
+  if (whole) whole_done(whole, base, next);
+  for (uint32_t i = 0; i < r.nr_jobs; i++) {
+    const struct job *j = &r.jobs[i];
+    // what is put behind a partition is all that is done to it, when there is no more
+    if (!(j->upto && j->kind == COMPACT_KEEP)) atomic_fetch_add_explicit(&c->stats.kinds[j->kind], 1, memory_order_relaxed);
+    if (j->kind == COMPACT_ABORT) atomic_fetch_add_explicit(&c->stats.handed_back, j->bytes, memory_order_relaxed);
+  }
   atomic_fetch_add_explicit(&c->stats.rounds, 1, memory_order_relaxed);
 out:;
   struct err_saved why;
@@ -594,7 +787,7 @@ out:;
     if (s != REMIXDB_OK) remix_retire(r.outputs[i].remix);
     remix_unref(r.outputs[i].remix);
   }
-  for (uint32_t i = 0; r.jobs && i < r.nr_parts; i++) {
+  for (uint32_t i = 0; i < r.nr_jobs; i++) {
     struct job *j = &r.jobs[i];
     for (uint32_t t = 0; t < j->nr_tables; t++) {
       if (s != REMIXDB_OK) sst_retire(j->tables[t]);
@@ -605,6 +798,7 @@ out:;
   mem_free(r.outputs);
   mem_free(r.tasks);
   mem_free(r.jobs);
+  mem_free(r.fresh);
   return s == REMIXDB_OK ? s : err_raise(&why);
 }
 

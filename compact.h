@@ -17,8 +17,9 @@
 #include "wh.h"
 #include "workers.h"
 
-#define COMPACT_RUNS 8u           // a partition with more runs than this is merged
+#define COMPACT_RUNS 10u          // runs that a partition may have, one more or less
 #define COMPACT_PART_TABLES 2u    // tables in each partition that a split makes
+#define COMPACT_APPEND_RUNS 8u    // a partition with more runs than this, new data behind all of its keys counted, is left as it is by that data
 #define COMPACT_ABORT_SHARE 16u   // at most 1/16 of a memtable goes back in a round
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
@@ -47,10 +48,24 @@ struct compact {
   void *arg;
 };
 
+// With more runs than this some of a partition's are merged. Partitions that fill at the same pace must not all be merged in the same round: their limits differ by what their
+// oldest tables happen to be called.
+static inline uint32_t compact_run_limit(const struct remix *x) { return COMPACT_RUNS - 1 + (uint32_t)(x->runs[0]->number % 3); }
+
+// What a round is to bring down to the fewest tables, whatever else would be decided: partitions from that of the key `from` on, until about `budget` bytes are to be
+// written. Neighbours that need fewer tables together become one. Tombstones and old versions go.
+struct compact_whole {
+  uint64_t budget;
+  bool end;                         // set by a round: all partitions have been seen,
+  uint32_t from_len;                // else the next round is to go on from here
+  uint8_t from[REMIXDB_KV_MAX];
+};
+
 // One round. base: the version it starts from. *out: the next version with one reference; its files are synced, their directory entries are not;
-// store_id, number and log fields are the caller's to set. allow_abort false: nothing is handed back. On failure no new file is left.
+// store_id, number and log fields are the caller's to set. allow_abort false: nothing is handed back. whole: NULL, or what is to be compacted in any
+// case; changed when the round succeeds only. On failure no new file is left.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen, bool allow_abort,
-                                             struct version **out);
+                                             struct compact_whole *whole, struct version **out);
 // After the new version is durable: what base had and next has not is removed with its last reader.
 void compact_retire(const struct version *base, const struct version *next);
 #endif

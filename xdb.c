@@ -205,7 +205,7 @@ static void run_round(void *arg, struct worker *w) {
   const uint64_t began = time_ns();
   atomic_store_explicit(&x->round_began_ns, began, memory_order_relaxed);
   struct version *next;
-  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, true, &next);
+  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, true, NULL, &next);
   if (s == REMIXDB_OK) {
     s = install(x, next);
     version_unref(next);
