@@ -21,6 +21,7 @@
 #define COMPACT_PART_TABLES 2u    // tables in each partition that a split makes
 #define COMPACT_APPEND_RUNS 8u    // a partition with more runs than this, new data behind all of its keys counted, is left as it is by that data
 #define COMPACT_ABORT_SHARE 16u   // at most 1/16 of a memtable goes back in a round
+#define COMPACT_TABLE_MIN (8u << 20)
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
 
@@ -47,6 +48,13 @@ struct compact {
   enum remixdb_status (*hand_back)(void *arg, struct worker *w, const struct kv_rec *rec);
   void *arg;
 };
+
+// Pages of a table: as many as a memtable holds, but of 8 MiB at least (files should not be many and small) and no more than SST_MAX_BLOCKS. With tables much larger
+// than a memtable there would be few partitions, all of them touched by every round, and none small enough to be handed back.
+static inline uint32_t compact_table_pages(size_t memtable_size) {
+  const size_t pages = (memtable_size > COMPACT_TABLE_MIN ? memtable_size : COMPACT_TABLE_MIN) / BLOCK_PAGE;
+  return pages < SST_MAX_BLOCKS ? (uint32_t)pages : SST_MAX_BLOCKS;
+}
 
 // With more runs than this some of a partition's are merged. Partitions that fill at the same pace must not all be merged in the same round: their limits differ by what their
 // oldest tables happen to be called.

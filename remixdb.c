@@ -297,6 +297,21 @@ PUBLIC void remixdb_snapshot_release(struct xdb_snapshot *s) { xdb_snapshot_rele
 
 // ---- administration
 
+static enum remixdb_status check_writable(struct xdb_ref *ref) {
+  if (!ref) return null_argument("ref");
+  return ref->snapshot ? err_set(REMIXDB_READONLY, "%s: a snapshot is not written to", ref->xdb->dir) : REMIXDB_OK;
+}
+
+PUBLIC bool remixdb_flush(struct xdb_ref *ref) {
+  const enum remixdb_status s = check_writable(ref);
+  return done(s == REMIXDB_OK ? xdb_flush(ref->xdb) : s);
+}
+
+PUBLIC bool remixdb_compact(struct xdb_ref *ref) {
+  const enum remixdb_status s = check_writable(ref);
+  return done(s == REMIXDB_OK ? xdb_compact(ref->xdb) : s);
+}
+
 PUBLIC bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir) {
   if (!ref || !dir) return done(null_argument(ref ? "dir" : "ref"));
   return done(checkpoint_make(ref, dir));

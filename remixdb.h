@@ -207,6 +207,11 @@ void remixdb_snapshot_release(struct xdb_snapshot *s);
 
 // ---- administration
 
+// Brings what is in memory into tables, and waits for it. REMIXDB_NOSPACE, REMIXDB_READONLY (also for a snapshot's ref).
+bool remixdb_flush(struct xdb_ref *ref);
+// Brings all that was written before into the fewest tables each partition can have, without deleted keys and overwritten values, and
+// waits for it. Takes room on disk for a part of the store at a time. Writers go on meanwhile. Otherwise as remixdb_flush.
+bool remixdb_compact(struct xdb_ref *ref);
 // Makes `dir` a store of its own that holds what the ref reads at this moment (of a snapshot's ref: what the snapshot holds). Tables are
 // hard links where that is possible, else copies; what is in memory is written to a log of its own. dir must not exist, or hold no
 // store (REMIXDB_EXISTS). All of it is durable when it returns true; on failure nothing is left. Writers go on meanwhile.

@@ -148,6 +148,7 @@ static enum remixdb_status freeze(struct xdb *x) {
   atomic_store_explicit(&x->compact.work, 0, memory_order_relaxed);
   atomic_store_explicit(&x->compacting, true, memory_order_release);
   x->round_error.status = REMIXDB_OK;
+  x->nr_frozen++;
   epoch_retire(&x->epoch, &old->item, view_reclaim, NULL);
   return REMIXDB_OK;
 }
@@ -181,6 +182,8 @@ static enum remixdb_status install(struct xdb *x, struct version *next) {
   pthread_mutex_lock(&x->lock);
   atomic_store_explicit(&x->view, fresh, memory_order_release);
   atomic_store_explicit(&x->compacting, false, memory_order_release);
+  x->nr_installed++;
+  x->flushing = false;
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
   compact_retire(base, next);
@@ -194,23 +197,44 @@ static enum remixdb_status install(struct xdb *x, struct version *next) {
   return REMIXDB_OK;
 }
 
+// A part of xdb_compact's work, for one round. It is the round's from when it was taken until it is done.
+struct xdb_whole {
+  struct compact_whole work;
+  bool taken, done;  // guarded by xdb.lock
+};
+
+static void end_whole(struct xdb *x, struct xdb_whole *whole) {
+  pthread_mutex_lock(&x->lock);
+  whole->done = true;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+}
+
 static void run_round(void *arg, struct worker *w) {
   struct xdb *x = arg;
+  struct xdb_whole *whole = NULL;
   pthread_mutex_lock(&x->lock);
   struct view *v = view_of(x);
   const bool wanted = v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   x->round_error.status = REMIXDB_OK;
+  const bool hand_back_some = !x->flushing;
+  if (wanted && x->whole) {
+    whole = x->whole;
+    whole->taken = true;
+    x->whole = NULL;
+  }
   pthread_mutex_unlock(&x->lock);
   if (!wanted) return;
   const uint64_t began = time_ns();
   atomic_store_explicit(&x->round_began_ns, began, memory_order_relaxed);
   struct version *next;
-  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, true, NULL, &next);
+  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, hand_back_some, whole ? &whole->work : NULL, &next);
   if (s == REMIXDB_OK) {
     s = install(x, next);
     version_unref(next);
   }
   if (s == REMIXDB_OK) {
+    if (whole) end_whole(x, whole);
     const uint64_t took = time_ns() - began;
     atomic_store_explicit(&x->last_round_ns, took, memory_order_relaxed);
     xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
@@ -220,11 +244,13 @@ static void run_round(void *arg, struct worker *w) {
   err_save(&why, s);
   if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
     set_failed(x, &why);
+    if (whole) end_whole(x, whole);
     return;
   }
   pthread_mutex_lock(&x->lock);
   x->round_error = why;
   x->round_failed_ns = time_ns();
+  if (whole) whole->done = true;
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
   xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
@@ -287,9 +313,57 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
   return s;
 }
 
-enum remixdb_status xdb_flush(struct xdb *x) {
-  const enum remixdb_status s = make_room(x, FREEZE_USED, 0);
-  return s == REMIXDB_OK ? xdb_wait_idle(x) : s;
+// Lock is held and stays so, but is let go while waiting: until memtable number `nr` is in tables, or its round has failed. `whole` (NULL: none), which a round works
+// on from when it is taken, is the caller's again.
+static enum remixdb_status wait_installed(struct xdb *x, uint64_t nr, const struct xdb_whole *whole) {
+  for (;;) {
+    if (whole && whole->taken && !whole->done) {
+      (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+      continue;
+    }
+    if (x->nr_installed >= nr) return REMIXDB_OK;
+    const enum remixdb_status s = raise_failed(x);
+    if (s != REMIXDB_OK) return s;
+    if (x->round_error.status != REMIXDB_OK) return err_raise(&x->round_error);
+    (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+  }
+}
+
+// Freezes the active memtable (an empty one only when there is something else to do) and waits for its round, which hands nothing back.
+static enum remixdb_status flush_round(struct xdb *x, struct xdb_whole *whole) {
+  if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
+  pthread_mutex_lock(&x->lock);
+  enum remixdb_status s = raise_failed(x);
+  if (s == REMIXDB_OK) s = wait_for_round(x);
+  const bool wanted = s == REMIXDB_OK && freeze_wanted(x, whole ? FREEZE_ANY : FREEZE_USED, 0);
+  if (wanted && (s = freeze(x)) == REMIXDB_OK) {
+    const uint64_t nr = x->nr_frozen;
+    x->flushing = true;
+    x->whole = whole;
+    pthread_mutex_unlock(&x->lock);
+    workers_kick(x->workers);
+    pthread_mutex_lock(&x->lock);
+    s = wait_installed(x, nr, whole);
+    if (x->whole == whole) x->whole = NULL;
+  }
+  pthread_mutex_unlock(&x->lock);
+  return s;
+}
+
+enum remixdb_status xdb_flush(struct xdb *x) { return flush_round(x, NULL); }
+
+enum remixdb_status xdb_compact(struct xdb *x) {
+  struct xdb_whole *whole = mem_calloc(1, sizeof(*whole));
+  if (!whole) return REMIXDB_NOMEM;
+  // each round takes about as long as to write a few memtables: writers wait for a round at most when the next memtable is full
+  whole->work.budget = 4 * x->memtable_limit;
+  enum remixdb_status s;
+  do {
+    whole->taken = whole->done = false;
+    s = flush_round(x, whole);
+  } while (s == REMIXDB_OK && !whole->work.end);
+  mem_free(whole);
+  return s;
 }
 
 // ---- the pace of writers
@@ -1142,7 +1216,8 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   struct compact *c = &x->compact;
   c->ctx = &x->ctx;
   c->epoch = &x->epoch;
-  c->build = (struct sst_build_opts){.ckeys = x->opts.ckeys, .compression = x->opts.compression, .level = x->opts.compression_level};
+  c->build = (struct sst_build_opts){.ckeys = x->opts.ckeys, .compression = x->opts.compression, .level = x->opts.compression_level,
+                                      .max_pages = compact_table_pages(x->memtable_limit)};
   c->tags = x->opts.tags;
   // what is handed back must not fill the next memtable's log segment at once, or it would be handed back for ever
   c->memtable_size = x->wal_limit < x->memtable_limit ? (size_t)x->wal_limit : x->memtable_limit;

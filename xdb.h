@@ -72,6 +72,9 @@ struct xdb {
   struct err_saved error;      // why `failed`
   struct err_saved round_error;  // why the last round failed, when it may be tried again (status OK: it did not)
   uint64_t round_failed_ns;
+  uint64_t nr_frozen, nr_installed;  // memtables that were frozen, and those of them whose tables are installed
+  bool flushing;               // nothing of the frozen memtable is handed back
+  struct xdb_whole *whole;     // for the next round that begins; NULL: it goes by what there is to do
 
   pthread_t syncer;            // with sync every N ms
   bool has_syncer;
@@ -147,8 +150,12 @@ MUST_CHECK enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void 
 MUST_CHECK enum remixdb_status xdb_sync(struct xdb_ref *r);
 // Waits until no memtable is frozen. For tests and benchmarks.
 MUST_CHECK enum remixdb_status xdb_wait_idle(struct xdb *x);
-// Freezes the active memtable when it holds anything, and waits for its compaction.
+// Brings what is in memory into tables, and waits for it. Rounds that are tried again are waited for as well, but the failure of one (REMIXDB_NOSPACE,
+// REMIXDB_NOMEM, or what stopped the store) is returned. Outside of any epoch. REMIXDB_READONLY.
 MUST_CHECK enum remixdb_status xdb_flush(struct xdb *x);
+// Brings all that was written before into the fewest tables, without tombstones and old versions, in several rounds, and waits. Writers go on meanwhile; what they
+// write is not waited for. Otherwise as xdb_flush.
+MUST_CHECK enum remixdb_status xdb_compact(struct xdb *x);
 MUST_CHECK enum remixdb_status xdb_stats(struct xdb *x, char **json_out);
 
 MUST_CHECK enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out);

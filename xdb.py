@@ -93,6 +93,8 @@ _SIGNATURES = {
     "remixdb_probe": (_BOOL, (_P, _S, _U32)),
     "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
     "remixdb_sync": (_BOOL, (_P,)),
+    "remixdb_flush": (_BOOL, (_P,)),
+    "remixdb_compact": (_BOOL, (_P,)),
     "remixdb_iter_create": (_P, (_P,)),
     "remixdb_iter_seek": (None, (_P, _S, _U32)),
     "remixdb_iter_valid": (_BOOL, (_P,)),
@@ -364,6 +366,20 @@ class XdbRef(_Closable):
         lib = _lib()
         with self._handle as ref:
             if not lib.remixdb_sync(ref):
+                raise _last_error(lib)
+
+    def flush(self):
+        """Brings what is in memory into tables, and waits for it."""
+        lib = _lib()
+        with self._handle as ref:
+            if not lib.remixdb_flush(ref):
+                raise _last_error(lib)
+
+    def compact(self):
+        """Brings all that was written before into the fewest tables, without deleted keys and old values, and waits for it."""
+        lib = _lib()
+        with self._handle as ref:
+            if not lib.remixdb_compact(ref):
                 raise _last_error(lib)
 
     def iter(self):

@@ -424,6 +424,8 @@ static void test_model_workers(void **state) {
 
 // ---- many partitions: iterators go on showing what they saw when the partitions under them are cut and put behind each other
 
+#define PARTITIONS_TABLE 1000u  // pages
+
 static void put_every(struct model *m, uint32_t from, uint32_t step) {
   for (uint32_t i = from; i < m->nr; i += step) CHECK(model_put(m, i));
   CHECK(xdb_flush(m->xdb) == REMIXDB_OK);
@@ -433,27 +435,29 @@ static void test_partitions(void **state) {
   (void)state;
   seed = seed_first + 300;
   struct model m;
-  model_init(&m, 7000, 55000);
-  m.val_min = 47000;
+  model_init(&m, 7000, 5500);
+  m.val_min = 4700;
   m.opts = small_opts(1);
   m.opts.cache_mb = 16;
   m.opts.compression = REMIXDB_COMPRESSION_ZSTD;  // the partitions are as large without it, the files are not
   m.opts.compression_level = 1;
-  m.opts.memtable_mb = 48;
+  m.opts.memtable_mb = 4;
   model_open(&m);
+  m.xdb->compact.build.max_pages = PARTITIONS_TABLE;
   cursor_seek(&m, &m.cursors[0], (struct key){NULL, 0});  // an empty store
   put_every(&m, 0, 2);  // in order: when a partition is full, what is behind it makes another
   cursor_rest(&m, &m.cursors[0]);
   const uint64_t before = stat_of(m.xdb, "partitions");
   CHECK(before > 1);
   model_close(&m);
-  m.opts.memtable_mb = 192;
+  m.opts.memtable_mb = 16;
   model_open(&m);
+  m.xdb->compact.build.max_pages = PARTITIONS_TABLE;
   cursor_seek(&m, &m.cursors[0], (struct key){NULL, 0});
   put_every(&m, 0, 2);  // half of what is there is old
   cursor_seek(&m, &m.cursors[1], (struct key){NULL, 0});
   cursor_skip(&m, &m.cursors[1], m.nr / 4);
-  put_every(&m, 1, 2);  // between the others: more than the partition can hold
+  for (uint32_t i = 0; i < 4; i++) put_every(&m, 1, 2);  // between the others: more than the partitions can hold
   CHECK(stat_of(m.xdb, "partitions") > before && stat_of(m.xdb, "split") > 0);
   cursor_seek(&m, &m.cursors[2], (struct key){NULL, 0});
   m.val_min = 0;
