@@ -8,10 +8,11 @@
 //     closed. How many keys have been synced is also written to DIR/xdbexit.synced, so that the loss of a whole run shows.
 //
 //   xdbexit.out DIR CACHE_MB MT_MB --kill [ROUNDS]
-//     ROUNDS times, 1 when not given: a child process opens the store, and its threads put, delete and sync until it is
-//     killed by SIGKILL at a random moment. The child tells the parent, through a pipe, what each sync that succeeded
+//     ROUNDS times, 1 when not given: a child process opens the store, and its threads put, delete, write batches, count in
+//     counters they share, by merges, and sync until it is killed by SIGKILL at a random moment. The child tells the parent, through a pipe, what each sync that succeeded
 //     covers. The parent then opens the store and checks that all of that is there, that what is there of the rest is,
-//     thread by thread, a prefix of what was written, and that no value is torn. Some rounds also kill a second child
+//     thread by thread, a prefix of what was written, that no batch is there in part, that the counters have been counted as often as
+//     what is there says, and that no value is torn. Some rounds also kill a second child
 //     while it recovers. A small MT_MB, such as 4, makes the kills fall into compactions as well.
 //
 // Both may use the same directory, in any order. SEED in the environment repeats the random choices of --kill. The exit
@@ -216,9 +217,15 @@ static _Noreturn void exit_main(void) {
 // operation n goes to slot n % SLOTS of the lane, overwriting what was there, so that the store does not grow, and is a
 // delete or a put by a function of n. After a kill the content of a lane is right when it is what the operations
 // 0..m-1 leave behind, for one m that is not below what was synced.
+//
+// Operations come in groups of GROUP. Some groups, by a function of their number, are written as one batch: what is left of
+// such a group to do when a round begins is there whole or not at all. After each group its thread counts one up in one of a
+// few counters that all threads share: since a lane is a prefix, what is there of it tells how often, but for the last time.
 
 #define LANES 4u
 #define SLOTS 16384u  // a power of two
+#define GROUP 16u
+#define COUNTERS 5u
 #define KILL_KLEN 12u
 #define KILL_HEAD 16u  // of a value: operation, lane, salt
 #define KILL_VMAX 20000u
@@ -227,11 +234,13 @@ static _Noreturn void exit_main(void) {
 
 struct lane {
   uint64_t next;            // the first operation of the round to come
+  uint64_t seen;            // one more than the newest operation that a value is there of
   uint64_t op[SLOTS];       // what the slot's value says: operation + 1; 0 is "no such key"
   uint32_t salt[SLOTS];     // the salt of the round that wrote it
 };
 
 static struct lane lanes[LANES];
+static uint64_t counted;    // sum of the counters
 
 // What the child tells. Its size is below PIPE_BUF, so that a message is written whole or not at all.
 struct message {
@@ -241,6 +250,14 @@ struct message {
 
 static bool op_is_del(unsigned lane, uint64_t op) {
   return mix(op * LANES + lane) % 8 == 0;
+}
+
+static bool group_is_batch(unsigned lane, uint64_t group) {
+  return mix((group * LANES + lane) ^ 0xba7c4) % 3 == 0;
+}
+
+static void counter_key(uint64_t nr, char out[KILL_KLEN + 1]) {
+  snprintf(out, KILL_KLEN + 1, "count%07u", (unsigned)(nr % COUNTERS));
 }
 
 // Slots that follow each other in time are spread over the lane's keys.
@@ -283,24 +300,52 @@ static void tell(const struct message *m) {
   if (write(child.pipe, m, sizeof(*m)) != (ssize_t)sizeof(*m)) _exit(1);
 }
 
-static void *child_thread_main(void *arg) {
-  struct child_thread *const c = arg;
+// Operation op of the lane, into the batch or, when it is NULL, to the store.
+static void child_do(unsigned lane, uint64_t op, struct xdb_ref *ref, struct xdb_batch *batch) {
   uint8_t value[KILL_VMAX];
   char key[KILL_KLEN + 1];
+  kill_key(lane, op, key);
+  if (op_is_del(lane, op)) {
+    if (!(batch ? remixdb_batch_del(batch, key, KILL_KLEN) : remixdb_del(ref, key, KILL_KLEN))) child_fail("del");
+  } else {
+    const uint32_t vlen = kill_value(lane, op, child.salt, value);
+    if (!(batch ? remixdb_batch_put(batch, key, KILL_KLEN, value, vlen) : remixdb_put(ref, key, KILL_KLEN, value, vlen))) child_fail("put");
+  }
+}
+
+static enum remixdb_merge_op count_up(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  uint64_t *const n = priv;
+  *n = 0;
+  if (v0len == sizeof(*n)) memcpy(n, v0, sizeof(*n));
+  ++*n;
+  *v1 = n;
+  *v1len = sizeof(*n);
+  return REMIXDB_MERGE_PUT;
+}
+
+static void *child_thread_main(void *arg) {
+  struct child_thread *const c = arg;
+  char key[KILL_KLEN + 1];
+  struct xdb_batch *const batch = remixdb_batch_create();
+  if (batch == NULL) child_fail("batch_create");
   struct xdb_ref *const ref = remixdb_ref(child.xdb);
   if (ref == NULL) child_fail("ref");
   uint64_t op = lanes[c->lane].next;
   for (;;) {
     const uint64_t burst = UINT64_C(1) << rng_next(&c->rng) % 12;
-    for (uint64_t i = 0; i < burst; i++, op++) {
-      kill_key(c->lane, op, key);
-      if (op_is_del(c->lane, op)) {
-        if (!remixdb_del(ref, key, KILL_KLEN)) child_fail("del");
+    for (const uint64_t end = op + burst; op < end;) {
+      if (group_is_batch(c->lane, op / GROUP)) {
+        remixdb_batch_clear(batch);
+        do child_do(c->lane, op++, ref, batch);
+        while (op % GROUP != 0);
+        if (!remixdb_write(ref, batch)) child_fail("write");
       } else {
-        const uint32_t vlen = kill_value(c->lane, op, child.salt, value);
-        if (!remixdb_put(ref, key, KILL_KLEN, value, vlen)) child_fail("put");
+        child_do(c->lane, op++, ref, NULL);
       }
-      atomic_store_explicit(&child.done[c->lane], op + 1, memory_order_release);
+      atomic_store_explicit(&child.done[c->lane], op, memory_order_release);
+      uint64_t n;
+      counter_key(op / GROUP + c->lane, key);
+      if (op % GROUP == 0 && !remixdb_merge(ref, key, KILL_KLEN, count_up, &n)) child_fail("merge");
     }
     // A sync covers what any thread has put before it, so that is what is told.
     struct message m = {0};
@@ -455,9 +500,17 @@ static uint64_t lane_check(unsigned lane, struct lane *now, const struct lane *o
   for (unsigned i = 0; i < SLOTS; i++) {
     if (now->op[i] > m) m = now->op[i];
   }
+  now->seen = m;
   // Deletes leave no trace but the absence of what they deleted; those at the end may or may not have been kept.
   while (op_is_del(lane, m) && now->op[m % SLOTS] == 0) m++;
   now->next = m;
+  // The newest operation there is of a batch that was written in this round: then so is the rest of it.
+  const uint64_t end = (now->seen + GROUP - 1) / GROUP * GROUP;
+  if (old != NULL && now->seen > old->next && group_is_batch(lane, end / GROUP - 1) && m < end) {
+    complain("SEED=%llu: lane %u: of the batch of operations %llu to %llu the last %llu are missing", (unsigned long long)seed, lane,
+             (unsigned long long)(end - GROUP), (unsigned long long)end - 1, (unsigned long long)(end - m));
+    wrong++;
+  }
   if (m < synced) {
     kill_key(lane, m, key);
     complain("SEED=%llu: lane %u: operation %llu (key %s) is missing; all below %llu had been synced", (unsigned long long)seed,
@@ -485,18 +538,41 @@ static uint64_t lane_check(unsigned lane, struct lane *now, const struct lane *o
   return wrong;
 }
 
+// The counters' sum. How far each lane has come says what it is, but for the last time that each thread counted.
+static uint64_t counters_check(struct xdb_ref *ref, bool first, const struct lane *old, unsigned threads) {
+  uint64_t sum = 0, most = counted, wrong = 0;
+  for (unsigned i = 0; i < COUNTERS; i++) {
+    char key[KILL_KLEN + 1];
+    uint64_t n = 0;
+    uint32_t len = 0;
+    counter_key(i, key);
+    if (remixdb_getn(ref, key, KILL_KLEN, &n, sizeof(n), &len) ? len != sizeof(n) : remixdb_errcode() != REMIXDB_NOTFOUND) die_call("counter");
+    sum += n;
+  }
+  for (unsigned l = 0; l < LANES; l++) most += lanes[l].next / GROUP - old[l].next / GROUP;
+  if (!first && (sum > most || sum + threads < most)) {
+    complain("SEED=%llu: the counters' sum is %llu; the operations that are there counted to %llu, the last of each of %u threads included",
+             (unsigned long long)seed, (unsigned long long)sum, (unsigned long long)most, threads);
+    wrong++;
+  }
+  counted = sum;
+  return wrong;
+}
+
 // Opens the store, checks all lanes against what is known and takes them over. Returns how many keys they have.
-static uint64_t check_all(bool first, const uint64_t synced[LANES], uint32_t salt) {
-  static struct lane now;
+static uint64_t check_all(bool first, const uint64_t synced[LANES], uint32_t salt, unsigned threads) {
+  static struct lane now, old[LANES];
   struct xdb *const xdb = store_open();
   struct xdb_ref *const ref = store_ref(xdb);
   uint64_t wrong = 0, keys = 0;
+  memcpy(old, lanes, sizeof(old));
   for (unsigned l = 0; l < LANES; l++) {
     wrong += lane_read(ref, l, &now);
     wrong += lane_check(l, &now, first ? NULL : &lanes[l], synced[l], salt);
     for (unsigned i = 0; i < SLOTS; i++) keys += now.op[i] != 0;
     lanes[l] = now;
   }
+  wrong += counters_check(ref, first, old, threads);
   remixdb_unref(ref);
   remixdb_close(xdb);
   if (wrong > 0) die("SEED=%llu: %llu faults", (unsigned long long)seed, (unsigned long long)wrong);
@@ -513,7 +589,7 @@ static uint64_t lanes_total(const uint64_t *upto) {
 static int kill_main(unsigned rounds) {
   uint64_t synced[LANES] = {0};
   printf("SEED=%llu\n", (unsigned long long)seed);
-  check_all(true, synced, 0);
+  check_all(true, synced, 0, 0);
   uint64_t rng = seed;
   for (unsigned r = 1; r <= rounds; r++) {
     const unsigned threads = 1 + (unsigned)(rng_next(&rng) % LANES);
@@ -531,7 +607,7 @@ static int kill_main(unsigned rounds) {
     run_and_kill(threads, salt, rng_next(&rng), delay_ms, from_open, synced);
     const uint64_t told = lanes_total(synced) - start;
     if (again) run_and_kill(0, salt, 0, again_ms, false, synced);
-    const uint64_t keys = check_all(false, synced, salt);
+    const uint64_t keys = check_all(false, synced, salt, threads);
     printf("[%4u] %u threads, killed %llu ms after %s%s: %llu operations synced, %llu kept, %llu keys\n", r, threads,
            (unsigned long long)delay_ms, from_open ? "opening" : "the start", again ? ", and once more in recovery" : "",
            (unsigned long long)told, (unsigned long long)(lanes_total(NULL) - start), (unsigned long long)keys);
