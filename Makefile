@@ -129,7 +129,7 @@ LDFLAGS_ALL += $(EXTRA_LDFLAGS)
 
 # ---- files
 
-MODULES := err lib kv batch env files epoch blkio fdpool cache format block ckb sst sst_build remix remix_build wh wal merge version compact \
+MODULES := err lib kv batch env files epoch blkio fdpool cache format block ckb sst sst_build remix remix_build wh wal_format wal wal_recover merge version compact \
   workers xdb checkpoint verify repair remixdb
 SRCS := $(wildcard $(MODULES:%=%.c))
 HDRS := $(sort $(wildcard *.h))
