@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "fault.h"
 #include "remix_build.h"
 #include "sst_build.h"
 #include "version.h"
@@ -44,7 +45,6 @@ static _Atomic int64_t fault_io_left;   // calls until the one that fails; <= 0:
 static _Atomic unsigned fault_io_kinds;
 static _Atomic bool fault_io_on;        // and all after it fail too
 static _Atomic bool fault_io_full;      // for want of space, whatever the call
-static _Atomic int64_t fault_mem_left;
 
 // 0, or the -errno that the call fails with.
 static inline int fault_io(unsigned kind) {
@@ -65,21 +65,6 @@ static inline bool fault_io_end(void) {
   atomic_store(&fault_io_kinds, 0);
   atomic_store(&fault_io_full, false);
   return atomic_load(&fault_io_left) <= 0;
-}
-
-static inline bool fault_mem_fn(size_t size) {
-  (void)size;
-  return atomic_fetch_sub_explicit(&fault_mem_left, 1, memory_order_relaxed) != 1;
-}
-
-static inline void fault_mem_set(int64_t nth) {
-  atomic_store(&fault_mem_left, nth);
-  atomic_store(&mem_fault, fault_mem_fn);
-}
-
-static inline bool fault_mem_end(void) {
-  atomic_store(&mem_fault, NULL);
-  return atomic_load(&fault_mem_left) <= 0;
 }
 
 #define PLACE_REAL (env_posix()->ops)
