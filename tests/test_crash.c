@@ -2,7 +2,7 @@
 //
 // The whole store, one thread and no workers, on a disk that loses power, fails and fills up, and with memory that runs out.
 //
-// After every power cut: what the last successful sync covered is there; what is there is what the first so many writes made;
+// After every power cut: what the last successful sync covered is there; what is there is what the first so many writes made, a batch being one write;
 // no crash is taken for damage; no file is left that the version does not name; and the store goes on from there, also when the
 // power goes again during the recovery. After every failed call: a status and a message, no loss, and the store goes on.
 //
@@ -74,6 +74,7 @@ struct op {
   uint32_t key;
   uint32_t vlen;
   bool del;
+  bool more;    // the next one is of the same batch
 };
 
 struct model {
@@ -325,8 +326,9 @@ static bool check_prefix(struct run *r) {
   for (uint32_t k = 0; k < m->nr_keys; k++) differ += ids[k] != 0;
   size_t n = 0, found = SIZE_MAX, any = SIZE_MAX;
   for (;; n++) {
-    if (differ == 0) any = n;
-    if (differ == 0 && n >= m->synced && found == SIZE_MAX) found = n;
+    const bool whole = n == 0 || !m->ops[n - 1].more;
+    if (differ == 0 && whole) any = n;
+    if (differ == 0 && whole && n >= m->synced && found == SIZE_MAX) found = n;
     if (n == m->nr) break;
     const struct op *op = &m->ops[n];
     differ -= now[op->key] != ids[op->key];
@@ -417,20 +419,44 @@ static bool in_memtable(struct run *r, const struct op *op) {
   return ver && ver->tomb == op->del && (op->del || (ver->vlen >= 8 && load64le(ver->val) == op->id));
 }
 
-// What every write does to the model. False: it failed.
-static bool write_key(struct run *r, uint32_t key, bool del) {
+// Whether all of the operations of a write that failed are in the memtable; a part of them never is.
+static bool all_in_memtable(struct run *r, const struct op *ops, uint32_t nr) {
+  uint32_t puts = 0, puts_in = 0, dels_in = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const bool in = in_memtable(r, &ops[i]);
+    puts += !ops[i].del;
+    puts_in += in && !ops[i].del;
+    dels_in += in && ops[i].del;  // perhaps by an older one
+  }
+  CHECK(puts_in == 0 || (puts_in == puts && puts_in + dels_in == nr));
+  return nr && puts_in + dels_in == nr;
+}
+
+// A write of nr operations, on different keys, ended with s. What it does to the model. False: it failed.
+static bool written(struct run *r, struct op *ops, uint32_t nr, enum remixdb_status s) {
   struct model *m = &r->model;
-  const uint32_t vlen = VALUE_MIN + (uint32_t)below(&r->rng, r->plan.vlen_max - VALUE_MIN);
-  const struct op op = {.id = m->next_id++, .key = key, .vlen = del ? 0 : vlen, .del = del};
-  uint8_t kbuf[32];
-  if (!del) value_of(&op, r->value);
-  const enum remixdb_status s = xdb_put(r->ref, key_of(key, kbuf), del ? NULL : r->value, op.vlen, del);
   const bool each = r->plan.opts.sync == REMIXDB_SYNC_EACH;
   // of a write that failed the sync may be what failed, and it took place all the same
-  if (s == REMIXDB_OK || (each && in_memtable(r, &op))) model_add(m, &op);
+  const bool there = s == REMIXDB_OK || (each && all_in_memtable(r, ops, nr));
+  for (uint32_t i = 0; i < nr && there; i++) {
+    ops[i].more = i + 1 < nr;
+    model_add(m, &ops[i]);
+  }
   if (s == REMIXDB_OK && each) m->synced = m->nr;
   if (s != REMIXDB_OK) check_failure(r, s);
   return s == REMIXDB_OK;
+}
+
+static struct op make_op(struct run *r, uint32_t key, bool del) {
+  const uint32_t vlen = VALUE_MIN + (uint32_t)below(&r->rng, r->plan.vlen_max - VALUE_MIN);
+  return (struct op){.id = r->model.next_id++, .key = key, .vlen = del ? 0 : vlen, .del = del};
+}
+
+static bool write_key(struct run *r, uint32_t key, bool del) {
+  struct op op = make_op(r, key, del);
+  uint8_t kbuf[32];
+  if (!del) value_of(&op, r->value);
+  return written(r, &op, 1, xdb_put(r->ref, key_of(key, kbuf), del ? NULL : r->value, op.vlen, del));
 }
 
 static uint32_t pick_key(struct run *r) {
@@ -440,6 +466,63 @@ static uint32_t pick_key(struct run *r) {
   if (chance(&r->rng, r->plan.focus)) return (uint32_t)below(&r->rng, 1 + nr / 16);
   if (chance(&r->rng, 30)) return r->front = (r->front + 1) % nr;
   return (uint32_t)below(&r->rng, nr);
+}
+
+#define BATCH_MAX 40u
+
+static bool write_batch(struct run *r) {
+  struct op ops[BATCH_MAX];
+  uint32_t nr = 0;
+  uint8_t kbuf[32];
+  struct xdb_batch *b;
+  enum remixdb_status s = batch_create(&b);
+  if (s != REMIXDB_OK) return written(r, ops, 0, s);
+  size_t room = r->plan.memtable_limit / 2;  // of memory: what is larger than a memtable is refused
+  for (uint32_t left = 1 + (uint32_t)below(&r->rng, BATCH_MAX); left && s == REMIXDB_OK; left--) {
+    const struct op op = make_op(r, pick_key(r), chance(&r->rng, 20));
+    if (op.vlen + 200 > room) break;
+    room -= op.vlen + 200;
+    if (!op.del) value_of(&op, r->value);
+    s = batch_add(b, key_of(op.key, kbuf), op.del ? NULL : r->value, op.vlen, op.del);
+    if (s != REMIXDB_OK) break;
+    uint32_t i = 0;  // of a key the last one counts
+    while (i < nr && ops[i].key != op.key) i++;
+    ops[i] = op;
+    nr += i == nr;
+  }
+  if (s == REMIXDB_OK) s = xdb_write(r->ref, b);
+  batch_destroy(b);
+  for (uint32_t i = 1; i < nr; i++) {  // the model finds writes by their ids, which ascend
+    const struct op op = ops[i];
+    uint32_t at = i;
+    for (; at > 0 && ops[at - 1].id > op.id; at--) ops[at] = ops[at - 1];
+    ops[at] = op;
+  }
+  return written(r, ops, nr, s);
+}
+
+struct merging {
+  struct run *r;
+  struct op op;
+};
+
+// What it is given is what the model has.
+static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  struct merging *m = priv;
+  struct run *r = m->r;
+  CHECK((v0 ? check_value(r, m->op.key, v0, v0len) : 0) == r->model.now[m->op.key]);
+  if (m->op.del) return REMIXDB_MERGE_DEL;
+  value_of(&m->op, r->value);
+  *v1 = r->value;
+  *v1len = m->op.vlen;
+  return REMIXDB_MERGE_PUT;
+}
+
+static bool merge_key(struct run *r, uint32_t key) {
+  struct merging m = {.r = r, .op = make_op(r, key, chance(&r->rng, 20))};
+  const bool nothing = m.op.del && r->model.now[key] == 0;  // to delete: then nothing is written
+  uint8_t kbuf[32];
+  return written(r, &m.op, !nothing, xdb_merge(r->ref, key_of(key, kbuf), merge_fn, &m));
 }
 
 static bool do_sync(struct run *r) {
@@ -499,6 +582,8 @@ static bool step(struct run *r) {
     if (ok) CHECK(id == r->model.now[key]);
     return ok;
   }
+  if (chance(&r->rng, 3)) return write_batch(r);
+  if (chance(&r->rng, 10)) return merge_key(r, pick_key(r));
   return write_key(r, pick_key(r), false);
 }
 
