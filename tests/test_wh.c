@@ -265,6 +265,67 @@ static struct kref shape_key(enum shape shape, uint64_t n, uint64_t *rng, uint8_
   return kref(buf, len);
 }
 
+// ---- many keys as one
+
+#define MANY_MAX 300u
+
+struct many {
+  struct kref keys[MANY_MAX];
+  struct wh_link links[MANY_MAX];
+  uint32_t vlen[MANY_MAX];
+  bool tomb[MANY_MAX];
+  uint32_t nr;
+  uint8_t bytes[MANY_MAX][KEY_CAP];
+};
+
+static int key_order(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
+
+// Different keys in order, some of them the model's.
+static void many_make(struct many *b, const struct model *m, enum shape shape, uint32_t nr, uint64_t *rng) {
+  const uint64_t from = m->nr + rng_next(rng) % 50;
+  for (uint32_t i = 0; i < nr; i++) {
+    const bool old = m->nr && rng_next(rng) % 3 == 0;
+    b->keys[i] = old ? model_kref(&m->keys[rng_next(rng) % m->nr]) : shape_key(shape, from + i, rng, b->bytes[i]);
+    b->tomb[i] = rng_next(rng) % 8 == 0;
+    b->vlen[i] = b->tomb[i] ? 0 : (uint32_t)(rng_next(rng) % 60);
+  }
+  qsort(b->keys, nr, sizeof(b->keys[0]), key_order);
+  b->nr = 0;
+  for (uint32_t i = 0; i < nr; i++)
+    if (b->nr == 0 || !kv_eq(b->keys[b->nr - 1], b->keys[i])) b->keys[b->nr++] = b->keys[i];
+}
+
+// Links all, and commits them or takes them back; takes back what was linked when one cannot be.
+static enum remixdb_status many_put(struct model *m, struct many *b, bool take_back) {
+  uint8_t val[64];
+  struct wh_many w;
+  enum remixdb_status s = REMIXDB_OK;
+  uint32_t linked = 0;
+  epoch_enter(&m->epoch, &m->slot);
+  wh_many_init(&w, m->wh);
+  for (; linked < b->nr && s == REMIXDB_OK; linked += s == REMIXDB_OK) {
+    memset(val, (uint8_t)(m->seq + 1 + linked), sizeof(val));
+    s = wh_many_link(&w, b->keys[linked], key_hash(b->keys[linked]), val, b->vlen[linked], b->tomb[linked], &b->links[linked]);
+  }
+  // what is pending is not there, whatever moves meanwhile
+  for (uint32_t i = 0; i < b->nr; i += 1 + b->nr / 20) {
+    const uint32_t at = model_rank(m, b->keys[i]);
+    const bool there = at < m->nr && kv_eq(model_kref(&m->keys[at]), b->keys[i]);
+    CHECK(ver_matches(wh_get(m->wh, b->keys[i], key_hash(b->keys[i]), WH_PENDING - 1), there ? model_seen(&m->keys[at], WH_PENDING - 1) : NULL));
+  }
+  if (s != REMIXDB_OK || take_back) {
+    while (linked) wh_many_unlink(&w, &b->links[--linked]);
+  } else {
+    for (uint32_t i = 0; i < b->nr; i++) {
+      wh_link_stamp(&b->links[i], ++m->seq);
+      model_add(m, b->keys[i], m->seq, b->vlen[i], b->tomb[i]);
+    }
+  }
+  wh_many_unlock(&w);
+  epoch_exit(&m->slot);
+  return s;
+}
+
 // ---- tests
 
 static void test_empty(void **state) {
@@ -358,6 +419,36 @@ static void test_moment(void **state) {
   free(order);
   CHECK_INDEX(m.wh);
   model_fini(&m);
+}
+
+// Many at a time, beside single ones; taken back now and then, which leaves keys without versions in the leaves.
+static void test_many(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  struct many *const b = malloc(sizeof(*b));
+  for (enum shape shape = 0; shape < SHAPES; shape++) {
+    struct model m;
+    model_init(&m);
+    uint64_t moments[8];
+    for (uint32_t n = 0; n < 32; n++) {
+      many_make(b, &m, shape, n % 4 ? (uint32_t)(rng_next(&rng) % 40) : MANY_MAX, &rng);
+      CHECK(many_put(&m, b, rng_next(&rng) % 4 == 0) == REMIXDB_OK);
+      for (uint32_t i = 0; i < 10; i++) {
+        uint8_t buf[KEY_CAP];
+        const bool old = m.nr && rng_next(&rng) % 2;
+        const struct kref key = old ? model_kref(&m.keys[rng_next(&rng) % m.nr]) : shape_key(shape, 10000 + n * 10 + i, &rng, buf);
+        CHECK(model_put(&m, key, 5, false, rng_next(&rng) % 3 == 0) == REMIXDB_OK);
+      }
+      CHECK(wh_count(m.wh) == m.nr);
+      CHECK_INDEX(m.wh);
+      if (n % 4 == 0) moments[n / 4] = m.seq;
+      if (n % 8 == 0) model_verify(&m, m.seq, &rng, 20);
+    }
+    for (uint32_t i = 0; i < 8; i++) model_verify(&m, moments[i], &rng, 30);
+    model_verify(&m, WH_PENDING - 1, &rng, 100);
+    model_fini(&m);
+  }
+  free(b);
 }
 
 // Pending keys that fill many leaves, taken back in any order, beside a few that stay: leaves shrink and merge, nodes of the trie
@@ -582,16 +673,48 @@ static void test_nomem(void **state) {
   CHECK(faults > 0);
 }
 
+// The same for many at a time: all of them or none.
+static void test_nomem_many(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  struct many *const b = malloc(sizeof(*b));
+  fault_rng = seed + 2;
+  for (enum shape shape = 0; shape < SHAPES; shape++) {
+    struct model m;
+    model_init(&m);
+    uint32_t failed = 0, good = 0;
+    for (uint32_t n = 0; n < 60; n++) {
+      many_make(b, &m, shape, 1 + (uint32_t)(rng_next(&rng) % (n % 3 ? 60 : MANY_MAX)), &rng);
+      const uint64_t count = wh_count(m.wh);
+      fault_of = n % 2 ? 120 : 10;
+      atomic_store(&mem_fault, fault_fn);
+      const enum remixdb_status s = many_put(&m, b, rng_next(&rng) % 8 == 0);
+      atomic_store(&mem_fault, NULL);
+      CHECK(s == REMIXDB_OK || s == REMIXDB_NOMEM);
+      if (s == REMIXDB_OK) good++;
+      else CHECK(wh_count(m.wh) == count);
+      failed += s != REMIXDB_OK;
+      CHECK_INDEX(m.wh);
+      if (n % 15 == 0) model_verify(&m, m.seq, &rng, 10);
+    }
+    CHECK(failed > 2 && good > 2);
+    CHECK(wh_count(m.wh) == m.nr);
+    model_verify(&m, m.seq, &rng, 50);
+    model_fini(&m);
+  }
+  free(b);
+}
+
 // ---- threads. Numbers are given as the store does it: under one mutex, then published; so a moment is complete.
 
 #define T_KEYS 1500u
 #define T_WRITERS 3u
 #define T_OPS 1200u  // per writer
-#define T_BATCH 3u
+#define T_BATCH 16u
 #define T_PENDING 200u
 
 enum writing {
-  DENSE,   // many committed keys, batches over several leaves
+  DENSE,   // many committed keys, batches in one leaf and over several
   SPARSE,  // few committed keys, many pending ones that come and go: leaves split and merge all the time
   APPEND,  // all writers at the end of the last leaf
 };
@@ -624,11 +747,11 @@ struct worker {
     if (!(cond)) (void)atomic_compare_exchange_strong(&(sh)->broken, &none, __LINE__);      \
   } while (0)
 
-static void commit(struct shared *sh, struct wh_slot *slots, const uint32_t *ids, uint32_t nr) {
+static void commit(struct shared *sh, const struct wh_link *links, const uint32_t *ids, uint32_t nr) {
   (void)pthread_mutex_lock(&sh->lock);
   for (uint32_t i = 0; i < nr; i++) {
     sh->log[++sh->last] = (uint16_t)ids[i];
-    wh_stamp(&slots[i], sh->last);
+    wh_link_stamp(&links[i], sh->last);
   }
   atomic_store_explicit(&sh->published, sh->last, memory_order_release);
   (void)pthread_mutex_unlock(&sh->lock);
@@ -657,24 +780,28 @@ static void write_one(struct shared *sh, uint32_t k, bool take_back) {
   if (take_back)
     wh_unlink(&s);
   else
-    commit(sh, &s, &k, 1);
+    commit(sh, &(struct wh_link){s.entry, s.ver}, &k, 1);
   wh_unlock(&s);
 }
 
-// Several leaves at a time, in order: between the keys lie more committed ones than a leaf holds.
-static void write_batch(struct shared *sh, uint32_t k, bool take_back) {
-  struct wh_slot s[T_BATCH];
-  uint32_t ids[T_BATCH];
-  for (uint32_t i = 0; i < T_BATCH; i++) {
-    ids[i] = k % 40 + i * (T_KEYS / T_BATCH);
-    lock_key(sh, ids[i], &s[i]);
+// Some keys of one leaf or of several, from k on.
+static void write_batch(struct worker *w, uint32_t k, uint32_t step, bool take_back) {
+  struct shared *sh = w->sh;
+  struct wh_many many;
+  struct wh_link links[T_BATCH];
+  uint32_t ids[T_BATCH], nr = 0;
+  wh_many_init(&many, sh->wh);
+  for (const uint32_t most = 1 + (uint32_t)(rng_next(&w->rng) % T_BATCH); nr < most && k < T_KEYS; k += step, nr++) {
+    ids[nr] = k;
+    T_CHECK(sh, wh_many_link(&many, sh->keys[k], key_hash(sh->keys[k]), &k, sizeof(k), false, &links[nr]) == REMIXDB_OK);
+    for (volatile uint32_t i = 0; nr == 4 && i < 1000;) i = i + 1;
   }
-  for (uint32_t i = 0; i < T_BATCH; i++) T_CHECK(sh, wh_link(&s[i], &ids[i], sizeof(ids[i]), false) == REMIXDB_OK);
+  if (rng_next(&w->rng) % 32 == 0) (void)sched_yield();
   if (take_back)
-    for (uint32_t i = T_BATCH; i > 0; i--) wh_unlink(&s[i - 1]);
+    for (uint32_t i = nr; i > 0; i--) wh_many_unlink(&many, &links[i - 1]);
   else
-    commit(sh, s, ids, T_BATCH);
-  for (uint32_t i = 0; i < T_BATCH; i++) wh_unlock(&s[i]);
+    commit(sh, links, ids, nr);
+  wh_many_unlock(&many);
 }
 
 // Keys that are never committed; each writer has its own.
@@ -715,11 +842,16 @@ static void *writer(void *arg) {
     const uint32_t k = (uint32_t)(rng_next(&w->rng) % (T_KEYS / 2)) * 2;  // even keys are committed
     epoch_enter(&sh->epoch, &es);
     if (sh->how == APPEND) {
-      const uint32_t next = atomic_fetch_add(&sh->appended, 1);
-      write_one(sh, next < T_KEYS ? next : k, false);
+      const uint32_t nr = dice < 4 ? T_BATCH : 1, next = atomic_fetch_add(&sh->appended, nr);
+      if (nr > 1) write_batch(w, next < T_KEYS ? next : k, 1, dice == 0);
+      else write_one(sh, next < T_KEYS ? next : k, false);
     } else if (sh->how == SPARSE) {
       if (dice == 0)
         write_one(sh, k - k % 50, rng_next(&w->rng) % 2);
+      else if (dice == 1)
+        write_batch(w, k - k % 50, 50, rng_next(&w->rng) % 2);
+      else if (dice == 2)
+        write_batch(w, k, 2, true);
       else if (op / 150 % 2 == 0)
         leave_pending(w, &p);
       else
@@ -727,7 +859,7 @@ static void *writer(void *arg) {
     } else if (dice < 6) {
       write_one(sh, k, dice == 0);
     } else if (dice < 8) {
-      write_batch(sh, k, dice == 6);
+      write_batch(w, k, 2 * (1 + (uint32_t)(rng_next(&w->rng) % (dice == 6 ? 3 : 60))), rng_next(&w->rng) % 3 == 0);
     } else if (dice < 12) {
       leave_pending(w, &p);
     } else {
@@ -830,8 +962,6 @@ static void *reader(void *arg) {
   return NULL;
 }
 
-static int key_order(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
-
 static void test_threads(void **state) {
   (void)state;
   static const struct {
@@ -869,7 +999,7 @@ static void test_threads(void **state) {
       epoch_enter(&sh->epoch, &es);
       wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), &s);
       assert_int_equal(wh_link(&s, &k, sizeof(k), false), REMIXDB_OK);
-      commit(sh, &s, &k, 1);
+      commit(sh, &(struct wh_link){s.entry, s.ver}, &k, 1);
       wh_unlock(&s);
       epoch_exit(&es);
     }
@@ -900,7 +1030,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_empty),   cmocka_unit_test(test_model),        cmocka_unit_test(test_moment),
       cmocka_unit_test(test_removal), cmocka_unit_test(test_growth),       cmocka_unit_test(test_nomem_create),
-      cmocka_unit_test(test_nomem),   cmocka_unit_test(test_merge_locked),  cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_nomem),   cmocka_unit_test(test_nomem_many),    cmocka_unit_test(test_many),
+      cmocka_unit_test(test_merge_locked),  cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
