@@ -105,6 +105,8 @@ struct simdisk {
   char fault_name[64];
   uint64_t space, short_io;
   bool no_allocate;
+  void (*on_change)(void *arg);
+  void *on_change_arg;
 };
 
 // ---- bytes
@@ -373,6 +375,7 @@ static int sim_change(struct simdisk *d, enum simdisk_call call, const char *nam
   const int rc = sim_fault(d, call, name);
   if (rc < 0) return rc;
   d->changes++;
+  if (d->on_change) d->on_change(d->on_change_arg);
   if (d->power_set && d->power-- == 0) {
     d->off = true;
     if (call == SIMDISK_SYNC || (d->changes & 1)) return -EIO;
@@ -765,6 +768,13 @@ static struct sim_node *node_crash(struct simdisk *to, const struct sim_node *n,
   if (fate == SIM_PREFIX && up_to < n->nr_changes) bytes_tear(&c->kept, &n->changes[up_to], &rng);
   bytes_copy(&c->cur, &c->kept);
   return c;
+}
+
+void simdisk_on_change(struct simdisk *d, void (*fn)(void *arg), void *arg) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->on_change = fn;
+  d->on_change_arg = arg;
+  (void)pthread_mutex_unlock(&d->mu);
 }
 
 struct simdisk *simdisk_crash(const struct simdisk *d, uint64_t seed) {

@@ -33,6 +33,10 @@ bool simdisk_is_off(struct simdisk *d);
 void simdisk_power_on(struct simdisk *d);
 uint64_t simdisk_changes(struct simdisk *d);    // changing calls so far
 
+// fn is called before each changing call that is not made to fail, in the thread that makes it. It may call simdisk_crash of this disk, and nothing else of it: so
+// every state that a power cut can leave is at hand without running anything again. NULL ends it.
+void simdisk_on_change(struct simdisk *d, void (*fn)(void *arg), void *arg);
+
 enum simdisk_call {
   SIMDISK_OPEN, SIMDISK_READ, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_TRUNCATE, SIMDISK_ALLOCATE, SIMDISK_STAT, SIMDISK_RENAME,
   SIMDISK_UNLINK, SIMDISK_LINK, SIMDISK_MKDIR, SIMDISK_RMDIR, SIMDISK_LIST, SIMDISK_LOCK, SIMDISK_CLOSE, SIMDISK_CALLS

@@ -42,7 +42,7 @@
 
 static uint64_t seed;           // of the run
 static char what[256];          // where in it we are
-static uint64_t nr_cuts, nr_recoveries, nr_torn_openings, nr_faults, nr_hit;
+static uint64_t nr_cuts, nr_calls, nr_recoveries, nr_torn_openings, nr_faults, nr_hit;
 static uint64_t kinds[COMPACT_KINDS];
 
 #define SAY "CRASH_SEED=%llu, %s, line %d: %s (last message: %s)"
@@ -88,6 +88,7 @@ struct model {
 
 static void model_fini(struct model *m) { free(m->ops); }
 
+// Of a write that begins: it may be found from here on.
 static void model_add(struct model *m, const struct op *op) {
   if (m->nr == m->cap) {
     m->cap = m->cap ? m->cap * 2 : 256;
@@ -95,7 +96,6 @@ static void model_add(struct model *m, const struct op *op) {
     assert_non_null(m->ops);
   }
   m->ops[m->nr++] = *op;
-  m->now[op->key] = op->del ? 0 : op->id;
 }
 
 static const struct op *model_op(const struct model *m, uint64_t id) {
@@ -432,16 +432,22 @@ static bool all_in_memtable(struct run *r, const struct op *ops, uint32_t nr) {
   return nr && puts_in + dels_in == nr;
 }
 
-// A write of nr operations, on different keys, ended with s. What it does to the model. False: it failed.
-static bool written(struct run *r, struct op *ops, uint32_t nr, enum remixdb_status s) {
+// A write of nr operations, on different keys, begins: what a cut leaves from here on may have it.
+static void begins(struct run *r, struct op *ops, uint32_t nr) {
+  for (uint32_t i = 0; i < nr; i++) {
+    ops[i].more = i + 1 < nr;
+    model_add(&r->model, &ops[i]);
+  }
+}
+
+// It ended with s. False: it failed.
+static bool written(struct run *r, const struct op *ops, uint32_t nr, enum remixdb_status s) {
   struct model *m = &r->model;
   const bool each = r->plan.opts.sync == REMIXDB_SYNC_EACH;
   // of a write that failed the sync may be what failed, and it took place all the same
   const bool there = s == REMIXDB_OK || (each && all_in_memtable(r, ops, nr));
-  for (uint32_t i = 0; i < nr && there; i++) {
-    ops[i].more = i + 1 < nr;
-    model_add(m, &ops[i]);
-  }
+  if (!there) m->nr -= nr;
+  for (uint32_t i = 0; i < nr && there; i++) m->now[ops[i].key] = ops[i].del ? 0 : ops[i].id;
   if (s == REMIXDB_OK && each) m->synced = m->nr;
   if (s != REMIXDB_OK) check_failure(r, s);
   return s == REMIXDB_OK;
@@ -456,6 +462,7 @@ static bool write_key(struct run *r, uint32_t key, bool del) {
   struct op op = make_op(r, key, del);
   uint8_t kbuf[32];
   if (!del) value_of(&op, r->value);
+  begins(r, &op, 1);
   return written(r, &op, 1, xdb_put(r->ref, key_of(key, kbuf), del ? NULL : r->value, op.vlen, del));
 }
 
@@ -490,14 +497,15 @@ static bool write_batch(struct run *r) {
     ops[i] = op;
     nr += i == nr;
   }
-  if (s == REMIXDB_OK) s = xdb_write(r->ref, b);
-  batch_destroy(b);
   for (uint32_t i = 1; i < nr; i++) {  // the model finds writes by their ids, which ascend
     const struct op op = ops[i];
     uint32_t at = i;
     for (; at > 0 && ops[at - 1].id > op.id; at--) ops[at] = ops[at - 1];
     ops[at] = op;
   }
+  begins(r, ops, nr);
+  if (s == REMIXDB_OK) s = xdb_write(r->ref, b);
+  batch_destroy(b);
   return written(r, ops, nr, s);
 }
 
@@ -522,6 +530,7 @@ static bool merge_key(struct run *r, uint32_t key) {
   struct merging m = {.r = r, .op = make_op(r, key, chance(&r->rng, 20))};
   const bool nothing = m.op.del && r->model.now[key] == 0;  // to delete: then nothing is written
   uint8_t kbuf[32];
+  begins(r, &m.op, !nothing);
   return written(r, &m.op, !nothing, xdb_merge(r->ref, key_of(key, kbuf), merge_fn, &m));
 }
 
@@ -741,35 +750,43 @@ static bool small_life(struct run *r, uint32_t nr) {
   return steps(r, nr) && do_flush(r) && steps(r, nr / 4) && do_reopen(r) && steps(r, nr / 4);
 }
 
-static void each_call_seed(uint64_t s, uint32_t stride) {
-  uint64_t calls = 0, from = 0;
-  for (uint64_t cut = UINT64_MAX;;) {
-    struct run *r = run_create(s);
-    if (r->plan.vlen_max > 2500) r->plan.vlen_max = 2500;
-    r->plan.memtable_limit = 70u << 10;
-    from = below(&r->rng, stride);
-    run_disk(r, simdisk_create());
-    simdisk_power_off(r->disk, cut);
-    (void)snprintf(what, sizeof(what), "call %lld", (long long)cut);
-    const bool whole = small_life(r, 120);
-    CHECK(whole || simdisk_is_off(r->disk));
-    after_cut(r);
-    if (cut == UINT64_MAX) {
-      calls = simdisk_changes(r->disk);
-      cut = from;
-    } else {
-      nr_cuts++;
-      for (uint32_t outcome = 0; outcome < 3; outcome++) {
-        (void)snprintf(what, sizeof(what), "call %llu, outcome %u", (unsigned long long)cut, outcome);
-        struct run *f = fork_run(r, rng_next(&r->rng));
-        recover(f, outcome == 2 ? 2 : 0);
-        drop_fork(f);
-      }
-      cut += stride;
+// Power cuts before every call that changes the disk, without running anything twice: each state is taken as it comes.
+struct watch {
+  struct run *r;
+  uint64_t rng;
+  uint32_t outcomes;   // for each call
+  uint64_t calls;
+};
+
+static void cut_here(void *arg) {
+  struct watch *w = arg;
+  (void)alarm(HANG_S);
+  w->calls++;
+  for (uint32_t outcome = 0; outcome < w->outcomes; outcome++) {
+    nr_cuts++;
+    (void)snprintf(what, sizeof(what), "call %llu, outcome %u", (unsigned long long)w->calls, outcome);
+    struct run *f = fork_run(w->r, rng_next(&w->rng));
+    recover(f, outcome == 0 ? 0 : 2);
+    if (chance(&w->rng, 5)) {  // and it goes on from there
+      (void)steps(f, 20);
+      check_content(f, false);
     }
-    run_destroy(r);
-    if (cut >= calls) break;
+    drop_fork(f);
   }
+}
+
+static void each_call_seed(uint64_t s, uint32_t outcomes) {
+  struct run *r = run_create(s);
+  if (r->plan.vlen_max > 2500) r->plan.vlen_max = 2500;
+  r->plan.memtable_limit = 70u << 10;
+  struct watch w = {.r = r, .rng = s * 31 + 7, .outcomes = outcomes};
+  run_disk(r, simdisk_create());
+  simdisk_on_change(r->disk, cut_here, &w);
+  CHECK(small_life(r, 120));
+  CHECK(run_close(r) == REMIXDB_OK);
+  CHECK(w.calls == simdisk_changes(r->disk));
+  nr_calls += w.calls;
+  run_destroy(r);
 }
 
 // ---- failing calls
@@ -965,10 +982,10 @@ static void test_power_cuts_with_a_worker(void **state) {
 
 static void test_each_call(void **state) {
   (void)state;
-  const uint64_t first = first_seed(), nr = nr_seeds(3);
-  nr_cuts = 0;
-  for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 5);
-  print_message("%llu power cuts\n", (unsigned long long)nr_cuts);
+  const uint64_t first = first_seed(), nr = nr_seeds(24);
+  nr_cuts = nr_calls = 0;
+  for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 3);
+  print_message("before each of %llu calls, and in the recoveries: %llu power cuts\n", (unsigned long long)nr_calls, (unsigned long long)nr_cuts);
 }
 
 static void test_faults(void **state) {
