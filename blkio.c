@@ -13,8 +13,8 @@
 #define BLKIO_HAS_URING 0
 #endif
 
-#define INFLIGHT_MAX (BLKIO_BATCH_MAX + 8 * BLKIO_WRITER_NR)  // what comes beyond it is done by the plain call
-#define RING_ENTRIES 128u                                      // never full, so an entry can always be had
+#define INFLIGHT_MAX (BLKIO_READS_MAX + 8 * BLKIO_WRITER_NR)  // what comes beyond it is done by the plain call
+#define RING_ENTRIES 256u                                      // never full, so an entry can always be had
 #define RING_TRIES 16u                                         // refusals in a row before a ring is given up
 #define NAP_NS 50000u
 _Static_assert(INFLIGHT_MAX <= RING_ENTRIES, "the ring holds all that may be in flight");
@@ -47,7 +47,7 @@ struct blkio_queue {
 #if BLKIO_HAS_URING
   struct io_uring ring;
 #endif
-  struct blkio_op ops[BLKIO_BATCH_MAX];
+  struct blkio_op ops[BLKIO_READS_MAX];
 };
 
 static const char *const kind_names[] = {
@@ -262,7 +262,7 @@ enum remixdb_status blkio_queue_create(struct blkio *b, struct blkio_queue **out
   q->io = b;
   q->kind = b->kind;
   q->queued_tail = &q->queued;
-  for (uint32_t i = BLKIO_BATCH_MAX; i-- > 0;) {
+  for (uint32_t i = BLKIO_READS_MAX; i-- > 0;) {
     q->ops[i].next = q->free_ops;
     q->free_ops = &q->ops[i];
   }
@@ -320,6 +320,10 @@ static void count_reads(struct blkio *b, uint32_t nr, uint64_t bytes) {
 }
 
 enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr) {
+  return blkio_read_each(q, reads, nr, NULL, NULL);
+}
+
+enum remixdb_status blkio_read_each(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr, blkio_done_fn done, void *arg) {
   struct err_saved first = {.status = REMIXDB_OK};
   const struct blkio_read *first_read = NULL;
   uint64_t bytes = 0;
@@ -327,7 +331,9 @@ enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *r
   count_reads(q->io, nr, bytes);
   if (nr == 1) {
     reads->status = env_read(q->io->env, reads->fd, reads->path, reads->buf, reads->len, reads->off);
-    return reads->status;
+    if (reads->status != REMIXDB_OK) err_save(&first, reads->status);
+    if (done) done(arg, reads);
+    return err_raise(&first);
   }
   for (uint32_t next = 0, left = nr; left > 0;) {
     for (; next < nr && q->free_ops; next++) {
@@ -354,6 +360,7 @@ enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *r
       op->next = q->free_ops;
       q->free_ops = op;
       left--;
+      if (done) done(arg, r);
     }
   }
   return err_raise(&first);

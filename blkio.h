@@ -12,7 +12,8 @@
 #include "env.h"
 
 #define BLKIO_ALIGN 4096          // of offsets, sizes and addresses under direct I/O
-#define BLKIO_BATCH_MAX 64        // reads in flight in a queue
+#define BLKIO_BATCH_MAX 64        // reads that a read-ahead asks for at once
+#define BLKIO_READS_MAX 128       // reads in flight in a queue: disks that serve many at once reach their best near it
 
 enum blkio_kind { BLKIO_AUTO, BLKIO_URING, BLKIO_AIO, BLKIO_SYNC };
 
@@ -42,9 +43,14 @@ struct blkio_read {
   uint64_t off;
   enum remixdb_status status;       // out: of this read. A file that ends first is REMIXDB_CORRUPT
 };
-// Reads them all, at most BLKIO_BATCH_MAX at a time in flight, and waits. Returns OK, or the status of the first that failed
+// Reads them all, at most BLKIO_READS_MAX at a time in flight, and waits. Returns OK, or the status of the first that failed
 // (its message is set).
 MUST_CHECK enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr);
+// The same; done(arg, read) is called in this thread for each read that has ended, in any order, while others are still in flight, so
+// that what is made of the blocks takes no time of its own. When read->status is not OK its message is the thread's. It must not use q.
+typedef void (*blkio_done_fn)(void *arg, struct blkio_read *read);
+MUST_CHECK enum remixdb_status blkio_read_each(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr, blkio_done_fn done,
+                                               void *arg);
 // One read in the calling thread, by pread: a ring saves nothing for one. Any thread.
 MUST_CHECK enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len, uint64_t off);
 

@@ -279,6 +279,56 @@ static void test_read_failures(void **state) {
   }
 }
 
+// What is called for each read that ends.
+struct ended {
+  struct blkio_read *reads;
+  uint32_t calls[300];
+  bool wrong;
+};
+
+static void on_end(void *arg, struct blkio_read *r) {
+  struct ended *const e = arg;
+  const uint32_t i = (uint32_t)(r - e->reads);
+  e->calls[i]++;
+  if (r->status == REMIXDB_OK)
+    e->wrong = e->wrong || memcmp(r->buf, data + r->off, r->len) != 0;
+  else
+    e->wrong = e->wrong || i % 50 != 7 || r->status != REMIXDB_CORRUPT || !strstr(err_msg(), r->path);
+  (void)err_set(REMIXDB_INVALID, "a message of another kind");
+}
+
+static void test_read_each(void **state) {
+  (void)state;
+  static const uint32_t nrs[] = {0, 1, 2, 128, 129, 300};
+  for (size_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    blkio_init(&b, env_posix(), kinds[k]);
+    struct blkio_queue *const q = make_queue(&b);
+    for (size_t n = 0; n < 2 * sizeof(nrs) / sizeof(nrs[0]); n++) {
+      const uint32_t nr = nrs[n / 2];
+      const bool fail = n % 2 && nr > 7;
+      struct blkio_read reads[300];
+      static char paths[300][16];
+      for (uint32_t i = 0; i < nr; i++) {
+        (void)snprintf(paths[i], sizeof(paths[i]), "file-%u", i);
+        reads[i] = (struct blkio_read){.fd = data_fd, .path = paths[i], .buf = out_data + i * 4096, .len = 4096, .off = i * 300,
+                                       .status = REMIXDB_IO};
+        if (fail && i % 50 == 7) reads[i].off = DATA_LEN - 100;
+      }
+      struct ended e = {.reads = reads};
+      memset(out_data, 0, nr * 4096);
+      assert_int_equal(blkio_read_each(q, reads, nr, on_end, &e), fail ? REMIXDB_CORRUPT : REMIXDB_OK);
+      if (fail) assert_non_null(strstr(err_msg(), "file-7: offset"));
+      assert_false(e.wrong);
+      for (uint32_t i = 0; i < nr; i++) {
+        assert_int_equal(e.calls[i], 1);
+        assert_int_equal(reads[i].status, fail && i % 50 == 7 ? REMIXDB_CORRUPT : REMIXDB_OK);
+      }
+    }
+    blkio_queue_destroy(q);
+  }
+}
+
 static void test_read_fake(void **state) {
   (void)state;
   struct blkio b;
@@ -693,7 +743,8 @@ static void test_threads(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(test_parse, reset),         cmocka_unit_test_setup(test_fallback, reset),
-      cmocka_unit_test_setup(test_read_batch, reset),    cmocka_unit_test_setup(test_read_direct, reset),
+      cmocka_unit_test_setup(test_read_batch, reset),    cmocka_unit_test_setup(test_read_each, reset),
+         cmocka_unit_test_setup(test_read_direct, reset),
       cmocka_unit_test_setup(test_read_failures, reset), cmocka_unit_test_setup(test_read_fake, reset),
       cmocka_unit_test_setup(test_write, reset),         cmocka_unit_test_setup(test_mixed, reset),
       cmocka_unit_test_setup(test_write_failure, reset), cmocka_unit_test_setup(test_write_fake, reset),
