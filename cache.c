@@ -36,14 +36,6 @@ struct page_queue {
   uint32_t head, tail;
 };
 
-// A block being read, on the stack of the thread that reads it.
-struct cache_load {
-  const _Atomic uint32_t *slot;
-  uint64_t seq;  // tells it from a later one at the same address
-  uint32_t nr_waiters;
-  struct cache_load *next;
-};
-
 struct shard {
   _Alignas(CACHE_LINE) pthread_mutex_t lock;
   pthread_cond_t loaded;        // a load with waiters has ended
@@ -420,19 +412,40 @@ static void block_set(const struct cache *c, struct cache_block *b, uint32_t fra
   b->frame = frame;
 }
 
+static enum remixdb_status block_reserve_own(struct cache_block *b, uint32_t nr_pages) {
+  const uint32_t size = nr_pages * CACHE_PAGE;
+  if (b->own_size >= size) return REMIXDB_OK;
+  mem_free(b->own);
+  b->own_size = 0;
+  b->own = mem_alloc_aligned(CACHE_PAGE, size);
+  if (!b->own) return REMIXDB_NOMEM;
+  b->own_size = size;
+  return REMIXDB_OK;
+}
+
 static enum remixdb_status block_load_own(struct cache_block *b, uint32_t block, uint32_t nr_pages, cache_load_fn load,
                                           void *arg) {
-  const uint32_t size = nr_pages * CACHE_PAGE;
-  if (b->own_size < size) {
-    mem_free(b->own);
-    b->own_size = 0;
-    b->own = mem_alloc_aligned(CACHE_PAGE, size);
-    if (!b->own) return REMIXDB_NOMEM;
-    b->own_size = size;
-  }
-  const enum remixdb_status status = load(arg, block, nr_pages, b->own);
+  enum remixdb_status status = block_reserve_own(b, nr_pages);
+  if (status == REMIXDB_OK) status = load(arg, block, nr_pages, b->own);
   if (status == REMIXDB_OK) b->data = b->own;
   return status;
+}
+
+void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b, struct cache_fill *fill, bool good) {
+  if (!fill->frame) {
+    if (good) b->data = b->own;
+    return;
+  }
+  struct cache_full *const c = cache_full(t->cache);
+  struct shard *const s = shard_of(c, t, block);
+  (void)pthread_mutex_lock(&s->lock);
+  if (good)
+    frame_publish(c->pages, fill->frame, &t->slots[block]);
+  else
+    free_put(c->pages, s, fill->frame, nr_pages);  // nobody has seen it
+  load_end(s, &fill->load);
+  (void)pthread_mutex_unlock(&s->lock);
+  if (good) block_set(&c->pub, b, fill->frame);
 }
 
 enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg,
@@ -451,7 +464,7 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   struct cache_full *const c = cache_full(t->cache);
   struct shard *const s = shard_of(c, t, block);
   _Atomic uint32_t *const slot = &t->slots[block];
-  struct cache_load self;
+  struct cache_fill self;
   (void)pthread_mutex_lock(&s->lock);
   // Slots change under the lock only, and what a slot holds stays for this thread's epoch.
   f = atomic_load_explicit(slot, memory_order_acquire);
@@ -474,20 +487,51 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
     (void)pthread_mutex_unlock(&s->lock);
     return block_load_own(b, block, nr_pages, load, arg);
   }
-  load_begin(s, &self, slot);
+  load_begin(s, &self.load, slot);
   (void)pthread_mutex_unlock(&s->lock);
 
+  self.frame = f;
   const enum remixdb_status status = load(arg, block, nr_pages, c->pub.pages + (size_t)(f - 1) * CACHE_PAGE);
-
-  (void)pthread_mutex_lock(&s->lock);
-  if (status == REMIXDB_OK)
-    frame_publish(c->pages, f, slot);
-  else
-    free_put(c->pages, s, f, nr_pages);  // nobody has seen it
-  load_end(s, &self);
-  (void)pthread_mutex_unlock(&s->lock);
-  if (status == REMIXDB_OK) block_set(&c->pub, b, f);
+  cache_fill_end(t, block, nr_pages, b, &self, status == REMIXDB_OK);
   return status;
+}
+
+enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b,
+                                       struct cache_fill *fill) {
+  cache_block_drop(t, b);
+  fill->frame = 0;
+  if (t->cache) {
+    assert(block < t->nr_pages);
+    struct cache_full *const c = cache_full(t->cache);
+    struct shard *const s = shard_of(c, t, block);
+    _Atomic uint32_t *const slot = &t->slots[block];
+    (void)pthread_mutex_lock(&s->lock);
+    // as in cache_get
+    const uint32_t f = atomic_load_explicit(slot, memory_order_acquire);
+    const bool other = !f && load_find(s, slot);
+    if (!f && !other) {
+      s->misses++;
+      fill->frame = frame_take(c, s, nr_pages);
+      if (fill->frame)
+        load_begin(s, &fill->load, slot);
+      else
+        s->bypasses++;
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    if (other) return CACHE_FILL_LATER;
+    if (f) {
+      cache_frame_touch(&c->pub, f);
+      block_set(&c->pub, b, f);
+      return CACHE_FILL_HIT;
+    }
+    if (fill->frame) {
+      fill->buf = c->pub.pages + (size_t)(fill->frame - 1) * CACHE_PAGE;
+      return CACHE_FILL_READ;
+    }
+  }
+  if (block_reserve_own(b, nr_pages) != REMIXDB_OK) return CACHE_FILL_LATER;  // which tries again, and reports it
+  fill->buf = b->own;
+  return CACHE_FILL_READ;
 }
 
 void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data) {

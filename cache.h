@@ -14,7 +14,8 @@
 //       no pins.
 //   C4  Two threads that miss the same block read it once: the first marks it loading, the others wait for it (bounded by that
 //       read) and take it from the slot; when the load fails each of them tries by itself.
-//       A read without a frame (C5) is not waited for.
+//       A read without a frame (C5) is not waited for. A thread that reads many blocks at once waits for others only when it has
+//       ended all reads of its own, so no two wait for each other.
 //   C5  Nobody waits for a frame: when none can be had at once the block is read into the caller's own buffer and not published.
 //   C6  Memory held for frames never exceeds the size given at creation.
 // Sharded by (table, block); each shard has a mutex (miss path only), a CLOCK hand that sweeps in order of address, so that
@@ -83,6 +84,30 @@ static inline const uint8_t *cache_hit(struct cache_table *t, uint32_t block, ui
 // b holds nothing.
 MUST_CHECK enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg,
                                          struct cache_block *b);
+// ---- many blocks at once: begun one by one, read together by the caller, ended one by one. One thread.
+struct cache_load {                // private: a block that its thread reads
+  const _Atomic uint32_t *slot;
+  uint64_t seq;                    // tells it from a later one at the same address
+  uint32_t nr_waiters;
+  struct cache_load *next;
+};
+struct cache_fill {
+  uint8_t *buf;                    // where the block is to be read to, aligned to CACHE_PAGE
+  uint32_t frame;                  // private: 0 when buf is b's own memory
+  struct cache_load load;          // private
+};
+enum cache_fill_begun {
+  CACHE_FILL_HIT,    // it is in the cache: b holds it, and there is nothing to end
+  CACHE_FILL_READ,   // to be read to fill->buf, verified, and ended
+  CACHE_FILL_LATER,  // another thread reads it, or there is no memory: to be had by cache_get once all fills of this thread have ended
+};
+// Drops b's former hold. Inside an epoch, which lasts until the fill has ended. fill stays where it is until then; the blocks of fills
+// begun at the same time by one thread are different ones.
+enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b,
+                                       struct cache_fill *fill);
+// good: fill->buf holds the block, verified. It is published, when it is in a frame, and b holds it as after cache_get; else b holds nothing.
+void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b, struct cache_fill *fill, bool good);
+
 // Publishes a block that was read otherwise (read-ahead): copies it into a frame when one can be had and it is not there; else
 // does nothing.
 void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data);

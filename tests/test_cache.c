@@ -630,6 +630,113 @@ static void test_load_once(void **state) {
   assert_int_equal(stats().used, 0);
 }
 
+// ---- many blocks begun by one thread
+
+static void *get_begun(void *arg) {
+  struct epoch_slot slot;
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct tab *const tab = arg;
+  epoch_join(&ep, &slot);
+  epoch_enter(&ep, &slot);
+  if (cache_get(&tab->t, 10, 3, load, tab, &b) != REMIXDB_OK || !is_block(tab->t.id, 10, 3, b.data)) atomic_fetch_add(&wrong, 1);
+  cache_block_drop(&tab->t, &b);
+  epoch_exit(&slot);
+  cache_block_fini(&tab->t, &b);
+  epoch_leave(&ep, &slot);
+  return NULL;
+}
+
+static void test_fills(void **state) {
+  (void)state;
+  make_cache(256);
+  struct tab tab;
+  tab_init(&tab, 100, 7);
+  struct cache_block b[4] = {{NULL, 0, false, NULL, 0}};
+  struct cache_fill f[4];
+  atomic_store(&wrong, 0);
+  for (int failing = 0; failing < 2; failing++) {
+    pthread_t t;
+    epoch_enter(&ep, &me);
+    assert_int_equal(cache_fill_begin(&tab.t, 10, 3, &b[0], &f[0]), CACHE_FILL_READ);
+    assert_int_equal(cache_fill_begin(&tab.t, 20, 1, &b[1], &f[1]), CACHE_FILL_READ);
+    assert_int_equal((uintptr_t)f[0].buf % PAGE, 0);
+    assert_int_equal(stats().used, 4 * PAGE);
+    // what is begun is not there yet, and no second one begins it
+    assert_false(cached(&tab, 10));
+    assert_null(b[0].data);
+    epoch_enter(&ep, &other);
+    assert_int_equal(cache_fill_begin(&tab.t, 10, 3, &b[2], &f[2]), CACHE_FILL_LATER);
+    epoch_exit(&other);
+    // a thread that wants it waits for it; when it fails it reads by itself
+    assert_int_equal(thread_start(&t, get_begun, &tab, "begun"), REMIXDB_OK);
+    time_sleep_ns(3000000);
+    assert_int_equal(atomic_load(&tab.loads), 0);
+    fill(7, 10, 3, f[0].buf);
+    fill(7, 20, 1, f[1].buf);
+    cache_fill_end(&tab.t, 20, 1, &b[1], &f[1], true);
+    assert_true(is_block(7, 20, 1, b[1].data));
+    assert_true(cached(&tab, 20));
+    cache_fill_end(&tab.t, 10, 3, &b[0], &f[0], !failing);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    assert_int_equal(atomic_load(&tab.loads), failing);
+    if (failing) assert_null(b[0].data);
+    else assert_true(is_block(7, 10, 3, b[0].data));
+    const uint64_t misses = stats().misses;
+    assert_int_equal(cache_fill_begin(&tab.t, 20, 1, &b[3], &f[3]), CACHE_FILL_HIT);
+    assert_ptr_equal(b[3].data, b[1].data);
+    assert_int_equal(stats().misses, misses);
+    epoch_exit(&me);
+    for (int i = 0; i < 4; i++) cache_block_drop(&tab.t, &b[i]);
+    cache_table_fini(&tab.t);
+    assert_int_equal(stats().used, 0);
+    tab_init(&tab, 100, 7);
+  }
+  for (int i = 0; i < 4; i++) cache_block_fini(&tab.t, &b[i]);
+  cache_table_fini(&tab.t);
+  assert_int_equal(atomic_load(&wrong), 0);
+}
+
+// More is begun than there are frames, or than there is memory: nobody waits for either.
+static void test_fills_without(void **state) {
+  (void)state;
+  make_cache(8);
+  for (int with = 0; with < 2; with++) {
+    struct tab tab = {.sleep_ns = 0};
+    assert_int_equal(cache_table_init(&tab.t, with ? cache : NULL, 100, 7), REMIXDB_OK);
+    struct cache_block b[20];
+    struct cache_fill f[20];
+    memset(b, 0, sizeof(b));
+    epoch_enter(&ep, &me);
+    uint32_t frames = 0;
+    for (uint32_t i = 0; i < 20; i++) {
+      assert_int_equal(cache_fill_begin(&tab.t, i * 4, 1, &b[i], &f[i]), CACHE_FILL_READ);
+      frames += f[i].frame != 0;
+      fill(7, i * 4, 1, f[i].buf);
+    }
+    assert_int_equal(frames, with ? 8 : 0);
+    if (with) assert_int_equal(stats().bypasses, 12);
+    for (uint32_t i = 20; i-- > 0;) cache_fill_end(&tab.t, i * 4, 1, &b[i], &f[i], i % 5 != 0);
+    for (uint32_t i = 0; i < 20; i++) {
+      if (i % 5 == 0) assert_null(b[i].data);
+      else assert_true(is_block(7, i * 4, 1, b[i].data));
+    }
+    for (uint32_t i = 0; i < 20; i++) cache_block_fini(&tab.t, &b[i]);
+    if (with) {  // the frames whose reads failed are free again
+      for (uint32_t i = 0; i < 8; i++) (void)cache_fill_begin(&tab.t, i * 4 + 1, 1, &b[i], &f[i]);
+      for (uint32_t i = 0; i < 8; i++) cache_fill_end(&tab.t, i * 4 + 1, 1, &b[i], &f[i], false);
+    }
+    atomic_store(&deny_after, 0);
+    atomic_store(&mem_fault, deny);
+    const enum cache_fill_begun begun = cache_fill_begin(&tab.t, 99, with ? CACHE_BLOCK_PAGES : 1, &b[9], &f[9]);
+    atomic_store(&mem_fault, NULL);
+    assert_int_equal(begun, CACHE_FILL_LATER);
+    epoch_exit(&me);
+    for (uint32_t i = 0; i < 20; i++) cache_block_fini(&tab.t, &b[i]);
+    cache_table_fini(&tab.t);
+  }
+  assert_int_equal(stats().used, 0);
+}
+
 // ---- threads against a small cache; a table that is replaced while it is read
 
 #define TABS 3
@@ -658,6 +765,38 @@ static struct tab *tab_new(void) {
   if (cache_table_init(&tab->t, cache, TAB_PAGES, atomic_fetch_add(&passing_id, 1)) == REMIXDB_OK) return tab;
   mem_free(tab);
   return NULL;
+}
+
+// Some blocks together; what others read is taken when these have ended.
+static void hammer_fills(struct tab *tab, uint64_t *seed) {
+  struct cache_block b[6];
+  struct cache_fill f[6];
+  uint32_t blocks[6], nr = 0;
+  enum cache_fill_begun begun[6];
+  memset(b, 0, sizeof(b));
+  for (uint32_t i = 0; i < 6; i++) {
+    const uint32_t block = block_of(seed);
+    bool again = false;
+    for (uint32_t k = 0; k < nr; k++) again = again || blocks[k] == block;
+    if (!again) blocks[nr++] = block;
+  }
+  for (uint32_t i = 0; i < nr; i++) begun[i] = cache_fill_begin(&tab->t, blocks[i], pages_of(blocks[i]), &b[i], &f[i]);
+  for (uint32_t i = 0; i < nr; i++) {
+    if (begun[i] != CACHE_FILL_READ) continue;
+    const uint32_t pages = pages_of(blocks[i]);
+    const bool good = load(tab, blocks[i], pages, f[i].buf) == REMIXDB_OK;
+    cache_fill_end(&tab->t, blocks[i], pages, &b[i], &f[i], good);
+    if (good != (b[i].data != NULL)) atomic_fetch_add(&wrong, 1);
+  }
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t pages = pages_of(blocks[i]);
+    if (begun[i] == CACHE_FILL_LATER) {
+      const enum remixdb_status s = cache_get(&tab->t, blocks[i], pages, load, tab, &b[i]);
+      if (s != REMIXDB_OK && s != REMIXDB_CORRUPT) atomic_fetch_add(&wrong, 1);
+    }
+    if (b[i].data && !is_block(tab->t.id, blocks[i], pages, b[i].data)) atomic_fetch_add(&wrong, 1);
+  }
+  for (uint32_t i = 0; i < nr; i++) cache_block_fini(&tab->t, &b[i]);
 }
 
 #define HELD 4
@@ -692,9 +831,11 @@ static void *hammer(void *arg) {
       cache_offer(&shared[k].t, block, pages, buf);
     } else if (what == 60) {
       atomic_fetch_add(&shared[k].failures, 1);
+    } else if (what < 70) {
+      hammer_fills(&shared[k], &seed);
     } else {
       const enum remixdb_status s = cache_get(&shared[k].t, block, pages, load, &shared[k], &b);
-      if (what < 70) (void)sched_yield();
+      if (what < 76) (void)sched_yield();
       if (s == REMIXDB_OK ? !is_block(shared[k].t.id, block, pages, b.data) : s != REMIXDB_CORRUPT) atomic_fetch_add(&wrong, 1);
     }
     epoch_exit(&slot);
@@ -770,6 +911,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_large_among_small, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nomem, setup, teardown),
       cmocka_unit_test_setup_teardown(test_load_once, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_fills, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_fills_without, setup, teardown),
       cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
   };
   return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
