@@ -361,14 +361,16 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
   return s;
 }
 
+static inline void sst_hold_set(struct sst_hold *h, struct sst *t, uint32_t block) {
+  h->sst = t;
+  h->number = t->number;
+  h->block = block;
+}
+
 static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, struct sst_hold *h) {
   const uint32_t pages = sst_block_pages(t, block);
   const enum remixdb_status s = cache_get(&t->cache, block, pages, sst_load, t, &h->cb);
-  if (s == REMIXDB_OK) {
-    h->sst = t;
-    h->number = t->number;
-    h->block = block;
-  }
+  if (s == REMIXDB_OK) sst_hold_set(h, t, block);
   return s;
 }
 
@@ -387,9 +389,7 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
     if (likely(data != NULL)) {
       h->cb.data = data;
       h->cb.frame = frame;
-      h->sst = t;
-      h->number = t->number;
-      h->block = block;
+      sst_hold_set(h, t, block);
     } else {
       const enum remixdb_status s = sst_read_slow(t, block, h);
       if (s != REMIXDB_OK) return s;
@@ -411,6 +411,128 @@ void sst_hold_drop(struct sst_hold *h) {
 void sst_hold_fini(struct sst_hold *h) {
   sst_hold_drop(h);
   cache_block_fini(NULL, &h->cb);
+}
+
+// ---- many blocks at once
+
+static void batch_fail(struct sst_batch *b, struct sst_want *w, enum remixdb_status s) {
+  w->status = s;
+  if (b->error.status == REMIXDB_OK) err_save(&b->error, s);
+}
+
+// What has been read is made the block and published while the other reads are on their way.
+static void batch_done(void *arg, struct blkio_read *read) {
+  struct sst_batch *const b = arg;
+  const size_t i = (size_t)(read - b->reads);
+  struct sst_want *const w = b->of[i].want;
+  struct cache_fill *const fill = &b->of[i].fill;
+  struct sst *const t = w->sst;
+  const uint32_t pages = b->of[i].pages;
+  const uint64_t off = sst_block_off(t, w->block);
+  enum remixdb_status s = read->status;
+  if (likely(s == REMIXDB_OK))
+    s = t->offs ? sst_unpack(t, w->block, pages, (const uint8_t *)read->buf + (off - read->off), sst_block_stored(t, w->block, pages),
+                             &b->scratch->zstd, fill->buf)
+                : block_verify(fill->buf, pages, t->nr_recs[w->block], t->number, w->block, t->path, off);
+  cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, s == REMIXDB_OK);
+  w->status = s;
+  if (likely(s == REMIXDB_OK))
+    sst_hold_set(w->hold, t, w->block);
+  else
+    batch_fail(b, w, s);
+}
+
+// Begins the blocks and lists what is to be read; a compressed one in whole aligned pages, as direct I/O wants them, to memory that is
+// given later. What cannot be begun now (another thread reads it; memory or a descriptor is lacking) keeps its status.
+static void batch_begin(struct sst_batch *b, uint32_t nr) {
+  const struct sst *opened = NULL;  // the table of the last read: it has been given a descriptor, one for all of its reads
+  int fd = -1;
+  for (uint32_t i = 0; i < nr; i++) {
+    struct sst_want *const w = &b->wants[i];
+    struct sst *const t = w->sst;
+    const uint32_t pages = sst_block_pages(t, w->block);
+    struct cache_fill *const fill = &b->of[b->nr_reads].fill;
+    const enum cache_fill_begun begun = cache_fill_begin(&t->cache, w->block, pages, &w->hold->cb, fill);
+    if (begun == CACHE_FILL_HIT) {
+      sst_hold_set(w->hold, t, w->block);
+      w->status = REMIXDB_OK;
+    }
+    if (begun != CACHE_FILL_READ) continue;
+    if (t != opened) {
+      if (fdpool_acquire(&t->file, &fd) != REMIXDB_OK) {
+        cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, false);
+        continue;
+      }
+      opened = t;
+    }
+    const uint64_t off = sst_block_off(t, w->block), end = off + sst_block_stored(t, w->block, pages);
+    const uint64_t from = t->offs ? sst_align_down(off) : off, to = t->offs ? align_up(end, BLKIO_ALIGN) : end;
+    b->of[b->nr_reads].want = w;
+    b->of[b->nr_reads].pages = pages;
+    b->reads[b->nr_reads++] =
+        (struct blkio_read){.fd = fd, .path = t->path, .buf = t->offs ? NULL : fill->buf, .len = (uint32_t)(to - from), .off = from};
+  }
+}
+
+// Gives memory to the reads that have none.
+static bool batch_scratch(struct sst_batch *b) {
+  size_t size = 0, at = 0;
+  for (uint32_t i = 0; i < b->nr_reads; i++) size += b->reads[i].buf ? 0 : b->reads[i].len;
+  if (size == 0) return true;
+  b->scratch = sst_scratch_take();
+  if (!b->scratch || sst_scratch_reserve(b->scratch, size) != REMIXDB_OK) return false;
+  for (uint32_t i = 0; i < b->nr_reads; i++) {
+    if (b->reads[i].buf) continue;
+    b->reads[i].buf = b->scratch->buf + at;
+    at += b->reads[i].len;
+  }
+  return true;
+}
+
+static void batch_end(struct sst_batch *b) {
+  for (uint32_t i = 0; i < b->nr_reads; i++) {
+    struct sst *const t = b->of[i].want->sst;
+    if (i == 0 || t != b->of[i - 1].want->sst) fdpool_release(&t->file);
+  }
+  struct sst_scratch *const x = b->scratch;
+  if (!x) return;
+  if (x->size > SST_WINDOW) {  // not a size to be kept
+    mem_free(x->buf);
+    x->buf = NULL;
+    x->size = 0;
+  }
+  sst_scratch_give(x);
+}
+
+enum remixdb_status sst_read_many(struct blkio_queue *q, struct sst_batch *b, uint32_t nr) {
+  assert(nr <= SST_BATCH_MAX);
+  b->nr_reads = 0;
+  b->scratch = NULL;
+  b->error.status = REMIXDB_OK;
+  for (uint32_t i = 0; i < nr; i++) {
+    sst_hold_drop(b->wants[i].hold);
+    b->wants[i].status = REMIXDB_ABORTED;  // neither had nor failed yet
+  }
+  batch_begin(b, nr);
+  if (likely(batch_scratch(b))) {
+    if (b->nr_reads && blkio_read_each(q, b->reads, b->nr_reads, batch_done, b) != REMIXDB_OK) {
+      // each read's status has been looked at
+    }
+  } else {
+    for (uint32_t i = 0; i < b->nr_reads; i++) {
+      struct sst_want *const w = b->of[i].want;
+      cache_fill_end(&w->sst->cache, w->block, b->of[i].pages, &w->hold->cb, &b->of[i].fill, false);
+    }
+  }
+  batch_end(b);
+  // One by one what could not be begun. Only now, with nothing of its own begun, may this thread wait for others.
+  for (uint32_t i = 0; i < nr; i++) {
+    struct sst_want *const w = &b->wants[i];
+    if (w->status != REMIXDB_ABORTED) continue;
+    w->status = sst_read_slow(w->sst, w->block, w->hold);
+    if (w->status != REMIXDB_OK) batch_fail(b, w, w->status);
+  }
+  return err_raise(&b->error);
 }
 
 // Verifies and offers the blocks from `block` to `to`, which lie one behind the other in what was read.

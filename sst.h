@@ -97,6 +97,32 @@ struct sst_hold {
 MUST_CHECK enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
 // Reads the given blocks that are not cached in one batch and publishes them in the cache; errors are left to the later sst_read. nr <= BLKIO_BATCH_MAX.
 void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages);
+
+// Many blocks at once.
+#define SST_BATCH_MAX 256u
+struct sst_want {
+  struct sst *sst;
+  uint32_t block;
+  struct sst_hold *hold;       // of its own, not pinned: gets the block, as by sst_read
+  enum remixdb_status status;  // out
+};
+struct sst_batch {             // the caller's memory; large
+  struct sst_want wants[SST_BATCH_MAX];
+  // private: what is read, by number of the read
+  struct blkio_read reads[SST_BATCH_MAX];
+  struct {
+    struct sst_want *want;
+    struct cache_fill fill;
+    uint32_t pages;
+  } of[SST_BATCH_MAX];
+  uint32_t nr_reads;
+  struct sst_scratch *scratch;
+  struct err_saved error;
+};
+// Reads those of the blocks wants[0, nr) that are not cached together, and makes the holds hold all of them. The blocks are different ones, those of one table
+// side by side. Returns OK, or the status of the first that failed (its message is set). Inside an epoch.
+MUST_CHECK enum remixdb_status sst_read_many(struct blkio_queue *q, struct sst_batch *b, uint32_t nr);
+
 void sst_hold_drop(struct sst_hold *h);
 void sst_hold_fini(struct sst_hold *h);
 

@@ -666,6 +666,172 @@ static enum remixdb_status read_whole(struct world *w, uint64_t number, const st
   return s;
 }
 
+// ---- many blocks at once
+
+struct many {
+  struct sst *t[2];
+  sst_pos *pos[2];
+  const struct model *m;
+  struct sst_batch *batch;
+  struct sst_hold holds[SST_BATCH_MAX];
+  uint32_t nr;
+};
+
+// Wants up to SST_BATCH_MAX blocks of both tables, in order.
+static void many_want(struct many *x) {
+  x->nr = 0;
+  const uint32_t limit = below(4) ? 1 + below(SST_BATCH_MAX) : SST_BATCH_MAX, sparse = 1 + below(5);
+  for (uint32_t k = 0; k < 2; k++) {
+    for (uint32_t block = 0; block < x->t[k]->nr_pages && x->nr < limit; block++) {
+      if (!x->t[k]->nr_recs[block] || below(sparse)) continue;
+      x->batch->wants[x->nr] = (struct sst_want){.sst = x->t[k], .block = block, .hold = &x->holds[x->nr]};
+      x->nr++;
+    }
+  }
+}
+
+// The records of every block that was had are right, and the holds are good for sst_read.
+static void many_check(const struct many *x) {
+  for (uint32_t i = 0; i < x->nr; i++) {
+    const struct sst_want *const w = &x->batch->wants[i];
+    if (w->status != REMIXDB_OK) {
+      assert_null(w->hold->cb.data);
+      assert_null(w->hold->sst);
+      continue;
+    }
+    const uint8_t *const data = w->hold->cb.data;
+    const bool own = w->hold->cb.frame == 0;
+    const sst_pos *const pos = x->pos[w->sst == x->t[1]];
+    assert_non_null(data);
+    for (uint32_t r = 0; r < x->m->nr; r++) {
+      struct kv_rec rec;
+      if (sst_pos_block(pos[r]) != w->block) continue;
+      block_record(data, sst_pos_idx(pos[r]), &rec);
+      assert_rec(&rec, &x->m->r[r]);
+      assert_int_equal(sst_read(w->sst, pos[r], false, w->hold, &rec), REMIXDB_OK);
+      assert_rec(&rec, &x->m->r[r]);
+      if (own) assert_ptr_equal(w->hold->cb.data, data);  // without another read
+    }
+  }
+}
+
+static void many_drop(struct many *x) {
+  for (uint32_t i = 0; i < SST_BATCH_MAX; i++) {
+    if (below(2)) sst_hold_fini(&x->holds[i]);
+    else sst_hold_drop(&x->holds[i]);
+  }
+}
+
+static void many_open(struct many *x, struct world *w, const struct model *m, bool zstd) {
+  memset(x, 0, sizeof(*x));
+  x->m = m;
+  x->batch = malloc(sizeof(*x->batch));
+  for (uint32_t k = 0; k < 2; k++) {
+    uint64_t size;
+    assert_int_equal(build(w, 1 + k, m, opts(false, zstd && k == 0), &size), REMIXDB_OK);
+    assert_int_equal(sst_open(&w->ctx, 1 + k, &x->t[k]), REMIXDB_OK);
+    x->pos[k] = positions(x->t[k], m->nr);
+  }
+}
+
+static void many_close(struct many *x) {
+  for (uint32_t i = 0; i < SST_BATCH_MAX; i++) sst_hold_fini(&x->holds[i]);
+  for (uint32_t k = 0; k < 2; k++) {
+    free(x->pos[k]);
+    sst_unref(x->t[k]);
+  }
+  free(x->batch);
+}
+
+static void test_many(void **state) {
+  (void)state;
+  static const size_t caches[] = {0, 100 << 10, 1 << 20, 32 << 20};
+  struct model models[] = {model_make(MIXED, 150), model_make(TEXT, 4000)};
+  struct many x;
+  for (uint32_t v = 0; v < 32; v++) {
+    struct world *const w = world_open(env_posix(), caches[v % 4], v & 8);
+    many_open(&x, w, &models[v >> 2 & 1], v & 16);
+    for (uint32_t round = 0; round < 2; round++) {
+      const uint64_t reads = atomic_load(&w->io.nr_reads);
+      epoch_enter(&w->epoch, &w->slot);
+      many_want(&x);
+      assert_int_equal(sst_read_many(w->q, x.batch, x.nr), REMIXDB_OK);
+      if (v % 4 == 0) assert_int_equal(atomic_load(&w->io.nr_reads), reads + x.nr);
+      for (uint32_t i = 0; i < x.nr; i++) assert_int_equal(x.batch->wants[i].status, REMIXDB_OK);
+      many_check(&x);
+      if (v % 4 == 3) {  // a cache that has room keeps them
+        const uint64_t before = atomic_load(&w->io.nr_reads);
+        assert_int_equal(sst_read_many(w->q, x.batch, x.nr), REMIXDB_OK);
+        assert_int_equal(atomic_load(&w->io.nr_reads), before);
+        many_check(&x);
+      }
+      epoch_exit(&w->slot);
+      many_drop(&x);
+    }
+    many_close(&x);
+    world_close(w);
+  }
+  for (uint32_t i = 0; i < 2; i++) model_free(&models[i]);
+}
+
+// Some blocks cannot be had: they say so, and all others are there. Afterwards everything is.
+static void test_many_fails(void **state) {
+  (void)state;
+  struct model m = model_make(TEXT, 1500);
+  struct many x;
+  for (uint32_t v = 0; v < 4; v++) {
+    struct world *const w = world_open(env_posix(), v & 1 ? 100 << 10 : 0, false);
+    many_open(&x, w, &m, v & 2);
+    uint32_t some = 0;
+    for (int64_t n = 0; n < 60; n++) {
+      for (uint32_t i = 0; i < SST_BATCH_MAX; i++) sst_hold_fini(&x.holds[i]);
+      epoch_enter(&w->epoch, &w->slot);
+      many_want(&x);
+      allow(n);
+      const enum remixdb_status s = sst_read_many(w->q, x.batch, x.nr);
+      allow_all();
+      uint32_t bad = 0;
+      for (uint32_t i = 0; i < x.nr; i++) {
+        bad += x.batch->wants[i].status != REMIXDB_OK;
+        if (x.batch->wants[i].status != REMIXDB_OK) assert_int_equal(x.batch->wants[i].status, REMIXDB_NOMEM);
+      }
+      assert_int_equal(s, bad ? REMIXDB_NOMEM : REMIXDB_OK);
+      some += bad > 0 && bad < x.nr;
+      many_check(&x);
+      assert_int_equal(sst_read_many(w->q, x.batch, x.nr), REMIXDB_OK);
+      many_check(&x);
+      epoch_exit(&w->slot);
+      many_drop(&x);
+    }
+    assert_true(some > 0);
+
+    // and damage
+    const uint32_t block = sst_pos_block(x.pos[1][m.nr / 2]);
+    const int fd = open(x.t[1]->path, O_WRONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, "damaged", 7, (off_t)block * BLOCK_PAGE + 200), 7);
+    assert_int_equal(close(fd), 0);
+    for (uint32_t i = 0; i < SST_BATCH_MAX; i++) sst_hold_fini(&x.holds[i]);
+    struct sst *const stale = x.t[1];  // its blocks may be in the cache
+    assert_int_equal(sst_open(&w->ctx, 2, &x.t[1]), REMIXDB_OK);
+    sst_unref(stale);
+    epoch_enter(&w->epoch, &w->slot);
+    for (x.nr = 0; x.nr < 40; x.nr++) {
+      const uint32_t at = block - 20 + x.nr;
+      x.batch->wants[x.nr] = (struct sst_want){.sst = x.t[1], .block = at, .hold = &x.holds[x.nr]};
+    }
+    assert_int_equal(sst_read_many(w->q, x.batch, x.nr), REMIXDB_CORRUPT);
+    assert_non_null(strstr(err_msg(), "000002.sst"));
+    for (uint32_t i = 0; i < x.nr; i++)
+      assert_int_equal(x.batch->wants[i].status, x.batch->wants[i].block == block ? REMIXDB_CORRUPT : REMIXDB_OK);
+    many_check(&x);
+    epoch_exit(&w->slot);
+    many_close(&x);
+    world_close(w);
+  }
+  model_free(&m);
+}
+
 // Every bit of a small table.
 static void test_flips(void **state) {
   (void)state;
@@ -1147,6 +1313,7 @@ int main(void) {
   const uint64_t start = seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_round_trips), cmocka_unit_test(test_builder), cmocka_unit_test(test_builder_after_raw),  cmocka_unit_test(test_large),
+      cmocka_unit_test(test_many), cmocka_unit_test(test_many_fails),
       cmocka_unit_test(test_holds),       cmocka_unit_test(test_prefetch),  cmocka_unit_test(test_flips),
       cmocka_unit_test(test_cuts),        cmocka_unit_test(test_identity),  cmocka_unit_test(test_forged),
       cmocka_unit_test(test_wrong_keys),  cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_disk),
