@@ -972,11 +972,9 @@ static inline const struct wh_ver *ver_seen(const struct wh_ver *v, uint64_t mom
   return v;
 }
 
-const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment) {
-  const uint64_t k8 = key8(key, 0);
-  struct wh_leaf *l = trie_hint(wh, key, k8, false);
-  __builtin_prefetch((const void *)&l->idx[entry_start((uint32_t)(hash >> 32))]);
-  __builtin_prefetch(l);
+// From a hint.
+static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8, uint64_t hash,
+                                            uint64_t moment) {
   // An entry with a version is the key's one entry wherever it was found, in a dead leaf too: successors share it, and one that
   // was given up for another lost its version first.
   const struct wh_entry *e = leaf_find(l, key, hash);
@@ -986,6 +984,173 @@ const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash,
   if (likely(right == l)) return NULL;  // it was the key's leaf and is alive now, so it was when it was searched
   e = leaf_find(right, key, hash);
   return e ? ver_seen(entry_newest(e), moment) : NULL;
+}
+
+static inline void leaf_prefetch(const struct wh_leaf *l, uint64_t hash) {
+  __builtin_prefetch((const void *)&l->idx[entry_start((uint32_t)(hash >> 32))]);
+  __builtin_prefetch(l);
+}
+
+const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment) {
+  const uint64_t k8 = key8(key, 0);
+  struct wh_leaf *l = trie_hint(wh, key, k8, false);
+  leaf_prefetch(l, hash);
+  return leaf_get(wh, l, key, k8, hash, moment);
+}
+
+// ---- reading many keys at once
+//
+// Group prefetching (Chen, Ailamaki, Gibbons, Mowry: "Improving Hash Join Performance through Prefetching", ICDE 2004): a step reads one
+// line per key, which the step before has asked for. The steps only find out what will be read; the last one is wh_get's own search of
+// the leaf, with all it needs at hand.
+
+struct wh_way {  // of one key
+  struct kref key;
+  uint64_t k8;
+  uint64_t probe;             // hash of the prefix that is looked for
+  const struct wh_node *node;
+  struct wh_leaf *leaf;
+  uint32_t len, hi;           // of the longest prefix: at least, at most
+  uint8_t state;
+};
+enum { WAY_LEAF, WAY_CHILD, WAY_PREV };
+
+static inline void way_ask(const struct wh_table *t, struct wh_way *w, uint64_t hash) {
+  w->probe = hash;
+  __builtin_prefetch(&t->bucket[(uint32_t)hash & t->mask]);
+}
+
+// As table_find, but what a slot's tag says is taken for true: to look at the node would be a line more for each step, and a wrong one is
+// found out like any other wrong hint.
+static inline const struct wh_node *way_answer(const struct wh_table *t, uint64_t hash) {
+  for (uint32_t b = (uint32_t)hash & t->mask;; b = (b + 1) & t->mask) {
+    for (uint32_t i = 0; i < BUCKET_SLOTS; i++) {
+      const uint64_t w = atomic_load_explicit(&t->bucket[b].slot[i], memory_order_acquire);
+      if (w == 0) return NULL;
+      if (unlikely((w ^ hash) >> PTR_BITS == 0 && w != SLOT_DELETED)) return (const struct wh_node *)(uintptr_t)(w & PTR_MASK);
+    }
+  }
+}
+
+// The binary search over the length of the longest prefix that has a node.
+static void ways_descend(const struct wh *wh, const struct wh_table *t, struct wh_way *ways, uint32_t nr) {
+  const uint32_t maxlen = atomic_load_explicit(&wh->maxlen, memory_order_relaxed);
+  uint8_t going[WH_GROUP_MAX];
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    struct wh_way *const w = &ways[i];
+    w->node = &wh->root;
+    w->len = 0;
+    w->hi = w->key.len < maxlen ? w->key.len : maxlen;
+    if (w->hi == 0) continue;
+    way_ask(t, w, prefix_hash_own(w->key, w->k8, (w->hi + 1) / 2));
+    going[left++] = (uint8_t)i;
+  }
+  while (left) {
+    uint32_t stay = 0;
+    for (uint32_t i = 0; i < left; i++) {
+      struct wh_way *const w = &ways[going[i]];
+      const uint32_t mid = (w->len + w->hi + 1) / 2;
+      const struct wh_node *const n = way_answer(t, w->probe);
+      if (n) {
+        w->node = n;
+        w->len = mid;
+      } else {
+        w->hi = mid - 1;
+      }
+      if (w->len < w->hi) {
+        way_ask(t, w, prefix_hash_own(w->key, w->k8, (w->len + w->hi + 1) / 2));
+        going[stay++] = going[i];
+      } else {
+        __builtin_prefetch(w->node);
+      }
+    }
+    left = stay;
+  }
+}
+
+// From the node to the leaf that it names for the key, or to what has to be read for that.
+static inline void way_turn(const struct wh_table *t, struct wh_way *w) {
+  const uint64_t lmost = atomic_load_explicit(&w->node->lmost, memory_order_acquire);
+  w->leaf = node_lmost(lmost);
+  w->state = WAY_LEAF;
+  if (w->len < w->key.len) {
+    bool above;
+    const int child = node_child_below(w->node, w->key.ptr[w->len], &above);
+    if (child >= 0 && above) {
+      way_ask(t, w, prefix_hash(w->key, w->k8, w->len + 1, (uint32_t)child));
+      w->state = WAY_CHILD;
+      return;
+    }
+    if (child >= 0) {
+      w->leaf = node_rmost(w->node);
+      return;
+    }
+  }
+  if (lmost & TERMINAL) return;
+  w->state = WAY_PREV;
+  __builtin_prefetch(w->leaf);
+}
+
+static void ways_hint(const struct wh *wh, const struct wh_table *t, struct wh_way *ways, uint32_t nr) {
+  ways_descend(wh, t, ways, nr);
+  for (uint32_t i = 0; i < nr; i++) way_turn(t, &ways[i]);
+  for (uint32_t i = 0; i < nr; i++) {
+    struct wh_way *const w = &ways[i];
+    if (w->state == WAY_CHILD) {
+      w->node = way_answer(t, w->probe);
+      if (w->node)
+        __builtin_prefetch(w->node);
+      else
+        w->state = WAY_LEAF;
+    } else if (w->state == WAY_PREV) {
+      struct wh_leaf *const prev = leaf_prev(w->leaf);
+      if (prev) w->leaf = prev;
+    }
+  }
+  for (uint32_t i = 0; i < nr; i++)
+    if (ways[i].state == WAY_CHILD) ways[i].leaf = node_rmost(ways[i].node);
+}
+
+// Asks for the words of the entries that leaf_find will look at.
+static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
+  for (uint32_t i = entry_start((uint32_t)(hash >> 32));; i = (i + 1) % IDX_SIZE) {
+    const uint32_t pos = atomic_load_explicit(&l->idx[i], memory_order_acquire);
+    if (pos == IDX_FREE) return;
+    __builtin_prefetch((const void *)&l->entries[pos]);
+  }
+}
+
+// Asks for the entry that has the key, most likely; without one, for the neighbour that shows where the leaf ends.
+static inline void leaf_prefetch_entry(const struct wh_leaf *l, uint64_t hash) {
+  const uint32_t h32 = (uint32_t)(hash >> 32);
+  for (uint32_t i = entry_start(h32);; i = (i + 1) % IDX_SIZE) {
+    const uint32_t pos = atomic_load_explicit(&l->idx[i], memory_order_acquire);
+    if (pos == IDX_FREE) break;
+    const uint64_t w = leaf_word(l, pos);
+    if ((w ^ entry_tag(h32)) >> PTR_BITS) continue;
+    const uint8_t *const e = (const uint8_t *)word_entry(w);
+    __builtin_prefetch(e);
+    __builtin_prefetch(e + CACHE_LINE);  // the first version lies behind the key
+    return;
+  }
+  __builtin_prefetch(leaf_next(l));
+}
+
+void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *hashes, const uint8_t *which, uint32_t nr, uint64_t moment,
+                 const struct wh_ver **versions_out) {
+  struct wh_way ways[WH_GROUP_MAX];
+  assert(nr <= WH_GROUP_MAX);
+  for (uint32_t i = 0; i < nr; i++) {
+    ways[i].key = keys[which[i]];
+    ways[i].k8 = key8(ways[i].key, 0);
+  }
+  ways_hint(wh, atomic_load_explicit(&wh->table, memory_order_acquire), ways, nr);
+  for (uint32_t i = 0; i < nr; i++) leaf_prefetch(ways[i].leaf, hashes[which[i]]);
+  for (uint32_t i = 0; i < nr; i++) leaf_prefetch_words(ways[i].leaf, hashes[which[i]]);
+  for (uint32_t i = 0; i < nr; i++) leaf_prefetch_entry(ways[i].leaf, hashes[which[i]]);
+  for (uint32_t i = 0; i < nr; i++)
+    versions_out[which[i]] = leaf_get(wh, ways[i].leaf, ways[i].key, ways[i].k8, hashes[which[i]], moment);
 }
 
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {

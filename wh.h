@@ -111,6 +111,11 @@ void wh_many_unlock(struct wh_many *m);  // gives all leaves back, and the memor
 // ---- reading. moment: versions with seq <= moment are seen.
 // The newest version of the key seen at the moment (it may be a tombstone); NULL when this index has none. Valid while the index lives.
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment);
+// The same for many keys at once, all at one moment: versions[which[i]] for keys[which[i]] and its hash, i < nr <= WH_GROUP_MAX. The
+// lookups go side by side, what one step of them reads being fetched in the step before, so that they wait for memory together.
+#define WH_GROUP_MAX 64u
+void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *hashes, const uint8_t *which, uint32_t nr, uint64_t moment,
+                 const struct wh_ver **versions_out);
 
 // A position among the keys that have a version seen at the moment. Holds no lock and no epoch; the index must stay alive. One thread.
 struct wh_cursor {

@@ -154,6 +154,36 @@ static enum remixdb_status model_put(struct model *m, struct kref key, uint32_t 
   return status;
 }
 
+// Gets of many keys together: all of the model's that `from` and `step` give, and keys beside them.
+static void model_verify_many(struct model *m, uint64_t moment, uint32_t from, uint32_t step) {
+  struct kref keys[WH_GROUP_MAX];
+  uint64_t hashes[WH_GROUP_MAX];
+  const struct wh_ver *vers[WH_GROUP_MAX];
+  uint8_t which[WH_GROUP_MAX], buf[WH_GROUP_MAX][KEY_CAP + 1];
+  uint32_t at[WH_GROUP_MAX], nr = 0;
+  for (uint32_t i = from; i < m->nr; i += step) {
+    const uint32_t k = WH_GROUP_MAX - 1 - nr;
+    const struct model_key *const of = &m->keys[i];
+    memcpy(buf[k], of->key, of->len);
+    buf[k][of->len] = 0;
+    keys[k] = kref(buf[k], of->len + (i % 5 == 0));
+    hashes[k] = key_hash(keys[k]);
+    at[k] = i % 5 ? i : model_rank(m, keys[k]);
+    vers[k] = (const struct wh_ver *)(const void *)m;  // to be written over
+    which[nr++] = (uint8_t)k;
+    if (nr < WH_GROUP_MAX && i + step < m->nr) continue;
+    epoch_enter(&m->epoch, &m->slot);
+    wh_get_many(m->wh, keys, hashes, which, nr, moment, vers);
+    epoch_exit(&m->slot);
+    for (uint32_t w = 0; w < nr; w++) {
+      const uint32_t n = which[w];
+      const bool there = at[n] < m->nr && kv_eq(model_kref(&m->keys[at[n]]), keys[n]);
+      CHECK(ver_matches(vers[n], there ? model_seen(&m->keys[at[n]], moment) : NULL));
+    }
+    nr = 0;
+  }
+}
+
 // Everything that can be asked at the moment.
 static void model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32_t seeks) {
   struct wh_cursor c;
@@ -187,6 +217,8 @@ static void model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32
     wh_prev(&c);
   }
   CHECK(!wh_valid(&c));
+  model_verify_many(m, moment, 0, 1);
+  model_verify_many(m, moment, 3, 1 + (uint32_t)(rng_next(rng) % 50));
   if (m->nr == 0) return;
   for (uint32_t n = 0; n < seeks; n++) {
     // a key that is there, or is changed a little
@@ -889,6 +921,25 @@ static bool is_at(const struct shared *sh, const struct wh_cursor *c, int64_t k,
   return v == k;
 }
 
+static void read_many(struct worker *w, struct epoch_slot *es, uint64_t moment, const uint64_t *seq_of) {
+  struct shared *sh = w->sh;
+  struct kref keys[WH_GROUP_MAX];
+  uint64_t hashes[WH_GROUP_MAX];
+  const struct wh_ver *vers[WH_GROUP_MAX];
+  uint8_t which[WH_GROUP_MAX];
+  uint32_t ids[WH_GROUP_MAX];
+  for (uint32_t i = 0; i < WH_GROUP_MAX; i++) {
+    ids[i] = (uint32_t)(rng_next(&w->rng) % T_KEYS);
+    keys[i] = sh->keys[ids[i]];
+    hashes[i] = key_hash(keys[i]);
+    which[i] = (uint8_t)i;
+  }
+  epoch_enter(&sh->epoch, es);
+  wh_get_many(sh->wh, keys, hashes, which, WH_GROUP_MAX, moment, vers);
+  epoch_exit(es);
+  for (uint32_t i = 0; i < WH_GROUP_MAX; i++) T_CHECK(sh, (vers[i] ? atomic_load(&vers[i]->seq) : 0) == seq_of[ids[i]]);
+}
+
 static void *reader(void *arg) {
   struct worker *w = arg;
   struct shared *sh = w->sh;
@@ -953,6 +1004,7 @@ static void *reader(void *arg) {
           epoch_exit(&es);
           T_CHECK(sh, (v ? atomic_load(&v->seq) : 0) == seq_of[g]);
         }
+        read_many(w, &es, moment, seq_of);
       }
     }
     atomic_fetch_add(&sh->scans, 1);
