@@ -163,30 +163,38 @@ static inline uint64_t key_prefix(struct kref k, uint32_t from) {
   return v << 8 * (8 - rest);
 }
 
+// The child below node `at` of the level that has the first prefix not less than v.
+static inline uint32_t prefix_step(const struct remix_index *ix, uint32_t level, uint32_t at, uint64_t v) {
+  const uint64_t *const node = ix->level[level] + (size_t)at * REMIX_NODE;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < REMIX_NODE; i++) nr += node[i] < v;
+  return at * REMIX_NODE + nr;
+}
+
 // The number of prefixes less than v.
 static inline uint32_t prefix_rank(const struct remix_index *ix, uint64_t v) {
   uint32_t at = 0;
-  for (uint32_t l = ix->nr_levels; l-- > 0;) {
-    const uint64_t *const node = ix->level[l] + (size_t)at * REMIX_NODE;
-    uint32_t nr = 0;
-    for (uint32_t i = 0; i < REMIX_NODE; i++) nr += node[i] < v;
-    at = at * REMIX_NODE + nr;
-  }
+  for (uint32_t l = ix->nr_levels; l-- > 0;) at = prefix_step(ix, l, at, v);
   return at;
 }
 
-// The last segment whose anchor is <= key.
-static uint32_t seg_find(const struct remix_index *ix, struct kref key) {
-  if (ix->nr_levels == 0) return 0;
+// Whether the prefixes decide: *v_out is then the key's. Else *seg_out is its segment.
+static inline bool seg_prefixed(const struct remix_index *ix, struct kref key, uint64_t *v_out, uint32_t *seg_out) {
+  *seg_out = 0;
+  if (ix->nr_levels == 0) return false;
   if (ix->common) {
     const uint32_t n = key.len < ix->common ? key.len : ix->common;
     const int r = n ? memcmp(key.ptr, ix->anchors, n) : 0;  // the second anchor's bytes come first, for the first has none
-    if (r > 0) return ix->nr_prefixes;
-    if (r < 0 || key.len < ix->common) return 0;
+    if (r > 0) *seg_out = ix->nr_prefixes;
+    if (r != 0 || key.len < ix->common) return false;
   }
-  const uint64_t v = key_prefix(key, ix->common);
+  *v_out = key_prefix(key, ix->common);
+  return true;
+}
+
+// The key's segment, of whose prefix v `lo` are less.
+static inline uint32_t seg_ranked(const struct remix_index *ix, struct kref key, uint64_t v, uint32_t lo) {
   const uint64_t *const all = ix->level[0];
-  uint32_t lo = prefix_rank(ix, v);
   if (likely(lo == ix->nr_prefixes || all[lo] != v)) return lo;
   // Segments lo + 1 .. hi have this prefix: among those the anchors decide.
   uint32_t hi = lo + 1;
@@ -199,6 +207,13 @@ static uint32_t seg_find(const struct remix_index *ix, struct kref key) {
       hi = mid - 1;
   }
   return lo;
+}
+
+// The last segment whose anchor is <= key.
+static inline uint32_t seg_find(const struct remix_index *ix, struct kref key) {
+  uint64_t v;
+  uint32_t seg;
+  return seg_prefixed(ix, key, &v, &seg) ? seg_ranked(ix, key, v, prefix_rank(ix, v)) : seg;
 }
 
 static enum remixdb_status index_build(struct remix *x) {
@@ -679,6 +694,83 @@ enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, s
     if (likely(kv_eq(kref(rec_out->key, rec_out->klen), key))) return REMIXDB_OK;
   }
   return REMIXDB_NOTFOUND;
+}
+
+// ---- many keys at once
+
+// Group prefetching (Chen, Ailamaki, Gibbons, Mowry: "Improving Hash Join Performance through Prefetching", ICDE 2004), level by level
+// of the prefix tree and then line by line of the segment. The upper levels are in the processor's caches, but not all of them in the
+// first.
+void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) {
+  uint32_t levels = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    struct remix_probe *const w = &p[which[i]];
+    const struct remix_index *const ix = w->x->index;
+    uint32_t seg;
+    w->search = false;
+    w->set = 0;
+    w->at = 0;
+    w->levels = 0;
+    w->seg = NULL;
+    if (unlikely(w->x->nr_segs == 0)) continue;
+    if (likely(seg_prefixed(ix, w->key, &w->prefix, &seg)))
+      w->levels = ix->nr_levels;
+    else
+      w->seg = seg_at(ix, seg);
+    if (w->levels > levels) levels = w->levels;
+  }
+  for (; levels > 0; levels--) {
+    for (uint32_t i = 0; i < nr; i++) {
+      struct remix_probe *const w = &p[which[i]];
+      if (w->levels < levels) continue;
+      const struct remix_index *const ix = w->x->index;
+      w->at = prefix_step(ix, levels - 1, w->at, w->prefix);
+      if (likely(levels > 1)) {
+        __builtin_prefetch(ix->level[levels - 2] + (size_t)w->at * REMIX_NODE);
+        continue;
+      }
+      w->seg = seg_at(ix, seg_ranked(ix, w->key, w->prefix, w->at));
+    }
+  }
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct remix_probe *const w = &p[which[i]];
+    if (!w->seg) continue;
+    const struct remix_layout *const lay = &w->x->index->lay;
+    const uint32_t needed = w->x->tags ? lay->dbits : lay->stride;
+    for (uint32_t o = 0; o < needed; o += CACHE_LINE) __builtin_prefetch(w->seg + o);
+    __builtin_prefetch(w->seg + needed - 1);  // a segment need not begin with a line
+  }
+  for (uint32_t i = 0; i < nr; i++) {
+    struct remix_probe *const w = &p[which[i]];
+    const uint8_t *const s = w->seg;
+    if (!s) continue;
+    const struct remix_index *const ix = w->x->index;
+    if (likely(w->x->tags))
+      w->set = set_eq8(s, 0xFF, remix_tag(w->hash)) & ~seg_old(s + ix->lay.sel) & set_below(seg_nr(ix, s));
+    else if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR))
+      w->search = true;
+    else
+      w->set = 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), w->key);
+  }
+}
+
+void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) {
+  for (uint32_t i = 0; i < nr; i++) {
+    struct remix_probe *const w = &p[which[i]];
+    const struct remix_index *const ix = w->x->index;
+    const uint32_t entry = set_first(w->set), run = w->seg[ix->lay.sel + entry] & REMIX_RUN;
+    w->set &= w->set - 1;
+    w->sst = w->x->runs[run];
+    w->pos = seg_off(ix, w->seg, run);
+    w->at = set_count(set_eq8(w->seg + ix->lay.sel, REMIX_RUN, (uint8_t)run) & set_below(entry));
+    __builtin_prefetch(&w->sst->nr_recs[sst_pos_block(w->pos)]);
+  }
+  for (uint32_t i = 0; i < nr; i++) {
+    struct remix_probe *const w = &p[which[i]];
+    REMIX_COUNT(key_reads);
+    w->pos = sst_advance(w->sst, w->pos, w->at);
+    if (w->sst->cache.cache) __builtin_prefetch((const void *)&w->sst->cache.slots[sst_pos_block(w->pos)]);
+  }
 }
 
 // ---- cursors

@@ -71,6 +71,25 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into t
 MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
                                          struct kv_rec *rec_out);
 
+// ---- many keys at once: the steps of remix_get for all keys of a group side by side, what each step will read being fetched in the
+// step before. Inside an epoch, all of it.
+struct remix_probe {
+  const struct remix *x;  // in, as are key and hash
+  struct kref key;
+  uint64_t hash;
+  bool search;            // out: such a segment that remix_get has to search it
+  uint32_t set;           // out: entries that can be the key and have not been asked for; with search, none
+  struct sst *sst;        // out: where the entry asked for last is
+  sst_pos pos;
+  const uint8_t *seg;     // private, as are the following
+  uint64_t prefix;
+  uint32_t at, levels;
+};
+// Finds the candidates of the nr probes p[which[0]], p[which[1]], ... Reads no block.
+void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr);
+// Takes the first candidate out of each one's set, which is not empty: sst and pos. The slot of its block in the cache is fetched.
+void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
+
 #define REMIX_POS_NONE UINT32_MAX  // no position: they have 24 bits
 
 // A position in the view. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix

@@ -550,6 +550,62 @@ static void check_queries(struct part *t, struct remix *x, uint32_t times, uint6
   free(buf);
 }
 
+// Many keys side by side: each ends where remix_get would.
+static void check_probes(struct part *t, struct remix *x, uint64_t *rng) {
+  enum { GROUP = 64 };
+  uint32_t nr, left = 1 + (uint32_t)(rng_next(rng) % GROUP), at[GROUP];
+  struct entry *e = part_newest(t, &nr);
+  struct remix_probe p[2 * GROUP];
+  uint8_t which[GROUP], *buf[GROUP];
+  struct sst_hold hold = {0};
+  struct kv_rec r;
+  memset(p, 0xEE, sizeof(p));
+  for (uint32_t i = 0; i < left; i++) {
+    which[i] = (uint8_t)(2 * i + 1);
+    buf[i] = malloc(65536 + 1);
+    struct remix_probe *const w = &p[which[i]];
+    w->x = x;
+    w->key = probe_make(t, rng, buf[i]);
+    w->hash = hash64(w->key.ptr, w->key.len);
+    at[i] = lower(t, e, nr, w->key);
+  }
+  const uint32_t all = left;
+  bool found[GROUP] = {false};
+  enter(t->p);
+  remix_probe_find(p, which, left);
+  for (;;) {
+    uint32_t again = 0;
+    for (uint32_t i = 0; i < left; i++) {
+      struct remix_probe *const w = &p[which[i]];
+      const uint32_t k = which[i] / 2;
+      if (w->search) {
+        assert_int_equal(w->set, 0);
+        found[k] = remix_get(x, w->key, w->hash, &hold, &r) == REMIXDB_OK;
+        if (found[k]) check_record(t, &e[at[k]], &r);
+      } else if (w->set && !found[k]) {
+        which[again++] = which[i];
+      }
+    }
+    left = again;
+    if (left == 0) break;
+    remix_probe_next(p, which, left);
+    for (uint32_t i = 0; i < left; i++) {
+      struct remix_probe *const w = &p[which[i]];
+      ok(sst_read(w->sst, w->pos, false, &hold, &r));
+      if (!kv_eq(kref(r.key, r.klen), w->key)) continue;
+      check_record(t, &e[at[which[i] / 2]], &r);
+      found[which[i] / 2] = true;
+    }
+  }
+  leave(t->p);
+  for (uint32_t i = 0; i < all; i++) {
+    assert_int_equal(found[i], at[i] < nr && kv_eq(t->k.keys[e[at[i]].key], p[2 * i + 1].key));
+    free(buf[i]);
+  }
+  sst_hold_fini(&hold);
+  free(e);
+}
+
 // Returns how many entries do not record what they share with the one before.
 static uint32_t check_walk(const struct part *t, const struct remix *x) {
   uint32_t nr, i = 0, unknown = 0;
@@ -609,9 +665,11 @@ static void test_random_partitions(void **state) {
     t.nr = all;
     far += check_walk(&t, x);
     check_queries(&t, x, 150, &rng);
+    for (uint32_t i = 0; i < 4; i++) check_probes(&t, x, &rng);
     // with and without tags the other way round
     struct remix *y = part_build(&t, x, UINT32_MAX, 0, !tags, NULL);
     check_queries(&t, y, 60, &rng);
+    for (uint32_t i = 0; i < 4; i++) check_probes(&t, y, &rng);
     done(y);
     done(x);
     part_fini(&t);
