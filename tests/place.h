@@ -134,6 +134,7 @@ struct place {
 
 // The places made from now on are on the real env, with the engine that suits it: nothing can be made to fail.
 static bool place_native;
+static uint32_t place_max_open = 100;  // descriptors of tables
 
 static inline void place_init(struct place *p, size_t cache_size) {
   memset(p, 0, sizeof(*p));
@@ -158,7 +159,7 @@ static inline void place_init(struct place *p, size_t cache_size) {
   blkio_init(&p->io, env, place_native ? BLKIO_AUTO : BLKIO_SYNC);
   ok(blkio_queue_create(&p->io, &p->queue));
   if (cache_size) ok(cache_create(cache_size, &p->epoch, &p->cache));
-  ok(fdpool_create(env, 100, &p->fds));
+  ok(fdpool_create(env, place_max_open, &p->fds));
   p->ctx = (struct sst_ctx){
       .env = env, .dir = p->dir, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};
   p->next = 1;
