@@ -129,8 +129,40 @@ LDFLAGS_ALL += $(EXTRA_LDFLAGS)
 
 # ---- files
 
-MODULES := err lib kv batch env files epoch blkio fdpool cache format block ckb sst sst_build remix remix_build wh wal_format wal wal_recover merge version compact \
-  workers xdb checkpoint verify repair remixdb
+# in the order in which they use each other (docs/ARCHITECTURE.md)
+MODULES := \
+  err \
+  lib \
+  kv \
+  batch \
+  env \
+  files \
+  epoch \
+  blkio \
+  fdpool \
+  cache \
+  format \
+  block \
+  ckb \
+  sst \
+  sst_build \
+  remix \
+  remix_build \
+  wh \
+  wal_format \
+  wal \
+  wal_recover \
+  merge \
+  version \
+  multiget \
+  compact \
+  workers \
+  xdb \
+  checkpoint \
+  verify \
+  repair \
+  remixdb \
+
 SRCS := $(wildcard $(MODULES:%=%.c))
 HDRS := $(sort $(wildcard *.h))
 PROGRAMS := $(patsubst %.c,%.out,$(wildcard xdbdemo.c xdbtest.c xdbexit.c xdbbench.c))
@@ -197,6 +229,11 @@ endif
 $B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $< $B/tests/simdisk.o $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
+
+# Measuring programs: built on demand, run by hand.
+$B/tests/bench_%: $B/tests/bench_%.o $(STATIC)
+	$(call say,LINK)
+	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(MALLOC_LIBS) $(LIBS) -o $@
 
 units: $(UNITS)
 

@@ -170,6 +170,27 @@ PUBLIC bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, 
   return done(s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), fn, priv) : s);
 }
 
+static enum remixdb_status check_many(const struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, const struct remixdb_buf *values,
+                                      const bool *found) {
+  if (!ref) return null_argument("ref");
+  if (!keys) return null_argument("keys");
+  if (!found) return null_argument("found");
+  for (size_t i = 0; i < nr; i++) {
+    if (unlikely(!keys[i].ptr && keys[i].len)) return err_set(REMIXDB_INVALID, "key %zu is NULL", i);
+    if (unlikely(keys[i].len > REMIXDB_KV_MAX)) return err_set(REMIXDB_INVALID, "key %zu has %u bytes, and no key is that long", i, keys[i].len);
+    if (unlikely(values && !values[i].ptr && values[i].cap)) return err_set(REMIXDB_INVALID, "the buffer of value %zu is NULL", i);
+  }
+  return REMIXDB_OK;
+}
+
+PUBLIC size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found) {
+  size_t nr_found = 0;
+  enum remixdb_status s = nr || !ref ? check_many(ref, nr, keys, values, found) : REMIXDB_OK;
+  if (likely(s == REMIXDB_OK && nr)) s = xdb_multi_get(ref, nr, keys, values, found, &nr_found);
+  done(s);
+  return nr_found;
+}
+
 PUBLIC bool remixdb_sync(struct xdb_ref *ref) { return done(ref ? xdb_sync(ref) : null_argument("ref")); }
 
 // ---- batches

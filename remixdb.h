@@ -134,6 +134,30 @@ typedef enum remixdb_merge_op (*remixdb_merge_fn)(const void *v0, uint32_t v0len
 // with the newer value when the memtable was changed at that very moment; the last call counts. Otherwise as remixdb_put.
 bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, remixdb_merge_fn fn, void *priv);
 
+// A key of many, and where its value goes. The bytes are the caller's.
+struct remixdb_slice {
+  const void *ptr;
+  uint32_t len;
+};
+struct remixdb_buf {
+  void *ptr;     // NULL (with cap 0): only the length is asked for
+  uint32_t cap;  // bytes there is room for
+  uint32_t len;  // out: the value's full length; 0 when it was not found
+};
+// Looks up nr keys (any number, in any order, a key more than once if need be), all at one moment: what it delivers is what the store
+// held then, whatever is written meanwhile. Much faster than as many calls of remixdb_get, because the keys wait for memory and for the
+// disk together. found[i] becomes whether key i is there; values[i] then gets its length, and min(len, cap) bytes of it at ptr.
+// values may be NULL: then only found is filled. Returns how many keys were found. The status afterwards:
+//   REMIXDB_OK       every key was looked up, and every value that has a buffer fits; some keys may be missing
+//   REMIXDB_TOOBIG   every key was looked up, but some value is longer than its buffer (len > cap, ptr not NULL): its first cap bytes
+//                    were copied, found and len are right
+//   REMIXDB_INVALID  ref, keys or found is NULL (with nr > 0), a key's ptr is NULL and its len is not 0, a key is longer than
+//                    REMIXDB_KV_MAX, or a value's ptr is NULL and its cap is not 0: nothing was looked up, 0 is returned, and found
+//                    and values are unchanged
+//   another error    some keys could not be looked up (REMIXDB_IO, REMIXDB_CORRUPT, REMIXDB_NOMEM: the first that was met). Their found is false.
+//                    All others are as they would be without it, so that found true is true
+size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found);
+
 // When it returns true everything put before it, by any thread, is on disk. Threads that sync at the same time share one
 // fsync. REMIXDB_IO, REMIXDB_NOSPACE; after a failed sync the store takes no more writes until it is opened again.
 bool remixdb_sync(struct xdb_ref *ref);

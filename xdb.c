@@ -763,6 +763,37 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   return s;
 }
 
+enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
+                                  size_t *nr_out) {
+  struct xdb *x = r->xdb;
+  *nr_out = 0;
+  if (unlikely(!r->multiget)) {
+    const enum remixdb_status s = multiget_create(&x->io, &r->queue, &r->multiget);
+    if (s != REMIXDB_OK) {
+      for (size_t i = 0; i < nr; i++) {
+        found[i] = false;
+        if (values) values[i].len = 0;
+      }
+      return s;
+    }
+  }
+  multiget_begin(r->multiget, nr, keys, values, found);
+  epoch_enter(&x->epoch, &r->slot);
+  struct view *v = ref_view(r), *counted = NULL;
+  const uint64_t moment = ref_moment(r);
+  while (multiget_group(r->multiget, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment)) {
+    if (!counted) {  // it outlives this epoch; it is alive: see iter_renew
+      atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed);
+      counted = v;
+    }
+    epoch_exit(&r->slot);  // many keys must not hold up the reclamation of the whole store
+    epoch_enter(&x->epoch, &r->slot);
+  }
+  epoch_exit(&r->slot);
+  view_unref(counted);
+  return multiget_end(r->multiget, nr_out);
+}
+
 enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
   struct xdb_iter *it = mem_calloc(1, sizeof(*it));
   if (!it) return REMIXDB_NOMEM;
@@ -909,6 +940,7 @@ enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out) { return ref_cr
 void xdb_unref(struct xdb_ref *r) {
   if (!r) return;
   sst_hold_fini(&r->hold);
+  multiget_destroy(r->multiget);
   blkio_queue_destroy(r->queue);
   epoch_leave(&r->xdb->epoch, &r->slot);
   atomic_fetch_sub_explicit(&r->xdb->nr_refs, 1, memory_order_relaxed);

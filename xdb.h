@@ -20,6 +20,7 @@
 #include "batch.h"
 #include "compact.h"
 #include "merge.h"
+#include "multiget.h"
 #include "wal.h"
 
 struct memtable {
@@ -106,7 +107,8 @@ struct xdb_ref {
   struct xdb *xdb;
   struct xdb_snapshot *snapshot; // what it reads; NULL: the store as it is
   struct sst_hold hold;          // of gets
-  struct blkio_queue *queue;     // for iterators' read-ahead; made with the first iterator
+  struct blkio_queue *queue;     // for iterators' read-ahead, made with the first iterator, and for batches of blocks
+  struct multiget *multiget;     // made with the first use
   uint64_t debt;                 // bytes written since the pace was last looked at
 };
 
@@ -147,6 +149,9 @@ MUST_CHECK enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_bat
 MUST_CHECK enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv);
 // Copies at most cap bytes of the value to val_out (which may be NULL: cap 0); *vlen_out, when given, is the full length. REMIXDB_NOTFOUND.
 MUST_CHECK enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out);
+// Looks up nr keys at one moment: the contract is remixdb_multi_get's. *nr_out is set in any case.
+MUST_CHECK enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
+                                             size_t *nr_out);
 MUST_CHECK enum remixdb_status xdb_sync(struct xdb_ref *r);
 // Waits until no memtable is frozen. For tests and benchmarks.
 MUST_CHECK enum remixdb_status xdb_wait_idle(struct xdb *x);

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "multiget.h"
+
+#define KEYS_AHEAD 8u  // keys of the caller that are fetched before they are reached
+#define VALUE_LINES 3u  // of a record, or of a value, that are fetched together; a longer one is long enough for the processor to see it coming
+
+#define BATCH_PAGES 1024u  // of blocks that are waited for: bounds the memory of a batch, and how long it takes
+
+// A key whose candidate's block is not in the cache. It waits, over the groups, for more of its kind to be read with it.
+struct waiting {
+  uint64_t id;  // of the block: table and number
+  size_t key;   // of the call
+  struct remix_probe probe;
+};
+
+struct multiget {
+  struct blkio *io;
+  struct blkio_queue **queue;
+  // the call
+  const struct remixdb_slice *keys;
+  struct remixdb_buf *values;
+  bool *found;
+  size_t nr, next, nr_found;    // next: the first key of the next group
+  struct err_saved error;       // the first
+  size_t small;                 // the first key whose value did not fit, or nr
+  // a group: keys on their way through the stages
+  size_t at[MULTIGET_GROUP];    // which keys of the call
+  struct kref key[MULTIGET_GROUP];
+  uint64_t hash[MULTIGET_GROUP];
+  const struct wh_ver *ver[MULTIGET_GROUP];
+  struct remix_probe probe[MULTIGET_GROUP];
+  const uint8_t *data[MULTIGET_GROUP];  // of the block of the candidate
+  // the blocks that are not cached
+  uint32_t nr_waiting, pages_waiting;
+  struct waiting waiting[SST_BATCH_MAX];
+  struct sst_hold holds[SST_BATCH_MAX];
+  struct sst_hold alone;
+  struct sst_batch batch;
+};
+
+enum remixdb_status multiget_create(struct blkio *io, struct blkio_queue **queue, struct multiget **out) {
+  struct multiget *const m = mem_calloc(1, sizeof(*m));
+  *out = m;
+  if (!m) return REMIXDB_NOMEM;
+  m->io = io;
+  m->queue = queue;
+  return REMIXDB_OK;
+}
+
+void multiget_destroy(struct multiget *m) {
+  if (!m) return;
+  sst_hold_fini(&m->alone);
+  mem_free(m);
+}
+
+// ---- what comes of a key
+
+static void failed(struct multiget *m, enum remixdb_status s) {
+  if (m->error.status == REMIXDB_OK) err_save(&m->error, s);
+}
+
+// i: key of the call.
+static inline void found(struct multiget *m, size_t i, const uint8_t *val, uint32_t len, bool tomb) {
+  if (tomb) return;
+  m->found[i] = true;
+  m->nr_found++;
+  if (!m->values) return;
+  struct remixdb_buf *const b = &m->values[i];
+  b->len = len;
+  const uint32_t n = len < b->cap ? len : b->cap;
+  if (n) memcpy(b->ptr, val, n);
+  if (unlikely(n < len) && b->ptr && m->small == m->nr) m->small = i;
+}
+
+// ---- memtables
+
+// Looks in the memtable for the keys which[0, nr) and leaves those that are not in it there; returns how many.
+static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64_t moment, uint8_t *which, uint32_t nr) {
+  // Keys seen at the moment were counted before it was published, and committed ones are never taken away.
+  if (!wh || nr == 0 || wh_count(wh) == 0) return nr;
+  wh_get_many(wh, m->key, m->hash, which, nr, moment, m->ver);
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct wh_ver *const v = m->ver[which[i]];
+    for (uint32_t l = 0; v && l < VALUE_LINES; l++) __builtin_prefetch(v->val + l * CACHE_LINE);
+  }
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct wh_ver *const v = m->ver[which[i]];
+    if (v)
+      found(m, m->at[which[i]], v->val, v->vlen, v->tomb);
+    else
+      which[left++] = which[i];
+  }
+  return left;
+}
+
+// ---- tables
+
+static void search_alone(struct multiget *m, uint32_t k) {
+  const struct remix_probe *const p = &m->probe[k];
+  struct kv_rec rec;
+  const enum remixdb_status s = remix_get((struct remix *)(uintptr_t)p->x, p->key, p->hash, &m->alone, &rec);
+  if (s == REMIXDB_OK)
+    found(m, m->at[k], rec.val, rec.vlen, rec.tomb);
+  else if (s != REMIXDB_NOTFOUND)
+    failed(m, s);
+}
+
+static void wait_for_block(struct multiget *m, uint32_t k) {
+  const struct remix_probe *const p = &m->probe[k];
+  const uint32_t block = sst_pos_block(p->pos);
+  m->waiting[m->nr_waiting++] = (struct waiting){.id = p->sst->number << 16 | block, .key = m->at[k], .probe = *p};
+  m->pages_waiting += sst_block_pages(p->sst, block);
+}
+
+// Compares the candidates, whose blocks are had: data[]. Leaves those that are other keys in which; returns how many.
+static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint8_t *const data = m->data[which[i]];
+    const uint8_t *const rec = data + load16le(data + BLOCK_HEAD + 2 * sst_pos_idx(m->probe[which[i]].pos));
+    for (uint32_t l = 0; l < VALUE_LINES; l++) __builtin_prefetch(rec + l * CACHE_LINE);
+  }
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t k = which[i];
+    struct kv_rec rec;
+    block_record(m->data[k], sst_pos_idx(m->probe[k].pos), &rec);
+    if (likely(kv_eq(kref(rec.key, rec.klen), m->probe[k].key)))
+      found(m, m->at[k], rec.val, rec.vlen, rec.tomb);
+    else
+      which[left++] = (uint8_t)k;
+  }
+  return left;
+}
+
+// Goes on with probes until each is found, is out of candidates, or waits for a block.
+static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
+  for (;;) {
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < nr; i++) {
+      if (m->probe[which[i]].set)
+        which[left++] = which[i];
+      else if (unlikely(m->probe[which[i]].search))
+        search_alone(m, which[i]);
+    }
+    if (left == 0) return;
+    remix_probe_next(m->probe, which, left);
+    nr = left;
+    left = 0;
+    for (uint32_t i = 0; i < nr; i++) {
+      const uint32_t k = which[i];
+      struct remix_probe *const p = &m->probe[k];
+      uint32_t frame;
+      m->data[k] = p->sst->cache.cache ? cache_hit(&p->sst->cache, sst_pos_block(p->pos), &frame) : NULL;
+      if (likely(m->data[k] != NULL)) {
+        __builtin_prefetch(m->data[k] + BLOCK_HEAD + 2 * sst_pos_idx(p->pos));
+        which[left++] = (uint8_t)k;
+      } else {
+        wait_for_block(m, k);
+      }
+    }
+    nr = compare_candidates(m, which, left);
+  }
+}
+
+static void look_in_tables(struct multiget *m, const struct version *version, uint8_t *which, uint32_t nr) {
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t k = which[i];
+    struct remix *const x = version->parts[version_find(version, m->key[k])]->remix;
+    if (!x) continue;
+    m->probe[k].x = x;
+    m->probe[k].key = m->key[k];
+    m->probe[k].hash = m->hash[k];
+    which[left++] = (uint8_t)k;
+  }
+  remix_probe_find(m->probe, which, left);
+  probe_candidates(m, which, left);
+}
+
+// ---- blocks that are not cached
+
+// Shell's sort with the gaps of Ciura (2001): there are few, and no memory has to be had for it.
+static void sort_by_block(const struct waiting *w, uint16_t *order, uint32_t nr) {
+  static const uint8_t gaps[] = {132, 57, 23, 10, 4, 1};
+  for (uint32_t g = 0; g < sizeof(gaps); g++) {
+    const uint32_t gap = gaps[g];
+    for (uint32_t i = gap; i < nr; i++) {
+      const uint16_t x = order[i];
+      uint32_t k = i;
+      for (; k >= gap && w[order[k - gap]].id > w[x].id; k -= gap) order[k] = order[k - gap];
+      order[k] = x;
+    }
+  }
+}
+
+static enum remixdb_status read_wants(struct multiget *m, uint32_t nr) {
+  struct sst_want *const wants = m->batch.wants;
+  if (nr == 1) {  // a batch saves nothing for one
+    struct kv_rec rec;
+    wants->status = sst_read(wants->sst, sst_pos_make(wants->block, 0), false, wants->hold, &rec);
+    return wants->status;
+  }
+  if (!*m->queue) {
+    const enum remixdb_status s = blkio_queue_create(m->io, m->queue);
+    if (s != REMIXDB_OK) {
+      for (uint32_t i = 0; i < nr; i++) wants[i].status = s;
+      return s;
+    }
+  }
+  return sst_read_many(*m->queue, &m->batch, nr);
+}
+
+// Reads the blocks that are waited for, and goes on with the keys. Those that then need another block wait again, and are no more than there
+// was room for before.
+static void read_waiting(struct multiget *m) {
+  const uint32_t nr = m->nr_waiting;
+  uint16_t order[SST_BATCH_MAX], want_of[SST_BATCH_MAX];
+  uint32_t nr_wants = 0;
+  struct sst_want *const wants = m->batch.wants;
+  for (uint32_t i = 0; i < nr; i++) order[i] = (uint16_t)i;
+  sort_by_block(m->waiting, order, nr);
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct waiting *const w = &m->waiting[order[i]];
+    if (i == 0 || w->id != m->waiting[order[i - 1]].id) {
+      wants[nr_wants] = (struct sst_want){.sst = w->probe.sst, .block = sst_pos_block(w->probe.pos), .hold = &m->holds[nr_wants]};
+      nr_wants++;
+    }
+    want_of[order[i]] = (uint16_t)(nr_wants - 1);
+  }
+  const enum remixdb_status s = read_wants(m, nr_wants);
+  if (unlikely(s != REMIXDB_OK)) failed(m, s);
+
+  m->nr_waiting = m->pages_waiting = 0;
+  for (uint32_t from = 0; from < nr; from += MULTIGET_GROUP) {
+    uint8_t which[MULTIGET_GROUP];
+    uint32_t had = 0;
+    for (uint32_t i = from; i < nr && i < from + MULTIGET_GROUP; i++) {
+      const struct sst_want *const w = &wants[want_of[i]];
+      if (unlikely(w->status != REMIXDB_OK)) continue;
+      m->at[had] = m->waiting[i].key;
+      m->probe[had] = m->waiting[i].probe;
+      m->data[had] = w->hold->cb.data;
+      which[had] = (uint8_t)had;
+      had++;
+    }
+    // What waits again takes the place of what has gone on: fewer than that.
+    had = compare_candidates(m, which, had);
+    probe_candidates(m, which, had);
+  }
+  for (uint32_t i = 0; i < nr_wants; i++) sst_hold_fini(wants[i].hold);
+}
+
+// ---- a call
+
+void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found_out) {
+  m->keys = keys;
+  m->values = values;
+  m->found = found_out;
+  m->nr = m->small = nr;
+  m->next = m->nr_found = 0;
+  m->nr_waiting = m->pages_waiting = 0;
+  m->error.status = REMIXDB_OK;
+  memset(found_out, 0, nr * sizeof(*found_out));
+}
+
+bool multiget_group(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
+  const size_t left = m->nr - m->next;
+  uint8_t which[MULTIGET_GROUP];
+  uint32_t nr = left < MULTIGET_GROUP ? (uint32_t)left : MULTIGET_GROUP;
+  const struct remixdb_slice *const keys = m->keys + m->next;
+  for (uint32_t k = 0; k < nr && k < KEYS_AHEAD; k++) __builtin_prefetch(keys[k].ptr);
+  for (uint32_t k = 0; k < nr; k++) {
+    if (k + KEYS_AHEAD < nr) __builtin_prefetch(keys[k + KEYS_AHEAD].ptr);
+    m->at[k] = m->next + k;
+    m->key[k] = kref(keys[k].ptr, keys[k].len);
+    m->hash[k] = hash64(keys[k].ptr, keys[k].len);
+    which[k] = (uint8_t)k;
+    if (m->values) m->values[m->next + k].len = 0;
+  }
+  m->next += nr;
+  nr = look_in_memtable(m, active, moment, which, nr);
+  nr = look_in_memtable(m, frozen, moment, which, nr);
+  look_in_tables(m, version, which, nr);
+  const bool all = m->next == m->nr;
+  if (all || m->nr_waiting + MULTIGET_GROUP > SST_BATCH_MAX || m->pages_waiting >= BATCH_PAGES)
+    while (m->nr_waiting) read_waiting(m);
+  return !all;
+}
+
+enum remixdb_status multiget_end(struct multiget *m, size_t *nr_out) {
+  sst_hold_drop(&m->alone);
+  *nr_out = m->nr_found;
+  if (m->error.status != REMIXDB_OK) return err_raise(&m->error);
+  if (m->small < m->nr)
+    return err_set(REMIXDB_TOOBIG, "the value of key %zu has %u bytes, its buffer %u", m->small, m->values[m->small].len, m->values[m->small].cap);
+  return REMIXDB_OK;
+}
