@@ -92,6 +92,7 @@ _SIGNATURES = {
     "remixdb_del": (_BOOL, (_P, _S, _U32)),
     "remixdb_probe": (_BOOL, (_P, _S, _U32)),
     "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
+    "remixdb_multi_get": (ctypes.c_size_t, (_P, ctypes.c_size_t, _P, _P, _P)),
     "remixdb_sync": (_BOOL, (_P,)),
     "remixdb_flush": (_BOOL, (_P,)),
     "remixdb_compact": (_BOOL, (_P,)),
@@ -107,6 +108,17 @@ _SIGNATURES = {
     "remixdb_stats": (_P, (_P,)),
     "remixdb_free": (None, (_P,)),
 }
+
+
+class _Slice(ctypes.Structure):
+    _fields_ = (("ptr", _S), ("len", _U32))
+
+
+class _Buf(ctypes.Structure):
+    _fields_ = (("ptr", _P), ("cap", _U32), ("len", _U32))
+
+
+_VALUE_GUESS = 256  # bytes of room for each value of multi_get, until it is known that one is longer
 _NAMES = ("libremixdb.so", "libremixdb.so.0", "libremixdb.dylib")
 
 _library = None
@@ -343,6 +355,31 @@ class XdbRef(_Closable):
             if lib.remixdb_getn(ref, key, klen, self._value, KV_MAX, self._vlen):
                 return ctypes.string_at(self._value, self._vlen.value)
             return self._absent(lib, None)
+
+    def multi_get(self, keys):
+        """The values of many keys at one moment, a list: bytes, or None where there is no such key. Much faster than as many get."""
+        keys = [_bytes(key, "key") for key in keys]
+        nr = len(keys)
+        slices = (_Slice * nr)(*((key, _length(key, "key")) for key in keys))
+        buffers = (_Buf * nr)()
+        found = (_BOOL * nr)()
+        caps = [_VALUE_GUESS] * nr
+        lib = _lib()
+        with self._handle as ref:
+            while True:
+                room = ctypes.create_string_buffer(sum(caps) or 1)
+                at = ctypes.addressof(room)
+                for buffer, cap in zip(buffers, caps):
+                    buffer.ptr, buffer.cap = at, cap
+                    at += cap
+                lib.remixdb_multi_get(ref, nr, slices, buffers, found)
+                status = lib.remixdb_errcode()
+                if status == Status.OK:
+                    return [ctypes.string_at(b.ptr, b.len) if f else None for b, f in zip(buffers, found)]
+                if status != Status.TOOBIG:
+                    raise _last_error(lib)
+                # All of it again: values read at two moments might not belong together.
+                caps = [max(b.cap, b.len) for b in buffers]
 
     def probe(self, key):
         """Whether the key exists."""

@@ -82,6 +82,25 @@ def test_kinds_of_keys_and_values(ref):
     assert ref.probe("")
 
 
+def test_many_keys_together(ref):
+    assert ref.multi_get([]) == []
+    assert ref.multi_get(["nothing"]) == [None]
+    want = {b"": b"empty", b"a\0b": b"\0\xff\0", b"none": b""}
+    want.update((b"key%d" % i, bytes([i % 256]) * (i * 37 % 3000)) for i in range(500))
+    want[b"large"] = b"x" * 65000
+    for key, value in want.items():
+        ref.put(key, value)
+    ref.put("gone", "gone")
+    ref.delete("gone")
+    assert ref.multi_get(want) == list(want.values())
+    keys = random.choices([*want, b"gone", b"never"], k=1000)
+    assert ref.multi_get(iter(keys)) == [want.get(key) for key in keys]
+    assert ref.multi_get(["large", bytearray(b"none"), memoryview(b"gone"), "large"]) == [want[b"large"], b"", None, want[b"large"]]
+    raises(Status.INVALID, ref.multi_get, ["none", b"x" * (xdb.KV_MAX + 1)])
+    with pytest.raises(TypeError):
+        ref.multi_get(["none", 1])
+
+
 @pytest.mark.parametrize("bad", [None, 5, 1.5, ["a"], ("a",), object()])
 def test_other_types_are_refused(ref, bad):
     for call in (lambda: ref.put(bad, "v"), lambda: ref.put("k", bad), lambda: ref.get(bad), lambda: ref.probe(bad),
