@@ -58,6 +58,7 @@ void mem_free(void *p) { free(p); }
 
 #define MEM_PAGE_2M ((size_t)1 << 21)
 #define MEM_PAGE_1G ((size_t)1 << 30)
+#define MEM_TABLE_MAP ((size_t)1 << 20)
 
 #if !defined(MAP_ANONYMOUS)
 #define MAP_ANONYMOUS MAP_ANON
@@ -108,8 +109,15 @@ enum remixdb_status mem_map(size_t size, struct mem_map *out) {
   return REMIXDB_OK;
 }
 
+enum remixdb_status mem_map_table(size_t size, struct mem_map *out) {
+  if (size >= MEM_TABLE_MAP) return mem_map(size, out);
+  *out = (struct mem_map){mem_alloc_aligned(CACHE_LINE, size), size, 0};
+  return out->ptr ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
 void mem_unmap(struct mem_map *m) {
-  if (m->ptr) (void)munmap(m->ptr, m->size);
+  if (m->ptr && m->page == 0) mem_free(m->ptr);
+  else if (m->ptr) (void)munmap(m->ptr, m->size);
   *m = (struct mem_map){NULL, 0, 0};
 }
 

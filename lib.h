@@ -34,7 +34,10 @@ struct mem_map {
   size_t page;  // size of its pages
 };
 MUST_CHECK enum remixdb_status mem_map(size_t size, struct mem_map *out);
-void mem_unmap(struct mem_map *m);  // m->ptr may be NULL
+// For tables of any size that are read at random: from 1 MB on a mapping, else memory of the heap (page is 0), aligned to a cache
+// line and not zeroed. REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status mem_map_table(size_t size, struct mem_map *out);
+void mem_unmap(struct mem_map *m);  // of either; m->ptr may be NULL
 
 // ---- arena: many small allocations freed at once. Any number of threads may allocate at the same time (one atomic add;
 // a lock only when a chunk ends). Nothing is freed before arena_fini.

@@ -53,7 +53,8 @@ static void test_alloc_failure(void **state) {
   atomic_store(&mem_fault, deny_all);
   err_finish(REMIXDB_OK);
   void *const a = mem_alloc(1), *const b = mem_calloc(1, 1), *const c = mem_realloc(p, 8), *const d = mem_alloc_aligned(64, 64);
-  const enum remixdb_status s = mem_map(4096, &m);
+  struct mem_map small, large;
+  const enum remixdb_status s = mem_map(4096, &m), s1 = mem_map_table(100, &small), s2 = mem_map_table(4 << 20, &large);
   struct arena ar;
   arena_init(&ar, 65536, NULL);
   void *const f = arena_alloc(&ar, 8), *const g = arena_alloc(&ar, 1 << 20);
@@ -67,6 +68,9 @@ static void test_alloc_failure(void **state) {
   assert_int_equal(s, REMIXDB_NOMEM);
   assert_null(m.ptr);
   mem_unmap(&m);
+  assert_int_equal(s1, REMIXDB_NOMEM);
+  assert_int_equal(s2, REMIXDB_NOMEM);
+  assert_true(!small.ptr && !large.ptr);
   assert_null(f);
   assert_null(g);
   assert_int_equal(ts, REMIXDB_NOMEM);
@@ -95,6 +99,14 @@ static void test_map(void **state) {
     mem_unmap(&m);
   }
   struct mem_map m;
+  for (size_t size = 1; size < 8u << 20; size = size * 3 + 1) {
+    assert_int_equal(mem_map_table(size, &m), REMIXDB_OK);
+    assert_true(m.size >= size);
+    assert_int_equal((uintptr_t)m.ptr % CACHE_LINE, 0);
+    memset(m.ptr, 0x5a, size);
+    mem_unmap(&m);
+    assert_null(m.ptr);
+  }
   assert_int_equal(mem_map(SIZE_MAX - 10, &m), REMIXDB_NOMEM);
   assert_int_equal(mem_map((size_t)1 << 60, &m), REMIXDB_NOMEM);
   assert_null(m.ptr);
