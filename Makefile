@@ -146,6 +146,7 @@ MODULES := \
   ckb \
   sst \
   sst_build \
+  anchors \
   remix \
   remix_build \
   wh \

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "anchors.h"
+
+#define NODE 8u          // numbers of a node: one cache line
+#define LEVELS_MAX 11u   // 8^11 passes 2^32
+#define PIECE 8u         // bytes that a number stands for
+#define REF_TREE 0x80000000u
+
+// A tree over the strings first .. last, which share `common` bytes at least. Its numbers are the distinct ones among them.
+struct anchors_tree {
+  uint32_t group;    // the first string with the number that led here: shorter ones may come before `first`
+  uint32_t first, last;
+  uint32_t common;
+  uint32_t shared;   // where a copy begins of those common bytes that the way here has not told: the strings lie far apart
+  uint32_t nr;       // numbers
+  uint32_t nr_levels;
+  uint32_t refs;     // where its refs begin, one per number and one more; NO_REFS: number i is that of string first + i alone
+  uint32_t level[LEVELS_MAX];  // where each begins, in nodes. Level 0 is all numbers in order; one of a level above is the
+                               // greatest of the node below it. Each ends in padding of all ones: no search leaves it
+};
+#define NO_REFS UINT32_MAX
+// A ref is the first string with that number, or REF_TREE and the number of the tree that tells them apart.
+
+// ---- searching
+
+// The piece of k that begins at `from` (from <= k.len), zeros after the end, as a number that orders as the bytes do.
+static inline uint64_t piece(struct kref k, uint32_t from) {
+  const uint32_t rest = k.len - from;
+  if (likely(rest >= 8)) return load64be(k.ptr + from);
+  if (rest == 0) return 0;
+  if (k.len >= 8) return load64be(k.ptr + k.len - 8) << 8 * (8 - rest);
+  uint64_t v = 0;
+  for (uint32_t i = from; i < k.len; i++) v = v << 8 | k.ptr[i];
+  return v << 8 * (8 - rest);
+}
+
+// How many of its numbers are less than v.
+static inline uint32_t tree_rank(const struct anchors *a, const struct anchors_tree *t, uint64_t v) {
+  uint32_t at = 0;
+  for (uint32_t l = t->nr_levels; l-- > 0;) {
+    const uint64_t *const node = a->nodes + ((size_t)t->level[l] + at) * NODE;
+    uint32_t nr = 0;
+    for (uint32_t i = 0; i < NODE; i++) nr += node[i] < v;
+    at = at * NODE + nr;
+  }
+  return at;
+}
+
+// The first string with number `at` of the tree; behind the last number, the string behind the tree.
+static inline uint32_t tree_string(const struct anchors *a, const struct anchors_tree *t, uint32_t at) {
+  if (t->refs == NO_REFS) return t->first + at;
+  const uint32_t ref = a->refs[t->refs + at];
+  return ref & REF_TREE ? a->trees[ref & ~REF_TREE].group : ref;
+}
+
+uint32_t anchors_find(const struct anchors *a, struct kref key) {
+  if (unlikely(a->nr <= 1)) return 0;
+  const struct anchors_tree *t = a->trees;
+  uint32_t known = 0;  // bytes in which the key is known to agree with all strings of the tree
+  for (;;) {
+    if (t->common > known) {
+      const uint32_t n = (key.len < t->common ? key.len : t->common) - known;
+      const int r = n ? memcmp(key.ptr + known, a->shared + t->shared, n) : 0;
+      if (r > 0) return t->last;
+      if (r < 0 || key.len < t->common) return t->first - 1;
+    }
+    const uint64_t v = piece(key, t->common);
+    const uint32_t at = tree_rank(a, t, v);
+    if (likely(at == t->nr || a->nodes[(size_t)t->level[0] * NODE + at] != v)) return tree_string(a, t, at) - 1;
+
+    const uint32_t ref = t->refs == NO_REFS ? 0 : a->refs[t->refs + at];
+    uint32_t i = tree_string(a, t, at), end;
+    if (ref & REF_TREE) {
+      const struct anchors_tree *const sub = &a->trees[ref & ~REF_TREE];
+      if (key.len >= t->common + PIECE) {
+        known = t->common + PIECE;
+        t = sub;
+        continue;
+      }
+      end = sub->first;  // all strings of it are longer than the key, and begin with it
+    } else {
+      end = tree_string(a, t, at + 1);
+    }
+    while (i < end && kv_cmp(anchors_at(a, i), key) <= 0) i++;
+    return i - 1;
+  }
+}
+
+// ---- building
+
+// An array that grows. Lengths in bytes.
+struct buffer {
+  uint8_t *p;
+  size_t len, cap;
+};
+
+struct build {
+  struct anchors *a;
+  struct buffer trees, nodes, refs, shared;
+};
+
+// `more` bytes at its end, or NULL. Aligned as what is in it, when that is all of one kind.
+static void *extend(struct buffer *b, size_t more) {
+  if (unlikely(more >= b->cap - b->len)) {
+    const size_t cap = 2 * b->len + more + 64;
+    uint8_t *const p = mem_realloc(b->p, cap);
+    if (!p) return NULL;
+    b->p = p;
+    b->cap = cap;
+  }
+  void *const at = b->p + b->len;
+  b->len += more;
+  return at;
+}
+
+static inline struct anchors_tree *tree_at(struct build *b, size_t i) { return (struct anchors_tree *)(void *)b->trees.p + i; }
+static inline size_t nr_trees(const struct build *b) { return b->trees.len / sizeof(struct anchors_tree); }
+
+// known: the bytes that a key which comes to it is known to agree in.
+static enum remixdb_status tree_add(struct build *b, uint32_t group, uint32_t first, uint32_t last, uint32_t known) {
+  const struct kref k = anchors_at(b->a, first);
+  const uint32_t common = kv_lcp_from(k, anchors_at(b->a, last), known);
+  const size_t at = b->shared.len;
+  if (at + (common - known) > UINT32_MAX) return err_set(REMIXDB_NOMEM, "an index of anchors passes 4 GiB");
+  uint8_t *const shared = extend(&b->shared, common - known);
+  struct anchors_tree *const t = shared ? extend(&b->trees, sizeof(*t)) : NULL;
+  if (!t) return REMIXDB_NOMEM;
+  if (common > known) memcpy(shared, k.ptr + known, common - known);
+  *t = (struct anchors_tree){.group = group, .first = first, .last = last, .common = common, .shared = (uint32_t)at};
+  return REMIXDB_OK;
+}
+
+// The strings with one number: i .. end - 1. The shorter ones, which the zeros behind their end make equal to the others, come
+// first; there is one of each length at most.
+static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t i, uint32_t end) {
+  uint32_t first = i;
+  uint32_t *const ref = extend(&b->refs, sizeof(*ref));
+  if (!ref) return REMIXDB_NOMEM;
+  *ref = i;
+  while (first < end && anchors_at(b->a, first).len < common + PIECE) first++;
+  if (end - first <= ANCHORS_FEW) return REMIXDB_OK;
+  *ref = REF_TREE | (uint32_t)nr_trees(b);
+  return tree_add(b, i, first, end - 1, common + PIECE);
+}
+
+static enum remixdb_status tree_build(struct build *b, size_t number) {
+  const struct anchors *const a = b->a;
+  struct anchors_tree t = *tree_at(b, number);
+  uint64_t before = 0;
+  for (uint32_t i = t.first; i <= t.last; i++) {
+    const uint64_t v = piece(anchors_at(a, i), t.common);
+    t.nr += i == t.first || v != before;
+    before = v;
+  }
+
+  // Level 0 has room for one more, so that there is padding in every level.
+  const size_t begin = b->nodes.len / sizeof(uint64_t);
+  size_t len[LEVELS_MAX], all = 0;
+  for (size_t n = (size_t)t.nr + 1;; n = len[t.nr_levels - 1] / NODE) {
+    t.level[t.nr_levels] = (uint32_t)((begin + all) / NODE);
+    len[t.nr_levels] = align_up(n, NODE);
+    all += len[t.nr_levels++];
+    if (n <= NODE) break;
+  }
+  uint64_t *level = extend(&b->nodes, all * sizeof(*level));
+  if (!level) return REMIXDB_NOMEM;
+  const bool several = t.nr <= t.last - t.first;  // strings with one number
+  t.refs = several ? (uint32_t)(b->refs.len / sizeof(uint32_t)) : NO_REFS;
+
+  uint32_t nr = 0, from = t.first;
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = t.first; i <= t.last && s == REMIXDB_OK; i++) {
+    const uint64_t v = piece(anchors_at(a, i), t.common);
+    if (nr && level[nr - 1] == v) continue;
+    if (nr && several) s = group_add(b, t.common, from, i);
+    from = i;
+    level[nr++] = v;
+  }
+  if (s == REMIXDB_OK && several) s = group_add(b, t.common, from, t.last + 1);
+  uint32_t *const end = s == REMIXDB_OK && several ? extend(&b->refs, sizeof(*end)) : NULL;
+  if (several && !end) return REMIXDB_NOMEM;
+  if (end) *end = t.last + 1;
+  for (size_t i = nr; i < len[0]; i++) level[i] = UINT64_MAX;
+  for (uint32_t l = 1; l < t.nr_levels; l++) {
+    const uint64_t *const below = level;
+    const size_t nodes = len[l - 1] / NODE;
+    level += len[l - 1];
+    for (size_t i = 0; i < nodes; i++) level[i] = below[i * NODE + NODE - 1];
+    for (size_t i = nodes; i < len[l]; i++) level[i] = UINT64_MAX;
+  }
+  *tree_at(b, number) = t;
+  return REMIXDB_OK;
+}
+
+// All of it in one piece.
+static enum remixdb_status gather(struct anchors *a, const struct build *b) {
+  const struct buffer *const parts[] = {&b->nodes, &b->trees, &b->refs, &b->shared};
+  size_t size = 0;
+  for (uint32_t i = 0; i < 4; i++) size += parts[i]->len;
+  const enum remixdb_status s = mem_map_table(size, &a->map);
+  if (s != REMIXDB_OK) return s;
+  uint8_t *p = a->map.ptr;
+  for (uint32_t i = 0; i < 4; i++) {
+    if (parts[i]->len) memcpy(p, parts[i]->p, parts[i]->len);
+    p += parts[i]->len;
+  }
+  const uint8_t *const trees = a->map.ptr + b->nodes.len, *const refs = trees + b->trees.len;
+  a->nodes = (const uint64_t *)(const void *)a->map.ptr;
+  a->trees = (const struct anchors_tree *)(const void *)trees;
+  a->refs = (const uint32_t *)(const void *)refs;
+  a->shared = refs + b->refs.len;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const uint8_t *bytes, uint32_t nr) {
+  *a = (struct anchors){.offs = offs, .bytes = bytes, .nr = nr};
+  if (nr <= 1) return REMIXDB_OK;
+  struct build b = {.a = a};
+  enum remixdb_status s = tree_add(&b, 1, 1, nr - 1, 0);
+  // each builds one tree and may add others behind it
+  for (size_t i = 0; s == REMIXDB_OK && i < nr_trees(&b); i++) s = tree_build(&b, i);
+  if (s == REMIXDB_OK) s = gather(a, &b);
+  mem_free(b.trees.p);
+  mem_free(b.nodes.p);
+  mem_free(b.refs.p);
+  mem_free(b.shared.p);
+  return s;
+}
+
+void anchors_fini(struct anchors *a) {
+  mem_unmap(&a->map);
+  *a = (struct anchors){0};
+}
