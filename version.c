@@ -49,27 +49,39 @@ void part_unref(struct part *p) {
 
 // ---- versions in memory
 
-static uint64_t prefix_of(struct kref k, uint32_t from) {
-  uint8_t b[8] = {0};
-  if (k.len > from) memcpy(b, k.ptr + from, k.len - from < 8 ? k.len - from : 8);
-  return load64be(b);
+// The anchors once more, one behind the other, as `anchors` wants them: offsets, then bytes.
+static enum remixdb_status index_anchors(struct version *v) {
+  size_t len = 0, at = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) len += v->parts[i]->alen;
+  if (len > UINT32_MAX) return err_set(REMIXDB_NOMEM, "the anchors of all partitions pass 4 GiB");
+  const size_t offs = 4 * ((size_t)v->nr_parts + 1);
+  uint8_t *const p = mem_alloc(offs + len);
+  if (!p) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct kref a = part_anchor(v->parts[i]);
+    store32le(p + 4 * (size_t)i, (uint32_t)at);
+    if (a.len) memcpy(p + offs + at, a.ptr, a.len);
+    at += a.len;
+  }
+  store32le(p + offs - 4, (uint32_t)at);
+  v->anchor_bytes = p;
+  return anchors_init(&v->anchors, p, p + offs, v->nr_parts);
 }
 
 enum remixdb_status version_create(struct part **parts, uint32_t nr, struct version **out) {
   struct version *v = mem_calloc(1, sizeof(*v) + nr * sizeof(v->parts[0]));
-  uint64_t *prefix = v ? mem_alloc(nr * sizeof(*prefix)) : NULL;
-  if (!prefix) {
-    mem_free(v);
+  if (!v) {
     for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
     return REMIXDB_NOMEM;
   }
   atomic_init(&v->refs, 1);
   v->nr_parts = nr;
-  v->prefix = prefix;
   memcpy(v->parts, parts, nr * sizeof(v->parts[0]));
-  // anchors ascend, so what the first and the last of them share is shared by all
-  if (nr > 1) v->common = kv_lcp_from(part_anchor(parts[1]), part_anchor(parts[nr - 1]), 0);
-  for (uint32_t i = 0; i < nr; i++) prefix[i] = i ? prefix_of(part_anchor(parts[i]), v->common) : 0;
+  const enum remixdb_status s = index_anchors(v);
+  if (s != REMIXDB_OK) {
+    version_unref(v);
+    return s;
+  }
   *out = v;
   return REMIXDB_OK;
 }
@@ -79,32 +91,12 @@ void version_ref(struct version *v) { atomic_fetch_add_explicit(&v->refs, 1, mem
 void version_unref(struct version *v) {
   if (!v || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) != 1) return;
   for (uint32_t i = 0; i < v->nr_parts; i++) part_unref(v->parts[i]);
-  mem_free(v->prefix);
+  anchors_fini(&v->anchors);
+  mem_free(v->anchor_bytes);
   mem_free(v);
 }
 
-uint32_t version_find(const struct version *v, struct kref key) {
-  const uint32_t nr = v->nr_parts;
-  if (nr == 1) return 0;
-  if (v->common) {
-    const struct kref a = part_anchor(v->parts[1]);
-    const uint32_t n = key.len < v->common ? key.len : v->common;
-    const int r = n ? memcmp(key.ptr, a.ptr, n) : 0;
-    if (r < 0 || (r == 0 && n < v->common)) return 0;
-    if (r > 0) return nr - 1;
-  }
-  // the last partition whose prefix is <= the key's; each round halves without a branch on the data
-  const uint64_t want = prefix_of(key, v->common);
-  uint32_t lo = 0;
-  for (uint32_t n = nr; n > 1;) {
-    const uint32_t half = n / 2;
-    lo = v->prefix[lo + half] <= want ? lo + half : lo;
-    n -= half;
-  }
-  // equal prefixes: the anchors themselves decide
-  while (lo > 0 && v->prefix[lo] == want && kv_cmp(part_anchor(v->parts[lo]), key) > 0) lo--;
-  return lo;
-}
+uint32_t version_find(const struct version *v, struct kref key) { return anchors_find(&v->anchors, key); }
 
 // ---- versions on disk
 

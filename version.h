@@ -11,6 +11,7 @@
 #ifndef VERSION_H
 #define VERSION_H
 
+#include "anchors.h"
 #include "files.h"
 #include "remix.h"
 
@@ -24,13 +25,13 @@ struct part {             // a partition; counted, immutable, shared between ver
 struct version {
   _Atomic uint32_t refs;
   uint32_t nr_parts;
-  uint32_t common;        // bytes that all anchors but the first share
   uint64_t store_id;
   uint64_t number;        // grows by one with each install
   uint64_t next_file;     // numbers from here on are free
   uint64_t log_gen;       // oldest log generation still needed
   uint64_t log_seq;       // sequence number reached when that generation began
-  uint64_t *prefix;       // per partition: the 8 bytes of its anchor after the common ones, big-endian; own memory
+  struct anchors anchors; // of the partitions
+  uint8_t *anchor_bytes;  // what it is over; own memory
   struct part *parts[];   // each referenced
 };
 

@@ -143,7 +143,6 @@ static void expect_same(const struct version *a, const struct version *b) {
   assert_int_equal(a->next_file, b->next_file);
   assert_int_equal(a->log_gen, b->log_gen);
   assert_int_equal(a->log_seq, b->log_seq);
-  assert_int_equal(a->common, b->common);
   assert_int_equal(a->nr_parts, b->nr_parts);
   for (uint32_t i = 0; i < a->nr_parts; i++) {
     const struct part *x = a->parts[i], *y = b->parts[i];
