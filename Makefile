@@ -147,6 +147,7 @@ MODULES := \
   sst \
   sst_build \
   anchors \
+  remix_pack \
   remix \
   remix_build \
   wh \

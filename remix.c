@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "remix.h"
+#include "remix_pack.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -274,7 +274,7 @@ static enum remixdb_status check_header(struct remix *x) {
     return err_corrupt(x->path, 64, "segment size %u", load32le(p + 64));
   const uint64_t segs = load64le(p + 72), offs = load64le(p + 80), anchors = load64le(p + 88), len = load64le(p + 96);
   if (segs != remix_segs_off(x->nr_runs) || offs != segs + (uint64_t)x->nr_segs * ix->lay.stride ||
-      anchors != offs + 4 * ((uint64_t)x->nr_segs + 1) || len > x->file_size || anchors + len + 8 != x->file_size)
+      anchors != offs + 4 * ((uint64_t)x->nr_segs + 1) || len > x->image_size || anchors + len + 8 != x->image_size)
     return err_corrupt(x->path, 72, "sections do not fit the file");
   for (uint32_t r = 0; r < x->nr_runs; r++) {
     const uint64_t number = load64le(p + REMIX_HEAD + 8 * r);
@@ -369,11 +369,11 @@ static enum remixdb_status check_segments(const struct remix *x) {
   return REMIXDB_OK;
 }
 
-// Reads the file into x->image. What tells another format from a damaged file is looked at first.
+// Reads the file and makes x->image of it. What tells another format from a damaged file is looked at first.
 static enum remixdb_status read_image(struct remix *x) {
   struct env *const env = x->ctx->env;
   int fd = -1;
-  uint8_t head[40];
+  uint8_t head[40], *file = NULL;
   enum remixdb_status s = env_open(env, x->path, ENV_READ, &fd);
   if (s == REMIXDB_NOTFOUND) return err_corrupt(x->path, 0, "file is missing");
   if (s != REMIXDB_OK) return s;
@@ -394,16 +394,24 @@ static enum remixdb_status read_image(struct remix *x) {
                     (unsigned long long)load64le(head + 32));
     goto out;
   }
-  x->image = mem_alloc_aligned(REMIX_ALIGN, x->file_size);
-  if (!x->image) {
+  file = mem_alloc_aligned(REMIX_ALIGN, x->file_size);
+  if (!file) {
     s = REMIXDB_NOMEM;
     goto out;
   }
-  s = env_read(env, fd, x->path, x->image, x->file_size, 0);
+  s = env_read(env, fd, x->path, file, x->file_size, 0);
   if (s != REMIXDB_OK) goto out;
-  if (hash64_seed(x->image, x->file_size - 8, x->number) != load64le(x->image + x->file_size - 8))
+  if (hash64_seed(file, x->file_size - 8, x->number) != load64le(file + x->file_size - 8)) {
     s = err_corrupt(x->path, x->file_size - 8, "checksum does not match");
+  } else if (format == 1) {
+    x->image = file;
+    x->image_size = x->file_size;
+    file = NULL;
+  } else {
+    s = remix_unpack(file, x->file_size, x->runs, x->nr_runs, x->path, &x->image, &x->image_size);
+  }
 out:
+  mem_free(file);
   env_close_quiet(env, fd);
   return s;
 }
@@ -452,7 +460,7 @@ enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struc
   x->path = path;
 
   s = read_image(x);
-  if (s == REMIXDB_OK && x->file_size < remix_segs_off(nr_runs)) s = err_corrupt(x->path, 32, "too short for %u runs", nr_runs);
+  if (s == REMIXDB_OK && x->image_size < remix_segs_off(nr_runs)) s = err_corrupt(x->path, 32, "too short for %u runs", nr_runs);
   if (s == REMIXDB_OK) s = check_header(x);
   if (s == REMIXDB_OK) s = check_anchors(x);
   if (s == REMIXDB_OK) s = check_segments(x);
@@ -484,7 +492,7 @@ void remix_retire(struct remix *x) {
 }
 
 size_t remix_memory(const struct remix *x) {
-  return sizeof(struct remix_whole) + x->nr_runs * sizeof(x->runs[0]) + x->file_size + x->index->tree_size;
+  return sizeof(struct remix_whole) + x->nr_runs * sizeof(x->runs[0]) + x->image_size + x->index->tree_size;
 }
 
 struct kref remix_anchor(const struct remix *x, uint32_t seg) { return anchor_at(x->index, seg); }

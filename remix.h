@@ -47,7 +47,8 @@ struct remix {
   uint64_t nr_keys;         // newest versions that are not tombstones
   bool tags;
   uint64_t file_size;
-  uint8_t *image;           // the whole file in memory, checked
+  uint8_t *image;           // the view as docs/FORMAT.md has it, unpacked and checked
+  uint64_t image_size;
   // private below: where things are in the image, the prefix array over the anchors
   struct remix_index *index;
   _Atomic uint32_t refs;
@@ -150,7 +151,7 @@ extern struct remix_counters remix_counters;
 
 // ---- the file, shared by remix.c and remix_build.c; layout in docs/FORMAT.md
 #define REMIX_MAGIC "RDBREMIX"
-#define REMIX_FORMAT 1u
+#define REMIX_FORMAT 2u       // 1: the file is the image itself
 #define REMIX_HEAD 104u       // fixed part of the header; the runs' table numbers (u64) follow, then zeros up to REMIX_ALIGN
 #define REMIX_ALIGN 64u
 #define REMIX_SEG_ALIGN 16u   // of a segment's size: whole lines would cost up to a third more memory and save little

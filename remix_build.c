@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+#include "remix_pack.h"
+
 #define BUILD_SAME UINT32_MAX   // common prefix with the key before: it is that key
 #define BUILD_PROGRESS 1024u    // entries between two reports
 
@@ -363,7 +365,7 @@ static enum remixdb_status build_start(struct build *x) {
   return REMIXDB_OK;
 }
 
-// Puts the anchors and the checksum behind the segments and fills in the header.
+// Puts the anchors behind the segments and fills in the header. The image's last 8 bytes, a checksum where it is the file, stay 0.
 static enum remixdb_status build_finish(struct build *x) {
   const struct remix_build *const b = x->b;
   uint8_t word[8];
@@ -393,7 +395,7 @@ static enum remixdb_status build_finish(struct build *x) {
   store64le(p + 88, anchors);
   store64le(p + 96, x->anchors.len);
   for (uint32_t r = 0; r < x->nr_runs; r++) store64le(p + REMIX_HEAD + 8 * r, x->runs[r]->number);
-  store64le(p + x->image.len, hash64_seed(p, x->image.len, b->number));
+  store64le(p + x->image.len, 0);
   x->image.len += 8;
   return REMIXDB_OK;
 }
@@ -403,18 +405,25 @@ static enum remixdb_status build_write(struct build *x) {
   struct blkio_writer *w = NULL;
   char path[ENV_PATH_MAX], name[32];
   int fd = -1;
+  uint8_t *file = NULL;
+  size_t len = 0;
   remix_name(name, x->b->number);
   enum remixdb_status s = env_path(path, x->b->ctx->dir, name);
+  if (s == REMIXDB_OK) s = remix_pack(x->image.p, x->image.len, &file, &len);
   if (s != REMIXDB_OK) return s;
   s = env_open(env, path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd);
-  if (s != REMIXDB_OK) return s;
+  if (s != REMIXDB_OK) {
+    mem_free(file);
+    return s;
+  }
   s = blkio_writer_create(x->b->queue, &w);
   if (s == REMIXDB_OK) {
     blkio_writer_start(w, fd, path, false);
-    blkio_writer_put(w, x->image.p, x->image.len);
+    blkio_writer_put(w, file, len);
     s = blkio_writer_finish(w, true);
   }
   blkio_writer_destroy(w);
+  mem_free(file);
   if (s == REMIXDB_OK)
     s = env_close(env, fd, path);
   else
@@ -427,7 +436,7 @@ static enum remixdb_status build_write(struct build *x) {
     }
     s = err_raise(&saved);
   }
-  x->b->file_size = x->image.len;
+  x->b->file_size = len;
   return s;
 }
 
