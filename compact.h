@@ -17,7 +17,7 @@
 #include "wh.h"
 #include "workers.h"
 
-#define COMPACT_RUNS 10u          // runs that a partition may have, one more or less
+#define COMPACT_RUNS 14u          // runs that a partition may have, one more or less
 #define COMPACT_PART_TABLES 2u    // tables in each partition that a split makes
 #define COMPACT_APPEND_RUNS 8u    // a partition with more runs than this, new data behind all of its keys counted, is left as it is by that data
 #define COMPACT_ABORT_SHARE 16u   // at most 1/16 of a memtable goes back in a round
