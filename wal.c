@@ -89,13 +89,13 @@ static uint32_t wal_free_nr(const struct wal *w) {
   }
 }
 
-// Room for the first WAL_PREALLOC bytes of s, durable with its size so that later syncs find nothing of that to do.
+// Room for the first step of s, durable with its size so that later syncs find nothing of that to do.
 static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *s) {
   enum remixdb_status st = env_size(w->env, s->fd, s->path, &s->alloc);
-  if (st != REMIXDB_OK || s->alloc >= WAL_PREALLOC) return st;
-  st = env_allocate(w->env, s->fd, s->path, s->alloc, WAL_PREALLOC - s->alloc);
+  if (st != REMIXDB_OK || s->alloc >= w->step) return st;
+  st = env_allocate(w->env, s->fd, s->path, s->alloc, w->step - s->alloc);
   if (st != REMIXDB_OK) return st;
-  s->alloc = WAL_PREALLOC;
+  s->alloc = w->step;
   return env_sync_all(w->env, s->fd, s->path);
 }
 
@@ -322,7 +322,7 @@ static enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
     return REMIXDB_OK;
   }
   struct wal_seg *const seg = w->active;
-  const uint64_t from = seg->alloc, to = align_up(need, WAL_PREALLOC);
+  const uint64_t from = seg->alloc, to = align_up(need, w->step);
   w->growing = true;  // keeps the segment active
   lib_unlock(&w->lock);
   const enum remixdb_status s = env_allocate(w->env, seg->fd, seg->path, from, to - from);
@@ -339,7 +339,7 @@ static enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
 // Whether it is time to make room ahead of need.
 static bool wal_wants_room(const struct wal *w) {
   const struct wal_seg *const seg = w->active;
-  return seg->end + WAL_PREALLOC / 2 > seg->alloc && w->grow_refused != seg->alloc;
+  return seg->end + w->step / 2 > seg->alloc && w->grow_refused != seg->alloc;
 }
 
 // ---- appending
@@ -606,9 +606,8 @@ out:
   return s;
 }
 
-// Removes what is more than should be kept. Under admin.
-enum remixdb_status wal_trim(struct wal *w) {
-  while (atomic_load_explicit(&w->nr_spares, memory_order_relaxed) > WAL_SPARES) {
+enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
+  while (atomic_load_explicit(&w->nr_spares, memory_order_relaxed) > keep) {
     struct wal_seg *const s = wal_spare_take(w);
     const enum remixdb_status st = env_unlink(w->env, s->path);
     if (st != REMIXDB_OK) {
@@ -640,7 +639,22 @@ enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
     old->fd = -1;
     wal_spare_add(w, old);
   }
-  if (s == REMIXDB_OK) s = wal_trim(w);
+  if (s == REMIXDB_OK) s = wal_trim(w, WAL_SPARES);
+  (void)pthread_mutex_unlock(&w->admin);
+  return s;
+}
+
+enum remixdb_status wal_shed(struct wal *w) {
+  if (w->read_only) return REMIXDB_OK;
+  (void)pthread_mutex_lock(&w->admin);
+  struct wal_seg *const next = w->next;
+  w->next = NULL;
+  if (next) {
+    env_close_quiet(w->env, next->fd);
+    next->fd = -1;
+    wal_spare_add(w, next);
+  }
+  const enum remixdb_status s = wal_trim(w, 0);
   (void)pthread_mutex_unlock(&w->admin);
   return s;
 }
@@ -746,6 +760,7 @@ struct wal *wal_create(const struct wal_opts *o) {
   memset(w, 0, sizeof(*w));
   w->env = o->env;
   w->store_id = o->store_id;
+  w->step = o->step ? o->step : WAL_PREALLOC;
   w->read_only = o->read_only;
   w->pos = w->lim = w->none;
   wal_event_init(&w->written);

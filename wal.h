@@ -39,7 +39,7 @@
 #include "kv.h"
 
 #define WAL_BUF (256u << 10)        // bytes of a normal frame at most; a larger batch gets a buffer of its own
-#define WAL_PREALLOC (16u << 20)    // a segment grows on disk in these steps
+#define WAL_PREALLOC (16u << 20)    // a segment grows on disk in these steps, when nothing else is asked for
 
 struct wal;
 
@@ -48,6 +48,7 @@ struct wal_opts {
   const char *dir;          // copied
   uint64_t store_id;
   bool read_only;           // replay only: nothing is written, no append may follow
+  uint32_t step;            // bytes by which a segment grows on disk, a power of two; 0 = WAL_PREALLOC
 };
 
 // What recovery found.
@@ -110,6 +111,8 @@ uint64_t wal_segment_bytes(const struct wal *w);    // appended to the active se
 // Segments of generation < gen are not needed any more (a durable version file says so): up to two are kept for recycling, others
 // are removed. The active one is always kept. Syncs first when the active segment's header is not durable yet.
 MUST_CHECK enum remixdb_status wal_release(struct wal *w, uint64_t gen);
+// Removes the files that are kept for recycling, the next segment's too: for when room counts more than time. REMIXDB_IO.
+MUST_CHECK enum remixdb_status wal_shed(struct wal *w);
 
 // Reads again, and checks, what is known to be durable of every segment; a segment that is recycled meanwhile is left out. Reads files while others append:
 // any thread. *bytes_out (may be NULL) is added what was read. REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM.

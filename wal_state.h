@@ -84,6 +84,7 @@ struct wal {
   struct env *env;
   char *dir;
   uint64_t store_id;
+  uint32_t step;                      // of a segment's growth on disk
   bool read_only;
 
   pthread_mutex_t admin;              // one prepare, switch or release at a time; taken before `lock`
@@ -104,7 +105,7 @@ void wal_seg_begin(struct wal_seg *s, const struct wal_head *h);
 void wal_spare_add(struct wal *w, struct wal_seg *s);
 // Begins the segment that appends go to, with its header durable before return.
 MUST_CHECK enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h);
-// Removes what is more than should be kept. Under admin.
-MUST_CHECK enum remixdb_status wal_trim(struct wal *w);
+// Removes spares until there are no more than `keep`. Under admin.
+MUST_CHECK enum remixdb_status wal_trim(struct wal *w, uint32_t keep);
 MUST_CHECK enum remixdb_status wal_error(const struct wal *w);
 #endif

@@ -11,6 +11,7 @@
 #define MIB ((size_t)1 << 20)
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
 #define REST_NS 1000000000ull        // without a write after a sync: then the log is marked
+#define WAL_STEP_MIN (256u << 10)
 #define REPLAY_SEGMENTS_MAX 4u       // with more segments to replay the memtable is compacted soon after opening; each opening adds one
 
 // A sanitizer sees the use of a dropped memtable only when its memory goes back to the system.
@@ -363,6 +364,8 @@ enum remixdb_status xdb_compact(struct xdb *x) {
     s = flush_round(x, whole);
   } while (s == REMIXDB_OK && !whole->work.end);
   mem_free(whole);
+  // whoever compacts wants room
+  if (s == REMIXDB_OK && wal_shed(x->wal) != REMIXDB_OK) xdb_say(x, "log files that are not needed are left: %s", err_msg());
   return s;
 }
 
@@ -1129,7 +1132,9 @@ static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *
 }
 
 static enum remixdb_status recover_log(struct xdb *x, struct version *v, bool fresh, struct memtable *m) {
-  const struct wal_opts wo = {.env = x->env, .dir = x->dir, .store_id = x->store_id, .read_only = x->opts.read_only};
+  uint32_t step = WAL_PREALLOC;  // a small segment must not take the room of a large one
+  while (step > WAL_STEP_MIN && step > x->wal_limit / 4) step /= 2;
+  const struct wal_opts wo = {.env = x->env, .dir = x->dir, .store_id = x->store_id, .read_only = x->opts.read_only, .step = step};
   struct replaying *r = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*r), CACHE_LINE));
   if (!r) return REMIXDB_NOMEM;
   memset(r, 0, sizeof(*r));

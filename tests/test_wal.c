@@ -307,6 +307,51 @@ static void test_format(void **state) {
   simdisk_destroy(d);
 }
 
+// Small steps, and nothing kept that is not needed.
+static void test_small(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct model *const m = model_create();
+  const uint32_t step = 64u << 10;
+  struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE, .step = step};
+  struct replay r = {m, m->oldest_seq + 1};
+  struct wal_recovery rec;
+  struct wal *w;
+  struct wal_stats st;
+  uint64_t rng = 3;
+  assert_int_equal(wal_open(&o, m->oldest_gen, m->oldest_seq, true, replay_check, &r, &rec, &w), REMIXDB_OK);
+  m->gen = wal_gen(w);
+  m->fresh = false;
+  assert_int_equal(simdisk_size(d, DIR "/wal-0"), step);
+  for (int round = 0; round < 3; round++) {
+    while (wal_segment_bytes(w) < 3 * step) assert_int_equal(append(w, m, &rng, 3), REMIXDB_OK);
+    assert_int_equal(sync_model(w, m), REMIXDB_OK);
+    assert_true(simdisk_used(d) < (uint64_t)(nr_files(d) + 1) * 5 * step);
+    assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
+    assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
+    assert_int_equal(release_model(w, m), REMIXDB_OK);
+    assert_int_equal(wal_prepare(w), REMIXDB_OK);
+    if (round) continue;
+    assert_true(nr_files(d) > 1);
+    assert_int_equal(wal_shed(w), REMIXDB_OK);
+    assert_int_equal(nr_files(d), 1);
+    wal_stats(w, &st);
+    assert_int_equal(st.segments, 1);
+    assert_int_equal(st.spare_segments, 0);
+    assert_int_equal(wal_shed(w), REMIXDB_OK);
+  }
+  // a file that cannot be removed is kept, as a spare
+  simdisk_fault(d, SIMDISK_UNLINK, 0, 1, EIO);
+  assert_int_equal(wal_shed(w), REMIXDB_IO);
+  assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
+  assert_int_equal(append(w, m, &rng, 2), REMIXDB_OK);
+  assert_int_equal(wal_close(w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(wal_close(w), REMIXDB_OK);
+  free(m);
+  simdisk_destroy(d);
+}
+
 static void test_switch_and_recycle(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -1566,6 +1611,7 @@ int main(void) {
       cmocka_unit_test(test_simdisk),
       cmocka_unit_test(test_round_trip),
       cmocka_unit_test(test_format),
+      cmocka_unit_test(test_small),
       cmocka_unit_test(test_switch_and_recycle),
       cmocka_unit_test(test_large_batches),
       cmocka_unit_test(test_replay_status),
