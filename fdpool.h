@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Bounds the descriptors held for tables. A file that is used is opened on need; when the bound is reached the descriptor
-// unused for the longest time is closed (LRU). A descriptor in use is never closed; when all are in use, one more is opened and
-// closed at once after use (so the bound is passed only by as many as are in use at the same time).
+// unused for the longest time is closed (LRU). A descriptor in use is never closed; when all are in use, a thread waits for one that is given back: they are used for the
+// length of a read. Files that are being written have a place in the pool as well (fdpool_reserve), but at most half of all places, so that those who read go on.
 // Also when the system refuses (EMFILE, ENFILE): the pool closes an unused one and tries again before it reports the error.
 // Any thread; one short mutex, taken on the way of a disk read only.
 #ifndef FDPOOL_H
@@ -19,12 +19,21 @@ struct fdpool_file {  // embedded in what owns the file
   uint32_t users;                 // guarded by the pool's lock
   struct fdpool_file *next, *prev;  // LRU of unused open ones
 };
+// max_open: at least 2.
 MUST_CHECK enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdpool **out);
 void fdpool_destroy(struct fdpool *p);  // all files have been removed; NULL is allowed
 void fdpool_add(struct fdpool *p, struct fdpool_file *f, const char *path, unsigned flags);  // opens nothing
 void fdpool_remove(struct fdpool_file *f);  // closes it; nobody uses it
-// The descriptor, good until fdpool_release. REMIXDB_IO, also when the file is gone.
+// The descriptor, good until fdpool_release. May wait for other threads to give descriptors back, so the caller holds none of this pool; should all who hold some wait for
+// more all the same, the bound is passed after FDPOOL_PATIENCE_NS instead of waiting for ever. REMIXDB_IO, also when the file is gone.
 MUST_CHECK enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out);
+// The same for a caller that holds others: does not wait. False when there is no place, or the file could not be opened (a later fdpool_acquire tells why).
+MUST_CHECK bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out);
 void fdpool_release(struct fdpool_file *f);
+// A place for a descriptor that the caller opens, for long, and closes before it gives the place back. Waits until there is one; the caller holds none.
+void fdpool_reserve(struct fdpool *p);
+void fdpool_unreserve(struct fdpool *p);
+#define FDPOOL_PATIENCE_NS 2000000000ull
+// Descriptors open or being opened, and places given away.
 uint32_t fdpool_open_count(struct fdpool *p);
 #endif

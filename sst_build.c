@@ -101,6 +101,7 @@ static void sst_build_abandon(struct sst_build *b) {
     // only waited for: nothing may be in flight to a descriptor that closes
   }
   env_close_quiet(b->ctx->env, b->fd);
+  fdpool_unreserve(b->ctx->fds);
   b->fd = -1;
   if (env_unlink(b->ctx->env, b->path) != REMIXDB_OK) {
     // what no version names is removed when the store is opened
@@ -151,12 +152,15 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   sst_name(name, number);
   enum remixdb_status s = env_path(b->path, b->ctx->dir, name);
   // Numbers are not used twice, but a file of this one may be left of a process that died.
+  fdpool_reserve(b->ctx->fds);
   if (s == REMIXDB_OK)
     s = env_open(b->ctx->env, b->path, ENV_WRITE | ENV_CREATE | ENV_TRUNC | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
-  if (s == REMIXDB_OK)
+  if (s == REMIXDB_OK) {
     blkio_writer_start(b->writer, b->fd, b->path, b->ctx->direct_io);
-  else
+  } else {
     b->fd = -1;
+    fdpool_unreserve(b->ctx->fds);
+  }
   sst_build_fail(b, s);
 }
 
@@ -355,6 +359,7 @@ enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out) {
     const int fd = b->fd;
     b->fd = -1;
     s = env_close(b->ctx->env, fd, b->path);
+    fdpool_unreserve(b->ctx->fds);
     sst_build_fail(b, s);
     if (s != REMIXDB_OK && env_unlink(b->ctx->env, b->path) != REMIXDB_OK) {
       // the failure to close is what is reported

@@ -150,39 +150,104 @@ static void test_lru(void **state) {
   fdpool_destroy(NULL);
 }
 
+static _Atomic int wrong;
+
+static void *take_third(void *arg) {
+  int fd = -1;
+  if (fdpool_acquire(&files[2], &fd) != REMIXDB_OK || !is_file(fd, 2)) atomic_fetch_add(&wrong, 1);
+  atomic_store((_Atomic int *)arg, 1);
+  return NULL;
+}
+
 static void test_in_use(void **state) {
   (void)state;
   struct fdpool *const p = make_pool(2, 5);
-  const int a = take(0), b = take(1), c = take(2), d = take(3);  // two more than the bound
-  assert_int_equal(fdpool_open_count(p), 4);
-  assert_int_equal(take(2), c);  // a second user
-  assert_true(is_file(a, 0) && is_file(b, 1) && is_file(c, 2) && is_file(d, 3));
-  fdpool_release(&files[2]);
-  assert_int_equal(fdpool_open_count(p), 4);  // the first user is still there
-  fdpool_release(&files[2]);
-  assert_int_equal(fdpool_open_count(p), 3);
-  fdpool_release(&files[3]);
-  assert_int_equal(fdpool_open_count(p), 2);
-  use(4);  // passes the bound while used
-  assert_int_equal(fdpool_open_count(p), 2);
-  fdpool_release(&files[0]);
+  const int a = take(0), b = take(1);
+  int fd = 0;
+  assert_false(fdpool_try_acquire(&files[2], &fd));
+  assert_int_equal(fd, -1);
+  assert_true(fdpool_try_acquire(&files[1], &fd));  // a second user of what is open needs no place
+  assert_int_equal(fd, b);
+  // who can wait gets the place of what is given back
+  pthread_t t;
+  _Atomic int done;
+  atomic_init(&done, 0);
+  atomic_store(&wrong, 0);
+  assert_int_equal(thread_start(&t, take_third, &done, "take"), REMIXDB_OK);
   fdpool_release(&files[1]);
+  time_sleep_ns(20000000);
+  assert_int_equal(atomic_load(&done), 0);
+  assert_true(is_file(a, 0) && is_file(b, 1));
+  fdpool_release(&files[1]);
+  (void)pthread_join(t, NULL);
+  assert_int_equal(atomic_load(&wrong), 0);
+  assert_int_equal(fdpool_open_count(p), 2);
+  assert_int_equal(atomic_load(&fake_open_max), 2);
+  fdpool_release(&files[0]);
+  fdpool_release(&files[2]);
   assert_int_equal(fdpool_open_count(p), 2);
   assert_false(opens(0));
+  assert_false(opens(2));
   drop_pool(p, 5);
 }
 
-static void test_bound_zero(void **state) {
+// Two that hold all there is wait for each other: the bound is passed, and kept again afterwards.
+static void test_patience(void **state) {
   (void)state;
-  struct fdpool *const p = make_pool(0, 2);
-  use(0);
-  assert_int_equal(fdpool_open_count(p), 0);
+  struct fdpool *const p = make_pool(2, 4);
   (void)take(0);
   (void)take(1);
+  const uint64_t began = time_ns();
+  (void)take(2);
+  assert_true(time_ns() - began >= FDPOOL_PATIENCE_NS);
+  assert_int_equal(fdpool_open_count(p), 3);
+  fdpool_release(&files[2]);
+  assert_int_equal(fdpool_open_count(p), 2);
   fdpool_release(&files[0]);
   fdpool_release(&files[1]);
-  assert_int_equal(fdpool_open_count(p), 0);
-  drop_pool(p, 2);
+  drop_pool(p, 4);
+}
+
+static struct fdpool *reserve_pool;
+
+static void *reserve(void *arg) {
+  fdpool_reserve(reserve_pool);
+  atomic_store((_Atomic int *)arg, 1);
+  return NULL;
+}
+
+static void test_reserve(void **state) {
+  (void)state;
+  struct fdpool *const p = reserve_pool = make_pool(4, 5);
+  for (uint32_t i = 0; i < 4; i++) use(i);
+  fdpool_reserve(p);
+  assert_int_equal(fdpool_open_count(p), 4);
+  assert_int_equal(atomic_load(&fake_open_nr), 3);  // one was closed for it
+  fdpool_reserve(p);
+  assert_int_equal(atomic_load(&fake_open_nr), 2);
+  // half is the most; those who read share the rest
+  pthread_t t;
+  _Atomic int done;
+  atomic_init(&done, 0);
+  assert_int_equal(thread_start(&t, reserve, &done, "reserve"), REMIXDB_OK);
+  (void)take(0);
+  (void)take(1);
+  int fd;
+  assert_false(fdpool_try_acquire(&files[2], &fd));
+  fdpool_release(&files[0]);
+  use(2);
+  time_sleep_ns(20000000);
+  assert_int_equal(atomic_load(&done), 0);
+  fdpool_unreserve(p);
+  (void)pthread_join(t, NULL);
+  assert_int_equal(atomic_load(&done), 1);
+  fdpool_release(&files[1]);
+  fdpool_unreserve(p);
+  fdpool_unreserve(p);
+  for (uint32_t i = 0; i < 4; i++) use(i);
+  assert_int_equal(fdpool_open_count(p), 4);
+  assert_int_equal(atomic_load(&fake_open_max), 4);
+  drop_pool(p, 5);
 }
 
 static void test_refused(void **state) {
@@ -261,8 +326,6 @@ static void test_nomem(void **state) {
 
 #define THREADS 4
 
-static _Atomic int wrong;
-
 static void *open_same(void *arg) {
   int fd = -1;
   (void)arg;
@@ -293,10 +356,11 @@ static void *hammer(void *arg) {
     const uint32_t i = (uint32_t)(rng_next(&seed) % FILES), k = (uint32_t)(rng_next(&seed) % FILES);
     int fd_i = -1, fd_k = -1;
     if (fdpool_acquire(&files[i], &fd_i) != REMIXDB_OK || !is_file(fd_i, i)) atomic_fetch_add(&wrong, 1);
-    if (fdpool_acquire(&files[k], &fd_k) != REMIXDB_OK || !is_file(fd_k, k)) atomic_fetch_add(&wrong, 1);
+    const bool both = fdpool_try_acquire(&files[k], &fd_k);
+    if (both != (fd_k >= 0) || (both && !is_file(fd_k, k))) atomic_fetch_add(&wrong, 1);
     fdpool_release(&files[i]);
-    if (!is_file(fd_k, k)) atomic_fetch_add(&wrong, 1);
-    fdpool_release(&files[k]);
+    if (both && !is_file(fd_k, k)) atomic_fetch_add(&wrong, 1);
+    if (both) fdpool_release(&files[k]);
   }
   return NULL;
 }
@@ -311,14 +375,13 @@ static void test_threads(void **state) {
   for (int i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
   assert_int_equal(atomic_load(&wrong), 0);
   assert_true(fdpool_open_count(p) <= 4);
-  // Each thread uses two, and may stand between taking an old descriptor and closing it.
-  assert_true(atomic_load(&fake_open_max) <= 4 + 3 * THREADS);
+  assert_true(atomic_load(&fake_open_max) <= 4);
   drop_pool(p, FILES);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lru),      cmocka_unit_test(test_in_use), cmocka_unit_test(test_bound_zero),
+      cmocka_unit_test(test_lru),      cmocka_unit_test(test_in_use), cmocka_unit_test(test_patience), cmocka_unit_test(test_reserve),
       cmocka_unit_test(test_refused),  cmocka_unit_test(test_failures), cmocka_unit_test(test_nomem),
       cmocka_unit_test(test_open_together), cmocka_unit_test(test_threads),
   };
