@@ -459,7 +459,7 @@ static void batch_begin(struct sst_batch *b, uint32_t nr) {
     }
     if (begun != CACHE_FILL_READ) continue;
     if (t != opened) {
-      if (fdpool_acquire(&t->file, &fd) != REMIXDB_OK) {
+      if (!fdpool_try_acquire(&t->file, &fd)) {
         cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, false);
         continue;
       }
