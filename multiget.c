@@ -282,9 +282,9 @@ bool multiget_group(struct multiget *m, const struct wh *active, const struct wh
   nr = look_in_memtable(m, active, moment, which, nr);
   nr = look_in_memtable(m, frozen, moment, which, nr);
   look_in_tables(m, version, which, nr);
+  // until there is room for the next group, and nothing is left behind the last one
   const bool all = m->next == m->nr;
-  if (all || m->nr_waiting + MULTIGET_GROUP > SST_BATCH_MAX || m->pages_waiting >= BATCH_PAGES)
-    while (m->nr_waiting) read_waiting(m);
+  while (all ? m->nr_waiting > 0 : m->nr_waiting + MULTIGET_GROUP > SST_BATCH_MAX || m->pages_waiting >= BATCH_PAGES) read_waiting(m);
   return !all;
 }
 

@@ -39,11 +39,14 @@ static const struct {
                {"lookups", &opt_lookups}, {"rounds", &opt_rounds}, {"absent", &opt_absent}, {"cache", &opt_cache},
                {"cold", &opt_cold},     {"mem", &opt_mem},       {"zstd", &opt_zstd},   {"multi", &opt_multi}};
 
-static uint64_t now_ns(void) {
+static uint64_t clock_ns(clockid_t id) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(id, &t);
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+static uint64_t now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
+static uint64_t cpu_ns(void) { return clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
 
 static uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -137,39 +140,49 @@ static void check(uint64_t id, bool found, uint32_t len, const char *val) {
   if (len != opt_vlen || memcmp(val, want, len) != 0) fprintf(stderr, "key %" PRIu64 ": a wrong value\n", id), exit(1);
 }
 
-static double run_get(struct xdb_ref *r) {
-  uint64_t ns = 0;
+struct took {
+  double ns, cpu;  // a key
+};
+
+static struct took took(uint64_t ns, uint64_t cpu) {
+  return (struct took){(double)ns / (double)opt_lookups, (double)cpu / (double)opt_lookups};
+}
+
+static struct took run_get(struct xdb_ref *r) {
+  uint64_t ns = 0, cpu = 0;
   static uint32_t lens[GROUP_MAX];
   static bool found[GROUP_MAX];
   for (uint64_t i = 0; i < opt_lookups; i += opt_group) {
     const uint64_t n = opt_lookups - i < opt_group ? opt_lookups - i : opt_group;
-    const uint64_t began = now_ns();
+    const uint64_t began = now_ns(), cpu_began = cpu_ns();
     for (uint64_t k = 0; k < n; k++)
       found[k] = remixdb_getn(r, round_keys + (i + k) * KLEN, KLEN, round_vals + k * opt_vlen, (uint32_t)opt_vlen, &lens[k]);
+    cpu += cpu_ns() - cpu_began;
     ns += now_ns() - began;
     for (uint64_t k = 0; k < n; k += 16) check(round_ids[i + k], found[k], lens[k], round_vals + k * opt_vlen);
   }
-  return (double)ns / (double)opt_lookups;
+  return took(ns, cpu);
 }
 
-static double run_multi(struct xdb_ref *r) {
-  uint64_t ns = 0;
+static struct took run_multi(struct xdb_ref *r) {
+  uint64_t ns = 0, cpu = 0;
   static struct remixdb_slice keys[GROUP_MAX];
   static struct remixdb_buf vals[GROUP_MAX];
   static bool found[GROUP_MAX];
   for (uint64_t i = 0; i < opt_lookups; i += opt_group) {
     const uint64_t n = opt_lookups - i < opt_group ? opt_lookups - i : opt_group;
-    const uint64_t began = now_ns();
+    const uint64_t began = now_ns(), cpu_began = cpu_ns();
     for (uint64_t k = 0; k < n; k++) {
       keys[k] = (struct remixdb_slice){round_keys + (i + k) * KLEN, KLEN};
       vals[k] = (struct remixdb_buf){.ptr = round_vals + k * opt_vlen, .cap = (uint32_t)opt_vlen};
     }
     (void)remixdb_multi_get(r, n, keys, vals, found);
+    cpu += cpu_ns() - cpu_began;
     ns += now_ns() - began;
     if (remixdb_errcode() != REMIXDB_OK) die("multi_get");
     for (uint64_t k = 0; k < n; k += 16) check(round_ids[i + k], found[k], vals[k].len, round_vals + k * opt_vlen);
   }
-  return (double)ns / (double)opt_lookups;
+  return took(ns, cpu);
 }
 
 static int compare(const void *a, const void *b) {
@@ -224,26 +237,31 @@ int main(int argc, char **argv) {
       if (!remixdb_probe(r, key, KLEN)) die("probe");
     }
   }
-  double *const get = malloc(opt_rounds * sizeof(double)), *const multi = malloc(opt_rounds * sizeof(double)),
-         *const ratio = malloc(opt_rounds * sizeof(double));
+  double(*const v)[1000] = calloc(5, sizeof(*v));  // of the rounds: get, its processor time, multi_get, its processor time, ratio
   bool dropped = true;
   for (uint64_t i = 0; i < opt_rounds; i++) {
     round_prepare();
     if (opt_cold) dropped = drop_caches() && dropped;
-    get[i] = opt_multi == 1 ? 1 : run_get(r);
+    const struct took one = opt_multi == 1 ? (struct took){1, 1} : run_get(r);
     round_prepare();
     if (opt_cold) dropped = drop_caches() && dropped;
-    multi[i] = opt_multi == 2 ? 1 : run_multi(r);
-    ratio[i] = get[i] / multi[i];
+    const struct took many = opt_multi == 2 ? (struct took){1, 1} : run_multi(r);
+    v[0][i] = one.ns;
+    v[1][i] = one.cpu;
+    v[2][i] = many.ns;
+    v[3][i] = many.cpu;
+    v[4][i] = one.ns / many.ns;
   }
   if (!dropped) printf("the page cache could not be dropped\n");
   char *const stats = remixdb_stats(x);
   const char *const io = strstr(stats, "\"io\":"), *const keys = strstr(stats, "\"memtable\":"), *const parts = strstr(stats, "\"partitions\":");
   printf("%.*s %.*s %.*s\n", 12, io, 48, keys, 40, parts);
   remixdb_free(stats);
-  printf("get %.1f ns, multi_get of %" PRIu64 " %.1f ns a key; ratio of medians %.2f", median(get, opt_rounds), opt_group,
-         median(multi, opt_rounds), median(get, opt_rounds) / median(multi, opt_rounds));
-  printf(" (rounds: %.2f to %.2f)\n", (median(ratio, opt_rounds), ratio[0]), ratio[opt_rounds - 1]);
+  double m[5];
+  for (uint32_t k = 0; k < 5; k++) m[k] = median(v[k], opt_rounds);
+  printf("a key: get %.0f ns (processor %.0f), multi_get of %" PRIu64 " %.0f ns (processor %.0f); ratio of medians %.2f, of rounds %.2f to %.2f, median %.2f\n",
+         m[0], m[1], opt_group, m[2], m[3], m[0] / m[2], v[4][0], v[4][opt_rounds - 1], m[4]);
+  free(v);
   remixdb_unref(r);
   remixdb_close(x);
   return 0;
