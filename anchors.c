@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "anchors.h"
 
+#include <assert.h>
+
 #define NODE 8u          // numbers of a node: one cache line
 #define LEVELS_MAX 11u   // 8^11 passes 2^32
 #define PIECE 8u         // bytes that a number stands for
@@ -34,16 +36,12 @@ static inline uint64_t piece(struct kref k, uint32_t from) {
   return v << 8 * (8 - rest);
 }
 
-// How many of its numbers are less than v.
-static inline uint32_t tree_rank(const struct anchors *a, const struct anchors_tree *t, uint64_t v) {
-  uint32_t at = 0;
-  for (uint32_t l = t->nr_levels; l-- > 0;) {
-    const uint64_t *const node = a->nodes + ((size_t)t->level[l] + at) * NODE;
-    uint32_t nr = 0;
-    for (uint32_t i = 0; i < NODE; i++) nr += node[i] < v;
-    at = at * NODE + nr;
-  }
-  return at;
+// The child of node `at` of the level in which the first number not less than v lies.
+static inline uint32_t tree_step(const struct anchors *a, const struct anchors_tree *t, uint32_t level, uint32_t at, uint64_t v) {
+  const uint64_t *const node = a->nodes + ((size_t)t->level[level] + at) * NODE;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < NODE; i++) nr += node[i] < v;
+  return at * NODE + nr;
 }
 
 // The first string with number `at` of the tree; behind the last number, the string behind the tree.
@@ -53,37 +51,93 @@ static inline uint32_t tree_string(const struct anchors *a, const struct anchors
   return ref & REF_TREE ? a->trees[ref & ~REF_TREE].group : ref;
 }
 
+// A search on its way.
+struct way {
+  const struct anchors_tree *t;
+  uint64_t v;      // the key's number in it
+  uint32_t known;  // bytes in which the key is known to agree with all strings of the tree
+  uint32_t at;     // how many of its numbers are less than v; at the end, the answer
+};
+
+// Whether the tree has to be searched; else the answer is there.
+static inline bool tree_enter(const struct anchors *a, struct kref key, struct way *w) {
+  const struct anchors_tree *const t = w->t;
+  if (t->common > w->known) {
+    const uint32_t n = (key.len < t->common ? key.len : t->common) - w->known;
+    const int r = n ? memcmp(key.ptr + w->known, a->shared + t->shared, n) : 0;
+    w->at = r > 0 ? t->last : t->first - 1;
+    if (r != 0 || key.len < t->common) return false;
+  }
+  w->v = piece(key, t->common);
+  w->at = 0;
+  return true;
+}
+
+// After the search of the tree: whether another one has to be searched; else the answer is there.
+static inline bool tree_leave(const struct anchors *a, struct kref key, struct way *w) {
+  const struct anchors_tree *const t = w->t;
+  const uint32_t at = w->at;
+  uint32_t i = tree_string(a, t, at), end;
+  if (likely(at == t->nr || a->nodes[(size_t)t->level[0] * NODE + at] != w->v)) {
+    w->at = i - 1;
+    return false;
+  }
+  const uint32_t ref = t->refs == NO_REFS ? 0 : a->refs[t->refs + at];
+  if (ref & REF_TREE) {
+    const struct anchors_tree *const sub = &a->trees[ref & ~REF_TREE];
+    if (key.len >= t->common + PIECE) {
+      w->known = t->common + PIECE;
+      w->t = sub;
+      return true;
+    }
+    end = sub->first;  // all strings of it are longer than the key, and begin with it
+  } else {
+    end = tree_string(a, t, at + 1);
+  }
+  while (i < end && kv_cmp(anchors_at(a, i), key) <= 0) i++;
+  w->at = i - 1;
+  return false;
+}
+
 uint32_t anchors_find(const struct anchors *a, struct kref key) {
   if (unlikely(a->nr <= 1)) return 0;
-  const struct anchors_tree *t = a->trees;
-  uint32_t known = 0;  // bytes in which the key is known to agree with all strings of the tree
-  for (;;) {
-    if (t->common > known) {
-      const uint32_t n = (key.len < t->common ? key.len : t->common) - known;
-      const int r = n ? memcmp(key.ptr + known, a->shared + t->shared, n) : 0;
-      if (r > 0) return t->last;
-      if (r < 0 || key.len < t->common) return t->first - 1;
-    }
-    const uint64_t v = piece(key, t->common);
-    const uint32_t at = tree_rank(a, t, v);
-    if (likely(at == t->nr || a->nodes[(size_t)t->level[0] * NODE + at] != v)) return tree_string(a, t, at) - 1;
-
-    const uint32_t ref = t->refs == NO_REFS ? 0 : a->refs[t->refs + at];
-    uint32_t i = tree_string(a, t, at), end;
-    if (ref & REF_TREE) {
-      const struct anchors_tree *const sub = &a->trees[ref & ~REF_TREE];
-      if (key.len >= t->common + PIECE) {
-        known = t->common + PIECE;
-        t = sub;
-        continue;
-      }
-      end = sub->first;  // all strings of it are longer than the key, and begin with it
-    } else {
-      end = tree_string(a, t, at + 1);
-    }
-    while (i < end && kv_cmp(anchors_at(a, i), key) <= 0) i++;
-    return i - 1;
+  struct way w = {.t = a->trees};
+  while (tree_enter(a, key, &w)) {
+    for (uint32_t l = w.t->nr_levels; l-- > 0;) w.at = tree_step(a, w.t, l, w.at, w.v);
+    if (!tree_leave(a, key, &w)) break;
   }
+  return w.at;
+}
+
+void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *found_out) {
+  struct way ways[ANCHORS_MANY_MAX];
+  uint8_t going[ANCHORS_MANY_MAX], level[ANCHORS_MANY_MAX];
+  uint32_t left = 0;
+  assert(nr <= ANCHORS_MANY_MAX);
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct anchors *const a = wants[i].anchors;
+    ways[i] = (struct way){.t = a->trees};
+    if (unlikely(a->nr <= 1) || !tree_enter(a, wants[i].key, &ways[i])) continue;
+    level[i] = (uint8_t)ways[i].t->nr_levels;
+    going[left++] = (uint8_t)i;
+  }
+  while (left) {
+    uint32_t stay = 0;
+    for (uint32_t k = 0; k < left; k++) {
+      const uint32_t i = going[k];
+      const struct anchors *const a = wants[i].anchors;
+      struct way *const w = &ways[i];
+      w->at = tree_step(a, w->t, --level[i], w->at, w->v);
+      if (level[i] == 0) {
+        if (likely(!tree_leave(a, wants[i].key, w)) || !tree_enter(a, wants[i].key, w)) continue;
+        level[i] = (uint8_t)w->t->nr_levels;
+      }
+      __builtin_prefetch(a->nodes + ((size_t)w->t->level[level[i] - 1] + w->at) * NODE);
+      going[stay++] = (uint8_t)i;
+    }
+    left = stay;
+  }
+  for (uint32_t i = 0; i < nr; i++) found_out[i] = ways[i].at;
 }
 
 // ---- building

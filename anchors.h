@@ -37,6 +37,15 @@ MUST_CHECK enum remixdb_status anchors_init(struct anchors *a, const uint8_t *of
 void anchors_fini(struct anchors *a);  // zeroed memory is allowed
 // The number of the last string that is not greater than the key; 0 when there are none. Any thread.
 uint32_t anchors_find(const struct anchors *a, struct kref key);
+// The same for many keys, each among strings of its own: found_out[i] for wants[i]; nr <= ANCHORS_MANY_MAX. The searches go down level
+// by level side by side, each node being fetched while the others' are looked at (group prefetching: Chen, Ailamaki, Gibbons, Mowry,
+// "Improving Hash Join Performance through Prefetching", ICDE 2004).
+#define ANCHORS_MANY_MAX 64u
+struct anchors_want {
+  const struct anchors *anchors;
+  struct kref key;
+};
+void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *found_out);
 static inline size_t anchors_memory(const struct anchors *a) { return a->map.size; }  // bytes held beside the strings
 
 static inline struct kref anchors_at(const struct anchors *a, uint32_t i) {

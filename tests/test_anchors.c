@@ -116,6 +116,30 @@ static struct kref probe(const struct strings *s, const struct shape *shape, uin
   return kref(buf, len);
 }
 
+// Many keys side by side, among all strings, among the first half of them, and among none.
+static void many_check(const struct strings *s, const struct anchors *a, const struct shape *shape, uint32_t times, uint64_t *rng) {
+  static uint8_t buf[ANCHORS_MANY_MAX][KEY_MAX + 64];
+  struct anchors half, none = {0};
+  struct anchors_want wants[ANCHORS_MANY_MAX];
+  uint32_t found[ANCHORS_MANY_MAX], expected[ANCHORS_MANY_MAX];
+  assert_int_equal(anchors_init(&half, s->offs, s->bytes, (s->nr + 1) / 2), REMIXDB_OK);
+  for (uint32_t t = 0; t < times; t++) {
+    const uint32_t nr = (uint32_t)(rng_next(rng) % (ANCHORS_MANY_MAX + 1));
+    for (uint32_t i = 0; i < nr; i++) {
+      const uint32_t of = (uint32_t)(rng_next(rng) % 8);
+      wants[i].key = probe(s, shape, rng, buf[i]);
+      wants[i].anchors = of == 0 ? &none : of < 3 ? &half : a;
+      expected[i] = of == 0 ? 0 : model(s, wants[i].key);
+      if (of < 3 && of && expected[i] >= half.nr) expected[i] = half.nr - 1;
+    }
+    anchors_find_many(wants, nr, found);
+    for (uint32_t i = 0; i < nr; i++)
+      if (found[i] != expected[i])
+        fail_msg("key of %u bytes: string %u, %u expected of %u", wants[i].key.len, found[i], expected[i], wants[i].anchors->nr);
+  }
+  anchors_fini(&half);
+}
+
 static void strings_check(const struct strings *s, const struct shape *shape, uint32_t times, uint64_t *rng) {
   struct anchors a;
   assert_int_equal(anchors_init(&a, s->offs, s->bytes, s->nr), REMIXDB_OK);
@@ -127,6 +151,7 @@ static void strings_check(const struct strings *s, const struct shape *shape, ui
   }
   assert_int_equal(anchors_find(&a, kref(NULL, 0)), 0);
   for (uint32_t i = 0; i < s->nr; i++) assert_true(kv_eq(anchors_at(&a, i), s->at[i]));
+  many_check(s, &a, shape, 1 + times / 50, rng);
   anchors_fini(&a);
 }
 
