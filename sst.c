@@ -447,8 +447,10 @@ static void batch_done(void *arg, struct blkio_read *read) {
 static void batch_begin(struct sst_batch *b, uint32_t nr) {
   const struct sst *opened = NULL;  // the table of the last read: it has been given a descriptor, one for all of its reads
   int fd = -1;
+  b->nr_reads = 0;
   for (uint32_t i = 0; i < nr; i++) {
     struct sst_want *const w = &b->wants[i];
+    if (w->status != REMIXDB_ABORTED) continue;
     struct sst *const t = w->sst;
     const uint32_t pages = sst_block_pages(t, w->block);
     struct cache_fill *const fill = &b->of[b->nr_reads].fill;
@@ -504,27 +506,31 @@ static void batch_end(struct sst_batch *b) {
   sst_scratch_give(x);
 }
 
+// Reads what has been begun. False: nothing was, or it had to be given up for want of memory.
+static bool batch_read(struct blkio_queue *q, struct sst_batch *b) {
+  b->scratch = NULL;
+  const bool begun = b->nr_reads > 0, going = begun && batch_scratch(b);
+  if (going && blkio_read_each(q, b->reads, b->nr_reads, batch_done, b) != REMIXDB_OK) {
+    // each read's status has been looked at
+  }
+  for (uint32_t i = 0; !going && i < b->nr_reads; i++) {
+    struct sst_want *const w = b->of[i].want;
+    cache_fill_end(&w->sst->cache, w->block, b->of[i].pages, &w->hold->cb, &b->of[i].fill, false);
+  }
+  batch_end(b);
+  return going;
+}
+
 enum remixdb_status sst_read_many(struct blkio_queue *q, struct sst_batch *b, uint32_t nr) {
   assert(nr <= SST_BATCH_MAX);
-  b->nr_reads = 0;
-  b->scratch = NULL;
   b->error.status = REMIXDB_OK;
   for (uint32_t i = 0; i < nr; i++) {
     sst_hold_drop(b->wants[i].hold);
     b->wants[i].status = REMIXDB_ABORTED;  // neither had nor failed yet
   }
-  batch_begin(b, nr);
-  if (likely(batch_scratch(b))) {
-    if (b->nr_reads && blkio_read_each(q, b->reads, b->nr_reads, batch_done, b) != REMIXDB_OK) {
-      // each read's status has been looked at
-    }
-  } else {
-    for (uint32_t i = 0; i < b->nr_reads; i++) {
-      struct sst_want *const w = b->of[i].want;
-      cache_fill_end(&w->sst->cache, w->block, b->of[i].pages, &w->hold->cb, &b->of[i].fill, false);
-    }
-  }
-  batch_end(b);
+  // once, unless there are more tables than descriptors: then as often as some can be opened
+  do batch_begin(b, nr);
+  while (batch_read(q, b));
   // One by one what could not be begun. Only now, with nothing of its own begun, may this thread wait for others.
   for (uint32_t i = 0; i < nr; i++) {
     struct sst_want *const w = &b->wants[i];

@@ -166,7 +166,7 @@ enum fault { FAIL_READ, FAIL_READS, FAIL_OPEN, FAIL_OPENS, FAIL_MEMORY, FAIL_KIN
 static void test_fails(void **state) {
   (void)state;
   struct list *const l = malloc(sizeof(*l));
-  place_max_open = 1;  // so that tables have to be opened all the time
+  place_max_open = 2;  // so that tables have to be opened all the time
   for (uint32_t kind = 0; kind < FAIL_KINDS; kind++) {
     struct scene s;
     uint64_t rng = seed + kind;
