@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "xdb.h"
@@ -96,6 +97,28 @@ static inline struct remixdb_opts small_opts(int workers) {
   o.memtable_mb = 1;
   o.workers = workers;
   return o;
+}
+
+static inline int quick_sync(struct env *e, int fd) {
+  (void)e, (void)fd;
+  return 0;
+}
+
+// The real files, without waiting for the disk.
+static inline struct env *quick_env(void) {
+  static struct env_ops ops;
+  static struct env env;
+  ops = *env_posix()->ops;
+  ops.sync_data = ops.sync_all = quick_sync;
+  env = (struct env){.ops = &ops};
+  return &env;
+}
+
+// Opens the store in the directory, where no sync is waited for.
+static inline struct xdb *quick_open(const struct remixdb_opts *o) {
+  struct xdb *x = NULL;
+  CHECK_OK(xdb_open(dir, o, quick_env(), &x));
+  return x;
 }
 
 // Makes memtables and tables smaller than the options can, so that little data makes many rounds. Before anything is written.

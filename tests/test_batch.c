@@ -257,7 +257,7 @@ static void test_content(void **state) {
   for (int workers = 0; workers < 2; workers++) {
     const struct remixdb_opts o = small_opts(workers);
     struct model *const m = model_create();
-    model_open(m, &o, env_posix());
+    model_open(m, &o, quick_env());
     CHECK(sees(m, m->ref, m->now));
     uint64_t rounds = 0;
     for (uint32_t round = 0; round < 250; round++) {
@@ -272,7 +272,7 @@ static void test_content(void **state) {
       if (round % 50 == 49) {
         rounds += stat_of(m->x, "rounds");
         model_close(m);
-        model_open(m, &o, env_posix());
+        model_open(m, &o, quick_env());
         CHECK(sees(m, m->ref, m->now));
       }
     }
@@ -295,7 +295,7 @@ static void test_empty(void **state) {
   seed = seed_from(3);
   struct remixdb_opts o = small_opts(0);
   struct model *const m = model_create();
-  model_open(m, &o, env_posix());
+  model_open(m, &o, quick_env());
   gather_some(m, 20, 100, 0);
   write_good(m);
   const uint64_t seq = stat_of(m->x, "sequence"), bytes = stat_of(m->x, "written_bytes");
@@ -313,7 +313,7 @@ static void test_empty(void **state) {
   remixdb_snapshot_release(s);
   model_close(m);
   o.read_only = true;
-  model_open(m, &o, env_posix());
+  model_open(m, &o, quick_env());
   CHECK(!remixdb_write(m->ref, m->batch) && remixdb_errcode() == REMIXDB_READONLY);
   CHECK(sees(m, m->ref, m->now));
   model_close(m);
@@ -340,7 +340,7 @@ static void test_sizes(void **state) {
     o.wal_mb = variant == 2 ? 1 : 0;  // a batch that is larger than what makes a log segment full
     const size_t limit = o.memtable_mb << 20;
     struct model *const m = model_create();
-    model_open(m, &o, env_posix());
+    model_open(m, &o, quick_env());
     uint32_t largest = 0, refused = 0;
     for (uint32_t round = 0; round < 60; round++) {
       // up to the memtable's size, and a little above; into memtables of any fill
@@ -368,7 +368,7 @@ static void test_sizes(void **state) {
     }
     CHECK(largest >= 5 && refused >= 5);
     model_close(m);
-    model_open(m, &o, env_posix());
+    model_open(m, &o, quick_env());
     CHECK(sees(m, m->ref, m->now));
     model_close(m);
     model_free(m);
@@ -412,7 +412,7 @@ static void test_one_frame(void **state) {
   struct remixdb_opts o = small_opts(0);
   o.memtable_mb = 64;
   struct model *const m = model_create();
-  model_open(m, &o, env_posix());
+  model_open(m, &o, quick_env());
   uint64_t first[BATCHES], last[BATCHES];
   for (uint32_t i = 0; i < BATCHES; i++) {
     for (uint32_t n = (uint32_t)below(&m->rng, 30); n; n--) put_one(m, n);  // the frame begins anywhere
