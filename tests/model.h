@@ -246,6 +246,46 @@ static inline void model_check_near(struct model *m, struct xdb_ref *ref, uint64
   CHECK(remixdb_probe(ref, m->buf, len) == there);
 }
 
+#define MODEL_MANY 48u
+
+// Several keys together, some of them twice, some beside those of the model.
+static inline void model_check_many(struct model *m, struct xdb_ref *ref, uint64_t time) {
+  struct remixdb_slice keys[MODEL_MANY];
+  struct remixdb_buf values[MODEL_MANY];
+  bool found[MODEL_MANY];
+  uint32_t at[MODEL_MANY];
+  const uint32_t nr = (uint32_t)below(&m->rng, MODEL_MANY + 1);
+  const bool with_values = chance(&m->rng, 80), near = nr && chance(&m->rng, 30);
+  size_t there = 0;
+  bool cut = false;
+  for (uint32_t i = 0; i < nr; i++) {
+    at[i] = (uint32_t)below(&m->rng, m->nr);
+    keys[i] = (struct remixdb_slice){m->keys[at[i]].ptr, m->keys[at[i]].len};
+    const uint32_t cap = chance(&m->rng, 20) ? 0 : (uint32_t)below(&m->rng, 500);
+    values[i] = (struct remixdb_buf){.ptr = cap ? malloc(cap) : NULL, .cap = cap, .len = 4711};
+  }
+  if (near) {
+    keys[0] = (struct remixdb_slice){m->buf, model_near(m, m->buf)};
+    at[0] = model_rank(m, m->buf, keys[0].len);
+    if (at[0] == m->nr || !kv_eq(kref(m->keys[at[0]].ptr, m->keys[at[0]].len), kref(m->buf, keys[0].len))) at[0] = m->nr;
+  }
+  const size_t got = remixdb_multi_get(ref, nr, keys, with_values ? values : NULL, found);
+  const enum remixdb_status s = remixdb_errcode();
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct model_ver v = at[i] < m->nr ? model_at(m, at[i], time) : (struct model_ver){0};
+    CHECK(found[i] == (v.id != 0));
+    there += found[i];
+    if (with_values) {
+      CHECK(values[i].len == v.len);
+      cut |= values[i].ptr && v.len > values[i].cap;
+      model_value(v.id, v.len, m->want);
+      if (values[i].ptr) CHECK(memcmp(values[i].ptr, m->want, v.len < values[i].cap ? v.len : values[i].cap) == 0);
+    }
+    free(values[i].ptr);
+  }
+  CHECK(got == there && s == (cut ? REMIXDB_TOOBIG : REMIXDB_OK));
+}
+
 // ---- iterators
 
 struct model_cursor {
@@ -359,5 +399,6 @@ static inline void model_check_all(struct model *m, struct xdb_ref *ref, uint64_
   cursor_rest(m, &c, back);
   cursor_drop(&c);
   for (uint32_t i = 0; i < m->nr; i++) model_check_get(m, ref, i, time);
+  model_check_many(m, ref, time);
 }
 #endif

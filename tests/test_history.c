@@ -93,6 +93,7 @@ static void test_checker_all_orders(void **state) {
 
 struct run {
   struct xdb *x;
+  struct env *env;
   struct remixdb_opts opts;
   _Atomic uint64_t clock;
   _Atomic uint32_t busy;      // actors that have not ended
@@ -233,6 +234,37 @@ static void act_get(struct actor *a) {
   const uint32_t key = (uint32_t)below(&a->rng, HIST_KEYS);
   struct hist_op *const o = begin(a, "get");
   see_get(a, a->ref, o, key);
+  end(a, o);
+}
+
+// Many keys are read at one moment.
+static void see_many(struct actor *a, struct xdb_ref *ref, struct hist_op *o) {
+  struct remixdb_slice keys[HIST_KEYS];
+  struct remixdb_buf values[HIST_KEYS];
+  bool found[HIST_KEYS];
+  char kbuf[HIST_KEYS][16];
+  static _Thread_local uint8_t room[HIST_KEYS][VALUE_MAX];
+  uint32_t key[HIST_KEYS], nr = 0;
+  for (uint32_t k = 0; k < HIST_KEYS; k++) {
+    if (chance(&a->rng, 30)) continue;
+    key[nr] = k;
+    keys[nr] = (struct remixdb_slice){kbuf[nr], key_of(k, kbuf[nr])};
+    values[nr] = (struct remixdb_buf){.ptr = room[nr], .cap = VALUE_MAX};
+    nr++;
+  }
+  const size_t got = remixdb_multi_get(ref, nr, keys, values, found);
+  THREAD_CHECK(remixdb_errcode() == REMIXDB_OK);
+  size_t there = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    there += found[i];
+    see(o, key[i], found[i] ? parse_value(a, key[i], values[i].ptr, values[i].len) : (uint32_t)HIST_NONE);
+  }
+  THREAD_CHECK(got == there);
+}
+
+static void act_many(struct actor *a) {
+  struct hist_op *const o = begin(a, "multi_get");
+  see_many(a, a->ref, o);
   end(a, o);
 }
 
@@ -411,6 +443,7 @@ static void held_read(struct actor *a, struct held *h) {
     const uint32_t key = (uint32_t)below(&a->rng, HIST_KEYS);
     see_get(a, h->ref, &a->ops[h->op], key);
   }
+  if (chance(&a->rng, 20)) see_many(a, h->ref, &a->ops[h->op]);
   if (!chance(&a->rng, 30)) return;
   struct cursor c = {.op = h->op};
   struct hist_op *const o = &a->ops[h->op];
@@ -453,12 +486,14 @@ static void *actor_main(void *arg) {
     const uint64_t dice = below(&a->rng, 100);
     if (dice < 20) act_put(a);
     else if (dice < 27) act_del(a);
-    else if (dice < 47) act_get(a);
+    else if (dice < 40) act_get(a);
+    else if (dice < 47) act_many(a);
     else if (dice < 57) act_batch(a);
     else if (dice < 72) act_merge(a);
     else if (dice < 87) act_iter(a);
     else if (dice < 99) act_snapshot(a);
-    else THREAD_CHECK(remixdb_sync(a->ref));
+    else if (chance(&a->rng, 80)) THREAD_CHECK(remixdb_sync(a->ref));
+    else THREAD_CHECK(chance(&a->rng, 70) ? remixdb_flush(a->ref) : remixdb_compact(a->ref));
     if (chance(&a->rng, 5)) (void)sched_yield();
   }
   for (uint32_t i = 0; i < HELD; i++)
@@ -504,8 +539,8 @@ static struct actor *actor_create(struct run *r, uint32_t id, uint32_t cap) {
 }
 
 static void run_open(struct run *r, size_t memtable, uint32_t pages) {
-  r->x = remixdb_open_opts(dir, &r->opts);
-  CHECK(r->x);
+  r->x = NULL;
+  CHECK_OK(xdb_open(dir, &r->opts, r->env, &r->x));
   shrink(r->x, memtable, pages);
 }
 
@@ -513,6 +548,8 @@ static void run_open(struct run *r, size_t memtable, uint32_t pages) {
 static struct history record(uint32_t nr_ops, int workers, bool print) {
   uint64_t rng = seed;
   struct run r = {.nr_ops = nr_ops, .opts = small_opts(workers)};
+  // most histories do not wait for the disk, so that more happens at once; the real one has the engines that read ahead
+  r.env = chance(&rng, 20) ? env_posix() : quick_env();
   r.opts.tags = chance(&rng, 50);
   r.opts.ckeys = chance(&rng, 50);
   r.opts.cache_mb = chance(&rng, 50);
