@@ -7,10 +7,11 @@
 # make bench-deps      installs the other stores
 # make demo            the tour, then a word list in and out again (FILE=path for another)
 # make check-asan, check-tsan, check-headers, check-exports
+# make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time (all processors), FUZZ=name for one; needs clang
 # make install         DESTDIR=, PREFIX=/usr/local
 #
 # CCC=compiler   clang when there, else gcc
-# O=mode         r release (default), d debug, a address+undefined, t thread, c coverage
+# O=mode         r release (default), d debug, a address+undefined, t thread, c coverage, f libFuzzer with address+undefined
 # M=j, M=t       jemalloc, tcmalloc for the programs; with ML=1 the library is linked to it too
 # N=1            for this machine's processor (-march=native)
 # EXTRA_CFLAGS=, EXTRA_LDFLAGS=
@@ -35,10 +36,11 @@ mode_d := debug
 mode_a := asan
 mode_t := tsan
 mode_c := cov
-modes := release debug asan tsan cov
+mode_f := fuzz
+modes := release debug asan tsan cov fuzz
 MODE := $(or $(mode_$(O)),$(filter $(modes),$(O)))
 ifeq ($(MODE),)
-$(error O=$(O): one of r d a t c, or $(modes))
+$(error O=$(O): one of r d a t c f, or $(modes))
 endif
 
 flags_release := -O3 -g -DNDEBUG
@@ -46,9 +48,11 @@ flags_debug := -O0 -g -fno-omit-frame-pointer
 flags_asan := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 flags_tsan := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 flags_cov := -O0 -g --coverage
+flags_fuzz := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -DFUZZ_ONE
 link_asan := -fsanitize=address,undefined
 link_tsan := -fsanitize=thread
 link_cov := --coverage
+link_fuzz := -fsanitize=fuzzer,address,undefined
 
 CC_IS_CLANG := $(shell $(CCC) --version 2>/dev/null | grep -c clang)
 ifeq ($(CC_IS_CLANG),0)
@@ -170,6 +174,7 @@ HDRS := $(sort $(wildcard *.h))
 PROGRAMS := $(patsubst %.c,%.out,$(wildcard xdbdemo.c xdbtest.c xdbexit.c xdbbench.c))
 BENCH_OBJS = $(addprefix $B/,xdbbench.o bench_work.o bench_key.o bench_hist.o bench_sys.o bench_engine.o bench_remixdb.o $(BENCH_ENGINES:%=bench_%.o))
 UNIT_SRCS := $(sort $(wildcard tests/test_*.c))
+FUZZ_SRCS := $(sort $(wildcard tests/fuzz_*.c))
 PY_TESTS := $(sort $(wildcard tests/test_*.py))
 
 B := build/$(MODE)-$(notdir $(firstword $(CCC)))$(if $(N),-native)
@@ -183,7 +188,8 @@ SO_LINK := libremixdb.so.$(VERSION_MAJOR)
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 
-.PHONY: all deps demo bench bench-deps test test-unit units check-asan check-tsan check-headers check-exports install clean FORCE
+.PHONY: all deps demo bench bench-deps test test-unit units check-asan check-tsan check-headers check-exports install clean \
+  fuzz run-fuzz fuzz-merge run-fuzz-merge FORCE
 all: $(SO) $(SO_LINK) $(PROGRAMS)
 
 # A file that changes when the flags do, so that what was built with others is built again.
@@ -198,11 +204,15 @@ build/products: FORCE
 
 # The public functions are defined here and nothing else is visible: the version script cuts the rest.
 $B/remixdb.o: private VISIBILITY := -fvisibility=default
+# What a fuzzer is to find lies elsewhere than in hashing and in the disk of the tests: they tell it nothing and take its time.
+ifeq ($(MODE),fuzz)
+$B/lib.o $B/tests/simdisk.o: private UNTRACED := -fno-sanitize=fuzzer-no-link
+endif
 
 $B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
 	$(call say,CC  )
-	$(Q)$(CCC) $(CFLAGS_ALL) $(VISIBILITY) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) $(if $(filter bench_%,$<),$(BENCH_CFLAGS)) -MMD -MP -c $< -o $@
+	$(Q)$(CCC) $(CFLAGS_ALL) $(VISIBILITY) $(UNTRACED) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) $(if $(filter bench_%,$<),$(BENCH_CFLAGS)) -MMD -MP -c $< -o $@
 
 $(STATIC): $(OBJS)
 	@rm -f $@
@@ -228,9 +238,15 @@ else
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(MALLOC_LIBS) $(LIBS) $(PROGRAM_LIBS) -o $@
 endif
 
+# The replay of the corpus holds every fuzz target.
+$B/tests/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
 $B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $(STATIC)
 	$(call say,LINK)
-	$(Q)$(CCC) $(LDFLAGS_ALL) $< $B/tests/simdisk.o $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
+	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
+
+$B/tests/fuzz_%: $B/tests/fuzz_%.o $B/tests/simdisk.o $(STATIC)
+	$(call say,LINK)
+	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(LIBS) -o $@
 
 # Measuring programs: built on demand, run by hand.
 $B/tests/bench_%: $B/tests/bench_%.o $(STATIC)
@@ -291,6 +307,32 @@ check-asan:
 	@$(MAKE) --no-print-directory O=a test-unit
 check-tsan:
 	@$(MAKE) --no-print-directory O=t test-unit
+
+# What is found stays in build/fuzz: the corpus grows there, and an input that fails is build/fuzz/<target>-crash-*.
+FUZZ_SECONDS ?= 60
+FUZZ_JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+FUZZ ?= $(FUZZ_SRCS:tests/fuzz_%.c=%)
+FUZZ_CLANG = $(shell for c in $(CCC) clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14; do \
+  command -v $$c >/dev/null 2>&1 && $$c --version 2>/dev/null | grep -q clang && { echo $$c; break; }; done)
+fuzz fuzz-merge:
+	@[ -n "$(FUZZ_CLANG)" ] || { echo "make $@: there is no clang here"; exit 1; }
+	@$(MAKE) --no-print-directory CCC='$(FUZZ_CLANG)' O=f run-$@
+run-fuzz: $(FUZZ:%=$B/tests/fuzz_%)
+	@bad=; for t in $(FUZZ); do \
+	  mkdir -p build/fuzz/$$t; echo "== $$t: $(FUZZ_SECONDS) s, $(FUZZ_JOBS) at a time"; \
+	  $(TEST_ENV) $B/tests/fuzz_$$t -fork=$(FUZZ_JOBS) -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=4096 \
+	    -artifact_prefix=build/fuzz/$$t- build/fuzz/$$t tests/corpus/$$t >build/fuzz/$$t.log 2>&1 || bad="$$bad $$t"; \
+	  grep -aE '^#[0-9]+: cov:' build/fuzz/$$t.log | tail -1; \
+	  case " $$bad " in *" $$t "*) tail -40 build/fuzz/$$t.log;; esac; \
+	done; echo "fuzzing: failed:$${bad:- none}"; [ -z "$$bad" ]
+# Makes tests/corpus a few inputs that reach as much as build/fuzz and itself do together (how often each place is reached does not count).
+run-fuzz-merge: $(FUZZ:%=$B/tests/fuzz_%)
+	@for t in $(FUZZ); do \
+	  rm -rf build/fuzz/merged && mkdir -p build/fuzz/merged build/fuzz/$$t && \
+	  $B/tests/fuzz_$$t -merge=1 -use_counters=0 build/fuzz/merged tests/corpus/$$t build/fuzz/$$t >build/fuzz/$$t.merge.log 2>&1 && \
+	  rm -rf tests/corpus/$$t && mv build/fuzz/merged tests/corpus/$$t && \
+	  echo "$$t: $$(ls tests/corpus/$$t | wc -l) inputs, $$(cat tests/corpus/$$t/* | wc -c) bytes" || exit 1; \
+	done
 
 check-headers:
 	@bad=0; for h in $(HDRS); do \
