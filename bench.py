@@ -95,6 +95,7 @@ def medians(rows, engines):
                     columns[column] = statistics.median(float(r[column]) for r in by_engine[engine])
                 except ValueError:
                     pass
+            columns["cpu_us"] = 1e6 * columns["thread_cpu_s"] / columns["ops"] if columns["ops"] else 0
             rates = [float(r["ops_per_s"]) for r in by_engine[engine]]
             columns["spread"] = (max(rates) - min(rates)) / columns["ops_per_s"] if columns["ops_per_s"] else 0
             out[benchmark][engine] = columns
@@ -124,6 +125,17 @@ def figures(m, engines, column, form, steps=False):
     return table(["benchmark", *engines], rows) if rows else "(none)\n"
 
 
+def ratios(m, first, others, column, ratio):
+    rows = []
+    for benchmark, by_engine in m.items():
+        mine = by_engine.get(first, {}).get(column)
+        if is_step(benchmark) or not mine:
+            continue
+        theirs = [by_engine.get(e, {}).get(column) for e in others]
+        rows.append([benchmark] + [f"{ratio(mine, v):.2f}" if v else "" for v in theirs])
+    return table(["benchmark", *others], rows)
+
+
 def markdown(m, engines, versions, args, flags):
     first, others = engines[0], engines[1:]
     out = [f"# xdbbench, scenario {args.scenario}\n",
@@ -132,21 +144,16 @@ def markdown(m, engines, versions, args, flags):
            ", ".join(f"{e} {versions[e]}" for e in engines) + "\n", "`" + " ".join(flags) + "`\n",
            "## Operations per second\n", figures(m, engines, "ops_per_s", short)]
     if others:
-        rows = []
-        for benchmark, by_engine in m.items():
-            if is_step(benchmark) or first not in by_engine:
-                continue
-            mine = by_engine[first]["ops_per_s"]
-            rows.append([benchmark] + [f"{mine / by_engine[e]['ops_per_s']:.2f}" if by_engine.get(e, {}).get("ops_per_s") else "" for e in others])
-        out += [f"## {first}, times as fast as\n", table(["benchmark", *others], rows)]
+        out += [f"## {first}, times as fast as\n", ratios(m, first, others, "ops_per_s", lambda mine, other: mine / other)]
+        out += [f"## {first}, times as fast by processor time of the measuring threads\n", ratios(m, first, others, "cpu_us", lambda mine, other: other / mine)]
     us = lambda v: f"{v:.2f}" if v < 100 else f"{v:.0f}"  # noqa: E731
     ratio = lambda v: f"{v:.2f}"  # noqa: E731
     mb = lambda v: f"{v / 1e6:.0f}"  # noqa: E731
     for title, column, form in [
-        ("Reads: 99% took at most, microseconds", "read_p99_us", us), ("Writes: 99% took at most, microseconds", "write_p99_us", us),
+        ("Processor time of the measuring threads, microseconds per operation", "cpu_us", us), ("Reads: 99% took at most, microseconds", "read_p99_us", us), ("Writes: 99% took at most, microseconds", "write_p99_us", us),
         ("Longest write, microseconds", "write_max_us", us), ("Bytes written to storage by byte put, since the store was made", "write_amp_total", ratio),
         ("Bytes on disk by byte of keys and values", "space_amp", ratio), ("Memory at its peak, MB", "rss_peak", mb),
-        ("Memory of its own afterwards, MB", "rss_anon", mb), ("Processor time, seconds", "cpu_s", ratio),
+        ("Memory of its own afterwards, MB", "rss_anon", mb), ("Processor time of all threads, seconds", "cpu_s", ratio),
         ("Spread of operations per second over the rounds, by the median", "spread", ratio),
     ]:
         out += [f"## {title}\n", figures(m, engines, column, form)]

@@ -147,6 +147,17 @@ static enum bench_status prev(void *session, struct bench_record *r) {
 // The next seek takes a new view of the store, so the iterator may stand where it is.
 static void done(void *session) { (void)session; }
 
+static bool administer(void *store, const char *what, bool (*fn)(struct xdb_ref *)) {
+  struct xdb_ref *ref = remixdb_ref(store);
+  const bool good = ref && fn(ref);
+  if (!good) failed(what);
+  remixdb_unref(ref);
+  return good;
+}
+
+static bool flush(void *store) { return administer(store, "flush", remixdb_flush); }
+static bool compact(void *store) { return administer(store, "compact", remixdb_compact); }
+
 // A frozen memtable is there as long as a round of compaction has to run or runs.
 static bool settle(void *store) {
   for (;;) {
@@ -187,6 +198,8 @@ const struct bench_engine bench_remixdb = {
     .next = next,
     .prev = prev,
     .done = done,
+    .flush = flush,
+    .compact = compact,
     .settle = settle,
     .stats = stats,
 };

@@ -14,11 +14,14 @@
 #include <sched.h>
 #endif
 
-uint64_t bench_time_ns(void) {
+static uint64_t clock_ns(clockid_t id) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(id, &t);
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+uint64_t bench_time_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
+uint64_t bench_thread_cpu_ns(void) { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
 
 double bench_tick_ns(void) {
   static double length;
@@ -47,14 +50,12 @@ void bench_usage_get(struct bench_usage *u) {
   char line[256];
   FILE *f = fopen("/proc/self/io", "r");
   if (f) {
-    uint64_t cancelled = 0;
     while (fgets(line, sizeof(line), f)) {
       (void)(field(line, "rchar:", 1, &u->rchar) || field(line, "wchar:", 1, &u->wchar) || field(line, "read_bytes:", 1, &u->read_bytes) ||
-             field(line, "cancelled_write_bytes:", 1, &cancelled));
+             field(line, "cancelled_write_bytes:", 1, &u->cancelled_bytes));
       if (field(line, "write_bytes:", 1, &u->write_bytes)) u->io_known = true;
     }
     fclose(f);
-    u->write_bytes = u->write_bytes > cancelled ? u->write_bytes - cancelled : 0;
   }
   f = fopen("/proc/self/status", "r");
   if (f) {

@@ -12,7 +12,8 @@
 #include <time.h>
 #endif
 
-uint64_t bench_time_ns(void);  // monotonic
+uint64_t bench_time_ns(void);        // monotonic
+uint64_t bench_thread_cpu_ns(void);  // that the calling thread has used
 
 // A counter of the processor's, a few nanoseconds to read; bench_tick_ns is the length of a tick.
 static inline uint64_t bench_tick(void) {
@@ -33,7 +34,8 @@ double bench_tick_ns(void);  // measured at the first call, which takes 20 ms
 struct bench_usage {
   bool io_known, memory_known;
   uint64_t rchar, wchar;              // bytes that went through read and write calls
-  uint64_t read_bytes, write_bytes;   // bytes fetched from storage; bytes made dirty or sent to it, less what was removed before it was written
+  uint64_t read_bytes, write_bytes;   // bytes fetched from storage; bytes of pages made dirty, or sent to it directly
+  uint64_t cancelled_bytes;           // of write_bytes: removed before they were written back
   uint64_t rss, rss_anon, rss_peak;   // bytes; the peak is since bench_usage_reset_peak
   uint64_t cpu_ns;                    // of all threads
 };

@@ -56,6 +56,7 @@ struct bench_result {
   uint64_t records;    // copied out, scans included
   uint64_t side_ops;   // of the writer beside the readers
   double seconds, side_seconds;
+  double cpu_seconds;  // processor time of the threads that made `ops`
   uint64_t bytes_read, bytes_written;  // keys and values, of the caller's
   uint64_t trace_bytes;                // memory the drawn operations take
   struct bench_hist read, write, all;  // ticks

@@ -240,7 +240,9 @@ static void print_report(const struct report *t) {
   if (t->live) printf(" (amplification %.2f)", ratio((double)t->space, (double)t->live));
   if (t->after.memory_known)
     printf("; memory %.1f MB at its peak, %.1f after (%.1f of its own)", (double)t->after.rss_peak / 1e6, (double)t->after.rss / 1e6, (double)t->after.rss_anon / 1e6);
-  printf("; cpu %.2f s\n", (double)(t->after.cpu_ns - t->before.cpu_ns) / 1e9);
+  printf("; cpu %.2f s", (double)(t->after.cpu_ns - t->before.cpu_ns) / 1e9);
+  if (r->ops) printf(" (%.3f micros/op in its threads)", ratio(r->cpu_seconds * 1e6, (double)r->ops));
+  printf("\n");
   fflush(stdout);
 }
 
@@ -250,8 +252,8 @@ static void write_csv(const struct report *t) {
   if (!g.csv_named)
     fprintf(g.csv_file, "engine,version,benchmark,num,key_size,value_size,cache_mb,memtable_mb,threads,ops,seconds,ops_per_s,reads,writes,missed,records,"
                         "writer_ops_per_s,read_p50_us,read_p99_us,read_p999_us,read_max_us,write_p50_us,write_p99_us,write_p999_us,write_max_us,"
-                        "user_read_bytes,user_written_bytes,rchar,wchar,read_bytes,write_bytes,write_amp,write_amp_total,read_amp,space_bytes,space_amp,"
-                        "rss_base,rss_peak,rss,rss_anon,trace_bytes,cpu_s,failures\n");
+                        "user_read_bytes,user_written_bytes,rchar,wchar,read_bytes,write_bytes,cancelled_bytes,write_amp,write_amp_total,read_amp,space_bytes,space_amp,"
+                        "rss_base,rss_peak,rss,rss_anon,trace_bytes,cpu_s,thread_cpu_s,failures\n");
   g.csv_named = true;
   const double written = (double)(t->after.write_bytes - t->before.write_bytes), read = (double)(t->after.read_bytes - t->before.read_bytes);
   fprintf(g.csv_file, "%s,%s,%s,%" PRIu64 ",%u,%u,%zu,%zu,%u,%" PRIu64 ",%.6f,%.1f,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.1f", g.run.engine->name,
@@ -259,12 +261,14 @@ static void write_csv(const struct report *t) {
           r->seconds, ratio((double)r->ops, r->seconds), r->reads, r->writes, r->missed, r->records, ratio((double)r->side_ops, r->side_seconds));
   const struct bench_hist *hs[] = {&r->read, &r->write};
   for (int i = 0; i < 2; i++) fprintf(g.csv_file, ",%.3f,%.3f,%.3f,%.3f", us(hs[i], .5), us(hs[i], .99), us(hs[i], .999), us(hs[i], 1));
-  fprintf(g.csv_file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.0f,%.0f,%.3f,%.3f,%.3f,%" PRIu64 ",%.3f", r->bytes_read, r->bytes_written,
-          t->after.rchar - t->before.rchar, t->after.wchar - t->before.wchar, read, written, ratio(written, (double)r->bytes_written),
+  fprintf(g.csv_file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.0f,%.0f,%" PRIu64 ",%.3f,%.3f,%.3f,%" PRIu64 ",%.3f", r->bytes_read, r->bytes_written,
+          t->after.rchar - t->before.rchar, t->after.wchar - t->before.wchar, read, written,
+          t->after.cancelled_bytes - t->before.cancelled_bytes, ratio(written, (double)r->bytes_written),
           ratio((double)(t->after.write_bytes - g.fresh.write_bytes), (double)g.user_written), ratio(read, (double)r->bytes_read), t->space,
           ratio((double)t->space, (double)t->live));
-  fprintf(g.csv_file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.3f,%" PRIu64 "\n", g.base.rss, t->after.rss_peak, t->after.rss, t->after.rss_anon,
-          r->trace_bytes, (double)(t->after.cpu_ns - t->before.cpu_ns) / 1e9, atomic_load(&g.run.failures));
+  fprintf(g.csv_file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.3f,%.6f,%" PRIu64 "\n", g.base.rss, t->after.rss_peak, t->after.rss, t->after.rss_anon,
+          r->trace_bytes, (double)(t->after.cpu_ns - t->before.cpu_ns) / 1e9,
+          r->cpu_seconds, atomic_load(&g.run.failures));
   fflush(g.csv_file);
 }
 
