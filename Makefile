@@ -6,7 +6,7 @@
 # make bench           the stores that are here side by side, into bench/results (docs/BENCHMARK.md)
 # make bench-deps      installs the other stores
 # make demo            the tour, then a word list in and out again (FILE=path for another)
-# make check-asan, check-tsan, check-headers, check-exports
+# make check-asan, check-tsan, check-headers, check-exports, check-seam
 # make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time (all processors), FUZZ=name for one; needs clang
 # make install         DESTDIR=, PREFIX=/usr/local
 #
@@ -188,7 +188,7 @@ SO_LINK := libremixdb.so.$(VERSION_MAJOR)
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 
-.PHONY: all deps demo bench bench-deps test test-unit units check-asan check-tsan check-headers check-exports install clean \
+.PHONY: all deps demo bench bench-deps test test-unit units check-asan check-tsan check-headers check-exports check-seam install clean \
   fuzz run-fuzz fuzz-merge run-fuzz-merge FORCE
 all: $(SO) $(SO_LINK) $(PROGRAMS)
 
@@ -296,10 +296,10 @@ test:
 	  $(MAKE) --no-print-directory all || py=1; \
 	  REMIXDB_LIBRARY=$(CURDIR)/$(SO) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q -p no:cacheprovider tests || py=1; \
 	fi; \
-	exp=0; $(MAKE) --no-print-directory check-headers check-exports || exp=1; \
+	exp=0; $(MAKE) --no-print-directory -k check-headers check-exports check-seam || exp=1; \
 	echo "unit tests: $$nr programs, failed:$${units_bad:- none}"; \
 	[ $$py -eq 0 ] || echo "python tests: FAILED"; \
-	[ $$exp -eq 0 ] || echo "headers or exports: FAILED"; \
+	[ $$exp -eq 0 ] || echo "headers, exports or seam: FAILED"; \
 	echo "cmocka: $$passed passed, $$failed failed"; \
 	[ -z "$$units_bad" ] && [ $$py -eq 0 ] && [ $$exp -eq 0 ]
 
@@ -354,6 +354,19 @@ ifneq ($(UNAME),Darwin)
 	nm -D --defined-only $(SO) | awk '$$2 ~ /[TBDRWV]/ { sub(/@.*/, "", $$3); print $$3 }' | LC_ALL=C sort -u >$B/exported; \
 	diff $B/declared $B/exported >$B/exports.diff && echo "exports: $$(wc -l <$B/exported) functions, as declared" || \
 	  { echo "exports differ from remixdb.h (< declared, > exported):"; cat $B/exports.diff; exit 1; }
+endif
+
+# What the library asks of the system, and that the check notices what it must not ask.
+check-seam: $(OBJS)
+ifneq ($(UNAME),Darwin)
+	@sh tests/seam.sh $(MODE) $(OBJS) || { echo "seam: BAD"; exit 1; }; \
+	mkdir -p $B/seam; \
+	for f in open fopen read pwrite close unlink mmap malloc free pthread_create puts abort exit signal setlocale dlsym; do \
+	  echo "int $$f(); int seam_bad(void); int seam_bad(void) { return $$f(); }" >$B/seam/wal.c; \
+	  $(CCC) -w -fno-builtin -c $B/seam/wal.c -o $B/seam/wal.o && ! sh tests/seam.sh $(MODE) $B/seam/wal.o >/dev/null || \
+	    { echo "seam: a call of $$f is not noticed"; exit 1; }; \
+	done; \
+	echo "seam: $(words $(OBJS)) objects ask nothing of the system that they must not"
 endif
 
 # ---- the demonstration

@@ -1,0 +1,65 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# seam.sh MODE OBJECT...: what each object of the library may ask of the system. Nothing touches a file behind env's back,
+# nothing takes memory or starts threads but lib, nothing prints, exits or changes the process. Every name that an object leaves
+# undefined is one of the library's own or is allowed below; all others fail. What compiler and sanitizers call is left out.
+mode=$1
+shift
+{
+  nm -g --defined-only "$@" | awk 'NF == 3 { print "own", $3 }'
+  for o in "$@"; do nm -u "$o" | awk -v o="$o" '$(NF - 1) ~ /^[Uvw]$/ { print "use", o, $NF }'; done
+} | awk -v mode="$mode" '
+function allow(object, names,   n, i, list) {
+  n = split(names, list, " ")
+  for (i = 1; i <= n; i++) may[object, list[i]] = 1
+}
+BEGIN {
+  # pure, or of the thread that calls
+  allow("any", "memchr memcmp bcmp memcpy memmove memset strchr strcmp strlen strncmp strrchr strspn strtoull")
+  allow("any", "snprintf vsnprintf qsort bsearch errno_location error")
+  allow("any", "pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock")
+  allow("any", "pthread_cond_init pthread_cond_destroy pthread_cond_wait pthread_cond_signal pthread_cond_broadcast")
+  if (mode != "release") allow("any", "assert_fail assert")
+  allow("err", "strerror_r")
+  allow("lib", "malloc calloc realloc free posix_memalign mmap munmap madvise sysconf")
+  allow("lib", "pthread_create pthread_self pthread_sigmask sigfillset pthread_setname_np pthread_set_name_np")
+  allow("lib", "pthread_setaffinity_np sched_getaffinity cpuset_getaffinity sched_cpucount")
+  allow("lib", "pthread_condattr_init pthread_condattr_destroy pthread_condattr_setclock pthread_cond_timedwait")
+  allow("lib", "clock_gettime nanosleep sched_yield syscall")  # syscall: futex
+  allow("env", "open close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate posix_fadvise fstat stat fcntl flock")
+  allow("env", "rename unlink link mkdir rmdir opendir readdir closedir")
+  allow("epoch", "sched_yield")
+  # on descriptors of a native env only: tests/test_blkio.c holds that against an env that is not
+  allow("blkio", "aio_error aio_read aio_return aio_suspend aio_write lio_listio")
+  allow("blkio", "io_uring_get_cqe io_uring_free_probe io_uring_get_probe_ring io_uring_queue_exit io_uring_queue_init")
+  allow("blkio", "io_uring_submit io_uring_submit_and_wait")
+  allow("sst", "ZSTD_*")
+  allow("sst_build", "ZSTD_* ZDICT_*")
+  allow("workers", "pthread_join")
+  allow("xdb", "pthread_join getenv getpid clock_gettime")  # REMIXDB_IO; the id of a new store
+}
+$1 == "own" { own[$2] = 1 }
+$1 == "use" { uses[++nr] = $2; names[nr] = $3 }
+END {
+  for (i = 1; i <= nr; i++) {
+    name = names[i]
+    if (own[name] || name ~ /^_GLOBAL_OFFSET_TABLE_$|^__tls_get_addr$|^__cpu_(model|indicator_init)$|^__stack_chk_(fail|guard)/) continue
+    if (name ~ /^__(start|stop)___sanc|^__(asan|lsan|msan|tsan|ubsan|sanitizer|sancov|gcov|llvm|aarch64)_/) continue
+    if (name ~ /^__[a-z]+[ds]i[234]$/) continue  # arithmetic of libgcc
+    object = uses[i]
+    sub(/.*\//, "", object)
+    sub(/\.o$/, "", object)
+    # one name for the forms that a C library has of a function
+    sub(/@.*/, "", name)
+    sub(/^__isoc[0-9]+_/, "", name)
+    sub(/^__/, "", name)
+    sub(/(_chk|_2)$/, "", name)
+    sub(/64$/, "", name)
+    group = name
+    sub(/_.*/, "_*", group)
+    if (may["any", name] || may[object, name] || may[object, group]) continue
+    print object ".o must not use " names[i]
+    bad = 1
+  }
+  exit bad
+}'
