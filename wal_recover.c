@@ -443,7 +443,9 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
                                .prev_durable = len, .last_seq = rec.last_seq};
     st = wal_begin_segment(w, &h);
     if (st != REMIXDB_OK) goto out;
-    (void)wal_trim(w, WAL_SPARES);  // what cannot be removed now is tried again with each release
+    if (wal_trim(w, WAL_SPARES) != REMIXDB_OK) {
+      // what cannot be removed now is tried again with each release
+    }
   }
 out:
   for (size_t i = 0; i < nr; i++) wal_seg_destroy(w, all[i]);
