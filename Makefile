@@ -5,6 +5,7 @@
 # make test            every unit test, then the python tests; goes on after a failing one
 # make bench           the stores that are here side by side, into bench/results (docs/BENCHMARK.md)
 # make bench-deps      installs the other stores
+# make golden          writes the golden files (tests/golden) anew: for a change of formats only
 # make demo            the tour, then a word list in and out again (FILE=path for another)
 # make check-asan, check-tsan, check-headers, check-exports, check-seam
 # make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time (all processors), FUZZ=name for one; needs clang
@@ -188,7 +189,7 @@ SO_LINK := libremixdb.so.$(VERSION_MAJOR)
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 
-.PHONY: all deps demo bench bench-deps test test-unit units check-asan check-tsan check-headers check-exports check-seam install clean \
+.PHONY: all deps demo golden bench bench-deps test test-unit units check-asan check-tsan check-headers check-exports check-seam install clean \
   fuzz run-fuzz fuzz-merge run-fuzz-merge FORCE
 all: $(SO) $(SO_LINK) $(PROGRAMS)
 
@@ -263,7 +264,8 @@ units: $(UNITS)
 TEST_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1:$$ASAN_OPTIONS \
   UBSAN_OPTIONS=print_stacktrace=1:$$UBSAN_OPTIONS TSAN_OPTIONS=second_deadlock_stack=1:allocator_may_return_null=1:$$TSAN_OPTIONS
 TIMEOUT := $(shell command -v timeout >/dev/null 2>&1 && echo timeout 120)
-PYTHON = $(shell for p in python3 /usr/bin/python3; do $$p -m pytest --version >/dev/null 2>&1 && { echo $$p; break; }; done)
+PYTHON = $(shell for p in python3 /usr/bin/python3; do $$p -c 'import pytest, xxhash, zstandard' >/dev/null 2>&1 && \
+  { echo $$p; break; }; done)
 
 # A test that does not compile is a failing one; those that do still run.
 define run_units
@@ -291,7 +293,7 @@ test:
 	py=0; \
 	if [ -z "$(PY_TESTS)" ]; then :; \
 	elif [ -z "$(filter release debug,$(MODE))" ]; then echo "python tests: not run with a sanitizer or coverage"; \
-	elif [ -z "$(PYTHON)" ]; then echo "python tests: no pytest; run make deps"; py=1; \
+	elif [ -z "$(PYTHON)" ]; then echo "python tests: no python that has pytest, xxhash and zstandard; run make deps"; py=1; \
 	else \
 	  $(MAKE) --no-print-directory all || py=1; \
 	  REMIXDB_LIBRARY=$(CURDIR)/$(SO) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q -p no:cacheprovider tests || py=1; \
@@ -368,6 +370,10 @@ ifneq ($(UNAME),Darwin)
 	done; \
 	echo "seam: $(words $(OBJS)) objects ask nothing of the system that they must not"
 endif
+
+# The same program checks, when it is run without arguments, that what it wrote once is still read.
+golden: $B/tests/test_golden
+	$< write tests/golden
 
 # ---- the demonstration
 
