@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct bench_config {
   const char *dir;       // exists; the store's own
@@ -33,11 +34,21 @@ enum {
   BENCH_SYNC = 8,         // every write is on disk when it returns
 };
 
-// Where a record is copied to; the buffers hold any record of the run.
+// Where a record is copied to, and its lengths, which are the whole ones when it was longer than the buffers.
 struct bench_record {
   uint8_t *key, *value;
   uint32_t klen, vlen;
+  uint32_t kcap, vcap;
 };
+static inline void bench_take_value(struct bench_record *r, const void *value, size_t len) {
+  memcpy(r->value, value, len < r->vcap ? len : r->vcap);
+  r->vlen = (uint32_t)len;
+}
+static inline void bench_take(struct bench_record *r, const void *key, size_t klen, const void *value, size_t vlen) {
+  memcpy(r->key, key, klen < r->kcap ? klen : r->kcap);
+  r->klen = (uint32_t)klen;
+  bench_take_value(r, value, vlen);
+}
 
 struct bench_slice {
   const void *ptr;

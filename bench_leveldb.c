@@ -63,8 +63,7 @@ static enum bench_status get(void *session, const void *key, uint32_t klen, stru
   char *v = leveldb_get(s->store->db, s->ro, key, klen, &len, &err);
   if (err) return failed("get", err);
   if (!v) return BENCH_NONE;
-  memcpy(r->value, v, len);
-  r->vlen = (uint32_t)len;
+  bench_take_value(r, v, len);
   leveldb_free(v);
   return BENCH_OK;
 }

@@ -137,10 +137,7 @@ static enum bench_status get(void *session, const void *key, uint32_t klen, stru
   int rc = s->stays ? 0 : mdb_txn_renew(s->read);
   if (rc) return failed("renew", rc);
   rc = mdb_get(s->read, s->store->dbi, &k, &v);
-  if (!rc) {
-    r->vlen = (uint32_t)v.mv_size;
-    memcpy(r->value, v.mv_data, v.mv_size);
-  }
+  if (!rc) bench_take_value(r, v.mv_data, v.mv_size);
   if (!s->stays) mdb_txn_reset(s->read);
   return !rc ? BENCH_OK : rc == MDB_NOTFOUND ? BENCH_NONE : failed("get", rc);
 }
@@ -165,10 +162,7 @@ static enum bench_status move(struct session *s, MDB_val *k, MDB_cursor_op op, s
   MDB_val v;
   const int rc = mdb_cursor_get(s->cursor, k, &v, op);
   if (rc) return rc == MDB_NOTFOUND ? BENCH_NONE : failed("scan", rc);
-  r->klen = (uint32_t)k->mv_size;
-  r->vlen = (uint32_t)v.mv_size;
-  memcpy(r->key, k->mv_data, k->mv_size);
-  memcpy(r->value, v.mv_data, v.mv_size);
+  bench_take(r, k->mv_data, k->mv_size, v.mv_data, v.mv_size);
   return BENCH_OK;
 }
 

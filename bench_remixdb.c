@@ -111,6 +111,23 @@ static enum bench_status get(void *session, const void *key, uint32_t klen, stru
   return remixdb_errcode() == REMIXDB_NOTFOUND ? BENCH_NONE : failed("get");
 }
 
+static enum bench_status multi_get(void *session, uint32_t nr, const struct bench_slice *keys, struct bench_record *r) {
+  struct session *s = session;
+  struct remixdb_slice ks[BENCH_MULTI_MAX];
+  struct remixdb_buf values[BENCH_MULTI_MAX];
+  bool found[BENCH_MULTI_MAX];
+  for (uint32_t i = 0; i < nr; i++) {
+    ks[i] = (struct remixdb_slice){.ptr = keys[i].ptr, .len = keys[i].len};
+    values[i] = (struct remixdb_buf){.ptr = r[i].value, .cap = r[i].vcap};
+  }
+  (void)remixdb_multi_get(s->ref, nr, ks, values, found);
+  const enum remixdb_status e = remixdb_errcode();
+  if (e != REMIXDB_OK && e != REMIXDB_TOOBIG) return failed("multi_get");  // a value that is too long is seen by its length
+  for (uint32_t i = 0; i < nr; i++) r[i].vlen = found[i] ? values[i].len : BENCH_ABSENT;
+  return BENCH_OK;
+}
+
+// The buffers hold any record: no key and value are longer than REMIXDB_KV_MAX together.
 static enum bench_status peek(struct session *s, struct bench_record *r) {
   if (remixdb_iter_peek(s->it, r->key, &r->klen, r->value, &r->vlen)) return BENCH_OK;
   return remixdb_iter_status(s->it) == REMIXDB_OK ? BENCH_NONE : failed("scan");
@@ -193,6 +210,7 @@ const struct bench_engine bench_remixdb = {
     .get = get,
     .del = del,
     .rmw = rmw,
+    .multi_get = multi_get,
     .seek = seek,
     .seek_last = seek_last,
     .next = next,

@@ -82,8 +82,7 @@ static enum bench_status take(rocksdb_pinnableslice_t *p, struct bench_record *r
   if (!p) return BENCH_NONE;
   size_t len;
   const char *v = rocksdb_pinnableslice_value(p, &len);
-  memcpy(r->value, v, len);
-  r->vlen = (uint32_t)len;
+  bench_take_value(r, v, len);
   rocksdb_pinnableslice_destroy(p);
   return BENCH_OK;
 }

@@ -145,8 +145,7 @@ static enum bench_status get(void *session, const void *key, uint32_t klen, stru
   if (rc == WT_NOTFOUND) return BENCH_NONE;
   if (!rc) rc = s->cursor->get_value(s->cursor, &v);
   if (rc) return failed("get", rc);
-  memcpy(r->value, v.data, v.size);
-  r->vlen = (uint32_t)v.size;
+  bench_take_value(r, v.data, v.size);
   return BENCH_OK;
 }
 
@@ -156,10 +155,7 @@ static enum bench_status copy(struct session *s, int rc, struct bench_record *r)
   if (!rc) rc = s->cursor->get_key(s->cursor, &k);
   if (!rc) rc = s->cursor->get_value(s->cursor, &v);
   if (rc) return failed("scan", rc);
-  memcpy(r->key, k.data, k.size);
-  memcpy(r->value, v.data, v.size);
-  r->klen = (uint32_t)k.size;
-  r->vlen = (uint32_t)v.size;
+  bench_take(r, k.data, k.size, v.data, v.size);
   return BENCH_OK;
 }
 

@@ -12,6 +12,7 @@
 #define SAMPLE 16u             // one read of so many is timed
 #define MULTI_DEFAULT 32u
 #define REPORTS_MAX 20u
+#define RECORD_CAP (1u << 16)  // bytes: a key or a value of any engine's that this program wrote, or that is told to be too long
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
@@ -540,14 +541,16 @@ static bool worker_init(struct worker *w) {
   w->r.trace_bytes = w->trace_cap * sizeof(*w->trace);
   w->value = malloc(k->value_size);
   w->last_key = malloc(BENCH_KEY_MAX);
-  w->rec = (struct bench_record){.key = malloc(BENCH_KEY_MAX), .value = malloc(1u << 16)};
+  w->rec = (struct bench_record){.key = malloc(RECORD_CAP), .value = malloc(RECORD_CAP), .kcap = RECORD_CAP, .vcap = RECORD_CAP};
   if (!w->value || !w->last_key || !w->rec.key || !w->rec.value) return false;
   if (w->multi) {
     w->many_keys = calloc(w->multi, sizeof(*w->many_keys));
     w->many = calloc(w->multi, sizeof(*w->many));
     if (!w->many_keys || !w->many) return false;
-    for (uint32_t i = 0; i < w->multi; i++)
+    for (uint32_t i = 0; i < w->multi; i++) {
+      w->many[i].vcap = k->value_size;
       if (!(w->many[i].value = malloc(k->value_size))) return false;
+    }
   }
   return true;
 }
