@@ -119,8 +119,8 @@ struct sst_batch {             // the caller's memory; large
   struct sst_scratch *scratch;
   struct err_saved error;
 };
-// Reads those of the blocks wants[0, nr) that are not cached together, and makes the holds hold all of them. The blocks are different ones, those of one table
-// side by side. Returns OK, or the status of the first that failed (its message is set). Inside an epoch.
+// Reads those of the blocks wants[0, nr) that are not cached together, and makes the holds hold all of them. The blocks are different
+// ones, those of one table side by side. Returns OK, or the status of the first that failed (its message is set). Inside an epoch.
 MUST_CHECK enum remixdb_status sst_read_many(struct blkio_queue *q, struct sst_batch *b, uint32_t nr);
 
 void sst_hold_drop(struct sst_hold *h);

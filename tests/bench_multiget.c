@@ -259,8 +259,8 @@ int main(int argc, char **argv) {
   remixdb_free(stats);
   double m[5];
   for (uint32_t k = 0; k < 5; k++) m[k] = median(v[k], opt_rounds);
-  printf("a key: get %.0f ns (processor %.0f), multi_get of %" PRIu64 " %.0f ns (processor %.0f); ratio of medians %.2f, of rounds %.2f to %.2f, median %.2f\n",
-         m[0], m[1], opt_group, m[2], m[3], m[0] / m[2], v[4][0], v[4][opt_rounds - 1], m[4]);
+  printf("a key: get %.0f ns (processor %.0f), multi_get of %" PRIu64 " %.0f ns (processor %.0f)", m[0], m[1], opt_group, m[2], m[3]);
+  printf("; ratio of medians %.2f, of rounds %.2f to %.2f, median %.2f\n", m[0] / m[2], v[4][0], v[4][opt_rounds - 1], m[4]);
   free(v);
   remixdb_unref(r);
   remixdb_close(x);

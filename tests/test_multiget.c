@@ -260,7 +260,9 @@ static struct xdb *open_with(const struct remixdb_opts *o) {
   return x;
 }
 
-static void put(struct xdb_ref *r, const char *key, const char *val) { CHECK(remixdb_put(r, key, (uint32_t)strlen(key), val, (uint32_t)strlen(val))); }
+static void put(struct xdb_ref *r, const char *key, const char *val) {
+  CHECK(remixdb_put(r, key, (uint32_t)strlen(key), val, (uint32_t)strlen(val)));
+}
 static struct remixdb_slice slice(const char *key) { return (struct remixdb_slice){key, (uint32_t)strlen(key)}; }
 
 static void test_contract(void **state) {
