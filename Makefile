@@ -9,6 +9,7 @@
 # make demo            the tour, then a word list in and out again (FILE=path for another)
 # make check-asan, check-tsan, check-headers, check-exports, check-seam
 # make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time (all processors), FUZZ=name for one; needs clang
+# make soak            random campaigns with new seeds for SOAK_SECONDS (600): the model, histories of threads, power cuts and failures
 # make install         DESTDIR=, PREFIX=/usr/local
 #
 # CCC=compiler   clang when there, else gcc
@@ -189,7 +190,7 @@ SO_LINK := libremixdb.so.$(VERSION_MAJOR)
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 
-.PHONY: all deps demo golden bench bench-deps test test-unit units check-asan check-tsan check-headers check-exports check-seam install clean \
+.PHONY: all deps demo golden bench bench-deps test test-unit units soak check-asan check-tsan check-headers check-exports check-seam install clean \
   fuzz run-fuzz fuzz-merge run-fuzz-merge FORCE
 all: $(SO) $(SO_LINK) $(PROGRAMS)
 
@@ -304,6 +305,24 @@ test:
 	[ $$exp -eq 0 ] || echo "headers, exports or seam: FAILED"; \
 	echo "cmocka: $$passed passed, $$failed failed"; \
 	[ -z "$$units_bad" ] && [ $$py -eq 0 ] && [ $$exp -eq 0 ]
+
+# Each campaign has a third of the time. Its log has the seed of what failed; the command that repeats it is at the top of the test's source.
+SOAK_SECONDS ?= 600
+SOAK := model history crash
+soak: $(SOAK:%=$B/tests/test_%)
+	@share=$$(($(SOAK_SECONDS) / 3)); bad=; \
+	for t in model history; do \
+	  $(TEST_ENV) SOAK_SECONDS=$$share $B/tests/test_$$t >$B/soak_$$t.log 2>&1 || bad="$$bad $$t"; \
+	  echo "$$t: $$(grep -a operations $B/soak_$$t.log | tail -1)"; \
+	done; \
+	first=$$(date +%s); seed=$$first; end=$$((seed + share)); : >$B/soak_crash.log; \
+	while [ $$(date +%s) -lt $$end ]; do \
+	  $(TEST_ENV) CRASH_SEED=$$seed CRASH_SEEDS=10 $B/tests/test_crash >>$B/soak_crash.log 2>&1 || { bad="$$bad crash"; break; }; \
+	  seed=$$((seed + 10)); \
+	done; \
+	echo "crash: $$((seed - first)) seeds in each of its tests"; \
+	for t in $$bad; do tail -20 $B/soak_$$t.log; done; \
+	echo "soak: failed:$${bad:- none}"; [ -z "$$bad" ]
 
 check-asan:
 	@$(MAKE) --no-print-directory O=a test-unit

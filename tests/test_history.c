@@ -605,17 +605,18 @@ static void check_history(const struct history *h) {
   print_message(", at most %u configurations at a time\n", peak);
 }
 
-static void run_history(uint64_t s, uint32_t nr_ops, int workers) {
+static uint32_t run_history(uint64_t s, uint32_t nr_ops, int workers) {
   seed = s;
   struct history h = record(nr_ops, workers, true);
   check_history(&h);
   free(h.ops);
   setup_again();
+  return h.nr;
 }
 
 static void test_alone(void **state) {
   (void)state;
-  run_history(seed_from(100), 1500 / SLOW, 0);
+  (void)run_history(seed_from(100), 1500 / SLOW, 0);
 }
 
 static void test_workers(void **state) {
@@ -623,10 +624,12 @@ static void test_workers(void **state) {
   const char *const soak = getenv("SOAK_SECONDS");
   if (soak && *soak) {
     const uint64_t until = time_ns() + strtoull(soak, NULL, 10) * 1000000000ull, first = seed_from(time_ns() / 1000);
-    for (uint64_t s = first; time_ns() < until; s++) run_history(s, 6000 / SLOW, (int)(s % 3));
+    uint64_t nr = 0, s = first;
+    for (; time_ns() < until; s++) nr += run_history(s, 6000 / SLOW, (int)(s % 3));
+    print_message("%llu operations in %llu histories\n", (unsigned long long)nr, (unsigned long long)(s - first));
     return;
   }
-  for (uint32_t i = 0; i < 4; i++) run_history(seed_from(200) + i, 2500 / SLOW, 1 + (int)(i % 2));
+  for (uint32_t i = 0; i < 4; i++) (void)run_history(seed_from(200) + i, 2500 / SLOW, 1 + (int)(i % 2));
 }
 
 // ---- spoiling
