@@ -7,7 +7,7 @@
 # make bench-deps      installs the other stores
 # make golden          writes the golden files (tests/golden) anew: for a change of formats only
 # make demo            the tour, then a word list in and out again (FILE=path for another)
-# make check-asan, check-tsan, check-headers, check-exports, check-seam
+# make check-asan, check-tsan, check-headers, check-exports, check-seam, check-leaks
 # make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time (all processors), FUZZ=name for one; needs clang
 # make soak            random campaigns with new seeds for SOAK_SECONDS (600): the model, histories of threads, power cuts and failures
 # make install         DESTDIR=, PREFIX=/usr/local
@@ -190,8 +190,11 @@ SO_LINK := libremixdb.so.$(VERSION_MAJOR)
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 
-.PHONY: all deps demo golden bench bench-deps test test-unit units soak check-asan check-tsan check-headers check-exports check-seam install clean \
-  fuzz run-fuzz fuzz-merge run-fuzz-merge FORCE
+.PHONY: all deps demo golden install clean FORCE
+.PHONY: bench bench-deps soak
+.PHONY: test test-unit units
+.PHONY: check-asan check-tsan check-headers check-exports check-seam check-leaks
+.PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge
 all: $(SO) $(SO_LINK) $(PROGRAMS)
 
 # A file that changes when the flags do, so that what was built with others is built again.
@@ -242,7 +245,7 @@ endif
 
 # The replay of the corpus holds every fuzz target.
 $B/tests/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
-$B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $(STATIC)
+$B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $B/tests/descriptors.o $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
 
@@ -254,6 +257,10 @@ $B/tests/fuzz_%: $B/tests/fuzz_%.o $B/tests/simdisk.o $(STATIC)
 $B/tests/bench_%: $B/tests/bench_%.o $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(MALLOC_LIBS) $(LIBS) -o $@
+
+$B/tests/leak: $B/tests/leak.o $B/tests/descriptors.o
+	$(call say,LINK)
+	$(Q)$(CCC) $(LDFLAGS_ALL) $^ -o $@
 
 units: $(UNITS)
 
@@ -267,6 +274,9 @@ TEST_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_nu
 TIMEOUT := $(shell command -v timeout >/dev/null 2>&1 && echo timeout 120)
 PYTHON = $(shell for p in python3 /usr/bin/python3; do $$p -c 'import pytest, xxhash, zstandard' >/dev/null 2>&1 && \
   { echo $$p; break; }; done)
+
+# LeakSanitizer comes with the address sanitizer, but not everywhere.
+LEAK_MEMORY := $(if $(filter asan,$(MODE)),$(filter Linux,$(UNAME)))
 
 # A test that does not compile is a failing one; those that do still run.
 define run_units
@@ -285,7 +295,7 @@ for t in $(UNITS); do \
 done
 endef
 
-test-unit:
+test-unit: check-leaks
 	+@$(run_units); \
 	echo "unit tests: $$nr programs, failed:$${bad:- none}"; [ -z "$$bad" ]
 
@@ -299,10 +309,10 @@ test:
 	  $(MAKE) --no-print-directory all || py=1; \
 	  REMIXDB_LIBRARY=$(CURDIR)/$(SO) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q -p no:cacheprovider tests || py=1; \
 	fi; \
-	exp=0; $(MAKE) --no-print-directory -k check-headers check-exports check-seam || exp=1; \
+	exp=0; $(MAKE) --no-print-directory -k check-headers check-exports check-seam check-leaks || exp=1; \
 	echo "unit tests: $$nr programs, failed:$${units_bad:- none}"; \
 	[ $$py -eq 0 ] || echo "python tests: FAILED"; \
-	[ $$exp -eq 0 ] || echo "headers, exports or seam: FAILED"; \
+	[ $$exp -eq 0 ] || echo "headers, exports, seam or leaks: FAILED"; \
 	echo "cmocka: $$passed passed, $$failed failed"; \
 	[ -z "$$units_bad" ] && [ $$py -eq 0 ] && [ $$exp -eq 0 ]
 
@@ -354,6 +364,14 @@ run-fuzz-merge: $(FUZZ:%=$B/tests/fuzz_%)
 	  rm -rf tests/corpus/$$t && mv build/fuzz/merged tests/corpus/$$t && \
 	  echo "$$t: $$(ls tests/corpus/$$t | wc -l) inputs, $$(cat tests/corpus/$$t/* | wc -c) bytes" || exit 1; \
 	done
+
+# A program that leaks a descriptor fails, and under the address sanitizer one that leaks memory.
+check-leaks: $B/tests/leak
+	@run() { $(TEST_ENV) $(LEAK_TOOL) $B/tests/leak "$$@" >$B/tests/leak.log 2>&1; }; \
+	run || { cat $B/tests/leak.log; echo "leaks: a program without one fails"; exit 1; }; \
+	run descriptor && { echo "leaks: that of a descriptor is not noticed"; exit 1; }; \
+	if [ -n "$(LEAK_MEMORY)" ]; then run memory && { echo "leaks: that of memory is not noticed"; exit 1; }; fi; \
+	echo "leaks: of descriptors$(if $(LEAK_MEMORY), and memory) are noticed"
 
 check-headers:
 	@bad=0; for h in $(HDRS); do \

@@ -214,7 +214,9 @@ static enum remixdb_status close_store(struct run *r) {
   r->ref = NULL;
   struct xdb *const x = r->x;
   r->x = NULL;
-  return xdb_close(x);
+  const enum remixdb_status s = xdb_close(x);
+  FUZZ_CHECK(simdisk_open_files(r->disk) == 0);
+  return s;
 }
 
 static enum remixdb_status try_open(struct run *r, const char *dir, bool read_only) {
@@ -223,6 +225,7 @@ static enum remixdb_status try_open(struct run *r, const char *dir, bool read_on
   r->could = r->may;
   enum remixdb_status s = xdb_open(dir, &o, simdisk_env(r->disk), &r->x);
   if (s != REMIXDB_OK) {
+    FUZZ_CHECK(simdisk_open_files(r->disk) == 0);
     r->x = NULL;
     return s;
   }

@@ -426,6 +426,7 @@ FUZZ(remix) {
     if (flags & 16) compact(&u, how);
     remix_unref(u.x);
   }
+  FUZZ_CHECK(simdisk_open_files(place->disk) == 0);
   fuzz_file_remove(place->env, name);
   return 0;
 }

@@ -276,6 +276,7 @@ FUZZ(table) {
     if (all) by_remix(&r);
     sst_unref(r.t);
   }
+  FUZZ_CHECK(simdisk_open_files(place->disk) == 0);
   fuzz_file_remove(place->env, name);
   free(r.kbuf);
   free(r.vbuf);

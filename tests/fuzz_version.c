@@ -147,6 +147,7 @@ FUZZ(version) {
     FUZZ_CHECK(again.len == file.len && memcmp(again.p, file.p, file.len) == 0);
     free(again.p);
   }
+  FUZZ_CHECK(simdisk_open_files(place->disk) == 0);
   fuzz_file_remove(place->env, VERSION_FILE);
   free(file.p);
   fuzz_key_free(key);

@@ -306,6 +306,7 @@ FUZZ(wal) {
     go_on(&l, w, &again, size && data[0] & 4 ? 40 : 1);
   else
     FUZZ_CHECK(simdisk_changes(l.disk) == changes);  // nothing is written before replay has succeeded
+  FUZZ_CHECK(simdisk_open_files(l.disk) == 0);
   simdisk_destroy(l.disk);
   return 0;
 }

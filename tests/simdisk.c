@@ -861,6 +861,14 @@ uint64_t simdisk_used(struct simdisk *d) {
   return used;
 }
 
+uint32_t simdisk_open_files(struct simdisk *d) {
+  uint32_t nr = 0;
+  (void)pthread_mutex_lock(&d->mu);
+  for (size_t i = 0; i < d->nr_fds; i++) nr += d->fds[i].node != NULL;
+  (void)pthread_mutex_unlock(&d->mu);
+  return nr;
+}
+
 void simdisk_no_allocate(struct simdisk *d, bool on) {
   (void)pthread_mutex_lock(&d->mu);
   d->no_allocate = on;

@@ -48,6 +48,7 @@ void simdisk_fault_name(struct simdisk *d, const char *prefix);
 // Files may take this many bytes, rounded up to 4 KB each; more is -ENOSPC. UINT64_MAX, the default: no limit.
 void simdisk_space(struct simdisk *d, uint64_t bytes);
 uint64_t simdisk_used(struct simdisk *d);
+uint32_t simdisk_open_files(struct simdisk *d);            // descriptors that were not closed
 void simdisk_no_allocate(struct simdisk *d, bool on);      // allocate returns -EOPNOTSUPP
 void simdisk_short_io(struct simdisk *d, uint64_t seed);   // short counts and EINTR now and then; 0 ends it
 

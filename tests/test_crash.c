@@ -201,6 +201,7 @@ static enum remixdb_status run_close(struct run *r) {
   r->ref = NULL;
   const enum remixdb_status s = xdb_close(r->x);
   r->x = NULL;
+  CHECK(simdisk_open_files(r->disk) == 0);
   return s;
 }
 
@@ -208,6 +209,7 @@ static enum remixdb_status run_open(struct run *r) {
   r->ref = NULL;
   enum remixdb_status s = xdb_open(DIR_NAME, &r->plan.opts, simdisk_env(r->disk), &r->x);
   if (s != REMIXDB_OK) {
+    CHECK(simdisk_open_files(r->disk) == 0);
     r->x = NULL;
     return s;
   }
