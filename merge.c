@@ -3,13 +3,21 @@
 
 void merge_init(struct merge *m, struct blkio_queue *queue) {
   memset(m, 0, sizeof(*m));
-  m->at = MERGE_NONE;
+  m->at = m->mem_at = MERGE_NONE;
   remix_cursor_init(&m->remix, queue);
 }
 
-void merge_fini(struct merge *m) {
-  remix_cursor_fini(&m->remix);
-  mem_free(m->key);
+void merge_fini(struct merge *m) { remix_cursor_fini(&m->remix); }
+
+void merge_lend(struct merge *m, struct epoch *epoch, struct epoch_slot *slot) {
+  m->epoch = epoch;
+  m->slot = slot;
+}
+
+// Moving a cursor to no REMIX allocates nothing, so it cannot fail.
+static void parts_leave(struct merge *m) {
+  const enum remixdb_status s = remix_cursor_set(&m->remix, NULL);
+  (void)s;
 }
 
 void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
@@ -18,62 +26,78 @@ void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen
     m->has[i] = mem[i] != NULL && wh_count(mem[i]) != 0;
     if (m->has[i]) wh_cursor_init(&m->mem[i], mem[i], moment);
   }
+  if (m->version != version) parts_leave(m);
   m->version = version;
-  m->at = MERGE_NONE;
+  m->at = m->mem_at = MERGE_NONE;
 }
 
 void merge_park(struct merge *m) {
-  // moving a cursor to no REMIX allocates nothing, so it cannot fail
-  const enum remixdb_status s = remix_cursor_set(&m->remix, NULL);
-  (void)s;
+  parts_leave(m);
   m->has[0] = m->has[1] = false;
   m->version = NULL;
-  m->at = MERGE_NONE;
+  m->at = m->mem_at = MERGE_NONE;
+}
+
+// A key has been passed. All that is kept from here on is pinned, or lives as long as the sources.
+static void passed(struct merge *m) {
+  if (likely(++m->steps < MERGE_STEPS)) return;
+  m->steps = 0;
+  if (!m->slot) return;
+  epoch_exit(m->slot);
+  epoch_enter(m->epoch, m->slot);
 }
 
 // ---- the stream of partitions
 
-static bool parts_valid(const struct merge *m) { return remix_valid(&m->remix); }
+static inline bool parts_valid(const struct merge *m) { return remix_valid(&m->remix); }
+
+static void clear_forget(struct merge *m) {
+  m->clear = 0;
+  m->clear_known = false;
+  m->clear_from = parts_valid(m) ? m->remix.seg : UINT32_MAX;
+}
 
 static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
-  struct remix *x = m->version->parts[part]->remix;
+  struct remix *const x = m->version->parts[part]->remix;
   m->part = part;
-  if (m->remix.x == x) return REMIXDB_OK;
-  return remix_cursor_set(&m->remix, x);
+  return m->remix.x == x ? REMIXDB_OK : remix_cursor_set(&m->remix, x);
 }
 
 // When the REMIX has ended, on to the next partition (or the one before) that holds anything.
 static enum remixdb_status parts_settle(struct merge *m, bool backward) {
   m->remix_key.ptr = NULL;
+  if (likely(parts_valid(m))) return REMIXDB_OK;
   while (!parts_valid(m)) {
-    if (backward ? m->part == 0 : m->part + 1 == m->version->nr_parts) return REMIXDB_OK;
+    if (backward ? m->part == 0 : m->part + 1 == m->version->nr_parts) break;
     const enum remixdb_status s = parts_enter(m, backward ? m->part - 1 : m->part + 1);
     if (s != REMIXDB_OK) return s;
-    if (!m->remix.x) continue;
+    passed(m);
     if (backward) remix_seek_last(&m->remix);
     else remix_seek_first(&m->remix);
   }
+  clear_forget(m);
   return REMIXDB_OK;
 }
 
-// key.ptr NULL: to the very end in the direction.
 static enum remixdb_status parts_seek(struct merge *m, struct kref key, bool backward) {
-  const struct version *v = m->version;
-  const bool last = backward && !key.ptr;
-  enum remixdb_status s = parts_enter(m, last ? v->nr_parts - 1 : version_find(v, key));
-  if (s != REMIXDB_OK) return s;
-  if (m->remix.x) {
-    if (last) remix_seek_last(&m->remix);
-    else s = backward ? remix_seek_for_prev(&m->remix, key) : remix_seek(&m->remix, key);
-  }
+  enum remixdb_status s = parts_enter(m, version_find(m->version, key));
+  if (s == REMIXDB_OK) s = backward ? remix_seek_for_prev(&m->remix, key) : remix_seek(&m->remix, key);
   return s == REMIXDB_OK ? parts_settle(m, backward) : s;
+}
+
+// To the last key of all, or (backward false) to the first.
+static enum remixdb_status parts_seek_end(struct merge *m, bool backward) {
+  const enum remixdb_status s = parts_enter(m, backward ? m->version->nr_parts - 1 : 0);
+  if (s != REMIXDB_OK) return s;
+  if (backward) remix_seek_last(&m->remix);
+  else remix_seek_first(&m->remix);
+  return parts_settle(m, backward);
 }
 
 static enum remixdb_status parts_step(struct merge *m, bool backward) {
   if (backward) remix_prev(&m->remix);
   else remix_next(&m->remix);
-  m->remix_key.ptr = NULL;
-  return likely(parts_valid(m)) ? REMIXDB_OK : parts_settle(m, backward);
+  return parts_settle(m, backward);
 }
 
 static enum remixdb_status parts_key(struct merge *m, struct kref *out) {
@@ -87,72 +111,88 @@ static enum remixdb_status parts_key(struct merge *m, struct kref *out) {
   return REMIXDB_OK;
 }
 
-// ---- the three together
+// ---- the memtables
 
-static bool stream_valid(const struct merge *m, uint32_t i) { return i == MERGE_PARTS ? parts_valid(m) : m->has[i] && wh_valid(&m->mem[i]); }
+static inline bool mem_valid(const struct merge *m, uint32_t i) { return m->has[i] && wh_valid(&m->mem[i]); }
 
-static enum remixdb_status stream_step(struct merge *m, uint32_t i, bool backward) {
-  if (i == MERGE_PARTS) return parts_step(m, backward);
+static void mem_step(struct merge *m, uint32_t i, bool backward) {
   if (backward) wh_prev(&m->mem[i]);
   else wh_next(&m->mem[i]);
-  return REMIXDB_OK;
 }
 
-static enum remixdb_status stream_seek(struct merge *m, uint32_t i, struct kref key, bool backward) {
-  if (i == MERGE_PARTS) return parts_seek(m, key, backward);
-  if (!m->has[i]) return REMIXDB_OK;
-  if (backward && !key.ptr) wh_seek_last(&m->mem[i]);
-  else if (backward) wh_seek_for_prev(&m->mem[i], key);
-  else wh_seek(&m->mem[i], key);
-  return REMIXDB_OK;
+static void mem_seek_end(struct merge *m, uint32_t i, bool backward) {
+  if (backward) wh_seek_last(&m->mem[i]);
+  else wh_seek(&m->mem[i], kref("", 0));
 }
 
-static bool stream_tomb(const struct merge *m, uint32_t i) { return i == MERGE_PARTS ? remix_tomb(&m->remix) : m->mem[i].ver->tomb; }
-
-static enum remixdb_status stream_key(struct merge *m, uint32_t i, struct kref *out) {
-  if (i == MERGE_PARTS) return parts_key(m, out);
-  *out = wh_key(&m->mem[i]);
-  return REMIXDB_OK;
+// Which of them comes first (backward: last), after one of them was moved; of equal keys the newer one's.
+static void mem_pick(struct merge *m) {
+  const bool a = mem_valid(m, MERGE_ACTIVE), f = mem_valid(m, MERGE_FROZEN);
+  clear_forget(m);
+  if (!a && !f) {
+    m->mem_at = MERGE_NONE;
+    m->mem_same = 0;
+    return;
+  }
+  int c = a ? -1 : 1;
+  if (a && f) {
+    c = kv_cmp(wh_key(&m->mem[MERGE_ACTIVE]), wh_key(&m->mem[MERGE_FROZEN]));
+    if (m->backward) c = -c;
+  }
+  m->mem_at = c <= 0 ? MERGE_ACTIVE : MERGE_FROZEN;
+  m->mem_same = c < 0 ? 1u << MERGE_ACTIVE : c > 0 ? 1u << MERGE_FROZEN : 1u << MERGE_ACTIVE | 1u << MERGE_FROZEN;
+  m->mem_key = wh_key(&m->mem[m->mem_at]);
 }
+
+// Finds out up to where the partition is known to come before the memtables' next key.
+static void clear_find(struct merge *m) {
+  const uint32_t part = version_find(m->version, m->mem_key);
+  m->clear = part > m->part ? UINT32_MAX : part < m->part ? 0 : remix_segment(m->remix.x, m->mem_key);
+  m->clear_known = true;
+}
+
+// Whether the partitions' entry is known to come before the memtables' without looking at its key.
+static inline bool parts_clear(struct merge *m) {
+  if (m->backward) return false;
+  if (unlikely(!m->clear_known && m->remix.seg != m->clear_from)) clear_find(m);
+  return m->remix.seg < m->clear;
+}
+
+// ---- all together
 
 // Picks the smallest (backward: the largest) key among the streams; of equal ones the newest stream, which comes first.
 static enum remixdb_status pick(struct merge *m) {
-  m->at = MERGE_NONE;
-  m->same = 0;
-  if (!stream_valid(m, MERGE_ACTIVE) && !stream_valid(m, MERGE_FROZEN)) {
-    if (parts_valid(m)) {
-      m->at = MERGE_PARTS;
-      m->same = 1u << MERGE_PARTS;
-    }
+  const bool parts = parts_valid(m);
+  if (m->mem_at == MERGE_NONE) {
+    m->at = parts ? MERGE_PARTS : MERGE_NONE;
+    m->same = 1u << MERGE_PARTS;
     return REMIXDB_OK;
   }
-  uint32_t at = MERGE_NONE, same = 0;
-  struct kref best = {NULL, 0};
-  for (uint32_t i = 0; i < MERGE_NONE; i++) {
-    if (!stream_valid(m, i)) continue;
+  int c = -1;  // how the memtables' key stands to the partitions', in the direction
+  if (parts && parts_clear(m)) {
+    c = 1;
+  } else if (parts) {
     struct kref k;
-    const enum remixdb_status s = stream_key(m, i, &k);
+    const enum remixdb_status s = parts_key(m, &k);
     if (s != REMIXDB_OK) return s;
-    const int c = at == MERGE_NONE ? -1 : m->backward ? kv_cmp(best, k) : kv_cmp(k, best);
-    if (c < 0) {
-      at = i;
-      best = k;
-      same = 1u << i;
-    } else if (c == 0) {
-      same |= 1u << i;
-    }
+    c = kv_cmp(m->mem_key, k);
+    if (m->backward) c = -c;
   }
-  m->at = at;
-  m->same = same;
+  m->at = c <= 0 ? m->mem_at : MERGE_PARTS;
+  m->same = (c <= 0 ? m->mem_same : 0) | (c >= 0 ? 1u << MERGE_PARTS : 0);
   return REMIXDB_OK;
 }
 
+// Moves all streams that stand on the current key past it.
 static enum remixdb_status step_same(struct merge *m) {
-  for (uint32_t i = 0; i < MERGE_NONE; i++)
-    if (m->same & 1u << i) {
-      const enum remixdb_status s = stream_step(m, i, m->backward);
-      if (s != REMIXDB_OK) return s;
-    }
+  for (uint32_t i = 0; i < MERGE_PARTS; i++)
+    if (m->same & 1u << i) mem_step(m, i, m->backward);
+  if (m->same & 1u << MERGE_PARTS) {
+    const enum remixdb_status s = parts_step(m, m->backward);
+    if (s != REMIXDB_OK) return s;
+  }
+  if (m->same & ~(1u << MERGE_PARTS)) mem_pick(m);
+  passed(m);
   return REMIXDB_OK;
 }
 
@@ -164,7 +204,7 @@ static enum remixdb_status fail(struct merge *m, enum remixdb_status s) {
 // To the first live key from where the streams stand.
 static enum remixdb_status settle(struct merge *m) {
   enum remixdb_status s = pick(m);
-  while (s == REMIXDB_OK && m->at != MERGE_NONE && stream_tomb(m, m->at)) {
+  while (s == REMIXDB_OK && m->at < MERGE_PARTS && m->mem[m->at].ver->tomb) {
     s = step_same(m);
     if (s == REMIXDB_OK) s = pick(m);
   }
@@ -172,49 +212,84 @@ static enum remixdb_status settle(struct merge *m) {
 }
 
 static enum remixdb_status seek(struct merge *m, struct kref key, bool backward) {
+  if (!key.ptr) key = kref("", 0);
   m->backward = backward;
-  for (uint32_t i = 0; i < MERGE_NONE; i++) {
-    const enum remixdb_status s = stream_seek(m, i, key, backward);
-    if (s != REMIXDB_OK) return fail(m, s);
+  m->steps = 0;
+  const enum remixdb_status s = parts_seek(m, key, backward);
+  if (s != REMIXDB_OK) return fail(m, s);
+  for (uint32_t i = 0; i < MERGE_PARTS; i++) {
+    if (!m->has[i]) continue;
+    if (backward) wh_seek_for_prev(&m->mem[i], key);
+    else wh_seek(&m->mem[i], key);
   }
+  mem_pick(m);
   return settle(m);
 }
 
-// An empty key has to have an address too: NULL stands for "the very end".
-static struct kref present(struct kref key) { return key.ptr ? key : kref("", 0); }
+enum remixdb_status merge_seek(struct merge *m, struct kref key) { return seek(m, key, false); }
+enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref key) { return seek(m, key, true); }
 
-enum remixdb_status merge_seek(struct merge *m, struct kref key) { return seek(m, present(key), false); }
-enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref key) { return seek(m, present(key), true); }
-enum remixdb_status merge_seek_last(struct merge *m) { return seek(m, kref(NULL, 0), true); }
-
-// Turns round: the other streams are brought to the other side of the current key.
-static enum remixdb_status turn(struct merge *m, bool backward) {
-  struct kref k;
-  enum remixdb_status s = stream_key(m, m->at, &k);
+enum remixdb_status merge_seek_last(struct merge *m) {
+  m->backward = true;
+  m->steps = 0;
+  const enum remixdb_status s = parts_seek_end(m, true);
   if (s != REMIXDB_OK) return fail(m, s);
-  if (k.len > m->key_cap) {
-    uint8_t *grown = mem_realloc(m->key, k.len);
-    if (!grown) return fail(m, REMIXDB_NOMEM);
-    m->key = grown;
-    m->key_cap = k.len;
-  }
-  if (k.len) memcpy(m->key, k.ptr, k.len);
-  k = present(kref(m->key, k.len));
+  for (uint32_t i = 0; i < MERGE_PARTS; i++)
+    if (m->has[i]) mem_seek_end(m, i, true);
+  mem_pick(m);
+  return settle(m);
+}
+
+// Turns round. A stream that does not stand on the current key stands at the first of its keys behind it; the one before that is the
+// first on the other side. One that has come to its end has its last there.
+static enum remixdb_status turn(struct merge *m, bool backward) {
   m->backward = backward;
-  for (uint32_t i = 0; i < MERGE_NONE; i++)
-    if ((s = stream_seek(m, i, k, backward)) != REMIXDB_OK) return fail(m, s);
-  return pick(m);  // all that hold the key stand on it again
+  for (uint32_t i = 0; i < MERGE_PARTS; i++) {
+    if (!m->has[i] || m->same & 1u << i) continue;
+    if (wh_valid(&m->mem[i])) mem_step(m, i, backward);
+    else mem_seek_end(m, i, backward);
+  }
+  if (!(m->same & 1u << MERGE_PARTS)) {
+    const enum remixdb_status s = parts_valid(m) ? parts_step(m, backward) : parts_seek_end(m, backward);
+    if (s != REMIXDB_OK) return s;
+  }
+  mem_pick(m);
+  return REMIXDB_OK;
 }
 
 static enum remixdb_status step(struct merge *m, bool backward) {
   enum remixdb_status s = REMIXDB_OK;
-  if (unlikely(m->backward != backward) && (s = turn(m, backward)) != REMIXDB_OK) return fail(m, s);
-  if ((s = step_same(m)) != REMIXDB_OK) return fail(m, s);
-  return settle(m);
+  if (unlikely(m->backward != backward)) s = turn(m, backward);
+  if (s == REMIXDB_OK) s = step_same(m);
+  return s == REMIXDB_OK ? settle(m) : fail(m, s);
 }
 
-enum remixdb_status merge_next(struct merge *m) { return step(m, false); }
-enum remixdb_status merge_prev(struct merge *m) { return step(m, true); }
+enum remixdb_status merge_next(struct merge *m) {
+  m->steps = 0;
+  return step(m, false);
+}
+
+enum remixdb_status merge_prev(struct merge *m) {
+  m->steps = 0;
+  return step(m, true);
+}
+
+enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
+  enum remixdb_status s = REMIXDB_OK;
+  m->steps = 0;
+  while (nr > 0 && s == REMIXDB_OK && merge_valid(m)) {
+    if (m->same == 1u << MERGE_PARTS && !m->backward) {
+      if (m->mem_at != MERGE_NONE && !m->clear_known) clear_find(m);
+      const uint32_t moved = remix_skip(&m->remix, nr, m->mem_at == MERGE_NONE ? UINT32_MAX : m->clear);
+      if (moved) m->remix_key.ptr = NULL;
+      nr -= moved;
+      if (nr == 0) break;
+    }
+    s = step(m, false);
+    nr--;
+  }
+  return s;
+}
 
 enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out) {
   if (m->at == MERGE_PARTS) return remix_record(&m->remix, rec_out);

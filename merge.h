@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The merge behind an iterator: at most three sorted streams, newest first: the active memtable, the frozen one, the partitions (one REMIX after the
-// other). It stops at keys that exist at its moment: a key in a newer stream hides the same key in older ones, tombstones are passed. While both memtables
-// are at their end a step is a step of the REMIX: nothing is read or compared.
+// The merge behind an iterator: at most three sorted streams, newest first: the active memtable, the frozen one, the partitions (one
+// REMIX after the other). It stops at keys that exist at its moment: a key in a newer stream hides the same key in older ones. What
+// is deleted in the partitions is passed by their selectors; a tombstone of a memtable is met, for it may hide a key of theirs.
 //
-// One thread. Every call that moves it, merge_key and merge_value are made inside an epoch; between calls it stands outside: the memtables and the version must be
-// held by the caller, the blocks under it are pinned.
+// Keys are compared only where a memtable's next key may come before the partitions' next: while both memtables are at their end, or
+// their next key is known to belong to a segment further on, a step is a step of the REMIX: nothing is read or compared. That is
+// looked up (in the anchors alone, once for each key of a memtable) when the REMIX comes to another segment before the memtable's key
+// was met.
+//
+// One thread. Every call that moves it and merge_record are made inside an epoch; between calls it stands outside: the blocks under it
+// are pinned.
 #ifndef MERGE_H
 #define MERGE_H
 
@@ -13,6 +18,8 @@
 #include "wh.h"
 
 enum { MERGE_ACTIVE, MERGE_FROZEN, MERGE_PARTS, MERGE_NONE };
+
+#define MERGE_STEPS 256u  // so many keys are passed in one epoch at most
 
 struct merge {
   struct wh_cursor mem[2];        // [MERGE_ACTIVE], [MERGE_FROZEN]
@@ -24,16 +31,31 @@ struct merge {
   uint32_t at;                    // the stream that holds the current key; MERGE_NONE: not valid
   uint32_t same;                  // bit i: stream i stands on the same key
   bool backward;                  // the streams not at the current key stand before it, not behind it
-  uint8_t *key;                   // copy of the current key for a change of direction
-  uint32_t key_cap;
+  // the memtables alone
+  uint32_t mem_at, mem_same;      // as at and same
+  struct kref mem_key;
+  // What is known of where mem_key belongs: entries of segments before `clear`, of this partition, are less. Forward only.
+  bool clear_known;
+  uint32_t clear;
+  uint32_t clear_from;            // the segment the REMIX stood in when the question came up
+  // the caller's, or NULL
+  struct epoch *epoch;
+  struct epoch_slot *slot;
+  uint32_t steps;                 // keys passed in this epoch
 };
 
 // queue: for read-ahead; NULL: none.
 void merge_init(struct merge *m, struct blkio_queue *queue);
 void merge_fini(struct merge *m);
-// What it reads from now on; frozen may be NULL. Not valid afterwards.
+// Lends it the slot in which its callers enter their epochs: on a long way (over keys that are deleted, or skipped) it then leaves and
+// enters again after every MERGE_STEPS keys, and holds up nobody's reclamation. Pointers that the caller has got in the epoch of the
+// call do not survive a call that moves. Without this it stays in the caller's.
+void merge_lend(struct merge *m, struct epoch *epoch, struct epoch_slot *slot);
+// What it reads from now on; frozen may be NULL. Not valid afterwards. All of it must stay alive until the next merge_set that does not
+// name it, or merge_park: the version that was set before must still be there when another is set (blocks of its tables are pinned), but
+// the memtables need not be. A call with the same version keeps what is pinned, so that seeks near each other find it. Inside an epoch.
 void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment);
-// Releases blocks and forgets its sources.
+// Releases blocks and forgets its sources, which may then go. Inside an epoch.
 void merge_park(struct merge *m);
 
 static inline bool merge_valid(const struct merge *m) { return m->at != MERGE_NONE; }
@@ -43,6 +65,10 @@ MUST_CHECK enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref 
 MUST_CHECK enum remixdb_status merge_seek_last(struct merge *m);
 MUST_CHECK enum remixdb_status merge_next(struct merge *m);                            // must be valid
 MUST_CHECK enum remixdb_status merge_prev(struct merge *m);                            // must be valid
-// The current record (never a tombstone); holds until it moves.
+// As so many merge_next, until it is not valid. What lies between two keys of the memtables is counted, not visited, but for the
+// segment that the second one belongs to.
+MUST_CHECK enum remixdb_status merge_skip(struct merge *m, uint32_t nr);
+// The current record (never a tombstone); holds until it moves. A failure changes nothing: it stands where it stood, may be asked
+// again, and moves on from there.
 MUST_CHECK enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out);
 #endif

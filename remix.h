@@ -24,6 +24,8 @@
 #ifndef REMIX_H
 #define REMIX_H
 
+#include "anchors.h"
+#include "set32.h"
 #include "sst.h"
 
 #define REMIX_SEG 32u
@@ -34,7 +36,7 @@
 
 #define REMIX_BIT_SAME 0xFFFFu
 #define REMIX_BIT_FAR 0xFFFEu
-#define REMIX_BYTE_MAX 4094u  // the farthest byte behind the base that is stored
+#define REMIX_BYTE_MAX 4094u  // the farthest byte behind the base that is stored (blind.h searches by these)
 
 struct remix {
   const struct sst_ctx *ctx;
@@ -49,7 +51,7 @@ struct remix {
   uint64_t file_size;
   uint8_t *image;           // the view as docs/FORMAT.md has it, unpacked and checked
   uint64_t image_size;
-  // private below: where things are in the image, the prefix array over the anchors
+  // private below: where things are in the image, and what is known beside it
   struct remix_index *index;
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
@@ -67,10 +69,15 @@ void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
 size_t remix_memory(const struct remix *x);
 struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
 
-// The newest version of the key: REMIXDB_OK (it may be a tombstone: rec_out->tomb), REMIXDB_NOTFOUND, or an error. hash =
-// hash64(key). Inside an epoch; the record holds until the epoch is left or h is used again.
+// The newest version of the key, when that is not a tombstone: REMIXDB_OK, REMIXDB_NOTFOUND, or an error. hash = hash64(key). Inside
+// an epoch; the record holds until the epoch is left or h is used again.
+// With tags the keys that are read are those of live entries of one segment with the key's tag: for a key that is there its own and
+// that of one in 256 of those before it, 1.06 on average; for another one 32/256 = 0.125 at most. Without tags it is one, as in a
+// seek.
 MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
                                          struct kv_rec *rec_out);
+// The segment that the key belongs to: all entries of segments before it are less than the key. Any key; reads no entry.
+uint32_t remix_segment(const struct remix *x, struct kref key);
 
 // ---- many keys at once: the steps of remix_get for all keys of a group side by side, what each step will read being fetched in the
 // step before. Inside an epoch, all of it.
@@ -79,30 +86,27 @@ struct remix_probe {
   struct kref key;
   uint64_t hash;
   bool search;            // out: such a segment that remix_get has to search it
-  uint32_t set;           // out: entries that can be the key and have not been asked for; with search, none
+  uint32_t set;           // out: live entries that can be the key and have not been asked for; with search, none
   struct sst *sst;        // out: where the entry asked for last is
   sst_pos pos;
-  const uint8_t *seg;     // private, as are the following
-  uint64_t prefix;
-  uint32_t at, levels;
+  const uint8_t *seg;     // private, as is the next
+  uint32_t at;
 };
 // Finds the candidates of the nr probes p[which[0]], p[which[1]], ... Reads no block.
 void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 // Takes the first candidate out of each one's set, which is not empty: sst and pos. The slot of its block in the cache is fetched.
 void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 
-#define REMIX_POS_NONE UINT32_MAX  // no position: they have 24 bits
-
-// A position in the view. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix
-// must stay alive. One thread. All calls below must be made inside an epoch but for valid/tomb.
+// A position in the view, at a live entry: the newest version of a key, and not a tombstone; all others are passed by the bits of
+// their selectors. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix must stay
+// alive. One thread. All calls below must be made inside an epoch but for valid.
 struct remix_cursor {
   struct remix *x;
   uint32_t seg, at;          // entry `at` of segment `seg`; seg == nr_segs: not valid
-  uint32_t nr;               // entries of the segment
+  uint32_t live;             // the segment's live entries, a bit for each
   uint32_t cap;              // runs there is room for
-  sst_pos *pos;              // per run: position of its next record at or after the entry, or REMIX_POS_NONE: not worked out yet
+  const uint8_t *s, *sel;    // the segment, and its selectors
   struct sst_hold *holds;    // per run
-  const uint8_t *sel;        // the segment's selectors
   struct blkio_queue *queue; // for read-ahead; NULL: none
   uint32_t ahead;            // pages to read ahead, grows while stepping forward
 };
@@ -112,18 +116,32 @@ void remix_cursor_fini(struct remix_cursor *c);
 // Drops its holds and moves it to another REMIX (or NULL): not valid afterwards. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x);
 static inline bool remix_valid(const struct remix_cursor *c) { return c->x && c->seg < c->x->nr_segs; }
-// These stop at newest versions only (REMIX_OLD entries are passed); tombstones are stopped at: remix_tomb tells. After an error
-// the cursor is not valid.
-MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key);  // first entry >= key; reads one key (R5)
-MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key);  // last entry <= key
+// First entry >= key, last entry <= key. After an error the cursor is not valid.
+//
+// A seek reads the key of exactly one entry (and of it alone a block), for keys that are there and for others: the candidate of the
+// blind search, of which no other entry shares a longer prefix with the key, and which is the key itself, in its newest version, when
+// the key is there. What it shares with the key then gives the place. (But where discriminating bits are FAR.)
+// Tags can therefore not save a read here. They could only save the search among the bits when an entry with the key's tag turns out to
+// be the key; where it does not (one in 256 for every other entry of the segment: in 12% of the seeks to keys that are not there), its
+// key says nothing of where the others lie, and a second one would have to be read. So a seek trusts the candidate.
+MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key);
+MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key);
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
-void remix_next(struct remix_cursor *c);  // must be valid; reads nothing, compares nothing
-void remix_prev(struct remix_cursor *c);  // the same
-static inline bool remix_tomb(const struct remix_cursor *c) { return (c->sel[c->at] & REMIX_TOMB) != 0; }
+// One entry on, or back; must be valid. Reads nothing, compares nothing. A stretch without a live entry takes O(log of its segments).
+void remix_next_segment(struct remix_cursor *c);  // to the first entry of those behind its segment
+static inline void remix_next(struct remix_cursor *c) {
+  const uint32_t m = c->live & set32_above(c->at);
+  if (likely(m != 0)) c->at = set32_first(m);
+  else remix_next_segment(c);
+}
+void remix_prev(struct remix_cursor *c);
+// As many entries on as there are, up to nr, but not into segment `end` (UINT32_MAX: there is no such limit); must be valid and stays
+// so. Returns how many. O(log of the segments passed).
+uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end);
 static inline uint32_t remix_run(const struct remix_cursor *c) { return c->sel[c->at] & REMIX_RUN; }
 // The current entry's record; holds until the cursor moves to another block of the same run (a key stays readable while the
-// cursor stands). Reads a block when it is not held.
+// cursor stands). Reads a block when it is not held. When it fails the cursor stays where it is.
 MUST_CHECK enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out);
 // Releases all holds; not valid afterwards.
 void remix_park(struct remix_cursor *c);
@@ -142,10 +160,13 @@ void remix_walk_next(struct remix_walk *w);
 // when it is not recorded (a far one): the caller compares.
 uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out);
 
-// Keys compared and blocks looked at, for tests and stats; counted only when compiled with REMIX_COUNTERS (debug and sanitizer
-// builds).
+// What was looked at, for tests: counted where remix.c is compiled with REMIX_COUNTERS.
 struct remix_counters {
-  _Atomic uint64_t key_reads, key_compares;
+  _Atomic uint64_t key_reads;     // keys of entries read by a get or a seek,
+  _Atomic uint64_t key_compares;  // and compared in full
+  _Atomic uint64_t records;       // records given by remix_record
+  _Atomic uint64_t segments;      // segments cursors came to
+  _Atomic uint64_t probes;        // looks at a count of live entries, to pass segments
 };
 extern struct remix_counters remix_counters;
 

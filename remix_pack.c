@@ -215,7 +215,7 @@ static enum remixdb_status unpack_anchors(const struct column *c, const struct s
   return p == end && at == h->anchors_len ? REMIXDB_OK : err_corrupt(path, 96, "anchors have %llu bytes", (unsigned long long)at);
 }
 
-enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *const *runs, uint32_t nr_runs, const char *path, uint8_t **image_out,
+enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *const *runs, uint32_t nr_runs, const char *path, struct mem_map *map_out,
                                  size_t *len_out) {
   uint64_t records = 0;
   for (uint32_t r = 0; r < nr_runs; r++) records += runs[r]->nr_records;
@@ -226,13 +226,11 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   if (h.nr_entries != records || h.nr_segs > records) return err_corrupt(path, 44, "%u segments, %llu entries of %llu records", h.nr_segs, (unsigned long long)h.nr_entries, (unsigned long long)records);
   if (h.anchors_len > UINT32_MAX || h.anchors_len > (uint64_t)h.nr_segs * REMIXDB_KV_MAX) return err_corrupt(path, 96, "length of the anchors");
   struct column c[COLS] = {{0}};
-  uint8_t *image = NULL;
+  struct mem_map map = {0};
   enum remixdb_status s = unpack_columns(file, len, &h, path, c);
   if (s != REMIXDB_OK) goto out;
-  if (!(image = mem_alloc_aligned(REMIX_ALIGN, h.size))) {
-    s = REMIXDB_NOMEM;
-    goto out;
-  }
+  if ((s = mem_map_table(h.size, &map)) != REMIXDB_OK) goto out;
+  uint8_t *const image = map.ptr;
   memset(image, 0, h.size);
   memcpy(image, file, h.segs);
   store64le(image + 32, h.size);
@@ -241,10 +239,10 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
 out:
   columns_free(c);
   if (s != REMIXDB_OK) {
-    mem_free(image);
+    mem_unmap(&map);
     return s;
   }
-  *image_out = image;
+  *map_out = map;
   *len_out = h.size;
   return s;
 }

@@ -809,6 +809,7 @@ enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
   }
   it->ref = r;
   merge_init(&it->merge, r->queue);
+  merge_lend(&it->merge, &r->xdb->epoch, &r->slot);
   atomic_fetch_add_explicit(&r->xdb->nr_iters, 1, memory_order_relaxed);
   *out = it;
   return REMIXDB_OK;
@@ -887,21 +888,10 @@ void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
   it->status = s;
 }
 
-#define SKIP_STEPS 256u  // in one epoch: a long way must not hold up the reclamation of the whole store
-
 enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
-  struct xdb_ref *r = it->ref;
-  epoch_enter(&r->xdb->epoch, &r->slot);
-  enum remixdb_status s = REMIXDB_OK;
-  for (; nr && s == REMIXDB_OK && merge_valid(&it->merge); nr--) {
-    s = merge_next(&it->merge);
-    if (unlikely(nr % SKIP_STEPS == 0)) {
-      epoch_exit(&r->slot);
-      epoch_enter(&r->xdb->epoch, &r->slot);
-    }
-  }
-  return iter_done(it, s);
+  epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
+  return iter_done(it, merge_skip(&it->merge, nr));
 }
 
 enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {

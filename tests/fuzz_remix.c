@@ -54,7 +54,7 @@ struct model {
 };
 
 static struct fuzz_place *place;
-static struct fuzz_image images[VIEWS];
+static struct fuzz_image images[VIEWS], packed[VIEWS];
 static struct model models[VIEWS];
 
 static int rec_order(const void *a, const void *b) {
@@ -85,6 +85,11 @@ static void make_model(struct model *m, const struct view *v) {
     }
     qsort(m->recs, m->nr, sizeof(*m->recs), rec_order);
   }
+  uint32_t live = 0;
+  for (uint32_t i = 0; i < m->nr; i++) {
+    if (!m->recs[i].tomb) m->recs[live++] = m->recs[i];
+  }
+  m->nr = live;
   free(kbuf);
   free(vbuf);
 }
@@ -103,8 +108,14 @@ static void close_runs(const struct view *v, struct sst **runs) {
   for (uint32_t r = 0; r < v->nr; r++) sst_unref(runs[r]);
 }
 
-// Builds it run by run, as the store does.
-static void build_good(const struct view *v, struct fuzz_image *out) {
+static void fix(uint8_t *p, size_t len) {
+  if (len < 8) return;
+  if (len >= 40) store64le(p + 32, len);
+  store64le(p + len - 8, hash64_seed(p, len - 8, NUMBER));
+}
+
+// Builds it run by run, as the store does: the file, and the same not packed.
+static void build_good(const struct view *v, struct fuzz_image *out, struct fuzz_image *plain_out) {
   struct sst *runs[REMIX_RUNS_MAX];
   struct remix *old = NULL;
   char name[32];
@@ -118,6 +129,9 @@ static void build_good(const struct view *v, struct fuzz_image *out) {
     remix_unref(old);
     old = x;
   }
+  *plain_out = (struct fuzz_image){keep(old->image, old->image_size), old->image_size};
+  store32le(plain_out->p + 8, 1);
+  fix(plain_out->p, plain_out->len);
   remix_unref(old);
   close_runs(v, runs);
   remix_name(name, NUMBER);
@@ -128,7 +142,7 @@ static void setup(void) {
   place = fuzz_place_create();
   for (uint32_t i = 0; i < VIEWS; i++) {
     for (uint32_t r = 0; r < views[i].nr; r++) fuzz_table_build(place, &views[i].runs[r]);
-    build_good(&views[i], &images[i]);
+    build_good(&views[i], &packed[i], &images[i]);
     make_model(&models[i], &views[i]);
   }
   fuzz_table_build(place, &fresh_table);
@@ -154,12 +168,6 @@ static void change_segment(struct fuzz_in *in, const struct view *v, uint8_t *p,
   sel[j] = (uint8_t)((a & ~keep_mask) | (b & keep_mask));
 }
 
-static void fix(uint8_t *p, size_t len) {
-  if (len < 8) return;
-  if (len >= 40) store64le(p + 32, len);
-  store64le(p + len - 8, hash64_seed(p, len - 8, NUMBER));
-}
-
 // ---- using it
 
 struct use {
@@ -179,11 +187,12 @@ static void look(struct use *u) {
   struct kv_rec r;
   if (u->good) FUZZ_CHECK(remix_valid(&u->c) == (u->at < u->good->nr));
   if (!remix_valid(&u->c)) return;
-  FUZZ_CHECK(u->c.at < u->c.nr && !(u->c.sel[u->c.at] & REMIX_OLD) && remix_run(&u->c) < u->view->nr);
+  FUZZ_CHECK(u->c.at < REMIX_SEG && u->c.live >> u->c.at & 1 && !(u->c.sel[u->c.at] & (REMIX_OLD | REMIX_TOMB)) &&
+             (u->c.sel[u->c.at] & REMIX_RUN) < u->view->nr);
   if (!went_well(u, remix_record(&u->c, &r))) return;
   fuzz_touch(r.key, r.klen);
   fuzz_touch(r.val, r.vlen);
-  if (u->good) FUZZ_CHECK(fuzz_same_record(&r, &u->good->recs[u->at]) && remix_tomb(&u->c) == r.tomb);
+  if (u->good) FUZZ_CHECK(fuzz_same_record(&r, &u->good->recs[u->at]));
 }
 
 // A key of the tables, a little changed, or one of the input.
@@ -253,6 +262,12 @@ static void call(struct use *u, struct fuzz_in *in) {
       u->at = nr ? nr - 1 : 0;
       break;
     case CALL_NEXT:
+      if (op >> 3 & 16 && remix_valid(&u->c)) {
+        const uint32_t n = 1 + (op >> 3 & 15), moved = remix_skip(&u->c, n, UINT32_MAX);
+        if (u->good) FUZZ_CHECK(moved == (u->at + n < nr ? n : nr - 1 - u->at));
+        u->at += moved;
+        break;
+      }
       for (uint32_t n = 1 + (op >> 3); n > 0 && remix_valid(&u->c); n--) {
         if (n & 1) look(u);
         remix_next(&u->c);
@@ -275,7 +290,7 @@ static void call(struct use *u, struct fuzz_in *in) {
   epoch_exit(&place->slot);
 }
 
-// From one end to the other and back, in as many steps as there are newest versions.
+// From one end to the other and back, in as many steps as there are live entries.
 static void walk(struct use *u) {
   uint64_t newest = 0, n = 0;
   struct remix_walk w;
@@ -283,7 +298,7 @@ static void walk(struct use *u) {
   for (remix_walk_init(&w, u->x); remix_walk_valid(&w); remix_walk_next(&w), entries++) {
     bool known;
     (void)remix_walk_lcp(&w, &known);
-    newest += !(w.sel[w.at] & REMIX_OLD);
+    newest += !(w.sel[w.at] & (REMIX_OLD | REMIX_TOMB));
   }
   FUZZ_CHECK(entries == u->x->nr_entries);
   epoch_enter(&place->epoch, &place->slot);
@@ -382,6 +397,7 @@ FUZZ(remix) {
   struct fuzz_in in = {data, data + size};
   const uint32_t which = fuzz_u8(&in) % VIEWS, flags = fuzz_u8(&in);
   const struct view *const v = &views[which];
+  const struct fuzz_image *const good = flags & 32 ? &packed[which] : &images[which];
   // calls come first in the input; they are made last
   struct fuzz_in calls = {in.p, in.p};
   struct fuzz_image file;
@@ -393,13 +409,13 @@ FUZZ(remix) {
     uint32_t len;
     const uint8_t *const p = fuzz_bytes(&in, fuzz_u8(&in), &len);
     calls = (struct fuzz_in){p, p + len};
-    file = fuzz_image_copy(&images[which]);
+    file = fuzz_image_copy(good);
     for (uint32_t n = 0; n < 64 && fuzz_left(&in); n++) {
       if ((*in.p & 15) >= FUZZ_OWN) change_segment(&in, v, file.p, file.len);
       else file.len = fuzz_change(&in, file.p, file.len);
     }
   }
-  const bool changed = file.len != images[which].len || memcmp(file.p, images[which].p, file.len) != 0;
+  const bool changed = file.len != good->len || memcmp(file.p, good->p, file.len) != 0;
   if (changed && flags & 1) fix(file.p, file.len);
 
   char name[32];

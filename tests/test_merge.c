@@ -272,7 +272,7 @@ static void test_damaged(void **state) {
 static void test_no_memory(void **state) {
   (void)state;
   struct scene s;
-  scene_init(&s, &plan_fail, 13);
+  scene_init(&s, &(struct plan){500, 60, 60, 4, 8, 5, 0}, 13);  // holds and blocks of many tables
   uint32_t failed = 0;
   for (int64_t n = 1;; n++) {
     struct merge m;

@@ -245,7 +245,7 @@ struct entry {
   bool tomb, old;
 };
 
-// All versions in order; *newest_nr: entries that are not old.
+// All versions in order.
 static struct entry *part_view(const struct part *t, uint32_t *nr_out) {
   struct entry *e = calloc((size_t)t->k.nr * t->nr + 1, sizeof(*e));
   uint32_t nr = 0;
@@ -261,11 +261,12 @@ static struct entry *part_view(const struct part *t, uint32_t *nr_out) {
   return e;
 }
 
-static struct entry *part_newest(const struct part *t, uint32_t *nr_out) {
+// What a cursor stops at.
+static struct entry *part_live(const struct part *t, uint32_t *nr_out) {
   uint32_t all, nr = 0;
   struct entry *e = part_view(t, &all);
   for (uint32_t i = 0; i < all; i++)
-    if (!e[i].old) e[nr++] = e[i];
+    if (!e[i].old && !e[i].tomb) e[nr++] = e[i];
   *nr_out = nr;
   return e;
 }
@@ -433,7 +434,7 @@ static struct remix *part_build_all(struct part *t, bool tags) {
   return x;
 }
 
-// First entry >= key among the newest.
+// First entry >= key.
 static uint32_t lower(const struct part *t, const struct entry *e, uint32_t nr, struct kref key) {
   uint32_t lo = 0, hi = nr;
   while (lo < hi) {
@@ -450,8 +451,8 @@ static void check_record(const struct part *t, const struct entry *e, const stru
   uint8_t *val = malloc(16384);
   const struct kref key = t->k.keys[e->key];
   assert_true(kv_eq(kref(r->key, r->klen), key));
-  assert_int_equal(r->tomb, e->tomb);
-  const uint32_t len = e->tomb ? 0 : value_make(t->sst[e->run]->number, key, val);
+  assert_false(r->tomb);
+  const uint32_t len = value_make(t->sst[e->run]->number, key, val);
   assert_int_equal(r->vlen, len);
   if (len) assert_memory_equal(r->val, val, len);
   free(val);
@@ -461,7 +462,6 @@ static void check_at(const struct part *t, struct remix_cursor *c, const struct 
   assert_int_equal(remix_valid(c), at < nr);
   if (at >= nr) return;
   assert_int_equal(remix_run(c), e[at].run);
-  assert_int_equal(remix_tomb(c), e[at].tomb);
   if (!read) return;
   struct kv_rec r;
   ok(remix_record(c, &r));
@@ -485,9 +485,27 @@ static struct kref probe_make(const struct part *t, uint64_t *rng, uint8_t *buf)
   return kref(buf, len);
 }
 
+// Skips from entry `at`, half of the time not beyond the segment of a key; returns how many were passed.
+static uint32_t check_skip(const struct part *t, struct remix *x, struct remix_cursor *c, const struct entry *e, uint32_t nr,
+                           uint32_t at, uint32_t far, struct kref key) {
+  const uint32_t end = far % 2 ? remix_segment(x, key) : UINT32_MAX, seg = c->seg;
+  const uint32_t most = nr - 1 - at < far ? nr - 1 - at : far, moved = remix_skip(c, far, end);
+  assert_true(moved <= most && remix_valid(c));
+  if (end == UINT32_MAX) assert_int_equal(moved, most);
+  if (moved) assert_true(c->seg < end);
+  check_at(t, c, e, nr, at + moved, true);
+  if (moved == most) return moved;
+  // what stopped it: the next one is in that segment, or behind it
+  if (seg < end) assert_true(kv_cmp(t->k.keys[e[at + moved].key], key) < 0);
+  remix_next(c);
+  assert_true(c->seg >= end);
+  remix_prev(c);
+  return moved;
+}
+
 static void check_queries(struct part *t, struct remix *x, uint32_t times, uint64_t *rng) {
   uint32_t nr;
-  struct entry *e = part_newest(t, &nr);
+  struct entry *e = part_live(t, &nr);
   uint8_t *buf = malloc(65536 + 1);
   struct remix_cursor c;
   struct sst_hold hold = {0};
@@ -522,6 +540,9 @@ static void check_queries(struct part *t, struct remix *x, uint32_t times, uint6
       if (back == 0 || (back == 1 && rng_next(rng) % 2)) {
         remix_prev(&c);
         stand = stand ? stand - 1 : nr;
+      } else if (rng_next(rng) % 4 == 0) {
+        const uint32_t far = (uint32_t)(rng_next(rng) % (rng_next(rng) % 2 ? 10 : 500));
+        stand += check_skip(t, x, &c, e, nr, stand, far, probe_make(t, rng, buf));
       } else {
         remix_next(&c);
         stand++;
@@ -555,7 +576,7 @@ static void check_queries(struct part *t, struct remix *x, uint32_t times, uint6
 static void check_probes(struct part *t, struct remix *x, uint64_t *rng) {
   enum { GROUP = 64 };
   uint32_t nr, left = 1 + (uint32_t)(rng_next(rng) % GROUP), at[GROUP];
-  struct entry *e = part_newest(t, &nr);
+  struct entry *e = part_live(t, &nr);
   struct remix_probe p[2 * GROUP];
   uint8_t which[GROUP], *buf[GROUP];
   struct sst_hold hold = {0};
@@ -812,7 +833,7 @@ static void test_reads(void **state) {
   if (counted) {
     uint64_t reads = atomic_load(&remix_counters.key_reads);
     uint32_t nr;
-    struct entry *e = part_newest(&t, &nr);
+    struct entry *e = part_live(&t, &nr);
     for (uint32_t i = 0; i < nr; i++) {
       const struct kref k = t.k.keys[e[i].key];
       ok(remix_get(x, k, hash64(k.ptr, k.len), &hold, &r));
@@ -1111,7 +1132,7 @@ static void test_damaged_table(void **state) {
     const long at = (long)block * 4096 + 2000;
     byte_flip(t.sst[1]->path, at);
     uint32_t nr, bad = 0, bad_seek = 0, bad_record = 0;
-    struct entry *e = part_newest(&t, &nr);
+    struct entry *e = part_live(&t, &nr);
     struct remix_cursor c;
     struct sst_hold hold = {0};
     struct kv_rec r;
@@ -1200,7 +1221,7 @@ static void test_cursor_moves(void **state) {
   for (uint32_t i = 0; i < 9; i++) {
     t.nr = i + 1;
     x[i] = part_build(&t, i ? x[i - 1] : NULL, UINT32_MAX, 1, i % 2, NULL);
-    e[i] = part_newest(&t, &nr[i]);
+    e[i] = part_live(&t, &nr[i]);
   }
   struct remix_cursor c;
   remix_cursor_init(&c, NULL);
@@ -1282,7 +1303,7 @@ static void test_threads(void **state) {
   part_small(&t, &p, KEYS_BINARY, 4000, 4, &rng);
   struct remix *x = part_build_all(&t, true);
   uint32_t nr;
-  struct entry *e = part_newest(&t, &nr);
+  struct entry *e = part_live(&t, &nr);
   pthread_t threads[4];
   struct reader readers[4];
   for (uint32_t i = 0; i < 4; i++) {
