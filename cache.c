@@ -564,6 +564,15 @@ void cache_block_pin(struct cache_table *t, struct cache_block *b) {
   b->pinned = true;
 }
 
+const uint8_t *cache_want(const struct cache_table *t, uint32_t block) {
+  const uint32_t frame = t->cache ? atomic_load_explicit(&t->slots[block], memory_order_relaxed) : 0;
+  if (frame == 0) return NULL;
+  __builtin_prefetch(&cache_full(t->cache)->pages[frame], 1);
+  const uint8_t *const data = cache_frame_data(t->cache, frame);
+  __builtin_prefetch(data);
+  return data;
+}
+
 void cache_block_drop(struct cache_table *t, struct cache_block *b) {
   // release: the holder's reads come before the reuse
   if (b->pinned) (void)atomic_fetch_sub_explicit(&cache_full(t->cache)->pages[b->frame].pins, 1, memory_order_release);

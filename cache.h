@@ -113,6 +113,9 @@ void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, st
 void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data);
 // Inside the epoch of its cache_get; no effect on own memory or when pinned.
 void cache_block_pin(struct cache_table *t, struct cache_block *b);
+// Asks for the memory that a hit of this block, and its pin, are going to look at, when it is there. Returns its data for more of that
+// kind, or NULL; it may be anything by the time it is read.
+const uint8_t *cache_want(const struct cache_table *t, uint32_t block);
 void cache_block_drop(struct cache_table *t, struct cache_block *b);  // unpins; data becomes NULL; keeps the own buffer
 // Drops and frees the own buffer. t may be NULL when not pinned.
 void cache_block_fini(struct cache_table *t, struct cache_block *b);

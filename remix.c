@@ -523,7 +523,8 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
   c->live = seg_live(ix, c->s);
 }
 
-static inline void cursor_ahead_reset(struct remix_cursor *c) {
+static inline void cursor_turn(struct remix_cursor *c, bool backward) {
+  c->backward = backward;
   if (c->ahead != REMIX_AHEAD_OFF) c->ahead = 0;
 }
 
@@ -610,7 +611,6 @@ static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, 
   const uint8_t *const s = seg_at(ix, seg);
   seg_prefetch(ix, s);
   cursor_end(c);
-  cursor_ahead_reset(c);
   *seg_out = seg;
   return spot_find(c->x, s, key, c->holds, spot_out);
 }
@@ -619,6 +619,7 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   uint32_t seg;
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
+  cursor_turn(c, false);
   const enum remixdb_status st = cursor_find(c, key, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand(c, seg, spot.at);
   return st;
@@ -628,6 +629,7 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
   uint32_t seg;
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
+  cursor_turn(c, true);
   const enum remixdb_status st = cursor_find(c, key, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand_before(c, seg, spot.at + spot.equal);
   return st;
@@ -635,18 +637,18 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
 
 void remix_seek_first(struct remix_cursor *c) {
   if (!c->x || c->x->nr_segs == 0) return;
-  cursor_ahead_reset(c);
+  cursor_turn(c, false);
   cursor_stand(c, 0, 0);
 }
 
 void remix_seek_last(struct remix_cursor *c) {
   if (!c->x || c->x->nr_segs == 0) return;
-  cursor_ahead_reset(c);
+  cursor_turn(c, true);
   cursor_stand_before(c, c->x->nr_segs - 1, REMIX_SEG);
 }
 
 void remix_prev(struct remix_cursor *c) {
-  cursor_ahead_reset(c);
+  cursor_turn(c, true);
   const uint32_t m = c->live & set32_below(c->at);
   if (likely(m != 0)) c->at = set32_last(m);
   else cursor_prev_segment(c);
@@ -684,14 +686,29 @@ static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, 
   if (atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) == 0) c->ahead = REMIX_AHEAD_OFF;
 }
 
+// The record's block is not held and pinned.
+static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
+                                                                 struct sst_hold *h, struct kv_rec *rec_out) {
+  if (c->queue && h->sst && h->block != sst_pos_block(pos)) cursor_ahead(c, t, sst_pos_block(pos), h);
+  return sst_read(t, pos, true, h, rec_out);
+}
+
 enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out) {
   const uint32_t run = c->sel[c->at] & REMIX_RUN;
   struct sst *const t = c->x->runs[run];
   struct sst_hold *const h = &c->holds[run];
   const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
+  const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   REMIX_COUNT(records);
-  if (c->queue && h->sst && h->block != sst_pos_block(pos)) cursor_ahead(c, t, sst_pos_block(pos), h);
-  return sst_read(t, pos, true, h, rec_out);
+  // what a cursor has pinned for a run is a block of that run
+  if (unlikely(h->block != block || !h->cb.pinned)) {
+    const enum remixdb_status s = record_read(c, t, pos, h, rec_out);
+    if (unlikely(s != REMIXDB_OK)) return s;
+  } else {
+    block_record(h->cb.data, idx, rec_out);
+  }
+  sst_want_ahead(t, h->cb.data, block, idx, c->backward);
+  return REMIXDB_OK;
 }
 
 // ---- walking

@@ -109,6 +109,7 @@ struct remix_cursor {
   struct sst_hold *holds;    // per run
   struct blkio_queue *queue; // for read-ahead; NULL: none
   uint32_t ahead;            // pages to read ahead, grows while stepping forward
+  bool backward;             // it was last moved back: where memory is asked for
 };
 // A cursor without a REMIX; zeroed. queue may be NULL.
 void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue);
@@ -132,6 +133,7 @@ void remix_seek_last(struct remix_cursor *c);
 void remix_next_segment(struct remix_cursor *c);  // to the first entry of those behind its segment
 static inline void remix_next(struct remix_cursor *c) {
   const uint32_t m = c->live & set32_above(c->at);
+  c->backward = false;
   if (likely(m != 0)) c->at = set32_first(m);
   else remix_next_segment(c);
 }

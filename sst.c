@@ -208,6 +208,8 @@ static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
   t->key_bytes = f.key_bytes;
   t->value_bytes = f.value_bytes;
   t->data_size = f.data_size;
+  const uint32_t klen = (uint32_t)(f.key_bytes / f.nr_records), vlen = (uint32_t)(f.value_bytes / f.nr_records);
+  t->rec_size = (uint32_t)kv_rec_size(klen, vlen, false);
   t->ckb_off = f.ckb_off;
   t->ckb_len = f.ckb_len;
 
@@ -387,6 +389,7 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
     uint32_t frame;
     const uint8_t *const data = t->cache.cache ? cache_hit(&t->cache, block, &frame) : NULL;
     if (likely(data != NULL)) {
+      sst_want_record(t, data, block, idx);
       h->cb.data = data;
       h->cb.frame = frame;
       sst_hold_set(h, t, block);
@@ -398,6 +401,27 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
   }
   block_record(h->cb.data, idx, rec_out);
   return REMIXDB_OK;
+}
+
+// over: so many records of it lie between.
+static void sst_want_block(const struct sst *t, uint32_t block, uint32_t over, bool backward) {
+  const uint8_t *const data = cache_want(&t->cache, block);
+  if (!data) return;
+  const uint32_t nr = t->nr_recs[block];
+  __builtin_prefetch(data + BLOCK_HEAD + 2 * nr - 1);
+  if (over < nr) sst_want_record(t, data, block, backward ? nr - 1 - over : over);
+}
+
+void sst_want_next_block(const struct sst *t, uint32_t block, uint32_t over) {
+  const uint32_t next = block + sst_block_pages(t, block);
+  if (next < t->nr_pages) sst_want_block(t, next, over, false);
+}
+
+void sst_want_prev_block(const struct sst *t, uint32_t block, uint32_t over) {
+  if (block == 0) return;
+  do block--;
+  while (t->nr_recs[block] == 0);
+  sst_want_block(t, block, over, true);
 }
 
 void sst_hold_drop(struct sst_hold *h) {

@@ -14,6 +14,7 @@
 
 #define SST_PAGES_MAX 65520u      // what 16-bit block numbers allow
 #define SST_MAX_BLOCKS 20480u     // pages at which a builder calls a table full: 80 MiB
+#define SST_WANT 24u              // bytes of a record that a search looks at, most of the time: its lengths and key
 
 // What the tables and REMIX files of a store share. Lives longer than they do.
 // Files that no version names any more and that somebody still reads. Relaxed.
@@ -45,6 +46,7 @@ struct sst {
   struct cache_table cache;
   uint32_t nr_pages;            // pages of data blocks
   uint8_t *nr_recs;             // per page: records of the block that begins there; 0 inside a larger block. nr_pages + 1 long, ends in 1
+  uint32_t rec_size;            // bytes of a record in its block, on average
   uint64_t *offs;               // compressed: file offset of each page's block, nr_pages + 1 long; else NULL
   void *zdict;                  // decompression dictionary, or NULL
   uint64_t nr_records, nr_tombs;
@@ -91,6 +93,31 @@ struct sst_hold {
   uint64_t number;        // its number: tells a table that was closed from one opened at the same address
   uint32_t block;
 };
+// What follows asks for memory before it is read; it changes nothing, and may be wrong about where things are.
+//
+// A block's offsets say where a record lies, and then the record is read: two misses, one behind the other. Records of one size lie where
+// their number says, so that both can be fetched at once; of those that are not, some lie near.
+static inline void sst_want_record(const struct sst *t, const uint8_t *data, uint32_t block, uint32_t idx) {
+  const uint8_t *const p = data + BLOCK_HEAD + 2 * t->nr_recs[block] + (size_t)idx * t->rec_size;
+  __builtin_prefetch(p);
+  __builtin_prefetch(p + SST_WANT);
+}
+#define SST_AHEAD 4u  // records of a run that are fetched ahead of the one that is read
+void sst_want_next_block(const struct sst *t, uint32_t block, uint32_t over);
+void sst_want_prev_block(const struct sst *t, uint32_t block, uint32_t over);
+// The record SST_AHEAD behind, or before, the one that is read of a block that is held. While several runs are read in turn, each of them in
+// order, that is far enough ahead for memory to be there in time, and the processor does not see it by itself.
+static inline void sst_want_ahead(const struct sst *t, const uint8_t *data, uint32_t block, uint32_t idx, bool backward) {
+  const uint32_t nr = t->nr_recs[block], at = backward ? idx - SST_AHEAD : idx + SST_AHEAD;
+  if (unlikely(at >= nr)) {  // before the first one, too
+    if (backward) sst_want_prev_block(t, block, SST_AHEAD - idx - 1);
+    else sst_want_next_block(t, block, at - nr);
+    return;
+  }
+  const uint8_t *const p = data + load16le(data + BLOCK_HEAD + 2 * at);
+  __builtin_prefetch(p);
+  __builtin_prefetch(p + CACHE_LINE);
+}
 // Makes h hold the block of pos (at once when it already does), through the cache, and decodes the record. pin: it outlives the epoch. Inside an epoch.
 // A block held from an earlier epoch without a pin is looked up again, so an unpinned hold may be kept from one epoch to the next, and used for
 // another table without a drop; a pinned one of another table is unpinned here (that table must still be there).
