@@ -19,9 +19,8 @@ enum page_state {
   PAGE_LIMBO,    // evicted, its epoch may not have passed; or passed, but pinned
 };
 
-// One per page. All but pins is guarded by the shard's lock.
+// One per page, guarded by the shard's lock.
 struct page {
-  _Atomic uint32_t pins;  // taken relaxed inside an epoch, given back with release, read with acquire before reuse
   uint8_t state;
   uint32_t nr_pages;      // of the run that begins here
   uint32_t free_len;      // length of the free run that ends here, or 0
@@ -94,8 +93,9 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
     // one before the first, and one after the last to be looked at
     c->pages = mem_calloc((size_t)c->nr_pages + 2, sizeof(*c->pages));
     c->pub.used = mem_calloc((size_t)c->nr_pages + 1, 1);
+    c->pub.pins = mem_calloc((size_t)c->nr_pages + 1, sizeof(*c->pub.pins));
     c->shards = mem_alloc_aligned(CACHE_LINE, nr_shards * sizeof(*c->shards));
-    if (!c->pages || !c->pub.used || !c->shards || mem_map((size_t)c->nr_pages * CACHE_PAGE, &c->map) != REMIXDB_OK) {
+    if (!c->pages || !c->pub.used || !c->pub.pins || !c->shards || mem_map((size_t)c->nr_pages * CACHE_PAGE, &c->map) != REMIXDB_OK) {
       cache_destroy(&c->pub);
       return REMIXDB_NOMEM;
     }
@@ -119,6 +119,7 @@ void cache_destroy(struct cache *pub) {
   }
   mem_unmap(&c->map);
   mem_free(c->shards);
+  mem_free(c->pub.pins);
   mem_free(c->pub.used);
   mem_free(c->pages);
   mem_free(c);
@@ -233,7 +234,7 @@ static void shard_reclaim(struct cache_full *c, struct shard *s) {
     s->limbo_pages -= pages[f].nr_pages;
     // acquire: pairs with the release of the last unpin, so that the holder's reads come before the next filling. Pins taken
     // inside the epoch are seen because the epoch has passed, and there can be no later ones (C3).
-    if (unlikely(atomic_load_explicit(&pages[f].pins, memory_order_acquire) != 0))
+    if (unlikely(atomic_load_explicit(&c->pub.pins[f], memory_order_acquire) != 0))
       queue_push(pages, &s->held, f);
     else
       free_put(pages, s, f, pages[f].nr_pages);
@@ -241,7 +242,7 @@ static void shard_reclaim(struct cache_full *c, struct shard *s) {
   if (s->limbo.head != oldest) shard_tune(s);
   for (uint32_t i = 0; i < HELD_TRIES && s->held.head; i++) {
     const uint32_t f = queue_pop(pages, &s->held);
-    if (atomic_load_explicit(&pages[f].pins, memory_order_acquire) != 0)
+    if (atomic_load_explicit(&c->pub.pins[f], memory_order_acquire) != 0)
       queue_push(pages, &s->held, f);
     else
       free_put(pages, s, f, pages[f].nr_pages);
@@ -283,7 +284,7 @@ static void shard_evict(struct cache_full *c, struct shard *s) {
     if (pages[f].state != PAGE_LIVE) continue;
     if (atomic_load_explicit(&c->pub.used[f], memory_order_relaxed) != 0) {
       atomic_store_explicit(&c->pub.used[f], 0, memory_order_relaxed);
-    } else if (atomic_load_explicit(&pages[f].pins, memory_order_relaxed) == 0) {
+    } else if (atomic_load_explicit(&c->pub.pins[f], memory_order_relaxed) == 0) {
       frame_unpublish(pages, s, f);
       got += pages[f].nr_pages;
     }
@@ -303,7 +304,7 @@ static uint32_t run_check(const struct cache_full *c, const struct shard *s, uin
     }
     const struct page *const p = &c->pages[f];
     assert(p->state != PAGE_INNER);
-    const bool taken = p->state == PAGE_LOADING || atomic_load_explicit(&p->pins, memory_order_relaxed) != 0 ||
+    const bool taken = p->state == PAGE_LOADING || atomic_load_explicit(&c->pub.pins[f], memory_order_relaxed) != 0 ||
                        (p->state == PAGE_LIVE && atomic_load_explicit(&c->pub.used[f], memory_order_relaxed) != 0);
     f += p->nr_pages;
     if (taken) {
@@ -557,28 +558,13 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
   (void)pthread_mutex_unlock(&s->lock);
 }
 
-void cache_block_pin(struct cache_table *t, struct cache_block *b) {
-  if (!b->frame || b->pinned) return;
-  // relaxed: who reuses the frame has seen this thread leave its epoch, and with that this
-  (void)atomic_fetch_add_explicit(&cache_full(t->cache)->pages[b->frame].pins, 1, memory_order_relaxed);
-  b->pinned = true;
-}
-
 const uint8_t *cache_want(const struct cache_table *t, uint32_t block) {
   const uint32_t frame = t->cache ? atomic_load_explicit(&t->slots[block], memory_order_relaxed) : 0;
   if (frame == 0) return NULL;
-  __builtin_prefetch(&cache_full(t->cache)->pages[frame], 1);
+  __builtin_prefetch((const void *)&t->cache->pins[frame], 1);
   const uint8_t *const data = cache_frame_data(t->cache, frame);
   __builtin_prefetch(data);
   return data;
-}
-
-void cache_block_drop(struct cache_table *t, struct cache_block *b) {
-  // release: the holder's reads come before the reuse
-  if (b->pinned) (void)atomic_fetch_sub_explicit(&cache_full(t->cache)->pages[b->frame].pins, 1, memory_order_release);
-  b->data = NULL;
-  b->frame = 0;
-  b->pinned = false;
 }
 
 void cache_block_fini(struct cache_table *t, struct cache_block *b) {
@@ -612,7 +598,7 @@ void cache_table_fini(struct cache_table *t) {
     if (f) {
       struct page *const p = &c->pages[f];
       atomic_store_explicit(&t->slots[block], 0, memory_order_relaxed);
-      const bool pinned = atomic_load_explicit(&p->pins, memory_order_acquire) != 0;
+      const bool pinned = atomic_load_explicit(&c->pub.pins[f], memory_order_acquire) != 0;
       assert(!pinned);
       if (likely(!pinned)) {
         free_put(c->pages, s, f, p->nr_pages);

@@ -33,6 +33,8 @@
 struct cache {
   uint8_t *pages;
   _Atomic uint8_t *used;         // per frame number: hit since the hand last passed (relaxed). Bytes, so that many share a line
+  _Atomic uint32_t *pins;        // per frame number: taken relaxed inside an epoch, given back with release, read with acquire before
+                                 // reuse. Apart from what else is known of a frame, so that they stay in the processor's cache
 };
 
 struct cache_table {             // embedded in a table; zeroed memory is not enough: cache_table_init
@@ -112,11 +114,23 @@ void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, st
 // does nothing.
 void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data);
 // Inside the epoch of its cache_get; no effect on own memory or when pinned.
-void cache_block_pin(struct cache_table *t, struct cache_block *b);
+static inline void cache_block_pin(struct cache_table *t, struct cache_block *b) {
+  if (!b->frame || b->pinned) return;
+  // relaxed: who reuses the frame has seen this thread leave its epoch, and with that this
+  (void)atomic_fetch_add_explicit(&t->cache->pins[b->frame], 1, memory_order_relaxed);
+  b->pinned = true;
+}
 // Asks for the memory that a hit of this block, and its pin, are going to look at, when it is there. Returns its data for more of that
 // kind, or NULL; it may be anything by the time it is read.
 const uint8_t *cache_want(const struct cache_table *t, uint32_t block);
-void cache_block_drop(struct cache_table *t, struct cache_block *b);  // unpins; data becomes NULL; keeps the own buffer
+// Unpins; data becomes NULL; keeps the own buffer.
+static inline void cache_block_drop(struct cache_table *t, struct cache_block *b) {
+  // release: the holder's reads come before the reuse
+  if (b->pinned) (void)atomic_fetch_sub_explicit(&t->cache->pins[b->frame], 1, memory_order_release);
+  b->data = NULL;
+  b->frame = 0;
+  b->pinned = false;
+}
 // Drops and frees the own buffer. t may be NULL when not pinned.
 void cache_block_fini(struct cache_table *t, struct cache_block *b);
 

@@ -16,6 +16,7 @@ struct remix_counters remix_counters;
 _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REMIX_BYTE_MAX == BLIND_BYTE_MAX && REMIX_SEG == 32,
                "one set of marks");
 
+#define REMIX_WARM 8u  // entries behind a sought one whose memory is asked for when the cursor goes on
 #define REMIX_AHEAD_MIN 4u
 #define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
 #define REMIX_AHEAD_OFF UINT32_MAX  // read-ahead left nothing in the cache: not tried again on this REMIX
@@ -369,7 +370,8 @@ static enum remixdb_status spot_find(const struct remix *x, const uint8_t *s, st
   const uint8_t *const dbits = s + ix->lay.dbits;
   const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
-  const enum remixdb_status st = entry_read(x, s, cand, &holds[s[ix->lay.sel + cand] & REMIX_RUN], &rec);
+  const uint32_t run = s[ix->lay.sel + cand] & REMIX_RUN;
+  const enum remixdb_status st = entry_read(x, s, cand, &holds[run], &rec);
   if (st != REMIXDB_OK) return st;
   REMIX_COUNT(key_compares);
   out->at = blind_place(dbits, nr, base, key, cand, kref(rec.key, rec.klen), &out->equal);
@@ -523,8 +525,8 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
   c->live = seg_live(ix, c->s);
 }
 
-static inline void cursor_turn(struct remix_cursor *c, bool backward) {
-  c->backward = backward;
+static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
+  c->way = way;
   if (c->ahead != REMIX_AHEAD_OFF) c->ahead = 0;
 }
 
@@ -563,6 +565,20 @@ static uint32_t live_before(const struct remix *x, uint32_t to, uint32_t rank) {
     else lo = mid;
   }
   return lo;
+}
+
+// Who steps once after a seek goes on most of the time, through runs whose blocks were not looked at yet: their memory is asked for at
+// once, where it would be waited for one by one.
+void remix_onward(struct remix_cursor *c) {
+  const bool cold = c->way == REMIX_SOUGHT;
+  c->way = REMIX_ON;
+  uint32_t seen = 1u << remix_run(c), left = REMIX_WARM;
+  for (uint32_t m = c->live & set32_above(c->at); cold && m && left; m &= m - 1, left--) {
+    const uint32_t i = set32_first(m), run = c->sel[i] & REMIX_RUN;
+    if (seen >> run & 1) continue;
+    seen |= 1u << run;
+    sst_want(c->x->runs[run], seg_pos(c->x, c->s, run, i));
+  }
 }
 
 // To the first live entry behind segment c->seg.
@@ -619,7 +635,7 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   uint32_t seg;
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
-  cursor_turn(c, false);
+  cursor_turn(c, REMIX_SOUGHT);
   const enum remixdb_status st = cursor_find(c, key, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand(c, seg, spot.at);
   return st;
@@ -629,7 +645,7 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
   uint32_t seg;
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
-  cursor_turn(c, true);
+  cursor_turn(c, REMIX_BACK);
   const enum remixdb_status st = cursor_find(c, key, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand_before(c, seg, spot.at + spot.equal);
   return st;
@@ -637,18 +653,18 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
 
 void remix_seek_first(struct remix_cursor *c) {
   if (!c->x || c->x->nr_segs == 0) return;
-  cursor_turn(c, false);
+  cursor_turn(c, REMIX_SOUGHT);
   cursor_stand(c, 0, 0);
 }
 
 void remix_seek_last(struct remix_cursor *c) {
   if (!c->x || c->x->nr_segs == 0) return;
-  cursor_turn(c, true);
+  cursor_turn(c, REMIX_BACK);
   cursor_stand_before(c, c->x->nr_segs - 1, REMIX_SEG);
 }
 
 void remix_prev(struct remix_cursor *c) {
-  cursor_turn(c, true);
+  cursor_turn(c, REMIX_BACK);
   const uint32_t m = c->live & set32_below(c->at);
   if (likely(m != 0)) c->at = set32_last(m);
   else cursor_prev_segment(c);
@@ -707,7 +723,7 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   } else {
     block_record(h->cb.data, idx, rec_out);
   }
-  sst_want_ahead(t, h->cb.data, block, idx, c->backward);
+  sst_want_ahead(t, h->cb.data, block, idx, c->way == REMIX_BACK);
   return REMIXDB_OK;
 }
 

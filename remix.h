@@ -100,6 +100,8 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 // A position in the view, at a live entry: the newest version of a key, and not a tombstone; all others are passed by the bits of
 // their selectors. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix must stay
 // alive. One thread. All calls below must be made inside an epoch but for valid.
+enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
+
 struct remix_cursor {
   struct remix *x;
   uint32_t seg, at;          // entry `at` of segment `seg`; seg == nr_segs: not valid
@@ -109,7 +111,7 @@ struct remix_cursor {
   struct sst_hold *holds;    // per run
   struct blkio_queue *queue; // for read-ahead; NULL: none
   uint32_t ahead;            // pages to read ahead, grows while stepping forward
-  bool backward;             // it was last moved back: where memory is asked for
+  enum remix_way way;        // how it was moved last: where memory is asked for before it is read
 };
 // A cursor without a REMIX; zeroed. queue may be NULL.
 void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue);
@@ -130,10 +132,11 @@ MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struc
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
 // One entry on, or back; must be valid. Reads nothing, compares nothing. A stretch without a live entry takes O(log of its segments).
+void remix_onward(struct remix_cursor *c);        // what is done before the first of several steps forward
 void remix_next_segment(struct remix_cursor *c);  // to the first entry of those behind its segment
 static inline void remix_next(struct remix_cursor *c) {
+  if (unlikely(c->way != REMIX_ON)) remix_onward(c);
   const uint32_t m = c->live & set32_above(c->at);
-  c->backward = false;
   if (likely(m != 0)) c->at = set32_first(m);
   else remix_next_segment(c);
 }

@@ -102,6 +102,10 @@ static inline void sst_want_record(const struct sst *t, const uint8_t *data, uin
   __builtin_prefetch(p);
   __builtin_prefetch(p + SST_WANT);
 }
+static inline void sst_want(const struct sst *t, sst_pos pos) {
+  const uint8_t *const data = cache_want(&t->cache, sst_pos_block(pos));
+  if (data) sst_want_record(t, data, sst_pos_block(pos), sst_pos_idx(pos));
+}
 #define SST_AHEAD 4u  // records of a run that are fetched ahead of the one that is read
 void sst_want_next_block(const struct sst *t, uint32_t block, uint32_t over);
 void sst_want_prev_block(const struct sst *t, uint32_t block, uint32_t over);
