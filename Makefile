@@ -83,7 +83,7 @@ endif
 else
 CFLAGS_ALL += -DREMIXDB_NO_URING
 endif
-TEST_LIBS := $(or $(call pkg,--libs,cmocka),-lcmocka)
+TEST_LIBS := -lm $(or $(call pkg,--libs,cmocka),-lcmocka)
 TEST_CFLAGS := $(call pkg,--cflags,cmocka)
 
 ifeq ($(M),j)

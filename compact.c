@@ -317,15 +317,16 @@ static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end) {
     const struct remix *x = remix_at(r->base, next);
     const struct fresh *f = &r->fresh[next];
     const uint64_t more = part_live_bytes(x) + f->bytes + f->behind_bytes;
-    const uint32_t apart = tables_wanted(c, bytes) + tables_wanted(c, more), together = tables_wanted(c, bytes + more);
-    if (next > part && more && (together == apart || together > COMPACT_PART_TABLES)) break;
+    const uint32_t apart = tables_for(c, bytes) + tables_for(c, more), together = tables_wanted(c, bytes + more);
+    if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES)) break;
     bytes += more;
     tables += x ? x->nr_runs : 0;
     needed = needed || f->count + f->behind_count || (x && x->nr_keys != x->nr_entries);
   } while (++next < end);
-  if (needed || tables > tables_wanted(c, bytes)) {
+  if (needed || tables > tables_for(c, bytes)) {
     struct job *j = add_job(r, part, next - part);
     decide_all(j);
+    j->table_bytes = table_bytes(c);  // full ones: fewer there cannot be, however good the estimate is
   } else {
     for (uint32_t i = part; i < next; i++) decide(add_job(r, i, 1));
   }
@@ -498,8 +499,8 @@ static enum remixdb_status table_end(struct table_writer *tw) {
 }
 
 // A table ends when it has its share, but not for a small rest: that goes in too, as far as a table may grow.
-static bool table_done(const struct table_writer *tw) {
-  if (sst_build_full(tw->build)) return true;
+static bool table_done(const struct table_writer *tw, const struct kv_rec *next) {
+  if (!sst_build_takes(tw->build, next)) return true;
   const uint64_t share = tw->j->table_bytes;
   return sst_build_bytes(tw->build) >= share && tw->expected > tw->seen + share / 4;
 }
@@ -515,7 +516,7 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
   tw->seen += record_bytes(rec->klen, rec->vlen, rec->tomb);
   if (++tw->since >= PROGRESS_EVERY) report(tw);
   if (rec->tomb && tw->drop_tombs) return REMIXDB_OK;
-  if (tw->number && table_done(tw)) {
+  if (tw->number && table_done(tw, rec)) {
     const enum remixdb_status s = table_end(tw);
     if (s != REMIXDB_OK) return s;
   }
@@ -620,10 +621,14 @@ static enum remixdb_status write_all(struct round *r) {
 // Which partitions come of a job's tables.
 static void plan_outputs(struct round *r, struct job *j) {
   const uint32_t kept = j->append || j->all ? 0 : old_runs(j) - j->take;
-  const uint32_t group = j->kind == COMPACT_MINOR || kept || j->nr_tables <= COMPACT_PART_TABLES ? j->nr_tables : COMPACT_PART_TABLES;
-  for (uint32_t at = 0; at < j->nr_tables; at += group) {
+  const bool one = j->kind == COMPACT_MINOR || kept;
+  for (uint32_t at = 0, group; at < j->nr_tables; at += group) {
+    const uint32_t left = j->nr_tables - at;
+    group = one || left < COMPACT_PART_TABLES ? left : COMPACT_PART_TABLES;
+    // a small rest makes no partition of its own
+    if (left == group + 1 && j->tables[j->nr_tables - 1]->nr_pages < table_pages(j->c) / 4) group = left;
     struct output *o = &r->outputs[r->nr_outputs++];
-    *o = (struct output){.job = j, .fresh = j->tables + at, .nr_fresh = j->nr_tables - at < group ? j->nr_tables - at : group};
+    *o = (struct output){.job = j, .fresh = j->tables + at, .nr_fresh = group};
     o->keep = kept ? (kept == 32 ? UINT32_MAX : (1u << kept) - 1) : 0;
     o->task.run = build_remix;
     for (uint32_t i = 0; i < o->nr_fresh; i++) o->task.size += o->fresh[i]->nr_records;

@@ -20,6 +20,8 @@ void sst_build_destroy(struct sst_build *b);  // removes an unfinished file; NUL
 void sst_build_start(struct sst_build *b, uint64_t number);
 void sst_build_add(struct sst_build *b, const struct kv_rec *r);  // one that does not come after the one before: REMIXDB_CORRUPT
 bool sst_build_full(const struct sst_build *b);          // close it before adding more
+// The same, but for what still goes into the last block.
+bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r);
 uint64_t sst_build_bytes(const struct sst_build *b);     // of data so far, before compression
 uint64_t sst_build_count(const struct sst_build *b);     // records so far
 // Ends the table; *size_out: bytes of the file. On failure the file is removed.

@@ -183,7 +183,6 @@ static enum remixdb_status install(struct xdb *x, struct version *next) {
   pthread_mutex_lock(&x->lock);
   atomic_store_explicit(&x->view, fresh, memory_order_release);
   atomic_store_explicit(&x->compacting, false, memory_order_release);
-  x->nr_installed++;
   x->flushing = false;
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
@@ -195,6 +194,11 @@ static enum remixdb_status install(struct xdb *x, struct version *next) {
   if ((s = wal_release(x->wal, log_gen)) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
   // have the next segment ready, so that no writer waits for it; a failure shows again, and is reported, when it is needed
   if ((s = wal_prepare(x->wal)) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
+  // who waits for the round waits for the room that it gives back, too
+  pthread_mutex_lock(&x->lock);
+  x->nr_installed++;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
   return REMIXDB_OK;
 }
 
@@ -330,13 +334,13 @@ static enum remixdb_status wait_installed(struct xdb *x, uint64_t nr, const stru
   }
 }
 
-// Freezes the active memtable (an empty one only when there is something else to do) and waits for its round, which hands nothing back.
-static enum remixdb_status flush_round(struct xdb *x, struct xdb_whole *whole) {
+// Freezes the active memtable, when it is wanted, and waits for its round, which hands nothing back and does what `whole` (NULL: nothing) asks for.
+static enum remixdb_status flush_round(struct xdb *x, enum freeze_when when, struct xdb_whole *whole) {
   if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
   pthread_mutex_lock(&x->lock);
   enum remixdb_status s = raise_failed(x);
   if (s == REMIXDB_OK) s = wait_for_round(x);
-  const bool wanted = s == REMIXDB_OK && freeze_wanted(x, whole ? FREEZE_ANY : FREEZE_USED, 0);
+  const bool wanted = s == REMIXDB_OK && freeze_wanted(x, when, 0);
   if (wanted && (s = freeze(x)) == REMIXDB_OK) {
     const uint64_t nr = x->nr_frozen;
     x->flushing = true;
@@ -351,7 +355,14 @@ static enum remixdb_status flush_round(struct xdb *x, struct xdb_whole *whole) {
   return s;
 }
 
-enum remixdb_status xdb_flush(struct xdb *x) { return flush_round(x, NULL); }
+enum remixdb_status xdb_flush(struct xdb *x) { return flush_round(x, FREEZE_USED, NULL); }
+
+// Log files that are there to be recycled go, and the active one, which has grown, is replaced by a new one: whoever compacts wants room.
+static enum remixdb_status shrink_log(struct xdb *x) {
+  enum remixdb_status s = wal_shed(x->wal);
+  if (s == REMIXDB_OK) s = flush_round(x, FREEZE_ANY, NULL);
+  return s == REMIXDB_OK ? wal_shed(x->wal) : s;
+}
 
 enum remixdb_status xdb_compact(struct xdb *x) {
   struct xdb_whole *whole = mem_calloc(1, sizeof(*whole));
@@ -361,11 +372,10 @@ enum remixdb_status xdb_compact(struct xdb *x) {
   enum remixdb_status s;
   do {
     whole->taken = whole->done = false;
-    s = flush_round(x, whole);
+    s = flush_round(x, FREEZE_ANY, whole);
   } while (s == REMIXDB_OK && !whole->work.end);
   mem_free(whole);
-  // whoever compacts wants room
-  if (s == REMIXDB_OK && wal_shed(x->wal) != REMIXDB_OK) xdb_say(x, "log files that are not needed are left: %s", err_msg());
+  if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
   return s;
 }
 

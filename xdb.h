@@ -73,7 +73,7 @@ struct xdb {
   struct err_saved error;      // why `failed`
   struct err_saved round_error;  // why the last round failed, when it may be tried again (status OK: it did not)
   uint64_t round_failed_ns;
-  uint64_t nr_frozen, nr_installed;  // memtables that were frozen, and those of them whose tables are installed
+  uint64_t nr_frozen, nr_installed;  // memtables that were frozen, and those of them whose rounds have ended well
   bool flushing;               // nothing of the frozen memtable is handed back
   struct xdb_whole *whole;     // for the next round that begins; NULL: it goes by what there is to do
 

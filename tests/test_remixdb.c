@@ -382,6 +382,46 @@ static void test_opts_init(void **state) {
   remove_tree(dir);
 }
 
+static void test_flush_and_compact(void **state) {
+  (void)state;
+  char dir[PATH_SIZE];
+  dir_of(dir, "flush");
+  const struct remixdb_opts o = small_opts();
+  struct xdb *const x = remixdb_open_opts(dir, &o);
+  GOOD(x != NULL);
+  struct xdb_ref *const r = remixdb_ref(x);
+  GOOD(remixdb_flush(r));
+  GOOD(remixdb_compact(r));
+  GOOD(remixdb_put(r, "a", 1, "1", 1) && remixdb_put(r, "b", 1, "2", 1));
+  GOOD(remixdb_flush(r));
+  struct xdb_snapshot *const s = remixdb_snapshot(r);
+  GOOD(s != NULL);
+  struct xdb_ref *const old = remixdb_snapshot_ref(s);
+  GOOD(old != NULL);
+  GOOD(remixdb_put(r, "a", 1, "3", 1) && remixdb_del(r, "b", 1));
+  GOOD(remixdb_compact(r));
+  char *const json = remixdb_stats(x);
+  CHECK(strstr(json, "\"table_entries\":1,\"table_keys\":1") != NULL);
+  remixdb_free(json);
+  uint8_t v;
+  uint32_t len;
+  GOOD(remixdb_get(r, "a", 1, &v, &len));
+  CHECK(v == '3' && !remixdb_probe(r, "b", 1));
+  // a snapshot keeps what it sees, and is not what one compacts
+  GOOD(remixdb_get(old, "a", 1, &v, &len));
+  CHECK(v == '1');
+  GOOD(remixdb_probe(old, "b", 1));
+  CHECK(!remixdb_flush(old));
+  FAILED(REMIXDB_READONLY, "snapshot");
+  CHECK(!remixdb_compact(old));
+  FAILED(REMIXDB_READONLY, "snapshot");
+  remixdb_unref(old);
+  remixdb_snapshot_release(s);
+  remixdb_unref(r);
+  remixdb_close(x);
+  remove_tree(dir);
+}
+
 static void test_null_arguments(void **state) {
   (void)state;
   char dir[PATH_SIZE];
@@ -426,6 +466,8 @@ static void test_null_arguments(void **state) {
   INVALID(remixdb_getn(r, NULL, 1, buf, 8, &len), "key");
   INVALID(remixdb_getn(r, "k", 1, NULL, 8, &len), "buf");
   INVALID(remixdb_sync(NULL), "ref");
+  INVALID(remixdb_flush(NULL), "ref");
+  INVALID(remixdb_compact(NULL), "ref");
   INVALID(remixdb_iter_create(NULL), "ref");
   INVALID((remixdb_iter_seek(NULL, "k", 1), remixdb_errcode() == REMIXDB_OK), "it");
   INVALID(remixdb_iter_valid(NULL), "it");
@@ -1671,6 +1713,7 @@ int main(void) {
       cmocka_unit_test(test_descriptors),
       cmocka_unit_test(test_words),
       cmocka_unit_test(test_opts_init),
+      cmocka_unit_test(test_flush_and_compact),
       cmocka_unit_test(test_null_arguments),
       cmocka_unit_test(test_put_get),
       cmocka_unit_test(test_lengths),

@@ -69,6 +69,20 @@ def test_put_get_delete_probe(ref):
     ref.sync()
 
 
+def test_flush_and_compact(db, ref):
+    ref.flush()
+    for i in range(100):
+        ref.put(f"{i:03}", "old")
+        ref.put(f"{i:03}", "new")
+    ref.delete("050")
+    ref.flush()
+    assert db.stats()["memtable"]["active_keys"] == 0
+    ref.delete("051")
+    ref.compact()
+    assert db.stats()["table_entries"] == 98
+    assert ref.get("000") == b"new" and ref.get("050") is None and ref.get("051") is None
+
+
 def test_kinds_of_keys_and_values(ref):
     ref.put("käse", "größe")
     assert ref.get("käse".encode()) == "größe".encode()
