@@ -174,7 +174,7 @@ MODULES := \
 SRCS := $(wildcard $(MODULES:%=%.c))
 HDRS := $(sort $(wildcard *.h))
 PROGRAMS := $(patsubst %.c,%.out,$(wildcard xdbdemo.c xdbtest.c xdbexit.c xdbbench.c))
-BENCH_OBJS = $(addprefix $B/,xdbbench.o bench_work.o bench_key.o bench_hist.o bench_sys.o bench_engine.o bench_remixdb.o $(BENCH_ENGINES:%=bench_%.o))
+BENCH_OBJS = $(addprefix $B/,xdbbench.o bench_report.o bench_work.o bench_key.o bench_hist.o bench_sys.o bench_engine.o bench_remixdb.o $(BENCH_ENGINES:%=bench_%.o))
 UNIT_SRCS := $(sort $(wildcard tests/test_*.c))
 FUZZ_SRCS := $(sort $(wildcard tests/fuzz_*.c))
 PY_TESTS := $(sort $(wildcard tests/test_*.py))

@@ -144,14 +144,18 @@ def markdown(m, engines, versions, args, flags):
            ", ".join(f"{e} {versions[e]}" for e in engines) + "\n", "`" + " ".join(flags) + "`\n",
            "## Operations per second\n", figures(m, engines, "ops_per_s", short)]
     if others:
-        out += [f"## {first}, times as fast as\n", ratios(m, first, others, "ops_per_s", lambda mine, other: mine / other)]
-        out += [f"## {first}, times as fast by processor time of the measuring threads\n", ratios(m, first, others, "cpu_us", lambda mine, other: other / mine)]
+        out += [f"## {first}, times as fast as\n", ratios(m, first, others, "ops_per_s", lambda mine, other: mine / other),
+                f"## {first}, times as fast by processor time of the measuring threads\n",
+                ratios(m, first, others, "cpu_us", lambda mine, other: other / mine)]
     us = lambda v: f"{v:.2f}" if v < 100 else f"{v:.0f}"  # noqa: E731
     ratio = lambda v: f"{v:.2f}"  # noqa: E731
     mb = lambda v: f"{v / 1e6:.0f}"  # noqa: E731
     for title, column, form in [
-        ("Processor time of the measuring threads, microseconds per operation", "cpu_us", us), ("Reads: 99% took at most, microseconds", "read_p99_us", us), ("Writes: 99% took at most, microseconds", "write_p99_us", us),
-        ("Longest write, microseconds", "write_max_us", us), ("Bytes written to storage by byte put, since the store was made", "write_amp_total", ratio),
+        ("Processor time of the measuring threads, microseconds per operation", "cpu_us", us),
+        ("Reads: 99% took at most, microseconds", "read_p99_us", us),
+        ("Writes: 99% took at most, microseconds", "write_p99_us", us),
+        ("Longest write, microseconds", "write_max_us", us),
+        ("Bytes written to storage by byte put, since the store was made", "write_amp_total", ratio),
         ("Bytes on disk by byte of keys and values", "space_amp", ratio), ("Memory at its peak, MB", "rss_peak", mb),
         ("Memory of its own afterwards, MB", "rss_anon", mb), ("Processor time of all threads, seconds", "cpu_s", ratio),
         ("Spread of operations per second over the rounds, by the median", "spread", ratio),

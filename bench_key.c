@@ -45,7 +45,9 @@ static void zipf_set(struct bench_zipf *z) {
 }
 
 void bench_zipf_init(struct bench_zipf *z, uint64_t n, double theta) {
-  *z = (struct bench_zipf){.n = n, .theta = theta, .alpha = 1 / (1 - theta), .zeta_n = zeta(n, theta), .zeta_2 = zeta(2, theta), .half = 1 + pow(0.5, theta)};
+  *z = (struct bench_zipf){.n = n, .theta = theta, .alpha = 1 / (1 - theta), .half = 1 + pow(0.5, theta)};
+  z->zeta_n = zeta(n, theta);
+  z->zeta_2 = zeta(2, theta);
   zipf_set(z);
 }
 

@@ -96,7 +96,8 @@ static inline void bench_value(const struct bench_keys *k, const uint8_t *key, u
 }
 
 // Whether it is a value of the key: length, check and, if `full`, body. *version_out is set when it is.
-static inline bool bench_value_good(const struct bench_keys *k, const uint8_t *key, const uint8_t *value, uint32_t vlen, bool full, uint64_t *version_out) {
+static inline bool bench_value_good(const struct bench_keys *k, const uint8_t *key, const uint8_t *value, uint32_t vlen, bool full,
+                                    uint64_t *version_out) {
   if (vlen != k->value_size) return false;
   const uint64_t version = bench_load64(value), check = bench_load64(value + vlen - 8);
   *version_out = version;

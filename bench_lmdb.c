@@ -41,7 +41,8 @@ static void *store_open(const struct bench_config *c) {
   if (!s) return NULL;
   // the map is address space, not memory; pages are half full after random inserts, and inserts may double the records
   const uint64_t data = c->num * (c->key_size + c->value_size + 16);
-  const unsigned flags = MDB_NOSYNC | MDB_NOMETASYNC | MDB_WRITEMAP | MDB_MAPASYNC | MDB_NOTLS | MDB_NOMEMINIT | (c->larger_than_memory ? MDB_NORDAHEAD : 0);
+  const unsigned flags = MDB_NOSYNC | MDB_NOMETASYNC | MDB_WRITEMAP | MDB_MAPASYNC | MDB_NOTLS | MDB_NOMEMINIT |
+                         (c->larger_than_memory ? MDB_NORDAHEAD : 0);
   MDB_txn *txn = NULL;
   int rc = mdb_env_create(&s->env);
   if (!rc) rc = mdb_env_set_mapsize(s->env, (size_t)(data * 6 + (1u << 30)) & ~(size_t)0xfffff);
@@ -207,16 +208,17 @@ static char *stats(void *store) {
   MDB_envinfo info;
   char *text = malloc(512);
   if (!text || mdb_env_stat(s->env, &st) || mdb_env_info(s->env, &info)) return text;
-  snprintf(text, 512, "depth %u, branch pages %zu, leaf pages %zu, overflow pages %zu, entries %zu, page size %u, last page %zu, map %zu MiB\n", st.ms_depth,
-           st.ms_branch_pages, st.ms_leaf_pages, st.ms_overflow_pages, st.ms_entries, st.ms_psize, info.me_last_pgno, info.me_mapsize >> 20);
+  snprintf(text, 512, "depth %u, branch pages %zu, leaf pages %zu, overflow pages %zu, entries %zu, page size %u, last page %zu, map %zu MiB\n",
+           st.ms_depth, st.ms_branch_pages, st.ms_leaf_pages, st.ms_overflow_pages, st.ms_entries, st.ms_psize, info.me_last_pgno,
+           info.me_mapsize >> 20);
   return text;
 }
 
 const struct bench_engine bench_lmdb = {
     .name = "lmdb",
-    .settings = "MDB_NOSYNC|NOMETASYNC|WRITEMAP|MAPASYNC|NOTLS|NOMEMINIT (and NORDAHEAD when the data is larger than memory), a map of six times the data; "
-                "no cache of its own, the page cache is all; 1000 writes a transaction in benchmarks that only write, else 1; MDB_APPEND in fillseq; a read "
-                "transaction per thread, kept in benchmarks that only read, else renewed for every read",
+    .settings = "MDB_NOSYNC|NOMETASYNC|WRITEMAP|MAPASYNC|NOTLS|NOMEMINIT (and NORDAHEAD when the data is larger than memory), a map of six "
+                "times the data; no cache of its own, the page cache is all; 1000 writes a transaction in benchmarks that only write, else 1; "
+                "MDB_APPEND in fillseq; a read transaction per thread, kept in benchmarks that only read, else renewed for every read",
     .fill_batch = 1000,
     .version = version,
     .open = store_open,

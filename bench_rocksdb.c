@@ -142,9 +142,10 @@ static bool settle(void *store) {
 
 const struct bench_engine bench_rocksdb = {
     .name = "rocksdb",
-    .settings = "write_buffer_size = memtable, 2 write buffers, LRU block cache, full Bloom filters of 10 bits, hash index in data blocks, format 5, level "
-                "compaction with dynamic level bytes, max_background_jobs = cores, max_open_files = -1; with one thread no concurrent memtable writes; WAL without "
-                "sync; rocksdb_get_pinned and a copy; an iterator per thread, kept in benchmarks that only read, else made for every seek",
+    .settings = "write_buffer_size = memtable, 2 write buffers, LRU block cache, full Bloom filters of 10 bits, hash index in data blocks, "
+                "format 5, level compaction with dynamic level bytes, max_background_jobs = cores, max_open_files = -1; with one thread no "
+                "concurrent memtable writes; WAL without sync; rocksdb_get_pinned and a copy; an iterator per thread, kept in benchmarks that "
+                "only read, else made for every seek",
     .fill_batch = 1,
     .version = version,
     .open = store_open,

@@ -205,8 +205,8 @@ static bool settle(void *store) {
 
 const struct bench_engine bench_wiredtiger = {
     .name = "wiredtiger",
-    .settings = "B-tree, cache_size = cache + two memtables, log without sync, a checkpoint a minute, up to 4 eviction threads; a session and a cursor per "
-                "thread; benchmarks that only read in one snapshot transaction, else each call its own; settled is a checkpoint",
+    .settings = "B-tree, cache_size = cache + two memtables, log without sync, a checkpoint a minute, up to 4 eviction threads; a session and "
+                "a cursor per thread; benchmarks that only read in one snapshot transaction, else each call its own; settled is a checkpoint",
     .fill_batch = 1,
     .version = version,
     .open = store_open,

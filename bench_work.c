@@ -64,7 +64,8 @@ static const struct workload workloads[] = {
     {.name = "ycsbb", .what = "YCSB B: 95% reads, 5% updates, zipfian", .get = 95, .put = 5, .draw = ZIPFIAN},
     {.name = "ycsbc", .what = "YCSB C: reads, zipfian", .get = 100, .draw = ZIPFIAN},
     {.name = "ycsbd", .what = "YCSB D: 95% reads, 5% inserts, the latest most", .get = 95, .insert = 5, .draw = LATEST},
-    {.name = "ycsbe", .what = "YCSB E: 95% scans of 1 to 100 records, 5% inserts, zipfian", .scan = 95, .insert = 5, .draw = ZIPFIAN, .ycsb_scan = true},
+    {.name = "ycsbe", .what = "YCSB E: 95% scans of 1 to --scan_max records, 5% inserts, zipfian", .scan = 95, .insert = 5, .draw = ZIPFIAN,
+     .ycsb_scan = true},
     {.name = "ycsbf", .what = "YCSB F: 50% reads, 50% read-modify-writes, zipfian", .get = 50, .rmw = 50, .draw = ZIPFIAN},
 };
 #define NR_WORKLOADS (sizeof(workloads) / sizeof(workloads[0]))
@@ -501,8 +502,8 @@ static unsigned session_flags(const struct worker *w) {
   const struct workload *k = w->work;
   const bool writes = k->fill || k->put || k->insert || k->rmw || k->del || k->by_ratio || k->beside;
   const bool reads = !k->fill && (k->get || k->scan || k->rmw || k->by_ratio || k->whole);
-  return (writes ? 0 : BENCH_READS_ONLY) | (reads ? 0 : BENCH_WRITES_ONLY) | (k->fill == FILL_SEQ && w->threads == 1 && w->run->empty ? BENCH_ASCENDING : 0) |
-         (k->sync || w->p->sync ? BENCH_SYNC : 0);
+  const bool ascending = k->fill == FILL_SEQ && w->threads == 1 && w->run->empty, sync = k->sync || w->p->sync;
+  return (writes ? 0 : BENCH_READS_ONLY) | (reads ? 0 : BENCH_WRITES_ONLY) | (ascending ? BENCH_ASCENDING : 0) | (sync ? BENCH_SYNC : 0);
 }
 
 static void *worker_main(void *arg) {

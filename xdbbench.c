@@ -16,9 +16,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bench_report.h"
 #include "bench_work.h"
 
 #define PATH_CAP 4096
+#define TEXT_CAP 1024u  // a benchmark with its parameters
 #define MARK ".xdbbench"  // in --db: the directories beside it are ours to remove
 
 static struct {
@@ -30,8 +32,7 @@ static struct {
   bool use_existing_db, keep, list;
   bool csv_named;       // the columns were written
   FILE *csv_file;
-  struct bench_usage base, fresh;  // before the store was opened; when it was made
-  uint64_t user_written;           // bytes since it was made
+  struct bench_report report;  // of the running benchmark; what is of the store stays from one to the next
 } g = {
     .config = {.num = 1000000, .key_size = 16, .value_size = 100, .cache_mb = 256, .memtable_mb = 64, .compression = "none"},
     .params = {.threads = 1, .readwritepercent = 90, .scan_max = 100, .zipf_theta = 0.99, .unique = true},
@@ -78,7 +79,7 @@ static const struct flag flags[] = {
     {"zipf_theta", FLAG_REAL, &g.params.zipf_theta, "exponent of zipfian, below 1", 0, 0},
     {"seek_nexts", FLAG_U32, &g.params.seek_nexts, "steps after a seek", 0, 60000},
     {"seek_missing", FLAG_BOOL, &g.params.seek_missing, "seekrandom to keys that are not there", 0, 1},
-    {"batch_size", FLAG_U32, &g.params.batch_size, "writes, or gets of multireadrandom, at once (as the engine likes it; 32)", 0, BENCH_MULTI_MAX * 1000},
+    {"batch_size", FLAG_U32, &g.params.batch_size, "writes, or gets of multireadrandom, at once (as the engine likes it; 32)", 0, 1000000},
     {"readwritepercent", FLAG_U32, &g.params.readwritepercent, "reads of readrandomwriterandom", 0, 100},
     {"scan_max", FLAG_U32, &g.params.scan_max, "longest scan of ycsbe, records", 1, 60000},
     {"write_rate", FLAG_U64, &g.params.write_rate, "writes per second beside readers (no limit)", 0, 1000000000},
@@ -143,16 +144,29 @@ static bool set_flag(const char *name, size_t len, const char *value, struct ben
   return wrong(text, "no such flag; see --help");
 }
 
+static const struct { const char *name, *what; } steps[] = {
+    {"flush", "writes what is in memory to tables"},
+    {"compact", "down to the fewest tables"},
+    {"waitidle", "waits until the background work has settled"},
+    {"reopen", "closes and opens the store"},
+    {"warm", "reads everything once"},
+    {"stats", "prints the engine's own figures"},
+};
+#define NR_STEPS (sizeof(steps) / sizeof(steps[0]))
+
 static void help(void) {
   printf("usage: xdbbench.out [flags]\n\nengines:\n");
-  for (size_t i = 0; bench_engines[i]; i++) printf("  %-11s%s: %s\n", bench_engines[i]->name, bench_engines[i]->version(), bench_engines[i]->settings);
+  for (size_t i = 0; bench_engines[i]; i++) {
+    const struct bench_engine *e = bench_engines[i];
+    printf("  %-11s%s: %s\n", e->name, e->version(), e->settings);
+  }
   printf("\nbenchmarks:\n");
   const char *name, *what;
   for (uint32_t i = 0; (name = bench_work_name(i, &what)); i++) printf("  %-24s%s\n", name, what);
-  printf("  %-24s%s\n  %-24s%s\n  %-24s%s\n  %-24s%s\n  %-24s%s\n  %-24s%s\n", "flush", "writes what is in memory to tables", "compact", "down to the fewest tables",
-         "waitidle", "waits until the background work has settled", "reopen", "closes and opens the store", "warm", "reads everything once", "stats", "prints the engine's own figures");
+  for (size_t i = 0; i < NR_STEPS; i++) printf("  %-24s%s\n", steps[i].name, steps[i].what);
   printf("\nflags:\n");
-  for (size_t i = 0; i < NR_FLAGS; i++) printf("  --%-20s%s%s\n", flags[i].name, flags[i].what, place_of(&flags[i], &g.params) && (uintptr_t)flags[i].to - (uintptr_t)&g.params < sizeof(g.params) ? " *" : "");
+  struct bench_params other;
+  for (size_t i = 0; i < NR_FLAGS; i++) printf("  --%-20s%s%s\n", flags[i].name, flags[i].what, place_of(&flags[i], &other) ? " *" : "");
   printf("  (* also of a single benchmark: readrandom:distribution=zipfian:threads=2)\n");
 }
 
@@ -189,95 +203,16 @@ static bool store_fresh(void) {
   struct stat st;
   if (!store_close() || (!stat(g.dir, &st) && !bench_dir_remove(g.dir))) return false;
   bench_run_reset(&g.run, false);
-  bench_usage_get(&g.fresh);
-  g.user_written = 0;
+  bench_usage_get(&g.report.fresh);
+  g.report.user_written = 0;
   return store_open();
-}
-
-// ---- reports
-
-struct report {
-  const char *label;  // as given: name and parameters
-  const struct bench_params *p;
-  struct bench_result r;
-  struct bench_usage before, after;
-  uint64_t space, live;
-};
-
-static double us(const struct bench_hist *h, double part) { return (double)bench_hist_percentile(h, part) * bench_tick_ns() / 1e3; }
-
-static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
-
-static void print_hist(const char *what, const struct bench_hist *h) {
-  if (!h->count) return;
-  printf("  %-8s latency us: p50 %.2f, p99 %.2f, p99.9 %.2f, max %.2f (%" PRIu64 " timed)\n", what, us(h, .5), us(h, .99), us(h, .999), us(h, 1), h->count);
-}
-
-static void print_report(const struct report *t) {
-  const struct bench_result *r = &t->r;
-  if (!r->ops && !r->side_ops) {  // not a benchmark of operations
-    printf("%-24s: %.3f seconds", t->label, r->seconds);
-  } else {
-    printf("%-24s: %8.3f micros/op %9.0f ops/sec %.3f seconds %" PRIu64 " operations; %.1f MB/s", t->label, ratio(r->seconds * 1e6, (double)r->ops / t->p->threads),
-           ratio((double)r->ops, r->seconds), r->seconds, r->ops, ratio((double)(r->bytes_read + r->bytes_written) / 1e6, r->seconds));
-    if (r->missed) printf(" (%" PRIu64 " of %" PRIu64 " found)", r->reads - r->missed, r->reads);
-    if (r->side_ops) printf("; writer %.0f ops/sec", ratio((double)r->side_ops, r->side_seconds));
-  }
-  printf("\n");
-  print_hist("read", &r->read);
-  print_hist("write", &r->write);
-  const double written = (double)(t->after.write_bytes - t->before.write_bytes), read = (double)(t->after.read_bytes - t->before.read_bytes);
-  printf("  ");
-  if (t->after.io_known) {
-    printf("storage: written %.1f MB", written / 1e6);
-    if (r->bytes_written) printf(" (amplification %.2f", ratio(written, (double)r->bytes_written));
-    if (g.user_written) printf("%s%.2f since the store was made)", r->bytes_written ? ", " : " (", ratio((double)(t->after.write_bytes - g.fresh.write_bytes), (double)g.user_written));
-    printf(", read %.1f MB", read / 1e6);
-    if (r->bytes_read) printf(" (amplification %.2f)", ratio(read, (double)r->bytes_read));
-    printf("; ");
-  }
-  printf("space %.1f MB", (double)t->space / 1e6);
-  if (t->live) printf(" (amplification %.2f)", ratio((double)t->space, (double)t->live));
-  if (t->after.memory_known)
-    printf("; memory %.1f MB at its peak, %.1f after (%.1f of its own)", (double)t->after.rss_peak / 1e6, (double)t->after.rss / 1e6, (double)t->after.rss_anon / 1e6);
-  printf("; cpu %.2f s", (double)(t->after.cpu_ns - t->before.cpu_ns) / 1e9);
-  if (r->ops) printf(" (%.3f micros/op in its threads)", ratio(r->cpu_seconds * 1e6, (double)r->ops));
-  printf("\n");
-  fflush(stdout);
-}
-
-static void write_csv(const struct report *t) {
-  if (!g.csv_file) return;
-  const struct bench_result *r = &t->r;
-  if (!g.csv_named)
-    fprintf(g.csv_file, "engine,version,benchmark,num,key_size,value_size,cache_mb,memtable_mb,threads,ops,seconds,ops_per_s,reads,writes,missed,records,"
-                        "writer_ops_per_s,read_p50_us,read_p99_us,read_p999_us,read_max_us,write_p50_us,write_p99_us,write_p999_us,write_max_us,"
-                        "user_read_bytes,user_written_bytes,rchar,wchar,read_bytes,write_bytes,cancelled_bytes,write_amp,write_amp_total,read_amp,space_bytes,space_amp,"
-                        "rss_base,rss_peak,rss,rss_anon,trace_bytes,cpu_s,thread_cpu_s,failures\n");
-  g.csv_named = true;
-  const double written = (double)(t->after.write_bytes - t->before.write_bytes), read = (double)(t->after.read_bytes - t->before.read_bytes);
-  fprintf(g.csv_file, "%s,%s,%s,%" PRIu64 ",%u,%u,%zu,%zu,%u,%" PRIu64 ",%.6f,%.1f,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.1f", g.run.engine->name,
-          g.run.engine->version(), t->label, g.config.num, g.config.key_size, g.config.value_size, g.config.cache_mb, g.config.memtable_mb, t->p->threads, r->ops,
-          r->seconds, ratio((double)r->ops, r->seconds), r->reads, r->writes, r->missed, r->records, ratio((double)r->side_ops, r->side_seconds));
-  const struct bench_hist *hs[] = {&r->read, &r->write};
-  for (int i = 0; i < 2; i++) fprintf(g.csv_file, ",%.3f,%.3f,%.3f,%.3f", us(hs[i], .5), us(hs[i], .99), us(hs[i], .999), us(hs[i], 1));
-  fprintf(g.csv_file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.0f,%.0f,%" PRIu64 ",%.3f,%.3f,%.3f,%" PRIu64 ",%.3f", r->bytes_read, r->bytes_written,
-          t->after.rchar - t->before.rchar, t->after.wchar - t->before.wchar, read, written,
-          t->after.cancelled_bytes - t->before.cancelled_bytes, ratio(written, (double)r->bytes_written),
-          ratio((double)(t->after.write_bytes - g.fresh.write_bytes), (double)g.user_written), ratio(read, (double)r->bytes_read), t->space,
-          ratio((double)t->space, (double)t->live));
-  fprintf(g.csv_file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.3f,%.6f,%" PRIu64 "\n", g.base.rss, t->after.rss_peak, t->after.rss, t->after.rss_anon,
-          r->trace_bytes, (double)(t->after.cpu_ns - t->before.cpu_ns) / 1e9,
-          r->cpu_seconds, atomic_load(&g.run.failures));
-  fflush(g.csv_file);
 }
 
 // ---- running
 
 static bool is_step(const char *name) {
-  static const char *const steps[] = {"flush", "compact", "waitidle", "reopen", "warm", "stats"};
-  for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
-    if (!strcmp(steps[i], name)) return true;
+  for (size_t i = 0; i < NR_STEPS; i++)
+    if (!strcmp(steps[i].name, name)) return true;
   return false;
 }
 
@@ -319,35 +254,42 @@ static bool parse_benchmark(char *text, struct bench_params *p) {
 }
 
 static bool run_benchmark(const char *label) {
-  char text[1024];
+  char name[TEXT_CAP];
   struct bench_params p;
-  static struct report t;  // large
-  t = (struct report){.label = label, .p = &p};
-  if ((size_t)snprintf(text, sizeof(text), "%s", label) >= sizeof(text)) return wrong(label, "too long");
-  if (!parse_benchmark(text, &p)) return false;
-  if (bench_work_fresh(text) && !g.use_existing_db && !store_fresh()) return false;
+  struct bench_report *t = &g.report;
+  t->label = label;
+  t->r = (struct bench_result){0};
+  if ((size_t)snprintf(name, sizeof(name), "%s", label) >= sizeof(name)) return wrong(label, "too long");
+  if (!parse_benchmark(name, &p)) return false;
+  t->threads = p.threads;
+  if (bench_work_fresh(name) && !g.use_existing_db && !store_fresh()) return false;
   if (!g.run.store && !store_open()) return false;
   bench_usage_reset_peak();
-  bench_usage_get(&t.before);
+  bench_usage_get(&t->before);
   bool good, known = true;
-  if (is_step(text)) {
+  if (is_step(name)) {
     const uint64_t t0 = bench_time_ns();
-    good = run_step(text, &known);
-    t.r.seconds = (double)(bench_time_ns() - t0) / 1e9;
+    good = run_step(name, &known);
+    t->r.seconds = (double)(bench_time_ns() - t0) / 1e9;
   } else {
-    good = bench_work(&g.run, text, &p, &t.r);
-    known = t.r.ops || t.r.seconds > 0 || !good;
+    good = bench_work(&g.run, name, &p, &t->r);
+    known = t->r.ops || t->r.seconds > 0 || !good;
   }
   if (!known) {
     printf("%-24s: %s does not do this\n", label, g.run.engine->name);
     return good;
   }
-  bench_usage_get(&t.after);
-  g.user_written += t.r.bytes_written;
-  t.space = bench_dir_bytes(g.dir);
-  t.live = bench_run_records(&g.run) * (g.config.key_size + g.config.value_size);
-  print_report(&t);
-  write_csv(&t);
+  bench_usage_get(&t->after);
+  t->user_written += t->r.bytes_written;
+  t->space = bench_dir_bytes(g.dir);
+  t->live = bench_run_records(&g.run) * (g.config.key_size + g.config.value_size);
+  t->failures = atomic_load(&g.run.failures);
+  bench_report_print(stdout, t);
+  if (g.csv_file) {
+    if (!g.csv_named) bench_report_csv(g.csv_file, t, true);
+    g.csv_named = true;
+    bench_report_csv(g.csv_file, t, false);
+  }
   return good;
 }
 
@@ -356,7 +298,7 @@ static bool run_all(void) {
   bool good = list != NULL;
   // all are looked at before any is run
   for (char *b = good ? strtok_r(list, ",", &save) : NULL; good && b; b = strtok_r(NULL, ",", &save)) {
-    char text[1024];
+    char text[TEXT_CAP];
     struct bench_params p;
     snprintf(text, sizeof(text), "%s", b);
     if (!parse_benchmark(text, &p)) exit(2);
@@ -393,8 +335,19 @@ static bool setup(void) {
     g.csv_named = !fstat(fileno(g.csv_file), &st) && st.st_size > 0;
   }
   bench_tick_ns();
-  bench_usage_get(&g.base);
+  bench_usage_get(&g.report.base);
+  g.report.fresh = g.report.base;
+  g.report.engine = g.run.engine;
+  g.report.config = &g.config;
   return true;
+}
+
+static void print_head(void) {
+  const struct bench_config *c = &g.config;
+  printf("engine     : %s %s\nsettings   : %s\n", g.run.engine->name, g.run.engine->version(), g.run.engine->settings);
+  printf("records    : %" PRIu64 " of %u + %u bytes, %.1f MB; cache %zu MiB, memtable %zu MiB, compression %s, seed %" PRIu64 ", in %s\n", c->num,
+         c->key_size, c->value_size, (double)(c->num * (c->key_size + c->value_size)) / 1e6, c->cache_mb, c->memtable_mb, c->compression, g.run.seed,
+         g.dir);
 }
 
 int main(int argc, char **argv) {
@@ -412,9 +365,7 @@ int main(int argc, char **argv) {
     if (!set_flag(a + 2, value ? (size_t)(value - a) - 2 : strlen(a + 2), value ? value + 1 : NULL, &g.params)) return 2;
   }
   if (!setup()) return 2;
-  printf("engine     : %s %s\nsettings   : %s\n", g.run.engine->name, g.run.engine->version(), g.run.engine->settings);
-  printf("records    : %" PRIu64 " of %u + %u bytes, %.1f MB; cache %zu MiB, memtable %zu MiB, compression %s, seed %" PRIu64 ", in %s\n", g.config.num, g.config.key_size,
-         g.config.value_size, (double)(g.config.num * (g.config.key_size + g.config.value_size)) / 1e6, g.config.cache_mb, g.config.memtable_mb, g.config.compression, g.run.seed, g.dir);
+  print_head();
   fflush(stdout);
   bool good = run_all();
   good &= store_close();
