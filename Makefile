@@ -245,6 +245,11 @@ endif
 
 # The replay of the corpus holds every fuzz target.
 $B/tests/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
+# Parts of the benchmark, which are no parts of the library.
+$B/tests/test_bench_%: $B/tests/test_bench_%.o $B/bench_%.o
+	$(call say,LINK)
+	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(TEST_LIBS) -lm -o $@
+
 $B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $B/tests/descriptors.o $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(LIBS) $(TEST_LIBS) -o $@

@@ -116,10 +116,11 @@ static enum bench_status multi_get(void *session, uint32_t nr, const struct benc
   struct remixdb_slice ks[BENCH_MULTI_MAX];
   struct remixdb_buf values[BENCH_MULTI_MAX];
   bool found[BENCH_MULTI_MAX];
-  for (uint32_t i = 0; i < nr; i++) {
-    ks[i] = (struct remixdb_slice){.ptr = keys[i].ptr, .len = keys[i].len};
-    values[i] = (struct remixdb_buf){.ptr = r[i].value, .cap = r[i].vcap};
-  }
+  uint32_t k = 0;
+  do {
+    ks[k] = (struct remixdb_slice){.ptr = keys[k].ptr, .len = keys[k].len};
+    values[k] = (struct remixdb_buf){.ptr = r[k].value, .cap = r[k].vcap};
+  } while (++k < nr);
   (void)remixdb_multi_get(s->ref, nr, ks, values, found);
   const enum remixdb_status e = remixdb_errcode();
   if (e != REMIXDB_OK && e != REMIXDB_TOOBIG) return failed("multi_get");  // a value that is too long is seen by its length
