@@ -35,6 +35,7 @@ BEGIN {
   allow("blkio", "io_uring_submit io_uring_submit_and_wait")
   allow("sst", "ZSTD_*")
   allow("sst_build", "ZSTD_* ZDICT_*")
+  allow("remix_pack", "ZSTD_*")
   allow("workers", "pthread_join")
   allow("xdb", "pthread_join getenv getpid clock_gettime")  # REMIXDB_IO; the id of a new store
 }
