@@ -133,6 +133,7 @@ static inline void model_forget(struct model *m, uint64_t oldest) {
     struct model_key *const k = &m->keys[i];
     uint32_t old = 0;
     while (old + 1 < k->nr && k->vers[old + 1].time <= oldest) old++;
+    if (old == 0) continue;
     k->nr -= old;
     memmove(k->vers, k->vers + old, k->nr * sizeof(*k->vers));
   }
@@ -250,8 +251,8 @@ static inline void model_check_near(struct model *m, struct xdb_ref *ref, uint64
 
 // Several keys together, some of them twice, some beside those of the model.
 static inline void model_check_many(struct model *m, struct xdb_ref *ref, uint64_t time) {
-  struct remixdb_slice keys[MODEL_MANY];
-  struct remixdb_buf values[MODEL_MANY];
+  struct remixdb_slice keys[MODEL_MANY] = {{0}};
+  struct remixdb_buf values[MODEL_MANY] = {{0}};
   bool found[MODEL_MANY];
   uint32_t at[MODEL_MANY];
   const uint32_t nr = (uint32_t)below(&m->rng, MODEL_MANY + 1);

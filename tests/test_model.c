@@ -408,7 +408,7 @@ static void test_model(void **state) {
     report();
     return;
   }
-  for (uint64_t s = seed_from(1), n = 0; n < (given ? 1 : SLOW == 1 ? 16 : 8); s++, n++) run_model(s, 30000);
+  for (uint64_t s = seed_from(1), n = 0; n < (given ? 1 : SLOW == 1 ? 16 : 6); s++, n++) run_model(s, 30000);
   report();
   for (uint32_t k = 0; k < COMPACT_KINDS && SLOW == 1 && !given; k++) CHECK(kinds[k] > 0);
 }
