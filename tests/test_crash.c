@@ -485,7 +485,7 @@ static bool write_batch(struct run *r) {
   uint8_t kbuf[32];
   struct xdb_batch *b;
   enum remixdb_status s = batch_create(&b);
-  if (s != REMIXDB_OK) return written(r, ops, 0, s);
+  if (s != REMIXDB_OK) return written(r, NULL, 0, s);
   size_t room = r->plan.memtable_limit / 2;  // of memory: what is larger than a memtable is refused
   for (uint32_t left = 1 + (uint32_t)below(&r->rng, BATCH_MAX); left && s == REMIXDB_OK; left--) {
     const struct op op = make_op(r, pick_key(r), chance(&r->rng, 20));
