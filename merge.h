@@ -65,10 +65,23 @@ MUST_CHECK enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref 
 MUST_CHECK enum remixdb_status merge_seek_last(struct merge *m);
 MUST_CHECK enum remixdb_status merge_next(struct merge *m);                            // must be valid
 MUST_CHECK enum remixdb_status merge_prev(struct merge *m);                            // must be valid
+// The same as merge_next when that is a step of the REMIX within its segment and no memtable's key can come before the next one; else false, and nothing has
+// moved. Needs no epoch.
+static inline bool merge_next_near(struct merge *m) {
+  if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->backward) return false;
+  if (m->mem_at != MERGE_NONE && !(m->clear_known && m->remix.seg < m->clear)) return false;
+  if (!remix_next_near(&m->remix)) return false;
+  m->remix_key.ptr = NULL;
+  return true;
+}
 // As so many merge_next, until it is not valid. What lies between two keys of the memtables is counted, not visited, but for the
 // segment that the second one belongs to.
 MUST_CHECK enum remixdb_status merge_skip(struct merge *m, uint32_t nr);
 // The current record (never a tombstone); holds until it moves. A failure changes nothing: it stands where it stood, may be asked
 // again, and moves on from there.
 MUST_CHECK enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out);
+// The same when nothing has to be looked up for it; else false. Needs no epoch.
+static inline bool merge_record_held(struct merge *m, struct kv_rec *rec_out) {
+  return m->at == MERGE_PARTS && remix_record_held(&m->remix, rec_out);
+}
 #endif

@@ -709,21 +709,30 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
   return sst_read(t, pos, true, h, rec_out);
 }
 
+bool remix_record_held(struct remix_cursor *c, struct kv_rec *rec_out) {
+  const uint32_t run = c->sel[c->at] & REMIX_RUN;
+  struct sst *const t = c->x->runs[run];
+  const struct sst_hold *const h = &c->holds[run];
+  const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
+  const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
+  // what a cursor has pinned for a run is a block of that run
+  if (unlikely(h->block != block || !h->cb.pinned)) return false;
+  REMIX_COUNT(records);
+  block_record(h->cb.data, idx, rec_out);
+  sst_want_ahead(t, h->cb.data, block, idx, c->way == REMIX_BACK);
+  return true;
+}
+
 enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out) {
+  if (likely(remix_record_held(c, rec_out))) return REMIXDB_OK;
   const uint32_t run = c->sel[c->at] & REMIX_RUN;
   struct sst *const t = c->x->runs[run];
   struct sst_hold *const h = &c->holds[run];
   const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
-  const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   REMIX_COUNT(records);
-  // what a cursor has pinned for a run is a block of that run
-  if (unlikely(h->block != block || !h->cb.pinned)) {
-    const enum remixdb_status s = record_read(c, t, pos, h, rec_out);
-    if (unlikely(s != REMIXDB_OK)) return s;
-  } else {
-    block_record(h->cb.data, idx, rec_out);
-  }
-  sst_want_ahead(t, h->cb.data, block, idx, c->way == REMIX_BACK);
+  const enum remixdb_status s = record_read(c, t, pos, h, rec_out);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  sst_want_ahead(t, h->cb.data, sst_pos_block(pos), sst_pos_idx(pos), c->way == REMIX_BACK);
   return REMIXDB_OK;
 }
 

@@ -140,6 +140,14 @@ static inline void remix_next(struct remix_cursor *c) {
   if (likely(m != 0)) c->at = set32_first(m);
   else remix_next_segment(c);
 }
+// The same as remix_next when that stays in the segment, and the step before went the same way; else false, and nothing has moved. Needs no epoch: it looks at the
+// view alone.
+static inline bool remix_next_near(struct remix_cursor *c) {
+  const uint32_t m = c->live & set32_above(c->at);
+  if (unlikely(c->way != REMIX_ON || m == 0)) return false;
+  c->at = set32_first(m);
+  return true;
+}
 void remix_prev(struct remix_cursor *c);
 // As many entries on as there are, up to nr, but not into segment `end` (UINT32_MAX: there is no such limit); must be valid and stays
 // so. Returns how many. O(log of the segments passed).
@@ -148,6 +156,8 @@ static inline uint32_t remix_run(const struct remix_cursor *c) { return c->sel[c
 // The current entry's record; holds until the cursor moves to another block of the same run (a key stays readable while the
 // cursor stands). Reads a block when it is not held. When it fails the cursor stays where it is.
 MUST_CHECK enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out);
+// The same when the block is held already; else false. Needs no epoch: what a cursor holds is pinned.
+MUST_CHECK bool remix_record_held(struct remix_cursor *c, struct kv_rec *rec_out);
 // Releases all holds; not valid afterwards.
 void remix_park(struct remix_cursor *c);
 

@@ -900,6 +900,10 @@ void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
 
 enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
+  if (likely(nr == 1 && merge_next_near(&it->merge))) {  // as most steps are: without the fence of an epoch
+    it->has_rec = false;
+    return REMIXDB_OK;
+  }
   epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
   return iter_done(it, merge_skip(&it->merge, nr));
 }
@@ -912,14 +916,14 @@ enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {
 
 enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
   if (unlikely(!xdb_iter_valid(it))) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
-  if (!it->has_rec) {
+  if (!it->has_rec && !merge_record_held(&it->merge, &it->rec)) {
     struct xdb_ref *r = it->ref;
     epoch_enter(&r->xdb->epoch, &r->slot);
     const enum remixdb_status s = merge_record(&it->merge, &it->rec);
     epoch_exit(&r->slot);
     if (unlikely(s != REMIXDB_OK)) return s;
-    it->has_rec = true;
   }
+  it->has_rec = true;
   *rec_out = it->rec;
   return REMIXDB_OK;
 }
