@@ -325,6 +325,12 @@ static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, u
   return sst_read(x->runs[run], seg_pos(x, s, run, i), false, h, rec_out);
 }
 
+// Asks for the memory that reading entry i is going to look at.
+static inline void entry_want(const struct remix *x, const uint8_t *s, uint32_t i) {
+  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
+  sst_want(x->runs[run], seg_pos(x, s, run, i));
+}
+
 // Where a key is, or would be, in a segment.
 struct spot {
   uint32_t at;  // first entry whose key is >= the key; the segment's count when there is none
@@ -361,7 +367,9 @@ static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, 
   return REMIXDB_OK;
 }
 
-// In a segment of a cursor. The one key that is read is the candidate's (see remix.h).
+// In a segment of a cursor. The one key that is read is the candidate's (see remix.h). Tags tell where to ask for memory early: an entry
+// with the key's tag is the candidate most of the time, and is known before it; without one the key is not there, and the entry behind
+// the candidate is where the cursor will stand as often as at the candidate.
 static enum remixdb_status spot_find(const struct remix *x, const uint8_t *s, struct kref key, struct sst_hold *holds,
                                      struct spot *out) {
   const struct remix_index *const ix = x->index;
@@ -369,7 +377,10 @@ static enum remixdb_status spot_find(const struct remix *x, const uint8_t *s, st
   if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return spot_binary(x, s, key, holds, true, out, &rec);
   const uint8_t *const dbits = s + ix->lay.dbits;
   const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
+  const uint32_t tagged = x->tags ? set32_eq8(s, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
+  if (tagged) entry_want(x, s, set32_first(tagged));
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
+  if (x->tags && !tagged && cand + 1 < nr) entry_want(x, s, cand + 1);
   const uint32_t run = s[ix->lay.sel + cand] & REMIX_RUN;
   const enum remixdb_status st = entry_read(x, s, cand, &holds[run], &rec);
   if (st != REMIXDB_OK) return st;
@@ -575,9 +586,8 @@ void remix_onward(struct remix_cursor *c) {
   uint32_t seen = 1u << remix_run(c), left = REMIX_WARM;
   for (uint32_t m = c->live & set32_above(c->at); cold && m && left; m &= m - 1, left--) {
     const uint32_t i = set32_first(m), run = c->sel[i] & REMIX_RUN;
-    if (seen >> run & 1) continue;
+    if (!(seen >> run & 1)) entry_want(c->x, c->s, i);
     seen |= 1u << run;
-    sst_want(c->x->runs[run], seg_pos(c->x, c->s, run, i));
   }
 }
 

@@ -126,7 +126,8 @@ static inline bool remix_valid(const struct remix_cursor *c) { return c->x && c-
 // the key is there. What it shares with the key then gives the place. (But where discriminating bits are FAR.)
 // Tags can therefore not save a read here. They could only save the search among the bits when an entry with the key's tag turns out to
 // be the key; where it does not (one in 256 for every other entry of the segment: in 12% of the seeks to keys that are not there), its
-// key says nothing of where the others lie, and a second one would have to be read. So a seek trusts the candidate.
+// key says nothing of where the others lie, and a second one would have to be read. So a seek trusts the candidate, and asks the tags
+// only where memory should be on its way before the candidate is known.
 MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key);
 MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key);
 void remix_seek_first(struct remix_cursor *c);
