@@ -594,18 +594,19 @@ static bool life_write(struct model *m, struct life *l, bool each) {
 }
 
 // The same calls for the same seed, until one fails.
-static void life_run(struct model *m, struct life *l, struct simdisk *d, const struct remixdb_opts *o) {
+static void life_run(struct model *m, struct life *l, struct simdisk *d, const struct remixdb_opts *o, size_t memtable) {
   const bool each = o->sync == REMIXDB_SYNC_EACH;
   if (xdb_open("/store", o, simdisk_env(d), &m->x) != REMIXDB_OK) {
     m->x = NULL;
     return;
   }
-  shrink(m->x, 100u << 10, 16);
+  shrink(m->x, memtable, 16);
   m->ref = remixdb_ref(m->x);
   CHECK(m->ref);
   for (uint32_t i = 0; i < 24; i++) {
     const uint64_t dice = below(&m->rng, 100);
-    gather_some(m, 1 + (uint32_t)below(&m->rng, dice < 10 ? 400 : 30), dice < 10 ? 150 : 1500, 15);
+    const uint32_t many = (uint32_t)(memtable >> 8);  // of 150 bytes; a large memtable takes batches that are a good part of a buffer of the log
+    gather_some(m, 1 + (uint32_t)below(&m->rng, dice < 10 ? many : 30), dice < 10 ? 150 : (uint32_t)(memtable >> 6), 15);
     if (!life_write(m, l, each)) return;
     if (dice >= 80) {
       const uint32_t nr = l->nr;
@@ -656,7 +657,7 @@ static void test_power(void **state) {
       simdisk_power_off(d, cut);
       struct model *const m = model_create();
       l.nr = l.synced = 0;
-      life_run(m, &l, d, &o);
+      life_run(m, &l, d, &o, run == 2 ? 1u << 20 : 100u << 10);
       CHECK((l.nr == 24) == !simdisk_is_off(d) || cut != UINT64_MAX);
       if (cut == UINT64_MAX) calls = simdisk_changes(d);
       if (m->x) {
@@ -671,7 +672,7 @@ static void test_power(void **state) {
       }
       model_free(m);
       simdisk_destroy(d);
-      cut = cut == UINT64_MAX ? run % SLOW : cut + SLOW;
+      cut = cut == UINT64_MAX ? run % SLOW : cut + (run == 2 ? 2 * SLOW : SLOW);
       if (cut >= calls) break;
     }
   }
@@ -859,6 +860,92 @@ static void test_readers(void **state) {
   }
 }
 
+// ---- a memtable is switched between the look at it and the write
+//
+// A merge's function holds the leaf of a key while another thread writes it, alone or in a batch, and comes as far as that leaf; then the memtable is frozen and its
+// round goes to its end. What was to be written must end in the memtable that came after.
+
+struct delay {
+  struct xdb *x;
+  uint32_t how;  // put, delete, batch
+  _Atomic bool held, go, coming;
+};
+
+static enum remixdb_merge_op delay_fn(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  struct delay *const d = priv;
+  (void)v0, (void)v0len, (void)v1, (void)v1len;
+  struct xdb *const x = d->x;
+  const struct view *const old = atomic_load(&x->view);
+  atomic_store(&d->held, true);
+  while (!atomic_load(&d->coming)) time_sleep_ns(100000);
+  time_sleep_ns(3000000);  // it waits for the leaf now, most likely
+  atomic_store(&d->go, true);
+  // this thread's epoch keeps the old view, and with it every later one, where it can be looked at
+  while (atomic_load(&x->view) == old || atomic_load(&x->view)->frozen) time_sleep_ns(100000);
+  return REMIXDB_MERGE_KEEP;
+}
+
+static void *delay_flush(void *arg) {
+  struct delay *const d = arg;
+  struct xdb_ref *const r = remixdb_ref(d->x);
+  THREAD_CHECK(r);
+  while (!atomic_load(&d->go)) time_sleep_ns(100000);
+  THREAD_CHECK(remixdb_flush(r));
+  remixdb_unref(r);
+  return NULL;
+}
+
+static void *delay_write(void *arg) {
+  struct delay *const d = arg;
+  struct xdb_ref *const r = remixdb_ref(d->x);
+  struct xdb_batch *const b = remixdb_batch_create();
+  THREAD_CHECK(r && b);
+  THREAD_CHECK(remixdb_batch_put(b, "a", 1, "new", 3) && remixdb_batch_put(b, "k", 1, "new", 3) && remixdb_batch_put(b, "z", 1, "new", 3));
+  while (!atomic_load(&d->held)) time_sleep_ns(100000);
+  atomic_store(&d->coming, true);
+  THREAD_CHECK(d->how == 0 ? remixdb_put(r, "k", 1, "new", 3) : d->how == 1 ? remixdb_del(r, "k", 1) : remixdb_write(r, b));
+  remixdb_batch_destroy(b);
+  remixdb_unref(r);
+  return NULL;
+}
+
+static bool text_is(struct xdb_ref *r, const char *key, const char *text) {
+  char got[16];
+  uint32_t len = 0;
+  if (!remixdb_getn(r, key, 1, got, sizeof(got), &len)) return text == NULL;
+  return text && len == strlen(text) && memcmp(got, text, len) == 0;
+}
+
+static void test_switched(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 12; i++) {
+    const struct remixdb_opts o = small_opts((int)(i / 3 % 2));
+    struct xdb *x = quick_open(&o);
+    struct xdb_ref *r = remixdb_ref(x);
+    CHECK(r && remixdb_put(r, "k", 1, "old", 3) && remixdb_put(r, "z", 1, "old", 3));
+    struct delay d = {.x = x, .how = i % 3};
+    pthread_t t[2];
+    CHECK_OK(thread_start(&t[0], delay_flush, &d, "flush"));
+    CHECK_OK(thread_start(&t[1], delay_write, &d, "write"));
+    CHECK(remixdb_merge(r, "k", 1, delay_fn, &d));
+    CHECK(pthread_join(t[0], NULL) == 0 && pthread_join(t[1], NULL) == 0);
+    for (int again = 0; again < 3; again++) {
+      const bool batch = i % 3 == 2;
+      CHECK(text_is(r, "k", i % 3 == 1 ? NULL : "new") && text_is(r, "a", batch ? "new" : NULL) && text_is(r, "z", batch ? "new" : "old"));
+      if (again == 0) CHECK(remixdb_flush(r));
+      if (again != 1) continue;
+      remixdb_unref(r);
+      remixdb_close(x);
+      x = quick_open(&o);
+      r = remixdb_ref(x);
+      CHECK(r);
+    }
+    remixdb_unref(r);
+    remixdb_close(x);
+    setup_again();
+  }
+}
+
 static void on_hang(int sig) {
   (void)sig;
   static const char line[] = "test_batch: hangs\n";
@@ -881,6 +968,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_failing_log),
       cmocka_unit_test(test_power),
+      cmocka_unit_test_setup_teardown(test_switched, setup, teardown),
       cmocka_unit_test_setup_teardown(test_readers, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
