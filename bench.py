@@ -38,6 +38,11 @@ SCENARIOS = {
         "num": 10_000_000, "key_size": 16, "value_size": 120, "cache_mb": 256, "memtable_mb": 128, "ops": 300_000,
         "benchmarks": f"fillrandom,flush,waitidle,{READS},{MIXED},overwrite,waitidle,{YCSB}",
     },
+    # a memtable so small that a store is made of many flushes, and written over once
+    "many-runs": {
+        "num": 1_000_000, "key_size": 16, "value_size": 120, "cache_mb": 256, "memtable_mb": 8, "ops": 300_000,
+        "benchmarks": f"fillrandom,overwrite:ops=1000000,flush,waitidle,warm,{READS}",
+    },
     # to see that everything runs
     "tiny": {
         "num": 20_000, "key_size": 16, "value_size": 120, "cache_mb": 8, "memtable_mb": 4, "ops": 5_000,
