@@ -323,12 +323,14 @@ static uint64_t counter_parse(const void *val, uint32_t len) {
 
 struct adding {
   uint64_t before;
+  bool slow;  // now and then: so that others come as far as this function and wait
   uint8_t value[COUNTER_MAX];
 };
 
 static enum remixdb_merge_op add_fn(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
   struct adding *const a = priv;
   a->before = counter_parse(v0, v0len);
+  if (a->slow && a->before % 32 == 0) time_sleep_ns(20000);
   *v1 = a->value;
   *v1len = counter_value(a->before + 1, a->value);
   return REMIXDB_MERGE_PUT;
@@ -361,7 +363,7 @@ static void *add_main(void *arg) {
   struct adder *const a = arg;
   struct xdb_ref *const r = remixdb_ref(a->x);
   THREAD_CHECK(r);
-  struct adding g;
+  struct adding g = {.slow = true};
   char kbuf[32];
   for (uint32_t n = 0; n < a->nr; n++) {
     const uint32_t i = (uint32_t)below(&a->rng, COUNTERS);
@@ -447,7 +449,7 @@ static void *child_main(void *arg) {
   struct child *const c = arg;
   struct xdb_ref *const r = remixdb_ref(c->x);
   THREAD_CHECK(r);
-  struct adding g;
+  struct adding g = {.slow = false};
   char kbuf[32];
   for (;;) {
     const uint32_t i = (uint32_t)below(&c->rng, COUNTERS);
@@ -553,7 +555,7 @@ static void tally_run(struct simdisk *d, const struct remixdb_opts *o, uint64_t 
   struct xdb_ref *const r = remixdb_ref(x);
   CHECK(r);
   uint64_t rng = s;
-  struct adding g;
+  struct adding g = {.slow = false};
   char kbuf[32];
   for (uint64_t n = 0; n < 700; n++) {
     const bool good = remixdb_merge(r, kbuf, counter_key(counter_of(s, n), kbuf), add_fn, &g);
