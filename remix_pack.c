@@ -2,7 +2,9 @@
 #include "remix_pack.h"
 
 #include <assert.h>
-#include <zstd.h>
+#include <zstd_errors.h>
+
+#include "zmem.h"
 
 #define PACK_LEVEL 1  // higher ones gain a few percent
 
@@ -97,13 +99,16 @@ static enum remixdb_status pack_columns(const uint8_t *image, const struct shape
 }
 
 // Tags are bytes of hashes: nothing to find in them.
-static size_t pack_column(ZSTD_CCtx *z, const struct column *c, bool compress, uint8_t *to) {
+static enum remixdb_status pack_column(ZSTD_CCtx *z, const struct column *c, bool compress, uint8_t *to, size_t *len_out) {
   if (compress && c->len > 1) {
-    const size_t n = ZSTD_compressCCtx(z, to, c->len - 1, c->p, c->len, PACK_LEVEL);
-    if (!ZSTD_isError(n)) return n;  // else it does not fit, or there is no memory: it goes as it is
+    *len_out = ZSTD_compressCCtx(z, to, c->len - 1, c->p, c->len, PACK_LEVEL);
+    if (!ZSTD_isError(*len_out)) return REMIXDB_OK;
+    // else it does not shrink, and goes as it is
+    if (ZSTD_getErrorCode(*len_out) == ZSTD_error_memory_allocation) return err_set(REMIXDB_NOMEM, "no memory for compression");
   }
   if (c->len) memcpy(to, c->p, c->len);
-  return c->len;
+  *len_out = c->len;
+  return REMIXDB_OK;
 }
 
 enum remixdb_status remix_pack(const uint8_t *image, size_t len, uint8_t **file_out, size_t *len_out) {
@@ -111,7 +116,7 @@ enum remixdb_status remix_pack(const uint8_t *image, size_t len, uint8_t **file_
   assert(h.size == len);
   (void)len;
   struct column c[COLS] = {{0}};
-  ZSTD_CCtx *const z = ZSTD_createCCtx();
+  ZSTD_CCtx *const z = ZSTD_createCCtx_advanced(zmem());
   uint8_t *file = NULL;
   enum remixdb_status s = z ? pack_columns(image, &h, c) : err_set(REMIXDB_NOMEM, "no memory for compression");
   if (s != REMIXDB_OK) goto out;
@@ -124,7 +129,8 @@ enum remixdb_status remix_pack(const uint8_t *image, size_t len, uint8_t **file_
   memcpy(file, image, h.segs);
   size_t at = h.segs + PACK_DIR;
   for (uint32_t i = 0; i < COLS; i++) {
-    const size_t n = pack_column(z, &c[i], i != COL_TAGS, file + at);
+    size_t n;
+    if ((s = pack_column(z, &c[i], i != COL_TAGS, file + at, &n)) != REMIXDB_OK) goto out;
     store64le(file + h.segs + 16 * i, c[i].len);
     store64le(file + h.segs + 16 * i + 8, n);
     at += n;
@@ -135,6 +141,7 @@ enum remixdb_status remix_pack(const uint8_t *image, size_t len, uint8_t **file_
   *file_out = file;
   *len_out = at + 8;
 out:
+  if (s != REMIXDB_OK) mem_free(file);
   (void)ZSTD_freeCCtx(z);
   columns_free(c);
   return s;
@@ -142,7 +149,7 @@ out:
 
 // ---- unpacking
 
-static enum remixdb_status unpack_columns(const uint8_t *file, size_t len, const struct shape *h, const char *path, struct column *c) {
+static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *file, size_t len, const struct shape *h, const char *path, struct column *c) {
   const uint64_t lens[COLS] = {[COL_TAGS] = h->tags ? h->nr_entries : 0, [COL_HEADS] = 4ull * h->nr_segs, [COL_SELS] = h->nr_entries,
                                [COL_DBITS_LOW] = h->nr_entries, [COL_DBITS_HIGH] = h->nr_entries};
   uint64_t at = h->segs + PACK_DIR;
@@ -157,7 +164,7 @@ static enum remixdb_status unpack_columns(const uint8_t *file, size_t len, const
     if (stored == whole) {
       memcpy(c[i].p, file + at, whole);
     } else {
-      const size_t n = ZSTD_decompress(c[i].p, whole, file + at, stored);
+      const size_t n = ZSTD_decompressDCtx(z, c[i].p, whole, file + at, stored);
       if (ZSTD_isError(n)) return err_corrupt(path, at, "column %u: %s", i, ZSTD_getErrorName(n));
       if (n != whole) return err_corrupt(path, at, "column %u is shorter than it says", i);
     }
@@ -227,7 +234,8 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   if (h.anchors_len > UINT32_MAX || h.anchors_len > (uint64_t)h.nr_segs * REMIXDB_KV_MAX) return err_corrupt(path, 96, "length of the anchors");
   struct column c[COLS] = {{0}};
   struct mem_map map = {0};
-  enum remixdb_status s = unpack_columns(file, len, &h, path, c);
+  ZSTD_DCtx *const z = ZSTD_createDCtx_advanced(zmem());
+  enum remixdb_status s = z ? unpack_columns(z, file, len, &h, path, c) : err_set(REMIXDB_NOMEM, "no memory for decompression");
   if (s != REMIXDB_OK) goto out;
   if ((s = mem_map_table(h.size, &map)) != REMIXDB_OK) goto out;
   uint8_t *const image = map.ptr;
@@ -237,6 +245,7 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   s = unpack_segments(c, &h, runs, path, image);
   if (s == REMIXDB_OK) s = unpack_anchors(&c[COL_ANCHORS], &h, path, image);
 out:
+  (void)ZSTD_freeDCtx(z);
   columns_free(c);
   if (s != REMIXDB_OK) {
     mem_unmap(&map);

@@ -3,10 +3,10 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <zstd.h>
 
 #include "ckb.h"
 #include "format.h"
+#include "zmem.h"
 
 _Static_assert(BLOCK_PAGE == FORMAT_SST_PAGE && SST_PAGES_MAX == FORMAT_SST_PAGES_MAX &&
                    BLOCK_RECORDS_MAX == FORMAT_SST_BLOCK_RECORDS,
@@ -81,7 +81,7 @@ static enum remixdb_status sst_scratch_reserve(struct sst_scratch *x, size_t siz
 
 static enum remixdb_status sst_zstd_reserve(ZSTD_DCtx **z) {
   if (likely(*z != NULL)) return REMIXDB_OK;
-  *z = ZSTD_createDCtx();
+  *z = ZSTD_createDCtx_advanced(zmem());
   return *z ? REMIXDB_OK : err_set(REMIXDB_NOMEM, "no memory for decompression");
 }
 
@@ -176,7 +176,7 @@ static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_ss
     return err_corrupt(t->path, f->meta_off + t->nr_pages, "smallest and largest key");
 
   if (f->dict_len) {
-    t->zdict = ZSTD_createDDict(dict, f->dict_len);
+    t->zdict = ZSTD_createDDict_advanced(dict, f->dict_len, ZSTD_dlm_byCopy, ZSTD_dct_auto, zmem());
     if (!t->zdict) return sst_dict_flaw(t, f->meta_off + (uint64_t)(dict - meta), f->dict_len);
   }
   if (f->flags & FORMAT_SST_FLAG_ZSTD) return sst_decode_sizes(t, sizes, sizes + f->sizes_len, f->meta_off);

@@ -3,11 +3,11 @@
 
 #include <assert.h>
 #include <zdict.h>
-#include <zstd.h>
 #include <zstd_errors.h>
 
 #include "ckb.h"
 #include "format.h"
+#include "zmem.h"
 
 #define SST_BUILD_GATHER (1u << 20)     // bytes of blocks that wait for the dictionary
 #define SST_BUILD_SAMPLES 64u           // pages of them to train on: four times as many take three times as long, for 1 % of size
@@ -32,7 +32,8 @@ struct sst_build {
   uint32_t *stored;            // per page that begins a block: its size in the file; compressed only
   // compressed only
   ZSTD_CCtx *zstd;
-  ZSTD_CDict *zdict;
+  const ZSTD_CDict *zdict;     // in memory of its own
+  void *zdict_mem;
   uint8_t *dict;               // FORMAT_SST_DICT_MAX
   uint32_t dict_len;
   uint8_t *gathered;           // the first blocks, until there are enough of them to train with
@@ -55,7 +56,7 @@ static enum remixdb_status sst_build_create_zstd(struct sst_build *b) {
   b->samples = mem_alloc(SST_BUILD_SAMPLES * BLOCK_PAGE);
   b->packed = mem_alloc(FORMAT_SST_STORED_HEAD + BLOCK_PAGES_MAX * BLOCK_PAGE);
   if (!b->stored || !b->dict || !b->gathered || !b->samples || !b->packed) return REMIXDB_NOMEM;
-  b->zstd = ZSTD_createCCtx();
+  b->zstd = ZSTD_createCCtx_advanced(zmem());
   if (!b->zstd) return err_set(REMIXDB_NOMEM, "no memory for compression");
   // which dictionary it is, the table knows; an unknown level is cut to the range by zstd itself
   (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_dictIDFlag, 0);
@@ -116,7 +117,7 @@ void sst_build_destroy(struct sst_build *b) {
   block_build_fini(&b->block);
   ckb_build_fini(&b->ckb);
   (void)ZSTD_freeCCtx(b->zstd);
-  (void)ZSTD_freeCDict(b->zdict);
+  mem_free(b->zdict_mem);
   mem_free(b->min);
   mem_free(b->max);
   mem_free(b->nr_recs);
@@ -144,8 +145,8 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   ckb_build_init(&b->ckb, number);
   if (b->zdict) {
     (void)ZSTD_CCtx_refCDict(b->zstd, NULL);
-    (void)ZSTD_freeCDict(b->zdict);
-    b->zdict = NULL;
+    mem_free(b->zdict_mem);
+    b->zdict = b->zdict_mem = NULL;
   }
 
   char name[32];
@@ -202,7 +203,12 @@ static enum remixdb_status sst_build_train(struct sst_build *b) {
   }
   const size_t n = ZDICT_trainFromBuffer(b->dict, cap, b->samples, sizes, (unsigned)nr);
   if (ZDICT_isError(n) || n == 0) return REMIXDB_OK;
-  b->zdict = ZSTD_createCDict(b->dict, n, b->opts.level);
+  // What is compressed with it is a page, most of the time: parameters for an unknown size would be those of a large one. In memory of ours, because zstd up to
+  // 1.5.4 does not survive its lack here.
+  const ZSTD_compressionParameters params = ZSTD_getCParams(b->opts.level, BLOCK_PAGE, n);
+  const size_t size = ZSTD_estimateCDictSize_advanced(n, params, ZSTD_dlm_byRef);
+  if (!(b->zdict_mem = mem_alloc(size))) return REMIXDB_NOMEM;
+  b->zdict = ZSTD_initStaticCDict(b->zdict_mem, size, b->dict, n, ZSTD_dlm_byRef, ZSTD_dct_auto, params);
   if (!b->zdict) return err_set(REMIXDB_NOMEM, "%s: no memory for a dictionary", b->path);
   const size_t r = ZSTD_CCtx_refCDict(b->zstd, b->zdict);
   if (ZSTD_isError(r)) return err_set(REMIXDB_NOMEM, "%s: dictionary: %s", b->path, ZSTD_getErrorName(r));
