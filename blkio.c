@@ -319,51 +319,72 @@ static void count_reads(struct blkio *b, uint32_t nr, uint64_t bytes) {
   (void)atomic_fetch_add_explicit(&b->read_bytes, bytes, memory_order_relaxed);
 }
 
-enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr) {
-  return blkio_read_each(q, reads, nr, NULL, NULL);
+// Starts what there is room for, and ends what has completed.
+static void batch_drive(struct blkio_batch *b, bool wait) {
+  struct blkio_queue *const q = b->q;
+  for (; b->next < b->nr && q->free_ops; b->next++) {
+    struct blkio_op *const op = q->free_ops;
+    struct blkio_read *const r = &b->reads[b->next];
+    q->free_ops = op->next;
+    op->read = r;
+    op->fd = r->fd;
+    op->buf = r->buf;
+    op->len = r->len;
+    op->off = r->off;
+    queue_start(q, op);
+  }
+  queue_drive(q, wait && q->done_reads == NULL);
+  while (q->done_reads) {
+    struct blkio_op *const op = q->done_reads;
+    struct blkio_read *const r = op->read;
+    q->done_reads = op->next;
+    r->status = read_finish(q, op);
+    if (r->status != REMIXDB_OK && (!b->first_read || r < b->first_read)) {
+      err_save(&b->first, r->status);
+      b->first_read = r;
+    }
+    op->next = q->free_ops;
+    q->free_ops = op;
+    b->left--;
+    if (b->done) b->done(b->arg, r);
+  }
 }
 
-enum remixdb_status blkio_read_each(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr, blkio_done_fn done, void *arg) {
-  struct err_saved first = {.status = REMIXDB_OK};
-  const struct blkio_read *first_read = NULL;
+void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blkio_read *reads, blkio_done_fn done, void *arg) {
+  b->q = q;
+  b->reads = reads;
+  b->nr = b->next = b->left = 0;
+  b->done = done;
+  b->arg = arg;
+  b->first.status = REMIXDB_OK;
+  b->first_read = NULL;
+}
+
+void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < nr; i++) bytes += reads[i].len;
-  count_reads(q->io, nr, bytes);
-  if (nr == 1) {
-    reads->status = env_read(q->io->env, reads->fd, reads->path, reads->buf, reads->len, reads->off);
-    if (reads->status != REMIXDB_OK) err_save(&first, reads->status);
-    if (done) done(arg, reads);
-    return err_raise(&first);
-  }
-  for (uint32_t next = 0, left = nr; left > 0;) {
-    for (; next < nr && q->free_ops; next++) {
-      struct blkio_op *const op = q->free_ops;
-      struct blkio_read *const r = &reads[next];
-      q->free_ops = op->next;
-      op->read = r;
-      op->fd = r->fd;
-      op->buf = r->buf;
-      op->len = r->len;
-      op->off = r->off;
-      queue_start(q, op);
-    }
-    queue_drive(q, q->done_reads == NULL);
-    while (q->done_reads) {
-      struct blkio_op *const op = q->done_reads;
-      struct blkio_read *const r = op->read;
-      q->done_reads = op->next;
-      r->status = read_finish(q, op);
-      if (r->status != REMIXDB_OK && (!first_read || r < first_read)) {
-        err_save(&first, r->status);
-        first_read = r;
-      }
-      op->next = q->free_ops;
-      q->free_ops = op;
-      left--;
-      if (done) done(arg, r);
-    }
-  }
-  return err_raise(&first);
+  for (uint32_t i = 0; i < nr; i++) bytes += b->reads[b->nr + i].len;
+  count_reads(b->q->io, nr, bytes);
+  b->nr += nr;
+  b->left += nr;
+  // again as long as something ends and makes room for more
+  uint32_t before;
+  do {
+    before = b->next;
+    batch_drive(b, false);
+  } while (b->next < b->nr && b->next != before);
+}
+
+enum remixdb_status blkio_batch_end(struct blkio_batch *b) {
+  while (b->left > 0) batch_drive(b, true);
+  return err_raise(&b->first);
+}
+
+enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr) {
+  if (nr == 1) return reads->status = blkio_read_one(q->io, reads->fd, reads->path, reads->buf, reads->len, reads->off);
+  struct blkio_batch b;
+  blkio_batch_begin(&b, q, reads, NULL, NULL);
+  blkio_batch_add(&b, nr);
+  return blkio_batch_end(&b);
 }
 
 enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len, uint64_t off) {

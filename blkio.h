@@ -46,11 +46,27 @@ struct blkio_read {
 // Reads them all, at most BLKIO_READS_MAX at a time in flight, and waits. Returns OK, or the status of the first that failed
 // (its message is set).
 MUST_CHECK enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr);
-// The same; done(arg, read) is called in this thread for each read that has ended, in any order, while others are still in flight, so
-// that what is made of the blocks takes no time of its own. When read->status is not OK its message is the thread's. It must not use q.
+// Reads that are started as they are found, and waited for together, so that a thread has work of its own while they are on their way.
+// done(arg, read) is called in this thread for each that has ended, in any order, by the two calls below; when read->status is not
+// OK its message is the thread's. It must not use the queue.
 typedef void (*blkio_done_fn)(void *arg, struct blkio_read *read);
-MUST_CHECK enum remixdb_status blkio_read_each(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr, blkio_done_fn done,
-                                               void *arg);
+struct blkio_batch {  // the caller's memory
+  struct blkio_queue *q;
+  struct blkio_read *reads;
+  uint32_t nr;        // added so far
+  uint32_t next;      // private, as are the following: the first that is not started,
+  uint32_t left;      // and how many have not ended
+  blkio_done_fn done;
+  void *arg;
+  struct err_saved first;
+  const struct blkio_read *first_read;
+};
+// reads: all there will be, none of them looked at yet. done may be NULL. Until blkio_batch_end the queue serves nothing else.
+void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blkio_read *reads, blkio_done_fn done, void *arg);
+// Adds the next nr of the reads. Waits for nothing, but with pread, which reads them here.
+void blkio_batch_add(struct blkio_batch *b, uint32_t nr);
+// Waits for all of them. Returns OK, or the status of the first that failed (its message is set).
+MUST_CHECK enum remixdb_status blkio_batch_end(struct blkio_batch *b);
 // One read in the calling thread, by pread: a ring saves nothing for one. Any thread.
 MUST_CHECK enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len, uint64_t off);
 

@@ -101,10 +101,9 @@ struct cache_fill {
 enum cache_fill_begun {
   CACHE_FILL_HIT,    // it is in the cache: b holds it, and there is nothing to end
   CACHE_FILL_READ,   // to be read to fill->buf, verified, and ended
-  CACHE_FILL_LATER,  // another thread reads it, or there is no memory: to be had by cache_get once all fills of this thread have ended
+  CACHE_FILL_LATER,  // another fill or get reads it, or there is no memory: to be had by cache_get once all fills of this thread have ended
 };
-// Drops b's former hold. Inside an epoch, which lasts until the fill has ended. fill stays where it is until then; the blocks of fills
-// begun at the same time by one thread are different ones.
+// Drops b's former hold. Inside an epoch, which lasts until the fill has ended. fill stays where it is until then.
 enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b,
                                        struct cache_fill *fill);
 // good: fill->buf holds the block, verified. It is published, when it is in a frame, and b holds it as after cache_get; else b holds nothing.

@@ -4,9 +4,12 @@
 #define KEYS_AHEAD 8u  // keys of the caller that are fetched before they are reached
 #define VALUE_LINES 3u  // of a record, or of a value, that are fetched together; a longer one is long enough for the processor to see it coming
 
+#define PART_KEYS 1024u    // looked up in one epoch at most: a bound on its time when all is in memory
+#define ADD_MIN 32u        // blocks that are handed over together, as long as more may come
 #define BATCH_PAGES 1024u  // of blocks that are waited for: bounds the memory of a batch, and how long it takes
 
-// A key whose candidate's block is not in the cache. It waits, over the groups, for more of its kind to be read with it.
+// A key whose candidate's block is not in the cache: it waits for the batch that the block is read with. Or one that has to be looked up
+// alone, which is put off until the batch has ended, because a thread with reads of its own on their way must not wait for others'.
 struct waiting {
   uint64_t id;  // of the block: table and number
   size_t key;   // of the call
@@ -32,7 +35,10 @@ struct multiget {
   const uint8_t *data[MULTIGET_GROUP];  // of the block of the candidate
   // the blocks that are not cached
   uint32_t nr_waiting, pages_waiting;
+  uint32_t nr_added;            // of those that wait: their blocks are on their way
+  enum remixdb_status begun;    // REMIXDB_NOTFOUND: no batch has been begun; OK: one has; else: it could not be
   struct waiting waiting[SST_BATCH_MAX];
+  uint16_t want[SST_BATCH_MAX]; // of each that waits
   struct sst_hold holds[SST_BATCH_MAX];
   struct sst_hold alone;
   struct sst_batch batch;
@@ -96,14 +102,10 @@ static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64
 
 // ---- tables
 
-static void search_alone(struct multiget *m, uint32_t k) {
-  const struct remix_probe *const p = &m->probe[k];
-  struct kv_rec rec;
-  const enum remixdb_status s = remix_get((struct remix *)(uintptr_t)p->x, p->key, p->hash, &m->alone, &rec);
-  if (s == REMIXDB_OK)
-    found(m, m->at[k], rec.val, rec.vlen, rec.tomb);
-  else if (s != REMIXDB_NOTFOUND)
-    failed(m, s);
+#define NO_BLOCK UINT64_MAX  // greater than all others
+
+static void wait_alone(struct multiget *m, uint32_t k) {
+  m->waiting[m->nr_waiting++] = (struct waiting){.id = NO_BLOCK, .key = m->at[k], .probe = m->probe[k]};
 }
 
 static void wait_for_block(struct multiget *m, uint32_t k) {
@@ -141,7 +143,7 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
       if (m->probe[which[i]].set)
         which[left++] = which[i];
       else if (unlikely(m->probe[which[i]].search))
-        search_alone(m, which[i]);
+        wait_alone(m, which[i]);
     }
     if (left == 0) return;
     remix_probe_next(m->probe, which, left);
@@ -194,61 +196,76 @@ static void sort_by_block(const struct waiting *w, uint16_t *order, uint32_t nr)
   }
 }
 
-static enum remixdb_status read_wants(struct multiget *m, uint32_t nr) {
-  struct sst_want *const wants = m->batch.wants;
-  if (nr == 1) {  // a batch saves nothing for one
-    struct kv_rec rec;
-    wants->status = sst_read(wants->sst, sst_pos_make(wants->block, 0), false, wants->hold, &rec);
-    return wants->status;
-  }
-  if (!*m->queue) {
-    const enum remixdb_status s = blkio_queue_create(m->io, m->queue);
-    if (s != REMIXDB_OK) {
-      for (uint32_t i = 0; i < nr; i++) wants[i].status = s;
-      return s;
-    }
-  }
-  return sst_read_many(*m->queue, &m->batch, nr);
+static enum remixdb_status begin_batch(struct multiget *m) {
+  enum remixdb_status s = REMIXDB_OK;
+  if (!*m->queue) s = blkio_queue_create(m->io, m->queue);
+  if (s == REMIXDB_OK) sst_batch_begin(&m->batch, *m->queue);
+  return s;
 }
 
-// Reads the blocks that are waited for, and goes on with the keys. Those that then need another block wait again, and are no more than there
-// was room for before.
-static void read_waiting(struct multiget *m) {
-  const uint32_t nr = m->nr_waiting;
-  uint16_t order[SST_BATCH_MAX], want_of[SST_BATCH_MAX];
-  uint32_t nr_wants = 0;
-  struct sst_want *const wants = m->batch.wants;
-  for (uint32_t i = 0; i < nr; i++) order[i] = (uint16_t)i;
+// Hands over the blocks of those that wait and have not been added yet, each block once.
+static void add_waiting(struct multiget *m) {
+  uint16_t order[SST_BATCH_MAX];
+  const uint32_t from = m->nr_added, nr = m->nr_waiting - from;
+  for (uint32_t i = 0; i < nr; i++) order[i] = (uint16_t)(from + i);
   sort_by_block(m->waiting, order, nr);
-  for (uint32_t i = 0; i < nr; i++) {
+  m->nr_added = m->nr_waiting;
+  if (nr == 0 || m->waiting[order[0]].id == NO_BLOCK) return;
+  if (m->begun == REMIXDB_NOTFOUND && (m->begun = begin_batch(m)) != REMIXDB_OK) failed(m, m->begun);
+  if (unlikely(m->begun != REMIXDB_OK)) return;
+  uint32_t added = 0;
+  for (uint32_t i = 0; i < nr && m->waiting[order[i]].id != NO_BLOCK; i++) {
     const struct waiting *const w = &m->waiting[order[i]];
     if (i == 0 || w->id != m->waiting[order[i - 1]].id) {
-      wants[nr_wants] = (struct sst_want){.sst = w->probe.sst, .block = sst_pos_block(w->probe.pos), .hold = &m->holds[nr_wants]};
-      nr_wants++;
+      const uint32_t n = m->batch.nr + added++;
+      m->batch.wants[n] = (struct sst_want){.sst = w->probe.sst, .block = sst_pos_block(w->probe.pos), .hold = &m->holds[n]};
     }
-    want_of[order[i]] = (uint16_t)(nr_wants - 1);
+    m->want[order[i]] = (uint16_t)(m->batch.nr + added - 1);
   }
-  const enum remixdb_status s = read_wants(m, nr_wants);
-  if (unlikely(s != REMIXDB_OK)) failed(m, s);
+  sst_batch_add(&m->batch, added);
+}
 
-  m->nr_waiting = m->pages_waiting = 0;
+static void look_up_alone(struct multiget *m, const struct waiting *w) {
+  struct kv_rec rec;
+  const enum remixdb_status s = remix_get((struct remix *)(uintptr_t)w->probe.x, w->probe.key, w->probe.hash, &m->alone, &rec);
+  if (s == REMIXDB_OK)
+    found(m, w->key, rec.val, rec.vlen, rec.tomb);
+  else if (s != REMIXDB_NOTFOUND)
+    failed(m, s);
+}
+
+// Waits for the blocks, and goes on with all that wait. Those that then need another block wait again; they take the place of such as
+// have gone on.
+static void end_waiting(struct multiget *m) {
+  add_waiting(m);
+  const uint32_t nr = m->nr_waiting;
+  const bool batch = m->begun == REMIXDB_OK;
+  if (batch) {
+    const enum remixdb_status s = sst_batch_end(&m->batch);
+    if (unlikely(s != REMIXDB_OK)) failed(m, s);
+  }
+  m->nr_waiting = m->pages_waiting = m->nr_added = 0;
+  m->begun = REMIXDB_NOTFOUND;
   for (uint32_t from = 0; from < nr; from += MULTIGET_GROUP) {
     uint8_t which[MULTIGET_GROUP];
     uint32_t had = 0;
     for (uint32_t i = from; i < nr && i < from + MULTIGET_GROUP; i++) {
-      const struct sst_want *const w = &wants[want_of[i]];
-      if (unlikely(w->status != REMIXDB_OK)) continue;
+      if (unlikely(m->waiting[i].id == NO_BLOCK)) {
+        look_up_alone(m, &m->waiting[i]);
+        continue;
+      }
+      const struct sst_want *const w = &m->batch.wants[m->want[i]];
+      if (unlikely(!batch || w->status != REMIXDB_OK)) continue;  // noted as failed
       m->at[had] = m->waiting[i].key;
       m->probe[had] = m->waiting[i].probe;
       m->data[had] = w->hold->cb.data;
       which[had] = (uint8_t)had;
       had++;
     }
-    // What waits again takes the place of what has gone on: fewer than that.
     had = compare_candidates(m, which, had);
     probe_candidates(m, which, had);
   }
-  for (uint32_t i = 0; i < nr_wants; i++) sst_hold_fini(wants[i].hold);
+  for (uint32_t i = 0; batch && i < m->batch.nr; i++) sst_hold_fini(&m->holds[i]);
 }
 
 // ---- a call
@@ -259,12 +276,13 @@ void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *k
   m->found = found_out;
   m->nr = m->small = nr;
   m->next = m->nr_found = 0;
-  m->nr_waiting = m->pages_waiting = 0;
+  m->nr_waiting = m->pages_waiting = m->nr_added = 0;
+  m->begun = REMIXDB_NOTFOUND;
   m->error.status = REMIXDB_OK;
   memset(found_out, 0, nr * sizeof(*found_out));
 }
 
-bool multiget_group(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
+static void look_up_group(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
   const size_t left = m->nr - m->next;
   uint8_t which[MULTIGET_GROUP];
   uint32_t nr = left < MULTIGET_GROUP ? (uint32_t)left : MULTIGET_GROUP;
@@ -282,10 +300,17 @@ bool multiget_group(struct multiget *m, const struct wh *active, const struct wh
   nr = look_in_memtable(m, active, moment, which, nr);
   nr = look_in_memtable(m, frozen, moment, which, nr);
   look_in_tables(m, version, which, nr);
-  // until there is room for the next group, and nothing is left behind the last one
-  const bool all = m->next == m->nr;
-  while (all ? m->nr_waiting > 0 : m->nr_waiting + MULTIGET_GROUP > SST_BATCH_MAX || m->pages_waiting >= BATCH_PAGES) read_waiting(m);
-  return !all;
+}
+
+bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
+  const size_t from = m->next;
+  // reads begin as soon as there are some, and go on beside the search for more
+  while (m->next < m->nr && m->next - from < PART_KEYS && m->nr_waiting + MULTIGET_GROUP <= SST_BATCH_MAX && m->pages_waiting < BATCH_PAGES) {
+    look_up_group(m, active, frozen, version, moment);
+    if (m->nr_waiting - m->nr_added >= ADD_MIN) add_waiting(m);
+  }
+  while (m->nr_waiting) end_waiting(m);
+  return m->next < m->nr;
 }
 
 enum remixdb_status multiget_end(struct multiget *m, size_t *nr_out) {

@@ -20,9 +20,9 @@ void multiget_destroy(struct multiget *m);  // NULL is allowed; not the queue
 
 // Begins a call. values may be NULL; both arrays are the caller's until multiget_end, and found is filled with false.
 void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found);
-// Looks up the next group of the keys at the moment, and copies out what is found. frozen may be NULL. False when there are no more.
-// Inside an epoch, which may be another one for each group; active, frozen and version are the same for all of them.
-bool multiget_group(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment);
+// Looks up the next part of the keys (some groups) at the moment, and copies out what is found. frozen may be NULL. False when there are
+// no more. Inside an epoch, which may be another one for each part; active, frozen and version are the same for all of them.
+bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment);
 // Ends it. *nr_out: how many keys were found. REMIXDB_OK; the first error met, when a key could not be looked up; else REMIXDB_TOOBIG,
 // when a value did not fit.
 MUST_CHECK enum remixdb_status multiget_end(struct multiget *m, size_t *nr_out);

@@ -456,7 +456,7 @@ static void batch_done(void *arg, struct blkio_read *read) {
   enum remixdb_status s = read->status;
   if (likely(s == REMIXDB_OK))
     s = t->offs ? sst_unpack(t, w->block, pages, (const uint8_t *)read->buf + (off - read->off), sst_block_stored(t, w->block, pages),
-                             &b->scratch->zstd, fill->buf)
+                             &b->scratch[b->of[i].part]->zstd, fill->buf)
                 : block_verify(fill->buf, pages, t->nr_recs[w->block], t->number, w->block, t->path, off);
   cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, s == REMIXDB_OK);
   w->status = s;
@@ -466,97 +466,126 @@ static void batch_done(void *arg, struct blkio_read *read) {
     batch_fail(b, w, s);
 }
 
-// Begins the blocks and lists what is to be read; a compressed one in whole aligned pages, as direct I/O wants them, to memory that is
-// given later. What cannot be begun now (another thread reads it; memory or a descriptor is lacking) keeps its status.
-static void batch_begin(struct sst_batch *b, uint32_t nr) {
+// Begins blocks of wants[from, to) that are not had yet and lists what is to be read; a compressed one in whole aligned pages, as direct I/O
+// wants them, to memory that is given later. What cannot be begun now (another thread reads it, or this one does; memory or a
+// descriptor is lacking) keeps its status.
+static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
   const struct sst *opened = NULL;  // the table of the last read: it has been given a descriptor, one for all of its reads
   int fd = -1;
-  b->nr_reads = 0;
-  for (uint32_t i = 0; i < nr; i++) {
+  for (uint32_t i = from; i < to; i++) {
     struct sst_want *const w = &b->wants[i];
     if (w->status != REMIXDB_ABORTED) continue;
     struct sst *const t = w->sst;
-    const uint32_t pages = sst_block_pages(t, w->block);
-    struct cache_fill *const fill = &b->of[b->nr_reads].fill;
+    const uint32_t pages = sst_block_pages(t, w->block), n = b->nr_reads;
+    struct cache_fill *const fill = &b->of[n].fill;
     const enum cache_fill_begun begun = cache_fill_begin(&t->cache, w->block, pages, &w->hold->cb, fill);
     if (begun == CACHE_FILL_HIT) {
       sst_hold_set(w->hold, t, w->block);
       w->status = REMIXDB_OK;
     }
     if (begun != CACHE_FILL_READ) continue;
+    b->of[n].opened = t != opened;
     if (t != opened) {
       if (!fdpool_try_acquire(&t->file, &fd)) {
         cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, false);
+        opened = NULL;  // nor is there another one's any more
         continue;
       }
       opened = t;
     }
     const uint64_t off = sst_block_off(t, w->block), end = off + sst_block_stored(t, w->block, pages);
-    const uint64_t from = t->offs ? sst_align_down(off) : off, to = t->offs ? align_up(end, BLKIO_ALIGN) : end;
-    b->of[b->nr_reads].want = w;
-    b->of[b->nr_reads].pages = pages;
-    b->reads[b->nr_reads++] =
-        (struct blkio_read){.fd = fd, .path = t->path, .buf = t->offs ? NULL : fill->buf, .len = (uint32_t)(to - from), .off = from};
+    const uint64_t begin = t->offs ? sst_align_down(off) : off, stop = t->offs ? align_up(end, BLKIO_ALIGN) : end;
+    b->of[n].want = w;
+    b->of[n].pages = pages;
+    b->of[n].part = (uint8_t)b->nr_parts;
+    b->reads[n] =
+        (struct blkio_read){.fd = fd, .path = t->path, .buf = t->offs ? NULL : fill->buf, .len = (uint32_t)(stop - begin), .off = begin};
+    b->nr_reads++;
   }
 }
 
-// Gives memory to the reads that have none.
-static bool batch_scratch(struct sst_batch *b) {
+// Gives memory to those of the reads from `from` on that have none.
+static bool batch_scratch(struct sst_batch *b, uint32_t from) {
+  struct sst_scratch **const x = &b->scratch[b->nr_parts];
   size_t size = 0, at = 0;
-  for (uint32_t i = 0; i < b->nr_reads; i++) size += b->reads[i].buf ? 0 : b->reads[i].len;
+  *x = NULL;
+  for (uint32_t i = from; i < b->nr_reads; i++) size += b->reads[i].buf ? 0 : b->reads[i].len;
   if (size == 0) return true;
-  b->scratch = sst_scratch_take();
-  if (!b->scratch || sst_scratch_reserve(b->scratch, size) != REMIXDB_OK) return false;
-  for (uint32_t i = 0; i < b->nr_reads; i++) {
+  *x = sst_scratch_take();
+  if (!*x || sst_scratch_reserve(*x, size) != REMIXDB_OK) return false;
+  for (uint32_t i = from; i < b->nr_reads; i++) {
     if (b->reads[i].buf) continue;
-    b->reads[i].buf = b->scratch->buf + at;
+    b->reads[i].buf = (*x)->buf + at;
     at += b->reads[i].len;
   }
   return true;
 }
 
-static void batch_end(struct sst_batch *b) {
-  for (uint32_t i = 0; i < b->nr_reads; i++) {
-    struct sst *const t = b->of[i].want->sst;
-    if (i == 0 || t != b->of[i - 1].want->sst) fdpool_release(&t->file);
+// Starts reading what can be begun of wants[from, to). False: nothing can, or it had to be given up for want of memory.
+static bool batch_start(struct sst_batch *b, uint32_t from, uint32_t to) {
+  const uint32_t first = b->nr_reads;
+  if (b->nr_parts == SST_BATCH_PARTS) return false;
+  batch_list(b, from, to);
+  if (b->nr_reads == first) return false;
+  const bool going = batch_scratch(b, first);
+  b->nr_parts++;
+  if (going) {
+    blkio_batch_add(&b->io, b->nr_reads - first);
+    return true;
   }
-  struct sst_scratch *const x = b->scratch;
-  if (!x) return;
-  if (x->size > SST_WINDOW) {  // not a size to be kept
-    mem_free(x->buf);
-    x->buf = NULL;
-    x->size = 0;
-  }
-  sst_scratch_give(x);
-}
-
-// Reads what has been begun. False: nothing was, or it had to be given up for want of memory.
-static bool batch_read(struct blkio_queue *q, struct sst_batch *b) {
-  b->scratch = NULL;
-  const bool begun = b->nr_reads > 0, going = begun && batch_scratch(b);
-  if (going && blkio_read_each(q, b->reads, b->nr_reads, batch_done, b) != REMIXDB_OK) {
-    // each read's status has been looked at
-  }
-  for (uint32_t i = 0; !going && i < b->nr_reads; i++) {
+  for (uint32_t i = first; i < b->nr_reads; i++) {
     struct sst_want *const w = b->of[i].want;
     cache_fill_end(&w->sst->cache, w->block, b->of[i].pages, &w->hold->cb, &b->of[i].fill, false);
+    if (b->of[i].opened) fdpool_release(&w->sst->file);
   }
-  batch_end(b);
-  return going;
+  b->nr_reads = first;
+  return false;
 }
 
-enum remixdb_status sst_read_many(struct blkio_queue *q, struct sst_batch *b, uint32_t nr) {
-  assert(nr <= SST_BATCH_MAX);
+// Waits for what has been started, and gives back all that it took.
+static void batch_finish(struct sst_batch *b) {
+  if (blkio_batch_end(&b->io) != REMIXDB_OK) {
+    // each read's status has been looked at
+  }
+  for (uint32_t i = 0; i < b->nr_reads; i++)
+    if (b->of[i].opened) fdpool_release(&b->of[i].want->sst->file);
+  for (uint32_t i = 0; i < b->nr_parts; i++) {
+    struct sst_scratch *const x = b->scratch[i];
+    if (!x) continue;
+    if (x->size > SST_WINDOW) {  // not a size to be kept
+      mem_free(x->buf);
+      x->buf = NULL;
+      x->size = 0;
+    }
+    sst_scratch_give(x);
+  }
+  b->nr_reads = b->nr_parts = 0;
+  blkio_batch_begin(&b->io, b->io.q, b->reads, batch_done, b);
+}
+
+void sst_batch_begin(struct sst_batch *b, struct blkio_queue *q) {
+  b->nr = b->nr_reads = b->nr_parts = 0;
   b->error.status = REMIXDB_OK;
-  for (uint32_t i = 0; i < nr; i++) {
+  blkio_batch_begin(&b->io, q, b->reads, batch_done, b);
+}
+
+void sst_batch_add(struct sst_batch *b, uint32_t nr) {
+  const uint32_t from = b->nr;
+  assert(nr <= SST_BATCH_MAX - from);
+  b->nr += nr;
+  for (uint32_t i = from; i < b->nr; i++) {
     sst_hold_drop(b->wants[i].hold);
     b->wants[i].status = REMIXDB_ABORTED;  // neither had nor failed yet
   }
-  // once, unless there are more tables than descriptors: then as often as some can be opened
-  do batch_begin(b, nr);
-  while (batch_read(q, b));
+  (void)batch_start(b, from, b->nr);  // what is not started now is at the end
+}
+
+enum remixdb_status sst_batch_end(struct sst_batch *b) {
+  // once more, unless there are more tables than descriptors: then as often as some can be opened
+  do batch_finish(b);
+  while (batch_start(b, 0, b->nr));
   // One by one what could not be begun. Only now, with nothing of its own begun, may this thread wait for others.
-  for (uint32_t i = 0; i < nr; i++) {
+  for (uint32_t i = 0; i < b->nr; i++) {
     struct sst_want *const w = &b->wants[i];
     if (w->status != REMIXDB_ABORTED) continue;
     w->status = sst_read_slow(w->sst, w->block, w->hold);

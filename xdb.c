@@ -794,7 +794,7 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
   epoch_enter(&x->epoch, &r->slot);
   struct view *v = ref_view(r), *counted = NULL;
   const uint64_t moment = ref_moment(r);
-  while (multiget_group(r->multiget, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment)) {
+  while (multiget_part(r->multiget, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment)) {
     if (!counted) {  // it outlives this epoch; it is alive: see iter_renew
       atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed);
       counted = v;

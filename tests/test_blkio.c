@@ -279,7 +279,7 @@ static void test_read_failures(void **state) {
   }
 }
 
-// What is called for each read that ends.
+// Reads that are added part by part, and what is called for each that ends.
 struct ended {
   struct blkio_read *reads;
   uint32_t calls[300];
@@ -297,7 +297,7 @@ static void on_end(void *arg, struct blkio_read *r) {
   (void)err_set(REMIXDB_INVALID, "a message of another kind");
 }
 
-static void test_read_each(void **state) {
+static void test_read_parts(void **state) {
   (void)state;
   static const uint32_t nrs[] = {0, 1, 2, 128, 129, 300};
   for (size_t k = 0; k < KINDS; k++) {
@@ -317,7 +317,13 @@ static void test_read_each(void **state) {
       }
       struct ended e = {.reads = reads};
       memset(out_data, 0, nr * 4096);
-      assert_int_equal(blkio_read_each(q, reads, nr, on_end, &e), fail ? REMIXDB_CORRUPT : REMIXDB_OK);
+      struct blkio_batch batch;
+      blkio_batch_begin(&batch, q, reads, on_end, &e);
+      for (uint32_t at = 0, step; at < nr; at += step) {  // at once, or in parts
+        step = nr - at < (n % 3 ? 300 : 40) ? nr - at : 40;
+        blkio_batch_add(&batch, step);
+      }
+      assert_int_equal(blkio_batch_end(&batch), fail ? REMIXDB_CORRUPT : REMIXDB_OK);
       if (fail) assert_non_null(strstr(err_msg(), "file-7: offset"));
       assert_false(e.wrong);
       for (uint32_t i = 0; i < nr; i++) {
@@ -743,7 +749,7 @@ static void test_threads(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(test_parse, reset),         cmocka_unit_test_setup(test_fallback, reset),
-      cmocka_unit_test_setup(test_read_batch, reset),    cmocka_unit_test_setup(test_read_each, reset),
+      cmocka_unit_test_setup(test_read_batch, reset),    cmocka_unit_test_setup(test_read_parts, reset),
          cmocka_unit_test_setup(test_read_direct, reset),
       cmocka_unit_test_setup(test_read_failures, reset), cmocka_unit_test_setup(test_read_fake, reset),
       cmocka_unit_test_setup(test_write, reset),         cmocka_unit_test_setup(test_mixed, reset),
