@@ -797,61 +797,6 @@ static void part_small(struct part *t, struct place *p, uint32_t kind, uint32_t 
   for (uint32_t r = 0; r < runs; r++) part_add_table(t, has_make(&t->k, 2, rng), true);
 }
 
-// A seek reads and compares one key. With tags, so does a get of a key that is there but for tags that are equal by chance.
-static void test_reads(void **state) {
-  (void)state;
-  uint64_t rng = seed_start("reads");
-  struct place p;
-  place_init(&p, 4 << 20);
-  struct part t;
-  part_small(&t, &p, KEYS_NUMBERS, 3000, 5, &rng);
-  struct remix *x = part_build_all(&t, true), *plain = part_build_all(&t, false);
-  uint8_t buf[128];
-  struct remix_cursor c;
-  struct sst_hold hold = {0};
-  struct kv_rec r;
-  remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, x));
-  enter(&p);
-  const uint64_t before = atomic_load(&remix_counters.key_reads);
-  ok(remix_seek(&c, t.k.keys[0]));
-  const bool counted = atomic_load(&remix_counters.key_reads) != before;
-  for (uint32_t i = 0; i < 2000 && counted; i++) {
-    const struct kref key = probe_make(&t, &rng, buf);
-    uint64_t reads = atomic_load(&remix_counters.key_reads), compares = atomic_load(&remix_counters.key_compares);
-    ok(i % 2 ? remix_seek(&c, key) : remix_seek_for_prev(&c, key));
-    assert_int_equal(atomic_load(&remix_counters.key_reads), reads + 1);
-    assert_int_equal(atomic_load(&remix_counters.key_compares), compares + 1);
-    const enum remixdb_status s = remix_get(plain, key, hash64(key.ptr, key.len), &hold, &r);
-    assert_true(s == REMIXDB_OK || s == REMIXDB_NOTFOUND);
-    assert_int_equal(atomic_load(&remix_counters.key_reads), reads + 2);
-    remix_seek_first(&c);
-    remix_next(&c);
-    remix_prev(&c);
-    assert_int_equal(atomic_load(&remix_counters.key_reads), reads + 2);
-  }
-  if (counted) {
-    uint64_t reads = atomic_load(&remix_counters.key_reads);
-    uint32_t nr;
-    struct entry *e = part_live(&t, &nr);
-    for (uint32_t i = 0; i < nr; i++) {
-      const struct kref k = t.k.keys[e[i].key];
-      ok(remix_get(x, k, hash64(k.ptr, k.len), &hold, &r));
-    }
-    reads = atomic_load(&remix_counters.key_reads) - reads;
-    assert_true(reads >= nr && reads < nr + nr / 5);
-    free(e);
-  }
-  leave(&p);
-  remix_cursor_fini(&c);
-  sst_hold_fini(&hold);
-  done(plain);
-  done(x);
-  part_fini(&t);
-  place_fini(&p);
-  if (!counted) skip();
-}
-
 // Not truncated first: some systems then write it out when it is closed.
 static void file_put(const char *path, const uint8_t *p, size_t len) {
   const int fd = open(path, O_WRONLY);
@@ -1323,9 +1268,9 @@ static void test_threads(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_partitions), cmocka_unit_test(test_all_versions),  cmocka_unit_test(test_incremental),
-      cmocka_unit_test(test_reads),             cmocka_unit_test(test_damaged_file),  cmocka_unit_test(test_open_refuses),
-      cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_damaged_table), cmocka_unit_test(test_read_ahead),
-      cmocka_unit_test(test_cursor_moves),      cmocka_unit_test(test_threads),       cmocka_unit_test(test_disk_fails),
+      cmocka_unit_test(test_damaged_file),      cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),    cmocka_unit_test(test_cursor_moves),
+      cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
