@@ -238,7 +238,7 @@ bool remixdb_flush(struct xdb_ref *ref);
 bool remixdb_compact(struct xdb_ref *ref);
 // Makes `dir` a store of its own that holds what the ref reads at this moment (of a snapshot's ref: what the snapshot holds). Tables are
 // hard links where that is possible, else copies; what is in memory is written to a log of its own. dir must not exist, or hold no
-// store (REMIXDB_EXISTS). All of it is durable when it returns true; on failure nothing is left. Writers go on meanwhile.
+// store (REMIXDB_EXISTS; REMIXDB_LOCKED when it is open). All of it is durable when it returns true; on failure nothing is left. Writers go on meanwhile.
 bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
 // Reads everything from disk, past the cache, and checks every checksum, order and index. Goes on after damage: the logger gets a
 // line for each damaged file, and the status and message are of the first. Writers go on meanwhile. REMIXDB_CORRUPT.

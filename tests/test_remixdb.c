@@ -23,30 +23,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "contract.h"
 #include "lib.h"
 
 #define PATH_SIZE 512
 
-// ---- what is asked of every call
-
-static const char *status_now(void) { return remixdb_strerror(remixdb_errcode()); }
-
-// The call before failed with this status and a message that has the part in it.
-static void check_failed(enum remixdb_status s, const char *part, int line) {
-  if (remixdb_errcode() != s)
-    fail_msg("line %d: status %s, expected %s (%s)", line, status_now(), remixdb_strerror(s), remixdb_errmsg());
-  if (s != REMIXDB_NOTFOUND && remixdb_errmsg()[0] == '\0') fail_msg("line %d: no message", line);
-  if (part && !strstr(remixdb_errmsg(), part)) fail_msg("line %d: \"%s\" says nothing of \"%s\"", line, remixdb_errmsg(), part);
-}
-#define FAILED(s, part) check_failed(s, part, __LINE__)
-
-// The call before succeeded.
-static void check_good(bool good, const char *what, int line) {
-  if (!good) fail_msg("line %d: %s: %s: %s", line, what, status_now(), remixdb_errmsg());
-  if (remixdb_errcode() != REMIXDB_OK) fail_msg("line %d: %s succeeded, but the status is %s", line, what, status_now());
-  if (remixdb_errmsg()[0]) fail_msg("line %d: %s succeeded, but there is a message: %s", line, what, remixdb_errmsg());
-}
-#define GOOD(call) check_good((call), #call, __LINE__)
 #define CHECK(cond)                                                                                    \
   do {                                                                                                 \
     if (!(cond)) fail_msg("line %d: %s (%s: %s)", __LINE__, #cond, status_now(), remixdb_errmsg());    \
