@@ -4,8 +4,12 @@
 #include <assert.h>
 
 #define CKB_ENTRY_MAX (2 * 5 + REMIXDB_KV_MAX)
+#define CKB_SLACK 16u   // bytes behind a decoded key that may be written: short suffixes are copied as one vector
+#define CKB_SHORT 144u  // more than a key of which both lengths are of one byte and the suffix is short
 
 _Static_assert(CKB_CHUNK_HEAD + CKB_ENTRY_MAX <= CKB_CHUNK, "the largest key fits a chunk");
+_Static_assert(127 + CKB_SLACK < CKB_SHORT, "such a key");
+_Static_assert(CKB_CHUNK <= 1u << 16, "an entry begins at an offset of 16 bits");
 
 // Never the seed of a block: that one has the table number in its upper 48 bits, this one its complement. Offsets stay below
 // 2^32 because a table's keys do.
@@ -107,15 +111,17 @@ enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uin
     return err_corrupt(path, file_off, "checksum of compressed keys");
   const uint32_t count = load32le(chunk + 12);
   if (unlikely(load32le(chunk + 8) != len || count == 0)) return err_corrupt(path, file_off + 8, "head of compressed keys");
+  r->chunk = chunk;
   r->p = chunk + CKB_CHUNK_HEAD;
   r->end = chunk + len;
+  r->at = 0;
   r->left = count;
   r->first = true;
   return REMIXDB_OK;
 }
 
-enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t file_off) {
-  assert(r->left > 0);
+// The first entry of a chunk, and any that is not of the ordinary kind: lengths of more than 7 bits, or near the chunk's end.
+static enum remixdb_status ckb_read_any(struct ckb_read *r, const char *path, uint64_t file_off) {
   uint32_t shared, head;
   const uint8_t *p = kv_varint_get(r->p, r->end, &shared);
   if (likely(p != NULL)) p = kv_varint_get(p, r->end, &head);
@@ -138,11 +144,12 @@ enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t
     }
   }
   const uint32_t klen = shared + rest;
-  if (unlikely(klen + 1 > r->cap)) {
-    const enum remixdb_status s = ckb_reserve_key(&r->key, &r->cap, klen + 1);
+  if (unlikely(klen + CKB_SLACK > r->cap)) {
+    const enum remixdb_status s = ckb_reserve_key(&r->key, &r->cap, klen + CKB_SLACK);
     if (s != REMIXDB_OK) return s;
   }
   if (likely(rest)) memcpy(r->key + shared, p, rest);
+  r->back[r->at++ % CKB_BACK] = (uint16_t)(r->p - r->chunk);
   r->p = p + rest;
   r->klen = klen;
   r->tomb = head & 1;
@@ -153,4 +160,99 @@ enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t
   return REMIXDB_OK;
 bad:
   return err_corrupt(path, file_off, "entry of compressed keys");
+}
+
+enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *path, uint64_t file_off) {
+  assert(nr > 0 && nr <= r->left);
+  for (;;) {
+    // Both lengths are of one byte, the suffix is short and there is room to copy a whole vector: these are nearly all. What
+    // the loop needs is in locals, which the bytes it writes cannot be taken to change.
+    const uint8_t *p = r->p;
+    const uint8_t *const end = r->end - (CKB_SLACK + 2), *const chunk = r->chunk;
+    uint8_t *const key = r->key;
+    uint32_t klen = r->klen, shared = r->shared, head = r->tomb, at = r->at;
+    const uint32_t from = at, most = nr < r->left ? nr : nr - 1;  // the chunk's last entry is not one of these
+    const uint32_t to = r->first || r->cap < 2 * CKB_SHORT ? at : at + most;
+    for (; at != to && p <= end; at++) {
+      const uint32_t w = load16le(p), s = w & 0xFF, h = w >> 8, rest = h >> 1;
+      if (unlikely(w & 0x8080 || s > klen || rest - 1 >= CKB_SLACK)) break;
+      if (unlikely(p[2] <= key[s] && s < klen)) break;
+      memcpy(key + s, p + 2, CKB_SLACK);
+      r->back[at % CKB_BACK] = (uint16_t)(p - chunk);
+      klen = s + rest;
+      shared = s;
+      head = h;
+      p += 2 + rest;
+    }
+    r->p = p;
+    r->klen = klen;
+    r->shared = shared;
+    r->tomb = head & 1;
+    r->at = at;
+    r->left -= at - from;
+    nr -= at - from;
+    if (nr == 0) return REMIXDB_OK;
+    const enum remixdb_status s = ckb_read_any(r, path, file_off);
+    if (unlikely(s != REMIXDB_OK) || --nr == 0) return s;
+  }
+}
+
+// One step of the loop above, for those who look at every key.
+enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t file_off) {
+  assert(r->left > 0);
+  const uint8_t *const p = r->p;
+  uint8_t *const key = r->key;
+  if (likely(r->left > 1 && !r->first && r->cap >= 2 * CKB_SHORT && r->end - p >= (ptrdiff_t)(CKB_SLACK + 2))) {
+    const uint32_t w = load16le(p), s = w & 0xFF, rest = w >> 9, klen = r->klen;
+    if (likely(!(w & 0x8080) && s <= klen && rest - 1 < CKB_SLACK && (p[2] > key[s] || s == klen))) {
+      memcpy(key + s, p + 2, CKB_SLACK);
+      r->back[r->at % CKB_BACK] = (uint16_t)(p - r->chunk);
+      r->at++;
+      r->left--;
+      r->klen = s + rest;
+      r->shared = s;
+      r->tomb = w >> 8 & 1;
+      r->p = p + 2 + rest;
+      return REMIXDB_OK;
+    }
+  }
+  return ckb_read_any(r, path, file_off);
+}
+
+// An entry that has been read before, so that it is known to be sound. Returns its suffix.
+static const uint8_t *ckb_read_again(const struct ckb_read *r, uint32_t at, uint32_t *shared_out, uint32_t *rest_out) {
+  const uint8_t *p = r->chunk + r->back[at % CKB_BACK];
+  p = kv_varint_get(p, r->end, shared_out);
+  p = kv_varint_get(p, r->end, rest_out);
+  *rest_out >>= 1;
+  return p;
+}
+
+// What all keys from there to the current one share is in the current one; the rest is in the suffixes of the entry and of those
+// before it.
+enum remixdb_status ckb_read_back(const struct ckb_read *r, uint32_t at, uint8_t **buf, uint32_t *cap, uint32_t *klen_out) {
+  assert(at < r->at);
+  const uint32_t oldest = r->at > CKB_BACK ? r->at - CKB_BACK : 0;
+  if (at < oldest) return REMIXDB_NOTFOUND;
+  uint32_t common = r->klen, shared, rest;
+  for (uint32_t i = at + 1; i < r->at; i++) {
+    (void)ckb_read_again(r, i, &shared, &rest);
+    if (shared < common) common = shared;
+  }
+  const uint8_t *suffix = ckb_read_again(r, at, &shared, &rest);
+  const uint32_t klen = shared + rest;
+  const enum remixdb_status s = ckb_reserve_key(buf, cap, klen ? klen : 1);
+  if (s != REMIXDB_OK) return s;
+  if (rest) memcpy(*buf + shared, suffix, rest);
+  uint32_t need = shared;  // bytes still missing
+  for (uint32_t i = at; need > common;) {
+    if (i-- == oldest) return REMIXDB_NOTFOUND;
+    suffix = ckb_read_again(r, i, &shared, &rest);
+    if (shared >= need) continue;
+    memcpy(*buf + shared, suffix, need - shared);
+    need = shared;
+  }
+  if (need) memcpy(*buf, r->key, need);
+  *klen_out = klen;
+  return REMIXDB_OK;
 }

@@ -13,6 +13,7 @@
 
 #define CKB_CHUNK (64u << 10)
 #define CKB_CHUNK_HEAD 16u
+#define CKB_BACK 256u   // entries of a chunk behind the current one that can be gone back to
 
 // ---- writing: into growing memory, handed to the table's writer at the end
 struct ckb_build {
@@ -30,9 +31,12 @@ void ckb_build_fini(struct ckb_build *c);
 MUST_CHECK enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tomb);  // keys ascend. REMIXDB_NOMEM
 void ckb_build_finish(struct ckb_build *c);  // closes the last chunk: buf[0..len) is the CKB
 
-// ---- reading a chunk held in memory; the chunks of a CKB in order, from any of them on (ckb_read_init before another start)
+// ---- reading a chunk held in memory; the chunks of a CKB in order, from any of them on (ckb_read_init before another start, or any = false
+// when chunks are left out)
 struct ckb_read {
   const uint8_t *p, *end;   // next entry
+  const uint8_t *chunk;     // the caller's, which holds it until the next ckb_read_chunk
+  uint32_t at;              // entries of the chunk that have been read
   uint32_t left;            // keys left in this chunk
   uint8_t *key;             // current key, decoded; own buffer
   uint32_t klen, cap;
@@ -40,6 +44,7 @@ struct ckb_read {
   bool tomb;
   bool any;                 // a key was read before: order is checked, and `shared` worked out, against it
   bool first;               // the next entry is its chunk's first
+  uint16_t back[CKB_BACK];  // where the last entries begin in the chunk: entry i at [i % CKB_BACK]
 };
 void ckb_read_init(struct ckb_read *r);
 void ckb_read_fini(struct ckb_read *r);
@@ -49,4 +54,9 @@ uint32_t ckb_chunk_length(const uint8_t *p, uint64_t left);
 MUST_CHECK enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uint32_t len, uint64_t table, uint64_t off, const char *path, uint64_t file_off);
 // The next key of the chunk; left must be > 0. REMIXDB_CORRUPT for a malformed entry or a key not greater than the one before; REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t file_off);
+// The nr-th next key of the chunk, 1 <= nr <= left: as ckb_read_next so many times, but faster.
+MUST_CHECK enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *path, uint64_t file_off);
+// A key of the chunk that has been passed: entry `at` (counted from the chunk's first) into *buf, which grows (mem_free is the
+// caller's). The reader stays where it is. REMIXDB_NOTFOUND when it is too far back for what the reader remembers; REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status ckb_read_back(const struct ckb_read *r, uint32_t at, uint8_t **buf, uint32_t *cap, uint32_t *klen_out);
 #endif

@@ -130,6 +130,56 @@ static void test_largest_keys(void **state) {
   ckb_build_fini(&c);
 }
 
+// Leaving keys out, and going back to what was passed: as far as is promised at least where keys share little.
+static void test_skip_and_back(void **state) {
+  (void)state;
+  struct ckb_build c = {0};
+  const uint32_t sizes[][2] = {{20000, 0}, {3000, 40}, {300, 2000}, {40, 65000}};
+  uint8_t *buf = NULL;
+  uint32_t cap = 0, klen, went_back = 0, too_far = 0;
+  for (uint32_t i = 0; i < 40; i++) {
+    struct keys x = make_keys(sizes[i % 4][0], sizes[i % 4][1]);
+    build(&c, &x);
+    struct ckb_read r;
+    ckb_read_init(&r);
+    uint32_t first = 0;  // of the chunk
+    for (size_t off = 0; off < c.len;) {
+      const uint32_t n = ckb_chunk_length(c.buf + off, c.len - off);
+      assert_int_equal(ckb_read_chunk(&r, c.buf + off, n, TABLE, off, "some.sst", off), REMIXDB_OK);
+      const uint32_t all = r.left;
+      // some chunks are left early
+      while (r.left && below(200)) {
+        const uint32_t skip = 1 + below(below(60) ? 3 : r.left) % r.left;
+        assert_int_equal(ckb_read_skip(&r, skip, "some.sst", off), REMIXDB_OK);
+        assert_int_equal(r.at + r.left, all);
+        const uint32_t at = first + r.at - 1;
+        assert_true(kv_eq(kref(r.key, r.klen), x.k[at]));
+        assert_int_equal(r.tomb, x.tomb[at]);
+        const uint32_t back = below(below(2) ? 10 : 2 * CKB_BACK);
+        if (back >= r.at) continue;
+        const enum remixdb_status s = ckb_read_back(&r, r.at - 1 - back, &buf, &cap, &klen);
+        if (s == REMIXDB_OK) {
+          assert_true(kv_eq(kref(buf, klen), x.k[at - back]));
+          went_back++;
+        } else {
+          assert_int_equal(s, REMIXDB_NOTFOUND);
+          assert_true(r.at > CKB_BACK);
+          too_far++;
+        }
+        assert_true(kv_eq(kref(r.key, r.klen), x.k[at]));  // it stayed where it was
+      }
+      if (r.left) r.any = false;
+      first += all;
+      off += n;
+    }
+    ckb_read_fini(&r);
+    free_keys(&x);
+  }
+  assert_true(went_back > 1000 && too_far > 10);
+  mem_free(buf);
+  ckb_build_fini(&c);
+}
+
 static void test_flips_and_cuts(void **state) {
   (void)state;
   struct ckb_build c = {0};
@@ -272,7 +322,7 @@ int main(void) {
   const uint64_t start = seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_round_trip), cmocka_unit_test(test_largest_keys), cmocka_unit_test(test_flips_and_cuts),
-      cmocka_unit_test(test_forged),     cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_forged),     cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_skip_and_back),
   };
   const int rc = cmocka_run_group_tests(tests, NULL, NULL);
   if (rc) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)start);

@@ -327,6 +327,49 @@ static void check_keys(struct world *w, struct sst *t, const struct model *m, co
   sst_keys_close(&k);
 }
 
+// Single keys in any order, but mostly forward; and single blocks, in batches.
+static void check_single(struct world *w, struct sst *t, const struct model *m, const sst_pos *pos) {
+  struct sst_keys k;
+  assert_int_equal(sst_keys_open(t, w->q, &k), REMIXDB_OK);
+  uint32_t at = 0;
+  for (uint32_t i = 0; i < 3000; i++) {
+    switch (below(8)) {
+      case 0: at = below(m->nr); break;
+      case 1: at -= below(at < 600 ? at + 1 : 600); break;
+      case 2: at -= below(at < 4 ? at + 1 : 4); break;
+      default: at += below(40); break;
+    }
+    if (at >= m->nr) at = below(2) ? m->nr - 1 : 0;
+    assert_int_equal(sst_keys_at(&k, pos[at]), REMIXDB_OK);
+    assert_int_equal(k.pos, pos[at]);
+    assert_true(kv_eq(k.key, kref(m->r[at].key, m->r[at].klen)));
+  }
+  if (t->ckb_len) {
+    assert_int_equal(sst_keys_blocks_read(&k), 0);
+    assert_true(sst_keys_ckb_read(&k) > 0 && sst_keys_ckb_read(&k) <= t->ckb_len);
+  } else {
+    assert_true(sst_keys_blocks_read(&k) > 0);
+    assert_int_equal(sst_keys_ckb_read(&k), 0);
+  }
+  sst_keys_close(&k);
+
+  struct sst_block_read reads[SST_BLOCKS_MAX];
+  uint32_t of[SST_BLOCKS_MAX], nr = 1 + below(SST_BLOCKS_MAX);
+  for (uint32_t i = 0; i < nr; i++) {
+    of[i] = below(m->nr);
+    const uint32_t block = sst_pos_block(pos[of[i]]);
+    reads[i] = (struct sst_block_read){.t = t, .block = block, .buf = mem_alloc_aligned(BLKIO_ALIGN, sst_block_room(t, block))};
+  }
+  assert_int_equal(sst_blocks_read(w->q, reads, nr), REMIXDB_OK);
+  for (uint32_t i = 0; i < nr; i++) {
+    struct kv_rec r;
+    block_record(reads[i].data, sst_pos_idx(pos[of[i]]), &r);
+    assert_rec(&r, &m->r[of[i]]);
+    mem_free(reads[i].buf);
+  }
+  assert_int_equal(sst_blocks_read(w->q, reads, 0), REMIXDB_OK);
+}
+
 static void check_table(struct world *w, uint64_t number, const struct model *m, struct sst_build_opts o, uint64_t size) {
   struct sst *t;
   assert_int_equal(sst_open(&w->ctx, number, &t), REMIXDB_OK);
@@ -347,6 +390,7 @@ static void check_table(struct world *w, uint64_t number, const struct model *m,
   check_scan(w, t, m, pos, 3);
   check_scan(w, t, m, pos, 1 + m->nr / 4);
   check_keys(w, t, m, pos);
+  check_single(w, t, m, pos);
   free(pos);
   sst_unref(t);
 }
