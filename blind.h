@@ -116,11 +116,11 @@ static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kr
 
 // ---- the search
 
-// The entry that the trie leads the key to: no other one shares more leading bits with it. So it is the key's newest version when the
-// key is there at all.
-static inline uint32_t blind_candidate(const uint8_t *dbits, uint32_t nr, uint32_t base, struct kref key) {
+// The entry of [from, nr), which is not empty, that the trie leads the key to: no other one of them shares more leading bits with it. They are
+// all entries, or a subtree: the entries behind `from` up to the next one whose bit is not behind some bit that the key and they share.
+static inline uint32_t blind_candidate_in(const uint8_t *dbits, uint32_t from, uint32_t nr, uint32_t base, struct kref key) {
   const uint32_t zeros = ~blind_bits(dbits, base, key) & set32_below(nr);
-  uint32_t cand = 0, i = 1;
+  uint32_t cand = from, i = from + 1;
   for (;;) {
     // Where the key has the 1 the entry is the better candidate, and the next one is asked.
     const uint32_t m = zeros & set32_above(i - 1);
@@ -132,6 +132,11 @@ static inline uint32_t blind_candidate(const uint8_t *dbits, uint32_t nr, uint32
     if (less == 0) return cand;
     i = set32_first(less);
   }
+}
+
+// The entry that the whole trie leads the key to. It is the key's newest version when the key is there at all.
+static inline uint32_t blind_candidate(const uint8_t *dbits, uint32_t nr, uint32_t base, struct kref key) {
+  return blind_candidate_in(dbits, 0, nr, base, key);
 }
 
 // The first entry whose key is not less than the key, given the candidate's; nr when there is none.
