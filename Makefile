@@ -155,6 +155,9 @@ MODULES := \
   anchors \
   remix_pack \
   remix \
+  remix_write \
+  remix_fresh \
+  remix_splice \
   remix_build \
   wh \
   wal_format \

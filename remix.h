@@ -210,6 +210,7 @@ static inline struct remix_layout remix_layout(uint32_t nr_runs, bool tags) {
   return l;
 }
 static inline uint64_t remix_segs_off(uint32_t nr_runs) { return align_up(REMIX_HEAD + 8ull * nr_runs, REMIX_ALIGN); }
+static inline const uint8_t *remix_segs(const struct remix *x) { return x->image + remix_segs_off(x->nr_runs); }  // each of stride bytes
 // The tag of a key: the 8 highest bits of its hash64.
 static inline uint8_t remix_tag(uint64_t hash) { return (uint8_t)(hash >> 56); }
 #endif

@@ -3,10 +3,10 @@
 
 #include <assert.h>
 
-#include "remix_pack.h"
+#include "remix_splice.h"
 
-#define BUILD_SAME UINT32_MAX   // common prefix with the key before: it is that key
-#define BUILD_PROGRESS 1024u    // entries between two reports
+#define BUILD_SAME REMIX_WRITE_SAME  // common prefix with the key before: it is that key
+#define BUILD_REPORT 1024u           // entries between two reports of progress
 
 // One of the two sorted streams. Its head is the next entry that it has to give.
 struct build_head {
@@ -24,117 +24,52 @@ struct build_seg {
   uint32_t group;       // first version of the last key
   uint32_t group_lcp;   // bytes that key shares with the one before it
   uint8_t tag[REMIX_SEG], sel[REMIX_SEG];
-  uint32_t dbit[REMIX_SEG];  // absolute: byte << 4 | b; BUILD_SAME
-};
-
-struct build_bytes {
-  uint8_t *p;
-  size_t len, cap;
+  uint32_t dbit[REMIX_SEG];
+  uint8_t *anchor;      // REMIXDB_KV_MAX bytes
+  uint32_t anchor_len;
 };
 
 struct build {
   struct remix_build *b;
   uint32_t nr_runs, nr_kept;
   struct sst *runs[REMIX_RUNS_MAX];        // of the new view
-  struct remix_layout lay;
+  uint8_t run_map[REMIX_RUNS_MAX];         // old run to new; UINT8_MAX: leaves
+  struct remix_fresh fresh_keys;
+  struct remix_write write;
 
-  // the old view, less the runs that leave
+  // for a merge: the old view, less the runs that leave
   struct build_head old;
   struct remix_walk walk;
   bool walking;                            // stands on an entry that has been taken
   struct sst_keys keys[REMIX_RUNS_MAX];    // per old run that stays
-  uint8_t run_map[REMIX_RUNS_MAX];         // old run to new
-  // the fresh tables
   struct build_head fresh;
-  struct sst_keys fresh_keys;
-  uint32_t fresh_at;                       // the one being read
-  bool fresh_open;
-
   uint8_t *last;                           // last key put out, REMIXDB_KV_MAX bytes
   uint32_t last_len;
   bool any;                                // there is one
   struct build_seg seg;
-  sst_pos pos[REMIX_RUNS_MAX];             // at the beginning of seg
-  struct build_bytes image;                // of the file
-  struct build_bytes anchors, anchor_offs;
-  uint32_t nr_segs;
-  uint64_t nr_entries, nr_keys;
   uint32_t unreported;
 };
 
-static enum remixdb_status bytes_reserve(struct build_bytes *a, size_t more) {
-  if (likely(more <= a->cap - a->len)) return REMIXDB_OK;
-  size_t cap = a->cap ? a->cap : 4096;
-  while (cap - a->len < more) cap *= 2;
-  uint8_t *const p = mem_realloc(a->p, cap);
-  if (!p) return REMIXDB_NOMEM;
-  a->p = p;
-  a->cap = cap;
-  return REMIXDB_OK;
+// ---- a merge: segments out
+
+static void build_report(struct build *x, uint32_t least) {
+  if (x->unreported < least) return;
+  if (x->b->progress) atomic_fetch_add_explicit(x->b->progress, x->unreported, memory_order_relaxed);
+  x->unreported = 0;
 }
 
-static enum remixdb_status bytes_put(struct build_bytes *a, const void *p, size_t len) {
-  const enum remixdb_status s = bytes_reserve(a, len);
-  if (s == REMIXDB_OK && len) {
-    memcpy(a->p + a->len, p, len);
-    a->len += len;
-  }
-  return s;
-}
-
-// ---- segments out
-
-// An anchor: the first len bytes of the last key put out.
-static enum remixdb_status build_anchor(struct build *x, uint32_t len) {
-  uint8_t off[4];
-  if (x->anchors.len + len > UINT32_MAX)
-    return err_set(REMIXDB_NOMEM, "REMIX %llu: anchors pass 4 GiB", (unsigned long long)x->b->number);
-  store32le(off, (uint32_t)x->anchors.len);
-  const enum remixdb_status s = bytes_put(&x->anchor_offs, off, sizeof(off));
-  return s == REMIXDB_OK ? bytes_put(&x->anchors, x->last, len) : s;
+// The first len bytes of the last key put out are the anchor of the segment that begins.
+static void build_anchor(struct build *x, uint32_t len) {
+  memcpy(x->seg.anchor, x->last, len);
+  x->seg.anchor_len = len;
 }
 
 // Writes the first nr entries as a segment; what is behind them begins the next one.
 static enum remixdb_status build_flush(struct build *x, uint32_t nr) {
   struct build_seg *const g = &x->seg;
-  const struct remix_layout *const l = &x->lay;
-  if (x->nr_segs == UINT32_MAX) return err_set(REMIXDB_NOMEM, "REMIX %llu: too many segments", (unsigned long long)x->b->number);
-  const enum remixdb_status s = bytes_reserve(&x->image, l->stride);
+  const struct remix_entries e = {.sel = g->sel, .tag = g->tag, .dbit = g->dbit};
+  const enum remixdb_status s = remix_write_segment(&x->write, &e, nr, kref(g->anchor, g->anchor_len));
   if (s != REMIXDB_OK) return s;
-  uint8_t *const p = x->image.p + x->image.len;
-  x->image.len += l->stride;
-  x->nr_segs++;
-  memset(p, 0, l->stride);
-
-  uint32_t base = UINT32_MAX;
-  for (uint32_t i = 1; i < nr; i++)
-    if (g->dbit[i] >> 4 < base) base = g->dbit[i] >> 4;
-  if (base > REMIXDB_KV_MAX) base = 0;  // one key only
-  uint8_t flags = 0;
-  for (uint32_t i = 1; i < nr; i++) {
-    uint32_t d = REMIX_BIT_SAME;
-    if (g->dbit[i] != BUILD_SAME) {
-      d = g->dbit[i] - (base << 4);
-      if (d >> 4 > REMIX_BYTE_MAX) {
-        d = REMIX_BIT_FAR;
-        flags = REMIX_SEG_FAR;
-      }
-    }
-    store16le(p + l->dbits + 2 * i, d);
-  }
-  if (x->b->tags) memcpy(p, g->tag, nr);
-  memcpy(p + l->sel, g->sel, nr);
-  p[l->head] = (uint8_t)nr;
-  p[l->head + 1] = flags;
-  store16le(p + l->head + 2, base);
-  for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + l->offs + 4 * r, x->pos[r]);
-
-  for (uint32_t i = 0; i < nr; i++) {
-    const uint32_t run = g->sel[i] & REMIX_RUN;
-    x->pos[run] = sst_advance(x->runs[run], x->pos[run], 1);
-    x->nr_keys += (g->sel[i] & (REMIX_OLD | REMIX_TOMB)) == 0;
-  }
-  x->nr_entries += nr;
   const uint32_t left = g->nr - nr;
   memmove(g->tag, g->tag + nr, left);
   memmove(g->sel, g->sel + nr, left);
@@ -142,12 +77,6 @@ static enum remixdb_status build_flush(struct build *x, uint32_t nr) {
   g->nr = left;
   g->group = 0;
   return REMIXDB_OK;
-}
-
-static void build_report(struct build *x, uint32_t least) {
-  if (x->unreported < least) return;
-  if (x->b->progress) atomic_fetch_add_explicit(x->b->progress, x->unreported, memory_order_relaxed);
-  x->unreported = 0;
 }
 
 // Where the key differs from the last one put out. That it is greater there shows that the tables are what the view was made of.
@@ -180,7 +109,7 @@ static enum remixdb_status build_put(struct build *x, const struct build_head *h
     if (s != REMIXDB_OK) return s;
     if (h->key.len > h->lcp) memcpy(x->last + h->lcp, h->key.ptr + h->lcp, h->key.len - h->lcp);
     x->last_len = h->key.len;
-    if (g->nr == 0) s = build_anchor(x, x->any ? h->lcp + 1 : 0);
+    if (g->nr == 0) build_anchor(x, x->any ? h->lcp + 1 : 0);
     x->any = true;
     g->group = g->nr;
     g->group_lcp = h->lcp;
@@ -190,7 +119,7 @@ static enum remixdb_status build_put(struct build *x, const struct build_head *h
     if (g->nr == REMIX_SEG) {
       if (g->group == 0) return err_corrupt(x->runs[h->run]->path, 0, "more versions of a key than runs");
       s = build_flush(x, g->group);
-      if (s == REMIXDB_OK) s = build_anchor(x, g->group_lcp + 1);
+      if (s == REMIXDB_OK) build_anchor(x, g->group_lcp + 1);
     }
     tag = g->tag[g->nr - 1];
   }
@@ -200,11 +129,11 @@ static enum remixdb_status build_put(struct build *x, const struct build_head *h
   g->dbit[g->nr] = dbit;
   g->nr++;
   x->unreported++;
-  build_report(x, BUILD_PROGRESS);
+  build_report(x, BUILD_REPORT);
   return REMIXDB_OK;
 }
 
-// ---- the streams
+// ---- a merge: the streams
 
 // Compares two keys that are equal in their first `from` bytes.
 static uint32_t build_lcp(struct build *x, struct kref a, struct kref b, uint32_t from) {
@@ -269,30 +198,15 @@ static enum remixdb_status build_next_old(struct build *x) {
 
 static enum remixdb_status build_next_fresh(struct build *x) {
   struct build_head *const h = &x->fresh;
-  bool first = false;
-  h->any = false;
-  for (;;) {
-    if (!x->fresh_open) {
-      if (x->fresh_at == x->b->nr_fresh) return REMIXDB_OK;
-      const enum remixdb_status s = sst_keys_open(x->b->fresh[x->fresh_at], x->b->queue, &x->fresh_keys);
-      if (s != REMIXDB_OK) return s;
-      x->fresh_open = true;
-      first = true;
-    }
-    const enum remixdb_status s = sst_keys_next(&x->fresh_keys);
-    if (s == REMIXDB_OK) break;
-    if (s != REMIXDB_NOTFOUND) return s;
-    x->b->data_pages_read += sst_keys_blocks_read(&x->fresh_keys);
-    sst_keys_close(&x->fresh_keys);
-    x->fresh_open = false;
-    x->fresh_at++;
-  }
-  h->any = true;
-  h->key = x->fresh_keys.key;
-  h->run = x->nr_kept + x->fresh_at;
-  h->tomb = x->fresh_keys.tomb;
+  struct remix_fresh *const f = &x->fresh_keys;
+  const enum remixdb_status s = remix_fresh_next(f);
+  h->any = s == REMIXDB_OK;
+  if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+  h->key = f->key;
+  h->run = x->nr_kept + f->table;
+  h->tomb = f->tomb;
   h->tag = NULL;
-  return build_head_lcp(x, h, x->fresh_keys.shared, !first);
+  return build_head_lcp(x, h, f->shared, true);
 }
 
 // Merging by longest common prefixes: of two heads the one that shares more with the last key put out comes first; only when they
@@ -325,143 +239,109 @@ static enum remixdb_status build_merge(struct build *x) {
     if (s == REMIXDB_OK) s = old ? build_next_old(x) : build_next_fresh(x);
   }
   if (s == REMIXDB_OK && x->seg.nr) s = build_flush(x, x->seg.nr);
-  for (uint32_t r = 0; s == REMIXDB_OK && r < x->nr_runs; r++)
-    if (x->pos[r] != sst_end(x->runs[r])) s = err_corrupt(x->runs[r]->path, 0, "has more keys than its REMIX says");
   return s;
 }
 
-// ---- the file
+static enum remixdb_status build_by_merge(struct build *x) {
+  const struct remix *const old = x->b->old;
+  enum remixdb_status s = REMIXDB_OK;
+  x->last = mem_alloc(REMIXDB_KV_MAX);
+  x->seg.anchor = mem_alloc(REMIXDB_KV_MAX);
+  if (!x->last || !x->seg.anchor) return REMIXDB_NOMEM;
+  if (old) remix_walk_init(&x->walk, old);
+  for (uint32_t r = 0; old && r < old->nr_runs && s == REMIXDB_OK; r++)
+    if (x->run_map[r] < REMIX_RUNS_MAX) s = sst_keys_open(old->runs[r], x->b->queue, &x->keys[r]);
+  if (s == REMIXDB_OK) s = build_merge(x);
+  build_report(x, 0);
+  for (uint32_t r = 0; r < REMIX_RUNS_MAX; r++) {
+    x->b->data_pages_read += sst_keys_blocks_read(&x->keys[r]);
+    x->b->ckb_bytes_read += sst_keys_ckb_read(&x->keys[r]);
+    sst_keys_close(&x->keys[r]);
+  }
+  return s;
+}
 
-static enum remixdb_status build_start(struct build *x) {
+// ---- a splice
+
+static enum remixdb_status build_by_splice(struct build *x, bool dense, bool probe) {
   struct remix_build *const b = x->b;
-  uint64_t entries = 0;
+  struct remix_splice in = {
+      .old = b->old,
+      .keep = b->keep,
+      .run_map = x->run_map,
+      .nr_kept = x->nr_kept,
+      .fresh = &x->fresh_keys,
+      .write = &x->write,
+      .queue = b->queue,
+      .dense = dense,
+      .probe = probe,
+      .progress = b->progress,
+  };
+  const enum remixdb_status s = remix_splice(&in);
+  b->data_pages_read += in.data_pages_read;
+  b->ckb_bytes_read += in.ckb_bytes_read;
+  b->key_bytes_compared += in.key_bytes_compared;
+  b->keys_read += in.keys_read;
+  b->entries_copied += in.entries_copied;
+  return s;
+}
+
+// ---- which way
+
+static enum remixdb_status build_choose(struct build *x) {
+  struct remix_build *const b = x->b;
+  const struct remix *const old = b->old;
+  uint64_t fresh = 0, kept = 0, pages = 0;
+  for (uint32_t i = 0; i < b->nr_fresh; i++) fresh += b->fresh[i]->nr_records;
+  for (uint32_t r = 0; r < x->nr_kept; r++) {
+    kept += x->runs[r]->nr_records;
+    if (!x->runs[r]->ckb_len) pages += x->runs[r]->nr_pages;
+  }
+  bool splice = b->way == REMIX_BUILD_SPLICE || (b->way == REMIX_BUILD_AUTO && kept > 2 * fresh);
+  if (!old || old->nr_segs == 0 || (b->tags && !old->tags)) splice = false;
+  b->way = splice ? REMIX_BUILD_SPLICE : REMIX_BUILD_MERGE;
+  return splice ? build_by_splice(x, 2 * fresh >= old->nr_segs, 4 * fresh < pages) : build_by_merge(x);
+}
+
+// The runs of the new view.
+static void build_runs(struct build *x) {
+  const struct remix_build *const b = x->b;
+  memset(x->run_map, UINT8_MAX, sizeof(x->run_map));
   for (uint32_t r = 0; b->old && r < b->old->nr_runs; r++) {
     if (!(b->keep >> r & 1)) continue;
     assert(x->nr_runs < REMIX_RUNS_MAX);
     x->run_map[r] = (uint8_t)x->nr_runs;
     x->runs[x->nr_runs++] = b->old->runs[r];
-    const enum remixdb_status s = sst_keys_open(b->old->runs[r], b->queue, &x->keys[r]);
-    if (s != REMIXDB_OK) return s;
   }
   x->nr_kept = x->nr_runs;
   assert(x->nr_kept + b->nr_fresh <= REMIX_RUNS_MAX);
   for (uint32_t i = 0; i < b->nr_fresh; i++) x->runs[x->nr_runs++] = b->fresh[i];
-  for (uint32_t r = 0; r < x->nr_runs; r++) {
-    x->pos[r] = sst_advance(x->runs[r], sst_pos_make(0, 0), 0);
-    entries += x->runs[r]->nr_records;
-  }
-  if (b->old) remix_walk_init(&x->walk, b->old);
-  x->lay = remix_layout(x->nr_runs, b->tags);
-  x->last = mem_alloc(REMIXDB_KV_MAX);
-  if (!x->last) return REMIXDB_NOMEM;
-  // Most segments are full, for few keys have several versions: room for them, and a little more, which is only touched when
-  // used.
-  const uint64_t segs = remix_segs_off(x->nr_runs);
-  const uint64_t room = entries / REMIX_SEG + entries / (8 * REMIX_SEG) + 2;
-  const enum remixdb_status s = bytes_reserve(&x->image, segs + room * x->lay.stride);
-  if (s != REMIXDB_OK) return s;
-  memset(x->image.p, 0, segs);
-  x->image.len = segs;
-  return REMIXDB_OK;
 }
 
-// Puts the anchors behind the segments and fills in the header. The image's last 8 bytes, a checksum where it is the file, stay 0.
-static enum remixdb_status build_finish(struct build *x) {
-  const struct remix_build *const b = x->b;
-  uint8_t word[8];
-  store32le(word, (uint32_t)x->anchors.len);
-  enum remixdb_status s = bytes_put(&x->anchor_offs, word, 4);
-  const uint64_t offs = x->image.len;
-  if (s == REMIXDB_OK) s = bytes_put(&x->image, x->anchor_offs.p, x->anchor_offs.len);
-  const uint64_t anchors = x->image.len;
-  if (s == REMIXDB_OK) s = bytes_put(&x->image, x->anchors.p, x->anchors.len);
-  if (s == REMIXDB_OK) s = bytes_reserve(&x->image, 8);
-  if (s != REMIXDB_OK) return s;
-
-  uint8_t *const p = x->image.p;
-  memcpy(p, REMIX_MAGIC, 8);
-  store32le(p + 8, REMIX_FORMAT);
-  store32le(p + 12, b->tags ? REMIX_FLAG_TAGS : 0);
-  store64le(p + 16, b->ctx->store_id);
-  store64le(p + 24, b->number);
-  store64le(p + 32, x->image.len + 8);
-  store32le(p + 40, x->nr_runs);
-  store32le(p + 44, x->nr_segs);
-  store64le(p + 48, x->nr_entries);
-  store64le(p + 56, x->nr_keys);
-  store32le(p + 64, x->lay.stride);
-  store64le(p + 72, remix_segs_off(x->nr_runs));
-  store64le(p + 80, offs);
-  store64le(p + 88, anchors);
-  store64le(p + 96, x->anchors.len);
-  for (uint32_t r = 0; r < x->nr_runs; r++) store64le(p + REMIX_HEAD + 8 * r, x->runs[r]->number);
-  store64le(p + x->image.len, 0);
-  x->image.len += 8;
+// What was written must be all there is: a REMIX that leaves out a record of its tables would not open.
+static enum remixdb_status build_check(const struct build *x) {
+  for (uint32_t r = 0; r < x->nr_runs; r++)
+    if (x->write.pos[r] != sst_end(x->runs[r])) return err_corrupt(x->runs[r]->path, 0, "has more keys than its REMIX says");
   return REMIXDB_OK;
-}
-
-static enum remixdb_status build_write(struct build *x) {
-  struct env *const env = x->b->ctx->env;
-  struct blkio_writer *w = NULL;
-  char path[ENV_PATH_MAX], name[32];
-  int fd = -1;
-  uint8_t *file = NULL;
-  size_t len = 0;
-  remix_name(name, x->b->number);
-  enum remixdb_status s = env_path(path, x->b->ctx->dir, name);
-  if (s == REMIXDB_OK) s = remix_pack(x->image.p, x->image.len, &file, &len);
-  if (s != REMIXDB_OK) return s;
-  s = env_open(env, path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd);
-  if (s != REMIXDB_OK) {
-    mem_free(file);
-    return s;
-  }
-  s = blkio_writer_create(x->b->queue, &w);
-  if (s == REMIXDB_OK) {
-    blkio_writer_start(w, fd, path, false);
-    blkio_writer_put(w, file, len);
-    s = blkio_writer_finish(w, true);
-  }
-  blkio_writer_destroy(w);
-  mem_free(file);
-  if (s == REMIXDB_OK)
-    s = env_close(env, fd, path);
-  else
-    env_close_quiet(env, fd);
-  if (s != REMIXDB_OK) {
-    struct err_saved saved;
-    err_save(&saved, s);
-    if (env_unlink(env, path) != REMIXDB_OK) {
-      // what is left over is removed when the store is opened next
-    }
-    s = err_raise(&saved);
-  }
-  x->b->file_size = len;
-  return s;
 }
 
 enum remixdb_status remix_build(struct remix_build *b) {
-  b->file_size = 0;
-  b->data_pages_read = 0;
-  b->key_bytes_compared = 0;
+  b->file_size = b->data_pages_read = b->ckb_bytes_read = b->key_bytes_compared = b->keys_read = b->entries_copied = 0;
   struct build *const x = mem_calloc(1, sizeof(*x));
   if (!x) return REMIXDB_NOMEM;
   x->b = b;
-  enum remixdb_status s = build_start(x);
-  if (s == REMIXDB_OK) s = build_merge(x);
-  for (uint32_t r = 0; r < REMIX_RUNS_MAX; r++) {
-    if (!x->keys[r].state) continue;
-    b->data_pages_read += sst_keys_blocks_read(&x->keys[r]);
-    sst_keys_close(&x->keys[r]);
-  }
-  if (x->fresh_open) sst_keys_close(&x->fresh_keys);
-  if (s == REMIXDB_OK) s = build_finish(x);
-  if (s == REMIXDB_OK) s = build_write(x);
-  build_report(x, 0);
+  build_runs(x);
+  remix_fresh_init(&x->fresh_keys, b->fresh, b->nr_fresh, b->queue);
+  enum remixdb_status s = remix_write_start(&x->write, b->ctx, b->queue, b->number, x->runs, x->nr_runs, b->tags);
+  if (s == REMIXDB_OK) s = build_choose(x);
+  if (s == REMIXDB_OK) s = build_check(x);
+  remix_fresh_fini(&x->fresh_keys);
+  b->data_pages_read += x->fresh_keys.data_pages_read;
+  b->ckb_bytes_read += x->fresh_keys.ckb_bytes_read;
+  if (s == REMIXDB_OK) s = remix_write_finish(&x->write, &b->file_size);
+  remix_write_fini(&x->write);
   mem_free(x->last);
-  mem_free(x->image.p);
-  mem_free(x->anchors.p);
-  mem_free(x->anchor_offs.p);
+  mem_free(x->seg.anchor);
   mem_free(x);
   return s;
 }

@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Building a REMIX: a two-way merge of a view that is already sorted (the old REMIX, less the runs that are leaving) with new
-// tables that do not overlap each other. Keys come from the compressed-keys blocks (or, for a table without one, from its data);
-// no key is compared from its start: the merge carries the common prefix lengths along (Ng and Kakehi, "Merging String Sequences
-// by Longest Common Prefixes", 2008), and the discriminating bits and anchors fall out of it.
+// Building a REMIX: a view that is already sorted (the old REMIX, less the runs that are leaving) and new tables that do not overlap each
+// other become one. Keys come from the compressed-keys blocks (or, for a table without one, from its data). There are two ways:
+//
+//   merge   Both streams are read from their beginning. No key is compared from its start: the merge carries the common prefix lengths along
+//           (Ng and Kakehi, "Merging String Sequences by Longest Common Prefixes", 2008), and the discriminating bits and anchors fall out of
+//           it.
+//   splice  Each new key is looked up in the old view: its segment by exponential search in the anchors from the last one found, its place
+//           by the blind search of the segment, which reads one key of the old view. Entries between two such places are copied with all
+//           that is recorded of them, segments that nothing comes into are copied whole. remix_splice.h says more.
+//
+// The one that is estimated to cost less is taken: the splice but where there are hardly more old entries than new ones.
 #ifndef REMIX_BUILD_H
 #define REMIX_BUILD_H
 
 #include "remix.h"
+
+enum remix_build_way { REMIX_BUILD_AUTO, REMIX_BUILD_MERGE, REMIX_BUILD_SPLICE };
 
 struct remix_build {
   const struct sst_ctx *ctx;
@@ -19,10 +28,15 @@ struct remix_build {
   uint32_t nr_fresh;
   bool tags;
   _Atomic uint64_t *progress;    // entries done are added as it goes; may be NULL
+  enum remix_build_way way;      // in: what is wanted, for tests and measurements; out: what was taken. A splice needs an old view with
+                                 // segments, and its tags when there are to be tags: without, it is a merge all the same
   // out
   uint64_t file_size;
-  uint64_t data_pages_read;      // 0 when all tables have a compressed-keys block
-  uint64_t key_bytes_compared;
+  uint64_t data_pages_read;      // of all tables; 0 when all have a compressed-keys block
+  uint64_t ckb_bytes_read;       // of compressed keys
+  uint64_t key_bytes_compared;   // of keys and anchors
+  uint64_t keys_read;            // of the old view, by a splice: looked at one by one
+  uint64_t entries_copied;       // in segments that were copied whole
 };
 // Writes and syncs the file (its directory entry is the caller's to sync). On failure no file is left. REMIXDB_NOMEM, REMIXDB_IO,
 // REMIXDB_NOSPACE, REMIXDB_CORRUPT.

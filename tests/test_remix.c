@@ -389,7 +389,7 @@ static struct remix *part_build(struct part *t, const struct remix *old, uint32_
   _Atomic uint64_t progress;
   atomic_init(&progress, 0);
   struct remix_build b = {.ctx = &p->ctx, .queue = p->queue, .number = p->next++, .old = old, .keep = keep, .nr_fresh = nr_fresh,
-                          .fresh = t->sst + t->nr - nr_fresh, .tags = tags, .progress = &progress};
+                          .fresh = t->sst + t->nr - nr_fresh, .tags = tags, .progress = &progress, .way = REMIX_BUILD_MERGE};
   ok(remix_build(&b));
   if (pages_read_out) *pages_read_out = b.data_pages_read;
 
@@ -1112,7 +1112,8 @@ static void test_damaged_table(void **state) {
     done(y);
     byte_flip(t.sst[1]->path, at);
     byte_flip(t.sst[1]->path, (long)t.sst[1]->ckb_off + 100);
-    struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 777, .old = x, .keep = UINT32_MAX, .tags = tags};
+    struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 777, .old = x, .keep = UINT32_MAX, .tags = tags,
+                            .way = REMIX_BUILD_MERGE};
     char path[ENV_PATH_MAX];
     remix_path(&p, 777, path);
     assert_int_equal(remix_build(&b), REMIXDB_CORRUPT);
