@@ -165,6 +165,8 @@ static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *file, siz
       memcpy(c[i].p, file + at, whole);
     } else {
       const size_t n = ZSTD_decompressDCtx(z, c[i].p, whole, file + at, stored);
+      if (ZSTD_isError(n) && ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
+        return err_set(REMIXDB_NOMEM, "%s: no memory for decompression", path);
       if (ZSTD_isError(n)) return err_corrupt(path, at, "column %u: %s", i, ZSTD_getErrorName(n));
       if (n != whole) return err_corrupt(path, at, "column %u is shorter than it says", i);
     }
