@@ -189,16 +189,7 @@ static void ring_drive(struct blkio_queue *q, bool wait) {
 // ---- POSIX AIO
 
 // glibc's AIO starts threads from threads that ThreadSanitizer was not told of, which kills the program: such builds do without.
-#if defined(__SANITIZE_THREAD__)
-#define BLKIO_HAS_AIO 0
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define BLKIO_HAS_AIO 0
-#endif
-#endif
-#if !defined(BLKIO_HAS_AIO)
-#define BLKIO_HAS_AIO 1
-#endif
+#define BLKIO_HAS_AIO (!LIB_TSAN)
 
 static bool aio_works(void) {
   if (!BLKIO_HAS_AIO) return false;

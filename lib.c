@@ -123,6 +123,20 @@ void mem_unmap(struct mem_map *m) {
 
 // ---- arena
 
+// Sanitizers know what malloc gives, not what an arena does: what is not handed out is hidden from them.
+#if LIB_ASAN
+#include <sanitizer/asan_interface.h>
+static void arena_hide(void *p, size_t size) { __asan_poison_memory_region(p, size); }
+static void arena_show(void *p, size_t size) { __asan_unpoison_memory_region(p, size); }
+#elif LIB_MSAN
+#include <sanitizer/msan_interface.h>
+static void arena_hide(void *p, size_t size) { __msan_poison(p, size); }
+static void arena_show(void *p, size_t size) { (void)p, (void)size; }  // it has yet to be written
+#else
+static inline void arena_hide(void *p, size_t size) { (void)p, (void)size; }
+static inline void arena_show(void *p, size_t size) { (void)p, (void)size; }
+#endif
+
 // A chunk is cut by adding to `cut`; an add that ends past `size` got nothing, and neither will any after it. Sizes count
 // from the start of the chunk, this header included.
 struct arena_chunk {
@@ -168,6 +182,7 @@ static struct arena_chunk *arena_pool_take(struct arena_pool *p) {
     p->held -= c->size;
   }
   (void)pthread_mutex_unlock(&p->lock);
+  if (c) arena_hide((uint8_t *)c + ARENA_HEAD, c->size - ARENA_HEAD);
   return c;
 }
 
@@ -179,6 +194,7 @@ static void arena_free_list(struct arena_chunk *c, struct arena_pool *pool) {
       c = next;
       continue;
     }
+    arena_show(c, c->size);  // what comes to lie there is of others
     if (map.ptr)
       mem_unmap(&map);
     else
@@ -230,6 +246,7 @@ static struct arena_chunk *arena_chunk_create(size_t size, size_t cut) {
   c->base = 0;
   c->next = NULL;
   c->map = map;
+  arena_hide((uint8_t *)c + ARENA_HEAD, size - ARENA_HEAD);
   return c;
 }
 
@@ -280,11 +297,17 @@ static void *arena_alloc_slow(struct arena *a, struct arena_chunk *full, size_t 
 
 void *arena_alloc(struct arena *a, size_t size) {
   assert(size > 0);
-  if (unlikely(size > a->chunk_size / 4)) return arena_alloc_large(a, size > SIZE_MAX - 7 ? size : align_up(size, 8));
-  size = align_up(size, 8);
-  struct arena_chunk *const c = atomic_load_explicit(&a->chunk, memory_order_acquire);
-  void *const p = likely(c != NULL) ? arena_cut(c, size) : NULL;
-  return likely(p != NULL) ? p : arena_alloc_slow(a, c, size);
+  void *p;
+  const size_t full = align_up(size + ARENA_GAP, 8);
+  if (unlikely(size > a->chunk_size / 4)) {
+    p = arena_alloc_large(a, size > SIZE_MAX / 2 ? size : full);
+  } else {
+    struct arena_chunk *const c = atomic_load_explicit(&a->chunk, memory_order_acquire);
+    p = likely(c != NULL) ? arena_cut(c, full) : NULL;
+    if (unlikely(!p)) p = arena_alloc_slow(a, c, full);
+  }
+  if (p) arena_show(p, size);
+  return p;
 }
 
 size_t arena_used(const struct arena *a) {

@@ -17,6 +17,25 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
+// ---- the sanitizer that the build is under: each is 0 or 1
+#if defined(__has_feature)
+#define LIB_FEATURE(x) __has_feature(x)
+#else
+#define LIB_FEATURE(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || LIB_FEATURE(address_sanitizer)
+#define LIB_ASAN 1
+#else
+#define LIB_ASAN 0
+#endif
+#if defined(__SANITIZE_THREAD__) || LIB_FEATURE(thread_sanitizer)
+#define LIB_TSAN 1
+#else
+#define LIB_TSAN 0
+#endif
+#define LIB_MSAN LIB_FEATURE(memory_sanitizer)
+#define LIB_SANITIZED (LIB_ASAN || LIB_TSAN || LIB_MSAN)
+
 // ---- memory. Each sets the thread's message and returns NULL when there is none; what is got is freed by mem_free.
 void *mem_alloc(size_t size);
 void *mem_calloc(size_t nr, size_t size);                 // zeroed
@@ -60,6 +79,7 @@ void *arena_alloc(struct arena *a, size_t size);
 // Bytes handed out, alignment and the tails that ended chunks left over included (a tail is less than 1/4 of a chunk). Never
 // goes down; may be asked while others allocate.
 size_t arena_used(const struct arena *a);
+#define ARENA_GAP (LIB_ASAN ? 8u : 0u)  // bytes left between allocations, so that the address sanitizer sees who passes the end of one
 
 // Chunks of ended arenas kept for the next: pages that come from the system are zeroed by it, which costs more than all else that
 // an arena does with them. Any thread.

@@ -15,17 +15,7 @@
 #define REPLAY_SEGMENTS_MAX 4u       // with more segments to replay the memtable is compacted soon after opening; each opening adds one
 
 // A sanitizer sees the use of a dropped memtable only when its memory goes back to the system.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define KEEP_CHUNKS false
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define KEEP_CHUNKS false
-#endif
-#ifndef KEEP_CHUNKS
-#define KEEP_CHUNKS true
-#endif
+#define KEEP_CHUNKS (!LIB_SANITIZED)
 
 // ---- memtables and views
 

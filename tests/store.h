@@ -20,19 +20,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "slow.h"
 #include "xdb.h"
-
-// Sanitizers make everything slower: tests do that much less.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLOW 6u
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SLOW 6u
-#endif
-#endif
-#ifndef SLOW
-#define SLOW 1u
-#endif
 
 static uint64_t seed;  // of what runs
 static char dir[512];  // of the test

@@ -16,21 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib.h"
+#include "slow.h"
 
 #define FILE_MAX (64u << 10)
 
-// Copies of each file. The thread sanitizer has nothing to find in one thread.
-#if defined(__SANITIZE_THREAD__)
-#define CHANGED 0u
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define CHANGED 0u
-#endif
-#endif
-#ifndef CHANGED
-#define CHANGED 2u
-#endif
+static const uint32_t nr_changed = SLOW > 1 ? 0 : 2;  // copies of each file
 
 typedef int (*target_fn)(const uint8_t *data, size_t size);
 
@@ -96,7 +86,7 @@ static void replay(const char *name, target_fn fn) {
     (void)fflush(stdout);
     run_one(fn, whole, len);
     uint64_t rng = hash64_seed(whole, len, seed);
-    for (uint32_t i = 0; i < CHANGED; i++) {
+    for (uint32_t i = 0; i < nr_changed; i++) {
       memcpy(changed, whole, len);
       run_one(fn, changed, change(changed, len, &rng));
     }

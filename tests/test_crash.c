@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "simdisk.h"
+#include "slow.h"
 #include "xdb.h"
 
 #define DIR_NAME "/store"
@@ -28,17 +29,6 @@
 #define VALUE_MIN 16u
 #define VALUE_MAX 24000u
 #define HANG_S 100  // seconds for one seed; far more than any takes
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLOW 8
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SLOW 8
-#endif
-#endif
-#ifndef SLOW
-#define SLOW 1
-#endif
 
 static uint64_t seed;           // of the run
 static char what[256];          // where in it we are

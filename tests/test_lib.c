@@ -14,6 +14,10 @@
 
 #include "lib.h"
 
+#if LIB_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
 // ---- memory
 
 static bool deny_all(size_t size) {
@@ -79,7 +83,7 @@ static void test_alloc_failure(void **state) {
   mem_free(p);
   // the arena is not the worse for it
   assert_non_null(arena_alloc(&ar, 8));
-  assert_int_equal(arena_used(&ar), 8);
+  assert_int_equal(arena_used(&ar), 8 + ARENA_GAP);
   arena_fini(&ar);
 }
 
@@ -120,15 +124,19 @@ static void test_arena(void **state) {
     assert_int_equal(arena_used(&a), 0);
     size_t asked = 0;
     uint8_t *const first = arena_alloc(&a, 1);
-    assert_int_equal(arena_used(&a), 8);
-    asked = 8;
+    asked = 8 + ARENA_GAP;
+    assert_int_equal(arena_used(&a), asked);
+#if LIB_ASAN
+    assert_false(__asan_address_is_poisoned(first));
+    for (size_t at = 1; at < 64; at++) assert_true(__asan_address_is_poisoned(first + at));
+#endif
     // a large one has its own chunk and does not end the one being cut
     uint8_t *const large = arena_alloc(&a, 3 * chunk + 5);
     assert_non_null(large);
     memset(large, 2, 3 * chunk + 5);
-    assert_ptr_equal(arena_alloc(&a, 8), first + 8);
-    asked += align_up(3 * chunk + 5, 8) + 8;
-    assert_true(arena_used(&a) >= asked - 8 && arena_used(&a) <= asked);
+    assert_ptr_equal(arena_alloc(&a, 8), first + asked);
+    asked += align_up(3 * chunk + 5, 8) + 8 + 2 * ARENA_GAP;
+    assert_true(arena_used(&a) >= asked - 8 - ARENA_GAP && arena_used(&a) <= asked);
     size_t before = arena_used(&a);
     const int rounds = (int)(5 * chunk / 120);
     for (int i = 0; i < rounds; i++) {
@@ -140,7 +148,7 @@ static void test_arena(void **state) {
       const size_t used = arena_used(&a);
       assert_true(used >= before + size);
       before = used;
-      asked += align_up(size, 8);
+      asked += align_up(size, 8) + ARENA_GAP;
     }
     assert_true(arena_used(&a) <= asked + asked / 4);
     assert_null(arena_alloc(&a, SIZE_MAX));
@@ -169,7 +177,7 @@ static void test_arena_pool(void **state) {
   uint8_t *const p = arena_alloc(&a, 100);
   assert_non_null(p);
   memset(p, 1, 100);
-  assert_int_equal(arena_used(&a), 104);
+  assert_int_equal(arena_used(&a), 104 + ARENA_GAP);
   assert_int_equal(arena_pool_held(&pool), chunk);
   for (int i = 0; i < 3 * 8; i++) {  // the pool runs out and the system serves
     uint8_t *const q = arena_alloc(&a, chunk / 8 - 64);

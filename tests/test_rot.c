@@ -13,12 +13,8 @@
 
 #include "verify.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if LIB_SANITIZED
 #define SAMPLE 20u
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SAMPLE 20u
-#endif
 #endif
 #ifndef SAMPLE
 #ifdef NDEBUG
