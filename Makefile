@@ -7,18 +7,20 @@
 # make bench-deps      installs the other stores
 # make golden          writes the golden files (tests/golden) anew: for a change of formats only
 # make demo            the tour, then a word list in and out again (FILE=path for another)
-# make check-asan, check-tsan, check-headers, check-exports, check-seam, check-leaks
+# make check-asan, check-tsan, check-msan, check-valgrind, check-headers, check-exports, check-seam, check-leaks
 # make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time (all processors), FUZZ=name for one; needs clang
 # make soak            random campaigns with new seeds for SOAK_SECONDS (600): the model, histories of threads, power cuts and failures
 # make install         DESTDIR=, PREFIX=/usr/local
 #
 # CCC=compiler   clang when there, else gcc
-# O=mode         r release (default), d debug, a address+undefined, t thread, c coverage, f libFuzzer with address+undefined
+# O=mode         r release (default), d debug, a address+undefined, t thread, c coverage, f libFuzzer with address+undefined, m memory sanitizer (clang),
+#                v for valgrind
 # M=j, M=t       jemalloc, tcmalloc for the programs; with ML=1 the library is linked to it too
 # N=1            for this machine's processor (-march=native)
 # EXTRA_CFLAGS=, EXTRA_LDFLAGS=
 
 .DEFAULT_GOAL := all
+comma := ,
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 SHELL := /bin/sh
@@ -39,10 +41,12 @@ mode_a := asan
 mode_t := tsan
 mode_c := cov
 mode_f := fuzz
-modes := release debug asan tsan cov fuzz
+mode_m := msan
+mode_v := valgrind
+modes := release debug asan tsan cov fuzz msan valgrind
 MODE := $(or $(mode_$(O)),$(filter $(modes),$(O)))
 ifeq ($(MODE),)
-$(error O=$(O): one of r d a t c f, or $(modes))
+$(error O=$(O): one of r d a t c f m v, or $(modes))
 endif
 
 flags_release := -O3 -g -DNDEBUG
@@ -51,10 +55,13 @@ flags_asan := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-s
 flags_tsan := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 flags_cov := -O0 -g --coverage
 flags_fuzz := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -DFUZZ_ONE
+flags_msan := -O1 -g -fno-omit-frame-pointer -fsanitize=memory -fsanitize-memory-track-origins -mllvm -msan-eager-checks=1
+flags_valgrind := -O1 -g -fno-omit-frame-pointer -DTEST_SLOW=40u
 link_asan := -fsanitize=address,undefined
 link_tsan := -fsanitize=thread
 link_cov := --coverage
 link_fuzz := -fsanitize=fuzzer,address,undefined
+link_msan := -fsanitize=memory $(shell sed -n 's/^WRAP.[^,]*, \([A-Za-z0-9_]*\),.*/-Wl,--wrap=\1/p' tests/msan.c)
 
 CC_IS_CLANG := $(shell $(CCC) --version 2>/dev/null | grep -c clang)
 ifeq ($(CC_IS_CLANG),0)
@@ -196,7 +203,7 @@ say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 .PHONY: all deps demo golden install clean FORCE
 .PHONY: bench bench-deps soak
 .PHONY: test test-unit units
-.PHONY: check-asan check-tsan check-headers check-exports check-seam check-leaks
+.PHONY: check-asan check-tsan check-msan check-valgrind check-headers check-exports check-seam check-leaks
 .PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge
 all: $(SO) $(SO_LINK) $(PROGRAMS)
 
@@ -246,6 +253,7 @@ else
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(MALLOC_LIBS) $(LIBS) $(PROGRAM_LIBS) -o $@
 endif
 
+MSAN_O := $(if $(filter msan,$(MODE)),$B/tests/msan.o)
 # The replay of the corpus holds every fuzz target.
 $B/tests/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
 # Parts of the benchmark, which are no parts of the library.
@@ -253,7 +261,7 @@ $B/tests/test_bench_%: $B/tests/test_bench_%.o $B/bench_%.o
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(TEST_LIBS) -lm -o $@
 
-$B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $B/tests/descriptors.o $(STATIC)
+$B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $B/tests/descriptors.o $(MSAN_O) $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
 
@@ -279,12 +287,15 @@ units: $(UNITS)
 
 TEST_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1:$$ASAN_OPTIONS \
   UBSAN_OPTIONS=print_stacktrace=1:$$UBSAN_OPTIONS TSAN_OPTIONS=second_deadlock_stack=1:allocator_may_return_null=1:$$TSAN_OPTIONS
-TIMEOUT := $(shell command -v timeout >/dev/null 2>&1 && echo timeout 120)
+TIMEOUT := $(shell command -v timeout >/dev/null 2>&1 && echo timeout $(if $(filter valgrind,$(MODE)),600,120))
+# What a test program is run by.
+UNDER := $(if $(filter valgrind,$(MODE)),valgrind -q --error-exitcode=97 --leak-check=full --errors-for-leak-kinds=definite$(comma)indirect$(comma)possible \
+  --fair-sched=try)
 PYTHON = $(shell for p in python3 /usr/bin/python3; do $$p -c 'import pytest, xxhash, zstandard' >/dev/null 2>&1 && \
   { echo $$p; break; }; done)
 
 # LeakSanitizer comes with the address sanitizer, but not everywhere.
-LEAK_MEMORY := $(if $(filter asan,$(MODE)),$(filter Linux,$(UNAME)))
+LEAK_MEMORY := $(if $(filter asan,$(MODE)),$(filter Linux,$(UNAME)),$(filter valgrind,$(MODE)))
 
 # A test that does not compile is a failing one; those that do still run.
 define run_units
@@ -293,7 +304,7 @@ $(MAKE) --no-print-directory -k units || bad=" (building)"; \
 for t in $(UNITS); do \
   nr=$$((nr + 1)); log=$$t.log; \
   if [ ! -x $$t ]; then echo "$${t##*/}: not built"; failed=$$((failed + 1)); bad="$$bad $${t##*/}"; continue; fi; \
-  $(TEST_ENV) $(TIMEOUT) $$t >$$log 2>&1; rc=$$?; \
+  $(TEST_ENV) $(TIMEOUT) $(UNDER) $$t >$$log 2>&1; rc=$$?; \
   p=$$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' $$log | tail -1); passed=$$((passed + $${p:-0})); \
   f=$$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test.*/\1/p' $$log | tail -1); \
   case $$rc in 0|77) ;; *) failed=$$((failed + $${f:-1}));; esac; \
@@ -346,16 +357,22 @@ check-asan:
 	@$(MAKE) --no-print-directory O=a test-unit
 check-tsan:
 	@$(MAKE) --no-print-directory O=t test-unit
+check-valgrind:
+	@command -v valgrind >/dev/null 2>&1 || { echo "make $@: there is no valgrind here"; exit 1; }
+	@$(MAKE) --no-print-directory O=v test-unit
+check-msan:
+	@[ -n "$(SOME_CLANG)" ] || { echo "make $@: there is no clang here"; exit 1; }
+	@$(MAKE) --no-print-directory CCC='$(SOME_CLANG)' O=m test-unit
 
 # What is found stays in build/fuzz: the corpus grows there, and an input that fails is build/fuzz/<target>-crash-*.
 FUZZ_SECONDS ?= 60
 FUZZ_JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 FUZZ ?= $(FUZZ_SRCS:tests/fuzz_%.c=%)
-FUZZ_CLANG = $(shell for c in $(CCC) clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14; do \
+SOME_CLANG = $(shell for c in $(CCC) clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14; do \
   command -v $$c >/dev/null 2>&1 && $$c --version 2>/dev/null | grep -q clang && { echo $$c; break; }; done)
 fuzz fuzz-merge:
-	@[ -n "$(FUZZ_CLANG)" ] || { echo "make $@: there is no clang here"; exit 1; }
-	@$(MAKE) --no-print-directory CCC='$(FUZZ_CLANG)' O=f run-$@
+	@[ -n "$(SOME_CLANG)" ] || { echo "make $@: there is no clang here"; exit 1; }
+	@$(MAKE) --no-print-directory CCC='$(SOME_CLANG)' O=f run-$@
 run-fuzz: $(FUZZ:%=$B/tests/fuzz_%)
 	@bad=; for t in $(FUZZ); do \
 	  mkdir -p build/fuzz/$$t; echo "== $$t: $(FUZZ_SECONDS) s, $(FUZZ_JOBS) at a time"; \
@@ -373,9 +390,9 @@ run-fuzz-merge: $(FUZZ:%=$B/tests/fuzz_%)
 	  echo "$$t: $$(ls tests/corpus/$$t | wc -l) inputs, $$(cat tests/corpus/$$t/* | wc -c) bytes" || exit 1; \
 	done
 
-# A program that leaks a descriptor fails, and under the address sanitizer one that leaks memory.
+# A program that leaks a descriptor fails, and under the address sanitizer and valgrind one that leaks memory.
 check-leaks: $B/tests/leak
-	@run() { $(TEST_ENV) $(LEAK_TOOL) $B/tests/leak "$$@" >$B/tests/leak.log 2>&1; }; \
+	@run() { $(TEST_ENV) $(UNDER) $B/tests/leak "$$@" >$B/tests/leak.log 2>&1; }; \
 	run || { cat $B/tests/leak.log; echo "leaks: a program without one fails"; exit 1; }; \
 	run descriptor && { echo "leaks: that of a descriptor is not noticed"; exit 1; }; \
 	if [ -n "$(LEAK_MEMORY)" ]; then run memory && { echo "leaks: that of memory is not noticed"; exit 1; }; fi; \
