@@ -10,6 +10,15 @@
         with ref.iter() as it:
             for key, value in it:             # in order, as bytes
                 print(key, value)
+            for key, value in reversed(ref.iter()):
+                print(key, value)
+        with ref.batch() as batch:            # written when the block ends: all of it or nothing
+            batch.put("pear", "green")
+            batch.delete("apple")
+        ref.merge("n", lambda value: str(int(value or 0) + 1))  # no update is lost
+        with ref.snapshot() as then, then.ref() as old:
+            ref.put("pear", "eaten")
+            old.get("pear")                   # b"green", as long as the snapshot lives
 
 Keys and values are bytes, bytearray, memoryview, or str, which is encoded as UTF-8; what comes back is bytes. A call that
 fails raises XdbError, which carries the status. A ref may be handed from thread to thread; threads that use the same one
@@ -31,7 +40,7 @@ import os
 import threading
 import weakref
 
-__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbError", "Status", "KV_MAX", "version"]
+__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "KEEP", "KV_MAX", "version", "repair", "destroy"]
 
 KV_MAX = 65500  # the largest len(key) + len(value)
 _U32_MAX = 0xFFFFFFFF
@@ -79,6 +88,8 @@ class XdbError(Exception):
 # written to, and what must not be taken for a string, is c_void_p.
 _P, _S, _U32, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_bool
 _U32P = ctypes.POINTER(ctypes.c_uint32)
+_MERGE_FN = ctypes.CFUNCTYPE(ctypes.c_int, _P, _U32, ctypes.POINTER(ctypes.c_void_p), _U32P, _P)
+_MERGE_KEEP, _MERGE_PUT, _MERGE_DEL = range(3)
 _SIGNATURES = {
     "remixdb_errcode": (ctypes.c_int, ()),
     "remixdb_errmsg": (_S, ()),
@@ -93,11 +104,31 @@ _SIGNATURES = {
     "remixdb_probe": (_BOOL, (_P, _S, _U32)),
     "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
     "remixdb_multi_get": (ctypes.c_size_t, (_P, ctypes.c_size_t, _P, _P, _P)),
+    "remixdb_merge": (_BOOL, (_P, _S, _U32, _MERGE_FN, _P)),
     "remixdb_sync": (_BOOL, (_P,)),
     "remixdb_flush": (_BOOL, (_P,)),
     "remixdb_compact": (_BOOL, (_P,)),
+    "remixdb_checkpoint": (_BOOL, (_P, _S)),
+    "remixdb_verify": (_BOOL, (_P,)),
+    "remixdb_repair": (_BOOL, (_S,)),
+    "remixdb_destroy": (_BOOL, (_S,)),
+    "remixdb_batch_create": (_P, ()),
+    "remixdb_batch_put": (_BOOL, (_P, _S, _U32, _S, _U32)),
+    "remixdb_batch_del": (_BOOL, (_P, _S, _U32)),
+    "remixdb_batch_count": (ctypes.c_size_t, (_P,)),
+    "remixdb_batch_clear": (None, (_P,)),
+    "remixdb_batch_destroy": (None, (_P,)),
+    "remixdb_write": (_BOOL, (_P, _P)),
+    "remixdb_snapshot": (_P, (_P,)),
+    "remixdb_snapshot_ref": (_P, (_P,)),
+    "remixdb_snapshot_release": (None, (_P,)),
     "remixdb_iter_create": (_P, (_P,)),
     "remixdb_iter_seek": (None, (_P, _S, _U32)),
+    "remixdb_iter_seek_last": (None, (_P,)),
+    "remixdb_iter_seek_for_prev": (None, (_P, _S, _U32)),
+    "remixdb_iter_prev": (None, (_P,)),
+    "remixdb_iter_key": (_P, (_P, _U32P)),
+    "remixdb_iter_value": (_P, (_P, _U32P)),
     "remixdb_iter_valid": (_BOOL, (_P,)),
     "remixdb_iter_peek": (_BOOL, (_P, _P, _U32P, _P, _U32P)),
     "remixdb_iter_skip1": (None, (_P,)),
@@ -162,6 +193,29 @@ def version():
     return _lib().remixdb_version().decode()
 
 
+class _Keep:
+    def __repr__(self):
+        return "xdb.KEEP"
+
+
+KEEP = _Keep()  # what a merge's function returns to leave the key as it is
+
+
+def repair(dirname):
+    """Makes a store of what can still be read of the damaged one in the directory; what was there is put aside in it, with a report.
+    The store must not be open."""
+    lib = _lib()
+    if not lib.remixdb_repair(_dirname(dirname)):
+        raise _last_error(lib)
+
+
+def destroy(dirname):
+    """Removes the store in the directory: its own files only, and the directory when nothing else is in it."""
+    lib = _lib()
+    if not lib.remixdb_destroy(_dirname(dirname)):
+        raise _last_error(lib)
+
+
 def _last_error(lib):
     """The error of this thread's last call, as an exception to be raised."""
     status = lib.remixdb_errcode()
@@ -177,6 +231,13 @@ def _bytes(x, what):
     if isinstance(x, (bytearray, memoryview)):
         return bytes(x)
     raise TypeError(f"a {what} is bytes, bytearray, memoryview or str, not {type(x).__name__}")
+
+
+def _dirname(x):
+    name = os.fsencode(x)
+    if b"\0" in name:
+        raise ValueError("a zero byte in the directory's name")
+    return name
 
 
 def _size(x, what):
@@ -195,6 +256,10 @@ def _length(x, what):
 
 
 # ---- handles
+
+# Of the thread that runs a merge's function: that it does, and what was collected meanwhile. The function holds a lock of the store, and its ref is in the
+# middle of a call, so nothing may be called and nothing closed before it has returned.
+_merging = threading.local()
 
 
 class _Handle:
@@ -221,6 +286,8 @@ class _Handle:
         # Before the lock: in a child made by fork, nobody may be left to release it.
         if self._pid != os.getpid():
             raise XdbError(Status.INVALID, f"the {self._what} belongs to the process that opened it")
+        if getattr(_merging, "on", False):
+            raise XdbError(Status.INVALID, f"the {self._what} is not to be used by the function of a merge")
         self.lock.acquire()
         if self._pointer is None:
             self.lock.release()
@@ -234,10 +301,19 @@ class _Handle:
     def closed(self):
         return self._pointer is None or self._pid != os.getpid()
 
+    def collect(self):
+        """What the garbage collector does in place of close: it may come at any time."""
+        if getattr(_merging, "on", False):
+            _merging.later.append(self)
+        else:
+            self.close()
+
     def close(self):
         """Closes the children, then this. Gives what the library's closing function gave, None when there was nothing to do."""
         if self._pid != os.getpid():
             return None  # the parent process has it, with its threads; here there is nothing that could be closed
+        if getattr(_merging, "on", False):
+            raise XdbError(Status.INVALID, f"the {self._what} is not to be closed by the function of a merge")
         result = None
         with self.lock:
             for child in list(self._children):
@@ -257,12 +333,12 @@ def _store_close(pointer):
 
 
 class _Closable:
-    """What Xdb, XdbRef and XdbIter share: closing by hand, by a with statement, or by the garbage collector."""
+    """What the classes below share: closing by hand, by a with statement, or by the garbage collector."""
 
     def _own(self, handle):
         self._handle = handle
         # Runs when the object is collected, or at the interpreter's exit while modules are still whole.
-        self._finalizer = weakref.finalize(self, handle.close)
+        self._finalizer = weakref.finalize(self, handle.collect)
 
     @property
     def closed(self):
@@ -271,8 +347,8 @@ class _Closable:
 
     def close(self):
         """Closes it, and what depends on it. Closing twice does nothing."""
-        self._finalizer.detach()
         error = self._handle.close()
+        self._finalizer.detach()
         if error is not None:
             raise error
 
@@ -288,9 +364,7 @@ class Xdb(_Closable):
     `mtsz` that of a memtable in MiB, 0 for the default; `tags` keeps hash tags, which make get faster."""
 
     def __init__(self, dirname, cachesz=256, mtsz=256, tags=True):
-        name = os.fsencode(dirname)
-        if b"\0" in name:
-            raise ValueError("a zero byte in the directory's name")
+        name = _dirname(dirname)
         cachesz = _size(cachesz, "cachesz")
         mtsz = _size(mtsz, "mtsz")
         lib = _lib()
@@ -320,17 +394,93 @@ class Xdb(_Closable):
                 lib.remixdb_free(text)
 
 
-class XdbRef(_Closable):
-    """One thread's view of a store; made by Xdb.ref()."""
+class XdbSnapshot(_Closable):
+    """The store as it was at one moment; made by XdbRef.snapshot(). It costs no copy; while it lives it keeps the memory and the files of
+    that moment."""
 
-    def __init__(self, db):
+    def __init__(self, ref):
         lib = _lib()
-        with db._handle as pointer:
-            ref = lib.remixdb_ref(pointer)
+        self._store = ref._store  # which it may outlive the ref in
+        with self._store._handle, ref._handle as pointer:
+            snapshot = lib.remixdb_snapshot(pointer)
+            if snapshot is None:
+                raise _last_error(lib)
+            self._own(_Handle("snapshot", snapshot, lib.remixdb_snapshot_release, parent=self._store._handle))
+
+    def ref(self):
+        """A new XdbRef that reads the snapshot; what would write raises XdbError with READONLY."""
+        return XdbRef(self)
+
+    def iter(self):
+        """A new XdbIter with a ref of its own."""
+        return XdbIter(XdbRef(self))
+
+
+class XdbBatch(_Closable):
+    """Puts and deletes gathered to be written as one: all of them or none, to every reader and after a crash. Of operations on the same
+    key the last one counts.
+
+    XdbRef.batch() gives one that is written when its with block ends, unless it ends with an exception. XdbBatch() gives one that is
+    written by XdbRef.write(), as often as one likes."""
+
+    def __init__(self, ref=None):
+        lib = _lib()
+        pointer = lib.remixdb_batch_create()
+        if pointer is None:
+            raise _last_error(lib)
+        self._own(_Handle("batch", pointer, lib.remixdb_batch_destroy))
+        self._ref = ref
+
+    def put(self, key, value):
+        key, value = _bytes(key, "key"), _bytes(value, "value")
+        klen, vlen = _length(key, "key"), _length(value, "value")
+        lib = _lib()
+        with self._handle as batch:
+            if not lib.remixdb_batch_put(batch, key, klen, value, vlen):
+                raise _last_error(lib)
+
+    def delete(self, key):
+        key = _bytes(key, "key")
+        klen = _length(key, "key")
+        lib = _lib()
+        with self._handle as batch:
+            if not lib.remixdb_batch_del(batch, key, klen):
+                raise _last_error(lib)
+
+    def clear(self):
+        """Empties it."""
+        with self._handle as batch:
+            _lib().remixdb_batch_clear(batch)
+
+    def __len__(self):
+        """How many operations it holds."""
+        with self._handle as batch:
+            return _lib().remixdb_batch_count(batch)
+
+    def __bool__(self):
+        return True  # an empty one is one
+
+    def __exit__(self, kind, *exc):
+        try:
+            if kind is None and self._ref is not None:
+                self._ref.write(self)
+        finally:
+            self.close()
+
+
+class XdbRef(_Closable):
+    """One thread's view of a store, or of a snapshot; made by Xdb.ref() and XdbSnapshot.ref()."""
+
+    def __init__(self, source):
+        lib = _lib()
+        of_snapshot = isinstance(source, XdbSnapshot)
+        with source._handle as pointer:
+            ref = lib.remixdb_snapshot_ref(pointer) if of_snapshot else lib.remixdb_ref(pointer)
             if ref is None:
                 raise _last_error(lib)
-            self._own(_Handle("ref", ref, lib.remixdb_unref, parent=db._handle))
-        self._db = db  # a store is not collected while a ref to it is in use
+            self._own(_Handle("ref", ref, lib.remixdb_unref, parent=source._handle))
+        self._source = source  # neither is collected while a ref to it is in use
+        self._store = source._store if of_snapshot else source
         # Where the library copies to; guarded by the handle's lock, and shared with the iterators, which use the same lock.
         self._key = ctypes.create_string_buffer(KV_MAX)
         self._value = ctypes.create_string_buffer(KV_MAX)
@@ -405,6 +555,82 @@ class XdbRef(_Closable):
             if not lib.remixdb_sync(ref):
                 raise _last_error(lib)
 
+    def merge(self, key, fn):
+        """Reads, decides and writes as one: no other write of the key comes between. `fn` is called with the value (bytes, or None when
+        there is none) and returns the new one, None to delete the key, or KEEP to leave it as it is. It should be short, must not use the
+        store, and may be called more than once; the last call counts. Gives the value that the key has then, None when it has none."""
+        key = _bytes(key, "key")
+        klen = _length(key, "key")
+        lib = _lib()
+        result = error = None
+
+        def call(v0, v0len, v1, v1len, _priv):
+            nonlocal result, error
+            error = None
+            result = old = None if v0 is None else ctypes.string_at(v0, v0len)
+            try:
+                answer = fn(old)
+                if answer is KEEP:
+                    return _MERGE_KEEP
+                if answer is None:
+                    result = None
+                    return _MERGE_DEL
+                answer = _bytes(answer, "value")
+                v1len[0] = _length(answer, "value")
+                result = answer  # stays until the call has ended, and with it the bytes
+                v1[0] = ctypes.cast(ctypes.c_char_p(answer), ctypes.c_void_p)
+                return _MERGE_PUT
+            except BaseException as e:  # it cannot pass through the library
+                error = e
+                return _MERGE_KEEP
+
+        with self._handle as ref:
+            _merging.on, _merging.later = True, []
+            try:
+                good = lib.remixdb_merge(ref, key, klen, _MERGE_FN(call), None)
+                failure = None if good else _last_error(lib)
+            finally:
+                _merging.on = False
+        while _merging.later:
+            _merging.later.pop().close()
+        if error is not None:
+            raise error
+        if failure is not None:
+            raise failure
+        return result
+
+    def batch(self):
+        """A new XdbBatch that is written when its with block ends."""
+        return XdbBatch(self)
+
+    def write(self, batch):
+        """Writes all of the batch or none of it. The batch is not changed and can be written again."""
+        if not isinstance(batch, XdbBatch):
+            raise TypeError(f"an XdbBatch is written, not {type(batch).__name__}")
+        lib = _lib()
+        with self._handle as ref, batch._handle as pointer:
+            if not lib.remixdb_write(ref, pointer):
+                raise _last_error(lib)
+
+    def snapshot(self):
+        """A new XdbSnapshot: what this ref reads now."""
+        return XdbSnapshot(self)
+
+    def checkpoint(self, dirname):
+        """Makes the directory a store of its own that holds what this ref reads now."""
+        name = _dirname(dirname)
+        lib = _lib()
+        with self._handle as ref:
+            if not lib.remixdb_checkpoint(ref, name):
+                raise _last_error(lib)
+
+    def verify(self):
+        """Reads everything from disk and checks it; raises when something is damaged."""
+        lib = _lib()
+        with self._handle as ref:
+            if not lib.remixdb_verify(ref):
+                raise _last_error(lib)
+
     def flush(self):
         """Brings what is in memory into tables, and waits for it."""
         lib = _lib()
@@ -435,7 +661,7 @@ class XdbIter(_Closable):
     """An iterator; made by XdbRef.iter(). What it sees is the store at its last seek.
 
     As a Python iterator it gives the (key, value) pairs from where it stands; from the first key when it has not been
-    positioned yet."""
+    positioned yet. `reversed` gives them backward; from the last key when it has not been positioned yet."""
 
     def __init__(self, ref):
         lib = _lib()
@@ -466,6 +692,24 @@ class XdbIter(_Closable):
             self._placed = True
             self._check(lib, it)
 
+    def seek_last(self):
+        """To the last key."""
+        lib = _lib()
+        with self._handle as it:
+            lib.remixdb_iter_seek_last(it)
+            self._placed = True
+            self._check(lib, it)
+
+    def seek_for_prev(self, key):
+        """To the last key that is not greater."""
+        key = _bytes(key, "key")
+        klen = _length(key, "key")
+        lib = _lib()
+        with self._handle as it:
+            lib.remixdb_iter_seek_for_prev(it, key, klen)
+            self._placed = True
+            self._check(lib, it)
+
     def valid(self):
         """Whether it stands on a key."""
         lib = _lib()
@@ -482,6 +726,31 @@ class XdbIter(_Closable):
             if not lib.remixdb_iter_peek(it, r._key, r._klen, r._value, r._vlen):
                 return r._absent(lib, None)
             return ctypes.string_at(r._key, r._klen.value), ctypes.string_at(r._value, r._vlen.value)
+
+    def key(self):
+        """The key it stands on, None when it does not."""
+        return self._part(_lib().remixdb_iter_key)
+
+    def value(self):
+        """The value of that key."""
+        return self._part(_lib().remixdb_iter_value)
+
+    def _part(self, function):
+        lib = _lib()
+        with self._handle as it:
+            if not self._placed or not lib.remixdb_iter_valid(it):
+                return None
+            length = ctypes.c_uint32()
+            pointer = function(it, length)
+            return self._ref._absent(lib, None) if pointer is None else ctypes.string_at(pointer, length.value)
+
+    def prev(self):
+        """To the previous key; before the first it stands nowhere."""
+        lib = _lib()
+        with self._handle as it:
+            if self._placed and lib.remixdb_iter_valid(it):
+                lib.remixdb_iter_prev(it)
+                self._check(lib, it)
 
     def skip1(self):
         """To the next key. At the end, and when it was not positioned, it does nothing."""
@@ -522,3 +791,18 @@ class XdbIter(_Closable):
                 raise StopIteration
             self.skip1()
             return pair
+
+    def __reversed__(self):
+        with self._handle:
+            if not self._placed:
+                self.seek_last()
+        return self._backward()
+
+    def _backward(self):
+        while True:
+            with self._handle:
+                pair = self.peek()
+                if pair is None:
+                    return
+                self.prev()
+            yield pair

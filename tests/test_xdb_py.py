@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import xdb  # noqa: E402
-from xdb import Status, Xdb, XdbError  # noqa: E402
+from xdb import KEEP, Status, Xdb, XdbBatch, XdbError  # noqa: E402
 
 SMALL = {"cachesz": 8, "mtsz": 8}
 
@@ -149,6 +149,43 @@ def test_content_survives_closing(tmp_path):
         assert sum(1 for _ in ref.iter()) == 1999
 
 
+def random_new_call(rnd, ref, it, model, key, what):
+    if what == 10:
+        with ref.batch() as batch:
+            for _ in range(rnd.randrange(6)):
+                key = bytes(rnd.choices(b"ab\0\xff", k=rnd.randrange(6)))
+                if rnd.randrange(3):
+                    value = os.urandom(rnd.randrange(100))
+                    batch.put(key, value)
+                    model[key] = value
+                else:
+                    batch.delete(key)
+                    model.pop(key, None)
+    elif what == 11:
+        answer = rnd.choice([KEEP, None, b"", os.urandom(50)])
+        old = model.get(key)
+
+        def fn(value):
+            assert value == old
+            return answer
+
+        new = old if answer is KEEP else answer
+        assert ref.merge(key, fn) == new
+        if new is None:
+            model.pop(key, None)
+        else:
+            model[key] = new
+    else:
+        it.seek_for_prev(key)
+        nr = rnd.randrange(4)
+        for _ in range(nr):
+            it.prev()
+        rest = sorted((k for k in model if k <= key), reverse=True)[nr:]
+        assert it.key() == (rest[0] if rest else None) and it.value() == (model[rest[0]] if rest else None)
+        if rnd.randrange(20) == 0:
+            assert list(reversed(ref.iter())) == sorted(model.items(), reverse=True)
+
+
 def test_random_operations_against_a_dict(db):
     seed = int(os.environ.get("SEED", time.time_ns()))
     print("SEED", seed)  # pytest shows it when the test fails
@@ -157,8 +194,10 @@ def test_random_operations_against_a_dict(db):
     with db.ref() as ref, ref.iter() as it:
         for _ in range(4000):
             key = bytes(rnd.choices(b"ab\0\xff", k=rnd.randrange(6)))
-            what = rnd.randrange(10)
-            if what < 4:
+            what = rnd.randrange(13)
+            if what >= 10:
+                random_new_call(rnd, ref, it, model, key, what)
+            elif what < 4:
                 value = rnd.randbytes(rnd.randrange(300)) if hasattr(rnd, "randbytes") else os.urandom(rnd.randrange(300))
                 ref.put(key, value)
                 model[key] = value
@@ -254,6 +293,276 @@ def test_park(ref):
     assert it.peek() == (b"a", b"1")
 
 
+def test_backward(ref):
+    it = ref.iter()
+    it.seek_last()
+    assert not it.valid() and it.key() is None and it.value() is None
+    it.prev()
+    for k in "bdf":
+        ref.put(k, k.upper())
+    ref.put("", "")
+    it.seek_last()
+    assert (it.key(), it.value()) == (b"f", b"F")
+    it.prev()
+    assert it.peek() == (b"d", b"D")
+    it.skip1()
+    assert it.key() == b"f"
+    it.seek_for_prev("e")
+    assert it.key() == b"d"
+    it.seek_for_prev(b"d")
+    assert it.key() == b"d"
+    it.seek_for_prev("")
+    assert (it.key(), it.value()) == (b"", b"")
+    it.prev()
+    assert not it.valid() and it.key() is None
+    with pytest.raises(TypeError):
+        it.seek_for_prev(None)
+    raises(Status.TOOBIG, it.seek_for_prev, b"x" * (xdb.KV_MAX + 1))
+    assert not it.valid()
+
+
+def test_reversed(ref, db):
+    assert list(reversed(ref.iter())) == []
+    for k in "abcde":
+        ref.put(k, "")
+    assert [k for k, _ in reversed(ref.iter())] == [b"e", b"d", b"c", b"b", b"a"]
+    it = ref.iter()
+    it.seek("c")
+    back = reversed(it)
+    ref.put("bb", "")  # after the seek
+    assert [k for k, _ in back] == [b"c", b"b", b"a"]
+    assert list(back) == [] and list(it) == []  # it stays at the end
+    it.park()
+    assert next(reversed(it)) == (b"e", b"")
+    assert [k for k, _ in reversed(db.iter())] == [b"e", b"d", b"c", b"bb", b"b", b"a"]
+
+
+# ---- batches, merges, snapshots
+
+
+def test_batch_as_a_context(ref):
+    ref.put("old", "1")
+    with ref.batch() as batch:
+        assert len(batch) == 0 and batch
+        batch.put("a", "1")
+        batch.put("a", "2")
+        batch.delete("old")
+        assert len(batch) == 3
+        assert ref.get("a") is None and ref.get("old") == b"1"
+    assert batch.closed
+    assert ref.get("a") == b"2" and ref.get("old") is None
+    with pytest.raises(KeyError):
+        with ref.batch() as batch:
+            batch.put("b", "1")
+            raise KeyError
+    assert batch.closed and ref.get("b") is None
+
+
+def test_batch_by_hand(ref, tmp_path):
+    with XdbBatch() as batch:
+        batch.put(bytearray(b"a"), memoryview(b"1"))
+        batch.put("ä", "ö")
+        ref.write(batch)
+        ref.delete("a")
+        ref.write(batch)  # as often as one likes, to any store
+        with open_store(tmp_path / "other") as db, db.ref() as other:
+            other.write(batch)
+            assert other.get("a") == b"1"
+        assert ref.multi_get(["a", "ä"]) == [b"1", "ö".encode()]
+        batch.clear()
+        assert len(batch) == 0
+        ref.write(batch)
+        for bad in (None, 5, ["a"]):
+            with pytest.raises(TypeError):
+                batch.put(bad, "v")
+            with pytest.raises(TypeError):
+                batch.put("k", bad)
+            with pytest.raises(TypeError):
+                batch.delete(bad)
+            with pytest.raises(TypeError):
+                ref.write(bad)
+        raises(Status.TOOBIG, batch.put, "k", b"x" * xdb.KV_MAX)
+        raises(Status.TOOBIG, batch.delete, b"x" * (xdb.KV_MAX + 1))
+        assert len(batch) == 0
+        for i in range(200):  # larger than a memtable
+            batch.put(str(i), b"x" * 60000)
+        raises(Status.TOOBIG, ref.write, batch)
+        assert ref.get("0") is None
+    for call in (lambda: batch.put("a", "1"), lambda: batch.delete("a"), batch.clear, lambda: len(batch), lambda: ref.write(batch)):
+        raises(Status.INVALID, call)
+
+
+def test_merge(ref):
+    seen = []
+
+    def see(answer):
+        def fn(value):
+            seen.append(value)
+            return answer
+
+        return fn
+
+    assert ref.merge("k", see(KEEP)) is None
+    assert ref.merge("k", see(None)) is None
+    assert ref.merge("k", see("one")) == b"one"
+    assert ref.merge("k", see(KEEP)) == b"one"
+    assert ref.merge("k", see(bytearray())) == b""
+    assert ref.merge("k", see(memoryview(b"two"))) == b"two"
+    assert ref.merge(b"k", see(None)) is None
+    assert seen == [None, None, None, b"one", b"one", b"", b"two"]
+    assert ref.get("k") is None
+    raises(Status.TOOBIG, ref.merge, "k", see(b"x" * xdb.KV_MAX))
+    assert ref.get("k") is None
+    assert repr(KEEP) == "xdb.KEEP"
+
+
+def test_what_a_merge_function_raises(ref):
+    ref.put("k", "v")
+    for error in (KeyError("mine"), KeyboardInterrupt()):
+        def fn(value):
+            raise error
+
+        with pytest.raises(type(error)) as info:
+            ref.merge("k", fn)
+        assert info.value is error
+    with pytest.raises(TypeError):
+        ref.merge("k", lambda value: 5)
+    with pytest.raises(TypeError):
+        ref.merge(5, lambda value: value)
+    with pytest.raises(TypeError):
+        ref.merge("k", None)
+    assert ref.get("k") == b"v"
+
+
+def test_a_merge_function_cannot_use_the_store(db, ref):
+    ref.put("k", "v")
+    it = ref.iter()
+    it.seek()
+    for call in (lambda: ref.get("k"), lambda: ref.put("k", "w"), db.ref, db.stats, db.close, ref.close, it.peek, it.close, it.skip1):
+        def fn(value):
+            call()
+
+        raises(Status.INVALID, ref.merge, "k", fn)
+        assert not ref.closed and not db.closed and not it.closed
+    assert ref.get("k") == b"v" and it.peek() == (b"k", b"v")
+
+
+def test_what_is_collected_in_a_merge_function_is_closed_after_it(db, ref):
+    ref.put("k", "v")
+    its = [ref.iter() for _ in range(5)]
+    for it in its:
+        it.seek()
+    del it
+    other = db.ref()
+    assert db.stats()["iterators"] == 5
+
+    def fn(value):
+        nonlocal other
+        its.clear()
+        other = None
+        gc.collect()
+        return value + b"w"
+
+    assert ref.merge("k", fn) == b"vw"
+    assert db.stats()["iterators"] == 0 and db.stats()["refs"] == 1
+
+
+def test_threads_merging_lose_nothing(db):
+    def add():
+        with db.ref() as ref:
+            for i in range(500):
+                ref.merge(f"counter {i % 3}", lambda value: str(int(value or 0) + 1))
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    with db.ref() as ref:
+        assert sum(int(value) for _, value in ref.iter()) == 2000
+
+
+def test_snapshot(db, ref):
+    ref.put("a", "1")
+    ref.put("b", "1")
+    with ref.snapshot() as snapshot, snapshot.ref() as old:
+        ref.put("a", "2")
+        ref.delete("b")
+        ref.put("c", "2")
+        ref.flush()
+        assert db.stats()["snapshots"]["count"] == 1
+        assert old.get("a") == b"1" and old.probe("b") and not old.probe("c")
+        assert old.multi_get("abc") == [b"1", b"1", None]
+        assert list(old.iter()) == [(b"a", b"1"), (b"b", b"1")]
+        assert list(reversed(snapshot.iter())) == [(b"b", b"1"), (b"a", b"1")]
+        with XdbBatch() as batch:
+            batch.put("a", "3")
+            for call in (lambda: old.put("a", "3"), lambda: old.delete("a"), lambda: old.merge("a", lambda v: v), lambda: old.write(batch),
+                         old.flush, old.compact):
+                raises(Status.READONLY, call)
+        with old.snapshot() as again, again.ref() as older:
+            assert older.get("a") == b"1"
+    assert snapshot.closed and old.closed
+    assert db.stats()["snapshots"]["count"] == 0
+    raises(Status.INVALID, snapshot.ref)
+    assert ref.multi_get("abc") == [b"2", None, b"2"]
+
+
+def test_snapshots_close_in_any_order(tmp_path):
+    db = open_store(tmp_path / "s")
+    ref = db.ref()
+    ref.put("k", "v")
+    one, two, three = ref.snapshot(), ref.snapshot(), ref.snapshot()
+    ref.close()  # a snapshot does without the ref it was taken through
+    old = one.ref()
+    it = old.iter()
+    it.seek()
+    assert two.ref().get("k") == b"v"
+    one.close()
+    assert old.closed and it.closed
+    kept = three.ref()
+    del three
+    gc.collect()
+    assert kept.get("k") == b"v"  # a ref keeps its snapshot
+    assert db.stats()["snapshots"]["count"] == 2
+    db.close()
+    assert two.closed and kept.closed
+    two.close()
+
+
+# ---- copies, and what is damaged
+
+
+def test_checkpoint_verify_destroy_repair(tmp_path, ref):
+    ref.put("k", "v")
+    with ref.snapshot() as snapshot, snapshot.ref() as old:
+        ref.put("k", "w")
+        old.checkpoint(tmp_path / "then")
+    ref.checkpoint(os.fsencode(tmp_path / "now"))
+    raises(Status.EXISTS, ref.checkpoint, tmp_path / "now")
+    for name, value in ("then", b"v"), ("now", b"w"):
+        with open_store(tmp_path / name) as db, db.ref() as r:
+            assert r.get("k") == value
+            r.verify()
+            r.flush()
+            raises(Status.LOCKED, xdb.destroy, tmp_path / name)
+    table = next((tmp_path / "now").glob("*.sst"))
+    data = bytearray(table.read_bytes())
+    data[10] ^= 1
+    table.write_bytes(data)
+    with open_store(tmp_path / "now") as db, db.ref() as r:
+        assert table.name in raises(Status.CORRUPT, r.verify).message
+    xdb.repair(tmp_path / "now")
+    with open_store(tmp_path / "now") as db, db.ref() as r:
+        r.verify()
+    xdb.destroy(tmp_path / "then")
+    assert not (tmp_path / "then").exists()
+    raises(Status.NOTFOUND, xdb.destroy, tmp_path / "then")
+    raises(Status.NOTFOUND, xdb.repair, tmp_path / "then")
+    with pytest.raises(ValueError):
+        xdb.destroy("a\0b")
+
+
 # ---- errors of opening
 
 
@@ -318,7 +627,10 @@ def test_statuses_are_those_of_the_header():
 
 def all_calls(ref, it):
     return [lambda: ref.put("k", "v"), lambda: ref.get("k"), lambda: ref.probe("k"), lambda: ref.delete("k"), ref.sync, ref.iter,
-            it.seek, it.valid, it.peek, it.skip1, lambda: it.skip(2), it.park, lambda: list(it), lambda: next(it)]
+            it.seek, it.valid, it.peek, it.skip1, lambda: it.skip(2), it.park, lambda: list(it), lambda: next(it), it.seek_last,
+            lambda: it.seek_for_prev("k"), it.prev, it.key, it.value, lambda: list(reversed(it)), lambda: ref.multi_get(["k"]), ref.flush,
+            ref.compact, lambda: ref.merge("k", lambda v: v), lambda: ref.write(XdbBatch()), ref.snapshot, ref.verify,
+            lambda: ref.checkpoint("never")]
 
 
 def test_closing_the_store_closes_all(tmp_path):
