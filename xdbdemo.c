@@ -241,6 +241,93 @@ static void tour_iterate(struct xdb_ref *ref) {
   remixdb_iter_destroy(it);
 }
 
+static void tour_backward(struct xdb_ref *ref) {
+  title("Backward, and without copying");
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  if (it == NULL) fail_call("iter_create");
+  // remixdb_iter_key and remixdb_iter_value give the store's own bytes; they hold until the iterator moves.
+  uint32_t klen = 0, vlen = 0;
+  unsigned nr = 0;
+  for (remixdb_iter_seek_last(it); remixdb_iter_valid(it); remixdb_iter_prev(it)) {
+    const char *const key = remixdb_iter_key(it, &klen), *const value = remixdb_iter_value(it, &vlen);
+    if (key == NULL || value == NULL) fail_call("iter_key");
+    if (nr++ < 2) say("  %.*s = %.*s", (int)klen, key, (int)vlen, value);
+  }
+  expect(remixdb_iter_status(it) == REMIXDB_OK && nr == 7, "every record was met");
+  say("and %u more: from the last one to the first", nr - 2);
+
+  remixdb_iter_seek_for_prev(it, "d", 1);
+  expect(key_is(it, "cherry"), "seek_for_prev finds the last key that is not greater");
+  say("seek_for_prev d -> cherry");
+  remixdb_iter_prev(it);
+  remixdb_iter_skip1(it);
+  expect(key_is(it, "cherry"), "steps in both directions may be mixed");
+  remixdb_iter_destroy(it);
+}
+
+static void tour_batch(struct xdb_ref *ref) {
+  title("Batches");
+  put_text(ref, "account a", "100");
+  put_text(ref, "account b", "0");
+  struct xdb_batch *const batch = remixdb_batch_create();
+  if (batch == NULL) fail_call("batch_create");
+  bool ok = remixdb_batch_put(batch, "account a", 9, "60", 2) && remixdb_batch_put(batch, "account b", 9, "40", 2) &&
+            remixdb_batch_del(batch, "account c", 9);
+  if (!ok) fail_call("batch_put");
+  expect(remixdb_batch_count(batch) == 3 && get_is(ref, "account a", "100"), "a batch is only gathered");
+  if (!remixdb_write(ref, batch)) fail_call("write");
+  expect(get_is(ref, "account a", "60") && get_is(ref, "account b", "40"), "then it is written");
+  remixdb_batch_destroy(batch);
+  say("40 went from one account to the other: no reader, and no crash, ever sees one half of it");
+}
+
+// Adds to a number in text. What it points to must stay until remixdb_merge returns.
+static enum remixdb_merge_op add_40(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  static const unsigned long most = 1000;
+  char old[16] = "0";
+  char *const text = priv;
+  if (v0 != NULL && v0len < sizeof(old)) memcpy(old, v0, v0len);  // NULL: there is no such key
+  const unsigned long sum = strtoul(old, NULL, 10) + 40;
+  if (sum > most) return REMIXDB_MERGE_KEEP;  // and REMIXDB_MERGE_DEL would delete it
+  *v1len = (uint32_t)snprintf(text, 16, "%lu", sum);
+  *v1 = text;
+  return REMIXDB_MERGE_PUT;
+}
+
+static void tour_merge(struct xdb_ref *ref) {
+  title("Read, change and write as one");
+  char text[16];
+  for (int i = 0; i < 3; i++) {
+    if (!remixdb_merge(ref, "account b", 9, add_40, text)) fail_call("merge");
+  }
+  expect(get_is(ref, "account b", "160"), "40 were added three times");
+  if (!remixdb_merge(ref, "account d", 9, add_40, text)) fail_call("merge");
+  expect(get_is(ref, "account d", "40"), "a key that is not there is none");
+  say("remixdb_merge calls a function with the value, and writes what it decides: threads that add lose nothing");
+}
+
+static void tour_snapshot(struct xdb_ref *ref) {
+  title("Snapshots");
+  struct xdb_snapshot *const then = remixdb_snapshot(ref);
+  if (then == NULL) fail_call("snapshot");
+  struct xdb_ref *const old = remixdb_snapshot_ref(then);
+  if (old == NULL) fail_call("snapshot_ref");
+  put_text(ref, "account a", "nothing");
+  if (!remixdb_del(ref, "account b", 9)) fail_call("del");
+  expect(get_is(ref, "account a", "nothing") && !remixdb_probe(ref, "account b", 9), "the store goes on");
+  expect(get_is(old, "account a", "60") && get_is(old, "account b", "160"), "the snapshot does not");
+  say("a snapshot shows one moment as long as it lives, to gets and iterators; it costs no copy");
+  expect(!remixdb_put(old, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY, "it is not written to");
+  say("writing to it: %s (%s)", remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+  remixdb_unref(old);
+  remixdb_snapshot_release(then);  // what only it held is freed
+
+  static const char *const accounts[] = {"account a", "account d"};
+  for (int i = 0; i < 2; i++) {
+    if (!remixdb_del(ref, accounts[i], 9)) fail_call("del");
+  }
+}
+
 struct writer {
   struct xdb *xdb;
   unsigned id;
@@ -383,6 +470,10 @@ static int tour(void) {
   tour_getn(ref);
   tour_errors(ref);
   tour_iterate(ref);
+  tour_backward(ref);
+  tour_batch(ref);
+  tour_merge(ref);
+  tour_snapshot(ref);
   tour_threads(xdb, ref);
   tour_sync(ref);
   tour_stats(xdb);
