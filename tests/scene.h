@@ -8,7 +8,7 @@
 #include "place.h"
 
 #define VALUE 30u
-#define PARTS_MAX 8u
+#define PARTS_MAX 64u
 
 struct scene {
   struct place p;
