@@ -259,7 +259,7 @@ $B/tests/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
 # Parts of the benchmark, which are no parts of the library.
 $B/tests/test_bench_%: $B/tests/test_bench_%.o $B/bench_%.o
 	$(call say,LINK)
-	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(TEST_LIBS) -lm -o $@
+	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(if $(MSAN_O),$(LIBS)) $(TEST_LIBS) -lm -o $@
 
 $B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $B/tests/descriptors.o $(MSAN_O) $(STATIC)
 	$(call say,LINK)
