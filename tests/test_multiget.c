@@ -636,7 +636,7 @@ static void *crowd_writer(void *arg) {
   uint8_t key[64], *const val = malloc(VALUE_ROOM);
   for (uint32_t n = 1; n <= c->rounds; n++) {
     const uint32_t id = (uint32_t)(rng_next(&rng) % STORE_KEYS);
-    memset(val, 'w', 3000);
+    memset(val, 'w', VALUE_ROOM);
     store32le(val, n);
     store32le(val + 4, id);
     THREAD_CHECK(remixdb_put(r, key, numbered_key(id, false, key), val, 8 + (uint32_t)(rng_next(&rng) % (n % 50 ? 700 : 6000))));
