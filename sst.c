@@ -17,7 +17,6 @@ _Static_assert(BLKIO_ALIGN == FORMAT_SST_ALIGN, "aligned reads do not pass the e
 #define SST_BLOCK_BYTES (BLOCK_PAGES_MAX * BLOCK_PAGE)
 #define SST_READ (256u << 10)            // one large read
 #define SST_READS 4u                     // of them at a time, at most
-#define SST_DDICT_SIZE (64u << 10)       // more than zstd needs for a dictionary beside its bytes
 #define SST_WINDOW (SST_READ * SST_READS)
 
 static uint64_t sst_align_down(uint64_t n) { return n & ~(uint64_t)(BLKIO_ALIGN - 1); }
@@ -145,14 +144,6 @@ static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, con
   return REMIXDB_OK;
 }
 
-// zstd made nothing of a dictionary and does not say why: when there is memory for what it makes of one, it is malformed.
-static enum remixdb_status sst_dict_flaw(const struct sst *t, uint64_t off, uint32_t len) {
-  void *const p = mem_alloc(len + SST_DDICT_SIZE);
-  if (!p) return REMIXDB_NOMEM;
-  mem_free(p);
-  return err_corrupt(t->path, off, "malformed dictionary");
-}
-
 static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_sst_footer *f, const uint8_t *meta) {
   if (f->meta_sum != hash64_seed(meta, f->meta_len, format_sst_meta_seed(t->number)))
     return err_corrupt(t->path, f->meta_off, "checksum of metadata");
@@ -176,8 +167,9 @@ static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_ss
     return err_corrupt(t->path, f->meta_off + t->nr_pages, "smallest and largest key");
 
   if (f->dict_len) {
-    t->zdict = ZSTD_createDDict_advanced(dict, f->dict_len, ZSTD_dlm_byCopy, ZSTD_dct_auto, zmem());
-    if (!t->zdict) return sst_dict_flaw(t, f->meta_off + (uint64_t)(dict - meta), f->dict_len);
+    bool lacking = false;
+    t->zdict = ZSTD_createDDict_advanced(dict, f->dict_len, ZSTD_dlm_byCopy, ZSTD_dct_auto, zmem_telling(&lacking));
+    if (!t->zdict) return lacking ? REMIXDB_NOMEM : err_corrupt(t->path, f->meta_off + (uint64_t)(dict - meta), "malformed dictionary");
   }
   if (f->flags & FORMAT_SST_FLAG_ZSTD) return sst_decode_sizes(t, sizes, sizes + f->sizes_len, f->meta_off);
   return REMIXDB_OK;

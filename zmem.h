@@ -18,5 +18,13 @@ static inline void zmem_free(void *unused, void *p) {
   (void)unused;
   mem_free(p);
 }
+// For a call that answers NULL both for memory that could not be had and for other failures: *lacking is set to true for the first. It is written by that call alone;
+// what was made keeps the pointer, and never follows it.
+static inline void *zmem_alloc_telling(void *lacking, size_t size) {
+  void *const p = mem_alloc(size);
+  if (!p) *(bool *)lacking = true;
+  return p;
+}
+static inline ZSTD_customMem zmem_telling(bool *lacking) { return (ZSTD_customMem){zmem_alloc_telling, zmem_free, lacking}; }
 static inline ZSTD_customMem zmem(void) { return (ZSTD_customMem){zmem_alloc, zmem_free, NULL}; }
 #endif
