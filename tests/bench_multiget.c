@@ -12,6 +12,7 @@
 //     rounds=9
 //     absent=0        percent of the lookups for keys that are not there
 //     cache=2048      block cache, MiB
+//     direct=0        1: direct_io: the page cache takes no memory beside the block cache
 //     cold=0          1: direct_io, and the system's page cache is dropped before each round (as root; said when it could not be)
 //     mem=0           1: the store is filled anew each time and stays in the memtable
 //     zstd=0          1: compressed tables
@@ -30,13 +31,14 @@
 #define GROUP_MAX 4096u
 
 static uint64_t opt_keys = 10000000, opt_vlen = 120, opt_dense, opt_group = 256, opt_lookups = 200000, opt_rounds = 9, opt_absent,
-                opt_cache = 2048, opt_cold, opt_mem, opt_zstd, opt_multi;
+                opt_cache = 2048, opt_direct, opt_cold, opt_mem, opt_zstd, opt_multi;
 
 static const struct {
   const char *name;
   uint64_t *value;
 } options[] = {{"keys", &opt_keys},     {"vlen", &opt_vlen},     {"dense", &opt_dense}, {"group", &opt_group},
                {"lookups", &opt_lookups}, {"rounds", &opt_rounds}, {"absent", &opt_absent}, {"cache", &opt_cache},
+               {"direct", &opt_direct},
                {"cold", &opt_cold},     {"mem", &opt_mem},       {"zstd", &opt_zstd},   {"multi", &opt_multi}};
 
 static uint64_t clock_ns(clockid_t id) {
@@ -98,7 +100,7 @@ static struct xdb *open_store(const char *dir, bool measuring) {
   struct remixdb_opts o;
   remixdb_opts_init(&o, sizeof(o));
   o.cache_mb = opt_cache;
-  o.direct_io = opt_cold;
+  o.direct_io = opt_cold || opt_direct;
   o.compression = opt_zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
   if (opt_mem) o.memtable_mb = 16384;
   else if (!measuring) o.memtable_mb = 64;
