@@ -167,15 +167,27 @@ MODULES := \
   remix_splice \
   remix_build \
   wh \
+  memtable \
   wal_format \
   wal \
   wal_recover \
   merge \
   version \
+  view \
   multiget \
   compact \
   workers \
   xdb \
+  xdb_ref \
+  xdb_snapshot \
+  xdb_get \
+  xdb_iter \
+  xdb_round \
+  xdb_pace \
+  xdb_sync \
+  xdb_write \
+  xdb_open \
+  xdb_stats \
   checkpoint \
   verify \
   repair \

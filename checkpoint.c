@@ -198,12 +198,12 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir) {
     return s;
   }
   uint64_t moment;
-  struct view *v = xdb_view_ref(r, &moment);
+  struct view *v = xdb_ref_hold(r, &moment);
   s = fill(r, v, moment, dir);
   if (s == REMIXDB_OK) s = files_sync_parent(x->env, dir, made);
   struct err_saved why;
   err_save(&why, s);
-  xdb_view_unref(v);
+  view_unref(v);
   env_close_quiet(x->env, lock_fd);
   if (s == REMIXDB_OK) return s;
   const enum remixdb_status ignored = checkpoint_destroy(x->env, dir);  // the failure that is reported came first

@@ -4,7 +4,7 @@
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 
-#include "xdb.h"
+#include "xdb_ref.h"
 
 // Makes `dir` a store of its own that holds what the ref reads at this moment. Tables and REMIXes are hard links (copies where links cannot be made, on another
 // file system for one); what the memtables hold is written to a log of its own. dir must not exist, or hold no file of a store (REMIXDB_EXISTS). All is

@@ -6,6 +6,14 @@
 #include "checkpoint.h"
 #include "repair.h"
 #include "verify.h"
+#include "xdb_get.h"
+#include "xdb_iter.h"
+#include "xdb_open.h"
+#include "xdb_round.h"
+#include "xdb_snapshot.h"
+#include "xdb_stats.h"
+#include "xdb_sync.h"
+#include "xdb_write.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 

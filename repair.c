@@ -7,6 +7,9 @@
 #include <stdlib.h>
 
 #include "format.h"
+#include "xdb_open.h"
+#include "xdb_sync.h"
+#include "xdb_write.h"
 
 #define MEMTABLE_MB 64u
 #define LOST_MAX 1000u

@@ -12,7 +12,7 @@
 #ifndef REPAIR_H
 #define REPAIR_H
 
-#include "xdb.h"
+#include "env.h"
 
 struct repair_report {
   uint64_t records;          // read and kept, all versions

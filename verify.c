@@ -224,7 +224,7 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
   uint64_t moment, store_id;
   enum remixdb_status s = blkio_queue_create(&x->io, &v.queue);
   if (s != REMIXDB_OK) return s;
-  struct view *view = xdb_view_ref(r, &moment);
+  struct view *view = xdb_ref_hold(r, &moment);
   s = version_peek(x->env, x->dir, &store_id);
   if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is missing", x->dir);
   if (s == REMIXDB_OK && store_id != x->store_id) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is of another store", x->dir);
@@ -235,7 +235,7 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
     const struct kref high = i + 1 < version->nr_parts ? part_anchor(version->parts[i + 1]) : kref(NULL, 0);
     if (version->parts[i]->remix) verify_part(&v, version->parts[i]->remix, part_anchor(version->parts[i]), high);
   }
-  xdb_view_unref(view);
+  view_unref(view);
   blkio_queue_destroy(v.queue);
   xdb_say(x, "verify: %" PRIu64 " tables and %" PRIu64 " indexes with %" PRIu64 " records are whole, %" PRIu64 " bytes read, %u files damaged", v.report.tables,
           v.report.remixes, v.report.records, v.report.bytes, v.report.damaged);

@@ -4,7 +4,7 @@
 #ifndef VERIFY_H
 #define VERIFY_H
 
-#include "xdb.h"
+#include "xdb_ref.h"
 
 struct verify_report {
   uint64_t tables, remixes, records, bytes;  // looked at

@@ -13,6 +13,13 @@
 #include "checkpoint.h"
 #include "fuzz.h"
 #include "verify.h"
+#include "xdb_get.h"
+#include "xdb_iter.h"
+#include "xdb_open.h"
+#include "xdb_round.h"
+#include "xdb_snapshot.h"
+#include "xdb_sync.h"
+#include "xdb_write.h"
 
 #define STORE "/store"
 #define COPY "/copy"

@@ -38,7 +38,8 @@ BEGIN {
   allow("sst_build", "ZSTD_* ZDICT_*")
   allow("remix_pack", "ZSTD_*")
   allow("workers", "pthread_join")
-  allow("xdb", "pthread_join getenv getpid clock_gettime")  # REMIXDB_IO; the id of a new store
+  allow("xdb_sync", "pthread_join")
+  allow("xdb_open", "getenv getpid clock_gettime")  # REMIXDB_IO; the id of a new store
 }
 $1 == "own" { own[$2] = 1 }
 $1 == "use" { uses[++nr] = $2; names[nr] = $3 }

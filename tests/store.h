@@ -21,7 +21,8 @@
 #include <unistd.h>
 
 #include "slow.h"
-#include "xdb.h"
+#include "xdb_open.h"
+#include "xdb_round.h"
 
 static uint64_t seed;  // of what runs
 static char dir[512];  // of the test

@@ -10,6 +10,7 @@
 
 #include "fault.h"
 #include "simdisk.h"
+#include "batch.h"
 #include "store.h"
 
 // ---- gathering

@@ -22,7 +22,12 @@
 
 #include "simdisk.h"
 #include "slow.h"
-#include "xdb.h"
+#include "xdb_get.h"
+#include "xdb_iter.h"
+#include "xdb_open.h"
+#include "xdb_round.h"
+#include "xdb_sync.h"
+#include "xdb_write.h"
 
 #define DIR_NAME "/store"
 #define KEYS_MAX 512u

@@ -9,7 +9,12 @@
 
 #include <cmocka.h>
 
-#include "xdb.h"
+#include "xdb_get.h"
+#include "xdb_iter.h"
+#include "xdb_open.h"
+#include "xdb_round.h"
+#include "xdb_stats.h"
+#include "xdb_write.h"
 
 #define TABLES 2000u
 #define OPEN_MAX 64u

@@ -8,7 +8,9 @@
 
 #include "scene.h"
 #include "simdisk.h"
-#include "xdb.h"
+#include "xdb_open.h"
+#include "xdb_round.h"
+#include "xdb_write.h"
 
 #include <ftw.h>
 #include <sched.h>

@@ -12,7 +12,12 @@
 
 #include <cmocka.h>
 
-#include "xdb.h"
+#include "xdb_get.h"
+#include "xdb_iter.h"
+#include "xdb_open.h"
+#include "xdb_round.h"
+#include "xdb_stats.h"
+#include "xdb_write.h"
 
 #define KIB ((size_t)1 << 10)
 #define MEMTABLE (512 * KIB)

@@ -14,6 +14,12 @@
 
 #include "../checkpoint.h"
 #include "../verify.h"
+#include "../xdb_get.h"
+#include "../xdb_open.h"
+#include "../xdb_round.h"
+#include "../xdb_snapshot.h"
+#include "../xdb_sync.h"
+#include "../xdb_write.h"
 #include "simdisk.h"
 
 #define DIR_NAME "/store"

@@ -14,7 +14,12 @@
 #include <cmocka.h>
 
 #include "simdisk.h"
-#include "xdb.h"
+#include "xdb_get.h"
+#include "xdb_iter.h"
+#include "xdb_open.h"
+#include "xdb_round.h"
+#include "xdb_sync.h"
+#include "xdb_write.h"
 
 #define TINY_DIR "/tiny"
 #define TINY_STORE_ID 0x1122334455667788ull

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "view.h"
+
+struct view *view_create(struct memtable *active, struct memtable *frozen, struct version *version) {
+  struct view *v = mem_calloc(1, sizeof(*v));
+  if (!v) return NULL;
+  atomic_init(&v->refs, 1);
+  v->active = active;
+  v->frozen = frozen;
+  v->version = version;
+  atomic_fetch_add_explicit(&active->refs, 1, memory_order_relaxed);
+  if (frozen) atomic_fetch_add_explicit(&frozen->refs, 1, memory_order_relaxed);
+  version_ref(version);
+  return v;
+}
+
+void view_destroy(struct view *v) {
+  memtable_unref(v->active);
+  memtable_unref(v->frozen);
+  version_unref(v->version);
+  mem_free(v);
+}
+
+static void view_reclaim(struct epoch_item *item, void *arg) {
+  (void)arg;
+  view_unref((struct view *)item);
+}
+
+void view_retire(struct epoch *e, struct view *v) { epoch_retire(e, &v->item, view_reclaim, NULL); }

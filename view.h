@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A view: what the store is made of at a time. It is never edited; a new one replaces it. Counted, and a count on each of its parts.
+#ifndef VIEW_H
+#define VIEW_H
+
+#include "memtable.h"
+#include "version.h"
+
+struct view {
+  struct epoch_item item;
+  _Atomic uint32_t refs;
+  struct memtable *active;
+  struct memtable *frozen;   // NULL: none
+  struct version *version;
+};
+
+// Takes references of its own to all three; frozen may be NULL. One reference, the caller's. NULL: REMIXDB_NOMEM.
+struct view *view_create(struct memtable *active, struct memtable *frozen, struct version *version);
+// The view is alive: the caller has a reference, or is in the epoch in which it found the store's view, whose count cannot be dropped before that is left, or
+// holds a snapshot.
+static inline void view_ref(struct view *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
+void view_destroy(struct view *v);  // by view_unref alone
+// NULL is allowed. Outside of any epoch, as the last reference may free much.
+static inline void view_unref(struct view *v) {
+  if (v && atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1) view_destroy(v);
+}
+// Drops the reference when all epochs have passed in which it can be seen; does not wait.
+void view_retire(struct epoch *e, struct view *v);
+#endif

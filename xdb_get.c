@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "xdb_get.h"
+
+#include "multiget.h"
+
+enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out) {
+  struct xdb *x = r->xdb;
+  const uint64_t hash = hash64(key.ptr, key.len);
+  enum remixdb_status s = REMIXDB_OK;
+  struct kv_rec rec;
+  epoch_enter(&x->epoch, &r->slot);
+  const struct view *v = xdb_ref_view(r);
+  const uint64_t moment = xdb_ref_moment(r);
+  const struct wh_ver *ver = wh_get(v->active->wh, key, hash, moment);
+  if (ver) rec = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
+  else s = xdb_get_below(v, key, hash, moment, &r->hold, &rec);
+  if (s == REMIXDB_OK && rec.tomb) s = REMIXDB_NOTFOUND;
+  if (s == REMIXDB_OK) {
+    if (vlen_out) *vlen_out = rec.vlen;
+    const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
+    if (val_out && n) memcpy(val_out, rec.val, n);
+    if (val_out && n < rec.vlen) s = err_set(REMIXDB_TOOBIG, "the value has %u bytes, the buffer %u", rec.vlen, cap);
+  }
+  sst_hold_drop(&r->hold);  // the block was held by the epoch only
+  epoch_exit(&r->slot);
+  return s;
+}
+
+enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
+                                  size_t *nr_out) {
+  struct xdb *x = r->xdb;
+  *nr_out = 0;
+  if (unlikely(!r->multiget)) {
+    const enum remixdb_status s = multiget_create(&x->io, &r->queue, &r->multiget);
+    if (s != REMIXDB_OK) {
+      for (size_t i = 0; i < nr; i++) {
+        found[i] = false;
+        if (values) values[i].len = 0;
+      }
+      return s;
+    }
+  }
+  multiget_begin(r->multiget, nr, keys, values, found);
+  epoch_enter(&x->epoch, &r->slot);
+  struct view *v = xdb_ref_view(r), *counted = NULL;
+  const uint64_t moment = xdb_ref_moment(r);
+  while (multiget_part(r->multiget, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment)) {
+    if (!counted) {  // it outlives this epoch
+      view_ref(v);
+      counted = v;
+    }
+    epoch_exit(&r->slot);  // many keys must not hold up the reclamation of the whole store
+    epoch_enter(&x->epoch, &r->slot);
+  }
+  epoch_exit(&r->slot);
+  view_unref(counted);
+  return multiget_end(r->multiget, nr_out);
+}

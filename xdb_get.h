@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading keys, one or many at a time.
+#ifndef XDB_GET_H
+#define XDB_GET_H
+
+#include "xdb_ref.h"
+
+// Copies at most cap bytes of the value to val_out (which may be NULL: cap 0); *vlen_out, when given, is the full length. REMIXDB_NOTFOUND.
+MUST_CHECK enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out);
+// Looks up nr keys at one moment: the contract is remixdb_multi_get's. *nr_out is set in any case.
+MUST_CHECK enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
+                                             size_t *nr_out);
+
+// What lies below the active memtable, seen at the moment: the frozen one, then the partitions. *rec_out may be a tombstone; it holds until the epoch is left.
+static inline enum remixdb_status xdb_get_below(const struct view *v, struct kref key, uint64_t hash, uint64_t moment, struct sst_hold *h, struct kv_rec *rec_out) {
+  const struct wh_ver *ver = v->frozen ? wh_get(v->frozen->wh, key, hash, moment) : NULL;
+  if (ver) {
+    *rec_out = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
+    return REMIXDB_OK;
+  }
+  struct remix *remix = v->version->parts[version_find(v->version, key)]->remix;
+  return remix ? remix_get(remix, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
+}
+#endif

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "xdb_round.h"
+
+#define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
+
+struct switching {
+  struct xdb *x;
+  struct view *next;
+};
+
+// Under the log's lock: what was committed before is in the old memtable and the old segment, all after in the new ones.
+static void switch_view(void *arg, uint64_t gen) {
+  struct switching *s = arg;
+  s->next->active->gen = gen;
+  s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
+  atomic_store_explicit(&s->x->view, s->next, memory_order_release);
+}
+
+// lock is held; nothing is frozen.
+static enum remixdb_status freeze(struct xdb *x) {
+  struct view *old = xdb_view(x);
+  struct memtable *fresh;
+  enum remixdb_status s = memtable_create(&x->memtables, &fresh);
+  if (s != REMIXDB_OK) return s;
+  struct switching sw = {x, view_create(fresh, old->active, old->version)};
+  memtable_unref(fresh);  // the view has its own reference now
+  if (!sw.next) return REMIXDB_NOMEM;
+  if ((s = wal_switch(x->wal, switch_view, &sw)) != REMIXDB_OK) {
+    view_unref(sw.next);
+    return s;
+  }
+  atomic_store_explicit(&x->round_began_ns, time_ns(), memory_order_relaxed);
+  atomic_store_explicit(&x->compact.progress, 0, memory_order_relaxed);
+  atomic_store_explicit(&x->compact.work, 0, memory_order_relaxed);
+  atomic_store_explicit(&x->compacting, true, memory_order_release);
+  x->round_error.status = REMIXDB_OK;
+  x->nr_frozen++;
+  view_retire(&x->epoch, old);
+  return REMIXDB_OK;
+}
+
+// Makes the round's version the store's: log and directory first, then CURRENT, then the view; then what is not needed goes.
+static enum remixdb_status install(struct xdb *x, struct version *next) {
+  struct view *old = xdb_view(x);  // only a round replaces a view that has a frozen memtable, and this is it
+  struct version *base = old->version;
+  next->store_id = x->store_id;
+  next->number = base->number + 1;
+  next->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
+  next->log_gen = old->active->gen;
+  next->log_seq = old->active->base_seq;
+  struct view *fresh = view_create(old->active, NULL, next);
+  enum remixdb_status s = fresh ? wal_sync(x->wal) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = env_sync_dir(x->env, x->dir);
+  bool unknown = false;
+  if (s == REMIXDB_OK) {
+    s = version_save(&x->ctx, next);
+    unknown = s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM;
+  }
+  if (s != REMIXDB_OK) {
+    struct err_saved why;
+    err_save(&why, s);
+    // when it is unknown which CURRENT is there after a crash neither's files may go: no more writes, and the next opening decides
+    if (unknown) xdb_fail(x, &why);
+    else compact_retire(next, base);  // the new files are not named by anything
+    view_unref(fresh);
+    return err_raise(&why);
+  }
+  pthread_mutex_lock(&x->lock);
+  atomic_store_explicit(&x->view, fresh, memory_order_release);
+  atomic_store_explicit(&x->compacting, false, memory_order_release);
+  x->flushing = false;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+  compact_retire(base, next);
+  const uint64_t log_gen = next->log_gen;
+  epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
+  view_unref(old);
+  epoch_reclaim(&x->epoch);
+  if ((s = wal_release(x->wal, log_gen)) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
+  // have the next segment ready, so that no writer waits for it; a failure shows again, and is reported, when it is needed
+  if ((s = wal_prepare(x->wal)) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
+  // who waits for the round waits for the room that it gives back, too
+  pthread_mutex_lock(&x->lock);
+  x->nr_installed++;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+  return REMIXDB_OK;
+}
+
+// A part of xdb_compact's work, for one round. It is the round's from when it was taken until it is done.
+struct xdb_whole {
+  struct compact_whole work;
+  bool taken, done;  // guarded by xdb.lock
+};
+
+static void end_whole(struct xdb *x, struct xdb_whole *whole) {
+  pthread_mutex_lock(&x->lock);
+  whole->done = true;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+}
+
+void xdb_round_run(void *arg, struct worker *w) {
+  struct xdb *x = arg;
+  struct xdb_whole *whole = NULL;
+  pthread_mutex_lock(&x->lock);
+  struct view *v = xdb_view(x);
+  const bool wanted = v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  x->round_error.status = REMIXDB_OK;
+  const bool hand_back_some = !x->flushing;
+  if (wanted && x->whole) {
+    whole = x->whole;
+    whole->taken = true;
+    x->whole = NULL;
+  }
+  pthread_mutex_unlock(&x->lock);
+  if (!wanted) return;
+  const uint64_t began = time_ns();
+  atomic_store_explicit(&x->round_began_ns, began, memory_order_relaxed);
+  struct version *next;
+  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, hand_back_some, whole ? &whole->work : NULL, &next);
+  if (s == REMIXDB_OK) {
+    s = install(x, next);
+    version_unref(next);
+  }
+  if (s == REMIXDB_OK) {
+    if (whole) end_whole(x, whole);
+    const uint64_t took = time_ns() - began;
+    atomic_store_explicit(&x->last_round_ns, took, memory_order_relaxed);
+    xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
+    return;
+  }
+  struct err_saved why;
+  err_save(&why, s);
+  if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
+    xdb_fail(x, &why);
+    if (whole) end_whole(x, whole);
+    return;
+  }
+  pthread_mutex_lock(&x->lock);
+  x->round_error = why;
+  x->round_failed_ns = time_ns();
+  if (whole) whole->done = true;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+  xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
+}
+
+// Lock is held and stays so, but is let go while waiting: until no memtable is frozen, or it is known that this will not be soon.
+static enum remixdb_status wait_for_round(struct xdb *x) {
+  while (atomic_load_explicit(&x->compacting, memory_order_relaxed)) {
+    enum remixdb_status s = xdb_failure(x);
+    if (s != REMIXDB_OK) return s;
+    if (x->round_error.status != REMIXDB_OK) {
+      if (time_ns() - x->round_failed_ns < RETRY_NS) return err_raise(&x->round_error);
+      x->round_error.status = REMIXDB_OK;
+      pthread_mutex_unlock(&x->lock);
+      workers_kick(x->workers);
+      pthread_mutex_lock(&x->lock);
+      continue;
+    }
+    (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+  }
+  return REMIXDB_OK;
+}
+
+static bool freeze_wanted(struct xdb *x, enum xdb_round_when when, size_t batch) {
+  const struct memtable *m = xdb_view(x)->active;
+  return when == XDB_ROUND_ANY || (when == XDB_ROUND_USED ? wh_count(m->wh) != 0 : xdb_round_due(x, m, batch));
+}
+
+enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size_t batch) {
+  bool kick = false;
+  pthread_mutex_lock(&x->lock);
+  enum remixdb_status s = xdb_failure(x);
+  if (s == REMIXDB_OK) s = wait_for_round(x);
+  if (s == REMIXDB_OK && freeze_wanted(x, when, batch)) {
+    s = freeze(x);
+    kick = s == REMIXDB_OK;
+  }
+  pthread_mutex_unlock(&x->lock);
+  if (kick) workers_kick(x->workers);
+  return s;
+}
+
+enum remixdb_status xdb_wait_idle(struct xdb *x) {
+  if (x->opts.read_only) return REMIXDB_OK;
+  pthread_mutex_lock(&x->lock);
+  const enum remixdb_status s = wait_for_round(x);
+  pthread_mutex_unlock(&x->lock);
+  return s;
+}
+
+// Lock is held and stays so, but is let go while waiting: until memtable number `nr` is in tables, or its round has failed. `whole` (NULL: none), which a round works
+// on from when it is taken, is the caller's again.
+static enum remixdb_status wait_installed(struct xdb *x, uint64_t nr, const struct xdb_whole *whole) {
+  for (;;) {
+    if (whole && whole->taken && !whole->done) {
+      (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+      continue;
+    }
+    if (x->nr_installed >= nr) return REMIXDB_OK;
+    const enum remixdb_status s = xdb_failure(x);
+    if (s != REMIXDB_OK) return s;
+    if (x->round_error.status != REMIXDB_OK) return err_raise(&x->round_error);
+    (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+  }
+}
+
+// Freezes the active memtable, when it is wanted, and waits for its round, which hands nothing back and does what `whole` (NULL: nothing) asks for.
+static enum remixdb_status flush_round(struct xdb *x, enum xdb_round_when when, struct xdb_whole *whole) {
+  if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
+  pthread_mutex_lock(&x->lock);
+  enum remixdb_status s = xdb_failure(x);
+  if (s == REMIXDB_OK) s = wait_for_round(x);
+  const bool wanted = s == REMIXDB_OK && freeze_wanted(x, when, 0);
+  if (wanted && (s = freeze(x)) == REMIXDB_OK) {
+    const uint64_t nr = x->nr_frozen;
+    x->flushing = true;
+    x->whole = whole;
+    pthread_mutex_unlock(&x->lock);
+    workers_kick(x->workers);
+    pthread_mutex_lock(&x->lock);
+    s = wait_installed(x, nr, whole);
+    if (x->whole == whole) x->whole = NULL;
+  }
+  pthread_mutex_unlock(&x->lock);
+  return s;
+}
+
+enum remixdb_status xdb_flush(struct xdb *x) { return flush_round(x, XDB_ROUND_USED, NULL); }
+
+// Log files that are there to be recycled go, and the active one, which has grown, is replaced by a new one: whoever compacts wants room.
+static enum remixdb_status shrink_log(struct xdb *x) {
+  enum remixdb_status s = wal_shed(x->wal);
+  if (s == REMIXDB_OK) s = flush_round(x, XDB_ROUND_ANY, NULL);
+  return s == REMIXDB_OK ? wal_shed(x->wal) : s;
+}
+
+enum remixdb_status xdb_compact(struct xdb *x) {
+  struct xdb_whole *whole = mem_calloc(1, sizeof(*whole));
+  if (!whole) return REMIXDB_NOMEM;
+  // each round takes about as long as to write a few memtables: writers wait for a round at most when the next memtable is full
+  whole->work.budget = 4 * x->memtable_limit;
+  enum remixdb_status s;
+  do {
+    whole->taken = whole->done = false;
+    s = flush_round(x, XDB_ROUND_ANY, whole);
+  } while (s == REMIXDB_OK && !whole->work.end);
+  mem_free(whole);
+  if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
+  return s;
+}
