@@ -16,7 +16,9 @@ struct remix_counters remix_counters;
 _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REMIX_BYTE_MAX == BLIND_BYTE_MAX && REMIX_SEG == 32,
                "one set of marks");
 
-#define REMIX_WARM 8u  // entries behind a sought one whose memory is asked for when the cursor goes on
+// Entries whose memory is asked for at once. Few at first, for many scans are short; then more, which costs less for each.
+#define REMIX_GROUP_MIN 8u
+#define REMIX_GROUP_MAX REMIX_SEG
 #define REMIX_AHEAD_MIN 4u
 #define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
 #define REMIX_AHEAD_OFF UINT32_MAX  // read-ahead left nothing in the cache: not tried again on this REMIX
@@ -490,7 +492,13 @@ void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue) {
   c->queue = queue;
 }
 
+// What is known of where the runs stand is forgotten: the cursor goes elsewhere, or a search uses its holds.
+static inline void cursor_leave(struct remix_cursor *c) {
+  for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = 0;
+}
+
 static void cursor_drop(struct remix_cursor *c) {
+  if (c->x) cursor_leave(c);
   if (c->x)
     for (uint32_t r = 0; r < c->x->nr_runs; r++) sst_hold_drop(&c->holds[r]);
 }
@@ -511,11 +519,13 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   c->s = NULL;
   c->ahead = 0;
   if (x && x->nr_runs > c->cap) {
-    struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * sizeof(*holds));
+    struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * (sizeof(*holds) + sizeof(*c->near)));
     if (!holds) return REMIXDB_NOMEM;
     memset(holds + c->cap, 0, (x->nr_runs - c->cap) * sizeof(*holds));
     c->holds = holds;
     c->cap = x->nr_runs;
+    c->near = (struct remix_near *)(holds + c->cap);
+    memset(c->near, 0, c->cap * sizeof(*c->near));
   }
   c->x = x;
   cursor_end(c);
@@ -539,6 +549,15 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
 static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
   c->way = way;
   if (c->ahead != REMIX_AHEAD_OFF) c->ahead = 0;
+}
+
+void remix_turn(struct remix_cursor *c, enum remix_way way) {
+  if (way == REMIX_BACK) cursor_turn(c, way);
+  c->way = way;
+  c->front_seg = c->seg;
+  c->front_at = way == REMIX_BACK ? c->at + 1 : c->at;
+  c->group = REMIX_GROUP_MIN;
+  c->warm = way == REMIX_BACK ? REMIX_SEG : 0;
 }
 
 // The segment that holds the live entry before which `rank` others come in the view. It is known to be at or behind `from`, which
@@ -578,17 +597,64 @@ static uint32_t live_before(const struct remix *x, uint32_t to, uint32_t rank) {
   return lo;
 }
 
-// Who steps once after a seek goes on most of the time, through runs whose blocks were not looked at yet: their memory is asked for at
-// once, where it would be waited for one by one.
-void remix_onward(struct remix_cursor *c) {
-  const bool cold = c->way == REMIX_SOUGHT;
-  c->way = REMIX_ON;
-  uint32_t seen = 1u << remix_run(c), left = REMIX_WARM;
-  for (uint32_t m = c->live & set32_above(c->at); cold && m && left; m &= m - 1, left--) {
-    const uint32_t i = set32_first(m), run = c->sel[i] & REMIX_RUN;
-    if (!(seen >> run & 1)) entry_want(c->x, c->s, i);
-    seen |= 1u << run;
+// The memory of nr entries of a segment, from entry `from` on: in each run a stretch.
+static void group_want(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
+  const struct remix *const x = c->x;
+  const struct remix_index *const ix = x->index;
+  const uint8_t *const sel = s + ix->lay.sel;
+  for (uint32_t m = seg_live(ix, s) & ~set32_below(from) & set32_below(from + nr), mine; m; m &= ~mine) {
+    const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN, all = set32_eq8(sel, REMIX_RUN, (uint8_t)run);
+    mine = all & m;
+    sst_want_stretch(x->runs[run], sst_advance(x->runs[run], seg_off(ix, s, run), set32_count(all & set32_below(i))), set32_count(mine),
+                     &c->holds[run]);
   }
+}
+
+void remix_warm(struct remix_cursor *c) {
+  const struct remix_index *const ix = c->x->index;
+  const uint32_t nr = seg_nr(ix, c->s);
+  if (unlikely(c->front_seg - c->seg > 1 || (c->front_seg == c->seg && c->front_at < c->at))) {  // left behind
+    c->front_seg = c->seg;
+    c->front_at = c->at;
+  }
+  uint32_t ahead = c->front_seg == c->seg ? c->front_at - c->at : nr - c->at + c->front_at;
+  if (ahead <= REMIX_GROUP_MIN && c->front_seg < c->x->nr_segs) {
+    const uint8_t *const s = seg_at(ix, c->front_seg);
+    const uint32_t left = seg_nr(ix, s) - c->front_at, n = c->group < left ? c->group : left;
+    group_want(c, s, c->front_at, n);
+    ahead += n;
+    c->front_at += n;
+    if (n == left) {
+      c->front_seg++;
+      c->front_at = 0;
+    }
+    if (c->group < REMIX_GROUP_MAX) c->group *= 2;
+  }
+  c->warm = c->at + (ahead > REMIX_GROUP_MIN ? ahead - REMIX_GROUP_MIN : 1);
+}
+
+// The same for one that steps back. Its groups stay small: in large ones much of what was asked for was waited for all the same.
+static void warm_back(struct remix_cursor *c) {
+  const struct remix_index *const ix = c->x->index;
+  if (unlikely(c->seg - c->front_seg > 1 || (c->front_seg == c->seg && c->front_at > c->at + 1))) {
+    c->front_seg = c->seg;
+    c->front_at = c->at + 1;
+  }
+  uint32_t ahead = c->at + 1 - c->front_at + (c->front_seg == c->seg ? 0 : seg_nr(ix, seg_at(ix, c->front_seg)));
+  if (ahead <= REMIX_GROUP_MIN && (c->front_at || c->front_seg)) {
+    if (c->front_at == 0) c->front_at = seg_nr(ix, seg_at(ix, --c->front_seg));
+    const uint32_t n = REMIX_GROUP_MIN < c->front_at ? REMIX_GROUP_MIN : c->front_at;
+    c->front_at -= n;
+    group_want(c, seg_at(ix, c->front_seg), c->front_at, n);
+    ahead += n;
+  }
+  const uint32_t more = ahead > REMIX_GROUP_MIN ? ahead - REMIX_GROUP_MIN : 1;
+  c->warm = c->at >= more ? c->at - more + 1 : 0;
+}
+
+// The runs of so many entries of the cursor's segment go on by one record, or back.
+static inline void near_pass(struct remix_cursor *c, uint32_t from, uint32_t to, uint32_t by) {
+  for (uint32_t i = from; i < to; i++) c->near[c->sel[i] & REMIX_RUN].idx += by;
 }
 
 // To the first live entry behind segment c->seg.
@@ -599,8 +665,14 @@ void remix_next_segment(struct remix_cursor *c) {
     cursor_end(c);
     return;
   }
-  cursor_seg(c, live_after(x, c->seg + 1, rank));
+  const uint32_t seg = live_after(x, c->seg + 1, rank);
+  if (seg == c->seg + 1) near_pass(c, c->at, seg_nr(x->index, c->s), 1);
+  else cursor_leave(c);
+  cursor_seg(c, seg);
   c->at = set32_first(c->live);
+  near_pass(c, 0, c->at, 1);
+  if (c->way != REMIX_ON) remix_turn(c, REMIX_ON);
+  remix_warm(c);
 }
 
 // To the last one before it.
@@ -611,12 +683,18 @@ static void cursor_prev_segment(struct remix_cursor *c) {
     cursor_end(c);
     return;
   }
-  cursor_seg(c, live_before(x, c->seg, rank - 1));
+  const uint32_t seg = live_before(x, c->seg, rank - 1);
+  if (seg == c->seg - 1) near_pass(c, 0, c->at, UINT32_MAX);
+  else cursor_leave(c);
+  cursor_seg(c, seg);
   c->at = set32_last(c->live);
+  near_pass(c, c->at, seg_nr(x->index, c->s), UINT32_MAX);
+  if (c->way == REMIX_BACK) warm_back(c);
 }
 
 // To the first live entry that is not before entry `at` of segment seg.
 static void cursor_stand(struct remix_cursor *c, uint32_t seg, uint32_t at) {
+  cursor_leave(c);
   cursor_seg(c, seg);
   const uint32_t m = c->live & ~set32_below(at);
   if (likely(m != 0)) c->at = set32_first(m);
@@ -625,6 +703,7 @@ static void cursor_stand(struct remix_cursor *c, uint32_t seg, uint32_t at) {
 
 // To the last one before it.
 static void cursor_stand_before(struct remix_cursor *c, uint32_t seg, uint32_t at) {
+  cursor_leave(c);
   cursor_seg(c, seg);
   const uint32_t m = c->live & set32_below(at);
   if (likely(m != 0)) c->at = set32_last(m);
@@ -637,6 +716,7 @@ static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, 
   const uint8_t *const s = seg_at(ix, seg);
   seg_prefetch(ix, s);
   cursor_end(c);
+  cursor_leave(c);
   *seg_out = seg;
   return spot_find(c->x, s, key, c->holds, spot_out);
 }
@@ -655,7 +735,7 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
   uint32_t seg;
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
-  cursor_turn(c, REMIX_BACK);
+  cursor_turn(c, REMIX_SOUGHT);
   const enum remixdb_status st = cursor_find(c, key, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand_before(c, seg, spot.at + spot.equal);
   return st;
@@ -669,24 +749,33 @@ void remix_seek_first(struct remix_cursor *c) {
 
 void remix_seek_last(struct remix_cursor *c) {
   if (!c->x || c->x->nr_segs == 0) return;
-  cursor_turn(c, REMIX_BACK);
+  cursor_turn(c, REMIX_SOUGHT);
   cursor_stand_before(c, c->x->nr_segs - 1, REMIX_SEG);
 }
 
 void remix_prev(struct remix_cursor *c) {
-  cursor_turn(c, REMIX_BACK);
+  if (unlikely(c->way != REMIX_BACK)) remix_turn(c, REMIX_BACK);
   const uint32_t m = c->live & set32_below(c->at);
-  if (likely(m != 0)) c->at = set32_last(m);
-  else cursor_prev_segment(c);
+  if (unlikely(m == 0)) {
+    cursor_prev_segment(c);
+    return;
+  }
+  const uint32_t to = set32_last(m);
+  do c->near[c->sel[--c->at] & REMIX_RUN].idx--;
+  while (unlikely(c->at != to));
+  if (unlikely(to < c->warm)) warm_back(c);
 }
 
 uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   const struct remix *const x = c->x;
   const uint32_t *const live = x->index->live;
   if (nr == 0 || c->seg >= end) return 0;
+  if (nr == 1 && remix_next_near(c)) return 1;
   const uint32_t here = c->live & set32_above(c->at), left = set32_count(here);
   if (nr <= left) {
-    c->at = set32_nth(here, nr - 1);
+    const uint32_t to = set32_nth(here, nr - 1);
+    near_pass(c, c->at, to, 1);
+    c->at = to;
     return nr;
   }
   const uint32_t rank = live[c->seg + 1] - left - 1, last = live[end < x->nr_segs ? end : x->nr_segs] - 1;
@@ -694,6 +783,7 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   if (moved == 0) return 0;
   const uint32_t seg = live_after(x, c->seg, rank + moved);
   if (seg != c->seg) cursor_seg(c, seg);
+  cursor_leave(c);
   c->at = set32_nth(c->live, rank + moved - live[seg]);
   return moved;
 }
@@ -719,30 +809,20 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
   return sst_read(t, pos, true, h, rec_out);
 }
 
-bool remix_record_held(struct remix_cursor *c, struct kv_rec *rec_out) {
-  const uint32_t run = c->sel[c->at] & REMIX_RUN;
-  struct sst *const t = c->x->runs[run];
-  const struct sst_hold *const h = &c->holds[run];
-  const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
-  const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
-  // what a cursor has pinned for a run is a block of that run
-  if (unlikely(h->block != block || !h->cb.pinned)) return false;
-  REMIX_COUNT(records);
-  block_record(h->cb.data, idx, rec_out);
-  sst_want_ahead(t, h->cb.data, block, idx, c->way == REMIX_BACK);
-  return true;
-}
-
 enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out) {
-  if (likely(remix_record_held(c, rec_out))) return REMIXDB_OK;
-  const uint32_t run = c->sel[c->at] & REMIX_RUN;
+  const uint32_t run = remix_run(c);
+  struct remix_near *const n = &c->near[run];
   struct sst *const t = c->x->runs[run];
   struct sst_hold *const h = &c->holds[run];
-  const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
   REMIX_COUNT(records);
-  const enum remixdb_status s = record_read(c, t, pos, h, rec_out);
-  if (unlikely(s != REMIXDB_OK)) return s;
-  sst_want_ahead(t, h->cb.data, sst_pos_block(pos), sst_pos_idx(pos), c->way == REMIX_BACK);
+  if (unlikely(n->idx >= n->nr)) {
+    const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
+    n->nr = 0;
+    const enum remixdb_status s = record_read(c, t, pos, h, rec_out);
+    if (unlikely(s != REMIXDB_OK)) return s;
+    *n = (struct remix_near){h->cb.data, sst_pos_idx(pos), t->nr_recs[sst_pos_block(pos)]};
+  }
+  block_record(n->data, n->idx, rec_out);
   return REMIXDB_OK;
 }
 

@@ -102,6 +102,13 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 // alive. One thread. All calls below must be made inside an epoch but for valid.
 enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 
+// The block that a cursor has pinned for a run, and where the run stands in it: the index of the run's first record at or after the
+// cursor's entry, when that is less than nr. Kept up step by step, so that a step needs no counting of selectors.
+struct remix_near {
+  const uint8_t *data;
+  uint32_t idx, nr;          // nr: records of the block; 0: nothing is known
+};
+
 struct remix_cursor {
   struct remix *x;
   uint32_t seg, at;          // entry `at` of segment `seg`; seg == nr_segs: not valid
@@ -109,9 +116,13 @@ struct remix_cursor {
   uint32_t cap;              // runs there is room for
   const uint8_t *s, *sel;    // the segment, and its selectors
   struct sst_hold *holds;    // per run
+  struct remix_near *near;   // per run
   struct blkio_queue *queue; // for read-ahead; NULL: none
   uint32_t ahead;            // pages to read ahead, grows while stepping forward
   enum remix_way way;        // how it was moved last: where memory is asked for before it is read
+  // Up to this entry (stepping back: down to it) memory has been asked for; at this entry of the cursor's segment more is to be asked for.
+  uint32_t front_seg, front_at, warm;
+  uint32_t group;            // entries to ask for at once; grows
 };
 // A cursor without a REMIX; zeroed. queue may be NULL.
 void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue);
@@ -133,21 +144,25 @@ MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struc
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
 // One entry on, or back; must be valid. Reads nothing, compares nothing. A stretch without a live entry takes O(log of its segments).
-void remix_onward(struct remix_cursor *c);        // what is done before the first of several steps forward
 void remix_next_segment(struct remix_cursor *c);  // to the first entry of those behind its segment
-static inline void remix_next(struct remix_cursor *c) {
-  if (unlikely(c->way != REMIX_ON)) remix_onward(c);
-  const uint32_t m = c->live & set32_above(c->at);
-  if (likely(m != 0)) c->at = set32_first(m);
-  else remix_next_segment(c);
-}
-// The same as remix_next when that stays in the segment, and the step before went the same way; else false, and nothing has moved. Needs no epoch: it looks at the
-// view alone.
+void remix_turn(struct remix_cursor *c, enum remix_way way);  // before the first of several steps one way
+// Asks for the memory of the records ahead of a cursor that steps on, group by group, so that it is there when they are read. Runs are
+// read in turn, each of them in order: which records come next in which run is in the selectors, and the processor cannot know it.
+void remix_warm(struct remix_cursor *c);
+// The same as remix_next when that stays in the segment; else false, and nothing has moved. Needs no epoch: what is looked at are the view
+// and what lives as long as its tables.
 static inline bool remix_next_near(struct remix_cursor *c) {
   const uint32_t m = c->live & set32_above(c->at);
-  if (unlikely(c->way != REMIX_ON || m == 0)) return false;
-  c->at = set32_first(m);
+  if (unlikely(m == 0)) return false;
+  if (unlikely(c->way != REMIX_ON)) remix_turn(c, REMIX_ON);
+  const uint32_t to = set32_first(m);
+  do c->near[c->sel[c->at] & REMIX_RUN].idx++;
+  while (unlikely(++c->at != to));
+  if (unlikely(to >= c->warm)) remix_warm(c);
   return true;
+}
+static inline void remix_next(struct remix_cursor *c) {
+  if (unlikely(!remix_next_near(c))) remix_next_segment(c);
 }
 void remix_prev(struct remix_cursor *c);
 // As many entries on as there are, up to nr, but not into segment `end` (UINT32_MAX: there is no such limit); must be valid and stays
@@ -158,7 +173,12 @@ static inline uint32_t remix_run(const struct remix_cursor *c) { return c->sel[c
 // cursor stands). Reads a block when it is not held. When it fails the cursor stays where it is.
 MUST_CHECK enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out);
 // The same when the block is held already; else false. Needs no epoch: what a cursor holds is pinned.
-MUST_CHECK bool remix_record_held(struct remix_cursor *c, struct kv_rec *rec_out);
+MUST_CHECK static inline bool remix_record_held(const struct remix_cursor *c, struct kv_rec *rec_out) {
+  const struct remix_near *const n = &c->near[remix_run(c)];
+  if (unlikely(n->idx >= n->nr)) return false;
+  block_record(n->data, n->idx, rec_out);
+  return true;
+}
 // Releases all holds; not valid afterwards.
 void remix_park(struct remix_cursor *c);
 

@@ -395,25 +395,34 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
   return REMIXDB_OK;
 }
 
-// over: so many records of it lie between.
-static void sst_want_block(const struct sst *t, uint32_t block, uint32_t over, bool backward) {
-  const uint8_t *const data = cache_want(&t->cache, block);
-  if (!data) return;
-  const uint32_t nr = t->nr_recs[block];
-  __builtin_prefetch(data + BLOCK_HEAD + 2 * nr - 1);
-  if (over < nr) sst_want_record(t, data, block, backward ? nr - 1 - over : over);
+#define STRETCH_BYTES 4096u  // the processor itself goes on with what is larger
+
+static void want_bytes(const uint8_t *p, size_t nr) {
+  for (size_t o = 0; o < nr; o += CACHE_LINE) __builtin_prefetch(p + o);
 }
 
-void sst_want_next_block(const struct sst *t, uint32_t block, uint32_t over) {
-  const uint32_t next = block + sst_block_pages(t, block);
-  if (next < t->nr_pages) sst_want_block(t, next, over, false);
-}
-
-void sst_want_prev_block(const struct sst *t, uint32_t block, uint32_t over) {
-  if (block == 0) return;
-  do block--;
-  while (t->nr_recs[block] == 0);
-  sst_want_block(t, block, over, true);
+void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h) {
+  uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
+  while (nr > 0 && block < t->nr_pages) {
+    const uint32_t recs = t->nr_recs[block], n = nr < recs - idx ? nr : recs - idx;
+    const uint8_t *data;
+    size_t from, to;
+    if (h->block == block && h->cb.pinned) {
+      data = h->cb.data;
+      from = load16le(data + BLOCK_HEAD + 2 * idx);
+      to = idx + n < recs ? load16le(data + BLOCK_HEAD + 2 * (idx + n)) : from + (size_t)n * t->rec_size;
+    } else {
+      data = cache_want(&t->cache, block);
+      if (!data) return;
+      __builtin_prefetch(data + BLOCK_HEAD + 2 * recs - 1);
+      from = BLOCK_HEAD + 2 * recs + (size_t)idx * t->rec_size;
+      to = from + (size_t)n * t->rec_size;
+    }
+    want_bytes(data + from, to - from < STRETCH_BYTES ? to - from : STRETCH_BYTES);
+    nr -= n;
+    block += sst_block_pages(t, block);
+    idx = 0;
+  }
 }
 
 void sst_hold_drop(struct sst_hold *h) {

@@ -106,22 +106,9 @@ static inline void sst_want(const struct sst *t, sst_pos pos) {
   const uint8_t *const data = cache_want(&t->cache, sst_pos_block(pos));
   if (data) sst_want_record(t, data, sst_pos_block(pos), sst_pos_idx(pos));
 }
-#define SST_AHEAD 4u  // records of a run that are fetched ahead of the one that is read
-void sst_want_next_block(const struct sst *t, uint32_t block, uint32_t over);
-void sst_want_prev_block(const struct sst *t, uint32_t block, uint32_t over);
-// The record SST_AHEAD behind, or before, the one that is read of a block that is held. While several runs are read in turn, each of them in
-// order, that is far enough ahead for memory to be there in time, and the processor does not see it by itself.
-static inline void sst_want_ahead(const struct sst *t, const uint8_t *data, uint32_t block, uint32_t idx, bool backward) {
-  const uint32_t nr = t->nr_recs[block], at = backward ? idx - SST_AHEAD : idx + SST_AHEAD;
-  if (unlikely(at >= nr)) {  // before the first one, too
-    if (backward) sst_want_prev_block(t, block, SST_AHEAD - idx - 1);
-    else sst_want_next_block(t, block, at - nr);
-    return;
-  }
-  const uint8_t *const p = data + load16le(data + BLOCK_HEAD + 2 * at);
-  __builtin_prefetch(p);
-  __builtin_prefetch(p + CACHE_LINE);
-}
+// The nr records from pos on, which need not exist, and what pinning their blocks looks at. h: of the same table, or empty; where it is pinned on
+// the block, the records are found in it, else by their size.
+void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h);
 // Makes h hold the block of pos (at once when it already does), through the cache, and decodes the record. pin: it outlives the epoch. Inside an epoch.
 // A block held from an earlier epoch without a pin is looked up again, so an unpinned hold may be kept from one epoch to the next, and used for
 // another table without a drop; a pinned one of another table is unpinned here (that table must still be there).
