@@ -578,7 +578,7 @@ static void build_remix(struct task *t, struct worker *w) {
   struct compact *c = o->job->c;
   const struct remix *old = o->keep ? old_remix(o->job) : NULL;
   struct remix_build b = {.ctx = c->ctx, .queue = w->queue, .old = old, .keep = o->keep, .fresh = o->fresh, .nr_fresh = o->nr_fresh, .tags = c->tags,
-                          .progress = &c->progress};
+                          .progress = &c->progress, .keep_image = true};
   b.number = atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
   struct sst *runs[REMIX_RUNS_MAX];
   uint32_t nr = 0;
@@ -591,7 +591,8 @@ static void build_remix(struct task *t, struct worker *w) {
   if (s == REMIXDB_OK) {
     atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
-    s = remix_open(c->ctx, b.number, runs, nr, &o->remix);
+    s = remix_open_built(c->ctx, b.number, runs, nr, b.image, b.image_size, b.file_size, &o->remix);
+    mem_free(b.image);
     if (s != REMIXDB_OK) {
       char name[32];
       remix_name(name, b.number);

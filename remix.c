@@ -244,8 +244,21 @@ static void remix_free(struct remix *x) {
   mem_free(x);
 }
 
-enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs,
-                               struct remix **out) {
+// The image as it was built, copied to where tables are that are read at random.
+static enum remixdb_status take_image(struct remix *x, const uint8_t *image, size_t size, uint64_t file_size) {
+  struct mem_map *const map = &((struct remix_whole *)x)->map;
+  const enum remixdb_status s = mem_map_table(size, map);
+  if (s != REMIXDB_OK) return s;
+  memcpy(map->ptr, image, size);
+  x->image = map->ptr;
+  x->image_size = size;
+  x->file_size = file_size;
+  return REMIXDB_OK;
+}
+
+// image NULL: from the file.
+static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs, const uint8_t *image,
+                                     size_t image_size, uint64_t file_size, struct remix **out) {
   char name[32];
   enum remixdb_status s = REMIXDB_NOMEM;
   *out = NULL;
@@ -277,7 +290,7 @@ enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struc
   }
   x->path = path;
 
-  s = read_image(x);
+  s = image ? take_image(x, image, image_size, file_size) : read_image(x);
   if (s == REMIXDB_OK && x->image_size < remix_segs_off(nr_runs)) s = err_corrupt(x->path, 32, "too short for %u runs", nr_runs);
   if (s == REMIXDB_OK) s = check_header(x);
   if (s == REMIXDB_OK) s = check_anchors(x);
@@ -289,6 +302,16 @@ out:
   else
     *out = x;
   return s;
+}
+
+enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs,
+                               struct remix **out) {
+  return open_from(ctx, number, runs, nr_runs, NULL, 0, 0, out);
+}
+
+enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs, const uint8_t *image,
+                                     size_t image_size, uint64_t file_size, struct remix **out) {
+  return open_from(ctx, number, runs, nr_runs, image, image_size, file_size, out);
 }
 
 void remix_ref(struct remix *x) { atomic_fetch_add_explicit(&x->refs, 1, memory_order_relaxed); }

@@ -61,6 +61,10 @@ struct remix {
 // references). *out has one reference. REMIXDB_CORRUPT also when missing, REMIXDB_VERSION.
 MUST_CHECK enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs,
                                           struct remix **out);
+// The same for a file that was just written and synced from this image (remix_build.h), which is copied: the file is not read. All that can be wrong with a view
+// is looked for as if it had been. REMIXDB_NOMEM, REMIXDB_CORRUPT.
+MUST_CHECK enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs,
+                                                const uint8_t *image, size_t image_size, uint64_t file_size, struct remix **out);
 void remix_ref(struct remix *x);
 // NULL is allowed; the last one also drops the tables' references, and removes the file when obsolete.
 void remix_unref(struct remix *x);

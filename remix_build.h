@@ -30,7 +30,10 @@ struct remix_build {
   _Atomic uint64_t *progress;    // entries done are added as it goes; may be NULL
   enum remix_build_way way;      // in: what is wanted, for tests and measurements; out: what was taken. A splice needs an old view with
                                  // segments, and its tags when there are to be tags: without, it is a merge all the same
+  bool keep_image;               // the image is wanted, for remix_open_built
   // out
+  uint8_t *image;                // on success when it is wanted, else NULL; the caller's, to be freed with mem_free
+  size_t image_size;
   uint64_t file_size;
   uint64_t data_pages_read;      // of all tables; 0 when all have a compressed-keys block
   uint64_t ckb_bytes_read;       // of compressed keys

@@ -100,6 +100,11 @@ static inline int place_fstat(struct env *e, int fd, struct env_stat *out) {
   const int bad = fault_io(FAULT_STAT);
   return bad ? bad : PLACE_REAL->fstat(env_posix(), fd, out);
 }
+static inline int place_stat(struct env *e, const char *path, struct env_stat *out) {
+  (void)e;
+  const int bad = fault_io(FAULT_STAT);
+  return bad ? bad : PLACE_REAL->stat(env_posix(), path, out);
+}
 static inline int place_rename(struct env *e, const char *from, const char *to) {
   (void)e;
   const int bad = fault_io(FAULT_RENAME);
@@ -149,6 +154,7 @@ static inline void place_init(struct place *p, size_t cache_size) {
   p->ops.sync_data = place_sync;
   p->ops.sync_all = place_sync;
   p->ops.fstat = place_fstat;
+  p->ops.stat = place_stat;
   p->ops.rename = place_rename;
   p->ops.unlink = place_unlink;
   p->ops.list = place_list;

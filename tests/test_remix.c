@@ -389,7 +389,8 @@ static struct remix *part_build(struct part *t, const struct remix *old, uint32_
   _Atomic uint64_t progress;
   atomic_init(&progress, 0);
   struct remix_build b = {.ctx = &p->ctx, .queue = p->queue, .number = p->next++, .old = old, .keep = keep, .nr_fresh = nr_fresh,
-                          .fresh = t->sst + t->nr - nr_fresh, .tags = tags, .progress = &progress, .way = REMIX_BUILD_MERGE};
+                          .fresh = t->sst + t->nr - nr_fresh, .tags = tags, .progress = &progress, .way = REMIX_BUILD_MERGE,
+                          .keep_image = true};
   ok(remix_build(&b));
   if (pages_read_out) *pages_read_out = b.data_pages_read;
 
@@ -403,6 +404,15 @@ static struct remix *part_build(struct part *t, const struct remix *old, uint32_
   ok(remix_open(&p->ctx, b.number, t->sst, t->nr, &x));
   assert_int_equal(x->file_size, b.file_size);
   assert_int_equal(x->image_size, size);
+  // what was built is what is read
+  struct remix *built;
+  assert_int_equal(b.image_size, size);
+  ok(remix_open_built(&p->ctx, b.number, t->sst, t->nr, b.image, b.image_size, b.file_size, &built));
+  mem_free(b.image);
+  assert_int_equal(built->image_size, size);
+  assert_memory_equal(built->image, x->image, size);
+  assert_int_equal(built->file_size, x->file_size);
+  remix_unref(built);
   // the checksum is the file's, and so is the format
   for (size_t i = 0; i < size - 8; i++)
     if ((i < 8 || i >= 12) && x->image[i] != want[i]) fail_msg("byte %zu of %zu differs: %#x, %#x expected", i, size, x->image[i], want[i]);

@@ -296,10 +296,18 @@ static void world_build(struct world *t, uint32_t keep, uint32_t nr_fresh, enum 
                               .nr_fresh = nr_fresh,
                               .tags = t->tags,
                               .progress = &progress,
-                              .way = way};
+                              .way = way,
+                              .keep_image = true};
   ok(remix_build(&t->b));
-  struct remix *y;
+  struct remix *y, *built;
   ok(remix_open(&p->ctx, t->b.number, t->sst, t->nr, &y));
+  // what was built is what is read
+  ok(remix_open_built(&p->ctx, t->b.number, t->sst, t->nr, t->b.image, t->b.image_size, t->b.file_size, &built));
+  mem_free(t->b.image);
+  t->b.image = NULL;
+  assert_int_equal(built->image_size, y->image_size);
+  assert_memory_equal(built->image, y->image, y->image_size);
+  remix_unref(built);
   assert_int_equal(y->file_size, t->b.file_size);
   assert_int_equal(atomic_load(&progress), y->nr_entries);
   if (t->x) atomic_store(&t->x->obsolete, true);
