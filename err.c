@@ -7,20 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// The few bytes that every public call writes live in the static TLS block, so that writing them is one store even in a
-// shared library. The message is touched only when there is one.
-#if defined(__ELF__)
-#define ERR_TLS_FAST __thread __attribute__((tls_model("initial-exec")))
-#else
-#define ERR_TLS_FAST __thread
-#endif
-
-struct err_state {
-  uint16_t code;
-  uint16_t has_msg;  // the buffer below means something
-};
-
-static ERR_TLS_FAST struct err_state err_state;
+ERR_TLS_FAST struct err_state err_state;
 static __thread char err_buf[ERR_MSG_MAX];
 
 // The message may quote the one before it (its arguments may point into err_buf), so it is made aside.

@@ -27,6 +27,20 @@ enum remixdb_status err_code(void);
 const char *err_msg(void);
 void err_finish(enum remixdb_status s);  // sets the thread's code; on REMIXDB_OK/NOTFOUND clears the message
 
+// The few bytes that every public call writes live in the static TLS block, so that writing them is one store even in a shared library.
+// The message is touched only when there is one.
+#if defined(__ELF__)
+#define ERR_TLS_FAST __thread __attribute__((tls_model("initial-exec")))
+#else
+#define ERR_TLS_FAST __thread
+#endif
+struct err_state {   // private to err.c and err_finish_ok
+  uint16_t code;
+  uint16_t has_msg;  // there is a message
+};
+extern ERR_TLS_FAST struct err_state err_state;
+static inline void err_finish_ok(void) { err_state = (struct err_state){REMIXDB_OK, 0}; }  // err_finish(REMIXDB_OK)
+
 // Carrying an error from the thread that met it to those that ask later.
 struct err_saved {
   enum remixdb_status status;

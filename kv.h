@@ -23,8 +23,12 @@ struct kv_rec {
 
 static inline struct kref kref(const void *p, uint32_t len) { return (struct kref){(const uint8_t *)p, len}; }
 
-// memcmp order, a prefix before what it prefixes: < 0, 0, > 0.
+// memcmp order, a prefix before what it prefixes: < 0, 0, > 0. Most keys differ in their first bytes, or have no more.
 static inline int kv_cmp(struct kref a, struct kref b) {
+  if (likely(a.len >= 8 && b.len >= 8)) {
+    const uint64_t x = load64be(a.ptr), y = load64be(b.ptr);
+    if (x != y) return x < y ? -1 : 1;
+  }
   const uint32_t n = a.len < b.len ? a.len : b.len;
   const int r = n ? memcmp(a.ptr, b.ptr, n) : 0;
   return r ? r : (a.len > b.len) - (a.len < b.len);

@@ -131,6 +131,16 @@ static inline uint64_t align_up(uint64_t n, uint64_t align) { return (n + align 
 static inline uint32_t load16le(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
 static inline uint32_t load32le(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static inline uint64_t load64le(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+// memcpy, for what is short most of the time.
+static inline void copy_short(void *to, const void *from, size_t n) {
+  if (likely(n >= 8 && n <= 16)) {  // two halves, which may overlap
+    const uint64_t first = load64le(from), last = load64le((const uint8_t *)from + n - 8);
+    memcpy(to, &first, 8);
+    memcpy((uint8_t *)to + n - 8, &last, 8);
+  } else if (n) {
+    memcpy(to, from, n);
+  }
+}
 static inline uint64_t load64be(const void *p) { return __builtin_bswap64(load64le(p)); }
 static inline void store16le(void *p, uint32_t v) { uint16_t w = (uint16_t)v; memcpy(p, &w, 2); }
 static inline void store32le(void *p, uint32_t v) { memcpy(p, &v, 4); }

@@ -42,7 +42,7 @@ void merge_park(struct merge *m) {
 static void passed(struct merge *m) {
   if (likely(++m->steps < MERGE_STEPS)) return;
   m->steps = 0;
-  if (!m->slot) return;
+  if (!m->slot || !m->inside) return;
   epoch_exit(m->slot);
   epoch_enter(m->epoch, m->slot);
 }
@@ -53,8 +53,18 @@ static inline bool parts_valid(const struct merge *m) { return remix_valid(&m->r
 
 static void clear_forget(struct merge *m) {
   m->clear = 0;
-  m->clear_known = false;
-  m->clear_from = parts_valid(m) ? m->remix.seg : UINT32_MAX;
+  m->clear_exact = false;
+  m->asked = UINT32_MAX;
+}
+
+// Where the record's block is not held: looked up in an epoch.
+static enum remixdb_status parts_record(struct merge *m, struct kv_rec *rec_out) {
+  if (likely(remix_record_held(&m->remix, rec_out))) return REMIXDB_OK;
+  const bool enter = m->slot && !m->inside;
+  if (enter) epoch_enter(m->epoch, m->slot);
+  const enum remixdb_status s = remix_record(&m->remix, rec_out);
+  if (enter) epoch_exit(m->slot);
+  return s;
 }
 
 static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
@@ -103,7 +113,7 @@ static enum remixdb_status parts_step(struct merge *m, bool backward) {
 static enum remixdb_status parts_key(struct merge *m, struct kref *out) {
   if (!m->remix_key.ptr) {
     struct kv_rec r;
-    const enum remixdb_status s = remix_record(&m->remix, &r);
+    const enum remixdb_status s = parts_record(m, &r);
     if (s != REMIXDB_OK) return s;
     m->remix_key = kref(r.key, r.klen);
   }
@@ -148,13 +158,19 @@ static void mem_pick(struct merge *m) {
 static void clear_find(struct merge *m) {
   const uint32_t part = version_find(m->version, m->mem_key);
   m->clear = part > m->part ? UINT32_MAX : part < m->part ? 0 : remix_segment(m->remix.x, m->mem_key);
-  m->clear_known = true;
+  m->clear_exact = true;
+}
+
+// The same for the segment that the REMIX stands in alone, which the next one's anchor tells; of the last one nothing is known.
+static void clear_ask(struct merge *m) {
+  const uint32_t seg = m->asked = m->remix.seg;
+  if (seg + 1 < m->remix.x->nr_segs && kv_cmp(m->mem_key, remix_anchor(m->remix.x, seg + 1)) >= 0) m->clear = seg + 1;
 }
 
 // Whether the partitions' entry is known to come before the memtables' without looking at its key.
 static inline bool parts_clear(struct merge *m) {
   if (m->backward) return false;
-  if (unlikely(!m->clear_known && m->remix.seg != m->clear_from)) clear_find(m);
+  if (m->remix.seg >= m->clear && m->remix.seg != m->asked && !m->clear_exact) clear_ask(m);
   return m->remix.seg < m->clear;
 }
 
@@ -211,33 +227,45 @@ static enum remixdb_status settle(struct merge *m) {
   return s == REMIXDB_OK ? s : fail(m, s);
 }
 
+// A seek is in its caller's epoch.
+static void seek_begin(struct merge *m, bool backward) {
+  m->backward = backward;
+  m->inside = true;
+  m->steps = 0;
+}
+
+static enum remixdb_status seek_end(struct merge *m, enum remixdb_status s) {
+  if (s == REMIXDB_OK) {
+    mem_pick(m);
+    s = settle(m);
+  } else {
+    s = fail(m, s);
+  }
+  m->inside = false;
+  return s;
+}
+
 static enum remixdb_status seek(struct merge *m, struct kref key, bool backward) {
   if (!key.ptr) key = kref("", 0);
-  m->backward = backward;
-  m->steps = 0;
+  seek_begin(m, backward);
   const enum remixdb_status s = parts_seek(m, key, backward);
-  if (s != REMIXDB_OK) return fail(m, s);
-  for (uint32_t i = 0; i < MERGE_PARTS; i++) {
+  for (uint32_t i = 0; i < MERGE_PARTS && s == REMIXDB_OK; i++) {
     if (!m->has[i]) continue;
     if (backward) wh_seek_for_prev(&m->mem[i], key);
     else wh_seek(&m->mem[i], key);
   }
-  mem_pick(m);
-  return settle(m);
+  return seek_end(m, s);
 }
 
 enum remixdb_status merge_seek(struct merge *m, struct kref key) { return seek(m, key, false); }
 enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref key) { return seek(m, key, true); }
 
 enum remixdb_status merge_seek_last(struct merge *m) {
-  m->backward = true;
-  m->steps = 0;
+  seek_begin(m, true);
   const enum remixdb_status s = parts_seek_end(m, true);
-  if (s != REMIXDB_OK) return fail(m, s);
-  for (uint32_t i = 0; i < MERGE_PARTS; i++)
+  for (uint32_t i = 0; i < MERGE_PARTS && s == REMIXDB_OK; i++)
     if (m->has[i]) mem_seek_end(m, i, true);
-  mem_pick(m);
-  return settle(m);
+  return seek_end(m, s);
 }
 
 // Turns round. A stream that does not stand on the current key stands at the first of its keys behind it; the one before that is the
@@ -265,21 +293,18 @@ static enum remixdb_status step(struct merge *m, bool backward) {
 }
 
 enum remixdb_status merge_next(struct merge *m) {
-  m->steps = 0;
   return step(m, false);
 }
 
 enum remixdb_status merge_prev(struct merge *m) {
-  m->steps = 0;
   return step(m, true);
 }
 
 enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
   enum remixdb_status s = REMIXDB_OK;
-  m->steps = 0;
   while (nr > 0 && s == REMIXDB_OK && merge_valid(m)) {
     if (m->same == 1u << MERGE_PARTS && !m->backward) {
-      if (m->mem_at != MERGE_NONE && !m->clear_known) clear_find(m);
+      if (m->mem_at != MERGE_NONE && nr > 1 && !m->clear_exact) clear_find(m);
       const uint32_t moved = remix_skip(&m->remix, nr, m->mem_at == MERGE_NONE ? UINT32_MAX : m->clear);
       if (moved) m->remix_key.ptr = NULL;
       nr -= moved;
@@ -292,7 +317,7 @@ enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
 }
 
 enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out) {
-  if (m->at == MERGE_PARTS) return remix_record(&m->remix, rec_out);
+  if (m->at == MERGE_PARTS) return parts_record(m, rec_out);
   const struct wh_cursor *c = &m->mem[m->at];
   *rec_out = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
   return REMIXDB_OK;

@@ -9,8 +9,9 @@
 // looked up (in the anchors alone, once for each key of a memtable) when the REMIX comes to another segment before the memtable's key
 // was met.
 //
-// One thread. Every call that moves it and merge_record are made inside an epoch; between calls it stands outside: the blocks under it
-// are pinned.
+// One thread. Seeks, merge_set and merge_park are made inside an epoch. Between calls it stands outside, for the blocks under it are pinned and memtables
+// live as long as their views; so a step or a record needs an epoch only where a block has to be looked up, and enters it for just that when it was lent
+// the means (merge_lend), else it is the caller's to be inside.
 #ifndef MERGE_H
 #define MERGE_H
 
@@ -35,21 +36,22 @@ struct merge {
   uint32_t mem_at, mem_same;      // as at and same
   struct kref mem_key;
   // What is known of where mem_key belongs: entries of segments before `clear`, of this partition, are less. Forward only.
-  bool clear_known;
   uint32_t clear;
-  uint32_t clear_from;            // the segment the REMIX stood in when the question came up
+  bool clear_exact;               // and entries of segments behind it are not
+  uint32_t asked;                 // the segment of the REMIX for which that was last looked at; UINT32_MAX: none
   // the caller's, or NULL
   struct epoch *epoch;
   struct epoch_slot *slot;
-  uint32_t steps;                 // keys passed in this epoch
+  bool inside;                    // in the epoch of a seek
+  uint32_t steps;                 // keys passed in it
 };
 
 // queue: for read-ahead; NULL: none.
 void merge_init(struct merge *m, struct blkio_queue *queue);
 void merge_fini(struct merge *m);
-// Lends it the slot in which its callers enter their epochs: on a long way (over keys that are deleted, or skipped) it then leaves and
-// enters again after every MERGE_STEPS keys, and holds up nobody's reclamation. Pointers that the caller has got in the epoch of the
-// call do not survive a call that moves. Without this it stays in the caller's.
+// Lends it the slot in which its callers enter their epochs, and which they have left when they call merge_next, merge_prev, merge_skip or
+// merge_record. A seek with a long way (over keys that are deleted) leaves and enters again after every MERGE_STEPS keys, and holds up nobody's
+// reclamation: pointers that the caller has got in the epoch of the call do not survive it.
 void merge_lend(struct merge *m, struct epoch *epoch, struct epoch_slot *slot);
 // What it reads from now on; frozen may be NULL. Not valid afterwards. All of it must stay alive until the next merge_set that does not
 // name it, or merge_park: the version that was set before must still be there when another is set (blocks of its tables are pinned), but
@@ -69,7 +71,7 @@ MUST_CHECK enum remixdb_status merge_prev(struct merge *m);                     
 // moved. Needs no epoch.
 static inline bool merge_next_near(struct merge *m) {
   if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->backward) return false;
-  if (m->mem_at != MERGE_NONE && !(m->clear_known && m->remix.seg < m->clear)) return false;
+  if (m->mem_at != MERGE_NONE && m->remix.seg >= m->clear) return false;
   if (!remix_next_near(&m->remix)) return false;
   m->remix_key.ptr = NULL;
   return true;
@@ -81,7 +83,7 @@ MUST_CHECK enum remixdb_status merge_skip(struct merge *m, uint32_t nr);
 // again, and moves on from there.
 MUST_CHECK enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out);
 // The same when nothing has to be looked up for it; else false. Needs no epoch.
-static inline bool merge_record_held(struct merge *m, struct kv_rec *rec_out) {
-  return m->at == MERGE_PARTS && remix_record_held(&m->remix, rec_out);
+static inline bool merge_record_held(const struct merge *m, struct kv_rec *rec_out) {
+  return likely(m->at == MERGE_PARTS) && remix_record_held(&m->remix, rec_out);
 }
 #endif

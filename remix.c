@@ -7,11 +7,6 @@
 #include "blind.h"
 
 struct remix_counters remix_counters;
-#if defined(REMIX_COUNTERS)
-#define REMIX_COUNT(field) ((void)atomic_fetch_add_explicit(&remix_counters.field, 1, memory_order_relaxed))
-#else
-#define REMIX_COUNT(field) ((void)0)
-#endif
 
 _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REMIX_BYTE_MAX == BLIND_BYTE_MAX && REMIX_SEG == 32,
                "one set of marks");
@@ -837,16 +832,13 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   struct remix_near *const n = &c->near[run];
   struct sst *const t = c->x->runs[run];
   struct sst_hold *const h = &c->holds[run];
+  if (remix_record_held(c, rec_out)) return REMIXDB_OK;
   REMIX_COUNT(records);
-  if (unlikely(n->idx >= n->nr)) {
-    const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
-    n->nr = 0;
-    const enum remixdb_status s = record_read(c, t, pos, h, rec_out);
-    if (unlikely(s != REMIXDB_OK)) return s;
-    *n = (struct remix_near){h->cb.data, sst_pos_idx(pos), t->nr_recs[sst_pos_block(pos)]};
-  }
-  block_record(n->data, n->idx, rec_out);
-  return REMIXDB_OK;
+  const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
+  n->nr = 0;
+  const enum remixdb_status s = record_read(c, t, pos, h, rec_out);
+  if (s == REMIXDB_OK) *n = (struct remix_near){h->cb.data, sst_pos_idx(pos), t->nr_recs[sst_pos_block(pos)]};
+  return s;
 }
 
 // ---- walking

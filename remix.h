@@ -38,6 +38,21 @@
 #define REMIX_BIT_FAR 0xFFFEu
 #define REMIX_BYTE_MAX 4094u  // the farthest byte behind the base that is stored (blind.h searches by these)
 
+// What was looked at, for tests: counted by what is compiled with REMIX_COUNTERS.
+struct remix_counters {
+  _Atomic uint64_t key_reads;     // keys of entries read by a get or a seek,
+  _Atomic uint64_t key_compares;  // and compared in full
+  _Atomic uint64_t records;       // records given by remix_record
+  _Atomic uint64_t segments;      // segments cursors came to
+  _Atomic uint64_t probes;        // looks at a count of live entries, to pass segments
+};
+extern struct remix_counters remix_counters;
+#if defined(REMIX_COUNTERS)
+#define REMIX_COUNT(field) ((void)atomic_fetch_add_explicit(&remix_counters.field, 1, memory_order_relaxed))
+#else
+#define REMIX_COUNT(field) ((void)0)
+#endif
+
 struct remix {
   const struct sst_ctx *ctx;
   uint64_t number;
@@ -180,6 +195,7 @@ MUST_CHECK enum remixdb_status remix_record(struct remix_cursor *c, struct kv_re
 MUST_CHECK static inline bool remix_record_held(const struct remix_cursor *c, struct kv_rec *rec_out) {
   const struct remix_near *const n = &c->near[remix_run(c)];
   if (unlikely(n->idx >= n->nr)) return false;
+  REMIX_COUNT(records);
   block_record(n->data, n->idx, rec_out);
   return true;
 }
@@ -199,16 +215,6 @@ void remix_walk_next(struct remix_walk *w);
 // (across segments from the anchor's length). Returns UINT32_MAX for the same key, 0 for the view's first entry. *known_out false
 // when it is not recorded (a far one): the caller compares.
 uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out);
-
-// What was looked at, for tests: counted where remix.c is compiled with REMIX_COUNTERS.
-struct remix_counters {
-  _Atomic uint64_t key_reads;     // keys of entries read by a get or a seek,
-  _Atomic uint64_t key_compares;  // and compared in full
-  _Atomic uint64_t records;       // records given by remix_record
-  _Atomic uint64_t segments;      // segments cursors came to
-  _Atomic uint64_t probes;        // looks at a count of live entries, to pass segments
-};
-extern struct remix_counters remix_counters;
 
 // ---- the file, shared by remix.c and remix_build.c; layout in docs/FORMAT.md
 #define REMIX_MAGIC "RDBREMIX"

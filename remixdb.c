@@ -270,14 +270,17 @@ PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) {
 
 PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out) {
   struct kv_rec r;
-  const enum remixdb_status s = it ? xdb_iter_record(it, &r) : null_argument("it");
-  if (s == REMIXDB_OK) {
-    if (kbuf_out && r.klen) memcpy(kbuf_out, r.key, r.klen);
-    if (klen_out) *klen_out = r.klen;
-    if (vbuf_out && r.vlen) memcpy(vbuf_out, r.val, r.vlen);
-    if (vlen_out) *vlen_out = r.vlen;
+  if (unlikely(!it)) return done(null_argument("it"));
+  if (unlikely(!xdb_iter_record_held(it, &r))) {
+    const enum remixdb_status s = xdb_iter_record(it, &r);
+    if (s != REMIXDB_OK) return done(s);
   }
-  return done(s);
+  if (kbuf_out) copy_short(kbuf_out, r.key, r.klen);
+  if (klen_out) *klen_out = r.klen;
+  if (vbuf_out && r.vlen) memcpy(vbuf_out, r.val, r.vlen);
+  if (vlen_out) *vlen_out = r.vlen;
+  err_finish_ok();
+  return true;
 }
 
 static const void *iter_part(struct xdb_iter *it, bool value, uint32_t *len_out) {
@@ -293,7 +296,10 @@ PUBLIC const void *remixdb_iter_value(struct xdb_iter *it, uint32_t *vlen_out) {
 
 PUBLIC void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr) { done(it ? xdb_iter_skip(it, nr) : null_argument("it")); }
 PUBLIC void remixdb_iter_prev(struct xdb_iter *it) { done(it ? xdb_iter_prev(it) : null_argument("it")); }
-PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) { remixdb_iter_skip(it, 1); }
+PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) {
+  if (likely(it && xdb_iter_next_near(it))) err_finish_ok();
+  else done(it ? xdb_iter_skip(it, 1) : null_argument("it"));
+}
 
 PUBLIC void remixdb_iter_park(struct xdb_iter *it) {
   if (it) xdb_iter_park(it);

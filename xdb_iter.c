@@ -27,7 +27,6 @@ void xdb_iter_park(struct xdb_iter *it) {
   view_unref(it->view);
   it->view = NULL;
   it->status = REMIXDB_OK;
-  it->has_rec = false;
 }
 
 void xdb_iter_destroy(struct xdb_iter *it) {
@@ -38,19 +37,14 @@ void xdb_iter_destroy(struct xdb_iter *it) {
   mem_free(it);
 }
 
+// After a call that moves it, outside of any epoch.
 static enum remixdb_status iter_done(struct xdb_iter *it, enum remixdb_status s) {
-  struct view *left = NULL;
-  if (unlikely(!xdb_iter_valid(it))) {  // one that has come to its end, and is left there, pins nothing
-    merge_park(&it->merge);
-    left = it->view;
-    it->view = NULL;
-  }
-  epoch_exit(&it->ref->slot);
   it->status = s;
-  it->has_rec = false;
   if (unlikely(s != REMIXDB_OK)) err_save(&it->error, s);
-  view_unref(left);
-  return s == REMIXDB_OK ? s : err_raise(&it->error);
+  if (likely(xdb_iter_valid(it))) return s;
+  xdb_iter_park(it);  // one that has come to its end, and is left there, pins nothing
+  it->status = s;
+  return s == REMIXDB_OK ? s : err_raise(&it->error);  // what went with the view may have said something else
 }
 
 // Brings the iterator to the store, or the snapshot, as it is now; inside an epoch. What it held before is in *old_out and must be dropped after the epoch.
@@ -76,6 +70,7 @@ static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, str
   enum remixdb_status s = how == SEEK_GE   ? merge_seek(&it->merge, key)
                           : how == SEEK_LE ? merge_seek_for_prev(&it->merge, key)
                                            : merge_seek_last(&it->merge);
+  epoch_exit(&it->ref->slot);
   s = iter_done(it, s);
   view_unref(old);
   return s == REMIXDB_OK ? s : err_raise(&it->error);  // what went with the view may have said something else
@@ -93,30 +88,15 @@ void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
 
 enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
-  if (likely(nr == 1 && merge_next_near(&it->merge))) {  // as most steps are: without the fence of an epoch
-    it->has_rec = false;
-    return REMIXDB_OK;
-  }
-  epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
   return iter_done(it, merge_skip(&it->merge, nr));
 }
 
 enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
-  epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
   return iter_done(it, merge_prev(&it->merge));
 }
 
 enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
   if (unlikely(!xdb_iter_valid(it))) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
-  if (!it->has_rec && !merge_record_held(&it->merge, &it->rec)) {
-    struct xdb_ref *r = it->ref;
-    epoch_enter(&r->xdb->epoch, &r->slot);
-    const enum remixdb_status s = merge_record(&it->merge, &it->rec);
-    epoch_exit(&r->slot);
-    if (unlikely(s != REMIXDB_OK)) return s;
-  }
-  it->has_rec = true;
-  *rec_out = it->rec;
-  return REMIXDB_OK;
+  return merge_record(&it->merge, rec_out);
 }

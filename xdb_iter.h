@@ -12,8 +12,6 @@ struct xdb_iter {
   struct view *view;             // counted; NULL: parked or not yet positioned
   enum remixdb_status status;
   struct err_saved error;        // why status
-  bool has_rec;                  // rec is the current record
-  struct kv_rec rec;
   struct merge merge;
 };
 
@@ -29,6 +27,10 @@ MUST_CHECK enum remixdb_status xdb_iter_seek_last(struct xdb_iter *it);
 void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s);
 MUST_CHECK enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr);
 MUST_CHECK enum remixdb_status xdb_iter_prev(struct xdb_iter *it);
+// xdb_iter_skip of one, for most steps; else false, and nothing has changed.
+static inline bool xdb_iter_next_near(struct xdb_iter *it) { return merge_next_near(&it->merge); }
 // REMIXDB_NOTFOUND when not valid; the record holds until the iterator moves.
 MUST_CHECK enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out);
+// The same for most records; else false.
+MUST_CHECK static inline bool xdb_iter_record_held(const struct xdb_iter *it, struct kv_rec *rec_out) { return merge_record_held(&it->merge, rec_out); }
 #endif
