@@ -643,8 +643,8 @@ void remix_warm(struct remix_cursor *c) {
     ahead += n;
     c->front_at += n;
     if (n == left) {
-      c->front_seg++;
       c->front_at = 0;
+      if (++c->front_seg < c->x->nr_segs) seg_prefetch(ix, seg_at(ix, c->front_seg));
     }
     if (c->group < REMIX_GROUP_MAX) c->group *= 2;
   }

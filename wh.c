@@ -47,7 +47,8 @@
 #define BUCKET_SLOTS 8
 #define TABLE_BUCKETS_MIN 16u
 #define MERGE_KEYS (WH_LEAF_KEYS / 2)
-#define PUBLISH_TAIL 8u            // entries outside of the published order that make a cursor publish a new one
+#define PUBLISH_SPENT 8u           // entries that cursors put in their order one by one before one of them publishes it
+#define MERGE_TAIL 8u              // so many are put in it together
 #define HINT_STEPS 8u              // steps along the list after which the hint is taken for a hash collision's
 #define NODE_SLAB 31u
 
@@ -67,6 +68,7 @@ struct wh_leaf {
   _Atomic uint16_t count;               // release, after the entry and its idx byte
   uint8_t sorted;                       // entries[0, sorted) were put there in order of key
   _Atomic bool dead;                    // set with release under the leaf's lock and the structure lock
+  _Atomic uint8_t spent;                // by cursors, on entries outside of the order; relaxed, and a little wrong when two add at once
   // Position in entries by hash, open addressing with linear probing; stored with release after entries[].
   _Alignas(CACHE_LINE) _Atomic uint8_t idx[IDX_SIZE];
   _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | 16 bits of its hash on top
@@ -604,7 +606,7 @@ static uint32_t leaf_order(const struct wh_leaf *l, uint8_t *pos, uint32_t *tail
     memcpy(pos, o->pos, base);
   else
     for (uint32_t i = 0; i < base; i++) pos[i] = (uint8_t)i;
-  if (n - base >= PUBLISH_TAIL)
+  if (n - base >= MERGE_TAIL)
     order_merge(l, pos, base, n);
   else if (n > base)
     order_insert(l, pos, base, n);
@@ -1177,7 +1179,11 @@ static void cursor_take(struct wh_cursor *c, struct wh_leaf *l) {
   c->leaf = l;
   c->nr = leaf_order(l, c->order, &tail);
   // Only a cache, so it is written although the index is the reader's constant; see wh_order.
-  if (tail >= PUBLISH_TAIL && !leaf_dead(l)) leaf_publish((struct wh *)(uintptr_t)c->wh, l, c->order, c->nr);
+  if (likely(tail == 0)) return;
+  // What cursors have spent on the entries outside of the published order is what a new one may cost (as in the ski rental problem).
+  const uint32_t spent = atomic_load_explicit(&l->spent, memory_order_relaxed) + tail;
+  atomic_store_explicit(&l->spent, (uint8_t)(spent < PUBLISH_SPENT ? spent : 0), memory_order_relaxed);
+  if (spent >= PUBLISH_SPENT && !leaf_dead(l)) leaf_publish((struct wh *)(uintptr_t)c->wh, l, c->order, c->nr);
 }
 
 #define AHEAD 6u  // entries that are fetched before they are reached
