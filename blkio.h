@@ -73,7 +73,9 @@ MUST_CHECK enum remixdb_status blkio_read_one(struct blkio *b, int fd, const cha
 // ---- a file written once from front to back, through a ring of large aligned buffers: while one fills, others are on their way.
 // Sticky: after the first error later calls do nothing, and finish returns it. The file's descriptor is the caller's.
 struct blkio_writer;
+#if !defined(BLKIO_WRITER_BUF)  // a build that fuzzes makes it small
 #define BLKIO_WRITER_BUF (512u << 10)
+#endif
 #define BLKIO_WRITER_NR 4
 // reusable for one file after the other
 MUST_CHECK enum remixdb_status blkio_writer_create(struct blkio_queue *q, struct blkio_writer **out);

@@ -9,7 +9,9 @@
 #include "format.h"
 #include "zmem.h"
 
+#if !defined(SST_BUILD_GATHER)          // a build that fuzzes makes it small
 #define SST_BUILD_GATHER (1u << 20)     // bytes of blocks that wait for the dictionary
+#endif
 #define SST_BUILD_SAMPLES 64u           // pages of them to train on: four times as many take three times as long, for 1 % of size
 #define SST_BUILD_DICT_PART 32u         // it is at most this part of what was gathered: it must not cost more than it saves
 #define SST_BUILD_DICT_MIN 1024u

@@ -38,7 +38,9 @@
 #include "env.h"
 #include "kv.h"
 
+#if !defined(WAL_BUF)               // a build that fuzzes makes it small
 #define WAL_BUF (256u << 10)        // bytes of a normal frame at most; a larger batch gets a buffer of its own
+#endif
 #define WAL_PREALLOC (16u << 20)    // a segment grows on disk in these steps, when nothing else is asked for
 
 struct wal;

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#if !defined(WAL_WINDOW)       // a build that fuzzes makes it small
 #define WAL_WINDOW (1u << 20)  // files are read in pieces of this size
+#endif
 
 // ---- recovery
 
