@@ -27,6 +27,7 @@ void block_build_fini(struct block_build *b) {
 
 bool block_build_fits(const struct block_build *b, size_t rec_size) {
   if (b->count == 0) return true;
+  if (rec_size < 2) rec_size = 2;  // see block_verify_body
   return b->count < BLOCK_RECORDS_MAX && BLOCK_HEAD + 2 * (size_t)(b->count + 1) + b->used + rec_size <= BLOCK_PAGE;
 }
 
@@ -74,9 +75,23 @@ enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uin
       return err_corrupt(path, off + BLOCK_HEAD + 2 * i, "offset of record %u of a block", i);
     const uint8_t *const next = kv_rec_get(p, end, &r);
     if (unlikely(!next)) return err_corrupt(path, off + (uint64_t)(p - buf), "record %u of a block", i);
+    // block_record looks at two bytes; only the tombstone of an empty key has one.
+    if (unlikely(end - p < 2)) return err_corrupt(path, off + (uint64_t)(p - buf), "record %u of a block begins in its last byte", i);
     p = next;
   }
   return REMIXDB_OK;
+}
+
+void block_record_long(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
+  const uint8_t *p = buf + load16le(buf + BLOCK_HEAD + 2 * i);
+  uint32_t h, v = 0;
+  p = kv_varint_get(p, p + 5, &h);
+  r->klen = h >> 1;
+  r->tomb = h & 1;
+  if (!r->tomb) p = kv_varint_get(p, p + 5, &v);
+  r->vlen = v;
+  r->key = p;
+  r->val = p + r->klen;
 }
 
 enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table, uint32_t block,

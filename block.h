@@ -42,22 +42,27 @@ MUST_CHECK enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_page
 // The same without the checksum: for a block that was verified in another form (compressed).
 MUST_CHECK enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, const char *path, uint64_t off);
 static inline uint32_t block_count(const uint8_t *buf) { return buf[9]; }
+// Record i of a verified block, when it is a live one with a key shorter than 64 bytes and a value shorter than 16,384; else false.
+static inline bool block_record_short(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
+  const uint8_t *p = buf + load16le(buf + BLOCK_HEAD + 2 * i);
+  const uint32_t h = p[0];
+  uint32_t v = p[1];
+  if (unlikely(h & 0x81)) return false;
+  if (v >= 128) {
+    if (unlikely(p[2] >= 128)) return false;
+    v = (v & 127) | (uint32_t)p[2] << 7;
+    p++;
+  }
+  r->klen = h >> 1;
+  r->vlen = v;
+  r->tomb = false;
+  r->key = p + 2;
+  r->val = p + 2 + r->klen;
+  return true;
+}
+void block_record_long(const uint8_t *buf, uint32_t i, struct kv_rec *r);  // private to block_record
 // Record i of a verified block; i < count.
 static inline void block_record(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
-  const uint8_t *p = buf + load16le(buf + BLOCK_HEAD + 2 * i);
-  uint32_t h = p[0];
-  if (likely(h < 128)) p++;
-  else p = kv_varint_get(p, p + 5, &h);
-  r->klen = h >> 1;
-  r->tomb = h & 1;
-  uint32_t v = 0;
-  if (!r->tomb) {
-    v = p[0];
-    if (likely(v < 128)) p++;
-    else p = kv_varint_get(p, p + 5, &v);
-  }
-  r->vlen = v;
-  r->key = p;
-  r->val = p + r->klen;
+  if (unlikely(!block_record_short(buf, i, r))) block_record_long(buf, i, r);
 }
 #endif

@@ -131,20 +131,40 @@ static inline uint64_t align_up(uint64_t n, uint64_t align) { return (n + align 
 static inline uint32_t load16le(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
 static inline uint32_t load32le(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static inline uint64_t load64le(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
-// memcpy, for what is short most of the time.
-static inline void copy_short(void *to, const void *from, size_t n) {
-  if (likely(n >= 8 && n <= 16)) {  // two halves, which may overlap
-    const uint64_t first = load64le(from), last = load64le((const uint8_t *)from + n - 8);
-    memcpy(to, &first, 8);
-    memcpy((uint8_t *)to + n - 8, &last, 8);
-  } else if (n) {
-    memcpy(to, from, n);
-  }
-}
 static inline uint64_t load64be(const void *p) { return __builtin_bswap64(load64le(p)); }
 static inline void store16le(void *p, uint32_t v) { uint16_t w = (uint16_t)v; memcpy(p, &w, 2); }
 static inline void store32le(void *p, uint32_t v) { memcpy(p, &v, 4); }
 static inline void store64le(void *p, uint64_t v) { memcpy(p, &v, 8); }
+
+typedef uint64_t lib_chunk __attribute__((vector_size(16)));
+static inline void copy_chunk(uint8_t *to, const uint8_t *from) { lib_chunk c; memcpy(&c, from, 16); memcpy(to, &c, 16); }
+// memcpy without a call, for up to COPY_SMALL bytes: from both ends, which meet or overlap.
+#define COPY_SMALL 128u
+static inline void copy_small(void *to_ptr, const void *from_ptr, size_t n) {
+  uint8_t *const to = to_ptr;
+  const uint8_t *const from = from_ptr;
+  if (n >= 16) {
+    if (n > 64)
+      for (size_t i = 16; i < 64; i += 16) copy_chunk(to + i, from + i), copy_chunk(to + n - 16 - i, from + n - 16 - i);
+    else if (n > 32)
+      copy_chunk(to + 16, from + 16), copy_chunk(to + n - 32, from + n - 32);
+    copy_chunk(to, from);
+    copy_chunk(to + n - 16, from + n - 16);
+  } else if (n >= 8) {
+    const uint64_t first = load64le(from), last = load64le(from + n - 8);
+    store64le(to, first);
+    store64le(to + n - 8, last);
+  } else if (n > 0) {
+    to[0] = from[0];
+    to[n / 2] = from[n / 2];
+    to[n - 1] = from[n - 1];
+    if (n > 3) {
+      const uint32_t first = load32le(from), last = load32le(from + n - 4);
+      store32le(to, first);
+      store32le(to + n - 4, last);
+    }
+  }
+}
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "files are little-endian and read without swapping; a big-endian port starts here"
 #endif

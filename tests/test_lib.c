@@ -421,6 +421,20 @@ static void test_rng(void **state) {
   assert_true(rng_next(&a) == 0xe220a8397b1dcdafull);  // splitmix64's published first output for seed 0
 }
 
+// Every length, with nothing before, behind or between touched that should not be.
+static void test_copy_small(void **state) {
+  (void)state;
+  uint8_t from[COPY_SMALL + 2], to[COPY_SMALL + 2];
+  for (uint32_t n = 0; n <= COPY_SMALL; n++) {
+    for (uint32_t i = 0; i < sizeof(from); i++) from[i] = (uint8_t)(i * 7 + n);
+    memset(to, 0xEE, sizeof(to));
+    copy_small(to + 1, from + 1, n);
+    assert_memory_equal(to + 1, from + 1, n);
+    assert_int_equal(to[0], 0xEE);
+    for (uint32_t i = n + 1; i < sizeof(to); i++) assert_int_equal(to[i], 0xEE);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_alloc),        cmocka_unit_test(test_alloc_failure), cmocka_unit_test(test_map),
@@ -428,6 +442,7 @@ int main(void) {
       cmocka_unit_test(test_lock_sleeps),  cmocka_unit_test(test_thread_start),  cmocka_unit_test(test_cores),
       cmocka_unit_test(test_parse_cores),  cmocka_unit_test(test_cond),          cmocka_unit_test(test_bits),
       cmocka_unit_test(test_hash),         cmocka_unit_test(test_rng),
+      cmocka_unit_test(test_copy_small),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
