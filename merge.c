@@ -4,6 +4,7 @@
 void merge_init(struct merge *m, struct blkio_queue *queue) {
   memset(m, 0, sizeof(*m));
   m->at = m->mem_at = MERGE_NONE;
+  m->near = MERGE_FAR;
   remix_cursor_init(&m->remix, queue);
 }
 
@@ -29,6 +30,7 @@ void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen
   if (m->version != version) parts_leave(m);
   m->version = version;
   m->at = m->mem_at = MERGE_NONE;
+  m->near = MERGE_FAR;
 }
 
 void merge_park(struct merge *m) {
@@ -36,6 +38,7 @@ void merge_park(struct merge *m) {
   m->has[0] = m->has[1] = false;
   m->version = NULL;
   m->at = m->mem_at = MERGE_NONE;
+  m->near = MERGE_FAR;
 }
 
 // A key has been passed. All that is kept from here on is pinned, or lives as long as the sources.
@@ -214,6 +217,7 @@ static enum remixdb_status step_same(struct merge *m) {
 
 static enum remixdb_status fail(struct merge *m, enum remixdb_status s) {
   m->at = MERGE_NONE;
+  m->near = MERGE_FAR;
   return s;
 }
 
@@ -224,7 +228,10 @@ static enum remixdb_status settle(struct merge *m) {
     s = step_same(m);
     if (s == REMIXDB_OK) s = pick(m);
   }
-  return s == REMIXDB_OK ? s : fail(m, s);
+  if (s != REMIXDB_OK) return fail(m, s);
+  if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->backward) m->near = MERGE_FAR;
+  else m->near = m->mem_at == MERGE_NONE || m->remix.seg < m->clear ? MERGE_ALONE : MERGE_BESIDE;
+  return s;
 }
 
 // A seek is in its caller's epoch.
@@ -248,6 +255,8 @@ static enum remixdb_status seek_end(struct merge *m, enum remixdb_status s) {
 static enum remixdb_status seek(struct merge *m, struct kref key, bool backward) {
   if (!key.ptr) key = kref("", 0);
   seek_begin(m, backward);
+  for (uint32_t i = 0; i < MERGE_PARTS; i++)
+    if (m->has[i]) wh_want(&m->mem[i], key);
   const enum remixdb_status s = parts_seek(m, key, backward);
   for (uint32_t i = 0; i < MERGE_PARTS && s == REMIXDB_OK; i++) {
     if (!m->has[i]) continue;
@@ -290,6 +299,21 @@ static enum remixdb_status step(struct merge *m, bool backward) {
   if (unlikely(m->backward != backward)) s = turn(m, backward);
   if (s == REMIXDB_OK) s = step_same(m);
   return s == REMIXDB_OK ? settle(m) : fail(m, s);
+}
+
+bool merge_next_held(struct merge *m) {
+  struct kref key;
+  if (!remix_key_ahead(&m->remix, &key)) return false;
+  const int c = kv_cmp(m->mem_key, key);
+  if (c <= 0 && m->mem[m->mem_at].ver->tomb) return false;  // there is more to pass than this
+  if (!remix_next_near(&m->remix)) return false;
+  m->remix_key = key;
+  if (c <= 0) {
+    m->near = MERGE_FAR;
+    m->at = m->mem_at;
+    m->same = m->mem_same | (c == 0 ? 1u << MERGE_PARTS : 0);
+  }
+  return true;
 }
 
 enum remixdb_status merge_next(struct merge *m) {

@@ -22,6 +22,12 @@ enum { MERGE_ACTIVE, MERGE_FROZEN, MERGE_PARTS, MERGE_NONE };
 
 #define MERGE_STEPS 256u  // so many keys are passed in one epoch at most
 
+enum merge_near {
+  MERGE_FAR,     // all streams
+  MERGE_BESIDE,  // the current key is the partitions' alone, and a memtable's key may come before their next one
+  MERGE_ALONE,   // it cannot, up to the end of the segment
+};
+
 struct merge {
   struct wh_cursor mem[2];        // [MERGE_ACTIVE], [MERGE_FROZEN]
   bool has[2];                    // whether there is such a memtable
@@ -31,6 +37,7 @@ struct merge {
   struct kref remix_key;          // of the REMIX cursor's entry; ptr NULL: not read yet
   uint32_t at;                    // the stream that holds the current key; MERGE_NONE: not valid
   uint32_t same;                  // bit i: stream i stands on the same key
+  enum merge_near near;           // what a step forward has to look at
   bool backward;                  // the streams not at the current key stand before it, not behind it
   // the memtables alone
   uint32_t mem_at, mem_same;      // as at and same
@@ -67,12 +74,12 @@ MUST_CHECK enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref 
 MUST_CHECK enum remixdb_status merge_seek_last(struct merge *m);
 MUST_CHECK enum remixdb_status merge_next(struct merge *m);                            // must be valid
 MUST_CHECK enum remixdb_status merge_prev(struct merge *m);                            // must be valid
-// The same as merge_next when that is a step of the REMIX within its segment and no memtable's key can come before the next one; else false, and nothing has
-// moved. Needs no epoch.
+bool merge_next_held(struct merge *m);  // private to merge_next_near
+// The same as merge_next when that is a step of the REMIX within its segment, and no memtable's key can come before the next one or that one's block is
+// held; else false, and nothing has moved. Needs no epoch.
 static inline bool merge_next_near(struct merge *m) {
-  if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->backward) return false;
-  if (m->mem_at != MERGE_NONE && m->remix.seg >= m->clear) return false;
-  if (!remix_next_near(&m->remix)) return false;
+  if (unlikely(m->near != MERGE_ALONE)) return m->near == MERGE_BESIDE && merge_next_held(m);
+  if (unlikely(!remix_next_near(&m->remix))) return false;
   m->remix_key.ptr = NULL;
   return true;
 }

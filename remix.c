@@ -11,9 +11,10 @@ struct remix_counters remix_counters;
 _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REMIX_BYTE_MAX == BLIND_BYTE_MAX && REMIX_SEG == 32,
                "one set of marks");
 
-// Entries whose memory is asked for at once. Few at first, for many scans are short; then more, which costs less for each.
+// Entries whose memory is asked for at once: few at first, for many scans are short; then more, which costs less for each, but not so many that
+// the processor waits for room to ask.
 #define REMIX_GROUP_MIN 8u
-#define REMIX_GROUP_MAX REMIX_SEG
+#define REMIX_GROUP_MAX 16u
 #define REMIX_AHEAD_MIN 4u
 #define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
 #define REMIX_AHEAD_OFF UINT32_MAX  // read-ahead left nothing in the cache: not tried again on this REMIX
@@ -387,22 +388,43 @@ static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, 
   return REMIXDB_OK;
 }
 
+// The memory of nr entries of a segment, from entry `from` on: in each run a stretch.
+static void group_want(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
+  const struct remix *const x = c->x;
+  const struct remix_index *const ix = x->index;
+  const uint8_t *const sel = s + ix->lay.sel;
+  for (uint32_t m = seg_live(ix, s) & ~set32_below(from) & set32_below(from + nr), mine; m; m &= ~mine) {
+    const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN, all = set32_eq8(sel, REMIX_RUN, (uint8_t)run);
+    mine = all & m;
+    sst_want_stretch(x->runs[run], sst_advance(x->runs[run], seg_off(ix, s, run), set32_count(all & set32_below(i))), set32_count(mine),
+                     &c->holds[run]);
+  }
+}
+
 // In a segment of a cursor. The one key that is read is the candidate's (see remix.h). Tags tell where to ask for memory early: an entry
 // with the key's tag is the candidate most of the time, and is known before it; without one the key is not there, and the entry behind
-// the candidate is where the cursor will stand as often as at the candidate.
-static enum remixdb_status spot_find(const struct remix *x, const uint8_t *s, struct kref key, struct sst_hold *holds,
-                                     struct spot *out) {
+// the candidate is where the cursor will stand as often as at the candidate. Who stepped on after the last seek will do so after this one: what it
+// comes to then is asked for before the candidate is waited for.
+static enum remixdb_status spot_find(struct remix_cursor *c, uint32_t seg, const uint8_t *s, struct kref key, uint32_t ahead, struct spot *out) {
+  const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
   struct kv_rec rec;
-  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return spot_binary(x, s, key, holds, true, out, &rec);
+  c->front_seg = seg;
+  c->front_at = 0;
+  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return spot_binary(x, s, key, c->holds, true, out, &rec);
   const uint8_t *const dbits = s + ix->lay.dbits;
   const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
   const uint32_t tagged = x->tags ? set32_eq8(s, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
   if (tagged) entry_want(x, s, set32_first(tagged));
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
-  if (x->tags && !tagged && cand + 1 < nr) entry_want(x, s, cand + 1);
+  if (ahead) {
+    group_want(c, s, cand, ahead);
+    c->front_at = cand + ahead < nr ? cand + ahead : nr;
+  } else if (x->tags && !tagged && cand + 1 < nr) {
+    entry_want(x, s, cand + 1);
+  }
   const uint32_t run = s[ix->lay.sel + cand] & REMIX_RUN;
-  const enum remixdb_status st = entry_read(x, s, cand, &holds[run], &rec);
+  const enum remixdb_status st = entry_read(x, s, cand, &c->holds[run], &rec);
   if (st != REMIXDB_OK) return st;
   REMIX_COUNT(key_compares);
   out->at = blind_place(dbits, nr, base, key, cand, kref(rec.key, rec.klen), &out->equal);
@@ -566,16 +588,20 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
 
 static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
   c->way = way;
+  c->warm = 0;
   if (c->ahead != REMIX_AHEAD_OFF) c->ahead = 0;
 }
 
-void remix_turn(struct remix_cursor *c, enum remix_way way) {
+static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
   if (way == REMIX_BACK) cursor_turn(c, way);
+  if (way == REMIX_BACK || c->way == REMIX_BACK) {
+    c->front_seg = c->seg;
+    c->front_at = c->at + (way == REMIX_BACK);
+    c->group = REMIX_GROUP_MIN;
+  }
   c->way = way;
-  c->front_seg = c->seg;
-  c->front_at = way == REMIX_BACK ? c->at + 1 : c->at;
-  c->group = REMIX_GROUP_MIN;
-  c->warm = way == REMIX_BACK ? REMIX_SEG : 0;
+  c->warm = 0;
+  c->cool = REMIX_SEG;
 }
 
 // The segment that holds the live entry before which `rank` others come in the view. It is known to be at or behind `from`, which
@@ -615,20 +641,9 @@ static uint32_t live_before(const struct remix *x, uint32_t to, uint32_t rank) {
   return lo;
 }
 
-// The memory of nr entries of a segment, from entry `from` on: in each run a stretch.
-static void group_want(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
-  const struct remix *const x = c->x;
-  const struct remix_index *const ix = x->index;
-  const uint8_t *const sel = s + ix->lay.sel;
-  for (uint32_t m = seg_live(ix, s) & ~set32_below(from) & set32_below(from + nr), mine; m; m &= ~mine) {
-    const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN, all = set32_eq8(sel, REMIX_RUN, (uint8_t)run);
-    mine = all & m;
-    sst_want_stretch(x->runs[run], sst_advance(x->runs[run], seg_off(ix, s, run), set32_count(all & set32_below(i))), set32_count(mine),
-                     &c->holds[run]);
-  }
-}
-
-void remix_warm(struct remix_cursor *c) {
+// Asks for the memory of the records ahead of a cursor that steps on, group by group, so that it is there when they are read. Runs are
+// read in turn, each of them in order: which records come next in which run is in the selectors, and the processor cannot know it.
+static void warm_on(struct remix_cursor *c) {
   const struct remix_index *const ix = c->x->index;
   const uint32_t nr = seg_nr(ix, c->s);
   if (unlikely(c->front_seg - c->seg > 1 || (c->front_seg == c->seg && c->front_at < c->at))) {  // left behind
@@ -648,7 +663,8 @@ void remix_warm(struct remix_cursor *c) {
     }
     if (c->group < REMIX_GROUP_MAX) c->group *= 2;
   }
-  c->warm = c->at + (ahead > REMIX_GROUP_MIN ? ahead - REMIX_GROUP_MIN : 1);
+  const uint32_t until = c->at + (ahead > REMIX_GROUP_MIN ? ahead - REMIX_GROUP_MIN : 1);
+  c->warm = until < REMIX_SEG ? until : REMIX_SEG;
 }
 
 // The same for one that steps back. Its groups stay small: in large ones much of what was asked for was waited for all the same.
@@ -667,7 +683,7 @@ static void warm_back(struct remix_cursor *c) {
     ahead += n;
   }
   const uint32_t more = ahead > REMIX_GROUP_MIN ? ahead - REMIX_GROUP_MIN : 1;
-  c->warm = c->at >= more ? c->at - more + 1 : 0;
+  c->cool = c->at >= more ? c->at - more + 1 : 0;
 }
 
 // The runs of so many entries of the cursor's segment go on by one record, or back.
@@ -676,7 +692,7 @@ static inline void near_pass(struct remix_cursor *c, uint32_t from, uint32_t to,
 }
 
 // To the first live entry behind segment c->seg.
-void remix_next_segment(struct remix_cursor *c) {
+static void cursor_next_segment(struct remix_cursor *c) {
   const struct remix *const x = c->x;
   const uint32_t rank = x->index->live[c->seg + 1];
   if (rank == x->nr_keys) {
@@ -689,8 +705,21 @@ void remix_next_segment(struct remix_cursor *c) {
   cursor_seg(c, seg);
   c->at = set32_first(c->live);
   near_pass(c, 0, c->at, 1);
-  if (c->way != REMIX_ON) remix_turn(c, REMIX_ON);
-  remix_warm(c);
+  if (c->way != REMIX_ON) cursor_step_way(c, REMIX_ON);
+  warm_on(c);
+}
+
+void remix_next_far(struct remix_cursor *c) {
+  const uint32_t m = c->live & set32_above(c->at);
+  if (m == 0) {
+    cursor_next_segment(c);
+    return;
+  }
+  if (c->way != REMIX_ON) cursor_step_way(c, REMIX_ON);
+  const uint32_t to = set32_first(m);
+  near_pass(c, c->at, to, 1);
+  c->at = to;
+  if (to >= c->warm) warm_on(c);
 }
 
 // To the last one before it.
@@ -712,11 +741,10 @@ static void cursor_prev_segment(struct remix_cursor *c) {
 
 // To the first live entry that is not before entry `at` of segment seg.
 static void cursor_stand(struct remix_cursor *c, uint32_t seg, uint32_t at) {
-  cursor_leave(c);
   cursor_seg(c, seg);
   const uint32_t m = c->live & ~set32_below(at);
   if (likely(m != 0)) c->at = set32_first(m);
-  else remix_next_segment(c);
+  else cursor_next_segment(c);
 }
 
 // To the last one before it.
@@ -728,7 +756,8 @@ static void cursor_stand_before(struct remix_cursor *c, uint32_t seg, uint32_t a
   else cursor_prev_segment(c);
 }
 
-static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t *seg_out, struct spot *spot_out) {
+// ahead: entries whose memory is asked for at once; 0: none.
+static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t ahead, uint32_t *seg_out, struct spot *spot_out) {
   const struct remix_index *const ix = c->x->index;
   const uint32_t seg = anchors_find(&ix->anchors, key);
   const uint8_t *const s = seg_at(ix, seg);
@@ -736,15 +765,17 @@ static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, 
   cursor_end(c);
   cursor_leave(c);
   *seg_out = seg;
-  return spot_find(c->x, s, key, c->holds, spot_out);
+  return spot_find(c, seg, s, key, ahead, spot_out);
 }
 
 enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   uint32_t seg;
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
+  const uint32_t ahead = c->way != REMIX_ON ? 0 : c->group < REMIX_GROUP_MAX ? REMIX_GROUP_MIN : REMIX_GROUP_MAX / 2;
   cursor_turn(c, REMIX_SOUGHT);
-  const enum remixdb_status st = cursor_find(c, key, &seg, &spot);
+  c->group = ahead ? ahead * 2 : REMIX_GROUP_MIN;
+  const enum remixdb_status st = cursor_find(c, key, ahead, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand(c, seg, spot.at);
   return st;
 }
@@ -754,7 +785,7 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   cursor_turn(c, REMIX_SOUGHT);
-  const enum remixdb_status st = cursor_find(c, key, &seg, &spot);
+  const enum remixdb_status st = cursor_find(c, key, 0, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand_before(c, seg, spot.at + spot.equal);
   return st;
 }
@@ -762,6 +793,9 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
 void remix_seek_first(struct remix_cursor *c) {
   if (!c->x || c->x->nr_segs == 0) return;
   cursor_turn(c, REMIX_SOUGHT);
+  cursor_leave(c);
+  c->front_seg = c->front_at = 0;
+  c->group = REMIX_GROUP_MIN;
   cursor_stand(c, 0, 0);
 }
 
@@ -772,7 +806,7 @@ void remix_seek_last(struct remix_cursor *c) {
 }
 
 void remix_prev(struct remix_cursor *c) {
-  if (unlikely(c->way != REMIX_BACK)) remix_turn(c, REMIX_BACK);
+  if (unlikely(c->way != REMIX_BACK)) cursor_step_way(c, REMIX_BACK);
   const uint32_t m = c->live & set32_below(c->at);
   if (unlikely(m == 0)) {
     cursor_prev_segment(c);
@@ -781,15 +815,18 @@ void remix_prev(struct remix_cursor *c) {
   const uint32_t to = set32_last(m);
   do c->near[c->sel[--c->at] & REMIX_RUN].idx--;
   while (unlikely(c->at != to));
-  if (unlikely(to < c->warm)) warm_back(c);
+  if (unlikely(to < c->cool)) warm_back(c);
 }
 
 uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   const struct remix *const x = c->x;
   const uint32_t *const live = x->index->live;
   if (nr == 0 || c->seg >= end) return 0;
-  if (nr == 1 && remix_next_near(c)) return 1;
   const uint32_t here = c->live & set32_above(c->at), left = set32_count(here);
+  if (nr == 1 && left) {
+    remix_next(c);
+    return 1;
+  }
   if (nr <= left) {
     const uint32_t to = set32_nth(here, nr - 1);
     near_pass(c, c->at, to, 1);
@@ -802,6 +839,7 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   const uint32_t seg = live_after(x, c->seg, rank + moved);
   if (seg != c->seg) cursor_seg(c, seg);
   cursor_leave(c);
+  c->warm = 0;
   c->at = set32_nth(c->live, rank + moved - live[seg]);
   return moved;
 }
@@ -832,8 +870,11 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   struct remix_near *const n = &c->near[run];
   struct sst *const t = c->x->runs[run];
   struct sst_hold *const h = &c->holds[run];
-  if (remix_record_held(c, rec_out)) return REMIXDB_OK;
   REMIX_COUNT(records);
+  if (n->idx < n->nr) {
+    block_record(n->data, n->idx, rec_out);
+    return REMIXDB_OK;
+  }
   const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
   n->nr = 0;
   const enum remixdb_status s = record_read(c, t, pos, h, rec_out);

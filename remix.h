@@ -139,8 +139,10 @@ struct remix_cursor {
   struct blkio_queue *queue; // for read-ahead; NULL: none
   uint32_t ahead;            // pages to read ahead, grows while stepping forward
   enum remix_way way;        // how it was moved last: where memory is asked for before it is read
-  // Up to this entry (stepping back: down to it) memory has been asked for; at this entry of the cursor's segment more is to be asked for.
-  uint32_t front_seg, front_at, warm;
+  // Up to this entry (stepping back: down to it) memory has been asked for.
+  uint32_t front_seg, front_at;
+  uint32_t warm;             // stepping on: at this entry of the segment there is more to do than to step, REMIX_SEG at most; else 0
+  uint32_t cool;             // the same stepping back: before this entry
   uint32_t group;            // entries to ask for at once; grows
 };
 // A cursor without a REMIX; zeroed. queue may be NULL.
@@ -163,25 +165,31 @@ MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struc
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
 // One entry on, or back; must be valid. Reads nothing, compares nothing. A stretch without a live entry takes O(log of its segments).
-void remix_next_segment(struct remix_cursor *c);  // to the first entry of those behind its segment
-void remix_turn(struct remix_cursor *c, enum remix_way way);  // before the first of several steps one way
-// Asks for the memory of the records ahead of a cursor that steps on, group by group, so that it is there when they are read. Runs are
-// read in turn, each of them in order: which records come next in which run is in the selectors, and the processor cannot know it.
-void remix_warm(struct remix_cursor *c);
-// The same as remix_next when that stays in the segment; else false, and nothing has moved. Needs no epoch: what is looked at are the view
-// and what lives as long as its tables.
+// The same as remix_next when that comes to the entry right behind and nothing else has to be done; else false, and nothing has moved. Needs no
+// epoch: what is looked at are the view and what lives as long as its tables.
 static inline bool remix_next_near(struct remix_cursor *c) {
-  const uint32_t m = c->live & set32_above(c->at);
-  if (unlikely(m == 0)) return false;
-  if (unlikely(c->way != REMIX_ON)) remix_turn(c, REMIX_ON);
-  const uint32_t to = set32_first(m);
-  do c->near[c->sel[c->at] & REMIX_RUN].idx++;
-  while (unlikely(++c->at != to));
-  if (unlikely(to >= c->warm)) remix_warm(c);
+  const uint32_t to = c->at + 1;
+  if (unlikely(to >= c->warm || !(c->live >> to & 1))) return false;
+  c->near[c->sel[c->at] & REMIX_RUN].idx++;
+  c->at = to;
   return true;
 }
+// The key that remix_next_near would come to, when it is right behind the cursor's entry and its block is held; else false, which says nothing.
+MUST_CHECK static inline bool remix_key_ahead(const struct remix_cursor *c, struct kref *out) {
+  const uint32_t to = c->at + 1;
+  if (unlikely(to >= c->warm || !(c->live >> to & 1))) return false;
+  const uint32_t run = c->sel[to] & REMIX_RUN;
+  const struct remix_near *const n = &c->near[run];
+  const uint32_t idx = n->idx + (run == (c->sel[c->at] & REMIX_RUN));  // where the runs stand is known for the cursor's entry
+  struct kv_rec r;
+  if (unlikely(idx >= n->nr || !block_record_short(n->data, idx, &r))) return false;
+  REMIX_COUNT(records);
+  *out = kref(r.key, r.klen);
+  return true;
+}
+void remix_next_far(struct remix_cursor *c);  // private to remix_next
 static inline void remix_next(struct remix_cursor *c) {
-  if (unlikely(!remix_next_near(c))) remix_next_segment(c);
+  if (unlikely(!remix_next_near(c))) remix_next_far(c);
 }
 void remix_prev(struct remix_cursor *c);
 // As many entries on as there are, up to nr, but not into segment `end` (UINT32_MAX: there is no such limit); must be valid and stays
@@ -191,12 +199,11 @@ static inline uint32_t remix_run(const struct remix_cursor *c) { return c->sel[c
 // The current entry's record; holds until the cursor moves to another block of the same run (a key stays readable while the
 // cursor stands). Reads a block when it is not held. When it fails the cursor stays where it is.
 MUST_CHECK enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out);
-// The same when the block is held already; else false. Needs no epoch: what a cursor holds is pinned.
+// The same when the block is held already and the record a short one; else false. Needs no epoch: what a cursor holds is pinned.
 MUST_CHECK static inline bool remix_record_held(const struct remix_cursor *c, struct kv_rec *rec_out) {
   const struct remix_near *const n = &c->near[remix_run(c)];
-  if (unlikely(n->idx >= n->nr)) return false;
+  if (unlikely(n->idx >= n->nr || !block_record_short(n->data, n->idx, rec_out))) return false;
   REMIX_COUNT(records);
-  block_record(n->data, n->idx, rec_out);
   return true;
 }
 // Releases all holds; not valid afterwards.

@@ -268,18 +268,27 @@ PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) {
   return done(null_argument("it"));
 }
 
+// What is not at hand, or long. Apart, so that the other way makes no call and keeps all in registers.
+static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out) {
+  struct kv_rec r;
+  const enum remixdb_status s = it ? xdb_iter_record(it, &r) : null_argument("it");
+  if (s == REMIXDB_OK) {
+    if (kbuf_out && r.klen) memcpy(kbuf_out, r.key, r.klen);
+    if (klen_out) *klen_out = r.klen;
+    if (vbuf_out && r.vlen) memcpy(vbuf_out, r.val, r.vlen);
+    if (vlen_out) *vlen_out = r.vlen;
+  }
+  return done(s);
+}
+
 PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out) {
   struct kv_rec r;
-  if (unlikely(!it)) return done(null_argument("it"));
-  if (unlikely(!xdb_iter_record_held(it, &r))) {
-    const enum remixdb_status s = xdb_iter_record(it, &r);
-    if (s != REMIXDB_OK) return done(s);
-  }
-  if (kbuf_out) copy_short(kbuf_out, r.key, r.klen);
-  if (klen_out) *klen_out = r.klen;
-  if (vbuf_out && r.vlen) memcpy(vbuf_out, r.val, r.vlen);
-  if (vlen_out) *vlen_out = r.vlen;
+  if (unlikely(!it || !xdb_iter_record_held(it, &r) || r.klen > COPY_SMALL || r.vlen > COPY_SMALL)) return peek_slow(it, kbuf_out, klen_out, vbuf_out, vlen_out);
   err_finish_ok();
+  if (klen_out) *klen_out = r.klen;
+  if (vlen_out) *vlen_out = r.vlen;
+  if (kbuf_out) copy_small(kbuf_out, r.key, r.klen);
+  if (vbuf_out) copy_small(vbuf_out, r.val, r.vlen);
   return true;
 }
 
@@ -294,11 +303,16 @@ static const void *iter_part(struct xdb_iter *it, bool value, uint32_t *len_out)
 PUBLIC const void *remixdb_iter_key(struct xdb_iter *it, uint32_t *klen_out) { return iter_part(it, false, klen_out); }
 PUBLIC const void *remixdb_iter_value(struct xdb_iter *it, uint32_t *vlen_out) { return iter_part(it, true, vlen_out); }
 
-PUBLIC void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr) { done(it ? xdb_iter_skip(it, nr) : null_argument("it")); }
+static __attribute__((noinline)) void skip_slow(struct xdb_iter *it, uint32_t nr) { done(it ? xdb_iter_skip(it, nr) : null_argument("it")); }
+
+PUBLIC void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr) { skip_slow(it, nr); }
 PUBLIC void remixdb_iter_prev(struct xdb_iter *it) { done(it ? xdb_iter_prev(it) : null_argument("it")); }
 PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) {
-  if (likely(it && xdb_iter_next_near(it))) err_finish_ok();
-  else done(it ? xdb_iter_skip(it, 1) : null_argument("it"));
+  if (unlikely(!it || !xdb_iter_next_near(it))) {
+    skip_slow(it, 1);
+    return;
+  }
+  err_finish_ok();
 }
 
 PUBLIC void remixdb_iter_park(struct xdb_iter *it) {

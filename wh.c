@@ -475,6 +475,7 @@ static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const uint
   atomic_init(&l->count, 0);
   l->sorted = (uint8_t)nr;
   atomic_init(&l->dead, false);
+  atomic_init(&l->spent, 0);
   memset((void *)l->idx, IDX_FREE, sizeof(l->idx));
   for (uint32_t i = 0; i < nr; i++) leaf_append(l, words[i]);
   return l;
@@ -1157,7 +1158,7 @@ void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *h
 
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
   c->wh = wh;
-  c->leaf = NULL;
+  c->leaf = c->hint = NULL;
   c->entry = NULL;
   c->ver = NULL;
   c->moment = moment;
@@ -1169,6 +1170,13 @@ static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
   const uint8_t *e = (const uint8_t *)leaf_entry(c->leaf, c->order[at]);
   __builtin_prefetch(e);
   __builtin_prefetch(e + CACHE_LINE);
+}
+
+// The entry's newest version, which most of the time is the one that is seen. The entry itself has been fetched before.
+static inline void cursor_prefetch_version(const struct wh_cursor *c, uint32_t at) {
+  if (at >= c->nr) return;
+  const uint8_t *v = (const uint8_t *)entry_newest(leaf_entry(c->leaf, c->order[at]));
+  for (uint32_t i = 0; i < 3; i++) __builtin_prefetch(v + i * CACHE_LINE);
 }
 
 // Goes to the leaf and takes its order.
@@ -1193,6 +1201,7 @@ static void cursor_forward(struct wh_cursor *c, uint32_t at) {
   for (;;) {
     for (; at < c->nr; at++) {
       cursor_prefetch(c, at + AHEAD);
+      cursor_prefetch_version(c, at + AHEAD / 2);
       const struct wh_entry *e = leaf_entry(c->leaf, c->order[at]);
       const struct wh_ver *v = ver_seen(entry_newest(e), c->moment);
       if (v == NULL) continue;
@@ -1217,6 +1226,7 @@ static void cursor_backward(struct wh_cursor *c, uint32_t nr) {
   for (;;) {
     for (; nr > 0; nr--) {
       cursor_prefetch(c, nr - 1 - AHEAD);
+      cursor_prefetch_version(c, nr - 1 - AHEAD / 2);
       const struct wh_entry *e = leaf_entry(c->leaf, c->order[nr - 1]);
       const struct wh_ver *v = ver_seen(entry_newest(e), c->moment);
       if (v == NULL) continue;
@@ -1264,14 +1274,22 @@ static uint32_t cursor_rank(const struct wh_cursor *c, struct kref key, bool or_
 
 static void cursor_locate(struct wh_cursor *c, struct kref key) {
   const uint64_t k8 = key8(key, 0);
-  struct wh_leaf *l = trie_hint(c->wh, key, k8, false);
-  __builtin_prefetch(l);
+  struct wh_leaf *l = c->hint ? c->hint : trie_hint(c->wh, key, k8, false);
+  c->hint = NULL;
   cursor_take(c, locate(c->wh, l, key, k8));
+}
+
+void wh_want(struct wh_cursor *c, struct kref key) {
+  c->hint = trie_hint(c->wh, key, key8(key, 0), false);
+  __builtin_prefetch(c->hint);
+  for (uint32_t i = 0; i < WH_LEAF_KEYS; i += CACHE_LINE / sizeof(c->hint->entries[0])) __builtin_prefetch((const void *)&c->hint->entries[i]);
 }
 
 void wh_seek(struct wh_cursor *c, struct kref key) {
   cursor_locate(c, key);
-  cursor_forward(c, cursor_rank(c, key, false));
+  const uint32_t at = cursor_rank(c, key, false);
+  for (uint32_t i = 0; i < AHEAD / 2; i++) cursor_prefetch_version(c, at + i);
+  cursor_forward(c, at);
 }
 
 void wh_seek_for_prev(struct wh_cursor *c, struct kref key) {

@@ -121,6 +121,7 @@ void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *h
 struct wh_cursor {
   const struct wh *wh;
   const struct wh_leaf *leaf;     // NULL: not valid
+  struct wh_leaf *hint;           // of wh_want; NULL: none
   const struct wh_entry *entry;   // the current one
   const struct wh_ver *ver;       // its version at the moment
   uint64_t moment;
@@ -129,6 +130,9 @@ struct wh_cursor {
 };
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment);  // not valid yet; may be called again for a new moment
 static inline bool wh_valid(const struct wh_cursor *c) { return c->leaf != NULL; }
+// Before a seek of this key (and no other call of the cursor): what it is going to read is fetched while the caller does something else. It may
+// leave its epoch between the two.
+void wh_want(struct wh_cursor *c, struct kref key);
 void wh_seek(struct wh_cursor *c, struct kref key);           // first key >= key
 void wh_seek_for_prev(struct wh_cursor *c, struct kref key);  // last key <= key
 void wh_seek_last(struct wh_cursor *c);

@@ -88,7 +88,7 @@ void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
 
 enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
-  return iter_done(it, merge_skip(&it->merge, nr));
+  return iter_done(it, nr == 1 ? merge_next(&it->merge) : merge_skip(&it->merge, nr));
 }
 
 enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {
