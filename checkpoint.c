@@ -11,12 +11,14 @@ static enum remixdb_status remove_file(struct env *env, const char *dir, const c
   return s == REMIXDB_OK ? env_unlink(env, path) : s;
 }
 
-// LOCK is held, and removed last.
+// LOCK is held, and removed last: while it is there what is left can be destroyed again.
 static enum remixdb_status remove_files(struct env *env, const char *dir, const struct files_entry *list, size_t nr) {
   enum remixdb_status s = remove_file(env, dir, FILES_CURRENT);
   if (s == REMIXDB_OK) s = env_sync_dir(env, dir);
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
     if (list[i].kind != FILES_IS_LOCK) s = remove_file(env, dir, list[i].name);
+  static const char *const repairs[] = {FILES_REPAIR_NEW, FILES_REPAIR_DONE, FILES_REPAIR_IN};
+  for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++) s = files_remove_dir(env, dir, repairs[i]);
   if (s == REMIXDB_OK) s = remove_file(env, dir, FILES_LOCK);
   return s == REMIXDB_OK ? env_sync_dir(env, dir) : s;
 }
@@ -40,8 +42,6 @@ enum remixdb_status checkpoint_destroy(struct env *env, const char *dir) {
     s = remove_files(env, dir, list, nr);
     mem_free(list);
   }
-  static const char *const repairs[] = {FILES_REPAIR_NEW, FILES_REPAIR_DONE, FILES_REPAIR_IN};
-  for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++) s = files_remove_dir(env, dir, repairs[i]);
   env_close_quiet(env, lock_fd);
   return s == REMIXDB_OK ? env_rmdir(env, dir) : s;
 }
@@ -172,6 +172,20 @@ static enum remixdb_status fill(struct xdb_ref *r, const struct view *v, uint64_
   return s == REMIXDB_OK ? env_sync_dir(x->env, dir) : s;
 }
 
+// The directory is not to be made into a store after all, for this reason. `made`: it was not there before.
+static enum remixdb_status give_up(struct env *env, const char *dir, bool made, int lock_fd, enum remixdb_status s) {
+  struct err_saved why;
+  char path[ENV_PATH_MAX];
+  err_save(&why, s);
+  // without the lock its file may be another's by now
+  const bool ours = made && env_path(path, dir, FILES_LOCK) == REMIXDB_OK && (lock_fd >= 0 || env_lock(env, path, true, &lock_fd) == REMIXDB_OK);
+  if (ours && (env_unlink(env, path) != REMIXDB_OK || env_rmdir(env, dir) != REMIXDB_OK)) {
+    // what cannot be removed is an empty directory, or one with a LOCK
+  }
+  env_close_quiet(env, lock_fd);
+  return err_raise(&why);
+}
+
 enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir) {
   struct xdb *x = r->xdb;
   struct env_stat st;
@@ -185,7 +199,7 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir) {
   else if (s == REMIXDB_OK && !st.is_dir) s = err_set(REMIXDB_IO, "%s: is a file, not a directory", dir);
   if (s == REMIXDB_OK) s = env_path(path, dir, FILES_LOCK);
   if (s == REMIXDB_OK) s = env_lock(x->env, path, true, &lock_fd);
-  if (s != REMIXDB_OK) return s;
+  if (s != REMIXDB_OK) return give_up(x->env, dir, made && s != REMIXDB_LOCKED, -1, s);
   s = files_list(x->env, dir, &list, &nr);
   bool holds = false;
   for (size_t i = 0; s == REMIXDB_OK && i < nr; i++) holds = holds || list[i].kind != FILES_IS_LOCK;
@@ -193,10 +207,7 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir) {
     mem_free(list);
     if (holds) s = err_set(REMIXDB_EXISTS, "%s: holds files of a store already", dir);
   }
-  if (s != REMIXDB_OK) {
-    env_close_quiet(x->env, lock_fd);
-    return s;
-  }
+  if (s != REMIXDB_OK) return give_up(x->env, dir, made, lock_fd, s);
   uint64_t moment;
   struct view *v = xdb_ref_hold(r, &moment);
   s = fill(r, v, moment, dir);
