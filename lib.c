@@ -396,6 +396,8 @@ static void *thread_main(void *p) {
   return a.fn(a.arg);
 }
 
+bool (*_Atomic thread_fault)(void);
+
 enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name) {
   struct thread_start_arg *const a = mem_calloc(1, sizeof(*a));
   if (!a) return REMIXDB_NOMEM;
@@ -407,7 +409,8 @@ enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg,
   sigset_t all, old;
   (void)sigfillset(&all);
   (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-  const int rc = pthread_create(out, NULL, thread_main, a);
+  bool (*const fault)(void) = atomic_load_explicit(&thread_fault, memory_order_relaxed);
+  const int rc = unlikely(fault != NULL) && !fault() ? EAGAIN : pthread_create(out, NULL, thread_main, a);
   (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
   if (rc == 0) return REMIXDB_OK;
   mem_free(a);

@@ -112,6 +112,8 @@ static inline void lib_unlock(struct lib_lock *l) {
 // ---- threads
 // Starts fn(arg) with all signals blocked. name: at most 15 characters are shown by the system. REMIXDB_NOMEM / REMIXDB_IO.
 MUST_CHECK enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name);
+// For tests: when set, asked before every start; false makes it fail as for want of threads.
+extern bool (*_Atomic thread_fault)(void);
 // The processors this process may run on, ascending; returns how many (at least 1), writes at most cap of them.
 uint32_t thread_cores(uint32_t *cores_out, uint32_t cap);
 // Binds the calling thread to one processor; false when the system does not do that.

@@ -99,7 +99,7 @@ struct simdisk {
   bool power_set, off;
   uint64_t power, changes;
   struct {
-    uint64_t skip, nr;
+    uint64_t skip, nr, calls;
     int errnum;
   } faults[SIMDISK_CALLS];
   char fault_name[64];
@@ -356,11 +356,13 @@ static const char *sim_base(const char *path) {
   return slash ? slash + 1 : path;
 }
 
-// ---- faults. With the mutex held: 0, or -errno.
+// ---- faults. With the mutex held: 0, -errno, or what is to be done otherwise than asked (of SIMDISK_SHORT and those after it the negative).
 
 static int sim_fault(struct simdisk *d, enum simdisk_call call, const char *name) {
   if (d->off && call != SIMDISK_CLOSE) return -EIO;
-  if (d->faults[call].nr == 0 || strncmp(name, d->fault_name, strlen(d->fault_name)) != 0) return 0;
+  if (strncmp(name, d->fault_name, strlen(d->fault_name)) != 0) return 0;
+  d->faults[call].calls++;
+  if (d->faults[call].nr == 0) return 0;
   if (d->faults[call].skip > 0) {
     d->faults[call].skip--;
     return 0;
@@ -369,11 +371,8 @@ static int sim_fault(struct simdisk *d, enum simdisk_call call, const char *name
   return -d->faults[call].errnum;
 }
 
-// The same for a call that changes the disk. *after: the power goes in this call, which is to have its effect and then to fail.
-static int sim_change(struct simdisk *d, enum simdisk_call call, const char *name, bool *after) {
-  *after = false;
-  const int rc = sim_fault(d, call, name);
-  if (rc < 0) return rc;
+// The disk is going to change. *after: the power goes in this call, which is to have its effect and then to fail. 0, or -errno.
+static int sim_change_now(struct simdisk *d, enum simdisk_call call, bool *after) {
   d->changes++;
   if (d->on_change) d->on_change(d->on_change_arg);
   if (d->power_set && d->power-- == 0) {
@@ -382,6 +381,16 @@ static int sim_change(struct simdisk *d, enum simdisk_call call, const char *nam
     *after = true;
   }
   return 0;
+}
+
+// The two for a call that changes the disk in any case; *after as well when it is made to.
+static int sim_change(struct simdisk *d, enum simdisk_call call, const char *name, bool *after) {
+  *after = false;
+  const int how = sim_fault(d, call, name);
+  if (how < 0) return how;
+  const int rc = sim_change_now(d, call, after);
+  if (how == -SIMDISK_DONE) *after = true;
+  return rc < 0 || how == -SIMDISK_DONE ? rc : how;
 }
 
 static bool sim_now_and_then(struct simdisk *d, uint32_t one_in) { return d->short_io && rng_next(&d->short_io) % one_in == 0; }
@@ -408,8 +417,8 @@ static int sim_open_locked(struct simdisk *d, const char *path, unsigned flags) 
   const char *name;
   size_t len;
   bool after = false;
-  int rc = sim_fault(d, SIMDISK_OPEN, sim_base(path));
-  if (rc < 0) return rc;
+  const int how = sim_fault(d, SIMDISK_OPEN, sim_base(path));
+  if (how < 0) return how;
   if (sim_now_and_then(d, 16)) return -EINTR;
   struct sim_node *const dir = sim_parent(d, path, &name, &len);
   if (!dir) return -ENOENT;
@@ -419,7 +428,7 @@ static int sim_open_locked(struct simdisk *d, const char *path, unsigned flags) 
   if (n && (flags & ENV_CREATE) && (flags & ENV_EXCL)) return -EEXIST;
   if (!n && !(flags & ENV_CREATE)) return -ENOENT;
   if (!n || (flags & ENV_TRUNC)) {
-    rc = sim_change(d, SIMDISK_OPEN, sim_base(path), &after);
+    const int rc = sim_change_now(d, SIMDISK_OPEN, &after);
     if (rc < 0) return rc;
   }
   if (!n) {
@@ -433,7 +442,7 @@ static int sim_open_locked(struct simdisk *d, const char *path, unsigned flags) 
     n->changes[n->nr_changes++] = c;
     bytes_apply(&n->cur, &c);
   }
-  if (after) return -EIO;
+  if (after || how == -SIMDISK_DONE) return -EIO;
   size_t i = 0;
   while (i < d->nr_fds && d->fds[i].node) i++;
   if (i == d->nr_fds) {
@@ -471,6 +480,7 @@ static ssize_t sim_pread(struct env *e, int fd, void *buf, size_t len, uint64_t 
   const int rc = sim_fault(d, SIMDISK_READ, f->name);
   if (rc < 0) return sim_leave(d, rc);
   if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
+  if (rc == -SIMDISK_SHORT) len -= len / 2;
   if (len > 1 && sim_now_and_then(d, 4)) len = 1 + (size_t)(rng_next(&d->short_io) % (len - 1));
   const size_t n = bytes_read(&f->node->cur, off, buf, len);
   (void)sim_leave(d, 0);
@@ -493,6 +503,8 @@ static ssize_t sim_pwrite(struct env *e, int fd, const void *buf, size_t len, ui
   if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
   const int rc = sim_change(d, SIMDISK_WRITE, f->name, &after);
   if (rc < 0) return sim_leave(d, rc);
+  if (rc == -SIMDISK_NOTHING) return sim_leave(d, 0);
+  if (rc == -SIMDISK_SHORT) len -= len / 2;
   if (len > 1 && sim_now_and_then(d, 4)) len = 1 + (size_t)(rng_next(&d->short_io) % (len - 1));
   if (!sim_has_room(d, f->node, off + len)) return sim_leave(d, -ENOSPC);
   sim_write(f->node, off, buf, len);
@@ -530,7 +542,7 @@ static int sim_sync(struct env *e, int fd) {
     for (size_t i = 0; i < n->nr_changes; i++) bytes_apply(&n->kept, &n->changes[i]);
     node_forget_changes(n);
   }
-  return sim_leave(d, 0);
+  return sim_leave(d, after ? -EIO : 0);
 }
 
 static int sim_resize(struct env *e, int fd, uint64_t size, bool grow_only, enum simdisk_call call) {
@@ -840,6 +852,13 @@ void simdisk_fault(struct simdisk *d, enum simdisk_call call, uint64_t skip, uin
   d->faults[call].nr = nr;
   d->faults[call].errnum = errnum;
   (void)pthread_mutex_unlock(&d->mu);
+}
+
+uint64_t simdisk_calls(struct simdisk *d, enum simdisk_call call) {
+  (void)pthread_mutex_lock(&d->mu);
+  const uint64_t nr = d->faults[call].calls;
+  (void)pthread_mutex_unlock(&d->mu);
+  return nr;
 }
 
 void simdisk_fault_name(struct simdisk *d, const char *prefix) {

@@ -41,8 +41,14 @@ enum simdisk_call {
   SIMDISK_OPEN, SIMDISK_READ, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_TRUNCATE, SIMDISK_ALLOCATE, SIMDISK_STAT, SIMDISK_RENAME,
   SIMDISK_UNLINK, SIMDISK_LINK, SIMDISK_MKDIR, SIMDISK_RMDIR, SIMDISK_LIST, SIMDISK_LOCK, SIMDISK_CLOSE, SIMDISK_CALLS
 };
-// After `skip` more calls of this kind the next nr of them return -errnum without effect. nr 0 ends it. One per kind.
+// After `skip` more calls of this kind the next nr of them return -errnum without effect. nr 0 ends it. One per kind. Instead of an errno:
+enum {
+  SIMDISK_SHORT = -1,    // a read or write moves half of what it is asked to
+  SIMDISK_NOTHING = -2,  // a write takes nothing, and says so
+  SIMDISK_DONE = -3,     // a call that changes the disk does so, and then returns -EIO
+};
 void simdisk_fault(struct simdisk *d, enum simdisk_call call, uint64_t skip, uint64_t nr, int errnum);
+uint64_t simdisk_calls(struct simdisk *d, enum simdisk_call call);  // of this kind so far that a fault could hit
 // Faults hit only calls on files whose name (last component; of a rename, the new one) begins so; "" or NULL: all.
 void simdisk_fault_name(struct simdisk *d, const char *prefix);
 // Files may take this many bytes, rounded up to 4 KB each; more is -ENOSPC. UINT64_MAX, the default: no limit.

@@ -14,12 +14,14 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "checkpoint.h"
 #include "simdisk.h"
 #include "slow.h"
 #include "xdb_get.h"
@@ -166,6 +168,7 @@ struct run {
   uint32_t front;    // keys that come one after the other
   bool faulty;       // calls may fail
   bool no_memory;    // and only for this
+  bool may_nospace;  // the disk is full, or says so
   uint8_t value[VALUE_MAX], got[VALUE_MAX];
 };
 
@@ -245,6 +248,7 @@ static void check_failure(struct run *r, enum remixdb_status s) {
   CHECK(r->faulty || simdisk_is_off(r->disk));
   CHECK(s == REMIXDB_IO || s == REMIXDB_NOSPACE || (s == REMIXDB_NOMEM && r->no_memory));
   CHECK(s == REMIXDB_NOMEM || !r->no_memory);
+  CHECK(s != REMIXDB_NOSPACE || r->may_nospace);
   CHECK(err_msg()[0] != '\0');
 }
 
@@ -448,7 +452,7 @@ static bool written(struct run *r, const struct op *ops, uint32_t nr, enum remix
   const bool there = s == REMIXDB_OK || (each && all_in_memtable(r, ops, nr));
   if (!there) m->nr -= nr;
   for (uint32_t i = 0; i < nr && there; i++) m->now[ops[i].key] = ops[i].del ? 0 : ops[i].id;
-  if (s == REMIXDB_OK && each) m->synced = m->nr;
+  if (s == REMIXDB_OK && each && nr) m->synced = m->nr;  // of what writes nothing no sync follows
   if (s != REMIXDB_OK) check_failure(r, s);
   return s == REMIXDB_OK;
 }
@@ -690,7 +694,7 @@ static void after_cut(struct run *r) {
 
 // Rounds fail for want of room, and the log does not: it has several segments then, and writes are refused in the end.
 static void stuck_life(struct run *r) {
-  r->faulty = true;
+  r->faulty = r->may_nospace = true;
   simdisk_fault_name(r->disk, "0");
   simdisk_fault(r->disk, SIMDISK_WRITE, 0, UINT64_MAX, ENOSPC);
   for (uint64_t nr = enough(r, 3); nr && r->x && !simdisk_is_off(r->disk); nr--) {
@@ -700,7 +704,7 @@ static void stuck_life(struct run *r) {
   if (r->x) simdisk_power_off(r->disk, 0);
   after_cut(r);
   simdisk_fault(r->disk, SIMDISK_WRITE, 0, 0, ENOSPC);
-  r->faulty = false;
+  r->faulty = r->may_nospace = false;
 }
 
 static void cut_seed(uint64_t s, int workers) {
@@ -791,11 +795,12 @@ static void each_call_seed(uint64_t s, uint32_t outcomes) {
 
 // ---- failing calls
 
-static uint64_t allocations, allocations_fail_at, allocations_fail_nr;
+static _Atomic uint64_t allocations;
+static uint64_t allocations_fail_at, allocations_fail_nr;
 
 static bool allocate(size_t size) {
   (void)size;
-  const uint64_t n = allocations++;
+  const uint64_t n = atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
   return n < allocations_fail_at || n - allocations_fail_at >= allocations_fail_nr;
 }
 
@@ -805,10 +810,17 @@ static void heal(struct run *r, bool reopen) {
   for (int c = 0; c < SIMDISK_CALLS; c++) simdisk_fault(r->disk, (enum simdisk_call)c, 0, 0, EIO);
   simdisk_space(r->disk, UINT64_MAX);
   atomic_store(&mem_fault, NULL);
-  r->faulty = r->no_memory = false;
+  r->faulty = r->no_memory = r->may_nospace = false;
   if (r->x) {
     check_content(r, false);
+    pthread_mutex_lock(&r->x->lock);
     r->x->round_failed_ns = 0;  // no waiting until a failed round may be tried again
+    pthread_mutex_unlock(&r->x->lock);
+    // a worker's round may be failing just now, and counts from then on
+    for (uint32_t tries = 0; r->plan.opts.workers && !reopen && xdb_wait_idle(r->x) != REMIXDB_OK; tries++) {
+      CHECK(tries < 500);
+      time_sleep_ns(10000000);
+    }
   }
   if (reopen) {
     if (r->x) {
@@ -842,6 +854,7 @@ struct fault {
 
 static void inject(struct run *r, const struct fault *f) {
   r->faulty = true;
+  r->may_nospace = f->full || f->errnum == ENOSPC;
   if (f->full) {
     (void)snprintf(what, sizeof(what), "room for %llu bytes", (unsigned long long)f->nth);
     simdisk_space(r->disk, simdisk_used(r->disk) + f->nth);
@@ -867,7 +880,7 @@ static void inject(struct run *r, const struct fault *f) {
 static bool passes(const struct fault *f) {
   if (f->full || f->memory) return true;
   const bool syncs = f->call == SIMDISK_SYNC || (f->call == SIMDISK_OPEN && (!f->name[0] || strcmp(f->name, "store") == 0));
-  return f->errnum == ENOSPC && !syncs;
+  return (f->errnum == ENOSPC || f->errnum == EDQUOT) && !syncs;
 }
 
 // A store in whose life something fails, from its creation on or later.
@@ -943,6 +956,284 @@ static void fault_seed(uint64_t s) {
   fault_life(s, &f);
 }
 
+// ---- the n-th call of each kind, for every n
+
+// Forward, backward, and many keys at once: what is read is what was written, or an error where one may be.
+static void read_back(struct run *r, bool may_fail) {
+  struct xdb_iter *it;
+  enum remixdb_status s = xdb_iter_create(r->ref, &it);
+  uint32_t key = r->plan.nr_keys;
+  bool ended = false;
+  if (s == REMIXDB_OK) {
+    for (s = xdb_iter_seek_last(it); s == REMIXDB_OK && xdb_iter_valid(it); s = xdb_iter_prev(it)) {
+      struct kv_rec rec;
+      uint8_t kbuf[32];
+      if ((s = xdb_iter_record(it, &rec)) != REMIXDB_OK) break;
+      while (key-- > 0 && r->model.now[key] == 0) {}
+      CHECK(key != UINT32_MAX && kv_eq(key_of(key, kbuf), kref(rec.key, rec.klen)));
+      CHECK(check_value(r, key, rec.val, rec.vlen) == r->model.now[key]);
+    }
+    ended = s == REMIXDB_OK;
+    if (!ended) check_failure(r, s);
+    xdb_iter_destroy(it);
+  } else {
+    check_failure(r, s);
+  }
+  CHECK(ended || may_fail);
+  while (ended && key-- > 0) CHECK(r->model.now[key] == 0);
+}
+
+#define MANY 24u
+
+static void read_many(struct run *r, bool may_fail) {
+  struct remixdb_slice keys[MANY];
+  struct remixdb_buf values[MANY];
+  static uint8_t kbufs[MANY][32], vbufs[MANY][2500];
+  bool found[MANY];
+  size_t nr;
+  for (uint32_t i = 0; i < MANY; i++) {
+    const struct kref k = key_of(i * 7 % r->plan.nr_keys, kbufs[i]);
+    keys[i] = (struct remixdb_slice){.ptr = k.ptr, .len = k.len};
+    values[i] = (struct remixdb_buf){.ptr = vbufs[i], .cap = sizeof(vbufs[i])};
+  }
+  const enum remixdb_status s = xdb_multi_get(r->ref, MANY, keys, values, found, &nr);
+  if (s != REMIXDB_OK) {
+    check_failure(r, s);
+    CHECK(may_fail);
+  }
+  for (uint32_t i = 0; i < MANY; i++) {
+    const uint32_t key = i * 7 % r->plan.nr_keys;
+    if (found[i]) CHECK(check_value(r, key, vbufs[i], values[i].len) == r->model.now[key]);
+    else if (s == REMIXDB_OK) CHECK(r->model.now[key] == 0);
+  }
+}
+
+struct script {
+  struct run *r;
+  bool may_fail;        // reads may
+  bool once;            // one call fails, and no more
+  uint32_t failures;
+  bool died;            // opening it failed again
+};
+
+static void told(struct script *c, bool ok) { c->failures += !ok; }
+
+// Open and right, or one more failure. False: it is not open.
+static bool script_open(struct script *c) {
+  struct run *r = c->r;
+  for (uint32_t tries = 0; !r->x && !c->died; tries++) {
+    const enum remixdb_status s = run_open(r);
+    if (s != REMIXDB_OK) check_failure(r, s);
+    else if (check_prefix(r)) return true;
+    else (void)run_close(r);
+    c->failures++;
+    c->died = tries == 1;
+    CHECK(!c->once || !c->died);
+  }
+  return r->x != NULL;
+}
+
+static void script_close(struct script *c) {
+  struct run *r = c->r;
+  if (!r->x) return;
+  const size_t nr = r->model.nr;
+  const enum remixdb_status s = run_close(r);
+  if (s == REMIXDB_OK) r->model.synced = nr;
+  else check_failure(r, s);
+  told(c, s == REMIXDB_OK);
+}
+
+static void script_puts(struct script *c, uint32_t first, uint32_t step, uint32_t nr) {
+  for (uint32_t i = 0; i < nr && c->r->x; i++) told(c, write_key(c->r, (first + i * step) % c->r->plan.nr_keys, i % 9 == 8));
+}
+
+static void script_look(struct script *c) {
+  struct run *r = c->r;
+  if (!r->x) return;
+  check_content(r, c->may_fail);
+  read_back(r, c->may_fail);
+  read_many(r, c->may_fail);
+}
+
+static bool see_any(void *arg, const char *name) {
+  (void)name;
+  *(bool *)arg = true;
+  return false;
+}
+
+// A copy that was made is the store; of one that failed nothing is left.
+static void script_copy(struct script *c) {
+  struct run *r = c->r;
+  struct env *env = simdisk_env(r->disk);
+  enum remixdb_status s = checkpoint_make(r->ref, "/copy");
+  told(c, s == REMIXDB_OK);
+  if (s != REMIXDB_OK) {
+    check_failure(r, s);
+    struct env_stat st;
+    if (c->once) CHECK(env_stat(env, "/copy", &st) == REMIXDB_NOTFOUND);
+  } else {
+    for (uint32_t tries = 0; tries < 2 && (s = checkpoint_destroy(env, "/copy")) != REMIXDB_OK; tries++) {
+      if (s != REMIXDB_NOTFOUND) check_failure(r, s);
+      told(c, false);
+    }
+    CHECK(!c->once || s == REMIXDB_OK || s == REMIXDB_NOTFOUND);
+  }
+}
+
+// All that a store does, in little.
+static void script(struct script *c) {
+  struct run *r = c->r;
+  const struct plan *p = &r->plan;
+  if (!script_open(c)) return;
+  script_puts(c, 0, 1, 30);
+  told(c, write_batch(r));
+  told(c, do_sync(r));
+  script_puts(c, 3, 5, 20);
+  for (uint32_t i = 0; i < 4; i++) told(c, merge_key(r, i * 11 % p->nr_keys));
+  told(c, do_flush(r));
+  script_look(c);
+  // rounds that come by themselves, with much for one partition and little for others
+  script_puts(c, 0, 1, 60);
+  script_puts(c, p->nr_keys / 2, 17, 6);
+  script_puts(c, 7, 1, 60);
+  told(c, write_batch(r));
+  script_copy(c);
+  script_look(c);
+  script_close(c);
+  if (!script_open(c)) return;
+  // so little for some that it is handed back
+  told(c, write_key(r, 2, true));
+  for (uint32_t i = 0; i < 8; i++) script_puts(c, 85, 1, 15);
+  script_puts(c, 1, 7, 20);
+  const size_t nr = r->model.nr;
+  const enum remixdb_status s = xdb_compact(r->x);
+  if (s == REMIXDB_OK) r->model.synced = nr;
+  else check_failure(r, s);
+  told(c, s == REMIXDB_OK);
+  script_look(c);
+  script_puts(c, 5, 3, 20);
+  told(c, do_sync(r));
+  script_puts(c, 6, 2, 5);
+  script_close(c);
+  if (script_open(c)) script_look(c);
+}
+
+// The two stores that it is done with.
+static struct run *nth_run(uint32_t plan) {
+  struct run *r = run_create(plan + 1);
+  struct plan *p = &r->plan;
+  memset(p, 0, sizeof(*p));
+  p->nr_keys = 100;
+  p->vlen_max = 1800;
+  p->memtable_limit = 70u << 10;
+  p->table_pages = 6;
+  p->no_allocate = plan == 1;
+  remixdb_opts_init(&p->opts, sizeof(p->opts));
+  p->opts.workers = 0;
+  p->opts.memtable_mb = 1;
+  p->opts.cache_mb = plan == 0;
+  p->opts.ckeys = p->opts.tags = plan == 1;
+  p->opts.max_open_files = 16;
+  if (plan == 1) p->opts.compression = REMIXDB_COMPRESSION_ZSTD;
+  if (plan == 1) p->opts.sync = REMIXDB_SYNC_EACH;
+  p->opts.direct_io = plan == 1;
+  r->model.nr_keys = p->nr_keys;
+  run_disk(r, simdisk_create());
+  return r;
+}
+
+#define NTH_PLANS 2u
+
+struct error_of {
+  const char *name;
+  int errnum;
+  bool hidden;   // the caller is not to notice
+};
+
+static const struct error_of errors_of[] = {
+    {"EIO", EIO, false},       {"ENOSPC", ENOSPC, false}, {"EDQUOT", EDQUOT, false}, {"EMFILE", EMFILE, false},  {"ENFILE", ENFILE, false},
+    {"EACCES", EACCES, false}, {"EMLINK", EMLINK, false}, {"ENOLCK", ENOLCK, false}, {"EINTR", EINTR, true},
+    {"short", SIMDISK_SHORT, true}, {"nothing", SIMDISK_NOTHING, false}, {"done all the same", SIMDISK_DONE, false},
+};
+
+// What a call of the kind can come to.
+static bool can_be(enum simdisk_call c, int errnum) {
+  const bool changes = c == SIMDISK_OPEN || c == SIMDISK_WRITE || c == SIMDISK_SYNC || c == SIMDISK_TRUNCATE || c == SIMDISK_ALLOCATE || c == SIMDISK_RENAME ||
+                       c == SIMDISK_UNLINK || c == SIMDISK_LINK || c == SIMDISK_MKDIR || c == SIMDISK_RMDIR;
+  switch (errnum) {
+    case EIO: return true;
+    case ENOSPC: case EDQUOT: return (changes && c != SIMDISK_UNLINK && c != SIMDISK_RMDIR && c != SIMDISK_TRUNCATE) || c == SIMDISK_CLOSE;
+    case EMFILE: case ENFILE: return c == SIMDISK_OPEN || c == SIMDISK_LIST;
+    case EACCES: return c == SIMDISK_OPEN || c == SIMDISK_STAT || c == SIMDISK_RENAME || c == SIMDISK_UNLINK || c == SIMDISK_MKDIR;
+    case EMLINK: return c == SIMDISK_LINK;
+    case ENOLCK: return c == SIMDISK_LOCK;
+    case EINTR:
+      return c == SIMDISK_OPEN || c == SIMDISK_READ || c == SIMDISK_WRITE || c == SIMDISK_SYNC || c == SIMDISK_TRUNCATE || c == SIMDISK_ALLOCATE ||
+             c == SIMDISK_LOCK || c == SIMDISK_CLOSE;
+    case SIMDISK_SHORT: return c == SIMDISK_READ || c == SIMDISK_WRITE;
+    case SIMDISK_NOTHING: return c == SIMDISK_WRITE;
+    default: return changes;
+  }
+}
+
+static bool is_full(int errnum) { return errnum == ENOSPC || errnum == EDQUOT; }
+
+// A name as in `what`.
+static void nth_name(char *buf, size_t cap, uint32_t plan, const struct fault *f, const struct error_of *e) {
+  (void)snprintf(buf, cap, "%u,%s,%s,%s,%llu", plan, f->memory ? "allocation" : call_names[f->call], e->name, f->once ? "once" : "on", (unsigned long long)f->nth);
+}
+
+// One life with the fault; then it heals, is opened again and goes on.
+static void nth_life(uint32_t plan, int workers, const struct fault *f, const struct error_of *e) {
+  struct run *r = nth_run(plan);
+  r->plan.opts.workers = workers;
+  inject(r, f);
+  (void)snprintf(what, sizeof(what), "CRASH_NTH=");
+  nth_name(what + strlen(what), sizeof(what) - strlen(what), plan, f, e);
+  if (e->hidden) r->faulty = false;
+  r->may_nospace = is_full(e->errnum);
+  struct script c = {.r = r, .may_fail = f->memory || reads_use(f->call), .once = f->once};
+  script(&c);
+  nr_faults++;
+  nr_hit += c.failures != 0;
+  if (e->hidden) CHECK(c.failures == 0);
+  bool crashed = false;
+  if (f->nth % 3 == 1) {  // the power goes while all is not well
+    (void)run_close(r);
+    run_disk(r, simdisk_crash(r->disk, f->nth * 77 + f->errnum));
+    crashed = true;
+  }
+  heal(r, crashed || !(r->x && passes(f)));
+  CHECK(steps(r, 10));
+  if (r->x && !crashed) read_many(r, false);
+  CHECK(do_flush(r) && do_reopen(r) && check_prefix(r));
+  check_files(r, true);
+  CHECK(run_close(r) == REMIXDB_OK);
+  bool any = false;
+  struct env_stat st;
+  const enum remixdb_status s = env_stat(simdisk_env(r->disk), "/copy", &st);
+  if (s == REMIXDB_OK) CHECK_OK(env_list(simdisk_env(r->disk), "/copy", see_any, &any));
+  if (f->once && !crashed) CHECK(!any);
+  run_destroy(r);
+}
+
+// How many calls of each kind, and allocations, a life without a failure makes.
+static void nth_count(uint32_t plan, uint64_t *calls, uint64_t *mem_out) {
+  struct run *r = nth_run(plan);
+  const struct fault none = {.memory = true, .nth = UINT64_MAX};
+  inject(r, &none);
+  (void)snprintf(what, sizeof(what), "plan %u without a failure", plan);
+  r->faulty = r->no_memory = false;
+  struct script c = {.r = r};
+  script(&c);
+  CHECK(c.failures == 0);
+  for (uint32_t i = 0; i < SIMDISK_CALLS; i++) calls[i] = simdisk_calls(r->disk, (enum simdisk_call)i);
+  *mem_out = allocations;
+  atomic_store(&mem_fault, NULL);
+  CHECK_OK(run_close(r));
+  run_destroy(r);
+}
+
 // ---- tests
 
 static uint64_t first_seed(void) {
@@ -995,6 +1286,147 @@ static void test_faults(void **state) {
   print_message("%llu faults, %llu of them made calls fail\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit);
 }
 
+static const struct error_of no_memory = {"none", ENOMEM, false};
+
+static struct fault nth_fault(uint32_t call, uint64_t nth, const struct error_of *e, bool once) {
+  const bool memory = call == SIMDISK_CALLS;
+  return (struct fault){.memory = memory, .call = memory ? SIMDISK_OPEN : (enum simdisk_call)call, .name = "", .nth = nth, .errnum = e->errnum, .once = once};
+}
+
+// The lives of one kind of call (SIMDISK_CALLS: allocations), of which there are nr, and one error.
+static uint64_t nth_of(uint32_t plan, uint32_t call, uint64_t nr, const struct error_of *e, uint64_t stride, uint64_t *rng) {
+  const char *const given = getenv("CRASH_NTH");
+  nr_faults = nr_hit = 0;
+  for (int once = 1; once >= 0; once--) {
+    if (!once && e->errnum == EINTR) break;  // for ever would be for ever
+    for (uint64_t n = stride > 1 ? below(rng, stride) : 0; n < nr; n += stride) {
+      const struct fault f = nth_fault(call, n, e, once);
+      char name[128];
+      nth_name(name, sizeof(name), plan, &f, e);
+      if (!given || !*given || strcmp(given, name) == 0) nth_life(plan, 0, &f, e);
+    }
+  }
+  print_message(" %s %llu (%llu)", e->name, (unsigned long long)nr_faults, (unsigned long long)nr_hit);
+  return nr_faults;
+}
+
+// In `make test` every so many, from another start in each of them; all of them with CRASH_SEEDS or CRASH_NTH.
+static void test_nth(void **state) {
+  (void)state;
+  const char *const many = getenv("CRASH_SEEDS"), *const given = getenv("CRASH_NTH");
+  const uint64_t stride = (many && *many) || (given && *given) ? 1 : 25 * SLOW;
+  uint64_t all = 0, rng = time_ns();
+  for (uint32_t plan = 0; plan < NTH_PLANS; plan++) {
+    uint64_t calls[SIMDISK_CALLS + 1];
+    memset(kinds, 0, sizeof(kinds));
+    nth_count(plan, calls, &calls[SIMDISK_CALLS]);
+    // every kind of compaction is among what may fail
+    for (uint32_t k = 0; k < COMPACT_KINDS && plan == 0; k++) assert_true(kinds[k] > 0);
+    for (uint32_t c = 0; c <= SIMDISK_CALLS; c++) {
+      if (calls[c] == 0) continue;
+      const bool memory = c == SIMDISK_CALLS;
+      print_message("plan %u, %llu calls of %s; lives with one that fails (in so many it showed):", plan, (unsigned long long)calls[c],
+                    memory ? "memory" : call_names[c]);
+      for (uint32_t i = 0; i < (memory ? 1 : sizeof(errors_of) / sizeof(errors_of[0])); i++) {
+        const struct error_of *e = memory ? &no_memory : &errors_of[i];
+        if (memory || can_be((enum simdisk_call)c, e->errnum)) all += nth_of(plan, c, calls[c], e, stride, &rng);
+      }
+      print_message("\n");
+    }
+  }
+  print_message("%llu lives in all, every %lluth call\n", (unsigned long long)all, (unsigned long long)stride);
+}
+
+// The same with a worker: then no n is the same call twice, and any may be hit.
+static void test_nth_with_a_worker(void **state) {
+  (void)state;
+  const uint64_t first = first_seed(), nr = nr_seeds(60);
+  uint64_t calls[NTH_PLANS][SIMDISK_CALLS + 1], rng = first;
+  for (uint32_t plan = 0; plan < NTH_PLANS; plan++) nth_count(plan, calls[plan], &calls[plan][SIMDISK_CALLS]);
+  nr_faults = nr_hit = 0;
+  for (uint64_t s = first; s < first + nr;) {
+    const uint32_t plan = (uint32_t)below(&rng, NTH_PLANS), c = (uint32_t)below(&rng, SIMDISK_CALLS + 1);
+    const struct error_of *e = c == SIMDISK_CALLS ? &no_memory : &errors_of[below(&rng, sizeof(errors_of) / sizeof(errors_of[0]))];
+    if (calls[plan][c] == 0 || (c < SIMDISK_CALLS && !can_be((enum simdisk_call)c, e->errnum))) continue;
+    const struct fault f = nth_fault(c, below(&rng, calls[plan][c]), e, e->errnum == EINTR || chance(&rng, 50));
+    nth_life(plan, 1, &f, e);
+    s++;
+  }
+  print_message("%llu lives, in %llu it showed\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit);
+}
+
+// ---- threads that do not start
+
+static uint64_t threads, threads_fail_at, threads_fail_nr;
+
+static bool thread_denied(void) {
+  const uint64_t n = threads++;
+  return n < threads_fail_at || n - threads_fail_at >= threads_fail_nr;
+}
+
+// Of this process, where the system tells.
+static uint32_t nr_threads(void) {
+  DIR *const d = opendir("/proc/self/task");
+  if (!d) return 0;
+  uint32_t nr = 0;
+  for (const struct dirent *e; (e = readdir(d)) != NULL;) nr += e->d_name[0] != '.';
+  (void)closedir(d);
+  return nr;
+}
+
+// One that was joined may be seen for a moment.
+static void check_threads(uint32_t nr) {
+  for (uint32_t tries = 0; nr_threads() > nr && tries < 500; tries++) time_sleep_ns(10000000);
+  CHECK(nr_threads() <= nr);
+}
+
+// Opening with the n-th thread lacking is refused, with nothing left running or changed.
+static void test_threads(void **state) {
+  (void)state;
+  for (uint32_t fresh = 0; fresh < 2; fresh++) {
+    struct run *r = nth_run(0);
+    if (!fresh) CHECK(small_life(r, 40));
+    CHECK_OK(run_close(r));
+    const size_t written_nr = r->model.nr;
+    r->model.synced = written_nr;
+    r->plan.opts.workers = 3;
+    r->plan.opts.sync = 5;
+    const uint32_t before = nr_threads();
+    for (int once = 0; once < 2; once++) {
+      uint64_t n = 0;
+      for (;; n++) {
+        (void)snprintf(what, sizeof(what), "%s store, thread %llu %s", fresh ? "new" : "old", (unsigned long long)n, once ? "once" : "from then on");
+        threads = 0;
+        threads_fail_at = n;
+        threads_fail_nr = once ? 1 : UINT64_MAX;
+        atomic_store(&thread_fault, thread_denied);
+        const uint64_t changes = simdisk_changes(r->disk);
+        struct xdb *x = NULL;
+        const enum remixdb_status s = xdb_open(DIR_NAME, &r->plan.opts, simdisk_env(r->disk), &x);
+        atomic_store(&thread_fault, NULL);
+        if (s == REMIXDB_OK) {  // there were no more
+          CHECK(n == threads && n == 4);
+          CHECK_OK(xdb_close(x));
+          check_threads(before);
+          break;
+        }
+        CHECK(s == REMIXDB_NOMEM && err_msg()[0] != '\0' && x == NULL);
+        CHECK(threads == n + 1);  // the first that fails is the last that is tried
+        CHECK(simdisk_open_files(r->disk) == 0 && simdisk_changes(r->disk) == changes);
+        check_threads(before);
+      }
+      if (fresh) run_disk(r, simdisk_create());
+    }
+    r->plan.opts.sync = REMIXDB_SYNC_NONE;
+    CHECK_OK(run_open(r));
+    CHECK(check_prefix(r) && r->model.nr == written_nr);
+    CHECK(steps(r, 20));
+    CHECK_OK(run_close(r));
+    check_threads(before);
+    run_destroy(r);
+  }
+}
+
 static void test_memory(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(150);
@@ -1013,6 +1445,9 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_each_call),
       cmocka_unit_test(test_faults),
       cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_nth),
+      cmocka_unit_test(test_nth_with_a_worker),
+      cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
