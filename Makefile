@@ -364,9 +364,10 @@ soak: $(SOAK:%=$B/tests/test_%)
 	first=$$(date +%s); seed=$$first; end=$$((seed + share)); : >$B/soak_crash.log; \
 	while [ $$(date +%s) -lt $$end ]; do \
 	  $(TEST_ENV) CRASH_SEED=$$seed CRASH_SEEDS=10 $B/tests/test_crash >>$B/soak_crash.log 2>&1 || { bad="$$bad crash"; break; }; \
-	  seed=$$((seed + 10)); \
+	  $(TEST_ENV) CRASH_SEED=$$seed CRASH_SEEDS=100 $B/tests/test_crash test_each_call >>$B/soak_crash.log 2>&1 || { bad="$$bad crash"; break; }; \
+	  seed=$$((seed + 100)); \
 	done; \
-	echo "crash: $$((seed - first)) seeds in each of its tests, $$(grep -ao '[0-9]* power cuts' $B/soak_crash.log | awk '{ n += $$1 } END { print n + 0 }') power cuts"; \
+	echo "crash: $$(grep -ao '[0-9]* power cuts' $B/soak_crash.log | awk '{ n += $$1 } END { print n + 0 }') power cuts"; \
 	for t in $$bad; do tail -20 $B/soak_$$t.log; done; \
 	echo "soak: failed:$${bad:- none}"; [ -z "$$bad" ]
 

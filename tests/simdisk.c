@@ -34,9 +34,14 @@ static char *sim_strdup(const char *s, size_t len) {
   return p;
 }
 
-// Bytes in pages; a page that was never written is NULL and reads as zeroes.
+// Bytes in pages, which copies share until one of them writes; a page that was never written is NULL and reads as zeroes.
+struct sim_page {
+  _Atomic uint32_t refs;  // files, of any disk, that have it
+  uint8_t data[SIM_PAGE];
+};
+
 struct sim_bytes {
-  uint8_t **pages;
+  struct sim_page **pages;
   size_t nr_pages;
   uint64_t size;
 };
@@ -111,18 +116,34 @@ struct simdisk {
 
 // ---- bytes
 
+static void page_drop(struct sim_page *p) {
+  if (p && atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) == 1) free(p);
+}
+
+// The page's bytes, to be written.
+static uint8_t *page_own(struct sim_page **at) {
+  struct sim_page *const old = *at;
+  if (old && atomic_load_explicit(&old->refs, memory_order_acquire) == 1) return old->data;
+  struct sim_page *const p = sim_alloc(sizeof(*p));
+  atomic_init(&p->refs, 1);
+  if (old) memcpy(p->data, old->data, SIM_PAGE);
+  page_drop(old);
+  *at = p;
+  return p->data;
+}
+
 static void bytes_free(struct sim_bytes *b) {
-  for (size_t i = 0; i < b->nr_pages; i++) free(b->pages[i]);
+  for (size_t i = 0; i < b->nr_pages; i++) page_drop(b->pages[i]);
   free(b->pages);
   *b = (struct sim_bytes){NULL, 0, 0};
 }
 
 static void bytes_copy(struct sim_bytes *to, const struct sim_bytes *from) {
-  *to = (struct sim_bytes){sim_alloc(from->nr_pages * sizeof(uint8_t *)), from->nr_pages, from->size};
-  for (size_t i = 0; i < from->nr_pages; i++) {
-    if (!from->pages[i]) continue;
-    to->pages[i] = sim_alloc(SIM_PAGE);
-    memcpy(to->pages[i], from->pages[i], SIM_PAGE);
+  const size_t nr = (size_t)((from->size + SIM_PAGE - 1) / SIM_PAGE);
+  *to = (struct sim_bytes){sim_alloc(nr * sizeof(to->pages[0])), nr, from->size};
+  for (size_t i = 0; i < nr; i++) {
+    to->pages[i] = from->pages[i];
+    if (to->pages[i]) (void)atomic_fetch_add_explicit(&to->pages[i]->refs, 1, memory_order_relaxed);
   }
 }
 
@@ -130,7 +151,7 @@ static void bytes_resize(struct sim_bytes *b, uint64_t size) {
   const size_t need = (size_t)((size + SIM_PAGE - 1) / SIM_PAGE);
   if (need > b->nr_pages) {
     const size_t cap = need > b->nr_pages * 2 ? need : b->nr_pages * 2;
-    uint8_t **const pages = sim_alloc(cap * sizeof(*pages));
+    struct sim_page **const pages = sim_alloc(cap * sizeof(*pages));
     if (b->nr_pages) memcpy(pages, b->pages, b->nr_pages * sizeof(*pages));
     free(b->pages);
     b->pages = pages;
@@ -138,11 +159,11 @@ static void bytes_resize(struct sim_bytes *b, uint64_t size) {
   }
   if (size < b->size) {  // what is cut off reads as zeroes when the file grows again
     for (size_t i = need; i < b->nr_pages; i++) {
-      free(b->pages[i]);
+      page_drop(b->pages[i]);
       b->pages[i] = NULL;
     }
     const size_t at = (size_t)(size % SIM_PAGE);
-    if (at && b->pages[need - 1]) memset(b->pages[need - 1] + at, 0, SIM_PAGE - at);
+    if (at && b->pages[need - 1]) memset(page_own(&b->pages[need - 1]) + at, 0, SIM_PAGE - at);
   }
   b->size = size;
 }
@@ -151,8 +172,7 @@ static void bytes_write(struct sim_bytes *b, uint64_t off, const uint8_t *p, siz
   if (off + len > b->size) bytes_resize(b, off + len);
   while (len > 0) {
     const size_t page = (size_t)(off / SIM_PAGE), at = (size_t)(off % SIM_PAGE), n = len < SIM_PAGE - at ? len : SIM_PAGE - at;
-    if (!b->pages[page]) b->pages[page] = sim_alloc(SIM_PAGE);
-    memcpy(b->pages[page] + at, p, n);
+    memcpy(page_own(&b->pages[page]) + at, p, n);
     off += n;
     p += n;
     len -= n;
@@ -166,7 +186,7 @@ static size_t bytes_read(const struct sim_bytes *b, uint64_t off, uint8_t *p, si
     const size_t page = (size_t)((off + done) / SIM_PAGE), at = (size_t)((off + done) % SIM_PAGE);
     const size_t n = len - done < SIM_PAGE - at ? len - done : SIM_PAGE - at;
     if (b->pages[page])
-      memcpy(p + done, b->pages[page] + at, n);
+      memcpy(p + done, b->pages[page]->data + at, n);
     else
       memset(p + done, 0, n);
     done += n;
