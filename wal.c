@@ -201,14 +201,14 @@ static void wal_buf_put(struct wal *w, struct wal_buf *b) {
   }
 }
 
-// How far records may go in the current buffer: what the buffer has and what the disk has room for.
+// How far records may go in the current buffer: what the buffer has and what the disk has room for, but for what is kept for the last.
 static void wal_limit(struct wal *w) {
   const struct wal_buf *const b = w->cur;
   if (!b) {
     w->pos = w->lim = w->none;
     return;
   }
-  const uint64_t room = w->active->alloc > b->off ? w->active->alloc - b->off : 0;
+  const uint64_t room = w->active->alloc > b->off + w->keep ? w->active->alloc - b->off - w->keep : 0;
   w->lim = b->mem + (room < b->cap ? (size_t)room : b->cap);
   if (w->lim < w->pos || w->err.status != REMIXDB_OK || w->nr_retained) w->lim = w->pos;
 }
@@ -344,8 +344,9 @@ static bool wal_wants_room(const struct wal *w) {
 
 // ---- appending
 
-// Called with the lock held; it is still held when this returns REMIXDB_OK and nbytes fit, and not held otherwise.
-static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes) {
+// Called with the lock held; it is still held when this returns REMIXDB_OK and nbytes fit, and not held otherwise. keep: bytes of the segment's room that are
+// to be left.
+static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, uint32_t keep) {
   enum remixdb_status s = REMIXDB_OK;
   struct wal_buf *big = NULL;
   if (nbytes > WAL_FRAME_MAX) {
@@ -380,8 +381,8 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes) {
     }
     const struct wal_seg *const seg = w->active;
     const uint64_t start = w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : seg->end + WAL_FRAME_HEAD;
-    if (start + nbytes > seg->alloc) {
-      s = wal_grow(w, start + nbytes);
+    if (start + nbytes + keep > seg->alloc) {
+      s = wal_grow(w, start + nbytes + keep);
       if (s != REMIXDB_OK) break;
       continue;
     }
@@ -405,7 +406,8 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes) {
       }
     }
     wal_limit(w);
-    assert((size_t)(w->lim - w->pos) >= nbytes);
+    if (!keep && (size_t)(w->lim - w->pos) < nbytes) w->lim = w->pos + nbytes;  // of what is kept
+    assert((size_t)(w->lim - w->pos) >= nbytes && w->lim <= w->cur->mem + w->cur->cap);
     return REMIXDB_OK;
   }
   if (big) wal_buf_put(w, big);
@@ -413,15 +415,18 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes) {
   return s;
 }
 
-enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out) {
+static inline enum remixdb_status wal_begin_keeping(struct wal *w, size_t nbytes, uint32_t keep, uint64_t *gen_out) {
   lib_lock(&w->lock);
   if (unlikely(nbytes > (size_t)(w->lim - w->pos))) {
-    const enum remixdb_status s = wal_make_room(w, nbytes);
+    const enum remixdb_status s = wal_make_room(w, nbytes, keep);
     if (s != REMIXDB_OK) return s;
   }
   *gen_out = atomic_load_explicit(&w->gen, memory_order_relaxed);
   return REMIXDB_OK;
 }
+
+enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out) { return wal_begin_keeping(w, nbytes, w->keep, gen_out); }
+enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out) { return wal_begin_keeping(w, nbytes, 0, gen_out); }
 
 uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen, bool tomb) {
   uint8_t *p = w->pos;
@@ -761,6 +766,7 @@ struct wal *wal_create(const struct wal_opts *o) {
   w->env = o->env;
   w->store_id = o->store_id;
   w->step = o->step ? o->step : WAL_PREALLOC;
+  w->keep = w->step / WAL_KEEP_PART;
   w->read_only = o->read_only;
   w->pos = w->lim = w->none;
   wal_event_init(&w->written);

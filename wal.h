@@ -42,6 +42,7 @@
 #define WAL_BUF (256u << 10)        // bytes of a normal frame at most; a larger batch gets a buffer of its own
 #endif
 #define WAL_PREALLOC (16u << 20)    // a segment grows on disk in these steps, when nothing else is asked for
+#define WAL_KEEP_PART 8u            // this part of a step is kept for the last records that a full disk takes
 
 struct wal;
 
@@ -81,6 +82,8 @@ MUST_CHECK enum remixdb_status wal_close(struct wal *w);
 // takes the lock. *gen_out: the active segment's generation. On failure (REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_TOOBIG above 1
 // GB, REMIXDB_READONLY, the sticky error) the lock is not held.
 MUST_CHECK enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out);
+// The same for records that are to be taken when the disk is full: they may use what room wal_begin leaves in the segment (a WAL_KEEP_PART of a step).
+MUST_CHECK enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out);
 // Appends a record (see kv.h) and returns its sequence number. val is ignored for a tombstone.
 uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen, bool tomb);
 // Gives the lock back; then writes out what this call made full. A write error becomes sticky and is reported by the next call.

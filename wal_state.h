@@ -85,6 +85,7 @@ struct wal {
   char *dir;
   uint64_t store_id;
   uint32_t step;                      // of a segment's growth on disk
+  uint32_t keep;                      // of a segment's room, for wal_begin_last
   bool read_only;
 
   pthread_mutex_t admin;              // one prepare, switch or release at a time; taken before `lock`

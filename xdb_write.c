@@ -7,12 +7,14 @@
 #include "xdb_sync.h"
 
 // The key's leaf is locked. Links the new version, logs and commits it; on success the leaf and the epoch have been given up, on failure nothing is linked.
-// REMIXDB_ABORTED: the memtable was frozen meanwhile.
-static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const struct memtable *m, struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb) {
+// REMIXDB_ABORTED: the memtable was frozen meanwhile. last: the log takes it also when the disk is full, as long as there is what it keeps for that.
+static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const struct memtable *m, struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb,
+                                  bool last) {
   enum remixdb_status s = wh_link(slot, val, vlen, tomb);
   if (unlikely(s != REMIXDB_OK)) return s;
   uint64_t gen;
-  if ((s = wal_begin(x->wal, kv_rec_size(slot->key.len, vlen, tomb), &gen)) == REMIXDB_OK) {
+  const size_t nbytes = kv_rec_size(slot->key.len, vlen, tomb);
+  if ((s = last ? wal_begin_last(x->wal, nbytes, &gen) : wal_begin(x->wal, nbytes, &gen)) == REMIXDB_OK) {
     if (likely(gen == m->gen)) {
       const uint64_t seq = wal_put(x->wal, slot->key, val, vlen, tomb);
       wh_stamp(slot, seq);
@@ -29,22 +31,27 @@ static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const st
   return s;
 }
 
-// One try. REMIXDB_ABORTED: nothing was done; the memtable is full, or was frozen meanwhile (*full_out says which). handed_back: a full memtable takes it all the
-// same, and nothing is done when it has the key.
+enum write_how {
+  WRITE_NEW,
+  WRITE_ANYHOW,  // a full memtable takes it all the same
+  WRITE_BACK,    // that too, and nothing is done when it has the key
+};
+
+// One try. REMIXDB_ABORTED: nothing was done; the memtable is full, or was frozen meanwhile (*full_out says which).
 static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, struct kref key, uint64_t hash, const void *val, uint32_t vlen, bool tomb,
-                                      bool handed_back, bool *full_out) {
+                                      enum write_how how, bool *full_out) {
   struct wh_slot slot;
   epoch_enter(&x->epoch, es);
   struct memtable *m = xdb_view(x)->active;
-  *full_out = !handed_back && xdb_round_due(x, m, 0);
+  *full_out = how == WRITE_NEW && xdb_round_due(x, m, 0);
   if (unlikely(*full_out)) {
     epoch_exit(es);
     return REMIXDB_ABORTED;
   }
   wh_lock(m->wh, key, hash, &slot);
   enum remixdb_status s = REMIXDB_OK;
-  if (!handed_back || !wh_slot_newest(&slot)) {
-    s = commit(x, es, m, &slot, val, vlen, tomb);
+  if (how != WRITE_BACK || !wh_slot_newest(&slot)) {
+    s = commit(x, es, m, &slot, val, vlen, tomb, tomb && how != WRITE_BACK);
     if (likely(s == REMIXDB_OK)) return s;
   }
   wh_unlock(&slot);
@@ -95,7 +102,7 @@ enum remixdb_status xdb_write_back(void *arg, struct worker *w, const struct kv_
   const struct kref key = kref(rec->key, rec->klen);
   // no memtable can be frozen while one is: the first try is never refused for that
   bool full;
-  return write_once(x, &w->slot, key, hash64(key.ptr, key.len), rec->val, rec->vlen, rec->tomb, true, &full);
+  return write_once(x, &w->slot, key, hash64(key.ptr, key.len), rec->val, rec->vlen, rec->tomb, WRITE_BACK, &full);
 }
 
 static enum remixdb_status check_writable(const struct xdb_ref *r) {
@@ -127,12 +134,16 @@ enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val,
   enum remixdb_status s = check_writable(r);
   if (unlikely(s != REMIXDB_OK)) return s;
   const uint64_t hash = hash64(key.ptr, key.len);
+  enum write_how how = WRITE_NEW;
   bool full;
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
-    s = write_once(x, &r->slot, key, hash, val, vlen, tomb, false, &full);
+    s = write_once(x, &r->slot, key, hash, val, vlen, tomb, how, &full);
     if (unlikely(full)) {
-      if ((s = wait_for_room(x, 0)) != REMIXDB_OK) return s;
+      s = wait_for_room(x, 0);
+      // a delete is how one makes room: it goes into the full memtable, as long as the log has room left
+      if (s == REMIXDB_NOSPACE && tomb) how = WRITE_ANYHOW;
+      else if (s != REMIXDB_OK) return s;
       s = REMIXDB_ABORTED;
     }
   } while (unlikely(s == REMIXDB_ABORTED));
@@ -206,7 +217,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64
     s = err_set(REMIXDB_INVALID, "the merge function returned %d", (int)op);
   else if (op == REMIXDB_MERGE_PUT || (tomb && there)) {
     *written_out = key.len + vlen + sizeof(struct wh_ver);
-    s = commit(x, &r->slot, m, &slot, tomb ? NULL : val, tomb ? 0 : vlen, tomb);
+    s = commit(x, &r->slot, m, &slot, tomb ? NULL : val, tomb ? 0 : vlen, tomb, false);
     if (likely(s == REMIXDB_OK)) {
       sst_hold_drop(&r->hold);  // only now: what fn returned may be part of what it was given
       return s;

@@ -119,7 +119,8 @@ static enum remixdb_status open_model(struct env *e, const char *dir, struct mod
 }
 
 // One batch of nr records.
-static enum remixdb_status append(struct wal *w, struct model *m, uint64_t *rng, uint32_t nr) {
+static enum remixdb_status append_by(struct wal *w, struct model *m, uint64_t *rng, uint32_t nr,
+                                     enum remixdb_status (*begin)(struct wal *w, size_t nbytes, uint64_t *gen_out)) {
   size_t bytes = 0;
   uint64_t gen;
   if (m->nr + nr >= MODEL_MAX) return REMIXDB_OK;
@@ -129,7 +130,7 @@ static enum remixdb_status append(struct wal *w, struct model *m, uint64_t *rng,
     const struct kv_rec r = rec_of(m->tags[m->nr + i]);
     bytes += kv_rec_size(r.klen, r.vlen, r.tomb);
   }
-  const enum remixdb_status s = wal_begin(w, bytes, &gen);
+  const enum remixdb_status s = begin(w, bytes, &gen);
   if (s != REMIXDB_OK) return s;
   assert_int_equal(gen, m->gen);
   for (uint32_t i = 0; i < nr; i++) {
@@ -141,6 +142,8 @@ static enum remixdb_status append(struct wal *w, struct model *m, uint64_t *rng,
   wal_end(w);
   return REMIXDB_OK;
 }
+
+static enum remixdb_status append(struct wal *w, struct model *m, uint64_t *rng, uint32_t nr) { return append_by(w, m, rng, nr, wal_begin); }
 
 static enum remixdb_status sync_model(struct wal *w, struct model *m) {
   const enum remixdb_status s = wal_sync(w);
@@ -1179,7 +1182,15 @@ static void test_full_disk_at_allocate(void **state) {
   while (s == REMIXDB_OK);
   assert_int_equal(s, REMIXDB_NOSPACE);
   assert_true(wal_segment_bytes(w) > WAL_PREALLOC / 2);
+  while (append(w, m, &rng, 1) == REMIXDB_OK) {}  // what is smaller may fit
   assert_int_equal(append(w, m, &rng, 2000), REMIXDB_NOSPACE);
+  // some room is kept, and used up in the end
+  const uint64_t before = wal_segment_bytes(w);
+  while ((s = append_by(w, m, &rng, 10, wal_begin_last)) == REMIXDB_OK) {
+    if (m->nr % 7 == 0) assert_int_equal(append(w, m, &rng, 2000), REMIXDB_NOSPACE);
+  }
+  assert_int_equal(s, REMIXDB_NOSPACE);
+  assert_in_range(wal_segment_bytes(w) - before, WAL_PREALLOC / WAL_KEEP_PART - 200000, WAL_PREALLOC / WAL_KEEP_PART + 200000);
   assert_int_equal(wal_switch(w, switched, m), REMIXDB_NOSPACE);
   const uint64_t gen = m->gen;
   assert_int_equal(wal_gen(w), gen);
