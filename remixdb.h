@@ -115,8 +115,8 @@ void remixdb_unref(struct xdb_ref *ref);
 bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 // Another name for remixdb_put.
 bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
-// Deletes the key; true when accepted, whether or not it existed. Otherwise as remixdb_put; but a full disk still takes deletes, into room that the log keeps
-// for them, until that is used up.
+// Deletes the key; true when accepted, whether or not it existed. Otherwise as remixdb_put; but when the disk is full deletes are still taken, into room that is
+// kept for them, until that is used up.
 bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
 // Whether the key exists. False: REMIXDB_NOTFOUND, or an error.
 bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen);

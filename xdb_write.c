@@ -33,9 +33,15 @@ static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const st
 
 enum write_how {
   WRITE_NEW,
-  WRITE_ANYHOW,  // a full memtable takes it all the same
-  WRITE_BACK,    // that too, and nothing is done when it has the key
+  WRITE_LAST,    // a full memtable takes it all the same, up to a quarter more than its limit
+  WRITE_BACK,    // that without a limit, and nothing is done when it has the key
 };
+
+static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
+  if (how == WRITE_NEW) return !xdb_round_due(x, m, 0);
+  return how == WRITE_BACK ||
+         (wh_memory(m->wh) < x->memtable_limit + x->memtable_limit / 4 && wal_segment_bytes(x->wal) < x->wal_limit + x->wal_limit / 4);
+}
 
 // One try. REMIXDB_ABORTED: nothing was done; the memtable is full, or was frozen meanwhile (*full_out says which).
 static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, struct kref key, uint64_t hash, const void *val, uint32_t vlen, bool tomb,
@@ -43,7 +49,7 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, stru
   struct wh_slot slot;
   epoch_enter(&x->epoch, es);
   struct memtable *m = xdb_view(x)->active;
-  *full_out = how == WRITE_NEW && xdb_round_due(x, m, 0);
+  *full_out = !takes(x, m, how);
   if (unlikely(*full_out)) {
     epoch_exit(es);
     return REMIXDB_ABORTED;
@@ -142,7 +148,7 @@ enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val,
     if (unlikely(full)) {
       s = wait_for_room(x, 0);
       // a delete is how one makes room: it goes into the full memtable, as long as the log has room left
-      if (s == REMIXDB_NOSPACE && tomb) how = WRITE_ANYHOW;
+      if (s == REMIXDB_NOSPACE && tomb && how == WRITE_NEW) how = WRITE_LAST;
       else if (s != REMIXDB_OK) return s;
       s = REMIXDB_ABORTED;
     }

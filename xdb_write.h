@@ -7,7 +7,7 @@
 #include "batch.h"
 #include "xdb_ref.h"
 
-// tomb: a delete. When the disk is full it is taken all the same, also by a full memtable, as long as the log has room (wal_begin_last).
+// tomb: a delete. When the disk is full it is taken all the same, also by a full memtable (a quarter more), as long as the log has room (wal_begin_last).
 MUST_CHECK enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb);
 // All of the batch or nothing, to readers and after a crash: the leaves of its keys stay locked from the first version linked to the last one stamped, its records
 // are one frame of the log, and one store publishes them. The batch is not changed. REMIXDB_TOOBIG: larger than a memtable.
