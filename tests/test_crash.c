@@ -28,6 +28,7 @@
 #include "checkpoint.h"
 #include "simdisk.h"
 #include "slow.h"
+#include "verify.h"
 #include "xdb_get.h"
 #include "xdb_iter.h"
 #include "xdb_open.h"
@@ -1115,10 +1116,6 @@ static void script(struct script *c) {
   script_look(c);
   script_close(c);
   if (!script_open(c)) return;
-  // so little for some that it is handed back
-  told(c, do_flush(r));
-  told(c, write_key(r, 2, true));
-  for (uint32_t i = 0; i < 8; i++) script_puts(c, 85, 1, 15);
   script_puts(c, 1, 7, 20);
   const size_t nr = r->model.nr;
   const enum remixdb_status s = xdb_compact(r->x);
@@ -1126,6 +1123,13 @@ static void script(struct script *c) {
   else check_failure(r, s);
   told(c, s == REMIXDB_OK);
   script_look(c);
+  // so little for some that it is handed back
+  told(c, write_key(r, 2, true));
+  for (uint32_t i = 0; i < 8; i++) script_puts(c, 85, 1, 15);
+  struct verify_report report;
+  const enum remixdb_status v = verify_store(r->ref, &report);
+  if (v != REMIXDB_OK) check_failure(r, v);  // never that it is damaged
+  told(c, v == REMIXDB_OK);
   script_puts(c, 5, 3, 20);
   told(c, do_sync(r));
   script_puts(c, 6, 2, 5);
@@ -1335,8 +1339,10 @@ static void test_nth(void **state) {
     uint64_t calls[SIMDISK_CALLS + 1];
     memset(kinds, 0, sizeof(kinds));
     nth_count(plan, calls, &calls[SIMDISK_CALLS]);
-    // every kind of compaction is among what may fail
-    for (uint32_t k = 0; k < COMPACT_KINDS && plan == 0; k++) assert_true(kinds[k] > 0);
+    // every kind of compaction is among what may fail (when a memtable is full is another moment under a sanitizer)
+    for (uint32_t k = 0; k < COMPACT_KINDS && plan == 0 && !LIB_SANITIZED; k++) {
+      if (kinds[k] == 0) fail_msg("no partition was of kind %u", k);
+    }
     for (uint32_t c = 0; c <= SIMDISK_CALLS; c++) {
       if (calls[c] == 0) continue;
       const bool memory = c == SIMDISK_CALLS;
