@@ -344,9 +344,9 @@ static bool wal_wants_room(const struct wal *w) {
 
 // ---- appending
 
-// Called with the lock held; it is still held when this returns REMIXDB_OK and nbytes fit, and not held otherwise. keep: bytes of the segment's room that are
-// to be left.
-static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, uint32_t keep) {
+// Called with the lock held; it is still held when this returns REMIXDB_OK and nbytes fit, and not held otherwise. last: into what is kept of the segment's room.
+static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last) {
+  const uint32_t keep = last ? 0 : w->keep;
   enum remixdb_status s = REMIXDB_OK;
   struct wal_buf *big = NULL;
   if (nbytes > WAL_FRAME_MAX) {
@@ -406,7 +406,7 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, uint32_t 
       }
     }
     wal_limit(w);
-    if (!keep && (size_t)(w->lim - w->pos) < nbytes) w->lim = w->pos + nbytes;  // of what is kept
+    if (last && (size_t)(w->lim - w->pos) < nbytes) w->lim = w->pos + nbytes;
     assert((size_t)(w->lim - w->pos) >= nbytes && w->lim <= w->cur->mem + w->cur->cap);
     return REMIXDB_OK;
   }
@@ -415,18 +415,18 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, uint32_t 
   return s;
 }
 
-static inline enum remixdb_status wal_begin_keeping(struct wal *w, size_t nbytes, uint32_t keep, uint64_t *gen_out) {
+static inline enum remixdb_status wal_begin_as(struct wal *w, size_t nbytes, bool last, uint64_t *gen_out) {
   lib_lock(&w->lock);
   if (unlikely(nbytes > (size_t)(w->lim - w->pos))) {
-    const enum remixdb_status s = wal_make_room(w, nbytes, keep);
+    const enum remixdb_status s = wal_make_room(w, nbytes, last);
     if (s != REMIXDB_OK) return s;
   }
   *gen_out = atomic_load_explicit(&w->gen, memory_order_relaxed);
   return REMIXDB_OK;
 }
 
-enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out) { return wal_begin_keeping(w, nbytes, w->keep, gen_out); }
-enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out) { return wal_begin_keeping(w, nbytes, 0, gen_out); }
+enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out) { return wal_begin_as(w, nbytes, false, gen_out); }
+enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out) { return wal_begin_as(w, nbytes, true, gen_out); }
 
 uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen, bool tomb) {
   uint8_t *p = w->pos;
