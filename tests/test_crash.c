@@ -1308,7 +1308,7 @@ static void test_faults(void **state) {
   print_message("%llu faults, %llu of them made calls fail\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit);
 }
 
-static const struct error_of no_memory = {"none", ENOMEM, false};
+static const struct error_of no_memory = {"refused", ENOMEM, false};
 
 static struct fault nth_fault(uint32_t call, uint64_t nth, const struct error_of *e, bool once) {
   const bool memory = call == SIMDISK_CALLS;
