@@ -1358,7 +1358,7 @@ static void test_nth(void **state) {
       print_message("\n");
     }
   }
-  print_message("%llu lives in all, every %lluth call\n", (unsigned long long)all, (unsigned long long)stride);
+  print_message("%llu lives in all, for one call in %llu\n", (unsigned long long)all, (unsigned long long)stride);
 }
 
 // The same with a worker: then no n is the same call twice, and any may be hit.
