@@ -1176,6 +1176,7 @@ static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
 static inline void cursor_prefetch_version(const struct wh_cursor *c, uint32_t at) {
   if (at >= c->nr) return;
   const uint8_t *v = (const uint8_t *)entry_newest(leaf_entry(c->leaf, c->order[at]));
+  if (!v) return;
   for (uint32_t i = 0; i < 3; i++) __builtin_prefetch(v + i * CACHE_LINE);
 }
 
