@@ -162,6 +162,7 @@ MODULES := \
   sst \
   sst_build \
   anchors \
+  guide \
   remix_pack \
   remix \
   remix_write \

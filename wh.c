@@ -38,6 +38,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "guide.h"
+
 #define IDX_SIZE 256u
 #define IDX_FREE 0xffu
 #define PTR_BITS 48
@@ -49,6 +51,8 @@
 #define MERGE_KEYS (WH_LEAF_KEYS / 2)
 #define PUBLISH_SPENT 8u           // entries that cursors put in their order one by one before one of them publishes it
 #define MERGE_TAIL 8u              // so many are put in it together
+#define GUIDE_STEPS 3u             // steps along the list from what the guide says to where the trie is asked
+#define GUIDE_LEAVES 32u           // with fewer leaves there is no guide
 #define HINT_STEPS 8u              // steps along the list after which the hint is taken for a hash collision's
 #define NODE_SLAB 31u
 
@@ -104,11 +108,14 @@ struct wh {
   _Atomic(struct wh_leaf *) head;    // the leaf with the empty anchor; release
   _Atomic uint32_t maxlen;           // no anchor is or was longer; relaxed, it is only a hint
   _Atomic size_t table_bytes;        // relaxed
+  _Atomic(struct guide *) guide;     // release, retired through the epoch; NULL: none yet
+  _Atomic size_t guide_bytes;        // relaxed
   struct epoch *epoch;
   struct wh_order *identity;         // of a full leaf that was filled in order
   _Alignas(CACHE_LINE) struct wh_node root;  // of the empty prefix; not in the table
   _Alignas(CACHE_LINE) _Atomic uint64_t count;
   pthread_mutex_t lock;              // the structure lock: the list, the trie, and the fields below
+  uint32_t nr_leaves, guide_due;     // the number of leaves at which the guide is made again
   struct wh_node *spare;             // nodes not used yet
   uint64_t nr_spare;
   struct arena arena;
@@ -328,6 +335,54 @@ static inline struct wh_leaf *trie_hint(const struct wh *wh, struct kref key, ui
   return prev ? prev : first;
 }
 
+// ---- the guide
+
+// A leaf that is or was the key's, or has been left of it.
+static inline struct wh_leaf *leaf_hint(const struct wh *wh, struct kref key, uint64_t k8) {
+  const struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_acquire);
+  return likely(g != NULL) ? guide_find(g, key) : trie_hint(wh, key, k8, false);
+}
+
+static void guide_free(struct epoch_item *item, void *arg) {
+  (void)arg;
+  guide_destroy((struct guide *)(void *)item);
+}
+
+// A picture of the list as it is. Without memory the old one stays, and is a little worse. Under the structure lock.
+static void guide_renew(struct wh *wh) {
+  struct guide *const old = atomic_load_explicit(&wh->guide, memory_order_relaxed), *fresh = NULL;
+  const uint32_t nr = wh->nr_leaves;
+  wh->guide_due = nr + nr / 8 + GUIDE_LEAVES;
+  struct kref *const bounds = mem_alloc(nr * (sizeof(*bounds) + sizeof(void *)));
+  if (!bounds) return;
+  void **const items = (void **)(void *)(bounds + nr);
+  uint32_t n = 0;
+  for (struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_relaxed); l; l = atomic_load_explicit(&l->next, memory_order_relaxed)) {
+    if (old && n + 8 < old->nr) __builtin_prefetch(atomic_load_explicit(&old->items[n + 8], memory_order_relaxed));  // near what comes in eight steps
+    assert(n < nr);
+    bounds[n] = l->anchor;
+    items[n++] = l;
+  }
+  if (guide_create(bounds, items, n, &fresh) == REMIXDB_OK) {
+    atomic_store_explicit(&wh->guide_bytes, fresh->bytes, memory_order_relaxed);
+    atomic_store_explicit(&wh->guide, fresh, memory_order_release);
+    if (old) epoch_retire(wh->epoch, &old->retired, guide_free, NULL);
+  }
+  mem_free(bounds);
+}
+
+// The leaf has taken another one's place. Under the structure lock.
+static void guide_hand_over(struct wh *wh, struct wh_leaf *l) {
+  struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_relaxed);
+  if (g) (void)guide_replace(g, l->anchor, l);  // an anchor that is younger than the guide is not in it
+}
+
+// So many leaves more. Under the structure lock, when the list is whole.
+static void leaves_count(struct wh *wh, int32_t more) {
+  wh->nr_leaves += (uint32_t)more;
+  if (unlikely(wh->nr_leaves >= wh->guide_due)) guide_renew(wh);
+}
+
 // The node of the anchor's first len bytes; NULL when there is none.
 static struct wh_node *trie_node(struct wh *wh, const struct wh_leaf *l, uint32_t len) {
   if (len == 0) return &wh->root;
@@ -500,6 +555,7 @@ static struct wh_leaf *locate(const struct wh *wh, struct wh_leaf *l, struct kre
       if (next == NULL || anchor_cmp(next, key, k8) > 0) return l;
       l = next;
     }
+    if (unlikely(steps == GUIDE_STEPS)) l = trie_hint(wh, key, k8, false);
     if (unlikely(steps == HINT_STEPS)) l = trie_hint(wh, key, k8, true);
   }
 }
@@ -677,6 +733,7 @@ static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const uint64_t *wo
   struct_lock(wh);
   list_replace(wh, old, old, l, l);
   trie_replace(wh, old, l);
+  guide_hand_over(wh, l);
   struct_unlock(wh);
   lib_unlock(&old->lock);
   slot_move(slot, NULL, l);
@@ -698,6 +755,7 @@ static enum remixdb_status leaf_extend(struct wh_slot *slot, struct kref last_ke
     atomic_store_explicit(&left->next, l, memory_order_release);
     if (right) atomic_store_explicit(&right->prev, l, memory_order_release);
     trie_add(wh, l, left, right);
+    leaves_count(wh, 1);
   }
   struct_unlock(wh);
   if (s != REMIXDB_OK) return s;
@@ -738,6 +796,8 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const uint64_t *words,
     list_replace(wh, old, old, l, r);
     trie_replace(wh, old, l);
     trie_add(wh, r, l, leaf_next(r));
+    guide_hand_over(wh, l);
+    leaves_count(wh, 1);
   }
   struct_unlock(wh);
   if (s != REMIXDB_OK) return s;
@@ -792,6 +852,8 @@ static bool leaf_shrink(struct wh_slot *slot) {
       list_replace(wh, left, old, l, l);
       trie_remove(wh, old, l, right);
       trie_replace(wh, left, l);
+      guide_hand_over(wh, l);
+      leaves_count(wh, -1);
     }
     lib_unlock(&left->lock);
   }
@@ -809,6 +871,8 @@ enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct ar
   if (wh == NULL) return REMIXDB_NOMEM;
   memset(wh, 0, sizeof(*wh));
   wh->epoch = epoch;
+  wh->nr_leaves = 1;
+  wh->guide_due = GUIDE_LEAVES;
   arena_init(&wh->arena, arena_chunk, pool);
   (void)pthread_mutex_init(&wh->lock, NULL);
   struct wh_table *t = table_create(TABLE_BUCKETS_MIN);
@@ -836,13 +900,15 @@ fail:
 void wh_destroy(struct wh *wh) {
   if (wh == NULL) return;
   mem_free(atomic_load_explicit(&wh->table, memory_order_relaxed));
+  guide_destroy(atomic_load_explicit(&wh->guide, memory_order_relaxed));
   arena_fini(&wh->arena);
   (void)pthread_mutex_destroy(&wh->lock);
   mem_free(wh);
 }
 
 size_t wh_memory(const struct wh *wh) {
-  return arena_used(&wh->arena) + atomic_load_explicit(&wh->table_bytes, memory_order_relaxed);
+  return arena_used(&wh->arena) + atomic_load_explicit(&wh->table_bytes, memory_order_relaxed) +
+         atomic_load_explicit(&wh->guide_bytes, memory_order_relaxed);
 }
 
 uint64_t wh_count(const struct wh *wh) { return atomic_load_explicit(&wh->count, memory_order_relaxed); }
@@ -851,7 +917,7 @@ uint64_t wh_count(const struct wh *wh) { return atomic_load_explicit(&wh->count,
 
 void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot) {
   const uint64_t k8 = key8(key, 0);
-  struct wh_leaf *l = trie_hint(wh, key, k8, false);
+  struct wh_leaf *l = leaf_hint(wh, key, k8);
   __builtin_prefetch(l);
   __builtin_prefetch((const void *)&l->idx[entry_start((uint32_t)(hash >> 32))]);
   // Only a leaf of the key's range is waited for: that is what keeps the order of locks of those who hold leaves further left.
@@ -996,7 +1062,7 @@ static inline void leaf_prefetch(const struct wh_leaf *l, uint64_t hash) {
 
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment) {
   const uint64_t k8 = key8(key, 0);
-  struct wh_leaf *l = trie_hint(wh, key, k8, false);
+  struct wh_leaf *l = leaf_hint(wh, key, k8);
   leaf_prefetch(l, hash);
   return leaf_get(wh, l, key, k8, hash, moment);
 }
@@ -1148,7 +1214,14 @@ void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *h
     ways[i].key = keys[which[i]];
     ways[i].k8 = key8(ways[i].key, 0);
   }
-  ways_hint(wh, atomic_load_explicit(&wh->table, memory_order_acquire), ways, nr);
+  const struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_acquire);
+  if (likely(g != NULL)) {
+    void *leaves[WH_GROUP_MAX];
+    guide_find_many(g, keys, which, nr, leaves);
+    for (uint32_t i = 0; i < nr; i++) ways[i].leaf = leaves[i];
+  } else {
+    ways_hint(wh, atomic_load_explicit(&wh->table, memory_order_acquire), ways, nr);
+  }
   for (uint32_t i = 0; i < nr; i++) leaf_prefetch(ways[i].leaf, hashes[which[i]]);
   for (uint32_t i = 0; i < nr; i++) leaf_prefetch_words(ways[i].leaf, hashes[which[i]]);
   for (uint32_t i = 0; i < nr; i++) leaf_prefetch_entry(ways[i].leaf, hashes[which[i]]);
@@ -1275,13 +1348,13 @@ static uint32_t cursor_rank(const struct wh_cursor *c, struct kref key, bool or_
 
 static void cursor_locate(struct wh_cursor *c, struct kref key) {
   const uint64_t k8 = key8(key, 0);
-  struct wh_leaf *l = c->hint ? c->hint : trie_hint(c->wh, key, k8, false);
+  struct wh_leaf *l = c->hint ? c->hint : leaf_hint(c->wh, key, k8);
   c->hint = NULL;
   cursor_take(c, locate(c->wh, l, key, k8));
 }
 
 void wh_want(struct wh_cursor *c, struct kref key) {
-  c->hint = trie_hint(c->wh, key, key8(key, 0), false);
+  c->hint = leaf_hint(c->wh, key, key8(key, 0));
   __builtin_prefetch(c->hint);
   for (uint32_t i = 0; i < WH_LEAF_KEYS; i += CACHE_LINE / sizeof(c->hint->entries[0])) __builtin_prefetch((const void *)&c->hint->entries[i]);
 }

@@ -15,6 +15,8 @@
 //     it reached and walks along the list when another is meant. So a split waits for no reader. Only the growth of the hash table
 //     replaces it as a whole; the old table is retired through the epoch. Nodes, leaves, entries and versions come from the
 //     arena and live as long as the index.
+//   - Most searches do not go through the trie: a guide (guide.h), a static tree over the leaves' anchors that is made again when their number has grown
+//     by an eighth, names the leaf, or one that it has been split off from. The trie answers where that is too far away.
 //   - A trie node may both end an anchor and be the prefix of others, so anchors need no terminating token.
 //
 // Invariants (tests/test_wh.c checks them by wh_check)
