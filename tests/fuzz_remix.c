@@ -87,7 +87,12 @@ static void make_model(struct model *m, const struct view *v) {
   }
   uint32_t live = 0;
   for (uint32_t i = 0; i < m->nr; i++) {
-    if (!m->recs[i].tomb) m->recs[live++] = m->recs[i];
+    if (!m->recs[i].tomb) {
+      m->recs[live++] = m->recs[i];
+      continue;
+    }
+    free((void *)(uintptr_t)m->recs[i].key);
+    free((void *)(uintptr_t)m->recs[i].val);
   }
   m->nr = live;
   free(kbuf);
@@ -326,8 +331,8 @@ static void build_upon(struct use *u, uint32_t leave) {
     runs[nr++] = u->x->runs[r];
   }
   runs[nr++] = runs[REMIX_RUNS_MAX - 1];
-  if (went_well(u, remix_build(&b))) {
-    FUZZ_OK(remix_open(u->x->ctx, b.number, runs, nr, &y));
+  // What is built on what is not true is not true either, and may be refused; it is never read then.
+  if (went_well(u, remix_build(&b)) && went_well(u, remix_open(u->x->ctx, b.number, runs, nr, &y))) {
     atomic_store(&y->obsolete, true);
     remix_unref(y);
   }
