@@ -66,7 +66,8 @@ struct wh_leaf {
   struct kref anchor;                   // in the arena
   uint64_t lo8;                         // key8() of the anchor: most comparisons end here
   _Atomic(struct wh_leaf *) next;       // written under the structure lock, release; frozen at death
-  _Atomic(struct wh_leaf *) prev;       // the same
+  _Atomic uint64_t end8;                // key8() of the next leaf's anchor, all ones without one: keys below are the leaf's while it lives, and nothing more
+                                        // has to be looked at. Gets smaller, with release, before a new leaf is linked behind
   _Atomic(struct wh_order *) order;     // release-published, by a cursor (CAS) or the holder of the lock; NULL: use sorted
   struct lib_lock lock;                 // guards count, entries and idx against other writers
   _Atomic uint16_t count;               // release, after the entry and its idx byte
@@ -76,6 +77,7 @@ struct wh_leaf {
   // Position in entries by hash, open addressing with linear probing; stored with release after entries[].
   _Alignas(CACHE_LINE) _Atomic uint8_t idx[IDX_SIZE];
   _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | 16 bits of its hash on top
+  _Atomic(struct wh_leaf *) prev;          // as next
 };
 _Static_assert(offsetof(struct wh_leaf, idx) == CACHE_LINE, "what a walk along the list reads is one line");
 
@@ -524,6 +526,7 @@ static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const uint
   l->anchor = anchor;
   l->lo8 = key8(anchor, 0);
   atomic_init(&l->next, NULL);
+  atomic_init(&l->end8, UINT64_MAX);
   atomic_init(&l->prev, NULL);
   atomic_init(&l->order, NULL);
   atomic_init(&l->lock.word, 1);
@@ -538,6 +541,7 @@ static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const uint
 
 // Whether a leaf at or left of the key's place is the key's: the range check of the holder of its lock, or of a reader.
 static inline bool leaf_ends_behind(const struct wh_leaf *l, struct kref key, uint64_t k8) {
+  if (likely(k8 < atomic_load_explicit(&l->end8, memory_order_acquire))) return true;
   const struct wh_leaf *next = leaf_next(l);
   return next == NULL || anchor_cmp(next, key, k8) > 0;
 }
@@ -551,8 +555,9 @@ static struct wh_leaf *locate(const struct wh *wh, struct wh_leaf *l, struct kre
       struct wh_leaf *prev = leaf_prev(l);
       l = prev ? prev : atomic_load_explicit(&wh->head, memory_order_acquire);
     } else {
+      if (leaf_ends_behind(l, key, k8)) return l;
       struct wh_leaf *next = leaf_next(l);
-      if (next == NULL || anchor_cmp(next, key, k8) > 0) return l;
+      if (next == NULL) return l;
       l = next;
     }
     if (unlikely(steps == GUIDE_STEPS)) l = trie_hint(wh, key, k8, false);
@@ -703,6 +708,7 @@ static void list_replace(struct wh *wh, struct wh_leaf *from, struct wh_leaf *to
   struct wh_leaf *prev = leaf_prev(from), *next = leaf_next(to);
   atomic_store_explicit(&first->prev, prev, memory_order_relaxed);
   atomic_store_explicit(&last->next, next, memory_order_relaxed);
+  atomic_store_explicit(&last->end8, next ? next->lo8 : UINT64_MAX, memory_order_relaxed);
   atomic_store_explicit(prev ? &prev->next : &wh->head, first, memory_order_release);
   if (next) atomic_store_explicit(&next->prev, last, memory_order_release);
   atomic_store_explicit(&from->dead, true, memory_order_release);
@@ -752,6 +758,8 @@ static enum remixdb_status leaf_extend(struct wh_slot *slot, struct kref last_ke
     struct wh_leaf *right = leaf_next(left);
     atomic_store_explicit(&l->prev, left, memory_order_relaxed);
     atomic_store_explicit(&l->next, right, memory_order_relaxed);
+    atomic_store_explicit(&l->end8, right ? right->lo8 : UINT64_MAX, memory_order_relaxed);
+    atomic_store_explicit(&left->end8, l->lo8, memory_order_release);
     atomic_store_explicit(&left->next, l, memory_order_release);
     if (right) atomic_store_explicit(&right->prev, l, memory_order_release);
     trie_add(wh, l, left, right);
@@ -789,6 +797,7 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const uint64_t *words,
   struct wh_leaf *r = leaf_create(wh, kref(word_entry(words[cut])->key, len), words + cut, nr - cut);
   if (r == NULL) return REMIXDB_NOMEM;
   atomic_init(&l->next, r);
+  atomic_init(&l->end8, r->lo8);
   atomic_init(&r->prev, l);
   struct_lock(wh);
   const enum remixdb_status s = trie_reserve(wh, r);
@@ -1483,6 +1492,8 @@ bool wh_check(const struct wh *wh, char *why, size_t cap) {
   for (const struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_acquire); l; prev = l, l = leaf_next(l)) {
     if (leaf_prev(l) != prev) BROKEN("W1: next and prev differ");
     if (prev ? kv_cmp(prev->anchor, l->anchor) >= 0 : l->anchor.len != 0) BROKEN("W1: anchors out of order");
+    const struct wh_leaf *const behind = leaf_next(l);
+    if (atomic_load_explicit(&l->end8, memory_order_relaxed) != (behind ? behind->lo8 : UINT64_MAX)) BROKEN("W1: a leaf's end differs");
     if (l->lo8 != key8(l->anchor, 0)) BROKEN("W1: an anchor's first bytes differ");
     if (!check_leaf(wh, l, &keys, why, cap) || !check_prefixes(wh, l, why, cap)) return false;
   }
