@@ -397,8 +397,9 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
 
 #define STRETCH_BYTES 4096u  // the processor itself goes on with what is larger
 
+// To the second level: there is more room on the way to it, so that the processor waits less for room to ask, and the first is near from there.
 static void want_bytes(const uint8_t *p, size_t nr) {
-  for (size_t o = 0; o < nr; o += CACHE_LINE) __builtin_prefetch(p + o);
+  for (size_t o = 0; o < nr; o += CACHE_LINE) __builtin_prefetch(p + o, 0, 2);
 }
 
 void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h) {

@@ -49,7 +49,7 @@
 #define BUCKET_SLOTS 8
 #define TABLE_BUCKETS_MIN 16u
 #define MERGE_KEYS (WH_LEAF_KEYS / 2)
-#define PUBLISH_SPENT 8u           // entries that cursors put in their order one by one before one of them publishes it
+#define PUBLISH_SPENT 4u           // entries that cursors put in their order one by one before one of them publishes it
 #define MERGE_TAIL 8u              // so many are put in it together
 #define GUIDE_STEPS 3u             // steps along the list from what the guide says to where the trie is asked
 #define GUIDE_LEAVES 32u           // with fewer leaves there is no guide
