@@ -4,12 +4,14 @@
 #include <assert.h>
 #include <zstd_errors.h>
 
+#include "set32.h"
 #include "zmem.h"
 
 #define PACK_LEVEL 1  // higher ones gain a few percent
 
 // The columns, in this order in the file. Each as it is, or as one zstd frame, whichever is shorter.
 enum { COL_TAGS, COL_HEADS, COL_SELS, COL_DBITS_LOW, COL_DBITS_HIGH, COL_ANCHORS, COLS };
+#define COLUMN_SLACK REMIX_SEG  // bytes behind a column that may be read: segments are copied in full width
 #define PACK_DIR (16u * COLS)  // of each column: u64 length, u64 length in the file
 
 // What head and layout say of an image.
@@ -35,16 +37,19 @@ static struct shape shape_of(const uint8_t *head, uint32_t nr_runs) {
 struct column {
   uint8_t *p;
   size_t len, cap;
+  struct mem_map map;
 };
 
 static void columns_free(struct column *c) {
-  for (uint32_t i = 0; i < COLS; i++) mem_free(c[i].p);
+  for (uint32_t i = 0; i < COLS; i++) mem_unmap(&c[i].map);
 }
 
+// As large tables are: their pages cost the system less than writing them does.
 static enum remixdb_status column_make(struct column *c, uint64_t cap) {
   c->cap = cap;
-  c->p = mem_alloc(cap ? cap : 1);
-  return c->p ? REMIXDB_OK : REMIXDB_NOMEM;
+  const enum remixdb_status s = mem_map_table((cap ? cap : 1) + COLUMN_SLACK, &c->map);
+  c->p = c->map.ptr;
+  return s;
 }
 
 // ---- packing
@@ -175,6 +180,22 @@ static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *file, siz
   return at == len - 8 ? REMIXDB_OK : err_corrupt(path, at, "columns end before the file");
 }
 
+// The entries of a segment of nr: in full width, as their room in the image is, with zeros behind the last one.
+static void unpack_bytes(uint8_t *restrict to, const uint8_t *restrict from, uint32_t nr) {
+  memcpy(to, from, REMIX_SEG);
+  memset(to + nr, 0, REMIX_SEG - nr);
+}
+
+static void unpack_dbits(uint8_t *restrict to, const uint8_t *restrict low, const uint8_t *restrict high, uint32_t nr) {
+  uint8_t both[2 * REMIX_SEG];
+  for (uint32_t e = 0; e < REMIX_SEG; e++) {
+    both[2 * e] = low[e];
+    both[2 * e + 1] = high[e];
+  }
+  memcpy(to, both, sizeof(both));
+  memset(to + 2 * nr, 0, 2 * (REMIX_SEG - nr));
+}
+
 // Cursor offsets are where counting selectors leads; one of a run that there is not has no place to count.
 static enum remixdb_status unpack_segments(const struct column *c, const struct shape *h, struct sst *const *runs, const char *path, uint8_t *image) {
   sst_pos pos[REMIX_RUNS_MAX];
@@ -185,18 +206,18 @@ static enum remixdb_status unpack_segments(const struct column *c, const struct 
     memcpy(s + h->lay.head, c[COL_HEADS].p + 4 * (size_t)i, 4);
     const uint32_t nr = s[h->lay.head];
     if (nr > REMIX_SEG || nr > h->nr_entries - at) return err_corrupt(path, 0, "segment %u has %u entries", i, nr);
-    if (h->tags) memcpy(s, c[COL_TAGS].p + at, nr);
-    memcpy(s + h->lay.sel, c[COL_SELS].p + at, nr);
-    for (uint32_t e = 0; e < nr; e++) {
-      s[h->lay.dbits + 2 * e] = c[COL_DBITS_LOW].p[at + e];
-      s[h->lay.dbits + 2 * e + 1] = c[COL_DBITS_HIGH].p[at + e];
+    if (h->tags) unpack_bytes(s, c[COL_TAGS].p + at, nr);
+    unpack_bytes(s + h->lay.sel, c[COL_SELS].p + at, nr);
+    unpack_dbits(s + h->lay.dbits, c[COL_DBITS_LOW].p + at, c[COL_DBITS_HIGH].p + at, nr);
+    const uint32_t in = set32_below(nr);
+    uint32_t known = 0;
+    for (uint32_t r = 0; r < h->nr_runs; r++) {
+      store32le(s + h->lay.offs + 4 * r, pos[r]);
+      const uint32_t n = set32_count(set32_eq8(s + h->lay.sel, REMIX_RUN, (uint8_t)r) & in);
+      pos[r] = sst_advance(runs[r], pos[r], n);
+      known += n;
     }
-    for (uint32_t r = 0; r < h->nr_runs; r++) store32le(s + h->lay.offs + 4 * r, pos[r]);
-    for (uint32_t e = 0; e < nr; e++) {
-      const uint32_t run = s[h->lay.sel + e] & REMIX_RUN;
-      if (unlikely(run >= h->nr_runs || pos[run] == sst_end(runs[run]))) return err_corrupt(path, 0, "entry %u of segment %u is of run %u", e, i, run);
-      pos[run] = sst_advance(runs[run], pos[run], 1);
-    }
+    if (unlikely(known != nr)) return err_corrupt(path, 0, "segment %u has an entry of a run that is not there", i);
     at += nr;
   }
   return at == h->nr_entries ? REMIXDB_OK : err_corrupt(path, 48, "segments have %llu entries", (unsigned long long)at);
@@ -241,7 +262,7 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   if (s != REMIXDB_OK) goto out;
   if ((s = mem_map_table(h.size, &map)) != REMIXDB_OK) goto out;
   uint8_t *const image = map.ptr;
-  memset(image, 0, h.size);
+  if (map.page == 0) memset(image, 0, h.size);  // else it comes zeroed from the system
   memcpy(image, file, h.segs);
   store64le(image + 32, h.size);
   s = unpack_segments(c, &h, runs, path, image);

@@ -156,17 +156,70 @@ static enum remixdb_status decode_part(const char *path, const uint8_t *buf, siz
   return REMIXDB_OK;
 }
 
-static enum remixdb_status load_part(const struct sst_ctx *ctx, const char *path, const uint8_t *buf, size_t end, size_t *at, struct part **out) {
-  struct part_names n;
-  enum remixdb_status s = decode_part(path, buf, end, at, &n);
-  if (s != REMIXDB_OK) return s;
+// Partitions that are opened, some at the same time.
+struct loading {
+  const struct sst_ctx *ctx;
+  pthread_mutex_t lock;
+  _Atomic uint32_t failed;  // the first that could not be opened; UINT32_MAX: none. Written under the lock
+  struct err_saved error;   // of that one; guarded by the lock
+};
+
+struct load {
+  struct task task;
+  struct loading *all;
+  uint32_t nr;
+  struct part_names names;
+  struct part *part;
+};
+
+static enum remixdb_status load_part(const struct sst_ctx *ctx, const struct part_names *n, struct part **out) {
   struct sst *runs[REMIX_RUNS_MAX];
   struct remix *remix = NULL;
   uint32_t opened = 0;
-  for (; opened < n.nr && s == REMIXDB_OK; opened += s == REMIXDB_OK) s = sst_open(ctx, load64le(n.tables + 8 * (size_t)opened), &runs[opened]);
-  if (s == REMIXDB_OK && n.nr) s = remix_open(ctx, n.remix, runs, n.nr, &remix);
+  enum remixdb_status s = REMIXDB_OK;
+  for (; opened < n->nr && s == REMIXDB_OK; opened += s == REMIXDB_OK) s = sst_open(ctx, load64le(n->tables + 8 * (size_t)opened), &runs[opened]);
+  if (s == REMIXDB_OK && n->nr) s = remix_open(ctx, n->remix, runs, n->nr, &remix);
   for (uint32_t i = 0; i < opened; i++) sst_unref(runs[i]);
-  return s == REMIXDB_OK ? part_create(n.anchor, remix, out) : s;
+  return s == REMIXDB_OK ? part_create(n->anchor, remix, out) : s;
+}
+
+// Of several that fail the first is told of, whatever the order: what lies before a failed one is opened all the same.
+static void load_task(struct task *t, struct worker *w) {
+  struct load *l = (struct load *)t;
+  struct loading *all = l->all;
+  (void)w;
+  if (l->nr > atomic_load_explicit(&all->failed, memory_order_relaxed)) return;
+  const enum remixdb_status s = load_part(all->ctx, &l->names, &l->part);
+  if (s == REMIXDB_OK) return;
+  pthread_mutex_lock(&all->lock);
+  if (l->nr < atomic_load_explicit(&all->failed, memory_order_relaxed)) {
+    atomic_store_explicit(&all->failed, l->nr, memory_order_relaxed);
+    err_save(&all->error, s);
+  }
+  pthread_mutex_unlock(&all->lock);
+}
+
+// Opens the partitions that were decoded. On failure none is left.
+static enum remixdb_status load_parts(struct loading *all, struct workers *ws, struct worker *self, struct load *loads, uint32_t nr, struct part **parts) {
+  struct task **tasks = mem_alloc(nr * sizeof(*tasks));
+  if (!tasks) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < nr; i++) {
+    loads[i].task.run = load_task;
+    loads[i].task.size = loads[i].names.nr;
+    loads[i].all = all;
+    loads[i].nr = i;
+    tasks[i] = &loads[i].task;
+  }
+  if (ws) workers_run(ws, self, tasks, nr);
+  else
+    for (uint32_t i = 0; i < nr; i++) load_task(tasks[i], NULL);
+  mem_free(tasks);
+  const bool failed = all->failed != UINT32_MAX;
+  for (uint32_t i = 0; i < nr; i++) {
+    if (failed) part_unref(loads[i].part);
+    else parts[i] = loads[i].part;
+  }
+  return failed ? err_raise(&all->error) : REMIXDB_OK;
 }
 
 // V2
@@ -204,7 +257,7 @@ enum remixdb_status version_list(struct env *env, const char *dir, struct versio
   return s;
 }
 
-enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out) {
+enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self, struct version **out) {
   char path[ENV_PATH_MAX];
   uint8_t *buf;
   size_t len;
@@ -213,22 +266,24 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out
   const size_t end = len - 8;
   const uint32_t nr = load32le(buf + 12);
   struct part **parts = NULL;
-  uint32_t got = 0;
+  struct load *loads = NULL;
+  struct loading all = {.ctx = ctx, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = UINT32_MAX};
   if (nr == 0 || nr > (end - VERSION_HEAD) / VERSION_PART) s = err_corrupt(path, 12, "%u partitions cannot be", nr);
   else if (load64le(buf + VERSION_NEXT) > VERSION_NUMBER_MAX) s = err_corrupt(path, VERSION_NEXT, "file numbers have run out");
-  else if (!(parts = mem_calloc(nr, sizeof(*parts)))) s = REMIXDB_NOMEM;
+  else if (!(parts = mem_calloc(nr, sizeof(*parts))) || !(loads = mem_calloc(nr, sizeof(*loads)))) s = REMIXDB_NOMEM;
   size_t at = VERSION_HEAD;
-  while (s == REMIXDB_OK && got < nr) {
+  for (uint32_t i = 0; s == REMIXDB_OK && i < nr; i++) {
     const size_t from = at;
-    if ((s = load_part(ctx, path, buf, end, &at, &parts[got])) != REMIXDB_OK) break;
-    got++;
-    const bool in_order = got == 1 ? parts[0]->alen == 0 : kv_cmp(part_anchor(parts[got - 2]), part_anchor(parts[got - 1])) < 0;
+    if ((s = decode_part(path, buf, end, &at, &loads[i].names)) != REMIXDB_OK) break;
+    const struct kref anchor = loads[i].names.anchor;
+    const bool in_order = i == 0 ? anchor.len == 0 : kv_cmp(loads[i - 1].names.anchor, anchor) < 0;
     if (!in_order) s = err_corrupt(path, from, "anchors do not ascend");
   }
   if (s == REMIXDB_OK && at != end) s = err_corrupt(path, at, "%zu bytes too many", end - at);
-  if (s == REMIXDB_OK) s = check_ranges(path, parts, nr);
-  if (s != REMIXDB_OK) {
-    for (uint32_t i = 0; i < got; i++) part_unref(parts[i]);
+  if (s == REMIXDB_OK) s = load_parts(&all, ws, self, loads, nr, parts);
+  if (s != REMIXDB_OK) goto out;
+  if ((s = check_ranges(path, parts, nr)) != REMIXDB_OK) {
+    for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
     goto out;
   }
   struct version *v;
@@ -240,6 +295,8 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out
   v->log_seq = load64le(buf + 48);
   *out = v;
 out:
+  pthread_mutex_destroy(&all.lock);
+  mem_free(loads);
   mem_free(parts);
   mem_free(buf);
   return s;

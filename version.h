@@ -14,6 +14,7 @@
 #include "anchors.h"
 #include "files.h"
 #include "remix.h"
+#include "workers.h"
 
 struct part {             // a partition; counted, immutable, shared between versions
   _Atomic uint32_t refs;
@@ -58,8 +59,9 @@ struct version_names {
   size_t nr_tables;
 };
 MUST_CHECK enum remixdb_status version_list(struct env *env, const char *dir, struct version_names *out);
-// Reads CURRENT and opens all it names. The same statuses.
-MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct version **out);
+// Reads CURRENT and opens all it names, with as many partitions at a time as there are workers and the caller (ws NULL: the caller alone; else as for
+// workers_run). The same statuses; where several partitions cannot be opened, the first one's.
+MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self, struct version **out);
 // Replaces CURRENT. REMIXDB_NOSPACE, REMIXDB_NOMEM: it is what it was. After any other failure it is unknown whether the old or the new one is there
 // after a crash: files of neither may be removed.
 MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v);

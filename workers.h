@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The threads that compact. Each sleeps until there is something to do. A round (one at a time) is started by workers_kick and run by one worker; the
+// The threads that compact, and help to open a store. Each sleeps until there is something to do. A round (one at a time) is started by workers_kick and run by one worker; the
 // round hands its tasks to workers_run, where it and all idle workers take them, largest first. With no workers workers_run does them all in the caller.
 #ifndef WORKERS_H
 #define WORKERS_H
@@ -28,7 +28,7 @@ void workers_destroy(struct workers *ws);
 uint32_t workers_count(const struct workers *ws);
 // Asks for a round; several asked for while one runs make one more. Does not wait. With no workers it runs in the caller, before return.
 void workers_kick(struct workers *ws);
-// Runs all tasks and waits for them. Called from within a round. Sorts the array.
+// Runs all tasks and waits for them. Called from within a round, or while none was asked for. self: what tasks get that the caller runs. Sorts the array.
 void workers_run(struct workers *ws, struct worker *self, struct task **tasks, uint32_t nr);
 
 // What "auto" / "none" / a list mean for this process: how many workers (asked < 0: as many as suit the machine) and on which cores.

@@ -775,7 +775,7 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all) {
     w.base->next_file = atomic_load(&w.c.next_file);
     ok(version_save(&w.p.ctx, w.base));
     version_unref(w.base);
-    ok(version_load(&w.p.ctx, &w.base));
+    ok(version_load(&w.p.ctx, NULL, NULL, &w.base));
     uint32_t cleaned;
     ok(version_clean(&w.p.ctx, w.base, &cleaned));
     assert_int_equal(cleaned, 0);

@@ -188,6 +188,28 @@ static void test_arena_pool(void **state) {
   for (int i = 0; i < 100; i++) assert_int_equal(p[i], 1);
   arena_fini(&a);
   arena_pool_fini(&pool);
+
+  // one that is filled ahead: it holds one chunk then, which the next arena takes
+  arena_pool_init(&pool, chunk, 2 * chunk);
+  arena_pool_fill(&pool);
+  arena_pool_fill(&pool);
+  assert_int_equal(arena_pool_held(&pool), chunk);
+  arena_init(&a, chunk, &pool);
+  uint8_t *const all = arena_alloc(&a, chunk / 8);
+  assert_non_null(all);
+  memset(all, 2, chunk / 8);
+  assert_int_equal(arena_pool_held(&pool), 0);
+  atomic_store(&mem_fault, deny_all);
+  arena_pool_fill(&pool);
+  atomic_store(&mem_fault, NULL);
+  assert_int_equal(arena_pool_held(&pool), 0);
+  arena_fini(&a);
+  assert_int_equal(arena_pool_held(&pool), chunk);
+  arena_pool_fini(&pool);
+  arena_pool_init(&pool, chunk, 0);
+  arena_pool_fill(&pool);
+  assert_int_equal(arena_pool_held(&pool), 0);
+  arena_pool_fini(&pool);
 }
 
 enum { ARENA_THREADS = 4, ARENA_ALLOCS = 4000 };

@@ -746,6 +746,63 @@ static void usage(uint64_t *us_out, uint64_t *switches_out) {
   *switches_out = (uint64_t)u.ru_nvcsw;
 }
 
+// ---- a log of many records, replayed by several threads: several versions of a key, neighbours that come together, large records between small ones
+
+static uint32_t replay_key(uint8_t *buf, uint32_t i) { return (uint32_t)snprintf((char *)buf, 16, "%c%05u", 'a' + (int)(i % 7), i * 7919 % 100003); }
+
+static void test_replay(void **state) {
+  (void)state;
+  enum { KEYS = 2000, WRITES = 8000 };
+  static uint32_t last[KEYS], len[KEYS];
+  static uint8_t val[REMIXDB_KV_MAX], want[REMIXDB_KV_MAX];
+  for (int workers = 0; workers <= 3; workers++) {
+    struct remixdb_opts o = small_opts(workers);
+    o.memtable_mb = 64;
+    o.wal_mb = 0;
+    uint64_t rng = seed_first + (uint64_t)workers;
+    memset(last, 0, sizeof(last));
+    uint64_t writes = 0;
+    for (int round = 0; round < 2; round++) {  // the second replays two segments
+      struct xdb *x = remixdb_open_opts(dir, &o);
+      CHECK(x);
+      struct xdb_ref *r = remixdb_ref(x);
+      for (uint32_t i = 1; i <= WRITES; i++) {
+        const uint32_t k = (uint32_t)(i % 3 ? rng_next(&rng) % KEYS : i / 3 % KEYS), number = i + WRITES * (uint32_t)round;
+        uint8_t key[16];
+        const uint32_t klen = replay_key(key, k);
+        writes++;
+        if (rng_next(&rng) % 10 == 0) {
+          last[k] = 0;
+          CHECK(remixdb_del(r, key, klen));
+          continue;
+        }
+        last[k] = number;
+        len[k] = rng_next(&rng) % 500 ? (uint32_t)(rng_next(&rng) % 100) : (uint32_t)(rng_next(&rng) % 60000);
+        memset(val, (int)(number % 251), len[k]);
+        CHECK(remixdb_put(r, key, klen, val, len[k]));
+      }
+      remixdb_unref(r);
+      remixdb_close(x);
+      CHECK(remixdb_errcode() == REMIXDB_OK && (x = remixdb_open_opts(dir, &o)) && (r = remixdb_ref(x)));
+      CHECK(x->recovery.nr_records == writes && xdb_view(x)->version->parts[0]->remix == NULL);
+      char why[200];
+      if (!wh_check(xdb_view(x)->active->wh, why, sizeof(why))) fail_msg("%d workers: %s", workers, why);
+      for (uint32_t k = 0; k < KEYS; k++) {
+        uint8_t key[16];
+        uint32_t vlen;
+        const uint32_t klen = replay_key(key, k);
+        const bool there = remixdb_get(r, key, klen, val, &vlen);
+        memset(want, (int)(last[k] % 251), last[k] ? len[k] : 0);
+        if (there != (last[k] != 0) || (there && (vlen != len[k] || memcmp(val, want, vlen) != 0)))
+          fail_msg("%d workers, seed %llu: key %u is not as it was written last", workers, (unsigned long long)seed_first, k);
+      }
+      remixdb_unref(r);
+      remixdb_close(x);
+    }
+    setup_again();
+  }
+}
+
 static void test_idle(void **state) {
   (void)state;
   for (int i = 0; i < 3; i++) {
@@ -1024,6 +1081,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_model_workers, setup, teardown),
       cmocka_unit_test_setup_teardown(test_partitions, setup, teardown),
       cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_replay, setup, teardown),
       cmocka_unit_test_setup_teardown(test_idle, setup, teardown),
       cmocka_unit_test_setup_teardown(test_sync_every, setup, teardown),
       cmocka_unit_test_setup_teardown(test_made_by_two, setup, teardown),
