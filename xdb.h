@@ -48,6 +48,7 @@ struct xdb {
   _Atomic bool compacting;                             // there is a frozen memtable
   _Atomic uint64_t pace_at_ns;                         // when the next writer may go on (see xdb_pace.h)
   _Atomic uint64_t round_began_ns, last_round_ns;
+  _Atomic uint64_t round_rate, round_tail_ns;          // of rounds before, for the pace: work done in a second; from its end until it was installed
 
   pthread_mutex_t lock;        // guards all below, and the replacement of view
   pthread_cond_t changed;      // a round has ended

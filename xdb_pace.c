@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "xdb_pace.h"
 
-#define PACE_NAP_MIN 50000u  // shorter naps cost more than they even out
+#define PACE_QUANTUM (16u << 10)
+#define PACE_QUANTUM_MIN 512u
+#define PACE_NAP_MIN 50000u    // shorter naps cost more than they even out
+#define PACE_NAP_GOAL 500000u  // longer ones are seen
 #define PACE_NAP_MAX 5000000u
+#define PACE_WORK_MIN 10000u   // a round of less says nothing about the rate
+#define PACE_BEFORE 4u         // rounds before count as if they had done 1/4 of this one's work
 
 void xdb_pace_stalled(struct xdb *x, uint64_t ns) {
   atomic_fetch_add_explicit(&x->stall_ns, ns, memory_order_relaxed);
@@ -10,16 +15,33 @@ void xdb_pace_stalled(struct xdb *x, uint64_t ns) {
   while (ns > max && !atomic_compare_exchange_weak_explicit(&x->stall_max_ns, &max, ns, memory_order_relaxed, memory_order_relaxed)) {}
 }
 
-// Nanoseconds the round still needs, about.
+// The mean of what it was and what was seen now.
+static void learn(_Atomic uint64_t *mean, uint64_t seen) {
+  const uint64_t was = atomic_load_explicit(mean, memory_order_relaxed);
+  atomic_store_explicit(mean, was ? was / 2 + seen / 2 : seen, memory_order_relaxed);
+}
+
+void xdb_pace_learn(struct xdb *x, uint64_t work, uint64_t ns, uint64_t tail_ns) {
+  learn(&x->round_tail_ns, tail_ns);
+  if (work >= PACE_WORK_MIN) learn(&x->round_rate, (uint64_t)((double)work * 1e9 / (double)(ns + 1)) + 1);
+}
+
+// Nanoseconds the round still needs, about. The rate is that of this round and of those before: at its beginning nothing else is known, and its end is not always
+// as fast as its beginning.
 static double round_remaining(struct xdb *x, uint64_t now) {
   const uint64_t began = atomic_load_explicit(&x->round_began_ns, memory_order_relaxed);
-  const uint64_t elapsed = now > began ? now - began : 0;  // it may have begun since
-  const uint64_t work = atomic_load_explicit(&x->compact.work, memory_order_relaxed);
-  const uint64_t done = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
-  if (work && done > work / 8) return done < work ? (double)elapsed * (double)(work - done) / (double)done : 0;
-  // too early to tell: as long as the last one took
-  const uint64_t last = atomic_load_explicit(&x->last_round_ns, memory_order_relaxed);
-  return last > elapsed ? (double)(last - elapsed) : 0;
+  const double elapsed = now > began ? (double)(now - began) : 0;  // it may have begun since
+  const double work = (double)atomic_load_explicit(&x->compact.work, memory_order_relaxed);
+  const double done = (double)atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
+  const double rate = (double)atomic_load_explicit(&x->round_rate, memory_order_relaxed) * 1e-9;
+  const double tail = (double)atomic_load_explicit(&x->round_tail_ns, memory_order_relaxed);
+  if (work == 0) {  // not yet known: as long as the last one took
+    const double last = (double)atomic_load_explicit(&x->last_round_ns, memory_order_relaxed);
+    return last - elapsed > tail ? last - elapsed : tail;
+  }
+  const double left = work > done ? work - done : 0, before = rate > 0 ? work / PACE_BEFORE : 0;
+  const double units = done + before, ns = elapsed + (before > 0 ? before / rate : 0);
+  return (units > 0 ? ns * left / units : 0) + tail;
 }
 
 void xdb_pace_draw(struct xdb_ref *r) {
@@ -29,10 +51,13 @@ void xdb_pace_draw(struct xdb_ref *r) {
   epoch_enter(&x->epoch, &r->slot);
   const size_t used = wh_memory(xdb_view(x)->active->wh);
   epoch_exit(&r->slot);
+  r->debt_max = PACE_QUANTUM;
   if (used < x->memtable_limit / 8) return;
   const uint64_t now = time_ns();
   const uint64_t room = used < x->memtable_limit ? x->memtable_limit - used : 1;
   const double share = round_remaining(x, now) * (double)quantum / (double)room;
+  const double goal = share > PACE_NAP_GOAL ? (double)quantum * PACE_NAP_GOAL / share : PACE_QUANTUM;
+  r->debt_max = goal < PACE_QUANTUM_MIN ? PACE_QUANTUM_MIN : goal < PACE_QUANTUM ? (uint64_t)goal : PACE_QUANTUM;
   const uint64_t interval = share < PACE_NAP_MAX ? (uint64_t)share : PACE_NAP_MAX;
   uint64_t at = atomic_load_explicit(&x->pace_at_ns, memory_order_relaxed), mine;
   do {

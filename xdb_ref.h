@@ -15,7 +15,7 @@ struct xdb_ref {
   struct sst_hold hold;          // of gets
   struct blkio_queue *queue;     // for iterators' read-ahead, made with the first iterator, and for batches of blocks
   struct multiget *multiget;     // made with the first use
-  uint64_t debt;                 // bytes written since the pace was last looked at
+  uint64_t debt, debt_max;       // bytes written since the pace was last looked at, and after how many it is looked at again
 };
 
 // REMIXDB_NOMEM. The ref is of one thread at a time, and ends before the store does.

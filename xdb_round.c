@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "xdb_round.h"
 
+#include "xdb_pace.h"
+
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
 
 struct switching {
@@ -39,8 +41,8 @@ static enum remixdb_status freeze(struct xdb *x) {
   return REMIXDB_OK;
 }
 
-// Makes the round's version the store's: log and directory first, then CURRENT, then the view; then what is not needed goes.
-static enum remixdb_status install(struct xdb *x, struct version *next) {
+// Makes the round's version the store's: log and directory first, then CURRENT, then the view (at *when_out); then what is not needed goes.
+static enum remixdb_status install(struct xdb *x, struct version *next, uint64_t *when_out) {
   struct view *old = xdb_view(x);  // only a round replaces a view that has a frozen memtable, and this is it
   struct version *base = old->version;
   next->store_id = x->store_id;
@@ -68,6 +70,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next) {
   pthread_mutex_lock(&x->lock);
   atomic_store_explicit(&x->view, fresh, memory_order_release);
   atomic_store_explicit(&x->compacting, false, memory_order_release);
+  *when_out = time_ns();
   x->flushing = false;
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
@@ -119,12 +122,15 @@ void xdb_round_run(void *arg, struct worker *w) {
   atomic_store_explicit(&x->round_began_ns, began, memory_order_relaxed);
   struct version *next;
   enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, hand_back_some, whole ? &whole->work : NULL, &next);
+  const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
+  uint64_t installed = 0;
   if (s == REMIXDB_OK) {
-    s = install(x, next);
+    s = install(x, next, &installed);
     version_unref(next);
   }
   if (s == REMIXDB_OK) {
     if (whole) end_whole(x, whole);
+    xdb_pace_learn(x, work, worked, installed - began - worked);
     const uint64_t took = time_ns() - began;
     atomic_store_explicit(&x->last_round_ns, took, memory_order_relaxed);
     xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
