@@ -383,11 +383,12 @@ static void test_minor(void **state) {
   world_fini(&w);
 }
 
-// One partition with nr runs: the first of so many tables' size, the others of every n-th key of the same.
-static void runs_make(struct world *w, double first, uint32_t nr, uint32_t every) {
+// One partition with as many runs as it may have: the first of so many tables' size, the others of every n-th key of the same.
+static void runs_make(struct world *w, double first, uint32_t every) {
   const uint32_t n = keys_for(w, first);
   put_range(w, 0, n, 1, false);
   round_ok(w, NULL);
+  const uint32_t nr = compact_run_limit(remix_of(w, 0));
   for (uint32_t r = 1; r < nr; r++) {
     put_range(w, r, n, every, false);
     round_ok(w, NULL);
@@ -402,7 +403,7 @@ static void test_major_some(void **state) {
   struct world w;
   uint64_t kinds[COMPACT_KINDS];
   world_init(&w, 3000, 0, 6);
-  runs_make(&w, 0.85, COMPACT_RUNS, 40);
+  runs_make(&w, 0.85, 40);
   struct sst *oldest = remix_of(&w, 0)->runs[0];
   const uint32_t n = keys_for(&w, 0.85);
   put_range(&w, 3, n, 40, true);
@@ -423,7 +424,7 @@ static void test_major_all(void **state) {
     uint64_t kinds[COMPACT_KINDS];
     world_init(&w, 3000, 0, 7);
     const uint32_t n = keys_for(&w, 0.4);
-    for (uint32_t r = 0; r < COMPACT_RUNS; r++) {
+    for (uint32_t r = 0; r == 0 || r < compact_run_limit(remix_of(&w, 0)); r++) {
       put_range(&w, r, n, COMPACT_RUNS, false);
       round_ok(&w, kinds);
       expect_kind(kinds, r ? COMPACT_MINOR : COMPACT_MAJOR, 1);
@@ -843,7 +844,7 @@ static void test_compressed(void **state) {
   w.value = 400;
   const uint32_t n = keys_for(&w, 8);
   uint64_t stored = 0, pages = 0;
-  uint32_t rounds = 0;
+  uint32_t rounds = 0, limit = 0;
   do {
     for (uint32_t r = stored = pages = 0; remix_of(&w, 0) && r < remix_of(&w, 0)->nr_runs; r++) {
       stored += remix_of(&w, 0)->runs[r]->data_size;
@@ -851,9 +852,10 @@ static void test_compressed(void **state) {
     }
     put_range(&w, rounds, n, 10, false);
     round_ok(&w, kinds);
-    assert_true(++rounds <= COMPACT_RUNS + 1);
+    if (rounds++ == 0) limit = compact_run_limit(remix_of(&w, 0));
+    assert_true(rounds <= limit + 1);
   } while (kinds[COMPACT_SPLIT] == 0);
-  assert_true(rounds >= COMPACT_RUNS - 2);
+  assert_true(rounds >= limit - 1);
   assert_true(stored < pages * BLOCK_PAGE / 6);
   expect_kind(kinds, COMPACT_SPLIT, 1);
   assert_true(w.base->nr_parts >= rounds / 3 && w.base->nr_parts <= rounds / 2 + 1);
