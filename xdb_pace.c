@@ -22,7 +22,7 @@ static void learn(_Atomic uint64_t *mean, uint64_t seen) {
 }
 
 void xdb_pace_learn(struct xdb *x, uint64_t work, uint64_t ns, uint64_t tail_ns) {
-  learn(&x->round_tail_ns, tail_ns);
+  learn(&x->round_tail_ns, tail_ns < ns ? tail_ns : ns);  // a disk that hung once would slow writers down for rounds to come
   if (work >= PACE_WORK_MIN) learn(&x->round_rate, (uint64_t)((double)work * 1e9 / (double)(ns + 1)) + 1);
 }
 
@@ -56,7 +56,7 @@ void xdb_pace_draw(struct xdb_ref *r) {
   const uint64_t now = time_ns();
   const uint64_t room = used < x->memtable_limit ? x->memtable_limit - used : 1;
   const double share = round_remaining(x, now) * (double)quantum / (double)room;
-  const double goal = share > PACE_NAP_GOAL ? (double)quantum * PACE_NAP_GOAL / share : PACE_QUANTUM;
+  const double goal = share > 0 ? (double)quantum * PACE_NAP_GOAL / share : PACE_QUANTUM;
   r->debt_max = goal < PACE_QUANTUM_MIN ? PACE_QUANTUM_MIN : goal < PACE_QUANTUM ? (uint64_t)goal : PACE_QUANTUM;
   const uint64_t interval = share < PACE_NAP_MAX ? (uint64_t)share : PACE_NAP_MAX;
   uint64_t at = atomic_load_explicit(&x->pace_at_ns, memory_order_relaxed), mine;
