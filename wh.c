@@ -56,10 +56,14 @@
 #define HINT_STEPS 8u              // steps along the list after which the hint is taken for a hash collision's
 #define NODE_SLAB 31u
 
+#define SAMPLE 16u  // of so many keys in order the last one
+
 struct wh_order {  // immutable once published
-  uint32_t n;      // covers entries[0, n)
-  uint8_t pos[];   // their positions in order of key
+  uint32_t n;           // covers entries[0, n)
+  uint32_t nr_samples;  // n / SAMPLE, or 0
+  uint64_t samples[];   // key8() of the samples; then u8[n], the positions in order of key
 };
+static inline uint8_t *order_pos(const struct wh_order *o) { return (uint8_t *)(uintptr_t)&o->samples[o->nr_samples]; }
 
 struct wh_leaf {
   // line 0. anchor, lo8 and sorted are immutable.
@@ -659,13 +663,14 @@ static void order_insert(const struct wh_leaf *l, uint8_t *pos, uint32_t base, u
 }
 
 // Writes the positions of the leaf's entries in order of key; returns how many. *tail_out: how many the published order lacks.
-static uint32_t leaf_order(const struct wh_leaf *l, uint8_t *pos, uint32_t *tail_out) {
+// *published_out: the published order when it is the same; NULL: it is not.
+static uint32_t leaf_order(const struct wh_leaf *l, uint8_t *pos, uint32_t *tail_out, const struct wh_order **published_out) {
   // The order first: whoever published it had seen the count it covers, so the count read now is not smaller.
   const struct wh_order *o = atomic_load_explicit(&l->order, memory_order_acquire);
   const uint32_t n = atomic_load_explicit(&l->count, memory_order_acquire);
   const uint32_t base = o ? o->n : l->sorted;
   if (o)
-    memcpy(pos, o->pos, base);
+    memcpy(pos, order_pos(o), base);
   else
     for (uint32_t i = 0; i < base; i++) pos[i] = (uint8_t)i;
   if (n - base >= MERGE_TAIL)
@@ -673,6 +678,7 @@ static uint32_t leaf_order(const struct wh_leaf *l, uint8_t *pos, uint32_t *tail
   else if (n > base)
     order_insert(l, pos, base, n);
   *tail_out = n - base;
+  *published_out = n == base ? o : NULL;
   return n;
 }
 
@@ -681,11 +687,14 @@ static void leaf_publish(struct wh *wh, struct wh_leaf *l, const uint8_t *pos, u
   struct wh_order *seen = atomic_load_explicit(&l->order, memory_order_acquire);
   if (seen && seen->n >= n) return;
   struct wh_order *o = wh->identity;
-  if (n != WH_LEAF_KEYS || memcmp(pos, o->pos, n) != 0) {
-    o = arena_alloc(&wh->arena, sizeof(*o) + n);
+  if (n != WH_LEAF_KEYS || memcmp(pos, order_pos(o), n) != 0) {
+    const uint32_t nr_samples = n / SAMPLE;
+    o = arena_alloc(&wh->arena, sizeof(*o) + nr_samples * sizeof(o->samples[0]) + n);
     if (o == NULL) return;
     o->n = n;
-    memcpy(o->pos, pos, n);
+    o->nr_samples = nr_samples;
+    for (uint32_t i = 0; i < nr_samples; i++) o->samples[i] = key8(entry_key(leaf_entry(l, pos[SAMPLE * i + SAMPLE - 1])), 0);
+    memcpy(order_pos(o), pos, n);
   }
   (void)atomic_compare_exchange_strong_explicit(&l->order, &seen, o, memory_order_release, memory_order_relaxed);
 }
@@ -825,7 +834,8 @@ static enum remixdb_status leaf_make_room(struct wh_slot *slot, struct kref key)
   uint8_t pos[WH_LEAF_KEYS];
   uint64_t words[WH_LEAF_KEYS];
   uint32_t tail;
-  const uint32_t n = leaf_order(slot->leaf, pos, &tail);
+  const struct wh_order *published;
+  const uint32_t n = leaf_order(slot->leaf, pos, &tail, &published);
   const uint32_t nr = leaf_words(slot->leaf, pos, n, words);
   if (nr < n) return leaf_rebuild(slot, words, nr);  // leftovers of wh_unlink without memory
   const struct kref last = entry_key(word_entry(words[nr - 1]));
@@ -842,14 +852,15 @@ static bool leaf_shrink(struct wh_slot *slot) {
   uint8_t pos[WH_LEAF_KEYS];
   uint64_t words[WH_LEAF_KEYS];
   uint32_t tail;
-  uint32_t n = leaf_order(old, pos, &tail);
+  const struct wh_order *published;
+  uint32_t n = leaf_order(old, pos, &tail, &published);
   const uint32_t nr = leaf_words(old, pos, n, words);
   struct wh_leaf *l = NULL;
   struct_lock(wh);
   struct wh_leaf *left = leaf_prev(old);
   // Its holder may wait for ours, so its lock is only tried.
   if (left && atomic_load_explicit(&left->count, memory_order_relaxed) + nr <= MERGE_KEYS && lock_try(&left->lock)) {
-    n = leaf_order(left, pos, &tail);
+    n = leaf_order(left, pos, &tail, &published);
     if (n + nr <= MERGE_KEYS) {
       uint64_t both[MERGE_KEYS];
       const uint32_t nr_left = leaf_words(left, pos, n, both);
@@ -893,7 +904,8 @@ enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct ar
   wh->identity = arena_alloc(&wh->arena, sizeof(*wh->identity) + WH_LEAF_KEYS);
   if (wh->identity == NULL) goto fail;
   wh->identity->n = WH_LEAF_KEYS;
-  for (uint32_t i = 0; i < WH_LEAF_KEYS; i++) wh->identity->pos[i] = (uint8_t)i;
+  wh->identity->nr_samples = 0;  // it serves many leaves
+  for (uint32_t i = 0; i < WH_LEAF_KEYS; i++) order_pos(wh->identity)[i] = (uint8_t)i;
   atomic_init(&l->lock.word, 0);
   atomic_init(&wh->head, l);
   wh->root.prefix = l->anchor.ptr;
@@ -1268,7 +1280,7 @@ static void cursor_take(struct wh_cursor *c, struct wh_leaf *l) {
   for (uint32_t i = 0; i < n; i += CACHE_LINE / sizeof(l->entries[0])) __builtin_prefetch((const void *)&l->entries[i]);
   uint32_t tail;
   c->leaf = l;
-  c->nr = leaf_order(l, c->order, &tail);
+  c->nr = leaf_order(l, c->order, &tail, &c->published);
   // Only a cache, so it is written although the index is the reader's constant; see wh_order.
   if (likely(tail == 0)) return;
   // What cursors have spent on the entries outside of the published order is what a new one may cost (as in the ski rental problem).
@@ -1327,22 +1339,33 @@ static void cursor_backward(struct wh_cursor *c, uint32_t nr) {
   c->leaf = NULL;
 }
 
-// How many of the leaf's keys are smaller than the key (or equal, with or_equal). Two rounds of keys fetched together instead of
+// How many of the leaf's samples are smaller than the key. False: their first bytes do not tell.
+static bool rank_samples(const struct wh_order *o, uint64_t k8, uint32_t *out) {
+  uint32_t from = 0;
+  for (uint32_t i = 0; i < o->nr_samples; i++) from += o->samples[i] < k8;
+  *out = from;
+  return o->nr_samples && (from == o->nr_samples || o->samples[from] != k8);
+}
+
+// How many of the leaf's keys are smaller than the key (or equal, with or_equal). One or two rounds of keys fetched together instead of
 // a chain of cache misses.
 static uint32_t cursor_rank(const struct wh_cursor *c, struct kref key, bool or_equal) {
   uint32_t lo = 0, hi = c->nr;
-  if (hi > 16) {
-    for (uint32_t i = 15; i < c->nr; i += 16) __builtin_prefetch(leaf_entry(c->leaf, c->order[i]));
-    uint32_t from = 0, to = c->nr / 16;  // the first of order[16 i + 15] that is not smaller
-    while (from < to) {
-      const uint32_t mid = (from + to) / 2;
-      if (kv_cmp(entry_key(leaf_entry(c->leaf, c->order[16 * mid + 15])), key) < (or_equal ? 1 : 0))
-        from = mid + 1;
-      else
-        to = mid;
+  if (hi > SAMPLE) {
+    uint32_t from = 0, to = c->nr / SAMPLE;  // the first sample that is not smaller
+    if (!c->published || !rank_samples(c->published, key8(key, 0), &from)) {
+      for (uint32_t i = SAMPLE - 1; i < c->nr; i += SAMPLE) __builtin_prefetch(leaf_entry(c->leaf, c->order[i]));
+      from = 0;
+      while (from < to) {
+        const uint32_t mid = (from + to) / 2;
+        if (kv_cmp(entry_key(leaf_entry(c->leaf, c->order[SAMPLE * mid + SAMPLE - 1])), key) < (or_equal ? 1 : 0))
+          from = mid + 1;
+        else
+          to = mid;
+      }
     }
-    lo = 16 * from;
-    hi = lo + 15 < c->nr ? lo + 15 : c->nr;
+    lo = SAMPLE * from;
+    hi = lo + SAMPLE - 1 < c->nr ? lo + SAMPLE - 1 : c->nr;
     for (uint32_t i = lo; i < hi; i++) __builtin_prefetch(leaf_entry(c->leaf, c->order[i]));
   }
   while (lo < hi) {
@@ -1433,7 +1456,8 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
   if (taken != n) BROKEN("W1: the hash part has %u of %u entries", taken, n);
   uint8_t pos[WH_LEAF_KEYS];
   uint32_t tail;
-  (void)leaf_order(l, pos, &tail);
+  const struct wh_order *published;
+  (void)leaf_order(l, pos, &tail, &published);
   for (uint32_t i = 0; i < n; i++) {
     const struct wh_entry *e = leaf_entry(l, pos[i]);
     const struct kref key = entry_key(e);

@@ -43,6 +43,7 @@
 
 struct wh;
 struct wh_leaf;
+struct wh_order;
 
 struct wh_ver {  // one version of a key; immutable but for seq and older
   _Atomic(struct wh_ver *) older;  // release-published with the version that points to it
@@ -127,6 +128,7 @@ struct wh_cursor {
   const struct wh_entry *entry;   // the current one
   const struct wh_ver *ver;       // its version at the moment
   uint64_t moment;
+  const struct wh_order *published;  // the same order where it was taken from; NULL: there is none
   uint32_t at, nr;                // position in order
   uint8_t order[WH_LEAF_KEYS];    // the leaf's entries in order of key, as they were when it was reached
 };
