@@ -17,7 +17,6 @@ _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REM
 #define REMIX_GROUP_MAX 16u
 #define REMIX_AHEAD_MIN 4u
 #define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
-#define REMIX_AHEAD_OFF UINT32_MAX  // read-ahead left nothing in the cache: not tried again on this REMIX
 
 // Where things are in the image, and what is known beside it.
 struct remix_index {
@@ -534,7 +533,7 @@ void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue) {
 
 // What is known of where the runs stand is forgotten: the cursor goes elsewhere, or a search uses its holds.
 static inline void cursor_leave(struct remix_cursor *c) {
-  for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = 0;
+  for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = c->near[r].ahead = 0;
 }
 
 static void cursor_drop(struct remix_cursor *c) {
@@ -557,7 +556,7 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   c->x = NULL;
   c->seg = 0;
   c->s = NULL;
-  c->ahead = 0;
+  c->no_ahead = false;
   if (x && x->nr_runs > c->cap) {
     struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * (sizeof(*holds) + sizeof(*c->near)));
     if (!holds) return REMIXDB_NOMEM;
@@ -589,7 +588,6 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
 static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
   c->way = way;
   c->warm = 0;
-  if (c->ahead != REMIX_AHEAD_OFF) c->ahead = 0;
 }
 
 static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
@@ -846,22 +844,22 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
 
 uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
 
-// Reads ahead in a run when, stepping forward, its next block is not in the cache for the third time; then more each time.
-static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, const struct sst_hold *h) {
-  if (c->ahead == REMIX_AHEAD_OFF || !t->cache.cache || h->sst != t || h->block + sst_block_pages(t, h->block) != block) return;
+// Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the cursor was set; then more each time.
+static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, const struct sst_hold *h, struct remix_near *n) {
+  if (c->no_ahead || !t->cache.cache || h->sst != t || h->block + sst_block_pages(t, h->block) != block) return;
   if (atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) != 0) return;
-  c->ahead = c->ahead < REMIX_AHEAD_MIN / 2 ? c->ahead + 1 : c->ahead < REMIX_AHEAD_MAX ? c->ahead * 2 : REMIX_AHEAD_MAX;
-  if (c->ahead < REMIX_AHEAD_MIN) return;
+  n->ahead = n->ahead < REMIX_AHEAD_MIN / 2 ? n->ahead + 1 : n->ahead < REMIX_AHEAD_MAX ? n->ahead * 2 : REMIX_AHEAD_MAX;
+  if (n->ahead < REMIX_AHEAD_MIN) return;
   const uint32_t left = t->nr_pages - block;
-  sst_prefetch(t, c->queue, block, c->ahead < left ? c->ahead : left);
+  sst_prefetch(t, c->queue, block, n->ahead < left ? n->ahead : left);
   // A cache that keeps nothing (none, or all of it pinned) would have every page read again and again.
-  if (atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) == 0) c->ahead = REMIX_AHEAD_OFF;
+  if (atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) == 0) c->no_ahead = true;
 }
 
 // The record's block is not held and pinned.
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
-                                                                 struct sst_hold *h, struct kv_rec *rec_out) {
-  if (c->queue && h->sst && h->block != sst_pos_block(pos)) cursor_ahead(c, t, sst_pos_block(pos), h);
+                                                                 struct sst_hold *h, struct remix_near *n, struct kv_rec *rec_out) {
+  if (c->queue && h->sst && h->block != sst_pos_block(pos)) cursor_ahead(c, t, sst_pos_block(pos), h, n);
   return sst_read(t, pos, true, h, rec_out);
 }
 
@@ -877,8 +875,11 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   }
   const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
   n->nr = 0;
-  const enum remixdb_status s = record_read(c, t, pos, h, rec_out);
-  if (s == REMIXDB_OK) *n = (struct remix_near){h->cb.data, sst_pos_idx(pos), t->nr_recs[sst_pos_block(pos)]};
+  const enum remixdb_status s = record_read(c, t, pos, h, n, rec_out);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  n->data = h->cb.data;
+  n->idx = sst_pos_idx(pos);
+  n->nr = t->nr_recs[sst_pos_block(pos)];
   return s;
 }
 

@@ -126,6 +126,7 @@ enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 struct remix_near {
   const uint8_t *data;
   uint32_t idx, nr;          // nr: records of the block; 0: nothing is known
+  uint32_t ahead;            // pages to read ahead of the run, grows while it is read on and on
 };
 
 struct remix_cursor {
@@ -137,7 +138,7 @@ struct remix_cursor {
   struct sst_hold *holds;    // per run
   struct remix_near *near;   // per run
   struct blkio_queue *queue; // for read-ahead; NULL: none
-  uint32_t ahead;            // pages to read ahead, grows while stepping forward
+  bool no_ahead;             // read-ahead left nothing in the cache: not tried again on this REMIX
   enum remix_way way;        // how it was moved last: where memory is asked for before it is read
   // Up to this entry (stepping back: down to it) memory has been asked for.
   uint32_t front_seg, front_at;
