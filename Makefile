@@ -284,10 +284,11 @@ $B/tests/fuzz_%: $B/tests/fuzz_%.o $B/tests/simdisk.o $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(LIBS) -o $@
 
-# Measuring programs: built on demand, run by hand.
+# Measuring programs: built on demand, run by hand. Some use what the tests share, which needs cmocka.
+$B/tests/bench_runs: private BENCH_LIBS := $(TEST_LIBS)
 $B/tests/bench_%: $B/tests/bench_%.o $(STATIC)
 	$(call say,LINK)
-	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(MALLOC_LIBS) $(LIBS) -o $@
+	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(MALLOC_LIBS) $(LIBS) $(BENCH_LIBS) -o $@
 
 $B/tests/leak: $B/tests/leak.o $B/tests/descriptors.o
 	$(call say,LINK)
