@@ -11,10 +11,9 @@ struct remix_counters remix_counters;
 _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REMIX_BYTE_MAX == BLIND_BYTE_MAX && REMIX_SEG == 32,
                "one set of marks");
 
-// Entries whose memory is asked for at once: few at first, for many scans are short; then more, which costs less for each, but not so many that
-// the processor waits for room to ask.
+// Entries whose memory is asked for at once: few at first, for many scans are short; then more, which costs less for each.
 #define REMIX_GROUP_MIN 8u
-#define REMIX_GROUP_MAX 16u
+#define REMIX_GROUP_MAX REMIX_SEG
 #define REMIX_AHEAD_MIN 4u
 #define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
 

@@ -17,9 +17,13 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
-static bool done(enum remixdb_status s) {
+static inline bool done(enum remixdb_status s) {
+  if (likely(s == REMIXDB_OK)) {
+    err_finish_ok();
+    return true;
+  }
   err_finish(s);
-  return s == REMIXDB_OK;
+  return false;
 }
 
 static enum remixdb_status null_argument(const char *what) { return err_set(REMIXDB_INVALID, "%s is NULL", what); }

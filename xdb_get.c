@@ -18,10 +18,11 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   if (s == REMIXDB_OK) {
     if (vlen_out) *vlen_out = rec.vlen;
     const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
-    if (val_out && n) memcpy(val_out, rec.val, n);
+    if (likely(val_out && n <= COPY_SMALL)) copy_small(val_out, rec.val, n);
+    else if (val_out) memcpy(val_out, rec.val, n);
     if (val_out && n < rec.vlen) s = err_set(REMIXDB_TOOBIG, "the value has %u bytes, the buffer %u", rec.vlen, cap);
   }
-  sst_hold_drop(&r->hold);  // the block was held by the epoch only
+  if (r->hold.sst) sst_hold_drop(&r->hold);  // the block was held by the epoch only
   epoch_exit(&r->slot);
   return s;
 }

@@ -19,7 +19,8 @@ static inline enum remixdb_status xdb_get_below(const struct view *v, struct kre
     *rec_out = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
     return REMIXDB_OK;
   }
-  struct remix *remix = v->version->parts[version_find(v->version, key)]->remix;
+  const struct version *const version = v->version;
+  struct remix *remix = version->parts[version->nr_parts > 1 ? version_find(version, key) : 0]->remix;
   return remix ? remix_get(remix, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
 }
 #endif
