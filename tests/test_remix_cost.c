@@ -7,6 +7,12 @@
 #include "remix.c"
 #include "merge.c"
 
+#if defined(__has_feature)
+#if __has_feature(memory_sanitizer)
+#include <sanitizer/msan_interface.h>
+#endif
+#endif
+
 #include <ftw.h>
 
 #include "place.h"
@@ -64,6 +70,11 @@ static void keys_random(struct keyset *k, uint32_t nr) {
 
 static int path_add(const char *path, const struct stat *st, int type, struct FTW *ftw) {
   (void)st, (void)type, (void)ftw;
+#if defined(__has_feature)
+#if __has_feature(memory_sanitizer)
+  __msan_unpoison_string(path);  // the C library that made it is not instrumented
+#endif
+#endif
   const size_t len = strlen(path);
   if (len > 4000) return 0;
   uint8_t *const p = malloc(len);
