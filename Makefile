@@ -58,7 +58,7 @@ flags_cov := -O0 -g --coverage
 flags_fuzz := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -DFUZZ_ONE \
   -DBLKIO_WRITER_BUF=32768u -DWAL_BUF=32768u -DWAL_WINDOW=65536u -DSST_BUILD_GATHER=65536u
 flags_msan := -O1 -g -fno-omit-frame-pointer -fsanitize=memory -fsanitize-memory-track-origins -mllvm -msan-eager-checks=1
-flags_valgrind := -O1 -g -fno-omit-frame-pointer -DTEST_SLOW=40u
+flags_valgrind := -O1 -g -gdwarf-4 -fno-omit-frame-pointer -DTEST_SLOW=40u
 link_asan := -fsanitize=address,undefined
 link_tsan := -fsanitize=thread
 link_cov := --coverage
