@@ -170,57 +170,59 @@ static void test_fails(void **state) {
   struct list *const l = malloc(sizeof(*l));
   place_max_open = 2;  // so that tables have to be opened all the time
   for (uint32_t kind = 0; kind < FAIL_KINDS; kind++) {
-    struct scene s;
     uint64_t rng = seed + kind;
-    for (uint32_t tables = 0; tables < 6;) {  // not too few of them
-      scene_init(&s, &(struct plan){6000, 200, 200, 3, 4, 6, kind % 2 ? 60 << 10 : 0}, rng_next(&rng));
-      for (uint32_t i = 0; i < s.version->nr_parts; i++) tables += s.version->parts[i]->remix ? s.version->parts[i]->remix->nr_runs : 0;
-      if (tables >= 6) break;
-      tables = 0;
-      scene_fini(&s);
-    }
     uint32_t failed = 0, missed = 0, some = 0;
-    for (int64_t n = 1; n < 80; n++) {
-      struct multiget *m = NULL;
-      struct blkio_queue *queue = NULL;
-      size_t nr = 0;
-      list_random(&s, l, 350, &rng);
-      if (kind == FAIL_READ || kind == FAIL_READS) fault_io_set(FAULT_READ, n, kind == FAIL_READS);
-      if (kind == FAIL_OPEN || kind == FAIL_OPENS) fault_io_set(FAULT_OPEN, 1 + n % 3, kind == FAIL_OPENS);
-      if (kind == FAIL_MEMORY) {
-        atomic_store(&mem_left, n);
-        atomic_store(&mem_fault, mem_some);
+    // In some stores hardly anything has to be read: then another one. An opening that fails once is tried again.
+    for (uint32_t nth = 0; nth == 0 || (nth < 10 && kind != FAIL_OPEN && (failed < 3 || missed == 0 || some == 0)); nth++) {
+      struct scene s;
+      for (uint32_t tables = 0; tables < 6;) {  // not too few of them
+        scene_init(&s, &(struct plan){6000, 200, 200, 3, 4, 6, kind % 2 ? 60 << 10 : 0}, rng_next(&rng));
+        for (uint32_t i = 0; i < s.version->nr_parts; i++) tables += s.version->parts[i]->remix ? s.version->parts[i]->remix->nr_runs : 0;
+        if (tables >= 6) break;
+        tables = 0;
+        scene_fini(&s);
       }
-      enum remixdb_status st = multiget_create(&s.p.io, &queue, &m);
-      if (st == REMIXDB_OK) {
-        st = look_up(&s, m, l, &nr, NULL, NULL);
+      for (int64_t n = 1; n < 80; n++) {
+        struct multiget *m = NULL;
+        struct blkio_queue *queue = NULL;
+        size_t nr = 0;
+        list_random(&s, l, 350, &rng);
+        if (kind == FAIL_READ || kind == FAIL_READS) fault_io_set(FAULT_READ, n, kind == FAIL_READS);
+        if (kind == FAIL_OPEN || kind == FAIL_OPENS) fault_io_set(FAULT_OPEN, 1 + n % 3, kind == FAIL_OPENS);
+        if (kind == FAIL_MEMORY) {
+          atomic_store(&mem_left, n);
+          atomic_store(&mem_fault, mem_some);
+        }
+        enum remixdb_status st = multiget_create(&s.p.io, &queue, &m);
+        if (st == REMIXDB_OK) {
+          st = look_up(&s, m, l, &nr, NULL, NULL);
+          (void)fault_io_end();
+          atomic_store(&mem_fault, NULL);
+          list_check(&s, l, st, nr, true);
+          if (st != REMIXDB_OK && st != REMIXDB_TOOBIG) {
+            failed++;
+            CHECK(st == (kind == FAIL_MEMORY ? REMIXDB_NOMEM : REMIXDB_IO));
+            if (kind != FAIL_MEMORY) CHECK(strstr(err_msg(), ".sst"));
+            uint32_t lost = 0;
+            for (uint32_t i = 0; i < l->nr; i++) {
+              bool small;
+              lost += !list_right(&s, l, i, false, &small);
+            }
+            missed += lost;
+            some += lost && nr;
+          }
+          st = look_up(&s, m, l, &nr, NULL, NULL);
+          list_check(&s, l, st, nr, false);
+        }
         (void)fault_io_end();
         atomic_store(&mem_fault, NULL);
-        list_check(&s, l, st, nr, true);
-        if (st != REMIXDB_OK && st != REMIXDB_TOOBIG) {
-          failed++;
-          CHECK(st == (kind == FAIL_MEMORY ? REMIXDB_NOMEM : REMIXDB_IO));
-          if (kind != FAIL_MEMORY) CHECK(strstr(err_msg(), ".sst"));
-          uint32_t lost = 0;
-          for (uint32_t i = 0; i < l->nr; i++) {
-            bool small;
-            lost += !list_right(&s, l, i, false, &small);
-          }
-          missed += lost;
-          some += lost && nr;
-        }
-        st = look_up(&s, m, l, &nr, NULL, NULL);
-        list_check(&s, l, st, nr, false);
+        multiget_destroy(m);
+        blkio_queue_destroy(queue);
       }
-      (void)fault_io_end();
-      atomic_store(&mem_fault, NULL);
-      multiget_destroy(m);
-      blkio_queue_destroy(queue);
+      scene_fini(&s);
     }
-    // an opening that fails once is tried again
     if (kind != FAIL_OPEN && (failed < 3 || missed == 0 || some == 0))
       fail_msg("TEST_SEED=%llu kind %u: %u calls failed, %u of them in part, %u keys", (unsigned long long)seed, kind, failed, some, missed);
-    scene_fini(&s);
   }
   place_max_open = 100;
   free(l);
