@@ -51,6 +51,8 @@ struct wal_opts {
   const char *dir;          // copied
   uint64_t store_id;
   bool read_only;           // replay only: nothing is written, no append may follow
+  // Called with the replay's arg when it has got all records, before anything is written; its failure is the opening's. NULL: nobody.
+  enum remixdb_status (*replayed)(void *arg);
   uint32_t step;            // bytes by which a segment grows on disk, a power of two; 0 = WAL_PREALLOC
 };
 

@@ -421,6 +421,7 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
       if (all[i] && !all[i]->headed) st = wal_judge_headless(w, all[i], newest);
     }
     if (st == REMIXDB_OK) st = wal_recover(w, replay, arg, &rec.last_seq, &rec);
+    if (st == REMIXDB_OK && o->replayed) st = o->replayed(arg);
     if (st != REMIXDB_OK) goto out;
   } else if (!o->read_only) {
     st = wal_remove_all(w, all, nr);

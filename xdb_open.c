@@ -260,10 +260,15 @@ static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *
   return REMIXDB_OK;
 }
 
+static enum remixdb_status replayed(void *arg) {
+  struct replaying *r = arg;
+  return r->nr ? link_gathered(r) : REMIXDB_OK;
+}
+
 static enum remixdb_status recover_log(struct xdb *x, struct worker *self, struct version *v, bool fresh, struct memtable *m) {
   uint32_t step = WAL_PREALLOC;  // a small segment must not take the room of a large one
   while (step > WAL_STEP_MIN && step > x->wal_limit / 4) step /= 2;
-  const struct wal_opts wo = {.env = x->env, .dir = x->dir, .store_id = x->store_id, .read_only = x->opts.read_only, .step = step};
+  const struct wal_opts wo = {.env = x->env, .dir = x->dir, .store_id = x->store_id, .read_only = x->opts.read_only, .step = step, .replayed = replayed};
   struct replaying *r = mem_alloc(sizeof(*r));
   if (!r) return REMIXDB_NOMEM;
   r->x = x;
@@ -272,7 +277,6 @@ static enum remixdb_status recover_log(struct xdb *x, struct worker *self, struc
   r->nr = 0;
   r->nbytes = 0;
   enum remixdb_status s = wal_open(&wo, v->log_gen, v->log_seq, fresh, replay, r, &x->recovery, &x->wal);
-  if (s == REMIXDB_OK && r->nr) s = link_gathered(r);
   mem_free(r);
   epoch_reclaim(&x->epoch);
   if (s != REMIXDB_OK) return s;
