@@ -60,13 +60,20 @@ static void clear_forget(struct merge *m) {
   m->asked = UINT32_MAX;
 }
 
-// Where the record's block is not held: looked up in an epoch.
+// Around a look-up outside of a seek: an epoch of its own, when there are the means, else it is in its caller's.
+static void look_up_begin(struct merge *m) {
+  if (m->slot && !m->inside) epoch_enter(m->epoch, m->slot);
+}
+static void look_up_end(struct merge *m) {
+  if (m->slot && !m->inside) epoch_exit(m->slot);
+}
+
+// Where the record's block is not held it is looked up.
 static enum remixdb_status parts_record(struct merge *m, struct kv_rec *rec_out) {
   if (likely(remix_record_held(&m->remix, rec_out))) return REMIXDB_OK;
-  const bool enter = m->slot && !m->inside;
-  if (enter) epoch_enter(m->epoch, m->slot);
+  look_up_begin(m);
   const enum remixdb_status s = remix_record(&m->remix, rec_out);
-  if (enter) epoch_exit(m->slot);
+  look_up_end(m);
   return s;
 }
 
@@ -134,8 +141,10 @@ static void mem_step(struct merge *m, uint32_t i, bool backward) {
 }
 
 static void mem_seek_end(struct merge *m, uint32_t i, bool backward) {
+  look_up_begin(m);
   if (backward) wh_seek_last(&m->mem[i]);
   else wh_seek(&m->mem[i], kref("", 0));
+  look_up_end(m);
 }
 
 // Which of them comes first (backward: last), after one of them was moved; of equal keys the newer one's.
@@ -316,13 +325,8 @@ bool merge_next_held(struct merge *m) {
   return true;
 }
 
-enum remixdb_status merge_next(struct merge *m) {
-  return step(m, false);
-}
-
-enum remixdb_status merge_prev(struct merge *m) {
-  return step(m, true);
-}
+enum remixdb_status merge_next(struct merge *m) { return step(m, false); }
+enum remixdb_status merge_prev(struct merge *m) { return step(m, true); }
 
 enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
   enum remixdb_status s = REMIXDB_OK;

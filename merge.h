@@ -10,7 +10,7 @@
 // was met.
 //
 // One thread. Seeks, merge_set and merge_park are made inside an epoch. Between calls it stands outside, for the blocks under it are pinned and memtables
-// live as long as their views; so a step or a record needs an epoch only where a block has to be looked up, and enters it for just that when it was lent
+// live as long as their views; so a step or a record needs an epoch only where a block has to be looked up, or a memtable's end, and enters it for just that when it was lent
 // the means (merge_lend), else it is the caller's to be inside.
 #ifndef MERGE_H
 #define MERGE_H

@@ -1,7 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The merge of two memtables and the partitions against an array, at random moments and in all directions.
+// The merge of two memtables and the partitions against an array, at random moments and in all directions. merge.c is compiled into this
+// program with a look at the epoch before each call that needs one.
 #include "merge.h"
+
+static const struct epoch_slot *needed;  // whose epoch a look-up needs; NULL: it is not asked
+static uint64_t nr_inside, nr_outside;   // look-ups
+
+static void look_up(void) {
+  if (!needed) return;
+  if (atomic_load(&needed->at)) nr_inside++;
+  else nr_outside++;
+}
+static void inside_want(struct wh_cursor *c, struct kref key) { look_up(), wh_want(c, key); }
+static void inside_seek(struct wh_cursor *c, struct kref key) { look_up(), wh_seek(c, key); }
+static void inside_seek_for_prev(struct wh_cursor *c, struct kref key) { look_up(), wh_seek_for_prev(c, key); }
+static void inside_seek_last(struct wh_cursor *c) { look_up(), wh_seek_last(c); }
+static enum remixdb_status inside_remix_seek(struct remix_cursor *c, struct kref key) { return look_up(), remix_seek(c, key); }
+static enum remixdb_status inside_remix_seek_for_prev(struct remix_cursor *c, struct kref key) { return look_up(), remix_seek_for_prev(c, key); }
+static enum remixdb_status inside_remix_record(struct remix_cursor *c, struct kv_rec *r) { return look_up(), remix_record(c, r); }
+#define wh_want inside_want
+#define wh_seek inside_seek
+#define wh_seek_for_prev inside_seek_for_prev
+#define wh_seek_last inside_seek_last
+#define remix_seek inside_remix_seek
+#define remix_seek_for_prev inside_remix_seek_for_prev
+#define remix_record inside_remix_record
+#include "merge.c"
+#undef wh_want
+#undef wh_seek
+#undef wh_seek_for_prev
+#undef wh_seek_last
+#undef remix_seek
+#undef remix_seek_for_prev
+#undef remix_record
 
 #include "scene.h"
 
@@ -48,31 +80,44 @@ static void expect_at(struct scene *s, struct merge *m, uint32_t at, const char 
     fail_msg("seed %llu: %s: value of key %u", (unsigned long long)seed, what, at);
 }
 
+// A merge that was lent the slot enters by itself, but for a seek.
+static void step_in(struct scene *s, const struct merge *m) {
+  if (!m->slot) enter(&s->p);
+}
+static void seek_out(struct scene *s, const struct merge *m) {
+  if (m->slot) leave(&s->p);
+}
+
 static void walk(struct scene *s, struct merge *m, uint32_t steps, uint64_t seed) {
   uint64_t rng = seed;
+  needed = m->slot;
   uint32_t at = s->k.nr;
   bool forward = true;
   for (uint32_t i = 0; i < steps; i++) {
     uint8_t buf[256];
     const uint32_t dice = (uint32_t)(rng_next(&rng) % 40);
-    enter(&s->p);
     if (at == s->k.nr || dice < 3) {
+      enter(&s->p);
       const struct kref key = kref(buf, key_near(s, &rng, buf));
       const uint32_t rank = keyset_rank(&s->k, key);
       if (dice % 3 == 0) {
         ok(merge_seek_last(m));
+        seek_out(s, m);
         at = model_down(s, s->k.nr);
         expect_at(s, m, at, "seek_last", seed);
       } else if (dice % 3 == 1) {
         ok(merge_seek(m, key));
+        seek_out(s, m);
         at = model_up(s, rank);
         expect_at(s, m, at, "seek", seed);
       } else {
         ok(merge_seek_for_prev(m, key));
+        seek_out(s, m);
         at = model_down(s, rank < s->k.nr && kv_eq(s->k.keys[rank], key) ? rank + 1 : rank);
         expect_at(s, m, at, "seek_for_prev", seed);
       }
     } else {
+      step_in(s, m);
       if (dice < 8) forward = !forward;
       if (dice < 14 && dice >= 8) {
         forward = true;
@@ -90,23 +135,32 @@ static void walk(struct scene *s, struct merge *m, uint32_t steps, uint64_t seed
       if (dice % 4) expect_at(s, m, at, forward ? "next" : "prev", seed);
       else assert_int_equal(merge_valid(m), at < s->k.nr);
     }
-    leave(&s->p);
+    if (!m->slot) leave(&s->p);
+    if (nr_outside) fail_msg("seed %llu: step %u looked something up outside of an epoch", (unsigned long long)seed, i);
   }
+  needed = NULL;
 }
 
 static void sweep(struct scene *s, struct merge *m, uint64_t seed) {
   uint32_t at = model_up(s, 0);
+  needed = m->slot;
   enter(&s->p);
-  for (ok(merge_seek(m, kref(NULL, 0)));; ok(merge_next(m)), at = model_up(s, at + 1)) {
+  ok(merge_seek(m, kref(NULL, 0)));
+  seek_out(s, m);
+  for (;; ok(merge_next(m)), at = model_up(s, at + 1)) {
     expect_at(s, m, at, "first to last", seed);
     if (at == s->k.nr) break;
   }
   at = model_down(s, s->k.nr);
-  for (ok(merge_seek_last(m));; ok(merge_prev(m)), at = model_down(s, at)) {
+  if (m->slot) enter(&s->p);
+  ok(merge_seek_last(m));
+  seek_out(s, m);
+  for (;; ok(merge_prev(m)), at = model_down(s, at)) {
     expect_at(s, m, at, "last to first", seed);
     if (at == s->k.nr) break;
   }
-  leave(&s->p);
+  if (!m->slot) leave(&s->p);
+  needed = NULL;
 }
 
 static void scene_check(const struct plan *plan, uint64_t seed) {
