@@ -148,10 +148,15 @@ static inline void copy_small(void *to_ptr, const void *from_ptr, size_t n) {
   uint8_t *const to = to_ptr;
   const uint8_t *const from = from_ptr;
   if (n >= 16) {
-    if (n > 64)
-      for (size_t i = 16; i < 64; i += 16) copy_chunk(to + i, from + i), copy_chunk(to + n - 16 - i, from + n - 16 - i);
-    else if (n > 32)
-      copy_chunk(to + 16, from + 16), copy_chunk(to + n - 32, from + n - 32);
+    if (n > 64) {
+      for (size_t i = 16; i < 64; i += 16) {
+        copy_chunk(to + i, from + i);
+        copy_chunk(to + n - 16 - i, from + n - 16 - i);
+      }
+    } else if (n > 32) {
+      copy_chunk(to + 16, from + 16);
+      copy_chunk(to + n - 32, from + n - 32);
+    }
     copy_chunk(to, from);
     copy_chunk(to + n - 16, from + n - 16);
   } else if (n >= 8) {

@@ -6,8 +6,8 @@
 //
 // Keys are compared only where a memtable's next key may come before the partitions' next: while both memtables are at their end, or
 // their next key is known to belong to a segment further on, a step is a step of the REMIX: nothing is read or compared. That is
-// looked up (in the anchors alone, once for each key of a memtable) when the REMIX comes to another segment before the memtable's key
-// was met.
+// told by the next segment's anchor, asked once for each segment that the REMIX comes to before the memtable's key was met; for a skip by a
+// search in all anchors, once for each key of a memtable.
 //
 // One thread. Seeks, merge_set and merge_park are made inside an epoch. Between calls it stands outside, for the blocks under it are pinned and memtables
 // live as long as their views; so a step or a record needs an epoch only where a block has to be looked up, or a memtable's end, and enters it for just that when it was lent

@@ -589,16 +589,26 @@ static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
   c->warm = 0;
 }
 
+// Before the first of several steps one way.
 static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
-  if (way == REMIX_BACK) cursor_turn(c, way);
   if (way == REMIX_BACK || c->way == REMIX_BACK) {
     c->front_seg = c->seg;
     c->front_at = c->at + (way == REMIX_BACK);
     c->group = REMIX_GROUP_MIN;
   }
-  c->way = way;
-  c->warm = 0;
+  cursor_turn(c, way);
   c->cool = REMIX_SEG;
+}
+
+// By binary search.
+static uint32_t live_between(const uint32_t *live, uint32_t lo, uint32_t hi, uint32_t rank) {
+  while (hi - lo > 1) {
+    const uint32_t mid = lo + (hi - lo) / 2;
+    REMIX_COUNT(probes);
+    if (live[mid] > rank) hi = mid;
+    else lo = mid;
+  }
+  return lo;
 }
 
 // The segment that holds the live entry before which `rank` others come in the view. It is known to be at or behind `from`, which
@@ -611,13 +621,7 @@ static uint32_t live_after(const struct remix *x, uint32_t from, uint32_t rank) 
     if (live[lo + step] > rank) hi = lo + step;
     else lo += step;
   }
-  while (hi - lo > 1) {
-    const uint32_t mid = lo + (hi - lo) / 2;
-    REMIX_COUNT(probes);
-    if (live[mid] > rank) hi = mid;
-    else lo = mid;
-  }
-  return lo;
+  return live_between(live, lo, hi, rank);
 }
 
 // The same for one that is known to be before `to`.
@@ -629,13 +633,7 @@ static uint32_t live_before(const struct remix *x, uint32_t to, uint32_t rank) {
     hi = lo;
     lo = lo > step ? lo - step : 0;
   }
-  while (hi - lo > 1) {
-    const uint32_t mid = lo + (hi - lo) / 2;
-    REMIX_COUNT(probes);
-    if (live[mid] > rank) hi = mid;
-    else lo = mid;
-  }
-  return lo;
+  return live_between(live, lo, hi, rank);
 }
 
 // Asks for the memory of the records ahead of a cursor that steps on, group by group, so that it is there when they are read. Runs are
@@ -702,17 +700,16 @@ static void cursor_next_segment(struct remix_cursor *c) {
   cursor_seg(c, seg);
   c->at = set32_first(c->live);
   near_pass(c, 0, c->at, 1);
-  if (c->way != REMIX_ON) cursor_step_way(c, REMIX_ON);
-  warm_on(c);
+  if (c->way == REMIX_ON) warm_on(c);  // not when a seek ends behind its segment
 }
 
 void remix_next_far(struct remix_cursor *c) {
   const uint32_t m = c->live & set32_above(c->at);
+  if (c->way != REMIX_ON) cursor_step_way(c, REMIX_ON);
   if (m == 0) {
     cursor_next_segment(c);
     return;
   }
-  if (c->way != REMIX_ON) cursor_step_way(c, REMIX_ON);
   const uint32_t to = set32_first(m);
   near_pass(c, c->at, to, 1);
   c->at = to;

@@ -118,7 +118,7 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 
 // A position in the view, at a live entry: the newest version of a key, and not a tombstone; all others are passed by the bits of
 // their selectors. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix must stay
-// alive. One thread. All calls below must be made inside an epoch but for valid.
+// alive. One thread. Seeks and remix_record must be made inside an epoch; what only steps needs none.
 enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 
 // The block that a cursor has pinned for a run, and where the run stands in it: the index of the run's first record at or after the

@@ -363,9 +363,9 @@ static void guide_renew(struct wh *wh) {
   if (!bounds) return;
   void **const items = (void **)(void *)(bounds + nr);
   uint32_t n = 0;
-  for (struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_relaxed); l; l = atomic_load_explicit(&l->next, memory_order_relaxed)) {
+  for (struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_relaxed); l && n < nr;
+       l = atomic_load_explicit(&l->next, memory_order_relaxed)) {
     if (old && n + 8 < old->nr) __builtin_prefetch(atomic_load_explicit(&old->items[n + 8], memory_order_relaxed));  // near what comes in eight steps
-    assert(n < nr);
     bounds[n] = l->anchor;
     items[n++] = l;
   }
@@ -377,7 +377,7 @@ static void guide_renew(struct wh *wh) {
   mem_free(bounds);
 }
 
-// The leaf has taken another one's place. Under the structure lock.
+// The leaf is new, most of the time in another one's place. Under the structure lock.
 static void guide_hand_over(struct wh *wh, struct wh_leaf *l) {
   struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_relaxed);
   if (g) (void)guide_replace(g, l->anchor, l);  // an anchor that is younger than the guide is not in it
@@ -772,6 +772,7 @@ static enum remixdb_status leaf_extend(struct wh_slot *slot, struct kref last_ke
     atomic_store_explicit(&left->next, l, memory_order_release);
     if (right) atomic_store_explicit(&right->prev, l, memory_order_release);
     trie_add(wh, l, left, right);
+    guide_hand_over(wh, l);
     leaves_count(wh, 1);
   }
   struct_unlock(wh);
@@ -815,6 +816,7 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const uint64_t *words,
     trie_replace(wh, old, l);
     trie_add(wh, r, l, leaf_next(r));
     guide_hand_over(wh, l);
+    guide_hand_over(wh, r);
     leaves_count(wh, 1);
   }
   struct_unlock(wh);
@@ -1518,6 +1520,9 @@ bool wh_check(const struct wh *wh, char *why, size_t cap) {
     if (prev ? kv_cmp(prev->anchor, l->anchor) >= 0 : l->anchor.len != 0) BROKEN("W1: anchors out of order");
     const struct wh_leaf *const behind = leaf_next(l);
     if (atomic_load_explicit(&l->end8, memory_order_relaxed) != (behind ? behind->lo8 : UINT64_MAX)) BROKEN("W1: a leaf's end differs");
+    const struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_acquire);
+    const struct wh_leaf *const guided = g ? guide_find(g, l->anchor) : l;
+    if (guided != l && kv_cmp(guided->anchor, l->anchor) >= 0) BROKEN("the guide leads behind a leaf, or to one that was replaced");
     if (l->lo8 != key8(l->anchor, 0)) BROKEN("W1: an anchor's first bytes differ");
     if (!check_leaf(wh, l, &keys, why, cap) || !check_prefixes(wh, l, why, cap)) return false;
   }
