@@ -148,6 +148,7 @@ LDFLAGS_ALL += $(EXTRA_LDFLAGS)
 MODULES := \
   err \
   lib \
+  hash_avx2 \
   kv \
   batch \
   env \
@@ -206,6 +207,9 @@ PY_TESTS := $(sort $(wildcard tests/test_*.py))
 
 B := build/$(MODE)-$(notdir $(firstword $(CCC)))$(if $(N),-native)
 OBJS := $(SRCS:%.c=$B/%.o)
+ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
+$B/hash_avx2.o: CFLAGS_ALL += -mavx2
+endif
 STATIC := $B/libremixdb.a
 UNITS := $(UNIT_SRCS:%.c=$B/%)
 SO := libremixdb.so

@@ -32,6 +32,12 @@ static int posix_open(struct env *e, const char *path, unsigned flags) {
     o &= ~O_EXCL;
   }
 #endif
+#if defined(O_NOATIME)
+  if (!(flags & (ENV_WRITE | ENV_DIR))) {
+    const int fd = open(path, o | O_NOATIME, 0644);
+    if (fd >= 0 || errno != EPERM) return fd >= 0 ? fd : -errno;  // EPERM: it is another user's
+  }
+#endif
   const int fd = open(path, o, 0644);
   if (fd < 0) return -errno;
 #if defined(F_NOCACHE)

@@ -568,6 +568,13 @@ void time_sleep_ns(uint64_t ns) {
 
 // ---- hashing
 
+#define HASH_LONG 1024u  // bytes from which on wider instructions are worth a look at the processor
+
 uint64_t hash64(const void *p, size_t len) { return XXH3_64bits(p, len); }
 
-uint64_t hash64_seed(const void *p, size_t len, uint64_t seed) { return XXH3_64bits_withSeed(p, len, seed); }
+uint64_t hash64_seed(const void *p, size_t len, uint64_t seed) {
+#if defined(__x86_64__)
+  if (len >= HASH_LONG && __builtin_cpu_supports("avx2")) return hash64_seed_avx2(p, len, seed);
+#endif
+  return XXH3_64bits_withSeed(p, len, seed);
+}

@@ -181,6 +181,10 @@ static inline void copy_small(void *to_ptr, const void *from_ptr, size_t n) {
 // ---- hashing: XXH3 of libxxhash
 uint64_t hash64(const void *p, size_t len);
 uint64_t hash64_seed(const void *p, size_t len, uint64_t seed);
+// For hash64_seed alone: the same of hash_avx2.c.
+#if defined(__x86_64__)
+uint64_t hash64_seed_avx2(const void *p, size_t len, uint64_t seed);
+#endif
 
 // ---- a small random generator (splitmix64) for tests and sampling, not for secrets
 static inline uint64_t rng_next(uint64_t *state) {

@@ -341,6 +341,7 @@ static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, u
                                       struct kv_rec *rec_out) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   REMIX_COUNT(key_reads);
+  sst_want_slot(x->runs[run], seg_off(x->index, s, run));
   return sst_read(x->runs[run], seg_pos(x, s, run, i), false, h, rec_out);
 }
 

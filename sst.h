@@ -102,6 +102,10 @@ static inline void sst_want_record(const struct sst *t, const uint8_t *data, uin
   __builtin_prefetch(p);
   __builtin_prefetch(p + SST_WANT);
 }
+// What says where the block is.
+static inline void sst_want_slot(const struct sst *t, sst_pos pos) {
+  if (likely(t->cache.cache != NULL)) __builtin_prefetch((const void *)&t->cache.slots[sst_pos_block(pos)]);
+}
 static inline void sst_want(const struct sst *t, sst_pos pos) {
   const uint8_t *const data = cache_want(&t->cache, sst_pos_block(pos));
   if (data) sst_want_record(t, data, sst_pos_block(pos), sst_pos_idx(pos));

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,26 @@ static int remove_dir(void **state) {
 }
 
 // ---- the real one
+
+// Reading leaves the time of the last access alone where that is allowed: to a file's owner. Others read it all the same.
+static void test_anothers_file(void **state) {
+  (void)state;
+  const bool root = geteuid() == 0;
+  if (root) assert_int_equal(seteuid(65534), 0);
+  int fd = -1;
+  const enum remixdb_status s = env_open(px, "/etc/passwd", ENV_READ, &fd);
+  if (root) assert_int_equal(seteuid(0), 0);
+  assert_int_equal(s, REMIXDB_OK);
+  char c;
+  assert_int_equal(env_read(px, fd, "/etc/passwd", &c, 1, 0), REMIXDB_OK);
+  assert_int_equal(env_close(px, fd, "/etc/passwd"), REMIXDB_OK);
+#if defined(O_NOATIME)
+  assert_int_equal(env_replace_file(px, dir, "own", "x", 1), REMIXDB_OK);
+  assert_int_equal(env_open(px, at("own"), ENV_READ, &fd), REMIXDB_OK);
+  assert_true(fcntl(fd, F_GETFL) & O_NOATIME);
+  assert_int_equal(env_close(px, fd, at("own")), REMIXDB_OK);
+#endif
+}
 
 static void test_read_write(void **state) {
   (void)state;
@@ -405,7 +426,7 @@ static void test_single_failures(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_read_write),     cmocka_unit_test(test_direct),
-      cmocka_unit_test(test_names),          cmocka_unit_test(test_path),
+      cmocka_unit_test(test_anothers_file), cmocka_unit_test(test_names),          cmocka_unit_test(test_path),
       cmocka_unit_test(test_whole_files),    cmocka_unit_test(test_lock),
       cmocka_unit_test(test_interrupted_and_short), cmocka_unit_test(test_replace_fails),
       cmocka_unit_test(test_read_file_fails), cmocka_unit_test(test_single_failures),

@@ -6,6 +6,9 @@
 
 #include <cmocka.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -435,6 +438,11 @@ static void test_hash(void **state) {
   for (size_t i = 0; i < sizeof(buf); i++) buf[i] = (uint8_t)i;
   assert_true(hash64(buf, 4096) == hash64_seed(buf, 4096, 0));
   assert_true(hash64(buf, 4096) != hash64(buf, 4095));
+  // whatever instructions it is made of
+  for (uint32_t i = 0; i < 3000; i++) {
+    const size_t from = i % 64, len = i < 2000 ? i : sizeof(buf) - 64 - i % 256;
+    assert_true(hash64_seed(buf + from, len, i * UINT64_C(0x9E3779B97F4A7C15)) == XXH3_64bits_withSeed(buf + from, len, i * UINT64_C(0x9E3779B97F4A7C15)));
+  }
 }
 
 static void test_rng(void **state) {
