@@ -562,6 +562,7 @@ const uint8_t *cache_want(const struct cache_table *t, uint32_t block) {
   const uint32_t frame = t->cache ? atomic_load_explicit(&t->slots[block], memory_order_relaxed) : 0;
   if (frame == 0) return NULL;
   __builtin_prefetch((const void *)&t->cache->pins[frame], 1);
+  __builtin_prefetch((const void *)&t->cache->used[frame]);
   const uint8_t *const data = cache_frame_data(t->cache, frame);
   __builtin_prefetch(data);
   return data;

@@ -341,7 +341,7 @@ static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, u
                                       struct kv_rec *rec_out) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   REMIX_COUNT(key_reads);
-  sst_want_slot(x->runs[run], seg_off(x->index, s, run));
+  sst_want_place(x->runs[run], seg_off(x->index, s, run));
   return sst_read(x->runs[run], seg_pos(x, s, run, i), false, h, rec_out);
 }
 
@@ -387,16 +387,26 @@ static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, 
   return REMIXDB_OK;
 }
 
-// The memory of nr entries of a segment, from entry `from` on: in each run a stretch.
+// The memory of nr entries of a segment, from entry `from` on: in each run a stretch. Where the blocks are is fetched for all of them before it is looked at.
 static void group_want(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
   const uint8_t *const sel = s + ix->lay.sel;
+  struct {
+    uint32_t run, before, nr;
+  } parts[REMIX_SEG];
+  uint32_t nr_parts = 0;
   for (uint32_t m = seg_live(ix, s) & ~set32_below(from) & set32_below(from + nr), mine; m; m &= ~mine) {
     const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN, all = set32_eq8(sel, REMIX_RUN, (uint8_t)run);
     mine = all & m;
-    sst_want_stretch(x->runs[run], sst_advance(x->runs[run], seg_off(ix, s, run), set32_count(all & set32_below(i))), set32_count(mine),
-                     &c->holds[run]);
+    parts[nr_parts].run = run;
+    parts[nr_parts].before = set32_count(all & set32_below(i));
+    parts[nr_parts++].nr = set32_count(mine);
+    sst_want_place(x->runs[run], seg_off(ix, s, run));
+  }
+  for (uint32_t i = 0; i < nr_parts; i++) {
+    const struct sst *const t = x->runs[parts[i].run];
+    sst_want_stretch(t, sst_advance(t, seg_off(ix, s, parts[i].run), parts[i].before), parts[i].nr, &c->holds[parts[i].run]);
   }
 }
 

@@ -102,8 +102,9 @@ static inline void sst_want_record(const struct sst *t, const uint8_t *data, uin
   __builtin_prefetch(p);
   __builtin_prefetch(p + SST_WANT);
 }
-// What says where the block is.
-static inline void sst_want_slot(const struct sst *t, sst_pos pos) {
+// What says how far the block goes, and where it is.
+static inline void sst_want_place(const struct sst *t, sst_pos pos) {
+  __builtin_prefetch(&t->nr_recs[sst_pos_block(pos)]);
   if (likely(t->cache.cache != NULL)) __builtin_prefetch((const void *)&t->cache.slots[sst_pos_block(pos)]);
 }
 static inline void sst_want(const struct sst *t, sst_pos pos) {
