@@ -92,10 +92,9 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
     while (nr_shards < SHARDS_MAX && size / SHARD_BYTES_MIN >= (size_t)nr_shards * 2) nr_shards *= 2;
     // one before the first, and one after the last to be looked at
     c->pages = mem_calloc((size_t)c->nr_pages + 2, sizeof(*c->pages));
-    c->pub.used = mem_calloc((size_t)c->nr_pages + 1, 1);
-    c->pub.pins = mem_calloc((size_t)c->nr_pages + 1, sizeof(*c->pub.pins));
+    c->pub.marks = mem_calloc((size_t)c->nr_pages + 1, sizeof(*c->pub.marks));
     c->shards = mem_alloc_aligned(CACHE_LINE, nr_shards * sizeof(*c->shards));
-    if (!c->pages || !c->pub.used || !c->pub.pins || !c->shards || mem_map((size_t)c->nr_pages * CACHE_PAGE, &c->map) != REMIXDB_OK) {
+    if (!c->pages || !c->pub.marks || !c->shards || mem_map((size_t)c->nr_pages * CACHE_PAGE, &c->map) != REMIXDB_OK) {
       cache_destroy(&c->pub);
       return REMIXDB_NOMEM;
     }
@@ -119,8 +118,7 @@ void cache_destroy(struct cache *pub) {
   }
   mem_unmap(&c->map);
   mem_free(c->shards);
-  mem_free(c->pub.pins);
-  mem_free(c->pub.used);
+  mem_free(c->pub.marks);
   mem_free(c->pages);
   mem_free(c);
 }
@@ -225,6 +223,14 @@ static void shard_tune(struct shard *s) {
   s->starved = false;
 }
 
+static inline bool frame_pinned(const struct cache_full *c, uint32_t f, memory_order order) {
+  return (atomic_load_explicit(&c->pub.marks[f], order) & ~CACHE_USED) != 0;
+}
+static inline bool frame_used(const struct cache_full *c, uint32_t f) {
+  return (atomic_load_explicit(&c->pub.marks[f], memory_order_relaxed) & CACHE_USED) != 0;
+}
+static inline void frame_clear(const struct cache_full *c, uint32_t f) { (void)atomic_fetch_and_explicit(&c->pub.marks[f], ~CACHE_USED, memory_order_relaxed); }
+
 // Takes back from limbo what no reader can hold any more.
 static void shard_reclaim(struct cache_full *c, struct shard *s) {
   struct page *const pages = c->pages;
@@ -234,7 +240,7 @@ static void shard_reclaim(struct cache_full *c, struct shard *s) {
     s->limbo_pages -= pages[f].nr_pages;
     // acquire: pairs with the release of the last unpin, so that the holder's reads come before the next filling. Pins taken
     // inside the epoch are seen because the epoch has passed, and there can be no later ones (C3).
-    if (unlikely(atomic_load_explicit(&c->pub.pins[f], memory_order_acquire) != 0))
+    if (unlikely(frame_pinned(c, f, memory_order_acquire)))
       queue_push(pages, &s->held, f);
     else
       free_put(pages, s, f, pages[f].nr_pages);
@@ -242,7 +248,7 @@ static void shard_reclaim(struct cache_full *c, struct shard *s) {
   if (s->limbo.head != oldest) shard_tune(s);
   for (uint32_t i = 0; i < HELD_TRIES && s->held.head; i++) {
     const uint32_t f = queue_pop(pages, &s->held);
-    if (atomic_load_explicit(&c->pub.pins[f], memory_order_acquire) != 0)
+    if (frame_pinned(c, f, memory_order_acquire))
       queue_push(pages, &s->held, f);
     else
       free_put(pages, s, f, pages[f].nr_pages);
@@ -282,9 +288,9 @@ static void shard_evict(struct cache_full *c, struct shard *s) {
     assert(pages[f].state != PAGE_INNER);
     s->hand += pages[f].nr_pages;
     if (pages[f].state != PAGE_LIVE) continue;
-    if (atomic_load_explicit(&c->pub.used[f], memory_order_relaxed) != 0) {
-      atomic_store_explicit(&c->pub.used[f], 0, memory_order_relaxed);
-    } else if (atomic_load_explicit(&c->pub.pins[f], memory_order_relaxed) == 0) {
+    if (frame_used(c, f)) {
+      frame_clear(c, f);
+    } else if (!frame_pinned(c, f, memory_order_relaxed)) {
       frame_unpublish(pages, s, f);
       got += pages[f].nr_pages;
     }
@@ -304,8 +310,8 @@ static uint32_t run_check(const struct cache_full *c, const struct shard *s, uin
     }
     const struct page *const p = &c->pages[f];
     assert(p->state != PAGE_INNER);
-    const bool taken = p->state == PAGE_LOADING || atomic_load_explicit(&c->pub.pins[f], memory_order_relaxed) != 0 ||
-                       (p->state == PAGE_LIVE && atomic_load_explicit(&c->pub.used[f], memory_order_relaxed) != 0);
+    const bool taken = p->state == PAGE_LOADING || frame_pinned(c, f, memory_order_relaxed) ||
+                       (p->state == PAGE_LIVE && frame_used(c, f));
     f += p->nr_pages;
     if (taken) {
       *blocker_out = f;
@@ -330,8 +336,7 @@ static void shard_evict_run(struct cache_full *c, struct shard *s, uint32_t n) {
     s->run_hand = end ? end : blocker;
     for (uint32_t k = back; k < s->run_hand; k++) {
       const uint32_t front = k + ahead < s->end ? k + ahead : k + ahead - size;
-      if (atomic_load_explicit(&c->pub.used[front], memory_order_relaxed) != 0)
-        atomic_store_explicit(&c->pub.used[front], 0, memory_order_relaxed);
+      if (frame_used(c, front)) frame_clear(c, front);
     }
     if (!end) continue;
     const uint32_t before = s->limbo.tail;
@@ -356,7 +361,7 @@ static uint32_t frame_take(struct cache_full *c, struct shard *s, uint32_t n) {
   if (f) {
     pages[f].state = PAGE_LOADING;
     pages[f].nr_pages = n;
-    atomic_store_explicit(&c->pub.used[f], 0, memory_order_relaxed);
+    frame_clear(c, f);
   } else if (s->limbo.head) {
     s->starved = true;
   }
@@ -561,8 +566,7 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
 const uint8_t *cache_want(const struct cache_table *t, uint32_t block) {
   const uint32_t frame = t->cache ? atomic_load_explicit(&t->slots[block], memory_order_relaxed) : 0;
   if (frame == 0) return NULL;
-  __builtin_prefetch((const void *)&t->cache->pins[frame], 1);
-  __builtin_prefetch((const void *)&t->cache->used[frame]);
+  __builtin_prefetch((const void *)&t->cache->marks[frame], 1);
   const uint8_t *const data = cache_frame_data(t->cache, frame);
   __builtin_prefetch(data);
   return data;
@@ -599,7 +603,7 @@ void cache_table_fini(struct cache_table *t) {
     if (f) {
       struct page *const p = &c->pages[f];
       atomic_store_explicit(&t->slots[block], 0, memory_order_relaxed);
-      const bool pinned = atomic_load_explicit(&c->pub.pins[f], memory_order_acquire) != 0;
+      const bool pinned = frame_pinned(c, f, memory_order_acquire);
       assert(!pinned);
       if (likely(!pinned)) {
         free_put(c->pages, s, f, p->nr_pages);

@@ -3,7 +3,7 @@
 // The block cache. Memory is one mapping cut in pages of 4 KiB; a frame is 1 to 16 contiguous pages and holds one verified,
 // decompressed block. Every table owns an array with one slot per page of its data (block number); a slot holds the first
 // page's index + 1, or 0. A hit is one load of the slot (acquire), and no shared cache line is written (but the frame's `used`
-// byte, once after each sweep).
+// mark, once after each sweep).
 //
 // Invariants
 //   C1  A slot is non-zero only while its frame holds that block, verified; it is release-published after the frame is filled.
@@ -32,10 +32,11 @@
 // What a hit reads of the cache; constant after creation. The rest of the cache is private.
 struct cache {
   uint8_t *pages;
-  _Atomic uint8_t *used;         // per frame number: hit since the hand last passed (relaxed). Bytes, so that many share a line
-  _Atomic uint32_t *pins;        // per frame number: taken relaxed inside an epoch, given back with release, read with acquire before
-                                 // reuse. Apart from what else is known of a frame, so that they stay in the processor's cache
+  // Per frame number: CACHE_USED (hit since the hand last passed; relaxed), and the number of pins, taken relaxed inside an epoch, given back with release, read
+  // with acquire before reuse. One word for both, as who steps through a block needs both; apart from what else is known of a frame, so that many share a line.
+  _Atomic uint32_t *marks;
 };
+#define CACHE_USED 0x80000000u
 
 struct cache_table {             // embedded in a table; zeroed memory is not enough: cache_table_init
   struct cache *cache;           // NULL: no cache, also when its size is 0. Then no slots, and cache_hit must not be called
@@ -68,8 +69,8 @@ static inline const uint8_t *cache_frame_data(const struct cache *c, uint32_t fr
 }
 // Sets `used` when it is not set: the line stays shared between the readers' processors until the hand clears it.
 static inline void cache_frame_touch(const struct cache *c, uint32_t frame) {
-  _Atomic uint8_t *const used = &c->used[frame];
-  if (atomic_load_explicit(used, memory_order_relaxed) == 0) atomic_store_explicit(used, 1, memory_order_relaxed);
+  _Atomic uint32_t *const mark = &c->marks[frame];
+  if (unlikely(!(atomic_load_explicit(mark, memory_order_relaxed) & CACHE_USED))) (void)atomic_fetch_or_explicit(mark, CACHE_USED, memory_order_relaxed);
 }
 
 // The way of a hit: NULL on a miss. Inside an epoch; the pointer holds until the epoch is left.
@@ -116,7 +117,7 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
 static inline void cache_block_pin(struct cache_table *t, struct cache_block *b) {
   if (!b->frame || b->pinned) return;
   // relaxed: who reuses the frame has seen this thread leave its epoch, and with that this
-  (void)atomic_fetch_add_explicit(&t->cache->pins[b->frame], 1, memory_order_relaxed);
+  (void)atomic_fetch_add_explicit(&t->cache->marks[b->frame], 1, memory_order_relaxed);
   b->pinned = true;
 }
 // Asks for the memory that a hit of this block, and its pin, are going to look at, when it is there. Returns its data for more of that
@@ -125,7 +126,7 @@ const uint8_t *cache_want(const struct cache_table *t, uint32_t block);
 // Unpins; data becomes NULL; keeps the own buffer.
 static inline void cache_block_drop(struct cache_table *t, struct cache_block *b) {
   // release: the holder's reads come before the reuse
-  if (b->pinned) (void)atomic_fetch_sub_explicit(&t->cache->pins[b->frame], 1, memory_order_release);
+  if (b->pinned) (void)atomic_fetch_sub_explicit(&t->cache->marks[b->frame], 1, memory_order_release);
   b->data = NULL;
   b->frame = 0;
   b->pinned = false;

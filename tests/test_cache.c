@@ -541,7 +541,7 @@ static void test_nomem(void **state) {
     atomic_store(&mem_fault, NULL);
     assert_true(s == REMIXDB_OK || (s == REMIXDB_NOMEM && c == NULL));
   }
-  assert_int_equal(n, 7);  // six things to allocate
+  assert_int_equal(n, 6);  // five things to allocate
   cache = c;
   struct tab tab;
   memset(&tab, 0, sizeof(tab));
