@@ -143,9 +143,9 @@ static const char *check_entries(const struct remix_index *ix, const uint8_t *s)
   return NULL;
 }
 
-// Every segment, and that its cursor offsets and selectors walk each table exactly from its beginning to its end. Counts what is
-// live on the way.
-static enum remixdb_status check_segments(struct remix *x) {
+// Every segment, and, unless that is known, that its cursor offsets and selectors walk each table exactly from its beginning to its end. Counts what is live on
+// the way.
+static enum remixdb_status check_segments(struct remix *x, bool walked) {
   struct remix_index *const ix = x->index;
   ix->live = mem_alloc(((size_t)x->nr_segs + 1) * sizeof(ix->live[0]));
   if (!ix->live) return REMIXDB_NOMEM;
@@ -158,8 +158,8 @@ static enum remixdb_status check_segments(struct remix *x) {
     const char *const wrong = check_entries(ix, s);
     if (unlikely(wrong != NULL)) return err_corrupt(x->path, at, "segment %u: %s", i, wrong);
     const uint32_t nr = seg_nr(ix, s), in = set32_below(nr);
-    uint32_t known = 0;
-    for (uint32_t r = 0; r < x->nr_runs; r++) {
+    uint32_t known = walked ? nr : 0;
+    for (uint32_t r = 0; r < x->nr_runs && !walked; r++) {
       if (unlikely(seg_off(ix, s, r) != pos[r])) return err_corrupt(x->path, at, "segment %u: cursor offset of run %u", i, r);
       const uint32_t n = set32_count(set32_eq8(sel, REMIX_RUN, (uint8_t)r) & in);
       pos[r] = sst_advance(x->runs[r], pos[r], n);
@@ -172,7 +172,7 @@ static enum remixdb_status check_segments(struct remix *x) {
     keys += set32_count(seg_live(ix, s));
   }
   ix->live[x->nr_segs] = (uint32_t)keys;
-  for (uint32_t r = 0; r < x->nr_runs; r++)
+  for (uint32_t r = 0; r < x->nr_runs && !walked; r++)
     if (pos[r] != sst_end(x->runs[r]) || seen[r] != x->runs[r]->nr_records)
       return err_corrupt(x->path, 0, "%llu entries of run %u, whose table has %llu records", (unsigned long long)seen[r], r,
                          (unsigned long long)x->runs[r]->nr_records);
@@ -181,8 +181,9 @@ static enum remixdb_status check_segments(struct remix *x) {
   return REMIXDB_OK;
 }
 
-// Reads the file and makes x->image of it. What tells another format from a damaged file is looked at first.
-static enum remixdb_status read_image(struct remix *x) {
+// Reads the file and makes x->image of it; *walked_out is set when its cursor offsets are known to be right. What tells another format from a damaged file is looked
+// at first.
+static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
   struct env *const env = x->ctx->env;
   int fd = -1;
   uint8_t head[40];
@@ -219,6 +220,7 @@ static enum remixdb_status read_image(struct remix *x) {
     file = (struct mem_map){0};
   } else {
     s = remix_unpack(file.ptr, x->file_size, x->runs, x->nr_runs, x->path, map, &x->image_size);
+    *walked_out = true;
   }
   x->image = map->ptr;
 out:
@@ -284,11 +286,12 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
   }
   x->path = path;
 
-  s = image ? take_image(x, image, image_size, file_size) : read_image(x);
+  bool walked = false;
+  s = image ? take_image(x, image, image_size, file_size) : read_image(x, &walked);
   if (s == REMIXDB_OK && x->image_size < remix_segs_off(nr_runs)) s = err_corrupt(x->path, 32, "too short for %u runs", nr_runs);
   if (s == REMIXDB_OK) s = check_header(x);
   if (s == REMIXDB_OK) s = check_anchors(x);
-  if (s == REMIXDB_OK) s = check_segments(x);
+  if (s == REMIXDB_OK) s = check_segments(x, walked);
   if (s == REMIXDB_OK) s = anchors_init(&x->index->anchors, x->index->anchors.offs, x->index->anchors.bytes, x->nr_segs);
 out:
   if (s != REMIXDB_OK)

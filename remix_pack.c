@@ -199,8 +199,8 @@ static void unpack_dbits(uint8_t *restrict to, const uint8_t *restrict low, cons
 // Cursor offsets are where counting selectors leads; one of a run that there is not has no place to count.
 static enum remixdb_status unpack_segments(const struct column *c, const struct shape *h, struct sst *const *runs, const char *path, uint8_t *image) {
   sst_pos pos[REMIX_RUNS_MAX];
+  uint64_t seen[REMIX_RUNS_MAX] = {0}, at = 0;
   for (uint32_t r = 0; r < h->nr_runs; r++) pos[r] = sst_advance(runs[r], 0, 0);
-  uint64_t at = 0;
   for (uint32_t i = 0; i < h->nr_segs; i++) {
     uint8_t *const s = image + h->segs + (size_t)i * h->lay.stride;
     memcpy(s + h->lay.head, c[COL_HEADS].p + 4 * (size_t)i, 4);
@@ -215,11 +215,16 @@ static enum remixdb_status unpack_segments(const struct column *c, const struct 
       store32le(s + h->lay.offs + 4 * r, pos[r]);
       const uint32_t n = set32_count(set32_eq8(s + h->lay.sel, REMIX_RUN, (uint8_t)r) & in);
       pos[r] = sst_advance(runs[r], pos[r], n);
+      seen[r] += n;
       known += n;
     }
     if (unlikely(known != nr)) return err_corrupt(path, 0, "segment %u has an entry of a run that is not there", i);
     at += nr;
   }
+  for (uint32_t r = 0; r < h->nr_runs; r++)
+    if (pos[r] != sst_end(runs[r]) || seen[r] != runs[r]->nr_records)
+      return err_corrupt(path, 0, "%llu entries of run %u, whose table has %llu records", (unsigned long long)seen[r], r,
+                         (unsigned long long)runs[r]->nr_records);
   return at == h->nr_entries ? REMIXDB_OK : err_corrupt(path, 48, "segments have %llu entries", (unsigned long long)at);
 }
 
