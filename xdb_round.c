@@ -152,22 +152,28 @@ void xdb_round_run(void *arg, struct worker *w) {
   xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
 }
 
-// Lock is held and stays so, but is let go while waiting: until no memtable is frozen, or it is known that this will not be soon.
-static enum remixdb_status wait_for_round(struct xdb *x) {
-  while (atomic_load_explicit(&x->compacting, memory_order_relaxed)) {
-    enum remixdb_status s = xdb_failure(x);
-    if (s != REMIXDB_OK) return s;
-    if (x->round_error.status != REMIXDB_OK) {
-      if (time_ns() - x->round_failed_ns < RETRY_NS) return err_raise(&x->round_error);
-      x->round_error.status = REMIXDB_OK;
-      pthread_mutex_unlock(&x->lock);
-      workers_kick(x->workers);
-      pthread_mutex_lock(&x->lock);
-      continue;
-    }
+// Lock is held and stays so, but is let go while waiting: for something to change while a memtable is frozen. Else than REMIXDB_OK: it is known that its round
+// will not end soon.
+static enum remixdb_status wait_on(struct xdb *x) {
+  const enum remixdb_status s = xdb_failure(x);
+  if (s != REMIXDB_OK) return s;
+  if (x->round_error.status == REMIXDB_OK) {
     (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+    return REMIXDB_OK;
   }
+  if (time_ns() - x->round_failed_ns < RETRY_NS) return err_raise(&x->round_error);
+  x->round_error.status = REMIXDB_OK;
+  pthread_mutex_unlock(&x->lock);
+  workers_kick(x->workers);
+  pthread_mutex_lock(&x->lock);
   return REMIXDB_OK;
+}
+
+// Lock is held and stays so, but is let go while waiting: until no memtable is frozen.
+static enum remixdb_status wait_for_round(struct xdb *x) {
+  enum remixdb_status s = REMIXDB_OK;
+  while (s == REMIXDB_OK && atomic_load_explicit(&x->compacting, memory_order_relaxed)) s = wait_on(x);
+  return s;
 }
 
 static bool freeze_wanted(struct xdb *x, enum xdb_round_when when, size_t batch) {
@@ -179,10 +185,14 @@ enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size
   bool kick = false;
   pthread_mutex_lock(&x->lock);
   enum remixdb_status s = xdb_failure(x);
-  if (s == REMIXDB_OK) s = wait_for_round(x);
-  if (s == REMIXDB_OK && freeze_wanted(x, when, batch)) {
-    s = freeze(x);
-    kick = s == REMIXDB_OK;
+  // Another writer may freeze it first: what is active then has room, and its round is nobody's concern.
+  while (s == REMIXDB_OK && !kick && freeze_wanted(x, when, batch)) {
+    if (atomic_load_explicit(&x->compacting, memory_order_relaxed)) {
+      s = wait_on(x);
+    } else {
+      s = freeze(x);
+      kick = s == REMIXDB_OK;
+    }
   }
   pthread_mutex_unlock(&x->lock);
   if (kick) workers_kick(x->workers);

@@ -19,7 +19,7 @@ static inline bool xdb_round_due(struct xdb *x, const struct memtable *m, size_t
 
 // Which active memtable is frozen. Even an empty one can have something to be rid of: the log's segments before its own.
 enum xdb_round_when { XDB_ROUND_FULL, XDB_ROUND_USED, XDB_ROUND_ANY };
-// Waits until no memtable is frozen, then freezes the active one if it is (still) to be. Does not wait for its round. Outside of any epoch. REMIXDB_NOSPACE,
+// If the active memtable is (still) to be frozen: waits until none is frozen, and freezes it. Does not wait for its round. Outside of any epoch. REMIXDB_NOSPACE,
 // REMIXDB_NOMEM: there is no room for now; or what stopped the store.
 MUST_CHECK enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size_t batch);
 
