@@ -8,6 +8,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "epoch.h"
@@ -219,10 +220,108 @@ static void test_threads(void **state) {
   mem_free(atomic_load(&w.cur));
 }
 
+// ---- an entrant and an unlinking at the same moment: either sees the other
+
+#define MOMENTS 200000u
+#define MOMENTS_NS 400000000u       // and no longer
+#define FAR_BYTES ((size_t)32 << 20)  // more than what is near the processor
+
+struct meeting {
+  struct epoch e;
+  _Alignas(CACHE_LINE) _Atomic uint32_t go;        // the moment that has begun
+  _Alignas(CACHE_LINE) _Atomic uint32_t judged;    // the reclaimer has its answer
+  _Alignas(CACHE_LINE) _Atomic uint32_t left;      // the entrant is outside
+  _Alignas(CACHE_LINE) _Atomic uint32_t unlinked;  // this moment's object
+  _Atomic bool held;                               // the entrant found the object still there
+  _Atomic bool over;
+  uint8_t *far;
+  uint32_t moments, was_held, seen, passed_over;  // the reclaimer's
+};
+
+static void wait_until(const _Atomic uint32_t *what, uint32_t reaches) {
+  for (uint32_t i = 0; atomic_load_explicit(what, memory_order_acquire) < reaches; i++)
+    if (i > 2000) (void)sched_yield();
+}
+
+static void some_delay(uint64_t *rng, uint32_t most) {
+  for (volatile uint32_t n = (uint32_t)(rng_next(rng) % most); n > 0; n--) {}
+}
+
+// On a processor of its own: threads that take turns on one have a fence between them.
+static void pin(uint32_t which) {
+  uint32_t cores[2];
+  if (thread_cores(cores, 2) > 1) (void)thread_pin(cores[which]);
+}
+
+static void *entrant_main(void *p) {
+  struct meeting *const m = p;
+  struct epoch_slot s;
+  uint64_t rng = 1;
+  pin(0);
+  epoch_join(&m->e, &s);
+  for (uint32_t i = 1;; i++) {
+    wait_until(&m->go, i);
+    if (atomic_load_explicit(&m->over, memory_order_relaxed)) break;
+    some_delay(&rng, 64);
+    // what is stored behind these is seen late; what is loaded is not
+    for (uint32_t n = 0; n < 12; n++) m->far[rng_next(&rng) % FAR_BYTES] = (uint8_t)i;
+    epoch_enter(&m->e, &s);
+    atomic_store_explicit(&m->held, atomic_load_explicit(&m->unlinked, memory_order_acquire) < i, memory_order_relaxed);
+    wait_until(&m->judged, i);
+    epoch_exit(&s);
+    atomic_store_explicit(&m->left, i, memory_order_release);
+  }
+  epoch_leave(&m->e, &s);
+  return NULL;
+}
+
+static void *reclaimer_main(void *p) {
+  struct meeting *const m = p;
+  uint64_t rng = 2;
+  const uint64_t until = time_ns() + MOMENTS_NS;
+  pin(1);
+  uint32_t i = 1;
+  for (; i <= MOMENTS && time_ns() < until; i++) {
+    atomic_store_explicit(&m->go, i, memory_order_release);
+    some_delay(&rng, 1000);
+    atomic_store_explicit(&m->unlinked, i, memory_order_release);
+    const bool passed = epoch_passed(&m->e, epoch_stamp(&m->e));
+    atomic_store_explicit(&m->judged, i, memory_order_release);
+    wait_until(&m->left, i);
+    const bool held = atomic_load_explicit(&m->held, memory_order_relaxed);
+    m->passed_over += passed && held;
+    m->was_held += held;
+    m->seen += !passed;
+  }
+  atomic_store_explicit(&m->over, true, memory_order_relaxed);
+  atomic_store_explicit(&m->go, i, memory_order_release);
+  m->moments = i - 1;
+  return NULL;
+}
+
+static void test_same_moment(void **state) {
+  (void)state;
+  static struct meeting meeting;
+  struct meeting *const m = &meeting;
+  pthread_t entrant, reclaimer;
+  epoch_init(&m->e);
+  m->far = malloc(FAR_BYTES);
+  assert_non_null(m->far);
+  memset(m->far, 1, FAR_BYTES);
+  assert_int_equal(thread_start(&entrant, entrant_main, m, "entrant"), REMIXDB_OK);
+  assert_int_equal(thread_start(&reclaimer, reclaimer_main, m, "reclaimer"), REMIXDB_OK);
+  assert_int_equal(pthread_join(reclaimer, NULL), 0);
+  assert_int_equal(pthread_join(entrant, NULL), 0);
+  print_message("%u moments: %u times the entrant found the object, %u times it was seen\n", m->moments, m->was_held, m->seen);
+  if (m->passed_over) fail_msg("%u times what was held had passed", m->passed_over);
+  free(m->far);
+  epoch_fini(&m->e);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_stamps_and_slots), cmocka_unit_test(test_late_entrant), cmocka_unit_test(test_retire),
-      cmocka_unit_test(test_fn_retires),       cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_fn_retires),       cmocka_unit_test(test_threads),      cmocka_unit_test(test_same_moment),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
