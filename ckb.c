@@ -2,9 +2,13 @@
 #include "ckb.h"
 
 #include <assert.h>
+#include <zstd_errors.h>
+
+#include "zmem.h"
 
 #define CKB_ENTRY_MAX (2 * 5 + REMIXDB_KV_MAX)
 #define CKB_SLACK 16u   // bytes behind a decoded key that may be written: short suffixes are copied as one vector
+#define CKB_LEVEL 1     // keys that ascend have little to find for the higher ones
 #define CKB_SHORT 144u  // more than a key of which both lengths are of one byte and the suffix is short
 
 _Static_assert(CKB_CHUNK_HEAD + CKB_ENTRY_MAX <= CKB_CHUNK, "the largest key fits a chunk");
@@ -46,18 +50,48 @@ void ckb_build_init(struct ckb_build *c, uint64_t table) {
 void ckb_build_fini(struct ckb_build *c) {
   mem_free(c->buf);
   mem_free(c->last);
+  (void)ZSTD_freeCCtx(c->zstd);
+  mem_free(c->packed);
   *c = (struct ckb_build){0};
 }
 
-static void ckb_build_close(struct ckb_build *c) {
-  if (c->chunk == c->len) return;
+// The entries of the open chunk into c->packed. *len_out: bytes of the frame; 0 when too little would be saved.
+static enum remixdb_status ckb_build_pack(struct ckb_build *c, uint32_t entries, size_t *len_out) {
+  *len_out = 0;
+  const size_t most = entries - (entries + 7) / 8, head = CKB_PACKED_HEAD - CKB_CHUNK_HEAD;
+  if (most <= head) return REMIXDB_OK;
+  if (!c->zstd && !(c->zstd = ZSTD_createCCtx_advanced(zmem()))) return err_set(REMIXDB_NOMEM, "no memory for compression");
+  if (!c->packed && !(c->packed = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
+  const size_t n = ZSTD_compressCCtx(c->zstd, c->packed, most - head, c->buf + c->chunk + CKB_CHUNK_HEAD, entries, CKB_LEVEL);
+  if (!ZSTD_isError(n)) {
+    *len_out = n;
+  } else if (ZSTD_getErrorCode(n) != ZSTD_error_dstSize_tooSmall) {
+    // there is nothing else that these calls could lack
+    return err_set(REMIXDB_NOMEM, "no memory for compression: %s", ZSTD_getErrorName(n));
+  }
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status ckb_build_close(struct ckb_build *c) {
+  if (c->chunk == c->len) return REMIXDB_OK;
   uint8_t *const p = c->buf + c->chunk;
-  const size_t len = c->len - c->chunk;
-  store32le(p + 8, (uint32_t)len);
+  const uint32_t entries = (uint32_t)(c->len - c->chunk) - CKB_CHUNK_HEAD;
+  size_t frame;
+  const enum remixdb_status s = ckb_build_pack(c, entries, &frame);
+  if (s != REMIXDB_OK) return s;
+  uint32_t len = CKB_CHUNK_HEAD + entries, packed = 0;
+  if (frame) {
+    len = CKB_PACKED_HEAD + (uint32_t)frame;
+    packed = CKB_PACKED;
+    store32le(p + CKB_CHUNK_HEAD, entries);
+    memcpy(p + CKB_PACKED_HEAD, c->packed, frame);
+  }
+  store32le(p + 8, len | packed);
   store32le(p + 12, c->count);
   store64le(p, hash64_seed(p + 8, len - 8, ckb_seed(c->table, c->chunk)));
-  c->chunk = c->len;
+  c->len = c->chunk += len;
   c->count = 0;
+  return REMIXDB_OK;
 }
 
 enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tomb) {
@@ -72,7 +106,8 @@ enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tom
     const uint32_t rest = key.len - shared;
     const size_t size = kv_varint_size(shared) + kv_varint_size(rest << 1) + rest;
     if (c->len + size - c->chunk > CKB_CHUNK) {
-      ckb_build_close(c);
+      s = ckb_build_close(c);
+      if (unlikely(s != REMIXDB_OK)) return s;
       shared = 0;
     }
   }
@@ -91,28 +126,37 @@ enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tom
   return REMIXDB_OK;
 }
 
-void ckb_build_finish(struct ckb_build *c) { ckb_build_close(c); }
+enum remixdb_status ckb_build_finish(struct ckb_build *c) { return ckb_build_close(c); }
 
 void ckb_read_init(struct ckb_read *r) { *r = (struct ckb_read){0}; }
 
 void ckb_read_fini(struct ckb_read *r) {
   mem_free(r->key);
+  (void)ZSTD_freeDCtx(r->zstd);
+  mem_free(r->unpacked);
   *r = (struct ckb_read){0};
 }
 
 uint32_t ckb_chunk_length(const uint8_t *p, uint64_t left) {
-  const uint32_t len = load32le(p + 8);
-  return len < CKB_CHUNK_HEAD + 2 || len > CKB_CHUNK || len > left ? 0 : len;
+  const uint32_t word = load32le(p + 8), len = word & ~CKB_PACKED, least = word & CKB_PACKED ? CKB_PACKED_HEAD + 1 : CKB_CHUNK_HEAD + 2;
+  return len < least || len > CKB_CHUNK || len > left ? 0 : len;
 }
 
 enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uint32_t len, uint64_t table, uint64_t off,
                                    const char *path, uint64_t file_off) {
   if (unlikely(load64le(chunk) != hash64_seed(chunk + 8, len - 8, ckb_seed(table, off))))
     return err_corrupt(path, file_off, "checksum of compressed keys");
-  const uint32_t count = load32le(chunk + 12);
-  if (unlikely(load32le(chunk + 8) != len || count == 0)) return err_corrupt(path, file_off + 8, "head of compressed keys");
+  const uint32_t word = load32le(chunk + 8), count = load32le(chunk + 12);
+  if (unlikely(ckb_chunk_length(chunk, len) != len || count == 0)) return err_corrupt(path, file_off + 8, "head of compressed keys");
+  uint32_t packed = 0;
+  if (word & CKB_PACKED) {
+    packed = load32le(chunk + CKB_CHUNK_HEAD);
+    if (unlikely(packed < 2 || packed > CKB_CHUNK - CKB_CHUNK_HEAD))
+      return err_corrupt(path, file_off + CKB_CHUNK_HEAD, "size of packed compressed keys");
+  }
   r->chunk = chunk;
-  r->p = chunk + CKB_CHUNK_HEAD;
+  r->packed = packed;
+  r->p = chunk + (packed ? CKB_PACKED_HEAD : CKB_CHUNK_HEAD);
   r->end = chunk + len;
   r->at = 0;
   r->left = count;
@@ -120,9 +164,30 @@ enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uin
   return REMIXDB_OK;
 }
 
+// Makes entries of the frame at p. A failure leaves the reader as it was.
+static enum remixdb_status ckb_read_unpack(struct ckb_read *r, const char *path, uint64_t file_off) {
+  if (!r->zstd && !(r->zstd = ZSTD_createDCtx_advanced(zmem()))) return err_set(REMIXDB_NOMEM, "no memory for decompression");
+  if (!r->unpacked && !(r->unpacked = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
+  const size_t len = (size_t)(r->end - r->p);
+  // one frame, and nothing behind it: decompression would take several for one
+  if (unlikely(ZSTD_findFrameCompressedSize(r->p, len) != len)) return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys");
+  const size_t n = ZSTD_decompressDCtx(r->zstd, r->unpacked, r->packed, r->p, len);
+  if (unlikely(ZSTD_isError(n)))
+    return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys: %s", ZSTD_getErrorName(n));
+  if (unlikely(n != r->packed)) return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys gives too little");
+  r->packed = 0;
+  r->chunk = r->p = r->unpacked;
+  r->end = r->unpacked + n;
+  return REMIXDB_OK;
+}
+
 // The first entry of a chunk, and any that is not of the ordinary kind: lengths of more than 7 bits, or near the chunk's end.
 static enum remixdb_status ckb_read_any(struct ckb_read *r, const char *path, uint64_t file_off) {
   uint32_t shared, head;
+  if (unlikely(r->packed)) {
+    const enum remixdb_status s = ckb_read_unpack(r, path, file_off);
+    if (s != REMIXDB_OK) return s;
+  }
   const uint8_t *p = kv_varint_get(r->p, r->end, &shared);
   if (likely(p != NULL)) p = kv_varint_get(p, r->end, &head);
   if (unlikely(!p)) goto bad;

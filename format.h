@@ -10,7 +10,7 @@
 
 // ---- tables
 #define FORMAT_SST_MAGIC 0x545353584D455223ull  // "#REMXSST"
-#define FORMAT_SST_VERSION 1u
+#define FORMAT_SST_VERSION 2u                    // what is written; 1, without packed keys (ckb.h), is read too
 #define FORMAT_SST_FOOTER 256u                  // bytes; the last of the file
 #define FORMAT_SST_ALIGN 4096u                  // the file is a multiple of it, so that aligned reads never pass its end
 #define FORMAT_SST_PAGE 4096u

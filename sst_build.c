@@ -358,10 +358,10 @@ enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out) {
   if (s == REMIXDB_OK) {
     const uint64_t data_size = blkio_writer_offset(b->writer);
     if (b->opts.ckeys) {
-      ckb_build_finish(&b->ckb);
-      blkio_writer_put(b->writer, b->ckb.buf, b->ckb.len);
+      s = ckb_build_finish(&b->ckb);
+      if (s == REMIXDB_OK) blkio_writer_put(b->writer, b->ckb.buf, b->ckb.len);
     }
-    s = sst_build_put_meta(b, data_size);
+    if (s == REMIXDB_OK) s = sst_build_put_meta(b, data_size);
   }
   if (s == REMIXDB_OK) {
     *size_out = blkio_writer_offset(b->writer);

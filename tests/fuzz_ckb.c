@@ -3,9 +3,11 @@
 // Compressed-keys blocks from any bytes. Keys that are accepted ascend and share what they are said to share; written again by the
 // builder they are the same.
 //
-// Input: flags (bit 0: the checksums are right, 1: the bytes are chunks as they are, else entries from which chunks are made).
+// Input: flags (bit 0: the checksums are right, 1: the bytes are chunks as they are, else entries from which chunks are made, 2: the last of them
+// is packed).
 #include "ckb.h"
 #include "fuzz.h"
+#include "zmem.h"
 
 #define TABLE 9u
 #define PATH "keys"
@@ -30,21 +32,39 @@ static uint8_t *bytes_room(struct bytes *b, size_t more) {
   return p;
 }
 
-static void close_chunk(struct bytes *b, size_t chunk, uint32_t count) {
+// Puts a frame of what follows the chunk's head in its place. Bits of `how`: 1 the size is wrong, 2 a byte follows the frame, 3 its last byte is
+// not there.
+static void pack(struct bytes *b, size_t chunk, uint32_t how) {
+  const size_t entries = b->len - chunk - CKB_CHUNK_HEAD, cap = ZSTD_compressBound(entries);
+  uint8_t *const frame = malloc(cap + 1);
+  FUZZ_CHECK(frame != NULL);
+  size_t n = ZSTD_compress(frame, cap, b->p + chunk + CKB_CHUNK_HEAD, entries, 1);
+  FUZZ_CHECK(!ZSTD_isError(n));
+  if (how & 4) frame[n++] = 0;
+  if (how & 8) n--;
+  b->len = chunk + CKB_CHUNK_HEAD;
+  store32le(bytes_room(b, 4), (uint32_t)entries + (how >> 1 & 1));
+  memcpy(bytes_room(b, n), frame, n);
+  free(frame);
+}
+
+// Bits of `how`: 0 it is packed, then those of pack.
+static void close_chunk(struct bytes *b, size_t chunk, uint32_t count, uint32_t how) {
   if (b->len == chunk) return;
-  store32le(b->p + chunk + 8, (uint32_t)(b->len - chunk));
+  if (how & 1) pack(b, chunk, how);
+  store32le(b->p + chunk + 8, (uint32_t)(b->len - chunk) | (how & 1 ? CKB_PACKED : 0));
   store32le(b->p + chunk + 12, count);
 }
 
-// Entries: kind (bits 0-1: 0 and 1 an entry, 2 bytes as they are, 3 a new chunk), then what it wants.
-static void compose(struct fuzz_in *in, struct bytes *b) {
+// Entries: kind (bits 0-1: 0 and 1 an entry, 2 bytes as they are, 3 a new chunk: bits 2-5 how the one before is closed), then what it wants.
+static void compose(struct fuzz_in *in, struct bytes *b, bool pack_last) {
   size_t chunk = 0;
   uint32_t count = 0, len;
   memset(bytes_room(b, CKB_CHUNK_HEAD), 0, CKB_CHUNK_HEAD);
   while (fuzz_left(in) && b->len < CKB_MAX) {
     const uint32_t kind = fuzz_u8(in);
     if ((kind & 3) == 3) {
-      close_chunk(b, chunk, count + (kind >> 7));
+      close_chunk(b, chunk, count + (kind >> 7), kind >> 2 & 15);
       chunk = b->len;
       count = 0;
       memset(bytes_room(b, CKB_CHUNK_HEAD), 0, CKB_CHUNK_HEAD);
@@ -64,7 +84,7 @@ static void compose(struct fuzz_in *in, struct bytes *b) {
       count++;
     }
   }
-  close_chunk(b, chunk, count);
+  close_chunk(b, chunk, count, pack_last);
 }
 
 static void fix(struct bytes *b) {
@@ -146,7 +166,7 @@ static void write_again(const struct keys *k) {
   struct keys again = {0};
   ckb_build_init(&b, TABLE);
   for (size_t i = 0; i < k->nr; i++) FUZZ_OK(ckb_build_add(&b, k->at[i], k->tombs[i]));
-  ckb_build_finish(&b);
+  FUZZ_OK(ckb_build_finish(&b));
   uint8_t *const exact = malloc(b.len ? b.len : 1);
   FUZZ_CHECK(exact != NULL);
   if (b.len) memcpy(exact, b.buf, b.len);
@@ -166,7 +186,7 @@ FUZZ(ckb) {
     const size_t n = fuzz_left(&in);
     if (n) memcpy(bytes_room(&b, n), in.p, n);
   } else {
-    compose(&in, &b);
+    compose(&in, &b, flags >> 2 & 1);
   }
   if (flags & 1) fix(&b);
   uint8_t *const exact = malloc(b.len ? b.len : 1);

@@ -25,6 +25,10 @@ static size_t zstd_wrote(void *p, size_t n) {
   return n;
 }
 
+WRAP(size_t, ZSTD_compress, (void *dst, size_t cap, const void *src, size_t len, int level)) {
+  __msan_check_mem_is_initialized(src, len);
+  return zstd_wrote(dst, __real_ZSTD_compress(dst, cap, src, len, level));
+}
 WRAP(size_t, ZSTD_compress2, (ZSTD_CCtx * c, void *dst, size_t cap, const void *src, size_t len)) {
   __msan_check_mem_is_initialized(src, len);
   return zstd_wrote(dst, __real_ZSTD_compress2(c, dst, cap, src, len));

@@ -116,10 +116,10 @@ class Table:
         foot = data[at:]
         if foot[248:] != b"#REMXSST":
             self.fail(at + 248, "magic")
-        version = u32(foot, 244)
-        if version > 1:
-            raise NewerFormat(self.name, at + 244, f"table format {version}")
-        if version != 1:
+        self.format = u32(foot, 244)
+        if self.format > 2:
+            raise NewerFormat(self.name, at + 244, f"table format {self.format}")
+        if self.format == 0:
             self.fail(at + 244, "version")
         if u64(foot, 0) != xxh3(foot[8:]):
             self.fail(at, "checksum of the footer")
@@ -243,36 +243,55 @@ class Table:
     def _compressed_keys(self):
         ckb = self.data[self.ckb_off : self.ckb_off + self.ckb_len]
         keys, at = [], 0
-        self.chunks = 0
+        self.chunks = []  # of each whether it is packed
         while at < len(ckb):
             if len(ckb) - at < 18:
                 self.fail(self.ckb_off + at, "a chunk is cut short")
-            length, count = u32(ckb, at + 8), u32(ckb, at + 12)
-            if not 18 <= length <= min(65536, len(ckb) - at) or count == 0:
+            word, count = u32(ckb, at + 8), u32(ckb, at + 12)
+            packed, length = bool(word >> 31), word & 0x7FFFFFFF
+            if not (21 if packed else 18) <= length <= min(65536, len(ckb) - at) or count == 0:
                 self.fail(self.ckb_off + at + 8, "head of a chunk")
-            if u64(ckb, at) != xxh3(ckb[at + 8 : at + length], ~(self.number << 32) ^ at):
+            chunk = ckb[at : at + length]
+            if u64(chunk, 0) != xxh3(chunk[8:], ~(self.number << 32) ^ at):
                 self.fail(self.ckb_off + at, "checksum of a chunk")
-            p, end, key = at + 16, at + length, b""
-            for i in range(count):
-                try:
-                    shared, p = varint(ckb, p, end)
-                    head, p = varint(ckb, p, end)
-                except ValueError as e:
-                    self.fail(self.ckb_off + p, str(e))
-                suffix = ckb[p : p + (head >> 1)]
-                if len(suffix) != head >> 1 or p + len(suffix) > end or shared > len(key) or (i == 0 and shared):
-                    self.fail(self.ckb_off + p, "an entry")
-                if i and (not suffix or (shared < len(key) and suffix[0] <= key[shared])):
-                    self.fail(self.ckb_off + p, "an entry that does not ascend")
-                key = key[:shared] + suffix
-                p += len(suffix)
-                keys.append((key, bool(head & 1)))
-            if p != end:
-                self.fail(self.ckb_off + p, "entries end before their chunk")
-            at = end
-            self.chunks += 1
+            self._entries(self._unpack_chunk(chunk, at) if packed else chunk[16:], count, at, keys)
+            at += length
+            self.chunks.append(packed)
         if keys != [(r.key, r.tomb) for r in self.records]:
             self.fail(self.ckb_off, "the compressed keys are not those of the records")
+
+    def _unpack_chunk(self, chunk, at):
+        size = u32(chunk, 16)
+        if not 2 <= size <= 65536 - 16:
+            self.fail(self.ckb_off + at + 16, "size of a packed chunk")
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            entries = frame.decompress(chunk[20:])
+        except zstandard.ZstdError as e:
+            self.fail(self.ckb_off + at + 20, f"zstd: {e}")
+        if not frame.eof or frame.unused_data or len(entries) != size:
+            self.fail(self.ckb_off + at + 20, "frame of a packed chunk")
+        return entries
+
+    def _entries(self, entries, count, at, keys):
+        """Appends the keys of a chunk that is at `at` within the compressed keys."""
+        p, key = 0, b""
+        for i in range(count):
+            try:
+                shared, p = varint(entries, p, len(entries))
+                head, p = varint(entries, p, len(entries))
+            except ValueError as e:
+                self.fail(self.ckb_off + at, str(e))
+            suffix = entries[p : p + (head >> 1)]
+            if len(suffix) != head >> 1 or shared > len(key) or (i == 0 and shared):
+                self.fail(self.ckb_off + at, f"entry {i}")
+            if i and (not suffix or (shared < len(key) and suffix[0] <= key[shared])):
+                self.fail(self.ckb_off + at, f"entry {i} does not ascend")
+            key = key[:shared] + suffix
+            p += len(suffix)
+            keys.append((key, bool(head & 1)))
+        if p != len(entries):
+            self.fail(self.ckb_off + at, "entries end before their chunk")
 
     def end(self):
         """The position behind the last record."""

@@ -225,6 +225,9 @@ static const struct golden {
     {"torn", make_torn, true, false},
     {"compact-remix1", make_compact, true, true},  // REMIX format 1, without tags
     {"zstd-remix1", make_zstd, false, true},       // and with them
+    {"large-sst1", make_large, false, true},       // table format 1: compressed keys are not packed
+    {"plain-sst1", make_plain, false, true},
+    {"zstd-sst1", make_zstd, false, true},
 };
 #define GOLDENS (sizeof(goldens) / sizeof(goldens[0]))
 
