@@ -15,12 +15,19 @@ void wal_head_put(uint8_t *p, const struct wal_head *h) {
 }
 
 enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t store_id, struct wal_head *out) {
-  if (load64le(p) != WAL_MAGIC || load64le(p + WAL_HEAD_SUM) != hash64(p, WAL_LEVEL)) return REMIXDB_NOTFOUND;
+  if (load64le(p) != WAL_MAGIC) return REMIXDB_NOTFOUND;
   const uint32_t version = load32le(p + 8);
-  if (version > WAL_VERSION) return err_set(REMIXDB_VERSION, "%s: log format %u, known up to %u", path, version, WAL_VERSION);
+  const uint64_t sum = load64le(p + WAL_HEAD_SUM);
+  if (sum != hash64(p, WAL_LEVEL)) {
+    // Two layouts go by the number 1. One is today's; that of the other has no watermark, and its checksum goes up to itself.
+    if (version != 1 || sum != hash64(p, WAL_HEAD_SUM)) return REMIXDB_NOTFOUND;
+    return err_set(REMIXDB_VERSION, "%s: log format 1 without a watermark is older than what this library reads", path);
+  }
+  if (version == 0 || version > WAL_VERSION)
+    return err_set(REMIXDB_VERSION, "%s: log format %u; this library knows 1 to %u", path, version, WAL_VERSION);
   *out = (struct wal_head){.store_id = load64le(p + 16), .gen = load64le(p + 24), .prev_gen = load64le(p + 32),
                            .prev_len = load64le(p + 40), .prev_durable = load64le(p + 48), .last_seq = load64le(p + 56)};
-  const bool sane = version == WAL_VERSION && out->store_id == store_id && out->gen <= WAL_NUMBER_MAX &&
+  const bool sane = out->store_id == store_id && out->gen <= WAL_NUMBER_MAX &&
                     out->prev_durable <= out->prev_len && (out->prev_len == 0 || (out->prev_len >= WAL_HEAD && out->prev_gen < out->gen));
   return sane ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }

@@ -7,7 +7,7 @@
 #include "wal.h"
 
 #define WAL_MAGIC 0x4C4157584D455223ull  // "#REMXWAL"
-#define WAL_VERSION 1u
+#define WAL_VERSION 2u       // what is written; 1 is read where it is laid out the same (wal_head_get)
 #define WAL_HEAD 512u        // of a segment: one sector, so that it is there whole or not at all
 #define WAL_HEAD_SUM 504u    // offset of its checksum, in this and every later version
 #define WAL_LEVEL 448u       // offset of the watermark, which the header's checksum leaves out: it is written later, in place
@@ -40,7 +40,7 @@ struct wal_frame {
 };
 
 void wal_head_put(uint8_t *p, const struct wal_head *h);
-// REMIXDB_NOTFOUND: these bytes are no header of this store. REMIXDB_VERSION: they are one that this library cannot read.
+// REMIXDB_NOTFOUND: these bytes are no header of this store. REMIXDB_VERSION: they are one that this library cannot read, newer or older.
 MUST_CHECK enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t store_id, struct wal_head *out);
 struct wal_key wal_key(uint64_t store_id, uint64_t gen);
 // p: where the watermark is in the header of the segment k.

@@ -89,7 +89,7 @@ static void add_segment(struct log *l, struct fuzz_in *in) {
   s->p = fuzz_alloc(FILE_MAX);
   s->len = s->end = HEAD;
   memcpy(s->p, "#REMXWAL", 8);
-  store32le(s->p + 8, 1);
+  store32le(s->p + 8, how & 64 ? 1 : 2);
   store64le(s->p + 16, FUZZ_STORE_ID);
   store64le(s->p + 24, s->gen);
   store64le(s->p + 32, prev_gen);

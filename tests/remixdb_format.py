@@ -30,8 +30,8 @@ class FormatError(Exception):
         self.name, self.offset, self.what = name, offset, what
 
 
-class NewerFormat(FormatError):
-    """The file says that it has a format which this reader does not know."""
+class UnknownFormat(FormatError):
+    """The file says that it has a format which this reader does not know: a newer one, or one that is not read any more."""
 
 
 Record = namedtuple("Record", "key value tomb position")  # position: of a table's record, else None
@@ -118,7 +118,7 @@ class Table:
             self.fail(at + 248, "magic")
         self.format = u32(foot, 244)
         if self.format > 2:
-            raise NewerFormat(self.name, at + 244, f"table format {self.format}")
+            raise UnknownFormat(self.name, at + 244, f"table format {self.format}")
         if self.format == 0:
             self.fail(at + 244, "version")
         if u64(foot, 0) != xxh3(foot[8:]):
@@ -347,7 +347,7 @@ class Remix:
             self.fail(0, "magic")
         self.format = u32(data, 8)
         if self.format > 2:
-            raise NewerFormat(self.name, 8, f"REMIX format {self.format}")
+            raise UnknownFormat(self.name, 8, f"REMIX format {self.format}")
         if self.format == 0:
             self.fail(8, "format version")
         if u64(data, 32) != len(data):
@@ -627,12 +627,17 @@ class Log:
     def _headers(self, files):
         headed, headless = [], []
         for name, data in sorted(files.items()):
-            if len(data) < WAL_HEAD or data[:8] != b"#REMXWAL" or u64(data, 504) != xxh3(data[:448]):
+            if len(data) < WAL_HEAD or data[:8] != b"#REMXWAL":
                 headless.append(name)
                 continue
             version = u32(data, 8)
-            if version > 1:
-                raise NewerFormat(name, 8, f"log format {version}")
+            if u64(data, 504) != xxh3(data[:448]):
+                if version == 1 and u64(data, 504) == xxh3(data[:504]):
+                    raise UnknownFormat(name, 8, "the older layout of log format 1")
+                headless.append(name)
+                continue
+            if version not in (1, 2):
+                raise UnknownFormat(name, 8, f"log format {version}")
             (headed if u64(data, 16) == self.store_id else headless).append(Segment(name, data, self.store_id))
         return [s for s in headed], [getattr(s, "name", s) for s in headless]
 
@@ -757,7 +762,7 @@ class Version:
         if len(data) < 64 or data[:8] != b"RMXDBVER":
             raise FormatError(name, 0, "magic")
         if u32(data, 8) != 1:
-            raise NewerFormat(name, 8, f"format {u32(data, 8)}")
+            raise UnknownFormat(name, 8, f"format {u32(data, 8)}")
         if u64(data, len(data) - 8) != xxh3(data[:-8]):
             raise FormatError(name, len(data) - 8, "checksum")
         count = u32(data, 12)

@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import shutil
+import struct
 import sys
 
 import pytest
@@ -135,6 +136,25 @@ def test_broken_frame(golden):
             assert log.cut == ("wal-1", end) and log.segments[-1].end == end
         else:
             with pytest.raises(fmt.FormatError):
+                fmt.Log(files, v.store_id, v.log_generation, v.log_seq)
+
+
+def test_log_formats(golden):
+    """The number 1 stands for a layout that is read, and for one that is refused as such and not as damage."""
+    v = golden["log"].version
+    assert {fmt.u32(p.read_bytes(), 8) for p in GOLDEN.rglob("wal-*")} == {1, 2}
+    good = {p.name: p.read_bytes() for p in (GOLDEN / "log").glob("wal-*")}
+    assert all(fmt.u32(data, 8) == 2 for data in good.values())
+    for number, end, error in ((1, 448, None), (0, 448, fmt.UnknownFormat), (3, 448, fmt.UnknownFormat), (1, 504, fmt.UnknownFormat)):
+        files = {name: bytearray(data) for name, data in good.items()}
+        for data in files.values():
+            struct.pack_into("<I", data, 8, number)
+            data[448:504] = bytes(56)
+            struct.pack_into("<Q", data, 504, fmt.xxh3(data[:end]))
+        if error is None:
+            assert fmt.Log(files, v.store_id, v.log_generation, v.log_seq).records == golden["log"].log.records
+        else:
+            with pytest.raises(error):
                 fmt.Log(files, v.store_id, v.log_generation, v.log_seq)
 
 

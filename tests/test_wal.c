@@ -271,7 +271,7 @@ static void test_format(void **state) {
 
   assert_true(simdisk_peek(d, DIR "/wal-0", 0, b, sizeof(b)));
   assert_memory_equal(b, "#REMXWAL", 8);
-  assert_int_equal(load32le(b + 8), 1);
+  assert_int_equal(load32le(b + 8), 2);
   assert_int_equal(load32le(b + 12), 0);
   assert_int_equal(load64le(b + 16), STORE);
   assert_int_equal(load64le(b + 24), 7);
@@ -697,7 +697,7 @@ static void copy_file(struct simdisk *d, const char *from, const char *to) {
 static void test_wrong_files(void **state) {
   (void)state;
   uint64_t proven;
-  for (int what = 0; what < 8; what++) {
+  for (int what = 0; what < 14; what++) {
     struct model *const m = model_create();
     struct simdisk *const d = damage_disk(m, 5, what & 1, &proven);
     struct env *const e = simdisk_env(d);
@@ -719,10 +719,41 @@ static void test_wrong_files(void **state) {
         break;
       case 3:  // a later format, with a sound checksum
       case 4:
-        store32le(head + 8, 2);
+        store32le(head + 8, 3);
         store64le(head + 504, hash64(head, LEVEL));
         assert_true(simdisk_poke(d, path, 0, head, HEAD));
         want = REMIXDB_VERSION;
+        break;
+      case 7:  // the first layout there was: a checksum of all before it
+      case 8:
+        store32le(head + 8, 1);
+        memset(head + LEVEL, 0, 504 - LEVEL);
+        store64le(head + 504, hash64(head, 504));
+        assert_true(simdisk_poke(d, path, 0, head, HEAD));
+        (void)snprintf(said, sizeof(said), "older");
+        want = REMIXDB_VERSION;
+        break;
+      case 9:  // which is no header in any other version, nor with a checksum that is wrong
+        store32le(head + 8, 2);
+        store64le(head + 504, hash64(head, 504));
+        assert_true(simdisk_poke(d, path, 0, head, HEAD));
+        break;
+      case 10:
+        store32le(head + 8, 1);
+        store64le(head + 504, hash64(head, 504) ^ 1);
+        assert_true(simdisk_poke(d, path, 0, head, HEAD));
+        break;
+      case 11:  // a number that no format has
+        store32le(head + 8, 0);
+        store64le(head + 504, hash64(head, LEVEL));
+        assert_true(simdisk_poke(d, path, 0, head, HEAD));
+        want = REMIXDB_VERSION;
+        break;
+      case 12:  // today's layout under the number 1
+        store32le(head + 8, 1);
+        store64le(head + 504, hash64(head, LEVEL));
+        assert_true(simdisk_poke(d, path, 0, head, HEAD));
+        want = REMIXDB_OK;
         break;
       case 5:  // another store's
         store64le(head + 16, STORE + 1);
@@ -746,7 +777,7 @@ static void test_wrong_files(void **state) {
     struct wal *w;
     struct wal_recovery rec;
     const uint64_t changes = simdisk_changes(d);
-    assert_int_equal(open_as(e, DIR, m, what != 7 && (what & 1), &rec, &w), want);
+    assert_int_equal(open_as(e, DIR, m, what < 12 && (what & 1), &rec, &w), want);
     if (w) {
       assert_int_equal(wal_close(w), REMIXDB_OK);
     } else {
