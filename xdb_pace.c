@@ -4,7 +4,7 @@
 #define PACE_QUANTUM (16u << 10)
 #define PACE_QUANTUM_MIN 512u
 #define PACE_NAP_MIN 50000u    // shorter naps cost more than they even out
-#define PACE_NAP_GOAL 500000u  // longer ones are seen
+#define PACE_NAP_GOAL 2000000u // many writes that are a little slow are worse than few that take this
 #define PACE_NAP_MAX 5000000u
 #define PACE_WORK_MIN 10000u   // a round of less says nothing about the rate
 #define PACE_BEFORE 4u         // rounds before count as if they had done 1/4 of this one's work
@@ -65,7 +65,8 @@ void xdb_pace_draw(struct xdb_ref *r) {
     mine = at <= now ? now : at - now < PACE_NAP_MAX ? at : now + PACE_NAP_MAX;
   } while (!atomic_compare_exchange_weak_explicit(&x->pace_at_ns, &at, mine + interval, memory_order_relaxed, memory_order_relaxed));
   const uint64_t nap = mine - now;
-  if (nap < PACE_NAP_MIN) return;
+  // with little room left what is not waited for now is waited for at the round's end
+  if (nap < (room > x->memtable_limit / 64 ? PACE_NAP_GOAL : PACE_NAP_MIN)) return;
   time_sleep_ns(nap);
   xdb_pace_stalled(x, nap);
 }
