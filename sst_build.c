@@ -206,10 +206,11 @@ static enum remixdb_status sst_build_train(struct sst_build *b) {
   const size_t n = ZDICT_trainFromBuffer(b->dict, cap, b->samples, sizes, (unsigned)nr);
   if (ZDICT_isError(n) || n == 0) return REMIXDB_OK;
   // What is compressed with it is a page, most of the time: parameters for an unknown size would be those of a large one. In memory of ours, because zstd up to
-  // 1.5.4 does not survive its lack here.
+  // 1.5.4 does not survive its lack here. Zeroed, because the dictionary's level is not written there when it is made with parameters, and read with every block:
+  // nought is what says that there is none.
   const ZSTD_compressionParameters params = ZSTD_getCParams(b->opts.level, BLOCK_PAGE, n);
   const size_t size = ZSTD_estimateCDictSize_advanced(n, params, ZSTD_dlm_byRef);
-  if (!(b->zdict_mem = mem_alloc(size))) return REMIXDB_NOMEM;
+  if (!(b->zdict_mem = mem_calloc(1, size))) return REMIXDB_NOMEM;
   b->zdict = ZSTD_initStaticCDict(b->zdict_mem, size, b->dict, n, ZSTD_dlm_byRef, ZSTD_dct_auto, params);
   if (!b->zdict) return err_set(REMIXDB_NOMEM, "%s: no memory for a dictionary", b->path);
   const size_t r = ZSTD_CCtx_refCDict(b->zstd, b->zdict);
