@@ -63,7 +63,12 @@ link_asan := -fsanitize=address,undefined
 link_tsan := -fsanitize=thread
 link_cov := --coverage
 link_fuzz := -fsanitize=fuzzer,address,undefined
-link_msan := -fsanitize=memory $(shell sed -n 's/^WRAP.[^,]*, \([A-Za-z0-9_]*\),.*/-Wl,--wrap=\1/p' tests/msan.c)
+# The files of tests/wrap.h, and what they stand before.
+wrap_msan := msan uring
+wrap_valgrind := uring
+wrapped = $(shell sed -n 's/^WRAP.[^,]*, \([A-Za-z0-9_]*\),.*/-Wl,--wrap=\1/p' $(wrap_$(MODE):%=tests/%.c))
+link_msan = -fsanitize=memory $(wrapped)
+link_valgrind = $(wrapped)
 
 CC_IS_CLANG := $(shell $(CCC) --version 2>/dev/null | grep -c clang)
 ifeq ($(CC_IS_CLANG),0)
@@ -272,15 +277,15 @@ else
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(MALLOC_LIBS) $(LIBS) $(PROGRAM_LIBS) -o $@
 endif
 
-MSAN_O := $(if $(filter msan,$(MODE)),$B/tests/msan.o)
+WRAP_O := $(wrap_$(MODE):%=$B/tests/%.o)
 # The replay of the corpus holds every fuzz target.
 $B/tests/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
 # Parts of the benchmark, which are no parts of the library.
 $B/tests/test_bench_%: $B/tests/test_bench_%.o $B/bench_%.o
 	$(call say,LINK)
-	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(if $(MSAN_O),$(LIBS)) $(TEST_LIBS) -lm -o $@
+	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(if $(WRAP_O),$(LIBS)) $(TEST_LIBS) -lm -o $@
 
-$B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $B/tests/descriptors.o $(MSAN_O) $(STATIC)
+$B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $B/tests/descriptors.o $(WRAP_O) $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
 
