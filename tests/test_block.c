@@ -115,6 +115,16 @@ static void test_limits(void **state) {
   recs[1].klen++;
   assert_int_equal(round_trip(&b, recs, 2, 9, &pages), 1);
 
+  // the only record of one byte goes where two are left, and not where one is
+  for (uint32_t spare = 1; spare <= 2; spare++) {
+    const uint32_t size = BLOCK_PAGE - BLOCK_HEAD - 2 * 2 - spare;
+    recs[0] = make(size - 2, 0, true);
+    assert_int_equal(kv_rec_size(size - 2, 0, true), size);
+    recs[1] = make(0, 0, true);
+    assert_int_equal(round_trip(&b, recs, 2, 9, &pages), spare);
+    assert_int_equal(pages, 1);
+  }
+
   // the largest: all key, all value, all key of a tombstone
   recs[0] = make(REMIXDB_KV_MAX, 0, false);
   assert_int_equal(round_trip(&b, recs, 1, 65500, &pages), 1);
@@ -200,6 +210,26 @@ static void test_forged(void **state) {
   (void)kv_head_put(buf + BLOCK_HEAD + 2, 20, 4043 + BLOCK_PAGE - end, false);
   reseal(buf, 1);
   assert_int_equal(block_verify(buf, 1, 1, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+
+  // a last record of one byte, the tombstone of an empty key: it may begin in the last byte but one, and must not in the last
+  for (uint32_t left = 1; left <= 2; left++) {
+    const uint32_t first = BLOCK_HEAD + 2 * 2, last = BLOCK_PAGE - left;
+    memset(buf, 0, BLOCK_PAGE);
+    buf[8] = 1;
+    buf[9] = 2;
+    store16le(buf + BLOCK_HEAD, first);
+    store16le(buf + BLOCK_HEAD + 2, last);
+    const struct kv_rec before = make(last - first - 2, 0, true);
+    assert_ptr_equal(kv_rec_put(buf + first, &before), buf + last);
+    assert_ptr_equal(kv_head_put(buf + last, 0, 0, true), buf + last + 1);
+    reseal(buf, 1);
+    assert_int_equal(block_verify(buf, 1, 2, TABLE, 12, "t", 0), left == 1 ? REMIXDB_CORRUPT : REMIXDB_OK);
+    if (left == 1) assert_non_null(strstr(err_msg(), "record 1 of a block begins in its last byte"));
+    for (uint32_t i = 0; left == 2 && i < 2; i++) {
+      block_record(buf, i, &r);
+      assert_same(&r, i ? &(struct kv_rec){.tomb = true} : &before);
+    }
+  }
   free(buf);
   block_build_fini(&b);
 }
