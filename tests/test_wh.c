@@ -604,6 +604,99 @@ static void test_merge_locked(void **state) {
   model_fini(&m);
 }
 
+// ---- with a guide, which takes 32 leaves: wh_check finds a leaf that was not handed over to it
+
+#define GUIDED_KEYS 9600u
+#define GUIDED_GROUP 100u
+
+struct guided {
+  struct model m;
+  struct wh_ver *vers[GUIDED_KEYS];  // pending ones
+  uint16_t turn[GUIDED_KEYS];
+};
+
+static struct guided *guided_create(void) {
+  struct guided *const g = calloc(1, sizeof(*g));
+  model_init(&g->m);
+  for (uint32_t i = 0; i < GUIDED_KEYS; i++) g->turn[i] = (uint16_t)i;
+  return g;
+}
+
+static void guided_destroy(struct guided *g) {
+  CHECK(wh_count(g->m.wh) == g->m.nr);
+  model_fini(&g->m);
+  free(g);
+}
+
+static void guided_shuffle(struct guided *g, uint64_t *rng) {
+  for (uint32_t i = GUIDED_KEYS - 1; i > 0; i--) {
+    const uint32_t j = (uint32_t)(rng_next(rng) % (i + 1));
+    const uint16_t t = g->turn[i];
+    g->turn[i] = g->turn[j];
+    g->turn[j] = t;
+  }
+}
+
+// Links pending versions of the keys from `from` on, in turn, or takes them back. Where two groups meet, keys differ early, so that leaves are cut there again and again.
+static void guided_pass(struct guided *g, uint32_t from, bool take_back) {
+  struct model *const m = &g->m;
+  for (uint32_t i = 0, nr = 0; i < GUIDED_KEYS; i++) {
+    const uint32_t k = g->turn[i];
+    if (k < from) continue;
+    char buf[16];
+    const struct kref key = kref(buf, (uint32_t)sprintf(buf, "%02u%02u", k / GUIDED_GROUP, k % GUIDED_GROUP));
+    struct wh_slot s;
+    epoch_enter(&m->epoch, &m->slot);
+    wh_lock(m->wh, key, key_hash(key), &s);
+    if (take_back) {
+      s.ver = g->vers[k];
+      wh_unlink(&s);
+    } else {
+      CHECK(wh_link(&s, "", 0, false) == REMIXDB_OK);
+      g->vers[k] = s.ver;
+    }
+    wh_unlock(&s);
+    epoch_exit(&m->slot);
+    if (++nr % (GUIDED_KEYS / 8) == 0) CHECK_INDEX(m->wh);
+  }
+  CHECK_INDEX(m->wh);
+}
+
+// Leaves are cut, made anew, merged, and cut again with anchors that the guide knows from before.
+static void test_guided(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  struct guided *const g = guided_create();
+  for (uint32_t k = 0; k < GUIDED_KEYS; k += GUIDED_GROUP) {
+    char buf[16];
+    const struct kref key = kref(buf, (uint32_t)sprintf(buf, "%02u00x", k / GUIDED_GROUP));
+    CHECK(model_put(&g->m, key, 3, false, false) == REMIXDB_OK);
+  }
+  for (uint32_t round = 0; round < 3; round++) {
+    guided_pass(g, 0, false);
+    guided_shuffle(g, &rng);
+    model_verify(&g->m, WH_PENDING - 1, &rng, 20);
+    guided_pass(g, 0, true);
+    model_verify(&g->m, WH_PENDING - 1, &rng, 20);
+  }
+  guided_destroy(g);
+}
+
+// Leaves are added behind the last one, taken away, and added again where they were.
+static void test_guided_end(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  struct guided *const g = guided_create();
+  guided_pass(g, 0, false);
+  for (uint32_t round = 0; round < 2; round++) {
+    guided_pass(g, GUIDED_KEYS / 2, true);
+    guided_pass(g, GUIDED_KEYS / 2, false);
+  }
+  model_verify(&g->m, WH_PENDING - 1, &rng, 0);
+  guided_pass(g, 0, true);
+  guided_destroy(g);
+}
+
 // The table of prefixes that growth replaces stays until those who may be in it have left.
 static void test_growth(void **state) {
   (void)state;
@@ -1083,6 +1176,7 @@ int main(void) {
       cmocka_unit_test(test_empty),   cmocka_unit_test(test_model),        cmocka_unit_test(test_moment),
       cmocka_unit_test(test_removal), cmocka_unit_test(test_growth),       cmocka_unit_test(test_nomem_create),
       cmocka_unit_test(test_nomem),   cmocka_unit_test(test_nomem_many),    cmocka_unit_test(test_many),
+      cmocka_unit_test(test_guided),  cmocka_unit_test(test_guided_end),
       cmocka_unit_test(test_merge_locked),  cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
