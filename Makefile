@@ -315,7 +315,7 @@ TEST_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_nu
 TIMEOUT := $(shell command -v timeout >/dev/null 2>&1 && echo timeout $(if $(filter valgrind,$(MODE)),600,300))
 # What a test program is run by.
 UNDER := $(if $(filter valgrind,$(MODE)),valgrind -q --error-exitcode=97 --leak-check=full --errors-for-leak-kinds=definite$(comma)indirect$(comma)possible \
-  --fair-sched=try)
+  --fair-sched=try --suppressions=tests/valgrind.supp)
 PYTHON = $(shell for p in python3 /usr/bin/python3; do $$p -c 'import pytest, xxhash, zstandard' >/dev/null 2>&1 && \
   { echo $$p; break; }; done)
 
