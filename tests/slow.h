@@ -13,4 +13,7 @@
 #else
 #define SLOW 1u
 #endif
+
+// Seconds after which a program that does not come to its end says so, before the Makefile's limit ends it without a word.
+#define SLOW_HANG_S (SLOW > 8 ? 560u : 110u)
 #endif

@@ -415,7 +415,7 @@ static void test_model(void **state) {
 
 int main(void) {
   (void)signal(SIGALRM, on_hang);
-  (void)alarm(110);
+  (void)alarm(SLOW_HANG_S);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
