@@ -110,9 +110,9 @@ static void test_quantum(void **state) {
     xdb_pace_draw(r);
     assert_true(r->debt_max <= last && r->debt_max >= 512 && r->debt_max <= 16384);
     last = r->debt_max;
-    // of what it is made, a quantum takes half a millisecond at most; but there is a smallest one
+    // of what it is made, a quantum takes two milliseconds at most; but there is a smallest one
     const double takes = (double)ns * (double)r->debt_max / (double)room();
-    assert_true(takes <= 500001 || r->debt_max == 512);
+    assert_true(takes <= 2000001 || r->debt_max == 512);
   }
   assert_int_equal(last, 512);
   round_is(100, 100, 1, 1000, 0);
@@ -128,11 +128,29 @@ static void test_nap(void **state) {
   begin();
   fill();
   round_is(100, 100, 1, SECOND / 100, 0);
-  // soon enough: nobody sleeps for so little
+  // Soon enough: nobody sleeps for so little. (A thread that loses its processor here comes late, and does not sleep either.)
+  atomic_store(&x->pace_at_ns, time_ns() + 1900000);
+  r->debt = QUANTUM;
+  xdb_pace_draw(r);
+  assert_int_equal(atomic_load(&x->stall_ns), 0);
+  // but where little room is left, unless it is very little time
+  const size_t limit = x->memtable_limit, used = limit - (size_t)room();
+  x->memtable_limit = used + used / 128;
   atomic_store(&x->pace_at_ns, time_ns() + 20000);
   r->debt = QUANTUM;
   xdb_pace_draw(r);
   assert_int_equal(atomic_load(&x->stall_ns), 0);
+  uint64_t slept = 0;
+  for (uint32_t i = 0; i < 100 && slept == 0; i++) {
+    atomic_store(&x->pace_at_ns, time_ns() + 1900000);
+    r->debt = QUANTUM;
+    xdb_pace_draw(r);
+    slept = atomic_load(&x->stall_ns);
+  }
+  assert_true(slept > 0 && slept <= 1900000);
+  atomic_store(&x->stall_ns, 0);
+  atomic_store(&x->stall_max_ns, 0);
+  x->memtable_limit = limit;
   // a clock far ahead: the longest nap, which is counted, and the clock is called back
   const uint64_t before = time_ns();
   atomic_store(&x->pace_at_ns, before + 1000 * SECOND);
