@@ -514,7 +514,11 @@ static bool batch_scratch(struct sst_batch *b, uint32_t from) {
   for (uint32_t i = from; i < b->nr_reads; i++) size += b->reads[i].buf ? 0 : b->reads[i].len;
   if (size == 0) return true;
   *x = sst_scratch_take();
-  if (!*x || sst_scratch_reserve(*x, size) != REMIXDB_OK) return false;
+  if (!*x) return false;
+  if (sst_scratch_reserve(*x, size) != REMIXDB_OK) {
+    sst_scratch_give(*x);
+    return false;
+  }
   for (uint32_t i = from; i < b->nr_reads; i++) {
     if (b->reads[i].buf) continue;
     b->reads[i].buf = (*x)->buf + at;
@@ -529,9 +533,8 @@ static bool batch_start(struct sst_batch *b, uint32_t from, uint32_t to) {
   if (b->nr_parts == SST_BATCH_PARTS) return false;
   batch_list(b, from, to);
   if (b->nr_reads == first) return false;
-  const bool going = batch_scratch(b, first);
-  b->nr_parts++;
-  if (going) {
+  if (batch_scratch(b, first)) {
+    b->nr_parts++;
     blkio_batch_add(&b->io, b->nr_reads - first);
     return true;
   }
