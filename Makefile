@@ -312,7 +312,7 @@ units: $(UNITS)
 
 TEST_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1:$$ASAN_OPTIONS \
   UBSAN_OPTIONS=print_stacktrace=1:$$UBSAN_OPTIONS TSAN_OPTIONS=second_deadlock_stack=1:allocator_may_return_null=1:$$TSAN_OPTIONS
-TIMEOUT := $(shell command -v timeout >/dev/null 2>&1 && echo timeout $(if $(filter valgrind,$(MODE)),600,300))
+TIMEOUT := $(shell command -v timeout >/dev/null 2>&1 && echo timeout $(if $(filter valgrind,$(MODE)),1800,300))
 # What a test program is run by.
 UNDER := $(if $(filter valgrind,$(MODE)),valgrind -q --error-exitcode=97 --leak-check=full --errors-for-leak-kinds=definite$(comma)indirect$(comma)possible \
   --fair-sched=try --suppressions=tests/valgrind.supp)

@@ -15,5 +15,5 @@
 #endif
 
 // Seconds after which a program that does not come to its end says so, before the Makefile's limit ends it without a word.
-#define SLOW_HANG_S (SLOW > 8 ? 560u : 110u)
+#define SLOW_HANG_S (SLOW > 8 ? 1700u : 110u)
 #endif

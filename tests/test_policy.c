@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "slow.h"
 #include "xdb_get.h"
 #include "xdb_iter.h"
 #include "xdb_open.h"
@@ -216,14 +217,7 @@ static double amplification(const char *what) {
 
 // Records that are 64 memtables; a sanitizer takes its time, and has nothing more to find in as many. FULL: where less would be another case.
 #define FULL (64 * MEMTABLE / (KEY + VALUE))
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define LOAD (32 * MEMTABLE / (KEY + VALUE))
-#endif
-#endif
-#ifndef LOAD
-#define LOAD FULL
-#endif
+#define LOAD (SLOW > 1 ? FULL / 2 : FULL)
 
 static void test_random_load(void **state) {
   (void)state;

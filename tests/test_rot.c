@@ -11,17 +11,15 @@
 
 #include <errno.h>
 
+#include "slow.h"
 #include "verify.h"
 
-#if LIB_SANITIZED
-#define SAMPLE 20u
-#endif
-#ifndef SAMPLE
-#ifdef NDEBUG
+#if SLOW > 1
+#define SAMPLE (SLOW > 8 ? 100u : 20u)
+#elif defined(NDEBUG)
 #define SAMPLE 1u
 #else
 #define SAMPLE 5u
-#endif
 #endif
 
 static uint64_t seed, rng;
