@@ -739,7 +739,7 @@ static void test_nomem_create(void **state) {
   struct epoch e;
   epoch_init(&e);
   fault_rng = seed;
-  fault_of = 128;
+  fault_of = 32;
   faults = 0;
   atomic_store(&mem_fault, fault_fn);
   uint32_t ok = 0;
