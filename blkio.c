@@ -15,6 +15,7 @@
 
 #define INFLIGHT_MAX (BLKIO_READS_MAX + 8 * BLKIO_WRITER_NR)  // what comes beyond it is done by the plain call
 #define RING_ENTRIES 256u                                      // never full, so an entry can always be had
+#define WRITER_OUT (4u << 20)                                  // bytes
 #define RING_TRIES 16u                                         // refusals in a row before a ring is given up
 #define NAP_NS 50000u
 _Static_assert(INFLIGHT_MAX <= RING_ENTRIES, "the ring holds all that may be in flight");
@@ -394,6 +395,7 @@ struct blkio_writer {
   uint32_t fill;                       // bytes in it
   uint64_t base;                       // its offset in the file
   uint64_t total;                      // bytes put
+  uint64_t out;                        // offset up to which the system was told to write
   int fd;
   bool direct;
   struct err_saved err;                // the first one
@@ -452,7 +454,7 @@ void blkio_writer_destroy(struct blkio_writer *w) {
 void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct) {
   writer_drain(w);
   w->cur = w->fill = 0;
-  w->base = w->total = 0;
+  w->base = w->total = w->out = 0;
   w->fd = fd;
   w->direct = direct;
   w->err.status = REMIXDB_OK;
@@ -476,6 +478,13 @@ static void writer_submit(struct blkio_writer *w, uint32_t len) {
   if (op->done) writer_settle(w, w->cur);
 }
 
+// What has been written up to an offset goes on to the disk, a few megabytes at a time, while the rest is made: else all of it would be waited for at the end.
+static void writer_out(struct blkio_writer *w, uint64_t to) {
+  if (w->direct || to < w->out + WRITER_OUT || writer_failed(w)) return;
+  env_write_out(w->q->io->env, w->fd, w->out, to - w->out);
+  w->out = to;
+}
+
 // Goes on to the next buffer. What is not a whole aligned part moves there, so that every write but the last begins and ends
 // aligned.
 static void writer_flush(struct blkio_writer *w) {
@@ -484,7 +493,10 @@ static void writer_flush(struct blkio_writer *w) {
     const uint8_t *const buf = writer_buf(w, w->cur);
     writer_submit(w, len);
     w->cur = (w->cur + 1) % BLKIO_WRITER_NR;
-    writer_settle(w, w->cur);  // the oldest
+    if (w->busy[w->cur]) {  // the oldest
+      writer_settle(w, w->cur);
+      writer_out(w, w->ops[w->cur].off + w->ops[w->cur].len);
+    }
     memcpy(writer_buf(w, w->cur), buf + len, tail);
     w->base += len;
     w->fill = tail;

@@ -23,13 +23,14 @@ struct job {
   struct task task;
   struct compact *c;
   const struct version *base;
-  const struct wh *frozen;
+  const struct wh *frozen; // NULL: no new data
   uint32_t part, nr_parts;
   uint64_t bytes;          // of new records
   uint64_t count;          // new records
   // decided
   enum compact_kind kind;
   bool may_abort;
+  bool worn;               // merged for its scans' sake
   bool append;             // a split that leaves the partition as it is and puts new ones behind it
   bool upto;               // the new data behind the partition's keys is another job's, which appends it
   uint32_t take;           // so many of the newest runs are merged with the new data
@@ -133,10 +134,11 @@ struct range {
   struct wh_cursor cursor;
   struct kref end;         // ptr NULL: none
   bool with_end;           // the key `end` belongs to it
+  bool empty;              // there is none, and no cursor
 };
 
 static bool range_valid(const struct range *r) {
-  if (!wh_valid(&r->cursor)) return false;
+  if (r->empty || !wh_valid(&r->cursor)) return false;
   const int order = r->end.ptr ? kv_cmp(wh_key(&r->cursor), r->end) : -1;
   return order < 0 || (order == 0 && r->with_end);
 }
@@ -144,6 +146,8 @@ static bool range_valid(const struct range *r) {
 static void range_begin(struct range *r, const struct job *j, struct worker *w) {
   const struct version *v = j->base;
   const uint32_t next = j->part + j->nr_parts;
+  r->empty = !j->frozen;
+  if (r->empty) return;
   r->end = next < v->nr_parts ? part_anchor(v->parts[next]) : kref(NULL, 0);
   r->with_end = j->upto;
   if (j->upto) r->end = last_table(old_remix(j))->max;
@@ -238,6 +242,37 @@ static void decide_all(struct job *j) {
   j->table_bytes = share_for(j->c, j->cost);
 }
 
+static const struct sst *nth_newest(const struct remix *x, uint32_t n) { return x->runs[x->nr_runs - 1 - n]; }
+
+// Whether no key of a run lies among those of the runs first .. n - 1, all counted from the newest.
+static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
+  const struct sst *const t = nth_newest(x, n);
+  for (uint32_t i = first; i < n; i++) {
+    const struct sst *const other = nth_newest(x, i);
+    if (kv_cmp(t->max, other->min) >= 0 && kv_cmp(other->max, t->min) >= 0) return false;
+  }
+  return true;
+}
+
+// How many of the newest runs to merge so that scans read from fewer: those that remove the most levels for the bytes they hold. A level is what lies apart, as the tables
+// of a split do, and is read by a scan like one run. 0: there is but one.
+static uint32_t worn_depth(const struct remix *x, uint64_t *bytes_out) {
+  uint64_t bytes = 0;
+  uint32_t best = 0, levels = 0;
+  double most = 0;
+  for (uint32_t k = 0; k < x->nr_runs; levels++) {
+    const double removed = levels;
+    const uint32_t first = k;
+    do bytes += run_bytes(nth_newest(x, k++));
+    while (k < x->nr_runs && lies_apart(x, first, k));
+    if (removed / (double)bytes <= most) continue;
+    most = removed / (double)bytes;
+    best = k;
+    *bytes_out = bytes;
+  }
+  return best;
+}
+
 static void decide(struct job *j) {
   const struct compact *c = j->c;
   const struct remix *x = old_remix(j);
@@ -273,6 +308,21 @@ static bool appends(const struct round *r, uint32_t part) {
   const uint32_t more = tables_for(c, f->bytes) + tables_for(c, f->behind_bytes);
   const bool full = runs_bytes(x, x->nr_runs) >= table_bytes(c) || x->nr_runs + more > COMPACT_APPEND_RUNS;
   return full && !mostly_garbage(c, x, f->bytes);
+}
+
+// What scans have paid for is merged.
+static void decide_worn(struct job *j) {
+  const struct remix *x = old_remix(j);
+  uint64_t bytes;
+  j->worn = true;
+  j->take = worn_depth(x, &bytes);
+  if (j->take == x->nr_runs) {
+    decide_all(j);
+    return;
+  }
+  j->kind = COMPACT_MAJOR;
+  j->cost = merged_bytes(j, j->take) + x->file_size;
+  j->table_bytes = share_for(j->c, merged_bytes(j, j->take));
 }
 
 static struct job *add_job(struct round *r, uint32_t part, uint32_t nr_parts) {
@@ -345,6 +395,19 @@ static void plan(struct round *r, const struct compact_whole *whole, uint32_t *n
   }
   *next_out = at;
   while (at < nr) plan_part(r, at++);
+}
+
+static void plan_worn(struct round *r) {
+  uint32_t left = workers_count(r->c->workers);
+  if (left == 0) left = 1;
+  for (uint32_t i = 0; i < r->base->nr_parts; i++) {
+    struct job *j = add_job(r, i, 1);
+    struct remix *x = r->base->parts[i]->remix;
+    if (!left || !x || !compact_worn(x)) continue;
+    decide_worn(j);
+    atomic_store_explicit(&x->jumps, 0, memory_order_relaxed);
+    left--;
+  }
 }
 
 static int worst_first(const void *a, const void *b) {
@@ -505,6 +568,8 @@ static bool table_done(const struct table_writer *tw, const struct kv_rec *next)
   return sst_build_bytes(tw->build) >= share && tw->expected > tw->seen + share / 4;
 }
 
+static bool told_to_yield(const struct job *j) { return j->worn && atomic_load_explicit(&j->c->yield, memory_order_relaxed); }
+
 static void report(struct table_writer *tw) {
   tw->since = 0;
   atomic_fetch_add_explicit(&tw->j->c->progress, (tw->seen - tw->reported) >> PROGRESS_SHIFT, memory_order_relaxed);
@@ -514,7 +579,10 @@ static void report(struct table_writer *tw) {
 static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
   struct compact *c = tw->j->c;
   tw->seen += record_bytes(rec->klen, rec->vlen, rec->tomb);
-  if (++tw->since >= PROGRESS_EVERY) report(tw);
+  if (++tw->since >= PROGRESS_EVERY) {
+    report(tw);
+    if (told_to_yield(tw->j)) return err_set(REMIXDB_ABORTED, "the merge was given up for a more urgent one");
+  }
   if (rec->tomb && tw->drop_tombs) return REMIXDB_OK;
   if (tw->number && table_done(tw, rec)) {
     const enum remixdb_status s = table_end(tw);
@@ -755,57 +823,108 @@ static void whole_done(struct compact_whole *whole, const struct version *base, 
   whole->from_len = key.len;
 }
 
-enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen, bool allow_abort,
-                                  struct compact_whole *whole, struct version **out) {
-  struct round r = {.c = c, .self = self, .base = base, .frozen = frozen};
-  const uint32_t nr_parts = base->nr_parts;
-  uint32_t next = 0;
-  atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
-  enum remixdb_status s = REMIXDB_NOMEM;
-  r.fresh = mem_calloc(nr_parts, sizeof(*r.fresh));
-  r.jobs = mem_calloc(2 * (size_t)nr_parts, sizeof(*r.jobs));
-  r.tasks = mem_calloc(2 * (size_t)nr_parts, sizeof(*r.tasks));
-  if (!r.fresh || !r.jobs || !r.tasks) goto out;
-  if ((s = measure_all(&r)) != REMIXDB_OK) goto out;
-  plan(&r, whole, &next);
-  if (allow_abort && (s = choose_aborts(&r)) != REMIXDB_OK) goto out;
-  estimate_work(&r);
-  if ((s = write_all(&r)) != REMIXDB_OK) goto out;
-  if ((s = build_remixes(&r)) != REMIXDB_OK) goto out;
-  if ((s = hand_back(&r)) != REMIXDB_OK) goto out;
-  if ((s = next_version(&r, out)) != REMIXDB_OK) goto out;
-  if (whole) whole_done(whole, base, next);
-  for (uint32_t i = 0; i < r.nr_jobs; i++) {
-    const struct job *j = &r.jobs[i];
-    // what is put behind a partition is all that is done to it, when there is no more
-    if (!(j->upto && j->kind == COMPACT_KEEP)) atomic_fetch_add_explicit(&c->stats.kinds[j->kind], 1, memory_order_relaxed);
-    if (j->kind == COMPACT_ABORT) atomic_fetch_add_explicit(&c->stats.handed_back, j->bytes, memory_order_relaxed);
+static enum remixdb_status round_make(struct round *r, bool allow_abort, struct version **out) {
+  enum remixdb_status s = REMIXDB_OK;
+  if (allow_abort && (s = choose_aborts(r)) != REMIXDB_OK) return s;
+  if (r->frozen) estimate_work(r);
+  if ((s = write_all(r)) != REMIXDB_OK) return s;
+  if ((s = build_remixes(r)) != REMIXDB_OK) return s;
+  if ((s = hand_back(r)) != REMIXDB_OK) return s;
+  return next_version(r, out);
+}
+
+static void round_count(struct round *r) {
+  struct compact_stats *const stats = &r->c->stats;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    const struct job *j = &r->jobs[i];
+    // what is put behind a partition is all that is done to it, when there is no more; and nobody looked at those that a round for scans leaves as they are
+    const bool counts = r->frozen ? !(j->upto && j->kind == COMPACT_KEEP) : j->worn;
+    if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
+    if (j->worn) atomic_fetch_add_explicit(&stats->worn, 1, memory_order_relaxed);
+    if (j->kind == COMPACT_ABORT) atomic_fetch_add_explicit(&stats->handed_back, j->bytes, memory_order_relaxed);
   }
-  atomic_fetch_add_explicit(&c->stats.rounds, 1, memory_order_relaxed);
-out:;
+  atomic_fetch_add_explicit(&stats->rounds, 1, memory_order_relaxed);
+}
+
+static enum remixdb_status round_begin(struct round *r) {
+  const uint32_t nr_parts = r->base->nr_parts;
+  r->fresh = mem_calloc(nr_parts, sizeof(*r->fresh));
+  r->jobs = mem_calloc(2 * (size_t)nr_parts, sizeof(*r->jobs));
+  r->tasks = mem_calloc(2 * (size_t)nr_parts, sizeof(*r->tasks));
+  return r->fresh && r->jobs && r->tasks ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+// Of a round that has failed no file is left. Returns its status.
+static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   struct err_saved why;
   if (s != REMIXDB_OK) {
     err_save(&why, s);
-    atomic_fetch_add_explicit(&c->stats.failed, 1, memory_order_relaxed);
+    if (s != REMIXDB_ABORTED) atomic_fetch_add_explicit(&r->c->stats.failed, 1, memory_order_relaxed);
   }
-  for (uint32_t i = 0; i < r.nr_outputs; i++) {
-    if (!r.outputs[i].remix) continue;
-    if (s != REMIXDB_OK) remix_retire(r.outputs[i].remix);
-    remix_unref(r.outputs[i].remix);
+  for (uint32_t i = 0; i < r->nr_outputs; i++) {
+    if (!r->outputs[i].remix) continue;
+    if (s != REMIXDB_OK) remix_retire(r->outputs[i].remix);
+    remix_unref(r->outputs[i].remix);
   }
-  for (uint32_t i = 0; i < r.nr_jobs; i++) {
-    struct job *j = &r.jobs[i];
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    struct job *j = &r->jobs[i];
     for (uint32_t t = 0; t < j->nr_tables; t++) {
       if (s != REMIXDB_OK) sst_retire(j->tables[t]);
       sst_unref(j->tables[t]);
     }
     mem_free(j->tables);
   }
-  mem_free(r.outputs);
-  mem_free(r.tasks);
-  mem_free(r.jobs);
-  mem_free(r.fresh);
+  mem_free(r->outputs);
+  mem_free(r->tasks);
+  mem_free(r->jobs);
+  mem_free(r->fresh);
   return s == REMIXDB_OK ? s : err_raise(&why);
+}
+
+enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen, bool allow_abort,
+                                  struct compact_whole *whole, struct version **out) {
+  struct round r = {.c = c, .self = self, .base = base, .frozen = frozen};
+  uint32_t next = 0;
+  atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
+  enum remixdb_status s = round_begin(&r);
+  if (s == REMIXDB_OK) s = measure_all(&r);
+  if (s == REMIXDB_OK) {
+    plan(&r, whole, &next);
+    s = round_make(&r, allow_abort, out);
+  }
+  if (s == REMIXDB_OK) {
+    if (whole) whole_done(whole, base, next);
+    round_count(&r);
+  }
+  return round_end(&r, s);
+}
+
+// ---- for scans
+
+bool compact_worn(struct remix *x) {
+  uint64_t due = atomic_load_explicit(&x->jumps_due, memory_order_relaxed);
+  if (due == 0) {
+    uint64_t bytes;
+    due = UINT64_MAX;
+    if (worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE;
+    if (due < COMPACT_JUMPS_MIN) due = COMPACT_JUMPS_MIN;
+    atomic_store_explicit(&x->jumps_due, due, memory_order_relaxed);
+  }
+  return atomic_load_explicit(&x->jumps, memory_order_relaxed) >= due;
+}
+
+enum remixdb_status compact_worn_round(struct compact *c, struct worker *self, struct version *base, struct version **out) {
+  struct round r = {.c = c, .self = self, .base = base};
+  *out = NULL;
+  enum remixdb_status s = round_begin(&r);
+  bool any = false;
+  if (s == REMIXDB_OK) {
+    plan_worn(&r);
+    for (uint32_t i = 0; i < r.nr_jobs; i++) any = any || r.jobs[i].worn;
+    if (any) s = round_make(&r, false, out);
+  }
+  if (s == REMIXDB_OK && any) round_count(&r);
+  return round_end(&r, s);
 }
 
 // ---- retiring

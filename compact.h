@@ -7,6 +7,10 @@
 //   major  the newest runs and the new data are merged: those that remove the most files for the least writing; tombstones go when all runs take part;
 //   split  the merge of the whole partition (or new data behind all of its keys) makes more than a partition should hold: several partitions of two
 //          tables each.
+// A round without new data merges what scans have paid for. Where blocks are not in the cache, a scan reads one for each run that has a record on its way, instead of one
+// now and then. Once the blocks that were read only because there are several runs (remix.h: jumps) are as many as the merge of a partition's newest runs would write, it is
+// made: so what is written for the sake of scans is never more than what they had to read in vain. (LevelDB compacts a table after a number of seeks for the same reason.)
+//
 // The round writes files and makes the next version; installing it is the caller's. Nothing that exists is changed or removed by a round. The merged view of
 // the runs that take part is the old REMIX itself: it says which run is next and which entries are old versions, so no keys of runs are compared.
 #ifndef COMPACT_H
@@ -23,6 +27,7 @@
 #define COMPACT_APPEND_RUNS 8u    // a partition with more runs than this, new data behind all of its keys counted, is left as it is by that data
 #define COMPACT_ABORT_SHARE 16u   // at most 1/16 of a memtable goes back in a round
 #define COMPACT_TABLE_MIN (8u << 20)
+#define COMPACT_JUMPS_MIN 1024u   // fewer of them are not worth a round
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
 
@@ -32,6 +37,7 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t table_bytes, remix_bytes;     // written
   _Atomic uint64_t read_bytes;                   // of tables that were merged
   _Atomic uint64_t handed_back;                  // bytes of records
+  _Atomic uint64_t worn;                         // partitions that were merged because of what was read
   _Atomic uint64_t remix_data_pages;             // data pages read to build REMIXes
 };
 
@@ -44,6 +50,7 @@ struct compact {
   size_t memtable_size;             // bytes; of which 1/16 may be handed back
   _Atomic uint64_t next_file;       // the next free file number
   _Atomic uint64_t progress, work;  // of the round in progress: bytes done and to be done (an estimate), for the writers' pace. Relaxed
+  _Atomic bool yield;               // ends a round of compact_worn_round soon. Relaxed
   struct compact_stats stats;
   // Puts a key back into the active memtable and its log, unless a newer version is there.
   enum remixdb_status (*hand_back)(void *arg, struct worker *w, const struct kv_rec *rec);
@@ -77,6 +84,11 @@ struct compact_whole {
 // case; changed when the round succeeds only. On failure no new file is left.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen, bool allow_abort,
                                              struct compact_whole *whole, struct version **out);
+// Whether scans have paid for a merge of some of its runs; sets jumps_due. Any thread, while it is alive.
+bool compact_worn(struct remix *x);
+// A round that merges those partitions, of which it takes at most as many as there are workers. *out: NULL when there are none. REMIXDB_ABORTED: c->yield was set. When it fails
+// they have to be paid for again. Otherwise as compact_round.
+MUST_CHECK enum remixdb_status compact_worn_round(struct compact *c, struct worker *self, struct version *base, struct version **out);
 // After the new version is durable: what base had and next has not is removed with its last reader.
 void compact_retire(const struct version *base, const struct version *next);
 #endif

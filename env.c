@@ -169,10 +169,10 @@ static int posix_lock(struct env *e, int fd, bool exclusive) {
   return flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 ? 0 : -errno;
 }
 
-static int posix_drop_cached(struct env *e, int fd, uint64_t off, uint64_t len) {
+static int posix_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
   (void)e;
-#if defined(POSIX_FADV_DONTNEED)
-  return -posix_fadvise(fd, (off_t)off, (off_t)len, POSIX_FADV_DONTNEED);
+#if defined(SYNC_FILE_RANGE_WRITE)
+  return sync_file_range(fd, (off_t)off, (off_t)len, SYNC_FILE_RANGE_WRITE) == 0 ? 0 : -errno;
 #else
   (void)fd, (void)off, (void)len;
   return 0;
@@ -197,7 +197,7 @@ static const struct env_ops posix_ops = {
     .rmdir = posix_rmdir,
     .list = posix_list,
     .lock = posix_lock,
-    .drop_cached = posix_drop_cached,
+    .write_out = posix_write_out,
 };
 
 struct env *env_posix(void) {
@@ -364,7 +364,7 @@ enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, in
   return err_errno(-rc, "lock", path);
 }
 
-void env_drop_cached(struct env *e, int fd, uint64_t off, uint64_t len) { (void)e->ops->drop_cached(e, fd, off, len); }
+void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len) { (void)e->ops->write_out(e, fd, off, len); }
 
 enum remixdb_status env_path(char *buf, const char *dir, const char *name) {
   const int n = snprintf(buf, ENV_PATH_MAX, "%s/%s", dir, name);

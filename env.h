@@ -42,7 +42,7 @@ struct env_ops {  // each returns >= 0, or -errno
   // calls fn for each name in the directory but . and ..; stops when fn returns false
   int (*list)(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
   int (*lock)(struct env *e, int fd, bool exclusive);  // flock, not waiting; -EWOULDBLOCK when held. Dies with the process.
-  int (*drop_cached)(struct env *e, int fd, uint64_t off, uint64_t len);  // advice: these pages are not needed soon; may do nothing
+  int (*write_out)(struct env *e, int fd, uint64_t off, uint64_t len);  // advice: begins to bring these pages to the disk, and does not wait for it; may do nothing
 };
 
 struct env {
@@ -79,7 +79,7 @@ MUST_CHECK enum remixdb_status env_list(struct env *e, const char *dir, bool (*f
 // Opens (ENV_CREATE when exclusive) and locks the file; closing the descriptor releases it. REMIXDB_LOCKED; REMIXDB_NOTFOUND (no
 // message) when it is to be shared and is not there.
 MUST_CHECK enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out);
-void env_drop_cached(struct env *e, int fd, uint64_t off, uint64_t len);
+void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len);  // so that there is less left to wait for when it is synced
 // dir + "/" + name into buf of ENV_PATH_MAX bytes. REMIXDB_INVALID when it does not fit.
 MUST_CHECK enum remixdb_status env_path(char *buf, const char *dir, const char *name);
 // A whole small file: read into a buffer of its own (the caller frees with mem_free; one zero byte follows the data), at most `max` bytes

@@ -267,6 +267,8 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
   x->number = number;
   atomic_init(&x->refs, 1);
   atomic_init(&x->obsolete, false);
+  atomic_init(&x->jumps, 0);
+  atomic_init(&x->jumps_due, 0);
 
   x->runs = mem_alloc(nr_runs * sizeof(x->runs[0]));
   if (!x->runs) goto out;
@@ -544,15 +546,30 @@ void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue) {
   c->queue = queue;
 }
 
+#define JUMPS_TOGETHER 64u  // are added to the REMIX's at once, so that scanning threads do not fight for the line
+
+void remix_jumped(struct remix *x, uint64_t jumps) {
+  const uint64_t sum = atomic_fetch_add_explicit(&x->jumps, jumps, memory_order_relaxed) + jumps;
+  if (x->ctx->worn && sum >= atomic_load_explicit(&x->jumps_due, memory_order_relaxed)) x->ctx->worn(x->ctx->worn_arg, x);
+}
+
+static __attribute__((noinline)) void cursor_jumped(struct remix_cursor *c) {
+  remix_jumped(c->x, c->jumps);
+  c->jumps = 0;
+}
+
 // What is known of where the runs stand is forgotten: the cursor goes elsewhere, or a search uses its holds.
 static inline void cursor_leave(struct remix_cursor *c) {
   for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = c->near[r].ahead = 0;
+  c->begun = false;
+  if (unlikely(c->jumps >= JUMPS_TOGETHER)) cursor_jumped(c);
 }
 
 static void cursor_drop(struct remix_cursor *c) {
-  if (c->x) cursor_leave(c);
-  if (c->x)
-    for (uint32_t r = 0; r < c->x->nr_runs; r++) sst_hold_drop(&c->holds[r]);
+  if (!c->x) return;
+  cursor_leave(c);
+  if (unlikely(c->jumps)) cursor_jumped(c);
+  for (uint32_t r = 0; r < c->x->nr_runs; r++) sst_hold_drop(&c->holds[r]);
 }
 
 static inline void cursor_end(struct remix_cursor *c) { c->seg = c->x ? c->x->nr_segs : 0; }
@@ -773,6 +790,7 @@ static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, 
   cursor_end(c);
   cursor_leave(c);
   *seg_out = seg;
+  c->begun = true;
   return spot_find(c, seg, s, key, ahead, spot_out);
 }
 
@@ -854,22 +872,31 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
 
 uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
 
+static inline bool cached(const struct sst *t, uint32_t block) {
+  return t->cache.cache && atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) != 0;
+}
+
 // Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the cursor was set; then more each time.
-static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, const struct sst_hold *h, struct remix_near *n) {
-  if (c->no_ahead || !t->cache.cache || h->sst != t || h->block + sst_block_pages(t, h->block) != block) return;
-  if (atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) != 0) return;
+static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct remix_near *n) {
+  if (c->no_ahead || !t->cache.cache || !c->queue) return;
   n->ahead = n->ahead < REMIX_AHEAD_MIN / 2 ? n->ahead + 1 : n->ahead < REMIX_AHEAD_MAX ? n->ahead * 2 : REMIX_AHEAD_MAX;
   if (n->ahead < REMIX_AHEAD_MIN) return;
   const uint32_t left = t->nr_pages - block;
   sst_prefetch(t, c->queue, block, n->ahead < left ? n->ahead : left);
   // A cache that keeps nothing (none, or all of it pinned) would have every page read again and again.
-  if (atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) == 0) c->no_ahead = true;
+  if (!cached(t, block)) c->no_ahead = true;
 }
 
 // The record's block is not held and pinned.
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
                                                                  struct sst_hold *h, struct remix_near *n, struct kv_rec *rec_out) {
-  if (c->queue && h->sst && h->block != sst_pos_block(pos)) cursor_ahead(c, t, sst_pos_block(pos), h, n);
+  const uint32_t block = sst_pos_block(pos);
+  const bool held = h->sst == t;  // maybe without a pin, and then looked up again: where the run was read last it tells all the same
+  if (!(held && h->block == block) && !cached(t, block)) {
+    if (held && h->block + sst_block_pages(t, h->block) == block) cursor_ahead(c, t, block, n);
+    else if (!(held && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
+  }
+  c->begun = true;
   return sst_read(t, pos, true, h, rec_out);
 }
 

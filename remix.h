@@ -70,6 +70,9 @@ struct remix {
   struct remix_index *index;
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
+  // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it begins, and then what follows it in the same
+  // run; when it comes to a block of another run, that is a jump. Both relaxed; jumps_due is the caller's of ctx->worn to set, 0 at first.
+  _Atomic uint64_t jumps, jumps_due;
 };
 
 // Reads and checks the file: checksums, and that every count, offset, selector and position agrees with the tables (which it
@@ -86,6 +89,8 @@ void remix_unref(struct remix *x);
 void remix_retire(struct remix *x);  // makes it obsolete: no version will name it
 void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
 size_t remix_memory(const struct remix *x);
+// Adds to its jumps, and tells ctx->worn when there are enough of them.
+void remix_jumped(struct remix *x, uint64_t jumps);
 struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
 
 // The newest version of the key, when that is not a tombstone: REMIXDB_OK, REMIXDB_NOTFOUND, or an error. hash = hash64(key). Inside
@@ -139,6 +144,8 @@ struct remix_cursor {
   struct remix_near *near;   // per run
   struct blkio_queue *queue; // for read-ahead; NULL: none
   bool no_ahead;             // read-ahead left nothing in the cache: not tried again on this REMIX
+  bool begun;                // a block has been read since it was moved other than by steps: the next one elsewhere is a jump
+  uint32_t jumps;            // not yet added to the REMIX's
   enum remix_way way;        // how it was moved last: where memory is asked for before it is read
   // Up to this entry (stepping back: down to it) memory has been asked for.
   uint32_t front_seg, front_at;

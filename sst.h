@@ -16,7 +16,6 @@
 #define SST_MAX_BLOCKS 20480u     // pages at which a builder calls a table full: 80 MiB
 #define SST_WANT 24u              // bytes of a record that a search looks at, most of the time: its lengths and key
 
-// What the tables and REMIX files of a store share. Lives longer than they do.
 // Files that no version names any more and that somebody still reads. Relaxed.
 struct sst_retired {
   _Atomic uint64_t files, bytes;
@@ -27,6 +26,9 @@ static inline void sst_retired_add(struct sst_retired *r, int64_t files, uint64_
   atomic_fetch_add_explicit(&r->bytes, files < 0 ? 0 - bytes : bytes, memory_order_relaxed);
 }
 
+struct remix;
+
+// What the tables and REMIX files of a store share. Lives longer than they do.
 struct sst_ctx {
   struct env *env;
   const char *dir;
@@ -36,6 +38,9 @@ struct sst_ctx {
   uint64_t store_id;
   bool direct_io;
   struct sst_retired *retired;  // counts tables and REMIXes; NULL: not counted
+  // A REMIX's jumps have passed its jumps_due (remix.h). Any reader's thread, inside an epoch; NULL: nobody wants to know.
+  void (*worn)(void *arg, struct remix *x);
+  void *worn_arg;
 };
 
 struct sst {

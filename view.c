@@ -1,17 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view.h"
 
+static void take_memtables(struct view *v, struct memtable *active, struct memtable *frozen) {
+  v->active = active;
+  v->frozen = frozen;
+  atomic_fetch_add_explicit(&active->refs, 1, memory_order_relaxed);
+  if (frozen) atomic_fetch_add_explicit(&frozen->refs, 1, memory_order_relaxed);
+}
+
 struct view *view_create(struct memtable *active, struct memtable *frozen, struct version *version) {
   struct view *v = mem_calloc(1, sizeof(*v));
   if (!v) return NULL;
   atomic_init(&v->refs, 1);
-  v->active = active;
-  v->frozen = frozen;
+  take_memtables(v, active, frozen);
   v->version = version;
-  atomic_fetch_add_explicit(&active->refs, 1, memory_order_relaxed);
-  if (frozen) atomic_fetch_add_explicit(&frozen->refs, 1, memory_order_relaxed);
   version_ref(version);
   return v;
+}
+
+void view_follow(struct view *v, const struct view *other) {
+  struct memtable *const active = v->active, *const frozen = v->frozen;
+  take_memtables(v, other->active, other->frozen);
+  memtable_unref(active);
+  memtable_unref(frozen);
 }
 
 void view_destroy(struct view *v) {

@@ -25,6 +25,8 @@ void view_destroy(struct view *v);  // by view_unref alone
 static inline void view_unref(struct view *v) {
   if (v && atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1) view_destroy(v);
 }
+// Of a view that nobody else has seen yet: it gets the memtables of another one.
+void view_follow(struct view *v, const struct view *other);
 // Drops the reference when all epochs have passed in which it can be seen; does not wait.
 void view_retire(struct epoch *e, struct view *v);
 #endif

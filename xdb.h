@@ -46,6 +46,7 @@ struct xdb {
 
   _Alignas(CACHE_LINE) _Atomic uint32_t failed;        // status that refuses all writes; 0: none. The message is in `error`
   _Atomic bool compacting;                             // there is a frozen memtable
+  _Atomic bool worn;                                   // there may be partitions to be merged for their scans' sake. Relaxed
   _Atomic uint64_t pace_at_ns;                         // when the next writer may go on (see xdb_pace.h)
   _Atomic uint64_t round_began_ns, last_round_ns;
   _Atomic uint64_t round_rate, round_tail_ns;          // of rounds before, for the pace: work done in a second; from its end until it was installed
@@ -57,6 +58,8 @@ struct xdb {
   uint64_t round_failed_ns;
   uint64_t nr_frozen, nr_installed;  // memtables that were frozen, and those of them whose rounds have ended well
   bool flushing;               // nothing of the frozen memtable is handed back
+  bool tidying;                // a round without a frozen memtable is on its way
+  bool ending;                 // there are to be no more of those
   struct xdb_whole *whole;     // for the next round that begins; NULL: it goes by what there is to do
 
   pthread_t syncer;            // with sync every N ms

@@ -294,6 +294,10 @@ static enum remixdb_status start_threads(struct xdb *x) {
   if (s == REMIXDB_OK) s = workers_create(nr, cores, nr_cores, &x->io, &x->epoch, xdb_round_run, x, &x->workers);
   if (s != REMIXDB_OK) return s;
   x->compact.workers = x->workers;
+  if (nr) {  // without, what a call does would depend on what the cache holds
+    x->ctx.worn = xdb_round_worn;
+    x->ctx.worn_arg = x;
+  }
   return xdb_sync_start(x);
 }
 
@@ -439,6 +443,7 @@ out:
 enum remixdb_status xdb_close(struct xdb *x) {
   if (x->workers) {
     // a round that runs, or was asked for, is finished: the next opening has that much less to replay
+    xdb_round_last(x);
     const enum remixdb_status idle = xdb_wait_idle(x);
     (void)idle;  // what could not be compacted is in the log
   }

@@ -4,6 +4,7 @@
 #include "xdb_pace.h"
 
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
+#define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free
 
 struct switching {
   struct xdb *x;
@@ -35,35 +36,60 @@ static enum remixdb_status freeze(struct xdb *x) {
   atomic_store_explicit(&x->compact.progress, 0, memory_order_relaxed);
   atomic_store_explicit(&x->compact.work, 0, memory_order_relaxed);
   atomic_store_explicit(&x->compacting, true, memory_order_release);
+  atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
   x->round_error.status = REMIXDB_OK;
   x->nr_frozen++;
   view_retire(&x->epoch, old);
   return REMIXDB_OK;
 }
 
-// Makes the round's version the store's: log and directory first, then CURRENT, then the view (at *when_out); then what is not needed goes.
-static enum remixdb_status install(struct xdb *x, struct version *next, uint64_t *when_out) {
-  struct view *old = xdb_view(x);  // only a round replaces a view that has a frozen memtable, and this is it
-  struct version *base = old->version;
+// A version that will not be: the files that only it names go. Returns the status that says why.
+static enum remixdb_status give_up(const struct version *base, const struct version *next, enum remixdb_status s) {
+  struct err_saved why;
+  err_save(&why, s);
+  compact_retire(next, base);
+  return err_raise(&why);
+}
+
+// Makes CURRENT name the round's version, whose files are synced.
+static enum remixdb_status save(struct xdb *x, struct version *base, struct version *next) {
   next->store_id = x->store_id;
   next->number = base->number + 1;
   next->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
-  next->log_gen = old->active->gen;
-  next->log_seq = old->active->base_seq;
-  struct view *fresh = view_create(old->active, NULL, next);
-  enum remixdb_status s = fresh ? wal_sync(x->wal) : REMIXDB_NOMEM;
-  if (s == REMIXDB_OK) s = env_sync_dir(x->env, x->dir);
+  enum remixdb_status s = env_sync_dir(x->env, x->dir);
   bool unknown = false;
   if (s == REMIXDB_OK) {
     s = version_save(&x->ctx, next);
     unknown = s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM;
   }
+  if (s == REMIXDB_OK) return s;
+  if (!unknown) return give_up(base, next, s);
+  // when it is unknown which CURRENT is there after a crash neither's files may go: no more writes, and the next opening decides
+  struct err_saved why;
+  err_save(&why, s);
+  xdb_fail(x, &why);
+  return err_raise(&why);
+}
+
+// Nobody can come to the view any more: what only it needed goes.
+static void drop_view(struct xdb *x, struct view *old) {
+  epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
+  view_unref(old);
+  epoch_reclaim(&x->epoch);
+}
+
+// Makes the round's version the store's: log and directory first, then CURRENT, then the view (at *when_out); then what is not needed goes.
+static enum remixdb_status install(struct xdb *x, struct version *next, uint64_t *when_out) {
+  struct view *old = xdb_view(x);  // only a round replaces a view that has a frozen memtable, and this is it
+  struct version *base = old->version;
+  next->log_gen = old->active->gen;
+  next->log_seq = old->active->base_seq;
+  struct view *fresh = view_create(old->active, NULL, next);
+  enum remixdb_status s = fresh ? wal_sync(x->wal) : REMIXDB_NOMEM;
+  s = s == REMIXDB_OK ? save(x, base, next) : give_up(base, next, s);
   if (s != REMIXDB_OK) {
     struct err_saved why;
     err_save(&why, s);
-    // when it is unknown which CURRENT is there after a crash neither's files may go: no more writes, and the next opening decides
-    if (unknown) xdb_fail(x, &why);
-    else compact_retire(next, base);  // the new files are not named by anything
     view_unref(fresh);
     return err_raise(&why);
   }
@@ -76,9 +102,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, uint64_t
   pthread_mutex_unlock(&x->lock);
   compact_retire(base, next);
   const uint64_t log_gen = next->log_gen;
-  epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
-  view_unref(old);
-  epoch_reclaim(&x->epoch);
+  drop_view(x, old);
   if ((s = wal_release(x->wal, log_gen)) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
   // have the next segment ready, so that no writer waits for it; a failure shows again, and is reported, when it is needed
   if ((s = wal_prepare(x->wal)) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
@@ -88,6 +112,87 @@ static enum remixdb_status install(struct xdb *x, struct version *next, uint64_t
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
   return REMIXDB_OK;
+}
+
+// The same for a round without a frozen memtable. The log is not concerned, and a memtable may be frozen meanwhile.
+static enum remixdb_status install_worn(struct xdb *x, struct version *base, struct version *next) {
+  next->log_gen = base->log_gen;
+  next->log_seq = base->log_seq;
+  pthread_mutex_lock(&x->lock);
+  struct view *old = xdb_view(x);
+  struct view *fresh = view_create(old->active, old->frozen, next);
+  pthread_mutex_unlock(&x->lock);
+  const enum remixdb_status s = fresh ? save(x, base, next) : give_up(base, next, REMIXDB_NOMEM);
+  if (s != REMIXDB_OK) {
+    struct err_saved why;
+    err_save(&why, s);
+    view_unref(fresh);
+    return err_raise(&why);
+  }
+  pthread_mutex_lock(&x->lock);
+  old = xdb_view(x);
+  view_follow(fresh, old);
+  atomic_store_explicit(&x->view, fresh, memory_order_release);
+  pthread_mutex_unlock(&x->lock);
+  compact_retire(base, next);
+  drop_view(x, old);
+  return REMIXDB_OK;
+}
+
+// Whether a round for scans may begin: nothing is more urgent. Then it has begun.
+static bool tidy_begin(struct xdb *x, struct version **base_out) {
+  pthread_mutex_lock(&x->lock);
+  const struct view *v = xdb_view(x);
+  const size_t most = x->memtable_limit - x->memtable_limit / WORN_ROOM;
+  const bool now = atomic_load_explicit(&x->worn, memory_order_relaxed) && !x->ending && !v->frozen && wh_memory(v->active->wh) <= most &&
+                   atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  if (now) {
+    x->tidying = true;
+    atomic_store_explicit(&x->worn, false, memory_order_relaxed);
+    atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
+    *base_out = v->version;  // which only rounds replace
+  }
+  pthread_mutex_unlock(&x->lock);
+  return now;
+}
+
+// The same for the end. again: there may be more to do.
+static void tidy_end(struct xdb *x, bool again) {
+  pthread_mutex_lock(&x->lock);
+  x->tidying = false;
+  if (again) atomic_store_explicit(&x->worn, true, memory_order_relaxed);
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+}
+
+// Merges what scans have paid for. What fails was not necessary: nothing is lost, and scans will pay for it again. (What stops the store was told to it.)
+static void tidy(struct xdb *x, struct worker *w) {
+  struct version *base, *next;
+  while (tidy_begin(x, &base)) {
+    const uint64_t began = time_ns();
+    enum remixdb_status s = compact_worn_round(&x->compact, w, base, &next);
+    const bool any = s == REMIXDB_OK && next;
+    if (any) {
+      s = install_worn(x, base, next);
+      version_unref(next);
+    }
+    if (s != REMIXDB_OK) xdb_say(x, "a merge for the sake of scans was not made: %s", err_msg());
+    else if (any) xdb_say(x, "merged for the sake of scans: %.3f s", (double)(time_ns() - began) * 1e-9);
+    tidy_end(x, any && s == REMIXDB_OK);
+  }
+}
+
+void xdb_round_worn(void *arg, struct remix *r) {
+  struct xdb *const x = arg;
+  if (atomic_load_explicit(&x->worn, memory_order_relaxed) || !compact_worn(r)) return;
+  if (!atomic_exchange_explicit(&x->worn, true, memory_order_relaxed)) workers_kick(x->workers);
+}
+
+void xdb_round_last(struct xdb *x) {
+  pthread_mutex_lock(&x->lock);
+  x->ending = true;
+  atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
+  pthread_mutex_unlock(&x->lock);
 }
 
 // A part of xdb_compact's work, for one round. It is the round's from when it was taken until it is done.
@@ -117,7 +222,10 @@ void xdb_round_run(void *arg, struct worker *w) {
     x->whole = NULL;
   }
   pthread_mutex_unlock(&x->lock);
-  if (!wanted) return;
+  if (!wanted) {
+    tidy(x, w);
+    return;
+  }
   const uint64_t began = time_ns();
   atomic_store_explicit(&x->round_began_ns, began, memory_order_relaxed);
   struct version *next;
@@ -134,6 +242,7 @@ void xdb_round_run(void *arg, struct worker *w) {
     const uint64_t took = time_ns() - began;
     atomic_store_explicit(&x->last_round_ns, took, memory_order_relaxed);
     xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
+    tidy(x, w);
     return;
   }
   struct err_saved why;
@@ -203,6 +312,7 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
   if (x->opts.read_only) return REMIXDB_OK;
   pthread_mutex_lock(&x->lock);
   const enum remixdb_status s = wait_for_round(x);
+  while (x->tidying) (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
   pthread_mutex_unlock(&x->lock);
   return s;
 }

@@ -6,8 +6,13 @@
 
 #include "xdb.h"
 
-// One round, when there is a frozen memtable: what workers run (arg is the store).
+// One round: what workers run (arg is the store). Of a frozen memtable, when there is one; else, when scans have paid for it (compact.h), of partitions alone, unless the
+// active memtable is nearly full. Such a round gives up when a memtable is frozen meanwhile.
 void xdb_round_run(void *arg, struct worker *w);
+// What the store's REMIXes tell when scans have paid for a merge (sst.h: worn).
+void xdb_round_worn(void *arg, struct remix *x);
+// There are to be no more rounds but of frozen memtables: the store is to be closed.
+void xdb_round_last(struct xdb *x);
 
 // Whether the memtable takes no more; `batch` bytes of memory are to come at once (0: one record). A large batch may end beyond the limit, but not by more than a
 // quarter: then it gets a memtable of its own.
@@ -23,7 +28,7 @@ enum xdb_round_when { XDB_ROUND_FULL, XDB_ROUND_USED, XDB_ROUND_ANY };
 // REMIXDB_NOMEM: there is no room for now; or what stopped the store.
 MUST_CHECK enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size_t batch);
 
-// Waits until no memtable is frozen. For tests and benchmarks.
+// Waits until no memtable is frozen, and no round runs. For the store's end, tests and benchmarks.
 MUST_CHECK enum remixdb_status xdb_wait_idle(struct xdb *x);
 // Brings what is in memory into tables, and waits for it. Rounds that are tried again are waited for as well, but the failure of one (REMIXDB_NOSPACE,
 // REMIXDB_NOMEM, or what stopped the store) is returned. Outside of any epoch. REMIXDB_READONLY.

@@ -26,7 +26,7 @@ BEGIN {
   allow("lib", "pthread_setaffinity_np sched_getaffinity cpuset_getaffinity sched_cpucount")
   allow("lib", "pthread_condattr_init pthread_condattr_destroy pthread_condattr_setclock pthread_cond_timedwait")
   allow("lib", "clock_gettime nanosleep sched_yield syscall")  # syscall: futex
-  allow("env", "open close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate posix_fadvise fstat stat fcntl flock")
+  allow("env", "open close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range fstat stat fcntl flock")
   allow("env", "rename unlink link mkdir rmdir opendir readdir closedir")
   allow("epoch", "sched_yield")
   # on descriptors of a native env only: tests/test_blkio.c holds that against an env that is not

@@ -725,7 +725,7 @@ static int sim_lock(struct env *e, int fd, bool exclusive) {
   return sim_leave(d, 0);
 }
 
-static int sim_drop_cached(struct env *e, int fd, uint64_t off, uint64_t len) {
+static int sim_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
   (void)e, (void)fd, (void)off, (void)len;
   return 0;
 }
@@ -748,7 +748,7 @@ static const struct env_ops sim_ops = {
     .rmdir = sim_rmdir,
     .list = sim_list,
     .lock = sim_lock,
-    .drop_cached = sim_drop_cached,
+    .write_out = sim_write_out,
 };
 
 // ---- the disk

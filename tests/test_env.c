@@ -104,7 +104,7 @@ static void test_read_write(void **state) {
   assert_int_equal(env_allocate(px, fd, path, 0, 8192), REMIXDB_OK);
   assert_int_equal(env_size(px, fd, path, &size), REMIXDB_OK);
   assert_true(size == 8192 || size == 5);
-  env_drop_cached(px, fd, 0, 4096);
+  env_write_out(px, fd, 0, 4096);
   assert_int_equal(env_close(px, fd, path), REMIXDB_OK);
   // what is there cannot be made again, but can be emptied
   assert_int_equal(env_open(px, path, ENV_WRITE | ENV_CREATE | ENV_EXCL, &fd), REMIXDB_IO);
