@@ -41,7 +41,7 @@
 #include "guide.h"
 
 #define IDX_SIZE 256u
-#define IDX_FREE 0xffu
+#define IDX_FREE 0xffffu
 #define PTR_BITS 48
 #define PTR_MASK ((UINT64_C(1) << PTR_BITS) - 1)
 #define SLOT_DELETED UINT64_C(1)   // no node has this address, tag 0
@@ -74,12 +74,13 @@ struct wh_leaf {
                                         // has to be looked at. Gets smaller, with release, before a new leaf is linked behind
   _Atomic(struct wh_order *) order;     // release-published, by a cursor (CAS) or the holder of the lock; NULL: use sorted
   struct lib_lock lock;                 // guards count, entries and idx against other writers
-  _Atomic uint16_t count;               // release, after the entry and its idx byte
+  _Atomic uint16_t count;               // release, after the entry and its place in idx
   uint8_t sorted;                       // entries[0, sorted) were put there in order of key
   _Atomic bool dead;                    // set with release under the leaf's lock and the structure lock
   _Atomic uint8_t spent;                // by cursors, on entries outside of the order; relaxed, and a little wrong when two add at once
-  // Position in entries by hash, open addressing with linear probing; stored with release after entries[].
-  _Alignas(CACHE_LINE) _Atomic uint8_t idx[IDX_SIZE];
+  // Positions in entries by hash, below 8 more bits of it, so that a key that is not there seldom leads further; open addressing with linear probing; stored with
+  // release after entries[].
+  _Alignas(CACHE_LINE) _Atomic uint16_t idx[IDX_SIZE];
   _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | 16 bits of its hash on top
   _Atomic(struct wh_leaf *) prev;          // as next
 };
@@ -133,7 +134,7 @@ static inline struct wh_leaf *leaf_next(const struct wh_leaf *l) { return atomic
 static inline struct wh_leaf *leaf_prev(const struct wh_leaf *l) { return atomic_load_explicit(&l->prev, memory_order_acquire); }
 static inline bool leaf_dead(const struct wh_leaf *l) { return atomic_load_explicit(&l->dead, memory_order_acquire); }
 static inline struct wh_entry *word_entry(uint64_t w) { return (struct wh_entry *)(uintptr_t)(w & PTR_MASK); }
-// Relaxed: published by the idx byte, the count or the order that the position came from.
+// Relaxed: published by idx, the count or the order that the position came from.
 static inline uint64_t leaf_word(const struct wh_leaf *l, uint32_t pos) {
   return atomic_load_explicit(&l->entries[pos], memory_order_relaxed);
 }
@@ -146,6 +147,11 @@ static inline struct wh_ver *ver_older(const struct wh_ver *v) { return atomic_l
 static inline uint64_t ver_seq(const struct wh_ver *v) { return atomic_load_explicit(&v->seq, memory_order_acquire); }
 static inline uint64_t entry_tag(uint32_t hash) { return (uint64_t)(hash & 0xffff) << PTR_BITS; }
 static inline uint32_t entry_start(uint32_t hash) { return hash >> 24; }
+// What idx holds for an entry of this hash and position, and back.
+static inline uint32_t idx_word(uint32_t hash, uint32_t pos) { return (hash >> 8 & 0xff00) | pos; }
+static inline uint32_t idx_pos(uint32_t word) { return word & 0xff; }
+static inline bool idx_fits(uint32_t word, uint32_t hash) { return ((word ^ idx_word(hash, 0)) & 0xff00) == 0; }
+static inline uint32_t idx_load(const _Atomic uint16_t *at) { return atomic_load_explicit(at, memory_order_acquire); }
 
 // The 8 bytes at from, big-endian, zeros behind the key's end. Where they differ they order as the keys do (when the keys agree
 // before from): a zero that is not there sorts like one that is, and a real difference comes after; equal ones say nothing.
@@ -503,9 +509,10 @@ static inline struct wh_entry *leaf_find(const struct wh_leaf *l, struct kref ke
   const uint32_t h32 = (uint32_t)(hash >> 32);
   const uint64_t tag = entry_tag(h32);
   for (uint32_t i = entry_start(h32);; i = (i + 1) % IDX_SIZE) {  // ends: at most half of idx is taken
-    const uint32_t pos = atomic_load_explicit(&l->idx[i], memory_order_acquire);
-    if (pos == IDX_FREE) return NULL;
-    const uint64_t w = leaf_word(l, pos);
+    const uint32_t at = idx_load(&l->idx[i]);
+    if (at == IDX_FREE) return NULL;
+    if (!idx_fits(at, h32)) continue;
+    const uint64_t w = leaf_word(l, idx_pos(at));
     if ((w ^ tag) >> PTR_BITS) continue;
     struct wh_entry *e = word_entry(w);
     __builtin_prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
@@ -517,9 +524,10 @@ static inline struct wh_entry *leaf_find(const struct wh_leaf *l, struct kref ke
 static void leaf_append(struct wh_leaf *l, uint64_t word) {
   const uint32_t n = atomic_load_explicit(&l->count, memory_order_relaxed);
   atomic_store_explicit(&l->entries[n], word, memory_order_relaxed);
-  uint32_t i = entry_start(word_entry(word)->hash);
+  const uint32_t hash = word_entry(word)->hash;
+  uint32_t i = entry_start(hash);
   while (atomic_load_explicit(&l->idx[i], memory_order_relaxed) != IDX_FREE) i = (i + 1) % IDX_SIZE;
-  atomic_store_explicit(&l->idx[i], (uint8_t)n, memory_order_release);
+  atomic_store_explicit(&l->idx[i], (uint16_t)idx_word(hash, n), memory_order_release);
   atomic_store_explicit(&l->count, (uint16_t)(n + 1), memory_order_release);
 }
 
@@ -538,7 +546,7 @@ static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const uint
   l->sorted = (uint8_t)nr;
   atomic_init(&l->dead, false);
   atomic_init(&l->spent, 0);
-  memset((void *)l->idx, IDX_FREE, sizeof(l->idx));
+  memset((void *)l->idx, 0xff, sizeof(l->idx));
   for (uint32_t i = 0; i < nr; i++) leaf_append(l, words[i]);
   return l;
 }
@@ -1206,10 +1214,11 @@ static void ways_hint(const struct wh *wh, const struct wh_table *t, struct wh_w
 
 // Asks for the words of the entries that leaf_find will look at.
 static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
-  for (uint32_t i = entry_start((uint32_t)(hash >> 32));; i = (i + 1) % IDX_SIZE) {
-    const uint32_t pos = atomic_load_explicit(&l->idx[i], memory_order_acquire);
-    if (pos == IDX_FREE) return;
-    __builtin_prefetch((const void *)&l->entries[pos]);
+  const uint32_t h32 = (uint32_t)(hash >> 32);
+  for (uint32_t i = entry_start(h32);; i = (i + 1) % IDX_SIZE) {
+    const uint32_t at = idx_load(&l->idx[i]);
+    if (at == IDX_FREE) return;
+    if (idx_fits(at, h32)) __builtin_prefetch((const void *)&l->entries[idx_pos(at)]);
   }
 }
 
@@ -1217,9 +1226,10 @@ static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
 static inline void leaf_prefetch_entry(const struct wh_leaf *l, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
   for (uint32_t i = entry_start(h32);; i = (i + 1) % IDX_SIZE) {
-    const uint32_t pos = atomic_load_explicit(&l->idx[i], memory_order_acquire);
-    if (pos == IDX_FREE) break;
-    const uint64_t w = leaf_word(l, pos);
+    const uint32_t at = idx_load(&l->idx[i]);
+    if (at == IDX_FREE) break;
+    if (!idx_fits(at, h32)) continue;
+    const uint64_t w = leaf_word(l, idx_pos(at));
     if ((w ^ entry_tag(h32)) >> PTR_BITS) continue;
     const uint8_t *const e = (const uint8_t *)word_entry(w);
     __builtin_prefetch(e);
@@ -1451,9 +1461,11 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
   if (n > WH_LEAF_KEYS) BROKEN("W1: %u keys in a leaf", n);
   uint32_t taken = 0;
   for (uint32_t i = 0; i < IDX_SIZE; i++) {
-    const uint32_t pos = atomic_load_explicit(&l->idx[i], memory_order_acquire);
-    if (pos != IDX_FREE && pos >= n) BROKEN("W1: the hash part names entry %u of %u", pos, n);
-    taken += pos != IDX_FREE;
+    const uint32_t at = idx_load(&l->idx[i]);
+    if (at == IDX_FREE) continue;
+    if (idx_pos(at) >= n) BROKEN("W1: the hash part names entry %u of %u", idx_pos(at), n);
+    if (!idx_fits(at, leaf_entry(l, idx_pos(at))->hash)) BROKEN("W1: entry %u has another hash in the hash part", idx_pos(at));
+    taken++;
   }
   if (taken != n) BROKEN("W1: the hash part has %u of %u entries", taken, n);
   uint8_t pos[WH_LEAF_KEYS];
