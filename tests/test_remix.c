@@ -1208,6 +1208,265 @@ static void test_cursor_moves(void **state) {
   place_fini(&p);
 }
 
+// ---- jumps
+
+#define JUMP_KEYS 24000u
+#define JUMP_RUNS 3u
+
+// A REMIX of which nothing is in the cache. Key i is in run i % runs.
+struct cold {
+  struct place *p;
+  struct part t;
+  struct remix *x;
+};
+
+static struct kref numbered(uint32_t i, uint8_t buf[9]) {
+  (void)snprintf((char *)buf, 9, "%08u", i);
+  return kref(buf, 8);
+}
+
+static void cold_make(struct cold *w, struct place *p, uint32_t keys, uint32_t runs) {
+  *w = (struct cold){.p = p, .t = {.p = p}};
+  w->t.k.keys = calloc(keys, sizeof(*w->t.k.keys));
+  for (; w->t.k.nr < keys; w->t.k.nr++) {
+    uint8_t *const key = malloc(9);
+    w->t.k.keys[w->t.k.nr] = numbered(w->t.k.nr, key);
+  }
+  for (uint32_t r = 0; r < runs; r++) {
+    uint8_t *const has = calloc(keys, 1);
+    for (uint32_t i = r; i < keys; i += runs) has[i] = HAS_PUT;
+    part_add_table(&w->t, has, true);
+  }
+  w->x = part_build_all(&w->t, true);
+}
+
+static void cold_again(struct cold *w) {
+  const uint64_t number = w->x->number;
+  remix_unref(w->x);
+  for (uint32_t r = 0; r < w->t.nr; r++) {
+    const uint64_t table = w->t.sst[r]->number;
+    sst_unref(w->t.sst[r]);
+    ok(sst_open(&w->p->ctx, table, &w->t.sst[r]));
+  }
+  ok(remix_open(&w->p->ctx, number, w->t.sst, w->t.nr, &w->x));
+}
+
+static void cold_free(struct cold *w) {
+  done(w->x);
+  part_fini(&w->t);
+}
+
+static void read_here(struct remix_cursor *c, uint32_t key) {
+  struct kv_rec r;
+  uint8_t buf[9];
+  assert_true(remix_valid(c));
+  ok(remix_record(c, &r));
+  assert_true(kv_eq(kref(r.key, r.klen), numbered(key, buf)));
+}
+
+static void seek_to(struct remix_cursor *c, uint32_t key) {
+  uint8_t buf[9];
+  ok(remix_seek(c, numbered(key, buf)));
+}
+
+static uint64_t jumps_of(const struct cold *w) { return atomic_load(&w->x->jumps); }
+static uint64_t reads_of(const struct cold *w) { return atomic_load(&w->p->io.nr_reads); }
+
+// All of it one way.
+static uint64_t jumps_all(struct cold *w, bool backward, struct blkio_queue *queue) {
+  struct remix_cursor c;
+  const uint64_t before = jumps_of(w);
+  remix_cursor_init(&c, queue);
+  ok(remix_cursor_set(&c, w->x));
+  enter(w->p);
+  if (backward) {
+    remix_seek_last(&c);
+    for (uint32_t k = w->t.k.nr; k-- > 0; remix_prev(&c)) read_here(&c, k);
+  } else {
+    remix_seek_first(&c);
+    for (uint32_t k = 0; k < w->t.k.nr; k++, remix_next(&c)) read_here(&c, k);
+  }
+  assert_false(remix_valid(&c));
+  leave(w->p);
+  assert_int_equal(jumps_of(w), before);  // it is the cursor's until it goes elsewhere
+  remix_cursor_fini(&c);
+  return jumps_of(w) - before;
+}
+
+// What a scan reads because there are several runs, and nothing else, counts.
+static void test_jumps(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w;
+  struct remix_cursor c;
+  place_init(&p, 8 << 20);
+  cold_make(&w, &p, JUMP_KEYS, JUMP_RUNS);
+  for (uint32_t r = 0; r < JUMP_RUNS; r++) assert_true(w.t.sst[r]->nr_pages > 50);
+  // where it begins does not count, nor does what follows it in a run; the other runs' first blocks do. What was read once does not again.
+  for (uint32_t way = 0; way < 3; way++) {
+    cold_again(&w);
+    const uint64_t read = atomic_load(&p.io.read_bytes);
+    assert_int_equal(jumps_all(&w, way == 1, way == 2 ? p.queue : NULL), JUMP_RUNS - 1);
+    assert_true(atomic_load(&p.io.read_bytes) - read > (uint64_t)JUMP_RUNS * 50 * BLOCK_PAGE);
+    assert_int_equal(jumps_all(&w, way == 1, NULL), 0);
+  }
+  // looking up places, and stepping without looking at records
+  cold_again(&w);
+  remix_cursor_init(&c, NULL);
+  ok(remix_cursor_set(&c, w.x));
+  enter(&p);
+  for (uint32_t k = 0; k + 1000 < JUMP_KEYS; k += 1000) {
+    const uint64_t reads = reads_of(&w);
+    seek_to(&c, k);
+    assert_int_equal(reads_of(&w), reads + 1);
+    read_here(&c, k);
+    for (uint32_t i = 0; i < 20; i++) remix_next(&c);
+    assert_int_equal(reads_of(&w), reads + 1);
+    assert_int_equal(c.jumps, 0);
+  }
+  leave(&p);
+  remix_cursor_fini(&c);
+  assert_int_equal(jumps_of(&w), 0);
+  // behind a seek each of the other runs is one
+  cold_again(&w);
+  ok(remix_cursor_set(&c, w.x));
+  enter(&p);
+  for (uint32_t k = 500, jumps = 0; k < 6000; k += 1000) {
+    seek_to(&c, k);
+    assert_int_equal(c.jumps, jumps);
+    for (uint32_t i = 0; i < 2 * JUMP_RUNS; i++, remix_next(&c)) {
+      read_here(&c, k + i);
+      jumps += i > 0 && i < JUMP_RUNS;
+      assert_int_equal(c.jumps, jumps);
+    }
+  }
+  // far on by skipping, the first block does not count; to the beginning neither
+  const uint32_t jumps = c.jumps;
+  seek_to(&c, 6000);
+  read_here(&c, 6000);
+  assert_int_equal(remix_skip(&c, 3000, UINT32_MAX), 3000);
+  read_here(&c, 9000);
+  assert_int_equal(c.jumps, jumps);
+  remix_next(&c);
+  read_here(&c, 9001);
+  assert_int_equal(c.jumps, jumps + 1);
+  remix_seek_first(&c);
+  read_here(&c, 0);
+  assert_int_equal(c.jumps, jumps + 1);
+  remix_prev(&c);
+  assert_false(remix_valid(&c));
+  remix_seek_last(&c);
+  read_here(&c, JUMP_KEYS - 1);
+  assert_int_equal(c.jumps, jumps + 1);
+  remix_prev(&c);
+  read_here(&c, JUMP_KEYS - 2);
+  assert_int_equal(c.jumps, jumps + 2);
+  leave(&p);
+  remix_cursor_fini(&c);
+  assert_int_equal(jumps_of(&w), jumps + 2);
+  cold_free(&w);
+  // without a cache what is read is read from disk each time
+  place_fini(&p);
+  place_init(&p, 0);
+  cold_make(&w, &p, 3000, JUMP_RUNS);
+  for (uint32_t i = 0; i < 2; i++) assert_int_equal(jumps_all(&w, i, NULL), JUMP_RUNS - 1);
+  cold_free(&w);
+  // one run has nothing to jump to
+  cold_make(&w, &p, 3000, 1);
+  for (uint32_t i = 0; i < 2; i++) assert_int_equal(jumps_all(&w, i, NULL), 0);
+  ok(remix_cursor_set(&c, w.x));
+  enter(&p);
+  for (uint32_t k = 0; k < 2900; k += 100) {
+    seek_to(&c, k);
+    for (uint32_t i = 0; i < 50; i++, remix_next(&c)) read_here(&c, k + i);
+  }
+  leave(&p);
+  remix_cursor_fini(&c);
+  assert_int_equal(jumps_of(&w), 0);
+  cold_free(&w);
+  place_fini(&p);
+}
+
+struct worn {
+  uint32_t calls;
+  const struct remix *x;
+};
+
+static void worn_fn(void *arg, struct remix *x) {
+  struct worn *const seen = arg;
+  seen->calls++;
+  seen->x = x;
+}
+
+// Whom they are added to, when, and who is told.
+static void test_jumps_added(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w, other;
+  struct remix_cursor c;
+  struct worn seen = {0};
+  place_init(&p, 8 << 20);
+  p.ctx.worn = worn_fn;
+  p.ctx.worn_arg = &seen;
+  cold_make(&w, &p, JUMP_KEYS, JUMP_RUNS);
+  cold_make(&other, &p, 3000, JUMP_RUNS);
+  cold_again(&w);
+  cold_again(&other);
+  remix_cursor_init(&c, NULL);
+  ok(remix_cursor_set(&c, w.x));
+  atomic_store(&w.x->jumps_due, 66);
+  enter(&p);
+  // two of them each time; they are handed over together when the cursor goes elsewhere
+  const uint32_t apart = 600, nr = JUMP_KEYS / apart;
+  assert_true(2 * nr > 70 && 2 * nr < 128);
+  for (uint32_t i = 0; i < nr; i++) {
+    assert_int_equal(c.jumps, i <= 32 ? 2 * i : 2 * (i - 33) + 2);
+    assert_int_equal(jumps_of(&w), i <= 32 ? 0 : 64);
+    seek_to(&c, i * apart + 10);
+    for (uint32_t k = 0; k < JUMP_RUNS; k++, remix_next(&c)) read_here(&c, i * apart + 10 + k);
+  }
+  leave(&p);
+  assert_int_equal(jumps_of(&w), 64);
+  assert_int_equal(seen.calls, 0);
+  // the rest when it goes to another REMIX, which has none of it
+  ok(remix_cursor_set(&c, other.x));
+  assert_int_equal(c.jumps, 0);
+  assert_int_equal(jumps_of(&w), 2 * nr);
+  assert_int_equal(jumps_of(&other), 0);
+  assert_int_equal(seen.calls, 1);
+  assert_ptr_equal(seen.x, w.x);
+  enter(&p);
+  seek_to(&c, 10);
+  for (uint32_t k = 0; k < JUMP_RUNS; k++, remix_next(&c)) read_here(&c, 10 + k);
+  leave(&p);
+  // parked it has none; who has not said when they are due is asked each time
+  remix_park(&c);
+  assert_int_equal(jumps_of(&other), 2);
+  assert_int_equal(jumps_of(&w), 2 * nr);
+  assert_int_equal(seen.calls, 2);
+  assert_ptr_equal(seen.x, other.x);
+  ok(remix_cursor_set(&c, w.x));
+  remix_cursor_fini(&c);
+  assert_int_equal(jumps_of(&other), 2);
+  assert_int_equal(jumps_of(&w), 2 * nr);
+  assert_int_equal(seen.calls, 2);
+  // not before they are due, and each time after that
+  atomic_store(&other.x->jumps_due, 102);
+  remix_jumped(other.x, 99);
+  assert_int_equal(seen.calls, 2);
+  remix_jumped(other.x, 1);
+  assert_int_equal(seen.calls, 3);
+  remix_jumped(other.x, 1);
+  assert_int_equal(seen.calls, 4);
+  assert_int_equal(jumps_of(&other), 103);
+  p.ctx.worn = NULL;
+  remix_jumped(other.x, 1000);
+  assert_int_equal(seen.calls, 4);
+  cold_free(&w);
+  cold_free(&other);
+  place_fini(&p);
+}
+
 struct reader {
   struct part *t;
   struct remix *x;
@@ -1281,7 +1540,8 @@ int main(void) {
       cmocka_unit_test(test_random_partitions), cmocka_unit_test(test_all_versions),  cmocka_unit_test(test_incremental),
       cmocka_unit_test(test_damaged_file),      cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),    cmocka_unit_test(test_cursor_moves),
-      cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),
+      cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),  cmocka_unit_test(test_jumps),
+      cmocka_unit_test(test_jumps_added),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
