@@ -1340,8 +1340,15 @@ static void test_jumps(void **state) {
       assert_int_equal(c.jumps, jumps);
     }
   }
+  // the block that the seek looks at is the first, also when the key that was looked for is not there and the next one is another run's
+  uint32_t jumps = c.jumps;
+  ok(remix_seek(&c, kref("00006000+", 9)));
+  for (uint32_t k = 6001; k < 6001 + JUMP_RUNS; k++, remix_next(&c)) {
+    read_here(&c, k);
+    jumps += k < 6000 + JUMP_RUNS;
+    assert_int_equal(c.jumps, jumps);
+  }
   // far on by skipping, the first block does not count; to the beginning neither
-  const uint32_t jumps = c.jumps;
   seek_to(&c, 6000);
   read_here(&c, 6000);
   assert_int_equal(remix_skip(&c, 3000, UINT32_MAX), 3000);
