@@ -28,6 +28,7 @@ struct world {
   // the round's way to the workers and back
   bool allow_abort;
   struct compact_whole *whole;         // NULL, or for the next round
+  bool worn;                           // rounds are of what scans have paid for
   pthread_mutex_t lock;
   pthread_cond_t changed;
   bool done;
@@ -54,7 +55,8 @@ static enum remixdb_status hand_back(void *arg, struct worker *wk, const struct 
 static void round_fn(void *arg, struct worker *wk) {
   struct world *w = arg;
   struct version *next = NULL;
-  const enum remixdb_status s = compact_round(&w->c, wk, w->base, w->frozen, w->allow_abort, w->whole, &next);
+  const enum remixdb_status s = w->worn ? compact_worn_round(&w->c, wk, w->base, &next)
+                                        : compact_round(&w->c, wk, w->base, w->frozen, w->allow_abort, w->whole, &next);
   pthread_mutex_lock(&w->lock);
   w->status = s;
   err_save(&w->error, s);
@@ -984,6 +986,365 @@ static void test_retire(void **state) {
   world_fini(&w);
 }
 
+// ---- for scans
+
+// Scans have paid for the partition.
+static void wear(struct world *w, uint32_t part) { remix_jumped(remix_of(w, part), UINT32_MAX); }
+
+static void wear_all(struct world *w) {
+  for (uint32_t i = 0; i < w->base->nr_parts; i++)
+    if (remix_of(w, i)) wear(w, i);
+}
+
+static uint32_t due_of(struct world *w) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < w->base->nr_parts; i++) nr += remix_of(w, i) && compact_worn(remix_of(w, i));
+  return nr;
+}
+
+static uint64_t jumps_of(struct world *w, uint32_t part) { return atomic_load(&remix_of(w, part)->jumps); }
+
+static uint64_t pages_of(struct world *w, uint32_t part) {
+  uint64_t pages = 0;
+  for (uint32_t r = 0; r < remix_of(w, part)->nr_runs; r++) pages += remix_of(w, part)->runs[r]->nr_pages;
+  return pages;
+}
+
+// A round that finds so many partitions to merge, looked at from all sides and installed.
+static void worn_ok(struct world *w, uint64_t nr, uint64_t *kinds_out) {
+  uint64_t before[COMPACT_KINDS], after[COMPACT_KINDS], all = 0, paid = 0;
+  struct compact_stats *const stats = &w->c.stats;
+  const uint64_t rounds = atomic_load(&stats->rounds), worn = atomic_load(&stats->worn), read = atomic_load(&stats->read_bytes);
+  const uint64_t work = atomic_load(&w->c.work);
+  for (uint32_t i = 0; i < w->base->nr_parts; i++) paid += remix_of(w, i) && jumps_of(w, i);
+  kinds_get(w, before);
+  w->worn = true;
+  ok(round_try(w));
+  w->worn = false;
+  kinds_get(w, after);
+  for (uint32_t i = 0; i < COMPACT_KINDS; i++) all += after[i] -= before[i];
+  assert_int_equal(all, nr);
+  assert_int_equal(after[COMPACT_MAJOR] + after[COMPACT_SPLIT], nr);
+  assert_int_equal(atomic_load(&stats->worn), worn + nr);
+  assert_int_equal(atomic_load(&stats->rounds), rounds + (nr != 0));
+  assert_int_equal(atomic_load(&w->c.work), work);  // writers do not wait for it
+  assert_int_equal(w->nr_back, 0);
+  if (kinds_out) memcpy(kinds_out, after, sizeof(after));
+  if (nr == 0) {
+    assert_null(w->next);
+    assert_int_equal(atomic_load(&stats->read_bytes), read);
+    expect_files(w, w->base);
+    return;
+  }
+  assert_non_null(w->next);
+  for (uint32_t i = 0; i < w->base->nr_parts; i++) paid -= remix_of(w, i) && jumps_of(w, i);
+  assert_int_equal(paid, nr);
+  round_install(w);
+}
+
+// What has been paid for: no less than the merge would write, and than what is worth a round.
+static void test_worn_due(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 12000, 0, 40);
+  w.c.build.max_pages = 2048;
+  w.value = 400;
+  worn_ok(&w, 0, NULL);  // not even a table
+  put_range(&w, 0, w.k.nr, 1, false);
+  round_ok(&w, NULL);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
+  wear(&w, 0);  // one run has nothing to be merged with
+  assert_false(compact_worn(remix_of(&w, 0)));
+  worn_ok(&w, 0, NULL);
+  put_range(&w, 0, w.k.nr, 9, false);
+  round_ok(&w, NULL);
+  struct remix *x = remix_of(&w, 0);
+  const uint64_t pages = pages_of(&w, 0);
+  assert_true(pages > COMPACT_JUMPS_MIN);
+  atomic_store(&x->jumps, 0);  // what was looked at has been paid for
+  atomic_store(&x->jumps_due, 0);
+  remix_jumped(x, pages - 1);
+  assert_false(compact_worn(x));
+  assert_int_equal(atomic_load(&x->jumps_due), pages);
+  worn_ok(&w, 0, NULL);
+  assert_int_equal(jumps_of(&w, 0), pages - 1);
+  remix_jumped(x, 1);
+  assert_true(compact_worn(x));
+  worn_ok(&w, 1, NULL);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
+  world_fini(&w);
+
+  world_init(&w, 3000, 0, 41);
+  put_range(&w, 0, 800, 1, false);
+  round_ok(&w, NULL);
+  put_range(&w, 3, 800, 20, true);
+  round_ok(&w, NULL);
+  assert_true(pages_of(&w, 0) < COMPACT_JUMPS_MIN);
+  atomic_store(&remix_of(&w, 0)->jumps, 0);
+  remix_jumped(remix_of(&w, 0), COMPACT_JUMPS_MIN - 1);
+  worn_ok(&w, 0, NULL);
+  remix_jumped(remix_of(&w, 0), 1);
+  worn_ok(&w, 1, NULL);
+  // a round of new data begins from nothing
+  put_range(&w, 3, 800, 20, false);
+  round_ok(&w, NULL);
+  remix_jumped(remix_of(&w, 0), COMPACT_JUMPS_MIN);
+  put_range(&w, 5, 800, 20, false);
+  round_ok(&w, NULL);
+  assert_true(jumps_of(&w, 0) < COMPACT_JUMPS_MIN);
+  worn_ok(&w, 0, NULL);
+  world_fini(&w);
+}
+
+// The many small runs first: a large old one only when there is no better use of the same bytes.
+static void test_worn_some(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 3000, 0, 42);
+  const uint32_t n = keys_for(&w, 0.85);
+  put_range(&w, 0, n, 1, false);
+  round_ok(&w, NULL);
+  for (uint32_t r = 0; r < 5; r++) {
+    put_range(&w, r, n, 40, r == 3);
+    if (r) put_range(&w, 0, n, 40, false);  // old versions
+    round_ok(&w, NULL);
+  }
+  struct sst *const oldest = remix_of(&w, 0)->runs[0];
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 6);
+  const uint64_t tombs = tombs_of(&w, 0), written = atomic_load(&w.c.stats.table_bytes);
+  assert_true(tombs > 0);
+  wear(&w, 0);
+  worn_ok(&w, 1, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 2);
+  assert_ptr_equal(remix_of(&w, 0)->runs[0], oldest);
+  assert_int_equal(tombs_of(&w, 0), tombs);  // they hide what is below
+  assert_true(atomic_load(&w.c.stats.table_bytes) - written < oldest->data_size / 2);
+  assert_true(remix_of(&w, 0)->nr_entries > remix_of(&w, 0)->nr_keys);
+  // paid for anew, all of it, and nothing is left to hide
+  worn_ok(&w, 0, NULL);
+  wear(&w, 0);
+  worn_ok(&w, 1, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
+  assert_int_equal(tombs_of(&w, 0), 0);
+  assert_int_equal(remix_of(&w, 0)->nr_entries, remix_of(&w, 0)->nr_keys);
+  wear(&w, 0);
+  worn_ok(&w, 0, NULL);
+  // all of it deleted: the merge leaves nothing
+  w.c.build.max_pages = 10 * TABLE;  // as much garbage as that would be merged at once
+  put_range(&w, 0, n, 1, true);
+  round_ok(&w, NULL);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 2);
+  wear(&w, 0);
+  worn_ok(&w, 1, NULL);
+  assert_null(remix_of(&w, 0));
+  worn_ok(&w, 0, NULL);
+  world_fini(&w);
+}
+
+// Tables that lie beside each other are read like one: nothing is gained by merging them, nor by merging one of them alone with what lies above.
+static void test_worn_levels(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 12000, 0, 43);
+  put_range(&w, 0, keys_for(&w, 1.6), 1, false);
+  round_ok(&w, NULL);
+  assert_int_equal(w.base->nr_parts, 1);
+  struct remix *x = remix_of(&w, 0);
+  assert_int_equal(x->nr_runs, 2);
+  assert_true(kv_cmp(x->runs[0]->max, x->runs[1]->min) < 0);
+  wear(&w, 0);
+  assert_false(compact_worn(x));
+  worn_ok(&w, 0, NULL);
+  // one above them both
+  put_range(&w, 0, keys_for(&w, 1.6), 30, true);
+  round_ok(&w, NULL);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 3);
+  wear(&w, 0);
+  worn_ok(&w, 1, kinds);
+  x = remix_of(&w, 0);
+  assert_int_equal(x->nr_runs, 2);
+  assert_true(kv_cmp(x->runs[0]->max, x->runs[1]->min) < 0);
+  assert_int_equal(tombs_of(&w, 0), 0);
+  // two above them: these become one, and the others stay
+  struct sst *const low = x->runs[0], *const high = x->runs[1];
+  for (uint32_t r = 0; r < 2; r++) {
+    put_range(&w, r, keys_for(&w, 1.6), 30, false);
+    round_ok(&w, NULL);
+  }
+  wear(&w, 0);
+  worn_ok(&w, 1, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  x = remix_of(&w, 0);
+  assert_int_equal(x->nr_runs, 3);
+  assert_ptr_equal(x->runs[0], low);
+  assert_ptr_equal(x->runs[1], high);
+  // small ones that touch at one key are not beside each other
+  put(&w, 5, false);
+  put(&w, 9, false);
+  round_ok(&w, NULL);
+  put(&w, 1, false);
+  put(&w, 5, true);
+  round_ok(&w, NULL);
+  wear(&w, 0);
+  worn_ok(&w, 1, NULL);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 4);
+  world_fini(&w);
+
+  // nor are three of which the outer ones are of the same keys
+  world_init(&w, 3000, 0, 50);
+  for (uint32_t r = 0; r < 3; r++) {
+    put_range(&w, r == 1 ? 2000 : 1000, r == 1 ? 2100 : 1100, 1 + r, false);
+    round_ok(&w, NULL);
+    wear(&w, 0);
+    worn_ok(&w, r == 2, NULL);
+  }
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
+  world_fini(&w);
+}
+
+// All of a partition, which is more than one should hold.
+static void test_worn_split(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  world_init(&w, 12000, 0, 44);
+  const uint32_t n = keys_for(&w, 6);
+  for (uint32_t r = 0; r < 7; r++) {
+    put_range(&w, r, n, 7, false);
+    if (r) put_range(&w, 0, 200, 1, r % 2);
+    round_ok(&w, NULL);
+  }
+  assert_int_equal(w.base->nr_parts, 1);
+  assert_true(remix_of(&w, 0)->nr_runs >= 7);
+  wear(&w, 0);
+  worn_ok(&w, 1, kinds);
+  expect_kind(kinds, COMPACT_SPLIT, 1);
+  assert_true(w.base->nr_parts >= 3 && w.base->nr_parts <= 4);
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) {
+    assert_true(remix_of(&w, i)->nr_runs <= COMPACT_PART_TABLES + 1);
+    assert_int_equal(remix_of(&w, i)->nr_entries, remix_of(&w, i)->nr_keys);
+  }
+  wear_all(&w);
+  worn_ok(&w, 0, NULL);
+  world_fini(&w);
+}
+
+// As many at a time as there are workers; the others stay as they are, and due.
+static void test_worn_workers(void **state) {
+  (void)state;
+  for (uint32_t threads = 0; threads < 3; threads++) {
+    struct world w;
+    world_init(&w, 12000, threads, 45);
+    three_parts(&w);
+    put_range(&w, 1, keys_for(&w, 5.4), 25, true);
+    round_ok(&w, NULL);
+    const uint32_t parts = w.base->nr_parts;
+    wear_all(&w);
+    for (uint32_t left = due_of(&w), each = threads ? threads : 1, nr; left; left -= nr) {
+      assert_int_equal(due_of(&w), left);
+      nr = left < each ? left : each;
+      worn_ok(&w, nr, NULL);
+    }
+    assert_int_equal(atomic_load(&w.c.stats.worn), parts);
+    worn_ok(&w, 0, NULL);
+    world_fini(&w);
+  }
+}
+
+// The n-th file that is opened makes the round more urgent that is asked for then.
+static struct world *yield_world;
+static _Atomic int64_t yield_left;
+
+static int yield_open(struct env *e, const char *path, unsigned flags) {
+  if (atomic_fetch_sub(&yield_left, 1) == 1) atomic_store(&yield_world->c.yield, true);
+  return place_open(e, path, flags);
+}
+
+static void test_worn_yield(void **state) {
+  (void)state;
+  struct world w;
+  uint32_t given_up = 0;
+  world_init(&w, 8000, 0, 46);
+  const uint32_t n = keys_for(&w, 3);
+  for (uint32_t r = 0; r < 3; r++) {
+    put_range(&w, r, n, 3, false);
+    round_ok(&w, NULL);
+  }
+  wear(&w, 0);
+  atomic_store(&w.c.yield, true);
+  w.worn = true;
+  assert_int_equal(round_try(&w), REMIXDB_ABORTED);
+  assert_null(w.next);
+  assert_true(w.error.msg[0] != 0);
+  assert_int_equal(jumps_of(&w, 0), 0);
+  expect_files(&w, w.base);
+  expect_contents(&w, w.base, w.disk);
+  worn_ok(&w, 0, NULL);  // to be paid for again, whether it is still urgent
+  atomic_store(&w.c.yield, false);
+  worn_ok(&w, 0, NULL);
+  // wherever it is told to: it leaves nothing, or it is as good as done
+  yield_world = &w;
+  w.p.ops.open = yield_open;
+  for (int64_t nth = 1;; nth++) {
+    wear(&w, 0);
+    atomic_store(&w.c.yield, false);
+    atomic_store(&yield_left, nth);
+    w.worn = true;
+    const enum remixdb_status s = round_try(&w);
+    if (s == REMIXDB_OK) {
+      compact_retire(w.next, w.base);
+      version_unref(w.next);
+    } else {
+      assert_int_equal(s, REMIXDB_ABORTED);
+      assert_null(w.next);
+      given_up++;
+    }
+    expect_files(&w, w.base);
+    if (!atomic_load(&w.c.yield)) break;
+  }
+  w.p.ops.open = place_open;
+  assert_true(given_up >= 3);
+  assert_int_equal(atomic_load(&w.c.stats.failed), 0);
+  expect_contents(&w, w.base, w.disk);
+  // new data is more urgent than anything
+  atomic_store(&w.c.yield, true);
+  w.worn = false;
+  put_range(&w, 1, n, 3, true);
+  round_ok(&w, NULL);
+  atomic_store(&w.c.yield, false);
+  wear_all(&w);
+  worn_ok(&w, 1, NULL);
+  world_fini(&w);
+}
+
+// Many rounds of both kinds, in threads, while a reader goes over what is there.
+static void test_worn_threads(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 11000, 3, 47);
+  put_range(&w, 0, keys_for(&w, 8), 1, false);
+  round_ok(&w, NULL);
+  uint64_t rng = 1;
+  for (uint32_t r = 0; r < 6; r++) {
+    for (uint32_t i = 0; i < 500; i++) put(&w, (uint32_t)(rng_next(&rng) % w.k.nr), i % 9 == 0);
+    round_ok(&w, NULL);
+    wear_all(&w);
+    w.worn = true;
+    round_begin(&w);
+    expect_contents(&w, w.base, w.disk);
+    ok(round_end(&w));
+    w.worn = false;
+    assert_non_null(w.next);
+    round_install(&w);
+  }
+  assert_true(atomic_load(&w.c.stats.worn) >= 12);
+  world_fini(&w);
+}
+
 // ---- what can fail
 
 // Several partitions of which one gets a little, one many runs, one new data behind it.
@@ -1007,6 +1368,28 @@ static void ready_to_fail(struct world *w, uint64_t seed) {
   put_range(w, keys_for(w, 5.4), w->k.nr, 1, false);
 }
 
+// The same for a round that merges for scans: some runs of one partition, all of another.
+static void ready_to_fail_worn(struct world *w, uint64_t seed) {
+  world_init(w, 2500, 2, seed);
+  w->value = VALUE + 10;
+  w->c.build.max_pages = 4;
+  three_parts(w);
+  for (uint32_t r = 0; r < 4; r++) {
+    put_range(w, first_key_of(w, 1) + r, first_key_of(w, 2), 30, r % 2);
+    if (r == 0) put_range(w, 0, first_key_of(w, 1), 3, true);
+    round_ok(w, NULL);
+  }
+  w->worn = true;
+}
+
+static enum remixdb_status round_again(struct world *w) {
+  if (w->worn) {
+    wear(w, 0);
+    wear(w, 1);
+  }
+  return round_try(w);
+}
+
 // After a failure there is what there was, and no more.
 static void expect_failed(struct world *w, enum remixdb_status s, bool contents) {
   if (w->status != s) fail_msg("status %d: %s", w->status, w->error.msg);
@@ -1017,6 +1400,27 @@ static void expect_failed(struct world *w, enum remixdb_status s, bool contents)
   if (contents) expect_contents(w, w->base, w->disk);
 }
 
+// Every allocation of a round fails in turn, or each of so many; then there is no more that could.
+static void no_memory(struct world *w, int64_t step) {
+  uint32_t failed = 0;
+  for (int64_t n = 1;; n += step) {
+    fault_mem_set(n);
+    const enum remixdb_status s = round_again(w);
+    const bool any = fault_mem_end();
+    if (s != REMIXDB_OK) {
+      assert_true(any);
+      expect_failed(w, REMIXDB_NOMEM, n % 16 == 0);
+      failed++;
+      assert_int_equal(atomic_load(&w->c.stats.failed), failed);
+      continue;
+    }
+    compact_retire(w->next, w->base);  // it does without, or there was enough
+    version_unref(w->next);
+    if (!any) break;
+  }
+  assert_true(failed > 30);
+}
+
 static void test_no_memory(void **state) {
   (void)state;
   struct world w;
@@ -1025,67 +1429,85 @@ static void test_no_memory(void **state) {
     ready_to_fail(&w, 30);
     w.c.build.compression = compressed ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
     w.c.build.ckeys = !compressed;
-    uint32_t failed = 0;
-    for (int64_t n = 1;; n += compressed ? 3 : 1) {
-      fault_mem_set(n);
-      const enum remixdb_status s = round_try(&w);
-      const bool any = fault_mem_end();
-      if (s != REMIXDB_OK) {
-        assert_true(any);
-        expect_failed(&w, REMIXDB_NOMEM, n % 16 == 0);
-        failed++;
-        assert_int_equal(atomic_load(&w.c.stats.failed), failed);
-        continue;
-      }
-      if (!any) break;
-      compact_retire(w.next, w.base);  // it does without
-      version_unref(w.next);
-    }
-    assert_true(failed > 30);
-    compact_retire(w.next, w.base);
-    version_unref(w.next);
+    no_memory(&w, compressed ? 3 : 1);
     round_ok(&w, kinds);
     expect_kind(kinds, COMPACT_ABORT, 1);
     world_fini(&w);
   }
 }
 
-static void test_io_fails(void **state) {
+// Both partitions are merged as well as if nothing had failed.
+static void expect_worn_after(struct world *w) {
+  uint64_t kinds[COMPACT_KINDS];
+  struct sst *const low = remix_of(w, 1)->runs[0];
+  wear(w, 0);
+  wear(w, 1);
+  worn_ok(w, 2, kinds);
+  assert_ptr_equal(remix_of(w, 1)->runs[0], low);
+  assert_true(tombs_of(w, 1) > 0);
+  assert_int_equal(tombs_of(w, 0), 0);
+  world_fini(w);
+}
+
+static void test_worn_no_memory(void **state) {
   (void)state;
-  static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_CLOSE, FAULT_STAT};
   struct world w;
-  ready_to_fail(&w, 31);
+  ready_to_fail_worn(&w, 48);
+  no_memory(&w, 1);
+  expect_worn_after(&w);
+}
+
+// Every call of a round fails in turn.
+static void io_fails(struct world *w) {
+  int64_t writes = 0;
+  static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_CLOSE, FAULT_STAT};
   for (uint32_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
     uint32_t failed = 0;
     for (int64_t n = 1;; n++) {
       fault_io_set(kinds[i], n, false);
-      const enum remixdb_status s = round_try(&w);
+      const enum remixdb_status s = round_again(w);
       const bool any = fault_io_end();
       if (s != REMIXDB_OK) {
         assert_true(any);
-        expect_failed(&w, kinds[i] == FAULT_WRITE ? REMIXDB_NOSPACE : REMIXDB_IO, n % 8 == 0);
+        expect_failed(w, kinds[i] == FAULT_WRITE ? REMIXDB_NOSPACE : REMIXDB_IO, n % 8 == 0);
         failed++;
+        writes += kinds[i] == FAULT_WRITE;
         continue;
       }
-      compact_retire(w.next, w.base);
-      version_unref(w.next);
+      compact_retire(w->next, w->base);
+      version_unref(w->next);
       if (!any) break;
     }
     assert_true(failed > 1);
   }
   // the disk is full from a moment on, and then has room again
-  for (int64_t n = 1; n < 8; n += 2) {
+  for (int64_t n = 1; n <= writes; n += 2) {
     fault_io_set(FAULT_WRITE, n, true);
-    const enum remixdb_status s = round_try(&w);
+    const enum remixdb_status s = round_again(w);
     (void)fault_io_end();
     assert_int_not_equal(s, REMIXDB_OK);
-    expect_failed(&w, REMIXDB_NOSPACE, true);
+    expect_failed(w, REMIXDB_NOSPACE, true);
   }
+}
+
+static void test_io_fails(void **state) {
+  (void)state;
+  struct world w;
+  ready_to_fail(&w, 31);
+  io_fails(&w);
   uint64_t done[COMPACT_KINDS];
   round_ok(&w, done);
   expect_kind(done, COMPACT_ABORT, 1);
   assert_true(done[COMPACT_MAJOR] >= 1 && done[COMPACT_MINOR] + done[COMPACT_SPLIT] >= 1);
   world_fini(&w);
+}
+
+static void test_worn_io_fails(void **state) {
+  (void)state;
+  struct world w;
+  ready_to_fail_worn(&w, 49);
+  io_fails(&w);
+  expect_worn_after(&w);
 }
 
 // A table that is damaged fails the round that has to read it, and no data is lost by it.
@@ -1122,7 +1544,10 @@ int main(void) {
       cmocka_unit_test(test_abort_fails), cmocka_unit_test(test_rounds),        cmocka_unit_test(test_threads),
       cmocka_unit_test(test_compressed),  cmocka_unit_test(test_low_estimate),  cmocka_unit_test(test_progress),
       cmocka_unit_test(test_retire),      cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_io_fails),
-      cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_damaged),     cmocka_unit_test(test_worn_due),      cmocka_unit_test(test_worn_some),
+      cmocka_unit_test(test_worn_levels), cmocka_unit_test(test_worn_split),    cmocka_unit_test(test_worn_workers),
+      cmocka_unit_test(test_worn_yield),  cmocka_unit_test(test_worn_threads),  cmocka_unit_test(test_worn_no_memory),
+      cmocka_unit_test(test_worn_io_fails),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
