@@ -2,8 +2,18 @@
 //
 // Writers that come to a full memtable together: one of them freezes it, and then there is room for all. Rounds are held up where they make a file, so that
 // whoever waits for one that is not his concern waits for ever: an alarm ends the program then.
+//
+// Rounds that scans have paid for: that they come, and what they do when a memtable is frozen, the store is closed or the disk fails just then.
 #include "store.h"
+
+#include <errno.h>
+
+#include "files.h"
+#include "xdb_get.h"
+#include "xdb_iter.h"
 #include "xdb_ref.h"
+#include "xdb_snapshot.h"
+#include "xdb_sync.h"
 #include "xdb_write.h"
 
 #define WRITERS 4u
@@ -22,9 +32,49 @@ static uint64_t frozen(void) {
   return nr;
 }
 
+// Where a round for scans is held up.
+enum gate { GATE_NONE, GATE_TABLE, GATE_REMIX, GATE_CURRENT };
+static enum gate hold_at, held_at;  // guarded by lock
+static _Atomic enum gate fail_at;   // or fails
+
+static bool tidying(void) {
+  if (!x) return false;
+  pthread_mutex_lock(&x->lock);
+  const bool now = x->tidying;
+  pthread_mutex_unlock(&x->lock);
+  return now;
+}
+
+// A round for scans comes to the gate. True: it is to fail there.
+static bool gate_pass(enum gate at) {
+  pthread_mutex_lock(&lock);
+  while (hold_at == at) {
+    held_at = at;
+    pthread_cond_broadcast(&changed);
+    pthread_cond_wait(&changed, &lock);
+  }
+  pthread_mutex_unlock(&lock);
+  return atomic_load(&fail_at) == at;
+}
+
+static bool ends_with(const char *path, const char *end) {
+  const size_t len = strlen(path), n = strlen(end);
+  return len > n && strcmp(path + len - n, end) == 0;
+}
+
+static int gate_rename(struct env *e, const char *from, const char *to) {
+  (void)e;
+  if (ends_with(to, FILES_CURRENT) && tidying() && gate_pass(GATE_CURRENT)) return -EIO;
+  return env_posix()->ops->rename(env_posix(), from, to);
+}
+
 static int gate_open(struct env *e, const char *path, unsigned flags) {
-  const size_t len = strlen(path);
-  if (flags & ENV_CREATE && len > 4 && strcmp(path + len - 4, ".sst") == 0) {
+  (void)e;
+  const bool table = ends_with(path, ".sst");
+  // a file of the log is made with the store's lock held, and is not asked about
+  if (flags & ENV_CREATE && (table || ends_with(path, ".remix")) && tidying()) {
+    if (gate_pass(table ? GATE_TABLE : GATE_REMIX)) return -ENOSPC;
+  } else if (flags & ENV_CREATE && table) {
     const uint64_t nr = frozen();
     pthread_mutex_lock(&lock);
     while (nr > allowed) {
@@ -34,7 +84,7 @@ static int gate_open(struct env *e, const char *path, unsigned flags) {
     }
     pthread_mutex_unlock(&lock);
   }
-  return env_posix()->ops->open(e, path, flags);
+  return env_posix()->ops->open(env_posix(), path, flags);
 }
 
 static void allow(uint64_t rounds) {
@@ -50,17 +100,39 @@ static void wait_held(uint64_t nr) {
   pthread_mutex_unlock(&lock);
 }
 
-static void begin(void) {
+static void hold(enum gate at) {
+  pthread_mutex_lock(&lock);
+  hold_at = at;
+  held_at = GATE_NONE;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+}
+
+static void wait_held_at(enum gate at) {
+  pthread_mutex_lock(&lock);
+  while (held_at != at) pthread_cond_wait(&changed, &lock);
+  pthread_mutex_unlock(&lock);
+}
+
+static void begin_with(int workers, size_t memtable, uint32_t table_pages) {
   static struct env_ops ops;
   static struct env env;
   ops = *quick_env()->ops;
   ops.open = gate_open;
+  ops.rename = gate_rename;
   env = (struct env){.ops = &ops};
-  const struct remixdb_opts o = small_opts(1);
+  const struct remixdb_opts o = small_opts(workers);
   held = 0;
-  allow(0);
+  hold(GATE_NONE);
+  atomic_store(&fail_at, GATE_NONE);
+  x = NULL;
   CHECK_OK(xdb_open(dir, &o, &env, &x));
-  shrink(x, MEMTABLE, 4);
+  shrink(x, memtable, table_pages);
+}
+
+static void begin(void) {
+  allow(0);
+  begin_with(1, MEMTABLE, 4);
 }
 
 static void end(void) {
@@ -137,12 +209,477 @@ static void test_one_round_for_all(void **state) {
   end();
 }
 
+// ---- rounds that scans have paid for
+
+#define KEYS 4000u
+#define LEVELS 5u
+#define SMALL 100u    // bytes of a value
+#define LARGE 1000u   // of which the cache holds a quarter
+#define ROOM (256u << 10)
+#define PAGES 2048u   // of a table: one holds everything
+
+static uint32_t now[KEYS];    // what each key has: the number of its value, or 0
+static uint32_t next_what;
+static uint32_t value_len;
+
+static struct kref key_of(uint32_t key, uint8_t buf[8]) {
+  for (uint32_t i = 0; i < 8; i++) buf[i] = (uint8_t)('0' + (key >> (3 * (7 - i)) & 7));
+  return kref(buf, 8);
+}
+
+static void value_of(uint32_t key, uint32_t what, uint8_t *val) {
+  memset(val, (int)(what % 251), value_len);
+  store32le(val, key);
+  store32le(val + 4, what);
+}
+
+static void write_key(struct xdb_ref *r, uint32_t key, bool del) {
+  uint8_t kbuf[8], val[LARGE];
+  now[key] = del ? 0 : ++next_what;
+  if (!del) value_of(key, now[key], val);
+  CHECK_OK(xdb_put(r, key_of(key, kbuf), val, del ? 0 : value_len, del));
+}
+
+static void check_value(uint32_t key, uint32_t what, const void *val, uint32_t len) {
+  uint8_t want[LARGE];
+  CHECK(what != 0 && len == value_len);
+  value_of(key, what, want);
+  CHECK(memcmp(want, val, len) == 0);
+}
+
+// From where the iterator stands to the end.
+static void check_rest(struct xdb_iter *it, uint32_t from, const uint32_t *want) {
+  uint8_t kbuf[8];
+  for (uint32_t k = from; k < KEYS; k++) {
+    struct kv_rec rec;
+    if (want[k] == 0) continue;
+    CHECK_OK(xdb_iter_record(it, &rec));
+    CHECK(kv_eq(key_of(k, kbuf), kref(rec.key, rec.klen)));
+    check_value(k, want[k], rec.val, rec.vlen);
+    CHECK_OK(xdb_iter_skip(it, 1));
+  }
+  CHECK(!xdb_iter_valid(it));
+}
+
+static void check_all(struct xdb_ref *r, const uint32_t *want) {
+  uint8_t kbuf[8], val[LARGE];
+  struct xdb_iter *it;
+  CHECK_OK(xdb_iter_create(r, &it));
+  CHECK_OK(xdb_iter_seek(it, kref("", 0)));
+  check_rest(it, 0, want);
+  xdb_iter_destroy(it);
+  for (uint32_t k = 0; k < KEYS; k++) {
+    uint32_t len;
+    const enum remixdb_status s = xdb_get(r, key_of(k, kbuf), val, sizeof(val), &len);
+    CHECK(s == (want[k] ? REMIXDB_OK : REMIXDB_NOTFOUND));
+    if (want[k]) check_value(k, want[k], val, len);
+  }
+}
+
+static uint32_t runs_of(const struct version *v) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) nr += v->parts[i]->remix ? v->parts[i]->remix->nr_runs : 0;
+  return nr;
+}
+
+static uint32_t runs(struct xdb_ref *r) {
+  epoch_enter(&x->epoch, &r->slot);
+  const uint32_t nr = runs_of(xdb_view(x)->version);
+  epoch_exit(&r->slot);
+  return nr;
+}
+
+static bool names(const struct version *v, const char *name) {
+  char buf[32];
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct remix *p = v->parts[i]->remix;
+    if (!p) continue;
+    remix_name(buf, p->number);
+    if (strcmp(buf, name) == 0) return true;
+    for (uint32_t t = 0; t < p->nr_runs; t++) {
+      sst_name(buf, p->runs[t]->number);
+      if (strcmp(buf, name) == 0) return true;
+    }
+  }
+  return false;
+}
+
+// Of a store that was closed: all tables are there that the version names, and nothing that it does not.
+static void check_files(const struct files_entry *list, size_t nr) {
+  const struct version *v = xdb_view(x)->version;
+  uint32_t tables = 0;
+  for (size_t i = 0; i < nr; i++) {
+    const bool table = ends_with(list[i].name, ".sst");
+    tables += table;
+    if ((table || ends_with(list[i].name, ".remix")) && !names(v, list[i].name)) fail_msg("%s is left", list[i].name);
+  }
+  CHECK(tables == runs_of(v));
+}
+
+static void idle(void) {
+  for (bool busy = true; busy;) {
+    CHECK_OK(xdb_wait_idle(x));
+    pthread_mutex_lock(&x->lock);
+    busy = x->tidying || atomic_load(&x->worn);
+    pthread_mutex_unlock(&x->lock);
+    if (busy) time_sleep_ns(100000);
+  }
+}
+
+// One partition of runs that overlap, and an empty memtable.
+static struct xdb_ref *load(int workers, uint32_t len) {
+  struct xdb_ref *r;
+  allow(UINT64_MAX);
+  value_len = len;
+  next_what = 0;
+  memset(now, 0, sizeof(now));
+  begin_with(workers, 4 * ROOM, PAGES);
+  CHECK_OK(xdb_ref(x, &r));
+  for (uint32_t l = 0; l < LEVELS; l++) {
+    for (uint32_t k = l; k < KEYS; k += LEVELS) write_key(r, k, false);
+    for (uint32_t k = l; l && k < KEYS; k += 97) write_key(r, k, k % 2);
+    CHECK_OK(xdb_flush(x));
+  }
+  idle();
+  CHECK(runs(r) >= LEVELS);
+  CHECK(stat_of(x, "read_triggered") == 0);
+  x->memtable_limit = ROOM;
+  x->compact.memtable_size = ROOM;
+  return r;
+}
+
+// The store as it is found when it is opened next.
+static void reopen(struct xdb_ref *r) {
+  struct files_entry *list;
+  size_t nr;
+  xdb_unref(r);
+  end();
+  CHECK_OK(files_list(env_posix(), dir, &list, &nr));
+  begin_with(0, ROOM, PAGES);
+  check_files(list, nr);
+  mem_free(list);
+  CHECK_OK(xdb_ref(x, &r));
+  check_all(r, now);
+  xdb_unref(r);
+  CHECK_OK(xdb_close(x));
+}
+
+// As if scans had.
+static void wear(struct xdb_ref *r) {
+  epoch_enter(&x->epoch, &r->slot);
+  const struct version *v = xdb_view(x)->version;
+  for (uint32_t i = 0; i < v->nr_parts; i++)
+    if (v->parts[i]->remix) remix_jumped(v->parts[i]->remix, UINT32_MAX);
+  epoch_exit(&r->slot);
+}
+
+static void scan(struct xdb_iter *it, uint64_t *rng) {
+  struct kv_rec rec;
+  uint8_t kbuf[8];
+  CHECK_OK(xdb_iter_seek(it, key_of((uint32_t)below(rng, KEYS), kbuf)));
+  for (uint32_t i = 0; i < 20 && xdb_iter_valid(it); i++) {
+    CHECK_OK(xdb_iter_record(it, &rec));
+    CHECK_OK(xdb_iter_skip(it, 1));
+  }
+}
+
+static void test_scans_merge(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  struct xdb_ref *r = load(1, LARGE), *old;
+  struct xdb_iter *it, *open_on, *open_at;
+  struct xdb_snapshot *snap;
+  uint32_t then[KEYS];
+  const uint32_t before = runs(r);
+  memcpy(then, now, sizeof(then));
+  // what is open stays as it is
+  CHECK_OK(xdb_snapshot(r, &snap));
+  CHECK_OK(xdb_snapshot_ref(snap, &old));
+  CHECK_OK(xdb_iter_create(old, &open_on));
+  CHECK_OK(xdb_iter_create(r, &open_at));
+  CHECK_OK(xdb_iter_seek(open_at, kref("", 0)));
+  CHECK_OK(xdb_iter_create(r, &it));
+  uint32_t scans = 0;
+  for (; stat_of(x, "read_triggered") == 0; scans++) {
+    CHECK(scans < 20000);
+    scan(it, &rng);
+  }
+  CHECK(scans >= COMPACT_JUMPS_MIN / before / 2);  // not for less than was paid
+  idle();
+  CHECK(runs(r) < before);
+  CHECK(stat_of(x, "failed") == 0);
+  for (uint32_t k = 0; k < KEYS; k += 7) write_key(r, k, k % 3 == 0);
+  check_all(r, now);
+  check_all(old, then);
+  check_rest(open_at, 0, then);
+  CHECK_OK(xdb_iter_seek(open_on, kref("", 0)));
+  check_rest(open_on, 0, then);
+  // it is enough now
+  const uint64_t merged = stat_of(x, "read_triggered");
+  for (uint32_t i = 0; i < scans / 2; i++) scan(it, &rng);
+  idle();
+  CHECK(stat_of(x, "read_triggered") == merged);
+  xdb_iter_destroy(it);
+  xdb_iter_destroy(open_on);
+  xdb_iter_destroy(open_at);
+  xdb_unref(old);
+  xdb_snapshot_release(snap);
+  reopen(r);
+}
+
+// What a call does without workers does not depend on what the cache holds.
+static void test_no_workers(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  struct xdb_ref *r = load(0, LARGE);
+  struct xdb_iter *it;
+  const uint32_t before = runs(r);
+  CHECK_OK(xdb_iter_create(r, &it));
+  for (uint32_t i = 0; i < 2000; i++) scan(it, &rng);
+  xdb_iter_destroy(it);
+  epoch_enter(&x->epoch, &r->slot);
+  CHECK(compact_worn(xdb_view(x)->version->parts[0]->remix));  // there would be reason to
+  epoch_exit(&r->slot);
+  CHECK_OK(xdb_flush(x));
+  CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
+  reopen(r);
+}
+
+// Until a memtable is frozen.
+static void freeze(struct xdb_ref *r) {
+  const uint64_t nr = frozen();
+  for (uint32_t i = 0; frozen() == nr; i++) write_key(r, i * 3 % KEYS, i % 5 == 0);
+}
+
+static void copy_file(const char *from_dir, const char *name, const char *to_dir) {
+  char path[700];
+  static uint8_t buf[1 << 16];
+  (void)snprintf(path, sizeof(path), "%s/%s", from_dir, name);
+  FILE *const in = fopen(path, "rb");
+  (void)snprintf(path, sizeof(path), "%s/%s", to_dir, name);
+  FILE *const out = fopen(path, "wb");
+  CHECK(in && out);
+  for (size_t n; (n = fread(buf, 1, sizeof(buf), in)) > 0;) CHECK(fwrite(buf, 1, n, out) == n);
+  CHECK(fclose(in) == 0 && fclose(out) == 0);
+}
+
+// As if the process died now: what its files say is what is found. Everything is synced.
+static void check_copy(struct xdb_ref *r) {
+  char copy[600];
+  struct files_entry *list;
+  size_t nr;
+  CHECK_OK(xdb_sync(r));
+  (void)snprintf(copy, sizeof(copy), "%s/copy", dir);
+  CHECK(mkdir(copy, 0700) == 0);
+  CHECK_OK(files_list(env_posix(), dir, &list, &nr));
+  for (size_t i = 0; i < nr; i++) copy_file(dir, list[i].name, copy);
+  mem_free(list);
+  struct remixdb_opts o = small_opts(0);
+  o.read_only = true;
+  struct xdb *other;
+  struct xdb_ref *other_r;
+  CHECK_OK(xdb_open(copy, &o, quick_env(), &other));
+  CHECK_OK(xdb_ref(other, &other_r));
+  check_all(other_r, now);
+  xdb_unref(other_r);
+  CHECK_OK(xdb_close(other));
+  CHECK(nftw(copy, store_remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0);
+}
+
+// A memtable is frozen while the round is at work, while it has written all that it does not give up any more, or between that and its installation.
+static void frozen_meanwhile(enum gate at) {
+  struct xdb_ref *r = load(1, SMALL), *snap_r;
+  struct xdb_snapshot *snap;
+  uint32_t then[KEYS];
+  const uint32_t before = runs(r);
+  const uint64_t rounds = frozen();
+  allow(rounds);
+  hold(at);
+  wear(r);
+  wait_held_at(at);
+  for (uint32_t k = 1; k < 200; k += 2) write_key(r, k, k % 3 == 0);
+  check_all(r, now);
+  freeze(r);
+  check_all(r, now);
+  CHECK(frozen() == rounds + 1);
+  CHECK_OK(xdb_snapshot(r, &snap));
+  CHECK_OK(xdb_snapshot_ref(snap, &snap_r));
+  memcpy(then, now, sizeof(then));
+  hold(GATE_NONE);
+  wait_held(rounds + 1);  // the memtable's round goes on
+  const bool merged = at != GATE_TABLE;
+  CHECK(stat_of(x, "read_triggered") == merged && stat_of(x, "failed") == 0);
+  CHECK(merged ? runs(r) < before : runs(r) == before);
+  epoch_enter(&x->epoch, &r->slot);
+  CHECK(xdb_view(x)->frozen != NULL);
+  epoch_exit(&r->slot);
+  check_all(r, now);
+  check_copy(r);
+  for (uint32_t k = 0; k < 300; k += 2) write_key(r, k, k % 4 == 0);
+  check_all(r, now);
+  allow(UINT64_MAX);
+  idle();
+  check_all(r, now);
+  check_all(snap_r, then);
+  CHECK(stat_of(x, "read_triggered") == merged);
+  xdb_unref(snap_r);
+  xdb_snapshot_release(snap);
+  check_copy(r);
+  reopen(r);
+}
+
+static void test_frozen_at_work(void **state) {
+  (void)state;
+  frozen_meanwhile(GATE_TABLE);
+}
+
+static void test_frozen_when_done(void **state) {
+  (void)state;
+  frozen_meanwhile(GATE_REMIX);
+}
+
+static void test_frozen_before_it_is_installed(void **state) {
+  (void)state;
+  frozen_meanwhile(GATE_CURRENT);
+}
+
+// Who flushes does not wait for what was begun.
+static void test_flush_meanwhile(void **state) {
+  (void)state;
+  struct xdb_ref *r = load(1, SMALL);
+  const uint64_t rounds = frozen();
+  allow(rounds);
+  hold(GATE_CURRENT);
+  wear(r);
+  wait_held_at(GATE_CURRENT);
+  freeze(r);
+  hold(GATE_NONE);
+  allow(UINT64_MAX);
+  CHECK_OK(xdb_flush(x));
+  CHECK_OK(xdb_compact(x));
+  check_all(r, now);
+  CHECK(stat_of(x, "read_triggered") == 1);
+  reopen(r);
+}
+
+static void *close_it(void *arg) {
+  (void)arg;
+  end();
+  return NULL;
+}
+
+// It gives up what it is not about to install.
+static void test_close_meanwhile(void **state) {
+  (void)state;
+  for (enum gate at = GATE_TABLE; at <= GATE_CURRENT; at++) {
+    struct xdb_ref *r = load(1, SMALL);
+    const uint32_t before = runs(r);
+    for (uint32_t k = 1; k < 200; k += 2) write_key(r, k, k % 3 == 0);
+    hold(at);
+    wear(r);
+    wait_held_at(at);
+    xdb_unref(r);
+    pthread_t closer;
+    CHECK(pthread_create(&closer, NULL, close_it, NULL) == 0);
+    for (bool ending = false; !ending; time_sleep_ns(100000)) {  // it cannot go before the gate is open
+      pthread_mutex_lock(&x->lock);
+      ending = x->ending;
+      pthread_mutex_unlock(&x->lock);
+    }
+    hold(GATE_NONE);
+    CHECK(pthread_join(closer, NULL) == 0);
+    struct files_entry *list;
+    size_t nr;
+    CHECK_OK(files_list(env_posix(), dir, &list, &nr));
+    begin_with(1, ROOM, PAGES);
+    CHECK_OK(xdb_ref(x, &r));
+    check_files(list, nr);
+    mem_free(list);
+    CHECK(at == GATE_TABLE ? runs(r) == before : runs(r) < before);
+    check_all(r, now);
+    reopen(r);
+    setup_again();
+  }
+}
+
+// What fails was not necessary; unless it is unknown which CURRENT there is.
+static void test_round_fails(void **state) {
+  (void)state;
+  for (enum gate at = GATE_TABLE; at <= GATE_CURRENT; at++) {
+    struct xdb_ref *r = load(1, SMALL);
+    const uint32_t before = runs(r);
+    atomic_store(&fail_at, at);
+    wear(r);
+    idle();
+    CHECK(runs(r) == before && stat_of(x, "failed") == (at != GATE_CURRENT));
+    check_all(r, now);
+    atomic_store(&fail_at, GATE_NONE);
+    if (at == GATE_CURRENT) {
+      CHECK(xdb_put(r, kref("k", 1), "v", 1, false) == REMIXDB_IO);
+      wear(r);
+      time_sleep_ns(20000000);  // for a round to begin that should not
+      CHECK(runs(r) == before);
+      check_all(r, now);
+      xdb_unref(r);
+      CHECK(xdb_close(x) == REMIXDB_IO);
+      begin_with(1, ROOM, PAGES);
+      CHECK_OK(xdb_ref(x, &r));
+      check_all(r, now);
+    } else {
+      write_key(r, 5, false);
+      CHECK(stat_of(x, "read_triggered") == 0);
+    }
+    // there has to be as much reason again, and then it is done
+    wear(r);
+    idle();
+    CHECK(runs(r) < before && stat_of(x, "read_triggered") == 1);
+    check_all(r, now);
+    reopen(r);
+    setup_again();
+  }
+}
+
+static void limit(size_t memtable) {
+  pthread_mutex_lock(&x->lock);
+  x->memtable_limit = memtable;
+  pthread_mutex_unlock(&x->lock);
+}
+
+// What a nearly full memtable is about to ask for comes first; then what was asked for.
+static void test_nearly_full(void **state) {
+  (void)state;
+  struct xdb_ref *r = load(1, SMALL);
+  const uint32_t before = runs(r);
+  write_key(r, 1, false);
+  const size_t used = wh_memory(xdb_view(x)->active->wh);
+  limit(used + used / 4);
+  wear(r);
+  time_sleep_ns(20000000);  // for a round to begin that should not
+  CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
+  limit(ROOM);
+  CHECK_OK(xdb_round_room(x, XDB_ROUND_ANY, 0));
+  idle();
+  CHECK(stat_of(x, "abort") == 1);  // so that the partition is the one that scans have paid for
+  CHECK(stat_of(x, "read_triggered") == 1 && runs(r) < before);
+  check_all(r, now);
+  reopen(r);
+}
+
 int main(void) {
   seed = seed_from(1);
   alarm(100);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_room_is_there, setup, teardown),
       cmocka_unit_test_setup_teardown(test_one_round_for_all, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_scans_merge, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_no_workers, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_frozen_at_work, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_frozen_when_done, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_frozen_before_it_is_installed, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_flush_meanwhile, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_close_meanwhile, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_round_fails, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_nearly_full, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
