@@ -184,7 +184,8 @@ static void tidy(struct xdb *x, struct worker *w) {
 
 void xdb_round_worn(void *arg, struct remix *r) {
   struct xdb *const x = arg;
-  if (atomic_load_explicit(&x->worn, memory_order_relaxed) || !compact_worn(r)) return;
+  // one that is obsolete has readers, but no round can do anything for them
+  if (atomic_load_explicit(&x->worn, memory_order_relaxed) || atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_worn(r)) return;
   if (!atomic_exchange_explicit(&x->worn, true, memory_order_relaxed)) workers_kick(x->workers);
 }
 
