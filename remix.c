@@ -16,6 +16,8 @@ _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REM
 #define REMIX_GROUP_MAX REMIX_SEG
 #define REMIX_AHEAD_MIN 4u
 #define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
+#define READS_TIMED 8u       // so many reads of single blocks, one of them timed,
+#define READ_DISK_NS 10000u  // (and a quarter for each that is read with it) to find out whether they come from the disk, and not from the system's page cache
 
 // Where things are in the image, and what is known beside it.
 struct remix_index {
@@ -887,17 +889,59 @@ static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, 
   if (!cached(t, block)) c->no_ahead = true;
 }
 
+// Whether the block is the one behind what a hold of the run has. Of what is not pinned it tells all the same where the run was read last.
+static inline bool follows(const struct sst_hold *h, const struct sst *t, uint32_t block) {
+  return h->sst == t && h->block + sst_block_pages(t, h->block) == block;
+}
+
+// Reads together the blocks that the cursor comes to in its next c->group entries, the current one first, where they are not cached: each run has its own, and a disk takes about as long
+// for several as for one. Returns how many.
+static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) {
+  const struct remix *const x = c->x;
+  const struct remix_index *const ix = x->index;
+  struct sst_stretch found[BLKIO_BATCH_MAX];
+  uint32_t end[REMIX_RUNS_MAX] = {0};  // pages of each run that have been looked at
+  uint32_t nr = 0, left = c->group;
+  for (uint32_t seg = c->seg, at = c->at; left > 0 && seg < x->nr_segs; seg++, at = 0) {
+    const uint8_t *const s = seg_at(ix, seg), *const sel = s + ix->lay.sel;
+    const uint32_t rest = seg_nr(ix, s) - at, n = rest < left ? rest : left;
+    for (uint32_t m = seg_live(ix, s) & ~set32_below(at) & set32_below(at + n); m && nr < BLKIO_BATCH_MAX; m &= m - 1) {
+      const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN;
+      struct sst *const t = x->runs[run];
+      const struct sst_hold *const h = &c->holds[run];
+      const uint32_t block = sst_pos_block(seg_pos(x, s, run, i));
+      if (block < end[run]) continue;
+      const bool first = end[run] == 0;
+      end[run] = block + sst_block_pages(t, block);
+      if (cached(t, block) || (h->cb.pinned && h->block == block)) continue;
+      if (nr && first && !follows(h, t, block)) c->jumps++;
+      found[nr++] = (struct sst_stretch){t, block, end[run]};
+    }
+    left -= n;
+  }
+  if (nr > 1) sst_prefetch_all(c->queue, found, nr);
+  return nr;
+}
+
 // The record's block is not held and pinned.
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
                                                                  struct sst_hold *h, struct remix_near *n, struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos);
-  const bool held = h->sst == t;  // maybe without a pin, and then looked up again: where the run was read last it tells all the same
-  if (!(held && h->block == block) && !cached(t, block)) {
-    if (held && h->block + sst_block_pages(t, h->block) == block) cursor_ahead(c, t, block, n);
-    else if (!(held && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
+  if (!(h->sst == t && h->block == block) && !cached(t, block)) {
+    if (follows(h, t, block)) cursor_ahead(c, t, block, n);
+    else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
   }
   c->begun = true;
-  return sst_read(t, pos, true, h, rec_out);
+  if (cached(t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read(t, pos, true, h, rec_out);
+  const uint64_t began = time_ns();
+  uint32_t nr = 1;
+  if (c->disk && c->way == REMIX_ON && c->queue && !c->no_ahead && t->cache.cache) {
+    nr = cursor_gather(c);
+    if (nr > 1 && !cached(t, block)) c->no_ahead = true;
+  }
+  const enum remixdb_status s = sst_read(t, pos, true, h, rec_out);
+  c->disk = time_ns() - began > READ_DISK_NS + (uint64_t)nr * READ_DISK_NS / 4;
+  return s;
 }
 
 enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out) {

@@ -144,6 +144,8 @@ struct remix_cursor {
   struct remix_near *near;   // per run
   struct blkio_queue *queue; // for read-ahead; NULL: none
   bool no_ahead;             // read-ahead left nothing in the cache: not tried again on this REMIX
+  bool disk;                 // the last read that was timed was the disk's: blocks that will be needed soon are read together
+  uint8_t reads;             // which of them are timed
   bool begun;                // a block has been read since it was moved other than by steps: the next one elsewhere is a jump
   uint32_t jumps;            // not yet added to the REMIX's
   enum remix_way way;        // how it was moved last: where memory is asked for before it is read

@@ -617,16 +617,43 @@ static void sst_prefetch_publish(struct sst *t, struct sst_scratch *x, uint32_t 
   }
 }
 
-void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages) {
-  if (!t->cache.cache || !q || first_block >= t->nr_pages) return;
-  assert(nr_pages <= BLKIO_BATCH_MAX);
-  struct {
-    uint32_t from, to;
-  } runs[BLKIO_BATCH_MAX];
+void sst_prefetch_all(struct blkio_queue *q, const struct sst_stretch *stretches, uint32_t nr) {
+  assert(nr <= BLKIO_BATCH_MAX);
   struct blkio_read reads[BLKIO_BATCH_MAX];
-  uint32_t nr = 0;
+  const struct sst_stretch *of[BLKIO_BATCH_MAX];
+  uint32_t nr_reads = 0;
   size_t size = 0;
-  uint32_t block = first_block;
+  if (!q || nr == 0) return;
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct sst_stretch *const s = &stretches[i];
+    const uint64_t from = sst_align_down(sst_block_off(s->t, s->from)), to = align_up(sst_block_off(s->t, s->to), BLKIO_ALIGN);
+    int fd;
+    if (!s->t->cache.cache || !fdpool_try_acquire(&s->t->file, &fd)) continue;
+    of[nr_reads] = s;
+    reads[nr_reads++] = (struct blkio_read){.fd = fd, .path = s->t->path, .len = (uint32_t)(to - from), .off = from, .status = REMIXDB_ABORTED};
+    size += to - from;
+  }
+  struct sst_scratch *const x = nr_reads ? sst_scratch_take() : NULL;
+  const bool ready = x && sst_scratch_reserve(x, size) == REMIXDB_OK;
+  size_t at = 0;
+  for (uint32_t i = 0; i < nr_reads && ready; at += reads[i++].len) reads[i].buf = x->buf + at;
+  if (ready && blkio_read_batch(q, reads, nr_reads) != REMIXDB_OK) {
+    // each read has its own status; what failed is met again, and reported, by the read that needs it
+  }
+  for (uint32_t i = 0; i < nr_reads; i++) {
+    struct sst *const t = of[i]->t;
+    fdpool_release(&t->file);
+    if (!ready || reads[i].status != REMIXDB_OK) continue;
+    sst_prefetch_publish(t, x, of[i]->from, of[i]->to, (uint8_t *)reads[i].buf + (sst_block_off(t, of[i]->from) - reads[i].off));
+  }
+  if (x) sst_scratch_give(x);
+}
+
+void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages) {
+  if (!t->cache.cache || first_block >= t->nr_pages) return;
+  assert(nr_pages <= BLKIO_BATCH_MAX);
+  struct sst_stretch missing[BLKIO_BATCH_MAX];
+  uint32_t nr = 0, block = first_block;
   while (block < t->nr_pages && t->nr_recs[block] == 0) block++;
   const uint32_t end = t->nr_pages - first_block < nr_pages ? t->nr_pages : first_block + nr_pages;
   bool joined = false;
@@ -635,43 +662,14 @@ void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, ui
     if (atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed)) {
       joined = false;
     } else if (joined) {
-      runs[nr - 1].to = block + pages;
+      missing[nr - 1].to = block + pages;
     } else {
-      if (nr == BLKIO_BATCH_MAX) break;
-      runs[nr].from = block;
-      runs[nr++].to = block + pages;
+      missing[nr++] = (struct sst_stretch){t, block, block + pages};
       joined = true;
     }
     block += pages;
   }
-  for (uint32_t i = 0; i < nr; i++) {
-    const uint64_t from = sst_align_down(sst_block_off(t, runs[i].from));
-    const uint64_t to = align_up(sst_block_off(t, runs[i].to), BLKIO_ALIGN);
-    reads[i] = (struct blkio_read){.path = t->path, .len = (uint32_t)(to - from), .off = from, .status = REMIXDB_ABORTED};
-    size += reads[i].len;
-  }
-  if (nr == 0) return;
-  struct sst_scratch *const x = sst_scratch_take();
-  int fd;
-  if (!x) return;
-  if (sst_scratch_reserve(x, size) == REMIXDB_OK && fdpool_acquire(&t->file, &fd) == REMIXDB_OK) {
-    size_t at = 0;
-    for (uint32_t i = 0; i < nr; i++) {
-      reads[i].fd = fd;
-      reads[i].buf = x->buf + at;
-      at += reads[i].len;
-    }
-    if (blkio_read_batch(q, reads, nr) != REMIXDB_OK) {
-      // each read has its own status; what failed is met again, and reported, by the read that needs it
-    }
-    fdpool_release(&t->file);
-    for (uint32_t i = 0; i < nr; i++) {
-      if (reads[i].status != REMIXDB_OK) continue;
-      const uint64_t skip = sst_block_off(t, runs[i].from) - reads[i].off;
-      sst_prefetch_publish(t, x, runs[i].from, runs[i].to, (uint8_t *)reads[i].buf + skip);
-    }
-  }
-  sst_scratch_give(x);
+  sst_prefetch_all(q, missing, nr);
 }
 
 // ---- single blocks

@@ -124,8 +124,15 @@ void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struc
 // A block held from an earlier epoch without a pin is looked up again, so an unpinned hold may be kept from one epoch to the next, and used for
 // another table without a drop; a pinned one of another table is unpinned here (that table must still be there).
 MUST_CHECK enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
-// Reads the given blocks that are not cached in one batch and publishes them in the cache; errors are left to the later sst_read. nr <= BLKIO_BATCH_MAX.
+// Reads the given blocks that are not cached in one batch and publishes them in the cache; errors are left to the later sst_read. nr <= BLKIO_BATCH_MAX. Inside an epoch.
 void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages);
+// Blocks that lie one behind the other in a table, at least one: those that begin at page `from`, and before `to`.
+struct sst_stretch {
+  struct sst *t;
+  uint32_t from, to;
+};
+// The same for blocks of several tables, all of which are read. nr <= BLKIO_BATCH_MAX.
+void sst_prefetch_all(struct blkio_queue *q, const struct sst_stretch *stretches, uint32_t nr);
 
 // Many blocks at once: wants are set in wants[0 ..] and added part by part; their reads are on their way while the caller finds more.
 #define SST_BATCH_MAX 256u

@@ -35,6 +35,15 @@ static ssize_t disk_pwrite(struct env *e, int fd, const void *buf, size_t len, u
   return disk_broken() ? -ENOSPC : env_posix()->ops->pwrite(env_posix(), fd, buf, len, off);
 }
 
+// The disk is slower than any memory.
+static _Atomic bool disk_slow;
+
+static ssize_t disk_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  (void)e;
+  if (atomic_load(&disk_slow)) time_sleep_ns(200000);
+  return env_posix()->ops->pread(env_posix(), fd, buf, len, off);
+}
+
 static int disk_open(struct env *e, const char *path, unsigned flags) {
   (void)e;
   return flags & ENV_WRITE && disk_broken() ? -EIO : env_posix()->ops->open(env_posix(), path, flags);
@@ -69,6 +78,7 @@ static void place_init(struct place *p, size_t cache_size) {
   p->ops = *p->env.ops;
   p->ops.open = disk_open;
   p->ops.pwrite = disk_pwrite;
+  p->ops.pread = disk_pread;
   p->ops.sync_data = p->ops.sync_all = disk_sync;
   p->env.ops = &p->ops;
   p->env.native = false;
@@ -1542,13 +1552,82 @@ static void test_threads(void **state) {
   place_fini(&p);
 }
 
+#define GATHER_RUNS 8u
+
+// Where reads take as long as a disk's, a scan has the blocks of all runs on its way read together.
+static void test_gathered(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w;
+  struct remix_cursor c;
+  struct kv_rec rec;
+  place_init(&p, 8 << 20);
+  cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
+  cold_again(&w);
+  atomic_store(&disk_slow, true);
+  remix_cursor_init(&c, p.queue);
+  ok(remix_cursor_set(&c, w.x));
+  enter(&p);
+  seek_to(&c, 500);
+  read_here(&c, 500);
+  remix_next(&c);
+  uint64_t reads = reads_of(&w);
+  read_here(&c, 501);  // tells how long it takes
+  assert_int_equal(reads_of(&w), ++reads);
+  remix_next(&c);
+  read_here(&c, 502);
+  reads += GATHER_RUNS - 2;
+  assert_true(reads_of(&w) >= reads && reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
+  reads = reads_of(&w);
+  for (uint32_t k = 503; k < 502 + GATHER_RUNS; k++) {
+    remix_next(&c);
+    read_here(&c, k);
+  }
+  assert_int_equal(reads_of(&w), reads);
+  assert_int_equal(c.jumps, GATHER_RUNS - 1);
+  // a place further on, from where a block is damaged: it is told where the scan comes to it, and the others are there all the same
+  const uint32_t bad = 3;
+  struct sst *const t = w.t.sst[bad];
+  seek_to(&c, 5000);
+  const uint32_t from = 5000 / GATHER_RUNS * GATHER_RUNS, block = sst_pos_block(sst_advance(t, 0, from / GATHER_RUNS));
+  byte_flip(t->path, (long)block * BLOCK_PAGE + 200);
+  for (uint32_t k = 5000; k < 5000 + GATHER_RUNS; k++, remix_next(&c)) {
+    if (k % GATHER_RUNS == bad) assert_int_equal(remix_record(&c, &rec), REMIXDB_CORRUPT);
+    else read_here(&c, k);
+  }
+  byte_flip(t->path, (long)block * BLOCK_PAGE + 200);
+  seek_to(&c, 5000 + bad);
+  read_here(&c, 5000 + bad);
+  // a cache that keeps nothing is not filled in vain
+  leave(&p);
+  remix_cursor_fini(&c);
+  cold_free(&w);
+  place_fini(&p);
+  place_init(&p, 0);
+  cold_make(&w, &p, 3000, GATHER_RUNS);
+  remix_cursor_init(&c, p.queue);
+  ok(remix_cursor_set(&c, w.x));
+  enter(&p);
+  remix_seek_first(&c);
+  for (uint32_t k = 0; k < 3 * GATHER_RUNS; k++, remix_next(&c)) {
+    reads = reads_of(&w);
+    read_here(&c, k);
+    assert_true(reads_of(&w) <= reads + 1);
+  }
+  leave(&p);
+  atomic_store(&disk_slow, false);
+  remix_cursor_fini(&c);
+  cold_free(&w);
+  place_fini(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_partitions), cmocka_unit_test(test_all_versions),  cmocka_unit_test(test_incremental),
       cmocka_unit_test(test_damaged_file),      cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),    cmocka_unit_test(test_cursor_moves),
       cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),  cmocka_unit_test(test_jumps),
-      cmocka_unit_test(test_jumps_added),
+      cmocka_unit_test(test_jumps_added),      cmocka_unit_test(test_gathered),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
