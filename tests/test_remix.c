@@ -1585,6 +1585,12 @@ static void test_gathered(void **state) {
   }
   assert_int_equal(reads_of(&w), reads);
   assert_int_equal(c.jumps, GATHER_RUNS - 1);
+  for (uint32_t k = 502 + GATHER_RUNS; k < 502 + 100 * GATHER_RUNS; k++) {
+    remix_next(&c);
+    read_here(&c, k);
+  }
+  assert_true(reads_of(&w) >= reads + GATHER_RUNS);
+  assert_int_equal(c.jumps, GATHER_RUNS - 1);  // what was read since then follows what was there
   // a place further on, from where a block is damaged: it is told where the scan comes to it, and the others are there all the same
   const uint32_t bad = 3;
   struct sst *const t = w.t.sst[bad];
