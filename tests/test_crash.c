@@ -46,7 +46,7 @@
 static uint64_t seed;           // of the run
 static char what[256];          // where in it we are
 static uint64_t nr_cuts, nr_calls, nr_recoveries, nr_torn_openings, nr_faults, nr_hit;
-static uint64_t kinds[COMPACT_KINDS];
+static uint64_t kinds[COMPACT_KINDS], worn;
 
 #define SAY "CRASH_SEED=%llu, %s, line %d: %s (last message: %s)"
 #define CHECK(cond)                                                                                        \
@@ -142,7 +142,7 @@ struct plan {
   uint32_t nr_keys, vlen_max;
   size_t memtable_limit;   // under the least that the options allow, so that little data makes many rounds
   uint32_t table_pages;
-  uint32_t flush, sync, reopen, del;  // in 1000 steps
+  uint32_t flush, sync, reopen, del, wear;  // in 1000 steps
   uint32_t focus;          // percent of writes that go to few keys
   bool no_allocate, short_io;
   struct remixdb_opts opts;
@@ -181,6 +181,7 @@ struct run {
   struct xdb *x;
   struct xdb_ref *ref;
   uint64_t rng;
+  uint64_t wear_rng; // of its own: what a seed does besides stays what it was
   uint32_t front;    // keys that come one after the other
   bool faulty;       // calls may fail
   bool no_memory;    // and only for this
@@ -197,6 +198,8 @@ static struct run *run_create(uint64_t s) {
   (void)alarm(HANG_S);
   r->rng = s * 0x9E3779B97F4A7C15ull + 1;
   make_plan(&r->plan, &r->rng);
+  r->wear_rng = s;
+  r->plan.wear = (uint32_t)below(&r->wear_rng, 7);
   r->model.nr_keys = r->plan.nr_keys;
   r->model.next_id = 1;
   return r;
@@ -212,6 +215,7 @@ static void run_disk(struct run *r, struct simdisk *d) {
 static enum remixdb_status run_close(struct run *r) {
   if (!r->x) return REMIXDB_OK;
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
+  worn += atomic_load(&r->x->compact.stats.worn);
   xdb_unref(r->ref);
   r->ref = NULL;
   const enum remixdb_status s = xdb_close(r->x);
@@ -594,9 +598,27 @@ static bool do_small_round(struct run *r) {
   return do_flush(r) && ok;
 }
 
+// As if scans had paid for a merge of so many of the partitions that can be merged. What fails in it fails nothing that was asked for.
+static void do_wear(struct run *r, uint32_t most) {
+  uint32_t nr = 0;
+  epoch_enter(&r->x->epoch, &r->ref->slot);
+  const struct version *v = atomic_load(&r->x->view)->version;
+  for (uint32_t i = 0; i < v->nr_parts && nr < most; i++) {
+    struct remix *const x = v->parts[i]->remix;
+    if (!x) continue;
+    remix_jumped(x, UINT32_MAX);
+    nr += compact_worn(x);
+  }
+  epoch_exit(&r->ref->slot);
+  if (nr == 0 || r->plan.opts.workers) return;  // a worker has been told
+  atomic_store(&r->x->worn, true);
+  workers_kick(r->x->workers);
+}
+
 // False: a call failed.
 static bool step(struct run *r) {
   const struct plan *p = &r->plan;
+  if (below(&r->wear_rng, 1000) < p->wear) do_wear(r, 2);
   uint32_t dice = (uint32_t)below(&r->rng, 1000);
   if (dice < p->flush) return do_flush(r) && (chance(&r->rng, 50) || do_small_round(r));
   dice -= p->flush;
@@ -1133,6 +1155,7 @@ static void script(struct script *c) {
   const enum remixdb_status v = verify_store(r->ref, &report);
   if (v != REMIXDB_OK) check_failure(r, v);  // never that it is damaged
   told(c, v == REMIXDB_OK);
+  do_wear(r, 1);
   script_puts(c, 5, 3, 20);
   told(c, do_sync(r));
   script_puts(c, 6, 2, 5);
@@ -1281,7 +1304,8 @@ static void test_power_cuts(void **state) {
     print_message(" %llu %s", (unsigned long long)kinds[k], names[k]);
     if (nr >= 40) assert_true(kinds[k] > 0);  // else the cuts are not where they should be
   }
-  print_message("\n");
+  print_message("; %llu merged for scans\n", (unsigned long long)worn);
+  if (nr >= 40) assert_true(worn > 0);
 }
 
 // There is but one writer, so that the model holds; but a seed does not make the same run twice.
@@ -1296,16 +1320,20 @@ static void test_power_cuts_with_a_worker(void **state) {
 static void test_each_call(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(24);
-  nr_cuts = nr_calls = 0;
+  nr_cuts = nr_calls = worn = 0;
   for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 3);
-  print_message("before each of %llu calls, and in the recoveries: %llu power cuts\n", (unsigned long long)nr_calls, (unsigned long long)nr_cuts);
+  print_message("before each of %llu calls, and in the recoveries: %llu power cuts; %llu merged for scans\n", (unsigned long long)nr_calls, (unsigned long long)nr_cuts,
+                (unsigned long long)worn);
+  if (nr >= 20) assert_true(worn > 0);
 }
 
 static void test_faults(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(150);
+  worn = 0;
   for (uint64_t s = first; s < first + nr; s++) fault_seed(s);
-  print_message("%llu faults, %llu of them made calls fail\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit);
+  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit, (unsigned long long)worn);
+  if (nr >= 40) assert_true(worn > 0);
 }
 
 static const struct error_of no_memory = {"refused", ENOMEM, false};
@@ -1341,11 +1369,13 @@ static void test_nth(void **state) {
   for (uint32_t plan = 0; plan < NTH_PLANS; plan++) {
     uint64_t calls[SIMDISK_CALLS + 1];
     memset(kinds, 0, sizeof(kinds));
+    worn = 0;
     nth_count(plan, calls, &calls[SIMDISK_CALLS]);
     // every kind of compaction is among what may fail (when a memtable is full is another moment under a sanitizer)
     for (uint32_t k = 0; k < COMPACT_KINDS && plan == 0 && !LIB_SANITIZED; k++) {
       if (kinds[k] == 0) fail_msg("no partition was of kind %u", k);
     }
+    if (worn == 0 && !LIB_SANITIZED) fail_msg("no partition was merged for scans");
     for (uint32_t c = 0; c <= SIMDISK_CALLS; c++) {
       if (calls[c] == 0) continue;
       const bool memory = c == SIMDISK_CALLS;
@@ -1454,9 +1484,10 @@ static void test_threads(void **state) {
 static void test_memory(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(150);
-  nr_faults = nr_hit = 0;
+  nr_faults = nr_hit = worn = 0;
   for (uint64_t s = first; s < first + nr; s++) memory_seed(s);
-  print_message("%llu faults, %llu of them made calls fail\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit);
+  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit, (unsigned long long)worn);
+  if (nr >= 40) assert_true(worn > 0);
 }
 
 // An argument names the tests to run, as in "test_f*".
