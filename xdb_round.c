@@ -143,9 +143,8 @@ static enum remixdb_status install_worn(struct xdb *x, struct version *base, str
 static bool tidy_begin(struct xdb *x, struct version **base_out) {
   pthread_mutex_lock(&x->lock);
   const struct view *v = xdb_view(x);
-  const size_t most = x->memtable_limit - x->memtable_limit / WORN_ROOM;
-  const bool now = atomic_load_explicit(&x->worn, memory_order_relaxed) && !x->ending && !v->frozen && wh_memory(v->active->wh) <= most &&
-                   atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  const bool now = atomic_load_explicit(&x->worn, memory_order_relaxed) && !x->ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0 &&
+                   wh_memory(v->active->wh) <= x->memtable_limit - x->memtable_limit / WORN_ROOM;
   if (now) {
     x->tidying = true;
     atomic_store_explicit(&x->worn, false, memory_order_relaxed);

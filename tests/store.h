@@ -114,7 +114,9 @@ static inline struct xdb *quick_open(const struct remixdb_opts *o) {
 // Makes memtables and tables smaller than the options can, so that little data makes many rounds. Before anything is written.
 static inline void shrink(struct xdb *x, size_t memtable, uint32_t table_pages) {
   CHECK_OK(xdb_wait_idle(x));  // which is not to be at work while its orders change
+  pthread_mutex_lock(&x->lock);  // a worker may be looking whether there is more to do
   x->memtable_limit = memtable;
+  pthread_mutex_unlock(&x->lock);
   x->compact.memtable_size = memtable;
   x->compact.build.max_pages = table_pages;
 }

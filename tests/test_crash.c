@@ -241,7 +241,9 @@ static enum remixdb_status run_open(struct run *r) {
       return err_raise(&why);
     }
   }
+  pthread_mutex_lock(&r->x->lock);  // a worker may be looking whether there is more to do
   r->x->memtable_limit = r->plan.memtable_limit;
+  pthread_mutex_unlock(&r->x->lock);
   r->x->compact.memtable_size = r->plan.memtable_limit;
   r->x->compact.build.max_pages = r->plan.table_pages;
   s = xdb_ref(r->x, &r->ref);

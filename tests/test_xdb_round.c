@@ -114,6 +114,20 @@ static void wait_held_at(enum gate at) {
   pthread_mutex_unlock(&lock);
 }
 
+static _Atomic uint64_t hold_end;  // the round of this memtable is held up between its installation and what follows it; 0: none is
+static _Atomic bool at_end;
+
+static void see_line(void *arg, const char *line) {
+  (void)arg;
+  const uint64_t nr = atomic_load(&hold_end);
+  if (nr == 0 || strstr(line, "compaction: ") == NULL) return;
+  pthread_mutex_lock(&x->lock);
+  const bool mine = x->nr_installed == nr;
+  pthread_mutex_unlock(&x->lock);
+  if (!mine) return;
+  for (atomic_store(&at_end, true); atomic_load(&hold_end);) time_sleep_ns(100000);
+}
+
 static void begin_with(int workers, size_t memtable, uint32_t table_pages) {
   static struct env_ops ops;
   static struct env env;
@@ -121,7 +135,8 @@ static void begin_with(int workers, size_t memtable, uint32_t table_pages) {
   ops.open = gate_open;
   ops.rename = gate_rename;
   env = (struct env){.ops = &ops};
-  const struct remixdb_opts o = small_opts(workers);
+  struct remixdb_opts o = small_opts(workers);
+  o.logger = see_line;
   held = 0;
   hold(GATE_NONE);
   atomic_store(&fail_at, GATE_NONE);
@@ -320,10 +335,16 @@ static void idle(void) {
   for (bool busy = true; busy;) {
     CHECK_OK(xdb_wait_idle(x));
     pthread_mutex_lock(&x->lock);
-    busy = x->tidying || atomic_load(&x->worn);
+    busy = x->tidying || atomic_load(&x->worn) || x->nr_installed != x->nr_frozen;  // and the log is as it stays
     pthread_mutex_unlock(&x->lock);
     if (busy) time_sleep_ns(100000);
   }
+}
+
+static void limit(size_t memtable) {
+  pthread_mutex_lock(&x->lock);
+  x->memtable_limit = memtable;
+  pthread_mutex_unlock(&x->lock);
 }
 
 // One partition of runs that overlap, and an empty memtable.
@@ -343,7 +364,7 @@ static struct xdb_ref *load(int workers, uint32_t len) {
   idle();
   CHECK(runs(r) >= LEVELS);
   CHECK(stat_of(x, "read_triggered") == 0);
-  x->memtable_limit = ROOM;
+  limit(ROOM);
   x->compact.memtable_size = ROOM;
   return r;
 }
@@ -562,6 +583,80 @@ static void test_flush_meanwhile(void **state) {
   reopen(r);
 }
 
+// A memtable that is frozen before such a round begins goes first.
+static void test_frozen_first(void **state) {
+  (void)state;
+  struct xdb_ref *r = load(1, SMALL);
+  const uint64_t rounds = frozen();
+  allow(rounds + 1);
+  atomic_store(&at_end, false);
+  atomic_store(&hold_end, rounds + 1);
+  freeze(r);
+  while (!atomic_load(&at_end)) time_sleep_ns(100000);
+  wear(r);
+  freeze(r);
+  atomic_store(&hold_end, 0);
+  wait_held(rounds + 2);
+  CHECK(stat_of(x, "read_triggered") == 0);
+  allow(UINT64_MAX);
+  idle();
+  check_all(r, now);
+  reopen(r);
+}
+
+// Readers of all kinds, while one view after another is replaced.
+static _Atomic bool readers_stop;
+
+static void *read_on(void *arg) {
+  uint64_t rng = (uintptr_t)arg;
+  struct xdb_ref *r;
+  struct xdb_iter *it;
+  uint8_t kbuf[8], val[LARGE], want[LARGE];
+  THREAD_CHECK(xdb_ref(x, &r) == REMIXDB_OK);
+  THREAD_CHECK(xdb_iter_create(r, &it) == REMIXDB_OK);
+  while (!atomic_load(&readers_stop)) {
+    const uint32_t key = (uint32_t)below(&rng, KEYS);
+    uint32_t len;
+    const enum remixdb_status s = xdb_get(r, key_of(key, kbuf), val, sizeof(val), &len);
+    THREAD_CHECK(s == REMIXDB_OK || s == REMIXDB_NOTFOUND);
+    if (s == REMIXDB_OK) {
+      value_of(key, load32le(val + 4), want);
+      THREAD_CHECK(len == value_len && memcmp(val, want, len) == 0);
+    }
+    THREAD_CHECK(xdb_iter_seek(it, key_of(key, kbuf)) == REMIXDB_OK);
+    for (uint32_t i = 0; i < 30 && xdb_iter_valid(it); i++) {
+      struct kv_rec rec;
+      THREAD_CHECK(xdb_iter_record(it, &rec) == REMIXDB_OK);
+      value_of(load32le(rec.val), load32le((const uint8_t *)rec.val + 4), want);
+      THREAD_CHECK(kv_eq(key_of(load32le(rec.val), kbuf), kref(rec.key, rec.klen)) && rec.vlen == value_len && memcmp(rec.val, want, value_len) == 0);
+      THREAD_CHECK(xdb_iter_skip(it, 1) == REMIXDB_OK);
+    }
+  }
+  xdb_iter_destroy(it);
+  xdb_unref(r);
+  return NULL;
+}
+
+static void test_readers(void **state) {
+  (void)state;
+  struct xdb_ref *r = load(1, SMALL);
+  pthread_t readers[2];
+  atomic_store(&readers_stop, false);
+  for (uintptr_t i = 0; i < 2; i++) CHECK(pthread_create(&readers[i], NULL, read_on, (void *)(i + 1)) == 0);
+  for (uint32_t n = 0; n < 20; n++) {
+    wear(r);
+    for (uint32_t k = n; k < KEYS; k += 9) write_key(r, k, k % 5 == 0);
+    if (n % 3 == 0) CHECK_OK(xdb_flush(x));
+    if (n % 2) idle();
+  }
+  idle();
+  atomic_store(&readers_stop, true);
+  for (uint32_t i = 0; i < 2; i++) CHECK(pthread_join(readers[i], NULL) == 0);
+  CHECK(stat_of(x, "read_triggered") > 2);
+  check_all(r, now);
+  reopen(r);
+}
+
 static void *close_it(void *arg) {
   (void)arg;
   end();
@@ -639,12 +734,6 @@ static void test_round_fails(void **state) {
   }
 }
 
-static void limit(size_t memtable) {
-  pthread_mutex_lock(&x->lock);
-  x->memtable_limit = memtable;
-  pthread_mutex_unlock(&x->lock);
-}
-
 // What a nearly full memtable is about to ask for comes first; then what was asked for.
 static void test_nearly_full(void **state) {
   (void)state;
@@ -685,6 +774,7 @@ static void test_obsolete(void **state) {
   CHECK(compact_worn(obsolete));
   CHECK(!atomic_load(&x->worn));
   wear(r);
+  time_sleep_ns(20000000);  // for a round to begin that should not
   CHECK(atomic_load(&x->worn));
   CHECK(stat_of(x, "read_triggered") == 1);
   view_unref(old);
@@ -703,6 +793,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_frozen_when_done, setup, teardown),
       cmocka_unit_test_setup_teardown(test_frozen_before_it_is_installed, setup, teardown),
       cmocka_unit_test_setup_teardown(test_flush_meanwhile, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_frozen_first, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_readers, setup, teardown),
       cmocka_unit_test_setup_teardown(test_close_meanwhile, setup, teardown),
       cmocka_unit_test_setup_teardown(test_round_fails, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full, setup, teardown),
