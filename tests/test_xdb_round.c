@@ -657,6 +657,29 @@ static void test_readers(void **state) {
   reopen(r);
 }
 
+// What a reader has found stays until it leaves its epoch.
+static void test_reader_inside(void **state) {
+  (void)state;
+  struct xdb_ref *r = load(1, SMALL);
+  char path[ENV_PATH_MAX];
+  hold(GATE_CURRENT);
+  wear(r);
+  wait_held_at(GATE_CURRENT);
+  epoch_enter(&x->epoch, &r->slot);
+  const struct view *const found = xdb_view(x);
+  (void)snprintf(path, sizeof(path), "%s", found->version->parts[0]->remix->runs[0]->path);
+  hold(GATE_NONE);
+  while (xdb_view(x) == found) time_sleep_ns(100000);
+  time_sleep_ns(20000000);  // for it to be dropped too early
+  CHECK(access(path, F_OK) == 0);
+  CHECK(runs_of(found->version) >= LEVELS);
+  epoch_exit(&r->slot);
+  idle();
+  CHECK(access(path, F_OK) != 0);
+  check_all(r, now);
+  reopen(r);
+}
+
 static void *close_it(void *arg) {
   (void)arg;
   end();
@@ -795,6 +818,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_flush_meanwhile, setup, teardown),
       cmocka_unit_test_setup_teardown(test_frozen_first, setup, teardown),
       cmocka_unit_test_setup_teardown(test_readers, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_reader_inside, setup, teardown),
       cmocka_unit_test_setup_teardown(test_close_meanwhile, setup, teardown),
       cmocka_unit_test_setup_teardown(test_round_fails, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full, setup, teardown),
