@@ -4,6 +4,8 @@
 #include "xdb_pace.h"
 
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
+#define WORN_QUIET_NS 1000000000ull
+#define WORN_STILL 64u               // growth by less than 1/64 of a memtable is none
 #define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free
 
 struct switching {
@@ -139,35 +141,44 @@ static enum remixdb_status install_worn(struct xdb *x, struct version *base, str
   return REMIXDB_OK;
 }
 
-// Whether a round for scans may begin: nothing is more urgent. Then it has begun.
-static bool tidy_begin(struct xdb *x, struct version **base_out) {
-  pthread_mutex_lock(&x->lock);
-  const struct view *v = xdb_view(x);
-  const bool now = atomic_load_explicit(&x->worn, memory_order_relaxed) && !x->ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0 &&
-                   wh_memory(v->active->wh) <= x->memtable_limit - x->memtable_limit / WORN_ROOM;
-  if (now) {
-    x->tidying = true;
-    atomic_store_explicit(&x->worn, false, memory_order_relaxed);
-    atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
-    *base_out = v->version;  // which only rounds replace
+// Lock is held. Whether the active memtable, which holds so many bytes, will not be frozen so soon that a merge would be given up: it is not nearly full, or it was when that was asked
+// before, a second ago or more, and has hardly grown since.
+static bool freeze_far(struct xdb *x, size_t used) {
+  const size_t limit = x->memtable_limit;
+  if (used <= limit - limit / WORN_ROOM) return true;
+  const uint64_t now = time_ns();
+  if (used < x->worn_used || used - x->worn_used > limit / WORN_STILL || x->worn_used_ns == 0) {
+    x->worn_used = used;
+    x->worn_used_ns = now;
   }
-  pthread_mutex_unlock(&x->lock);
-  return now;
+  return now - x->worn_used_ns >= WORN_QUIET_NS;
 }
 
-// The same for the end. again: there may be more to do.
-static void tidy_end(struct xdb *x, bool again) {
+// Ends a round for scans, if one was on its way (again: there may be more to do), and begins another one when there is something to do and nothing more urgent; otherwise false.
+static bool tidy_turn(struct xdb *x, bool again, struct version **base_out) {
   pthread_mutex_lock(&x->lock);
-  x->tidying = false;
-  if (again) atomic_store_explicit(&x->worn, true, memory_order_relaxed);
-  pthread_cond_broadcast(&x->changed);
+  const struct view *v = xdb_view(x);
+  const bool worn = again || x->worn_put_off || atomic_load_explicit(&x->worn, memory_order_relaxed);
+  const bool able = !x->ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  const bool begun = worn && able && freeze_far(x, wh_memory(v->active->wh));
+  // where it is put off, readers may ask again, who do so as long as there is a reason; else it stays as it is for the round of the frozen memtable
+  atomic_store_explicit(&x->worn, worn && !able, memory_order_relaxed);
+  x->worn_put_off = worn && able && !begun;
+  x->tidying = begun;
+  if (begun) {
+    atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
+    *base_out = v->version;  // which only rounds replace
+  } else {
+    pthread_cond_broadcast(&x->changed);
+  }
   pthread_mutex_unlock(&x->lock);
+  return begun;
 }
 
 // Merges what scans have paid for. What fails was not necessary: nothing is lost, and scans will pay for it again. (What stops the store was told to it.)
 static void tidy(struct xdb *x, struct worker *w) {
   struct version *base, *next;
-  while (tidy_begin(x, &base)) {
+  for (bool again = false; tidy_turn(x, again, &base);) {
     const uint64_t began = time_ns();
     enum remixdb_status s = compact_worn_round(&x->compact, w, base, &next);
     const bool any = s == REMIXDB_OK && next;
@@ -177,7 +188,7 @@ static void tidy(struct xdb *x, struct worker *w) {
     }
     if (s != REMIXDB_OK) xdb_say(x, "a merge for the sake of scans was not made: %s", err_msg());
     else if (any) xdb_say(x, "merged for the sake of scans: %.3f s", (double)(time_ns() - began) * 1e-9);
-    tidy_end(x, any && s == REMIXDB_OK);
+    again = any && s == REMIXDB_OK;
   }
 }
 

@@ -7,7 +7,7 @@
 #include "xdb.h"
 
 // One round: what workers run (arg is the store). Of a frozen memtable, when there is one; else, when scans have paid for it (compact.h), of partitions alone, unless the
-// active memtable is nearly full. Such a round gives up when a memtable is frozen meanwhile.
+// active memtable is nearly full and still grows. Such a round gives up when a memtable is frozen meanwhile.
 void xdb_round_run(void *arg, struct worker *w);
 // What the store's REMIXes tell when scans have paid for a merge (sst.h: worn).
 void xdb_round_worn(void *arg, struct remix *x);

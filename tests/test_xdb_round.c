@@ -782,6 +782,24 @@ static void test_nearly_full(void **state) {
   reopen(r);
 }
 
+// It is made when the memtable, though nearly full, has not grown for a while, and is asked for again.
+static void test_nearly_full_for_long(void **state) {
+  (void)state;
+  struct xdb_ref *r = load(1, SMALL);
+  const uint32_t before = runs(r);
+  write_key(r, 1, false);
+  const size_t used = wh_memory(xdb_view(x)->active->wh);
+  limit(used + used / 4);
+  while (runs(r) == before) {  // or for ever: the alarm
+    wear(r);
+    time_sleep_ns(50000000);
+  }
+  idle();
+  CHECK(stat_of(x, "read_triggered") == 1);
+  check_all(r, now);
+  reopen(r);
+}
+
 // Readers of what is no more the store's do not keep workers busy: a round can do nothing for them.
 static void test_obsolete(void **state) {
   (void)state;
@@ -827,6 +845,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_close_meanwhile, setup, teardown),
       cmocka_unit_test_setup_teardown(test_round_fails, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_nearly_full_for_long, setup, teardown),
       cmocka_unit_test_setup_teardown(test_obsolete, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
