@@ -40,7 +40,7 @@
 
 #include "guide.h"
 
-#define IDX_SIZE 256u
+#define IDX_SIZE 192u          // of which WH_LEAF_KEYS at most are taken
 #define IDX_FREE 0xffffu
 #define PTR_BITS 48
 #define PTR_MASK ((UINT64_C(1) << PTR_BITS) - 1)
@@ -146,7 +146,8 @@ static inline struct wh_ver *entry_newest(const struct wh_entry *e) {
 static inline struct wh_ver *ver_older(const struct wh_ver *v) { return atomic_load_explicit(&v->older, memory_order_acquire); }
 static inline uint64_t ver_seq(const struct wh_ver *v) { return atomic_load_explicit(&v->seq, memory_order_acquire); }
 static inline uint64_t entry_tag(uint32_t hash) { return (uint64_t)(hash & 0xffff) << PTR_BITS; }
-static inline uint32_t entry_start(uint32_t hash) { return hash >> 24; }
+static inline uint32_t entry_start(uint32_t hash) { return (hash >> 24) * IDX_SIZE >> 8; }
+static inline uint32_t idx_behind(uint32_t i) { return i + 1 == IDX_SIZE ? 0 : i + 1; }
 // What idx holds for an entry of this hash and position, and back.
 static inline uint32_t idx_word(uint32_t hash, uint32_t pos) { return (hash >> 8 & 0xff00) | pos; }
 static inline uint32_t idx_pos(uint32_t word) { return word & 0xff; }
@@ -508,7 +509,7 @@ static void trie_remove(struct wh *wh, const struct wh_leaf *l, struct wh_leaf *
 static inline struct wh_entry *leaf_find(const struct wh_leaf *l, struct kref key, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
   const uint64_t tag = entry_tag(h32);
-  for (uint32_t i = entry_start(h32);; i = (i + 1) % IDX_SIZE) {  // ends: at most half of idx is taken
+  for (uint32_t i = entry_start(h32);; i = idx_behind(i)) {  // ends: not all of idx is taken
     const uint32_t at = idx_load(&l->idx[i]);
     if (at == IDX_FREE) return NULL;
     if (!idx_fits(at, h32)) continue;
@@ -526,7 +527,7 @@ static void leaf_append(struct wh_leaf *l, uint64_t word) {
   atomic_store_explicit(&l->entries[n], word, memory_order_relaxed);
   const uint32_t hash = word_entry(word)->hash;
   uint32_t i = entry_start(hash);
-  while (atomic_load_explicit(&l->idx[i], memory_order_relaxed) != IDX_FREE) i = (i + 1) % IDX_SIZE;
+  while (atomic_load_explicit(&l->idx[i], memory_order_relaxed) != IDX_FREE) i = idx_behind(i);
   atomic_store_explicit(&l->idx[i], (uint16_t)idx_word(hash, n), memory_order_release);
   atomic_store_explicit(&l->count, (uint16_t)(n + 1), memory_order_release);
 }
@@ -1215,7 +1216,7 @@ static void ways_hint(const struct wh *wh, const struct wh_table *t, struct wh_w
 // Asks for the words of the entries that leaf_find will look at.
 static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
-  for (uint32_t i = entry_start(h32);; i = (i + 1) % IDX_SIZE) {
+  for (uint32_t i = entry_start(h32);; i = idx_behind(i)) {
     const uint32_t at = idx_load(&l->idx[i]);
     if (at == IDX_FREE) return;
     if (idx_fits(at, h32)) __builtin_prefetch((const void *)&l->entries[idx_pos(at)]);
@@ -1225,7 +1226,7 @@ static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
 // Asks for the entry that has the key, most likely; without one, for the neighbour that shows where the leaf ends.
 static inline void leaf_prefetch_entry(const struct wh_leaf *l, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
-  for (uint32_t i = entry_start(h32);; i = (i + 1) % IDX_SIZE) {
+  for (uint32_t i = entry_start(h32);; i = idx_behind(i)) {
     const uint32_t at = idx_load(&l->idx[i]);
     if (at == IDX_FREE) break;
     if (!idx_fits(at, h32)) continue;
