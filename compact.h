@@ -7,9 +7,10 @@
 //   major  the newest runs and the new data are merged: those that remove the most files for the least writing; tombstones go when all runs take part;
 //   split  the merge of the whole partition (or new data behind all of its keys) makes more than a partition should hold: several partitions of two
 //          tables each.
-// A round without new data merges what scans have paid for. Where blocks are not in the cache, a scan reads one for each run that has a record on its way, instead of one
-// now and then. Once the blocks that were read only because there are several runs (remix.h: jumps) are as many as the merge of a partition's newest runs would write, it is
-// made: so what is written for the sake of scans is no more than what they had to read in vain (about: REMIXes, and merges that are given up, come on top). (LevelDB compacts a table after a number of seeks for the same reason.)
+// A round without new data merges what scans have paid for. Where blocks are not in the cache, a scan reads one for each run that has a record on its way,
+// instead of one now and then. Once the blocks that were read only because there are several runs (remix.h: jumps) are as many as the merge of a partition's
+// newest runs would write, it is made: so what is written for the sake of scans is no more than what they had to read in vain (about: REMIXes, and merges that
+// are given up, come on top). LevelDB compacts a table after a number of seeks for the same reason.
 //
 // The round writes files and makes the next version; installing it is the caller's. Nothing that exists is changed or removed by a round. The merged view of
 // the runs that take part is the old REMIX itself: it says which run is next and which entries are old versions, so no keys of runs are compared.

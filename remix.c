@@ -894,8 +894,8 @@ static inline bool follows(const struct sst_hold *h, const struct sst *t, uint32
   return h->sst == t && h->block + sst_block_pages(t, h->block) == block;
 }
 
-// Reads together the blocks that the cursor comes to in its next c->group entries, the current one first, where they are not cached: each run has its own, and a disk takes about as long
-// for several as for one. Returns how many.
+// Reads together the blocks that the cursor comes to in its next c->group entries, the current one first, where they are not cached: each run has its own,
+// and a disk takes about as long for several as for one. Returns how many.
 static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;

@@ -70,8 +70,8 @@ struct remix {
   struct remix_index *index;
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
-  // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it begins, and then what follows it in the same
-  // run; when it comes to a block of another run, that is a jump. Both relaxed; jumps_due is the caller's of ctx->worn to set, 0 at first.
+  // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it begins, and then what follows it in the
+  // same run; when it comes to a block of another run, that is a jump. Both relaxed; jumps_due is the caller's of ctx->worn to set, 0 at first.
   _Atomic uint64_t jumps, jumps_due;
 };
 

@@ -84,6 +84,7 @@ struct wh_leaf {
   _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | 16 bits of its hash on top
   _Atomic(struct wh_leaf *) prev;          // as next
 };
+_Static_assert(IDX_SIZE > WH_LEAF_KEYS && IDX_SIZE <= 256, "a search of idx ends, and 8 bits of a hash lead to each of its places");
 _Static_assert(offsetof(struct wh_leaf, idx) == CACHE_LINE, "what a walk along the list reads is one line");
 
 struct wh_node {  // one line

@@ -8,7 +8,7 @@
 // somebody seeks.
 //
 // What differs from the paper, and why:
-//   - Readers take no lock, in leaves either. A leaf only gains entries: entry pointer first, then (release) its byte in the hash part,
+//   - Readers take no lock, in leaves either. A leaf only gains entries: entry pointer first, then (release) its place in the hash part,
 //     then (release) the count. A leaf that must lose entries (split, merge, removal of a key) is replaced by new leaves and marked
 //     dead; its content is never touched again, so a reader or cursor on it still reads the truth of that moment.
 //   - The trie is changed in place, one release store at a time, and only ever as a hint: a search checks the anchors of the leaf

@@ -141,8 +141,8 @@ static enum remixdb_status install_worn(struct xdb *x, struct version *base, str
   return REMIXDB_OK;
 }
 
-// Lock is held. Whether the active memtable, which holds so many bytes, will not be frozen so soon that a merge would be given up: it is not nearly full, or it was when that was asked
-// before, a second ago or more, and has hardly grown since.
+// Lock is held. Whether the active memtable, which holds so many bytes, will not be frozen so soon that a merge would be given up: it is not nearly full,
+// or it was when that was asked before, a second ago or more, and has hardly grown since.
 static bool freeze_far(struct xdb *x, size_t used) {
   const size_t limit = x->memtable_limit;
   if (used <= limit - limit / WORN_ROOM) return true;
