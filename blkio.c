@@ -15,7 +15,7 @@
 
 #define INFLIGHT_MAX (BLKIO_READS_MAX + 8 * BLKIO_WRITER_NR)  // what comes beyond it is done by the plain call
 #define RING_ENTRIES 256u                                      // never full, so an entry can always be had
-#define WRITER_OUT (4u << 20)                                  // bytes
+#define WRITER_OUT (4u << 20)                                  // bytes that are brought on their way to the disk at a time
 #define RING_TRIES 16u                                         // refusals in a row before a ring is given up
 #define NAP_NS 50000u
 _Static_assert(INFLIGHT_MAX <= RING_ENTRIES, "the ring holds all that may be in flight");
@@ -478,8 +478,11 @@ static void writer_submit(struct blkio_writer *w, uint32_t len) {
   if (op->done) writer_settle(w, w->cur);
 }
 
-// What has been written up to an offset goes on to the disk, a few megabytes at a time, while the rest is made: else all of it would be waited for at the end.
-static void writer_out(struct blkio_writer *w, uint64_t to) {
+// What has been written goes on to the disk, a few megabytes at a time, while the rest is made: else all of it would be waited for at the end.
+static void writer_out(struct blkio_writer *w) {
+  uint64_t to = w->base;
+  for (uint32_t i = 0; i < BLKIO_WRITER_NR; i++)
+    if (w->busy[i] && w->ops[i].off < to) to = w->ops[i].off;
   if (w->direct || to < w->out + WRITER_OUT || writer_failed(w)) return;
   env_write_out(w->q->io->env, w->fd, w->out, to - w->out);
   w->out = to;
@@ -493,13 +496,11 @@ static void writer_flush(struct blkio_writer *w) {
     const uint8_t *const buf = writer_buf(w, w->cur);
     writer_submit(w, len);
     w->cur = (w->cur + 1) % BLKIO_WRITER_NR;
-    if (w->busy[w->cur]) {  // the oldest
-      writer_settle(w, w->cur);
-      writer_out(w, w->ops[w->cur].off + w->ops[w->cur].len);
-    }
+    writer_settle(w, w->cur);  // the oldest
     memcpy(writer_buf(w, w->cur), buf + len, tail);
     w->base += len;
     w->fill = tail;
+    writer_out(w);
   }
   if (writer_failed(w)) w->fill = 0;  // scratch from here on
 }

@@ -254,8 +254,8 @@ static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
   return true;
 }
 
-// How many of the newest runs to merge so that scans read from fewer: those that remove the most levels for the bytes they hold. A level is what lies apart, as the tables
-// of a split do, and is read by a scan like one run. 0: there is but one.
+// How many of the newest runs to merge so that scans read from fewer: those that remove the most levels for the bytes they hold. A level is what lies apart,
+// as the tables of a split do, and is read by a scan like one run. 0: there is but one.
 static uint32_t worn_depth(const struct remix *x, uint64_t *bytes_out) {
   uint64_t bytes = 0;
   uint32_t best = 0, levels = 0;
@@ -273,6 +273,18 @@ static uint32_t worn_depth(const struct remix *x, uint64_t *bytes_out) {
   return best;
 }
 
+// The newest `take` runs are merged with the new data.
+static void decide_major(struct job *j, uint32_t take) {
+  j->take = take;
+  if (take == old_runs(j)) {
+    decide_all(j);
+    return;
+  }
+  j->kind = COMPACT_MAJOR;
+  j->cost = merged_bytes(j, take) + old_remix(j)->file_size;
+  j->table_bytes = share_for(j->c, merged_bytes(j, take));
+}
+
 static void decide(struct job *j) {
   const struct compact *c = j->c;
   const struct remix *x = old_remix(j);
@@ -286,17 +298,13 @@ static void decide(struct job *j) {
     decide_all(j);
     return;
   }
-  if (runs + fresh <= compact_run_limit(x)) {
-    j->kind = COMPACT_MINOR;
-    j->cost = j->bytes + x->file_size;
-  } else if ((j->take = merge_depth(j, fresh)) == runs) {
-    decide_all(j);
+  if (runs + fresh > compact_run_limit(x)) {
+    decide_major(j, merge_depth(j, fresh));
     return;
-  } else {
-    j->kind = COMPACT_MAJOR;
-    j->cost = merged_bytes(j, j->take) + x->file_size;
   }
-  j->table_bytes = share_for(c, merged_bytes(j, j->take));
+  j->kind = COMPACT_MINOR;
+  j->cost = j->bytes + x->file_size;
+  j->table_bytes = share_for(c, j->bytes);
 }
 
 // New data behind all keys of a partition that is full, by its size or its runs, does not touch it. A little of it does not: it would make small partitions.
@@ -308,21 +316,6 @@ static bool appends(const struct round *r, uint32_t part) {
   const uint32_t more = tables_for(c, f->bytes) + tables_for(c, f->behind_bytes);
   const bool full = runs_bytes(x, x->nr_runs) >= table_bytes(c) || x->nr_runs + more > COMPACT_APPEND_RUNS;
   return full && !mostly_garbage(c, x, f->bytes);
-}
-
-// What scans have paid for is merged.
-static void decide_worn(struct job *j) {
-  const struct remix *x = old_remix(j);
-  uint64_t bytes;
-  j->worn = true;
-  j->take = worn_depth(x, &bytes);
-  if (j->take == x->nr_runs) {
-    decide_all(j);
-    return;
-  }
-  j->kind = COMPACT_MAJOR;
-  j->cost = merged_bytes(j, j->take) + x->file_size;
-  j->table_bytes = share_for(j->c, merged_bytes(j, j->take));
 }
 
 static struct job *add_job(struct round *r, uint32_t part, uint32_t nr_parts) {
@@ -397,14 +390,17 @@ static void plan(struct round *r, const struct compact_whole *whole, uint32_t *n
   while (at < nr) plan_part(r, at++);
 }
 
+// Of the partitions that scans have paid for, one for each worker; they have to be paid for again, whatever comes of it.
 static void plan_worn(struct round *r) {
+  uint64_t bytes;
   uint32_t left = workers_count(r->c->workers);
   if (left == 0) left = 1;
   for (uint32_t i = 0; i < r->base->nr_parts; i++) {
     struct job *j = add_job(r, i, 1);
     struct remix *x = r->base->parts[i]->remix;
     if (!left || !x || !compact_worn(x)) continue;
-    decide_worn(j);
+    j->worn = true;
+    decide_major(j, worn_depth(x, &bytes));
     atomic_store_explicit(&x->jumps, 0, memory_order_relaxed);
     left--;
   }

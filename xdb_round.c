@@ -4,9 +4,9 @@
 #include "xdb_pace.h"
 
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
-#define WORN_QUIET_NS 1000000000ull
-#define WORN_STILL 64u               // growth by less than 1/64 of a memtable is none
-#define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free
+#define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
+#define WORN_QUIET_NS 1000000000ull  // or it has not grown for so long;
+#define WORN_STILL 64u               // by less than 1/64 of a memtable it has not
 
 struct switching {
   struct xdb *x;
@@ -45,66 +45,53 @@ static enum remixdb_status freeze(struct xdb *x) {
   return REMIXDB_OK;
 }
 
-// A version that will not be: the files that only it names go. Returns the status that says why.
-static enum remixdb_status give_up(const struct version *base, const struct version *next, enum remixdb_status s) {
-  struct err_saved why;
-  err_save(&why, s);
-  compact_retire(next, base);
-  return err_raise(&why);
-}
-
-// Makes CURRENT name the round's version, whose files are synced.
-static enum remixdb_status save(struct xdb *x, struct version *base, struct version *next) {
+// Makes the round's version the store's: log and directory first, then CURRENT, then the view (at *when_out); then what is not needed goes. had_frozen: the round was of a
+// frozen memtable, whose content is in the version; else the log is not concerned, and a memtable may be frozen meanwhile.
+static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
+  pthread_mutex_lock(&x->lock);
+  struct view *old = xdb_view(x);
+  struct version *const base = old->version;  // which only rounds replace, as they do a view that has a frozen memtable when they begin
+  struct view *const fresh = view_create(old->active, had_frozen ? NULL : old->frozen, next);
   next->store_id = x->store_id;
   next->number = base->number + 1;
   next->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
-  enum remixdb_status s = env_sync_dir(x->env, x->dir);
+  next->log_gen = had_frozen ? old->active->gen : base->log_gen;
+  next->log_seq = had_frozen ? old->active->base_seq : base->log_seq;
+  pthread_mutex_unlock(&x->lock);
+  enum remixdb_status s = fresh ? REMIXDB_OK : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
+  if (s == REMIXDB_OK) s = env_sync_dir(x->env, x->dir);
   bool unknown = false;
   if (s == REMIXDB_OK) {
     s = version_save(&x->ctx, next);
     unknown = s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM;
   }
-  if (s == REMIXDB_OK) return s;
-  if (!unknown) return give_up(base, next, s);
-  // when it is unknown which CURRENT is there after a crash neither's files may go: no more writes, and the next opening decides
-  struct err_saved why;
-  err_save(&why, s);
-  xdb_fail(x, &why);
-  return err_raise(&why);
-}
-
-// Nobody can come to the view any more: what only it needed goes.
-static void drop_view(struct xdb *x, struct view *old) {
-  epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
-  view_unref(old);
-  epoch_reclaim(&x->epoch);
-}
-
-// Makes the round's version the store's: log and directory first, then CURRENT, then the view (at *when_out); then what is not needed goes.
-static enum remixdb_status install(struct xdb *x, struct version *next, uint64_t *when_out) {
-  struct view *old = xdb_view(x);  // only a round replaces a view that has a frozen memtable, and this is it
-  struct version *base = old->version;
-  next->log_gen = old->active->gen;
-  next->log_seq = old->active->base_seq;
-  struct view *fresh = view_create(old->active, NULL, next);
-  enum remixdb_status s = fresh ? wal_sync(x->wal) : REMIXDB_NOMEM;
-  s = s == REMIXDB_OK ? save(x, base, next) : give_up(base, next, s);
   if (s != REMIXDB_OK) {
     struct err_saved why;
     err_save(&why, s);
+    // when it is unknown which CURRENT is there after a crash neither's files may go: no more writes, and the next opening decides
+    if (unknown) xdb_fail(x, &why);
+    else compact_retire(next, base);  // the new files are not named by anything
     view_unref(fresh);
     return err_raise(&why);
   }
   pthread_mutex_lock(&x->lock);
+  old = xdb_view(x);
+  if (!had_frozen) view_follow(fresh, old);
   atomic_store_explicit(&x->view, fresh, memory_order_release);
-  atomic_store_explicit(&x->compacting, false, memory_order_release);
   *when_out = time_ns();
-  x->flushing = false;
-  pthread_cond_broadcast(&x->changed);
+  if (had_frozen) {
+    atomic_store_explicit(&x->compacting, false, memory_order_release);
+    x->flushing = false;
+    pthread_cond_broadcast(&x->changed);
+  }
   pthread_mutex_unlock(&x->lock);
   compact_retire(base, next);
   const uint64_t log_gen = next->log_gen;
-  drop_view(x, old);
+  epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
+  view_unref(old);
+  epoch_reclaim(&x->epoch);
+  if (!had_frozen) return REMIXDB_OK;
   if ((s = wal_release(x->wal, log_gen)) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
   // have the next segment ready, so that no writer waits for it; a failure shows again, and is reported, when it is needed
   if ((s = wal_prepare(x->wal)) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
@@ -113,31 +100,6 @@ static enum remixdb_status install(struct xdb *x, struct version *next, uint64_t
   x->nr_installed++;
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
-  return REMIXDB_OK;
-}
-
-// The same for a round without a frozen memtable. The log is not concerned, and a memtable may be frozen meanwhile.
-static enum remixdb_status install_worn(struct xdb *x, struct version *base, struct version *next) {
-  next->log_gen = base->log_gen;
-  next->log_seq = base->log_seq;
-  pthread_mutex_lock(&x->lock);
-  struct view *old = xdb_view(x);
-  struct view *fresh = view_create(old->active, old->frozen, next);
-  pthread_mutex_unlock(&x->lock);
-  const enum remixdb_status s = fresh ? save(x, base, next) : give_up(base, next, REMIXDB_NOMEM);
-  if (s != REMIXDB_OK) {
-    struct err_saved why;
-    err_save(&why, s);
-    view_unref(fresh);
-    return err_raise(&why);
-  }
-  pthread_mutex_lock(&x->lock);
-  old = xdb_view(x);
-  view_follow(fresh, old);
-  atomic_store_explicit(&x->view, fresh, memory_order_release);
-  pthread_mutex_unlock(&x->lock);
-  compact_retire(base, next);
-  drop_view(x, old);
   return REMIXDB_OK;
 }
 
@@ -154,7 +116,8 @@ static bool freeze_far(struct xdb *x, size_t used) {
   return now - x->worn_used_ns >= WORN_QUIET_NS;
 }
 
-// Ends a round for scans, if one was on its way (again: there may be more to do), and begins another one when there is something to do and nothing more urgent; otherwise false.
+// Ends a round for scans, if one was on its way (again: there may be more to do), and begins another one when there is something to do and nothing more
+// urgent; otherwise false.
 static bool tidy_turn(struct xdb *x, bool again, struct version **base_out) {
   pthread_mutex_lock(&x->lock);
   const struct view *v = xdb_view(x);
@@ -180,14 +143,15 @@ static void tidy(struct xdb *x, struct worker *w) {
   struct version *base, *next;
   for (bool again = false; tidy_turn(x, again, &base);) {
     const uint64_t began = time_ns();
+    uint64_t installed = began;
     enum remixdb_status s = compact_worn_round(&x->compact, w, base, &next);
     const bool any = s == REMIXDB_OK && next;
     if (any) {
-      s = install_worn(x, base, next);
+      s = install(x, next, false, &installed);
       version_unref(next);
     }
     if (s != REMIXDB_OK) xdb_say(x, "a merge for the sake of scans was not made: %s", err_msg());
-    else if (any) xdb_say(x, "merged for the sake of scans: %.3f s", (double)(time_ns() - began) * 1e-9);
+    else if (any) xdb_say(x, "merged for the sake of scans: %.3f s", (double)(installed - began) * 1e-9);
     again = any && s == REMIXDB_OK;
   }
 }
@@ -244,7 +208,7 @@ void xdb_round_run(void *arg, struct worker *w) {
   const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
   uint64_t installed = 0;
   if (s == REMIXDB_OK) {
-    s = install(x, next, &installed);
+    s = install(x, next, true, &installed);
     version_unref(next);
   }
   if (s == REMIXDB_OK) {

@@ -16,7 +16,7 @@
 #include "blkio.h"
 
 #define DATA_LEN ((size_t)3 << 20)
-#define OUT_MAX ((size_t)6 << 20)
+#define OUT_MAX ((size_t)12 << 20)
 
 static char dir[ENV_PATH_MAX], data_path[ENV_PATH_MAX + 16], out_path[ENV_PATH_MAX + 16], other_path[ENV_PATH_MAX + 16];
 static uint8_t *data;      // what the data file holds, and what is written
@@ -61,8 +61,24 @@ static int fake_sync_all(struct env *e, int fd) {
   return errnum ? -errnum : env_posix()->ops->sync_all(e, fd);
 }
 
+// What of a file was told to go to the disk: one range behind the other, and nothing that has not been written.
+static _Atomic uint32_t fake_outs;
+static _Atomic uint64_t fake_out_to;
+static _Atomic bool fake_out_wrong;
+static int fake_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
+  struct env_stat st;
+  const int rc = env_posix()->ops->fstat(e, fd, &st);
+  if (rc < 0 || len == 0 || off != atomic_load(&fake_out_to) || off + len > st.size) atomic_store(&fake_out_wrong, true);
+  atomic_store(&fake_out_to, off + len);
+  atomic_fetch_add(&fake_outs, 1);
+  return -EIO;  // which is of no consequence: it is advice
+}
+
 static void fake_reset(bool native) {
   fake.native = native;
+  atomic_store(&fake_outs, 0);
+  atomic_store(&fake_out_to, 0);
+  atomic_store(&fake_out_wrong, false);
   atomic_store(&fake_reads, 0);
   atomic_store(&fake_writes, 0);
   atomic_store(&fake_syncs, 0);
@@ -89,6 +105,7 @@ static int setup(void **state) {
   fake_ops.pwrite = fake_pwrite;
   fake_ops.truncate = fake_truncate;
   fake_ops.sync_all = fake_sync_all;
+  fake_ops.write_out = fake_write_out;
   data = malloc(OUT_MAX);
   out_data = malloc(OUT_MAX);
   if (!data || !out_data) return -1;
@@ -432,6 +449,41 @@ static void test_write(void **state) {
   }
 }
 
+// A table goes to the disk while it is written, a few megabytes at a time, but not past the page cache, where there is nothing to be brought there.
+static void test_write_out(void **state) {
+  (void)state;
+  uint64_t seed = test_seed();
+  for (uint32_t i = 0; i < 4; i++) {
+    const bool direct = i & 1;
+    struct blkio b;
+    struct blkio_writer *w = NULL;
+    fake_reset(false);
+    blkio_init(&b, &fake, BLKIO_SYNC);
+    struct blkio_queue *const q = make_queue(&b);
+    assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+    for (uint32_t file = 0; file < 2; file++) {  // the second begins from nothing
+      const int fd = open_out(direct);
+      atomic_store(&fake_out_to, 0);
+      atomic_store(&fake_outs, 0);
+      blkio_writer_start(w, fd, out_path, direct);
+      put_pieces(w, 0, OUT_MAX - 8192, &seed);
+      const uint64_t out = atomic_load(&fake_out_to);
+      assert_int_equal(blkio_writer_finish(w, true), REMIXDB_OK);
+      (void)close(fd);
+      check_file(OUT_MAX - 8192);
+      assert_false(atomic_load(&fake_out_wrong));
+      assert_int_equal(atomic_load(&fake_out_to), out);  // the end is synced
+      if (direct) {
+        assert_int_equal(atomic_load(&fake_outs), 0);
+      } else {
+        assert_true(out > OUT_MAX / 2 && out / atomic_load(&fake_outs) >= 4u << 20);
+      }
+    }
+    blkio_writer_destroy(w);
+    blkio_queue_destroy(q);
+  }
+}
+
 // Reads and two writers on one queue: each gets its own completions.
 static void test_mixed(void **state) {
   (void)state;
@@ -756,7 +808,7 @@ int main(void) {
       cmocka_unit_test_setup(test_write_failure, reset), cmocka_unit_test_setup(test_write_fake, reset),
       cmocka_unit_test_setup(test_write_aligned, reset), cmocka_unit_test_setup(test_ring_lost, reset),
       cmocka_unit_test_setup(test_engine_fails, reset),  cmocka_unit_test_setup(test_nomem, reset),
-      cmocka_unit_test_setup(test_threads, reset),
+      cmocka_unit_test_setup(test_threads, reset),       cmocka_unit_test_setup(test_write_out, reset),
   };
   return cmocka_run_group_tests_name("blkio", tests, setup, teardown);
 }

@@ -409,10 +409,12 @@ static void test_major_some(void **state) {
   struct sst *oldest = remix_of(&w, 0)->runs[0];
   const uint32_t n = keys_for(&w, 0.85);
   put_range(&w, 3, n, 40, true);
+  remix_jumped(remix_of(&w, 0), 1000000);
   round_ok(&w, kinds);
   expect_kind(kinds, COMPACT_MAJOR, 1);
   assert_int_equal(remix_of(&w, 0)->nr_runs, 2);
   assert_ptr_equal(remix_of(&w, 0)->runs[0], oldest);
+  assert_true(atomic_load(&remix_of(&w, 0)->jumps) < 1000000);  // of what was paid for, this was the most
   assert_true(tombs_of(&w, 0) > 0);
   assert_true(atomic_load(&w.c.stats.read_bytes) > 0);
   world_fini(&w);
