@@ -116,8 +116,7 @@ static bool freeze_far(struct xdb *x, size_t used) {
   return now - x->worn_used_ns >= WORN_QUIET_NS;
 }
 
-// Ends a round for scans, if one was on its way (again: there may be more to do), and begins another one when there is something to do and nothing more
-// urgent; otherwise false.
+// Whether there is to be a round for scans, because there is something to do and nothing more urgent. again: after one that may have left more to do.
 static bool tidy_turn(struct xdb *x, bool again, struct version **base_out) {
   pthread_mutex_lock(&x->lock);
   const struct view *v = xdb_view(x);
@@ -127,12 +126,10 @@ static bool tidy_turn(struct xdb *x, bool again, struct version **base_out) {
   // where it is put off, readers may ask again, who do so as long as there is a reason; else it stays as it is for the round of the frozen memtable
   atomic_store_explicit(&x->worn, worn && !able, memory_order_relaxed);
   x->worn_put_off = worn && able && !begun;
-  x->tidying = begun;
   if (begun) {
+    x->at = XDB_AT_SCANS;
     atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
     *base_out = v->version;  // which only rounds replace
-  } else {
-    pthread_cond_broadcast(&x->changed);
   }
   pthread_mutex_unlock(&x->lock);
   return begun;
@@ -183,8 +180,7 @@ static void end_whole(struct xdb *x, struct xdb_whole *whole) {
   pthread_mutex_unlock(&x->lock);
 }
 
-void xdb_round_run(void *arg, struct worker *w) {
-  struct xdb *x = arg;
+static void run(struct xdb *x, struct worker *w) {
   struct xdb_whole *whole = NULL;
   pthread_mutex_lock(&x->lock);
   struct view *v = xdb_view(x);
@@ -234,6 +230,18 @@ void xdb_round_run(void *arg, struct worker *w) {
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
   xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
+}
+
+void xdb_round_run(void *arg, struct worker *w) {
+  struct xdb *const x = arg;
+  pthread_mutex_lock(&x->lock);
+  x->at = XDB_AT_MEMTABLE;
+  pthread_mutex_unlock(&x->lock);
+  run(x, w);
+  pthread_mutex_lock(&x->lock);
+  x->at = XDB_AT_REST;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
 }
 
 // Lock is held and stays so, but is let go while waiting: for something to change while a memtable is frozen. Else than REMIXDB_OK: it is known that its round
@@ -287,7 +295,7 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
   if (x->opts.read_only) return REMIXDB_OK;
   pthread_mutex_lock(&x->lock);
   const enum remixdb_status s = wait_for_round(x);
-  while (x->tidying) (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+  while (x->at != XDB_AT_REST) (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
   pthread_mutex_unlock(&x->lock);
   return s;
 }

@@ -41,7 +41,7 @@ static _Atomic int fail_with;
 static bool tidying(void) {
   if (!x) return false;
   pthread_mutex_lock(&x->lock);
-  const bool now = x->tidying;
+  const bool now = x->at == XDB_AT_SCANS;
   pthread_mutex_unlock(&x->lock);
   return now;
 }
@@ -337,7 +337,7 @@ static void idle(void) {
   for (bool busy = true; busy;) {
     CHECK_OK(xdb_wait_idle(x));
     pthread_mutex_lock(&x->lock);
-    busy = x->tidying || atomic_load(&x->worn) || x->nr_installed != x->nr_frozen;  // and the log is as it stays
+    busy = x->at != XDB_AT_REST || atomic_load(&x->worn) || x->nr_installed != x->nr_frozen;  // and the log is as it stays
     pthread_mutex_unlock(&x->lock);
     if (busy) time_sleep_ns(100000);
   }
