@@ -24,6 +24,7 @@
 
 #define COMPACT_RUNS 14u          // runs that a partition may have, on average
 #define COMPACT_RUNS_SPREAD 7u    // how many different limits there are
+#define COMPACT_SPLIT_RUNS 10u    // runs that a partition may have when only a split can make them fewer
 #define COMPACT_PART_TABLES 2u    // tables in each partition that a split makes
 #define COMPACT_APPEND_RUNS 8u    // a partition with more runs than this, new data behind all of its keys counted, is left as it is by that data
 #define COMPACT_ABORT_SHARE 16u   // at most 1/16 of a memtable goes back in a round
@@ -65,11 +66,10 @@ static inline uint32_t compact_table_pages(size_t memtable_size) {
   return pages < SST_MAX_BLOCKS ? (uint32_t)pages : SST_MAX_BLOCKS;
 }
 
-// With more runs than this some of a partition's are merged. Partitions that fill at the same pace must not all be merged in the same round: their limits differ by what their
-// oldest tables happen to be called.
-static inline uint32_t compact_run_limit(const struct remix *x) {
-  return COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(x->runs[0]->number % COMPACT_RUNS_SPREAD);
-}
+// With more runs than this some of a partition's are merged. Partitions that fill at the same pace must not all be merged in the same round: their limits differ by
+// what their oldest tables happen to be called. COMPACT_SPLIT_RUNS is the limit where no run is smaller than two fifths of a table: merging some would make
+// them hardly fewer, so the whole partition will be written again, and the sooner it is the less there is to write.
+uint32_t compact_run_limit(const struct compact *c, const struct remix *x);
 
 // What a round is to bring down to the fewest tables, whatever else would be decided: partitions from that of the key `from` on, until about `budget` bytes are to be
 // written. Neighbours that need fewer tables together become one. Tombstones and old versions go.

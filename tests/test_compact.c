@@ -390,13 +390,12 @@ static void runs_make(struct world *w, double first, uint32_t every) {
   const uint32_t n = keys_for(w, first);
   put_range(w, 0, n, 1, false);
   round_ok(w, NULL);
-  const uint32_t nr = compact_run_limit(remix_of(w, 0));
-  for (uint32_t r = 1; r < nr; r++) {
+  for (uint32_t r = 1; r < compact_run_limit(&w->c, remix_of(w, 0)); r++) {
     put_range(w, r, n, every, false);
     round_ok(w, NULL);
   }
   assert_int_equal(w->base->nr_parts, 1);
-  assert_int_equal(remix_of(w, 0)->nr_runs, nr);
+  assert_int_equal(remix_of(w, 0)->nr_runs, compact_run_limit(&w->c, remix_of(w, 0)));
 }
 
 // Too many runs: the small new ones become one, the large old one stays, and so do the tombstones.
@@ -428,7 +427,7 @@ static void test_major_all(void **state) {
     uint64_t kinds[COMPACT_KINDS];
     world_init(&w, 3000, 0, 7);
     const uint32_t n = keys_for(&w, 0.4);
-    for (uint32_t r = 0; r == 0 || r < compact_run_limit(remix_of(&w, 0)); r++) {
+    for (uint32_t r = 0; r == 0 || r < compact_run_limit(&w.c, remix_of(&w, 0)); r++) {
       put_range(&w, r, n, COMPACT_RUNS, false);
       round_ok(&w, kinds);
       expect_kind(kinds, r ? COMPACT_MINOR : COMPACT_MAJOR, 1);
@@ -856,7 +855,7 @@ static void test_compressed(void **state) {
     }
     put_range(&w, rounds, n, 10, false);
     round_ok(&w, kinds);
-    if (rounds++ == 0) limit = compact_run_limit(remix_of(&w, 0));
+    if (rounds++ == 0) limit = compact_run_limit(&w.c, remix_of(&w, 0));
     assert_true(rounds <= limit + 1);
   } while (kinds[COMPACT_SPLIT] == 0);
   assert_true(rounds >= limit - 1);
@@ -864,6 +863,27 @@ static void test_compressed(void **state) {
   expect_kind(kinds, COMPACT_SPLIT, 1);
   assert_true(w.base->nr_parts >= rounds / 3 && w.base->nr_parts <= rounds / 2 + 1);
   world_fini(&w);
+}
+
+// Runs so large that merging some makes them hardly fewer: the partition is split at once when there are a few of them. Smaller ones may be more.
+static void test_split_soon(void **state) {
+  (void)state;
+  for (uint32_t large = 0; large < 2; large++) {
+    struct world w;
+    uint64_t kinds[COMPACT_KINDS];
+    world_init(&w, 12000, 0, 29);
+    const uint32_t n = keys_for(&w, large ? 7 : 2);
+    for (uint32_t r = 0; r < COMPACT_SPLIT_RUNS; r++) {
+      put_range(&w, r, n, COMPACT_SPLIT_RUNS + 1, false);
+      round_ok(&w, kinds);
+      expect_kind(kinds, r ? COMPACT_MINOR : COMPACT_MAJOR, 1);
+    }
+    assert_int_equal(remix_of(&w, 0)->nr_runs, COMPACT_SPLIT_RUNS);
+    put_range(&w, COMPACT_SPLIT_RUNS, n, COMPACT_SPLIT_RUNS + 1, false);
+    round_ok(&w, kinds);
+    expect_kind(kinds, large ? COMPACT_SPLIT : COMPACT_MINOR, 1);
+    world_fini(&w);
+  }
 }
 
 // An estimate of what is left can be far too low (few large records among many tombstones): the tables are large all the same.
@@ -1359,7 +1379,7 @@ static void ready_to_fail(struct world *w, uint64_t seed) {
   w->allow_abort = true;
   three_parts(w);
   w->allow_abort = false;
-  for (uint32_t r = 0; remix_of(w, 1)->nr_runs < compact_run_limit(remix_of(w, 1)); r++) {
+  for (uint32_t r = 0; remix_of(w, 1)->nr_runs < compact_run_limit(&w->c, remix_of(w, 1)); r++) {
     assert_true(r <= COMPACT_RUNS);
     put_range(w, first_key_of(w, 1) + r, first_key_of(w, 2), 30, false);
     round_ok(w, NULL);
@@ -1545,7 +1565,7 @@ int main(void) {
       cmocka_unit_test(test_split),       cmocka_unit_test(test_append),       cmocka_unit_test(test_append_over),
       cmocka_unit_test(test_empty_parts),  cmocka_unit_test(test_whole),         cmocka_unit_test(test_abort),
       cmocka_unit_test(test_abort_fails), cmocka_unit_test(test_rounds),        cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_compressed),  cmocka_unit_test(test_low_estimate),  cmocka_unit_test(test_progress),
+      cmocka_unit_test(test_compressed),  cmocka_unit_test(test_split_soon),    cmocka_unit_test(test_low_estimate),  cmocka_unit_test(test_progress),
       cmocka_unit_test(test_retire),      cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_io_fails),
       cmocka_unit_test(test_damaged),     cmocka_unit_test(test_worn_due),      cmocka_unit_test(test_worn_some),
       cmocka_unit_test(test_worn_levels), cmocka_unit_test(test_worn_split),    cmocka_unit_test(test_worn_workers),
