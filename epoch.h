@@ -55,6 +55,10 @@ static inline void epoch_enter(struct epoch *e, struct epoch_slot *s) {
   atomic_thread_fence(memory_order_seq_cst);
 #endif
 }
+// For one who may be inside already, and from now on holds nothing of what was found before. When no stamp was taken since, it is free of charge.
+static inline void epoch_renew(struct epoch *e, struct epoch_slot *s) {
+  if (atomic_load_explicit(&s->at, memory_order_relaxed) != atomic_load_explicit(&e->now, memory_order_relaxed)) epoch_enter(e, s);
+}
 static inline void epoch_exit(struct epoch_slot *s) { atomic_store_explicit(&s->at, 0, memory_order_release); }
 
 // Call after unlinking; returns the stamp to ask about. Any thread.

@@ -44,9 +44,9 @@ void guide_find_many(const struct guide *g, const struct kref *keys, const uint8
   for (uint32_t i = 0; i < nr; i++) items_out[i] = atomic_load_explicit(&g->items[found[i]], memory_order_acquire);
 }
 
-bool guide_replace(struct guide *g, struct kref bound, void *item) {
-  const uint32_t i = anchors_find(&g->anchors, bound);
-  if (!kv_eq(anchors_at(&g->anchors, i), bound)) return false;
-  atomic_store_explicit(&g->items[i], item, memory_order_release);
-  return true;
+void guide_replace(struct guide *g, struct kref bound, const void *old, void *item) {
+  uint32_t i = anchors_find(&g->anchors, bound);
+  if (!kv_eq(anchors_at(&g->anchors, i), bound)) i++;
+  for (; i < g->nr && atomic_load_explicit(&g->items[i], memory_order_relaxed) == old; i++)
+    atomic_store_explicit(&g->items[i], item, memory_order_release);
 }

@@ -2,7 +2,7 @@
 //
 // Hints: which of many ordered items a key belongs to, as it was when the guide was made. A static tree (anchors.h) over the items' lower
 // bounds answers in a few cache lines where the structure that it is a picture of would take many; what has changed since is the caller's to
-// find from there. Items are replaced in place by others of the same bound.
+// find from there. Items are replaced in place.
 #ifndef GUIDE_H
 #define GUIDE_H
 
@@ -26,6 +26,6 @@ static inline void *guide_find(const struct guide *g, struct kref key) {
 }
 // The same for nr <= ANCHORS_MANY_MAX keys side by side: items_out[i] for keys[which[i]].
 void guide_find_many(const struct guide *g, const struct kref *keys, const uint8_t *which, uint32_t nr, void **items_out);
-// Replaces the item of exactly this bound; false: there is none. One thread at a time.
-bool guide_replace(struct guide *g, struct kref bound, void *item);
+// From the first bound that is not less than this one on, puts another item in the place of `old`, as far as that is there. One thread at a time.
+void guide_replace(struct guide *g, struct kref bound, const void *old, void *item);
 #endif

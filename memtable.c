@@ -4,10 +4,11 @@
 // A sanitizer sees the use of a dropped memtable only when its memory goes back to the system.
 #define KEEP_CHUNKS (!LIB_SANITIZED)
 
-void memtables_init(struct memtables *all, struct epoch *epoch, size_t limit) {
+void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit) {
   size_t chunk = 64u << 10;
   while (chunk < 2u << 20 && chunk * 32 < limit) chunk *= 2;
   all->epoch = epoch;
+  all->cursors = cursors;
   all->first = NULL;
   pthread_mutex_init(&all->lock, NULL);
   arena_pool_init(&all->chunks, chunk, KEEP_CHUNKS ? limit : 0);
@@ -36,6 +37,7 @@ enum remixdb_status memtable_create(struct memtables *all, struct memtable **out
     mem_free(m);
     return s;
   }
+  wh_recycle(m->wh, all->cursors);
   atomic_init(&m->refs, 1);
   m->all = all;
   pthread_mutex_lock(&all->lock);

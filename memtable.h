@@ -9,7 +9,7 @@
 
 // All memtables of a store: that of its view, and those that snapshots and iterators keep. One that was never begun is zero.
 struct memtables {
-  struct epoch *epoch;
+  struct epoch *epoch, *cursors;
   struct arena_pool chunks;
   pthread_mutex_t lock;    // guards the list; no lock is taken with it
   struct memtable *first;
@@ -24,8 +24,8 @@ struct memtable {
   uint64_t base_seq;   // last number given before that generation began
 };
 
-// limit: bytes that a memtable is to hold; that much is kept for the next ones.
-void memtables_init(struct memtables *all, struct epoch *epoch, size_t limit);
+// cursors: see wh_recycle. limit: bytes that a memtable is to hold; that much is kept for the next ones.
+void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit);
 // None lives any more. Nothing when it was never begun.
 void memtables_fini(struct memtables *all);
 // Bytes of those that live beside these two (frozen may be NULL). Both stay alive meanwhile. Any thread.

@@ -55,6 +55,7 @@
 #define GUIDE_LEAVES 32u           // with fewer leaves there is no guide
 #define HINT_STEPS 8u              // steps along the list after which the hint is taken for a hash collision's
 #define NODE_SLAB 31u
+#define DEAD_LEAVES 32u            // so many of them wait together
 
 #define SAMPLE 16u  // of so many keys in order the last one
 
@@ -83,6 +84,7 @@ struct wh_leaf {
   _Alignas(CACHE_LINE) _Atomic uint16_t idx[IDX_SIZE];
   _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | 16 bits of its hash on top
   _Atomic(struct wh_leaf *) prev;          // as next
+  struct wh_leaf *after;                   // of a dead one: in the list it waits in
 };
 _Static_assert(IDX_SIZE > WH_LEAF_KEYS && IDX_SIZE <= 256, "a search of idx ends, and 8 bits of a hash lead to each of its places");
 _Static_assert(offsetof(struct wh_leaf, idx) == CACHE_LINE, "what a walk along the list reads is one line");
@@ -111,6 +113,11 @@ struct wh_table {
   struct wh_bucket bucket[];
 };
 
+struct leaf_list {
+  struct wh_leaf *first, *last;  // first NULL: empty, and last is nothing
+  uint32_t nr;
+};
+
 struct wh {
   _Atomic(struct wh_table *) table;  // release
   _Atomic(struct wh_leaf *) head;    // the leaf with the empty anchor; release
@@ -126,6 +133,12 @@ struct wh {
   uint32_t nr_leaves, guide_due;     // the number of leaves at which the guide is made again
   struct wh_node *spare;             // nodes not used yet
   uint64_t nr_spare;
+  struct lib_lock dead_lock;         // guards the rest but for cursors and the arena
+  struct leaf_list dead;             // since the others were stamped
+  struct leaf_list waiting;          // until these stamps have passed
+  struct leaf_list spare_leaves;     // nobody can be on them
+  uint64_t stamp, cursors_stamp;
+  struct epoch *cursors;             // NULL: dead leaves stay
   struct arena arena;
 };
 
@@ -144,7 +157,8 @@ static inline struct kref entry_key(const struct wh_entry *e) { return kref(e->k
 static inline struct wh_ver *entry_newest(const struct wh_entry *e) {
   return atomic_load_explicit(&e->newest, memory_order_acquire);
 }
-static inline struct wh_ver *ver_older(const struct wh_ver *v) { return atomic_load_explicit(&v->older, memory_order_acquire); }
+// Published with the version.
+static inline struct wh_ver *ver_older(const struct wh_ver *v) { return v->chained ? ((struct wh_ver *const *)(const void *)v)[-1] : NULL; }
 static inline uint64_t ver_seq(const struct wh_ver *v) { return atomic_load_explicit(&v->seq, memory_order_acquire); }
 static inline uint64_t entry_tag(uint32_t hash) { return (uint64_t)(hash & 0xffff) << PTR_BITS; }
 static inline uint32_t entry_start(uint32_t hash) { return (hash >> 24) * IDX_SIZE >> 8; }
@@ -385,10 +399,10 @@ static void guide_renew(struct wh *wh) {
   mem_free(bounds);
 }
 
-// The leaf is new, most of the time in another one's place. Under the structure lock.
-static void guide_hand_over(struct wh *wh, struct wh_leaf *l) {
+// What the guide leads to the old leaf for is the new one's from this bound on (W7). Under the structure lock.
+static void guide_hand_over(struct wh *wh, struct kref bound, const struct wh_leaf *old, struct wh_leaf *l) {
   struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_relaxed);
-  if (g) (void)guide_replace(g, l->anchor, l);  // an anchor that is younger than the guide is not in it
+  if (g) guide_replace(g, bound, old, l);
 }
 
 // So many leaves more. Under the structure lock, when the list is whole.
@@ -533,9 +547,64 @@ static void leaf_append(struct wh_leaf *l, uint64_t word) {
   atomic_store_explicit(&l->count, (uint16_t)(n + 1), memory_order_release);
 }
 
+// ---- leaves that serve again
+
+static void leaves_push(struct leaf_list *list, struct wh_leaf *l) {
+  l->after = list->first;
+  if (list->first == NULL) list->last = l;
+  list->first = l;
+  list->nr++;
+}
+
+// A leaf that was never shared, or that nobody can be on.
+static void leaf_give(struct wh *wh, struct wh_leaf *l) {
+  lib_lock(&wh->dead_lock);
+  leaves_push(&wh->spare_leaves, l);
+  lib_unlock(&wh->dead_lock);
+}
+
+// NULL: there is none.
+static struct wh_leaf *leaf_spare(struct wh *wh) {
+  lib_lock(&wh->dead_lock);
+  struct wh_leaf *const l = wh->spare_leaves.first;
+  if (l) {
+    wh->spare_leaves.first = l->after;
+    wh->spare_leaves.nr--;
+  }
+  lib_unlock(&wh->dead_lock);
+  return l;
+}
+
+// Dead leaves wait in two lists: one that grows, and one that was stamped when the other was begun. dead_lock.
+static void leaves_turn(struct wh *wh) {
+  if (wh->waiting.nr) {
+    if (!epoch_passed(wh->epoch, wh->stamp) || !epoch_passed(wh->cursors, wh->cursors_stamp)) return;
+    // what a sanitizer sees when somebody is on one all the same
+    for (struct wh_leaf *l = wh->waiting.first; LIB_SANITIZED && l; l = l->after) memset(l, 0xa5, offsetof(struct wh_leaf, after));
+    wh->waiting.last->after = wh->spare_leaves.first;
+    if (wh->spare_leaves.first == NULL) wh->spare_leaves.last = wh->waiting.last;
+    wh->spare_leaves.first = wh->waiting.first;
+    wh->spare_leaves.nr += wh->waiting.nr;
+  }
+  wh->waiting = wh->dead;
+  wh->dead = (struct leaf_list){NULL, NULL, 0};
+  wh->stamp = epoch_stamp(wh->epoch);
+  wh->cursors_stamp = epoch_stamp(wh->cursors);
+}
+
+// The change in which it died is over but for the structure lock, which is held.
+static void leaf_died(struct wh *wh, struct wh_leaf *l) {
+  if (wh->cursors == NULL) return;
+  lib_lock(&wh->dead_lock);
+  leaves_push(&wh->dead, l);
+  if (wh->dead.nr % DEAD_LEAVES == 0) leaves_turn(wh);
+  lib_unlock(&wh->dead_lock);
+}
+
 // A locked leaf with these entries, which are in order. Its neighbours are the caller's to set. NULL: no memory.
 static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const uint64_t *words, uint32_t nr) {
-  struct wh_leaf *l = alloc_line(wh, sizeof(*l));
+  struct wh_leaf *l = leaf_spare(wh);
+  if (l == NULL) l = alloc_line(wh, sizeof(*l));
   if (l == NULL) return NULL;
   l->anchor = anchor;
   l->lo8 = key8(anchor, 0);
@@ -758,7 +827,8 @@ static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const uint64_t *wo
   struct_lock(wh);
   list_replace(wh, old, old, l, l);
   trie_replace(wh, old, l);
-  guide_hand_over(wh, l);
+  guide_hand_over(wh, l->anchor, old, l);
+  leaf_died(wh, old);
   struct_unlock(wh);
   lib_unlock(&old->lock);
   slot_move(slot, NULL, l);
@@ -782,11 +852,14 @@ static enum remixdb_status leaf_extend(struct wh_slot *slot, struct kref last_ke
     atomic_store_explicit(&left->next, l, memory_order_release);
     if (right) atomic_store_explicit(&right->prev, l, memory_order_release);
     trie_add(wh, l, left, right);
-    guide_hand_over(wh, l);
+    guide_hand_over(wh, l->anchor, left, l);
     leaves_count(wh, 1);
   }
   struct_unlock(wh);
-  if (s != REMIXDB_OK) return s;
+  if (s != REMIXDB_OK) {
+    leaf_give(wh, l);
+    return s;
+  }
   slot_move(slot, left, l);
   return REMIXDB_OK;
 }
@@ -815,7 +888,10 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const uint64_t *words,
   struct wh_leaf *l = leaf_create(wh, old->anchor, words, cut);
   if (l == NULL) return REMIXDB_NOMEM;
   struct wh_leaf *r = leaf_create(wh, kref(word_entry(words[cut])->key, len), words + cut, nr - cut);
-  if (r == NULL) return REMIXDB_NOMEM;
+  if (r == NULL) {
+    leaf_give(wh, l);
+    return REMIXDB_NOMEM;
+  }
   atomic_init(&l->next, r);
   atomic_init(&l->end8, r->lo8);
   atomic_init(&r->prev, l);
@@ -825,12 +901,17 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const uint64_t *words,
     list_replace(wh, old, old, l, r);
     trie_replace(wh, old, l);
     trie_add(wh, r, l, leaf_next(r));
-    guide_hand_over(wh, l);
-    guide_hand_over(wh, r);
+    guide_hand_over(wh, l->anchor, old, l);
+    guide_hand_over(wh, r->anchor, l, r);
     leaves_count(wh, 1);
+    leaf_died(wh, old);
   }
   struct_unlock(wh);
-  if (s != REMIXDB_OK) return s;
+  if (s != REMIXDB_OK) {
+    leaf_give(wh, l);
+    leaf_give(wh, r);
+    return s;
+  }
   lib_unlock(&old->lock);
   if (kv_cmp(r->anchor, slot->key) <= 0) {
     slot_move(slot, l, r);
@@ -884,8 +965,11 @@ static bool leaf_shrink(struct wh_slot *slot) {
       list_replace(wh, left, old, l, l);
       trie_remove(wh, old, l, right);
       trie_replace(wh, left, l);
-      guide_hand_over(wh, l);
+      guide_hand_over(wh, l->anchor, left, l);
+      guide_hand_over(wh, old->anchor, old, l);
       leaves_count(wh, -1);
+      leaf_died(wh, left);
+      leaf_died(wh, old);
     }
     lib_unlock(&left->lock);
   }
@@ -929,6 +1013,8 @@ fail:
   wh_destroy(wh);
   return REMIXDB_NOMEM;
 }
+
+void wh_recycle(struct wh *wh, struct epoch *cursors) { wh->cursors = cursors; }
 
 void wh_destroy(struct wh *wh) {
   if (wh == NULL) return;
@@ -976,11 +1062,12 @@ static size_t ver_size(uint32_t vlen) {
   return size < sizeof(struct wh_ver) ? sizeof(struct wh_ver) : size;
 }
 
-static void ver_init(struct wh_ver *v, struct wh_ver *older, const void *val, uint32_t vlen, bool tomb) {
-  atomic_init(&v->older, older);
+// older: written before it already; NULL: no place is there.
+static void ver_init(struct wh_ver *v, const struct wh_ver *older, const void *val, uint32_t vlen, bool tomb) {
   atomic_init(&v->seq, WH_PENDING);
   v->vlen = vlen;
   v->tomb = tomb;
+  v->chained = older != NULL;
   if (vlen) memcpy(v->val, val, vlen);
 }
 
@@ -988,9 +1075,12 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   struct wh *wh = slot->wh;
   struct wh_entry *e = slot->entry;
   if (e) {
-    struct wh_ver *v = arena_alloc(&wh->arena, ver_size(vlen));
-    if (v == NULL) return REMIXDB_NOMEM;
-    struct wh_ver *older = atomic_load_explicit(&e->newest, memory_order_relaxed);
+    struct wh_ver *const older = atomic_load_explicit(&e->newest, memory_order_relaxed);
+    const size_t before = older ? sizeof(older) : 0;
+    uint8_t *const p = arena_alloc(&wh->arena, before + ver_size(vlen));
+    if (p == NULL) return REMIXDB_NOMEM;
+    if (older) memcpy(p, &older, before);
+    struct wh_ver *const v = (struct wh_ver *)(void *)(p + before);
     ver_init(v, older, val, vlen, tomb);
     atomic_store_explicit(&e->newest, v, memory_order_release);
     if (older == NULL) atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
@@ -1021,7 +1111,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
 }
 
 void wh_unlink(struct wh_slot *slot) {
-  struct wh_ver *older = atomic_load_explicit(&slot->ver->older, memory_order_relaxed);
+  struct wh_ver *const older = ver_older(slot->ver);
   atomic_store_explicit(&slot->entry->newest, older, memory_order_release);
   slot->ver = NULL;
   if (older) return;
@@ -1056,7 +1146,7 @@ enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t ha
 }
 
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
-  struct wh_ver *older = atomic_load_explicit(&l->ver->older, memory_order_relaxed);
+  struct wh_ver *const older = ver_older(l->ver);
   atomic_store_explicit(&l->entry->newest, older, memory_order_release);
   if (older == NULL) atomic_fetch_sub_explicit(&m->wh->count, 1, memory_order_relaxed);
 }
@@ -1498,7 +1588,7 @@ static bool check_node(const struct wh *wh, const struct wh_node *node, char *wh
   const struct wh_table *t = atomic_load_explicit(&wh->table, memory_order_acquire);
   const uint64_t lmost = atomic_load_explicit(&node->lmost, memory_order_acquire);
   const struct wh_leaf *first = node_lmost(lmost), *last = atomic_load_explicit(&node->rmost, memory_order_acquire);
-  if (leaf_dead(first) || leaf_dead(last)) BROKEN("W3: a node names a dead leaf");
+  if (leaf_dead(first) || leaf_dead(last)) BROKEN("W6: a node names a dead leaf");
   if (!has_prefix(first, node->prefix, node->len) || !has_prefix(last, node->prefix, node->len))
     BROKEN("W3: a node names a leaf of another prefix");
   if (has_prefix(leaf_prev(first), node->prefix, node->len)) BROKEN("W3: not the leftmost leaf");
@@ -1526,6 +1616,27 @@ static bool check_prefixes(const struct wh *wh, const struct wh_leaf *l, char *w
   return true;
 }
 
+static bool check_guide(const struct wh *wh, char *why, size_t cap) {
+  const struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_acquire);
+  for (uint32_t i = 0; g && i < g->nr; i++) {
+    const struct wh_leaf *const l = atomic_load_explicit(&g->items[i], memory_order_acquire), *const next = leaf_next(l);
+    const struct kref bound = anchors_at(&g->anchors, i);
+    if (leaf_dead(l)) BROKEN("W6: the guide names a dead leaf");
+    if (kv_cmp(l->anchor, bound) > 0 || (next && kv_cmp(bound, next->anchor) >= 0)) BROKEN("W7: the guide names a leaf of another range");
+  }
+  return true;
+}
+
+static bool check_spare(const struct wh *wh, char *why, size_t cap) {
+  const struct leaf_list *const lists[] = {&wh->dead, &wh->waiting, &wh->spare_leaves};
+  for (uint32_t i = 0; i < 3; i++) {
+    uint32_t nr = 0;
+    for (const struct wh_leaf *l = lists[i]->first; nr < lists[i]->nr; l = l->after, nr++)
+      if (i < 2 && !leaf_dead(l)) BROKEN("W6: a living leaf among the dead ones");
+  }
+  return true;
+}
+
 bool wh_check(const struct wh *wh, char *why, size_t cap) {
   const struct wh_leaf *prev = NULL;
   uint64_t keys = 0;
@@ -1534,12 +1645,10 @@ bool wh_check(const struct wh *wh, char *why, size_t cap) {
     if (prev ? kv_cmp(prev->anchor, l->anchor) >= 0 : l->anchor.len != 0) BROKEN("W1: anchors out of order");
     const struct wh_leaf *const behind = leaf_next(l);
     if (atomic_load_explicit(&l->end8, memory_order_relaxed) != (behind ? behind->lo8 : UINT64_MAX)) BROKEN("W1: a leaf's end differs");
-    const struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_acquire);
-    const struct wh_leaf *const guided = g ? guide_find(g, l->anchor) : l;
-    if (guided != l && kv_cmp(guided->anchor, l->anchor) >= 0) BROKEN("the guide leads behind a leaf, or to one that was replaced");
     if (l->lo8 != key8(l->anchor, 0)) BROKEN("W1: an anchor's first bytes differ");
     if (!check_leaf(wh, l, &keys, why, cap) || !check_prefixes(wh, l, why, cap)) return false;
   }
+  if (!check_guide(wh, why, cap) || !check_spare(wh, why, cap)) return false;
   if (keys != wh_count(wh)) BROKEN("%" PRIu64 " keys, counted %" PRIu64, keys, wh_count(wh));
   const struct wh_table *t = atomic_load_explicit(&wh->table, memory_order_acquire);
   uint64_t used = 0;

@@ -14,7 +14,7 @@
 //   - The trie is changed in place, one release store at a time, and only ever as a hint: a search checks the anchors of the leaf
 //     it reached and walks along the list when another is meant. So a split waits for no reader. Only the growth of the hash table
 //     replaces it as a whole; the old table is retired through the epoch. Nodes, leaves, entries and versions come from the
-//     arena and live as long as the index.
+//     arena and live as long as the index; the memory of a dead leaf serves the next one (wh_recycle).
 //   - Most searches do not go through the trie: a guide (guide.h), a static tree over the leaves' anchors that is made again when their number has grown
 //     by an eighth, names the leaf, or one that it has been split off from. The trie answers where that is too far away.
 //   - A trie node may both end an anchor and be the prefix of others, so anchors need no terminating token.
@@ -28,8 +28,11 @@
 //       the holder of the leaf lock links or unlinks; at most one version of a chain is pending.
 //   W5  A dead leaf's content and its next / prev pointers are frozen; next and prev were live leaves when it died. A cursor at moment S that
 //       took a leaf's entries after S was fixed, and follows these pointers, sees every key with a version <= S exactly once.
+//   W6  When a change of the structure is over, no leaf that died in it is named by a live leaf, a node or the guide. So a leaf that is reached was alive when
+//       the epoch was entered (the cursors' for those that keep a position), and one that died before is reached by nobody.
+//   W7  Each item of the guide is the leaf in whose range its bound lies.
 //
-// Locks: a leaf's lock, then the structure lock (of splits and merges; one per index). wh_lock holds one leaf; wh_many several, taken
+// Locks: a leaf's lock, then the structure lock (of splits and merges; one per index), then that of the dead leaves. wh_lock holds one leaf; wh_many several, taken
 // in ascending order of key, so a thread waits for a leaf only while all it holds are further left. Never two of these at once in one thread. Callers must be inside the epoch in wh_get, wh_lock..wh_unlock, wh_seek* (the hash table is reached); wh_next and
 // wh_prev need none.
 #ifndef WH_H
@@ -45,11 +48,11 @@ struct wh;
 struct wh_leaf;
 struct wh_order;
 
-struct wh_ver {  // one version of a key; immutable but for seq and older
-  _Atomic(struct wh_ver *) older;  // release-published with the version that points to it
+struct wh_ver {  // one version of a key; immutable but for seq
   _Atomic uint64_t seq;            // stored with release when committed
-  uint32_t vlen;
-  bool tomb;
+  uint32_t vlen : 30;
+  uint32_t tomb : 1;
+  uint32_t chained : 1;            // a pointer to the next older version stands before it; most keys have one version, and no place for that
   uint8_t val[];
 };
 
@@ -63,6 +66,10 @@ struct wh_entry {  // a key; immutable but for newest. Its first version follows
 // epoch: the domain of all threads that use it. arena_chunk: bytes, pool: may be NULL; see lib.h. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct arena_pool *pool, struct wh **out);
 void wh_destroy(struct wh *wh);  // nobody uses it any more
+// Lets dead leaves serve again when no thread can be on them. That is known of those inside the epoch; and all that keep a cursor's position between calls must be
+// inside `cursors`, a domain of their own, from before it is taken (by wh_want or a seek) until it is given up, unless nobody writes any more. Before the index
+// is shared; both domains outlive it. Without this call dead leaves stay as they are.
+void wh_recycle(struct wh *wh, struct epoch *cursors);
 // What a new key takes of its memory, about: entry, version and its share of leaf and table.
 static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) { return sizeof(struct wh_entry) + sizeof(struct wh_ver) + klen + vlen + 24; }
 size_t wh_memory(const struct wh *wh);  // bytes it holds: arena and table. Any thread, relaxed.
@@ -120,7 +127,7 @@ const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash,
 void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *hashes, const uint8_t *which, uint32_t nr, uint64_t moment,
                  const struct wh_ver **versions_out);
 
-// A position among the keys that have a version seen at the moment. Holds no lock and no epoch; the index must stay alive. One thread.
+// A position among the keys that have a version seen at the moment. Holds no lock and no epoch; the index must stay alive (and see wh_recycle). One thread.
 struct wh_cursor {
   const struct wh *wh;
   const struct wh_leaf *leaf;     // NULL: not valid
@@ -144,6 +151,6 @@ void wh_next(struct wh_cursor *c);  // must be valid
 void wh_prev(struct wh_cursor *c);  // must be valid
 static inline struct kref wh_key(const struct wh_cursor *c) { return kref(c->entry->key, c->entry->klen); }
 
-// For tests: checks W1 to W4 while nobody writes; false and a message in why (of cap bytes) when one is broken.
+// For tests: checks W1 to W4, W6 and W7 while nobody writes; false and a message in why (of cap bytes) when one is broken.
 bool wh_check(const struct wh *wh, char *why, size_t cap);
 #endif

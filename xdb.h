@@ -43,6 +43,7 @@ struct xdb {
   _Alignas(CACHE_LINE) _Atomic(struct view *) view;    // release-published under lock
   _Alignas(CACHE_LINE) _Atomic uint64_t published;     // see X1; release-stored under the log's lock
   _Alignas(CACHE_LINE) struct epoch epoch;
+  struct epoch cursors;                                // who keeps a position in a memtable between calls (wh_recycle)
 
   _Alignas(CACHE_LINE) _Atomic uint32_t failed;        // status that refuses all writes; 0: none. The message is in `error`
   _Atomic bool compacting;                             // there is a frozen memtable

@@ -13,6 +13,7 @@ struct xdb_iter {
   enum remixdb_status status;
   struct err_saved error;        // why status
   struct merge merge;
+  struct epoch_slot stay;        // in xdb.cursors while it has a view
 };
 
 MUST_CHECK enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out);

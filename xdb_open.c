@@ -310,6 +310,7 @@ static void stop_threads(struct xdb *x) {
 
 static void teardown(struct xdb *x) {
   view_unref(xdb_view(x));
+  epoch_fini(&x->cursors);
   epoch_fini(&x->epoch);
   memtables_fini(&x->memtables);
   cache_destroy(x->cache);
@@ -361,6 +362,7 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   x->lock_fd = -1;
   x->opts = *o;
   epoch_init(&x->epoch);
+  epoch_init(&x->cursors);
   struct worker self = {0};  // what this thread does of a worker's
   epoch_join(&x->epoch, &self.slot);
   pthread_mutex_init(&x->lock, NULL);
@@ -376,7 +378,7 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   if (s != REMIXDB_OK) goto out;
   x->memtable_limit = x->opts.memtable_mb * MIB;
   x->wal_limit = (uint64_t)x->opts.wal_mb * MIB;
-  memtables_init(&x->memtables, &x->epoch, x->memtable_limit);
+  memtables_init(&x->memtables, &x->epoch, &x->cursors, x->memtable_limit);
   s = REMIXDB_NOMEM;
   if (!(x->dir = mem_alloc(strlen(dir) + 1))) goto out;
   memcpy(x->dir, dir, strlen(dir) + 1);

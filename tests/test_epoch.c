@@ -66,6 +66,31 @@ static void test_late_entrant(void **state) {
   epoch_fini(&e);
 }
 
+// Who goes on to now holds up nothing that was stamped before, and stays inside.
+static void test_renew(void **state) {
+  (void)state;
+  struct epoch e;
+  struct epoch_slot a;
+  epoch_init(&e);
+  epoch_join(&e, &a);
+  for (uint32_t i = 0; i < 3; i++) {
+    epoch_renew(&e, &a);
+    const uint64_t at = atomic_load(&a.at);
+    assert_true(at > 0);
+    epoch_renew(&e, &a);
+    assert_int_equal(atomic_load(&a.at), at);
+    const uint64_t t = epoch_stamp(&e);
+    assert_false(epoch_passed(&e, t));
+    if (i == 1) epoch_exit(&a);
+    epoch_renew(&e, &a);
+    assert_true(epoch_passed(&e, t));
+    assert_false(epoch_passed(&e, epoch_stamp(&e)));
+  }
+  epoch_exit(&a);
+  epoch_leave(&e, &a);
+  epoch_fini(&e);
+}
+
 static void count_fn(struct epoch_item *item, void *arg) {
   item->fn = NULL;
   ++*(int *)arg;
@@ -320,7 +345,7 @@ static void test_same_moment(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_stamps_and_slots), cmocka_unit_test(test_late_entrant), cmocka_unit_test(test_retire),
+      cmocka_unit_test(test_stamps_and_slots), cmocka_unit_test(test_late_entrant), cmocka_unit_test(test_renew), cmocka_unit_test(test_retire),
       cmocka_unit_test(test_fn_retires),       cmocka_unit_test(test_threads),      cmocka_unit_test(test_same_moment),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

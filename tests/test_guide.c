@@ -19,7 +19,7 @@ static uint64_t seed;
 static uint8_t bytes[MANY][LEN_MAX];
 static struct kref bounds[MANY];
 static void *items[MANY];
-static char marks[2 * MANY];
+static char marks[3 * MANY];
 
 static int by_key(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
 
@@ -49,8 +49,19 @@ static void test_find(void **state) {
     struct guide *g;
     assert_int_equal(guide_create(bounds, items, nr, &g), REMIXDB_OK);
     for (uint32_t i = 0; i < nr; i += 3) {  // in place
+      void *const old = items[i];
       items[i] = &marks[MANY + i];
-      assert_true(guide_replace(g, bounds[i], items[i]));
+      guide_replace(g, bounds[i], old, items[i]);
+    }
+    for (uint32_t k = 0; k < nr; k++) {  // several at once, from a bound that need not be one
+      uint8_t buf[LEN_MAX];
+      const struct kref from = rng_next(&rng) % 2 ? bounds[rng_next(&rng) % nr] : some_key(&rng, buf, round % 3);
+      uint32_t at = 0;
+      while (at < nr && kv_cmp(bounds[at], from) < 0) at++;
+      void *const old = at < nr ? items[at] : items[0], *const fresh = k % 2 && at ? items[at - 1] : &marks[2 * MANY + k];
+      if (at == nr || items[at] != fresh) guide_replace(g, from, fresh, NULL);  // what stands there is another one
+      guide_replace(g, from, old, fresh);
+      for (; at < nr && items[at] == old; at++) items[at] = fresh;
     }
     uint8_t buf[64][LEN_MAX], which[64];
     struct kref keys[64];
@@ -64,7 +75,6 @@ static void test_find(void **state) {
       uint32_t at = 0;
       while (at + 1 < nr && kv_cmp(bounds[at + 1], keys[k]) <= 0) at++;
       if (guide_find(g, keys[k]) != items[at] || found[63 - k] != items[at]) fail_msg("TEST_SEED=%llu round %u", (unsigned long long)seed, round);
-      if (!kv_eq(bounds[at], keys[k])) assert_false(guide_replace(g, keys[k], NULL));
     }
     assert_true(g->bytes >= nr * sizeof(void *));
     guide_destroy(g);

@@ -247,6 +247,94 @@ static void test_checkpoint(void **state) {
   scene_fini(&s);
 }
 
+#define MANY_KEYS 60000u
+
+static uint32_t many_key(uint32_t i, char *buf) { return (uint32_t)snprintf(buf, 64, "%08x", i * 2654435761u); }
+
+struct putting {
+  struct xdb *x;
+  _Atomic uint32_t done;
+  _Atomic bool stop, ended;
+  enum remixdb_status status;
+};
+
+// The disk, where each write of the thread that makes a checkpoint takes as long as 20,000 puts.
+static struct putting *putting;
+static pthread_t copying;
+static _Atomic uint32_t waited;
+
+static ssize_t slow_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  if (putting && pthread_equal(pthread_self(), copying)) {
+    const uint32_t until = atomic_load(&putting->done) + 20000;
+    while (atomic_load(&putting->done) < until && !atomic_load(&putting->ended)) time_sleep_ns(100000);
+    atomic_fetch_add(&waited, 1);
+  }
+  struct simdisk *const disk = e->priv;
+  return simdisk_env(disk)->ops->pwrite(simdisk_env(disk), fd, buf, len, off);
+}
+
+static void *put_many(void *arg) {
+  struct putting *p = arg;
+  struct xdb_ref *r;
+  char k[64];
+  p->status = xdb_ref(p->x, &r);
+  if (p->status != REMIXDB_OK) return NULL;
+  for (uint32_t i = MANY_KEYS; i < 8 * MANY_KEYS && p->status == REMIXDB_OK && !atomic_load(&p->stop); i++) {
+    p->status = xdb_put(r, kref(k, many_key(i, k)), "new", 3, false);
+    atomic_fetch_add(&p->done, 1);
+  }
+  atomic_store(&p->ended, true);
+  xdb_unref(r);
+  return NULL;
+}
+
+// Of a snapshot, while keys come in between all that it has in the memtable.
+static void test_checkpoint_written(void **state) {
+  (void)state;
+  struct scene s = {.disk = simdisk_create()};
+  struct xdb *x;
+  struct xdb_ref *r, *sr;
+  struct xdb_snapshot *snap;
+  char k[64];
+  struct env slow = *simdisk_env(s.disk);
+  struct env_ops ops = *slow.ops;
+  ops.pwrite = slow_pwrite;
+  slow.ops = &ops;
+  remixdb_opts_init(&s.opts, sizeof(s.opts));
+  s.opts.workers = 0;
+  s.opts.memtable_mb = 128;
+  ok(xdb_open(DIR_NAME, &s.opts, &slow, &s.x));
+  ok(xdb_ref(s.x, &s.r));
+  for (uint32_t i = 0; i < MANY_KEYS; i++) ok(xdb_put(s.r, kref(k, many_key(i, k)), &i, sizeof(i), false));
+  ok(xdb_snapshot(s.r, &snap));
+  ok(xdb_snapshot_ref(snap, &sr));
+  struct putting p = {.x = s.x};
+  pthread_t t;
+  copying = pthread_self();
+  atomic_store(&waited, 0);
+  putting = &p;
+  ok(thread_start(&t, put_many, &p, "put"));
+  ok(checkpoint_make(sr, COPY));
+  atomic_store(&p.stop, true);
+  assert_int_equal(pthread_join(t, NULL), 0);
+  putting = NULL;
+  assert_true(atomic_load(&waited) > 0);
+  ok(p.status);
+  xdb_unref(sr);
+  xdb_snapshot_release(snap);
+  ok(xdb_open(COPY, &s.opts, simdisk_env(s.disk), &x));
+  ok(xdb_ref(x, &r));
+  for (uint32_t i = 0; i < 2 * MANY_KEYS; i++) {
+    uint32_t got = 0, len;
+    const enum remixdb_status st = xdb_get(r, kref(k, many_key(i, k)), (char *)&got, sizeof(got), &len);
+    assert_int_equal(st, i < MANY_KEYS ? REMIXDB_OK : REMIXDB_NOTFOUND);
+    if (i < MANY_KEYS) assert_int_equal(got, i);
+  }
+  xdb_unref(r);
+  ok(xdb_close(x));
+  scene_fini(&s);
+}
+
 // Power goes at every change while a checkpoint is made: the original is what it was, and what is at its place is the whole, or no store, and can be made again.
 static void test_checkpoint_cuts(void **state) {
   (void)state;
@@ -400,6 +488,7 @@ static void test_destroy_cuts(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_whole),           cmocka_unit_test(test_damage_found),      cmocka_unit_test(test_all_named), cmocka_unit_test(test_checkpoint),
+      cmocka_unit_test(test_checkpoint_written),
       cmocka_unit_test(test_checkpoint_cuts), cmocka_unit_test(test_checkpoint_faults), cmocka_unit_test(test_destroy),   cmocka_unit_test(test_destroy_cuts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,7 +14,7 @@
 #define LIMIT ((size_t)1 << 20)
 
 struct world {
-  struct epoch epoch;
+  struct epoch epoch, cursors;
   struct memtables all;
   struct version *version;
 };
@@ -22,7 +22,8 @@ struct world {
 static void world_init(struct world *w) {
   memset(w, 0, sizeof(*w));
   epoch_init(&w->epoch);
-  memtables_init(&w->all, &w->epoch, LIMIT);
+  epoch_init(&w->cursors);
+  memtables_init(&w->all, &w->epoch, &w->cursors, LIMIT);
   struct part *p;
   assert_int_equal(part_create(kref("", 0), NULL, &p), REMIXDB_OK);
   assert_int_equal(version_create(&p, 1, &w->version), REMIXDB_OK);
@@ -30,6 +31,7 @@ static void world_init(struct world *w) {
 
 static void world_fini(struct world *w) {
   version_unref(w->version);
+  epoch_fini(&w->cursors);
   epoch_fini(&w->epoch);
   assert_null(w->all.first);
   memtables_fini(&w->all);

@@ -48,8 +48,8 @@ struct model_key {
 };
 
 struct model {
-  struct epoch epoch;
-  struct epoch_slot slot;
+  struct epoch epoch, cursors;
+  struct epoch_slot slot, stay;
   struct wh *wh;
   struct model_key *keys;
   uint32_t nr, cap;
@@ -59,14 +59,19 @@ struct model {
 static void model_init(struct model *m) {
   memset(m, 0, sizeof(*m));
   epoch_init(&m->epoch);
+  epoch_init(&m->cursors);
   epoch_join(&m->epoch, &m->slot);
+  epoch_join(&m->cursors, &m->stay);
   CHECK(wh_create(&m->epoch, CHUNK, NULL, &m->wh) == REMIXDB_OK);
+  wh_recycle(m->wh, &m->cursors);
 }
 
 static void model_fini(struct model *m) {
   wh_destroy(m->wh);
   epoch_reclaim(&m->epoch);
   epoch_leave(&m->epoch, &m->slot);
+  epoch_leave(&m->cursors, &m->stay);
+  epoch_fini(&m->cursors);
   epoch_fini(&m->epoch);
   for (uint32_t i = 0; i < m->nr; i++) {
     free(m->keys[i].key);
@@ -431,6 +436,7 @@ static void test_moment(void **state) {
   struct wh_cursor fore, back;
   wh_cursor_init(&fore, m.wh, moment);
   wh_cursor_init(&back, m.wh, moment);
+  epoch_enter(&m.cursors, &m.stay);
   epoch_enter(&m.epoch, &m.slot);
   wh_seek(&fore, kref("", 0));
   wh_seek_last(&back);
@@ -448,9 +454,52 @@ static void test_moment(void **state) {
     wh_prev(&back);
   }
   CHECK(!wh_valid(&fore) && !wh_valid(&back));
+  epoch_exit(&m.stay);
   free(order);
   CHECK_INDEX(m.wh);
   model_fini(&m);
+}
+
+// Dead leaves serve again: not while a cursor stays, nor while somebody is in an epoch; all the same leaves are there, and what they take tells.
+static void test_recycle(void **state) {
+  (void)state;
+  enum { NR = 24000, PHASES = 4 };
+  struct model m[2];
+  size_t grown[2][PHASES];
+  struct epoch_slot inside;
+  for (uint32_t i = 0; i < 2; i++) {
+    uint64_t rng = seed;
+    model_init(&m[i]);
+    if (i == 0) wh_recycle(m[i].wh, NULL);
+    epoch_join(&m[i].epoch, &inside);
+    for (uint32_t phase = 0; phase < PHASES; phase++) {
+      const size_t before = wh_memory(m[i].wh);
+      if (phase == 1) epoch_enter(&m[i].cursors, &m[i].stay);
+      if (phase == 2) epoch_enter(&m[i].epoch, &inside);
+      for (uint32_t n = 0; n < NR; n++) {
+        struct wh_slot s;
+        uint8_t buf[KEY_CAP];
+        const struct kref key = shape_key(RANDOM16, n, &rng, buf);
+        epoch_enter(&m[i].epoch, &m[i].slot);
+        wh_lock(m[i].wh, key, key_hash(key), &s);
+        CHECK(wh_link(&s, NULL, 0, false) == REMIXDB_OK);
+        wh_stamp(&s, ++m[i].seq);
+        wh_unlock(&s);
+        epoch_exit(&m[i].slot);
+      }
+      epoch_exit(&m[i].stay);
+      epoch_exit(&inside);
+      grown[i][phase] = wh_memory(m[i].wh) - before;
+    }
+    CHECK_INDEX(m[i].wh);
+    epoch_leave(&m[i].epoch, &inside);
+    model_fini(&m[i]);
+  }
+  // half of all leaves are dead: about 12 of some 70 bytes
+  CHECK(grown[1][0] < grown[0][0] - grown[0][0] / 10);
+  CHECK(grown[1][1] > grown[0][1] - grown[0][1] / 25);  // what died before the cursor came is all there was
+  CHECK(grown[1][2] > grown[1][0] + grown[1][0] / 25);
+  CHECK(grown[1][3] < grown[1][2] && grown[1][3] < grown[1][1]);
 }
 
 // Many at a time, beside single ones; taken back now and then, which leaves keys without versions in the leaves.
@@ -847,7 +896,7 @@ enum writing {
 struct shared {
   enum writing how;
   _Atomic uint32_t appended, locks;
-  struct epoch epoch;
+  struct epoch epoch, cursors;
   struct wh *wh;
   pthread_mutex_t lock;          // the log's
   uint64_t last;                 // under lock
@@ -1036,8 +1085,9 @@ static void read_many(struct worker *w, struct epoch_slot *es, uint64_t moment, 
 static void *reader(void *arg) {
   struct worker *w = arg;
   struct shared *sh = w->sh;
-  struct epoch_slot es;
+  struct epoch_slot es, stay;
   epoch_join(&sh->epoch, &es);
+  epoch_join(&sh->cursors, &stay);
   uint64_t *seq_of = malloc(T_KEYS * sizeof(*seq_of));
   bool more;
   do {
@@ -1050,6 +1100,7 @@ static void *reader(void *arg) {
     if (what < 2) {  // all of it, in one direction
       const int64_t dir = what ? -1 : 1;
       epoch_enter(&sh->epoch, &es);
+      epoch_renew(&sh->cursors, &stay);
       if (what)
         wh_seek_last(&c);
       else
@@ -1070,6 +1121,12 @@ static void *reader(void *arg) {
         const uint32_t from = (uint32_t)(rng_next(&w->rng) % T_KEYS);
         int64_t dir = rng_next(&w->rng) % 2 ? 1 : -1, k = from;
         epoch_enter(&sh->epoch, &es);
+        epoch_renew(&sh->cursors, &stay);
+        if (n % 2) {  // asked for in one epoch, sought in the next
+          wh_want(&c, sh->keys[from]);
+          epoch_exit(&es);
+          epoch_enter(&sh->epoch, &es);
+        }
         if (dir > 0)
           wh_seek(&c, sh->keys[from]);
         else
@@ -1101,9 +1158,12 @@ static void *reader(void *arg) {
       }
     }
     atomic_fetch_add(&sh->scans, 1);
+    if (rng_next(&w->rng) % 4 == 0) epoch_exit(&stay);
   } while (more);
   free(seq_of);
+  epoch_exit(&stay);
   epoch_leave(&sh->epoch, &es);
+  epoch_leave(&sh->cursors, &stay);
   return NULL;
 }
 
@@ -1120,6 +1180,7 @@ static void test_threads(void **state) {
     sh = (struct shared *)(void *)align_up((uintptr_t)sh, CACHE_LINE);
     sh->how = rounds[r].how;
     epoch_init(&sh->epoch);
+    epoch_init(&sh->cursors);
     (void)pthread_mutex_init(&sh->lock, NULL);
     sh->log = calloc(T_KEYS + T_WRITERS * T_OPS * T_BATCH + 1, sizeof(*sh->log));
     sh->key_bytes = malloc((size_t)T_KEYS * KEY_CAP);
@@ -1135,6 +1196,7 @@ static void test_threads(void **state) {
       }
     }
     assert_int_equal(wh_create(&sh->epoch, CHUNK, NULL, &sh->wh), REMIXDB_OK);
+    wh_recycle(sh->wh, &sh->cursors);
     struct epoch_slot es;
     epoch_join(&sh->epoch, &es);
     // Between the keys of a batch more than two leaves' worth is there from the start.
@@ -1161,6 +1223,7 @@ static void test_threads(void **state) {
     CHECK_INDEX(sh->wh);
     CHECK(atomic_load(&sh->scans) > 0);
     wh_destroy(sh->wh);
+    epoch_fini(&sh->cursors);
     epoch_fini(&sh->epoch);
     (void)pthread_mutex_destroy(&sh->lock);
     free(sh->log);
@@ -1174,6 +1237,7 @@ int main(void) {
   seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_empty),   cmocka_unit_test(test_model),        cmocka_unit_test(test_moment),
+      cmocka_unit_test(test_recycle),
       cmocka_unit_test(test_removal), cmocka_unit_test(test_growth),       cmocka_unit_test(test_nomem_create),
       cmocka_unit_test(test_nomem),   cmocka_unit_test(test_nomem_many),    cmocka_unit_test(test_many),
       cmocka_unit_test(test_guided),  cmocka_unit_test(test_guided_end),
