@@ -48,6 +48,7 @@ struct xdb {
   _Alignas(CACHE_LINE) _Atomic uint32_t failed;        // status that refuses all writes; 0: none. The message is in `error`
   _Atomic bool compacting;                             // there is a frozen memtable
   _Atomic bool worn;                                   // there may be partitions to be merged for their scans' sake. Relaxed
+  _Atomic uint64_t worn_again_ns;                      // it is not asked for again before. Relaxed
   _Atomic uint64_t pace_at_ns;                         // when the next writer may go on (see xdb_pace.h)
   _Atomic uint64_t round_began_ns, last_round_ns;
   _Atomic uint64_t round_rate, round_tail_ns;          // of rounds before, for the pace: work done in a second; from its end until it was installed
@@ -61,8 +62,8 @@ struct xdb {
   bool flushing;               // nothing of the frozen memtable is handed back
   enum { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // what xdb_round_run is at: a frozen memtable, or partitions that scans have paid for
   bool worn_put_off;           // one is to be made after the next round of a memtable, or when it is asked for again
-  size_t worn_used;            // bytes in the active memtable when one was put off because it was nearly full,
-  uint64_t worn_used_ns;       // and when that was; 0: never
+  size_t worn_used;            // bytes in the active memtable, nearly full, when it was looked at how fast it grows,
+  uint64_t worn_looked_ns;     // and when that was
   bool ending;                 // there are to be no more of those
   struct xdb_whole *whole;     // for the next round that begins; NULL: it goes by what there is to do
 

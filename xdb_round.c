@@ -5,8 +5,9 @@
 
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
 #define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
-#define WORN_QUIET_NS 1000000000ull  // or it has not grown for so long;
-#define WORN_STILL 64u               // by less than 1/64 of a memtable it has not
+#define WORN_AHEAD_NS 2000000000ull  // or it will not be full within this time, at the pace
+#define WORN_LOOK_NS 100000000ull    // at which it grew since it was looked at, so long ago at least
+#define WORN_STALE_NS 1000000000ull  // and at most
 
 struct switching {
   struct xdb *x;
@@ -103,17 +104,21 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   return REMIXDB_OK;
 }
 
-// Lock is held. Whether the active memtable, which holds so many bytes, will not be frozen so soon that a merge would be given up: it is not nearly full,
-// or it was when that was asked before, a second ago or more, and has hardly grown since.
+// Lock is held. Whether the active memtable, which holds so many bytes, will not be frozen so soon that a merge would be given up: it is not nearly full, or
+// grows slowly.
 static bool freeze_far(struct xdb *x, size_t used) {
   const size_t limit = x->memtable_limit;
   if (used <= limit - limit / WORN_ROOM) return true;
-  const uint64_t now = time_ns();
-  if (used < x->worn_used || used - x->worn_used > limit / WORN_STILL || x->worn_used_ns == 0) {
-    x->worn_used = used;
-    x->worn_used_ns = now;
+  const uint64_t now = time_ns(), since = now - x->worn_looked_ns;
+  if (used >= x->worn_used && since <= WORN_STALE_NS) {
+    if (since < WORN_LOOK_NS) return false;
+    const double room = used < limit ? (double)(limit - used) : 0;
+    if ((double)(used - x->worn_used) * (double)WORN_AHEAD_NS <= room * (double)since) return true;
   }
-  return now - x->worn_used_ns >= WORN_QUIET_NS;
+  x->worn_used = used;
+  x->worn_looked_ns = now;
+  atomic_store_explicit(&x->worn_again_ns, now + WORN_LOOK_NS, memory_order_relaxed);
+  return false;
 }
 
 // Whether there is to be a round for scans, because there is something to do and nothing more urgent. again: after one that may have left more to do.
@@ -123,7 +128,7 @@ static bool tidy_turn(struct xdb *x, bool again, struct version **base_out) {
   const bool worn = again || x->worn_put_off || atomic_load_explicit(&x->worn, memory_order_relaxed);
   const bool able = !x->ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   const bool begun = worn && able && freeze_far(x, wh_memory(v->active->wh));
-  // where it is put off, readers may ask again, who do so as long as there is a reason; else it stays as it is for the round of the frozen memtable
+  // where it is put off, readers may ask again (after a while), who do so as long as there is a reason; else it stays as it is for the round of the frozen memtable
   atomic_store_explicit(&x->worn, worn && !able, memory_order_relaxed);
   x->worn_put_off = worn && able && !begun;
   if (begun) {
@@ -157,6 +162,8 @@ void xdb_round_worn(void *arg, struct remix *r) {
   struct xdb *const x = arg;
   // one that is obsolete has readers, but no round can do anything for them
   if (atomic_load_explicit(&x->worn, memory_order_relaxed) || atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_worn(r)) return;
+  const uint64_t again = atomic_load_explicit(&x->worn_again_ns, memory_order_relaxed);
+  if (again && time_ns() < again) return;
   if (!atomic_exchange_explicit(&x->worn, true, memory_order_relaxed)) workers_kick(x->workers);
 }
 
