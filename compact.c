@@ -217,11 +217,11 @@ static bool mostly_garbage(const struct compact *c, const struct remix *x, uint6
   return total + more / 2 > 2 * live_bytes(x, total) + table_bytes(c) * GARBAGE_SLACK / 100;
 }
 
-uint32_t compact_run_limit(const struct compact *c, const struct remix *x) {
-  const uint32_t limit = COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(x->runs[0]->number % COMPACT_RUNS_SPREAD);
-  for (uint32_t r = 0; r < x->nr_runs; r++)
-    if (x->runs[r]->nr_pages < table_pages(c) * 2 / 5) return limit;
-  return COMPACT_SPLIT_RUNS;
+uint32_t compact_run_limit(const struct compact *c, const struct remix *x, uint64_t bytes) {
+  const uint64_t small = table_bytes(c) * 2 / 5;
+  bool large = bytes >= small;
+  for (uint32_t r = 0; r < x->nr_runs && large; r++) large = run_bytes(x->runs[r]) >= small;
+  return large ? COMPACT_SPLIT_RUNS : COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(x->runs[0]->number % COMPACT_RUNS_SPREAD);
 }
 
 // How many of the newest runs to merge with the new data, as there are too many. A run goes in while it is not much larger than all that is newer together, so
@@ -234,7 +234,7 @@ static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
   for (uint32_t k = 1; k < x->nr_runs; k++) {
     const uint64_t written = merged_bytes(j, k);
     const uint32_t in = fresh + k, out = tables_for(c, written);
-    if (in <= out || x->nr_runs + fresh - (in - out) > compact_run_limit(c, x) || written > MERGE_COST * j->bytes * (in - out)) continue;
+    if (in <= out || x->nr_runs + fresh - (in - out) > compact_run_limit(c, x, j->bytes) || written > MERGE_COST * j->bytes * (in - out)) continue;
     if (run_bytes(x->runs[x->nr_runs - 1 - k]) > written - written / 4) return k;
   }
   return x->nr_runs;
@@ -305,7 +305,7 @@ static void decide(struct job *j) {
     decide_all(j);
     return;
   }
-  if (runs + fresh > compact_run_limit(c, x)) {
+  if (runs + fresh > compact_run_limit(c, x, j->bytes)) {
     decide_major(j, merge_depth(j, fresh));
     return;
   }

@@ -67,9 +67,9 @@ static inline uint32_t compact_table_pages(size_t memtable_size) {
 }
 
 // With more runs than this some of a partition's are merged. Partitions that fill at the same pace must not all be merged in the same round: their limits differ by
-// what their oldest tables happen to be called. COMPACT_SPLIT_RUNS is the limit where no run is smaller than two fifths of a table: merging some would make
-// them hardly fewer, so the whole partition will be written again, and the sooner it is the less there is to write.
-uint32_t compact_run_limit(const struct compact *c, const struct remix *x);
+// what their oldest tables happen to be called. COMPACT_SPLIT_RUNS is the limit where no run, nor the new data (bytes), is smaller than two fifths of a table:
+// merging some would make them hardly fewer, so the whole partition will be written again, and the sooner it is the less there is to write.
+uint32_t compact_run_limit(const struct compact *c, const struct remix *x, uint64_t bytes);
 
 // What a round is to bring down to the fewest tables, whatever else would be decided: partitions from that of the key `from` on, until about `budget` bytes are to be
 // written. Neighbours that need fewer tables together become one. Tombstones and old versions go.
