@@ -62,7 +62,7 @@ struct xdb {
   bool flushing;               // nothing of the frozen memtable is handed back
   enum { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // what xdb_round_run is at: a frozen memtable, or partitions that scans have paid for
   bool worn_put_off;           // one is to be made after the next round of a memtable, or when it is asked for again
-  size_t worn_used;            // bytes in the active memtable, nearly full, when it was looked at how fast it grows,
+  size_t worn_used;            // bytes in the active memtable, nearly full, when it was looked at how fast it grows (0: it was not),
   uint64_t worn_looked_ns;     // and when that was
   bool ending;                 // there are to be no more of those
   struct xdb_whole *whole;     // for the next round that begins; NULL: it goes by what there is to do

@@ -6,8 +6,8 @@
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
 #define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
 #define WORN_AHEAD_NS 2000000000ull  // or it will not be full within this time, at the pace
-#define WORN_LOOK_NS 100000000ull    // at which it grew since it was looked at, so long ago at least
-#define WORN_STALE_NS 1000000000ull  // and at most
+#define WORN_LOOK_NS 100000000ull    // at which it grew since it was looked at, so long ago at least;
+#define WORN_SPAN_NS 1000000000ull   // when that was longer ago, as if all had come within this
 
 struct switching {
   struct xdb *x;
@@ -41,6 +41,7 @@ static enum remixdb_status freeze(struct xdb *x) {
   atomic_store_explicit(&x->compacting, true, memory_order_release);
   atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
   x->round_error.status = REMIXDB_OK;
+  x->worn_used = 0;  // of the one that is active now
   x->nr_frozen++;
   view_retire(&x->epoch, old);
   return REMIXDB_OK;
@@ -110,10 +111,10 @@ static bool freeze_far(struct xdb *x, size_t used) {
   const size_t limit = x->memtable_limit;
   if (used <= limit - limit / WORN_ROOM) return true;
   const uint64_t now = time_ns(), since = now - x->worn_looked_ns;
-  if (used >= x->worn_used && since <= WORN_STALE_NS) {
+  if (used >= x->worn_used) {
     if (since < WORN_LOOK_NS) return false;
-    const double room = used < limit ? (double)(limit - used) : 0;
-    if ((double)(used - x->worn_used) * (double)WORN_AHEAD_NS <= room * (double)since) return true;
+    const double room = used < limit ? (double)(limit - used) : 0, span = (double)(since < WORN_SPAN_NS ? since : WORN_SPAN_NS);
+    if ((double)(used - x->worn_used) * (double)WORN_AHEAD_NS <= room * span) return true;
   }
   x->worn_used = used;
   x->worn_looked_ns = now;

@@ -806,6 +806,40 @@ static void test_nearly_full_for_long(void **state) {
   reopen(r);
 }
 
+// As if the memtable had been looked at long ago.
+static void look_long_ago(void) {
+  pthread_mutex_lock(&x->lock);
+  if (x->worn_looked_ns) x->worn_looked_ns -= 3000000000ull;
+  atomic_store(&x->worn_again_ns, 0);
+  pthread_mutex_unlock(&x->lock);
+}
+
+// It is made, too, when it is asked for every few seconds only: not when the memtable has grown much in that time, which may have been just now.
+static void test_nearly_full_seldom(void **state) {
+  (void)state;
+  struct xdb_ref *r = load(1, SMALL);
+  const uint32_t before = runs(r);
+  for (uint32_t i = 0; i < 100; i++) write_key(r, i, false);
+  const size_t used = wh_memory(xdb_view(x)->active->wh);
+  limit(used + used / 4);
+  wear(r);
+  time_sleep_ns(20000000);  // for a round to begin that should not
+  look_long_ago();
+  for (uint32_t i = 0; wh_memory(xdb_view(x)->active->wh) < used + used / 8; i++) write_key(r, i % 100, false);
+  wear(r);
+  time_sleep_ns(20000000);
+  CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
+  while (runs(r) == before) {  // or for ever: the alarm
+    look_long_ago();
+    wear(r);
+    time_sleep_ns(20000000);
+  }
+  idle();
+  CHECK(stat_of(x, "read_triggered") == 1);
+  check_all(r, now);
+  reopen(r);
+}
+
 // Readers of what is no more the store's do not keep workers busy: a round can do nothing for them.
 static void test_obsolete(void **state) {
   (void)state;
@@ -852,6 +886,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_round_fails, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full_for_long, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_nearly_full_seldom, setup, teardown),
       cmocka_unit_test_setup_teardown(test_obsolete, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
