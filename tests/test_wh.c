@@ -881,7 +881,7 @@ static void test_nomem_many(void **state) {
 
 // ---- threads. Numbers are given as the store does it: under one mutex, then published; so a moment is complete.
 
-#define T_KEYS 1500u
+#define T_KEYS 6000u  // enough for a guide
 #define T_WRITERS 3u
 #define T_OPS 1200u  // per writer
 #define T_BATCH 16u
