@@ -88,7 +88,7 @@ static uint64_t record_bytes(uint32_t klen, uint32_t vlen, bool tomb) { return k
 
 static uint64_t cursor_bytes(const struct wh_cursor *c) { return record_bytes(c->entry->klen, c->ver->vlen, c->ver->tomb); }
 
-// Everything in the frozen memtable is committed or will never be: any moment sees the same.
+// Everything in the frozen memtable is committed or will never be: any moment sees the same. It takes no new writers, so the cursor needs no stay (wh_recycle).
 static void cursor_begin(struct wh_cursor *c, const struct compact *compact, const struct wh *frozen, struct kref key, struct worker *w) {
   wh_cursor_init(c, frozen, WH_PENDING - 1);
   epoch_enter(compact->epoch, &w->slot);

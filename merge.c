@@ -41,7 +41,7 @@ void merge_park(struct merge *m) {
   m->near = MERGE_FAR;
 }
 
-// A key has been passed. All that is kept from here on is pinned, or lives as long as the sources.
+// A key has been passed. All that is kept from here on is pinned, or lives as long as the sources or the caller's stay.
 static void passed(struct merge *m) {
   if (likely(++m->steps < MERGE_STEPS)) return;
   m->steps = 0;

@@ -9,7 +9,8 @@
 // told by the next segment's anchor, asked once for each segment that the REMIX comes to before the memtable's key was met; for a skip by a
 // search in all anchors, once for each key of a memtable.
 //
-// One thread. Seeks, merge_set and merge_park are made inside an epoch. Between calls it stands outside, for the blocks under it are pinned and memtables
+// One thread. From a seek until merge_set or merge_park the caller is inside the domain of the cursors (wh_recycle), where there is one.
+// Seeks, merge_set and merge_park are made inside an epoch. Between calls it stands outside, for the blocks under it are pinned and memtables
 // live as long as their views; so a step or a record needs an epoch only where a block has to be looked up, or a memtable's end, and enters it for just that when it was lent
 // the means (merge_lend), else it is the caller's to be inside.
 #ifndef MERGE_H

@@ -11,7 +11,7 @@
 //       the index, only copied to successors, and a commit into a successor comes after the change: if S includes such a commit,
 //       the change was over before S.
 //   (b) A leaf seen alive by a reader that has S already is fresh: had the change been over before S, coherence would show it
-//       dead.
+//       dead. (That its memory is no other leaf by now is what epochs are for: W6.)
 //   (c) If X is fresh, so is Y when read from X.next or X.prev. Suppose the change that killed Y was over before S. If X outlived
 //       it, the change stored Y's successor in X, and the reader would see that. If X died in it, or in an earlier one (the
 //       structure lock puts changes in order), X's change was over before S too, and X is not fresh. A dead leaf's own pointers
@@ -129,7 +129,7 @@ struct wh {
   struct wh_order *identity;         // of a full leaf that was filled in order
   _Alignas(CACHE_LINE) struct wh_node root;  // of the empty prefix; not in the table
   _Alignas(CACHE_LINE) _Atomic uint64_t count;
-  pthread_mutex_t lock;              // the structure lock: the list, the trie, and the fields below
+  pthread_mutex_t lock;              // the structure lock: the list, the trie, and the fields as far as dead_lock
   uint32_t nr_leaves, guide_due;     // the number of leaves at which the guide is made again
   struct wh_node *spare;             // nodes not used yet
   uint64_t nr_spare;
@@ -1056,6 +1056,8 @@ const struct wh_ver *wh_slot_newest(const struct wh_slot *slot) {
   while (v && ver_seq(v) == WH_PENDING) v = ver_older(v);
   return v;
 }
+
+_Static_assert(REMIXDB_KV_MAX < 1u << 30, "a length fits wh_ver.vlen");
 
 static size_t ver_size(uint32_t vlen) {
   const size_t size = offsetof(struct wh_ver, val) + vlen;

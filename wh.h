@@ -10,7 +10,7 @@
 // What differs from the paper, and why:
 //   - Readers take no lock, in leaves either. A leaf only gains entries: entry pointer first, then (release) its place in the hash part,
 //     then (release) the count. A leaf that must lose entries (split, merge, removal of a key) is replaced by new leaves and marked
-//     dead; its content is never touched again, so a reader or cursor on it still reads the truth of that moment.
+//     dead; its content is not touched while anybody can be on it, so a reader or cursor on it still reads the truth of that moment.
 //   - The trie is changed in place, one release store at a time, and only ever as a hint: a search checks the anchors of the leaf
 //     it reached and walks along the list when another is meant. So a split waits for no reader. Only the growth of the hash table
 //     replaces it as a whole; the old table is retired through the epoch. Nodes, leaves, entries and versions come from the
@@ -26,15 +26,16 @@
 //   W3  Every prefix of every live anchor has a node, whose leftmost / rightmost leaves bound the anchors below it.
 //   W4  A version's seq goes from WH_PENDING to its number once, and never changes again. A chain is ordered by seq, newest first. Only
 //       the holder of the leaf lock links or unlinks; at most one version of a chain is pending.
-//   W5  A dead leaf's content and its next / prev pointers are frozen; next and prev were live leaves when it died. A cursor at moment S that
+//   W5  A dead leaf's content and its next / prev pointers are frozen until it serves again; next and prev were live leaves when it died. A cursor at moment S that
 //       took a leaf's entries after S was fixed, and follows these pointers, sees every key with a version <= S exactly once.
 //   W6  When a change of the structure is over, no leaf that died in it is named by a live leaf, a node or the guide. So a leaf that is reached was alive when
 //       the epoch was entered (the cursors' for those that keep a position), and one that died before is reached by nobody.
 //   W7  Each item of the guide is the leaf in whose range its bound lies.
 //
-// Locks: a leaf's lock, then the structure lock (of splits and merges; one per index), then that of the dead leaves. wh_lock holds one leaf; wh_many several, taken
-// in ascending order of key, so a thread waits for a leaf only while all it holds are further left. Never two of these at once in one thread. Callers must be inside the epoch in wh_get, wh_lock..wh_unlock, wh_seek* (the hash table is reached); wh_next and
-// wh_prev need none.
+// Locks: a leaf's lock, then the structure lock (of splits and merges; one per index), then that of the dead leaves. wh_lock holds one leaf; wh_many several,
+// taken in ascending order of key, so a thread waits for a leaf only while all it holds are further left. Never two of these at once in one thread. Callers must
+// be inside the epoch in wh_get, wh_lock..wh_unlock, wh_want, wh_seek* (the hash table is reached); for wh_next and wh_prev that of the cursors is enough
+// (wh_recycle).
 #ifndef WH_H
 #define WH_H
 
@@ -67,8 +68,9 @@ struct wh_entry {  // a key; immutable but for newest. Its first version follows
 MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct arena_pool *pool, struct wh **out);
 void wh_destroy(struct wh *wh);  // nobody uses it any more
 // Lets dead leaves serve again when no thread can be on them. That is known of those inside the epoch; and all that keep a cursor's position between calls must be
-// inside `cursors`, a domain of their own, from before it is taken (by wh_want or a seek) until it is given up, unless nobody writes any more. Before the index
-// is shared; both domains outlive it. Without this call dead leaves stay as they are.
+// inside `cursors`, a domain of their own, from before it is taken (by wh_want or a seek) until it is given up. Who comes when the index takes no new writers
+// need not: those that are still at work entered the epoch before, so a leaf that dies from now on has a stamp that waits for them, and they alone could have it
+// serve again. Before the index is shared; both domains outlive it. Without this call dead leaves stay as they are.
 void wh_recycle(struct wh *wh, struct epoch *cursors);
 // What a new key takes of its memory, about: entry, version and its share of leaf and table.
 static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) { return sizeof(struct wh_entry) + sizeof(struct wh_ver) + klen + vlen + 24; }

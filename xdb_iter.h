@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Iterators over the store or a snapshot, both ways. Between two calls one is in no epoch: it holds a view.
+// Iterators over the store or a snapshot, both ways. Between two calls one holds a view, and is inside xdb.cursors, but in no other epoch.
 #ifndef XDB_ITER_H
 #define XDB_ITER_H
 
