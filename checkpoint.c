@@ -101,9 +101,7 @@ static enum remixdb_status share_files(const struct xdb *x, const struct version
 static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const struct wh *wh, uint64_t moment) {
   struct wh_cursor *c = mem_alloc(sizeof(*c));
   if (!c) return REMIXDB_NOMEM;
-  struct epoch_slot stay;
-  epoch_join(&r->xdb->cursors, &stay);
-  epoch_enter(&r->xdb->cursors, &stay);
+  xdb_ref_stay(r, false);
   wh_cursor_init(c, wh, moment);
   epoch_enter(&r->xdb->epoch, &r->slot);
   wh_seek(c, kref("", 0));
@@ -116,8 +114,7 @@ static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const 
     (void)wal_put(w, key, c->ver->val, c->ver->vlen, c->ver->tomb);
     wal_end(w);
   }
-  epoch_exit(&stay);
-  epoch_leave(&r->xdb->cursors, &stay);
+  xdb_ref_unstay(r);
   mem_free(c);
   return s;
 }

@@ -16,7 +16,7 @@
 
 #include "lib.h"
 
-struct epoch_slot {              // one per thread that reads, embedded in its ref; in the cursors' domain, one per iterator
+struct epoch_slot {              // one per thread that reads; embedded in its ref
   _Alignas(CACHE_LINE) _Atomic uint64_t at;
   struct epoch_slot *next, *prev;  // in the domain's list, under its lock
 };

@@ -114,7 +114,7 @@ struct wh_table {
 };
 
 struct leaf_list {
-  struct wh_leaf *first, *last;  // first NULL: empty, and last is nothing
+  struct wh_leaf *first, *last;  // NULL, and nothing: it is empty
   uint32_t nr;
 };
 
@@ -136,7 +136,7 @@ struct wh {
   struct lib_lock dead_lock;         // guards the rest but for cursors and the arena
   struct leaf_list dead;             // since the others were stamped
   struct leaf_list waiting;          // until these stamps have passed
-  struct leaf_list spare_leaves;     // nobody can be on them
+  struct wh_leaf *spare_leaves;      // nobody can be on them
   uint64_t stamp, cursors_stamp;
   struct epoch *cursors;             // NULL: dead leaves stay
   struct arena arena;
@@ -556,21 +556,19 @@ static void leaves_push(struct leaf_list *list, struct wh_leaf *l) {
   list->nr++;
 }
 
-// A leaf that was never shared, or that nobody can be on.
+// A leaf that was never shared.
 static void leaf_give(struct wh *wh, struct wh_leaf *l) {
   lib_lock(&wh->dead_lock);
-  leaves_push(&wh->spare_leaves, l);
+  l->after = wh->spare_leaves;
+  wh->spare_leaves = l;
   lib_unlock(&wh->dead_lock);
 }
 
 // NULL: there is none.
 static struct wh_leaf *leaf_spare(struct wh *wh) {
   lib_lock(&wh->dead_lock);
-  struct wh_leaf *const l = wh->spare_leaves.first;
-  if (l) {
-    wh->spare_leaves.first = l->after;
-    wh->spare_leaves.nr--;
-  }
+  struct wh_leaf *const l = wh->spare_leaves;
+  if (l) wh->spare_leaves = l->after;
   lib_unlock(&wh->dead_lock);
   return l;
 }
@@ -581,10 +579,8 @@ static void leaves_turn(struct wh *wh) {
     if (!epoch_passed(wh->epoch, wh->stamp) || !epoch_passed(wh->cursors, wh->cursors_stamp)) return;
     // what a sanitizer sees when somebody is on one all the same
     for (struct wh_leaf *l = wh->waiting.first; LIB_SANITIZED && l; l = l->after) memset(l, 0xa5, offsetof(struct wh_leaf, after));
-    wh->waiting.last->after = wh->spare_leaves.first;
-    if (wh->spare_leaves.first == NULL) wh->spare_leaves.last = wh->waiting.last;
-    wh->spare_leaves.first = wh->waiting.first;
-    wh->spare_leaves.nr += wh->waiting.nr;
+    wh->waiting.last->after = wh->spare_leaves;
+    wh->spare_leaves = wh->waiting.first;
   }
   wh->waiting = wh->dead;
   wh->dead = (struct leaf_list){NULL, NULL, 0};
@@ -1629,13 +1625,11 @@ static bool check_guide(const struct wh *wh, char *why, size_t cap) {
   return true;
 }
 
-static bool check_spare(const struct wh *wh, char *why, size_t cap) {
-  const struct leaf_list *const lists[] = {&wh->dead, &wh->waiting, &wh->spare_leaves};
-  for (uint32_t i = 0; i < 3; i++) {
-    uint32_t nr = 0;
-    for (const struct wh_leaf *l = lists[i]->first; nr < lists[i]->nr; l = l->after, nr++)
-      if (i < 2 && !leaf_dead(l)) BROKEN("W6: a living leaf among the dead ones");
-  }
+static bool check_dead(const struct leaf_list *list, char *why, size_t cap) {
+  uint32_t nr = 0;
+  for (const struct wh_leaf *l = list->first; l; l = l->after, nr++)
+    if (!leaf_dead(l)) BROKEN("W6: a living leaf among the dead ones");
+  if (nr != list->nr) BROKEN("%u dead leaves, counted %u", nr, list->nr);
   return true;
 }
 
@@ -1650,7 +1644,7 @@ bool wh_check(const struct wh *wh, char *why, size_t cap) {
     if (l->lo8 != key8(l->anchor, 0)) BROKEN("W1: an anchor's first bytes differ");
     if (!check_leaf(wh, l, &keys, why, cap) || !check_prefixes(wh, l, why, cap)) return false;
   }
-  if (!check_guide(wh, why, cap) || !check_spare(wh, why, cap)) return false;
+  if (!check_guide(wh, why, cap) || !check_dead(&wh->dead, why, cap) || !check_dead(&wh->waiting, why, cap)) return false;
   if (keys != wh_count(wh)) BROKEN("%" PRIu64 " keys, counted %" PRIu64, keys, wh_count(wh));
   const struct wh_table *t = atomic_load_explicit(&wh->table, memory_order_acquire);
   uint64_t used = 0;

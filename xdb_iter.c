@@ -2,9 +2,8 @@
 #include "xdb_iter.h"
 
 enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
-  struct xdb_iter *it = mem_alloc_aligned(CACHE_LINE, sizeof(*it));
+  struct xdb_iter *it = mem_calloc(1, sizeof(*it));
   if (!it) return REMIXDB_NOMEM;
-  memset(it, 0, sizeof(*it));
   if (!r->queue) {
     const enum remixdb_status s = blkio_queue_create(&r->xdb->io, &r->queue);
     if (s != REMIXDB_OK) {
@@ -15,7 +14,6 @@ enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
   it->ref = r;
   merge_init(&it->merge, r->queue);
   merge_lend(&it->merge, &r->xdb->epoch, &r->slot);
-  epoch_join(&r->xdb->cursors, &it->stay);
   atomic_fetch_add_explicit(&r->xdb->nr_iters, 1, memory_order_relaxed);
   *out = it;
   return REMIXDB_OK;
@@ -26,7 +24,8 @@ void xdb_iter_park(struct xdb_iter *it) {
   epoch_enter(&r->xdb->epoch, &r->slot);
   merge_park(&it->merge);
   epoch_exit(&r->slot);
-  epoch_exit(&it->stay);
+  if (it->stays) xdb_ref_unstay(r);
+  it->stays = false;
   view_unref(it->view);
   it->view = NULL;
   it->status = REMIXDB_OK;
@@ -36,7 +35,6 @@ void xdb_iter_destroy(struct xdb_iter *it) {
   if (!it) return;
   xdb_iter_park(it);
   merge_fini(&it->merge);
-  epoch_leave(&it->ref->xdb->cursors, &it->stay);
   atomic_fetch_sub_explicit(&it->ref->xdb->nr_iters, 1, memory_order_relaxed);
   mem_free(it);
 }
@@ -71,7 +69,8 @@ static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, str
   struct view *old;
   epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
   iter_renew(it, &old);
-  epoch_renew(&it->ref->xdb->cursors, &it->stay);
+  xdb_ref_stay(it->ref, it->stays);
+  it->stays = true;
   enum remixdb_status s = how == SEEK_GE   ? merge_seek(&it->merge, key)
                           : how == SEEK_LE ? merge_seek_for_prev(&it->merge, key)
                                            : merge_seek_last(&it->merge);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Iterators over the store or a snapshot, both ways. Between two calls one holds a view, and is inside xdb.cursors, but in no other epoch.
+// Iterators over the store or a snapshot, both ways. Between two calls one that has a position holds a view, and its ref is inside xdb.cursors, but in no other epoch.
 #ifndef XDB_ITER_H
 #define XDB_ITER_H
 
@@ -13,7 +13,7 @@ struct xdb_iter {
   enum remixdb_status status;
   struct err_saved error;        // why status
   struct merge merge;
-  struct epoch_slot stay;        // in xdb.cursors while it has a view
+  bool stays;                    // it has a position, which the ref's stay stands for
 };
 
 MUST_CHECK enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out);

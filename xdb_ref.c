@@ -9,6 +9,7 @@ enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out) {
   memset(r, 0, sizeof(*r));
   r->xdb = x;
   epoch_join(&x->epoch, &r->slot);
+  epoch_join(&x->cursors, &r->stay);
   atomic_fetch_add_explicit(&x->nr_refs, 1, memory_order_relaxed);
   *out = r;
   return REMIXDB_OK;
@@ -20,6 +21,7 @@ void xdb_unref(struct xdb_ref *r) {
   multiget_destroy(r->multiget);
   blkio_queue_destroy(r->queue);
   epoch_leave(&r->xdb->epoch, &r->slot);
+  epoch_leave(&r->xdb->cursors, &r->stay);
   atomic_fetch_sub_explicit(&r->xdb->nr_refs, 1, memory_order_relaxed);
   mem_free(r);
 }

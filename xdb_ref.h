@@ -8,6 +8,8 @@
 
 struct xdb_ref {
   struct epoch_slot slot;
+  struct epoch_slot stay;        // in xdb.cursors, inside while there are stays
+  uint32_t stays;                // positions in memtables that are kept between calls: iterators', a checkpoint's
   struct xdb *xdb;
   struct view *view;             // what it reads, and the moment: the snapshot's, not counted. NULL: the store as it is
   uint64_t moment;
@@ -29,4 +31,13 @@ static inline uint64_t xdb_ref_moment(const struct xdb_ref *r) {
 }
 // The same with a reference of its own, to be given up with view_unref: not in an epoch.
 struct view *xdb_ref_hold(struct xdb_ref *r, uint64_t *moment_out);
+// A position in a memtable is going to be taken, in place of the one kept before (stays) or besides those that others keep; and it is given up. The slot goes on to
+// now when no other is kept: who has several at a time holds up what waits for the oldest.
+static inline void xdb_ref_stay(struct xdb_ref *r, bool stays) {
+  r->stays += !stays;
+  if (likely(r->stays == 1)) epoch_renew(&r->xdb->cursors, &r->stay);
+}
+static inline void xdb_ref_unstay(struct xdb_ref *r) {
+  if (--r->stays == 0) epoch_exit(&r->stay);
+}
 #endif

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 
 #include "store.h"
+#include "xdb_iter.h"
+#include "xdb_write.h"
 
 static uint64_t seed_first;  // of all tests
 
@@ -1073,6 +1075,47 @@ static void test_failed_disk(void **state) {
   }
 }
 
+// A ref is inside the cursors' domain from the first position that one of its iterators takes to the last one that is given up, and goes on to now with a seek
+// when there is but one.
+static void test_stay(void **state) {
+  (void)state;
+  const struct remixdb_opts o = small_opts(0);
+  struct xdb *x;
+  struct xdb_ref *r;
+  struct xdb_iter *a, *b;
+  CHECK_OK(xdb_open(dir, &o, env_posix(), &x));
+  CHECK_OK(xdb_ref(x, &r));
+  CHECK_OK(xdb_put(r, kref("k", 1), "v", 1, false));
+  CHECK_OK(xdb_iter_create(r, &a));
+  CHECK_OK(xdb_iter_create(r, &b));
+  const _Atomic uint64_t *const at = &r->stay.at;
+  CHECK(atomic_load(at) == 0);
+  CHECK_OK(xdb_iter_seek(a, kref("", 0)));
+  uint64_t stamp = epoch_stamp(&x->cursors);
+  CHECK(xdb_iter_valid(a) && !epoch_passed(&x->cursors, stamp));
+  CHECK_OK(xdb_iter_seek(a, kref("", 0)));
+  CHECK(epoch_passed(&x->cursors, stamp) && atomic_load(at) != 0);
+  CHECK_OK(xdb_iter_seek(b, kref("k", 1)));
+  stamp = epoch_stamp(&x->cursors);
+  CHECK_OK(xdb_iter_seek(b, kref("k", 1)));  // a may be on what died before
+  CHECK(!epoch_passed(&x->cursors, stamp));
+  CHECK_OK(xdb_iter_skip(a, 1));  // to its end
+  CHECK(!xdb_iter_valid(a) && !epoch_passed(&x->cursors, stamp));
+  xdb_iter_park(a);  // once more changes nothing
+  xdb_iter_destroy(a);
+  CHECK(!epoch_passed(&x->cursors, stamp));
+  CHECK_OK(xdb_iter_seek_last(b));
+  CHECK(epoch_passed(&x->cursors, stamp) && atomic_load(at) != 0);
+  CHECK_OK(xdb_iter_seek(b, kref("l", 1)));  // nothing there
+  CHECK(!xdb_iter_valid(b) && atomic_load(at) == 0);
+  CHECK_OK(xdb_iter_seek_for_prev(b, kref("l", 1)));
+  CHECK(atomic_load(at) != 0);
+  xdb_iter_destroy(b);
+  CHECK(atomic_load(at) == 0 && r->stays == 0);
+  xdb_unref(r);
+  CHECK_OK(xdb_close(x));
+}
+
 int main(void) {
   seed_first = seed_from(time_ns() % 1000000 * 1000);
   const struct CMUnitTest tests[] = {
@@ -1084,6 +1127,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_replay, setup, teardown),
       cmocka_unit_test_setup_teardown(test_idle, setup, teardown),
       cmocka_unit_test_setup_teardown(test_sync_every, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_stay, setup, teardown),
       cmocka_unit_test_setup_teardown(test_made_by_two, setup, teardown),
       cmocka_unit_test_setup_teardown(test_full_disk, setup, teardown),
       cmocka_unit_test_setup_teardown(test_full_at_version, setup, teardown),

@@ -782,18 +782,31 @@ static void test_nearly_full(void **state) {
   reopen(r);
 }
 
-// It is not made while a nearly full memtable grows so fast that it would soon be given up; it is when that is over, and it is asked for again.
-static void test_nearly_full_for_long(void **state) {
-  (void)state;
+// A memtable that is four fifths full, and a partition that scans have paid for, which has *runs_out runs.
+static struct xdb_ref *load_nearly_full(uint32_t *runs_out) {
   struct xdb_ref *r = load(1, SMALL);
-  const uint32_t before = runs(r);
+  *runs_out = runs(r);
   for (uint32_t i = 0; i < 100; i++) write_key(r, i, false);
   const size_t used = wh_memory(xdb_view(x)->active->wh);
   limit(used + used / 4);
   wear(r);
-  time_sleep_ns(150000000);
+  return r;
+}
+
+// Then it has grown by about a tenth, and is asked for again.
+static void grow_and_wear(struct xdb_ref *r) {
+  const size_t used = wh_memory(xdb_view(x)->active->wh);
   for (uint32_t i = 0; wh_memory(xdb_view(x)->active->wh) < used + used / 8; i++) write_key(r, i % 100, false);
   wear(r);
+}
+
+// It is not made while a nearly full memtable grows so fast that it would soon be given up; it is when that is over, and it is asked for again.
+static void test_nearly_full_for_long(void **state) {
+  (void)state;
+  uint32_t before;
+  struct xdb_ref *r = load_nearly_full(&before);
+  time_sleep_ns(150000000);
+  grow_and_wear(r);
   time_sleep_ns(20000000);  // for a round to begin that should not
   CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
   while (runs(r) == before) {  // or for ever: the alarm
@@ -817,16 +830,11 @@ static void look_long_ago(void) {
 // It is made, too, when it is asked for every few seconds only: not when the memtable has grown much in that time, which may have been just now.
 static void test_nearly_full_seldom(void **state) {
   (void)state;
-  struct xdb_ref *r = load(1, SMALL);
-  const uint32_t before = runs(r);
-  for (uint32_t i = 0; i < 100; i++) write_key(r, i, false);
-  const size_t used = wh_memory(xdb_view(x)->active->wh);
-  limit(used + used / 4);
-  wear(r);
+  uint32_t before;
+  struct xdb_ref *r = load_nearly_full(&before);
   time_sleep_ns(20000000);  // for a round to begin that should not
   look_long_ago();
-  for (uint32_t i = 0; wh_memory(xdb_view(x)->active->wh) < used + used / 8; i++) write_key(r, i % 100, false);
-  wear(r);
+  grow_and_wear(r);
   time_sleep_ns(20000000);
   CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
   while (runs(r) == before) {  // or for ever: the alarm
