@@ -175,7 +175,10 @@ MODULES := \
   remix_fresh \
   remix_splice \
   remix_build \
+  wh_leaf \
+  wh_trie \
   wh \
+  wh_cursor \
   memtable \
   wal_format \
   wal \
