@@ -3,15 +3,19 @@
 
 #include <assert.h>
 
-// A block's offsets lie before its records, and how many there will be is known at the end only. Records of a block of one
-// page are therefore gathered behind the largest table of offsets and moved once; a first record too large for a page is
-// alone and goes straight to its place.
+// A block's offsets lie before its records, and how many there will be is known at the end only. Records are therefore gathered behind the largest table of
+// offsets and moved once; a first record that needs more pages than a block grows to is alone and goes straight to its place.
 #define BLOCK_GATHER (BLOCK_HEAD + 2 * BLOCK_RECORDS_MAX)
+#define BLOCK_EMPTY 3u   // a block grows when more than 1/3 of it would be empty,
+#define BLOCK_GAIN 10u   // and each page more makes that smaller by 1/10 of the block: who gets one record reads all of it
 
 _Static_assert(BLOCK_HEAD + 2 + KV_HEAD_MAX + REMIXDB_KV_MAX <= BLOCK_PAGES_MAX * BLOCK_PAGE,
                "the largest record fits the largest block");
+_Static_assert(BLOCK_GATHER + BLOCK_GROW_PAGES * BLOCK_PAGE <= BLOCK_PAGES_MAX * BLOCK_PAGE, "what is gathered fits the buffer");
 
-static inline bool block_is_large(size_t rec_size) { return BLOCK_HEAD + 2 + rec_size > BLOCK_PAGE; }
+static inline uint32_t pages_for(size_t size) { return (uint32_t)((size + BLOCK_PAGE - 1) / BLOCK_PAGE); }
+static inline size_t block_end(const struct block_build *b) { return BLOCK_HEAD + 2 * (size_t)b->count + b->used; }
+static inline bool block_is_alone(size_t rec_size) { return pages_for(BLOCK_HEAD + 2 + rec_size) > BLOCK_GROW_PAGES; }
 
 enum remixdb_status block_build_init(struct block_build *b) {
   b->count = 0;
@@ -25,16 +29,32 @@ void block_build_fini(struct block_build *b) {
   b->buf = NULL;
 }
 
+uint32_t block_build_pages(const struct block_build *b) { return b->count ? pages_for(block_end(b)) : 0; }
+
+// Whether the block should become larger for a record, and more of its size, of which none fits the pages it has.
+static bool block_grows(const struct block_build *b, size_t rec_size) {
+  const size_t end = block_end(b), now = pages_for(end), size = now * BLOCK_PAGE, empty = size - end;
+  if (empty * BLOCK_EMPTY <= size) return false;
+  for (size_t pages = pages_for(end + 2 + rec_size); pages <= BLOCK_GROW_PAGES; pages++) {
+    const size_t larger = pages * BLOCK_PAGE, left = (larger - end) % (2 + rec_size);
+    // left / larger + (pages - now) / BLOCK_GAIN <= empty / size
+    if ((left * BLOCK_GAIN + (pages - now) * larger) * size <= empty * BLOCK_GAIN * larger) return true;
+  }
+  return false;
+}
+
 bool block_build_fits(const struct block_build *b, size_t rec_size) {
   if (b->count == 0) return true;
   if (rec_size < 2) rec_size = 2;  // see block_verify_body
-  return b->count < BLOCK_RECORDS_MAX && BLOCK_HEAD + 2 * (size_t)(b->count + 1) + b->used + rec_size <= BLOCK_PAGE;
+  const uint32_t pages = pages_for(block_end(b));
+  if (b->count == BLOCK_RECORDS_MAX || pages > BLOCK_GROW_PAGES) return false;
+  return block_end(b) + 2 + rec_size <= pages * BLOCK_PAGE || block_grows(b, rec_size);
 }
 
 void block_build_add(struct block_build *b, const struct kv_rec *r) {
   const size_t size = kv_rec_size(r->klen, r->vlen, r->tomb);
   assert(block_build_fits(b, size));
-  uint8_t *const p = b->buf + (block_is_large(size) ? BLOCK_HEAD + 2 : BLOCK_GATHER + b->used);
+  uint8_t *const p = b->buf + (block_is_alone(size) ? BLOCK_HEAD + 2 : BLOCK_GATHER + b->used);
   b->offs[b->count++] = (uint16_t)b->used;
   uint8_t *const end = kv_rec_put(p, r);
   assert((size_t)(end - p) == size);
@@ -46,9 +66,9 @@ uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t bloc
   assert(b->count > 0);
   const uint32_t base = BLOCK_HEAD + 2 * b->count;
   const uint32_t end = base + b->used;
-  const uint32_t pages = (end + BLOCK_PAGE - 1) / BLOCK_PAGE;
+  const uint32_t pages = pages_for(end);
   uint8_t *const buf = b->buf;
-  if (pages == 1) memmove(buf + base, buf + BLOCK_GATHER, b->used);
+  if (pages <= BLOCK_GROW_PAGES) memmove(buf + base, buf + BLOCK_GATHER, b->used);
   for (uint32_t i = 0; i < b->count; i++) store16le(buf + BLOCK_HEAD + 2 * i, base + b->offs[i]);
   memset(buf + end, 0, pages * BLOCK_PAGE - end);
   buf[8] = (uint8_t)pages;

@@ -16,6 +16,7 @@
 #define BLOCK_PAGES_MAX 16u
 #define BLOCK_HEAD 12u
 #define BLOCK_RECORDS_MAX 255u
+#define BLOCK_GROW_PAGES 4u  // a block of several records has at most so many
 
 static inline uint64_t block_seed(uint64_t table, uint32_t block) { return table << 16 | block; }
 
@@ -28,9 +29,11 @@ struct block_build {
 };
 MUST_CHECK enum remixdb_status block_build_init(struct block_build *b);
 void block_build_fini(struct block_build *b);
-// Whether a record of this encoded size still goes in. The first record always does, and makes the block as many pages as it needs; further ones only while the
-// block stays one page.
+// Whether a record of this encoded size still goes in. The first record always does, and makes the block as many pages as it needs. Further ones do while they find
+// room in these; and where they would leave much of them empty, as records do that are not much smaller than a page, a block grows to BLOCK_GROW_PAGES at most, when
+// more of such records fill it so much better that it pays for the larger block that a get reads.
 bool block_build_fits(const struct block_build *b, size_t rec_size);
+uint32_t block_build_pages(const struct block_build *b);  // that it would have if it were finished now; 0: it is empty
 void block_build_add(struct block_build *b, const struct kv_rec *r);  // must fit
 // Lays the block out in b->buf, checksums it, returns its number of pages, and empties b for the next one (buf holds until the next add).
 uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t block);

@@ -284,18 +284,13 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
   b->value_bytes += r->tomb ? 0 : r->vlen;
 }
 
-// Pages of the open block, if it were closed now.
-static uint32_t sst_build_open_pages(const struct sst_build *b) {
-  return b->block.count ? (BLOCK_HEAD + 2 * b->block.count + b->block.used + BLOCK_PAGE - 1) / BLOCK_PAGE : 0;
-}
-
-bool sst_build_full(const struct sst_build *b) { return b->nr_pages + sst_build_open_pages(b) >= b->opts.max_pages; }
+bool sst_build_full(const struct sst_build *b) { return b->nr_pages + block_build_pages(&b->block) >= b->opts.max_pages; }
 
 bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r) {
   return !sst_build_full(b) || (b->block.count && block_build_fits(&b->block, kv_rec_size(r->klen, r->vlen, r->tomb)));
 }
 
-uint64_t sst_build_bytes(const struct sst_build *b) { return ((uint64_t)b->nr_pages + sst_build_open_pages(b)) * BLOCK_PAGE; }
+uint64_t sst_build_bytes(const struct sst_build *b) { return ((uint64_t)b->nr_pages + block_build_pages(&b->block)) * BLOCK_PAGE; }
 
 uint64_t sst_build_count(const struct sst_build *b) { return b->nr_records; }
 

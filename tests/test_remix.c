@@ -1220,7 +1220,7 @@ static void test_cursor_moves(void **state) {
 
 // ---- jumps
 
-#define JUMP_KEYS 24000u
+#define JUMP_KEYS 36000u
 #define JUMP_RUNS 3u
 
 // A REMIX of which nothing is in the cache. Key i is in run i % runs.
@@ -1434,7 +1434,7 @@ static void test_jumps_added(void **state) {
   atomic_store(&w.x->jumps_due, 66);
   enter(&p);
   // two of them each time; they are handed over together when the cursor goes elsewhere
-  const uint32_t apart = 600, nr = JUMP_KEYS / apart;
+  const uint32_t apart = 900, nr = JUMP_KEYS / apart;
   assert_true(2 * nr > 70 && 2 * nr < 128);
   for (uint32_t i = 0; i < nr; i++) {
     assert_int_equal(c.jumps, i <= 32 ? 2 * i : 2 * (i - 33) + 2);
