@@ -7,12 +7,14 @@
 //
 // Benchmarks run in the order given, on one store. The fill* ones and ycsbload begin with an empty one unless --use_existing_db is
 // given. A benchmark may have parameters of its own: readrandom:distribution=zipfian:threads=2. Values that are read are checked;
-// the exit status is 1 when one was wrong or missing or the engine failed, and 2 for a wrong flag.
+// the exit status is 1 when one was wrong or missing or the engine failed, and 2 for a wrong flag or a --db that cannot be used.
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -56,7 +58,7 @@ struct flag {
 
 static const struct flag flags[] = {
     {"benchmarks", FLAG_TEXT, &g.benchmarks, "what to run, separated by commas", 0, 0},
-    {"db", FLAG_TEXT, &g.db, "directory for the stores ($TMPDIR/xdbbench)", 0, 0},
+    {"db", FLAG_TEXT, &g.db, "directory for the stores, of one xdbbench at a time ($TMPDIR/xdbbench)", 0, 0},
     {"engine", FLAG_TEXT, &g.engine, "the store to measure", 0, 0},
     {"num", FLAG_U64, &g.config.num, "records", 1, UINT32_MAX},
     {"key_size", FLAG_U32, &g.config.key_size, "bytes", BENCH_KEY_MIN, BENCH_KEY_MAX},
@@ -184,7 +186,7 @@ static bool store_close(void) {
   return !store || g.run.engine->close(store);
 }
 
-// Makes g.dir and sees to it that what is there may be removed: the mark says that this program made it.
+// Finds g.dir and sees to it that what is there may be removed: the mark says that this program made it, and is locked as long as it runs.
 static bool store_place(void) {
   char path[PATH_CAP + sizeof(MARK) + 1];
   struct stat st;
@@ -192,11 +194,11 @@ static bool store_place(void) {
   snprintf(path, sizeof(path), "%s/%s", g.db, MARK);
   if ((size_t)snprintf(g.dir, sizeof(g.dir), "%s/%s", g.db, g.run.engine->name) >= sizeof(g.dir)) return wrong(g.db, "the name is too long");
   g.config.dir = g.dir;
-  if (!stat(path, &st)) return true;
-  if (!stat(g.dir, &st)) return wrong(g.dir, "is there, and xdbbench did not make it");
-  FILE *f = fopen(path, "w");
-  if (!f || fclose(f)) return wrong(path, strerror(errno));
-  return true;
+  if (stat(path, &st) && !stat(g.dir, &st)) return wrong(g.dir, "is there, and xdbbench did not make it; give another --db");
+  const int mark = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (mark < 0) return wrong(path, strerror(errno));
+  if (flock(mark, LOCK_EX | LOCK_NB) == 0) return true;
+  return errno == EWOULDBLOCK ? wrong(g.db, "is in use by another xdbbench; give another --db") : wrong(path, strerror(errno));
 }
 
 static bool store_fresh(void) {

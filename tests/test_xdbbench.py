@@ -2,6 +2,7 @@
 """xdbbench.out: every benchmark runs on a small store, what it reports adds up, and a wrong or missing value ends it with 1."""
 
 import csv
+import fcntl
 import pathlib
 import subprocess
 
@@ -116,3 +117,11 @@ def test_a_directory_of_others_is_left_alone(tmp_path):
     (store / "precious").write_text("kept")
     bench(tmp_path / "db", "--benchmarks=fillseq", status=2)
     assert (store / "precious").read_text() == "kept"
+
+
+def test_a_directory_in_use_is_left_alone(tmp_path):
+    bench(tmp_path / "db", "--keep", "--benchmarks=fillseq")
+    with open(tmp_path / "db" / ".xdbbench") as mark:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert "in use" in bench(tmp_path / "db", "--benchmarks=fillseq", status=2).stderr
+    bench(tmp_path / "db", "--use_existing_db", "--benchmarks=readseq")
