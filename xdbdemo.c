@@ -575,12 +575,16 @@ static int dump(const char *dir) {
   return 0;
 }
 
+static bool is_help(const char *arg) { return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0; }
+
 int main(int argc, char **argv) {
   if (argc == 1) return tour();
   if (argc == 4 && strcmp(argv[1], "import") == 0) return import(argv[2], argv[3]);
   if (argc == 3 && strcmp(argv[1], "dump") == 0) return dump(argv[2]);
-  fprintf(stderr, "usage: %s                    a tour of the library\n"
-                  "       %s import DIR FILE    put every line of FILE into the store in DIR\n"
-                  "       %s dump DIR           print every record, in order\n", argv[0], argv[0], argv[0]);
-  return 2;
+  const bool help = argc == 2 && is_help(argv[1]);
+  fprintf(help ? stdout : stderr,
+          "usage: %s                    a tour of the library, in a temporary directory ($TMPDIR)\n"
+          "       %s import DIR FILE    put every line of FILE (- is standard input) into the store in DIR; a tab ends the key\n"
+          "       %s dump DIR           print every record of the store in DIR, in order\n", argv[0], argv[0], argv[0]);
+  return help ? 0 : 2;
 }

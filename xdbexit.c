@@ -145,6 +145,10 @@ static void synced_write(uint64_t nr) {
   if (rename(tmp, path) != 0) die("%s: %s", path, strerror(errno));
 }
 
+static _Noreturn void die_foreign(const char *key, uint32_t klen) {
+  die("%s holds key \"%.*s\", which is not of this program", dir, (int)klen, key);
+}
+
 // Walks the keys of this mode and returns how many there are; says what is missing or wrong.
 static uint64_t exit_walk(struct xdb_ref *ref, uint64_t synced, bool *ok_out) {
   static char key[REMIXDB_KV_MAX + 1];
@@ -162,7 +166,7 @@ static uint64_t exit_walk(struct xdb_ref *ref, uint64_t synced, bool *ok_out) {
     uint64_t nr = 0;
     if (klen != EXIT_KLEN || memcmp(key, "exit", PREFIX_LEN) != 0 ||
         !hex_parse(key + PREFIX_LEN, klen - PREFIX_LEN, &nr)) {
-      die("%s holds key %.*s, which is not of this program", dir, (int)klen, key);
+      die_foreign(key, klen);
     }
     if (nr < next) die("key %.*s is out of order", (int)klen, key);
     if (nr > next) {
@@ -257,7 +261,7 @@ static bool group_is_batch(unsigned lane, uint64_t group) {
 }
 
 static void counter_key(uint64_t nr, char out[KILL_KLEN + 1]) {
-  snprintf(out, KILL_KLEN + 1, "count%07u", (unsigned)(nr % COUNTERS));
+  snprintf(out, KILL_KLEN + 1, "killsum%05u", (unsigned)(nr % COUNTERS));
 }
 
 // Slots that follow each other in time are spread over the lane's keys.
@@ -560,10 +564,29 @@ static uint64_t counters_check(struct xdb_ref *ref, bool first, const struct lan
 }
 
 // Opens the store, checks all lanes against what is known and takes them over. Returns how many keys they have.
+// Somebody else's store is not written to. Both modes' keys are "exit" or "kill" and more, so that three looks tell.
+static void refuse_foreign(struct xdb_ref *ref) {
+  static const char *const from[] = {"", "exiu", "kilm"};
+  static char key[REMIXDB_KV_MAX];
+  uint32_t klen = 0;
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  if (it == NULL) die_call("iter_create");
+  for (unsigned i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
+    remixdb_iter_seek(it, from[i], (uint32_t)strlen(from[i]));
+    if (remixdb_iter_status(it) != REMIXDB_OK) die_call("seek");
+    if (!remixdb_iter_valid(it)) break;
+    if (!remixdb_iter_peek(it, key, &klen, NULL, NULL)) die_call("peek");
+    const bool mine = klen > PREFIX_LEN && (memcmp(key, "exit", PREFIX_LEN) == 0 || memcmp(key, "kill", PREFIX_LEN) == 0);
+    if (!mine) die_foreign(key, klen);
+  }
+  remixdb_iter_destroy(it);
+}
+
 static uint64_t check_all(bool first, const uint64_t synced[LANES], uint32_t salt, unsigned threads) {
   static struct lane now, old[LANES];
   struct xdb *const xdb = store_open();
   struct xdb_ref *const ref = store_ref(xdb);
+  if (first) refuse_foreign(ref);
   uint64_t wrong = 0, keys = 0;
   memcpy(old, lanes, sizeof(old));
   for (unsigned l = 0; l < LANES; l++) {
@@ -618,9 +641,13 @@ static int kill_main(unsigned rounds) {
 
 // ---- arguments
 
-static _Noreturn void usage(const char *name) {
-  fprintf(stderr, "usage: %s DIR CACHE_MB MT_MB [--kill [ROUNDS]]\n", name);
-  exit(2);
+static _Noreturn void usage(const char *name, bool help) {
+  fprintf(help ? stdout : stderr,
+          "usage: %s DIR CACHE_MB MT_MB                    check what earlier runs left in DIR, put 100,000 keys, sync, end without closing\n"
+          "       %s DIR CACHE_MB MT_MB --kill [ROUNDS]    kill a writing process at random moments and check what it left; ROUNDS is 1\n"
+          "                                                when not given\n"
+          "  the store in DIR must be new, or of this program; SEED is taken from the environment\n", name, name);
+  exit(help ? 0 : 2);
 }
 
 static bool number(const char *text, uint64_t max, uint64_t *out) {
@@ -628,6 +655,11 @@ static bool number(const char *text, uint64_t max, uint64_t *out) {
   errno = 0;
   *out = strtoull(text, &end, 10);
   return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *out <= max;
+}
+
+static _Noreturn void wrong_number(const char *name, const char *text) {
+  complain("%s is \"%s\"; a number is needed", name, text);
+  exit(2);
 }
 
 int main(int argc, char **argv) {
@@ -644,10 +676,12 @@ int main(int argc, char **argv) {
     } else if (nr < 3) {
       arg[nr++] = argv[i];
     } else {
-      usage(argv[0]);
+      usage(argv[0], false);
     }
   }
-  if (nr != 3 || !number(arg[1], UINT64_C(1) << 24, &cache) || !number(arg[2], UINT64_C(1) << 24, &mt)) usage(argv[0]);
+  if (nr != 3) usage(argv[0], argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0));
+  if (!number(arg[1], UINT64_C(1) << 24, &cache)) wrong_number("CACHE_MB", arg[1]);
+  if (!number(arg[2], UINT64_C(1) << 24, &mt)) wrong_number("MT_MB", arg[2]);
   dir = arg[0];
   cache_mb = (size_t)cache;
   mt_mb = (size_t)mt;
@@ -656,7 +690,9 @@ int main(int argc, char **argv) {
   struct timespec ts;
   clock_gettime(CLOCK_REALTIME, &ts);
   const char *const text = getenv("SEED");
-  if (text == NULL || !number(text, UINT64_MAX, &seed)) {
+  if (text != NULL && text[0] != '\0') {
+    if (!number(text, UINT64_MAX, &seed)) wrong_number("SEED", text);
+  } else {
     seed = mix((uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec + (uint64_t)getpid()) >> 32;
   }
   return kill_main((unsigned)rounds);

@@ -375,8 +375,8 @@ static void adopt(void) {
   while (scan_next(s)) {
     uint64_t nr = 0, nr1 = 0, salt = 0;
     uint32_t version = 0;
-    if (!key_parse(s->key, s->klen, &nr)) die("%s holds key %.*s, which is not of this program", t.dir, (int)s->klen, s->key);
-    if (nr >= t.keyrange) die("%s holds key %.*s, which needs a larger DATA_POWER", t.dir, (int)s->klen, s->key);
+    if (!key_parse(s->key, s->klen, &nr)) die("%s holds key \"%.*s\", which is not of this program", t.dir, (int)s->klen, s->key);
+    if (nr >= t.keyrange) die("%s holds key \"%.*s\", which needs a larger DATA_POWER", t.dir, (int)s->klen, s->key);
     const bool parsed = value_parse(s->bufs.found, s->vlen, &nr1, &salt, &version);
     if (s->nr == 1) t.salt = salt;
     if (parsed && version > UINT32_MAX >> 1) version = 0;
@@ -471,12 +471,14 @@ static uint64_t number_env(const char *name, uint64_t otherwise, uint64_t min, u
 }
 
 int main(int argc, char **argv) {
-  if (argc < 6 || argc > 7) {
-    fprintf(stderr,
+  const bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+  if (help || argc < 6 || argc > 7) {
+    fprintf(help ? stdout : stderr,
             "usage: %s DIR CACHE_MB MT_MB DATA_POWER UPDATE_POWER [EPOCHS]\n"
+            "  random updates of the store in DIR, checked against a model; the store must be new, or of this program\n"
             "  2^DATA_POWER keys; 2^UPDATE_POWER updates per thread and epoch; EPOCHS is %u when not given\n"
             "  SEED, THREADS and WORKERS are taken from the environment\n", argv[0], EPOCHS_DEFAULT);
-    return 2;
+    return help ? 0 : 2;
   }
   remixdb_opts_init(&t.opts, sizeof(t.opts));
   t.dir = argv[1];
