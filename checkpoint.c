@@ -42,7 +42,7 @@ enum remixdb_status checkpoint_destroy(struct env *env, const char *dir) {
     s = remove_files(env, dir, list, nr);
     mem_free(list);
   }
-  env_close_quiet(env, lock_fd);
+  env_unlock(env, lock_fd);
   return s == REMIXDB_OK ? env_rmdir(env, dir) : s;
 }
 
@@ -184,7 +184,7 @@ static enum remixdb_status give_up(struct env *env, const char *dir, bool made, 
   if (ours && (env_unlink(env, path) != REMIXDB_OK || env_rmdir(env, dir) != REMIXDB_OK)) {
     // what cannot be removed is an empty directory, or one with a LOCK
   }
-  env_close_quiet(env, lock_fd);
+  env_unlock(env, lock_fd);
   return err_raise(&why);
 }
 
@@ -217,7 +217,7 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir) {
   struct err_saved why;
   err_save(&why, s);
   view_unref(v);
-  env_close_quiet(x->env, lock_fd);
+  env_unlock(x->env, lock_fd);
   if (s == REMIXDB_OK) return s;
   const enum remixdb_status ignored = checkpoint_destroy(x->env, dir);  // the failure that is reported came first
   (void)ignored;

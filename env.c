@@ -169,6 +169,11 @@ static int posix_lock(struct env *e, int fd, bool exclusive) {
   return flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 ? 0 : -errno;
 }
 
+static int posix_unlock(struct env *e, int fd) {
+  (void)e;
+  return flock(fd, LOCK_UN) == 0 ? 0 : -errno;
+}
+
 static int posix_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
   (void)e;
 #if defined(SYNC_FILE_RANGE_WRITE)
@@ -197,6 +202,7 @@ static const struct env_ops posix_ops = {
     .rmdir = posix_rmdir,
     .list = posix_list,
     .lock = posix_lock,
+    .unlock = posix_unlock,
     .write_out = posix_write_out,
 };
 
@@ -362,6 +368,12 @@ enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, in
   *fd_out = -1;
   if (rc == -EWOULDBLOCK) return err_set(REMIXDB_LOCKED, "lock %s: held by another open of the store", path);
   return err_errno(-rc, "lock", path);
+}
+
+void env_unlock(struct env *e, int fd) {
+  if (fd < 0) return;
+  (void)e->ops->unlock(e, fd);  // what fails here is done by the closing
+  env_close_quiet(e, fd);
 }
 
 void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len) { (void)e->ops->write_out(e, fd, off, len); }

@@ -41,7 +41,8 @@ struct env_ops {  // each returns >= 0, or -errno
   int (*rmdir)(struct env *e, const char *path);
   // calls fn for each name in the directory but . and ..; stops when fn returns false
   int (*list)(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
-  int (*lock)(struct env *e, int fd, bool exclusive);  // flock, not waiting; -EWOULDBLOCK when held. Dies with the process.
+  int (*lock)(struct env *e, int fd, bool exclusive);  // flock, not waiting; -EWOULDBLOCK when held. Dies with the process and its children made by fork.
+  int (*unlock)(struct env *e, int fd);
   int (*write_out)(struct env *e, int fd, uint64_t off, uint64_t len);  // advice: begins to bring these pages to the disk, and does not wait for it; may do nothing
 };
 
@@ -76,9 +77,9 @@ MUST_CHECK enum remixdb_status env_link(struct env *e, const char *from, const c
 MUST_CHECK enum remixdb_status env_mkdir(struct env *e, const char *path);   // present is success
 MUST_CHECK enum remixdb_status env_rmdir(struct env *e, const char *path);   // absent, or not empty, is success
 MUST_CHECK enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
-// Opens (ENV_CREATE when exclusive) and locks the file; closing the descriptor releases it. REMIXDB_LOCKED; REMIXDB_NOTFOUND (no
-// message) when it is to be shared and is not there.
+// Opens (ENV_CREATE when exclusive) and locks the file. REMIXDB_LOCKED; REMIXDB_NOTFOUND (no message) when it is to be shared and is not there.
 MUST_CHECK enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out);
+void env_unlock(struct env *e, int fd);  // and closes it: closing alone would leave it locked while a child made by fork has the descriptor, too. -1 is ignored
 void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len);  // so that there is less left to wait for when it is synced
 // dir + "/" + name into buf of ENV_PATH_MAX bytes. REMIXDB_INVALID when it does not fit.
 MUST_CHECK enum remixdb_status env_path(char *buf, const char *dir, const char *name);

@@ -420,6 +420,6 @@ enum remixdb_status repair_store(struct env *env, const char *dir, struct repair
     mem_free(p);
     if (s != REMIXDB_OK) s = err_raise(&why);
   }
-  env_close_quiet(env, lock_fd);
+  env_unlock(env, lock_fd);
   return s;
 }

@@ -315,7 +315,7 @@ static void teardown(struct xdb *x) {
   memtables_fini(&x->memtables);
   cache_destroy(x->cache);
   fdpool_destroy(x->fds);
-  env_close_quiet(x->env, x->lock_fd);
+  env_unlock(x->env, x->lock_fd);
   pthread_cond_destroy(&x->changed);
   pthread_mutex_destroy(&x->lock);
   pthread_cond_destroy(&x->sync_wake);

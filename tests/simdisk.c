@@ -479,13 +479,18 @@ static int sim_open(struct env *e, const char *path, unsigned flags) {
   return sim_leave(d, sim_open_locked(d, path, flags));
 }
 
+static void sim_let_go(struct sim_fd *f) {
+  if (f->locked == 1) f->node->lock_shared--;
+  if (f->locked == 2) f->node->lock_exclusive = -1;
+  f->locked = 0;
+}
+
 static int sim_close(struct env *e, int fd) {
   struct simdisk *const d = sim_enter(e);
   struct sim_fd *const f = sim_fd(d, fd);
   if (!f) return sim_leave(d, -EBADF);
   const int rc = sim_fault(d, SIMDISK_CLOSE, f->name);
-  if (f->locked == 1) f->node->lock_shared--;
-  if (f->locked == 2) f->node->lock_exclusive = -1;
+  sim_let_go(f);
   f->node->open--;
   free(f->name);
   *f = (struct sim_fd){.node = NULL};
@@ -715,13 +720,20 @@ static int sim_lock(struct env *e, int fd, bool exclusive) {
   const bool others = (n->lock_exclusive >= 0 && n->lock_exclusive != fd) ||
                       (exclusive && n->lock_shared > (f->locked == 1 ? 1u : 0u));
   if (others) return sim_leave(d, -EWOULDBLOCK);
-  if (f->locked == 1) n->lock_shared--;
-  if (f->locked == 2) n->lock_exclusive = -1;
+  sim_let_go(f);
   f->locked = exclusive ? 2 : 1;
   if (exclusive)
     n->lock_exclusive = fd;
   else
     n->lock_shared++;
+  return sim_leave(d, 0);
+}
+
+static int sim_unlock(struct env *e, int fd) {
+  struct simdisk *const d = sim_enter(e);
+  struct sim_fd *const f = sim_fd(d, fd);
+  if (!f) return sim_leave(d, -EBADF);
+  sim_let_go(f);
   return sim_leave(d, 0);
 }
 
@@ -748,6 +760,7 @@ static const struct env_ops sim_ops = {
     .rmdir = sim_rmdir,
     .list = sim_list,
     .lock = sim_lock,
+    .unlock = sim_unlock,
     .write_out = sim_write_out,
 };
 

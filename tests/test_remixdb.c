@@ -922,6 +922,35 @@ static void test_locked(void **state) {
   remove_tree(dir);
 }
 
+// A child made by fork has the lock's descriptor, too, and may live on for long: closing the store lets go of the lock all the same.
+static void test_lock_and_children(void **state) {
+  (void)state;
+  char dir[PATH_SIZE], byte;
+  dir_of(dir, "children");
+  const struct remixdb_opts o = small_opts();
+  struct xdb *x = remixdb_open_opts(dir, &o);
+  GOOD(x != NULL);
+  int hold[2];
+  CHECK(pipe(hold) == 0);
+  (void)fflush(NULL);
+  const pid_t pid = fork();
+  CHECK(pid >= 0);
+  if (pid == 0) {
+    (void)close(hold[1]);
+    _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1);  // until the parent closes its end
+  }
+  (void)close(hold[0]);
+  remixdb_close(x);
+  x = remixdb_open_opts(dir, &o);
+  GOOD(x != NULL);
+  remixdb_close(x);
+  (void)close(hold[1]);
+  int st;
+  while (waitpid(pid, &st, 0) < 0) CHECK(errno == EINTR);
+  CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 0);
+  remove_tree(dir);
+}
+
 // ---- damage
 
 // An open of dir must fail with one of two statuses, name the file, and change nothing.
@@ -1692,6 +1721,7 @@ int main(void) {
       // those with children first: while there is one thread only
       cmocka_unit_test(test_rights),
       cmocka_unit_test(test_locked),
+      cmocka_unit_test(test_lock_and_children),
       cmocka_unit_test(test_descriptors),
       cmocka_unit_test(test_words),
       cmocka_unit_test(test_opts_init),
