@@ -4,15 +4,16 @@
 //
 // Threads. A `struct xdb` may be used by any number of threads at once. A `struct xdb_ref` is one thread's view of
 // it: make one per thread, and do not use one ref, or the iterators made from it, in two threads at the same time
-// (handing it from one thread to another is fine). Close in the order: iterators, refs, store.
+// (handing it from one thread to another is fine). Close in the order: iterators, refs, store. A store belongs to the process
+// that opened it: a child made by fork must not use what it has of it, nor close it.
 //
 // Keys and values are byte strings. Keys are ordered as memcmp does, a shorter key before a longer one that it
 // prefixes. A key of length 0 is legal. klen + vlen is at most REMIXDB_KV_MAX.
 //
 // Errors. A call that returns NULL or false has set the calling thread's status, remixdb_errcode(), and a message,
 // remixdb_errmsg(). A call that succeeds sets it to REMIXDB_OK. "No such key" is REMIXDB_NOTFOUND. Every call can
-// set REMIXDB_INVALID (a NULL pointer, a length out of range), REMIXDB_NOMEM, REMIXDB_IO and REMIXDB_CORRUPT; the
-// comments name what else each one sets.
+// set REMIXDB_INVALID (a NULL pointer), REMIXDB_NOMEM, REMIXDB_IO and REMIXDB_CORRUPT, and one that is given a key
+// REMIXDB_TOOBIG (it is longer than REMIXDB_KV_MAX); the comments name what else each one sets.
 #ifndef REMIXDB_H
 #define REMIXDB_H
 
@@ -40,7 +41,7 @@ enum remixdb_status {
   REMIXDB_READONLY,  // a write to a store opened with read_only, or to a snapshot
   REMIXDB_VERSION,   // the store was written in a format that this library does not know
   REMIXDB_EXISTS,    // error_if_exists was given and the store exists
-  REMIXDB_ABORTED    // the call was given up
+  REMIXDB_ABORTED    // the call was given up; no call sets it so far
 };
 
 // The status of this thread's last remixdb call (calls that can neither fail nor miss do not change it).
@@ -62,7 +63,7 @@ enum remixdb_compression { REMIXDB_COMPRESSION_NONE = 0, REMIXDB_COMPRESSION_ZST
 
 enum { REMIXDB_SYNC_NONE = 0, REMIXDB_SYNC_EACH = -1 };  // for remixdb_opts.sync; N > 0 is "every N ms"
 
-// Fill in with remixdb_opts_init, then change what is to differ.
+// Fill in with remixdb_opts_init, then change what is to differ. The strings are read while the store is opened, and not kept.
 struct remixdb_opts {
   size_t size;         // sizeof(struct remixdb_opts) of the caller: lets the struct grow without breaking programs
   size_t cache_mb;     // block cache, MiB; 0 = none, blocks are read from the file each time. Default 256
@@ -70,7 +71,7 @@ struct remixdb_opts {
   size_t wal_mb;       // one log segment, MiB; 0 = twice the memtable (the default)
   bool ckeys;          // new tables hold a compressed-keys block, which makes compaction read less. Default true
   bool tags;           // REMIX indexes hold an 8-bit hash tag per entry, which makes get faster. Default true
-  int workers;         // compaction threads; 0 = compaction runs in the caller's thread, deterministically; -1 = auto (default)
+  int workers;         // compaction threads; 0 = compaction runs in the caller's thread, deterministically; -1 = auto (default); at most 64
   const char *worker_cores;  // "auto" (default; also NULL), "none" (not pinned), or a list such as "0,2,4-7"
   const char *io;            // "auto" (default; also NULL), "uring", "aio", "sync"; REMIXDB_IO in the environment overrides it
   bool direct_io;            // tables bypass the system's page cache. Default false
@@ -92,15 +93,15 @@ void remixdb_opts_init(struct remixdb_opts *o, size_t size);
 
 // Opens the store in `dir`, making the directory (its last component) and the store when there is none. Runs recovery:
 // everything acknowledged as synced is there. cache_size_mb 0 means no block cache; mt_size_mb 0 takes the default.
-// NULL on failure: REMIXDB_LOCKED, REMIXDB_VERSION, REMIXDB_CORRUPT, REMIXDB_IO, ... Nothing on disk is then changed
-// when an existing store could not be read.
+// NULL on failure: REMIXDB_LOCKED, REMIXDB_VERSION, REMIXDB_CORRUPT, REMIXDB_NOSPACE, REMIXDB_IO, ... Nothing on disk is then
+// changed when an existing store could not be read; remixdb_repair makes one of what can be read of a corrupt one.
 struct xdb *remixdb_open(const char *dir, size_t cache_size_mb, size_t mt_size_mb, bool tags);
 // The same without compressed-keys blocks and tags: smallest on disk.
 struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t mt_size_mb);
 // The same with all options; NULL for `o` takes the defaults. Also REMIXDB_EXISTS, REMIXDB_NOTFOUND (create is false and there is none).
 struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
-// Syncs the log, ends the workers, closes. All refs must have been unref'd. NULL is allowed. Blocks until running
-// compaction has reached a safe point. The status tells whether the last sync succeeded.
+// Syncs the log, ends the workers, closes. All refs must have been unref'd, all snapshots released. NULL is allowed. Blocks until
+// the memtable that is being compacted, if there is one, is in tables. The status tells whether the last sync succeeded.
 void remixdb_close(struct xdb *xdb);
 // A view of the store for the calling thread. NULL: REMIXDB_NOMEM.
 struct xdb_ref *remixdb_ref(struct xdb *xdb);
@@ -186,8 +187,8 @@ bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b);
 // ---- iterators
 
 // An iterator over the store, not yet positioned. What it sees is the store at its last seek: it never blocks writers
-// and is never changed by them. An iterator standing on a key pins the memory of that moment until it moves, parks or is
-// destroyed. NULL: REMIXDB_NOMEM.
+// and is never changed by them. An iterator standing on a key keeps the memory and the files of that moment until it seeks, comes
+// to the end, parks or is destroyed. NULL: REMIXDB_NOMEM.
 struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref);
 // To the first key >= k; (NULL, 0) is the first key. Not valid afterwards when there is none, or on an error (the status tells).
 void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen);
@@ -240,6 +241,7 @@ bool remixdb_compact(struct xdb_ref *ref);
 // Makes `dir` a store of its own that holds what the ref reads at this moment (of a snapshot's ref: what the snapshot holds). Tables are
 // hard links where that is possible, else copies; what is in memory is written to a log of its own. dir must not exist, or hold no
 // store (REMIXDB_EXISTS; REMIXDB_LOCKED when it is open). All of it is durable when it returns true; on failure nothing is left. Writers go on meanwhile.
+// REMIXDB_NOSPACE.
 bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
 // Reads everything from disk, past the cache, and checks every checksum, order and index. Goes on after damage: the logger gets a
 // line for each damaged file, and the status and message are of the first. Writers go on meanwhile. REMIXDB_CORRUPT.
@@ -255,8 +257,8 @@ bool remixdb_destroy(const char *dir);
 
 // ---- memory handed out, figures
 
-// The store's figures as JSON text: entries, bytes written by log, tables and REMIX, cache hits, memory, engine, ... The
-// caller frees it with remixdb_free. NULL: REMIXDB_NOMEM.
+// The store's figures as JSON text: entries, bytes written by log, tables and REMIX, cache misses, memory, engine, ... (README.md,
+// "Figures"). The caller frees it with remixdb_free. NULL: REMIXDB_NOMEM.
 char *remixdb_stats(struct xdb *xdb);
 void remixdb_free(void *p);
 
