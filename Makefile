@@ -149,7 +149,7 @@ LDFLAGS_ALL += $(EXTRA_LDFLAGS)
 
 # ---- files
 
-# in the order in which they use each other (docs/ARCHITECTURE.md)
+# the library (docs/ARCHITECTURE.md has the order in which they use each other)
 MODULES := \
   err \
   lib \

@@ -26,7 +26,7 @@ struct xdb {
   // set at open
   struct env *env;
   char *dir;
-  struct remixdb_opts opts;    // strings are the defaults or NULL: resolved below
+  struct remixdb_opts opts;    // its strings are the caller's: for opening alone
   size_t memtable_limit;       // bytes of a memtable at which it is frozen
   uint64_t wal_limit;          // bytes of a log segment at which its memtable is frozen
   int lock_fd;
