@@ -19,6 +19,7 @@
 #define RING_TRIES 16u                                         // refusals in a row before a ring is given up
 #define NAP_NS 50000u
 _Static_assert(INFLIGHT_MAX <= RING_ENTRIES, "the ring holds all that may be in flight");
+_Static_assert(BLKIO_WRITER_BUF % BLKIO_ALIGN == 0, "writes of whole buffers are aligned");
 
 _Atomic int blkio_test_ring_errno;
 
@@ -488,21 +489,14 @@ static void writer_out(struct blkio_writer *w) {
   w->out = to;
 }
 
-// Goes on to the next buffer. What is not a whole aligned part moves there, so that every write but the last begins and ends
-// aligned.
+// The current buffer is full: goes on to the next one. So every write but the last begins and ends aligned.
 static void writer_flush(struct blkio_writer *w) {
-  const uint32_t tail = w->fill % BLKIO_ALIGN, len = w->fill - tail;
-  if (len > 0) {
-    const uint8_t *const buf = writer_buf(w, w->cur);
-    writer_submit(w, len);
-    w->cur = (w->cur + 1) % BLKIO_WRITER_NR;
-    writer_settle(w, w->cur);  // the oldest
-    memcpy(writer_buf(w, w->cur), buf + len, tail);
-    w->base += len;
-    w->fill = tail;
-    writer_out(w);
-  }
-  if (writer_failed(w)) w->fill = 0;  // scratch from here on
+  writer_submit(w, BLKIO_WRITER_BUF);
+  w->cur = (w->cur + 1) % BLKIO_WRITER_NR;
+  writer_settle(w, w->cur);  // the oldest
+  w->base += BLKIO_WRITER_BUF;
+  w->fill = 0;
+  writer_out(w);
 }
 
 void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len) {
@@ -515,20 +509,6 @@ void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len) {
     w->fill += (uint32_t)n;
     if (w->fill == BLKIO_WRITER_BUF) writer_flush(w);
   }
-}
-
-uint8_t *blkio_writer_room(struct blkio_writer *w, size_t len) {
-  assert(len <= BLKIO_WRITER_BUF / 2);
-  if (BLKIO_WRITER_BUF - w->fill < len) writer_flush(w);
-  return writer_buf(w, w->cur) + w->fill;
-}
-
-void blkio_writer_advance(struct blkio_writer *w, size_t len) {
-  w->total += len;
-  if (writer_failed(w)) return;
-  assert(len <= BLKIO_WRITER_BUF - w->fill);
-  w->fill += (uint32_t)len;
-  if (w->fill == BLKIO_WRITER_BUF) writer_flush(w);
 }
 
 uint64_t blkio_writer_offset(const struct blkio_writer *w) { return w->total; }

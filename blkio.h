@@ -84,10 +84,6 @@ void blkio_writer_destroy(struct blkio_writer *w);  // waits for what is in flig
 // at finish.
 void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct);  // path is copied
 void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len);
-// Room for len (<= BLKIO_WRITER_BUF / 2) contiguous bytes to be filled in place, then blkio_writer_advance(len). Never NULL
-// (after an error it is scratch).
-uint8_t *blkio_writer_room(struct blkio_writer *w, size_t len);
-void blkio_writer_advance(struct blkio_writer *w, size_t len);
 uint64_t blkio_writer_offset(const struct blkio_writer *w);  // bytes put so far
 // Waits for all writes; syncs the file (all of it) when sync is set.
 MUST_CHECK enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync);

@@ -292,8 +292,6 @@ bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r) {
 
 uint64_t sst_build_bytes(const struct sst_build *b) { return ((uint64_t)b->nr_pages + block_build_pages(&b->block)) * BLOCK_PAGE; }
 
-uint64_t sst_build_count(const struct sst_build *b) { return b->nr_records; }
-
 // Metadata and footer, behind all else.
 static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data_size) {
   const bool zstd = b->opts.compression != REMIXDB_COMPRESSION_NONE;

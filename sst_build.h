@@ -23,7 +23,6 @@ bool sst_build_full(const struct sst_build *b);          // close it before addi
 // The same, but for what still goes into the last block.
 bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r);
 uint64_t sst_build_bytes(const struct sst_build *b);     // of data so far, before compression
-uint64_t sst_build_count(const struct sst_build *b);     // records so far
 // Ends the table; *size_out: bytes of the file. On failure the file is removed.
 MUST_CHECK enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out);
 #endif

@@ -400,19 +400,13 @@ static int open_out(bool direct) {
   return fd;
 }
 
-// Puts data[from, to) in pieces of many sizes, some of them in place.
+// Puts data[from, to) in pieces of many sizes.
 static void put_pieces(struct blkio_writer *w, uint64_t from, uint64_t to, uint64_t *seed) {
   while (from < to) {
     static const uint32_t sizes[] = {1, 20, 5000, 70000, BLKIO_WRITER_BUF / 2, 2 * BLKIO_WRITER_BUF + 1};
     uint64_t len = rng_next(seed) % sizes[rng_next(seed) % 6] + 1;
     if (len > to - from) len = to - from;
-    if (len <= BLKIO_WRITER_BUF / 2 && rng_next(seed) % 2) {
-      uint8_t *const p = blkio_writer_room(w, len + rng_next(seed) % (BLKIO_WRITER_BUF / 2 - len + 1));
-      memcpy(p, data + from, len);
-      blkio_writer_advance(w, len);
-    } else {
-      blkio_writer_put(w, data + from, len);
-    }
+    blkio_writer_put(w, data + from, len);
     from += len;
     assert_int_equal(blkio_writer_offset(w), from);
   }
