@@ -2,7 +2,6 @@
 #include "remix_pack.h"
 
 #include <assert.h>
-#include <stdio.h>
 
 #include "blind.h"
 

@@ -2,7 +2,6 @@
 //
 // Leaks on purpose what it is told to: shows that a leak makes a test program fail (make check-leaks).
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
 // meaning.
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>

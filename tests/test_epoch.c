@@ -7,7 +7,6 @@
 #include <cmocka.h>
 
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

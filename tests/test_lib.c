@@ -9,10 +9,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <errno.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "lib.h"

@@ -13,7 +13,6 @@
 #include "xdb_write.h"
 
 #include <ftw.h>
-#include <sched.h>
 #include <time.h>
 
 static uint64_t seed;

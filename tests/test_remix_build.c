@@ -5,7 +5,6 @@
 
 #include <time.h>
 
-#include "remix_splice.h"
 #include "slow.h"
 
 #define MILLION (SLOW > 8 ? 40000u : SLOW > 1 ? 150000u : 1000000u)

@@ -4,7 +4,6 @@
 // runs.
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
