@@ -28,6 +28,11 @@ static inline bool done(enum remixdb_status s) {
 
 static enum remixdb_status null_argument(const char *what) { return err_set(REMIXDB_INVALID, "%s is NULL", what); }
 
+static enum remixdb_status check_dir(const char *dir) {
+  if (!dir) return null_argument("dir");
+  return dir[0] ? REMIXDB_OK : err_set(REMIXDB_INVALID, "dir is empty: the name of a directory is needed");
+}
+
 static enum remixdb_status check_lengths(const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
   if (unlikely(!kbuf && klen)) return null_argument("the key");
   if (unlikely(klen > REMIXDB_KV_MAX))
@@ -95,7 +100,8 @@ PUBLIC void remixdb_opts_init(struct remixdb_opts *o, size_t size) {
 
 static struct xdb *open_store(const char *dir, const struct remixdb_opts *o) {
   struct xdb *x = NULL;
-  const enum remixdb_status s = dir ? xdb_open(dir, o, env_posix(), &x) : null_argument("dir");
+  enum remixdb_status s = check_dir(dir);
+  if (s == REMIXDB_OK) s = xdb_open(dir, o, env_posix(), &x);
   done(s);
   // of a key this status is an answer and has no message; of a store it is a failure like others
   if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no store", dir);
@@ -366,21 +372,23 @@ PUBLIC bool remixdb_compact(struct xdb_ref *ref) {
 }
 
 PUBLIC bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir) {
-  if (!ref || !dir) return done(null_argument(ref ? "dir" : "ref"));
-  return done(checkpoint_make(ref, dir));
+  const enum remixdb_status s = ref ? check_dir(dir) : null_argument("ref");
+  return done(s == REMIXDB_OK ? checkpoint_make(ref, dir) : s);
 }
 
 PUBLIC bool remixdb_verify(struct xdb_ref *ref) { return done(ref ? verify_store(ref, NULL) : null_argument("ref")); }
 
 PUBLIC bool remixdb_repair(const char *dir) {
-  const enum remixdb_status s = dir ? repair_store(env_posix(), dir, NULL) : null_argument("dir");
+  enum remixdb_status s = check_dir(dir);
+  if (s == REMIXDB_OK) s = repair_store(env_posix(), dir, NULL);
   done(s);
   if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no store", dir);
   return s == REMIXDB_OK;
 }
 
 PUBLIC bool remixdb_destroy(const char *dir) {
-  const enum remixdb_status s = dir ? checkpoint_destroy(env_posix(), dir) : null_argument("dir");
+  enum remixdb_status s = check_dir(dir);
+  if (s == REMIXDB_OK) s = checkpoint_destroy(env_posix(), dir);
   done(s);
   if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no store", dir);
   return s == REMIXDB_OK;

@@ -12,7 +12,7 @@
 //
 // Errors. A call that returns NULL or false has set the calling thread's status, remixdb_errcode(), and a message,
 // remixdb_errmsg(). A call that succeeds sets it to REMIXDB_OK. "No such key" is REMIXDB_NOTFOUND. Every call can
-// set REMIXDB_INVALID (a NULL pointer), REMIXDB_NOMEM, REMIXDB_IO and REMIXDB_CORRUPT, and one that is given a key
+// set REMIXDB_INVALID (a NULL pointer, an empty name), REMIXDB_NOMEM, REMIXDB_IO and REMIXDB_CORRUPT, and one that is given a key
 // REMIXDB_TOOBIG (it is longer than REMIXDB_KV_MAX); the comments name what else each one sets.
 #ifndef REMIXDB_H
 #define REMIXDB_H

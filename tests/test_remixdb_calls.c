@@ -78,6 +78,10 @@ static void test_null_arguments(void **state) {
   INVALID(remixdb_verify(NULL), "ref");
   INVALID(remixdb_repair(NULL), "dir");
   INVALID(remixdb_destroy(NULL), "dir");
+  INVALID(remixdb_open("", 1, 1, true), "dir");
+  INVALID(remixdb_checkpoint(r, ""), "dir");
+  INVALID(remixdb_repair(""), "dir");
+  INVALID(remixdb_destroy(""), "dir");
   INVALID(remixdb_flush(NULL), "ref");
   INVALID(remixdb_compact(NULL), "ref");
 
