@@ -92,7 +92,8 @@ void remixdb_opts_init(struct remixdb_opts *o, size_t size);
 // ---- a store
 
 // Opens the store in `dir`, making the directory (its last component) and the store when there is none. Runs recovery:
-// everything acknowledged as synced is there. cache_size_mb 0 means no block cache; mt_size_mb 0 takes the default.
+// everything acknowledged as synced is there. Files are opened by this name as long as the store is open: a process that changes
+// its working directory meanwhile gives an absolute one. cache_size_mb 0 means no block cache; mt_size_mb 0 takes the default.
 // NULL on failure: REMIXDB_LOCKED, REMIXDB_VERSION, REMIXDB_CORRUPT, REMIXDB_NOSPACE, REMIXDB_IO, ... Nothing on disk is then
 // changed when an existing store could not be read; remixdb_repair makes one of what can be read of a corrupt one.
 struct xdb *remixdb_open(const char *dir, size_t cache_size_mb, size_t mt_size_mb, bool tags);

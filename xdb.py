@@ -360,7 +360,8 @@ class _Closable:
 
 
 class Xdb(_Closable):
-    """The store in directory `dirname`, made when there is none. `cachesz` is the size of the block cache in MiB, 0 for none;
+    """The store in directory `dirname`, made when there is none; an absolute name when the process is going to change its working
+    directory. `cachesz` is the size of the block cache in MiB, 0 for none;
     `mtsz` that of a memtable in MiB, 0 for the default; `tags` keeps hash tags, which make get faster."""
 
     def __init__(self, dirname, cachesz=256, mtsz=256, tags=True):
