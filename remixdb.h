@@ -78,7 +78,7 @@ struct remixdb_opts {
   enum remixdb_compression compression;  // of new tables' data blocks. Default none
   int compression_level;                 // zstd's level; 0 = zstd's default
   int sync;               // REMIXDB_SYNC_NONE (default), REMIXDB_SYNC_EACH, or N > 0: the log is synced at most N ms after a write
-  bool read_only;         // nothing on disk is changed; writes get REMIXDB_READONLY. Default false
+  bool read_only;         // nothing on disk is changed; writes get REMIXDB_READONLY; several may have it open so, and nobody else. Default false
   bool create;            // make the store when the directory holds none. Default true
   bool error_if_exists;   // REMIXDB_EXISTS when it is there. Default false
   uint32_t max_open_files;  // descriptors the store may hold for tables; 0 = the default, 1000; at least 16
