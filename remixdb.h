@@ -162,7 +162,7 @@ struct remixdb_buf {
 size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found);
 
 // When it returns true everything put before it, by any thread, is on disk. Threads that sync at the same time share one
-// fsync. REMIXDB_IO, REMIXDB_NOSPACE; after a failed sync the store takes no more writes until it is opened again.
+// fsync. REMIXDB_NOSPACE: nothing is lost, it can be tried again. REMIXDB_IO: the store takes no more writes until it is opened again.
 bool remixdb_sync(struct xdb_ref *ref);
 
 // ---- batches
