@@ -113,7 +113,8 @@ void remixdb_unref(struct xdb_ref *ref);
 
 // Sets the key's value. True when accepted: visible to every reader at once, on disk after remixdb_sync (or at once
 // with REMIXDB_SYNC_EACH). May wait for compaction when writes come faster than it. REMIXDB_TOOBIG,
-// REMIXDB_NOSPACE, REMIXDB_READONLY. The buffers are the caller's and not kept.
+// REMIXDB_NOSPACE, REMIXDB_READONLY. The buffers are the caller's and not kept. With REMIXDB_SYNC_EACH it can also be that the write
+// was accepted, and its sync failed: every reader sees it, but it is not known to be on disk.
 bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 // Another name for remixdb_put.
 bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
