@@ -174,7 +174,6 @@ MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref ke
 MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key);
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
-// One entry on, or back; must be valid. Reads nothing, compares nothing. A stretch without a live entry takes O(log of its segments).
 // The same as remix_next when that comes to the entry right behind and nothing else has to be done; else false, and nothing has moved. Needs no
 // epoch: what is looked at are the view and what lives as long as its tables.
 static inline bool remix_next_near(struct remix_cursor *c) {
@@ -198,6 +197,7 @@ MUST_CHECK static inline bool remix_key_ahead(const struct remix_cursor *c, stru
   return true;
 }
 void remix_next_far(struct remix_cursor *c);  // private to remix_next
+// One entry on, or back; must be valid. Reads nothing, compares nothing. A stretch without a live entry takes O(log of its segments).
 static inline void remix_next(struct remix_cursor *c) {
   if (unlikely(!remix_next_near(c))) remix_next_far(c);
 }

@@ -26,6 +26,7 @@ enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *s, struct xdb_ref **ou
   (*out)->moment = s->moment;
   return REMIXDB_OK;
 }
+
 void xdb_snapshot_release(struct xdb_snapshot *s) {
   if (!s) return;
   struct xdb *x = s->xdb;
