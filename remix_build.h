@@ -10,7 +10,7 @@
 //           by the blind search of the segment, which reads one key of the old view. Entries between two such places are copied with all
 //           that is recorded of them, segments that nothing comes into are copied whole. remix_splice.h says more.
 //
-// The one that is estimated to cost less is taken: the splice but where there are hardly more old entries than new ones.
+// The one that is estimated to cost less is taken: the splice where more than twice as many old entries stay as new ones come.
 #ifndef REMIX_BUILD_H
 #define REMIX_BUILD_H
 
