@@ -563,7 +563,6 @@ static uint64_t counters_check(struct xdb_ref *ref, bool first, const struct lan
   return wrong;
 }
 
-// Opens the store, checks all lanes against what is known and takes them over. Returns how many keys they have.
 // Somebody else's store is not written to. Both modes' keys are "exit" or "kill" and more, so that three looks tell.
 static void refuse_foreign(struct xdb_ref *ref) {
   static const char *const from[] = {"", "exiu", "kilm"};
@@ -582,6 +581,7 @@ static void refuse_foreign(struct xdb_ref *ref) {
   remixdb_iter_destroy(it);
 }
 
+// Opens the store, checks all lanes against what is known and takes them over. Returns how many keys they have.
 static uint64_t check_all(bool first, const uint64_t synced[LANES], uint32_t salt, unsigned threads) {
   static struct lane now, old[LANES];
   struct xdb *const xdb = store_open();
