@@ -67,7 +67,7 @@ link_fuzz := -fsanitize=fuzzer,address,undefined
 wrap_msan := msan uring
 wrap_valgrind := uring
 wrapped = $(shell sed -n 's/^WRAP.[^,]*, \([A-Za-z0-9_]*\),.*/-Wl,--wrap=\1/p' $(wrap_$(MODE):%=tests/%.c))
-link_msan = -fsanitize=memory $(wrapped)
+link_msan = -fsanitize=memory -Wno-unused-command-line-argument $(wrapped)
 link_valgrind = $(wrapped)
 
 CC_IS_CLANG := $(shell $(CCC) --version 2>/dev/null | grep -c clang)
@@ -219,6 +219,7 @@ ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
 $B/hash_avx2.o: CFLAGS_ALL += -mavx2
 endif
 STATIC := $B/libremixdb.a
+WRAP_O := $(wrap_$(MODE):%=$B/tests/%.o)
 UNITS := $(UNIT_SRCS:%.c=$B/%)
 SO := libremixdb.so
 SO_LINK := libremixdb.so.$(VERSION_MAJOR)
@@ -261,26 +262,30 @@ $(STATIC): $(OBJS)
 	$(call say,AR  )
 	$(Q)$(AR) rcs $@ $^
 
-$(SO): $(OBJS) remixdb.map build/products
+$(SO): $(OBJS) $(WRAP_O) remixdb.map build/products
 	$(call say,LINK)
-	$(Q)$(CCC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(SO_LDFLAGS) $(OBJS) $(if $(ML),$(MALLOC_LIBS)) $(LIBS) -o $@
+	$(Q)$(CCC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(SO_LDFLAGS) $(OBJS) $(WRAP_O) $(if $(ML),$(MALLOC_LIBS)) $(LIBS) -o $@
 $(SO_LINK): $(SO)
 	$(Q)ln -sf $(SO) $@
 
 # Under a sanitizer the programs hold the library, so that one runtime sees all.
-xdbbench.out: $(BENCH_OBJS)
-xdbbench.out: private PROGRAM_LIBS := $(BENCH_ENGINES:%=-l%) -lm
+xdbbench.out $B/xdbbench.out: private PROGRAM_LIBS := $(BENCH_ENGINES:%=-l%) -lm
 ifneq ($(filter release debug,$(MODE)),)
-%.out: $B/%.o $(SO) $(SO_LINK) build/products
+xdbbench.out: $(BENCH_OBJS)
+$(PROGRAMS): %.out: $B/%.o $(SO) $(SO_LINK) build/products
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(MALLOC_LIBS) $(SO) $(PROGRAM_LIBS) $(RPATH) -o $@
 else
-%.out: $B/%.o $(STATIC) build/products
+$B/xdbbench.out: $(BENCH_OBJS)
+$(PROGRAMS:%=$B/%): $B/%.out: $B/%.o $(WRAP_O) $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(MALLOC_LIBS) $(LIBS) $(PROGRAM_LIBS) -o $@
+$(PROGRAMS): %: $B/% build/products
+	$(Q)cp $< $@
+# The check of a mode (test-unit) sees that they can be linked.
+UNIT_PROGRAMS := $(PROGRAMS:%=$B/%)
 endif
 
-WRAP_O := $(wrap_$(MODE):%=$B/tests/%.o)
 # The replay of the corpus holds every fuzz target.
 $B/tests/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
 # Parts of the benchmark, which are no parts of the library.
@@ -298,15 +303,15 @@ $B/tests/fuzz_%: $B/tests/fuzz_%.o $B/tests/simdisk.o $(STATIC)
 
 # Measuring programs: built on demand, run by hand. Some use what the tests share, which needs cmocka.
 $B/tests/bench_runs: private BENCH_LIBS := $(TEST_LIBS)
-$B/tests/bench_%: $B/tests/bench_%.o $(STATIC)
+$B/tests/bench_%: $B/tests/bench_%.o $(WRAP_O) $(STATIC)
 	$(call say,LINK)
-	$(Q)$(CCC) $(LDFLAGS_ALL) $< $(STATIC) $(MALLOC_LIBS) $(LIBS) $(BENCH_LIBS) -o $@
+	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(MALLOC_LIBS) $(LIBS) $(BENCH_LIBS) -o $@
 
 $B/tests/leak: $B/tests/leak.o $B/tests/descriptors.o
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $^ -o $@
 
-units: $(UNITS)
+units: $(UNITS) $(UNIT_PROGRAMS)
 
 .SECONDARY:
 -include $(wildcard $B/*.d $B/tests/*.d)
