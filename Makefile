@@ -401,7 +401,8 @@ check-msan:
 	@[ -n "$(SOME_CLANG)" ] || { echo "make $@: there is no clang here"; exit 1; }
 	@$(MAKE) --no-print-directory CCC='$(SOME_CLANG)' O=m test-unit
 
-# What is found stays in build/fuzz: the corpus grows there, and an input that fails is build/fuzz/<target>-crash-*.
+# What is found stays in build/fuzz: the corpus grows there, and an input that fails is build/fuzz/<target>-crash-*, or -timeout-* or -oom-*, of which libFuzzer
+# would otherwise take no notice with -fork.
 FUZZ_SECONDS ?= 60
 FUZZ_JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 FUZZ ?= $(FUZZ_SRCS:tests/fuzz_%.c=%)
@@ -415,7 +416,7 @@ fuzz fuzz-merge:
 run-fuzz: $(FUZZ:%=$B/tests/fuzz_%)
 	@bad=; for t in $(FUZZ); do \
 	  mkdir -p build/fuzz/$$t; echo "== $$t: $(FUZZ_SECONDS) s, $(FUZZ_JOBS) at a time"; \
-	  $(TEST_ENV) $B/tests/fuzz_$$t $(FUZZ_PACE) -fork=$(FUZZ_JOBS) -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=4096 \
+	  $(TEST_ENV) $B/tests/fuzz_$$t $(FUZZ_PACE) -fork=$(FUZZ_JOBS) -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=4096 -ignore_timeouts=0 -ignore_ooms=0 \
 	    -artifact_prefix=build/fuzz/$$t- build/fuzz/$$t tests/corpus/$$t >build/fuzz/$$t.log 2>&1 || bad="$$bad $$t"; \
 	  grep -aE '^#[0-9]+: cov:' build/fuzz/$$t.log | tail -1; \
 	  case " $$bad " in *" $$t "*) tail -40 build/fuzz/$$t.log;; esac; \
