@@ -500,9 +500,18 @@ static int tour(void) {
 // line as it was. So dump gives what `LC_ALL=C sort -u` gives, byte for byte, unless two lines have the same key and
 // different values: then the last one wins. A line may hold any bytes but the newline that ends it.
 
-static int import(const char *dir, const char *path) {
+// Has read the first byte, so that what cannot be read (a directory can be opened) is known before a store is made.
+static FILE *input_open(const char *path) {
   FILE *const in = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
   if (in == NULL) fail("%s: %s", path, strerror(errno));
+  const int first = getc(in);
+  if (ferror(in)) fail("%s: %s", path, strerror(errno));
+  if (first != EOF) ungetc(first, in);
+  return in;
+}
+
+static int import(const char *dir, const char *path) {
+  FILE *const in = input_open(path);
   struct xdb *const xdb = remixdb_open(dir, 256, 256, true);
   if (xdb == NULL) fail_call("open");
   struct xdb_ref *const ref = remixdb_ref(xdb);

@@ -64,3 +64,17 @@ def test_import_names_the_line_that_is_too_long(tmp_path):
     lines.write_text("short\n" + "x" * 65501 + "\n")
     assert "line 2 has 65501 bytes" in run("xdbdemo", "import", tmp_path / "store", lines, status=1).stderr
     assert run("xdbdemo", "dump", tmp_path / "store").stdout in ("", "short\n")
+
+
+def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
+    store = tmp_path / "store"
+    assert "directory" in run("xdbdemo", "import", store, tmp_path, status=1).stderr
+    assert str(tmp_path / "none") in run("xdbdemo", "import", store, tmp_path / "none", status=1).stderr
+    fd = os.open(tmp_path, os.O_RDONLY)
+    done = subprocess.run([ROOT / "xdbdemo.out", "import", store, "-"], stdin=fd, capture_output=True, text=True, timeout=120)
+    os.close(fd)
+    assert done.returncode == 1 and "directory" in done.stderr
+    assert not store.exists()
+    (tmp_path / "empty").write_text("")
+    assert "0 lines" in run("xdbdemo", "import", store, tmp_path / "empty").stdout
+    assert run("xdbdemo", "dump", store).stdout == ""
