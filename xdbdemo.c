@@ -3,9 +3,10 @@
 // RemixDB in five minutes. Read it from the top: every step of the tour is one short function, does one thing with the
 // library, checks what came back and prints what it shows. The last part is a small useful program:
 //
-//   xdbdemo.out                   the tour, in a temporary directory that is removed afterwards
-//   xdbdemo.out import DIR FILE   puts every line of FILE ("-" is standard input) into the store in DIR
-//   xdbdemo.out dump DIR          prints every record of the store in DIR, in order of the keys
+//   xdbdemo.out                     the tour, in a temporary directory that is removed afterwards
+//   xdbdemo.out import DIR FILE     puts every line of FILE ("-" is standard input) into the store in DIR
+//   xdbdemo.out dump DIR            prints every record of the store in DIR, in order of the keys
+//   xdbdemo.out verify DIR          and more of this kind for whoever looks after a store: xdbdemo.out --help lists them
 //
 // A program that uses RemixDB includes remixdb.h and links with -lremixdb; there is nothing else to it.
 #ifndef _GNU_SOURCE
@@ -492,6 +493,77 @@ static int tour(void) {
   return 0;
 }
 
+// ---- commands on a store
+
+enum how { READ, WRITE, MAKE };  // nothing on disk is changed; it is written to; and made when there is none
+
+struct store {
+  const char *dir;
+  struct xdb *xdb;
+  struct xdb_ref *ref;
+};
+
+static const char *program;  // the name it was called by
+
+// A call on the store in dir failed. What the user can do about it depends on the status alone.
+static _Noreturn void fail_store(const char *dir, const char *what) {
+  const enum remixdb_status status = remixdb_errcode();
+  fflush(stdout);
+  fprintf(stderr, "xdbdemo: %s: %s: %s\n", what, remixdb_strerror(status), remixdb_errmsg());
+  if (status == REMIXDB_CORRUPT) {
+    fprintf(stderr, "xdbdemo: make a copy of the directory; then \"%s repair %s\" makes a store of what can still be read\n", program, dir);
+  } else if (status == REMIXDB_LOCKED) {
+    fprintf(stderr, "xdbdemo: another process has it open; try again when that has closed it\n");
+  }
+  exit(1);
+}
+
+// The library calls this, from any of its threads, when it has something to tell.
+static void progress(void *priv, const char *line) {
+  (void)priv;
+  fprintf(stderr, "xdbdemo: %s\n", line);
+}
+
+// With READ the lock is shared with other readers, and what the log holds is gathered in memory: it is read and checked, but
+// neither cut nor continued, and no worker is started. So that is for everything that does not write.
+static struct store store_open(const char *dir, enum how how, void (*logger)(void *priv, const char *line)) {
+  struct store s = {.dir = dir};
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.read_only = how == READ;
+  o.create = how == MAKE;
+  o.logger = logger;
+  s.xdb = remixdb_open_opts(dir, &o);
+  if (s.xdb == NULL) fail_store(dir, "open");
+  s.ref = remixdb_ref(s.xdb);
+  if (s.ref == NULL) fail_store(dir, "ref");
+  return s;
+}
+
+static void store_close(const struct store *s) {
+  remixdb_unref(s->ref);
+  remixdb_close(s->xdb);
+  if (remixdb_errcode() != REMIXDB_OK) fail_store(s->dir, "close");
+}
+
+// The first figure of this name.
+static unsigned long long figure(const struct store *s, const char *name) {
+  char member[64];
+  snprintf(member, sizeof(member), "\"%s\":", name);
+  char *const json = remixdb_stats(s->xdb);
+  if (json == NULL) fail_store(s->dir, "stats");
+  const char *const at = strstr(json, member);
+  if (at == NULL) fail("the figures have no \"%s\"", name);
+  const unsigned long long n = strtoull(at + strlen(member), NULL, 10);
+  remixdb_free(json);
+  return n;
+}
+
+static void flush_stdout(void) {
+  if (ferror(stdout)) fail("standard output could not be written to");  // the reason is of an earlier call
+  if (fflush(stdout) != 0) fail("standard output: %s", strerror(errno));
+}
+
 // ---- import and dump
 //
 // One line of text is one record. The key is the line up to and including its first tab, the value is what follows the
@@ -510,13 +582,10 @@ static FILE *input_open(const char *path) {
   return in;
 }
 
-static int import(const char *dir, const char *path) {
+static void import(char **arg) {
+  const char *const dir = arg[0], *const path = arg[1];
   FILE *const in = input_open(path);
-  struct xdb *const xdb = remixdb_open(dir, 256, 256, true);
-  if (xdb == NULL) fail_call("open");
-  struct xdb_ref *const ref = remixdb_ref(xdb);
-  if (ref == NULL) fail_call("ref");
-
+  const struct store s = store_open(dir, MAKE, NULL);
   char *line = NULL;
   size_t cap = 0;
   ssize_t got;
@@ -531,69 +600,188 @@ static int import(const char *dir, const char *path) {
     }
     const char *const tab = memchr(line, '\t', len);
     const size_t klen = tab != NULL ? (size_t)(tab - line) + 1 : len;
-    if (!remixdb_put(ref, line, (uint32_t)klen, line + klen, (uint32_t)(len - klen))) {
+    if (!remixdb_put(s.ref, line, (uint32_t)klen, line + klen, (uint32_t)(len - klen))) {
       fprintf(stderr, "xdbdemo: %s: line %llu\n", path, (unsigned long long)lines);
-      fail_call("put");
+      fail_store(dir, "put");
     }
     if (lines % 1000000 == 0) fprintf(stderr, "xdbdemo: %llu lines\n", (unsigned long long)lines);
   }
   if (ferror(in) || !feof(in)) fail("%s: %s", path, strerror(errno));
   free(line);
   if (in != stdin) fclose(in);
-  if (!remixdb_sync(ref)) fail_call("sync");
+  if (!remixdb_sync(s.ref)) fail_store(dir, "sync");
 
   uint64_t keys = 0;
-  struct xdb_iter *const it = remixdb_iter_create(ref);
-  if (it == NULL) fail_call("iter_create");
+  struct xdb_iter *const it = remixdb_iter_create(s.ref);
+  if (it == NULL) fail_store(dir, "iter_create");
   for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) keys++;
-  if (remixdb_iter_status(it) != REMIXDB_OK) fail_call("iterate");
+  if (remixdb_iter_status(it) != REMIXDB_OK) fail_store(dir, "iterate");
   remixdb_iter_destroy(it);
-  remixdb_unref(ref);
-  remixdb_close(xdb);
-  if (remixdb_errcode() != REMIXDB_OK) fail_call("close");
+  store_close(&s);
   printf("%s: %llu lines imported; %s holds %llu distinct keys\n", path, (unsigned long long)lines, dir,
          (unsigned long long)keys);
-  return 0;
 }
 
-static int dump(const char *dir) {
-  struct remixdb_opts o;
-  remixdb_opts_init(&o, sizeof(o));
-  o.read_only = true;  // a dump changes nothing, so it asks for no more than it needs
-  o.create = false;
-  struct xdb *const xdb = remixdb_open_opts(dir, &o);
-  if (xdb == NULL) fail_call("open");
-  struct xdb_ref *const ref = remixdb_ref(xdb);
-  if (ref == NULL) fail_call("ref");
-  struct xdb_iter *const it = remixdb_iter_create(ref);
-  if (it == NULL) fail_call("iter_create");
+static void dump(char **arg) {
+  const struct store s = store_open(arg[0], READ, NULL);
+  struct xdb_iter *const it = remixdb_iter_create(s.ref);
+  if (it == NULL) fail_store(s.dir, "iter_create");
 
   static char key[REMIXDB_KV_MAX], value[REMIXDB_KV_MAX];
   uint32_t klen = 0, vlen = 0;
   for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) {
-    if (!remixdb_iter_peek(it, key, &klen, value, &vlen)) fail_call("peek");
+    if (!remixdb_iter_peek(it, key, &klen, value, &vlen)) fail_store(s.dir, "peek");
     if (fwrite(key, 1, klen, stdout) != klen || fwrite(value, 1, vlen, stdout) != vlen || putchar('\n') == EOF) {
       fail("standard output: %s", strerror(errno));
     }
   }
-  if (remixdb_iter_status(it) != REMIXDB_OK) fail_call("iterate");
-  if (fflush(stdout) != 0) fail("standard output: %s", strerror(errno));
+  if (remixdb_iter_status(it) != REMIXDB_OK) fail_store(s.dir, "iterate");
   remixdb_iter_destroy(it);
-  remixdb_unref(ref);
-  remixdb_close(xdb);
-  return 0;
+  store_close(&s);
+}
+
+// ---- one record
+//
+// The key is taken as it stands, and so that of an imported line ends with its tab.
+
+static void get(char **arg) {
+  const struct store s = store_open(arg[0], READ, NULL);
+  const uint32_t klen = (uint32_t)strlen(arg[1]);
+  static char value[REMIXDB_KV_MAX];
+  uint32_t vlen = 0;
+  if (!remixdb_getn(s.ref, arg[1], klen, value, sizeof(value), &vlen)) {
+    if (remixdb_errcode() != REMIXDB_NOTFOUND) fail_store(s.dir, "get");
+    arg[1][klen] = '\t';  // in place of the zero: the library goes by the length
+    const bool imported = remixdb_probe(s.ref, arg[1], klen + 1);
+    arg[1][klen] = '\0';
+    fail("%s: no key \"%s\"%s", s.dir, arg[1], imported ? "; there is one with a tab behind it, as import makes them" : "");
+  }
+  fwrite(value, 1, vlen, stdout);
+  putchar('\n');
+  store_close(&s);
+}
+
+static void put(char **arg) {
+  const struct store s = store_open(arg[0], MAKE, NULL);
+  if (!remixdb_put(s.ref, arg[1], (uint32_t)strlen(arg[1]), arg[2], (uint32_t)strlen(arg[2]))) fail_store(s.dir, "put");
+  if (!remixdb_sync(s.ref)) fail_store(s.dir, "sync");
+  store_close(&s);
+  printf("%s: \"%s\" is put, and on disk\n", s.dir, arg[1]);
+}
+
+static void del(char **arg) {
+  const struct store s = store_open(arg[0], WRITE, NULL);
+  const uint32_t klen = (uint32_t)strlen(arg[1]);
+  const bool there = remixdb_probe(s.ref, arg[1], klen);
+  if (!there && remixdb_errcode() != REMIXDB_NOTFOUND) fail_store(s.dir, "probe");
+  if (there && !remixdb_del(s.ref, arg[1], klen)) fail_store(s.dir, "del");
+  if (there && !remixdb_sync(s.ref)) fail_store(s.dir, "sync");
+  store_close(&s);
+  printf(there ? "%s: \"%s\" is deleted, and that is on disk\n" : "%s: no key \"%s\", so nothing was deleted\n", s.dir, arg[1]);
+}
+
+// ---- looking after a store
+
+static void stats(char **arg) {
+  const struct store s = store_open(arg[0], READ, NULL);
+  char *const json = remixdb_stats(s.xdb);
+  if (json == NULL) fail_store(s.dir, "stats");
+  fputs(json, stdout);
+  remixdb_free(json);
+  store_close(&s);
+}
+
+static void verify(char **arg) {
+  const struct store s = store_open(arg[0], READ, progress);  // which has checked all of the log that is not cut off
+  if (!remixdb_verify(s.ref)) fail_store(s.dir, "verify");
+  store_close(&s);
+  printf("%s: everything was read, and nothing is damaged\n", s.dir);
+}
+
+static void checkpoint(char **arg) {
+  const struct store s = store_open(arg[0], READ, progress);
+  if (!remixdb_checkpoint(s.ref, arg[1])) fail_store(s.dir, "checkpoint");
+  store_close(&s);
+  printf("%s: %s is a store that holds the same\n", s.dir, arg[1]);
+}
+
+static void compact(char **arg) {
+  const struct store s = store_open(arg[0], WRITE, progress);
+  const unsigned long long tables = figure(&s, "tables"), bytes = figure(&s, "table_bytes"), keys = figure(&s, "active_keys");
+  if (!remixdb_compact(s.ref)) fail_store(s.dir, "compact");
+  printf("%s: compacted: tables %llu -> %llu, their bytes %llu -> %llu, keys in memory %llu -> %llu\n", s.dir, tables, figure(&s, "tables"), bytes,
+         figure(&s, "table_bytes"), keys, figure(&s, "active_keys"));
+  store_close(&s);
+}
+
+// The directory beside the store's files where the next repair puts aside what was there.
+static void lost_name(char *path, size_t cap, const char *dir) {
+  unsigned nr = 0;
+  do snprintf(path, cap, "%s/lost.%u", dir, ++nr);
+  while (access(path, F_OK) == 0);
+}
+
+static void repair(char **arg) {
+  static char lost[4096], report[sizeof(lost) + 16];
+  const char *const dir = arg[0];
+  lost_name(lost, sizeof(lost), dir);
+  if (!remixdb_repair(dir)) fail_store(dir, "repair");
+  snprintf(report, sizeof(report), "%s/REPORT", lost);
+  FILE *const in = fopen(report, "r");
+  if (in == NULL) {  // an interrupted one was ended that had come further
+    printf("%s: a repair is ended; the newest lost.* has what was there, and a REPORT of what was lost\n", dir);
+    return;
+  }
+  char *line = NULL;  // the last one sums up
+  size_t cap = 0;
+  while (getline(&line, &cap, in) >= 0) continue;
+  fclose(in);
+  if (line == NULL) fail("%s: cannot be read", report);
+  line[strcspn(line, "\n")] = '\0';
+  printf("%s: repaired; %s. %s has what was there, and a REPORT of what was lost\n", dir, line, lost);
+  free(line);
+}
+
+// ---- the command line
+
+static const struct command {
+  const char *name, *args;
+  int nr_args;
+  const char *help;
+  void (*run)(char **arg);
+} commands[] = {
+    {"import", "DIR FILE", 2, "put every line of FILE (- is standard input) into the store in DIR; a tab ends the key", import},
+    {"dump", "DIR", 1, "print every record, in order", dump},
+    {"get", "DIR KEY", 2, "print the value of KEY", get},
+    {"put", "DIR KEY VALUE", 3, "set it; makes the store when there is none", put},
+    {"del", "DIR KEY", 2, "delete it", del},
+    {"stats", "DIR", 1, "print the store's figures, as JSON", stats},
+    {"verify", "DIR", 1, "read everything, and check it", verify},
+    {"checkpoint", "DIR TO", 2, "make TO a store that holds the same; shares files with DIR where it can", checkpoint},
+    {"compact", "DIR", 1, "bring everything into the fewest tables, without what was deleted or overwritten", compact},
+    {"repair", "DIR", 1, "make a store of what can still be read of a damaged one; what was there is put aside in DIR/lost.N", repair},
+};
+#define NR_COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+static void usage(FILE *out) {
+  fprintf(out, "usage: %s                           a tour of the library, in a temporary directory ($TMPDIR)\n", program);
+  for (size_t i = 0; i < NR_COMMANDS; i++) {
+    fprintf(out, "       %s %-10s %-13s  %s\n", program, commands[i].name, commands[i].args, commands[i].help);
+  }
 }
 
 static bool is_help(const char *arg) { return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0; }
 
 int main(int argc, char **argv) {
+  program = argv[0];
   if (argc == 1) return tour();
-  if (argc == 4 && strcmp(argv[1], "import") == 0) return import(argv[2], argv[3]);
-  if (argc == 3 && strcmp(argv[1], "dump") == 0) return dump(argv[2]);
+  for (size_t i = 0; i < NR_COMMANDS; i++) {
+    if (argc != commands[i].nr_args + 2 || strcmp(argv[1], commands[i].name) != 0) continue;
+    commands[i].run(argv + 2);
+    flush_stdout();
+    return 0;
+  }
   const bool help = argc == 2 && is_help(argv[1]);
-  fprintf(help ? stdout : stderr,
-          "usage: %s                    a tour of the library, in a temporary directory ($TMPDIR)\n"
-          "       %s import DIR FILE    put every line of FILE (- is standard input) into the store in DIR; a tab ends the key\n"
-          "       %s dump DIR           print every record of the store in DIR, in order\n", argv[0], argv[0], argv[0]);
+  usage(help ? stdout : stderr);
   return help ? 0 : 2;
 }

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""xdbdemo.out, xdbtest.out, xdbexit.out: what they say to wrong arguments, and that they leave alone what is not theirs."""
+"""xdbdemo.out, xdbtest.out, xdbexit.out: what they say to wrong arguments, and that they leave alone what is not theirs; the commands of xdbdemo.out
+on a store."""
 
+import json
 import os
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import xdb  # noqa: E402
 
 
 def run(program, *args, status=0, **env):
@@ -66,15 +72,145 @@ def test_import_names_the_line_that_is_too_long(tmp_path):
     assert run("xdbdemo", "dump", tmp_path / "store").stdout in ("", "short\n")
 
 
+# ---- the commands of xdbdemo.out
+
+
+def demo(*args, **kw):
+    return run("xdbdemo", *args, **kw)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Holds "a<TAB>" to "c<TAB>": the first two in a table, the last in the log."""
+    path, lines = tmp_path / "store", tmp_path / "lines"
+    lines.write_text("a\tone\nb\ttwo\n")
+    demo("import", path, lines)
+    demo("compact", path)
+    lines.write_text("c\tthree\n")
+    demo("import", path, lines)
+    return path
+
+
+HELD = "a\tone\nb\ttwo\nc\tthree\n"
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def all_files(path):
+    return {p.relative_to(path): (p.read_bytes(), p.stat().st_mtime_ns) for p in path.rglob("*") if p.is_file()}
+
+
+def test_every_command_is_in_the_help_and_in_the_readme():
+    told = re.findall(r"^ +\S+xdbdemo.out (\w+) +([A-Z ]*[A-Z])", demo("--help").stdout, re.M)
+    assert len(told) == 10
+    readme = (ROOT / "README.md").read_text()
+    for name, args in told:
+        assert f"`xdbdemo.out {name} {args}`" in readme
+        for wrong in (len(args.split()) - 1, len(args.split()) + 1):
+            said = demo(name, *["x"] * wrong, status=2)
+            assert said.stdout == "" and said.stderr.startswith("usage: ")
+
+
+def test_put_get_del(tmp_path):
+    store = tmp_path / "store"
+    for command, *args in (("get", "k"), ("del", "k"), ("dump",), ("stats",), ("verify",), ("compact",), ("checkpoint", tmp_path / "to"),
+                           ("repair",)):
+        assert str(store) in demo(command, store, *args, status=1).stderr
+        assert not store.exists() and not (tmp_path / "to").exists()
+    demo("put", store, "k", "v\u00e4lue")
+    assert demo("get", store, "k").stdout == "v\u00e4lue\n"
+    demo("put", store, "k", "")
+    assert demo("get", store, "k").stdout == "\n"
+    assert "no key" in demo("del", store, "j").stdout
+    assert demo("dump", store).stdout == "k\n"
+    assert "deleted" in demo("del", store, "k").stdout
+    assert demo("dump", store).stdout == ""
+    said = demo("get", store, "k", status=1)
+    assert said.stdout == "" and 'no key "k"' in said.stderr and "tab" not in said.stderr
+    long = "x" * (xdb.KV_MAX + 1)
+    for command, *args in (("get",), ("put", ""), ("del",)):
+        assert "too big" in demo(command, store, long, *args, status=1).stderr
+
+
+def test_keys_of_imported_lines_end_with_a_tab(store):
+    assert demo("get", store, "a\t").stdout == "one\n"
+    assert "one with a tab behind it" in demo("get", store, "a", status=1).stderr
+
+
+def test_stats_are_json(store):
+    figures = json.loads(demo("stats", store).stdout)
+    assert figures["read_only"] is True and figures["table_entries"] == 2 and figures["recovery"]["records"] == 1
+
+
+def test_commands_that_read_change_nothing(store, tmp_path):
+    before = all_files(store)
+    demo("dump", store)
+    demo("get", store, "c\t")
+    demo("stats", store)
+    said = demo("verify", store)
+    assert re.fullmatch(r".*nothing is damaged\n", said.stdout) and "1 tables and 1 indexes with 2 records are whole" in said.stderr
+    assert len(demo("checkpoint", store, tmp_path / "to").stdout.splitlines()) == 1
+    assert all_files(store) == before
+    assert demo("dump", tmp_path / "to").stdout == HELD
+    demo("put", tmp_path / "to", "d", "")
+    assert demo("dump", store).stdout == HELD
+    assert "exists" in demo("checkpoint", store, tmp_path / "to", status=1).stderr
+
+
+def test_compact(store):
+    demo("del", store, "a\t")
+    said = demo("compact", store)
+    assert re.search(r"tables 1 -> 1, .* keys in memory 2 -> 0$", said.stdout) and "compaction: " in said.stderr
+    assert json.loads(demo("stats", store).stdout)["table_entries"] == 2
+    assert demo("dump", store).stdout == "b\ttwo\nc\tthree\n"
+
+
+def test_an_open_store(store, tmp_path):
+    with xdb.Xdb(store, 8, 8):
+        for command, *args in (("get", "k"), ("put", "k", "v"), ("del", "k"), ("dump",), ("stats",), ("verify",), ("compact",),
+                               ("checkpoint", tmp_path / "to"), ("repair",), ("import", "/dev/null")):
+            assert "another process has it open" in demo(command, store, *args, status=1).stderr
+    assert demo("dump", store).stdout == HELD
+
+
+@pytest.mark.parametrize("what", ["table", "log"])
+def test_damage_is_told_and_repaired(store, what):
+    damaged = next(store.glob("*.sst")) if what == "table" else max(store.glob("wal-*"), key=lambda p: b"three" in p.read_bytes())
+    flip(damaged, damaged.read_bytes().index(b"two" if what == "table" else b"three"))
+    said = demo("verify", store, status=1)
+    assert said.stdout == "" and damaged.name in said.stderr
+    advice = f"repair {store}\" makes a store of what can still be read"
+    assert advice in said.stderr
+    assert (advice in demo("get", store, "b\t", status=1).stderr) and (advice in demo("dump", store, status=1).stderr)
+    said = demo("repair", store).stdout
+    assert re.fullmatch(rf".*: repaired; \d+ records kept: .*\. {store}/lost\.1 has what was there, and a REPORT .*\n", said)
+    assert (store / "lost.1" / damaged.name).exists() and (store / "lost.1" / "REPORT").read_text().splitlines()[-1] in said
+    demo("verify", store)
+    assert demo("dump", store).stdout == ("c\tthree\n" if what == "table" else "a\tone\nb\ttwo\n")
+    assert "/lost.2 has" in demo("repair", store).stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("command", ["dump", "stats", "verify"])
+def test_output_that_cannot_be_written(store, command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([ROOT / "xdbdemo.out", command, store], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 1 and "standard output" in done.stderr
+
+
 def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
     store = tmp_path / "store"
-    assert "directory" in run("xdbdemo", "import", store, tmp_path, status=1).stderr
-    assert str(tmp_path / "none") in run("xdbdemo", "import", store, tmp_path / "none", status=1).stderr
+    assert "directory" in demo("import", store, tmp_path, status=1).stderr
+    assert str(tmp_path / "none") in demo("import", store, tmp_path / "none", status=1).stderr
     fd = os.open(tmp_path, os.O_RDONLY)
     done = subprocess.run([ROOT / "xdbdemo.out", "import", store, "-"], stdin=fd, capture_output=True, text=True, timeout=120)
     os.close(fd)
     assert done.returncode == 1 and "directory" in done.stderr
     assert not store.exists()
     (tmp_path / "empty").write_text("")
-    assert "0 lines" in run("xdbdemo", "import", store, tmp_path / "empty").stdout
-    assert run("xdbdemo", "dump", store).stdout == ""
+    assert "0 lines" in demo("import", store, tmp_path / "empty").stdout
+    assert demo("dump", store).stdout == ""
