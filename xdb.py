@@ -40,11 +40,13 @@ import os
 import threading
 import weakref
 
-__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "KEEP", "KV_MAX", "version", "repair", "destroy"]
+__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "COMPRESSION_NONE", "COMPRESSION_ZSTD", "SYNC_NONE",
+           "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair", "destroy"]
 
 KV_MAX = 65500  # the largest len(key) + len(value)
+COMPRESSION_NONE, COMPRESSION_ZSTD = 0, 1  # for the option compression
+SYNC_NONE, SYNC_EACH = 0, -1  # for the option sync; N > 0 is "every N ms"
 _U32_MAX = 0xFFFFFFFF
-_SIZE_MAX = ctypes.c_size_t(-1).value
 
 
 class Status(enum.IntEnum):
@@ -95,7 +97,8 @@ _SIGNATURES = {
     "remixdb_errmsg": (_S, ()),
     "remixdb_strerror": (_S, (ctypes.c_int,)),
     "remixdb_version": (_S, ()),
-    "remixdb_open": (_P, (_S, ctypes.c_size_t, ctypes.c_size_t, _BOOL)),
+    "remixdb_opts_init": (None, (_P, ctypes.c_size_t)),
+    "remixdb_open_opts": (_P, (_S, _P)),
     "remixdb_close": (None, (_P,)),
     "remixdb_ref": (_P, (_P,)),
     "remixdb_unref": (None, (_P,)),
@@ -139,6 +142,13 @@ _SIGNATURES = {
     "remixdb_stats": (_P, (_P,)),
     "remixdb_free": (None, (_P,)),
 }
+
+
+class _Opts(ctypes.Structure):
+    _fields_ = (("size", ctypes.c_size_t), ("cache_mb", ctypes.c_size_t), ("memtable_mb", ctypes.c_size_t), ("wal_mb", ctypes.c_size_t),
+                ("ckeys", _BOOL), ("tags", _BOOL), ("workers", ctypes.c_int), ("worker_cores", _S), ("io", _S), ("direct_io", _BOOL),
+                ("compression", ctypes.c_int), ("compression_level", ctypes.c_int), ("sync", ctypes.c_int), ("read_only", _BOOL),
+                ("create", _BOOL), ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _P), ("logger_priv", _P))
 
 
 class _Slice(ctypes.Structure):
@@ -240,12 +250,27 @@ def _dirname(x):
     return name
 
 
-def _size(x, what):
-    if not isinstance(x, int):
+def _int(x, what, kind=ctypes.c_size_t):
+    """For a C integer of this kind; ctypes would cut off what does not fit."""
+    if not isinstance(x, int) or isinstance(x, bool):
         raise TypeError(f"{what} is an int, not {type(x).__name__}")
-    if not 0 <= x <= _SIZE_MAX:
-        raise ValueError(f"{what} is {x}")
+    if kind(x).value != x:
+        raise ValueError(f"{what} is {x}, which is out of range")
     return x
+
+
+def _flag(x, what):
+    if not isinstance(x, bool):
+        raise TypeError(f"{what} is True or False, not {type(x).__name__}")
+    return x
+
+
+def _word(x, what):
+    if not isinstance(x, str):
+        raise TypeError(f"{what} is a str, not {type(x).__name__}")
+    if "\0" in x:
+        raise ValueError(f"a zero byte in {what}")
+    return x.encode("utf-8")
 
 
 def _length(x, what):
@@ -362,14 +387,47 @@ class _Closable:
 class Xdb(_Closable):
     """The store in directory `dirname`, made when there is none; an absolute name when the process is going to change its working
     directory. `cachesz` is the size of the block cache in MiB, 0 for none;
-    `mtsz` that of a memtable in MiB, 0 for the default; `tags` keeps hash tags, which make get faster."""
+    `mtsz` that of a memtable in MiB, 0 for the default; `tags` keeps hash tags, which make get faster.
 
-    def __init__(self, dirname, cachesz=256, mtsz=256, tags=True):
+    The other options have the names, meanings and defaults of struct remixdb_opts:
+    wal_mb             one log segment, MiB; 0 = twice the memtable
+    ckeys              new tables hold a compressed-keys block, which makes compaction read less
+    workers            compaction threads; 0 = compaction runs in the caller's thread; -1 = auto; at most 64
+    worker_cores       "auto", "none" (not pinned), or a list such as "0,2,4-7"
+    io                 "auto", "uring", "aio", "sync"; the environment variable REMIXDB_IO overrides it
+    direct_io          tables bypass the system's page cache
+    compression        of new tables' data: COMPRESSION_NONE, COMPRESSION_ZSTD
+    compression_level  zstd's level; 0 = zstd's default
+    sync               SYNC_NONE, SYNC_EACH (each write is on disk when its call returns), or N > 0: at most N ms after it
+    read_only          nothing on disk is changed; several may have the store open so, and nobody else
+    create             make the store when there is none; otherwise XdbError with NOTFOUND
+    error_if_exists    XdbError with EXISTS when it is there
+    max_open_files     descriptors the store may hold for tables; 0 = the default; at least 16"""
+
+    def __init__(self, dirname, cachesz=256, mtsz=256, tags=True, *, wal_mb=0, ckeys=True, workers=-1, worker_cores="auto", io="auto",
+                 direct_io=False, compression=COMPRESSION_NONE, compression_level=0, sync=SYNC_NONE, read_only=False, create=True,
+                 error_if_exists=False, max_open_files=1000):
         name = _dirname(dirname)
-        cachesz = _size(cachesz, "cachesz")
-        mtsz = _size(mtsz, "mtsz")
         lib = _lib()
-        pointer = lib.remixdb_open(name, cachesz, mtsz, bool(tags))
+        opts = _Opts()
+        lib.remixdb_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
+        opts.cache_mb = _int(cachesz, "cachesz")
+        opts.memtable_mb = _int(mtsz, "mtsz")
+        opts.tags = bool(tags)
+        opts.wal_mb = _int(wal_mb, "wal_mb")
+        opts.ckeys = _flag(ckeys, "ckeys")
+        opts.workers = _int(workers, "workers", ctypes.c_int)
+        opts.worker_cores = _word(worker_cores, "worker_cores")
+        opts.io = _word(io, "io")
+        opts.direct_io = _flag(direct_io, "direct_io")
+        opts.compression = _int(compression, "compression", ctypes.c_int)
+        opts.compression_level = _int(compression_level, "compression_level", ctypes.c_int)
+        opts.sync = _int(sync, "sync", ctypes.c_int)
+        opts.read_only = _flag(read_only, "read_only")
+        opts.create = _flag(create, "create")
+        opts.error_if_exists = _flag(error_if_exists, "error_if_exists")
+        opts.max_open_files = _int(max_open_files, "max_open_files", _U32)
+        pointer = lib.remixdb_open_opts(name, ctypes.byref(opts))
         if pointer is None:
             raise _last_error(lib)
         self._own(_Handle("store", pointer, _store_close))
@@ -763,7 +821,7 @@ class XdbIter(_Closable):
 
     def skip(self, n):
         """The same n times."""
-        n = _size(n, "n")
+        n = _int(n, "n")
         lib = _lib()
         with self._handle as it:
             while n > 0 and self._placed and lib.remixdb_iter_valid(it):

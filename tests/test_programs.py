@@ -148,9 +148,11 @@ def test_stats_are_json(store):
 
 def test_commands_that_read_change_nothing(store, tmp_path):
     before = all_files(store)
-    demo("dump", store)
-    demo("get", store, "c\t")
-    demo("stats", store)
+    with xdb.Xdb(store, 8, 8, read_only=True):  # another that reads is not in the way
+        demo("dump", store)
+        demo("get", store, "c\t")
+        demo("stats", store)
+        assert "another process has it open" in demo("put", store, "c", "", status=1).stderr
     said = demo("verify", store)
     assert re.fullmatch(r".*nothing is damaged\n", said.stdout) and "1 tables and 1 indexes with 2 records are whole" in said.stderr
     assert len(demo("checkpoint", store, tmp_path / "to").stdout.splitlines()) == 1

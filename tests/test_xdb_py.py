@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """xdb.py: what a user sees of it. The library is found as xdb.py finds it (REMIXDB_LIBRARY, beside xdb.py, the loader)."""
 
+import ctypes
 import gc
+import inspect
 import os
 import pathlib
 import random
@@ -561,6 +563,216 @@ def test_checkpoint_verify_destroy_repair(tmp_path, ref):
     raises(Status.NOTFOUND, xdb.repair, tmp_path / "then")
     with pytest.raises(ValueError):
         xdb.destroy("a\0b")
+
+
+# ---- options
+
+
+def filled(path, nr=3000, **kw):
+    """The figures of a store of records of about 500 bytes, a third of them random, brought into tables."""
+    rnd = random.Random(1)
+    with open_store(path, **kw) as db, db.ref() as ref:
+        for i in range(nr):
+            ref.put(f"{i:08}-{rnd.random()}", bytes(rnd.choices(range(64), k=150)) + b"always the same " * 22)
+        ref.flush()
+        return db.stats()
+
+
+def test_defaults_are_those_of_the_library():
+    opts = xdb._Opts()
+    xdb._lib().remixdb_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
+    assert opts.size == ctypes.sizeof(opts)
+    here = {name: p.default for name, p in inspect.signature(Xdb).parameters.items() if p.default is not p.empty}
+    here["cache_mb"], here["memtable_mb"] = here.pop("cachesz"), here.pop("mtsz")
+    for name, value in here.items():
+        there = getattr(opts, name)
+        assert (there.decode() if isinstance(there, bytes) else there) == value, name
+
+
+def test_names_are_those_of_the_header():
+    text = (ROOT / "remixdb.h").read_text()
+    body = text[text.index("struct remixdb_opts {"):]
+    body = body[:body.index("\n};")]
+    fields = [line.split(";")[0].split("(*")[-1].split(")")[0].split()[-1].strip("*") for line in body.splitlines()[1:] if ";" in line]
+    assert fields == [name for name, _ in xdb._Opts._fields_]
+    assert f"REMIXDB_COMPRESSION_NONE = {xdb.COMPRESSION_NONE}, REMIXDB_COMPRESSION_ZSTD = {xdb.COMPRESSION_ZSTD} " in text
+    assert f"REMIXDB_SYNC_NONE = {xdb.SYNC_NONE}, REMIXDB_SYNC_EACH = {xdb.SYNC_EACH} " in text
+    own = set(inspect.signature(Xdb).parameters) - {"dirname", "cachesz", "mtsz"}
+    assert own == set(fields) - {"size", "cache_mb", "memtable_mb", "logger", "logger_priv"}
+    for name in own:
+        assert name in Xdb.__doc__
+
+
+def test_ckeys_and_tags(tmp_path):
+    full = filled(tmp_path / "full")["disk"]
+    assert filled(tmp_path / "ckeys", ckeys=False)["disk"]["table_bytes"] < full["table_bytes"]
+    assert filled(tmp_path / "tags", tags=False)["disk"]["remix_bytes"] < full["remix_bytes"]
+
+
+def test_compression(tmp_path):
+    sizes = [filled(tmp_path / str(i), compression=compression, compression_level=level)["disk"]["table_bytes"]
+             for i, (compression, level) in enumerate([(xdb.COMPRESSION_NONE, 0), (xdb.COMPRESSION_ZSTD, 1), (xdb.COMPRESSION_ZSTD, 19)])]
+    assert sizes[0] > 2 * sizes[1] and sizes[1] > sizes[2]
+
+
+def test_wal_mb(tmp_path):
+    with open_store(tmp_path / "s", mtsz=64, wal_mb=1) as db, db.ref() as ref:
+        for i in range(300):
+            ref.put(str(i), os.urandom(10000))
+        assert db.stats()["log"]["segments"] + db.stats()["compaction"]["rounds"] > 1
+    with open_store(tmp_path / "t", mtsz=64) as db, db.ref() as ref:
+        for i in range(300):
+            ref.put(str(i), os.urandom(10000))
+        assert db.stats()["log"]["segments"] == 1 and db.stats()["compaction"]["rounds"] == 0
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_workers(tmp_path, workers):
+    assert filled(tmp_path / "s", nr=100, workers=workers)["workers"] == workers
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="no /proc")
+def test_worker_cores(tmp_path):
+    allowed = os.sched_getaffinity(0)
+
+    def runs_on(cores, want):
+        before = set(os.listdir("/proc/self/task"))
+        with open_store(tmp_path / "s", workers=1, worker_cores=cores, io="sync"):
+            (task,) = set(os.listdir("/proc/self/task")) - before
+            for _ in range(3000):  # it is the thread itself that goes there
+                if os.sched_getaffinity(int(task)) == want:
+                    break
+                time.sleep(0.01)
+            return os.sched_getaffinity(int(task)) == want
+
+    assert runs_on(str(max(allowed)), {max(allowed)})
+    assert runs_on(str(min(allowed)), {min(allowed)})
+    assert runs_on("none", allowed)
+
+
+def test_io(tmp_path, monkeypatch):
+    monkeypatch.delenv("REMIXDB_IO", raising=False)
+    assert filled(tmp_path / "s", nr=100, io="sync")["io"] == "sync"
+    assert filled(tmp_path / "a", nr=100, io="aio")["io"] == "aio"
+    monkeypatch.setenv("REMIXDB_IO", "aio")
+    assert filled(tmp_path / "e", nr=100, io="sync")["io"] == "aio"
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT") or not os.path.isdir("/proc/self/fdinfo"), reason="no O_DIRECT, or no /proc")
+def test_direct_io(tmp_path):
+    (tmp_path / "probe").write_text("")
+    try:
+        os.close(os.open(tmp_path / "probe", os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip("the file system has no direct I/O")
+    for direct in (False, True):
+        filled(tmp_path / "s", nr=100)
+        with open_store(tmp_path / "s", direct_io=direct) as db, db.ref() as ref:
+            assert len(list(ref.iter())) == 100
+            tables = [fd for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}").endswith(".sst")]
+            flags = [int(pathlib.Path(f"/proc/self/fdinfo/{fd}").read_text().split("flags:")[1].split()[0], 8) for fd in tables]
+            assert flags and all(bool(f & os.O_DIRECT) == direct for f in flags)
+
+
+def test_sync(tmp_path):
+    def durable(db):
+        figures = db.stats()
+        return figures["log"]["durable_sequence"] == figures["sequence"]
+
+    with open_store(tmp_path / "none") as db, db.ref() as ref:
+        ref.put("k", "v")
+        assert not durable(db)
+        ref.sync()
+        assert durable(db)
+    with open_store(tmp_path / "each", sync=xdb.SYNC_EACH) as db, db.ref() as ref:
+        for i in range(5):
+            ref.put("k", str(i))
+            assert durable(db)
+        assert db.stats()["log"]["syncs"] >= 5
+    with open_store(tmp_path / "timer", sync=20) as db, db.ref() as ref:
+        ref.put("k", "v")
+        for _ in range(3000):  # it may take its time where much else is going on, but it comes
+            if durable(db):
+                break
+            time.sleep(0.01)
+        assert durable(db)
+
+
+def test_read_only(tmp_path):
+    raises(Status.NOTFOUND, lambda: open_store(tmp_path / "s", read_only=True))
+    assert not (tmp_path / "s").exists()
+    with open_store(tmp_path / "s") as db, db.ref() as ref:
+        ref.put("k", "v")
+        raises(Status.LOCKED, lambda: open_store(tmp_path / "s", read_only=True))
+    before = {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()}
+    with open_store(tmp_path / "s", read_only=True) as one, open_store(tmp_path / "s", read_only=True) as two:
+        raises(Status.LOCKED, open_store, tmp_path / "s")
+        for db in one, two:
+            assert db.stats()["read_only"] is True
+            with db.ref() as ref:
+                assert ref.get("k") == b"v"
+                for call in (lambda: ref.put("k", "w"), lambda: ref.delete("k"), lambda: ref.merge("k", lambda v: "w"), ref.flush, ref.compact):
+                    raises(Status.READONLY, call)
+                ref.verify()
+    assert {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()} == before
+
+
+def test_create_and_error_if_exists(tmp_path):
+    raises(Status.NOTFOUND, lambda: open_store(tmp_path / "s", create=False))
+    assert not (tmp_path / "s").exists()
+    open_store(tmp_path / "s", error_if_exists=True).close()
+    raises(Status.EXISTS, lambda: open_store(tmp_path / "s", error_if_exists=True))
+    open_store(tmp_path / "s", create=False).close()
+
+
+def test_max_open_files(tmp_path):
+    assert filled(tmp_path / "s", nr=40000, mtsz=1, workers=0)["tables"] > 16
+    for most in (16, 1000):
+        with open_store(tmp_path / "s", read_only=True, max_open_files=most) as db, db.ref() as ref, ref.iter() as it:
+            for i in range(0, 40000, 100):
+                it.seek(f"{i:08}")
+                assert it.valid()
+            it.park()
+            figures = db.stats()
+            assert figures["io_totals"]["open_files"] == (16 if most == 16 else figures["tables"])
+
+
+@pytest.mark.parametrize("bad", [
+    {"wal_mb": "8"}, {"wal_mb": None}, {"workers": 1.5}, {"workers": True}, {"compression": "zstd"}, {"compression": None}, {"compression_level": "9"},
+    {"sync": True}, {"sync": "each"}, {"max_open_files": "many"}, {"ckeys": 1}, {"direct_io": "yes"}, {"read_only": 1}, {"create": None},
+    {"error_if_exists": 0}, {"io": None}, {"io": b"sync"}, {"worker_cores": 0}])
+def test_options_of_other_types_are_refused(tmp_path, bad):
+    with pytest.raises(TypeError) as info:
+        open_store(tmp_path / "s", **bad)
+    assert next(iter(bad)) in str(info.value)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("bad", [
+    {"wal_mb": -1}, {"wal_mb": 1 << 64}, {"workers": 1 << 31}, {"workers": -(1 << 40)}, {"compression": 1 << 32}, {"compression_level": 1 << 31},
+    {"sync": 1 << 32}, {"max_open_files": -1}, {"max_open_files": 1 << 32}, {"io": "sync\0"}, {"worker_cores": "0\0"}])
+def test_options_that_do_not_fit_are_refused(tmp_path, bad):
+    with pytest.raises(ValueError) as info:
+        open_store(tmp_path / "s", **bad)
+    assert next(iter(bad)) in str(info.value)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("bad, part", [
+    ({"wal_mb": 1 << 60}, "MiB"), ({"workers": -2}, "workers"), ({"workers": 65}, "workers"), ({"compression": 2}, "compression"), ({"sync": -2}, "sync"),
+    ({"max_open_files": 15}, "max_open_files"), ({"io": "fast"}, '"fast"'), ({"worker_cores": "0,x"}, "0,x")])
+def test_options_that_the_library_refuses(tmp_path, monkeypatch, bad, part):
+    monkeypatch.delenv("REMIXDB_IO", raising=False)
+    error = raises(Status.INVALID, lambda: open_store(tmp_path / "s", **bad))
+    assert part in error.message
+    assert not (tmp_path / "s").exists()
+
+
+def test_options_have_names():
+    with pytest.raises(TypeError):
+        Xdb("s", 8, 8, True, 8)
+    with pytest.raises(TypeError):
+        Xdb("s", wall_mb=8)
 
 
 # ---- errors of opening
