@@ -37,6 +37,7 @@ import ctypes.util
 import enum
 import json
 import os
+import sys
 import threading
 import weakref
 
@@ -91,6 +92,7 @@ class XdbError(Exception):
 _P, _S, _U32, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_bool
 _U32P = ctypes.POINTER(ctypes.c_uint32)
 _MERGE_FN = ctypes.CFUNCTYPE(ctypes.c_int, _P, _U32, ctypes.POINTER(ctypes.c_void_p), _U32P, _P)
+_LOG_FN = ctypes.CFUNCTYPE(None, _P, _S)
 _MERGE_KEEP, _MERGE_PUT, _MERGE_DEL = range(3)
 _SIGNATURES = {
     "remixdb_errcode": (ctypes.c_int, ()),
@@ -148,7 +150,7 @@ class _Opts(ctypes.Structure):
     _fields_ = (("size", ctypes.c_size_t), ("cache_mb", ctypes.c_size_t), ("memtable_mb", ctypes.c_size_t), ("wal_mb", ctypes.c_size_t),
                 ("ckeys", _BOOL), ("tags", _BOOL), ("workers", ctypes.c_int), ("worker_cores", _S), ("io", _S), ("direct_io", _BOOL),
                 ("compression", ctypes.c_int), ("compression_level", ctypes.c_int), ("sync", ctypes.c_int), ("read_only", _BOOL),
-                ("create", _BOOL), ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _P), ("logger_priv", _P))
+                ("create", _BOOL), ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _LOG_FN), ("logger_priv", _P))
 
 
 class _Slice(ctypes.Structure):
@@ -280,6 +282,38 @@ def _length(x, what):
     return len(x)
 
 
+# ---- the logger
+
+
+class _Log:
+    """The lines that the library has to tell, on their way to the user's function.
+
+    They come from any thread, the library's own too, and in the middle of calls. No Python code may run there: the garbage collector
+    could run with it, and close a store, which waits for that very thread. So the library calls a function that is written in C,
+    list.insert, with an index behind every end, and a thread that has called a store hands over what has gathered when its call is over."""
+
+    def __init__(self, function):
+        if not callable(function):
+            raise TypeError(f"logger is a function, not {type(function).__name__}")
+        if sys.version_info < (3, 9):
+            raise NotImplementedError("logger needs Python 3.9: before, ctypes makes an object that the garbage collector counts for each callback")
+        self._function = function
+        self._turn = threading.Lock()  # one thread hands over at a time: lines stay in order; what the function itself causes comes after it
+        self.lines = []
+        self.callback = _LOG_FN(self.lines.insert)
+        self.priv = sys.maxsize
+
+    def hand_over(self):
+        while self.lines and self._turn.acquire(blocking=False):
+            try:
+                while self.lines:
+                    self._function(self.lines.pop(0).decode("utf-8", "replace"))
+            except Exception:  # the call that it comes after has succeeded, or raises its own
+                sys.excepthook(*sys.exc_info())
+            finally:
+                self._turn.release()
+
+
 # ---- handles
 
 # Of the thread that runs a merge's function: that it does, and what was collected meanwhile. The function holds a lock of the store, and its ref is in the
@@ -293,16 +327,17 @@ class _Handle:
     Handles refer to each other, never to the objects below that users hold, so that any order in which those are closed or
     collected closes the pointers in the order that the library asks for. Used in a with statement it gives the pointer and
     keeps it from being closed meanwhile. Locks are taken from the store to its refs; an iterator has its ref's, because the
-    library allows one thread at a time on a ref and its iterators.
+    library allows one thread at a time on a ref and its iterators. `log` is the store's _Log, when it has one.
     """
 
-    def __init__(self, what, pointer, destroy, parent=None, lock=None):
+    def __init__(self, what, pointer, destroy, parent=None, lock=None, log=None):
         self._what = what
         self._pointer = pointer
         self._destroy = destroy
         self._parent = parent
         self._children = set()
         self._pid = os.getpid()
+        self._log = log if parent is None else parent._log
         self.lock = lock if lock is not None else threading.RLock()
         if parent is not None:
             parent._children.add(self)
@@ -321,6 +356,8 @@ class _Handle:
 
     def __exit__(self, *exc):
         self.lock.release()
+        if self._log is not None and self._log.lines:
+            self._log.hand_over()
 
     @property
     def closed(self):
@@ -348,6 +385,8 @@ class _Handle:
                 result = self._destroy(pointer)
         if self._parent is not None:
             self._parent._children.discard(self)
+        if self._log is not None:
+            self._log.hand_over()
         return result
 
 
@@ -402,11 +441,13 @@ class Xdb(_Closable):
     read_only          nothing on disk is changed; several may have the store open so, and nobody else
     create             make the store when there is none; otherwise XdbError with NOTFOUND
     error_if_exists    XdbError with EXISTS when it is there
-    max_open_files     descriptors the store may hold for tables; 0 = the default; at least 16"""
+    max_open_files     descriptors the store may hold for tables; 0 = the default; at least 16
+    logger             function that is called with a line (str) for what a user may want to know. The threads that call the store call it,
+                       after their calls, with all that there was to tell since. It is kept until the store is closed"""
 
     def __init__(self, dirname, cachesz=256, mtsz=256, tags=True, *, wal_mb=0, ckeys=True, workers=-1, worker_cores="auto", io="auto",
                  direct_io=False, compression=COMPRESSION_NONE, compression_level=0, sync=SYNC_NONE, read_only=False, create=True,
-                 error_if_exists=False, max_open_files=1000):
+                 error_if_exists=False, max_open_files=1000, logger=None):
         name = _dirname(dirname)
         lib = _lib()
         opts = _Opts()
@@ -427,10 +468,17 @@ class Xdb(_Closable):
         opts.create = _flag(create, "create")
         opts.error_if_exists = _flag(error_if_exists, "error_if_exists")
         opts.max_open_files = _int(max_open_files, "max_open_files", _U32)
+        log = None if logger is None else _Log(logger)
+        if log is not None:
+            opts.logger, opts.logger_priv = log.callback, log.priv
         pointer = lib.remixdb_open_opts(name, ctypes.byref(opts))
-        if pointer is None:
-            raise _last_error(lib)
-        self._own(_Handle("store", pointer, _store_close))
+        error = _last_error(lib) if pointer is None else None
+        if error is None:
+            self._own(_Handle("store", pointer, _store_close, log=log))
+        if log is not None:
+            log.hand_over()
+        if error is not None:
+            raise error
 
     def ref(self):
         """A new XdbRef, through which the store is read and written."""

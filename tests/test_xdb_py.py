@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -584,6 +585,7 @@ def test_defaults_are_those_of_the_library():
     assert opts.size == ctypes.sizeof(opts)
     here = {name: p.default for name, p in inspect.signature(Xdb).parameters.items() if p.default is not p.empty}
     here["cache_mb"], here["memtable_mb"] = here.pop("cachesz"), here.pop("mtsz")
+    assert here.pop("logger") is None and not opts.logger
     for name, value in here.items():
         there = getattr(opts, name)
         assert (there.decode() if isinstance(there, bytes) else there) == value, name
@@ -598,7 +600,7 @@ def test_names_are_those_of_the_header():
     assert f"REMIXDB_COMPRESSION_NONE = {xdb.COMPRESSION_NONE}, REMIXDB_COMPRESSION_ZSTD = {xdb.COMPRESSION_ZSTD} " in text
     assert f"REMIXDB_SYNC_NONE = {xdb.SYNC_NONE}, REMIXDB_SYNC_EACH = {xdb.SYNC_EACH} " in text
     own = set(inspect.signature(Xdb).parameters) - {"dirname", "cachesz", "mtsz"}
-    assert own == set(fields) - {"size", "cache_mb", "memtable_mb", "logger", "logger_priv"}
+    assert own == set(fields) - {"size", "cache_mb", "memtable_mb", "logger_priv"}
     for name in own:
         assert name in Xdb.__doc__
 
@@ -738,9 +740,9 @@ def test_max_open_files(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [
-    {"wal_mb": "8"}, {"wal_mb": None}, {"workers": 1.5}, {"workers": True}, {"compression": "zstd"}, {"compression": None}, {"compression_level": "9"},
-    {"sync": True}, {"sync": "each"}, {"max_open_files": "many"}, {"ckeys": 1}, {"direct_io": "yes"}, {"read_only": 1}, {"create": None},
-    {"error_if_exists": 0}, {"io": None}, {"io": b"sync"}, {"worker_cores": 0}])
+    {"wal_mb": "8"}, {"wal_mb": None}, {"workers": 1.5}, {"workers": True}, {"compression": "zstd"}, {"compression": None},
+    {"compression_level": "9"}, {"sync": True}, {"sync": "each"}, {"max_open_files": "many"}, {"ckeys": 1}, {"direct_io": "yes"},
+    {"read_only": 1}, {"create": None}, {"error_if_exists": 0}, {"io": None}, {"io": b"sync"}, {"worker_cores": 0}, {"logger": "x"}])
 def test_options_of_other_types_are_refused(tmp_path, bad):
     with pytest.raises(TypeError) as info:
         open_store(tmp_path / "s", **bad)
@@ -759,8 +761,8 @@ def test_options_that_do_not_fit_are_refused(tmp_path, bad):
 
 
 @pytest.mark.parametrize("bad, part", [
-    ({"wal_mb": 1 << 60}, "MiB"), ({"workers": -2}, "workers"), ({"workers": 65}, "workers"), ({"compression": 2}, "compression"), ({"sync": -2}, "sync"),
-    ({"max_open_files": 15}, "max_open_files"), ({"io": "fast"}, '"fast"'), ({"worker_cores": "0,x"}, "0,x")])
+    ({"wal_mb": 1 << 60}, "MiB"), ({"workers": -2}, "workers"), ({"workers": 65}, "workers"), ({"compression": 2}, "compression"),
+    ({"sync": -2}, "sync"), ({"max_open_files": 15}, "max_open_files"), ({"io": "fast"}, '"fast"'), ({"worker_cores": "0,x"}, "0,x")])
 def test_options_that_the_library_refuses(tmp_path, monkeypatch, bad, part):
     monkeypatch.delenv("REMIXDB_IO", raising=False)
     error = raises(Status.INVALID, lambda: open_store(tmp_path / "s", **bad))
@@ -773,6 +775,165 @@ def test_options_have_names():
         Xdb("s", 8, 8, True, 8)
     with pytest.raises(TypeError):
         Xdb("s", wall_mb=8)
+
+
+# ---- the logger
+
+
+def call_until(call, done):
+    """A worker may say what it did a little after the call that waited for it."""
+    for _ in range(3000):
+        if done():
+            return
+        call()
+        time.sleep(0.01)
+    raise AssertionError("nothing was said")
+
+
+def test_logger(tmp_path):
+    said = []
+
+    def logger(line):
+        assert isinstance(line, str)
+        said.append((threading.get_ident(), line))
+
+    def heard():
+        assert all(ident == threading.get_ident() for ident, _ in said)
+        lines = [line for _, line in said]
+        said.clear()
+        return lines
+
+    with open_store(tmp_path / "s", workers=1, logger=logger) as db, db.ref() as ref:
+        (line,) = heard()
+        assert str(tmp_path / "s") in line and "opened" in line
+        ref.put("k", "v")
+        assert heard() == []
+        ref.flush()
+        call_until(lambda: ref.probe("k"), lambda: any("compaction" in line for line in heard()))  # said by a worker
+        ref.verify()
+        assert any("0 files damaged" in line for line in heard())
+        table = next((tmp_path / "s").glob("*.sst"))
+        data = bytearray(table.read_bytes())
+        data[10] ^= 1
+        table.write_bytes(data)
+        raises(Status.CORRUPT, ref.verify)
+        lines = heard()
+        assert any(table.name in line for line in lines) and any("1 files damaged" in line for line in lines)
+    raises(Status.NOTFOUND, lambda: open_store(tmp_path / "t", create=False, logger=logger))
+    assert heard() == []
+
+
+def test_logger_lives_as_long_as_the_store(tmp_path):
+    class Logger:
+        def __init__(self):
+            self.lines = []
+
+        def __call__(self, line):
+            self.lines.append(line)
+
+    logger = Logger()
+    lines, there = logger.lines, weakref.ref(logger)
+    db = open_store(tmp_path / "s", workers=1, logger=logger)
+    ref = db.ref()
+    del logger
+    for i in range(20):
+        gc.collect()
+        ref.put(str(i), "v")
+        ref.flush()
+    assert len(lines) > 10 and there()
+    db.close()
+    assert len(lines) > 20
+    del db, ref
+    gc.collect()
+    assert there() is None
+
+
+def test_logger_that_raises(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "excepthook", lambda *args: seen.append(args[1]))
+
+    def logger(line):
+        raise KeyError(line)
+
+    with open_store(tmp_path / "s", workers=1, logger=logger) as db, db.ref() as ref:
+        ref.put("k", "v")
+        ref.flush()
+        assert ref.get("k") == b"v"
+        ref.verify()
+    assert len(seen) > 2 and all(isinstance(e, KeyError) for e in seen)
+
+
+def test_logger_may_use_the_store(tmp_path):
+    said = []
+
+    def logger(line):
+        if db is None or db.closed:
+            return
+        if "compaction" in line:
+            said.append(ref.get("k"))
+            ref.verify()
+        elif "verify" in line:
+            said.append(line)
+            db.close()
+
+    db = None
+    db = open_store(tmp_path / "s", workers=1, logger=logger)
+    ref = db.ref()
+    ref.put("k", "v")
+    ref.flush()
+    call_until(lambda: ref.probe("k"), lambda: db.closed)
+    assert said[0] == b"v" and "verify" in said[-1]
+    assert db.closed and ref.closed
+    open_store(tmp_path / "s").close()
+
+
+def test_logger_and_the_garbage_collector(tmp_path):
+    """What is collected in a thread of the library, or in the middle of a call, would be closed there, and wait for what waits for it."""
+    result = script("""
+import gc, sys, threading, xdb
+said, threads = [], set()
+gc.callbacks.append(lambda phase, info: threads.add(threading.get_ident()))
+gc.set_threshold(1)
+ref = None
+for n in range(20):
+    db = xdb.Xdb(f"{sys.argv[1]}{n % 3}", 8, 1, workers=1, logger=lambda line: said.append([line]))
+    ref = db.ref()
+    for i in range(20):
+        its = [ref.iter() for _ in range(3)]
+        for it in its:
+            it.seek()
+        its.append(its)  # a cycle
+        ref.put(str(i), b"x" * 60000)
+        del its, it
+        if i % 5 == 4:
+            ref.flush()
+            ref.verify()
+    cycle = [db, ref]
+    cycle.append(cycle)
+    del db, ref, cycle
+    gc.collect()
+print(sum("compaction" in line for line, in said) >= 20, sum("opened" in line for line, in said),
+      threads == {threading.get_ident()})
+""", tmp_path / "s")
+    assert result.stdout == "True 20 True\n", result.stderr
+
+
+def test_logger_at_the_end_of_the_program(tmp_path):
+    result = script("""
+import sys, threading, xdb
+db = xdb.Xdb(sys.argv[1], 8, 1, workers=2, logger=print)
+def work():
+    ref = db.ref()
+    while True:
+        ref.put("k", b"x" * 10000)
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+ref = db.ref()
+for i in range(1000):
+    ref.put(str(i), b"x" * 10000)
+""", tmp_path / "s")
+    assert result.returncode == 0 and "opened" in result.stdout, result.stderr
+    open_store(tmp_path / "s").close()
 
 
 # ---- errors of opening
