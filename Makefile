@@ -508,6 +508,7 @@ bench-deps:
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+DATADIR ?= $(PREFIX)/share
 
 remixdb.pc: Makefile remixdb.h FORCE
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: remixdb' \
@@ -515,12 +516,13 @@ remixdb.pc: Makefile remixdb.h FORCE
 	  'Libs.private: $(LIBS) -pthread' 'Cflags: -I$${includedir}' >$@
 
 install: $(SO) remixdb.pc
-	install -d '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)'
+	install -d '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(DATADIR)/remixdb'
 	install -m 644 remixdb.h '$(DESTDIR)$(INCLUDEDIR)/remixdb.h'
 	install -m 755 $(SO) '$(DESTDIR)$(LIBDIR)/libremixdb.so.$(VERSION)'
 	ln -sf libremixdb.so.$(VERSION) '$(DESTDIR)$(LIBDIR)/$(SO_LINK)'
 	ln -sf $(SO_LINK) '$(DESTDIR)$(LIBDIR)/$(SO)'
 	install -m 644 remixdb.pc '$(DESTDIR)$(LIBDIR)/pkgconfig/remixdb.pc'
+	install -m 644 xdb.py '$(DESTDIR)$(DATADIR)/remixdb/xdb.py'
 
 clean:
 	rm -rf build $(SO) $(SO_LINK) remixdb.pc xdbdemo.out xdbtest.out xdbexit.out xdbbench.out

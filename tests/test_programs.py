@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """xdbdemo.out, xdbtest.out, xdbexit.out: what they say to wrong arguments, and that they leave alone what is not theirs; the commands of xdbdemo.out
-on a store."""
+on a store. And what make install puts where."""
 
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -216,3 +217,46 @@ def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
     (tmp_path / "empty").write_text("")
     assert "0 lines" in demo("import", store, tmp_path / "empty").stdout
     assert demo("dump", store).stdout == ""
+
+
+# ---- make install
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """The library that is tested, not one built anew: the names of all that was installed, and where."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "LIBDIR", "INCLUDEDIR", "DATADIR")}
+    done = subprocess.run([shutil.which("gmake") or "make", "-C", ROOT, "-o", "libremixdb.so", "install", f"DESTDIR={tmp_path}", "PREFIX=/opt/some where"],
+                          env=clean, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    prefix = tmp_path / "opt" / "some where"
+    return {str(p.relative_to(prefix)) for p in tmp_path.rglob("*") if not p.is_dir()}, prefix
+
+
+def test_what_is_installed(installed):
+    names, prefix = installed
+    version = xdb.version()
+    assert names == {"include/remixdb.h", "lib/libremixdb.so", "lib/libremixdb.so.0", f"lib/libremixdb.so.{version}", "lib/pkgconfig/remixdb.pc",
+                     "share/remixdb/xdb.py"}
+    assert (prefix / "lib" / "libremixdb.so").resolve() == (prefix / "lib" / f"libremixdb.so.{version}").resolve()
+    assert "prefix=/opt/some where" in (prefix / "lib" / "pkgconfig" / "remixdb.pc").read_text()
+    for name in "include/remixdb.h", "share/remixdb/xdb.py":
+        assert (prefix / name).read_bytes() == (ROOT / pathlib.Path(name).name).read_bytes()
+
+
+def test_python_with_what_is_installed(installed, tmp_path):
+    prefix = installed[1]
+    env = {k: v for k, v in os.environ.items() if k != "REMIXDB_LIBRARY"}
+    env.update(PYTHONPATH=str(prefix / "share" / "remixdb"), PYTHONDONTWRITEBYTECODE="1", LD_LIBRARY_PATH=str(prefix / "lib"),
+               DYLD_LIBRARY_PATH=str(prefix / "lib"))
+    done = subprocess.run([sys.executable, "-c", """
+import sys, xdb
+with xdb.Xdb("store") as db, db.ref() as ref:
+    ref.put("apple", "green")
+print(xdb.__file__)
+print([line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if "libremixdb" in line][0] if sys.platform == "linux" else "")
+"""], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    module, library = done.stdout.splitlines()
+    assert module == str(prefix / "share" / "remixdb" / "xdb.py")
+    assert not library or library == str((prefix / "lib" / "libremixdb.so").resolve())
