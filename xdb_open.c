@@ -414,7 +414,7 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   if (!exists && (s = version_save(&x->ctx, v)) != REMIXDB_OK) goto out;
   if (!x->opts.read_only && finish_making(x) != REMIXDB_OK) xdb_say(x, "the mark of the store's making is left: %s", err_msg());
   if (!x->opts.read_only && version_clean(&x->ctx, v, &cleaned) != REMIXDB_OK) xdb_say(x, "files that no version names are left: %s", err_msg());
-  xdb_say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail cut, %u files removed, io %s", x->dir,
+  xdb_say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail left out, %u files removed, io %s", x->dir,
       v->nr_parts, x->recovery.nr_records, x->recovery.cut_bytes, cleaned, blkio_engine(&x->io));
   if (!x->opts.read_only && x->recovery.nr_segments > REPLAY_SEGMENTS_MAX) {
     s = xdb_round_room(x, XDB_ROUND_ANY, 0);
