@@ -28,7 +28,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 
 #define MERGE_KEYS (WH_LEAF_KEYS / 2)
 #define GUIDE_STEPS 3u   // steps along the list from what the guide says to where the trie is asked
@@ -143,9 +142,8 @@ static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const uint
 
 // ---- the list
 
-// A dead leaf is left to the left, where the anchors get
-// smaller and end at the head, which is replaced before it dies; from a living leaf the way to the right is over living leaves.
-// So it ends unless the structure changes all the time.
+// A dead leaf is left to the left, where the anchors get smaller and end at the head, which is replaced before it dies; from a living leaf the way to the right is
+// over living leaves. So it ends unless the structure changes all the time.
 struct wh_leaf *wh_locate(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8) {
   for (uint32_t steps = 1;; steps++) {
     if (wh_leaf_dead(l) || wh_leaf_cmp(l, key, k8) > 0) {
@@ -603,14 +601,12 @@ void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *h
 
 // ---- checking
 
-#define BROKEN(...) return (void)snprintf(why, cap, __VA_ARGS__), false
-
 static bool check_chain(const struct wh_entry *e, char *why, size_t cap) {
   uint64_t above = 0;
   bool first = true;
   for (const struct wh_ver *v = wh_entry_newest(e); v; v = wh_ver_older(v)) {
     const uint64_t seq = wh_ver_seq(v);
-    if (!first && seq >= above) BROKEN("W4: number %" PRIu64 " behind %" PRIu64 " in a chain", seq, above);
+    if (!first && seq >= above) WH_BROKEN("W4: number %" PRIu64 " behind %" PRIu64 " in a chain", seq, above);
     above = seq;
     first = false;
   }
@@ -620,17 +616,17 @@ static bool check_chain(const struct wh_entry *e, char *why, size_t cap) {
 static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *keys, char *why, size_t cap) {
   const struct wh_leaf *next = wh_leaf_next(l);
   const uint32_t n = atomic_load_explicit(&l->count, memory_order_acquire);
-  if (wh_leaf_dead(l)) BROKEN("W1: a dead leaf in the list");
-  if (n > WH_LEAF_KEYS) BROKEN("W1: %u keys in a leaf", n);
+  if (wh_leaf_dead(l)) WH_BROKEN("W1: a dead leaf in the list");
+  if (n > WH_LEAF_KEYS) WH_BROKEN("W1: %u keys in a leaf", n);
   uint32_t taken = 0;
   for (uint32_t i = 0; i < WH_IDX_SIZE; i++) {
     const uint32_t at = wh_idx_load(&l->idx[i]);
     if (at == WH_IDX_FREE) continue;
-    if (wh_idx_pos(at) >= n) BROKEN("W1: the hash part names entry %u of %u", wh_idx_pos(at), n);
-    if (!wh_idx_fits(at, wh_leaf_entry(l, wh_idx_pos(at))->hash)) BROKEN("W1: entry %u has another hash in the hash part", wh_idx_pos(at));
+    if (wh_idx_pos(at) >= n) WH_BROKEN("W1: the hash part names entry %u of %u", wh_idx_pos(at), n);
+    if (!wh_idx_fits(at, wh_leaf_entry(l, wh_idx_pos(at))->hash)) WH_BROKEN("W1: entry %u has another hash in the hash part", wh_idx_pos(at));
     taken++;
   }
-  if (taken != n) BROKEN("W1: the hash part has %u of %u entries", taken, n);
+  if (taken != n) WH_BROKEN("W1: the hash part has %u of %u entries", taken, n);
   uint8_t pos[WH_LEAF_KEYS];
   uint32_t tail;
   const struct wh_order *published;
@@ -639,12 +635,12 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
     const struct wh_entry *e = wh_leaf_entry(l, pos[i]);
     const struct kref key = wh_entry_key(e);
     const uint64_t hash = hash64(key.ptr, key.len);
-    if (e->hash != (uint32_t)(hash >> 32)) BROKEN("W1: an entry's hash is not its key's");
-    if (wh_leaf_find(l, key, hash) != e) BROKEN("W1: an entry is not found by its key");
-    if (kv_cmp(l->anchor, key) > 0 || (next && kv_cmp(key, next->anchor) >= 0)) BROKEN("W1: a key outside of its leaf's range");
-    if (i && kv_cmp(wh_entry_key(wh_leaf_entry(l, pos[i - 1])), key) >= 0) BROKEN("W1: keys out of order");
+    if (e->hash != (uint32_t)(hash >> 32)) WH_BROKEN("W1: an entry's hash is not its key's");
+    if (wh_leaf_find(l, key, hash) != e) WH_BROKEN("W1: an entry is not found by its key");
+    if (kv_cmp(l->anchor, key) > 0 || (next && kv_cmp(key, next->anchor) >= 0)) WH_BROKEN("W1: a key outside of its leaf's range");
+    if (i && kv_cmp(wh_entry_key(wh_leaf_entry(l, pos[i - 1])), key) >= 0) WH_BROKEN("W1: keys out of order");
     const uint64_t k8 = wh_key8(key, 0);
-    if (wh_trie_hint(&wh->trie, key, k8, true) != l) BROKEN("W3: the trie leads to another leaf");
+    if (wh_trie_hint(&wh->trie, key, k8, true) != l) WH_BROKEN("W3: the trie leads to another leaf");
     if (!check_chain(e, why, cap)) return false;
     *keys += wh_entry_newest(e) != NULL;
   }
@@ -656,8 +652,8 @@ static bool check_guide(const struct wh *wh, char *why, size_t cap) {
   for (uint32_t i = 0; g && i < g->nr; i++) {
     const struct wh_leaf *const l = atomic_load_explicit(&g->items[i], memory_order_acquire), *const next = wh_leaf_next(l);
     const struct kref bound = anchors_at(&g->anchors, i);
-    if (wh_leaf_dead(l)) BROKEN("W6: the guide names a dead leaf");
-    if (kv_cmp(l->anchor, bound) > 0 || (next && kv_cmp(bound, next->anchor) >= 0)) BROKEN("W7: the guide names a leaf of another range");
+    if (wh_leaf_dead(l)) WH_BROKEN("W6: the guide names a dead leaf");
+    if (kv_cmp(l->anchor, bound) > 0 || (next && kv_cmp(bound, next->anchor) >= 0)) WH_BROKEN("W7: the guide names a leaf of another range");
   }
   return true;
 }
@@ -665,8 +661,8 @@ static bool check_guide(const struct wh *wh, char *why, size_t cap) {
 static bool check_dead(const struct wh_leaf_list *list, char *why, size_t cap) {
   uint32_t nr = 0;
   for (const struct wh_leaf *l = list->first; l; l = l->after, nr++)
-    if (!wh_leaf_dead(l)) BROKEN("W6: a living leaf among the dead ones");
-  if (nr != list->nr) BROKEN("%u dead leaves, counted %u", nr, list->nr);
+    if (!wh_leaf_dead(l)) WH_BROKEN("W6: a living leaf among the dead ones");
+  if (nr != list->nr) WH_BROKEN("%u dead leaves, counted %u", nr, list->nr);
   return true;
 }
 
@@ -674,14 +670,14 @@ bool wh_check(const struct wh *wh, char *why, size_t cap) {
   const struct wh_leaf *prev = NULL;
   uint64_t keys = 0;
   for (const struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_acquire); l; prev = l, l = wh_leaf_next(l)) {
-    if (wh_leaf_prev(l) != prev) BROKEN("W1: next and prev differ");
-    if (prev ? kv_cmp(prev->anchor, l->anchor) >= 0 : l->anchor.len != 0) BROKEN("W1: anchors out of order");
+    if (wh_leaf_prev(l) != prev) WH_BROKEN("W1: next and prev differ");
+    if (prev ? kv_cmp(prev->anchor, l->anchor) >= 0 : l->anchor.len != 0) WH_BROKEN("W1: anchors out of order");
     const struct wh_leaf *const behind = wh_leaf_next(l);
-    if (atomic_load_explicit(&l->end8, memory_order_relaxed) != (behind ? behind->lo8 : UINT64_MAX)) BROKEN("W1: a leaf's end differs");
-    if (l->lo8 != wh_key8(l->anchor, 0)) BROKEN("W1: an anchor's first bytes differ");
+    if (atomic_load_explicit(&l->end8, memory_order_relaxed) != (behind ? behind->lo8 : UINT64_MAX)) WH_BROKEN("W1: a leaf's end differs");
+    if (l->lo8 != wh_key8(l->anchor, 0)) WH_BROKEN("W1: an anchor's first bytes differ");
     if (!check_leaf(wh, l, &keys, why, cap) || !wh_trie_check_leaf(&wh->trie, l, why, cap)) return false;
   }
   if (!check_guide(wh, why, cap) || !check_dead(&wh->dead, why, cap) || !check_dead(&wh->waiting, why, cap)) return false;
-  if (keys != wh_count(wh)) BROKEN("%" PRIu64 " keys, counted %" PRIu64, keys, wh_count(wh));
+  if (keys != wh_count(wh)) WH_BROKEN("%" PRIu64 " keys, counted %" PRIu64, keys, wh_count(wh));
   return wh_trie_check(&wh->trie, why, cap);
 }

@@ -5,6 +5,8 @@
 #ifndef WH_LEAF_H
 #define WH_LEAF_H
 
+#include <stdio.h>
+
 #include "wh.h"
 
 #define WH_IDX_SIZE 192u   // of which WH_LEAF_KEYS at most are taken
@@ -86,7 +88,7 @@ static inline int wh_leaf_cmp(const struct wh_leaf *l, struct kref key, uint64_t
   return kv_cmp(l->anchor, key);
 }
 
-// From the arena, aligned to a line, with an address that fits a tagged word. REMIXDB_NOMEM: NULL.
+// From the arena, aligned to a line, with an address that fits a tagged word. NULL: REMIXDB_NOMEM, and the message is set.
 void *wh_line_alloc(struct arena *a, size_t size);
 // Makes the memory a locked leaf with these entries, which are in order. Its neighbours are the caller's to set.
 void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const uint64_t *words, uint32_t nr);
@@ -140,4 +142,7 @@ void wh_leaf_publish(struct wh_leaf *l, struct arena *a, struct wh_order *identi
 struct wh_order *wh_order_identity(struct arena *a);
 // The words of the entries that have a version, in the order of pos. The lock is held.
 uint32_t wh_leaf_words(const struct wh_leaf *l, const uint8_t *pos, uint32_t nr_pos, uint64_t *words);
+
+// ---- for checks (wh_check): what is broken into why, of cap bytes, and false.
+#define WH_BROKEN(...) return (void)snprintf(why, cap, __VA_ARGS__), false
 #endif

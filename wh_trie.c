@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 
 #define SLOT_DELETED UINT64_C(1)  // no node has this address, tag 0
 #define TERMINAL UINT64_C(1)      // in wh_node.lmost: lmost's anchor is the node's prefix itself
@@ -414,8 +413,6 @@ void wh_trie_fini(struct wh_trie *trie) { mem_free(atomic_load_explicit(&trie->t
 
 // ---- checking
 
-#define BROKEN(...) return (void)snprintf(why, cap, __VA_ARGS__), false
-
 static bool has_prefix(const struct wh_leaf *l, const uint8_t *prefix, uint32_t len) {
   return l && l->anchor.len >= len && (len == 0 || memcmp(l->anchor.ptr, prefix, len) == 0);
 }
@@ -428,17 +425,17 @@ static bool check_node(const struct wh_trie *trie, const struct wh_node *node, c
   const struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_acquire);
   const uint64_t lmost = atomic_load_explicit(&node->lmost, memory_order_acquire);
   const struct wh_leaf *first = node_lmost(lmost), *last = atomic_load_explicit(&node->rmost, memory_order_acquire);
-  if (wh_leaf_dead(first) || wh_leaf_dead(last)) BROKEN("W6: a node names a dead leaf");
+  if (wh_leaf_dead(first) || wh_leaf_dead(last)) WH_BROKEN("W6: a node names a dead leaf");
   if (!has_prefix(first, node->prefix, node->len) || !has_prefix(last, node->prefix, node->len))
-    BROKEN("W3: a node names a leaf of another prefix");
-  if (has_prefix(wh_leaf_prev(first), node->prefix, node->len)) BROKEN("W3: not the leftmost leaf");
-  if (has_prefix(wh_leaf_next(last), node->prefix, node->len)) BROKEN("W3: not the rightmost leaf");
-  if (((lmost & TERMINAL) != 0) != (first->anchor.len == node->len)) BROKEN("W3: a wrong mark of an anchor's end");
+    WH_BROKEN("W3: a node names a leaf of another prefix");
+  if (has_prefix(wh_leaf_prev(first), node->prefix, node->len)) WH_BROKEN("W3: not the leftmost leaf");
+  if (has_prefix(wh_leaf_next(last), node->prefix, node->len)) WH_BROKEN("W3: not the rightmost leaf");
+  if (((lmost & TERMINAL) != 0) != (first->anchor.len == node->len)) WH_BROKEN("W3: a wrong mark of an anchor's end");
   const struct kref p = kref(node->prefix, node->len);
   for (uint32_t c = 0; c < 256; c++) {
     if (!kids_has(node, c)) continue;
     const struct wh_node *n = table_find(t, prefix_hash(p, wh_key8(p, 0), p.len + 1, c), p.len + 1, NULL, false);
-    if (n == NULL || n->prefix[p.len] != c) BROKEN("W3: a byte without a child");
+    if (n == NULL || n->prefix[p.len] != c) WH_BROKEN("W3: a byte without a child");
   }
   return true;
 }
@@ -448,9 +445,9 @@ bool wh_trie_check_leaf(const struct wh_trie *trie, const struct wh_leaf *l, cha
   const struct wh_node *parent = &trie->root;
   for (uint32_t len = 1; len <= l->anchor.len; len++) {
     const struct wh_node *n = table_find(t, prefix_hash_own(l->anchor, l->lo8, len), len, l->anchor.ptr, true);
-    if (n == NULL) BROKEN("W3: a prefix without a node");
+    if (n == NULL) WH_BROKEN("W3: a prefix without a node");
     const uint32_t c = l->anchor.ptr[len - 1];
-    if (!kids_has(parent, c)) BROKEN("W3: a child without its byte");
+    if (!kids_has(parent, c)) WH_BROKEN("W3: a child without its byte");
     parent = n;
   }
   return true;
@@ -467,7 +464,7 @@ bool wh_trie_check(const struct wh_trie *trie, char *why, size_t cap) {
       if (!check_node(trie, (const struct wh_node *)(uintptr_t)(w & WH_PTR_MASK), why, cap)) return false;
     }
   }
-  if (used != t->used || used > t->cap) BROKEN("W3: %" PRIu64 " slots in use, counted %" PRIu64, used, t->used);
+  if (used != t->used || used > t->cap) WH_BROKEN("W3: %" PRIu64 " slots in use, counted %" PRIu64, used, t->used);
   return check_node(trie, &trie->root, why, cap);
 }
 

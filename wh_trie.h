@@ -4,9 +4,9 @@
 // is found by binary search over its length. A node lists which bytes continue its prefix and the first and last leaf whose anchors start with it.
 //
 // A change updates the list first, then the nodes of the prefixes of the anchors concerned, the longest first where bounds move, and can stop at the first prefix
-// that does not name the leaf: a leaf that is not at the edge of a subtree is not at the edge of one that contains it. New nodes enter the table from the shortest to the longest, each before its
-// parent's bit; removal is the reverse. A reader in between finds too short a prefix, no child, or an old leaf; each gives a leaf near the right one, and wh_locate
-// goes on from there by the list.
+// that does not name the leaf: a leaf that is not at the edge of a subtree is not at the edge of one that contains it. New nodes enter the table from the shortest
+// to the longest, each before its parent's bit; removal is the reverse. A reader in between finds too short a prefix, no child, or an old leaf; each gives a leaf
+// near the right one, and wh_locate goes on from there by the list.
 //
 // Those that change it hold the structure lock; hints are given to anybody inside the epoch.
 #ifndef WH_TRIE_H
