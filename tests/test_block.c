@@ -61,6 +61,7 @@ static void test_random(void **state) {
     const uint32_t klen_max = 1 + below(round % 4 == 0 ? 40 : 600), vlen_max = 1 + below(round % 3 == 0 ? 3000 : 100);
     for (uint32_t i = 0; i < NR; i++) recs[i] = make(below(klen_max), below(vlen_max), below(4) == 0);
     if (round % 16 == 0) recs[0] = make(below(30000), below(30000), false);
+    if (round % 4 == 1) recs[below(30)] = make(below(100), below(60000), false);
     uint32_t pages;
     const uint32_t n = round_trip(&b, recs, NR, round, &pages);
     assert_in_range(n, 1, BLOCK_RECORDS_MAX);
@@ -112,6 +113,15 @@ static void test_growth(void **state) {
     for (uint32_t i = 0; i < 8; i++) recs[i] = make(16, cases[k][0], false);
     assert_int_equal(round_trip(&b, recs, 8, 1, &pages), cases[k][1]);
     assert_int_equal(pages, cases[k][2]);
+  }
+  // Behind a record that leaves two fifths of a page empty: what makes the block larger for little, or larger than blocks grow, begins another.
+  static const uint32_t mixed[][3] = {{5000, 2, 2}, {9700, 2, 3}, {12000, 1, 1}, {13800, 2, 4}, {17000, 1, 1}, {40000, 1, 1}};
+  for (uint32_t k = 0; k < sizeof(mixed) / sizeof(mixed[0]); k++) {
+    uint32_t pages;
+    recs[0] = make(16, 2430, false);
+    recs[1] = make(16, mixed[k][0], false);
+    assert_int_equal(round_trip(&b, recs, 2, 1, &pages), mixed[k][1]);
+    assert_int_equal(pages, mixed[k][2]);
   }
   block_build_fini(&b);
 }
