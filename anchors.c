@@ -7,6 +7,26 @@
 #define LEVELS_MAX 11u   // 8^11 passes 2^32
 #define PIECE 8u         // bytes that a number stands for
 #define REF_TREE 0x80000000u
+#define PLACES_MAX 6u    // bytes of a number that its cell is made of, at most
+#define CELL_NUMBERS 4u  // numbers of a cell, about
+#define CELL_SCAN 16u    // cells of more than these are searched through the levels
+#define SCAN_STEP 4u     // numbers compared without a branch between them
+#define BYTES 256u
+
+// Cells of a tree: where the numbers lie, by what their first bytes are. The bytes at each place are ranked among those that occur there, so that
+// digits or letters are as dense as random bytes; the ranks are the digits of a number whose upper part is the cell. As ranks ascend with bytes,
+//   A1  of two numbers the smaller one is not in a cell behind the other's;
+// so the first number not less than v lies in v's cell, or is the first one behind it.
+struct anchors_cells {
+  uint32_t starts;   // where its starts begin: per cell, the first of the tree's numbers in it or behind it; and the tree's end, twice
+  uint32_t ranks;    // where its ranks begin: per place and byte, how many smaller ones occur there, and ABSENT
+  uint32_t nr_places;
+  uint32_t shift;    // what is left of the number made of the ranks, shifted by so much, is the cell
+  uint64_t weight[PLACES_MAX];
+};
+_Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "one cache line tells the cell");
+#define ABSENT 1u      // the byte itself does not occur at that place
+#define RANK_SHIFT 1u
 
 // A tree over the strings first .. last, which share `common` bytes at least. Its numbers are the distinct ones among them.
 struct anchors_tree {
@@ -15,12 +35,14 @@ struct anchors_tree {
   uint32_t common;
   uint32_t shared;   // where a copy begins of those common bytes that the way here has not told: the strings lie far apart
   uint32_t nr;       // numbers
-  uint32_t nr_levels;
   uint32_t refs;     // where its refs begin, one per number and one more; NO_REFS: number i is that of string first + i alone
+  uint32_t cells;    // which cells are its own; NO_CELLS: it is too small for them, or its numbers lie too unevenly
+  uint32_t nr_levels;
   uint32_t level[LEVELS_MAX];  // where each begins, in nodes. Level 0 is all numbers in order; one of a level above is the
                                // greatest of the node below it. Each ends in padding of all ones: no search leaves it
 };
 #define NO_REFS UINT32_MAX
+#define NO_CELLS UINT32_MAX
 // A ref is the first string with that number, or REF_TREE and the number of the tree that tells them apart.
 
 // ---- searching
@@ -42,6 +64,40 @@ static inline uint32_t tree_step(const struct anchors *a, const struct anchors_t
   uint32_t nr = 0;
   for (uint32_t i = 0; i < NODE; i++) nr += node[i] < v;
   return at * NODE + nr;
+}
+
+// A byte that does not occur: v lies before all numbers that agree with it so far and go on with a greater byte, and behind all others of those.
+static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v) {
+  uint64_t sum = 0;
+  for (uint32_t p = 0; p < c->nr_places; p++) {
+    const uint32_t rank = ranks[p * BYTES + (v >> (56 - 8 * p) & 255)];
+    sum += (rank >> RANK_SHIFT) * c->weight[p];
+    if (rank & ABSENT) break;
+  }
+  return sum;
+}
+
+// The starts of v's cell and of the next one.
+static inline const uint32_t *cell_starts(const struct anchors *a, const struct anchors_cells *c, uint64_t v) {
+  const uint16_t *const ranks = a->ranks + c->ranks;
+  uint64_t sum = 0;
+  uint32_t all = 0;
+  for (uint32_t p = 0; p < c->nr_places; p++) {
+    const uint32_t rank = ranks[p * BYTES + (v >> (56 - 8 * p) & 255)];
+    sum += (rank >> RANK_SHIFT) * c->weight[p];
+    all |= rank;
+  }
+  if (unlikely(all & ABSENT)) sum = sum_absent(c, ranks, v);
+  return a->starts + c->starts + (sum >> c->shift);
+}
+
+// The first number not less than v, which lies in from .. to. Numbers behind `to` are not less, and padding is never less.
+static inline uint32_t cell_scan(const struct anchors *a, const struct anchors_tree *t, uint32_t from, uint32_t to, uint64_t v) {
+  const uint64_t *const numbers = a->nodes + (size_t)t->level[0] * NODE;
+  uint32_t at = from;
+  for (uint32_t i = from; i < to; i += SCAN_STEP)
+    for (uint32_t k = 0; k < SCAN_STEP; k++) at += numbers[i + k] < v;
+  return at;
 }
 
 // The first string with number `at` of the tree; behind the last number, the string behind the tree.
@@ -71,6 +127,18 @@ static inline bool tree_enter(const struct anchors *a, struct kref key, struct w
   w->v = piece(key, t->common);
   w->at = 0;
   return true;
+}
+
+static inline void tree_search(const struct anchors *a, struct way *w) {
+  const struct anchors_tree *const t = w->t;
+  if (t->cells != NO_CELLS) {
+    const uint32_t *const starts = cell_starts(a, &a->cells[t->cells], w->v);
+    if (likely(starts[1] - starts[0] <= CELL_SCAN)) {
+      w->at = cell_scan(a, t, starts[0], starts[1], w->v);
+      return;
+    }
+  }
+  for (uint32_t l = t->nr_levels; l-- > 0;) w->at = tree_step(a, t, l, w->at, w->v);
 }
 
 // After the search of the tree: whether another one has to be searched; else the answer is there.
@@ -103,22 +171,39 @@ uint32_t anchors_find(const struct anchors *a, struct kref key) {
   if (unlikely(a->nr <= 1)) return 0;
   struct way w = {.t = a->trees};
   while (tree_enter(a, key, &w)) {
-    for (uint32_t l = w.t->nr_levels; l-- > 0;) w.at = tree_step(a, w.t, l, w.at, w.v);
+    tree_search(a, &w);
     if (!tree_leave(a, key, &w)) break;
   }
   return w.at;
 }
 
+// Where a search among many stands: before the node of a level, or
+#define STEP_STARTS LEVELS_MAX        // before the starts of its cell,
+#define STEP_SCAN (LEVELS_MAX + 1u)   // or before the numbers in it
+
+// The first step in a tree that was entered. starts_out: of STEP_STARTS.
+static inline uint32_t many_enter(const struct anchors *a, const struct way *w, const uint32_t **starts_out) {
+  const struct anchors_tree *const t = w->t;
+  if (t->cells != NO_CELLS) {
+    *starts_out = cell_starts(a, &a->cells[t->cells], w->v);
+    __builtin_prefetch(*starts_out);
+    return STEP_STARTS;
+  }
+  __builtin_prefetch(a->nodes + (size_t)t->level[t->nr_levels - 1] * NODE);
+  return t->nr_levels - 1;
+}
+
 void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *found_out) {
   struct way ways[ANCHORS_MANY_MAX];
-  uint8_t going[ANCHORS_MANY_MAX], level[ANCHORS_MANY_MAX];
+  const uint32_t *starts[ANCHORS_MANY_MAX];
+  uint8_t going[ANCHORS_MANY_MAX], step[ANCHORS_MANY_MAX];
   uint32_t left = 0;
   assert(nr <= ANCHORS_MANY_MAX);
   for (uint32_t i = 0; i < nr; i++) {
     const struct anchors *const a = wants[i].anchors;
     ways[i] = (struct way){.t = a->trees};
     if (unlikely(a->nr <= 1) || !tree_enter(a, wants[i].key, &ways[i])) continue;
-    level[i] = (uint8_t)ways[i].t->nr_levels;
+    step[i] = (uint8_t)many_enter(a, &ways[i], &starts[i]);
     going[left++] = (uint8_t)i;
   }
   while (left) {
@@ -127,12 +212,26 @@ void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *
       const uint32_t i = going[k];
       const struct anchors *const a = wants[i].anchors;
       struct way *const w = &ways[i];
-      w->at = tree_step(a, w->t, --level[i], w->at, w->v);
-      if (level[i] == 0) {
-        if (likely(!tree_leave(a, wants[i].key, w)) || !tree_enter(a, wants[i].key, w)) continue;
-        level[i] = (uint8_t)w->t->nr_levels;
+      const uint64_t *const numbers = a->nodes + (size_t)w->t->level[0] * NODE;
+      bool searched = false;
+      if (step[i] == STEP_STARTS && starts[i][1] - starts[i][0] <= CELL_SCAN) {
+        for (uint32_t n = starts[i][0]; n < starts[i][1]; n += NODE) __builtin_prefetch(numbers + n);
+        __builtin_prefetch(numbers + starts[i][1]);
+        step[i] = STEP_SCAN;
+      } else if (step[i] == STEP_STARTS) {
+        step[i] = (uint8_t)(w->t->nr_levels - 1);
+      } else if (step[i] == STEP_SCAN) {
+        w->at = cell_scan(a, w->t, starts[i][0], starts[i][1], w->v);
+        searched = true;
+      } else {
+        w->at = tree_step(a, w->t, step[i], w->at, w->v);
+        searched = step[i] == 0;
+        if (!searched) __builtin_prefetch(a->nodes + ((size_t)w->t->level[--step[i]] + w->at) * NODE);
       }
-      __builtin_prefetch(a->nodes + ((size_t)w->t->level[level[i] - 1] + w->at) * NODE);
+      if (searched) {
+        if (likely(!tree_leave(a, wants[i].key, w)) || !tree_enter(a, wants[i].key, w)) continue;
+        step[i] = (uint8_t)many_enter(a, w, &starts[i]);
+      }
       going[stay++] = (uint8_t)i;
     }
     left = stay;
@@ -150,7 +249,7 @@ struct buffer {
 
 struct build {
   struct anchors *a;
-  struct buffer trees, nodes, refs, shared;
+  struct buffer trees, nodes, refs, cells, starts, ranks, shared;
 };
 
 // `more` bytes at its end, or NULL. Aligned as what is in it, when that is all of one kind.
@@ -197,6 +296,63 @@ static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t 
   return tree_add(b, i, first, end - 1, common + PIECE);
 }
 
+// Ranks of the bytes at the first places of the numbers, as many places as tell as many cells as there are numbers; returns how many.
+static uint32_t rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*ranks)[BYTES], struct anchors_cells *c, uint64_t *product_out) {
+  bool there[PLACES_MAX][BYTES] = {0};
+  uint32_t kinds[PLACES_MAX], places = 0;
+  for (uint32_t i = 0; i < nr; i++)
+    for (uint32_t p = 0; p < PLACES_MAX; p++) there[p][numbers[i] >> (56 - 8 * p) & 255] = true;
+  *product_out = 1;
+  for (; places < PLACES_MAX && *product_out < nr; places++) {
+    kinds[places] = 0;
+    for (uint32_t byte = 0; byte < BYTES; byte++) {
+      ranks[places][byte] = (uint16_t)(kinds[places] << RANK_SHIFT | (there[places][byte] ? 0 : ABSENT));
+      kinds[places] += there[places][byte];
+    }
+    *product_out *= kinds[places];
+  }
+  uint64_t weight = *product_out;
+  for (uint32_t p = 0; p < places; p++) c->weight[p] = weight /= kinds[p];
+  return places;
+}
+
+// Cells for a tree whose numbers are there, when they are worth it: their ranks take no more than an eighth of what the numbers do, and three of four
+// numbers lie where they can be scanned for.
+static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, const uint64_t *numbers) {
+  uint16_t ranks[PLACES_MAX][BYTES];
+  struct anchors_cells c = {.starts = (uint32_t)(b->starts.len / sizeof(uint32_t)), .ranks = (uint32_t)(b->ranks.len / sizeof(uint16_t))};
+  uint64_t product;
+  t->cells = NO_CELLS;
+  if ((size_t)t->nr * sizeof(*numbers) < 8 * sizeof(ranks[0])) return REMIXDB_OK;
+  c.nr_places = rank_bytes(numbers, t->nr, ranks, &c, &product);
+  if ((size_t)t->nr * sizeof(*numbers) < 8 * c.nr_places * sizeof(ranks[0])) return REMIXDB_OK;
+  while ((product - 1) >> c.shift >= t->nr / CELL_NUMBERS) c.shift++;
+  const size_t nr = (size_t)((product - 1) >> c.shift) + 1, before = b->starts.len;
+  uint32_t *const starts = extend(&b->starts, (nr + 2) * sizeof(*starts));
+  if (!starts) return REMIXDB_NOMEM;
+  size_t done = 0;  // cells whose start is set
+  uint32_t scanned = 0;
+  for (uint32_t i = 0; i < t->nr; i++) {
+    uint64_t sum = 0;
+    for (uint32_t p = 0; p < c.nr_places; p++) sum += (ranks[p][numbers[i] >> (56 - 8 * p) & 255] >> RANK_SHIFT) * c.weight[p];
+    while (done <= sum >> c.shift) starts[done++] = i;
+  }
+  while (done < nr + 2) starts[done++] = t->nr;
+  for (size_t i = 0; i < nr; i++)
+    if (starts[i + 1] - starts[i] <= CELL_SCAN) scanned += starts[i + 1] - starts[i];
+  if (scanned < t->nr / 4 * 3) {
+    b->starts.len = before;
+    return REMIXDB_OK;
+  }
+  uint16_t *const to = extend(&b->ranks, c.nr_places * sizeof(ranks[0]));
+  struct anchors_cells *const cells = to ? extend(&b->cells, sizeof(*cells)) : NULL;
+  if (!cells) return REMIXDB_NOMEM;
+  memcpy(to, ranks, c.nr_places * sizeof(ranks[0]));
+  *cells = c;
+  t->cells = (uint32_t)(b->cells.len / sizeof(*cells)) - 1;
+  return REMIXDB_OK;
+}
+
 static enum remixdb_status tree_build(struct build *b, size_t number) {
   const struct anchors *const a = b->a;
   struct anchors_tree t = *tree_at(b, number);
@@ -207,10 +363,10 @@ static enum remixdb_status tree_build(struct build *b, size_t number) {
     before = v;
   }
 
-  // Level 0 has room for one more, so that there is padding in every level.
+  // Level 0 has room for a few more, so that there is padding in every level, and scans may look behind the last one.
   const size_t begin = b->nodes.len / sizeof(uint64_t);
   size_t len[LEVELS_MAX], all = 0;
-  for (size_t n = (size_t)t.nr + 1;; n = len[t.nr_levels - 1] / NODE) {
+  for (size_t n = (size_t)t.nr + SCAN_STEP;; n = len[t.nr_levels - 1] / NODE) {
     t.level[t.nr_levels] = (uint32_t)((begin + all) / NODE);
     len[t.nr_levels] = align_up(n, NODE);
     all += len[t.nr_levels++];
@@ -235,6 +391,7 @@ static enum remixdb_status tree_build(struct build *b, size_t number) {
   if (several && !end) return REMIXDB_NOMEM;
   if (end) *end = t.last + 1;
   for (size_t i = nr; i < len[0]; i++) level[i] = UINT64_MAX;
+  if ((s = cells_build(b, &t, level)) != REMIXDB_OK) return s;
   for (uint32_t l = 1; l < t.nr_levels; l++) {
     const uint64_t *const below = level;
     const size_t nodes = len[l - 1] / NODE;
@@ -248,21 +405,26 @@ static enum remixdb_status tree_build(struct build *b, size_t number) {
 
 // All of it in one piece.
 static enum remixdb_status gather(struct anchors *a, const struct build *b) {
-  const struct buffer *const parts[] = {&b->nodes, &b->trees, &b->refs, &b->shared};
+  const struct buffer *const parts[] = {&b->nodes, &b->cells, &b->trees, &b->refs, &b->starts, &b->ranks, &b->shared};
+  const uint32_t nr = sizeof(parts) / sizeof(parts[0]);
+  const uint8_t *at[sizeof(parts) / sizeof(parts[0])];
   size_t size = 0;
-  for (uint32_t i = 0; i < 4; i++) size += parts[i]->len;
+  for (uint32_t i = 0; i < nr; i++) size += parts[i]->len;
   const enum remixdb_status s = mem_map_table(size, &a->map);
   if (s != REMIXDB_OK) return s;
   uint8_t *p = a->map.ptr;
-  for (uint32_t i = 0; i < 4; i++) {
+  for (uint32_t i = 0; i < nr; i++) {
     if (parts[i]->len) memcpy(p, parts[i]->p, parts[i]->len);
+    at[i] = p;
     p += parts[i]->len;
   }
-  const uint8_t *const trees = a->map.ptr + b->nodes.len, *const refs = trees + b->trees.len;
-  a->nodes = (const uint64_t *)(const void *)a->map.ptr;
-  a->trees = (const struct anchors_tree *)(const void *)trees;
-  a->refs = (const uint32_t *)(const void *)refs;
-  a->shared = refs + b->refs.len;
+  a->nodes = (const uint64_t *)(const void *)at[0];
+  a->cells = (const struct anchors_cells *)(const void *)at[1];
+  a->trees = (const struct anchors_tree *)(const void *)at[2];
+  a->refs = (const uint32_t *)(const void *)at[3];
+  a->starts = (const uint32_t *)(const void *)at[4];
+  a->ranks = (const uint16_t *)(const void *)at[5];
+  a->shared = at[6];
   return REMIXDB_OK;
 }
 
@@ -277,6 +439,9 @@ enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const u
   mem_free(b.trees.p);
   mem_free(b.nodes.p);
   mem_free(b.refs.p);
+  mem_free(b.cells.p);
+  mem_free(b.starts.p);
+  mem_free(b.ranks.p);
   mem_free(b.shared.p);
   return s;
 }

@@ -10,6 +10,10 @@
 // share (the layers of Mao, Kohler, Morris: "Cache Craftiness for Fast Multicore Key-Value Storage", EuroSys 2012): a search goes
 // down as many trees as the key has 8-byte pieces that tell strings apart, and looks at whole strings only where at most
 // ANCHORS_FEW are left.
+//
+// A tree of many numbers is also cut in cells, by what their first bytes are (the radix table of Kipf and others, "RadixSpline",
+// aiDM 2020, made of bytes' ranks instead of bits): one read tells where the four or so numbers of a cell lie, and the levels are
+// left for cells that are crowded.
 #ifndef ANCHORS_H
 #define ANCHORS_H
 
@@ -18,6 +22,7 @@
 #define ANCHORS_FEW 8u
 
 struct anchors_tree;
+struct anchors_cells;
 
 struct anchors {
   const uint8_t *offs;   // nr + 1 times u32, little-endian: where each string begins in `bytes`, and where the last one ends
@@ -27,6 +32,9 @@ struct anchors {
   const struct anchors_tree *trees;  // the first is of all strings but the empty one
   const uint64_t *nodes;             // of all trees
   const uint32_t *refs;              // of trees in which strings share a number
+  const struct anchors_cells *cells; // of trees that are cut in them
+  const uint32_t *starts;            // of all cells
+  const uint16_t *ranks;             // of all trees with cells
   const uint8_t *shared;             // what the strings of each tree share
   struct mem_map map;                // what all this lies in
 };

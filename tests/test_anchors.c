@@ -179,6 +179,79 @@ static void test_shapes(void **state) {
     }
 }
 
+// A probe as above, or with bytes at the first places that no string has there: also behind all others, and before them.
+static struct kref cell_probe(const struct strings *s, uint64_t *rng, uint8_t *buf) {
+  const struct kref k = s->at[rng_next(rng) % s->nr];
+  uint32_t len = k.len;
+  if (len) memcpy(buf, k.ptr, len);
+  for (uint32_t n = (uint32_t)(rng_next(rng) % 4); n > 0 && len > 0; n--) {
+    uint8_t *const byte = &buf[rng_next(rng) % (len < 12 ? len : 12)];
+    const uint64_t kind = rng_next(rng) % 5;
+    *byte = kind == 0 ? 0 : kind == 1 ? 0xff : kind == 2 ? (uint8_t)rng_next(rng) : (uint8_t)(*byte + (kind == 3 ? 1 : -1));
+  }
+  if (rng_next(rng) % 4 == 0) len = (uint32_t)(rng_next(rng) % (len + 1));
+  if (rng_next(rng) % 4 == 0) buf[len++] = (uint8_t)rng_next(rng);
+  return kref(buf, len);
+}
+
+// Thousands of strings of one alphabet, which are cut in cells: evenly, some of them crowded, and so unevenly that there are no cells.
+static void test_cells(void **state) {
+  (void)state;
+  uint64_t rng = seed_start("cells");
+  static const struct {
+    const char *what;
+    uint32_t common, letters, len, crowded;  // letters: so many of all bytes; crowded: of 100 strings, those that share their first bytes
+    bool cells;
+  } sets[] = {
+      {"bytes", 0, 256, 16, 0, true},  {"bytes behind a prefix", 11, 256, 6, 0, true}, {"hexadecimal", 3, 16, 12, 0, true}, {"digits", 4, 10, 16, 0, true},
+      {"bits", 0, 2, 64, 0, false},    {"crowded", 0, 256, 8, 20, true},               {"too crowded", 0, 64, 8, 60, false}, {"few letters", 2, 5, 20, 0, true},
+      {"short", 0, 40, 3, 0, true},
+  };
+  for (uint32_t n = 0; n < sizeof(sets) / sizeof(sets[0]); n++)
+    for (uint32_t round = 0; round < 3; round++) {
+      const uint32_t nr = 4000 + (uint32_t)(rng_next(&rng) % 12000);
+      struct strings s = {.at = malloc((nr + 1) * sizeof(*s.at)), .nr = 1};
+      uint8_t letters[256], buf[128], crowd[8];
+      for (uint32_t i = 0; i < 256; i++) letters[i] = (uint8_t)i;
+      for (uint32_t i = 0; i < 255; i++) {
+        const uint32_t with = i + (uint32_t)(rng_next(&rng) % (256 - i));
+        const uint8_t was = letters[i];
+        letters[i] = letters[with];
+        letters[with] = was;
+      }
+      for (uint32_t i = 0; i < sizeof(crowd); i++) crowd[i] = letters[rng_next(&rng) % sets[n].letters];
+      for (uint32_t i = 0; i < nr; i++) {
+        memset(buf, 'p', sets[n].common);
+        uint32_t len = sets[n].common;
+        const bool in = rng_next(&rng) % 100 < sets[n].crowded;
+        for (uint32_t k = 0; k < sets[n].len; k++) buf[len++] = in && k < 4 ? crowd[k] : letters[rng_next(&rng) % sets[n].letters];
+        if (rng_next(&rng) % 8 == 0) len -= (uint32_t)(rng_next(&rng) % sets[n].len);
+        s.at[s.nr++] = copy(buf, len);
+      }
+      strings_close(&s);
+      struct anchors a;
+      assert_int_equal(anchors_init(&a, s.offs, s.bytes, s.nr), REMIXDB_OK);
+      if (sets[n].cells != ((const uint8_t *)a.ranks > (const uint8_t *)a.starts)) fail_msg("%s: %s cells", sets[n].what, sets[n].cells ? "no" : "has");
+      if (sets[n].cells && anchors_memory(&a) > 16ull * s.nr) fail_msg("%s: %zu bytes for %u", sets[n].what, anchors_memory(&a), s.nr);
+      for (uint32_t i = 0; i < s.nr; i++) assert_int_equal(anchors_find(&a, s.at[i]), i);
+      for (uint32_t i = 0; i < 40000; i++) {
+        const struct kref key = cell_probe(&s, &rng, buf);
+        const uint32_t got = anchors_find(&a, key), expected = model(&s, key);
+        if (got != expected) fail_msg("%s: key of %u bytes: string %u, %u expected of %u", sets[n].what, key.len, got, expected, s.nr);
+      }
+      for (uint32_t i = 0; i < 500; i++) {
+        static uint8_t bufs[ANCHORS_MANY_MAX][128];
+        struct anchors_want wants[ANCHORS_MANY_MAX];
+        uint32_t found[ANCHORS_MANY_MAX];
+        for (uint32_t k = 0; k < ANCHORS_MANY_MAX; k++) wants[k] = (struct anchors_want){&a, cell_probe(&s, &rng, bufs[k])};
+        anchors_find_many(wants, ANCHORS_MANY_MAX, found);
+        for (uint32_t k = 0; k < ANCHORS_MANY_MAX; k++) assert_int_equal(found[k], model(&s, wants[k].key));
+      }
+      anchors_fini(&a);
+      strings_free(&s);
+    }
+}
+
 // Every length of zeros, alone and before others: numbers that are equal of strings that are not.
 static void test_zeros(void **state) {
   (void)state;
@@ -223,13 +296,11 @@ static bool fault(size_t size) {
   return atomic_fetch_sub(&fault_left, 1) != 1;
 }
 
-static void test_no_memory(void **state) {
-  (void)state;
+static void no_memory(const struct shape *shape) {
   uint64_t rng = 5;
-  static const struct shape shape = {4, 9, 20, 3, 3, 8};
   struct strings s = {.at = malloc(3000 * sizeof(*s.at)), .nr = 1};
   uint8_t buf[KEY_MAX];
-  for (uint32_t i = 0; i < 2900; i++) s.at[s.nr++] = copy(buf, shape_key(&shape, &rng, buf));
+  for (uint32_t i = 0; i < 2900; i++) s.at[s.nr++] = copy(buf, shape_key(shape, &rng, buf));
   strings_close(&s);
   uint64_t n = 1;
   for (;; n++) {
@@ -246,6 +317,12 @@ static void test_no_memory(void **state) {
   }
   assert_true(n > 10);
   strings_free(&s);
+}
+
+static void test_no_memory(void **state) {
+  (void)state;
+  no_memory(&(struct shape){4, 9, 20, 3, 3, 8});
+  no_memory(&(struct shape){0, 1, 1, 0, 12, 8});  // with cells
 }
 
 // Strings in groups that agree in far more than 8 bytes cost little more memory than others.
@@ -267,7 +344,7 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_shapes),    cmocka_unit_test(test_zeros),  cmocka_unit_test(test_none),
+      cmocka_unit_test(test_shapes),    cmocka_unit_test(test_cells),  cmocka_unit_test(test_zeros), cmocka_unit_test(test_none),
       cmocka_unit_test(test_no_memory), cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
