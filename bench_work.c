@@ -36,7 +36,7 @@ struct workload {
   enum latest draw;
   enum beside beside;
   bool missing;         // reads records that are not there
-  bool whole;           // one scan of everything
+  bool whole;           // a scan of everything, in each thread
   bool reverse;
   bool multi;
   bool by_ratio;        // get and put from the parameters
@@ -51,8 +51,8 @@ static const struct workload workloads[] = {
     {.name = "overwrite", .what = "puts of records that are there", .put = 100},
     {.name = "readrandom", .what = "gets", .get = 100},
     {.name = "readmissing", .what = "gets of keys that are not there, among those that are", .get = 100, .missing = true},
-    {.name = "readseq", .what = "the whole store in order", .whole = true},
-    {.name = "readreverse", .what = "the whole store in reverse order", .whole = true, .reverse = true},
+    {.name = "readseq", .what = "the whole store in order, by each thread", .whole = true},
+    {.name = "readreverse", .what = "the same in reverse order", .whole = true, .reverse = true},
     {.name = "seekrandom", .what = "a seek and --seek_nexts steps", .scan = 100},
     {.name = "multireadrandom", .what = "gets, --batch_size at once", .get = 100, .multi = true},
     {.name = "deleterandom", .what = "deletes", .del = 100},
@@ -621,7 +621,7 @@ static bool run_workers(struct worker *ws, uint32_t readers, uint32_t all, struc
 bool bench_work(struct bench_run *run, const char *name, const struct bench_params *p, struct bench_result *result) {
   const struct workload *k = find(name);
   const uint64_t num = run->keys.num;
-  const uint32_t readers = k->whole ? 1 : p->threads, all = readers + (k->beside ? 1 : 0);
+  const uint32_t readers = p->threads, all = readers + (k->beside ? 1 : 0);
   struct start_line line = {.lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
   _Atomic bool stop = false;
   struct bench_perm order, scatter, inserts;

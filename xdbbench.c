@@ -226,7 +226,9 @@ static bool run_step(const char *name, bool *known_out) {
   if (!strcmp(name, "reopen")) return store_close() && store_open();
   if (!strcmp(name, "warm")) {
     static struct bench_result unused;
-    return bench_work(&g.run, "readseq", &g.params, &unused);
+    struct bench_params one = g.params;
+    one.threads = 1;
+    return bench_work(&g.run, "readseq", &one, &unused);
   }
   if (!strcmp(name, "stats")) {
     char *text = e->stats ? e->stats(g.run.store) : NULL;

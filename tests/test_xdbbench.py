@@ -60,13 +60,14 @@ def test_threads_and_parameters(tmp_path):
     figures = tmp_path / "figures.csv"
     list_ = ("fillrandom:threads=2,readrandom:threads=3:distribution=zipfian,seekrandom:seek_nexts=20,seekrandom:seek_missing,"
              "readwhilewriting:threads=2:write_rate=10000,multireadrandom:batch_size=7,overwrite:batch_size=10,ycsba:threads=2,"
-             "ycsbd:threads=3,ycsbe:threads=2,readseq,reopen,readseq,readrandomwriterandom:readwritepercent=0")
+             "ycsbd:threads=3,ycsbe:threads=2,readseq,readreverse:threads=2,reopen,readseq,readrandomwriterandom:readwritepercent=0")
     bench(tmp_path / "db", f"--csv={figures}", f"--benchmarks={list_}", "--histogram", "--key_size=24")
     done = {row["benchmark"]: row for row in rows(figures)}
     assert int(done["readrandom:threads=3:distribution=zipfian"]["ops"]) == 3 * OPS
     assert int(done["seekrandom:seek_nexts=20"]["records"]) > 20 * OPS
     assert float(done["readwhilewriting:threads=2:write_rate=10000"]["writer_ops_per_s"]) > 0
     assert int(done["readseq"]["records"]) == NUM + 3 * (OPS // 20) + 2 * (OPS // 20)
+    assert int(done["readreverse:threads=2"]["records"]) == 2 * int(done["readseq"]["records"])  # each thread reads all
     assert int(done["readrandomwriterandom:readwritepercent=0"]["writes"]) == OPS
 
 
