@@ -7,199 +7,241 @@
 struct fdpool {
   struct env *env;
   uint32_t max_open;
-  pthread_mutex_t lock;
+  _Atomic uint32_t wanted;  // threads that wait, and places beyond the bound; changed under the lock, looked at by who gives a descriptor back
+  _Alignas(CACHE_LINE) pthread_mutex_t lock;  // guards what follows
   pthread_cond_t freed;     // a place, or a descriptor in it, is not used any more
-  uint32_t nr_open;         // places taken: open descriptors, those being opened or closed, reserved places; under the lock, as are the next two
+  uint32_t nr_open;         // places taken: open descriptors, those being opened or closed, reserved places
   uint32_t nr_reserved;     // of them
   uint32_t nr_waiting;
-  struct fdpool_file lru;   // head of the open unused files, the last used first; under the lock
+  uint32_t nr_ring;
+  struct fdpool_file *hand;  // in the ring of open files: the next to be looked at; NULL: none is open
 };
 
 enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdpool **out) {
-  struct fdpool *const p = mem_calloc(1, sizeof(*p));
+  struct fdpool *const p = mem_alloc_aligned(CACHE_LINE, sizeof(*p));
   *out = p;
   if (!p) return REMIXDB_NOMEM;
+  memset(p, 0, sizeof(*p));
   p->env = env;
   p->max_open = max_open;
   (void)pthread_mutex_init(&p->lock, NULL);
   cond_init(&p->freed);
-  p->lru.next = p->lru.prev = &p->lru;
   return REMIXDB_OK;
 }
 
 void fdpool_destroy(struct fdpool *p) {
   if (!p) return;
-  assert(p->nr_open == 0 && p->lru.next == &p->lru);
+  assert(p->nr_open == 0 && !p->hand);
   (void)pthread_cond_destroy(&p->freed);
   (void)pthread_mutex_destroy(&p->lock);
   mem_free(p);
 }
 
-static void lru_push(struct fdpool *p, struct fdpool_file *f) {
-  f->prev = &p->lru;
-  f->next = p->lru.next;
-  f->next->prev = f;
-  p->lru.next = f;
+void fdpool_add(struct fdpool *p, struct fdpool_file *f, const char *path, unsigned flags) {
+  *f = (struct fdpool_file){.pool = p, .path = path, .flags = flags};
 }
 
-static void lru_unlink(struct fdpool_file *f) {
+static inline int state_fd(uint64_t state) { return (int)(state >> 32) - 1; }
+static inline uint32_t state_users(uint64_t state) { return (uint32_t)state & ~FDPOOL_USED; }
+
+// One user more, when the file is open.
+static inline bool file_enter(struct fdpool_file *f, int *fd_out) {
+  uint64_t state = atomic_load_explicit(&f->state, memory_order_relaxed);
+  while (state_fd(state) >= 0) {
+    // acquire: pairs with ring_add
+    if (!atomic_compare_exchange_weak_explicit(&f->state, &state, (state + 1) | FDPOOL_USED, memory_order_acquire, memory_order_relaxed)) continue;
+    *fd_out = state_fd(state);
+    return true;
+  }
+  return false;
+}
+
+// ---- under the lock
+
+// Opens the file to all, with one user. The hand comes to it last.
+static void ring_add(struct fdpool *p, struct fdpool_file *f, int fd) {
+  if (p->hand) {
+    f->next = p->hand;
+    f->prev = p->hand->prev;
+    f->prev->next = f->next->prev = f;
+  } else {
+    p->hand = f->next = f->prev = f;
+  }
+  p->nr_ring++;
+  atomic_store_explicit(&f->state, ((uint64_t)fd + 1) << 32 | FDPOOL_USED | 1, memory_order_release);
+}
+
+static void ring_remove(struct fdpool *p, struct fdpool_file *f) {
+  if (p->hand == f) p->hand = f->next == f ? NULL : f->next;
   f->prev->next = f->next;
   f->next->prev = f->prev;
   f->next = f->prev = NULL;
+  p->nr_ring--;
 }
 
-void fdpool_add(struct fdpool *p, struct fdpool_file *f, const char *path, unsigned flags) {
-  *f = (struct fdpool_file){.pool = p, .path = path, .flags = flags, .fd = -1};
+// Takes a descriptor from a file that nobody uses, for the caller to close; -1 when all are in use. Its place is the caller's.
+static int take_unused(struct fdpool *p) {
+  // once round to forget that files were used, and once more; a file that is used meanwhile is left alone
+  for (uint32_t i = 2 * p->nr_ring; i > 0; i--) {
+    struct fdpool_file *const f = p->hand;
+    uint64_t state = atomic_load(&f->state);
+    p->hand = f->next;
+    if (state_users(state) > 0) continue;
+    const bool used = state & FDPOOL_USED;
+    if (!atomic_compare_exchange_strong(&f->state, &state, used ? state & ~(uint64_t)FDPOOL_USED : 0) || used) continue;
+    ring_remove(p, f);
+    return state_fd(state);
+  }
+  return -1;
 }
 
-// Takes the descriptor that was unused for the longest time from its file, for the caller to close; -1 when all are in use. Its place is the caller's. The lock is held.
-static int fdpool_take_unused(struct fdpool *p) {
-  struct fdpool_file *const f = p->lru.prev;
-  if (f == &p->lru) return -1;
-  const int fd = f->fd;
-  lru_unlink(f);
-  f->fd = -1;
-  return fd;
+static void note_wanted(struct fdpool *p) { atomic_store(&p->wanted, p->nr_waiting + (p->nr_open > p->max_open ? p->nr_open - p->max_open : 0)); }
+
+static void place_take(struct fdpool *p) {
+  p->nr_open++;
+  note_wanted(p);
 }
 
-static void fdpool_wake(struct fdpool *p) {
+static void place_give(struct fdpool *p) {
+  p->nr_open--;
+  note_wanted(p);
   if (p->nr_waiting) (void)pthread_cond_broadcast(&p->freed);
 }
 
-// Closes a descriptor, and gives its place back only then. The lock is held, but not meanwhile.
-static void fdpool_close(struct fdpool *p, int fd) {
+// Closes a descriptor, and gives its place back only then. The lock is not held meanwhile.
+static void close_fd(struct fdpool *p, int fd) {
   (void)pthread_mutex_unlock(&p->lock);
   env_close_quiet(p->env, fd);
   (void)pthread_mutex_lock(&p->lock);
-  p->nr_open--;
-  fdpool_wake(p);
+  place_give(p);
 }
+
+// A place, when there is one. *unused_out: a descriptor to be closed before it is used, or -1.
+static bool find_place(struct fdpool *p, int *unused_out) {
+  *unused_out = -1;
+  if (p->nr_open >= p->max_open) return (*unused_out = take_unused(p)) >= 0;
+  place_take(p);
+  return true;
+}
+
+// Before the look that decides whether to wait, and after the wait.
+static void wait_begin(struct fdpool *p) {
+  p->nr_waiting++;
+  note_wanted(p);
+}
+static void wait_end(struct fdpool *p) {
+  p->nr_waiting--;
+  note_wanted(p);
+}
+
+// ---- descriptors
 
 void fdpool_remove(struct fdpool_file *f) {
   struct fdpool *const p = f->pool;
   (void)pthread_mutex_lock(&p->lock);
-  assert(f->users == 0);
-  const int fd = f->fd;
-  if (fd >= 0) {
-    lru_unlink(f);
-    f->fd = -1;
-    fdpool_close(p, fd);
+  const uint64_t state = atomic_exchange(&f->state, 0);
+  assert(state_users(state) == 0);
+  if (state_fd(state) >= 0) {
+    ring_remove(p, f);
+    close_fd(p, state_fd(state));
   }
   (void)pthread_mutex_unlock(&p->lock);
 }
 
-// Waits until something is given back. False when that took too long. The lock is held, but not meanwhile.
-static bool fdpool_wait(struct fdpool *p, uint64_t until) {
-  const uint64_t now = time_ns();
-  if (now >= until) return false;
-  p->nr_waiting++;
-  (void)cond_wait_ns(&p->freed, &p->lock, until - now);
-  p->nr_waiting--;
-  return true;
-}
-
-// A place. *unused_out: a descriptor to be closed before it is used, or -1. The lock is held.
-static bool fdpool_place(struct fdpool *p, int *unused_out) {
-  *unused_out = -1;
-  if (p->nr_open >= p->max_open) return (*unused_out = fdpool_take_unused(p)) >= 0;
-  p->nr_open++;
-  return true;
-}
-
 // The env's raw call, because the reason of a refusal decides what to do. Nothing is locked, so that a slow file system holds up
 // only those who need this file.
-static int fdpool_open(struct fdpool *p, const struct fdpool_file *f) {
+static int open_fd(struct fdpool *p, const struct fdpool_file *f) {
   for (;;) {
     const int fd = p->env->ops->open(p->env, f->path, f->flags);
     if (fd == -EINTR) continue;
     if (fd != -EMFILE && fd != -ENFILE) return fd;
     (void)pthread_mutex_lock(&p->lock);
-    const int unused = fdpool_take_unused(p);
-    if (unused >= 0) fdpool_close(p, unused);
+    const int unused = take_unused(p);
+    if (unused >= 0) close_fd(p, unused);
     (void)pthread_mutex_unlock(&p->lock);
     if (unused < 0) return fd;
   }
 }
 
-static void fdpool_use(struct fdpool_file *f, int *fd_out) {
-  if (f->users++ == 0) lru_unlink(f);
-  *fd_out = f->fd;
-}
-
-// 0, the errno of a failure, or EAGAIN when there is no place and the caller does not wait.
-static int fdpool_get(struct fdpool_file *f, bool wait, int *fd_out) {
+// A place for a file that is closed. False with *fd_out >= 0 when somebody else has opened it, which needs none, and with -1 when there is no place
+// and the caller does not wait.
+static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
   struct fdpool *const p = f->pool;
-  const uint64_t until = wait ? time_ns() + FDPOOL_PATIENCE_NS : 0;
+  uint64_t until = 0;
   int unused = -1;
-  *fd_out = -1;
+  bool placed = false;
   (void)pthread_mutex_lock(&p->lock);
-  // the place is taken before the file is opened, so that threads that open at the same time keep to the bound
-  while (f->fd < 0 && !fdpool_place(p, &unused)) {
-    if (wait && fdpool_wait(p, until)) continue;
-    if (!wait) {
-      (void)pthread_mutex_unlock(&p->lock);
-      return EAGAIN;
+  while (!file_enter(f, fd_out) && !(placed = find_place(p, &unused)) && wait) {
+    const uint64_t now = time_ns();
+    if (until == 0) {
+      until = now + FDPOOL_PATIENCE_NS;
+      wait_begin(p);
+    } else if (now < until) {
+      (void)cond_wait_ns(&p->freed, &p->lock, until - now);
+    } else {
+      place_take(p);
+      placed = true;
+      break;
     }
-    p->nr_open++;
-    break;
   }
-  if (likely(f->fd >= 0)) {
-    fdpool_use(f, fd_out);
-    (void)pthread_mutex_unlock(&p->lock);
-    return 0;
-  }
+  if (until) wait_end(p);
   (void)pthread_mutex_unlock(&p->lock);
   env_close_quiet(p->env, unused);
-  const int fd = fdpool_open(p, f);
+  return placed;
+}
 
+// Of a file that was found closed: 0, the errno of a failure, or EAGAIN when there is no place and the caller does not wait.
+static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait, int *fd_out) {
+  struct fdpool *const p = f->pool;
+  // the place is taken before the file is opened, so that threads that open at the same time keep to the bound
+  *fd_out = -1;
+  if (!place_for(f, wait, fd_out)) return *fd_out >= 0 ? 0 : EAGAIN;
+  const int fd = open_fd(p, f);
   (void)pthread_mutex_lock(&p->lock);
-  if (f->fd >= 0) {  // another thread opened it meanwhile: one descriptor is enough
-    fdpool_use(f, fd_out);
-    if (fd >= 0) {
-      fdpool_close(p, fd);
-    } else {
-      p->nr_open--;
-      fdpool_wake(p);
-    }
+  if (file_enter(f, fd_out)) {  // another thread opened it meanwhile: one descriptor is enough
+    if (fd >= 0) close_fd(p, fd);
+    else place_give(p);
   } else if (fd >= 0) {
-    f->fd = *fd_out = fd;
-    f->users = 1;
+    ring_add(p, f, fd);
+    *fd_out = fd;
   } else {
-    p->nr_open--;
-    fdpool_wake(p);
+    place_give(p);
   }
   (void)pthread_mutex_unlock(&p->lock);
   return *fd_out >= 0 ? 0 : -fd;
 }
 
 enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out) {
-  const int errnum = fdpool_get(f, true, fd_out);
+  if (likely(file_enter(f, fd_out))) return REMIXDB_OK;
+  const int errnum = get_closed(f, true, fd_out);
   return errnum ? err_errno(errnum, "open", f->path) : REMIXDB_OK;
 }
 
-bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out) { return fdpool_get(f, false, fd_out) == 0; }
+bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out) { return file_enter(f, fd_out) || get_closed(f, false, fd_out) == 0; }
+
+// For those who wait, and for the bound.
+static __attribute__((noinline)) void release_wanted(struct fdpool *p) {
+  int fd;
+  (void)pthread_mutex_lock(&p->lock);
+  while (p->nr_open > p->max_open && (fd = take_unused(p)) >= 0) close_fd(p, fd);
+  if (p->nr_waiting) (void)pthread_cond_broadcast(&p->freed);
+  (void)pthread_mutex_unlock(&p->lock);
+}
 
 void fdpool_release(struct fdpool_file *f) {
-  struct fdpool *const p = f->pool;
-  (void)pthread_mutex_lock(&p->lock);
-  assert(f->users > 0 && f->fd >= 0);
-  if (--f->users == 0) {
-    if (likely(p->nr_open <= p->max_open)) {
-      lru_push(p, f);
-      fdpool_wake(p);
-    } else {
-      const int surplus = f->fd;
-      f->fd = -1;
-      fdpool_close(p, surplus);
-    }
-  }
-  (void)pthread_mutex_unlock(&p->lock);
+  struct fdpool *const p = f->pool;  // f may be gone once it has no users
+  const uint64_t before = atomic_fetch_sub(&f->state, 1);
+  assert(state_users(before) > 0 && state_fd(before) >= 0);
+  (void)before;
+  if (unlikely(atomic_load(&p->wanted) > 0)) release_wanted(p);
 }
 
 void fdpool_reserve(struct fdpool *p) {
   int unused;
   (void)pthread_mutex_lock(&p->lock);
-  while (p->nr_reserved >= (p->max_open + 1) / 2 || !fdpool_place(p, &unused)) (void)fdpool_wait(p, time_ns() + FDPOOL_PATIENCE_NS);
+  wait_begin(p);
+  while (p->nr_reserved >= (p->max_open + 1) / 2 || !find_place(p, &unused)) (void)cond_wait_ns(&p->freed, &p->lock, FDPOOL_PATIENCE_NS);
+  wait_end(p);
   p->nr_reserved++;
   (void)pthread_mutex_unlock(&p->lock);
   env_close_quiet(p->env, unused);
@@ -209,8 +251,7 @@ void fdpool_unreserve(struct fdpool *p) {
   (void)pthread_mutex_lock(&p->lock);
   assert(p->nr_reserved > 0);
   p->nr_reserved--;
-  p->nr_open--;
-  fdpool_wake(p);
+  place_give(p);
   (void)pthread_mutex_unlock(&p->lock);
 }
 

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bounds the descriptors held for tables. A file that is used is opened on need; when the bound is reached the descriptor
-// unused for the longest time is closed (LRU). A descriptor in use is never closed; when all are in use, a thread waits for one that is given back: they are used for the
+// Bounds the descriptors held for tables. A file that is used is opened on need; when the bound is reached one that has not been used for a while is closed (CLOCK, Corbato
+// 1968). A descriptor in use is never closed; when all are in use, a thread waits for one that is given back: they are used for the
 // length of a read. Files that are being written have a place in the pool as well (fdpool_reserve), but at most half of all places, so that those who read go on.
 // Also when the system refuses (EMFILE, ENFILE): the pool closes an unused one and tries again before it reports the error.
-// Any thread; one short mutex, taken on the way of a disk read only.
+//
+// Any thread. Who uses a file that is open changes the file's own word and nothing else; the pool's one short mutex is for opening, closing and waiting.
+//
+// Invariants
+//   F1  A file's descriptor changes under the lock only: from none by a store, to none by an exchange that finds no users. So who has counted itself as a user has a
+//       descriptor that stays.
+//   F2  A thread that waits says so (`wanted`) before it looks for an unused descriptor; who gives one back looks at `wanted` after it has. Both are sequentially
+//       consistent, so one of the two sees the other, and nobody sleeps while a descriptor is unused.
 #ifndef FDPOOL_H
 #define FDPOOL_H
 
@@ -15,10 +22,10 @@ struct fdpool_file {  // embedded in what owns the file
   struct fdpool *pool;
   const char *path;               // the owner's, valid until removed
   unsigned flags;                 // ENV_READ [| ENV_DIRECT]
-  int fd;                         // -1 when closed; guarded by the pool's lock
-  uint32_t users;                 // guarded by the pool's lock
-  struct fdpool_file *next, *prev;  // LRU of unused open ones
+  _Atomic uint64_t state;         // descriptor + 1 (0: closed) in the upper half, in the lower one FDPOOL_USED and the number of users
+  struct fdpool_file *next, *prev;  // ring of the open ones; guarded by the pool's lock
 };
+#define FDPOOL_USED 0x80000000u   // since the hand last passed
 // max_open: at least 2.
 MUST_CHECK enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdpool **out);
 void fdpool_destroy(struct fdpool *p);  // all files have been removed; NULL is allowed

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,23 +130,27 @@ static bool opens(uint32_t i) {
   return atomic_load(&fake_opens) != before;
 }
 
-static void test_lru(void **state) {
+static bool is_open(uint32_t i) { return atomic_load(&files[i].state) >> 32 != 0; }
+
+static void test_clock(void **state) {
   (void)state;
   struct fdpool *const p = make_pool(3, 5);
   for (uint32_t i = 0; i < 3; i++) assert_true(opens(i));
   for (uint32_t i = 0; i < 3; i++) assert_false(opens(i));
-  assert_false(opens(0));  // now 1 is the oldest
-  assert_true(opens(3));
+  assert_true(opens(3));  // all have been used: the first is closed, and the others stand there as not used since
+  assert_false(is_open(0));
+  assert_false(opens(1));
+  assert_true(opens(4));  // 2 goes, as 1 was used since
+  assert_true(is_open(1) && !is_open(2) && is_open(3));
   assert_int_equal(fdpool_open_count(p), 3);
-  assert_false(opens(0));
-  assert_false(opens(2));
-  assert_true(opens(1));  // 3 goes
-  assert_false(opens(0));
-  assert_true(opens(3));
+  for (uint32_t n = 0; n < 20; n++) {  // what is used in every round stays open
+    assert_false(opens(1));
+    use((uint32_t[]){0, 2, 3, 4}[n % 4]);
+  }
   assert_int_equal(atomic_load(&fake_open_max), 3);
-  fdpool_remove(&files[0]);  // one that is open
+  fdpool_remove(&files[1]);  // one that is open
   assert_int_equal(fdpool_open_count(p), 2);
-  fdpool_add(p, &files[0], paths[0], ENV_READ);
+  fdpool_add(p, &files[1], paths[1], ENV_READ);
   drop_pool(p, 5);
   fdpool_destroy(NULL);
 }
@@ -379,11 +384,107 @@ static void test_threads(void **state) {
   drop_pool(p, FILES);
 }
 
+// ---- nobody sleeps while there is something to be had
+
+static void *wait_file(void *arg) {
+  int fd = -1;
+  if (fdpool_acquire(&files[2], &fd) != REMIXDB_OK) atomic_fetch_add(&wrong, 1);
+  atomic_store((_Atomic uint64_t *)arg, time_ns());
+  fdpool_release(&files[2]);
+  return NULL;
+}
+
+static void *wait_reserve(void *arg) {
+  fdpool_reserve(reserve_pool);
+  atomic_store((_Atomic uint64_t *)arg, time_ns());
+  fdpool_unreserve(reserve_pool);
+  return NULL;
+}
+
+static void give_release(void) { fdpool_release(&files[0]); }
+static void give_unreserve(void) { fdpool_unreserve(reserve_pool); }
+
+// Whether what is given back is had at once, not when the patience of who waits has ended.
+static bool woken(void *(*waiter)(void *), void (*give)(void)) {
+  pthread_t t;
+  _Atomic uint64_t got;
+  atomic_init(&got, 0);
+  assert_int_equal(thread_start(&t, waiter, &got, "wait"), REMIXDB_OK);
+  time_sleep_ns(50000000);
+  assert_int_equal(atomic_load(&got), 0);
+  const uint64_t gave = time_ns();
+  give();
+  (void)pthread_join(t, NULL);
+  return atomic_load(&got) - gave < FDPOOL_PATIENCE_NS / 2;
+}
+
+static void test_woken(void **state) {
+  (void)state;
+  struct fdpool *const p = reserve_pool = make_pool(2, 3);
+  atomic_store(&wrong, 0);
+  bool good[3] = {false, false, false};
+  for (int tries = 0; tries < 3 && !(good[0] && good[1] && good[2]); tries++) {  // a machine may be slow once
+    (void)take(0);
+    (void)take(1);
+    good[0] |= woken(wait_file, give_release);
+    fdpool_release(&files[1]);
+    fdpool_reserve(p);
+    good[1] |= woken(wait_reserve, give_unreserve);
+    fdpool_reserve(p);
+    (void)take(0);
+    good[2] |= woken(wait_file, give_unreserve);
+    fdpool_release(&files[0]);
+  }
+  assert_true(good[0] && good[1] && good[2]);
+  assert_int_equal(atomic_load(&wrong), 0);
+  assert_int_equal(atomic_load(&fake_open_max), 2);
+  drop_pool(p, 3);
+}
+
+#define MEETINGS 20000u
+#define SLEPT_MAX 2u  // times: a machine may stand still for as long as the patience lasts, but not again and again
+static _Atomic uint32_t arrived, slept;
+
+// One place for two, who come at the same time, once a meeting.
+static void *meet(void *arg) {
+  const uint32_t i = (uint32_t)(uintptr_t)arg;
+  uint64_t seed = i;
+  for (uint32_t n = 1; n <= MEETINGS && atomic_load(&slept) <= SLEPT_MAX; n++) {
+    int fd = -1;
+    atomic_fetch_add(&arrived, 1);
+    while (atomic_load(&arrived) < 2 * n && atomic_load(&slept) <= SLEPT_MAX) (void)sched_yield();
+    for (uint64_t k = rng_next(&seed) % 1000; k > 0; k--) (void)atomic_load(&arrived);
+    const uint64_t began = time_ns();
+    if (fdpool_acquire(&files[i], &fd) != REMIXDB_OK) atomic_fetch_add(&wrong, 1);
+    for (uint64_t k = rng_next(&seed) % 1000; k > 0; k--) (void)atomic_load(&arrived);
+    if (time_ns() - began >= FDPOOL_PATIENCE_NS) atomic_fetch_add(&slept, 1);
+    fdpool_release(&files[i]);
+  }
+  return NULL;
+}
+
+static void test_meetings(void **state) {
+  (void)state;
+  struct fdpool *const p = make_pool(2, 3);
+  pthread_t t[2];
+  atomic_store(&wrong, 0);
+  atomic_store(&arrived, 0);
+  atomic_store(&slept, 0);
+  (void)take(0);
+  for (uintptr_t i = 0; i < 2; i++) assert_int_equal(thread_start(&t[i], meet, (void *)(i + 1), "meet"), REMIXDB_OK);
+  for (int i = 0; i < 2; i++) (void)pthread_join(t[i], NULL);
+  fdpool_release(&files[0]);
+  assert_int_equal(atomic_load(&wrong), 0);
+  assert_true(atomic_load(&slept) <= SLEPT_MAX);
+  assert_int_equal(atomic_load(&fake_open_max), 2);
+  drop_pool(p, 3);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lru),      cmocka_unit_test(test_in_use), cmocka_unit_test(test_patience), cmocka_unit_test(test_reserve),
+      cmocka_unit_test(test_clock),    cmocka_unit_test(test_in_use), cmocka_unit_test(test_patience), cmocka_unit_test(test_reserve),
       cmocka_unit_test(test_refused),  cmocka_unit_test(test_failures), cmocka_unit_test(test_nomem),
-      cmocka_unit_test(test_open_together), cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_open_together), cmocka_unit_test(test_threads), cmocka_unit_test(test_woken), cmocka_unit_test(test_meetings),
   };
   return cmocka_run_group_tests_name("fdpool", tests, setup, teardown);
 }
