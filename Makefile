@@ -18,6 +18,7 @@
 # M=j, M=t       jemalloc, tcmalloc for the programs; with ML=1 the library is linked to it too
 # N=1            for this machine's processor (-march=native)
 # EXTRA_CFLAGS=, EXTRA_LDFLAGS=
+# For another processor: CCC='aarch64-linux-gnu-gcc --sysroot=DIR' (clang: --target= too), UNDER='qemu-aarch64-static -L DIR' to run the unit tests by (README.md)
 
 .DEFAULT_GOAL := all
 comma := ,
@@ -33,6 +34,9 @@ VERSION := $(shell sed -n 's/^.define REMIXDB_VERSION_STRING "\(.*\)"/\1/p' remi
 CCC ?= $(shell for c in clang gcc; do command -v $$c >/dev/null 2>&1 && { echo $$c; exit; }; done; echo cc)
 CCC := $(CCC)
 UNAME := $(shell uname)
+# The processor that is built for; it need not be this machine's.
+TARGET := $(or $(firstword $(subst -, ,$(shell $(CCC) -dumpmachine 2>/dev/null))),$(shell uname -m))
+SYSROOT := $(patsubst --sysroot=%,%,$(filter --sysroot=%,$(CCC)))
 
 O ?= r
 mode_r := release
@@ -88,7 +92,7 @@ LIBS := $(or $(call pkg,--libs,libzstd),-lzstd)
 CFLAGS_ALL += $(call pkg,--cflags,libxxhash libzstd)
 # liburing is of Linux; the library does without it where it is not installed
 ifeq ($(UNAME),Linux)
-ifneq ($(or $(call pkg,--libs,liburing),$(wildcard /usr/include/liburing.h)),)
+ifneq ($(or $(call pkg,--libs,liburing),$(wildcard $(SYSROOT)/usr/include/liburing.h)),)
 CFLAGS_ALL += $(call pkg,--cflags,liburing)
 LIBS += $(or $(call pkg,--libs,liburing),-luring)
 else
@@ -123,7 +127,7 @@ endif
 endif
 
 # The benchmark takes in the other stores whose headers are here; not under a sanitizer, which does not know what they do.
-has = $(firstword $(wildcard $(addsuffix /$(1),/usr/include /usr/local/include /opt/homebrew/include)))
+has = $(firstword $(wildcard $(addprefix $(SYSROOT),$(addsuffix /$(1),/usr/include /usr/local/include /opt/homebrew/include))))
 ifneq ($(filter release debug,$(MODE)),)
 ifneq ($(call has,rocksdb/c.h),)
 BENCH_ENGINES += rocksdb
@@ -213,9 +217,9 @@ UNIT_SRCS := $(sort $(wildcard tests/test_*.c))
 FUZZ_SRCS := $(sort $(wildcard tests/fuzz_*.c))
 PY_TESTS := $(sort $(wildcard tests/test_*.py))
 
-B := build/$(MODE)-$(notdir $(firstword $(CCC)))$(if $(N),-native)
+B := build/$(MODE)-$(notdir $(firstword $(CCC)))$(if $(filter --target=%,$(CCC)),-$(TARGET))$(if $(N),-native)
 OBJS := $(SRCS:%.c=$B/%.o)
-ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
+ifneq ($(filter x86_64 amd64,$(TARGET)),)
 $B/hash_avx2.o: CFLAGS_ALL += -mavx2
 endif
 STATIC := $B/libremixdb.a
