@@ -436,6 +436,13 @@ static void test_hash(void **state) {
   for (size_t i = 0; i < sizeof(buf); i++) buf[i] = (uint8_t)i;
   assert_true(hash64(buf, 4096) == hash64_seed(buf, 4096, 0));
   assert_true(hash64(buf, 4096) != hash64(buf, 4095));
+  // long enough for the vector instructions that each processor has others of
+  assert_true(hash64(buf, 4096) == 0xeb4b7c3707879151ull);
+  assert_true(hash64_seed(buf, 4096, 0x9E3779B97F4A7C15ull) == 0x7683a757fbe2415eull);
+  assert_true(hash64_seed(buf, 1000, 1) == 0xabebce472d08bdf7ull);
+  uint64_t all = 0;
+  for (uint32_t n = 0; n <= sizeof(buf); n++) all = all * 31 + hash64_seed(buf, n, n);
+  assert_true(all == 0x2213b386b5244098ull);
   // whatever instructions it is made of
   for (uint32_t i = 0; i < 3000; i++) {
     const size_t from = i % 64, len = i < 2000 ? i : sizeof(buf) - 64 - i % 256;
