@@ -45,7 +45,7 @@ void mem_free(void *p);
 // For tests: when set, asked before every allocation (mem_map too); false makes it fail.
 extern bool (*_Atomic mem_fault)(size_t size);
 
-// A mapping of zeroed pages: 1 GB pages when size asks for them and wastes at most 1/8, else 2 MB pages, else 4 KB pages
+// A mapping of zeroed pages: 1 GB pages when size asks for them and wastes at most 1/8, else 2 MB pages, else the system's
 // (with transparent huge pages asked for). REMIXDB_NOMEM.
 struct mem_map {
   uint8_t *ptr;
