@@ -169,7 +169,9 @@ MODULES := \
   format \
   block \
   ckb \
+  sst_stored \
   sst \
+  sst_scan \
   sst_build \
   anchors \
   guide \

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "remix_build.h"
+#include "sst_scan.h"
 
 #define PROGRESS_SHIFT 5      // a unit of progress: 32 bytes written, or one entry of a REMIX
 #define PROGRESS_EVERY 256u   // records between two reports

@@ -4,7 +4,7 @@
 #ifndef REMIX_FRESH_H
 #define REMIX_FRESH_H
 
-#include "sst.h"
+#include "sst_scan.h"
 
 struct remix_fresh {
   struct kref key;       // current; holds until the next call

@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 
+#include "sst_scan.h"
+
 struct verifier {
   struct xdb *x;
   struct sst_ctx ctx;          // of the tables opened here: without the cache

@@ -7,6 +7,7 @@
 // is packed).
 #include "ckb.h"
 #include "fuzz.h"
+#include "sst_scan.h"
 #include "zmem.h"
 
 #define TABLE 9u

@@ -9,6 +9,7 @@
 #include "format.h"
 #include "fuzz.h"
 #include "remix_build.h"
+#include "sst_scan.h"
 
 #define NUMBER 5u
 #define REMIX_NUMBER 6u

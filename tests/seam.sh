@@ -34,6 +34,8 @@ BEGIN {
   allow("blkio", "io_uring_get_cqe io_uring_free_probe io_uring_get_probe_ring io_uring_queue_exit io_uring_queue_init")
   allow("blkio", "io_uring_submit io_uring_submit_and_wait")
   allow("sst", "ZSTD_*")
+  allow("sst_stored", "ZSTD_*")
+  allow("sst_scan", "ZSTD_freeDCtx")
   allow("ckb", "ZSTD_*")
   allow("sst_build", "ZSTD_* ZDICT_*")
   allow("remix_pack", "ZSTD_*")

@@ -12,6 +12,7 @@
 #include <errno.h>
 
 #include "slow.h"
+#include "sst_scan.h"
 #include "verify.h"
 
 #if SLOW > 1

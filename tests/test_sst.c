@@ -17,6 +17,7 @@
 #include "ckb.h"
 #include "format.h"
 #include "sst_build.h"
+#include "sst_scan.h"
 
 #define STORE_ID 0x1122334455667788ull
 
