@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "fdpool.h"
+#include "slow.h"
 
 #define FILES 16
 
@@ -441,7 +442,7 @@ static void test_woken(void **state) {
   drop_pool(p, 3);
 }
 
-#define MEETINGS 20000u
+#define MEETINGS (20000u / SLOW)
 #define SLEPT_MAX 2u  // times: a machine may stand still for as long as the patience lasts, but not again and again
 static _Atomic uint32_t arrived, slept;
 
