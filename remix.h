@@ -65,7 +65,7 @@ struct remix {
   bool tags;
   uint64_t file_size;
   uint8_t *image;           // the view as docs/FORMAT.md has it, unpacked and checked
-  uint64_t image_size;
+  size_t image_size;
   // private below: where things are in the image, and what is known beside it
   struct remix_index *index;
   _Atomic uint32_t refs;
