@@ -13,7 +13,7 @@
 
 // ---- the real file system: raw calls, -errno
 
-static int posix_open(struct env *e, const char *path, unsigned flags) {
+static int raw_open(struct env *e, const char *path, unsigned flags) {
   (void)e;
   int o = O_CLOEXEC;
   if (flags & ENV_WRITE)
@@ -46,24 +46,24 @@ static int posix_open(struct env *e, const char *path, unsigned flags) {
   return fd;
 }
 
-static int posix_close(struct env *e, int fd) {
+static int raw_close(struct env *e, int fd) {
   (void)e;
   return close(fd) == 0 ? 0 : -errno;
 }
 
-static ssize_t posix_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+static ssize_t raw_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
   (void)e;
   const ssize_t n = pread(fd, buf, len < ENV_IO_MAX ? len : ENV_IO_MAX, (off_t)off);
   return n >= 0 ? n : -errno;
 }
 
-static ssize_t posix_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+static ssize_t raw_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
   (void)e;
   const ssize_t n = pwrite(fd, buf, len < ENV_IO_MAX ? len : ENV_IO_MAX, (off_t)off);
   return n >= 0 ? n : -errno;
 }
 
-static int posix_sync_data(struct env *e, int fd) {
+static int raw_sync_data(struct env *e, int fd) {
   (void)e;
 #if defined(__APPLE__)
   // fsync leaves the data in the drive's cache there; some file systems have nothing stronger.
@@ -74,22 +74,22 @@ static int posix_sync_data(struct env *e, int fd) {
 #endif
 }
 
-static int posix_sync_all(struct env *e, int fd) {
+static int raw_sync_all(struct env *e, int fd) {
 #if defined(__APPLE__)
-  return posix_sync_data(e, fd);
+  return raw_sync_data(e, fd);
 #else
   (void)e;
   return fsync(fd) == 0 ? 0 : -errno;
 #endif
 }
 
-static int posix_truncate(struct env *e, int fd, uint64_t size) {
+static int raw_truncate(struct env *e, int fd, uint64_t size) {
   (void)e;
   return ftruncate(fd, (off_t)size) == 0 ? 0 : -errno;
 }
 
 // Not posix_fallocate on glibc, which writes zeroes itself where the file system cannot.
-static int posix_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
+static int raw_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
   (void)e;
 #if defined(__linux__)
   if (fallocate(fd, 0, (off_t)off, (off_t)len) == 0) return 0;
@@ -103,49 +103,49 @@ static int posix_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
 #endif
 }
 
-static int posix_stat_out(const struct stat *st, struct env_stat *out) {
+static int raw_stat_out(const struct stat *st, struct env_stat *out) {
   *out = (struct env_stat){.size = (uint64_t)st->st_size, .is_dir = S_ISDIR(st->st_mode)};
   return 0;
 }
 
-static int posix_fstat(struct env *e, int fd, struct env_stat *out) {
+static int raw_fstat(struct env *e, int fd, struct env_stat *out) {
   (void)e;
   struct stat st;
-  return fstat(fd, &st) == 0 ? posix_stat_out(&st, out) : -errno;
+  return fstat(fd, &st) == 0 ? raw_stat_out(&st, out) : -errno;
 }
 
-static int posix_stat(struct env *e, const char *path, struct env_stat *out) {
+static int raw_stat(struct env *e, const char *path, struct env_stat *out) {
   (void)e;
   struct stat st;
-  return stat(path, &st) == 0 ? posix_stat_out(&st, out) : -errno;
+  return stat(path, &st) == 0 ? raw_stat_out(&st, out) : -errno;
 }
 
-static int posix_rename(struct env *e, const char *from, const char *to) {
+static int raw_rename(struct env *e, const char *from, const char *to) {
   (void)e;
   return rename(from, to) == 0 ? 0 : -errno;
 }
 
-static int posix_unlink(struct env *e, const char *path) {
+static int raw_unlink(struct env *e, const char *path) {
   (void)e;
   return unlink(path) == 0 ? 0 : -errno;
 }
 
-static int posix_link(struct env *e, const char *from, const char *to) {
+static int raw_link(struct env *e, const char *from, const char *to) {
   (void)e;
   return link(from, to) == 0 ? 0 : -errno;
 }
 
-static int posix_mkdir(struct env *e, const char *path) {
+static int raw_mkdir(struct env *e, const char *path) {
   (void)e;
   return mkdir(path, 0755) == 0 ? 0 : -errno;
 }
 
-static int posix_rmdir(struct env *e, const char *path) {
+static int raw_rmdir(struct env *e, const char *path) {
   (void)e;
   return rmdir(path) == 0 ? 0 : -errno;
 }
 
-static int posix_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg) {
+static int raw_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg) {
   (void)e;
   DIR *const d = opendir(dir);
   if (!d) return -errno;
@@ -164,17 +164,17 @@ static int posix_list(struct env *e, const char *dir, bool (*fn)(void *arg, cons
   return rc;
 }
 
-static int posix_lock(struct env *e, int fd, bool exclusive) {
+static int raw_lock(struct env *e, int fd, bool exclusive) {
   (void)e;
   return flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 ? 0 : -errno;
 }
 
-static int posix_unlock(struct env *e, int fd) {
+static int raw_unlock(struct env *e, int fd) {
   (void)e;
   return flock(fd, LOCK_UN) == 0 ? 0 : -errno;
 }
 
-static int posix_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
+static int raw_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
   (void)e;
 #if defined(SYNC_FILE_RANGE_WRITE)
   return sync_file_range(fd, (off_t)off, (off_t)len, SYNC_FILE_RANGE_WRITE) == 0 ? 0 : -errno;
@@ -184,30 +184,30 @@ static int posix_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
 #endif
 }
 
-static const struct env_ops posix_ops = {
-    .open = posix_open,
-    .close = posix_close,
-    .pread = posix_pread,
-    .pwrite = posix_pwrite,
-    .sync_data = posix_sync_data,
-    .sync_all = posix_sync_all,
-    .truncate = posix_truncate,
-    .allocate = posix_allocate,
-    .fstat = posix_fstat,
-    .stat = posix_stat,
-    .rename = posix_rename,
-    .unlink = posix_unlink,
-    .link = posix_link,
-    .mkdir = posix_mkdir,
-    .rmdir = posix_rmdir,
-    .list = posix_list,
-    .lock = posix_lock,
-    .unlock = posix_unlock,
-    .write_out = posix_write_out,
+static const struct env_ops raw_ops = {
+    .open = raw_open,
+    .close = raw_close,
+    .pread = raw_pread,
+    .pwrite = raw_pwrite,
+    .sync_data = raw_sync_data,
+    .sync_all = raw_sync_all,
+    .truncate = raw_truncate,
+    .allocate = raw_allocate,
+    .fstat = raw_fstat,
+    .stat = raw_stat,
+    .rename = raw_rename,
+    .unlink = raw_unlink,
+    .link = raw_link,
+    .mkdir = raw_mkdir,
+    .rmdir = raw_rmdir,
+    .list = raw_list,
+    .lock = raw_lock,
+    .unlock = raw_unlock,
+    .write_out = raw_write_out,
 };
 
 struct env *env_posix(void) {
-  static struct env posix = {.ops = &posix_ops, .priv = NULL, .native = true};
+  static struct env posix = {.ops = &raw_ops, .priv = NULL, .native = true};
   return &posix;
 }
 
