@@ -66,8 +66,9 @@ static ssize_t raw_pwrite(struct env *e, int fd, const void *buf, size_t len, ui
 static int raw_sync_data(struct env *e, int fd) {
   (void)e;
 #if defined(__APPLE__)
-  // fsync leaves the data in the drive's cache there; some file systems have nothing stronger.
+  // fsync leaves the data in the drive's cache there, so it serves only where the file system has nothing stronger: any other failure is one.
   if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
+  if (errno != ENOTSUP && errno != ENOTTY && errno != EINVAL) return -errno;
   return fsync(fd) == 0 ? 0 : -errno;
 #else
   return fdatasync(fd) == 0 ? 0 : -errno;
