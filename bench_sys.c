@@ -2,7 +2,7 @@
 #include "bench_sys.h"
 
 #include <errno.h>
-#include <fts.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -92,16 +92,19 @@ uint32_t bench_cores(void) {
   return n > 0 ? (uint32_t)n : 1;
 }
 
+static uint64_t dir_bytes;  // nftw hands nothing on to the function it calls
+
+static int add_file(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+  (void)path, (void)ftw;
+  if (type == FTW_F && S_ISREG(st->st_mode)) dir_bytes += (uint64_t)st->st_blocks * 512;
+  return 0;
+}
+
 // Files may go while it looks: what cannot be read counts nothing.
 uint64_t bench_dir_bytes(const char *dir) {
-  char *const paths[] = {(char *)(uintptr_t)dir, NULL};
-  FTS *t = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-  if (!t) return 0;
-  uint64_t bytes = 0;
-  for (FTSENT *e; (e = fts_read(t));)
-    if (e->fts_info == FTS_F) bytes += (uint64_t)e->fts_statp->st_blocks * 512;
-  fts_close(t);
-  return bytes;
+  dir_bytes = 0;
+  (void)nftw(dir, add_file, 8, FTW_PHYS);
+  return dir_bytes;
 }
 
 bool bench_dir_make(const char *dir) {
@@ -111,17 +114,15 @@ bool bench_dir_make(const char *dir) {
   return false;
 }
 
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+  (void)st, (void)type, (void)ftw;
+  if (!remove(path) || errno == ENOENT) return 0;
+  fprintf(stderr, "xdbbench: %s: %s\n", path, strerror(errno));
+  return 1;
+}
+
 bool bench_dir_remove(const char *dir) {
-  char *const paths[] = {(char *)(uintptr_t)dir, NULL};
-  FTS *t = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR | FTS_NOSTAT, NULL);
-  bool good = t != NULL;
-  for (FTSENT *e; good && (e = fts_read(t));) {
-    if (e->fts_info == FTS_D) continue;
-    if (remove(e->fts_accpath) && errno != ENOENT) {
-      fprintf(stderr, "xdbbench: %s: %s\n", e->fts_path, strerror(errno));
-      good = false;
-    }
-  }
-  if (t) fts_close(t);
-  return good;
+  const int rc = nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+  if (rc < 0) fprintf(stderr, "xdbbench: %s: %s\n", dir, strerror(errno));
+  return rc == 0;
 }

@@ -44,7 +44,7 @@ void bench_usage_reset_peak(void);  // where the system cannot, the peak is the 
 
 uint64_t bench_memory(void);   // of the machine, bytes; 0: not known
 uint32_t bench_cores(void);    // this process may run on
-uint64_t bench_dir_bytes(const char *dir);          // allocated to the files in it
+uint64_t bench_dir_bytes(const char *dir);          // allocated to the files in it; one thread at a time
 bool bench_dir_make(const char *dir);               // true when it is there afterwards; false: told
 bool bench_dir_remove(const char *dir);             // with all in it; false: told
 
