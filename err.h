@@ -28,8 +28,8 @@ const char *err_msg(void);
 void err_finish(enum remixdb_status s);  // sets the thread's code; on REMIXDB_OK/NOTFOUND clears the message
 
 // The few bytes that every public call writes live in the static TLS block, so that writing them is one store even in a shared library.
-// The message is touched only when there is one.
-#if defined(__ELF__)
+// The message is touched only when there is one. C libraries without room there for a library that is loaded later (musl) would refuse to load this one.
+#if defined(__GLIBC__) || defined(__FreeBSD__)
 #define ERR_TLS_FAST __thread __attribute__((tls_model("initial-exec")))
 #else
 #define ERR_TLS_FAST __thread
