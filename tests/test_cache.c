@@ -573,9 +573,27 @@ static void test_nomem(void **state) {
 
 #define THREADS 6
 
-static pthread_barrier_t barrier;
 static struct tab same;
 static _Atomic uint32_t wrong, failed;
+
+// All THREADS wait here for each other. macOS has no pthread_barrier_t.
+static struct {
+  pthread_mutex_t lock;
+  pthread_cond_t all_here;
+  uint32_t here, rounds;
+} meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .all_here = PTHREAD_COND_INITIALIZER};
+
+static void meet(void) {
+  (void)pthread_mutex_lock(&meeting.lock);
+  const uint32_t round = meeting.rounds;
+  if (++meeting.here == THREADS) {
+    meeting.here = 0;
+    meeting.rounds++;
+    (void)pthread_cond_broadcast(&meeting.all_here);
+  }
+  while (meeting.rounds == round) (void)pthread_cond_wait(&meeting.all_here, &meeting.lock);
+  (void)pthread_mutex_unlock(&meeting.lock);
+}
 
 static void *get_same(void *arg) {
   struct epoch_slot slot;
@@ -583,7 +601,7 @@ static void *get_same(void *arg) {
   (void)arg;
   epoch_join(&ep, &slot);
   for (uint32_t block = 0; block < 20; block++) {
-    (void)pthread_barrier_wait(&barrier);
+    meet();
     epoch_enter(&ep, &slot);
     const enum remixdb_status s = cache_get(&same.t, block * 3, 3, load, &same, &b);
     if (s == REMIXDB_CORRUPT) atomic_fetch_add(&failed, 1);
@@ -603,10 +621,8 @@ static void run_same(int32_t failures) {
   atomic_store(&same.failures, failures);
   atomic_store(&wrong, 0);
   atomic_store(&failed, 0);
-  (void)pthread_barrier_init(&barrier, NULL, THREADS);
   for (int i = 0; i < THREADS; i++) assert_int_equal(thread_start(&t[i], get_same, NULL, "same"), REMIXDB_OK);
   for (int i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
-  (void)pthread_barrier_destroy(&barrier);
   assert_int_equal(atomic_load(&wrong), 0);
 }
 

@@ -3,7 +3,6 @@
 // What searches and steps cost: keys read, blocks read, keys compared, segments come to, on partitions of a million keys, random ones
 // and the paths of this machine's files. remix.c and merge.c are compiled into this program with their counters; everything else comes from the library.
 #define REMIX_COUNTERS 1
-#define _XOPEN_SOURCE 700
 #include "remix.c"
 #include "merge.c"
 
