@@ -20,6 +20,9 @@
 # EXTRA_CFLAGS=, EXTRA_LDFLAGS=
 # For another processor: CCC='aarch64-linux-gnu-gcc --sysroot=DIR' (clang: --target= too), UNDER='qemu-aarch64-static -L DIR' to run the unit tests by (README.md)
 
+ifneq ($(filter 3.%,$(MAKE_VERSION)),)
+$(error GNU make 4 is needed, and this is $(MAKE_VERSION). macOS: sh .ci/deps, then gmake)
+endif
 .DEFAULT_GOAL := all
 comma := ,
 .DELETE_ON_ERROR:
@@ -112,11 +115,18 @@ else ifneq ($(M),)
 $(error M=$(M): j (jemalloc) or t (tcmalloc))
 endif
 
+# The library; the name that programs know it by; its name when it is installed.
 ifeq ($(UNAME),Darwin)
-SO_LDFLAGS := -dynamiclib -install_name @rpath/libremixdb.so.$(VERSION_MAJOR) -Wl,-exported_symbol,_remixdb_*
+SO := libremixdb.dylib
+SO_LINK := libremixdb.$(VERSION_MAJOR).dylib
+SO_FULL := libremixdb.$(VERSION).dylib
+SO_LDFLAGS := -dynamiclib -install_name @rpath/$(SO_LINK) -Wl,-exported_symbol,'_remixdb_*'
 RPATH := -Wl,-rpath,@loader_path
 else
-SO_LDFLAGS := -shared -Wl,-soname,libremixdb.so.$(VERSION_MAJOR) -Wl,--version-script=remixdb.map -Wl,--as-needed
+SO := libremixdb.so
+SO_LINK := libremixdb.so.$(VERSION_MAJOR)
+SO_FULL := libremixdb.so.$(VERSION)
+SO_LDFLAGS := -shared -Wl,-soname,$(SO_LINK) -Wl,--version-script=remixdb.map -Wl,--as-needed
 RPATH := -Wl,-rpath,'$$ORIGIN'
 ifneq ($(MALLOC_LIBS),)
 MALLOC_LIBS := -Wl,--no-as-needed $(MALLOC_LIBS) -Wl,--as-needed
@@ -128,11 +138,16 @@ endif
 
 # The benchmark takes in the other stores whose headers are here; not under a sanitizer, which does not know what they do.
 has = $(firstword $(wildcard $(addprefix $(SYSROOT),$(addsuffix /$(1),/usr/include /usr/local/include /opt/homebrew/include))))
+ifneq ($(UNAME),Linux)
+# Compiler and linker do not look where packages are.
+BENCH_PREFIXES := $(patsubst %/include,%,$(wildcard /usr/local/include /opt/homebrew/include))
+BENCH_CFLAGS += $(BENCH_PREFIXES:%=-I%/include)
+endif
 ifneq ($(filter release debug,$(MODE)),)
 ifneq ($(call has,rocksdb/c.h),)
 BENCH_ENGINES += rocksdb
 # its version is told to C++ only
-BENCH_CFLAGS += -DBENCH_ROCKSDB='"$(shell sed -n 's/^.define ROCKSDB_\(MAJOR\|MINOR\|PATCH\) *//p' $(call has,rocksdb/version.h) | paste -sd. -)"'
+BENCH_CFLAGS += -DBENCH_ROCKSDB='"$(shell sed -nE 's/^.define ROCKSDB_(MAJOR|MINOR|PATCH) *//p' $(call has,rocksdb/version.h) | paste -sd. -)"'
 endif
 ifneq ($(call has,leveldb/c.h),)
 BENCH_ENGINES += leveldb
@@ -227,8 +242,6 @@ endif
 STATIC := $B/libremixdb.a
 WRAP_O := $(wrap_$(MODE):%=$B/tests/%.o)
 UNITS := $(UNIT_SRCS:%.c=$B/%)
-SO := libremixdb.so
-SO_LINK := libremixdb.so.$(VERSION_MAJOR)
 
 # ---- building: a line per file; V=1 shows the commands
 Q := $(if $(V),,@)
@@ -275,7 +288,7 @@ $(SO_LINK): $(SO)
 	$(Q)ln -sf $(SO) $@
 
 # Under a sanitizer the programs hold the library, so that one runtime sees all.
-xdbbench.out $B/xdbbench.out: private PROGRAM_LIBS := $(BENCH_ENGINES:%=-l%) -lm
+xdbbench.out $B/xdbbench.out: private PROGRAM_LIBS := $(BENCH_PREFIXES:%=-L%/lib) $(BENCH_ENGINES:%=-l%) -lm
 ifneq ($(filter release debug,$(MODE)),)
 xdbbench.out: $(BENCH_OBJS)
 $(PROGRAMS): %.out: $B/%.o $(SO) $(SO_LINK) build/products
@@ -524,8 +537,11 @@ remixdb.pc: Makefile remixdb.h FORCE
 install: $(SO) remixdb.pc
 	install -d '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(DATADIR)/remixdb'
 	install -m 644 remixdb.h '$(DESTDIR)$(INCLUDEDIR)/remixdb.h'
-	install -m 755 $(SO) '$(DESTDIR)$(LIBDIR)/libremixdb.so.$(VERSION)'
-	ln -sf libremixdb.so.$(VERSION) '$(DESTDIR)$(LIBDIR)/$(SO_LINK)'
+	install -m 755 $(SO) '$(DESTDIR)$(LIBDIR)/$(SO_FULL)'
+ifeq ($(UNAME),Darwin)
+	install_name_tool -id '$(LIBDIR)/$(SO_LINK)' '$(DESTDIR)$(LIBDIR)/$(SO_FULL)'
+endif
+	ln -sf $(SO_FULL) '$(DESTDIR)$(LIBDIR)/$(SO_LINK)'
 	ln -sf $(SO_LINK) '$(DESTDIR)$(LIBDIR)/$(SO)'
 	install -m 644 remixdb.pc '$(DESTDIR)$(LIBDIR)/pkgconfig/remixdb.pc'
 	install -m 644 xdb.py '$(DESTDIR)$(DATADIR)/remixdb/xdb.py'

@@ -65,7 +65,7 @@ def run(engine, args, flags, round_nr):
     path = os.path.join(db, "figures.csv")
     env = dict(os.environ)
     if library:
-        env["LD_LIBRARY_PATH"] = os.path.abspath(library)
+        env["LD_LIBRARY_PATH"] = env["DYLD_LIBRARY_PATH"] = os.path.abspath(library)
     command = [ROOT / "xdbbench.out", f"--engine={name}", f"--db={db}", f"--csv={path}", *flags]
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True)

@@ -162,7 +162,7 @@ class _Buf(ctypes.Structure):
 
 
 _VALUE_GUESS = 256  # bytes of room for each value of multi_get, until it is known that one is longer
-_NAMES = ("libremixdb.so", "libremixdb.so.0", "libremixdb.dylib")
+_NAMES = ("libremixdb.so", "libremixdb.so.0", "libremixdb.dylib", "libremixdb.0.dylib")
 
 _library = None
 _library_lock = threading.Lock()

@@ -222,11 +222,15 @@ def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
 # ---- make install
 
 
+def library_name(*version):
+    return ".".join(("libremixdb", *version, "dylib") if sys.platform == "darwin" else ("libremixdb", "so", *version))
+
+
 @pytest.fixture
 def installed(tmp_path):
     """The library that is tested, not one built anew: the names of all that was installed, and where."""
     clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "LIBDIR", "INCLUDEDIR", "DATADIR")}
-    done = subprocess.run([shutil.which("gmake") or "make", "-C", ROOT, "-o", "libremixdb.so", "install", f"DESTDIR={tmp_path}", "PREFIX=/opt/some where"],
+    done = subprocess.run([shutil.which("gmake") or "make", "-C", ROOT, "-o", library_name(), "install", f"DESTDIR={tmp_path}", "PREFIX=/opt/some where"],
                           env=clean, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     prefix = tmp_path / "opt" / "some where"
@@ -236,9 +240,9 @@ def installed(tmp_path):
 def test_what_is_installed(installed):
     names, prefix = installed
     version = xdb.version()
-    assert names == {"include/remixdb.h", "lib/libremixdb.so", "lib/libremixdb.so.0", f"lib/libremixdb.so.{version}", "lib/pkgconfig/remixdb.pc",
-                     "share/remixdb/xdb.py"}
-    assert (prefix / "lib" / "libremixdb.so").resolve() == (prefix / "lib" / f"libremixdb.so.{version}").resolve()
+    assert names == {"include/remixdb.h", f"lib/{library_name()}", f"lib/{library_name('0')}", f"lib/{library_name(version)}",
+                     "lib/pkgconfig/remixdb.pc", "share/remixdb/xdb.py"}
+    assert (prefix / "lib" / library_name()).resolve() == (prefix / "lib" / library_name(version)).resolve()
     assert "prefix=/opt/some where" in (prefix / "lib" / "pkgconfig" / "remixdb.pc").read_text()
     for name in "include/remixdb.h", "share/remixdb/xdb.py":
         assert (prefix / name).read_bytes() == (ROOT / pathlib.Path(name).name).read_bytes()
@@ -259,4 +263,4 @@ print([line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if 
     assert done.returncode == 0, done.stderr
     module, library = done.stdout.splitlines()
     assert module == str(prefix / "share" / "remixdb" / "xdb.py")
-    assert not library or library == str((prefix / "lib" / "libremixdb.so").resolve())
+    assert not library or library == str((prefix / "lib" / library_name()).resolve())
