@@ -101,6 +101,8 @@ LIBS += $(or $(call pkg,--libs,liburing),-luring)
 else
 CFLAGS_ALL += -DREMIXDB_NO_URING
 endif
+# where glibc before 2.34 has POSIX AIO
+LIBS += -lrt
 else
 CFLAGS_ALL += -DREMIXDB_NO_URING
 endif
@@ -237,7 +239,7 @@ PY_TESTS := $(sort $(wildcard tests/test_*.py))
 B := build/$(MODE)-$(notdir $(firstword $(CCC)))$(if $(filter --target=%,$(CCC)),-$(TARGET))$(if $(N),-native)
 OBJS := $(SRCS:%.c=$B/%.o)
 ifneq ($(filter x86_64 amd64,$(TARGET)),)
-$B/hash_avx2.o: CFLAGS_ALL += -mavx2
+$B/hash_avx2.o: private WIDER := -mavx2
 endif
 STATIC := $B/libremixdb.a
 WRAP_O := $(wrap_$(MODE):%=$B/tests/%.o)
@@ -274,7 +276,7 @@ endif
 $B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
 	$(call say,CC  )
-	$(Q)$(CCC) $(CFLAGS_ALL) $(VISIBILITY) $(UNTRACED) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) $(if $(filter bench_%,$<),$(BENCH_CFLAGS)) -MMD -MP -c $< -o $@
+	$(Q)$(CCC) $(CFLAGS_ALL) $(WIDER) $(VISIBILITY) $(UNTRACED) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) $(if $(filter bench_%,$<),$(BENCH_CFLAGS)) -MMD -MP -c $< -o $@
 
 $(STATIC): $(OBJS)
 	@rm -f $@
