@@ -8,6 +8,8 @@
 # make golden          writes the golden files (tests/golden) anew: for a change of formats only
 # make demo            the tour, then a word list in and out again (FILE=path for another)
 # make check-asan, check-tsan, check-msan, check-valgrind, check-headers, check-exports, check-seam, check-leaks
+# make check-compile   whether all compiles for another system, with a compiler for it:
+#                      make check-compile CCC='zig cc -target aarch64-macos' EXTRA_CFLAGS=-Idirectory
 # make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time (all processors), FUZZ=name for one; needs clang
 # make soak            random campaigns with new seeds for SOAK_SECONDS (600): the model, histories of threads, power cuts and failures
 # make install         DESTDIR=, PREFIX=/usr/local
@@ -231,7 +233,8 @@ MODULES := \
 SRCS := $(wildcard $(MODULES:%=%.c))
 HDRS := $(sort $(wildcard *.h))
 PROGRAMS := $(patsubst %.c,%.out,$(wildcard xdbdemo.c xdbtest.c xdbexit.c xdbbench.c))
-BENCH_OBJS = $(addprefix $B/,xdbbench.o bench_report.o bench_work.o bench_key.o bench_hist.o bench_sys.o bench_engine.o bench_remixdb.o $(BENCH_ENGINES:%=bench_%.o))
+BENCH := xdbbench bench_report bench_work bench_key bench_hist bench_sys bench_engine bench_remixdb
+BENCH_OBJS = $(addprefix $B/,$(addsuffix .o,$(BENCH) $(BENCH_ENGINES:%=bench_%)))
 UNIT_SRCS := $(sort $(wildcard tests/test_*.c))
 FUZZ_SRCS := $(sort $(wildcard tests/fuzz_*.c))
 PY_TESTS := $(sort $(wildcard tests/test_*.py))
@@ -252,7 +255,7 @@ say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 .PHONY: all deps demo golden install clean FORCE
 .PHONY: bench bench-deps soak
 .PHONY: test test-unit units
-.PHONY: check-asan check-tsan check-msan check-valgrind check-headers check-exports check-seam check-leaks
+.PHONY: check-asan check-tsan check-msan check-valgrind check-headers check-exports check-seam check-leaks check-compile
 .PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge
 all: $(SO) $(SO_LINK) $(PROGRAMS)
 
@@ -469,6 +472,14 @@ check-headers:
 	  printf '#include "remixdb.h"\n' | $$cxx -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only -x c++ - || bad=1; \
 	fi; \
 	echo "headers: $(words $(HDRS)) compiled alone, $$([ $$bad -eq 0 ] && echo good || echo BAD)"; exit $$bad
+
+# Nothing is linked or run, and io_uring is left out. EXTRA_CFLAGS names a directory that has the headers of xxHash, zstd and cmocka and no others.
+COMPILED := $(SRCS) $(filter-out xdbbench.c,$(PROGRAMS:%.out=%.c)) $(BENCH:%=%.c) $(UNIT_SRCS)
+check-compile:
+	@bad=; for f in $(COMPILED); do \
+	  $(CCC) $(CFLAGS_ALL) -DREMIXDB_NO_URING -Werror -c $$f -o /dev/null || bad="$$bad $$f"; \
+	done; \
+	echo "compiled: $(words $(COMPILED)) files, failed:$${bad:- none}"; [ -z "$$bad" ]
 
 # The library exports what remixdb.h declares, no more and no less. Elsewhere than on ELF nm speaks differently.
 check-exports: $(if $(wildcard remixdb.c),$(SO))
