@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -486,6 +487,11 @@ bool thread_pin(uint32_t core) {
   (void)core;
   return false;
 #endif
+}
+
+uint64_t process_descriptors(void) {
+  struct rlimit r;
+  return getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY ? (uint64_t)r.rlim_cur : UINT64_MAX;
 }
 
 // Reads digits at *p and moves past them; false when there are none or the number is no core's.

@@ -120,6 +120,8 @@ extern bool (*_Atomic thread_fault)(void);
 uint32_t thread_cores(uint32_t *cores_out, uint32_t cap);
 // Binds the calling thread to one processor; false when the system does not do that.
 bool thread_pin(uint32_t core);
+// How many descriptors this process may have open at once.
+uint64_t process_descriptors(void);
 // Parses "0,2,4-7" into at most cap cores. REMIXDB_INVALID.
 MUST_CHECK enum remixdb_status thread_parse_cores(const char *list, uint32_t *cores_out, uint32_t cap, uint32_t *nr_out);
 // pthread_cond_t on the monotonic clock, and a wait of at most ns. False when the time ran out.

@@ -81,7 +81,7 @@ struct remixdb_opts {
   bool read_only;         // nothing on disk is changed; writes get REMIXDB_READONLY; several may have it open so, and nobody else. Default false
   bool create;            // make the store when the directory holds none. Default true
   bool error_if_exists;   // REMIXDB_EXISTS when it is there. Default false
-  uint32_t max_open_files;  // descriptors the store may hold for tables; 0 = the default, 1000; at least 16
+  uint32_t max_open_files;  // descriptors the store may hold for tables; 0 = the default, 1000; at least 16. Fewer where the process may have few
   void (*logger)(void *priv, const char *line);  // called with a line for what a user may want to know; any thread. Default NULL
   void *logger_priv;
 };

@@ -12,6 +12,8 @@
 
 #define MIB ((size_t)1 << 20)
 #define WAL_STEP_MIN (256u << 10)
+#define OPEN_FILES_MIN 16u
+#define OTHER_FILES 24u              // descriptors for the lock, the log, files being written, rings, and what the program has open
 #define REPLAY_BYTES (1u << 20)      // gathered before they are linked; more than any record has
 #define REPLAY_RECORDS 8192u
 #define REPLAY_SHARES 2u             // for each thread
@@ -331,7 +333,10 @@ static enum remixdb_status start_services(struct xdb *x) {
   enum remixdb_status s = blkio_parse(io && *io ? io : x->opts.io, &kind);
   if (s != REMIXDB_OK) return s;
   blkio_init(&x->io, x->env, kind);
-  if ((s = fdpool_create(x->env, x->opts.max_open_files, &x->fds)) != REMIXDB_OK) return s;
+  // Where a process may have few (256 is usual on macOS) the tables leave some to the rest of the store: it has none to close when it needs one.
+  const uint64_t limit = process_descriptors(), room = limit > OPEN_FILES_MIN + OTHER_FILES ? limit - OTHER_FILES : OPEN_FILES_MIN;
+  const uint32_t max_open = x->opts.max_open_files < room ? x->opts.max_open_files : (uint32_t)room;
+  if ((s = fdpool_create(x->env, max_open, &x->fds)) != REMIXDB_OK) return s;
   if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
   x->ctx = (struct sst_ctx){.env = x->env, .dir = x->dir, .io = &x->io, .cache = x->cache, .fds = x->fds, .store_id = x->store_id,
                             .direct_io = x->opts.direct_io,
@@ -345,7 +350,8 @@ static enum remixdb_status check_opts(struct remixdb_opts *o) {
   if (o->max_open_files == 0) o->max_open_files = 1000;
   const size_t most = (SIZE_MAX >> 20) / 4;
   if (o->memtable_mb > most || o->wal_mb > most || o->cache_mb > most) return err_set(REMIXDB_INVALID, "a size in MiB is out of range");
-  if (o->max_open_files < 16) return err_set(REMIXDB_INVALID, "max_open_files is %u and must be at least 16", o->max_open_files);
+  if (o->max_open_files < OPEN_FILES_MIN)
+    return err_set(REMIXDB_INVALID, "max_open_files is %u and must be at least %u", o->max_open_files, OPEN_FILES_MIN);
   if (o->sync < REMIXDB_SYNC_EACH) return err_set(REMIXDB_INVALID, "sync is %d: it is REMIXDB_SYNC_NONE, REMIXDB_SYNC_EACH or milliseconds", o->sync);
   if (o->workers < -1) return err_set(REMIXDB_INVALID, "workers is %d: it is a number of threads, or -1 for auto", o->workers);
   if (o->compression != REMIXDB_COMPRESSION_NONE && o->compression != REMIXDB_COMPRESSION_ZSTD)

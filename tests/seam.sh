@@ -21,7 +21,7 @@ BEGIN {
   allow("any", "pthread_cond_init pthread_cond_destroy pthread_cond_wait pthread_cond_signal pthread_cond_broadcast")
   if (mode != "release") allow("any", "assert_fail assert")
   allow("err", "strerror_r")
-  allow("lib", "malloc calloc realloc free posix_memalign mmap munmap madvise sysconf")
+  allow("lib", "malloc calloc realloc free posix_memalign mmap munmap madvise sysconf getrlimit")
   allow("lib", "pthread_create pthread_self pthread_sigmask sigfillset pthread_setname_np pthread_set_name_np")
   allow("lib", "pthread_setaffinity_np sched_getaffinity cpuset_getaffinity sched_cpucount")
   allow("lib", "pthread_condattr_init pthread_condattr_destroy pthread_condattr_setclock pthread_cond_timedwait")

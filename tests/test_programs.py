@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,14 @@ def test_help_and_wrong_arguments(program):
 def test_wrong_numbers_are_named(tmp_path, program, args, env, part):
     assert part in run(program, tmp_path / "store", *args, status=2, **env).stderr
     assert not (tmp_path / "store").exists()
+
+
+def test_tables_leave_descriptors_to_the_rest_of_the_store(tmp_path):
+    few = 32  # the store has more tables than that at times
+    done = subprocess.run([ROOT / "xdbtest.out", tmp_path / "store", "4", "1", "17", "17", "2"], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "THREADS": "1", "WORKERS": "1"},
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_store_of_others_is_not_written_to(tmp_path):
