@@ -18,10 +18,11 @@
 //   A1  of two numbers the smaller one is not in a cell behind the other's;
 // so the first number not less than v lies in v's cell, or is the first one behind it.
 struct anchors_cells {
-  uint32_t starts;   // where its starts begin: per cell, the first of the tree's numbers in it or behind it; and the tree's end, twice
+  uint32_t starts;   // where its starts begin: per cell, the first of the tree's numbers in it or behind it; and the tree's end
   uint32_t ranks;    // where its ranks begin: per place and byte, how many smaller ones occur there, and ABSENT
-  uint32_t nr_places;
-  uint32_t shift;    // what is left of the number made of the ranks, shifted by so much, is the cell
+  uint16_t nr_places;
+  uint16_t shift;    // what is left of the number made of the ranks, shifted by so much, is the cell
+  uint32_t last;     // the last cell
   uint64_t weight[PLACES_MAX];
 };
 _Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "one cache line tells the cell");
@@ -66,15 +67,17 @@ static inline uint32_t tree_step(const struct anchors *a, const struct anchors_t
   return at * NODE + nr;
 }
 
-// A byte that does not occur: v lies before all numbers that agree with it so far and go on with a greater byte, and behind all others of those.
-static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v) {
+// The cell where a byte does not occur: v lies before all numbers that agree with it so far and go on with a greater byte, and behind all others of those. What
+// lies behind all numbers is behind those of the last cell.
+static __attribute__((noinline)) uint64_t cell_absent(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v) {
   uint64_t sum = 0;
   for (uint32_t p = 0; p < c->nr_places; p++) {
     const uint32_t rank = ranks[p * BYTES + (v >> (56 - 8 * p) & 255)];
     sum += (rank >> RANK_SHIFT) * c->weight[p];
     if (rank & ABSENT) break;
   }
-  return sum;
+  sum >>= c->shift;
+  return sum < c->last ? sum : c->last;
 }
 
 // The starts of v's cell and of the next one.
@@ -87,8 +90,9 @@ static inline const uint32_t *cell_starts(const struct anchors *a, const struct 
     sum += (rank >> RANK_SHIFT) * c->weight[p];
     all |= rank;
   }
-  if (unlikely(all & ABSENT)) sum = sum_absent(c, ranks, v);
-  return a->starts + c->starts + (sum >> c->shift);
+  const uint64_t cell = unlikely(all & ABSENT) ? cell_absent(c, ranks, v) : sum >> c->shift;
+  assert(cell <= c->last);
+  return a->starts + c->starts + cell;
 }
 
 // The first number not less than v, which lies in from .. to. Numbers behind `to` are not less, and padding is never less.
@@ -133,6 +137,7 @@ static inline void tree_search(const struct anchors *a, struct way *w) {
   const struct anchors_tree *const t = w->t;
   if (t->cells != NO_CELLS) {
     const uint32_t *const starts = cell_starts(a, &a->cells[t->cells], w->v);
+    assert(starts[0] <= starts[1] && starts[1] <= t->nr);
     if (likely(starts[1] - starts[0] <= CELL_SCAN)) {
       w->at = cell_scan(a, t, starts[0], starts[1], w->v);
       return;
@@ -324,11 +329,12 @@ static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, 
   uint64_t product;
   t->cells = NO_CELLS;
   if ((size_t)t->nr * sizeof(*numbers) < 8 * sizeof(ranks[0])) return REMIXDB_OK;
-  c.nr_places = rank_bytes(numbers, t->nr, ranks, &c, &product);
+  c.nr_places = (uint16_t)rank_bytes(numbers, t->nr, ranks, &c, &product);
   if ((size_t)t->nr * sizeof(*numbers) < 8 * c.nr_places * sizeof(ranks[0])) return REMIXDB_OK;
   while ((product - 1) >> c.shift >= t->nr / CELL_NUMBERS) c.shift++;
-  const size_t nr = (size_t)((product - 1) >> c.shift) + 1, before = b->starts.len;
-  uint32_t *const starts = extend(&b->starts, (nr + 2) * sizeof(*starts));
+  c.last = (uint32_t)((product - 1) >> c.shift);
+  const size_t nr = (size_t)c.last + 1, before = b->starts.len;
+  uint32_t *const starts = extend(&b->starts, (nr + 1) * sizeof(*starts));
   if (!starts) return REMIXDB_NOMEM;
   size_t done = 0;  // cells whose start is set
   uint32_t scanned = 0;
@@ -337,7 +343,7 @@ static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, 
     for (uint32_t p = 0; p < c.nr_places; p++) sum += (ranks[p][numbers[i] >> (56 - 8 * p) & 255] >> RANK_SHIFT) * c.weight[p];
     while (done <= sum >> c.shift) starts[done++] = i;
   }
-  while (done < nr + 2) starts[done++] = t->nr;
+  while (done < nr + 1) starts[done++] = t->nr;
   for (size_t i = 0; i < nr; i++)
     if (starts[i + 1] - starts[i] <= CELL_SCAN) scanned += starts[i + 1] - starts[i];
   if (scanned < t->nr / 4 * 3) {

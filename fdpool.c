@@ -31,7 +31,7 @@ enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdp
 
 void fdpool_destroy(struct fdpool *p) {
   if (!p) return;
-  assert(p->nr_open == 0 && !p->hand);
+  assert(p->nr_open == 0 && p->nr_waiting == 0 && !p->hand);
   (void)pthread_cond_destroy(&p->freed);
   (void)pthread_mutex_destroy(&p->lock);
   mem_free(p);

@@ -336,6 +336,8 @@ static enum remixdb_status start_services(struct xdb *x) {
   // Where a process may have few (256 is usual on macOS) the tables leave some to the rest of the store: it has none to close when it needs one.
   const uint64_t limit = process_descriptors(), room = limit > OPEN_FILES_MIN + OTHER_FILES ? limit - OTHER_FILES : OPEN_FILES_MIN;
   const uint32_t max_open = x->opts.max_open_files < room ? x->opts.max_open_files : (uint32_t)room;
+  if (max_open < x->opts.max_open_files)
+    xdb_say(x, "%s: %u table files may be open at once, not %u: the process may have %" PRIu64 " descriptors", x->dir, max_open, x->opts.max_open_files, limit);
   if ((s = fdpool_create(x->env, max_open, &x->fds)) != REMIXDB_OK) return s;
   if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
   x->ctx = (struct sst_ctx){.env = x->env, .dir = x->dir, .io = &x->io, .cache = x->cache, .fds = x->fds, .store_id = x->store_id,
