@@ -7,6 +7,7 @@ import inspect
 import os
 import pathlib
 import random
+import resource
 import subprocess
 import sys
 import threading
@@ -799,7 +800,7 @@ def test_logger(tmp_path):
         said.clear()
         return lines
 
-    with open_store(tmp_path / "s", workers=1, logger=logger) as db, db.ref() as ref:
+    with open_store(tmp_path / "s", workers=1, max_open_files=16, logger=logger) as db, db.ref() as ref:
         (line,) = heard()
         assert str(tmp_path / "s") in line and "opened" in line
         ref.put("k", "v")
@@ -817,6 +818,21 @@ def test_logger(tmp_path):
         assert any(table.name in line for line in lines) and any("1 files damaged" in line for line in lines)
     raises(Status.NOTFOUND, lambda: open_store(tmp_path / "t", create=False, logger=logger))
     assert heard() == []
+
+
+def test_fewer_files_than_told_are_spoken_of(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    said = []
+    with open_store(tmp_path / "s", max_open_files=16, logger=said.append):
+        assert not any("descriptors" in line for line in said)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        try:
+            with open_store(tmp_path / "t", max_open_files=5000, logger=said.append):
+                pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    (line,) = [line for line in said if "descriptors" in line]
+    assert "276" in line and "5000" in line and "300" in line
 
 
 def test_logger_lives_as_long_as_the_store(tmp_path):
