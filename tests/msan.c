@@ -3,7 +3,6 @@
 // The memory sanitizer knows of what instrumented code writes, and of the C library. These stand before calls into what is not
 // instrumented (zstd, the C library's AIO), see that what goes in was written, and tell what comes out. Linked into every program of that mode, as is uring.c.
 #include <aio.h>
-#include <fts.h>
 #include <sys/stat.h>
 #include <zdict.h>
 #include <zstd.h>
@@ -73,15 +72,5 @@ WRAP(int, fstat64, (int fd, struct stat *st)) {
   const int rc = __real_fstat64(fd, st);
   if (rc == 0) WRAP_WRITTEN(st, sizeof(*st));
   return rc;
-}
-WRAP(FTSENT64 *, fts64_read, (FTS64 * t)) {
-  FTSENT64 *const e = __real_fts64_read(t);
-  if (!e) return NULL;
-  WRAP_WRITTEN(e, sizeof(*e));
-  WRAP_WRITTEN(e->fts_name, e->fts_namelen + 1u);
-  WRAP_WRITTEN(t, sizeof(*t));
-  WRAP_WRITTEN(e->fts_path, e->fts_pathlen + 1u);
-  if (!(t->fts_options & FTS_NOSTAT)) WRAP_WRITTEN(e->fts_statp, sizeof(*e->fts_statp));
-  return e;
 }
 #endif
