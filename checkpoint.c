@@ -85,12 +85,15 @@ static enum remixdb_status share_files(const struct xdb *x, const struct version
   char name[32];
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < v->nr_parts && s == REMIXDB_OK; i++) {
-    const struct remix *p = v->parts[i]->remix;
-    if (!p) continue;
-    remix_name(name, p->number);
-    s = share_file(x->env, x->dir, dir, name);
-    for (uint32_t r = 0; r < p->nr_runs && s == REMIXDB_OK; r++) {
-      sst_name(name, p->runs[r]->number);
+    const struct part *const p = v->parts[i];
+    const struct remix *const views[] = {p->remix, p->young};
+    for (uint32_t k = 0; k < 2 && s == REMIXDB_OK; k++) {
+      if (!views[k]) continue;
+      remix_name(name, views[k]->number);
+      s = share_file(x->env, x->dir, dir, name);
+    }
+    for (uint32_t r = 0; r < part_runs(p) && s == REMIXDB_OK; r++) {
+      sst_name(name, part_run(p, r)->number);
       s = share_file(x->env, x->dir, dir, name);
     }
   }

@@ -33,6 +33,7 @@ struct job {
   bool may_abort;
   bool worn;               // merged for its scans' sake
   bool append;             // a split that leaves the partition as it is and puts new ones behind it
+  bool young;              // what is written comes into the young view: the other one stays as it is
   bool upto;               // the new data behind the partition's keys is another job's, which appends it
   uint32_t take;           // so many of the newest runs are merged with the new data
   bool all;                // of all its partitions
@@ -51,7 +52,7 @@ struct output {
   struct job *job;
   struct sst **fresh;      // within job->tables
   uint32_t nr_fresh;
-  uint32_t keep;           // runs of the old REMIX that stay
+  uint32_t keep;           // runs of the old view that stay
   struct remix *remix;
   enum remixdb_status status;
   struct err_saved error;
@@ -70,15 +71,16 @@ struct round {
   struct task **tasks;     // room for all jobs
 };
 
-static const struct remix *remix_at(const struct version *v, uint32_t part) { return v->parts[part]->remix; }
-static const struct remix *old_remix(const struct job *j) { return remix_at(j->base, j->part); }
-static uint32_t old_runs(const struct job *j) { return old_remix(j) ? old_remix(j)->nr_runs : 0; }
+static const struct part *old_part(const struct job *j) { return j->base->parts[j->part]; }
+static uint32_t old_runs(const struct job *j) { return part_runs(old_part(j)); }
+// The view that is made anew with what is written.
+static const struct remix *old_view(const struct job *j) { return j->young ? old_part(j)->young : old_part(j)->remix; }
 
-// The table with the largest key of a partition.
-static const struct sst *last_table(const struct remix *x) {
-  const struct sst *last = x->runs[0];
-  for (uint32_t r = 1; r < x->nr_runs; r++)
-    if (kv_cmp(last->max, x->runs[r]->max) < 0) last = x->runs[r];
+// The table with the largest key of a partition that has any.
+static const struct sst *last_table(const struct part *p) {
+  const struct sst *last = part_run(p, 0);
+  for (uint32_t r = 1; r < part_runs(p); r++)
+    if (kv_cmp(last->max, part_run(p, r)->max) < 0) last = part_run(p, r);
   return last;
 }
 
@@ -116,13 +118,12 @@ static void measure(struct task *t, struct worker *w) {
   cursor_begin(c, s->r->c, s->r->frozen, part_anchor(v->parts[s->from]), w);
   for (uint32_t i = s->from; i < s->to && wh_valid(c); i++) {
     struct fresh *f = &s->r->fresh[i];
-    const struct remix *x = remix_at(v, i);
-    const bool bounded = i + 1 < v->nr_parts;
-    const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0), max = x ? last_table(x)->max : kref(NULL, 0);
+    const bool any = v->parts[i]->remix != NULL, bounded = i + 1 < v->nr_parts;
+    const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0), max = any ? last_table(v->parts[i])->max : kref(NULL, 0);
     bool behind = false;
     for (; wh_valid(c); wh_next(c)) {
       if (bounded && kv_cmp(wh_key(c), end) >= 0) break;
-      behind = behind || (x && kv_cmp(wh_key(c), max) > 0);
+      behind = behind || (any && kv_cmp(wh_key(c), max) > 0);
       *(behind ? &f->behind_bytes : &f->bytes) += cursor_bytes(c);
       *(behind ? &f->behind_count : &f->count) += 1;
     }
@@ -151,8 +152,8 @@ static void range_begin(struct range *r, const struct job *j, struct worker *w) 
   if (r->empty) return;
   r->end = next < v->nr_parts ? part_anchor(v->parts[next]) : kref(NULL, 0);
   r->with_end = j->upto;
-  if (j->upto) r->end = last_table(old_remix(j))->max;
-  const struct kref from = j->append ? last_table(old_remix(j))->max : part_anchor(v->parts[j->part]);
+  if (j->upto) r->end = last_table(old_part(j))->max;
+  const struct kref from = j->append ? last_table(old_part(j))->max : part_anchor(v->parts[j->part]);
   cursor_begin(&r->cursor, j->c, j->frozen, from, w);
   if (j->append && wh_valid(&r->cursor) && kv_eq(wh_key(&r->cursor), from)) wh_next(&r->cursor);
 }
@@ -174,29 +175,36 @@ static uint32_t tables_for(const struct compact *c, uint64_t bytes) {
   return (uint32_t)((bytes + table - 1) / table);
 }
 
-static uint64_t runs_bytes(const struct remix *x, uint32_t newest) {
+static const struct sst *nth_newest(const struct part *p, uint32_t n) { return part_run(p, part_runs(p) - 1 - n); }
+
+static uint64_t runs_bytes(const struct part *p, uint32_t newest) {
   uint64_t sum = 0;
-  for (uint32_t r = x->nr_runs - newest; r < x->nr_runs; r++) sum += run_bytes(x->runs[r]);
+  for (uint32_t n = 0; n < newest; n++) sum += run_bytes(nth_newest(p, n));
   return sum;
 }
 
-// Of so many bytes of runs, what is neither an old version nor a tombstone, about.
-static uint64_t live_bytes(const struct remix *x, uint64_t bytes) {
-  return x->nr_entries ? (uint64_t)((double)bytes * (double)x->nr_keys / (double)x->nr_entries) : 0;
+static uint64_t all_bytes(const struct part *p) { return runs_bytes(p, part_runs(p)); }
+
+// Of so many bytes of runs, what is neither an old version nor a tombstone, about: what the young view makes old in the other one is not known.
+static uint64_t live_bytes(const struct part *p, uint64_t bytes) {
+  uint64_t entries = 0, keys = 0;
+  if (p->remix) entries = p->remix->nr_entries, keys = p->remix->nr_keys;
+  if (p->young) entries += p->young->nr_entries, keys += p->young->nr_keys;
+  return entries ? (uint64_t)((double)bytes * (double)keys / (double)entries) : 0;
 }
 
-static uint64_t part_live_bytes(const struct remix *x) { return x ? live_bytes(x, runs_bytes(x, x->nr_runs)) : 0; }
+static uint64_t all_live_bytes(const struct part *p) { return live_bytes(p, all_bytes(p)); }
 
 // Bytes that merging the newest `take` runs with the new data will write: what is known to be old versions or tombstones is not written again
 // by a merge of all runs, and about half of it by a merge of some.
 static uint64_t merged_bytes(const struct job *j, uint32_t take) {
-  const struct remix *x = old_remix(j);
+  const struct part *const p = old_part(j);
   uint64_t sum = j->bytes;
   if (j->nr_parts > 1) {
-    for (uint32_t i = 0; i < j->nr_parts; i++) sum += part_live_bytes(remix_at(j->base, j->part + i));
-  } else if (x && take) {
-    const uint64_t bytes = runs_bytes(x, take), live = live_bytes(x, bytes);
-    sum += take == x->nr_runs ? live : (bytes + live) / 2;
+    for (uint32_t i = 0; i < j->nr_parts; i++) sum += all_live_bytes(j->base->parts[j->part + i]);
+  } else if (take) {
+    const uint64_t bytes = runs_bytes(p, take), live = live_bytes(p, bytes);
+    sum += take == part_runs(p) ? live : (bytes + live) / 2;
   }
   return sum;
 }
@@ -213,16 +221,16 @@ static uint64_t share_for(const struct compact *c, uint64_t bytes) {
 
 // Whether so much of a partition is old versions that it is merged for that alone: `more` bytes of new data will be stored, of which about half makes something
 // old, too.
-static bool mostly_garbage(const struct compact *c, const struct remix *x, uint64_t more) {
-  const uint64_t total = runs_bytes(x, x->nr_runs);
-  return total + more / 2 > 2 * live_bytes(x, total) + table_bytes(c) * GARBAGE_SLACK / 100;
+static bool mostly_garbage(const struct compact *c, const struct part *p, uint64_t more) {
+  const uint64_t total = all_bytes(p);
+  return total + more / 2 > 2 * live_bytes(p, total) + table_bytes(c) * GARBAGE_SLACK / 100;
 }
 
-uint32_t compact_run_limit(const struct compact *c, const struct remix *x, uint64_t bytes) {
+uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64_t bytes) {
   const uint64_t small = table_bytes(c) * 2 / 5;
   bool large = bytes >= small;
-  for (uint32_t r = 0; r < x->nr_runs && large; r++) large = run_bytes(x->runs[r]) >= small;
-  return large ? COMPACT_SPLIT_RUNS : COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(x->runs[0]->number % COMPACT_RUNS_SPREAD);
+  for (uint32_t r = 0; r < part_runs(p) && large; r++) large = run_bytes(part_run(p, r)) >= small;
+  return large ? COMPACT_SPLIT_RUNS : COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(part_run(p, 0)->number % COMPACT_RUNS_SPREAD);
 }
 
 // How many of the newest runs to merge with the new data, as there are too many. A run goes in while it is not much larger than all that is newer together, so
@@ -231,38 +239,38 @@ uint32_t compact_run_limit(const struct compact *c, const struct remix *x, uint6
 // merge of few would write much to remove little: tables that are as large as tables get, which only a split helps.
 static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
   const struct compact *c = j->c;
-  const struct remix *x = old_remix(j);
-  for (uint32_t k = 1; k < x->nr_runs; k++) {
+  const struct part *const p = old_part(j);
+  const uint32_t runs = part_runs(p);
+  for (uint32_t k = 1; k < runs; k++) {
     const uint64_t written = merged_bytes(j, k);
     const uint32_t in = fresh + k, out = tables_for(c, written);
-    if (in <= out || x->nr_runs + fresh - (in - out) > compact_run_limit(c, x, j->bytes) || written > MERGE_COST * j->bytes * (in - out)) continue;
-    if (run_bytes(x->runs[x->nr_runs - 1 - k]) > written - written / 4) return k;
+    if (in <= out || runs + fresh - (in - out) > compact_run_limit(c, p, j->bytes) || written > MERGE_COST * j->bytes * (in - out)) continue;
+    if (run_bytes(nth_newest(p, k)) > written - written / 4) return k;
   }
-  return x->nr_runs;
+  return runs;
 }
 
 // All runs are merged with the new data.
 static void decide_all(struct job *j) {
   j->take = old_runs(j);
   j->all = true;
+  j->young = false;
   j->cost = merged_bytes(j, j->take);
   j->kind = tables_for(j->c, j->cost) > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
   j->table_bytes = share_for(j->c, j->cost);
 }
 
-static const struct sst *nth_newest(const struct remix *x, uint32_t n) { return x->runs[x->nr_runs - 1 - n]; }
-
-// Whether no key of a run lies among those of the runs first .. n - 1, all counted from the newest.
+// Whether no key of a run lies among those of the runs first .. n - 1, all counted from the view's newest.
 static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
-  const struct sst *const t = nth_newest(x, n);
+  const struct sst *const t = x->runs[x->nr_runs - 1 - n];
   for (uint32_t i = first; i < n; i++) {
-    const struct sst *const other = nth_newest(x, i);
+    const struct sst *const other = x->runs[x->nr_runs - 1 - i];
     if (kv_cmp(t->max, other->min) >= 0 && kv_cmp(other->max, t->min) >= 0) return false;
   }
   return true;
 }
 
-// How many of the newest runs to merge so that scans read from fewer: those that remove the most levels for the bytes they hold. A level is what lies apart,
+// How many of a view's newest runs to merge so that scans read from fewer: those that remove the most levels for the bytes they hold. A level is what lies apart,
 // as the tables of a split do, and is read by a scan like one run. 0: there is but one.
 static uint32_t worn_depth(const struct remix *x, uint64_t *bytes_out) {
   uint64_t bytes = 0;
@@ -271,7 +279,7 @@ static uint32_t worn_depth(const struct remix *x, uint64_t *bytes_out) {
   for (uint32_t k = 0; k < x->nr_runs; levels++) {
     const double removed = levels;
     const uint32_t first = k;
-    do bytes += run_bytes(nth_newest(x, k++));
+    do bytes += run_bytes(x->runs[x->nr_runs - 1 - k++]);
     while (k < x->nr_runs && lies_apart(x, first, k));
     if (removed / (double)bytes <= most) continue;
     most = removed / (double)bytes;
@@ -289,41 +297,53 @@ static void decide_major(struct job *j, uint32_t take) {
     return;
   }
   j->kind = COMPACT_MAJOR;
-  j->cost = merged_bytes(j, take) + old_remix(j)->file_size;
+  j->cost = merged_bytes(j, take) + old_view(j)->file_size;
   j->table_bytes = share_for(j->c, merged_bytes(j, take));
+}
+
+// Whether the new data may come into the partition's young view: it is little for the partition, and with it the view stays small.
+static bool fits_young(const struct job *j) {
+  const struct part *const p = old_part(j);
+  const uint64_t there = p->young ? p->young->nr_entries : 0, old = p->remix->nr_entries;
+  if (!p->young && (j->c->young_from == 0 || j->count * j->c->young_from > old)) return false;
+  return (there + j->count) * COMPACT_YOUNG_SHARE <= old;
 }
 
 static void decide(struct job *j) {
   const struct compact *c = j->c;
-  const struct remix *x = old_remix(j);
-  const uint32_t runs = old_runs(j), fresh = tables_for(c, j->bytes);
+  const struct part *const p = old_part(j);
+  const uint32_t fresh = tables_for(c, j->bytes);
   if (j->count == 0) {
     j->kind = COMPACT_KEEP;
     return;
   }
   // into an empty partition, or behind all others: writing the new data is all there is to do, and tombstones have nothing to hide
-  if (!x || mostly_garbage(c, x, j->bytes)) {
+  if (!p->remix || mostly_garbage(c, p, j->bytes)) {
     decide_all(j);
     return;
   }
-  if (runs + fresh > compact_run_limit(c, x, j->bytes)) {
-    decide_major(j, merge_depth(j, fresh));
+  uint32_t take = part_runs(p) + fresh > compact_run_limit(c, p, j->bytes) ? merge_depth(j, fresh) : 0;
+  j->young = take <= part_young_runs(p) && fits_young(j);
+  // a young view that does not stay becomes a table of the other one
+  if (!j->young && take < part_young_runs(p)) take = part_young_runs(p);
+  if (take) {
+    decide_major(j, take);
     return;
   }
   j->kind = COMPACT_MINOR;
-  j->cost = j->bytes + x->file_size;
+  j->cost = j->bytes + (old_view(j) ? old_view(j)->file_size : 0);
   j->table_bytes = share_for(c, j->bytes);
 }
 
 // New data behind all keys of a partition that is full, by its size or its runs, does not touch it. A little of it does not: it would make small partitions.
 static bool appends(const struct round *r, uint32_t part) {
   const struct compact *c = r->c;
-  const struct remix *x = remix_at(r->base, part);
+  const struct part *const p = r->base->parts[part];
   const struct fresh *f = &r->fresh[part];
-  if (!x || f->behind_bytes == 0 || f->behind_bytes < c->memtable_size / COMPACT_ABORT_SHARE) return false;
+  if (!p->remix || f->behind_bytes == 0 || f->behind_bytes < c->memtable_size / COMPACT_ABORT_SHARE) return false;
   const uint32_t more = tables_for(c, f->bytes) + tables_for(c, f->behind_bytes);
-  const bool full = runs_bytes(x, x->nr_runs) >= table_bytes(c) || x->nr_runs + more > COMPACT_APPEND_RUNS;
-  return full && !mostly_garbage(c, x, f->bytes);
+  const bool full = all_bytes(p) >= table_bytes(c) || part_runs(p) + more > COMPACT_APPEND_RUNS;
+  return full && !mostly_garbage(c, p, f->bytes);
 }
 
 static struct job *add_job(struct round *r, uint32_t part, uint32_t nr_parts) {
@@ -365,14 +385,14 @@ static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end) {
   uint32_t next = part, tables = 0;
   bool needed = false;
   do {
-    const struct remix *x = remix_at(r->base, next);
+    const struct part *const p = r->base->parts[next];
     const struct fresh *f = &r->fresh[next];
-    const uint64_t more = part_live_bytes(x) + f->bytes + f->behind_bytes;
+    const uint64_t more = all_live_bytes(p) + f->bytes + f->behind_bytes;
     const uint32_t apart = tables_for(c, bytes) + tables_for(c, more), together = tables_wanted(c, bytes + more);
     if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES)) break;
     bytes += more;
-    tables += x ? x->nr_runs : 0;
-    needed = needed || f->count + f->behind_count || (x && x->nr_keys != x->nr_entries);
+    tables += part_runs(p);
+    needed = needed || f->count + f->behind_count || p->young || (p->remix && p->remix->nr_keys != p->remix->nr_entries);
   } while (++next < end);
   if (needed || tables > tables_for(c, bytes)) {
     struct job *j = add_job(r, part, next - part);
@@ -398,17 +418,19 @@ static void plan(struct round *r, const struct compact_whole *whole, uint32_t *n
   while (at < nr) plan_part(r, at++);
 }
 
-// Of the partitions that scans have paid for, one for each worker; they have to be paid for again, whatever comes of it.
+// Of the partitions that scans have paid for, one for each worker; they have to be paid for again, whatever comes of it. In any case the young view ends with it.
 static void plan_worn(struct round *r) {
   uint64_t bytes;
   uint32_t left = workers_count(r->c->workers);
   if (left == 0) left = 1;
   for (uint32_t i = 0; i < r->base->nr_parts; i++) {
     struct job *j = add_job(r, i, 1);
-    struct remix *x = r->base->parts[i]->remix;
-    if (!left || !x || !compact_worn(x)) continue;
+    const struct part *const p = r->base->parts[i];
+    if (!left) continue;
+    struct remix *const x = p->remix && compact_worn(p->remix) ? p->remix : p->young && compact_worn(p->young) ? p->young : NULL;
+    if (!x) continue;
     j->worn = true;
-    decide_major(j, worn_depth(x, &bytes));
+    decide_major(j, part_young_runs(p) + (x == p->remix ? worn_depth(x, &bytes) : 0));
     atomic_store_explicit(&x->jumps, 0, memory_order_relaxed);
     left--;
   }
@@ -439,6 +461,7 @@ static enum remixdb_status choose_aborts(struct round *r) {
     by_cost[i]->kind = COMPACT_ABORT;
     by_cost[i]->take = 0;
     by_cost[i]->all = false;
+    by_cost[i]->young = false;
     by_cost[i]->cost = 0;
   }
   mem_free(by_cost);
@@ -447,23 +470,76 @@ static enum remixdb_status choose_aborts(struct round *r) {
 
 // ---- writing tables
 
-// The runs that take part, as one sorted stream of the newest version in them of each key.
-struct old_stream {
-  const struct job *j;
-  struct worker *w;
-  struct remix_walk walk;   // x NULL: of no partition
-  uint32_t next_part;       // after the one of `walk`, among the job's; as many as there are: none
-  uint32_t first;           // runs from this one on take part
+// The runs of a view that take part, as one sorted stream of the newest version in them of each key.
+struct view_stream {
+  struct remix_walk walk;   // x NULL: none do
+  uint32_t first;           // runs from this one on
   bool found;               // a version of the current key has been given out
+  bool any;                 // there is a record
+  struct kv_rec rec;
   struct sst_scan *scans[REMIX_RUNS_MAX];
 };
 
-static void old_close(struct old_stream *o) {
-  for (uint32_t r = 0; o->walk.x && r < o->walk.x->nr_runs; r++) {
-    sst_scan_destroy(o->scans[r]);
-    o->scans[r] = NULL;
+static void view_close(struct view_stream *v) {
+  for (uint32_t r = 0; v->walk.x && r < v->walk.x->nr_runs; r++) {
+    sst_scan_destroy(v->scans[r]);
+    v->scans[r] = NULL;
   }
-  o->walk.x = NULL;
+  v->walk.x = NULL;
+  v->any = false;
+}
+
+// The next record, if there is one.
+static enum remixdb_status view_next(struct view_stream *v) {
+  v->any = false;
+  while (v->walk.x && remix_walk_valid(&v->walk)) {
+    const uint8_t sel = v->walk.sel[v->walk.at];
+    const uint32_t run = sel & REMIX_RUN;
+    if (!(sel & REMIX_OLD)) v->found = false;
+    remix_walk_next(&v->walk);
+    if (run < v->first) continue;
+    if (v->found) {
+      sst_scan_skip(v->scans[run], 1);
+      continue;
+    }
+    v->found = true;
+    sst_pos pos;
+    const enum remixdb_status s = sst_scan_next(v->scans[run], &v->rec, &pos);
+    if (s == REMIXDB_NOTFOUND)
+      return err_corrupt(v->walk.x->path, 0, "has more entries than table %llu has records", (unsigned long long)v->walk.x->runs[run]->number);
+    v->any = s == REMIXDB_OK;
+    return s;
+  }
+  return REMIXDB_OK;
+}
+
+// The newest `take` runs of the view; comes to the first record.
+static enum remixdb_status view_begin(struct view_stream *v, const struct remix *x, uint32_t take, struct compact *c, struct blkio_queue *queue) {
+  if (take == 0) return REMIXDB_OK;
+  v->first = x->nr_runs - take;
+  v->found = false;
+  remix_walk_init(&v->walk, x);
+  for (uint32_t r = v->first; r < x->nr_runs; r++) {
+    const enum remixdb_status s = sst_scan_create(x->runs[r], queue, &v->scans[r]);
+    if (s != REMIXDB_OK) return s;
+    atomic_fetch_add_explicit(&c->stats.read_bytes, x->runs[r]->data_size, memory_order_relaxed);
+  }
+  return view_next(v);
+}
+
+// The same of all partitions of a job, and of both their views: where both have a key the young one's is newer.
+struct old_stream {
+  const struct job *j;
+  struct worker *w;
+  uint32_t next_part;       // after the one that is read, among the job's; as many as there are: none
+  struct view_stream old, young;
+  bool old_given, young_given;  // whose record was given out, or hidden by it
+};
+
+static void old_close(struct old_stream *o) {
+  view_close(&o->old);
+  view_close(&o->young);
+  o->old_given = o->young_given = false;
 }
 
 static void old_init(struct old_stream *o, const struct job *j, struct worker *w) {
@@ -473,46 +549,29 @@ static void old_init(struct old_stream *o, const struct job *j, struct worker *w
   o->next_part = j->all || j->take ? 0 : j->nr_parts;
 }
 
-// Goes on to the job's next partition that has runs. REMIXDB_NOTFOUND: there is none.
+// Goes on to the job's next partition. REMIXDB_NOTFOUND: there is none.
 static enum remixdb_status old_next_part(struct old_stream *o) {
   const struct job *j = o->j;
-  const struct remix *x = NULL;
   old_close(o);
-  while (!x && o->next_part < j->nr_parts) x = remix_at(j->base, j->part + o->next_part++);
-  if (!x) return REMIXDB_NOTFOUND;
-  o->first = j->all ? 0 : x->nr_runs - j->take;
-  o->found = false;
-  remix_walk_init(&o->walk, x);
-  enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t r = o->first; r < x->nr_runs && s == REMIXDB_OK; r++) {
-    s = sst_scan_create(x->runs[r], o->w->queue, &o->scans[r]);
-    if (s == REMIXDB_OK) atomic_fetch_add_explicit(&j->c->stats.read_bytes, x->runs[r]->data_size, memory_order_relaxed);
-  }
-  return s;
+  if (o->next_part == j->nr_parts) return REMIXDB_NOTFOUND;
+  const struct part *const p = j->base->parts[j->part + o->next_part++];
+  const uint32_t take = j->all ? part_runs(p) : j->take, young = take < part_young_runs(p) ? take : part_young_runs(p);
+  const enum remixdb_status s = view_begin(&o->young, p->young, young, j->c, o->w->queue);
+  return s == REMIXDB_OK ? view_begin(&o->old, p->remix, take - young, j->c, o->w->queue) : s;
 }
 
-// REMIXDB_NOTFOUND at the end.
+// REMIXDB_NOTFOUND at the end. The record holds until the next call.
 static enum remixdb_status old_next(struct old_stream *o, struct kv_rec *rec) {
-  for (;;) {
-    while (o->walk.x && remix_walk_valid(&o->walk)) {
-      const uint8_t sel = o->walk.sel[o->walk.at];
-      const uint32_t run = sel & REMIX_RUN;
-      if (!(sel & REMIX_OLD)) o->found = false;
-      remix_walk_next(&o->walk);
-      if (run < o->first) continue;
-      if (o->found) {
-        sst_scan_skip(o->scans[run], 1);
-        continue;
-      }
-      o->found = true;
-      sst_pos pos;
-      const enum remixdb_status s = sst_scan_next(o->scans[run], rec, &pos);
-      if (s == REMIXDB_NOTFOUND) return err_corrupt(o->walk.x->path, 0, "has more entries than table %llu has records", (unsigned long long)o->walk.x->runs[run]->number);
-      return s;
-    }
-    const enum remixdb_status s = old_next_part(o);
-    if (s != REMIXDB_OK) return s;
-  }
+  enum remixdb_status s = o->old_given ? view_next(&o->old) : REMIXDB_OK;
+  if (s == REMIXDB_OK && o->young_given) s = view_next(&o->young);
+  while (s == REMIXDB_OK && !o->old.any && !o->young.any) s = old_next_part(o);
+  if (s != REMIXDB_OK) return s;
+  const struct kv_rec *const a = &o->old.rec, *const b = &o->young.rec;
+  const int c = !o->young.any ? -1 : !o->old.any ? 1 : kv_cmp(kref(a->key, a->klen), kref(b->key, b->klen));
+  o->old_given = c <= 0;
+  o->young_given = c >= 0;
+  *rec = c < 0 ? *a : *b;
+  return REMIXDB_OK;
 }
 
 // A file stands, but nothing will name it, because it could not be opened: it goes now, or when the store is opened next. Returns why.
@@ -648,7 +707,7 @@ static void write_tables(struct task *t, struct worker *w) {
 static void build_remix(struct task *t, struct worker *w) {
   struct output *o = (struct output *)t;
   struct compact *c = o->job->c;
-  const struct remix *old = o->keep ? old_remix(o->job) : NULL;
+  const struct remix *old = o->keep ? old_view(o->job) : NULL;
   struct remix_build b = {.ctx = c->ctx, .queue = w->queue, .old = old, .keep = o->keep, .fresh = o->fresh, .nr_fresh = o->nr_fresh, .tags = c->tags,
                           .progress = &c->progress, .keep_image = true};
   b.number = atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
@@ -668,6 +727,7 @@ static void build_remix(struct task *t, struct worker *w) {
     s = remix_open_built(c->ctx, b.number, runs, nr, b.image, b.image_size, b.file_size, &o->remix);
     mem_free(b.image);
     if (s == REMIXDB_OK) atomic_store_explicit(&o->remix->jumps, jumps, memory_order_relaxed);
+    if (s == REMIXDB_OK && o->job->young) remix_make_young(o->remix);
     if (s != REMIXDB_OK) {
       char name[32];
       remix_name(name, b.number);
@@ -696,8 +756,9 @@ static enum remixdb_status write_all(struct round *r) {
 
 // Which partitions come of a job's tables.
 static void plan_outputs(struct round *r, struct job *j) {
-  const uint32_t kept = j->append || j->all ? 0 : old_runs(j) - j->take;
-  const bool one = j->kind == COMPACT_MINOR || kept;
+  const uint32_t young = part_young_runs(old_part(j));
+  const uint32_t kept = j->append || j->all ? 0 : j->young ? young - j->take : part_old_runs(old_part(j)) - (j->take - young);
+  const bool one = j->kind == COMPACT_MINOR || kept || j->young;
   for (uint32_t at = 0, group; at < j->nr_tables; at += group) {
     const uint32_t left = j->nr_tables - at;
     group = one || left < COMPACT_PART_TABLES ? left : COMPACT_PART_TABLES;
@@ -708,7 +769,7 @@ static void plan_outputs(struct round *r, struct job *j) {
     o->keep = kept ? (kept == 32 ? UINT32_MAX : (1u << kept) - 1) : 0;
     o->task.run = build_remix;
     for (uint32_t i = 0; i < o->nr_fresh; i++) o->task.size += o->fresh[i]->nr_records;
-    for (uint32_t i = 0; i < kept; i++) o->task.size += old_remix(j)->runs[i]->nr_records;
+    for (uint32_t i = 0; i < kept; i++) o->task.size += old_view(j)->runs[i]->nr_records;
   }
 }
 
@@ -769,15 +830,16 @@ static enum remixdb_status next_version(struct round *r, struct version **out) {
       part_ref(old);
       parts[nr++] = old;
     } else if (j->nr_tables == 0 && nr == 0) {
-      s = part_create(part_anchor(old), NULL, &parts[nr]);
+      s = part_create(part_anchor(old), NULL, NULL, &parts[nr]);
       nr += s == REMIXDB_OK;
     }
-    const struct sst *before = j->append ? last_table(old->remix) : NULL;
+    const struct sst *before = j->append ? last_table(old) : NULL;
     for (; at < r->nr_outputs && r->outputs[at].job == j && s == REMIXDB_OK; at++) {
       struct output *o = &r->outputs[at];
       const struct kref anchor = before ? separator(before, o->fresh[0]) : part_anchor(old);
       remix_ref(o->remix);
-      s = part_create(anchor, o->remix, &parts[nr]);
+      if (j->young) remix_ref(old->remix);
+      s = j->young ? part_create(anchor, old->remix, o->remix, &parts[nr]) : part_create(anchor, o->remix, NULL, &parts[nr]);
       nr += s == REMIXDB_OK;
       before = o->fresh[o->nr_fresh - 1];
     }
@@ -796,9 +858,10 @@ static void estimate_work(struct round *r) {
     if (!writes_tables(j)) continue;
     work += merged_bytes(j, j->take) >> PROGRESS_SHIFT;
     work += j->count;
-    for (uint32_t p = 0; p < j->nr_parts && !j->append; p++) {
-      const struct remix *x = remix_at(j->base, j->part + p);
-      work += x ? x->nr_entries : 0;
+    for (uint32_t k = 0; k < j->nr_parts && !j->append; k++) {
+      const struct part *const p = j->base->parts[j->part + k];
+      if (p->young) work += p->young->nr_entries;
+      if (p->remix && !j->young) work += p->remix->nr_entries;
     }
   }
   atomic_store_explicit(&r->c->work, work ? work : 1, memory_order_relaxed);
@@ -848,6 +911,7 @@ static void round_count(struct round *r) {
     const bool counts = r->frozen ? !(j->upto && j->kind == COMPACT_KEEP) : j->worn;
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
     if (j->worn) atomic_fetch_add_explicit(&stats->worn, 1, memory_order_relaxed);
+    if (j->young) atomic_fetch_add_explicit(&stats->young, 1, memory_order_relaxed);
     if (j->kind == COMPACT_ABORT) atomic_fetch_add_explicit(&stats->handed_back, j->bytes, memory_order_relaxed);
   }
   atomic_fetch_add_explicit(&stats->rounds, 1, memory_order_relaxed);
@@ -911,9 +975,10 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
 bool compact_worn(struct remix *x) {
   uint64_t due = atomic_load_explicit(&x->jumps_due, memory_order_relaxed);
   if (due == 0) {
-    uint64_t bytes;
+    uint64_t bytes = 0;
     due = UINT64_MAX;
-    if (worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE;
+    for (uint32_t r = 0; x->young && r < x->nr_runs; r++) bytes += run_bytes(x->runs[r]);
+    if (x->young || worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE;
     if (due < COMPACT_JUMPS_MIN) due = COMPACT_JUMPS_MIN;
     atomic_store_explicit(&x->jumps_due, due, memory_order_relaxed);
   }
@@ -944,34 +1009,33 @@ static int cmp_ptr(const void *a, const void *b) {
 // All tables and REMIXes of a version, ascending by address. NULL without memory.
 static const void **objects_of(const struct version *v, size_t *nr_out) {
   size_t nr = 0;
-  for (uint32_t i = 0; i < v->nr_parts; i++) nr += v->parts[i]->remix ? 1 + v->parts[i]->remix->nr_runs : 0;
-  const void **list = mem_alloc((nr ? nr : 1) * sizeof(*list));
+  for (uint32_t i = 0; i < v->nr_parts; i++) nr += 2 + part_runs(v->parts[i]);
+  const void **list = mem_alloc(nr * sizeof(*list));
   if (!list) return NULL;
-  *nr_out = nr;
   nr = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) {
-    const struct remix *x = v->parts[i]->remix;
-    if (!x) continue;
-    list[nr++] = x;
-    for (uint32_t r = 0; r < x->nr_runs; r++) list[nr++] = x->runs[r];
+    const struct part *const p = v->parts[i];
+    if (p->remix) list[nr++] = p->remix;
+    if (p->young) list[nr++] = p->young;
+    for (uint32_t r = 0; r < part_runs(p); r++) list[nr++] = part_run(p, r);
   }
+  *nr_out = nr;
   qsort(list, nr, sizeof(*list), cmp_ptr);
   return list;
 }
+
+static bool is_named(const void **named, size_t nr, const void *key) { return bsearch(&key, named, nr, sizeof(*named), cmp_ptr) != NULL; }
 
 void compact_retire(const struct version *base, const struct version *next) {
   size_t nr;
   const void **named = objects_of(next, &nr);
   if (!named) return;  // the files stay until the store is opened next, which removes what no version names
   for (uint32_t i = 0; i < base->nr_parts; i++) {
-    struct remix *x = base->parts[i]->remix;
-    if (!x) continue;
-    const void *key = x;
-    if (!bsearch(&key, named, nr, sizeof(*named), cmp_ptr)) remix_retire(x);
-    for (uint32_t r = 0; r < x->nr_runs; r++) {
-      key = x->runs[r];
-      if (!bsearch(&key, named, nr, sizeof(*named), cmp_ptr)) sst_retire(x->runs[r]);
-    }
+    const struct part *const p = base->parts[i];
+    if (p->remix && !is_named(named, nr, p->remix)) remix_retire(p->remix);
+    if (p->young && !is_named(named, nr, p->young)) remix_retire(p->young);
+    for (uint32_t r = 0; r < part_runs(p); r++)
+      if (!is_named(named, nr, part_run(p, r))) sst_retire(part_run(p, r));
   }
   mem_free(named);
 }

@@ -29,6 +29,8 @@
 #define COMPACT_APPEND_RUNS 8u    // a partition with more runs than this, new data behind all of its keys counted, is left as it is by that data
 #define COMPACT_ABORT_SHARE 16u   // at most 1/16 of a memtable goes back in a round
 #define COMPACT_TABLE_MIN (8u << 20)
+#define COMPACT_YOUNG_FROM 32u    // a young view begins where so many times what comes into a partition is there,
+#define COMPACT_YOUNG_SHARE 8u    // and ends when it would have more than this share of the other one's entries
 #define COMPACT_JUMPS_MIN 1024u   // fewer of them are not worth a round
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
@@ -40,6 +42,7 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t read_bytes;                   // of tables that were merged
   _Atomic uint64_t handed_back;                  // bytes of records
   _Atomic uint64_t worn;                         // partitions that were merged because of what was read
+  _Atomic uint64_t young;                        // partitions whose young view alone was made anew
   _Atomic uint64_t remix_data_pages;             // data pages read to build REMIXes
 };
 
@@ -49,6 +52,7 @@ struct compact {
   struct workers *workers;
   struct sst_build_opts build;      // max_pages is a table's size in all that is decided here, too
   bool tags;
+  uint32_t young_from;              // COMPACT_YOUNG_FROM; 0: there are no young views
   size_t memtable_size;             // bytes; of which 1/16 may be handed back
   _Atomic uint64_t next_file;       // the next free file number
   _Atomic uint64_t progress, work;  // of the round in progress: bytes done and to be done (an estimate), for the writers' pace. Relaxed
@@ -69,7 +73,7 @@ static inline uint32_t compact_table_pages(size_t memtable_size) {
 // With more runs than this some of a partition's are merged. Partitions that fill at the same pace must not all be merged in the same round: their limits differ by
 // what their oldest tables happen to be called. COMPACT_SPLIT_RUNS is the limit where no run, nor the new data (bytes), is smaller than two fifths of a table:
 // merging some would make them hardly fewer, so the whole partition will be written again, and the sooner it is the less there is to write.
-uint32_t compact_run_limit(const struct compact *c, const struct remix *x, uint64_t bytes);
+uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64_t bytes);
 
 // What a round is to bring down to the fewest tables, whatever else would be decided: partitions from that of the key `from` on, until about `budget` bytes are to be
 // written. Neighbours that need fewer tables together become one. Tombstones and old versions go.

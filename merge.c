@@ -3,12 +3,16 @@
 
 void merge_init(struct merge *m, struct blkio_queue *queue) {
   memset(m, 0, sizeof(*m));
-  m->at = m->mem_at = MERGE_NONE;
+  m->at = m->new_at = MERGE_NONE;
   m->near = MERGE_FAR;
   remix_cursor_init(&m->remix, queue);
+  remix_cursor_init(&m->young, queue);
 }
 
-void merge_fini(struct merge *m) { remix_cursor_fini(&m->remix); }
+void merge_fini(struct merge *m) {
+  remix_cursor_fini(&m->remix);
+  remix_cursor_fini(&m->young);
+}
 
 void merge_lend(struct merge *m, struct epoch *epoch, struct epoch_slot *slot) {
   m->epoch = epoch;
@@ -17,7 +21,8 @@ void merge_lend(struct merge *m, struct epoch *epoch, struct epoch_slot *slot) {
 
 // Moving a cursor to no REMIX allocates nothing, so it cannot fail.
 static void parts_leave(struct merge *m) {
-  const enum remixdb_status s = remix_cursor_set(&m->remix, NULL);
+  enum remixdb_status s = remix_cursor_set(&m->remix, NULL);
+  if (m->young.x) s = remix_cursor_set(&m->young, NULL);
   (void)s;
 }
 
@@ -29,15 +34,16 @@ void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen
   }
   if (m->version != version) parts_leave(m);
   m->version = version;
-  m->at = m->mem_at = MERGE_NONE;
+  m->has[MERGE_YOUNG] = version && version->nr_young != 0;
+  m->at = m->new_at = MERGE_NONE;
   m->near = MERGE_FAR;
 }
 
 void merge_park(struct merge *m) {
   parts_leave(m);
-  m->has[0] = m->has[1] = false;
+  m->has[MERGE_ACTIVE] = m->has[MERGE_FROZEN] = m->has[MERGE_YOUNG] = false;
   m->version = NULL;
-  m->at = m->mem_at = MERGE_NONE;
+  m->at = m->new_at = MERGE_NONE;
   m->near = MERGE_FAR;
 }
 
@@ -69,13 +75,14 @@ static void look_up_end(struct merge *m) {
 }
 
 // Where the record's block is not held it is looked up.
-static enum remixdb_status parts_record(struct merge *m, struct kv_rec *rec_out) {
-  if (likely(remix_record_held(&m->remix, rec_out))) return REMIXDB_OK;
+static enum remixdb_status record(struct merge *m, struct remix_cursor *c, struct kv_rec *rec_out) {
+  if (likely(remix_record_held(c, rec_out))) return REMIXDB_OK;
   look_up_begin(m);
-  const enum remixdb_status s = remix_record(&m->remix, rec_out);
+  const enum remixdb_status s = remix_record(c, rec_out);
   look_up_end(m);
   return s;
 }
+static enum remixdb_status parts_record(struct merge *m, struct kv_rec *rec_out) { return record(m, &m->remix, rec_out); }
 
 static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
   struct remix *const x = m->version->parts[part]->remix;
@@ -131,55 +138,130 @@ static enum remixdb_status parts_key(struct merge *m, struct kref *out) {
   return REMIXDB_OK;
 }
 
-// ---- the memtables
+// ---- the young views, one after the other
 
-static inline bool mem_valid(const struct merge *m, uint32_t i) { return m->has[i] && wh_valid(&m->mem[i]); }
-
-static void mem_step(struct merge *m, uint32_t i, bool backward) {
-  if (backward) wh_prev(&m->mem[i]);
-  else wh_next(&m->mem[i]);
+static enum remixdb_status young_enter(struct merge *m, uint32_t at) {
+  struct remix *const x = m->version->parts[m->version->young[at]]->young;
+  m->young_at = at;
+  return m->young.x == x ? REMIXDB_OK : remix_cursor_set(&m->young, x);
 }
 
-static void mem_seek_end(struct merge *m, uint32_t i, bool backward) {
+static void young_to_end(struct merge *m, bool backward) {
+  if (backward) remix_seek_last(&m->young);
+  else remix_seek_first(&m->young);
+}
+
+// Where its view has ended, on to the next one (or the one before). Reads the record that it comes to.
+static enum remixdb_status young_settle(struct merge *m, bool backward) {
+  while (!remix_valid(&m->young)) {
+    if (backward ? m->young_at == 0 : m->young_at + 1 == m->version->nr_young) return REMIXDB_OK;
+    const enum remixdb_status s = young_enter(m, backward ? m->young_at - 1 : m->young_at + 1);
+    if (s != REMIXDB_OK) return s;
+    young_to_end(m, backward);
+  }
+  return record(m, &m->young, &m->young_rec);
+}
+
+// The first young view of the partition or one behind it; nr_young: there is none.
+static uint32_t young_find(const struct version *v, uint32_t part) {
+  uint32_t lo = 0, hi = v->nr_young;
+  while (lo < hi) {
+    const uint32_t mid = lo + (hi - lo) / 2;
+    if (v->young[mid] < part) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo;
+}
+
+static enum remixdb_status young_seek(struct merge *m, struct kref key, bool backward) {
+  const struct version *const v = m->version;
+  const uint32_t part = version_find(v, key);
+  uint32_t at = young_find(v, part);
+  const bool there = at < v->nr_young && v->young[at] == part;
+  if (!there && (backward ? at == 0 : at == v->nr_young)) return remix_cursor_set(&m->young, NULL);  // that is its end
+  if (!there && backward) at--;
+  enum remixdb_status s = young_enter(m, at);
+  if (s != REMIXDB_OK) return s;
+  if (!there) young_to_end(m, backward);
+  else s = backward ? remix_seek_for_prev(&m->young, key) : remix_seek(&m->young, key);
+  return s == REMIXDB_OK ? young_settle(m, backward) : s;
+}
+
+// To the last key of all, or (backward false) to the first.
+static enum remixdb_status young_seek_end(struct merge *m, bool backward) {
+  const enum remixdb_status s = young_enter(m, backward ? m->version->nr_young - 1 : 0);
+  if (s != REMIXDB_OK) return s;
+  young_to_end(m, backward);
+  return young_settle(m, backward);
+}
+
+// ---- the newer streams: memtables and young views
+
+static inline bool new_valid(const struct merge *m, uint32_t i) {
+  return m->has[i] && (i == MERGE_YOUNG ? remix_valid(&m->young) : wh_valid(&m->mem[i]));
+}
+
+static inline struct kref new_key(const struct merge *m, uint32_t i) {
+  return i == MERGE_YOUNG ? kref(m->young_rec.key, m->young_rec.klen) : wh_key(&m->mem[i]);
+}
+
+static enum remixdb_status new_step(struct merge *m, uint32_t i, bool backward) {
+  if (unlikely(i == MERGE_YOUNG)) {
+    if (backward) remix_prev(&m->young);
+    else remix_next(&m->young);
+    return young_settle(m, backward);
+  }
+  if (backward) wh_prev(&m->mem[i]);
+  else wh_next(&m->mem[i]);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status new_seek_end(struct merge *m, uint32_t i, bool backward) {
+  if (i == MERGE_YOUNG) return young_seek_end(m, backward);
   look_up_begin(m);
   if (backward) wh_seek_last(&m->mem[i]);
   else wh_seek(&m->mem[i], kref("", 0));
   look_up_end(m);
+  return REMIXDB_OK;
 }
 
-// Which of them comes first (backward: last), after one of them was moved; of equal keys the newer one's.
-static void mem_pick(struct merge *m) {
-  const bool a = mem_valid(m, MERGE_ACTIVE), f = mem_valid(m, MERGE_FROZEN);
+// Which of them comes first (backward: last), after one of them was moved; of equal keys the newest one's.
+static void new_pick(struct merge *m) {
   clear_forget(m);
-  if (!a && !f) {
-    m->mem_at = MERGE_NONE;
-    m->mem_same = 0;
-    return;
+  m->new_at = MERGE_NONE;
+  m->new_same = 0;
+  for (uint32_t i = 0; i < MERGE_PARTS; i++) {
+    if (!new_valid(m, i)) continue;
+    const struct kref key = new_key(m, i);
+    int c = m->new_at == MERGE_NONE ? -1 : kv_cmp(key, m->new_key);
+    if (m->backward && m->new_at != MERGE_NONE) c = -c;
+    if (c > 0) continue;
+    if (c == 0) {
+      m->new_same |= 1u << i;
+      continue;
+    }
+    m->new_at = i;
+    m->new_same = 1u << i;
+    m->new_key = key;
   }
-  int c = a ? -1 : 1;
-  if (a && f) {
-    c = kv_cmp(wh_key(&m->mem[MERGE_ACTIVE]), wh_key(&m->mem[MERGE_FROZEN]));
-    if (m->backward) c = -c;
-  }
-  m->mem_at = c <= 0 ? MERGE_ACTIVE : MERGE_FROZEN;
-  m->mem_same = c < 0 ? 1u << MERGE_ACTIVE : c > 0 ? 1u << MERGE_FROZEN : 1u << MERGE_ACTIVE | 1u << MERGE_FROZEN;
-  m->mem_key = wh_key(&m->mem[m->mem_at]);
+  if (m->new_at == MERGE_NONE) return;
+  m->new_tomb = m->new_at == MERGE_YOUNG ? m->young_rec.tomb : m->mem[m->new_at].ver->tomb;
 }
 
-// Finds out up to where the partition is known to come before the memtables' next key.
+// Finds out up to where the partition is known to come before the next newer key.
 static void clear_find(struct merge *m) {
-  const uint32_t part = version_find(m->version, m->mem_key);
-  m->clear = part > m->part ? UINT32_MAX : part < m->part ? 0 : remix_segment(m->remix.x, m->mem_key);
+  const uint32_t part = version_find(m->version, m->new_key);
+  m->clear = part > m->part ? UINT32_MAX : part < m->part ? 0 : remix_segment(m->remix.x, m->new_key);
   m->clear_exact = true;
 }
 
 // The same for the segment that the REMIX stands in alone, which the next one's anchor tells; of the last one nothing is known.
 static void clear_ask(struct merge *m) {
   const uint32_t seg = m->asked = m->remix.seg;
-  if (seg + 1 < m->remix.x->nr_segs && kv_cmp(m->mem_key, remix_anchor(m->remix.x, seg + 1)) >= 0) m->clear = seg + 1;
+  if (seg + 1 < m->remix.x->nr_segs && kv_cmp(m->new_key, remix_anchor(m->remix.x, seg + 1)) >= 0) m->clear = seg + 1;
 }
 
-// Whether the partitions' entry is known to come before the memtables' without looking at its key.
+// Whether the partitions' entry is known to come before the newer one without looking at its key.
 static inline bool parts_clear(struct merge *m) {
   if (m->backward) return false;
   if (m->remix.seg >= m->clear && m->remix.seg != m->asked && !m->clear_exact) clear_ask(m);
@@ -191,35 +273,38 @@ static inline bool parts_clear(struct merge *m) {
 // Picks the smallest (backward: the largest) key among the streams; of equal ones the newest stream, which comes first.
 static enum remixdb_status pick(struct merge *m) {
   const bool parts = parts_valid(m);
-  if (m->mem_at == MERGE_NONE) {
+  if (m->new_at == MERGE_NONE) {
     m->at = parts ? MERGE_PARTS : MERGE_NONE;
     m->same = 1u << MERGE_PARTS;
     return REMIXDB_OK;
   }
-  int c = -1;  // how the memtables' key stands to the partitions', in the direction
+  int c = -1;  // how the newer key stands to the partitions', in the direction
   if (parts && parts_clear(m)) {
     c = 1;
   } else if (parts) {
     struct kref k;
     const enum remixdb_status s = parts_key(m, &k);
     if (s != REMIXDB_OK) return s;
-    c = kv_cmp(m->mem_key, k);
+    c = kv_cmp(m->new_key, k);
     if (m->backward) c = -c;
   }
-  m->at = c <= 0 ? m->mem_at : MERGE_PARTS;
-  m->same = (c <= 0 ? m->mem_same : 0) | (c >= 0 ? 1u << MERGE_PARTS : 0);
+  m->at = c <= 0 ? m->new_at : MERGE_PARTS;
+  m->same = (c <= 0 ? m->new_same : 0) | (c >= 0 ? 1u << MERGE_PARTS : 0);
   return REMIXDB_OK;
 }
 
 // Moves all streams that stand on the current key past it.
 static enum remixdb_status step_same(struct merge *m) {
-  for (uint32_t i = 0; i < MERGE_PARTS; i++)
-    if (m->same & 1u << i) mem_step(m, i, m->backward);
+  for (uint32_t i = 0; i < MERGE_PARTS; i++) {
+    if (!(m->same & 1u << i)) continue;
+    const enum remixdb_status s = new_step(m, i, m->backward);
+    if (s != REMIXDB_OK) return s;
+  }
   if (m->same & 1u << MERGE_PARTS) {
     const enum remixdb_status s = parts_step(m, m->backward);
     if (s != REMIXDB_OK) return s;
   }
-  if (m->same & ~(1u << MERGE_PARTS)) mem_pick(m);
+  if (m->same & ~(1u << MERGE_PARTS)) new_pick(m);
   passed(m);
   return REMIXDB_OK;
 }
@@ -233,13 +318,13 @@ static enum remixdb_status fail(struct merge *m, enum remixdb_status s) {
 // To the first live key from where the streams stand.
 static enum remixdb_status settle(struct merge *m) {
   enum remixdb_status s = pick(m);
-  while (s == REMIXDB_OK && m->at < MERGE_PARTS && m->mem[m->at].ver->tomb) {
+  while (s == REMIXDB_OK && m->at < MERGE_PARTS && m->new_tomb) {
     s = step_same(m);
     if (s == REMIXDB_OK) s = pick(m);
   }
   if (s != REMIXDB_OK) return fail(m, s);
   if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->backward) m->near = MERGE_FAR;
-  else m->near = m->mem_at == MERGE_NONE || m->remix.seg < m->clear ? MERGE_ALONE : MERGE_BESIDE;
+  else m->near = m->new_at == MERGE_NONE || m->remix.seg < m->clear ? MERGE_ALONE : MERGE_BESIDE;
   return s;
 }
 
@@ -252,7 +337,7 @@ static void seek_begin(struct merge *m, bool backward) {
 
 static enum remixdb_status seek_end(struct merge *m, enum remixdb_status s) {
   if (s == REMIXDB_OK) {
-    mem_pick(m);
+    new_pick(m);
     s = settle(m);
   } else {
     s = fail(m, s);
@@ -264,10 +349,11 @@ static enum remixdb_status seek_end(struct merge *m, enum remixdb_status s) {
 static enum remixdb_status seek(struct merge *m, struct kref key, bool backward) {
   if (!key.ptr) key = kref("", 0);
   seek_begin(m, backward);
-  for (uint32_t i = 0; i < MERGE_PARTS; i++)
+  for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
     if (m->has[i]) wh_want(&m->mem[i], key);
-  const enum remixdb_status s = parts_seek(m, key, backward);
-  for (uint32_t i = 0; i < MERGE_PARTS && s == REMIXDB_OK; i++) {
+  enum remixdb_status s = parts_seek(m, key, backward);
+  if (m->has[MERGE_YOUNG] && s == REMIXDB_OK) s = young_seek(m, key, backward);
+  for (uint32_t i = 0; i <= MERGE_FROZEN && s == REMIXDB_OK; i++) {
     if (!m->has[i]) continue;
     if (backward) wh_seek_for_prev(&m->mem[i], key);
     else wh_seek(&m->mem[i], key);
@@ -280,9 +366,9 @@ enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref key) { retu
 
 enum remixdb_status merge_seek_last(struct merge *m) {
   seek_begin(m, true);
-  const enum remixdb_status s = parts_seek_end(m, true);
+  enum remixdb_status s = parts_seek_end(m, true);
   for (uint32_t i = 0; i < MERGE_PARTS && s == REMIXDB_OK; i++)
-    if (m->has[i]) mem_seek_end(m, i, true);
+    if (m->has[i]) s = new_seek_end(m, i, true);
   return seek_end(m, s);
 }
 
@@ -292,14 +378,14 @@ static enum remixdb_status turn(struct merge *m, bool backward) {
   m->backward = backward;
   for (uint32_t i = 0; i < MERGE_PARTS; i++) {
     if (!m->has[i] || m->same & 1u << i) continue;
-    if (wh_valid(&m->mem[i])) mem_step(m, i, backward);
-    else mem_seek_end(m, i, backward);
+    const enum remixdb_status s = new_valid(m, i) ? new_step(m, i, backward) : new_seek_end(m, i, backward);
+    if (s != REMIXDB_OK) return s;
   }
   if (!(m->same & 1u << MERGE_PARTS)) {
     const enum remixdb_status s = parts_valid(m) ? parts_step(m, backward) : parts_seek_end(m, backward);
     if (s != REMIXDB_OK) return s;
   }
-  mem_pick(m);
+  new_pick(m);
   return REMIXDB_OK;
 }
 
@@ -313,14 +399,14 @@ static enum remixdb_status step(struct merge *m, bool backward) {
 bool merge_next_held(struct merge *m) {
   struct kref key;
   if (!remix_key_ahead(&m->remix, &key)) return false;
-  const int c = kv_cmp(m->mem_key, key);
-  if (c <= 0 && m->mem[m->mem_at].ver->tomb) return false;  // there is more to pass than this
+  const int c = kv_cmp(m->new_key, key);
+  if (c <= 0 && m->new_tomb) return false;  // there is more to pass than this
   if (!remix_next_near(&m->remix)) return false;
   m->remix_key = key;
   if (c <= 0) {
     m->near = MERGE_FAR;
-    m->at = m->mem_at;
-    m->same = m->mem_same | (c == 0 ? 1u << MERGE_PARTS : 0);
+    m->at = m->new_at;
+    m->same = m->new_same | (c == 0 ? 1u << MERGE_PARTS : 0);
   }
   return true;
 }
@@ -332,8 +418,8 @@ enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
   enum remixdb_status s = REMIXDB_OK;
   while (nr > 0 && s == REMIXDB_OK && merge_valid(m)) {
     if (m->same == 1u << MERGE_PARTS && !m->backward) {
-      if (m->mem_at != MERGE_NONE && nr > 1 && !m->clear_exact) clear_find(m);
-      const uint32_t moved = remix_skip(&m->remix, nr, m->mem_at == MERGE_NONE ? UINT32_MAX : m->clear);
+      if (m->new_at != MERGE_NONE && nr > 1 && !m->clear_exact) clear_find(m);
+      const uint32_t moved = remix_skip(&m->remix, nr, m->new_at == MERGE_NONE ? UINT32_MAX : m->clear);
       if (moved) m->remix_key.ptr = NULL;
       nr -= moved;
       if (nr == 0) break;
@@ -346,6 +432,7 @@ enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
 
 enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out) {
   if (m->at == MERGE_PARTS) return parts_record(m, rec_out);
+  if (m->at == MERGE_YOUNG) return record(m, &m->young, rec_out);
   const struct wh_cursor *c = &m->mem[m->at];
   *rec_out = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
   return REMIXDB_OK;

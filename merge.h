@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The merge behind an iterator: at most three sorted streams, newest first: the active memtable, the frozen one, the partitions (one
-// REMIX after the other). It stops at keys that exist at its moment: a key in a newer stream hides the same key in older ones. What
-// is deleted in the partitions is passed by their selectors; a tombstone of a memtable is met, for it may hide a key of theirs.
+// The merge behind an iterator: at most four sorted streams, newest first: the active memtable, the frozen one, the partitions' young views (one
+// after the other), the partitions (one REMIX after the other). It stops at keys that exist at its moment: a key in a newer stream hides the same key in
+// older ones. What is deleted in the partitions is passed by their selectors; a tombstone of a newer stream is met, for it may hide a key of theirs.
 //
-// Keys are compared only where a memtable's next key may come before the partitions' next: while both memtables are at their end, or
+// Keys are compared only where the next key of a newer stream may come before the partitions' next: while these are at their end, or
 // their next key is known to belong to a segment further on, a step is a step of the REMIX: nothing is read or compared. That is
-// told by the next segment's anchor, asked once for each segment that the REMIX comes to before the memtable's key was met; for a skip by a
-// search in all anchors, once for each key of a memtable.
+// told by the next segment's anchor, asked once for each segment that the REMIX comes to before the newer key was met; for a skip by a
+// search in all anchors, once for each newer key. The young views are one stream of their own, which goes on from partition to partition by itself: it
+// may be further than the partitions' is, for its key is greater then.
 //
 // One thread. From a seek until merge_set or merge_park the caller is inside the domain of the cursors (wh_recycle), where there is one.
 // Seeks, merge_set and merge_park are made inside an epoch. Between calls it stands outside, for the blocks under it are pinned and memtables
@@ -19,20 +20,23 @@
 #include "version.h"
 #include "wh.h"
 
-enum { MERGE_ACTIVE, MERGE_FROZEN, MERGE_PARTS, MERGE_NONE };
+enum { MERGE_ACTIVE, MERGE_FROZEN, MERGE_YOUNG, MERGE_PARTS, MERGE_NONE };
 
 #define MERGE_STEPS 256u  // so many keys are passed in one epoch at most
 
 enum merge_near {
   MERGE_FAR,     // all streams
-  MERGE_BESIDE,  // the current key is the partitions' alone, and a memtable's key may come before their next one
+  MERGE_BESIDE,  // the current key is the partitions' alone, and a newer stream's key may come before their next one
   MERGE_ALONE,   // it cannot, up to the end of the segment
 };
 
 struct merge {
   struct wh_cursor mem[2];        // [MERGE_ACTIVE], [MERGE_FROZEN]
-  bool has[2];                    // whether there is such a memtable
+  struct remix_cursor young;
+  bool has[3];                    // whether there is such a memtable, or any young view
   const struct version *version;
+  uint32_t young_at;              // the partition that `young` is in, or was last, as an index of version->young
+  struct kv_rec young_rec;        // of its entry, when it is valid
   uint32_t part;                  // the partition the REMIX cursor is in
   struct remix_cursor remix;
   struct kref remix_key;          // of the REMIX cursor's entry; ptr NULL: not read yet
@@ -40,10 +44,11 @@ struct merge {
   uint32_t same;                  // bit i: stream i stands on the same key
   enum merge_near near;           // what a step forward has to look at
   bool backward;                  // the streams not at the current key stand before it, not behind it
-  // the memtables alone
-  uint32_t mem_at, mem_same;      // as at and same
-  struct kref mem_key;
-  // What is known of where mem_key belongs: entries of segments before `clear`, of this partition, are less. Forward only.
+  // the newer streams alone
+  uint32_t new_at, new_same;      // as at and same
+  bool new_tomb;
+  struct kref new_key;
+  // What is known of where new_key belongs: entries of segments before `clear`, of this partition, are less. Forward only.
   uint32_t clear;
   bool clear_exact;               // and entries of segments behind it are not
   uint32_t asked;                 // the segment of the REMIX for which that was last looked at; UINT32_MAX: none
@@ -76,7 +81,7 @@ MUST_CHECK enum remixdb_status merge_seek_last(struct merge *m);
 MUST_CHECK enum remixdb_status merge_next(struct merge *m);                            // must be valid
 MUST_CHECK enum remixdb_status merge_prev(struct merge *m);                            // must be valid
 bool merge_next_held(struct merge *m);  // private to merge_next_near
-// The same as merge_next when that is a step of the REMIX within its segment, and no memtable's key can come before the next one or that one's block is
+// The same as merge_next when that is a step of the REMIX within its segment, and no newer key can come before the next one or that one's block is
 // held; else false, and nothing has moved. Needs no epoch.
 static inline bool merge_next_near(struct merge *m) {
   if (unlikely(m->near != MERGE_ALONE)) return m->near == MERGE_BESIDE && merge_next_held(m);
@@ -84,7 +89,7 @@ static inline bool merge_next_near(struct merge *m) {
   m->remix_key.ptr = NULL;
   return true;
 }
-// As so many merge_next, until it is not valid. What lies between two keys of the memtables is counted, not visited, but for the
+// As so many merge_next, until it is not valid. What lies between two newer keys is counted, not visited, but for the
 // segment that the second one belongs to.
 MUST_CHECK enum remixdb_status merge_skip(struct merge *m, uint32_t nr);
 // The current record (never a tombstone); holds until it moves. A failure changes nothing: it stands where it stood, may be asked

@@ -135,15 +135,33 @@ static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t 
   return left;
 }
 
+// Those of which[0, nr) that have a candidate are added to with, and to older those that are not in their view but may be in an older one.
+static void sort_out(struct multiget *m, const uint8_t *which, uint32_t nr, uint8_t *with, uint32_t *nr_with, uint8_t *older, uint32_t *nr_older) {
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t k = which[i];
+    if (m->probe[k].set)
+      with[(*nr_with)++] = (uint8_t)k;
+    else if (unlikely(m->probe[k].search))
+      wait_alone(m, k);
+    else if (unlikely(m->probe[k].older != NULL))
+      older[(*nr_older)++] = (uint8_t)k;
+  }
+}
+
 // Goes on with probes until each is found, is out of candidates, or waits for a block.
 static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
   for (;;) {
-    uint32_t left = 0;
-    for (uint32_t i = 0; i < nr; i++) {
-      if (m->probe[which[i]].set)
-        which[left++] = which[i];
-      else if (unlikely(m->probe[which[i]].search))
-        wait_alone(m, which[i]);
+    uint8_t older[MULTIGET_GROUP];
+    uint32_t left = 0, nr_older = 0;
+    sort_out(m, which, nr, which, &left, older, &nr_older);
+    for (uint32_t i = 0; i < nr_older; i++) {
+      struct remix_probe *const p = &m->probe[older[i]];
+      p->x = p->older;
+      p->older = NULL;
+    }
+    if (unlikely(nr_older)) {
+      remix_probe_find(m->probe, older, nr_older);
+      sort_out(m, older, nr_older, which, &left, older, &(uint32_t){0});
     }
     if (left == 0) return;
     remix_probe_next(m->probe, which, left);
@@ -169,9 +187,10 @@ static void look_in_tables(struct multiget *m, const struct version *version, ui
   uint32_t left = 0;
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t k = which[i];
-    struct remix *const x = version->parts[version_find(version, m->key[k])]->remix;
-    if (!x) continue;
-    m->probe[k].x = x;
+    const struct part *const part = version->parts[version_find(version, m->key[k])];
+    if (!part->remix) continue;
+    m->probe[k].x = part->young ? part->young : part->remix;
+    m->probe[k].older = part->young ? part->remix : NULL;
     m->probe[k].key = m->key[k];
     m->probe[k].hash = m->hash[k];
     which[left++] = (uint8_t)k;
@@ -227,7 +246,8 @@ static void add_waiting(struct multiget *m) {
 
 static void look_up_alone(struct multiget *m, const struct waiting *w) {
   struct kv_rec rec;
-  const enum remixdb_status s = remix_get((struct remix *)(uintptr_t)w->probe.x, w->probe.key, w->probe.hash, &m->alone, &rec);
+  enum remixdb_status s = remix_get((struct remix *)(uintptr_t)w->probe.x, w->probe.key, w->probe.hash, &m->alone, &rec);
+  if (s == REMIXDB_NOTFOUND && w->probe.older) s = remix_get((struct remix *)(uintptr_t)w->probe.older, w->probe.key, w->probe.hash, &m->alone, &rec);
   if (s == REMIXDB_OK)
     found(m, w->key, rec.val, rec.vlen, rec.tomb);
   else if (s != REMIXDB_NOTFOUND)

@@ -23,9 +23,9 @@ struct remix_index {
   const uint8_t *segs;
   struct remix_layout lay;
   struct anchors anchors;
-  // Per segment, and one more: live entries (newest versions that are not tombstones) in all segments before it. A stretch without
-  // any, or any number of keys, is passed by a search in these.
+  // Per segment, and one more: live entries in all segments before it. A stretch without any, or any number of keys, is passed by a search in these.
   uint32_t *live;
+  uint8_t hidden;  // what a selector must not have for its entry to be live: REMIX_OLD, and REMIX_TOMB but in a young view
 };
 
 // One allocation for all, so that the way from a REMIX to its segments is short.
@@ -46,7 +46,7 @@ static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, ui
   return load32le(s + ix->lay.offs + 4 * run);
 }
 static inline uint32_t seg_live(const struct remix_index *ix, const uint8_t *s) {
-  return set32_eq8(s + ix->lay.sel, REMIX_OLD | REMIX_TOMB, 0) & set32_below(seg_nr(ix, s));
+  return set32_eq8(s + ix->lay.sel, ix->hidden, 0) & set32_below(seg_nr(ix, s));
 }
 
 static inline void seg_prefetch(const struct remix_index *ix, const uint8_t *s) {
@@ -264,6 +264,7 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
   if (!whole) return REMIXDB_NOMEM;
   struct remix *const x = &whole->x;
   x->index = &whole->ix;
+  whole->ix.hidden = REMIX_OLD | REMIX_TOMB;
   x->ctx = ctx;
   x->number = number;
   atomic_init(&x->refs, 1);
@@ -332,6 +333,18 @@ void remix_retire(struct remix *x) {
   if (!atomic_exchange_explicit(&x->obsolete, true, memory_order_relaxed) && x->ctx->retired) sst_retired_add(x->ctx->retired, 1, x->file_size);
 }
 
+void remix_make_young(struct remix *x) {
+  struct remix_index *const ix = x->index;
+  uint32_t live = 0;
+  ix->hidden = REMIX_OLD;
+  x->young = true;
+  for (uint32_t i = 0; i < x->nr_segs; i++) {
+    ix->live[i] = live;
+    live += set32_count(seg_live(ix, seg_at(ix, i)));
+  }
+  ix->live[x->nr_segs] = live;
+}
+
 size_t remix_memory(const struct remix *x) {
   const struct remix_whole *const whole = (const struct remix_whole *)x;
   return sizeof(*whole) + x->nr_runs * sizeof(x->runs[0]) + whole->map.size + anchors_memory(&whole->ix.anchors) +
@@ -341,6 +354,10 @@ size_t remix_memory(const struct remix *x) {
 struct kref remix_anchor(const struct remix *x, uint32_t seg) { return anchors_at(&x->index->anchors, seg); }
 
 // ---- searching within a segment
+
+static inline bool cached(const struct sst *t, uint32_t block) {
+  return t->cache.cache && atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) != 0;
+}
 
 // The record of entry i, until the epoch is left: what a search looks at is not pinned.
 static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, struct sst_hold *h,
@@ -439,6 +456,7 @@ static enum remixdb_status spot_find(struct remix_cursor *c, uint32_t seg, const
     entry_want(x, s, cand + 1);
   }
   const uint32_t run = s[ix->lay.sel + cand] & REMIX_RUN;
+  if (x->young) c->jumps += !cached(x->runs[run], sst_pos_block(seg_pos(x, s, run, cand)));
   const enum remixdb_status st = entry_read(x, s, cand, &c->holds[run], &rec);
   if (st != REMIXDB_OK) return st;
   REMIX_COUNT(key_compares);
@@ -454,10 +472,10 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *s, st
   if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) {
     struct spot spot;
     st = spot_binary(x, s, key, h, false, &spot, rec_out);
-    return st == REMIXDB_OK && (!spot.equal || rec_out->tomb) ? REMIXDB_NOTFOUND : st;
+    return st == REMIXDB_OK && (!spot.equal || (rec_out->tomb && ix->hidden & REMIX_TOMB)) ? REMIXDB_NOTFOUND : st;
   }
   const uint32_t cand = blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
-  if (s[ix->lay.sel + cand] & REMIX_TOMB) return REMIXDB_NOTFOUND;
+  if (s[ix->lay.sel + cand] & ix->hidden) return REMIXDB_NOTFOUND;
   st = entry_read(x, s, cand, h, rec_out);
   if (st != REMIXDB_OK) return st;
   REMIX_COUNT(key_compares);
@@ -562,7 +580,7 @@ static __attribute__((noinline)) void cursor_jumped(struct remix_cursor *c) {
 // What is known of where the runs stand is forgotten: the cursor goes elsewhere, or a search uses its holds.
 static inline void cursor_leave(struct remix_cursor *c) {
   for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = c->near[r].ahead = 0;
-  c->begun = false;
+  c->begun = c->x->young;
   if (unlikely(c->jumps >= JUMPS_TOGETHER)) cursor_jumped(c);
 }
 
@@ -722,7 +740,7 @@ static inline void near_pass(struct remix_cursor *c, uint32_t from, uint32_t to,
 static void cursor_next_segment(struct remix_cursor *c) {
   const struct remix *const x = c->x;
   const uint32_t rank = x->index->live[c->seg + 1];
-  if (rank == x->nr_keys) {
+  if (rank == x->index->live[x->nr_segs]) {
     cursor_end(c);
     return;
   }
@@ -872,10 +890,6 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
 }
 
 uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
-
-static inline bool cached(const struct sst *t, uint32_t block) {
-  return t->cache.cache && atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) != 0;
-}
 
 // Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the cursor was set; then more each time.
 static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct remix_near *n) {

@@ -63,6 +63,7 @@ struct remix {
   uint64_t nr_entries;      // all versions
   uint64_t nr_keys;         // newest versions that are not tombstones
   bool tags;
+  bool young;               // remix_make_young
   uint64_t file_size;
   uint8_t *image;           // the view as docs/FORMAT.md has it, unpacked and checked
   size_t image_size;
@@ -71,7 +72,7 @@ struct remix {
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
   // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it begins, and then what follows it in the
-  // same run; when it comes to a block of another run, that is a jump. Both relaxed; jumps_due is the caller's of ctx->worn to set, 0 at first.
+  // same run; when it comes to a block of another run, that is a jump, and in a young view it is in any case. Both relaxed; jumps_due is the caller's of ctx->worn to set, 0 at first.
   _Atomic uint64_t jumps, jumps_due;
 };
 
@@ -88,12 +89,15 @@ void remix_ref(struct remix *x);
 void remix_unref(struct remix *x);
 void remix_retire(struct remix *x);  // makes it obsolete: no version will name it
 void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
+// From now on it is a young view, which is read beside an older one: tombstones are live (a get or a cursor gives them like any record, for they hide what is in the
+// older view), and all blocks that scans read of it are jumps. Before anybody else has it.
+void remix_make_young(struct remix *x);
 size_t remix_memory(const struct remix *x);
 // Adds to its jumps, and tells ctx->worn when there are enough of them.
 void remix_jumped(struct remix *x, uint64_t jumps);
 struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
 
-// The newest version of the key, when that is not a tombstone: REMIXDB_OK, REMIXDB_NOTFOUND, or an error. hash = hash64(key). Inside
+// The newest version of the key, when that is live (not a tombstone, or the view is a young one): REMIXDB_OK, REMIXDB_NOTFOUND, or an error. hash = hash64(key). Inside
 // an epoch; the record holds until the epoch is left or h is used again.
 // With tags the keys that are read are those of live entries of one segment with the key's tag: for a key that is there its own and
 // that of one in 256 of those before it, 1.06 on average; for another one 32/256 = 0.125 at most. Without tags it is one, as in a
@@ -107,6 +111,7 @@ uint32_t remix_segment(const struct remix *x, struct kref key);
 // step before. Inside an epoch, all of it.
 struct remix_probe {
   const struct remix *x;  // in, as are key and hash
+  const struct remix *older;  // the caller's: another view to go to when the key is not in this one
   struct kref key;
   uint64_t hash;
   bool search;            // out: such a segment that remix_get has to search it
@@ -121,7 +126,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 // Takes the first candidate out of each one's set, which is not empty: sst and pos. The slot of its block in the cache is fetched.
 void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 
-// A position in the view, at a live entry: the newest version of a key, and not a tombstone; all others are passed by the bits of
+// A position in the view, at a live entry: the newest version of a key, and not a tombstone (but in a young view); all others are passed by the bits of
 // their selectors. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix must stay
 // alive. One thread. Seeks and remix_record must be made inside an epoch; what only steps needs none.
 enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
@@ -146,7 +151,7 @@ struct remix_cursor {
   bool no_ahead;             // read-ahead left nothing in the cache: not tried again on this REMIX
   bool disk;                 // the last read that was timed was the disk's: blocks that will be needed soon are read together
   uint8_t reads;             // which of them are timed
-  bool begun;                // a block has been read since it was moved other than by steps: the next one elsewhere is a jump
+  bool begun;                // a block has been read since it was moved other than by steps (or need not have been): the next one elsewhere is a jump
   uint32_t jumps;            // not yet added to the REMIX's
   enum remix_way way;        // how it was moved last: where memory is asked for before it is read
   // Up to this entry (stepping back: down to it) memory has been asked for.

@@ -189,7 +189,7 @@ static enum remixdb_status walk_view(const struct remix *x, struct stream *runs,
   return s;
 }
 
-static void verify_part(struct verifier *v, const struct remix *x, struct kref low, struct kref high) {
+static void verify_view(struct verifier *v, const struct remix *x, struct kref low, struct kref high) {
   struct stream *runs = mem_calloc(x->nr_runs, sizeof(*runs));
   struct sst **tables = mem_calloc(x->nr_runs, sizeof(*tables));
   struct remix *fresh = NULL;
@@ -235,7 +235,9 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
   const struct version *version = view->version;
   for (uint32_t i = 0; i < version->nr_parts; i++) {
     const struct kref high = i + 1 < version->nr_parts ? part_anchor(version->parts[i + 1]) : kref(NULL, 0);
-    if (version->parts[i]->remix) verify_part(&v, version->parts[i]->remix, part_anchor(version->parts[i]), high);
+    const struct part *const p = version->parts[i];
+    if (p->remix) verify_view(&v, p->remix, part_anchor(p), high);
+    if (p->young) verify_view(&v, p->young, part_anchor(p), high);
   }
   view_unref(view);
   blkio_queue_destroy(v.queue);

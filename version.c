@@ -1,37 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "version.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 // CURRENT, little-endian:
 //   0   u8[8]  magic "RMXDBVER"
-//   8   u32    format
+//   8   u32    format: 1, or 2 where some partition has a young view
 //   12  u32    number of partitions, at least 1
 //   16  u64    store id
 //   24  u64    version number
 //   32  u64    next file number
 //   40  u64    oldest log generation needed
 //   48  u64    sequence number when that generation began
-//   56  ...    per partition: u32 anchor length, u32 number of tables, u64 REMIX number (0 without tables), anchor bytes, u64 per table
+//   56  ...    per partition: u32 anchor length, u32 number of tables, u64 REMIX number (0 without tables), in format 2 u64 number of the young REMIX (0: none)
+//              and u64 how many of the tables, the last ones, are its, then anchor bytes, u64 per table
 //   end u64    XXH3-64 of all before
 static const char version_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
-#define VERSION_FORMAT 1u
+#define VERSION_FORMAT 2u
 #define VERSION_HEAD 56u
 #define VERSION_NEXT 32u
 #define VERSION_PART 16u
+#define VERSION_YOUNG 16u  // more for each partition in format 2
 #define VERSION_SIZE_MAX (256u << 20)
 #define VERSION_NUMBER_MAX ((uint64_t)1 << 46)  // of files; they count up, so that this is never reached
 
 // ---- partitions
 
-enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct part **out) {
+enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young, struct part **out) {
   struct part *p = mem_alloc(sizeof(*p) + anchor.len);
+  assert(remix || !young);
   if (!p) {
     remix_unref(remix);
+    remix_unref(young);
     return REMIXDB_NOMEM;
   }
   atomic_init(&p->refs, 1);
   p->remix = remix;
+  p->young = young;
   p->alen = anchor.len;
   if (anchor.len) memcpy(p->anchor, anchor.ptr, anchor.len);
   *out = p;
@@ -44,6 +50,7 @@ void part_unref(struct part *p) {
   // acq_rel: whoever frees has seen all that others did before they let go
   if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
   remix_unref(p->remix);
+  remix_unref(p->young);
   mem_free(p);
 }
 
@@ -68,6 +75,16 @@ static enum remixdb_status index_anchors(struct version *v) {
   return anchors_init(&v->anchors, p, p + offs, v->nr_parts);
 }
 
+static enum remixdb_status index_young(struct version *v) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) nr += v->parts[i]->young != NULL;
+  if (nr == 0) return REMIXDB_OK;
+  if (!(v->young = mem_alloc(nr * sizeof(v->young[0])))) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < v->nr_parts; i++)
+    if (v->parts[i]->young) v->young[v->nr_young++] = i;
+  return REMIXDB_OK;
+}
+
 enum remixdb_status version_create(struct part **parts, uint32_t nr, struct version **out) {
   struct version *v = mem_calloc(1, sizeof(*v) + nr * sizeof(v->parts[0]));
   if (!v) {
@@ -77,7 +94,8 @@ enum remixdb_status version_create(struct part **parts, uint32_t nr, struct vers
   atomic_init(&v->refs, 1);
   v->nr_parts = nr;
   memcpy(v->parts, parts, nr * sizeof(v->parts[0]));
-  const enum remixdb_status s = index_anchors(v);
+  enum remixdb_status s = index_anchors(v);
+  if (s == REMIXDB_OK) s = index_young(v);
   if (s != REMIXDB_OK) {
     version_unref(v);
     return s;
@@ -93,6 +111,7 @@ void version_unref(struct version *v) {
   for (uint32_t i = 0; i < v->nr_parts; i++) part_unref(v->parts[i]);
   anchors_fini(&v->anchors);
   mem_free(v->anchor_bytes);
+  mem_free(v->young);
   mem_free(v);
 }
 
@@ -107,8 +126,8 @@ static enum remixdb_status read_current(struct env *env, const char *dir, char *
   size_t len = 0;
   if ((s = env_read_file(env, path, VERSION_SIZE_MAX, &buf, &len)) != REMIXDB_OK) return s;
   if (len < VERSION_HEAD + 8 || memcmp(buf, version_magic, 8) != 0) s = err_corrupt(path, 0, "not a version file");
-  else if (load32le(buf + 8) != VERSION_FORMAT)
-    s = err_set(REMIXDB_VERSION, "%s: format %u is not known to this library (it knows %u)", path, load32le(buf + 8), VERSION_FORMAT);
+  else if (load32le(buf + 8) == 0 || load32le(buf + 8) > VERSION_FORMAT)
+    s = err_set(REMIXDB_VERSION, "%s: format %u is not known to this library (it knows up to %u)", path, load32le(buf + 8), VERSION_FORMAT);
   else if (hash64(buf, len - 8) != load64le(buf + len - 8)) s = err_corrupt(path, len - 8, "checksum does not match");
   if (s != REMIXDB_OK) {
     mem_free(buf);
@@ -133,26 +152,32 @@ enum remixdb_status version_peek(struct env *env, const char *dir, uint64_t *sto
 // A partition as CURRENT has it; points into the file's bytes.
 struct part_names {
   struct kref anchor;
-  uint64_t remix;
-  uint32_t nr;
+  uint64_t remix, young;
+  uint32_t nr, nr_young;  // tables of both; the last of them are the young view's
   const uint8_t *tables;  // nr numbers, u64
 };
 
+static uint32_t part_head(uint32_t format) { return format == 1 ? VERSION_PART : VERSION_PART + VERSION_YOUNG; }
+
 static enum remixdb_status decode_part(const char *path, const uint8_t *buf, size_t end, size_t *at, struct part_names *out) {
   const uint64_t next_file = load64le(buf + VERSION_NEXT);
-  if (end - *at < VERSION_PART) return err_corrupt(path, *at, "a partition is cut short");
+  const uint32_t head = part_head(load32le(buf + 8));
+  if (end - *at < head) return err_corrupt(path, *at, "a partition is cut short");
   const uint8_t *p = buf + *at;
   const uint32_t alen = load32le(p), nr = load32le(p + 4);
-  const uint64_t remix = load64le(p + 8);
-  const size_t left = end - *at - VERSION_PART;
+  const uint64_t remix = load64le(p + 8), young = head > VERSION_PART ? load64le(p + 16) : 0, nr_young = head > VERSION_PART ? load64le(p + 24) : 0;
+  const size_t left = end - *at - head;
   if (alen > REMIXDB_KV_MAX || nr > REMIX_RUNS_MAX || left < alen || (left - alen) / 8 < nr || (nr == 0) != (remix == 0))
     return err_corrupt(path, *at, "a partition of %u tables and an anchor of %u bytes cannot be", nr, alen);
-  *out = (struct part_names){.anchor = kref(p + VERSION_PART, alen), .remix = remix, .nr = nr, .tables = p + VERSION_PART + alen};
+  // each view has tables of its own
+  if ((young == 0) != (nr_young == 0) || nr_young > nr || (young && (nr_young == nr || young == remix)))
+    return err_corrupt(path, *at, "a young view of %llu of %u tables cannot be", (unsigned long long)nr_young, nr);
+  *out = (struct part_names){.anchor = kref(p + head, alen), .remix = remix, .young = young, .nr = nr, .nr_young = (uint32_t)nr_young, .tables = p + head + alen};
   // a file written later would take the place of one with a number that is said to be free
-  bool used = nr == 0 || remix < next_file;
+  bool used = (nr == 0 || remix < next_file) && (young == 0 || young < next_file);
   for (uint32_t i = 0; i < nr; i++) used = used && load64le(out->tables + 8 * (size_t)i) < next_file;
   if (!used) return err_corrupt(path, *at, "names a file that number %llu and up are free for", (unsigned long long)next_file);
-  *at += VERSION_PART + alen + (size_t)nr * 8;
+  *at += head + alen + (size_t)nr * 8;
   return REMIXDB_OK;
 }
 
@@ -174,13 +199,18 @@ struct load {
 
 static enum remixdb_status load_part(const struct sst_ctx *ctx, const struct part_names *n, struct part **out) {
   struct sst *runs[REMIX_RUNS_MAX];
-  struct remix *remix = NULL;
+  struct remix *remix = NULL, *young = NULL;
+  const uint32_t nr_old = n->nr - n->nr_young;
   uint32_t opened = 0;
   enum remixdb_status s = REMIXDB_OK;
   for (; opened < n->nr && s == REMIXDB_OK; opened += s == REMIXDB_OK) s = sst_open(ctx, load64le(n->tables + 8 * (size_t)opened), &runs[opened]);
-  if (s == REMIXDB_OK && n->nr) s = remix_open(ctx, n->remix, runs, n->nr, &remix);
+  if (s == REMIXDB_OK && n->nr) s = remix_open(ctx, n->remix, runs, nr_old, &remix);
+  if (s == REMIXDB_OK && n->young) s = remix_open(ctx, n->young, runs + nr_old, n->nr_young, &young);
   for (uint32_t i = 0; i < opened; i++) sst_unref(runs[i]);
-  return s == REMIXDB_OK ? part_create(n->anchor, remix, out) : s;
+  if (young) remix_make_young(young);
+  if (s == REMIXDB_OK) return part_create(n->anchor, remix, young, out);
+  remix_unref(remix);
+  return s;
 }
 
 // Of several that fail the first is told of, whatever the order: what lies before a failed one is opened all the same.
@@ -225,9 +255,8 @@ static enum remixdb_status load_parts(struct loading *all, struct workers *ws, s
 // V2
 static enum remixdb_status check_ranges(const char *path, struct part *const *parts, uint32_t nr) {
   for (uint32_t i = 0; i < nr; i++) {
-    const struct remix *x = parts[i]->remix;
-    for (uint32_t r = 0; x && r < x->nr_runs; r++) {
-      const struct sst *t = x->runs[r];
+    for (uint32_t r = 0; r < part_runs(parts[i]); r++) {
+      const struct sst *t = part_run(parts[i], r);
       if (kv_cmp(t->min, part_anchor(parts[i])) < 0 || (i + 1 < nr && kv_cmp(t->max, part_anchor(parts[i + 1])) >= 0))
         return err_corrupt(path, VERSION_HEAD, "table %llu has keys outside of its partition", (unsigned long long)t->number);
     }
@@ -303,15 +332,14 @@ out:
 }
 
 enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v) {
+  // what has no young views is written so that libraries that know of none can read it
+  const uint32_t format = v->nr_young ? 2 : 1, head = part_head(format);
   size_t len = VERSION_HEAD + 8;
-  for (uint32_t i = 0; i < v->nr_parts; i++) {
-    const struct part *p = v->parts[i];
-    len += VERSION_PART + p->alen + (p->remix ? (size_t)p->remix->nr_runs * 8 : 0);
-  }
+  for (uint32_t i = 0; i < v->nr_parts; i++) len += head + v->parts[i]->alen + (size_t)part_runs(v->parts[i]) * 8;
   uint8_t *buf = mem_alloc(len);
   if (!buf) return REMIXDB_NOMEM;
   memcpy(buf, version_magic, 8);
-  store32le(buf + 8, VERSION_FORMAT);
+  store32le(buf + 8, format);
   store32le(buf + 12, v->nr_parts);
   store64le(buf + 16, v->store_id);
   store64le(buf + 24, v->number);
@@ -321,13 +349,17 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
   uint8_t *p = buf + VERSION_HEAD;
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     const struct part *part = v->parts[i];
-    const uint32_t nr = part->remix ? part->remix->nr_runs : 0;
+    const uint32_t nr = part_runs(part);
     store32le(p, part->alen);
     store32le(p + 4, nr);
     store64le(p + 8, part->remix ? part->remix->number : 0);
-    if (part->alen) memcpy(p + VERSION_PART, part->anchor, part->alen);
-    p += VERSION_PART + part->alen;
-    for (uint32_t r = 0; r < nr; r++, p += 8) store64le(p, part->remix->runs[r]->number);
+    if (format > 1) {
+      store64le(p + 16, part->young ? part->young->number : 0);
+      store64le(p + 24, part_young_runs(part));
+    }
+    if (part->alen) memcpy(p + head, part->anchor, part->alen);
+    p += head + part->alen;
+    for (uint32_t r = 0; r < nr; r++, p += 8) store64le(p, part_run(part, r)->number);
   }
   store64le(p, hash64(buf, len - 8));
   const enum remixdb_status s = env_replace_file(ctx->env, ctx->dir, VERSION_FILE, buf, len);
@@ -348,14 +380,14 @@ static uint64_t file_key(uint64_t number, bool remix) { return number << 1 | rem
 enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out) {
   struct files_entry *list = NULL;
   size_t nr_list = 0, nr = 0, nr_named = 0;
-  for (uint32_t i = 0; i < v->nr_parts; i++) nr += v->parts[i]->remix ? v->parts[i]->remix->nr_runs + 1u : 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) nr += 2 + part_runs(v->parts[i]);
   uint64_t *named = mem_alloc((nr ? nr : 1) * sizeof(*named));
   if (!named) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < v->nr_parts; i++) {
-    const struct remix *x = v->parts[i]->remix;
-    if (!x) continue;
-    named[nr_named++] = file_key(x->number, true);
-    for (uint32_t r = 0; r < x->nr_runs; r++) named[nr_named++] = file_key(x->runs[r]->number, false);
+    const struct part *p = v->parts[i];
+    if (p->remix) named[nr_named++] = file_key(p->remix->number, true);
+    if (p->young) named[nr_named++] = file_key(p->young->number, true);
+    for (uint32_t r = 0; r < part_runs(p); r++) named[nr_named++] = file_key(part_run(p, r)->number, false);
   }
   qsort(named, nr_named, sizeof(*named), cmp_u64);
   *nr_out = 0;

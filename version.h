@@ -6,6 +6,9 @@
 // Invariants
 //   V1  Partitions ascend by anchor; the first anchor is empty: every key belongs to exactly one partition, the last one with anchor <= key.
 //   V2  All keys in a partition's tables lie in its range.
+//   V4  A partition that is much larger than what comes into it has its newest tables in a view of their own, the young one: it is small, and made anew as tables
+//       come; the other one is made anew only when the young one's tables are merged into a table of it. All of the young one's tables are newer than all of
+//       the other one's. There is no young one without the other.
 //   V3  CURRENT is replaced only when all files it names, and their directory entries, are durable. Files are removed only after the CURRENT that no longer
 //       names them is durable and nobody in this process can reach them.
 #ifndef VERSION_H
@@ -19,6 +22,7 @@
 struct part {             // a partition; counted, immutable, shared between versions
   _Atomic uint32_t refs;
   struct remix *remix;    // referenced; NULL: the partition holds nothing
+  struct remix *young;    // referenced; NULL: there is none. Made young: its tombstones hide what is in remix
   uint32_t alen;
   uint8_t anchor[];
 };
@@ -26,6 +30,7 @@ struct part {             // a partition; counted, immutable, shared between ver
 struct version {
   _Atomic uint32_t refs;
   uint32_t nr_parts;
+  uint32_t nr_young;      // of them with a young view:
   uint64_t store_id;
   uint64_t number;        // grows by one with each install
   uint64_t next_file;     // numbers from here on are free
@@ -33,11 +38,12 @@ struct version {
   uint64_t log_seq;       // sequence number reached when that generation began
   struct anchors anchors; // of the partitions
   uint8_t *anchor_bytes;  // what it is over; own memory
+  uint32_t *young;        // these partitions, ascending; own memory, NULL without any
   struct part *parts[];   // each referenced
 };
 
-// A partition with one reference; takes over the caller's reference to remix also when it fails. REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct part **out);
+// A partition with one reference; takes over the caller's references to remix and young also when it fails. REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young, struct part **out);
 void part_ref(struct part *p);
 void part_unref(struct part *p);  // NULL is allowed
 
@@ -49,6 +55,15 @@ void version_unref(struct version *v);  // NULL is allowed
 // The partition that a key belongs to.
 uint32_t version_find(const struct version *v, struct kref key);
 static inline struct kref part_anchor(const struct part *p) { return kref(p->anchor, p->alen); }
+
+// A partition's tables through both views: how many, and the one that is r-th oldest.
+static inline uint32_t part_old_runs(const struct part *p) { return p->remix ? p->remix->nr_runs : 0; }
+static inline uint32_t part_young_runs(const struct part *p) { return p->young ? p->young->nr_runs : 0; }
+static inline uint32_t part_runs(const struct part *p) { return part_old_runs(p) + part_young_runs(p); }
+static inline struct sst *part_run(const struct part *p, uint32_t r) {
+  const uint32_t old = part_old_runs(p);
+  return r < old ? p->remix->runs[r] : p->young->runs[r - old];
+}
 
 // Reads what CURRENT says before any table is opened: the store's id. REMIXDB_NOTFOUND when there is no CURRENT, REMIXDB_VERSION, REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status version_peek(struct env *env, const char *dir, uint64_t *store_id_out);

@@ -20,7 +20,11 @@ static inline enum remixdb_status xdb_get_below(const struct view *v, struct kre
     return REMIXDB_OK;
   }
   const struct version *const version = v->version;
-  struct remix *remix = version->parts[version->nr_parts > 1 ? version_find(version, key) : 0]->remix;
-  return remix ? remix_get(remix, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
+  const struct part *const part = version->parts[version->nr_parts > 1 ? version_find(version, key) : 0];
+  if (unlikely(part->young != NULL)) {
+    const enum remixdb_status s = remix_get(part->young, key, hash, h, rec_out);
+    if (s != REMIXDB_NOTFOUND) return s;
+  }
+  return part->remix ? remix_get(part->remix, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
 }
 #endif

@@ -123,7 +123,7 @@ static enum remixdb_status make_store(struct xdb *x, struct version **out) {
   if ((s = env_sync_dir(x->env, x->dir)) != REMIXDB_OK) return s;
   x->store_id = new_store_id(x);
   struct part *p;
-  if ((s = part_create(kref("", 0), NULL, &p)) != REMIXDB_OK) return s;
+  if ((s = part_create(kref("", 0), NULL, NULL, &p)) != REMIXDB_OK) return s;
   if ((s = version_create(&p, 1, out)) != REMIXDB_OK) return s;
   (*out)->store_id = x->store_id;
   (*out)->number = 1;
@@ -396,6 +396,7 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   c->build = (struct sst_build_opts){.ckeys = x->opts.ckeys, .compression = x->opts.compression, .level = x->opts.compression_level,
                                       .max_pages = compact_table_pages(x->memtable_limit)};
   c->tags = x->opts.tags;
+  c->young_from = COMPACT_YOUNG_FROM;
   // what is handed back must not fill the next memtable's log segment at once, or it would be handed back for ever
   c->memtable_size = x->wal_limit < x->memtable_limit ? (size_t)x->wal_limit : x->memtable_limit;
   c->hand_back = xdb_write_back;

@@ -17,17 +17,21 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
   const uint64_t active_keys = wh_count(v->active->wh), frozen_keys = v->frozen ? wh_count(v->frozen->wh) : 0;
   const uint32_t parts = v->version->nr_parts;
   const uint64_t number = v->version->number;
+  const uint32_t young_views = v->version->nr_young;
   for (uint32_t i = 0; i < parts; i++) {
-    const struct remix *r = v->version->parts[i]->remix;
-    if (!r) continue;
-    tables += r->nr_runs;
-    entries += r->nr_entries;
-    keys += r->nr_keys;
-    remix_bytes += r->file_size;
-    index_memory += remix_memory(r);
-    for (uint32_t t = 0; t < r->nr_runs; t++) {
-      table_bytes += r->runs[t]->file_size;
-      table_memory += sst_memory(r->runs[t]);
+    const struct part *const p = v->version->parts[i];
+    const struct remix *const views[] = {p->remix, p->young};
+    for (uint32_t k = 0; k < 2; k++) {
+      if (!views[k]) continue;
+      entries += views[k]->nr_entries;
+      keys += views[k]->nr_keys;
+      remix_bytes += views[k]->file_size;
+      index_memory += remix_memory(views[k]);
+    }
+    tables += part_runs(p);
+    for (uint32_t t = 0; t < part_runs(p); t++) {
+      table_bytes += part_run(p, t)->file_size;
+      table_memory += sst_memory(part_run(p, t));
     }
   }
   // what readers keep: every memtable that lives but the two of the view
@@ -49,7 +53,7 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
   const int n = snprintf(
       buf, cap,
       "{\"version\":\"%s\",\"io\":\"%s\",\"read_only\":%s,\"workers\":%u,\"refs\":%u,\"iterators\":%u,\n"
-      " \"sequence\":%" PRIu64 ",\"version_number\":%" PRIu64 ",\"partitions\":%u,\"tables\":%" PRIu64 ",\"table_entries\":%" PRIu64 ",\"table_keys\":%" PRIu64 ",\n"
+      " \"sequence\":%" PRIu64 ",\"version_number\":%" PRIu64 ",\"partitions\":%u,\"tables\":%" PRIu64 ",\"table_entries\":%" PRIu64 ",\"table_keys\":%" PRIu64 ",\"young_views\":%u,\n"
       " \"disk\":{\"table_bytes\":%" PRIu64 ",\"remix_bytes\":%" PRIu64 ",\"log_bytes\":%" PRIu64 "},\n"
       " \"memory\":{\"memtable_active\":%" PRIu64 ",\"memtable_frozen\":%" PRIu64 ",\"memtable_spare\":%" PRIu64 ",\"cache_size\":%" PRIu64 ",\"cache_used\":%" PRIu64
       ",\"remix\":%" PRIu64 ",\"tables\":%" PRIu64 ",\"log_buffers\":%" PRIu64 "},\n"
@@ -60,18 +64,18 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
       ",\"durable_sequence\":%" PRIu64 "},\n"
       " \"cache\":{\"misses\":%" PRIu64 ",\"evictions\":%" PRIu64 ",\"bypasses\":%" PRIu64 "},\n"
       " \"io_totals\":{\"reads\":%" PRIu64 ",\"read_bytes\":%" PRIu64 ",\"writes\":%" PRIu64 ",\"write_bytes\":%" PRIu64 ",\"open_files\":%u},\n"
-      " \"compaction\":{\"rounds\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"keep\":%" PRIu64 ",\"abort\":%" PRIu64 ",\"minor\":%" PRIu64 ",\"major\":%" PRIu64 ",\"split\":%" PRIu64 ",\"read_triggered\":%" PRIu64
+      " \"compaction\":{\"rounds\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"keep\":%" PRIu64 ",\"abort\":%" PRIu64 ",\"minor\":%" PRIu64 ",\"major\":%" PRIu64 ",\"split\":%" PRIu64 ",\"read_triggered\":%" PRIu64 ",\"young\":%" PRIu64
       ",\"table_bytes_written\":%" PRIu64 ",\"remix_bytes_written\":%" PRIu64 ",\"table_bytes_merged\":%" PRIu64 ",\"handed_back_bytes\":%" PRIu64
       ",\"remix_data_pages_read\":%" PRIu64 "},\n"
       " \"recovery\":{\"records\":%" PRIu64 ",\"frames\":%" PRIu64 ",\"segments\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"cut_bytes\":%" PRIu64 "},\n"
       " \"stall\":{\"total_us\":%" PRIu64 ",\"longest_us\":%" PRIu64 "}}\n",
       REMIXDB_VERSION_STRING, blkio_engine(&x->io), x->opts.read_only ? "true" : "false", x->workers ? workers_count(x->workers) : 0, GET(x->nr_refs),
-      GET(x->nr_iters), GET(x->published), number, parts, tables, entries, keys, table_bytes, remix_bytes, x->wal ? wal_segment_bytes(x->wal) : 0, active, frozen,
+      GET(x->nr_iters), GET(x->published), number, parts, tables, entries, keys, young_views, table_bytes, remix_bytes, x->wal ? wal_segment_bytes(x->wal) : 0, active, frozen,
       (uint64_t)arena_pool_held(&x->memtables.chunks), cache.size, cache.used, index_memory, table_memory, wal.buffer_bytes, snapshots, oldest_ms, pinned,
       GET(x->retired.files), GET(x->retired.bytes), active_keys, frozen_keys, wal.bytes, wal.records, wal.frames, wal.syncs, wal.segments,
       wal.spare_segments, x->wal ? wal_durable_seq(x->wal) : 0, cache.misses, cache.evictions, cache.bypasses, GET(x->io.nr_reads), GET(x->io.read_bytes),
       GET(x->io.nr_writes), GET(x->io.write_bytes), fdpool_open_count(x->fds), GET(c->rounds), GET(c->failed), GET(c->kinds[COMPACT_KEEP]), GET(c->kinds[COMPACT_ABORT]),
-      GET(c->kinds[COMPACT_MINOR]), GET(c->kinds[COMPACT_MAJOR]), GET(c->kinds[COMPACT_SPLIT]), GET(c->worn), GET(c->table_bytes), GET(c->remix_bytes), GET(c->read_bytes),
+      GET(c->kinds[COMPACT_MINOR]), GET(c->kinds[COMPACT_MAJOR]), GET(c->kinds[COMPACT_SPLIT]), GET(c->worn), GET(c->young), GET(c->table_bytes), GET(c->remix_bytes), GET(c->read_bytes),
       GET(c->handed_back), GET(c->remix_data_pages), x->recovery.nr_records, x->recovery.nr_frames, x->recovery.nr_segments, x->recovery.bytes, x->recovery.cut_bytes,
       GET(x->stall_ns) / 1000, GET(x->stall_max_ns) / 1000);
 #undef GET

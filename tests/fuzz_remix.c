@@ -380,7 +380,7 @@ static void compact(struct use *u, uint32_t how) {
   }
   free(kbuf);
   remix_ref(u->x);
-  FUZZ_OK(part_create(kref("", 0), u->x, &part));
+  FUZZ_OK(part_create(kref("", 0), u->x, NULL, &part));
   FUZZ_OK(version_create(&part, 1, &base));
   struct compact_whole *const whole = fuzz_alloc(sizeof(*whole));
   whole->budget = 1 << 30;

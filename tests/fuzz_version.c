@@ -37,7 +37,7 @@ static struct remix *make_remix(uint32_t first, uint32_t nr) {
 static struct part *make_part(const char *anchor, struct remix *x) {
   struct part *p;
   if (x) remix_ref(x);
-  FUZZ_OK(part_create(kref(anchor, (uint32_t)strlen(anchor)), x, &p));
+  FUZZ_OK(part_create(kref(anchor, (uint32_t)strlen(anchor)), x, NULL, &p));
   return p;
 }
 

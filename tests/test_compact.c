@@ -83,7 +83,7 @@ static void world_init(struct world *w, uint32_t keys, uint32_t threads, uint64_
   atomic_store(&w->c.next_file, 1);
   ok(workers_create(threads, NULL, 0, &w->p.io, &w->p.epoch, round_fn, w, &w->c.workers));
   struct part *only;
-  ok(part_create(kref("", 0), NULL, &only));
+  ok(part_create(kref("", 0), NULL, NULL, &only));
   ok(version_create(&only, 1, &w->base));
   w->disk = calloc(w->k.nr, sizeof(*w->disk));
   w->fresh = calloc(w->k.nr, sizeof(*w->fresh));
@@ -390,12 +390,12 @@ static void runs_make(struct world *w, double first, uint32_t every) {
   const uint32_t n = keys_for(w, first);
   put_range(w, 0, n, 1, false);
   round_ok(w, NULL);
-  for (uint32_t r = 1; r < compact_run_limit(&w->c, remix_of(w, 0), UINT64_MAX); r++) {
+  for (uint32_t r = 1; r < compact_run_limit(&w->c, w->base->parts[0], UINT64_MAX); r++) {
     put_range(w, r, n, every, false);
     round_ok(w, NULL);
   }
   assert_int_equal(w->base->nr_parts, 1);
-  assert_int_equal(remix_of(w, 0)->nr_runs, compact_run_limit(&w->c, remix_of(w, 0), UINT64_MAX));
+  assert_int_equal(remix_of(w, 0)->nr_runs, compact_run_limit(&w->c, w->base->parts[0], UINT64_MAX));
 }
 
 // Too many runs: the small new ones become one, the large old one stays, and so do the tombstones.
@@ -427,7 +427,7 @@ static void test_major_all(void **state) {
     uint64_t kinds[COMPACT_KINDS];
     world_init(&w, 3000, 0, 7);
     const uint32_t n = keys_for(&w, 0.4);
-    for (uint32_t r = 0; r == 0 || r < compact_run_limit(&w.c, remix_of(&w, 0), UINT64_MAX); r++) {
+    for (uint32_t r = 0; r == 0 || r < compact_run_limit(&w.c, w.base->parts[0], UINT64_MAX); r++) {
       put_range(&w, r, n, COMPACT_RUNS, false);
       round_ok(&w, kinds);
       expect_kind(kinds, r ? COMPACT_MINOR : COMPACT_MAJOR, 1);
@@ -855,7 +855,7 @@ static void test_compressed(void **state) {
     }
     put_range(&w, rounds, n, 10, false);
     round_ok(&w, kinds);
-    if (rounds++ == 0) limit = compact_run_limit(&w.c, remix_of(&w, 0), UINT64_MAX);
+    if (rounds++ == 0) limit = compact_run_limit(&w.c, w.base->parts[0], UINT64_MAX);
     assert_true(rounds <= limit + 1);
   } while (kinds[COMPACT_SPLIT] == 0);
   assert_true(rounds >= limit - 1);
@@ -1381,7 +1381,7 @@ static void ready_to_fail(struct world *w, uint64_t seed) {
   w->allow_abort = true;
   three_parts(w);
   w->allow_abort = false;
-  for (uint32_t r = 0; remix_of(w, 1)->nr_runs < compact_run_limit(&w->c, remix_of(w, 1), UINT64_MAX); r++) {
+  for (uint32_t r = 0; remix_of(w, 1)->nr_runs < compact_run_limit(&w->c, w->base->parts[1], UINT64_MAX); r++) {
     assert_true(r <= COMPACT_RUNS);
     put_range(w, first_key_of(w, 1) + r, first_key_of(w, 2), 30, false);
     round_ok(w, NULL);

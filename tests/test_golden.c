@@ -147,7 +147,7 @@ static void save_log_start(struct tiny *t, uint64_t gen, uint64_t seq) {
   const struct sst_ctx ctx = {.env = simdisk_env(t->disk), .dir = TINY_DIR, .store_id = TINY_STORE_ID};
   struct part *p;
   struct version *v;
-  TINY_OK(part_create(kref("", 0), NULL, &p));
+  TINY_OK(part_create(kref("", 0), NULL, NULL, &p));
   TINY_OK(version_create(&p, 1, &v));
   v->store_id = TINY_STORE_ID;
   v->number = 2;

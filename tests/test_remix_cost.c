@@ -400,7 +400,7 @@ static struct version *version_of_one(struct remix *x) {
   struct part *p;
   struct version *v;
   remix_ref(x);
-  ok(part_create(kref("", 0), x, &p));
+  ok(part_create(kref("", 0), x, NULL, &p));
   ok(version_create(&p, 1, &v));
   return v;
 }

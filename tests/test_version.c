@@ -13,7 +13,7 @@
 static struct version *version_of(struct kref *anchors, uint32_t nr) {
   struct part **parts = calloc(nr, sizeof(*parts));
   struct version *v;
-  for (uint32_t i = 0; i < nr; i++) ok(part_create(anchors[i], NULL, &parts[i]));
+  for (uint32_t i = 0; i < nr; i++) ok(part_create(anchors[i], NULL, NULL, &parts[i]));
   ok(version_create(parts, nr, &v));
   free(parts);
   return v;
@@ -121,7 +121,7 @@ static void store_init(struct store *s, uint64_t seed) {
       x = remix_add(&s->p, x, table_make(&s->p, &s->k, what, cut[i], cut[i + 1], VALUE, t % 2 == 0), i == 1);
       free(what);
     }
-    ok(part_create(i ? s->k.keys[cut[i]] : kref("", 0), x, &parts[i]));
+    ok(part_create(i ? s->k.keys[cut[i]] : kref("", 0), x, NULL, &parts[i]));
   }
   ok(version_create(parts, 4, &s->v));
   s->v->store_id = PLACE_STORE_ID;
@@ -225,7 +225,7 @@ static void test_round_trip(void **state) {
   // the smallest there is
   struct part *only;
   struct version *v, *w;
-  ok(part_create(kref("", 0), NULL, &only));
+  ok(part_create(kref("", 0), NULL, NULL, &only));
   ok(version_create(&only, 1, &v));
   ok(version_save(&s.p.ctx, v));
   ok(version_load(&s.p.ctx, NULL, NULL, &w));
@@ -522,7 +522,7 @@ static void test_no_memory(void **state) {
         part_ref(parts[1]);
         remix_ref(s.v->parts[2]->remix);
         fault_mem_set(n);
-        st = part_create(kref("", 0), s.v->parts[2]->remix, &parts[0]);
+        st = part_create(kref("", 0), s.v->parts[2]->remix, NULL, &parts[0]);
         if (st == REMIXDB_OK) {
           st = version_create(parts, 2, &v);
           if (st == REMIXDB_OK) version_unref(v);

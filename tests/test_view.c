@@ -25,7 +25,7 @@ static void world_init(struct world *w) {
   epoch_init(&w->cursors);
   memtables_init(&w->all, &w->epoch, &w->cursors, LIMIT);
   struct part *p;
-  assert_int_equal(part_create(kref("", 0), NULL, &p), REMIXDB_OK);
+  assert_int_equal(part_create(kref("", 0), NULL, NULL, &p), REMIXDB_OK);
   assert_int_equal(version_create(&p, 1, &w->version), REMIXDB_OK);
 }
 
