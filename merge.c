@@ -75,14 +75,14 @@ static void look_up_end(struct merge *m) {
 }
 
 // Where the record's block is not held it is looked up.
-static enum remixdb_status record(struct merge *m, struct remix_cursor *c, struct kv_rec *rec_out) {
+static enum remixdb_status stream_record(struct merge *m, struct remix_cursor *c, struct kv_rec *rec_out) {
   if (likely(remix_record_held(c, rec_out))) return REMIXDB_OK;
   look_up_begin(m);
   const enum remixdb_status s = remix_record(c, rec_out);
   look_up_end(m);
   return s;
 }
-static enum remixdb_status parts_record(struct merge *m, struct kv_rec *rec_out) { return record(m, &m->remix, rec_out); }
+static enum remixdb_status parts_record(struct merge *m, struct kv_rec *rec_out) { return stream_record(m, &m->remix, rec_out); }
 
 static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
   struct remix *const x = m->version->parts[part]->remix;
@@ -159,7 +159,7 @@ static enum remixdb_status young_settle(struct merge *m, bool backward) {
     if (s != REMIXDB_OK) return s;
     young_to_end(m, backward);
   }
-  return record(m, &m->young, &m->young_rec);
+  return stream_record(m, &m->young, &m->young_rec);
 }
 
 // The first young view of the partition or one behind it; nr_young: there is none.
@@ -432,7 +432,7 @@ enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
 
 enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out) {
   if (m->at == MERGE_PARTS) return parts_record(m, rec_out);
-  if (m->at == MERGE_YOUNG) return record(m, &m->young, rec_out);
+  if (m->at == MERGE_YOUNG) return stream_record(m, &m->young, rec_out);
   const struct wh_cursor *c = &m->mem[m->at];
   *rec_out = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
   return REMIXDB_OK;

@@ -53,6 +53,7 @@ struct run {
   struct simdisk *disk;
   struct remixdb_opts opts;
   size_t memtable_limit;
+  uint32_t young_from;
   uint32_t table_pages;
   enum fuzz_keys keys;
   uint32_t nr_keys, vlen_max;
@@ -252,6 +253,7 @@ static enum remixdb_status try_open(struct run *r, const char *dir, bool read_on
   r->x->memtable_limit = r->memtable_limit;
   r->x->compact.memtable_size = r->memtable_limit;
   r->x->compact.build.max_pages = r->table_pages;
+  r->x->compact.young_from = r->young_from;
   s = xdb_ref(r->x, &r->ref);
   if (s == REMIXDB_OK) return s;
   struct err_saved why;
@@ -626,6 +628,7 @@ FUZZ(api) {
   r->opts.compression = how & 8 ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
   r->opts.max_open_files = how & 16 ? 16 : 0;
   r->opts.direct_io = how & 32;
+  r->young_from = how >> 6;
   r->disk = simdisk_create();
   simdisk_no_allocate(r->disk, true);
   if (how & 64) simdisk_short_io(r->disk, how + 1);

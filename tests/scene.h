@@ -56,7 +56,7 @@ static inline void parts_make(struct scene *s, const struct plan *plan, uint64_t
       if (any) x = remix_add(&s->p, x, table_make(&s->p, &s->k, what, from, to, VALUE, dice & 1), dice & 2);
       free(what);
     }
-    ok(part_create(i ? s->k.keys[from] : kref("", 0), x, &parts[nr++]));
+    ok(part_create(i ? s->k.keys[from] : kref("", 0), x, NULL, &parts[nr++]));
     from = to;
   }
   ok(version_create(parts, nr, &s->version));

@@ -46,7 +46,7 @@
 static uint64_t seed;           // of the run
 static char what[256];          // where in it we are
 static uint64_t nr_cuts, nr_calls, nr_recoveries, nr_torn_openings, nr_faults, nr_hit;
-static uint64_t kinds[COMPACT_KINDS], worn;
+static uint64_t kinds[COMPACT_KINDS], worn, young;
 
 #define SAY "CRASH_SEED=%llu, %s, line %d: %s (last message: %s)"
 #define CHECK(cond)                                                                                        \
@@ -142,6 +142,7 @@ struct plan {
   uint32_t nr_keys, vlen_max;
   size_t memtable_limit;   // under the least that the options allow, so that little data makes many rounds
   uint32_t table_pages;
+  uint32_t young_from;     // of struct compact
   uint32_t flush, sync, reopen, del, wear;  // in 1000 steps
   uint32_t focus;          // percent of writes that go to few keys
   bool no_allocate, short_io;
@@ -200,6 +201,8 @@ static struct run *run_create(uint64_t s) {
   make_plan(&r->plan, &r->rng);
   r->wear_rng = s;
   r->plan.wear = (uint32_t)below(&r->wear_rng, 7);
+  static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
+  r->plan.young_from = from[below(&r->wear_rng, sizeof(from))];
   r->model.nr_keys = r->plan.nr_keys;
   r->model.next_id = 1;
   return r;
@@ -216,6 +219,7 @@ static enum remixdb_status run_close(struct run *r) {
   if (!r->x) return REMIXDB_OK;
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
   worn += atomic_load(&r->x->compact.stats.worn);
+  young += atomic_load(&r->x->compact.stats.young);
   xdb_unref(r->ref);
   r->ref = NULL;
   const enum remixdb_status s = xdb_close(r->x);
@@ -246,6 +250,7 @@ static enum remixdb_status run_open(struct run *r) {
   pthread_mutex_unlock(&r->x->lock);
   r->x->compact.memtable_size = r->plan.memtable_limit;
   r->x->compact.build.max_pages = r->plan.table_pages;
+  r->x->compact.young_from = r->plan.young_from;
   s = xdb_ref(r->x, &r->ref);
   if (s != REMIXDB_OK) {
     struct err_saved why;
@@ -387,16 +392,18 @@ static bool see_name(void *arg, const char *name) {
     return true;
   }
   for (uint32_t i = 0; i < n->v->nr_parts; i++) {
-    const struct remix *x = n->v->parts[i]->remix;
-    if (!x) continue;
+    const struct part *const p = n->v->parts[i];
+    const struct remix *const views[] = {p->remix, p->young};
     char buf[32];
-    remix_name(buf, x->number);
-    if (strcmp(buf, name) == 0) {
+    for (uint32_t k = 0; k < 2; k++) {
+      if (!views[k]) continue;
+      remix_name(buf, views[k]->number);
+      if (strcmp(buf, name) != 0) continue;
       n->nr_remixes++;
       return true;
     }
-    for (uint32_t t = 0; t < x->nr_runs; t++) {
-      sst_name(buf, x->runs[t]->number);
+    for (uint32_t t = 0; t < part_runs(p); t++) {
+      sst_name(buf, part_run(p, t)->number);
       if (strcmp(buf, name) == 0) {
         n->nr_tables++;
         return true;
@@ -415,10 +422,9 @@ static void check_files(struct run *r, bool log_too) {
   struct names n = {.v = v->version};
   uint32_t tables = 0, remixes = 0;
   for (uint32_t i = 0; i < v->version->nr_parts; i++) {
-    const struct remix *x = v->version->parts[i]->remix;
-    if (!x) continue;
-    remixes++;
-    tables += x->nr_runs;
+    const struct part *const p = v->version->parts[i];
+    remixes += (p->remix != NULL) + (p->young != NULL);
+    tables += part_runs(p);
   }
   CHECK_OK(env_list(simdisk_env(r->disk), DIR_NAME, see_name, &n));
   CHECK(n.nr_strange == 0);
@@ -1174,6 +1180,7 @@ static struct run *nth_run(uint32_t plan) {
   p->vlen_max = 1800;
   p->memtable_limit = 70u << 10;
   p->table_pages = 6;
+  p->young_from = plan;
   p->no_allocate = plan == 1;
   remixdb_opts_init(&p->opts, sizeof(p->opts));
   p->opts.workers = 0;
@@ -1306,8 +1313,8 @@ static void test_power_cuts(void **state) {
     print_message(" %llu %s", (unsigned long long)kinds[k], names[k]);
     if (nr >= 40) assert_true(kinds[k] > 0);  // else the cuts are not where they should be
   }
-  print_message("; %llu merged for scans\n", (unsigned long long)worn);
-  if (nr >= 40) assert_true(worn > 0);
+  print_message("; %llu merged for scans, %llu young views made\n", (unsigned long long)worn, (unsigned long long)young);
+  if (nr >= 40) assert_true(worn > 0 && young > 0);
 }
 
 // There is but one writer, so that the model holds; but a seed does not make the same run twice.
@@ -1371,13 +1378,14 @@ static void test_nth(void **state) {
   for (uint32_t plan = 0; plan < NTH_PLANS; plan++) {
     uint64_t calls[SIMDISK_CALLS + 1];
     memset(kinds, 0, sizeof(kinds));
-    worn = 0;
+    worn = young = 0;
     nth_count(plan, calls, &calls[SIMDISK_CALLS]);
     // every kind of compaction is among what may fail (when a memtable is full is another moment under a sanitizer)
     for (uint32_t k = 0; k < COMPACT_KINDS && plan == 0 && !LIB_SANITIZED; k++) {
       if (kinds[k] == 0) fail_msg("no partition was of kind %u", k);
     }
     if (worn == 0 && !LIB_SANITIZED) fail_msg("no partition was merged for scans");
+    if (young == 0 && plan == 1 && !LIB_SANITIZED) fail_msg("no young view was made");
     for (uint32_t c = 0; c <= SIMDISK_CALLS; c++) {
       if (calls[c] == 0) continue;
       const bool memory = c == SIMDISK_CALLS;

@@ -542,6 +542,7 @@ static void run_open(struct run *r, size_t memtable, uint32_t pages) {
   r->x = NULL;
   CHECK_OK(xdb_open(dir, &r->opts, r->env, &r->x));
   shrink(r->x, memtable, pages);
+  r->x->compact.young_from = (uint32_t)(seed % 4) * 2;  // none, or as soon as may be
 }
 
 // Gives the actors' operations, and a look at everything after all of them, after closing and opening once more too.

@@ -35,7 +35,7 @@ struct run {
   uint32_t place;        // where most writes go
 };
 
-static uint64_t nr_ops, nr_opened, kinds[COMPACT_KINDS];
+static uint64_t nr_ops, nr_opened, kinds[COMPACT_KINDS], young;
 static const char *step_name = "";
 
 static void on_hang(int sig) {
@@ -70,6 +70,8 @@ static void run_open(struct run *r) {
   choose_opts(r);
   CHECK_OK(xdb_open(dir, &r->opts, r->env, &r->x));
   shrink(r->x, r->memtable, 4 + (uint32_t)below(&r->m.rng, chance(&r->m.rng, 50) ? 20 : 300));
+  static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
+  r->x->compact.young_from = from[below(&r->m.rng, sizeof(from))];
   r->ref = remixdb_ref(r->x);
   CHECK(r->ref);
   nr_opened++;
@@ -87,6 +89,7 @@ static void run_close(struct run *r) {
     if (r->shots[i].s) shot_drop(&r->shots[i]);
   for (uint32_t i = 0; i < CURSORS; i++) cursor_drop(&r->cursors[i]);
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
+  young += atomic_load(&r->x->compact.stats.young);
   remixdb_unref(r->ref);
   remixdb_close(r->x);
   CHECK(remixdb_errcode() == REMIXDB_OK);
@@ -391,7 +394,7 @@ static void report(void) {
   static const char *const names[COMPACT_KINDS] = {"kept", "handed back", "minor", "major", "split"};
   print_message("%llu operations, %llu openings; partitions:", (unsigned long long)nr_ops, (unsigned long long)nr_opened);
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) print_message(" %llu %s", (unsigned long long)kinds[k], names[k]);
-  print_message("\n");
+  print_message("; %llu young views made\n", (unsigned long long)young);
 }
 
 static void test_model(void **state) {
@@ -411,6 +414,7 @@ static void test_model(void **state) {
   for (uint64_t s = seed_from(1), n = 0; n < (given ? 1 : SLOW == 1 ? 16 : 6); s++, n++) run_model(s, 30000);
   report();
   for (uint32_t k = 0; k < COMPACT_KINDS && SLOW == 1 && !given; k++) CHECK(kinds[k] > 0);
+  CHECK(young > 0 || SLOW > 1 || given);
 }
 
 int main(void) {

@@ -974,7 +974,7 @@ static void test_newer_format(void **state) {
   copy_dir(sample, dir_of(dir, "newer"));
   uint8_t old[4], newer[4];
   peek(dir, "CURRENT", 8, old, 4);
-  store32le(newer, load32le(old) + 1);
+  store32le(newer, load32le(old) + 100);
   poke(dir, "CURRENT", 8, newer, 4);
   check_refused(dir, REMIXDB_VERSION, REMIXDB_VERSION, "CURRENT", "a newer CURRENT");
   poke(dir, "CURRENT", 8, old, 4);

@@ -141,7 +141,7 @@ static inline struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compr
   TINY_OK(wal_close(w));
   struct part *p;
   struct version *v;
-  TINY_OK(part_create(kref("", 0), NULL, &p));
+  TINY_OK(part_create(kref("", 0), NULL, NULL, &p));
   TINY_OK(version_create(&p, 1, &v));
   v->store_id = TINY_STORE_ID;
   v->number = v->next_file = v->log_gen = 1;
