@@ -225,28 +225,40 @@ static enum remixdb_status new_seek_end(struct merge *m, uint32_t i, bool backwa
   return REMIXDB_OK;
 }
 
+// How the first key stands to the second in the direction.
+static inline int order(const struct merge *m, struct kref a, struct kref b) {
+  const int c = kv_cmp(a, b);
+  return m->backward ? -c : c;
+}
+
+// The young views' key among the memtables'.
+static __attribute__((noinline)) void young_pick(struct merge *m) {
+  const struct kref key = new_key(m, MERGE_YOUNG);
+  const int c = m->new_at == MERGE_NONE ? -1 : order(m, key, m->new_key);
+  if (c == 0) m->new_same |= 1u << MERGE_YOUNG;
+  if (c >= 0) return;
+  m->new_at = MERGE_YOUNG;
+  m->new_same = 1u << MERGE_YOUNG;
+  m->new_key = key;
+}
+
 // Which of them comes first (backward: last), after one of them was moved; of equal keys the newest one's.
 static void new_pick(struct merge *m) {
+  const bool a = new_valid(m, MERGE_ACTIVE), f = new_valid(m, MERGE_FROZEN);
   clear_forget(m);
   m->new_at = MERGE_NONE;
   m->new_same = 0;
-  for (uint32_t i = 0; i < MERGE_PARTS; i++) {
-    if (!new_valid(m, i)) continue;
-    const struct kref key = new_key(m, i);
-    int c = m->new_at == MERGE_NONE ? -1 : kv_cmp(key, m->new_key);
-    if (m->backward && m->new_at != MERGE_NONE) c = -c;
-    if (c > 0) continue;
-    if (c == 0) {
-      m->new_same |= 1u << i;
-      continue;
-    }
-    m->new_at = i;
-    m->new_same = 1u << i;
-    m->new_key = key;
+  if (a || f) {
+    const int c = a && f ? order(m, new_key(m, MERGE_ACTIVE), new_key(m, MERGE_FROZEN)) : a ? -1 : 1;
+    m->new_at = c <= 0 ? MERGE_ACTIVE : MERGE_FROZEN;
+    m->new_same = c < 0 ? 1u << MERGE_ACTIVE : c > 0 ? 1u << MERGE_FROZEN : 1u << MERGE_ACTIVE | 1u << MERGE_FROZEN;
+    m->new_key = new_key(m, m->new_at);
   }
-  if (m->new_at == MERGE_NONE) return;
-  m->new_tomb = m->new_at == MERGE_YOUNG ? m->young_rec.tomb : m->mem[m->new_at].ver->tomb;
+  if (unlikely(new_valid(m, MERGE_YOUNG))) young_pick(m);
 }
+
+// Whether the newer key is a tombstone's. Not looked at before it is needed: what it is in may be on its way from memory.
+static inline bool new_tomb(const struct merge *m) { return m->new_at == MERGE_YOUNG ? m->young_rec.tomb : m->mem[m->new_at].ver->tomb; }
 
 // Finds out up to where the partition is known to come before the next newer key.
 static void clear_find(struct merge *m) {
@@ -318,7 +330,7 @@ static enum remixdb_status fail(struct merge *m, enum remixdb_status s) {
 // To the first live key from where the streams stand.
 static enum remixdb_status settle(struct merge *m) {
   enum remixdb_status s = pick(m);
-  while (s == REMIXDB_OK && m->at < MERGE_PARTS && m->new_tomb) {
+  while (s == REMIXDB_OK && m->at < MERGE_PARTS && new_tomb(m)) {
     s = step_same(m);
     if (s == REMIXDB_OK) s = pick(m);
   }
@@ -400,7 +412,7 @@ bool merge_next_held(struct merge *m) {
   struct kref key;
   if (!remix_key_ahead(&m->remix, &key)) return false;
   const int c = kv_cmp(m->new_key, key);
-  if (c <= 0 && m->new_tomb) return false;  // there is more to pass than this
+  if (c <= 0 && new_tomb(m)) return false;  // there is more to pass than this
   if (!remix_next_near(&m->remix)) return false;
   m->remix_key = key;
   if (c <= 0) {

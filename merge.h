@@ -32,11 +32,8 @@ enum merge_near {
 
 struct merge {
   struct wh_cursor mem[2];        // [MERGE_ACTIVE], [MERGE_FROZEN]
-  struct remix_cursor young;
   bool has[3];                    // whether there is such a memtable, or any young view
   const struct version *version;
-  uint32_t young_at;              // the partition that `young` is in, or was last, as an index of version->young
-  struct kv_rec young_rec;        // of its entry, when it is valid
   uint32_t part;                  // the partition the REMIX cursor is in
   struct remix_cursor remix;
   struct kref remix_key;          // of the REMIX cursor's entry; ptr NULL: not read yet
@@ -46,12 +43,14 @@ struct merge {
   bool backward;                  // the streams not at the current key stand before it, not behind it
   // the newer streams alone
   uint32_t new_at, new_same;      // as at and same
-  bool new_tomb;
   struct kref new_key;
   // What is known of where new_key belongs: entries of segments before `clear`, of this partition, are less. Forward only.
   uint32_t clear;
   bool clear_exact;               // and entries of segments behind it are not
   uint32_t asked;                 // the segment of the REMIX for which that was last looked at; UINT32_MAX: none
+  struct remix_cursor young;
+  uint32_t young_at;              // the partition that `young` is in, or was last, as an index of version->young
+  struct kv_rec young_rec;        // of its entry, when it is valid
   // the caller's, or NULL
   struct epoch *epoch;
   struct epoch_slot *slot;

@@ -22,10 +22,10 @@ _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REM
 struct remix_index {
   const uint8_t *segs;
   struct remix_layout lay;
+  uint8_t hidden;  // what a selector must not have for its entry to be live: REMIX_OLD, and REMIX_TOMB but in a young view
   struct anchors anchors;
   // Per segment, and one more: live entries in all segments before it. A stretch without any, or any number of keys, is passed by a search in these.
   uint32_t *live;
-  uint8_t hidden;  // what a selector must not have for its entry to be live: REMIX_OLD, and REMIX_TOMB but in a young view
 };
 
 // One allocation for all, so that the way from a REMIX to its segments is short.
