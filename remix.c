@@ -22,7 +22,7 @@ _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REM
 struct remix_index {
   const uint8_t *segs;
   struct remix_layout lay;
-  uint8_t hidden;  // what a selector must not have for its entry to be live: REMIX_OLD, and REMIX_TOMB but in a young view
+  bool young;      // tombstones are live
   struct anchors anchors;
   // Per segment, and one more: live entries in all segments before it. A stretch without any, or any number of keys, is passed by a search in these.
   uint32_t *live;
@@ -46,7 +46,9 @@ static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, ui
   return load32le(s + ix->lay.offs + 4 * run);
 }
 static inline uint32_t seg_live(const struct remix_index *ix, const uint8_t *s) {
-  return set32_eq8(s + ix->lay.sel, ix->hidden, 0) & set32_below(seg_nr(ix, s));
+  const uint8_t *const sel = s + ix->lay.sel;
+  const uint32_t shown = likely(!ix->young) ? set32_eq8(sel, REMIX_OLD | REMIX_TOMB, 0) : set32_eq8(sel, REMIX_OLD, 0);
+  return shown & set32_below(seg_nr(ix, s));
 }
 
 static inline void seg_prefetch(const struct remix_index *ix, const uint8_t *s) {
@@ -264,7 +266,6 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
   if (!whole) return REMIXDB_NOMEM;
   struct remix *const x = &whole->x;
   x->index = &whole->ix;
-  whole->ix.hidden = REMIX_OLD | REMIX_TOMB;
   x->ctx = ctx;
   x->number = number;
   atomic_init(&x->refs, 1);
@@ -336,8 +337,7 @@ void remix_retire(struct remix *x) {
 void remix_make_young(struct remix *x) {
   struct remix_index *const ix = x->index;
   uint32_t live = 0;
-  ix->hidden = REMIX_OLD;
-  x->young = true;
+  x->young = ix->young = true;
   for (uint32_t i = 0; i < x->nr_segs; i++) {
     ix->live[i] = live;
     live += set32_count(seg_live(ix, seg_at(ix, i)));
@@ -472,10 +472,10 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *s, st
   if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) {
     struct spot spot;
     st = spot_binary(x, s, key, h, false, &spot, rec_out);
-    return st == REMIXDB_OK && (!spot.equal || (rec_out->tomb && ix->hidden & REMIX_TOMB)) ? REMIXDB_NOTFOUND : st;
+    return st == REMIXDB_OK && (!spot.equal || (rec_out->tomb && !ix->young)) ? REMIXDB_NOTFOUND : st;
   }
   const uint32_t cand = blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
-  if (s[ix->lay.sel + cand] & ix->hidden) return REMIXDB_NOTFOUND;
+  if (s[ix->lay.sel + cand] & REMIX_TOMB && !ix->young) return REMIXDB_NOTFOUND;
   st = entry_read(x, s, cand, h, rec_out);
   if (st != REMIXDB_OK) return st;
   REMIX_COUNT(key_compares);

@@ -21,10 +21,8 @@ static inline enum remixdb_status xdb_get_below(const struct view *v, struct kre
   }
   const struct version *const version = v->version;
   const struct part *const part = version->parts[version->nr_parts > 1 ? version_find(version, key) : 0];
-  if (unlikely(part->young != NULL)) {
-    const enum remixdb_status s = remix_get(part->young, key, hash, h, rec_out);
-    if (s != REMIXDB_NOTFOUND) return s;
-  }
-  return part->remix ? remix_get(part->remix, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
+  if (likely(part->young == NULL)) return part->remix ? remix_get(part->remix, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
+  const enum remixdb_status s = remix_get(part->young, key, hash, h, rec_out);
+  return s == REMIXDB_NOTFOUND ? remix_get(part->remix, key, hash, h, rec_out) : s;
 }
 #endif
