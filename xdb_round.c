@@ -7,7 +7,8 @@
 #define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
 #define WORN_AHEAD_NS 2000000000ull  // or it will not be full within this time, at the pace
 #define WORN_LOOK_NS 100000000ull    // at which it grew since it was looked at, so long ago at least;
-#define WORN_SPAN_NS 1000000000ull   // when that was longer ago, as if all had come within this
+#define WORN_SPAN_NS 1000000000ull   // when that was longer ago, as if all had come within this;
+#define WORN_CREEP 1024u             // or it grows by no more than such a share of its limit meanwhile: readers who put leaves in order make it grow, too
 
 struct switching {
   struct xdb *x;
@@ -113,7 +114,8 @@ static bool freeze_far(struct xdb *x, size_t used) {
   const uint64_t now = time_ns(), since = now - x->worn_looked_ns;
   if (used >= x->worn_used) {
     if (since < WORN_LOOK_NS) return false;
-    const double room = used < limit ? (double)(limit - used) : 0, span = (double)(since < WORN_SPAN_NS ? since : WORN_SPAN_NS);
+    const size_t creep = limit / WORN_CREEP, left = used < limit ? limit - used : 0;
+    const double room = (double)(left > creep ? left : creep), span = (double)(since < WORN_SPAN_NS ? since : WORN_SPAN_NS);
     if ((double)(used - x->worn_used) * (double)WORN_AHEAD_NS <= room * span) return true;
   }
   x->worn_used = used;

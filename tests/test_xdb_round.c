@@ -849,6 +849,26 @@ static void test_nearly_full_seldom(void **state) {
   reopen(r);
 }
 
+// It is made, too, while a memtable that is full, but is not written, grows a little with each look: readers put its leaves in order.
+static void test_full_and_read(void **state) {
+  (void)state;
+  uint32_t before;
+  struct xdb_ref *r = load_nearly_full(&before);
+  limit(wh_memory(xdb_view(x)->active->wh) - 1);
+  while (runs(r) == before) {  // or for ever: the alarm
+    look_long_ago();
+    pthread_mutex_lock(&x->lock);
+    if (x->worn_used) x->worn_used = wh_memory(xdb_view(x)->active->wh) - 8;
+    pthread_mutex_unlock(&x->lock);
+    wear(r);
+    time_sleep_ns(20000000);
+  }
+  idle();
+  CHECK(stat_of(x, "read_triggered") == 1);
+  check_all(r, now);
+  reopen(r);
+}
+
 // Readers of what is no more the store's do not keep workers busy: a round can do nothing for them.
 static void test_obsolete(void **state) {
   (void)state;
@@ -896,6 +916,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_nearly_full, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full_for_long, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full_seldom, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_full_and_read, setup, teardown),
       cmocka_unit_test_setup_teardown(test_obsolete, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
