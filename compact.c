@@ -719,8 +719,8 @@ static void build_remix(struct task *t, struct worker *w) {
   if (nr + o->nr_fresh > REMIX_RUNS_MAX) s = err_set(REMIXDB_INVALID, "a partition cannot have %u tables", nr + o->nr_fresh);
   for (uint32_t i = 0; i < o->nr_fresh && s == REMIXDB_OK; i++) runs[nr++] = o->fresh[i];
   if (s == REMIXDB_OK) s = remix_build(&b);
-  // no run is gone by one more: what scans have paid for is as it was
-  const uint64_t jumps = old && o->job->kind == COMPACT_MINOR ? atomic_load_explicit(&old->jumps, memory_order_relaxed) : 0;
+  // where no run of the view is gone, what scans have paid for is as it was
+  const uint64_t jumps = old && nr == old->nr_runs + o->nr_fresh ? atomic_load_explicit(&old->jumps, memory_order_relaxed) : 0;
   if (s == REMIXDB_OK) {
     atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
