@@ -225,6 +225,16 @@ struct keyset {
 
 static inline int key_order(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
 
+// Of nr keys, which it takes.
+static inline void keyset_sort(struct keyset *k, uint32_t nr) {
+  qsort(k->keys, nr, sizeof(*k->keys), key_order);
+  k->nr = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    if (k->nr && kv_eq(k->keys[k->nr - 1], k->keys[i])) free((void *)(uintptr_t)k->keys[i].ptr);
+    else k->keys[k->nr++] = k->keys[i];
+  }
+}
+
 // Keys with long stretches in common, some of them the beginning of others, the empty one among them.
 static inline void keyset_make(struct keyset *k, uint32_t nr, uint64_t *rng) {
   k->keys = calloc(nr, sizeof(*k->keys));
@@ -253,12 +263,7 @@ static inline void keyset_make(struct keyset *k, uint32_t nr, uint64_t *rng) {
     memcpy(p, buf, len);
     k->keys[i] = kref(p, len);
   }
-  qsort(k->keys, nr, sizeof(*k->keys), key_order);
-  k->nr = 0;
-  for (uint32_t i = 0; i < nr; i++) {
-    if (k->nr && kv_eq(k->keys[k->nr - 1], k->keys[i])) free((void *)(uintptr_t)k->keys[i].ptr);
-    else k->keys[k->nr++] = k->keys[i];
-  }
+  keyset_sort(k, nr);
 }
 
 static inline void keyset_free(struct keyset *k) {

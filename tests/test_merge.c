@@ -2,6 +2,8 @@
 //
 // The merge of two memtables and the partitions against an array, at random moments and in all directions. merge.c is compiled into this
 // program with a look at the epoch before each call that needs one.
+//
+// TEST_SEED in the environment repeats a run's random choices.
 #include "merge.h"
 
 static const struct epoch_slot *needed;  // whose epoch a look-up needs; NULL: it is not asked
@@ -16,9 +18,18 @@ static void inside_want(struct wh_cursor *c, struct kref key) { look_up(), wh_wa
 static void inside_seek(struct wh_cursor *c, struct kref key) { look_up(), wh_seek(c, key); }
 static void inside_seek_for_prev(struct wh_cursor *c, struct kref key) { look_up(), wh_seek_for_prev(c, key); }
 static void inside_seek_last(struct wh_cursor *c) { look_up(), wh_seek_last(c); }
-static enum remixdb_status inside_remix_seek(struct remix_cursor *c, struct kref key) { return look_up(), remix_seek(c, key); }
-static enum remixdb_status inside_remix_seek_for_prev(struct remix_cursor *c, struct kref key) { return look_up(), remix_seek_for_prev(c, key); }
-static enum remixdb_status inside_remix_record(struct remix_cursor *c, struct kv_rec *r) { return look_up(), remix_record(c, r); }
+static uint32_t nr_young_failed;  // look-ups in young views that failed, and young views that could not be entered
+
+static enum remixdb_status young_told(const struct remix *x, enum remixdb_status s) {
+  nr_young_failed += s != REMIXDB_OK && x && x->young;
+  return s;
+}
+static enum remixdb_status inside_remix_seek(struct remix_cursor *c, struct kref key) { return look_up(), young_told(c->x, remix_seek(c, key)); }
+static enum remixdb_status inside_remix_seek_for_prev(struct remix_cursor *c, struct kref key) {
+  return look_up(), young_told(c->x, remix_seek_for_prev(c, key));
+}
+static enum remixdb_status inside_remix_record(struct remix_cursor *c, struct kv_rec *r) { return look_up(), young_told(c->x, remix_record(c, r)); }
+static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct remix *x) { return young_told(x, remix_cursor_set(c, x)); }
 #define wh_want inside_want
 #define wh_seek inside_seek
 #define wh_seek_for_prev inside_seek_for_prev
@@ -26,6 +37,7 @@ static enum remixdb_status inside_remix_record(struct remix_cursor *c, struct kv
 #define remix_seek inside_remix_seek
 #define remix_seek_for_prev inside_remix_seek_for_prev
 #define remix_record inside_remix_record
+#define remix_cursor_set told_remix_cursor_set
 #include "merge.c"
 #undef wh_want
 #undef wh_seek
@@ -34,8 +46,11 @@ static enum remixdb_status inside_remix_record(struct remix_cursor *c, struct kv
 #undef remix_seek
 #undef remix_seek_for_prev
 #undef remix_record
+#undef remix_cursor_set
 
 #include "scene.h"
+
+static uint64_t seed_base;  // of what is drawn anew each time
 
 // The next live key at or after `at`, or before or at it; nr: none.
 static uint32_t model_up(const struct scene *s, uint32_t at) {
@@ -51,7 +66,7 @@ static uint32_t model_down(const struct scene *s, uint32_t end) {
 static bool fail_first;
 static uint32_t nr_failed;
 
-static void record(struct merge *m, struct kv_rec *rec_out) {
+static void record_here(struct merge *m, struct kv_rec *rec_out) {
   if (fail_first) {
     fault_io_set(FAULT_READ, 1, false);
     const enum remixdb_status st = merge_record(m, rec_out);
@@ -71,7 +86,7 @@ static void expect_at(struct scene *s, struct merge *m, uint32_t at, const char 
     fail_msg("seed %llu: %s: %s", (unsigned long long)seed, what, merge_valid(m) ? "valid" : "not valid");
   if (!merge_valid(m)) return;
   r.key = NULL;
-  record(m, &r);
+  record_here(m, &r);
   if (!r.key && fail_first) return;
   const uint32_t rank = keyset_rank(&s->k, kref(r.key, r.klen));
   if (rank != at || !kv_eq(kref(r.key, r.klen), s->k.keys[at]))
@@ -94,7 +109,7 @@ static void walk(struct scene *s, struct merge *m, uint32_t steps, uint64_t seed
   uint32_t at = s->k.nr;
   bool forward = true;
   for (uint32_t i = 0; i < steps; i++) {
-    uint8_t buf[256];
+    uint8_t buf[KEY_NEAR_MAX];
     const uint32_t dice = (uint32_t)(rng_next(&rng) % 40);
     if (at == s->k.nr || dice < 3) {
       enter(&s->p);
@@ -185,9 +200,22 @@ static void scene_check(const struct plan *plan, uint64_t seed) {
   assert_false(merge_valid(&m));
   sweep(&s, &m, seed);
   walk(&s, &m, 200, seed + 2);
+  // then the version, too: to one that has none of the young views, and back, from wherever it stands
+  struct version *const older = version_old(&s);
+  for (uint32_t i = 0; i < 6; i++) {
+    for (uint32_t a = 0; a < s.k.nr; a++) {
+      const uint32_t what = i % 2 ? s.disk[a] : s.old[a];
+      s.live[a] = what == TOMB ? NONE : what;
+    }
+    merge_set(&m, empty, NULL, i % 2 ? s.version : older, s.moment);
+    assert_false(merge_valid(&m));
+    if (i < 2) sweep(&s, &m, seed);
+    walk(&s, &m, 60, seed + 3 + i);
+  }
   merge_park(&m);
   merge_fini(&m);
   wh_destroy(empty);
+  version_unref(older);
   scene_fini(&s);
 }
 
@@ -214,12 +242,158 @@ static void test_model(void **state) {
     for (uint64_t seed = 1; seed <= 4; seed++) scene_check(&plans[i], seed * 100 + i);
 }
 
-// Everything is deleted: by the newest stream, by the partitions' own tombstones, or both.
+static const struct plan plans_young[] = {
+    {300, 200, 200, 4, 3, 4, 1 << 20},    // all of it
+    {300, 200, 200, 4, 3, 4, 0},          // no cache
+    {60, 400, 400, 3, 4, 3, 0},           // nearly all keys are everywhere
+    {400, 0, UINT32_MAX, 6, 3, 5, 1 << 20},  // partitions only
+    {400, 0, UINT32_MAX, 6, 3, 5, 0},
+    {200, 300, 300, 8, 1, 2, 0},          // many tombstones, some partitions without a table
+    {3, 6, 6, 2, 2, 3, 0},                // hardly a key
+    {1500, 30, 30, 2, 5, 6, 1 << 20},     // long stretches of the partitions alone
+    {1500, 30, 30, 60, 3, 3, 1 << 20},    // many small partitions
+    {1500, 0, UINT32_MAX, 60, 3, 3, 0},
+    {4000, 20, 20, 3, 3, 40, 1 << 20},    // few tombstones but the young views'
+};
+
+static void test_young(void **state) {
+  (void)state;
+  for (scene_young = YOUNG_SOME; scene_young < YOUNG_PLANS; scene_young++) {
+    for (uint32_t i = 0; i < sizeof(plans_young) / sizeof(plans_young[0]); i++)
+      for (uint64_t seed = 1; seed <= 3; seed++) scene_check(&plans_young[i], seed_base + seed * 1000 + i * 10 + scene_young);
+  }
+  scene_young = YOUNG_EVERYWHERE;
+  scene_long_keys = true;
+  for (uint64_t seed = 1; seed <= 6; seed++) scene_check(&(struct plan){200, 20, 20, 3, 3, 5, seed % 2 ? 1 << 20 : 0}, seed_base + seed);
+  scene_long_keys = false;
+  scene_young = YOUNG_NOWHERE;
+}
+
+// ---- every place: a seek to it, and all ways of some steps from there
+
+static void step_to(struct scene *s, struct merge *m, bool forward, uint32_t *at, uint64_t seed) {
+  step_in(s, m);
+  ok(forward ? merge_next(m) : merge_prev(m));
+  if (!m->slot) leave(&s->p);
+  *at = forward ? model_up(s, *at + 1) : model_down(s, *at);
+  expect_at(s, m, *at, forward ? "every place: next" : "every place: prev", seed);
+}
+
+static uint32_t seek_to(struct scene *s, struct merge *m, struct kref key, bool backward, uint64_t seed) {
+  const uint32_t rank = keyset_rank(&s->k, key);
+  const uint32_t at = backward ? model_down(s, rank < s->k.nr && kv_eq(s->k.keys[rank], key) ? rank + 1 : rank) : model_up(s, rank);
+  enter(&s->p);
+  ok(backward ? merge_seek_for_prev(m, key) : merge_seek(m, key));
+  leave(&s->p);
+  expect_at(s, m, at, backward ? "every place: seek_for_prev" : "every place: seek", seed);
+  return at;
+}
+
+#define TURNS 4u  // steps
+
+static void every_place(struct scene *s, struct merge *m, uint64_t seed) {
+  uint8_t buf[KEY_NEAR_MAX];
+  for (uint32_t a = 0; a < s->k.nr; a++) {
+    for (uint32_t how = 0; how < 4; how++) {
+      // the key, or the one right behind it
+      struct kref key = s->k.keys[a];
+      if (how & 2) {
+        if (key.len) memcpy(buf, key.ptr, key.len);
+        buf[key.len] = 0;
+        key = kref(buf, key.len + 1);
+      }
+      for (uint32_t ways = 0; ways < 1u << TURNS; ways++) {
+        uint32_t at = seek_to(s, m, key, how & 1, seed);
+        for (uint32_t i = 0; i < TURNS && at < s->k.nr; i++) step_to(s, m, ways >> i & 1, &at, seed);
+      }
+    }
+  }
+  // from both ends, so far as there is anything, and back
+  for (uint32_t far = 0; far < s->k.nr; far++) {
+    for (uint32_t way = 0; way < 2; way++) {
+      enter(&s->p);
+      ok(way ? merge_seek(m, kref(NULL, 0)) : merge_seek_last(m));
+      leave(&s->p);
+      uint32_t at = way ? model_up(s, 0) : model_down(s, s->k.nr), n = 0;
+      for (; n < far && at < s->k.nr; n++) step_to(s, m, way, &at, seed);
+      if (at == s->k.nr) continue;
+      for (; n > 0; n--) step_to(s, m, !way, &at, seed);
+      assert_int_equal(at, way ? model_up(s, 0) : model_down(s, s->k.nr));
+    }
+  }
+  // skips of all lengths from everywhere, also right after a step back
+  for (uint32_t a = model_up(s, 0), left = 1; a < s->k.nr; a = model_up(s, a + 1), left++) {
+    for (uint32_t far = 0; far <= s->k.nr; far += 1 + far / 4) {
+      uint32_t at = seek_to(s, m, s->k.keys[a], far % 2, seed);
+      if (far % 3 == 0) step_to(s, m, false, &at, seed);
+      if (at == s->k.nr) continue;
+      step_in(s, m);
+      ok(merge_skip(m, far));
+      if (!m->slot) leave(&s->p);
+      for (uint32_t n = 0; n < far && at < s->k.nr; n++) at = model_up(s, at + 1);
+      expect_at(s, m, at, "every place: skip", seed);
+    }
+  }
+}
+
+static void test_every_place(void **state) {
+  (void)state;
+  static const struct plan plans[] = {
+      {40, 0, UINT32_MAX, 1, 2, 5, 1 << 20}, {40, 0, UINT32_MAX, 4, 2, 5, 1 << 20}, {40, 8, 8, 4, 2, 4, 1 << 20},
+      {40, 0, UINT32_MAX, 12, 2, 6, 1 << 20}, {120, 2, UINT32_MAX, 3, 2, 9, 1 << 20},
+  };
+  for (scene_young = YOUNG_NOWHERE; scene_young < YOUNG_PLANS; scene_young++) {
+    for (uint32_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
+      const uint64_t seed = seed_base + 7000 + i * 10 + scene_young;
+      struct scene s;
+      scene_init(&s, &plans[i], seed);
+      struct merge m;
+      merge_init(&m, NULL);
+      if (seed % 2) merge_lend(&m, &s.p.epoch, &s.p.slot);
+      merge_set(&m, s.active, s.frozen, s.version, s.moment);
+      every_place(&s, &m, seed);
+      merge_park(&m);
+      merge_fini(&m);
+      scene_fini(&s);
+    }
+  }
+  scene_young = YOUNG_NOWHERE;
+}
+
+// A parked merge holds nothing of its sources, and one that is set again has them all.
+static void test_young_parked(void **state) {
+  (void)state;
+  scene_young = YOUNG_EVERYWHERE;
+  for (uint64_t seed = 1; seed <= 4; seed++) {
+    struct scene s;
+    scene_init(&s, &(struct plan){400, 0, UINT32_MAX, 3, 3, 9, 1 << 20}, seed_base + seed);
+    assert_true(s.version->nr_young > 0);
+    struct merge m;
+    merge_init(&m, NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+      merge_set(&m, s.active, s.frozen, s.version, s.moment);
+      walk(&s, &m, 50, seed);
+      seek_to(&s, &m, kref(NULL, 0), false, seed);
+      assert_non_null(m.young.x);
+      merge_park(&m);
+      assert_false(merge_valid(&m));
+      assert_null(m.young.x);
+      assert_null(m.remix.x);
+    }
+    merge_fini(&m);
+    scene_fini(&s);
+  }
+  scene_young = YOUNG_NOWHERE;
+}
+
+// Everything is deleted: by the newest stream, by the partitions' own tombstones, or both; and there are tombstones in young views, too.
 static void test_all_deleted(void **state) {
   (void)state;
-  for (uint32_t where = 0; where < 3; where++) {
+  for (uint32_t n = 0; n < 9; n++) {
+    const uint32_t where = n / 3;
+    scene_young = n % 3 == 0 ? YOUNG_NOWHERE : n % 3 == 1 ? YOUNG_EVERYWHERE : YOUNG_SOME;
     struct scene s;
-    scene_init(&s, &(struct plan){200, 0, 0, 3, 3, where == 1 ? 1 : 4, 0}, 5 + where);
+    scene_init(&s, &(struct plan){200, 0, 0, 3, 3, where == 1 ? 1 : 4, 0}, 5 + n);
     for (uint32_t a = 0; a < s.k.nr; a++) {
       if (where != 1) mem_put(&s.p, where ? s.frozen : s.active, s.k.keys[a], TOMB, VALUE, 5000 + a);
       s.live[a] = NONE;
@@ -228,12 +402,13 @@ static void test_all_deleted(void **state) {
     struct merge m;
     merge_init(&m, NULL);
     merge_set(&m, s.active, s.frozen, s.version, s.moment);
-    sweep(&s, &m, where);
-    walk(&s, &m, 300, where);
+    sweep(&s, &m, n);
+    walk(&s, &m, 300, n);
     merge_park(&m);
     merge_fini(&m);
     scene_fini(&s);
   }
+  scene_young = YOUNG_NOWHERE;
 }
 
 // Writers go on while somebody reads at a moment: what they write is not seen, in any direction.
@@ -241,6 +416,7 @@ static void test_while_written(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 6; seed++) {
     struct scene s;
+    scene_young = seed % 2 ? YOUNG_EVERYWHERE : YOUNG_NOWHERE;
     scene_init(&s, &(struct plan){300, 150, 100, 3, 2, 4, 0}, seed);
     struct merge m;
     merge_init(&m, NULL);
@@ -255,6 +431,7 @@ static void test_while_written(void **state) {
     merge_fini(&m);
     scene_fini(&s);
   }
+  scene_young = YOUNG_NOWHERE;
 }
 
 // ---- what can fail
@@ -265,8 +442,9 @@ static const struct plan plan_fail = {500, 60, 60, 3, 3, 5, 0};
 static void test_record_fails(void **state) {
   (void)state;
   nr_failed = 0;
-  for (uint64_t seed = 20; seed < 26; seed++) {
+  for (uint64_t seed = 20; seed < 29; seed++) {
     struct scene s;
+    scene_young = seed < 26 ? YOUNG_NOWHERE : YOUNG_EVERYWHERE;
     scene_init(&s, &(struct plan){6000, 8, UINT32_MAX, 2, 9, 5, 0}, seed);  // tables of many blocks, few other keys, no cache
     struct merge m;
     merge_init(&m, NULL);
@@ -278,14 +456,15 @@ static void test_record_fails(void **state) {
     merge_fini(&m);
     scene_fini(&s);
   }
+  scene_young = YOUNG_NOWHERE;
   assert_true(nr_failed > 300);
 }
 
 // A read that fails gives a status and an iterator that is not valid; the next seek starts afresh.
-static void test_read_fails(void **state) {
-  (void)state;
+static void read_fails(void) {
   struct scene s;
   scene_init(&s, &plan_fail, 11);
+  nr_young_failed = 0;
   uint32_t failed = 0, seeks = 0, steps = 0;
   for (int64_t n = 1; n < 60; n++) {
     struct merge m;
@@ -326,16 +505,22 @@ static void test_read_fails(void **state) {
     merge_fini(&m);
   }
   assert_true(failed > 20 && seeks > 0 && steps > 0);
+  assert_int_equal(nr_young_failed > 0, s.version->nr_young > 0);
   scene_fini(&s);
 }
 
-// Damage that stays: what can be read is right, what cannot is an error, and nobody goes round in circles.
-static void test_damaged(void **state) {
+static void test_read_fails(void **state) {
   (void)state;
+  for (scene_young = YOUNG_NOWHERE; scene_young < YOUNG_PLANS; scene_young++) read_fails();
+  scene_young = YOUNG_NOWHERE;
+}
+
+// Damage that stays: what can be read is right, what cannot is an error, and nobody goes round in circles.
+static void damaged(bool young) {
   struct scene s;
-  scene_init(&s, &plan_fail, 12);
+  scene_init(&s, &(struct plan){6000, 60, 60, 3, 3, 5, 0}, 12);
   for (uint32_t i = 0; i < s.version->nr_parts; i++) {
-    const struct remix *x = s.version->parts[i]->remix;
+    const struct remix *x = young ? s.version->parts[i]->young : s.version->parts[i]->remix;
     if (!x) continue;
     FILE *f = fopen(x->runs[0]->path, "r+b");
     assert_non_null(f);
@@ -372,9 +557,18 @@ static void test_damaged(void **state) {
   scene_fini(&s);
 }
 
-static void test_no_memory(void **state) {
+static void test_damaged(void **state) {
   (void)state;
+  damaged(false);
+  scene_young = YOUNG_EVERYWHERE;
+  damaged(false);
+  damaged(true);
+  scene_young = YOUNG_NOWHERE;
+}
+
+static void no_memory(void) {
   struct scene s;
+  nr_young_failed = 0;
   scene_init(&s, &(struct plan){500, 60, 60, 4, 8, 5, 0}, 13);  // holds and blocks of many tables
   uint32_t failed = 0;
   for (int64_t n = 1;; n++) {
@@ -403,14 +597,26 @@ static void test_no_memory(void **state) {
     if (!any) break;
   }
   assert_true(failed > 5);
+  assert_int_equal(nr_young_failed > 0, s.version->nr_young > 0);
   scene_fini(&s);
 }
 
+static void test_no_memory(void **state) {
+  (void)state;
+  for (scene_young = YOUNG_NOWHERE; scene_young < YOUNG_PLANS; scene_young++) no_memory();
+  scene_young = YOUNG_NOWHERE;
+}
+
 int main(void) {
+  const char *const given = getenv("TEST_SEED");
+  seed_base = given ? strtoull(given, NULL, 0) : time_ns();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_model),      cmocka_unit_test(test_all_deleted),  cmocka_unit_test(test_while_written),
-      cmocka_unit_test(test_read_fails), cmocka_unit_test(test_record_fails), cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_model),       cmocka_unit_test(test_young),      cmocka_unit_test(test_every_place),
+      cmocka_unit_test(test_young_parked), cmocka_unit_test(test_all_deleted), cmocka_unit_test(test_while_written),
+      cmocka_unit_test(test_read_fails),  cmocka_unit_test(test_record_fails), cmocka_unit_test(test_damaged),
       cmocka_unit_test(test_no_memory),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  if (failed) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)seed_base);
+  return failed;
 }
