@@ -190,6 +190,7 @@ static void keyset_free(struct keyset *k) {
 struct part {
   struct place *p;
   struct keyset k;
+  bool young;  // its REMIX is a young view: tombstones are live
   uint32_t nr;
   struct sst *sst[REMIX_RUNS_MAX];
   uint8_t *has[REMIX_RUNS_MAX];  // per key: 0 or HAS_
@@ -276,7 +277,7 @@ static struct entry *part_live(const struct part *t, uint32_t *nr_out) {
   uint32_t all, nr = 0;
   struct entry *e = part_view(t, &all);
   for (uint32_t i = 0; i < all; i++)
-    if (!e[i].old && !e[i].tomb) e[nr++] = e[i];
+    if (!e[i].old && (t->young || !e[i].tomb)) e[nr++] = e[i];
   *nr_out = nr;
   return e;
 }
@@ -471,8 +472,8 @@ static void check_record(const struct part *t, const struct entry *e, const stru
   uint8_t *val = malloc(16384);
   const struct kref key = t->k.keys[e->key];
   assert_true(kv_eq(kref(r->key, r->klen), key));
-  assert_false(r->tomb);
-  const uint32_t len = value_make(t->sst[e->run]->number, key, val);
+  assert_int_equal(r->tomb, e->tomb);
+  const uint32_t len = e->tomb ? 0 : value_make(t->sst[e->run]->number, key, val);
   assert_int_equal(r->vlen, len);
   if (len) assert_memory_equal(r->val, val, len);
   free(val);
@@ -712,12 +713,79 @@ static void test_random_partitions(void **state) {
     struct remix *y = part_build(&t, x, UINT32_MAX, 0, !tags, NULL);
     check_queries(&t, y, 60, &rng);
     for (uint32_t i = 0; i < 4; i++) check_probes(&t, y, &rng);
+    // and both as young views
+    const uint64_t keys = x->nr_keys;
+    remix_make_young(x);
+    remix_make_young(y);
+    t.young = true;
+    assert_int_equal(x->nr_keys, keys);
+    far += check_walk(&t, x);
+    for (uint32_t i = 0; i < 2; i++) {
+      check_queries(&t, i ? y : x, 80, &rng);
+      for (uint32_t n = 0; n < 4; n++) check_probes(&t, i ? y : x, &rng);
+    }
+    t.young = false;
     done(y);
     done(x);
     part_fini(&t);
     place_fini(&p);
   }
   assert_true(far > 0);
+}
+
+// What a table has of the keys where there are young views: stretches of tombstones longer than segments, or nothing else.
+static uint8_t *has_deleted(const struct keyset *k, bool all, uint64_t *rng) {
+  uint8_t *has = calloc(k->nr, 1);
+  bool stretch = all;
+  for (uint32_t i = 0; i < k->nr; i++) {
+    if (!all && rng_next(rng) % 90 == 0) stretch = !stretch;
+    has[i] = stretch ? HAS_TOMB : rng_next(rng) % 3 == 0 ? HAS_PUT : 0;
+  }
+  has[0] = HAS_TOMB;
+  has[k->nr - 1] = HAS_TOMB;
+  return has;
+}
+
+// Young views that delete: whole segments, whole tables, all of it. What is made of a young view, or is opened again, is what it would be of another one.
+static void test_young_deletes(void **state) {
+  (void)state;
+  uint64_t rng = seed_start("young deletes");
+  for (uint32_t round = 0; round < 4 * KEYS_KINDS; round++) {
+    struct place p;
+    place_init(&p, round % 3 ? 1 << 20 : 0);
+    struct part t = {.p = &p};
+    const uint32_t kind = round % KEYS_KINDS, runs = 1 + (uint32_t)(rng_next(&rng) % 4);
+    keyset_make(&t.k, kind, kind == KEYS_FAR ? 150 : 700, &rng);
+    for (uint32_t r = 0; r < runs; r++) part_add_table(&t, has_deleted(&t.k, round % 2 || r + 1 < runs, &rng), rng_next(&rng) % 2);
+    struct remix *x = NULL;
+    const bool tags = round / KEYS_KINDS % 2;
+    for (t.nr = 1; t.nr <= runs; t.nr++) {
+      struct remix *const y = part_build(&t, x, UINT32_MAX, 1, tags, NULL);
+      if (x) done(x);
+      x = y;
+      t.young = t.nr % 2;
+      if (t.young) remix_make_young(x);
+      check_queries(&t, x, 40, &rng);
+      check_probes(&t, x, &rng);
+      // opened again it is not young until it is told
+      struct remix *again;
+      ok(remix_open(&p.ctx, x->number, t.sst, t.nr, &again));
+      assert_false(again->young);
+      t.young = false;
+      check_queries(&t, again, 10, &rng);
+      remix_make_young(again);
+      assert_true(again->young);
+      t.young = true;
+      check_queries(&t, again, 40, &rng);
+      check_probes(&t, again, &rng);
+      t.young = false;
+      remix_unref(again);
+    }
+    t.nr = runs;
+    done(x);
+    part_fini(&t);
+    place_fini(&p);
+  }
 }
 
 // All runs hold the same keys: each key takes as many entries as there are runs.
@@ -1633,7 +1701,7 @@ int main(void) {
       cmocka_unit_test(test_damaged_file),      cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),    cmocka_unit_test(test_cursor_moves),
       cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),  cmocka_unit_test(test_jumps),
-      cmocka_unit_test(test_jumps_added),      cmocka_unit_test(test_gathered),
+      cmocka_unit_test(test_jumps_added),       cmocka_unit_test(test_gathered),      cmocka_unit_test(test_young_deletes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
