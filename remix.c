@@ -359,6 +359,11 @@ static inline bool cached(const struct sst *t, uint32_t block) {
   return t->cache.cache && atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) != 0;
 }
 
+// Whether the block has to be read from disk for one who has the hold.
+static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32_t block) {
+  return !(h->sst == t && h->block == block) && !cached(t, block);
+}
+
 // The record of entry i, until the epoch is left: what a search looks at is not pinned.
 static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, struct sst_hold *h,
                                       struct kv_rec *rec_out) {
@@ -366,6 +371,14 @@ static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, u
   REMIX_COUNT(key_reads);
   sst_want_place(x->runs[run], seg_off(x->index, s, run));
   return sst_read(x->runs[run], seg_pos(x, s, run, i), false, h, rec_out);
+}
+
+// The same for a seek, with the cursor's hold of the run. In a young view what has to be read for it is a jump.
+static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
+  const struct remix *const x = c->x;
+  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
+  if (x->young) c->jumps += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
+  return entry_read(x, s, i, &c->holds[run], rec_out);
 }
 
 // Asks for the memory that reading entry i is going to look at.
@@ -380,9 +393,9 @@ struct spot {
   bool equal;
 };
 
-// For segments whose discriminating bits do not all fit 16 bits. holds: one per run (cursors), or just one for all.
-static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, struct kref key, struct sst_hold *holds,
-                                       bool per_run, struct spot *out, struct kv_rec *rec_out) {
+// For segments whose discriminating bits do not all fit 16 bits. c: whose holds are used; NULL: h is, for all runs.
+static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, struct kref key, struct remix_cursor *c,
+                                       struct sst_hold *h, struct spot *out, struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
   const uint8_t *const sel = s + ix->lay.sel;
   uint32_t lo = 0, hi = seg_nr(ix, s);
@@ -390,7 +403,7 @@ static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, 
   while (lo < hi) {
     uint32_t mid = (lo + hi) / 2;
     while (mid > lo && sel[mid] & REMIX_OLD) mid--;  // the newest version stands for all
-    const enum remixdb_status st = entry_read(x, s, mid, per_run ? &holds[sel[mid] & REMIX_RUN] : holds, rec_out);
+    const enum remixdb_status st = c ? entry_seek(c, s, mid, rec_out) : entry_read(x, s, mid, h, rec_out);
     if (st != REMIXDB_OK) return st;
     REMIX_COUNT(key_compares);
     const int r = kv_cmp(kref(rec_out->key, rec_out->klen), key);
@@ -443,7 +456,7 @@ static enum remixdb_status spot_find(struct remix_cursor *c, uint32_t seg, const
   struct kv_rec rec;
   c->front_seg = seg;
   c->front_at = 0;
-  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return spot_binary(x, s, key, c->holds, true, out, &rec);
+  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return spot_binary(x, s, key, c, NULL, out, &rec);
   const uint8_t *const dbits = s + ix->lay.dbits;
   const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
   const uint32_t tagged = x->tags ? set32_eq8(s, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
@@ -455,9 +468,7 @@ static enum remixdb_status spot_find(struct remix_cursor *c, uint32_t seg, const
   } else if (x->tags && !tagged && cand + 1 < nr) {
     entry_want(x, s, cand + 1);
   }
-  const uint32_t run = s[ix->lay.sel + cand] & REMIX_RUN;
-  if (x->young) c->jumps += !cached(x->runs[run], sst_pos_block(seg_pos(x, s, run, cand)));
-  const enum remixdb_status st = entry_read(x, s, cand, &c->holds[run], &rec);
+  const enum remixdb_status st = entry_seek(c, s, cand, &rec);
   if (st != REMIXDB_OK) return st;
   REMIX_COUNT(key_compares);
   out->at = blind_place(dbits, nr, base, key, cand, kref(rec.key, rec.klen), &out->equal);
@@ -471,7 +482,7 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *s, st
   enum remixdb_status st;
   if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) {
     struct spot spot;
-    st = spot_binary(x, s, key, h, false, &spot, rec_out);
+    st = spot_binary(x, s, key, NULL, h, &spot, rec_out);
     return st == REMIXDB_OK && (!spot.equal || (rec_out->tomb && !ix->young)) ? REMIXDB_NOTFOUND : st;
   }
   const uint32_t cand = blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
@@ -892,12 +903,16 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
 uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
 
 // Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the cursor was set; then more each time.
+// The block itself is not cached. In a young view it is a jump, and so are those that are read with it.
 static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct remix_near *n) {
+  const bool young = c->x->young;
+  c->jumps += young;
   if (c->no_ahead || !t->cache.cache || !c->queue) return;
   n->ahead = n->ahead < REMIX_AHEAD_MIN / 2 ? n->ahead + 1 : n->ahead < REMIX_AHEAD_MAX ? n->ahead * 2 : REMIX_AHEAD_MAX;
   if (n->ahead < REMIX_AHEAD_MIN) return;
-  const uint32_t left = t->nr_pages - block;
-  sst_prefetch(t, c->queue, block, n->ahead < left ? n->ahead : left);
+  const uint32_t left = t->nr_pages - block, pages = n->ahead < left ? n->ahead : left;
+  for (uint32_t b = block + sst_block_pages(t, block); young && b < block + pages; b += sst_block_pages(t, b)) c->jumps += !cached(t, b);
+  sst_prefetch(t, c->queue, block, pages);
   // A cache that keeps nothing (none, or all of it pinned) would have every page read again and again.
   if (!cached(t, block)) c->no_ahead = true;
 }
@@ -927,7 +942,7 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
       const bool first = end[run] == 0;
       end[run] = block + sst_block_pages(t, block);
       if (cached(t, block) || (h->cb.pinned && h->block == block)) continue;
-      if (nr && first && !follows(h, t, block)) c->jumps++;
+      if (nr && (x->young || (first && !follows(h, t, block)))) c->jumps++;
       found[nr++] = (struct sst_stretch){t, block, end[run]};
     }
     left -= n;
@@ -940,9 +955,9 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
                                                                  struct sst_hold *h, struct remix_near *n, struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos);
-  if (!(h->sst == t && h->block == block) && !cached(t, block)) {
+  if (missing(h, t, block)) {
     if (follows(h, t, block)) cursor_ahead(c, t, block, n);
-    else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
+    else if (c->x->young || !(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
   }
   c->begun = true;
   if (cached(t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read(t, pos, true, h, rec_out);

@@ -1472,6 +1472,154 @@ static void test_jumps(void **state) {
   place_fini(&p);
 }
 
+// Blocks of all runs.
+static uint32_t blocks_of(const struct cold *w) {
+  uint32_t nr = 0;
+  for (uint32_t r = 0; r < w->t.nr; r++)
+    for (uint32_t b = 0; b < w->t.sst[r]->nr_pages; b++) nr += w->t.sst[r]->nr_recs[b] != 0;
+  return nr;
+}
+
+static void cold_young(struct cold *w) {
+  cold_again(w);
+  remix_make_young(w->x);
+}
+
+// Seeks to places far apart in a young view of which nothing is cached, with some steps behind each: what is read is what counts.
+static void young_places(struct cold *w, struct remix_cursor *c, bool backward) {
+  enter(w->p);
+  for (uint32_t k = 100; k + 1000 < w->t.k.nr; k += 1000) {
+    uint8_t buf[9];
+    uint64_t reads = reads_of(w);
+    const uint32_t before = c->jumps >= 64 ? 0 : c->jumps;  // so many are handed over
+    if (backward) ok(remix_seek_for_prev(c, numbered(k, buf)));
+    else seek_to(c, k);
+    assert_int_equal(c->jumps, before + (reads_of(w) - reads));
+    assert_true(reads_of(w) > reads);
+    read_here(c, k);
+    reads = reads_of(w) - (c->jumps - before);
+    for (uint32_t i = 1; i < 40; i++) {
+      if (backward) remix_prev(c);
+      else remix_next(c);
+      read_here(c, backward ? k - i : k + i);
+      assert_int_equal(c->jumps - before, reads_of(w) - reads);
+    }
+  }
+  leave(w->p);
+}
+
+// Of a young view everything counts that is read: where a scan begins, what follows in the same run, what is read ahead and together with others.
+static void test_young_jumps(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w;
+  struct remix_cursor c;
+  place_init(&p, 8 << 20);
+  for (uint32_t runs = 1; runs <= JUMP_RUNS; runs += JUMP_RUNS - 1) {
+    cold_make(&w, &p, JUMP_KEYS, runs);
+    const uint32_t blocks = blocks_of(&w);
+    assert_true(blocks > 100);
+    for (uint32_t way = 0; way < 4; way++) {
+      cold_young(&w);
+      atomic_store(&disk_slow, way == 3);
+      struct remix_cursor all;
+      remix_cursor_init(&all, way >= 2 ? p.queue : NULL);
+      ok(remix_cursor_set(&all, w.x));
+      enter(&p);
+      if (way == 1) {
+        remix_seek_last(&all);
+        for (uint32_t k = JUMP_KEYS; k-- > 0; remix_prev(&all)) read_here(&all, k);
+      } else {
+        remix_seek_first(&all);
+        for (uint32_t k = 0; k < JUMP_KEYS; k++, remix_next(&all)) read_here(&all, k);
+      }
+      leave(&p);
+      remix_cursor_fini(&all);
+      atomic_store(&disk_slow, false);
+      assert_int_equal(jumps_of(&w), blocks);
+      // what is cached does not count
+      assert_int_equal(jumps_all(&w, way == 1, NULL), 0);
+    }
+    for (uint32_t backward = 0; backward < 2; backward++) {
+      cold_young(&w);
+      remix_cursor_init(&c, NULL);
+      ok(remix_cursor_set(&c, w.x));
+      const uint64_t reads = reads_of(&w);
+      young_places(&w, &c, backward);
+      remix_cursor_fini(&c);
+      assert_int_equal(jumps_of(&w), reads_of(&w) - reads);
+    }
+    // where a skip ends
+    cold_young(&w);
+    remix_cursor_init(&c, NULL);
+    ok(remix_cursor_set(&c, w.x));
+    enter(&p);
+    seek_to(&c, 6000);
+    read_here(&c, 6000);
+    assert_int_equal(c.jumps, 1);
+    assert_int_equal(remix_skip(&c, 9000, UINT32_MAX), 9000);
+    assert_int_equal(c.jumps, 1);
+    read_here(&c, 15000);
+    assert_int_equal(c.jumps, 2);
+    // and gets, which are no scans, do not
+    struct sst_hold hold = {0};
+    struct kv_rec r;
+    uint8_t buf[9];
+    const struct kref key = numbered(30000, buf);
+    ok(remix_get(w.x, key, hash64(key.ptr, key.len), &hold, &r));
+    assert_int_equal(c.jumps, 2);
+    leave(&p);
+    sst_hold_fini(&hold);
+    remix_cursor_fini(&c);
+    assert_int_equal(jumps_of(&w), 2);
+    cold_free(&w);
+  }
+  place_fini(&p);
+  // without a cache: what the cursor holds need not be read again
+  place_init(&p, 0);
+  cold_make(&w, &p, 9000, JUMP_RUNS);
+  cold_young(&w);
+  remix_cursor_init(&c, NULL);
+  ok(remix_cursor_set(&c, w.x));
+  for (uint32_t backward = 0; backward < 2; backward++) young_places(&w, &c, backward);
+  enter(&p);
+  uint32_t jumps = c.jumps;
+  for (uint32_t i = 0; i < 5; i++) {
+    const uint64_t reads = reads_of(&w);
+    seek_to(&c, 7 + 3 * i);
+    if (i) assert_int_equal(reads_of(&w), reads);
+    jumps += i == 0;
+    assert_int_equal(c.jumps, jumps);
+  }
+  leave(&p);
+  remix_cursor_fini(&c);
+  cold_free(&w);
+  place_fini(&p);
+  // where bits are far each key that a seek reads may be in a block that has to be read
+  uint64_t rng = seed_start("young jumps");
+  struct part t = {.p = &p};
+  place_init(&p, 0);
+  keyset_make(&t.k, KEYS_FAR, 100, &rng);
+  part_add_table(&t, has_make(&t.k, 1, &rng), true);
+  part_add_table(&t, has_make(&t.k, 2, &rng), true);
+  struct remix *const x = part_build_all(&t, false);
+  assert_true(check_walk(&t, x) > 0);
+  remix_make_young(x);
+  ok(remix_cursor_set(&c, x));
+  enter(&p);
+  for (uint32_t i = 0; i < 300; i++) {
+    const uint64_t before = c.jumps >= 64 ? 0 : c.jumps, reads = atomic_load(&p.io.nr_reads);
+    ok(remix_seek(&c, t.k.keys[rng_next(&rng) % t.k.nr]));
+    assert_int_equal(c.jumps - before, atomic_load(&p.io.nr_reads) - reads);
+  }
+  leave(&p);
+  assert_true(atomic_load(&x->jumps) > 300);
+  remix_cursor_fini(&c);
+  done(x);
+  part_fini(&t);
+  place_fini(&p);
+}
+
 struct worn {
   uint32_t calls;
   const struct remix *x;
@@ -1702,6 +1850,7 @@ int main(void) {
       cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),    cmocka_unit_test(test_cursor_moves),
       cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),  cmocka_unit_test(test_jumps),
       cmocka_unit_test(test_jumps_added),       cmocka_unit_test(test_gathered),      cmocka_unit_test(test_young_deletes),
+      cmocka_unit_test(test_young_jumps),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
