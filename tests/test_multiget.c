@@ -8,6 +8,7 @@
 
 #include "scene.h"
 #include "simdisk.h"
+#include "xdb_get.h"
 #include "xdb_open.h"
 #include "xdb_round.h"
 #include "xdb_write.h"
@@ -35,7 +36,7 @@ struct list {
   struct remixdb_slice keys[LIST_MAX];
   struct remixdb_buf values[LIST_MAX];
   bool found[LIST_MAX];
-  uint8_t key_room[LIST_MAX][256], value_room[LIST_MAX][ROOM];
+  uint8_t key_room[LIST_MAX][KEY_NEAR_MAX], value_room[LIST_MAX][ROOM];
 };
 
 static void list_random(const struct scene *s, struct list *l, uint32_t nr, uint64_t *rng) {
@@ -123,33 +124,105 @@ static const struct plan plans[] = {
     {20000, 300, 300, 3, 5, 6, 0},
 };
 
+// Where keys that were looked up are: for each of what the young view and the older one may have of them.
+static uint64_t nr_seen[3][3];
+
+static void places_seen(const struct scene *s, const struct list *l) {
+  for (uint32_t i = 0; i < l->nr; i++) {
+    const struct kref key = kref(l->keys[i].ptr, l->keys[i].len);
+    const uint32_t at = keyset_rank(&s->k, key);
+    if (at == s->k.nr || !kv_eq(s->k.keys[at], key) || !s->version->parts[version_find(s->version, key)]->young) continue;
+    nr_seen[s->young[at] > TOMB ? 2 : s->young[at]][s->old[at] > TOMB ? 2 : s->old[at]]++;
+  }
+}
+
+// One by one, as xdb_get looks below memtables.
+static void gets_check(struct scene *s, const struct list *l) {
+  const struct view v = {.version = s->version};
+  struct sst_hold hold = {0};
+  for (uint32_t i = 0; i < l->nr; i++) {
+    const struct kref key = kref(l->keys[i].ptr, l->keys[i].len);
+    const uint32_t at = keyset_rank(&s->k, key), what = at < s->k.nr && kv_eq(s->k.keys[at], key) ? s->disk[at] : NONE;
+    struct kv_rec r;
+    enter(&s->p);
+    const enum remixdb_status st = xdb_get_below(&v, key, hash64(key.ptr, key.len), s->moment, &hold, &r);
+    CHECK(st == REMIXDB_OK || st == REMIXDB_NOTFOUND);
+    if (st == REMIXDB_OK) CHECK(kv_eq(kref(r.key, r.klen), key) && value_is(&r, key, what, VALUE));
+    else CHECK(what <= TOMB);
+    leave(&s->p);
+  }
+  sst_hold_fini(&hold);
+}
+
+static void model_check(const struct plan *plan, struct list *l, uint32_t times, uint64_t *rng) {
+  struct scene s;
+  struct multiget *m;
+  scene_init(&s, plan, rng_next(rng));
+  struct blkio_queue *queue = NULL;
+  ok(multiget_create(&s.p.io, &queue, &m));
+  uint64_t seq = 1000000;
+  for (uint32_t n = 0; n < times; n++) {
+    size_t nr;
+    list_random(&s, l, (uint32_t)(rng_next(rng) % (n % 2 ? 70 : LIST_MAX + 1)), rng);
+    const enum remixdb_status st = look_up(&s, m, l, &nr, n % 3 == 0 ? &seq : NULL, rng);
+    list_check(&s, l, st, nr, false);
+    if (s.version->nr_young == 0) continue;
+    places_seen(&s, l);
+    if (n % 5 == 1) gets_check(&s, l);
+  }
+  multiget_destroy(m);
+  blkio_queue_destroy(queue);
+  scene_fini(&s);
+}
+
 static void test_model(void **state) {
   (void)state;
   struct list *const l = malloc(sizeof(*l));
   for (uint32_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
     for (uint32_t native = 0; native < 2; native++) {
-      struct scene s;
-      struct multiget *m;
       uint64_t rng = seed + i;
       place_native = native;
-      scene_init(&s, &plans[i], rng_next(&rng));
-      struct blkio_queue *queue = NULL;
-      ok(multiget_create(&s.p.io, &queue, &m));
-      uint64_t seq = 1000000;
-      for (uint32_t n = 0; n < 30; n++) {
-        size_t nr;
-        list_random(&s, l, (uint32_t)(rng_next(&rng) % (n % 2 ? 70 : LIST_MAX + 1)), &rng);
-        const enum remixdb_status st = look_up(&s, m, l, &nr, n % 3 == 0 ? &seq : NULL, &rng);
-        list_check(&s, l, st, nr, false);
-      }
-      multiget_destroy(m);
-      blkio_queue_destroy(queue);
-      scene_fini(&s);
+      model_check(&plans[i], l, 30, &rng);
     }
   }
   place_native = false;
   multiget_destroy(NULL);
   free(l);
+}
+
+static const struct plan plans_young[] = {
+    {600, 30, 30, 4, 3, 4, 1 << 20},         // all of it
+    {600, 30, 30, 4, 3, 4, 0},               // no cache
+    {600, 0, UINT32_MAX, 6, 3, 5, 40 << 10}, // hardly any, and partitions only
+    {60, 40, 40, 3, 4, 3, 0},                // nearly all keys are everywhere
+    {900, 0, 0, 60, 3, 3, 1 << 20},          // many partitions
+    {9000, 30, 30, 3, 5, 6, 0},              // more blocks than a batch
+};
+
+static void test_young(void **state) {
+  (void)state;
+  struct list *const l = malloc(sizeof(*l));
+  uint64_t rng = seed;
+  memset(nr_seen, 0, sizeof(nr_seen));
+  for (scene_young = YOUNG_SOME; scene_young < YOUNG_PLANS; scene_young++) {
+    for (uint32_t i = 0; i < sizeof(plans_young) / sizeof(plans_young[0]); i++) {
+      place_native = rng_next(&rng) % 2;
+      model_check(&plans_young[i], l, 10, &rng);
+    }
+  }
+  // keys whose bits are far apart, in views that have no tags: each has to be looked up alone
+  scene_long_keys = true;
+  for (uint32_t i = 0; i < 8; i++) {
+    scene_young = i % 4 ? YOUNG_EVERYWHERE : YOUNG_SOME;
+    place_native = i % 2;
+    model_check(&(struct plan){250, i % 3 ? 0 : 20, 0, 1 + i % 3, 3, 4, i < 4 ? 0 : 1 << 20}, l, 12, &rng);
+  }
+  scene_long_keys = false;
+  scene_young = YOUNG_NOWHERE;
+  place_native = false;
+  free(l);
+  for (uint32_t young = 0; young < 3; young++)
+    for (uint32_t old = 0; old < 3; old++) CHECK(nr_seen[young][old] > 100);
 }
 
 // ---- what can fail
@@ -164,8 +237,7 @@ enum fault { FAIL_READ, FAIL_READS, FAIL_OPEN, FAIL_OPENS, FAIL_MEMORY, FAIL_KIN
 
 // The n-th read, opening or allocation fails, and in some rounds all after it too. What is said to be there is right, what is not there may only
 // be missed when the status says so; and the next call is whole again.
-static void test_fails(void **state) {
-  (void)state;
+static void fails(void) {
   struct list *const l = malloc(sizeof(*l));
   place_max_open = 2;  // so that tables have to be opened all the time
   for (uint32_t kind = 0; kind < FAIL_KINDS; kind++) {
@@ -176,7 +248,7 @@ static void test_fails(void **state) {
       struct scene s;
       for (uint32_t tables = 0; tables < 6;) {  // not too few of them
         scene_init(&s, &(struct plan){6000, 200, 200, 3, 4, 6, kind % 2 ? 60 << 10 : 0}, rng_next(&rng));
-        for (uint32_t i = 0; i < s.version->nr_parts; i++) tables += s.version->parts[i]->remix ? s.version->parts[i]->remix->nr_runs : 0;
+        for (uint32_t i = 0; i < s.version->nr_parts; i++) tables += part_runs(s.version->parts[i]);
         if (tables >= 6) break;
         tables = 0;
         scene_fini(&s);
@@ -224,6 +296,65 @@ static void test_fails(void **state) {
       fail_msg("TEST_SEED=%llu kind %u: %u calls failed, %u of them in part, %u keys", (unsigned long long)seed, kind, failed, some, missed);
   }
   place_max_open = 100;
+  free(l);
+}
+
+static void test_fails(void **state) {
+  (void)state;
+  fails();
+  scene_young = YOUNG_SOME;
+  fails();
+  scene_young = YOUNG_NOWHERE;
+}
+
+// A young view that cannot be read says nothing of a key: what the older view has of it is not given.
+static void test_young_fails(void **state) {
+  (void)state;
+  struct list *const l = malloc(sizeof(*l));
+  uint64_t rng = seed;
+  scene_young = YOUNG_EVERYWHERE;
+  for (uint32_t n = 0; n < 12; n++) {
+    struct scene s;
+    struct multiget *m;
+    struct blkio_queue *queue = NULL;
+    struct kv_rec r;
+    struct sst_hold hold = {0};
+    size_t nr;
+    scene_long_keys = n % 3 == 0;
+    scene_init(&s, &(struct plan){250, 0, 0, 2, 3, 4, n % 2 ? 1 << 20 : 0}, rng_next(&rng));
+    ok(multiget_create(&s.p.io, &queue, &m));
+    const struct view v = {.version = s.version};
+    uint32_t failed = 0;
+    for (uint32_t a = 0; a < s.k.nr; a++) {
+      if (n % 2 && a % 16) continue;  // what is cached does not fail
+      if (s.young[a] == NONE) continue;
+      const struct kref key = s.k.keys[a];
+      l->nr = 1;
+      l->with_values = true;
+      l->keys[0] = (struct remixdb_slice){key.ptr, key.len};
+      l->values[0] = (struct remixdb_buf){l->value_room[0], ROOM, 0};
+      memset(l->value_room[0], 0xEE, ROOM);
+      fault_io_set(FAULT_READ, 1, false);
+      enum remixdb_status st = look_up(&s, m, l, &nr, NULL, NULL);
+      bool met = fault_io_end();
+      CHECK(st == (met ? REMIXDB_IO : REMIXDB_OK));
+      CHECK(nr == (!met && s.live[a] != NONE) && l->found[0] == nr);
+      failed += met;
+      fault_io_set(FAULT_READ, 1, false);
+      enter(&s.p);
+      st = xdb_get_below(&v, key, hash64(key.ptr, key.len), s.moment, &hold, &r);
+      leave(&s.p);
+      met = fault_io_end();
+      CHECK(st == (met ? REMIXDB_IO : REMIXDB_OK));
+      sst_hold_fini(&hold);
+    }
+    if (s.version->nr_young && n % 2 == 0) CHECK(failed > 0);
+    multiget_destroy(m);
+    blkio_queue_destroy(queue);
+    scene_fini(&s);
+  }
+  scene_long_keys = false;
+  scene_young = YOUNG_NOWHERE;
   free(l);
 }
 
@@ -711,7 +842,9 @@ int main(void) {
   (void)unsetenv("REMIXDB_IO");  // the engines are chosen here
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_model),
+      cmocka_unit_test(test_young),
       cmocka_unit_test(test_fails),
+      cmocka_unit_test(test_young_fails),
       cmocka_unit_test_setup_teardown(test_contract, setup, teardown),
       cmocka_unit_test_setup_teardown(test_store, setup, teardown),
       cmocka_unit_test(test_bad_disk),
