@@ -364,10 +364,15 @@ static void test_every_place(void **state) {
 static void test_young_parked(void **state) {
   (void)state;
   scene_young = YOUNG_EVERYWHERE;
-  for (uint64_t seed = 1; seed <= 4; seed++) {
+  uint32_t scenes = 0;
+  for (uint64_t seed = 1; seed <= 12; seed++) {
     struct scene s;
     scene_init(&s, &(struct plan){400, 0, UINT32_MAX, 3, 3, 9, 1 << 20}, seed_base + seed);
-    assert_true(s.version->nr_young > 0);
+    if (s.version->nr_young == 0) {
+      scene_fini(&s);
+      continue;
+    }
+    scenes++;
     struct merge m;
     merge_init(&m, NULL);
     for (uint32_t i = 0; i < 3; i++) {
@@ -384,6 +389,7 @@ static void test_young_parked(void **state) {
     scene_fini(&s);
   }
   scene_young = YOUNG_NOWHERE;
+  assert_true(scenes > 0);
 }
 
 // Everything is deleted: by the newest stream, by the partitions' own tombstones, or both; and there are tombstones in young views, too.
