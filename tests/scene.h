@@ -160,6 +160,16 @@ static inline struct version *version_old(const struct scene *s) {
   return v;
 }
 
+// The version as it is when the store is opened again: nothing of what it was is left in memory.
+static inline void version_again(struct scene *s) {
+  s->version->store_id = PLACE_STORE_ID;
+  s->version->number = 1;
+  s->version->next_file = s->p.next;
+  ok(version_save(&s->p.ctx, s->version));
+  version_unref(s->version);
+  ok(version_load(&s->p.ctx, NULL, NULL, &s->version));
+}
+
 static inline void scene_init(struct scene *s, const struct plan *plan, uint64_t seed) {
   uint64_t rng = seed;
   memset(s, 0, sizeof(*s));

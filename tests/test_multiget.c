@@ -169,6 +169,7 @@ static void model_check(const struct plan *plan, struct list *l, uint32_t times,
     if (s.version->nr_young == 0) continue;
     places_seen(&s, l);
     if (n % 5 == 1) gets_check(&s, l);
+    if (n % 4 == 3) version_again(&s);
   }
   multiget_destroy(m);
   blkio_queue_destroy(queue);
