@@ -349,7 +349,7 @@ static bool check_scanned(struct worker *w, const struct op *op, uint32_t step) 
   if (step == 0) {
     if (op->band == BENCH_LOADED ? expected(w, op) && !w->lenient && memcmp(r->key, w->key, k->key_size) : memcmp(r->key, w->key, k->key_size) <= 0)
       return mismatch(w, op, "a seek came to another key"), false;
-  } else if (unlikely(memcmp(r->key, w->last_key, k->key_size) <= 0)) {
+  } else if (unlikely(bench_key_cmp(r->key, w->last_key, k->key_size) <= 0)) {
     return mismatch(w, op, "a scan came to a key that is not larger"), false;
   }
   if (w->run->full && !w->lenient && !w->run->sparse && !w->run->inserted && !w->work->insert) {
@@ -357,7 +357,7 @@ static bool check_scanned(struct worker *w, const struct op *op, uint32_t step) 
     bench_key(k, op->index + step + (op->band == BENCH_MISSING), BENCH_LOADED, key);
     if (memcmp(key, r->key, k->key_size)) return mismatch(w, op, "a scan left out a record"), false;
   }
-  memcpy(w->last_key, r->key, k->key_size);
+  bench_key_copy(w->last_key, r->key, k->key_size);
   return value_good(w, op, r->key, r, 0);
 }
 
@@ -479,13 +479,13 @@ static void run_whole(struct worker *w) {
   enum bench_status s = reverse ? e->seek_last(w->session, &w->rec) : e->seek(w->session, NULL, 0, &w->rec);
   for (uint64_t n = 0; s == BENCH_OK; n++) {
     op.index = (uint32_t)n;
-    const int order = w->rec.klen == k->key_size && n ? memcmp(w->rec.key, w->last_key, k->key_size) : 0;
+    const int order = w->rec.klen == k->key_size && n ? bench_key_cmp(w->rec.key, w->last_key, k->key_size) : 0;
     if (unlikely(w->rec.klen != k->key_size || (n && (reverse ? order >= 0 : order <= 0)))) {
       mismatch(w, &op, "a scan came to a key out of order");
       break;
     }
     if (!value_good(w, &op, w->rec.key, &w->rec, 0)) break;
-    memcpy(w->last_key, w->rec.key, k->key_size);
+    bench_key_copy(w->last_key, w->rec.key, k->key_size);
     w->r.records++;
     s = reverse ? e->prev(w->session, &w->rec) : e->next(w->session, &w->rec);
   }

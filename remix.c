@@ -903,16 +903,12 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
 uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
 
 // Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the cursor was set; then more each time.
-// The block itself is not cached. In a young view it is a jump, and so are those that are read with it.
 static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct remix_near *n) {
-  const bool young = c->x->young;
-  c->jumps += young;
   if (c->no_ahead || !t->cache.cache || !c->queue) return;
   n->ahead = n->ahead < REMIX_AHEAD_MIN / 2 ? n->ahead + 1 : n->ahead < REMIX_AHEAD_MAX ? n->ahead * 2 : REMIX_AHEAD_MAX;
   if (n->ahead < REMIX_AHEAD_MIN) return;
-  const uint32_t left = t->nr_pages - block, pages = n->ahead < left ? n->ahead : left;
-  for (uint32_t b = block + sst_block_pages(t, block); young && b < block + pages; b += sst_block_pages(t, b)) c->jumps += !cached(t, b);
-  sst_prefetch(t, c->queue, block, pages);
+  const uint32_t left = t->nr_pages - block;
+  sst_prefetch(t, c->queue, block, n->ahead < left ? n->ahead : left);
   // A cache that keeps nothing (none, or all of it pinned) would have every page read again and again.
   if (!cached(t, block)) c->no_ahead = true;
 }
@@ -942,7 +938,7 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
       const bool first = end[run] == 0;
       end[run] = block + sst_block_pages(t, block);
       if (cached(t, block) || (h->cb.pinned && h->block == block)) continue;
-      if (nr && (x->young || (first && !follows(h, t, block)))) c->jumps++;
+      if (nr && first && !follows(h, t, block)) c->jumps++;
       found[nr++] = (struct sst_stretch){t, block, end[run]};
     }
     left -= n;
@@ -957,7 +953,7 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
   const uint32_t block = sst_pos_block(pos);
   if (missing(h, t, block)) {
     if (follows(h, t, block)) cursor_ahead(c, t, block, n);
-    else if (c->x->young || !(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
+    else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
   }
   c->begun = true;
   if (cached(t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read(t, pos, true, h, rec_out);

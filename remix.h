@@ -72,7 +72,7 @@ struct remix {
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
   // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it begins, and then what follows it in the
-  // same run; when it comes to a block of another run, that is a jump, and in a young view it is in any case. Both relaxed; jumps_due is the caller's of ctx->worn to set, 0 at first.
+  // same run; when it comes to a block of another run, that is a jump. In a young view, which is read beside another, where it begins is one, too. Both relaxed; jumps_due is the caller's of ctx->worn to set, 0 at first.
   _Atomic uint64_t jumps, jumps_due;
 };
 
@@ -90,7 +90,7 @@ void remix_unref(struct remix *x);
 void remix_retire(struct remix *x);  // makes it obsolete: no version will name it
 void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
 // From now on it is a young view, which is read beside an older one: tombstones are live (a get or a cursor gives them like any record, for they hide what is in the
-// older view), and all blocks that scans read of it are jumps. Before anybody else has it.
+// older view), and a block that a seek reads of it, or a scan begins with, is a jump, too. Before anybody else has it.
 void remix_make_young(struct remix *x);
 size_t remix_memory(const struct remix *x);
 // Adds to its jumps, and tells ctx->worn when there are enough of them.
