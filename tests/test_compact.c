@@ -10,6 +10,17 @@
 #define TABLE 16u                      // pages of a table
 #define VALUE 50u                      // bytes of a value, about, and no large ones; a few more, and there are
 
+// What became of a partition's young view in a round that wrote into the partition.
+enum went {
+  BEGUN,      // there was none
+  WENT_ON,    // its runs are as they were, and there are more
+  MERGED,     // it is still there, but some of its runs are not
+  JOINED,     // its runs and the new data became the newest of the other view, which kept all of its own
+  DEEPER,     // which lost some of its own to the same merge
+  ALL_TAKEN,  // nothing stayed as it was
+  WENT_KINDS
+};
+
 struct world {
   struct place p;
   struct keyset k;
@@ -29,6 +40,7 @@ struct world {
   bool allow_abort;
   struct compact_whole *whole;         // NULL, or for the next round
   bool worn;                           // rounds are of what scans have paid for
+  uint64_t went[WENT_KINDS];           // in all rounds that were installed
   pthread_mutex_t lock;
   pthread_cond_t changed;
   bool done;
@@ -149,29 +161,42 @@ static void expect_contents(struct world *w, struct version *v, const uint32_t *
   wh_destroy(empty);
 
   assert_int_equal(v->parts[0]->alen, 0);
+  uint32_t young = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     if (i) assert_true(kv_cmp(part_anchor(v->parts[i - 1]), part_anchor(v->parts[i])) < 0);
-    const struct remix *x = v->parts[i]->remix;
-    for (uint32_t r = 0; x && r < x->nr_runs; r++) {
-      assert_true(kv_cmp(part_anchor(v->parts[i]), x->runs[r]->min) <= 0);
-      if (i + 1 < v->nr_parts) assert_true(kv_cmp(x->runs[r]->max, part_anchor(v->parts[i + 1])) < 0);
-      assert_true(x->runs[r]->nr_pages < w->c.build.max_pages + BLOCK_PAGES_MAX);
+    const struct part *const p = v->parts[i];
+    for (uint32_t r = 0; r < part_runs(p); r++) {
+      const struct sst *const t = part_run(p, r);
+      assert_true(kv_cmp(part_anchor(p), t->min) <= 0);
+      if (i + 1 < v->nr_parts) assert_true(kv_cmp(t->max, part_anchor(v->parts[i + 1])) < 0);
+      assert_true(t->nr_pages < w->c.build.max_pages + BLOCK_PAGES_MAX);
+      if (r) assert_true(part_run(p, r - 1)->number < t->number);  // oldest first, through both views
     }
-    if (x) assert_true(x->nr_runs <= 2 * COMPACT_RUNS);
+    assert_true(part_runs(p) <= 2 * COMPACT_RUNS);
+    if (p->remix) assert_false(p->remix->young);
+    if (!p->young) continue;
+    assert_non_null(p->remix);
+    assert_true(p->young->young && p->young->nr_runs > 0);
+    assert_true(p->young->nr_entries * COMPACT_YOUNG_SHARE <= p->remix->nr_entries);
+    young++;
   }
+  assert_int_equal(v->nr_young, young);
 }
 
 static char *files_of(const struct version *v) {
   char *names[512];
   uint32_t nr = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) {
-    const struct remix *x = v->parts[i]->remix;
-    if (!x) continue;
-    names[nr] = malloc(32);
-    remix_name(names[nr++], x->number);
-    for (uint32_t r = 0; r < x->nr_runs; r++) {
+    const struct part *const p = v->parts[i];
+    const struct remix *const views[] = {p->remix, p->young};
+    for (uint32_t k = 0; k < 2; k++) {
+      if (!views[k]) continue;
       names[nr] = malloc(32);
-      sst_name(names[nr++], x->runs[r]->number);
+      remix_name(names[nr++], views[k]->number);
+    }
+    for (uint32_t r = 0; r < part_runs(p); r++) {
+      names[nr] = malloc(32);
+      sst_name(names[nr++], part_run(p, r)->number);
     }
     assert_true(nr < 400);
   }
@@ -260,7 +285,43 @@ static void round_ok(struct world *w, uint64_t *kinds_out) {
   round_install(w);
 }
 
+// The first so many runs of the partition are still in the view.
+static uint32_t runs_kept(const struct part *was, const struct remix *x) {
+  uint32_t nr = 0;
+  while (nr < part_runs(was) && nr < x->nr_runs && part_run(was, nr) == x->runs[nr]) nr++;
+  return nr;
+}
+
+// What became of one partition's views.
+static void went_one(struct world *w, const struct part *was, const struct part *is) {
+  if (was == is) return;
+  if (is && is->young) {
+    assert_ptr_equal(was->remix, is->remix);
+    uint32_t kept = 0;
+    while (kept < part_young_runs(was) && kept < is->young->nr_runs && was->young->runs[kept] == is->young->runs[kept]) kept++;
+    assert_true(is->young->nr_runs > kept);
+    w->went[!was->young ? BEGUN : kept == was->young->nr_runs ? WENT_ON : MERGED]++;
+    return;
+  }
+  if (!was->remix) return;
+  const uint32_t kept = is && is->remix ? runs_kept(was, is->remix) : 0;
+  if (was->young) {
+    assert_true(kept <= was->remix->nr_runs);  // never a part of the young ones
+    w->went[kept == was->remix->nr_runs ? JOINED : kept ? DEEPER : ALL_TAKEN]++;
+  }
+  for (uint32_t r = 0; kept == 0 && is && r < part_old_runs(is); r++) assert_int_equal(is->remix->runs[r]->nr_tombs, 0);
+}
+
+static void round_went(struct world *w) {
+  for (uint32_t i = 0; i < w->base->nr_parts; i++) {
+    const struct part *const was = w->base->parts[i];
+    const struct part *const is = w->next->parts[version_find(w->next, part_anchor(was))];
+    went_one(w, was, kv_eq(part_anchor(was), part_anchor(is)) ? is : NULL);
+  }
+}
+
 static void round_install(struct world *w) {
+  round_went(w);
   // what was there is as it was
   expect_contents(w, w->base, w->disk);
   for (uint32_t a = 0; a < w->k.nr; a++)
@@ -292,9 +353,11 @@ static void expect_kind_at(int line, const uint64_t *kinds, enum compact_kind ki
 
 static struct remix *remix_of(struct world *w, uint32_t part) { return w->base->parts[part]->remix; }
 
+static struct remix *young_of(struct world *w, uint32_t part) { return w->base->parts[part]->young; }
+
 static uint64_t tombs_of(struct world *w, uint32_t part) {
   uint64_t n = 0;
-  for (uint32_t r = 0; remix_of(w, part) && r < remix_of(w, part)->nr_runs; r++) n += remix_of(w, part)->runs[r]->nr_tombs;
+  for (uint32_t r = 0; r < part_runs(w->base->parts[part]); r++) n += part_run(w->base->parts[part], r)->nr_tombs;
   return n;
 }
 
@@ -750,9 +813,34 @@ struct mix {
   bool window;           // a round's writes lie near each other
   bool ascending;        // and the window moves on
   bool abort;
+  bool young;            // young views begin sooner and later
+  bool worn;             // and scans pay for a round now and then
 };
 
-static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all) {
+static void worn_by_chance(struct world *w, uint64_t *rng) {
+  for (uint32_t i = 0; i < w->base->nr_parts; i++) {
+    const struct part *const p = w->base->parts[i];
+    if (p->remix && rng_next(rng) % 2) remix_jumped(p->remix, UINT32_MAX);
+    if (p->young && rng_next(rng) % 2) remix_jumped(p->young, UINT32_MAX);
+  }
+  w->worn = true;
+  const enum remixdb_status s = round_try(w);
+  w->worn = false;
+  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, w->error.msg);
+  if (!w->next) return;
+  uint32_t *const fresh = calloc(w->k.nr, sizeof(*fresh));  // is still to come
+  memcpy(fresh, w->fresh, w->k.nr * sizeof(*fresh));
+  memset(w->fresh, 0, w->k.nr * sizeof(*fresh));
+  round_install(w);
+  for (uint32_t a = 0; a < w->k.nr; a++) {
+    if (fresh[a] == NONE) continue;
+    w->fresh[a] = fresh[a];
+    mem_put(&w->p, w->frozen, w->k.keys[a], fresh[a], w->value, ++w->seq);
+  }
+  free(fresh);
+}
+
+static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint64_t *went) {
   struct world w;
   uint64_t rng = seed;
   world_init(&w, x->keys, x->threads, seed);
@@ -765,14 +853,19 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all) {
     const uint32_t span = x->window ? w.k.nr / 8 : w.k.nr;
     const uint32_t room = w.k.nr - span;
     const uint32_t from = x->ascending ? (uint32_t)((uint64_t)room * r / x->rounds) : (uint32_t)(rng_next(&rng) % (room + 1));
-    const uint32_t nr = (uint32_t)(rng_next(&rng) % (x->writes + 1));
+    const uint32_t nr = (uint32_t)(rng_next(&rng) % (x->writes + 1)) / (x->young ? 1u << rng_next(&rng) % 6 : 1);
+    if (x->young && r == 0) put_range(&w, 0, w.k.nr, 2, false);
     for (uint32_t i = 0; i < nr; i++) {
       const bool tomb = rng_next(&rng) % x->tombs == 0;
       put(&w, from + (uint32_t)(rng_next(&rng) % span), tomb);
     }
     uint64_t kinds[COMPACT_KINDS];
+    if (x->young) w.c.young_from = 1u << rng_next(&rng) % 6;
+    const uint64_t young = atomic_load(&w.c.stats.young), before = w.went[BEGUN] + w.went[WENT_ON] + w.went[MERGED];
     round_ok(&w, kinds);
+    assert_int_equal(atomic_load(&w.c.stats.young) - young, w.went[BEGUN] + w.went[WENT_ON] + w.went[MERGED] - before);
     for (uint32_t i = 0; i < COMPACT_KINDS; i++) all[i] += kinds[i];
+    if (x->worn && rng_next(&rng) % 5 == 0) worn_by_chance(&w, &rng);
     if (rng_next(&rng) % 4) continue;
     // through the disk, as when the store is opened again
     w.base->store_id = PLACE_STORE_ID;
@@ -788,24 +881,36 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all) {
     ok(env_path(path, w.p.dir, VERSION_FILE));
     assert_int_equal(unlink(path), 0);
   }
+  for (uint32_t i = 0; i < WENT_KINDS; i++) went[i] += w.went[i];
   world_fini(&w);
 }
 
 static void test_rounds(void **state) {
   (void)state;
+  const char *const given = getenv("TEST_SEED");
+  const uint64_t seed = given && *given ? strtoull(given, NULL, 0) : 100;
   static const struct mix mixes[] = {
-      {1500, 0, 25, 600, 5, false, false, true},
-      {1500, 0, 25, 900, 2, false, false, false},   // half of it deletes
-      {3000, 0, 25, 800, 8, true, false, true},
-      {4000, 0, 25, 900, 50, true, true, true},     // ascending keys
-      {40, 0, 40, 40, 3, false, false, false},      // the same few keys again and again
-      {3000, 2, 20, 900, 5, false, false, true},    // in threads
+      {1500, 0, 25, 600, 5, false, false, true, false, false},
+      {1500, 0, 25, 900, 2, false, false, false, false, false},   // half of it deletes
+      {3000, 0, 25, 800, 8, true, false, true, false, false},
+      {4000, 0, 25, 900, 50, true, true, true, false, false},     // ascending keys
+      {40, 0, 40, 40, 3, false, false, false, false, false},      // the same few keys again and again
+      {3000, 2, 20, 900, 5, false, false, true, false, false},    // in threads
+      {1500, 0, 90, 60, 5, false, false, false, true, true},      // little beside much
+      {1500, 0, 90, 15, 2, false, false, false, true, false},
+      {3000, 0, 60, 80, 8, true, false, true, true, false},
+      {4000, 0, 60, 500, 20, true, true, true, true, true},
+      {3000, 2, 40, 150, 3, false, false, true, true, true},
   };
-  uint64_t all[COMPACT_KINDS] = {0};
+  uint64_t all[COMPACT_KINDS] = {0}, went[WENT_KINDS] = {0};
   for (uint32_t i = 0; i < sizeof(mixes) / sizeof(mixes[0]); i++) {
-    printf("mix %u, seed %u\n", i, 100 + i);
-    rounds_once(&mixes[i], 100 + i, all);
+    printf("mix %u, seed %llu\n", i, (unsigned long long)(seed + i));
+    rounds_once(&mixes[i], seed + i, all, went);
   }
+  printf("young views: %u begun, %u went on, %u merged, %u joined, %u deeper, %u all\n", (unsigned)went[BEGUN], (unsigned)went[WENT_ON], (unsigned)went[MERGED],
+         (unsigned)went[JOINED], (unsigned)went[DEEPER], (unsigned)went[ALL_TAKEN]);
+  if (seed != 100) return;  // any other may come to fewer things
+  for (uint32_t i = 0; i < WENT_KINDS; i++) assert_true(went[i] > 0);
   for (uint32_t i = 0; i < COMPACT_KINDS; i++) assert_true(all[i] > 0);
 }
 
@@ -1028,6 +1133,16 @@ static uint32_t due_of(struct world *w) {
 
 static uint64_t jumps_of(struct world *w, uint32_t part) { return atomic_load(&remix_of(w, part)->jumps); }
 
+// Views that scans have read something in vain of.
+static uint64_t paid_of(const struct version *v) {
+  uint64_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct part *const p = v->parts[i];
+    nr += (p->remix && atomic_load(&p->remix->jumps)) + (p->young && atomic_load(&p->young->jumps));
+  }
+  return nr;
+}
+
 static uint64_t pages_of(struct world *w, uint32_t part) {
   uint64_t pages = 0;
   for (uint32_t r = 0; r < remix_of(w, part)->nr_runs; r++) pages += remix_of(w, part)->runs[r]->nr_pages;
@@ -1036,11 +1151,11 @@ static uint64_t pages_of(struct world *w, uint32_t part) {
 
 // A round that finds so many partitions to merge, looked at from all sides and installed.
 static void worn_ok(struct world *w, uint64_t nr, uint64_t *kinds_out) {
-  uint64_t before[COMPACT_KINDS], after[COMPACT_KINDS], all = 0, paid = 0;
+  uint64_t before[COMPACT_KINDS], after[COMPACT_KINDS], all = 0;
   struct compact_stats *const stats = &w->c.stats;
   const uint64_t rounds = atomic_load(&stats->rounds), worn = atomic_load(&stats->worn), read = atomic_load(&stats->read_bytes);
   const uint64_t work = atomic_load(&w->c.work);
-  for (uint32_t i = 0; i < w->base->nr_parts; i++) paid += remix_of(w, i) && jumps_of(w, i);
+  const uint64_t paid = paid_of(w->base);
   kinds_get(w, before);
   w->worn = true;
   ok(round_try(w));
@@ -1061,8 +1176,7 @@ static void worn_ok(struct world *w, uint64_t nr, uint64_t *kinds_out) {
     return;
   }
   assert_non_null(w->next);
-  for (uint32_t i = 0; i < w->base->nr_parts; i++) paid -= remix_of(w, i) && jumps_of(w, i);
-  assert_int_equal(paid, nr);
+  assert_int_equal(paid - paid_of(w->base), nr);
   round_install(w);
 }
 
@@ -1370,6 +1484,585 @@ static void test_worn_threads(void **state) {
   world_fini(&w);
 }
 
+// ---- young views
+
+#define YOUNG_TABLE (8 * TABLE)  // pages
+#define YOUNG_VALUE 1000u        // so that a few records fill a page
+
+// One partition of so many tables of every second key, and a young view begins where `from` times the new data is there. Returns a key behind them.
+static uint32_t young_init(struct world *w, uint32_t keys, double tables, uint32_t from, uint64_t seed) {
+  world_init(w, keys, 0, seed);
+  w->c.build.max_pages = YOUNG_TABLE;
+  w->value = YOUNG_VALUE;
+  const uint32_t n = keys_for(w, 2 * tables);
+  put_range(w, 0, n, 2, false);
+  round_ok(w, NULL);
+  assert_int_equal(w->base->nr_parts, 1);
+  w->c.young_from = from;
+  return n;
+}
+
+// A round of `nr` keys spread over the first n, from `at` on.
+static void young_round(struct world *w, uint32_t n, uint32_t at, uint32_t nr, bool tomb, uint64_t *kinds) {
+  const uint32_t every = (n - at) / nr;
+  for (uint32_t i = 0; i < nr; i++) put(w, at + i * every, tomb);
+  round_ok(w, kinds);
+}
+
+static void test_young_begins(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  const uint32_t n = young_init(&w, 9000, 1.7, 0, 60);
+  // none without being told to
+  young_round(&w, n, 1, 5, false, kinds);
+  expect_kind(kinds, COMPACT_MINOR, 1);
+  assert_null(young_of(&w, 0));
+  // nor where a little too much comes
+  w.c.young_from = COMPACT_YOUNG_FROM;
+  const uint32_t most = (uint32_t)(remix_of(&w, 0)->nr_entries / COMPACT_YOUNG_FROM);
+  young_round(&w, n, 0, most + 1, false, kinds);
+  assert_null(young_of(&w, 0));
+  assert_int_equal(atomic_load(&w.c.stats.young), 0);
+  struct remix *const old = remix_of(&w, 0);
+  remix_jumped(old, 700);
+  const uint64_t written = atomic_load(&w.c.stats.remix_bytes);
+  young_round(&w, n, 1, (uint32_t)(old->nr_entries / COMPACT_YOUNG_FROM), true, kinds);
+  expect_kind(kinds, COMPACT_MINOR, 1);
+  assert_ptr_equal(remix_of(&w, 0), old);
+  assert_non_null(young_of(&w, 0));
+  assert_int_equal(young_of(&w, 0)->nr_runs, 1);
+  assert_int_equal(atomic_load(&w.c.stats.young), 1);
+  assert_int_equal(atomic_load(&w.c.stats.remix_bytes) - written, young_of(&w, 0)->file_size);
+  assert_true(tombs_of(&w, 0) > 0);  // they hide what is below
+  // goes on with more at a time, up to its share
+  remix_jumped(young_of(&w, 0), 5);
+  const uint64_t jumps = atomic_load(&young_of(&w, 0)->jumps), room = old->nr_entries / COMPACT_YOUNG_SHARE - young_of(&w, 0)->nr_entries;
+  assert_true(room > most);
+  young_round(&w, n, 0, (uint32_t)room, false, kinds);
+  expect_kind(kinds, COMPACT_MINOR, 1);
+  assert_ptr_equal(remix_of(&w, 0), old);
+  assert_int_equal(young_of(&w, 0)->nr_runs, 2);
+  assert_int_equal(young_of(&w, 0)->nr_entries, old->nr_entries / COMPACT_YOUNG_SHARE);
+  assert_true(atomic_load(&young_of(&w, 0)->jumps) >= jumps);
+  assert_int_equal(atomic_load(&w.c.stats.young), 2);
+  // nothing new, nothing done
+  struct part *const part = w.base->parts[0];
+  part_ref(part);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_KEEP, 1);
+  assert_ptr_equal(w.base->parts[0], part);
+  part_unref(part);
+  // and one more key ends it: a run of the other view, which keeps its own
+  const uint32_t runs = old->nr_runs;
+  struct sst *was[REMIX_RUNS_MAX];
+  memcpy(was, old->runs, runs * sizeof(was[0]));
+  const uint64_t tombs = tombs_of(&w, 0), read = atomic_load(&w.c.stats.read_bytes);
+  uint64_t data = 0;
+  for (uint32_t r = 0; r < 2; r++) data += young_of(&w, 0)->runs[r]->data_size;
+  put(&w, 1, true);  // is a tombstone already
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_null(young_of(&w, 0));
+  assert_int_equal(w.base->nr_young, 0);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, runs + 1);
+  for (uint32_t r = 0; r < runs; r++) assert_ptr_equal(remix_of(&w, 0)->runs[r], was[r]);
+  assert_true(tombs_of(&w, 0) > 0 && tombs_of(&w, 0) <= tombs);
+  assert_int_equal(atomic_load(&w.c.stats.young), 2);
+  assert_int_equal(atomic_load(&w.c.stats.read_bytes) - read, data);
+  assert_int_equal(w.went[BEGUN], 1);
+  assert_int_equal(w.went[WENT_ON], 1);
+  assert_int_equal(w.went[JOINED], 1);
+  world_fini(&w);
+}
+
+// Little comes again and again: the runs of the young view are merged with each other, and the other view is not touched.
+static void test_young_merged(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  const uint32_t n = young_init(&w, 9000, 1.7, 8, 61);
+  struct remix *const old = remix_of(&w, 0);
+  const uint32_t limit = compact_run_limit(&w.c, w.base->parts[0], 0);
+  uint32_t rounds = 0;
+  for (; part_runs(w.base->parts[0]) < limit; rounds++) {
+    young_round(&w, n, rounds, 3 + rounds % 3, rounds % 4 == 3, kinds);
+    expect_kind(kinds, COMPACT_MINOR, 1);
+    assert_int_equal(young_of(&w, 0)->nr_runs, rounds + 1);
+  }
+  const uint64_t tombs = tombs_of(&w, 0), written = atomic_load(&w.c.stats.remix_bytes), young = atomic_load(&w.c.stats.young);
+  assert_true(tombs > 0);
+  remix_jumped(young_of(&w, 0), 100000);
+  young_round(&w, n, 1, 4, false, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_ptr_equal(remix_of(&w, 0), old);
+  assert_non_null(young_of(&w, 0));
+  assert_true(young_of(&w, 0)->nr_runs < rounds);
+  assert_true(tombs_of(&w, 0) > 0);
+  assert_true(atomic_load(&w.c.stats.remix_bytes) - written < old->file_size);
+  assert_int_equal(atomic_load(&w.c.stats.young), young + 1);
+  assert_true(atomic_load(&young_of(&w, 0)->jumps) < 100000);  // was paid for runs that are gone
+  assert_int_equal(w.went[MERGED], 1);
+  world_fini(&w);
+}
+
+// The first young run is large for the view, so that a merge leaves it; and there is an order of sizes in it that a merge takes a part of.
+static void test_young_merged_some(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  const uint32_t n = young_init(&w, 9000, 1.7, 8, 62);
+  struct remix *const old = remix_of(&w, 0);
+  young_round(&w, n, 1, (uint32_t)old->nr_entries / 11, false, kinds);
+  struct sst *const first = young_of(&w, 0)->runs[0];
+  for (uint32_t r = 0; part_runs(w.base->parts[0]) < compact_run_limit(&w.c, w.base->parts[0], 0); r++) young_round(&w, n, r, 2, r % 2, NULL);
+  assert_true(tombs_of(&w, 0) > 0);
+  const uint32_t runs = young_of(&w, 0)->nr_runs;
+  put(&w, 30, true);
+  young_round(&w, n, 31, 2, false, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_ptr_equal(remix_of(&w, 0), old);
+  assert_true(young_of(&w, 0)->nr_runs > 1 && young_of(&w, 0)->nr_runs <= runs);
+  assert_ptr_equal(young_of(&w, 0)->runs[0], first);
+  assert_true(tombs_of(&w, 0) > 0);
+  world_fini(&w);
+}
+
+// Too many runs, of which few are young: the merge takes these and some of the other view's, and there is one view again.
+static void test_young_deeper(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  const uint32_t n = young_init(&w, 9000, 0.8, 0, 63);
+  struct sst *const oldest = remix_of(&w, 0)->runs[0];
+  const uint32_t limit = compact_run_limit(&w.c, w.base->parts[0], 0);
+  for (uint32_t r = 0; r < limit - 4; r++) young_round(&w, n, r, 5, r % 3 == 0, NULL);
+  assert_null(young_of(&w, 0));
+  w.c.young_from = 8;
+  while (part_runs(w.base->parts[0]) < limit) young_round(&w, n, 7, 6, false, NULL);
+  assert_int_equal(young_of(&w, 0)->nr_runs, 3);
+  const uint64_t read = atomic_load(&w.c.stats.read_bytes);
+  uint64_t data = 0;
+  for (uint32_t r = 1; r < limit; r++) data += part_run(w.base->parts[0], r)->data_size;
+  const uint64_t young = atomic_load(&w.c.stats.young);
+  put(&w, 8, true);
+  young_round(&w, n, 9, 6, false, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_null(young_of(&w, 0));
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 2);
+  assert_ptr_equal(remix_of(&w, 0)->runs[0], oldest);
+  assert_true(tombs_of(&w, 0) > 0);
+  assert_int_equal(atomic_load(&w.c.stats.read_bytes) - read, data);  // each of these once
+  assert_int_equal(atomic_load(&w.c.stats.young), young);
+  assert_int_equal(w.went[DEEPER], 1);
+  world_fini(&w);
+}
+
+// All runs of both views are merged: old versions and tombstones of either go, and no key comes back.
+static void test_young_all(void **state) {
+  (void)state;
+  for (uint32_t large = 0; large < 2; large++) {
+    struct world w;
+    uint64_t kinds[COMPACT_KINDS];
+    const uint32_t n = young_init(&w, 9000, large ? 1.7 : 0.4, 1, 64);
+    if (large) {  // as much again
+      w.c.memtable_size = 1 << 26;
+      put_range(&w, n, 2 * n, 2, false);
+      round_ok(&w, NULL);
+      assert_int_equal(w.base->nr_parts, 1);
+    }
+    uint32_t r = 0;
+    for (; r < 3; r++) young_round(&w, n, r, 6, r % 2, NULL);
+    assert_non_null(young_of(&w, 0));
+    assert_true(tombs_of(&w, 0) > 0);
+    static struct compact_whole whole;
+    whole = (struct compact_whole){.budget = UINT64_MAX};
+    w.whole = &whole;
+    round_ok(&w, kinds);
+    expect_kind(kinds, large ? COMPACT_SPLIT : COMPACT_MAJOR, 1);
+    assert_int_equal(w.went[ALL_TAKEN], 1);
+    assert_int_equal(w.base->nr_parts > 1, large);
+    for (uint32_t i = 0; i < w.base->nr_parts; i++) {
+      assert_null(young_of(&w, i));
+      assert_int_equal(tombs_of(&w, i), 0);
+      assert_int_equal(remix_of(&w, i)->nr_entries, remix_of(&w, i)->nr_keys);
+    }
+    // all deleted: what is in the young view alone goes too
+    w.whole = NULL;
+    for (r = 0; r < 3; r++) young_round(&w, n, 3 * r, 9, false, NULL);
+    put_range(&w, 0, w.k.nr, 1, true);
+    w.whole = &whole;
+    whole = (struct compact_whole){.budget = UINT64_MAX};
+    round_ok(&w, NULL);
+    assert_int_equal(w.base->nr_parts, 1);
+    assert_null(remix_of(&w, 0));
+    world_fini(&w);
+  }
+}
+
+// Most of the partition is old versions, by what both views know: all of it is merged, though the new data would fit the young one.
+static void test_young_garbage(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  const uint32_t n = young_init(&w, 9000, 0.9, 0, 65);
+  w.c.build.max_pages = 4 * YOUNG_TABLE;  // garbage is not worth a merge yet
+  put_range(&w, 0, n, 2, true);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_MINOR, 1);
+  w.c.young_from = 1;
+  young_round(&w, n, 1, 10, false, kinds);
+  expect_kind(kinds, COMPACT_MINOR, 1);
+  assert_non_null(young_of(&w, 0));
+  w.c.build.max_pages = YOUNG_TABLE;
+  young_round(&w, n, 3, 4, false, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_null(young_of(&w, 0));
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
+  assert_int_equal(remix_of(&w, 0)->nr_entries, 14);
+  assert_int_equal(tombs_of(&w, 0), 0);
+  world_fini(&w);
+}
+
+// The largest key is one of the young view: what is behind that is behind the partition, and nothing else is.
+static void test_young_append(void **state) {
+  (void)state;
+  for (uint32_t before = 0; before < 2; before++) {
+    struct world w;
+    uint64_t kinds[COMPACT_KINDS];
+    const uint32_t n = young_init(&w, 9000, 1.3, 8, 66), n2 = n + 2000;
+    put_range(&w, n, n + 20, 2, false);
+    put(&w, 4, true);
+    round_ok(&w, kinds);
+    expect_kind(kinds, COMPACT_MINOR, 1);
+    assert_non_null(young_of(&w, 0));
+    struct part *const first = w.base->parts[0];
+    struct remix *const old = first->remix;
+    if (!before) part_ref(first);
+    if (before) put_range(&w, n + 1, n + 19, 3, false);
+    put_range(&w, n + 19, n2, 1, false);
+    for (uint32_t a = n + 19; a < n2; a += 7) put(&w, a, true);
+    round_ok(&w, kinds);
+    expect_kind(kinds, COMPACT_SPLIT, 1);
+    expect_kind(kinds, COMPACT_MINOR, before);
+    assert_ptr_equal(remix_of(&w, 0), old);
+    if (before) assert_int_equal(young_of(&w, 0)->nr_runs, 2);
+    else {
+      assert_ptr_equal(w.base->parts[0], first);
+      part_unref(first);
+    }
+    assert_true(w.base->nr_parts >= 2 && w.base->nr_young == 1);
+    assert_true(first_key_of(&w, 1) > n + 18 && first_key_of(&w, 1) <= n + 21);
+    for (uint32_t i = 1; i < w.base->nr_parts; i++) assert_int_equal(tombs_of(&w, i), 0);
+    // tombstones behind the end make nothing
+    const uint32_t parts = w.base->nr_parts;
+    w.c.memtable_size = 1 << 10;
+    put_range(&w, n2, n2 + 100, 1, true);
+    round_ok(&w, kinds);
+    assert_int_equal(w.base->nr_parts, parts);
+    assert_int_equal(w.base->nr_young, 1);
+    world_fini(&w);
+  }
+}
+
+// It has many runs, young ones counted: it is full.
+static void test_young_append_runs(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  const uint32_t n = young_init(&w, 9000, 0.6, 8, 67);
+  for (uint32_t r = 1; r < COMPACT_APPEND_RUNS; r++) young_round(&w, n, r, 4, false, NULL);
+  assert_int_equal(young_of(&w, 0)->nr_runs, COMPACT_APPEND_RUNS - 1);
+  struct part *const first = w.base->parts[0];
+  part_ref(first);
+  w.c.memtable_size = 1 << 10;
+  put_range(&w, n + 1, n + 300, 1, false);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_SPLIT, 1);
+  assert_ptr_equal(w.base->parts[0], first);
+  part_unref(first);
+  assert_int_equal(w.base->nr_parts, 2);
+  world_fini(&w);
+}
+
+// What is handed back leaves both views as they are; where a young view makes the new data cheap it is not.
+static void test_young_abort(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  const uint32_t n = young_init(&w, 9000, 1.7, 8, 68);
+  young_round(&w, n, 1, 5, true, NULL);
+  w.allow_abort = true;
+  struct part *const part = w.base->parts[0];
+  part_ref(part);
+  put(&w, 5, true);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_ABORT, 1);
+  assert_ptr_equal(w.base->parts[0], part);
+  assert_int_equal(atomic_load(&w.c.stats.young), 1);
+  assert_int_equal(w.back[5], 1);
+  // too much for the other view's REMIX to be written, but not for the young one's
+  uint64_t bytes = 0;
+  uint32_t nr = 0;
+  for (; bytes <= part->young->file_size / 2; nr++) bytes += kv_rec_size(w.k.keys[7 * nr].len, 0, true) + 2;
+  assert_true(bytes * 2 < part->remix->file_size);
+  part_unref(part);
+  for (uint32_t i = 0; i < nr; i++) put(&w, 7 * i, true);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_MINOR, 1);
+  assert_int_equal(w.nr_back, 0);
+  assert_int_equal(young_of(&w, 0)->nr_runs, 2);
+  // a merge within the young view that is given back
+  w.allow_abort = false;
+  for (uint32_t r = 0; part_runs(w.base->parts[0]) < compact_run_limit(&w.c, w.base->parts[0], 0); r++) young_round(&w, n, r, 1, false, NULL);
+  w.allow_abort = true;
+  struct part *const again = w.base->parts[0];
+  part_ref(again);
+  const uint64_t young = atomic_load(&w.c.stats.young);
+  put(&w, 11, true);
+  round_ok(&w, kinds);
+  expect_kind(kinds, COMPACT_ABORT, 1);
+  assert_ptr_equal(w.base->parts[0], again);
+  assert_int_equal(atomic_load(&w.c.stats.young), young);
+  part_unref(again);
+  world_fini(&w);
+}
+
+// A compaction of all there is leaves no young view in what it has been through, and those behind it as they are.
+static void test_young_whole(void **state) {
+  (void)state;
+  struct world w;
+  static struct compact_whole whole;
+  world_init(&w, 12000, 0, 69);
+  three_parts(&w);
+  w.c.memtable_size = 1 << 24;  // nothing is behind a partition
+  put_range(&w, 0, w.k.nr, 40, true);
+  round_ok(&w, NULL);
+  const uint32_t parts = w.base->nr_parts;
+  w.c.young_from = 8;
+  for (uint32_t i = 0; i < parts; i++)
+    if (i != 1) put_range(&w, first_key_of(&w, i) + 1, first_key_of(&w, i) + 9, 2, i % 2);
+  round_ok(&w, NULL);
+  assert_int_equal(w.base->nr_young, parts - 1);
+  assert_null(young_of(&w, 1));
+  whole = (struct compact_whole){.budget = 1};
+  w.whole = &whole;
+  struct part *const last = w.base->parts[parts - 1];
+  put(&w, first_key_of(&w, 0) + 3, true);
+  round_ok(&w, NULL);
+  assert_false(whole.end);
+  assert_null(young_of(&w, 0));
+  assert_ptr_equal(w.base->parts[w.base->nr_parts - 1], last);
+  assert_non_null(last->young);
+  for (uint32_t rounds = 0; !whole.end; rounds++) {
+    assert_true(rounds < 2 * parts);
+    round_ok(&w, NULL);
+  }
+  assert_int_equal(w.base->nr_young, 0);
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) {
+    assert_int_equal(tombs_of(&w, i), 0);
+    assert_int_equal(remix_of(&w, i)->nr_entries, remix_of(&w, i)->nr_keys);
+  }
+  world_fini(&w);
+
+  // neighbours that become one, one with a young view and one without
+  for (uint32_t which = 0; which < 3; which++) {
+    world_init(&w, 8000, 0, 70);
+    w.c.build.max_pages = TABLE / 4;
+    put_range(&w, 0, keys_for(&w, 3), 1, false);
+    round_ok(&w, NULL);
+    assert_int_equal(w.base->nr_parts, 2);
+    w.c.young_from = 8;
+    w.c.memtable_size = 1 << 24;
+    const uint32_t one = first_key_of(&w, 1);
+    if (which != 1) put_range(&w, 1, one, 20, which == 0);
+    if (which != 0) put_range(&w, one + 1, keys_for(&w, 3), 20, true);
+    round_ok(&w, NULL);
+    assert_int_equal(w.base->nr_young, which == 2 ? 2 : 1);
+    w.c.build.max_pages = 2 * TABLE;
+    whole = (struct compact_whole){.budget = UINT64_MAX};
+    w.whole = &whole;
+    put(&w, 2, true);
+    round_ok(&w, NULL);
+    assert_int_equal(w.base->nr_parts, 1);
+    assert_null(young_of(&w, 0));
+    assert_int_equal(tombs_of(&w, 0), 0);
+    world_fini(&w);
+  }
+
+  // as few tables as there can be, all of them live as far as either view knows: a young view is a reason all the same
+  const uint32_t n = young_init(&w, 8000, 0.85, 8, 71);
+  young_round(&w, n, 1, (uint32_t)remix_of(&w, 0)->nr_entries / 9, false, NULL);
+  assert_non_null(young_of(&w, 0));
+  w.c.build.max_pages = (remix_of(&w, 0)->runs[0]->nr_pages + young_of(&w, 0)->runs[0]->nr_pages) - 1;
+  whole = (struct compact_whole){.budget = UINT64_MAX};
+  w.whole = &whole;
+  round_ok(&w, NULL);
+  assert_null(young_of(&w, 0));
+  world_fini(&w);
+}
+
+// Scans have paid for the young view, for the other one, for both.
+static void test_young_worn(void **state) {
+  (void)state;
+  for (uint32_t which = 1; which < 4; which++) {
+    struct world w;
+    uint64_t kinds[COMPACT_KINDS];
+    const uint32_t n = young_init(&w, 9000, 0.8, 0, 72);
+    for (uint32_t r = 0; r < 4; r++) young_round(&w, n, r, 9, r % 2, NULL);
+    w.c.young_from = 8;
+    for (uint32_t r = 0; r < 3; r++) young_round(&w, n, r, 8, r % 2, NULL);
+    struct remix *const old = remix_of(&w, 0), *const young = young_of(&w, 0);
+    struct sst *was[REMIX_RUNS_MAX];
+    memcpy(was, old->runs, old->nr_runs * sizeof(was[0]));
+    assert_int_equal(old->nr_runs, 5);
+    assert_int_equal(young->nr_runs, 3);
+    worn_ok(&w, 0, NULL);
+    const uint64_t tombs = tombs_of(&w, 0), counted = atomic_load(&w.c.stats.young);
+    assert_true(tombs > 0);
+    if (which & 1) remix_jumped(young, UINT32_MAX);
+    if (which & 2) remix_jumped(old, UINT32_MAX);
+    assert_int_equal(compact_worn(young), which & 1);
+    assert_int_equal(compact_worn(old), which >> 1);
+    worn_ok(&w, 1, kinds);
+    expect_kind(kinds, COMPACT_MAJOR, 1);
+    assert_null(young_of(&w, 0));
+    assert_int_equal(atomic_load(&w.c.stats.young), counted);
+    const struct remix *const now = remix_of(&w, 0);
+    assert_true(which == 1 ? now->nr_runs == 6 : now->nr_runs >= 2 && now->nr_runs < 5);
+    for (uint32_t r = 0; r + 1 < now->nr_runs; r++) assert_ptr_equal(now->runs[r], was[r]);
+    assert_true(tombs_of(&w, 0) > 0 && tombs_of(&w, 0) <= tombs);
+    world_fini(&w);
+  }
+}
+
+// One run is reason enough for a young view; all of its tables are to be paid for, and no fewer blocks than a round is worth.
+static void test_young_worn_due(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 12000, 0, 73);
+  w.c.build.max_pages = 4096;
+  w.value = 3000;
+  put(&w, 0, false);
+  round_ok(&w, NULL);
+  put_range(&w, 0, w.k.nr, 1, true);
+  round_ok(&w, NULL);
+  w.c.young_from = 8;
+  for (uint32_t r = 0; r < 2; r++) {
+    put_range(&w, r, 1160, 2, false);
+    round_ok(&w, NULL);
+  }
+  assert_int_equal(young_of(&w, 0)->nr_runs, 2);
+  const uint64_t pages = young_of(&w, 0)->runs[0]->nr_pages + young_of(&w, 0)->runs[1]->nr_pages;
+  assert_true(pages > COMPACT_JUMPS_MIN);
+  atomic_store(&young_of(&w, 0)->jumps, 0);
+  remix_jumped(young_of(&w, 0), pages - 1);
+  worn_ok(&w, 0, NULL);
+  assert_int_equal(atomic_load(&young_of(&w, 0)->jumps_due), pages);
+  remix_jumped(young_of(&w, 0), 1);
+  worn_ok(&w, 1, NULL);
+  assert_null(young_of(&w, 0));
+  world_fini(&w);
+
+  const uint32_t n = young_init(&w, 9000, 1.7, 8, 74);
+  young_round(&w, n, 1, 40, true, NULL);
+  struct remix *x = young_of(&w, 0);
+  assert_non_null(x);
+  assert_int_equal(x->nr_runs, 1);
+  atomic_store(&x->jumps, 0);
+  remix_jumped(x, COMPACT_JUMPS_MIN - 1);
+  assert_false(compact_worn(x));
+  assert_int_equal(atomic_load(&x->jumps_due), COMPACT_JUMPS_MIN);
+  worn_ok(&w, 0, NULL);
+  assert_ptr_equal(young_of(&w, 0), x);
+  remix_jumped(x, 1);
+  assert_true(compact_worn(x));
+  const uint32_t runs = remix_of(&w, 0)->nr_runs;
+  worn_ok(&w, 1, NULL);
+  assert_null(young_of(&w, 0));
+  assert_int_equal(remix_of(&w, 0)->nr_runs, runs + 1);
+  // all that is left after both views are one
+  wear(&w, 0);
+  worn_ok(&w, 1, NULL);
+  assert_int_equal(tombs_of(&w, 0), 0);
+  world_fini(&w);
+}
+
+// The round takes as many partitions as there are workers, whichever view is worn.
+static void test_young_worn_workers(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 12000, 2, 75);
+  three_parts(&w);
+  w.c.young_from = 8;
+  w.c.memtable_size = 1 << 24;
+  put_range(&w, 1, keys_for(&w, 5.4), 40, true);
+  round_ok(&w, NULL);
+  const uint32_t parts = w.base->nr_parts;
+  assert_int_equal(w.base->nr_young, parts);
+  for (uint32_t i = 0; i < parts; i++) remix_jumped(young_of(&w, i), UINT32_MAX);
+  for (uint32_t left = parts, nr; left; left -= nr) {
+    nr = left < 2 ? left : 2;
+    worn_ok(&w, nr, NULL);
+    assert_int_equal(w.base->nr_young, left - nr);
+  }
+  world_fini(&w);
+}
+
+// What a version has not that another one has is retired, by views: a REMIX, its own tables, and no one else's.
+static void test_young_retire(void **state) {
+  (void)state;
+  struct world w;
+  const uint32_t n = young_init(&w, 9000, 1.7, 8, 76);
+  young_round(&w, n, 1, 20, true, NULL);
+  struct version *old = w.base;
+  struct part *const p = old->parts[0];
+  for (uint32_t join = 0; join < 2; join++) {
+    for (uint32_t i = 0; i < (join ? p->remix->nr_entries / 8 : 10); i++) put(&w, 3 + i, false);
+    ok(round_try(&w));
+    assert_int_equal(w.next->parts[0]->young == NULL, join);
+    version_ref(old);
+    fault_mem_set(1);
+    compact_retire(old, w.next);
+    assert_true(fault_mem_end());
+    assert_false(atomic_load(&p->young->obsolete));
+    if (!join) {
+      // cannot be installed: what was made goes, what was there does not
+      compact_retire(w.next, old);
+      version_unref(w.next);
+      version_unref(old);
+      expect_files(&w, old);
+      assert_false(atomic_load(&p->remix->obsolete) || atomic_load(&p->young->obsolete));
+      for (uint32_t r = 0; r < part_runs(p); r++) assert_false(atomic_load(&part_run(p, r)->obsolete));
+      ok(round_try(&w));
+      version_ref(old);
+    }
+    compact_retire(old, w.next);
+    assert_int_equal(atomic_load(&p->remix->obsolete), join);
+    assert_true(atomic_load(&p->young->obsolete));
+    for (uint32_t r = 0; r < part_runs(p); r++) assert_int_equal(atomic_load(&part_run(p, r)->obsolete), join && r >= part_old_runs(p));
+    if (!join) {
+      // as nothing else has it: as if the round had not been
+      atomic_store(&p->young->obsolete, false);
+      compact_retire(w.next, old);
+      version_unref(w.next);
+      version_unref(old);
+      expect_files(&w, old);
+      thaw(&w);
+      continue;
+    }
+    version_unref(old);
+    for (uint32_t a = 0; a < w.k.nr; a++)
+      if (w.fresh[a] != NONE) w.disk[a] = w.fresh[a];
+    version_unref(old);
+    w.base = w.next;
+    expect_files(&w, w.base);
+    expect_contents(&w, w.base, w.disk);
+  }
+  thaw(&w);
+  world_fini(&w);
+}
+
 // ---- what can fail
 
 // Several partitions of which one gets a little, one many runs, one new data behind it.
@@ -1407,10 +2100,36 @@ static void ready_to_fail_worn(struct world *w, uint64_t seed) {
   w->worn = true;
 }
 
+// One young view begins, one goes on, one has its runs merged within it, one is joined, and new data comes behind one.
+static void ready_to_fail_young(struct world *w, uint64_t seed) {
+  world_init(w, 6000, 0, seed);
+  w->value = 200;
+  w->c.build.max_pages = 16;
+  w->c.memtable_size = COMPACT_ABORT_SHARE * 4000;
+  put_range(w, 0, keys_for(w, 16), 2, false);
+  round_ok(w, NULL);
+  assert_true(w->base->nr_parts >= 4);
+  w->c.young_from = 8;
+  const uint32_t parts = w->base->nr_parts, merged = first_key_of(w, 1), joined = first_key_of(w, 2), on = first_key_of(w, 3);
+  for (uint32_t r = 0; part_runs(w->base->parts[1]) < compact_run_limit(&w->c, w->base->parts[1], 0); r++) {
+    put_range(w, merged + r, merged + r + 2, 1, r % 2);
+    if (r < 2) put_range(w, joined + r, joined + 30, 3, r % 2);
+    if (r < 2) put_range(w, on + r, on + 10, 3, r % 2);
+    round_ok(w, NULL);
+  }
+  assert_int_equal(w->base->nr_parts, parts);
+  put_range(w, 3, 9, 2, true);
+  put_range(w, merged, merged + 40, 2, false);
+  put(w, merged + 1, true);
+  put_range(w, joined + 1, on, 2, true);
+  put_range(w, on, on + 12, 5, true);
+  put_range(w, w->k.nr - 500, w->k.nr, 1, false);
+}
+
 static enum remixdb_status round_again(struct world *w) {
-  if (w->worn) {
-    wear(w, 0);
-    wear(w, 1);
+  for (uint32_t i = 0; i < 2 && w->worn; i++) {
+    wear(w, i);
+    if (young_of(w, i)) remix_jumped(young_of(w, i), UINT32_MAX);
   }
   return round_try(w);
 }
@@ -1527,6 +2246,52 @@ static void test_io_fails(void **state) {
   world_fini(&w);
 }
 
+static void expect_young_after(struct world *w) {
+  uint64_t kinds[COMPACT_KINDS];
+  memset(w->went, 0, sizeof(w->went));
+  round_ok(w, kinds);
+  expect_kind(kinds, COMPACT_SPLIT, 1);
+  for (enum went i = BEGUN; i <= JOINED; i++)
+    if (w->went[i] == 0) fail_msg("nothing of kind %d", i);
+  world_fini(w);
+}
+
+static void test_young_no_memory(void **state) {
+  (void)state;
+  struct world w;
+  ready_to_fail_young(&w, 78);
+  no_memory(&w, 1);
+  expect_young_after(&w);
+}
+
+static void test_young_io_fails(void **state) {
+  (void)state;
+  struct world w;
+  ready_to_fail_young(&w, 78);
+  io_fails(&w);
+  expect_young_after(&w);
+}
+
+// A merge for scans of a young view, and of both views.
+static void test_young_worn_fails(void **state) {
+  (void)state;
+  struct world w;
+  ready_to_fail_worn(&w, 79);
+  w.worn = false;
+  w.c.young_from = 4;
+  put_range(&w, first_key_of(&w, 0) + 1, first_key_of(&w, 0) + 9, 3, true);
+  put_range(&w, first_key_of(&w, 1) + 1, first_key_of(&w, 1) + 9, 3, true);
+  round_ok(&w, NULL);
+  assert_true(young_of(&w, 0) && young_of(&w, 1));
+  w.worn = true;
+  no_memory(&w, 1);
+  io_fails(&w);
+  (void)round_again(&w);
+  round_install(&w);
+  assert_true(!young_of(&w, 0) && !young_of(&w, 1));
+  world_fini(&w);
+}
+
 static void test_worn_io_fails(void **state) {
   (void)state;
   struct world w;
@@ -1573,6 +2338,23 @@ int main(void) {
       cmocka_unit_test(test_worn_levels), cmocka_unit_test(test_worn_split),    cmocka_unit_test(test_worn_workers),
       cmocka_unit_test(test_worn_yield),  cmocka_unit_test(test_worn_threads),  cmocka_unit_test(test_worn_no_memory),
       cmocka_unit_test(test_worn_io_fails),
+      cmocka_unit_test(test_young_no_memory),
+      cmocka_unit_test(test_young_io_fails),
+      cmocka_unit_test(test_young_worn_fails),
+      cmocka_unit_test(test_young_begins),
+      cmocka_unit_test(test_young_merged),
+      cmocka_unit_test(test_young_merged_some),
+      cmocka_unit_test(test_young_deeper),
+      cmocka_unit_test(test_young_all),
+      cmocka_unit_test(test_young_garbage),
+      cmocka_unit_test(test_young_append),
+      cmocka_unit_test(test_young_append_runs),
+      cmocka_unit_test(test_young_abort),
+      cmocka_unit_test(test_young_whole),
+      cmocka_unit_test(test_young_worn),
+      cmocka_unit_test(test_young_worn_due),
+      cmocka_unit_test(test_young_worn_workers),
+      cmocka_unit_test(test_young_retire),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
