@@ -1557,7 +1557,7 @@ static void test_young_begins(void **state) {
   const uint32_t runs = old->nr_runs;
   struct sst *was[REMIX_RUNS_MAX];
   memcpy(was, old->runs, runs * sizeof(was[0]));
-  const uint64_t tombs = tombs_of(&w, 0), read = atomic_load(&w.c.stats.read_bytes);
+  const uint64_t paid = atomic_load(&old->jumps), tombs = tombs_of(&w, 0), read = atomic_load(&w.c.stats.read_bytes);
   uint64_t data = 0;
   for (uint32_t r = 0; r < 2; r++) data += young_of(&w, 0)->runs[r]->data_size;
   put(&w, 1, true);  // is a tombstone already
@@ -1570,6 +1570,7 @@ static void test_young_begins(void **state) {
   assert_true(tombs_of(&w, 0) > 0 && tombs_of(&w, 0) <= tombs);
   assert_int_equal(atomic_load(&w.c.stats.young), 2);
   assert_int_equal(atomic_load(&w.c.stats.read_bytes) - read, data);
+  assert_true(paid >= 700 && atomic_load(&remix_of(&w, 0)->jumps) >= paid);  // no run of it is gone
   assert_int_equal(w.went[BEGUN], 1);
   assert_int_equal(w.went[WENT_ON], 1);
   assert_int_equal(w.went[JOINED], 1);
@@ -1918,7 +1919,7 @@ static void test_young_worn(void **state) {
     assert_int_equal(old->nr_runs, 5);
     assert_int_equal(young->nr_runs, 3);
     worn_ok(&w, 0, NULL);
-    const uint64_t tombs = tombs_of(&w, 0), counted = atomic_load(&w.c.stats.young);
+    const uint64_t tombs = tombs_of(&w, 0), of_old = atomic_load(&old->jumps), counted = atomic_load(&w.c.stats.young);
     assert_true(tombs > 0);
     if (which & 1) remix_jumped(young, UINT32_MAX);
     if (which & 2) remix_jumped(old, UINT32_MAX);
@@ -1932,6 +1933,8 @@ static void test_young_worn(void **state) {
     assert_true(which == 1 ? now->nr_runs == 6 : now->nr_runs >= 2 && now->nr_runs < 5);
     for (uint32_t r = 0; r + 1 < now->nr_runs; r++) assert_ptr_equal(now->runs[r], was[r]);
     assert_true(tombs_of(&w, 0) > 0 && tombs_of(&w, 0) <= tombs);
+    // what was paid for the other one is as it was, unless the round was made for it
+    assert_true(which == 1 ? atomic_load(&now->jumps) >= of_old : atomic_load(&now->jumps) < UINT32_MAX);
     world_fini(&w);
   }
 }
