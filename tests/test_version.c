@@ -104,7 +104,21 @@ struct store {
   struct version *v;
 };
 
-// Four partitions: nothing; three tables; one table, REMIX without tags; nothing.
+static bool young_stores;  // whether the stores that are made have young views
+
+static int setup_old(void **state) {
+  (void)state;
+  young_stores = false;
+  return 0;
+}
+
+static int setup_young(void **state) {
+  (void)state;
+  young_stores = true;
+  return 0;
+}
+
+// Four partitions: nothing; three tables; one table, REMIX without tags; nothing. With young views two more tables for the second and one for the third.
 static void store_init(struct store *s, uint64_t seed) {
   uint64_t rng = seed;
   place_init(&s->p, 0);
@@ -112,16 +126,19 @@ static void store_init(struct store *s, uint64_t seed) {
   const uint32_t n = s->k.nr, cut[5] = {0, n / 5, n / 2, n - n / 5, n};
   struct part *parts[4];
   for (uint32_t i = 0; i < 4; i++) {
-    const uint32_t tables = i == 1 ? 3 : i == 2 ? 1 : 0;
-    struct remix *x = NULL;
-    for (uint32_t t = 0; t < tables; t++) {
+    const uint32_t tables = i == 1 ? 3 : i == 2 ? 1 : 0, more = young_stores && tables ? 3 - i : 0;
+    struct remix *x = NULL, *young = NULL;
+    for (uint32_t t = 0; t < tables + more; t++) {
       uint32_t *what = calloc(n, sizeof(*what));
       for (uint32_t a = cut[i]; a < cut[i + 1]; a++) what[a] = rng_next(&rng) % 3 ? NONE : 2 + t;
       what[cut[i] + t] = 2;
-      x = remix_add(&s->p, x, table_make(&s->p, &s->k, what, cut[i], cut[i + 1], VALUE, t % 2 == 0), i == 1);
+      if (t >= tables) what[cut[i] + 1] = TOMB;
+      struct remix **const view = t < tables ? &x : &young;
+      *view = remix_add(&s->p, *view, table_make(&s->p, &s->k, what, cut[i], cut[i + 1], VALUE, t % 2 == 0), i == 1);
       free(what);
     }
-    ok(part_create(i ? s->k.keys[cut[i]] : kref("", 0), x, NULL, &parts[i]));
+    if (young) remix_make_young(young);
+    ok(part_create(i ? s->k.keys[cut[i]] : kref("", 0), x, young, &parts[i]));
   }
   ok(version_create(parts, 4, &s->v));
   s->v->store_id = PLACE_STORE_ID;
@@ -137,6 +154,17 @@ static void store_fini(struct store *s) {
   place_fini(&s->p);
 }
 
+static void expect_same_view(const struct remix *x, const struct remix *y) {
+  assert_int_equal(x != NULL, y != NULL);
+  if (!x) return;
+  assert_int_equal(x->number, y->number);
+  assert_int_equal(x->tags, y->tags);
+  assert_int_equal(x->young, y->young);
+  assert_int_equal(x->nr_entries, y->nr_entries);
+  assert_int_equal(x->nr_runs, y->nr_runs);
+  for (uint32_t r = 0; r < x->nr_runs; r++) assert_int_equal(x->runs[r]->number, y->runs[r]->number);
+}
+
 static void expect_same(const struct version *a, const struct version *b) {
   assert_int_equal(a->store_id, b->store_id);
   assert_int_equal(a->number, b->number);
@@ -147,14 +175,23 @@ static void expect_same(const struct version *a, const struct version *b) {
   for (uint32_t i = 0; i < a->nr_parts; i++) {
     const struct part *x = a->parts[i], *y = b->parts[i];
     assert_true(kv_eq(part_anchor(x), part_anchor(y)));
-    assert_int_equal(x->remix != NULL, y->remix != NULL);
-    if (!x->remix) continue;
-    assert_int_equal(x->remix->number, y->remix->number);
-    assert_int_equal(x->remix->tags, y->remix->tags);
-    assert_int_equal(x->remix->nr_entries, y->remix->nr_entries);
-    assert_int_equal(x->remix->nr_runs, y->remix->nr_runs);
-    for (uint32_t r = 0; r < x->remix->nr_runs; r++) assert_int_equal(x->remix->runs[r]->number, y->remix->runs[r]->number);
+    expect_same_view(x->remix, y->remix);
+    expect_same_view(x->young, y->young);
+    assert_int_equal(part_runs(x), part_runs(y));
+    for (uint32_t r = 0; r < part_runs(x); r++) assert_int_equal(part_run(x, r)->number, part_run(y, r)->number);
   }
+  assert_int_equal(a->nr_young, b->nr_young);
+  for (uint32_t i = 0; i < a->nr_young; i++) {
+    assert_int_equal(a->young[i], b->young[i]);
+    assert_non_null(a->parts[a->young[i]]->young);
+  }
+}
+
+static enum remixdb_status list(struct store *s) {
+  struct version_names names;
+  const enum remixdb_status st = version_list(&s->p.env, s->p.dir, &names);
+  if (st == REMIXDB_OK) mem_free(names.tables);
+  return st;
 }
 
 static void path_of(struct store *s, const char *name, char *path) { ok(env_path(path, s->p.dir, name)); }
@@ -221,7 +258,26 @@ static void test_round_trip(void **state) {
     expect_same(s.v, v);
     version_unref(v);
     load_helped(&s);
+    size_t len;
+    uint8_t *const buf = current_get(&s, &len);
+    assert_int_equal(load32le(buf + 8), young_stores ? 2 : 1);  // what has none can be read by those who know none
+    mem_free(buf);
+    assert_int_equal(s.v->nr_young, young_stores ? 2 : 0);
   }
+  // the tables' numbers, partition by partition, without opening any
+  struct version_names names;
+  ok(version_list(&s.p.env, s.p.dir, &names));
+  assert_int_equal(names.store_id, PLACE_STORE_ID);
+  assert_int_equal(names.log_gen, s.v->log_gen);
+  assert_int_equal(names.log_seq, s.v->log_seq);
+  size_t at = 0;
+  for (uint32_t i = 0; i < s.v->nr_parts; i++)
+    for (uint32_t r = 0; r < part_runs(s.v->parts[i]); r++) {
+      assert_true(at < names.nr_tables);
+      assert_int_equal(names.tables[at++], part_run(s.v->parts[i], r)->number);
+    }
+  assert_int_equal(at, names.nr_tables);
+  mem_free(names.tables);
   // the smallest there is
   struct part *only;
   struct version *v, *w;
@@ -249,6 +305,13 @@ static void test_shared(void **state) {
   ok(version_create(both, 2, &v));
   atomic_store(&s.v->parts[1]->remix->obsolete, true);
   atomic_store(&s.v->parts[2]->remix->obsolete, true);
+  char young[ENV_PATH_MAX] = "";
+  if (young_stores) {
+    strcpy(young, s.v->parts[1]->young->path);
+    atomic_store(&s.v->parts[1]->young->obsolete, true);
+    assert_int_equal(v->nr_young, 1);
+    assert_int_equal(v->young[0], 1);
+  }
   char one[ENV_PATH_MAX], two[ENV_PATH_MAX];
   strcpy(one, s.v->parts[1]->remix->path);
   strcpy(two, s.v->parts[2]->remix->path);
@@ -259,8 +322,10 @@ static void test_shared(void **state) {
   assert_int_not_equal(access(two, F_OK), 0);
   version_unref(v);
   assert_int_equal(access(one, F_OK), 0);
+  if (young_stores) assert_int_equal(access(young, F_OK), 0);
   version_unref(v);
   assert_int_not_equal(access(one, F_OK), 0);
+  if (young_stores) assert_int_not_equal(access(young, F_OK), 0);
   store_fini(&s);
 }
 
@@ -320,7 +385,9 @@ static void test_forged(void **state) {
     if (got != (status)) fail_msg("%s: status %d: %s", #change, got, got ? err_msg() : "");            \
   } while (0)
   FORGED(REMIXDB_OK, (void)0, len);
-  FORGED(REMIXDB_VERSION, store32le(b + 8, 2), len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, 0), len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, 3), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 8, 2), len);  // of which each partition has more
   FORGED(REMIXDB_VERSION, store32le(b + 8, UINT32_MAX), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + 12, 0), len);            // partitions
   FORGED(REMIXDB_CORRUPT, store32le(b + 12, 3), len);
@@ -389,15 +456,88 @@ static void test_forged(void **state) {
   store_fini(&s);
 }
 
+// Every field of a young view, and those it hangs together with.
+static void test_forged_young(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 10);
+  ok(version_save(&s.p.ctx, s.v));
+  size_t len;
+  uint8_t *buf = current_get(&s, &len), *b = calloc(1, len + 64);
+  const struct part *const p1 = s.v->parts[1], *const p2 = s.v->parts[2];
+  const size_t part1 = 56 + 32, tables1 = part1 + 32 + p1->alen, part2 = tables1 + 5 * 8, tables2 = part2 + 32 + p2->alen, part3 = tables2 + 2 * 8;
+  assert_int_equal(part3 + 32 + s.v->parts[3]->alen + 8, len);
+  FORGED(REMIXDB_OK, (void)0, len);
+  // to be read by somebody who knows none
+  FORGED(REMIXDB_CORRUPT, store32le(b + 8, 1), len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, 3), len);
+  // its REMIX: none, another one's, the older view's, not there, free
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, 0), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->young->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->remix->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p1->remix->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p1->young->runs[0]->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, s.v->next_file), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, UINT64_MAX), len);
+  // the views changed for each other
+  FORGED(REMIXDB_CORRUPT, (store64le(b + part1 + 8, p1->young->number), store64le(b + part1 + 16, p1->remix->number)), len);
+  // how many tables are its: none, too few, too many, all, more than all, only the low half looked at
+  for (uint64_t n = 0; n < 40; n++) FORGED(n == 2 ? REMIXDB_OK : REMIXDB_CORRUPT, store64le(b + part1 + 24, n), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, UINT64_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, 2ull + (1ull << 32)), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part2 + 24, 2), len);
+  // neither
+  FORGED(REMIXDB_CORRUPT, (store64le(b + part1 + 16, 0), store64le(b + part1 + 24, 0)), len);
+  // one that is beside nothing: without tables at all, and without older ones
+  FORGED(REMIXDB_CORRUPT, (store64le(b + part3 + 16, 1), store64le(b + part3 + 24, 1)), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part3 + 16, 1), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part3 + 24, 1), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, 0), len);
+  // tables in another order, the same twice, of the other view, free, of another partition
+  FORGED(REMIXDB_CORRUPT, (store64le(b + tables1 + 24, p1->young->runs[1]->number), store64le(b + tables1 + 32, p1->young->runs[0]->number)), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 32, p1->young->runs[0]->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 24, p1->remix->runs[0]->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 24, p2->young->runs[0]->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 32, s.v->next_file), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 4), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 6), len);
+  // all that is young is free: its REMIX, its tables
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, p1->young->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, p2->young->number), len);
+  FORGED(REMIXDB_OK, store64le(b + 32, p2->young->number + 1), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, 3), len);
+  FORGED(REMIXDB_CORRUPT, (void)0, len + 16);
+  for (size_t cut = 56; cut < len; cut++) {
+    memcpy(b, buf, len);
+    if (load_forged(&s, b, cut) != REMIXDB_CORRUPT) fail_msg("cut to %zu of %zu bytes: not found out", cut, len);
+    const enum remixdb_status st = list(&s);
+    assert_true(st == REMIXDB_CORRUPT || st == REMIXDB_OK);  // it does not look how many partitions there should be
+  }
+  for (uint64_t seed = 1; seed <= 3000; seed++) {
+    uint64_t rng = seed;
+    memcpy(b, buf, len);
+    for (uint32_t n = 1 + (uint32_t)(rng_next(&rng) % 3); n > 0; n--) {
+      const size_t at = 12 + rng_next(&rng) % (len - 20);
+      b[at] = (uint8_t)(rng_next(&rng) >> rng_next(&rng) % 64);
+    }
+    const enum remixdb_status got = load_forged(&s, b, len);
+    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT) fail_msg("seed %llu: status %d: %s", (unsigned long long)seed, got, err_msg());
+  }
+  free(b);
+  mem_free(buf);
+  store_fini(&s);
+}
+
 static void test_missing(void **state) {
   (void)state;
   struct store s;
   store_init(&s, 5);
   ok(version_save(&s.p.ctx, s.v));
   for (uint32_t i = 1; i <= 2; i++) {
-    const struct remix *x = s.v->parts[i]->remix;
-    for (uint32_t r = 0; r <= x->nr_runs; r++) {
-      const char *path = r < x->nr_runs ? x->runs[r]->path : x->path;
+    const struct part *const p = s.v->parts[i];
+    const uint32_t runs = part_runs(p);
+    for (uint32_t r = 0; r < runs + (p->young ? 2 : 1); r++) {
+      const char *path = r < runs ? part_run(p, r)->path : r == runs ? p->remix->path : p->young->path;
       char away[ENV_PATH_MAX + 8];
       (void)snprintf(away, sizeof(away), "%s.away", path);
       assert_int_equal(rename(path, away), 0);
@@ -409,7 +549,7 @@ static void test_missing(void **state) {
   }
   ok(load(&s));
   // of all that is missing it is the first partition's that is told
-  const char *first = s.v->parts[1]->remix->path, *second = s.v->parts[2]->remix->path;
+  const char *first = young_stores ? s.v->parts[1]->young->path : s.v->parts[1]->remix->path, *second = s.v->parts[2]->remix->path;
   char away[2][ENV_PATH_MAX + 8];
   (void)snprintf(away[0], sizeof(away[0]), "%s.away", first);
   (void)snprintf(away[1], sizeof(away[1]), "%s.away", second);
@@ -504,25 +644,28 @@ static void test_no_memory(void **state) {
   store_init(&s, 8);
   ok(version_save(&s.p.ctx, s.v));
   file_put(&s, "999999.sst", "x", 1);
-  for (uint32_t what = 0; what < 5; what++) {
+  for (uint32_t what = 0; what < 6; what++) {
     for (int64_t n = 1;; n++) {
       enum remixdb_status st;
       uint64_t id;
       uint32_t nr;
-      if (what < 4) {
+      if (what < 5) {
         fault_mem_set(n);
         st = what == 0   ? load(&s)
              : what == 1 ? version_save(&s.p.ctx, s.v)
              : what == 2 ? version_peek(&s.p.env, s.p.dir, &id)
+             : what == 3 ? list(&s)
                          : version_clean(&s.p.ctx, s.v, &nr);
       } else {
         // what is handed over is let go also when it fails
         struct part *parts[2] = {NULL, s.v->parts[1]};
         struct version *v;
         part_ref(parts[1]);
+        struct remix *const young = s.v->parts[2]->young;
         remix_ref(s.v->parts[2]->remix);
+        if (young) remix_ref(young);
         fault_mem_set(n);
-        st = part_create(kref("", 0), s.v->parts[2]->remix, NULL, &parts[0]);
+        st = part_create(kref("", 0), s.v->parts[2]->remix, young, &parts[0]);
         if (st == REMIXDB_OK) {
           st = version_create(parts, 2, &v);
           if (st == REMIXDB_OK) version_unref(v);
@@ -541,6 +684,8 @@ static void test_no_memory(void **state) {
     }
   }
   assert_int_equal(atomic_load(&s.v->parts[1]->refs), 1);
+  assert_int_equal(atomic_load(&s.v->parts[2]->remix->refs), 1);
+  if (young_stores) assert_int_equal(atomic_load(&s.v->parts[2]->young->refs), 1);
   store_fini(&s);
 }
 
@@ -600,12 +745,14 @@ static void test_clean(void **state) {
   store_fini(&s);
 }
 
+#define OLD(test) {#test, test, setup_old, NULL, NULL}
+#define YOUNG(test) {#test ", young views", test, setup_young, NULL, NULL}
+#define BOTH(test) OLD(test), YOUNG(test)
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_find),       cmocka_unit_test(test_round_trip), cmocka_unit_test(test_shared),
-      cmocka_unit_test(test_damaged),    cmocka_unit_test(test_forged),     cmocka_unit_test(test_missing),
-      cmocka_unit_test(test_save_fails), cmocka_unit_test(test_load_fails), cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_clean),
+      OLD(test_find),         BOTH(test_round_trip), BOTH(test_shared),     BOTH(test_damaged),   OLD(test_forged), YOUNG(test_forged_young),
+      BOTH(test_missing),     BOTH(test_save_fails), BOTH(test_load_fails), BOTH(test_no_memory), BOTH(test_clean),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
