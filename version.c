@@ -301,13 +301,16 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, 
   else if (load64le(buf + VERSION_NEXT) > VERSION_NUMBER_MAX) s = err_corrupt(path, VERSION_NEXT, "file numbers have run out");
   else if (!(parts = mem_calloc(nr, sizeof(*parts))) || !(loads = mem_calloc(nr, sizeof(*loads)))) s = REMIXDB_NOMEM;
   size_t at = VERSION_HEAD;
+  uint32_t nr_young = 0;
   for (uint32_t i = 0; s == REMIXDB_OK && i < nr; i++) {
     const size_t from = at;
     if ((s = decode_part(path, buf, end, &at, &loads[i].names)) != REMIXDB_OK) break;
     const struct kref anchor = loads[i].names.anchor;
     const bool in_order = i == 0 ? anchor.len == 0 : kv_cmp(loads[i - 1].names.anchor, anchor) < 0;
     if (!in_order) s = err_corrupt(path, from, "anchors do not ascend");
+    nr_young += loads[i].names.young != 0;
   }
+  if (s == REMIXDB_OK && nr_young == 0 && load32le(buf + 8) > 1) s = err_corrupt(path, 8, "the format of a version with young views, and it has none");
   if (s == REMIXDB_OK && at != end) s = err_corrupt(path, at, "%zu bytes too many", end - at);
   if (s == REMIXDB_OK) s = load_parts(&all, ws, self, loads, nr, parts);
   if (s != REMIXDB_OK) goto out;

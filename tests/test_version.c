@@ -513,6 +513,12 @@ static void test_forged_young(void **state) {
     const enum remixdb_status st = list(&s);
     assert_true(st == REMIXDB_CORRUPT || st == REMIXDB_OK);  // it does not look how many partitions there should be
   }
+  // the format of those that have one, and there is none
+  uint8_t head[56 + 32 + 8] = {0};
+  memcpy(head, buf, 56);
+  store32le(head + 12, 1);
+  assert_int_equal(load_forged(&s, head, sizeof(head)), REMIXDB_CORRUPT);
+
   for (uint64_t seed = 1; seed <= 3000; seed++) {
     uint64_t rng = seed;
     memcpy(b, buf, len);
