@@ -5,12 +5,13 @@
 // says the same.
 //
 // Input: flags (bit 0: the checksum is right, 1: magic, format and free numbers are right, 2: the rest of the input is the file),
-// which good file, a key to look for, then changes (fuzz.h).
+// which good file (bit 7: one with young views), a key to look for, then changes (fuzz.h).
 #include "fuzz.h"
 #include "remix_build.h"
 #include "version.h"
 
-#define GOODS 3u
+#define OLD_GOODS 3u
+#define YOUNG_GOODS 2u
 #define TABLES 6u
 #define NEXT_FILE 40u
 
@@ -20,24 +21,25 @@ static struct fuzz_table table(uint32_t t) {
 }
 
 static struct fuzz_place *place;
-static struct fuzz_image goods[GOODS];
+static struct fuzz_image goods[OLD_GOODS + YOUNG_GOODS];
 
-// REMIX number 20 + first is over the tables first .. first + nr - 1.
-static struct remix *make_remix(uint32_t first, uint32_t nr) {
+// A REMIX over the tables first .. first + nr - 1.
+static struct remix *make_remix(uint64_t number, uint32_t first, uint32_t nr) {
   struct sst *runs[TABLES];
   struct remix *x;
   for (uint32_t i = 0; i < nr; i++) FUZZ_OK(sst_open(&place->ctx, 10 + first + i, &runs[i]));
-  struct remix_build b = {.ctx = &place->ctx, .queue = place->queue, .number = 20 + first, .fresh = runs, .nr_fresh = nr, .tags = true};
+  struct remix_build b = {.ctx = &place->ctx, .queue = place->queue, .number = number, .fresh = runs, .nr_fresh = nr, .tags = true};
   FUZZ_OK(remix_build(&b));
   FUZZ_OK(remix_open(&place->ctx, b.number, runs, nr, &x));
   for (uint32_t i = 0; i < nr; i++) sst_unref(runs[i]);
   return x;
 }
 
-static struct part *make_part(const char *anchor, struct remix *x) {
+static struct part *make_part(const char *anchor, struct remix *x, struct remix *young) {
   struct part *p;
   if (x) remix_ref(x);
-  FUZZ_OK(part_create(kref(anchor, (uint32_t)strlen(anchor)), x, NULL, &p));
+  if (young) remix_ref(young);
+  FUZZ_OK(part_create(kref(anchor, (uint32_t)strlen(anchor)), x, young, &p));
   return p;
 }
 
@@ -60,17 +62,30 @@ static void setup(void) {
     const struct fuzz_table make = table(t);
     fuzz_table_build(place, &make);
   }
-  struct remix *const low = make_remix(0, 1), *const mid = make_remix(1, 3), *const high = make_remix(4, 2);
-  struct part *none[] = {make_part("", NULL)};
-  struct part *one[] = {make_part("", mid)};
+  struct remix *const low = make_remix(20, 0, 1), *const mid = make_remix(21, 1, 3), *const high = make_remix(24, 4, 2);
+  struct part *none[] = {make_part("", NULL, NULL)};
+  struct part *one[] = {make_part("", mid, NULL)};
   // keys of tables 0, 1 to 3, 4 and 5: 00000 .. 00009, 00015 .. 00054, 00060 .. 00084
-  struct part *five[] = {make_part("", low), make_part("00012", mid), make_part("0005700001", NULL), make_part("00058", high), make_part("x", NULL)};
+  struct part *five[] = {make_part("", low, NULL), make_part("00012", mid, NULL), make_part("0005700001", NULL, NULL), make_part("00058", high, NULL),
+                         make_part("x", NULL, NULL)};
   save_good(none, 1, &goods[0]);
   save_good(one, 1, &goods[1]);
   save_good(five, 5, &goods[2]);
+  // the same with the newest tables in young views
+  struct remix *const two = make_remix(31, 1, 2), *const third = make_remix(33, 3, 1), *const fourth = make_remix(34, 4, 1), *const fifth = make_remix(35, 5, 1);
+  remix_make_young(third);
+  remix_make_young(fifth);
+  struct part *young[] = {make_part("", two, third)};
+  struct part *some[] = {make_part("", low, NULL), make_part("00012", two, third), make_part("0005700001", NULL, NULL), make_part("00058", fourth, fifth)};
+  save_good(young, 1, &goods[3]);
+  save_good(some, 4, &goods[4]);
   remix_unref(low);
   remix_unref(mid);
   remix_unref(high);
+  remix_unref(two);
+  remix_unref(third);
+  remix_unref(fourth);
+  remix_unref(fifth);
 }
 
 static uint32_t find_slowly(const struct version *v, struct kref key) {
@@ -99,21 +114,29 @@ static void find(const struct version *v, struct kref key) {
 
 static void check(const struct version *v) {
   FUZZ_CHECK(v->nr_parts > 0 && v->parts[0]->alen == 0);
+  uint32_t young = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     const struct part *const p = v->parts[i];
     if (i) FUZZ_CHECK(kv_cmp(part_anchor(v->parts[i - 1]), part_anchor(p)) < 0);
-    for (uint32_t r = 0; p->remix && r < p->remix->nr_runs; r++) {  // V2
-      const struct sst *const t = p->remix->runs[r];
+    if (p->young) {  // V4
+      FUZZ_CHECK(p->remix && p->young != p->remix && p->young->young && p->young->nr_runs > 0);
+      FUZZ_CHECK(young < v->nr_young && v->young[young] == i);
+      young++;
+    }
+    FUZZ_CHECK(!p->remix || (!p->remix->young && p->remix->nr_runs > 0));
+    for (uint32_t r = 0; r < part_runs(p); r++) {  // V2
+      const struct sst *const t = part_run(p, r);
       FUZZ_CHECK(kv_cmp(part_anchor(p), t->min) <= 0 && t->number < v->next_file);
       if (i + 1 < v->nr_parts) FUZZ_CHECK(kv_cmp(t->max, part_anchor(v->parts[i + 1])) < 0);
     }
   }
+  FUZZ_CHECK(v->nr_young == young);
 }
 
 FUZZ(version) {
   if (!place) setup();
   struct fuzz_in in = {data, data + size};
-  const uint32_t flags = fuzz_u8(&in), which = fuzz_u8(&in) % GOODS;
+  const uint32_t flags = fuzz_u8(&in), of = fuzz_u8(&in), which = of & 0x80 ? OLD_GOODS + of % YOUNG_GOODS : of % OLD_GOODS;
   const struct kref key = fuzz_key(&in, fuzz_u8(&in) & 15);
   struct fuzz_image file;
   if (flags & 4) {
@@ -124,7 +147,8 @@ FUZZ(version) {
     for (uint32_t n = 0; n < 64 && fuzz_left(&in); n++) file.len = fuzz_change(&in, file.p, file.len);
   }
   if (flags & 2 && file.len >= 64) {
-    memcpy(file.p, goods[0].p, 12);
+    memcpy(file.p, goods[0].p, 8);
+    store32le(file.p + 8, file.p[8] == 2 ? 2 : 1);
     if (flags & 4) memcpy(file.p + 16, goods[0].p + 16, 40);
   }
   if (flags & 1 && file.len >= 8) store64le(file.p + file.len - 8, hash64(file.p, file.len - 8));
