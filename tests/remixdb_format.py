@@ -751,7 +751,7 @@ class Log:
 
 # ---- versions
 
-Partition = namedtuple("Partition", "anchor remix tables")
+Partition = namedtuple("Partition", "anchor remix tables young nr_young")  # the last nr_young of the tables are the young view's
 
 
 class Version:
@@ -761,29 +761,36 @@ class Version:
         self.name = name
         if len(data) < 64 or data[:8] != b"RMXDBVER":
             raise FormatError(name, 0, "magic")
-        if u32(data, 8) != 1:
-            raise UnknownFormat(name, 8, f"format {u32(data, 8)}")
+        self.format = u32(data, 8)
+        if self.format not in (1, 2):
+            raise UnknownFormat(name, 8, f"format {self.format}")
         if u64(data, len(data) - 8) != xxh3(data[:-8]):
             raise FormatError(name, len(data) - 8, "checksum")
         count = u32(data, 12)
         self.store_id, self.number, self.next_file, self.log_generation, self.log_seq = struct.unpack_from("<5Q", data, 16)
         self.partitions = []
         at, end = 56, len(data) - 8
+        head = 16 if self.format == 1 else 32
         for _ in range(count):
-            if end - at < 16:
+            if end - at < head:
                 raise FormatError(name, at, "a partition is cut short")
             anchor_len, tables, remix = struct.unpack_from("<IIQ", data, at)
-            stop = at + 16 + anchor_len + 8 * tables
+            young, nr_young = struct.unpack_from("<QQ", data, at + 16) if self.format == 2 else (0, 0)
+            stop = at + head + anchor_len + 8 * tables
             if anchor_len > KV_MAX or tables > 32 or stop > end or (tables == 0) != (remix == 0):
                 raise FormatError(name, at, "a partition")
-            anchor = data[at + 16 : at + 16 + anchor_len]
-            numbers = list(struct.unpack_from(f"<{tables}Q", data, at + 16 + anchor_len))
-            if any(n >= self.next_file for n in numbers + [remix]):
+            if (young == 0) != (nr_young == 0) or (young and (nr_young >= tables or young == remix)):
+                raise FormatError(name, at, "a young view")
+            anchor = data[at + head : at + head + anchor_len]
+            numbers = list(struct.unpack_from(f"<{tables}Q", data, at + head + anchor_len))
+            if any(n >= self.next_file for n in numbers + [remix, young]):
                 raise FormatError(name, at, "a number that is free")
-            self.partitions.append(Partition(anchor, remix, numbers))
+            self.partitions.append(Partition(anchor, remix, numbers, young, nr_young))
             at = stop
         if at != end or not self.partitions:
             raise FormatError(name, at, "the partitions do not fill the file")
+        if self.format == 2 and not any(p.young for p in self.partitions):
+            raise FormatError(name, 8, "format 2 without a young view")
         anchors = [p.anchor for p in self.partitions]
         if anchors[0] or any(a >= b for a, b in zip(anchors, anchors[1:])):
             raise FormatError(name, 56, "anchors do not ascend")
@@ -793,24 +800,29 @@ class Version:
 
 
 class Store:
-    """A store in a directory, all of it decoded: `version`, `tables` by number, `remixes` (one per partition, or None), `log`."""
+    """A store in a directory, all of it decoded: `version`, `tables` by number, `remixes` and `young` (one per partition, or None), `log`."""
 
     def __init__(self, directory):
         self.directory = directory
         names = os.listdir(directory)
         self.version = v = Version("CURRENT", self._read("CURRENT"))
-        self.tables, self.remixes = {}, []
+        self.tables, self.remixes, self.young = {}, [], []
         for p, above in zip(v.partitions, [p.anchor for p in v.partitions[1:]] + [None]):
             for n in p.tables:
                 name = f"{n:06}.sst"
                 t = self.tables[n] = Table(name, self._read(name), v.store_id)
                 if t.min_key < p.anchor or (above is not None and t.max_key >= above):
                     raise FormatError(name, 0, "keys outside of their partition")
-            name = f"{p.remix:06}.remix"
             tables = [self.tables[n] for n in p.tables]
-            self.remixes.append(Remix(name, self._read(name), tables, v.store_id) if p.remix else None)
+            old = len(tables) - p.nr_young
+            self.remixes.append(self._remix(p.remix, tables[:old]))
+            self.young.append(self._remix(p.young, tables[old:]))
         logs = {n: self._read(n) for n in names if re.fullmatch(r"wal-(0|[1-9]\d{0,8})", n)}
         self.log = Log(logs, v.store_id, v.log_generation, v.log_seq)
+
+    def _remix(self, number, tables):
+        name = f"{number:06}.remix"
+        return Remix(name, self._read(name), tables, self.version.store_id) if number else None
 
     def _read(self, name):
         try:
@@ -822,9 +834,13 @@ class Store:
     def records(self):
         """{key: value} of all that is there."""
         found = {}
-        for x in self.remixes:
-            for _, r, old in x.entries if x else ():
-                if not old and not r.tomb:
+        # what is young is newer than all of the other views, also a tombstone
+        for views in (self.remixes, self.young):
+            for _, r, old in (e for x in views if x for e in x.entries):
+                if old:
+                    continue
+                found.pop(r.key, None)
+                if not r.tomb:
                     found[r.key] = r.value
         for _, r in self.log.records:
             found.pop(r.key, None)

@@ -131,6 +131,22 @@ static struct tiny *make_large(void) {
   return t;
 }
 
+// A young view of two tables: versions and tombstones of what the other view has, and keys of its own, one of which is deleted again.
+static struct tiny *make_young(void) {
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
+  tiny_open(t);
+  for (uint32_t i = 0; i < 240; i++) tiny_put(t, KEY("entry/%03u", i), i % 20, false);
+  flush(t);
+  for (uint32_t n = 0; n < 2; n++) {
+    for (uint32_t i = 1; i < 4; i++) tiny_put(t, KEY("entry/%03u", (40 + 20 * n) * i), 20 + i, n);
+    tiny_put(t, KEY("entry/%03u/x", 25 * n), 10, false);
+    tiny_del(t, KEY("entry/%03u", 7 + n));
+    if (n) tiny_del(t, KEY("entry/%03u/x", 0));
+    flush(t);
+  }
+  return t;
+}
+
 static void log_put(struct tiny *t, struct wal *w, uint32_t i, bool model) {
   static uint8_t value[200];
   const struct kref key = KEY("log/%03u", i % 40);
@@ -223,6 +239,7 @@ static const struct golden {
     {"large", make_large, false, false},
     {"log", make_log, true, false},
     {"torn", make_torn, true, false},
+    {"young", make_young, false, false},
     {"compact-remix1", make_compact, true, true},  // REMIX format 1, without tags
     {"zstd-remix1", make_zstd, false, true},       // and with them
     {"large-sst1", make_large, false, true},       // table format 1: compressed keys are not packed
