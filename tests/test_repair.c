@@ -16,6 +16,7 @@
 #include "../xdb_get.h"
 #include "../xdb_open.h"
 #include "../xdb_round.h"
+#include "../xdb_stats.h"
 #include "../xdb_sync.h"
 #include "../xdb_write.h"
 #include "simdisk.h"
@@ -43,7 +44,24 @@ static uint32_t value_of(uint32_t i, uint32_t round, char *buf) { return (uint32
 static bool deletes(uint32_t i, uint32_t round) { return round > 1 && (i + round) % 13 == 0; }
 static bool touches(uint32_t i, uint32_t round) { return round == 1 || i % round == 0 || deletes(i, round); }
 
-// Rounds 1 to 3 in tables, the last in the log.
+static bool young_stores;  // whether the stores that are made have a young view
+
+static int setup_old(void **state) {
+  (void)state;
+  young_stores = false;
+  return 0;
+}
+
+static int setup_young(void **state) {
+  (void)state;
+  young_stores = true;
+  return 0;
+}
+
+// Some of what the last round writes, of puts and deletes.
+static bool is_some(uint32_t i) { return i % 20 == 0 || (deletes(i, ROUNDS) && i % 3 == 0); }
+
+// Rounds 1 to 3 in tables, the last in the log; or some of it in a young view.
 static struct simdisk *make_store(enum remixdb_compression compression) {
   struct simdisk *disk = simdisk_create();
   const struct remixdb_opts o = options(compression);
@@ -52,10 +70,22 @@ static struct simdisk *make_store(enum remixdb_compression compression) {
   ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
   ok(xdb_ref(x, &r));
   for (uint32_t round = 1; round <= ROUNDS; round++) {
-    for (uint32_t i = 0; i < NR_KEYS; i++) {
-      char k[64], v[256];
-      const uint32_t klen = key_of(i, k);
-      if (touches(i, round)) ok(xdb_put(r, kref(k, klen), v, value_of(i, round, v), deletes(i, round)));
+    for (uint32_t part = young_stores && round == ROUNDS ? 1 : 2; part <= 2; part++) {
+      for (uint32_t i = 0; i < NR_KEYS; i++) {
+        char k[64], v[256];
+        const uint32_t klen = key_of(i, k);
+        if (young_stores && round == ROUNDS && is_some(i) != (part == 1)) continue;
+        if (touches(i, round)) ok(xdb_put(r, kref(k, klen), v, value_of(i, round, v), deletes(i, round)));
+      }
+      if (part == 1) {
+        x->compact.young_from = 8;
+        x->compact.memtable_size = 0;  // nothing is handed back
+        ok(xdb_flush(x));
+        char *json;
+        ok(xdb_stats(x, &json));
+        assert_non_null(strstr(json, "\"young_views\":1,"));
+        mem_free(json);
+      }
     }
     if (round < ROUNDS) ok(xdb_flush(x));
   }
@@ -287,9 +317,12 @@ static void test_refusals(void **state) {
   simdisk_destroy(disk);
 }
 
+#define OLD(test) {#test, test, setup_old, NULL, NULL}
+#define BOTH(test) OLD(test), {#test ", young view", test, setup_young, NULL, NULL}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_whole), cmocka_unit_test(test_each_file), cmocka_unit_test(test_log), cmocka_unit_test(test_cuts), cmocka_unit_test(test_refusals),
+      BOTH(test_whole), BOTH(test_each_file), OLD(test_log), BOTH(test_cuts), OLD(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "../checkpoint.h"
 #include "../verify.h"
@@ -17,6 +18,7 @@
 #include "../xdb_open.h"
 #include "../xdb_round.h"
 #include "../xdb_snapshot.h"
+#include "../xdb_stats.h"
 #include "../xdb_sync.h"
 #include "../xdb_write.h"
 #include "simdisk.h"
@@ -36,6 +38,18 @@ struct scene {
 
 static void ok(enum remixdb_status s) {
   if (s != REMIXDB_OK) fail_msg("%s: %s", remixdb_strerror(s), err_msg());
+}
+
+// A figure of the store's.
+static uint64_t stat_of(struct xdb *x, const char *name) {
+  char *json, quoted[64];
+  ok(xdb_stats(x, &json));
+  (void)snprintf(quoted, sizeof(quoted), "\"%s\":", name);
+  const char *const at = strstr(json, quoted);
+  assert_non_null(at);
+  const uint64_t value = strtoull(at + strlen(quoted), NULL, 10);
+  mem_free(json);
+  return value;
 }
 
 static void logger(void *priv, const char *line) {
@@ -67,14 +81,35 @@ static uint32_t round_of(uint32_t i, uint32_t rounds) {
   return 0;
 }
 
-static void write_round(struct scene *s, uint32_t round) {
+// Some of a round's keys, puts and deletes, in two halves: 1, 2; 0 is what is neither.
+static uint32_t some_of(uint32_t i, uint32_t round) { return i % 20 == 0 || ((i + round) % 11 == 0 && i % 5 == 0) ? 1 + i / 20 % 2 : 0; }
+
+static bool young_scenes;  // whether the stores that are made have a young view
+
+static int setup_old(void **state) {
+  (void)state;
+  young_scenes = false;
+  return 0;
+}
+
+static int setup_young(void **state) {
+  (void)state;
+  young_scenes = true;
+  return 0;
+}
+
+// part: of some_of; 3: all.
+static void write_some(struct scene *s, uint32_t round, uint32_t part) {
   char k[64], v[256];
   for (uint32_t i = 0; i < NR_KEYS; i++) {
     const uint32_t klen = key_of(i, k);
+    if (part < 3 && some_of(i, round) != part) continue;
     if ((i + round) % 11 == 0 && round > 1) ok(xdb_put(s->r, kref(k, klen), NULL, 0, true));
     else if (round == 1 || i % round == 0) ok(xdb_put(s->r, kref(k, klen), v, value_of(i, round, v), false));
   }
 }
+
+static void write_round(struct scene *s, uint32_t round) { write_some(s, round, 3); }
 
 static void check_content(struct xdb_ref *r, uint32_t rounds) {
   char k[64], v[256], got[256];
@@ -90,7 +125,7 @@ static void check_content(struct xdb_ref *r, uint32_t rounds) {
   }
 }
 
-// Three rounds in tables (old versions and tombstones among them), a fourth in the memtable and the log.
+// Three rounds in tables (old versions and tombstones among them), a fourth in the memtable and the log; of which some is in a young view of two tables.
 static void scene_init(struct scene *s, bool ckeys, enum remixdb_compression compression) {
   memset(s, 0, sizeof(*s));
   s->disk = simdisk_create();
@@ -107,7 +142,17 @@ static void scene_init(struct scene *s, bool ckeys, enum remixdb_compression com
     write_round(s, round);
     ok(xdb_flush(s->x));
   }
-  write_round(s, 4);
+  if (young_scenes) {
+    s->x->compact.young_from = 8;
+    s->x->compact.memtable_size = 0;  // nothing is handed back
+    for (uint32_t half = 1; half <= 2; half++) {
+      write_some(s, 4, half);
+      ok(xdb_flush(s->x));
+    }
+    assert_int_equal(stat_of(s->x, "young_views"), 1);
+    assert_int_equal(stat_of(s->x, "young"), 2);
+  }
+  write_some(s, 4, young_scenes ? 0 : 3);
   ok(xdb_sync(s->r));
 }
 
@@ -124,6 +169,9 @@ static void test_whole(void **state) {
     scene_init(&s, way & 1, way & 2 ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
     ok(verify_store(s.r, &rep));
     assert_true(rep.tables >= 1 && rep.remixes >= 1 && rep.records >= NR_KEYS && rep.damaged == 0);
+    assert_int_equal(rep.tables, stat_of(s.x, "tables"));
+    assert_int_equal(rep.records, stat_of(s.x, "table_entries"));
+    assert_int_equal(rep.remixes, stat_of(s.x, "partitions") + (young_scenes ? 1 : 0));
     check_content(s.r, 4);
     scene_fini(&s);
   }
@@ -238,6 +286,7 @@ static void test_checkpoint(void **state) {
     ok(xdb_ref(x, &r));
     check_content(r, 4);
     ok(verify_store(r, NULL));
+    assert_int_equal(stat_of(x, "young_views"), young_scenes);
     ok(xdb_put(r, kref("more", 4), "x", 1, false));
     ok(xdb_flush(x));
     xdb_unref(r);
@@ -484,11 +533,14 @@ static void test_destroy_cuts(void **state) {
   scene_fini(&s);
 }
 
+#define OLD(test) {#test, test, setup_old, NULL, NULL}
+#define BOTH(test) OLD(test), {#test ", young view", test, setup_young, NULL, NULL}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_whole),           cmocka_unit_test(test_damage_found),      cmocka_unit_test(test_all_named), cmocka_unit_test(test_checkpoint),
-      cmocka_unit_test(test_checkpoint_written),
-      cmocka_unit_test(test_checkpoint_cuts), cmocka_unit_test(test_checkpoint_faults), cmocka_unit_test(test_destroy),   cmocka_unit_test(test_destroy_cuts),
+      BOTH(test_whole),           BOTH(test_damage_found),      BOTH(test_all_named), BOTH(test_checkpoint),
+      OLD(test_checkpoint_written),
+      BOTH(test_checkpoint_cuts), BOTH(test_checkpoint_faults), OLD(test_destroy),   OLD(test_destroy_cuts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
