@@ -716,7 +716,9 @@ static void build_remix(struct task *t, struct worker *w) {
   for (uint32_t r = 0; old && r < old->nr_runs; r++)
     if (o->keep & 1u << r) runs[nr++] = old->runs[r];
   enum remixdb_status s = REMIXDB_OK;
-  if (nr + o->nr_fresh > REMIX_RUNS_MAX) s = err_set(REMIXDB_INVALID, "a partition cannot have %u tables", nr + o->nr_fresh);
+  // of both views together: a version that says more could not be opened
+  const uint32_t all = nr + o->nr_fresh + (o->job->young ? part_old_runs(old_part(o->job)) : 0);
+  if (all > REMIX_RUNS_MAX) s = err_set(REMIXDB_INVALID, "a partition cannot have %u tables", all);
   for (uint32_t i = 0; i < o->nr_fresh && s == REMIXDB_OK; i++) runs[nr++] = o->fresh[i];
   if (s == REMIXDB_OK) s = remix_build(&b);
   // where no run of the view is gone, what scans have paid for is as it was
