@@ -476,6 +476,7 @@ static void test_forged_young(void **state) {
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->young->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->remix->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p1->remix->number), len);
+  assert_int_equal(list(&s), REMIXDB_CORRUPT);  // which opens nothing
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p1->young->runs[0]->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, s.v->next_file), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, UINT64_MAX), len);
@@ -483,6 +484,8 @@ static void test_forged_young(void **state) {
   FORGED(REMIXDB_CORRUPT, (store64le(b + part1 + 8, p1->young->number), store64le(b + part1 + 16, p1->remix->number)), len);
   // how many tables are its: none, too few, too many, all, more than all, only the low half looked at
   for (uint64_t n = 0; n < 40; n++) FORGED(n == 2 ? REMIXDB_OK : REMIXDB_CORRUPT, store64le(b + part1 + 24, n), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, 5), len);
+  assert_int_equal(list(&s), REMIXDB_CORRUPT);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, UINT64_MAX), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, 2ull + (1ull << 32)), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part2 + 24, 2), len);
@@ -531,6 +534,36 @@ static void test_forged_young(void **state) {
   }
   free(b);
   mem_free(buf);
+  store_fini(&s);
+}
+
+// A young view's keys are its partition's, too.
+static void test_young_outside(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 11);
+  for (uint32_t where = 0; where < 3; where++) {  // within, below, above
+    struct part *parts[3];
+    struct version *v;
+    struct remix *views[2];
+    for (uint32_t k = 0; k < 2; k++) {
+      uint32_t *what = calloc(s.k.nr, sizeof(*what));
+      what[k && where == 1 ? 49 : 60 + k] = what[k && where == 2 ? 100 : 90 + k] = 2;
+      views[k] = remix_add(&s.p, NULL, table_make(&s.p, &s.k, what, 0, s.k.nr, VALUE, true), true);
+      free(what);
+    }
+    remix_make_young(views[1]);
+    ok(part_create(kref("", 0), NULL, NULL, &parts[0]));
+    ok(part_create(s.k.keys[50], views[0], views[1], &parts[1]));
+    ok(part_create(s.k.keys[100], NULL, NULL, &parts[2]));
+    ok(version_create(parts, 3, &v));
+    v->store_id = PLACE_STORE_ID;
+    v->next_file = s.p.next;
+    ok(version_save(&s.p.ctx, v));
+    assert_int_equal(load(&s), where ? REMIXDB_CORRUPT : REMIXDB_OK);
+    if (where) assert_non_null(strstr(err_msg(), "outside of its partition"));
+    version_unref(v);
+  }
   store_fini(&s);
 }
 
@@ -758,6 +791,7 @@ static void test_clean(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       OLD(test_find),         BOTH(test_round_trip), BOTH(test_shared),     BOTH(test_damaged),   OLD(test_forged), YOUNG(test_forged_young),
+      YOUNG(test_young_outside),
       BOTH(test_missing),     BOTH(test_save_fails), BOTH(test_load_fails), BOTH(test_no_memory), BOTH(test_clean),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
