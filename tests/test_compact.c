@@ -1541,6 +1541,7 @@ static void test_young_begins(void **state) {
   assert_int_equal(young_of(&w, 0)->nr_runs, 1);
   assert_int_equal(atomic_load(&w.c.stats.young), 1);
   assert_int_equal(atomic_load(&w.c.stats.remix_bytes) - written, young_of(&w, 0)->file_size);
+  assert_true(atomic_load(&w.c.work) < old->nr_entries / 4);  // what is not touched is no work
   assert_true(tombs_of(&w, 0) > 0);  // they hide what is below
   // goes on with more at a time, up to its share
   remix_jumped(young_of(&w, 0), 5);
