@@ -12,6 +12,10 @@
 // newest runs would write, it is made: so what is written for the sake of scans is no more than what they had to read in vain (about: REMIXes, and merges that
 // are given up, come on top). LevelDB compacts a table after a number of seeks for the same reason.
 //
+// What comes into a partition that is much larger goes into its young view (version.h, V4): that one alone is made anew, and its runs are merged among themselves. When
+// it would be more than a small share of the older view, or more runs than its own are to be merged, all of its runs take part, and what is written comes into
+// the older view.
+//
 // The round writes files and makes the next version; installing it is the caller's. Nothing that exists is changed or removed by a round. The merged view of
 // the runs that take part is the old REMIX itself: it says which run is next and which entries are old versions, so no keys of runs are compared.
 #ifndef COMPACT_H

@@ -6,11 +6,11 @@
 // Invariants
 //   V1  Partitions ascend by anchor; the first anchor is empty: every key belongs to exactly one partition, the last one with anchor <= key.
 //   V2  All keys in a partition's tables lie in its range.
+//   V3  CURRENT is replaced only when all files it names, and their directory entries, are durable. Files are removed only after the CURRENT that no longer
+//       names them is durable and nobody in this process can reach them.
 //   V4  A partition that is much larger than what comes into it has its newest tables in a view of their own, the young one: it is small, and made anew as tables
 //       come; the other one is made anew only when the young one's tables are merged into a table of it. All of the young one's tables are newer than all of
 //       the other one's. There is no young one without the other.
-//   V3  CURRENT is replaced only when all files it names, and their directory entries, are durable. Files are removed only after the CURRENT that no longer
-//       names them is durable and nobody in this process can reach them.
 #ifndef VERSION_H
 #define VERSION_H
 
