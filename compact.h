@@ -17,7 +17,8 @@
 // the older view.
 //
 // The round writes files and makes the next version; installing it is the caller's. Nothing that exists is changed or removed by a round. The merged view of
-// the runs that take part is the old REMIX itself: it says which run is next and which entries are old versions, so no keys of runs are compared.
+// the runs that take part is the old REMIX itself: it says which run is next and which entries are old versions, so no keys of runs are
+// compared (but those of one view with those of the other).
 #ifndef COMPACT_H
 #define COMPACT_H
 
