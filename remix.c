@@ -493,13 +493,22 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *s, st
   return kv_eq(kref(rec_out->key, rec_out->klen), key) ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
 
+// Of entries with the key's tag the one that the blind search leaves: no other can be the key.
+static __attribute__((noinline)) uint32_t only_candidate(const struct remix_index *ix, const uint8_t *s, struct kref key, uint32_t tagged) {
+  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return tagged;
+  return tagged & 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
+}
+
 enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
   if (unlikely(x->nr_segs == 0)) return REMIXDB_NOTFOUND;
   const uint8_t *const s = seg_at(ix, anchors_find(&ix->anchors, key));
   seg_prefetch(ix, s);
   if (!x->tags) return get_blind(x, s, key, h, rec_out);
-  for (uint32_t m = set32_eq8(s, 0xFF, remix_tag(hash)) & seg_live(ix, s); m; m &= m - 1) {
+  uint32_t m = set32_eq8(s, 0xFF, remix_tag(hash)) & seg_live(ix, s);
+  // where several have the tag one would be read in vain as often as not; and of a young view most keys are not there
+  if (unlikely(m & (m - 1)) || (unlikely(ix->young) && m)) m = only_candidate(ix, s, key, m);
+  for (; m; m &= m - 1) {
     const enum remixdb_status st = entry_read(x, s, set32_first(m), h, rec_out);
     if (unlikely(st != REMIXDB_OK)) return st;
     REMIX_COUNT(key_compares);
@@ -532,7 +541,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     const struct remix_probe *const w = &p[which[i]];
     if (!w->seg) continue;
     const struct remix_layout *const lay = &w->x->index->lay;
-    const uint32_t needed = w->x->tags ? lay->dbits : lay->stride;
+    const uint32_t needed = w->x->tags && !w->x->young ? lay->dbits : lay->stride;
     for (uint32_t o = 0; o < needed; o += CACHE_LINE) __builtin_prefetch(w->seg + o);
     __builtin_prefetch(w->seg + needed - 1);  // a segment need not begin with a line
   }
@@ -541,12 +550,14 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     const uint8_t *const s = w->seg;
     if (!s) continue;
     const struct remix_index *const ix = w->x->index;
-    if (likely(w->x->tags))
+    if (likely(w->x->tags)) {
       w->set = set32_eq8(s, 0xFF, remix_tag(w->hash)) & seg_live(ix, s);
-    else if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR))
+      if (unlikely(ix->young) && w->set) w->set = only_candidate(ix, s, w->key, w->set);
+    } else if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) {
       w->search = true;
-    else
+    } else {
       w->set = 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), w->key) & seg_live(ix, s);
+    }
   }
 }
 

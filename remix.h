@@ -99,9 +99,9 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into t
 
 // The newest version of the key, when that is live (not a tombstone, or the view is a young one): REMIXDB_OK, REMIXDB_NOTFOUND, or an error. hash = hash64(key). Inside
 // an epoch; the record holds until the epoch is left or h is used again.
-// With tags the keys that are read are those of live entries of one segment with the key's tag: for a key that is there its own and
-// that of one in 256 of those before it, 1.06 on average; for another one 32/256 = 0.125 at most. Without tags it is one, as in a
-// seek.
+// With tags the keys that are read are those of live entries of one segment with the key's tag; where there are several, or the view is a young one, of them that one which
+// the blind search leaves. So for a key that is there it is its own; for another one 32/256 = 0.125 at most, 1/256 in a young view. Without tags
+// it is one, as in a seek. (With far bits there is no blind search: all that have the tag may be read.)
 MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
                                          struct kv_rec *rec_out);
 // The segment that the key belongs to: all entries of segments before it are less than the key. Any key; reads no entry.
