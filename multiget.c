@@ -167,6 +167,8 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
     remix_probe_next(m->probe, which, left);
     nr = left;
     left = 0;
+    uint8_t others[MULTIGET_GROUP];  // cannot be the key, and are not read to find that out
+    uint32_t nr_others = 0;
     for (uint32_t i = 0; i < nr; i++) {
       const uint32_t k = which[i];
       struct remix_probe *const p = &m->probe[k];
@@ -175,11 +177,14 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
       if (likely(m->data[k] != NULL)) {
         __builtin_prefetch(m->data[k] + BLOCK_HEAD + 2 * sst_pos_idx(p->pos));
         which[left++] = (uint8_t)k;
-      } else {
+      } else if (likely(remix_probe_fits(p))) {
         wait_for_block(m, k);
+      } else {
+        others[nr_others++] = (uint8_t)k;
       }
     }
     nr = compare_candidates(m, which, left);
+    for (uint32_t i = 0; i < nr_others; i++) which[nr++] = others[i];
   }
 }
 

@@ -499,6 +499,21 @@ static __attribute__((noinline)) uint32_t only_candidate(const struct remix_inde
   return tagged & 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
 }
 
+static inline bool key_bit(struct kref key, uint32_t base, uint32_t dbit) {
+  const uint32_t byte = base + (dbit >> 4), b = dbit & 15;
+  return byte < key.len && (b == 0 || key.ptr[byte] >> (8 - b) & 1);
+}
+
+// Whether the key has the bits in which the newest version `i` of some key differs from its neighbours: three in four of other keys have not. For who has to read a
+// block to find out more; the search would tell nearly all of them, but takes a good part of what a read from the page cache does.
+static bool entry_fits(const struct remix_index *ix, const uint8_t *s, struct kref key, uint32_t i) {
+  const uint8_t *const dbits = s + ix->lay.dbits;
+  const uint32_t base = seg_base(ix, s), behind = ~set32_eq16(dbits, REMIX_BIT_SAME) & set32_above(i) & set32_below(seg_nr(ix, s));
+  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return true;
+  if (i > 0 && !key_bit(key, base, load16le(dbits + 2 * i))) return false;
+  return behind == 0 || !key_bit(key, base, load16le(dbits + 2 * set32_first(behind)));
+}
+
 enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
   if (unlikely(x->nr_segs == 0)) return REMIXDB_NOTFOUND;
@@ -507,12 +522,20 @@ enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, s
   if (!x->tags) return get_blind(x, s, key, h, rec_out);
   uint32_t m = set32_eq8(s, 0xFF, remix_tag(hash)) & seg_live(ix, s);
   // where several have the tag one would be read in vain as often as not; and of a young view most keys are not there
-  if (unlikely(m & (m - 1)) || (unlikely(ix->young) && m)) m = only_candidate(ix, s, key, m);
-  for (; m; m &= m - 1) {
-    const enum remixdb_status st = entry_read(x, s, set32_first(m), h, rec_out);
+  const bool sought = unlikely(m & (m - 1)) || (unlikely(ix->young) && m);
+  if (unlikely(sought)) m = only_candidate(ix, s, key, m);
+  while (m) {
+    const uint32_t i = set32_first(m), run = s[ix->lay.sel + i] & REMIX_RUN;
+    struct sst *const t = x->runs[run];
+    sst_want_place(t, seg_off(ix, s, run));
+    const sst_pos pos = seg_pos(x, s, run, i);
+    if (!sought && unlikely(!cached(t, sst_pos_block(pos))) && !entry_fits(ix, s, key, i)) break;  // it is the only one
+    REMIX_COUNT(key_reads);
+    const enum remixdb_status st = sst_read(t, pos, false, h, rec_out);
     if (unlikely(st != REMIXDB_OK)) return st;
     REMIX_COUNT(key_compares);
     if (likely(kv_eq(kref(rec_out->key, rec_out->klen), key))) return REMIXDB_OK;
+    m &= m - 1;
   }
   return REMIXDB_NOTFOUND;
 }
@@ -561,12 +584,18 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
   }
 }
 
+bool remix_probe_fits(const struct remix_probe *p) {
+  const struct remix_index *const ix = p->x->index;
+  return !p->x->tags || entry_fits(ix, p->seg, p->key, p->entry);
+}
+
 void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) {
   for (uint32_t i = 0; i < nr; i++) {
     struct remix_probe *const w = &p[which[i]];
     const struct remix_index *const ix = w->x->index;
     const uint32_t entry = set32_first(w->set), run = w->seg[ix->lay.sel + entry] & REMIX_RUN;
     w->set &= w->set - 1;
+    w->entry = entry;
     w->sst = w->x->runs[run];
     w->pos = seg_off(ix, w->seg, run);
     w->at = set32_count(set32_eq8(w->seg + ix->lay.sel, REMIX_RUN, (uint8_t)run) & set32_below(entry));

@@ -100,7 +100,7 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into t
 // The newest version of the key, when that is live (not a tombstone, or the view is a young one): REMIXDB_OK, REMIXDB_NOTFOUND, or an error. hash = hash64(key). Inside
 // an epoch; the record holds until the epoch is left or h is used again.
 // With tags the keys that are read are those of live entries of one segment with the key's tag; where there are several, or the view is a young one, of them that one which
-// the blind search leaves. So for a key that is there it is its own; for another one 32/256 = 0.125 at most, 1/256 in a young view. Without tags
+// the blind search leaves. So for a key that is there it is its own; for another one 32/256 = 0.125 at most, a quarter of it where the block is not cached, and 1/256 in a young view. Without tags
 // it is one, as in a seek. (With far bits there is no blind search: all that have the tag may be read.)
 MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
                                          struct kv_rec *rec_out);
@@ -118,13 +118,15 @@ struct remix_probe {
   uint32_t set;           // out: live entries that can be the key and have not been asked for; with search, none
   struct sst *sst;        // out: where the entry asked for last is
   sst_pos pos;
-  const uint8_t *seg;     // private, as is the next
-  uint32_t at;
+  const uint8_t *seg;     // private, as are the next
+  uint32_t at, entry;
 };
 // Finds the candidates of the nr probes p[which[0]], p[which[1]], ... Reads no block.
 void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 // Takes the first candidate out of each one's set, which is not empty: sst and pos. The slot of its block in the cache is fetched.
 void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
+// Whether the candidate asked for last can be the key for all that its segment says of it: worth to know before its block is read from disk.
+bool remix_probe_fits(const struct remix_probe *p);
 
 // A position in the view, at a live entry: the newest version of a key, and not a tombstone (but in a young view); all others are passed by the bits of
 // their selectors. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix must stay

@@ -591,6 +591,37 @@ static void test_store(void **state) {
   group_free(g);
 }
 
+// Of keys that are not there, though an entry of their segment has their tag, hardly a block is read from disk.
+static void test_absent(void **state) {
+  (void)state;
+  struct group *const g = group_make();
+  static uint8_t key[KEY_ROOM], val[VALUE_ROOM];
+  struct remixdb_opts o = small_opts();
+  o.cache_mb = 0;
+  o.tags = true;
+  struct xdb *const x = open_with(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  for (uint32_t id = 0; id < 2 * STORE_KEYS; id += 2) {
+    const uint32_t klen = numbered_key(id, false, key);
+    CHECK(remixdb_put(r, key, klen, val, numbered_value(id, 1, 100, val)));
+  }
+  ok(xdb_flush(x));
+  for (uint32_t there = 0; there < 2; there++) {
+    const uint64_t before = atomic_load(&x->io.nr_reads);
+    uint32_t nr = 0;
+    for (uint32_t from = 0; from + GROUP_KEYS <= STORE_KEYS; from += GROUP_KEYS, nr += GROUP_KEYS) {
+      for (uint32_t i = 0; i < GROUP_KEYS; i++) group_set(g, i, 2 * (from + i) + !there, false);
+      CHECK(remixdb_multi_get(r, GROUP_KEYS, g->keys, g->values, g->found) == (there ? GROUP_KEYS : 0));
+    }
+    const uint64_t reads = atomic_load(&x->io.nr_reads) - before;
+    CHECK(nr >= STORE_KEYS / 2);
+    CHECK(there ? reads > nr / 100 : reads <= nr / 20);
+  }
+  remixdb_unref(r);
+  remixdb_close(x);
+  group_free(g);
+}
+
 // A disk whose reads fail, and one that changes what was written: no wrong data, and the status says it.
 static void test_bad_disk(void **state) {
   (void)state;
@@ -848,6 +879,7 @@ int main(void) {
       cmocka_unit_test(test_young_fails),
       cmocka_unit_test_setup_teardown(test_contract, setup, teardown),
       cmocka_unit_test_setup_teardown(test_store, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_absent, setup, teardown),
       cmocka_unit_test(test_bad_disk),
       cmocka_unit_test_setup_teardown(test_one_moment, setup, teardown),
       cmocka_unit_test_setup_teardown(test_crowd, setup, teardown),
