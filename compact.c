@@ -977,10 +977,11 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
 bool compact_worn(struct remix *x) {
   uint64_t due = atomic_load_explicit(&x->jumps_due, memory_order_relaxed);
   if (due == 0) {
+    const bool young = remix_is_young(x);  // all of its runs are merged then
     uint64_t bytes = 0;
     due = UINT64_MAX;
-    for (uint32_t r = 0; x->young && r < x->nr_runs; r++) bytes += run_bytes(x->runs[r]);
-    if (x->young || worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE;
+    for (uint32_t r = 0; young && r < x->nr_runs; r++) bytes += run_bytes(x->runs[r]);
+    if (young || worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE;
     if (due < COMPACT_JUMPS_MIN) due = COMPACT_JUMPS_MIN;
     atomic_store_explicit(&x->jumps_due, due, memory_order_relaxed);
   }

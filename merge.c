@@ -444,7 +444,10 @@ enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
 
 enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out) {
   if (m->at == MERGE_PARTS) return parts_record(m, rec_out);
-  if (m->at == MERGE_YOUNG) return stream_record(m, &m->young, rec_out);
+  if (m->at == MERGE_YOUNG) {
+    *rec_out = m->young_rec;
+    return REMIXDB_OK;
+  }
   const struct wh_cursor *c = &m->mem[m->at];
   *rec_out = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
   return REMIXDB_OK;

@@ -337,13 +337,15 @@ void remix_retire(struct remix *x) {
 void remix_make_young(struct remix *x) {
   struct remix_index *const ix = x->index;
   uint32_t live = 0;
-  x->young = ix->young = true;
+  ix->young = true;
   for (uint32_t i = 0; i < x->nr_segs; i++) {
     ix->live[i] = live;
     live += set32_count(seg_live(ix, seg_at(ix, i)));
   }
   ix->live[x->nr_segs] = live;
 }
+
+bool remix_is_young(const struct remix *x) { return x->index->young; }
 
 size_t remix_memory(const struct remix *x) {
   const struct remix_whole *const whole = (const struct remix_whole *)x;
@@ -377,7 +379,7 @@ static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, u
 static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
   const struct remix *const x = c->x;
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
-  if (x->young) c->jumps += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
+  if (x->index->young) c->jumps += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
   return entry_read(x, s, i, &c->holds[run], rec_out);
 }
 
@@ -564,7 +566,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     const struct remix_probe *const w = &p[which[i]];
     if (!w->seg) continue;
     const struct remix_layout *const lay = &w->x->index->lay;
-    const uint32_t needed = w->x->tags && !w->x->young ? lay->dbits : lay->stride;
+    const uint32_t needed = w->x->tags && !w->x->index->young ? lay->dbits : lay->stride;
     for (uint32_t o = 0; o < needed; o += CACHE_LINE) __builtin_prefetch(w->seg + o);
     __builtin_prefetch(w->seg + needed - 1);  // a segment need not begin with a line
   }
@@ -631,7 +633,7 @@ static __attribute__((noinline)) void cursor_jumped(struct remix_cursor *c) {
 // What is known of where the runs stand is forgotten: the cursor goes elsewhere, or a search uses its holds.
 static inline void cursor_leave(struct remix_cursor *c) {
   for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = c->near[r].ahead = 0;
-  c->begun = c->x->young;
+  c->begun = c->x->index->young;
   if (unlikely(c->jumps >= JUMPS_TOGETHER)) cursor_jumped(c);
 }
 

@@ -63,7 +63,6 @@ struct remix {
   uint64_t nr_entries;      // all versions
   uint64_t nr_keys;         // newest versions that are not tombstones
   bool tags;
-  bool young;               // remix_make_young
   uint64_t file_size;
   uint8_t *image;           // the view as docs/FORMAT.md has it, unpacked and checked
   size_t image_size;
@@ -92,6 +91,7 @@ void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
 // From now on it is a young view, which is read beside an older one: tombstones are live (a get or a cursor gives them like any record, for they hide what is in the
 // older view), and a block that a seek reads of it, or a scan begins with, is a jump, too. Before anybody else has it.
 void remix_make_young(struct remix *x);
+bool remix_is_young(const struct remix *x);
 size_t remix_memory(const struct remix *x);
 // Adds to its jumps, and tells ctx->worn when there are enough of them.
 void remix_jumped(struct remix *x, uint64_t jumps);

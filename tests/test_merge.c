@@ -21,7 +21,7 @@ static void inside_seek_last(struct wh_cursor *c) { look_up(), wh_seek_last(c); 
 static uint32_t nr_young_failed;  // look-ups in young views that failed, and young views that could not be entered
 
 static enum remixdb_status young_told(const struct remix *x, enum remixdb_status s) {
-  nr_young_failed += s != REMIXDB_OK && x && x->young;
+  nr_young_failed += s != REMIXDB_OK && x && remix_is_young(x);
   return s;
 }
 static enum remixdb_status inside_remix_seek(struct remix_cursor *c, struct kref key) { return look_up(), young_told(c->x, remix_seek(c, key)); }

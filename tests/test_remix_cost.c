@@ -256,7 +256,7 @@ static void check_gets(struct world *w, bool full) {
     const struct cost from = cost_now();
     const enum remixdb_status s = remix_get(w->x, key, hash64(key.ptr, key.len), &h, &r);
     const struct cost cost = cost_since(from);
-    const bool dead = w->x->young && w->state[i] == DEAD;
+    const bool dead = remix_is_young(w->x) && w->state[i] == DEAD;
     assert_int_equal(s, w->state[i] == LIVE || dead ? REMIXDB_OK : REMIXDB_NOTFOUND);
     if (dead) assert_true(r.tomb && kv_eq(kref(r.key, r.klen), key));
     else if (s == REMIXDB_OK) check_record(w, i, &r);
@@ -274,8 +274,8 @@ static void check_gets(struct world *w, bool full) {
                 mean[DEAD]);
   if (!w->x->tags) return;
   assert_true(live == 1);
-  assert_true(absent <= (w->x->young ? 0.006 : w->p.cache ? 0.13 : 0.04));
-  if (full && nr[ABSENT] > 50000) assert_true(absent > (w->x->young ? 0.002 : 0.1));  // the tags are looked at at all
+  assert_true(absent <= (remix_is_young(w->x) ? 0.006 : w->p.cache ? 0.13 : 0.04));
+  if (full && nr[ABSENT] > 50000) assert_true(absent > (remix_is_young(w->x) ? 0.002 : 0.1));  // the tags are looked at at all
 }
 
 static void check_searches(const struct keyset *k, uint32_t runs, bool mixed, bool tags) {

@@ -19,6 +19,7 @@
 #include "../xdb_stats.h"
 #include "../xdb_sync.h"
 #include "../xdb_write.h"
+#include "both.h"
 #include "simdisk.h"
 
 #define DIR_NAME "/store"
@@ -44,20 +45,6 @@ static uint32_t value_of(uint32_t i, uint32_t round, char *buf) { return (uint32
 static bool deletes(uint32_t i, uint32_t round) { return round > 1 && (i + round) % 13 == 0; }
 static bool touches(uint32_t i, uint32_t round) { return round == 1 || i % round == 0 || deletes(i, round); }
 
-static bool young_stores;  // whether the stores that are made have a young view
-
-static int setup_old(void **state) {
-  (void)state;
-  young_stores = false;
-  return 0;
-}
-
-static int setup_young(void **state) {
-  (void)state;
-  young_stores = true;
-  return 0;
-}
-
 // Some of what the last round writes, of puts and deletes.
 static bool is_some(uint32_t i) { return i % 20 == 0 || (deletes(i, ROUNDS) && i % 3 == 0); }
 
@@ -70,11 +57,11 @@ static struct simdisk *make_store(enum remixdb_compression compression) {
   ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
   ok(xdb_ref(x, &r));
   for (uint32_t round = 1; round <= ROUNDS; round++) {
-    for (uint32_t part = young_stores && round == ROUNDS ? 1 : 2; part <= 2; part++) {
+    for (uint32_t part = with_young && round == ROUNDS ? 1 : 2; part <= 2; part++) {
       for (uint32_t i = 0; i < NR_KEYS; i++) {
         char k[64], v[256];
         const uint32_t klen = key_of(i, k);
-        if (young_stores && round == ROUNDS && is_some(i) != (part == 1)) continue;
+        if (with_young && round == ROUNDS && is_some(i) != (part == 1)) continue;
         if (touches(i, round)) ok(xdb_put(r, kref(k, klen), v, value_of(i, round, v), deletes(i, round)));
       }
       if (part == 1) {
@@ -317,8 +304,6 @@ static void test_refusals(void **state) {
   simdisk_destroy(disk);
 }
 
-#define OLD(test) {#test, test, setup_old, NULL, NULL}
-#define BOTH(test) OLD(test), {#test ", young view", test, setup_young, NULL, NULL}
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -21,6 +21,7 @@
 #include "../xdb_stats.h"
 #include "../xdb_sync.h"
 #include "../xdb_write.h"
+#include "both.h"
 #include "simdisk.h"
 
 #define DIR_NAME "/store"
@@ -84,20 +85,6 @@ static uint32_t round_of(uint32_t i, uint32_t rounds) {
 // Some of a round's keys, puts and deletes, in two halves: 1, 2; 0 is what is neither.
 static uint32_t some_of(uint32_t i, uint32_t round) { return i % 20 == 0 || ((i + round) % 11 == 0 && i % 5 == 0) ? 1 + i / 20 % 2 : 0; }
 
-static bool young_scenes;  // whether the stores that are made have a young view
-
-static int setup_old(void **state) {
-  (void)state;
-  young_scenes = false;
-  return 0;
-}
-
-static int setup_young(void **state) {
-  (void)state;
-  young_scenes = true;
-  return 0;
-}
-
 // part: of some_of; 3: all.
 static void write_some(struct scene *s, uint32_t round, uint32_t part) {
   char k[64], v[256];
@@ -142,7 +129,7 @@ static void scene_init(struct scene *s, bool ckeys, enum remixdb_compression com
     write_round(s, round);
     ok(xdb_flush(s->x));
   }
-  if (young_scenes) {
+  if (with_young) {
     s->x->compact.young_from = 8;
     s->x->compact.memtable_size = 0;  // nothing is handed back
     for (uint32_t half = 1; half <= 2; half++) {
@@ -152,7 +139,7 @@ static void scene_init(struct scene *s, bool ckeys, enum remixdb_compression com
     assert_int_equal(stat_of(s->x, "young_views"), 1);
     assert_int_equal(stat_of(s->x, "young"), 2);
   }
-  write_some(s, 4, young_scenes ? 0 : 3);
+  write_some(s, 4, with_young ? 0 : 3);
   ok(xdb_sync(s->r));
 }
 
@@ -171,7 +158,7 @@ static void test_whole(void **state) {
     assert_true(rep.tables >= 1 && rep.remixes >= 1 && rep.records >= NR_KEYS && rep.damaged == 0);
     assert_int_equal(rep.tables, stat_of(s.x, "tables"));
     assert_int_equal(rep.records, stat_of(s.x, "table_entries"));
-    assert_int_equal(rep.remixes, stat_of(s.x, "partitions") + (young_scenes ? 1 : 0));
+    assert_int_equal(rep.remixes, stat_of(s.x, "partitions") + (with_young ? 1 : 0));
     check_content(s.r, 4);
     scene_fini(&s);
   }
@@ -286,7 +273,7 @@ static void test_checkpoint(void **state) {
     ok(xdb_ref(x, &r));
     check_content(r, 4);
     ok(verify_store(r, NULL));
-    assert_int_equal(stat_of(x, "young_views"), young_scenes);
+    assert_int_equal(stat_of(x, "young_views"), with_young);
     ok(xdb_put(r, kref("more", 4), "x", 1, false));
     ok(xdb_flush(x));
     xdb_unref(r);
@@ -533,8 +520,6 @@ static void test_destroy_cuts(void **state) {
   scene_fini(&s);
 }
 
-#define OLD(test) {#test, test, setup_old, NULL, NULL}
-#define BOTH(test) OLD(test), {#test ", young view", test, setup_young, NULL, NULL}
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 
 #include "place.h"
+#include "both.h"
 
 #define VALUE 20u
 
@@ -104,20 +105,6 @@ struct store {
   struct version *v;
 };
 
-static bool young_stores;  // whether the stores that are made have young views
-
-static int setup_old(void **state) {
-  (void)state;
-  young_stores = false;
-  return 0;
-}
-
-static int setup_young(void **state) {
-  (void)state;
-  young_stores = true;
-  return 0;
-}
-
 // Four partitions: nothing; three tables; one table, REMIX without tags; nothing. With young views two more tables for the second and one for the third.
 static void store_init(struct store *s, uint64_t seed) {
   uint64_t rng = seed;
@@ -126,7 +113,7 @@ static void store_init(struct store *s, uint64_t seed) {
   const uint32_t n = s->k.nr, cut[5] = {0, n / 5, n / 2, n - n / 5, n};
   struct part *parts[4];
   for (uint32_t i = 0; i < 4; i++) {
-    const uint32_t tables = i == 1 ? 3 : i == 2 ? 1 : 0, more = young_stores && tables ? 3 - i : 0;
+    const uint32_t tables = i == 1 ? 3 : i == 2 ? 1 : 0, more = with_young && tables ? 3 - i : 0;
     struct remix *x = NULL, *young = NULL;
     for (uint32_t t = 0; t < tables + more; t++) {
       uint32_t *what = calloc(n, sizeof(*what));
@@ -159,7 +146,7 @@ static void expect_same_view(const struct remix *x, const struct remix *y) {
   if (!x) return;
   assert_int_equal(x->number, y->number);
   assert_int_equal(x->tags, y->tags);
-  assert_int_equal(x->young, y->young);
+  assert_int_equal(remix_is_young(x), remix_is_young(y));
   assert_int_equal(x->nr_entries, y->nr_entries);
   assert_int_equal(x->nr_runs, y->nr_runs);
   for (uint32_t r = 0; r < x->nr_runs; r++) assert_int_equal(x->runs[r]->number, y->runs[r]->number);
@@ -260,9 +247,9 @@ static void test_round_trip(void **state) {
     load_helped(&s);
     size_t len;
     uint8_t *const buf = current_get(&s, &len);
-    assert_int_equal(load32le(buf + 8), young_stores ? 2 : 1);  // what has none can be read by those who know none
+    assert_int_equal(load32le(buf + 8), with_young ? 2 : 1);  // what has none can be read by those who know none
     mem_free(buf);
-    assert_int_equal(s.v->nr_young, young_stores ? 2 : 0);
+    assert_int_equal(s.v->nr_young, with_young ? 2 : 0);
   }
   // the tables' numbers, partition by partition, without opening any
   struct version_names names;
@@ -306,7 +293,7 @@ static void test_shared(void **state) {
   atomic_store(&s.v->parts[1]->remix->obsolete, true);
   atomic_store(&s.v->parts[2]->remix->obsolete, true);
   char young[ENV_PATH_MAX] = "";
-  if (young_stores) {
+  if (with_young) {
     strcpy(young, s.v->parts[1]->young->path);
     atomic_store(&s.v->parts[1]->young->obsolete, true);
     assert_int_equal(v->nr_young, 1);
@@ -322,10 +309,10 @@ static void test_shared(void **state) {
   assert_int_not_equal(access(two, F_OK), 0);
   version_unref(v);
   assert_int_equal(access(one, F_OK), 0);
-  if (young_stores) assert_int_equal(access(young, F_OK), 0);
+  if (with_young) assert_int_equal(access(young, F_OK), 0);
   version_unref(v);
   assert_int_not_equal(access(one, F_OK), 0);
-  if (young_stores) assert_int_not_equal(access(young, F_OK), 0);
+  if (with_young) assert_int_not_equal(access(young, F_OK), 0);
   store_fini(&s);
 }
 
@@ -588,7 +575,7 @@ static void test_missing(void **state) {
   }
   ok(load(&s));
   // of all that is missing it is the first partition's that is told
-  const char *first = young_stores ? s.v->parts[1]->young->path : s.v->parts[1]->remix->path, *second = s.v->parts[2]->remix->path;
+  const char *first = with_young ? s.v->parts[1]->young->path : s.v->parts[1]->remix->path, *second = s.v->parts[2]->remix->path;
   char away[2][ENV_PATH_MAX + 8];
   (void)snprintf(away[0], sizeof(away[0]), "%s.away", first);
   (void)snprintf(away[1], sizeof(away[1]), "%s.away", second);
@@ -724,7 +711,7 @@ static void test_no_memory(void **state) {
   }
   assert_int_equal(atomic_load(&s.v->parts[1]->refs), 1);
   assert_int_equal(atomic_load(&s.v->parts[2]->remix->refs), 1);
-  if (young_stores) assert_int_equal(atomic_load(&s.v->parts[2]->young->refs), 1);
+  if (with_young) assert_int_equal(atomic_load(&s.v->parts[2]->young->refs), 1);
   store_fini(&s);
 }
 
@@ -784,9 +771,6 @@ static void test_clean(void **state) {
   store_fini(&s);
 }
 
-#define OLD(test) {#test, test, setup_old, NULL, NULL}
-#define YOUNG(test) {#test ", young views", test, setup_young, NULL, NULL}
-#define BOTH(test) OLD(test), YOUNG(test)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -828,6 +828,22 @@ static void look_long_ago(void) {
   pthread_mutex_unlock(&x->lock);
 }
 
+// Asks every few seconds, as it seems, until the merge is made; the memtable seems to have grown by so many bytes each time.
+static void ask_until_merged(struct xdb_ref *r, uint32_t before, size_t growth) {
+  while (runs(r) == before) {  // or for ever: the alarm
+    look_long_ago();
+    pthread_mutex_lock(&x->lock);
+    if (x->worn_used) x->worn_used = wh_memory(xdb_view(x)->active->wh) - growth;
+    pthread_mutex_unlock(&x->lock);
+    wear(r);
+    time_sleep_ns(20000000);
+  }
+  idle();
+  CHECK(stat_of(x, "read_triggered") == 1);
+  check_all(r, now);
+  reopen(r);
+}
+
 // It is made, too, when it is asked for every few seconds only: not when the memtable has grown much in that time, which may have been just now.
 static void test_nearly_full_seldom(void **state) {
   (void)state;
@@ -838,15 +854,7 @@ static void test_nearly_full_seldom(void **state) {
   grow_and_wear(r);
   time_sleep_ns(20000000);
   CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
-  while (runs(r) == before) {  // or for ever: the alarm
-    look_long_ago();
-    wear(r);
-    time_sleep_ns(20000000);
-  }
-  idle();
-  CHECK(stat_of(x, "read_triggered") == 1);
-  check_all(r, now);
-  reopen(r);
+  ask_until_merged(r, before, 0);
 }
 
 // It is made, too, while a memtable that is full, but is not written, grows a little with each look: readers put its leaves in order.
@@ -855,18 +863,7 @@ static void test_full_and_read(void **state) {
   uint32_t before;
   struct xdb_ref *r = load_nearly_full(&before);
   limit(wh_memory(xdb_view(x)->active->wh) - 1);
-  while (runs(r) == before) {  // or for ever: the alarm
-    look_long_ago();
-    pthread_mutex_lock(&x->lock);
-    if (x->worn_used) x->worn_used = wh_memory(xdb_view(x)->active->wh) - 8;
-    pthread_mutex_unlock(&x->lock);
-    wear(r);
-    time_sleep_ns(20000000);
-  }
-  idle();
-  CHECK(stat_of(x, "read_triggered") == 1);
-  check_all(r, now);
-  reopen(r);
+  ask_until_merged(r, before, 8);
 }
 
 // Readers of what is no more the store's do not keep workers busy: a round can do nothing for them.
