@@ -119,11 +119,11 @@ static void check(const struct version *v) {
     const struct part *const p = v->parts[i];
     if (i) FUZZ_CHECK(kv_cmp(part_anchor(v->parts[i - 1]), part_anchor(p)) < 0);
     if (p->young) {  // V4
-      FUZZ_CHECK(p->remix && p->young != p->remix && p->young->young && p->young->nr_runs > 0);
+      FUZZ_CHECK(p->remix && p->young != p->remix && remix_is_young(p->young) && p->young->nr_runs > 0);
       FUZZ_CHECK(young < v->nr_young && v->young[young] == i);
       young++;
     }
-    FUZZ_CHECK(!p->remix || (!p->remix->young && p->remix->nr_runs > 0));
+    FUZZ_CHECK(!p->remix || (!remix_is_young(p->remix) && p->remix->nr_runs > 0));
     for (uint32_t r = 0; r < part_runs(p); r++) {  // V2
       const struct sst *const t = part_run(p, r);
       FUZZ_CHECK(kv_cmp(part_anchor(p), t->min) <= 0 && t->number < v->next_file);
