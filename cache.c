@@ -7,6 +7,8 @@
 #define SHARD_BYTES_MIN ((size_t)8 << 20)  // a shard more is worth it for this much
 #define BATCH_PAGES 64u                    // evicted together, so that one look at all epochs serves them all
 #define RESERVE_PART 8u                    // kept free or in limbo at most: this part of a shard
+#define ADMIT_PART 4u                      // a block gets a frame when it is missed again while this part of a shard is
+#define ADMIT_SPAN_MIN 64u                 // missed, or so many blocks
 #define RUN_TRIES 32u                      // stretches looked at for one large block
 #define HELD_TRIES 4u                      // frames found pinned that are looked at again each time
 
@@ -53,7 +55,7 @@ struct shard {
   uint32_t free[CACHE_BLOCK_PAGES + 1];  // free runs of n pages, the last: or more
   struct page_queue limbo;      // in order of stamp
   struct page_queue held;       // stamp passed, but pinned
-  uint64_t misses, evictions, bypasses;
+  uint64_t misses, evictions, declined, bypasses;
 };
 
 struct cache_full {
@@ -379,6 +381,18 @@ static inline struct shard *shard_of(struct cache_full *c, const struct cache_ta
 }
 _Static_assert(SHARDS_MAX <= 16, "four bits of the hash choose the shard");
 
+// Whether a block that is missed is to get a frame (C7). When not, its slot has noted that.
+static bool shard_admits(struct shard *s, _Atomic uint32_t *slot, uint32_t nr_pages) {
+  const uint32_t fresh = s->end - s->fresh;
+  if (fresh >= nr_pages || s->free_pages + s->limbo_pages + fresh > s->reserve) return true;  // no other block has to leave for it
+  const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)s->misses | CACHE_MISSED;
+  const uint32_t span = (s->end - s->first) / ADMIT_PART / nr_pages;
+  if (was && (now - was) % CACHE_MISSED <= (span > ADMIT_SPAN_MIN ? span : ADMIT_SPAN_MIN)) return true;
+  atomic_store_explicit(slot, now, memory_order_relaxed);
+  s->declined++;
+  return false;
+}
+
 static void load_begin(struct shard *s, struct cache_load *load, const _Atomic uint32_t *slot) {
   *load = (struct cache_load){.slot = slot, .seq = s->load_seq++, .nr_waiters = 0, .next = s->loads};
   s->loads = load;
@@ -407,7 +421,7 @@ static void load_wait(struct shard *s, struct cache_load *load, const _Atomic ui
 }
 
 static void frame_publish(struct page *pages, uint32_t f, _Atomic uint32_t *slot) {
-  assert(atomic_load_explicit(slot, memory_order_relaxed) == 0);
+  assert(cache_slot_frame(atomic_load_explicit(slot, memory_order_relaxed)) == 0);
   pages[f].state = PAGE_LIVE;
   pages[f].slot = slot;
   atomic_store_explicit(slot, f, memory_order_release);  // readers see the block whole
@@ -473,11 +487,11 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   struct cache_fill self;
   (void)pthread_mutex_lock(&s->lock);
   // Slots change under the lock only, and what a slot holds stays for this thread's epoch.
-  f = atomic_load_explicit(slot, memory_order_acquire);
+  f = cache_frame(t, block);
   struct cache_load *other = f ? NULL : load_find(s, slot);
   if (other) {
     load_wait(s, other, slot);
-    f = atomic_load_explicit(slot, memory_order_acquire);
+    f = cache_frame(t, block);
     other = f ? NULL : load_find(s, slot);  // that read failed; nobody waits for another one
   }
   if (f) {
@@ -487,9 +501,10 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
     return REMIXDB_OK;
   }
   s->misses++;
-  f = other ? 0 : frame_take(c, s, nr_pages);
+  const bool wanted = !other && shard_admits(s, slot, nr_pages);
+  f = wanted ? frame_take(c, s, nr_pages) : 0;
   if (!f) {
-    s->bypasses++;
+    s->bypasses += wanted || other;
     (void)pthread_mutex_unlock(&s->lock);
     return block_load_own(b, block, nr_pages, load, arg);
   }
@@ -513,15 +528,16 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
     _Atomic uint32_t *const slot = &t->slots[block];
     (void)pthread_mutex_lock(&s->lock);
     // as in cache_get
-    const uint32_t f = atomic_load_explicit(slot, memory_order_acquire);
+    const uint32_t f = cache_frame(t, block);
     const bool other = !f && load_find(s, slot);
     if (!f && !other) {
       s->misses++;
-      fill->frame = frame_take(c, s, nr_pages);
+      const bool wanted = shard_admits(s, slot, nr_pages);
+      fill->frame = wanted ? frame_take(c, s, nr_pages) : 0;
       if (fill->frame)
         load_begin(s, &fill->load, slot);
       else
-        s->bypasses++;
+        s->bypasses += wanted;
     }
     (void)pthread_mutex_unlock(&s->lock);
     if (other) return CACHE_FILL_LATER;
@@ -547,9 +563,9 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
   struct shard *const s = shard_of(c, t, block);
   _Atomic uint32_t *const slot = &t->slots[block];
   struct cache_load self;
-  if (atomic_load_explicit(slot, memory_order_relaxed) != 0) return;
+  if (cache_frame(t, block)) return;
   (void)pthread_mutex_lock(&s->lock);
-  const bool wanted = atomic_load_explicit(slot, memory_order_relaxed) == 0 && !load_find(s, slot);
+  const bool wanted = !cache_frame(t, block) && !load_find(s, slot);
   const uint32_t f = wanted ? frame_take(c, s, nr_pages) : 0;
   if (f) load_begin(s, &self, slot);
   (void)pthread_mutex_unlock(&s->lock);
@@ -564,7 +580,7 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
 }
 
 const uint8_t *cache_want(const struct cache_table *t, uint32_t block) {
-  const uint32_t frame = t->cache ? atomic_load_explicit(&t->slots[block], memory_order_relaxed) : 0;
+  const uint32_t frame = t->cache ? cache_frame(t, block) : 0;
   if (frame == 0) return NULL;
   __builtin_prefetch((const void *)&t->cache->marks[frame], 1);
   const uint8_t *const data = cache_frame_data(t->cache, frame);
@@ -596,10 +612,10 @@ void cache_table_fini(struct cache_table *t) {
   struct cache_full *const c = cache_full(t->cache);
   for (uint32_t block = 0; block < t->nr_pages; block++) {
     // acquire: who emptied the slot has done with it before the slots go
-    if (atomic_load_explicit(&t->slots[block], memory_order_acquire) == 0) continue;
+    if (cache_frame(t, block) == 0) continue;
     struct shard *const s = shard_of(c, t, block);
     (void)pthread_mutex_lock(&s->lock);
-    const uint32_t f = atomic_load_explicit(&t->slots[block], memory_order_relaxed);  // it may just have been evicted
+    const uint32_t f = cache_frame(t, block);  // it may just have been evicted
     if (f) {
       struct page *const p = &c->pages[f];
       atomic_store_explicit(&t->slots[block], 0, memory_order_relaxed);
@@ -628,6 +644,7 @@ void cache_stats(const struct cache *pub, struct cache_stats *out) {
     out->used += (uint64_t)(s->fresh - s->first - s->free_pages - s->limbo_pages) * CACHE_PAGE;
     out->misses += s->misses;
     out->evictions += s->evictions;
+    out->declined += s->declined;
     out->bypasses += s->bypasses;
     (void)pthread_mutex_unlock(&s->lock);
   }

@@ -358,12 +358,12 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg) { return anchors_a
 // ---- searching within a segment
 
 static inline bool cached(const struct sst *t, uint32_t block) {
-  return t->cache.cache && atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed) != 0;
+  return t->cache.cache && cache_frame(&t->cache, block) != 0;
 }
 
 // Whether the block has to be read from disk for one who has the hold.
 static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return !(h->sst == t && h->block == block) && !cached(t, block);
+  return !sst_holds(h, t, block) && !cached(t, block);
 }
 
 // The record of entry i, until the epoch is left: what a search looks at is not pinned.
@@ -531,7 +531,7 @@ enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, s
     struct sst *const t = x->runs[run];
     sst_want_place(t, seg_off(ix, s, run));
     const sst_pos pos = seg_pos(x, s, run, i);
-    if (!sought && unlikely(!cached(t, sst_pos_block(pos))) && !entry_fits(ix, s, key, i)) break;  // it is the only one
+    if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, s, key, i)) break;  // it is the only one
     REMIX_COUNT(key_reads);
     const enum remixdb_status st = sst_read(t, pos, false, h, rec_out);
     if (unlikely(st != REMIXDB_OK)) return st;
@@ -979,7 +979,7 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
       if (block < end[run]) continue;
       const bool first = end[run] == 0;
       end[run] = block + sst_block_pages(t, block);
-      if (cached(t, block) || (h->cb.pinned && h->block == block)) continue;
+      if (!missing(h, t, block)) continue;
       if (nr && first && !follows(h, t, block)) c->jumps++;
       found[nr++] = (struct sst_stretch){t, block, end[run]};
     }
@@ -998,7 +998,7 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
     else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
   }
   c->begun = true;
-  if (cached(t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read(t, pos, true, h, rec_out);
+  if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read(t, pos, true, h, rec_out);
   const uint64_t began = time_ns();
   uint32_t nr = 1;
   if (c->disk && c->way == REMIX_ON && c->queue && !c->no_ahead && t->cache.cache) {

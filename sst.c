@@ -265,10 +265,7 @@ static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t
 enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   assert(block < t->nr_pages && idx < t->nr_recs[block]);
-  const bool same = h->sst == t && h->block == block && h->number == t->number && h->cb.data;
-  // A frame that is not pinned may be another block's by now, if the epoch is another: only a pinned one and own memory are
-  // good without a look.
-  if (!same || !(h->cb.pinned || h->cb.frame == 0)) {
+  if (!sst_holds(h, t, block)) {
     if (unlikely(h->cb.pinned)) sst_hold_drop(h);
     h->cb.data = NULL;
     h->sst = NULL;
@@ -302,7 +299,7 @@ void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struc
     const uint32_t recs = t->nr_recs[block], n = nr < recs - idx ? nr : recs - idx;
     const uint8_t *data;
     size_t from, to;
-    if (h->block == block && h->cb.pinned) {
+    if (sst_holds(h, t, block)) {
       data = h->cb.data;
       from = load16le(data + BLOCK_HEAD + 2 * idx);
       to = idx + n < recs ? load16le(data + BLOCK_HEAD + 2 * (idx + n)) : from + (size_t)n * t->rec_size;
@@ -546,7 +543,7 @@ void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, ui
   bool joined = false;
   while (block < end) {
     const uint32_t pages = sst_block_pages(t, block);
-    if (atomic_load_explicit(&t->cache.slots[block], memory_order_relaxed)) {
+    if (cache_frame(&t->cache, block)) {
       joined = false;
     } else if (joined) {
       missing[nr - 1].to = block + pages;

@@ -100,6 +100,10 @@ struct sst_hold {
   uint64_t number;        // its number: tells a table that was closed from one opened at the same address
   uint32_t block;
 };
+// Whether h has the block, whatever the epoch: pinned, or in memory of its own. A frame that is not pinned may be another block's by now.
+static inline bool sst_holds(const struct sst_hold *h, const struct sst *t, uint32_t block) {
+  return h->sst == t && h->block == block && h->number == t->number && (h->cb.pinned || h->cb.frame == 0);
+}
 // What follows asks for memory before it is read; it changes nothing, and may be wrong about where things are.
 //
 // A block's offsets say where a record lies, and then the record is read: two misses, one behind the other. Records of one size lie where
@@ -118,8 +122,8 @@ static inline void sst_want(const struct sst *t, sst_pos pos) {
   const uint8_t *const data = cache_want(&t->cache, sst_pos_block(pos));
   if (data) sst_want_record(t, data, sst_pos_block(pos), sst_pos_idx(pos));
 }
-// The nr records from pos on, which need not exist, and what pinning their blocks looks at. h: of the same table, or empty; where it is pinned on
-// the block, the records are found in it, else by their size.
+// The nr records from pos on, which need not exist, and what pinning their blocks looks at. Where h has the block they are found in it,
+// else by their size.
 void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h);
 // Makes h hold the block of pos (at once when it already does), through the cache, and decodes the record. pin: it outlives the epoch. Inside an epoch.
 // A block held from an earlier epoch without a pin is looked up again, so an unpinned hold may be kept from one epoch to the next, and used for

@@ -198,7 +198,7 @@ struct load {
 };
 
 static enum remixdb_status load_part(const struct sst_ctx *ctx, const struct part_names *n, struct part **out) {
-  struct sst *runs[REMIX_RUNS_MAX];
+  struct sst *runs[REMIX_RUNS_MAX] = {NULL};
   struct remix *remix = NULL, *young = NULL;
   const uint32_t nr_old = n->nr - n->nr_young;
   uint32_t opened = 0;

@@ -22,7 +22,6 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
     else if (val_out) memcpy(val_out, rec.val, n);
     if (val_out && n < rec.vlen) s = err_set(REMIXDB_TOOBIG, "the value has %u bytes, the buffer %u", rec.vlen, cap);
   }
-  if (r->hold.sst) sst_hold_drop(&r->hold);  // the block was held by the epoch only
   epoch_exit(&r->slot);
   return s;
 }

@@ -202,7 +202,6 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64
   // What lies below the active memtable does not change while it is the active one, so it is read before the leaf is locked: nobody waits for a disk.
   if (!wh_get(m->wh, key, hash, WH_PENDING - 1)) s = xdb_get_below(v, key, hash, WH_PENDING - 1, &r->hold, &rec);
   if (unlikely(s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {
-    sst_hold_drop(&r->hold);
     epoch_exit(&r->slot);
     return s;
   }
@@ -224,13 +223,9 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64
   else if (op == REMIXDB_MERGE_PUT || (tomb && there)) {
     *written_out = key.len + vlen + sizeof(struct wh_ver);
     s = commit(x, &r->slot, m, &slot, tomb ? NULL : val, tomb ? 0 : vlen, tomb, false);
-    if (likely(s == REMIXDB_OK)) {
-      sst_hold_drop(&r->hold);  // only now: what fn returned may be part of what it was given
-      return s;
-    }
+    if (likely(s == REMIXDB_OK)) return s;
   }
   wh_unlock(&slot);
-  sst_hold_drop(&r->hold);
   epoch_exit(&r->slot);
   return s;
 }

@@ -100,7 +100,14 @@ static bool touch(struct tab *tab, uint32_t block, uint32_t nr_pages) {
   return atomic_load(&tab->loads) == before;
 }
 
-static bool cached(struct tab *tab, uint32_t block) { return atomic_load(&tab->t.slots[block]) != 0; }
+static bool cached(struct tab *tab, uint32_t block) { return cache_frame(&tab->t, block) != 0; }
+
+// As often as it takes to get a frame where there is one (C7).
+static bool bring(struct tab *tab, uint32_t block, uint32_t nr_pages) {
+  const bool had = touch(tab, block, nr_pages);
+  if (!cached(tab, block)) (void)touch(tab, block, nr_pages);
+  return had;
+}
 
 static void test_no_cache(void **state) {
   (void)state;
@@ -201,7 +208,7 @@ static void test_epoch_keeps(void **state) {
   memset(held, 0, sizeof(held));
   epoch_enter(&ep, &other);
   for (uint32_t i = 0; i < 8; i++) assert_int_equal(cache_get(&tab.t, i, 1, load, &tab, &held[i]), REMIXDB_OK);
-  for (uint32_t i = 0; i < 1000; i++) (void)touch(&tab, 100 + i, 1);
+  for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
   for (uint32_t i = 0; i < 8; i++) assert_true(is_block(3, i, 1, held[i].data));
   // C5: nothing can be reused before that epoch ends, and nobody waited for it.
   const struct cache_stats st = stats();
@@ -209,7 +216,7 @@ static void test_epoch_keeps(void **state) {
   assert_true(st.evictions > 0 && st.evictions <= 64 / 8 + 1);
   assert_true(st.used <= st.size);
   epoch_exit(&other);
-  for (uint32_t i = 0; i < 500; i++) (void)touch(&tab, 1100 + i, 1);
+  for (uint32_t i = 0; i < 500; i++) (void)bring(&tab, 1100 + i, 1);
   assert_true(stats().bypasses - st.bypasses <= 8);
   assert_true(stats().evictions - st.evictions > 400);
   for (uint32_t i = 0; i < 8; i++) cache_block_fini(&tab.t, &held[i]);
@@ -224,14 +231,14 @@ static void test_reserve_grows(void **state) {
   uint64_t got[20];
   tab_init(&tab, 60000, 3);
   uint32_t block = 0;
-  for (; block < 2000; block++) (void)touch(&tab, block, 1);
+  for (; block < 2000; block++) (void)bring(&tab, block, 1);
   for (uint32_t turn = 0; turn < 20; turn++) {
     const uint64_t bypasses = stats().bypasses;
     epoch_enter(&ep, &other);
-    for (uint32_t i = 0; i < 1000; i++) (void)touch(&tab, block++, 1);
+    for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, block++, 1);
     got[turn] = 1000 - (stats().bypasses - bypasses);
     epoch_exit(&other);
-    for (uint32_t i = 0; i < 300; i++) (void)touch(&tab, block++, 1);
+    for (uint32_t i = 0; i < 300; i++) (void)bring(&tab, block++, 1);
     uint32_t nr = 0;
     for (uint32_t i = 0; i < block; i++) nr += cached(&tab, i);
     assert_true(nr >= 1600 - 2 * 200);
@@ -250,10 +257,11 @@ static void test_small(void **state) {
     struct tab tab;
     tab_init(&tab, 500, k);
     for (uint32_t n = 1; n <= CACHE_BLOCK_PAGES; n++) {
-      const uint64_t bypasses = stats().bypasses;
+      const uint64_t without = stats().bypasses + stats().declined;
       for (uint32_t i = 0; i < 60; i++) (void)touch(&tab, i % 25 * 16, n);
-      if (n > sizes[k]) assert_int_equal(stats().bypasses, bypasses + 60);
-      if (n <= sizes[k]) assert_true(stats().bypasses < bypasses + 60);
+      const uint64_t lacking = stats().bypasses + stats().declined - without;
+      if (n > sizes[k]) assert_int_equal(lacking, 60);
+      if (n <= sizes[k]) assert_true(lacking < 60);
       assert_true(stats().used <= stats().size);
       cache_table_fini(&tab.t);  // block numbers have other sizes in the next round
       assert_int_equal(cache_table_init(&tab.t, cache, 500, k), REMIXDB_OK);
@@ -274,11 +282,145 @@ static void test_clock(void **state) {
   uint32_t hot_misses = 0;
   for (uint32_t i = 0; i < 4000; i++) {
     hot_misses += !touch(&tab, i % 8, 1);
-    assert_false(touch(&tab, 100 + i, 1));
+    assert_false(bring(&tab, 100 + i, 1));
   }
   assert_int_equal(hot_misses, 0);
   assert_true(stats().evictions > 3500);
   assert_int_equal(stats().bypasses, 0);  // in separate epochs there is always a frame
+  cache_table_fini(&tab.t);
+}
+
+// ---- C7: what is read once puts nothing out
+
+#define FULL_PAGES 1024u  // one shard
+#define FULL_SPAN (FULL_PAGES / 4)
+
+// Fills the cache with blocks from 0 on; returns the first that got no frame.
+static uint32_t fill_up(struct tab *tab) {
+  uint32_t nr = 0;
+  do (void)touch(tab, nr, 1);
+  while (cached(tab, nr++));
+  return nr - 1;
+}
+
+static void test_once(void **state) {
+  (void)state;
+  make_cache(FULL_PAGES);
+  struct tab tab;
+  tab_init(&tab, 20000, 3);
+  const uint32_t nr = fill_up(&tab);
+  assert_int_equal(nr, FULL_PAGES);  // to the last page
+  bool stays[FULL_PAGES];
+  for (uint32_t i = 0; i < nr; i++) stays[i] = cached(&tab, i);
+  const struct cache_stats was = stats();
+  assert_int_equal(was.declined, 1);
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  epoch_enter(&ep, &me);
+  for (uint32_t i = 0; i < 10000; i++) {
+    assert_int_equal(cache_get(&tab.t, 2000 + i, 1, load, &tab, &b), REMIXDB_OK);
+    assert_true(is_block(3, 2000 + i, 1, b.data));
+    assert_int_equal(b.frame, 0);
+    assert_ptr_equal(b.data, b.own);  // one buffer for all
+    assert_false(cached(&tab, 2000 + i));
+  }
+  epoch_exit(&me);
+  cache_block_fini(&tab.t, &b);
+  const struct cache_stats st = stats();
+  assert_int_equal(st.declined - was.declined, 10000);
+  assert_int_equal(st.misses - was.misses, 10000);
+  assert_int_equal(st.used, was.used);
+  assert_int_equal(st.evictions, was.evictions);
+  assert_int_equal(st.bypasses, 0);
+  for (uint32_t i = 0; i < nr; i++) assert_int_equal(cached(&tab, i), stays[i]);
+  cache_table_fini(&tab.t);
+  assert_int_equal(stats().used, 0);
+  // there is room again: the first time is enough
+  tab_init(&tab, 2000, 4);
+  for (uint32_t i = 0; i < FULL_PAGES / 2; i++) {
+    (void)touch(&tab, i, 1);
+    assert_true(cached(&tab, i));
+  }
+  assert_int_equal(stats().declined, st.declined);
+  cache_table_fini(&tab.t);
+}
+
+// The second miss brings it in, when it is not too late by one; which is a first one again.
+static void test_again(void **state) {
+  (void)state;
+  static const uint32_t sizes[] = {1, 2, 3, 8, CACHE_BLOCK_PAGES};
+  make_cache(FULL_PAGES);
+  struct tab tab;
+  tab_init(&tab, 60000, 3);
+  const uint32_t nr = fill_up(&tab);
+  uint32_t once = nr + 1, block = 50000;
+  for (uint32_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+    const uint32_t n = sizes[k], span = FULL_SPAN / n > 64 ? FULL_SPAN / n : 64;
+    for (uint32_t late = 0; late < 2; late++, block += CACHE_BLOCK_PAGES) {
+      do assert_false(touch(&tab, once, 1));  // until what an eviction left over is used up
+      while (cached(&tab, once++));
+      assert_false(touch(&tab, block, n));
+      assert_false(cached(&tab, block));
+      for (uint32_t i = 1; i < span + late; i++) (void)touch(&tab, once++, 1);
+      assert_false(touch(&tab, block, n));
+      if (late) {
+        assert_false(cached(&tab, block));
+        assert_false(touch(&tab, block, n));
+      }
+      // a run of pages may have to be made first, which each miss that wants one sees to
+      for (uint32_t i = 0; n > 1 && i < 64 && !cached(&tab, block); i++) assert_false(touch(&tab, block, n));
+      assert_true(cached(&tab, block));
+      assert_true(touch(&tab, block, n));
+    }
+  }
+  assert_true(stats().evictions > 0);
+  // a read that fails takes nothing of that away
+  assert_false(touch(&tab, block, 1));
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  epoch_enter(&ep, &me);
+  atomic_store(&tab.failures, 1);
+  assert_int_equal(cache_get(&tab.t, block, 1, load, &tab, &b), REMIXDB_CORRUPT);
+  assert_null(b.data);
+  assert_int_equal(cache_get(&tab.t, block, 1, load, &tab, &b), REMIXDB_OK);
+  assert_true(cached(&tab, block));
+  epoch_exit(&me);
+  cache_block_fini(&tab.t, &b);
+  cache_table_fini(&tab.t);
+  assert_int_equal(stats().used, 0);
+}
+
+// Fills as gets; what is read ahead is in the cache at once, as who reads ahead looks for it there.
+static void test_once_otherwise(void **state) {
+  (void)state;
+  static uint8_t buf[PAGE];
+  make_cache(FULL_PAGES);
+  struct tab tab;
+  tab_init(&tab, 20000, 3);
+  (void)fill_up(&tab);
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_fill f;
+  for (uint32_t i = 0; i < 100; i++) {
+    epoch_enter(&ep, &me);
+    for (uint32_t time = 0; time < 2; time++) {
+      const uint32_t block = 2000 + i;
+      assert_int_equal(cache_fill_begin(&tab.t, block, 1, &b, &f), CACHE_FILL_READ);
+      fill(3, block, 1, f.buf);
+      cache_fill_end(&tab.t, block, 1, &b, &f, true);
+      assert_true(is_block(3, block, 1, b.data));
+      assert_int_equal(b.frame != 0, time);
+      assert_int_equal(cached(&tab, block), time);
+    }
+    epoch_exit(&me);
+    fill(3, 4000 + i, 1, buf);
+    cache_offer(&tab.t, 4000 + i, 1, buf);
+    assert_true(touch(&tab, 4000 + i, 1));
+    // and so is what was missed before
+    (void)touch(&tab, 6000 + i, 1);
+    fill(3, 6000 + i, 1, buf);
+    cache_offer(&tab.t, 6000 + i, 1, buf);
+    assert_true(touch(&tab, 6000 + i, 1));
+  }
+  assert_int_equal(stats().bypasses, 0);
+  cache_block_fini(&tab.t, &b);
   cache_table_fini(&tab.t);
 }
 
@@ -299,7 +441,7 @@ static void test_pin(void **state) {
     assert_true(held[i].pinned);
   }
   epoch_exit(&other);
-  for (uint32_t i = 0; i < 1000; i++) (void)touch(&tab, 100 + i, 1);
+  for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
   for (uint32_t i = 0; i < 2; i++) {
     assert_true(cached(&tab, 20 * i));  // CLOCK passes by what is pinned
     assert_true(is_block(3, 20 * i, 10, held[i].data));
@@ -312,7 +454,7 @@ static void test_pin(void **state) {
   assert_int_equal(cache_get(&tab.t, 1999, 1, load, &tab, &held[1]), REMIXDB_OK);
   epoch_exit(&other);
   assert_false(held[1].pinned);
-  for (uint32_t i = 0; i < 1000; i++) (void)touch(&tab, 100 + i, 1);
+  for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
   assert_false(cached(&tab, 0));
   assert_false(cached(&tab, 20));
   for (uint32_t i = 0; i < 2; i++) cache_block_fini(&tab.t, &held[i]);
@@ -328,20 +470,20 @@ static void test_pin_in_limbo(void **state) {
   struct cache_block held = {NULL, 0, false, NULL, 0};
   epoch_enter(&ep, &other);
   assert_int_equal(cache_get(&tab.t, 0, 1, load, &tab, &held), REMIXDB_OK);
-  for (uint32_t i = 0; i < 200; i++) (void)touch(&tab, 100 + i, 1);
+  for (uint32_t i = 0; i < 200; i++) (void)bring(&tab, 100 + i, 1);
   assert_false(cached(&tab, 0));
   cache_block_pin(&tab.t, &held);
   epoch_exit(&other);
-  for (uint32_t i = 0; i < 1000; i++) (void)touch(&tab, 300 + i, 1);
+  for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 300 + i, 1);
   assert_true(is_block(3, 0, 1, held.data));
-  assert_false(touch(&tab, 0, 1));  // a second frame for it, meanwhile
+  assert_false(bring(&tab, 0, 1));  // a second frame for it, meanwhile
   assert_true(touch(&tab, 0, 1));
   assert_true(is_block(3, 0, 1, held.data));
   cache_block_fini(&tab.t, &held);
   // The table goes; the frame comes back all the same: a whole cache of pages can be had.
   cache_table_fini(&tab.t);
   tab_init(&next, 2000, 4);
-  for (uint32_t i = 0; i < 200; i++) (void)touch(&next, i, 1);
+  for (uint32_t i = 0; i < 200; i++) (void)bring(&next, i, 1);
   uint32_t nr = 0;
   for (uint32_t i = 0; i < 2000; i++) nr += cached(&next, i);
   assert_true(nr >= 64 - 64 / 8);
@@ -357,7 +499,7 @@ static uint64_t check_tables(struct tab *tabs, uint32_t nr_tabs, const uint8_t (
   uint64_t pages = 0;
   for (uint32_t k = 0; k < nr_tabs; k++) {
     for (uint32_t block = 0; block < tabs[k].t.nr_pages; block++) {
-      const uint32_t f = atomic_load(&tabs[k].t.slots[block]);
+      const uint32_t f = cache_frame(&tabs[k].t, block);
       if (!f) continue;
       const uint32_t n = sizes[k][block];
       assert_true(f + n - 1 <= nr_frames);
@@ -424,7 +566,7 @@ static void test_accounting(void **state) {
       epoch_exit(&me);
       cache_block_fini(&tabs[k].t, &b);
     } else {
-      (void)touch(&tabs[k], block, sizes[k][block]);
+      (void)(rng_next(&seed) % 2 ? touch : bring)(&tabs[k], block, sizes[k][block]);
     }
     if (n % 200 == 0) {
       const uint64_t pages = check_tables(tabs, 3, sizes, 300);
@@ -438,7 +580,7 @@ static void test_accounting(void **state) {
   // Every page is accounted for: the whole cache can be filled again.
   struct tab tab;
   tab_init(&tab, 600, 99);
-  for (uint32_t i = 0; i < 1000; i++) (void)touch(&tab, i % 290, 1);
+  for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, i % 290, 1);
   const uint64_t misses = stats().misses;
   for (uint32_t i = 0; i < 250; i++) (void)touch(&tab, i, 1);
   assert_true(stats().misses - misses < 125);
@@ -479,9 +621,9 @@ static void test_offer(void **state) {
   fill(5, 8, 4, buf);
   cache_offer(&tab.t, 8, 4, buf);
   assert_true(touch(&tab, 8, 4));
-  const uint32_t f = atomic_load(&tab.t.slots[8]);
+  const uint32_t f = cache_frame(&tab.t, 8);
   cache_offer(&tab.t, 8, 4, buf);  // it is there
-  assert_int_equal(atomic_load(&tab.t.slots[8]), f);
+  assert_int_equal(cache_frame(&tab.t, 8), f);
   assert_int_equal(stats().used, 4 * PAGE);
   assert_int_equal(stats().misses, 0);
   epoch_enter(&ep, &other);  // nothing to be had
@@ -506,11 +648,11 @@ static void test_large_among_small(void **state) {
   uint64_t seed = 1;
   tab_init(&tab, 1000, 5);
   tab_init(&large, 16000, 6);
-  for (uint32_t i = 0; i < 5000; i++) (void)touch(&tab, (uint32_t)(rng_next(&seed) % 600), 1);
+  for (uint32_t i = 0; i < 5000; i++) (void)bring(&tab, (uint32_t)(rng_next(&seed) % 600), 1);
   const uint64_t bypasses = stats().bypasses;
   uint32_t hot_misses = 0;
   for (uint32_t i = 0; i < 900; i++) {
-    (void)touch(&large, i * 16, 16);
+    (void)bring(&large, i * 16, 16);
     for (uint32_t k = 0; k < 64; k++) hot_misses += !touch(&tab, k, 1);
   }
   const uint64_t lost = stats().bypasses - bypasses;
@@ -729,7 +871,7 @@ static void test_fills_without(void **state) {
       fill(7, i * 4, 1, f[i].buf);
     }
     assert_int_equal(frames, with ? 8 : 0);
-    if (with) assert_int_equal(stats().bypasses, 12);
+    if (with) assert_int_equal(stats().bypasses + stats().declined, 12);
     for (uint32_t i = 20; i-- > 0;) cache_fill_end(&tab.t, i * 4, 1, &b[i], &f[i], i % 5 != 0);
     for (uint32_t i = 0; i < 20; i++) {
       if (i % 5 == 0) assert_null(b[i].data);
@@ -885,7 +1027,7 @@ static void run_hammer(size_t pages) {
   epoch_reclaim(&ep);
   for (uint32_t k = 0; k < TABS; k++) {
     for (uint32_t block = 0; block < TAB_PAGES; block++) {
-      const uint32_t f = atomic_load(&shared[k].t.slots[block]);
+      const uint32_t f = cache_frame(&shared[k].t, block);
       if (f) assert_true(is_block(k, block, pages_of(block), cache_frame_data(cache, f)));
     }
     cache_table_fini(&shared[k].t);
@@ -894,7 +1036,7 @@ static void run_hammer(size_t pages) {
   struct tab tab;
   tab_init(&tab, 20000, 5000);
   const uint32_t nr = (uint32_t)pages;
-  for (uint32_t i = 0; i < 3 * nr; i++) (void)touch(&tab, i % 20000, 1);
+  for (uint32_t i = 0; i < 3 * nr; i++) (void)bring(&tab, i % 20000, 1);
   cache_table_fini(&tab.t);
   assert_int_equal(stats().used, 0);
   cache_destroy(cache);
@@ -918,6 +1060,9 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_reserve_grows, setup, teardown),
       cmocka_unit_test_setup_teardown(test_small, setup, teardown),
       cmocka_unit_test_setup_teardown(test_clock, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_once, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_again, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_once_otherwise, setup, teardown),
       cmocka_unit_test_setup_teardown(test_pin, setup, teardown),
       cmocka_unit_test_setup_teardown(test_pin_in_limbo, setup, teardown),
       cmocka_unit_test_setup_teardown(test_accounting, setup, teardown),

@@ -1822,12 +1822,108 @@ static void test_gathered(void **state) {
   place_fini(&p);
 }
 
+// The same where the cache is full, so that what a seek reads stays in the cursor's own memory: it is not read again, and the others are read together.
+static void test_gathered_full(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w;
+  struct remix_cursor c;
+  struct cache_stats st;
+  place_init(&p, 512 * CACHE_PAGE);
+  cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
+  cold_again(&w);
+  remix_cursor_init(&c, NULL);
+  ok(remix_cursor_set(&c, w.x));
+  enter(&p);
+  remix_seek_first(&c);
+  for (uint32_t k = 0; k < 20000; k++, remix_next(&c)) {
+    if (k % 16 == 0) {  // what is evicted can be had again
+      leave(&p);
+      enter(&p);
+    }
+    read_here(&c, k);
+  }
+  remix_cursor_fini(&c);
+  remix_cursor_init(&c, p.queue);
+  ok(remix_cursor_set(&c, w.x));
+  atomic_store(&disk_slow, true);
+  for (uint32_t k = 22000; k < JUMP_KEYS; k += 2000) {
+    cache_stats(p.cache, &st);
+    const uint64_t declined = st.declined;
+    uint64_t reads = reads_of(&w);
+    seek_to(&c, k);
+    assert_int_equal(reads_of(&w), ++reads);
+    cache_stats(p.cache, &st);
+    assert_int_equal(st.declined, declined + 1);
+    read_here(&c, k);
+    assert_int_equal(reads_of(&w), reads);
+    remix_next(&c);
+    read_here(&c, k + 1);
+    if (k == 22000) {  // tells how long it takes
+      assert_int_equal(reads_of(&w), ++reads);
+      remix_next(&c);
+      read_here(&c, k + 2);
+    }
+    reads += GATHER_RUNS - (k == 22000 ? 2 : 1);
+    assert_true(reads_of(&w) >= reads && reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
+    reads = reads_of(&w);
+    for (uint32_t i = k == 22000 ? 3 : 2; i < GATHER_RUNS; i++) {
+      remix_next(&c);
+      read_here(&c, k + i);
+    }
+    assert_int_equal(reads_of(&w), reads);
+    leave(&p);
+    enter(&p);
+  }
+  atomic_store(&disk_slow, false);
+  leave(&p);
+  remix_cursor_fini(&c);
+  cold_free(&w);
+  place_fini(&p);
+}
+
+// A get in the block that the one before had to read needs no other read, be it in another epoch; in a table at the same address it does.
+static void test_get_again(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w;
+  struct sst_hold h = {0};
+  struct kv_rec rec;
+  uint8_t buf[9];
+  place_init(&p, 0);
+  cold_make(&w, &p, 3000, 2);
+  for (uint32_t k = 0; k < 2; k++) {
+    for (uint32_t i = 0; i < 4; i++) {
+      const uint64_t reads = reads_of(&w);
+      const struct kref key = numbered(1000 + k + 2 * i, buf);
+      enter(&p);
+      ok(remix_get(w.x, key, hash64(key.ptr, key.len), &h, &rec));
+      assert_true(kv_eq(kref(rec.key, rec.klen), key));
+      leave(&p);
+      assert_int_equal(reads_of(&w) - reads, i == 0);
+    }
+  }
+  struct sst *const t = w.t.sst[1];
+  assert_true(sst_holds(&h, t, h.block));
+  assert_false(sst_holds(&h, t, h.block + 1));
+  assert_false(sst_holds(&h, w.t.sst[0], h.block));
+  h.number++;
+  assert_false(sst_holds(&h, t, h.block));
+  h.number--;
+  sst_hold_drop(&h);
+  assert_false(sst_holds(&h, t, h.block));
+  sst_hold_fini(&h);
+  cold_free(&w);
+  place_fini(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_partitions), cmocka_unit_test(test_all_versions),  cmocka_unit_test(test_incremental),
       cmocka_unit_test(test_damaged_file),      cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),    cmocka_unit_test(test_cursor_moves),
-      cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),  cmocka_unit_test(test_jumps),
+      cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),  cmocka_unit_test(test_jumps),        cmocka_unit_test(test_gathered_full),
+      cmocka_unit_test(test_get_again),
       cmocka_unit_test(test_jumps_added),       cmocka_unit_test(test_gathered),      cmocka_unit_test(test_young_deletes),
       cmocka_unit_test(test_young_jumps),
   };
