@@ -563,7 +563,7 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
   struct shard *const s = shard_of(c, t, block);
   _Atomic uint32_t *const slot = &t->slots[block];
   struct cache_load self;
-  if (cache_frame(t, block)) return;
+  if (cache_has(t, block)) return;
   (void)pthread_mutex_lock(&s->lock);
   const bool wanted = !cache_frame(t, block) && !load_find(s, slot);
   const uint32_t f = wanted ? frame_take(c, s, nr_pages) : 0;
@@ -580,7 +580,7 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
 }
 
 const uint8_t *cache_want(const struct cache_table *t, uint32_t block) {
-  const uint32_t frame = t->cache ? cache_frame(t, block) : 0;
+  const uint32_t frame = t->cache ? cache_slot_frame(atomic_load_explicit(&t->slots[block], memory_order_relaxed)) : 0;
   if (frame == 0) return NULL;
   __builtin_prefetch((const void *)&t->cache->marks[frame], 1);
   const uint8_t *const data = cache_frame_data(t->cache, frame);

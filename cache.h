@@ -83,6 +83,10 @@ static inline uint32_t cache_slot_frame(uint32_t slot) { return slot & CACHE_MIS
 static inline uint32_t cache_frame(const struct cache_table *t, uint32_t block) {
   return cache_slot_frame(atomic_load_explicit(&t->slots[block], memory_order_acquire));
 }
+// Whether it is there: a guess, as it may come or go at any time.
+static inline bool cache_has(const struct cache_table *t, uint32_t block) {
+  return t->cache && cache_slot_frame(atomic_load_explicit(&t->slots[block], memory_order_relaxed)) != 0;
+}
 
 // The way of a hit: NULL on a miss. Inside an epoch; the pointer holds until the epoch is left.
 static inline const uint8_t *cache_hit(struct cache_table *t, uint32_t block, uint32_t *frame_out) {

@@ -357,13 +357,9 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg) { return anchors_a
 
 // ---- searching within a segment
 
-static inline bool cached(const struct sst *t, uint32_t block) {
-  return t->cache.cache && cache_frame(&t->cache, block) != 0;
-}
-
 // Whether the block has to be read from disk for one who has the hold.
 static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return !sst_holds(h, t, block) && !cached(t, block);
+  return !sst_holds(h, t, block) && !cache_has(&t->cache, block);
 }
 
 // The record of entry i, until the epoch is left: what a search looks at is not pinned.
@@ -952,7 +948,7 @@ static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, 
   const uint32_t left = t->nr_pages - block;
   sst_prefetch(t, c->queue, block, n->ahead < left ? n->ahead : left);
   // A cache that keeps nothing (none, or all of it pinned) would have every page read again and again.
-  if (!cached(t, block)) c->no_ahead = true;
+  if (!cache_has(&t->cache, block)) c->no_ahead = true;
 }
 
 // Whether the block is the one behind what a hold of the run has. Of what is not pinned it tells all the same where the run was read last.
@@ -1003,7 +999,7 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
   uint32_t nr = 1;
   if (c->disk && c->way == REMIX_ON && c->queue && !c->no_ahead && t->cache.cache) {
     nr = cursor_gather(c);
-    if (nr > 1 && !cached(t, block)) c->no_ahead = true;
+    if (nr > 1 && !cache_has(&t->cache, block)) c->no_ahead = true;
   }
   const enum remixdb_status s = sst_read(t, pos, true, h, rec_out);
   c->disk = time_ns() - began > READ_DISK_NS + (uint64_t)nr * READ_DISK_NS / 4;

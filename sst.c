@@ -543,7 +543,7 @@ void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, ui
   bool joined = false;
   while (block < end) {
     const uint32_t pages = sst_block_pages(t, block);
-    if (cache_frame(&t->cache, block)) {
+    if (cache_has(&t->cache, block)) {
       joined = false;
     } else if (joined) {
       missing[nr - 1].to = block + pages;
