@@ -189,6 +189,7 @@ MODULES := \
   block \
   ckb \
   sst_stored \
+  sst_ahead \
   sst \
   sst_scan \
   sst_build \

@@ -381,10 +381,15 @@ static inline struct shard *shard_of(struct cache_full *c, const struct cache_ta
 }
 _Static_assert(SHARDS_MAX <= 16, "four bits of the hash choose the shard");
 
+// No other block has to leave for one of so many pages.
+static inline bool shard_roomy(const struct shard *s, uint32_t nr_pages) {
+  const uint32_t fresh = s->end - s->fresh;
+  return fresh >= nr_pages || s->free_pages + s->limbo_pages + fresh > s->reserve;
+}
+
 // Whether a block that is missed is to get a frame (C7). When not, its slot has noted that.
 static bool shard_admits(struct shard *s, _Atomic uint32_t *slot, uint32_t nr_pages) {
-  const uint32_t fresh = s->end - s->fresh;
-  if (fresh >= nr_pages || s->free_pages + s->limbo_pages + fresh > s->reserve) return true;  // no other block has to leave for it
+  if (shard_roomy(s, nr_pages)) return true;
   const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)s->misses | CACHE_MISSED;
   const uint32_t span = (s->end - s->first) / ADMIT_PART / nr_pages;
   if (was && (now - was) % CACHE_MISSED <= (span > ADMIT_SPAN_MIN ? span : ADMIT_SPAN_MIN)) return true;
@@ -554,6 +559,15 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
   if (block_reserve_own(b, nr_pages) != REMIXDB_OK) return CACHE_FILL_LATER;  // which tries again, and reports it
   fill->buf = b->own;
   return CACHE_FILL_READ;
+}
+
+bool cache_room(struct cache_table *t, uint32_t block, uint32_t nr_pages) {
+  if (!t->cache) return false;
+  struct shard *const s = shard_of(cache_full(t->cache), t, block);
+  (void)pthread_mutex_lock(&s->lock);
+  const bool roomy = shard_roomy(s, nr_pages);
+  (void)pthread_mutex_unlock(&s->lock);
+  return roomy;
 }
 
 void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data) {

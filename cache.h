@@ -125,6 +125,8 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
 // good: fill->buf holds the block, verified. It is published, when it is in a frame, and b holds it as after cache_get; else b holds nothing.
 void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b, struct cache_fill *fill, bool good);
 
+// Whether the cache has room for that block without another one leaving it. A guess.
+bool cache_room(struct cache_table *t, uint32_t block, uint32_t nr_pages);
 // Publishes a block that was read otherwise (read-ahead): copies it into a frame when one can be had and it is not there; else
 // does nothing.
 void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data);

@@ -15,6 +15,8 @@ _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REM
 #define REMIX_GROUP_MAX REMIX_SEG
 #define REMIX_AHEAD_MIN 4u
 #define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
+#define REMIX_AHEAD_ALL 256u  // pages read ahead into a cursor's own memory, all runs together, so that they stay in a processor's cache,
+#define REMIX_AHEAD_OWN 16u   // but so many for each
 #define READS_TIMED 8u       // so many reads of single blocks, one of them timed,
 #define READ_DISK_NS 10000u  // (and a quarter for each that is read with it) to find out whether they come from the disk, and not from the system's page cache
 
@@ -359,7 +361,7 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg) { return anchors_a
 
 // Whether the block has to be read from disk for one who has the hold.
 static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return !sst_holds(h, t, block) && !cache_has(&t->cache, block);
+  return !sst_holds(h, t, block) && !sst_holds_ahead(h, t, block) && !cache_has(&t->cache, block);
 }
 
 // The record of entry i, until the epoch is left: what a search looks at is not pinned.
@@ -654,7 +656,7 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   c->x = NULL;
   c->seg = 0;
   c->s = NULL;
-  c->no_ahead = false;
+  c->no_room = false;
   if (x && x->nr_runs > c->cap) {
     struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * (sizeof(*holds) + sizeof(*c->near)));
     if (!holds) return REMIXDB_NOMEM;
@@ -940,15 +942,20 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
 
 uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
 
-// Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the cursor was set; then more each time.
-static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct remix_near *n) {
-  if (c->no_ahead || !t->cache.cache || !c->queue) return;
+// Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the cursor was set; then more each time. Into the
+// cache while that has room; else, or without one, into memory of the hold's own: a scan that is larger than the cache leaves that to others.
+static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct sst_hold *h, struct remix_near *n) {
+  if (!c->queue) return;
   n->ahead = n->ahead < REMIX_AHEAD_MIN / 2 ? n->ahead + 1 : n->ahead < REMIX_AHEAD_MAX ? n->ahead * 2 : REMIX_AHEAD_MAX;
   if (n->ahead < REMIX_AHEAD_MIN) return;
-  const uint32_t left = t->nr_pages - block;
-  sst_prefetch(t, c->queue, block, n->ahead < left ? n->ahead : left);
-  // A cache that keeps nothing (none, or all of it pinned) would have every page read again and again.
-  if (!cache_has(&t->cache, block)) c->no_ahead = true;
+  const uint32_t left = t->nr_pages - block, nr = n->ahead < left ? n->ahead : left;
+  if (!c->no_room && cache_room(&t->cache, block, sst_block_pages(t, block))) {
+    sst_prefetch(t, c->queue, block, nr);
+    if (cache_has(&t->cache, block)) return;
+    c->no_room = true;
+  }
+  const uint32_t share = REMIX_AHEAD_ALL / c->x->nr_runs, most = share > REMIX_AHEAD_OWN ? share : REMIX_AHEAD_OWN;
+  sst_read_ahead(t, block, nr < most ? nr : most, h);
 }
 
 // Whether the block is the one behind what a hold of the run has. Of what is not pinned it tells all the same where the run was read last.
@@ -990,16 +997,16 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
                                                                  struct sst_hold *h, struct remix_near *n, struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos);
   if (missing(h, t, block)) {
-    if (follows(h, t, block)) cursor_ahead(c, t, block, n);
+    if (follows(h, t, block)) cursor_ahead(c, t, block, h, n);
     else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
   }
   c->begun = true;
   if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read(t, pos, true, h, rec_out);
   const uint64_t began = time_ns();
   uint32_t nr = 1;
-  if (c->disk && c->way == REMIX_ON && c->queue && !c->no_ahead && t->cache.cache) {
+  if (c->disk && c->way == REMIX_ON && c->queue && !c->no_room && t->cache.cache) {
     nr = cursor_gather(c);
-    if (nr > 1 && !cache_has(&t->cache, block)) c->no_ahead = true;
+    if (nr > 1 && !cache_has(&t->cache, block)) c->no_room = true;
   }
   const enum remixdb_status s = sst_read(t, pos, true, h, rec_out);
   c->disk = time_ns() - began > READ_DISK_NS + (uint64_t)nr * READ_DISK_NS / 4;

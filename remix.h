@@ -150,7 +150,7 @@ struct remix_cursor {
   struct sst_hold *holds;    // per run
   struct remix_near *near;   // per run
   struct blkio_queue *queue; // for read-ahead; NULL: none
-  bool no_ahead;             // read-ahead left nothing in the cache: not tried again on this REMIX
+  bool no_room;              // what was read into the cache for it was not there: not tried again on this REMIX
   bool disk;                 // the last read that was timed was the disk's: blocks that will be needed soon are read together
   uint8_t reads;             // which of them are timed
   bool begun;                // a block has been read since it was moved other than by steps (or need not have been): the next one elsewhere is a jump

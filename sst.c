@@ -266,6 +266,11 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
   const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   assert(block < t->nr_pages && idx < t->nr_recs[block]);
   if (!sst_holds(h, t, block)) {
+    if (unlikely(sst_holds_ahead(h, t, block))) {
+      const enum remixdb_status s = sst_take_ahead(t, block, h);
+      if (likely(s == REMIXDB_OK)) block_record(h->cb.data, idx, rec_out);
+      return s;
+    }
     if (unlikely(h->cb.pinned)) sst_hold_drop(h);
     h->cb.data = NULL;
     h->sst = NULL;
@@ -328,6 +333,9 @@ void sst_hold_drop(struct sst_hold *h) {
 void sst_hold_fini(struct sst_hold *h) {
   sst_hold_drop(h);
   cache_block_fini(NULL, &h->cb);
+  sst_ahead_free(h->ahead);
+  h->ahead = NULL;
+  h->ahead_from = h->ahead_to = 0;
 }
 
 // ---- many blocks at once

@@ -99,10 +99,17 @@ struct sst_hold {
   struct sst *sst;        // of the block held; NULL: none
   uint64_t number;        // its number: tells a table that was closed from one opened at the same address
   uint32_t block;
+  // Blocks that have been read ahead, and are in memory of its own: of the table of that number, those that begin at the pages [from, to).
+  uint32_t ahead_from, ahead_to;
+  uint64_t ahead_number;
+  struct sst_ahead *ahead;  // NULL until there are some
 };
 // Whether h has the block, whatever the epoch: pinned, or in memory of its own. A frame that is not pinned may be another block's by now.
 static inline bool sst_holds(const struct sst_hold *h, const struct sst *t, uint32_t block) {
   return h->sst == t && h->block == block && h->number == t->number && (h->cb.pinned || h->cb.frame == 0);
+}
+static inline bool sst_holds_ahead(const struct sst_hold *h, const struct sst *t, uint32_t block) {
+  return block - h->ahead_from < h->ahead_to - h->ahead_from && h->ahead_number == t->number;
 }
 // What follows asks for memory before it is read; it changes nothing, and may be wrong about where things are.
 //
@@ -129,6 +136,12 @@ void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struc
 // A block held from an earlier epoch without a pin is looked up again, so an unpinned hold may be kept from one epoch to the next, and used for
 // another table without a drop; a pinned one of another table is unpinned here (that table must still be there).
 MUST_CHECK enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
+// Reads the blocks that begin in the nr_pages pages from `block` on, which exist, into memory of h's own, where sst_read finds them: for who goes on from block to
+// block and is not to fill the cache with them. Drops what h holds. When that fails there are none, and errors are left to the later sst_read.
+void sst_read_ahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h);
+// Makes h hold a block that is in its memory (sst_holds_ahead), verified. For sst_read.
+MUST_CHECK enum remixdb_status sst_take_ahead(struct sst *t, uint32_t block, struct sst_hold *h);
+void sst_ahead_free(struct sst_ahead *a);  // for sst_hold_fini; NULL is allowed
 // Reads the given blocks that are not cached in one batch and publishes them in the cache; errors are left to the later sst_read. nr <= BLKIO_BATCH_MAX. Inside an epoch.
 void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages);
 // Blocks that lie one behind the other in a table, at least one: those that begin at page `from`, and before `to`.
