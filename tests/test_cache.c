@@ -116,6 +116,7 @@ static void test_no_cache(void **state) {
     struct tab tab = {.sleep_ns = 0};
     assert_int_equal(cache_table_init(&tab.t, i ? cache : NULL, 100, 1), REMIXDB_OK);
     assert_null(tab.t.cache);
+    assert_false(cache_room(&tab.t, 3, 1));
     struct cache_block b = {NULL, 0, false, NULL, 0};
     for (uint32_t n = 1; n <= CACHE_BLOCK_PAGES; n++) {
       assert_int_equal(cache_get(&tab.t, 3, n, load, &tab, &b), REMIXDB_OK);
@@ -308,8 +309,10 @@ static void test_once(void **state) {
   make_cache(FULL_PAGES);
   struct tab tab;
   tab_init(&tab, 20000, 3);
+  assert_true(cache_room(&tab.t, 0, 1));
   const uint32_t nr = fill_up(&tab);
   assert_int_equal(nr, FULL_PAGES);  // to the last page
+  assert_false(cache_room(&tab.t, 0, 1));
   bool stays[FULL_PAGES];
   for (uint32_t i = 0; i < nr; i++) stays[i] = cached(&tab, i);
   const struct cache_stats was = stats();
@@ -336,6 +339,7 @@ static void test_once(void **state) {
   assert_int_equal(stats().used, 0);
   // there is room again: the first time is enough
   tab_init(&tab, 2000, 4);
+  assert_true(cache_room(&tab.t, 0, CACHE_BLOCK_PAGES));
   for (uint32_t i = 0; i < FULL_PAGES / 2; i++) {
     (void)touch(&tab, i, 1);
     assert_true(cached(&tab, i));

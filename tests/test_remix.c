@@ -1882,6 +1882,49 @@ static void test_gathered_full(void **state) {
   place_fini(&p);
 }
 
+// What the cache has no room for a long scan reads ahead all the same, and leaves the cache as it is.
+static void test_ahead_own(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w;
+  for (uint32_t with = 0; with < 2; with++) {
+    place_init(&p, with ? 64 * CACHE_PAGE : 0);
+    cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
+    cold_again(&w);
+    struct cache_stats before = {0}, after = {0};
+    if (with) {
+      read_all(&w, true, NULL);  // backward nothing is read ahead
+      cache_stats(p.cache, &before);
+    }
+    const uint32_t pages = w.t.sst[0]->nr_pages;
+    uint64_t reads = reads_of(&w);
+    read_all(&w, false, p.queue);
+    reads = reads_of(&w) - reads;
+    // of each run two by themselves, then 4, 8, 16 and so on; and where some are cached a read more
+    assert_true(pages > 120);
+    assert_true(reads >= GATHER_RUNS * 4 && reads <= GATHER_RUNS * 14);
+    if (with) {
+      cache_stats(p.cache, &after);
+      assert_true(after.evictions - before.evictions <= 4 * GATHER_RUNS);
+      assert_true(after.misses - before.misses < GATHER_RUNS * 4);
+    }
+    // a short one does not
+    struct remix_cursor c;
+    remix_cursor_init(&c, p.queue);
+    ok(remix_cursor_set(&c, w.x));
+    enter(&p);
+    seek_to(&c, 20000);
+    reads = reads_of(&w);
+    for (uint32_t k = 20000; k < 20000 + 40 * GATHER_RUNS; k++, remix_next(&c)) read_here(&c, k);  // two or three blocks of each
+    assert_true(reads_of(&w) - reads <= GATHER_RUNS * 3);
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_null(c.holds[r].ahead);
+    leave(&p);
+    remix_cursor_fini(&c);
+    cold_free(&w);
+    place_fini(&p);
+  }
+}
+
 // A get in the block that the one before had to read needs no other read, be it in another epoch; in a table at the same address it does.
 static void test_get_again(void **state) {
   (void)state;
@@ -1923,7 +1966,7 @@ int main(void) {
       cmocka_unit_test(test_damaged_file),      cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),    cmocka_unit_test(test_cursor_moves),
       cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),  cmocka_unit_test(test_jumps),        cmocka_unit_test(test_gathered_full),
-      cmocka_unit_test(test_get_again),
+      cmocka_unit_test(test_get_again),         cmocka_unit_test(test_ahead_own),
       cmocka_unit_test(test_jumps_added),       cmocka_unit_test(test_gathered),      cmocka_unit_test(test_young_deletes),
       cmocka_unit_test(test_young_jumps),
   };

@@ -266,6 +266,12 @@ static void check_advance(const struct sst *t, const sst_pos *pos, uint32_t nr) 
   }
 }
 
+// Reads some of what begins there ahead.
+static void read_on(struct sst *t, uint32_t block, struct sst_hold *h) {
+  const uint32_t left = t->nr_pages - block, nr = 1 + below(40);
+  sst_read_ahead(t, block, nr < left ? nr : left, h);
+}
+
 static void check_reads(struct world *w, struct sst *t, const struct model *m, const sst_pos *pos, uint32_t reads) {
   struct sst_hold h[3] = {0};
   for (uint32_t i = 0; i < reads; i++) {
@@ -275,6 +281,7 @@ static void check_reads(struct world *w, struct sst *t, const struct model *m, c
     struct kv_rec r;
     for (uint32_t n = below(4); n-- > 0 && at < m->nr; at++) {
       struct sst_hold *const x = &h[below(3)];
+      if (below(6) == 0) read_on(t, sst_pos_block(pos[at]), x);
       assert_int_equal(sst_read(t, pos[at], below(2), x, &r), REMIXDB_OK);
       assert_rec(&r, &m->r[at]);
     }
@@ -644,6 +651,167 @@ static void test_prefetch(void **state) {
   model_free(&m);
 }
 
+static uint64_t reads_of(const struct world *w) { return atomic_load(&w->io.nr_reads); }
+
+static void ahead_is(struct sst *t, const struct model *m, const sst_pos *pos, uint32_t at, struct sst_hold *h) {
+  struct kv_rec r;
+  assert_int_equal(sst_read(t, pos[at], below(2), h, &r), REMIXDB_OK);
+  assert_rec(&r, &m->r[at]);
+}
+
+// One read for all blocks that begin in the pages, from whatever block on: they need no other, in any order and in whatever epoch; what lies behind them, and the same
+// pages of another table, do.
+static void test_ahead(void **state) {
+  (void)state;
+  struct model m[2] = {model_make(MIXED, 120), model_make(MIXED, 120)};
+  for (uint32_t v = 0; v < 8; v++) {
+    struct world *const w = world_open(env_posix(), v & 4 ? 32u << 20 : 0, v & 2);
+    struct sst *t[2];
+    sst_pos *pos[2];
+    for (uint32_t k = 0; k < 2; k++) {
+      uint64_t size;
+      assert_int_equal(build(w, 1 + k, &m[k], opts(false, v & 1), &size), REMIXDB_OK);
+      assert_int_equal(sst_open(&w->ctx, 1 + k, &t[k]), REMIXDB_OK);
+      pos[k] = positions(t[k], m[k].nr);
+    }
+    struct sst_hold h = {0};
+    for (uint32_t i = 0; i < m[0].nr; i++) {
+      const uint32_t block = sst_pos_block(pos[0][i]), left = t[0]->nr_pages - block, n = 1 + below(left < BLKIO_BATCH_MAX ? left : BLKIO_BATCH_MAX);
+      epoch_enter(&w->epoch, &w->slot);
+      uint64_t reads = reads_of(w);
+      sst_read_ahead(t[0], block, n, &h);
+      assert_int_equal(reads_of(w), ++reads);
+      uint32_t last = i;
+      while (last + 1 < m[0].nr && sst_pos_block(pos[0][last + 1]) < block + n) last++;
+      for (uint32_t k = i; k <= last; k++) ahead_is(t[0], &m[0], pos[0], k, &h);
+      for (uint32_t k = 0; k < 3; k++) {
+        ahead_is(t[0], &m[0], pos[0], i + below(last - i + 1), &h);
+        assert_false(h.cb.pinned);
+        epoch_exit(&w->slot);
+        epoch_enter(&w->epoch, &w->slot);
+      }
+      assert_int_equal(reads_of(w), reads);
+      if (!(v & 4)) {
+        ahead_is(t[1], &m[1], pos[1], i, &h);
+        assert_int_equal(reads_of(w), ++reads);
+        if (last + 1 < m[0].nr) {
+          ahead_is(t[0], &m[0], pos[0], last + 1, &h);
+          assert_int_equal(reads_of(w), ++reads);
+        }
+        ahead_is(t[0], &m[0], pos[0], last, &h);  // it is still there
+        assert_int_equal(reads_of(w), reads);
+      }
+      epoch_exit(&w->slot);
+    }
+    if (v & 4) {  // the cache has learned nothing of it
+      struct cache_stats st;
+      cache_stats(w->cache, &st);
+      assert_int_equal(st.used, 0);
+      assert_int_equal(st.misses, 0);
+      // what was pinned is not when the hold goes on to what was read ahead
+      epoch_enter(&w->epoch, &w->slot);
+      sst_read_ahead(t[0], 0, 1, &h);
+      struct kv_rec r;
+      assert_int_equal(sst_read(t[1], pos[1][0], true, &h, &r), REMIXDB_OK);
+      const uint32_t frame = h.cb.frame;
+      assert_true(h.cb.pinned);
+      ahead_is(t[0], &m[0], pos[0], 0, &h);
+      assert_false(h.cb.pinned);
+      assert_int_equal(atomic_load(&w->cache->marks[frame]) & ~CACHE_USED, 0);
+      epoch_exit(&w->slot);
+    }
+    // the hold goes to the other table
+    epoch_enter(&w->epoch, &w->slot);
+    sst_read_ahead(t[1], 0, 1, &h);
+    assert_true(sst_holds_ahead(&h, t[1], 0));
+    assert_false(sst_holds_ahead(&h, t[0], 0));
+    ahead_is(t[1], &m[1], pos[1], 0, &h);
+    epoch_exit(&w->slot);
+    sst_hold_fini(&h);
+    for (uint32_t k = 0; k < 2; k++) {
+      free(pos[k]);
+      sst_unref(t[k]);
+    }
+    world_close(w);
+  }
+  for (uint32_t k = 0; k < 2; k++) model_free(&m[k]);
+}
+
+// Without memory, or when the read fails, nothing is there ahead, and what is held no more is not said to be.
+static void test_ahead_fails(void **state) {
+  (void)state;
+  struct model m = model_make(TEXT, 1500);
+  for (uint32_t v = 0; v < 4; v++) {
+    struct world *const w = world_open(env_posix(), v & 2 ? 1u << 20 : 0, false);
+    uint64_t size;
+    struct sst *t;
+    assert_int_equal(build(w, 1, &m, opts(false, v & 1), &size), REMIXDB_OK);
+    assert_int_equal(sst_open(&w->ctx, 1, &t), REMIXDB_OK);
+    sst_pos *const pos = positions(t, m.nr);
+    struct sst_hold h = {0};
+    struct kv_rec r;
+    const uint32_t block = sst_pos_block(pos[m.nr / 2]), nr = 8;
+    assert_true(block + nr < t->nr_pages);
+    for (int64_t n = 0;; n++) {
+      assert_true(n < 20);
+      epoch_enter(&w->epoch, &w->slot);
+      ahead_is(t, &m, pos, m.nr - 1, &h);
+      allow(n);
+      sst_read_ahead(t, block, nr, &h);
+      const bool ahead = sst_holds_ahead(&h, t, block);
+      const enum remixdb_status s = sst_read(t, pos[m.nr / 2], true, &h, &r);
+      const bool all = atomic_load(&allowed) > 0;
+      allow_all();
+      assert_true(s == REMIXDB_OK || s == REMIXDB_NOMEM);
+      assert_int_equal(sst_holds(&h, t, block), s == REMIXDB_OK);
+      for (uint32_t i = 0; i < nr; i++) assert_int_equal(sst_holds_ahead(&h, t, block + i), ahead);
+      if (s == REMIXDB_OK) assert_rec(&r, &m.r[m.nr / 2]);
+      ahead_is(t, &m, pos, m.nr / 2, &h);
+      sst_read_ahead(t, block, nr, &h);  // the next time it can be had
+      assert_true(sst_holds_ahead(&h, t, block));
+      ahead_is(t, &m, pos, m.nr / 2, &h);
+      epoch_exit(&w->slot);
+      sst_hold_fini(&h);
+      if (!all) continue;
+      assert_true(ahead && s == REMIXDB_OK);
+      break;
+    }
+    // a damaged block among others: they are good, and who comes to it is told
+    const uint32_t bad = sst_pos_block(pos[m.nr / 2 + 40]);
+    assert_true(bad > block && bad < block + 32 && block + 32 < t->nr_pages);
+    const int fd = open(t->path, O_RDWR);
+    const off_t at = t->offs ? (off_t)t->offs[bad] + 9 : (off_t)bad * BLOCK_PAGE + 200;
+    uint8_t was, now;
+    assert_int_equal(pread(fd, &was, 1, at), 1);
+    now = was ^ 4;
+    assert_int_equal(pwrite(fd, &now, 1, at), 1);
+    epoch_enter(&w->epoch, &w->slot);
+    sst_read_ahead(t, block, 32, &h);
+    for (uint32_t i = m.nr / 2; sst_pos_block(pos[i]) < block + 32; i++) {
+      if (sst_pos_block(pos[i]) != bad) {
+        ahead_is(t, &m, pos, i, &h);
+        continue;
+      }
+      assert_int_equal(sst_read(t, pos[i], true, &h, &r), REMIXDB_CORRUPT);
+      assert_non_null(strstr(err_msg(), "000001.sst"));
+      assert_false(sst_holds(&h, t, bad));
+    }
+    // the file ends there: nothing ahead, and each read says so
+    assert_int_equal(ftruncate(fd, (off_t)BLOCK_PAGE), 0);
+    sst_read_ahead(t, block, nr, &h);
+    assert_false(sst_holds_ahead(&h, t, block));
+    assert_false(sst_holds(&h, t, block));
+    assert_int_equal(sst_read(t, pos[m.nr / 2], true, &h, &r), v & 2 ? REMIXDB_OK : REMIXDB_CORRUPT);  // it was cached
+    epoch_exit(&w->slot);
+    assert_int_equal(close(fd), 0);
+    sst_hold_fini(&h);
+    free(pos);
+    sst_unref(t);
+    world_close(w);
+  }
+  model_free(&m);
+}
+
 // ---- damage
 
 static uint8_t *slurp(const char *path, size_t *len_out) {
@@ -673,7 +841,9 @@ static enum remixdb_status read_whole(struct world *w, uint64_t number, const st
   uint32_t i = 0;
   epoch_enter(&w->epoch, &w->slot);
   sst_prefetch(t, w->q, 0, BLKIO_BATCH_MAX);
+  const bool ahead = below(2);
   for (sst_pos p = 0; s == REMIXDB_OK && p != sst_end(t); p = sst_advance(t, p, 1)) {
+    if (ahead && !sst_holds(&h, t, sst_pos_block(p)) && !sst_holds_ahead(&h, t, sst_pos_block(p))) read_on(t, sst_pos_block(p), &h);
     s = sst_read(t, p, false, &h, &r);
     if (s == REMIXDB_OK && m) assert_rec(&r, &m->r[i]);
     i++;
@@ -1408,7 +1578,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_round_trips), cmocka_unit_test(test_builder), cmocka_unit_test(test_builder_after_raw),  cmocka_unit_test(test_large),
       cmocka_unit_test(test_many), cmocka_unit_test(test_many_one_by_one), cmocka_unit_test(test_many_fails),
-      cmocka_unit_test(test_holds),       cmocka_unit_test(test_prefetch),  cmocka_unit_test(test_flips),
+      cmocka_unit_test(test_holds),       cmocka_unit_test(test_prefetch),
+      cmocka_unit_test(test_ahead),
+      cmocka_unit_test(test_ahead_fails),  cmocka_unit_test(test_flips),
       cmocka_unit_test(test_cuts),        cmocka_unit_test(test_identity),  cmocka_unit_test(test_forged),
       cmocka_unit_test(test_wrong_keys),  cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_disk),
       cmocka_unit_test(test_threads),     cmocka_unit_test(test_order),
