@@ -981,7 +981,7 @@ bool compact_worn(struct remix *x) {
     uint64_t bytes = 0;
     due = UINT64_MAX;
     for (uint32_t r = 0; young && r < x->nr_runs; r++) bytes += run_bytes(x->runs[r]);
-    if (young || worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE;
+    if (young || worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE / COMPACT_JUMP_BLOCKS;
     if (due < COMPACT_JUMPS_MIN) due = COMPACT_JUMPS_MIN;
     atomic_store_explicit(&x->jumps_due, due, memory_order_relaxed);
   }

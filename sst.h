@@ -106,7 +106,7 @@ struct sst_hold {
 };
 // Whether h has the block, whatever the epoch: pinned, or in memory of its own. A frame that is not pinned may be another block's by now.
 static inline bool sst_holds(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return h->sst == t && h->block == block && h->number == t->number && (h->cb.pinned || h->cb.frame == 0);
+  return h->sst == t && h->block == block && h->number == t->number && h->cb.data && (h->cb.pinned || h->cb.frame == 0);
 }
 static inline bool sst_holds_ahead(const struct sst_hold *h, const struct sst *t, uint32_t block) {
   return block - h->ahead_from < h->ahead_to - h->ahead_from && h->ahead_number == t->number;

@@ -1299,7 +1299,7 @@ struct cold {
 };
 
 static struct kref numbered(uint32_t i, uint8_t buf[9]) {
-  (void)snprintf((char *)buf, 9, "%08u", i);
+  (void)snprintf((char *)buf, 9, "%08u", i % 100000000);
   return kref(buf, 8);
 }
 
