@@ -7,8 +7,8 @@
 #define SHARD_BYTES_MIN ((size_t)8 << 20)  // a shard more is worth it for this much
 #define BATCH_PAGES 64u                    // evicted together, so that one look at all epochs serves them all
 #define RESERVE_PART 8u                    // kept free or in limbo at most: this part of a shard
-#define ADMIT_PART 4u                      // a block gets a frame when it is missed again while this part of a shard is
-#define ADMIT_SPAN_MIN 64u                 // missed, or so many blocks
+#define ADMIT_SPAN_MIN 64u                 // misses of a shard within which a second one of a block counts, however small the shard
+#define LOADS_TIMED 8u                     // one in so many loads is timed
 #define RUN_TRIES 32u                      // stretches looked at for one large block
 #define HELD_TRIES 4u                      // frames found pinned that are looked at again each time
 
@@ -62,6 +62,7 @@ struct cache_full {
   struct cache pub;
   struct page *pages;           // by page number, which begins at 1
   struct epoch *epoch;
+  _Atomic bool disk;            // the last load that was timed was the disk's. A guess, relaxed
   uint32_t nr_pages;
   uint32_t nr_shards;           // a power of two
   struct shard *shards;
@@ -88,6 +89,7 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
   if (!c) return REMIXDB_NOMEM;
   const size_t nr = size / CACHE_PAGE;
   c->epoch = epoch;
+  c->pub.disk_ns = CACHE_DISK_NS;
   c->nr_pages = nr < UINT32_MAX / 2 ? (uint32_t)nr : UINT32_MAX / 2;
   if (c->nr_pages > 0) {
     uint32_t nr_shards = 1;
@@ -388,10 +390,10 @@ static inline bool shard_roomy(const struct shard *s, uint32_t nr_pages) {
 }
 
 // Whether a block that is missed is to get a frame (C7). When not, its slot has noted that.
-static bool shard_admits(struct shard *s, _Atomic uint32_t *slot, uint32_t nr_pages) {
-  if (shard_roomy(s, nr_pages)) return true;
+static bool shard_admits(const struct cache_full *c, struct shard *s, _Atomic uint32_t *slot, uint32_t nr_pages) {
+  if (shard_roomy(s, nr_pages) || atomic_load_explicit(&c->disk, memory_order_relaxed)) return true;
   const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)s->misses | CACHE_MISSED;
-  const uint32_t span = (s->end - s->first) / ADMIT_PART / nr_pages;
+  const uint32_t span = (s->end - s->first) / nr_pages;
   if (was && (now - was) % CACHE_MISSED <= (span > ADMIT_SPAN_MIN ? span : ADMIT_SPAN_MIN)) return true;
   atomic_store_explicit(slot, now, memory_order_relaxed);
   s->declined++;
@@ -446,6 +448,16 @@ static enum remixdb_status block_reserve_own(struct cache_block *b, uint32_t nr_
   if (!b->own) return REMIXDB_NOMEM;
   b->own_size = size;
   return REMIXDB_OK;
+}
+
+// Loads a block, and finds out now and then where from.
+static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg, uint8_t *buf) {
+  if (likely(!timed)) return load(arg, block, nr_pages, buf);
+  const uint64_t began = time_ns();
+  const enum remixdb_status status = load(arg, block, nr_pages, buf);
+  const bool disk = time_ns() - began > nr_pages * c->pub.disk_ns;
+  if (disk != atomic_load_explicit(&c->disk, memory_order_relaxed)) atomic_store_explicit(&c->disk, disk, memory_order_relaxed);
+  return status;
 }
 
 static enum remixdb_status block_load_own(struct cache_block *b, uint32_t block, uint32_t nr_pages, cache_load_fn load,
@@ -506,18 +518,23 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
     return REMIXDB_OK;
   }
   s->misses++;
-  const bool wanted = !other && shard_admits(s, slot, nr_pages);
+  const bool timed = s->misses % LOADS_TIMED == 0;
+  enum remixdb_status status;
+  const bool wanted = !other && shard_admits(c, s, slot, nr_pages);
   f = wanted ? frame_take(c, s, nr_pages) : 0;
   if (!f) {
     s->bypasses += wanted || other;
     (void)pthread_mutex_unlock(&s->lock);
-    return block_load_own(b, block, nr_pages, load, arg);
+    status = block_reserve_own(b, nr_pages);
+    if (status == REMIXDB_OK) status = block_load(c, timed, block, nr_pages, load, arg, b->own);
+    if (status == REMIXDB_OK) b->data = b->own;
+    return status;
   }
   load_begin(s, &self.load, slot);
   (void)pthread_mutex_unlock(&s->lock);
 
   self.frame = f;
-  const enum remixdb_status status = load(arg, block, nr_pages, c->pub.pages + (size_t)(f - 1) * CACHE_PAGE);
+  status = block_load(c, timed, block, nr_pages, load, arg, c->pub.pages + (size_t)(f - 1) * CACHE_PAGE);
   cache_fill_end(t, block, nr_pages, b, &self, status == REMIXDB_OK);
   return status;
 }
@@ -537,7 +554,7 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
     const bool other = !f && load_find(s, slot);
     if (!f && !other) {
       s->misses++;
-      const bool wanted = shard_admits(s, slot, nr_pages);
+      const bool wanted = shard_admits(c, s, slot, nr_pages);
       fill->frame = wanted ? frame_take(c, s, nr_pages) : 0;
       if (fill->frame)
         load_begin(s, &fill->load, slot);

@@ -2,7 +2,7 @@
 //
 // The block cache. Memory is one mapping cut in pages of 4 KiB; a frame is 1 to 16 contiguous pages and holds one verified,
 // decompressed block. Every table owns an array with one slot per page of its data (block number); a slot holds the first
-// page's index + 1, or 0, or when the block was read last without a frame (CACHE_MISSED). A hit is one load of the slot (acquire), and no shared
+// page's index + 1; or 0; or, marked CACHE_MISSED, which miss of its shard it was when the block was last denied a frame. A hit is one load of the slot (acquire), and no shared
 // cache line is written (but the frame's `used` mark, once after each sweep).
 //
 // Invariants
@@ -12,16 +12,18 @@
 //       what a reader got inside an epoch stays whole until it leaves the epoch, and what it pinned until it unpins.
 //   C3  A pin is taken only inside an epoch on a frame found in a slot. Therefore a frame in limbo whose stamp has passed gains
 //       no pins.
-//   C4  Two threads that miss the same block read it once: the first marks it loading, the others wait for it (bounded by that
+//   C4  Two threads that miss the same block read it once, where it gets a frame: the first marks it loading, the others wait for it (bounded by that
 //       read) and take it from the slot; when the load fails each of them tries by itself.
-//       A read without a frame (C5) is not waited for. A thread that reads many blocks at once waits for others only when it has
+//       A read without a frame (C5, C7) is not waited for. A thread that reads many blocks at once waits for others only when it has
 //       ended all reads of its own, so no two wait for each other.
 //   C5  Nobody waits for a frame: when none can be had at once the block is read into the caller's own buffer and not published.
 //   C6  Memory held for frames never exceeds the size given at creation.
-//   C7  Where a frame can be had only by evicting another block, one goes to a block that is missed for the second time within a number of its shard's
-//       misses (a quarter of its pages); at the first time the block is read into the caller's own buffer, and its slot notes when. What is read once
-//       puts out nothing that is read again, and is read into memory that the processor's caches still have: of 1.2 us that 4 KiB from the page cache
-//       took, 0.35 were the frame's lines. (2Q, Johnson and Shasha 1994; the blocks it would keep a list of are in their slots.) Read-ahead gets its frame at once.
+//   C7  Once no more is free than the reserve, a block that is missed gets a frame when it was missed before within as many misses of its shard as that has room for
+//       blocks of its size (or within 64). The first time it is read into the caller's own buffer, and its slot notes when. So what is read once puts out
+//       nothing, and goes to memory that the processor's caches still have: of 1.2 us that 4 KiB from the page cache took, 0.35 were the frame's lines. (2Q, Johnson
+//       and Shasha 1994; the blocks that it would keep a list of are in their slots.) Who reads such a block twice at once, by two iterators, reads it twice: from the
+//       page cache that costs less than it saves elsewhere. Where loads are the disk's (one in eight is timed) it would not, and blocks get their frame at
+//       once; what is read ahead does, too, since who reads ahead looks for it there.
 // Sharded by (table, block); each shard has a mutex (miss path only), a CLOCK hand that sweeps in order of address, so that
 // evicting neighbours makes contiguous runs for large blocks, and free lists by run length. Lock: shard mutex, then the epoch's
 // lock (epoch_passed).
@@ -39,7 +41,9 @@ struct cache {
   // Per frame number: CACHE_USED (hit since the hand last passed; relaxed), and the number of pins, taken relaxed inside an epoch, given back with release, read
   // with acquire before reuse. One word for both, as who steps through a block needs both; apart from what else is known of a frame, so that many share a line.
   _Atomic uint32_t *marks;
+  uint64_t disk_ns;  // a load that takes longer for each page is the disk's (C7); CACHE_DISK_NS, but in tests
 };
+#define CACHE_DISK_NS 10000u
 #define CACHE_USED 0x80000000u
 
 struct cache_table {             // embedded in a table; zeroed memory is not enough: cache_table_init

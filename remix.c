@@ -657,6 +657,7 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   c->seg = 0;
   c->s = NULL;
   c->no_room = false;
+  for (uint32_t r = 0; !x && r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // memory of their own, too
   if (x && x->nr_runs > c->cap) {
     struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * (sizeof(*holds) + sizeof(*c->near)));
     if (!holds) return REMIXDB_NOMEM;

@@ -165,7 +165,7 @@ struct remix_cursor {
 // A cursor without a REMIX; zeroed. queue may be NULL.
 void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue);
 void remix_cursor_fini(struct remix_cursor *c);
-// Drops its holds and moves it to another REMIX (or NULL): not valid afterwards. REMIXDB_NOMEM.
+// Drops its holds and moves it to another REMIX, or NULL, which gives back the holds' memory: not valid afterwards. REMIXDB_NOMEM, but not with NULL.
 MUST_CHECK enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x);
 static inline bool remix_valid(const struct remix_cursor *c) { return c->x && c->seg < c->x->nr_segs; }
 // First entry >= key, last entry <= key. After an error the cursor is not valid.

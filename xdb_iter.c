@@ -67,6 +67,18 @@ enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };
 
 static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, struct kref key) {
   struct view *old;
+  // The key may be the one it stands on, in memory that it gives up, or reads other blocks into, before the search has ended.
+  uint8_t small[COPY_SMALL], *large = NULL;
+  if (it->view && key.len > 0) {
+    if (unlikely(key.len > COPY_SMALL) && !(large = mem_alloc(key.len))) {
+      const enum remixdb_status s = err_set(REMIXDB_NOMEM, "no memory for a key of %u bytes", key.len);
+      xdb_iter_fail(it, s);
+      return s;
+    }
+    if (likely(!large)) copy_small(small, key.ptr, key.len);
+    else memcpy(large, key.ptr, key.len);
+    key.ptr = large ? large : small;
+  }
   epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
   iter_renew(it, &old);
   xdb_ref_stay(it->ref, it->stays);
@@ -75,6 +87,7 @@ static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, str
                           : how == SEEK_LE ? merge_seek_for_prev(&it->merge, key)
                                            : merge_seek_last(&it->merge);
   epoch_exit(&it->ref->slot);
+  mem_free(large);
   s = iter_done(it, s);
   view_unref(old);
   return s == REMIXDB_OK ? s : err_raise(&it->error);  // what went with the view may have said something else
