@@ -7,7 +7,6 @@
 #define SHARD_BYTES_MIN ((size_t)8 << 20)  // a shard more is worth it for this much
 #define BATCH_PAGES 64u                    // evicted together, so that one look at all epochs serves them all
 #define RESERVE_PART 8u                    // kept free or in limbo at most: this part of a shard
-#define ADMIT_SPAN_MIN 64u                 // misses of a shard within which a second one of a block counts, however small the shard
 #define LOADS_TIMED 8u                     // one in so many loads is timed
 #define RUN_TRIES 32u                      // stretches looked at for one large block
 #define HELD_TRIES 4u                      // frames found pinned that are looked at again each time
@@ -393,8 +392,7 @@ static inline bool shard_roomy(const struct shard *s, uint32_t nr_pages) {
 static bool shard_admits(const struct cache_full *c, struct shard *s, _Atomic uint32_t *slot, uint32_t nr_pages) {
   if (shard_roomy(s, nr_pages) || atomic_load_explicit(&c->disk, memory_order_relaxed)) return true;
   const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)s->misses | CACHE_MISSED;
-  const uint32_t span = (s->end - s->first) / nr_pages;
-  if (was && (now - was) % CACHE_MISSED <= (span > ADMIT_SPAN_MIN ? span : ADMIT_SPAN_MIN)) return true;
+  if (was && (now - was) % CACHE_MISSED <= (s->end - s->first) / nr_pages) return true;
   atomic_store_explicit(slot, now, memory_order_relaxed);
   s->declined++;
   return false;

@@ -19,7 +19,7 @@
 //   C5  Nobody waits for a frame: when none can be had at once the block is read into the caller's own buffer and not published.
 //   C6  Memory held for frames never exceeds the size given at creation.
 //   C7  Once no more is free than the reserve, a block that is missed gets a frame when it was missed before within as many misses of its shard as that has room for
-//       blocks of its size (or within 64). The first time it is read into the caller's own buffer, and its slot notes when. So what is read once puts out
+//       blocks of its size. The first time it is read into the caller's own buffer, and its slot notes when. So what is read once puts out
 //       nothing, and goes to memory that the processor's caches still have: of 1.2 us that 4 KiB from the page cache took, 0.35 were the frame's lines. (2Q, Johnson
 //       and Shasha 1994; the blocks that it would keep a list of are in their slots.) Who reads such a block twice at once, by two iterators, reads it twice: from the
 //       page cache that costs less than it saves elsewhere. Where loads are the disk's (one in eight is timed) it would not, and blocks get their frame at

@@ -129,7 +129,7 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 bool remix_probe_fits(const struct remix_probe *p);
 
 // A position in the view, at a live entry: the newest version of a key, and not a tombstone (but in a young view); all others are passed by the bits of
-// their selectors. It holds (pinned) the block it reads in each run, so it may stand still outside of any epoch; the remix must stay
+// their selectors. It holds (pinned, or in memory of its own) the block it reads in each run, so it may stand still outside of any epoch; the remix must stay
 // alive. One thread. Seeks and remix_record must be made inside an epoch; what only steps needs none.
 enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 

@@ -133,7 +133,7 @@ static inline void sst_want(const struct sst *t, sst_pos pos) {
 // else by their size.
 void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h);
 // Makes h hold the block of pos (at once when it already does), through the cache, and decodes the record. pin: it outlives the epoch. Inside an epoch.
-// A block held from an earlier epoch without a pin is looked up again, so an unpinned hold may be kept from one epoch to the next, and used for
+// A frame held from an earlier epoch without a pin is looked up again (own memory is not), so an unpinned hold may be kept from one epoch to the next, and used for
 // another table without a drop; a pinned one of another table is unpinned here (that table must still be there).
 MUST_CHECK enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
 // Reads the blocks that begin in the nr_pages pages from `block` on, which exist, into memory of h's own, where sst_read finds them: for who goes on from block to

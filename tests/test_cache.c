@@ -297,7 +297,6 @@ static void test_clock(void **state) {
 // ---- C7: what is read once puts nothing out
 
 #define FULL_PAGES 1024u  // one shard
-#define FULL_SPAN FULL_PAGES
 
 // Fills the cache with blocks from 0 on; returns the first that got no frame.
 static uint32_t fill_up(struct tab *tab) {
@@ -361,7 +360,7 @@ static void test_again(void **state) {
   const uint32_t nr = fill_up(&tab);
   uint32_t once = nr + 1, block = 50000;
   for (uint32_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
-    const uint32_t n = sizes[k], span = FULL_SPAN / n > 64 ? FULL_SPAN / n : 64;
+    const uint32_t n = sizes[k], span = FULL_PAGES / n;
     for (uint32_t late = 0; late < 2; late++, block += CACHE_BLOCK_PAGES) {
       do assert_false(touch(&tab, once, 1));  // until what an eviction left over is used up
       while (cached(&tab, once++));

@@ -1258,6 +1258,94 @@ static bool fault_off(void) {
   return atomic_load(&fault_at) < 1;  // whether one was refused
 }
 
+// A seek with the key that the iterator stands on, when the store has been compacted meanwhile: it gives up the memory that the key lies in, and reads other
+// blocks into it.
+static void test_own_key(void **state) {
+  (void)state;
+  char dir[PATH_SIZE], key[400], val[100];
+  memset(val, 'v', sizeof(val));
+  for (uint32_t klen = 16; klen <= 300; klen += 284) {
+    struct xdb *const x = remixdb_open(dir_of(dir, "ownkey"), 0, 16, true);
+    GOOD(x != NULL);
+    struct xdb_ref *const r = remixdb_ref(x);
+    memset(key, 'k', sizeof(key));
+    for (uint32_t i = 0; i < 20000; i++) {
+      (void)snprintf(key, sizeof(key), "%015u", i * 10);
+      key[15] = '.';
+      GOOD(remixdb_put(r, key, klen, val, sizeof(val)));
+    }
+    GOOD(remixdb_flush(r) && remixdb_compact(r));
+    struct xdb_iter *const it = remixdb_iter_create(r);
+    uint64_t seed = 5;
+    for (uint32_t n = 0; n < 30; n++) {
+      for (uint32_t k = 0; k < 20; k++) {
+        (void)snprintf(key, sizeof(key), "%015u", (uint32_t)(rng_next(&seed) % 100000) + 1 + n % 9);
+        key[15] = '.';
+        GOOD(remixdb_put(r, key, klen, val, sizeof(val)));
+      }
+      (void)snprintf(key, sizeof(key), "%015u", 100000 + (uint32_t)(rng_next(&seed) % 9000) * 10);
+      key[15] = '.';
+      remixdb_iter_seek(it, key, klen);
+      uint32_t len = 0;
+      const void *own = remixdb_iter_key(it, &len);
+      CHECK(own && len == klen && memcmp(own, key, klen) == 0);
+      if (n % 3) GOOD(remixdb_compact(r));
+      if (klen > 128 && n % 4 == 0) {  // no memory for a copy
+        fault_on(1, true);
+        remixdb_iter_seek(it, own, len);
+        CHECK(fault_off());
+        FAILED(REMIXDB_NOMEM, NULL);
+        CHECK(!remixdb_iter_valid(it));
+        remixdb_iter_seek(it, key, klen);
+        own = remixdb_iter_key(it, &len);
+      }
+      if (n % 2) remixdb_iter_seek(it, own, len);
+      else remixdb_iter_seek_for_prev(it, own, len);
+      own = remixdb_iter_key(it, &len);
+      CHECK(own && len == klen && memcmp(own, key, klen) == 0);
+    }
+    remixdb_iter_destroy(it);
+    remixdb_unref(r);
+    remixdb_close(x);
+    remove_tree(dir);
+  }
+}
+
+static uint64_t reads_told(struct xdb *x) {
+  char *const told = remixdb_stats(x);
+  CHECK(told != NULL);
+  const char *const at = strstr(told, "\"reads\":");
+  CHECK(at != NULL);
+  const uint64_t n = strtoull(at + 8, NULL, 10);
+  remixdb_free(told);
+  return n;
+}
+
+// A get in the block that the last one read reads nothing, where the cache has no room either.
+static void test_get_neighbours(void **state) {
+  (void)state;
+  char dir[PATH_SIZE], key[16], val[100];
+  memset(val, 'v', sizeof(val));
+  struct xdb *const x = remixdb_open(dir_of(dir, "neighbours"), 0, 16, true);
+  GOOD(x != NULL);
+  struct xdb_ref *const r = remixdb_ref(x);
+  for (uint32_t i = 0; i < 3000; i++) {
+    (void)snprintf(key, sizeof(key), "%08u", i);
+    GOOD(remixdb_put(r, key, 8, val, sizeof(val)));
+  }
+  GOOD(remixdb_flush(r));
+  const uint64_t reads = reads_told(x);
+  for (uint32_t i = 0; i < 3000; i++) {
+    (void)snprintf(key, sizeof(key), "%08u", i);
+    GOOD(remixdb_get(r, key, 8, NULL, NULL));
+  }
+  const uint64_t blocks = reads_told(x) - reads;
+  CHECK(blocks >= 3000 / 40 && blocks <= 3000 / 30);  // of 4 KiB, and 108 bytes a record
+  remixdb_unref(r);
+  remixdb_close(x);
+  remove_tree(dir);
+}
+
 static void test_no_memory_open(void **state) {
   (void)state;
   char dir[PATH_SIZE];
@@ -1745,6 +1833,8 @@ int main(void) {
       cmocka_unit_test(test_io),
       cmocka_unit_test(test_sync_modes),
       cmocka_unit_test(test_stats),
+      cmocka_unit_test(test_own_key),
+      cmocka_unit_test(test_get_neighbours),
   };
   return cmocka_run_group_tests_name("remixdb", tests, setup, teardown);
 }
