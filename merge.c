@@ -363,6 +363,8 @@ static enum remixdb_status seek(struct merge *m, struct kref key, bool backward)
   seek_begin(m, backward);
   for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
     if (m->has[i]) wh_want(&m->mem[i], key);
+  for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
+    if (m->has[i]) wh_want_order(&m->mem[i]);
   enum remixdb_status s = parts_seek(m, key, backward);
   if (m->has[MERGE_YOUNG] && s == REMIXDB_OK) s = young_seek(m, key, backward);
   for (uint32_t i = 0; i <= MERGE_FROZEN && s == REMIXDB_OK; i++) {

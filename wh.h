@@ -146,6 +146,7 @@ static inline bool wh_valid(const struct wh_cursor *c) { return c->leaf != NULL;
 // Before a seek of this key (and no other call of the cursor): what it is going to read is fetched while the caller does something else. It may
 // leave its epoch between the two.
 void wh_want(struct wh_cursor *c, struct kref key);
+void wh_want_order(const struct wh_cursor *c);  // the same one step further, behind wh_want: what that has to wait for
 void wh_seek(struct wh_cursor *c, struct kref key);           // first key >= key
 void wh_seek_for_prev(struct wh_cursor *c, struct kref key);  // last key <= key
 void wh_seek_last(struct wh_cursor *c);

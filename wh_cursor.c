@@ -144,6 +144,12 @@ void wh_want(struct wh_cursor *c, struct kref key) {
   for (uint32_t i = 0; i < WH_LEAF_KEYS; i += CACHE_LINE / sizeof(c->hint->entries[0])) __builtin_prefetch((const void *)&c->hint->entries[i]);
 }
 
+void wh_want_order(const struct wh_cursor *c) {
+  const uint8_t *const o = (const uint8_t *)atomic_load_explicit(&c->hint->order, memory_order_acquire);
+  const size_t size = sizeof(struct wh_order) + WH_LEAF_KEYS / WH_ORDER_SAMPLE * sizeof(uint64_t) + WH_LEAF_KEYS;
+  for (size_t i = 0; o && i < size; i += CACHE_LINE) __builtin_prefetch(o + i);
+}
+
 void wh_seek(struct wh_cursor *c, struct kref key) {
   cursor_locate(c, key);
   const uint32_t at = cursor_rank(c, key, false);
