@@ -448,7 +448,7 @@ static enum remixdb_status block_reserve_own(struct cache_block *b, uint32_t nr_
   return REMIXDB_OK;
 }
 
-// Loads a block, and finds out now and then where from.
+// Loads a block, and finds out by those that are timed where from. c may be NULL when not timed.
 static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg, uint8_t *buf) {
   if (likely(!timed)) return load(arg, block, nr_pages, buf);
   const uint64_t began = time_ns();
@@ -458,10 +458,10 @@ static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t
   return status;
 }
 
-static enum remixdb_status block_load_own(struct cache_block *b, uint32_t block, uint32_t nr_pages, cache_load_fn load,
+static enum remixdb_status block_load_own(struct cache_full *c, bool timed, struct cache_block *b, uint32_t block, uint32_t nr_pages, cache_load_fn load,
                                           void *arg) {
   enum remixdb_status status = block_reserve_own(b, nr_pages);
-  if (status == REMIXDB_OK) status = load(arg, block, nr_pages, b->own);
+  if (status == REMIXDB_OK) status = block_load(c, timed, block, nr_pages, load, arg, b->own);
   if (status == REMIXDB_OK) b->data = b->own;
   return status;
 }
@@ -486,7 +486,7 @@ void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, st
 enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg,
                               struct cache_block *b) {
   cache_block_drop(t, b);
-  if (!t->cache) return block_load_own(b, block, nr_pages, load, arg);
+  if (!t->cache) return block_load_own(NULL, false, b, block, nr_pages, load, arg);
   assert(block < t->nr_pages);
   uint32_t f;
   const uint8_t *const hit = cache_hit(t, block, &f);
@@ -517,22 +517,18 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   }
   s->misses++;
   const bool timed = s->misses % LOADS_TIMED == 0;
-  enum remixdb_status status;
   const bool wanted = !other && shard_admits(c, s, slot, nr_pages);
   f = wanted ? frame_take(c, s, nr_pages) : 0;
   if (!f) {
     s->bypasses += wanted || other;
     (void)pthread_mutex_unlock(&s->lock);
-    status = block_reserve_own(b, nr_pages);
-    if (status == REMIXDB_OK) status = block_load(c, timed, block, nr_pages, load, arg, b->own);
-    if (status == REMIXDB_OK) b->data = b->own;
-    return status;
+    return block_load_own(c, timed, b, block, nr_pages, load, arg);
   }
   load_begin(s, &self.load, slot);
   (void)pthread_mutex_unlock(&s->lock);
 
   self.frame = f;
-  status = block_load(c, timed, block, nr_pages, load, arg, c->pub.pages + (size_t)(f - 1) * CACHE_PAGE);
+  const enum remixdb_status status = block_load(c, timed, block, nr_pages, load, arg, c->pub.pages + (size_t)(f - 1) * CACHE_PAGE);
   cache_fill_end(t, block, nr_pages, b, &self, status == REMIXDB_OK);
   return status;
 }

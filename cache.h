@@ -22,7 +22,7 @@
 //       blocks of its size. The first time it is read into the caller's own buffer, and its slot notes when. So what is read once puts out
 //       nothing, and goes to memory that the processor's caches still have: of 1.2 us that 4 KiB from the page cache took, 0.35 were the frame's lines. (2Q, Johnson
 //       and Shasha 1994; the blocks that it would keep a list of are in their slots.) Who reads such a block twice at once, by two iterators, reads it twice: from the
-//       page cache that costs less than it saves elsewhere. Where loads are the disk's (one in eight is timed) it would not, and blocks get their frame at
+//       page cache that costs less than it saves elsewhere. Where loads are the disk's (one in eight of cache_get's is timed) it would not, and blocks get their frame at
 //       once; what is read ahead does, too, since who reads ahead looks for it there.
 // Sharded by (table, block); each shard has a mutex (miss path only), a CLOCK hand that sweeps in order of address, so that
 // evicting neighbours makes contiguous runs for large blocks, and free lists by run length. Lock: shard mutex, then the epoch's

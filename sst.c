@@ -268,8 +268,10 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
   if (!sst_holds(h, t, block)) {
     if (unlikely(sst_holds_ahead(h, t, block))) {
       const enum remixdb_status s = sst_take_ahead(t, block, h);
-      if (likely(s == REMIXDB_OK)) block_record(h->cb.data, idx, rec_out);
-      return s;
+      if (unlikely(s != REMIXDB_OK)) return s;
+      sst_hold_set(h, t, block);
+      block_record(h->cb.data, idx, rec_out);
+      return REMIXDB_OK;
     }
     if (unlikely(h->cb.pinned)) sst_hold_drop(h);
     h->cb.data = NULL;

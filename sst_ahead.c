@@ -65,10 +65,6 @@ enum remixdb_status sst_take_ahead(struct sst *t, uint32_t block, struct sst_hol
   sst_hold_drop(h);
   const enum remixdb_status s =
       t->offs ? ahead_unpack(t, block, pages, stored, a) : block_verify(stored, pages, t->nr_recs[block], t->number, block, t->path, off);
-  if (s != REMIXDB_OK) return s;
-  h->cb.data = t->offs ? a->block : stored;
-  h->sst = t;
-  h->number = t->number;
-  h->block = block;
-  return REMIXDB_OK;
+  if (s == REMIXDB_OK) h->cb.data = t->offs ? a->block : stored;
+  return s;
 }

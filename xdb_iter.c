@@ -71,9 +71,8 @@ static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, str
   uint8_t small[COPY_SMALL], *large = NULL;
   if (it->view && key.len > 0) {
     if (unlikely(key.len > COPY_SMALL) && !(large = mem_alloc(key.len))) {
-      const enum remixdb_status s = err_set(REMIXDB_NOMEM, "no memory for a key of %u bytes", key.len);
-      xdb_iter_fail(it, s);
-      return s;
+      xdb_iter_fail(it, REMIXDB_NOMEM);
+      return REMIXDB_NOMEM;
     }
     if (likely(!large)) copy_small(small, key.ptr, key.len);
     else memcpy(large, key.ptr, key.len);

@@ -396,6 +396,29 @@ static void test_again(void **state) {
   assert_int_equal(stats().used, 0);
 }
 
+// No miss of long ago, or none at all, is taken for one of late, where the count of misses begins or starts anew.
+static void test_first_misses(void **state) {
+  (void)state;
+  static uint8_t buf[PAGE];
+  make_cache(FULL_PAGES);
+  struct tab tab;
+  tab_init(&tab, 20000, 3);
+  for (uint32_t i = 0; cache_room(&tab.t, i, 1); i++) {
+    fill(3, i, 1, buf);
+    cache_offer(&tab.t, i, 1, buf);
+  }
+  assert_int_equal(stats().misses, 0);
+  assert_false(touch(&tab, 5000, 1));
+  assert_false(cached(&tab, 5000));
+  atomic_store(&tab.t.slots[6000], CACHE_MISSED | 0x7FFFFFFFu);  // three misses before the next
+  assert_false(touch(&tab, 6000, 1));
+  assert_true(cached(&tab, 6000));
+  atomic_store(&tab.t.slots[7000], CACHE_MISSED | 0x7FFFF000u);
+  assert_false(touch(&tab, 7000, 1));
+  assert_false(cached(&tab, 7000));
+  cache_table_fini(&tab.t);
+}
+
 // Where loads take as long as a disk's each block gets its frame at once; that is seen by one load in eight, both ways.
 static void test_disk(void **state) {
   (void)state;
@@ -1093,6 +1116,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_clock, setup, teardown),
       cmocka_unit_test_setup_teardown(test_once, setup, teardown),
       cmocka_unit_test_setup_teardown(test_again, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_first_misses, setup, teardown),
       cmocka_unit_test_setup_teardown(test_disk, setup, teardown),
       cmocka_unit_test_setup_teardown(test_once_otherwise, setup, teardown),
       cmocka_unit_test_setup_teardown(test_pin, setup, teardown),

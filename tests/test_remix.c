@@ -1848,7 +1848,8 @@ static void test_gathered_full(void **state) {
   remix_cursor_init(&c, p.queue);
   ok(remix_cursor_set(&c, w.x));
   atomic_store(&disk_slow, true);
-  for (uint32_t k = 22000; k < JUMP_KEYS; k += 2000) {
+  const uint32_t first = 22000;
+  for (uint32_t k = first; k < JUMP_KEYS; k += 2000) {
     cache_stats(p.cache, &st);
     const uint64_t declined = st.declined;
     uint64_t reads = reads_of(&w);
@@ -1860,15 +1861,15 @@ static void test_gathered_full(void **state) {
     assert_int_equal(reads_of(&w), reads);
     remix_next(&c);
     read_here(&c, k + 1);
-    if (k == 22000) {  // tells how long it takes
+    if (k == first) {  // tells how long it takes
       assert_int_equal(reads_of(&w), ++reads);
       remix_next(&c);
       read_here(&c, k + 2);
     }
-    reads += GATHER_RUNS - (k == 22000 ? 2 : 1);
+    reads += GATHER_RUNS - (k == first ? 2 : 1);
     assert_true(reads_of(&w) >= reads && reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
     reads = reads_of(&w);
-    for (uint32_t i = k == 22000 ? 3 : 2; i < GATHER_RUNS; i++) {
+    for (uint32_t i = k == first ? 3 : 2; i < GATHER_RUNS; i++) {
       remix_next(&c);
       read_here(&c, k + i);
     }
@@ -1919,7 +1920,12 @@ static void test_ahead_own(void **state) {
     for (uint32_t k = 20000; k < 20000 + 40 * GATHER_RUNS; k++, remix_next(&c)) read_here(&c, k);  // two or three blocks of each
     assert_true(reads_of(&w) - reads <= GATHER_RUNS * 3);
     for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_null(c.holds[r].ahead);
+    // a long one does, until the cursor is sent nowhere, which gives all of it back
+    for (uint32_t k = 20000 + 40 * GATHER_RUNS; k < 20000 + 1000 * GATHER_RUNS; k++, remix_next(&c)) read_here(&c, k);
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_non_null(c.holds[r].ahead);
     leave(&p);
+    ok(remix_cursor_set(&c, NULL));
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_true(!c.holds[r].ahead && !c.holds[r].cb.own);
     remix_cursor_fini(&c);
     cold_free(&w);
     place_fini(&p);

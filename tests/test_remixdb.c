@@ -1311,13 +1311,15 @@ static void test_own_key(void **state) {
   }
 }
 
-static uint64_t reads_told(struct xdb *x) {
-  char *const told = remixdb_stats(x);
-  CHECK(told != NULL);
-  const char *const at = strstr(told, "\"reads\":");
+static uint64_t told(struct xdb *x, const char *field) {
+  char name[32];
+  (void)snprintf(name, sizeof(name), "\"%s\":", field);
+  char *const json = remixdb_stats(x);
+  CHECK(json != NULL);
+  const char *const at = strstr(json, name);
   CHECK(at != NULL);
-  const uint64_t n = strtoull(at + 8, NULL, 10);
-  remixdb_free(told);
+  const uint64_t n = strtoull(at + strlen(name), NULL, 10);
+  remixdb_free(json);
   return n;
 }
 
@@ -1334,13 +1336,38 @@ static void test_get_neighbours(void **state) {
     GOOD(remixdb_put(r, key, 8, val, sizeof(val)));
   }
   GOOD(remixdb_flush(r));
-  const uint64_t reads = reads_told(x);
+  const uint64_t reads = told(x, "reads");
   for (uint32_t i = 0; i < 3000; i++) {
     (void)snprintf(key, sizeof(key), "%08u", i);
     GOOD(remixdb_get(r, key, 8, NULL, NULL));
   }
-  const uint64_t blocks = reads_told(x) - reads;
+  const uint64_t blocks = told(x, "reads") - reads;
   CHECK(blocks >= 3000 / 40 && blocks <= 3000 / 30);  // of 4 KiB, and 108 bytes a record
+  CHECK(told(x, "declined") == 0);  // without a cache there is none to decline
+  remixdb_unref(r);
+  remixdb_close(x);
+  remove_tree(dir);
+}
+
+// What is read once is declined by a cache that is full, and the figures say so.
+static void test_declined(void **state) {
+  (void)state;
+  char dir[PATH_SIZE], key[16], val[1000];
+  memset(val, 'v', sizeof(val));
+  struct xdb *const x = remixdb_open(dir_of(dir, "declined"), 1, 16, true);
+  GOOD(x != NULL);
+  struct xdb_ref *const r = remixdb_ref(x);
+  for (uint32_t i = 0; i < 3000; i++) {
+    (void)snprintf(key, sizeof(key), "%08u", i);
+    GOOD(remixdb_put(r, key, 8, val, sizeof(val)));
+  }
+  GOOD(remixdb_flush(r));
+  for (uint32_t i = 0; i < 3000; i += 4) {  // a block holds four, or three
+    (void)snprintf(key, sizeof(key), "%08u", i);
+    GOOD(remixdb_get(r, key, 8, NULL, NULL));
+  }
+  CHECK(told(x, "bypasses") == 0);
+  if (!LIB_SANITIZED) CHECK(told(x, "declined") > 0);  // where all is slow, loads may look like the disk's
   remixdb_unref(r);
   remixdb_close(x);
   remove_tree(dir);
@@ -1835,6 +1862,7 @@ int main(void) {
       cmocka_unit_test(test_stats),
       cmocka_unit_test(test_own_key),
       cmocka_unit_test(test_get_neighbours),
+      cmocka_unit_test(test_declined),
   };
   return cmocka_run_group_tests_name("remixdb", tests, setup, teardown);
 }

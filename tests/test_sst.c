@@ -629,6 +629,7 @@ static void test_prefetch(void **state) {
     epoch_enter(&w->epoch, &w->slot);
     // one in the midst is there already
     assert_int_equal(sst_read(t, pos[sst_pos_block(pos[9]) < 40 ? 9 : 2], false, &h, &r), REMIXDB_OK);
+    atomic_store(&t->cache.slots[0], CACHE_MISSED | 1);  // nor is one that has been missed before
     sst_prefetch(t, w->q, 0, BLKIO_BATCH_MAX);
     struct cache_stats before, after;
     cache_stats(w->cache, &before);
