@@ -63,7 +63,7 @@ static inline bool parts_valid(const struct merge *m) { return remix_valid(&m->r
 static void clear_forget(struct merge *m) {
   m->clear = 0;
   m->clear_exact = false;
-  m->asked = UINT32_MAX;
+  m->since = UINT32_MAX;
 }
 
 // Around a look-up outside of a seek: an epoch of its own, when there are the means, else it is in its caller's.
@@ -106,9 +106,15 @@ static enum remixdb_status parts_settle(struct merge *m, bool backward) {
   return REMIXDB_OK;
 }
 
+static enum remixdb_status parts_want(struct merge *m, struct kref key) {
+  const enum remixdb_status s = parts_enter(m, version_find(m->version, key));
+  if (s == REMIXDB_OK) remix_want(&m->remix, key);
+  return s;
+}
+
+// After parts_want.
 static enum remixdb_status parts_seek(struct merge *m, struct kref key, bool backward) {
-  enum remixdb_status s = parts_enter(m, version_find(m->version, key));
-  if (s == REMIXDB_OK) s = backward ? remix_seek_for_prev(&m->remix, key) : remix_seek(&m->remix, key);
+  const enum remixdb_status s = backward ? remix_seek_for_prev(&m->remix, key) : remix_seek(&m->remix, key);
   return s == REMIXDB_OK ? parts_settle(m, backward) : s;
 }
 
@@ -267,17 +273,13 @@ static void clear_find(struct merge *m) {
   m->clear_exact = true;
 }
 
-// The same for the segment that the REMIX stands in alone, which the next one's anchor tells; of the last one nothing is known.
-static void clear_ask(struct merge *m) {
-  const uint32_t seg = m->asked = m->remix.seg;
-  if (seg + 1 < m->remix.x->nr_segs && kv_cmp(m->new_key, remix_anchor(m->remix.x, seg + 1)) >= 0) m->clear = seg + 1;
-}
-
 // Whether the partitions' entry is known to come before the newer one without looking at its key.
 static inline bool parts_clear(struct merge *m) {
+  const uint32_t seg = m->remix.seg;
   if (m->backward) return false;
-  if (m->remix.seg >= m->clear && m->remix.seg != m->asked && !m->clear_exact) clear_ask(m);
-  return m->remix.seg < m->clear;
+  if (m->since == UINT32_MAX) m->since = seg;
+  if (unlikely(seg > m->since + 1) && !m->clear_exact) clear_find(m);
+  return seg < m->clear;
 }
 
 // ---- all together
@@ -362,10 +364,11 @@ static enum remixdb_status seek(struct merge *m, struct kref key, bool backward)
   if (!key.ptr) key = kref("", 0);
   seek_begin(m, backward);
   for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
-    if (m->has[i]) wh_want(&m->mem[i], key);
+    if (m->has[i]) wh_want(&m->mem[i], key, m->remix.way == REMIX_ON);
+  enum remixdb_status s = parts_want(m, key);
   for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
-    if (m->has[i]) wh_want_order(&m->mem[i]);
-  enum remixdb_status s = parts_seek(m, key, backward);
+    if (m->has[i]) wh_want_place(&m->mem[i], key);
+  if (s == REMIXDB_OK) s = parts_seek(m, key, backward);
   if (m->has[MERGE_YOUNG] && s == REMIXDB_OK) s = young_seek(m, key, backward);
   for (uint32_t i = 0; i <= MERGE_FROZEN && s == REMIXDB_OK; i++) {
     if (!m->has[i]) continue;

@@ -5,9 +5,8 @@
 // older ones. What is deleted in the partitions is passed by their selectors; a tombstone of a newer stream is met, for it may hide a key of theirs.
 //
 // Keys are compared only where the next key of a newer stream may come before the partitions' next: while these are at their end, or
-// their next key is known to belong to a segment further on, a step is a step of the REMIX: nothing is read or compared. That is
-// told by the next segment's anchor, asked once for each segment that the REMIX comes to before the newer key was met; for a skip by a
-// search in all anchors, once for each newer key. The young views are one stream of their own, which goes on from partition to partition by itself: it
+// the newer key is known to belong to a segment further on, a step is a step of the REMIX: nothing is read or compared. That is
+// told by a search in all anchors, once for each newer key: for a skip at once, for steps when they have passed a whole segment and not met it. The young views are one stream of their own, which goes on from partition to partition by itself: it
 // may be further than the partitions' is, for its key is greater then.
 //
 // One thread. From a seek until merge_set or merge_park the caller is inside the domain of the cursors (wh_recycle), where there is one.
@@ -47,7 +46,7 @@ struct merge {
   // What is known of where new_key belongs: entries of segments before `clear`, of this partition, are less. Forward only.
   uint32_t clear;
   bool clear_exact;               // and entries of segments behind it are not
-  uint32_t asked;                 // the segment of the REMIX for which that was last looked at; UINT32_MAX: none
+  uint32_t since;                 // the segment of the REMIX in which new_key was first compared; UINT32_MAX: it was not
   struct remix_cursor young;
   uint32_t young_at;              // the partition that `young` is in, or was last, as an index of version->young
   struct kv_rec young_rec;        // of its entry, when it is valid

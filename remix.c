@@ -656,7 +656,7 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   c->x = NULL;
   c->seg = 0;
   c->s = NULL;
-  c->no_room = false;
+  c->no_room = c->wanted = false;
   for (uint32_t r = 0; !x && r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // memory of their own, too
   if (x && x->nr_runs > c->cap) {
     struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * (sizeof(*holds) + sizeof(*c->near)));
@@ -852,12 +852,20 @@ static void cursor_stand_before(struct remix_cursor *c, uint32_t seg, uint32_t a
   else cursor_prev_segment(c);
 }
 
+void remix_want(struct remix_cursor *c, struct kref key) {
+  if (!c->x || c->x->nr_segs == 0) return;
+  c->want_seg = anchors_find(&c->x->index->anchors, key);
+  c->wanted = true;
+  seg_prefetch(c->x->index, seg_at(c->x->index, c->want_seg));
+}
+
 // ahead: entries whose memory is asked for at once; 0: none.
 static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t ahead, uint32_t *seg_out, struct spot *spot_out) {
   const struct remix_index *const ix = c->x->index;
-  const uint32_t seg = anchors_find(&ix->anchors, key);
+  if (!c->wanted) remix_want(c, key);
+  c->wanted = false;
+  const uint32_t seg = c->want_seg;
   const uint8_t *const s = seg_at(ix, seg);
-  seg_prefetch(ix, s);
   cursor_end(c);
   cursor_leave(c);
   *seg_out = seg;

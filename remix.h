@@ -161,6 +161,8 @@ struct remix_cursor {
   uint32_t warm;             // stepping on: at this entry of the segment there is more to do than to step, REMIX_SEG at most; else 0
   uint32_t cool;             // the same stepping back: before this entry
   uint32_t group;            // entries to ask for at once; grows
+  uint32_t want_seg;         // of remix_want
+  bool wanted;
 };
 // A cursor without a REMIX; zeroed. queue may be NULL.
 void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue);
@@ -181,6 +183,8 @@ MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref ke
 MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key);
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
+// Before a seek of this key, and no other call of the cursor: what it is going to read first is fetched while the caller does something else. In the same epoch.
+void remix_want(struct remix_cursor *c, struct kref key);
 // The same as remix_next when that comes to the entry right behind and nothing else has to be done; else false, and nothing has moved. Needs no
 // epoch: what is looked at are the view and what lives as long as its tables.
 static inline bool remix_next_near(struct remix_cursor *c) {

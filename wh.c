@@ -15,13 +15,9 @@
 //       it, the change stored Y's successor in X, and the reader would see that. If X died in it, or in an earlier one (the
 //       structure lock puts changes in order), X's change was over before S too, and X is not fresh. A dead leaf's own pointers
 //       are frozen because a change writes only to living leaves: it finds the neighbours through a living leaf.
-//   (d) The range of a living leaf is fixed: a split of its right neighbour keeps that neighbour's anchor, a merge with it kills
-//       the leaf. There is one exception: a full leaf to which a key behind all of its keys comes stays as it is and gets a new,
-//       empty right neighbour R, so its range shrinks from [a, b) to [a, r). At that moment no key of [r, b) exists. If a commit
-//       into R is <= S, the pointers to R were stored before S and are seen; if none is, R (and whatever comes of it) has nothing
-//       for S, and missing it is harmless.
-// From (a) to (d): the ranges of the leaves a cursor visits along next (or prev) abut, up to gaps without keys for S; a leaf
-// holds only keys of its range, and all of those for S. So no key is missed and none is seen twice, whatever splits and merges
+//   (d) The range of a leaf is fixed: a split of its right neighbour keeps that neighbour's anchor, a merge with it kills the leaf.
+// From (a) to (d): the ranges of the leaves a cursor visits along next (or prev) abut; a leaf holds only keys of its range, and all
+// of those for S. So no key is missed and none is seen twice, whatever splits and merges
 // meanwhile, and it does not matter whether a leaf's neighbour is read before or after its entries. The same holds for a single
 // get: a leaf of the key's range that is seen alive has the key, or nobody has it for S.
 #include "wh_state.h"
@@ -132,12 +128,18 @@ static void leaf_died(struct wh *wh, struct wh_leaf *l) {
   lib_unlock(&wh->dead_lock);
 }
 
-// A locked leaf with these entries, which are in order. Its neighbours are the caller's to set. NULL: no memory.
-static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const uint64_t *words, uint32_t nr) {
+// A locked leaf, as wh_leaf_init makes it. NULL: no memory.
+static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const struct kref *end, const struct wh_content *content, uint32_t from, uint32_t to) {
   struct wh_leaf *l = leaf_spare(wh);
   if (l == NULL) l = wh_line_alloc(&wh->arena, sizeof(*l));
-  if (l) wh_leaf_init(l, anchor, words, nr);
+  if (l) wh_leaf_init(l, anchor, end, content, from, to);
   return l;
+}
+
+// The end of a locked leaf's range; NULL: there is none.
+static const struct kref *leaf_end(const struct wh_leaf *l) {
+  const struct wh_leaf *const next = wh_leaf_next(l);
+  return next ? &next->anchor : NULL;
 }
 
 // ---- the list
@@ -168,7 +170,6 @@ static void list_replace(struct wh *wh, struct wh_leaf *from, struct wh_leaf *to
   struct wh_leaf *prev = wh_leaf_prev(from), *next = wh_leaf_next(to);
   atomic_store_explicit(&first->prev, prev, memory_order_relaxed);
   atomic_store_explicit(&last->next, next, memory_order_relaxed);
-  atomic_store_explicit(&last->end8, next ? next->lo8 : UINT64_MAX, memory_order_relaxed);
   atomic_store_explicit(prev ? &prev->next : &wh->head, first, memory_order_release);
   if (next) atomic_store_explicit(&next->prev, last, memory_order_release);
   atomic_store_explicit(&from->dead, true, memory_order_release);
@@ -191,10 +192,10 @@ static void slot_move(struct wh_slot *slot, struct wh_leaf *behind, struct wh_le
   }
 }
 
-// Replaces the slot's leaf by one with these entries.
-static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const uint64_t *words, uint32_t nr) {
+// Replaces the slot's leaf by one with this content.
+static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const struct wh_content *content) {
   struct wh *wh = slot->wh;
-  struct wh_leaf *old = slot->leaf, *l = leaf_create(wh, old->anchor, words, nr);
+  struct wh_leaf *old = slot->leaf, *l = leaf_create(wh, old->anchor, leaf_end(old), content, 0, content->nr);
   if (l == NULL) return REMIXDB_NOMEM;
   struct_lock(wh);
   list_replace(wh, old, old, l, l);
@@ -207,65 +208,40 @@ static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const uint64_t *wo
   return REMIXDB_OK;
 }
 
-// Puts an empty leaf for the slot's new key behind its leaf, all of whose keys are smaller than the new one. key: a copy of the
-// slot's that stays.
-static enum remixdb_status leaf_extend(struct wh_slot *slot, struct kref last_key, struct kref key) {
-  struct wh *wh = slot->wh;
-  struct wh_leaf *left = slot->leaf, *l = leaf_create(wh, kref(key.ptr, kv_lcp_from(last_key, key, 0) + 1), NULL, 0);
-  if (l == NULL) return REMIXDB_NOMEM;
-  struct_lock(wh);
-  const enum remixdb_status s = wh_trie_reserve(&wh->trie, l);
-  if (s == REMIXDB_OK) {
-    struct wh_leaf *right = wh_leaf_next(left);
-    atomic_store_explicit(&l->prev, left, memory_order_relaxed);
-    atomic_store_explicit(&l->next, right, memory_order_relaxed);
-    atomic_store_explicit(&l->end8, right ? right->lo8 : UINT64_MAX, memory_order_relaxed);
-    atomic_store_explicit(&left->end8, l->lo8, memory_order_release);
-    atomic_store_explicit(&left->next, l, memory_order_release);
-    if (right) atomic_store_explicit(&right->prev, l, memory_order_release);
-    wh_trie_add(&wh->trie, l, left, right);
-    guide_hand_over(wh, l->anchor, left, l);
-    leaves_count(wh, 1);
-  }
-  struct_unlock(wh);
-  if (s != REMIXDB_OK) {
-    leaf_give(wh, l);
-    return s;
-  }
-  slot_move(slot, left, l);
-  return REMIXDB_OK;
+// The length of the shortest prefix of content[cut] that is greater than the key before it. Where their pieces differ they tell, but for zeros at a key's end.
+static uint32_t cut_len(const struct wh_content *c, uint32_t cut) {
+  const uint32_t differ = (uint32_t)(c->pieces[cut - 1] ^ c->pieces[cut]);
+  if (likely(differ)) return c->skip + (uint32_t)__builtin_clz(differ) / 8 + 1;
+  return kv_lcp_from(wh_entry_key(wh_word_entry(c->words[cut - 1])), wh_entry_key(wh_word_entry(c->words[cut])), c->skip) + 1;
 }
 
-// Where to cut: near the middle, where the separator is shortest; *len_out: its length.
-static uint32_t split_point(const uint64_t *words, uint32_t nr, uint32_t *len_out) {
+// Where to cut: near the middle, where the separator is shortest.
+static uint32_t split_point(const struct wh_content *c) {
   uint32_t best = 0, best_len = UINT32_MAX;
-  for (uint32_t i = 0; i <= nr / 4; i++) {  // the middle, one right of it, one left, two right, ...
-    const uint32_t cut = i % 2 ? nr / 2 + (i + 1) / 2 : nr / 2 - i / 2;
-    const uint32_t len = kv_lcp_from(wh_entry_key(wh_word_entry(words[cut - 1])), wh_entry_key(wh_word_entry(words[cut])), 0) + 1;
+  for (uint32_t i = 0; i <= c->nr / 4; i++) {  // the middle, one right of it, one left, two right, ...
+    const uint32_t cut = i % 2 ? c->nr / 2 + (i + 1) / 2 : c->nr / 2 - i / 2;
+    const uint32_t len = cut_len(c, cut);
     if (len < best_len) {
       best = cut;
       best_len = len;
     }
   }
-  *len_out = best_len;
   return best;
 }
 
-// Cuts the slot's leaf in two.
-static enum remixdb_status leaf_cut(struct wh_slot *slot, const uint64_t *words, uint32_t nr) {
+// Cuts the slot's leaf in two. first: the least key that is to come into the right one, in memory that stays.
+static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_content *content, uint32_t cut, struct kref first) {
   struct wh *wh = slot->wh;
   struct wh_leaf *old = slot->leaf;
-  uint32_t len;
-  const uint32_t cut = split_point(words, nr, &len);
-  struct wh_leaf *l = leaf_create(wh, old->anchor, words, cut);
+  const struct kref sep = kref(first.ptr, kv_lcp_from(wh_entry_key(wh_word_entry(content->words[cut - 1])), first, 0) + 1);
+  struct wh_leaf *l = leaf_create(wh, old->anchor, &sep, content, 0, cut);
   if (l == NULL) return REMIXDB_NOMEM;
-  struct wh_leaf *r = leaf_create(wh, kref(wh_word_entry(words[cut])->key, len), words + cut, nr - cut);
+  struct wh_leaf *r = leaf_create(wh, sep, leaf_end(old), content, cut, content->nr);
   if (r == NULL) {
     leaf_give(wh, l);
     return REMIXDB_NOMEM;
   }
   atomic_init(&l->next, r);
-  atomic_init(&l->end8, r->lo8);
   atomic_init(&r->prev, l);
   struct_lock(wh);
   const enum remixdb_status s = wh_trie_reserve(&wh->trie, r);
@@ -294,19 +270,15 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const uint64_t *words,
   return REMIXDB_OK;
 }
 
-// Makes room for the slot's key. On success slot->leaf is the leaf for it, locked; REMIXDB_NOMEM: nothing has changed.
+// Makes room for the slot's key, of which key is a copy that stays. On success slot->leaf is the leaf for it, locked; REMIXDB_NOMEM: nothing has changed.
 static enum remixdb_status leaf_make_room(struct wh_slot *slot, struct kref key) {
-  uint8_t pos[WH_LEAF_KEYS];
-  uint64_t words[WH_LEAF_KEYS];
-  uint32_t tail;
-  const struct wh_order *published;
-  const uint32_t n = wh_leaf_order(slot->leaf, pos, &tail, &published);
-  const uint32_t nr = wh_leaf_words(slot->leaf, pos, n, words);
-  if (nr < n) return leaf_rebuild(slot, words, nr);  // leftovers of wh_unlink without memory
-  const struct kref last = wh_entry_key(wh_word_entry(words[nr - 1]));
-  if (kv_cmp(last, key) > 0) return leaf_cut(slot, words, nr);
-  if (tail) wh_leaf_publish(slot->leaf, &slot->wh->arena, slot->wh->identity, pos, n);  // it stays and will not change
-  return leaf_extend(slot, last, key);
+  struct wh_content c;
+  const uint32_t n = wh_leaf_content(slot->leaf, &c);
+  if (c.nr < n) return leaf_rebuild(slot, &c);  // leftovers of wh_unlink without memory
+  // A key behind all of them begins a leaf of its own: what comes in order fills the leaves.
+  if (kv_cmp(wh_entry_key(wh_word_entry(c.words[n - 1])), key) < 0) return leaf_cut(slot, &c, n, key);
+  const uint32_t cut = split_point(&c);
+  return leaf_cut(slot, &c, cut, wh_entry_key(wh_word_entry(c.words[cut])));
 }
 
 // Takes entries without version out of the slot's leaf: a new leaf without them replaces it, or it and its left neighbour when
@@ -314,23 +286,19 @@ static enum remixdb_status leaf_make_room(struct wh_slot *slot, struct kref key)
 static bool leaf_shrink(struct wh_slot *slot) {
   struct wh *wh = slot->wh;
   struct wh_leaf *old = slot->leaf;
-  uint8_t pos[WH_LEAF_KEYS];
-  uint64_t words[WH_LEAF_KEYS];
-  uint32_t tail;
-  const struct wh_order *published;
-  uint32_t n = wh_leaf_order(old, pos, &tail, &published);
-  const uint32_t nr = wh_leaf_words(old, pos, n, words);
+  struct wh_content c, both;
+  old->holes = true;
+  (void)wh_leaf_content(old, &c);
   struct wh_leaf *l = NULL;
   struct_lock(wh);
   struct wh_leaf *left = wh_leaf_prev(old);
   // Its holder may wait for ours, so its lock is only tried.
-  if (left && atomic_load_explicit(&left->count, memory_order_relaxed) + nr <= MERGE_KEYS && lock_try(&left->lock)) {
-    n = wh_leaf_order(left, pos, &tail, &published);
-    if (n + nr <= MERGE_KEYS) {
-      uint64_t both[MERGE_KEYS];
-      const uint32_t nr_left = wh_leaf_words(left, pos, n, both);
-      memcpy(both + nr_left, words, nr * sizeof(*words));
-      l = leaf_create(wh, left->anchor, both, nr_left + nr);
+  if (left && atomic_load_explicit(&left->count, memory_order_relaxed) + c.nr <= MERGE_KEYS && lock_try(&left->lock)) {
+    if (wh_leaf_content(left, &both) + c.nr <= MERGE_KEYS) {
+      memcpy(both.words + both.nr, c.words, c.nr * sizeof(c.words[0]));
+      both.nr += c.nr;
+      both.skip = UINT32_MAX;  // of two leaves
+      l = leaf_create(wh, left->anchor, leaf_end(old), &both, 0, both.nr);
     }
     if (l) {
       struct wh_leaf *right = wh_leaf_next(old);
@@ -346,7 +314,7 @@ static bool leaf_shrink(struct wh_slot *slot) {
     lib_unlock(&left->lock);
   }
   struct_unlock(wh);
-  if (l == NULL) return leaf_rebuild(slot, words, nr) == REMIXDB_OK;
+  if (l == NULL) return leaf_rebuild(slot, &c) == REMIXDB_OK;
   lib_unlock(&old->lock);
   slot->leaf = l;
   return true;
@@ -363,10 +331,8 @@ enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct ar
   wh->guide_due = GUIDE_LEAVES;
   arena_init(&wh->arena, arena_chunk, pool);
   (void)pthread_mutex_init(&wh->lock, NULL);
-  struct wh_leaf *l = leaf_create(wh, kref("", 0), NULL, 0);
+  struct wh_leaf *l = leaf_create(wh, kref("", 0), NULL, NULL, 0, 0);
   if (l == NULL || wh_trie_init(&wh->trie, epoch, &wh->arena, l) != REMIXDB_OK) goto fail;
-  wh->identity = wh_order_identity(&wh->arena);
-  if (wh->identity == NULL) goto fail;
   atomic_init(&l->lock.word, 0);
   atomic_init(&wh->head, l);
   *out = wh;
@@ -466,7 +432,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
     const enum remixdb_status s = leaf_make_room(slot, wh_entry_key(e));
     if (s != REMIXDB_OK) return s;
   }
-  wh_leaf_append(slot->leaf, (uint64_t)(uintptr_t)e | wh_entry_tag(e->hash));
+  wh_leaf_append(slot->leaf, (uint64_t)(uintptr_t)e | wh_entry_tag(e->hash), wh_piece(key, slot->leaf->skip));
   atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
   slot->entry = e;
   slot->ver = v;
@@ -511,7 +477,9 @@ enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t ha
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
   struct wh_ver *const older = wh_ver_older(l->ver);
   atomic_store_explicit(&l->entry->newest, older, memory_order_release);
-  if (older == NULL) atomic_fetch_sub_explicit(&m->wh->count, 1, memory_order_relaxed);
+  if (older) return;
+  atomic_fetch_sub_explicit(&m->wh->count, 1, memory_order_relaxed);
+  for (uint32_t i = 0; i < m->nr; i++) m->leaves[i]->holes = true;
 }
 
 void wh_many_unlock(struct wh_many *m) {
@@ -628,14 +596,15 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
   }
   if (taken != n) WH_BROKEN("W1: the hash part has %u of %u entries", taken, n);
   uint8_t pos[WH_LEAF_KEYS];
-  uint32_t tail;
-  const struct wh_order *published;
-  (void)wh_leaf_order(l, pos, &tail, &published);
+  (void)wh_leaf_order((struct wh_leaf *)(uintptr_t)l, pos);
   for (uint32_t i = 0; i < n; i++) {
     const struct wh_entry *e = wh_leaf_entry(l, pos[i]);
     const struct kref key = wh_entry_key(e);
     const uint64_t hash = hash64(key.ptr, key.len);
     if (e->hash != (uint32_t)(hash >> 32)) WH_BROKEN("W1: an entry's hash is not its key's");
+    if (l->anchor.len < l->skip || key.len < l->skip || (l->skip && memcmp(key.ptr, l->anchor.ptr, l->skip) != 0)) WH_BROKEN("W8: keys without their leaf's first bytes");
+    if (l->pieces[pos[i]] != wh_piece(key, l->skip)) WH_BROKEN("W8: another piece than the key's");
+    if (!wh_entry_newest(e) && !l->holes) WH_BROKEN("W8: an entry without a version, and the leaf does not know");
     if (wh_leaf_find(l, key, hash) != e) WH_BROKEN("W1: an entry is not found by its key");
     if (kv_cmp(l->anchor, key) > 0 || (next && kv_cmp(key, next->anchor) >= 0)) WH_BROKEN("W1: a key outside of its leaf's range");
     if (i && kv_cmp(wh_entry_key(wh_leaf_entry(l, pos[i - 1])), key) >= 0) WH_BROKEN("W1: keys out of order");
@@ -673,7 +642,7 @@ bool wh_check(const struct wh *wh, char *why, size_t cap) {
     if (wh_leaf_prev(l) != prev) WH_BROKEN("W1: next and prev differ");
     if (prev ? kv_cmp(prev->anchor, l->anchor) >= 0 : l->anchor.len != 0) WH_BROKEN("W1: anchors out of order");
     const struct wh_leaf *const behind = wh_leaf_next(l);
-    if (atomic_load_explicit(&l->end8, memory_order_relaxed) != (behind ? behind->lo8 : UINT64_MAX)) WH_BROKEN("W1: a leaf's end differs");
+    if (l->end8 != (behind ? behind->lo8 : UINT64_MAX)) WH_BROKEN("W1: a leaf's end differs");
     if (l->lo8 != wh_key8(l->anchor, 0)) WH_BROKEN("W1: an anchor's first bytes differ");
     if (!check_leaf(wh, l, &keys, why, cap) || !wh_trie_check_leaf(&wh->trie, l, why, cap)) return false;
   }

@@ -47,7 +47,6 @@
 
 struct wh;
 struct wh_leaf;
-struct wh_order;
 
 struct wh_ver {  // one version of a key; immutable but for seq
   _Atomic uint64_t seq;            // stored with release when committed
@@ -132,21 +131,22 @@ void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *h
 // A position among the keys that have a version seen at the moment. Holds no lock and no epoch; the index must stay alive (and see wh_recycle). One thread.
 struct wh_cursor {
   const struct wh *wh;
-  const struct wh_leaf *leaf;     // NULL: not valid
+  struct wh_leaf *leaf;           // NULL: not valid
   struct wh_leaf *hint;           // of wh_want; NULL: none
   const struct wh_entry *entry;   // the current one
   const struct wh_ver *ver;       // its version at the moment
   uint64_t moment;
-  const struct wh_order *published;  // the same order where it was taken from; NULL: there is none
   uint32_t at, nr;                // position in order
+  uint32_t asked;                 // as far as there entries have been asked for
+  bool placed, steps;             // by wh_want_place; of wh_want
   uint8_t order[WH_LEAF_KEYS];    // the leaf's entries in order of key, as they were when it was reached
 };
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment);  // not valid yet; may be called again for a new moment
 static inline bool wh_valid(const struct wh_cursor *c) { return c->leaf != NULL; }
 // Before a seek of this key (and no other call of the cursor): what it is going to read is fetched while the caller does something else. It may
-// leave its epoch between the two.
-void wh_want(struct wh_cursor *c, struct kref key);
-void wh_want_order(const struct wh_cursor *c);  // the same one step further, behind wh_want: what that has to wait for
+// leave its epoch between the two. steps: the caller is going to step on from there, as it did last time.
+void wh_want(struct wh_cursor *c, struct kref key, bool steps);
+void wh_want_place(struct wh_cursor *c, struct kref key);  // the same one step further, behind wh_want: what that has to wait for
 void wh_seek(struct wh_cursor *c, struct kref key);           // first key >= key
 void wh_seek_for_prev(struct wh_cursor *c, struct kref key);  // last key <= key
 void wh_seek_last(struct wh_cursor *c);

@@ -13,37 +13,36 @@
 #define WH_IDX_FREE 0xffffu
 #define WH_PTR_BITS 48
 #define WH_PTR_MASK ((UINT64_C(1) << WH_PTR_BITS) - 1)
-#define WH_ORDER_SAMPLE 16u  // of so many keys in order the last one
-
-struct wh_order {  // immutable once published
-  uint32_t n;           // covers entries[0, n)
-  uint32_t nr_samples;  // n / WH_ORDER_SAMPLE, or 0
-  uint64_t samples[];   // wh_key8() of the samples; then u8[n], the positions in order of key
-};
-static inline uint8_t *wh_order_pos(const struct wh_order *o) { return (uint8_t *)(uintptr_t)&o->samples[o->nr_samples]; }
+#define WH_ORDER_N 0xffu      // how many entries the order covers
+#define WH_ORDER_BUSY 0x100u  // it is being written
+#define WH_ORDER_TURN 0x200u  // one more time that it was written
 
 struct wh_leaf {
-  // line 0. anchor, lo8 and sorted are immutable.
+  // line 0. anchor, lo8 and skip are immutable.
   struct kref anchor;                   // in the arena
   uint64_t lo8;                         // wh_key8() of the anchor: most comparisons end here
   _Atomic(struct wh_leaf *) next;       // written under the structure lock, release; frozen at death
-  _Atomic uint64_t end8;                // wh_key8() of the next leaf's anchor, all ones without one: keys below are the leaf's while it lives, and nothing more
-                                        // has to be looked at. Gets smaller, with release, before a new leaf is linked behind
-  _Atomic(struct wh_order *) order;     // release-published, by a cursor (CAS) or the holder of the lock; NULL: use sorted
-  struct lib_lock lock;                 // guards count, entries and idx against other writers
-  _Atomic uint16_t count;               // release, after the entry and its place in idx
-  uint8_t sorted;                       // entries[0, sorted) were put there in order of key
+  uint64_t end8;                        // wh_key8() of the next leaf's anchor, all ones without one: keys below are the leaf's while it lives, and nothing more
+                                        // has to be looked at. Immutable once the leaf is in the list
+  uint32_t skip;                        // so many bytes all keys of the range have in common: the anchor's
+  _Atomic uint32_t ordered;             // WH_ORDER_N, whether order is being written, and how often it was: a sequence lock that readers never wait for
+  struct lib_lock lock;                 // guards count, entries, pieces and idx against other writers
+  _Atomic uint16_t count;               // release, after the entry, its piece and its place in idx
   _Atomic bool dead;                    // set with release under the leaf's lock and the structure lock
-  _Atomic uint8_t spent;                // by cursors, on entries outside of the order; relaxed, and a little wrong when two add at once
+  bool holes;                           // entries without a version may be among the leaf's; guarded by lock
+  // The positions of entries[0, WH_ORDER_N) in order of key, a byte each, as the last one who asked for it found it.
+  _Alignas(CACHE_LINE) _Atomic uint64_t order[WH_LEAF_KEYS / 8];
+  int32_t pieces[WH_LEAF_KEYS];         // of the entries' keys: wh_piece(); immutable below count
   // Positions in entries by hash, below 8 more bits of it, so that a key that is not there seldom leads further; open addressing with linear probing; stored with
   // release after entries[].
-  _Alignas(CACHE_LINE) _Atomic uint16_t idx[WH_IDX_SIZE];
-  _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | 16 bits of its hash on top
+  _Atomic uint16_t idx[WH_IDX_SIZE];
+  _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | the upper 16 bits of its hash on top
   _Atomic(struct wh_leaf *) prev;          // as next
   struct wh_leaf *after;                   // of a dead one: in the list it waits in
 };
 _Static_assert(WH_IDX_SIZE > WH_LEAF_KEYS && WH_IDX_SIZE <= 256, "a search of idx ends, and 8 bits of a hash lead to each of its places");
-_Static_assert(offsetof(struct wh_leaf, idx) == CACHE_LINE, "what a walk along the list reads is one line");
+_Static_assert(offsetof(struct wh_leaf, order) == CACHE_LINE, "what a walk along the list reads is one line");
+_Static_assert(WH_LEAF_KEYS <= WH_ORDER_N && WH_LEAF_KEYS % 8 == 0, "a count of entries fits");
 
 static inline struct wh_leaf *wh_leaf_next(const struct wh_leaf *l) { return atomic_load_explicit(&l->next, memory_order_acquire); }
 static inline struct wh_leaf *wh_leaf_prev(const struct wh_leaf *l) { return atomic_load_explicit(&l->prev, memory_order_acquire); }
@@ -61,7 +60,9 @@ static inline struct wh_ver *wh_entry_newest(const struct wh_entry *e) {
 // Published with the version.
 static inline struct wh_ver *wh_ver_older(const struct wh_ver *v) { return v->chained ? ((struct wh_ver *const *)(const void *)v)[-1] : NULL; }
 static inline uint64_t wh_ver_seq(const struct wh_ver *v) { return atomic_load_explicit(&v->seq, memory_order_acquire); }
-static inline uint64_t wh_entry_tag(uint32_t hash) { return (uint64_t)(hash & 0xffff) << WH_PTR_BITS; }
+static inline uint64_t wh_entry_tag(uint32_t hash) { return (uint64_t)(hash >> 16) << WH_PTR_BITS; }
+// As much of the hash as the tag has: enough for a place in idx.
+static inline uint32_t wh_word_hash(uint64_t w) { return (uint32_t)(w >> WH_PTR_BITS) << 16; }
 static inline uint32_t wh_idx_start(uint32_t hash) { return (hash >> 24) * WH_IDX_SIZE >> 8; }
 static inline uint32_t wh_idx_behind(uint32_t i) { return i + 1 == WH_IDX_SIZE ? 0 : i + 1; }
 // What idx holds for an entry of this hash and position, and back.
@@ -88,12 +89,24 @@ static inline int wh_leaf_cmp(const struct wh_leaf *l, struct kref key, uint64_t
   return kv_cmp(l->anchor, key);
 }
 
+// What is compared of the keys of a leaf: four bytes behind those that they have in common, biased so that they order as signed numbers. Where two pieces differ
+// the keys are ordered as they are; equal ones say nothing.
+static inline int32_t wh_piece(struct kref key, uint32_t skip) { return (int32_t)((uint32_t)(wh_key8(key, skip) >> 32) ^ 0x80000000u); }
+
+// What a leaf holds, in order of key.
+struct wh_content {
+  uint32_t nr, skip;
+  uint64_t words[WH_LEAF_KEYS];
+  int32_t pieces[WH_LEAF_KEYS];
+};
+
 // From the arena, aligned to a line, with an address that fits a tagged word. NULL: REMIXDB_NOMEM, and the message is set.
 void *wh_line_alloc(struct arena *a, size_t size);
-// Makes the memory a locked leaf with these entries, which are in order. Its neighbours are the caller's to set.
-void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const uint64_t *words, uint32_t nr);
-// The leaf's lock is held (or the leaf is not published), and there is room. word: pointer and tag, as in entries.
-void wh_leaf_append(struct wh_leaf *l, uint64_t word);
+// Makes the memory a locked leaf of the range [anchor, end), or of all from the anchor on, that holds content[from, to) (which may be NULL: nothing). Its neighbours
+// are the caller's to set. The anchor is in memory that stays.
+void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end, const struct wh_content *content, uint32_t from, uint32_t to);
+// The leaf's lock is held (or the leaf is not published), and there is room. word: pointer and tag, as in entries; piece: of its key.
+void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece);
 
 // The entry of the key; hash = hash64(key). NULL: it is not there.
 static inline struct wh_entry *wh_leaf_find(const struct wh_leaf *l, struct kref key, uint64_t hash) {
@@ -125,23 +138,26 @@ static inline void wh_leaf_prefetch(const struct wh_leaf *l, uint64_t hash) {
 
 // Whether a leaf at or left of the key's place is the key's: the range check of the holder of its lock, or of a reader.
 static inline bool wh_leaf_ends_behind(const struct wh_leaf *l, struct kref key, uint64_t k8) {
-  if (likely(k8 < atomic_load_explicit(&l->end8, memory_order_acquire))) return true;
+  if (likely(k8 < l->end8)) return true;
   const struct wh_leaf *next = wh_leaf_next(l);
   return next == NULL || wh_leaf_cmp(next, key, k8) > 0;
 }
 
 // ---- order
 
-// Writes the positions of the leaf's entries in order of key; returns how many. *tail_out: how many the published order lacks.
-// *published_out: the published order when it is the same; NULL: it is not.
-uint32_t wh_leaf_order(const struct wh_leaf *l, uint8_t *pos, uint32_t *tail_out, const struct wh_order **published_out);
-// Publishes the order for those that come later, in memory of the arena; `identity` is that of a full leaf that was filled in order. No memory, or somebody else was
-// faster: no harm.
-void wh_leaf_publish(struct wh_leaf *l, struct arena *a, struct wh_order *identity, const uint8_t *pos, uint32_t n);
-// From the arena. NULL: no memory.
-struct wh_order *wh_order_identity(struct arena *a);
-// The words of the entries that have a version, in the order of pos. The lock is held.
-uint32_t wh_leaf_words(const struct wh_leaf *l, const uint8_t *pos, uint32_t nr_pos, uint64_t *words);
+// How many of the first n pieces are smaller.
+static inline uint32_t wh_leaf_rank(const struct wh_leaf *l, uint32_t n, int32_t piece) {
+  uint32_t rank = 0;
+  for (uint32_t i = 0; i < n; i++) rank += l->pieces[i] < piece;
+  return rank;
+}
+// How many of the n entries whose order pos is have a key smaller than this one (or equal, with or_equal), which shares the leaf's first bytes. rank: of its piece.
+uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, struct kref key, uint32_t rank, bool or_equal);
+// Writes the positions of the leaf's entries in order of key; returns how many. Who finds that the leaf does not have that order keeps it there, for those that come later:
+// it is only a cache, so a reader may.
+uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos);
+// What the leaf holds, but for entries that have no version. The lock is held. Returns how many entries it has with those.
+uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out);
 
 // ---- for checks (wh_check): what is broken into why, of cap bytes, and false.
 #define WH_BROKEN(...) return (void)snprintf(why, cap, __VA_ARGS__), false

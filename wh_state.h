@@ -18,7 +18,6 @@ struct wh {
   _Atomic(struct guide *) guide;     // release, retired through the epoch; NULL: none yet
   _Atomic size_t guide_bytes;        // relaxed
   struct epoch *epoch;
-  struct wh_order *identity;         // of a full leaf that was filled in order
   struct wh_trie trie;
   _Alignas(CACHE_LINE) _Atomic uint64_t count;
   pthread_mutex_t lock;              // the structure lock: the list, the trie, and the fields as far as dead_lock

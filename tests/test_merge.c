@@ -14,7 +14,7 @@ static void look_up(void) {
   if (atomic_load(&needed->at)) nr_inside++;
   else nr_outside++;
 }
-static void inside_want(struct wh_cursor *c, struct kref key) { look_up(), wh_want(c, key); }
+static void inside_want(struct wh_cursor *c, struct kref key, bool steps) { look_up(), wh_want(c, key, steps); }
 static void inside_seek(struct wh_cursor *c, struct kref key) { look_up(), wh_seek(c, key); }
 static void inside_seek_for_prev(struct wh_cursor *c, struct kref key) { look_up(), wh_seek_for_prev(c, key); }
 static void inside_seek_last(struct wh_cursor *c) { look_up(), wh_seek_last(c); }
@@ -479,7 +479,7 @@ static void read_fails(void) {
     merge_set(&m, s.active, s.frozen, s.version, s.moment);
     uint64_t rng = (uint64_t)n;
     for (uint32_t i = 0; i < 400; i++) {
-      if (i == 10) fault_io_set(FAULT_READ, n, false);
+      if (i == 2) fault_io_set(FAULT_READ, n, false);  // before all blocks are cached
       enter(&s.p);
       bool moved = true;
       enum remixdb_status st;

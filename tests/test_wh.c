@@ -1123,7 +1123,7 @@ static void *reader(void *arg) {
         epoch_enter(&sh->epoch, &es);
         epoch_renew(&sh->cursors, &stay);
         if (n % 2) {  // asked for in one epoch, sought in the next
-          wh_want(&c, sh->keys[from]);
+          wh_want(&c, sh->keys[from], n % 4 == 1);
           epoch_exit(&es);
           epoch_enter(&sh->epoch, &es);
         }
