@@ -104,6 +104,9 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into t
 // it is one, as in a seek. (With far bits there is no blind search: all that have the tag may be read.)
 MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
                                          struct kv_rec *rec_out);
+// The same in two steps, in one epoch: what the second one reads first is fetched while the caller does something else.
+const uint8_t *remix_get_want(const struct remix *x, struct kref key);
+MUST_CHECK enum remixdb_status remix_get_wanted(struct remix *x, const uint8_t *wanted, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out);
 // The segment that the key belongs to: all entries of segments before it are less than the key. Any key; reads no entry.
 uint32_t remix_segment(const struct remix *x, struct kref key);
 

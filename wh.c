@@ -504,11 +504,18 @@ static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf 
   return e ? wh_ver_seen(wh_entry_newest(e), moment) : NULL;
 }
 
-const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment) {
-  const uint64_t k8 = wh_key8(key, 0);
-  struct wh_leaf *l = wh_hint(wh, key, k8);
+struct wh_leaf *wh_get_want(const struct wh *wh, struct kref key, uint64_t hash) {
+  struct wh_leaf *const l = wh_hint(wh, key, wh_key8(key, 0));
   wh_leaf_prefetch(l, hash);
-  return leaf_get(wh, l, key, k8, hash, moment);
+  return l;
+}
+
+const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t hash, uint64_t moment) {
+  return leaf_get(wh, l, key, wh_key8(key, 0), hash, moment);
+}
+
+const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment) {
+  return wh_get_wanted(wh, wh_get_want(wh, key, hash), key, hash, moment);
 }
 
 // ---- reading many keys at once

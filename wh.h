@@ -122,6 +122,9 @@ void wh_many_unlock(struct wh_many *m);  // gives all leaves back, and the memor
 // ---- reading. moment: versions with seq <= moment are seen.
 // The newest version of the key seen at the moment (it may be a tombstone); NULL when this index has none. Valid while the index lives.
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment);
+// The same in two steps, in one epoch: what the second one reads first is fetched while the caller does something else.
+struct wh_leaf *wh_get_want(const struct wh *wh, struct kref key, uint64_t hash);
+const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_leaf *wanted, struct kref key, uint64_t hash, uint64_t moment);
 // The same for many keys at once, all at one moment: versions[which[i]] for keys[which[i]] and its hash, i < nr <= WH_GROUP_MAX. The
 // lookups go side by side, what one step of them reads being fetched in the step before, so that they wait for memory together.
 #define WH_GROUP_MAX 64u
