@@ -279,7 +279,7 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
     uint32_t frame;
     const uint8_t *const data = t->cache.cache ? cache_hit(&t->cache, block, &frame) : NULL;
     if (likely(data != NULL)) {
-      sst_want_record(t, data, block, idx);
+      sst_want_all(t, data, block, idx);
       h->cb.data = data;
       h->cb.frame = frame;
       sst_hold_set(h, t, block);

@@ -120,6 +120,13 @@ static inline void sst_want_record(const struct sst *t, const uint8_t *data, uin
   __builtin_prefetch(p);
   __builtin_prefetch(p + SST_WANT);
 }
+// The same of all of the record, as far as WANT_ALL: for who reads its value, too.
+#define SST_WANT_ALL 256u
+static inline void sst_want_all(const struct sst *t, const uint8_t *data, uint32_t block, uint32_t idx) {
+  sst_want_record(t, data, block, idx);
+  const uint8_t *const p = data + BLOCK_HEAD + 2 * t->nr_recs[block] + (size_t)idx * t->rec_size;
+  for (uint32_t o = CACHE_LINE; o < t->rec_size && o < SST_WANT_ALL; o += CACHE_LINE) __builtin_prefetch(p + o);
+}
 // What says how far the block goes, and where it is.
 static inline void sst_want_place(const struct sst *t, sst_pos pos) {
   __builtin_prefetch(&t->nr_recs[sst_pos_block(pos)]);

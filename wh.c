@@ -490,6 +490,12 @@ void wh_many_unlock(struct wh_many *m) {
 
 // ---- reading
 
+// The value behind the version, which is looked at first.
+static inline void ver_prefetch(const struct wh_ver *v) {
+  __builtin_prefetch((const uint8_t *)v + CACHE_LINE);
+  __builtin_prefetch((const uint8_t *)v + 2 * CACHE_LINE);
+}
+
 // From a hint.
 static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8, uint64_t hash,
                                             uint64_t moment) {
@@ -497,7 +503,10 @@ static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf 
   // was given up for another lost its version first.
   const struct wh_entry *e = wh_leaf_find(l, key, hash);
   const struct wh_ver *v = e ? wh_entry_newest(e) : NULL;
-  if (v) return wh_ver_seen(v, moment);
+  if (v) {
+    ver_prefetch(v);
+    return wh_ver_seen(v, moment);
+  }
   struct wh_leaf *right = wh_locate(wh, l, key, k8);
   if (likely(right == l)) return NULL;  // it was the key's leaf and is alive now, so it was when it was searched
   e = wh_leaf_find(right, key, hash);
