@@ -5,7 +5,7 @@
 // the leaves' anchors that is encoded in a hash table of their prefixes: a search looks for the longest prefix of the key that is in the
 // table by binary search over its length, O(log L) probes, and that node names the leaf. In a leaf the keys are found by hash
 // (one probe sequence in a table of bytes, one entry line), and in order through a permutation that is brought up to date only when
-// somebody seeks.
+// somebody seeks; a key's place in it is counted among pieces of the keys that lie side by side.
 //
 // What differs from the paper, and why:
 //   - Readers take no lock, in leaves either. A leaf only gains entries: entry pointer first, then (release) its place in the hash part,
@@ -21,7 +21,7 @@
 //
 // Invariants (tests/test_wh.c checks them by wh_check)
 //   W1  Live leaves form a list in order of anchor; the first anchor is empty; leaf l holds exactly the keys k with
-//       l.anchor <= k < l.next.anchor. Anchors are immutable.
+//       l.anchor <= k < l.next.anchor. A leaf's range never changes.
 //   W2  An anchor is the shortest prefix of its leaf's first key (at the time of the split) that is greater than every key left of it.
 //   W3  Every prefix of every live anchor has a node, whose leftmost / rightmost leaves bound the anchors below it.
 //   W4  A version's seq goes from WH_PENDING to its number once, and never changes again. A chain is ordered by seq, newest first. Only
@@ -31,6 +31,9 @@
 //   W6  When a change of the structure is over, no leaf that died in it is named by a live leaf, a node or the guide. So a leaf that is reached was alive when
 //       the epoch was entered (the cursors' for those that keep a position), and one that died before is reached by nobody.
 //   W7  Each item of the guide is the leaf in whose range its bound lies.
+//   W8  All keys of a leaf's range begin with the same `skip` bytes, and a leaf's pieces are the four bytes that come next in its entries' keys: what has another
+//       piece is ordered by it, and only equal pieces make anybody look at keys.
+//   W9  A leaf's order, when it is not being written, is that of the first so many entries: a cache, written by whoever needed it and found it too short.
 //
 // Locks: a leaf's lock, then the structure lock (of splits and merges; one per index), then that of the dead leaves. wh_lock holds one leaf; wh_many several,
 // taken in ascending order of key, so a thread waits for a leaf only while all it holds are further left. Never two of these at once in one thread. Callers must
