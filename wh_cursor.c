@@ -2,7 +2,7 @@
 #include "wh_state.h"
 
 #define AHEAD 6u  // entries that are fetched before they are reached, by who steps
-#define SPOT 2u   // by who only seeks: the one that is found, and the next one where the first one is passed
+#define SPOT 1u   // by who only seeks
 
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
   c->wh = wh;
@@ -20,7 +20,7 @@ static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
   __builtin_prefetch(e + CACHE_LINE);
 }
 
-// The entry's newest version, which most of the time is the one that is seen. The entry itself has been fetched before.
+// The entry's newest version, which most of the time is the one that is seen, and its value. The entry itself has been fetched before.
 static inline void cursor_prefetch_version(const struct wh_cursor *c, uint32_t at) {
   const uint8_t *v = (const uint8_t *)wh_entry_newest(wh_leaf_entry(c->leaf, c->order[at]));
   if (!v) return;
@@ -32,7 +32,7 @@ static inline void cursor_ask(struct wh_cursor *c, uint32_t at, uint32_t nr) {
   const uint32_t had = c->asked, to = at + nr < c->nr ? at + nr : c->nr;
   for (uint32_t i = had > at ? had : at; i < to; i++) cursor_prefetch(c, i);
   c->asked = to;
-  if (likely(at + nr / 2 < had)) cursor_prefetch_version(c, at + nr / 2);
+  if (nr > 1 && likely(at + nr / 2 < had)) cursor_prefetch_version(c, at + nr / 2);
 }
 
 // The same backward, for order(at - nr, at].
@@ -40,7 +40,7 @@ static inline void cursor_ask_back(struct wh_cursor *c, uint32_t at, uint32_t nr
   const uint32_t had = c->asked, to = at + 1 > nr ? at + 1 - nr : 0;
   for (uint32_t i = had > at ? at + 1 : had; i > to; i--) cursor_prefetch(c, i - 1);
   c->asked = to;
-  if (likely(at >= nr / 2 && at - nr / 2 >= had)) cursor_prefetch_version(c, at - nr / 2);
+  if (nr > 1 && likely(at >= nr / 2 && at - nr / 2 >= had)) cursor_prefetch_version(c, at - nr / 2);
 }
 
 // Goes to the leaf and takes its order.
@@ -139,7 +139,7 @@ void wh_want_place(struct wh_cursor *c, struct kref key) {
 
 void wh_seek(struct wh_cursor *c, struct kref key) {
   const uint32_t at = cursor_rank(c, key, false);
-  for (uint32_t i = at; i < c->asked && i < at + AHEAD / 2; i++) cursor_prefetch_version(c, i);
+  for (uint32_t i = at; c->steps && i < c->asked && i < at + AHEAD / 2; i++) cursor_prefetch_version(c, i);
   cursor_forward(c, at, SPOT);
 }
 
