@@ -162,6 +162,7 @@ void wh_seek_last(struct wh_cursor *c) {
     l = next;
   }
   cursor_take(c, l);
+  c->placed = false;
   c->asked = c->nr;
   cursor_backward(c, c->nr, SPOT);
 }
