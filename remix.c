@@ -463,6 +463,7 @@ static enum remixdb_status spot_find(struct remix_cursor *c, uint32_t seg, const
   if (tagged) entry_want(x, s, set32_first(tagged));
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
   if (ahead) {
+    __builtin_prefetch(&ix->live[seg + 1]);  // for the step to the next segment
     group_want(c, s, cand, ahead);
     c->front_at = cand + ahead < nr ? cand + ahead : nr;
   } else if (x->tags && !tagged && cand + 1 < nr) {
