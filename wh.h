@@ -143,7 +143,7 @@ struct wh_cursor {
   const struct wh_ver *ver;       // its version at the moment
   uint64_t moment;
   uint32_t at, nr;                // position in order
-  uint32_t asked;                 // as far as there entries have been asked for
+  uint32_t asked, ahead;          // as far as there entries have been asked for, and how many are kept
   bool placed, steps;             // by wh_want_place; of wh_want
   uint8_t order[WH_LEAF_KEYS];    // the leaf's entries in order of key, as they were when it was reached
 };

@@ -2,6 +2,7 @@
 #include "wh_state.h"
 
 #define AHEAD 6u  // entries that are fetched before they are reached, by who steps
+#define FLOW 16u  // by who has stepped from leaf to leaf
 #define SPOT 1u   // by who only seeks
 
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
@@ -46,23 +47,29 @@ static inline void cursor_ask_back(struct wh_cursor *c, uint32_t at, uint32_t nr
 // Goes to the leaf and takes its order.
 static void cursor_take(struct wh_cursor *c, struct wh_leaf *l) {
   c->leaf = l;
+  c->ahead = AHEAD;
   c->nr = wh_leaf_order(l, c->order);
 }
 
-static inline void leaf_prefetch_entries(const struct wh_leaf *l, uint32_t nr) {
-  for (uint32_t i = 0; i < nr; i += CACHE_LINE / sizeof(l->entries[0])) __builtin_prefetch((const void *)&l->entries[i]);
+static inline void leaf_prefetch_entries(const struct wh_leaf *l) {
+  for (uint32_t i = 0; i < WH_LEAF_KEYS; i += CACHE_LINE / sizeof(l->entries[0])) __builtin_prefetch((const void *)&l->entries[i]);
 }
 
-// To a neighbour, of which all entries are going to be read.
-static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l) {
-  leaf_prefetch_entries(l, atomic_load_explicit(&l->count, memory_order_relaxed));
+// To a neighbour, of which all entries are going to be read; and the one behind it in that direction, maybe.
+static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l, const struct wh_leaf *after) {
+  leaf_prefetch_entries(l);
   cursor_take(c, l);
+  c->ahead = FLOW;
+  if (!after) return;
+  __builtin_prefetch(after);
+  for (uint32_t i = 0; i < WH_LEAF_KEYS / 8; i += CACHE_LINE / sizeof(after->order[0])) __builtin_prefetch((const void *)&after->order[i]);
+  leaf_prefetch_entries(after);
 }
 
 // From order[at] on to the first entry that is seen, through the leaves behind. ask: how many entries to ask for.
 static void cursor_forward(struct wh_cursor *c, uint32_t at, uint32_t ask) {
-  for (;; ask = AHEAD) {
-    for (; at < c->nr; at++, ask = AHEAD) {
+  for (;; ask = c->ahead) {
+    for (; at < c->nr; at++, ask = c->ahead) {
       cursor_ask(c, at, ask);
       const struct wh_entry *e = wh_leaf_entry(c->leaf, c->order[at]);
       const struct wh_ver *v = wh_ver_seen(wh_entry_newest(e), c->moment);
@@ -74,9 +81,7 @@ static void cursor_forward(struct wh_cursor *c, uint32_t at, uint32_t ask) {
     }
     struct wh_leaf *next = wh_leaf_next(c->leaf);
     if (next == NULL) break;
-    cursor_enter(c, next);
-    const struct wh_leaf *after = wh_leaf_next(next);
-    if (after) __builtin_prefetch(after);
+    cursor_enter(c, next, wh_leaf_next(next));
     c->asked = at = 0;
   }
   c->leaf = NULL;
@@ -84,8 +89,8 @@ static void cursor_forward(struct wh_cursor *c, uint32_t at, uint32_t ask) {
 
 // From order[nr - 1] back, through the leaves before. nr is one more than the position to begin at.
 static void cursor_backward(struct wh_cursor *c, uint32_t nr, uint32_t ask) {
-  for (;; ask = AHEAD) {
-    for (; nr > 0; nr--, ask = AHEAD) {
+  for (;; ask = c->ahead) {
+    for (; nr > 0; nr--, ask = c->ahead) {
       cursor_ask_back(c, nr - 1, ask);
       const struct wh_entry *e = wh_leaf_entry(c->leaf, c->order[nr - 1]);
       const struct wh_ver *v = wh_ver_seen(wh_entry_newest(e), c->moment);
@@ -97,7 +102,7 @@ static void cursor_backward(struct wh_cursor *c, uint32_t nr, uint32_t ask) {
     }
     struct wh_leaf *prev = wh_leaf_prev(c->leaf);
     if (prev == NULL) break;
-    cursor_enter(c, prev);
+    cursor_enter(c, prev, wh_leaf_prev(prev));
     c->asked = nr = c->nr;
   }
   c->leaf = NULL;
@@ -127,7 +132,7 @@ void wh_want(struct wh_cursor *c, struct kref key, bool steps) {
   c->placed = false;
   c->steps = steps;
   for (const uint8_t *p = (const uint8_t *)l; p < (const uint8_t *)l->idx; p += CACHE_LINE) __builtin_prefetch(p);
-  if (steps) leaf_prefetch_entries(l, WH_LEAF_KEYS);
+  if (steps) leaf_prefetch_entries(l);
 }
 
 void wh_want_place(struct wh_cursor *c, struct kref key) {
@@ -167,5 +172,5 @@ void wh_seek_last(struct wh_cursor *c) {
   cursor_backward(c, c->nr, SPOT);
 }
 
-void wh_next(struct wh_cursor *c) { cursor_forward(c, c->at + 1, AHEAD); }
-void wh_prev(struct wh_cursor *c) { cursor_backward(c, c->at, AHEAD); }
+void wh_next(struct wh_cursor *c) { cursor_forward(c, c->at + 1, c->ahead); }
+void wh_prev(struct wh_cursor *c) { cursor_backward(c, c->at, c->ahead); }
