@@ -364,10 +364,10 @@ static enum remixdb_status seek(struct merge *m, struct kref key, bool backward)
   if (!key.ptr) key = kref("", 0);
   seek_begin(m, backward);
   for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
-    if (m->has[i]) wh_want(&m->mem[i], key, m->remix.way == REMIX_ON);
+    if (m->has[i]) wh_want(&m->mem[i], key, !backward && m->remix.way == REMIX_ON);
   enum remixdb_status s = parts_want(m, key);
   for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
-    if (m->has[i]) wh_want_place(&m->mem[i], key);
+    if (m->has[i]) wh_want_place(&m->mem[i], key, backward);
   if (s == REMIXDB_OK) s = parts_seek(m, key, backward);
   if (m->has[MERGE_YOUNG] && s == REMIXDB_OK) s = young_seek(m, key, backward);
   for (uint32_t i = 0; i <= MERGE_FROZEN && s == REMIXDB_OK; i++) {

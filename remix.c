@@ -684,6 +684,7 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
 }
 
 void remix_park(struct remix_cursor *c) {
+  c->wanted = false;
   cursor_drop(c);
   cursor_end(c);
 }
@@ -910,6 +911,7 @@ void remix_seek_first(struct remix_cursor *c) {
   if (!c->x || c->x->nr_segs == 0) return;
   cursor_turn(c, REMIX_SOUGHT);
   cursor_leave(c);
+  c->wanted = false;
   c->front_seg = c->front_at = 0;
   c->group = REMIX_GROUP_MIN;
   cursor_stand(c, 0, 0);
@@ -918,6 +920,7 @@ void remix_seek_first(struct remix_cursor *c) {
 void remix_seek_last(struct remix_cursor *c) {
   if (!c->x || c->x->nr_segs == 0) return;
   cursor_turn(c, REMIX_SOUGHT);
+  c->wanted = false;
   cursor_stand_before(c, c->x->nr_segs - 1, REMIX_SEG);
 }
 

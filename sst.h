@@ -125,7 +125,9 @@ static inline void sst_want_record(const struct sst *t, const uint8_t *data, uin
 static inline void sst_want_all(const struct sst *t, const uint8_t *data, uint32_t block, uint32_t idx) {
   sst_want_record(t, data, block, idx);
   const uint8_t *const p = data + BLOCK_HEAD + 2 * t->nr_recs[block] + (size_t)idx * t->rec_size;
-  for (uint32_t o = CACHE_LINE; o < t->rec_size && o < SST_WANT_ALL; o += CACHE_LINE) __builtin_prefetch(p + o);
+  const uint32_t size = t->rec_size < SST_WANT_ALL ? t->rec_size : SST_WANT_ALL;
+  for (uint32_t o = CACHE_LINE; o < size; o += CACHE_LINE) __builtin_prefetch(p + o);
+  __builtin_prefetch(p + size);
 }
 // What says how far the block goes, and where it is.
 static inline void sst_want_place(const struct sst *t, sst_pos pos) {

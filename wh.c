@@ -153,9 +153,7 @@ struct wh_leaf *wh_locate(const struct wh *wh, struct wh_leaf *l, struct kref ke
       l = prev ? prev : atomic_load_explicit(&wh->head, memory_order_acquire);
     } else {
       if (wh_leaf_ends_behind(l, key, k8)) return l;
-      struct wh_leaf *next = wh_leaf_next(l);
-      if (next == NULL) return l;
-      l = next;
+      l = wh_leaf_next(l);
     }
     if (unlikely(steps == GUIDE_STEPS)) l = wh_trie_hint(&wh->trie, key, k8, false);
     if (unlikely(steps == HINT_STEPS)) l = wh_trie_hint(&wh->trie, key, k8, true);
@@ -461,7 +459,6 @@ enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t ha
   struct wh_slot slot;
   struct wh_leaf *last = m->nr ? m->leaves[m->nr - 1] : NULL;
   assert(last == NULL || wh_leaf_cmp(last, key, wh_key8(key, 0)) <= 0);
-  // The range of a locked leaf is fixed: only its holder can move its end.
   if (last && wh_leaf_ends_behind(last, key, wh_key8(key, 0))) {
     slot = (struct wh_slot){.wh = m->wh, .leaf = last, .entry = wh_leaf_find(last, key, hash), .key = key, .hash = hash};
   } else {
@@ -479,11 +476,14 @@ void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
   atomic_store_explicit(&l->entry->newest, older, memory_order_release);
   if (older) return;
   atomic_fetch_sub_explicit(&m->wh->count, 1, memory_order_relaxed);
-  for (uint32_t i = 0; i < m->nr; i++) m->leaves[i]->holes = true;
+  m->holes = true;
 }
 
 void wh_many_unlock(struct wh_many *m) {
-  for (uint32_t i = 0; i < m->nr; i++) lib_unlock(&m->leaves[i]->lock);
+  for (uint32_t i = 0; i < m->nr; i++) {
+    if (unlikely(m->holes)) m->leaves[i]->holes = true;  // in which of them is not looked for
+    lib_unlock(&m->leaves[i]->lock);
+  }
   mem_free(m->leaves);
   *m = (struct wh_many){.wh = m->wh};
 }
@@ -620,7 +620,7 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
     if (e->hash != (uint32_t)(hash >> 32)) WH_BROKEN("W1: an entry's hash is not its key's");
     if (l->anchor.len < l->skip || key.len < l->skip || (l->skip && memcmp(key.ptr, l->anchor.ptr, l->skip) != 0)) WH_BROKEN("W8: keys without their leaf's first bytes");
     if (l->pieces[pos[i]] != wh_piece(key, l->skip)) WH_BROKEN("W8: another piece than the key's");
-    if (!wh_entry_newest(e) && !l->holes) WH_BROKEN("W8: an entry without a version, and the leaf does not know");
+    if (!wh_entry_newest(e) && !l->holes) WH_BROKEN("W10: an entry without a version, and the leaf does not know");
     if (wh_leaf_find(l, key, hash) != e) WH_BROKEN("W1: an entry is not found by its key");
     if (kv_cmp(l->anchor, key) > 0 || (next && kv_cmp(key, next->anchor) >= 0)) WH_BROKEN("W1: a key outside of its leaf's range");
     if (i && kv_cmp(wh_entry_key(wh_leaf_entry(l, pos[i - 1])), key) >= 0) WH_BROKEN("W1: keys out of order");

@@ -4,13 +4,13 @@
 // here holding chains of versions: it is the memtable. A list of leaves of up to WH_LEAF_KEYS keys is found through a trie of
 // the leaves' anchors that is encoded in a hash table of their prefixes: a search looks for the longest prefix of the key that is in the
 // table by binary search over its length, O(log L) probes, and that node names the leaf. In a leaf the keys are found by hash
-// (one probe sequence in a table of bytes, one entry line), and in order through a permutation that is brought up to date only when
+// (one probe sequence in a small table, one entry line), and in order through a permutation that is brought up to date only when
 // somebody seeks; a key's place in it is counted among pieces of the keys that lie side by side.
 //
 // What differs from the paper, and why:
-//   - Readers take no lock, in leaves either. A leaf only gains entries: entry pointer first, then (release) its place in the hash part,
+//   - Readers take no lock, in leaves either. A leaf only gains entries: pointer and piece first, then (release) its place in the hash part,
 //     then (release) the count. A leaf that must lose entries (split, merge, removal of a key) is replaced by new leaves and marked
-//     dead; its content is not touched while anybody can be on it, so a reader or cursor on it still reads the truth of that moment.
+//     dead; its content (but for the order, W9) is not touched while anybody can be on it, so a reader or cursor on it still reads the truth of that moment.
 //   - The trie is changed in place, one release store at a time, and only ever as a hint: a search checks the anchors of the leaf
 //     it reached and walks along the list when another is meant. So a split waits for no reader. Only the growth of the hash table
 //     replaces it as a whole; the old table is retired through the epoch. Nodes, leaves, entries and versions come from the
@@ -26,18 +26,19 @@
 //   W3  Every prefix of every live anchor has a node, whose leftmost / rightmost leaves bound the anchors below it.
 //   W4  A version's seq goes from WH_PENDING to its number once, and never changes again. A chain is ordered by seq, newest first. Only
 //       the holder of the leaf lock links or unlinks; at most one version of a chain is pending.
-//   W5  A dead leaf's content and its next / prev pointers are frozen until it serves again; next and prev were live leaves when it died. A cursor at moment S that
+//   W5  A dead leaf's content, but for the order, and its next / prev pointers are frozen until it serves again; next and prev were live leaves when it died. A cursor at moment S that
 //       took a leaf's entries after S was fixed, and follows these pointers, sees every key with a version <= S exactly once.
 //   W6  When a change of the structure is over, no leaf that died in it is named by a live leaf, a node or the guide. So a leaf that is reached was alive when
 //       the epoch was entered (the cursors' for those that keep a position), and one that died before is reached by nobody.
 //   W7  Each item of the guide is the leaf in whose range its bound lies.
 //   W8  All keys of a leaf's range begin with the same `skip` bytes, and a leaf's pieces are the four bytes that come next in its entries' keys: what has another
-//       piece is ordered by it, and only equal pieces make anybody look at keys.
+//       piece is ordered by it, and only equal pieces make anybody look at keys. (Where the range has no end, or its bounds differ early, that are many.)
 //   W9  A leaf's order, when it is not being written, is that of the first so many entries: a cache, written by whoever needed it and found it too short.
+//   W10 An entry without a version is in a leaf with `holes` alone, from when the leaf is unlocked on.
 //
 // Locks: a leaf's lock, then the structure lock (of splits and merges; one per index), then that of the dead leaves. wh_lock holds one leaf; wh_many several,
 // taken in ascending order of key, so a thread waits for a leaf only while all it holds are further left. Never two of these at once in one thread. Callers must
-// be inside the epoch in wh_get, wh_lock..wh_unlock, wh_want, wh_seek* (the hash table is reached); for wh_next and wh_prev that of the cursors is enough
+// be inside the epoch in wh_get*, wh_lock..wh_unlock, wh_many_link..wh_many_unlock, wh_want*, wh_seek* (guide and trie are reached); for wh_next and wh_prev that of the cursors is enough
 // (wh_recycle).
 #ifndef WH_H
 #define WH_H
@@ -109,6 +110,7 @@ struct wh_many {
   struct wh *wh;
   struct wh_leaf **leaves;   // locked, in order; the last one is the last key's
   uint32_t nr, cap;
+  bool holes;                // keys of them may be without a version now
 };
 struct wh_link {             // what one link made
   struct wh_entry *entry;
@@ -137,7 +139,7 @@ void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *h
 // A position among the keys that have a version seen at the moment. Holds no lock and no epoch; the index must stay alive (and see wh_recycle). One thread.
 struct wh_cursor {
   const struct wh *wh;
-  struct wh_leaf *leaf;           // NULL: not valid
+  struct wh_leaf *leaf;           // NULL: not valid (nor is it between wh_want_place and the seek)
   struct wh_leaf *hint;           // of wh_want; NULL: none
   const struct wh_entry *entry;   // the current one
   const struct wh_ver *ver;       // its version at the moment
@@ -152,7 +154,8 @@ static inline bool wh_valid(const struct wh_cursor *c) { return c->leaf != NULL;
 // Before a seek of this key (and no other call of the cursor): what it is going to read is fetched while the caller does something else. It may
 // leave its epoch between the two. steps: the caller is going to step on from there, as it did last time.
 void wh_want(struct wh_cursor *c, struct kref key, bool steps);
-void wh_want_place(struct wh_cursor *c, struct kref key);  // the same one step further, behind wh_want: what that has to wait for
+// The same one step further, behind wh_want: what that has to wait for. backward: the seek will be wh_seek_for_prev.
+void wh_want_place(struct wh_cursor *c, struct kref key, bool backward);
 void wh_seek(struct wh_cursor *c, struct kref key);           // first key >= key
 void wh_seek_for_prev(struct wh_cursor *c, struct kref key);  // last key <= key
 void wh_seek_last(struct wh_cursor *c);
@@ -160,6 +163,6 @@ void wh_next(struct wh_cursor *c);  // must be valid
 void wh_prev(struct wh_cursor *c);  // must be valid
 static inline struct kref wh_key(const struct wh_cursor *c) { return kref(c->entry->key, c->entry->klen); }
 
-// For tests: checks W1 to W4, W6 and W7 while nobody writes; false and a message in why (of cap bytes) when one is broken.
+// For tests: checks W1, W3, W4 and W6 to W10 while nobody writes; false and a message in why (of cap bytes) when one is broken.
 bool wh_check(const struct wh *wh, char *why, size_t cap);
 #endif

@@ -135,11 +135,12 @@ void wh_want(struct wh_cursor *c, struct kref key, bool steps) {
   if (steps) leaf_prefetch_entries(l);
 }
 
-void wh_want_place(struct wh_cursor *c, struct kref key) {
+void wh_want_place(struct wh_cursor *c, struct kref key, bool backward) {
   cursor_locate(c, key);
-  c->asked = c->at;
-  cursor_ask(c, c->at, c->steps ? AHEAD : SPOT);
   c->placed = true;
+  c->asked = c->at;
+  if (backward && c->at) cursor_prefetch(c, c->at - 1);
+  cursor_ask(c, c->at, c->steps ? AHEAD : SPOT);
 }
 
 void wh_seek(struct wh_cursor *c, struct kref key) {
@@ -167,6 +168,7 @@ void wh_seek_last(struct wh_cursor *c) {
     l = next;
   }
   cursor_take(c, l);
+  c->hint = NULL;
   c->placed = false;
   c->asked = c->nr;
   cursor_backward(c, c->nr, SPOT);

@@ -28,7 +28,7 @@ void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece) {
 static uint32_t range_common(struct kref anchor, const struct kref *end) { return end ? kv_lcp_from(anchor, *end, 0) : 0; }
 
 void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end, const struct wh_content *content, uint32_t from, uint32_t to) {
-  // Pieces that still have two bytes that tell keys apart are taken over: the keys need not be looked at.
+  // Pieces that still have three bytes that may tell keys apart are taken over: the keys need not be looked at.
   const uint32_t common = range_common(anchor, end);
   const bool kept = content && common >= content->skip && common < content->skip + 2;
   l->anchor = anchor;
@@ -171,7 +171,7 @@ static void order_store(struct wh_leaf *l, uint32_t state, const uint8_t *pos, u
     memcpy(&w, pos + i, n - i < sizeof(w) ? n - i : sizeof(w));
     atomic_store_explicit(&l->order[i / 8], w, memory_order_release);  // after BUSY
   }
-  atomic_store_explicit(&l->ordered, ((state & ~WH_ORDER_N) + WH_ORDER_TURN) | n, memory_order_release);
+  atomic_store_explicit(&l->ordered, n, memory_order_release);
 }
 
 uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos) {

@@ -15,17 +15,17 @@
 #define WH_PTR_MASK ((UINT64_C(1) << WH_PTR_BITS) - 1)
 #define WH_ORDER_N 0xffu      // how many entries the order covers
 #define WH_ORDER_BUSY 0x100u  // it is being written
-#define WH_ORDER_TURN 0x200u  // one more time that it was written
 
 struct wh_leaf {
-  // line 0. anchor, lo8 and skip are immutable.
+  // line 0. anchor, lo8, end8 and skip are immutable.
   struct kref anchor;                   // in the arena
   uint64_t lo8;                         // wh_key8() of the anchor: most comparisons end here
   _Atomic(struct wh_leaf *) next;       // written under the structure lock, release; frozen at death
   uint64_t end8;                        // wh_key8() of the next leaf's anchor, all ones without one: keys below are the leaf's while it lives, and nothing more
-                                        // has to be looked at. Immutable once the leaf is in the list
-  uint32_t skip;                        // so many bytes all keys of the range have in common: the anchor's
-  _Atomic uint32_t ordered;             // WH_ORDER_N, whether order is being written, and how often it was: a sequence lock that readers never wait for
+                                        // has to be looked at
+  uint32_t skip;                        // so many bytes, at least, all keys of the range have in common: the anchor's
+  _Atomic uint32_t ordered;             // WH_ORDER_N, and whether order is being written: a sequence lock that readers never wait for. The number only grows, so
+                                        // whoever finds it as it was has read what it stood for
   struct lib_lock lock;                 // guards count, entries, pieces and idx against other writers
   _Atomic uint16_t count;               // release, after the entry, its piece and its place in idx
   _Atomic bool dead;                    // set with release under the leaf's lock and the structure lock
@@ -154,7 +154,7 @@ static inline uint32_t wh_leaf_rank(const struct wh_leaf *l, uint32_t n, int32_t
 // How many of the n entries whose order pos is have a key smaller than this one (or equal, with or_equal), which shares the leaf's first bytes. rank: of its piece.
 uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, struct kref key, uint32_t rank, bool or_equal);
 // Writes the positions of the leaf's entries in order of key; returns how many. Who finds that the leaf does not have that order keeps it there, for those that come later:
-// it is only a cache, so a reader may.
+// it is only a cache, so a reader may. (Unless somebody else is about to.)
 uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos);
 // What the leaf holds, but for entries that have no version. The lock is held. Returns how many entries it has with those.
 uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out);

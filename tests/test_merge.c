@@ -15,6 +15,7 @@ static void look_up(void) {
   else nr_outside++;
 }
 static void inside_want(struct wh_cursor *c, struct kref key, bool steps) { look_up(), wh_want(c, key, steps); }
+static void inside_want_place(struct wh_cursor *c, struct kref key, bool backward) { look_up(), wh_want_place(c, key, backward); }
 static void inside_seek(struct wh_cursor *c, struct kref key) { look_up(), wh_seek(c, key); }
 static void inside_seek_for_prev(struct wh_cursor *c, struct kref key) { look_up(), wh_seek_for_prev(c, key); }
 static void inside_seek_last(struct wh_cursor *c) { look_up(), wh_seek_last(c); }
@@ -31,6 +32,7 @@ static enum remixdb_status inside_remix_seek_for_prev(struct remix_cursor *c, st
 static enum remixdb_status inside_remix_record(struct remix_cursor *c, struct kv_rec *r) { return look_up(), young_told(c->x, remix_record(c, r)); }
 static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct remix *x) { return young_told(x, remix_cursor_set(c, x)); }
 #define wh_want inside_want
+#define wh_want_place inside_want_place
 #define wh_seek inside_seek
 #define wh_seek_for_prev inside_seek_for_prev
 #define wh_seek_last inside_seek_last
@@ -40,6 +42,7 @@ static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct 
 #define remix_cursor_set told_remix_cursor_set
 #include "merge.c"
 #undef wh_want
+#undef wh_want_place
 #undef wh_seek
 #undef wh_seek_for_prev
 #undef wh_seek_last
@@ -613,11 +616,48 @@ static void test_no_memory(void **state) {
   scene_young = YOUNG_NOWHERE;
 }
 
+// Up to where the partitions come before the next newer key is found out when steps have passed a whole segment behind the one where it was first compared, not
+// before; from there on a step does not look at it.
+static void test_since(void **state) {
+  (void)state;
+  uint32_t passed_one = 0, exact = 0;
+  for (uint64_t seed = 1; seed <= 6; seed++) {
+    struct scene s;
+    scene_init(&s, &(struct plan){4000, 12, 12, 1 + seed % 3, 3, 50, 1 << 20}, seed);
+    struct merge m;
+    merge_init(&m, NULL);
+    merge_set(&m, s.active, s.frozen, s.version, s.moment);
+    enter(&s.p);
+    ok(merge_seek(&m, kref(NULL, 0)));
+    const uint8_t *key = NULL;
+    uint32_t part = UINT32_MAX, since = 0;
+    for (uint32_t n = 0; merge_valid(&m); n++) {
+      if (m.new_at == MERGE_NONE || !parts_valid(&m)) break;
+      const uint32_t seg = m.remix.seg;
+      if (m.new_key.ptr != key || m.part != part) since = seg;
+      key = m.new_key.ptr;
+      part = m.part;
+      assert_int_equal(m.since, since);
+      assert_int_equal(m.clear_exact, seg > since + 1);
+      passed_one += seg == since + 1;
+      exact += m.clear_exact;
+      if (m.clear_exact) assert_int_equal(m.clear, version_find(m.version, m.new_key) > part ? UINT32_MAX : remix_segment(m.remix.x, m.new_key));
+      if (m.at == MERGE_PARTS && m.same == 1u << MERGE_PARTS) assert_int_equal(m.near, seg < m.clear ? MERGE_ALONE : MERGE_BESIDE);
+      if (n % 3 == 0 || !merge_next_near(&m)) ok(merge_next(&m));
+    }
+    leave(&s.p);
+    merge_park(&m);
+    merge_fini(&m);
+    scene_fini(&s);
+  }
+  assert_true(passed_one > 100 && exact > 100);
+}
+
 int main(void) {
   const char *const given = getenv("TEST_SEED");
   seed_base = given ? strtoull(given, NULL, 0) : time_ns();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_model),       cmocka_unit_test(test_young),      cmocka_unit_test(test_every_place),
+      cmocka_unit_test(test_model),       cmocka_unit_test(test_young),      cmocka_unit_test(test_every_place), cmocka_unit_test(test_since),
       cmocka_unit_test(test_young_parked), cmocka_unit_test(test_all_deleted), cmocka_unit_test(test_while_written),
       cmocka_unit_test(test_read_fails),  cmocka_unit_test(test_record_fails), cmocka_unit_test(test_damaged),
       cmocka_unit_test(test_no_memory),

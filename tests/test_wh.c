@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "wh.h"
+#include "wh_leaf.h"
 
 #define CHUNK 65536u
 #define KEY_CAP 512u
@@ -833,7 +833,7 @@ static void test_nomem(void **state) {
       }
       if (n % 400 == 0) {
         CHECK_INDEX(m.wh);
-        atomic_store(&mem_fault, fault_fn);  // cursors publish orders if they can
+        atomic_store(&mem_fault, fault_fn);  // who reads needs no memory
         model_verify(&m, m.seq, &rng, 10);
         atomic_store(&mem_fault, NULL);
       }
@@ -1232,6 +1232,264 @@ static void test_threads(void **state) {
   }
 }
 
+// ---- what is asked for before it is sought
+
+// Keys of which up to a leaf's worth share their first bytes, and that end in zeros.
+static struct kref tied_key(uint64_t *rng, uint8_t *buf) {
+  uint32_t len = (uint32_t)(rng_next(rng) % 3) * 5;
+  memset(buf, 't', len);
+  if (len) buf[len - 1] = (uint8_t)('a' + rng_next(rng) % 2);
+  const uint32_t zeros = (uint32_t)(rng_next(rng) % 8), ends = (uint32_t)(rng_next(rng) % 8);
+  memset(buf + len, 0, zeros);
+  len += zeros;
+  for (uint32_t i = 0; i < ends; i++) buf[len++] = (uint8_t)(rng_next(rng) % 3 * 127);
+  return kref(buf, len);
+}
+
+// A place that was asked for is the one that is found at the cursor's moment, whatever comes into its leaf meanwhile or becomes of it; a seek to the end, or another
+// wish, takes its place, in any order.
+static void test_wanted(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  struct model m;
+  uint8_t buf[KEY_CAP + 1];
+  model_init(&m);
+  epoch_enter(&m.cursors, &m.stay);
+  for (uint32_t n = 0; n < 400; n++) CHECK(model_put(&m, tied_key(&rng, buf), 1, false, false) == REMIXDB_OK);
+  struct wh_cursor c;
+  for (uint32_t n = 0; n < 6000; n++) {
+    if (n % 7 == 0) wh_cursor_init(&c, m.wh, m.seq);
+    const uint64_t moment = c.moment;
+    uint8_t other[KEY_CAP + 1];
+    const struct kref key = tied_key(&rng, other);
+    const uint32_t wish = (uint32_t)(rng_next(&rng) % 3), how = (uint32_t)(rng_next(&rng) % 5);
+    epoch_enter(&m.epoch, &m.slot);
+    if (wish && rng_next(&rng) % 2) {  // one that nobody comes for
+      const struct kref vain = tied_key(&rng, buf);
+      wh_want(&c, vain, rng_next(&rng) % 2);
+      wh_want_place(&c, vain, rng_next(&rng) % 2);
+    }
+    if (wish) wh_want(&c, key, rng_next(&rng) % 2);
+    if (wish > 1) wh_want_place(&c, key, how && how < 3);
+    epoch_exit(&m.slot);
+    for (uint32_t i = (uint32_t)(rng_next(&rng) % 4); i > 0; i--)
+      CHECK(model_put(&m, n % 2 ? tied_key(&rng, buf) : shape_key(RANDOM16, n, &rng, buf), 1, false, rng_next(&rng) % 3 == 0) == REMIXDB_OK);
+    int64_t at = model_rank(&m, key);
+    const bool there = at < m.nr && kv_eq(model_kref(&m.keys[at]), key);
+    int64_t dir = 1;
+    epoch_enter(&m.epoch, &m.slot);
+    if (how == 0) {
+      wh_seek_last(&c);
+      at = (int64_t)m.nr - 1;
+      dir = -1;
+    } else if (how < 3) {
+      wh_seek_for_prev(&c, key);
+      at -= !there;
+      dir = -1;
+    } else {
+      wh_seek(&c, key);
+    }
+    epoch_exit(&m.slot);
+    for (uint32_t step = 0; step < 8; step++) {
+      while (at >= 0 && at < m.nr && !model_seen(&m.keys[at], moment)) at += dir;
+      CHECK(wh_valid(&c) == (at >= 0 && at < m.nr));
+      if (!wh_valid(&c)) break;
+      CHECK(kv_eq(wh_key(&c), model_kref(&m.keys[at])));
+      CHECK(ver_matches(c.ver, model_seen(&m.keys[at], moment)));
+      if (rng_next(&rng) % 3 == 0) dir = -dir;
+      if (dir > 0) wh_next(&c);
+      else wh_prev(&c);
+      at += dir;
+    }
+  }
+  epoch_exit(&m.stay);
+  CHECK_INDEX(m.wh);
+  model_verify(&m, m.seq, &rng, 500);
+  model_fini(&m);
+}
+
+// Leaves in which all pieces are the same: from so many on, keys are sampled. Each count of them, each place, before, at and behind each key.
+static void test_ties(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  for (uint32_t nr = 1; nr <= WH_LEAF_KEYS; nr++) {
+    struct model m;
+    model_init(&m);
+    uint8_t key[8] = "same", order[WH_LEAF_KEYS];
+    for (uint32_t i = 0; i < nr; i++) {
+      const uint32_t j = (uint32_t)(rng_next(&rng) % (i + 1));
+      order[i] = order[j];
+      order[j] = (uint8_t)i;
+    }
+    struct wh_cursor c;
+    for (uint32_t i = 0; i < nr; i++) {
+      key[4] = (uint8_t)(order[i] * 2);
+      CHECK(model_put(&m, kref(key, 5), 0, false, false) == REMIXDB_OK);
+      if (i % 3 == 2) {  // few at a time have no place yet
+        wh_cursor_init(&c, m.wh, m.seq);
+        epoch_enter(&m.epoch, &m.slot);
+        wh_seek(&c, kref("", 0));
+        epoch_exit(&m.slot);
+        for (uint32_t k = 0; k <= i; k++, wh_next(&c)) CHECK(wh_valid(&c) && kv_eq(wh_key(&c), model_kref(&m.keys[k])));
+      }
+    }
+    wh_cursor_init(&c, m.wh, m.seq);
+    epoch_enter(&m.epoch, &m.slot);
+    for (uint32_t i = 0; i < 2 * nr; i++) {
+      key[4] = (uint8_t)i;
+      wh_seek(&c, kref(key, 5));
+      CHECK(wh_valid(&c) == (i < 2 * nr - 1));
+      if (wh_valid(&c)) CHECK(wh_key(&c).ptr[4] == (i + 1) / 2 * 2);
+      wh_seek_for_prev(&c, kref(key, 5));
+      CHECK(wh_valid(&c) && wh_key(&c).ptr[4] == (i / 2 < nr ? i / 2 : nr - 1) * 2);
+    }
+    wh_seek_for_prev(&c, kref(key, 4));
+    CHECK(!wh_valid(&c));
+    epoch_exit(&m.slot);
+    CHECK_INDEX(m.wh);
+    model_fini(&m);
+  }
+}
+
+// An order that somebody is writing, or began to write and left, is neither read nor written by others; and what comes in order fills its leaves.
+static void test_order_busy(void **state) {
+  (void)state;
+  struct model m;
+  model_init(&m);
+  char buf[16];
+  const uint32_t nr = 100;
+  struct wh_cursor c;
+  struct wh_slot s;
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t k = i * 37 % nr;
+    CHECK(model_put(&m, kref(buf, (uint32_t)sprintf(buf, "%03u", k)), 0, false, false) == REMIXDB_OK);
+    if (i != nr - 5) continue;
+    wh_cursor_init(&c, m.wh, m.seq);
+    epoch_enter(&m.epoch, &m.slot);
+    wh_seek(&c, kref("", 0));
+    epoch_exit(&m.slot);
+  }
+  epoch_enter(&m.epoch, &m.slot);
+  wh_lock(m.wh, kref("", 0), key_hash(kref("", 0)), &s);
+  struct wh_leaf *const l = s.leaf;
+  wh_unlock(&s);
+  const uint32_t was = atomic_load(&l->ordered);
+  uint64_t words[WH_LEAF_KEYS / 8];
+  CHECK((was & WH_ORDER_N) == nr - 4 && !(was & WH_ORDER_BUSY));
+  for (uint32_t i = 0; i < WH_LEAF_KEYS / 8; i++) {
+    words[i] = atomic_load(&l->order[i]);
+    atomic_store(&l->order[i], UINT64_C(0x0101010101010101) * i);
+  }
+  atomic_store(&l->ordered, was | WH_ORDER_BUSY);
+  wh_cursor_init(&c, m.wh, m.seq);
+  wh_seek(&c, kref("", 0));
+  for (uint32_t i = 0; i < nr; i++, wh_next(&c)) CHECK(wh_valid(&c) && kv_eq(wh_key(&c), kref(buf, (uint32_t)sprintf(buf, "%03u", i))));
+  CHECK(!wh_valid(&c));
+  CHECK(atomic_load(&l->ordered) == (was | WH_ORDER_BUSY));
+  for (uint32_t i = 0; i < WH_LEAF_KEYS / 8; i++) {
+    CHECK(atomic_load(&l->order[i]) == UINT64_C(0x0101010101010101) * i);
+    atomic_store(&l->order[i], words[i]);
+  }
+  atomic_store(&l->ordered, was);
+  wh_seek(&c, kref("", 0));
+  CHECK((atomic_load(&l->ordered) & (WH_ORDER_N | WH_ORDER_BUSY)) == nr);
+  epoch_exit(&m.slot);
+  CHECK_INDEX(m.wh);
+  model_fini(&m);
+}
+
+// What comes in order fills its leaves, and they know their order; a leaf that a split leaves keeps it, too.
+static void test_filled(void **state) {
+  (void)state;
+  struct model m;
+  model_init(&m);
+  char buf[16];
+  for (uint32_t i = 0; i < 5 * WH_LEAF_KEYS; i++) CHECK(model_put(&m, kref(buf, (uint32_t)sprintf(buf, "%08u", i)), 0, false, false) == REMIXDB_OK);
+  epoch_enter(&m.epoch, &m.slot);
+  for (uint32_t i = 0; i < 5; i++) {
+    struct wh_slot s;
+    const struct kref key = kref(buf, (uint32_t)sprintf(buf, "%08u", i * WH_LEAF_KEYS));
+    wh_lock(m.wh, key, key_hash(key), &s);
+    CHECK(atomic_load(&s.leaf->count) == WH_LEAF_KEYS);
+    if (i < 4) CHECK((atomic_load(&s.leaf->ordered) & WH_ORDER_N) == WH_LEAF_KEYS);
+    CHECK(i == 0 || i == 4 || s.leaf->skip >= 4);
+    wh_unlock(&s);
+  }
+  epoch_exit(&m.slot);
+  CHECK_INDEX(m.wh);
+  model_fini(&m);
+}
+
+#define RACE_ROUNDS (LIB_SANITIZED ? 300u : 6000u)
+
+// One thread fills leaves, others put what it has brought in order, all at once: who finds an order half written, or another one at its end, has not read one.
+struct race {
+  struct epoch epoch;
+  struct wh *wh;
+  _Atomic uint32_t published, done, broken;
+};
+static void *race_reader(void *arg) {
+  struct race *const r = arg;
+  struct epoch_slot es;
+  epoch_join(&r->epoch, &es);
+  struct wh_cursor c;
+  while (!atomic_load(&r->done)) {
+    const uint32_t moment = atomic_load_explicit(&r->published, memory_order_acquire);
+    epoch_enter(&r->epoch, &es);
+    wh_cursor_init(&c, r->wh, moment);
+    uint32_t nr = 0;
+    uint64_t last = 0;
+    for (wh_seek(&c, kref("", 0)); wh_valid(&c); wh_next(&c), nr++) {
+      const uint64_t k = load64be(wh_key(&c).ptr);
+      if (nr && k <= last) atomic_store(&r->broken, 1);
+      last = k;
+    }
+    if (nr != moment) atomic_store(&r->broken, 2);
+    epoch_exit(&es);
+  }
+  epoch_leave(&r->epoch, &es);
+  return NULL;
+}
+static void test_order_race(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  for (uint32_t round = 0; round < RACE_ROUNDS; round++) {
+    struct race *const r = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*r), CACHE_LINE));
+    memset(r, 0, sizeof(*r));
+    epoch_init(&r->epoch);
+    assert_int_equal(wh_create(&r->epoch, CHUNK, NULL, &r->wh), REMIXDB_OK);
+    pthread_t t[3];
+    struct epoch_slot es;
+    epoch_join(&r->epoch, &es);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(thread_start(&t[i], race_reader, r, "wh"), REMIXDB_OK);
+    for (uint32_t n = 1; n <= 120; n++) {
+      uint8_t key[8];
+      const uint64_t k = rng_next(&rng) >> (round % 2 ? 0 : 40);
+      for (uint32_t b = 0; b < 8; b++) key[b] = (uint8_t)(k >> (56 - 8 * b));
+      struct wh_slot s;
+      epoch_enter(&r->epoch, &es);
+      wh_lock(r->wh, kref(key, 8), hash64(key, 8), &s);
+      if (s.entry == NULL) {
+        assert_int_equal(wh_link(&s, "", 0, false), REMIXDB_OK);
+        wh_stamp(&s, n);
+        atomic_store_explicit(&r->published, n, memory_order_release);
+      } else {
+        n--;
+      }
+      wh_unlock(&s);
+      epoch_exit(&es);
+    }
+    atomic_store(&r->done, 1);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(pthread_join(t[i], NULL), 0);
+    CHECK(!atomic_load(&r->broken));
+    CHECK_INDEX(r->wh);
+    wh_destroy(r->wh);
+    epoch_leave(&r->epoch, &es);
+    epoch_fini(&r->epoch);
+    mem_free(r);
+  }
+}
+
 int main(void) {
   const char *const s = getenv("TEST_SEED");
   seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
@@ -1241,6 +1499,8 @@ int main(void) {
       cmocka_unit_test(test_removal), cmocka_unit_test(test_growth),       cmocka_unit_test(test_nomem_create),
       cmocka_unit_test(test_nomem),   cmocka_unit_test(test_nomem_many),    cmocka_unit_test(test_many),
       cmocka_unit_test(test_guided),  cmocka_unit_test(test_guided_end),
+      cmocka_unit_test(test_ties),    cmocka_unit_test(test_filled),       cmocka_unit_test(test_wanted),
+      cmocka_unit_test(test_order_busy), cmocka_unit_test(test_order_race),
       cmocka_unit_test(test_merge_locked),  cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
