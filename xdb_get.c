@@ -25,7 +25,7 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
     rec = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
   } else {
     if (unlikely(!early)) xdb_want_below(v, key, hash, &below);
-    s = xdb_get_below(v, &below, key, hash, moment, &r->hold, &rec);
+    s = xdb_get_below_wanted(v, &below, key, hash, moment, &r->hold, &rec);
   }
   if (s == REMIXDB_OK && rec.tomb) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK) {

@@ -200,11 +200,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64
     return REMIXDB_ABORTED;
   }
   // What lies below the active memtable does not change while it is the active one, so it is read before the leaf is locked: nobody waits for a disk.
-  if (!wh_get(m->wh, key, hash, WH_PENDING - 1)) {
-    struct xdb_below below;
-    xdb_want_below(v, key, hash, &below);
-    s = xdb_get_below(v, &below, key, hash, WH_PENDING - 1, &r->hold, &rec);
-  }
+  if (!wh_get(m->wh, key, hash, WH_PENDING - 1)) s = xdb_get_below(v, key, hash, WH_PENDING - 1, &r->hold, &rec);
   if (unlikely(s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {
     epoch_exit(&r->slot);
     return s;
