@@ -4,6 +4,7 @@
 #define AHEAD 6u  // entries that are fetched before they are reached, by who steps
 #define FLOW 16u  // by who has stepped from leaf to leaf
 #define SPOT 1u   // by who only seeks
+#define ENTRY_HEAD 40u  // bytes of an entry that are looked at in any case, most of the time: its fields, its key, the number of its first version
 
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
   c->wh = wh;
@@ -18,7 +19,7 @@ void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
 static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
   const uint8_t *e = (const uint8_t *)wh_leaf_entry(c->leaf, c->order[at]);
   __builtin_prefetch(e);
-  __builtin_prefetch(e + CACHE_LINE);
+  __builtin_prefetch(e + ENTRY_HEAD);
 }
 
 // The entry's newest version, which most of the time is the one that is seen, and its value. The entry itself has been fetched before.
