@@ -384,14 +384,15 @@ const struct wh_ver *wh_slot_newest(const struct wh_slot *slot) {
 
 _Static_assert(REMIXDB_KV_MAX < 1u << 30, "a length fits wh_ver.vlen");
 
-static size_t ver_size(uint32_t vlen) {
-  const size_t size = offsetof(struct wh_ver, val) + vlen;
-  return size < sizeof(struct wh_ver) ? sizeof(struct wh_ver) : size;
-}
+_Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 && WH_VER_BEFORE % 8 == 4 && WH_VER_BEFORE >= sizeof(struct wh_ver *),
+               "numbers, and pointers to older versions, lie at multiples of eight, as what comes from an arena does");
+
+// The first place for a version at or behind `from`, in memory that begins at a multiple of eight.
+static inline size_t ver_place(size_t from) { return align_up(from + 4, 8) - 4; }
 
 // older: written before it already; NULL: no place is there.
 static void ver_init(struct wh_ver *v, const struct wh_ver *older, const void *val, uint32_t vlen, bool tomb) {
-  atomic_init(&v->seq, WH_PENDING);
+  atomic_init(wh_ver_number(v), WH_PENDING);
   v->vlen = vlen;
   v->tomb = tomb;
   v->chained = older != NULL;
@@ -403,10 +404,10 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   struct wh_entry *e = slot->entry;
   if (e) {
     struct wh_ver *const older = atomic_load_explicit(&e->newest, memory_order_relaxed);
-    const size_t before = older ? sizeof(older) : 0;
-    uint8_t *const p = arena_alloc(&wh->arena, before + ver_size(vlen));
+    const size_t before = older ? WH_VER_BEFORE : ver_place(0);
+    uint8_t *const p = arena_alloc(&wh->arena, before + sizeof(struct wh_ver) + vlen);
     if (p == NULL) return REMIXDB_NOMEM;
-    if (older) memcpy(p, &older, before);
+    if (older) memcpy(p, &older, sizeof(older));
     struct wh_ver *const v = (struct wh_ver *)(void *)(p + before);
     ver_init(v, older, val, vlen, tomb);
     atomic_store_explicit(&e->newest, v, memory_order_release);
@@ -415,8 +416,8 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
     return REMIXDB_OK;
   }
   const struct kref key = slot->key;
-  const size_t ver_at = align_up(offsetof(struct wh_entry, key) + (size_t)key.len, 8);
-  e = arena_alloc(&wh->arena, ver_at + ver_size(vlen));
+  const size_t ver_at = ver_place(offsetof(struct wh_entry, key) + (size_t)key.len);
+  e = arena_alloc(&wh->arena, ver_at + sizeof(struct wh_ver) + vlen);
   if (e == NULL) return REMIXDB_NOMEM;
   if (unlikely((uint64_t)(uintptr_t)e >> WH_PTR_BITS != 0))
     return err_set(REMIXDB_NOMEM, "an address of more than %d bits", WH_PTR_BITS);
@@ -424,13 +425,12 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   ver_init(v, NULL, val, vlen, tomb);
   atomic_init(&e->newest, v);
   e->klen = key.len;
-  e->hash = (uint32_t)(slot->hash >> 32);
   if (key.len) memcpy(e->key, key.ptr, key.len);
   if (atomic_load_explicit(&slot->leaf->count, memory_order_relaxed) == WH_LEAF_KEYS) {
     const enum remixdb_status s = leaf_make_room(slot, wh_entry_key(e));
     if (s != REMIXDB_OK) return s;
   }
-  wh_leaf_append(slot->leaf, (uint64_t)(uintptr_t)e | wh_entry_tag(e->hash), wh_piece(key, slot->leaf->skip));
+  wh_leaf_append(slot->leaf, (uint64_t)(uintptr_t)e | wh_entry_tag((uint32_t)(slot->hash >> 32)), wh_piece(key, slot->leaf->skip));
   atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
   slot->entry = e;
   slot->ver = v;
@@ -607,7 +607,10 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
     const uint32_t at = wh_idx_load(&l->idx[i]);
     if (at == WH_IDX_FREE) continue;
     if (wh_idx_pos(at) >= n) WH_BROKEN("W1: the hash part names entry %u of %u", wh_idx_pos(at), n);
-    if (!wh_idx_fits(at, wh_leaf_entry(l, wh_idx_pos(at))->hash)) WH_BROKEN("W1: entry %u has another hash in the hash part", wh_idx_pos(at));
+    const struct kref key = wh_entry_key(wh_leaf_entry(l, wh_idx_pos(at)));
+    const uint32_t hash = (uint32_t)(hash64(key.ptr, key.len) >> 32);
+    if (!wh_idx_fits(at, hash)) WH_BROKEN("W1: entry %u has another hash in the hash part", wh_idx_pos(at));
+    if ((wh_leaf_word(l, wh_idx_pos(at)) ^ wh_entry_tag(hash)) >> WH_PTR_BITS) WH_BROKEN("W1: an entry's tag is not its key's");
     taken++;
   }
   if (taken != n) WH_BROKEN("W1: the hash part has %u of %u entries", taken, n);
@@ -617,7 +620,6 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
     const struct wh_entry *e = wh_leaf_entry(l, pos[i]);
     const struct kref key = wh_entry_key(e);
     const uint64_t hash = hash64(key.ptr, key.len);
-    if (e->hash != (uint32_t)(hash >> 32)) WH_BROKEN("W1: an entry's hash is not its key's");
     if (l->anchor.len < l->skip || key.len < l->skip || (l->skip && memcmp(key.ptr, l->anchor.ptr, l->skip) != 0)) WH_BROKEN("W8: keys without their leaf's first bytes");
     if (l->pieces[pos[i]] != wh_piece(key, l->skip)) WH_BROKEN("W8: another piece than the key's");
     if (!wh_entry_newest(e) && !l->holes) WH_BROKEN("W10: an entry without a version, and the leaf does not know");

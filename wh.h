@@ -52,18 +52,19 @@
 struct wh;
 struct wh_leaf;
 
-struct wh_ver {  // one version of a key; immutable but for seq
-  _Atomic uint64_t seq;            // stored with release when committed
+struct wh_ver {  // one version of a key; immutable but for its number. Lies four bytes before a multiple of eight.
   uint32_t vlen : 30;
   uint32_t tomb : 1;
   uint32_t chained : 1;            // a pointer to the next older version stands before it; most keys have one version, and no place for that
+  uint32_t seq[2];                 // the number: wh_ver_number
   uint8_t val[];
 };
+static inline _Atomic uint64_t *wh_ver_number(const struct wh_ver *v) { return (_Atomic uint64_t *)(uintptr_t)v->seq; }  // stored with release when committed
+static inline uint64_t wh_ver_seq(const struct wh_ver *v) { return atomic_load_explicit(wh_ver_number(v), memory_order_acquire); }
 
 struct wh_entry {  // a key; immutable but for newest. Its first version follows in the same allocation.
   _Atomic(struct wh_ver *) newest;  // release-published; NULL when its only version was taken back
   uint32_t klen;
-  uint32_t hash;  // high half of the key's hash64
   uint8_t key[];
 };
 
@@ -76,7 +77,7 @@ void wh_destroy(struct wh *wh);  // nobody uses it any more
 // serve again. Before the index is shared; both domains outlive it. Without this call dead leaves stay as they are.
 void wh_recycle(struct wh *wh, struct epoch *cursors);
 // What a new key takes of its memory, about: entry, version and its share of leaf and table.
-static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) { return sizeof(struct wh_entry) + sizeof(struct wh_ver) + klen + vlen + 24; }
+static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) { return sizeof(struct wh_entry) + sizeof(struct wh_ver) + klen + vlen + 28; }
 size_t wh_memory(const struct wh *wh);  // bytes it holds: arena and table. Any thread, relaxed.
 uint64_t wh_count(const struct wh *wh);  // keys in it, tombstones too. Any thread, relaxed.
 
@@ -98,7 +99,7 @@ const struct wh_ver *wh_slot_newest(const struct wh_slot *slot);
 // and value are copied. REMIXDB_NOMEM: nothing has changed, the slot is still locked and can be unlocked.
 MUST_CHECK enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb);
 // Commits the pending version under this number: release store of seq. Numbers given to one key must ascend.
-static inline void wh_stamp(struct wh_slot *slot, uint64_t seq) { atomic_store_explicit(&slot->ver->seq, seq, memory_order_release); }
+static inline void wh_stamp(struct wh_slot *slot, uint64_t seq) { atomic_store_explicit(wh_ver_number(slot->ver), seq, memory_order_release); }
 // Takes the pending version back; a key left without versions is removed from the index (and small neighbours may merge, when there is memory for it).
 // The slot stays locked.
 void wh_unlink(struct wh_slot *slot);
@@ -119,7 +120,7 @@ struct wh_link {             // what one link made
 void wh_many_init(struct wh_many *m, struct wh *wh);
 // Links a pending version of the key, which must be greater than the last one's. REMIXDB_NOMEM: of this key nothing is linked; the others are, and all stay locked.
 MUST_CHECK enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val, uint32_t vlen, bool tomb, struct wh_link *out);
-static inline void wh_link_stamp(const struct wh_link *l, uint64_t seq) { atomic_store_explicit(&l->ver->seq, seq, memory_order_release); }
+static inline void wh_link_stamp(const struct wh_link *l, uint64_t seq) { atomic_store_explicit(wh_ver_number(l->ver), seq, memory_order_release); }
 // Takes the pending version back. A key left without versions stays in its leaf, unseen, until the leaf is next rebuilt.
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l);
 void wh_many_unlock(struct wh_many *m);  // gives all leaves back, and the memory of the list

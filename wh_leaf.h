@@ -13,6 +13,7 @@
 #define WH_IDX_FREE 0xffffu
 #define WH_PTR_BITS 48
 #define WH_PTR_MASK ((UINT64_C(1) << WH_PTR_BITS) - 1)
+#define WH_VER_BEFORE 12u     // bytes from a version back to the pointer to the older one
 #define WH_ORDER_N 0xffu      // how many entries the order covers
 #define WH_ORDER_BUSY 0x100u  // it is being written
 
@@ -58,8 +59,9 @@ static inline struct wh_ver *wh_entry_newest(const struct wh_entry *e) {
   return atomic_load_explicit(&e->newest, memory_order_acquire);
 }
 // Published with the version.
-static inline struct wh_ver *wh_ver_older(const struct wh_ver *v) { return v->chained ? ((struct wh_ver *const *)(const void *)v)[-1] : NULL; }
-static inline uint64_t wh_ver_seq(const struct wh_ver *v) { return atomic_load_explicit(&v->seq, memory_order_acquire); }
+static inline struct wh_ver *wh_ver_older(const struct wh_ver *v) {
+  return v->chained ? *(struct wh_ver *const *)(const void *)((const uint8_t *)v - WH_VER_BEFORE) : NULL;
+}
 static inline uint64_t wh_entry_tag(uint32_t hash) { return (uint64_t)(hash >> 16) << WH_PTR_BITS; }
 // As much of the hash as the tag has: enough for a place in idx.
 static inline uint32_t wh_word_hash(uint64_t w) { return (uint32_t)(w >> WH_PTR_BITS) << 16; }
@@ -120,7 +122,7 @@ static inline struct wh_entry *wh_leaf_find(const struct wh_leaf *l, struct kref
     if ((w ^ tag) >> WH_PTR_BITS) continue;
     struct wh_entry *e = wh_word_entry(w);
     __builtin_prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
-    if (e->hash == h32 && e->klen == key.len && (key.len == 0 || memcmp(e->key, key.ptr, key.len) == 0)) return e;
+    if (e->klen == key.len && (key.len == 0 || memcmp(e->key, key.ptr, key.len) == 0)) return e;
   }
 }
 

@@ -123,7 +123,7 @@ static const struct model_ver *model_seen(const struct model_key *k, uint64_t mo
 
 static bool ver_matches(const struct wh_ver *v, const struct model_ver *want) {
   if (v == NULL || want == NULL) return v == NULL && want == NULL;
-  if (atomic_load(&v->seq) != want->seq || v->tomb != want->tomb || v->vlen != want->vlen) return false;
+  if (wh_ver_seq(v) != want->seq || v->tomb != want->tomb || v->vlen != want->vlen) return false;
   for (uint32_t i = 0; i < v->vlen; i++)
     if (v->val[i] != (uint8_t)want->seq) return false;
   return true;
@@ -447,7 +447,7 @@ static void test_moment(void **state) {
   for (uint32_t i = 0; i < nr; i++) {
     CHECK(wh_valid(&fore) && kv_eq(wh_key(&fore), order[i]));
     CHECK(wh_valid(&back) && kv_eq(wh_key(&back), order[nr - 1 - i]));
-    CHECK(atomic_load(&fore.ver->seq) <= moment && atomic_load(&back.ver->seq) <= moment);
+    CHECK(wh_ver_seq(fore.ver) <= moment && wh_ver_seq(back.ver) <= moment);
     for (uint32_t w = 0; w < 4; w++)
       CHECK(model_put(&m, shape_key(BINARY, 0, &rng, buf), 8, false, rng_next(&rng) % 4 == 0) == REMIXDB_OK);
     wh_next(&fore);
@@ -1058,7 +1058,7 @@ static void expect(const struct shared *sh, uint64_t moment, uint64_t *seq_of) {
 
 static bool is_at(const struct shared *sh, const struct wh_cursor *c, int64_t k, const uint64_t *seq_of) {
   uint32_t v;
-  if (!wh_valid(c) || !kv_eq(wh_key(c), sh->keys[k]) || atomic_load(&c->ver->seq) != seq_of[k]) return false;
+  if (!wh_valid(c) || !kv_eq(wh_key(c), sh->keys[k]) || wh_ver_seq(c->ver) != seq_of[k]) return false;
   memcpy(&v, c->ver->val, sizeof(v));
   return v == k;
 }
@@ -1079,7 +1079,7 @@ static void read_many(struct worker *w, struct epoch_slot *es, uint64_t moment, 
   epoch_enter(&sh->epoch, es);
   wh_get_many(sh->wh, keys, hashes, which, WH_GROUP_MAX, moment, vers);
   epoch_exit(es);
-  for (uint32_t i = 0; i < WH_GROUP_MAX; i++) T_CHECK(sh, (vers[i] ? atomic_load(&vers[i]->seq) : 0) == seq_of[ids[i]]);
+  for (uint32_t i = 0; i < WH_GROUP_MAX; i++) T_CHECK(sh, (vers[i] ? wh_ver_seq(vers[i]) : 0) == seq_of[ids[i]]);
 }
 
 static void *reader(void *arg) {
@@ -1152,7 +1152,7 @@ static void *reader(void *arg) {
           epoch_enter(&sh->epoch, &es);
           const struct wh_ver *v = wh_get(sh->wh, sh->keys[g], key_hash(sh->keys[g]), moment);
           epoch_exit(&es);
-          T_CHECK(sh, (v ? atomic_load(&v->seq) : 0) == seq_of[g]);
+          T_CHECK(sh, (v ? wh_ver_seq(v) : 0) == seq_of[g]);
         }
         read_many(w, &es, moment, seq_of);
       }
