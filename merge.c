@@ -62,7 +62,7 @@ static inline bool parts_valid(const struct merge *m) { return remix_valid(&m->r
 
 static void clear_forget(struct merge *m) {
   m->clear = 0;
-  m->clear_exact = false;
+  m->clear_found = false;
   m->since = UINT32_MAX;
 }
 
@@ -270,7 +270,7 @@ static inline bool new_tomb(const struct merge *m) { return m->new_at == MERGE_Y
 static void clear_find(struct merge *m) {
   const uint32_t part = version_find(m->version, m->new_key);
   m->clear = part > m->part ? UINT32_MAX : part < m->part ? 0 : remix_segment(m->remix.x, m->new_key);
-  m->clear_exact = true;
+  m->clear_found = true;
 }
 
 // Whether the partitions' entry is known to come before the newer one without looking at its key.
@@ -278,7 +278,7 @@ static inline bool parts_clear(struct merge *m) {
   const uint32_t seg = m->remix.seg;
   if (m->backward) return false;
   if (m->since == UINT32_MAX) m->since = seg;
-  if (unlikely(seg > m->since + 1) && !m->clear_exact) clear_find(m);
+  if (unlikely(seg > m->since + 1) && !m->clear_found) clear_find(m);
   return seg < m->clear;
 }
 
@@ -435,7 +435,7 @@ enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
   enum remixdb_status s = REMIXDB_OK;
   while (nr > 0 && s == REMIXDB_OK && merge_valid(m)) {
     if (m->same == 1u << MERGE_PARTS && !m->backward) {
-      if (m->new_at != MERGE_NONE && nr > 1 && !m->clear_exact) clear_find(m);
+      if (m->new_at != MERGE_NONE && nr > 1 && !m->clear_found) clear_find(m);
       const uint32_t moved = remix_skip(&m->remix, nr, m->new_at == MERGE_NONE ? UINT32_MAX : m->clear);
       if (moved) m->remix_key.ptr = NULL;
       nr -= moved;

@@ -43,9 +43,10 @@ struct merge {
   // the newer streams alone
   uint32_t new_at, new_same;      // as at and same
   struct kref new_key;
-  // What is known of where new_key belongs: entries of segments before `clear`, of this partition, are less. Forward only.
+  // Where new_key belongs, when that was looked for: entries of segments before `clear`, of this partition, are less, those of segments behind it are not. Else 0.
+  // Forward only.
   uint32_t clear;
-  bool clear_exact;               // and entries of segments behind it are not
+  bool clear_found;
   uint32_t since;                 // the segment of the REMIX in which new_key was first compared; UINT32_MAX: it was not
   struct remix_cursor young;
   uint32_t young_at;              // the partition that `young` is in, or was last, as an index of version->young

@@ -127,7 +127,7 @@ static inline void sst_want_all(const struct sst *t, const uint8_t *data, uint32
   const uint8_t *const p = data + BLOCK_HEAD + 2 * t->nr_recs[block] + (size_t)idx * t->rec_size;
   const uint32_t size = t->rec_size < SST_WANT_ALL ? t->rec_size : SST_WANT_ALL;
   for (uint32_t o = CACHE_LINE; o < size; o += CACHE_LINE) __builtin_prefetch(p + o);
-  __builtin_prefetch(p + size);
+  __builtin_prefetch(p + size - 1);  // of at least two bytes
 }
 // What says how far the block goes, and where it is.
 static inline void sst_want_place(const struct sst *t, sst_pos pos) {

@@ -19,7 +19,7 @@ void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
 static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
   const uint8_t *e = (const uint8_t *)wh_leaf_entry(c->leaf, c->order[at]);
   __builtin_prefetch(e);
-  __builtin_prefetch(e + ENTRY_HEAD);
+  __builtin_prefetch(e + ENTRY_HEAD - 1);
 }
 
 // The entry's newest version, which most of the time is the one that is seen, and its value. The entry itself has been fetched before.

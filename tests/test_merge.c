@@ -638,10 +638,10 @@ static void test_since(void **state) {
       key = m.new_key.ptr;
       part = m.part;
       assert_int_equal(m.since, since);
-      assert_int_equal(m.clear_exact, seg > since + 1);
+      assert_int_equal(m.clear_found, seg > since + 1);
       passed_one += seg == since + 1;
-      exact += m.clear_exact;
-      if (m.clear_exact) assert_int_equal(m.clear, version_find(m.version, m.new_key) > part ? UINT32_MAX : remix_segment(m.remix.x, m.new_key));
+      exact += m.clear_found;
+      if (m.clear_found) assert_int_equal(m.clear, version_find(m.version, m.new_key) > part ? UINT32_MAX : remix_segment(m.remix.x, m.new_key));
       if (m.at == MERGE_PARTS && m.same == 1u << MERGE_PARTS) assert_int_equal(m.near, seg < m.clear ? MERGE_ALONE : MERGE_BESIDE);
       if (n % 3 == 0 || !merge_next_near(&m)) ok(merge_next(&m));
     }

@@ -545,6 +545,14 @@ static void check_queries(struct part *t, struct remix *x, uint32_t times, uint6
     if (here) check_record(t, &e[at], &r);
 
     uint32_t stand = at;
+    const uint32_t wish = (uint32_t)(rng_next(rng) % 8);
+    if (wish < 3) {  // one that is not come for: the cursor is sent elsewhere
+      remix_want(&c, t->k.keys[rng_next(rng) % t->k.nr]);
+      if (wish == 0) remix_seek_first(&c);
+      else if (wish == 1) remix_seek_last(&c);
+      else remix_park(&c);
+    }
+    if (wish >= 5) remix_want(&c, key);
     if (rng_next(rng) % 2) {
       ok(remix_seek(&c, key));
     } else {

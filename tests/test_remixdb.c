@@ -1323,54 +1323,59 @@ static uint64_t told(struct xdb *x, const char *field) {
   return n;
 }
 
-// A get in the block that the last one read reads nothing, where the cache has no room either.
-static void test_get_neighbours(void **state) {
-  (void)state;
-  char dir[PATH_SIZE], key[16], val[100];
+#define TOLD_KEYS 3000u
+
+static void told_get(struct xdb_ref *r, uint32_t i) {
+  char key[16];
+  (void)snprintf(key, sizeof(key), "%08u", i);
+  GOOD(remixdb_get(r, key, 8, NULL, NULL));
+}
+
+// A store of TOLD_KEYS records, all in tables.
+static struct xdb_ref *told_open(char *dir, const char *name, size_t cache_mb, uint32_t vlen, struct xdb **x_out) {
+  char key[16], val[1000];
   memset(val, 'v', sizeof(val));
-  struct xdb *const x = remixdb_open(dir_of(dir, "neighbours"), 0, 16, true);
+  struct xdb *const x = *x_out = remixdb_open(dir_of(dir, name), cache_mb, 16, true);
   GOOD(x != NULL);
   struct xdb_ref *const r = remixdb_ref(x);
-  for (uint32_t i = 0; i < 3000; i++) {
+  for (uint32_t i = 0; i < TOLD_KEYS; i++) {
     (void)snprintf(key, sizeof(key), "%08u", i);
-    GOOD(remixdb_put(r, key, 8, val, sizeof(val)));
+    GOOD(remixdb_put(r, key, 8, val, vlen));
   }
   GOOD(remixdb_flush(r));
-  const uint64_t reads = told(x, "reads");
-  for (uint32_t i = 0; i < 3000; i++) {
-    (void)snprintf(key, sizeof(key), "%08u", i);
-    GOOD(remixdb_get(r, key, 8, NULL, NULL));
-  }
-  const uint64_t blocks = told(x, "reads") - reads;
-  CHECK(blocks >= 3000 / 40 && blocks <= 3000 / 30);  // of 4 KiB, and 108 bytes a record
-  CHECK(told(x, "declined") == 0);  // without a cache there is none to decline
+  return r;
+}
+
+static void told_close(const char *dir, struct xdb_ref *r, struct xdb *x) {
   remixdb_unref(r);
   remixdb_close(x);
   remove_tree(dir);
 }
 
+// A get in the block that the last one read reads nothing, where the cache has no room either.
+static void test_get_neighbours(void **state) {
+  (void)state;
+  char dir[PATH_SIZE];
+  struct xdb *x;
+  struct xdb_ref *const r = told_open(dir, "neighbours", 0, 100, &x);
+  const uint64_t reads = told(x, "reads");
+  for (uint32_t i = 0; i < TOLD_KEYS; i++) told_get(r, i);
+  const uint64_t blocks = told(x, "reads") - reads;
+  CHECK(blocks >= TOLD_KEYS / 40 && blocks <= TOLD_KEYS / 30);  // of 4 KiB, and 108 bytes a record
+  CHECK(told(x, "declined") == 0);                              // without a cache there is none to decline
+  told_close(dir, r, x);
+}
+
 // What is read once is declined by a cache that is full, and the figures say so.
 static void test_declined(void **state) {
   (void)state;
-  char dir[PATH_SIZE], key[16], val[1000];
-  memset(val, 'v', sizeof(val));
-  struct xdb *const x = remixdb_open(dir_of(dir, "declined"), 1, 16, true);
-  GOOD(x != NULL);
-  struct xdb_ref *const r = remixdb_ref(x);
-  for (uint32_t i = 0; i < 3000; i++) {
-    (void)snprintf(key, sizeof(key), "%08u", i);
-    GOOD(remixdb_put(r, key, 8, val, sizeof(val)));
-  }
-  GOOD(remixdb_flush(r));
-  for (uint32_t i = 0; i < 3000; i += 4) {  // a block holds four, or three
-    (void)snprintf(key, sizeof(key), "%08u", i);
-    GOOD(remixdb_get(r, key, 8, NULL, NULL));
-  }
+  char dir[PATH_SIZE];
+  struct xdb *x;
+  struct xdb_ref *const r = told_open(dir, "declined", 1, 1000, &x);
+  for (uint32_t i = 0; i < TOLD_KEYS; i += 4) told_get(r, i);  // a block holds four, or three
   CHECK(told(x, "bypasses") == 0);
   if (!LIB_SANITIZED) CHECK(told(x, "declined") > 0);  // where all is slow, loads may look like the disk's
-  remixdb_unref(r);
-  remixdb_close(x);
-  remove_tree(dir);
+  told_close(dir, r, x);
 }
 
 static void test_no_memory_open(void **state) {

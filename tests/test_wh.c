@@ -1398,6 +1398,31 @@ static void test_order_busy(void **state) {
   model_fini(&m);
 }
 
+// A separator is as short as can be (W2): without its last byte it would not be greater than the last key left of it. Nothing is removed here, so that stays.
+static void test_separators(void **state) {
+  (void)state;
+  uint64_t rng = seed;
+  for (uint32_t shape = 0; shape <= SHAPES; shape++) {
+    struct model m;
+    uint8_t buf[KEY_CAP + 1];
+    model_init(&m);
+    for (uint32_t i = 0; i < 3000; i++)
+      CHECK(model_put(&m, shape < SHAPES ? shape_key((enum shape)shape, i, &rng, buf) : tied_key(&rng, buf), 0, false, false) == REMIXDB_OK);
+    epoch_enter(&m.epoch, &m.slot);
+    struct wh_slot s;
+    wh_lock(m.wh, kref("", 0), key_hash(kref("", 0)), &s);
+    wh_unlock(&s);
+    for (struct wh_leaf *l = s.leaf, *next; (next = wh_leaf_next(l)) != NULL; l = next) {
+      uint8_t order[WH_LEAF_KEYS];
+      const uint32_t n = wh_leaf_order(l, order);
+      CHECK(n > 0 && next->anchor.len > 0);
+      CHECK(kv_cmp(kref(next->anchor.ptr, next->anchor.len - 1), wh_entry_key(wh_leaf_entry(l, order[n - 1]))) <= 0);
+    }
+    epoch_exit(&m.slot);
+    model_fini(&m);
+  }
+}
+
 // What comes in order fills its leaves, and they know their order; a leaf that a split leaves keeps it, too.
 static void test_filled(void **state) {
   (void)state;
@@ -1500,6 +1525,7 @@ int main(void) {
       cmocka_unit_test(test_nomem),   cmocka_unit_test(test_nomem_many),    cmocka_unit_test(test_many),
       cmocka_unit_test(test_guided),  cmocka_unit_test(test_guided_end),
       cmocka_unit_test(test_ties),    cmocka_unit_test(test_filled),       cmocka_unit_test(test_wanted),
+      cmocka_unit_test(test_separators),
       cmocka_unit_test(test_order_busy), cmocka_unit_test(test_order_race),
       cmocka_unit_test(test_merge_locked),  cmocka_unit_test(test_threads),
   };
