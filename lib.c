@@ -251,14 +251,16 @@ static struct arena_chunk *arena_chunk_create(size_t size, size_t cut) {
   return c;
 }
 
-void arena_pool_fill(struct arena_pool *p) {
-  if (p->limit < p->chunk_size || arena_pool_held(p)) return;
+bool arena_pool_fill(struct arena_pool *p, size_t enough) {
+  const size_t held = arena_pool_held(p);
+  if (held >= enough || held + p->chunk_size > p->limit) return false;
   struct arena_chunk *const c = arena_chunk_create(p->chunk_size, ARENA_HEAD);
-  if (!c) return;
+  if (!c) return false;
   arena_show((uint8_t *)c + ARENA_HEAD, c->size - ARENA_HEAD);
   for (size_t at = ARENA_HEAD; at < c->size; at += 4096) *((volatile uint8_t *)c + at) = 0;
   c->next = NULL;
   arena_free_list(c, p);
+  return true;
 }
 
 static void *arena_cut(struct arena_chunk *c, size_t size) {

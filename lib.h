@@ -92,8 +92,9 @@ struct arena_pool {
 void arena_pool_init(struct arena_pool *p, size_t chunk_size, size_t limit);
 void arena_pool_fini(struct arena_pool *p);
 size_t arena_pool_held(struct arena_pool *p);  // bytes
-// Has a chunk in it whose pages the system has given already, unless it holds one, may hold none, or there is no memory: then who needs one takes it from the system.
-void arena_pool_fill(struct arena_pool *p);
+// Adds a chunk whose pages the system has given already, unless it holds `enough` bytes, may not hold one more, or there is no memory: then who needs one takes it
+// from the system. Whether it did.
+bool arena_pool_fill(struct arena_pool *p, size_t enough);
 
 // ---- a lock of 4 bytes for short critical sections: spins a little, then sleeps in the kernel (futex on Linux; elsewhere
 // it yields, then naps). Zero is unlocked. Not recursive, no fairness.

@@ -4,6 +4,8 @@
 // A sanitizer sees the use of a dropped memtable only when its memory goes back to the system.
 #define KEEP_CHUNKS (!LIB_SANITIZED)
 
+#define MAPPED_CHUNK ((size_t)1 << 20)  // smaller ones are the allocator's, which keeps some itself
+
 void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit) {
   size_t chunk = 64u << 10;
   while (chunk < 2u << 20 && chunk * 32 < limit) chunk *= 2;
@@ -28,6 +30,15 @@ uint64_t memtables_kept(struct memtables *all, const struct memtable *active, co
   pthread_mutex_unlock(&all->lock);
   return bytes;
 }
+
+size_t memtables_wanted(const struct memtables *all, size_t used) {
+  const struct arena_pool *const p = &all->chunks;
+  if (p->chunk_size < MAPPED_CHUNK) return 0;
+  const size_t half = p->limit / 2, wanted = p->chunk_size + (used > half ? 2 * (used - half) : 0);
+  return wanted + p->chunk_size <= p->limit ? wanted : p->limit - p->limit % p->chunk_size;
+}
+
+bool memtables_ahead(struct memtables *all, size_t used) { return arena_pool_fill(&all->chunks, memtables_wanted(all, used)); }
 
 enum remixdb_status memtable_create(struct memtables *all, struct memtable **out) {
   struct memtable *m = mem_calloc(1, sizeof(*m));

@@ -30,6 +30,7 @@
 #define GUIDE_LEAVES 32u // with fewer leaves there is no guide
 #define HINT_STEPS 8u    // steps along the list after which the hint is taken for a hash collision's
 #define DEAD_LEAVES 32u  // so many of them wait together
+#define ROOM_LINES 4u    // asked for ahead; what is larger the processor goes on with itself
 
 static bool lock_try(struct lib_lock *l) {
   uint32_t free_word = 0;
@@ -318,6 +319,36 @@ static bool leaf_shrink(struct wh_slot *slot) {
   return true;
 }
 
+// ---- entries written lately
+
+// An eighth of the first chunk: larger ones push more out of the processor's caches than they gain.
+static bool recent_init(struct wh *wh, size_t arena_chunk) {
+  const size_t bytes = arena_chunk / 8 - 2 * CACHE_LINE;
+  wh->nr_recent = (uint32_t)(bytes / sizeof(wh->recent[0]));
+  wh->recent = wh_line_alloc(&wh->arena, bytes);
+  for (uint32_t i = 0; wh->recent && i < wh->nr_recent; i++) atomic_init(&wh->recent[i], 0);
+  return wh->recent != NULL;
+}
+
+static inline _Atomic uint64_t *recent_place(const struct wh *wh, uint64_t hash) { return &wh->recent[(uint64_t)(uint32_t)hash * wh->nr_recent >> 32]; }
+
+// What is likely the key's entry, which is being fetched then; NULL: it is not known.
+static inline struct wh_entry *recent_want(const struct wh *wh, uint64_t hash) {
+  const uint64_t w = atomic_load_explicit(recent_place(wh, hash), memory_order_acquire);
+  if ((w ^ wh_entry_tag((uint32_t)(hash >> 32))) >> WH_PTR_BITS || w == 0) return NULL;
+  struct wh_entry *const e = wh_word_entry(w);
+  __builtin_prefetch(e);
+  __builtin_prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
+  return e;
+}
+
+// The leaf of the entry's key is locked.
+static inline void recent_put(struct wh *wh, const struct wh_entry *e, uint64_t hash) {
+  _Atomic uint64_t *const at = recent_place(wh, hash);
+  const uint64_t w = wh_entry_word(e, hash);
+  if (atomic_load_explicit(at, memory_order_relaxed) != w) atomic_store_explicit(at, w, memory_order_release);
+}
+
 // ---- the index
 
 enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct arena_pool *pool, struct wh **out) {
@@ -329,7 +360,7 @@ enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct ar
   wh->guide_due = GUIDE_LEAVES;
   arena_init(&wh->arena, arena_chunk, pool);
   (void)pthread_mutex_init(&wh->lock, NULL);
-  struct wh_leaf *l = leaf_create(wh, kref("", 0), NULL, NULL, 0, 0);
+  struct wh_leaf *l = recent_init(wh, arena_chunk) ? leaf_create(wh, kref("", 0), NULL, NULL, 0, 0) : NULL;
   if (l == NULL || wh_trie_init(&wh->trie, epoch, &wh->arena, l) != REMIXDB_OK) goto fail;
   atomic_init(&l->lock.word, 0);
   atomic_init(&wh->head, l);
@@ -360,8 +391,14 @@ uint64_t wh_count(const struct wh *wh) { return atomic_load_explicit(&wh->count,
 
 // ---- writing
 
+// In a locked leaf of the key's range. recent: what recent_want found.
+static inline struct wh_entry *entry_find(const struct wh_leaf *l, struct wh_entry *recent, struct kref key, uint64_t hash) {
+  return recent && wh_entry_is(recent, key) && wh_entry_newest(recent) ? recent : wh_leaf_find(l, key, hash);
+}
+
 void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot) {
   const uint64_t k8 = wh_key8(key, 0);
+  struct wh_entry *const recent = recent_want(wh, hash);
   struct wh_leaf *l = wh_hint(wh, key, k8);
   wh_leaf_prefetch(l, hash);
   // Only a leaf of the key's range is waited for: that is what keeps the order of locks of those who hold leaves further left.
@@ -371,7 +408,7 @@ void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot
     if (likely(!wh_leaf_dead(l) && wh_leaf_ends_behind(l, key, k8))) break;
     lib_unlock(&l->lock);
   }
-  *slot = (struct wh_slot){.wh = wh, .leaf = l, .entry = wh_leaf_find(l, key, hash), .key = key, .hash = hash};
+  *slot = (struct wh_slot){.wh = wh, .leaf = l, .entry = entry_find(l, recent, key, hash), .key = key, .hash = hash};
 }
 
 void wh_unlock(struct wh_slot *slot) { lib_unlock(&slot->leaf->lock); }
@@ -390,6 +427,11 @@ _Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 
 // The first place for a version at or behind `from`, in memory that begins at a multiple of eight.
 static inline size_t ver_place(size_t from) { return align_up(from + 4, 8) - 4; }
 
+// What follows on memory just allocated is allocated, and written, soon. Asked for two records ahead, since a line that is not there makes its writer wait.
+static inline void want_room(const uint8_t *p, size_t size) {
+  for (size_t o = 0; o < size && o < ROOM_LINES * CACHE_LINE; o += CACHE_LINE) __builtin_prefetch(p + 2 * size + o, 1);
+}
+
 // older: written before it already; NULL: no place is there.
 static void ver_init(struct wh_ver *v, const struct wh_ver *older, const void *val, uint32_t vlen, bool tomb) {
   atomic_init(wh_ver_number(v), WH_PENDING);
@@ -407,10 +449,12 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
     const size_t before = older ? WH_VER_BEFORE : ver_place(0);
     uint8_t *const p = arena_alloc(&wh->arena, before + sizeof(struct wh_ver) + vlen);
     if (p == NULL) return REMIXDB_NOMEM;
+    want_room(p, before + sizeof(struct wh_ver) + vlen);
     if (older) memcpy(p, &older, sizeof(older));
     struct wh_ver *const v = (struct wh_ver *)(void *)(p + before);
     ver_init(v, older, val, vlen, tomb);
     atomic_store_explicit(&e->newest, v, memory_order_release);
+    recent_put(wh, e, slot->hash);
     if (older == NULL) atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
     slot->ver = v;
     return REMIXDB_OK;
@@ -421,6 +465,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   if (e == NULL) return REMIXDB_NOMEM;
   if (unlikely((uint64_t)(uintptr_t)e >> WH_PTR_BITS != 0))
     return err_set(REMIXDB_NOMEM, "an address of more than %d bits", WH_PTR_BITS);
+  want_room((const uint8_t *)e, ver_at + sizeof(struct wh_ver) + vlen);
   struct wh_ver *v = (struct wh_ver *)(void *)((uint8_t *)e + ver_at);
   ver_init(v, NULL, val, vlen, tomb);
   atomic_init(&e->newest, v);
@@ -430,7 +475,8 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
     const enum remixdb_status s = leaf_make_room(slot, wh_entry_key(e));
     if (s != REMIXDB_OK) return s;
   }
-  wh_leaf_append(slot->leaf, (uint64_t)(uintptr_t)e | wh_entry_tag((uint32_t)(slot->hash >> 32)), wh_piece(key, slot->leaf->skip));
+  wh_leaf_append(slot->leaf, wh_entry_word(e, slot->hash), wh_piece(key, slot->leaf->skip));
+  recent_put(wh, e, slot->hash);
   atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
   slot->entry = e;
   slot->ver = v;
@@ -513,14 +559,24 @@ static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf 
   return e ? wh_ver_seen(wh_entry_newest(e), moment) : NULL;
 }
 
-struct wh_leaf *wh_get_want(const struct wh *wh, struct kref key, uint64_t hash) {
+struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash) {
+  const struct wh_entry *const e = recent_want(wh, hash);
+  if (e) return (struct wh_wanted){NULL, e};
   struct wh_leaf *const l = wh_hint(wh, key, wh_key8(key, 0));
   wh_leaf_prefetch(l, hash);
-  return l;
+  return (struct wh_wanted){l, NULL};
 }
 
-const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t hash, uint64_t moment) {
-  return leaf_get(wh, l, key, wh_key8(key, 0), hash, moment);
+const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_wanted w, struct kref key, uint64_t hash, uint64_t moment) {
+  if (w.recent) {
+    const struct wh_ver *const v = wh_entry_is(w.recent, key) ? wh_entry_newest(w.recent) : NULL;
+    if (likely(v != NULL)) {
+      ver_prefetch(v);
+      return wh_ver_seen(v, moment);
+    }
+  }
+  const uint64_t k8 = wh_key8(key, 0);
+  return leaf_get(wh, w.leaf ? w.leaf : wh_hint(wh, key, k8), key, k8, hash, moment);
 }
 
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment) {
@@ -634,6 +690,21 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
   return true;
 }
 
+static bool check_recent(const struct wh *wh, char *why, size_t cap) {
+  for (uint32_t i = 0; i < wh->nr_recent; i++) {
+    const uint64_t w = atomic_load_explicit(&wh->recent[i], memory_order_acquire);
+    if (w == 0) continue;
+    const struct wh_entry *const e = wh_word_entry(w);
+    const struct kref key = wh_entry_key(e);
+    const uint64_t hash = hash64(key.ptr, key.len);
+    if (recent_place(wh, hash) != &wh->recent[i] || w != wh_entry_word(e, hash)) WH_BROKEN("W11: an entry at another hash's place");
+    if (!wh_entry_newest(e)) continue;
+    const uint64_t k8 = wh_key8(key, 0);
+    if (wh_leaf_find(wh_locate(wh, wh_hint(wh, key, k8), key, k8), key, hash) != e) WH_BROKEN("W11: an entry with a version that its key's leaf does not have");
+  }
+  return true;
+}
+
 static bool check_guide(const struct wh *wh, char *why, size_t cap) {
   const struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_acquire);
   for (uint32_t i = 0; g && i < g->nr; i++) {
@@ -664,7 +735,7 @@ bool wh_check(const struct wh *wh, char *why, size_t cap) {
     if (l->lo8 != wh_key8(l->anchor, 0)) WH_BROKEN("W1: an anchor's first bytes differ");
     if (!check_leaf(wh, l, &keys, why, cap) || !wh_trie_check_leaf(&wh->trie, l, why, cap)) return false;
   }
-  if (!check_guide(wh, why, cap) || !check_dead(&wh->dead, why, cap) || !check_dead(&wh->waiting, why, cap)) return false;
+  if (!check_recent(wh, why, cap) || !check_guide(wh, why, cap) || !check_dead(&wh->dead, why, cap) || !check_dead(&wh->waiting, why, cap)) return false;
   if (keys != wh_count(wh)) WH_BROKEN("%" PRIu64 " keys, counted %" PRIu64, keys, wh_count(wh));
   return wh_trie_check(&wh->trie, why, cap);
 }

@@ -17,6 +17,8 @@
 //     arena and live as long as the index; the memory of a dead leaf serves the next one (wh_recycle).
 //   - Most searches do not go through the trie: a guide (guide.h), a static tree over the leaves' anchors that is made again when their number has grown
 //     by an eighth, names the leaf, or one that it has been split off from. The trie answers where that is too far away.
+//   - Entries written lately are in a small table by hash alone (`recent`): who finds his key there needs neither guide nor leaf, and who does not knows that
+//     it is likely not in the index. What is written often is read often.
 //   - A trie node may both end an anchor and be the prefix of others, so anchors need no terminating token.
 //
 // Invariants (tests/test_wh.c checks them by wh_check)
@@ -35,6 +37,9 @@
 //       piece is ordered by it, and only equal pieces make anybody look at keys. (Where the range has no end, or its bounds differ early, that are many.)
 //   W9  A leaf's order, when it is not being written, is that of the first so many entries: a cache, written by whoever needed it and found it too short.
 //   W10 An entry without a version is in a leaf with `holes` alone, from when the leaf is unlocked on.
+//
+//   W11 A word of `recent` is that of an entry whose hash leads there. If the entry has the key that is looked for, and a version, it is what the key's leaf would
+//       have told: no key has two such entries, and who holds the leaf's lock knows that it stays so.
 //
 // Locks: a leaf's lock, then the structure lock (of splits and merges; one per index), then that of the dead leaves. wh_lock holds one leaf; wh_many several,
 // taken in ascending order of key, so a thread waits for a leaf only while all it holds are further left. Never two of these at once in one thread. Callers must
@@ -129,8 +134,12 @@ void wh_many_unlock(struct wh_many *m);  // gives all leaves back, and the memor
 // The newest version of the key seen at the moment (it may be a tombstone); NULL when this index has none. Valid while the index lives.
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment);
 // The same in two steps, in one epoch: what the second one reads first is fetched while the caller does something else.
-struct wh_leaf *wh_get_want(const struct wh *wh, struct kref key, uint64_t hash);
-const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_leaf *wanted, struct kref key, uint64_t hash, uint64_t moment);
+struct wh_wanted {                // one of them
+  struct wh_leaf *leaf;           // where the key's entry is, when it is there
+  const struct wh_entry *recent;  // the key's, most likely
+};
+struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash);
+const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_wanted wanted, struct kref key, uint64_t hash, uint64_t moment);
 // The same for many keys at once, all at one moment: versions[which[i]] for keys[which[i]] and its hash, i < nr <= WH_GROUP_MAX. The
 // lookups go side by side, what one step of them reads being fetched in the step before, so that they wait for memory together.
 #define WH_GROUP_MAX 64u
@@ -164,6 +173,6 @@ void wh_next(struct wh_cursor *c);  // must be valid
 void wh_prev(struct wh_cursor *c);  // must be valid
 static inline struct kref wh_key(const struct wh_cursor *c) { return kref(c->entry->key, c->entry->klen); }
 
-// For tests: checks W1, W3, W4 and W6 to W10 while nobody writes; false and a message in why (of cap bytes) when one is broken.
+// For tests: checks W1, W3, W4 and W6 to W11 while nobody writes; false and a message in why (of cap bytes) when one is broken.
 bool wh_check(const struct wh *wh, char *why, size_t cap);
 #endif

@@ -55,6 +55,9 @@ static inline uint64_t wh_leaf_word(const struct wh_leaf *l, uint32_t pos) {
 }
 static inline struct wh_entry *wh_leaf_entry(const struct wh_leaf *l, uint32_t pos) { return wh_word_entry(wh_leaf_word(l, pos)); }
 static inline struct kref wh_entry_key(const struct wh_entry *e) { return kref(e->key, e->klen); }
+static inline bool wh_entry_is(const struct wh_entry *e, struct kref key) {
+  return e->klen == key.len && (key.len == 0 || memcmp(e->key, key.ptr, key.len) == 0);
+}
 static inline struct wh_ver *wh_entry_newest(const struct wh_entry *e) {
   return atomic_load_explicit(&e->newest, memory_order_acquire);
 }
@@ -63,6 +66,7 @@ static inline struct wh_ver *wh_ver_older(const struct wh_ver *v) {
   return v->chained ? *(struct wh_ver *const *)(const void *)((const uint8_t *)v - WH_VER_BEFORE) : NULL;
 }
 static inline uint64_t wh_entry_tag(uint32_t hash) { return (uint64_t)(hash >> 16) << WH_PTR_BITS; }
+static inline uint64_t wh_entry_word(const struct wh_entry *e, uint64_t hash) { return (uint64_t)(uintptr_t)e | wh_entry_tag((uint32_t)(hash >> 32)); }
 // As much of the hash as the tag has: enough for a place in idx.
 static inline uint32_t wh_word_hash(uint64_t w) { return (uint32_t)(w >> WH_PTR_BITS) << 16; }
 static inline uint32_t wh_idx_start(uint32_t hash) { return (hash >> 24) * WH_IDX_SIZE >> 8; }
@@ -122,7 +126,7 @@ static inline struct wh_entry *wh_leaf_find(const struct wh_leaf *l, struct kref
     if ((w ^ tag) >> WH_PTR_BITS) continue;
     struct wh_entry *e = wh_word_entry(w);
     __builtin_prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
-    if (e->klen == key.len && (key.len == 0 || memcmp(e->key, key.ptr, key.len) == 0)) return e;
+    if (wh_entry_is(e, key)) return e;
   }
 }
 

@@ -22,6 +22,8 @@ struct workers {
   pthread_cond_t work;     // a round is asked for, tasks were put out, or it is the end
   pthread_cond_t done;     // a task has ended
   bool asked, in_round, stop;
+  workers_spare_fn spare;  // asked for and not at its end; NULL: nothing is
+  bool in_spare;
   struct task **tasks;     // of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks, next, running;
   struct worker self;      // the caller's, when there are no threads
@@ -56,6 +58,16 @@ static void *worker_main(void *arg) {
       pthread_mutex_lock(&ws->lock);
       ws->in_round = false;
       pthread_cond_broadcast(&ws->work);
+      continue;
+    }
+    if (ws->spare && !ws->in_spare && !ws->stop) {
+      const workers_spare_fn spare = ws->spare;
+      ws->in_spare = true;
+      pthread_mutex_unlock(&ws->lock);
+      const bool more = spare(ws->arg, &t->w);
+      pthread_mutex_lock(&ws->lock);
+      ws->in_spare = false;
+      if (!more) ws->spare = NULL;
       continue;
     }
     if (ws->stop && !ws->in_round) break;
@@ -139,6 +151,16 @@ void workers_kick(struct workers *ws) {
   pthread_mutex_lock(&ws->lock);
   ws->asked = true;
   pthread_cond_signal(&ws->work);
+  pthread_mutex_unlock(&ws->lock);
+}
+
+void workers_spare(struct workers *ws, workers_spare_fn spare) {
+  if (ws->nr == 0) return;
+  pthread_mutex_lock(&ws->lock);
+  if (!ws->spare) {
+    ws->spare = spare;
+    if (!ws->in_round || ws->nr > 1) pthread_cond_signal(&ws->work);
+  }
   pthread_mutex_unlock(&ws->lock);
 }
 

@@ -20,6 +20,9 @@ struct task {
 
 struct workers;
 
+// Something useful that nobody waits for; false: nothing was left to do.
+typedef bool (*workers_spare_fn)(void *arg, struct worker *w);
+
 // Up to nr threads (0: none), pinned to the given cores in turn when nr_cores > 0. round(arg, w) is what workers_kick runs. REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io, struct epoch *epoch,
                                               void (*round)(void *arg, struct worker *w), void *arg, struct workers **out);
@@ -28,6 +31,9 @@ void workers_destroy(struct workers *ws);
 uint32_t workers_count(const struct workers *ws);
 // Asks for a round; several asked for while one runs make one more. Does not wait. With no workers it runs in the caller, before return.
 void workers_kick(struct workers *ws);
+// Asks for spare(arg, w), with the arg of rounds: a worker that has nothing else to do runs it again and again until it returns false; one at a time. Does not wait.
+// With no workers nothing happens. The same function each time.
+void workers_spare(struct workers *ws, workers_spare_fn spare);
 // Runs all tasks and waits for them. Called from within a round, or while none was asked for. self: what tasks get that the caller runs. Sorts the array.
 void workers_run(struct workers *ws, struct worker *self, struct task **tasks, uint32_t nr);
 

@@ -15,12 +15,12 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   epoch_enter(&x->epoch, &r->slot);
   const struct view *v = xdb_ref_view(r);
   const uint64_t moment = xdb_ref_moment(r);
-  struct wh_leaf *const leaf = wh_get_want(v->active->wh, key, hash);
-  const bool early = likely(r->above < ABOVE_OFTEN);
+  const struct wh_wanted wanted = wh_get_want(v->active->wh, key, hash);
+  const bool early = wanted.recent == NULL && likely(r->above < ABOVE_OFTEN);
   struct xdb_below below;
   if (early) xdb_want_below(v, key, hash, &below);
-  const struct wh_ver *ver = wh_get_wanted(v->active->wh, leaf, key, hash, moment);
-  r->above = r->above - (r->above >> 5) + (ver ? ABOVE_ALL >> 5 : 0);
+  const struct wh_ver *ver = wh_get_wanted(v->active->wh, wanted, key, hash, moment);
+  if (wanted.recent == NULL) r->above = r->above - (r->above >> 5) + (ver ? ABOVE_ALL >> 5 : 0);
   if (ver) {
     rec = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
   } else {

@@ -14,7 +14,7 @@ MUST_CHECK enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const
 
 // Where a key is looked for below the active memtable: what has been asked for.
 struct xdb_below {
-  struct wh_leaf *frozen;    // of the frozen memtable; NULL: there is none
+  struct wh_wanted frozen;   // of the frozen memtable, when there is one
   const struct part *part;
   const uint8_t *seg;        // of the partition's newest view
 };
@@ -22,7 +22,7 @@ struct xdb_below {
 static inline void xdb_want_below(const struct view *v, struct kref key, uint64_t hash, struct xdb_below *out) {
   const struct version *const version = v->version;
   const struct part *const part = out->part = version->parts[version->nr_parts > 1 ? version_find(version, key) : 0];
-  out->frozen = unlikely(v->frozen != NULL) ? wh_get_want(v->frozen->wh, key, hash) : NULL;
+  if (unlikely(v->frozen != NULL)) out->frozen = wh_get_want(v->frozen->wh, key, hash);
   const struct remix *const newest = unlikely(part->young != NULL) ? part->young : part->remix;
   out->seg = newest ? remix_get_want(newest, key) : NULL;
 }

@@ -222,7 +222,8 @@ static void link_share(struct task *t, struct worker *w) {
 // The memory for what is linked next. Threads that came to a new page at the same time would have the system clear one for each.
 static void fill_pool(struct task *t, struct worker *w) {
   (void)w;
-  arena_pool_fill(&((struct replay_fill *)t)->x->memtables.chunks);
+  struct arena_pool *const pool = &((struct replay_fill *)t)->x->memtables.chunks;
+  (void)arena_pool_fill(pool, pool->chunk_size);
 }
 
 static enum remixdb_status link_gathered(struct replaying *r) {

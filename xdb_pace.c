@@ -44,14 +44,28 @@ static double round_remaining(struct xdb *x, uint64_t now) {
   return (units > 0 ? ns * left / units : 0) + tail;
 }
 
+static size_t active_used(struct xdb *x, struct epoch_slot *slot) {
+  epoch_enter(&x->epoch, slot);
+  const size_t used = wh_memory(xdb_view(x)->active->wh);
+  epoch_exit(slot);
+  return used;
+}
+
+static bool fetch_ahead(void *arg, struct worker *w) {
+  struct xdb *x = arg;
+  return memtables_ahead(&x->memtables, active_used(x, &w->slot));
+}
+
 void xdb_pace_draw(struct xdb_ref *r) {
   struct xdb *x = r->xdb;
   const uint64_t quantum = r->debt;
   r->debt = 0;
-  epoch_enter(&x->epoch, &r->slot);
-  const size_t used = wh_memory(xdb_view(x)->active->wh);
-  epoch_exit(&r->slot);
+  const size_t used = active_used(x, &r->slot);
   r->debt_max = PACE_QUANTUM;
+  if (!atomic_load_explicit(&x->compacting, memory_order_relaxed)) {
+    if (arena_pool_held(&x->memtables.chunks) < memtables_wanted(&x->memtables, used)) workers_spare(x->workers, fetch_ahead);
+    return;
+  }
   if (used < x->memtable_limit / 8) return;
   const uint64_t now = time_ns();
   const uint64_t room = used < x->memtable_limit ? x->memtable_limit - used : 1;

@@ -8,6 +8,9 @@
 // long is made smaller, so that no nap is long; and a nap is put off until it is of two milliseconds, unless the memtable is nearly full: few slow writes
 // are better than many that are not so slow. The time is never said to be less than what the end of a round takes, in which nothing advances: so writers become
 // slower and slower before a memtable that is nearly full, and seldom come to where they would have to wait for all of it.
+//
+// While none is being compacted nothing holds writers up but memory that the system has to clear first, up to a fifth of the time of a write: so workers, which have nothing else to do
+// then, fetch it ahead.
 #ifndef XDB_PACE_H
 #define XDB_PACE_H
 
@@ -16,7 +19,7 @@
 // After a write of so many bytes, outside of any epoch: may sleep, for some milliseconds at most.
 void xdb_pace_draw(struct xdb_ref *r);
 static inline void xdb_pace(struct xdb_ref *r, size_t nbytes) {
-  if (unlikely(atomic_load_explicit(&r->xdb->compacting, memory_order_relaxed)) && (r->debt += nbytes) >= r->debt_max) xdb_pace_draw(r);
+  if (unlikely((r->debt += nbytes) >= r->debt_max)) xdb_pace_draw(r);
 }
 
 // A round has ended well: the work that it counted, how long it took, and how long it was from the end of the work until it was installed. One round at a time.

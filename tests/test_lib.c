@@ -192,8 +192,9 @@ static void test_arena_pool(void **state) {
 
   // one that is filled ahead: it holds one chunk then, which the next arena takes
   arena_pool_init(&pool, chunk, 2 * chunk);
-  arena_pool_fill(&pool);
-  arena_pool_fill(&pool);
+  assert_false(arena_pool_fill(&pool, 0));
+  assert_true(arena_pool_fill(&pool, chunk));
+  assert_false(arena_pool_fill(&pool, chunk));
   assert_int_equal(arena_pool_held(&pool), chunk);
   arena_init(&a, chunk, &pool);
   uint8_t *const all = arena_alloc(&a, chunk / 8);
@@ -201,14 +202,17 @@ static void test_arena_pool(void **state) {
   memset(all, 2, chunk / 8);
   assert_int_equal(arena_pool_held(&pool), 0);
   atomic_store(&mem_fault, deny_all);
-  arena_pool_fill(&pool);
+  assert_false(arena_pool_fill(&pool, chunk));
   atomic_store(&mem_fault, NULL);
   assert_int_equal(arena_pool_held(&pool), 0);
   arena_fini(&a);
   assert_int_equal(arena_pool_held(&pool), chunk);
+  assert_true(arena_pool_fill(&pool, SIZE_MAX));
+  assert_false(arena_pool_fill(&pool, SIZE_MAX));
+  assert_int_equal(arena_pool_held(&pool), 2 * chunk);
   arena_pool_fini(&pool);
   arena_pool_init(&pool, chunk, 0);
-  arena_pool_fill(&pool);
+  assert_false(arena_pool_fill(&pool, chunk));
   assert_int_equal(arena_pool_held(&pool), 0);
   arena_pool_fini(&pool);
 }

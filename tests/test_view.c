@@ -72,6 +72,32 @@ static void test_kept(void **state) {
   }
 }
 
+// Memory for the next memtable is fetched ahead: a chunk at once, all of it by the time this one is full, and never more than that.
+static void test_ahead(void **state) {
+  (void)state;
+  struct world w;
+  memset(&w, 0, sizeof(w));
+  const size_t limit = 32u << 20;
+  memtables_init(&w.all, &w.epoch, &w.cursors, limit);
+  const size_t chunk = w.all.chunks.chunk_size;
+  assert_true(memtables_wanted(&w.all, 0) == chunk && memtables_wanted(&w.all, limit / 2) == chunk);
+  for (size_t used = 0, before = 0; used < 2 * limit; used += limit / 100) {
+    const size_t wanted = memtables_wanted(&w.all, used);
+    assert_true(wanted >= before && wanted <= limit);
+    if (used >= limit) assert_true(wanted == limit);
+    before = wanted;
+    while (memtables_ahead(&w.all, used)) {}
+    const size_t held = arena_pool_held(&w.all.chunks);
+    if (!LIB_SANITIZED) assert_true(held >= wanted && held < wanted + chunk && held <= limit);
+    else assert_int_equal(held, 0);
+  }
+  memtables_fini(&w.all);
+  memtables_init(&w.all, &w.epoch, &w.cursors, 1u << 20);  // chunks that are the allocator's
+  assert_int_equal(memtables_wanted(&w.all, 1u << 20), 0);
+  assert_false(memtables_ahead(&w.all, 1u << 20));
+  memtables_fini(&w.all);
+}
+
 // A view keeps its memtables and its version; a new one, and who holds an old one, keep theirs.
 static void test_view_keeps(void **state) {
   (void)state;
@@ -147,7 +173,7 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_never_begun), cmocka_unit_test(test_kept),      cmocka_unit_test(test_view_keeps),
+      cmocka_unit_test(test_never_begun), cmocka_unit_test(test_kept), cmocka_unit_test(test_ahead),      cmocka_unit_test(test_view_keeps),
       cmocka_unit_test(test_view_retired), cmocka_unit_test(test_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

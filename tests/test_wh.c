@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "wh_leaf.h"
+#include "wh_state.h"
 
 #define CHUNK 65536u
 #define KEY_CAP 512u
@@ -395,6 +395,57 @@ static void test_empty(void **state) {
   for (uint64_t moment = 0; moment <= 4; moment++) model_verify(&m, moment, &rng, 20);
   CHECK_INDEX(m.wh);
   model_fini(&m);
+}
+
+struct twin {
+  uint64_t way;  // tag and place in `recent`
+  uint32_t number;
+};
+static int twin_cmp(const void *a, const void *b) {
+  const struct twin *x = a, *y = b;
+  return x->way < y->way ? -1 : x->way > y->way;
+}
+
+// Pairs of keys that lead to the same word of `recent` and have the same tag: only the keys tell them apart.
+static void test_twins(void **state) {
+  (void)state;
+  enum { NR = 100000 };
+  uint64_t rng = seed;
+  struct twin *const t = malloc(NR * sizeof(*t));
+  struct model m;
+  model_init(&m);
+  for (uint32_t i = 0; i < NR; i++) {
+    const uint64_t h = hash64(&i, sizeof(i));
+    t[i] = (struct twin){h >> 48 << 32 | (uint64_t)(uint32_t)h * m.wh->nr_recent >> 32, i};
+  }
+  qsort(t, NR, sizeof(*t), twin_cmp);
+  uint32_t pairs = 0;
+  for (uint32_t i = 1; i < NR; i++) {
+    if (t[i].way != t[i - 1].way) continue;
+    const struct kref key[2] = {kref(&t[i - 1].number, 4), kref(&t[i].number, 4)};
+    pairs++;
+    for (uint32_t n = 0; n < 12; n++) {
+      const uint32_t k = n == 0 ? 0 : (uint32_t)(rng_next(&rng) % 2);
+      const bool back = n > 0 && rng_next(&rng) % 3 == 0;
+      CHECK(model_put(&m, key[k], n, n % 5 == 4, back) == REMIXDB_OK);
+      for (uint32_t j = 0; j < 2; j++) {
+        const uint32_t at = model_rank(&m, key[j]);
+        const bool there = at < m.nr && kv_eq(model_kref(&m.keys[at]), key[j]);
+        epoch_enter(&m.epoch, &m.slot);
+        const struct wh_wanted w = wh_get_want(m.wh, key[j], key_hash(key[j]));
+        CHECK(w.recent != NULL && w.leaf == NULL);
+        if (!back) CHECK(kv_eq(wh_entry_key(w.recent), key[k]));
+        CHECK(ver_matches(wh_get_wanted(m.wh, w, key[j], key_hash(key[j]), m.seq), there ? model_seen(&m.keys[at], m.seq) : NULL));
+        epoch_exit(&m.slot);
+      }
+    }
+  }
+  CHECK(pairs > 5);
+  CHECK(wh_count(m.wh) == m.nr);
+  CHECK_INDEX(m.wh);
+  model_verify(&m, m.seq, &rng, 50);
+  model_fini(&m);
+  free(t);
 }
 
 static void test_model(void **state) {
@@ -1525,7 +1576,7 @@ int main(void) {
       cmocka_unit_test(test_nomem),   cmocka_unit_test(test_nomem_many),    cmocka_unit_test(test_many),
       cmocka_unit_test(test_guided),  cmocka_unit_test(test_guided_end),
       cmocka_unit_test(test_ties),    cmocka_unit_test(test_filled),       cmocka_unit_test(test_wanted),
-      cmocka_unit_test(test_separators),
+      cmocka_unit_test(test_separators), cmocka_unit_test(test_twins),
       cmocka_unit_test(test_order_busy), cmocka_unit_test(test_order_race),
       cmocka_unit_test(test_merge_locked),  cmocka_unit_test(test_threads),
   };

@@ -77,6 +77,8 @@ struct group {
   uint32_t begun, ended;  // rounds; under the lock
   bool hold;              // rounds wait while it is set; under the lock
   bool overlap;
+  uint32_t spares, spares_max;  // under the lock
+  bool in_spare;
   uint32_t nr_tasks, batches;
   _Atomic uint32_t bad;
   bool kick_inside;
@@ -316,6 +318,67 @@ static void test_kick_while_running(void **state) {
   }
 }
 
+// ---- spare work
+
+static bool spare_fn(void *arg, struct worker *w) {
+  struct group *g = arg;
+  pthread_mutex_lock(&g->lock);
+  if (g->in_spare || !w->queue) atomic_fetch_add(&g->bad, 1);
+  g->in_spare = true;
+  g->spares++;
+  pthread_cond_broadcast(&g->changed);
+  while (g->hold) pthread_cond_wait(&g->changed, &g->lock);
+  g->in_spare = false;
+  const bool more = g->spares < g->spares_max;
+  pthread_mutex_unlock(&g->lock);
+  return more;
+}
+
+static void wait_spares(struct group *g, uint32_t n) {
+  pthread_mutex_lock(&g->lock);
+  while (g->spares < n) pthread_cond_wait(&g->changed, &g->lock);
+  pthread_mutex_unlock(&g->lock);
+}
+
+static void test_spare(void **state) {
+  (void)state;
+  for (uint32_t threads = 0; threads <= 3; threads++) {
+    struct group g;
+    group_init(&g, threads, NULL, 0);
+    // until there is none left; asked for again it begins again
+    g.spares_max = 10;
+    workers_spare(g.ws, spare_fn);
+    if (threads == 0) {
+      assert_int_equal(g.spares, 0);
+      group_fini(&g);
+      continue;
+    }
+    wait_spares(&g, 10);
+    for (bool again = false; !again;) {
+      workers_spare(g.ws, spare_fn);  // what is asked for while the last one ends may be lost
+      pthread_mutex_lock(&g.lock);
+      again = g.spares > 10;
+      pthread_mutex_unlock(&g.lock);
+    }
+    // however often it is asked for, it is one at a time, and a round comes between two of them
+    set_hold(&g, true);
+    pthread_mutex_lock(&g.lock);
+    const uint32_t from = g.spares;
+    g.spares_max = UINT32_MAX;
+    pthread_mutex_unlock(&g.lock);
+    for (uint32_t i = 0; i < 5; i++) workers_spare(g.ws, spare_fn);
+    wait_spares(&g, from + 1);
+    workers_kick(g.ws);
+    set_hold(&g, false);
+    wait_ended(&g, 1);
+    for (uint32_t i = 2; i < 30; i++) {
+      workers_kick(g.ws);
+      wait_ended(&g, i);
+    }
+    group_fini(&g);  // in the midst of it
+  }
+}
+
 static void *kicker(void *arg) {
   struct group *g = arg;
   for (uint32_t i = 0; i < 50; i++) workers_kick(g->ws);
@@ -397,7 +460,7 @@ int main(void) {
       cmocka_unit_test(test_plan),     cmocka_unit_test(test_tasks),
       cmocka_unit_test(test_order),    cmocka_unit_test(test_parallel),
       cmocka_unit_test(test_destroy),  cmocka_unit_test(test_kick_while_running),
-      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_kick_from_many),
+      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_kick_from_many), cmocka_unit_test(test_spare),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

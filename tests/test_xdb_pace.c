@@ -46,6 +46,13 @@ static void round_is(uint64_t work, uint64_t done, uint64_t rate, uint64_t tail_
   atomic_store(&x->last_round_ns, last_ns);
 }
 
+// While a memtable is being compacted, as far as that says.
+static void draw(void) {
+  atomic_store(&x->compacting, true);
+  xdb_pace_draw(r);
+  atomic_store(&x->compacting, false);
+}
+
 // A quantum drawn by a writer that comes later than the clock says moves it by what the quantum takes, for a round that still needs so long.
 static void expect_remaining(int line, double seconds) {
   const double takes = seconds * 1e9 * QUANTUM / (double)room(), most = 5e6;
@@ -53,7 +60,7 @@ static void expect_remaining(int line, double seconds) {
   atomic_store(&x->pace_at_ns, 0);
   r->debt = QUANTUM;
   const uint64_t before = time_ns();
-  xdb_pace_draw(r);
+  draw();
   const uint64_t after = time_ns(), at = atomic_load(&x->pace_at_ns);
   if (at < before + want - want / 1000 - 1 || at > after + want + want / 1000 + 1)
     fail_msg("line %d: the clock is at %lld ns after %lld, a quantum takes %llu", line, (long long)(at - before), (long long)(after - before),
@@ -68,7 +75,7 @@ static void test_remaining(void **state) {
   // a memtable that is nearly empty is filled as fast as may be
   round_is(SECOND, 0, SECOND, SECOND, SECOND);
   r->debt = QUANTUM;
-  xdb_pace_draw(r);
+  draw();
   assert_int_equal(atomic_load(&x->pace_at_ns), 0);
   fill();
   // what is left at the rate of the rounds before, and the tail
@@ -107,7 +114,7 @@ static void test_quantum(void **state) {
     round_is(100, 100, 1, ns, 0);
     atomic_store(&x->pace_at_ns, 0);
     r->debt = QUANTUM;
-    xdb_pace_draw(r);
+    draw();
     assert_true(r->debt_max <= last && r->debt_max >= 512 && r->debt_max <= 16384);
     last = r->debt_max;
     // of what it is made, a quantum takes two milliseconds at most; but there is a smallest one
@@ -118,8 +125,23 @@ static void test_quantum(void **state) {
   round_is(100, 100, 1, 1000, 0);
   atomic_store(&x->pace_at_ns, 0);
   r->debt = QUANTUM;
-  xdb_pace_draw(r);
+  draw();
   assert_int_equal(r->debt_max, 16384);
+  end();
+}
+
+// Between rounds nobody waits, and writes count towards the next look all the same.
+static void test_between(void **state) {
+  (void)state;
+  begin();
+  round_is(SECOND, 0, SECOND, SECOND, SECOND);
+  fill();
+  atomic_store(&x->pace_at_ns, 0);
+  r->debt = r->debt_max = 2;
+  xdb_pace(r, 1);
+  assert_int_equal(atomic_load(&x->pace_at_ns), 0);
+  assert_int_equal(r->debt, 0);
+  assert_true(r->debt_max > 2);
   end();
 }
 
@@ -131,20 +153,20 @@ static void test_nap(void **state) {
   // Soon enough: nobody sleeps for so little. (A thread that loses its processor here comes late, and does not sleep either.)
   atomic_store(&x->pace_at_ns, time_ns() + 1900000);
   r->debt = QUANTUM;
-  xdb_pace_draw(r);
+  draw();
   assert_int_equal(atomic_load(&x->stall_ns), 0);
   // but where little room is left, unless it is very little time
   const size_t limit = x->memtable_limit, used = limit - (size_t)room();
   x->memtable_limit = used + used / 128;
   atomic_store(&x->pace_at_ns, time_ns() + 20000);
   r->debt = QUANTUM;
-  xdb_pace_draw(r);
+  draw();
   assert_int_equal(atomic_load(&x->stall_ns), 0);
   uint64_t slept = 0;
   for (uint32_t i = 0; i < 100 && slept == 0; i++) {
     atomic_store(&x->pace_at_ns, time_ns() + 1900000);
     r->debt = QUANTUM;
-    xdb_pace_draw(r);
+    draw();
     slept = atomic_load(&x->stall_ns);
   }
   assert_true(slept > 0 && slept <= 1900000);
@@ -155,7 +177,7 @@ static void test_nap(void **state) {
   const uint64_t before = time_ns();
   atomic_store(&x->pace_at_ns, before + 1000 * SECOND);
   r->debt = QUANTUM;
-  xdb_pace_draw(r);
+  draw();
   assert_true(time_ns() - before >= 5000000);
   assert_int_equal(atomic_load(&x->stall_ns), 5000000);
   assert_int_equal(atomic_load(&x->stall_max_ns), 5000000);
@@ -188,6 +210,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_remaining, setup, teardown),
       cmocka_unit_test_setup_teardown(test_quantum, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_between, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nap, setup, teardown),
       cmocka_unit_test_setup_teardown(test_learn, setup, teardown),
   };
