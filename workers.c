@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #define WORKERS_AUTO_MAX 4u  // compaction of one store seldom has more partitions in work that are worth a thread
+#define WORKERS_AUTO_MIN 2u  // on two cores, too: a writer that fills memtables faster than they are compacted sleeps half of its time
 
 struct worker_thread {
   struct worker w;
@@ -106,7 +107,7 @@ enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t 
   for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
     struct worker_thread *t = &ws->threads[i];
     t->ws = ws;
-    t->core = nr_cores ? (int)cores[i % nr_cores] : -1;
+    t->core = i < nr_cores ? (int)cores[i] : -1;
     char name[16];
     snprintf(name, sizeof(name), "remixdb-%u", i & 0xFF);
     if ((s = worker_init(ws, &t->w)) != REMIXDB_OK) break;
@@ -194,15 +195,17 @@ enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out,
     if (s != REMIXDB_OK) return s;
   }
   uint32_t nr = asked >= 0 ? (uint32_t)asked : 0;
-  if (asked < 0) {
-    const uint32_t half = nr_list / 2 ? nr_list / 2 : 1;
-    nr = named ? named : half < WORKERS_AUTO_MAX ? half : WORKERS_AUTO_MAX;
+  if (asked < 0 && !(nr = named)) {
+    nr = nr_list / 2 < WORKERS_AUTO_MAX ? nr_list / 2 : WORKERS_AUTO_MAX;
+    if (nr < WORKERS_AUTO_MIN) nr = nr_list < WORKERS_AUTO_MIN ? nr_list : WORKERS_AUTO_MIN;
   }
   if (nr > WORKERS_MAX) return err_set(REMIXDB_INVALID, "%u workers are more than the %u there can be", nr, WORKERS_MAX);
   if (automatic && nr_list > 1) {
     named = nr < nr_list / 2 ? nr : nr_list / 2;
     if (named > cap) named = cap;
     for (uint32_t i = 0; i < named; i++) cores_out[i] = list[nr_list - 1 - i];
+  } else {
+    for (const uint32_t of = named; of > 0 && named < nr && named < cap; named++) cores_out[named] = cores_out[named % of];
   }
   *nr_out = nr;
   *nr_cores_out = nr ? named : 0;

@@ -23,7 +23,7 @@ struct workers;
 // Something useful that nobody waits for; false: nothing was left to do.
 typedef bool (*workers_spare_fn)(void *arg, struct worker *w);
 
-// Up to nr threads (0: none), pinned to the given cores in turn when nr_cores > 0. round(arg, w) is what workers_kick runs. REMIXDB_NOMEM, REMIXDB_IO.
+// Up to nr threads (0: none), the first nr_cores of them each pinned to a core. round(arg, w) is what workers_kick runs. REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io, struct epoch *epoch,
                                               void (*round)(void *arg, struct worker *w), void *arg, struct workers **out);
 // Lets the round that runs end, then ends the threads. NULL is allowed.
@@ -37,8 +37,9 @@ void workers_spare(struct workers *ws, workers_spare_fn spare);
 // Runs all tasks and waits for them. Called from within a round, or while none was asked for. self: what tasks get that the caller runs. Sorts the array.
 void workers_run(struct workers *ws, struct worker *self, struct task **tasks, uint32_t nr);
 
-// What "auto" / "none" / a list mean for this process: how many workers (asked < 0: as many as suit the machine) and on which cores.
-// "auto" takes the last of the affinity list, never more than half of it; on one core nobody is pinned. REMIXDB_INVALID.
+// What "auto" / "none" / a list mean for this process: how many workers (asked < 0: as many as suit the machine, or as the list has cores) and on which cores.
+// "auto" takes the last of the affinity list, never more than half of it, and leaves further workers where they are; on one core nobody is pinned. Workers take the
+// cores of a list in turn. REMIXDB_INVALID.
 MUST_CHECK enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out, uint32_t *cores_out, uint32_t cap, uint32_t *nr_cores_out);
 #define WORKERS_MAX 64u
 #endif

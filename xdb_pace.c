@@ -62,10 +62,8 @@ void xdb_pace_draw(struct xdb_ref *r) {
   r->debt = 0;
   const size_t used = active_used(x, &r->slot);
   r->debt_max = PACE_QUANTUM;
-  if (!atomic_load_explicit(&x->compacting, memory_order_relaxed)) {
-    if (arena_pool_held(&x->memtables.chunks) < memtables_wanted(&x->memtables, used)) workers_spare(x->workers, fetch_ahead);
-    return;
-  }
+  if (arena_pool_held(&x->memtables.chunks) < memtables_wanted(&x->memtables, used)) workers_spare(x->workers, fetch_ahead);
+  if (!atomic_load_explicit(&x->compacting, memory_order_relaxed)) return;
   if (used < x->memtable_limit / 8) return;
   const uint64_t now = time_ns();
   const uint64_t room = used < x->memtable_limit ? x->memtable_limit - used : 1;

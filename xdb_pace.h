@@ -9,8 +9,7 @@
 // are better than many that are not so slow. The time is never said to be less than what the end of a round takes, in which nothing advances: so writers become
 // slower and slower before a memtable that is nearly full, and seldom come to where they would have to wait for all of it.
 //
-// While none is being compacted nothing holds writers up but memory that the system has to clear first, up to a fifth of the time of a write: so workers, which have nothing else to do
-// then, fetch it ahead.
+// What else holds writers up is memory that the system has to clear first, up to a fifth of the time of a write: so workers that have nothing else to do fetch it ahead.
 #ifndef XDB_PACE_H
 #define XDB_PACE_H
 

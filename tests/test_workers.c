@@ -26,7 +26,7 @@ static void test_plan(void **state) {
     for (int asked = -1; asked <= (int)WORKERS_MAX; asked++) {
       ok(workers_plan(asked, automatic[a], &nr, cores, WORKERS_MAX, &nr_cores));
       if (asked >= 0) assert_int_equal(nr, asked);
-      else assert_true(nr >= 1 && (nr == 1 || nr <= nr_mine / 2));
+      else assert_true(nr >= 1 && nr <= nr_mine && (nr <= 2 || nr <= nr_mine / 2) && (nr_mine == 1 || nr >= 2));
       assert_true(nr_cores <= nr && nr_cores <= nr_mine / 2);
       if (nr_mine > 1 && nr > 0) assert_true(nr_cores > 0);
       for (uint32_t i = 0; i < nr_cores; i++) assert_int_equal(cores[i], mine[nr_mine - 1 - i]);
@@ -57,6 +57,12 @@ static void test_plan(void **state) {
   ok(workers_plan(2, "5-8", &nr, cores, WORKERS_MAX, &nr_cores));
   assert_int_equal(nr, 2);
   assert_int_equal(nr_cores, 4);
+  ok(workers_plan(7, "5-7", &nr, cores, WORKERS_MAX, &nr_cores));  // in turn
+  assert_int_equal(nr, 7);
+  assert_int_equal(nr_cores, 7);
+  for (uint32_t i = 0; i < 7; i++) assert_int_equal(cores[i], 5 + i % 3);
+  ok(workers_plan(7, "5-7", &nr, cores, 5, &nr_cores));
+  assert_int_equal(nr_cores, 5);
   ok(workers_plan(0, "5-8", &nr, cores, WORKERS_MAX, &nr_cores));
   assert_int_equal(nr, 0);
   assert_int_equal(nr_cores, 0);
