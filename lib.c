@@ -171,6 +171,7 @@ static bool arena_pool_put(struct arena_pool *p, struct arena_chunk *c) {
     p->chunks = c;
     p->held += c->size;
   }
+  p->spilled = p->spilled || !kept;
   (void)pthread_mutex_unlock(&p->lock);
   return kept;
 }
@@ -181,6 +182,8 @@ static struct arena_chunk *arena_pool_take(struct arena_pool *p) {
   if (c) {
     p->chunks = c->next;
     p->held -= c->size;
+  } else {
+    p->spilled = false;
   }
   (void)pthread_mutex_unlock(&p->lock);
   if (c) arena_hide((uint8_t *)c + ARENA_HEAD, c->size - ARENA_HEAD);
@@ -251,16 +254,23 @@ static struct arena_chunk *arena_chunk_create(size_t size, size_t cut) {
   return c;
 }
 
+bool arena_pool_short(struct arena_pool *p, size_t enough) {
+  (void)pthread_mutex_lock(&p->lock);
+  const bool is = p->held < enough && p->held + p->chunk_size <= p->limit && !p->spilled;
+  (void)pthread_mutex_unlock(&p->lock);
+  return is;
+}
+
 bool arena_pool_fill(struct arena_pool *p, size_t enough) {
-  const size_t held = arena_pool_held(p);
-  if (held >= enough || held + p->chunk_size > p->limit) return false;
+  if (!arena_pool_short(p, enough)) return false;
   struct arena_chunk *const c = arena_chunk_create(p->chunk_size, ARENA_HEAD);
   if (!c) return false;
   arena_show((uint8_t *)c + ARENA_HEAD, c->size - ARENA_HEAD);
   for (size_t at = ARENA_HEAD; at < c->size; at += 4096) *((volatile uint8_t *)c + at) = 0;
   c->next = NULL;
-  arena_free_list(c, p);
-  return true;
+  const bool kept = arena_pool_put(p, c);  // others may have filled it
+  if (!kept) arena_free_list(c, NULL);
+  return kept;
 }
 
 static void *arena_cut(struct arena_chunk *c, size_t size) {
@@ -323,15 +333,14 @@ void *arena_alloc(struct arena *a, size_t size) {
   return p;
 }
 
-size_t arena_used(const struct arena *a) {
-  size_t used = atomic_load_explicit(&a->large_used, memory_order_relaxed);
+size_t arena_used_small(const struct arena *a) {
   struct arena_chunk *const c = atomic_load_explicit(&a->chunk, memory_order_acquire);
-  if (c) {
-    const size_t cut = atomic_load_explicit(&c->cut, memory_order_relaxed);
-    used += c->base + (cut < c->size ? cut : c->size) - ARENA_HEAD;
-  }
-  return used;
+  if (!c) return 0;
+  const size_t cut = atomic_load_explicit(&c->cut, memory_order_relaxed);
+  return c->base + (cut < c->size ? cut : c->size) - ARENA_HEAD;
 }
+
+size_t arena_used(const struct arena *a) { return atomic_load_explicit(&a->large_used, memory_order_relaxed) + arena_used_small(a); }
 
 // ---- lock (the third mutex of Drepper's "Futexes Are Tricky", with a short spin before it)
 

@@ -79,6 +79,7 @@ void *arena_alloc(struct arena *a, size_t size);
 // Bytes handed out, alignment and the tails that ended chunks left over included (a tail is less than 1/4 of a chunk). Never
 // goes down; may be asked while others allocate.
 size_t arena_used(const struct arena *a);
+size_t arena_used_small(const struct arena *a);  // without what got a chunk of its own
 #define ARENA_GAP (LIB_ASAN ? 8u : 0u)  // bytes left between allocations, so that the address sanitizer sees who passes the end of one
 
 // Chunks of ended arenas kept for the next: pages that come from the system are zeroed by it, which costs more than all else that
@@ -88,12 +89,14 @@ struct arena_pool {
   struct arena_chunk *chunks;
   size_t chunk_size;
   size_t held, limit;    // bytes
+  bool spilled;          // chunks went back to the system for want of room, and nobody has needed one of the system's since: what is kept is enough
 };
 void arena_pool_init(struct arena_pool *p, size_t chunk_size, size_t limit);
 void arena_pool_fini(struct arena_pool *p);
 size_t arena_pool_held(struct arena_pool *p);  // bytes
-// Adds a chunk whose pages the system has given already, unless it holds `enough` bytes, may not hold one more, or there is no memory: then who needs one takes it
-// from the system. Whether it did.
+// Whether it has less than `enough` bytes, and may hold a chunk more, and has not spilled.
+bool arena_pool_short(struct arena_pool *p, size_t enough);
+// Adds a chunk whose pages the system has given already, if it is short of them and there is memory. Whether it did: else who needs one takes it from the system.
 bool arena_pool_fill(struct arena_pool *p, size_t enough);
 
 // ---- a lock of 4 bytes for short critical sections: spins a little, then sleeps in the kernel (futex on Linux; elsewhere

@@ -31,14 +31,12 @@ uint64_t memtables_kept(struct memtables *all, const struct memtable *active, co
   return bytes;
 }
 
-size_t memtables_wanted(const struct memtables *all, size_t used) {
+size_t memtables_wanted(const struct memtables *all, const struct memtable *active, bool frozen) {
   const struct arena_pool *const p = &all->chunks;
   if (p->chunk_size < MAPPED_CHUNK) return 0;
-  const size_t half = p->limit / 2, wanted = p->chunk_size + (used > half ? 2 * (used - half) : 0);
-  return wanted + p->chunk_size <= p->limit ? wanted : p->limit - p->limit % p->chunk_size;
+  const size_t half = p->limit / 2, used = wh_memory_small(active->wh);
+  return p->chunk_size + (used > half && !frozen ? 2 * (used - half) : 0);
 }
-
-bool memtables_ahead(struct memtables *all, size_t used) { return arena_pool_fill(&all->chunks, memtables_wanted(all, used)); }
 
 enum remixdb_status memtable_create(struct memtables *all, struct memtable **out) {
   struct memtable *m = mem_calloc(1, sizeof(*m));

@@ -31,10 +31,10 @@ void memtables_fini(struct memtables *all);
 // Bytes of those that live beside these two (frozen may be NULL). Both stay alive meanwhile. Any thread.
 uint64_t memtables_kept(struct memtables *all, const struct memtable *active, const struct memtable *frozen);
 
-// What the pool of chunks should hold while so many bytes of the active memtable are used: one chunk until it is half full; then more and more, so that the next
-// memtable finds all of its memory when this one is full. Fewer bytes than that: memtables_ahead has something to do.
-size_t memtables_wanted(const struct memtables *all, size_t used);
-bool memtables_ahead(struct memtables *all, size_t used);  // adds a chunk to it; false: there are enough, or there is no memory. Any thread.
+// What the pool of chunks should hold, in bytes, beside the active memtable: one chunk until that is half full; then more and more, so that the next memtable finds all
+// of its memory when this one is full. One chunk while another is frozen, whose chunks will serve again. 0: nothing is fetched ahead of such a size. Any thread, in the
+// memtable's epoch.
+size_t memtables_wanted(const struct memtables *all, const struct memtable *active, bool frozen);
 
 // An empty one with one reference, the caller's. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status memtable_create(struct memtables *all, struct memtable **out);

@@ -323,7 +323,7 @@ static bool leaf_shrink(struct wh_slot *slot) {
 
 // An eighth of the first chunk: larger ones push more out of the processor's caches than they gain.
 static bool recent_init(struct wh *wh, size_t arena_chunk) {
-  const size_t bytes = arena_chunk / 8 - 2 * CACHE_LINE;
+  const size_t bytes = arena_chunk / 8;
   wh->nr_recent = (uint32_t)(bytes / sizeof(wh->recent[0]));
   wh->recent = wh_line_alloc(&wh->arena, bytes);
   for (uint32_t i = 0; wh->recent && i < wh->nr_recent; i++) atomic_init(&wh->recent[i], 0);
@@ -386,6 +386,8 @@ size_t wh_memory(const struct wh *wh) {
   return arena_used(&wh->arena) + atomic_load_explicit(&wh->trie.table_bytes, memory_order_relaxed) +
          atomic_load_explicit(&wh->guide_bytes, memory_order_relaxed);
 }
+
+size_t wh_memory_small(const struct wh *wh) { return arena_used_small(&wh->arena); }
 
 uint64_t wh_count(const struct wh *wh) { return atomic_load_explicit(&wh->count, memory_order_relaxed); }
 

@@ -17,8 +17,8 @@
 //     arena and live as long as the index; the memory of a dead leaf serves the next one (wh_recycle).
 //   - Most searches do not go through the trie: a guide (guide.h), a static tree over the leaves' anchors that is made again when their number has grown
 //     by an eighth, names the leaf, or one that it has been split off from. The trie answers where that is too far away.
-//   - Entries written lately are in a small table by hash alone (`recent`): who finds his key there needs neither guide nor leaf, and who does not knows that
-//     it is likely not in the index. What is written often is read often.
+//   - Entries written lately are in a small table by hash alone (`recent`): who finds his key there needs neither guide nor leaf; who does
+//     not knows that it was not written lately. What is written often is read often.
 //   - A trie node may both end an anchor and be the prefix of others, so anchors need no terminating token.
 //
 // Invariants (tests/test_wh.c checks them by wh_check)
@@ -37,7 +37,6 @@
 //       piece is ordered by it, and only equal pieces make anybody look at keys. (Where the range has no end, or its bounds differ early, that are many.)
 //   W9  A leaf's order, when it is not being written, is that of the first so many entries: a cache, written by whoever needed it and found it too short.
 //   W10 An entry without a version is in a leaf with `holes` alone, from when the leaf is unlocked on.
-//
 //   W11 A word of `recent` is that of an entry whose hash leads there. If the entry has the key that is looked for, and a version, it is what the key's leaf would
 //       have told: no key has two such entries, and who holds the leaf's lock knows that it stays so.
 //
@@ -84,6 +83,7 @@ void wh_recycle(struct wh *wh, struct epoch *cursors);
 // What a new key takes of its memory, about: entry, version and its share of leaf and table.
 static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) { return sizeof(struct wh_entry) + sizeof(struct wh_ver) + klen + vlen + 28; }
 size_t wh_memory(const struct wh *wh);  // bytes it holds: arena and table. Any thread, relaxed.
+size_t wh_memory_small(const struct wh *wh);  // what of it is in chunks of the size that wh_create was told
 uint64_t wh_count(const struct wh *wh);  // keys in it, tombstones too. Any thread, relaxed.
 
 // ---- writing one key: wh_lock, wh_link, (the log's lock: wh_stamp), wh_unlock.
@@ -135,7 +135,7 @@ void wh_many_unlock(struct wh_many *m);  // gives all leaves back, and the memor
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment);
 // The same in two steps, in one epoch: what the second one reads first is fetched while the caller does something else.
 struct wh_wanted {                // one of them
-  struct wh_leaf *leaf;           // where the key's entry is, when it is there
+  struct wh_leaf *leaf;           // where the key's entry most likely is, when it is there
   const struct wh_entry *recent;  // the key's, most likely
 };
 struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash);

@@ -20,10 +20,10 @@ struct workers {
   void (*round)(void *arg, struct worker *w);
   void *arg;
   pthread_mutex_t lock;    // guards all below
-  pthread_cond_t work;     // a round is asked for, tasks were put out, or it is the end
+  pthread_cond_t work;     // a round or spare work is asked for, tasks were put out, or it is the end
   pthread_cond_t done;     // a task has ended
   bool asked, in_round, stop;
-  workers_spare_fn spare;  // asked for and not at its end; NULL: nothing is
+  workers_spare_fn spare;  // asked for; NULL: nothing is
   bool in_spare;
   struct task **tasks;     // of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks, next, running;
@@ -63,12 +63,13 @@ static void *worker_main(void *arg) {
     }
     if (ws->spare && !ws->in_spare && !ws->stop) {
       const workers_spare_fn spare = ws->spare;
+      ws->spare = NULL;  // who asks meanwhile asks for one more
       ws->in_spare = true;
       pthread_mutex_unlock(&ws->lock);
       const bool more = spare(ws->arg, &t->w);
       pthread_mutex_lock(&ws->lock);
       ws->in_spare = false;
-      if (!more) ws->spare = NULL;
+      if (more) ws->spare = spare;
       continue;
     }
     if (ws->stop && !ws->in_round) break;
@@ -158,10 +159,8 @@ void workers_kick(struct workers *ws) {
 void workers_spare(struct workers *ws, workers_spare_fn spare) {
   if (ws->nr == 0) return;
   pthread_mutex_lock(&ws->lock);
-  if (!ws->spare) {
-    ws->spare = spare;
-    if (!ws->in_round || ws->nr > 1) pthread_cond_signal(&ws->work);
-  }
+  if (!ws->spare && !ws->in_spare) pthread_cond_signal(&ws->work);  // who is at it sees it when it has done
+  ws->spare = spare;
   pthread_mutex_unlock(&ws->lock);
 }
 

@@ -44,26 +44,33 @@ static double round_remaining(struct xdb *x, uint64_t now) {
   return (units > 0 ? ns * left / units : 0) + tail;
 }
 
-static size_t active_used(struct xdb *x, struct epoch_slot *slot) {
+// How much of the active memtable is used, and what should be kept for the next one.
+static size_t active_used(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
   epoch_enter(&x->epoch, slot);
-  const size_t used = wh_memory(xdb_view(x)->active->wh);
+  const struct view *v = xdb_view(x);
+  const size_t used = wh_memory(v->active->wh);
+  *wanted_out = memtables_wanted(&x->memtables, v->active, v->frozen != NULL);
   epoch_exit(slot);
   return used;
 }
 
 static bool fetch_ahead(void *arg, struct worker *w) {
   struct xdb *x = arg;
-  return memtables_ahead(&x->memtables, active_used(x, &w->slot));
+  size_t wanted;
+  (void)active_used(x, &w->slot, &wanted);
+  return arena_pool_fill(&x->memtables.chunks, wanted);
 }
 
 void xdb_pace_draw(struct xdb_ref *r) {
   struct xdb *x = r->xdb;
   const uint64_t quantum = r->debt;
   r->debt = 0;
-  const size_t used = active_used(x, &r->slot);
+  const bool compacting = atomic_load_explicit(&x->compacting, memory_order_relaxed);  // before: what is frozen meanwhile is not paced by
+  size_t wanted;
+  const size_t used = active_used(x, &r->slot, &wanted);
   r->debt_max = PACE_QUANTUM;
-  if (arena_pool_held(&x->memtables.chunks) < memtables_wanted(&x->memtables, used)) workers_spare(x->workers, fetch_ahead);
-  if (!atomic_load_explicit(&x->compacting, memory_order_relaxed)) return;
+  if (wanted && arena_pool_short(&x->memtables.chunks, wanted)) workers_spare(x->workers, fetch_ahead);
+  if (!compacting) return;
   if (used < x->memtable_limit / 8) return;
   const uint64_t now = time_ns();
   const uint64_t room = used < x->memtable_limit ? x->memtable_limit - used : 1;

@@ -210,6 +210,26 @@ static void test_arena_pool(void **state) {
   assert_true(arena_pool_fill(&pool, SIZE_MAX));
   assert_false(arena_pool_fill(&pool, SIZE_MAX));
   assert_int_equal(arena_pool_held(&pool), 2 * chunk);
+
+  // one that had to give chunks back has enough, until somebody finds it empty
+  struct arena b;
+  arena_init(&a, chunk, &pool);
+  arena_init(&b, chunk, &pool);
+  for (int i = 0; i < 3 * 8; i++) assert_non_null(arena_alloc(i < 8 ? &a : &b, chunk / 8 - 64));
+  assert_int_equal(arena_pool_held(&pool), 0);
+  assert_true(arena_pool_short(&pool, 1));
+  arena_fini(&a);
+  assert_false(arena_pool_short(&pool, chunk));
+  assert_true(arena_pool_short(&pool, chunk + 1));
+  arena_fini(&b);  // three chunks in all
+  arena_init(&a, chunk, &pool);
+  assert_non_null(arena_alloc(&a, 100));
+  assert_int_equal(arena_pool_held(&pool), chunk);
+  assert_false(arena_pool_short(&pool, SIZE_MAX));
+  assert_false(arena_pool_fill(&pool, SIZE_MAX));
+  for (int i = 0; i < 3 * 8; i++) assert_non_null(arena_alloc(&a, chunk / 8 - 64));
+  assert_true(arena_pool_short(&pool, SIZE_MAX));
+  arena_fini(&a);
   arena_pool_fini(&pool);
   arena_pool_init(&pool, chunk, 0);
   assert_false(arena_pool_fill(&pool, chunk));

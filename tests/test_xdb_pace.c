@@ -145,6 +145,28 @@ static void test_between(void **state) {
   end();
 }
 
+// Writers have workers fetch memory for the next memtable, and none of it when it is the allocator's, or there are no workers.
+static void test_ahead(void **state) {
+  (void)state;
+  static const uint8_t val[1000];
+  for (uint32_t i = 0; i < 3; i++) {
+    struct remixdb_opts o = small_opts(i != 1);
+    o.memtable_mb = i == 2 ? 1 : 40;
+    x = quick_open(&o);
+    CHECK_OK(xdb_ref(x, &r));
+    const size_t chunk = x->memtables.chunks.chunk_size;
+    for (uint32_t k = 0; k < 100; k++) CHECK_OK(xdb_put(r, kref(&k, sizeof(k)), val, sizeof(val), false));
+    if (i == 0 && !LIB_SANITIZED) {
+      for (uint64_t until = time_ns() + 60 * SECOND; arena_pool_held(&x->memtables.chunks) < chunk && time_ns() < until;) time_sleep_ns(1000000);
+      assert_int_equal(arena_pool_held(&x->memtables.chunks), chunk);
+    } else {
+      time_sleep_ns(20000000);
+      assert_int_equal(arena_pool_held(&x->memtables.chunks), 0);
+    }
+    end();
+  }
+}
+
 static void test_nap(void **state) {
   (void)state;
   begin();
@@ -211,6 +233,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_remaining, setup, teardown),
       cmocka_unit_test_setup_teardown(test_quantum, setup, teardown),
       cmocka_unit_test_setup_teardown(test_between, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_ahead, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nap, setup, teardown),
       cmocka_unit_test_setup_teardown(test_learn, setup, teardown),
   };
