@@ -10,6 +10,7 @@
 
 #include "fault.h"
 #include "view.h"
+#include "wh_state.h"
 
 #define LIMIT ((size_t)1 << 20)
 
@@ -112,6 +113,10 @@ static void test_ahead(void **state) {
     if (!LIB_SANITIZED) assert_true(held <= limit && (held >= wanted || held + chunk > limit));
   }
   if (!LIB_SANITIZED) assert_true(arena_pool_held(&large.chunks) + chunk > limit);
+  const size_t wanted = memtables_wanted(&large, m, false);
+  struct arena *const arena = &m->wh->arena;
+  assert_non_null(arena_alloc(arena, 2 * chunk));
+  assert_true(memtables_wanted(&large, m, false) == wanted);
   memtable_unref(m);
   if (!LIB_SANITIZED) assert_false(arena_pool_short(&large.chunks, SIZE_MAX));
   memtables_fini(&large);

@@ -409,7 +409,7 @@ static int twin_cmp(const void *a, const void *b) {
 // Pairs of keys that lead to the same word of `recent` and have the same tag: only the keys tell them apart.
 static void test_twins(void **state) {
   (void)state;
-  enum { NR = 100000 };
+  enum { NR = 400000 };
   uint64_t rng = seed;
   struct twin *const t = malloc(NR * sizeof(*t));
   struct model m;
@@ -419,7 +419,16 @@ static void test_twins(void **state) {
     t[i] = (struct twin){h >> 48 << 32 | (uint64_t)(uint32_t)h * m.wh->nr_recent >> 32, i};
   }
   qsort(t, NR, sizeof(*t), twin_cmp);
-  uint32_t pairs = 0;
+  uint32_t pairs = 0, zeros = 0;
+  epoch_enter(&m.epoch, &m.slot);
+  for (uint32_t i = 0; i < NR; i++) {  // a tag of zeros, where there is no entry
+    if (t[i].way >> 32) break;
+    const struct kref key = kref(&t[i].number, 4);
+    CHECK(wh_get(m.wh, key, key_hash(key), WH_PENDING - 1) == NULL);
+    zeros++;
+  }
+  epoch_exit(&m.slot);
+  CHECK(zeros > 0);
   for (uint32_t i = 1; i < NR; i++) {
     if (t[i].way != t[i - 1].way) continue;
     const struct kref key[2] = {kref(&t[i - 1].number, 4), kref(&t[i].number, 4)};

@@ -362,6 +362,13 @@ static void test_spare(void **state) {
     wait_spares(&g, 10);
     workers_spare(g.ws, spare_fn);  // the last one may be ending now
     wait_spares(&g, 11);
+    for (uint32_t i = 1; i <= 3; i++) {
+      workers_kick(g.ws);
+      wait_ended(&g, i);
+    }
+    pthread_mutex_lock(&g.lock);
+    assert_int_equal(g.spares, 11);
+    pthread_mutex_unlock(&g.lock);
     // however often it is asked for, it is one at a time, and a round comes between two of them
     set_hold(&g, true);
     pthread_mutex_lock(&g.lock);
@@ -372,8 +379,8 @@ static void test_spare(void **state) {
     wait_spares(&g, from + 1);
     workers_kick(g.ws);
     set_hold(&g, false);
-    wait_ended(&g, 1);
-    for (uint32_t i = 2; i < 30; i++) {
+    wait_ended(&g, 4);
+    for (uint32_t i = 5; i < 30; i++) {
       workers_kick(g.ws);
       wait_ended(&g, i);
     }
