@@ -335,7 +335,7 @@ static inline _Atomic uint64_t *recent_place(const struct wh *wh, uint64_t hash)
 // What is likely the key's entry, which is being fetched then; NULL: it is not known.
 static inline struct wh_entry *recent_want(const struct wh *wh, uint64_t hash) {
   const uint64_t w = atomic_load_explicit(recent_place(wh, hash), memory_order_acquire);
-  if ((w ^ wh_entry_tag((uint32_t)(hash >> 32))) >> WH_PTR_BITS) return NULL;
+  if ((w ^ wh_entry_tag((uint32_t)(hash >> 32))) >> WH_PTR_BITS || w == 0) return NULL;
   struct wh_entry *const e = wh_word_entry(w);
   __builtin_prefetch(e);
   __builtin_prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
