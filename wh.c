@@ -562,7 +562,9 @@ static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf 
 }
 
 struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash) {
-  const struct wh_entry *const e = recent_want(wh, hash);
+  // An index that is nearly empty, as most are that are only read, is not worth a line of the table.
+  const bool few = atomic_load_explicit(&wh->guide, memory_order_relaxed) == NULL;
+  const struct wh_entry *const e = few ? NULL : recent_want(wh, hash);
   if (e) return (struct wh_wanted){NULL, e};
   struct wh_leaf *const l = wh_hint(wh, key, wh_key8(key, 0));
   wh_leaf_prefetch(l, hash);
