@@ -71,8 +71,10 @@ struct remixdb_opts {
   size_t wal_mb;       // one log segment, MiB; 0 = twice the memtable (the default)
   bool ckeys;          // new tables hold a compressed-keys block, which makes compaction read less. Default true
   bool tags;           // REMIX indexes hold an 8-bit hash tag per entry, which makes get faster. Default true
-  int workers;         // compaction threads; 0 = compaction runs in the caller's thread, deterministically; -1 = auto (default): as many as worker_cores lists, else half of the cores, but 2 to 4 (1 on one core); at most 64
-  const char *worker_cores;  // "auto" (default; also NULL), "none" (not pinned), or a list such as "0,2,4-7"
+  // Compaction threads; at most 64. 0 = compaction runs in the caller's thread, deterministically. -1 = auto (default): as many as worker_cores lists, else
+  // half of the cores, but 2 to 4 (1 on one core)
+  int workers;
+  const char *worker_cores;  // "auto" (default; also NULL: the last ones, half of them at most), "none" (not pinned), or a list such as "0,2,4-7"
   const char *io;            // "auto" (default; also NULL), "uring", "aio", "sync"; REMIXDB_IO in the environment overrides it
   bool direct_io;            // tables bypass the system's page cache. Default false
   enum remixdb_compression compression;  // of new tables' data blocks. Default none

@@ -431,7 +431,7 @@ class Xdb(_Closable):
     The other options have the names, meanings and defaults of struct remixdb_opts:
     wal_mb             one log segment, MiB; 0 = twice the memtable
     ckeys              new tables hold a compressed-keys block, which makes compaction read less
-    workers            compaction threads; 0 = compaction runs in the caller's thread; -1 = auto: as many as worker_cores lists, else half of the cores, but 2 to 4; at most 64
+    workers            compaction threads; 0 = compaction runs in the caller's thread; -1 = auto; at most 64
     worker_cores       "auto", "none" (not pinned), or a list such as "0,2,4-7"
     io                 "auto", "uring", "aio", "sync"; the environment variable REMIXDB_IO overrides it
     direct_io          tables bypass the system's page cache

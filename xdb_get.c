@@ -3,7 +3,8 @@
 
 #include "multiget.h"
 
-// The share of gets that found their key in the active memtable lately, of those that it did not remember (wh_get_want): all of them, and so many that it is searched before anything else is asked for.
+// The share of gets that found their key in the active memtable lately, of those whose key was not written lately (wh_get_want): all of them, and so many that it is
+// searched before anything else is asked for.
 #define ABOVE_ALL 65535u
 #define ABOVE_OFTEN (ABOVE_ALL / 3)
 

@@ -429,6 +429,11 @@ static void test_twins(void **state) {
   }
   epoch_exit(&m.slot);
   CHECK(zeros > 0);
+  CHECK(model_put(&m, kref("a", 1), 1, false, false) == REMIXDB_OK);
+  epoch_enter(&m.epoch, &m.slot);  // with few keys gets go to the leaf at once
+  const struct wh_wanted few = wh_get_want(m.wh, kref("a", 1), hash64("a", 1));
+  CHECK(few.leaf != NULL && few.recent == NULL);
+  epoch_exit(&m.slot);
   // as many keys as an index must have before its gets look there; none of them is one of a pair's
   for (uint32_t i = NR; atomic_load(&m.wh->guide) == NULL; i++) {
     const uint64_t number = i;
