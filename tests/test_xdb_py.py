@@ -7,6 +7,7 @@ import inspect
 import os
 import pathlib
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -595,7 +596,7 @@ def test_defaults_are_those_of_the_library():
 def test_names_are_those_of_the_header():
     text = (ROOT / "remixdb.h").read_text()
     body = text[text.index("struct remixdb_opts {"):]
-    body = body[:body.index("\n};")]
+    body = re.sub(r"//.*", "", body[:body.index("\n};")])
     fields = [line.split(";")[0].split("(*")[-1].split(")")[0].split()[-1].strip("*") for line in body.splitlines()[1:] if ";" in line]
     assert fields == [name for name, _ in xdb._Opts._fields_]
     assert f"REMIXDB_COMPRESSION_NONE = {xdb.COMPRESSION_NONE}, REMIXDB_COMPRESSION_ZSTD = {xdb.COMPRESSION_ZSTD} " in text
