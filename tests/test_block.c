@@ -188,9 +188,10 @@ static void test_limits(void **state) {
   block_build_fini(&b);
 }
 
-static uint32_t small_block(struct block_build *b) {
+// Of five records: lengths of one byte and of two; live ones, or a tombstone among them.
+static uint32_t small_block(struct block_build *b, bool tomb) {
   for (uint32_t i = 0; i < 5; i++) {
-    const struct kv_rec r = make(8 + i, i * 150, i == 3);
+    const struct kv_rec r = make(8 + i, i * 50, tomb && i == 3);
     block_build_add(b, &r);
   }
   return block_build_finish(b, TABLE, 12);
@@ -201,7 +202,7 @@ static void test_flips(void **state) {
   struct block_build b;
   assert_int_equal(block_build_init(&b), REMIXDB_OK);
   memset(b.buf, 0, 2 * BLOCK_PAGE);  // also what no block has filled is looked at
-  assert_int_equal(small_block(&b), 1);
+  assert_int_equal(small_block(&b, true), 1);
   for (uint32_t bit = 0; bit < BLOCK_PAGE * 8; bit++) {
     b.buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
     assert_int_equal(block_verify(b.buf, 1, 5, TABLE, 12, "some.sst", 4096), REMIXDB_CORRUPT);
@@ -222,21 +223,46 @@ static void reseal(uint8_t *buf, uint32_t pages) {
   store64le(buf, hash64_seed(buf + 8, pages * BLOCK_PAGE - 8, block_seed(TABLE, 12)));
 }
 
-// Bytes whose checksum is right and whose contents are not: whatever passes must be readable without leaving the block.
+// Whether a block is what it says to be: walked from record to record.
+static bool well_formed(const uint8_t *buf, uint32_t count) {
+  const uint8_t *const end = buf + BLOCK_PAGE, *p = buf + BLOCK_HEAD + 2 * count;
+  if (buf[8] != 1 || buf[9] != count || count == 0 || load16le(buf + 10) != 0) return false;
+  for (uint32_t i = 0; i < count; i++) {
+    struct kv_rec r;
+    if (buf + load16le(buf + BLOCK_HEAD + 2 * i) != p || end - p < 2) return false;
+    p = kv_rec_get(p, end, &r);
+    if (!p) return false;
+  }
+  return true;
+}
+
+// Bytes whose checksum is right and whose contents are not: those of well-formed blocks pass, and can be read without leaving the block.
 static void test_forged(void **state) {
   (void)state;
   struct block_build b;
   assert_int_equal(block_build_init(&b), REMIXDB_OK);
   uint8_t *const buf = malloc(BLOCK_PAGE);
   uint32_t passed = 0, refused = 0;
-  for (uint32_t round = 0; round < 4000; round++) {
-    (void)small_block(&b);
+  for (uint32_t round = 0; round < 20000; round++) {
+    (void)small_block(&b, below(2) == 0);
     memcpy(buf, b.buf, BLOCK_PAGE);
-    // mostly where the structure is
-    for (uint32_t i = 0; i <= below(3); i++) buf[8 + below(below(2) ? 16 : BLOCK_PAGE - 8)] = (uint8_t)rng_next(&seed);
+    // mostly where the structure is: the head, the offsets, and where records begin
+    for (uint32_t i = 0; i <= below(3); i++) {
+      const uint32_t what = below(3);
+      const uint32_t at = what == 0 ? 8 + below(16) : what == 1 ? load16le(b.buf + BLOCK_HEAD + 2 * below(5)) + below(4) : 8 + below(BLOCK_PAGE - 8);
+      buf[at] = below(2) ? (uint8_t)rng_next(&seed) : (uint8_t)(buf[at] ^ 1u << below(8));
+    }
+    // lengths that make up for each other: what lies between two offsets is one record of another shape
+    if (below(4) == 0) {
+      const uint32_t off = load16le(b.buf + BLOCK_HEAD + 2 * below(5));
+      buf[off] = (uint8_t)(buf[off] + 2);
+      buf[off + 1]--;
+    }
     reseal(buf, 1);
     const uint32_t count = below(2) ? 5 : buf[9];
-    if (block_verify(buf, 1, count, TABLE, 12, "t", 0) != REMIXDB_OK) {
+    const bool good = well_formed(buf, count);
+    assert_int_equal(block_verify(buf, 1, count, TABLE, 12, "t", 0), good ? REMIXDB_OK : REMIXDB_CORRUPT);
+    if (!good) {
       refused++;
       continue;
     }
@@ -247,7 +273,7 @@ static void test_forged(void **state) {
       assert_true(r.key >= buf && r.val + r.vlen <= buf + BLOCK_PAGE && r.klen + r.vlen <= REMIXDB_KV_MAX);
     }
   }
-  assert_true(passed > 0 && refused > 0);
+  assert_true(passed > 1000 && refused > 1000);
 
   // a last record that ends one byte behind the page
   struct kv_rec r = make(20, 4042, false);
@@ -262,6 +288,20 @@ static void test_forged(void **state) {
   (void)kv_head_put(buf + BLOCK_HEAD + 2, 20, 4043 + BLOCK_PAGE - end, false);
   reseal(buf, 1);
   assert_int_equal(block_verify(buf, 1, 1, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+
+  // the same of one behind a short record, whose length has two bytes, or one: the last byte of the page is the last of the block
+  for (uint32_t vlen = 100; vlen <= 300; vlen += 200) {
+    const struct kv_rec last = make(20, vlen, false);
+    const uint32_t size = (uint32_t)kv_rec_size(20, vlen, false), filler = BLOCK_PAGE - BLOCK_HEAD - 2 * 2 - size - 2 - 1 - 10;
+    r = make(10, filler, false);
+    block_build_add(&b, &r);
+    block_build_add(&b, &last);
+    assert_int_equal(block_build_finish(&b, TABLE, 12), 1);
+    assert_int_equal(block_verify(b.buf, 1, 2, TABLE, 12, "t", 0), REMIXDB_OK);
+    (void)kv_head_put(b.buf + BLOCK_PAGE - size, 20, vlen + 1, false);
+    reseal(b.buf, 1);
+    assert_int_equal(block_verify(b.buf, 1, 2, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+  }
 
   // a last record of one byte, the tombstone of an empty key: it may begin in the last byte but one, and must not in the last
   for (uint32_t left = 1; left <= 2; left++) {
