@@ -89,19 +89,26 @@ static uint32_t wal_free_nr(const struct wal *w) {
   }
 }
 
-// Room for the first step of s, durable with its size so that later syncs find nothing of that to do.
-static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *s) {
+// Room for the first step of s, and for `expected` bytes when there is so much, durable with its size so that later syncs find nothing of that to do.
+static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *s, uint64_t expected) {
   enum remixdb_status st = env_size(w->env, s->fd, s->path, &s->alloc);
-  if (st != REMIXDB_OK || s->alloc >= w->step) return st;
-  st = env_allocate(w->env, s->fd, s->path, s->alloc, w->step - s->alloc);
+  uint64_t to = expected > w->step ? expected : w->step;
+  if (st != REMIXDB_OK || s->alloc >= to) return st;
+  st = env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc);
+  if (st == REMIXDB_NOSPACE && to > w->step) {
+    // what a failed allocation has taken all the same is not known; the room that was asked for is had without it
+    if (s->alloc >= w->step) return REMIXDB_OK;
+    to = w->step;
+    st = env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc);
+  }
   if (st != REMIXDB_OK) return st;
-  s->alloc = w->step;
+  s->alloc = to;
   return env_sync_all(w->env, s->fd, s->path);
 }
 
-// A file for a new segment, open: a spare, or a new one whose name is durable. Under admin. full_ok: a disk too full to
+// A file for a new segment that may have `expected` bytes, open: a spare, or a new one whose name is durable. Under admin. full_ok: a disk too full to
 // reserve room is no failure, because the caller writes the header at once and later appends ask for room again.
-static enum remixdb_status wal_file_take(struct wal *w, bool full_ok, struct wal_seg **out) {
+static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool full_ok, struct wal_seg **out) {
   enum remixdb_status st;
   struct wal_seg *s;
   *out = NULL;
@@ -111,7 +118,7 @@ static enum remixdb_status wal_file_take(struct wal *w, bool full_ok, struct wal
       wal_seg_destroy(w, s);
       continue;
     }
-    if (st == REMIXDB_OK) st = wal_seg_reserve(w, s);
+    if (st == REMIXDB_OK) st = wal_seg_reserve(w, s, expected);
     if (st == REMIXDB_OK || (st == REMIXDB_NOSPACE && full_ok)) {
       *out = s;
       return REMIXDB_OK;
@@ -128,7 +135,7 @@ static enum remixdb_status wal_file_take(struct wal *w, bool full_ok, struct wal
     mem_free(s);
     return st;
   }
-  st = wal_seg_reserve(w, s);
+  st = wal_seg_reserve(w, s, expected);
   if (st == REMIXDB_NOSPACE && full_ok) st = REMIXDB_OK;
   if (st == REMIXDB_OK) st = env_sync_dir(w->env, w->dir);
   if (st == REMIXDB_OK) {
@@ -336,10 +343,25 @@ static enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
   return s;
 }
 
-// Whether it is time to make room ahead of need.
-static bool wal_wants_room(const struct wal *w) {
+// Whether it is time to make room ahead of need, because less than a `part` of a step is left.
+static bool wal_wants_room(const struct wal *w, uint32_t part) {
   const struct wal_seg *const seg = w->active;
-  return seg->end + w->step / 2 > seg->alloc && w->grow_refused != seg->alloc;
+  return seg->end + w->step / part > seg->alloc && w->grow_refused != seg->alloc;
+}
+#define WAL_WANTED 2u   // for wal_ahead to do it,
+#define WAL_NEEDED 4u   // and when it has not, for who appends
+
+// Makes room ahead of need. The lock is given up meanwhile.
+static void wal_grow_ahead(struct wal *w) {
+  const uint64_t alloc = w->active->alloc;
+  if (wal_grow(w, alloc + 1) != REMIXDB_OK) w->grow_refused = alloc;
+}
+
+// Whether wal_ahead has something to do. A segment that ends early needs no next one ready, and a small store not its room on disk.
+static bool wal_is_behind(const struct wal *w) {
+  const struct wal_seg *const seg = w->active;
+  const bool next = atomic_load_explicit(&w->next_for, memory_order_relaxed) >= seg->alloc;
+  return wal_wants_room(w, WAL_WANTED) || (!next && seg->end > w->step / 2 && w->durable_gen >= seg->h.gen);
 }
 
 // ---- appending
@@ -395,7 +417,8 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
         struct wal_buf *const b = w->free;
         w->free = b->next;
         wal_buf_open(w, b);
-        if (wal_wants_room(w)) w->end_work = true;
+        if (wal_wants_room(w, WAL_NEEDED)) w->end_work = true;
+        atomic_store_explicit(&w->behind, wal_is_behind(w), memory_order_relaxed);
       } else {
         struct wal_buf *const b = wal_out_sealed(w);
         if (!b)
@@ -451,10 +474,7 @@ static void wal_end_slow(struct wal *w) {
   for (struct wal_buf *b; w->err.status == REMIXDB_OK && (b = wal_out_sealed(w)) != NULL && b->ticket < end;) {
     if (wal_write(w, b) != REMIXDB_OK) break;
   }
-  if (wal_wants_room(w) && !w->growing && w->err.status == REMIXDB_OK) {
-    const uint64_t alloc = w->active->alloc;
-    if (wal_grow(w, alloc + 1) != REMIXDB_OK) w->grow_refused = alloc;
-  }
+  if (wal_wants_room(w, WAL_NEEDED) && !w->growing && w->err.status == REMIXDB_OK) wal_grow_ahead(w);
   lib_unlock(&w->lock);
 }
 
@@ -552,18 +572,48 @@ static enum remixdb_status wal_settle(struct wal *w) {
 // A segment begins only after the one before has a durable header. Recovery relies on it twice: a generation missing
 // between two others is damage, never the work of a crash; and no frame can be on disk whose generation is more than one
 // above that of every header on disk.
-static enum remixdb_status wal_prepare_locked(struct wal *w) {
+static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected) {
   if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir);
   enum remixdb_status s = wal_settle(w);
-  if (s == REMIXDB_OK && !w->next) s = wal_file_take(w, false, &w->next);
+  if (s != REMIXDB_OK) return s;
+  atomic_store_explicit(&w->next_for, expected, memory_order_relaxed);
+  struct wal_seg *const next = w->next;
+  if (!next) return wal_file_take(w, expected, false, &w->next);
+  // It is good without; and its size will be durable with the first frames.
+  if (next->alloc < expected && env_allocate(w->env, next->fd, next->path, next->alloc, expected - next->alloc) == REMIXDB_OK) next->alloc = expected;
+  return REMIXDB_OK;
+}
+
+// The prepared segment, which there is no more. Under admin.
+static struct wal_seg *wal_next_take(struct wal *w) {
+  struct wal_seg *const s = w->next;
+  w->next = NULL;
+  atomic_store_explicit(&w->next_for, 0, memory_order_relaxed);
   return s;
 }
 
 enum remixdb_status wal_prepare(struct wal *w) {
   (void)pthread_mutex_lock(&w->admin);
-  const enum remixdb_status s = wal_prepare_locked(w);
+  lib_lock(&w->lock);
+  const uint64_t expected = w->active->alloc;
+  lib_unlock(&w->lock);
+  const enum remixdb_status s = wal_prepare_locked(w, expected);
   (void)pthread_mutex_unlock(&w->admin);
   return s;
+}
+
+bool wal_ahead_wanted(const struct wal *w) { return atomic_load_explicit(&w->behind, memory_order_relaxed); }
+
+void wal_ahead(struct wal *w) {
+  lib_lock(&w->lock);
+  atomic_store_explicit(&w->behind, false, memory_order_relaxed);  // until the next buffer is begun: what fails is not tried again and again
+  const bool sound = w->err.status == REMIXDB_OK && !w->read_only;
+  if (sound && wal_wants_room(w, WAL_WANTED) && !w->growing) wal_grow_ahead(w);
+  const bool next = sound && wal_is_behind(w) && !wal_wants_room(w, WAL_WANTED);
+  lib_unlock(&w->lock);
+  if (next && wal_prepare(w) != REMIXDB_OK) {
+    // who switches finds out
+  }
 }
 
 // With the lock held: s becomes the active segment.
@@ -582,7 +632,7 @@ static void wal_activate(struct wal *w, struct wal_seg *s) {
 
 enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg) {
   (void)pthread_mutex_lock(&w->admin);
-  enum remixdb_status s = wal_prepare_locked(w);
+  enum remixdb_status s = wal_prepare_locked(w, 0);
   if (s != REMIXDB_OK) goto out;
   lib_lock(&w->lock);
   while (w->growing) wal_event_wait(w, &w->written);
@@ -593,8 +643,7 @@ enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new
   }
   wal_seal(w);
   const struct wal_seg *const old = w->active;
-  struct wal_seg *const seg = w->next;
-  w->next = NULL;
+  struct wal_seg *const seg = wal_next_take(w);
   const struct wal_head h = {.store_id = w->store_id, .gen = old->h.gen + 1, .prev_gen = old->h.gen, .prev_len = old->end,
                              .prev_durable = old->durable, .last_seq = w->seq};
   wal_seg_begin(seg, &h);
@@ -652,8 +701,7 @@ enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
 enum remixdb_status wal_shed(struct wal *w) {
   if (w->read_only) return REMIXDB_OK;
   (void)pthread_mutex_lock(&w->admin);
-  struct wal_seg *const next = w->next;
-  w->next = NULL;
+  struct wal_seg *const next = wal_next_take(w);
   if (next) {
     env_close_quiet(w->env, next->fd);
     next->fd = -1;
@@ -724,7 +772,7 @@ void wal_stats(struct wal *w, struct wal_stats *out) {
 // Begins the segment that appends go to, with its header durable before return.
 enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h) {
   struct wal_seg *s;
-  enum remixdb_status st = wal_file_take(w, true, &s);
+  enum remixdb_status st = wal_file_take(w, 0, true, &s);
   if (st != REMIXDB_OK) return st;
   wal_seg_begin(s, h);
   st = env_write(w->env, s->fd, s->path, s->head, WAL_HEAD, 0);

@@ -106,9 +106,14 @@ MUST_CHECK enum remixdb_status wal_flush(struct wal *w);
 MUST_CHECK enum remixdb_status wal_mark(struct wal *w);
 
 // ---- segments
-// Has the file of the next segment ready (a recycled one, or new, preallocated, its name durable), and the active one's header
-// durable. Blocks for the disk; the log's lock is not held meanwhile. REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_IO.
+// Has the file of the next segment ready (a recycled one, or new, its name durable), with as much room on disk as the active one has by now if there is so much,
+// and the active one's header durable. Blocks for the disk; the log's lock is not held meanwhile. REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_prepare(struct wal *w);
+// What who appends, or switches, would have to wait for: room on disk in the active segment, and the next one's file when the active one's header is durable.
+// Blocks for the disk. What fails is tried again, and reported, when it is needed.
+void wal_ahead(struct wal *w);
+// Whether that would do something: a guess. Relaxed.
+bool wal_ahead_wanted(const struct wal *w);
 // Makes the next segment the active one (preparing it when it is not). fn(arg, new_gen) is called under the log's lock at the
 // moment of the switch: what is appended before belongs to the old generation, all after to the new one (fn may be NULL). On
 // failure nothing has changed and fn is not called.

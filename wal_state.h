@@ -63,6 +63,7 @@ struct wal {
   struct wal_buf *cur;                // the buffer being filled, or NULL
   _Atomic uint64_t gen, seg_bytes;    // of the active segment; written under the lock, read relaxed by anyone
   _Atomic uint64_t durable_seq;       // the same
+  _Atomic bool behind;                // wal_ahead has something to do; the same
 
   _Alignas(CACHE_LINE) struct wal_seg *active;
   struct wal_seg *segs;               // oldest to active
@@ -90,6 +91,7 @@ struct wal {
 
   pthread_mutex_t admin;              // one prepare, switch or release at a time; taken before `lock`
   struct wal_seg *next;               // under admin: the prepared segment
+  _Atomic uint64_t next_for;          // the active segment's room when it was last made ready, or was tried to be; 0: since that one began it was not. The same, read relaxed
   struct wal_seg *spares;             // under admin
   _Atomic uint32_t nr_spares;         // their number; relaxed
   uint8_t none[8];                    // pos and lim point here when there is no buffer

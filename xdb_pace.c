@@ -54,9 +54,11 @@ static size_t active_used(struct xdb *x, struct epoch_slot *slot, size_t *wanted
   return used;
 }
 
-static bool fetch_ahead(void *arg, struct worker *w) {
+// What writers would otherwise wait for.
+static bool ahead(void *arg, struct worker *w) {
   struct xdb *x = arg;
   size_t wanted;
+  if (wal_ahead_wanted(x->wal)) wal_ahead(x->wal);
   (void)active_used(x, &w->slot, &wanted);
   return arena_pool_fill(&x->memtables.chunks, wanted);
 }
@@ -69,7 +71,7 @@ void xdb_pace_draw(struct xdb_ref *r) {
   size_t wanted;
   const size_t used = active_used(x, &r->slot, &wanted);
   r->debt_max = PACE_QUANTUM;
-  if (wanted && arena_pool_short(&x->memtables.chunks, wanted)) workers_spare(x->workers, fetch_ahead);
+  if (wal_ahead_wanted(x->wal) || (wanted && arena_pool_short(&x->memtables.chunks, wanted))) workers_spare(x->workers, ahead);
   if (!compacting) return;
   if (used < x->memtable_limit / 8) return;
   const uint64_t now = time_ns();

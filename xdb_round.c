@@ -78,6 +78,8 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
     view_unref(fresh);
     return err_raise(&why);
   }
+  // Writers who wait for this round's end freeze the next memtable at once, and are not to wait for the file of its segment, too.
+  if (had_frozen) wal_ahead(x->wal);
   pthread_mutex_lock(&x->lock);
   old = xdb_view(x);
   if (!had_frozen) view_follow(fresh, old);
@@ -96,7 +98,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   epoch_reclaim(&x->epoch);
   if (!had_frozen) return REMIXDB_OK;
   if ((s = wal_release(x->wal, log_gen)) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
-  // have the next segment ready, so that no writer waits for it; a failure shows again, and is reported, when it is needed
+  // now there is one to be recycled; a failure shows again, and is reported, when it is needed
   if ((s = wal_prepare(x->wal)) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
   // who waits for the round waits for the room that it gives back, too
   pthread_mutex_lock(&x->lock);

@@ -355,6 +355,126 @@ static void test_small(void **state) {
   simdisk_destroy(d);
 }
 
+// Calls that wait for the file system, but for writes.
+static uint64_t waits(struct simdisk *d) {
+  return simdisk_calls(d, SIMDISK_OPEN) + simdisk_calls(d, SIMDISK_ALLOCATE) + simdisk_calls(d, SIMDISK_SYNC);
+}
+
+static struct wal *open_steps(struct simdisk *d, struct model *m, uint32_t step) {
+  const struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE, .step = step};
+  struct replay r = {m, m->oldest_seq + 1};
+  struct wal_recovery rec;
+  struct wal *w;
+  assert_int_equal(wal_open(&o, m->oldest_gen, m->oldest_seq, m->fresh, replay_check, &r, &rec, &w), REMIXDB_OK);
+  m->gen = wal_gen(w);
+  m->fresh = false;
+  return w;
+}
+
+// What wal_ahead does when it is wanted nobody else does, and nothing that is not needed.
+static void test_ahead(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct model *const m = model_create();
+  const uint32_t step = 2u << 20;
+  uint64_t rng = 31, before;
+  struct wal *const w = open_steps(d, m, step);
+  before = waits(d);
+  wal_ahead(w);
+  assert_int_equal(waits(d), before);
+  while (wal_segment_bytes(w) < step / 2 - 2 * WAL_BUF) {
+    assert_false(wal_ahead_wanted(w));
+    assert_int_equal(append(w, m, &rng, 50), REMIXDB_OK);
+  }
+  assert_int_equal(nr_files(d), 1);
+  for (int segment = 0; segment < 2; segment++) {
+    uint32_t helped = 0;
+    while (wal_segment_bytes(w) < 4 * step) {
+      before = waits(d);
+      assert_int_equal(append(w, m, &rng, 50), REMIXDB_OK);
+      assert_int_equal(waits(d), before);
+      if (!wal_ahead_wanted(w)) continue;
+      wal_ahead(w);
+      assert_false(wal_ahead_wanted(w));
+      assert_true(waits(d) > before);
+      helped++;
+    }
+    // once in each step; the second segment has its room from the beginning
+    assert_in_range(helped, segment ? 0 : 4, segment ? 1 : 5);
+    if (segment == 1) {
+      // the header has not been synced: nothing is made ready before
+      assert_int_equal(nr_files(d), 2);
+      assert_int_equal(sync_model(w, m), REMIXDB_OK);
+      wal_ahead(w);
+    }
+    assert_int_equal(nr_files(d), segment + 2);
+    const uint64_t room = (uint64_t)simdisk_size(d, segment ? DIR "/wal-1" : DIR "/wal-0");
+    assert_in_range(room, 4 * step, 5 * step);
+    assert_int_equal(simdisk_size(d, segment ? DIR "/wal-2" : DIR "/wal-1"), room);
+    before = waits(d);
+    assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
+    assert_int_equal(waits(d), before);
+  }
+  // A segment that nobody made ready is no larger than it must be, nor one that is made ready when the active one is small.
+  assert_int_equal(sync_model(w, m), REMIXDB_OK);
+  assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
+  assert_int_equal(simdisk_size(d, DIR "/wal-3"), step);
+  assert_int_equal(wal_prepare(w), REMIXDB_OK);
+  assert_int_equal(simdisk_size(d, DIR "/wal-4"), step);
+  assert_int_equal(wal_close(w), REMIXDB_OK);
+  free(m);
+  simdisk_destroy(d);
+}
+
+// Without wal_ahead who appends makes room, before it is needed; and a disk that is full for what is made ahead takes all that is needed now.
+static void test_ahead_alone(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct model *m = model_create();
+  const uint32_t step = 2u << 20;
+  uint64_t rng = 32;
+  struct wal *w = open_steps(d, m, step);
+  while (wal_segment_bytes(w) < 3 * step) {
+    assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
+    assert_true((uint64_t)simdisk_size(d, DIR "/wal-0") >= wal_segment_bytes(w) + step / 4 - 2 * WAL_BUF);
+    assert_true((uint64_t)simdisk_size(d, DIR "/wal-0") <= wal_segment_bytes(w) + step + step / 4);
+  }
+  assert_int_equal(nr_files(d), 1);
+  // room for one step, and not for as much as the active one has
+  assert_true(wal_ahead_wanted(w));
+  simdisk_space(d, simdisk_used(d) + step + step / 2);
+  const uint64_t room = (uint64_t)simdisk_size(d, DIR "/wal-0");
+  wal_ahead(w);
+  if ((uint64_t)simdisk_size(d, DIR "/wal-0") == room) {
+    assert_int_equal(simdisk_size(d, DIR "/wal-1"), step);
+  } else {  // the active one took it
+    assert_int_equal(nr_files(d), 1);
+  }
+  // not tried again and again
+  assert_int_equal(append(w, m, &rng, 500), REMIXDB_OK);
+  const uint64_t before = waits(d);
+  if (wal_ahead_wanted(w)) wal_ahead(w);
+  assert_in_range(waits(d) - before, 0, 1);
+  assert_int_equal(sync_model(w, m), REMIXDB_OK);
+  simdisk_space(d, UINT64_MAX);
+  assert_int_equal(wal_prepare(w), REMIXDB_OK);
+  assert_true(simdisk_size(d, DIR "/wal-1") >= simdisk_size(d, DIR "/wal-0"));
+  assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
+  assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
+  // after an error that stays nothing is done
+  assert_int_equal(sync_model(w, m), REMIXDB_OK);
+  while (!wal_ahead_wanted(w)) assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
+  simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
+  assert_int_equal(wal_sync(w), REMIXDB_IO);
+  simdisk_fault(d, SIMDISK_SYNC, 0, 0, 0);
+  const uint64_t changes = simdisk_changes(d);
+  wal_ahead(w);
+  assert_int_equal(simdisk_changes(d), changes);
+  assert_int_equal(wal_close(w), REMIXDB_IO);
+  free(m);
+  simdisk_destroy(d);
+}
+
 static void test_switch_and_recycle(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -1654,6 +1774,8 @@ int main(void) {
       cmocka_unit_test(test_round_trip),
       cmocka_unit_test(test_format),
       cmocka_unit_test(test_small),
+      cmocka_unit_test(test_ahead),
+      cmocka_unit_test(test_ahead_alone),
       cmocka_unit_test(test_switch_and_recycle),
       cmocka_unit_test(test_large_batches),
       cmocka_unit_test(test_replay_status),

@@ -2,9 +2,12 @@
 //
 // The pace of writers: what a quantum may take, of rounds whose figures are made up. What is measured is the clock that writers draw from, so that nothing
 // here depends on how fast the machine is.
+#include "slow.h"
 #include "store.h"
+#include "wal_state.h"
 #include "xdb_pace.h"
 #include "xdb_ref.h"
+#include "xdb_round.h"
 #include "xdb_write.h"
 
 #define SECOND 1000000000ull
@@ -167,6 +170,96 @@ static void test_ahead(void **state) {
   }
 }
 
+static pthread_t writer;
+static _Atomic uint32_t of_writer;  // calls that wait for the file system, made in its thread
+static _Atomic bool hold_rounds;
+
+static void made(void) { atomic_fetch_add(&of_writer, pthread_equal(pthread_self(), writer) != 0); }
+
+static int watched_sync(struct env *e, int fd) {
+  (void)e, (void)fd;
+  made();
+  return 0;
+}
+
+static int watched_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
+  (void)e;
+  made();
+  return env_posix()->ops->allocate(env_posix(), fd, off, len);
+}
+
+// A round that makes a table is held up until the writer waits for it, with a full memtable.
+static int watched_open(struct env *e, const char *path, unsigned flags) {
+  (void)e;
+  if (flags & ENV_CREATE) {
+    made();
+    if (strstr(path, ".sst") && atomic_load(&hold_rounds)) {
+      const uint64_t until = time_ns() + SLOW_HANG_S * SECOND;
+      bool due = false;
+      while (!due && time_ns() < until) {
+        pthread_mutex_lock(&x->lock);
+        due = xdb_round_due(x, xdb_view(x)->active, 0);
+        pthread_mutex_unlock(&x->lock);
+        time_sleep_ns(5000000);
+      }
+      assert_true(due);
+    }
+  }
+  return env_posix()->ops->open(env_posix(), path, flags);
+}
+
+// Until workers have done what the log wanted.
+static void wait_for_log(void) {
+  struct wal *const w = x->wal;
+  const uint64_t until = time_ns() + SLOW_HANG_S * SECOND;
+  for (bool done = false; !done;) {
+    assert_true(time_ns() < until);
+    time_sleep_ns(100000);
+    pthread_mutex_lock(&w->admin);
+    lib_lock(&w->lock);
+    const struct wal_seg *const seg = w->active;
+    done = !wal_ahead_wanted(w) && !w->growing && seg->end + w->step / 2 <= seg->alloc &&
+           (seg->end <= w->step / 2 || w->durable_gen < seg->h.gen || atomic_load(&w->next_for) >= seg->alloc);
+    lib_unlock(&w->lock);
+    pthread_mutex_unlock(&w->admin);
+  }
+}
+
+// Who writes makes no file and no room in one, and syncs nothing: neither while memtables are frozen before they are full of rounds, nor when he waits for a round and
+// goes on the moment it ends.
+static void test_log_ahead(void **state) {
+  (void)state;
+  static const uint8_t val[1000];
+  struct remixdb_opts o = small_opts(2);
+  o.memtable_mb = 4;
+  struct env_ops ops = *env_posix()->ops;
+  ops.sync_data = ops.sync_all = watched_sync;
+  ops.allocate = watched_allocate;
+  ops.open = watched_open;
+  struct env env = {.ops = &ops};
+  for (uint32_t held = 0; held < 2; held++) {
+    atomic_store(&hold_rounds, held != 0);
+    CHECK_OK(xdb_open(dir, &o, &env, &x));
+    CHECK_OK(xdb_ref(x, &r));
+    writer = pthread_self();
+    atomic_store(&of_writer, 0);
+    const uint64_t first = wal_gen(x->wal);
+    for (uint32_t k = 0; wal_gen(x->wal) < first + 4; k++) {
+      const uint32_t key = k * 2654435761u;
+      if (held) r->debt_max = UINT64_MAX;  // he does not slow down before
+      CHECK_OK(xdb_put(r, kref(&key, sizeof(key)), val, sizeof(val), false));
+      if (wal_ahead_wanted(x->wal)) {
+        xdb_pace_draw(r);  // which asks for them
+        wait_for_log();
+      }
+    }
+    assert_int_equal(atomic_load(&of_writer), 0);
+    atomic_store(&hold_rounds, false);
+    end();
+    setup_again();
+  }
+}
+
 static void test_nap(void **state) {
   (void)state;
   begin();
@@ -234,6 +327,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_quantum, setup, teardown),
       cmocka_unit_test_setup_teardown(test_between, setup, teardown),
       cmocka_unit_test_setup_teardown(test_ahead, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_log_ahead, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nap, setup, teardown),
       cmocka_unit_test_setup_teardown(test_learn, setup, teardown),
   };
