@@ -9,23 +9,30 @@
 #define REF_TREE 0x80000000u
 #define PLACES_MAX 6u    // bytes of a number that its cell is made of, at most
 #define CELL_NUMBERS 4u  // numbers of a cell, about
+#define CELL_LINE 7u     // numbers that lie in the cell's own line; of more they lie in level 0
 #define CELL_SCAN 16u    // cells of more than these are searched through the levels
 #define SCAN_STEP 4u     // numbers compared without a branch between them
 #define BYTES 256u
 
 // Cells of a tree: where the numbers lie, by what their first bytes are. The bytes at each place are ranked among those that occur there, so that
-// digits or letters are as dense as random bytes; the ranks are the digits of a number whose upper part is the cell. As ranks ascend with bytes,
+// digits or letters are as dense as random bytes; the ranks are the digits of a number that, made smaller in proportion, is the cell. As ranks ascend with bytes,
 //   A1  of two numbers the smaller one is not in a cell behind the other's;
 // so the first number not less than v lies in v's cell, or is the first one behind it.
 struct anchors_cells {
-  uint32_t starts;   // where its starts begin: per cell, the first of the tree's numbers in it or behind it; and the tree's end
+  uint32_t lines;    // where its lines begin
   uint32_t ranks;    // where its ranks begin: per place and byte, how many smaller ones occur there, and ABSENT
   uint16_t nr_places;
-  uint16_t shift;    // what is left of the number made of the ranks, shifted by so much, is the cell
-  uint32_t last;     // the last cell
+  uint16_t shift;    // the number made of the ranks, shifted by so much,
+  uint32_t scale;    // times this, by 2^32, is the cell
   uint64_t weight[PLACES_MAX];
 };
 _Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "one cache line tells the cell");
+
+struct anchors_line {
+  uint32_t first, nr;           // the first of the tree's numbers that lies in the cell or behind it, and how many lie in it
+  uint64_t numbers[CELL_LINE];  // they, when there are no more; then all ones
+};
+_Static_assert(sizeof(struct anchors_line) == CACHE_LINE, "one cache line is the cell");
 #define ABSENT 1u      // the byte itself does not occur at that place
 #define RANK_SHIFT 1u
 
@@ -67,21 +74,23 @@ static inline uint32_t tree_step(const struct anchors *a, const struct anchors_t
   return at * NODE + nr;
 }
 
-// The cell where a byte does not occur: v lies before all numbers that agree with it so far and go on with a greater byte, and behind all others of those. What
-// lies behind all numbers is behind those of the last cell.
-static __attribute__((noinline)) uint64_t cell_absent(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v) {
+// The cell of the number made of the ranks.
+static inline uint64_t cell_of(const struct anchors_cells *c, uint64_t sum) { return (sum >> c->shift) * c->scale >> 32; }
+
+// The number made of the ranks where a byte does not occur: v lies before all numbers that agree with it so far and go on with a greater byte, and behind all others of
+// those. What lies behind all numbers is in the last cell.
+static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v) {
   uint64_t sum = 0;
   for (uint32_t p = 0; p < c->nr_places; p++) {
     const uint32_t rank = ranks[p * BYTES + (v >> (56 - 8 * p) & 255)];
     sum += (rank >> RANK_SHIFT) * c->weight[p];
     if (rank & ABSENT) break;
   }
-  sum >>= c->shift;
-  return sum < c->last ? sum : c->last;
+  return sum;
 }
 
-// The starts of v's cell and of the next one.
-static inline const uint32_t *cell_starts(const struct anchors *a, const struct anchors_cells *c, uint64_t v) {
+// The line of v's cell.
+static inline const struct anchors_line *cell_line(const struct anchors *a, const struct anchors_cells *c, uint64_t v) {
   const uint16_t *const ranks = a->ranks + c->ranks;
   uint64_t sum = 0;
   uint32_t all = 0;
@@ -90,9 +99,8 @@ static inline const uint32_t *cell_starts(const struct anchors *a, const struct 
     sum += (rank >> RANK_SHIFT) * c->weight[p];
     all |= rank;
   }
-  const uint64_t cell = unlikely(all & ABSENT) ? cell_absent(c, ranks, v) : sum >> c->shift;
-  assert(cell <= c->last);
-  return a->starts + c->starts + cell;
+  if (unlikely(all & ABSENT)) sum = sum_absent(c, ranks, v);
+  return a->lines + c->lines + cell_of(c, sum);
 }
 
 // The first number not less than v, which lies in from .. to. Numbers behind `to` are not less, and padding is never less.
@@ -117,6 +125,7 @@ struct way {
   uint64_t v;      // the key's number in it
   uint32_t known;  // bytes in which the key is known to agree with all strings of the tree
   uint32_t at;     // how many of its numbers are less than v; at the end, the answer
+  bool equal;      // number `at` is v
 };
 
 // Whether the tree has to be searched; else the answer is there.
@@ -133,17 +142,37 @@ static inline bool tree_enter(const struct anchors *a, struct kref key, struct w
   return true;
 }
 
+// In a line that has all numbers of its cell.
+static inline void line_search(const struct anchors_line *line, struct way *w) {
+  uint32_t less = 0;
+  for (uint32_t i = 0; i < CELL_LINE; i++) less += line->numbers[i] < w->v;
+  w->at = line->first + less;
+  w->equal = less < line->nr && line->numbers[less] == w->v;
+}
+
+// `at` was found in level 0.
+static inline void tree_found(const struct anchors *a, struct way *w, uint32_t at) {
+  w->at = at;
+  w->equal = at < w->t->nr && a->nodes[(size_t)w->t->level[0] * NODE + at] == w->v;
+}
+
 static inline void tree_search(const struct anchors *a, struct way *w) {
   const struct anchors_tree *const t = w->t;
   if (t->cells != NO_CELLS) {
-    const uint32_t *const starts = cell_starts(a, &a->cells[t->cells], w->v);
-    assert(starts[0] <= starts[1] && starts[1] <= t->nr);
-    if (likely(starts[1] - starts[0] <= CELL_SCAN)) {
-      w->at = cell_scan(a, t, starts[0], starts[1], w->v);
+    const struct anchors_line *const line = cell_line(a, &a->cells[t->cells], w->v);
+    assert(line->first + line->nr <= t->nr);
+    if (likely(line->nr <= CELL_LINE)) {
+      line_search(line, w);
+      return;
+    }
+    if (line->nr <= CELL_SCAN) {
+      tree_found(a, w, cell_scan(a, t, line->first, line->first + line->nr, w->v));
       return;
     }
   }
-  for (uint32_t l = t->nr_levels; l-- > 0;) w->at = tree_step(a, t, l, w->at, w->v);
+  uint32_t at = 0;
+  for (uint32_t l = t->nr_levels; l-- > 0;) at = tree_step(a, t, l, at, w->v);
+  tree_found(a, w, at);
 }
 
 // After the search of the tree: whether another one has to be searched; else the answer is there.
@@ -151,7 +180,7 @@ static inline bool tree_leave(const struct anchors *a, struct kref key, struct w
   const struct anchors_tree *const t = w->t;
   const uint32_t at = w->at;
   uint32_t i = tree_string(a, t, at), end;
-  if (likely(at == t->nr || a->nodes[(size_t)t->level[0] * NODE + at] != w->v)) {
+  if (likely(!w->equal)) {
     w->at = i - 1;
     return false;
   }
@@ -183,16 +212,16 @@ uint32_t anchors_find(const struct anchors *a, struct kref key) {
 }
 
 // Where a search among many stands: before the node of a level, or
-#define STEP_STARTS LEVELS_MAX        // before the starts of its cell,
-#define STEP_SCAN (LEVELS_MAX + 1u)   // or before the numbers in it
+#define STEP_LINE LEVELS_MAX          // before its cell's line,
+#define STEP_SCAN (LEVELS_MAX + 1u)   // or before the numbers of a crowded cell
 
-// The first step in a tree that was entered. starts_out: of STEP_STARTS.
-static inline uint32_t many_enter(const struct anchors *a, const struct way *w, const uint32_t **starts_out) {
+// The first step in a tree that was entered. line_out: of STEP_LINE.
+static inline uint32_t many_enter(const struct anchors *a, const struct way *w, const struct anchors_line **line_out) {
   const struct anchors_tree *const t = w->t;
   if (t->cells != NO_CELLS) {
-    *starts_out = cell_starts(a, &a->cells[t->cells], w->v);
-    __builtin_prefetch(*starts_out);
-    return STEP_STARTS;
+    *line_out = cell_line(a, &a->cells[t->cells], w->v);
+    __builtin_prefetch(*line_out);
+    return STEP_LINE;
   }
   __builtin_prefetch(a->nodes + (size_t)t->level[t->nr_levels - 1] * NODE);
   return t->nr_levels - 1;
@@ -200,7 +229,7 @@ static inline uint32_t many_enter(const struct anchors *a, const struct way *w, 
 
 void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *found_out) {
   struct way ways[ANCHORS_MANY_MAX];
-  const uint32_t *starts[ANCHORS_MANY_MAX];
+  const struct anchors_line *lines[ANCHORS_MANY_MAX];
   uint8_t going[ANCHORS_MANY_MAX], step[ANCHORS_MANY_MAX];
   uint32_t left = 0;
   assert(nr <= ANCHORS_MANY_MAX);
@@ -208,7 +237,7 @@ void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *
     const struct anchors *const a = wants[i].anchors;
     ways[i] = (struct way){.t = a->trees};
     if (unlikely(a->nr <= 1) || !tree_enter(a, wants[i].key, &ways[i])) continue;
-    step[i] = (uint8_t)many_enter(a, &ways[i], &starts[i]);
+    step[i] = (uint8_t)many_enter(a, &ways[i], &lines[i]);
     going[left++] = (uint8_t)i;
   }
   while (left) {
@@ -219,23 +248,28 @@ void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *
       struct way *const w = &ways[i];
       const uint64_t *const numbers = a->nodes + (size_t)w->t->level[0] * NODE;
       bool searched = false;
-      if (step[i] == STEP_STARTS && starts[i][1] - starts[i][0] <= CELL_SCAN) {
-        for (uint32_t n = starts[i][0]; n < starts[i][1]; n += NODE) __builtin_prefetch(numbers + n);
-        __builtin_prefetch(numbers + starts[i][1]);
+      const struct anchors_line *const line = lines[i];
+      if (step[i] == STEP_LINE && line->nr <= CELL_LINE) {
+        line_search(line, w);
+        searched = true;
+      } else if (step[i] == STEP_LINE && line->nr <= CELL_SCAN) {
+        for (uint32_t n = 0; n < line->nr; n += NODE) __builtin_prefetch(numbers + line->first + n);
+        __builtin_prefetch(numbers + line->first + line->nr);
         step[i] = STEP_SCAN;
-      } else if (step[i] == STEP_STARTS) {
+      } else if (step[i] == STEP_LINE) {
         step[i] = (uint8_t)(w->t->nr_levels - 1);
       } else if (step[i] == STEP_SCAN) {
-        w->at = cell_scan(a, w->t, starts[i][0], starts[i][1], w->v);
+        tree_found(a, w, cell_scan(a, w->t, line->first, line->first + line->nr, w->v));
         searched = true;
       } else {
         w->at = tree_step(a, w->t, step[i], w->at, w->v);
         searched = step[i] == 0;
-        if (!searched) __builtin_prefetch(a->nodes + ((size_t)w->t->level[--step[i]] + w->at) * NODE);
+        if (searched) tree_found(a, w, w->at);
+        else __builtin_prefetch(a->nodes + ((size_t)w->t->level[--step[i]] + w->at) * NODE);
       }
       if (searched) {
         if (likely(!tree_leave(a, wants[i].key, w)) || !tree_enter(a, wants[i].key, w)) continue;
-        step[i] = (uint8_t)many_enter(a, w, &starts[i]);
+        step[i] = (uint8_t)many_enter(a, w, &lines[i]);
       }
       going[stay++] = (uint8_t)i;
     }
@@ -254,7 +288,7 @@ struct buffer {
 
 struct build {
   struct anchors *a;
-  struct buffer trees, nodes, refs, cells, starts, ranks, shared;
+  struct buffer trees, nodes, refs, cells, lines, ranks, shared;
 };
 
 // `more` bytes at its end, or NULL. Aligned as what is in it, when that is all of one kind.
@@ -325,29 +359,38 @@ static uint32_t rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*rank
 // numbers lie where they can be scanned for.
 static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, const uint64_t *numbers) {
   uint16_t ranks[PLACES_MAX][BYTES];
-  struct anchors_cells c = {.starts = (uint32_t)(b->starts.len / sizeof(uint32_t)), .ranks = (uint32_t)(b->ranks.len / sizeof(uint16_t))};
+  struct anchors_cells c = {.lines = (uint32_t)(b->lines.len / sizeof(struct anchors_line)), .ranks = (uint32_t)(b->ranks.len / sizeof(uint16_t))};
   uint64_t product;
   t->cells = NO_CELLS;
   if ((size_t)t->nr * sizeof(*numbers) < 8 * sizeof(ranks[0])) return REMIXDB_OK;
   c.nr_places = (uint16_t)rank_bytes(numbers, t->nr, ranks, &c, &product);
   if ((size_t)t->nr * sizeof(*numbers) < 8 * c.nr_places * sizeof(ranks[0])) return REMIXDB_OK;
-  while ((product - 1) >> c.shift >= t->nr / CELL_NUMBERS) c.shift++;
-  c.last = (uint32_t)((product - 1) >> c.shift);
-  const size_t nr = (size_t)c.last + 1, before = b->starts.len;
-  uint32_t *const starts = extend(&b->starts, (nr + 1) * sizeof(*starts));
-  if (!starts) return REMIXDB_NOMEM;
-  size_t done = 0;  // cells whose start is set
-  uint32_t scanned = 0;
+  // Where few bytes tell few numbers apart there are no more cells than these do.
+  const uint64_t nr = product < t->nr / CELL_NUMBERS ? product : t->nr / CELL_NUMBERS;
+  while ((product - 1) >> c.shift >= UINT32_MAX) c.shift++;
+  c.scale = (uint32_t)(((nr << 32) - 1) / (((product - 1) >> c.shift) + 1));
+  const size_t before = b->lines.len;
+  struct anchors_line *const lines = extend(&b->lines, nr * sizeof(*lines));
+  if (!lines) return REMIXDB_NOMEM;
+  for (uint64_t i = 0; i < nr; i++) {
+    lines[i].nr = 0;
+    for (uint32_t k = 0; k < CELL_LINE; k++) lines[i].numbers[k] = UINT64_MAX;
+  }
   for (uint32_t i = 0; i < t->nr; i++) {
     uint64_t sum = 0;
     for (uint32_t p = 0; p < c.nr_places; p++) sum += (ranks[p][numbers[i] >> (56 - 8 * p) & 255] >> RANK_SHIFT) * c.weight[p];
-    while (done <= sum >> c.shift) starts[done++] = i;
+    struct anchors_line *const line = &lines[cell_of(&c, sum)];
+    if (line->nr < CELL_LINE) line->numbers[line->nr] = numbers[i];
+    line->nr++;
   }
-  while (done < nr + 1) starts[done++] = t->nr;
-  for (size_t i = 0; i < nr; i++)
-    if (starts[i + 1] - starts[i] <= CELL_SCAN) scanned += starts[i + 1] - starts[i];
+  uint32_t first = 0, scanned = 0;
+  for (uint64_t i = 0; i < nr; i++) {
+    lines[i].first = first;
+    first += lines[i].nr;
+    if (lines[i].nr <= CELL_SCAN) scanned += lines[i].nr;
+  }
   if (scanned < t->nr / 4 * 3) {
-    b->starts.len = before;
+    b->lines.len = before;
     return REMIXDB_OK;
   }
   uint16_t *const to = extend(&b->ranks, c.nr_places * sizeof(ranks[0]));
@@ -411,7 +454,7 @@ static enum remixdb_status tree_build(struct build *b, size_t number) {
 
 // All of it in one piece.
 static enum remixdb_status gather(struct anchors *a, const struct build *b) {
-  const struct buffer *const parts[] = {&b->nodes, &b->cells, &b->trees, &b->refs, &b->starts, &b->ranks, &b->shared};
+  const struct buffer *const parts[] = {&b->nodes, &b->lines, &b->cells, &b->trees, &b->refs, &b->ranks, &b->shared};
   const uint32_t nr = sizeof(parts) / sizeof(parts[0]);
   const uint8_t *at[sizeof(parts) / sizeof(parts[0])];
   size_t size = 0;
@@ -425,10 +468,10 @@ static enum remixdb_status gather(struct anchors *a, const struct build *b) {
     p += parts[i]->len;
   }
   a->nodes = (const uint64_t *)(const void *)at[0];
-  a->cells = (const struct anchors_cells *)(const void *)at[1];
-  a->trees = (const struct anchors_tree *)(const void *)at[2];
-  a->refs = (const uint32_t *)(const void *)at[3];
-  a->starts = (const uint32_t *)(const void *)at[4];
+  a->lines = (const struct anchors_line *)(const void *)at[1];
+  a->cells = (const struct anchors_cells *)(const void *)at[2];
+  a->trees = (const struct anchors_tree *)(const void *)at[3];
+  a->refs = (const uint32_t *)(const void *)at[4];
   a->ranks = (const uint16_t *)(const void *)at[5];
   a->shared = at[6];
   return REMIXDB_OK;
@@ -446,7 +489,7 @@ enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const u
   mem_free(b.nodes.p);
   mem_free(b.refs.p);
   mem_free(b.cells.p);
-  mem_free(b.starts.p);
+  mem_free(b.lines.p);
   mem_free(b.ranks.p);
   mem_free(b.shared.p);
   return s;

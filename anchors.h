@@ -12,8 +12,8 @@
 // ANCHORS_FEW are left.
 //
 // A tree of many numbers is also cut in cells, by what their first bytes are (the radix table of Kipf and others, "RadixSpline",
-// aiDM 2020, made of bytes' ranks instead of bits): one read tells where the four or so numbers of a cell lie, and the levels are
-// left for cells that are crowded.
+// aiDM 2020, made of bytes' ranks instead of bits): a cell is a cache line that has its four or so numbers, so that most searches read one; what lies in
+// crowded cells is looked for among all numbers, and in very crowded ones through the levels.
 #ifndef ANCHORS_H
 #define ANCHORS_H
 
@@ -23,6 +23,7 @@
 
 struct anchors_tree;
 struct anchors_cells;
+struct anchors_line;
 
 struct anchors {
   const uint8_t *offs;   // nr + 1 times u32, little-endian: where each string begins in `bytes`, and where the last one ends
@@ -33,7 +34,7 @@ struct anchors {
   const uint64_t *nodes;             // of all trees
   const uint32_t *refs;              // of trees in which strings share a number
   const struct anchors_cells *cells; // of trees that are cut in them
-  const uint32_t *starts;            // of all cells
+  const struct anchors_line *lines;  // of all cells
   const uint16_t *ranks;             // of all trees with cells
   const uint8_t *shared;             // what the strings of each tree share
   struct mem_map map;                // what all this lies in
