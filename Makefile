@@ -7,7 +7,7 @@
 # make bench-deps      installs the other stores
 # make golden          writes the golden files (tests/golden) anew: for a change of formats only
 # make demo            the tour, then a word list in and out again (FILE=path for another)
-# make check-asan, check-tsan, check-msan, check-valgrind, check-headers, check-exports, check-seam, check-leaks
+# make check-asan, check-tsan, check-msan, check-valgrind, check-headers, check-exports, check-seam, check-prefetch, check-leaks
 # make check-compile   whether all compiles for another system, with a compiler for it:
 #                      make check-compile CCC='zig cc -target aarch64-macos' EXTRA_CFLAGS=-Idirectory
 # make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time (all processors), FUZZ=name for one; needs clang
@@ -256,7 +256,7 @@ say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 .PHONY: all deps demo golden install clean FORCE
 .PHONY: bench bench-deps soak
 .PHONY: test test-unit units
-.PHONY: check-asan check-tsan check-msan check-valgrind check-headers check-exports check-seam check-leaks check-compile
+.PHONY: check-asan check-tsan check-msan check-valgrind check-headers check-exports check-seam check-prefetch check-leaks check-compile
 .PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge
 all: $(SO) $(SO_LINK) $(PROGRAMS)
 
@@ -386,10 +386,10 @@ test:
 	  $(MAKE) --no-print-directory all || py=1; \
 	  REMIXDB_LIBRARY=$(CURDIR)/$(SO) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q -p no:cacheprovider tests || py=1; \
 	fi; \
-	exp=0; $(MAKE) --no-print-directory -k check-headers check-exports check-seam check-leaks || exp=1; \
+	exp=0; $(MAKE) --no-print-directory -k check-headers check-exports check-seam check-prefetch check-leaks || exp=1; \
 	echo "unit tests: $$nr programs, failed:$${units_bad:- none}"; \
 	[ $$py -eq 0 ] || echo "python tests: FAILED"; \
-	[ $$exp -eq 0 ] || echo "headers, exports, seam or leaks: FAILED"; \
+	[ $$exp -eq 0 ] || echo "headers, exports, seam, prefetches or leaks: FAILED"; \
 	echo "cmocka: $$passed passed, $$failed failed"; \
 	[ -z "$$units_bad" ] && [ $$py -eq 0 ] && [ $$exp -eq 0 ]
 
@@ -504,6 +504,15 @@ ifneq ($(UNAME),Darwin)
 	    { echo "seam: a call of $$f is not noticed"; exit 1; }; \
 	done; \
 	echo "seam: $(words $(OBJS)) objects ask nothing of the system that they must not"
+endif
+
+# Compilers may leave prefetches out (lib.h), and nothing but time tells: the way of a get has them in the end.
+check-prefetch: $B/sst.o
+ifeq ($(MODE),release)
+	@! grep -n '__builtin_prefetch' $(filter-out lib.h,$(wildcard *.c *.h)) || { echo "prefetch: lib.h has the functions for that"; exit 1; }; \
+	command -v objdump >/dev/null 2>&1 && objdump -d $< >$B/sst.dis 2>/dev/null || exit 0; \
+	n=$$(awk '/^[0-9a-f]+ <sst_read>:/ { on = 1; next } /^$$/ { on = 0 } on' $B/sst.dis | grep -ciE 'prefetch|prfm'); \
+	[ $$n -ge 3 ] && echo "prefetch: $$n in a read of the cache" || { echo "prefetch: $$n in sst_read: the compiler has dropped them"; exit 1; }
 endif
 
 # The same program checks, when it is run without arguments, that what it wrote once is still read.

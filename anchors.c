@@ -220,10 +220,10 @@ static inline uint32_t many_enter(const struct anchors *a, const struct way *w, 
   const struct anchors_tree *const t = w->t;
   if (t->cells != NO_CELLS) {
     *line_out = cell_line(a, &a->cells[t->cells], w->v);
-    __builtin_prefetch(*line_out);
+    prefetch(*line_out);
     return STEP_LINE;
   }
-  __builtin_prefetch(a->nodes + (size_t)t->level[t->nr_levels - 1] * NODE);
+  prefetch(a->nodes + (size_t)t->level[t->nr_levels - 1] * NODE);
   return t->nr_levels - 1;
 }
 
@@ -253,8 +253,8 @@ void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *
         line_search(line, w);
         searched = true;
       } else if (step[i] == STEP_LINE && line->nr <= CELL_SCAN) {
-        for (uint32_t n = 0; n < line->nr; n += NODE) __builtin_prefetch(numbers + line->first + n);
-        __builtin_prefetch(numbers + line->first + line->nr);
+        for (uint32_t n = 0; n < line->nr; n += NODE) prefetch(numbers + line->first + n);
+        prefetch(numbers + line->first + line->nr);
         step[i] = STEP_SCAN;
       } else if (step[i] == STEP_LINE) {
         step[i] = (uint8_t)(w->t->nr_levels - 1);
@@ -265,7 +265,7 @@ void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *
         w->at = tree_step(a, w->t, step[i], w->at, w->v);
         searched = step[i] == 0;
         if (searched) tree_found(a, w, w->at);
-        else __builtin_prefetch(a->nodes + ((size_t)w->t->level[--step[i]] + w->at) * NODE);
+        else prefetch(a->nodes + ((size_t)w->t->level[--step[i]] + w->at) * NODE);
       }
       if (searched) {
         if (likely(!tree_leave(a, wants[i].key, w)) || !tree_enter(a, wants[i].key, w)) continue;

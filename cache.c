@@ -607,9 +607,9 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
 const uint8_t *cache_want(const struct cache_table *t, uint32_t block) {
   const uint32_t frame = t->cache ? cache_slot_frame(atomic_load_explicit(&t->slots[block], memory_order_relaxed)) : 0;
   if (frame == 0) return NULL;
-  __builtin_prefetch((const void *)&t->cache->marks[frame], 1);
+  prefetch_write((const void *)&t->cache->marks[frame]);
   const uint8_t *const data = cache_frame_data(t->cache, frame);
-  __builtin_prefetch(data);
+  prefetch(data);
   return data;
 }
 

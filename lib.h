@@ -17,6 +17,26 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
+// Asks for the cache line of an address, which may be any: to be read, to be written, or to be read from the second level. An empty asm is an effect, as these are not to
+// gcc: it leaves out calls of functions that do nothing else.
+#if defined(__GNUC__) && !defined(__clang__)
+#define PREFETCH_STAYS() __asm__ volatile("")
+#else
+#define PREFETCH_STAYS() ((void)0)
+#endif
+static inline void prefetch(const void *p) {
+  __builtin_prefetch(p);
+  PREFETCH_STAYS();
+}
+static inline void prefetch_write(const void *p) {
+  __builtin_prefetch(p, 1);
+  PREFETCH_STAYS();
+}
+static inline void prefetch_far(const void *p) {
+  __builtin_prefetch(p, 0, 2);
+  PREFETCH_STAYS();
+}
+
 // ---- the sanitizer that the build is under: each is 0 or 1
 #if defined(__has_feature)
 #define LIB_FEATURE(x) __has_feature(x)

@@ -87,7 +87,7 @@ static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64
   wh_get_many(wh, m->key, m->hash, which, nr, moment, m->ver);
   for (uint32_t i = 0; i < nr; i++) {
     const struct wh_ver *const v = m->ver[which[i]];
-    for (uint32_t l = 0; v && l < VALUE_LINES; l++) __builtin_prefetch(v->val + l * CACHE_LINE);
+    for (uint32_t l = 0; v && l < VALUE_LINES; l++) prefetch(v->val + l * CACHE_LINE);
   }
   uint32_t left = 0;
   for (uint32_t i = 0; i < nr; i++) {
@@ -120,7 +120,7 @@ static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t 
   for (uint32_t i = 0; i < nr; i++) {
     const uint8_t *const data = m->data[which[i]];
     const uint8_t *const rec = data + load16le(data + BLOCK_HEAD + 2 * sst_pos_idx(m->probe[which[i]].pos));
-    for (uint32_t l = 0; l < VALUE_LINES; l++) __builtin_prefetch(rec + l * CACHE_LINE);
+    for (uint32_t l = 0; l < VALUE_LINES; l++) prefetch(rec + l * CACHE_LINE);
   }
   uint32_t left = 0;
   for (uint32_t i = 0; i < nr; i++) {
@@ -175,7 +175,7 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
       uint32_t frame;
       m->data[k] = p->sst->cache.cache ? cache_hit(&p->sst->cache, sst_pos_block(p->pos), &frame) : NULL;
       if (likely(m->data[k] != NULL)) {
-        __builtin_prefetch(m->data[k] + BLOCK_HEAD + 2 * sst_pos_idx(p->pos));
+        prefetch(m->data[k] + BLOCK_HEAD + 2 * sst_pos_idx(p->pos));
         which[left++] = (uint8_t)k;
       } else if (likely(remix_probe_fits(p))) {
         wait_for_block(m, k);
@@ -312,9 +312,9 @@ static void look_up_group(struct multiget *m, const struct wh *active, const str
   uint8_t which[MULTIGET_GROUP];
   uint32_t nr = left < MULTIGET_GROUP ? (uint32_t)left : MULTIGET_GROUP;
   const struct remixdb_slice *const keys = m->keys + m->next;
-  for (uint32_t k = 0; k < nr && k < KEYS_AHEAD; k++) __builtin_prefetch(keys[k].ptr);
+  for (uint32_t k = 0; k < nr && k < KEYS_AHEAD; k++) prefetch(keys[k].ptr);
   for (uint32_t k = 0; k < nr; k++) {
-    if (k + KEYS_AHEAD < nr) __builtin_prefetch(keys[k + KEYS_AHEAD].ptr);
+    if (k + KEYS_AHEAD < nr) prefetch(keys[k + KEYS_AHEAD].ptr);
     m->at[k] = m->next + k;
     m->key[k] = kref(keys[k].ptr, keys[k].len);
     m->hash[k] = hash64(keys[k].ptr, keys[k].len);

@@ -54,7 +54,7 @@ static inline uint32_t seg_live(const struct remix_index *ix, const uint8_t *s) 
 }
 
 static inline void seg_prefetch(const struct remix_index *ix, const uint8_t *s) {
-  for (uint32_t o = 0; o < ix->lay.stride; o += CACHE_LINE) __builtin_prefetch(s + o);
+  for (uint32_t o = 0; o < ix->lay.stride; o += CACHE_LINE) prefetch(s + o);
 }
 
 // The position of the run's first record at or after entry i (R4).
@@ -463,7 +463,7 @@ static enum remixdb_status spot_find(struct remix_cursor *c, uint32_t seg, const
   if (tagged) entry_want(x, s, set32_first(tagged));
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
   if (ahead) {
-    __builtin_prefetch(&ix->live[seg + 1]);  // for the step to the next segment
+    prefetch(&ix->live[seg + 1]);  // for the step to the next segment
     group_want(c, s, cand, ahead);
     c->front_at = cand + ahead < nr ? cand + ahead : nr;
   } else if (x->tags && !tagged && cand + 1 < nr) {
@@ -576,8 +576,8 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     if (!w->seg) continue;
     const struct remix_layout *const lay = &w->x->index->lay;
     const uint32_t needed = w->x->tags && !w->x->index->young ? lay->dbits : lay->stride;
-    for (uint32_t o = 0; o < needed; o += CACHE_LINE) __builtin_prefetch(w->seg + o);
-    __builtin_prefetch(w->seg + needed - 1);  // a segment need not begin with a line
+    for (uint32_t o = 0; o < needed; o += CACHE_LINE) prefetch(w->seg + o);
+    prefetch(w->seg + needed - 1);  // a segment need not begin with a line
   }
   for (uint32_t i = 0; i < nr; i++) {
     struct remix_probe *const w = &p[which[i]];
@@ -610,13 +610,13 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     w->sst = w->x->runs[run];
     w->pos = seg_off(ix, w->seg, run);
     w->at = set32_count(set32_eq8(w->seg + ix->lay.sel, REMIX_RUN, (uint8_t)run) & set32_below(entry));
-    __builtin_prefetch(&w->sst->nr_recs[sst_pos_block(w->pos)]);
+    prefetch(&w->sst->nr_recs[sst_pos_block(w->pos)]);
   }
   for (uint32_t i = 0; i < nr; i++) {
     struct remix_probe *const w = &p[which[i]];
     REMIX_COUNT(key_reads);
     w->pos = sst_advance(w->sst, w->pos, w->at);
-    if (w->sst->cache.cache) __builtin_prefetch((const void *)&w->sst->cache.slots[sst_pos_block(w->pos)]);
+    if (w->sst->cache.cache) prefetch((const void *)&w->sst->cache.slots[sst_pos_block(w->pos)]);
   }
 }
 

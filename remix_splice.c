@@ -913,7 +913,7 @@ static enum remixdb_status batch_fill(struct splice *x) {
     if (s == REMIXDB_OK) s = remix_bytes_put(&b->bytes, f->key.ptr, f->key.len);
     if (s != REMIXDB_OK) return s;
     x->find_at = k->seg = find_seg(x, f->key, f->shared);
-    __builtin_prefetch(old_seg(x, k->seg));
+    prefetch(old_seg(x, k->seg));
     b->nr++;
   }
   if (b->nr == 0) return REMIXDB_NOTFOUND;

@@ -297,7 +297,7 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
 
 // To the second level: there is more room on the way to it, so that the processor waits less for room to ask, and the first is near from there.
 static void want_bytes(const uint8_t *p, size_t nr) {
-  for (size_t o = 0; o < nr; o += CACHE_LINE) __builtin_prefetch(p + o, 0, 2);
+  for (size_t o = 0; o < nr; o += CACHE_LINE) prefetch_far(p + o);
 }
 
 void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h) {
@@ -313,7 +313,7 @@ void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struc
     } else {
       data = cache_want(&t->cache, block);
       if (!data) return;
-      __builtin_prefetch(data + BLOCK_HEAD + 2 * recs - 1);
+      prefetch(data + BLOCK_HEAD + 2 * recs - 1);
       from = BLOCK_HEAD + 2 * recs + (size_t)idx * t->rec_size;
       to = from + (size_t)n * t->rec_size;
     }

@@ -117,8 +117,8 @@ static inline bool sst_holds_ahead(const struct sst_hold *h, const struct sst *t
 // their number says, so that both can be fetched at once; of those that are not, some lie near.
 static inline void sst_want_record(const struct sst *t, const uint8_t *data, uint32_t block, uint32_t idx) {
   const uint8_t *const p = data + BLOCK_HEAD + 2 * t->nr_recs[block] + (size_t)idx * t->rec_size;
-  __builtin_prefetch(p);
-  __builtin_prefetch(p + SST_WANT);
+  prefetch(p);
+  prefetch(p + SST_WANT);
 }
 // The same of all of the record, as far as WANT_ALL: for who reads its value, too.
 #define SST_WANT_ALL 256u
@@ -126,13 +126,13 @@ static inline void sst_want_all(const struct sst *t, const uint8_t *data, uint32
   sst_want_record(t, data, block, idx);
   const uint8_t *const p = data + BLOCK_HEAD + 2 * t->nr_recs[block] + (size_t)idx * t->rec_size;
   const uint32_t size = t->rec_size < SST_WANT_ALL ? t->rec_size : SST_WANT_ALL;
-  for (uint32_t o = CACHE_LINE; o < size; o += CACHE_LINE) __builtin_prefetch(p + o);
-  __builtin_prefetch(p + size - 1);  // of at least two bytes
+  for (uint32_t o = CACHE_LINE; o < size; o += CACHE_LINE) prefetch(p + o);
+  prefetch(p + size - 1);  // of at least two bytes
 }
 // What says how far the block goes, and where it is.
 static inline void sst_want_place(const struct sst *t, sst_pos pos) {
-  __builtin_prefetch(&t->nr_recs[sst_pos_block(pos)]);
-  if (likely(t->cache.cache != NULL)) __builtin_prefetch((const void *)&t->cache.slots[sst_pos_block(pos)]);
+  prefetch(&t->nr_recs[sst_pos_block(pos)]);
+  if (likely(t->cache.cache != NULL)) prefetch((const void *)&t->cache.slots[sst_pos_block(pos)]);
 }
 static inline void sst_want(const struct sst *t, sst_pos pos) {
   const uint8_t *const data = cache_want(&t->cache, sst_pos_block(pos));

@@ -55,7 +55,7 @@ static void guide_renew(struct wh *wh) {
   uint32_t n = 0;
   for (struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_relaxed); l && n < nr;
        l = atomic_load_explicit(&l->next, memory_order_relaxed)) {
-    if (old && n + 8 < old->nr) __builtin_prefetch(atomic_load_explicit(&old->items[n + 8], memory_order_relaxed));  // near what comes in eight steps
+    if (old && n + 8 < old->nr) prefetch(atomic_load_explicit(&old->items[n + 8], memory_order_relaxed));  // near what comes in eight steps
     bounds[n] = l->anchor;
     items[n++] = l;
   }
@@ -337,8 +337,8 @@ static inline struct wh_entry *recent_want(const struct wh *wh, uint64_t hash) {
   const uint64_t w = atomic_load_explicit(recent_place(wh, hash), memory_order_acquire);
   if ((w ^ wh_entry_tag((uint32_t)(hash >> 32))) >> WH_PTR_BITS || w == 0) return NULL;
   struct wh_entry *const e = wh_word_entry(w);
-  __builtin_prefetch(e);
-  __builtin_prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
+  prefetch(e);
+  prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
   return e;
 }
 
@@ -431,7 +431,7 @@ static inline size_t ver_place(size_t from) { return align_up(from + 4, 8) - 4; 
 
 // What follows on memory just allocated is allocated, and written, soon. Asked for two records ahead, since a line that is not there makes its writer wait.
 static inline void want_room(const uint8_t *p, size_t size) {
-  for (size_t o = 0; o < size && o < ROOM_LINES * CACHE_LINE; o += CACHE_LINE) __builtin_prefetch(p + 2 * size + o, 1);
+  for (size_t o = 0; o < size && o < ROOM_LINES * CACHE_LINE; o += CACHE_LINE) prefetch_write(p + 2 * size + o);
 }
 
 // older: written before it already; NULL: no place is there.
@@ -540,8 +540,8 @@ void wh_many_unlock(struct wh_many *m) {
 
 // The value behind the version, which is looked at first.
 static inline void ver_prefetch(const struct wh_ver *v) {
-  __builtin_prefetch((const uint8_t *)v + CACHE_LINE);
-  __builtin_prefetch((const uint8_t *)v + 2 * CACHE_LINE);
+  prefetch((const uint8_t *)v + CACHE_LINE);
+  prefetch((const uint8_t *)v + 2 * CACHE_LINE);
 }
 
 // From a hint.
@@ -599,7 +599,7 @@ static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
   for (uint32_t i = wh_idx_start(h32);; i = wh_idx_behind(i)) {
     const uint32_t at = wh_idx_load(&l->idx[i]);
     if (at == WH_IDX_FREE) return;
-    if (wh_idx_fits(at, h32)) __builtin_prefetch((const void *)&l->entries[wh_idx_pos(at)]);
+    if (wh_idx_fits(at, h32)) prefetch((const void *)&l->entries[wh_idx_pos(at)]);
   }
 }
 
@@ -613,11 +613,11 @@ static inline void leaf_prefetch_entry(const struct wh_leaf *l, uint64_t hash) {
     const uint64_t w = wh_leaf_word(l, wh_idx_pos(at));
     if ((w ^ wh_entry_tag(h32)) >> WH_PTR_BITS) continue;
     const uint8_t *const e = (const uint8_t *)wh_word_entry(w);
-    __builtin_prefetch(e);
-    __builtin_prefetch(e + CACHE_LINE);  // the first version lies behind the key
+    prefetch(e);
+    prefetch(e + CACHE_LINE);  // the first version lies behind the key
     return;
   }
-  __builtin_prefetch(wh_leaf_next(l));
+  prefetch(wh_leaf_next(l));
 }
 
 void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *hashes, const uint8_t *which, uint32_t nr, uint64_t moment,

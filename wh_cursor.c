@@ -18,15 +18,15 @@ void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
 
 static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
   const uint8_t *e = (const uint8_t *)wh_leaf_entry(c->leaf, c->order[at]);
-  __builtin_prefetch(e);
-  __builtin_prefetch(e + ENTRY_HEAD - 1);
+  prefetch(e);
+  prefetch(e + ENTRY_HEAD - 1);
 }
 
 // The entry's newest version, which most of the time is the one that is seen, and its value. The entry itself has been fetched before.
 static inline void cursor_prefetch_version(const struct wh_cursor *c, uint32_t at) {
   const uint8_t *v = (const uint8_t *)wh_entry_newest(wh_leaf_entry(c->leaf, c->order[at]));
   if (!v) return;
-  for (uint32_t i = 0; i < 3; i++) __builtin_prefetch(v + i * CACHE_LINE);
+  for (uint32_t i = 0; i < 3; i++) prefetch(v + i * CACHE_LINE);
 }
 
 // Asks for the entries order[at, at + nr), as far as that has not been done, and for the version of the one in their midst, which have had time to come.
@@ -53,7 +53,7 @@ static void cursor_take(struct wh_cursor *c, struct wh_leaf *l) {
 }
 
 static inline void leaf_prefetch_entries(const struct wh_leaf *l) {
-  for (uint32_t i = 0; i < WH_LEAF_KEYS; i += CACHE_LINE / sizeof(l->entries[0])) __builtin_prefetch((const void *)&l->entries[i]);
+  for (uint32_t i = 0; i < WH_LEAF_KEYS; i += CACHE_LINE / sizeof(l->entries[0])) prefetch((const void *)&l->entries[i]);
 }
 
 // To a neighbour, of which all entries are going to be read; and the one behind it in that direction, maybe.
@@ -62,8 +62,8 @@ static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l, const struct wh
   cursor_take(c, l);
   c->ahead = FLOW;
   if (!after) return;
-  __builtin_prefetch(after);
-  for (uint32_t i = 0; i < WH_LEAF_KEYS / 8; i += CACHE_LINE / sizeof(after->order[0])) __builtin_prefetch((const void *)&after->order[i]);
+  prefetch(after);
+  for (uint32_t i = 0; i < WH_LEAF_KEYS / 8; i += CACHE_LINE / sizeof(after->order[0])) prefetch((const void *)&after->order[i]);
   leaf_prefetch_entries(after);
 }
 
@@ -132,7 +132,7 @@ void wh_want(struct wh_cursor *c, struct kref key, bool steps) {
   struct wh_leaf *const l = c->hint = wh_hint(c->wh, key, wh_key8(key, 0));
   c->placed = false;
   c->steps = steps;
-  for (const uint8_t *p = (const uint8_t *)l; p < (const uint8_t *)l->idx; p += CACHE_LINE) __builtin_prefetch(p);
+  for (const uint8_t *p = (const uint8_t *)l; p < (const uint8_t *)l->idx; p += CACHE_LINE) prefetch(p);
   if (steps) leaf_prefetch_entries(l);
 }
 

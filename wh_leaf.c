@@ -121,7 +121,7 @@ static void order_merge(const struct wh_leaf *l, uint8_t *pos, uint32_t base, ui
 // one at lo + step - 1, which are fetched together instead of in a chain of cache misses.
 static uint32_t keys_search(const struct wh_leaf *l, const uint8_t *pos, uint32_t lo, uint32_t hi, uint32_t step, struct kref key, bool or_equal) {
   uint32_t from = 0, to = (hi - lo) / step;
-  for (uint32_t i = 0; to > 1 && i < to; i++) __builtin_prefetch(wh_leaf_entry(l, pos[lo + step * i + step - 1]));
+  for (uint32_t i = 0; to > 1 && i < to; i++) prefetch(wh_leaf_entry(l, pos[lo + step * i + step - 1]));
   while (from < to) {
     const uint32_t mid = (from + to) / 2;
     if (kv_cmp(leaf_key(l, pos[lo + step * mid + step - 1]), key) < (or_equal ? 1 : 0)) from = mid + 1;

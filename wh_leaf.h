@@ -125,7 +125,7 @@ static inline struct wh_entry *wh_leaf_find(const struct wh_leaf *l, struct kref
     const uint64_t w = wh_leaf_word(l, wh_idx_pos(at));
     if ((w ^ tag) >> WH_PTR_BITS) continue;
     struct wh_entry *e = wh_word_entry(w);
-    __builtin_prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
+    prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
     if (wh_entry_is(e, key)) return e;
   }
 }
@@ -138,8 +138,8 @@ static inline const struct wh_ver *wh_ver_seen(const struct wh_ver *v, uint64_t 
 
 // What a search of the leaf reads first.
 static inline void wh_leaf_prefetch(const struct wh_leaf *l, uint64_t hash) {
-  __builtin_prefetch((const void *)&l->idx[wh_idx_start((uint32_t)(hash >> 32))]);
-  __builtin_prefetch(l);
+  prefetch((const void *)&l->idx[wh_idx_start((uint32_t)(hash >> 32))]);
+  prefetch(l);
 }
 
 // Whether a leaf at or left of the key's place is the key's: the range check of the holder of its lock, or of a reader.

@@ -113,7 +113,7 @@ static enum remixdb_status table_reserve(struct wh_trie *trie, uint64_t more) {
   for (uint32_t b = 0; b <= old->mask; b++) {
     const struct wh_bucket *ahead = &old->bucket[(b + 1) & old->mask];
     for (uint32_t i = 0; i < BUCKET_SLOTS; i++)
-      __builtin_prefetch((const void *)(uintptr_t)(atomic_load_explicit(&ahead->slot[i], memory_order_relaxed) & WH_PTR_MASK));
+      prefetch((const void *)(uintptr_t)(atomic_load_explicit(&ahead->slot[i], memory_order_relaxed) & WH_PTR_MASK));
     for (uint32_t i = 0; i < BUCKET_SLOTS; i++) {
       const uint64_t w = atomic_load_explicit(&old->bucket[b].slot[i], memory_order_relaxed);
       if (w == 0) break;
@@ -190,7 +190,7 @@ enum { WAY_LEAF, WAY_CHILD, WAY_PREV };
 
 static inline void way_ask(const struct wh_table *t, struct wh_way *w, uint64_t hash) {
   w->probe = hash;
-  __builtin_prefetch(&t->bucket[(uint32_t)hash & t->mask]);
+  prefetch(&t->bucket[(uint32_t)hash & t->mask]);
 }
 
 // As table_find, but what a slot's tag says is taken for true: to look at the node would be a line more for each step, and a wrong one is
@@ -235,7 +235,7 @@ static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, s
         way_ask(t, w, prefix_hash_own(w->key, w->k8, (w->len + w->hi + 1) / 2));
         going[stay++] = going[i];
       } else {
-        __builtin_prefetch(w->node);
+        prefetch(w->node);
       }
     }
     left = stay;
@@ -262,7 +262,7 @@ static inline void way_turn(const struct wh_table *t, struct wh_way *w) {
   }
   if (lmost & TERMINAL) return;
   w->state = WAY_PREV;
-  __builtin_prefetch(w->leaf);
+  prefetch(w->leaf);
 }
 
 void wh_trie_hint_many(const struct wh_trie *trie, struct wh_way *ways, uint32_t nr) {
@@ -274,7 +274,7 @@ void wh_trie_hint_many(const struct wh_trie *trie, struct wh_way *ways, uint32_t
     if (w->state == WAY_CHILD) {
       w->node = way_answer(t, w->probe);
       if (w->node)
-        __builtin_prefetch(w->node);
+        prefetch(w->node);
       else
         w->state = WAY_LEAF;
     } else if (w->state == WAY_PREV) {
