@@ -86,14 +86,10 @@ static bool body_is_short(const uint8_t *buf, uint32_t size, uint32_t nr_recs) {
   uint32_t bad = 0, at = BLOCK_HEAD + 2 * nr_recs;
   for (uint32_t i = 0; i < nr_recs; i++) {
     const uint32_t off = load16le(buf + BLOCK_HEAD + 2 * i);
-    if (unlikely(off + 4 > size)) return false;
-    const uint32_t p = load32le(buf + off);  // (klen << 1), vlen in one byte or two
-    bad |= (off ^ at) | (p & 0x81);
-    at = off + 2 + (p >> 1 & 63) + (p >> 8 & 127);
-    if (p & 0x8000) {
-      bad |= p & 0x800000;
-      at += 1 + (p >> 9 & 127 << 7);
-    }
+    struct kv_rec r;
+    if (unlikely(off + 3 > size || !block_record_short(buf, i, &r))) return false;
+    bad |= off ^ at;
+    at = (uint32_t)(r.val - buf) + r.vlen;
   }
   return bad == 0 && at <= size;
 }

@@ -91,7 +91,7 @@ struct wal {
 
   pthread_mutex_t admin;              // one prepare, switch or release at a time; taken before `lock`
   struct wal_seg *next;               // under admin: the prepared segment
-  _Atomic uint64_t next_for;          // the active segment's room when it was last made ready, or was tried to be; 0: since that one began it was not. The same, read relaxed
+  _Atomic uint64_t next_for;          // the active segment's room when it was last made ready, or was tried to be; 0: since that one began it was not. Written under admin, read relaxed by anyone
   struct wal_seg *spares;             // under admin
   _Atomic uint32_t nr_spares;         // their number; relaxed
   uint8_t none[8];                    // pos and lim point here when there is no buffer
