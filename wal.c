@@ -130,7 +130,7 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
   }
   s = wal_seg_create(w->dir, wal_free_nr(w));
   if (!s) return REMIXDB_NOMEM;
-  st = env_open(w->env, s->path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &s->fd);
+  st = env_open(w->env, s->path, ENV_READ | ENV_WRITE | ENV_CREATE, &s->fd);  // what an earlier try has left there serves
   if (st != REMIXDB_OK) {
     mem_free(s);
     return st;
@@ -725,7 +725,8 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *s, con
     if (st != REMIXDB_OK) return st;
   }
   st = env_write(w->env, fd, s->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
-  if (st == REMIXDB_OK) st = env_sync_data(w->env, fd, s->path);
+  // Whatever an fsync reports may be of frames that were written before: unlike what the write reports it does not pass.
+  if (st == REMIXDB_OK && env_sync_data(w->env, fd, s->path) != REMIXDB_OK) st = REMIXDB_IO;
   if (fd != s->fd) env_close_quiet(w->env, fd);
   if (st == REMIXDB_OK) s->level = *l;
   return st;
@@ -735,25 +736,29 @@ enum remixdb_status wal_mark(struct wal *w) {
   if (w->read_only) return REMIXDB_OK;
   (void)pthread_mutex_lock(&w->admin);  // keeps the segments, and which one is active
   lib_lock(&w->lock);
+  while (w->syncing) wal_event_wait(w, &w->synced);  // the system tells one caller of a failure: no sync may run beside this one's
   enum remixdb_status st = wal_error(w);
   struct wal_seg *const seg = w->active;
   struct wal_seg *before = w->segs;
   while (before != seg && before->next != seg) before = before->next;
   const struct wal_level l = {.gen = seg->h.gen, .end = seg->durable};
-  lib_unlock(&w->lock);
   // an empty segment has nothing to lose, and its header may say all there is to say of the older ones
   const bool news = l.end > WAL_HEAD || (l.end == WAL_HEAD && seg->h.prev_durable < seg->h.prev_len);
-  if (st != REMIXDB_OK || !news) goto out;
-  if (seg->level.end < l.end) st = wal_level_write(w, seg, &l);
-  if (st == REMIXDB_OK && before != seg && before->level.gen < l.gen) st = wal_level_write(w, before, &l);
-  if (st == REMIXDB_NOSPACE) st = REMIXDB_OK;  // of a file system that never writes in place; the log is good without
-  if (st != REMIXDB_OK && st != REMIXDB_NOMEM) {
-    lib_lock(&w->lock);
-    wal_fail(w, st);
-    st = wal_error(w);
+  if (st == REMIXDB_OK && news) {
+    w->syncing = true;
     lib_unlock(&w->lock);
+    if (seg->level.end < l.end) st = wal_level_write(w, seg, &l);
+    if (st == REMIXDB_OK && before != seg && before->level.gen < l.gen) st = wal_level_write(w, before, &l);
+    if (st == REMIXDB_NOSPACE) st = REMIXDB_OK;  // of a file system that never writes in place; the log is good without
+    lib_lock(&w->lock);
+    w->syncing = false;
+    if (st != REMIXDB_OK && st != REMIXDB_NOMEM) {
+      wal_fail(w, st);
+      st = wal_error(w);
+    }
+    wal_event_wake(&w->synced);
   }
-out:
+  lib_unlock(&w->lock);
   (void)pthread_mutex_unlock(&w->admin);
   return st;
 }

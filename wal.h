@@ -67,7 +67,8 @@ struct wal_recovery {
 // with it.
 typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const struct kv_rec *rec);
 
-// Opens the log: replays every segment of generation >= oldest_gen, in order; syncs what it replayed; then starts a new segment
+// Opens the log: replays every segment of generation >= oldest_gen, in order; syncs what it replayed, after writing again what nothing
+// proves to be on disk (it may be in the system's memory only, called clean after a failed fsync); then starts a new segment
 // with a later generation. The segment oldest_gen must exist (else REMIXDB_CORRUPT) unless `fresh` says that the store is new
 // (then generation oldest_gen is made, and synced with the directory, before return). last_seq: the store's last number when
 // oldest_gen began; records replayed follow it without a gap (L1). Segments of older generations become spares. REMIXDB_CORRUPT,
@@ -135,8 +136,9 @@ struct wal_salvage {
   uint64_t nr_records, nr_segments;
   uint64_t lost_bytes;      // between whole frames
 };
-// Calls fn for every record of every whole frame, in order, of the segments from generation oldest_gen on (0: the newest two, which are those that can be
-// needed). What is broken is passed over. The log must not be open. Nothing is written. REMIXDB_IO, REMIXDB_NOMEM, or what fn returns.
+// Calls fn for every record of every whole frame, in order, of the segments from generation oldest_gen on (0: all that the newest
+// header leads back to). What is broken is passed over, and what a recovery has cut; a segment whose header is broken is known by its first frame. The log must not be open. Nothing is
+// written. REMIXDB_IO: something could not be read, but all that could be was given to fn. REMIXDB_NOMEM, or what fn returns.
 MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, wal_replay_fn fn, void *arg, struct wal_salvage *out);
 // The store's id as the headers of the log say. REMIXDB_NOTFOUND: there is no whole one.
 MUST_CHECK enum remixdb_status wal_store_id(struct env *env, const char *dir, uint64_t *id_out);

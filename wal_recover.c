@@ -9,6 +9,8 @@
 #if !defined(WAL_WINDOW)       // a build that fuzzes makes it small
 #define WAL_WINDOW (1u << 20)  // files are read in pieces of this size
 #endif
+#define WAL_PAGE 4096u         // what a disk reads or does not
+#define SALVAGE_GENS 4096u  // of so many generations a broken header is looked for
 
 // ---- recovery
 
@@ -19,11 +21,29 @@ struct wal_reader {
   uint8_t *buf;
   size_t cap, len;
   uint64_t off;
+  struct err_saved *unread;  // NULL, or gets the first failure to read, and what could not be read is taken for zeros, of which no frame is made
 };
 
 static void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg) {
   r->seg = seg;
   r->len = 0;
+}
+
+// As much as there is of `want` bytes into the window, page by page, with zeros for those that cannot be read.
+static enum remixdb_status wal_read_around(struct wal_reader *r, size_t want, uint64_t off) {
+  const uint64_t left = off < r->seg->size ? r->seg->size - off : 0;
+  const size_t all = want < left ? want : (size_t)left;
+  for (size_t at = 0, n; at < all; at += n) {
+    size_t nr = 0;
+    n = WAL_PAGE - (size_t)((off + at) % WAL_PAGE);
+    if (n > all - at) n = all - at;
+    const enum remixdb_status s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf + at, n, off + at, &nr);
+    if (s != REMIXDB_OK && s != REMIXDB_IO) return s;
+    if (s == REMIXDB_IO && r->unread->status == REMIXDB_OK) err_save(r->unread, s);
+    memset(r->buf + at + nr, 0, n - nr);
+  }
+  r->len = all;
+  return REMIXDB_OK;
 }
 
 // Makes n bytes from off on readable, fewer (*nr_out) when the file ends first. They hold until the next call.
@@ -39,7 +59,8 @@ static enum remixdb_status wal_reader_get(struct wal_reader *r, uint64_t off, si
     }
     r->off = off;
     r->len = 0;
-    const enum remixdb_status s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf, want, off, &r->len);
+    enum remixdb_status s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf, want, off, &r->len);
+    if (s == REMIXDB_IO && r->unread) s = wal_read_around(r, want, off);
     if (s != REMIXDB_OK) return s;
   }
   const uint64_t left = r->off + r->len - off;
@@ -60,12 +81,13 @@ static bool wal_frame_decodes(const struct wal_frame *f, const uint8_t *p) {
 }
 
 // Replays frames up to `limit` (the segment's final length, or its file's size). *end_out: where the first broken frame begins,
-// or limit.
+// or limit. *durable_out: the largest durable offset that one of them states.
 static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_replay_fn fn, void *arg, uint64_t *seq,
-                                      struct wal_recovery *rec, uint64_t *end_out) {
+                                      struct wal_recovery *rec, uint64_t *end_out, uint64_t *durable_out) {
   const struct wal_seg *const seg = r->seg;
   uint64_t off = WAL_HEAD;
   enum remixdb_status s = REMIXDB_OK;
+  *durable_out = 0;
   while (limit - off >= WAL_FRAME_HEAD) {
     const uint8_t *p;
     size_t nr;
@@ -89,6 +111,7 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
       ++*seq;
     }
     off += size;
+    if (f.durable > *durable_out) *durable_out = f.durable;
     rec->nr_frames++;
     rec->nr_records += f.count;
     rec->bytes += size;
@@ -282,16 +305,22 @@ static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t
   }
 }
 
+// Not all at once: there may be more than a process may have open.
+static enum remixdb_status wal_seg_open(struct wal *w, struct wal_seg *s) {
+  if (s->fd >= 0) return REMIXDB_OK;
+  const enum remixdb_status st = env_open(w->env, s->path, w->read_only ? ENV_READ : ENV_READ | ENV_WRITE, &s->fd);
+  return st == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: removed while it was being recovered", s->path) : st;
+}
+
+static void wal_seg_close(struct wal *w, struct wal_seg *s) {
+  env_close_quiet(w->env, s->fd);
+  s->fd = -1;
+}
+
 // Replays w->segs and cuts it to what was replayed. *seq: in, the number before; out, the last.
 static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *arg, uint64_t *seq, struct wal_recovery *rec) {
   struct wal_reader r = {.env = w->env};
   enum remixdb_status st = REMIXDB_OK;
-  const unsigned mode = w->read_only ? ENV_READ : ENV_READ | ENV_WRITE;
-  for (struct wal_seg *s = w->segs; s; s = s->next) {
-    st = env_open(w->env, s->path, mode, &s->fd);
-    if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: removed while it was being recovered", s->path);
-    if (st != REMIXDB_OK) goto out;
-  }
   // The highest watermark: the watermarks of one log are of one truth, and what the highest says of older segments is all of it.
   const struct wal_seg *top = NULL, *last = NULL;
   for (const struct wal_seg *s = w->segs; s; s = s->next) {
@@ -314,21 +343,28 @@ static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *ar
     struct wal_seg *const next = s->next;
     const uint64_t limit = next ? next->h.prev_len : s->size;
     wal_reader_aim(&r, s);
-    st = wal_replay(&r, limit, fn, arg, seq, rec, &s->end);
+    st = wal_seg_open(w, s);
+    if (st == REMIXDB_OK) st = wal_replay(&r, limit, fn, arg, seq, rec, &s->end, &s->durable);
     if (st != REMIXDB_OK) goto out;
     rec->nr_segments++;
     w->active = s;
+    if (level.gen == s->h.gen && level.end > s->durable) s->durable = level.end;
+    if (next && next->h.prev_durable > s->durable) s->durable = next->h.prev_durable;
     const bool whole = next && s->end == limit;
     if (level.gen == s->h.gen ? s->end < level.end : level.gen > s->h.gen && !whole) {
       st = err_corrupt(s->path, s->end, "broken frame; by the watermark in %s this was durable", top->path);
       goto out;
     }
-    if (whole) continue;
+    if (whole) {
+      wal_seg_close(w, s);
+      continue;
+    }
     if (next && next->next) {  // the one after next began when the header of next was durable, and so all of this one
       st = err_corrupt(s->path, s->end, "broken frame; the log goes on for more than one segment after it");
       goto out;
     }
-    st = wal_judge(&r, s, s->end, limit, next, rec);
+    if (next) st = wal_seg_open(w, next);
+    if (st == REMIXDB_OK) st = wal_judge(&r, s, s->end, limit, next, rec);
     if (st != REMIXDB_OK) goto out;
     s->next = NULL;
     if (next) {
@@ -343,21 +379,42 @@ out:
   return st;
 }
 
+// Writes bytes [from, s->end) of the segment once more, as they are.
+static enum remixdb_status wal_write_again(struct wal *w, const struct wal_seg *s, uint64_t from) {
+  if (from >= s->end) return REMIXDB_OK;
+  uint8_t *const buf = mem_alloc(WAL_WINDOW);
+  enum remixdb_status st = buf ? REMIXDB_OK : REMIXDB_NOMEM;
+  for (uint64_t off = from; off < s->end && st == REMIXDB_OK; off += WAL_WINDOW) {
+    const size_t n = s->end - off < WAL_WINDOW ? (size_t)(s->end - off) : WAL_WINDOW;
+    st = env_read(w->env, s->fd, s->path, buf, n, off);
+    if (st == REMIXDB_OK) st = env_write(w->env, s->fd, s->path, buf, n, off);
+  }
+  mem_free(buf);
+  return st;
+}
+
 // What was replayed may be in the system's memory only (after the death of a process alone): it is made durable before anything
-// is put behind it.
+// is put behind it. A sync does not do that for pages whose writing has failed before: the system calls them clean. So what nothing
+// proves to be on disk is written again. A segment of which anything is durable proves it of all before it (L5).
 static enum remixdb_status wal_sync_replayed(struct wal *w) {
+  const struct wal_seg *proven = NULL;
+  for (const struct wal_seg *s = w->segs; s; s = s->next)
+    if (s->durable) proven = s;
   for (struct wal_seg *s = w->segs; s; s = s->next) {
-    const enum remixdb_status st = env_sync_all(w->env, s->fd, s->path);
+    const bool all = proven && s->h.gen < proven->h.gen;
+    enum remixdb_status st = wal_seg_open(w, s);
+    if (st == REMIXDB_OK && !all) st = wal_write_again(w, s, s->durable);
+    if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
     if (st != REMIXDB_OK) return st;
     s->durable = s->end;
-    env_close_quiet(w->env, s->fd);
-    s->fd = -1;
+    wal_seg_close(w, s);
   }
   return REMIXDB_OK;
 }
 
-// All files of the log into *all_out (an array for mem_free), ordered by generation, those without a header first.
-static enum remixdb_status wal_list(struct wal *w, struct wal_seg ***all_out, size_t *nr_out) {
+// All files of the log into *all_out (an array for mem_free), ordered by generation, those without a header first. unread: NULL, or gets the first failure to read
+// one of them, which then counts as one without a header.
+static enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, struct wal_seg ***all_out, size_t *nr_out) {
   struct wal_names names = {.dir = w->dir};
   struct wal_seg **all = NULL;
   size_t nr = 0;
@@ -365,6 +422,10 @@ static enum remixdb_status wal_list(struct wal *w, struct wal_seg ***all_out, si
   if (names.nomem) st = REMIXDB_NOMEM;
   for (struct wal_seg *s = names.segs; s && st == REMIXDB_OK; s = s->next) {
     st = wal_head_read(w, s);
+    if (st == REMIXDB_IO && unread) {
+      if (unread->status == REMIXDB_OK) err_save(unread, st);
+      st = REMIXDB_OK;
+    }
     nr++;
   }
   if (st == REMIXDB_OK) {
@@ -411,7 +472,7 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   }
   struct wal *const w = wal_create(o);
   if (!w) return REMIXDB_NOMEM;
-  enum remixdb_status st = wal_list(w, &all, &nr);
+  enum remixdb_status st = wal_list(w, NULL, &all, &nr);
   if (st != REMIXDB_OK) goto out;
   if (!fresh) {
     const uint64_t newest = nr > 0 && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
@@ -487,14 +548,14 @@ static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, uint
   struct wal_reader r = {.env = w->env};
   struct wal_recovery rec = {0};
   const uint64_t durable = s->durable, gen = s->h.gen;
-  uint64_t seq = s->h.last_seq, end = 0;
+  uint64_t seq = s->h.last_seq, end = 0, said;
   enum remixdb_status st = wal_head_read(w, s);
   if (st == REMIXDB_OK && (!s->headed || s->h.gen != gen)) st = err_corrupt(s->path, 0, "broken header of a segment that is in use");
   if (st == REMIXDB_OK) st = env_open(w->env, s->path, ENV_READ, &s->fd);
   if (st == REMIXDB_NOTFOUND) st = err_corrupt(s->path, 0, "is missing");
   if (st == REMIXDB_OK) {
     wal_reader_aim(&r, s);
-    st = wal_replay(&r, durable, NULL, NULL, &seq, &rec, &end);
+    st = wal_replay(&r, durable, NULL, NULL, &seq, &rec, &end, &said);
   }
   if (st == REMIXDB_OK && end != durable) st = err_corrupt(s->path, end, "broken frame; all before %llu was durable", (unsigned long long)durable);
   if (bytes_out) *bytes_out += end;
@@ -547,28 +608,97 @@ static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal
   return REMIXDB_OK;
 }
 
-static enum remixdb_status wal_seg_salvage(struct wal_reader *r, uint64_t *seq, wal_replay_fn fn, void *arg, struct wal_salvage *out) {
+// Up to where segment i of all is replayed: a recovery may have cut it, or left it out, and the newest header that leads to it or past it says so. What was cut
+// bears numbers that were given again.
+static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t i) {
+  const struct wal_seg *const s = all[i];
+  for (size_t k = nr; --k > i;) {
+    const struct wal_head *const h = &all[k]->h;
+    if (h->prev_len == 0 || h->prev_gen > s->h.gen) continue;
+    return h->prev_gen < s->h.gen ? 0 : h->prev_len < s->size ? h->prev_len : s->size;
+  }
+  return s->size;
+}
+
+// The oldest generation that the newest header leads back to, as far as there are headers. The one that the last of them names may be there without its own.
+static uint64_t wal_salvage_oldest(struct wal_seg *const *all, size_t nr) {
+  uint64_t gen = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0, oldest = 1;
+  for (size_t i = nr; gen && i-- > 0 && all[i]->headed && all[i]->h.gen >= gen;) {
+    oldest = gen;
+    if (all[i]->h.gen == gen) gen = all[i]->h.prev_len ? all[i]->h.prev_gen : 0;
+  }
+  return gen ? gen : oldest;
+}
+
+// Gives a file without a header, whose first frame is whole, the generation of that, when it is one of [from, to].
+static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_seg *s, uint64_t from, uint64_t to) {
+  uint8_t head[WAL_FRAME_HEAD];
+  size_t nr = 0;
+  enum remixdb_status st = env_open(w->env, s->path, ENV_READ, &s->fd);
+  if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), WAL_HEAD, &nr);
+  wal_seg_close(w, s);
+  if (st != REMIXDB_OK || nr < sizeof(head)) return st;
+  for (uint64_t gen = from; gen <= to && !s->headed; gen++) {
+    const struct wal_key k = wal_key(w->store_id, gen);
+    struct wal_frame f;
+    if (!wal_frame_get(head, &k, WAL_HEAD, &f)) continue;
+    s->h = (struct wal_head){.store_id = w->store_id, .gen = gen, .last_seq = f.first_seq - 1};
+    s->key = k;
+    s->headed = true;
+  }
+  return REMIXDB_OK;
+}
+
+// Finds out what the files without a header are, those of generations before `oldest` excepted: they are not needed any more. Each opening skips a generation.
+static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest, struct err_saved *unread) {
+  const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
+  const uint64_t to = newest ? newest + 2 * nr : SALVAGE_GENS, from = to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1;
+  enum remixdb_status st = REMIXDB_OK;
+  for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
+    if (all[i]->headed) continue;
+    st = wal_salvage_head(w, all[i], from, to);
+    if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
+    if (st != REMIXDB_IO) continue;
+    if (unread->status == REMIXDB_OK) err_save(unread, st);
+    st = REMIXDB_OK;
+  }
+  qsort(all, nr, sizeof(all[0]), wal_seg_cmp);
+  return st;
+}
+
+struct salvage {
+  wal_replay_fn fn;
+  void *arg;
+  struct wal_salvage *out;
+  uint64_t seq;
+  bool refused;  // fn has failed
+};
+
+static enum remixdb_status wal_seg_salvage(struct wal_reader *r, uint64_t limit, struct salvage *v) {
   const struct wal_seg *const s = r->seg;
   uint64_t broken = WAL_HEAD, off;
   enum remixdb_status st = REMIXDB_OK;
-  if (s->h.last_seq > *seq) *seq = s->h.last_seq;
-  while ((st = wal_next_whole(r, &s->key, broken, s->size, *seq, &off)) == REMIXDB_OK && off < s->size) {
+  if (s->h.last_seq > v->seq) v->seq = s->h.last_seq;
+  while ((st = wal_next_whole(r, &s->key, broken, limit, v->seq, &off)) == REMIXDB_OK && off < limit) {
     const uint8_t *p;
     size_t nr;
     struct wal_frame f;
-    out->lost_bytes += off - broken;
+    v->out->lost_bytes += off - broken;
     if ((st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK || !wal_frame_get(p, &s->key, off, &f)) break;
     const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
     if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK || nr < size) break;
     p += WAL_FRAME_HEAD;
     const uint8_t *const end = p + f.len;
-    *seq = f.first_seq - 1;
+    v->seq = f.first_seq - 1;
     for (uint32_t i = 0; i < f.count && p; i++) {
       struct kv_rec kv;
       p = kv_rec_get(p, end, &kv);
-      if (p && (st = fn(arg, ++*seq, &kv)) != REMIXDB_OK) return st;
+      if (p && (st = v->fn(v->arg, ++v->seq, &kv)) != REMIXDB_OK) {
+        v->refused = true;
+        return st;
+      }
     }
-    out->nr_records += f.count;
+    v->out->nr_records += f.count;
     broken = off + size;
   }
   return st;
@@ -582,25 +712,32 @@ enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_g
   *out = (struct wal_salvage){0};
   struct wal *const w = wal_create(&mine);
   if (!w) return REMIXDB_NOMEM;
-  struct wal_reader r = {.env = w->env};
-  enum remixdb_status st = wal_list(w, &all, &nr);
-  const uint64_t newest = st == REMIXDB_OK && nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
-  if (oldest_gen == 0) oldest_gen = newest > 1 ? all[nr - 1]->h.prev_gen : 1;
-  uint64_t seq = 0;
+  struct err_saved unread = {.status = REMIXDB_OK};
+  struct wal_reader r = {.env = w->env, .unread = &unread};
+  struct salvage v = {.fn = fn, .arg = arg, .out = out};
+  enum remixdb_status st = wal_list(w, &unread, &all, &nr);
+  if (st == REMIXDB_OK && oldest_gen == 0) oldest_gen = wal_salvage_oldest(all, nr);
+  if (st == REMIXDB_OK) st = wal_salvage_heads(w, all, nr, oldest_gen, &unread);
   for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
     struct wal_seg *const s = all[i];
-    if (!s->headed || s->h.gen < oldest_gen) continue;
-    if ((st = env_open(w->env, s->path, ENV_READ, &s->fd)) != REMIXDB_OK) break;
-    wal_reader_aim(&r, s);
-    st = wal_seg_salvage(&r, &seq, fn, arg, out);
-    out->nr_segments++;
+    const uint64_t limit = s->headed && s->h.gen >= oldest_gen ? wal_salvage_limit(all, nr, i) : 0;
+    if (limit == 0) continue;
+    if ((st = env_open(w->env, s->path, ENV_READ, &s->fd)) == REMIXDB_OK) {
+      wal_reader_aim(&r, s);
+      st = wal_seg_salvage(&r, limit, &v);
+      wal_seg_close(w, s);
+      out->nr_segments++;
+    }
+    if (st != REMIXDB_IO || v.refused) continue;
+    if (unread.status == REMIXDB_OK) err_save(&unread, st);
+    st = REMIXDB_OK;  // those behind it may be whole
   }
   if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: a segment was removed meanwhile", w->dir);
   for (size_t i = 0; i < nr; i++) wal_seg_destroy(w, all[i]);
   mem_free(all);
   mem_free(r.buf);
   wal_destroy(w);
-  return st;
+  return st == REMIXDB_OK && unread.status != REMIXDB_OK ? err_raise(&unread) : st;
 }
 
 struct wal_id_search {

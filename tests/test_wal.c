@@ -1180,6 +1180,122 @@ static void test_mark(void **state) {
   simdisk_destroy(d);
 }
 
+// What the fsync of a watermark reports may be of frames that were written before it: whatever it is, nothing that follows is acknowledged.
+static void test_mark_tells_of_frames(void **state) {
+  (void)state;
+  static const int errnums[] = {EIO, ENOSPC, EDQUOT, ENOMEM};
+  for (size_t i = 0; i < 4; i++) {
+    struct simdisk *const d = disk_create();
+    struct wal *w;
+    uint64_t gen;
+    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    append_sized(w, 20);
+    assert_int_equal(wal_sync(w), REMIXDB_OK);
+    append_sized(w, 20);  // written, not synced
+    simdisk_fault(d, SIMDISK_SYNC, 0, 1, errnums[i]);
+    assert_int_equal(wal_mark(w), REMIXDB_IO);
+    assert_int_equal(wal_begin(w, 20, &gen), REMIXDB_IO);
+    assert_int_equal(wal_sync(w), REMIXDB_IO);
+    assert_int_equal(wal_durable_seq(w), 1);
+    assert_int_equal(wal_close(w), REMIXDB_IO);
+    simdisk_destroy(d);
+  }
+}
+
+// The system tells of a failed write once for each open file: a sync beside the watermark's would not be told.
+static struct {
+  struct env env;
+  struct env_ops ops;
+  const struct env_ops *real;
+  _Atomic bool armed, in, go;
+  _Atomic uint32_t others;  // calls beside the one that is held up
+} beside;
+
+static int beside_sync(struct env *e, int fd) {
+  if (!atomic_exchange(&beside.armed, false)) {
+    atomic_fetch_add(&beside.others, 1);
+    return beside.real->sync_data(e, fd);
+  }
+  atomic_store(&beside.in, true);
+  while (!atomic_load(&beside.go)) time_sleep_ns(100000);
+  return -EIO;
+}
+
+static void *beside_syncs(void *arg) { return (void *)(uintptr_t)wal_sync(arg); }
+static void *beside_marks(void *arg) { return (void *)(uintptr_t)wal_mark(arg); }
+
+static void beside_run(bool mark_first) {
+  struct simdisk *const d = disk_create();
+  struct wal *w;
+  atomic_store(&beside.in, false);
+  atomic_store(&beside.go, false);
+  beside.env = *simdisk_env(d);
+  beside.real = beside.env.ops;
+  beside.ops = *beside.real;
+  beside.ops.sync_data = beside_sync;
+  beside.env.ops = &beside.ops;
+  const struct wal_opts o = {.env = &beside.env, .dir = DIR, .store_id = STORE};
+  assert_int_equal(wal_open(&o, 1, 0, true, NULL, NULL, NULL, &w), REMIXDB_OK);
+  append_sized(w, 20);
+  assert_int_equal(wal_sync(w), REMIXDB_OK);
+  append_sized(w, 20);
+  pthread_t first, second;
+  void *said[2];
+  atomic_store(&beside.armed, true);
+  assert_int_equal(pthread_create(&first, NULL, mark_first ? beside_marks : beside_syncs, w), 0);
+  while (!atomic_load(&beside.in)) time_sleep_ns(100000);
+  atomic_store(&beside.others, 0);
+  assert_int_equal(pthread_create(&second, NULL, mark_first ? beside_syncs : beside_marks, w), 0);
+  time_sleep_ns(20000000);  // it has come to its own fsync, or waits
+  assert_int_equal(atomic_load(&beside.others), 0);
+  atomic_store(&beside.go, true);
+  assert_int_equal(pthread_join(first, &said[0]), 0);
+  assert_int_equal(pthread_join(second, &said[1]), 0);
+  assert_int_equal((uintptr_t)said[0], REMIXDB_IO);
+  assert_int_equal((uintptr_t)said[1], REMIXDB_IO);
+  assert_int_equal(wal_durable_seq(w), 1);
+  assert_int_equal(wal_close(w), REMIXDB_IO);
+  simdisk_destroy(d);
+}
+
+static void test_mark_beside_sync(void **state) {
+  (void)state;
+  beside_run(true);
+  beside_run(false);
+}
+
+// A file that could not be made ready, nor be removed, stays: the next segment is made of it.
+static void test_left_file(void **state) {
+  (void)state;
+  for (int way = 0; way < 2; way++) {
+    struct simdisk *const d = disk_create();
+    struct wal *w;
+    struct wal_recovery rec;
+    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    append_sized(w, 20);
+    assert_int_equal(wal_sync(w), REMIXDB_OK);
+    if (way == 0) {
+      simdisk_fault(d, SIMDISK_ALLOCATE, 0, 1, ENOSPC);
+      simdisk_fault(d, SIMDISK_UNLINK, 0, 1, ENOSPC);
+    } else {
+      simdisk_fault(d, SIMDISK_OPEN, 0, 1, SIMDISK_DONE);
+    }
+    assert_int_equal(wal_switch(w, NULL, NULL), way == 0 ? REMIXDB_NOSPACE : REMIXDB_IO);
+    assert_int_equal(nr_files(d), 2);
+    assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+    assert_int_equal(nr_files(d), 2);
+    append_sized(w, 20);
+    assert_int_equal(wal_sync(w), REMIXDB_OK);
+    struct simdisk *const c = simdisk_crash(d, 1);
+    assert_int_equal(wal_close(w), REMIXDB_OK);
+    assert_int_equal(open_any(c, false, true, &rec, &w), REMIXDB_OK);
+    assert_int_equal(rec.nr_records, 2);
+    assert_int_equal(wal_close(w), REMIXDB_OK);
+    simdisk_destroy(c);
+    simdisk_destroy(d);
+  }
+}
+
 // A witness is found wherever it lies in the pieces that recovery reads.
 static void test_distant_witness(void **state) {
   (void)state;
@@ -1788,6 +1904,9 @@ int main(void) {
       cmocka_unit_test(test_witnesses),
       cmocka_unit_test(test_lost_segment),
       cmocka_unit_test(test_mark),
+      cmocka_unit_test(test_mark_tells_of_frames),
+      cmocka_unit_test(test_mark_beside_sync),
+      cmocka_unit_test(test_left_file),
       cmocka_unit_test(test_distant_witness),
       cmocka_unit_test(test_forged_frames),
       cmocka_unit_test(test_fresh_over_leftovers),
