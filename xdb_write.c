@@ -27,8 +27,10 @@ static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const st
     wal_end(x->wal);
     s = REMIXDB_ABORTED;
   }
-  wh_unlink(slot);
-  return s;
+  struct err_saved why;
+  err_save(&why, s);
+  wh_unlink(slot);  // may find no memory to make its leaf smaller, and say so
+  return s == REMIXDB_ABORTED ? s : err_raise(&why);
 }
 
 enum write_how {

@@ -215,7 +215,35 @@ static void test_full(void **state) {
   full_seed(first, 0, false);
 }
 
+static bool none(size_t size) {
+  (void)size;
+  return false;
+}
+
+// A put that the disk has no room for is taken back, for which there is no memory: the caller is told of the disk.
+static void test_reason(void **state) {
+  (void)state;
+  uint32_t refused = 0;
+  disk = simdisk_create();
+  memset(now, 0, sizeof(now));
+  open_store(0);
+  simdisk_space(disk, simdisk_used(disk));
+  uint64_t rng = seed = 1;
+  fill(&rng);
+  atomic_store(&mem_fault, none);
+  for (uint32_t i = 0; i < 100000; i++) {
+    if (put(i * 7919 % NR)) continue;  // a smaller one finds room
+    if (remixdb_errcode() == REMIXDB_NOMEM) break;
+    CHECK(remixdb_errcode() == REMIXDB_NOSPACE && strstr(remixdb_errmsg(), "No space left"));
+    refused++;
+  }
+  atomic_store(&mem_fault, NULL);
+  CHECK(refused > 10);
+  close_store();
+  simdisk_destroy(disk);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_full)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_full), cmocka_unit_test(test_reason)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
