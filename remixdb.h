@@ -121,7 +121,7 @@ bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const voi
 // Another name for remixdb_put.
 bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 // Deletes the key; true when accepted, whether or not it existed. Otherwise as remixdb_put; but when the disk is full deletes are still taken, into room that is
-// kept for them, until that is used up.
+// kept for them while the store is open, until that is used up. They make no room by themselves: what they hide goes when compaction finds room to write anew.
 bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
 // Whether the key exists. False: REMIXDB_NOTFOUND, or an error.
 bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
@@ -247,7 +247,7 @@ bool remixdb_compact(struct xdb_ref *ref);
 // store (REMIXDB_EXISTS; REMIXDB_LOCKED when it is open). All of it is durable when it returns true; on failure nothing is left. Writers go on meanwhile.
 // REMIXDB_NOSPACE.
 bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
-// Reads everything from disk, past the cache, and checks every checksum, order and index. Goes on after damage: the logger gets a
+// Reads everything from disk, past the cache, and checks every checksum, order and index (of the log what is durable; not with read_only, whose opening has read it). Goes on after damage: the logger gets a
 // line for each damaged file, and the status and message are of the first. Writers go on meanwhile. REMIXDB_CORRUPT.
 bool remixdb_verify(struct xdb_ref *ref);
 // Makes a store of what can still be read of the damaged one in dir, which must not be open: the newest readable version of every

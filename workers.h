@@ -2,6 +2,7 @@
 //
 // The threads that compact, and help to open a store. Each sleeps until there is something to do. A round (one at a time) is started by workers_kick and run by one worker; the
 // round hands its tasks to workers_run, where it and all idle workers take them, largest first. With no workers workers_run does them all in the caller.
+// Rounds then run in whoever asks for them: what a round does once it has let others ask for the next one (xdb_round.c: install) uses nothing of its worker.
 #ifndef WORKERS_H
 #define WORKERS_H
 
