@@ -177,6 +177,10 @@ static enum remixdb_status decode_part(const char *path, const uint8_t *buf, siz
   bool used = (nr == 0 || remix < next_file) && (young == 0 || young < next_file);
   for (uint32_t i = 0; i < nr; i++) used = used && load64le(out->tables + 8 * (size_t)i) < next_file;
   if (!used) return err_corrupt(path, *at, "names a file that number %llu and up are free for", (unsigned long long)next_file);
+  // a merge of one of two that are the same file would remove what the version goes on naming
+  for (uint32_t i = 0; i < nr; i++)
+    for (uint32_t k = 0; k < i; k++)
+      if (load64le(out->tables + 8 * (size_t)i) == load64le(out->tables + 8 * (size_t)k)) return err_corrupt(path, *at, "names a table twice");
   *at += head + alen + (size_t)nr * 8;
   return REMIXDB_OK;
 }
