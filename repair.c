@@ -131,6 +131,20 @@ static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
   return s;
 }
 
+// The block that a page may begin, as far as it is there: as much as the longest one takes. Where a sector cannot be read, no page before it is to be lost for that: the page
+// alone then, and the others that it says are its block's.
+static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t page, size_t *nr_out) {
+  const uint64_t off = page * BLOCK_PAGE;
+  enum remixdb_status s = env_read_upto(p->env, fd, path, buf, BLOCK_PAGE * BLOCK_PAGES_MAX, off, nr_out);
+  if (s != REMIXDB_IO) return s;
+  s = env_read_upto(p->env, fd, path, buf, BLOCK_PAGE, off, nr_out);
+  if (s != REMIXDB_OK || *nr_out < BLOCK_PAGE || buf[8] <= 1 || buf[8] > BLOCK_PAGES_MAX) return s;
+  size_t more;
+  s = env_read_upto(p->env, fd, path, buf + BLOCK_PAGE, (buf[8] - 1u) * BLOCK_PAGE, off + BLOCK_PAGE, &more);
+  *nr_out += more;
+  return s;
+}
+
 // A table whose metadata is damaged: blocks say themselves how long they are and how many records they have, and their checksums are of their places. A
 // compressed table has neither without its metadata.
 static enum remixdb_status keep_pages(struct repair *p, uint64_t number) {
@@ -146,12 +160,19 @@ static enum remixdb_status keep_pages(struct repair *p, uint64_t number) {
     return REMIXDB_OK;
   }
   if (s == REMIXDB_OK) s = env_size(p->env, fd, path, &size);
+  if (s == REMIXDB_IO) {  // it cannot be read; the others can, and the log
+    note(p, "%s", err_msg());
+    p->report.tables_lost++;
+    env_close_quiet(p->env, fd);
+    return REMIXDB_OK;
+  }
   uint8_t *buf = mem_alloc_aligned(BLOCK_PAGE, BLOCK_PAGE * BLOCK_PAGES_MAX);
-  if (!buf) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && !buf) s = REMIXDB_NOMEM;
   for (uint64_t page = 0; s == REMIXDB_OK && (page + 1) * BLOCK_PAGE <= size;) {
     size_t nr;
     uint32_t step = 1;
-    if (env_read_upto(p->env, fd, path, buf, BLOCK_PAGE * BLOCK_PAGES_MAX, page * BLOCK_PAGE, &nr) == REMIXDB_OK) {
+    const enum remixdb_status read = read_block(p, fd, path, buf, page, &nr);
+    if (read == REMIXDB_OK) {
       const uint32_t pages = buf[8], count = buf[9];
       const bool possible = pages >= 1 && pages <= BLOCK_PAGES_MAX && count >= 1 && (size_t)pages * BLOCK_PAGE <= nr && page <= UINT16_MAX;
       if (possible && block_verify(buf, pages, count, number, (uint32_t)page, path, page * BLOCK_PAGE) == REMIXDB_OK) {
@@ -165,6 +186,8 @@ static enum remixdb_status keep_pages(struct repair *p, uint64_t number) {
       } else {
         bad++;
       }
+    } else if (read == REMIXDB_NOMEM) {
+      s = read;
     } else {
       bad++;
     }
@@ -244,9 +267,10 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   p->ctx.store_id = v.store_id;
   for (size_t i = 0; i < v.nr_tables && s == REMIXDB_OK; i++) s = keep_number(p, v.tables[i]);
   mem_free(v.tables);
+  if (s != REMIXDB_OK) return s;
   struct wal_salvage log = {0};
   const struct wal_opts wo = {.env = p->env, .dir = p->dir, .store_id = v.store_id, .read_only = true};
-  if (s == REMIXDB_OK) s = wal_read_damaged(&wo, p->report.version_lost ? 0 : v.log_gen, keep_logged, p, &log);
+  s = wal_read_damaged(&wo, p->report.version_lost ? 0 : v.log_gen, keep_logged, p, &log);
   if (s == REMIXDB_IO && !p->put_failed) {  // a file of the old log cannot be read
     note(p, "%s", err_msg());
     s = REMIXDB_OK;

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -204,6 +205,151 @@ static void test_each_file(void **state) {
   }
 }
 
+// The largest table of the store, whose name is in the list.
+static const char *largest_table(struct simdisk *disk, const struct name_list *l) {
+  const char *largest = NULL;
+  for (uint32_t i = 0; i < l->nr; i++)
+    if (files_kind_of(l->names[i], NULL) == FILES_IS_TABLE && (!largest || simdisk_size(disk, path_of(l->names[i])) > simdisk_size(disk, path_of(largest)))) largest = l->names[i];
+  assert_non_null(largest);
+  return largest;
+}
+
+// A table that cannot be opened, or not be looked at: it is counted and named as lost, all others and the log are kept.
+static void test_unreadable(void **state) {
+  (void)state;
+  struct simdisk *whole = make_store(REMIXDB_COMPRESSION_NONE);
+  const struct name_list l = names_of(whole, DIR_NAME);
+  struct simdisk *disk = simdisk_crash(whole, 1);
+  struct repair_report all;
+  ok(repair_store(simdisk_env(disk), DIR_NAME, &all));
+  simdisk_destroy(disk);
+  for (uint32_t i = 0; i < l.nr; i++) {
+    if (files_kind_of(l.names[i], NULL) != FILES_IS_TABLE) continue;
+    for (uint32_t way = 0; way < 3; way++) {
+      struct repair_report rep;
+      disk = simdisk_crash(whole, 1);
+      simdisk_fault_name(disk, l.names[i]);
+      simdisk_fault(disk, way == 0 ? SIMDISK_OPEN : way == 1 ? SIMDISK_STAT : SIMDISK_READ, 0, UINT64_MAX, way == 0 ? EACCES : EIO);
+      ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
+      for (uint32_t c = 0; c < SIMDISK_CALLS; c++) simdisk_fault(disk, (enum simdisk_call)c, 0, 0, 0);
+      assert_int_equal(rep.tables_lost, 1);
+      assert_int_equal(rep.tables, all.tables - 1);
+      assert_int_equal(rep.log_records, all.log_records);
+      assert_true(report_has(disk, l.names[i]));
+      (void)look(disk);
+      simdisk_destroy(disk);
+    }
+  }
+  simdisk_destroy(whole);
+}
+
+// The disk, where one sector of one file cannot be read. One at a time.
+static struct {
+  struct env *disk;
+  struct env_ops ops;
+  struct env env;
+  const char *name;
+  uint64_t at;
+  int fd;
+} bad;
+
+static int bad_open(struct env *e, const char *path, unsigned flags) {
+  (void)e;
+  const int fd = bad.disk->ops->open(bad.disk, path, flags);
+  if (fd >= 0 && strcmp(path, path_of(bad.name)) == 0) bad.fd = fd;
+  return fd;
+}
+static int bad_close(struct env *e, int fd) {
+  (void)e;
+  if (fd == bad.fd) bad.fd = -1;
+  return bad.disk->ops->close(bad.disk, fd);
+}
+static ssize_t bad_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  (void)e;
+  if (fd == bad.fd && off < bad.at + 512 && bad.at < off + len) return -EIO;
+  return bad.disk->ops->pread(bad.disk, fd, buf, len, off);
+}
+static struct env *bad_env(struct simdisk *disk, const char *name, uint64_t at) {
+  bad.disk = simdisk_env(disk);
+  bad.name = name;
+  bad.at = at;
+  bad.fd = -1;
+  bad.ops = *bad.disk->ops;
+  bad.ops.open = bad_open;
+  bad.ops.close = bad_close;
+  bad.ops.pread = bad_pread;
+  bad.env = *bad.disk;
+  bad.env.ops = &bad.ops;
+  return &bad.env;
+}
+
+// A sector that cannot be read takes its block with it, whether there is metadata or not, and nothing before or after.
+static void test_bad_sector(void **state) {
+  (void)state;
+  struct simdisk *whole = make_store(REMIXDB_COMPRESSION_NONE);
+  const struct name_list l = names_of(whole, DIR_NAME);
+  const char *const name = largest_table(whole, &l);
+  const uint64_t size = (uint64_t)simdisk_size(whole, path_of(name));
+  for (uint32_t headless = 0; headless < 2; headless++) {
+    for (uint64_t at = 1000; at < size / 2; at += 5 * BLOCK_PAGE) {
+      struct simdisk *disk = simdisk_crash(whole, 1);
+      struct repair_report rep;
+      if (headless) assert_true(simdisk_flip(disk, path_of(name), size - 1, 0x5a));
+      ok(repair_store(bad_env(disk, name, at), DIR_NAME, &rep));
+      assert_int_equal(rep.tables_damaged, 1);
+      const struct tally t = look(disk);
+      assert_true(t.newest + 70 > NR_KEYS && t.newest < NR_KEYS);
+      simdisk_destroy(disk);
+    }
+  }
+  simdisk_destroy(whole);
+}
+
+// The same with blocks of several pages.
+static void test_bad_sector_long(void **state) {
+  (void)state;
+  enum { NR = 30, LEN = 20000 };
+  struct simdisk *whole = simdisk_create();
+  const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
+  struct xdb *x;
+  struct xdb_ref *r;
+  static uint8_t value[LEN];
+  ok(xdb_open(DIR_NAME, &o, simdisk_env(whole), &x));
+  ok(xdb_ref(x, &r));
+  for (uint32_t i = 0; i < NR; i++) {
+    char k[64];
+    memset(value, (int)i, LEN);
+    ok(xdb_put(r, kref(k, key_of(i, k)), value, LEN, false));
+  }
+  x->compact.memtable_size = 0;
+  ok(xdb_flush(x));
+  xdb_unref(r);
+  ok(xdb_close(x));
+  const struct name_list l = names_of(whole, DIR_NAME);
+  const char *const name = largest_table(whole, &l);
+  const uint64_t size = (uint64_t)simdisk_size(whole, path_of(name));
+  assert_true(size > NR * LEN && simdisk_flip(whole, path_of(name), size - 1, 0x5a));
+  for (uint64_t page = 0; page < NR * LEN / BLOCK_PAGE; page += 7) {
+    struct simdisk *disk = simdisk_crash(whole, 1);
+    uint32_t kept = 0;
+    ok(repair_store(bad_env(disk, name, page * BLOCK_PAGE + 2048), DIR_NAME, NULL));
+    ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+    ok(xdb_ref(x, &r));
+    for (uint32_t i = 0; i < NR; i++) {
+      char k[64];
+      uint32_t len;
+      const enum remixdb_status s = xdb_get(r, kref(k, key_of(i, k)), value, LEN, &len);
+      assert_true(s == REMIXDB_NOTFOUND || (s == REMIXDB_OK && len == LEN && value[0] == i && value[LEN - 1] == i));
+      kept += s == REMIXDB_OK;
+    }
+    assert_int_equal(kept, NR - 1);
+    xdb_unref(r);
+    ok(xdb_close(x));
+    simdisk_destroy(disk);
+  }
+  simdisk_destroy(whole);
+}
+
 // A frame in the middle of the log is broken: those behind it are kept.
 static void test_log(void **state) {
   (void)state;
@@ -307,7 +453,7 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BOTH(test_whole), BOTH(test_each_file), OLD(test_log), BOTH(test_cuts), OLD(test_refusals),
+      BOTH(test_whole), BOTH(test_each_file), BOTH(test_unreadable), OLD(test_bad_sector), OLD(test_bad_sector_long), OLD(test_log), BOTH(test_cuts), OLD(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
