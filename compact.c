@@ -818,6 +818,22 @@ static struct kref separator(const struct sst *before, const struct sst *after) 
   return kref(after->min.ptr, lcp < after->min.len ? lcp + 1 : after->min.len);
 }
 
+// The order of what was merged is what the old files say it is. Within a table it was looked at when that was written; here it is between the tables of a job, and at
+// the ends of its range: a version with a table outside of its partition could not be opened again.
+static enum remixdb_status check_range(const struct job *j) {
+  const struct version *v = j->base;
+  const uint32_t next = j->part + j->nr_parts;
+  const struct kref low = part_anchor(old_part(j)), end = next < v->nr_parts ? part_anchor(v->parts[next]) : kref(NULL, 0);
+  const struct sst *before = j->append ? last_table(old_part(j)) : NULL;
+  for (uint32_t i = 0; i < j->nr_tables; before = j->tables[i++]) {
+    const struct sst *const t = j->tables[i];
+    bool in = kv_cmp(t->min, low) >= 0 && (!before || kv_cmp(before->max, t->min) < 0) && (!end.ptr || kv_cmp(t->max, end) < 0);
+    if (j->upto) in = in && kv_cmp(t->max, last_table(old_part(j))->max) <= 0;
+    if (!in) return err_corrupt(t->path, 0, "what it was merged from is not in order, or not of its partition");
+  }
+  return REMIXDB_OK;
+}
+
 // Partitions that hold nothing go, and the ones before them take over their range; but not the first, whose anchor is empty.
 static enum remixdb_status next_version(struct round *r, struct version **out) {
   struct part **parts = mem_calloc(r->nr_jobs + r->nr_outputs, sizeof(*parts));
@@ -827,6 +843,7 @@ static enum remixdb_status next_version(struct round *r, struct version **out) {
   for (uint32_t i = 0; i < r->nr_jobs && s == REMIXDB_OK; i++) {
     const struct job *j = &r->jobs[i];
     struct part *old = r->base->parts[j->part];
+    if ((s = check_range(j)) != REMIXDB_OK) break;
     if (!writes_tables(j)) {
       if (!old->remix && nr) continue;
       part_ref(old);

@@ -4,6 +4,8 @@
 // the way.
 #include "rounds.h"
 
+#include "remix_write.h"
+
 // ---- each kind
 
 static void test_keep(void **state) {
@@ -1145,6 +1147,85 @@ static void test_damaged(void **state) {
   world_fini(&w);
 }
 
+// A table's worth of records: the next numbers behind a letter, after 400 bytes more where it is a capital one.
+static struct sst *forged_table(struct place *p, char letter, uint32_t *counter) {
+  struct sst_build *b;
+  struct sst *t;
+  uint64_t size;
+  const uint64_t number = p->next++;
+  ok(sst_build_create(&p->ctx, &(struct sst_build_opts){.ckeys = true, .max_pages = TABLE}, p->queue, &b));
+  sst_build_start(b, number);
+  for (;;) {
+    char key[512];
+    const uint8_t val[VALUE] = {0};
+    const uint32_t head = letter <= 'Z' ? 400 : 0;
+    memset(key, 'a', head);
+    const uint32_t klen = head + (uint32_t)snprintf(key + head, sizeof(key) - head, "%c%015u", letter, *counter);
+    const struct kv_rec rec = {.key = (const uint8_t *)key, .klen = klen, .val = val, .vlen = sizeof(val)};
+    if (!sst_build_takes(b, &rec) || sst_build_bytes(b) >= TABLE * BLOCK_PAGE) break;
+    sst_build_add(b, &rec);
+    ++*counter;
+  }
+  ok(sst_build_finish(b, &size));
+  sst_build_destroy(b);
+  ok(sst_open(&p->ctx, number, &t));
+  return t;
+}
+
+// A REMIX that says run for run what order its entries are in, two runs for each letter.
+static struct remix *forged_remix(struct place *p, uint64_t number, const char *letters) {
+  struct sst *runs[REMIX_RUNS_MAX];
+  struct remix_write rw = {0};
+  struct remix *x;
+  uint64_t size;
+  uint32_t nr = 0, nr_segs = 0, counter = 0;
+  for (const char *c = letters; *c; c++)
+    for (uint32_t i = 0; i < 2; i++) runs[nr++] = forged_table(p, *c, &counter);
+  ok(remix_write_start(&rw, &p->ctx, p->queue, number, runs, nr, true));
+  for (uint32_t r = 0; r < nr; r++) {
+    for (uint64_t left = runs[r]->nr_records; left > 0;) {
+      const uint32_t n = left < 28 ? (uint32_t)left : 28;
+      uint8_t sel[32], tag[32] = {0};
+      uint32_t dbit[32];
+      char anchor[16];
+      memset(sel, (int)r, sizeof(sel));
+      for (uint32_t i = 0; i < 32; i++) dbit[i] = 16 * i + 5;
+      (void)snprintf(anchor, sizeof(anchor), "%08x", ++nr_segs);
+      const struct remix_entries e = {.sel = sel, .tag = tag, .dbit = dbit};
+      ok(remix_write_segment(&rw, &e, n, kref(anchor, 8)));
+      left -= n;
+    }
+  }
+  ok(remix_write_finish(&rw, &size));
+  remix_write_fini(&rw);
+  ok(remix_open(&p->ctx, number, runs, nr, &x));
+  for (uint32_t r = 0; r < nr; r++) sst_unref(runs[r]);
+  return x;
+}
+
+// All checksums are right, and the order that it speaks of is not that of the keys: what a round makes of it, that is no version either, is not installed.
+static void test_forged_order(void **state) {
+  (void)state;
+  static const char *const orders[] = {"ma", "ma0", "mab", "MXbaYZ"};
+  for (uint32_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
+    struct world w;
+    struct part *part;
+    struct compact_whole whole = {.budget = UINT64_C(1) << 40};
+    world_init(&w, 10, 0, 1);
+    w.p.next = 100;
+    ok(part_create(kref("", 0), forged_remix(&w.p, 99, orders[i]), NULL, &part));
+    version_unref(w.base);
+    ok(version_create(&part, 1, &w.base));
+    atomic_store(&w.c.next_file, 1000);
+    w.whole = &whole;
+    mem_put(&w.p, w.frozen, kref("z", 1), 5, VALUE, ++w.seq);
+    assert_int_equal(round_try(&w), REMIXDB_CORRUPT);
+    assert_non_null(strstr(w.error.msg, "not in order"));
+    assert_null(w.next);
+    world_fini(&w);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_keep),
@@ -1170,6 +1251,7 @@ int main(void) {
       cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_io_fails),
       cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_forged_order),
       cmocka_unit_test(test_worn_due),
       cmocka_unit_test(test_worn_some),
       cmocka_unit_test(test_worn_levels),
