@@ -386,6 +386,20 @@ static enum remixdb_status write_report(struct repair *p) {
   return s == REMIXDB_OK ? env_replace_file(p->env, lost, REPORT_FILE, p->text ? p->text : "", p->text_len) : s;
 }
 
+// Nothing names what was made until now: it goes, with the room that it took. What fails here is left for the next repair to throw away. Returns the first failure.
+static enum remixdb_status give_up(struct repair *p, enum remixdb_status s) {
+  char path[ENV_PATH_MAX];
+  struct err_saved why;
+  err_save(&why, s);
+  enum remixdb_status gone = env_path(path, p->dir, FILES_REPAIR_NEW "/" LOST_DIR "/" REPORT_FILE);
+  if (gone == REMIXDB_OK) gone = env_unlink(p->env, path);
+  if (gone == REMIXDB_OK) gone = env_path(path, p->dir, FILES_REPAIR_NEW "/" LOST_DIR);
+  if (gone == REMIXDB_OK) gone = env_rmdir(p->env, path);
+  if (gone == REMIXDB_OK) gone = files_remove_dir(p->env, p->dir, FILES_REPAIR_NEW);
+  (void)gone;
+  return err_raise(&why);
+}
+
 static enum remixdb_status repair_locked(struct repair *p) {
   struct files_entry *list;
   size_t nr;
@@ -402,7 +416,8 @@ static enum remixdb_status repair_locked(struct repair *p) {
   if (s == REMIXDB_OK) s = write_report(p);
   if (s == REMIXDB_OK) s = env_sync_dir(p->env, new_dir);
   if (s == REMIXDB_OK) s = rename_in(p, FILES_REPAIR_NEW, FILES_REPAIR_DONE);
-  return s == REMIXDB_OK ? finish(p) : s;
+  // where the new name may not be durable it is there all the same, and nothing is at the old one
+  return s == REMIXDB_OK ? finish(p) : give_up(p, s);
 }
 
 enum remixdb_status repair_store(struct env *env, const char *dir, struct repair_report *report_out) {

@@ -442,18 +442,58 @@ static void test_refusals(void **state) {
   assert_int_equal(repair_store(simdisk_env(disk), "/nowhere", NULL), REMIXDB_NOTFOUND);
   ok(env_mkdir(simdisk_env(disk), "/empty"));
   assert_int_equal(repair_store(simdisk_env(disk), "/empty", NULL), REMIXDB_NOTFOUND);
-  // without room for a second copy nothing changes
-  simdisk_space(disk, simdisk_used(disk) + 100000);
-  assert_int_equal(repair_store(simdisk_env(disk), DIR_NAME, NULL), REMIXDB_NOSPACE);
-  simdisk_space(disk, UINT64_MAX);
-  assert_int_equal(look(disk).newest, NR_KEYS);
   simdisk_destroy(disk);
 }
 
+// Without room for a second copy, or with anything else that fails before it is whole, nothing changes, and no room is taken.
+static void test_nothing_left(void **state) {
+  (void)state;
+  struct simdisk *disk = make_store(REMIXDB_COMPRESSION_NONE);
+  const struct name_list before = names_of(disk, DIR_NAME);
+  const uint64_t used = simdisk_used(disk);
+  uint32_t refused = 0;
+  enum remixdb_status s = REMIXDB_NOSPACE;
+  for (uint64_t room = 0; s != REMIXDB_OK; room += 24 << 10) {
+    simdisk_space(disk, used + room);
+    s = repair_store(simdisk_env(disk), DIR_NAME, NULL);
+    simdisk_space(disk, UINT64_MAX);
+    if (s == REMIXDB_OK) break;
+    assert_int_equal(s, REMIXDB_NOSPACE);
+    assert_int_equal(simdisk_used(disk), used);
+    assert_int_equal(names_of(disk, DIR_NAME).nr, before.nr);
+    refused++;
+  }
+  assert_true(refused > 5);
+  assert_int_equal(look(disk).newest, NR_KEYS);
+  simdisk_destroy(disk);
+  // every step that makes something, until there is none that fails
+  static const enum simdisk_call calls[] = {SIMDISK_OPEN, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_MKDIR};
+  struct simdisk *whole = make_store(REMIXDB_COMPRESSION_NONE);
+  for (uint32_t c = 0; c < sizeof(calls) / sizeof(calls[0]); c++) {
+    refused = 0;
+    for (uint64_t skip = 0;; skip++) {
+      bool pending;
+      disk = simdisk_crash(whole, 1);
+      simdisk_fault(disk, calls[c], skip, 1, ENOSPC);
+      s = repair_store(simdisk_env(disk), DIR_NAME, NULL);
+      const bool hit = simdisk_calls(disk, calls[c]) > skip;
+      simdisk_fault(disk, calls[c], 0, 0, 0);
+      ok(files_repair_pending(simdisk_env(disk), DIR_NAME, &pending));
+      if (s != REMIXDB_OK && !pending && names_of(disk, DIR_NAME).nr == before.nr) refused++;
+      else if (s != REMIXDB_OK && !pending) assert_true(names_of(disk, DIR_NAME "/lost.1").nr > 0);  // it is done, all but the end
+      if (pending) ok(repair_store(simdisk_env(disk), DIR_NAME, NULL));
+      assert_int_equal(look(disk).newest, NR_KEYS);
+      simdisk_destroy(disk);
+      if (!hit) break;
+    }
+    assert_true(refused > 0);
+  }
+  simdisk_destroy(whole);
+}
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BOTH(test_whole), BOTH(test_each_file), BOTH(test_unreadable), OLD(test_bad_sector), OLD(test_bad_sector_long), OLD(test_log), BOTH(test_cuts), OLD(test_refusals),
+      BOTH(test_whole), BOTH(test_each_file), BOTH(test_unreadable), OLD(test_bad_sector), OLD(test_bad_sector_long), OLD(test_log), BOTH(test_cuts), OLD(test_refusals), OLD(test_nothing_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
