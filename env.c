@@ -281,11 +281,14 @@ enum remixdb_status env_sync_all(struct env *e, int fd, const char *path) {
   return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "sync", path);
 }
 
-enum remixdb_status env_sync_dir(struct env *e, const char *dir) {
-  int fd;
-  enum remixdb_status s = env_open(e, dir, ENV_READ | ENV_DIR, &fd);
-  if (s == REMIXDB_NOTFOUND) return err_errno(ENOENT, "sync", dir);
-  if (s != REMIXDB_OK) return s;
+static enum remixdb_status dir_open(struct env *e, const char *dir, int *fd_out) {
+  const enum remixdb_status s = env_open(e, dir, ENV_READ | ENV_DIR, fd_out);
+  return s == REMIXDB_NOTFOUND ? err_errno(ENOENT, "sync", dir) : s;
+}
+
+// And closes it.
+static enum remixdb_status dir_sync(struct env *e, int fd, const char *dir) {
+  enum remixdb_status s = REMIXDB_OK;
   int rc;
   do rc = e->ops->sync_all(e, fd);
   while (rc == -EINTR);
@@ -293,6 +296,12 @@ enum remixdb_status env_sync_dir(struct env *e, const char *dir) {
   if (rc < 0 && rc != -EINVAL) s = err_errno(-rc, "sync", dir);
   env_close_quiet(e, fd);
   return s;
+}
+
+enum remixdb_status env_sync_dir(struct env *e, const char *dir) {
+  int fd;
+  const enum remixdb_status s = dir_open(e, dir, &fd);
+  return s == REMIXDB_OK ? dir_sync(e, fd, dir) : s;
 }
 
 enum remixdb_status env_truncate(struct env *e, int fd, const char *path, uint64_t size) {
@@ -419,7 +428,7 @@ out:
 
 enum remixdb_status env_replace_file(struct env *e, const char *dir, const char *name, const void *buf, size_t len) {
   char path[ENV_PATH_MAX], tmp[ENV_PATH_MAX];
-  int fd = -1;
+  int fd = -1, dir_fd = -1;
   enum remixdb_status s = env_path(tmp, dir, name);
   if (s != REMIXDB_OK) return s;
   memcpy(path, tmp, strlen(tmp) + 1);
@@ -438,11 +447,15 @@ enum remixdb_status env_replace_file(struct env *e, const char *dir, const char 
   }
   s = env_close(e, fd, tmp);
   if (s != REMIXDB_OK) goto out;
+  // opened first: while there is no descriptor for it nothing has happened yet
+  s = dir_open(e, dir, &dir_fd);
+  if (s != REMIXDB_OK) goto out;
   s = env_rename(e, tmp, path);
   if (s != REMIXDB_OK) goto out;
   // a full disk that is told of here does not mean that nothing has happened
-  return env_sync_dir(e, dir) == REMIXDB_OK ? REMIXDB_OK : REMIXDB_IO;
+  return dir_sync(e, dir_fd, dir) == REMIXDB_OK ? REMIXDB_OK : REMIXDB_IO;
 out:
+  env_close_quiet(e, dir_fd);
   (void)e->ops->unlink(e, tmp);  // the raw call, which leaves the message of what failed first
   return s;
 }

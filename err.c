@@ -47,8 +47,13 @@ enum remixdb_status err_errno(int errnum, const char *op, const char *path) {
   enum remixdb_status s = REMIXDB_IO;
   if (errnum == ENOSPC || errnum == EDQUOT) s = REMIXDB_NOSPACE;
   if (errnum == ENOMEM) s = REMIXDB_NOMEM;
+  const char *todo = "";
+  if (errnum == EMFILE || errnum == ENFILE) {  // as passing as a lack of memory: nothing was begun, and others give descriptors back
+    s = REMIXDB_NOMEM;
+    todo = errnum == EMFILE ? "; raise the limit (ulimit -n) or lower max_open_files" : "; raise the system's limit or lower max_open_files";
+  }
   char reason[128];
-  return err_set(s, "%s %s: %s", op, path ? path : "", err_reason(errnum, reason, sizeof(reason)));
+  return err_set(s, "%s %s: %s%s", op, path ? path : "", err_reason(errnum, reason, sizeof(reason)), todo);
 }
 
 enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...) {

@@ -16,8 +16,8 @@
 
 // Records the message of this thread and returns s.
 enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-// The same for a failed system call: "op PATH: reason". errnum ENOSPC/EDQUOT -> REMIXDB_NOSPACE, ENOMEM -> REMIXDB_NOMEM,
-// EWOULDBLOCK of a lock is the caller's to see; everything else -> REMIXDB_IO.
+// The same for a failed system call: "op PATH: reason". errnum ENOSPC/EDQUOT -> REMIXDB_NOSPACE; ENOMEM, and EMFILE/ENFILE
+// with what can be done about it -> REMIXDB_NOMEM; EWOULDBLOCK of a lock is the caller's to see; everything else -> REMIXDB_IO.
 enum remixdb_status err_errno(int errnum, const char *op, const char *path);
 // "PATH: offset N: ..." as REMIXDB_CORRUPT.
 enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

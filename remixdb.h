@@ -33,7 +33,7 @@ enum remixdb_status {
   REMIXDB_NOTFOUND,  // no such key
   REMIXDB_INVALID,   // an argument is not valid
   REMIXDB_TOOBIG,    // a key, a value or a result is larger than what may hold it
-  REMIXDB_NOMEM,     // memory could not be had
+  REMIXDB_NOMEM,     // memory, or a file descriptor, could not be had
   REMIXDB_IO,        // the system failed a read, a write or another call; the message has the file and the reason
   REMIXDB_NOSPACE,   // the disk is full; writes go on when there is room again
   REMIXDB_CORRUPT,   // a file of the store holds what it cannot hold; the message has the file and the offset

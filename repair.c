@@ -229,8 +229,10 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
     uint64_t size;
     int fd;
     if (list[i].kind != FILES_IS_TABLE || env_path(path, p->dir, list[i].name) != REMIXDB_OK) continue;
-    if (env_open(p->env, path, ENV_READ, &fd) != REMIXDB_OK) continue;
-    enum remixdb_status s = env_size(p->env, fd, path, &size);
+    enum remixdb_status s = env_open(p->env, path, ENV_READ, &fd);
+    if (s == REMIXDB_NOMEM) return s;
+    if (s != REMIXDB_OK) continue;
+    s = env_size(p->env, fd, path, &size);
     if (s == REMIXDB_OK && size >= sizeof(footer)) s = env_read(p->env, fd, path, footer, sizeof(footer), size - sizeof(footer));
     else s = REMIXDB_CORRUPT;
     env_close_quiet(p->env, fd);

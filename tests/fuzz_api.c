@@ -565,7 +565,7 @@ static void fail(struct run *r) {
     return;
   }
   simdisk_fault(r->disk, (enum simdisk_call)call, skip, how & 128 ? UINT64_MAX : 1 + (how >> 3 & 15), errnum);
-  arm(r, MAY_IO | MAY_NOSPACE | (errnum == ENOMEM ? MAY_NOMEM : 0));
+  arm(r, MAY_IO | MAY_NOSPACE | (errnum == ENOMEM || errnum == EMFILE ? MAY_NOMEM : 0));
 }
 
 static void call(struct run *r) {

@@ -187,6 +187,7 @@ struct run {
   bool faulty;       // calls may fail
   bool no_memory;    // and only for this
   bool may_nospace;  // the disk is full, or says so
+  bool may_nomem;    // descriptors may be refused
   uint32_t look_apart;  // of the keys that are looked up after an opening, beside the iterator that reads them all: so many are left out after each
   uint8_t value[VALUE_MAX], got[VALUE_MAX];
 };
@@ -274,7 +275,7 @@ static void run_destroy(struct run *r) {
 // A failed call says what happened.
 static void check_failure(struct run *r, enum remixdb_status s) {
   CHECK(r->faulty || simdisk_is_off(r->disk));
-  CHECK(s == REMIXDB_IO || s == REMIXDB_NOSPACE || (s == REMIXDB_NOMEM && r->no_memory));
+  CHECK(s == REMIXDB_IO || s == REMIXDB_NOSPACE || (s == REMIXDB_NOMEM && (r->no_memory || r->may_nomem)));
   CHECK(s == REMIXDB_NOMEM || !r->no_memory);
   CHECK(s != REMIXDB_NOSPACE || r->may_nospace);
   CHECK(err_msg()[0] != '\0');
@@ -858,7 +859,7 @@ static void heal(struct run *r, bool reopen) {
   for (int c = 0; c < SIMDISK_CALLS; c++) simdisk_fault(r->disk, (enum simdisk_call)c, 0, 0, EIO);
   simdisk_space(r->disk, UINT64_MAX);
   atomic_store(&mem_fault, NULL);
-  r->faulty = r->no_memory = r->may_nospace = false;
+  r->faulty = r->no_memory = r->may_nospace = r->may_nomem = false;
   if (r->x) {
     check_content(r, false);
     pthread_mutex_lock(&r->x->lock);
@@ -1246,6 +1247,7 @@ static void nth_life(uint32_t plan, int workers, const struct fault *f, const st
   nth_name(what + strlen(what), sizeof(what) - strlen(what), plan, f, e);
   if (e->hidden) r->faulty = false;
   r->may_nospace = is_full(e->errnum);
+  r->may_nomem = e->errnum == EMFILE || e->errnum == ENFILE;
   struct script c = {.r = r, .may_fail = f->memory || reads_use(f->call), .once = f->once};
   script(&c);
   nr_faults++;

@@ -385,7 +385,7 @@ static void test_read_file_fails(void **state) {
   assert_true(!buf && b.open_nr == 0);
   assert_int_equal(env_read_file(bad_init(&b, OP_FSTAT, EIO), at("r"), 100, &buf, &len), REMIXDB_IO);
   assert_true(!buf && b.open_nr == 0);
-  assert_int_equal(env_read_file(bad_init(&b, OP_OPEN, EMFILE), at("r"), 100, &buf, &len), REMIXDB_IO);
+  assert_int_equal(env_read_file(bad_init(&b, OP_OPEN, EMFILE), at("r"), 100, &buf, &len), REMIXDB_NOMEM);
   struct env *const e = bad_init(&b, OP_NONE, 0);
   atomic_store(&mem_fault, deny_all);
   const enum remixdb_status s = env_read_file(e, at("r"), 100, &buf, &len);

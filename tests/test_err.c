@@ -36,6 +36,12 @@ static void test_errno(void **state) {
   assert_non_null(strstr(err_msg(), strerror(ENOSPC)));
   assert_int_equal(err_errno(EDQUOT, "write", "f"), REMIXDB_NOSPACE);
   assert_int_equal(err_errno(ENOMEM, "mmap", "f"), REMIXDB_NOMEM);
+  // these pass, as a lack of memory does; the message says what can be done
+  assert_int_equal(err_errno(EMFILE, "open", "f"), REMIXDB_NOMEM);
+  assert_non_null(strstr(err_msg(), strerror(EMFILE)));
+  assert_non_null(strstr(err_msg(), "max_open_files"));
+  assert_int_equal(err_errno(ENFILE, "open", "f"), REMIXDB_NOMEM);
+  assert_non_null(strstr(err_msg(), strerror(ENFILE)));
   assert_int_equal(err_errno(EIO, "read", "f"), REMIXDB_IO);
   assert_int_equal(err_errno(987654, "read", "f"), REMIXDB_IO);
   assert_true(strlen(err_msg()) > strlen("read f: "));

@@ -269,7 +269,7 @@ static void test_refused(void **state) {
     (void)take(1);
     (void)take(2);
     int fd = 0;
-    assert_int_equal(fdpool_acquire(&files[3], &fd), REMIXDB_IO);
+    assert_int_equal(fdpool_acquire(&files[3], &fd), REMIXDB_NOMEM);
     assert_int_equal(fd, -1);
     assert_non_null(strstr(err_msg(), paths[3]));
     assert_int_equal(fdpool_open_count(p), 3);
@@ -279,7 +279,7 @@ static void test_refused(void **state) {
     fdpool_release(&files[2]);
     // A lower limit of the system's: all unused ones are closed before giving up.
     atomic_store(&fake_limit, 0);
-    assert_int_equal(fdpool_acquire(&files[5], &fd), REMIXDB_IO);
+    assert_int_equal(fdpool_acquire(&files[5], &fd), REMIXDB_NOMEM);
     assert_int_equal(fdpool_open_count(p), 0);
     atomic_store(&fake_limit, 3);
     use(5);

@@ -1198,7 +1198,7 @@ static int descriptors_child(void *arg) {
     CHILD_CHECK(setrlimit(RLIMIT_NOFILE, &old) == 0);
     if (x) continue;
     refused++;
-    CHILD_CHECK(remixdb_errcode() == REMIXDB_IO && strstr(remixdb_errmsg(), arg) && strstr(remixdb_errmsg(), strerror(EMFILE)));
+    CHILD_CHECK(remixdb_errcode() == REMIXDB_NOMEM && strstr(remixdb_errmsg(), arg) && strstr(remixdb_errmsg(), strerror(EMFILE)));
     const struct listing after = list_dir(arg);
     CHILD_CHECK(after.nr == before.nr && memcmp(&before, &after, sizeof(before)) == 0);
   }
@@ -1214,7 +1214,7 @@ static int descriptors_child(void *arg) {
     uint32_t len = 0;
     const uint32_t klen = sample_key(key, i), vlen = sample_value(want, i);
     if (!remixdb_getn(r, key, klen, got, sizeof(got), &len))
-      CHILD_CHECK(remixdb_errcode() == REMIXDB_IO && strstr(remixdb_errmsg(), strerror(EMFILE)));
+      CHILD_CHECK(remixdb_errcode() == REMIXDB_NOMEM && strstr(remixdb_errmsg(), strerror(EMFILE)));
     else
       CHILD_CHECK(len == vlen && memcmp(got, want, len) == 0);
   }

@@ -9,6 +9,7 @@
 #include <errno.h>
 
 #include "files.h"
+#include "simdisk.h"
 #include "xdb_get.h"
 #include "xdb_iter.h"
 #include "xdb_ref.h"
@@ -763,6 +764,53 @@ static void test_round_fails(void **state) {
   }
 }
 
+// No descriptor is to be had, for one of the files that a flush makes, or for a directory that it syncs: that passes, and the store takes writes all the while.
+static void test_no_descriptor(void **state) {
+  (void)state;
+  uint32_t failed = 0;
+  bool hit = true;
+  for (uint64_t skip = 0; hit; skip++) {
+    struct simdisk *disk = simdisk_create();
+    struct remixdb_opts o = small_opts(0);
+    struct xdb_ref *r;
+    char key[16];
+    CHECK(disk);
+    CHECK_OK(xdb_open("/store", &o, simdisk_env(disk), &x));
+    CHECK_OK(xdb_ref(x, &r));
+    for (uint32_t i = 0; i < 300; i++) {
+      if (i % 100 == 99) CHECK_OK(xdb_flush(x));
+      CHECK_OK(xdb_put(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "%u", i)), "v", 1, false));
+    }
+    const uint64_t before = simdisk_calls(disk, SIMDISK_OPEN);
+    simdisk_fault(disk, SIMDISK_OPEN, skip, 1, skip % 2 ? ENFILE : EMFILE);
+    const enum remixdb_status s = xdb_flush(x);
+    hit = simdisk_calls(disk, SIMDISK_OPEN) - before > skip;
+    if (s != REMIXDB_OK) {
+      CHECK(s == REMIXDB_NOMEM && strstr(err_msg(), "open files"));
+      failed++;
+    }
+    simdisk_fault(disk, SIMDISK_OPEN, 0, 0, 0);
+    CHECK_OK(xdb_put(r, kref("more", 4), "v", 1, false));
+    pthread_mutex_lock(&x->lock);
+    x->round_failed_ns = 0;  // it may be tried again at once
+    pthread_mutex_unlock(&x->lock);
+    CHECK_OK(xdb_flush(x));
+    CHECK_OK(xdb_put(r, kref("last", 4), "v", 1, false));
+    xdb_unref(r);
+    CHECK_OK(xdb_close(x));
+    CHECK_OK(xdb_open("/store", &o, simdisk_env(disk), &x));
+    CHECK_OK(xdb_ref(x, &r));
+    for (uint32_t i = 0; i < 300; i++) CHECK_OK(xdb_get(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "%u", i)), NULL, 0, NULL));
+    CHECK_OK(xdb_get(r, kref("more", 4), NULL, 0, NULL));
+    CHECK_OK(xdb_get(r, kref("last", 4), NULL, 0, NULL));
+    xdb_unref(r);
+    CHECK_OK(xdb_close(x));
+    x = NULL;
+    simdisk_destroy(disk);
+  }
+  CHECK(failed >= 5);
+}
+
 // What a nearly full memtable is about to ask for comes first; then what was asked for.
 static void test_nearly_full(void **state) {
   (void)state;
@@ -910,6 +958,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_reader_inside, setup, teardown),
       cmocka_unit_test_setup_teardown(test_close_meanwhile, setup, teardown),
       cmocka_unit_test_setup_teardown(test_round_fails, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_no_descriptor, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full_for_long, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full_seldom, setup, teardown),
