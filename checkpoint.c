@@ -11,13 +11,23 @@ static enum remixdb_status remove_file(struct env *env, const char *dir, const c
   return s == REMIXDB_OK ? env_unlink(env, path) : s;
 }
 
-// LOCK is held, and removed last: while it is there what is left can be destroyed again.
-static enum remixdb_status remove_files(struct env *env, const char *dir, const struct files_entry *list, size_t nr) {
-  enum remixdb_status s = remove_file(env, dir, FILES_CURRENT);
+// All but LOCK, which is held, and the directories of repairs. `last` shows whose directory it is (version_witness): it goes when the others are gone for good, so
+// that what is left can be destroyed again. CURRENT goes first, if there is another that shows it.
+static enum remixdb_status remove_files(struct env *env, const char *dir, const struct files_entry *list, size_t nr, const char *last) {
+  enum remixdb_status s = REMIXDB_OK;
+  if (strcmp(last, FILES_CURRENT) != 0) s = remove_file(env, dir, FILES_CURRENT);
   if (s == REMIXDB_OK) s = env_sync_dir(env, dir);
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
-    if (list[i].kind != FILES_IS_LOCK) s = remove_file(env, dir, list[i].name);
+    if (list[i].kind != FILES_IS_LOCK && strcmp(list[i].name, last) != 0) s = remove_file(env, dir, list[i].name);
+  if (s == REMIXDB_OK) s = env_sync_dir(env, dir);
+  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
+    if (list[i].kind != FILES_IS_LOCK && strcmp(list[i].name, last) == 0) s = remove_file(env, dir, last);
+  return s;
+}
+
+static enum remixdb_status remove_store(struct env *env, const char *dir, const struct files_entry *list, size_t nr, const char *witness) {
   static const char *const repairs[] = {FILES_REPAIR_NEW, FILES_REPAIR_DONE, FILES_REPAIR_IN};
+  enum remixdb_status s = remove_files(env, dir, list, nr, witness);
   for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++) s = files_remove_dir(env, dir, repairs[i]);
   if (s == REMIXDB_OK) s = remove_file(env, dir, FILES_LOCK);
   return s == REMIXDB_OK ? env_sync_dir(env, dir) : s;
@@ -27,19 +37,22 @@ enum remixdb_status checkpoint_destroy(struct env *env, const char *dir) {
   struct env_stat st;
   struct files_entry *list;
   size_t nr;
+  const char *witness;
   char path[ENV_PATH_MAX];
   int lock_fd;
   enum remixdb_status s = env_stat(env, dir, &st);
   if (s == REMIXDB_OK && !st.is_dir) s = REMIXDB_NOTFOUND;
   if (s != REMIXDB_OK) return s;
   if ((s = files_list(env, dir, &list, &nr)) != REMIXDB_OK) return s;
-  if (nr == 0) return REMIXDB_NOTFOUND;
+  s = version_witness(env, dir, list, nr, &witness);
   mem_free(list);
+  if (s != REMIXDB_OK) return s;  // of what is not a store's directory nothing is touched, and no LOCK made in it
   if ((s = env_path(path, dir, FILES_LOCK)) != REMIXDB_OK) return s;
   if ((s = env_lock(env, path, true, &lock_fd)) != REMIXDB_OK) return s;
   // what is there now cannot change any more
   if ((s = files_list(env, dir, &list, &nr)) == REMIXDB_OK) {
-    s = remove_files(env, dir, list, nr);
+    s = version_witness(env, dir, list, nr, &witness);
+    if (s == REMIXDB_OK) s = remove_store(env, dir, list, nr, witness);
     mem_free(list);
   }
   env_unlock(env, lock_fd);

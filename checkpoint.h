@@ -13,7 +13,7 @@
 // Crash safety: as for a new store, CREATING is there until CURRENT is, so that a half-made one is never taken for a store, and may be made anew.
 MUST_CHECK enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir);
 
-// Removes the files of the store in dir, and the directory when nothing else is in it. REMIXDB_NOTFOUND: there is no file of a store; REMIXDB_LOCKED. CURRENT
-// goes first: what a crash leaves is no store, is never taken for an empty one, and can be destroyed again.
+// Removes the files of the store in dir, and the directory when nothing else is in it. REMIXDB_NOTFOUND: nothing in it shows that it is a store's (version_witness),
+// and nothing was touched; REMIXDB_LOCKED. CURRENT goes first: what a crash leaves is no store, is never taken for an empty one, and can be destroyed again.
 MUST_CHECK enum remixdb_status checkpoint_destroy(struct env *env, const char *dir);
 #endif

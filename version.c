@@ -4,6 +4,9 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "format.h"
+#include "wal_format.h"
+
 // CURRENT, little-endian:
 //   0   u8[8]  magic "RMXDBVER"
 //   8   u32    format: 1, or 2 where some partition has a young view
@@ -372,6 +375,72 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
   const enum remixdb_status s = env_replace_file(ctx->env, ctx->dir, VERSION_FILE, buf, len);
   mem_free(buf);
   return s;
+}
+
+// ---- whose directory it is
+
+// Whether the file is one that this library, or a newer one, has written under such a name. Only the magic is looked at: the rest may be damaged.
+static enum remixdb_status is_ours(struct env *env, const char *dir, const struct files_entry *e, bool *out) {
+  char path[ENV_PATH_MAX];
+  struct env_stat st;
+  uint8_t magic[8];
+  size_t nr = 0;
+  int fd;
+  *out = false;
+  enum remixdb_status s = env_path(path, dir, e->name);
+  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  if (s == REMIXDB_OK && e->kind == FILES_IS_CREATING) *out = !st.is_dir && st.size == 0;
+  if (s == REMIXDB_OK && (e->kind == FILES_IS_CREATING || st.is_dir || st.size < sizeof(magic))) return REMIXDB_OK;
+  if (s == REMIXDB_OK) s = env_open(env, path, ENV_READ, &fd);
+  if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;  // it was there when it was listed
+  s = env_read_upto(env, fd, path, magic, sizeof(magic), e->kind == FILES_IS_TABLE ? st.size - sizeof(magic) : 0, &nr);
+  env_close_quiet(env, fd);
+  if (s != REMIXDB_OK || nr < sizeof(magic)) return s;
+  if (e->kind == FILES_IS_CURRENT) *out = memcmp(magic, version_magic, sizeof(magic)) == 0;
+  else if (e->kind == FILES_IS_REMIX) *out = memcmp(magic, REMIX_MAGIC, sizeof(magic)) == 0;
+  else *out = load64le(magic) == (e->kind == FILES_IS_LOG ? WAL_MAGIC : FORMAT_SST_MAGIC);
+  return REMIXDB_OK;
+}
+
+static bool see_other(void *arg, const char *name) {
+  bool *other = arg;
+  *other = *other || strcmp(name, FILES_LOCK) != 0;
+  return !*other;
+}
+
+static enum remixdb_status lone_lock(struct env *env, const char *dir, bool *out) {
+  char path[ENV_PATH_MAX];
+  struct env_stat st;
+  bool other = false;
+  *out = false;
+  enum remixdb_status s = env_path(path, dir, FILES_LOCK);
+  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  if (s == REMIXDB_OK) s = env_list(env, dir, see_other, &other);
+  if (s == REMIXDB_OK) *out = !other && !st.is_dir && st.size == 0;
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+}
+
+// In which order files are asked; 1 is for the directories of repairs.
+static uint32_t witness_rank(enum files_kind k) { return files_holds_data(k) ? 0 : k == FILES_IS_CURRENT ? 2 : k == FILES_IS_CREATING ? 3 : 4; }
+
+enum remixdb_status version_witness(struct env *env, const char *dir, const struct files_entry *list, size_t nr, const char **name_out) {
+  static const char *const repairs[] = {FILES_REPAIR_DONE, FILES_REPAIR_IN, FILES_REPAIR_NEW};
+  struct err_saved unread = {.status = REMIXDB_NOTFOUND};
+  enum remixdb_status s;
+  bool found = false;
+  for (uint32_t rank = 0; rank < 4; rank++) {
+    for (size_t i = 0; i < (rank == 1 ? sizeof(repairs) / sizeof(repairs[0]) : nr); i++) {
+      if (rank != 1 && witness_rank(list[i].kind) != rank) continue;
+      *name_out = rank == 1 ? repairs[i] : list[i].name;
+      s = rank == 1 ? files_has_dir(env, dir, repairs[i], &found) : is_ours(env, dir, &list[i], &found);
+      if (s == REMIXDB_OK && found) return REMIXDB_OK;
+      if (s != REMIXDB_OK) err_save(&unread, s);
+    }
+  }
+  *name_out = FILES_LOCK;
+  s = lone_lock(env, dir, &found);
+  if (s != REMIXDB_OK || found) return s;
+  return unread.status == REMIXDB_NOTFOUND ? REMIXDB_NOTFOUND : err_raise(&unread);
 }
 
 // ---- what no version names

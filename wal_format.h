@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The log's formats (docs/FORMAT.md, "The log"): segment headers, watermarks, frames. For the files of the log alone.
+// The log's formats (docs/FORMAT.md, "The log"): segment headers, watermarks, frames. For the files of the log, and for what has to know its files from others'.
 #ifndef WAL_FORMAT_H
 #define WAL_FORMAT_H
 

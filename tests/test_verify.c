@@ -478,12 +478,106 @@ static void test_destroy(void **state) {
   scene_fini(&s);
 }
 
+static void file_put(struct env *env, const char *dir, const char *name, const void *bytes, size_t len) {
+  char path[128];
+  int fd;
+  (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+  ok(env_open(env, path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+  ok(env_write(env, fd, path, bytes, len, 0));
+  ok(env_sync_all(env, fd, path));
+  ok(env_close(env, fd, path));
+}
+
+// Other stores have a CURRENT, a LOCK and tables, too: where nothing is ours nothing is touched.
+static void test_destroy_others(void **state) {
+  (void)state;
+  static const struct {
+    const char *name, *text;
+  } dirs[][6] = {
+      {{"CURRENT", "MANIFEST-000005\n"}, {"LOCK", ""}, {"000009.sst", "a table of another store"}, {"MANIFEST-000005", "m"}, {"IDENTITY", "i"}},
+      {{"LOCK", ""}, {"notes.txt", "n"}},
+      {{"LOCK", "1234\n"}},
+      {{"000009.sst", "mine"}},
+      {{"000009.sst", "a table of another store"}, {"000010.remix", "RDBREMI"}, {"wal-3", "#REMXWAX"}},
+      {{"CURRENT", ""}, {"CREATING", "what?"}, {"wal-1", ""}, {"notes.txt", "n"}},
+  };
+  for (uint32_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
+    struct simdisk *disk = simdisk_create();
+    struct env *env = simdisk_env(disk);
+    struct name_list l = {.nr = 0};
+    uint32_t nr = 0;
+    ok(env_mkdir(env, DIR_NAME));
+    for (; nr < 6 && dirs[i][nr].name; nr++) file_put(env, DIR_NAME, dirs[i][nr].name, dirs[i][nr].text, strlen(dirs[i][nr].text));
+    const uint64_t changes = simdisk_changes(disk);
+    assert_int_equal(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
+    assert_int_equal(simdisk_changes(disk), changes);
+    ok(env_list(env, DIR_NAME, name_add, &l));
+    assert_int_equal(l.nr, nr);
+    simdisk_destroy(disk);
+  }
+  // what cannot be read may be ours: that is said, and nothing touched
+  struct simdisk *disk = simdisk_create();
+  ok(env_mkdir(simdisk_env(disk), DIR_NAME));
+  file_put(simdisk_env(disk), DIR_NAME, "000009.sst", "a table of another store", 24);
+  simdisk_fault(disk, SIMDISK_READ, 0, 1, EIO);
+  assert_int_equal(checkpoint_destroy(simdisk_env(disk), DIR_NAME), REMIXDB_IO);
+  assert_int_equal(simdisk_size(disk, DIR_NAME "/000009.sst"), 24);
+  simdisk_destroy(disk);
+}
+
+// A store is destroyed whatever is damaged in it, as long as one file shows whose it was.
+static void test_destroy_damaged(void **state) {
+  (void)state;
+  struct scene s;
+  struct env_stat st;
+  struct name_list l = {.nr = 0};
+  char path[128];
+  scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
+  scene_close(&s);
+  ok(env_sync_dir(simdisk_env(s.disk), DIR_NAME));  // what was removed stays away
+  ok(env_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
+  for (uint32_t way = 0; way < 3 + l.nr; way++) {
+    struct simdisk *disk = simdisk_crash(s.disk, way);
+    struct env *env = simdisk_env(disk);
+    if (way == 0) file_put(env, DIR_NAME, "CURRENT", "", 0);
+    if (way == 1) file_put(env, DIR_NAME, "CURRENT", "RMXD", 4);
+    if (way == 2) assert_true(simdisk_flip(disk, DIR_NAME "/CURRENT", 3, 1));
+    for (uint32_t i = 0; way >= 3 && i < l.nr; i++) {  // one file is whole
+      (void)snprintf(path, sizeof(path), DIR_NAME "/%s", l.names[i]);
+      const int64_t size = simdisk_size(disk, path);
+      if (i == way - 3 || size < 8) continue;
+      assert_true(simdisk_flip(disk, path, 0, 1) && simdisk_flip(disk, path, (uint64_t)size - 1, 1));
+    }
+    const bool lock = way >= 3 && strcmp(l.names[way - 3], "LOCK") == 0;  // and nothing else is
+    assert_int_equal(checkpoint_destroy(env, DIR_NAME), lock ? REMIXDB_NOTFOUND : REMIXDB_OK);
+    assert_int_equal(env_stat(env, DIR_NAME, &st), lock ? REMIXDB_OK : REMIXDB_NOTFOUND);
+    simdisk_destroy(disk);
+  }
+  // what interruptions leave: of a destroy, of the making of a store, of a repair
+  static const char *const left[] = {"LOCK", "CREATING"};
+  for (uint32_t i = 0; i < 3; i++) {
+    struct simdisk *disk = simdisk_create();
+    ok(env_mkdir(simdisk_env(disk), DIR_NAME));
+    if (i < 2) file_put(simdisk_env(disk), DIR_NAME, left[i], "", 0);
+    else ok(env_mkdir(simdisk_env(disk), DIR_NAME "/repair.done"));
+    ok(checkpoint_destroy(simdisk_env(disk), DIR_NAME));
+    assert_int_equal(env_stat(simdisk_env(disk), DIR_NAME, &st), REMIXDB_NOTFOUND);
+    simdisk_destroy(disk);
+  }
+  scene_fini(&s);
+}
+
 // Power goes while a store is destroyed: it is whole, or it is none; never an empty one.
 static void test_destroy_cuts(void **state) {
   (void)state;
   struct scene s;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   scene_close(&s);
+  // files without what ours begin or end with are no reason that what is left cannot be destroyed again
+  file_put(simdisk_env(s.disk), DIR_NAME, "000900.sst", "begun", 5);
+  file_put(simdisk_env(s.disk), DIR_NAME, "000901.remix", "", 0);
+  file_put(simdisk_env(s.disk), DIR_NAME, "CURRENT.tmp", "RM", 2);
+  ok(env_sync_dir(simdisk_env(s.disk), DIR_NAME));
   uint32_t whole = 0, none = 0;
   for (uint64_t cut = 0;; cut++) {
     struct simdisk *disk = simdisk_crash(s.disk, cut);
@@ -526,6 +620,7 @@ int main(void) {
       BOTH(test_whole),           BOTH(test_damage_found),      BOTH(test_all_named), BOTH(test_checkpoint),
       OLD(test_checkpoint_written),
       BOTH(test_checkpoint_cuts), BOTH(test_checkpoint_faults), OLD(test_destroy),   OLD(test_destroy_cuts),
+      OLD(test_destroy_others), OLD(test_destroy_damaged),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
