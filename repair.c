@@ -422,20 +422,27 @@ static enum remixdb_status repair_locked(struct repair *p) {
   return s == REMIXDB_OK ? finish(p) : give_up(p, s);
 }
 
-enum remixdb_status repair_store(struct env *env, const char *dir, struct repair_report *report_out) {
-  struct env_stat st;
+// REMIXDB_NOTFOUND: nothing shows that the directory is a store's, or what does is left of one that was destroyed.
+static enum remixdb_status check_store(struct env *env, const char *dir) {
   struct files_entry *list;
   size_t nr;
+  const char *witness;
+  enum remixdb_status s = files_list(env, dir, &list, &nr);
+  if (s != REMIXDB_OK) return s;
+  s = version_witness(env, dir, list, nr, &witness);
+  if (s == REMIXDB_OK && (strcmp(witness, FILES_LOCK) == 0 || strcmp(witness, FILES_REPAIR_NEW) == 0)) s = REMIXDB_NOTFOUND;
+  mem_free(list);
+  return s;
+}
+
+enum remixdb_status repair_store(struct env *env, const char *dir, struct repair_report *report_out) {
+  struct env_stat st;
   char path[ENV_PATH_MAX];
   int lock_fd;
-  bool pending;
   enum remixdb_status s = env_stat(env, dir, &st);
   if (s == REMIXDB_OK && !st.is_dir) s = REMIXDB_NOTFOUND;
   if (s != REMIXDB_OK) return s;
-  if ((s = files_list(env, dir, &list, &nr)) != REMIXDB_OK) return s;
-  mem_free(list);
-  if ((s = files_repair_pending(env, dir, &pending)) != REMIXDB_OK) return s;
-  if (nr == 0 && !pending) return REMIXDB_NOTFOUND;
+  if ((s = check_store(env, dir)) != REMIXDB_OK) return s;
   if ((s = env_path(path, dir, FILES_LOCK)) != REMIXDB_OK) return s;
   if ((s = env_lock(env, path, true, &lock_fd)) != REMIXDB_OK) return s;
   struct repair *p = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*p), CACHE_LINE));

@@ -459,6 +459,36 @@ static void test_cuts(void **state) {
   simdisk_destroy(whole);
 }
 
+// Files of other programs may have names like ours: no store is made of what shows nothing of one, and nothing is moved.
+static void test_others(void **state) {
+  (void)state;
+  static const struct {
+    const char *name, *text;
+  } dirs[][4] = {
+      {{"CURRENT", "MANIFEST-000005\n"}, {"LOCK", ""}, {"000009.sst", "a table of another store"}},
+      {{"LOCK", ""}},
+      {{"LOCK", ""}, {"notes.txt", "n"}},
+      {{"000009.sst", "mine"}},
+  };
+  for (uint32_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
+    struct simdisk *disk = simdisk_create();
+    struct env *env = simdisk_env(disk);
+    uint32_t nr = 0;
+    ok(env_mkdir(env, DIR_NAME));
+    for (; nr < 4 && dirs[i][nr].name; nr++) {
+      int fd;
+      ok(env_open(env, path_of(dirs[i][nr].name), ENV_WRITE | ENV_CREATE, &fd));
+      ok(env_write(env, fd, dirs[i][nr].name, dirs[i][nr].text, strlen(dirs[i][nr].text), 0));
+      ok(env_close(env, fd, dirs[i][nr].name));
+    }
+    const uint64_t changes = simdisk_changes(disk);
+    assert_int_equal(repair_store(env, DIR_NAME, NULL), REMIXDB_NOTFOUND);
+    assert_int_equal(simdisk_changes(disk), changes);
+    assert_int_equal(names_of(disk, DIR_NAME).nr, nr);
+    simdisk_destroy(disk);
+  }
+}
+
 static void test_refusals(void **state) {
   (void)state;
   struct simdisk *disk = make_store(REMIXDB_COMPRESSION_NONE);
@@ -521,7 +551,7 @@ static void test_nothing_left(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BOTH(test_whole), BOTH(test_each_file), BOTH(test_unreadable), OLD(test_no_descriptor), OLD(test_bad_sector), OLD(test_bad_sector_long), OLD(test_log), BOTH(test_cuts), OLD(test_refusals), OLD(test_nothing_left),
+      BOTH(test_whole), BOTH(test_each_file), BOTH(test_unreadable), OLD(test_no_descriptor), OLD(test_bad_sector), OLD(test_bad_sector_long), OLD(test_log), BOTH(test_cuts), OLD(test_refusals), OLD(test_nothing_left), OLD(test_others),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
