@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define ENV_IO_MAX ((size_t)1 << 30)  // bytes of one system call; some systems refuse more than INT_MAX
+#define ENV_LOCK_TRIES 100u           // each is the end of a store that was removed in a moment
 
 // ---- the real file system: raw calls, -errno
 
@@ -105,7 +106,7 @@ static int raw_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
 }
 
 static int raw_stat_out(const struct stat *st, struct env_stat *out) {
-  *out = (struct env_stat){.size = (uint64_t)st->st_size, .is_dir = S_ISDIR(st->st_mode)};
+  *out = (struct env_stat){.size = (uint64_t)st->st_size, .dev = (uint64_t)st->st_dev, .ino = (uint64_t)st->st_ino, .is_dir = S_ISDIR(st->st_mode)};
   return 0;
 }
 
@@ -366,18 +367,40 @@ enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *ar
   return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "list", dir);
 }
 
-enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out) {
+// Whether the open file is still the one of that name. A lock on another keeps nobody out.
+static enum remixdb_status is_named(struct env *e, int fd, const char *path, bool *out) {
+  struct env_stat file, name;
+  const int rc = e->ops->fstat(e, fd, &file);
+  if (rc < 0) return err_errno(-rc, "stat", path);
+  const enum remixdb_status s = env_stat(e, path, &name);
+  *out = s == REMIXDB_OK && file.dev == name.dev && file.ino == name.ino;
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+}
+
+static enum remixdb_status open_locked(struct env *e, const char *path, bool exclusive, int *fd_out, bool *named_out) {
   enum remixdb_status s = env_open(e, path, exclusive ? ENV_READ | ENV_WRITE | ENV_CREATE : ENV_READ, fd_out);
   if (s == REMIXDB_NOTFOUND && exclusive) s = err_errno(ENOENT, "open", path);
   if (s != REMIXDB_OK) return s;
   int rc;
   do rc = e->ops->lock(e, *fd_out, exclusive);
   while (rc == -EINTR);
-  if (rc >= 0) return REMIXDB_OK;
-  env_close_quiet(e, *fd_out);
+  if (rc == -EWOULDBLOCK) s = err_set(REMIXDB_LOCKED, "lock %s: held by another open of the store", path);
+  else if (rc < 0) s = err_errno(-rc, "lock", path);
+  else s = is_named(e, *fd_out, path, named_out);
+  if (s == REMIXDB_OK && *named_out) return s;
+  if (rc >= 0) env_unlock(e, *fd_out);
+  else env_close_quiet(e, *fd_out);
   *fd_out = -1;
-  if (rc == -EWOULDBLOCK) return err_set(REMIXDB_LOCKED, "lock %s: held by another open of the store", path);
-  return err_errno(-rc, "lock", path);
+  return s;
+}
+
+enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out) {
+  for (uint32_t i = 0; i < ENV_LOCK_TRIES; i++) {
+    bool named = false;
+    const enum remixdb_status s = open_locked(e, path, exclusive, fd_out, &named);
+    if (s != REMIXDB_OK || named) return s;
+  }
+  return err_set(REMIXDB_LOCKED, "lock %s: others remove the file again and again", path);
 }
 
 void env_unlock(struct env *e, int fd) {

@@ -20,6 +20,7 @@ enum { ENV_READ = 1, ENV_WRITE = 2, ENV_CREATE = 4, ENV_EXCL = 8, ENV_TRUNC = 16
 
 struct env_stat {
   uint64_t size;
+  uint64_t dev, ino;  // together they tell a file from all others that are there
   bool is_dir;
 };
 
@@ -77,7 +78,8 @@ MUST_CHECK enum remixdb_status env_link(struct env *e, const char *from, const c
 MUST_CHECK enum remixdb_status env_mkdir(struct env *e, const char *path);   // present is success
 MUST_CHECK enum remixdb_status env_rmdir(struct env *e, const char *path);   // absent, or not empty, is success
 MUST_CHECK enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
-// Opens (ENV_CREATE when exclusive) and locks the file. REMIXDB_LOCKED; REMIXDB_NOTFOUND (no message) when it is to be shared and is not there.
+// Opens (ENV_CREATE when exclusive) and locks the file that has this name when it is locked: whoever holds it may remove it. REMIXDB_LOCKED; REMIXDB_NOTFOUND (no
+// message) when it is to be shared and is not there.
 MUST_CHECK enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out);
 void env_unlock(struct env *e, int fd);  // and closes it: closing alone would leave it locked while a child made by fork has the descriptor, too. -1 is ignored
 void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len);  // so that there is less left to wait for when it is synced

@@ -84,7 +84,7 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   if ((s = env_path(path, x->dir, FILES_CURRENT)) != REMIXDB_OK) return s;
   s = env_stat(x->env, path, &st);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
-  bool exists = s == REMIXDB_OK;
+  const bool exists = s == REMIXDB_OK;
   if (!exists && (s = headless(x, path, &creating)) != REMIXDB_OK) return s;
   if (!exists && !may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
   if (exists && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
@@ -94,22 +94,15 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   s = env_lock(x->env, path, !x->opts.read_only, &x->lock_fd);
   if (s == REMIXDB_NOTFOUND && x->opts.read_only) s = REMIXDB_OK;  // nobody has locked what has no lock file
   if (s != REMIXDB_OK) return s;
-  if (exists) {
-    *exists_out = true;
-    return REMIXDB_OK;
-  }
-  // somebody may have made it between the look and the lock
-  if ((s = env_path(path, x->dir, FILES_CURRENT)) != REMIXDB_OK) return s;
-  s = env_stat(x->env, path, &st);
-  if (s == REMIXDB_OK && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
-  if (s == REMIXDB_OK && (s = version_peek(x->env, x->dir, &x->store_id)) == REMIXDB_OK) {
-    *exists_out = true;
-    return REMIXDB_OK;
-  }
+  // somebody may have made it between the look and the lock, or destroyed it
+  s = version_peek(x->env, x->dir, &x->store_id);
+  if (s == REMIXDB_OK && !exists && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
+  *exists_out = s == REMIXDB_OK;
   if (s != REMIXDB_NOTFOUND) return s;
+  if ((s = env_path(path, x->dir, FILES_CURRENT)) != REMIXDB_OK) return s;
   if ((s = headless(x, path, &creating)) != REMIXDB_OK) return s;
+  if (!may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
   if (creating && (s = remove_half_made(x)) != REMIXDB_OK) return s;
-  *exists_out = false;
   return files_sync_parent(x->env, x->dir, made);
 }
 

@@ -600,7 +600,7 @@ static int sim_fstat(struct env *e, int fd, struct env_stat *out) {
   const struct sim_fd *const f = sim_fd(d, fd);
   if (!f) return sim_leave(d, -EBADF);
   const int rc = sim_fault(d, SIMDISK_STAT, f->name);
-  if (rc == 0) *out = (struct env_stat){.size = f->node->cur.size, .is_dir = f->node->is_dir};
+  if (rc == 0) *out = (struct env_stat){.size = f->node->cur.size, .ino = f->node->id, .is_dir = f->node->is_dir};
   return sim_leave(d, rc);
 }
 
@@ -609,7 +609,7 @@ static int sim_stat(struct env *e, const char *path, struct env_stat *out) {
   const int rc = sim_fault(d, SIMDISK_STAT, sim_base(path));
   if (rc < 0) return sim_leave(d, rc);
   const struct sim_node *const n = sim_find(d, path);
-  if (n) *out = (struct env_stat){.size = n->cur.size, .is_dir = n->is_dir};
+  if (n) *out = (struct env_stat){.size = n->cur.size, .ino = n->id, .is_dir = n->is_dir};
   return sim_leave(d, n ? 0 : -ENOENT);
 }
 

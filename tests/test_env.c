@@ -241,6 +241,74 @@ static void test_lock(void **state) {
   env_close_quiet(px, fd);
 }
 
+// ---- the locked file is removed
+
+static struct {
+  uint32_t left;   // so many times, between the opening of a file and its locking
+  bool again;      // another takes its place
+  int held;        // and is locked: this descriptor
+  uint32_t open_nr;
+} removal;
+
+static int removing_open(struct env *e, const char *path, unsigned flags) {
+  (void)e;
+  const int fd = px->ops->open(px, path, flags);
+  removal.open_nr += fd >= 0;
+  return fd;
+}
+
+static int removing_close(struct env *e, int fd) {
+  (void)e;
+  removal.open_nr--;
+  return px->ops->close(px, fd);
+}
+
+static int removing_lock(struct env *e, int fd, bool exclusive) {
+  (void)e;
+  if (removal.left) {
+    removal.left--;
+    assert_int_equal(unlink(at("LOCK")), 0);
+    if (removal.again) assert_int_equal(env_lock(px, at("LOCK"), true, &removal.held), REMIXDB_OK);
+  }
+  return px->ops->lock(px, fd, exclusive);
+}
+
+// Who holds the lock may remove the file, as destroying a store does: a lock that was had on it then is no lock.
+static void test_lock_removed(void **state) {
+  (void)state;
+  struct env_ops ops = *px->ops;
+  ops.open = removing_open;
+  ops.close = removing_close;
+  ops.lock = removing_lock;
+  struct env e = {.ops = &ops};
+  int fd, fd2;
+  removal.left = 3;
+  assert_int_equal(env_lock(&e, at("LOCK"), true, &fd), REMIXDB_OK);
+  assert_int_equal(removal.open_nr, 1);
+  assert_int_equal(env_lock(px, at("LOCK"), true, &fd2), REMIXDB_LOCKED);
+  env_unlock(&e, fd);
+  // somebody else has made it anew
+  removal.left = 1;
+  removal.again = true;
+  assert_int_equal(env_lock(&e, at("LOCK"), true, &fd), REMIXDB_LOCKED);
+  assert_int_equal(fd, -1);
+  env_unlock(px, removal.held);
+  removal.left = 1;
+  assert_int_equal(env_lock(&e, at("LOCK"), false, &fd), REMIXDB_LOCKED);
+  env_unlock(px, removal.held);
+  // a reader makes none
+  removal.left = 1;
+  removal.again = false;
+  assert_int_equal(env_lock(&e, at("LOCK"), false, &fd), REMIXDB_NOTFOUND);
+  // not for ever
+  removal.left = UINT32_MAX;
+  assert_int_equal(env_lock(&e, at("LOCK"), true, &fd), REMIXDB_LOCKED);
+  assert_non_null(strstr(err_msg(), "LOCK"));
+  assert_int_equal(fd, -1);
+  assert_int_equal(removal.open_nr, 0);
+  removal.left = 0;
+}
+
 // ---- a bad disk over the real one: one call of one kind fails, others are interrupted or come short
 
 enum op { OP_NONE, OP_OPEN, OP_CLOSE, OP_READ, OP_WRITE, OP_SYNC_DATA, OP_SYNC_ALL, OP_TRUNC, OP_ALLOC, OP_FSTAT, OP_RENAME,
@@ -418,9 +486,12 @@ static void test_single_failures(void **state) {
   assert_int_equal(env_write(e, fd, path, "x", 1, 0), REMIXDB_IO);  // not forever
   b.fail = OP_CLOSE, b.error = EINTR;
   assert_int_equal(env_close(e, fd, path), REMIXDB_OK);
-  assert_int_equal(env_lock(bad_init(&b, OP_LOCK, ENOLCK), path, true, &fd), REMIXDB_IO);
-  assert_int_equal(fd, -1);
-  assert_int_equal(b.open_nr, 0);
+  const enum op of_lock[] = {OP_LOCK, OP_FSTAT};
+  for (size_t i = 0; i < sizeof(of_lock) / sizeof(of_lock[0]); i++) {
+    assert_int_equal(env_lock(bad_init(&b, of_lock[i], ENOLCK), path, true, &fd), REMIXDB_IO);
+    assert_int_equal(fd, -1);
+    assert_int_equal(b.open_nr, 0);
+  }
 }
 
 int main(void) {
@@ -428,6 +499,7 @@ int main(void) {
       cmocka_unit_test(test_read_write),     cmocka_unit_test(test_direct),
       cmocka_unit_test(test_anothers_file), cmocka_unit_test(test_names),          cmocka_unit_test(test_path),
       cmocka_unit_test(test_whole_files),    cmocka_unit_test(test_lock),
+      cmocka_unit_test(test_lock_removed),
       cmocka_unit_test(test_interrupted_and_short), cmocka_unit_test(test_replace_fails),
       cmocka_unit_test(test_read_file_fails), cmocka_unit_test(test_single_failures),
   };

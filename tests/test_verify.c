@@ -567,6 +567,39 @@ static void test_destroy_damaged(void **state) {
   scene_fini(&s);
 }
 
+// A store is destroyed between another's opening of LOCK and its locking: what is opened then is a new store, and is one process's alone.
+static bool destroying;
+
+static int destroying_lock(struct env *e, int fd, bool exclusive) {
+  struct env *const env = simdisk_env(e->priv);
+  if (destroying) {
+    destroying = false;
+    ok(checkpoint_destroy(env, DIR_NAME));
+    ok(env_mkdir(env, DIR_NAME));
+  }
+  return env->ops->lock(env, fd, exclusive);
+}
+
+static void test_destroy_and_open(void **state) {
+  (void)state;
+  struct scene s;
+  struct xdb *x, *y;
+  scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
+  scene_close(&s);
+  struct env env = *simdisk_env(s.disk);
+  struct env_ops ops = *env.ops;
+  ops.lock = destroying_lock;
+  env.ops = &ops;
+  destroying = true;
+  const enum remixdb_status first = xdb_open(DIR_NAME, &s.opts, &env, &x);
+  const enum remixdb_status second = xdb_open(DIR_NAME, &s.opts, simdisk_env(s.disk), &y);
+  assert_int_equal(first, REMIXDB_OK);
+  assert_int_equal(second, REMIXDB_LOCKED);
+  assert_int_equal(atomic_load(&x->published), 0);
+  ok(xdb_close(x));
+  scene_fini(&s);
+}
+
 // Power goes while a store is destroyed: it is whole, or it is none; never an empty one.
 static void test_destroy_cuts(void **state) {
   (void)state;
@@ -620,7 +653,7 @@ int main(void) {
       BOTH(test_whole),           BOTH(test_damage_found),      BOTH(test_all_named), BOTH(test_checkpoint),
       OLD(test_checkpoint_written),
       BOTH(test_checkpoint_cuts), BOTH(test_checkpoint_faults), OLD(test_destroy),   OLD(test_destroy_cuts),
-      OLD(test_destroy_others), OLD(test_destroy_damaged),
+      OLD(test_destroy_and_open), OLD(test_destroy_others), OLD(test_destroy_damaged),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
