@@ -108,6 +108,15 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   return REMIXDB_OK;
 }
 
+// The same, and gives up what the round made, of which files may go that cannot be removed: that is not what is told.
+static enum remixdb_status install_made(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
+  const enum remixdb_status s = install(x, next, had_frozen, when_out);
+  struct err_saved why;
+  err_save(&why, s);
+  version_unref(next);
+  return err_raise(&why);
+}
+
 // Lock is held. Whether the active memtable, which holds so many bytes, will not be frozen so soon that a merge would be given up: it is not nearly full, or
 // grows slowly.
 static bool freeze_far(struct xdb *x, size_t used) {
@@ -153,10 +162,7 @@ static void tidy(struct xdb *x, struct worker *w) {
     uint64_t installed = began;
     enum remixdb_status s = compact_worn_round(&x->compact, w, base, &next);
     const bool any = s == REMIXDB_OK && next;
-    if (any) {
-      s = install(x, next, false, &installed);
-      version_unref(next);
-    }
+    if (any) s = install_made(x, next, false, &installed);
     if (s != REMIXDB_OK) xdb_say(x, "a merge for the sake of scans was not made: %s", err_msg());
     else if (any) xdb_say(x, "merged for the sake of scans: %.3f s", (double)(installed - began) * 1e-9);
     again = any && s == REMIXDB_OK;
@@ -215,10 +221,7 @@ static void run(struct xdb *x, struct worker *w) {
   enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, hand_back_some, whole ? &whole->work : NULL, &next);
   const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
   uint64_t installed = 0;
-  if (s == REMIXDB_OK) {
-    s = install(x, next, true, &installed);
-    version_unref(next);
-  }
+  if (s == REMIXDB_OK) s = install_made(x, next, true, &installed);
   if (s == REMIXDB_OK) {
     if (whole) end_whole(x, whole);
     xdb_pace_learn(x, work, worked, installed - began - worked);

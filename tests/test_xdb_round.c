@@ -811,6 +811,26 @@ static void test_no_descriptor(void **state) {
   CHECK(failed >= 5);
 }
 
+// A version that cannot be installed takes its files with it; that these cannot be removed either is not what is told.
+static void test_reason(void **state) {
+  (void)state;
+  struct simdisk *disk = simdisk_create();
+  const struct remixdb_opts o = small_opts(0);
+  struct xdb_ref *r;
+  CHECK(disk);
+  CHECK_OK(xdb_open("/store", &o, simdisk_env(disk), &x));
+  CHECK_OK(xdb_ref(x, &r));
+  CHECK_OK(xdb_put(r, kref("k", 1), "v", 1, false));
+  simdisk_fault(disk, SIMDISK_RENAME, 0, 1, ENOSPC);
+  simdisk_fault(disk, SIMDISK_UNLINK, 0, UINT64_MAX, EIO);
+  CHECK(xdb_flush(x) == REMIXDB_NOSPACE && strstr(err_msg(), "rename"));
+  simdisk_fault(disk, SIMDISK_UNLINK, 0, 0, 0);
+  xdb_unref(r);
+  CHECK_OK(xdb_close(x));
+  x = NULL;
+  simdisk_destroy(disk);
+}
+
 // What a nearly full memtable is about to ask for comes first; then what was asked for.
 static void test_nearly_full(void **state) {
   (void)state;
@@ -959,6 +979,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_close_meanwhile, setup, teardown),
       cmocka_unit_test_setup_teardown(test_round_fails, setup, teardown),
       cmocka_unit_test_setup_teardown(test_no_descriptor, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_reason, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full_for_long, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full_seldom, setup, teardown),
