@@ -6,6 +6,14 @@
 #include "xdb_round.h"
 #include "xdb_sync.h"
 
+// Nothing was logged, for s: the version goes. That may find no memory to make the leaf smaller, which is not what the caller is told.
+static __attribute__((noinline)) enum remixdb_status take_back(struct wh_slot *slot, enum remixdb_status s) {
+  struct err_saved why;
+  err_save(&why, s);
+  wh_unlink(slot);
+  return s == REMIXDB_ABORTED ? s : err_raise(&why);
+}
+
 // The key's leaf is locked. Links the new version, logs and commits it; on success the leaf and the epoch have been given up, on failure nothing is linked.
 // REMIXDB_ABORTED: the memtable was frozen meanwhile. last: the log takes it also when the disk is full, as long as there is what it keeps for that.
 static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const struct memtable *m, struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb,
@@ -27,10 +35,7 @@ static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const st
     wal_end(x->wal);
     s = REMIXDB_ABORTED;
   }
-  struct err_saved why;
-  err_save(&why, s);
-  wh_unlink(slot);  // may find no memory to make its leaf smaller, and say so
-  return s == REMIXDB_ABORTED ? s : err_raise(&why);
+  return take_back(slot, s);
 }
 
 enum write_how {
