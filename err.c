@@ -43,6 +43,12 @@ static const char *err_reason(int errnum, char *buf, size_t cap) {
 #endif
 }
 
+const char *err_path(const char *path, const char **dots_out) {
+  const size_t len = strlen(path), keep = ERR_MSG_MAX / 2;
+  *dots_out = len > keep ? "..." : "";
+  return len > keep ? path + len - keep : path;
+}
+
 enum remixdb_status err_errno(int errnum, const char *op, const char *path) {
   enum remixdb_status s = REMIXDB_IO;
   if (errnum == ENOSPC || errnum == EDQUOT) s = REMIXDB_NOSPACE;
@@ -53,16 +59,14 @@ enum remixdb_status err_errno(int errnum, const char *op, const char *path) {
     todo = errnum == EMFILE ? "; raise the limit (ulimit -n) or lower max_open_files" : "; raise the system's limit or lower max_open_files";
   }
   char reason[128];
-  return err_set(s, "%s %s: %s%s", op, path ? path : "", err_reason(errnum, reason, sizeof(reason)), todo);
+  const char *dots, *const end = err_path(path ? path : "", &dots);
+  return err_set(s, "%s %s%s: %s%s", op, dots, end, err_reason(errnum, reason, sizeof(reason)), todo);
 }
 
 enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...) {
   char head[ERR_MSG_MAX];
-  // The end of a long path tells more than its beginning, and the reason must stay visible.
-  const size_t len = strlen(path);
-  const size_t keep = ERR_MSG_MAX / 2;
-  (void)snprintf(head, sizeof(head), "%s%s: offset %llu: ", len > keep ? "..." : "", len > keep ? path + len - keep : path,
-                 (unsigned long long)off);
+  const char *dots, *const end = err_path(path, &dots);
+  (void)snprintf(head, sizeof(head), "%s%s: offset %llu: ", dots, end, (unsigned long long)off);
   va_list ap;
   va_start(ap, fmt);
   err_format(head, fmt, ap);

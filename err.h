@@ -19,6 +19,8 @@ enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) __attri
 // The same for a failed system call: "op PATH: reason". errnum ENOSPC/EDQUOT -> REMIXDB_NOSPACE; ENOMEM, and EMFILE/ENFILE
 // with what can be done about it -> REMIXDB_NOMEM; EWOULDBLOCK of a lock is the caller's to see; everything else -> REMIXDB_IO.
 enum remixdb_status err_errno(int errnum, const char *op, const char *path);
+// What a message shows of a path: the end of a long one tells more than its beginning, and the reason must stay visible. *dots_out, which comes before it: "..." or "".
+const char *err_path(const char *path, const char **dots_out);
 // "PATH: offset N: ..." as REMIXDB_CORRUPT.
 enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

@@ -59,6 +59,26 @@ static void test_corrupt(void **state) {
   assert_non_null(strstr(err_msg(), "/17.sst: offset 18446744073709551615: broken"));
 }
 
+// So it is with a failed call.
+static void test_long_path(void **state) {
+  (void)state;
+  char path[600];
+  memset(path, 'p', sizeof(path));
+  memcpy(path + sizeof(path) - 8, "/17.sst", 8);
+  static const int errnums[] = {EIO, ENOSPC, EMFILE, ENFILE};
+  for (uint32_t i = 0; i < sizeof(errnums) / sizeof(errnums[0]); i++) {
+    (void)err_errno(errnums[i], "open", path);
+    assert_non_null(strstr(err_msg(), "open ..."));
+    assert_non_null(strstr(err_msg(), "/17.sst: "));
+    assert_non_null(strstr(err_msg(), strerror(errnums[i])));
+  }
+  // a short one is there whole
+  (void)err_errno(EIO, "open", path + sizeof(path) - 200);
+  assert_non_null(strstr(err_msg(), path + sizeof(path) - 200));
+  (void)err_errno(EIO, "open", NULL);
+  assert_non_null(strstr(err_msg(), "open : "));
+}
+
 static void test_long_is_cut(void **state) {
   (void)state;
   char text[3 * ERR_MSG_MAX];
@@ -109,6 +129,7 @@ int main(void) {
       cmocka_unit_test(test_set),
       cmocka_unit_test(test_errno),
       cmocka_unit_test(test_corrupt),
+      cmocka_unit_test(test_long_path),
       cmocka_unit_test(test_long_is_cut),
       cmocka_unit_test(test_message_may_quote_itself),
       cmocka_unit_test(test_save_and_threads),
