@@ -25,7 +25,7 @@ static const char version_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define VERSION_NEXT 32u
 #define VERSION_PART 16u
 #define VERSION_YOUNG 16u  // more for each partition in format 2
-#define VERSION_SIZE_MAX (256u << 20)
+#define VERSION_SIZE_MAX (1u << 30)  // of the file: what is larger is neither written nor read
 #define VERSION_NUMBER_MAX ((uint64_t)1 << 46)  // of files; they count up, so that this is never reached
 
 // ---- partitions
@@ -346,6 +346,10 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
   const uint32_t format = v->nr_young ? 2 : 1, head = part_head(format);
   size_t len = VERSION_HEAD + 8;
   for (uint32_t i = 0; i < v->nr_parts; i++) len += head + v->parts[i]->alen + (size_t)part_runs(v->parts[i]) * 8;
+  if (len > VERSION_SIZE_MAX) {
+    const char *dots, *const end = err_path(ctx->dir, &dots);
+    return err_set(REMIXDB_NOMEM, "%s%s: a version of %zu bytes is too large", dots, end, len);
+  }
   uint8_t *buf = mem_alloc(len);
   if (!buf) return REMIXDB_NOMEM;
   memcpy(buf, version_magic, 8);

@@ -772,12 +772,47 @@ static void test_clean(void **state) {
   store_fini(&s);
 }
 
+// What could not be read again is not written: the version that is there stays.
+static void test_too_large(void **state) {
+  (void)state;
+  enum { NR = 17000 };
+  struct place p;
+  place_init(&p, 0);
+  static uint8_t bytes[65500];
+  struct kref first = kref("", 0);
+  struct version *const small = version_of(&first, 1);
+  small->store_id = PLACE_STORE_ID;
+  small->number = small->next_file = small->log_gen = 1;
+  ok(version_save(&p.ctx, small));
+  char *const before = place_files(&p);
+  // its partitions are one and the same: all that is asked of them is how long they are
+  struct version *const large = calloc(1, sizeof(*large) + NR * sizeof(large->parts[0]));
+  struct part *part;
+  assert_non_null(large);
+  ok(part_create(kref(bytes, sizeof(bytes)), NULL, NULL, &part));
+  large->nr_parts = NR;
+  for (uint32_t i = 0; i < NR; i++) large->parts[i] = part;
+  assert_int_equal(version_save(&p.ctx, large), REMIXDB_NOMEM);
+  assert_non_null(strstr(err_msg(), "too large"));
+  char *const after = place_files(&p);
+  assert_string_equal(before, after);
+  uint64_t id;
+  ok(version_peek(&p.env, p.dir, &id));
+  assert_int_equal(id, PLACE_STORE_ID);
+  part_unref(part);
+  free(large);
+  free(before);
+  free(after);
+  version_unref(small);
+  place_fini(&p);
+}
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       OLD(test_find),         BOTH(test_round_trip), BOTH(test_shared),     BOTH(test_damaged),   OLD(test_forged), YOUNG(test_forged_young),
       YOUNG(test_young_outside),
       BOTH(test_missing),     BOTH(test_save_fails), BOTH(test_load_fails), BOTH(test_no_memory), BOTH(test_clean),
+      OLD(test_too_large),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
