@@ -247,8 +247,9 @@ bool remixdb_compact(struct xdb_ref *ref);
 // store (REMIXDB_EXISTS; REMIXDB_LOCKED when it is open). All of it is durable when it returns true; on failure nothing is left. Writers go on meanwhile.
 // REMIXDB_NOSPACE.
 bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
-// Reads everything from disk, past the cache, and checks every checksum, order and index (of the log what is durable; not with read_only, whose opening has read it). Goes on after damage: the logger gets a
-// line for each damaged file, and the status and message are of the first. Writers go on meanwhile. REMIXDB_CORRUPT.
+// Reads everything from disk, past the cache, and checks every checksum, order and index (of the log what is durable; not with read_only, whose opening has
+// read it). Goes on after damage: the logger gets a line for each damaged file, and the status and message are of the first. Writers go on meanwhile.
+// REMIXDB_CORRUPT; REMIXDB_NOMEM: no damage was found, but for want of memory or descriptors not all could be read.
 bool remixdb_verify(struct xdb_ref *ref);
 // Makes a store of what can still be read of the damaged one in dir, which must not be open: the newest readable version of every
 // key. Everything is read and written anew, so there must be room for a second copy. What was there is put aside in dir/lost.N,

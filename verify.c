@@ -10,14 +10,16 @@ struct verifier {
   struct sst_ctx ctx;          // of the tables opened here: without the cache
   struct blkio_queue *queue;
   struct verify_report report;
-  struct err_saved first;      // of what was found
+  struct err_saved first;      // of what was found: damage before what was not read
 };
 
-// A file is damaged, or could not be read.
+// A file is damaged, or could not be read: for want of memory or descriptors, which says nothing about it.
 static void found(struct verifier *v, enum remixdb_status s) {
-  v->report.damaged++;
-  if (v->first.status == REMIXDB_OK) err_save(&v->first, s);
-  xdb_say(v->x, "verify: %s", err_msg());
+  const bool unread = s == REMIXDB_NOMEM;
+  const bool first = unread ? v->report.damaged + v->report.unread == 0 : v->report.damaged == 0;
+  if (first) err_save(&v->first, s);
+  *(unread ? &v->report.unread : &v->report.damaged) += 1;
+  xdb_say(v->x, unread ? "verify: could not be read: %s" : "verify: %s", err_msg());
 }
 
 // ---- a table
@@ -241,8 +243,8 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
   }
   view_unref(view);
   blkio_queue_destroy(v.queue);
-  xdb_say(x, "verify: %" PRIu64 " tables and %" PRIu64 " indexes with %" PRIu64 " records are whole, %" PRIu64 " bytes read, %u files damaged", v.report.tables,
-          v.report.remixes, v.report.records, v.report.bytes, v.report.damaged);
+  xdb_say(x, "verify: %" PRIu64 " tables and %" PRIu64 " indexes with %" PRIu64 " records are whole, %" PRIu64 " bytes read, %u files damaged, %u could not be read",
+          v.report.tables, v.report.remixes, v.report.records, v.report.bytes, v.report.damaged, v.report.unread);
   if (report_out) *report_out = v.report;
-  return v.report.damaged ? err_raise(&v.first) : REMIXDB_OK;
+  return err_raise(&v.first);
 }

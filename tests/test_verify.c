@@ -246,6 +246,40 @@ static void test_all_named(void **state) {
   scene_fini(&s);
 }
 
+// What could not be opened for want of descriptors is not said to be damaged, but is not whole either; and damage goes before it.
+static void test_not_read(void **state) {
+  (void)state;
+  struct scene s;
+  struct name_list l = {.nr = 0};
+  struct verify_report rep;
+  scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
+  ok(env_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
+  const char *tables[64];
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < l.nr; i++)
+    if (files_kind_of(l.names[i], NULL) == FILES_IS_TABLE) tables[nr++] = l.names[i];
+  assert_true(nr >= 2);
+  simdisk_fault(s.disk, SIMDISK_OPEN, 0, UINT64_MAX, EMFILE);
+  assert_int_equal(verify_store(s.r, &rep), REMIXDB_NOMEM);
+  assert_true(rep.damaged == 0 && rep.unread >= nr + 1);
+  for (uint32_t i = 0; i < nr; i++) {
+    char path[128];
+    const char *const other = tables[(i + 1) % nr];
+    (void)snprintf(path, sizeof(path), DIR_NAME "/%s", other);
+    simdisk_fault_name(s.disk, tables[i]);
+    assert_int_equal(verify_store(s.r, &rep), REMIXDB_NOMEM);
+    assert_true(rep.damaged == 0 && rep.unread == 1 && strstr(err_msg(), tables[i]));
+    assert_true(simdisk_flip(s.disk, path, 100, 1));
+    assert_int_equal(verify_store(s.r, &rep), REMIXDB_CORRUPT);
+    assert_true(rep.damaged == 1 && rep.unread == 1 && strstr(err_msg(), other));
+    assert_true(simdisk_flip(s.disk, path, 100, 1));
+  }
+  simdisk_fault(s.disk, SIMDISK_OPEN, 0, 0, 0);
+  ok(verify_store(s.r, &rep));
+  assert_true(rep.damaged == 0 && rep.unread == 0);
+  scene_fini(&s);
+}
+
 static void test_checkpoint(void **state) {
   (void)state;
   struct scene s;
@@ -650,7 +684,7 @@ static void test_destroy_cuts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BOTH(test_whole),           BOTH(test_damage_found),      BOTH(test_all_named), BOTH(test_checkpoint),
+      BOTH(test_whole),           BOTH(test_damage_found),      BOTH(test_all_named), BOTH(test_not_read), BOTH(test_checkpoint),
       OLD(test_checkpoint_written),
       BOTH(test_checkpoint_cuts), BOTH(test_checkpoint_faults), OLD(test_destroy),   OLD(test_destroy_cuts),
       OLD(test_destroy_and_open), OLD(test_destroy_others), OLD(test_destroy_damaged),
