@@ -178,64 +178,92 @@ static enum remixdb_status mark_creating(struct env *env, const char *dir) {
   return s == REMIXDB_OK ? env_sync_dir(env, dir) : s;
 }
 
+// The directory that becomes a store.
+struct target {
+  struct env *env;
+  const char *dir;
+  bool made, made_lock;  // it, and LOCK, were not there before
+  bool begun;            // what else is there of a store's files was made here
+  int lock_fd;           // -1: LOCK is not held
+};
+
 // The directory is there and empty of any store; LOCK is held.
-static enum remixdb_status fill(struct xdb_ref *r, const struct view *v, uint64_t moment, const char *dir) {
+static enum remixdb_status fill(struct xdb_ref *r, const struct view *v, uint64_t moment, struct target *t) {
   struct xdb *x = r->xdb;
-  enum remixdb_status s = mark_creating(x->env, dir);
-  if (s == REMIXDB_OK) s = share_files(x, v->version, dir);
-  if (s == REMIXDB_OK) s = make_log(r, v, moment, dir);
-  if (s == REMIXDB_OK) s = env_sync_dir(x->env, dir);
-  if (s == REMIXDB_OK) s = make_current(x, v->version, moment, dir);
-  if (s == REMIXDB_OK) s = remove_file(x->env, dir, FILES_CREATING);
-  return s == REMIXDB_OK ? env_sync_dir(x->env, dir) : s;
+  t->begun = true;
+  enum remixdb_status s = mark_creating(t->env, t->dir);
+  if (s == REMIXDB_OK) s = share_files(x, v->version, t->dir);
+  if (s == REMIXDB_OK) s = make_log(r, v, moment, t->dir);
+  if (s == REMIXDB_OK) s = env_sync_dir(t->env, t->dir);
+  if (s == REMIXDB_OK) s = make_current(x, v->version, moment, t->dir);
+  if (s == REMIXDB_OK) s = remove_file(t->env, t->dir, FILES_CREATING);
+  if (s == REMIXDB_OK) s = env_sync_dir(t->env, t->dir);
+  return s == REMIXDB_OK ? files_sync_parent(t->env, t->dir, t->made) : s;
 }
 
-// The directory is not to be made into a store after all, for this reason. `made`: it was not there before.
-static enum remixdb_status give_up(struct env *env, const char *dir, bool made, int lock_fd, enum remixdb_status s) {
-  struct err_saved why;
-  char path[ENV_PATH_MAX];
-  err_save(&why, s);
-  // without the lock its file may be another's by now
-  const bool ours = made && env_path(path, dir, FILES_LOCK) == REMIXDB_OK && (lock_fd >= 0 || env_lock(env, path, true, &lock_fd) == REMIXDB_OK);
-  if (ours && (env_unlink(env, path) != REMIXDB_OK || env_rmdir(env, dir) != REMIXDB_OK)) {
-    // what cannot be removed is an empty directory, or one with a LOCK
-  }
-  env_unlock(env, lock_fd);
-  return err_raise(&why);
-}
-
-enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir) {
-  struct xdb *x = r->xdb;
+// The directory, which may be a new one, is one's own: LOCK is held, and nothing of a store is there.
+static enum remixdb_status claim(struct target *t) {
   struct env_stat st;
   struct files_entry *list;
   size_t nr;
   char path[ENV_PATH_MAX];
-  int lock_fd = -1;
-  enum remixdb_status s = env_stat(x->env, dir, &st);
-  const bool made = s == REMIXDB_NOTFOUND;
-  if (made) s = env_mkdir(x->env, dir);
-  else if (s == REMIXDB_OK && !st.is_dir) s = err_set(REMIXDB_IO, "%s: is a file, not a directory", dir);
-  if (s == REMIXDB_OK) s = env_path(path, dir, FILES_LOCK);
-  if (s == REMIXDB_OK) s = env_lock(x->env, path, true, &lock_fd);
-  if (s != REMIXDB_OK) return give_up(x->env, dir, made && s != REMIXDB_LOCKED, -1, s);
-  s = files_list(x->env, dir, &list, &nr);
-  bool holds = false;
-  for (size_t i = 0; s == REMIXDB_OK && i < nr; i++) holds = holds || list[i].kind != FILES_IS_LOCK;
-  if (s == REMIXDB_OK) {
-    mem_free(list);
-    if (holds) s = err_set(REMIXDB_EXISTS, "%s: holds files of a store already", dir);
+  enum remixdb_status s = env_stat(t->env, t->dir, &st);
+  if (s == REMIXDB_NOTFOUND) {
+    t->made = true;
+    s = env_mkdir(t->env, t->dir);
+  } else if (s == REMIXDB_OK && !st.is_dir) {
+    s = err_set(REMIXDB_IO, "%s: is a file, not a directory", t->dir);
   }
-  if (s != REMIXDB_OK) return give_up(x->env, dir, made, lock_fd, s);
+  if (s == REMIXDB_OK) s = env_path(path, t->dir, FILES_LOCK);
+  if (s != REMIXDB_OK) return s;
+  s = env_stat(t->env, path, &st);
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+  t->made_lock = s == REMIXDB_NOTFOUND;
+  if ((s = env_lock(t->env, path, true, &t->lock_fd)) != REMIXDB_OK) return s;
+  if ((s = files_list(t->env, t->dir, &list, &nr)) != REMIXDB_OK) return s;
+  bool holds = false;
+  for (size_t i = 0; i < nr; i++) holds = holds || list[i].kind != FILES_IS_LOCK;
+  mem_free(list);
+  return holds ? err_set(REMIXDB_EXISTS, "%s: holds files of a store already", t->dir) : REMIXDB_OK;
+}
+
+static enum remixdb_status remove_begun(struct target *t) {
+  struct files_entry *list;
+  size_t nr;
+  enum remixdb_status s = files_list(t->env, t->dir, &list, &nr);
+  if (s != REMIXDB_OK) return s;
+  s = remove_files(t->env, t->dir, list, nr, FILES_CREATING);
+  mem_free(list);
+  return s;
+}
+
+// The directory is not to be made into a store after all, for this reason: what was made goes again. What cannot be removed can be destroyed.
+static enum remixdb_status give_up(struct target *t, enum remixdb_status s) {
+  struct err_saved why;
+  char path[ENV_PATH_MAX];
+  err_save(&why, s);
+  enum remixdb_status gone = env_path(path, t->dir, FILES_LOCK);
+  // without the lock its file may be another's by now
+  if (gone == REMIXDB_OK && t->lock_fd < 0) gone = s != REMIXDB_LOCKED && t->made_lock ? env_lock(t->env, path, true, &t->lock_fd) : REMIXDB_LOCKED;
+  if (gone == REMIXDB_OK && t->begun) gone = remove_begun(t);
+  if (gone == REMIXDB_OK && t->made_lock) gone = env_unlink(t->env, path);
+  if (gone == REMIXDB_OK && t->begun) gone = env_sync_dir(t->env, t->dir);
+  env_unlock(t->env, t->lock_fd);
+  if (t->made && s != REMIXDB_LOCKED) gone = env_rmdir(t->env, t->dir);  // where another has made a store meanwhile it stays
+  return err_raise(&why);
+}
+
+enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir) {
+  struct target t = {.env = r->xdb->env, .dir = dir, .lock_fd = -1};
+  enum remixdb_status s = claim(&t);
+  if (s != REMIXDB_OK) return give_up(&t, s);
   uint64_t moment;
   struct view *v = xdb_ref_hold(r, &moment);
-  s = fill(r, v, moment, dir);
-  if (s == REMIXDB_OK) s = files_sync_parent(x->env, dir, made);
+  s = fill(r, v, moment, &t);
   struct err_saved why;
   err_save(&why, s);
   view_unref(v);
-  env_unlock(x->env, lock_fd);
-  if (s == REMIXDB_OK) return s;
-  const enum remixdb_status ignored = checkpoint_destroy(x->env, dir);  // the failure that is reported came first
-  (void)ignored;
-  return err_raise(&why);
+  if (s != REMIXDB_OK) return give_up(&t, err_raise(&why));
+  env_unlock(t.env, t.lock_fd);
+  return s;
 }

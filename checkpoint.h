@@ -8,7 +8,7 @@
 
 // Makes `dir` a store of its own that holds what the ref reads at this moment. Tables and REMIXes are hard links (copies where links cannot be made, on another
 // file system for one); what the memtables hold is written to a log of its own. dir must not exist, or hold no file of a store (REMIXDB_EXISTS). All is
-// durable when it returns REMIXDB_OK; on failure, nothing is left. Writers go on meanwhile. Not in an epoch.
+// durable when it returns REMIXDB_OK; on failure nothing is left, but a directory that was there stays. Writers go on meanwhile. Not in an epoch.
 //
 // Crash safety: as for a new store, CREATING is there until CURRENT is, so that a half-made one is never taken for a store, and may be made anew.
 MUST_CHECK enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir);
