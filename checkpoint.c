@@ -169,10 +169,10 @@ static enum remixdb_status make_current(const struct xdb *x, const struct versio
   return s;
 }
 
-static enum remixdb_status mark_creating(struct env *env, const char *dir) {
+static enum remixdb_status make_mark(struct env *env, const char *dir) {
   char path[ENV_PATH_MAX];
   int fd;
-  enum remixdb_status s = env_path(path, dir, FILES_CREATING);
+  enum remixdb_status s = env_path(path, dir, FILES_CHECKPOINTING);
   if (s == REMIXDB_OK) s = env_open(env, path, ENV_WRITE | ENV_CREATE, &fd);
   if (s == REMIXDB_OK) s = env_close(env, fd, path);
   return s == REMIXDB_OK ? env_sync_dir(env, dir) : s;
@@ -191,17 +191,17 @@ struct target {
 static enum remixdb_status fill(struct xdb_ref *r, const struct view *v, uint64_t moment, struct target *t) {
   struct xdb *x = r->xdb;
   t->begun = true;
-  enum remixdb_status s = mark_creating(t->env, t->dir);
+  enum remixdb_status s = make_mark(t->env, t->dir);
   if (s == REMIXDB_OK) s = share_files(x, v->version, t->dir);
   if (s == REMIXDB_OK) s = make_log(r, v, moment, t->dir);
   if (s == REMIXDB_OK) s = env_sync_dir(t->env, t->dir);
   if (s == REMIXDB_OK) s = make_current(x, v->version, moment, t->dir);
-  if (s == REMIXDB_OK) s = remove_file(t->env, t->dir, FILES_CREATING);
+  if (s == REMIXDB_OK) s = remove_file(t->env, t->dir, FILES_CHECKPOINTING);
   if (s == REMIXDB_OK) s = env_sync_dir(t->env, t->dir);
   return s == REMIXDB_OK ? files_sync_parent(t->env, t->dir, t->made) : s;
 }
 
-// The directory, which may be a new one, is one's own: LOCK is held, and nothing of a store is there.
+// The directory, which may be a new one, is one's own: LOCK is held, and nothing of a store is there. What an interrupted checkpoint has left is removed.
 static enum remixdb_status claim(struct target *t) {
   struct env_stat st;
   struct files_entry *list;
@@ -221,10 +221,20 @@ static enum remixdb_status claim(struct target *t) {
   t->made_lock = s == REMIXDB_NOTFOUND;
   if ((s = env_lock(t->env, path, true, &t->lock_fd)) != REMIXDB_OK) return s;
   if ((s = files_list(t->env, t->dir, &list, &nr)) != REMIXDB_OK) return s;
-  bool holds = false;
-  for (size_t i = 0; i < nr; i++) holds = holds || list[i].kind != FILES_IS_LOCK;
+  bool holds = false, current = false, marked = false;
+  for (size_t i = 0; i < nr; i++) {
+    holds = holds || list[i].kind != FILES_IS_LOCK;
+    current = current || list[i].kind == FILES_IS_CURRENT;
+    marked = marked || list[i].kind == FILES_IS_CHECKPOINTING;
+  }
+  if (marked && !current) {  // another checkpoint was begun here, and LOCK is its
+    t->begun = t->made_lock = true;
+    s = remove_files(t->env, t->dir, list, nr, FILES_CHECKPOINTING);
+  } else if (holds) {
+    s = err_set(REMIXDB_EXISTS, "%s: holds files of a store already", t->dir);
+  }
   mem_free(list);
-  return holds ? err_set(REMIXDB_EXISTS, "%s: holds files of a store already", t->dir) : REMIXDB_OK;
+  return s;
 }
 
 static enum remixdb_status remove_begun(struct target *t) {
@@ -232,7 +242,7 @@ static enum remixdb_status remove_begun(struct target *t) {
   size_t nr;
   enum remixdb_status s = files_list(t->env, t->dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  s = remove_files(t->env, t->dir, list, nr, FILES_CREATING);
+  s = remove_files(t->env, t->dir, list, nr, FILES_CHECKPOINTING);
   mem_free(list);
   return s;
 }

@@ -10,7 +10,8 @@
 // file system for one); what the memtables hold is written to a log of its own. dir must not exist, or hold no file of a store (REMIXDB_EXISTS). All is
 // durable when it returns REMIXDB_OK; on failure nothing is left, but a directory that was there stays. Writers go on meanwhile. Not in an epoch.
 //
-// Crash safety: as for a new store, CREATING is there until CURRENT is, so that a half-made one is never taken for a store, and may be made anew.
+// Crash safety: CHECKPOINTING is there before the first file and goes after CURRENT. Without CURRENT what is beside it is no store, and is not opened; it may be
+// destroyed, or replaced by another checkpoint.
 MUST_CHECK enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir);
 
 // Removes the files of the store in dir, and the directory when nothing else is in it. REMIXDB_NOTFOUND: nothing in it shows that it is a store's (version_witness),

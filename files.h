@@ -10,6 +10,7 @@
 #define FILES_CURRENT_TMP "CURRENT.tmp"
 #define FILES_LOCK "LOCK"              // held while the store is open
 #define FILES_CREATING "CREATING"      // there while a new store is being made: what is found beside it may be thrown away
+#define FILES_CHECKPOINTING "CHECKPOINTING"  // there while a checkpoint is being made: what is found beside it without CURRENT is no store, and no place for a new one
 
 // A repair's directories within the store's: being built; complete, and what it replaces being moved aside; being moved in. While one of the last two is there
 // the store is not opened.
@@ -17,10 +18,13 @@
 #define FILES_REPAIR_DONE "repair.done"
 #define FILES_REPAIR_IN "repair.in"
 
-enum files_kind { FILES_OTHER, FILES_IS_CURRENT, FILES_IS_CURRENT_TMP, FILES_IS_LOCK, FILES_IS_CREATING, FILES_IS_LOG, FILES_IS_TABLE, FILES_IS_REMIX };
+enum files_kind {
+  FILES_OTHER, FILES_IS_CURRENT, FILES_IS_CURRENT_TMP, FILES_IS_LOCK, FILES_IS_CREATING, FILES_IS_CHECKPOINTING, FILES_IS_LOG, FILES_IS_TABLE, FILES_IS_REMIX
+};
 
 // number_out (may be NULL): of a log segment's, table's or REMIX's name.
 enum files_kind files_kind_of(const char *name, uint64_t *number_out);
+static inline bool files_is_mark(enum files_kind k) { return k == FILES_IS_CREATING || k == FILES_IS_CHECKPOINTING; }
 static inline bool files_holds_data(enum files_kind k) { return k == FILES_IS_LOG || k == FILES_IS_TABLE || k == FILES_IS_REMIX; }
 void files_table_name(char *buf, uint64_t number);  // "000001.sst"; buf of 32 bytes
 void files_remix_name(char *buf, uint64_t number);  // "000001.remix"

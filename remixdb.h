@@ -244,7 +244,8 @@ bool remixdb_flush(struct xdb_ref *ref);
 bool remixdb_compact(struct xdb_ref *ref);
 // Makes `dir` a store of its own that holds what the ref reads at this moment (of a snapshot's ref: what the snapshot holds). Tables are
 // hard links where that is possible, else copies; what is in memory is written to a log of its own. dir must not exist, or hold no
-// store (REMIXDB_EXISTS; REMIXDB_LOCKED when it is open). All of it is durable when it returns true; on failure nothing is left. Writers go on meanwhile.
+// store (REMIXDB_EXISTS; REMIXDB_LOCKED when it is open). All of it is durable when it returns true; on failure nothing is left, but a directory that was there. Writers go on meanwhile.
+// What is left of a checkpoint whose process died is not opened (REMIXDB_CORRUPT): remixdb_destroy removes it, another checkpoint to the same directory replaces it.
 // REMIXDB_NOSPACE.
 bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
 // Reads everything from disk, past the cache, and checks every checksum, order and index (of the log what is durable; not with read_only, whose opening has

@@ -422,7 +422,7 @@ static enum remixdb_status repair_locked(struct repair *p) {
   return s == REMIXDB_OK ? finish(p) : give_up(p, s);
 }
 
-// REMIXDB_NOTFOUND: nothing shows that the directory is a store's, or what does is left of one that was destroyed.
+// REMIXDB_NOTFOUND: nothing shows that the directory is a store's, or what does is what a destroyed one or a checkpoint leaves.
 static enum remixdb_status check_store(struct env *env, const char *dir) {
   struct files_entry *list;
   size_t nr;
@@ -430,7 +430,9 @@ static enum remixdb_status check_store(struct env *env, const char *dir) {
   enum remixdb_status s = files_list(env, dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
   s = version_witness(env, dir, list, nr, &witness);
-  if (s == REMIXDB_OK && (strcmp(witness, FILES_LOCK) == 0 || strcmp(witness, FILES_REPAIR_NEW) == 0)) s = REMIXDB_NOTFOUND;
+  static const char *const nothing[] = {FILES_LOCK, FILES_REPAIR_NEW, FILES_CHECKPOINTING};
+  for (size_t i = 0; i < sizeof(nothing) / sizeof(nothing[0]) && s == REMIXDB_OK; i++)
+    if (strcmp(witness, nothing[i]) == 0) s = REMIXDB_NOTFOUND;
   mem_free(list);
   return s;
 }

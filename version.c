@@ -393,8 +393,8 @@ static enum remixdb_status is_ours(struct env *env, const char *dir, const struc
   *out = false;
   enum remixdb_status s = env_path(path, dir, e->name);
   if (s == REMIXDB_OK) s = env_stat(env, path, &st);
-  if (s == REMIXDB_OK && e->kind == FILES_IS_CREATING) *out = !st.is_dir && st.size == 0;
-  if (s == REMIXDB_OK && (e->kind == FILES_IS_CREATING || st.is_dir || st.size < sizeof(magic))) return REMIXDB_OK;
+  if (s == REMIXDB_OK && files_is_mark(e->kind)) *out = !st.is_dir && st.size == 0;
+  if (s == REMIXDB_OK && (files_is_mark(e->kind) || st.is_dir || st.size < sizeof(magic))) return REMIXDB_OK;
   if (s == REMIXDB_OK) s = env_open(env, path, ENV_READ, &fd);
   if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;  // it was there when it was listed
   s = env_read_upto(env, fd, path, magic, sizeof(magic), e->kind == FILES_IS_TABLE ? st.size - sizeof(magic) : 0, &nr);
@@ -425,7 +425,7 @@ static enum remixdb_status lone_lock(struct env *env, const char *dir, bool *out
 }
 
 // In which order files are asked; 1 is for the directories of repairs.
-static uint32_t witness_rank(enum files_kind k) { return files_holds_data(k) ? 0 : k == FILES_IS_CURRENT ? 2 : k == FILES_IS_CREATING ? 3 : 4; }
+static uint32_t witness_rank(enum files_kind k) { return files_holds_data(k) ? 0 : k == FILES_IS_CURRENT ? 2 : files_is_mark(k) ? 3 : 4; }
 
 enum remixdb_status version_witness(struct env *env, const char *dir, const struct files_entry *list, size_t nr, const char **name_out) {
   static const char *const repairs[] = {FILES_REPAIR_DONE, FILES_REPAIR_IN, FILES_REPAIR_NEW};

@@ -36,15 +36,19 @@ static enum remixdb_status headless(struct xdb *x, const char *current, bool *cr
   size_t nr;
   const enum remixdb_status s = files_list(x->env, x->dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  bool data = false;
+  bool data = false, copying = false;
   *creating_out = false;
   for (size_t i = 0; i < nr; i++) {
     data = data || files_holds_data(list[i].kind);
     *creating_out = *creating_out || list[i].kind == FILES_IS_CREATING;
+    copying = copying || list[i].kind == FILES_IS_CHECKPOINTING;
   }
   mem_free(list);
   struct env_stat st;
-  if (!data || *creating_out || env_stat(x->env, current, &st) == REMIXDB_OK) return REMIXDB_OK;  // or another opening has just made it
+  if (!copying && (!data || *creating_out)) return REMIXDB_OK;
+  if (env_stat(x->env, current, &st) == REMIXDB_OK) return REMIXDB_OK;  // another opening, or checkpoint, has just made it
+  if (copying)
+    return err_set(REMIXDB_CORRUPT, "%s: a checkpoint was interrupted here, and this is no store: remixdb_destroy removes it, another checkpoint replaces it", x->dir);
   return err_corrupt(current, 0, "is missing, but the directory holds files of a store; no new store is made over them");
 }
 
@@ -125,11 +129,14 @@ static enum remixdb_status make_store(struct xdb *x, struct version **out) {
   return REMIXDB_OK;
 }
 
-// Removes the mark of a store in the making: while it is there the log beside a missing CURRENT may be thrown away.
+// Removes the marks of a store in the making: while they are there what is beside a missing CURRENT may be thrown away.
 static enum remixdb_status finish_making(struct xdb *x) {
+  static const char *const marks[] = {FILES_CREATING, FILES_CHECKPOINTING};
   char path[ENV_PATH_MAX];
-  const enum remixdb_status s = env_path(path, x->dir, FILES_CREATING);
-  return s == REMIXDB_OK ? env_unlink(x->env, path) : s;
+  enum remixdb_status s = REMIXDB_OK;
+  for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]) && s == REMIXDB_OK; i++)
+    if ((s = env_path(path, x->dir, marks[i])) == REMIXDB_OK) s = env_unlink(x->env, path);
+  return s;
 }
 
 // ---- the log
