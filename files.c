@@ -125,7 +125,10 @@ enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool mad
   memcpy(parent, len ? dir : ".", len ? len : 1);
   parent[len ? len : 1] = '\0';
   int fd;
-  if (!made && env_open(env, parent, ENV_READ | ENV_DIR, &fd) != REMIXDB_OK) return REMIXDB_OK;
-  if (!made) env_close_quiet(env, fd);
+  if (!made) {
+    const enum remixdb_status s = env_open(env, parent, ENV_READ | ENV_DIR, &fd);
+    if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
+    env_close_quiet(env, fd);
+  }
   return env_sync_dir(env, parent);
 }

@@ -140,7 +140,7 @@ struct wal_salvage {
 // header leads back to). What is broken is passed over, and what a recovery has cut; a segment whose header is broken is known by its first frame. The log must not be open. Nothing is
 // written. REMIXDB_IO: something could not be read, but all that could be was given to fn. REMIXDB_NOMEM, or what fn returns.
 MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, wal_replay_fn fn, void *arg, struct wal_salvage *out);
-// The store's id as the headers of the log say. REMIXDB_NOTFOUND: there is no whole one.
+// The store's id as the headers of the log say. REMIXDB_NOTFOUND: there is no whole one. REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_store_id(struct env *env, const char *dir, uint64_t *id_out);
 
 struct wal_stats {

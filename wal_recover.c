@@ -744,6 +744,7 @@ struct wal_id_search {
   struct env *env;
   const char *dir;
   uint64_t id;
+  bool nomem;  // or no descriptor: that says nothing of a file
 };
 
 static bool wal_id_look(void *arg, const char *name) {
@@ -753,8 +754,10 @@ static bool wal_id_look(void *arg, const char *name) {
   size_t nr = 0;
   int fd;
   if (strncmp(name, "wal-", 4) != 0 || env_path(path, f->dir, name) != REMIXDB_OK) return true;
-  if (env_open(f->env, path, ENV_READ, &fd) != REMIXDB_OK) return true;
-  const enum remixdb_status st = env_read_upto(f->env, fd, path, head, sizeof(head), 0, &nr);
+  enum remixdb_status st = env_open(f->env, path, ENV_READ, &fd);
+  f->nomem = st == REMIXDB_NOMEM;
+  if (st != REMIXDB_OK) return !f->nomem;
+  st = env_read_upto(f->env, fd, path, head, sizeof(head), 0, &nr);
   env_close_quiet(f->env, fd);
   struct wal_head h;
   if (st == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, path, load64le(head + 16), &h) == REMIXDB_OK) f->id = h.store_id;
@@ -764,7 +767,7 @@ static bool wal_id_look(void *arg, const char *name) {
 enum remixdb_status wal_store_id(struct env *env, const char *dir, uint64_t *id_out) {
   struct wal_id_search f = {.env = env, .dir = dir};
   const enum remixdb_status st = env_list(env, dir, wal_id_look, &f);
-  if (st != REMIXDB_OK) return st;
+  if (st != REMIXDB_OK || f.nomem) return st != REMIXDB_OK ? st : REMIXDB_NOMEM;
   *id_out = f.id;
   return f.id ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
