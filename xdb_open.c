@@ -68,6 +68,40 @@ static enum remixdb_status remove_half_made(struct xdb *x) {
   return s;
 }
 
+// What is in the directory. REMIXDB_CORRUPT: no store, and none may be made there.
+static enum remixdb_status look(struct xdb *x, bool *exists_out, bool *creating_out) {
+  struct env_stat st;
+  char path[ENV_PATH_MAX];
+  bool repairing;
+  *exists_out = *creating_out = false;
+  enum remixdb_status s = files_repair_pending(x->env, x->dir, &repairing);
+  if (s != REMIXDB_OK) return s;
+  if (repairing) return err_set(REMIXDB_CORRUPT, "%s: a repair was interrupted: call remixdb_repair again to end it", x->dir);
+  if ((s = env_path(path, x->dir, FILES_CURRENT)) != REMIXDB_OK) return s;
+  s = env_stat(x->env, path, &st);
+  if (s == REMIXDB_OK && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
+  if (s == REMIXDB_OK) s = version_peek(x->env, x->dir, &x->store_id);
+  *exists_out = s == REMIXDB_OK;
+  return s == REMIXDB_NOTFOUND ? headless(x, path, creating_out) : s;
+}
+
+// The same while LOCK is not held: who holds it may just be making what is there, mending it, or removing it.
+static enum remixdb_status look_first(struct xdb *x, bool *exists_out, bool *creating_out) {
+  struct err_saved why;
+  char path[ENV_PATH_MAX];
+  int fd;
+  enum remixdb_status s = look(x, exists_out, creating_out);
+  if (s != REMIXDB_CORRUPT) return s;
+  err_save(&why, s);
+  if (env_path(path, x->dir, FILES_LOCK) != REMIXDB_OK) return err_raise(&why);
+  s = env_lock(x->env, path, false, &fd);
+  if (s == REMIXDB_LOCKED) return s;
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return err_raise(&why);
+  s = look(x, exists_out, creating_out);
+  env_unlock(x->env, fd);
+  return s;
+}
+
 // The directory: is there, is one, can be locked. *exists_out: holds a store (CURRENT).
 static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   struct env_stat st;
@@ -82,29 +116,15 @@ static enum remixdb_status open_dir(struct xdb *x, bool *exists_out) {
   }
   if (s != REMIXDB_OK) return s;
   if (!st.is_dir) return err_set(REMIXDB_IO, "%s: is a file, not a directory", x->dir);
-  bool repairing;
-  if ((s = files_repair_pending(x->env, x->dir, &repairing)) != REMIXDB_OK) return s;
-  if (repairing) return err_set(REMIXDB_CORRUPT, "%s: a repair was interrupted: call remixdb_repair again to end it", x->dir);
-  if ((s = env_path(path, x->dir, FILES_CURRENT)) != REMIXDB_OK) return s;
-  s = env_stat(x->env, path, &st);
-  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
-  const bool exists = s == REMIXDB_OK;
-  if (!exists && (s = headless(x, path, &creating)) != REMIXDB_OK) return s;
-  if (!exists && !may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
-  if (exists && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
-  // a format that is not known is told before anything is touched
-  if (exists && (s = version_peek(x->env, x->dir, &x->store_id)) != REMIXDB_OK) return s;
+  // what is refused, a format that is not known too, is told before anything is touched
+  if ((s = look_first(x, exists_out, &creating)) != REMIXDB_OK) return s;
+  if (!*exists_out && !may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
   if ((s = env_path(path, x->dir, FILES_LOCK)) != REMIXDB_OK) return s;
   s = env_lock(x->env, path, !x->opts.read_only, &x->lock_fd);
   if (s == REMIXDB_NOTFOUND && x->opts.read_only) s = REMIXDB_OK;  // nobody has locked what has no lock file
   if (s != REMIXDB_OK) return s;
   // somebody may have made it between the look and the lock, or destroyed it
-  s = version_peek(x->env, x->dir, &x->store_id);
-  if (s == REMIXDB_OK && !exists && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
-  *exists_out = s == REMIXDB_OK;
-  if (s != REMIXDB_NOTFOUND) return s;
-  if ((s = env_path(path, x->dir, FILES_CURRENT)) != REMIXDB_OK) return s;
-  if ((s = headless(x, path, &creating)) != REMIXDB_OK) return s;
+  if ((s = look(x, exists_out, &creating)) != REMIXDB_OK || *exists_out) return s;
   if (!may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
   if (creating && (s = remove_half_made(x)) != REMIXDB_OK) return s;
   return files_sync_parent(x->env, x->dir, made);
