@@ -359,7 +359,8 @@ enum remixdb_status env_mkdir(struct env *e, const char *path) {
 
 enum remixdb_status env_rmdir(struct env *e, const char *path) {
   const int rc = e->ops->rmdir(e, path);
-  return rc >= 0 || rc == -ENOENT || rc == -ENOTEMPTY || rc == -EEXIST ? REMIXDB_OK : err_errno(-rc, "rmdir", path);
+  const bool stays = rc == -ENOTEMPTY || rc == -EEXIST || rc == -EBUSY || rc == -ENOTDIR;
+  return rc >= 0 || rc == -ENOENT || stays ? REMIXDB_OK : err_errno(-rc, "rmdir", path);
 }
 
 enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg) {

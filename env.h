@@ -76,7 +76,7 @@ MUST_CHECK enum remixdb_status env_rename(struct env *e, const char *from, const
 MUST_CHECK enum remixdb_status env_unlink(struct env *e, const char *path);  // absent is success
 MUST_CHECK enum remixdb_status env_link(struct env *e, const char *from, const char *to);
 MUST_CHECK enum remixdb_status env_mkdir(struct env *e, const char *path);   // present is success
-MUST_CHECK enum remixdb_status env_rmdir(struct env *e, const char *path);   // absent, or not empty, is success
+MUST_CHECK enum remixdb_status env_rmdir(struct env *e, const char *path);   // absent is success; it stays, which is one, too, when it is not empty, a mount point, or named by a symbolic link
 MUST_CHECK enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
 // Opens (ENV_CREATE when exclusive) and locks the file that has this name when it is locked: whoever holds it may remove it. REMIXDB_LOCKED; REMIXDB_NOTFOUND (no
 // message) when it is to be shared and is not there.

@@ -257,7 +257,7 @@ bool remixdb_verify(struct xdb_ref *ref);
 // with a REPORT of what was lost; what was not even damaged is put aside too. An interrupted repair is ended by calling it again; until then the store
 // is not opened. REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_NOSPACE (nothing has changed), REMIXDB_VERSION.
 bool remixdb_repair(const char *dir);
-// Removes the store in dir, also a damaged one: its own files only, and the directory when nothing else is in it. REMIXDB_NOTFOUND when there is
+// Removes the store in dir, also a damaged one: its own files only, and the directory when nothing else is in it and `dir` is no symbolic link. REMIXDB_NOTFOUND when there is
 // none: other programs' files may have names like a store's, and where no file is one of ours by what is in it nothing is touched. REMIXDB_LOCKED when it is open.
 bool remixdb_destroy(const char *dir);
 

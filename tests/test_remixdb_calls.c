@@ -336,6 +336,15 @@ static void test_snapshots(void **state) {
   remixdb_close(y);
   GOOD(remixdb_destroy(copy));
   REFUSED(remixdb_destroy(copy), REMIXDB_NOTFOUND, "copy");
+  // by another name: the directory stays, as the name does
+  char name[sizeof(dir) + 16];
+  struct stat st;
+  (void)snprintf(name, sizeof(name), "%s/name", dir);
+  CHECK(mkdir(copy, 0755) == 0 && symlink(copy, name) == 0);
+  GOOD(remixdb_checkpoint(r, name));
+  GOOD(remixdb_destroy(name));
+  CHECK(lstat(name, &st) == 0 && S_ISLNK(st.st_mode) && unlink(name) == 0);
+  CHECK(rmdir(copy) == 0);  // it is empty
   REFUSED(remixdb_repair(copy), REMIXDB_NOTFOUND, "copy");
   REFUSED(remixdb_checkpoint(r, "/no/such/place/at/all"), REMIXDB_IO, "/no/such/place");
   REFUSED(remixdb_checkpoint(r, dir), REMIXDB_LOCKED, "LOCK");
