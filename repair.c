@@ -447,6 +447,10 @@ enum remixdb_status repair_store(struct env *env, const char *dir, struct repair
   if ((s = check_store(env, dir)) != REMIXDB_OK) return s;
   if ((s = env_path(path, dir, FILES_LOCK)) != REMIXDB_OK) return s;
   if ((s = env_lock(env, path, true, &lock_fd)) != REMIXDB_OK) return s;
+  if ((s = check_store(env, dir)) != REMIXDB_OK) {  // another has destroyed it meanwhile
+    env_unlock(env, lock_fd);
+    return s;
+  }
   struct repair *p = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*p), CACHE_LINE));
   s = p ? REMIXDB_OK : REMIXDB_NOMEM;
   if (p) {
