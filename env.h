@@ -76,10 +76,10 @@ MUST_CHECK enum remixdb_status env_rename(struct env *e, const char *from, const
 MUST_CHECK enum remixdb_status env_unlink(struct env *e, const char *path);  // absent is success
 MUST_CHECK enum remixdb_status env_link(struct env *e, const char *from, const char *to);
 MUST_CHECK enum remixdb_status env_mkdir(struct env *e, const char *path);   // present is success
-MUST_CHECK enum remixdb_status env_rmdir(struct env *e, const char *path);   // absent is success; it stays, which is one, too, when it is not empty, a mount point, or named by a symbolic link
+MUST_CHECK enum remixdb_status env_rmdir(struct env *e, const char *path);   // success, too: it is absent; not empty, in use, a symbolic link: it stays
 MUST_CHECK enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg);
-// Opens (ENV_CREATE when exclusive) and locks the file that has this name when it is locked: whoever holds it may remove it. REMIXDB_LOCKED; REMIXDB_NOTFOUND (no
-// message) when it is to be shared and is not there.
+// Opens (ENV_CREATE when exclusive) and locks the file that still has this name when it is locked: who holds it may remove it. REMIXDB_LOCKED;
+// REMIXDB_NOTFOUND (no message) when it is to be shared and is not there.
 MUST_CHECK enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out);
 void env_unlock(struct env *e, int fd);  // and closes it: closing alone would leave it locked while a child made by fork has the descriptor, too. -1 is ignored
 void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len);  // so that there is less left to wait for when it is synced

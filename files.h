@@ -10,7 +10,7 @@
 #define FILES_CURRENT_TMP "CURRENT.tmp"
 #define FILES_LOCK "LOCK"              // held while the store is open
 #define FILES_CREATING "CREATING"      // there while a new store is being made: what is found beside it may be thrown away
-#define FILES_CHECKPOINTING "CHECKPOINTING"  // there while a checkpoint is being made: what is found beside it without CURRENT is no store, and no place for a new one
+#define FILES_CHECKPOINTING "CHECKPOINTING"  // there while a checkpoint is being made: without CURRENT this is no store, and no place for a new one
 
 // A repair's directories within the store's: being built; complete, and what it replaces being moved aside; being moved in. While one of the last two is there
 // the store is not opened.

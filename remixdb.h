@@ -244,9 +244,9 @@ bool remixdb_flush(struct xdb_ref *ref);
 bool remixdb_compact(struct xdb_ref *ref);
 // Makes `dir` a store of its own that holds what the ref reads at this moment (of a snapshot's ref: what the snapshot holds). Tables are
 // hard links where that is possible, else copies; what is in memory is written to a log of its own. dir must not exist, or hold no
-// store (REMIXDB_EXISTS; REMIXDB_LOCKED when it is open). All of it is durable when it returns true; on failure nothing is left, but a directory that was there. Writers go on meanwhile.
-// What is left of a checkpoint whose process died is not opened (REMIXDB_CORRUPT): remixdb_destroy removes it, another checkpoint to the same directory replaces it.
-// REMIXDB_NOSPACE.
+// store (REMIXDB_EXISTS; REMIXDB_LOCKED when it is open). All of it is durable when it returns true; on failure nothing is left, but a directory that was there
+// stays. What is left of a checkpoint whose process died is not opened (REMIXDB_CORRUPT): remixdb_destroy removes it, another checkpoint to the same directory
+// replaces it. Writers go on meanwhile. REMIXDB_NOSPACE.
 bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
 // Reads everything from disk, past the cache, and checks every checksum, order and index (of the log what is durable; not with read_only, whose opening has
 // read it). Goes on after damage: the logger gets a line for each damaged file, and the status and message are of the first. Writers go on meanwhile.
@@ -257,8 +257,9 @@ bool remixdb_verify(struct xdb_ref *ref);
 // with a REPORT of what was lost; what was not even damaged is put aside too. An interrupted repair is ended by calling it again; until then the store
 // is not opened. REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_NOSPACE (nothing has changed), REMIXDB_VERSION.
 bool remixdb_repair(const char *dir);
-// Removes the store in dir, also a damaged one: its own files only, and the directory when nothing else is in it and `dir` is no symbolic link. REMIXDB_NOTFOUND when there is
-// none: other programs' files may have names like a store's, and where no file is one of ours by what is in it nothing is touched. REMIXDB_LOCKED when it is open.
+// Removes the store in dir, also a damaged one: its own files only, and the directory when nothing else is in it and `dir` is no symbolic
+// link. REMIXDB_NOTFOUND when there is none: other programs' files may have names like a store's, and where no file is one of ours by
+// what is in it nothing is touched. REMIXDB_LOCKED when it is open.
 bool remixdb_destroy(const char *dir);
 
 // ---- memory handed out, figures

@@ -83,10 +83,10 @@ MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const str
 // Removes table, REMIX and temporary files that v does not name. nr_out: how many. Other names are not touched.
 MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out);
 
-// Other programs' files have names like these, too: what shows that `dir`, whose files are in the list, is a store's directory, however damaged. *name_out, a name in
-// the list or a constant: a log segment, table or REMIX that has our magic; else a repair's directory; else CURRENT with the magic; else the mark of a store or a
-// checkpoint in the making; else LOCK, empty and alone in the directory, which is the last that a destroyed store leaves. REMIXDB_NOTFOUND (no message): nothing does. REMIXDB_IO:
-// nothing does, but something could not be read.
+// Other programs' files have names like these, too: what shows that `dir`, whose files are in the list, is a store's directory, however damaged.
+// *name_out, a name in the list or a constant: a log segment, table or REMIX that has our magic; else a repair's directory; else CURRENT with the magic; else
+// the mark of a store or a checkpoint in the making; else LOCK, empty and alone in the directory, which is the last that a destroyed store leaves.
+// REMIXDB_NOTFOUND (no message): nothing does. REMIXDB_IO: nothing does, but something could not be read.
 MUST_CHECK enum remixdb_status version_witness(struct env *env, const char *dir, const struct files_entry *list, size_t nr, const char **name_out);
 
 #define VERSION_FILE FILES_CURRENT

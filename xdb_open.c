@@ -48,7 +48,8 @@ static enum remixdb_status headless(struct xdb *x, const char *current, bool *cr
   if (!copying && (!data || *creating_out)) return REMIXDB_OK;
   if (env_stat(x->env, current, &st) == REMIXDB_OK) return REMIXDB_OK;  // another opening, or checkpoint, has just made it
   if (copying)
-    return err_set(REMIXDB_CORRUPT, "%s: a checkpoint was interrupted here, and this is no store: remixdb_destroy removes it, another checkpoint replaces it", x->dir);
+    return err_set(REMIXDB_CORRUPT, "%s: a checkpoint was interrupted here: this is no store; remixdb_destroy removes it, another checkpoint replaces it",
+                   x->dir);
   return err_corrupt(current, 0, "is missing, but the directory holds files of a store; no new store is made over them");
 }
 
