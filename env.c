@@ -359,7 +359,7 @@ enum remixdb_status env_mkdir(struct env *e, const char *path) {
 
 enum remixdb_status env_rmdir(struct env *e, const char *path) {
   const int rc = e->ops->rmdir(e, path);
-  const bool stays = rc == -ENOTEMPTY || rc == -EEXIST || rc == -EBUSY || rc == -ENOTDIR;
+  const bool stays = rc == -ENOTEMPTY || rc == -EEXIST || rc == -EBUSY || rc == -ENOTDIR || rc == -EINVAL;
   return rc >= 0 || rc == -ENOENT || stays ? REMIXDB_OK : err_errno(-rc, "rmdir", path);
 }
 

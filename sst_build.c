@@ -145,11 +145,9 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   b->gathered_len = 0;
   b->gathering = b->opts.compression != REMIXDB_COMPRESSION_NONE;
   ckb_build_init(&b->ckb, number);
-  if (b->zdict) {
-    (void)ZSTD_CCtx_refCDict(b->zstd, NULL);
-    mem_free(b->zdict_mem);
-    b->zdict = b->zdict_mem = NULL;
-  }
+  if (b->zdict) (void)ZSTD_CCtx_refCDict(b->zstd, NULL);
+  mem_free(b->zdict_mem);  // also of one that was refused
+  b->zdict = b->zdict_mem = NULL;
 
   char name[32];
   sst_name(name, number);

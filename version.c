@@ -408,19 +408,46 @@ static enum remixdb_status is_ours(struct env *env, const char *dir, const struc
 
 static bool see_other(void *arg, const char *name) {
   bool *other = arg;
-  *other = *other || strcmp(name, FILES_LOCK) != 0;
+  *other = *other || files_kind_of(name, NULL) == FILES_OTHER;
   return !*other;
 }
 
-static enum remixdb_status lone_lock(struct env *env, const char *dir, bool *out) {
+// Whether there is nothing in a file, or nothing yet: room that was taken for it.
+static enum remixdb_status is_blank(struct env *env, const char *dir, const char *name, bool *out) {
+  static const uint8_t zero[8];
   char path[ENV_PATH_MAX];
   struct env_stat st;
-  bool other = false;
+  uint8_t first[8];
+  size_t nr = 0;
+  int fd;
+  *out = false;
+  enum remixdb_status s = env_path(path, dir, name);
+  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  if (s == REMIXDB_OK) *out = !st.is_dir && st.size == 0;
+  if (s == REMIXDB_OK && (st.is_dir || st.size < sizeof(first))) return s;
+  if (s == REMIXDB_OK) s = env_open(env, path, ENV_READ, &fd);
+  if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;  // it was there when it was listed
+  s = env_read_upto(env, fd, path, first, sizeof(first), 0, &nr);
+  env_close_quiet(env, fd);
+  *out = s == REMIXDB_OK && nr == sizeof(first) && memcmp(first, zero, nr) == 0;
+  return s;
+}
+
+// LOCK is there and empty, and beside it nothing but files with a store's names and nothing in them: what a destroyed store, or a power cut, may leave of one.
+static enum remixdb_status only_blank(struct env *env, const char *dir, const struct files_entry *list, size_t nr, bool *out) {
+  char path[ENV_PATH_MAX];
+  struct env_stat st;
+  bool other = false, blank = true;
   *out = false;
   enum remixdb_status s = env_path(path, dir, FILES_LOCK);
   if (s == REMIXDB_OK) s = env_stat(env, path, &st);
   if (s == REMIXDB_OK) s = env_list(env, dir, see_other, &other);
-  if (s == REMIXDB_OK) *out = !other && !st.is_dir && st.size == 0;
+  if (s == REMIXDB_OK) other = other || st.is_dir || st.size > 0;
+  for (size_t i = 0; i < nr && s == REMIXDB_OK && !other; i++) {
+    s = is_blank(env, dir, list[i].name, &blank);
+    other = !blank;
+  }
+  *out = s == REMIXDB_OK && !other;
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
@@ -442,7 +469,7 @@ enum remixdb_status version_witness(struct env *env, const char *dir, const stru
     }
   }
   *name_out = FILES_LOCK;
-  s = lone_lock(env, dir, &found);
+  s = only_blank(env, dir, list, nr, &found);
   if (s != REMIXDB_OK || found) return s;
   return unread.status == REMIXDB_NOTFOUND ? REMIXDB_NOTFOUND : err_raise(&unread);
 }

@@ -85,8 +85,8 @@ MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const st
 
 // Other programs' files have names like these, too: what shows that `dir`, whose files are in the list, is a store's directory, however damaged.
 // *name_out, a name in the list or a constant: a log segment, table or REMIX that has our magic; else a repair's directory; else CURRENT with the magic; else
-// the mark of a store or a checkpoint in the making; else LOCK, empty and alone in the directory, which is the last that a destroyed store leaves.
-// REMIXDB_NOTFOUND (no message): nothing does. REMIXDB_IO: nothing does, but something could not be read.
+// the mark of a store or a checkpoint in the making; else LOCK, empty, and beside it nothing but such names with nothing in them: the last that a destroyed
+// store leaves, or a power cut of a young one. REMIXDB_NOTFOUND (no message): nothing does. REMIXDB_IO, REMIXDB_NOMEM: nothing does, but something could not be read.
 MUST_CHECK enum remixdb_status version_witness(struct env *env, const char *dir, const struct files_entry *list, size_t nr, const char **name_out);
 
 #define VERSION_FILE FILES_CURRENT

@@ -404,6 +404,7 @@ static enum remixdb_status wal_sync_replayed(struct wal *w) {
     const bool all = proven && s->h.gen < proven->h.gen;
     enum remixdb_status st = wal_seg_open(w, s);
     if (st == REMIXDB_OK && !all) st = wal_write_again(w, s, s->durable);
+    if (st == REMIXDB_NOSPACE) st = REMIXDB_OK;  // of a file system that never writes in place, as in wal_mark; a full disk must not keep the store closed
     if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
     if (st != REMIXDB_OK) return st;
     s->durable = s->end;
@@ -598,7 +599,7 @@ static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal
     enum remixdb_status st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
     if (st != REMIXDB_OK) return st;
     if (nr < WAL_FRAME_HEAD) return REMIXDB_OK;
-    if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq || WAL_FRAME_HEAD + (uint64_t)f.len > limit - off) continue;
+    if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq || f.first_seq > WAL_NUMBER_MAX || WAL_FRAME_HEAD + (uint64_t)f.len > limit - off) continue;
     const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
     if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK) return st;
     if (nr < size || wal_frame_sum(k, off, p, f.len) != f.sum || !wal_frame_decodes(&f, p + WAL_FRAME_HEAD)) continue;
@@ -630,18 +631,26 @@ static uint64_t wal_salvage_oldest(struct wal_seg *const *all, size_t nr) {
   return gen ? gen : oldest;
 }
 
-// Gives a file without a header, whose first frame is whole, the generation of that, when it is one of [from, to].
-static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_seg *s, uint64_t from, uint64_t to) {
+static bool wal_has_gen(struct wal_seg *const *all, size_t nr, uint64_t gen) {
+  for (size_t i = 0; i < nr; i++)
+    if (all[i]->headed && all[i]->h.gen == gen) return true;
+  return false;
+}
+
+// Gives file i, which has no header, the generation of its first frame, when that is whole and of one of [from, to] that no other file has.
+static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_seg **all, size_t nr, size_t i, uint64_t from, uint64_t to) {
+  struct wal_seg *const s = all[i];
   uint8_t head[WAL_FRAME_HEAD];
-  size_t nr = 0;
+  size_t len = 0;
   enum remixdb_status st = env_open(w->env, s->path, ENV_READ, &s->fd);
-  if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), WAL_HEAD, &nr);
+  if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), WAL_HEAD, &len);
   wal_seg_close(w, s);
-  if (st != REMIXDB_OK || nr < sizeof(head)) return st;
+  if (st != REMIXDB_OK || len < sizeof(head)) return st;
   for (uint64_t gen = from; gen <= to && !s->headed; gen++) {
     const struct wal_key k = wal_key(w->store_id, gen);
     struct wal_frame f;
     if (!wal_frame_get(head, &k, WAL_HEAD, &f)) continue;
+    if (wal_has_gen(all, nr, gen) || f.first_seq == 0) break;
     s->h = (struct wal_head){.store_id = w->store_id, .gen = gen, .last_seq = f.first_seq - 1};
     s->key = k;
     s->headed = true;
@@ -652,11 +661,12 @@ static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_seg *s, ui
 // Finds out what the files without a header are, those of generations before `oldest` excepted: they are not needed any more. Each opening skips a generation.
 static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest, struct err_saved *unread) {
   const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
-  const uint64_t to = newest ? newest + 2 * nr : SALVAGE_GENS, from = to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1;
+  const uint64_t last = newest > oldest ? newest : oldest, to = newest ? last + 2 * nr : last + SALVAGE_GENS - 1;
+  const uint64_t from = to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1;
   enum remixdb_status st = REMIXDB_OK;
   for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
     if (all[i]->headed) continue;
-    st = wal_salvage_head(w, all[i], from, to);
+    st = wal_salvage_head(w, all, nr, i, from, to);
     if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
     if (st != REMIXDB_IO) continue;
     if (unread->status == REMIXDB_OK) err_save(unread, st);
@@ -666,11 +676,18 @@ static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_seg **all
   return st;
 }
 
+// The last number before the segment that follows i begins: one known by its first frame does not say how long the one before it is.
+static uint64_t wal_salvage_upto(struct wal_seg *const *all, size_t nr, size_t i) {
+  for (size_t k = i + 1; k < nr; k++)
+    if (wal_salvage_limit(all, nr, k)) return all[k]->h.last_seq;
+  return UINT64_MAX;
+}
+
 struct salvage {
   wal_replay_fn fn;
   void *arg;
   struct wal_salvage *out;
-  uint64_t seq;
+  uint64_t seq, upto;
   bool refused;  // fn has failed
 };
 
@@ -683,8 +700,9 @@ static enum remixdb_status wal_seg_salvage(struct wal_reader *r, uint64_t limit,
     const uint8_t *p;
     size_t nr;
     struct wal_frame f;
-    v->out->lost_bytes += off - broken;
     if ((st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK || !wal_frame_get(p, &s->key, off, &f)) break;
+    if (f.first_seq > v->upto) break;  // cut: the number was given again
+    v->out->lost_bytes += off - broken;
     const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
     if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK || nr < size) break;
     p += WAL_FRAME_HEAD;
@@ -724,6 +742,7 @@ enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_g
     if (limit == 0) continue;
     if ((st = env_open(w->env, s->path, ENV_READ, &s->fd)) == REMIXDB_OK) {
       wal_reader_aim(&r, s);
+      v.upto = wal_salvage_upto(all, nr, i);
       st = wal_seg_salvage(&r, limit, &v);
       wal_seg_close(w, s);
       out->nr_segments++;

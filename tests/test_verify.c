@@ -453,6 +453,16 @@ static void test_checkpoint_cuts(void **state) {
   scene_fini(&s);
 }
 
+static void file_put(struct env *env, const char *dir, const char *name, const void *bytes, size_t len) {
+  char path[128];
+  int fd;
+  (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+  ok(env_open(env, path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+  ok(env_write(env, fd, path, bytes, len, 0));
+  ok(env_sync_all(env, fd, path));
+  ok(env_close(env, fd, path));
+}
+
 // The process dies while it makes a checkpoint: what it leaves is not taken for a store, by nobody, until it is destroyed or made anew.
 static void test_checkpoint_killed(void **state) {
   (void)state;
@@ -461,6 +471,15 @@ static void test_checkpoint_killed(void **state) {
   struct xdb_ref *r;
   struct env_stat st;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
+  // a file of somebody else's that has the mark's name
+  ok(env_mkdir(simdisk_env(s.disk), COPY));
+  file_put(simdisk_env(s.disk), COPY, "CHECKPOINTING", "not a mark", 10);
+  file_put(simdisk_env(s.disk), COPY, "000001.sst", "mine", 4);
+  assert_int_equal(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
+  assert_int_equal(simdisk_size(s.disk, COPY "/000001.sst"), 4);
+  ok(env_unlink(simdisk_env(s.disk), COPY "/CHECKPOINTING"));
+  ok(env_unlink(simdisk_env(s.disk), COPY "/000001.sst"));
+  ok(env_rmdir(simdisk_env(s.disk), COPY));
   scene_close(&s);
   uint32_t refused = 0;
   for (uint64_t cut = 0;; cut++) {
@@ -544,16 +563,6 @@ static void test_checkpoint_faults(void **state) {
   assert_true(failed > 20);
   check_content(s.r, 4);
   scene_fini(&s);
-}
-
-static void file_put(struct env *env, const char *dir, const char *name, const void *bytes, size_t len) {
-  char path[128];
-  int fd;
-  (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-  ok(env_open(env, path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
-  ok(env_write(env, fd, path, bytes, len, 0));
-  ok(env_sync_all(env, fd, path));
-  ok(env_close(env, fd, path));
 }
 
 static struct remixdb_opts *arriving;  // a store that another makes at the checkpoint's place as soon as it is let go of; NULL: none
@@ -729,6 +738,19 @@ static void test_destroy_damaged(void **state) {
     else ok(env_mkdir(simdisk_env(disk), DIR_NAME "/repair.done"));
     ok(checkpoint_destroy(simdisk_env(disk), DIR_NAME));
     assert_int_equal(env_stat(simdisk_env(disk), DIR_NAME, &st), REMIXDB_NOTFOUND);
+    simdisk_destroy(disk);
+  }
+  // files with nothing in them, as a power cut may leave them, beside a LOCK: nobody loses anything; but of others' they may be what is beside
+  for (uint32_t way = 0; way < 4; way++) {
+    static const uint8_t zero[600], text[600] = "text";
+    struct simdisk *disk = simdisk_create();
+    ok(env_mkdir(simdisk_env(disk), DIR_NAME));
+    if (way != 3) file_put(simdisk_env(disk), DIR_NAME, "LOCK", "", 0);
+    file_put(simdisk_env(disk), DIR_NAME, "CURRENT", "", 0);
+    file_put(simdisk_env(disk), DIR_NAME, "wal-1", way == 1 ? text : zero, sizeof(zero));
+    if (way == 2) file_put(simdisk_env(disk), DIR_NAME, "notes.txt", "n", 1);
+    assert_int_equal(checkpoint_destroy(simdisk_env(disk), DIR_NAME), way == 0 ? REMIXDB_OK : REMIXDB_NOTFOUND);
+    assert_int_equal(simdisk_size(disk, DIR_NAME "/wal-1"), way == 0 ? -1 : 600);
     simdisk_destroy(disk);
   }
   scene_fini(&s);

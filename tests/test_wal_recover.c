@@ -95,10 +95,12 @@ static struct {
   uint64_t from, to;           // of what was written of frames
   const char *unread;          // the file of which [bad_from, bad_to) cannot be read
   uint64_t bad_from, bad_to;
-  int fd;
+  const char *full;            // the file that cannot be written to: the disk is full, and the file system never writes in place
+  int fd, full_fd;
 } spy;
 
 static ssize_t spy_write(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  if (spy.full && fd == spy.full_fd) return -ENOSPC;
   if (off >= HEAD) {
     if (off < spy.from) spy.from = off;
     if (off + len > spy.to) spy.to = off + len;
@@ -110,6 +112,8 @@ static int spy_open(struct env *e, const char *path, unsigned flags) {
   const int fd = spy.real->open(e, path, flags);
   if (fd == spy.fd) spy.fd = -1;
   if (spy.unread && strcmp(path, spy.unread) == 0) spy.fd = fd;
+  if (fd == spy.full_fd) spy.full_fd = -1;
+  if (spy.full && strcmp(path, spy.full) == 0) spy.full_fd = fd;
   return fd;
 }
 
@@ -132,8 +136,8 @@ static struct env *spy_on(struct simdisk *d) {
   spy.env.ops = &spy.ops;
   spy.from = UINT64_MAX;
   spy.to = 0;
-  spy.unread = NULL;
-  spy.fd = -1;
+  spy.unread = spy.full = NULL;
+  spy.fd = spy.full_fd = -1;
   return &spy.env;
 }
 
@@ -192,6 +196,26 @@ static void test_written_again(void **state) {
   w = open_log(e, false);
   assert_int_equal(seen.nr, 7);
   assert_int_equal(spy.from, known);
+  ok(wal_close(w));
+  simdisk_destroy(d);
+}
+
+// A file system that never writes in place has no room for that when the disk is full, and the store opens all the same, with a segment that was made ready.
+static void test_not_written_again(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct env *const e = spy_on(d);
+  struct wal *w = open_log(e, true);
+  put(w, 1, 100);
+  ok(wal_sync(w));
+  ok(wal_prepare(w));
+  simdisk_fault(d, SIMDISK_WRITE, 0, 1, EIO);
+  append(w, 2, 100);
+  assert_int_equal(wal_flush(w), REMIXDB_IO);  // so that no watermark is written
+  assert_int_equal(wal_close(w), REMIXDB_IO);
+  spy.full = DIR "/wal-0";
+  w = open_log(e, false);
+  assert_int_equal(seen.nr, 1);
   ok(wal_close(w));
   simdisk_destroy(d);
 }
@@ -304,6 +328,56 @@ static void test_broken_headers(void **state) {
   }
 }
 
+// Of an old store, whose generations are far from the first.
+static void test_broken_header_of_old(void **state) {
+  (void)state;
+  for (uint64_t gen = 4000; gen <= 1000000; gen = gen * 3 / 2) {
+    struct simdisk *const d = disk_create();
+    const struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE, .step = 64u << 10};
+    struct wal *w;
+    struct wal_salvage out;
+    ok(wal_open(&o, gen, 0, true, NULL, NULL, NULL, &w));
+    put(w, 7, 100);
+    ok(wal_sync(w));
+    ok(wal_close(w));
+    assert_true(simdisk_flip(d, DIR "/wal-0", 100, 0x10));
+    ok(salvage(simdisk_env(d), gen, &out));
+    assert_int_equal(seen.nr, 1);
+    simdisk_destroy(d);
+  }
+}
+
+// The header that says where an older one was cut is broken: what was cut bears numbers that the frames of the newer one have.
+static void test_cut_tail_and_broken_header(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 100; seed++) {
+    struct simdisk *const d = disk_create();
+    struct wal *w = open_log(simdisk_env(d), true);
+    put(w, 1, 100);
+    ok(wal_sync(w));
+    for (uint32_t i = 0; i < 9; i++) put(w, 1000 + i, 3000);
+    struct simdisk *const c = simdisk_crash(d, seed);
+    ok(wal_close(w));
+    simdisk_destroy(d);
+    w = open_log(simdisk_env(c), false);
+    const struct seen before = seen;
+    for (uint32_t i = 0; i < 3; i++) put(w, 2000 + i, 100);
+    ok(wal_sync(w));
+    ok(wal_close(w));
+    for (uint32_t i = 1; i < 4; i++) {
+      char path[32];
+      uint8_t gen = 0;
+      (void)snprintf(path, sizeof(path), DIR "/wal-%u", i);
+      if (simdisk_peek(c, path, 24, &gen, 1) && gen == 3) assert_true(simdisk_flip(c, path, 100, 0x10));
+    }
+    struct wal_salvage out;
+    ok(salvage(simdisk_env(c), 1, &out));
+    assert_int_equal(seen.nr, before.nr + 3);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(seen.tags[before.nr + i], 2000 + i);
+    simdisk_destroy(c);
+  }
+}
+
 // What cannot be read takes nothing with it that can, and is told.
 static void test_unread(void **state) {
   (void)state;
@@ -385,7 +459,7 @@ static void test_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_written_again), cmocka_unit_test(test_many_segments), cmocka_unit_test(test_cut_tail), cmocka_unit_test(test_all_sessions),
+      cmocka_unit_test(test_written_again), cmocka_unit_test(test_not_written_again), cmocka_unit_test(test_broken_header_of_old), cmocka_unit_test(test_cut_tail_and_broken_header), cmocka_unit_test(test_many_segments), cmocka_unit_test(test_cut_tail), cmocka_unit_test(test_all_sessions),
       cmocka_unit_test(test_broken_headers), cmocka_unit_test(test_unread), cmocka_unit_test(test_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
