@@ -209,6 +209,15 @@ def main():
     for engine in engines:
         if engine.partition("@")[0] not in built:
             parser.error(f"xdbbench.out was built without {engine}; make bench-deps installs the other stores")
+        library = engine.partition("@")[2]
+        if "@" in engine and not list(pathlib.Path(library).glob("libremixdb.*")):
+            parser.error(f"{engine}: there is no libremixdb in {library or 'an empty name'}")
+    if args.rounds < 1:
+        parser.error("rounds: at least one")
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)  # before the rounds, whose figures it is for
+    except OSError as e:
+        parser.error(f"out: {e}")
     os.makedirs(args.db, exist_ok=True)
     flags = [f"--{k}={v}" for k, v in SCENARIOS[args.scenario].items()] + args.flags
     rows = []
@@ -219,7 +228,6 @@ def main():
             rows += run(engine, args, flags, round_nr + 1)
     m = medians(rows, engines)
     versions = {r["engine"]: r["version"] for r in rows}
-    args.out.mkdir(parents=True, exist_ok=True)
     columns = ["engine", "round"] + [c for c in rows[0] if c not in ("engine", "round")]
     with open(args.out / f"{args.scenario}.csv", "w", newline="") as f:
         writer = csv.DictWriter(f, columns)

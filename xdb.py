@@ -26,7 +26,8 @@ take turns, so a thread that is to run beside others has a ref of its own.
 
 Things may be closed in any order, or left to the garbage collector: closing a store closes its refs and iterators first,
 and what is used after that raises XdbError. A store belongs to the process that opened it; a child made by fork cannot use
-it, and does no harm by trying.
+it, and does no harm by trying. A signal's handler should leave stores alone: what it does with one may be told, as its status, to the
+call that it has interrupted.
 
 The library is looked for when the first store is opened: where the environment variable REMIXDB_LIBRARY says, else beside
 this file, else where the system's loader looks.
@@ -208,6 +209,9 @@ def version():
 class _Keep:
     def __repr__(self):
         return "xdb.KEEP"
+
+    def __reduce__(self):
+        return "KEEP"
 
 
 KEEP = _Keep()  # what a merge's function returns to leave the key as it is
@@ -396,6 +400,11 @@ def _store_close(pointer):
     return _last_error(lib) if lib.remixdb_errcode() != Status.OK else None
 
 
+def _of(thing, *kinds):
+    if not isinstance(thing, kinds):
+        raise TypeError(f"{' or '.join(kind.__name__ for kind in kinds)} is needed, not {type(thing).__name__}")
+
+
 class _Closable:
     """What the classes below share: closing by hand, by a with statement, or by the garbage collector."""
 
@@ -403,6 +412,9 @@ class _Closable:
         self._handle = handle
         # Runs when the object is collected, or at the interpreter's exit while modules are still whole.
         self._finalizer = weakref.finalize(self, handle.collect)
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(f"{type(self).__name__} can be neither copied nor pickled")
 
     @property
     def closed(self):
@@ -506,6 +518,7 @@ class XdbSnapshot(_Closable):
     that moment."""
 
     def __init__(self, ref):
+        _of(ref, XdbRef)
         lib = _lib()
         self._store = ref._store  # which it may outlive the ref in
         with self._store._handle, ref._handle as pointer:
@@ -531,6 +544,8 @@ class XdbBatch(_Closable):
     written by XdbRef.write(), as often as one likes."""
 
     def __init__(self, ref=None):
+        if ref is not None:
+            _of(ref, XdbRef)
         lib = _lib()
         pointer = lib.remixdb_batch_create()
         if pointer is None:
@@ -579,6 +594,7 @@ class XdbRef(_Closable):
     """One thread's view of a store, or of a snapshot; made by Xdb.ref() and XdbSnapshot.ref()."""
 
     def __init__(self, source):
+        _of(source, Xdb, XdbSnapshot)
         lib = _lib()
         of_snapshot = isinstance(source, XdbSnapshot)
         with source._handle as pointer:
@@ -588,11 +604,15 @@ class XdbRef(_Closable):
             self._own(_Handle("ref", ref, lib.remixdb_unref, parent=source._handle))
         self._source = source  # neither is collected while a ref to it is in use
         self._store = source._store if of_snapshot else source
-        # Where the library copies to; guarded by the handle's lock, and shared with the iterators, which use the same lock.
-        self._key = ctypes.create_string_buffer(KV_MAX)
-        self._value = ctypes.create_string_buffer(KV_MAX)
-        self._klen = ctypes.c_uint32()
-        self._vlen = ctypes.c_uint32()
+        self._rooms = []
+
+    def _room(self):
+        """Where the library copies a record to, for the iterators, too: buffers of key and value, and their lengths. Taken off the list while in use, for a signal's
+        handler or a finalizer that uses the same ref may come between any two lines."""
+        try:
+            return self._rooms.pop()
+        except IndexError:
+            return ctypes.create_string_buffer(KV_MAX), ctypes.create_string_buffer(KV_MAX), ctypes.c_uint32(), ctypes.c_uint32()
 
     def put(self, key, value):
         """Sets the key's value. It is on disk after sync."""
@@ -609,9 +629,12 @@ class XdbRef(_Closable):
         klen = _length(key, "key")
         lib = _lib()
         with self._handle as ref:
-            if lib.remixdb_getn(ref, key, klen, self._value, KV_MAX, self._vlen):
-                return ctypes.string_at(self._value, self._vlen.value)
-            return self._absent(lib, None)
+            room = self._room()
+            _, value, _, vlen = room
+            found = lib.remixdb_getn(ref, key, klen, value, KV_MAX, vlen)
+            answer = ctypes.string_at(value, vlen.value) if found else self._absent(lib, None)
+            self._rooms.append(room)
+            return answer
 
     def multi_get(self, keys):
         """The values of many keys at one moment, a list: bytes, or None where there is no such key. Much faster than as many get."""
@@ -669,14 +692,16 @@ class XdbRef(_Closable):
         key = _bytes(key, "key")
         klen = _length(key, "key")
         lib = _lib()
-        result = error = None
+        # What a signal's handler raises before `call` is in its try is printed by ctypes, and goes no further: then this stays.
+        result, unanswered = None, KeyboardInterrupt()
+        error = unanswered
 
         def call(v0, v0len, v1, v1len, _priv):
             nonlocal result, error
-            error = None
-            result = old = None if v0 is None else ctypes.string_at(v0, v0len)
             try:
+                result = old = None if v0 is None else ctypes.string_at(v0, v0len)
                 answer = fn(old)
+                error = None
                 if answer is KEEP:
                     return _MERGE_KEEP
                 if answer is None:
@@ -700,10 +725,10 @@ class XdbRef(_Closable):
                 _merging.on = False
         while _merging.later:
             _merging.later.pop().close()
+        if failure is not None:
+            raise failure if error is None or error is unanswered else error
         if error is not None:
             raise error
-        if failure is not None:
-            raise failure
         return result
 
     def batch(self):
@@ -771,6 +796,7 @@ class XdbIter(_Closable):
     positioned yet. `reversed` gives them backward; from the last key when it has not been positioned yet."""
 
     def __init__(self, ref):
+        _of(ref, XdbRef)
         lib = _lib()
         with ref._handle as pointer:
             it = lib.remixdb_iter_create(pointer)
@@ -779,6 +805,7 @@ class XdbIter(_Closable):
             self._own(_Handle("iterator", it, lib.remixdb_iter_destroy, parent=ref._handle, lock=ref._handle.lock))
         self._ref = ref
         self._placed = False  # a seek has been made, and no park after it
+        self._fresh = True     # neither of both yet
 
     def _check(self, lib, it):
         """Raises when the iterator came to stand nowhere for another reason than the end."""
@@ -830,9 +857,12 @@ class XdbIter(_Closable):
             if not self._placed or not lib.remixdb_iter_valid(it):
                 return None
             r = self._ref
-            if not lib.remixdb_iter_peek(it, r._key, r._klen, r._value, r._vlen):
-                return r._absent(lib, None)
-            return ctypes.string_at(r._key, r._klen.value), ctypes.string_at(r._value, r._vlen.value)
+            room = r._room()
+            key, value, klen, vlen = room
+            found = lib.remixdb_iter_peek(it, key, klen, value, vlen)
+            pair = (ctypes.string_at(key, klen.value), ctypes.string_at(value, vlen.value)) if found else r._absent(lib, None)
+            r._rooms.append(room)
+            return pair
 
     def key(self):
         """The key it stands on, None when it does not."""
@@ -883,7 +913,7 @@ class XdbIter(_Closable):
         lib = _lib()
         with self._handle as it:
             lib.remixdb_iter_park(it)
-            self._placed = False
+            self._placed = self._fresh = False
 
     def __iter__(self):
         with self._handle:
@@ -893,6 +923,8 @@ class XdbIter(_Closable):
 
     def __next__(self):
         with self._handle:
+            if self._fresh and not self._placed:
+                self.seek()
             pair = self.peek()
             if pair is None:
                 raise StopIteration

@@ -374,7 +374,10 @@ int main(int argc, char **argv) {
   bool good = run_all();
   good &= store_close();
   if (!g.keep && !g.use_existing_db) good &= bench_dir_remove(g.dir);
-  if (g.csv_file && fclose(g.csv_file)) good = wrong(g.csv, strerror(errno));
+  if (g.csv_file) {
+    const bool lost = ferror(g.csv_file) != 0;  // of a line that was flushed before
+    if (fclose(g.csv_file) || lost) good = wrong(g.csv, "not all could be written");
+  }
   const uint64_t failures = atomic_load(&g.run.failures);
   if (failures) fprintf(stderr, "xdbbench: %s: %" PRIu64 " wrong or missing values\n", g.run.engine->name, failures);
   bench_run_fini(&g.run);

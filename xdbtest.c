@@ -491,7 +491,7 @@ int main(int argc, char **argv) {
   // The store's threads take up to half of the processors, the updaters what is left.
   const unsigned cpus = processors();
   const unsigned half = cpus / 2 < 4 ? cpus / 2 : 4;
-  const unsigned workers = (unsigned)number_env("WORKERS", half > 1 ? half : 1, 0, 256);
+  const unsigned workers = (unsigned)number_env("WORKERS", half > 1 ? half : 1, 0, 64);
   const unsigned left = cpus > workers ? cpus - workers : 1;
   t.threads = (unsigned)number_env("THREADS", left < THREADS_MAX ? left : THREADS_MAX, 1, THREADS_MAX);
   t.opts.workers = (int)workers;

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """xdb.py: what a user sees of it. The library is found as xdb.py finds it (REMIXDB_LIBRARY, beside xdb.py, the loader)."""
 
+import copy
 import ctypes
 import gc
 import inspect
 import os
 import pathlib
+import pickle
 import random
 import re
 import resource
@@ -1236,3 +1238,91 @@ def work():
 def test_stats(db, ref):
     ref.put("k", "v")
     assert isinstance(db.stats(), dict) and db.stats()
+
+
+# ---- signals
+
+def test_a_handler_that_reads(db, ref, tmp_path):
+    """A signal's handler that uses the same ref comes between any two lines of what it interrupts."""
+    result = script("""
+import signal, sys, time, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+ref.put("a", "1" * 50)
+ref.put("b", "2" * 9)
+it = ref.iter()
+it.seek("a")
+calls = 0
+def handler(*_):
+    global calls
+    calls += 1
+    assert ref.get("b") == b"2" * 9
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+until = time.monotonic() + 1
+while time.monotonic() < until:
+    assert ref.get("a") == b"1" * 50
+    assert it.peek() == (b"a", b"1" * 50)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(calls > 10)
+""", tmp_path / "s")
+    assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
+
+
+def test_a_merge_that_is_interrupted(tmp_path):
+    """An exception that a handler raises comes out of merge, wherever it was raised; but Python itself drops what is raised in a finalizer."""
+    result = script("""
+import signal, sys, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+class Stop(Exception):
+    pass
+def handler(*_):
+    raise Stop
+signal.signal(signal.SIGALRM, handler)
+stopped = 0
+for i in range(100):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0001 + i * 0.00001)
+        for n in range(20000):
+            ref.merge("k", lambda value: str(int(value or 0) + 1))
+    except (Stop, KeyboardInterrupt):
+        stopped += 1
+print(stopped)
+""", tmp_path / "s")
+    assert result.returncode == 0 and int(result.stdout) >= 90, result.stderr
+
+
+# ---- what is not a handle of the right kind
+
+def test_wrong_handles(db, ref):
+    snapshot = ref.snapshot()
+    it, batch = ref.iter(), XdbBatch()
+    for wrong in (None, 5, "x", ref, it, batch):
+        with pytest.raises(TypeError):
+            xdb.XdbRef(wrong)
+    for wrong in (None, 5, db, it, snapshot, batch):
+        for kind in (xdb.XdbIter, xdb.XdbSnapshot):
+            with pytest.raises(TypeError):
+                kind(wrong)
+        if wrong is not None:
+            with pytest.raises(TypeError):
+                XdbBatch(wrong)
+
+
+def test_copies(db, ref):
+    for handle in (db, ref, ref.iter(), ref.snapshot(), XdbBatch()):
+        for make in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="neither copied nor pickled"):
+                make(handle)
+    assert pickle.loads(pickle.dumps(KEEP)) is KEEP and copy.deepcopy(KEEP) is KEEP
+
+
+def test_next_of_a_new_iterator(ref):
+    ref.put("a", "1")
+    ref.put("b", "2")
+    it = ref.iter()
+    assert [next(it), next(it), next(it, None), next(it, None)] == [(b"a", b"1"), (b"b", b"2"), None, None]
+    it = ref.iter()
+    it.park()
+    assert next(it, None) is None  # it needs a seek
