@@ -169,6 +169,7 @@ static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *file, siz
     if (stored == whole) {
       memcpy(c[i].p, file + at, whole);
     } else {
+      if (ZSTD_findFrameCompressedSize(file + at, stored) != stored) return err_corrupt(path, at, "frame of column %u", i);
       const size_t n = ZSTD_decompressDCtx(z, c[i].p, whole, file + at, stored);
       if (ZSTD_isError(n) && ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
         return err_set(REMIXDB_NOMEM, "%s: no memory for decompression", path);

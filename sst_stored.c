@@ -84,6 +84,8 @@ enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pag
   } else if (stored[8] == FORMAT_SST_STORED_ZSTD) {
     const enum remixdb_status s = sst_zstd_reserve(zstd);
     if (s != REMIXDB_OK) return s;
+    // one frame and nothing behind it: decompression would take several for one
+    if (unlikely(ZSTD_findFrameCompressedSize(src, src_len) != src_len)) return err_corrupt(t->path, off, "frame of block %u", block);
     const size_t n = t->zdict ? ZSTD_decompress_usingDDict(*zstd, dst, dst_len, src, src_len, t->zdict)
                               : ZSTD_decompressDCtx(*zstd, dst, dst_len, src, src_len);
     if (unlikely(ZSTD_isError(n))) return err_corrupt(t->path, off, "block %u: %s", block, ZSTD_getErrorName(n));
