@@ -201,15 +201,6 @@ static enum remixdb_status fill(struct xdb_ref *r, const struct view *v, uint64_
   return s == REMIXDB_OK ? files_sync_parent(t->env, t->dir, t->made) : s;
 }
 
-// Whether the file of a checkpoint's mark is one: it is empty.
-static enum remixdb_status is_mark(const struct target *t, bool *out) {
-  char path[ENV_PATH_MAX];
-  struct env_stat st = {.size = 1};
-  const enum remixdb_status s = env_path(path, t->dir, FILES_CHECKPOINTING) == REMIXDB_OK ? env_stat(t->env, path, &st) : REMIXDB_NOTFOUND;
-  *out = s == REMIXDB_OK && !st.is_dir && st.size == 0;
-  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
-}
-
 // The directory, which may be a new one, is one's own: LOCK is held, and nothing of a store is there. What an interrupted checkpoint has left is removed.
 static enum remixdb_status claim(struct target *t) {
   struct env_stat st;
@@ -236,7 +227,7 @@ static enum remixdb_status claim(struct target *t) {
     current = current || list[i].kind == FILES_IS_CURRENT;
     marked = marked || list[i].kind == FILES_IS_CHECKPOINTING;
   }
-  if (marked) s = is_mark(t, &marked);
+  if (marked) s = files_has_mark(t->env, t->dir, FILES_CHECKPOINTING, &marked);
   if (s == REMIXDB_OK && marked && !current) {  // another checkpoint was begun here, and LOCK is its
     t->begun = t->made_lock = true;
     s = remove_files(t->env, t->dir, list, nr, FILES_CHECKPOINTING);

@@ -385,7 +385,8 @@ static enum remixdb_status open_locked(struct env *e, const char *path, bool exc
   int rc;
   do rc = e->ops->lock(e, *fd_out, exclusive);
   while (rc == -EINTR);
-  if (rc == -EWOULDBLOCK) s = err_set(REMIXDB_LOCKED, "lock %s: held by another open of the store", path);
+  const char *dots, *const end = err_path(path, &dots);
+  if (rc == -EWOULDBLOCK) s = err_set(REMIXDB_LOCKED, "lock %s%s: held by another open of the store", dots, end);
   else if (rc < 0) s = err_errno(-rc, "lock", path);
   else s = is_named(e, *fd_out, path, named_out);
   if (s == REMIXDB_OK && *named_out) return s;

@@ -96,6 +96,15 @@ enum remixdb_status files_has_dir(struct env *env, const char *dir, const char *
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
+enum remixdb_status files_has_mark(struct env *env, const char *dir, const char *name, bool *out) {
+  char path[ENV_PATH_MAX];
+  struct env_stat st = {.size = 0};
+  enum remixdb_status s = env_path(path, dir, name);
+  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  *out = s == REMIXDB_OK && !st.is_dir && st.size == 0;
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+}
+
 enum remixdb_status files_repair_pending(struct env *env, const char *dir, bool *out) {
   const enum remixdb_status s = is_there(env, dir, FILES_REPAIR_DONE, out);
   return s != REMIXDB_OK || *out ? s : is_there(env, dir, FILES_REPAIR_IN, out);

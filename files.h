@@ -39,6 +39,8 @@ struct files_entry {
 MUST_CHECK enum remixdb_status files_list(struct env *env, const char *dir, struct files_entry **list_out, size_t *nr_out);
 // Whether there is a directory dir/name.
 MUST_CHECK enum remixdb_status files_has_dir(struct env *env, const char *dir, const char *name, bool *out);
+// Whether there is an empty file dir/name: a mark, or LOCK. Other programs' files may have such a name.
+MUST_CHECK enum remixdb_status files_has_mark(struct env *env, const char *dir, const char *name, bool *out);
 // Whether a repair has to be ended before the store is opened.
 MUST_CHECK enum remixdb_status files_repair_pending(struct env *env, const char *dir, bool *out);
 // Removes the store's files in dir/name, and that directory when nothing else is in it; absent is success.

@@ -383,23 +383,35 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
 
 // ---- whose directory it is
 
-// Whether the file is one that this library, or a newer one, has written under such a name. Only the magic is looked at: the rest may be damaged.
-static enum remixdb_status is_ours(struct env *env, const char *dir, const struct files_entry *e, bool *out) {
+// The first 8 bytes of a file, or the last. *size_out: how large it is, 0 when it is gone since it was listed, 1 when it is a directory, which is nobody's file.
+// Less than 8: nothing was read.
+static enum remixdb_status peek(struct env *env, const char *dir, const char *name, bool last, uint8_t bytes[8], uint64_t *size_out) {
   char path[ENV_PATH_MAX];
   struct env_stat st;
-  uint8_t magic[8];
-  size_t nr = 0;
   int fd;
-  *out = false;
-  enum remixdb_status s = env_path(path, dir, e->name);
+  *size_out = 0;
+  enum remixdb_status s = env_path(path, dir, name);
   if (s == REMIXDB_OK) s = env_stat(env, path, &st);
-  if (s == REMIXDB_OK && files_is_mark(e->kind)) *out = !st.is_dir && st.size == 0;
-  if (s == REMIXDB_OK && (files_is_mark(e->kind) || st.is_dir || st.size < sizeof(magic))) return REMIXDB_OK;
-  if (s == REMIXDB_OK) s = env_open(env, path, ENV_READ, &fd);
-  if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;  // it was there when it was listed
-  s = env_read_upto(env, fd, path, magic, sizeof(magic), e->kind == FILES_IS_TABLE ? st.size - sizeof(magic) : 0, &nr);
-  env_close_quiet(env, fd);
-  if (s != REMIXDB_OK || nr < sizeof(magic)) return s;
+  const uint64_t size = s != REMIXDB_OK ? 0 : st.is_dir ? 1 : st.size;
+  if (s == REMIXDB_OK && size >= 8) s = env_open(env, path, ENV_READ, &fd);
+  if (s == REMIXDB_OK && size >= 8) {
+    size_t nr;
+    s = env_read_upto(env, fd, path, bytes, 8, last ? size - 8 : 0, &nr);
+    env_close_quiet(env, fd);
+    if (s == REMIXDB_OK && nr < 8) return s;  // cut meanwhile
+  }
+  if (s == REMIXDB_OK) *size_out = size;
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+}
+
+// Whether the file is one that this library, or a newer one, has written under such a name. Only the magic is looked at: the rest may be damaged.
+static enum remixdb_status is_ours(struct env *env, const char *dir, const struct files_entry *e, bool *out) {
+  uint8_t magic[8];
+  uint64_t size;
+  if (files_is_mark(e->kind)) return files_has_mark(env, dir, e->name, out);
+  const enum remixdb_status s = peek(env, dir, e->name, e->kind == FILES_IS_TABLE, magic, &size);
+  *out = false;
+  if (s != REMIXDB_OK || size < sizeof(magic)) return s;
   if (e->kind == FILES_IS_CURRENT) *out = memcmp(magic, version_magic, sizeof(magic)) == 0;
   else if (e->kind == FILES_IS_REMIX) *out = memcmp(magic, REMIX_MAGIC, sizeof(magic)) == 0;
   else *out = load64le(magic) == (e->kind == FILES_IS_LOG ? WAL_MAGIC : FORMAT_SST_MAGIC);
@@ -412,43 +424,21 @@ static bool see_other(void *arg, const char *name) {
   return !*other;
 }
 
-// Whether there is nothing in a file, or nothing yet: room that was taken for it.
-static enum remixdb_status is_blank(struct env *env, const char *dir, const char *name, bool *out) {
-  static const uint8_t zero[8];
-  char path[ENV_PATH_MAX];
-  struct env_stat st;
-  uint8_t first[8];
-  size_t nr = 0;
-  int fd;
-  *out = false;
-  enum remixdb_status s = env_path(path, dir, name);
-  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
-  if (s == REMIXDB_OK) *out = !st.is_dir && st.size == 0;
-  if (s == REMIXDB_OK && (st.is_dir || st.size < sizeof(first))) return s;
-  if (s == REMIXDB_OK) s = env_open(env, path, ENV_READ, &fd);
-  if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;  // it was there when it was listed
-  s = env_read_upto(env, fd, path, first, sizeof(first), 0, &nr);
-  env_close_quiet(env, fd);
-  *out = s == REMIXDB_OK && nr == sizeof(first) && memcmp(first, zero, nr) == 0;
-  return s;
-}
-
-// LOCK is there and empty, and beside it nothing but files with a store's names and nothing in them: what a destroyed store, or a power cut, may leave of one.
+// LOCK is there and empty, and beside it nothing but files with a store's names and nothing in them, or room that was taken for it: what a destroyed store, or a
+// power cut, may leave of one.
 static enum remixdb_status only_blank(struct env *env, const char *dir, const struct files_entry *list, size_t nr, bool *out) {
-  char path[ENV_PATH_MAX];
-  struct env_stat st;
-  bool other = false, blank = true;
-  *out = false;
-  enum remixdb_status s = env_path(path, dir, FILES_LOCK);
-  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
-  if (s == REMIXDB_OK) s = env_list(env, dir, see_other, &other);
-  if (s == REMIXDB_OK) other = other || st.is_dir || st.size > 0;
-  for (size_t i = 0; i < nr && s == REMIXDB_OK && !other; i++) {
-    s = is_blank(env, dir, list[i].name, &blank);
-    other = !blank;
+  bool other = false;
+  enum remixdb_status s = files_has_mark(env, dir, FILES_LOCK, out);
+  if (s == REMIXDB_OK && *out) s = env_list(env, dir, see_other, &other);
+  *out = *out && !other;
+  for (size_t i = 0; i < nr && s == REMIXDB_OK && *out; i++) {
+    uint8_t first[8] = {0};
+    uint64_t size;
+    s = peek(env, dir, list[i].name, false, first, &size);
+    *out = size == 0 || (size >= sizeof(first) && load64le(first) == 0);
   }
-  *out = s == REMIXDB_OK && !other;
-  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+  *out = *out && s == REMIXDB_OK;
+  return s;
 }
 
 // In which order files are asked; 1 is for the directories of repairs.

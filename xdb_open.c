@@ -34,7 +34,7 @@ static uint64_t new_store_id(const void *salt) {
 static enum remixdb_status headless(struct xdb *x, const char *current, bool *creating_out) {
   struct files_entry *list;
   size_t nr;
-  const enum remixdb_status s = files_list(x->env, x->dir, &list, &nr);
+  enum remixdb_status s = files_list(x->env, x->dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
   bool data = false, copying = false;
   *creating_out = false;
@@ -44,6 +44,7 @@ static enum remixdb_status headless(struct xdb *x, const char *current, bool *cr
     copying = copying || list[i].kind == FILES_IS_CHECKPOINTING;
   }
   mem_free(list);
+  if (copying && (s = files_has_mark(x->env, x->dir, FILES_CHECKPOINTING, &copying)) != REMIXDB_OK) return s;
   struct env_stat st;
   if (!copying && (!data || *creating_out)) return REMIXDB_OK;
   if (env_stat(x->env, current, &st) == REMIXDB_OK) return REMIXDB_OK;  // another opening, or checkpoint, has just made it

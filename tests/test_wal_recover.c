@@ -141,6 +141,16 @@ static struct env *spy_on(struct simdisk *d) {
   return &spy.env;
 }
 
+// What was written is on its way when an fsync fails; then the log is opened again.
+static struct wal *open_after_failed_sync(struct simdisk *d, struct wal *w) {
+  simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
+  assert_int_equal(wal_sync(w), REMIXDB_IO);
+  assert_int_equal(wal_close(w), REMIXDB_IO);
+  spy.from = UINT64_MAX;
+  spy.to = 0;
+  return open_log(&spy.env, false);
+}
+
 // After an fsync that has failed the system may call pages clean that never came to the disk, and another fsync writes nothing: what nothing proves to be on disk is written again,
 // and no more than that.
 static void test_written_again(void **state) {
@@ -153,12 +163,7 @@ static void test_written_again(void **state) {
   const uint64_t at = wal_segment_bytes(w);
   put(w, 2, 100);
   const uint64_t end = wal_segment_bytes(w);
-  simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
-  assert_int_equal(wal_sync(w), REMIXDB_IO);
-  assert_int_equal(wal_close(w), REMIXDB_IO);
-  spy.from = UINT64_MAX;
-  spy.to = 0;
-  w = open_log(e, false);
+  w = open_after_failed_sync(d, w);
   assert_int_equal(seen.nr, 2);
   assert_int_equal(spy.from, at);
   assert_int_equal(spy.to, end);
@@ -189,11 +194,7 @@ static void test_written_again(void **state) {
   ok(wal_sync(w));
   const uint64_t known = wal_segment_bytes(w);
   put(w, 8, 100);
-  simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
-  assert_int_equal(wal_sync(w), REMIXDB_IO);
-  assert_int_equal(wal_close(w), REMIXDB_IO);
-  spy.from = UINT64_MAX;
-  w = open_log(e, false);
+  w = open_after_failed_sync(d, w);
   assert_int_equal(seen.nr, 7);
   assert_int_equal(spy.from, known);
   ok(wal_close(w));
