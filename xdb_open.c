@@ -45,6 +45,7 @@ static enum remixdb_status headless(struct xdb *x, const char *current, bool *cr
   }
   mem_free(list);
   if (copying && (s = files_has_mark(x->env, x->dir, FILES_CHECKPOINTING, &copying)) != REMIXDB_OK) return s;
+  if (*creating_out && (s = files_has_mark(x->env, x->dir, FILES_CREATING, creating_out)) != REMIXDB_OK) return s;
   struct env_stat st;
   if (!copying && (!data || *creating_out)) return REMIXDB_OK;
   if (env_stat(x->env, current, &st) == REMIXDB_OK) return REMIXDB_OK;  // another opening, or checkpoint, has just made it
@@ -156,8 +157,12 @@ static enum remixdb_status finish_making(struct xdb *x) {
   static const char *const marks[] = {FILES_CREATING, FILES_CHECKPOINTING};
   char path[ENV_PATH_MAX];
   enum remixdb_status s = REMIXDB_OK;
-  for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]) && s == REMIXDB_OK; i++)
+  for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]) && s == REMIXDB_OK; i++) {
+    bool there;
+    s = files_has_mark(x->env, x->dir, marks[i], &there);
+    if (s != REMIXDB_OK || !there) continue;
     if ((s = env_path(path, x->dir, marks[i])) == REMIXDB_OK) s = env_unlink(x->env, path);
+  }
   return s;
 }
 

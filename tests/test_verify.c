@@ -477,10 +477,16 @@ static void test_checkpoint_killed(void **state) {
   file_put(simdisk_env(s.disk), COPY, "000001.sst", "mine", 4);
   assert_int_equal(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
   assert_int_equal(simdisk_size(s.disk, COPY "/000001.sst"), 4);
-  ok(env_unlink(simdisk_env(s.disk), COPY "/CHECKPOINTING"));
   ok(env_unlink(simdisk_env(s.disk), COPY "/000001.sst"));
-  ok(env_rmdir(simdisk_env(s.disk), COPY));
   scene_close(&s);
+  file_put(simdisk_env(s.disk), COPY, "CREATING", "nor this", 8);
+  scene_open(&s, COPY);  // a store can be made beside them, and they stay
+  scene_close(&s);
+  assert_int_equal(simdisk_size(s.disk, COPY "/CHECKPOINTING"), 10);
+  assert_int_equal(simdisk_size(s.disk, COPY "/CREATING"), 8);
+  ok(env_unlink(simdisk_env(s.disk), COPY "/CHECKPOINTING"));
+  ok(env_unlink(simdisk_env(s.disk), COPY "/CREATING"));
+  ok(checkpoint_destroy(simdisk_env(s.disk), COPY));
   uint32_t refused = 0;
   for (uint64_t cut = 0;; cut++) {
     struct simdisk *const before = s.disk, *const disk = simdisk_crash(before, 1);
@@ -662,6 +668,21 @@ static void test_destroy(void **state) {
     assert_int_equal(env_stat(env, DIR_NAME, &st), way == 0 ? REMIXDB_OK : REMIXDB_NOTFOUND);
   }
   scene_fini(&s);
+}
+
+// Whether a parent may not be opened, or only now, is not the same.
+static void test_parent(void **state) {
+  (void)state;
+  struct simdisk *disk = simdisk_create();
+  ok(env_mkdir(simdisk_env(disk), DIR_NAME));
+  for (uint32_t made = 0; made < 2; made++) {
+    simdisk_fault(disk, SIMDISK_OPEN, 0, 1, EMFILE);
+    assert_int_equal(files_sync_parent(simdisk_env(disk), DIR_NAME, made), REMIXDB_NOMEM);
+    simdisk_fault(disk, SIMDISK_OPEN, 0, 1, EACCES);
+    assert_int_equal(files_sync_parent(simdisk_env(disk), DIR_NAME, made), made ? REMIXDB_IO : REMIXDB_OK);
+    ok(files_sync_parent(simdisk_env(disk), DIR_NAME, made));
+  }
+  simdisk_destroy(disk);
 }
 
 // Other stores have a CURRENT, a LOCK and tables, too: where nothing is ours nothing is touched.
@@ -904,7 +925,7 @@ int main(void) {
       BOTH(test_whole),           BOTH(test_damage_found),      BOTH(test_all_named), BOTH(test_not_read), BOTH(test_checkpoint),
       OLD(test_checkpoint_written),
       BOTH(test_checkpoint_cuts), OLD(test_checkpoint_killed), BOTH(test_checkpoint_faults), OLD(test_checkpoint_gives_up), OLD(test_destroy),   OLD(test_destroy_cuts),
-      OLD(test_destroy_and_open), OLD(test_open_busy), OLD(test_destroy_others), OLD(test_destroy_damaged),
+      OLD(test_destroy_and_open), OLD(test_open_busy), OLD(test_parent), OLD(test_destroy_others), OLD(test_destroy_damaged),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -435,6 +435,19 @@ static void test_unread(void **state) {
   simdisk_destroy(p);
 }
 
+// Nor does a lack of descriptors say that there is no header.
+static void test_store_id(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  uint64_t id = 0;
+  ok(wal_close(open_log(simdisk_env(d), true)));
+  simdisk_fault(d, SIMDISK_OPEN, 0, 1, EMFILE);
+  assert_int_equal(wal_store_id(simdisk_env(d), DIR, &id), REMIXDB_NOMEM);
+  ok(wal_store_id(simdisk_env(d), DIR, &id));
+  assert_true(id == STORE);
+  simdisk_destroy(d);
+}
+
 static enum remixdb_status refuse(void *arg, uint64_t seq, const struct kv_rec *r) {
   (void)arg, (void)seq, (void)r;
   return err_set(REMIXDB_IO, "refused");
@@ -461,7 +474,7 @@ static void test_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_written_again), cmocka_unit_test(test_not_written_again), cmocka_unit_test(test_broken_header_of_old), cmocka_unit_test(test_cut_tail_and_broken_header), cmocka_unit_test(test_many_segments), cmocka_unit_test(test_cut_tail), cmocka_unit_test(test_all_sessions),
-      cmocka_unit_test(test_broken_headers), cmocka_unit_test(test_unread), cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_broken_headers), cmocka_unit_test(test_unread), cmocka_unit_test(test_refused), cmocka_unit_test(test_store_id),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
