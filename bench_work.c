@@ -9,7 +9,7 @@
 #include <time.h>
 
 #define TRACE_MAX (4u << 20)   // operations drawn at a time; more are drawn with the clock stopped
-#define SAMPLE 16u             // one read of so many is timed
+#define SAMPLE 16u             // one operation of so many is timed
 #define MULTI_DEFAULT 32u
 #define REPORTS_MAX 20u
 #define RECORD_CAP (1u << 16)  // bytes: a key or a value of any engine's that this program wrote, or that is told to be too long
@@ -149,6 +149,7 @@ struct worker {
   pthread_t thread;
   uint32_t id, threads;
   bool is_writer;                    // beside the readers
+  bool writes_only;                  // all of its writes are timed
   bool fills;                        // all records: those there need not be kept track of
   bool lenient;                      // what is there is not known: the store's content was not, or others change it meanwhile
   bool one_writer;                   // a read version can be compared with the last one written
@@ -404,12 +405,12 @@ static enum bench_status do_multi(struct worker *w, const struct op *ops, uint32
 
 static bool is_write(const struct op *op) { return op->kind == OP_PUT || op->kind == OP_DEL || op->kind == OP_RMW; }
 
-// Writes are all timed, for the longest is told; reads are sampled, for reading the clock would cost some of them a tenth.
+// Of who only writes all operations are timed, for the longest is told; others are sampled, for reading the clock would cost some of them a tenth.
 static bool do_op(struct worker *w, const struct op *op, bool sampled) {
   struct bench_run *run = w->run;
   const struct bench_engine *e = run->engine;
   const struct bench_keys *k = &run->keys;
-  const bool write = is_write(op), timed = write || sampled;
+  const bool write = is_write(op), timed = w->writes_only || sampled;
   enum bench_status s;
   bench_key(k, op->index, op->band, w->key);
   if (op->kind == OP_PUT) bench_value(k, w->key, ++w->version, w->value);
@@ -653,6 +654,7 @@ bool bench_work(struct bench_run *run, const char *name, const struct bench_para
     w->id = i;
     w->threads = readers;
     w->is_writer = i >= readers;
+    w->writes_only = w->is_writer || k->fill || k->put == 100 || k->del == 100;
     w->fills = fills;
     w->lenient = run->may_miss || (run->sparse && all > 1 && !(session_flags(w) & BENCH_READS_ONLY));
     w->one_writer = readers == 1 || session_flags(w) & BENCH_READS_ONLY || k->beside;

@@ -87,7 +87,7 @@ static const struct flag flags[] = {
     {"write_rate", FLAG_U64, &g.params.write_rate, "writes per second beside readers (no limit)", 0, 1000000000},
     {"unique", FLAG_BOOL, &g.params.unique, "fillrandom and ycsbload put every record once", 0, 1},
     {"sync", FLAG_BOOL, &g.params.sync, "each write on disk before the next", 0, 1},
-    {"histogram", FLAG_BOOL, &g.params.histogram, "time every read, not one of 16", 0, 1},
+    {"histogram", FLAG_BOOL, &g.params.histogram, "time every operation, not one of 16 where there are reads", 0, 1},
 };
 #define NR_FLAGS (sizeof(flags) / sizeof(flags[0]))
 
