@@ -21,7 +21,7 @@ struct bench_config {
   uint32_t cores;        // processors this process may run on
   const char *compression;  // "none", "zstd", "lz4", "snappy"
   bool direct_io;
-  bool larger_than_memory;  // the data will not fit the machine's memory
+  bool larger_than_memory;  // twice the data exceeds the machine's memory
 };
 
 enum bench_status { BENCH_OK = 0, BENCH_NONE, BENCH_ERROR };  // NONE: no such key, or the end; ERROR: bench_error has told it

@@ -216,7 +216,7 @@ static char *stats(void *store) {
 
 const struct bench_engine bench_lmdb = {
     .name = "lmdb",
-    .settings = "MDB_NOSYNC|NOMETASYNC|WRITEMAP|MAPASYNC|NOTLS|NOMEMINIT (and NORDAHEAD when the data is larger than memory), a map of six "
+    .settings = "MDB_NOSYNC|NOMETASYNC|WRITEMAP|MAPASYNC|NOTLS|NOMEMINIT (and NORDAHEAD when twice the data exceeds memory), a map of six "
                 "times the data; no cache of its own, the page cache is all; 1000 writes a transaction in benchmarks that only write, else 1; "
                 "MDB_APPEND in fillseq; a read transaction per thread, kept in benchmarks that only read, else renewed for every read",
     .fill_batch = 1000,

@@ -29,7 +29,7 @@ struct bench_params {
   enum bench_distribution distribution;
   bool unique;               // fillrandom: every record once, in random order
   bool sync;
-  bool histogram;            // time every operation, not one read of 16
+  bool histogram;            // time every operation, not one of 16 where there are reads
   bool seek_missing;         // seekrandom: to keys that are not there
 };
 
@@ -62,7 +62,7 @@ struct bench_result {
   struct bench_hist read, write, all;  // ticks
 };
 
-// Benchmarks that start with an empty store.
+// Whether there is such a benchmark; whether it starts with an empty store.
 bool bench_work_known(const char *name);
 bool bench_work_fresh(const char *name);
 // What the benchmark is, for the help. i from 0; NULL after the last.

@@ -158,7 +158,7 @@ void cache_block_fini(struct cache_table *t, struct cache_block *b);
 struct cache_stats {
   uint64_t size;       // bytes for frames
   uint64_t used;       // bytes of frames that hold a block, are being filled, or are still pinned
-  uint64_t misses;     // blocks that were read, those of the last two among them
+  uint64_t misses;     // blocks that were read when they were needed (not ahead), those of the last two among them
   uint64_t evictions;  // blocks
   uint64_t declined;   // blocks read for the first time in a while: into own memory (C7)
   uint64_t bypasses;   // blocks for which there was no frame (C5)

@@ -15,6 +15,6 @@
 MUST_CHECK enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir);
 
 // Removes the files of the store in dir, and the directory when nothing else is in it. REMIXDB_NOTFOUND: nothing in it shows that it is a store's (version_witness),
-// and nothing was touched; REMIXDB_LOCKED. CURRENT goes first: what a crash leaves is no store, is never taken for an empty one, and can be destroyed again.
+// and nothing was touched; REMIXDB_LOCKED. CURRENT goes first, unless nothing else shows whose the directory is: what a crash leaves is no store, is never taken for an empty one, and can be destroyed again.
 MUST_CHECK enum remixdb_status checkpoint_destroy(struct env *env, const char *dir);
 #endif

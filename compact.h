@@ -3,8 +3,9 @@
 // Compaction: a round brings a frozen memtable into the partitions. Per partition, by the amount of new data against what is there:
 //   keep   nothing new;
 //   abort  too little new data to be worth a table: its keys go back to the active memtable;
-//   minor  the new data becomes one more run (of as many tables as it takes), the REMIX is rebuilt;
-//   major  the newest runs and the new data are merged: those that remove the most files for the least writing; tombstones go when all runs take part;
+//   minor  the new data becomes one more run, or as many as it takes tables, and the REMIX is rebuilt;
+//   major  the newest runs and the new data are merged: as few as make room at a bearable cost and leave a next run that is not much smaller; tombstones go
+//          when all runs take part;
 //   split  the merge of the whole partition (or new data behind all of its keys) makes more than a partition should hold: several partitions of two
 //          tables each.
 // A round without new data merges what scans have paid for. Where blocks are not in the cache, a scan reads one for each run that has a record on its way,

@@ -2,7 +2,7 @@
 //
 // Where every error is born. A function that can fail returns enum remixdb_status and is marked MUST_CHECK. The place
 // that finds the failure calls err_set (or err_errno, err_corrupt) once, which records the message for the calling thread
-// and returns the status; callers pass the status up and add nothing. One breakpoint on err_set sees them all.
+// and returns the status; callers pass the status up and add nothing. Breakpoints on err_set and err_corrupt see them all.
 // REMIXDB_NOTFOUND is an answer, not an error: return it without err_set.
 #ifndef ERR_H
 #define ERR_H

@@ -2,7 +2,7 @@
 //
 // Bounds the descriptors held for tables. A file that is used is opened on need; when the bound is reached one that has not been used for a while is closed (CLOCK, Corbato
 // 1968). A descriptor in use is never closed; when all are in use, a thread waits for one that is given back: they are used for the
-// length of a read. Files that are being written have a place in the pool as well (fdpool_reserve), but at most half of all places, so that those who read go on.
+// length of a read. Tables that are being written have a place in the pool as well (fdpool_reserve), but at most half of all places, so that those who read go on.
 // Also when the system refuses (EMFILE, ENFILE): the pool closes an unused one and tries again before it reports the error.
 //
 // Any thread. Who uses a file that is open changes the file's own word and nothing else; the pool's one short mutex is for opening, closing and waiting.

@@ -38,7 +38,7 @@ struct format_sst_footer {
   uint32_t min_len, max_len, dict_len, sizes_len;  // bytes of the metadata's parts after the nr_pages counts
 };
 
-// No block has this seed: its table number would have to be 2^48 - 1 - number.
+// No block has this seed: its table number would have to be 2^48 - 1 - (number >> 16).
 static inline uint64_t format_sst_meta_seed(uint64_t number) { return ~number; }
 
 void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f);  // FORMAT_SST_FOOTER bytes

@@ -71,7 +71,7 @@ struct remix {
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
   // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it begins, and then what follows it in the
-  // same run; when it comes to a block of another run, that is a jump. In a young view, which is read beside another, where it begins is one, too. Both relaxed; jumps_due is the caller's of ctx->worn to set, 0 at first.
+  // same run; when it comes to a block of another run, that is a jump. In a young view, which is read beside another, where it begins is one, too. Both relaxed; jumps_due is set by what ctx->worn calls, 0 at first.
   _Atomic uint64_t jumps, jumps_due;
 };
 
@@ -247,7 +247,7 @@ void remix_walk_next(struct remix_walk *w);
 // when it is not recorded (a far one): the caller compares.
 uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out);
 
-// ---- the file, shared by remix.c and remix_build.c; layout in docs/FORMAT.md
+// ---- the file, shared by remix.c, remix_pack, remix_write and remix_splice; layout in docs/FORMAT.md
 #define REMIX_MAGIC "RDBREMIX"
 #define REMIX_FORMAT 2u       // 1: the file is the image itself
 #define REMIX_HEAD 104u       // fixed part of the header; the runs' table numbers (u64) follow, then zeros up to REMIX_ALIGN

@@ -11,7 +11,7 @@
 // prefixes. A key of length 0 is legal. klen + vlen is at most REMIXDB_KV_MAX.
 //
 // Errors. A call that returns NULL or false has set the calling thread's status, remixdb_errcode(), and a message,
-// remixdb_errmsg(). A call that succeeds sets it to REMIXDB_OK. "No such key" is REMIXDB_NOTFOUND. Every call can
+// remixdb_errmsg(); but remixdb_iter_valid sets none. A call that succeeds sets it to REMIXDB_OK. "No such key" is REMIXDB_NOTFOUND. Every call can
 // set REMIXDB_INVALID (a NULL pointer, an empty name), REMIXDB_NOMEM, REMIXDB_IO and REMIXDB_CORRUPT, and one that is given a key
 // REMIXDB_TOOBIG (it is longer than REMIXDB_KV_MAX); the comments name what else each one sets.
 #ifndef REMIXDB_H
@@ -79,7 +79,7 @@ struct remixdb_opts {
   bool direct_io;            // tables bypass the system's page cache. Default false
   enum remixdb_compression compression;  // of new tables' data blocks. Default none
   int compression_level;                 // zstd's level; 0 = zstd's default
-  int sync;               // REMIXDB_SYNC_NONE (default), REMIXDB_SYNC_EACH, or N > 0: the log is synced at most N ms after a write
+  int sync;               // REMIXDB_SYNC_NONE (default), REMIXDB_SYNC_EACH, or N > 0: a sync begins at most N ms after a write, or when the one before ends
   bool read_only;         // nothing on disk is changed; writes get REMIXDB_READONLY; several may have it open so, and nobody else. Default false
   bool create;            // make the store when the directory holds none. Default true
   bool error_if_exists;   // REMIXDB_EXISTS when it is there. Default false
@@ -104,7 +104,7 @@ struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t m
 // The same with all options; NULL for `o` takes the defaults. Also REMIXDB_EXISTS, REMIXDB_NOTFOUND (create is false and there is none).
 struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
 // Syncs the log, ends the workers, closes. All refs must have been unref'd, all snapshots released. NULL is allowed. Blocks until
-// the memtable that is being compacted, if there is one, is in tables. The status tells whether the last sync succeeded.
+// the memtable that is being compacted, if there is one, is in tables. The status: OK when the last sync succeeded and nothing had stopped writes before.
 void remixdb_close(struct xdb *xdb);
 // A view of the store for the calling thread. NULL: REMIXDB_NOMEM.
 struct xdb_ref *remixdb_ref(struct xdb *xdb);
@@ -249,13 +249,15 @@ bool remixdb_compact(struct xdb_ref *ref);
 // replaces it. Writers go on meanwhile. REMIXDB_NOSPACE.
 bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
 // Reads everything from disk, past the cache, and checks every checksum, order and index (of the log what is durable; not with read_only, whose opening has
-// read it). Goes on after damage: the logger gets a line for each damaged file, and the status and message are of the first. Writers go on meanwhile.
+// read it). Goes on after damage: the logger gets a line for each file that is found damaged (an index whose table cannot be opened is not looked at, nor the log behind its first
+// damage), and the status and message are of the first. Writers go on meanwhile.
 // REMIXDB_CORRUPT; REMIXDB_NOMEM: no damage was found, but for want of memory or descriptors not all could be read.
 bool remixdb_verify(struct xdb_ref *ref);
 // Makes a store of what can still be read of the damaged one in dir, which must not be open: the newest readable version of every
 // key. Everything is read and written anew, so there must be room for a second copy. What was there is put aside in dir/lost.N,
 // with a REPORT of what was lost; what was not even damaged is put aside too. An interrupted repair is ended by calling it again; until then the store
-// is not opened. REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_NOSPACE (nothing has changed), REMIXDB_VERSION.
+// is not opened. REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_NOSPACE (nothing has changed), REMIXDB_VERSION, REMIXDB_EXISTS (there are a thousand
+// lost.N: remove some).
 bool remixdb_repair(const char *dir);
 // Removes the store in dir, also a damaged one: its own files only, and the directory when nothing else is in it and `dir` is no symbolic
 // link. REMIXDB_NOTFOUND when there is none: other programs' files may have names like a store's, and where no file is one of ours by

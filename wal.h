@@ -72,7 +72,7 @@ typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const stru
 // with a later generation. The segment oldest_gen must exist (else REMIXDB_CORRUPT) unless `fresh` says that the store is new
 // (then generation oldest_gen is made, and synced with the directory, before return). last_seq: the store's last number when
 // oldest_gen began; records replayed follow it without a gap (L1). Segments of older generations become spares. REMIXDB_CORRUPT,
-// REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM. Nothing is written before replay has succeeded.
+// REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM, REMIXDB_NOSPACE. Nothing is written before replay has succeeded.
 MUST_CHECK enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
                                         wal_replay_fn replay, void *arg, struct wal_recovery *rec_out, struct wal **out);
 // Writes out and syncs what is buffered and marks it (wal_mark), closes the files. When read_only or after an error nothing is

@@ -24,7 +24,7 @@ struct workers;
 // Something useful that nobody waits for; false: nothing was left to do.
 typedef bool (*workers_spare_fn)(void *arg, struct worker *w);
 
-// Up to nr threads (0: none), the first nr_cores of them each pinned to a core. round(arg, w) is what workers_kick runs. REMIXDB_NOMEM, REMIXDB_IO.
+// nr threads (0: none), the first nr_cores of them each pinned to a core. round(arg, w) is what workers_kick runs. REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io, struct epoch *epoch,
                                               void (*round)(void *arg, struct worker *w), void *arg, struct workers **out);
 // Lets the round that runs end, then ends the threads. NULL is allowed.

@@ -35,7 +35,7 @@ struct xdb {
   struct fdpool *fds;
   struct cache *cache;
   struct sst_ctx ctx;
-  struct wal *wal;             // NULL: read_only
+  struct wal *wal;             // with read_only it was replayed, and takes nothing
   struct workers *workers;     // NULL: read_only
   struct compact compact;
   struct wal_recovery recovery;

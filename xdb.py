@@ -449,7 +449,7 @@ class Xdb(_Closable):
     direct_io          tables bypass the system's page cache
     compression        of new tables' data: COMPRESSION_NONE, COMPRESSION_ZSTD
     compression_level  zstd's level; 0 = zstd's default
-    sync               SYNC_NONE, SYNC_EACH (each write is on disk when its call returns), or N > 0: at most N ms after it
+    sync               SYNC_NONE, SYNC_EACH (each write is on disk when its call returns), or N > 0: a sync begins at most N ms after it
     read_only          nothing on disk is changed; several may have the store open so, and nobody else
     create             make the store when there is none; otherwise XdbError with NOTFOUND
     error_if_exists    XdbError with EXISTS when it is there

@@ -45,12 +45,17 @@ static void *sync_main(void *arg) {
   struct xdb *x = arg;
   const uint64_t every = (uint64_t)x->opts.sync * 1000000;
   bool marked = true;  // nothing was synced since the log was marked
+  uint64_t began = 0;  // when the last sync did, if something was written during it
   pthread_mutex_lock(&x->sync_lock);
   while (!x->stop_syncer) {
     if (atomic_load_explicit(&x->dirty, memory_order_acquire)) {
-      (void)sync_wait(x, every, false);
+      const uint64_t passed = began ? time_ns() - began : 0;
+      if (passed < every) (void)sync_wait(x, every - passed, false);
       atomic_store_explicit(&x->dirty, false, memory_order_release);  // before the sync: what comes during it is synced by the next
-      if (sync_run(x, wal_sync)) atomic_store_explicit(&x->dirty, true, memory_order_relaxed);
+      began = time_ns();
+      const bool again = sync_run(x, wal_sync);
+      if (again) atomic_store_explicit(&x->dirty, true, memory_order_relaxed);
+      if (again || !atomic_load_explicit(&x->dirty, memory_order_relaxed)) began = 0;
       marked = false;
     } else if (marked) {
       pthread_cond_wait(&x->sync_wake, &x->sync_lock);

@@ -149,7 +149,7 @@ static bool set_flag(const char *name, size_t len, const char *value, struct ben
 static const struct { const char *name, *what; } steps[] = {
     {"flush", "writes what is in memory to tables"},
     {"compact", "down to the fewest tables"},
-    {"waitidle", "waits until the background work has settled"},
+    {"waitidle", "waits until the work that writes have caused has settled"},
     {"reopen", "closes and opens the store"},
     {"warm", "reads everything once"},
     {"stats", "prints the engine's own figures"},

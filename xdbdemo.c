@@ -126,7 +126,7 @@ static void tour_put_get(struct xdb_ref *ref) {
 static void tour_probe_delete(struct xdb_ref *ref) {
   title("Probe and delete");
   expect(remixdb_probe(ref, "apple", 5), "probe finds a key that exists");
-  say("probe tells whether a key exists without reading its value");
+  say("probe tells whether a key exists without copying its value");
 
   expect(remixdb_del(ref, "apple", 5), "a delete is accepted");
   expect(!remixdb_probe(ref, "apple", 5), "a deleted key is gone");
