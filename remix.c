@@ -460,6 +460,8 @@ static enum remixdb_status spot_find(struct remix_cursor *c, uint32_t seg, const
   const uint8_t *const dbits = s + ix->lay.dbits;
   const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
   const uint32_t tagged = x->tags ? set32_eq8(s, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
+  if (ahead)  // where the blocks of all runs are: each group of entries would wait for those of its own
+    for (uint32_t r = 0; r < x->nr_runs; r++) sst_want_place(x->runs[r], seg_off(ix, s, r));
   if (tagged) entry_want(x, s, set32_first(tagged));
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
   if (ahead) {
@@ -703,6 +705,12 @@ static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
   c->warm = 0;
 }
 
+// Before it goes somewhere else.
+static inline void cursor_sought(struct remix_cursor *c) {
+  cursor_turn(c, REMIX_SOUGHT);
+  c->group = REMIX_GROUP_MIN;
+}
+
 // Before the first of several steps one way.
 static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
   if (way == REMIX_BACK || c->way == REMIX_BACK) {
@@ -890,8 +898,8 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   const uint32_t ahead = c->way != REMIX_ON ? 0 : c->group < REMIX_GROUP_MAX ? REMIX_GROUP_MIN : REMIX_GROUP_MAX / 2;
-  cursor_turn(c, REMIX_SOUGHT);
-  c->group = ahead ? ahead * 2 : REMIX_GROUP_MIN;
+  cursor_sought(c);
+  if (ahead) c->group = ahead * 2;
   const enum remixdb_status st = cursor_find(c, key, ahead, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand(c, seg, spot.at);
   return st;
@@ -901,7 +909,7 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
   uint32_t seg;
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
-  cursor_turn(c, REMIX_SOUGHT);
+  cursor_sought(c);
   const enum remixdb_status st = cursor_find(c, key, 0, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand_before(c, seg, spot.at + spot.equal);
   return st;
@@ -909,17 +917,16 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
 
 void remix_seek_first(struct remix_cursor *c) {
   if (!c->x || c->x->nr_segs == 0) return;
-  cursor_turn(c, REMIX_SOUGHT);
+  cursor_sought(c);
   cursor_leave(c);
   c->wanted = false;
   c->front_seg = c->front_at = 0;
-  c->group = REMIX_GROUP_MIN;
   cursor_stand(c, 0, 0);
 }
 
 void remix_seek_last(struct remix_cursor *c) {
   if (!c->x || c->x->nr_segs == 0) return;
-  cursor_turn(c, REMIX_SOUGHT);
+  cursor_sought(c);
   c->wanted = false;
   cursor_stand_before(c, c->x->nr_segs - 1, REMIX_SEG);
 }

@@ -1940,6 +1940,38 @@ static void test_ahead_own(void **state) {
   }
 }
 
+// However a new cursor was sent to where it stands, most of its steps on are near ones: memory is asked for in groups of entries.
+static void test_steps_are_near(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w;
+  place_init(&p, 64 << 20);
+  cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
+  for (uint32_t way = 0; way < 3; way++) {
+    struct remix_cursor c;
+    uint8_t buf[9];
+    remix_cursor_init(&c, p.queue);
+    ok(remix_cursor_set(&c, w.x));
+    enter(&p);
+    if (way == 0) ok(remix_seek(&c, numbered(1000, buf)));
+    else if (way == 1) ok(remix_seek_for_prev(&c, numbered(1000, buf)));
+    else remix_seek_first(&c);
+    uint32_t far = 0;
+    for (uint32_t i = 0; i < 1000; i++) {
+      struct kv_rec r;
+      ok(remix_record(&c, &r));
+      if (remix_next_near(&c)) continue;
+      far++;
+      remix_next(&c);
+    }
+    assert_true(far < 1000 / 8);
+    leave(&p);
+    remix_cursor_fini(&c);
+  }
+  cold_free(&w);
+  place_fini(&p);
+}
+
 // A get in the block that the one before had to read needs no other read, be it in another epoch; in a table at the same address it does.
 static void test_get_again(void **state) {
   (void)state;
@@ -1981,7 +2013,7 @@ int main(void) {
       cmocka_unit_test(test_damaged_file),      cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),    cmocka_unit_test(test_cursor_moves),
       cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),  cmocka_unit_test(test_jumps),        cmocka_unit_test(test_gathered_full),
-      cmocka_unit_test(test_get_again),         cmocka_unit_test(test_ahead_own),
+      cmocka_unit_test(test_get_again),         cmocka_unit_test(test_ahead_own),     cmocka_unit_test(test_steps_are_near),
       cmocka_unit_test(test_jumps_added),       cmocka_unit_test(test_gathered),      cmocka_unit_test(test_young_deletes),
       cmocka_unit_test(test_young_jumps),
   };
