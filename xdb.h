@@ -60,6 +60,7 @@ struct xdb {
   uint64_t round_failed_ns;
   uint64_t nr_frozen, nr_installed;  // memtables that were frozen, and those of them whose rounds have ended well
   bool flushing;               // nothing of the frozen memtable is handed back
+  uint32_t nr_flushers;        // threads that wait to freeze the active one: writers whose memtable is full leave it to them
   enum { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // what xdb_round_run is at: a frozen memtable, or partitions that scans have paid for
   bool worn_put_off;           // one is to be made after the next round of a memtable, or when it is asked for again
   size_t worn_used;            // bytes in the active memtable, nearly full, when it was looked at how fast it grows (0: it was not),

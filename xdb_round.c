@@ -292,9 +292,10 @@ enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size
   bool kick = false;
   pthread_mutex_lock(&x->lock);
   enum remixdb_status s = xdb_failure(x);
-  // Another writer may freeze it first: what is active then has room, and its round is nobody's concern.
+  // Another writer may freeze it first, or a flush, which would else wait for one round after the other: what is active then has room, and its round is nobody's
+  // concern.
   while (s == REMIXDB_OK && !kick && freeze_wanted(x, when, batch)) {
-    if (atomic_load_explicit(&x->compacting, memory_order_relaxed)) {
+    if (atomic_load_explicit(&x->compacting, memory_order_relaxed) || x->nr_flushers) {
       s = wait_on(x);
     } else {
       s = freeze(x);
@@ -336,9 +337,13 @@ static enum remixdb_status flush_round(struct xdb *x, enum xdb_round_when when, 
   if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
   pthread_mutex_lock(&x->lock);
   enum remixdb_status s = xdb_failure(x);
+  x->nr_flushers++;
   if (s == REMIXDB_OK) s = wait_for_round(x);
+  x->nr_flushers--;
   const bool wanted = s == REMIXDB_OK && freeze_wanted(x, when, 0);
-  if (wanted && (s = freeze(x)) == REMIXDB_OK) {
+  if (wanted) s = freeze(x);
+  pthread_cond_broadcast(&x->changed);  // who has given way looks again
+  if (wanted && s == REMIXDB_OK) {
     const uint64_t nr = x->nr_frozen;
     x->flushing = true;
     x->whole = whole;

@@ -228,6 +228,49 @@ static void test_one_round_for_all(void **state) {
   end();
 }
 
+static void *flush_it(void *arg) {
+  (void)arg;
+  THREAD_CHECK(xdb_flush(x) == REMIXDB_OK);
+  return NULL;
+}
+
+// A flush that was called while a memtable was frozen freezes the next one, however many writers wait for that, too: it never waits for a second round but its own.
+static void test_flush_is_next(void **state) {
+  (void)state;
+  for (uint32_t n = 0; n < 8; n++) {
+    struct xdb_ref *r;
+    struct writer writers[WRITERS];
+    pthread_t flusher;
+    begin();
+    CHECK_OK(xdb_ref(x, &r));
+    uint64_t i = fill(r, 0);
+    put(r, i++);
+    wait_held(1);
+    fill(r, i);
+    atomic_store(&coming, 0);
+    for (uint32_t w = 0; w < WRITERS; w++) {
+      writers[w].nr = w;
+      CHECK(pthread_create(&writers[w].thread, NULL, write_one, &writers[w]) == 0);
+    }
+    while (atomic_load(&coming) < WRITERS) time_sleep_ns(1000000);
+    time_sleep_ns(5000000);
+    CHECK(pthread_create(&flusher, NULL, flush_it, NULL) == 0);
+    for (uint32_t waits = 0; waits == 0; time_sleep_ns(100000)) {
+      pthread_mutex_lock(&x->lock);
+      waits = x->nr_flushers;
+      pthread_mutex_unlock(&x->lock);
+    }
+    allow(1);
+    wait_held(2);
+    for (uint32_t w = 0; w < WRITERS; w++) pthread_join(writers[w].thread, NULL);
+    allow(UINT64_MAX);
+    pthread_join(flusher, NULL);
+    assert_int_equal(frozen(), 2);
+    xdb_unref(r);
+    end();
+  }
+}
+
 // ---- rounds that scans have paid for
 
 #define KEYS 4000u
@@ -967,6 +1010,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_room_is_there, setup, teardown),
       cmocka_unit_test_setup_teardown(test_one_round_for_all, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_flush_is_next, setup, teardown),
       cmocka_unit_test_setup_teardown(test_scans_merge, setup, teardown),
       cmocka_unit_test_setup_teardown(test_no_workers, setup, teardown),
       cmocka_unit_test_setup_teardown(test_frozen_at_work, setup, teardown),
