@@ -54,7 +54,7 @@ struct xdb {
   _Atomic uint64_t round_rate, round_tail_ns;          // of rounds before, for the pace: work done in a second; from its end until it was installed
 
   pthread_mutex_t lock;        // guards all below, and the replacement of view
-  pthread_cond_t changed;      // a round has ended
+  pthread_cond_t changed;      // a round has ended, or a flush that waited has had its turn
   struct err_saved error;      // why `failed`
   struct err_saved round_error;  // why the last round failed, when it may be tried again (status OK: it did not)
   uint64_t round_failed_ns;

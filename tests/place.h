@@ -80,8 +80,10 @@ static inline int place_close(struct env *e, int fd) {
   const int bad = fault_io(FAULT_CLOSE);
   return bad ? bad : rc;
 }
+static _Atomic bool place_slow;  // the disk is slower than any memory
 static inline ssize_t place_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
   (void)e;
+  if (atomic_load_explicit(&place_slow, memory_order_relaxed)) time_sleep_ns(200000);
   const int bad = fault_io(FAULT_READ);
   return bad ? bad : PLACE_REAL->pread(env_posix(), fd, buf, len, off);
 }
@@ -214,6 +216,16 @@ static inline char *place_files(struct place *p) {
   }
   free(n);
   return all;
+}
+
+static inline void byte_flip(const char *path, long off) {
+  FILE *f = fopen(path, "r+b");
+  assert_non_null(f);
+  assert_int_equal(fseek(f, off, SEEK_SET), 0);
+  const int c = fgetc(f);
+  assert_int_equal(fseek(f, off, SEEK_SET), 0);
+  assert_int_not_equal(fputc(c ^ 0x10, f), EOF);
+  assert_int_equal(fclose(f), 0);
 }
 
 // ---- keys

@@ -12,113 +12,9 @@
 
 #include <cmocka.h>
 
-#include "remix_build.h"
-#include "sst_build.h"
-
-#define STORE_ID 0x1122334455667788ull
-
-// ---- a place for tables
-
-// The real files, but that a sync costs nothing (what survives a crash is not tested here), and that the n-th call that writes
-// can be made to fail.
-static _Atomic int64_t disk_fault;
-
-static bool disk_broken(void) { return atomic_fetch_sub(&disk_fault, 1) == 1; }
-
-static int disk_sync(struct env *e, int fd) {
-  (void)e, (void)fd;
-  return disk_broken() ? -EIO : 0;
-}
-
-static ssize_t disk_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
-  (void)e;
-  return disk_broken() ? -ENOSPC : env_posix()->ops->pwrite(env_posix(), fd, buf, len, off);
-}
-
-// The disk is slower than any memory.
-static _Atomic bool disk_slow;
-
-static ssize_t disk_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
-  (void)e;
-  if (atomic_load(&disk_slow)) time_sleep_ns(200000);
-  return env_posix()->ops->pread(env_posix(), fd, buf, len, off);
-}
-
-static int disk_open(struct env *e, const char *path, unsigned flags) {
-  (void)e;
-  return flags & ENV_WRITE && disk_broken() ? -EIO : env_posix()->ops->open(env_posix(), path, flags);
-}
-
-struct place {
-  char dir[256];
-  struct env env;
-  struct env_ops ops;
-  struct epoch epoch;
-  struct epoch_slot slot;
-  struct blkio io;
-  struct blkio_queue *queue;
-  struct cache *cache;
-  struct fdpool *fds;
-  struct sst_ctx ctx;
-  uint64_t next;  // file number
-};
-
-static void ok(enum remixdb_status s) {
-  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, err_msg());
-}
-
-static void place_init(struct place *p, size_t cache_size) {
-  memset(p, 0, sizeof(*p));
-  const char *tmp = getenv("TMPDIR");
-  (void)snprintf(p->dir, sizeof(p->dir), "%s/test_remix.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  assert_non_null(mkdtemp(p->dir));
-  epoch_init(&p->epoch);
-  epoch_join(&p->epoch, &p->slot);
-  p->env = *env_posix();
-  p->ops = *p->env.ops;
-  p->ops.open = disk_open;
-  p->ops.pwrite = disk_pwrite;
-  p->ops.pread = disk_pread;
-  p->ops.sync_data = p->ops.sync_all = disk_sync;
-  p->env.ops = &p->ops;
-  p->env.native = false;
-  atomic_store(&disk_fault, 0);
-  blkio_init(&p->io, &p->env, BLKIO_SYNC);
-  ok(blkio_queue_create(&p->io, &p->queue));
-  if (cache_size) ok(cache_create(cache_size, &p->epoch, &p->cache));
-  ok(fdpool_create(&p->env, 100, &p->fds));
-  p->ctx = (struct sst_ctx){.env = &p->env, .dir = p->dir, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = STORE_ID};
-  p->next = 1;
-}
-
-static bool place_remove(void *arg, const char *name) {
-  const struct place *p = arg;
-  char path[ENV_PATH_MAX];
-  if (env_path(path, p->dir, name) == REMIXDB_OK) (void)unlink(path);
-  return true;
-}
-
-static void place_fini(struct place *p) {
-  blkio_queue_destroy(p->queue);
-  cache_destroy(p->cache);
-  fdpool_destroy(p->fds);
-  epoch_leave(&p->epoch, &p->slot);
-  epoch_fini(&p->epoch);
-  ok(env_list(env_posix(), p->dir, place_remove, p));
-  assert_int_equal(rmdir(p->dir), 0);
-}
-
-static void enter(struct place *p) { epoch_enter(&p->epoch, &p->slot); }
-static void leave(struct place *p) { epoch_exit(&p->slot); }
+#include "place.h"
 
 // ---- keys
-
-struct keyset {
-  struct kref *keys;  // distinct, ascending
-  uint32_t nr;
-};
-
-static int key_order(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
 
 enum { KEYS_TINY, KEYS_NUMBERS, KEYS_PATHS, KEYS_BINARY, KEYS_FAR, KEYS_DENSE, KEYS_KINDS };
 
@@ -157,7 +53,7 @@ static uint32_t key_make(uint32_t kind, uint64_t *rng, uint8_t *buf) {
   }
 }
 
-static void keyset_make(struct keyset *k, uint32_t kind, uint32_t nr, uint64_t *rng) {
+static void keyset_of_kind(struct keyset *k, uint32_t kind, uint32_t nr, uint64_t *rng) {
   uint8_t *buf = malloc(65536);
   k->keys = calloc(nr, sizeof(*k->keys));
   for (uint32_t i = 0; i < nr; i++) {
@@ -177,17 +73,12 @@ static void keyset_make(struct keyset *k, uint32_t kind, uint32_t nr, uint64_t *
   }
 }
 
-static void keyset_free(struct keyset *k) {
-  for (uint32_t i = 0; i < k->nr; i++) free((void *)(uintptr_t)k->keys[i].ptr);
-  free(k->keys);
-}
-
 // ---- tables and the model of a partition
 
 #define HAS_PUT 1
 #define HAS_TOMB 2
 
-struct part {
+struct tables {
   struct place *p;
   struct keyset k;
   bool young;  // its REMIX is a young view: tombstones are live
@@ -197,7 +88,7 @@ struct part {
 };
 
 // The value of a key in a table follows from both.
-static uint32_t value_make(uint64_t table, struct kref key, uint8_t *buf) {
+static uint32_t table_value(uint64_t table, struct kref key, uint8_t *buf) {
   uint64_t r = hash64_seed(key.ptr, key.len, table);
   const uint32_t len = r % 100 == 0 ? 5000 + (uint32_t)(r >> 32) % 9000 : (uint32_t)(r >> 8) % 60;
   memset(buf, (int)(r >> 40), len);
@@ -205,7 +96,7 @@ static uint32_t value_make(uint64_t table, struct kref key, uint8_t *buf) {
   return len;
 }
 
-static void part_add_table(struct part *t, uint8_t *has, bool ckeys) {
+static void part_add_table(struct tables *t, uint8_t *has, bool ckeys) {
   struct place *p = t->p;
   struct sst_build *b;
   uint8_t *val = malloc(16384);
@@ -216,7 +107,7 @@ static void part_add_table(struct part *t, uint8_t *has, bool ckeys) {
   for (uint32_t i = 0; i < t->k.nr; i++) {
     if (!has[i]) continue;
     struct kv_rec r = {.key = t->k.keys[i].ptr, .klen = t->k.keys[i].len, .val = val, .tomb = has[i] == HAS_TOMB};
-    r.vlen = r.tomb ? 0 : value_make(number, t->k.keys[i], val);
+    r.vlen = r.tomb ? 0 : table_value(number, t->k.keys[i], val);
     sst_build_add(b, &r);
   }
   ok(sst_build_finish(b, &size));
@@ -226,7 +117,7 @@ static void part_add_table(struct part *t, uint8_t *has, bool ckeys) {
   t->has[t->nr++] = has;
 }
 
-static void part_drop(struct part *t, uint32_t run) {
+static void part_drop(struct tables *t, uint32_t run) {
   sst_unref(t->sst[run]);
   free(t->has[run]);
   for (uint32_t r = run + 1; r < t->nr; r++) {
@@ -236,7 +127,7 @@ static void part_drop(struct part *t, uint32_t run) {
   t->nr--;
 }
 
-static void part_fini(struct part *t) {
+static void part_fini(struct tables *t) {
   while (t->nr) part_drop(t, t->nr - 1);
   keyset_free(&t->k);
 }
@@ -257,7 +148,7 @@ struct entry {
 };
 
 // All versions in order.
-static struct entry *part_view(const struct part *t, uint32_t *nr_out) {
+static struct entry *part_view(const struct tables *t, uint32_t *nr_out) {
   struct entry *e = calloc((size_t)t->k.nr * t->nr + 1, sizeof(*e));
   uint32_t nr = 0;
   for (uint32_t i = 0; i < t->k.nr; i++) {
@@ -273,7 +164,7 @@ static struct entry *part_view(const struct part *t, uint32_t *nr_out) {
 }
 
 // What a cursor stops at.
-static struct entry *part_live(const struct part *t, uint32_t *nr_out) {
+static struct entry *part_live(const struct tables *t, uint32_t *nr_out) {
   uint32_t all, nr = 0;
   struct entry *e = part_view(t, &all);
   for (uint32_t i = 0; i < all; i++)
@@ -295,7 +186,7 @@ static uint32_t slow_dbit(struct kref a, struct kref b) {
       if (slow_bit(a, byte, i) != slow_bit(b, byte, i)) return byte << 4 | i;
 }
 
-static uint8_t *slow_image(const struct part *t, bool tags, uint64_t number, size_t *size_out) {
+static uint8_t *slow_image(const struct tables *t, bool tags, uint64_t number, size_t *size_out) {
   uint32_t nr;
   struct entry *e = part_view(t, &nr);
   const struct remix_layout l = remix_layout(t->nr, tags);
@@ -359,7 +250,7 @@ static uint8_t *slow_image(const struct part *t, bool tags, uint64_t number, siz
   memcpy(image, REMIX_MAGIC, 8);
   store32le(image + 8, 1);
   store32le(image + 12, tags);
-  store64le(image + 16, STORE_ID);
+  store64le(image + 16, PLACE_STORE_ID);
   store64le(image + 24, number);
   store32le(image + 40, t->nr);
   store32le(image + 44, segs);
@@ -393,7 +284,7 @@ static void remix_path(const struct place *p, uint64_t number, char *path) {
 }
 
 // Builds from `old` (NULL: from nothing) and the last nr_fresh tables of t, and holds the file against the plain one.
-static struct remix *part_build(struct part *t, const struct remix *old, uint32_t keep, uint32_t nr_fresh, bool tags,
+static struct remix *part_build(struct tables *t, const struct remix *old, uint32_t keep, uint32_t nr_fresh, bool tags,
                                 uint64_t *pages_read_out) {
   struct place *p = t->p;
   char path[ENV_PATH_MAX];
@@ -443,7 +334,7 @@ static void done(struct remix *x) {
 }
 
 // Of all tables of t, which overlap: they arrive one by one.
-static struct remix *part_build_all(struct part *t, bool tags) {
+static struct remix *part_build_all(struct tables *t, bool tags) {
   struct remix *x = NULL;
   const uint32_t all = t->nr;
   for (t->nr = 1; t->nr <= all; t->nr++) {
@@ -456,7 +347,7 @@ static struct remix *part_build_all(struct part *t, bool tags) {
 }
 
 // First entry >= key.
-static uint32_t lower(const struct part *t, const struct entry *e, uint32_t nr, struct kref key) {
+static uint32_t lower(const struct tables *t, const struct entry *e, uint32_t nr, struct kref key) {
   uint32_t lo = 0, hi = nr;
   while (lo < hi) {
     const uint32_t mid = (lo + hi) / 2;
@@ -468,18 +359,18 @@ static uint32_t lower(const struct part *t, const struct entry *e, uint32_t nr, 
   return lo;
 }
 
-static void check_record(const struct part *t, const struct entry *e, const struct kv_rec *r) {
+static void check_record(const struct tables *t, const struct entry *e, const struct kv_rec *r) {
   uint8_t *val = malloc(16384);
   const struct kref key = t->k.keys[e->key];
   assert_true(kv_eq(kref(r->key, r->klen), key));
   assert_int_equal(r->tomb, e->tomb);
-  const uint32_t len = e->tomb ? 0 : value_make(t->sst[e->run]->number, key, val);
+  const uint32_t len = e->tomb ? 0 : table_value(t->sst[e->run]->number, key, val);
   assert_int_equal(r->vlen, len);
   if (len) assert_memory_equal(r->val, val, len);
   free(val);
 }
 
-static void check_at(const struct part *t, struct remix_cursor *c, const struct entry *e, uint32_t nr, uint32_t at, bool read) {
+static void check_at(const struct tables *t, struct remix_cursor *c, const struct entry *e, uint32_t nr, uint32_t at, bool read) {
   assert_int_equal(remix_valid(c), at < nr);
   if (at >= nr) return;
   assert_int_equal(remix_run(c), e[at].run);
@@ -490,7 +381,7 @@ static void check_at(const struct part *t, struct remix_cursor *c, const struct 
 }
 
 // A key near one of the set, present or not.
-static struct kref probe_make(const struct part *t, uint64_t *rng, uint8_t *buf) {
+static struct kref probe_make(const struct tables *t, uint64_t *rng, uint8_t *buf) {
   const struct kref k = t->k.keys[rng_next(rng) % t->k.nr];
   uint32_t len = k.len;
   memcpy(buf, k.ptr, len);
@@ -507,7 +398,7 @@ static struct kref probe_make(const struct part *t, uint64_t *rng, uint8_t *buf)
 }
 
 // Skips from entry `at`, half of the time not beyond the segment of a key; returns how many were passed.
-static uint32_t check_skip(const struct part *t, struct remix *x, struct remix_cursor *c, const struct entry *e, uint32_t nr,
+static uint32_t check_skip(const struct tables *t, struct remix *x, struct remix_cursor *c, const struct entry *e, uint32_t nr,
                            uint32_t at, uint32_t far, struct kref key) {
   const uint32_t end = far % 2 ? remix_segment(x, key) : UINT32_MAX, seg = c->seg;
   const uint32_t most = nr - 1 - at < far ? nr - 1 - at : far, moved = remix_skip(c, far, end);
@@ -524,7 +415,7 @@ static uint32_t check_skip(const struct part *t, struct remix *x, struct remix_c
   return moved;
 }
 
-static void check_queries(struct part *t, struct remix *x, uint32_t times, uint64_t *rng) {
+static void check_queries(struct tables *t, struct remix *x, uint32_t times, uint64_t *rng) {
   uint32_t nr;
   struct entry *e = part_live(t, &nr);
   uint8_t *buf = malloc(65536 + 1);
@@ -602,7 +493,7 @@ static void check_queries(struct part *t, struct remix *x, uint32_t times, uint6
 }
 
 // Many keys side by side: each ends where remix_get would.
-static void check_probes(struct part *t, struct remix *x, uint64_t *rng) {
+static void check_probes(struct tables *t, struct remix *x, uint64_t *rng) {
   enum { GROUP = 64 };
   uint32_t nr, left = 1 + (uint32_t)(rng_next(rng) % GROUP), at[GROUP];
   struct entry *e = part_live(t, &nr);
@@ -658,7 +549,7 @@ static void check_probes(struct part *t, struct remix *x, uint64_t *rng) {
 }
 
 // Returns how many entries do not record what they share with the one before.
-static uint32_t check_walk(const struct part *t, const struct remix *x) {
+static uint32_t check_walk(const struct tables *t, const struct remix *x) {
   uint32_t nr, i = 0, unknown = 0;
   struct entry *e = part_view(t, &nr);
   struct remix_walk w;
@@ -695,9 +586,9 @@ static void test_random_partitions(void **state) {
   for (uint32_t round = 0; round < 36; round++) {
     struct place p;
     place_init(&p, round % 4 == 3 ? 0 : (size_t)(1 + round % 3) << 20);
-    struct part t = {.p = &p};
+    struct tables t = {.p = &p};
     const uint32_t kind = round % KEYS_KINDS;
-    keyset_make(&t.k, kind, kind == KEYS_FAR ? 150 : 20 + (uint32_t)(rng_next(&rng) % 900), &rng);
+    keyset_of_kind(&t.k, kind, kind == KEYS_FAR ? 150 : 20 + (uint32_t)(rng_next(&rng) % 900), &rng);
     const uint32_t runs = round % 5 == 0 ? 1 : round % 5 == 1 ? 32 : 1 + (uint32_t)(rng_next(&rng) % 12);
     const uint32_t sparse = runs > 16 ? 20 : 1 + (uint32_t)(rng_next(&rng) % 4), ckeys = (uint32_t)(rng_next(&rng) % 3);
     // each run arrives on its own; only the last view is built
@@ -761,9 +652,9 @@ static void test_young_deletes(void **state) {
   for (uint32_t round = 0; round < 4 * KEYS_KINDS; round++) {
     struct place p;
     place_init(&p, round % 3 ? 1 << 20 : 0);
-    struct part t = {.p = &p};
+    struct tables t = {.p = &p};
     const uint32_t kind = round % KEYS_KINDS, runs = 1 + (uint32_t)(rng_next(&rng) % 4);
-    keyset_make(&t.k, kind, kind == KEYS_FAR ? 150 : 700, &rng);
+    keyset_of_kind(&t.k, kind, kind == KEYS_FAR ? 150 : 700, &rng);
     for (uint32_t r = 0; r < runs; r++) part_add_table(&t, has_deleted(&t.k, round % 2 || r + 1 < runs, &rng), rng_next(&rng) % 2);
     struct remix *x = NULL;
     const bool tags = round / KEYS_KINDS % 2;
@@ -804,8 +695,8 @@ static void test_all_versions(void **state) {
   for (uint32_t n = 0; n < sizeof(counts) / sizeof(counts[0]); n++) {
     struct place p;
     place_init(&p, 1 << 20);
-    struct part t = {.p = &p};
-    keyset_make(&t.k, KEYS_TINY, 60, &rng);
+    struct tables t = {.p = &p};
+    keyset_of_kind(&t.k, KEYS_TINY, 60, &rng);
     struct remix *x = NULL;
     for (uint32_t r = 0; r < counts[n]; r++) {
       part_add_table(&t, has_make(&t.k, 1, &rng), true);
@@ -829,8 +720,8 @@ static void test_incremental(void **state) {
   for (uint32_t kind = 0; kind < KEYS_KINDS; kind++) {
     struct place p;
     place_init(&p, 1 << 20);
-    struct part t = {.p = &p};
-    keyset_make(&t.k, kind, kind == KEYS_FAR ? 80 : 400, &rng);
+    struct tables t = {.p = &p};
+    keyset_of_kind(&t.k, kind, kind == KEYS_FAR ? 80 : 400, &rng);
     struct remix *x = NULL;
     bool had_tags = false;
     for (uint32_t step = 0; step < 32; step++) {
@@ -887,9 +778,9 @@ static void test_incremental(void **state) {
   }
 }
 
-static void part_small(struct part *t, struct place *p, uint32_t kind, uint32_t keys, uint32_t runs, uint64_t *rng) {
-  *t = (struct part){.p = p};
-  keyset_make(&t->k, kind, keys, rng);
+static void part_small(struct tables *t, struct place *p, uint32_t kind, uint32_t keys, uint32_t runs, uint64_t *rng) {
+  *t = (struct tables){.p = p};
+  keyset_of_kind(&t->k, kind, keys, rng);
   for (uint32_t r = 0; r < runs; r++) part_add_table(t, has_make(&t->k, 2, rng), true);
 }
 
@@ -909,7 +800,7 @@ static uint8_t *file_get(const char *path, size_t *len_out) {
 }
 
 // Uses a REMIX that may say anything: no call may do more harm than to fail or to answer wrongly.
-static void use_anyhow(struct part *t, struct remix *x, bool build) {
+static void use_anyhow(struct tables *t, struct remix *x, bool build) {
   struct remix_cursor c;
   struct sst_hold hold = {0};
   struct kv_rec r;
@@ -955,7 +846,7 @@ static void test_damaged_file(void **state) {
   uint64_t rng = seed_start("damaged file");
   struct place p;
   place_init(&p, 1 << 20);
-  struct part t;
+  struct tables t;
   part_small(&t, &p, KEYS_TINY, 80, 3, &rng);
   for (uint32_t form = 0; form < 4; form++) {
     const bool tags = form & 1, plain = form & 2;
@@ -1012,7 +903,7 @@ static void test_open_refuses(void **state) {
   uint64_t rng = 7;
   struct place p;
   place_init(&p, 1 << 20);
-  struct part t;
+  struct tables t;
   part_small(&t, &p, KEYS_NUMBERS, 200, 4, &rng);
   struct remix *x = part_build_all(&t, true), *y;
   const uint64_t number = x->number;
@@ -1046,20 +937,13 @@ static void test_open_refuses(void **state) {
   place_fini(&p);
 }
 
-static _Atomic uint64_t fault_left;
-
-static bool fault(size_t size) {
-  (void)size;
-  return atomic_fetch_sub(&fault_left, 1) != 1;
-}
-
 // Every n-th allocation fails in turn: an error, nothing leaks, no file is left.
 static void test_no_memory(void **state) {
   (void)state;
   uint64_t rng = 11;
   struct place p;
   place_init(&p, 1 << 20);
-  struct part t;
+  struct tables t;
   part_small(&t, &p, KEYS_PATHS, 400, 5, &rng);
   struct remix *old = NULL, *x;
   t.nr = 3;
@@ -1070,11 +954,10 @@ static void test_no_memory(void **state) {
   char path[ENV_PATH_MAX];
   remix_path(&p, 500, path);
   uint32_t failed = 0;
-  for (uint64_t n = 1;; n++) {
-    atomic_store(&fault_left, n);
-    atomic_store(&mem_fault, fault);
+  for (int64_t n = 1;; n++) {
+    fault_mem_set(n);
     const enum remixdb_status s = remix_build(&b);
-    atomic_store(&mem_fault, NULL);
+    (void)fault_mem_end();
     if (s == REMIXDB_OK) break;
     assert_int_equal(s, REMIXDB_NOMEM);
     assert_int_not_equal(access(path, F_OK), 0);
@@ -1082,21 +965,19 @@ static void test_no_memory(void **state) {
   }
   assert_true(failed > 5);
   t.nr = 4;
-  for (uint64_t n = 1;; n++) {
-    atomic_store(&fault_left, n);
-    atomic_store(&mem_fault, fault);
+  for (int64_t n = 1;; n++) {
+    fault_mem_set(n);
     const enum remixdb_status s = remix_open(&p.ctx, 500, t.sst, 4, &x);
-    atomic_store(&mem_fault, NULL);
+    (void)fault_mem_end();
     if (s == REMIXDB_OK) break;
     assert_int_equal(s, REMIXDB_NOMEM);
     assert_null(x);
   }
-  for (uint64_t n = 1;; n++) {
+  for (int64_t n = 1;; n++) {
     struct remix_cursor c;
     struct kv_rec r;
     remix_cursor_init(&c, p.queue);
-    atomic_store(&fault_left, n);
-    atomic_store(&mem_fault, fault);
+    fault_mem_set(n);
     enum remixdb_status s = remix_cursor_set(&c, x);
     enter(&p);
     if (s == REMIXDB_OK) s = remix_seek(&c, t.k.keys[t.k.nr / 2]);
@@ -1105,9 +986,8 @@ static void test_no_memory(void **state) {
       if (s == REMIXDB_OK) remix_next(&c);
     }
     leave(&p);
-    atomic_store(&mem_fault, NULL);
+    const bool through = !fault_mem_end();
     remix_cursor_fini(&c);
-    const bool through = atomic_load(&fault_left) > 0 && atomic_load(&fault_left) <= n;
     if (s == REMIXDB_OK && through) break;
     assert_true(s == REMIXDB_NOMEM || s == REMIXDB_OK);  // read-ahead does without memory
   }
@@ -1124,17 +1004,16 @@ static void test_disk_fails(void **state) {
   uint64_t rng = 19;
   struct place p;
   place_init(&p, 1 << 20);
-  struct part t;
+  struct tables t;
   part_small(&t, &p, KEYS_NUMBERS, 300, 1, &rng);
   struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 600, .fresh = t.sst, .nr_fresh = 1, .tags = true};
   char path[ENV_PATH_MAX];
   remix_path(&p, 600, path);
   int64_t n = 1;
   for (;; n++) {
-    atomic_store(&disk_fault, n);
+    fault_io_set(FAULT_OPEN | FAULT_WRITE | FAULT_SYNC, n, false);
     const enum remixdb_status s = remix_build(&b);
-    const bool met = atomic_load(&disk_fault) <= 0;
-    atomic_store(&disk_fault, 0);
+    const bool met = fault_io_end();
     if (s == REMIXDB_OK) {
       assert_false(met);
       break;
@@ -1148,23 +1027,13 @@ static void test_disk_fails(void **state) {
   place_fini(&p);
 }
 
-static void byte_flip(const char *path, long off) {
-  FILE *f = fopen(path, "r+b");
-  assert_non_null(f);
-  assert_int_equal(fseek(f, off, SEEK_SET), 0);
-  const int c = fgetc(f);
-  assert_int_equal(fseek(f, off, SEEK_SET), 0);
-  assert_int_not_equal(fputc(c ^ 0x10, f), EOF);
-  assert_int_equal(fclose(f), 0);
-}
-
 // A table that is damaged after its REMIX was built: a status, never wrong data.
 static void test_damaged_table(void **state) {
   (void)state;
   uint64_t rng = 13;
   struct place p;
   place_init(&p, 0);
-  struct part t;
+  struct tables t;
   part_small(&t, &p, KEYS_NUMBERS, 2000, 3, &rng);
   for (uint32_t tags = 0; tags < 2; tags++) {
     struct remix *x = part_build_all(&t, tags);
@@ -1227,7 +1096,7 @@ static void test_read_ahead(void **state) {
   uint64_t rng = 17;
   struct place p;
   place_init(&p, 8 << 20);
-  struct part t;
+  struct tables t;
   part_small(&t, &p, KEYS_BINARY, 6000, 3, &rng);
   struct remix *x = part_build_all(&t, true);
   uint32_t pages = 0;
@@ -1255,7 +1124,7 @@ static void test_cursor_moves(void **state) {
   uint64_t rng = seed_start("cursor moves");
   struct place p;
   place_init(&p, 1 << 20);
-  struct part t;
+  struct tables t;
   part_small(&t, &p, KEYS_PATHS, 300, 9, &rng);
   struct remix *x[9];
   struct entry *e[9];
@@ -1294,299 +1163,16 @@ static void test_cursor_moves(void **state) {
   place_fini(&p);
 }
 
-// ---- jumps
-
-#define JUMP_KEYS 36000u
-#define JUMP_RUNS 3u
-
-// A REMIX of which nothing is in the cache. Key i is in run i % runs.
-struct cold {
-  struct place *p;
-  struct part t;
-  struct remix *x;
-};
-
-static struct kref numbered(uint32_t i, uint8_t buf[9]) {
-  (void)snprintf((char *)buf, 9, "%08u", i % 100000000);
-  return kref(buf, 8);
-}
-
-static void cold_make(struct cold *w, struct place *p, uint32_t keys, uint32_t runs) {
-  *w = (struct cold){.p = p, .t = {.p = p}};
-  w->t.k.keys = calloc(keys, sizeof(*w->t.k.keys));
-  for (; w->t.k.nr < keys; w->t.k.nr++) {
-    uint8_t *const key = malloc(9);
-    w->t.k.keys[w->t.k.nr] = numbered(w->t.k.nr, key);
-  }
-  for (uint32_t r = 0; r < runs; r++) {
-    uint8_t *const has = calloc(keys, 1);
-    for (uint32_t i = r; i < keys; i += runs) has[i] = HAS_PUT;
-    part_add_table(&w->t, has, true);
-  }
-  w->x = part_build_all(&w->t, true);
-}
-
-static void cold_again(struct cold *w) {
-  const uint64_t number = w->x->number;
-  remix_unref(w->x);
-  for (uint32_t r = 0; r < w->t.nr; r++) {
-    const uint64_t table = w->t.sst[r]->number;
-    sst_unref(w->t.sst[r]);
-    ok(sst_open(&w->p->ctx, table, &w->t.sst[r]));
-  }
-  ok(remix_open(&w->p->ctx, number, w->t.sst, w->t.nr, &w->x));
-}
-
-static void cold_free(struct cold *w) {
-  done(w->x);
-  part_fini(&w->t);
-}
-
-static void read_here(struct remix_cursor *c, uint32_t key) {
-  struct kv_rec r;
-  uint8_t buf[9];
-  assert_true(remix_valid(c));
-  ok(remix_record(c, &r));
-  assert_true(kv_eq(kref(r.key, r.klen), numbered(key, buf)));
-}
-
-static void seek_to(struct remix_cursor *c, uint32_t key) {
-  uint8_t buf[9];
-  ok(remix_seek(c, numbered(key, buf)));
-}
-
-static uint64_t jumps_of(const struct cold *w) { return atomic_load(&w->x->jumps); }
-static uint64_t reads_of(const struct cold *w) { return atomic_load(&w->p->io.nr_reads); }
-
-// All of it one way.
-static void read_all(struct cold *w, bool backward, struct blkio_queue *queue) {
-  struct remix_cursor c;
-  const uint64_t before = jumps_of(w);
-  remix_cursor_init(&c, queue);
-  ok(remix_cursor_set(&c, w->x));
-  enter(w->p);
-  if (backward) {
-    remix_seek_last(&c);
-    for (uint32_t k = w->t.k.nr; k-- > 0; remix_prev(&c)) read_here(&c, k);
-  } else {
-    remix_seek_first(&c);
-    for (uint32_t k = 0; k < w->t.k.nr; k++, remix_next(&c)) read_here(&c, k);
-  }
-  assert_false(remix_valid(&c));
-  leave(w->p);
-  assert_int_equal(jumps_of(w), before);  // it is the cursor's until it goes elsewhere
-  remix_cursor_fini(&c);
-}
-
-static uint64_t jumps_all(struct cold *w, bool backward, struct blkio_queue *queue) {
-  const uint64_t before = jumps_of(w);
-  read_all(w, backward, queue);
-  return jumps_of(w) - before;
-}
-
-// What a scan reads because there are several runs, and nothing else, counts.
-static void test_jumps(void **state) {
+// In a young view every block that a seek reads counts as a jump; where bits are far each key that it reads may be in one.
+static void test_young_far(void **state) {
   (void)state;
   struct place p;
-  struct cold w;
   struct remix_cursor c;
-  place_init(&p, 8 << 20);
-  cold_make(&w, &p, JUMP_KEYS, JUMP_RUNS);
-  for (uint32_t r = 0; r < JUMP_RUNS; r++) assert_true(w.t.sst[r]->nr_pages > 50);
-  // where it begins does not count, nor does what follows it in a run; the other runs' first blocks do. What was read once does not again.
-  for (uint32_t way = 0; way < 3; way++) {
-    cold_again(&w);
-    const uint64_t read = atomic_load(&p.io.read_bytes);
-    assert_int_equal(jumps_all(&w, way == 1, way == 2 ? p.queue : NULL), JUMP_RUNS - 1);
-    assert_true(atomic_load(&p.io.read_bytes) - read > (uint64_t)JUMP_RUNS * 50 * BLOCK_PAGE);
-    assert_int_equal(jumps_all(&w, way == 1, NULL), 0);
-  }
-  // looking up places, and stepping without looking at records
-  cold_again(&w);
-  remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w.x));
-  enter(&p);
-  for (uint32_t k = 0; k + 1000 < JUMP_KEYS; k += 1000) {
-    const uint64_t reads = reads_of(&w);
-    seek_to(&c, k);
-    assert_int_equal(reads_of(&w), reads + 1);
-    read_here(&c, k);
-    for (uint32_t i = 0; i < 20; i++) remix_next(&c);
-    assert_int_equal(reads_of(&w), reads + 1);
-    assert_int_equal(c.jumps, 0);
-  }
-  leave(&p);
-  remix_cursor_fini(&c);
-  assert_int_equal(jumps_of(&w), 0);
-  // behind a seek each of the other runs is one
-  cold_again(&w);
-  ok(remix_cursor_set(&c, w.x));
-  enter(&p);
-  for (uint32_t k = 500, jumps = 0; k < 6000; k += 1000) {
-    seek_to(&c, k);
-    assert_int_equal(c.jumps, jumps);
-    for (uint32_t i = 0; i < 2 * JUMP_RUNS; i++, remix_next(&c)) {
-      read_here(&c, k + i);
-      jumps += i > 0 && i < JUMP_RUNS;
-      assert_int_equal(c.jumps, jumps);
-    }
-  }
-  // the block that the seek looks at is the first, also when the key that was looked for is not there and the next one is another run's
-  uint32_t jumps = c.jumps;
-  ok(remix_seek(&c, kref("00006000+", 9)));
-  for (uint32_t k = 6001; k < 6001 + JUMP_RUNS; k++, remix_next(&c)) {
-    read_here(&c, k);
-    jumps += k < 6000 + JUMP_RUNS;
-    assert_int_equal(c.jumps, jumps);
-  }
-  // far on by skipping, the first block does not count; to the beginning neither
-  seek_to(&c, 6000);
-  read_here(&c, 6000);
-  assert_int_equal(remix_skip(&c, 3000, UINT32_MAX), 3000);
-  read_here(&c, 9000);
-  assert_int_equal(c.jumps, jumps);
-  remix_next(&c);
-  read_here(&c, 9001);
-  assert_int_equal(c.jumps, jumps + 1);
-  remix_seek_first(&c);
-  read_here(&c, 0);
-  assert_int_equal(c.jumps, jumps + 1);
-  remix_prev(&c);
-  assert_false(remix_valid(&c));
-  remix_seek_last(&c);
-  read_here(&c, JUMP_KEYS - 1);
-  assert_int_equal(c.jumps, jumps + 1);
-  remix_prev(&c);
-  read_here(&c, JUMP_KEYS - 2);
-  assert_int_equal(c.jumps, jumps + 2);
-  leave(&p);
-  remix_cursor_fini(&c);
-  assert_int_equal(jumps_of(&w), jumps + 2);
-  cold_free(&w);
-  // without a cache what is read is read from disk each time
-  place_fini(&p);
-  place_init(&p, 0);
-  cold_make(&w, &p, 3000, JUMP_RUNS);
-  for (uint32_t i = 0; i < 2; i++) assert_int_equal(jumps_all(&w, i, NULL), JUMP_RUNS - 1);
-  cold_free(&w);
-  // one run has nothing to jump to
-  cold_make(&w, &p, 3000, 1);
-  for (uint32_t i = 0; i < 2; i++) assert_int_equal(jumps_all(&w, i, NULL), 0);
-  ok(remix_cursor_set(&c, w.x));
-  enter(&p);
-  for (uint32_t k = 0; k < 2900; k += 100) {
-    seek_to(&c, k);
-    for (uint32_t i = 0; i < 50; i++, remix_next(&c)) read_here(&c, k + i);
-  }
-  leave(&p);
-  remix_cursor_fini(&c);
-  assert_int_equal(jumps_of(&w), 0);
-  cold_free(&w);
-  place_fini(&p);
-}
-
-static void cold_young(struct cold *w) {
-  cold_again(w);
-  remix_make_young(w->x);
-}
-
-// Seeks to places far apart in a young view of which nothing is cached, with some steps behind each: of each run the first block counts.
-static void young_places(struct cold *w, struct remix_cursor *c, bool backward) {
-  enter(w->p);
-  for (uint32_t k = 100; k + 1000 < w->t.k.nr; k += 1000) {
-    uint8_t buf[9];
-    const uint64_t reads = reads_of(w), before = jumps_of(w) + c->jumps;
-    if (backward) ok(remix_seek_for_prev(c, numbered(k, buf)));
-    else seek_to(c, k);
-    assert_true(reads_of(w) > reads);
-    assert_int_equal(jumps_of(w) + c->jumps - before, reads_of(w) - reads);
-    read_here(c, k);
-    for (uint32_t i = 1; i < 40; i++) {
-      if (backward) remix_prev(c);
-      else remix_next(c);
-      read_here(c, backward ? k - i : k + i);
-    }
-    assert_int_equal(jumps_of(w) + c->jumps - before, w->t.nr);  // of each run the first
-  }
-  leave(w->p);
-}
-
-// Of a young view what a seek reads and where a scan begins counts, too; what follows in the same run does not, nor what is read ahead.
-static void test_young_jumps(void **state) {
-  (void)state;
-  struct place p;
-  struct cold w;
-  struct remix_cursor c;
-  place_init(&p, 8 << 20);
-  for (uint32_t runs = 1; runs <= JUMP_RUNS; runs += JUMP_RUNS - 1) {
-    cold_make(&w, &p, JUMP_KEYS, runs);
-    for (uint32_t way = 0; way < 4; way++) {
-      cold_young(&w);
-      atomic_store(&disk_slow, way == 3);
-      read_all(&w, way == 1, way >= 2 ? p.queue : NULL);
-      atomic_store(&disk_slow, false);
-      assert_int_equal(jumps_of(&w), runs);
-      // what is cached does not count
-      assert_int_equal(jumps_all(&w, way == 1, NULL), 0);
-    }
-    for (uint32_t backward = 0; backward < 2; backward++) {
-      cold_young(&w);
-      remix_cursor_init(&c, NULL);
-      ok(remix_cursor_set(&c, w.x));
-      young_places(&w, &c, backward);
-      remix_cursor_fini(&c);
-    }
-    // where a skip ends
-    cold_young(&w);
-    remix_cursor_init(&c, NULL);
-    ok(remix_cursor_set(&c, w.x));
-    enter(&p);
-    seek_to(&c, 6000);
-    read_here(&c, 6000);
-    assert_int_equal(c.jumps, 1);
-    assert_int_equal(remix_skip(&c, 9000, UINT32_MAX), 9000);
-    assert_int_equal(c.jumps, 1);
-    read_here(&c, 15000);
-    assert_int_equal(c.jumps, 2);
-    // and gets, which are no scans, do not
-    struct sst_hold hold = {0};
-    struct kv_rec r;
-    uint8_t buf[9];
-    const struct kref key = numbered(30000, buf);
-    ok(remix_get(w.x, key, hash64(key.ptr, key.len), &hold, &r));
-    assert_int_equal(c.jumps, 2);
-    leave(&p);
-    sst_hold_fini(&hold);
-    remix_cursor_fini(&c);
-    assert_int_equal(jumps_of(&w), 2);
-    cold_free(&w);
-  }
-  place_fini(&p);
-  // without a cache: what the cursor holds need not be read again
-  place_init(&p, 0);
-  cold_make(&w, &p, 9000, JUMP_RUNS);
-  cold_young(&w);
-  remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w.x));
-  for (uint32_t backward = 0; backward < 2; backward++) young_places(&w, &c, backward);
-  enter(&p);
-  uint32_t jumps = c.jumps;
-  for (uint32_t i = 0; i < 5; i++) {
-    const uint64_t reads = reads_of(&w);
-    seek_to(&c, 7 + 3 * i);
-    if (i) assert_int_equal(reads_of(&w), reads);
-    jumps += i == 0;
-    assert_int_equal(c.jumps, jumps);
-  }
-  leave(&p);
-  remix_cursor_fini(&c);
-  cold_free(&w);
-  place_fini(&p);
-  // where bits are far each key that a seek reads may be in a block that has to be read
   uint64_t rng = seed_start("young jumps");
-  struct part t = {.p = &p};
+  struct tables t = {.p = &p};
   place_init(&p, 0);
-  keyset_make(&t.k, KEYS_FAR, 100, &rng);
+  remix_cursor_init(&c, NULL);
+  keyset_of_kind(&t.k, KEYS_FAR, 100, &rng);
   part_add_table(&t, has_make(&t.k, 1, &rng), true);
   part_add_table(&t, has_make(&t.k, 2, &rng), true);
   struct remix *const x = part_build_all(&t, false);
@@ -1607,88 +1193,8 @@ static void test_young_jumps(void **state) {
   place_fini(&p);
 }
 
-struct worn {
-  uint32_t calls;
-  const struct remix *x;
-};
-
-static void worn_fn(void *arg, struct remix *x) {
-  struct worn *const seen = arg;
-  seen->calls++;
-  seen->x = x;
-}
-
-// Whom they are added to, when, and who is told.
-static void test_jumps_added(void **state) {
-  (void)state;
-  struct place p;
-  struct cold w, other;
-  struct remix_cursor c;
-  struct worn seen = {0};
-  place_init(&p, 8 << 20);
-  p.ctx.worn = worn_fn;
-  p.ctx.worn_arg = &seen;
-  cold_make(&w, &p, JUMP_KEYS, JUMP_RUNS);
-  cold_make(&other, &p, 3000, JUMP_RUNS);
-  cold_again(&w);
-  cold_again(&other);
-  remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w.x));
-  atomic_store(&w.x->jumps_due, 66);
-  enter(&p);
-  // two of them each time; they are handed over together when the cursor goes elsewhere
-  const uint32_t apart = 900, nr = JUMP_KEYS / apart;
-  assert_true(2 * nr > 70 && 2 * nr < 128);
-  for (uint32_t i = 0; i < nr; i++) {
-    assert_int_equal(c.jumps, i <= 32 ? 2 * i : 2 * (i - 33) + 2);
-    assert_int_equal(jumps_of(&w), i <= 32 ? 0 : 64);
-    seek_to(&c, i * apart + 10);
-    for (uint32_t k = 0; k < JUMP_RUNS; k++, remix_next(&c)) read_here(&c, i * apart + 10 + k);
-  }
-  leave(&p);
-  assert_int_equal(jumps_of(&w), 64);
-  assert_int_equal(seen.calls, 0);
-  // the rest when it goes to another REMIX, which has none of it
-  ok(remix_cursor_set(&c, other.x));
-  assert_int_equal(c.jumps, 0);
-  assert_int_equal(jumps_of(&w), 2 * nr);
-  assert_int_equal(jumps_of(&other), 0);
-  assert_int_equal(seen.calls, 1);
-  assert_ptr_equal(seen.x, w.x);
-  enter(&p);
-  seek_to(&c, 10);
-  for (uint32_t k = 0; k < JUMP_RUNS; k++, remix_next(&c)) read_here(&c, 10 + k);
-  leave(&p);
-  // parked it has none; who has not said when they are due is asked each time
-  remix_park(&c);
-  assert_int_equal(jumps_of(&other), 2);
-  assert_int_equal(jumps_of(&w), 2 * nr);
-  assert_int_equal(seen.calls, 2);
-  assert_ptr_equal(seen.x, other.x);
-  ok(remix_cursor_set(&c, w.x));
-  remix_cursor_fini(&c);
-  assert_int_equal(jumps_of(&other), 2);
-  assert_int_equal(jumps_of(&w), 2 * nr);
-  assert_int_equal(seen.calls, 2);
-  // not before they are due, and each time after that
-  atomic_store(&other.x->jumps_due, 102);
-  remix_jumped(other.x, 99);
-  assert_int_equal(seen.calls, 2);
-  remix_jumped(other.x, 1);
-  assert_int_equal(seen.calls, 3);
-  remix_jumped(other.x, 1);
-  assert_int_equal(seen.calls, 4);
-  assert_int_equal(jumps_of(&other), 103);
-  p.ctx.worn = NULL;
-  remix_jumped(other.x, 1000);
-  assert_int_equal(seen.calls, 4);
-  cold_free(&w);
-  cold_free(&other);
-  place_fini(&p);
-}
-
 struct reader {
-  struct part *t;
+  struct tables *t;
   struct remix *x;
   const struct entry *e;
   uint32_t nr;
@@ -1734,7 +1240,7 @@ static void test_threads(void **state) {
   uint64_t rng = seed_start("threads");
   struct place p;
   place_init(&p, 256 << 10);
-  struct part t;
+  struct tables t;
   part_small(&t, &p, KEYS_BINARY, 4000, 4, &rng);
   struct remix *x = part_build_all(&t, true);
   uint32_t nr;
@@ -1755,267 +1261,13 @@ static void test_threads(void **state) {
   place_fini(&p);
 }
 
-#define GATHER_RUNS 8u
-
-// Where reads take as long as a disk's, a scan has the blocks of all runs on its way read together.
-static void test_gathered(void **state) {
-  (void)state;
-  struct place p;
-  struct cold w;
-  struct remix_cursor c;
-  struct kv_rec rec;
-  place_init(&p, 8 << 20);
-  cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
-  cold_again(&w);
-  atomic_store(&disk_slow, true);
-  remix_cursor_init(&c, p.queue);
-  ok(remix_cursor_set(&c, w.x));
-  enter(&p);
-  seek_to(&c, 500);
-  read_here(&c, 500);
-  remix_next(&c);
-  uint64_t reads = reads_of(&w);
-  read_here(&c, 501);  // tells how long it takes
-  assert_int_equal(reads_of(&w), ++reads);
-  remix_next(&c);
-  read_here(&c, 502);
-  reads += GATHER_RUNS - 2;
-  assert_true(reads_of(&w) >= reads && reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
-  reads = reads_of(&w);
-  for (uint32_t k = 503; k < 502 + GATHER_RUNS; k++) {
-    remix_next(&c);
-    read_here(&c, k);
-  }
-  assert_int_equal(reads_of(&w), reads);
-  assert_int_equal(c.jumps, GATHER_RUNS - 1);
-  for (uint32_t k = 502 + GATHER_RUNS; k < 502 + 100 * GATHER_RUNS; k++) {
-    remix_next(&c);
-    read_here(&c, k);
-  }
-  assert_true(reads_of(&w) >= reads + GATHER_RUNS);
-  assert_int_equal(c.jumps, GATHER_RUNS - 1);  // what was read since then follows what was there
-  // a place further on, from where a block is damaged: it is told where the scan comes to it, and the others are there all the same
-  const uint32_t bad = 3;
-  struct sst *const t = w.t.sst[bad];
-  seek_to(&c, 5000);
-  const uint32_t from = 5000 / GATHER_RUNS * GATHER_RUNS, block = sst_pos_block(sst_advance(t, 0, from / GATHER_RUNS));
-  byte_flip(t->path, (long)block * BLOCK_PAGE + 200);
-  for (uint32_t k = 5000; k < 5000 + GATHER_RUNS; k++, remix_next(&c)) {
-    if (k % GATHER_RUNS == bad) assert_int_equal(remix_record(&c, &rec), REMIXDB_CORRUPT);
-    else read_here(&c, k);
-  }
-  byte_flip(t->path, (long)block * BLOCK_PAGE + 200);
-  seek_to(&c, 5000 + bad);
-  read_here(&c, 5000 + bad);
-  // a cache that keeps nothing is not filled in vain
-  leave(&p);
-  remix_cursor_fini(&c);
-  cold_free(&w);
-  place_fini(&p);
-  place_init(&p, 0);
-  cold_make(&w, &p, 3000, GATHER_RUNS);
-  remix_cursor_init(&c, p.queue);
-  ok(remix_cursor_set(&c, w.x));
-  enter(&p);
-  remix_seek_first(&c);
-  for (uint32_t k = 0; k < 3 * GATHER_RUNS; k++, remix_next(&c)) {
-    reads = reads_of(&w);
-    read_here(&c, k);
-    assert_true(reads_of(&w) <= reads + 1);
-  }
-  leave(&p);
-  atomic_store(&disk_slow, false);
-  remix_cursor_fini(&c);
-  cold_free(&w);
-  place_fini(&p);
-}
-
-// The same where the cache is full, so that what a seek reads stays in the cursor's own memory: it is not read again, and the others are read together.
-static void test_gathered_full(void **state) {
-  (void)state;
-  struct place p;
-  struct cold w;
-  struct remix_cursor c;
-  struct cache_stats st;
-  place_init(&p, 512 * CACHE_PAGE);
-  p.cache->disk_ns = UINT32_MAX;  // or the cache would find out as well
-  cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
-  cold_again(&w);
-  remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w.x));
-  enter(&p);
-  remix_seek_first(&c);
-  for (uint32_t k = 0; k < 20000; k++, remix_next(&c)) {
-    if (k % 16 == 0) {  // what is evicted can be had again
-      leave(&p);
-      enter(&p);
-    }
-    read_here(&c, k);
-  }
-  remix_cursor_fini(&c);
-  remix_cursor_init(&c, p.queue);
-  ok(remix_cursor_set(&c, w.x));
-  atomic_store(&disk_slow, true);
-  const uint32_t first = 22000;
-  for (uint32_t k = first; k < JUMP_KEYS; k += 2000) {
-    cache_stats(p.cache, &st);
-    const uint64_t declined = st.declined;
-    uint64_t reads = reads_of(&w);
-    seek_to(&c, k);
-    assert_int_equal(reads_of(&w), ++reads);
-    cache_stats(p.cache, &st);
-    assert_int_equal(st.declined, declined + 1);
-    read_here(&c, k);
-    assert_int_equal(reads_of(&w), reads);
-    remix_next(&c);
-    read_here(&c, k + 1);
-    if (k == first) {  // tells how long it takes
-      assert_int_equal(reads_of(&w), ++reads);
-      remix_next(&c);
-      read_here(&c, k + 2);
-    }
-    reads += GATHER_RUNS - (k == first ? 2 : 1);
-    assert_true(reads_of(&w) >= reads && reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
-    reads = reads_of(&w);
-    for (uint32_t i = k == first ? 3 : 2; i < GATHER_RUNS; i++) {
-      remix_next(&c);
-      read_here(&c, k + i);
-    }
-    assert_int_equal(reads_of(&w), reads);
-    leave(&p);
-    enter(&p);
-  }
-  atomic_store(&disk_slow, false);
-  leave(&p);
-  remix_cursor_fini(&c);
-  cold_free(&w);
-  place_fini(&p);
-}
-
-// What the cache has no room for a long scan reads ahead all the same, and leaves the cache as it is.
-static void test_ahead_own(void **state) {
-  (void)state;
-  struct place p;
-  struct cold w;
-  for (uint32_t with = 0; with < 2; with++) {
-    place_init(&p, with ? 64 * CACHE_PAGE : 0);
-    cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
-    cold_again(&w);
-    struct cache_stats before = {0}, after = {0};
-    if (with) {
-      read_all(&w, true, NULL);  // backward nothing is read ahead
-      cache_stats(p.cache, &before);
-    }
-    const uint32_t pages = w.t.sst[0]->nr_pages;
-    uint64_t reads = reads_of(&w);
-    read_all(&w, false, p.queue);
-    reads = reads_of(&w) - reads;
-    // of each run two by themselves, then 4, 8, 16 and so on; and where some are cached a read more
-    assert_true(pages > 120);
-    assert_true(reads >= GATHER_RUNS * 4 && reads <= GATHER_RUNS * 14);
-    if (with) {
-      cache_stats(p.cache, &after);
-      assert_true(after.evictions - before.evictions <= 4 * GATHER_RUNS);
-      assert_true(after.misses - before.misses < GATHER_RUNS * 4);
-    }
-    // a short one does not
-    struct remix_cursor c;
-    remix_cursor_init(&c, p.queue);
-    ok(remix_cursor_set(&c, w.x));
-    enter(&p);
-    seek_to(&c, 20000);
-    reads = reads_of(&w);
-    for (uint32_t k = 20000; k < 20000 + 40 * GATHER_RUNS; k++, remix_next(&c)) read_here(&c, k);  // two or three blocks of each
-    assert_true(reads_of(&w) - reads <= GATHER_RUNS * 3);
-    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_null(c.holds[r].ahead);
-    // a long one does, until the cursor is sent nowhere, which gives all of it back
-    for (uint32_t k = 20000 + 40 * GATHER_RUNS; k < 20000 + 1000 * GATHER_RUNS; k++, remix_next(&c)) read_here(&c, k);
-    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_non_null(c.holds[r].ahead);
-    leave(&p);
-    ok(remix_cursor_set(&c, NULL));
-    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_true(!c.holds[r].ahead && !c.holds[r].cb.own);
-    remix_cursor_fini(&c);
-    cold_free(&w);
-    place_fini(&p);
-  }
-}
-
-// However a new cursor was sent to where it stands, most of its steps on are near ones: memory is asked for in groups of entries.
-static void test_steps_are_near(void **state) {
-  (void)state;
-  struct place p;
-  struct cold w;
-  place_init(&p, 64 << 20);
-  cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
-  for (uint32_t way = 0; way < 3; way++) {
-    struct remix_cursor c;
-    uint8_t buf[9];
-    remix_cursor_init(&c, p.queue);
-    ok(remix_cursor_set(&c, w.x));
-    enter(&p);
-    if (way == 0) ok(remix_seek(&c, numbered(1000, buf)));
-    else if (way == 1) ok(remix_seek_for_prev(&c, numbered(1000, buf)));
-    else remix_seek_first(&c);
-    uint32_t far = 0;
-    for (uint32_t i = 0; i < 1000; i++) {
-      struct kv_rec r;
-      ok(remix_record(&c, &r));
-      if (remix_next_near(&c)) continue;
-      far++;
-      remix_next(&c);
-    }
-    assert_true(far < 1000 / 8);
-    leave(&p);
-    remix_cursor_fini(&c);
-  }
-  cold_free(&w);
-  place_fini(&p);
-}
-
-// A get in the block that the one before had to read needs no other read, be it in another epoch; in a table at the same address it does.
-static void test_get_again(void **state) {
-  (void)state;
-  struct place p;
-  struct cold w;
-  struct sst_hold h = {0};
-  struct kv_rec rec;
-  uint8_t buf[9];
-  place_init(&p, 0);
-  cold_make(&w, &p, 3000, 2);
-  for (uint32_t k = 0; k < 2; k++) {
-    for (uint32_t i = 0; i < 4; i++) {
-      const uint64_t reads = reads_of(&w);
-      const struct kref key = numbered(1000 + k + 2 * i, buf);
-      enter(&p);
-      ok(remix_get(w.x, key, hash64(key.ptr, key.len), &h, &rec));
-      assert_true(kv_eq(kref(rec.key, rec.klen), key));
-      leave(&p);
-      assert_int_equal(reads_of(&w) - reads, i == 0);
-    }
-  }
-  struct sst *const t = w.t.sst[1];
-  assert_true(sst_holds(&h, t, h.block));
-  assert_false(sst_holds(&h, t, h.block + 1));
-  assert_false(sst_holds(&h, w.t.sst[0], h.block));
-  h.number++;
-  assert_false(sst_holds(&h, t, h.block));
-  h.number--;
-  sst_hold_drop(&h);
-  assert_false(sst_holds(&h, t, h.block));
-  sst_hold_fini(&h);
-  cold_free(&w);
-  place_fini(&p);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_partitions), cmocka_unit_test(test_all_versions),  cmocka_unit_test(test_incremental),
       cmocka_unit_test(test_damaged_file),      cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),    cmocka_unit_test(test_cursor_moves),
-      cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),  cmocka_unit_test(test_jumps),        cmocka_unit_test(test_gathered_full),
-      cmocka_unit_test(test_get_again),         cmocka_unit_test(test_ahead_own),     cmocka_unit_test(test_steps_are_near),
-      cmocka_unit_test(test_jumps_added),       cmocka_unit_test(test_gathered),      cmocka_unit_test(test_young_deletes),
-      cmocka_unit_test(test_young_jumps),
+      cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),    cmocka_unit_test(test_young_deletes),
+      cmocka_unit_test(test_young_far),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -218,29 +218,36 @@ static void test_damage_found(void **state) {
   }
 }
 
+// The names of the store's tables, of which there are several; l keeps them.
+static uint32_t tables_list(struct scene *s, struct name_list *l, const char **tables) {
+  uint32_t nr = 0;
+  ok(env_list(simdisk_env(s->disk), DIR_NAME, name_add, l));
+  for (uint32_t i = 0; i < l->nr; i++)
+    if (files_kind_of(l->names[i], NULL) == FILES_IS_TABLE) tables[nr++] = l->names[i];
+  assert_true(nr >= 2);
+  return nr;
+}
+
 // All damaged files are named, not the first alone.
 static void test_all_named(void **state) {
   (void)state;
   struct scene s;
   struct name_list l = {.nr = 0};
+  const char *tables[64];
   struct verify_report rep;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
-  ok(env_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
-  uint32_t damaged = 0;
-  for (uint32_t i = 0; i < l.nr; i++) {
+  const uint32_t nr = tables_list(&s, &l, tables);
+  for (uint32_t i = 0; i < nr; i++) {
     char path[128];
-    (void)snprintf(path, sizeof(path), DIR_NAME "/%s", l.names[i]);
-    if (files_kind_of(l.names[i], NULL) != FILES_IS_TABLE) continue;
+    (void)snprintf(path, sizeof(path), DIR_NAME "/%s", tables[i]);
     assert_true(simdisk_flip(s.disk, path, 100, 1));
-    damaged++;
   }
-  assert_true(damaged >= 2);
   s.nr_said = 0;
   assert_int_equal(verify_store(s.r, &rep), REMIXDB_CORRUPT);
-  assert_int_equal(rep.damaged, damaged);
-  for (uint32_t i = 0; i < l.nr; i++) {
-    bool named = files_kind_of(l.names[i], NULL) != FILES_IS_TABLE;
-    for (uint32_t n = 0; n < s.nr_said && n < 16; n++) named = named || strstr(s.said[n], l.names[i]);
+  assert_int_equal(rep.damaged, nr);
+  for (uint32_t i = 0; i < nr; i++) {
+    bool named = false;
+    for (uint32_t n = 0; n < s.nr_said && n < 16; n++) named = named || strstr(s.said[n], tables[i]);
     assert_true(named);
   }
   scene_fini(&s);
@@ -251,14 +258,10 @@ static void test_not_read(void **state) {
   (void)state;
   struct scene s;
   struct name_list l = {.nr = 0};
+  const char *tables[64];
   struct verify_report rep;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
-  ok(env_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
-  const char *tables[64];
-  uint32_t nr = 0;
-  for (uint32_t i = 0; i < l.nr; i++)
-    if (files_kind_of(l.names[i], NULL) == FILES_IS_TABLE) tables[nr++] = l.names[i];
-  assert_true(nr >= 2);
+  const uint32_t nr = tables_list(&s, &l, tables);
   simdisk_fault(s.disk, SIMDISK_OPEN, 0, UINT64_MAX, EMFILE);
   assert_int_equal(verify_store(s.r, &rep), REMIXDB_NOMEM);
   assert_true(rep.damaged == 0 && rep.unread >= nr + 1);

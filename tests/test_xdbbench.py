@@ -4,6 +4,7 @@
 import csv
 import fcntl
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -126,3 +127,10 @@ def test_a_directory_in_use_is_left_alone(tmp_path):
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert "in use" in bench(tmp_path / "db", "--benchmarks=fillseq", status=2).stderr
     bench(tmp_path / "db", "--use_existing_db", "--benchmarks=readseq")
+
+
+def test_what_is_timed(tmp_path):
+    """Of what only writes every operation, else one in 16."""
+    out = bench(tmp_path / "db", "--num=3200", "--ops=3200", "--benchmarks=fillrandom,overwrite,readrandom,readrandomwriterandom:readwritepercent=50")
+    timed = [int(n) for n in re.findall(r"\((\d+) timed\)", out.stdout)]
+    assert timed[:3] == [3200, 3200, 200] and sum(timed[3:]) == 200
