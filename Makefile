@@ -190,6 +190,7 @@ MODULES := \
   ckb \
   sst_stored \
   sst_ahead \
+  sst_pieces \
   sst \
   sst_scan \
   sst_build \

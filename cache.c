@@ -7,6 +7,7 @@
 #define SHARD_BYTES_MIN ((size_t)8 << 20)  // a shard more is worth it for this much
 #define BATCH_PAGES 64u                    // evicted together, so that one look at all epochs serves them all
 #define RESERVE_PART 8u                    // kept free or in limbo at most: this part of a shard
+#define ADMIT_PART 4u                      // of the misses that a shard has room for: a block missed again within so many gets a frame
 #define LOADS_TIMED 8u                     // one in so many loads is timed
 #define RUN_TRIES 32u                      // stretches looked at for one large block
 #define HELD_TRIES 4u                      // frames found pinned that are looked at again each time
@@ -111,6 +112,8 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
   *out = &c->pub;
   return REMIXDB_OK;
 }
+
+size_t cache_size(const struct cache *c) { return (size_t)cache_full(c)->nr_pages * CACHE_PAGE; }
 
 void cache_destroy(struct cache *pub) {
   if (!pub) return;
@@ -392,7 +395,7 @@ static inline bool shard_roomy(const struct shard *s, uint32_t nr_pages) {
 static bool shard_admits(const struct cache_full *c, struct shard *s, _Atomic uint32_t *slot, uint32_t nr_pages) {
   if (shard_roomy(s, nr_pages) || atomic_load_explicit(&c->disk, memory_order_relaxed)) return true;
   const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)s->misses | CACHE_MISSED;
-  if (was && (now - was) % CACHE_MISSED <= (s->end - s->first) / nr_pages) return true;
+  if (was && (now - was) % CACHE_MISSED <= (s->end - s->first) / nr_pages / ADMIT_PART) return true;
   atomic_store_explicit(slot, now, memory_order_relaxed);
   s->declined++;
   return false;
@@ -449,10 +452,11 @@ static enum remixdb_status block_reserve_own(struct cache_block *b, uint32_t nr_
 }
 
 // Loads a block, and finds out by those that are timed where from. c may be NULL when not timed.
-static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg, uint8_t *buf) {
-  if (likely(!timed)) return load(arg, block, nr_pages, buf);
+static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg, uint8_t *buf,
+                                      bool own) {
+  if (likely(!timed)) return load(arg, block, nr_pages, buf, own);
   const uint64_t began = time_ns();
-  const enum remixdb_status status = load(arg, block, nr_pages, buf);
+  const enum remixdb_status status = load(arg, block, nr_pages, buf, own);
   const bool disk = time_ns() - began > nr_pages * c->pub.disk_ns;
   if (disk != atomic_load_explicit(&c->disk, memory_order_relaxed)) atomic_store_explicit(&c->disk, disk, memory_order_relaxed);
   return status;
@@ -461,7 +465,7 @@ static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t
 static enum remixdb_status block_load_own(struct cache_full *c, bool timed, struct cache_block *b, uint32_t block, uint32_t nr_pages, cache_load_fn load,
                                           void *arg) {
   enum remixdb_status status = block_reserve_own(b, nr_pages);
-  if (status == REMIXDB_OK) status = block_load(c, timed, block, nr_pages, load, arg, b->own);
+  if (status == REMIXDB_OK) status = block_load(c, timed, block, nr_pages, load, arg, b->own, true);
   if (status == REMIXDB_OK) b->data = b->own;
   return status;
 }
@@ -528,7 +532,7 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   (void)pthread_mutex_unlock(&s->lock);
 
   self.frame = f;
-  const enum remixdb_status status = block_load(c, timed, block, nr_pages, load, arg, c->pub.pages + (size_t)(f - 1) * CACHE_PAGE);
+  const enum remixdb_status status = block_load(c, timed, block, nr_pages, load, arg, c->pub.pages + (size_t)(f - 1) * CACHE_PAGE, false);
   cache_fill_end(t, block, nr_pages, b, &self, status == REMIXDB_OK);
   return status;
 }
@@ -662,7 +666,7 @@ void cache_table_fini(struct cache_table *t) {
 
 void cache_stats(const struct cache *pub, struct cache_stats *out) {
   struct cache_full *const c = cache_full(pub);
-  *out = (struct cache_stats){.size = (uint64_t)c->nr_pages * CACHE_PAGE};
+  *out = (struct cache_stats){.size = cache_size(pub)};
   for (uint32_t i = 0; i < c->nr_shards; i++) {
     struct shard *const s = &c->shards[i];
     (void)pthread_mutex_lock(&s->lock);

@@ -18,8 +18,9 @@
 //       ended all reads of its own, so no two wait for each other.
 //   C5  Nobody waits for a frame: when none can be had at once the block is read into the caller's own buffer and not published.
 //   C6  Memory held for frames never exceeds the size given at creation.
-//   C7  Once no more is free than the reserve, a block that is missed gets a frame when it was missed before within as many misses of its shard as that has room for
-//       blocks of its size. The first time it is read into the caller's own buffer, and its slot notes when. So what is read once puts out
+//   C7  Once no more is free than the reserve, a block that is missed gets a frame when it was missed before within a quarter as many misses of its shard as that has room for
+//       blocks of its size. (Within as many: twice as many frames filled, and as many misses, for keys drawn uniformly and zipfian; but another working set is in after two thirds
+//       of the misses.) The first time it is read into the caller's own buffer, and its slot notes when. So what is read once puts out
 //       nothing, and goes to memory that the processor's caches still have: of 1.2 us that 4 KiB from the page cache took, 0.35 were the frame's lines. (2Q, Johnson
 //       and Shasha 1994; the blocks that it would keep a list of are in their slots.) Who reads such a block twice at once, by two iterators, reads it twice: from the
 //       page cache that costs less than it saves elsewhere. Where loads are the disk's (one in eight of cache_get's is timed) it would not, and blocks get their frame at
@@ -64,13 +65,15 @@ struct cache_block {
 
 // size: bytes; 0 is allowed and means that every get reads into own memory. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache **out);
+size_t cache_size(const struct cache *c);  // bytes for blocks
 void cache_destroy(struct cache *c);  // all tables are gone; NULL is allowed
 MUST_CHECK enum remixdb_status cache_table_init(struct cache_table *t, struct cache *c, uint32_t nr_pages, uint64_t id);
 // Takes the table's frames out of the cache. No reader uses the table any more (pins must be gone).
 void cache_table_fini(struct cache_table *t);
 
-// Fills buf (nr_pages * CACHE_PAGE bytes) with the block, verified. Called without locks held.
-typedef enum remixdb_status (*cache_load_fn)(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf);
+// Fills buf (nr_pages * CACHE_PAGE bytes) with the block, verified; own: it is the caller's own memory, and what of it the caller does without may be left out. Called
+// without locks held.
+typedef enum remixdb_status (*cache_load_fn)(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own);
 
 static inline const uint8_t *cache_frame_data(const struct cache *c, uint32_t frame) {
   return c->pages + (size_t)(frame - 1) * CACHE_PAGE;

@@ -37,6 +37,7 @@ struct job {
   bool upto;               // the new data behind the partition's keys is another job's, which appends it
   uint32_t take;           // so many of the newest runs are merged with the new data
   bool all;                // of all its partitions
+  bool pieces;             // as the round's
   uint64_t cost;           // bytes that will be written, about
   uint64_t table_bytes;    // of data to put in each new table
   // made
@@ -63,6 +64,7 @@ struct round {
   struct worker *self;
   const struct version *base;
   const struct wh *frozen;
+  bool pieces;             // of the tables' blocks many will be read one by one
   struct fresh *fresh;     // per partition of the base
   struct job *jobs;        // in order of their keys; room for two per partition
   uint32_t nr_jobs;
@@ -194,6 +196,13 @@ static uint64_t live_bytes(const struct part *p, uint64_t bytes) {
 }
 
 static uint64_t all_live_bytes(const struct part *p) { return live_bytes(p, all_bytes(p)); }
+
+// Whether the cache has room for all of it.
+static bool fits_cache(const struct compact *c, const struct version *v) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) sum += all_bytes(v->parts[i]);
+  return c->ctx->cache && sum <= cache_size(c->ctx->cache);
+}
 
 // Bytes that merging the newest `take` runs with the new data will write: what is known to be old versions or tombstones is not written again
 // by a merge of all runs, and about half of it by a merge of some.
@@ -348,7 +357,7 @@ static bool appends(const struct round *r, uint32_t part) {
 
 static struct job *add_job(struct round *r, uint32_t part, uint32_t nr_parts) {
   struct job *j = &r->jobs[r->nr_jobs++];
-  *j = (struct job){.c = r->c, .base = r->base, .frozen = r->frozen, .part = part, .nr_parts = nr_parts};
+  *j = (struct job){.c = r->c, .base = r->base, .frozen = r->frozen, .part = part, .nr_parts = nr_parts, .pieces = r->pieces};
   for (uint32_t i = part; i < part + nr_parts; i++) {
     j->bytes += r->fresh[i].bytes + r->fresh[i].behind_bytes;
     j->count += r->fresh[i].count + r->fresh[i].behind_count;
@@ -616,7 +625,7 @@ static enum remixdb_status table_end(struct table_writer *tw) {
   }
   if (s == REMIXDB_OK) s = sst_open(c->ctx, number, &j->tables[j->nr_tables]);
   if (s == REMIXDB_OK) {
-    j->nr_tables++;
+    sst_give_pieces(j->tables[j->nr_tables++], sst_build_pieces(tw->build));
     return s;
   }
   char name[32];
@@ -691,7 +700,9 @@ static void write_tables(struct task *t, struct worker *w) {
   old_init(&old, j, w);
   struct table_writer tw = {.j = j, .drop_tombs = j->all || j->append};
   tw.expected = merged_bytes(j, j->take);
-  enum remixdb_status s = range ? sst_build_create(c->ctx, &c->build, w->queue, &tw.build) : REMIXDB_NOMEM;
+  struct sst_build_opts opts = c->build;
+  opts.pieces = j->pieces;
+  enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
     range_begin(range, j, w);
     s = write_merged(&tw, range, &old);
@@ -938,6 +949,7 @@ static void round_count(struct round *r) {
 
 static enum remixdb_status round_begin(struct round *r) {
   const uint32_t nr_parts = r->base->nr_parts;
+  r->pieces = !fits_cache(r->c, r->base);
   r->fresh = mem_calloc(nr_parts, sizeof(*r->fresh));
   r->jobs = mem_calloc(2 * (size_t)nr_parts, sizeof(*r->jobs));
   r->tasks = mem_calloc(2 * (size_t)nr_parts, sizeof(*r->tasks));

@@ -585,7 +585,7 @@ void time_sleep_ns(uint64_t ns) {
 
 // ---- hashing
 
-#define HASH_LONG 1024u  // bytes from which on wider instructions are worth a look at the processor
+#define HASH_LONG 512u  // bytes from which on wider instructions are worth a look at the processor
 
 uint64_t hash64(const void *p, size_t len) { return XXH3_64bits(p, len); }
 

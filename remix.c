@@ -364,13 +364,23 @@ static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32
   return !cache_has(&t->cache, block) && !sst_holds(h, t, block) && !sst_holds_ahead(h, t, block);
 }
 
-// The record of entry i, until the epoch is left: what a search looks at is not pinned.
-static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, struct sst_hold *h,
-                                      struct kv_rec *rec_out) {
+// The record of entry i, until the epoch is left: what a search looks at is not pinned. nr: records of the run that will be read from there on.
+static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr, struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   REMIX_COUNT(key_reads);
   sst_want_place(x->runs[run], seg_off(x->index, s, run));
-  return sst_read(x->runs[run], seg_pos(x, s, run, i), false, h, rec_out);
+  return sst_read_few(x->runs[run], seg_pos(x, s, run, i), nr, false, h, rec_out);
+}
+
+// How many records of the run of entry i a cursor is thought to read from that one on, by the entries around it: as it steps, it will come to twice as many entries as it asks for at
+// once; a seek after which nobody has stepped, to no more. Stepping back, it may need all of the block.
+static uint32_t cursor_few(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
+  if (c->way == REMIX_BACK) return SST_ALL;
+  if (c->way == REMIX_SOUGHT && c->group == REMIX_GROUP_MIN) return 1;
+  const uint8_t *const sel = s + c->x->index->lay.sel;
+  const uint32_t left = set32_count(set32_eq8(sel, REMIX_RUN, sel[i] & REMIX_RUN) & ~set32_below(i));  // of the run, in the segment: 1 at least
+  const uint32_t few = left * c->group * 2 / (REMIX_SEG - i);
+  return few ? few : 1;
 }
 
 // The same for a seek, with the cursor's hold of the run. In a young view what has to be read for it is a jump.
@@ -378,7 +388,7 @@ static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, 
   const struct remix *const x = c->x;
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   if (x->index->young) c->jumps += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
-  return entry_read(x, s, i, &c->holds[run], rec_out);
+  return entry_read(x, s, i, cursor_few(c, s, i), &c->holds[run], rec_out);
 }
 
 // Asks for the memory that reading entry i is going to look at.
@@ -403,7 +413,7 @@ static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, 
   while (lo < hi) {
     uint32_t mid = (lo + hi) / 2;
     while (mid > lo && sel[mid] & REMIX_OLD) mid--;  // the newest version stands for all
-    const enum remixdb_status st = c ? entry_seek(c, s, mid, rec_out) : entry_read(x, s, mid, h, rec_out);
+    const enum remixdb_status st = c ? entry_seek(c, s, mid, rec_out) : entry_read(x, s, mid, 1, h, rec_out);
     if (st != REMIXDB_OK) return st;
     REMIX_COUNT(key_compares);
     const int r = kv_cmp(kref(rec_out->key, rec_out->klen), key);
@@ -490,7 +500,7 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *s, st
   }
   const uint32_t cand = blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
   if (s[ix->lay.sel + cand] & REMIX_TOMB && !ix->young) return REMIXDB_NOTFOUND;
-  st = entry_read(x, s, cand, h, rec_out);
+  st = entry_read(x, s, cand, 1, h, rec_out);
   if (st != REMIXDB_OK) return st;
   REMIX_COUNT(key_compares);
   return kv_eq(kref(rec_out->key, rec_out->klen), key) ? REMIXDB_OK : REMIXDB_NOTFOUND;
@@ -544,7 +554,7 @@ enum remixdb_status remix_get_wanted(struct remix *x, const uint8_t *s, struct k
     const sst_pos pos = seg_pos(x, s, run, i);
     if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, s, key, i)) break;  // it is the only one
     REMIX_COUNT(key_reads);
-    const enum remixdb_status st = sst_read(t, pos, false, h, rec_out);
+    const enum remixdb_status st = sst_read_few(t, pos, 1, false, h, rec_out);
     if (unlikely(st != REMIXDB_OK)) return st;
     REMIX_COUNT(key_compares);
     if (likely(kv_eq(kref(rec_out->key, rec_out->klen), key))) return REMIXDB_OK;
@@ -718,6 +728,9 @@ static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
     c->front_at = c->at + (way == REMIX_BACK);
     c->group = REMIX_GROUP_MIN;
   }
+  // a hold may have nothing of its block before the records that were read
+  if (way == REMIX_BACK)
+    for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = 0;
   cursor_turn(c, way);
   c->cool = REMIX_SEG;
 }
@@ -1025,20 +1038,20 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
 // The record's block is not held and pinned.
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
                                                                  struct sst_hold *h, struct remix_near *n, struct kv_rec *rec_out) {
-  const uint32_t block = sst_pos_block(pos);
+  const uint32_t block = sst_pos_block(pos), few = cursor_few(c, c->s, c->at);
   if (missing(h, t, block)) {
     if (follows(h, t, block)) cursor_ahead(c, t, block, h, n);
     else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
   }
   c->begun = true;
-  if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read(t, pos, true, h, rec_out);
+  if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read_few(t, pos, few, true, h, rec_out);
   const uint64_t began = time_ns();
   uint32_t nr = 1;
   if (c->disk && c->way == REMIX_ON && c->queue && !c->no_room && t->cache.cache) {
     nr = cursor_gather(c);
     if (nr > 1 && !cache_has(&t->cache, block)) c->no_room = true;
   }
-  const enum remixdb_status s = sst_read(t, pos, true, h, rec_out);
+  const enum remixdb_status s = sst_read_few(t, pos, few, true, h, rec_out);
   c->disk = time_ns() - began > READ_DISK_NS + (uint64_t)nr * READ_DISK_NS / 4;
   return s;
 }
@@ -1060,6 +1073,7 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   n->data = h->cb.data;
   n->idx = sst_pos_idx(pos);
   n->nr = t->nr_recs[sst_pos_block(pos)];
+  if (unlikely(h->to < n->nr)) n->nr = h->to;
   return s;
 }
 

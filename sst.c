@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "format.h"
+#include "sst_pieces.h"
 #include "zmem.h"
 
 _Static_assert(BLOCK_PAGE == FORMAT_SST_PAGE && SST_PAGES_MAX == FORMAT_SST_PAGES_MAX &&
@@ -18,7 +19,7 @@ _Static_assert(BLKIO_ALIGN == FORMAT_SST_ALIGN, "aligned reads do not pass the e
 void sst_name(char *buf, uint64_t number) { files_table_name(buf, number); }
 
 size_t sst_memory(const struct sst *t) {
-  size_t n = sizeof(*t) + t->nr_pages + 1 + t->min.len + t->max.len + strlen(t->path) + 1;
+  size_t n = sizeof(*t) + t->nr_pages + 1 + t->min.len + t->max.len + strlen(t->path) + 1 + sst_pieces_memory(t);
   if (t->cache.cache) n += (size_t)t->nr_pages * sizeof(*t->cache.slots);
   if (t->offs) n += ((size_t)t->nr_pages + 1) * sizeof(*t->offs);
   if (t->zdict) n += ZSTD_sizeof_DDict(t->zdict);
@@ -28,6 +29,7 @@ size_t sst_memory(const struct sst *t) {
 static void sst_free(struct sst *t) {
   cache_table_fini(&t->cache);
   if (t->file.pool) fdpool_remove(&t->file);
+  mem_free(atomic_load_explicit(&t->pieces, memory_order_relaxed));
   mem_free(t->nr_recs);
   mem_free(t->offs);
   (void)ZSTD_freeDDict(t->zdict);
@@ -152,6 +154,7 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
   sst_scratch_enter();
   t->ctx = ctx;
   t->number = number;
+  atomic_init(&t->pieces, NULL);
   atomic_init(&t->refs, 1);
   atomic_init(&t->obsolete, false);
 
@@ -190,6 +193,11 @@ out:
   }
   *out = t;
   return REMIXDB_OK;
+}
+
+void sst_give_pieces(struct sst *t, struct sst_pieces *p) {
+  if (sst_pieces_suit(t)) atomic_store_explicit(&t->pieces, p, memory_order_release);
+  else mem_free(p);
 }
 
 void sst_ref(struct sst *t) { (void)atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed); }
@@ -239,12 +247,27 @@ static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, ui
   return s;
 }
 
-static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf) {
-  struct sst *const t = arg;
+// What a miss is to load: of the table's block the nr records from idx on. from, to: those that were loaded.
+struct load {
+  struct sst *t;
+  uint32_t idx, nr, from, to;
+};
+
+static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own) {
+  struct load *const l = arg;
+  struct sst *const t = l->t;
   int fd;
   enum remixdb_status s = fdpool_acquire(&t->file, &fd);
   if (s != REMIXDB_OK) return s;
-  s = sst_load_at(t, fd, block, nr_pages, buf);
+  const bool few = own && l->nr != SST_ALL;
+  l->from = l->to = 0;
+  s = few ? sst_pieces_read(t, fd, block, l->idx, l->nr, buf, &l->from, &l->to) : REMIXDB_NOTFOUND;
+  if (s == REMIXDB_NOTFOUND) {
+    s = sst_load_at(t, fd, block, nr_pages, buf);
+    l->from = 0;
+    l->to = SST_ALL;
+    if (few && s == REMIXDB_OK) sst_pieces_learn(t, block, buf);
+  }
   fdpool_release(&t->file);
   return s;
 }
@@ -253,19 +276,42 @@ static inline void sst_hold_set(struct sst_hold *h, struct sst *t, uint32_t bloc
   h->sst = t;
   h->number = t->number;
   h->block = block;
+  h->from = 0;
+  h->to = SST_ALL;
 }
 
-static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, struct sst_hold *h) {
+static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
   const uint32_t pages = sst_block_pages(t, block);
-  const enum remixdb_status s = cache_get(&t->cache, block, pages, sst_load, t, &h->cb);
-  if (s == REMIXDB_OK) sst_hold_set(h, t, block);
+  struct load l = {.t = t, .idx = idx, .nr = nr, .from = 0, .to = SST_ALL};
+  h->sst = NULL;
+  const enum remixdb_status s = cache_get(&t->cache, block, pages, sst_load, &l, &h->cb);
+  if (s != REMIXDB_OK) return s;
+  sst_hold_set(h, t, block);
+  h->from = l.from;
+  h->to = l.to;
+  return REMIXDB_OK;
+}
+
+// h holds some of the block, but not what is to be read now. All that lies on that side of it comes to the same memory: who goes on in a block, or comes back to it, is likely to do so again.
+// To the cache that is no new miss. REMIXDB_NOTFOUND: the block has to be read whole.
+static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
+  const uint32_t from = idx < h->from || nr == SST_ALL ? 0 : idx, last = idx >= h->to || nr == SST_ALL ? t->nr_recs[block] - 1 : idx;
+  int fd;
+  assert(h->cb.data == h->cb.own && h->to != SST_ALL);
+  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+  if (s == REMIXDB_OK) {
+    s = sst_pieces_read(t, fd, block, from, last - from + 1, h->cb.own, &h->from, &h->to);
+    fdpool_release(&t->file);
+  }
+  if (s == REMIXDB_OK && h->from == 0 && h->to == t->nr_recs[block]) h->to = SST_ALL;
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) sst_hold_drop(h);
   return s;
 }
 
-enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
+enum remixdb_status sst_read_few(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   assert(block < t->nr_pages && idx < t->nr_recs[block]);
-  if (!sst_holds(h, t, block)) {
+  if (!sst_holds_few(h, t, block, idx, nr)) {
     if (unlikely(sst_holds_ahead(h, t, block))) {
       const enum remixdb_status s = sst_take_ahead(t, block, h);
       if (unlikely(s != REMIXDB_OK)) return s;
@@ -274,8 +320,6 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
       return REMIXDB_OK;
     }
     if (unlikely(h->cb.pinned)) sst_hold_drop(h);
-    h->cb.data = NULL;
-    h->sst = NULL;
     uint32_t frame;
     const uint8_t *const data = t->cache.cache ? cache_hit(&t->cache, block, &frame) : NULL;
     if (likely(data != NULL)) {
@@ -284,7 +328,8 @@ enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_ho
       h->cb.frame = frame;
       sst_hold_set(h, t, block);
     } else {
-      const enum remixdb_status s = sst_read_slow(t, block, h);
+      enum remixdb_status s = sst_holds(h, t, block) ? sst_read_more(t, block, idx, nr, h) : REMIXDB_NOTFOUND;
+      if (s == REMIXDB_NOTFOUND) s = sst_read_slow(t, block, idx, nr, h);
       if (s != REMIXDB_OK) return s;
     }
     if (pin && h->cb.frame) cache_block_pin(&t->cache, &h->cb);
@@ -306,7 +351,7 @@ void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struc
     const uint32_t recs = t->nr_recs[block], n = nr < recs - idx ? nr : recs - idx;
     const uint8_t *data;
     size_t from, to;
-    if (sst_holds(h, t, block)) {
+    if (sst_holds_few(h, t, block, idx, n) && idx + n < h->to) {
       data = h->cb.data;
       from = load16le(data + BLOCK_HEAD + 2 * idx);
       to = idx + n < recs ? load16le(data + BLOCK_HEAD + 2 * (idx + n)) : from + (size_t)n * t->rec_size;
@@ -487,7 +532,7 @@ enum remixdb_status sst_batch_end(struct sst_batch *b) {
   for (uint32_t i = 0; i < b->nr; i++) {
     struct sst_want *const w = &b->wants[i];
     if (w->status != REMIXDB_ABORTED) continue;
-    w->status = sst_read_slow(w->sst, w->block, w->hold);
+    w->status = sst_read_slow(w->sst, w->block, 0, SST_ALL, w->hold);
     if (w->status != REMIXDB_OK) batch_fail(b, w, w->status);
   }
   return err_raise(&b->error);

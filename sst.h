@@ -45,6 +45,16 @@ struct sst_ctx {
   void *worn_arg;
 };
 
+// What is known of pieces of the blocks, of one page (sst_pieces.h).
+#define SST_PIECES 4u            // of a page
+struct sst_pieces {
+  uint32_t sums[SST_PIECES];     // of their bytes
+  uint16_t offs[SST_PIECES];     // in the block, of the first record that begins at or behind the beginning of the quarter, or the block's size: there a piece begins
+  uint8_t first[SST_PIECES];     // that record's index, or the number of records
+  _Atomic uint8_t known;         // of the block's first page. 0: no, 1: a thread is at it, 2: all of the block's pages are
+  uint8_t spare[3];
+};
+
 struct sst {
   const struct sst_ctx *ctx;
   uint64_t number;              // of the file
@@ -53,6 +63,7 @@ struct sst {
   struct cache_table cache;
   uint32_t nr_pages;            // pages of data blocks
   uint8_t *nr_recs;             // per page: records of the block that begins there; 0 inside a larger block. nr_pages + 1 long, ends in 1
+  _Atomic(struct sst_pieces *) pieces;  // nr_pages of them; NULL until something is known
   uint32_t rec_size;            // bytes of a record in its block, on average
   uint64_t *offs;               // compressed: file offset of each page's block, nr_pages + 1 long; else NULL
   void *zdict;                  // decompression dictionary, or NULL
@@ -91,7 +102,11 @@ void sst_ref(struct sst *t);
 void sst_unref(struct sst *t);  // NULL is allowed; the last one closes, and removes the file when obsolete
 void sst_retire(struct sst *t);  // makes it obsolete: no version will name it
 void sst_name(char *buf, uint64_t number);  // "000001.sst"; buf of 32 bytes
-size_t sst_memory(const struct sst *t);     // bytes of metadata and cache slots
+size_t sst_memory(const struct sst *t);     // bytes of metadata, cache slots and what is known of pieces
+// What a table's builder knows of its pieces (sst_build_pieces), as many as it has pages, becomes the table's. Before others know the table. NULL is allowed.
+void sst_give_pieces(struct sst *t, struct sst_pieces *p);
+
+#define SST_ALL UINT32_MAX  // of records
 
 // A reader's hold on the block of one table. Zero it first; may be moved from one table to another only after sst_hold_drop.
 struct sst_hold {
@@ -99,14 +114,20 @@ struct sst_hold {
   struct sst *sst;        // of the block held; NULL: none
   uint64_t number;        // its number: tells a table that was closed from one opened at the same address
   uint32_t block;
+  // The records of it that are there: all of them, [0, SST_ALL), but in memory of its own maybe some.
+  uint32_t from, to;
   // Blocks that have been read ahead, and are in memory of its own: of the table of that number, those that begin at the pages [from, to).
   uint32_t ahead_from, ahead_to;
   uint64_t ahead_number;
   struct sst_ahead *ahead;  // NULL until there are some
 };
-// Whether h has the block, whatever the epoch: pinned, or in memory of its own. A frame that is not pinned may be another block's by now.
+// Whether h has the block, or some of it, whatever the epoch: pinned, or in memory of its own. A frame that is not pinned may be another block's by now.
 static inline bool sst_holds(const struct sst_hold *h, const struct sst *t, uint32_t block) {
   return h->sst == t && h->block == block && h->number == t->number && h->cb.data && (h->cb.pinned || h->cb.frame == 0);
+}
+// The nr records from idx on, or the first of them; SST_ALL: all that the block has.
+static inline bool sst_holds_few(const struct sst_hold *h, const struct sst *t, uint32_t block, uint32_t idx, uint32_t nr) {
+  return sst_holds(h, t, block) && (nr == SST_ALL ? h->to == SST_ALL : idx - h->from < h->to - h->from);
 }
 static inline bool sst_holds_ahead(const struct sst_hold *h, const struct sst *t, uint32_t block) {
   return block - h->ahead_from < h->ahead_to - h->ahead_from && h->ahead_number == t->number;
@@ -129,10 +150,12 @@ static inline void sst_want_all(const struct sst *t, const uint8_t *data, uint32
   for (uint32_t o = CACHE_LINE; o < size; o += CACHE_LINE) prefetch(p + o);
   prefetch(p + size - 1);  // of at least two bytes
 }
-// What says how far the block goes, and where it is.
+// What says how far the block goes, where it is, and what its pieces are.
 static inline void sst_want_place(const struct sst *t, sst_pos pos) {
+  const struct sst_pieces *const pieces = atomic_load_explicit(&t->pieces, memory_order_relaxed);
   prefetch(&t->nr_recs[sst_pos_block(pos)]);
   if (likely(t->cache.cache != NULL)) prefetch((const void *)&t->cache.slots[sst_pos_block(pos)]);
+  if (pieces) prefetch(&pieces[sst_pos_block(pos)]);
 }
 static inline void sst_want(const struct sst *t, sst_pos pos) {
   const uint8_t *const data = cache_want(&t->cache, sst_pos_block(pos));
@@ -144,7 +167,13 @@ void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struc
 // Makes h hold the block of pos (at once when it already does), through the cache, and decodes the record. pin: it outlives the epoch. Inside an epoch.
 // A frame held from an earlier epoch without a pin is looked up again (own memory is not), so an unpinned hold may be kept from one epoch to the next, and used for
 // another table without a drop; a pinned one of another table is unpinned here (that table must still be there).
-MUST_CHECK enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
+//
+// nr: how many records from pos on the caller expects to read. A block that gets no frame is read in pieces then (sst_pieces.h), and h holds no more of it than it says. SST_ALL: all of
+// the block, those before pos, too.
+MUST_CHECK enum remixdb_status sst_read_few(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
+MUST_CHECK static inline enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
+  return sst_read_few(t, pos, SST_ALL, pin, h, rec_out);
+}
 // Reads the blocks that begin in the nr_pages pages from `block` on, which exist, into memory of h's own, where sst_read finds them: for who goes on from block to
 // block and is not to fill the cache with them. Drops what h holds. When that fails there are none, and errors are left to the later sst_read.
 void sst_read_ahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h);

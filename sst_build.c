@@ -7,6 +7,7 @@
 
 #include "ckb.h"
 #include "format.h"
+#include "sst_pieces.h"
 #include "zmem.h"
 
 #if !defined(SST_BUILD_GATHER)          // a build that fuzzes makes it small
@@ -31,6 +32,8 @@ struct sst_build {
   uint32_t min_len, max_len;
   uint8_t *min, *max;          // REMIXDB_KV_MAX bytes each
   uint8_t *nr_recs;            // per page
+  struct sst_pieces *pieces;   // per page, as many as there is room for; NULL: none
+  uint32_t cap_pieces;
   uint32_t *stored;            // per page that begins a block: its size in the file; compressed only
   // compressed only
   ZSTD_CCtx *zstd;
@@ -123,6 +126,7 @@ void sst_build_destroy(struct sst_build *b) {
   mem_free(b->min);
   mem_free(b->max);
   mem_free(b->nr_recs);
+  mem_free(b->pieces);
   mem_free(b->stored);
   mem_free(b->dict);
   mem_free(b->gathered);
@@ -136,6 +140,9 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   sst_build_abandon(b);
   b->number = number;
   b->error.status = REMIXDB_OK;
+  mem_free(b->pieces);
+  b->pieces = NULL;
+  b->cap_pieces = 0;
   b->nr_pages = 0;
   b->nr_records = b->nr_tombs = b->key_bytes = b->value_bytes = 0;
   b->min_len = b->max_len = 0;
@@ -230,6 +237,20 @@ static enum remixdb_status sst_build_put_gathered(struct sst_build *b) {
   return s;
 }
 
+// Without memory for it the readers find it out.
+static void sst_build_cut(struct sst_build *b, const uint8_t *block, uint32_t number) {
+  if (!b->opts.pieces || b->opts.compression != REMIXDB_COMPRESSION_NONE) return;
+  if (b->nr_pages > b->cap_pieces) {
+    const uint32_t cap = b->nr_pages * 2;
+    struct sst_pieces *const grown = mem_realloc(b->pieces, cap * sizeof(*grown));
+    if (!grown) return;
+    memset(grown + b->cap_pieces, 0, (cap - b->cap_pieces) * sizeof(*grown));
+    b->pieces = grown;
+    b->cap_pieces = cap;
+  }
+  sst_pieces_cut(&b->pieces[number], block, b->number, number);
+}
+
 static enum remixdb_status sst_build_close_block(struct sst_build *b) {
   const uint32_t number = b->nr_pages, count = b->block.count;
   const uint32_t pages = block_build_finish(&b->block, b->number, number);
@@ -237,6 +258,8 @@ static enum remixdb_status sst_build_close_block(struct sst_build *b) {
   b->nr_recs[number] = (uint8_t)count;
   memset(b->nr_recs + number + 1, 0, pages - 1);
   b->nr_pages += pages;
+
+  sst_build_cut(b, buf, number);
 
   const size_t size = (size_t)pages * BLOCK_PAGE;
   if (b->gathering) {
@@ -280,6 +303,20 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
   b->nr_tombs += r->tomb;
   b->key_bytes += r->klen;
   b->value_bytes += r->tomb ? 0 : r->vlen;
+}
+
+struct sst_pieces *sst_build_pieces(struct sst_build *b) {
+  struct sst_pieces *p = b->pieces;
+  if (p && b->cap_pieces >= b->nr_pages) {
+    struct sst_pieces *const fit = mem_realloc(p, b->nr_pages * sizeof(*p));
+    if (fit) p = fit;
+  } else {
+    mem_free(p);
+    p = NULL;
+  }
+  b->pieces = NULL;
+  b->cap_pieces = 0;
+  return p;
 }
 
 bool sst_build_full(const struct sst_build *b) { return b->nr_pages + block_build_pages(&b->block) >= b->opts.max_pages; }

@@ -11,6 +11,7 @@ struct sst_build_opts {
   bool ckeys;
   enum remixdb_compression compression;
   int level;                 // zstd's; 0 = its default
+  bool pieces;               // the table is going to be read by single blocks: what is known of their pieces is kept (sst_pieces.h). Not of compressed ones
   uint32_t max_pages;        // full at this many pages of data; 0 = SST_MAX_BLOCKS; at most SST_PAGES_MAX - BLOCK_PAGES_MAX
 };
 struct sst_build;
@@ -25,4 +26,6 @@ bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r);
 uint64_t sst_build_bytes(const struct sst_build *b);     // of data so far, before compression
 // Ends the table; *size_out: bytes of the file. On failure the file is removed.
 MUST_CHECK enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out);
+// Of the table that has been finished last, for sst_give_pieces: the caller's to mem_free, once. NULL: none (not asked for, or no memory for them).
+struct sst_pieces *sst_build_pieces(struct sst_build *b);
 #endif

@@ -671,6 +671,30 @@ static void test_progress(void **state) {
   world_fini(&w);
 }
 
+// Who writes a table tells it what its pieces are when the cache had no room for what there was, and else does not ask.
+static void test_pieces(void **state) {
+  (void)state;
+  static const size_t sizes[] = {0, 64 * CACHE_PAGE, 4096 * CACHE_PAGE};
+  for (uint32_t i = 0; i < 3; i++) {
+    struct world w;
+    world_init(&w, 12000, 0, 23);
+    cache_destroy(w.p.cache);
+    w.p.cache = NULL;
+    if (sizes[i]) ok(cache_create(sizes[i], &w.p.epoch, &w.p.cache));
+    w.p.ctx.cache = w.p.cache;
+    const uint32_t n = keys_for(&w, 8);
+    for (uint32_t round = 0; round < 2; round++) {
+      put_range(&w, round, n, 2, false);
+      ok(round_try(&w));
+      const struct remix *const x = w.next->parts[0]->remix;
+      const bool known = atomic_load(&x->runs[x->nr_runs - 1]->pieces) != NULL;  // before anybody reads it
+      assert_int_equal(known, i == 0 || (i == 1 && round == 1));
+      round_install(&w);
+    }
+    world_fini(&w);
+  }
+}
+
 // ---- retiring
 
 static void test_retire(void **state) {
@@ -1249,7 +1273,7 @@ int main(void) {
       cmocka_unit_test(test_progress),
       cmocka_unit_test(test_retire),
       cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_io_fails),
+      cmocka_unit_test(test_io_fails), cmocka_unit_test(test_pieces),
       cmocka_unit_test(test_damaged),
       cmocka_unit_test(test_forged_order),
       cmocka_unit_test(test_worn_due),

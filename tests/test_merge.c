@@ -475,14 +475,14 @@ static void read_fails(void) {
   scene_init(&s, &plan_fail, 11);
   nr_young_failed = 0;
   uint32_t failed = 0, seeks = 0, steps = 0;
-  for (int64_t n = 1; n < 60; n++) {
+  for (int64_t n = 1; n < 240; n++) {
     struct merge m;
     struct kv_rec r;
     merge_init(&m, NULL);
     merge_set(&m, s.active, s.frozen, s.version, s.moment);
     uint64_t rng = (uint64_t)n;
     for (uint32_t i = 0; i < 400; i++) {
-      if (i == 2) fault_io_set(FAULT_READ, n, false);  // before all blocks are cached
+      if (i == 2) fault_io_set(FAULT_READ, 1 + n % 60, false);  // before all blocks are cached
       enter(&s.p);
       bool moved = true;
       enum remixdb_status st;

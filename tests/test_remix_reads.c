@@ -627,10 +627,85 @@ static void test_get_again(void **state) {
   cold_free(&w);
   place_fini(&p);
 }
+
+// The table's blocks are known, so that they are read in pieces.
+static void pieces_learn(struct cold *w) {
+  struct sst_hold h = {0};
+  struct kv_rec rec;
+  uint8_t buf[9];
+  for (uint32_t i = 0; i < w->k.nr; i++) {
+    const struct kref key = numbered(i, buf);
+    enter(w->p);
+    ok(remix_get(w->x, key, hash64(key.ptr, key.len), &h, &rec));
+    leave(w->p);
+  }
+  sst_hold_fini(&h);
+}
+
+// A get and a seek read a piece of a block; a cursor that steps, pieces until it is where it wants to be; one that steps back, what comes before, too. Every record is the right
+// one on all ways.
+static void test_pieces(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w;
+  struct remix_cursor c;
+  struct sst_hold h = {0};
+  struct kv_rec rec;
+  uint8_t buf[9];
+  uint64_t rng = 11;
+  place_init(&p, 0);
+  cold_make(&w, &p, 9000, 3);
+  pieces_learn(&w);
+  remix_cursor_init(&c, NULL);
+  ok(remix_cursor_set(&c, w.x));
+  const uint64_t begun = atomic_load(&p.io.read_bytes), reads = reads_of(&w);
+  for (uint32_t i = 0; i < 1000; i++) {
+    const struct kref key = numbered((uint32_t)(rng_next(&rng) % 9000), buf);
+    enter(&p);
+    ok(i % 2 ? remix_seek(&c, key) : remix_get(w.x, key, hash64(key.ptr, key.len), &h, &rec));
+    leave(&p);
+  }
+  assert_true(atomic_load(&p.io.read_bytes) - begun < (reads_of(&w) - reads) * BLOCK_PAGE / 3);
+  uint32_t at = 0;
+  enter(&p);
+  seek_to(&c, at);
+  for (uint32_t i = 0; i < 20000; i++) {
+    const uint64_t how = rng_next(&rng);
+    const uint32_t to = (uint32_t)(how >> 32) % 9000;
+    switch (how % 8) {
+      case 0:
+        seek_to(&c, at = to);
+        break;
+      case 1:
+        ok(remix_seek_for_prev(&c, numbered(at = to, buf)));
+        break;
+      case 2:
+        seek_to(&c, at);  // and what is near
+        break;
+      default:
+        for (uint32_t n = (uint32_t)(how >> 8) % 12; n > 0 && remix_valid(&c); n--) {
+          if (how >> 16 & 1) remix_next(&c);
+          else remix_prev(&c);
+          at += how >> 16 & 1 ? 1 : UINT32_MAX;
+          if (at < 9000 && how >> 17 & 1) read_here(&c, at);
+        }
+        break;
+    }
+    if (at < 9000) read_here(&c, at);
+    else seek_to(&c, at = to);
+  }
+  leave(&p);
+  remix_cursor_fini(&c);
+  sst_hold_fini(&h);
+  cold_free(&w);
+  place_fini(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_jumps),    cmocka_unit_test(test_young_jumps),   cmocka_unit_test(test_jumps_added), cmocka_unit_test(test_gathered),
       cmocka_unit_test(test_gathered_full), cmocka_unit_test(test_ahead_own), cmocka_unit_test(test_steps_are_near), cmocka_unit_test(test_get_again),
+      cmocka_unit_test(test_pieces),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

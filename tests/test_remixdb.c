@@ -1352,7 +1352,7 @@ static void told_close(const char *dir, struct xdb_ref *r, struct xdb *x) {
   remove_tree(dir);
 }
 
-// A get in the block that the last one read reads nothing, where the cache has no room either.
+// Of a block that the cache has no room for either, a get reads a piece, the next one beyond that the rest of it, and those behind it nothing.
 static void test_get_neighbours(void **state) {
   (void)state;
   char dir[PATH_SIZE];
@@ -1361,7 +1361,7 @@ static void test_get_neighbours(void **state) {
   const uint64_t reads = told(x, "reads");
   for (uint32_t i = 0; i < TOLD_KEYS; i++) told_get(r, i);
   const uint64_t blocks = told(x, "reads") - reads;
-  CHECK(blocks >= TOLD_KEYS / 40 && blocks <= TOLD_KEYS / 30);  // of 4 KiB, and 108 bytes a record
+  CHECK(blocks >= TOLD_KEYS / 40 && blocks <= 2 * TOLD_KEYS / 30);  // of 4 KiB, and 108 bytes a record
   CHECK(told(x, "declined") == 0);                              // without a cache there is none to decline
   told_close(dir, r, x);
 }

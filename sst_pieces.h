@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pieces of blocks, for who needs a record or a few of a block that gets no frame in the cache: it reads, copies and checks about a KiB instead of all of it.
+// A piece has the records that begin in one quarter of a page. Where the pieces begin and what their bytes have to hash to is nowhere on disk: it is made of blocks in
+// memory whose own checksum has been made or verified, by the builder of the table or by the first who reads the block whole.
+//
+// Invariants
+//   P1  What is known of a block is written once, by one thread, and then published (`known`, release); it does not change while the table is open.
+//   P2  Bytes that do not have their piece's sum are not used: the block is read whole, and its own checksum decides.
+//   P3  A sum is of the table's and the block's number, too, as the block's checksum is: a piece read from another block does not pass.
+#ifndef SST_PIECES_H
+#define SST_PIECES_H
+
+#include "sst.h"
+
+#define SST_PIECES_RECORD 512u   // bytes of a table's records, on average, from which on nothing is kept: it would be more than a REMIX keeps for each
+
+// Of a block in memory that is right. p: as many as it has pages.
+void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, uint32_t number);
+// Whether the table's blocks are read in pieces at all: they are stored as they are, read at any offset, and their records are small.
+bool sst_pieces_suit(const struct sst *t);
+// The block, which has been verified, was read whole because it was not known: it is from now on, unless there is no memory. Any thread.
+void sst_pieces_learn(struct sst *t, uint32_t block, const uint8_t *data);
+// Makes the nr records from idx on, as far as the block has them, those of [*from, *to) that are there already. buf: as large as the block; all in it is where it is in
+// the block, but only what accessors of those records look at is there. REMIXDB_NOTFOUND: the block has to be read whole (it is not known, or a sum did not match, or nothing
+// would be spared), and buf is not to be used.
+MUST_CHECK enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint32_t idx, uint32_t nr, uint8_t *buf, uint32_t *from, uint32_t *to);
+size_t sst_pieces_memory(const struct sst *t);  // bytes
+#endif
