@@ -513,6 +513,8 @@ void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len) {
 
 uint64_t blkio_writer_offset(const struct blkio_writer *w) { return w->total; }
 
+bool blkio_writer_failed(const struct blkio_writer *w) { return w->err.status != REMIXDB_OK; }
+
 enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync) {
   struct env *const env = w->q->io->env;
   uint32_t pad = 0;

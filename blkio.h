@@ -85,6 +85,7 @@ void blkio_writer_destroy(struct blkio_writer *w);  // waits for what is in flig
 void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct);  // path is copied
 void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len);
 uint64_t blkio_writer_offset(const struct blkio_writer *w);  // bytes put so far
+bool blkio_writer_failed(const struct blkio_writer *w);      // an error has been seen; others may be on their way
 // Waits for all writes; syncs the file (all of it) when sync is set.
 MUST_CHECK enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync);
 

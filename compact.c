@@ -38,6 +38,7 @@ struct job {
   uint32_t take;           // so many of the newest runs are merged with the new data
   bool all;                // of all its partitions
   bool pieces;             // as the round's
+  _Atomic bool *failed;    // the round's
   uint64_t cost;           // bytes that will be written, about
   uint64_t table_bytes;    // of data to put in each new table
   // made
@@ -65,6 +66,7 @@ struct round {
   const struct version *base;
   const struct wh *frozen;
   bool pieces;             // of the tables' blocks many will be read one by one
+  _Atomic bool failed;     // a job has: the others end soon. Relaxed
   struct fresh *fresh;     // per partition of the base
   struct job *jobs;        // in order of their keys; room for two per partition
   uint32_t nr_jobs;
@@ -357,7 +359,7 @@ static bool appends(const struct round *r, uint32_t part) {
 
 static struct job *add_job(struct round *r, uint32_t part, uint32_t nr_parts) {
   struct job *j = &r->jobs[r->nr_jobs++];
-  *j = (struct job){.c = r->c, .base = r->base, .frozen = r->frozen, .part = part, .nr_parts = nr_parts, .pieces = r->pieces};
+  *j = (struct job){.c = r->c, .base = r->base, .frozen = r->frozen, .part = part, .nr_parts = nr_parts, .pieces = r->pieces, .failed = &r->failed};
   for (uint32_t i = part; i < part + nr_parts; i++) {
     j->bytes += r->fresh[i].bytes + r->fresh[i].behind_bytes;
     j->count += r->fresh[i].count + r->fresh[i].behind_count;
@@ -642,6 +644,10 @@ static bool table_done(const struct table_writer *tw, const struct kv_rec *next)
 
 static bool told_to_yield(const struct job *j) { return j->worn && atomic_load_explicit(&j->c->yield, memory_order_relaxed); }
 
+static bool others_failed(const struct job *j) { return atomic_load_explicit(j->failed, memory_order_relaxed); }
+
+static enum remixdb_status in_vain(void) { return err_set(REMIXDB_ABORTED, "another part of the round has failed"); }
+
 static void report(struct table_writer *tw) {
   tw->since = 0;
   atomic_fetch_add_explicit(&tw->j->c->progress, (tw->seen - tw->reported) >> PROGRESS_SHIFT, memory_order_relaxed);
@@ -654,6 +660,8 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
   if (++tw->since >= PROGRESS_EVERY) {
     report(tw);
     if (told_to_yield(tw->j)) return err_set(REMIXDB_ABORTED, "the merge was given up for a more urgent one");
+    if (unlikely(tw->number && sst_build_failed(tw->build))) return table_end(tw);
+    if (unlikely(others_failed(tw->j))) return in_vain();
   }
   if (rec->tomb && tw->drop_tombs) return REMIXDB_OK;
   if (tw->number && table_done(tw, rec)) {
@@ -703,12 +711,16 @@ static void write_tables(struct task *t, struct worker *w) {
   struct sst_build_opts opts = c->build;
   opts.pieces = j->pieces;
   enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && others_failed(j)) s = in_vain();
   if (s == REMIXDB_OK) {
     range_begin(range, j, w);
     s = write_merged(&tw, range, &old);
   }
   old_close(&old);
-  if (s != REMIXDB_OK) err_save(&j->error, j->status = s);  // before the builder's cleaning up can say something else
+  if (s != REMIXDB_OK) {
+    err_save(&j->error, j->status = s);  // before the builder's cleaning up can say something else
+    atomic_store_explicit(j->failed, true, memory_order_relaxed);
+  }
   sst_build_destroy(tw.build);
   mem_free(range);
 }
@@ -762,9 +774,12 @@ static enum remixdb_status write_all(struct round *r) {
     r->tasks[nr++] = &j->task;
   }
   workers_run(r->c->workers, r->self, r->tasks, nr);
-  for (uint32_t i = 0; i < r->nr_jobs; i++)
-    if (r->jobs[i].status != REMIXDB_OK) return err_raise(&r->jobs[i].error);
-  return REMIXDB_OK;
+  const struct job *why = NULL;  // one that has not ended for another's sake, if there is one
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    const struct job *const j = &r->jobs[i];
+    if (j->status != REMIXDB_OK && (!why || why->status == REMIXDB_ABORTED)) why = j;
+  }
+  return why ? err_raise(&why->error) : REMIXDB_OK;
 }
 
 // Which partitions come of a job's tables.

@@ -319,6 +319,8 @@ struct sst_pieces *sst_build_pieces(struct sst_build *b) {
   return p;
 }
 
+bool sst_build_failed(const struct sst_build *b) { return !sst_build_ok(b) || (b->fd >= 0 && blkio_writer_failed(b->writer)); }
+
 bool sst_build_full(const struct sst_build *b) { return b->nr_pages + block_build_pages(&b->block) >= b->opts.max_pages; }
 
 bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r) {

@@ -20,6 +20,7 @@ MUST_CHECK enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const
 void sst_build_destroy(struct sst_build *b);  // removes an unfinished file; NULL is allowed
 void sst_build_start(struct sst_build *b, uint64_t number);
 void sst_build_add(struct sst_build *b, const struct kv_rec *r);  // one that does not come after the one before: REMIXDB_CORRUPT
+bool sst_build_failed(const struct sst_build *b);        // nothing will come of what is added from now on: finish tells why. A write that failed is seen some time after it was made
 bool sst_build_full(const struct sst_build *b);          // close it before adding more
 // The same, but for what still goes into the last block.
 bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r);

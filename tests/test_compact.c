@@ -1146,6 +1146,31 @@ static void test_worn_io_fails(void **state) {
   expect_worn_after(&w);
 }
 
+// What fails where a table is written is seen soon: of what the round was to do, by itself and in other partitions, little is done any more. What is told is why.
+static void test_fails_soon(void **state) {
+  (void)state;
+  for (uint32_t one = 0; one < 2; one++) {
+    struct world w;
+    world_init(&w, 30000, 0, 37);
+    if (one) w.c.build.max_pages = 4000;  // all of it in one partition
+    const uint32_t n = one ? w.k.nr : keys_for(&w, 8);
+    put_range(&w, 0, n, 1, false);
+    round_ok(&w, NULL);
+    assert_true(one ? w.base->nr_parts == 1 && remix_of(&w, 0)->runs[0]->data_size > 3 * BLKIO_WRITER_BUF : w.base->nr_parts > 3);
+    put_range(&w, 0, n, 2, false);
+    for (uint32_t open = 0; open < 2; open++) {
+      // the first new table, or the first bytes written to one
+      fault_io_set(open ? FAULT_OPEN : FAULT_WRITE, 1, false);
+      assert_int_equal(round_try(&w), open ? REMIXDB_IO : REMIXDB_NOSPACE);
+      assert_true(fault_io_end());
+      assert_true(atomic_load(&w.c.progress) < atomic_load(&w.c.work) / (!one ? 2 : open ? 20 : 3));
+    }
+    round_ok(&w, NULL);
+    assert_true(atomic_load(&w.c.progress) > atomic_load(&w.c.work) / 2);
+    world_fini(&w);
+  }
+}
+
 // A table that is damaged fails the round that has to read it, and no data is lost by it.
 static void test_damaged(void **state) {
   (void)state;
@@ -1273,7 +1298,7 @@ int main(void) {
       cmocka_unit_test(test_progress),
       cmocka_unit_test(test_retire),
       cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_io_fails), cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_io_fails), cmocka_unit_test(test_fails_soon), cmocka_unit_test(test_pieces),
       cmocka_unit_test(test_damaged),
       cmocka_unit_test(test_forged_order),
       cmocka_unit_test(test_worn_due),
