@@ -395,7 +395,8 @@ static inline bool shard_roomy(const struct shard *s, uint32_t nr_pages) {
 static bool shard_admits(const struct cache_full *c, struct shard *s, _Atomic uint32_t *slot, uint32_t nr_pages) {
   if (shard_roomy(s, nr_pages) || atomic_load_explicit(&c->disk, memory_order_relaxed)) return true;
   const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)s->misses | CACHE_MISSED;
-  if (was && (now - was) % CACHE_MISSED <= (s->end - s->first) / nr_pages / ADMIT_PART) return true;
+  const uint32_t within = (s->end - s->first) / nr_pages / ADMIT_PART;
+  if (was && (now - was) % CACHE_MISSED <= (within ? within : 1)) return true;
   atomic_store_explicit(slot, now, memory_order_relaxed);
   s->declined++;
   return false;

@@ -39,6 +39,7 @@ struct job {
   bool all;                // of all its partitions
   bool pieces;             // as the round's
   _Atomic bool *failed;    // the round's
+  bool in_vain;            // it ended because of that
   uint64_t cost;           // bytes that will be written, about
   uint64_t table_bytes;    // of data to put in each new table
   // made
@@ -646,7 +647,10 @@ static bool told_to_yield(const struct job *j) { return j->worn && atomic_load_e
 
 static bool others_failed(const struct job *j) { return atomic_load_explicit(j->failed, memory_order_relaxed); }
 
-static enum remixdb_status in_vain(void) { return err_set(REMIXDB_ABORTED, "another part of the round has failed"); }
+static enum remixdb_status end_in_vain(struct job *j) {
+  j->in_vain = true;
+  return err_set(REMIXDB_ABORTED, "another part of the round has failed");
+}
 
 static void report(struct table_writer *tw) {
   tw->since = 0;
@@ -661,7 +665,7 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     report(tw);
     if (told_to_yield(tw->j)) return err_set(REMIXDB_ABORTED, "the merge was given up for a more urgent one");
     if (unlikely(tw->number && sst_build_failed(tw->build))) return table_end(tw);
-    if (unlikely(others_failed(tw->j))) return in_vain();
+    if (unlikely(others_failed(tw->j))) return end_in_vain(tw->j);
   }
   if (rec->tomb && tw->drop_tombs) return REMIXDB_OK;
   if (tw->number && table_done(tw, rec)) {
@@ -711,7 +715,7 @@ static void write_tables(struct task *t, struct worker *w) {
   struct sst_build_opts opts = c->build;
   opts.pieces = j->pieces;
   enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
-  if (s == REMIXDB_OK && others_failed(j)) s = in_vain();
+  if (s == REMIXDB_OK && others_failed(j)) s = end_in_vain(j);
   if (s == REMIXDB_OK) {
     range_begin(range, j, w);
     s = write_merged(&tw, range, &old);
@@ -774,12 +778,9 @@ static enum remixdb_status write_all(struct round *r) {
     r->tasks[nr++] = &j->task;
   }
   workers_run(r->c->workers, r->self, r->tasks, nr);
-  const struct job *why = NULL;  // one that has not ended for another's sake, if there is one
-  for (uint32_t i = 0; i < r->nr_jobs; i++) {
-    const struct job *const j = &r->jobs[i];
-    if (j->status != REMIXDB_OK && (!why || why->status == REMIXDB_ABORTED)) why = j;
-  }
-  return why ? err_raise(&why->error) : REMIXDB_OK;
+  for (uint32_t i = 0; i < r->nr_jobs; i++)
+    if (r->jobs[i].status != REMIXDB_OK && !r->jobs[i].in_vain) return err_raise(&r->jobs[i].error);
+  return REMIXDB_OK;
 }
 
 // Which partitions come of a job's tables.

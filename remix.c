@@ -1035,7 +1035,7 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
   return nr;
 }
 
-// The record's block is not held and pinned.
+// The record is not held, or was not by the same way.
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
                                                                  struct sst_hold *h, struct remix_near *n, struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos), few = cursor_few(c, c->s, c->at);

@@ -132,15 +132,16 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 bool remix_probe_fits(const struct remix_probe *p);
 
 // A position in the view, at a live entry: the newest version of a key, and not a tombstone (but in a young view); all others are passed by the bits of
-// their selectors. It holds (pinned, or in memory of its own) the block it reads in each run, so it may stand still outside of any epoch; the remix must stay
+// their selectors. It holds (pinned, or in memory of its own) the block it reads in each run, or what it needs of it, so it may stand still outside of any epoch; the remix must stay
 // alive. One thread. Seeks and remix_record must be made inside an epoch; what only steps needs none.
 enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 
-// The block that a cursor has pinned for a run, and where the run stands in it: the index of the run's first record at or after the
-// cursor's entry, when that is less than nr. Kept up step by step, so that a step needs no counting of selectors.
+// The block that a cursor holds for a run, and where the run stands in it: the index of the run's first record at or after the
+// cursor's entry, when that is less than nr. Kept up step by step, so that a step needs no counting of selectors. Of a block that was read in pieces there may be nothing before the record that was read first: what
+// is known is forgotten when the cursor turns back.
 struct remix_near {
   const uint8_t *data;
-  uint32_t idx, nr;          // nr: records of the block; 0: nothing is known
+  uint32_t idx, nr;          // nr: end of the block's records that are there; 0: nothing is known
   uint32_t ahead;            // pages to read ahead of the run, grows while it is read on and on
 };
 

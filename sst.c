@@ -295,7 +295,7 @@ static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t
 // h holds some of the block, but not what is to be read now. All that lies on that side of it comes to the same memory: who goes on in a block, or comes back to it, is likely to do so again.
 // To the cache that is no new miss. REMIXDB_NOTFOUND: the block has to be read whole.
 static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
-  const uint32_t from = idx < h->from || nr == SST_ALL ? 0 : idx, last = idx >= h->to || nr == SST_ALL ? t->nr_recs[block] - 1 : idx;
+  const uint32_t from = idx < h->from || nr == SST_ALL ? 0 : idx, last = idx >= h->to || nr == SST_ALL ? t->nr_recs[block] - 1u : idx;
   int fd;
   assert(h->cb.data == h->cb.own && h->to != SST_ALL);
   enum remixdb_status s = fdpool_acquire(&t->file, &fd);

@@ -239,7 +239,8 @@ static enum remixdb_status sst_build_put_gathered(struct sst_build *b) {
 
 // Without memory for it the readers find it out.
 static void sst_build_cut(struct sst_build *b, const uint8_t *block, uint32_t number) {
-  if (!b->opts.pieces || b->opts.compression != REMIXDB_COMPRESSION_NONE) return;
+  if (!b->opts.pieces || b->opts.compression != REMIXDB_COMPRESSION_NONE || b->ctx->direct_io) return;
+  if (b->key_bytes + b->value_bytes > b->nr_records * SST_PIECES_RECORD) return;  // as they are so far
   if (b->nr_pages > b->cap_pieces) {
     const uint32_t cap = b->nr_pages * 2;
     struct sst_pieces *const grown = mem_realloc(b->pieces, cap * sizeof(*grown));

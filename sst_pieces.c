@@ -25,7 +25,7 @@ static inline uint32_t piece_sum(const uint8_t *bytes, size_t len, uint64_t tabl
 void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, uint32_t number) {
   const uint32_t pages = block[8], nr_recs = block_count(block);
   uint32_t i = 0;
-  if (pages > BLOCK_GROW_PAGES) return;  // of one record
+  if (pages > BLOCK_GROW_PAGES) return;  // of one record, if it is a builder's
   for (uint32_t k = 0; k < pages * SST_PIECES; k++) {
     while (i < nr_recs && load16le(block + BLOCK_HEAD + 2 * i) < k * QUARTER) i++;
     p[k / SST_PIECES].first[k % SST_PIECES] = (uint8_t)i;
@@ -71,16 +71,16 @@ static inline uint32_t piece_of(const struct sst_pieces *p, uint32_t pages, uint
 // the one before. False says nothing.
 static bool records_alike(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to) {
   struct kv_rec r;
-  uint32_t size = 3, bad = 0;
+  uint32_t size = 3;
   for (uint32_t i = from, at = begin; i < to; i++, at += size) {
     if (unlikely(at + (size < 3 ? 3 : size) > end)) return false;
     store16le(buf + BLOCK_HEAD + 2 * i, at);
     if (unlikely(!block_record_short(buf, i, &r))) return false;
     const uint32_t len = (uint32_t)(r.val - (buf + at)) + r.vlen;
     if (i == from) size = len;
-    bad |= len ^ size;
+    else if (unlikely(len != size)) return false;
   }
-  return bad == 0 && begin + (to - from) * size <= end;
+  return begin + (to - from) * size <= end;
 }
 
 static bool records_walk(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to) {

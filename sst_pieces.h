@@ -2,7 +2,7 @@
 //
 // Pieces of blocks, for who needs a record or a few of a block that gets no frame in the cache: it reads, copies and checks about a KiB instead of all of it.
 // A piece has the records that begin in one quarter of a page. Where the pieces begin and what their bytes have to hash to is nowhere on disk: it is made of blocks in
-// memory whose own checksum has been made or verified, by the builder of the table or by the first who reads the block whole.
+// memory whose own checksum has been made or verified, by the builder of the table or by the first who wanted a few records of it and had to read it whole, to memory of its own.
 //
 // Invariants
 //   P1  What is known of a block is written once, by one thread, and then published (`known`, release); it does not change while the table is open.
@@ -13,7 +13,7 @@
 
 #include "sst.h"
 
-#define SST_PIECES_RECORD 512u   // bytes of a table's records, on average, from which on nothing is kept: it would be more than a REMIX keeps for each
+#define SST_PIECES_RECORD 512u   // bytes of a table's records, on average: of larger ones nothing is kept, it would be more than a REMIX keeps for each
 
 // Of a block in memory that is right. p: as many as it has pages.
 void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, uint32_t number);

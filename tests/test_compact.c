@@ -986,6 +986,25 @@ static int yield_open(struct env *e, const char *path, unsigned flags) {
   return place_open(e, path, flags);
 }
 
+// Several workers give up at once: what is told is what the round was given up for, and not that one of them had.
+static void test_worn_yield_together(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 12000, 2, 45);
+  three_parts(&w);
+  put_range(&w, 1, keys_for(&w, 5.4), 25, true);
+  round_ok(&w, NULL);
+  for (uint32_t i = 0; i < 10; i++) {
+    wear_all(&w);
+    atomic_store(&w.c.yield, true);
+    w.worn = true;
+    assert_int_equal(round_try(&w), REMIXDB_ABORTED);
+    assert_non_null(strstr(w.error.msg, "more urgent"));
+  }
+  atomic_store(&w.c.yield, false);
+  world_fini(&w);
+}
+
 static void test_worn_yield(void **state) {
   (void)state;
   struct world w;
@@ -1306,7 +1325,7 @@ int main(void) {
       cmocka_unit_test(test_worn_levels),
       cmocka_unit_test(test_worn_split),
       cmocka_unit_test(test_worn_workers),
-      cmocka_unit_test(test_worn_yield),
+      cmocka_unit_test(test_worn_yield), cmocka_unit_test(test_worn_yield_together),
       cmocka_unit_test(test_worn_threads),
       cmocka_unit_test(test_worn_no_memory),
       cmocka_unit_test(test_worn_io_fails),
