@@ -372,15 +372,13 @@ static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, u
   return sst_read_few(x->runs[run], seg_pos(x, s, run, i), nr, false, h, rec_out);
 }
 
-// How many records of the run of entry i a cursor is thought to read from that one on, by the entries around it: as it steps, it will come to twice as many entries as it asks for at
+// How many records of the run of entry i a cursor is thought to read from that one on: as it steps, it will come to twice as many entries as it asks for at
 // once; a seek after which nobody has stepped, to no more. Stepping back, it may need all of the block.
 static uint32_t cursor_few(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
   if (c->way == REMIX_BACK) return SST_ALL;
   if (c->way == REMIX_SOUGHT && c->group == REMIX_GROUP_MIN) return 1;
   const uint8_t *const sel = s + c->x->index->lay.sel;
-  const uint32_t left = set32_count(set32_eq8(sel, REMIX_RUN, sel[i] & REMIX_RUN) & ~set32_below(i));  // of the run, in the segment: 1 at least
-  const uint32_t few = left * c->group * 2 / (REMIX_SEG - i);
-  return few ? few : 1;
+  return 1 + set32_count(set32_eq8(sel, REMIX_RUN, sel[i] & REMIX_RUN)) * c->group * 2 / REMIX_SEG;  // as the run's share of the segment is
 }
 
 // The same for a seek, with the cursor's hold of the run. In a young view what has to be read for it is a jump.

@@ -666,6 +666,21 @@ static void test_pieces(void **state) {
     leave(&p);
   }
   assert_true(atomic_load(&p.io.read_bytes) - begun < (reads_of(&w) - reads) * BLOCK_PAGE / 3);
+  // one scan after the other: of most blocks what it needs is read at once
+  uint64_t scans = 0, bytes = 0;
+  for (uint32_t i = 0; i < 201; i++) {
+    if (i == 1) {
+      scans = reads_of(&w);
+      bytes = atomic_load(&p.io.read_bytes);
+    }
+    uint32_t k = (uint32_t)(rng_next(&rng) % 8900);
+    enter(&p);
+    for (seek_to(&c, k); k % 100 != 99; k++, remix_next(&c)) read_here(&c, k);
+    leave(&p);
+  }
+  scans = reads_of(&w) - scans;
+  bytes = atomic_load(&p.io.read_bytes) - bytes;
+  assert_true(scans < 1100 && bytes < scans * 3300);  // a piece first and then the rest: 1,338; whole blocks: 4,425 bytes each
   uint32_t at = 0;
   enter(&p);
   seek_to(&c, at);

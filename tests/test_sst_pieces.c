@@ -289,6 +289,12 @@ static void test_few(void **state) {
   }
 }
 
+// A block of one page begins here, and each of its pieces has records.
+static bool has_four(const struct made *m, const struct sst_pieces *all, uint32_t block) {
+  const uint8_t *const first = all[block].first;
+  return m->t->nr_recs[block] && sst_block_pages(m->t, block) == 1 && first[1] > 0 && first[1] < first[2] && first[2] < first[3] && first[3] < m->t->nr_recs[block];
+}
+
 // What a hold has is read no more, whether it is to the left or to the right.
 static void test_more(void **state) {
   (void)state;
@@ -300,10 +306,9 @@ static void test_more(void **state) {
   made_give(&m);
   uint32_t seen = 0;
   for (uint32_t b = 0; b < m.t->nr_pages; b++) {
-    if (m.t->nr_recs[b] == 0 || sst_block_pages(m.t, b) > 1) continue;
+    if (!has_four(&m, all, b)) continue;
     const uint8_t *const first = all[b].first;
     const uint16_t *const offs = all[b].offs;
-    if (!(first[1] < first[2] && first[2] < first[3] && first[3] < m.t->nr_recs[b])) continue;
     uint32_t begin = 0;
     while (m.pos[begin] != sst_pos_make(b, 0)) begin++;
     const uint32_t orders[3][4] = {{2, 1, 0, 3}, {1, 2, 3, 0}, {3, 0, 1, 2}};
@@ -398,9 +403,8 @@ static void test_damage(void **state) {
   uint32_t seen = 0;
   for (uint32_t i = 0; i < m.k.nr; i++) {
     const uint32_t b = sst_pos_block(m.pos[i]);
-    if (sst_pos_idx(m.pos[i]) || sst_block_pages(m.t, b) > 1) continue;
+    if (sst_pos_idx(m.pos[i]) || !has_four(&m, all, b)) continue;
     const uint8_t *const first = all[b].first;
-    if (!(first[1] > 0 && first[1] < first[2] && first[3] < m.t->nr_recs[b])) continue;
     const uint32_t off = all[b].offs[1] + (uint32_t)(i % (all[b].offs[2] - all[b].offs[1]));
     byte_flip(m.t->path, (long)b * BLOCK_PAGE + off);
     struct sst_hold h = {0};
