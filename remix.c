@@ -13,6 +13,8 @@ _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REM
 // Entries whose memory is asked for at once: few at first, for many scans are short; then more, which costs less for each.
 #define REMIX_GROUP_MIN 8u
 #define REMIX_GROUP_MAX REMIX_SEG
+#define USUAL_MAX 1024u   // entries: longer scans read whole blocks
+#define USUAL_MORE 12u    // entries more than are thought to come: runs share segments unevenly, and to read twice costs as much as to copy two KiB more
 #define REMIX_AHEAD_MIN 4u
 #define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
 #define REMIX_AHEAD_ALL 256u  // pages read ahead into a cursor's own memory, all runs together, so that they stay in a processor's cache,
@@ -372,13 +374,20 @@ static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, u
   return sst_read_few(x->runs[run], seg_pos(x, s, run, i), nr, false, h, rec_out);
 }
 
-// How many records of the run of entry i a cursor is thought to read from that one on: as it steps, it will come to twice as many entries as it asks for at
-// once; a seek after which nobody has stepped, to no more. Stepping back, it may need all of the block.
+static inline uint32_t cursor_place(const struct remix_cursor *c) { return c->seg * REMIX_SEG + c->at; }
+
+// How many entries it has stepped on by since the last seek, but those before it stepped back.
+static inline uint32_t cursor_came(const struct remix_cursor *c) { return c->way == REMIX_ON ? c->came + cursor_place(c) - c->from : c->came; }
+
+// How many records of the run of entry i a cursor is thought to read from that one on: as it steps, it will come to as many entries as after the last seeks, and who has gone farther
+// goes as far again. A seek after which nobody has stepped reads one. Stepping back, it may need all of the block.
 static uint32_t cursor_few(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
   if (c->way == REMIX_BACK) return SST_ALL;
-  if (c->way == REMIX_SOUGHT && c->group == REMIX_GROUP_MIN) return 1;
+  if (c->way == REMIX_SOUGHT && c->usual == 0) return 1;
+  const uint32_t came = cursor_came(c), left = came < c->usual ? c->usual - came : came - c->usual;
   const uint8_t *const sel = s + c->x->index->lay.sel;
-  return 1 + set32_count(set32_eq8(sel, REMIX_RUN, sel[i] & REMIX_RUN)) * c->group * 2 / REMIX_SEG;  // as the run's share of the segment is
+  const uint32_t share = set32_count(set32_eq8(sel, REMIX_RUN, sel[i] & REMIX_RUN));  // of the segment
+  return 1 + share * ((left < USUAL_MAX ? left : USUAL_MAX) + USUAL_MORE) / REMIX_SEG;
 }
 
 // The same for a seek, with the cursor's hold of the run. In a young view what has to be read for it is a jump.
@@ -673,6 +682,7 @@ void remix_cursor_fini(struct remix_cursor *c) {
 }
 
 enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
+  c->came = cursor_came(c);
   cursor_drop(c);
   c->x = NULL;
   c->seg = 0;
@@ -690,13 +700,16 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   }
   c->x = x;
   cursor_end(c);
+  c->from = cursor_place(c);
   return REMIXDB_OK;
 }
 
 void remix_park(struct remix_cursor *c) {
   c->wanted = false;
+  c->came = cursor_came(c);
   cursor_drop(c);
   cursor_end(c);
+  c->from = cursor_place(c);
 }
 
 static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
@@ -711,12 +724,20 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
 static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
   c->way = way;
   c->warm = 0;
+  c->from = cursor_place(c);
 }
 
 // Before it goes somewhere else.
 static inline void cursor_sought(struct remix_cursor *c) {
   cursor_turn(c, REMIX_SOUGHT);
   c->group = REMIX_GROUP_MIN;
+  c->usual = c->came = 0;
+}
+
+// Of what scans were long so far and the length of one more: goes up sooner than down, since to read twice costs more than to read too much.
+static inline uint32_t usual_length(uint32_t usual, uint32_t came) {
+  if (came > USUAL_MAX) came = USUAL_MAX;
+  return came > usual ? (usual + came + 1) / 2 : (usual * 3 + came) / 4;
 }
 
 // Before the first of several steps one way.
@@ -909,7 +930,9 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   const uint32_t ahead = c->way != REMIX_ON ? 0 : c->group < REMIX_GROUP_MAX ? REMIX_GROUP_MIN : REMIX_GROUP_MAX / 2;
+  const uint32_t usual = ahead ? usual_length(c->usual, cursor_came(c)) : 0;
   cursor_sought(c);
+  c->usual = usual;
   if (ahead) c->group = ahead * 2;
   const enum remixdb_status st = cursor_find(c, key, ahead, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand(c, seg, spot.at);
@@ -974,10 +997,12 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   const uint32_t moved = last - rank < nr ? last - rank : nr;
   if (moved == 0) return 0;
   const uint32_t seg = live_after(x, c->seg, rank + moved);
+  c->came = cursor_came(c);
   if (seg != c->seg) cursor_seg(c, seg);
   cursor_leave(c);
   c->warm = 0;
   c->at = set32_nth(c->live, rank + moved - live[seg]);
+  c->from = cursor_place(c);
   return moved;
 }
 

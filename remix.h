@@ -165,6 +165,9 @@ struct remix_cursor {
   uint32_t warm;             // stepping on: at this entry of the segment there is more to do than to step, REMIX_SEG at most; else 0
   uint32_t cool;             // the same stepping back: before this entry
   uint32_t group;            // entries to ask for at once; grows
+  // What it will need of a block (sst.h: sst_read_few) is told by how far it went after the last seeks; in entries, as if all segments were full.
+  uint32_t from, came;       // where it was when it had stepped on by `came` since the last seek
+  uint32_t usual;            // about as far as it went; 0: nobody stepped on after the last seek
   uint32_t want_seg;         // of remix_want
   bool wanted;
 };

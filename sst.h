@@ -46,13 +46,13 @@ struct sst_ctx {
 };
 
 // What is known of pieces of the blocks, of one page (sst_pieces.h).
-#define SST_PIECES 4u            // of a page
+#define SST_PIECES 8u            // of a page
 struct sst_pieces {
   uint32_t sums[SST_PIECES];     // of their bytes
-  uint16_t offs[SST_PIECES];     // in the block, of the first record that begins at or behind the beginning of the quarter, or the block's size: there a piece begins
+  uint16_t offs[SST_PIECES];     // in the block, of the first record that begins at or behind the beginning of the eighth, or the block's size: there a piece begins
   uint8_t first[SST_PIECES];     // that record's index, or the number of records
   _Atomic uint8_t known;         // of the block's first page. 0: no, 1: a thread is at it, 2: all of the block's pages are
-  uint8_t spare[3];
+  uint8_t spare[7];
 };
 
 struct sst {

@@ -237,18 +237,22 @@ static enum remixdb_status sst_build_put_gathered(struct sst_build *b) {
   return s;
 }
 
+// Room for what is known of so many pages. False: no memory for it, and all is as it was.
+static bool sst_build_more_pieces(struct sst_build *b, uint32_t cap) {
+  struct sst_pieces *const p = sst_pieces_make(cap);
+  if (!p) return false;
+  if (b->pieces) memcpy(p, b->pieces, (b->cap_pieces < cap ? b->cap_pieces : cap) * sizeof(*p));
+  mem_free(b->pieces);
+  b->pieces = p;
+  b->cap_pieces = cap;
+  return true;
+}
+
 // Without memory for it the readers find it out.
 static void sst_build_cut(struct sst_build *b, const uint8_t *block, uint32_t number) {
   if (!b->opts.pieces || b->opts.compression != REMIXDB_COMPRESSION_NONE || b->ctx->direct_io) return;
   if (b->key_bytes + b->value_bytes > b->nr_records * SST_PIECES_RECORD) return;  // as they are so far
-  if (b->nr_pages > b->cap_pieces) {
-    const uint32_t cap = b->nr_pages * 2;
-    struct sst_pieces *const grown = mem_realloc(b->pieces, cap * sizeof(*grown));
-    if (!grown) return;
-    memset(grown + b->cap_pieces, 0, (cap - b->cap_pieces) * sizeof(*grown));
-    b->pieces = grown;
-    b->cap_pieces = cap;
-  }
+  if (b->nr_pages > b->cap_pieces && !sst_build_more_pieces(b, b->nr_pages * 2)) return;
   sst_pieces_cut(&b->pieces[number], block, b->number, number);
 }
 
@@ -307,13 +311,12 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
 }
 
 struct sst_pieces *sst_build_pieces(struct sst_build *b) {
-  struct sst_pieces *p = b->pieces;
-  if (p && b->cap_pieces >= b->nr_pages) {
-    struct sst_pieces *const fit = mem_realloc(p, b->nr_pages * sizeof(*p));
-    if (fit) p = fit;
+  struct sst_pieces *p = NULL;
+  if (b->pieces && b->cap_pieces >= b->nr_pages) {
+    if (b->cap_pieces > b->nr_pages) (void)sst_build_more_pieces(b, b->nr_pages);  // what is too much is given back, when there is memory to do so
+    p = b->pieces;
   } else {
-    mem_free(p);
-    p = NULL;
+    mem_free(b->pieces);
   }
   b->pieces = NULL;
   b->cap_pieces = 0;

@@ -3,12 +3,12 @@
 
 #include <assert.h>
 
-#define QUARTER (BLOCK_PAGE / SST_PIECES)
+#define PART (BLOCK_PAGE / SST_PIECES)
 #define NO 0u
 #define BUSY 1u
 #define KNOWN 2u
 
-_Static_assert(sizeof(struct sst_pieces) == 32, "two to a cache line");
+_Static_assert(sizeof(struct sst_pieces) == CACHE_LINE, "one miss");
 _Static_assert(BLOCK_GROW_PAGES * BLOCK_PAGE <= UINT16_MAX, "offsets in blocks of several records fit");
 
 static inline uint32_t piece_off(const struct sst_pieces *p, uint32_t k, uint32_t pages) {
@@ -27,7 +27,7 @@ void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, 
   uint32_t i = 0;
   if (pages > BLOCK_GROW_PAGES) return;  // of one record, if it is a builder's
   for (uint32_t k = 0; k < pages * SST_PIECES; k++) {
-    while (i < nr_recs && load16le(block + BLOCK_HEAD + 2 * i) < k * QUARTER) i++;
+    while (i < nr_recs && load16le(block + BLOCK_HEAD + 2 * i) < k * PART) i++;
     p[k / SST_PIECES].first[k % SST_PIECES] = (uint8_t)i;
     p[k / SST_PIECES].offs[k % SST_PIECES] = (uint16_t)(i < nr_recs ? load16le(block + BLOCK_HEAD + 2 * i) : pages * BLOCK_PAGE);
   }
@@ -40,11 +40,17 @@ void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, 
 
 bool sst_pieces_suit(const struct sst *t) { return !t->offs && !t->ctx->direct_io && t->rec_size <= SST_PIECES_RECORD; }
 
+struct sst_pieces *sst_pieces_make(uint32_t nr) {
+  struct sst_pieces *const p = mem_alloc_aligned(CACHE_LINE, nr * sizeof(*p));
+  if (p) memset(p, 0, nr * sizeof(*p));
+  return p;
+}
+
 // The table's, made when they are needed first. NULL: no memory.
 static struct sst_pieces *pieces_of(struct sst *t) {
   struct sst_pieces *all = atomic_load_explicit(&t->pieces, memory_order_acquire);
   if (likely(all != NULL)) return all;
-  struct sst_pieces *const made = mem_calloc(t->nr_pages, sizeof(*made));
+  struct sst_pieces *const made = sst_pieces_make(t->nr_pages);
   if (!made) return NULL;
   if (atomic_compare_exchange_strong_explicit(&t->pieces, &all, made, memory_order_acq_rel, memory_order_acquire)) return made;
   mem_free(made);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pieces of blocks, for who needs a record or a few of a block that gets no frame in the cache: it reads, copies and checks about a KiB instead of all of it.
-// A piece has the records that begin in one quarter of a page. Where the pieces begin and what their bytes have to hash to is nowhere on disk: it is made of blocks in
+// Pieces of blocks, for who needs a record or a few of a block that gets no frame in the cache: it reads, copies and checks about half a KiB instead of all of it.
+// A piece has the records that begin in one eighth of a page. Where the pieces begin and what their bytes have to hash to is nowhere on disk: it is made of blocks in
 // memory whose own checksum has been made or verified, by the builder of the table or by the first who wanted a few records of it and had to read it whole, to memory of its own.
 //
 // Invariants
@@ -13,8 +13,10 @@
 
 #include "sst.h"
 
-#define SST_PIECES_RECORD 512u   // bytes of a table's records, on average: of larger ones nothing is kept, it would be more than a REMIX keeps for each
+#define SST_PIECES_RECORD 512u   // bytes of a table's records, on average: of larger ones nothing is kept, it would be twice as much as a REMIX keeps for each
 
+// Of so many pages, of which nothing is known; to be freed with mem_free. NULL: no memory.
+struct sst_pieces *sst_pieces_make(uint32_t nr);
 // Of a block in memory that is right. p: as many as it has pages.
 void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, uint32_t number);
 // Whether the table's blocks are read in pieces at all: they are stored as they are, read at any offset, and their records are small.

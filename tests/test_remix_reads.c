@@ -286,7 +286,7 @@ static void test_young_jumps(void **state) {
   uint32_t jumps = c.jumps;
   for (uint32_t i = 0; i < 5; i++) {
     const uint64_t reads = reads_of(&w);
-    seek_to(&c, 7 + 3 * i);
+    seek_to(&c, 7 + JUMP_RUNS * (i % 2));
     if (i) assert_int_equal(reads_of(&w), reads);
     jumps += i == 0;
     assert_int_equal(c.jumps, jumps);
@@ -716,11 +716,91 @@ static void test_pieces(void **state) {
   place_fini(&p);
 }
 
+// What nr scans cost on average that read `length` records each, in the middle with a skip when that is not 0; two views in turn.
+struct scanned {
+  uint32_t reads, bytes;  // reads in thousandths
+};
+static struct scanned scan_some(struct cold *w, struct remix_cursor *c, uint64_t *rng, uint32_t nr, uint32_t length, uint32_t skip, bool in_turn) {
+  struct blkio *const io = &w->p->io;
+  const uint64_t reads = atomic_load(&io->nr_reads), bytes = atomic_load(&io->read_bytes);
+  for (uint32_t i = 0; i < nr; i++) {
+    uint32_t k = (uint32_t)(rng_next(rng) % (w->k.nr - length - skip - 1));
+    if (in_turn) ok(remix_cursor_set(c, w[i % 2].x));
+    enter(w->p);
+    seek_to(c, k);
+    for (uint32_t n = 0; n < length; n++, k++) {
+      if (n) remix_next(c);
+      if (n == length / 2 && skip) {
+        assert_int_equal(remix_skip(c, skip, UINT32_MAX), skip);
+        k += skip;
+      }
+      read_here(c, k);
+    }
+    leave(w->p);
+  }
+  return (struct scanned){(uint32_t)((atomic_load(&io->nr_reads) - reads) * 1000 / nr), (uint32_t)((atomic_load(&io->read_bytes) - bytes) / nr)};
+}
+
+#define SCAN_RUNS 3u
+#define SCAN_BLOCK 28u   // records in a block, at least
+#define SCAN_RECORD 132u // bytes, a little more than a record has
+#define SCAN_PIECE 600u
+#define SCAN_PIECES 3000u
+#define SCANS_FORGET 20u // after which the length of those before is forgotten
+
+// Scans of one length after the other read each block that they come to once and of it little that they do not need; those of another length soon do, too, and those that go to
+// another view each time. One that skips is two for the blocks, but is not thought to be long.
+static void test_usual(void **state) {
+  (void)state;
+  static const uint32_t lengths[] = {1, 3, 10, 30, 100, 300, 10, 2, 50, 3000, 1, 20};
+  struct place p;
+  struct cold w[2];
+  struct remix_cursor c;
+  uint64_t rng = 5;
+  place_init(&p, 0);
+  for (uint32_t i = 0; i < 2; i++) {
+    cold_make(&w[i], &p, 9000, SCAN_RUNS);
+    pieces_learn(&w[i]);
+  }
+  remix_cursor_init(&c, NULL);
+  ok(remix_cursor_set(&c, w[0].x));
+  for (uint32_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+    const uint32_t n = lengths[i], nr = n < 1000 ? 400 : 40, blocks = (n < SCAN_RUNS ? n : SCAN_RUNS) * 1000 + n * 1000 / SCAN_BLOCK + 100, bytes = n == 1 ? SCAN_PIECE : n * SCAN_RECORD + SCAN_PIECES;
+    (void)scan_some(w, &c, &rng, SCANS_FORGET, n, 0, false);
+    for (uint32_t in_turn = 0; in_turn < 2; in_turn++) {
+      ok(remix_cursor_set(&c, w[0].x));
+      const struct scanned s = scan_some(w, &c, &rng, nr, n, 0, in_turn);
+      assert_true(s.reads <= blocks && s.bytes <= bytes);
+      // one that is much longer
+      assert_true(scan_some(w, &c, &rng, 1, 3000, 0, in_turn).reads <= (3000 / SCAN_BLOCK + 4 * SCAN_RUNS) * 1000);
+      (void)scan_some(w, &c, &rng, SCANS_FORGET, n, 0, in_turn);
+      // who goes back is not thought to go on
+      const uint64_t before = atomic_load(&p.io.read_bytes);
+      uint8_t buf[9];
+      enter(&p);
+      for (uint32_t k = 0; k < 100; k++) ok(remix_seek_for_prev(&c, numbered((uint32_t)(rng_next(&rng) % 9000), buf)));
+      leave(&p);
+      assert_true(atomic_load(&p.io.read_bytes) - before <= 100 * 2 * SCAN_PIECE);
+      (void)scan_some(w, &c, &rng, SCANS_FORGET, n, 0, in_turn);
+      if (n < 2 * SCAN_RUNS) continue;
+      const struct scanned skipping = scan_some(w, &c, &rng, nr, n, 2000, in_turn);
+      assert_true(skipping.reads <= blocks + SCAN_RUNS * 1000 && skipping.bytes <= bytes + bytes / 4 + SCAN_PIECES);
+    }
+  }
+  // short ones between long ones: the long are prepared for
+  uint32_t reads = 0;
+  for (uint32_t i = 0; i < 400; i++) reads += scan_some(w, &c, &rng, 1, i % 2 ? 100 : 10, 0, false).reads;
+  assert_true(reads / 400 <= 5900);  // where the last one alone is what is expected: 6132
+  remix_cursor_fini(&c);
+  for (uint32_t i = 0; i < 2; i++) cold_free(&w[i]);
+  place_fini(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_jumps),    cmocka_unit_test(test_young_jumps),   cmocka_unit_test(test_jumps_added), cmocka_unit_test(test_gathered),
       cmocka_unit_test(test_gathered_full), cmocka_unit_test(test_ahead_own), cmocka_unit_test(test_steps_are_near), cmocka_unit_test(test_get_again),
-      cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_pieces), cmocka_unit_test(test_usual),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

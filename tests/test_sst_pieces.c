@@ -9,7 +9,7 @@
 
 #define KEYS 3000u
 #define KNOWN 2u
-#define QUARTER (BLOCK_PAGE / SST_PIECES)
+#define PART (BLOCK_PAGE / SST_PIECES)
 
 // ---- a table whose records are known
 
@@ -120,7 +120,7 @@ static void learn_all(struct made *m) {
 
 // ---- what is known
 
-// Each record is in the piece of the quarter where it begins; a sum is of its piece's bytes, of the table and of the block.
+// Each record is in the piece of the eighth of a page where it begins; a sum is of its piece's bytes, of the table and of the block.
 static void test_cut(void **state) {
   (void)state;
   static const uint32_t bases[] = {0, 3, 40, 200, 900};
@@ -147,9 +147,9 @@ static void test_cut(void **state) {
     const uint32_t begin = load16le(b.buf + BLOCK_HEAD);
     for (uint32_t q = 0; q < pages * SST_PIECES; q++) {
       uint32_t before = 0;
-      for (uint32_t i = 0; i < nr; i++) before += load16le(b.buf + BLOCK_HEAD + 2 * i) / QUARTER < q;
-      assert_int_equal(p[q / 4].first[q % 4], before);
-      assert_int_equal(p[q / 4].offs[q % 4], before < nr ? load16le(b.buf + BLOCK_HEAD + 2 * before) : size);
+      for (uint32_t i = 0; i < nr; i++) before += load16le(b.buf + BLOCK_HEAD + 2 * i) / PART < q;
+      assert_int_equal(p[q / SST_PIECES].first[q % SST_PIECES], before);
+      assert_int_equal(p[q / SST_PIECES].offs[q % SST_PIECES], before < nr ? load16le(b.buf + BLOCK_HEAD + 2 * before) : size);
     }
     // a byte that changes changes its piece's sum, and no other
     for (uint32_t i = 0; i < 40; i++) {
@@ -158,14 +158,14 @@ static void test_cut(void **state) {
       b.buf[byte] ^= (uint8_t)(1u << i % 8);
       sst_pieces_cut(other, b.buf, 5, turn);
       for (uint32_t q = 0; q < pages * SST_PIECES; q++) {
-        const uint32_t from = p[q / 4].offs[q % 4], to = q + 1 < pages * SST_PIECES ? p[(q + 1) / 4].offs[(q + 1) % 4] : size;
-        assert_int_equal(other[q / 4].sums[q % 4] != p[q / 4].sums[q % 4], byte >= from && byte < to);
+        const uint32_t from = p[q / SST_PIECES].offs[q % SST_PIECES], to = q + 1 < pages * SST_PIECES ? p[(q + 1) / SST_PIECES].offs[(q + 1) % SST_PIECES] : size;
+        assert_int_equal(other[q / SST_PIECES].sums[q % SST_PIECES] != p[q / SST_PIECES].sums[q % SST_PIECES], byte >= from && byte < to);
       }
       b.buf[byte] ^= (uint8_t)(1u << i % 8);
     }
     for (uint32_t i = 0; i < 2; i++) {
       sst_pieces_cut(other, b.buf, 5 + i, turn + !i);
-      for (uint32_t q = 0; q < pages * SST_PIECES; q++) assert_int_not_equal(other[q / 4].sums[q % 4], p[q / 4].sums[q % 4]);
+      for (uint32_t q = 0; q < pages * SST_PIECES; q++) assert_int_not_equal(other[q / SST_PIECES].sums[q % SST_PIECES], p[q / SST_PIECES].sums[q % SST_PIECES]);
     }
   }
   keyset_free(&k);
@@ -290,9 +290,12 @@ static void test_few(void **state) {
 }
 
 // A block of one page begins here, and each of its pieces has records.
-static bool has_four(const struct made *m, const struct sst_pieces *all, uint32_t block) {
+static bool has_all(const struct made *m, const struct sst_pieces *all, uint32_t block) {
   const uint8_t *const first = all[block].first;
-  return m->t->nr_recs[block] && sst_block_pages(m->t, block) == 1 && first[1] > 0 && first[1] < first[2] && first[2] < first[3] && first[3] < m->t->nr_recs[block];
+  if (!m->t->nr_recs[block] || sst_block_pages(m->t, block) != 1 || first[SST_PIECES - 1] >= m->t->nr_recs[block]) return false;
+  for (uint32_t q = 1; q < SST_PIECES; q++)
+    if (first[q] <= first[q - 1]) return false;
+  return true;
 }
 
 // What a hold has is read no more, whether it is to the left or to the right.
@@ -306,18 +309,18 @@ static void test_more(void **state) {
   made_give(&m);
   uint32_t seen = 0;
   for (uint32_t b = 0; b < m.t->nr_pages; b++) {
-    if (!has_four(&m, all, b)) continue;
+    if (!has_all(&m, all, b)) continue;
     const uint8_t *const first = all[b].first;
     const uint16_t *const offs = all[b].offs;
     uint32_t begin = 0;
     while (m.pos[begin] != sst_pos_make(b, 0)) begin++;
-    const uint32_t orders[3][4] = {{2, 1, 0, 3}, {1, 2, 3, 0}, {3, 0, 1, 2}};
     for (uint32_t o = 0; o < 3; o++) {
       struct sst_hold h = {0};
       const uint64_t before = bytes_read(&m);
       uint64_t sum = 0;
-      for (uint32_t n = 0; n < 4; n++) {
-        const uint32_t q = orders[o][n];
+      for (uint32_t n = 0; n < SST_PIECES; n++) {
+        // from the middle down and then the last; from the second up and then the first; from the last on all others
+        const uint32_t q = o == 0 ? n + 1 < SST_PIECES ? SST_PIECES - 2 - n : n : (n + (o == 1 ? 1 : SST_PIECES - 1)) % SST_PIECES;
         ok(read_at(&m, begin + first[q], 1, &h));
         sum = bytes_read(&m) - before;
         assert_true(h.from <= first[q] && h.to > first[q]);
@@ -403,7 +406,7 @@ static void test_damage(void **state) {
   uint32_t seen = 0;
   for (uint32_t i = 0; i < m.k.nr; i++) {
     const uint32_t b = sst_pos_block(m.pos[i]);
-    if (sst_pos_idx(m.pos[i]) || !has_four(&m, all, b)) continue;
+    if (sst_pos_idx(m.pos[i]) || !has_all(&m, all, b)) continue;
     const uint8_t *const first = all[b].first;
     const uint32_t off = all[b].offs[1] + (uint32_t)(i % (all[b].offs[2] - all[b].offs[1]));
     byte_flip(m.t->path, (long)b * BLOCK_PAGE + off);
