@@ -929,11 +929,12 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   uint32_t seg;
   struct spot spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
-  const uint32_t ahead = c->way != REMIX_ON ? 0 : c->group < REMIX_GROUP_MAX ? REMIX_GROUP_MIN : REMIX_GROUP_MAX / 2;
-  const uint32_t usual = ahead ? usual_length(c->usual, cursor_came(c)) : 0;
+  const uint32_t usual = c->way == REMIX_ON ? usual_length(c->usual, cursor_came(c)) : 0;
+  // as far as a scan of that length goes without asking again
+  const uint32_t want = usual == 0 ? 0 : usual + REMIX_GROUP_MIN + 1, ahead = want < REMIX_GROUP_MAX ? want : REMIX_GROUP_MAX;
   cursor_sought(c);
   c->usual = usual;
-  if (ahead) c->group = ahead * 2;
+  if (ahead) c->group = ahead * 2 < REMIX_GROUP_MAX ? ahead * 2 : REMIX_GROUP_MAX;
   const enum remixdb_status st = cursor_find(c, key, ahead, &seg, &spot);
   if (st == REMIXDB_OK) cursor_stand(c, seg, spot.at);
   return st;
