@@ -430,11 +430,10 @@ static void plan(struct round *r, const struct compact_whole *whole, uint32_t *n
   while (at < nr) plan_part(r, at++);
 }
 
-// Of the partitions that scans have paid for, one for each worker; they have to be paid for again, whatever comes of it. In any case the young view ends with it.
+// Of the partitions that scans have paid for so many as may be merged together; they have to be paid for again, whatever comes of it. In any case the young view ends with it.
 static void plan_worn(struct round *r) {
   uint64_t bytes;
-  uint32_t left = workers_count(r->c->workers);
-  if (left == 0) left = 1;
+  uint32_t left = r->c->worn_parts ? r->c->worn_parts : 1;
   for (uint32_t i = 0; i < r->base->nr_parts; i++) {
     struct job *j = add_job(r, i, 1);
     const struct part *const p = r->base->parts[i];
@@ -1026,7 +1025,7 @@ bool compact_worn(struct remix *x) {
     uint64_t bytes = 0;
     due = UINT64_MAX;
     for (uint32_t r = 0; young && r < x->nr_runs; r++) bytes += run_bytes(x->runs[r]);
-    if (young || worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE / COMPACT_JUMP_BLOCKS;
+    if (young || worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE;
     if (due < COMPACT_JUMPS_MIN) due = COMPACT_JUMPS_MIN;
     atomic_store_explicit(&x->jumps_due, due, memory_order_relaxed);
   }

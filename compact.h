@@ -9,9 +9,9 @@
 //   split  the merge of the whole partition (or new data behind all of its keys) makes more than a partition should hold: several partitions of two
 //          tables each.
 // A round without new data merges what scans have paid for. Where blocks are not in the cache, a scan reads one for each run that has a record on its way,
-// instead of one now and then. Once the blocks that were read only because there are several runs (remix.h: jumps) are half as many as the merge of a partition's
-// newest runs would write, it is made: so what is written for the sake of scans is no more than twice what they had to read in vain (about: REMIXes, and merges
-// that are given up, come on top). LevelDB compacts a table after a number of seeks for the same reason.
+// instead of one now and then. Once the blocks that were read only because there are several runs (remix.h: jumps) are as many as the merge of a partition's
+// newest runs would write, it is made: so what is written for the sake of scans is no more than what they had to read in vain (about: of small records they read less than a
+// block each time; REMIXes, and merges that are given up, come on top). LevelDB compacts a table after a number of seeks for the same reason.
 //
 // What comes into a partition that is much larger goes into its young view (version.h, V4): that one alone is made anew, and its runs are merged among themselves. When
 // it would be more than a small share of the older view, or more runs than its own are to be merged, all of its runs take part, and what is written comes into
@@ -37,7 +37,6 @@
 #define COMPACT_TABLE_MIN (8u << 20)
 #define COMPACT_YOUNG_FROM 32u    // a young view begins where so many times what comes into a partition is there,
 #define COMPACT_YOUNG_SHARE 8u    // and ends when it would have more than this share of the other one's entries
-#define COMPACT_JUMP_BLOCKS 2u    // blocks that a merge may write for each one that a scan read in vain: somebody waited for that, at a random place, while a merge goes on beside
 #define COMPACT_JUMPS_MIN 512u    // fewer of them are not worth a round
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
@@ -60,6 +59,7 @@ struct compact {
   struct sst_build_opts build;      // max_pages is a table's size in all that is decided here, too
   bool tags;
   uint32_t young_from;              // COMPACT_YOUNG_FROM; 0: there are no young views
+  uint32_t worn_parts;              // partitions that are merged together for the sake of scans; 0: one
   size_t memtable_size;             // bytes; of which 1/16 may be handed back
   _Atomic uint64_t next_file;       // the next free file number
   _Atomic uint64_t progress, work;  // of the round in progress: bytes done and to be done (an estimate), for the writers' pace. Relaxed

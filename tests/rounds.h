@@ -93,6 +93,7 @@ static inline void world_init(struct world *w, uint32_t keys, uint32_t threads, 
   w->c.build = (struct sst_build_opts){.ckeys = true, .max_pages = TABLE};
   w->c.tags = true;
   w->c.memtable_size = 1 << 20;
+  w->c.worn_parts = threads;
   w->c.hand_back = hand_back;
   w->c.arg = w;
   atomic_store(&w->c.next_file, 1);

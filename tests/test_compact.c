@@ -763,7 +763,7 @@ static void test_retire(void **state) {
   world_fini(&w);
 }
 
-// What has been paid for: no less than half of what the merge would write, and than what is worth a round.
+// What has been paid for: no less than what the merge would write, and than what is worth a round.
 static void test_worn_due(void **state) {
   (void)state;
   struct world w;
@@ -780,7 +780,7 @@ static void test_worn_due(void **state) {
   put_range(&w, 0, w.k.nr, 9, false);
   round_ok(&w, NULL);
   struct remix *x = remix_of(&w, 0);
-  const uint64_t due = pages_of(&w, 0) / COMPACT_JUMP_BLOCKS;
+  const uint64_t due = pages_of(&w, 0);
   assert_true(due > COMPACT_JUMPS_MIN);
   atomic_store(&x->jumps, 0);  // what was looked at has been paid for
   atomic_store(&x->jumps_due, 0);
@@ -800,7 +800,7 @@ static void test_worn_due(void **state) {
   round_ok(&w, NULL);
   put_range(&w, 3, 800, 20, true);
   round_ok(&w, NULL);
-  assert_true(pages_of(&w, 0) / COMPACT_JUMP_BLOCKS < COMPACT_JUMPS_MIN);
+  assert_true(pages_of(&w, 0) < COMPACT_JUMPS_MIN);
   atomic_store(&remix_of(&w, 0)->jumps, 0);
   remix_jumped(remix_of(&w, 0), COMPACT_JUMPS_MIN - 1);
   worn_ok(&w, 0, NULL);
