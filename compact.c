@@ -433,7 +433,7 @@ static void plan(struct round *r, const struct compact_whole *whole, uint32_t *n
 // Of the partitions that scans have paid for so many as may be merged together; they have to be paid for again, whatever comes of it. In any case the young view ends with it.
 static void plan_worn(struct round *r) {
   uint64_t bytes;
-  uint32_t left = r->c->worn_parts ? r->c->worn_parts : 1;
+  uint32_t left = r->c->worn_parts;
   for (uint32_t i = 0; i < r->base->nr_parts; i++) {
     struct job *j = add_job(r, i, 1);
     const struct part *const p = r->base->parts[i];
@@ -930,12 +930,12 @@ static enum remixdb_status measure_all(struct round *r) {
   return s == REMIXDB_OK ? s : err_set(s, "no memory to measure what is to be compacted");
 }
 
-static void whole_done(struct compact_whole *whole, const struct version *base, uint32_t next) {
+static void whole_came(struct compact_whole *whole, const struct version *base, uint32_t next) {
   whole->end = next == base->nr_parts;
   if (whole->end) return;
   const struct kref key = part_anchor(base->parts[next]);
-  memcpy(whole->from, key.ptr, key.len);
-  whole->from_len = key.len;
+  memcpy(whole->to, key.ptr, key.len);
+  whole->to_len = key.len;
 }
 
 static enum remixdb_status round_make(struct round *r, bool allow_abort, struct version **out) {
@@ -1010,7 +1010,7 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
     s = round_make(&r, allow_abort, out);
   }
   if (s == REMIXDB_OK) {
-    if (whole) whole_done(whole, base, next);
+    if (whole) whole_came(whole, base, next);
     round_count(&r);
   }
   return round_end(&r, s);

@@ -59,7 +59,7 @@ struct compact {
   struct sst_build_opts build;      // max_pages is a table's size in all that is decided here, too
   bool tags;
   uint32_t young_from;              // COMPACT_YOUNG_FROM; 0: there are no young views
-  uint32_t worn_parts;              // partitions that are merged together for the sake of scans; 0: one
+  uint32_t worn_parts;              // partitions that are merged together for the sake of scans; at least 1
   size_t memtable_size;             // bytes; of which 1/16 may be handed back
   _Atomic uint64_t next_file;       // the next free file number
   _Atomic uint64_t progress, work;  // of the round in progress: bytes done and to be done (an estimate), for the writers' pace. Relaxed
@@ -87,13 +87,18 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
 struct compact_whole {
   uint64_t budget;
   bool end;                         // set by a round: all partitions have been seen,
-  uint32_t from_len;                // else the next round is to go on from here
-  uint8_t from[REMIXDB_KV_MAX];
+  uint32_t from_len, to_len;        // else `to` is where it came to
+  uint8_t from[REMIXDB_KV_MAX], to[REMIXDB_KV_MAX];
 };
+// After the version of a round that did not come to the end is installed: the next one goes on where it came to.
+static inline void compact_whole_on(struct compact_whole *whole) {
+  memcpy(whole->from, whole->to, whole->to_len);
+  whole->from_len = whole->to_len;
+}
 
 // One round. base: the version it starts from. *out: the next version with one reference; its files are synced, their directory entries are not;
 // store_id, number and log fields are the caller's to set. allow_abort false: nothing is handed back. whole: NULL, or what is to be compacted in any
-// case; changed when the round succeeds only. On failure no new file is left.
+// case; told how far when the round succeeds. On failure no new file is left.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen, bool allow_abort,
                                              struct compact_whole *whole, struct version **out);
 // Whether scans have paid for a merge of some of its runs; sets jumps_due. Any thread, while it is alive.

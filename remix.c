@@ -685,7 +685,8 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   c->came = cursor_came(c);
   cursor_drop(c);
   c->x = NULL;
-  c->seg = 0;
+  cursor_end(c);
+  c->from = cursor_place(c);
   c->s = NULL;
   c->no_room = c->wanted = false;
   for (uint32_t r = 0; !x && r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // memory of their own, too
@@ -702,14 +703,6 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   cursor_end(c);
   c->from = cursor_place(c);
   return REMIXDB_OK;
-}
-
-void remix_park(struct remix_cursor *c) {
-  c->wanted = false;
-  c->came = cursor_came(c);
-  cursor_drop(c);
-  cursor_end(c);
-  c->from = cursor_place(c);
 }
 
 static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
@@ -734,7 +727,7 @@ static inline void cursor_sought(struct remix_cursor *c) {
   c->usual = c->came = 0;
 }
 
-// Of what scans were long so far and the length of one more: goes up sooner than down, since to read twice costs more than to read too much.
+// The average length with one more scan in it: goes up sooner than down, since to read twice costs more than to read too much.
 static inline uint32_t usual_length(uint32_t usual, uint32_t came) {
   if (came > USUAL_MAX) came = USUAL_MAX;
   return came > usual ? (usual + came + 1) / 2 : (usual * 3 + came) / 4;

@@ -234,8 +234,6 @@ MUST_CHECK static inline bool remix_record_held(const struct remix_cursor *c, st
   REMIX_COUNT(records);
   return true;
 }
-// Releases all holds; not valid afterwards.
-void remix_park(struct remix_cursor *c);
 
 // ---- walking all entries in order, all versions, without holds: for compaction and building
 struct remix_walk {

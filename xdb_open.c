@@ -324,9 +324,9 @@ static enum remixdb_status start_threads(struct xdb *x) {
   if (s == REMIXDB_OK) s = workers_create(nr, cores, nr_cores, &x->io, &x->epoch, xdb_round_run, x, &x->workers);
   if (s != REMIXDB_OK) return s;
   x->compact.workers = x->workers;
-  // those who scan keep a processor
-  const uint32_t processors = thread_cores(cores, 0);
-  x->compact.worn_parts = nr < processors ? nr : processors - 1;
+  // those who scan keep a processor where there is more than one
+  const uint32_t processors = thread_cores(NULL, 0), others = processors > 1 ? processors - 1 : 1;
+  x->compact.worn_parts = nr < others ? nr : others;
   if (nr) {  // without, what a call does would depend on what the cache holds
     x->ctx.worn = xdb_round_worn;
     x->ctx.worn_arg = x;

@@ -189,6 +189,7 @@ void xdb_round_last(struct xdb *x) {
 struct xdb_whole {
   struct compact_whole work;
   bool taken, done;  // guarded by xdb.lock
+  bool installed;    // before done: what the round made; else it may have come to an end that nobody will see
 };
 
 static void end_whole(struct xdb *x, struct xdb_whole *whole) {
@@ -223,7 +224,10 @@ static void run(struct xdb *x, struct worker *w) {
   uint64_t installed = 0;
   if (s == REMIXDB_OK) s = install_made(x, next, true, &installed);
   if (s == REMIXDB_OK) {
-    if (whole) end_whole(x, whole);
+    if (whole) {
+      whole->installed = true;
+      end_whole(x, whole);
+    }
     xdb_pace_learn(x, work, worked, installed - began - worked);
     const uint64_t took = time_ns() - began;
     atomic_store_explicit(&x->last_round_ns, took, memory_order_relaxed);
@@ -372,10 +376,14 @@ enum remixdb_status xdb_compact(struct xdb *x) {
   // each round takes about as long as to write a few memtables: writers wait for a round at most when the next memtable is full
   whole->work.budget = 4 * x->memtable_limit;
   enum remixdb_status s;
+  bool end = false;
   do {
-    whole->taken = whole->done = false;
+    whole->taken = whole->done = whole->installed = false;
     s = flush_round(x, XDB_ROUND_ANY, whole);
-  } while (s == REMIXDB_OK && !whole->work.end);
+    if (s != REMIXDB_OK || !whole->installed) continue;  // its round failed, and another has brought the memtable into tables: once more
+    end = whole->work.end;
+    if (!end) compact_whole_on(&whole->work);
+  } while (s == REMIXDB_OK && !end);
   mem_free(whole);
   if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
   return s;

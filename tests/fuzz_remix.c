@@ -287,7 +287,7 @@ static void call(struct use *u, struct fuzz_in *in) {
       }
       break;
     default:
-      remix_park(&u->c);
+      FUZZ_OK(remix_cursor_set(&u->c, u->x));
       u->at = nr;
       break;
   }

@@ -93,7 +93,7 @@ static inline void world_init(struct world *w, uint32_t keys, uint32_t threads, 
   w->c.build = (struct sst_build_opts){.ckeys = true, .max_pages = TABLE};
   w->c.tags = true;
   w->c.memtable_size = 1 << 20;
-  w->c.worn_parts = threads;
+  w->c.worn_parts = threads ? threads : 1;
   w->c.hand_back = hand_back;
   w->c.arg = w;
   atomic_store(&w->c.next_file, 1);

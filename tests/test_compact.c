@@ -318,6 +318,7 @@ static void test_whole(void **state) {
     round_ok(&w, NULL);
     assert_true(atomic_load(&w.c.stats.table_bytes) - before < 8 * TABLE * BLOCK_PAGE);
     assert_true(++rounds < 20);
+    if (!whole.end) compact_whole_on(&whole);
   } while (!whole.end);
   assert_true(rounds >= 3);
   assert_true(w.base->nr_parts < parts / 2);
@@ -346,9 +347,9 @@ static void test_whole(void **state) {
   assert_int_equal(round_try(&w), REMIXDB_NOSPACE);
   (void)fault_io_end();
   assert_false(whole.end);
-  assert_int_equal(whole.from_len, 0);
+  assert_int_equal(whole.to_len, 0);
   round_ok(&w, NULL);
-  assert_true(!whole.end && whole.from_len > 0);
+  assert_true(!whole.end && whole.to_len > 0 && whole.from_len == 0);  // which is for who installs it to change
   // all is deleted: one empty partition is left
   put_range(&w, 0, w.k.nr, 1, true);
   whole = (struct compact_whole){.budget = UINT64_MAX};

@@ -495,6 +495,20 @@ static void test_scans_merge(void **state) {
   reopen(r);
 }
 
+// Partitions that are merged together for scans leave them a processor, but one is merged at a time in any case.
+static void test_scans_keep_a_processor(void **state) {
+  (void)state;
+  const uint32_t processors = thread_cores(NULL, 0);
+  for (int workers = 1; workers <= 3; workers++) {
+    struct xdb_ref *r = load(workers, SMALL);
+    CHECK(x->compact.worn_parts >= 1 && x->compact.worn_parts <= (uint32_t)workers);
+    CHECK(x->compact.worn_parts == 1 || x->compact.worn_parts < processors);
+    CHECK(x->compact.worn_parts == (uint32_t)workers || x->compact.worn_parts + 1 >= processors);
+    reopen(r);
+    setup_again();
+  }
+}
+
 // What a call does without workers does not depend on what the cache holds.
 static void test_no_workers(void **state) {
   (void)state;
@@ -874,6 +888,44 @@ static void test_reason(void **state) {
   simdisk_destroy(disk);
 }
 
+static uint32_t tried_again;
+
+// As a worker may do before anybody has seen that the round failed.
+static void try_again(void *arg, const char *line) {
+  (void)arg;
+  if (!strstr(line, "will be tried again")) return;
+  tried_again++;
+  workers_kick(x->workers);
+}
+
+// What a round has compacted that could not be installed is not done, even where another has brought the memtable into tables.
+static void test_compact_not_installed(void **state) {
+  (void)state;
+  struct simdisk *disk = simdisk_create();
+  struct remixdb_opts o = small_opts(0);
+  struct xdb_ref *r;
+  char key[16];
+  o.logger = try_again;
+  tried_again = 0;
+  CHECK(disk);
+  CHECK_OK(xdb_open("/store", &o, simdisk_env(disk), &x));
+  CHECK_OK(xdb_ref(x, &r));
+  for (uint32_t i = 0; i < 300; i++) {
+    if (i % 100 == 99) CHECK_OK(xdb_flush(x));
+    CHECK_OK(xdb_put(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "%u", i % 150)), "v", 1, false));
+  }
+  CHECK(runs(r) > 1);
+  simdisk_fault(disk, SIMDISK_RENAME, 0, 1, ENOSPC);
+  CHECK_OK(xdb_compact(x));
+  CHECK(tried_again == 1);
+  CHECK(runs(r) == 1);
+  for (uint32_t i = 0; i < 150; i++) CHECK_OK(xdb_get(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "%u", i)), NULL, 0, NULL));
+  xdb_unref(r);
+  CHECK_OK(xdb_close(x));
+  x = NULL;
+  simdisk_destroy(disk);
+}
+
 // What a nearly full memtable is about to ask for comes first; then what was asked for.
 static void test_nearly_full(void **state) {
   (void)state;
@@ -1012,6 +1064,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_one_round_for_all, setup, teardown),
       cmocka_unit_test_setup_teardown(test_flush_is_next, setup, teardown),
       cmocka_unit_test_setup_teardown(test_scans_merge, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_scans_keep_a_processor, setup, teardown),
       cmocka_unit_test_setup_teardown(test_no_workers, setup, teardown),
       cmocka_unit_test_setup_teardown(test_frozen_at_work, setup, teardown),
       cmocka_unit_test_setup_teardown(test_frozen_when_done, setup, teardown),
@@ -1024,6 +1077,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_round_fails, setup, teardown),
       cmocka_unit_test_setup_teardown(test_no_descriptor, setup, teardown),
       cmocka_unit_test_setup_teardown(test_reason, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_compact_not_installed, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full_for_long, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full_seldom, setup, teardown),
