@@ -222,6 +222,7 @@ MODULES := \
   xdb_get \
   xdb_iter \
   xdb_round \
+  xdb_spare \
   xdb_pace \
   xdb_sync \
   xdb_write \

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint.h"
 
+#include "xdb_spare.h"
+
 #define COPY_CHUNK (1u << 20)
 
 // ---- the end of a store
@@ -273,7 +275,7 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir) {
   s = fill(r, v, moment, &t);
   struct err_saved why;
   err_save(&why, s);
-  view_unref(v);
+  xdb_view_drop(r->xdb, v);
   if (s != REMIXDB_OK) return give_up(&t, err_raise(&why));
   env_unlock(t.env, t.lock_fd);
   return s;

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "sst_scan.h"
+#include "xdb_spare.h"
 
 struct verifier {
   struct xdb *x;
@@ -241,7 +242,7 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
     if (p->remix) verify_view(&v, p->remix, part_anchor(p), high);
     if (p->young) verify_view(&v, p->young, part_anchor(p), high);
   }
-  view_unref(view);
+  xdb_view_drop(x, view);
   blkio_queue_destroy(v.queue);
   xdb_say(x, "verify: %" PRIu64 " tables and %" PRIu64 " indexes with %" PRIu64 " records are whole, %" PRIu64 " bytes read, %u files damaged, %u could not be read",
           v.report.tables, v.report.remixes, v.report.records, v.report.bytes, v.report.damaged, v.report.unread);

@@ -109,8 +109,16 @@ enum remixdb_status version_create(struct part **parts, uint32_t nr, struct vers
 
 void version_ref(struct version *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
 
+bool version_drop(struct version *v) {
+  // acq_rel: what others did with it happened before it goes
+  return atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1;
+}
+
 void version_unref(struct version *v) {
-  if (!v || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) != 1) return;
+  if (v && version_drop(v)) version_destroy(v);
+}
+
+void version_destroy(struct version *v) {
   for (uint32_t i = 0; i < v->nr_parts; i++) part_unref(v->parts[i]);
   anchors_fini(&v->anchors);
   mem_free(v->anchor_bytes);

@@ -39,6 +39,7 @@ struct version {
   struct anchors anchors; // of the partitions
   uint8_t *anchor_bytes;  // what it is over; own memory
   uint32_t *young;        // these partitions, ascending; own memory, NULL without any
+  struct version *next;   // of those that nobody has a reference to any more (xdb_spare.h)
   struct part *parts[];   // each referenced
 };
 
@@ -51,6 +52,10 @@ void part_unref(struct part *p);  // NULL is allowed
 MUST_CHECK enum remixdb_status version_create(struct part **parts, uint32_t nr, struct version **out);
 void version_ref(struct version *v);
 void version_unref(struct version *v);  // NULL is allowed
+// The same in two steps: whether the reference was the last one, and the end of a version that has none. With it go files that no other version has, if they are
+// obsolete, which takes some milliseconds each.
+MUST_CHECK bool version_drop(struct version *v);
+void version_destroy(struct version *v);
 
 // The partition that a key belongs to.
 uint32_t version_find(const struct version *v, struct kref key);

@@ -25,11 +25,12 @@ void view_follow(struct view *v, const struct view *other) {
   memtable_unref(frozen);
 }
 
-void view_destroy(struct view *v) {
+struct version *view_destroy(struct view *v) {
+  struct version *const version = v->version;
   memtable_unref(v->active);
   memtable_unref(v->frozen);
-  version_unref(v->version);
   mem_free(v);
+  return version_drop(version) ? version : NULL;
 }
 
 static void view_reclaim(struct epoch_item *item, void *arg) {

@@ -20,10 +20,16 @@ struct view *view_create(struct memtable *active, struct memtable *frozen, struc
 // The view is alive: the caller has a reference, or is in the epoch in which it found the store's view, whose count cannot be dropped before that is left, or
 // holds a snapshot.
 static inline void view_ref(struct view *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
-void view_destroy(struct view *v);  // by view_unref alone
-// NULL is allowed. Outside of any epoch, as the last reference may free much.
+struct version *view_destroy(struct view *v);  // by view_drop alone
+// Gives up a reference. Returns the version whose last reference went with it, which is the caller's to destroy, or NULL. NULL is allowed. Outside of any epoch, as
+// the last reference of a memtable may free much.
+MUST_CHECK static inline struct version *view_drop(struct view *v) {
+  return v && atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1 ? view_destroy(v) : NULL;
+}
+// The same, with the end of the version. For those who may wait for files to go; readers do not (xdb_spare.h).
 static inline void view_unref(struct view *v) {
-  if (v && atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1) view_destroy(v);
+  struct version *const last = view_drop(v);
+  if (last) version_destroy(last);
 }
 // Of a view that nobody else has seen yet: it gets the memtables of another one.
 void view_follow(struct view *v, const struct view *other);

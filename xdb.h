@@ -5,7 +5,7 @@
 //
 // One atomic pointer, the view, names the active memtable, the frozen one (being compacted; or none) and the version of the partitions. It is replaced,
 // never edited, under `lock`; readers load it inside an epoch. An old view's count is dropped after all epochs in which it could be seen have passed;
-// iterators hold a count of their own.
+// iterators hold a count of their own. Where theirs is the last one, the version's files are for workers to remove (xdb_spare.h).
 //
 // Invariants
 //   X1  A sequence number is published only when its version is stamped in the memtable and its record is in the log's buffer; numbers are published in order.
@@ -81,6 +81,8 @@ struct xdb {
   uint32_t nr_snapshots;
   struct sst_retired retired;      // files kept for readers
 
+  _Atomic(struct version *) left;  // versions that readers were the last to have, for workers to destroy; release-pushed
+  _Atomic uint32_t nr_left;        // and those that workers are at
   _Atomic uint64_t stall_ns, stall_max_ns;  // time writers were made to wait; relaxed
   _Atomic uint32_t nr_refs, nr_iters;
 };

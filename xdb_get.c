@@ -2,6 +2,7 @@
 #include "xdb_get.h"
 
 #include "multiget.h"
+#include "xdb_spare.h"
 
 // The share of gets that found their key in the active memtable lately, of those whose key was not written lately (wh_get_want): all of them, and so many that it is
 // searched before anything else is asked for.
@@ -67,6 +68,6 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
     epoch_enter(&x->epoch, &r->slot);
   }
   epoch_exit(&r->slot);
-  view_unref(counted);
+  xdb_view_drop(x, counted);
   return multiget_end(r->multiget, nr_out);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "xdb_iter.h"
 
+#include "xdb_spare.h"
+
 enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
   struct xdb_iter *it = mem_calloc(1, sizeof(*it));
   if (!it) return REMIXDB_NOMEM;
@@ -26,7 +28,7 @@ void xdb_iter_park(struct xdb_iter *it) {
   epoch_exit(&r->slot);
   if (it->stays) xdb_ref_unstay(r);
   it->stays = false;
-  view_unref(it->view);
+  xdb_view_drop(r->xdb, it->view);
   it->view = NULL;
   it->status = REMIXDB_OK;
 }
@@ -88,7 +90,7 @@ static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, str
   epoch_exit(&it->ref->slot);
   mem_free(large);
   s = iter_done(it, s);
-  view_unref(old);
+  xdb_view_drop(it->ref->xdb, old);
   return s == REMIXDB_OK ? s : err_raise(&it->error);  // what went with the view may have said something else
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "xdb_round.h"
+#include "xdb_spare.h"
 #include "xdb_sync.h"
 #include "xdb_write.h"
 
@@ -343,6 +344,7 @@ static void stop_threads(struct xdb *x) {
 
 static void teardown(struct xdb *x) {
   view_unref(xdb_view(x));
+  xdb_spare_bury(x);
   epoch_fini(&x->cursors);
   epoch_fini(&x->epoch);
   memtables_fini(&x->memtables);

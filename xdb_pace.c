@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "xdb_pace.h"
 
+#include "xdb_spare.h"
+
 #define PACE_QUANTUM (16u << 10)
 #define PACE_QUANTUM_MIN 512u
 #define PACE_NAP_MIN 50000u    // shorter naps cost more than they even out
@@ -44,34 +46,15 @@ static double round_remaining(struct xdb *x, uint64_t now) {
   return (units > 0 ? ns * left / units : 0) + tail;
 }
 
-// How much of the active memtable is used, and what should be kept for the next one.
-static size_t active_used(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
-  epoch_enter(&x->epoch, slot);
-  const struct view *v = xdb_view(x);
-  const size_t used = wh_memory(v->active->wh);
-  *wanted_out = memtables_wanted(&x->memtables, v->active, v->frozen != NULL);
-  epoch_exit(slot);
-  return used;
-}
-
-// What writers would otherwise wait for.
-static bool ahead(void *arg, struct worker *w) {
-  struct xdb *x = arg;
-  size_t wanted;
-  if (wal_ahead_wanted(x->wal)) wal_ahead(x->wal);
-  (void)active_used(x, &w->slot, &wanted);
-  return arena_pool_fill(&x->memtables.chunks, wanted);
-}
-
 void xdb_pace_draw(struct xdb_ref *r) {
   struct xdb *x = r->xdb;
   const uint64_t quantum = r->debt;
   r->debt = 0;
   const bool compacting = atomic_load_explicit(&x->compacting, memory_order_relaxed);  // before: what is frozen meanwhile is not paced by
   size_t wanted;
-  const size_t used = active_used(x, &r->slot, &wanted);
+  const size_t used = xdb_spare_used(x, &r->slot, &wanted);
   r->debt_max = PACE_QUANTUM;
-  if (wal_ahead_wanted(x->wal) || (wanted && arena_pool_short(&x->memtables.chunks, wanted))) workers_spare(x->workers, ahead);
+  if (wal_ahead_wanted(x->wal) || (wanted && arena_pool_short(&x->memtables.chunks, wanted))) xdb_spare_ask(x);
   if (!compacting) return;
   if (used < x->memtable_limit / 8) return;
   const uint64_t now = time_ns();

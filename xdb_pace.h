@@ -8,9 +8,6 @@
 // long is made smaller, so that no nap is long; and a nap is put off until it is of two milliseconds, unless the memtable is nearly full: few slow writes
 // are better than many that are not so slow. The time is never said to be less than what the end of a round takes, in which nothing advances: so writers become
 // slower and slower before a memtable that is nearly full, and seldom come to where they would have to wait for all of it.
-//
-// What else holds writers up is memory that the system has to clear first, up to a fifth of the time of a write, and the log's files, room for which may take the
-// system 30 milliseconds: so workers that have nothing else to do fetch and make them ahead.
 #ifndef XDB_PACE_H
 #define XDB_PACE_H
 

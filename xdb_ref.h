@@ -30,7 +30,7 @@ static inline struct view *xdb_ref_view(const struct xdb_ref *r) { return likely
 static inline uint64_t xdb_ref_moment(const struct xdb_ref *r) {
   return likely(!r->view) ? atomic_load_explicit(&r->xdb->published, memory_order_acquire) : r->moment;
 }
-// The same with a reference of its own, to be given up with view_unref: not in an epoch.
+// The same with a reference of its own, to be given up with xdb_view_drop: not in an epoch.
 struct view *xdb_ref_hold(struct xdb_ref *r, uint64_t *moment_out);
 // A position in a memtable is going to be taken, in place of the one kept before (stays) or besides those that others keep; and it is given up. The slot goes on to
 // now when no other is kept: who has several at a time holds up what waits for the oldest.

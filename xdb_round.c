@@ -2,6 +2,7 @@
 #include "xdb_round.h"
 
 #include "xdb_pace.h"
+#include "xdb_spare.h"
 
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
 #define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
@@ -257,6 +258,7 @@ void xdb_round_run(void *arg, struct worker *w) {
   x->at = XDB_AT_MEMTABLE;
   pthread_mutex_unlock(&x->lock);
   run(x, w);
+  xdb_spare_bury(x);  // where one round follows the other no worker is idle
   pthread_mutex_lock(&x->lock);
   x->at = XDB_AT_REST;
   pthread_cond_broadcast(&x->changed);
@@ -317,6 +319,7 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
   const enum remixdb_status s = wait_for_round(x);
   while (x->at != XDB_AT_REST) (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
   pthread_mutex_unlock(&x->lock);
+  xdb_spare_settle(x);
   return s;
 }
 

@@ -28,7 +28,7 @@ enum xdb_round_when { XDB_ROUND_FULL, XDB_ROUND_USED, XDB_ROUND_ANY };
 // REMIXDB_NOMEM: there is no room for now; or what stopped the store.
 MUST_CHECK enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size_t batch);
 
-// Waits until no memtable is frozen, and no round runs. For the store's end, tests and benchmarks.
+// Waits until no memtable is frozen, no round runs, and what nobody reads any more is gone. For the store's end, tests and benchmarks.
 MUST_CHECK enum remixdb_status xdb_wait_idle(struct xdb *x);
 // Brings what is in memory into tables, and waits for it. Rounds that are tried again are waited for as well, but the failure of one (REMIXDB_NOSPACE,
 // REMIXDB_NOMEM, or what stopped the store) is returned. Outside of any epoch. REMIXDB_READONLY.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "xdb_snapshot.h"
 
+#include "xdb_spare.h"
+
 enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out) {
   struct xdb *x = r->xdb;
   struct xdb_snapshot *s = mem_calloc(1, sizeof(*s));
@@ -36,6 +38,6 @@ void xdb_snapshot_release(struct xdb_snapshot *s) {
   else x->snapshots = s->next;
   x->nr_snapshots--;
   pthread_mutex_unlock(&x->snapshots_lock);
-  view_unref(s->view);
+  xdb_view_drop(x, s->view);
   mem_free(s);
 }

@@ -14,6 +14,7 @@
 #include "xdb_iter.h"
 #include "xdb_ref.h"
 #include "xdb_snapshot.h"
+#include "xdb_spare.h"
 #include "xdb_sync.h"
 #include "xdb_write.h"
 
@@ -90,6 +91,29 @@ static int gate_open(struct env *e, const char *path, unsigned flags) {
   return env_posix()->ops->open(env_posix(), path, flags);
 }
 
+static pthread_t remover;                 // the last one to remove a table; guarded by lock
+static _Atomic uint32_t removed;
+static _Atomic bool hold_remover;
+
+static int gate_unlink(struct env *e, const char *path) {
+  (void)e;
+  if (ends_with(path, ".sst")) {
+    pthread_mutex_lock(&lock);
+    remover = pthread_self();
+    pthread_mutex_unlock(&lock);
+    atomic_fetch_add(&removed, 1);
+    while (atomic_load(&hold_remover)) time_sleep_ns(100000);
+  }
+  return env_posix()->ops->unlink(env_posix(), path);
+}
+
+static bool i_removed(void) {
+  pthread_mutex_lock(&lock);
+  const bool mine = pthread_equal(remover, pthread_self());
+  pthread_mutex_unlock(&lock);
+  return mine;
+}
+
 static void allow(uint64_t rounds) {
   pthread_mutex_lock(&lock);
   allowed = rounds;
@@ -137,6 +161,7 @@ static void begin_with(int workers, size_t memtable, uint32_t table_pages) {
   ops = *quick_env()->ops;
   ops.open = gate_open;
   ops.rename = gate_rename;
+  ops.unlink = gate_unlink;
   env = (struct env){.ops = &ops};
   struct remixdb_opts o = small_opts(workers);
   o.logger = see_line;
@@ -551,6 +576,7 @@ static void check_copy(struct xdb_ref *r) {
   struct files_entry *list;
   size_t nr;
   CHECK_OK(xdb_sync(r));
+  xdb_spare_settle(x);  // nothing is removed while it is copied
   (void)snprintf(copy, sizeof(copy), "%s/copy", dir);
   CHECK(mkdir(copy, 0700) == 0);
   CHECK_OK(files_list(env_posix(), dir, &list, &nr));
@@ -1056,6 +1082,117 @@ static void test_obsolete(void **state) {
   reopen(r);
 }
 
+// Round `rounds` + 1 ends while the next memtable is frozen already, and the round of that is held up.
+static void freeze_behind(struct xdb_ref *r, uint64_t rounds) {
+  allow(rounds + 1);
+  while (!atomic_load(&at_end)) time_sleep_ns(100000);
+  freeze(r);
+  atomic_store(&hold_end, 0);
+  wait_held(rounds + 2);
+}
+
+enum keeper { BY_SEEK, BY_END, BY_DESTROY, BY_SNAPSHOT, BY_VERIFY, KEEPERS };
+
+// Who reads is the last one to need a version's files, but does not wait until they are removed: workers do that, or the next round's end. Without workers they go at once.
+static void test_readers_remove_nothing(void **state) {
+  (void)state;
+  for (enum keeper by = 0; by < KEEPERS; by++) {
+    for (int workers = 0; workers < 2; workers++) {
+      struct xdb_ref *r = load(workers, SMALL);
+      struct xdb_iter *it = NULL;
+      struct xdb_snapshot *snap = NULL;
+      struct view *kept = NULL;
+      struct files_entry *list;
+      size_t nr;
+      uint64_t moment;
+      if (by == BY_SNAPSHOT) {
+        CHECK_OK(xdb_snapshot(r, &snap));
+      } else if (by == BY_VERIFY) {
+        kept = xdb_ref_hold(r, &moment);
+      } else {
+        CHECK_OK(xdb_iter_create(r, &it));
+        CHECK_OK(by == BY_END ? xdb_iter_seek_last(it) : xdb_iter_seek(it, kref("", 0)));
+      }
+      CHECK_OK(xdb_compact(x));
+      idle();
+      CHECK_OK(files_list(env_posix(), dir, &list, &nr));
+      mem_free(list);
+      const size_t before = nr;
+      atomic_store(&removed, 0);
+      atomic_store(&hold_remover, workers != 0);
+      switch (by) {
+        case BY_SEEK:
+          CHECK_OK(xdb_iter_seek(it, kref("", 0)));
+          check_rest(it, 0, now);
+          break;
+        case BY_END:
+          CHECK_OK(xdb_iter_skip(it, 1));
+          CHECK(!xdb_iter_valid(it));
+          break;
+        case BY_DESTROY:
+          xdb_iter_destroy(it);
+          it = NULL;
+          break;
+        case BY_SNAPSHOT:
+          xdb_snapshot_release(snap);
+          break;
+        default:
+          xdb_view_drop(x, kept);
+          break;
+      }
+      if (workers) {  // it has come back from there: who removes them is held up
+        while (atomic_load(&removed) == 0) time_sleep_ns(100000);
+        CHECK(!i_removed());
+        check_all(r, now);
+        atomic_store(&hold_remover, false);
+      } else {
+        CHECK(atomic_load(&removed) >= LEVELS && i_removed());
+      }
+      idle();
+      CHECK(atomic_load(&removed) >= LEVELS && atomic_load(&x->nr_left) == 0);
+      CHECK_OK(files_list(env_posix(), dir, &list, &nr));
+      mem_free(list);
+      CHECK(nr + LEVELS <= before);
+      xdb_iter_destroy(it);
+      reopen(r);
+      setup_again();
+    }
+  }
+}
+
+// Where no worker is idle the end of a round removes them; and where the store is closed before, that does.
+static void test_removed_in_the_end(void **state) {
+  (void)state;
+  for (uint32_t closing = 0; closing < 2; closing++) {
+    struct xdb_ref *r = load(1, SMALL);
+    struct xdb_iter *it;
+    CHECK_OK(xdb_iter_create(r, &it));
+    CHECK_OK(xdb_iter_seek(it, kref("", 0)));
+    CHECK_OK(xdb_compact(x));
+    idle();
+    const uint64_t rounds = frozen();
+    allow(rounds);
+    freeze(r);
+    wait_held(rounds + 1);  // the one worker is at it
+    atomic_store(&removed, 0);
+    atomic_store(&hold_end, closing ? 0 : rounds + 1);
+    atomic_store(&at_end, false);
+    xdb_iter_destroy(it);
+    CHECK(atomic_load(&removed) == 0 && atomic_load(&x->nr_left) == 1);
+    check_all(r, now);
+    if (closing) {
+      allow(UINT64_MAX);
+    } else {
+      freeze_behind(r, rounds);
+      CHECK(atomic_load(&removed) >= LEVELS && atomic_load(&x->nr_left) == 0);  // while the second round is held up
+      allow(UINT64_MAX);
+      idle();
+    }
+    reopen(r);
+    setup_again();
+  }
+}
+
 int main(void) {
   seed = seed_from(1);
   alarm(100);
@@ -1083,6 +1220,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_nearly_full_seldom, setup, teardown),
       cmocka_unit_test_setup_teardown(test_full_and_read, setup, teardown),
       cmocka_unit_test_setup_teardown(test_obsolete, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_readers_remove_nothing, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_removed_in_the_end, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
