@@ -327,7 +327,7 @@ static enum remixdb_status start_threads(struct xdb *x) {
   x->compact.workers = x->workers;
   // those who scan keep a processor where there is more than one
   const uint32_t processors = thread_cores(NULL, 0), others = processors > 1 ? processors - 1 : 1;
-  x->compact.worn_parts = nr < others ? nr : others;
+  x->compact.worn_parts = nr > others ? others : nr > 0 ? nr : 1;
   if (nr) {  // without, what a call does would depend on what the cache holds
     x->ctx.worn = xdb_round_worn;
     x->ctx.worn_arg = x;
