@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "xdb_round.h"
-#include "xdb_spare.h"
 #include "xdb_sync.h"
 #include "xdb_write.h"
 
@@ -344,7 +343,6 @@ static void stop_threads(struct xdb *x) {
 
 static void teardown(struct xdb *x) {
   view_unref(xdb_view(x));
-  xdb_spare_bury(x);
   epoch_fini(&x->cursors);
   epoch_fini(&x->epoch);
   memtables_fini(&x->memtables);
@@ -488,7 +486,7 @@ enum remixdb_status xdb_close(struct xdb *x) {
   if (x->workers) {
     // a round that runs, or was asked for, is finished: the next opening has that much less to replay
     xdb_round_last(x);
-    const enum remixdb_status idle = xdb_wait_idle(x);
+    const enum remixdb_status idle = xdb_wait_idle(x);  // and what was left for workers to destroy is gone
     (void)idle;  // what could not be compacted is in the log
   }
   stop_threads(x);
