@@ -40,14 +40,18 @@ static void sst_free(struct sst *t) {
 }
 
 // Blocks begin where the counts are not zero; a block has at most 16 pages, and the counts add up.
-static enum remixdb_status sst_check_pages(const struct sst *t, uint64_t off) {
+static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
   uint64_t sum = 0;
   uint32_t pages = BLOCK_PAGES_MAX;  // of the block so far: a first page of 0 is one too many
+  t->last = 0;
+  t->least = BLOCK_RECORDS_MAX + 1;
   for (uint32_t i = 0; i < t->nr_pages; i++) {
     sum += t->nr_recs[i];
-    if (t->nr_recs[i])
+    if (t->nr_recs[i]) {
+      if (i > 0 && t->nr_recs[t->last] < t->least) t->least = t->nr_recs[t->last];
+      t->last = i;
       pages = 1;
-    else if (++pages > BLOCK_PAGES_MAX)
+    } else if (++pages > BLOCK_PAGES_MAX)
       return err_corrupt(t->path, off + i, "page %u of a table belongs to no block", i);
   }
   if (sum != t->nr_records) return err_corrupt(t->path, off, "counts of records do not add up");

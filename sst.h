@@ -62,6 +62,7 @@ struct sst {
   struct fdpool_file file;
   struct cache_table cache;
   uint32_t nr_pages;            // pages of data blocks
+  uint32_t last, least;         // the last block, and the fewest records that one before it has
   uint8_t *nr_recs;             // per page: records of the block that begins there; 0 inside a larger block. nr_pages + 1 long, ends in 1
   _Atomic(struct sst_pieces *) pieces;  // nr_pages of them; NULL until something is known
   uint32_t rec_size;            // bytes of a record in its block, on average
@@ -85,9 +86,11 @@ static inline uint32_t sst_block_pages(const struct sst *t, uint32_t block) {
   while (unlikely(t->nr_recs[block + n] == 0)) n++;
   return n;
 }
-// The position n records further on; the end is (nr_pages, 0), never passed.
+// The position n records further on; the end is (nr_pages, 0), never passed. Where every block has so many records it is not looked how many this one has, for
+// which memory would be waited for.
 static inline sst_pos sst_advance(const struct sst *t, sst_pos pos, uint32_t n) {
   uint32_t block = pos >> 8, idx = (pos & 255) + n;
+  if (likely(idx < t->least && block < t->last)) return pos + n;
   while (unlikely(block < t->nr_pages && idx >= t->nr_recs[block])) {
     idx -= t->nr_recs[block];
     block += sst_block_pages(t, block);
