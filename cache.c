@@ -441,7 +441,7 @@ static void block_set(const struct cache *c, struct cache_block *b, uint32_t fra
   b->frame = frame;
 }
 
-static enum remixdb_status block_reserve_own(struct cache_block *b, uint32_t nr_pages) {
+enum remixdb_status cache_block_reserve(struct cache_block *b, uint32_t nr_pages) {
   const uint32_t size = nr_pages * CACHE_PAGE;
   if (b->own_size >= size) return REMIXDB_OK;
   mem_free(b->own);
@@ -465,7 +465,7 @@ static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t
 
 static enum remixdb_status block_load_own(struct cache_full *c, bool timed, struct cache_block *b, uint32_t block, uint32_t nr_pages, cache_load_fn load,
                                           void *arg) {
-  enum remixdb_status status = block_reserve_own(b, nr_pages);
+  enum remixdb_status status = cache_block_reserve(b, nr_pages);
   if (status == REMIXDB_OK) status = block_load(c, timed, block, nr_pages, load, arg, b->own, true);
   if (status == REMIXDB_OK) b->data = b->own;
   return status;
@@ -572,7 +572,7 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
       return CACHE_FILL_READ;
     }
   }
-  if (block_reserve_own(b, nr_pages) != REMIXDB_OK) return CACHE_FILL_LATER;  // which tries again, and reports it
+  if (cache_block_reserve(b, nr_pages) != REMIXDB_OK) return CACHE_FILL_LATER;  // which tries again, and reports it
   fill->buf = b->own;
   return CACHE_FILL_READ;
 }

@@ -363,7 +363,7 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg) { return anchors_a
 
 // Whether the block has to be read from disk for one who has the hold.
 static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return !cache_has(&t->cache, block) && !sst_holds(h, t, block) && !sst_holds_ahead(h, t, block);
+  return !cache_has(&t->cache, block) && !sst_holds(h, t, block) && !sst_holds_ahead(h, t, block) && !sst_holds_behind(h, t, block);
 }
 
 // The record of entry i, until the epoch is left: what a search looks at is not pinned. nr: records of the run that will be read from there on.

@@ -251,10 +251,11 @@ static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, ui
   return s;
 }
 
-// What a miss is to load: of the table's block the nr records from idx on. from, to: those that were loaded.
+// What a miss is to load: of the table's block the nr records from idx on, or to memory of its own `span` bytes from the block's beginning on (0: no more than the block). from, to: those
+// that were loaded; span is 0 when what lies behind them was not.
 struct load {
   struct sst *t;
-  uint32_t idx, nr, from, to;
+  uint32_t idx, nr, span, from, to;
 };
 
 static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own) {
@@ -265,8 +266,13 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
   if (s != REMIXDB_OK) return s;
   const bool few = own && l->nr != SST_ALL;
   l->from = l->to = 0;
-  s = few ? sst_pieces_read(t, fd, block, l->idx, l->nr, buf, &l->from, &l->to) : REMIXDB_NOTFOUND;
+  s = few ? sst_pieces_read(t, fd, block, l->idx, l->nr, l->span, buf, &l->from, &l->to) : REMIXDB_NOTFOUND;
+  if (unlikely(l->span && s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {  // it may be what lies behind that cannot be read
+    l->span = 0;
+    s = sst_pieces_read(t, fd, block, l->idx, l->nr, 0, buf, &l->from, &l->to);
+  }
   if (s == REMIXDB_NOTFOUND) {
+    l->span = 0;
     s = sst_load_at(t, fd, block, nr_pages, buf);
     l->from = 0;
     l->to = SST_ALL;
@@ -282,17 +288,40 @@ static inline void sst_hold_set(struct sst_hold *h, struct sst *t, uint32_t bloc
   h->block = block;
   h->from = 0;
   h->to = SST_ALL;
+  h->own_bytes = 0;
 }
 
 static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
   const uint32_t pages = sst_block_pages(t, block);
   struct load l = {.t = t, .idx = idx, .nr = nr, .from = 0, .to = SST_ALL};
   h->sst = NULL;
+  h->cb.data = NULL;
+  if (nr != SST_ALL && nr > t->nr_recs[block] - idx && (l.span = sst_pieces_span(t, block, idx, nr)) != 0 &&
+      cache_block_reserve(&h->cb, (l.span + BLOCK_PAGE - 1) / BLOCK_PAGE + BLOCK_GROW_PAGES) != REMIXDB_OK)
+    l.span = 0;
   const enum remixdb_status s = cache_get(&t->cache, block, pages, sst_load, &l, &h->cb);
   if (s != REMIXDB_OK) return s;
   sst_hold_set(h, t, block);
   h->from = l.from;
   h->to = l.to;
+  if (l.span && h->cb.frame == 0) {
+    h->own_first = block;
+    h->own_bytes = l.span;
+  }
+  return REMIXDB_OK;
+}
+
+// The block was read with the one before it that h holds, or some of it was. REMIXDB_NOTFOUND: nothing that is of use.
+static __attribute__((noinline)) enum remixdb_status sst_take_behind(struct sst *t, uint32_t block, struct sst_hold *h) {
+  const uint32_t first = h->own_first, bytes = h->own_bytes, at = (block - first) * BLOCK_PAGE;
+  uint32_t nr;
+  const enum remixdb_status s = sst_pieces_check(t, block, bytes - at, h->cb.own + at, &nr);
+  if (s != REMIXDB_OK) return s;
+  sst_hold_set(h, t, block);
+  h->cb.data = h->cb.own + at;
+  h->own_first = first;
+  h->own_bytes = bytes;
+  h->to = nr == t->nr_recs[block] ? SST_ALL : nr;
   return REMIXDB_OK;
 }
 
@@ -301,10 +330,11 @@ static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t
 static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
   const uint32_t from = idx < h->from || nr == SST_ALL ? 0 : idx, last = idx >= h->to || nr == SST_ALL ? t->nr_recs[block] - 1u : idx;
   int fd;
-  assert(h->cb.data == h->cb.own && h->to != SST_ALL);
+  uint8_t *const buf = h->cb.own + (h->cb.data - h->cb.own);
+  assert(h->cb.data >= h->cb.own && h->cb.data < h->cb.own + h->cb.own_size && h->to != SST_ALL);
   enum remixdb_status s = fdpool_acquire(&t->file, &fd);
   if (s == REMIXDB_OK) {
-    s = sst_pieces_read(t, fd, block, from, last - from + 1, h->cb.own, &h->from, &h->to);
+    s = sst_pieces_read(t, fd, block, from, last - from + 1, 0, buf, &h->from, &h->to);
     fdpool_release(&t->file);
   }
   if (s == REMIXDB_OK && h->from == 0 && h->to == t->nr_recs[block]) h->to = SST_ALL;
@@ -332,7 +362,9 @@ enum remixdb_status sst_read_few(struct sst *t, sst_pos pos, uint32_t nr, bool p
       h->cb.frame = frame;
       sst_hold_set(h, t, block);
     } else {
-      enum remixdb_status s = sst_holds(h, t, block) ? sst_read_more(t, block, idx, nr, h) : REMIXDB_NOTFOUND;
+      enum remixdb_status s = REMIXDB_NOTFOUND;
+      if (sst_holds_behind(h, t, block)) s = sst_take_behind(t, block, h);
+      if (sst_holds(h, t, block) && !sst_holds_few(h, t, block, idx, nr)) s = sst_read_more(t, block, idx, nr, h);
       if (s == REMIXDB_NOTFOUND) s = sst_read_slow(t, block, idx, nr, h);
       if (s != REMIXDB_OK) return s;
     }

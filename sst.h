@@ -119,6 +119,8 @@ struct sst_hold {
   uint32_t block;
   // The records of it that are there: all of them, [0, SST_ALL), but in memory of its own maybe some.
   uint32_t from, to;
+  // What lies behind the block, and was read with it: so many bytes from the beginning of block own_first on are in cb.own, not verified. 0: nothing was.
+  uint32_t own_first, own_bytes;
   // Blocks that have been read ahead, and are in memory of its own: of the table of that number, those that begin at the pages [from, to).
   uint32_t ahead_from, ahead_to;
   uint64_t ahead_number;
@@ -131,6 +133,10 @@ static inline bool sst_holds(const struct sst_hold *h, const struct sst *t, uint
 // The nr records from idx on, or the first of them; SST_ALL: all that the block has.
 static inline bool sst_holds_few(const struct sst_hold *h, const struct sst *t, uint32_t block, uint32_t idx, uint32_t nr) {
   return sst_holds(h, t, block) && (nr == SST_ALL ? h->to == SST_ALL : idx - h->from < h->to - h->from);
+}
+// Whether some of the block has been read with what h holds, which lies before it.
+static inline bool sst_holds_behind(const struct sst_hold *h, const struct sst *t, uint32_t block) {
+  return h->own_bytes && h->sst == t && h->number == t->number && block > h->block && (block - h->own_first) * BLOCK_PAGE < h->own_bytes;
 }
 static inline bool sst_holds_ahead(const struct sst_hold *h, const struct sst *t, uint32_t block) {
   return block - h->ahead_from < h->ahead_to - h->ahead_from && h->ahead_number == t->number;
@@ -171,8 +177,8 @@ void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struc
 // A frame held from an earlier epoch without a pin is looked up again (own memory is not), so an unpinned hold may be kept from one epoch to the next, and used for
 // another table without a drop; a pinned one of another table is unpinned here (that table must still be there).
 //
-// nr: how many records from pos on the caller expects to read. A block that gets no frame is read in pieces then (sst_pieces.h), and h holds no more of it than it says. SST_ALL: all of
-// the block, those before pos, too.
+// nr: how many records from pos on the caller expects to read. A block that gets no frame is read in pieces then (sst_pieces.h), and h holds no more of it than it says; when it has fewer,
+// those of the blocks behind it come with it, in the same read. SST_ALL: all of the block, those before pos, too.
 MUST_CHECK enum remixdb_status sst_read_few(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
 MUST_CHECK static inline enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
   return sst_read_few(t, pos, SST_ALL, pin, h, rec_out);

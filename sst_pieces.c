@@ -100,13 +100,9 @@ static bool records_walk(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t fr
   return true;
 }
 
-// Pieces [lo, hi): their bytes, checked, and the offsets of their records.
-static enum remixdb_status pieces_fetch(const struct sst *t, int fd, uint32_t block, uint32_t pages, const struct sst_pieces *p, uint32_t lo, uint32_t hi,
-                                        uint8_t *buf) {
+// Pieces [lo, hi), which are in buf: whether they are right, and the offsets of their records.
+static enum remixdb_status pieces_take(const struct sst *t, uint32_t block, uint32_t pages, const struct sst_pieces *p, uint32_t lo, uint32_t hi, uint8_t *buf) {
   const uint32_t begin = piece_off(p, lo, pages), end = piece_off(p, hi, pages), nr_recs = t->nr_recs[block];
-  if (begin == end) return REMIXDB_OK;
-  const enum remixdb_status s = blkio_read_one(t->ctx->io, fd, t->path, buf + begin, end - begin, (uint64_t)block * BLOCK_PAGE + begin);
-  if (unlikely(s != REMIXDB_OK)) return s;
   for (uint32_t k = lo, off = begin; k < hi; k++) {
     const uint32_t next = piece_off(p, k + 1, pages);
     if (unlikely(piece_sum(buf + off, next - off, t->number, block) != p[k / SST_PIECES].sums[k % SST_PIECES])) return REMIXDB_NOTFOUND;
@@ -116,10 +112,50 @@ static enum remixdb_status pieces_fetch(const struct sst *t, int fd, uint32_t bl
   return records_alike(buf, begin, end, from, to) || records_walk(buf, begin, end, from, to) ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
 
-enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint32_t idx, uint32_t nr, uint8_t *buf, uint32_t *from, uint32_t *to) {
+// The same from the file, with what lies behind them up to `until`, when that is farther.
+static enum remixdb_status pieces_fetch(const struct sst *t, int fd, uint32_t block, uint32_t pages, const struct sst_pieces *p, uint32_t lo, uint32_t hi,
+                                        uint32_t until, uint8_t *buf) {
+  const uint32_t begin = piece_off(p, lo, pages), end = piece_off(p, hi, pages);
+  if (begin == end) return REMIXDB_OK;
+  const uint32_t len = (until > end ? until : end) - begin;
+  const enum remixdb_status s = blkio_read_one(t->ctx->io, fd, t->path, buf + begin, len, (uint64_t)block * BLOCK_PAGE + begin);
+  return likely(s == REMIXDB_OK) ? pieces_take(t, block, pages, p, lo, hi, buf) : s;
+}
+
+// What is known of a block's pieces; NULL: nothing.
+static inline const struct sst_pieces *pieces_known(const struct sst *t, uint32_t block) {
   const struct sst_pieces *const all = atomic_load_explicit(&t->pieces, memory_order_acquire);
-  if (!all || atomic_load_explicit(&all[block].known, memory_order_acquire) != KNOWN) return REMIXDB_NOTFOUND;
-  const struct sst_pieces *const p = &all[block];
+  return all && atomic_load_explicit(&all[block].known, memory_order_acquire) == KNOWN ? &all[block] : NULL;
+}
+
+uint32_t sst_pieces_span(const struct sst *t, uint32_t block, uint32_t idx, uint32_t nr) {
+  const uint32_t most = block + SST_PIECES_SPAN;
+  uint32_t left = nr - (t->nr_recs[block] - idx), bytes = 0;
+  assert(nr > t->nr_recs[block] - idx);
+  for (uint32_t at = block + sst_block_pages(t, block), pages; left > 0 && at < t->nr_pages; at += pages) {
+    const struct sst_pieces *const p = pieces_known(t, at);
+    pages = sst_block_pages(t, at);
+    if (!p || at + pages > most || cache_has(&t->cache, at)) break;
+    const uint32_t n = left < t->nr_recs[at] ? left : t->nr_recs[at];
+    bytes = (at - block) * BLOCK_PAGE + piece_off(p, piece_of(p, pages, n - 1) + 1, pages);
+    left -= n;
+  }
+  return bytes;
+}
+
+enum remixdb_status sst_pieces_check(const struct sst *t, uint32_t block, uint32_t nr_bytes, uint8_t *buf, uint32_t *nr_out) {
+  const struct sst_pieces *const p = pieces_known(t, block);
+  const uint32_t pages = sst_block_pages(t, block), nr_recs = t->nr_recs[block];
+  uint32_t hi = 0;
+  if (!p) return REMIXDB_NOTFOUND;
+  while (hi < pages * SST_PIECES && piece_off(p, hi + 1, pages) <= nr_bytes) hi++;
+  *nr_out = piece_first(p, hi, pages, nr_recs);
+  return *nr_out ? pieces_take(t, block, pages, p, 0, hi, buf) : REMIXDB_NOTFOUND;
+}
+
+enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint32_t idx, uint32_t nr, uint32_t span, uint8_t *buf, uint32_t *from, uint32_t *to) {
+  const struct sst_pieces *const p = pieces_known(t, block);
+  if (!p) return REMIXDB_NOTFOUND;
   const uint32_t pages = sst_block_pages(t, block), nr_recs = t->nr_recs[block];
   const uint32_t last = nr < nr_recs - idx ? idx + nr - 1 : nr_recs - 1;
   uint32_t lo = piece_of(p, pages, idx), hi = piece_of(p, pages, last) + 1;
@@ -128,13 +164,13 @@ enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint3
   if (*from == *to) {
     // of all of them the block's own checksum is the better one
     if (lo == 0 && piece_off(p, hi, pages) == pages * BLOCK_PAGE) return REMIXDB_NOTFOUND;
-    s = pieces_fetch(t, fd, block, pages, p, lo, hi, buf);
+    s = pieces_fetch(t, fd, block, pages, p, lo, hi, span, buf);
   } else {
     const uint32_t had_lo = piece_of(p, pages, *from), had_hi = piece_of(p, pages, *to - 1) + 1;
-    if (lo < had_lo) s = pieces_fetch(t, fd, block, pages, p, lo, had_lo, buf);
+    if (lo < had_lo) s = pieces_fetch(t, fd, block, pages, p, lo, had_lo, 0, buf);
     else lo = had_lo;
     if (hi <= had_hi) hi = had_hi;
-    else if (s == REMIXDB_OK) s = pieces_fetch(t, fd, block, pages, p, had_hi, hi, buf);
+    else if (s == REMIXDB_OK) s = pieces_fetch(t, fd, block, pages, p, had_hi, hi, 0, buf);
   }
   if (unlikely(s != REMIXDB_OK)) return s;
   *from = piece_first(p, lo, pages, nr_recs);

@@ -23,9 +23,16 @@ void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, 
 bool sst_pieces_suit(const struct sst *t);
 // The block, which has been verified, was read whole because it was not known: it is from now on, unless there is no memory. Any thread.
 void sst_pieces_learn(struct sst *t, uint32_t block, const uint8_t *data);
-// Makes the nr records from idx on, as far as the block has them, those of [*from, *to) that are there already. buf: as large as the block; all in it is where it is in
+// How far to read so that nr records from idx on are had, of which the block has fewer: bytes from its beginning on. 0: no farther than the block, for what lies behind it is not known, or
+// cached. At most SST_PIECES_SPAN pages.
+#define SST_PIECES_SPAN 8u
+uint32_t sst_pieces_span(const struct sst *t, uint32_t block, uint32_t idx, uint32_t nr);
+// Of a block of which the first nr_bytes are in buf: how many records, from the first on, are there. REMIXDB_NOTFOUND: none, or they are not right.
+MUST_CHECK enum remixdb_status sst_pieces_check(const struct sst *t, uint32_t block, uint32_t nr_bytes, uint8_t *buf, uint32_t *nr_out);
+// Makes the nr records from idx on, as far as the block has them, those of [*from, *to) that are there already. span: what sst_pieces_span said, or 0; where none are there yet what lies
+// behind the block is read with it, as it is. buf: as large as the block; all in it is where it is in
 // the block, but only what accessors of those records look at is there. REMIXDB_NOTFOUND: the block has to be read whole (it is not known, or a sum did not match, or nothing
 // would be spared), and buf is not to be used.
-MUST_CHECK enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint32_t idx, uint32_t nr, uint8_t *buf, uint32_t *from, uint32_t *to);
+MUST_CHECK enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint32_t idx, uint32_t nr, uint32_t span, uint8_t *buf, uint32_t *from, uint32_t *to);
 size_t sst_pieces_memory(const struct sst *t);  // bytes
 #endif

@@ -342,6 +342,147 @@ static void test_more(void **state) {
   place_fini(&p);
 }
 
+// ---- what lies behind the block
+
+static uint64_t reads_of(const struct made *m) { return atomic_load(&m->p->io.nr_reads); }
+
+// Who wants more records than the block has gets those of the blocks behind it by the same read, as many as it wants, or as there is room for; whoever goes on farther reads on where they end.
+static void test_behind(void **state) {
+  (void)state;
+  static const uint32_t bases[] = {20, 60, 150};
+  uint32_t spans[4] = {0};  // by how many more blocks were read with the first, the last: three or more
+  for (uint32_t turn = 0; turn < 3; turn++) {
+    struct place p;
+    struct made m;
+    struct sst_hold h = {0};
+    uint64_t rng = 7 + turn;
+    place_init(&p, 0);
+    made_init(&m, &p, bases[turn], &(struct sst_build_opts){.pieces = true}, turn);
+    made_give(&m);
+    for (uint32_t n = 0; n < 1500; n++) {
+      const uint32_t nr = 1 + (uint32_t)(rng_next(&rng) % (n % 4 ? 30 : 250)), i = (uint32_t)(rng_next(&rng) % (m.k.nr - nr)), end = i + nr;
+      const uint32_t first = sst_pos_block(m.pos[i]), last = sst_pos_block(m.pos[end - 1]);
+      const uint64_t reads = reads_of(&m), bytes = bytes_read(&m);
+      sst_hold_drop(&h);
+      ok(read_at(&m, i, nr, &h));
+      assert_int_equal(reads_of(&m), reads + 1);
+      if (last == first || (h.from == 0 && h.to == SST_ALL)) {  // one that is read whole comes alone
+        assert_int_equal(h.own_bytes, 0);
+        continue;
+      }
+      const uint32_t pages = last + sst_block_pages(m.t, last) - first;
+      assert_true(pages > SST_PIECES_SPAN ? h.own_bytes > 0 && h.own_bytes <= SST_PIECES_SPAN * BLOCK_PAGE : h.own_bytes > (last - first) * BLOCK_PAGE);
+      assert_true(bytes_read(&m) - bytes <= h.own_bytes);
+      const struct sst_hold before = h;
+      for (uint32_t k = i + 1; k < end; k++) {
+        const uint32_t b = sst_pos_block(m.pos[k]);
+        const bool there = (b - first + sst_block_pages(m.t, b)) * BLOCK_PAGE <= before.own_bytes || pages <= SST_PIECES_SPAN;
+        if (!there) break;
+        assert_true(b == h.block ? sst_holds(&h, m.t, b) : sst_holds_behind(&h, m.t, b));
+        ok(read_at(&m, k, end - k, &h));
+        assert_int_equal(reads_of(&m), reads + 1);
+      }
+      uint32_t more = 0;
+      for (uint32_t b = first + sst_block_pages(m.t, first); b <= last && (b - first) * BLOCK_PAGE < before.own_bytes; b += sst_block_pages(m.t, b)) more++;
+      spans[more < 3 ? more : 3]++;
+      // on from there, and back again
+      if (pages <= SST_PIECES_SPAN) ok(read_at(&m, end, 3, &h));
+      ok(read_at(&m, i, 2, &h));
+    }
+    sst_hold_fini(&h);
+    made_fini(&m);
+    place_fini(&p);
+  }
+  assert_true(spans[0] == 0 && spans[1] > 100 && spans[2] > 50 && spans[3] > 50);
+}
+
+// It is not read where it is of no use: cached, or not known.
+static void test_behind_not(void **state) {
+  (void)state;
+  struct place p;
+  struct made m;
+  struct sst_hold h = {0}, other = {0};
+  place_init(&p, 64 * CACHE_PAGE);
+  made_init(&m, &p, 60, &(struct sst_build_opts){.pieces = true}, 4);
+  const struct sst_pieces *const all = m.pieces;
+  made_give(&m);
+  uint32_t i = 0;
+  while (!has_all(&m, all, sst_pos_block(m.pos[i])) || sst_pos_idx(m.pos[i]) != m.t->nr_recs[sst_pos_block(m.pos[i])] - 1u) i++;
+  const uint32_t next = sst_pos_block(m.pos[i + 1]);
+  // full, and of what is missed for the first time nothing is admitted
+  for (uint32_t k = m.k.nr; k-- > 0;) ok(read_at(&m, k, SST_ALL, &other));
+  for (uint32_t cached = 0; cached < 2; cached++) {
+    for (uint32_t n = 0; cached && n < 3; n++) ok(read_at(&m, i + 1, SST_ALL, &other));
+    if (cached && !cache_has(&m.t->cache, next)) continue;
+    enter(&p);
+    sst_hold_drop(&h);
+    const uint32_t block = sst_pos_block(m.pos[i]), span = sst_pieces_span(m.t, block, sst_pos_idx(m.pos[i]), 5);
+    leave(&p);
+    assert_true((span == 0) == cache_has(&m.t->cache, next));
+  }
+  struct sst_pieces *const known = (struct sst_pieces *)(uintptr_t)&all[next];
+  atomic_store(&known->known, 0);
+  assert_int_equal(sst_pieces_span(m.t, sst_pos_block(m.pos[i]), sst_pos_idx(m.pos[i]), 5), 0);
+  atomic_store(&known->known, KNOWN);
+  // behind the last block there is nothing
+  const uint32_t end = m.k.nr - 1;
+  assert_int_equal(sst_pieces_span(m.t, sst_pos_block(m.pos[end]), sst_pos_idx(m.pos[end]), 5), 0);
+  sst_hold_fini(&h);
+  sst_hold_fini(&other);
+  made_fini(&m);
+  place_fini(&p);
+}
+
+// What is wrong behind a block is told to who comes to it, and to nobody before.
+static void test_behind_wrong(void **state) {
+  (void)state;
+  struct place p;
+  struct made m;
+  place_init(&p, 0);
+  made_init(&m, &p, 60, &(struct sst_build_opts){.pieces = true}, 6);
+  const struct sst_pieces *const all = m.pieces;
+  made_give(&m);
+  uint32_t seen = 0;
+  for (uint32_t i = 1; i + 40 < m.k.nr; i++) {
+    const uint32_t b = sst_pos_block(m.pos[i]), next = sst_pos_block(m.pos[i + 1]);
+    if (b == next || !has_all(&m, all, b) || !has_all(&m, all, next)) continue;
+    struct sst_hold h = {0};
+    const uint32_t off = all[next].offs[0] + i % (all[next].offs[1] - all[next].offs[0]);
+    byte_flip(m.t->path, (long)next * BLOCK_PAGE + off);
+    ok(read_at(&m, i, 4, &h));
+    assert_true(sst_holds_behind(&h, m.t, next));
+    assert_int_equal(read_at(&m, i + 1, 3, &h), REMIXDB_CORRUPT);
+    byte_flip(m.t->path, (long)next * BLOCK_PAGE + off);
+    ok(read_at(&m, i + 1, 3, &h));
+    // in memory the same: it is read again
+    sst_hold_drop(&h);
+    ok(read_at(&m, i, 4, &h));
+    h.cb.own[(next - h.own_first) * BLOCK_PAGE + off] ^= 1;
+    const uint64_t reads = reads_of(&m);
+    ok(read_at(&m, i + 1, 3, &h));
+    assert_int_equal(reads_of(&m), reads + 1);
+    // a read that fails is made once more without it
+    sst_hold_drop(&h);
+    fault_io_set(FAULT_READ, 1, false);
+    ok(read_at(&m, i, 4, &h));
+    assert_true(fault_io_end());
+    assert_int_equal(h.own_bytes, 0);
+    ok(read_at(&m, i + 1, 3, &h));
+    // and without the memory for it
+    sst_hold_fini(&h);
+    memset(&h, 0, sizeof(h));
+    fault_mem_set(1);
+    ok(read_at(&m, i, 4, &h));
+    assert_true(fault_mem_end());
+    assert_int_equal(h.own_bytes, 0);
+    sst_hold_fini(&h);
+    seen++;
+  }
+  assert_true(seen > 10);
+  made_fini(&m);
+  place_fini(&p);
+}
+
 // A block as large as there are lies between small ones: nothing is known of it, and it is read whole.
 static void test_large(void **state) {
   (void)state;
@@ -591,6 +732,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_cut),    cmocka_unit_test(test_given),  cmocka_unit_test(test_unsuited),   cmocka_unit_test(test_learn),  cmocka_unit_test(test_few),
       cmocka_unit_test(test_more),   cmocka_unit_test(test_damage), cmocka_unit_test(test_wrong_sums), cmocka_unit_test(test_faults), cmocka_unit_test(test_builder_faults), cmocka_unit_test(test_large), cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_behind), cmocka_unit_test(test_behind_not), cmocka_unit_test(test_behind_wrong),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
