@@ -781,6 +781,16 @@ static void test_usual(void **state) {
   for (uint32_t i = 0; i < 400; i++) sum += scan_some(w, &c, &rng, 1, i % 2 ? 100 : 10, 0, false).reads;
   assert_true(sum / 400 <= 5000);  // where the last one alone is what is expected: 5672
   remix_cursor_fini(&c);
+  // what came with the read before is no reason to read ahead
+  uint32_t bytes[2];
+  for (uint32_t with = 0; with < 2; with++) {
+    remix_cursor_init(&c, with ? p.queue : NULL);
+    ok(remix_cursor_set(&c, w[0].x));
+    (void)scan_some(w, &c, &rng, SCANS_FORGET, 500, 0, false);
+    bytes[with] = scan_some(w, &c, &rng, 200, 500, 0, false).bytes;
+    remix_cursor_fini(&c);
+  }
+  assert_true(bytes[1] < bytes[0] + bytes[0] / 5);  // where it is one: two thirds more
   for (uint32_t i = 0; i < 2; i++) cold_free(&w[i]);
   place_fini(&p);
 }
