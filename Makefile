@@ -217,12 +217,12 @@ MODULES := \
   compact \
   workers \
   xdb \
+  xdb_spare \
   xdb_ref \
   xdb_snapshot \
   xdb_get \
   xdb_iter \
   xdb_round \
-  xdb_spare \
   xdb_pace \
   xdb_sync \
   xdb_write \

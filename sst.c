@@ -39,7 +39,7 @@ static void sst_free(struct sst *t) {
   sst_scratch_leave();
 }
 
-// Blocks begin where the counts are not zero; a block has at most 16 pages, and the counts add up.
+// Blocks begin where the counts are not zero; a block has at most 16 pages, and the counts add up. Sets what sst_advance goes by.
 static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
   uint64_t sum = 0;
   uint32_t pages = BLOCK_PAGES_MAX;  // of the block so far: a first page of 0 is one too many
@@ -331,7 +331,7 @@ static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t
   const uint32_t from = idx < h->from || nr == SST_ALL ? 0 : idx, last = idx >= h->to || nr == SST_ALL ? t->nr_recs[block] - 1u : idx;
   int fd;
   uint8_t *const buf = h->cb.own + (h->cb.data - h->cb.own);
-  assert(h->cb.data >= h->cb.own && h->cb.data < h->cb.own + h->cb.own_size && h->to != SST_ALL);
+  assert(h->cb.data >= h->cb.own && h->cb.data + sst_block_pages(t, block) * BLOCK_PAGE <= h->cb.own + h->cb.own_size && h->to != SST_ALL);
   enum remixdb_status s = fdpool_acquire(&t->file, &fd);
   if (s == REMIXDB_OK) {
     s = sst_pieces_read(t, fd, block, from, last - from + 1, 0, buf, &h->from, &h->to);

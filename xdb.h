@@ -82,7 +82,7 @@ struct xdb {
   struct sst_retired retired;      // files kept for readers
 
   _Atomic(struct version *) left;  // versions that readers were the last to have, for workers to destroy; release-pushed
-  _Atomic uint32_t nr_left;        // and those that workers are at
+  _Atomic uint32_t nr_left;        // how many, with those that workers are at; release-decremented when one is gone
   _Atomic uint64_t stall_ns, stall_max_ns;  // time writers were made to wait; relaxed
   _Atomic uint32_t nr_refs, nr_iters;
 };

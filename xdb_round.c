@@ -190,7 +190,7 @@ void xdb_round_last(struct xdb *x) {
 struct xdb_whole {
   struct compact_whole work;
   bool taken, done;  // guarded by xdb.lock
-  bool installed;    // before done: what the round made; else it may have come to an end that nobody will see
+  bool installed;    // what the round made: set before done is. Else it may have come to an end that nobody will see
 };
 
 static void end_whole(struct xdb *x, struct xdb_whole *whole) {

@@ -492,7 +492,7 @@ static void test_young_worn_due(void **state) {
     round_ok(&w, NULL);
   }
   assert_int_equal(young_of(&w, 0)->nr_runs, 2);
-  const uint64_t due = (young_of(&w, 0)->runs[0]->nr_pages + young_of(&w, 0)->runs[1]->nr_pages);
+  const uint64_t due = young_of(&w, 0)->runs[0]->nr_pages + young_of(&w, 0)->runs[1]->nr_pages;
   assert_true(due >= COMPACT_JUMPS_MIN);
   atomic_store(&young_of(&w, 0)->jumps, 0);
   remix_jumped(young_of(&w, 0), due - 1);
