@@ -572,7 +572,7 @@ static enum remixdb_status old_next_part(struct old_stream *o) {
 }
 
 // REMIXDB_NOTFOUND at the end. The record holds until the next call.
-static enum remixdb_status old_next(struct old_stream *o, struct kv_rec *rec) {
+static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **rec_out) {
   enum remixdb_status s = o->old_given ? view_next(&o->old) : REMIXDB_OK;
   if (s == REMIXDB_OK && o->young_given) s = view_next(&o->young);
   while (s == REMIXDB_OK && !o->old.any && !o->young.any) s = old_next_part(o);
@@ -581,7 +581,7 @@ static enum remixdb_status old_next(struct old_stream *o, struct kv_rec *rec) {
   const int c = !o->young.any ? -1 : !o->old.any ? 1 : kv_cmp(kref(a->key, a->klen), kref(b->key, b->klen));
   o->old_given = c <= 0;
   o->young_given = c >= 0;
-  *rec = c < 0 ? *a : *b;
+  *rec_out = c < 0 ? a : b;
   return REMIXDB_OK;
 }
 
@@ -680,15 +680,16 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
 }
 
 static enum remixdb_status write_merged(struct table_writer *tw, struct range *range, struct old_stream *old) {
-  struct kv_rec new_rec, old_rec;
+  struct kv_rec new_rec;
+  const struct kv_rec *old_rec = NULL;
   bool has_new = range_valid(range), has_old;
   enum remixdb_status s = old_next(old, &old_rec);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
   has_old = s == REMIXDB_OK;
   if (has_new) range_record(range, &new_rec);
   while (has_new || has_old) {
-    const int c = !has_new ? 1 : !has_old ? -1 : kv_cmp(kref(new_rec.key, new_rec.klen), kref(old_rec.key, old_rec.klen));
-    if ((s = table_add(tw, c <= 0 ? &new_rec : &old_rec)) != REMIXDB_OK) return s;
+    const int c = !has_new ? 1 : !has_old ? -1 : kv_cmp(kref(new_rec.key, new_rec.klen), kref(old_rec->key, old_rec->klen));
+    if ((s = table_add(tw, c <= 0 ? &new_rec : old_rec)) != REMIXDB_OK) return s;
     if (c <= 0) {
       wh_next(&range->cursor);
       if ((has_new = range_valid(range))) range_record(range, &new_rec);
@@ -736,6 +737,7 @@ static void build_remix(struct task *t, struct worker *w) {
   const struct remix *old = o->keep ? old_view(o->job) : NULL;
   struct remix_build b = {.ctx = c->ctx, .queue = w->queue, .old = old, .keep = o->keep, .fresh = o->fresh, .nr_fresh = o->nr_fresh, .tags = c->tags,
                           .progress = &c->progress, .keep_image = true};
+  b.moved = o->job->count == 0 && (o->job->young || part_young_runs(old_part(o->job)) == 0);
   b.number = atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
   struct sst *runs[REMIX_RUNS_MAX];
   uint32_t nr = 0;

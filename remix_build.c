@@ -7,6 +7,7 @@
 
 #define BUILD_SAME REMIX_WRITE_SAME  // common prefix with the key before: it is that key
 #define BUILD_REPORT 1024u           // entries between two reports of progress
+#define BUILD_MOVE_FILL 24u          // entries in a segment on average, with less of which a view is rather made anew (a splice holds SPLICE_FILL, nearly)
 
 // One of the two sorted streams. Its head is the next entry that it has to give.
 struct build_head {
@@ -288,6 +289,26 @@ static enum remixdb_status build_by_splice(struct build *x, bool dense, bool pro
 
 // ---- which way
 
+// Whether the new tables have all that leaves, and nothing else: a version that was dropped would be one record less. The runs that leave have to be newer than those
+// that stay, as the new ones are. A view whose segments are not full is made anew.
+static bool build_can_move(const struct build *x, uint64_t fresh) {
+  const struct remix_build *const b = x->b;
+  const struct remix *const old = b->old;
+  uint64_t leaving = 0;
+  if (!b->moved || !old || fresh == 0 || (b->keep & (b->keep + 1)) != 0) return false;
+  for (uint32_t r = 0; r < old->nr_runs; r++)
+    if (!(b->keep >> r & 1)) leaving += old->runs[r]->nr_records;
+  return leaving == fresh && (b->way == REMIX_BUILD_MOVED || old->nr_entries >= (uint64_t)old->nr_segs * BUILD_MOVE_FILL);
+}
+
+static enum remixdb_status build_by_moving(struct build *x) {
+  const enum remixdb_status s = remix_write_moved(&x->write, x->b->old, x->run_map, x->nr_kept);
+  x->b->entries_copied += x->write.nr_entries;
+  x->unreported = (uint32_t)x->write.nr_entries;
+  build_report(x, 0);
+  return s;
+}
+
 static enum remixdb_status build_choose(struct build *x) {
   struct remix_build *const b = x->b;
   const struct remix *const old = b->old;
@@ -297,8 +318,12 @@ static enum remixdb_status build_choose(struct build *x) {
     kept += x->runs[r]->nr_records;
     if (!x->runs[r]->ckb_len) pages += x->runs[r]->nr_pages;
   }
-  bool splice = b->way == REMIX_BUILD_SPLICE || (b->way == REMIX_BUILD_AUTO && kept > 2 * fresh);
-  if (!old || old->nr_segs == 0 || (b->tags && !old->tags)) splice = false;
+  const bool usable = old && old->nr_segs && (old->tags || !b->tags);
+  if (usable && (b->way == REMIX_BUILD_AUTO || b->way == REMIX_BUILD_MOVED) && build_can_move(x, fresh)) {
+    b->way = REMIX_BUILD_MOVED;
+    return build_by_moving(x);
+  }
+  const bool splice = usable && (b->way == REMIX_BUILD_SPLICE || (b->way == REMIX_BUILD_AUTO && kept > 2 * fresh));
   b->way = splice ? REMIX_BUILD_SPLICE : REMIX_BUILD_MERGE;
   return splice ? build_by_splice(x, 2 * fresh >= old->nr_segs, 4 * fresh < pages) : build_by_merge(x);
 }

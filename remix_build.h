@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Building a REMIX: a view that is already sorted (the old REMIX, less the runs that are leaving) and new tables that do not overlap each
-// other become one. Keys come from the compressed-keys blocks (or, for a table without one, from its data). There are two ways:
+// other become one. Keys come from the compressed-keys blocks (or, for a table without one, from its data). There are three ways:
 //
+//   moved   The new tables are what the leaving runs had, merged, and nothing was dropped: the order of the entries is what it was, and so are tags, discriminating
+//           bits and anchors. Selectors and cursor offsets are made anew by counting; no key is read.
 //   merge   Both streams are read from their beginning. No key is compared from its start: the merge carries the common prefix lengths along
 //           (Ng and Kakehi, "Merging String Sequences by Longest Common Prefixes", 2008), and the discriminating bits and anchors fall out of
 //           it.
@@ -10,13 +12,13 @@
 //           by the blind search of the segment, which reads one key of the old view. Entries between two such places are copied with all
 //           that is recorded of them, segments that nothing comes into are copied whole. remix_splice.h says more.
 //
-// The one that is estimated to cost less is taken: the splice where more than twice as many old entries stay as new ones come.
+// Of the last two the one that is estimated to cost less is taken: the splice where more than twice as many old entries stay as new ones come.
 #ifndef REMIX_BUILD_H
 #define REMIX_BUILD_H
 
 #include "remix.h"
 
-enum remix_build_way { REMIX_BUILD_AUTO, REMIX_BUILD_MERGE, REMIX_BUILD_SPLICE };
+enum remix_build_way { REMIX_BUILD_AUTO, REMIX_BUILD_MERGE, REMIX_BUILD_SPLICE, REMIX_BUILD_MOVED };
 
 struct remix_build {
   const struct sst_ctx *ctx;
@@ -26,10 +28,12 @@ struct remix_build {
   uint32_t keep;                 // bit r: run r of old stays. Kept runs come first in the new view, in their order,
   struct sst *const *fresh;      // then these: newer than all kept, in ascending and not overlapping key ranges
   uint32_t nr_fresh;
+  bool moved;                    // the new tables were made of runs of old alone, all that leave: of each key in them the newest version, and the tombstones
   bool tags;
   _Atomic uint64_t *progress;    // entries done are added as it goes; may be NULL
   enum remix_build_way way;      // in: what is wanted, for tests and measurements; out: what was taken. A splice needs an old view with
-                                 // segments, and its tags when there are to be tags: without, it is a merge all the same
+                                 // segments, and its tags when there are to be tags: without, it is a merge all the same. So does `moved`, which has
+                                 // to be true, too, with as many records in the new tables as leave
   bool keep_image;               // the image is wanted, for remix_open_built
   // out
   uint8_t *image;                // on success when it is wanted, else NULL; the caller's, to be freed with mem_free

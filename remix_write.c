@@ -129,7 +129,31 @@ enum remixdb_status remix_write_segment(struct remix_write *w, const struct remi
   return REMIXDB_OK;
 }
 
-// All but the cursor offsets is what it was, for a discriminating bit says nothing of runs.
+// What a segment of another view says of its keys, and its selectors, as they are: a discriminating bit says nothing of runs. Cursor offsets are the caller's, and what
+// the runs are called. There is room for it. Returns the segment.
+static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, const uint8_t *q) {
+  const struct remix_layout *const l = &w->lay;
+  uint8_t *const p = w->image.p + w->image.len;
+  w->image.len += l->stride;
+  w->nr_segs++;
+  if (w->tags) memcpy(p, q, REMIX_SEG);
+  memcpy(p + l->sel, q + k->sel, REMIX_SEG);
+  memcpy(p + l->head, q + k->head, 4);
+  memcpy(p + l->dbits, q + k->dbits, 2 * REMIX_SEG);
+  memset(p + l->dbits + 2 * REMIX_SEG, 0, l->stride - l->dbits - 2 * REMIX_SEG);
+  w->nr_keys += write_count_keys(p + l->sel, p[l->head]);
+  w->nr_entries += p[l->head];
+  return p;
+}
+
+// Cursor offsets: of the runs that are kept those that they had there.
+static void write_offs(struct remix_write *w, uint8_t *p, const struct remix *x, const struct remix_layout *k, const uint8_t *q, const uint8_t *run_map) {
+  const struct remix_layout *const l = &w->lay;
+  memcpy(p + l->offs, w->pos, 4 * w->nr_runs);
+  for (uint32_t r = 0; r < x->nr_runs; r++)
+    if (run_map[r] < w->nr_runs) memcpy(p + l->offs + 4 * run_map[r], q + k->offs + 4 * r, 4);
+}
+
 enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from, uint32_t to, const uint8_t *run_map,
                                      struct kref anchor) {
   const struct remix_layout *const l = &w->lay;
@@ -143,25 +167,14 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
 
   for (uint32_t seg = from; seg < to; seg++) {
     const uint8_t *const q = segs + (size_t)seg * k.stride;
-    uint8_t *const p = w->image.p + w->image.len;
     s = write_anchor(w, seg == from ? anchor : remix_anchor(x, seg));
     if (s != REMIXDB_OK) return s;
-    w->image.len += l->stride;
-    w->nr_segs++;
-    if (w->tags) memcpy(p, q, REMIX_SEG);
-    memcpy(p + l->sel, q + k.sel, REMIX_SEG);
-    memcpy(p + l->head, q + k.head, 4);
-    memcpy(p + l->dbits, q + k.dbits, 2 * REMIX_SEG);
-    memset(p + l->dbits + 2 * REMIX_SEG, 0, l->stride - l->dbits - 2 * REMIX_SEG);
+    uint8_t *const p = write_same(w, &k, q);
     const uint32_t nr = p[l->head];
     if (renamed)
       for (uint32_t i = 0; i < nr; i++)
         p[l->sel + i] = (uint8_t)((p[l->sel + i] & ~REMIX_RUN) | run_map[p[l->sel + i] & REMIX_RUN]);
-    memcpy(p + l->offs, w->pos, 4 * w->nr_runs);
-    for (uint32_t r = 0; r < x->nr_runs; r++)
-      if (run_map[r] < w->nr_runs) memcpy(p + l->offs + 4 * run_map[r], q + k.offs + 4 * r, 4);
-    w->nr_keys += write_count_keys(p + l->sel, nr);
-    w->nr_entries += nr;
+    write_offs(w, p, x, &k, q, run_map);
   }
   // the kept runs stand where the view's next segment has them
   for (uint32_t r = 0; r < x->nr_runs; r++) {
@@ -169,6 +182,47 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
     w->pos[run_map[r]] = to < x->nr_segs ? load32le(segs + (size_t)to * k.stride + k.offs + 4 * r) : sst_end(x->runs[r]);
   }
   return REMIXDB_OK;
+}
+
+// What the other view's runs are called as long as the next entry that has moved is in this table.
+static void moved_to(uint8_t *names, const struct remix *x, const uint8_t *run_map, uint32_t nr_runs, uint32_t table) {
+  for (uint32_t r = 0; r < x->nr_runs; r++) names[r] = run_map[r] < nr_runs ? run_map[r] : (uint8_t)table;
+}
+
+enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map, uint32_t first) {
+  const struct remix_layout *const l = &w->lay;
+  const struct remix_layout k = remix_layout(x->nr_runs, x->tags);
+  assert(first < w->nr_runs && (x->tags || !w->tags));
+  uint32_t table = first;
+  uint64_t left = w->runs[table]->nr_records;  // of the table, that no entry before is
+  bool over = false;  // the last table has been passed
+  uint8_t names[REMIX_RUN + 1] = {0};
+  moved_to(names, x, run_map, w->nr_runs, table);
+  enum remixdb_status s = write_room(w, x->nr_segs);
+  for (uint32_t seg = 0; seg < x->nr_segs && s == REMIXDB_OK; seg++) {
+    const uint8_t *const q = remix_segs(x) + (size_t)seg * k.stride;
+    if ((s = write_anchor(w, remix_anchor(x, seg))) != REMIXDB_OK) break;
+    uint8_t *const p = write_same(w, &k, q), *const sel = p + l->sel;
+    write_offs(w, p, x, &k, q, run_map);
+    const uint32_t nr = p[l->head];
+    for (uint32_t at = 0;;) {
+      const uint32_t end = left < nr - at ? at + (uint32_t)left : nr;  // so far it is that table
+      for (uint32_t i = at; i < end; i++) sel[i] = (uint8_t)((sel[i] & ~REMIX_RUN) | names[sel[i] & REMIX_RUN]);
+      const uint32_t passed = set32_count(set32_eq8(sel, REMIX_RUN, (uint8_t)table) & set32_below(end) & ~set32_below(at));
+      if (unlikely(over && passed)) return err_corrupt(x->path, 0, "has more entries than the tables have records that its runs were merged to");
+      if (passed) w->pos[table] = sst_advance(w->runs[table], w->pos[table], passed);
+      left -= passed;
+      at = end;
+      if (likely(at == nr)) break;
+      if (left > 0) continue;
+      over = table + 1 == w->nr_runs;
+      left = over ? UINT64_MAX : w->runs[++table]->nr_records;
+      moved_to(names, x, run_map, w->nr_runs, table);
+    }
+  }
+  for (uint32_t r = 0; r < x->nr_runs; r++)
+    if (run_map[r] < w->nr_runs) w->pos[run_map[r]] = sst_end(x->runs[r]);
+  return s;
 }
 
 // ---- the file

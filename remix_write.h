@@ -47,6 +47,9 @@ MUST_CHECK enum remixdb_status remix_write_segment(struct remix_write *w, const 
 // nr_runs; all of its entries' runs are among those. anchor: of the first of them; the others keep theirs. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from, uint32_t to,
                                                 const uint8_t *run_map, struct kref anchor);
+// All segments of another view, some of whose runs have become this one's last tables, from number `first` on, without a record less or more: an entry of a run
+// that run_map gives no number below nr_runs is the next record of these, in turn. REMIXDB_NOMEM; REMIXDB_CORRUPT when they have fewer records.
+MUST_CHECK enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map, uint32_t first);
 // Writes and syncs the file; *size_out: its size. On failure no file is left. REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out);
 

@@ -475,6 +475,27 @@ static void test_young_worn(void **state) {
   }
 }
 
+// The young view has tombstones of just the keys that the older view's newest runs have: as many records come of the merge as leave that view, and they are others.
+static void test_young_worn_same_keys(void **state) {
+  (void)state;
+  struct world w;
+  const uint32_t n = young_init(&w, 9000, 0.8, 0, 77);
+  for (uint32_t r = 0; r < 3; r++) {
+    for (uint32_t i = 0; i < 9; i++) put(&w, 1 + 2 * (r & 1) + i * (n / 10), r == 2);
+    round_ok(&w, NULL);
+    w.c.young_from = r == 1 ? 8 : 0;
+  }
+  assert_int_equal(young_of(&w, 0)->runs[0]->nr_tombs, 9);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 3);
+  remix_jumped(remix_of(&w, 0), UINT32_MAX);
+  worn_ok(&w, 1, NULL);
+  assert_null(young_of(&w, 0));
+  assert_int_equal(remix_of(&w, 0)->nr_runs, 2);
+  assert_int_equal(remix_of(&w, 0)->runs[1]->nr_records, 18);
+  assert_int_equal(tombs_of(&w, 0), 9);
+  world_fini(&w);
+}
+
 // One run is reason enough for a young view; all of its tables are to be paid for, and no fewer blocks than a round is worth.
 static void test_young_worn_due(void **state) {
   (void)state;
@@ -691,7 +712,7 @@ int main(void) {
       cmocka_unit_test(test_young_append_runs),
       cmocka_unit_test(test_young_abort),
       cmocka_unit_test(test_young_whole),
-      cmocka_unit_test(test_young_worn),
+      cmocka_unit_test(test_young_worn_same_keys), cmocka_unit_test(test_young_worn),
       cmocka_unit_test(test_young_worn_due),
       cmocka_unit_test(test_young_worn_workers),
       cmocka_unit_test(test_young_retire),

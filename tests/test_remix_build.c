@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Building a REMIX, in both ways: every field of every segment against what follows from the keys, and what was read and compared to make it.
+// Building a REMIX, in all ways: every field of every segment against what follows from the keys, and what was read and compared to make it.
 #include "place.h"
 
 #include <time.h>
 
+#include "remix_write.h"
 #include "slow.h"
 
 #define MILLION (SLOW > 8 ? 40000u : SLOW > 1 ? 150000u : 1000000u)
@@ -26,6 +27,7 @@ struct world {
   struct remix *x;                // of all runs, or NULL
   uint32_t ckb, value, tables;    // how tables are made; value: greatest length
   bool tags, zstd;
+  bool moved;                     // what builds are told
   struct remix_build b;           // the last build
 };
 
@@ -283,6 +285,7 @@ static void world_build(struct world *t, uint32_t keep, uint32_t nr_fresh, enum 
                               .keep = keep,
                               .fresh = t->sst + t->nr - nr_fresh,
                               .nr_fresh = nr_fresh,
+                              .moved = t->moved,
                               .tags = t->tags,
                               .progress = &progress,
                               .way = way,
@@ -436,6 +439,151 @@ static void test_ways_agree(void **state) {
     world_fini(&t);
     place_fini(&p);
   }
+}
+
+// The newest `take` runs leave, and what of them is newest comes again, in up to so many tables one behind the other. Returns how many these are; *same: nothing is left out.
+static uint32_t world_merge(struct world *t, uint32_t take, uint32_t tables, bool *same) {
+  uint8_t *const has = calloc(t->k.nr, 1);
+  uint32_t from = 0, made = 0, records = 0;
+  for (uint32_t n = 0; n < take; n++) {
+    for (uint32_t i = 0; i < t->k.nr; i++)
+      if (!has[i]) has[i] = t->has[t->nr - 1][i];
+    records += count(t->has[t->nr - 1], 0, t->k.nr);
+    world_drop(t, t->nr - 1);
+  }
+  *same = count(has, 0, t->k.nr) == records;
+  for (uint32_t n = 0; n < tables; n++) {
+    const uint32_t to = n + 1 == tables ? t->k.nr : from + below(t->k.nr - from);
+    if (count(has, from, to)) {
+      uint8_t *const some = calloc(t->k.nr, 1);
+      memcpy(some + from, has + from, to - from);
+      world_add(t, some);
+      made++;
+    }
+    from = to;
+  }
+  free(has);
+  return made;
+}
+
+static inline uint32_t first_runs(uint32_t nr) { return nr == 32 ? UINT32_MAX : (1u << nr) - 1; }
+
+// Tables that were made of the newest runs alone: when they have all that these had, no key is read; and when not, or when nobody says so, it is seen.
+static void test_moved(void **state) {
+  (void)state;
+  uint32_t moved = 0, not_same = 0;
+  for (uint32_t round = 0; round < (SLOW > 1 ? 60 : 240); round++) {
+    struct place p;
+    struct world t;
+    bool same;
+    small_world(&t, &p, round % KINDS, round / KINDS % 3);
+    world_spread(&t, 1 + below(8), below(3) ? 0 : 1 + below(50), NULL);
+    if (below(3) == 0) {  // with tombstones, and versions of what is there
+      world_add(&t, fresh_keys(&t, below(LAYOUTS), 1 + below(40)));
+      world_build(&t, UINT32_MAX, 1, REMIX_BUILD_SPLICE);
+    }
+    const bool full = t.x->nr_entries >= t.x->nr_segs * 24;
+    const uint32_t take = 1 + below(t.nr), kept = t.nr - take;
+    const enum remix_build_way way = below(2) ? REMIX_BUILD_AUTO : REMIX_BUILD_MOVED;
+    const uint32_t made = world_merge(&t, take, 1 + below(4), &same);
+    t.moved = below(8) > 0;
+    world_build(&t, first_runs(kept), made, way);
+    check_view(&t);
+    const bool expected = t.moved && same && (full || way == REMIX_BUILD_MOVED);
+    assert_int_equal(t.b.way == REMIX_BUILD_MOVED, expected);
+    if (expected) {
+      assert_int_equal(t.b.ckb_bytes_read + t.b.data_pages_read + t.b.keys_read + t.b.key_bytes_compared, 0);
+      assert_int_equal(t.b.entries_copied, t.x->nr_entries);
+    }
+    moved += expected;
+    not_same += !same;
+    check_from_scratch(&t);
+    world_fini(&t);
+    place_fini(&p);
+  }
+  assert_true(moved > 20 && not_same > 5);
+}
+
+// A view whose segments are half full, as each holds all 17 versions of one key, is made anew instead.
+static void test_moved_lean(void **state) {
+  (void)state;
+  for (uint32_t turn = 0; turn < 2; turn++) {
+    struct place p;
+    struct world t;
+    bool same;
+    place_init(&p, 0);
+    world_init(&t, &p, CKB_ALL, 40, true);
+    keys_kind(&t.k, KIND_BINARY, 200);
+    for (uint32_t r = 0; r < 18; r++) {
+      uint8_t *const has = calloc(t.k.nr, 1);
+      for (uint32_t i = 0; i < t.k.nr; i++) has[i] = r < 16 || i % 2 == r % 2 ? HAS_PUT : HAS_NONE;
+      world_add(&t, has);
+      world_build(&t, UINT32_MAX, 1, REMIX_BUILD_MERGE);
+    }
+    const uint32_t made = world_merge(&t, 2, 2, &same);
+    assert_true(same);
+    t.moved = true;
+    world_build(&t, first_runs(16), made, turn ? REMIX_BUILD_MOVED : REMIX_BUILD_AUTO);
+    assert_int_equal(t.b.way == REMIX_BUILD_MOVED, turn);
+    check_view(&t);
+    world_fini(&t);
+    place_fini(&p);
+  }
+}
+
+// Runs among others leave: theirs were the older versions of some keys, and the new tables would be newer than all that stay.
+static void test_moved_not_newest(void **state) {
+  (void)state;
+  struct place p;
+  struct world t;
+  place_init(&p, 0);
+  world_init(&t, &p, CKB_ALL, 40, true);
+  keys_kind(&t.k, KIND_BINARY, 400);
+  for (uint32_t r = 0; r < 3; r++) {
+    uint8_t *const has = calloc(t.k.nr, 1);
+    for (uint32_t i = r; i < t.k.nr; i += r == 1 ? 2 : 3) has[i] = HAS_PUT;
+    world_add(&t, has);
+    world_build(&t, UINT32_MAX, 1, REMIX_BUILD_MERGE);
+  }
+  uint8_t *const again = calloc(t.k.nr, 1);
+  memcpy(again, t.has[1], t.k.nr);
+  world_drop(&t, 1);
+  world_add(&t, again);
+  t.moved = true;
+  world_build(&t, 1 | 4, 1, REMIX_BUILD_MOVED);
+  assert_int_equal(t.b.way, REMIX_BUILD_MERGE);
+  check_view(&t);
+  world_fini(&t);
+  place_fini(&p);
+}
+
+// Tables that have fewer records than the view has entries for them.
+static void test_moved_too_few(void **state) {
+  (void)state;
+  struct place p;
+  struct world t;
+  place_init(&p, 0);
+  world_init(&t, &p, CKB_ALL, 40, true);
+  keys_kind(&t.k, KIND_BINARY, 400);
+  world_spread(&t, 2, 0, NULL);
+  uint8_t *const has = calloc(t.k.nr, 1), *const some = calloc(t.k.nr, 1);
+  memcpy(has, t.has[1], t.k.nr);
+  for (uint32_t i = 0, left = count(has, 0, t.k.nr) - 1; left > 0; i++) {
+    some[i] = has[i];
+    left -= has[i] != HAS_NONE;
+  }
+  free(has);
+  world_add(&t, some);
+  struct sst *runs[] = {t.sst[0], t.sst[2]};
+  uint8_t run_map[REMIX_RUNS_MAX];
+  memset(run_map, UINT8_MAX, sizeof(run_map));
+  run_map[0] = 0;
+  struct remix_write w = {0};
+  ok(remix_write_start(&w, &p.ctx, p.queue, p.next++, runs, 2, true));
+  assert_int_equal(remix_write_moved(&w, t.x, run_map, 1), REMIXDB_CORRUPT);
+  remix_write_fini(&w);
+  world_fini(&t);
+  place_fini(&p);
 }
 
 // A store's life in 50 steps: runs arrive, one to three at a time, and leave, mostly the newest ones (a major compaction: what they held comes
@@ -971,7 +1119,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_minor_random),   cmocka_unit_test(test_minor_words),    cmocka_unit_test(test_sparse),
     cmocka_unit_test(test_dense_data),     cmocka_unit_test(test_fill),           cmocka_unit_test(test_fill_leaving),
     cmocka_unit_test(test_failures),       cmocka_unit_test(test_damaged_tables), cmocka_unit_test(test_damaged_view),
-    cmocka_unit_test(test_overlap),        cmocka_unit_test(test_sparse_again),
+    cmocka_unit_test(test_overlap),        cmocka_unit_test(test_sparse_again),   cmocka_unit_test(test_moved),
+    cmocka_unit_test(test_moved_not_newest), cmocka_unit_test(test_moved_too_few),  cmocka_unit_test(test_moved_lean),
 };
 
 int main(void) {
