@@ -28,12 +28,11 @@ struct remix_build {
   uint32_t keep;                 // bit r: run r of old stays. Kept runs come first in the new view, in their order,
   struct sst *const *fresh;      // then these: newer than all kept, in ascending and not overlapping key ranges
   uint32_t nr_fresh;
-  bool moved;                    // the new tables were made of runs of old alone, all that leave: of each key in them the newest version, and the tombstones
+  bool moved;                    // the new tables were made of the runs that leave and of nothing else: of each key the newest version, tombstones or not
   bool tags;
   _Atomic uint64_t *progress;    // entries done are added as it goes; may be NULL
-  enum remix_build_way way;      // in: what is wanted, for tests and measurements; out: what was taken. A splice needs an old view with
-                                 // segments, and its tags when there are to be tags: without, it is a merge all the same. So does `moved`, which has
-                                 // to be true, too, with as many records in the new tables as leave
+  enum remix_build_way way;      // in: what is wanted, for tests and measurements; out: what was taken. Without an old view that has segments, and tags when
+                                 // there are to be tags, it is a merge all the same; and `moved` is so without `moved`, or when records do not fit
   bool keep_image;               // the image is wanted, for remix_open_built
   // out
   uint8_t *image;                // on success when it is wanted, else NULL; the caller's, to be freed with mem_free
