@@ -1010,7 +1010,9 @@ static void test_damaged_tables(void **state) {
     world_spread(&t, 2, 0, NULL);
     uint8_t *const has = calloc(t.k.nr, 1);
     for (uint32_t i = 0; i < 40; i++) has[t.k.nr / 2 + below(t.k.nr / 2)] = HAS_TOMB;
-    has[t.k.nr - 1] = HAS_PUT;
+    uint32_t last = t.k.nr - 1;
+    while (!t.has[0][last]) last--;
+    has[last] = HAS_PUT;
     world_add(&t, has);
     old = t.x;
     t.x = NULL;
@@ -1035,7 +1037,7 @@ static void test_damaged_tables(void **state) {
     }
     file_put(t.sst[0]->path, image, len);
     mem_free(image);
-    if (ckb) assert_int_equal(found, times);  // the last key is beyond all others, so that all chunks are passed
+    if (ckb) assert_int_equal(found, times);  // its last key comes again and is looked at, so that all chunks are passed
     else assert_true(found > 0 && found <= 90 && found < times);
     t.x = old;
     world_fini(&t);
