@@ -289,13 +289,13 @@ static enum remixdb_status build_by_splice(struct build *x, bool dense, bool pro
 
 // ---- which way
 
-// Whether the new tables have all that leaves, and nothing else: a version that was dropped would be one record less. The runs that leave have to be newer than those
-// that stay, as the new ones are. A view whose segments are not full is made anew.
+// Whether the new tables have all that leaves of the old view, which there is, and nothing else: a version that was dropped would be one record less. The runs that leave have
+// to be newer than those that stay, as the new ones are. A view whose segments are not full is made anew.
 static bool build_can_move(const struct build *x, uint64_t fresh) {
   const struct remix_build *const b = x->b;
   const struct remix *const old = b->old;
   uint64_t leaving = 0;
-  if (!b->moved || !old || fresh == 0 || (b->keep & (b->keep + 1)) != 0) return false;
+  if (!b->moved || fresh == 0 || (b->keep & (b->keep + 1)) != 0) return false;
   for (uint32_t r = 0; r < old->nr_runs; r++)
     if (!(b->keep >> r & 1)) leaving += old->runs[r]->nr_records;
   return leaving == fresh && (b->way == REMIX_BUILD_MOVED || old->nr_entries >= (uint64_t)old->nr_segs * BUILD_MOVE_FILL);

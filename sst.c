@@ -51,8 +51,9 @@ static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
       if (i > 0 && t->nr_recs[t->last] < t->least) t->least = t->nr_recs[t->last];
       t->last = i;
       pages = 1;
-    } else if (++pages > BLOCK_PAGES_MAX)
+    } else if (++pages > BLOCK_PAGES_MAX) {
       return err_corrupt(t->path, off + i, "page %u of a table belongs to no block", i);
+    }
   }
   if (sum != t->nr_records) return err_corrupt(t->path, off, "counts of records do not add up");
   return REMIXDB_OK;
