@@ -1050,41 +1050,27 @@ enum remixdb_status compact_worn_round(struct compact *c, struct worker *self, s
 
 // ---- retiring
 
-static int cmp_ptr(const void *a, const void *b) {
-  const uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
-  return (x > y) - (x < y);
-}
-
-// All tables and REMIXes of a version, ascending by address. NULL without memory.
-static const void **objects_of(const struct version *v, size_t *nr_out) {
-  size_t nr = 0;
-  for (uint32_t i = 0; i < v->nr_parts; i++) nr += 2 + part_runs(v->parts[i]);
-  const void **list = mem_alloc(nr * sizeof(*list));
-  if (!list) return NULL;
-  nr = 0;
-  for (uint32_t i = 0; i < v->nr_parts; i++) {
+// Of the partitions [from, to).
+static bool parts_have(const struct version *v, uint32_t from, uint32_t to, const void *object) {
+  for (uint32_t i = from; i < to; i++) {
     const struct part *const p = v->parts[i];
-    if (p->remix) list[nr++] = p->remix;
-    if (p->young) list[nr++] = p->young;
-    for (uint32_t r = 0; r < part_runs(p); r++) list[nr++] = part_run(p, r);
+    if (object == p->remix || object == p->young) return true;
+    for (uint32_t r = 0; r < part_runs(p); r++)
+      if (object == part_run(p, r)) return true;
   }
-  *nr_out = nr;
-  qsort(list, nr, sizeof(*list), cmp_ptr);
-  return list;
+  return false;
 }
-
-static bool is_named(const void **named, size_t nr, const void *key) { return bsearch(&key, named, nr, sizeof(*named), cmp_ptr) != NULL; }
 
 void compact_retire(const struct version *base, const struct version *next) {
-  size_t nr;
-  const void **named = objects_of(next, &nr);
-  if (!named) return;  // the files stay until the store is opened next, which removes what no version names
   for (uint32_t i = 0; i < base->nr_parts; i++) {
     const struct part *const p = base->parts[i];
-    if (p->remix && !is_named(named, nr, p->remix)) remix_retire(p->remix);
-    if (p->young && !is_named(named, nr, p->young)) remix_retire(p->young);
+    // whatever of it is there yet is in a partition that shares keys with it (V2)
+    const uint32_t from = version_find(next, part_anchor(p));
+    uint32_t to = from + 1;
+    while (to < next->nr_parts && (i + 1 == base->nr_parts || kv_cmp(part_anchor(next->parts[to]), part_anchor(base->parts[i + 1])) < 0)) to++;
+    if (p->remix && !parts_have(next, from, to, p->remix)) remix_retire(p->remix);
+    if (p->young && !parts_have(next, from, to, p->young)) remix_retire(p->young);
     for (uint32_t r = 0; r < part_runs(p); r++)
-      if (!is_named(named, nr, part_run(p, r))) sst_retire(part_run(p, r));
+      if (!parts_have(next, from, to, part_run(p, r))) sst_retire(part_run(p, r));
   }
-  mem_free(named);
 }

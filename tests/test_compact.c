@@ -722,11 +722,6 @@ static void test_retire(void **state) {
   ok(merge_seek(&m, w.k.keys[one]));
   leave(&w.p);
 
-  // without memory nothing is retired
-  fault_mem_set(1);
-  compact_retire(old, w.next);
-  assert_true(fault_mem_end());
-  assert_false(atomic_load(&gone->obsolete));
   compact_retire(old, w.next);
   assert_true(atomic_load(&gone->obsolete));
   for (uint32_t i = 0; i < old->nr_parts; i++) {
@@ -1087,6 +1082,63 @@ static void test_worn_threads(void **state) {
   world_fini(&w);
 }
 
+// A partition of a version in which its tables may be another partition's; NULL: it holds nothing.
+static struct part *part_of(struct kref anchor, struct remix *x) {
+  struct part *p;
+  if (x) remix_ref(x);
+  ok(part_create(anchor, x, NULL, &p));
+  return p;
+}
+
+static void expect_retired(struct remix *x, bool retired) {
+  assert_int_equal(atomic_load(&x->obsolete), retired);
+  atomic_store(&x->obsolete, false);
+  for (uint32_t r = 0; r < x->nr_runs; r++) {
+    assert_int_equal(atomic_load(&x->runs[r]->obsolete), retired);
+    atomic_store(&x->runs[r]->obsolete, false);
+  }
+}
+
+// Tables are found wherever the borders of the partitions come to lie.
+static void test_retire_borders(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 8000, 0, 24);
+  three_parts(&w);
+  struct remix *x[3];
+  for (uint32_t i = 0; i < 3; i++) x[i] = w.base->parts[i]->remix;
+  const struct kref none = kref("", 0), second = part_anchor(w.base->parts[1]), third = part_anchor(w.base->parts[2]);
+  const struct kref later[] = {x[0]->runs[0]->min, x[1]->runs[0]->min, x[2]->runs[0]->min};
+  const struct {
+    struct {
+      struct kref anchor;
+      struct remix *x;
+    } parts[4];
+    uint32_t nr;
+    bool has[3];
+  } cases[] = {
+      {{{none, x[0]}, {second, x[1]}, {third, x[2]}}, 3, {true, true, true}},
+      {{{none, NULL}, {later[0], x[0]}, {second, NULL}, {later[1], x[1]}}, 4, {true, true, false}},
+      {{{none, x[0]}, {second, NULL}, {later[1], x[1]}, {later[2], x[2]}}, 4, {true, true, true}},
+      {{{none, NULL}, {later[2], x[2]}}, 2, {false, false, true}},
+      {{{none, x[1]}}, 1, {false, true, false}},
+      {{{none, x[2]}}, 1, {false, false, true}},
+      {{{none, NULL}}, 1, {false, false, false}},
+  };
+  for (uint32_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+    struct part *parts[4];
+    struct version *next;
+    for (uint32_t i = 0; i < cases[c].nr; i++) parts[i] = part_of(cases[c].parts[i].anchor, cases[c].parts[i].x);
+    ok(version_create(parts, cases[c].nr, &next));
+    compact_retire(w.base, next);
+    for (uint32_t i = 0; i < 3; i++) expect_retired(x[i], !cases[c].has[i]);
+    compact_retire(next, w.base);  // it has nothing of its own
+    for (uint32_t i = 0; i < 3; i++) expect_retired(x[i], false);
+    version_unref(next);
+  }
+  world_fini(&w);
+}
+
 // ---- what can fail
 
 // Several partitions of which one gets a little, one many runs, one new data behind it.
@@ -1317,6 +1369,7 @@ int main(void) {
       cmocka_unit_test(test_low_estimate),
       cmocka_unit_test(test_progress),
       cmocka_unit_test(test_retire),
+      cmocka_unit_test(test_retire_borders),
       cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_io_fails), cmocka_unit_test(test_fails_soon), cmocka_unit_test(test_pieces),
       cmocka_unit_test(test_damaged),

@@ -582,10 +582,6 @@ static void test_young_retire(void **state) {
     ok(round_try(&w));
     assert_int_equal(w.next->parts[0]->young == NULL, join);
     version_ref(old);
-    fault_mem_set(1);
-    compact_retire(old, w.next);
-    assert_true(fault_mem_end());
-    assert_false(atomic_load(&p->young->obsolete));
     if (!join) {
       // cannot be installed: what was made goes, what was there does not
       compact_retire(w.next, old);
