@@ -3,7 +3,7 @@
 // RemixDB in five minutes. Read it from the top: every step of the tour is one short function, does one thing with the
 // library, checks what came back and prints what it shows. The last part is a small useful program:
 //
-//   xdbdemo.out                     the tour, in a temporary directory that is removed afterwards
+//   xdbdemo.out                     the tour, in a temporary directory that is removed afterwards, and when the tour is interrupted
 //   xdbdemo.out import DIR FILE     puts every line of FILE ("-" is standard input) into the store in DIR
 //   xdbdemo.out dump DIR            prints every record of the store in DIR, in order of the keys
 //   xdbdemo.out verify DIR          and more of this kind for whoever looks after a store: xdbdemo.out --help lists them
@@ -17,7 +17,9 @@
 #include <errno.h>
 #include <ftw.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,12 +35,46 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
   (void)st;
   (void)type;
   (void)ftw;
-  return remove(path);
+  remove(path);
+  return 0;
 }
 
+// When the tour ends early its store is open, and threads of the store may make a file meanwhile: then it takes more than one try.
 static void scratch_remove(void) {
-  if (scratch[0] != '\0') nftw(scratch, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+  for (int i = 0; i < 10 && scratch[0] != '\0'; i++) {
+    nftw(scratch, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    if (access(scratch, F_OK) != 0) scratch[0] = '\0';
+  }
+  if (scratch[0] != '\0') fprintf(stderr, "xdbdemo: %s could not be removed\n", scratch);
   scratch[0] = '\0';
+}
+
+// The library installs no handlers and blocks all signals in its threads: they are the program's own affair. Here a handler only
+// notes the signal, and between two lines of the tour its directory is removed and the signal ends the program after all.
+static atomic_int caught;  // 0: none
+
+// A write that waits for who reads the tour is ended by a signal. One that was just about to begin is ended by an alarm.
+static void catch_signal(int sig) {
+  if (sig != SIGALRM) caught = sig;
+  alarm(1);
+}
+
+// One that was ignored from the start, as nohup does, stays ignored. No SA_RESTART: see above.
+static void tour_signals(void (*handler)(int)) {
+  static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+  const struct sigaction to = {.sa_handler = handler}, again = {.sa_handler = catch_signal};
+  sigaction(SIGALRM, &again, NULL);
+  for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
+    struct sigaction was;
+    if (sigaction(signals[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN) sigaction(signals[i], &to, NULL);
+  }
+}
+
+static void end_if_caught(void) {
+  if (caught == 0) return;
+  scratch_remove();
+  tour_signals(SIG_DFL);
+  raise(caught);
 }
 
 // Ends the program with a message.
@@ -74,10 +110,12 @@ static PRINTF_LIKE(1, 2) void say(const char *fmt, ...) {
   vprintf(fmt, ap);
   putchar('\n');
   va_end(ap);
+  end_if_caught();
 }
 
 static void title(const char *text) {
   static int nr = 0;
+  end_if_caught();
   printf("\n%2d. %s\n", ++nr, text);
 }
 
@@ -444,6 +482,8 @@ static void tour_reopen(const char *dir) {
 
 static int tour(void) {
   const char *const tmp = getenv("TMPDIR");
+  setvbuf(stdout, NULL, _IOLBF, 0);  // a line is seen when its step is done, through a pipe as well
+  tour_signals(catch_signal);
   snprintf(scratch, sizeof(scratch) - 64, "%s/xdbdemo.XXXXXX", tmp != NULL && tmp[0] != '\0' ? tmp : "/tmp");
   if (mkdtemp(scratch) == NULL) {
     const int err = errno;
@@ -489,6 +529,8 @@ static int tour(void) {
 
   tour_reopen(dir);
   scratch_remove();
+  tour_signals(SIG_DFL);
+  end_if_caught();
   printf("\nEvery step did what it should.\n");
   return 0;
 }

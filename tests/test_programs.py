@@ -8,8 +8,10 @@ import pathlib
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -80,6 +82,65 @@ def test_import_names_the_line_that_is_too_long(tmp_path):
     lines.write_text("short\n" + "x" * 65501 + "\n")
     assert "line 2 has 65501 bytes" in run("xdbdemo", "import", tmp_path / "store", lines, status=1).stderr
     assert run("xdbdemo", "dump", tmp_path / "store").stdout in ("", "short\n")
+
+
+# ---- the tour
+
+
+def tour(tmp_path, stdout, **kw):
+    return subprocess.Popen([ROOT / "xdbdemo.out"], stdout=stdout, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}, **kw)
+
+
+def pipe_with_room(room):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    size = 0
+    with pytest.raises(BlockingIOError):
+        while True:
+            size += os.write(writer, bytes(4096))
+    assert len(os.read(reader, size)) == size == room + os.write(writer, bytes(size - room))
+    os.set_blocking(writer, True)
+    return reader, writer
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("room", [0, 1500])
+def test_an_interrupted_tour_removes_its_directory(tmp_path, sig, room):
+    reader, writer = pipe_with_room(room)  # it waits for the pipe: at its first line, or in its midst with the store open
+    process = tour(tmp_path, writer, preexec_fn=lambda: signal.signal(sig, signal.SIG_DFL))
+    while not list(tmp_path.glob("xdbdemo.*/store/CURRENT" if room else "xdbdemo.*")):
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(sig)
+    assert process.communicate(timeout=120)[1] == ""
+    os.close(reader)
+    os.close(writer)
+    assert process.returncode == -sig
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tour_that_nobody_reads_removes_its_directory(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = tour(tmp_path, writer)
+    os.close(writer)
+    assert process.communicate(timeout=120)[1] == ""
+    assert process.returncode == -signal.SIGPIPE
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_that_is_ignored_does_not_end_the_tour(tmp_path):
+    reader, writer = pipe_with_room(0)
+    process = tour(tmp_path, writer, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    os.close(writer)
+    while not list(tmp_path.glob("xdbdemo.*")):
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(signal.SIGHUP)
+    with open(reader, "rb") as out:
+        assert out.read().endswith(b"Every step did what it should.\n")
+    assert process.communicate(timeout=120)[1] == "" and process.returncode == 0
+    assert not list(tmp_path.iterdir())
 
 
 # ---- the commands of xdbdemo.out
