@@ -42,6 +42,9 @@ struct bench_usage {
 void bench_usage_get(struct bench_usage *u);
 void bench_usage_reset_peak(void);  // where the system cannot, the peak is the process's
 
+// Opens those of the descriptors 0 to 2 that are closed, or files of a store would get their numbers, and what is printed. They still cannot be used.
+void bench_std_fds(void);
+
 uint64_t bench_memory(void);   // of the machine, bytes; 0: not known
 uint32_t bench_cores(void);    // this process may run on
 uint64_t bench_dir_bytes(const char *dir);          // allocated to the files in it; one thread at a time

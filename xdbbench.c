@@ -96,6 +96,11 @@ static bool wrong(const char *what, const char *text) {
   return false;
 }
 
+static bool flush_stdout(void) {
+  if (ferror(stdout)) return wrong("standard output", "could not be written to");  // the reason is of an earlier call
+  return fflush(stdout) == 0 || wrong("standard output", strerror(errno));
+}
+
 static bool parse_number(const struct flag *f, const char *text, uint64_t *out) {
   char *end;
   errno = 0;
@@ -355,11 +360,12 @@ static void print_head(void) {
 }
 
 int main(int argc, char **argv) {
+  bench_std_fds();
   for (int i = 1; i < argc; i++) {
     const char *a = argv[i];
     if (!strcmp(a, "--help") || !strcmp(a, "-h")) {
       help();
-      return 0;
+      return flush_stdout() ? 0 : 1;
     }
     if (strncmp(a, "--", 2)) {
       wrong(a, "no such flag; see --help");
@@ -380,6 +386,7 @@ int main(int argc, char **argv) {
   }
   const uint64_t failures = atomic_load(&g.run.failures);
   if (failures) fprintf(stderr, "xdbbench: %s: %" PRIu64 " wrong or missing values\n", g.run.engine->name, failures);
+  good &= flush_stdout();
   bench_run_fini(&g.run);
   bench_keys_fini(&g.run.keys);
   return good && !failures ? 0 : 1;

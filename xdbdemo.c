@@ -15,6 +15,7 @@
 #include "remixdb.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
@@ -480,7 +481,7 @@ static void tour_reopen(const char *dir) {
   remixdb_close(xdb);
 }
 
-static int tour(void) {
+static void tour(void) {
   const char *const tmp = getenv("TMPDIR");
   setvbuf(stdout, NULL, _IOLBF, 0);  // a line is seen when its step is done, through a pipe as well
   tour_signals(catch_signal);
@@ -532,7 +533,6 @@ static int tour(void) {
   tour_signals(SIG_DFL);
   end_if_caught();
   printf("\nEvery step did what it should.\n");
-  return 0;
 }
 
 // ---- commands on a store
@@ -812,11 +812,23 @@ static void usage(FILE *out) {
   }
 }
 
+// A file of the store must not get the number of a standard descriptor that is closed, for what is printed would go into it. It still cannot be used.
+static void hold_std_fds(void) {
+  for (int fd = 0; fd <= 2; fd++) {
+    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // gets the lowest number that is free
+  }
+}
+
 static bool is_help(const char *arg) { return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0; }
 
 int main(int argc, char **argv) {
   program = argv[0];
-  if (argc == 1) return tour();
+  hold_std_fds();
+  if (argc == 1) {
+    tour();
+    flush_stdout();
+    return 0;
+  }
   for (size_t i = 0; i < NR_COMMANDS; i++) {
     if (argc != commands[i].nr_args + 2 || strcmp(argv[1], commands[i].name) != 0) continue;
     commands[i].run(argv + 2);
@@ -825,5 +837,6 @@ int main(int argc, char **argv) {
   }
   const bool help = argc == 2 && is_help(argv[1]);
   usage(help ? stdout : stderr);
+  if (help) flush_stdout();
   return help ? 0 : 2;
 }

@@ -23,6 +23,7 @@
 #include "remixdb.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -53,6 +54,18 @@ static __attribute__((format(printf, 1, 2))) void complain(const char *fmt, ...)
 
 static _Noreturn void die_call(const char *what) {
   die("%s: %s: %s", what, remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+}
+
+static void flush_stdout(void) {
+  if (ferror(stdout)) die("standard output could not be written to");  // the reason is of an earlier call
+  if (fflush(stdout) != 0) die("standard output: %s", strerror(errno));
+}
+
+// A file of the store must not get the number of a standard descriptor that is closed, for what is printed would go into it. It still cannot be used.
+static void hold_std_fds(void) {
+  for (int fd = 0; fd <= 2; fd++) {
+    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // gets the lowest number that is free
+  }
 }
 
 static struct xdb *store_open(void) {
@@ -201,7 +214,7 @@ static _Noreturn void exit_main(void) {
   bool ok = false;
   const uint64_t found = exit_walk(ref, synced_read(), &ok);
   printf("found %llu keys\n", (unsigned long long)found);
-  fflush(stdout);
+  flush_stdout();
   if (!ok) exit(1);
   for (uint64_t nr = found; nr < found + EXIT_NEW; nr++) {
     char key[EXIT_KLEN + 1];
@@ -612,6 +625,7 @@ static uint64_t lanes_total(const uint64_t *upto) {
 static int kill_main(unsigned rounds) {
   uint64_t synced[LANES] = {0};
   printf("SEED=%llu\n", (unsigned long long)seed);
+  flush_stdout();
   check_all(true, synced, 0, 0);
   uint64_t rng = seed;
   for (unsigned r = 1; r <= rounds; r++) {
@@ -634,7 +648,7 @@ static int kill_main(unsigned rounds) {
     printf("[%4u] %u threads, killed %llu ms after %s%s: %llu operations synced, %llu kept, %llu keys\n", r, threads,
            (unsigned long long)delay_ms, from_open ? "opening" : "the start", again ? ", and once more in recovery" : "",
            (unsigned long long)told, (unsigned long long)(lanes_total(NULL) - start), (unsigned long long)keys);
-    fflush(stdout);
+    flush_stdout();
   }
   return 0;
 }
@@ -647,6 +661,7 @@ static _Noreturn void usage(const char *name, bool help) {
           "       %s DIR CACHE_MB MT_MB --kill [ROUNDS]    kill a writing process at random moments and check what it left; ROUNDS is 1\n"
           "                                                when not given\n"
           "  the store in DIR must be new, or of this program; SEED is taken from the environment\n", name, name);
+  if (help) flush_stdout();
   exit(help ? 0 : 2);
 }
 
@@ -663,6 +678,7 @@ static _Noreturn void wrong_number(const char *name, const char *text) {
 }
 
 int main(int argc, char **argv) {
+  hold_std_fds();
   // --kill may stand anywhere; the arguments that are left are taken in order.
   const char *arg[4] = {NULL};
   int nr = 0;

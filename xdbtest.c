@@ -20,6 +20,7 @@
 #include "remixdb.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -74,6 +75,20 @@ static __attribute__((format(printf, 1, 2))) _Noreturn void die(const char *fmt,
 
 static _Noreturn void die_call(const char *what) {
   die("%s: %s: %s", what, remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+}
+
+static void flush_stdout(void) {
+  const bool lost = ferror(stdout) != 0;  // by an earlier call, which had the reason
+  if (fflush(stdout) == 0 && !lost) return;
+  fprintf(stderr, "xdbtest: standard output: %s\n", lost ? "could not be written to" : strerror(errno));
+  exit(1);
+}
+
+// A file of the store must not get the number of a standard descriptor that is closed, for what is printed would go into it. It still cannot be used.
+static void hold_std_fds(void) {
+  for (int fd = 0; fd <= 2; fd++) {
+    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // gets the lowest number that is free
+  }
 }
 
 static double now_s(void) {
@@ -429,7 +444,7 @@ static void run(unsigned epochs) {
     printf("[%4u] %.3f put/del nr %llu mops %.3f keyrange %llu keycount %llu stale %llu\n", e, now_s() - start,
            (unsigned long long)nr, (double)nr / (t1 > t0 ? t1 - t0 : 1e-9) * 1e-6, (unsigned long long)t.keyrange,
            (unsigned long long)count, (unsigned long long)atomic_load_explicit(&t.stale, memory_order_relaxed));
-    fflush(stdout);
+    flush_stdout();
     stop_if_stale();
     if (e % EPOCHS_PER_OPEN == 0) {
       store_close();
@@ -471,6 +486,7 @@ static uint64_t number_env(const char *name, uint64_t otherwise, uint64_t min, u
 }
 
 int main(int argc, char **argv) {
+  hold_std_fds();
   const bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
   if (help || argc < 6 || argc > 7) {
     fprintf(help ? stdout : stderr,
@@ -478,6 +494,7 @@ int main(int argc, char **argv) {
             "  random updates of the store in DIR, checked against a model; the store must be new, or of this program\n"
             "  2^DATA_POWER keys; 2^UPDATE_POWER updates per thread and epoch; EPOCHS is %u when not given\n"
             "  SEED, THREADS and WORKERS are taken from the environment\n", argv[0], EPOCHS_DEFAULT);
+    if (help) flush_stdout();
     return help ? 0 : 2;
   }
   remixdb_opts_init(&t.opts, sizeof(t.opts));

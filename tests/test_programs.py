@@ -267,12 +267,42 @@ def test_damage_is_told_and_repaired(store, what):
     assert "/lost.2 has" in demo("repair", store).stdout
 
 
+MODES = {
+    "xdbdemo": [(), ("--help",), ("-h",), ("import", "STORE", "/dev/null"), ("dump", "STORE"), ("get", "STORE", "a\t"), ("put", "STORE", "k", "v"), ("del", "STORE", "k"),
+                ("stats", "STORE"), ("verify", "STORE"), ("checkpoint", "STORE", "NEW"), ("compact", "STORE"), ("repair", "STORE")],
+    "xdbtest": [("--help",), ("NEW", 1, 4, 5, 5, 1)],
+    "xdbexit": [("--help",), ("NEW", 1, 4), ("NEW", 1, 4, "--kill"), ("NEW", 1, 4, "--kill", 0)],
+    "xdbbench": [("--help",), ("--db=NEW", "--num=100", "--benchmarks=stats"), ("--db=NEW", "--num=100", "--benchmarks=fillseq")],
+}
+EVERY_MODE = pytest.mark.parametrize("program, args", [(program, args) for program, modes in MODES.items() for args in modes])
+
+
+def run_mode(store, program, args, **kw):
+    args = [str(a).replace("STORE", str(store)).replace("NEW", str(store) + ".new") for a in args]
+    env = {**os.environ, "TMPDIR": str(store.parent), "THREADS": "1", "WORKERS": "1"}
+    return subprocess.run([ROOT / f"{program}.out", *args], text=True, timeout=120, env=env, **kw)
+
+
+def test_every_command_is_among_the_modes():
+    assert {args[0] for args in MODES["xdbdemo"] if args} - {"--help", "-h"} == set(re.findall(r"xdbdemo.out (\w+) ", demo("--help").stdout))
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-@pytest.mark.parametrize("command", ["dump", "stats", "verify"])
-def test_output_that_cannot_be_written(store, command):
+@EVERY_MODE
+def test_output_that_cannot_be_written(store, program, args):
     with open("/dev/full", "w") as full:
-        done = subprocess.run([ROOT / "xdbdemo.out", command, store], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
-    assert done.returncode == 1 and "standard output" in done.stderr
+        done = run_mode(store, program, args, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1 and f"{program}: standard output" in done.stderr.splitlines()[-1]
+
+
+@EVERY_MODE
+def test_output_that_is_closed_does_not_go_to_files(store, program, args):
+    done = run_mode(store, program, args, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1))
+    assert done.returncode == 1 and f"{program}: standard output" in done.stderr.splitlines()[-1]
+    done = run_mode(store, program, args, preexec_fn=lambda: os.closerange(0, 3))
+    assert done.returncode == 1
+    for lock in store.parent.rglob("LOCK"):
+        assert lock.read_bytes() == b""
 
 
 def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
@@ -283,6 +313,8 @@ def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
     done = subprocess.run([ROOT / "xdbdemo.out", "import", store, "-"], stdin=fd, capture_output=True, text=True, timeout=120)
     os.close(fd)
     assert done.returncode == 1 and "directory" in done.stderr
+    done = subprocess.run([ROOT / "xdbdemo.out", "import", store, "-"], preexec_fn=lambda: os.close(0), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.startswith("xdbdemo: -: ")
     assert not store.exists()
     (tmp_path / "empty").write_text("")
     assert "0 lines" in demo("import", store, tmp_path / "empty").stdout
