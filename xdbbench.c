@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ static struct {
   struct bench_config config;
   struct bench_params params;
   struct bench_run run;
-  const char *benchmarks, *db, *engine, *csv, *verify;
+  const char *benchmarks, *db, *csv;
   char dir[PATH_CAP];   // of the store
   bool use_existing_db, keep, list;
   bool csv_named;       // the columns were written
@@ -38,15 +39,15 @@ static struct {
 } g = {
     .config = {.num = 1000000, .key_size = 16, .value_size = 100, .cache_mb = 256, .memtable_mb = 64, .compression = "none"},
     .params = {.threads = 1, .readwritepercent = 90, .scan_max = 100, .zipf_theta = 0.99, .unique = true},
-    .run = {.seed = 1},
+    .run = {.engine = &bench_remixdb, .seed = 1},
     .benchmarks = "fillrandom,waitidle,readrandom,readmissing,seekrandom,readseq,overwrite",
-    .engine = "remixdb",
-    .verify = "ends",
 };
 
 // ---- flags
 
-enum flag_type { FLAG_U64, FLAG_U32, FLAG_SIZE, FLAG_BOOL, FLAG_TEXT, FLAG_REAL, FLAG_DISTRIBUTION };
+enum flag_type {
+  FLAG_U64, FLAG_U32, FLAG_SIZE, FLAG_BOOL, FLAG_REAL, FLAG_DISTRIBUTION, FLAG_ENGINE, FLAG_COMPRESSION, FLAG_VERIFY, FLAG_BENCHMARKS, FLAG_DIR, FLAG_FILE
+};
 
 struct flag {
   const char *name;
@@ -57,22 +58,22 @@ struct flag {
 };
 
 static const struct flag flags[] = {
-    {"benchmarks", FLAG_TEXT, &g.benchmarks, "what to run, separated by commas", 0, 0},
-    {"db", FLAG_TEXT, &g.db, "directory for the stores, of one xdbbench at a time ($TMPDIR/xdbbench)", 0, 0},
-    {"engine", FLAG_TEXT, &g.engine, "the store to measure", 0, 0},
+    {"benchmarks", FLAG_BENCHMARKS, &g.benchmarks, "what to run, separated by commas", 0, 0},
+    {"db", FLAG_DIR, &g.db, "directory for the stores, of one xdbbench at a time ($TMPDIR/xdbbench)", 0, 0},
+    {"engine", FLAG_ENGINE, &g.run.engine, "the store to measure", 0, 0},
     {"num", FLAG_U64, &g.config.num, "records", 1, UINT32_MAX},
     {"key_size", FLAG_U32, &g.config.key_size, "bytes", BENCH_KEY_MIN, BENCH_KEY_MAX},
     {"value_size", FLAG_U32, &g.config.value_size, "bytes", BENCH_VALUE_MIN, BENCH_VALUE_MAX},
     {"cache_mb", FLAG_SIZE, &g.config.cache_mb, "block cache, MiB", 0, 1u << 24},
     {"memtable_mb", FLAG_SIZE, &g.config.memtable_mb, "memtable (write buffer), MiB", 1, 1u << 24},
-    {"compression", FLAG_TEXT, &g.config.compression, "none, zstd, lz4 or snappy, as the engine has it", 0, 0},
+    {"compression", FLAG_COMPRESSION, &g.config.compression, "none, zstd, lz4 or snappy, as the engine has it", 0, 0},
     {"direct_io", FLAG_BOOL, &g.config.direct_io, "past the page cache", 0, 1},
     {"use_existing_db", FLAG_BOOL, &g.use_existing_db, "go on with the store that is there; it is thought to be full", 0, 1},
     {"may_miss", FLAG_BOOL, &g.run.may_miss, "with use_existing_db: it may hold less than that", 0, 1},
     {"keep", FLAG_BOOL, &g.keep, "leave the store on disk at the end", 0, 1},
     {"seed", FLAG_U64, &g.run.seed, "of keys and draws", 0, UINT64_MAX},
-    {"verify", FLAG_TEXT, &g.verify, "ends (length, first and last 8 bytes of a value) or full (all of it, the order of records, lost writes)", 0, 0},
-    {"csv", FLAG_TEXT, &g.csv, "append a line for each benchmark to this file", 0, 0},
+    {"verify", FLAG_VERIFY, &g.run.full, "ends (length, first and last 8 bytes of a value) or full (all of it, the order of records, lost writes)", 0, 0},
+    {"csv", FLAG_FILE, &g.csv, "append a line for each benchmark to this file", 0, 0},
     // those below may also be given to a single benchmark
     {"ops", FLAG_U64, &g.params.ops, "operations in each thread of what is no filling (num)", 0, UINT32_MAX},
     {"reads", FLAG_U64, &g.params.ops, "the same", 0, UINT32_MAX},
@@ -91,22 +92,78 @@ static const struct flag flags[] = {
 };
 #define NR_FLAGS (sizeof(flags) / sizeof(flags[0]))
 
-static bool wrong(const char *what, const char *text) {
-  fprintf(stderr, "xdbbench: %s: %s\n", what, text);
+// Always false.
+static __attribute__((format(printf, 1, 2))) bool wrong(const char *fmt, ...) {
+  va_list ap;
+  fputs("xdbbench: ", stderr);
+  va_start(ap, fmt);
+  vfprintf(stderr, fmt, ap);
+  va_end(ap);
+  fputc('\n', stderr);
   return false;
 }
 
 static bool flush_stdout(void) {
-  if (ferror(stdout)) return wrong("standard output", "could not be written to");  // the reason is of an earlier call
-  return fflush(stdout) == 0 || wrong("standard output", strerror(errno));
+  if (ferror(stdout)) return wrong("standard output could not be written to");  // the reason is of an earlier call
+  return fflush(stdout) == 0 || wrong("standard output: %s", strerror(errno));
+}
+
+// What the flag takes, in words.
+static const char *takes(const struct flag *f) {
+  static char text[200];
+  size_t len = 0;
+  switch (f->type) {
+    case FLAG_BOOL: return "0 or 1";
+    case FLAG_REAL: return "a number above 0 and below 1";
+    case FLAG_DISTRIBUTION: return "uniform or zipfian";
+    case FLAG_COMPRESSION: return "none, zstd, lz4 or snappy";
+    case FLAG_VERIFY: return "ends or full";
+    case FLAG_BENCHMARKS: return "a list such as fillrandom,readrandom";
+    case FLAG_DIR: return "a directory";
+    case FLAG_FILE: return "a file";
+    case FLAG_ENGINE:
+      for (size_t i = 0; bench_engines[i] && len < sizeof(text); i++)
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%s", i ? " or " : "", bench_engines[i]->name);
+      return text;
+    default: snprintf(text, sizeof(text), "a number from %" PRIu64 " to %" PRIu64, f->least, f->most); return text;
+  }
 }
 
 static bool parse_number(const struct flag *f, const char *text, uint64_t *out) {
   char *end;
   errno = 0;
-  const uint64_t v = strtoull(text, &end, 10);
-  if (*text < '0' || *text > '9' || *end || errno || v < f->least || v > f->most) return wrong(f->name, "not a number that it takes");
-  *out = v;
+  *out = strtoull(text, &end, 10);
+  return *text >= '0' && *text <= '9' && !*end && !errno && *out >= f->least && *out <= f->most;
+}
+
+static bool is_compression(const char *text) { return !strcmp(text, "none") || !strcmp(text, "zstd") || !strcmp(text, "lz4") || !strcmp(text, "snappy"); }
+
+// False: the flag does not take it.
+static bool set_value(const struct flag *f, const char *value, void *to) {
+  uint64_t n = 0;
+  char *end;
+  switch (f->type) {
+    case FLAG_REAL:
+      *(double *)to = strtod(value, &end);
+      return end != value && !*end && *(double *)to > 0 && *(double *)to < 1;
+    case FLAG_DISTRIBUTION:
+      *(enum bench_distribution *)to = strcmp(value, "uniform") ? BENCH_ZIPFIAN : BENCH_UNIFORM;
+      return !strcmp(value, "uniform") || !strcmp(value, "zipfian");
+    case FLAG_ENGINE: return (*(const struct bench_engine **)to = bench_engine_find(value)) != NULL;
+    case FLAG_VERIFY:
+      *(bool *)to = !strcmp(value, "full");
+      return !strcmp(value, "full") || !strcmp(value, "ends");
+    case FLAG_COMPRESSION: *(const char **)to = value; return is_compression(value);
+    case FLAG_BENCHMARKS:
+    case FLAG_DIR:
+    case FLAG_FILE: *(const char **)to = value; return *value != 0;
+    default: break;
+  }
+  if (!parse_number(f, value, &n)) return false;
+  if (f->type == FLAG_U64) *(uint64_t *)to = n;
+  else if (f->type == FLAG_U32) *(uint32_t *)to = (uint32_t)n;
+  else if (f->type == FLAG_SIZE) *(size_t *)to = (size_t)n;
+  else *(bool *)to = n != 0;
   return true;
 }
 
@@ -116,39 +173,22 @@ static void *place_of(const struct flag *f, struct bench_params *p) {
   return at < sizeof(g.params) ? (uint8_t *)p + at : p == &g.params ? f->to : NULL;
 }
 
-static bool set_flag(const char *name, size_t len, const char *value, struct bench_params *p) {
+static bool no_flag(const char *of, const char *name) {
+  return wrong("there is no flag \"%s%s\"; flags are --name=value or --name, and --help lists them", of, name);
+}
+
+// of: "--", or the benchmark it is given to, and ":".
+static bool set_flag(const char *of, const char *name, const char *value, struct bench_params *p) {
   for (size_t i = 0; i < NR_FLAGS; i++) {
     const struct flag *f = &flags[i];
-    if (strlen(f->name) != len || memcmp(f->name, name, len)) continue;
+    if (strcmp(f->name, name)) continue;
     void *to = place_of(f, p);
-    if (!to) return wrong(f->name, "is of a whole run, not of one benchmark");
-    uint64_t n = 0;
-    if (!value && f->type != FLAG_BOOL) return wrong(f->name, "needs a value");
-    switch (f->type) {
-      case FLAG_TEXT: *(const char **)to = value; return true;
-      case FLAG_DISTRIBUTION:
-        if (strcmp(value, "uniform") && strcmp(value, "zipfian")) return wrong(f->name, "uniform or zipfian");
-        *(enum bench_distribution *)to = strcmp(value, "uniform") ? BENCH_ZIPFIAN : BENCH_UNIFORM;
-        return true;
-      case FLAG_REAL: {
-        char *end;
-        const double v = strtod(value, &end);
-        if (end == value || *end || !(v > 0 && v < 1)) return wrong(f->name, "a number between 0 and 1");
-        *(double *)to = v;
-        return true;
-      }
-      default: break;
-    }
-    if (!parse_number(f, value ? value : "1", &n)) return false;
-    if (f->type == FLAG_U64) *(uint64_t *)to = n;
-    else if (f->type == FLAG_U32) *(uint32_t *)to = (uint32_t)n;
-    else if (f->type == FLAG_SIZE) *(size_t *)to = (size_t)n;
-    else *(bool *)to = n != 0;
-    return true;
+    if (!to) return wrong("%s%s is of a whole run, not of one benchmark: give it as --%s", of, name, name);
+    if (!value && f->type == FLAG_BOOL) value = "1";
+    if (!value) return wrong("%s%s has no value; %s is needed behind it and a \"=\"", of, name, takes(f));
+    return set_value(f, value, to) || wrong("%s%s is \"%s\"; %s is needed", of, name, value, takes(f));
   }
-  char text[64];
-  snprintf(text, sizeof(text), "%.*s", (int)(len < 63 ? len : 63), name);
-  return wrong(text, "no such flag; see --help");
+  return no_flag(of, name);
 }
 
 static const struct { const char *name, *what; } steps[] = {
@@ -195,15 +235,16 @@ static bool store_close(void) {
 static bool store_place(void) {
   char path[PATH_CAP + sizeof(MARK) + 1];
   struct stat st;
-  if (!bench_dir_make(g.db)) return false;
+  if (mkdir(g.db, 0777) && errno != EEXIST) return wrong("--db is \"%s\", which cannot be made: %s", g.db, strerror(errno));
+  if (stat(g.db, &st) || !S_ISDIR(st.st_mode)) return wrong("--db is \"%s\", which is no directory", g.db);
   snprintf(path, sizeof(path), "%s/%s", g.db, MARK);
-  if ((size_t)snprintf(g.dir, sizeof(g.dir), "%s/%s", g.db, g.run.engine->name) >= sizeof(g.dir)) return wrong(g.db, "the name is too long");
+  if ((size_t)snprintf(g.dir, sizeof(g.dir), "%s/%s", g.db, g.run.engine->name) >= sizeof(g.dir)) return wrong("--db is \"%s\", which is too long a name", g.db);
   g.config.dir = g.dir;
-  if (stat(path, &st) && !stat(g.dir, &st)) return wrong(g.dir, "is there, and xdbbench did not make it; give another --db");
+  if (stat(path, &st) && !stat(g.dir, &st)) return wrong("%s is there, and xdbbench did not make it; give another --db", g.dir);
   const int mark = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (mark < 0) return wrong(path, strerror(errno));
+  if (mark < 0) return wrong("--db is \"%s\", in which no file can be written: %s: %s", g.db, MARK, strerror(errno));
   if (flock(mark, LOCK_EX | LOCK_NB) == 0) return true;
-  return errno == EWOULDBLOCK ? wrong(g.db, "is in use by another xdbbench; give another --db") : wrong(path, strerror(errno));
+  return errno == EWOULDBLOCK ? wrong("--db is \"%s\", which is in use by another xdbbench; give another one", g.db) : wrong("%s: %s", path, strerror(errno));
 }
 
 static bool store_fresh(void) {
@@ -246,19 +287,25 @@ static bool run_step(const char *name, bool *known_out) {
   return !fn || fn(g.run.store);
 }
 
-// "name:flag=value:flag=value"; `text` is cut into pieces.
-static bool parse_benchmark(char *text, struct bench_params *p) {
+// Cuts "name:flag=value:flag=value" into its name and its parameters, which are else those of the run.
+static bool parse_benchmark(const char *label, char name_out[TEXT_CAP], struct bench_params *p) {
+  char text[TEXT_CAP];
+  if (!*label) return wrong("--benchmarks is \"%s\"; there has to be a name on both sides of a comma", g.benchmarks);
+  if ((size_t)snprintf(text, sizeof(text), "%s", label) >= sizeof(text)) return wrong("\"%s\" is too long for a benchmark", label);
   char *next = strchr(text, ':');
   if (next) *next++ = 0;
   *p = g.params;
-  if (!bench_work_known(text) && !is_step(text)) return wrong(text, "no such benchmark; see --help");
+  if (!bench_work_known(text) && !is_step(text)) return wrong("there is no benchmark \"%s\"; --help lists them", text);
+  char of[TEXT_CAP + 1];
+  snprintf(of, sizeof(of), "%s:", text);
   for (char *flag = next; flag; flag = next) {
     next = strchr(flag, ':');
     if (next) *next++ = 0;
     char *value = strchr(flag, '=');
     if (value) *value++ = 0;
-    if (!set_flag(flag, strlen(flag), value, p)) return false;
+    if (!set_flag(of, flag, value, p)) return false;
   }
+  snprintf(name_out, TEXT_CAP, "%s", text);
   return true;
 }
 
@@ -268,8 +315,7 @@ static bool run_benchmark(const char *label) {
   struct bench_report *t = &g.report;
   t->label = label;
   t->r = (struct bench_result){0};
-  if ((size_t)snprintf(name, sizeof(name), "%s", label) >= sizeof(name)) return wrong(label, "too long");
-  if (!parse_benchmark(name, &p)) return false;
+  if (!parse_benchmark(label, name, &p)) return false;
   t->threads = p.threads;
   if (bench_work_fresh(name) && !g.use_existing_db && !store_fresh()) return false;
   if (!g.run.store && !store_open()) return false;
@@ -302,20 +348,17 @@ static bool run_benchmark(const char *label) {
   return good;
 }
 
-static bool run_all(void) {
-  char *list = strdup(g.benchmarks), *save = NULL;
+static bool check_benchmark(const char *label) {
+  char name[TEXT_CAP];
+  struct bench_params p;
+  return parse_benchmark(label, name, &p);
+}
+
+// Until one fails.
+static bool each_benchmark(bool (*fn)(const char *label)) {
+  char *const list = strdup(g.benchmarks), *rest = list;
   bool good = list != NULL;
-  // all are looked at before any is run
-  for (char *b = good ? strtok_r(list, ",", &save) : NULL; good && b; b = strtok_r(NULL, ",", &save)) {
-    char text[TEXT_CAP];
-    struct bench_params p;
-    snprintf(text, sizeof(text), "%s", b);
-    if (!parse_benchmark(text, &p)) exit(2);
-  }
-  free(list);
-  list = strdup(g.benchmarks);
-  good = list != NULL;
-  for (char *b = good ? strtok_r(list, ",", &save) : NULL; good && b; b = strtok_r(NULL, ",", &save)) good = run_benchmark(b);
+  while (good && rest) good = fn(strsep(&rest, ","));
   free(list);
   return good;
 }
@@ -327,22 +370,20 @@ static bool setup(void) {
     snprintf(db, sizeof(db), "%s/xdbbench", tmp && *tmp ? tmp : "/tmp");
     g.db = db;
   }
-  if (!(g.run.engine = bench_engine_find(g.engine))) return wrong(g.engine, "no such engine in this program; see --help");
-  if (strcmp(g.verify, "ends") && strcmp(g.verify, "full")) return wrong("verify", "ends or full");
-  g.run.full = !strcmp(g.verify, "full");
+  if (!each_benchmark(check_benchmark)) return false;  // before anything is done
   g.config.threads = g.params.threads;
   g.config.cores = bench_cores();
   const uint64_t memory = bench_memory();
   g.config.larger_than_memory = memory && g.config.num * (g.config.key_size + g.config.value_size) * 2 > memory;
   if (!bench_keys_init(&g.run.keys, g.config.num, g.config.key_size, g.config.value_size, g.run.seed) || !bench_run_init(&g.run, g.use_existing_db))
-    return wrong("memory", "there is not enough");
+    return wrong("there is not enough memory for --num=%" PRIu64 "%s", g.config.num, g.run.full ? " with --verify=full" : "");
   if (!store_place()) return false;
   struct stat st;
-  if (!g.use_existing_db && !stat(g.dir, &st) && !bench_dir_remove(g.dir)) return false;
   if (g.csv) {
-    if (!(g.csv_file = fopen(g.csv, "a"))) return wrong(g.csv, strerror(errno));
+    if (!(g.csv_file = fopen(g.csv, "a"))) return wrong("--csv is \"%s\", which cannot be written: %s", g.csv, strerror(errno));
     g.csv_named = !fstat(fileno(g.csv_file), &st) && st.st_size > 0;
   }
+  if (!g.use_existing_db && !stat(g.dir, &st) && !bench_dir_remove(g.dir)) return false;
   bench_tick_ns();
   bench_usage_get(&g.report.base);
   g.report.fresh = g.report.base;
@@ -362,27 +403,28 @@ static void print_head(void) {
 int main(int argc, char **argv) {
   bench_std_fds();
   for (int i = 1; i < argc; i++) {
-    const char *a = argv[i];
+    char *a = argv[i];
     if (!strcmp(a, "--help") || !strcmp(a, "-h")) {
       help();
       return flush_stdout() ? 0 : 1;
     }
     if (strncmp(a, "--", 2)) {
-      wrong(a, "no such flag; see --help");
+      no_flag("", a);
       return 2;
     }
-    const char *value = strchr(a, '=');
-    if (!set_flag(a + 2, value ? (size_t)(value - a) - 2 : strlen(a + 2), value ? value + 1 : NULL, &g.params)) return 2;
+    char *value = strchr(a, '=');
+    if (value) *value++ = 0;
+    if (!set_flag("--", a + 2, value, &g.params)) return 2;
   }
   if (!setup()) return 2;
   print_head();
   fflush(stdout);
-  bool good = run_all();
+  bool good = each_benchmark(run_benchmark);
   good &= store_close();
   if (!g.keep && !g.use_existing_db) good &= bench_dir_remove(g.dir);
   if (g.csv_file) {
     const bool lost = ferror(g.csv_file) != 0;  // of a line that was flushed before
-    if (fclose(g.csv_file) || lost) good = wrong(g.csv, "not all could be written");
+    if (fclose(g.csv_file) || lost) good = wrong("--csv is \"%s\", and not all could be written to it", g.csv);
   }
   const uint64_t failures = atomic_load(&g.run.failures);
   if (failures) fprintf(stderr, "xdbbench: %s: %" PRIu64 " wrong or missing values\n", g.run.engine->name, failures);

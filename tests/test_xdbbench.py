@@ -107,10 +107,40 @@ def test_lost_records_end_it_with_1(tmp_path):
         bench(tmp_path / "db", "--use_existing_db", "--may_miss", f"--benchmarks={benchmark}")
 
 
-@pytest.mark.parametrize("flag", ["--nosuch=1", "--num=0", "--num=x", "--benchmarks=nosuch", "--benchmarks=readrandom:nosuch=1",
-                                  "--benchmarks=readrandom:num=5", "--engine=nosuch", "--distribution=normal", "--verify=no", "db"])
-def test_wrong_flags_end_it_with_2(tmp_path, flag):
-    bench(tmp_path / "db", flag, status=2)
+@pytest.mark.parametrize("flag, told", [
+    ("--nosuch=1", 'no flag "--nosuch"'), ("-x", 'no flag "-x"'), ("fillseq", 'no flag "fillseq"'), ("sync", 'no flag "sync"'), ("--", 'no flag "--"'),
+    ("--num", "--num has no value; a number from 1 to 4294967295 is needed"),
+    ("--num=0", '--num is "0"; a number from 1 to 4294967295 is needed'),
+    *[(f"--num={n}", f'--num is "{n}"; a number') for n in ("", "x", "-1", "10k", "1.5", " 1", "99999999999999999999")],
+    ("--key_size=501", '--key_size is "501"; a number from 8 to 500 is needed'),
+    ("--sync=yes", '--sync is "yes"; 0 or 1 is needed'),
+    *[(f"--zipf_theta={n}", f'--zipf_theta is "{n}"; a number above 0 and below 1 is needed') for n in ("", "0", "1", "nan", "0.5x")],
+    ("--distribution=normal", '--distribution is "normal"; uniform or zipfian is needed'),
+    ("--verify=no", '--verify is "no"; ends or full is needed'),
+    ("--compression=gzip", '--compression is "gzip"; none, zstd, lz4 or snappy is needed'),
+    ("--engine=nosuch", '--engine is "nosuch"; remixdb'),
+    ("--db=", '--db is ""; a directory is needed'), ("--csv=", '--csv is ""; a file is needed'),
+    ("--db=/dev/null", '--db is "/dev/null", which is no directory'),
+    ("--db=/dev/null/none", '--db is "/dev/null/none", which cannot be made: Not a directory'),
+    ("--csv=/dev/null/none", '--csv is "/dev/null/none", which cannot be written: Not a directory'),
+    ("--benchmarks", "--benchmarks has no value; a list such as"), ("--benchmarks=", '--benchmarks is ""; a list such as'),
+    *[(f"--benchmarks={b}", f'--benchmarks is "{b}"; there has to be a name') for b in (",", "fillseq,,readseq", ",fillseq", "fillseq,")],
+    ("--benchmarks=fillseq, readseq", 'no benchmark " readseq"'), ("--benchmarks=:ops=5", 'no benchmark ""'),
+    ("--benchmarks=readrandom:nosuch=1", 'no flag "readrandom:nosuch"'), ("--benchmarks=readrandom:", 'no flag "readrandom:"'),
+    ("--benchmarks=readrandom:num=5", "readrandom:num is of a whole run"),
+    ("--benchmarks=fillseq,readrandom:threads=0", 'readrandom:threads is "0"; a number from 1 to 1024 is needed'),
+    ("--benchmarks=readrandom:ops", "readrandom:ops has no value; a number from 0 to"),
+    ("--benchmarks=" + "x" * 2000, "is too long"),
+])
+def test_wrong_flags_end_it_with_2(tmp_path, flag, told):
+    """And what is there is left as it was."""
+    store = tmp_path / "db" / "remixdb"
+    store.mkdir(parents=True)
+    (tmp_path / "db" / ".xdbbench").write_text("")
+    (store / "precious").write_text("kept")
+    done = bench(tmp_path / "db", flag, status=2)
+    assert done.stdout == "" and told in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (store / "precious").read_text() == "kept"
 
 
 def test_a_directory_of_others_is_left_alone(tmp_path):
