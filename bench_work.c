@@ -83,6 +83,11 @@ bool bench_work_fresh(const char *name) {
   return w && w->fill;
 }
 
+uint32_t bench_work_batch_max(const char *name) {
+  const struct workload *w = find(name);
+  return w && w->multi ? BENCH_MULTI_MAX : UINT32_MAX;
+}
+
 const char *bench_work_name(uint32_t i, const char **what_out) {
   if (i >= NR_WORKLOADS) return NULL;
   *what_out = workloads[i].what;

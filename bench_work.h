@@ -65,6 +65,8 @@ struct bench_result {
 // Whether there is such a benchmark; whether it starts with an empty store.
 bool bench_work_known(const char *name);
 bool bench_work_fresh(const char *name);
+// The largest batch_size that the benchmark takes.
+uint32_t bench_work_batch_max(const char *name);
 // What the benchmark is, for the help. i from 0; NULL after the last.
 const char *bench_work_name(uint32_t i, const char **what_out);
 

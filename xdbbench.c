@@ -82,7 +82,7 @@ static const struct flag flags[] = {
     {"zipf_theta", FLAG_REAL, &g.params.zipf_theta, "exponent of zipfian, below 1", 0, 0},
     {"seek_nexts", FLAG_U32, &g.params.seek_nexts, "steps after a seek", 0, 60000},
     {"seek_missing", FLAG_BOOL, &g.params.seek_missing, "seekrandom to keys that are not there", 0, 1},
-    {"batch_size", FLAG_U32, &g.params.batch_size, "writes, or gets of multireadrandom, at once (as the engine likes it; 32)", 0, 1000000},
+    {"batch_size", FLAG_U32, &g.params.batch_size, "writes, or gets of multireadrandom (up to 256), at once (as the engine likes it; 32)", 0, 1000000},
     {"readwritepercent", FLAG_U32, &g.params.readwritepercent, "reads of readrandomwriterandom", 0, 100},
     {"scan_max", FLAG_U32, &g.params.scan_max, "longest scan of ycsbe, records", 1, 60000},
     {"write_rate", FLAG_U64, &g.params.write_rate, "writes per second beside readers (no limit)", 0, 1000000000},
@@ -305,6 +305,8 @@ static bool parse_benchmark(const char *label, char name_out[TEXT_CAP], struct b
     if (value) *value++ = 0;
     if (!set_flag(of, flag, value, p)) return false;
   }
+  const uint32_t most = bench_work_batch_max(text);
+  if (p->batch_size > most) return wrong("%sbatch_size is \"%" PRIu32 "\"; a number up to %" PRIu32 " is needed, such as %sbatch_size=%" PRIu32, of, p->batch_size, most, of, most);
   snprintf(name_out, TEXT_CAP, "%s", text);
   return true;
 }

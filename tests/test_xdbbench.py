@@ -72,6 +72,12 @@ def test_threads_and_parameters(tmp_path):
     assert int(done["readrandomwriterandom:readwritepercent=0"]["writes"]) == OPS
 
 
+def test_the_largest_batches(tmp_path):
+    list_ = "fillrandom,overwrite,multireadrandom:batch_size=256"
+    assert 'multireadrandom:batch_size is "1000"' in bench(tmp_path / "db", "--batch_size=1000", "--benchmarks=fillrandom,multireadrandom", status=2).stderr
+    bench(tmp_path / "db", "--batch_size=1000", f"--benchmarks={list_}")
+
+
 def test_keys_of_eight_bytes_and_large_values(tmp_path):
     bench(tmp_path / "db", "--key_size=8", "--value_size=5000", "--benchmarks=fillseq,readseq,readreverse,readrandom,readmissing")
 
@@ -130,6 +136,7 @@ def test_lost_records_end_it_with_1(tmp_path):
     ("--benchmarks=readrandom:num=5", "readrandom:num is of a whole run"),
     ("--benchmarks=fillseq,readrandom:threads=0", 'readrandom:threads is "0"; a number from 1 to 1024 is needed'),
     ("--benchmarks=readrandom:ops", "readrandom:ops has no value; a number from 0 to"),
+    ("--benchmarks=fillseq,multireadrandom:batch_size=257", 'multireadrandom:batch_size is "257"; a number up to 256 is needed'),
     ("--benchmarks=" + "x" * 2000, "is too long"),
 ])
 def test_wrong_flags_end_it_with_2(tmp_path, flag, told):
