@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // ---- small helpers
@@ -491,7 +492,7 @@ static void tour(void) {
     char dir[sizeof(scratch)];
     memcpy(dir, scratch, sizeof(dir));
     scratch[0] = '\0';  // nothing was made that could be removed
-    fail("%s: %s", dir, strerror(err));
+    fail("no directory could be made as %s: %s; the environment's TMPDIR tells where", dir, strerror(err));
   }
   char dir[sizeof(scratch) + 16];
   snprintf(dir, sizeof(dir), "%s/store", scratch);
@@ -741,6 +742,10 @@ static void verify(char **arg) {
 }
 
 static void checkpoint(char **arg) {
+  struct stat of, to;
+  if (stat(arg[0], &of) == 0 && stat(arg[1], &to) == 0 && of.st_dev == to.st_dev && of.st_ino == to.st_ino) {
+    fail("%s is the store itself; another directory is needed", arg[1]);
+  }
   const struct store s = store_open(arg[0], READ, progress);
   if (!remixdb_checkpoint(s.ref, arg[1])) fail_store(s.dir, "checkpoint");
   store_close(&s);
@@ -819,6 +824,13 @@ static void hold_std_fds(void) {
   }
 }
 
+static const struct command *command_find(const char *name) {
+  for (size_t i = 0; i < NR_COMMANDS; i++) {
+    if (strcmp(commands[i].name, name) == 0) return &commands[i];
+  }
+  return NULL;
+}
+
 static bool is_help(const char *arg) { return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0; }
 
 int main(int argc, char **argv) {
@@ -829,14 +841,23 @@ int main(int argc, char **argv) {
     flush_stdout();
     return 0;
   }
-  for (size_t i = 0; i < NR_COMMANDS; i++) {
-    if (argc != commands[i].nr_args + 2 || strcmp(argv[1], commands[i].name) != 0) continue;
-    commands[i].run(argv + 2);
+  const struct command *const c = command_find(argv[1]);
+  if (c != NULL && argc == c->nr_args + 2) {
+    if (argv[2][0] == '-') {
+      fprintf(stderr, "xdbdemo: there is no flag \"%s\"; a directory of that name is given as ./%s\n", argv[2], argv[2]);
+      return 2;
+    }
+    c->run(argv + 2);
     flush_stdout();
     return 0;
   }
   const bool help = argc == 2 && is_help(argv[1]);
   usage(help ? stdout : stderr);
-  if (help) flush_stdout();
-  return help ? 0 : 2;
+  if (help) {
+    flush_stdout();
+    return 0;
+  }
+  if (c == NULL) fprintf(stderr, "xdbdemo: there is no command \"%s\"\n", argv[1]);
+  else fprintf(stderr, "xdbdemo: %s needs %s, and nothing else\n", c->name, c->args);
+  return 2;
 }

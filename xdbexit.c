@@ -655,59 +655,60 @@ static int kill_main(unsigned rounds) {
 
 // ---- arguments
 
-static _Noreturn void usage(const char *name, bool help) {
-  fprintf(help ? stdout : stderr,
+// wrong: NULL when the help was asked for.
+static _Noreturn void usage(const char *name, const char *wrong) {
+  fprintf(wrong == NULL ? stdout : stderr,
           "usage: %s DIR CACHE_MB MT_MB                    check what earlier runs left in DIR, put 100,000 keys, sync, end without closing\n"
           "       %s DIR CACHE_MB MT_MB --kill [ROUNDS]    kill a writing process at random moments and check what it left; ROUNDS is 1\n"
           "                                                when not given\n"
           "  the store in DIR must be new, or of this program; SEED is taken from the environment\n", name, name);
-  if (help) flush_stdout();
-  exit(help ? 0 : 2);
+  if (wrong != NULL) complain("%s", wrong);
+  else flush_stdout();
+  exit(wrong == NULL ? 0 : 2);
 }
 
-static bool number(const char *text, uint64_t max, uint64_t *out) {
+static uint64_t number(const char *name, const char *text, uint64_t max) {
   char *end = NULL;
   errno = 0;
-  *out = strtoull(text, &end, 10);
-  return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *out <= max;
-}
-
-static _Noreturn void wrong_number(const char *name, const char *text) {
-  complain("%s is \"%s\"; a number is needed", name, text);
+  const unsigned long long x = strtoull(text, &end, 10);
+  if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && x <= max) return x;
+  complain("%s is \"%s\"; a number from 0 to %llu is needed", name, text, (unsigned long long)max);
   exit(2);
 }
 
 int main(int argc, char **argv) {
   hold_std_fds();
   // --kill may stand anywhere; the arguments that are left are taken in order.
-  const char *arg[4] = {NULL};
+  const char *arg[3] = {NULL};
   int nr = 0;
   bool kill_mode = false;
-  uint64_t rounds = 1, cache = 0, mt = 0;
+  uint64_t rounds = 1;
+  if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) usage(argv[0], NULL);
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--kill") == 0 && !kill_mode) {
       kill_mode = true;
-      // A number after it is its own when the other three are there without it.
-      if (i + 1 < argc && argc - 2 > 3 && number(argv[i + 1], 1000000000, &rounds)) i++;
+      // What is behind it is ROUNDS when the other three are there without it.
+      if (i + 1 < argc && argc - 2 > 3) rounds = number("ROUNDS", argv[++i], 1000000000);
+    } else if (argv[i][0] == '-' && (nr == 0 || argv[i][1] == '-')) {
+      complain("there is no flag \"%s\"; a directory of that name is given as ./%s", argv[i], argv[i]);
+      exit(2);
     } else if (nr < 3) {
       arg[nr++] = argv[i];
     } else {
-      usage(argv[0], false);
+      usage(argv[0], kill_mode ? "there are more arguments than DIR, CACHE_MB, MT_MB and ROUNDS" : "there are more arguments than DIR, CACHE_MB and MT_MB");
     }
   }
-  if (nr != 3) usage(argv[0], argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0));
-  if (!number(arg[1], UINT64_C(1) << 24, &cache)) wrong_number("CACHE_MB", arg[1]);
-  if (!number(arg[2], UINT64_C(1) << 24, &mt)) wrong_number("MT_MB", arg[2]);
+  if (nr != 3) usage(argv[0], "DIR, CACHE_MB and MT_MB are needed");
   dir = arg[0];
-  cache_mb = (size_t)cache;
-  mt_mb = (size_t)mt;
+  cache_mb = (size_t)number("CACHE_MB", arg[1], UINT64_C(1) << 24);
+  mt_mb = (size_t)number("MT_MB", arg[2], UINT64_C(1) << 24);
   if (!kill_mode) exit_main();
 
   struct timespec ts;
   clock_gettime(CLOCK_REALTIME, &ts);
   const char *const text = getenv("SEED");
   if (text != NULL && text[0] != '\0') {
-    if (!number(text, UINT64_MAX, &seed)) wrong_number("SEED", text);
+    seed = number("SEED", text, UINT64_MAX);
   } else {
     seed = mix((uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec + (uint64_t)getpid()) >> 32;
   }

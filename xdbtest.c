@@ -495,7 +495,12 @@ int main(int argc, char **argv) {
             "  2^DATA_POWER keys; 2^UPDATE_POWER updates per thread and epoch; EPOCHS is %u when not given\n"
             "  SEED, THREADS and WORKERS are taken from the environment\n", argv[0], EPOCHS_DEFAULT);
     if (help) flush_stdout();
+    else fprintf(stderr, "xdbtest: 5 or 6 arguments are needed, and %d were given\n", argc - 1);
     return help ? 0 : 2;
+  }
+  if (argv[1][0] == '-') {
+    fprintf(stderr, "xdbtest: there is no flag \"%s\"; a directory of that name is given as ./%s\n", argv[1], argv[1]);
+    return 2;
   }
   remixdb_opts_init(&t.opts, sizeof(t.opts));
   t.dir = argv[1];

@@ -36,16 +36,34 @@ def test_help_and_wrong_arguments(program):
 
 
 @pytest.mark.parametrize("program, args, env, part", [
-    ("xdbtest", (1, 4, 99, 5), {}, "DATA_POWER"),
-    ("xdbtest", ("x", 4, 10, 5), {}, "CACHE_MB"),
-    ("xdbtest", (1, 4, 10, 5, 1), {"THREADS": "x"}, "THREADS"),
-    ("xdbexit", ("x", 4), {}, "CACHE_MB"),
-    ("xdbexit", (1, -4), {}, "MT_MB"),
-    ("xdbexit", (1, 4, "--kill"), {"SEED": "x"}, "SEED"),
+    ("xdbtest", (1, 4, 99, 5), {}, 'DATA_POWER is "99"; a number from 0 to 31 is needed'),
+    ("xdbtest", ("x", 4, 10, 5), {}, 'CACHE_MB is "x"; a number from 0 to 16777216 is needed'),
+    ("xdbtest", (1, 4, 10, 5, 0), {}, 'EPOCHS is "0"; a number from 1 to'),
+    ("xdbtest", (1, 4, 10, 5, 1), {"THREADS": "x"}, 'THREADS is "x"; a number from 1 to 1024 is needed'),
+    ("xdbtest", (1, 4, 10), {}, "5 or 6 arguments are needed, and 4 were given"),
+    ("xdbtest", (1, 4, 10, 5, 1, 1), {}, "and 7 were given"),
+    ("xdbexit", ("x", 4), {}, 'CACHE_MB is "x"; a number from 0 to 16777216 is needed'),
+    ("xdbexit", ("", 4), {}, 'CACHE_MB is ""; a number'),
+    ("xdbexit", (1, -4), {}, 'MT_MB is "-4"; a number'),
+    ("xdbexit", (1, 99999999), {}, 'MT_MB is "99999999"; a number from 0 to 16777216 is needed'),
+    ("xdbexit", (1, 4, "--kill"), {"SEED": "x"}, 'SEED is "x"; a number from 0 to 18446744073709551615 is needed'),
+    ("xdbexit", (1, 4, "--kill", "x"), {}, 'ROUNDS is "x"; a number from 0 to 1000000000 is needed'),
+    ("xdbexit", (1, 4, "--kill", -1), {}, 'ROUNDS is "-1"; a number'),
+    ("xdbexit", (1, 4, "--kill", 1, 2), {}, "more arguments than DIR, CACHE_MB, MT_MB and ROUNDS"),
+    ("xdbexit", (1, 4, 2), {}, "more arguments than DIR, CACHE_MB and MT_MB"),
+    ("xdbexit", (1, 4, "--kill=2"), {}, 'no flag "--kill=2"'),
+    ("xdbexit", (1,), {}, "DIR, CACHE_MB and MT_MB are needed"),
 ])
-def test_wrong_numbers_are_named(tmp_path, program, args, env, part):
-    assert part in run(program, tmp_path / "store", *args, status=2, **env).stderr
+def test_wrong_arguments_are_named(tmp_path, program, args, env, part):
+    assert part in run(program, tmp_path / "store", *args, status=2, **env).stderr.splitlines()[-1]
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("program, args", [("xdbdemo", ("put", "-x", "k", "v")), ("xdbtest", ("-x", 1, 4, 5, 5, 1)), ("xdbexit", ("-x", 1, 4))])
+def test_a_flag_is_not_taken_for_a_directory(tmp_path, program, args):
+    done = subprocess.run([ROOT / f"{program}.out", *map(str, args)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and 'no flag "-x"; a directory of that name is given as ./-x' in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_tables_leave_descriptors_to_the_rest_of_the_store(tmp_path):
@@ -143,6 +161,11 @@ def test_a_signal_that_is_ignored_does_not_end_the_tour(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_tour_that_finds_no_room_says_where_it_looked(tmp_path):
+    said = demo(status=1, TMPDIR=str(tmp_path / "none")).stderr
+    assert f"{tmp_path}/none/xdbdemo." in said and "TMPDIR" in said
+
+
 # ---- the commands of xdbdemo.out
 
 
@@ -184,6 +207,8 @@ def test_every_command_is_in_the_help_and_in_the_readme():
         for wrong in (len(args.split()) - 1, len(args.split()) + 1):
             said = demo(name, *["x"] * wrong, status=2)
             assert said.stdout == "" and said.stderr.startswith("usage: ")
+            assert said.stderr.endswith(f"\nxdbdemo: {name} needs {args}, and nothing else\n")
+    assert demo("nosuch", "x", status=2).stderr.endswith('\nxdbdemo: there is no command "nosuch"\n')
 
 
 def test_put_get_del(tmp_path):
@@ -232,6 +257,7 @@ def test_commands_that_read_change_nothing(store, tmp_path):
     demo("put", tmp_path / "to", "d", "")
     assert demo("dump", store).stdout == HELD
     assert "exists" in demo("checkpoint", store, tmp_path / "to", status=1).stderr
+    assert "is the store itself" in demo("checkpoint", store, f"{store}/../store", status=1).stderr
 
 
 def test_compact(store):
