@@ -386,7 +386,7 @@ test:
 	elif [ -z "$(PYTHON)" ]; then echo "python tests: no python that has pytest, xxhash and zstandard; run make deps"; py=1; \
 	else \
 	  $(MAKE) --no-print-directory all || py=1; \
-	  REMIXDB_LIBRARY=$(CURDIR)/$(SO) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q -p no:cacheprovider tests || py=1; \
+	  REMIXDB_LIBRARY='$(CURDIR)/$(SO)' PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q -p no:cacheprovider tests || py=1; \
 	fi; \
 	exp=0; $(MAKE) --no-print-directory -k check-headers check-exports check-seam check-prefetch check-leaks || exp=1; \
 	echo "unit tests: $$nr programs, failed:$${units_bad:- none}"; \
@@ -554,22 +554,35 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DATADIR ?= $(PREFIX)/share
 
+quote = '$(subst ','\'',$(1))'
+TO_LIB = $(call quote,$(DESTDIR)$(LIBDIR))
+TO_INCLUDE = $(call quote,$(DESTDIR)$(INCLUDEDIR))
+TO_DATA = $(call quote,$(DESTDIR)$(DATADIR))
+
+# Blanks are fine: what is quoted in the file comes out of pkg-config for a shell to read. What no quoting brings through is refused before anything is written.
 remixdb.pc: Makefile remixdb.h FORCE
+	@for d in $(foreach v,PREFIX LIBDIR INCLUDEDIR DATADIR,$(call quote,$v=$($v))); do \
+	  case $$d in \
+	    *[\'\"\\\`$$\#]*) printf '%s\n' "make install: $$d has one of ' \" \\ \` \$$ #, which a pkg-config file cannot hold"; exit 1;; \
+	    PREFIX=|*=/*) ;; \
+	    *) printf '%s\n' "make install: $$d has to begin with /"; exit 1;; \
+	  esac; \
+	done
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' 'Name: remixdb' \
-	  'Description: An embedded, ordered key-value store' 'Version: $(VERSION)' 'Libs: -L$${libdir} -lremixdb' \
-	  'Libs.private: $(LIBS) -pthread' 'Cflags: -I$${includedir}' >$@
+	  'Description: An embedded, ordered key-value store' 'Version: $(VERSION)' 'Libs: -L"$${libdir}" -lremixdb' \
+	  'Libs.private: $(LIBS) -pthread' 'Cflags: -I"$${includedir}"' >$@
 
 install: $(SO) remixdb.pc
-	install -d '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(DATADIR)/remixdb'
-	install -m 644 remixdb.h '$(DESTDIR)$(INCLUDEDIR)/remixdb.h'
-	install -m 755 $(SO) '$(DESTDIR)$(LIBDIR)/$(SO_FULL)'
+	install -d $(TO_LIB)/pkgconfig $(TO_INCLUDE) $(TO_DATA)/remixdb
+	install -m 644 remixdb.h $(TO_INCLUDE)/remixdb.h
+	install -m 755 $(SO) $(TO_LIB)/$(SO_FULL)
 ifeq ($(UNAME),Darwin)
-	install_name_tool -id '$(LIBDIR)/$(SO_LINK)' '$(DESTDIR)$(LIBDIR)/$(SO_FULL)'
+	install_name_tool -id '$(LIBDIR)/$(SO_LINK)' $(TO_LIB)/$(SO_FULL)
 endif
-	ln -sf $(SO_FULL) '$(DESTDIR)$(LIBDIR)/$(SO_LINK)'
-	ln -sf $(SO_LINK) '$(DESTDIR)$(LIBDIR)/$(SO)'
-	install -m 644 remixdb.pc '$(DESTDIR)$(LIBDIR)/pkgconfig/remixdb.pc'
-	install -m 644 xdb.py '$(DESTDIR)$(DATADIR)/remixdb/xdb.py'
+	ln -sf $(SO_FULL) $(TO_LIB)/$(SO_LINK)
+	ln -sf $(SO_LINK) $(TO_LIB)/$(SO)
+	install -m 644 remixdb.pc $(TO_LIB)/pkgconfig/remixdb.pc
+	install -m 644 xdb.py $(TO_DATA)/remixdb/xdb.py
 
 clean:
 	rm -rf build $(SO) $(SO_LINK) remixdb.pc xdbdemo.out xdbtest.out xdbexit.out xdbbench.out

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -354,15 +355,21 @@ def library_name(*version):
     return ".".join(("libremixdb", *version, "dylib") if sys.platform == "darwin" else ("libremixdb", "so", *version))
 
 
+def install(root, prefix):
+    """The library that is tested, not one built anew."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "LIBDIR", "INCLUDEDIR", "DATADIR")}
+    return subprocess.run([shutil.which("gmake") or "make", "-C", ROOT, "-o", library_name(), "install", f"DESTDIR={root}", f"PREFIX={prefix}"],
+                          env=clean, capture_output=True, text=True, timeout=120)
+
+
 @pytest.fixture
 def installed(tmp_path):
-    """The library that is tested, not one built anew: the names of all that was installed, and where."""
-    clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "LIBDIR", "INCLUDEDIR", "DATADIR")}
-    done = subprocess.run([shutil.which("gmake") or "make", "-C", ROOT, "-o", library_name(), "install", f"DESTDIR={tmp_path}", "PREFIX=/opt/some where"],
-                          env=clean, capture_output=True, text=True, timeout=120)
+    """The names of all that was installed, and where."""
+    root = tmp_path / "somebody's root"
+    done = install(root, "/opt/some where")
     assert done.returncode == 0, done.stdout + done.stderr
-    prefix = tmp_path / "opt" / "some where"
-    return {str(p.relative_to(prefix)) for p in tmp_path.rglob("*") if not p.is_dir()}, prefix
+    prefix = root / "opt" / "some where"
+    return {str(p.relative_to(prefix)) for p in root.rglob("*") if not p.is_dir()}, prefix
 
 
 def test_what_is_installed(installed):
@@ -374,6 +381,25 @@ def test_what_is_installed(installed):
     assert "prefix=/opt/some where" in (prefix / "lib" / "pkgconfig" / "remixdb.pc").read_text()
     for name in "include/remixdb.h", "share/remixdb/xdb.py":
         assert (prefix / name).read_bytes() == (ROOT / pathlib.Path(name).name).read_bytes()
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="no pkg-config")
+def test_what_pkg_config_tells(installed):
+    def told(*flags):
+        env = {**os.environ, "PKG_CONFIG_PATH": str(installed[1] / "lib" / "pkgconfig")}
+        return subprocess.run(["pkg-config", *flags, "remixdb"], env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert shlex.split(told("--cflags", "--libs")) == ["-I/opt/some where/include", "-L/opt/some where/lib", "-lremixdb"]
+    assert told("--variable=includedir") == "/opt/some where/include\n"
+
+
+@pytest.mark.parametrize("prefix, why", [("opt", "has to begin with /"), ("~/opt", "has to begin with /"),
+                                         *[(f"/o{c}pt", "which a pkg-config file cannot hold") for c in ("'", '"', "\\", "`", "$$", "#")]])
+def test_a_prefix_that_is_refused(tmp_path, prefix, why):
+    before = (ROOT / "remixdb.pc").read_bytes() if (ROOT / "remixdb.pc").exists() else None
+    done = install(tmp_path / "root", prefix)
+    assert done.returncode == 2 and f"make install: PREFIX={prefix.replace('$$', '$')} has" in done.stdout and why in done.stdout
+    assert not (tmp_path / "root").exists()
+    assert before == ((ROOT / "remixdb.pc").read_bytes() if (ROOT / "remixdb.pc").exists() else None)
 
 
 def test_python_with_what_is_installed(installed, tmp_path):
