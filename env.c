@@ -14,6 +14,16 @@
 
 // ---- the real file system: raw calls, -errno
 
+// Where the program has closed one of the standard descriptors a file would get its number, and what is printed would be written into it.
+static int open_above_std(const char *path, int flags) {
+  const int fd = open(path, flags, 0644);
+  if (likely(fd < 0 || fd > STDERR_FILENO)) return fd;
+  const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), err = errno;
+  (void)close(fd);
+  errno = err;
+  return above;
+}
+
 static int raw_open(struct env *e, const char *path, unsigned flags) {
   (void)e;
   int o = O_CLOEXEC;
@@ -27,7 +37,7 @@ static int raw_open(struct env *e, const char *path, unsigned flags) {
   if (flags & ENV_DIR) o |= O_DIRECTORY;
 #if defined(O_DIRECT)
   if (flags & ENV_DIRECT) {
-    const int fd = open(path, o | O_DIRECT, 0644);
+    const int fd = open_above_std(path, o | O_DIRECT);
     if (fd >= 0 || errno != EINVAL) return fd >= 0 ? fd : -errno;
     // This file system has no direct I/O. Some make the file before they find out; ours to open then.
     o &= ~O_EXCL;
@@ -35,11 +45,11 @@ static int raw_open(struct env *e, const char *path, unsigned flags) {
 #endif
 #if defined(O_NOATIME)
   if (!(flags & (ENV_WRITE | ENV_DIR))) {
-    const int fd = open(path, o | O_NOATIME, 0644);
+    const int fd = open_above_std(path, o | O_NOATIME);
     if (fd >= 0 || errno != EPERM) return fd >= 0 ? fd : -errno;  // EPERM: it is another user's
   }
 #endif
-  const int fd = open(path, o, 0644);
+  const int fd = open_above_std(path, o);
   if (fd < 0) return -errno;
 #if defined(F_NOCACHE)
   if (flags & ENV_DIRECT) (void)fcntl(fd, F_NOCACHE, 1);

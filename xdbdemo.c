@@ -15,7 +15,6 @@
 #include "remixdb.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
@@ -817,13 +816,6 @@ static void usage(FILE *out) {
   }
 }
 
-// A file of the store must not get the number of a standard descriptor that is closed, for what is printed would go into it. It still cannot be used.
-static void hold_std_fds(void) {
-  for (int fd = 0; fd <= 2; fd++) {
-    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // gets the lowest number that is free
-  }
-}
-
 static const struct command *command_find(const char *name) {
   for (size_t i = 0; i < NR_COMMANDS; i++) {
     if (strcmp(commands[i].name, name) == 0) return &commands[i];
@@ -835,7 +827,6 @@ static bool is_help(const char *arg) { return strcmp(arg, "--help") == 0 || strc
 
 int main(int argc, char **argv) {
   program = argv[0];
-  hold_std_fds();
   if (argc == 1) {
     tour();
     flush_stdout();

@@ -20,7 +20,6 @@
 #include "remixdb.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -82,13 +81,6 @@ static void flush_stdout(void) {
   if (fflush(stdout) == 0 && !lost) return;
   fprintf(stderr, "xdbtest: standard output: %s\n", lost ? "could not be written to" : strerror(errno));
   exit(1);
-}
-
-// A file of the store must not get the number of a standard descriptor that is closed, for what is printed would go into it. It still cannot be used.
-static void hold_std_fds(void) {
-  for (int fd = 0; fd <= 2; fd++) {
-    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // gets the lowest number that is free
-  }
 }
 
 static double now_s(void) {
@@ -486,7 +478,6 @@ static uint64_t number_env(const char *name, uint64_t otherwise, uint64_t min, u
 }
 
 int main(int argc, char **argv) {
-  hold_std_fds();
   const bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
   if (help || argc < 6 || argc > 7) {
     fprintf(help ? stdout : stderr,

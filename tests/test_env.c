@@ -143,6 +143,39 @@ static bool stop_at_once(void *arg, const char *name) {
   return false;
 }
 
+// A file never gets the number of a standard descriptor that the program has closed.
+static void test_closed_std(void **state) {
+  (void)state;
+  static const unsigned flags[] = {ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, ENV_READ, ENV_WRITE, ENV_READ | ENV_DIRECT};
+  enum { NR = sizeof(flags) / sizeof(flags[0]) };
+  char path[ENV_PATH_MAX];  // at() is for one at a time
+  int kept[3], fd[NR], flag[NR];
+  enum remixdb_status s[NR];
+  snprintf(path, sizeof(path), "%s", at("closed"));
+  fflush(NULL);
+  for (int i = 0; i < 3; i++) {
+    kept[i] = fcntl(i, F_DUPFD_CLOEXEC, 3);
+    close(i);
+  }
+  for (uint32_t i = 0; i < NR; i++) {
+    s[i] = env_open(px, path, flags[i], &fd[i]);
+    flag[i] = fcntl(fd[i], F_GETFD);
+  }
+  bool closed = true;
+  for (int i = 0; i < 3; i++) {
+    closed = closed && fcntl(i, F_GETFD) < 0;
+    dup2(kept[i], i);
+    close(kept[i]);
+  }
+  assert_true(closed);
+  for (uint32_t i = 0; i < NR; i++) {
+    assert_int_equal(s[i], REMIXDB_OK);
+    assert_true(fd[i] > 2);
+    assert_int_equal(flag[i], FD_CLOEXEC);
+    assert_int_equal(env_close(px, fd[i], path), REMIXDB_OK);
+  }
+}
+
 static void test_names(void **state) {
   (void)state;
   struct env_stat st;
@@ -497,7 +530,7 @@ static void test_single_failures(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_read_write),     cmocka_unit_test(test_direct),
-      cmocka_unit_test(test_anothers_file), cmocka_unit_test(test_names),          cmocka_unit_test(test_path),
+      cmocka_unit_test(test_anothers_file), cmocka_unit_test(test_closed_std), cmocka_unit_test(test_names),          cmocka_unit_test(test_path),
       cmocka_unit_test(test_whole_files),    cmocka_unit_test(test_lock),
       cmocka_unit_test(test_lock_removed),
       cmocka_unit_test(test_interrupted_and_short), cmocka_unit_test(test_replace_fails),
