@@ -319,7 +319,7 @@ static bool leaf_shrink(struct wh_slot *slot) {
   return true;
 }
 
-// ---- entries written lately
+// ---- what was written lately
 
 // An eighth of the first chunk: larger ones push more out of the processor's caches than they gain.
 static bool recent_init(struct wh *wh, size_t arena_chunk) {
@@ -332,20 +332,16 @@ static bool recent_init(struct wh *wh, size_t arena_chunk) {
 
 static inline _Atomic uint64_t *recent_place(const struct wh *wh, uint64_t hash) { return &wh->recent[(uint64_t)(uint32_t)hash * wh->nr_recent >> 32]; }
 
-// What is likely the key's entry, which is being fetched then; NULL: it is not known.
-static inline struct wh_entry *recent_want(const struct wh *wh, uint64_t hash) {
+// What is likely the key's entry or version; NULL: it is not known.
+static inline void *recent_find(const struct wh *wh, uint64_t hash) {
   const uint64_t w = atomic_load_explicit(recent_place(wh, hash), memory_order_acquire);
-  if ((w ^ wh_entry_tag((uint32_t)(hash >> 32))) >> WH_PTR_BITS || w == 0) return NULL;
-  struct wh_entry *const e = wh_word_entry(w);
-  prefetch(e);
-  prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
-  return e;
+  return (w ^ wh_entry_tag((uint32_t)(hash >> 32))) >> WH_PTR_BITS ? NULL : wh_word_entry(w);
 }
 
-// The leaf of the entry's key is locked.
-static inline void recent_put(struct wh *wh, const struct wh_entry *e, uint64_t hash) {
+// The leaf of the key is locked.
+static inline void recent_put(struct wh *wh, const void *entry_or_ver, uint64_t hash) {
   _Atomic uint64_t *const at = recent_place(wh, hash);
-  const uint64_t w = wh_entry_word(e, hash);
+  const uint64_t w = wh_entry_word(entry_or_ver, hash);
   if (atomic_load_explicit(at, memory_order_relaxed) != w) atomic_store_explicit(at, w, memory_order_release);
 }
 
@@ -393,16 +389,24 @@ uint64_t wh_count(const struct wh *wh) { return atomic_load_explicit(&wh->count,
 
 // ---- writing
 
-// In a locked leaf of the key's range. recent: what recent_want found.
-static inline struct wh_entry *entry_find(const struct wh_leaf *l, struct wh_entry *recent, struct kref key, uint64_t hash) {
-  return recent && wh_entry_is(recent, key) && wh_entry_newest(recent) ? recent : wh_leaf_find(l, key, hash);
+// In a locked leaf of the key's range. recent: what recent_find found.
+static inline struct wh_entry *entry_find(const struct wh_leaf *l, void *recent, struct kref key, uint64_t hash) {
+  if (recent && wh_recent_is_ver(recent)) {
+    if (kv_eq(wh_ver_key(recent), key)) return wh_ver_entry(recent);
+  } else if (recent && wh_entry_is(recent, key) && wh_entry_newest(recent)) {
+    return recent;
+  }
+  return wh_leaf_find(l, key, hash);
 }
 
 void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot) {
   const uint64_t k8 = wh_key8(key, 0);
-  struct wh_entry *const recent = recent_want(wh, hash);
+  void *const recent = recent_find(wh, hash);
+  const bool is_ver = recent && wh_recent_is_ver(recent);
+  prefetch(is_ver ? (const uint8_t *)recent - WH_VER_HEAD : recent);
   struct wh_leaf *l = wh_hint(wh, key, k8);
   wh_leaf_prefetch(l, hash);
+  if (is_ver) prefetch(wh_ver_entry(recent));
   // Only a leaf of the key's range is waited for: that is what keeps the order of locks of those who hold leaves further left.
   for (;;) {
     l = wh_locate(wh, l, key, k8);
@@ -423,8 +427,9 @@ const struct wh_ver *wh_slot_newest(const struct wh_slot *slot) {
 
 _Static_assert(REMIXDB_KV_MAX < 1u << 30, "a length fits wh_ver.vlen");
 
-_Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 && WH_VER_BEFORE % 8 == 4 && WH_VER_BEFORE >= sizeof(struct wh_ver *),
-               "numbers, and pointers to older versions, lie at multiples of eight, as what comes from an arena does");
+_Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 && WH_VER_BEFORE % 8 == 4 && WH_VER_BEFORE >= sizeof(struct wh_ver *) &&
+                   WH_VER_HEAD % 8 == 4 && WH_VER_HEAD >= WH_VER_BEFORE + sizeof(uint64_t),
+               "numbers, pointers to older versions, and what tells the entry, lie at multiples of eight, as what comes from an arena does");
 
 // The first place for a version at or behind `from`, in memory that begins at a multiple of eight.
 static inline size_t ver_place(size_t from) { return align_up(from + 4, 8) - 4; }
@@ -432,6 +437,11 @@ static inline size_t ver_place(size_t from) { return align_up(from + 4, 8) - 4; 
 // What follows on memory just allocated is allocated, and written, soon. Asked for two records ahead, since a line that is not there makes its writer wait.
 static inline void want_room(const uint8_t *p, size_t size) {
   for (size_t o = 0; o < size && o < ROOM_LINES * CACHE_LINE; o += CACHE_LINE) prefetch_write(p + 2 * size + o);
+}
+
+// Whether a word (wh_entry_word) can hold the address; the message is set.
+static enum remixdb_status addr_fits(const void *p) {
+  return likely((uint64_t)(uintptr_t)p >> WH_PTR_BITS == 0) ? REMIXDB_OK : err_set(REMIXDB_NOMEM, "an address of more than %d bits", WH_PTR_BITS);
 }
 
 // older: written before it already; NULL: no place is there.
@@ -448,15 +458,23 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   struct wh_entry *e = slot->entry;
   if (e) {
     struct wh_ver *const older = atomic_load_explicit(&e->newest, memory_order_relaxed);
-    const size_t before = older ? WH_VER_BEFORE : ver_place(0);
+    const bool with_key = older && slot->key.len <= WH_VER_KEY_MAX;
+    const size_t before = with_key ? ver_place(WH_VER_HEAD + slot->key.len) : older ? WH_VER_BEFORE : ver_place(0);
     uint8_t *const p = arena_alloc(&wh->arena, before + sizeof(struct wh_ver) + vlen);
     if (p == NULL) return REMIXDB_NOMEM;
+    const enum remixdb_status s = addr_fits(p);
+    if (s != REMIXDB_OK) return s;
     want_room(p, before + sizeof(struct wh_ver) + vlen);
-    if (older) memcpy(p, &older, sizeof(older));
     struct wh_ver *const v = (struct wh_ver *)(void *)(p + before);
+    if (older) memcpy((uint8_t *)v - WH_VER_BEFORE, &older, sizeof(older));
+    if (with_key) {
+      const uint64_t head = (uint64_t)(uintptr_t)e | (uint64_t)slot->key.len << WH_PTR_BITS;
+      memcpy((uint8_t *)v - WH_VER_HEAD, &head, sizeof(head));
+      if (slot->key.len) memcpy((uint8_t *)v - WH_VER_HEAD - slot->key.len, slot->key.ptr, slot->key.len);
+    }
     ver_init(v, older, val, vlen, tomb);
     atomic_store_explicit(&e->newest, v, memory_order_release);
-    recent_put(wh, e, slot->hash);
+    recent_put(wh, with_key ? (const void *)v : e, slot->hash);
     if (older == NULL) atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
     slot->ver = v;
     return REMIXDB_OK;
@@ -465,8 +483,8 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   const size_t ver_at = ver_place(offsetof(struct wh_entry, key) + (size_t)key.len);
   e = arena_alloc(&wh->arena, ver_at + sizeof(struct wh_ver) + vlen);
   if (e == NULL) return REMIXDB_NOMEM;
-  if (unlikely((uint64_t)(uintptr_t)e >> WH_PTR_BITS != 0))
-    return err_set(REMIXDB_NOMEM, "an address of more than %d bits", WH_PTR_BITS);
+  enum remixdb_status s = addr_fits(e);
+  if (s != REMIXDB_OK) return s;
   want_room((const uint8_t *)e, ver_at + sizeof(struct wh_ver) + vlen);
   struct wh_ver *v = (struct wh_ver *)(void *)((uint8_t *)e + ver_at);
   ver_init(v, NULL, val, vlen, tomb);
@@ -474,7 +492,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   e->klen = key.len;
   if (key.len) memcpy(e->key, key.ptr, key.len);
   if (atomic_load_explicit(&slot->leaf->count, memory_order_relaxed) == WH_LEAF_KEYS) {
-    const enum remixdb_status s = leaf_make_room(slot, wh_entry_key(e));
+    s = leaf_make_room(slot, wh_entry_key(e));
     if (s != REMIXDB_OK) return s;
   }
   wh_leaf_append(slot->leaf, wh_entry_word(e, slot->hash), wh_piece(key, slot->leaf->skip));
@@ -564,8 +582,13 @@ static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf 
 struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash) {
   // An index that is nearly empty, as most are that are only read, is not worth a line of the table.
   const bool few = atomic_load_explicit(&wh->guide, memory_order_relaxed) == NULL;
-  const struct wh_entry *const e = few ? NULL : recent_want(wh, hash);
-  if (e) return (struct wh_wanted){NULL, e};
+  const void *const recent = few ? NULL : recent_find(wh, hash);
+  if (recent) {
+    const uint8_t *const from = (const uint8_t *)recent - (wh_recent_is_ver(recent) ? WH_VER_HEAD + key.len : 0);
+    prefetch(from);
+    prefetch(from + CACHE_LINE);  // an entry's first version lies behind the key
+    return (struct wh_wanted){NULL, recent};
+  }
   struct wh_leaf *const l = wh_hint(wh, key, wh_key8(key, 0));
   wh_leaf_prefetch(l, hash);
   return (struct wh_wanted){l, NULL};
@@ -573,7 +596,9 @@ struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash
 
 const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_wanted w, struct kref key, uint64_t hash, uint64_t moment) {
   if (w.recent) {
-    const struct wh_ver *const v = wh_entry_is(w.recent, key) ? wh_entry_newest(w.recent) : NULL;
+    const struct wh_ver *v = NULL;
+    if (wh_recent_is_ver(w.recent)) v = kv_eq(wh_ver_key(w.recent), key) ? w.recent : NULL;
+    else if (wh_entry_is(w.recent, key)) v = wh_entry_newest(w.recent);
     if (likely(v != NULL)) {
       ver_prefetch(v);
       return wh_ver_seen(v, moment);
@@ -698,13 +723,19 @@ static bool check_recent(const struct wh *wh, char *why, size_t cap) {
   for (uint32_t i = 0; i < wh->nr_recent; i++) {
     const uint64_t w = atomic_load_explicit(&wh->recent[i], memory_order_acquire);
     if (w == 0) continue;
-    const struct wh_entry *const e = wh_word_entry(w);
-    const struct kref key = wh_entry_key(e);
-    const uint64_t hash = hash64(key.ptr, key.len);
-    if (recent_place(wh, hash) != &wh->recent[i] || w != wh_entry_word(e, hash)) WH_BROKEN("W11: an entry at another hash's place");
-    if (!wh_entry_newest(e)) continue;
-    const uint64_t k8 = wh_key8(key, 0);
-    if (wh_leaf_find(wh_locate(wh, wh_hint(wh, key, k8), key, k8), key, hash) != e) WH_BROKEN("W11: an entry with a version that its key's leaf does not have");
+    const void *const recent = wh_word_entry(w);
+    const struct wh_ver *const v = wh_recent_is_ver(recent) ? recent : NULL;
+    const struct kref key = v ? wh_ver_key(v) : wh_entry_key(recent);
+    const uint64_t hash = hash64(key.ptr, key.len), k8 = wh_key8(key, 0);
+    if (recent_place(wh, hash) != &wh->recent[i] || w != wh_entry_word(recent, hash)) WH_BROKEN("W11: an entry or version at another hash's place");
+    const struct wh_entry *const e = wh_leaf_find(wh_locate(wh, wh_hint(wh, key, k8), key, k8), key, hash);
+    if (v) {
+      const struct wh_ver *const newest = e ? wh_entry_newest(e) : NULL, *back = v;
+      while (back && back != newest && wh_ver_seq(back) == WH_PENDING) back = wh_ver_older(back);
+      if (back != newest || wh_ver_entry(v) != e) WH_BROKEN("W11: a version of a key that has a newer one");
+    } else if (wh_entry_newest(recent) && e != recent) {
+      WH_BROKEN("W11: an entry with a version that its key's leaf does not have");
+    }
   }
   return true;
 }

@@ -17,8 +17,9 @@
 //     arena and live as long as the index; the memory of a dead leaf serves the next one (wh_recycle).
 //   - Most searches do not go through the trie: a guide (guide.h), a static tree over the leaves' anchors that is made again when their number has grown
 //     by an eighth, names the leaf, or one that it has been split off from. The trie answers where that is too far away.
-//   - Entries written lately are in a small table by hash alone (`recent`): who finds his key there needs neither guide nor leaf; who does
-//     not knows that it was not written lately. What is written often is read often.
+//   - What was written lately is in a small table by hash alone (`recent`): who finds his key there needs neither guide nor leaf; who does
+//     not knows that it was not written lately. What is written often is read often. It names the key's entry, or the version itself where that has others
+//     before it: such a one has the key beside it (when it is short), so that the entry need not be looked at on the way to it.
 //   - A trie node may both end an anchor and be the prefix of others, so anchors need no terminating token.
 //
 // Invariants (tests/test_wh.c checks them by wh_check)
@@ -37,8 +38,9 @@
 //       piece is ordered by it, and only equal pieces make anybody look at keys. (Where the range has no end, or its bounds differ early, that are many.)
 //   W9  A leaf's order, when it is not being written, is that of the first so many entries: a cache, written by whoever needed it and found it too short.
 //   W10 An entry without a version is in a leaf with `holes` alone, from when the leaf is unlocked on.
-//   W11 A word of `recent` is that of an entry whose hash leads there. If the entry has the key that is looked for, and a version, it is what the key's leaf would
-//       have told: no key has two such entries, and who holds the leaf's lock knows that it stays so.
+//   W11 A word of `recent` is that of an entry or of a version whose key's hash leads there. If the entry has the key that is looked for, and a version, it is what
+//       the key's leaf would have told: no key has two such entries, and who holds the leaf's lock knows that it stays so. A version is what was linked last of its
+//       key, or what was taken back since: it is still pending then, and what was newest is behind it. So who sees a moment's versions finds the one he wants.
 //
 // Locks: a leaf's lock, then the structure lock (of splits and merges; one per index), then that of the dead leaves. wh_lock holds one leaf; wh_many several,
 // taken in ascending order of key, so a thread waits for a leaf only while all it holds are further left. Never two of these at once in one thread. Callers must
@@ -59,7 +61,7 @@ struct wh_leaf;
 struct wh_ver {  // one version of a key; immutable but for its number. Lies four bytes before a multiple of eight.
   uint32_t vlen : 30;
   uint32_t tomb : 1;
-  uint32_t chained : 1;            // a pointer to the next older version stands before it; most keys have one version, and no place for that
+  uint32_t chained : 1;            // a pointer to the next older version stands before it, and a short key before that; most keys have one version, and no place for them
   uint32_t seq[2];                 // the number: wh_ver_number
   uint8_t val[];
 };
@@ -136,7 +138,7 @@ const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash,
 // The same in two steps, in one epoch: what the second one reads first is fetched while the caller does something else.
 struct wh_wanted {                // one of them
   struct wh_leaf *leaf;           // where the key's entry most likely is, when it is there
-  const struct wh_entry *recent;  // the key's, most likely
+  const void *recent;             // the key's entry or version, most likely (wh_leaf.h: wh_recent_is_ver)
 };
 struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash);
 const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_wanted wanted, struct kref key, uint64_t hash, uint64_t moment);

@@ -14,6 +14,8 @@
 #define WH_PTR_BITS 48
 #define WH_PTR_MASK ((UINT64_C(1) << WH_PTR_BITS) - 1)
 #define WH_VER_BEFORE 12u     // bytes from a version back to the pointer to the older one
+#define WH_VER_HEAD 20u       // and to the word that tells the entry and the length of the key, which ends there
+#define WH_VER_KEY_MAX 32u    // longer ones are their entries' alone: they would take more memory than the way is worth
 #define WH_ORDER_N 0xffu      // how many entries the order covers
 #define WH_ORDER_BUSY 0x100u  // it is being written
 
@@ -65,6 +67,15 @@ static inline struct wh_ver *wh_entry_newest(const struct wh_entry *e) {
 static inline struct wh_ver *wh_ver_older(const struct wh_ver *v) {
   return v->chained ? *(struct wh_ver *const *)(const void *)((const uint8_t *)v - WH_VER_BEFORE) : NULL;
 }
+// What a word of `recent` points to. An entry lies at a multiple of eight.
+static inline bool wh_recent_is_ver(const void *recent) { return ((uintptr_t)recent & 4) != 0; }
+// Of a version that such a word points to: what was written before it was published.
+static inline uint64_t wh_ver_head(const struct wh_ver *v) { return *(const uint64_t *)(const void *)((const uint8_t *)v - WH_VER_HEAD); }
+static inline struct kref wh_ver_key(const struct wh_ver *v) {
+  const uint32_t klen = (uint32_t)(wh_ver_head(v) >> WH_PTR_BITS);
+  return kref((const uint8_t *)v - WH_VER_HEAD - klen, klen);
+}
+static inline struct wh_entry *wh_ver_entry(const struct wh_ver *v) { return (struct wh_entry *)(uintptr_t)(wh_ver_head(v) & WH_PTR_MASK); }
 static inline uint64_t wh_entry_tag(uint32_t hash) { return (uint64_t)(hash >> 16) << WH_PTR_BITS; }
 static inline uint64_t wh_entry_word(const struct wh_entry *e, uint64_t hash) { return (uint64_t)(uintptr_t)e | wh_entry_tag((uint32_t)(hash >> 32)); }
 // As much of the hash as the tag has: enough for a place in idx.

@@ -17,7 +17,7 @@ struct wh {
   _Atomic(struct wh_leaf *) head;    // the leaf with the empty anchor; release
   _Atomic(struct guide *) guide;     // release, retired through the epoch; NULL: none yet
   _Atomic size_t guide_bytes;        // relaxed
-  _Atomic uint64_t *recent;          // by the lower half of the hash: the word (wh_entry_word) of the entry written last of those that lead there; release; 0: none
+  _Atomic uint64_t *recent;          // by the lower half of the hash: the word (wh_entry_word) of the entry or version written last of those that lead there; release; 0: none
   uint32_t nr_recent;
   struct epoch *epoch;
   struct wh_trie trie;

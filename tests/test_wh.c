@@ -406,24 +406,31 @@ static int twin_cmp(const void *a, const void *b) {
   return x->way < y->way ? -1 : x->way > y->way;
 }
 
-// Pairs of keys that lead to the same word of `recent` and have the same tag: only the keys tell them apart.
-static void test_twins(void **state) {
-  (void)state;
+// The number's key in buf, of so many bytes.
+static struct kref twin_key(uint32_t number, uint32_t klen, uint8_t *buf) {
+  memset(buf, 'k', klen);
+  memcpy(buf, &number, sizeof(number));
+  return kref(buf, klen);
+}
+
+// Pairs of keys of that length that lead to the same word of `recent` and have the same tag: only the keys tell them apart.
+static void twins(uint32_t klen) {
   enum { NR = 400000 };
   uint64_t rng = seed;
+  uint8_t bufs[2][KEY_CAP];
   struct twin *const t = malloc(NR * sizeof(*t));
   struct model m;
   model_init(&m);
   for (uint32_t i = 0; i < NR; i++) {
-    const uint64_t h = hash64(&i, sizeof(i));
+    const uint64_t h = key_hash(twin_key(i, klen, bufs[0]));
     t[i] = (struct twin){h >> 48 << 32 | (uint64_t)(uint32_t)h * m.wh->nr_recent >> 32, i};
   }
   qsort(t, NR, sizeof(*t), twin_cmp);
-  uint32_t pairs = 0, zeros = 0;
+  uint32_t pairs = 0, zeros = 0, entries = 0, vers = 0;
   epoch_enter(&m.epoch, &m.slot);
   for (uint32_t i = 0; i < NR; i++) {  // a tag of zeros, where there is no entry
     if (t[i].way >> 32) break;
-    const struct kref key = kref(&t[i].number, 4);
+    const struct kref key = twin_key(t[i].number, klen, bufs[0]);
     CHECK(wh_get(m.wh, key, key_hash(key), WH_PENDING - 1) == NULL);
     zeros++;
   }
@@ -436,12 +443,11 @@ static void test_twins(void **state) {
   epoch_exit(&m.slot);
   // as many keys as an index must have before its gets look there; none of them is one of a pair's
   for (uint32_t i = NR; atomic_load(&m.wh->guide) == NULL; i++) {
-    const uint64_t number = i;
-    CHECK(model_put(&m, kref(&number, sizeof(number)), 1, false, false) == REMIXDB_OK);
+    CHECK(model_put(&m, twin_key(i, klen, bufs[0]), 1, false, false) == REMIXDB_OK);
   }
   for (uint32_t i = 1; i < NR; i++) {
     if (t[i].way != t[i - 1].way) continue;
-    const struct kref key[2] = {kref(&t[i - 1].number, 4), kref(&t[i].number, 4)};
+    const struct kref key[2] = {twin_key(t[i - 1].number, klen, bufs[0]), twin_key(t[i].number, klen, bufs[1])};
     pairs++;
     for (uint32_t n = 0; n < 12; n++) {
       const uint32_t k = n == 0 ? 0 : (uint32_t)(rng_next(&rng) % 2);
@@ -453,18 +459,33 @@ static void test_twins(void **state) {
         epoch_enter(&m.epoch, &m.slot);
         const struct wh_wanted w = wh_get_want(m.wh, key[j], key_hash(key[j]));
         CHECK(w.recent != NULL && w.leaf == NULL);
-        if (!back) CHECK(kv_eq(wh_entry_key(w.recent), key[k]));
-        CHECK(ver_matches(wh_get_wanted(m.wh, w, key[j], key_hash(key[j]), m.seq), there ? model_seen(&m.keys[at], m.seq) : NULL));
+        const bool is_ver = wh_recent_is_ver(w.recent);
+        if (!back) CHECK(kv_eq(is_ver ? wh_ver_key(w.recent) : wh_entry_key(w.recent), key[k]));
+        vers += is_ver;
+        entries += !is_ver;
+        const uint64_t moments[] = {m.seq, m.seq - rng_next(&rng) % 8};
+        for (uint32_t o = 0; o < 2; o++)
+          CHECK(ver_matches(wh_get_wanted(m.wh, w, key[j], key_hash(key[j]), moments[o]), there ? model_seen(&m.keys[at], moments[o]) : NULL));
         epoch_exit(&m.slot);
       }
     }
+    if (pairs % 16 == 0) CHECK_INDEX(m.wh);
   }
-  CHECK(pairs > 5);
+  CHECK(pairs > 5 && entries > pairs);
+  CHECK(klen <= WH_VER_KEY_MAX ? vers > pairs : vers == 0);
   CHECK(wh_count(m.wh) == m.nr);
   CHECK_INDEX(m.wh);
   model_verify(&m, m.seq, &rng, 50);
   model_fini(&m);
   free(t);
+}
+
+static void test_twins(void **state) {
+  (void)state;
+  twins(4);
+  twins(11);
+  twins(WH_VER_KEY_MAX);
+  twins(WH_VER_KEY_MAX + 1);
 }
 
 static void test_model(void **state) {
