@@ -152,18 +152,20 @@ static enum remixdb_status make_store(struct xdb *x, struct version **out) {
   return REMIXDB_OK;
 }
 
-// Removes the marks of a store in the making: while they are there what is beside a missing CURRENT may be thrown away.
+// Removes the marks of a store in the making, for good: while they are there what is beside a missing CURRENT may be thrown away.
 static enum remixdb_status finish_making(struct xdb *x) {
   static const char *const marks[] = {FILES_CREATING, FILES_CHECKPOINTING};
   char path[ENV_PATH_MAX];
   enum remixdb_status s = REMIXDB_OK;
+  bool any = false;
   for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]) && s == REMIXDB_OK; i++) {
     bool there;
     s = files_has_mark(x->env, x->dir, marks[i], &there);
     if (s != REMIXDB_OK || !there) continue;
     if ((s = env_path(path, x->dir, marks[i])) == REMIXDB_OK) s = env_unlink(x->env, path);
+    any = true;
   }
-  return s;
+  return s == REMIXDB_OK && any ? env_sync_dir(x->env, x->dir) : s;
 }
 
 // ---- the log

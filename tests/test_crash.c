@@ -1502,6 +1502,30 @@ static void test_memory(void **state) {
   if (nr >= 40) assert_true(worn > 0);
 }
 
+// Once a store has been opened no power cut brings back the mark of its making, which would let a later opening throw its files away when CURRENT is lost.
+static void test_mark(void **state) {
+  (void)state;
+  const struct remixdb_opts o = {.size = sizeof(o), .memtable_mb = 1, .create = true};
+  for (seed = 0; seed < 32; seed++) {
+    struct simdisk *disk = simdisk_create();
+    struct xdb *x;
+    struct xdb_ref *r;
+    (void)snprintf(what, sizeof(what), "the mark of a new store");
+    CHECK_OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+    CHECK_OK(xdb_ref(x, &r));
+    CHECK_OK(xdb_put(r, kref("key", 3), "value", 5, false));
+    CHECK_OK(xdb_sync(r));
+    struct simdisk *const after = simdisk_crash(disk, seed);
+    xdb_unref(r);
+    CHECK_OK(xdb_close(x));
+    simdisk_destroy(disk);
+    CHECK(simdisk_size(after, DIR_NAME "/CREATING") < 0);
+    CHECK_OK(env_unlink(simdisk_env(after), DIR_NAME "/CURRENT"));
+    CHECK(xdb_open(DIR_NAME, &o, simdisk_env(after), &x) == REMIXDB_CORRUPT);
+    simdisk_destroy(after);
+  }
+}
+
 // An argument names the tests to run, as in "test_f*".
 int main(int argc, char **argv) {
   if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -1520,6 +1544,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_nth),
       cmocka_unit_test(test_nth_with_a_worker),
       cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_mark),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
