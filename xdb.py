@@ -26,8 +26,13 @@ take turns, so a thread that is to run beside others has a ref of its own.
 
 Things may be closed in any order, or left to the garbage collector: closing a store closes its refs and iterators first,
 and what is used after that raises XdbError. A store belongs to the process that opened it; a child made by fork cannot use
-it, and does no harm by trying. A signal's handler should leave stores alone: what it does with one may be told, as its status, to the
-call that it has interrupted.
+it, and does no harm by trying.
+
+A signal's handler (KeyboardInterrupt is raised by one) runs when the library's call that it comes in has returned, however long that takes. What it
+raises leaves nothing open and nothing locked, but whether the call that it interrupted has done its work is not known. At the beginning of a
+merge's function Python only prints it, and merge raises KeyboardInterrupt in its place; so it does when it collects what nobody closed, and
+that may then stay open. A handler may close what it likes: what the interrupted call is in the middle of is closed when that ends.
+Otherwise it should leave stores alone: what it does with one may be told, as its status, to the call that it has interrupted.
 
 The library is looked for when the first store is opened: where the environment variable REMIXDB_LIBRARY says, else beside
 this file, else where the system's loader looks.
@@ -36,6 +41,7 @@ this file, else where the system's loader looks.
 import ctypes
 import ctypes.util
 import enum
+import itertools
 import json
 import os
 import sys
@@ -133,15 +139,12 @@ _SIGNATURES = {
     "remixdb_iter_seek_last": (None, (_P,)),
     "remixdb_iter_seek_for_prev": (None, (_P, _S, _U32)),
     "remixdb_iter_prev": (None, (_P,)),
-    "remixdb_iter_key": (_P, (_P, _U32P)),
-    "remixdb_iter_value": (_P, (_P, _U32P)),
     "remixdb_iter_valid": (_BOOL, (_P,)),
     "remixdb_iter_peek": (_BOOL, (_P, _P, _U32P, _P, _U32P)),
     "remixdb_iter_skip1": (None, (_P,)),
     "remixdb_iter_skip": (None, (_P, _U32)),
     "remixdb_iter_park": (None, (_P,)),
     "remixdb_iter_destroy": (None, (_P,)),
-    "remixdb_iter_status": (ctypes.c_int, (_P,)),
     "remixdb_stats": (_P, (_P,)),
     "remixdb_free": (None, (_P,)),
 }
@@ -166,7 +169,7 @@ _VALUE_GUESS = 256  # bytes of room for each value of multi_get, until it is kno
 _NAMES = ("libremixdb.so", "libremixdb.so.0", "libremixdb.dylib", "libremixdb.0.dylib")
 
 _library = None
-_library_lock = threading.Lock()
+_library_lock = threading.RLock()  # a signal's handler may be the next to need it
 
 
 def _load():
@@ -308,96 +311,160 @@ class _Log:
         self.priv = sys.maxsize
 
     def hand_over(self):
-        while self.lines and self._turn.acquire(blocking=False):
-            try:
+        while self.lines and not self._turn.locked():
+            with self._turn:
                 while self.lines:
-                    self._function(self.lines.pop(0).decode("utf-8", "replace"))
-            except Exception:  # the call that it comes after has succeeded, or raises its own
-                sys.excepthook(*sys.exc_info())
-            finally:
-                self._turn.release()
+                    try:
+                        self._function(self.lines.pop(0).decode("utf-8", "replace"))
+                    except Exception:  # the call that it comes after has succeeded, or raises its own
+                        sys.excepthook(*sys.exc_info())
 
 
 # ---- handles
 
-# Of the thread that runs a merge's function: that it does, and what was collected meanwhile. The function holds a lock of the store, and its ref is in the
-# middle of a call, so nothing may be called and nothing closed before it has returned.
-_merging = threading.local()
+_forks = 0  # how many forks lie between the process that imported this and this one
+
+
+def _forked():
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class _Here(threading.local):
+    """Of a thread: the lock it holds while the library is in a merge, and the handles that are to be closed when the call it is in has ended.
+
+    The function of a merge runs while a lock of the store is held, and its ref is in the middle of a call, so nothing may be called and
+    nothing closed before it has returned."""
+
+    def __init__(self):
+        self.merging = threading.Lock()
+        self.late = []
+
+
+_here = _Here()
 
 
 class _Handle:
     """A pointer of the library, and the handles that have to be closed before it.
 
     Handles refer to each other, never to the objects below that users hold, so that any order in which those are closed or
-    collected closes the pointers in the order that the library asks for. Used in a with statement it gives the pointer and
-    keeps it from being closed meanwhile. Locks are taken from the store to its refs; an iterator has its ref's, because the
-    library allows one thread at a time on a ref and its iterators. `log` is the store's _Log, when it has one.
+    collected closes the pointers in the order that the library asks for. Locks are taken from the store to its refs; an iterator has its
+    ref's, because the library allows one thread at a time on a ref and its iterators. `log` is the store's _Log, when it has one.
+
+    A call is made so, and `pointer` stays good until it ends:
+
+        with handle as lock, lock:
+            lib.function(handle.pointer, ...)
+
+    A signal's handler may come, and raise, after every call of a function. A lock is therefore taken and given back by a with statement
+    of its own, where nothing can come between; and a pointer is stored, and taken to be destroyed, by the very function that calls the
+    library: list.extend of a starmap, and next of a map.
     """
 
-    def __init__(self, what, pointer, destroy, parent=None, lock=None, log=None):
+    def __init__(self, what, destroy, parent=None, lock=None, log=None):
         self._what = what
-        self._pointer = pointer
-        self._destroy = destroy
+        self._pointer = None
+        self._made = []
+        self._destroyed = map(destroy, self._made)  # its next destroys, once
         self._parent = parent
         self._children = set()
-        self._pid = os.getpid()
+        self._forks = _forks
         self._log = log if parent is None else parent._log
         self.lock = lock if lock is not None else threading.RLock()
-        if parent is not None:
-            parent._children.add(self)
+
+    def make(self, lib, create, *args):
+        """Has the library make the pointer; the parent, if there is one, is locked."""
+        if self._parent is not None:
+            self._parent._children.add(self)
+        self._made.extend(itertools.starmap(create, [args]))
+        if self._made[0] is None:
+            self._made.clear()
+            raise _last_error(lib)
+        self._pointer = self._made[0]
 
     def __enter__(self):
         # Before the lock: in a child made by fork, nobody may be left to release it.
-        if self._pid != os.getpid():
+        if self._forks != _forks:
             raise XdbError(Status.INVALID, f"the {self._what} belongs to the process that opened it")
-        if getattr(_merging, "on", False):
+        if _here.merging.locked():
             raise XdbError(Status.INVALID, f"the {self._what} is not to be used by the function of a merge")
-        self.lock.acquire()
+        return self.lock
+
+    def __exit__(self, *exc):
+        if _here.late or (self._log is not None and self._log.lines):
+            self._after()
+
+    @property
+    def pointer(self):
         if self._pointer is None:
-            self.lock.release()
             raise XdbError(Status.INVALID, f"the {self._what} is closed")
         return self._pointer
 
-    def __exit__(self, *exc):
-        self.lock.release()
-        if self._log is not None and self._log.lines:
-            self._log.hand_over()
-
     @property
     def closed(self):
-        return self._pointer is None or self._pid != os.getpid()
+        return self._pointer is None or self._forks != _forks
 
     def collect(self):
         """What the garbage collector does in place of close: it may come at any time."""
-        if getattr(_merging, "on", False):
-            _merging.later.append(self)
-        else:
-            self.close()
+        if _here.merging.locked():
+            _here.late.append(self)
+            return
+        self.close()
 
     def close(self):
-        """Closes the children, then this. Gives what the library's closing function gave, None when there was nothing to do."""
-        if self._pid != os.getpid():
+        """Closes the children, then this. Gives the error of a store whose closing failed. What this thread is in the middle of a call
+        of, for it is a signal's handler that closes, is closed when that has ended."""
+        if self._forks != _forks:
             return None  # the parent process has it, with its threads; here there is nothing that could be closed
-        if getattr(_merging, "on", False):
+        if _here.merging.locked():
             raise XdbError(Status.INVALID, f"the {self._what} is not to be closed by the function of a merge")
-        result = None
+        if self._in_call():
+            _here.late.append(self)
+            self._shut()
+            return None
+        error = self._end()
+        self._after()
+        return error
+
+    def _in_call(self):
+        return self.lock._is_owned() or any(child._in_call() for child in list(self._children))
+
+    def _shut(self):
+        self._pointer = None
+        for child in list(self._children):
+            child._shut()
+
+    def _end(self):
+        error = None
         with self.lock:
+            self._pointer = None
             for child in list(self._children):
-                child.close()
-            pointer, self._pointer = self._pointer, None
-            if pointer is not None:
-                result = self._destroy(pointer)
+                child._end()
+            if next(self._destroyed, self) is None and self._what == "store":
+                lib = _lib()
+                if lib.remixdb_errcode() != Status.OK:
+                    error = _last_error(lib)
         if self._parent is not None:
             self._parent._children.discard(self)
-        if self._log is not None:
+        return error
+
+    def _after(self):
+        """What had to wait for the end of a call."""
+        for handle in list(_here.late):
+            if handle._forks != _forks:
+                _here.late.remove(handle)
+            elif not handle._in_call():
+                error = handle._end()
+                if handle in _here.late:
+                    _here.late.remove(handle)
+                if error is not None:
+                    raise error
+        if self._log is not None and not self.lock._is_owned():
             self._log.hand_over()
-        return result
-
-
-def _store_close(pointer):
-    lib = _library
-    lib.remixdb_close(pointer)
-    return _last_error(lib) if lib.remixdb_errcode() != Status.OK else None
 
 
 def _of(thing, *kinds):
@@ -408,10 +475,21 @@ def _of(thing, *kinds):
 class _Closable:
     """What the classes below share: closing by hand, by a with statement, or by the garbage collector."""
 
-    def _own(self, handle):
+    def _make(self, handle, lib, create, *args):
         self._handle = handle
-        # Runs when the object is collected, or at the interpreter's exit while modules are still whole.
-        self._finalizer = weakref.finalize(self, handle.collect)
+        try:
+            handle.make(lib, create, *args)
+            # Runs when the object is collected, or at the interpreter's exit while modules are still whole.
+            self._finalizer = weakref.finalize(self, handle.collect)
+        except BaseException:
+            handle.close()  # now: the exception may keep the object alive
+            raise
+
+    def _call(self, function, *args):
+        handle = self._handle
+        with handle as lock, lock:
+            if not function(handle.pointer, *args):
+                raise _last_error(_lib())
 
     def __reduce_ex__(self, protocol):
         raise TypeError(f"{type(self).__name__} can be neither copied nor pickled")
@@ -424,7 +502,8 @@ class _Closable:
     def close(self):
         """Closes it, and what depends on it. Closing twice does nothing."""
         error = self._handle.close()
-        self._finalizer.detach()
+        if self._handle not in _here.late:
+            self._finalizer.detach()
         if error is not None:
             raise error
 
@@ -483,14 +562,9 @@ class Xdb(_Closable):
         log = None if logger is None else _Log(logger)
         if log is not None:
             opts.logger, opts.logger_priv = log.callback, log.priv
-        pointer = lib.remixdb_open_opts(name, ctypes.byref(opts))
-        error = _last_error(lib) if pointer is None else None
-        if error is None:
-            self._own(_Handle("store", pointer, _store_close, log=log))
-        if log is not None:
-            log.hand_over()
-        if error is not None:
-            raise error
+        handle = _Handle("store", lib.remixdb_close, log=log)
+        with handle as lock, lock:
+            self._make(handle, lib, lib.remixdb_open_opts, name, ctypes.byref(opts))
 
     def ref(self):
         """A new XdbRef, through which the store is read and written."""
@@ -503,13 +577,15 @@ class Xdb(_Closable):
     def stats(self):
         """The store's figures, as a dict."""
         lib = _lib()
-        with self._handle as pointer:
-            text = lib.remixdb_stats(pointer)
-            if text is None:
-                raise _last_error(lib)
-            try:
-                return json.loads(ctypes.string_at(text))
-            finally:
+        texts = []
+        try:
+            with self._handle as lock, lock:
+                texts.extend(map(lib.remixdb_stats, [self._handle.pointer]))
+                if texts[0] is None:
+                    raise _last_error(lib)
+            return json.loads(ctypes.string_at(texts[0]))
+        finally:
+            for text in texts:
                 lib.remixdb_free(text)
 
 
@@ -521,11 +597,10 @@ class XdbSnapshot(_Closable):
         _of(ref, XdbRef)
         lib = _lib()
         self._store = ref._store  # which it may outlive the ref in
-        with self._store._handle, ref._handle as pointer:
-            snapshot = lib.remixdb_snapshot(pointer)
-            if snapshot is None:
-                raise _last_error(lib)
-            self._own(_Handle("snapshot", snapshot, lib.remixdb_snapshot_release, parent=self._store._handle))
+        store = self._store._handle
+        with store as outer, ref._handle as inner, outer, inner:
+            handle = _Handle("snapshot", lib.remixdb_snapshot_release, parent=store)
+            self._make(handle, lib, lib.remixdb_snapshot, ref._handle.pointer)
 
     def ref(self):
         """A new XdbRef that reads the snapshot; what would write raises XdbError with READONLY."""
@@ -547,37 +622,30 @@ class XdbBatch(_Closable):
         if ref is not None:
             _of(ref, XdbRef)
         lib = _lib()
-        pointer = lib.remixdb_batch_create()
-        if pointer is None:
-            raise _last_error(lib)
-        self._own(_Handle("batch", pointer, lib.remixdb_batch_destroy))
         self._ref = ref
+        self._make(_Handle("batch", lib.remixdb_batch_destroy), lib, lib.remixdb_batch_create)
 
     def put(self, key, value):
         key, value = _bytes(key, "key"), _bytes(value, "value")
         klen, vlen = _length(key, "key"), _length(value, "value")
-        lib = _lib()
-        with self._handle as batch:
-            if not lib.remixdb_batch_put(batch, key, klen, value, vlen):
-                raise _last_error(lib)
+        self._call(_lib().remixdb_batch_put, key, klen, value, vlen)
 
     def delete(self, key):
         key = _bytes(key, "key")
         klen = _length(key, "key")
-        lib = _lib()
-        with self._handle as batch:
-            if not lib.remixdb_batch_del(batch, key, klen):
-                raise _last_error(lib)
+        self._call(_lib().remixdb_batch_del, key, klen)
 
     def clear(self):
         """Empties it."""
-        with self._handle as batch:
-            _lib().remixdb_batch_clear(batch)
+        handle = self._handle
+        with handle as lock, lock:
+            _lib().remixdb_batch_clear(handle.pointer)
 
     def __len__(self):
         """How many operations it holds."""
-        with self._handle as batch:
-            return _lib().remixdb_batch_count(batch)
+        handle = self._handle
+        with handle as lock, lock:
+            return _lib().remixdb_batch_count(handle.pointer)
 
     def __bool__(self):
         return True  # an empty one is one
@@ -597,14 +665,13 @@ class XdbRef(_Closable):
         _of(source, Xdb, XdbSnapshot)
         lib = _lib()
         of_snapshot = isinstance(source, XdbSnapshot)
-        with source._handle as pointer:
-            ref = lib.remixdb_snapshot_ref(pointer) if of_snapshot else lib.remixdb_ref(pointer)
-            if ref is None:
-                raise _last_error(lib)
-            self._own(_Handle("ref", ref, lib.remixdb_unref, parent=source._handle))
         self._source = source  # neither is collected while a ref to it is in use
         self._store = source._store if of_snapshot else source
         self._rooms = []
+        parent = source._handle
+        with parent as lock, lock:
+            handle = _Handle("ref", lib.remixdb_unref, parent=parent)
+            self._make(handle, lib, lib.remixdb_snapshot_ref if of_snapshot else lib.remixdb_ref, parent.pointer)
 
     def _room(self):
         """Where the library copies a record to, for the iterators, too: buffers of key and value, and their lengths. Taken off the list while in use, for a signal's
@@ -618,21 +685,19 @@ class XdbRef(_Closable):
         """Sets the key's value. It is on disk after sync."""
         key, value = _bytes(key, "key"), _bytes(value, "value")
         klen, vlen = _length(key, "key"), _length(value, "value")
-        lib = _lib()
-        with self._handle as ref:
-            if not lib.remixdb_put(ref, key, klen, value, vlen):
-                raise _last_error(lib)
+        self._call(_lib().remixdb_put, key, klen, value, vlen)
 
     def get(self, key):
         """The key's value as bytes, None when there is no such key."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
         lib = _lib()
-        with self._handle as ref:
+        handle = self._handle
+        with handle as lock, lock:
             room = self._room()
             _, value, _, vlen = room
-            found = lib.remixdb_getn(ref, key, klen, value, KV_MAX, vlen)
-            answer = ctypes.string_at(value, vlen.value) if found else self._absent(lib, None)
+            found = lib.remixdb_getn(handle.pointer, key, klen, value, KV_MAX, vlen)
+            answer = value[:vlen.value] if found else self._absent(lib, None)
             self._rooms.append(room)
             return answer
 
@@ -645,14 +710,15 @@ class XdbRef(_Closable):
         found = (_BOOL * nr)()
         caps = [_VALUE_GUESS] * nr
         lib = _lib()
-        with self._handle as ref:
+        handle = self._handle
+        with handle as lock, lock:
             while True:
                 room = ctypes.create_string_buffer(sum(caps) or 1)
                 at = ctypes.addressof(room)
                 for buffer, cap in zip(buffers, caps):
                     buffer.ptr, buffer.cap = at, cap
                     at += cap
-                lib.remixdb_multi_get(ref, nr, slices, buffers, found)
+                lib.remixdb_multi_get(handle.pointer, nr, slices, buffers, found)
                 status = lib.remixdb_errcode()
                 if status == Status.OK:
                     return [ctypes.string_at(b.ptr, b.len) if f else None for b, f in zip(buffers, found)]
@@ -666,24 +732,19 @@ class XdbRef(_Closable):
         key = _bytes(key, "key")
         klen = _length(key, "key")
         lib = _lib()
-        with self._handle as ref:
-            return True if lib.remixdb_probe(ref, key, klen) else self._absent(lib, False)
+        handle = self._handle
+        with handle as lock, lock:
+            return True if lib.remixdb_probe(handle.pointer, key, klen) else self._absent(lib, False)
 
     def delete(self, key):
         """Deletes the key; it need not exist."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
-        lib = _lib()
-        with self._handle as ref:
-            if not lib.remixdb_del(ref, key, klen):
-                raise _last_error(lib)
+        self._call(_lib().remixdb_del, key, klen)
 
     def sync(self):
         """When it returns, everything put before it, by any thread, is on disk."""
-        lib = _lib()
-        with self._handle as ref:
-            if not lib.remixdb_sync(ref):
-                raise _last_error(lib)
+        self._call(_lib().remixdb_sync)
 
     def merge(self, key, fn):
         """Reads, decides and writes as one: no other write of the key comes between. `fn` is called with the value (bytes, or None when
@@ -716,15 +777,10 @@ class XdbRef(_Closable):
                 error = e
                 return _MERGE_KEEP
 
-        with self._handle as ref:
-            _merging.on, _merging.later = True, []
-            try:
-                good = lib.remixdb_merge(ref, key, klen, _MERGE_FN(call), None)
-                failure = None if good else _last_error(lib)
-            finally:
-                _merging.on = False
-        while _merging.later:
-            _merging.later.pop().close()
+        handle = self._handle
+        with handle as lock, lock, _here.merging:
+            good = lib.remixdb_merge(handle.pointer, key, klen, _MERGE_FN(call), None)
+            failure = None if good else _last_error(lib)
         if failure is not None:
             raise failure if error is None or error is unanswered else error
         if error is not None:
@@ -739,10 +795,9 @@ class XdbRef(_Closable):
         """Writes all of the batch or none of it. The batch is not changed and can be written again."""
         if not isinstance(batch, XdbBatch):
             raise TypeError(f"an XdbBatch is written, not {type(batch).__name__}")
-        lib = _lib()
-        with self._handle as ref, batch._handle as pointer:
-            if not lib.remixdb_write(ref, pointer):
-                raise _last_error(lib)
+        handle = batch._handle
+        with handle as lock, lock:  # nobody takes a batch's lock after a ref's
+            self._call(_lib().remixdb_write, handle.pointer)
 
     def snapshot(self):
         """A new XdbSnapshot: what this ref reads now."""
@@ -751,31 +806,19 @@ class XdbRef(_Closable):
     def checkpoint(self, dirname):
         """Makes the directory a store of its own that holds what this ref reads now."""
         name = _dirname(dirname)
-        lib = _lib()
-        with self._handle as ref:
-            if not lib.remixdb_checkpoint(ref, name):
-                raise _last_error(lib)
+        self._call(_lib().remixdb_checkpoint, name)
 
     def verify(self):
         """Reads everything from disk and checks it; raises when something is damaged."""
-        lib = _lib()
-        with self._handle as ref:
-            if not lib.remixdb_verify(ref):
-                raise _last_error(lib)
+        self._call(_lib().remixdb_verify)
 
     def flush(self):
         """Brings what is in memory into tables, and waits for it."""
-        lib = _lib()
-        with self._handle as ref:
-            if not lib.remixdb_flush(ref):
-                raise _last_error(lib)
+        self._call(_lib().remixdb_flush)
 
     def compact(self):
         """Brings all that was written before into the fewest tables, without deleted keys and old values, and waits for it."""
-        lib = _lib()
-        with self._handle as ref:
-            if not lib.remixdb_compact(ref):
-                raise _last_error(lib)
+        self._call(_lib().remixdb_compact)
 
     def iter(self):
         """A new XdbIter, not yet positioned."""
@@ -798,150 +841,138 @@ class XdbIter(_Closable):
     def __init__(self, ref):
         _of(ref, XdbRef)
         lib = _lib()
-        with ref._handle as pointer:
-            it = lib.remixdb_iter_create(pointer)
-            if it is None:
-                raise _last_error(lib)
-            self._own(_Handle("iterator", it, lib.remixdb_iter_destroy, parent=ref._handle, lock=ref._handle.lock))
         self._ref = ref
         self._placed = False  # a seek has been made, and no park after it
         self._fresh = True     # neither of both yet
+        parent = ref._handle
+        with parent as lock, lock:
+            handle = _Handle("iterator", lib.remixdb_iter_destroy, parent=parent, lock=lock)
+            self._make(handle, lib, lib.remixdb_iter_create, parent.pointer)
 
-    def _check(self, lib, it):
-        """Raises when the iterator came to stand nowhere for another reason than the end."""
-        if lib.remixdb_iter_valid(it):
-            return
-        status = lib.remixdb_iter_status(it)
-        if status != Status.OK:
-            error = _last_error(lib)
-            raise error if error.status == status else XdbError(status, lib.remixdb_strerror(status).decode())
+    def _move(self, function, *args):
+        lib = _lib()
+        handle = self._handle
+        with handle as lock, lock:
+            function(handle.pointer, *args)
+            if lib.remixdb_errcode() != Status.OK:
+                raise _last_error(lib)
 
     def seek(self, key=None):
         """To the first key that is not smaller; without a key, to the first one."""
         key = None if key is None else _bytes(key, "key")
         klen = 0 if key is None else _length(key, "key")
-        lib = _lib()
-        with self._handle as it:
-            lib.remixdb_iter_seek(it, key, klen)
-            self._placed = True
-            self._check(lib, it)
+        self._move(_lib().remixdb_iter_seek, key, klen)
+        self._placed = True
 
     def seek_last(self):
         """To the last key."""
-        lib = _lib()
-        with self._handle as it:
-            lib.remixdb_iter_seek_last(it)
-            self._placed = True
-            self._check(lib, it)
+        self._move(_lib().remixdb_iter_seek_last)
+        self._placed = True
 
     def seek_for_prev(self, key):
         """To the last key that is not greater."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
-        lib = _lib()
-        with self._handle as it:
-            lib.remixdb_iter_seek_for_prev(it, key, klen)
-            self._placed = True
-            self._check(lib, it)
+        self._move(_lib().remixdb_iter_seek_for_prev, key, klen)
+        self._placed = True
 
     def valid(self):
         """Whether it stands on a key."""
         lib = _lib()
-        with self._handle as it:
-            return self._placed and lib.remixdb_iter_valid(it)
+        handle = self._handle
+        with handle as lock, lock:
+            return lib.remixdb_iter_valid(handle.pointer)
+
+    def _record(self, lib, pointer):
+        r = self._ref
+        room = r._room()
+        key, value, klen, vlen = room
+        found = lib.remixdb_iter_peek(pointer, key, klen, value, vlen)
+        pair = (key[:klen.value], value[:vlen.value]) if found else r._absent(lib, None)
+        r._rooms.append(room)
+        return pair
 
     def peek(self):
         """(key, value), None when it does not stand on a key."""
-        lib = _lib()
-        with self._handle as it:
-            if not self._placed or not lib.remixdb_iter_valid(it):
-                return None
-            r = self._ref
-            room = r._room()
-            key, value, klen, vlen = room
-            found = lib.remixdb_iter_peek(it, key, klen, value, vlen)
-            pair = (ctypes.string_at(key, klen.value), ctypes.string_at(value, vlen.value)) if found else r._absent(lib, None)
-            r._rooms.append(room)
-            return pair
+        handle = self._handle
+        with handle as lock, lock:
+            return self._record(_lib(), handle.pointer)
 
     def key(self):
         """The key it stands on, None when it does not."""
-        return self._part(_lib().remixdb_iter_key)
+        lib = _lib()
+        handle = self._handle
+        with handle as lock, lock:
+            r = self._ref
+            room = r._room()
+            found = lib.remixdb_iter_peek(handle.pointer, room[0], room[2], None, None)
+            key = room[0][:room[2].value] if found else r._absent(lib, None)
+            r._rooms.append(room)
+            return key
 
     def value(self):
         """The value of that key."""
-        return self._part(_lib().remixdb_iter_value)
-
-    def _part(self, function):
         lib = _lib()
-        with self._handle as it:
-            if not self._placed or not lib.remixdb_iter_valid(it):
-                return None
-            length = ctypes.c_uint32()
-            pointer = function(it, length)
-            return self._ref._absent(lib, None) if pointer is None else ctypes.string_at(pointer, length.value)
+        handle = self._handle
+        with handle as lock, lock:
+            r = self._ref
+            room = r._room()
+            found = lib.remixdb_iter_peek(handle.pointer, None, None, room[1], room[3])
+            value = room[1][:room[3].value] if found else r._absent(lib, None)
+            r._rooms.append(room)
+            return value
 
     def prev(self):
         """To the previous key; before the first it stands nowhere."""
-        lib = _lib()
-        with self._handle as it:
-            if self._placed and lib.remixdb_iter_valid(it):
-                lib.remixdb_iter_prev(it)
-                self._check(lib, it)
+        self._move(_lib().remixdb_iter_prev)
 
     def skip1(self):
         """To the next key. At the end, and when it was not positioned, it does nothing."""
-        lib = _lib()
-        with self._handle as it:
-            if self._placed and lib.remixdb_iter_valid(it):
-                lib.remixdb_iter_skip1(it)
-                self._check(lib, it)
+        self._move(_lib().remixdb_iter_skip1)
 
     def skip(self, n):
         """The same n times."""
         n = _int(n, "n")
         lib = _lib()
-        with self._handle as it:
-            while n > 0 and self._placed and lib.remixdb_iter_valid(it):
+        handle = self._handle
+        with handle as lock, lock:
+            while n > 0 and lib.remixdb_iter_valid(handle.pointer):
                 step = min(n, _U32_MAX)
-                lib.remixdb_iter_skip(it, step)
-                self._check(lib, it)
+                self._move(lib.remixdb_iter_skip, step)
                 n -= step
 
     def park(self):
         """Lets go of the memory it holds on to; it needs a seek before further use."""
         lib = _lib()
-        with self._handle as it:
-            lib.remixdb_iter_park(it)
+        handle = self._handle
+        with handle as lock, lock:
             self._placed = self._fresh = False
+            lib.remixdb_iter_park(handle.pointer)
+
+    def _step(self, function):
+        """The record it stands on, None when there is none; then it is moved. What goes wrong in the move is told by the next one."""
+        lib = _lib()
+        handle = self._handle
+        with handle as lock, lock:
+            pair = self._record(lib, handle.pointer)
+            if pair is not None:
+                function(handle.pointer)
+            return pair
 
     def __iter__(self):
-        with self._handle:
-            if not self._placed:
-                self.seek()
+        if not self._placed:
+            self.seek()
         return self
 
     def __next__(self):
-        with self._handle:
-            if self._fresh and not self._placed:
-                self.seek()
-            pair = self.peek()
-            if pair is None:
-                raise StopIteration
-            self.skip1()
-            return pair
+        if self._fresh and not self._placed:
+            self.seek()
+        pair = self._step(_lib().remixdb_iter_skip1)
+        if pair is None:
+            raise StopIteration
+        return pair
 
     def __reversed__(self):
-        with self._handle:
-            if not self._placed:
-                self.seek_last()
-        return self._backward()
-
-    def _backward(self):
-        while True:
-            with self._handle:
-                pair = self.peek()
-                if pair is None:
-                    return
-                self.prev()
-            yield pair
+        if not self._placed:
+            self.seek_last()
+        return iter(lambda: self._step(_lib().remixdb_iter_prev), None)

@@ -2,7 +2,6 @@
 """The formats of docs/FORMAT.md, from outside: remixdb_format.py, which knows nothing but the document, decodes the golden stores and
 what the library of today writes; the library of today reads the golden stores. How they are made: tests/test_golden.c. FORMAT_SEED in the environment repeats what a failure printed."""
 
-import ctypes
 import json
 import os
 import pathlib
@@ -248,50 +247,8 @@ def test_damage(golden, name, tmp_path):
 # ---- the library of today
 
 
-class Opts(ctypes.Structure):
-    """struct remixdb_opts of remixdb.h."""
-
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("cache_mb", ctypes.c_size_t),
-        ("memtable_mb", ctypes.c_size_t),
-        ("wal_mb", ctypes.c_size_t),
-        ("ckeys", ctypes.c_bool),
-        ("tags", ctypes.c_bool),
-        ("workers", ctypes.c_int),
-        ("worker_cores", ctypes.c_char_p),
-        ("io", ctypes.c_char_p),
-        ("direct_io", ctypes.c_bool),
-        ("compression", ctypes.c_int),
-        ("compression_level", ctypes.c_int),
-        ("sync", ctypes.c_int),
-        ("read_only", ctypes.c_bool),
-        ("create", ctypes.c_bool),
-        ("error_if_exists", ctypes.c_bool),
-        ("max_open_files", ctypes.c_uint32),
-        ("logger", ctypes.c_void_p),
-        ("logger_priv", ctypes.c_void_p),
-    ]
-
-
 def open_store(path, **options):
-    """An xdb.Xdb with options that its constructor does not take."""
-    lib = xdb._lib()
-    lib.remixdb_opts_init.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    lib.remixdb_opts_init.restype = None
-    lib.remixdb_open_opts.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    lib.remixdb_open_opts.restype = ctypes.c_void_p
-    o = Opts()
-    lib.remixdb_opts_init(ctypes.byref(o), ctypes.sizeof(o))
-    o.workers, o.memtable_mb, o.cache_mb = 0, 1, 4
-    for key, value in options.items():
-        setattr(o, key, value)
-    pointer = lib.remixdb_open_opts(bytes(path), ctypes.byref(o))
-    if not pointer:
-        raise xdb._last_error(lib)
-    store = xdb.Xdb.__new__(xdb.Xdb)
-    store._own(xdb._Handle("store", pointer, xdb._store_close))
-    return store
+    return xdb.Xdb(path, 4, 1, workers=0, **options)
 
 
 def check_library(path, records, **options):

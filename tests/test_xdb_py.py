@@ -326,6 +326,11 @@ def test_backward(ref):
         it.seek_for_prev(None)
     raises(Status.TOOBIG, it.seek_for_prev, b"x" * (xdb.KV_MAX + 1))
     assert not it.valid()
+    for call in (it.peek, it.key, it.value, it.prev, it.skip1, lambda: next(it), lambda: list(it), lambda: next(reversed(it))):
+        with pytest.raises(XdbError):  # an error is not the end
+            call()
+    it.seek("")
+    assert it.key() == b""
 
 
 def test_reversed(ref, db):
