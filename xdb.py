@@ -413,7 +413,9 @@ class _Handle:
         if _here.merging.locked():
             _here.late.append(self)
             return
-        self.close()
+        error = self.close()
+        if error is not None:
+            raise error  # Python prints it
 
     def close(self):
         """Closes the children, then this. Gives the error of a store whose closing failed. What this thread is in the middle of a call

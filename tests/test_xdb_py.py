@@ -1113,6 +1113,20 @@ def test_garbage_in_a_cycle(tmp_path):
     open_store(tmp_path / "s").close()
 
 
+def test_what_goes_wrong_when_a_store_is_collected_is_told(tmp_path):
+    result = script("""
+import resource, sys, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+ref.put("k", "v" * 10000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+del ref, db
+print("on")
+""", tmp_path / "s")
+    assert (result.returncode, result.stdout) == (0, "on\n")
+    assert "XdbError" in result.stderr
+
+
 # ---- threads and processes
 
 
