@@ -72,10 +72,10 @@ link_asan := -fsanitize=address,undefined
 link_tsan := -fsanitize=thread
 link_cov := --coverage
 link_fuzz := -fsanitize=fuzzer,address,undefined
-# The files of tests/wrap.h, and what they stand before.
+# The files of tests/lib/wrap.h, and what they stand before.
 wrap_msan := msan uring
 wrap_valgrind := uring
-wrapped = $(shell sed -n 's/^WRAP.[^,]*, \([A-Za-z0-9_]*\),.*/-Wl,--wrap=\1/p' $(wrap_$(MODE):%=tests/%.c))
+wrapped = $(shell sed -n 's/^WRAP.[^,]*, \([A-Za-z0-9_]*\),.*/-Wl,--wrap=\1/p' $(wrap_$(MODE):%=tests/lib/%.c))
 link_msan = -fsanitize=memory -Wno-unused-command-line-argument $(wrapped)
 link_valgrind = $(wrapped)
 
@@ -174,81 +174,34 @@ LDFLAGS_ALL += $(EXTRA_LDFLAGS)
 
 # the library (docs/ARCHITECTURE.md has the order in which they use each other)
 MODULES := \
-  err \
-  lib \
-  hash_avx2 \
-  kv \
-  batch \
-  env \
-  files \
-  epoch \
+  lib kv $(addprefix base/, anchors env epoch err files hash_avx2 workers) \
   blkio \
-  fdpool \
-  cache \
-  format \
-  block \
-  ckb \
-  sst_stored \
-  sst_ahead \
-  sst_pieces \
-  sst \
-  sst_scan \
-  sst_build \
-  anchors \
-  guide \
-  remix_pack \
-  remix \
-  remix_write \
-  remix_fresh \
-  remix_splice \
-  remix_build \
-  wh_leaf \
-  wh_trie \
-  wh \
-  wh_cursor \
-  memtable \
-  wal_format \
-  wal \
-  wal_recover \
-  merge \
-  version \
-  view \
-  multiget \
-  compact \
-  workers \
-  xdb \
-  xdb_spare \
-  xdb_ref \
-  xdb_snapshot \
-  xdb_get \
-  xdb_iter \
-  xdb_round \
-  xdb_pace \
-  xdb_sync \
-  xdb_write \
-  xdb_open \
-  xdb_stats \
-  checkpoint \
-  verify \
-  repair \
-  remixdb \
+  wh $(addprefix wh/, cursor guide leaf trie) \
+  $(addprefix log/, format recover wal) \
+  $(addprefix table/, block build cache ckb fdpool format pieces readahead scan stored) sst \
+  $(addprefix remix/, build fresh pack remix splice write) \
+  $(addprefix view/, memtable merge multiget super version) \
+  compact/compact \
+  $(addprefix store/, batch get idle iter open pace ref round snapshot state syncer write) \
+  $(addprefix admin/, checkpoint repair stats verify) \
+  remixdb
 
 SRCS := $(wildcard $(MODULES:%=%.c))
-HDRS := $(sort $(wildcard *.h))
-PROGRAMS := $(patsubst %.c,%.out,$(wildcard xdbdemo.c xdbtest.c xdbexit.c xdbbench.c))
-BENCH := xdbbench bench_report bench_work bench_key bench_hist bench_sys bench_engine bench_remixdb
-BENCH_OBJS = $(addprefix $B/,$(addsuffix .o,$(BENCH) $(BENCH_ENGINES:%=bench_%)))
-UNIT_SRCS := $(sort $(wildcard tests/test_*.c))
-FUZZ_SRCS := $(sort $(wildcard tests/fuzz_*.c))
-PY_TESTS := $(sort $(wildcard tests/test_*.py))
+HDRS := $(sort $(wildcard *.h $(patsubst %,%/*.h,base wh log table remix view compact store admin)))
+PROGRAMS := xdbdemo.out xdbtest.out xdbexit.out xdbbench.out
+BENCH := $(addprefix tools/bench/, xdbbench report work key hist sys engine remixdb)
+BENCH_OBJS = $(addprefix $B/,$(addsuffix .o,$(BENCH) $(BENCH_ENGINES:%=tools/bench/%)))
+UNIT_SRCS := $(sort $(wildcard tests/unit/test_*.c tests/store/test_*.c tests/fuzz/test_*.c))
+FUZZ_SRCS := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+PY_TESTS := $(sort $(wildcard tests/py/test_*.py))
 
 B := build/$(MODE)-$(notdir $(firstword $(CCC)))$(if $(filter --target=%,$(CCC)),-$(TARGET))$(if $(N),-native)
 OBJS := $(SRCS:%.c=$B/%.o)
 ifneq ($(filter x86_64 amd64,$(TARGET)),)
-$B/hash_avx2.o: private WIDER := -mavx2
+$B/base/hash_avx2.o: private WIDER := -mavx2
 endif
 STATIC := $B/libremixdb.a
-WRAP_O := $(wrap_$(MODE):%=$B/tests/%.o)
+WRAP_O := $(wrap_$(MODE):%=$B/tests/lib/%.o)
 UNITS := $(UNIT_SRCS:%.c=$B/%)
 
 # ---- building: a line per file; V=1 shows the commands
@@ -276,13 +229,13 @@ build/products: FORCE
 $B/remixdb.o: private VISIBILITY := -fvisibility=default
 # What a fuzzer is to find lies elsewhere than in hashing and in the disk of the tests: they tell it nothing and take its time.
 ifeq ($(MODE),fuzz)
-$B/lib.o $B/tests/simdisk.o: private UNTRACED := -fno-sanitize=fuzzer-no-link
+$B/lib.o $B/tests/lib/simdisk.o: private UNTRACED := -fno-sanitize=fuzzer-no-link
 endif
 
 $B/%.o: %.c $B/flags
 	@mkdir -p $(@D)
 	$(call say,CC  )
-	$(Q)$(CCC) $(CFLAGS_ALL) $(WIDER) $(VISIBILITY) $(UNTRACED) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) $(if $(filter bench_%,$<),$(BENCH_CFLAGS)) -MMD -MP -c $< -o $@
+	$(Q)$(CCC) $(CFLAGS_ALL) $(WIDER) $(VISIBILITY) $(UNTRACED) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) $(if $(filter tools/bench/%,$<),$(BENCH_CFLAGS)) -MMD -MP -c $< -o $@
 
 $(STATIC): $(OBJS)
 	@rm -f $@
@@ -299,12 +252,14 @@ $(SO_LINK): $(SO)
 xdbbench.out $B/xdbbench.out: private PROGRAM_LIBS := $(BENCH_PREFIXES:%=-L%/lib) $(BENCH_ENGINES:%=-l%) -lm
 ifneq ($(filter release debug,$(MODE)),)
 xdbbench.out: $(BENCH_OBJS)
-$(PROGRAMS): %.out: $B/%.o $(SO) $(SO_LINK) build/products
+$(filter-out xdbbench.out,$(PROGRAMS)): %.out: $B/%.o
+$(PROGRAMS): %.out: $(SO) $(SO_LINK) build/products
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(MALLOC_LIBS) $(SO) $(PROGRAM_LIBS) $(RPATH) -o $@
 else
 $B/xdbbench.out: $(BENCH_OBJS)
-$(PROGRAMS:%=$B/%): $B/%.out: $B/%.o $(WRAP_O) $(STATIC)
+$(filter-out $B/xdbbench.out,$(PROGRAMS:%=$B/%)): $B/%.out: $B/%.o
+$(PROGRAMS:%=$B/%): $B/%.out: $(WRAP_O) $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(MALLOC_LIBS) $(LIBS) $(PROGRAM_LIBS) -o $@
 $(PROGRAMS): %: $B/% build/products
@@ -314,34 +269,34 @@ UNIT_PROGRAMS := $(PROGRAMS:%=$B/%)
 endif
 
 # The replay of the corpus holds every fuzz target.
-$B/tests/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
+$B/tests/fuzz/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
 # Parts of the benchmark, which are no parts of the library.
-$B/tests/test_bench_%: $B/tests/test_bench_%.o $B/bench_%.o
+$B/tests/unit/test_bench_%: $B/tests/unit/test_bench_%.o $B/tools/bench/%.o
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(if $(WRAP_O),$(LIBS)) $(TEST_LIBS) -lm -o $@
 
-$B/tests/test_%: $B/tests/test_%.o $B/tests/simdisk.o $B/tests/descriptors.o $(WRAP_O) $(STATIC)
+$(filter-out $B/tests/unit/test_bench_%,$(UNITS)): %: %.o $B/tests/lib/simdisk.o $B/tests/lib/descriptors.o $(WRAP_O) $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(LIBS) $(TEST_LIBS) -o $@
 
-$B/tests/fuzz_%: $B/tests/fuzz_%.o $B/tests/simdisk.o $(STATIC)
+$B/tests/fuzz/fuzz_%: $B/tests/fuzz/fuzz_%.o $B/tests/lib/simdisk.o $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(LIBS) -o $@
 
 # Measuring programs: built on demand, run by hand. Some use what the tests share, which needs cmocka.
-$B/tests/bench_runs: private BENCH_LIBS := $(TEST_LIBS)
-$B/tests/bench_%: $B/tests/bench_%.o $(WRAP_O) $(STATIC)
+$B/tests/bench/bench_runs: private BENCH_LIBS := $(TEST_LIBS)
+$B/tests/bench/bench_%: $B/tests/bench/bench_%.o $(WRAP_O) $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(MALLOC_LIBS) $(LIBS) $(BENCH_LIBS) -o $@
 
-$B/tests/leak: $B/tests/leak.o $B/tests/descriptors.o
+$B/tests/lib/leak: $B/tests/lib/leak.o $B/tests/lib/descriptors.o
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $^ -o $@
 
 units: $(UNITS) $(UNIT_PROGRAMS)
 
 .SECONDARY:
--include $(wildcard $B/*.d $B/tests/*.d)
+-include $(wildcard $B/*.d $B/*/*.d $B/*/*/*.d)
 
 # ---- testing
 
@@ -350,7 +305,7 @@ TEST_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_nu
 TIMEOUT := $(shell command -v timeout >/dev/null 2>&1 && echo timeout $(if $(filter valgrind,$(MODE)),1800,300))
 # What a test program is run by.
 UNDER := $(if $(filter valgrind,$(MODE)),valgrind -q --error-exitcode=97 --leak-check=full --errors-for-leak-kinds=definite$(comma)indirect$(comma)possible \
-  --fair-sched=try --suppressions=tests/valgrind.supp)
+  --fair-sched=try --suppressions=tests/lib/valgrind.supp)
 PYTHON = $(shell for p in python3 /usr/bin/python3; do $$p -c 'import pytest, xxhash, zstandard' >/dev/null 2>&1 && \
   { echo $$p; break; }; done)
 
@@ -399,18 +354,18 @@ test:
 # command that repeats it is at the top of the test's source.
 SOAK_SECONDS ?= 600
 SOAK := model history crash
-soak: $(SOAK:%=$B/tests/test_%)
+soak: $(SOAK:%=$B/tests/store/test_%)
 	@share=$$(($(SOAK_SECONDS) / 4)); bad=; \
 	for t in model history; do \
-	  $(TEST_ENV) SOAK_SECONDS=$$share $B/tests/test_$$t >$B/soak_$$t.log 2>&1 || bad="$$bad $$t"; \
+	  $(TEST_ENV) SOAK_SECONDS=$$share $B/tests/store/test_$$t >$B/soak_$$t.log 2>&1 || bad="$$bad $$t"; \
 	  echo "$$t: $$(grep -a operations $B/soak_$$t.log | tail -1)"; \
 	done; \
-	$(TEST_ENV) CRASH_NTH=all $B/tests/test_crash test_nth >$B/soak_nth.log 2>&1 || bad="$$bad nth"; \
+	$(TEST_ENV) CRASH_NTH=all $B/tests/store/test_crash test_nth >$B/soak_nth.log 2>&1 || bad="$$bad nth"; \
 	echo "failing calls: $$(grep -a 'lives in all' $B/soak_nth.log)"; \
 	first=$$(date +%s); seed=$$first; end=$$((seed + share)); : >$B/soak_crash.log; \
 	while [ $$(date +%s) -lt $$end ]; do \
-	  $(TEST_ENV) CRASH_SEED=$$seed CRASH_SEEDS=10 $B/tests/test_crash >>$B/soak_crash.log 2>&1 || { bad="$$bad crash"; break; }; \
-	  $(TEST_ENV) CRASH_SEED=$$seed CRASH_SEEDS=100 $B/tests/test_crash test_each_call >>$B/soak_crash.log 2>&1 || { bad="$$bad crash"; break; }; \
+	  $(TEST_ENV) CRASH_SEED=$$seed CRASH_SEEDS=10 $B/tests/store/test_crash >>$B/soak_crash.log 2>&1 || { bad="$$bad crash"; break; }; \
+	  $(TEST_ENV) CRASH_SEED=$$seed CRASH_SEEDS=100 $B/tests/store/test_crash test_each_call >>$B/soak_crash.log 2>&1 || { bad="$$bad crash"; break; }; \
 	  seed=$$((seed + 100)); \
 	done; \
 	echo "crash: $$(grep -ao '[0-9]* power cuts' $B/soak_crash.log | awk '{ n += $$1 } END { print n + 0 }') power cuts"; \
@@ -432,7 +387,7 @@ check-msan:
 # would otherwise take no notice with -fork.
 FUZZ_SECONDS ?= 60
 FUZZ_JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
-FUZZ ?= $(FUZZ_SRCS:tests/fuzz_%.c=%)
+FUZZ ?= $(FUZZ_SRCS:tests/fuzz/fuzz_%.c=%)
 # How inputs are chosen by rarity costs a time for each place that one reaches: a target that reaches thousands is done two to three times as often without.
 FUZZ_PACE = $$([ $$t = api ] && echo -entropic=0)
 SOME_CLANG = $(shell for c in $(CCC) clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14; do \
@@ -440,27 +395,27 @@ SOME_CLANG = $(shell for c in $(CCC) clang clang-19 clang-18 clang-17 clang-16 c
 fuzz fuzz-merge:
 	@[ -n "$(SOME_CLANG)" ] || { echo "make $@: there is no clang here"; exit 1; }
 	@$(MAKE) --no-print-directory CCC='$(SOME_CLANG)' O=f run-$@
-run-fuzz: $(FUZZ:%=$B/tests/fuzz_%)
+run-fuzz: $(FUZZ:%=$B/tests/fuzz/fuzz_%)
 	@bad=; for t in $(FUZZ); do \
 	  mkdir -p build/fuzz/$$t; echo "== $$t: $(FUZZ_SECONDS) s, $(FUZZ_JOBS) at a time"; \
-	  $(TEST_ENV) $B/tests/fuzz_$$t $(FUZZ_PACE) -fork=$(FUZZ_JOBS) -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=4096 -ignore_timeouts=0 -ignore_ooms=0 \
+	  $(TEST_ENV) $B/tests/fuzz/fuzz_$$t $(FUZZ_PACE) -fork=$(FUZZ_JOBS) -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=4096 -ignore_timeouts=0 -ignore_ooms=0 \
 	    -artifact_prefix=build/fuzz/$$t- build/fuzz/$$t tests/corpus/$$t >build/fuzz/$$t.log 2>&1 || bad="$$bad $$t"; \
 	  grep -aE '^#[0-9]+: cov:' build/fuzz/$$t.log | tail -1; \
 	  case " $$bad " in *" $$t "*) tail -40 build/fuzz/$$t.log;; esac; \
 	done; echo "fuzzing: failed:$${bad:- none}"; [ -z "$$bad" ]
 # Makes tests/corpus a few inputs that reach as much as build/fuzz and itself do together (how often each place is reached does not count).
-run-fuzz-merge: $(FUZZ:%=$B/tests/fuzz_%)
+run-fuzz-merge: $(FUZZ:%=$B/tests/fuzz/fuzz_%)
 	@for t in $(FUZZ); do \
 	  rm -rf build/fuzz/merged && mkdir -p build/fuzz/merged build/fuzz/$$t && \
-	  $B/tests/fuzz_$$t -merge=1 -use_counters=0 build/fuzz/merged tests/corpus/$$t build/fuzz/$$t >build/fuzz/$$t.merge.log 2>&1 && \
+	  $B/tests/fuzz/fuzz_$$t -merge=1 -use_counters=0 build/fuzz/merged tests/corpus/$$t build/fuzz/$$t >build/fuzz/$$t.merge.log 2>&1 && \
 	  rm -rf tests/corpus/$$t && mv build/fuzz/merged tests/corpus/$$t && \
 	  echo "$$t: $$(ls tests/corpus/$$t | wc -l) inputs, $$(cat tests/corpus/$$t/* | wc -c) bytes" || exit 1; \
 	done
 
 # A program that leaks a descriptor fails, and under the address sanitizer and valgrind one that leaks memory.
-check-leaks: $B/tests/leak
-	@run() { $(TEST_ENV) $(UNDER) $B/tests/leak "$$@" >$B/tests/leak.log 2>&1; }; \
-	run || { cat $B/tests/leak.log; echo "leaks: a program without one fails"; exit 1; }; \
+check-leaks: $B/tests/lib/leak
+	@run() { $(TEST_ENV) $(UNDER) $B/tests/lib/leak "$$@" >$B/tests/lib/leak.log 2>&1; }; \
+	run || { cat $B/tests/lib/leak.log; echo "leaks: a program without one fails"; exit 1; }; \
 	run descriptor && { echo "leaks: that of a descriptor is not noticed"; exit 1; }; \
 	if [ -n "$(LEAK_MEMORY)" ]; then run memory && { echo "leaks: that of memory is not noticed"; exit 1; }; fi; \
 	echo "leaks: of descriptors$(if $(LEAK_MEMORY), and memory) are noticed"
@@ -499,10 +454,10 @@ endif
 check-seam: $(OBJS)
 ifneq ($(UNAME),Darwin)
 	@sh tests/seam.sh $(MODE) $(OBJS) || { echo "seam: BAD"; exit 1; }; \
-	mkdir -p $B/seam; \
+	mkdir -p $B/seam/log; \
 	for f in open fopen read pwrite close unlink mmap malloc free pthread_create puts abort exit signal setlocale dlsym; do \
-	  echo "int $$f(); int seam_bad(void); int seam_bad(void) { return $$f(); }" >$B/seam/wal.c; \
-	  $(CCC) -w -fno-builtin -c $B/seam/wal.c -o $B/seam/wal.o && ! sh tests/seam.sh $(MODE) $B/seam/wal.o >/dev/null || \
+	  echo "int $$f(); int seam_bad(void); int seam_bad(void) { return $$f(); }" >$B/seam/log/wal.c; \
+	  $(CCC) -w -fno-builtin -c $B/seam/log/wal.c -o $B/seam/log/wal.o && ! sh tests/seam.sh $(MODE) $B/seam/log/wal.o >/dev/null || \
 	    { echo "seam: a call of $$f is not noticed"; exit 1; }; \
 	done; \
 	echo "seam: $(words $(OBJS)) objects ask nothing of the system that they must not"
@@ -510,7 +465,7 @@ endif
 
 # Compilers may leave prefetches out (lib.h), and nothing but time tells: the way of a get has them in the end. Where the object cannot be read nothing is said.
 check-prefetch: $B/sst.o
-	@! grep -n '__builtin_prefetch' $(filter-out lib.h,$(wildcard *.c *.h)) || { echo "prefetch: lib.h has the functions for that"; exit 1; }
+	@! grep -n '__builtin_prefetch' $(filter-out lib.h,$(SRCS) $(HDRS)) || { echo "prefetch: lib.h has the functions for that"; exit 1; }
 ifneq ($(and $(filter release,$(MODE)),$(filter x86_64 amd64 aarch64 arm64,$(TARGET))),)
 	@objdump -d $< >$B/sst.dis 2>/dev/null && grep -q '<sst_read>:' $B/sst.dis || exit 0; \
 	n=$$(awk '/<sst_read>:/ { on = 1; next } /^$$/ { on = 0 } on' $B/sst.dis | grep -cE 'prefetch|prfm'); \
@@ -518,7 +473,7 @@ ifneq ($(and $(filter release,$(MODE)),$(filter x86_64 amd64 aarch64 arm64,$(TAR
 endif
 
 # The same program checks, when it is run without arguments, that what it wrote once is still read.
-golden: $B/tests/test_golden
+golden: $B/tests/store/test_golden
 	$< write tests/golden
 
 # ---- the demonstration
@@ -540,7 +495,7 @@ SCENARIO ?= fits
 ROUNDS ?= 3
 # ENGINES=remixdb,lmdb, BENCH_DB=directory, BENCH_FLAGS='--ops=1000'
 bench: all
-	@python3 bench.py --scenario $(SCENARIO) --rounds $(ROUNDS) $(if $(ENGINES),--engines $(ENGINES)) $(if $(BENCH_DB),--db '$(BENCH_DB)') -- $(BENCH_FLAGS)
+	@python3 tools/bench/bench.py --scenario $(SCENARIO) --rounds $(ROUNDS) $(if $(ENGINES),--engines $(ENGINES)) $(if $(BENCH_DB),--db '$(BENCH_DB)') -- $(BENCH_FLAGS)
 
 # ---- the rest
 

@@ -9,7 +9,7 @@
 #ifndef BLKIO_H
 #define BLKIO_H
 
-#include "env.h"
+#include "base/env.h"
 
 #define BLKIO_ALIGN 4096          // of offsets, sizes and addresses under direct I/O
 #define BLKIO_BATCH_MAX 64        // reads that a read-ahead asks for at once

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "err.h"
+#include "base/err.h"
 
 #define CACHE_LINE 64
 #define likely(x) __builtin_expect(!!(x), 1)
@@ -207,7 +207,7 @@ static inline void copy_small(void *to_ptr, const void *from_ptr, size_t n) {
 // ---- hashing: XXH3 of libxxhash
 uint64_t hash64(const void *p, size_t len);
 uint64_t hash64_seed(const void *p, size_t len, uint64_t seed);
-// For hash64_seed alone: the same of hash_avx2.c.
+// For hash64_seed alone: the same of base/hash_avx2.c.
 #if defined(__x86_64__)
 uint64_t hash64_seed_avx2(const void *p, size_t len, uint64_t seed);
 #endif

@@ -3,17 +3,17 @@
 // The public face: argument checks and statuses, nothing else.
 #include "remixdb.h"
 
-#include "checkpoint.h"
-#include "repair.h"
-#include "verify.h"
-#include "xdb_get.h"
-#include "xdb_iter.h"
-#include "xdb_open.h"
-#include "xdb_round.h"
-#include "xdb_snapshot.h"
-#include "xdb_stats.h"
-#include "xdb_sync.h"
-#include "xdb_write.h"
+#include "admin/checkpoint.h"
+#include "admin/repair.h"
+#include "admin/verify.h"
+#include "store/get.h"
+#include "store/iter.h"
+#include "store/open.h"
+#include "store/round.h"
+#include "store/snapshot.h"
+#include "admin/stats.h"
+#include "store/syncer.h"
+#include "store/write.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 

@@ -3,15 +3,15 @@
 // Tables: immutable sorted runs on disk, "%06llu.sst". Data blocks, then the compressed-keys block (when written), then metadata, then a footer of fixed
 // size; layouts in docs/FORMAT.md. A position is (block number: 16 bits, record index: 8 bits) in one integer; block numbers count pages
 // of 4 KiB, a block of n pages takes n numbers. Immutable after opening; any thread may read. A table finds nothing by key: its REMIX does.
-// What is read here goes through the cache; sst_scan.h reads past it.
+// What is read here goes through the cache; table/scan.h reads past it.
 #ifndef SST_H
 #define SST_H
 
 #include "blkio.h"
-#include "block.h"
-#include "cache.h"
-#include "fdpool.h"
-#include "files.h"
+#include "table/block.h"
+#include "table/cache.h"
+#include "table/fdpool.h"
+#include "base/files.h"
 
 #define SST_PAGES_MAX 65520u      // what 16-bit block numbers allow
 #define SST_MAX_BLOCKS 20480u     // pages at which a builder calls a table full: 80 MiB
@@ -39,13 +39,13 @@ struct sst_ctx {
   uint64_t store_id;
   bool direct_io;
   struct sst_retired *retired;  // counts tables and REMIXes; NULL: not counted
-  // A REMIX's jumps have passed its jumps_due (remix.h), and do so again and again. Any reader's thread, inside an epoch or not; the REMIX is alive. It may
+  // A REMIX's jumps have passed its jumps_due (remix/remix.h), and do so again and again. Any reader's thread, inside an epoch or not; the REMIX is alive. It may
   // not wait. NULL: nobody wants to know.
   void (*worn)(void *arg, struct remix *x);
   void *worn_arg;
 };
 
-// What is known of pieces of the blocks, of one page (sst_pieces.h).
+// What is known of pieces of the blocks, of one page (table/pieces.h).
 #define SST_PIECES 8u            // of a page
 struct sst_pieces {
   uint32_t sums[SST_PIECES];     // of their bytes
@@ -177,7 +177,7 @@ void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struc
 // A frame held from an earlier epoch without a pin is looked up again (own memory is not), so an unpinned hold may be kept from one epoch to the next, and used for
 // another table without a drop; a pinned one of another table is unpinned here (that table must still be there).
 //
-// nr: how many records from pos on the caller expects to read. A block that gets no frame is read in pieces then (sst_pieces.h), and h holds no more of it than it says; when it has fewer,
+// nr: how many records from pos on the caller expects to read. A block that gets no frame is read in pieces then (table/pieces.h), and h holds no more of it than it says; when it has fewer,
 // those of the blocks behind it come with it, in the same read. SST_ALL: all of the block, those before pos, too.
 MUST_CHECK enum remixdb_status sst_read_few(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
 MUST_CHECK static inline enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {

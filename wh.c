@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The wormhole. Three parts: leaves (wh_leaf.h), the trie (wh_trie.h), and the list that ties them. The list is the truth, trie and guide are only hints.
+// The wormhole. Three parts: leaves (wh/leaf.h), the trie (wh/trie.h), and the list that ties them. The list is the truth, trie and guide are only hints.
 //
 // Why a reader without locks is right. A change of the structure holds the structure lock and the locks of the leaves that die in
 // it. New leaves are made locked, take their place in the list, then the old ones are marked dead, then the trie is brought up
@@ -20,7 +20,7 @@
 // of those for S. So no key is missed and none is seen twice, whatever splits and merges
 // meanwhile, and it does not matter whether a leaf's neighbour is read before or after its entries. The same holds for a single
 // get: a leaf of the key's range that is seen alive has the key, or nobody has it for S.
-#include "wh_state.h"
+#include "wh/state.h"
 
 #include <assert.h>
 #include <inttypes.h>

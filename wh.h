@@ -15,14 +15,14 @@
 //     it reached and walks along the list when another is meant. So a split waits for no reader. Only the growth of the hash table
 //     replaces it as a whole; the old table is retired through the epoch. Nodes, leaves, entries and versions come from the
 //     arena and live as long as the index; the memory of a dead leaf serves the next one (wh_recycle).
-//   - Most searches do not go through the trie: a guide (guide.h), a static tree over the leaves' anchors that is made again when their number has grown
+//   - Most searches do not go through the trie: a guide (wh/guide.h), a static tree over the leaves' anchors that is made again when their number has grown
 //     by an eighth, names the leaf, or one that it has been split off from. The trie answers where that is too far away.
 //   - What was written lately is in a small table by hash alone (`recent`): who finds his key there needs neither guide nor leaf; who does
 //     not knows that it was not written lately. What is written often is read often. It names the key's entry, or the version itself where that has others
 //     before it: such a one has the key beside it (when it is short), so that the entry need not be looked at on the way to it.
 //   - A trie node may both end an anchor and be the prefix of others, so anchors need no terminating token.
 //
-// Invariants (tests/test_wh.c checks them by wh_check)
+// Invariants (tests/unit/test_wh.c checks them by wh_check)
 //   W1  Live leaves form a list in order of anchor; the first anchor is empty; leaf l holds exactly the keys k with
 //       l.anchor <= k < l.next.anchor. A leaf's range never changes.
 //   W2  An anchor is the shortest prefix of its leaf's first key (at the time of the split) that is greater than every key left of it.
@@ -49,7 +49,7 @@
 #ifndef WH_H
 #define WH_H
 
-#include "epoch.h"
+#include "base/epoch.h"
 #include "kv.h"
 
 #define WH_LEAF_KEYS 128
@@ -138,7 +138,7 @@ const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash,
 // The same in two steps, in one epoch: what the second one reads first is fetched while the caller does something else.
 struct wh_wanted {                // one of them
   struct wh_leaf *leaf;           // where the key's entry most likely is, when it is there
-  const void *recent;             // the key's entry or version, most likely (wh_leaf.h: wh_recent_is_ver)
+  const void *recent;             // the key's entry or version, most likely (wh/leaf.h: wh_recent_is_ver)
 };
 struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash);
 const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_wanted wanted, struct kref key, uint64_t hash, uint64_t moment);

@@ -20,28 +20,28 @@ BEGIN {
   allow("any", "pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock")
   allow("any", "pthread_cond_init pthread_cond_destroy pthread_cond_wait pthread_cond_signal pthread_cond_broadcast")
   if (mode != "release") allow("any", "assert_fail assert")
-  allow("err", "strerror_r")
+  allow("base/err", "strerror_r")
   allow("lib", "malloc calloc realloc free posix_memalign mmap munmap madvise sysconf getrlimit")
   allow("lib", "pthread_create pthread_self pthread_sigmask sigfillset pthread_setname_np pthread_set_name_np")
   allow("lib", "pthread_setaffinity_np sched_getaffinity cpuset_getaffinity sched_cpucount")
   allow("lib", "pthread_condattr_init pthread_condattr_destroy pthread_condattr_setclock pthread_cond_timedwait")
   allow("lib", "clock_gettime nanosleep sched_yield syscall")  # syscall: futex
-  allow("env", "open close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range fstat stat fcntl flock")
-  allow("env", "rename unlink link mkdir rmdir opendir readdir closedir")
-  allow("epoch", "sched_yield")
-  # on descriptors of a native env only: tests/test_blkio.c holds that against an env that is not
+  allow("base/env", "open close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range fstat stat fcntl flock")
+  allow("base/env", "rename unlink link mkdir rmdir opendir readdir closedir")
+  allow("base/epoch", "sched_yield")
+  # on descriptors of a native env only: tests/unit/test_blkio.c holds that against an env that is not
   allow("blkio", "aio_error aio_read aio_return aio_suspend aio_write lio_listio")
   allow("blkio", "io_uring_get_cqe io_uring_free_probe io_uring_get_probe_ring io_uring_queue_exit io_uring_queue_init")
   allow("blkio", "io_uring_submit io_uring_submit_and_wait")
   allow("sst", "ZSTD_*")
-  allow("sst_stored", "ZSTD_*")
-  allow("sst_scan", "ZSTD_freeDCtx")
-  allow("ckb", "ZSTD_*")
-  allow("sst_build", "ZSTD_* ZDICT_*")
-  allow("remix_pack", "ZSTD_*")
-  allow("workers", "pthread_join")
-  allow("xdb_sync", "pthread_join")
-  allow("xdb_open", "getenv getpid clock_gettime")  # REMIXDB_IO; the id of a new store
+  allow("table/stored", "ZSTD_*")
+  allow("table/scan", "ZSTD_freeDCtx")
+  allow("table/ckb", "ZSTD_*")
+  allow("table/build", "ZSTD_* ZDICT_*")
+  allow("remix/pack", "ZSTD_*")
+  allow("base/workers", "pthread_join")
+  allow("store/syncer", "pthread_join")
+  allow("store/open", "getenv getpid clock_gettime")  # REMIXDB_IO; the id of a new store
 }
 $1 == "own" { own[$2] = 1 }
 $1 == "use" { uses[++nr] = $2; names[nr] = $3 }
@@ -52,7 +52,7 @@ END {
     if (name ~ /^__(start|stop)___sanc|^__(asan|lsan|msan|tsan|ubsan|sanitizer|sancov|gcov|llvm|aarch64)_/) continue
     if (name ~ /^__[a-z]+[ds]i[234]$/) continue  # arithmetic of libgcc
     object = uses[i]
-    sub(/.*\//, "", object)
+    sub(/^build\/[^\/]*\/(seam\/)?/, "", object)
     sub(/\.o$/, "", object)
     # one name for the forms that a C library has of a function
     sub(/@.*/, "", name)

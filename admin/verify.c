@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "admin/verify.h"
+
+#include <inttypes.h>
+
+#include "table/scan.h"
+#include "store/idle.h"
+
+struct verifier {
+  struct xdb *x;
+  struct sst_ctx ctx;          // of the tables opened here: without the cache
+  struct blkio_queue *queue;
+  struct verify_report report;
+  struct err_saved first;      // of what was found: damage before what was not read
+};
+
+// A file is damaged, or could not be read: for want of memory or descriptors, which says nothing about it.
+static void found(struct verifier *v, enum remixdb_status s) {
+  const bool unread = s == REMIXDB_NOMEM;
+  const bool first = unread ? v->report.damaged + v->report.unread == 0 : v->report.damaged == 0;
+  if (first) err_save(&v->first, s);
+  *(unread ? &v->report.unread : &v->report.damaged) += 1;
+  xdb_say(v->x, unread ? "verify: could not be read: %s" : "verify: %s", err_msg());
+}
+
+// ---- a table
+
+// Its records in order, each checked against the one before and against the compressed keys.
+struct stream {
+  struct verifier *v;
+  struct sst *t;
+  struct sst_scan *scan;
+  struct sst_keys keys;
+  bool has_keys;
+  uint8_t *last;               // a copy of the key before
+  uint32_t last_len, last_cap;
+  uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
+};
+
+static enum remixdb_status key_copy(uint8_t **buf, uint32_t *cap, struct kref key) {
+  if (key.len > *cap) {
+    uint8_t *grown = mem_realloc(*buf, key.len);
+    if (!grown) return REMIXDB_NOMEM;
+    *buf = grown;
+    *cap = key.len;
+  }
+  if (key.len) memcpy(*buf, key.ptr, key.len);
+  return REMIXDB_OK;
+}
+
+static void stream_close(struct stream *st) {
+  if (st->has_keys) sst_keys_close(&st->keys);
+  sst_scan_destroy(st->scan);
+  sst_unref(st->t);
+  mem_free(st->last);
+  *st = (struct stream){0};
+}
+
+static enum remixdb_status stream_open(struct stream *st, struct verifier *v, uint64_t number) {
+  *st = (struct stream){.v = v};
+  enum remixdb_status s = sst_open(&v->ctx, number, &st->t);
+  if (s == REMIXDB_OK) s = sst_scan_create(st->t, v->queue, &st->scan);
+  if (s == REMIXDB_OK && st->t->ckb_len) {
+    s = sst_keys_open(st->t, v->queue, &st->keys);
+    st->has_keys = s == REMIXDB_OK;
+  }
+  if (s != REMIXDB_OK) {
+    struct err_saved why;
+    err_save(&why, s);
+    stream_close(st);
+    return err_raise(&why);
+  }
+  return s;
+}
+
+// The next record, or REMIXDB_NOTFOUND.
+static enum remixdb_status stream_next(struct stream *st, struct kv_rec *rec) {
+  const struct sst *t = st->t;
+  sst_pos pos;
+  enum remixdb_status s = sst_scan_next(st->scan, rec, &pos);
+  if (s != REMIXDB_OK) return s;
+  const struct kref key = kref(rec->key, rec->klen);
+  const uint64_t off = (uint64_t)sst_pos_block(pos) * BLOCK_PAGE;
+  if (st->nr_records && kv_cmp(kref(st->last, st->last_len), key) >= 0)
+    return err_corrupt(t->path, off, "keys do not ascend at record %u of block %u", sst_pos_idx(pos), sst_pos_block(pos));
+  if (st->nr_records == 0 && !kv_eq(key, t->min)) return err_corrupt(t->path, off, "the first key is not the smallest one of the metadata");
+  if ((s = key_copy(&st->last, &st->last_cap, key)) != REMIXDB_OK) return s;
+  st->last_len = key.len;
+  st->nr_records++;
+  st->nr_tombs += rec->tomb;
+  st->key_bytes += rec->klen;
+  st->value_bytes += rec->vlen;
+  if (!st->has_keys) return s;
+  s = sst_keys_next(&st->keys);
+  if (s == REMIXDB_NOTFOUND) return err_corrupt(t->path, t->ckb_off, "the compressed keys end before the data");
+  if (s == REMIXDB_OK && (!kv_eq(st->keys.key, key) || st->keys.tomb != rec->tomb || st->keys.pos != pos))
+    return err_corrupt(t->path, t->ckb_off, "compressed key %" PRIu64 " is not that of the data", st->nr_records - 1);
+  return s;
+}
+
+// At the end of the records.
+static enum remixdb_status stream_end(struct stream *st) {
+  const struct sst *t = st->t;
+  if (st->nr_records != t->nr_records || st->nr_tombs != t->nr_tombs || st->key_bytes != t->key_bytes || st->value_bytes != t->value_bytes)
+    return err_corrupt(t->path, t->data_size, "counts in the metadata are not those of the data");
+  if (st->nr_records && !kv_eq(kref(st->last, st->last_len), t->max)) return err_corrupt(t->path, t->data_size, "the last key is not the largest one of the metadata");
+  if (st->has_keys) {
+    const enum remixdb_status s = sst_keys_next(&st->keys);
+    if (s != REMIXDB_NOTFOUND) return s == REMIXDB_OK ? err_corrupt(t->path, t->ckb_off, "more compressed keys than data") : s;
+  }
+  st->v->report.tables++;
+  st->v->report.records += st->nr_records;
+  st->v->report.bytes += t->file_size;
+  return REMIXDB_OK;
+}
+
+// By itself, from the beginning.
+static void verify_table(struct verifier *v, uint64_t number) {
+  struct stream st;
+  struct kv_rec rec;
+  enum remixdb_status s = stream_open(&st, v, number);
+  if (s == REMIXDB_OK) {
+    while ((s = stream_next(&st, &rec)) == REMIXDB_OK) {}
+    if (s == REMIXDB_NOTFOUND) s = stream_end(&st);
+    if (s != REMIXDB_OK) found(v, s);
+    stream_close(&st);
+  } else {
+    found(v, s);
+  }
+}
+
+// ---- a partition
+
+// What the walk over a REMIX has seen.
+struct walked {
+  uint8_t *key;               // of the entry before, a copy
+  uint32_t len, cap;
+  uint32_t run;
+  bool any;
+};
+
+// One entry of the REMIX against its record.
+static enum remixdb_status check_entry(const struct remix *x, const struct remix_walk *w, const struct walked *prev, const struct kv_rec *rec, struct kref low,
+                                       struct kref high) {
+  const struct kref key = kref(rec->key, rec->klen), before = kref(prev->key, prev->len);
+  const uint8_t sel = w->sel[w->at];
+  const uint64_t seg = w->seg;
+#define WRONG(what) err_corrupt(x->path, 0, "segment %" PRIu64 ", entry %u: %s", seg, w->at, what)
+  const int c = prev->any ? kv_cmp(before, key) : -1;
+  if (c > 0) return WRONG("keys do not ascend");
+  if ((c == 0) != ((sel & REMIX_OLD) != 0)) return WRONG("old versions are not marked as such");
+  if (c == 0 && (sel & REMIX_RUN) >= prev->run) return WRONG("versions of a key are not in order of age");
+  if (((sel & REMIX_TOMB) != 0) != rec->tomb) return WRONG("tombstones are not marked as such");
+  if (w->tag && w->tag[w->at] != remix_tag(hash64(key.ptr, key.len))) return WRONG("wrong tag");
+  if (kv_cmp(key, low) < 0 || (high.ptr && kv_cmp(key, high) >= 0)) return WRONG("key outside of its partition");
+  if (w->at == 0) {
+    const struct kref anchor = remix_anchor(x, w->seg);
+    if (kv_cmp(anchor, key) > 0 || (prev->any && kv_cmp(before, anchor) >= 0)) return WRONG("the anchor does not separate");
+  }
+  bool known;
+  const uint32_t lcp = remix_walk_lcp(w, &known);
+  if (known && prev->any && lcp != (c == 0 ? UINT32_MAX : kv_lcp_from(before, key, 0))) return WRONG("wrong discriminating bit");
+#undef WRONG
+  return REMIXDB_OK;
+}
+
+// Walks the view and all its tables together. *bad_out: the run that cannot be read, UINT32_MAX when the REMIX itself is wrong.
+static enum remixdb_status walk_view(const struct remix *x, struct stream *runs, struct kref low, struct kref high, uint32_t *bad_out) {
+  struct remix_walk w;
+  struct walked prev = {0};
+  enum remixdb_status s = REMIXDB_OK;
+  struct kv_rec rec;
+  *bad_out = UINT32_MAX;
+  for (remix_walk_init(&w, x); remix_walk_valid(&w) && s == REMIXDB_OK; remix_walk_next(&w)) {
+    const uint32_t run = w.sel[w.at] & REMIX_RUN;
+    s = stream_next(&runs[run], &rec);
+    if (s == REMIXDB_NOTFOUND) s = err_corrupt(x->path, 0, "segment %u has more entries than the tables", w.seg);
+    else if (s != REMIXDB_OK) *bad_out = run;
+    if (s == REMIXDB_OK) s = check_entry(x, &w, &prev, &rec, low, high);
+    if (s == REMIXDB_OK) s = key_copy(&prev.key, &prev.cap, kref(rec.key, rec.klen));
+    prev.len = rec.klen;
+    prev.run = run;
+    prev.any = true;
+  }
+  for (uint32_t r = 0; r < x->nr_runs && s == REMIXDB_OK; r++) {
+    s = stream_next(&runs[r], &rec);
+    if (s == REMIXDB_OK) s = err_corrupt(x->path, 0, "does not have all entries of table %" PRIu64, runs[r].t->number);
+    else if (s != REMIXDB_NOTFOUND) *bad_out = r;
+    else if ((s = stream_end(&runs[r])) != REMIXDB_OK) *bad_out = r;
+  }
+  mem_free(prev.key);
+  return s;
+}
+
+static void verify_view(struct verifier *v, const struct remix *x, struct kref low, struct kref high) {
+  struct stream *runs = mem_calloc(x->nr_runs, sizeof(*runs));
+  struct sst **tables = mem_calloc(x->nr_runs, sizeof(*tables));
+  struct remix *fresh = NULL;
+  enum remixdb_status s = runs && tables ? REMIXDB_OK : REMIXDB_NOMEM;
+  uint32_t opened = 0, bad = UINT32_MAX;
+  if (s != REMIXDB_OK) found(v, s);
+  for (; opened < x->nr_runs && s == REMIXDB_OK; opened += s == REMIXDB_OK) {
+    s = stream_open(&runs[opened], v, x->runs[opened]->number);
+    if (s == REMIXDB_OK) tables[opened] = runs[opened].t;
+    else bad = opened;
+  }
+  if (s == REMIXDB_OK) s = remix_open(&v->ctx, x->number, tables, x->nr_runs, &fresh);
+  if (s == REMIXDB_OK) s = walk_view(fresh, runs, low, high, &bad);
+  if (s == REMIXDB_OK) {
+    v->report.remixes++;
+    v->report.bytes += fresh->file_size;
+  } else if (runs && tables) {
+    found(v, s);
+  }
+  for (uint32_t r = 0; r < opened; r++) stream_close(&runs[r]);
+  remix_unref(fresh);
+  // The walk ended early: the other tables have not been read to their end.
+  for (uint32_t r = 0; s != REMIXDB_OK && runs && tables && r < x->nr_runs; r++)
+    if (r != bad) verify_table(v, x->runs[r]->number);
+  mem_free(runs);
+  mem_free(tables);
+}
+
+enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report_out) {
+  struct xdb *x = r->xdb;
+  struct verifier v = {.x = x, .ctx = x->ctx, .first = {.status = REMIXDB_OK}};
+  v.ctx.cache = NULL;
+  v.ctx.retired = NULL;
+  uint64_t moment, store_id;
+  enum remixdb_status s = blkio_queue_create(&x->io, &v.queue);
+  if (s != REMIXDB_OK) return s;
+  struct view *view = xdb_ref_hold(r, &moment);
+  s = version_peek(x->env, x->dir, &store_id);
+  if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is missing", x->dir);
+  if (s == REMIXDB_OK && store_id != x->store_id) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is of another store", x->dir);
+  if (s != REMIXDB_OK) found(&v, s);
+  if (x->wal && !x->opts.read_only && (s = wal_verify(x->wal, &v.report.bytes)) != REMIXDB_OK) found(&v, s);
+  const struct version *version = view->version;
+  for (uint32_t i = 0; i < version->nr_parts; i++) {
+    const struct kref high = i + 1 < version->nr_parts ? part_anchor(version->parts[i + 1]) : kref(NULL, 0);
+    const struct part *const p = version->parts[i];
+    if (p->remix) verify_view(&v, p->remix, part_anchor(p), high);
+    if (p->young) verify_view(&v, p->young, part_anchor(p), high);
+  }
+  xdb_view_drop(x, view);
+  blkio_queue_destroy(v.queue);
+  xdb_say(x, "verify: %" PRIu64 " tables and %" PRIu64 " indexes with %" PRIu64 " records are whole, %" PRIu64 " bytes read, %u files damaged, %u could not be read",
+          v.report.tables, v.report.remixes, v.report.records, v.report.bytes, v.report.damaged, v.report.unread);
+  if (report_out) *report_out = v.report;
+  return err_raise(&v.first);
+}

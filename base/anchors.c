@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/anchors.h"
+
+#include <assert.h>
+
+#define NODE 8u          // numbers of a node: one cache line
+#define LEVELS_MAX 11u   // 8^11 passes 2^32
+#define PIECE 8u         // bytes that a number stands for
+#define REF_TREE 0x80000000u
+#define PLACES_MAX 6u    // bytes of a number that its cell is made of, at most
+#define CELL_NUMBERS 4u  // numbers of a cell, about
+#define CELL_LINE 7u     // numbers that lie in the cell's own line; of more they lie in level 0
+#define CELL_SCAN 16u    // cells of more than these are searched through the levels
+#define SCAN_STEP 4u     // numbers compared without a branch between them
+#define BYTES 256u
+
+// Cells of a tree: where the numbers lie, by what their first bytes are. The bytes at each place are ranked among those that occur there, so that
+// digits or letters are as dense as random bytes; the ranks are the digits of a number that, made smaller in proportion, is the cell. As ranks ascend with bytes,
+//   A1  of two numbers the smaller one is not in a cell behind the other's;
+// so the first number not less than v lies in v's cell, or is the first one behind it.
+struct anchors_cells {
+  uint32_t lines;    // where its lines begin
+  uint32_t ranks;    // where its ranks begin: per place and byte, how many smaller ones occur there, and ABSENT
+  uint16_t nr_places;
+  uint16_t shift;    // the number made of the ranks, shifted by so much,
+  uint32_t scale;    // times this, by 2^32, is the cell
+  uint64_t weight[PLACES_MAX];
+};
+_Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "one cache line tells the cell");
+
+struct anchors_line {
+  uint32_t first, nr;           // the first of the tree's numbers that lies in the cell or behind it, and how many lie in it
+  uint64_t numbers[CELL_LINE];  // they, when there are no more; then all ones
+};
+_Static_assert(sizeof(struct anchors_line) == CACHE_LINE, "one cache line is the cell");
+#define ABSENT 1u      // the byte itself does not occur at that place
+#define RANK_SHIFT 1u
+
+// A tree over the strings first .. last, which share `common` bytes at least. Its numbers are the distinct ones among them.
+struct anchors_tree {
+  uint32_t group;    // the first string with the number that led here: shorter ones may come before `first`
+  uint32_t first, last;
+  uint32_t common;
+  uint32_t shared;   // where a copy begins of those common bytes that the way here has not told: the strings lie far apart
+  uint32_t nr;       // numbers
+  uint32_t refs;     // where its refs begin, one per number and one more; NO_REFS: number i is that of string first + i alone
+  uint32_t cells;    // which cells are its own; NO_CELLS: it is too small for them, or its numbers lie too unevenly
+  uint32_t nr_levels;
+  uint32_t level[LEVELS_MAX];  // where each begins, in nodes. Level 0 is all numbers in order; one of a level above is the
+                               // greatest of the node below it. Each ends in padding of all ones: no search leaves it
+};
+#define NO_REFS UINT32_MAX
+#define NO_CELLS UINT32_MAX
+// A ref is the first string with that number, or REF_TREE and the number of the tree that tells them apart.
+
+// ---- searching
+
+// The piece of k that begins at `from` (from <= k.len), zeros after the end, as a number that orders as the bytes do.
+static inline uint64_t piece(struct kref k, uint32_t from) {
+  const uint32_t rest = k.len - from;
+  if (likely(rest >= 8)) return load64be(k.ptr + from);
+  if (rest == 0) return 0;
+  if (k.len >= 8) return load64be(k.ptr + k.len - 8) << 8 * (8 - rest);
+  uint64_t v = 0;
+  for (uint32_t i = from; i < k.len; i++) v = v << 8 | k.ptr[i];
+  return v << 8 * (8 - rest);
+}
+
+// The child of node `at` of the level in which the first number not less than v lies.
+static inline uint32_t tree_step(const struct anchors *a, const struct anchors_tree *t, uint32_t level, uint32_t at, uint64_t v) {
+  const uint64_t *const node = a->nodes + ((size_t)t->level[level] + at) * NODE;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < NODE; i++) nr += node[i] < v;
+  return at * NODE + nr;
+}
+
+// The cell of the number made of the ranks.
+static inline uint64_t cell_of(const struct anchors_cells *c, uint64_t sum) { return (sum >> c->shift) * c->scale >> 32; }
+
+// The number made of the ranks where a byte does not occur: v lies before all numbers that agree with it so far and go on with a greater byte, and behind all others of
+// those. What lies behind all numbers is in the last cell.
+static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v) {
+  uint64_t sum = 0;
+  for (uint32_t p = 0; p < c->nr_places; p++) {
+    const uint32_t rank = ranks[p * BYTES + (v >> (56 - 8 * p) & 255)];
+    sum += (rank >> RANK_SHIFT) * c->weight[p];
+    if (rank & ABSENT) break;
+  }
+  return sum;
+}
+
+// The line of v's cell.
+static inline const struct anchors_line *cell_line(const struct anchors *a, const struct anchors_cells *c, uint64_t v) {
+  const uint16_t *const ranks = a->ranks + c->ranks;
+  uint64_t sum = 0;
+  uint32_t all = 0;
+  for (uint32_t p = 0; p < c->nr_places; p++) {
+    const uint32_t rank = ranks[p * BYTES + (v >> (56 - 8 * p) & 255)];
+    sum += (rank >> RANK_SHIFT) * c->weight[p];
+    all |= rank;
+  }
+  if (unlikely(all & ABSENT)) sum = sum_absent(c, ranks, v);
+  return a->lines + c->lines + cell_of(c, sum);
+}
+
+// The first number not less than v, which lies in from .. to. Numbers behind `to` are not less, and padding is never less.
+static inline uint32_t cell_scan(const struct anchors *a, const struct anchors_tree *t, uint32_t from, uint32_t to, uint64_t v) {
+  const uint64_t *const numbers = a->nodes + (size_t)t->level[0] * NODE;
+  uint32_t at = from;
+  for (uint32_t i = from; i < to; i += SCAN_STEP)
+    for (uint32_t k = 0; k < SCAN_STEP; k++) at += numbers[i + k] < v;
+  return at;
+}
+
+// The first string with number `at` of the tree; behind the last number, the string behind the tree.
+static inline uint32_t tree_string(const struct anchors *a, const struct anchors_tree *t, uint32_t at) {
+  if (t->refs == NO_REFS) return t->first + at;
+  const uint32_t ref = a->refs[t->refs + at];
+  return ref & REF_TREE ? a->trees[ref & ~REF_TREE].group : ref;
+}
+
+// A search on its way.
+struct way {
+  const struct anchors_tree *t;
+  uint64_t v;      // the key's number in it
+  uint32_t known;  // bytes in which the key is known to agree with all strings of the tree
+  uint32_t at;     // how many of its numbers are less than v; at the end, the answer
+  bool equal;      // number `at` is v
+};
+
+// Whether the tree has to be searched; else the answer is there.
+static inline bool tree_enter(const struct anchors *a, struct kref key, struct way *w) {
+  const struct anchors_tree *const t = w->t;
+  if (t->common > w->known) {
+    const uint32_t n = (key.len < t->common ? key.len : t->common) - w->known;
+    const int r = n ? memcmp(key.ptr + w->known, a->shared + t->shared, n) : 0;
+    w->at = r > 0 ? t->last : t->first - 1;
+    if (r != 0 || key.len < t->common) return false;
+  }
+  w->v = piece(key, t->common);
+  w->at = 0;
+  return true;
+}
+
+// In a line that has all numbers of its cell.
+static inline void line_search(const struct anchors_line *line, struct way *w) {
+  uint32_t less = 0;
+  for (uint32_t i = 0; i < CELL_LINE; i++) less += line->numbers[i] < w->v;
+  w->at = line->first + less;
+  w->equal = less < line->nr && line->numbers[less] == w->v;
+}
+
+// `at` was found in level 0.
+static inline void tree_found(const struct anchors *a, struct way *w, uint32_t at) {
+  w->at = at;
+  w->equal = at < w->t->nr && a->nodes[(size_t)w->t->level[0] * NODE + at] == w->v;
+}
+
+static inline void tree_search(const struct anchors *a, struct way *w) {
+  const struct anchors_tree *const t = w->t;
+  if (t->cells != NO_CELLS) {
+    const struct anchors_line *const line = cell_line(a, &a->cells[t->cells], w->v);
+    assert(line->first + line->nr <= t->nr);
+    if (likely(line->nr <= CELL_LINE)) {
+      line_search(line, w);
+      return;
+    }
+    if (line->nr <= CELL_SCAN) {
+      tree_found(a, w, cell_scan(a, t, line->first, line->first + line->nr, w->v));
+      return;
+    }
+  }
+  uint32_t at = 0;
+  for (uint32_t l = t->nr_levels; l-- > 0;) at = tree_step(a, t, l, at, w->v);
+  tree_found(a, w, at);
+}
+
+// After the search of the tree: whether another one has to be searched; else the answer is there.
+static inline bool tree_leave(const struct anchors *a, struct kref key, struct way *w) {
+  const struct anchors_tree *const t = w->t;
+  const uint32_t at = w->at;
+  uint32_t i = tree_string(a, t, at), end;
+  if (likely(!w->equal)) {
+    w->at = i - 1;
+    return false;
+  }
+  const uint32_t ref = t->refs == NO_REFS ? 0 : a->refs[t->refs + at];
+  if (ref & REF_TREE) {
+    const struct anchors_tree *const sub = &a->trees[ref & ~REF_TREE];
+    if (key.len >= t->common + PIECE) {
+      w->known = t->common + PIECE;
+      w->t = sub;
+      return true;
+    }
+    end = sub->first;  // all strings of it are longer than the key, and begin with it
+  } else {
+    end = tree_string(a, t, at + 1);
+  }
+  while (i < end && kv_cmp(anchors_at(a, i), key) <= 0) i++;
+  w->at = i - 1;
+  return false;
+}
+
+uint32_t anchors_find(const struct anchors *a, struct kref key) {
+  if (unlikely(a->nr <= 1)) return 0;
+  struct way w = {.t = a->trees};
+  while (tree_enter(a, key, &w)) {
+    tree_search(a, &w);
+    if (!tree_leave(a, key, &w)) break;
+  }
+  return w.at;
+}
+
+// Where a search among many stands: before the node of a level, or
+#define STEP_LINE LEVELS_MAX          // before its cell's line,
+#define STEP_SCAN (LEVELS_MAX + 1u)   // or before the numbers of a crowded cell
+
+// The first step in a tree that was entered. line_out: of STEP_LINE.
+static inline uint32_t many_enter(const struct anchors *a, const struct way *w, const struct anchors_line **line_out) {
+  const struct anchors_tree *const t = w->t;
+  if (t->cells != NO_CELLS) {
+    *line_out = cell_line(a, &a->cells[t->cells], w->v);
+    prefetch(*line_out);
+    return STEP_LINE;
+  }
+  prefetch(a->nodes + (size_t)t->level[t->nr_levels - 1] * NODE);
+  return t->nr_levels - 1;
+}
+
+void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *found_out) {
+  struct way ways[ANCHORS_MANY_MAX];
+  const struct anchors_line *lines[ANCHORS_MANY_MAX];
+  uint8_t going[ANCHORS_MANY_MAX], step[ANCHORS_MANY_MAX];
+  uint32_t left = 0;
+  assert(nr <= ANCHORS_MANY_MAX);
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct anchors *const a = wants[i].anchors;
+    ways[i] = (struct way){.t = a->trees};
+    if (unlikely(a->nr <= 1) || !tree_enter(a, wants[i].key, &ways[i])) continue;
+    step[i] = (uint8_t)many_enter(a, &ways[i], &lines[i]);
+    going[left++] = (uint8_t)i;
+  }
+  while (left) {
+    uint32_t stay = 0;
+    for (uint32_t k = 0; k < left; k++) {
+      const uint32_t i = going[k];
+      const struct anchors *const a = wants[i].anchors;
+      struct way *const w = &ways[i];
+      const uint64_t *const numbers = a->nodes + (size_t)w->t->level[0] * NODE;
+      bool searched = false;
+      const struct anchors_line *const line = lines[i];
+      if (step[i] == STEP_LINE && line->nr <= CELL_LINE) {
+        line_search(line, w);
+        searched = true;
+      } else if (step[i] == STEP_LINE && line->nr <= CELL_SCAN) {
+        for (uint32_t n = 0; n < line->nr; n += NODE) prefetch(numbers + line->first + n);
+        prefetch(numbers + line->first + line->nr);
+        step[i] = STEP_SCAN;
+      } else if (step[i] == STEP_LINE) {
+        step[i] = (uint8_t)(w->t->nr_levels - 1);
+      } else if (step[i] == STEP_SCAN) {
+        tree_found(a, w, cell_scan(a, w->t, line->first, line->first + line->nr, w->v));
+        searched = true;
+      } else {
+        w->at = tree_step(a, w->t, step[i], w->at, w->v);
+        searched = step[i] == 0;
+        if (searched) tree_found(a, w, w->at);
+        else prefetch(a->nodes + ((size_t)w->t->level[--step[i]] + w->at) * NODE);
+      }
+      if (searched) {
+        if (likely(!tree_leave(a, wants[i].key, w)) || !tree_enter(a, wants[i].key, w)) continue;
+        step[i] = (uint8_t)many_enter(a, w, &lines[i]);
+      }
+      going[stay++] = (uint8_t)i;
+    }
+    left = stay;
+  }
+  for (uint32_t i = 0; i < nr; i++) found_out[i] = ways[i].at;
+}
+
+// ---- building
+
+// An array that grows. Lengths in bytes.
+struct buffer {
+  uint8_t *p;
+  size_t len, cap;
+};
+
+struct build {
+  struct anchors *a;
+  struct buffer trees, nodes, refs, cells, lines, ranks, shared;
+};
+
+// `more` bytes at its end, or NULL. Aligned as what is in it, when that is all of one kind.
+static void *extend(struct buffer *b, size_t more) {
+  if (unlikely(more >= b->cap - b->len)) {
+    const size_t cap = 2 * b->len + more + 64;
+    uint8_t *const p = mem_realloc(b->p, cap);
+    if (!p) return NULL;
+    b->p = p;
+    b->cap = cap;
+  }
+  void *const at = b->p + b->len;
+  b->len += more;
+  return at;
+}
+
+static inline struct anchors_tree *tree_at(struct build *b, size_t i) { return (struct anchors_tree *)(void *)b->trees.p + i; }
+static inline size_t nr_trees(const struct build *b) { return b->trees.len / sizeof(struct anchors_tree); }
+
+// known: the bytes that a key which comes to it is known to agree in.
+static enum remixdb_status tree_add(struct build *b, uint32_t group, uint32_t first, uint32_t last, uint32_t known) {
+  const struct kref k = anchors_at(b->a, first);
+  const uint32_t common = kv_lcp_from(k, anchors_at(b->a, last), known);
+  const size_t at = b->shared.len;
+  if (at + (common - known) > UINT32_MAX) return err_set(REMIXDB_NOMEM, "an index of anchors passes 4 GiB");
+  uint8_t *const shared = extend(&b->shared, common - known);
+  struct anchors_tree *const t = shared ? extend(&b->trees, sizeof(*t)) : NULL;
+  if (!t) return REMIXDB_NOMEM;
+  if (common > known) memcpy(shared, k.ptr + known, common - known);
+  *t = (struct anchors_tree){.group = group, .first = first, .last = last, .common = common, .shared = (uint32_t)at};
+  return REMIXDB_OK;
+}
+
+// The strings with one number: i .. end - 1. The shorter ones, which the zeros behind their end make equal to the others, come
+// first; there is one of each length at most.
+static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t i, uint32_t end) {
+  uint32_t first = i;
+  uint32_t *const ref = extend(&b->refs, sizeof(*ref));
+  if (!ref) return REMIXDB_NOMEM;
+  *ref = i;
+  while (first < end && anchors_at(b->a, first).len < common + PIECE) first++;
+  if (end - first <= ANCHORS_FEW) return REMIXDB_OK;
+  *ref = REF_TREE | (uint32_t)nr_trees(b);
+  return tree_add(b, i, first, end - 1, common + PIECE);
+}
+
+// Ranks of the bytes at the first places of the numbers, as many places as tell as many cells as there are numbers; returns how many.
+static uint32_t rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*ranks)[BYTES], struct anchors_cells *c, uint64_t *product_out) {
+  bool there[PLACES_MAX][BYTES] = {0};
+  uint32_t kinds[PLACES_MAX], places = 0;
+  for (uint32_t i = 0; i < nr; i++)
+    for (uint32_t p = 0; p < PLACES_MAX; p++) there[p][numbers[i] >> (56 - 8 * p) & 255] = true;
+  *product_out = 1;
+  for (; places < PLACES_MAX && *product_out < nr; places++) {
+    kinds[places] = 0;
+    for (uint32_t byte = 0; byte < BYTES; byte++) {
+      ranks[places][byte] = (uint16_t)(kinds[places] << RANK_SHIFT | (there[places][byte] ? 0 : ABSENT));
+      kinds[places] += there[places][byte];
+    }
+    *product_out *= kinds[places];
+  }
+  uint64_t weight = *product_out;
+  for (uint32_t p = 0; p < places; p++) c->weight[p] = weight /= kinds[p];
+  return places;
+}
+
+// Cells for a tree whose numbers are there, when they are worth it: their ranks take no more than an eighth of what the numbers do, and three of four
+// numbers lie where they can be scanned for.
+static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, const uint64_t *numbers) {
+  uint16_t ranks[PLACES_MAX][BYTES];
+  struct anchors_cells c = {.lines = (uint32_t)(b->lines.len / sizeof(struct anchors_line)), .ranks = (uint32_t)(b->ranks.len / sizeof(uint16_t))};
+  uint64_t product;
+  t->cells = NO_CELLS;
+  if ((size_t)t->nr * sizeof(*numbers) < 8 * sizeof(ranks[0])) return REMIXDB_OK;
+  c.nr_places = (uint16_t)rank_bytes(numbers, t->nr, ranks, &c, &product);
+  if ((size_t)t->nr * sizeof(*numbers) < 8 * c.nr_places * sizeof(ranks[0])) return REMIXDB_OK;
+  // Where few bytes tell few numbers apart there are no more cells than these do.
+  const uint64_t nr = product < t->nr / CELL_NUMBERS ? product : t->nr / CELL_NUMBERS;
+  while ((product - 1) >> c.shift >= UINT32_MAX) c.shift++;
+  c.scale = (uint32_t)(((nr << 32) - 1) / (((product - 1) >> c.shift) + 1));
+  const size_t before = b->lines.len;
+  struct anchors_line *const lines = extend(&b->lines, nr * sizeof(*lines));
+  if (!lines) return REMIXDB_NOMEM;
+  for (uint64_t i = 0; i < nr; i++) {
+    lines[i].nr = 0;
+    for (uint32_t k = 0; k < CELL_LINE; k++) lines[i].numbers[k] = UINT64_MAX;
+  }
+  for (uint32_t i = 0; i < t->nr; i++) {
+    uint64_t sum = 0;
+    for (uint32_t p = 0; p < c.nr_places; p++) sum += (ranks[p][numbers[i] >> (56 - 8 * p) & 255] >> RANK_SHIFT) * c.weight[p];
+    struct anchors_line *const line = &lines[cell_of(&c, sum)];
+    if (line->nr < CELL_LINE) line->numbers[line->nr] = numbers[i];
+    line->nr++;
+  }
+  uint32_t first = 0, scanned = 0;
+  for (uint64_t i = 0; i < nr; i++) {
+    lines[i].first = first;
+    first += lines[i].nr;
+    if (lines[i].nr <= CELL_SCAN) scanned += lines[i].nr;
+  }
+  if (scanned < t->nr / 4 * 3) {
+    b->lines.len = before;
+    return REMIXDB_OK;
+  }
+  uint16_t *const to = extend(&b->ranks, c.nr_places * sizeof(ranks[0]));
+  struct anchors_cells *const cells = to ? extend(&b->cells, sizeof(*cells)) : NULL;
+  if (!cells) return REMIXDB_NOMEM;
+  memcpy(to, ranks, c.nr_places * sizeof(ranks[0]));
+  *cells = c;
+  t->cells = (uint32_t)(b->cells.len / sizeof(*cells)) - 1;
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status tree_build(struct build *b, size_t number) {
+  const struct anchors *const a = b->a;
+  struct anchors_tree t = *tree_at(b, number);
+  uint64_t before = 0;
+  for (uint32_t i = t.first; i <= t.last; i++) {
+    const uint64_t v = piece(anchors_at(a, i), t.common);
+    t.nr += i == t.first || v != before;
+    before = v;
+  }
+
+  // Level 0 has room for a few more, so that there is padding in every level, and scans may look behind the last one.
+  const size_t begin = b->nodes.len / sizeof(uint64_t);
+  size_t len[LEVELS_MAX], all = 0;
+  for (size_t n = (size_t)t.nr + SCAN_STEP;; n = len[t.nr_levels - 1] / NODE) {
+    t.level[t.nr_levels] = (uint32_t)((begin + all) / NODE);
+    len[t.nr_levels] = align_up(n, NODE);
+    all += len[t.nr_levels++];
+    if (n <= NODE) break;
+  }
+  uint64_t *level = extend(&b->nodes, all * sizeof(*level));
+  if (!level) return REMIXDB_NOMEM;
+  const bool several = t.nr <= t.last - t.first;  // strings with one number
+  t.refs = several ? (uint32_t)(b->refs.len / sizeof(uint32_t)) : NO_REFS;
+
+  uint32_t nr = 0, from = t.first;
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = t.first; i <= t.last && s == REMIXDB_OK; i++) {
+    const uint64_t v = piece(anchors_at(a, i), t.common);
+    if (nr && level[nr - 1] == v) continue;
+    if (nr && several) s = group_add(b, t.common, from, i);
+    from = i;
+    level[nr++] = v;
+  }
+  if (s == REMIXDB_OK && several) s = group_add(b, t.common, from, t.last + 1);
+  uint32_t *const end = s == REMIXDB_OK && several ? extend(&b->refs, sizeof(*end)) : NULL;
+  if (several && !end) return REMIXDB_NOMEM;
+  if (end) *end = t.last + 1;
+  for (size_t i = nr; i < len[0]; i++) level[i] = UINT64_MAX;
+  if ((s = cells_build(b, &t, level)) != REMIXDB_OK) return s;
+  for (uint32_t l = 1; l < t.nr_levels; l++) {
+    const uint64_t *const below = level;
+    const size_t nodes = len[l - 1] / NODE;
+    level += len[l - 1];
+    for (size_t i = 0; i < nodes; i++) level[i] = below[i * NODE + NODE - 1];
+    for (size_t i = nodes; i < len[l]; i++) level[i] = UINT64_MAX;
+  }
+  *tree_at(b, number) = t;
+  return REMIXDB_OK;
+}
+
+// All of it in one piece.
+static enum remixdb_status gather(struct anchors *a, const struct build *b) {
+  const struct buffer *const parts[] = {&b->nodes, &b->lines, &b->cells, &b->trees, &b->refs, &b->ranks, &b->shared};
+  const uint32_t nr = sizeof(parts) / sizeof(parts[0]);
+  const uint8_t *at[sizeof(parts) / sizeof(parts[0])];
+  size_t size = 0;
+  for (uint32_t i = 0; i < nr; i++) size += parts[i]->len;
+  const enum remixdb_status s = mem_map_table(size, &a->map);
+  if (s != REMIXDB_OK) return s;
+  uint8_t *p = a->map.ptr;
+  for (uint32_t i = 0; i < nr; i++) {
+    if (parts[i]->len) memcpy(p, parts[i]->p, parts[i]->len);
+    at[i] = p;
+    p += parts[i]->len;
+  }
+  a->nodes = (const uint64_t *)(const void *)at[0];
+  a->lines = (const struct anchors_line *)(const void *)at[1];
+  a->cells = (const struct anchors_cells *)(const void *)at[2];
+  a->trees = (const struct anchors_tree *)(const void *)at[3];
+  a->refs = (const uint32_t *)(const void *)at[4];
+  a->ranks = (const uint16_t *)(const void *)at[5];
+  a->shared = at[6];
+  return REMIXDB_OK;
+}
+
+enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const uint8_t *bytes, uint32_t nr) {
+  *a = (struct anchors){.offs = offs, .bytes = bytes, .nr = nr};
+  if (nr <= 1) return REMIXDB_OK;
+  struct build b = {.a = a};
+  enum remixdb_status s = tree_add(&b, 1, 1, nr - 1, 0);
+  // each builds one tree and may add others behind it
+  for (size_t i = 0; s == REMIXDB_OK && i < nr_trees(&b); i++) s = tree_build(&b, i);
+  if (s == REMIXDB_OK) s = gather(a, &b);
+  mem_free(b.trees.p);
+  mem_free(b.nodes.p);
+  mem_free(b.refs.p);
+  mem_free(b.cells.p);
+  mem_free(b.lines.p);
+  mem_free(b.ranks.p);
+  mem_free(b.shared.p);
+  return s;
+}
+
+void anchors_fini(struct anchors *a) {
+  mem_unmap(&a->map);
+  *a = (struct anchors){0};
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Blind search: finding the place of a key among up to 32 sorted keys of which only the discriminating bits are at hand (Ferguson,
+// "Bit-Tree: a data structure for fast file processing", CACM 1992; the blind trie of Ferragina and Grossi, "The String B-tree",
+// JACM 1999). The bits lead to one entry, the candidate; one look at its key, and the first bit at which it differs from the one
+// sought, give the place.
+//
+// Bits, their positions and the marks SAME and FAR are those of remix/remix.h: dbits holds 32 numbers of 16 bits, of which the first nr
+// count, with bytes counted from `base`. None of them may be FAR.
+#ifndef BLIND_H
+#define BLIND_H
+
+#include "kv.h"
+#include "base/set32.h"
+
+#define BLIND_SAME 0xFFFFu
+#define BLIND_FAR 0xFFFEu
+#define BLIND_BYTE_MAX 4094u  // the farthest byte behind the base that is stored
+
+// ---- the key's bits at the discriminating bits of all entries (0 at SAME). All of them are taken, without a branch: which of them
+// are asked for is as hard to foresee as the bits themselves.
+
+static inline uint32_t blind_bits_plain(const uint8_t *dbits, uint32_t base, struct kref key) {
+  static const uint8_t none[1];
+  const uint8_t *const p = key.len ? key.ptr : none;
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < 32; i++) {
+    const uint32_t d = load16le(dbits + 2 * i), byte = base + (d >> 4);
+    const bool in = byte < key.len;
+    // the leading bit and the byte: 9 bits, of which b counts from the highest; a mark's b is none of them
+    const uint32_t v = (0x100u | p[in ? byte : 0]) & (in ? UINT32_MAX : 0);
+    bits |= (v >> ((8 - (d & 15)) & 31) & 1) << i;
+  }
+  return bits;
+}
+
+// Whether they all lie in 16 bytes behind the base, as they do for most keys: the two below are for that.
+static inline bool blind_near(const uint8_t *dbits) {
+  return (set32_lt16(dbits, 16 << 4) | ~set32_lt16(dbits, BLIND_SAME)) == UINT32_MAX;
+}
+
+#if defined(SET32_SSE2)
+#define BLIND_SSSE3 __attribute__((target("ssse3"), unused)) static inline
+
+// The bytes are looked up for all entries at once.
+BLIND_SSSE3 uint32_t blind_bits_ssse3(const uint8_t *dbits, uint32_t base, struct kref key) {
+  const __m128i iota = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), zero = _mm_setzero_si128();
+  const __m128i weights = _mm_setr_epi8(0, (char)0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0);
+  const __m128i low = _mm_set1_epi16(15);
+  const uint32_t rest = key.len > base ? key.len - base : 0;
+  // Bytes of the key from `skip` before the base on, without reading beyond it; what the shuffle has no byte for is 0.
+  __m128i window;
+  uint32_t skip;
+  if (rest >= 16) {
+    window = _mm_loadu_si128((const __m128i *)(key.ptr + base));
+    skip = 0;
+  } else if (key.len >= 16) {
+    window = _mm_loadu_si128((const __m128i *)(key.ptr + key.len - 16));
+    skip = 16 - rest;
+  } else {
+    uint64_t lo = 0, hi = 0;
+    if (key.len >= 8) {
+      lo = load64le(key.ptr);
+      if (key.len > 8) hi = load64le(key.ptr + key.len - 8) >> 8 * (16 - key.len);
+    } else {
+      for (uint32_t i = key.len; i > 0; i--) lo = lo << 8 | key.ptr[i - 1];
+    }
+    window = _mm_set_epi64x((long long)hi, (long long)lo);
+    skip = base < 16 ? base : 16;
+  }
+  window = _mm_shuffle_epi8(window, _mm_add_epi8(iota, _mm_set1_epi8((char)(0x70 + skip))));
+  const __m128i end = _mm_set1_epi8((char)(rest < 16 ? rest : 16));
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < 32; i += 16) {
+    const __m128i d0 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i));
+    const __m128i d1 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i + 16));
+    const __m128i byte = _mm_packus_epi16(_mm_srli_epi16(d0, 4), _mm_srli_epi16(d1, 4));
+    const __m128i b = _mm_packus_epi16(_mm_and_si128(d0, low), _mm_and_si128(d1, low));
+    const __m128i clear = _mm_cmpeq_epi8(_mm_and_si128(_mm_shuffle_epi8(window, byte), _mm_shuffle_epi8(weights, b)), zero);
+    const __m128i in = _mm_and_si128(_mm_cmpeq_epi8(b, zero), _mm_cmpgt_epi8(end, byte));
+    bits |= (((uint32_t)_mm_movemask_epi8(clear) ^ 0xFFFF) | (uint32_t)_mm_movemask_epi8(in)) << i;
+  }
+  return bits;
+}
+#endif
+
+#if defined(SET32_NEON)
+static inline uint32_t blind_bits_neon(const uint8_t *dbits, uint32_t base, struct kref key) {
+  static const uint8_t weights[16] = {0, 0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1};
+  const uint32_t rest = key.len > base ? key.len - base : 0, n = rest < 16 ? rest : 16;
+  uint8_t bytes[16] = {0};
+  if (n == 16) memcpy(bytes, key.ptr + base, 16);
+  else if (n) memcpy(bytes, key.ptr + base, n);
+  const uint8x16_t window = vld1q_u8(bytes), weight = vld1q_u8(weights), end = vdupq_n_u8((uint8_t)n);
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < 32; i += 16) {
+    const uint16x8_t d0 = vreinterpretq_u16_u8(vld1q_u8(dbits + 2 * i)), d1 = vreinterpretq_u16_u8(vld1q_u8(dbits + 2 * i + 16));
+    const uint8x16_t byte = vcombine_u8(vshrn_n_u16(d0, 4), vshrn_n_u16(d1, 4));
+    const uint8x16_t b = vandq_u8(vcombine_u8(vmovn_u16(d0), vmovn_u16(d1)), vdupq_n_u8(15));
+    const uint8x16_t set = vtstq_u8(vqtbl1q_u8(window, byte), vqtbl1q_u8(weight, b));
+    const uint8x16_t in = vandq_u8(vceqzq_u8(b), vcltq_u8(byte, end));
+    bits |= set32_neon_bits(vorrq_u8(set, in)) << i;
+  }
+  return bits;
+}
+#endif
+
+static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kref key) {
+#if defined(SET32_SSE2)
+  if (likely(__builtin_cpu_supports("ssse3") && blind_near(dbits))) return blind_bits_ssse3(dbits, base, key);
+#elif defined(SET32_NEON)
+  if (likely(blind_near(dbits))) return blind_bits_neon(dbits, base, key);
+#endif
+  return blind_bits_plain(dbits, base, key);
+}
+
+// ---- the search
+
+// The entry of [from, nr), which is not empty, that the trie leads the key to: no other one of them shares more leading bits with it. They are
+// all entries, or a subtree: the entries behind `from` up to the next one whose bit is not behind some bit that the key and they share.
+static inline uint32_t blind_candidate_in(const uint8_t *dbits, uint32_t from, uint32_t nr, uint32_t base, struct kref key) {
+  const uint32_t zeros = ~blind_bits(dbits, base, key) & set32_below(nr);
+  uint32_t cand = from, i = from + 1;
+  for (;;) {
+    // Where the key has the 1 the entry is the better candidate, and the next one is asked.
+    const uint32_t m = zeros & set32_above(i - 1);
+    const uint32_t zero = m ? set32_first(m) : nr;
+    if (zero > i) cand = zero - 1;
+    if (m == 0) return cand;
+    // Where it has the 0, all entries up to the next smaller bit have the 1 that it has not.
+    const uint32_t less = set32_lt16(dbits, load16le(dbits + 2 * zero)) & set32_above(zero) & set32_below(nr);
+    if (less == 0) return cand;
+    i = set32_first(less);
+  }
+}
+
+// The entry that the whole trie leads the key to. It is the key's newest version when the key is there at all.
+static inline uint32_t blind_candidate(const uint8_t *dbits, uint32_t nr, uint32_t base, struct kref key) {
+  return blind_candidate_in(dbits, 0, nr, base, key);
+}
+
+// The first entry whose key is not less than the key, given the candidate's; nr when there is none.
+static inline uint32_t blind_place(const uint8_t *dbits, uint32_t nr, uint32_t base, struct kref key, uint32_t cand,
+                                   struct kref found, bool *equal_out) {
+  const uint32_t lcp = kv_lcp_from(key, found, 0);
+  *equal_out = lcp == key.len && lcp == found.len;
+  if (*equal_out) return cand;
+  bool greater;  // the key than the candidate's
+  uint32_t b;    // the first bit they differ in
+  if (lcp == key.len || lcp == found.len) {
+    greater = lcp == found.len;
+    b = 0;
+  } else {
+    greater = key.ptr[lcp] > found.ptr[lcp];
+    b = (uint32_t)__builtin_clz((uint32_t)(key.ptr[lcp] ^ found.ptr[lcp])) - 23;
+  }
+  if (lcp < base) return greater ? nr : 0;  // in what all entries share
+  // Behind all bits that can be stored it counts as one more, less than the mark of an old version.
+  const uint32_t bit = lcp - base <= BLIND_BYTE_MAX ? (lcp - base) << 4 | b : BLIND_FAR;
+  const uint32_t less = set32_lt16(dbits, bit);
+  if (greater) {
+    const uint32_t m = less & set32_above(cand) & set32_below(nr);
+    return m ? set32_first(m) : nr;
+  }
+  const uint32_t m = less & ~set32_above(cand);
+  return m ? set32_last(m) : 0;
+}
+#endif

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/epoch.h"
+
+#include <assert.h>
+#include <sched.h>
+
+void epoch_init(struct epoch *e) {
+  atomic_init(&e->now, 1);
+  atomic_init(&e->horizon, 0);
+  atomic_init(&e->retired_nr, 0);
+  (void)pthread_mutex_init(&e->lock, NULL);
+  atomic_init(&e->slots.at, 0);
+  e->slots.next = e->slots.prev = &e->slots;
+  e->retired = NULL;
+  e->retired_tail = &e->retired;
+}
+
+static void epoch_run(struct epoch_item *item) {
+  while (item) {
+    struct epoch_item *const next = item->next;  // the item is gone after its fn
+    item->fn(item, item->arg);
+    item = next;
+  }
+}
+
+void epoch_fini(struct epoch *e) {
+  assert(e->slots.next == &e->slots);
+  while (e->retired) {  // an fn may retire more
+    struct epoch_item *const all = e->retired;
+    e->retired = NULL;
+    e->retired_tail = &e->retired;
+    epoch_run(all);
+  }
+  (void)pthread_mutex_destroy(&e->lock);
+}
+
+void epoch_join(struct epoch *e, struct epoch_slot *s) {
+  atomic_init(&s->at, 0);
+  (void)pthread_mutex_lock(&e->lock);
+  s->next = &e->slots;
+  s->prev = e->slots.prev;
+  s->prev->next = s;
+  e->slots.prev = s;
+  (void)pthread_mutex_unlock(&e->lock);
+}
+
+void epoch_leave(struct epoch *e, struct epoch_slot *s) {
+  assert(atomic_load_explicit(&s->at, memory_order_relaxed) == 0);
+  (void)pthread_mutex_lock(&e->lock);
+  s->prev->next = s->next;
+  s->next->prev = s->prev;
+  (void)pthread_mutex_unlock(&e->lock);
+  s->next = s->prev = NULL;
+}
+
+uint64_t epoch_stamp(struct epoch *e) {
+  const uint64_t t = atomic_fetch_add_explicit(&e->now, 1, memory_order_seq_cst);
+  atomic_thread_fence(memory_order_seq_cst);
+  return t;
+}
+
+// Raises the horizon to what a scan of the slots shows and returns it: every stamp up to it has passed. Stamps handed out before
+// `now` is read here had their unlinking before that; the fence puts it before the loads of the slots, which is what
+// epoch_enter relies on. A thread that enters late with an old `now` sees those unlinkings, so the horizon need not go back
+// for it. The lock is held.
+static uint64_t epoch_scan(struct epoch *e) {
+  uint64_t low = atomic_load_explicit(&e->now, memory_order_seq_cst);
+  atomic_thread_fence(memory_order_seq_cst);
+  for (struct epoch_slot *s = e->slots.next; s != &e->slots; s = s->next) {
+    // acquire: what the thread read inside is done before it is freed
+    const uint64_t at = atomic_load_explicit(&s->at, memory_order_acquire);
+    if (at && at < low) low = at;
+  }
+  uint64_t horizon = atomic_load_explicit(&e->horizon, memory_order_relaxed);
+  if (low - 1 > horizon) {
+    horizon = low - 1;
+    atomic_store_explicit(&e->horizon, horizon, memory_order_release);
+  }
+  return horizon;
+}
+
+bool epoch_passed(struct epoch *e, uint64_t stamp) {
+  // acquire: pairs with the release in epoch_scan, whose thread had acquired the slots
+  if (atomic_load_explicit(&e->horizon, memory_order_acquire) >= stamp) return true;
+  (void)pthread_mutex_lock(&e->lock);
+  const uint64_t horizon = epoch_scan(e);
+  (void)pthread_mutex_unlock(&e->lock);
+  return horizon >= stamp;
+}
+
+void epoch_wait(struct epoch *e, uint64_t stamp) {
+  // Readers are inside for microseconds: give way a few times before sleeping.
+  for (int i = 0; i < 4; i++) {
+    if (epoch_passed(e, stamp)) return;
+    (void)sched_yield();
+  }
+  for (uint64_t nap_ns = 2000; !epoch_passed(e, stamp); nap_ns = nap_ns < 500000 ? nap_ns * 2 : 1000000) time_sleep_ns(nap_ns);
+}
+
+void epoch_retire(struct epoch *e, struct epoch_item *item, void (*fn)(struct epoch_item *, void *), void *arg) {
+  item->next = NULL;
+  item->fn = fn;
+  item->arg = arg;
+  (void)pthread_mutex_lock(&e->lock);
+  item->stamp = epoch_stamp(e);  // under the lock, so that the list is in order of stamp
+  *e->retired_tail = item;
+  e->retired_tail = &item->next;
+  atomic_fetch_add_explicit(&e->retired_nr, 1, memory_order_relaxed);
+  (void)pthread_mutex_unlock(&e->lock);
+}
+
+void epoch_reclaim(struct epoch *e) {
+  if (atomic_load_explicit(&e->retired_nr, memory_order_relaxed) == 0) return;
+  struct epoch_item *due = NULL, **due_tail = &due;
+  size_t nr = 0;
+  (void)pthread_mutex_lock(&e->lock);
+  const uint64_t horizon = epoch_scan(e);
+  while (e->retired && e->retired->stamp <= horizon) {
+    *due_tail = e->retired;
+    due_tail = &e->retired->next;
+    e->retired = e->retired->next;
+    nr++;
+  }
+  *due_tail = NULL;
+  if (!e->retired) e->retired_tail = &e->retired;
+  atomic_fetch_sub_explicit(&e->retired_nr, nr, memory_order_relaxed);
+  (void)pthread_mutex_unlock(&e->lock);
+  epoch_run(due);
+}

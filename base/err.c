@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+ERR_TLS_FAST struct err_state err_state;
+static __thread char err_buf[ERR_MSG_MAX];
+
+// The message may quote the one before it (its arguments may point into err_buf), so it is made aside.
+static void err_format(const char *head, const char *fmt, va_list ap) {
+  char buf[ERR_MSG_MAX];
+  size_t used = 0;
+  if (head) {
+    const int n = snprintf(buf, sizeof(buf), "%s", head);
+    used = n < 0 ? 0 : (size_t)n < sizeof(buf) ? (size_t)n : sizeof(buf) - 1;
+  }
+  buf[used] = '\0';
+  if (vsnprintf(buf + used, sizeof(buf) - used, fmt, ap) < 0) buf[used] = '\0';
+  memcpy(err_buf, buf, strlen(buf) + 1);
+  err_state.has_msg = 1;
+}
+
+enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  err_format(NULL, fmt, ap);
+  va_end(ap);
+  return s;
+}
+
+// strerror_r has two shapes; this gives one.
+static const char *err_reason(int errnum, char *buf, size_t cap) {
+  buf[0] = '\0';
+#if defined(__GLIBC__)
+  return strerror_r(errnum, buf, cap);
+#else
+  if (strerror_r(errnum, buf, cap) != 0 && buf[0] == '\0') (void)snprintf(buf, cap, "error %d", errnum);
+  return buf;
+#endif
+}
+
+const char *err_path(const char *path, const char **dots_out) {
+  const size_t len = strlen(path), keep = ERR_MSG_MAX / 2;
+  *dots_out = len > keep ? "..." : "";
+  return len > keep ? path + len - keep : path;
+}
+
+enum remixdb_status err_errno(int errnum, const char *op, const char *path) {
+  enum remixdb_status s = REMIXDB_IO;
+  if (errnum == ENOSPC || errnum == EDQUOT) s = REMIXDB_NOSPACE;
+  if (errnum == ENOMEM) s = REMIXDB_NOMEM;
+  const char *todo = "";
+  if (errnum == EMFILE || errnum == ENFILE) {  // as passing as a lack of memory: nothing was begun, and others give descriptors back
+    s = REMIXDB_NOMEM;
+    todo = errnum == EMFILE ? "; raise the limit (ulimit -n) or lower max_open_files" : "; raise the system's limit or lower max_open_files";
+  }
+  char reason[128];
+  const char *dots, *const end = err_path(path ? path : "", &dots);
+  return err_set(s, "%s %s%s: %s%s", op, dots, end, err_reason(errnum, reason, sizeof(reason)), todo);
+}
+
+enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...) {
+  char head[ERR_MSG_MAX];
+  const char *dots, *const end = err_path(path, &dots);
+  (void)snprintf(head, sizeof(head), "%s%s: offset %llu: ", dots, end, (unsigned long long)off);
+  va_list ap;
+  va_start(ap, fmt);
+  err_format(head, fmt, ap);
+  va_end(ap);
+  return REMIXDB_CORRUPT;
+}
+
+enum remixdb_status err_code(void) { return (enum remixdb_status)err_state.code; }
+
+const char *err_msg(void) { return err_state.has_msg ? err_buf : ""; }
+
+void err_finish(enum remixdb_status s) {
+  const bool failed = s != REMIXDB_OK && s != REMIXDB_NOTFOUND;
+  err_state = (struct err_state){(uint16_t)s, failed ? err_state.has_msg : 0};
+}
+
+void err_save(struct err_saved *e, enum remixdb_status s) {
+  e->status = s;
+  const char *const msg = err_msg();
+  memcpy(e->msg, msg, strlen(msg) + 1);
+}
+
+enum remixdb_status err_raise(const struct err_saved *e) {
+  if (e->status == REMIXDB_OK || e->status == REMIXDB_NOTFOUND) return e->status;
+  return err_set(e->status, "%s", e->msg);
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where every error is born. A function that can fail returns enum remixdb_status and is marked MUST_CHECK. The place
+// that finds the failure calls err_set (or err_errno, err_corrupt) once, which records the message for the calling thread
+// and returns the status; callers pass the status up and add nothing. Breakpoints on err_set and err_corrupt see them all.
+// REMIXDB_NOTFOUND is an answer, not an error: return it without err_set.
+#ifndef ERR_H
+#define ERR_H
+
+#include <stdint.h>
+
+#include "remixdb.h"
+
+#define MUST_CHECK __attribute__((warn_unused_result))
+#define ERR_MSG_MAX 512  // bytes of a message, its end included; a longer one is cut
+
+// Records the message of this thread and returns s.
+enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+// The same for a failed system call: "op PATH: reason". errnum ENOSPC/EDQUOT -> REMIXDB_NOSPACE; ENOMEM, and EMFILE/ENFILE
+// with what can be done about it -> REMIXDB_NOMEM; EWOULDBLOCK of a lock is the caller's to see; everything else -> REMIXDB_IO.
+enum remixdb_status err_errno(int errnum, const char *op, const char *path);
+// What a message shows of a path: the end of a long one tells more than its beginning, and the reason must stay visible. *dots_out, which comes before it: "..." or "".
+const char *err_path(const char *path, const char **dots_out);
+// "PATH: offset N: ..." as REMIXDB_CORRUPT.
+enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+// What remixdb_errcode and remixdb_errmsg return. err_code is set by the public face only.
+enum remixdb_status err_code(void);
+const char *err_msg(void);
+void err_finish(enum remixdb_status s);  // sets the thread's code; on REMIXDB_OK/NOTFOUND clears the message
+
+// The few bytes that every public call writes live in the static TLS block, so that writing them is one store even in a shared library.
+// The message is touched only when there is one. C libraries without room there for a library that is loaded later (musl) would refuse to load this one.
+#if defined(__GLIBC__) || defined(__FreeBSD__)
+#define ERR_TLS_FAST __thread __attribute__((tls_model("initial-exec")))
+#else
+#define ERR_TLS_FAST __thread
+#endif
+struct err_state {   // private to base/err.c and err_finish_ok
+  uint16_t code;
+  uint16_t has_msg;  // there is a message
+};
+extern ERR_TLS_FAST struct err_state err_state;
+static inline void err_finish_ok(void) { err_state = (struct err_state){REMIXDB_OK, 0}; }  // err_finish(REMIXDB_OK)
+
+// Carrying an error from the thread that met it to those that ask later.
+struct err_saved {
+  enum remixdb_status status;
+  char msg[ERR_MSG_MAX];
+};
+void err_save(struct err_saved *e, enum remixdb_status s);     // this thread's message, with s
+enum remixdb_status err_raise(const struct err_saved *e);      // makes it this thread's message, returns its status
+#endif

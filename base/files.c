@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LOG_PREFIX "wal-"
+
+void files_table_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.sst", (unsigned long long)number); }
+void files_remix_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.remix", (unsigned long long)number); }
+
+static bool log_number(const char *digits, uint64_t *number_out) {
+  const size_t len = strlen(digits);
+  if (len == 0 || len > 9 || (digits[0] == '0' && len > 1) || strspn(digits, "0123456789") != len) return false;
+  *number_out = strtoull(digits, NULL, 10);
+  return true;
+}
+
+enum files_kind files_kind_of(const char *name, uint64_t *number_out) {
+  static const struct {
+    const char *name;
+    enum files_kind kind;
+  } fixed[] = {{FILES_CURRENT, FILES_IS_CURRENT}, {FILES_CURRENT_TMP, FILES_IS_CURRENT_TMP}, {FILES_LOCK, FILES_IS_LOCK}, {FILES_CREATING, FILES_IS_CREATING},
+               {FILES_CHECKPOINTING, FILES_IS_CHECKPOINTING}};
+  for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
+    if (strcmp(name, fixed[i].name) == 0) return fixed[i].kind;
+  uint64_t number = 0;
+  enum files_kind kind = FILES_OTHER;
+  if (strncmp(name, LOG_PREFIX, strlen(LOG_PREFIX)) == 0) {
+    if (log_number(name + strlen(LOG_PREFIX), &number)) kind = FILES_IS_LOG;
+  } else if (name[0] >= '0' && name[0] <= '9') {
+    char table[32], remix[32];
+    number = strtoull(name, NULL, 10);
+    files_table_name(table, number);
+    files_remix_name(remix, number);
+    if (number >> 62 == 0) kind = strcmp(name, table) == 0 ? FILES_IS_TABLE : strcmp(name, remix) == 0 ? FILES_IS_REMIX : FILES_OTHER;
+  }
+  if (number_out) *number_out = number;
+  return kind;
+}
+
+struct listing {
+  struct files_entry *list;
+  size_t nr, cap;
+  bool nomem;
+};
+
+static bool add_name(void *arg, const char *name) {
+  struct listing *l = arg;
+  struct files_entry e = {.number = 0};
+  e.kind = files_kind_of(name, &e.number);
+  if (e.kind == FILES_OTHER) return true;
+  if (l->nr == l->cap) {
+    const size_t cap = l->cap ? l->cap * 2 : 64;
+    struct files_entry *grown = mem_realloc(l->list, cap * sizeof(*grown));
+    if (!grown) {
+      l->nomem = true;
+      return false;
+    }
+    l->list = grown;
+    l->cap = cap;
+  }
+  (void)snprintf(e.name, sizeof(e.name), "%s", name);
+  l->list[l->nr++] = e;
+  return true;
+}
+
+enum remixdb_status files_list(struct env *env, const char *dir, struct files_entry **list_out, size_t *nr_out) {
+  struct listing l = {0};
+  enum remixdb_status s = env_list(env, dir, add_name, &l);
+  if (s == REMIXDB_OK && l.nomem) s = REMIXDB_NOMEM;
+  if (s != REMIXDB_OK) {
+    mem_free(l.list);
+    return s;
+  }
+  *list_out = l.list;
+  *nr_out = l.nr;
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status is_there(struct env *env, const char *dir, const char *name, bool *out) {
+  char path[ENV_PATH_MAX];
+  struct env_stat st;
+  enum remixdb_status s = env_path(path, dir, name);
+  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  *out = s == REMIXDB_OK;
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+}
+
+enum remixdb_status files_has_dir(struct env *env, const char *dir, const char *name, bool *out) {
+  char path[ENV_PATH_MAX];
+  struct env_stat st = {.is_dir = false};
+  enum remixdb_status s = env_path(path, dir, name);
+  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  *out = s == REMIXDB_OK && st.is_dir;
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+}
+
+enum remixdb_status files_has_mark(struct env *env, const char *dir, const char *name, bool *out) {
+  char path[ENV_PATH_MAX];
+  struct env_stat st = {.size = 0};
+  enum remixdb_status s = env_path(path, dir, name);
+  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  *out = s == REMIXDB_OK && !st.is_dir && st.size == 0;
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+}
+
+enum remixdb_status files_repair_pending(struct env *env, const char *dir, bool *out) {
+  const enum remixdb_status s = is_there(env, dir, FILES_REPAIR_DONE, out);
+  return s != REMIXDB_OK || *out ? s : is_there(env, dir, FILES_REPAIR_IN, out);
+}
+
+enum remixdb_status files_remove_dir(struct env *env, const char *dir, const char *name) {
+  char path[ENV_PATH_MAX], file[ENV_PATH_MAX];
+  struct files_entry *list;
+  size_t nr;
+  bool there;
+  enum remixdb_status s = is_there(env, dir, name, &there);
+  if (s != REMIXDB_OK || !there) return s;
+  if ((s = env_path(path, dir, name)) != REMIXDB_OK) return s;
+  if ((s = files_list(env, path, &list, &nr)) != REMIXDB_OK) return s;
+  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
+    if ((s = env_path(file, path, list[i].name)) == REMIXDB_OK) s = env_unlink(env, file);
+  mem_free(list);
+  return s == REMIXDB_OK ? env_rmdir(env, path) : s;
+}
+
+enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool made) {
+  char parent[ENV_PATH_MAX];
+  size_t len = strlen(dir);
+  while (len > 1 && dir[len - 1] == '/') len--;
+  while (len > 0 && dir[len - 1] != '/') len--;
+  if (len >= sizeof(parent)) return err_set(REMIXDB_INVALID, "path too long: %s", dir);
+  memcpy(parent, len ? dir : ".", len ? len : 1);
+  parent[len ? len : 1] = '\0';
+  int fd;
+  if (!made) {
+    const enum remixdb_status s = env_open(env, parent, ENV_READ | ENV_DIR, &fd);
+    if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
+    env_close_quiet(env, fd);
+  }
+  return env_sync_dir(env, parent);
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/workers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define WORKERS_AUTO_MAX 4u  // compaction of one store seldom has more partitions in work that are worth a thread
+#define WORKERS_AUTO_MIN 2u  // on two cores, too: a writer that fills memtables faster than they are compacted sleeps half of its time
+
+struct worker_thread {
+  struct worker w;
+  struct workers *ws;
+  pthread_t thread;
+  int core;  // -1: not pinned
+};
+
+struct workers {
+  struct blkio *io;
+  struct epoch *epoch;
+  void (*round)(void *arg, struct worker *w);
+  void *arg;
+  pthread_mutex_t lock;    // guards all below
+  pthread_cond_t work;     // a round or spare work is asked for, tasks were put out, or it is the end
+  pthread_cond_t done;     // a task has ended
+  bool asked, in_round, stop;
+  workers_spare_fn spare;  // asked for; NULL: nothing is
+  bool in_spare;
+  struct task **tasks;     // of the workers_run in progress, largest first; NULL: none
+  uint32_t nr_tasks, next, running;
+  struct worker self;      // the caller's, when there are no threads
+  uint32_t nr;
+  struct worker_thread threads[];
+};
+
+// One task, if there is one to take. The lock is held at call and return, not during the task.
+static bool take_task(struct workers *ws, struct worker *w) {
+  if (!ws->tasks || ws->next == ws->nr_tasks) return false;
+  struct task *t = ws->tasks[ws->next++];
+  ws->running++;
+  pthread_mutex_unlock(&ws->lock);
+  t->run(t, w);
+  pthread_mutex_lock(&ws->lock);
+  if (--ws->running == 0) pthread_cond_broadcast(&ws->done);
+  return true;
+}
+
+static void *worker_main(void *arg) {
+  struct worker_thread *t = arg;
+  struct workers *ws = t->ws;
+  if (t->core >= 0) (void)thread_pin((uint32_t)t->core);  // a core that cannot be had costs speed only
+  pthread_mutex_lock(&ws->lock);
+  for (;;) {
+    if (take_task(ws, &t->w)) continue;
+    if (ws->asked && !ws->in_round && !ws->stop) {
+      ws->asked = false;
+      ws->in_round = true;
+      pthread_mutex_unlock(&ws->lock);
+      ws->round(ws->arg, &t->w);
+      pthread_mutex_lock(&ws->lock);
+      ws->in_round = false;
+      pthread_cond_broadcast(&ws->work);
+      continue;
+    }
+    if (ws->spare && !ws->in_spare && !ws->stop) {
+      const workers_spare_fn spare = ws->spare;
+      ws->spare = NULL;  // who asks meanwhile asks for one more
+      ws->in_spare = true;
+      pthread_mutex_unlock(&ws->lock);
+      const bool more = spare(ws->arg, &t->w);
+      pthread_mutex_lock(&ws->lock);
+      ws->in_spare = false;
+      if (more) ws->spare = spare;
+      continue;
+    }
+    if (ws->stop && !ws->in_round) break;
+    pthread_cond_wait(&ws->work, &ws->lock);
+  }
+  pthread_mutex_unlock(&ws->lock);
+  return NULL;
+}
+
+static enum remixdb_status worker_init(struct workers *ws, struct worker *w) {
+  const enum remixdb_status s = blkio_queue_create(ws->io, &w->queue);
+  if (s == REMIXDB_OK) epoch_join(ws->epoch, &w->slot);
+  return s;
+}
+
+static void worker_fini(struct workers *ws, struct worker *w) {
+  if (!w->queue) return;
+  blkio_queue_destroy(w->queue);
+  epoch_leave(ws->epoch, &w->slot);
+}
+
+enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io, struct epoch *epoch,
+                                   void (*round)(void *arg, struct worker *w), void *arg, struct workers **out) {
+  const size_t size = align_up(sizeof(struct workers) + nr * sizeof(struct worker_thread), CACHE_LINE);
+  struct workers *ws = mem_alloc_aligned(CACHE_LINE, size);
+  if (!ws) return REMIXDB_NOMEM;
+  memset(ws, 0, size);
+  ws->io = io;
+  ws->epoch = epoch;
+  ws->round = round;
+  ws->arg = arg;
+  pthread_mutex_init(&ws->lock, NULL);
+  cond_init(&ws->work);
+  cond_init(&ws->done);
+  enum remixdb_status s = nr == 0 ? worker_init(ws, &ws->self) : REMIXDB_OK;
+  for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+    struct worker_thread *t = &ws->threads[i];
+    t->ws = ws;
+    t->core = i < nr_cores ? (int)cores[i] : -1;
+    char name[16];
+    snprintf(name, sizeof(name), "remixdb-%u", i & 0xFF);
+    if ((s = worker_init(ws, &t->w)) != REMIXDB_OK) break;
+    if ((s = thread_start(&t->thread, worker_main, t, name)) != REMIXDB_OK) {
+      worker_fini(ws, &t->w);
+      break;
+    }
+    ws->nr++;
+  }
+  if (s != REMIXDB_OK) {
+    workers_destroy(ws);
+    return s;
+  }
+  *out = ws;
+  return REMIXDB_OK;
+}
+
+void workers_destroy(struct workers *ws) {
+  if (!ws) return;
+  pthread_mutex_lock(&ws->lock);
+  ws->stop = true;
+  pthread_cond_broadcast(&ws->work);
+  pthread_mutex_unlock(&ws->lock);
+  for (uint32_t i = 0; i < ws->nr; i++) {
+    pthread_join(ws->threads[i].thread, NULL);
+    worker_fini(ws, &ws->threads[i].w);
+  }
+  worker_fini(ws, &ws->self);
+  pthread_cond_destroy(&ws->work);
+  pthread_cond_destroy(&ws->done);
+  pthread_mutex_destroy(&ws->lock);
+  mem_free(ws);
+}
+
+uint32_t workers_count(const struct workers *ws) { return ws->nr; }
+
+void workers_kick(struct workers *ws) {
+  if (ws->nr == 0) {
+    ws->round(ws->arg, &ws->self);
+    return;
+  }
+  pthread_mutex_lock(&ws->lock);
+  ws->asked = true;
+  pthread_cond_signal(&ws->work);
+  pthread_mutex_unlock(&ws->lock);
+}
+
+void workers_spare(struct workers *ws, workers_spare_fn spare) {
+  if (ws->nr == 0) return;
+  pthread_mutex_lock(&ws->lock);
+  if (!ws->spare && !ws->in_spare) pthread_cond_signal(&ws->work);  // who is at it sees it when it has done
+  ws->spare = spare;
+  pthread_mutex_unlock(&ws->lock);
+}
+
+static int larger_first(const void *a, const void *b) {
+  const struct task *x = *(struct task *const *)a, *y = *(struct task *const *)b;
+  return (x->size < y->size) - (x->size > y->size);
+}
+
+void workers_run(struct workers *ws, struct worker *self, struct task **tasks, uint32_t nr) {
+  if (nr == 0) return;
+  qsort(tasks, nr, sizeof(*tasks), larger_first);
+  pthread_mutex_lock(&ws->lock);
+  ws->tasks = tasks;
+  ws->nr_tasks = nr;
+  ws->next = 0;
+  pthread_cond_broadcast(&ws->work);
+  while (take_task(ws, self)) {}
+  while (ws->running) pthread_cond_wait(&ws->done, &ws->lock);
+  ws->tasks = NULL;
+  pthread_mutex_unlock(&ws->lock);
+}
+
+enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out, uint32_t *cores_out, uint32_t cap, uint32_t *nr_cores_out) {
+  uint32_t list[1024];
+  uint32_t nr_list = thread_cores(list, 1024);
+  if (nr_list > 1024) nr_list = 1024;  // there are more than were written
+  const bool automatic = !cores || strcmp(cores, "auto") == 0, none = cores && strcmp(cores, "none") == 0;
+  uint32_t named = 0;
+  if (!automatic && !none) {
+    const enum remixdb_status s = thread_parse_cores(cores, cores_out, cap, &named);
+    if (s != REMIXDB_OK) return s;
+  }
+  uint32_t nr = asked >= 0 ? (uint32_t)asked : 0;
+  if (asked < 0 && !(nr = named)) {
+    nr = nr_list / 2 < WORKERS_AUTO_MAX ? nr_list / 2 : WORKERS_AUTO_MAX;
+    if (nr < WORKERS_AUTO_MIN) nr = nr_list < WORKERS_AUTO_MIN ? nr_list : WORKERS_AUTO_MIN;
+  }
+  if (nr > WORKERS_MAX) return err_set(REMIXDB_INVALID, "%u workers are more than the %u there can be", nr, WORKERS_MAX);
+  if (automatic && nr_list > 1) {
+    named = nr < nr_list / 2 ? nr : nr_list / 2;
+    if (named > cap) named = cap;
+    for (uint32_t i = 0; i < named; i++) cores_out[i] = list[nr_list - 1 - i];
+  } else {
+    for (const uint32_t of = named; of > 0 && named < nr && named < cap; named++) cores_out[named] = cores_out[named % of];
+  }
+  *nr_out = nr;
+  *nr_cores_out = nr ? named : 0;
+  return REMIXDB_OK;
+}

@@ -1,0 +1,792 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading a log: recovery, verification, and what is left of a damaged one.
+#include "log/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#if !defined(WAL_WINDOW)       // a build that fuzzes makes it small
+#define WAL_WINDOW (1u << 20)  // files are read in pieces of this size
+#endif
+#define WAL_PAGE 4096u         // what a disk reads or does not
+#define SALVAGE_GENS 4096u  // of so many generations a broken header is looked for
+
+// ---- recovery
+
+// A window over a file.
+struct wal_reader {
+  struct env *env;
+  const struct wal_seg *seg;
+  uint8_t *buf;
+  size_t cap, len;
+  uint64_t off;
+  struct err_saved *unread;  // NULL, or gets the first failure to read, and what could not be read is taken for zeros, of which no frame is made
+};
+
+static void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg) {
+  r->seg = seg;
+  r->len = 0;
+}
+
+// As much as there is of `want` bytes into the window, page by page, with zeros for those that cannot be read.
+static enum remixdb_status wal_read_around(struct wal_reader *r, size_t want, uint64_t off) {
+  const uint64_t left = off < r->seg->size ? r->seg->size - off : 0;
+  const size_t all = want < left ? want : (size_t)left;
+  for (size_t at = 0, n; at < all; at += n) {
+    size_t nr = 0;
+    n = WAL_PAGE - (size_t)((off + at) % WAL_PAGE);
+    if (n > all - at) n = all - at;
+    const enum remixdb_status s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf + at, n, off + at, &nr);
+    if (s != REMIXDB_OK && s != REMIXDB_IO) return s;
+    if (s == REMIXDB_IO && r->unread->status == REMIXDB_OK) err_save(r->unread, s);
+    memset(r->buf + at + nr, 0, n - nr);
+  }
+  r->len = all;
+  return REMIXDB_OK;
+}
+
+// Makes n bytes from off on readable, fewer (*nr_out) when the file ends first. They hold until the next call.
+static enum remixdb_status wal_reader_get(struct wal_reader *r, uint64_t off, size_t n, const uint8_t **out, size_t *nr_out) {
+  if (off < r->off || off + n > r->off + r->len) {
+    size_t want = n > WAL_WINDOW ? n : WAL_WINDOW;
+    if (want > r->cap) {
+      uint8_t *const buf = mem_alloc(want);
+      if (!buf) return REMIXDB_NOMEM;
+      mem_free(r->buf);
+      r->buf = buf;
+      r->cap = want;
+    }
+    r->off = off;
+    r->len = 0;
+    enum remixdb_status s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf, want, off, &r->len);
+    if (s == REMIXDB_IO && r->unread) s = wal_read_around(r, want, off);
+    if (s != REMIXDB_OK) return s;
+  }
+  const uint64_t left = r->off + r->len - off;
+  *out = r->buf + (off - r->off);
+  *nr_out = left < n ? (size_t)left : n;
+  return REMIXDB_OK;
+}
+
+// Whether the payload is exactly f->count records. A batch is replayed whole or not at all, so this is asked before the first is.
+static bool wal_frame_decodes(const struct wal_frame *f, const uint8_t *p) {
+  const uint8_t *const end = p + f->len;
+  struct kv_rec rec;
+  for (uint32_t i = 0; i < f->count; i++) {
+    p = kv_rec_get(p, end, &rec);
+    if (!p) return false;
+  }
+  return p == end;
+}
+
+// Replays frames up to `limit` (the segment's final length, or its file's size). *end_out: where the first broken frame begins,
+// or limit. *durable_out: the largest durable offset that one of them states.
+static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_replay_fn fn, void *arg, uint64_t *seq,
+                                      struct wal_recovery *rec, uint64_t *end_out, uint64_t *durable_out) {
+  const struct wal_seg *const seg = r->seg;
+  uint64_t off = WAL_HEAD;
+  enum remixdb_status s = REMIXDB_OK;
+  *durable_out = 0;
+  while (limit - off >= WAL_FRAME_HEAD) {
+    const uint8_t *p;
+    size_t nr;
+    struct wal_frame f;
+    s = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
+    if (s != REMIXDB_OK) return s;
+    if (nr < WAL_FRAME_HEAD || !wal_frame_get(p, &seg->key, off, &f) || f.first_seq != *seq + 1) break;
+    const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
+    if (size > limit - off || size > seg->size - off) break;
+    s = wal_reader_get(r, off, size, &p, &nr);
+    if (s != REMIXDB_OK) return s;
+    if (nr < size || wal_frame_sum(&seg->key, off, p, f.len) != f.sum) break;
+    p += WAL_FRAME_HEAD;
+    if (!wal_frame_decodes(&f, p)) break;
+    const uint8_t *const end = p + f.len;
+    for (uint32_t i = 0; i < f.count; i++) {
+      struct kv_rec kv;
+      p = kv_rec_get(p, end, &kv);
+      s = fn ? fn(arg, *seq + 1, &kv) : REMIXDB_OK;
+      if (s != REMIXDB_OK) return s;
+      ++*seq;
+    }
+    off += size;
+    if (f.durable > *durable_out) *durable_out = f.durable;
+    rec->nr_frames++;
+    rec->nr_records += f.count;
+    rec->bytes += size;
+  }
+  *end_out = off;
+  return REMIXDB_OK;
+}
+
+// Looks at every byte of [off, limit) of the reader's file for the head of a frame of the segment k. *durable_out: the largest
+// durable offset one of them states. *end_out: where the last frame so found ends (off when there is none). Heads suffice as
+// witnesses: their own check is as good as the frame's.
+static enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit,
+                                    uint64_t *durable_out, uint64_t *end_out) {
+  *durable_out = 0;
+  *end_out = off;
+  while (off < limit && limit - off >= WAL_FRAME_HEAD) {
+    const uint8_t *p;
+    size_t nr;
+    const enum remixdb_status s = wal_reader_get(r, off, limit - off < WAL_WINDOW ? (size_t)(limit - off) : WAL_WINDOW, &p, &nr);
+    if (s != REMIXDB_OK) return s;
+    if (nr < WAL_FRAME_HEAD) break;
+    const size_t last = nr - WAL_FRAME_HEAD;  // a head may begin up to here
+    for (size_t i = 0; i <= last; i++) {
+      const uint8_t *const hit = memchr(p + i + 8, (int)(k->magic & 0xff), last - i + 1);
+      if (!hit) break;
+      i = (size_t)(hit - p) - 8;
+      struct wal_frame f;
+      if (!wal_frame_get(p + i, k, off + i, &f)) continue;
+      if (f.durable > *durable_out) *durable_out = f.durable;
+      const uint64_t end = off + i + WAL_FRAME_HEAD + f.len;
+      if (end > *end_out) *end_out = end < limit ? end : limit;
+    }
+    off += last + 1;
+  }
+  return REMIXDB_OK;
+}
+
+// The segment broke at `at`. REMIXDB_OK: nothing says that this was durable, it is a torn tail. `top`: the segment after it, or
+// NULL.
+static enum remixdb_status wal_judge(struct wal_reader *r, const struct wal_seg *seg, uint64_t at, uint64_t limit,
+                                     const struct wal_seg *top, struct wal_recovery *rec) {
+  uint64_t durable, end;
+  wal_reader_aim(r, seg);
+  enum remixdb_status s = wal_scan(r, &seg->key, at, limit < seg->size ? limit : seg->size, &durable, &end);
+  if (s != REMIXDB_OK) return s;
+  if (top && top->h.prev_durable > durable) durable = top->h.prev_durable;
+  if (durable > at) {
+    return err_corrupt(seg->path, at, "broken frame; the log says later on that all before %llu was durable",
+                       (unsigned long long)durable);
+  }
+  rec->cut_bytes += top ? limit - at : end - at;
+  if (!top) return REMIXDB_OK;
+  wal_reader_aim(r, top);
+  s = wal_scan(r, &top->key, WAL_HEAD, top->size, &durable, &end);
+  if (s != REMIXDB_OK) return s;
+  if (durable > 0) return err_corrupt(seg->path, at, "broken frame; the next segment, %s, was synced after this one", top->path);
+  rec->cut_bytes += end - WAL_HEAD;
+  return REMIXDB_OK;
+}
+
+// Looks in a file without a header for frames of the generation. *end_out: as of wal_scan, WAL_HEAD when there are none.
+static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *s, uint64_t gen, uint64_t *durable_out, uint64_t *end_out) {
+  struct wal_reader r = {.env = w->env};
+  const struct wal_key k = wal_key(w->store_id, gen);
+  *durable_out = 0;
+  *end_out = WAL_HEAD;
+  enum remixdb_status st = env_open(w->env, s->path, ENV_READ, &s->fd);
+  if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;
+  if (st != REMIXDB_OK) return st;
+  wal_reader_aim(&r, s);
+  st = wal_scan(&r, &k, WAL_HEAD, s->size, durable_out, end_out);
+  env_close_quiet(w->env, s->fd);
+  s->fd = -1;
+  mem_free(r.buf);
+  return st;
+}
+
+// The newest segment's header may be what is damaged; then nothing leads to it. A crash can lose a header too, but not one that
+// a frame behind it calls durable. `newest`: the largest generation a header has; the next one to begin has at most two more.
+static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *s, uint64_t newest) {
+  for (uint64_t gen = newest + 1; gen <= newest + 2; gen++) {
+    uint64_t durable, end;
+    const enum remixdb_status st = wal_scan_headless(w, s, gen, &durable, &end);
+    if (st != REMIXDB_OK) return st;
+    if (durable > 0) {
+      return err_corrupt(s->path, 0, "broken header of a segment; its frames, of generation %llu, say that it was durable",
+                         (unsigned long long)gen);
+    }
+  }
+  return REMIXDB_OK;
+}
+
+struct wal_names {
+  const char *dir;
+  struct wal_seg *segs;
+  bool nomem;
+};
+
+static bool wal_name(void *arg, const char *name) {
+  struct wal_names *const n = arg;
+  if (strncmp(name, "wal-", 4) != 0) return true;
+  name += 4;
+  uint32_t nr = 0;
+  const size_t len = strlen(name);
+  if (len == 0 || len > 9 || (name[0] == '0' && len > 1)) return true;
+  for (size_t i = 0; i < len; i++) {
+    if (name[i] < '0' || name[i] > '9') return true;
+    nr = nr * 10 + (uint32_t)(name[i] - '0');
+  }
+  struct wal_seg *const s = wal_seg_create(n->dir, nr);
+  if (!s) {
+    n->nomem = true;
+    return false;
+  }
+  s->next = n->segs;
+  n->segs = s;
+  return true;
+}
+
+static enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *s) {
+  uint8_t head[WAL_HEAD];
+  size_t nr;
+  enum remixdb_status st = env_open(w->env, s->path, ENV_READ, &s->fd);
+  if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;  // it went between the listing and here; if it was needed it is missed later
+  if (st != REMIXDB_OK) return st;
+  st = env_size(w->env, s->fd, s->path, &s->size);
+  if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), 0, &nr);
+  if (st == REMIXDB_OK && nr == sizeof(head)) {
+    st = wal_head_get(head, s->path, w->store_id, &s->h);
+    s->headed = st == REMIXDB_OK;
+    if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
+  }
+  env_close_quiet(w->env, s->fd);
+  s->fd = -1;
+  s->key = wal_key(w->store_id, s->h.gen);
+  if (s->headed) s->level = wal_level_get(head + WAL_LEVEL, &s->key, s->h.gen);
+  return st;
+}
+
+static int wal_seg_cmp(const void *a, const void *b) {
+  const struct wal_seg *const x = *(struct wal_seg *const *)a, *const y = *(struct wal_seg *const *)b;
+  if (x->headed != y->headed) return x->headed ? 1 : -1;
+  if (x->h.gen != y->h.gen) return x->h.gen < y->h.gen ? -1 : 1;
+  return (x->nr > y->nr) - (x->nr < y->nr);
+}
+
+// A segment that must be there has no header in any file: tells which file it is, if its frames do. `why`: who needs it.
+static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size_t nr, uint64_t gen, const char *why) {
+  const struct wal_seg *headless = NULL;
+  for (size_t i = 0; i < nr; i++) {
+    uint64_t durable, end;
+    if (!all[i] || all[i]->headed) continue;
+    headless = all[i];
+    const enum remixdb_status st = wal_scan_headless(w, all[i], gen, &durable, &end);
+    if (st != REMIXDB_OK) return st;
+    if (end > WAL_HEAD) {
+      return err_corrupt(headless->path, 0, "broken header of a segment; its frames are of generation %llu (%s)",
+                         (unsigned long long)gen, why);
+    }
+  }
+  return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s)%s%s", w->dir, (unsigned long long)gen, why,
+                 headless ? "; without a header is " : "", headless ? headless->path : "");
+}
+
+// Puts the chain of segments that must be replayed, oldest first, into w->segs and their entries in `all` to NULL. The chain is
+// what the newest header leads back to; a segment that an earlier recovery cut is not in it, because the one begun then names
+// the one before.
+static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest) {
+  for (size_t i = 1; i < nr; i++) {
+    if (all[i - 1]->headed && all[i]->h.gen >= oldest && all[i]->h.gen == all[i - 1]->h.gen)
+      return err_corrupt(all[i]->path, 24, "generation %llu is in %s too", (unsigned long long)all[i]->h.gen, all[i - 1]->path);
+  }
+  uint64_t gen = nr > 0 && all[nr - 1]->headed && all[nr - 1]->h.gen > oldest ? all[nr - 1]->h.gen : oldest;
+  for (size_t i = nr;;) {
+    while (i > 0 && all[i - 1]->headed && all[i - 1]->h.gen > gen) i--;
+    if (i == 0 || !all[i - 1]->headed || all[i - 1]->h.gen != gen) {
+      char why[64];
+      (void)snprintf(why, sizeof(why), "from %llu on they are needed", (unsigned long long)oldest);
+      return wal_missing(w, all, nr, gen, why);
+    }
+    struct wal_seg *const s = all[--i];
+    all[i] = NULL;
+    s->next = w->segs;
+    w->segs = s;
+    if (gen == oldest) return REMIXDB_OK;
+    if (s->h.prev_len == 0 || s->h.prev_gen < oldest) {
+      return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s does not lead to it)", w->dir,
+                     (unsigned long long)oldest, s->path);
+    }
+    gen = s->h.prev_gen;
+  }
+}
+
+// Not all at once: there may be more than a process may have open.
+static enum remixdb_status wal_seg_open(struct wal *w, struct wal_seg *s) {
+  if (s->fd >= 0) return REMIXDB_OK;
+  const enum remixdb_status st = env_open(w->env, s->path, w->read_only ? ENV_READ : ENV_READ | ENV_WRITE, &s->fd);
+  return st == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: removed while it was being recovered", s->path) : st;
+}
+
+static void wal_seg_close(struct wal *w, struct wal_seg *s) {
+  env_close_quiet(w->env, s->fd);
+  s->fd = -1;
+}
+
+// Replays w->segs and cuts it to what was replayed. *seq: in, the number before; out, the last.
+static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *arg, uint64_t *seq, struct wal_recovery *rec) {
+  struct wal_reader r = {.env = w->env};
+  enum remixdb_status st = REMIXDB_OK;
+  // The highest watermark: the watermarks of one log are of one truth, and what the highest says of older segments is all of it.
+  const struct wal_seg *top = NULL, *last = NULL;
+  for (const struct wal_seg *s = w->segs; s; s = s->next) {
+    const bool higher = s->level.gen && (!top || s->level.gen > top->level.gen || (s->level.gen == top->level.gen && s->level.end > top->level.end));
+    if (higher) top = s;
+    last = s;
+  }
+  const struct wal_level level = top ? top->level : (struct wal_level){0};
+  if (level.gen > last->h.gen) {
+    st = err_corrupt(top->path, WAL_LEVEL, "the log's generation %llu is missing; it was durable up to %llu", (unsigned long long)level.gen,
+                     (unsigned long long)level.end);
+    goto out;
+  }
+  for (struct wal_seg *s = w->segs; s; s = s->next) {
+    if (s->h.last_seq != *seq) {
+      st = err_corrupt(s->path, 56, "the segment follows sequence number %llu, the store is at %llu",
+                       (unsigned long long)s->h.last_seq, (unsigned long long)*seq);
+      goto out;
+    }
+    struct wal_seg *const next = s->next;
+    const uint64_t limit = next ? next->h.prev_len : s->size;
+    wal_reader_aim(&r, s);
+    st = wal_seg_open(w, s);
+    if (st == REMIXDB_OK) st = wal_replay(&r, limit, fn, arg, seq, rec, &s->end, &s->durable);
+    if (st != REMIXDB_OK) goto out;
+    rec->nr_segments++;
+    w->active = s;
+    if (level.gen == s->h.gen && level.end > s->durable) s->durable = level.end;
+    if (next && next->h.prev_durable > s->durable) s->durable = next->h.prev_durable;
+    const bool whole = next && s->end == limit;
+    if (level.gen == s->h.gen ? s->end < level.end : level.gen > s->h.gen && !whole) {
+      st = err_corrupt(s->path, s->end, "broken frame; by the watermark in %s this was durable", top->path);
+      goto out;
+    }
+    if (whole) {
+      wal_seg_close(w, s);
+      continue;
+    }
+    if (next && next->next) {  // the one after next began when the header of next was durable, and so all of this one
+      st = err_corrupt(s->path, s->end, "broken frame; the log goes on for more than one segment after it");
+      goto out;
+    }
+    if (next) st = wal_seg_open(w, next);
+    if (st == REMIXDB_OK) st = wal_judge(&r, s, s->end, limit, next, rec);
+    if (st != REMIXDB_OK) goto out;
+    s->next = NULL;
+    if (next) {
+      env_close_quiet(w->env, next->fd);
+      next->fd = -1;
+      wal_spare_add(w, next);
+    }
+    break;
+  }
+out:
+  mem_free(r.buf);
+  return st;
+}
+
+// Writes bytes [from, s->end) of the segment once more, as they are.
+static enum remixdb_status wal_write_again(struct wal *w, const struct wal_seg *s, uint64_t from) {
+  if (from >= s->end) return REMIXDB_OK;
+  uint8_t *const buf = mem_alloc(WAL_WINDOW);
+  enum remixdb_status st = buf ? REMIXDB_OK : REMIXDB_NOMEM;
+  for (uint64_t off = from; off < s->end && st == REMIXDB_OK; off += WAL_WINDOW) {
+    const size_t n = s->end - off < WAL_WINDOW ? (size_t)(s->end - off) : WAL_WINDOW;
+    st = env_read(w->env, s->fd, s->path, buf, n, off);
+    if (st == REMIXDB_OK) st = env_write(w->env, s->fd, s->path, buf, n, off);
+  }
+  mem_free(buf);
+  return st;
+}
+
+// What was replayed may be in the system's memory only (after the death of a process alone): it is made durable before anything
+// is put behind it. A sync does not do that for pages whose writing has failed before: the system calls them clean. So what nothing
+// proves to be on disk is written again. A segment of which anything is durable proves it of all before it (L5).
+static enum remixdb_status wal_sync_replayed(struct wal *w) {
+  const struct wal_seg *proven = NULL;
+  for (const struct wal_seg *s = w->segs; s; s = s->next)
+    if (s->durable) proven = s;
+  for (struct wal_seg *s = w->segs; s; s = s->next) {
+    const bool all = proven && s->h.gen < proven->h.gen;
+    enum remixdb_status st = wal_seg_open(w, s);
+    if (st == REMIXDB_OK && !all) st = wal_write_again(w, s, s->durable);
+    if (st == REMIXDB_NOSPACE) st = REMIXDB_OK;  // of a file system that never writes in place, as in wal_mark; a full disk must not keep the store closed
+    if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
+    if (st != REMIXDB_OK) return st;
+    s->durable = s->end;
+    wal_seg_close(w, s);
+  }
+  return REMIXDB_OK;
+}
+
+// All files of the log into *all_out (an array for mem_free), ordered by generation, those without a header first. unread: NULL, or gets the first failure to read
+// one of them, which then counts as one without a header.
+static enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, struct wal_seg ***all_out, size_t *nr_out) {
+  struct wal_names names = {.dir = w->dir};
+  struct wal_seg **all = NULL;
+  size_t nr = 0;
+  enum remixdb_status st = env_list(w->env, w->dir, wal_name, &names);
+  if (names.nomem) st = REMIXDB_NOMEM;
+  for (struct wal_seg *s = names.segs; s && st == REMIXDB_OK; s = s->next) {
+    st = wal_head_read(w, s);
+    if (st == REMIXDB_IO && unread) {
+      if (unread->status == REMIXDB_OK) err_save(unread, st);
+      st = REMIXDB_OK;
+    }
+    nr++;
+  }
+  if (st == REMIXDB_OK) {
+    all = mem_calloc(nr, sizeof(*all));
+    if (!all) st = REMIXDB_NOMEM;
+  }
+  if (st != REMIXDB_OK) {
+    wal_segs_destroy(w, names.segs);
+    return st;
+  }
+  size_t i = 0;
+  for (struct wal_seg *s = names.segs; s; s = s->next) all[i++] = s;
+  for (i = 0; i < nr; i++) all[i]->next = NULL;
+  qsort(all, nr, sizeof(all[0]), wal_seg_cmp);
+  *all_out = all;
+  *nr_out = nr;
+  return REMIXDB_OK;
+}
+
+// Files that are there before the store is were left by a creation that did not end. Their frames may bear the generation and
+// the id that this one begins with, so they are not recycled.
+static enum remixdb_status wal_remove_all(struct wal *w, struct wal_seg **all, size_t nr) {
+  enum remixdb_status st = REMIXDB_OK;
+  for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
+    st = env_unlink(w->env, all[i]->path);
+    if (st != REMIXDB_OK) break;
+    wal_seg_destroy(w, all[i]);
+    all[i] = NULL;
+  }
+  return st != REMIXDB_OK || nr == 0 ? st : env_sync_dir(w->env, w->dir);
+}
+
+enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh, wal_replay_fn replay,
+                             void *arg, struct wal_recovery *rec_out, struct wal **out) {
+  struct wal_recovery rec = {.last_seq = last_seq};
+  struct wal_seg **all = NULL;
+  size_t nr = 0;
+  uint64_t gen = oldest_gen;
+  *out = NULL;
+  if (rec_out) *rec_out = rec;
+  if (oldest_gen > WAL_NUMBER_MAX || last_seq > WAL_NUMBER_MAX) {
+    return err_set(REMIXDB_CORRUPT, "%s: the log cannot begin with generation %llu after sequence number %llu", o->dir,
+                   (unsigned long long)oldest_gen, (unsigned long long)last_seq);
+  }
+  struct wal *const w = wal_create(o);
+  if (!w) return REMIXDB_NOMEM;
+  enum remixdb_status st = wal_list(w, NULL, &all, &nr);
+  if (st != REMIXDB_OK) goto out;
+  if (!fresh) {
+    const uint64_t newest = nr > 0 && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
+    gen = newest + 2;  // frames of the generation between may be there, their header lost; they must not become valid
+    st = wal_chain(w, all, nr, oldest_gen);
+    for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
+      if (all[i] && !all[i]->headed) st = wal_judge_headless(w, all[i], newest);
+    }
+    if (st == REMIXDB_OK) st = wal_recover(w, replay, arg, &rec.last_seq, &rec);
+    if (st == REMIXDB_OK && o->replayed) st = o->replayed(arg);
+    if (st != REMIXDB_OK) goto out;
+  } else if (!o->read_only) {
+    st = wal_remove_all(w, all, nr);
+    if (st != REMIXDB_OK) goto out;
+  }
+  for (size_t i = 0; i < nr; i++) {
+    if (all[i]) wal_spare_add(w, all[i]);
+    all[i] = NULL;
+  }
+  w->seq = rec.last_seq;
+  w->st.records = rec.last_seq;
+  w->st.segments = rec.nr_segments;
+  atomic_store_explicit(&w->durable_seq, rec.last_seq, memory_order_relaxed);
+  if (o->read_only) {
+    atomic_store_explicit(&w->gen, w->active ? w->active->h.gen : oldest_gen, memory_order_relaxed);
+  } else {
+    const struct wal_seg *const last = w->active;
+    st = wal_sync_replayed(w);
+    if (st != REMIXDB_OK) goto out;
+    const uint64_t len = last ? last->end : 0;
+    const struct wal_head h = {.store_id = o->store_id, .gen = gen, .prev_gen = last ? last->h.gen : 0, .prev_len = len,
+                               .prev_durable = len, .last_seq = rec.last_seq};
+    st = wal_begin_segment(w, &h);
+    if (st != REMIXDB_OK) goto out;
+    if (wal_trim(w, WAL_SPARES) != REMIXDB_OK) {
+      // what cannot be removed now is tried again with each release
+    }
+  }
+out:
+  for (size_t i = 0; i < nr; i++) wal_seg_destroy(w, all[i]);
+  mem_free(all);
+  if (rec_out) *rec_out = rec;
+  if (st == REMIXDB_OK)
+    *out = w;
+  else
+    wal_destroy(w);
+  return st;
+}
+
+// ---- verifying
+
+// The oldest segment of a generation >= gen, as a copy to read from: its number, its generation and how far it is durable. NULL: there is none.
+static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_seg **out) {
+  struct wal_seg *const c = wal_seg_create(w->dir, UINT32_MAX);  // room for any number
+  *out = NULL;
+  if (!c) return REMIXDB_NOMEM;
+  lib_lock(&w->lock);
+  const struct wal_seg *i = w->segs;
+  while (i && i->h.gen < gen) i = i->next;
+  if (i) {
+    c->nr = i->nr;
+    c->h = i->h;
+    c->durable = i->durable;
+    memcpy(c->path, i->path, strlen(i->path) + 1);
+  }
+  lib_unlock(&w->lock);
+  if (i) *out = c;
+  else wal_seg_destroy(w, c);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, uint64_t *bytes_out) {
+  struct wal_reader r = {.env = w->env};
+  struct wal_recovery rec = {0};
+  const uint64_t durable = s->durable, gen = s->h.gen;
+  uint64_t seq = s->h.last_seq, end = 0, said;
+  enum remixdb_status st = wal_head_read(w, s);
+  if (st == REMIXDB_OK && (!s->headed || s->h.gen != gen)) st = err_corrupt(s->path, 0, "broken header of a segment that is in use");
+  if (st == REMIXDB_OK) st = env_open(w->env, s->path, ENV_READ, &s->fd);
+  if (st == REMIXDB_NOTFOUND) st = err_corrupt(s->path, 0, "is missing");
+  if (st == REMIXDB_OK) {
+    wal_reader_aim(&r, s);
+    st = wal_replay(&r, durable, NULL, NULL, &seq, &rec, &end, &said);
+  }
+  if (st == REMIXDB_OK && end != durable) st = err_corrupt(s->path, end, "broken frame; all before %llu was durable", (unsigned long long)durable);
+  if (bytes_out) *bytes_out += end;
+  mem_free(r.buf);
+  return st;
+}
+
+enum remixdb_status wal_verify(struct wal *w, uint64_t *bytes_out) {
+  for (uint64_t gen = 0;;) {
+    struct wal_seg *s, *again;
+    enum remixdb_status st = wal_seg_copy(w, gen, &s);
+    if (st != REMIXDB_OK || !s) return st;
+    const uint64_t mine = s->h.gen;
+    struct err_saved why = {.status = REMIXDB_OK};
+    if (s->durable) {
+      st = wal_seg_verify(w, s, bytes_out);
+      err_save(&why, st);
+    }
+    wal_seg_destroy(w, s);
+    if (st != REMIXDB_OK) {  // was it still the same segment at the end?
+      const enum remixdb_status copied = wal_seg_copy(w, mine, &again);
+      if (copied != REMIXDB_OK) return copied;
+      const bool there = again && again->h.gen == mine;
+      wal_seg_destroy(w, again);
+      if (there) return err_raise(&why);
+    }
+    gen = mine + 1;
+  }
+}
+
+// ---- what is left of a damaged log
+
+// The next frame that is whole, at or after `off` and with numbers above seq. *at_out: where; limit when there is none.
+static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, uint64_t seq, uint64_t *at_out) {
+  *at_out = limit;
+  for (; off < limit && limit - off >= WAL_FRAME_HEAD; off++) {
+    const uint8_t *p;
+    size_t nr;
+    struct wal_frame f;
+    enum remixdb_status st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
+    if (st != REMIXDB_OK) return st;
+    if (nr < WAL_FRAME_HEAD) return REMIXDB_OK;
+    if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq || f.first_seq > WAL_NUMBER_MAX || WAL_FRAME_HEAD + (uint64_t)f.len > limit - off) continue;
+    const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
+    if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK) return st;
+    if (nr < size || wal_frame_sum(k, off, p, f.len) != f.sum || !wal_frame_decodes(&f, p + WAL_FRAME_HEAD)) continue;
+    *at_out = off;
+    return REMIXDB_OK;
+  }
+  return REMIXDB_OK;
+}
+
+// Up to where segment i of all is replayed: a recovery may have cut it, or left it out, and the newest header that leads to it or past it says so. What was cut
+// bears numbers that were given again.
+static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t i) {
+  const struct wal_seg *const s = all[i];
+  for (size_t k = nr; --k > i;) {
+    const struct wal_head *const h = &all[k]->h;
+    if (h->prev_len == 0 || h->prev_gen > s->h.gen) continue;
+    return h->prev_gen < s->h.gen ? 0 : h->prev_len < s->size ? h->prev_len : s->size;
+  }
+  return s->size;
+}
+
+// The oldest generation that the newest header leads back to, as far as there are headers. The one that the last of them names may be there without its own.
+static uint64_t wal_salvage_oldest(struct wal_seg *const *all, size_t nr) {
+  uint64_t gen = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0, oldest = 1;
+  for (size_t i = nr; gen && i-- > 0 && all[i]->headed && all[i]->h.gen >= gen;) {
+    oldest = gen;
+    if (all[i]->h.gen == gen) gen = all[i]->h.prev_len ? all[i]->h.prev_gen : 0;
+  }
+  return gen ? gen : oldest;
+}
+
+static bool wal_has_gen(struct wal_seg *const *all, size_t nr, uint64_t gen) {
+  for (size_t i = 0; i < nr; i++)
+    if (all[i]->headed && all[i]->h.gen == gen) return true;
+  return false;
+}
+
+// Gives file i, which has no header, the generation of its first frame, when that is whole and of one of [from, to] that no other file has.
+static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_seg **all, size_t nr, size_t i, uint64_t from, uint64_t to) {
+  struct wal_seg *const s = all[i];
+  uint8_t head[WAL_FRAME_HEAD];
+  size_t len = 0;
+  enum remixdb_status st = env_open(w->env, s->path, ENV_READ, &s->fd);
+  if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), WAL_HEAD, &len);
+  wal_seg_close(w, s);
+  if (st != REMIXDB_OK || len < sizeof(head)) return st;
+  for (uint64_t gen = from; gen <= to && !s->headed; gen++) {
+    const struct wal_key k = wal_key(w->store_id, gen);
+    struct wal_frame f;
+    if (!wal_frame_get(head, &k, WAL_HEAD, &f)) continue;
+    if (wal_has_gen(all, nr, gen) || f.first_seq == 0) break;
+    s->h = (struct wal_head){.store_id = w->store_id, .gen = gen, .last_seq = f.first_seq - 1};
+    s->key = k;
+    s->headed = true;
+  }
+  return REMIXDB_OK;
+}
+
+// Finds out what the files without a header are, those of generations before `oldest` excepted: they are not needed any more. Each opening skips a generation.
+static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest, struct err_saved *unread) {
+  const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
+  const uint64_t last = newest > oldest ? newest : oldest, to = newest ? last + 2 * nr : last + SALVAGE_GENS - 1;
+  const uint64_t from = to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1;
+  enum remixdb_status st = REMIXDB_OK;
+  for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
+    if (all[i]->headed) continue;
+    st = wal_salvage_head(w, all, nr, i, from, to);
+    if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
+    if (st != REMIXDB_IO) continue;
+    if (unread->status == REMIXDB_OK) err_save(unread, st);
+    st = REMIXDB_OK;
+  }
+  qsort(all, nr, sizeof(all[0]), wal_seg_cmp);
+  return st;
+}
+
+// The last number before the segment that follows i begins: one known by its first frame does not say how long the one before it is.
+static uint64_t wal_salvage_upto(struct wal_seg *const *all, size_t nr, size_t i) {
+  for (size_t k = i + 1; k < nr; k++)
+    if (wal_salvage_limit(all, nr, k)) return all[k]->h.last_seq;
+  return UINT64_MAX;
+}
+
+struct salvage {
+  wal_replay_fn fn;
+  void *arg;
+  struct wal_salvage *out;
+  uint64_t seq, upto;
+  bool refused;  // fn has failed
+};
+
+static enum remixdb_status wal_seg_salvage(struct wal_reader *r, uint64_t limit, struct salvage *v) {
+  const struct wal_seg *const s = r->seg;
+  uint64_t broken = WAL_HEAD, off;
+  enum remixdb_status st = REMIXDB_OK;
+  if (s->h.last_seq > v->seq) v->seq = s->h.last_seq;
+  while ((st = wal_next_whole(r, &s->key, broken, limit, v->seq, &off)) == REMIXDB_OK && off < limit) {
+    const uint8_t *p;
+    size_t nr;
+    struct wal_frame f;
+    if ((st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK || !wal_frame_get(p, &s->key, off, &f)) break;
+    if (f.first_seq > v->upto) break;  // cut: the number was given again
+    v->out->lost_bytes += off - broken;
+    const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
+    if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK || nr < size) break;
+    p += WAL_FRAME_HEAD;
+    const uint8_t *const end = p + f.len;
+    v->seq = f.first_seq - 1;
+    for (uint32_t i = 0; i < f.count && p; i++) {
+      struct kv_rec kv;
+      p = kv_rec_get(p, end, &kv);
+      if (p && (st = v->fn(v->arg, ++v->seq, &kv)) != REMIXDB_OK) {
+        v->refused = true;
+        return st;
+      }
+    }
+    v->out->nr_records += f.count;
+    broken = off + size;
+  }
+  return st;
+}
+
+enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, wal_replay_fn fn, void *arg, struct wal_salvage *out) {
+  struct wal_opts mine = *o;
+  struct wal_seg **all = NULL;
+  size_t nr = 0;
+  mine.read_only = true;
+  *out = (struct wal_salvage){0};
+  struct wal *const w = wal_create(&mine);
+  if (!w) return REMIXDB_NOMEM;
+  struct err_saved unread = {.status = REMIXDB_OK};
+  struct wal_reader r = {.env = w->env, .unread = &unread};
+  struct salvage v = {.fn = fn, .arg = arg, .out = out};
+  enum remixdb_status st = wal_list(w, &unread, &all, &nr);
+  if (st == REMIXDB_OK && oldest_gen == 0) oldest_gen = wal_salvage_oldest(all, nr);
+  if (st == REMIXDB_OK) st = wal_salvage_heads(w, all, nr, oldest_gen, &unread);
+  for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
+    struct wal_seg *const s = all[i];
+    const uint64_t limit = s->headed && s->h.gen >= oldest_gen ? wal_salvage_limit(all, nr, i) : 0;
+    if (limit == 0) continue;
+    if ((st = env_open(w->env, s->path, ENV_READ, &s->fd)) == REMIXDB_OK) {
+      wal_reader_aim(&r, s);
+      v.upto = wal_salvage_upto(all, nr, i);
+      st = wal_seg_salvage(&r, limit, &v);
+      wal_seg_close(w, s);
+      out->nr_segments++;
+    }
+    if (st != REMIXDB_IO || v.refused) continue;
+    if (unread.status == REMIXDB_OK) err_save(&unread, st);
+    st = REMIXDB_OK;  // those behind it may be whole
+  }
+  if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: a segment was removed meanwhile", w->dir);
+  for (size_t i = 0; i < nr; i++) wal_seg_destroy(w, all[i]);
+  mem_free(all);
+  mem_free(r.buf);
+  wal_destroy(w);
+  return st == REMIXDB_OK && unread.status != REMIXDB_OK ? err_raise(&unread) : st;
+}
+
+struct wal_id_search {
+  struct env *env;
+  const char *dir;
+  uint64_t id;
+  bool nomem;  // or no descriptor: that says nothing of a file
+};
+
+static bool wal_id_look(void *arg, const char *name) {
+  struct wal_id_search *const f = arg;
+  char path[ENV_PATH_MAX];
+  uint8_t head[WAL_HEAD];
+  size_t nr = 0;
+  int fd;
+  if (strncmp(name, "wal-", 4) != 0 || env_path(path, f->dir, name) != REMIXDB_OK) return true;
+  enum remixdb_status st = env_open(f->env, path, ENV_READ, &fd);
+  f->nomem = st == REMIXDB_NOMEM;
+  if (st != REMIXDB_OK) return !f->nomem;
+  st = env_read_upto(f->env, fd, path, head, sizeof(head), 0, &nr);
+  env_close_quiet(f->env, fd);
+  struct wal_head h;
+  if (st == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, path, load64le(head + 16), &h) == REMIXDB_OK) f->id = h.store_id;
+  return f->id == 0;
+}
+
+enum remixdb_status wal_store_id(struct env *env, const char *dir, uint64_t *id_out) {
+  struct wal_id_search f = {.env = env, .dir = dir};
+  const enum remixdb_status st = env_list(env, dir, wal_id_look, &f);
+  if (st != REMIXDB_OK || f.nomem) return st != REMIXDB_OK ? st : REMIXDB_NOMEM;
+  *id_out = f.id;
+  return f.id ? REMIXDB_OK : REMIXDB_NOTFOUND;
+}

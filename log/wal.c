@@ -1,0 +1,859 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "log/state.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void wal_event_init(struct wal_event *e) {
+  (void)pthread_mutex_init(&e->mu, NULL);
+  cond_init(&e->cond);
+}
+
+static void wal_event_fini(struct wal_event *e) {
+  (void)pthread_cond_destroy(&e->cond);
+  (void)pthread_mutex_destroy(&e->mu);
+}
+
+// Gives the lock up until the event happens next; it may also return early.
+static void wal_event_wait(struct wal *w, struct wal_event *e) {
+  const uint64_t tick = e->tick;
+  e->waiters++;
+  lib_unlock(&w->lock);
+  (void)pthread_mutex_lock(&e->mu);
+  while (e->tick == tick) (void)pthread_cond_wait(&e->cond, &e->mu);
+  (void)pthread_mutex_unlock(&e->mu);
+  lib_lock(&w->lock);
+  e->waiters--;
+}
+
+// With the lock held.
+static void wal_event_wake(struct wal_event *e) {
+  if (e->waiters == 0) return;
+  (void)pthread_mutex_lock(&e->mu);
+  e->tick++;
+  (void)pthread_cond_broadcast(&e->cond);
+  (void)pthread_mutex_unlock(&e->mu);
+}
+
+// ---- files
+
+struct wal_seg *wal_seg_create(const char *dir, uint32_t nr) {
+  const size_t len = strlen(dir) + sizeof("/wal-4294967295");
+  struct wal_seg *const s = mem_calloc(1, sizeof(*s) + len);
+  if (!s) return NULL;
+  s->fd = -1;
+  s->nr = nr;
+  (void)snprintf(s->path, len, "%s/wal-%u", dir, nr);
+  return s;
+}
+
+void wal_seg_destroy(struct wal *w, struct wal_seg *s) {
+  if (!s) return;
+  env_close_quiet(w->env, s->fd);
+  mem_free(s);
+}
+
+void wal_segs_destroy(struct wal *w, struct wal_seg *s) {
+  while (s) {
+    struct wal_seg *const next = s->next;
+    wal_seg_destroy(w, s);
+    s = next;
+  }
+}
+
+void wal_spare_add(struct wal *w, struct wal_seg *s) {
+  struct wal_seg **at = &w->spares;
+  while (*at) at = &(*at)->next;
+  s->next = NULL;
+  *at = s;
+  atomic_fetch_add_explicit(&w->nr_spares, 1, memory_order_relaxed);
+}
+
+static struct wal_seg *wal_spare_take(struct wal *w) {
+  struct wal_seg *const s = w->spares;
+  if (!s) return NULL;
+  w->spares = s->next;
+  s->next = NULL;
+  atomic_fetch_sub_explicit(&w->nr_spares, 1, memory_order_relaxed);
+  return s;
+}
+
+// The smallest number no file of the log has. Under admin, which whoever changes one of the lists holds too.
+static uint32_t wal_free_nr(const struct wal *w) {
+  for (uint32_t nr = 0;; nr++) {
+    bool used = w->next && w->next->nr == nr;
+    for (const struct wal_seg *s = w->segs; s && !used; s = s->next) used = s->nr == nr;
+    for (const struct wal_seg *s = w->spares; s && !used; s = s->next) used = s->nr == nr;
+    if (!used) return nr;
+  }
+}
+
+// Room for the first step of s, and for `expected` bytes when there is so much, durable with its size so that later syncs find nothing of that to do.
+static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *s, uint64_t expected) {
+  enum remixdb_status st = env_size(w->env, s->fd, s->path, &s->alloc);
+  uint64_t to = expected > w->step ? expected : w->step;
+  if (st != REMIXDB_OK || s->alloc >= to) return st;
+  st = env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc);
+  if (st == REMIXDB_NOSPACE && to > w->step) {
+    // what a failed allocation has taken all the same is not known; the room that was asked for is had without it
+    if (s->alloc >= w->step) return REMIXDB_OK;
+    to = w->step;
+    st = env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc);
+  }
+  if (st != REMIXDB_OK) return st;
+  s->alloc = to;
+  return env_sync_all(w->env, s->fd, s->path);
+}
+
+// A file for a new segment that may have `expected` bytes, open: a spare, or a new one whose name is durable. Under admin. full_ok: a disk too full to
+// reserve room is no failure, because the caller writes the header at once and later appends ask for room again.
+static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool full_ok, struct wal_seg **out) {
+  enum remixdb_status st;
+  struct wal_seg *s;
+  *out = NULL;
+  while ((s = wal_spare_take(w)) != NULL) {
+    st = env_open(w->env, s->path, ENV_READ | ENV_WRITE, &s->fd);
+    if (st == REMIXDB_NOTFOUND) {  // somebody removed it; it is no loss
+      wal_seg_destroy(w, s);
+      continue;
+    }
+    if (st == REMIXDB_OK) st = wal_seg_reserve(w, s, expected);
+    if (st == REMIXDB_OK || (st == REMIXDB_NOSPACE && full_ok)) {
+      *out = s;
+      return REMIXDB_OK;
+    }
+    env_close_quiet(w->env, s->fd);
+    s->fd = -1;
+    wal_spare_add(w, s);
+    return st;
+  }
+  s = wal_seg_create(w->dir, wal_free_nr(w));
+  if (!s) return REMIXDB_NOMEM;
+  st = env_open(w->env, s->path, ENV_READ | ENV_WRITE | ENV_CREATE, &s->fd);  // what an earlier try has left there serves
+  if (st != REMIXDB_OK) {
+    mem_free(s);
+    return st;
+  }
+  st = wal_seg_reserve(w, s, expected);
+  if (st == REMIXDB_NOSPACE && full_ok) st = REMIXDB_OK;
+  if (st == REMIXDB_OK) st = env_sync_dir(w->env, w->dir);
+  if (st == REMIXDB_OK) {
+    *out = s;
+    return REMIXDB_OK;
+  }
+  env_close_quiet(w->env, s->fd);
+  s->fd = -1;
+  // An empty file under a log's name is a spare; leaving it is as good as removing it, but it may hold the last room on disk.
+  struct err_saved e;
+  err_save(&e, st);
+  (void)w->env->ops->unlink(w->env, s->path);
+  mem_free(s);
+  return err_raise(&e);
+}
+
+// Makes s the segment h. Does not write the header.
+void wal_seg_begin(struct wal_seg *s, const struct wal_head *h) {
+  s->h = *h;
+  s->key = wal_key(h->store_id, h->gen);
+  s->end = WAL_HEAD;
+  s->durable = 0;
+  s->level = (struct wal_level){0};
+  wal_head_put(s->head, h);
+}
+
+// ---- errors
+
+// With the lock held: every later append and sync returns this error. A full disk that an fsync reports came after the system
+// had accepted the data, which it may have dropped: unlike one found in time it does not pass.
+static void wal_fail(struct wal *w, enum remixdb_status s) {
+  if (w->err.status == REMIXDB_OK) {
+    err_save(&w->err, s);
+    w->err.status = REMIXDB_IO;
+  }
+  w->lim = w->pos;
+  wal_event_wake(&w->written);
+  wal_event_wake(&w->synced);
+}
+
+enum remixdb_status wal_error(const struct wal *w) {
+  return likely(w->err.status == REMIXDB_OK) ? REMIXDB_OK : err_raise(&w->err);
+}
+
+// ---- buffers; all with the lock held
+
+static struct wal_buf *wal_buf_create(size_t size) {
+  struct wal_buf *const b = mem_calloc(1, sizeof(*b));
+  if (!b) return NULL;
+  b->mem = mem_alloc(size);
+  if (!b->mem) {
+    mem_free(b);
+    return NULL;
+  }
+  b->cap = size;
+  b->kind = WAL_BUF_BIG;
+  return b;
+}
+
+static void wal_buf_put(struct wal *w, struct wal_buf *b) {
+  b->state = WAL_BUF_FREE;
+  b->retained = false;
+  if (b->kind == WAL_BUF_NORMAL) {
+    b->next = w->free;
+    w->free = b;
+  } else if (b->kind == WAL_BUF_BIG) {
+    w->st.buffer_bytes -= b->cap;
+    mem_free(b->mem);
+    mem_free(b);
+  }
+}
+
+// How far records may go in the current buffer: what the buffer has and what the disk has room for, but for what is kept for the last.
+static void wal_limit(struct wal *w) {
+  const struct wal_buf *const b = w->cur;
+  if (!b) {
+    w->pos = w->lim = w->none;
+    return;
+  }
+  const uint64_t room = w->active->alloc > b->off + w->keep ? w->active->alloc - b->off - w->keep : 0;
+  w->lim = b->mem + (room < b->cap ? (size_t)room : b->cap);
+  if (w->lim < w->pos || w->err.status != REMIXDB_OK || w->nr_retained) w->lim = w->pos;
+}
+
+static void wal_buf_open(struct wal *w, struct wal_buf *b) {
+  assert(!w->cur);
+  b->state = WAL_BUF_FILLING;
+  b->seg = w->active;
+  b->off = w->active->end;
+  b->first_seq = w->seq + 1;
+  w->cur = b;
+  w->pos = b->mem + WAL_FRAME_HEAD;
+  wal_limit(w);
+}
+
+static void wal_out_add(struct wal *w, struct wal_buf *b) {
+  b->state = WAL_BUF_SEALED;
+  b->ticket = w->next_ticket++;
+  b->next = NULL;
+  if (w->out_head)
+    w->out_tail->next = b;
+  else
+    w->out_head = b;
+  w->out_tail = b;
+}
+
+static void wal_out_remove(struct wal *w, struct wal_buf *b) {
+  struct wal_buf *prev = NULL;
+  for (struct wal_buf *i = w->out_head; i != b; i = i->next) prev = i;
+  if (prev)
+    prev->next = b->next;
+  else
+    w->out_head = b->next;
+  if (w->out_tail == b) w->out_tail = prev;
+}
+
+// The oldest that nobody writes, or NULL.
+static struct wal_buf *wal_out_sealed(const struct wal *w) {
+  struct wal_buf *b = w->out_head;
+  while (b && b->state != WAL_BUF_SEALED) b = b->next;
+  return b;
+}
+
+// Ends the frame being filled, if there is one. Its bytes go out later, outside of the lock.
+static void wal_seal(struct wal *w) {
+  struct wal_buf *const b = w->cur;
+  if (!b) return;
+  b->count = (uint32_t)(w->seq + 1 - b->first_seq);
+  b->len = (size_t)(w->pos - b->mem);
+  w->cur = NULL;
+  wal_limit(w);
+  if (b->count == 0) {
+    wal_buf_put(w, b);
+    return;
+  }
+  b->durable = b->seg->durable;
+  b->seg->end = b->off + b->len;
+  w->st.frames++;
+  w->st.bytes += b->len;
+  wal_out_add(w, b);
+}
+
+// Writes a sealed buffer; the lock is given up meanwhile. REMIXDB_NOSPACE: the buffer is kept and stays in line.
+static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
+  struct wal_seg *const seg = b->seg;
+  b->state = WAL_BUF_WRITING;
+  lib_unlock(&w->lock);
+  if (b->kind != WAL_BUF_HEADER) {
+    const struct wal_frame f = {
+        .len = (uint32_t)(b->len - WAL_FRAME_HEAD), .count = b->count, .first_seq = b->first_seq, .durable = b->durable};
+    wal_frame_put(b->mem, &seg->key, b->off, &f);
+  }
+  const enum remixdb_status s = env_write(w->env, seg->fd, seg->path, b->mem, b->len, b->off);
+  lib_lock(&w->lock);
+  if (s == REMIXDB_NOSPACE) {
+    b->state = WAL_BUF_SEALED;
+    if (!b->retained) w->nr_retained++;
+    b->retained = true;
+    w->lim = w->pos;
+  } else {
+    if (b->retained) w->nr_retained--;
+    wal_out_remove(w, b);
+    wal_buf_put(w, b);
+    if (s != REMIXDB_OK) wal_fail(w, s);
+  }
+  wal_event_wake(&w->written);
+  return s == REMIXDB_OK || s == REMIXDB_NOSPACE ? s : wal_error(w);
+}
+
+// Has all of a ticket below `end` written, by this thread or others. The lock is given up meanwhile.
+static enum remixdb_status wal_drain(struct wal *w, uint64_t end) {
+  for (;;) {
+    enum remixdb_status s = wal_error(w);
+    if (s != REMIXDB_OK) return s;
+    if (!w->out_head || w->out_head->ticket >= end) return REMIXDB_OK;
+    struct wal_buf *const b = wal_out_sealed(w);
+    if (b && b->ticket < end) {
+      s = wal_write(w, b);
+      if (s != REMIXDB_OK) return s;
+    } else {
+      wal_event_wait(w, &w->written);
+    }
+  }
+}
+
+// Makes the active segment's room reach `need`, or waits for the thread that does something of that kind. The lock is given up
+// meanwhile, so that the caller looks at everything anew.
+static enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
+  if (w->growing) {
+    wal_event_wait(w, &w->written);
+    return REMIXDB_OK;
+  }
+  struct wal_seg *const seg = w->active;
+  const uint64_t from = seg->alloc, to = align_up(need, w->step);
+  w->growing = true;  // keeps the segment active
+  lib_unlock(&w->lock);
+  const enum remixdb_status s = env_allocate(w->env, seg->fd, seg->path, from, to - from);
+  lib_lock(&w->lock);
+  w->growing = false;
+  if (s == REMIXDB_OK) {
+    seg->alloc = to;
+    wal_limit(w);
+  }
+  wal_event_wake(&w->written);
+  return s;
+}
+
+// Whether it is time to make room ahead of need, because less than a `part` of a step is left.
+static bool wal_wants_room(const struct wal *w, uint32_t part) {
+  const struct wal_seg *const seg = w->active;
+  return seg->end + w->step / part > seg->alloc && w->grow_refused != seg->alloc;
+}
+#define WAL_WANTED 2u   // for wal_ahead to do it,
+#define WAL_NEEDED 4u   // and when it has not, for who appends
+
+// Makes room ahead of need. The lock is given up meanwhile.
+static void wal_grow_ahead(struct wal *w) {
+  const uint64_t alloc = w->active->alloc;
+  if (wal_grow(w, alloc + 1) != REMIXDB_OK) w->grow_refused = alloc;
+}
+
+// Whether wal_ahead has something to do. A segment that ends early needs no next one ready, and a small store not its room on disk.
+static bool wal_is_behind(const struct wal *w) {
+  const struct wal_seg *const seg = w->active;
+  const bool next = atomic_load_explicit(&w->next_for, memory_order_relaxed) >= seg->alloc;
+  return wal_wants_room(w, WAL_WANTED) || (!next && seg->end > w->step / 2 && w->durable_gen >= seg->h.gen);
+}
+
+// ---- appending
+
+// Called with the lock held; it is still held when this returns REMIXDB_OK and nbytes fit, and not held otherwise. last: into what is kept of the segment's room.
+static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last) {
+  const uint32_t keep = last ? 0 : w->keep;
+  enum remixdb_status s = REMIXDB_OK;
+  struct wal_buf *big = NULL;
+  if (nbytes > WAL_FRAME_MAX) {
+    lib_unlock(&w->lock);
+    return err_set(REMIXDB_TOOBIG, "a batch of %zu bytes; at most %u go into the log at once", nbytes, WAL_FRAME_MAX);
+  }
+  if (w->read_only) {
+    lib_unlock(&w->lock);
+    return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir);
+  }
+  if (WAL_FRAME_HEAD + nbytes > WAL_BUF) {
+    lib_unlock(&w->lock);
+    big = wal_buf_create(WAL_FRAME_HEAD + nbytes);
+    if (!big) return REMIXDB_NOMEM;
+    lib_lock(&w->lock);
+    w->st.buffer_bytes += big->cap;
+  }
+  for (;;) {
+    s = wal_error(w);
+    if (s != REMIXDB_OK) break;
+    if (w->nr_retained) {  // the disk was full: first what was accepted before
+      struct wal_buf *const b = wal_out_sealed(w);
+      if (!b)
+        wal_event_wait(w, &w->written);
+      else if ((s = wal_write(w, b)) != REMIXDB_OK)
+        break;
+      continue;
+    }
+    if (w->cur && (big || (size_t)(w->cur->mem + w->cur->cap - w->pos) < nbytes)) {
+      wal_seal(w);
+      w->end_work = true;
+    }
+    const struct wal_seg *const seg = w->active;
+    const uint64_t start = w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : seg->end + WAL_FRAME_HEAD;
+    if (start + nbytes + keep > seg->alloc) {
+      s = wal_grow(w, start + nbytes + keep);
+      if (s != REMIXDB_OK) break;
+      continue;
+    }
+    if (!w->cur) {
+      if (big) {
+        wal_buf_open(w, big);
+        big = NULL;
+        w->end_work = true;
+      } else if (w->free) {
+        struct wal_buf *const b = w->free;
+        w->free = b->next;
+        wal_buf_open(w, b);
+        if (wal_wants_room(w, WAL_NEEDED)) w->end_work = true;
+        atomic_store_explicit(&w->behind, wal_is_behind(w), memory_order_relaxed);
+      } else {
+        struct wal_buf *const b = wal_out_sealed(w);
+        if (!b)
+          wal_event_wait(w, &w->written);
+        else if ((s = wal_write(w, b)) != REMIXDB_OK)
+          break;
+        continue;
+      }
+    }
+    wal_limit(w);
+    if (last && (size_t)(w->lim - w->pos) < nbytes) w->lim = w->pos + nbytes;
+    assert((size_t)(w->lim - w->pos) >= nbytes && w->lim <= w->cur->mem + w->cur->cap);
+    return REMIXDB_OK;
+  }
+  if (big) wal_buf_put(w, big);
+  lib_unlock(&w->lock);
+  return s;
+}
+
+static inline enum remixdb_status wal_begin_as(struct wal *w, size_t nbytes, bool last, uint64_t *gen_out) {
+  lib_lock(&w->lock);
+  if (unlikely(nbytes > (size_t)(w->lim - w->pos))) {
+    const enum remixdb_status s = wal_make_room(w, nbytes, last);
+    if (s != REMIXDB_OK) return s;
+  }
+  *gen_out = atomic_load_explicit(&w->gen, memory_order_relaxed);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out) { return wal_begin_as(w, nbytes, false, gen_out); }
+enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out) { return wal_begin_as(w, nbytes, true, gen_out); }
+
+uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen, bool tomb) {
+  uint8_t *p = w->pos;
+  assert(kv_rec_size(key.len, tomb ? 0 : vlen, tomb) <= (size_t)(w->lim - p));
+  p = kv_head_put(p, key.len, vlen, tomb);
+  if (key.len) memcpy(p, key.ptr, key.len);
+  p += key.len;
+  if (!tomb && vlen) {
+    memcpy(p, val, vlen);
+    p += vlen;
+  }
+  w->pos = p;
+  return ++w->seq;
+}
+
+// Called with the lock held; gives it back. Writes what is sealed by now and nobody writes: this call's share, and at most what
+// a call that failed has left. What others seal meanwhile is theirs, so that no thread is kept writing for them.
+static void wal_end_slow(struct wal *w) {
+  w->end_work = false;
+  if (w->cur && w->cur->kind == WAL_BUF_BIG) wal_seal(w);
+  const uint64_t end = w->next_ticket;
+  for (struct wal_buf *b; w->err.status == REMIXDB_OK && (b = wal_out_sealed(w)) != NULL && b->ticket < end;) {
+    if (wal_write(w, b) != REMIXDB_OK) break;
+  }
+  if (wal_wants_room(w, WAL_NEEDED) && !w->growing && w->err.status == REMIXDB_OK) wal_grow_ahead(w);
+  lib_unlock(&w->lock);
+}
+
+void wal_end(struct wal *w) {
+  const struct wal_buf *const b = w->cur;
+  if (likely(b != NULL)) atomic_store_explicit(&w->seg_bytes, b->off + (uint64_t)(w->pos - b->mem), memory_order_relaxed);
+  if (unlikely(w->end_work))
+    wal_end_slow(w);
+  else
+    lib_unlock(&w->lock);
+}
+
+// ---- sync
+
+// With the lock held and `syncing` set: makes durable what was appended up to now. The lock is given up meanwhile.
+static enum remixdb_status wal_sync_lead(struct wal *w) {
+  wal_seal(w);
+  struct wal_seg *const last = w->active;
+  const uint64_t last_end = last->end, seq = w->seq;
+  enum remixdb_status s = wal_drain(w, w->next_ticket);
+  if (s != REMIXDB_OK) return s;
+  // Oldest first (L5). A segment that is not durable stays in the list, and only the leader makes one durable. All but
+  // `last` have their final length.
+  for (struct wal_seg *i = w->segs;; i = i->next) {
+    const uint64_t end = i == last ? last_end : i->end;
+    if (i->durable < end) {
+      lib_unlock(&w->lock);
+      s = env_sync_data(w->env, i->fd, i->path);
+      lib_lock(&w->lock);
+      if (s != REMIXDB_OK) {
+        wal_fail(w, s);
+        return wal_error(w);
+      }
+      i->durable = end;
+      w->st.syncs++;
+    }
+    if (i == last) break;
+  }
+  w->durable_gen = last->h.gen;
+  atomic_store_explicit(&w->durable_seq, seq, memory_order_relaxed);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status wal_sync(struct wal *w) {
+  enum remixdb_status s;
+  if (w->read_only) return REMIXDB_OK;
+  lib_lock(&w->lock);
+  const uint64_t seq = w->seq, gen = w->active->h.gen;
+  for (;;) {
+    s = wal_error(w);
+    if (s != REMIXDB_OK) break;
+    // The header counts too: a segment that nothing was appended to must be there when a version names it.
+    if (atomic_load_explicit(&w->durable_seq, memory_order_relaxed) >= seq && w->durable_gen >= gen) break;
+    if (w->syncing) {  // it may have begun before our records were there; then one of those who wait leads the next
+      wal_event_wait(w, &w->synced);
+      continue;
+    }
+    w->syncing = true;
+    s = wal_sync_lead(w);
+    w->syncing = false;
+    wal_event_wake(&w->synced);
+    if (s != REMIXDB_OK) break;
+  }
+  lib_unlock(&w->lock);
+  return s;
+}
+
+enum remixdb_status wal_flush(struct wal *w) {
+  if (w->read_only) return REMIXDB_OK;
+  lib_lock(&w->lock);
+  enum remixdb_status s = wal_error(w);
+  if (s == REMIXDB_OK) {
+    wal_seal(w);
+    s = wal_drain(w, w->next_ticket);
+  }
+  lib_unlock(&w->lock);
+  return s;
+}
+
+uint64_t wal_durable_seq(const struct wal *w) { return atomic_load_explicit(&w->durable_seq, memory_order_relaxed); }
+uint64_t wal_gen(const struct wal *w) { return atomic_load_explicit(&w->gen, memory_order_relaxed); }
+uint64_t wal_segment_bytes(const struct wal *w) { return atomic_load_explicit(&w->seg_bytes, memory_order_relaxed); }
+
+// ---- segments
+
+// The active segment's header durable, and with it all older segments. Under admin.
+static enum remixdb_status wal_settle(struct wal *w) {
+  lib_lock(&w->lock);
+  const enum remixdb_status s = wal_error(w);
+  const bool settled = w->durable_gen >= w->active->h.gen;
+  lib_unlock(&w->lock);
+  return s != REMIXDB_OK || settled ? s : wal_sync(w);
+}
+
+// A segment begins only after the one before has a durable header. Recovery relies on it twice: a generation missing
+// between two others is damage, never the work of a crash; and no frame can be on disk whose generation is more than one
+// above that of every header on disk.
+static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected) {
+  if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir);
+  enum remixdb_status s = wal_settle(w);
+  if (s != REMIXDB_OK) return s;
+  atomic_store_explicit(&w->next_for, expected, memory_order_relaxed);
+  struct wal_seg *const next = w->next;
+  if (!next) return wal_file_take(w, expected, false, &w->next);
+  // It is good without; and its size will be durable with the first frames.
+  if (next->alloc < expected && env_allocate(w->env, next->fd, next->path, next->alloc, expected - next->alloc) == REMIXDB_OK) next->alloc = expected;
+  return REMIXDB_OK;
+}
+
+// The prepared segment, which there is no more. Under admin.
+static struct wal_seg *wal_next_take(struct wal *w) {
+  struct wal_seg *const s = w->next;
+  w->next = NULL;
+  atomic_store_explicit(&w->next_for, 0, memory_order_relaxed);
+  return s;
+}
+
+enum remixdb_status wal_prepare(struct wal *w) {
+  (void)pthread_mutex_lock(&w->admin);
+  lib_lock(&w->lock);
+  const uint64_t expected = w->active->alloc;
+  lib_unlock(&w->lock);
+  const enum remixdb_status s = wal_prepare_locked(w, expected);
+  (void)pthread_mutex_unlock(&w->admin);
+  return s;
+}
+
+bool wal_ahead_wanted(const struct wal *w) { return atomic_load_explicit(&w->behind, memory_order_relaxed); }
+
+void wal_ahead(struct wal *w) {
+  lib_lock(&w->lock);
+  atomic_store_explicit(&w->behind, false, memory_order_relaxed);  // until the next buffer is begun: what fails is not tried again and again
+  const bool sound = w->err.status == REMIXDB_OK && !w->read_only;
+  if (sound && wal_wants_room(w, WAL_WANTED) && !w->growing) wal_grow_ahead(w);
+  const bool next = sound && wal_is_behind(w) && !wal_wants_room(w, WAL_WANTED);
+  lib_unlock(&w->lock);
+  if (next && wal_prepare(w) != REMIXDB_OK) {
+    // who switches finds out
+  }
+}
+
+// With the lock held: s becomes the active segment.
+static void wal_activate(struct wal *w, struct wal_seg *s) {
+  s->next = NULL;
+  if (w->active)
+    w->active->next = s;
+  else
+    w->segs = s;
+  w->active = s;
+  w->grow_refused = 0;
+  w->st.segments++;
+  atomic_store_explicit(&w->gen, s->h.gen, memory_order_relaxed);
+  atomic_store_explicit(&w->seg_bytes, s->end, memory_order_relaxed);
+}
+
+enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg) {
+  (void)pthread_mutex_lock(&w->admin);
+  enum remixdb_status s = wal_prepare_locked(w, 0);
+  if (s != REMIXDB_OK) goto out;
+  lib_lock(&w->lock);
+  while (w->growing) wal_event_wait(w, &w->written);
+  s = wal_error(w);
+  if (s != REMIXDB_OK) {
+    lib_unlock(&w->lock);
+    goto out;
+  }
+  wal_seal(w);
+  const struct wal_seg *const old = w->active;
+  struct wal_seg *const seg = wal_next_take(w);
+  const struct wal_head h = {.store_id = w->store_id, .gen = old->h.gen + 1, .prev_gen = old->h.gen, .prev_len = old->end,
+                             .prev_durable = old->durable, .last_seq = w->seq};
+  wal_seg_begin(seg, &h);
+  wal_activate(w, seg);
+  // The header goes out like a frame: in line, so that a sync waits for it, and tried again when the disk is full.
+  seg->head_buf = (struct wal_buf){.seg = seg, .mem = seg->head, .cap = WAL_HEAD, .len = WAL_HEAD, .kind = WAL_BUF_HEADER};
+  wal_out_add(w, &seg->head_buf);
+  if (fn) fn(arg, h.gen);
+  // The switch has happened: a failure from here on is told by the calls that come after.
+  (void)wal_drain(w, w->next_ticket);
+  lib_unlock(&w->lock);
+out:
+  (void)pthread_mutex_unlock(&w->admin);
+  return s;
+}
+
+enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
+  while (atomic_load_explicit(&w->nr_spares, memory_order_relaxed) > keep) {
+    struct wal_seg *const s = wal_spare_take(w);
+    const enum remixdb_status st = env_unlink(w->env, s->path);
+    if (st != REMIXDB_OK) {
+      wal_spare_add(w, s);
+      return st;
+    }
+    wal_seg_destroy(w, s);
+  }
+  return REMIXDB_OK;
+}
+
+enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
+  if (w->read_only) return REMIXDB_OK;
+  (void)pthread_mutex_lock(&w->admin);
+  // Then every older segment is durable: no write and no sync of it can be under way.
+  enum remixdb_status s = wal_settle(w);
+  while (s == REMIXDB_OK) {
+    lib_lock(&w->lock);
+    struct wal_seg *const old = w->segs;
+    const bool take = old != w->active && old->h.gen < gen;
+    if (take) {
+      assert(old->durable == old->end);
+      w->segs = old->next;
+      w->st.segments--;
+    }
+    lib_unlock(&w->lock);
+    if (!take) break;
+    env_close_quiet(w->env, old->fd);
+    old->fd = -1;
+    wal_spare_add(w, old);
+  }
+  if (s == REMIXDB_OK) s = wal_trim(w, WAL_SPARES);
+  (void)pthread_mutex_unlock(&w->admin);
+  return s;
+}
+
+enum remixdb_status wal_shed(struct wal *w) {
+  if (w->read_only) return REMIXDB_OK;
+  (void)pthread_mutex_lock(&w->admin);
+  struct wal_seg *const next = wal_next_take(w);
+  if (next) {
+    env_close_quiet(w->env, next->fd);
+    next->fd = -1;
+    wal_spare_add(w, next);
+  }
+  const enum remixdb_status s = wal_trim(w, 0);
+  (void)pthread_mutex_unlock(&w->admin);
+  return s;
+}
+
+// Puts a watermark into a segment whose header is durable, and makes it durable. Under admin. Of a segment that was recovered the
+// file is not open.
+static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *s, const struct wal_level *l) {
+  uint8_t p[WAL_LEVEL_LEN];
+  int fd = s->fd;
+  enum remixdb_status st = REMIXDB_OK;
+  wal_level_put(p, &s->key, l);
+  if (fd < 0) {
+    st = env_open(w->env, s->path, ENV_READ | ENV_WRITE, &fd);
+    if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: removed while the store is open", s->path);
+    if (st != REMIXDB_OK) return st;
+  }
+  st = env_write(w->env, fd, s->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
+  // Whatever an fsync reports may be of frames that were written before: unlike what the write reports it does not pass.
+  if (st == REMIXDB_OK && env_sync_data(w->env, fd, s->path) != REMIXDB_OK) st = REMIXDB_IO;
+  if (fd != s->fd) env_close_quiet(w->env, fd);
+  if (st == REMIXDB_OK) s->level = *l;
+  return st;
+}
+
+enum remixdb_status wal_mark(struct wal *w) {
+  if (w->read_only) return REMIXDB_OK;
+  (void)pthread_mutex_lock(&w->admin);  // keeps the segments, and which one is active
+  lib_lock(&w->lock);
+  while (w->syncing) wal_event_wait(w, &w->synced);  // the system tells one caller of a failure: no sync may run beside this one's
+  enum remixdb_status st = wal_error(w);
+  struct wal_seg *const seg = w->active;
+  struct wal_seg *before = w->segs;
+  while (before != seg && before->next != seg) before = before->next;
+  const struct wal_level l = {.gen = seg->h.gen, .end = seg->durable};
+  // an empty segment has nothing to lose, and its header may say all there is to say of the older ones
+  const bool news = l.end > WAL_HEAD || (l.end == WAL_HEAD && seg->h.prev_durable < seg->h.prev_len);
+  if (st == REMIXDB_OK && news) {
+    w->syncing = true;
+    lib_unlock(&w->lock);
+    if (seg->level.end < l.end) st = wal_level_write(w, seg, &l);
+    if (st == REMIXDB_OK && before != seg && before->level.gen < l.gen) st = wal_level_write(w, before, &l);
+    if (st == REMIXDB_NOSPACE) st = REMIXDB_OK;  // of a file system that never writes in place; the log is good without
+    lib_lock(&w->lock);
+    w->syncing = false;
+    if (st != REMIXDB_OK && st != REMIXDB_NOMEM) {
+      wal_fail(w, st);
+      st = wal_error(w);
+    }
+    wal_event_wake(&w->synced);
+  }
+  lib_unlock(&w->lock);
+  (void)pthread_mutex_unlock(&w->admin);
+  return st;
+}
+
+void wal_stats(struct wal *w, struct wal_stats *out) {
+  lib_lock(&w->lock);
+  *out = w->st;
+  out->records = w->seq - w->st.records;  // st.records holds the number that the first append followed
+  if (w->cur) out->bytes += (uint64_t)(w->pos - w->cur->mem);
+  lib_unlock(&w->lock);
+  out->spare_segments = atomic_load_explicit(&w->nr_spares, memory_order_relaxed);
+}
+
+// ---- beginning and end
+
+// Begins the segment that appends go to, with its header durable before return.
+enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h) {
+  struct wal_seg *s;
+  enum remixdb_status st = wal_file_take(w, 0, true, &s);
+  if (st != REMIXDB_OK) return st;
+  wal_seg_begin(s, h);
+  st = env_write(w->env, s->fd, s->path, s->head, WAL_HEAD, 0);
+  if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
+  if (st != REMIXDB_OK) {
+    wal_seg_destroy(w, s);
+    return st;
+  }
+  s->durable = WAL_HEAD;
+  w->durable_gen = h->gen;
+  wal_activate(w, s);
+  return REMIXDB_OK;
+}
+
+void wal_destroy(struct wal *w) {
+  struct wal_buf *b = w->out_head;
+  while (b) {
+    struct wal_buf *const next = b->next;
+    wal_buf_put(w, b);
+    b = next;
+  }
+  if (w->cur) wal_buf_put(w, w->cur);
+  for (size_t i = 0; i < sizeof(w->bufs) / sizeof(w->bufs[0]); i++) mem_free(w->bufs[i].mem);
+  wal_segs_destroy(w, w->segs);
+  wal_segs_destroy(w, w->spares);
+  wal_seg_destroy(w, w->next);
+  wal_event_fini(&w->written);
+  wal_event_fini(&w->synced);
+  (void)pthread_mutex_destroy(&w->admin);
+  mem_free(w->dir);
+  mem_free(w);
+}
+
+// NULL: REMIXDB_NOMEM.
+struct wal *wal_create(const struct wal_opts *o) {
+  struct wal *const w = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*w), CACHE_LINE));
+  if (!w) return NULL;
+  memset(w, 0, sizeof(*w));
+  w->env = o->env;
+  w->store_id = o->store_id;
+  w->step = o->step ? o->step : WAL_PREALLOC;
+  w->keep = w->step / WAL_KEEP_PART;
+  w->read_only = o->read_only;
+  w->pos = w->lim = w->none;
+  wal_event_init(&w->written);
+  wal_event_init(&w->synced);
+  (void)pthread_mutex_init(&w->admin, NULL);
+  const size_t len = strlen(o->dir) + 1;
+  w->dir = mem_alloc(len);
+  if (!w->dir) goto fail;
+  memcpy(w->dir, o->dir, len);
+  for (size_t i = 0; i < sizeof(w->bufs) / sizeof(w->bufs[0]) && !w->read_only; i++) {
+    struct wal_buf *const b = &w->bufs[i];
+    b->mem = mem_alloc_aligned(4096, WAL_BUF);
+    if (!b->mem) goto fail;
+    b->cap = WAL_BUF;
+    w->st.buffer_bytes += b->cap;
+    wal_buf_put(w, b);
+  }
+  return w;
+fail:
+  wal_destroy(w);
+  return NULL;
+}
+
+enum remixdb_status wal_close(struct wal *w) {
+  enum remixdb_status s = wal_sync(w);
+  if (s == REMIXDB_OK) s = wal_mark(w);
+  for (struct wal_seg *i = w->segs; i; i = i->next) {
+    if (i->fd < 0) continue;
+    if (s == REMIXDB_OK && !w->read_only)
+      s = env_close(w->env, i->fd, i->path);
+    else
+      env_close_quiet(w->env, i->fd);
+    i->fd = -1;
+  }
+  wal_destroy(w);
+  return s;
+}

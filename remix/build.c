@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "remix/build.h"
+
+#include <assert.h>
+
+#include "remix/splice.h"
+
+#define BUILD_SAME REMIX_WRITE_SAME  // common prefix with the key before: it is that key
+#define BUILD_REPORT 1024u           // entries between two reports of progress
+#define BUILD_MOVE_FILL 24u          // entries in a segment on average, with less of which a view is rather made anew (a splice holds SPLICE_FILL, nearly)
+
+// One of the two sorted streams. Its head is the next entry that it has to give.
+struct build_head {
+  bool any;
+  struct kref key;   // in the sst_keys of its run
+  uint32_t lcp;      // bytes that it shares with the last key put out; BUILD_SAME for the same key
+  uint32_t run;      // in the new view
+  bool tomb;
+  const uint8_t *tag;  // as the old view has it, or NULL
+};
+
+// The segment being filled. Where a key's versions do not all fit, they go to the next one together.
+struct build_seg {
+  uint32_t nr;
+  uint32_t group;       // first version of the last key
+  uint32_t group_lcp;   // bytes that key shares with the one before it
+  uint8_t tag[REMIX_SEG], sel[REMIX_SEG];
+  uint32_t dbit[REMIX_SEG];
+  uint8_t *anchor;      // REMIXDB_KV_MAX bytes
+  uint32_t anchor_len;
+};
+
+struct build {
+  struct remix_build *b;
+  uint32_t nr_runs, nr_kept;
+  struct sst *runs[REMIX_RUNS_MAX];        // of the new view
+  uint8_t run_map[REMIX_RUNS_MAX];         // old run to new; UINT8_MAX: leaves
+  struct remix_fresh fresh_keys;
+  struct remix_write write;
+
+  // for a merge: the old view, less the runs that leave
+  struct build_head old;
+  struct remix_walk walk;
+  bool walking;                            // stands on an entry that has been taken
+  struct sst_keys keys[REMIX_RUNS_MAX];    // per old run that stays
+  struct build_head fresh;
+  uint8_t *last;                           // last key put out, REMIXDB_KV_MAX bytes
+  uint32_t last_len;
+  bool any;                                // there is one
+  struct build_seg seg;
+  uint32_t unreported;
+};
+
+// ---- a merge: segments out
+
+static void build_report(struct build *x, uint32_t least) {
+  if (x->unreported < least) return;
+  if (x->b->progress) atomic_fetch_add_explicit(x->b->progress, x->unreported, memory_order_relaxed);
+  x->unreported = 0;
+}
+
+// The first len bytes of the last key put out are the anchor of the segment that begins.
+static void build_anchor(struct build *x, uint32_t len) {
+  memcpy(x->seg.anchor, x->last, len);
+  x->seg.anchor_len = len;
+}
+
+// Writes the first nr entries as a segment; what is behind them begins the next one.
+static enum remixdb_status build_flush(struct build *x, uint32_t nr) {
+  struct build_seg *const g = &x->seg;
+  const struct remix_entries e = {.sel = g->sel, .tag = g->tag, .dbit = g->dbit};
+  const enum remixdb_status s = remix_write_segment(&x->write, &e, nr, kref(g->anchor, g->anchor_len));
+  if (s != REMIXDB_OK) return s;
+  const uint32_t left = g->nr - nr;
+  memmove(g->tag, g->tag + nr, left);
+  memmove(g->sel, g->sel + nr, left);
+  memmove(g->dbit, g->dbit + nr, left * sizeof(g->dbit[0]));
+  g->nr = left;
+  g->group = 0;
+  return REMIXDB_OK;
+}
+
+// Where the key differs from the last one put out. That it is greater there shows that the tables are what the view was made of.
+static enum remixdb_status build_dbit(const struct build *x, const struct build_head *h, uint32_t *dbit_out) {
+  const uint32_t lcp = h->lcp;
+  if (!x->any) {
+    *dbit_out = 0;
+    return REMIXDB_OK;
+  }
+  if (lcp < x->last_len && lcp < h->key.len && x->last[lcp] < h->key.ptr[lcp]) {
+    *dbit_out = lcp << 4 | ((uint32_t)__builtin_clz((uint32_t)(x->last[lcp] ^ h->key.ptr[lcp])) - 23);
+    return REMIXDB_OK;
+  }
+  if (lcp == x->last_len && lcp < h->key.len) {
+    *dbit_out = lcp << 4;
+    return REMIXDB_OK;
+  }
+  const struct sst *const t = x->runs[h->run];
+  return err_corrupt(t->path, 0, "keys are not in the order of the view");
+}
+
+static enum remixdb_status build_put(struct build *x, const struct build_head *h) {
+  struct build_seg *const g = &x->seg;
+  enum remixdb_status s = REMIXDB_OK;
+  uint8_t sel = (uint8_t)(h->run | (h->tomb ? REMIX_TOMB : 0)), tag = 0;
+  uint32_t dbit = BUILD_SAME;
+  if (h->lcp != BUILD_SAME) {
+    s = build_dbit(x, h, &dbit);
+    if (s == REMIXDB_OK && g->nr == REMIX_SEG) s = build_flush(x, REMIX_SEG);
+    if (s != REMIXDB_OK) return s;
+    if (h->key.len > h->lcp) memcpy(x->last + h->lcp, h->key.ptr + h->lcp, h->key.len - h->lcp);
+    x->last_len = h->key.len;
+    if (g->nr == 0) build_anchor(x, x->any ? h->lcp + 1 : 0);
+    x->any = true;
+    g->group = g->nr;
+    g->group_lcp = h->lcp;
+    if (x->b->tags) tag = h->tag ? *h->tag : remix_tag(hash64(h->key.ptr, h->key.len));
+  } else {
+    sel |= REMIX_OLD;
+    if (g->nr == REMIX_SEG) {
+      if (g->group == 0) return err_corrupt(x->runs[h->run]->path, 0, "more versions of a key than runs");
+      s = build_flush(x, g->group);
+      if (s == REMIXDB_OK) build_anchor(x, g->group_lcp + 1);
+    }
+    tag = g->tag[g->nr - 1];
+  }
+  if (s != REMIXDB_OK) return s;
+  g->tag[g->nr] = tag;
+  g->sel[g->nr] = sel;
+  g->dbit[g->nr] = dbit;
+  g->nr++;
+  x->unreported++;
+  build_report(x, BUILD_REPORT);
+  return REMIXDB_OK;
+}
+
+// ---- a merge: the streams
+
+// Compares two keys that are equal in their first `from` bytes.
+static uint32_t build_lcp(struct build *x, struct kref a, struct kref b, uint32_t from) {
+  const uint32_t lcp = kv_lcp_from(a, b, from);
+  x->b->key_bytes_compared += lcp - from + 1;
+  return lcp;
+}
+
+// The head of a stream follows the key that was put out last: this is lcp, unless it is not known.
+static enum remixdb_status build_head_lcp(struct build *x, struct build_head *h, uint32_t lcp, bool known) {
+  const struct kref last = kref(x->last, x->last_len);
+  if (!x->any) {
+    h->lcp = 0;
+  } else if (!known) {
+    h->lcp = build_lcp(x, last, h->key, 0);
+    if (h->lcp == last.len && h->lcp == h->key.len) h->lcp = BUILD_SAME;
+  } else {
+    h->lcp = lcp;
+    // what comes from a file must not lead beyond a key
+    if (unlikely(lcp == BUILD_SAME ? last.len != h->key.len : lcp > last.len || lcp > h->key.len))
+      return err_corrupt(x->runs[h->run]->path, 0, "keys are not in the order of the view");
+  }
+  return REMIXDB_OK;
+}
+
+// The next entry of the old view whose run stays.
+static enum remixdb_status build_next_old(struct build *x) {
+  struct build_head *const h = &x->old;
+  struct remix_walk *const w = &x->walk;
+  uint32_t lcp = BUILD_SAME;
+  bool known = true;
+  h->any = false;
+  if (!x->b->old) return REMIXDB_OK;
+  for (;; remix_walk_next(w)) {
+    if (x->walking) {
+      x->walking = false;
+      continue;
+    }
+    if (!remix_walk_valid(w)) return REMIXDB_OK;
+    bool here;
+    const uint32_t l = remix_walk_lcp(w, &here);
+    if (l < lcp) lcp = l;
+    known &= here;
+    if (x->b->keep >> (w->sel[w->at] & REMIX_RUN) & 1) break;
+  }
+  x->walking = true;
+
+  const uint32_t run = w->sel[w->at] & REMIX_RUN;
+  struct sst_keys *const k = &x->keys[run];
+  const enum remixdb_status s = sst_keys_next(k);
+  if (s == REMIXDB_NOTFOUND) return err_corrupt(x->b->old->runs[run]->path, 0, "has fewer keys than its REMIX says");
+  if (s != REMIXDB_OK) return s;
+  if (unlikely(k->tomb != ((w->sel[w->at] & REMIX_TOMB) != 0)))
+    return err_corrupt(x->b->old->runs[run]->path, 0, "its REMIX does not agree about what is deleted");
+  h->any = true;
+  h->key = k->key;
+  h->run = x->run_map[run];
+  h->tomb = k->tomb;
+  h->tag = w->tag ? w->tag + w->at : NULL;
+  return build_head_lcp(x, h, lcp, known);
+}
+
+static enum remixdb_status build_next_fresh(struct build *x) {
+  struct build_head *const h = &x->fresh;
+  struct remix_fresh *const f = &x->fresh_keys;
+  const enum remixdb_status s = remix_fresh_next(f);
+  h->any = s == REMIXDB_OK;
+  if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+  h->key = f->key;
+  h->run = x->nr_kept + f->table;
+  h->tomb = f->tomb;
+  h->tag = NULL;
+  return build_head_lcp(x, h, f->shared, true);
+}
+
+// Merging by longest common prefixes: of two heads the one that shares more with the last key put out comes first; only when they
+// share the same are they compared, and only from there on.
+static enum remixdb_status build_merge(struct build *x) {
+  struct build_head *const a = &x->old, *const b = &x->fresh;
+  enum remixdb_status s = build_next_old(x);
+  if (s == REMIXDB_OK) s = build_next_fresh(x);
+  while (s == REMIXDB_OK && (a->any || b->any)) {
+    bool old;
+    if (!a->any || !b->any) {
+      old = a->any;
+    } else if (a->lcp != b->lcp) {
+      old = a->lcp > b->lcp;
+    } else if (unlikely(a->lcp == BUILD_SAME)) {
+      s = err_corrupt(x->runs[b->run]->path, 0, "two versions of a key");
+      break;
+    } else {
+      const uint32_t lcp = build_lcp(x, a->key, b->key, a->lcp);
+      const bool same = lcp == a->key.len && lcp == b->key.len;
+      // the fresh version of a key comes before the old ones
+      old = !same && (lcp == a->key.len || (lcp < b->key.len && a->key.ptr[lcp] < b->key.ptr[lcp]));
+      s = build_put(x, old ? a : b);
+      if (s != REMIXDB_OK) break;
+      (old ? b : a)->lcp = same ? BUILD_SAME : lcp;
+      s = old ? build_next_old(x) : build_next_fresh(x);
+      continue;
+    }
+    s = build_put(x, old ? a : b);
+    if (s == REMIXDB_OK) s = old ? build_next_old(x) : build_next_fresh(x);
+  }
+  if (s == REMIXDB_OK && x->seg.nr) s = build_flush(x, x->seg.nr);
+  return s;
+}
+
+static enum remixdb_status build_by_merge(struct build *x) {
+  const struct remix *const old = x->b->old;
+  enum remixdb_status s = REMIXDB_OK;
+  x->last = mem_alloc(REMIXDB_KV_MAX);
+  x->seg.anchor = mem_alloc(REMIXDB_KV_MAX);
+  if (!x->last || !x->seg.anchor) return REMIXDB_NOMEM;
+  if (old) remix_walk_init(&x->walk, old);
+  for (uint32_t r = 0; old && r < old->nr_runs && s == REMIXDB_OK; r++)
+    if (x->run_map[r] < REMIX_RUNS_MAX) s = sst_keys_open(old->runs[r], x->b->queue, &x->keys[r]);
+  if (s == REMIXDB_OK) s = build_merge(x);
+  build_report(x, 0);
+  for (uint32_t r = 0; r < REMIX_RUNS_MAX; r++) {
+    x->b->data_pages_read += sst_keys_blocks_read(&x->keys[r]);
+    x->b->ckb_bytes_read += sst_keys_ckb_read(&x->keys[r]);
+    sst_keys_close(&x->keys[r]);
+  }
+  return s;
+}
+
+// ---- a splice
+
+static enum remixdb_status build_by_splice(struct build *x, bool dense, bool probe) {
+  struct remix_build *const b = x->b;
+  struct remix_splice in = {
+      .old = b->old,
+      .keep = b->keep,
+      .run_map = x->run_map,
+      .nr_kept = x->nr_kept,
+      .fresh = &x->fresh_keys,
+      .write = &x->write,
+      .queue = b->queue,
+      .dense = dense,
+      .probe = probe,
+      .progress = b->progress,
+  };
+  const enum remixdb_status s = remix_splice(&in);
+  b->data_pages_read += in.data_pages_read;
+  b->ckb_bytes_read += in.ckb_bytes_read;
+  b->key_bytes_compared += in.key_bytes_compared;
+  b->keys_read += in.keys_read;
+  b->entries_copied += in.entries_copied;
+  return s;
+}
+
+// ---- which way
+
+// Whether the new tables have all that leaves of the old view, which there is, and nothing else: a version that was dropped would be one record less. The runs that leave have
+// to be newer than those that stay, as the new ones are. A view whose segments are not full is made anew.
+static bool build_can_move(const struct build *x, uint64_t fresh) {
+  const struct remix_build *const b = x->b;
+  const struct remix *const old = b->old;
+  uint64_t leaving = 0;
+  if (!b->moved || fresh == 0 || (b->keep & (b->keep + 1)) != 0) return false;
+  for (uint32_t r = 0; r < old->nr_runs; r++)
+    if (!(b->keep >> r & 1)) leaving += old->runs[r]->nr_records;
+  return leaving == fresh && (b->way == REMIX_BUILD_MOVED || old->nr_entries >= (uint64_t)old->nr_segs * BUILD_MOVE_FILL);
+}
+
+static enum remixdb_status build_by_moving(struct build *x) {
+  const enum remixdb_status s = remix_write_moved(&x->write, x->b->old, x->run_map, x->nr_kept);
+  x->b->entries_copied += x->write.nr_entries;
+  x->unreported = (uint32_t)x->write.nr_entries;
+  build_report(x, 0);
+  return s;
+}
+
+static enum remixdb_status build_choose(struct build *x) {
+  struct remix_build *const b = x->b;
+  const struct remix *const old = b->old;
+  uint64_t fresh = 0, kept = 0, pages = 0;
+  for (uint32_t i = 0; i < b->nr_fresh; i++) fresh += b->fresh[i]->nr_records;
+  for (uint32_t r = 0; r < x->nr_kept; r++) {
+    kept += x->runs[r]->nr_records;
+    if (!x->runs[r]->ckb_len) pages += x->runs[r]->nr_pages;
+  }
+  const bool usable = old && old->nr_segs && (old->tags || !b->tags);
+  if (usable && (b->way == REMIX_BUILD_AUTO || b->way == REMIX_BUILD_MOVED) && build_can_move(x, fresh)) {
+    b->way = REMIX_BUILD_MOVED;
+    return build_by_moving(x);
+  }
+  const bool splice = usable && (b->way == REMIX_BUILD_SPLICE || (b->way == REMIX_BUILD_AUTO && kept > 2 * fresh));
+  b->way = splice ? REMIX_BUILD_SPLICE : REMIX_BUILD_MERGE;
+  return splice ? build_by_splice(x, 2 * fresh >= old->nr_segs, 4 * fresh < pages) : build_by_merge(x);
+}
+
+// The runs of the new view.
+static void build_runs(struct build *x) {
+  const struct remix_build *const b = x->b;
+  memset(x->run_map, UINT8_MAX, sizeof(x->run_map));
+  for (uint32_t r = 0; b->old && r < b->old->nr_runs; r++) {
+    if (!(b->keep >> r & 1)) continue;
+    assert(x->nr_runs < REMIX_RUNS_MAX);
+    x->run_map[r] = (uint8_t)x->nr_runs;
+    x->runs[x->nr_runs++] = b->old->runs[r];
+  }
+  x->nr_kept = x->nr_runs;
+  assert(x->nr_kept + b->nr_fresh <= REMIX_RUNS_MAX);
+  for (uint32_t i = 0; i < b->nr_fresh; i++) x->runs[x->nr_runs++] = b->fresh[i];
+}
+
+// What was written must be all there is: a REMIX that leaves out a record of its tables would not open.
+static enum remixdb_status build_check(const struct build *x) {
+  for (uint32_t r = 0; r < x->nr_runs; r++)
+    if (x->write.pos[r] != sst_end(x->runs[r])) return err_corrupt(x->runs[r]->path, 0, "has more keys than its REMIX says");
+  return REMIXDB_OK;
+}
+
+enum remixdb_status remix_build(struct remix_build *b) {
+  b->file_size = b->data_pages_read = b->ckb_bytes_read = b->key_bytes_compared = b->keys_read = b->entries_copied = 0;
+  b->image = NULL;
+  b->image_size = 0;
+  struct build *const x = mem_calloc(1, sizeof(*x));
+  if (!x) return REMIXDB_NOMEM;
+  x->b = b;
+  build_runs(x);
+  remix_fresh_init(&x->fresh_keys, b->fresh, b->nr_fresh, b->queue);
+  enum remixdb_status s = remix_write_start(&x->write, b->ctx, b->queue, b->number, x->runs, x->nr_runs, b->tags);
+  if (s == REMIXDB_OK) s = build_choose(x);
+  if (s == REMIXDB_OK) s = build_check(x);
+  remix_fresh_fini(&x->fresh_keys);
+  b->data_pages_read += x->fresh_keys.data_pages_read;
+  b->ckb_bytes_read += x->fresh_keys.ckb_bytes_read;
+  if (s == REMIXDB_OK) s = remix_write_finish(&x->write, &b->file_size);
+  if (s == REMIXDB_OK && b->keep_image) {
+    b->image = x->write.image.p;
+    b->image_size = x->write.image.len;
+    x->write.image.p = NULL;
+  }
+  remix_write_fini(&x->write);
+  mem_free(x->last);
+  mem_free(x->seg.anchor);
+  mem_free(x);
+  return s;
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "remix/write.h"
+
+#include <assert.h>
+
+#include "remix/pack.h"
+
+_Static_assert(REMIX_BIT_FAR + 1 == REMIX_BIT_SAME, "one is made of the other");
+
+enum remixdb_status remix_bytes_reserve(struct remix_bytes *a, size_t more) {
+  if (likely(more <= a->cap - a->len)) return REMIXDB_OK;
+  size_t cap = a->cap ? a->cap : 4096;
+  while (cap - a->len < more) cap *= 2;
+  uint8_t *const p = mem_realloc(a->p, cap);
+  if (!p) return REMIXDB_NOMEM;
+  a->p = p;
+  a->cap = cap;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status remix_bytes_put(struct remix_bytes *a, const void *p, size_t len) {
+  const enum remixdb_status s = remix_bytes_reserve(a, len);
+  if (s == REMIXDB_OK && len) {
+    memcpy(a->p + a->len, p, len);
+    a->len += len;
+  }
+  return s;
+}
+
+enum remixdb_status remix_write_start(struct remix_write *w, const struct sst_ctx *ctx, struct blkio_queue *q, uint64_t number,
+                                      struct sst *const *runs, uint32_t nr_runs, bool tags) {
+  assert(nr_runs <= REMIX_RUNS_MAX);
+  w->ctx = ctx;
+  w->queue = q;
+  w->number = number;
+  w->runs = runs;
+  w->nr_runs = nr_runs;
+  w->tags = tags;
+  w->lay = remix_layout(nr_runs, tags);
+  uint64_t entries = 0;
+  for (uint32_t r = 0; r < nr_runs; r++) {
+    w->pos[r] = sst_advance(runs[r], sst_pos_make(0, 0), 0);
+    entries += runs[r]->nr_records;
+  }
+  // Room for nearly full segments, and a little more, which is only touched when used.
+  const uint64_t segs = remix_segs_off(nr_runs);
+  const uint64_t room = entries / REMIX_SEG + entries / (4 * REMIX_SEG) + 2;
+  const enum remixdb_status s = remix_bytes_reserve(&w->image, segs + room * w->lay.stride);
+  if (s != REMIXDB_OK) return s;
+  memset(w->image.p, 0, segs);
+  w->image.len = segs;
+  return REMIXDB_OK;
+}
+
+void remix_write_fini(struct remix_write *w) {
+  mem_free(w->image.p);
+  mem_free(w->anchors.p);
+  mem_free(w->anchor_offs.p);
+  *w = (struct remix_write){0};
+}
+
+// ---- segments
+
+static enum remixdb_status write_anchor(struct remix_write *w, struct kref anchor) {
+  uint8_t off[4];
+  if (w->nr_segs == 0) anchor.len = 0;
+  if (unlikely(w->anchors.len + anchor.len > UINT32_MAX))
+    return err_set(REMIXDB_NOMEM, "REMIX %llu: anchors pass 4 GiB", (unsigned long long)w->number);
+  store32le(off, (uint32_t)w->anchors.len);
+  const enum remixdb_status s = remix_bytes_put(&w->anchor_offs, off, sizeof(off));
+  return s == REMIXDB_OK ? remix_bytes_put(&w->anchors, anchor.ptr, anchor.len) : s;
+}
+
+static enum remixdb_status write_room(struct remix_write *w, uint32_t nr_segs) {
+  if (unlikely(nr_segs > UINT32_MAX - w->nr_segs))
+    return err_set(REMIXDB_NOMEM, "REMIX %llu: too many segments", (unsigned long long)w->number);
+  return remix_bytes_reserve(&w->image, (size_t)nr_segs * w->lay.stride);
+}
+
+// Newest versions that are not tombstones, among nr selectors behind which there are zeros.
+static uint32_t write_count_keys(const uint8_t *sel, uint32_t nr) {
+  uint32_t keys = 0;
+  for (uint32_t i = 0; i < REMIX_SEG; i++) keys += (sel[i] & (REMIX_OLD | REMIX_TOMB)) == 0;
+  return keys - (REMIX_SEG - nr);
+}
+
+enum remixdb_status remix_write_segment(struct remix_write *w, const struct remix_entries *e, uint32_t nr, struct kref anchor) {
+  const struct remix_layout *const l = &w->lay;
+  assert(nr >= 1 && nr <= REMIX_SEG);
+  enum remixdb_status s = write_room(w, 1);
+  if (s == REMIXDB_OK) s = write_anchor(w, anchor);
+  if (s != REMIXDB_OK) return s;
+  uint8_t *const p = w->image.p + w->image.len;
+  w->image.len += l->stride;
+  w->nr_segs++;
+  memset(p, 0, l->stride);
+
+  // Loops of a fixed length, without branches and of signed numbers, become vector code on all machines.
+  int32_t bits[REMIX_SEG];
+  uint16_t stored[REMIX_SEG];
+  memset(bits, 0xFF, sizeof(bits));
+  memcpy(bits + 1, e->dbit + 1, (nr - 1) * sizeof(bits[0]));
+  const int32_t same = (int32_t)(REMIX_WRITE_SAME & INT32_MAX);  // the greatest
+  int32_t least = same, far = 0;
+  for (uint32_t i = 0; i < REMIX_SEG; i++) {
+    bits[i] &= INT32_MAX;
+    least = bits[i] < least ? bits[i] : least;
+  }
+  const int32_t base = least == same ? 0 : least >> 4;
+  const int32_t end = base * 16 + (int32_t)((REMIX_BYTE_MAX + 1) << 4);
+  for (uint32_t i = 0; i < REMIX_SEG; i++) {
+    const int32_t over = bits[i] >= end, none = bits[i] == same;
+    far |= over & ~none;
+    stored[i] = (uint16_t)(over ? (int32_t)REMIX_BIT_FAR + none : bits[i] - base * 16);
+  }
+  memcpy(p + l->dbits + 2, stored + 1, (nr - 1) * sizeof(stored[0]));
+  if (w->tags) memcpy(p, e->tag, nr);
+  memcpy(p + l->sel, e->sel, nr);
+  p[l->head] = (uint8_t)nr;
+  p[l->head + 1] = far ? REMIX_SEG_FAR : 0;
+  store16le(p + l->head + 2, (uint32_t)base);
+  memcpy(p + l->offs, w->pos, 4 * w->nr_runs);
+  uint8_t count[REMIX_RUNS_MAX] = {0};
+  for (uint32_t i = 0; i < nr; i++) count[e->sel[i] & REMIX_RUN]++;
+  for (uint32_t r = 0; r < w->nr_runs; r++)
+    if (count[r]) w->pos[r] = sst_advance(w->runs[r], w->pos[r], count[r]);
+  w->nr_keys += write_count_keys(p + l->sel, nr);
+  w->nr_entries += nr;
+  return REMIXDB_OK;
+}
+
+// What a segment of another view says of its keys, and its selectors, as they are: a discriminating bit says nothing of runs. Cursor offsets are the caller's, and what
+// the runs are called. There is room for it. Returns the segment.
+static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, const uint8_t *q) {
+  const struct remix_layout *const l = &w->lay;
+  uint8_t *const p = w->image.p + w->image.len;
+  w->image.len += l->stride;
+  w->nr_segs++;
+  if (w->tags) memcpy(p, q, REMIX_SEG);
+  memcpy(p + l->sel, q + k->sel, REMIX_SEG);
+  memcpy(p + l->head, q + k->head, 4);
+  memcpy(p + l->dbits, q + k->dbits, 2 * REMIX_SEG);
+  memset(p + l->dbits + 2 * REMIX_SEG, 0, l->stride - l->dbits - 2 * REMIX_SEG);
+  w->nr_keys += write_count_keys(p + l->sel, p[l->head]);
+  w->nr_entries += p[l->head];
+  return p;
+}
+
+// Cursor offsets: of the runs that are kept those that they had there.
+static void write_offs(struct remix_write *w, uint8_t *p, const struct remix *x, const struct remix_layout *k, const uint8_t *q, const uint8_t *run_map) {
+  const struct remix_layout *const l = &w->lay;
+  memcpy(p + l->offs, w->pos, 4 * w->nr_runs);
+  for (uint32_t r = 0; r < x->nr_runs; r++)
+    if (run_map[r] < w->nr_runs) memcpy(p + l->offs + 4 * run_map[r], q + k->offs + 4 * r, 4);
+}
+
+enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from, uint32_t to, const uint8_t *run_map,
+                                     struct kref anchor) {
+  const struct remix_layout *const l = &w->lay;
+  const struct remix_layout k = remix_layout(x->nr_runs, x->tags);
+  assert(from < to && (x->tags || !w->tags));
+  enum remixdb_status s = write_room(w, to - from);
+  if (s != REMIXDB_OK) return s;
+  const uint8_t *const segs = remix_segs(x);
+  bool renamed = false;
+  for (uint32_t r = 0; r < x->nr_runs; r++) renamed |= run_map[r] < w->nr_runs && run_map[r] != r;
+
+  for (uint32_t seg = from; seg < to; seg++) {
+    const uint8_t *const q = segs + (size_t)seg * k.stride;
+    s = write_anchor(w, seg == from ? anchor : remix_anchor(x, seg));
+    if (s != REMIXDB_OK) return s;
+    uint8_t *const p = write_same(w, &k, q);
+    const uint32_t nr = p[l->head];
+    if (renamed)
+      for (uint32_t i = 0; i < nr; i++)
+        p[l->sel + i] = (uint8_t)((p[l->sel + i] & ~REMIX_RUN) | run_map[p[l->sel + i] & REMIX_RUN]);
+    write_offs(w, p, x, &k, q, run_map);
+  }
+  // the kept runs stand where the view's next segment has them
+  for (uint32_t r = 0; r < x->nr_runs; r++) {
+    if (run_map[r] >= w->nr_runs) continue;
+    w->pos[run_map[r]] = to < x->nr_segs ? load32le(segs + (size_t)to * k.stride + k.offs + 4 * r) : sst_end(x->runs[r]);
+  }
+  return REMIXDB_OK;
+}
+
+// What the other view's runs are called as long as the next entry that has moved is in this table.
+static void moved_to(uint8_t *names, const struct remix *x, const uint8_t *run_map, uint32_t nr_runs, uint32_t table) {
+  for (uint32_t r = 0; r < x->nr_runs; r++) names[r] = run_map[r] < nr_runs ? run_map[r] : (uint8_t)table;
+}
+
+enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map, uint32_t first) {
+  const struct remix_layout *const l = &w->lay;
+  const struct remix_layout k = remix_layout(x->nr_runs, x->tags);
+  assert(first < w->nr_runs && (x->tags || !w->tags));
+  uint32_t table = first;
+  uint64_t left = w->runs[table]->nr_records;  // of the table, that no entry before is
+  bool over = false;  // the last table has been passed
+  uint8_t names[REMIX_RUN + 1] = {0};
+  moved_to(names, x, run_map, w->nr_runs, table);
+  enum remixdb_status s = write_room(w, x->nr_segs);
+  for (uint32_t seg = 0; seg < x->nr_segs && s == REMIXDB_OK; seg++) {
+    const uint8_t *const q = remix_segs(x) + (size_t)seg * k.stride;
+    if ((s = write_anchor(w, remix_anchor(x, seg))) != REMIXDB_OK) break;
+    uint8_t *const p = write_same(w, &k, q), *const sel = p + l->sel;
+    write_offs(w, p, x, &k, q, run_map);
+    const uint32_t nr = p[l->head];
+    for (uint32_t at = 0;;) {
+      const uint32_t end = left < nr - at ? at + (uint32_t)left : nr;  // so far it is that table
+      for (uint32_t i = at; i < end; i++) sel[i] = (uint8_t)((sel[i] & ~REMIX_RUN) | names[sel[i] & REMIX_RUN]);
+      const uint32_t passed = set32_count(set32_eq8(sel, REMIX_RUN, (uint8_t)table) & set32_below(end) & ~set32_below(at));
+      if (unlikely(over && passed)) return err_corrupt(x->path, 0, "has more entries than the tables have records that its runs were merged to");
+      if (passed) w->pos[table] = sst_advance(w->runs[table], w->pos[table], passed);
+      left -= passed;
+      at = end;
+      if (likely(at == nr)) break;
+      if (left > 0) continue;
+      over = table + 1 == w->nr_runs;
+      left = over ? UINT64_MAX : w->runs[++table]->nr_records;
+      moved_to(names, x, run_map, w->nr_runs, table);
+    }
+  }
+  for (uint32_t r = 0; r < x->nr_runs; r++)
+    if (run_map[r] < w->nr_runs) w->pos[run_map[r]] = sst_end(x->runs[r]);
+  return s;
+}
+
+// ---- the file
+
+// Puts the anchors behind the segments and fills in the header. The image's last 8 bytes, a checksum where it is the file, stay 0.
+static enum remixdb_status write_head(struct remix_write *w) {
+  uint8_t word[4];
+  store32le(word, (uint32_t)w->anchors.len);
+  enum remixdb_status s = remix_bytes_put(&w->anchor_offs, word, 4);
+  const uint64_t offs = w->image.len, anchors = offs + w->anchor_offs.len;
+  if (s == REMIXDB_OK) s = remix_bytes_reserve(&w->image, w->anchor_offs.len + w->anchors.len + 8);
+  if (s == REMIXDB_OK) s = remix_bytes_put(&w->image, w->anchor_offs.p, w->anchor_offs.len);
+  if (s == REMIXDB_OK) s = remix_bytes_put(&w->image, w->anchors.p, w->anchors.len);
+  if (s != REMIXDB_OK) return s;
+
+  uint8_t *const p = w->image.p;
+  memcpy(p, REMIX_MAGIC, 8);
+  store32le(p + 8, REMIX_FORMAT);
+  store32le(p + 12, w->tags ? REMIX_FLAG_TAGS : 0);
+  store64le(p + 16, w->ctx->store_id);
+  store64le(p + 24, w->number);
+  store64le(p + 32, w->image.len + 8);
+  store32le(p + 40, w->nr_runs);
+  store32le(p + 44, w->nr_segs);
+  store64le(p + 48, w->nr_entries);
+  store64le(p + 56, w->nr_keys);
+  store32le(p + 64, w->lay.stride);
+  store64le(p + 72, remix_segs_off(w->nr_runs));
+  store64le(p + 80, offs);
+  store64le(p + 88, anchors);
+  store64le(p + 96, w->anchors.len);
+  for (uint32_t r = 0; r < w->nr_runs; r++) store64le(p + REMIX_HEAD + 8 * r, w->runs[r]->number);
+  store64le(p + w->image.len, 0);
+  w->image.len += 8;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out) {
+  struct env *const env = w->ctx->env;
+  struct blkio_writer *out = NULL;
+  char path[ENV_PATH_MAX], name[32];
+  int fd = -1;
+  uint8_t *file = NULL;
+  size_t len = 0;
+  remix_name(name, w->number);
+  enum remixdb_status s = env_path(path, w->ctx->dir, name);
+  if (s == REMIXDB_OK) s = write_head(w);
+  if (s == REMIXDB_OK) s = remix_pack(w->image.p, w->image.len, &file, &len);
+  if (s != REMIXDB_OK) return s;
+  s = env_open(env, path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd);
+  if (s != REMIXDB_OK) {
+    mem_free(file);
+    return s;
+  }
+  s = blkio_writer_create(w->queue, &out);
+  if (s == REMIXDB_OK) {
+    blkio_writer_start(out, fd, path, false);
+    blkio_writer_put(out, file, len);
+    s = blkio_writer_finish(out, true);
+  }
+  blkio_writer_destroy(out);
+  mem_free(file);
+  if (s == REMIXDB_OK)
+    s = env_close(env, fd, path);
+  else
+    env_close_quiet(env, fd);
+  if (s != REMIXDB_OK) {
+    struct err_saved saved;
+    err_save(&saved, s);
+    if (env_unlink(env, path) != REMIXDB_OK) {
+      // what is left over is removed when the store is opened next
+    }
+    s = err_raise(&saved);
+  }
+  *size_out = len;
+  return s;
+}

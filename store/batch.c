@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/batch.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum remixdb_status batch_create(struct xdb_batch **out) {
+  *out = mem_calloc(1, sizeof(**out));
+  return *out ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+void batch_destroy(struct xdb_batch *b) {
+  if (!b) return;
+  mem_free(b->data);
+  mem_free(b);
+}
+
+void batch_clear(struct xdb_batch *b) { b->len = b->nr = 0; }
+
+enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen, bool tomb) {
+  const size_t need = b->len + kv_rec_size(key.len, vlen, tomb);
+  if (need > b->cap) {
+    size_t cap = b->cap ? b->cap * 2 : 4096;
+    while (cap < need) cap *= 2;
+    uint8_t *grown = mem_realloc(b->data, cap);
+    if (!grown) return REMIXDB_NOMEM;
+    b->data = grown;
+    b->cap = cap;
+  }
+  const struct kv_rec r = {key.ptr, val, key.len, tomb ? 0 : vlen, tomb};
+  b->len = (size_t)(kv_rec_put(b->data + b->len, &r) - b->data);
+  b->nr++;
+  return REMIXDB_OK;
+}
+
+// By key; of equal ones the later operation, which lies further behind in the batch, first.
+static int op_cmp(const void *a, const void *b) {
+  const struct batch_op *x = a, *y = b;
+  const int c = kv_cmp(x->key, y->key);
+  return c ? c : (x->key.ptr < y->key.ptr) - (x->key.ptr > y->key.ptr);
+}
+
+enum remixdb_status batch_sorted(const struct xdb_batch *b, struct batch_op **ops_out, size_t *nr_out) {
+  struct batch_op *ops = mem_alloc((b->nr ? b->nr : 1) * sizeof(*ops));
+  if (!ops) return REMIXDB_NOMEM;
+  const uint8_t *p = b->data;
+  bool sorted = true;
+  for (size_t i = 0; i < b->nr; i++) {
+    struct kv_rec r;
+    p = kv_rec_get(p, b->data + b->len, &r);
+    assert(p);  // written by batch_add
+    ops[i] = (struct batch_op){kref(r.key, r.klen), hash64(r.key, r.klen), r.val, r.vlen, r.tomb};
+    if (i && kv_cmp(ops[i - 1].key, ops[i].key) >= 0) sorted = false;
+  }
+  size_t nr = b->nr;
+  if (!sorted) {
+    qsort(ops, nr, sizeof(*ops), op_cmp);
+    nr = 1;
+    for (size_t i = 1; i < b->nr; i++)
+      if (!kv_eq(ops[nr - 1].key, ops[i].key)) ops[nr++] = ops[i];
+  }
+  *ops_out = ops;
+  *nr_out = nr;
+  return REMIXDB_OK;
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/idle.h"
+
+#define SETTLE_NS 1000000000ull  // then it looks again
+
+size_t xdb_spare_used(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
+  epoch_enter(&x->epoch, slot);
+  const struct view *v = xdb_view(x);
+  const size_t used = wh_memory(v->active->wh);
+  *wanted_out = memtables_wanted(&x->memtables, v->active, v->frozen != NULL);
+  epoch_exit(slot);
+  return used;
+}
+
+static bool spare(void *arg, struct worker *w) {
+  struct xdb *x = arg;
+  size_t wanted;
+  xdb_spare_bury(x);
+  if (wal_ahead_wanted(x->wal)) wal_ahead(x->wal);
+  (void)xdb_spare_used(x, &w->slot, &wanted);
+  return arena_pool_fill(&x->memtables.chunks, wanted);
+}
+
+void xdb_spare_ask(struct xdb *x) { workers_spare(x->workers, spare); }
+
+void xdb_view_drop(struct xdb *x, struct view *v) {
+  struct version *const last = view_drop(v);
+  if (likely(!last)) return;
+  if (!x->workers || workers_count(x->workers) == 0) {
+    version_destroy(last);
+    return;
+  }
+  atomic_fetch_add_explicit(&x->nr_left, 1, memory_order_relaxed);
+  // release: whoever takes it sees all of it, and what others did with it, which happened before their references went
+  last->next = atomic_load_explicit(&x->left, memory_order_relaxed);
+  while (!atomic_compare_exchange_weak_explicit(&x->left, &last->next, last, memory_order_release, memory_order_relaxed)) continue;
+  xdb_spare_ask(x);
+}
+
+void xdb_spare_bury(struct xdb *x) {
+  // acquire: what xdb_view_drop released
+  struct version *v = atomic_exchange_explicit(&x->left, NULL, memory_order_acquire), *next;
+  if (!v) return;
+  for (; v; v = next) {
+    next = v->next;
+    version_destroy(v);
+    atomic_fetch_sub_explicit(&x->nr_left, 1, memory_order_release);  // to xdb_spare_settle: its files are gone
+  }
+  pthread_mutex_lock(&x->lock);
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+}
+
+void xdb_spare_settle(struct xdb *x) {
+  xdb_spare_bury(x);
+  pthread_mutex_lock(&x->lock);
+  while (atomic_load_explicit(&x->nr_left, memory_order_acquire)) (void)cond_wait_ns(&x->changed, &x->lock, SETTLE_NS);
+  pthread_mutex_unlock(&x->lock);
+}

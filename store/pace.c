@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/pace.h"
+
+#include "store/idle.h"
+
+#define PACE_QUANTUM (16u << 10)
+#define PACE_QUANTUM_MIN 512u
+#define PACE_NAP_MIN 50000u    // shorter naps cost more than they even out
+#define PACE_NAP_GOAL 2000000u // many writes that are a little slow are worse than few that take this
+#define PACE_NAP_MAX 5000000u
+#define PACE_WORK_MIN 10000u   // a round of less says nothing about the rate
+#define PACE_BEFORE 4u         // rounds before count as if they had done 1/4 of this one's work
+
+void xdb_pace_stalled(struct xdb *x, uint64_t ns) {
+  atomic_fetch_add_explicit(&x->stall_ns, ns, memory_order_relaxed);
+  uint64_t max = atomic_load_explicit(&x->stall_max_ns, memory_order_relaxed);
+  while (ns > max && !atomic_compare_exchange_weak_explicit(&x->stall_max_ns, &max, ns, memory_order_relaxed, memory_order_relaxed)) {}
+}
+
+// The mean of what it was and what was seen now.
+static void learn(_Atomic uint64_t *mean, uint64_t seen) {
+  const uint64_t was = atomic_load_explicit(mean, memory_order_relaxed);
+  atomic_store_explicit(mean, was ? was / 2 + seen / 2 : seen, memory_order_relaxed);
+}
+
+void xdb_pace_learn(struct xdb *x, uint64_t work, uint64_t ns, uint64_t tail_ns) {
+  learn(&x->round_tail_ns, tail_ns < ns ? tail_ns : ns);  // a disk that hung once would slow writers down for rounds to come
+  if (work >= PACE_WORK_MIN) learn(&x->round_rate, (uint64_t)((double)work * 1e9 / (double)(ns + 1)) + 1);
+}
+
+// Nanoseconds the round still needs, about. The rate is that of this round and of those before: at its beginning nothing else is known, and its end is not always
+// as fast as its beginning.
+static double round_remaining(struct xdb *x, uint64_t now) {
+  const uint64_t began = atomic_load_explicit(&x->round_began_ns, memory_order_relaxed);
+  const double elapsed = now > began ? (double)(now - began) : 0;  // it may have begun since
+  const double work = (double)atomic_load_explicit(&x->compact.work, memory_order_relaxed);
+  const double done = (double)atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
+  const double rate = (double)atomic_load_explicit(&x->round_rate, memory_order_relaxed) * 1e-9;
+  const double tail = (double)atomic_load_explicit(&x->round_tail_ns, memory_order_relaxed);
+  if (work == 0) {  // not yet known: as long as the last one took
+    const double last = (double)atomic_load_explicit(&x->last_round_ns, memory_order_relaxed);
+    return last - elapsed > tail ? last - elapsed : tail;
+  }
+  const double left = work > done ? work - done : 0, before = rate > 0 ? work / PACE_BEFORE : 0;
+  const double units = done + before, ns = elapsed + (before > 0 ? before / rate : 0);
+  return (units > 0 ? ns * left / units : 0) + tail;
+}
+
+void xdb_pace_draw(struct xdb_ref *r) {
+  struct xdb *x = r->xdb;
+  const uint64_t quantum = r->debt;
+  r->debt = 0;
+  const bool compacting = atomic_load_explicit(&x->compacting, memory_order_relaxed);  // before: what is frozen meanwhile is not paced by
+  size_t wanted;
+  const size_t used = xdb_spare_used(x, &r->slot, &wanted);
+  r->debt_max = PACE_QUANTUM;
+  if (wal_ahead_wanted(x->wal) || (wanted && arena_pool_short(&x->memtables.chunks, wanted))) xdb_spare_ask(x);
+  if (!compacting) return;
+  if (used < x->memtable_limit / 8) return;
+  const uint64_t now = time_ns();
+  const uint64_t room = used < x->memtable_limit ? x->memtable_limit - used : 1;
+  const double share = round_remaining(x, now) * (double)quantum / (double)room;
+  const double goal = share > 0 ? (double)quantum * PACE_NAP_GOAL / share : PACE_QUANTUM;
+  r->debt_max = goal < PACE_QUANTUM_MIN ? PACE_QUANTUM_MIN : goal < PACE_QUANTUM ? (uint64_t)goal : PACE_QUANTUM;
+  const uint64_t interval = share < PACE_NAP_MAX ? (uint64_t)share : PACE_NAP_MAX;
+  uint64_t at = atomic_load_explicit(&x->pace_at_ns, memory_order_relaxed), mine;
+  do {
+    // nobody waits longer than the longest nap, so a clock further ahead, of many writers, would only slow the rounds to come
+    mine = at <= now ? now : at - now < PACE_NAP_MAX ? at : now + PACE_NAP_MAX;
+  } while (!atomic_compare_exchange_weak_explicit(&x->pace_at_ns, &at, mine + interval, memory_order_relaxed, memory_order_relaxed));
+  const uint64_t nap = mine - now;
+  // with little room left what is not waited for now is waited for at the round's end
+  if (nap < (room > x->memtable_limit / 64 ? PACE_NAP_GOAL : PACE_NAP_MIN)) return;
+  time_sleep_ns(nap);
+  xdb_pace_stalled(x, nap);
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/ref.h"
+
+#include "view/multiget.h"
+
+enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out) {
+  struct xdb_ref *r = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*r), CACHE_LINE));
+  if (!r) return REMIXDB_NOMEM;
+  memset(r, 0, sizeof(*r));
+  r->xdb = x;
+  epoch_join(&x->epoch, &r->slot);
+  epoch_join(&x->cursors, &r->stay);
+  atomic_fetch_add_explicit(&x->nr_refs, 1, memory_order_relaxed);
+  *out = r;
+  return REMIXDB_OK;
+}
+
+void xdb_unref(struct xdb_ref *r) {
+  if (!r) return;
+  sst_hold_fini(&r->hold);
+  multiget_destroy(r->multiget);
+  blkio_queue_destroy(r->queue);
+  epoch_leave(&r->xdb->epoch, &r->slot);
+  epoch_leave(&r->xdb->cursors, &r->stay);
+  atomic_fetch_sub_explicit(&r->xdb->nr_refs, 1, memory_order_relaxed);
+  mem_free(r);
+}
+
+struct view *xdb_ref_hold(struct xdb_ref *r, uint64_t *moment_out) {
+  epoch_enter(&r->xdb->epoch, &r->slot);
+  struct view *v = xdb_ref_view(r);
+  *moment_out = xdb_ref_moment(r);
+  view_ref(v);
+  epoch_exit(&r->slot);
+  return v;
+}

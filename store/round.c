@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/round.h"
+
+#include "store/pace.h"
+#include "store/idle.h"
+
+#define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
+#define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
+#define WORN_AHEAD_NS 2000000000ull  // or it will not be full within this time, at the pace
+#define WORN_LOOK_NS 100000000ull    // at which it grew since it was looked at, so long ago at least;
+#define WORN_SPAN_NS 1000000000ull   // when that was longer ago, as if all had come within this;
+#define WORN_CREEP 1024u             // or it grows by no more than such a share of its limit meanwhile: readers who put leaves in order make it grow, too
+
+struct switching {
+  struct xdb *x;
+  struct view *next;
+};
+
+// Under the log's lock: what was committed before is in the old memtable and the old segment, all after in the new ones.
+static void switch_view(void *arg, uint64_t gen) {
+  struct switching *s = arg;
+  s->next->active->gen = gen;
+  s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
+  atomic_store_explicit(&s->x->view, s->next, memory_order_release);
+}
+
+// lock is held; nothing is frozen.
+static enum remixdb_status freeze(struct xdb *x) {
+  struct view *old = xdb_view(x);
+  struct memtable *fresh;
+  enum remixdb_status s = memtable_create(&x->memtables, &fresh);
+  if (s != REMIXDB_OK) return s;
+  struct switching sw = {x, view_create(fresh, old->active, old->version)};
+  memtable_unref(fresh);  // the view has its own reference now
+  if (!sw.next) return REMIXDB_NOMEM;
+  if ((s = wal_switch(x->wal, switch_view, &sw)) != REMIXDB_OK) {
+    view_unref(sw.next);
+    return s;
+  }
+  atomic_store_explicit(&x->round_began_ns, time_ns(), memory_order_relaxed);
+  atomic_store_explicit(&x->compact.progress, 0, memory_order_relaxed);
+  atomic_store_explicit(&x->compact.work, 0, memory_order_relaxed);
+  atomic_store_explicit(&x->compacting, true, memory_order_release);
+  atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
+  x->round_error.status = REMIXDB_OK;
+  x->worn_used = 0;  // of the one that is active now
+  x->nr_frozen++;
+  view_retire(&x->epoch, old);
+  return REMIXDB_OK;
+}
+
+// Makes the round's version the store's: log and directory first, then CURRENT, then the view (at *when_out); then what is not needed goes. had_frozen: the round was of a
+// frozen memtable, whose content is in the version; else the log is not concerned, and a memtable may be frozen meanwhile.
+static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
+  pthread_mutex_lock(&x->lock);
+  struct view *old = xdb_view(x);
+  struct version *const base = old->version;  // which only rounds replace, as they do a view that has a frozen memtable when they begin
+  struct view *const fresh = view_create(old->active, had_frozen ? NULL : old->frozen, next);
+  next->store_id = x->store_id;
+  next->number = base->number + 1;
+  next->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
+  next->log_gen = had_frozen ? old->active->gen : base->log_gen;
+  next->log_seq = had_frozen ? old->active->base_seq : base->log_seq;
+  pthread_mutex_unlock(&x->lock);
+  enum remixdb_status s = fresh ? REMIXDB_OK : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
+  if (s == REMIXDB_OK) s = env_sync_dir(x->env, x->dir);
+  bool unknown = false;
+  if (s == REMIXDB_OK) {
+    s = version_save(&x->ctx, next);
+    unknown = s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM;
+  }
+  if (s != REMIXDB_OK) {
+    struct err_saved why;
+    err_save(&why, s);
+    // when it is unknown which CURRENT is there after a crash neither's files may go: no more writes, and the next opening decides
+    if (unknown) xdb_fail(x, &why);
+    else compact_retire(next, base);  // the new files are not named by anything
+    view_unref(fresh);
+    return err_raise(&why);
+  }
+  // Writers who wait for this round's end freeze the next memtable at once, and are not to wait for the file of its segment, too.
+  if (had_frozen) wal_ahead(x->wal);
+  pthread_mutex_lock(&x->lock);
+  old = xdb_view(x);
+  if (!had_frozen) view_follow(fresh, old);
+  atomic_store_explicit(&x->view, fresh, memory_order_release);
+  *when_out = time_ns();
+  if (had_frozen) {
+    atomic_store_explicit(&x->compacting, false, memory_order_release);
+    x->flushing = false;
+    pthread_cond_broadcast(&x->changed);
+  }
+  pthread_mutex_unlock(&x->lock);
+  compact_retire(base, next);
+  const uint64_t log_gen = next->log_gen;
+  epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
+  view_unref(old);
+  epoch_reclaim(&x->epoch);
+  if (!had_frozen) return REMIXDB_OK;
+  if ((s = wal_release(x->wal, log_gen)) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
+  // now there is one to be recycled; a failure shows again, and is reported, when it is needed
+  if ((s = wal_prepare(x->wal)) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
+  // who waits for the round waits for the room that it gives back, too
+  pthread_mutex_lock(&x->lock);
+  x->nr_installed++;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+  return REMIXDB_OK;
+}
+
+// The same, and gives up what the round made, of which files may go that cannot be removed: that is not what is told.
+static enum remixdb_status install_made(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
+  const enum remixdb_status s = install(x, next, had_frozen, when_out);
+  struct err_saved why;
+  err_save(&why, s);
+  version_unref(next);
+  return err_raise(&why);
+}
+
+// Lock is held. Whether the active memtable, which holds so many bytes, will not be frozen so soon that a merge would be given up: it is not nearly full, or
+// grows slowly.
+static bool freeze_far(struct xdb *x, size_t used) {
+  const size_t limit = x->memtable_limit;
+  if (used <= limit - limit / WORN_ROOM) return true;
+  const uint64_t now = time_ns(), since = now - x->worn_looked_ns;
+  if (used >= x->worn_used) {
+    if (since < WORN_LOOK_NS) return false;
+    const size_t creep = limit / WORN_CREEP, left = used < limit ? limit - used : 0;
+    const double room = (double)(left > creep ? left : creep), span = (double)(since < WORN_SPAN_NS ? since : WORN_SPAN_NS);
+    if ((double)(used - x->worn_used) * (double)WORN_AHEAD_NS <= room * span) return true;
+  }
+  x->worn_used = used;
+  x->worn_looked_ns = now;
+  atomic_store_explicit(&x->worn_again_ns, now + WORN_LOOK_NS, memory_order_relaxed);
+  return false;
+}
+
+// Whether there is to be a round for scans, because there is something to do and nothing more urgent. again: after one that may have left more to do.
+static bool tidy_turn(struct xdb *x, bool again, struct version **base_out) {
+  pthread_mutex_lock(&x->lock);
+  const struct view *v = xdb_view(x);
+  const bool worn = again || x->worn_put_off || atomic_load_explicit(&x->worn, memory_order_relaxed);
+  const bool able = !x->ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  const bool begun = worn && able && freeze_far(x, wh_memory(v->active->wh));
+  // where it is put off, readers may ask again (after a while), who do so as long as there is a reason; else it stays as it is for the round of the frozen memtable
+  atomic_store_explicit(&x->worn, worn && !able, memory_order_relaxed);
+  x->worn_put_off = worn && able && !begun;
+  if (begun) {
+    x->at = XDB_AT_SCANS;
+    atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
+    *base_out = v->version;  // which only rounds replace
+  }
+  pthread_mutex_unlock(&x->lock);
+  return begun;
+}
+
+// Merges what scans have paid for. What fails was not necessary: nothing is lost, and scans will pay for it again. (What stops the store was told to it.)
+static void tidy(struct xdb *x, struct worker *w) {
+  struct version *base, *next;
+  for (bool again = false; tidy_turn(x, again, &base);) {
+    const uint64_t began = time_ns();
+    uint64_t installed = began;
+    enum remixdb_status s = compact_worn_round(&x->compact, w, base, &next);
+    const bool any = s == REMIXDB_OK && next;
+    if (any) s = install_made(x, next, false, &installed);
+    if (s != REMIXDB_OK) xdb_say(x, "a merge for the sake of scans was not made: %s", err_msg());
+    else if (any) xdb_say(x, "merged for the sake of scans: %.3f s", (double)(installed - began) * 1e-9);
+    again = any && s == REMIXDB_OK;
+  }
+}
+
+void xdb_round_worn(void *arg, struct remix *r) {
+  struct xdb *const x = arg;
+  // one that is obsolete has readers, but no round can do anything for them
+  if (atomic_load_explicit(&x->worn, memory_order_relaxed) || atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_worn(r)) return;
+  const uint64_t again = atomic_load_explicit(&x->worn_again_ns, memory_order_relaxed);
+  if (again && time_ns() < again) return;
+  if (!atomic_exchange_explicit(&x->worn, true, memory_order_relaxed)) workers_kick(x->workers);
+}
+
+void xdb_round_last(struct xdb *x) {
+  pthread_mutex_lock(&x->lock);
+  x->ending = true;
+  atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
+  pthread_mutex_unlock(&x->lock);
+}
+
+// A part of xdb_compact's work, for one round. It is the round's from when it was taken until it is done.
+struct xdb_whole {
+  struct compact_whole work;
+  bool taken, done;  // guarded by xdb.lock
+  bool installed;    // what the round made: set before done is. Else it may have come to an end that nobody will see
+};
+
+static void end_whole(struct xdb *x, struct xdb_whole *whole) {
+  pthread_mutex_lock(&x->lock);
+  whole->done = true;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+}
+
+static void run(struct xdb *x, struct worker *w) {
+  struct xdb_whole *whole = NULL;
+  pthread_mutex_lock(&x->lock);
+  struct view *v = xdb_view(x);
+  const bool wanted = v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  x->round_error.status = REMIXDB_OK;
+  const bool hand_back_some = !x->flushing;
+  if (wanted && x->whole) {
+    whole = x->whole;
+    whole->taken = true;
+    x->whole = NULL;
+  }
+  pthread_mutex_unlock(&x->lock);
+  if (!wanted) {
+    tidy(x, w);
+    return;
+  }
+  const uint64_t began = time_ns();
+  atomic_store_explicit(&x->round_began_ns, began, memory_order_relaxed);
+  struct version *next;
+  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, hand_back_some, whole ? &whole->work : NULL, &next);
+  const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
+  uint64_t installed = 0;
+  if (s == REMIXDB_OK) s = install_made(x, next, true, &installed);
+  if (s == REMIXDB_OK) {
+    if (whole) {
+      whole->installed = true;
+      end_whole(x, whole);
+    }
+    xdb_pace_learn(x, work, worked, installed - began - worked);
+    const uint64_t took = time_ns() - began;
+    atomic_store_explicit(&x->last_round_ns, took, memory_order_relaxed);
+    xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
+    tidy(x, w);
+    return;
+  }
+  struct err_saved why;
+  err_save(&why, s);
+  if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
+    xdb_fail(x, &why);
+    if (whole) end_whole(x, whole);
+    return;
+  }
+  pthread_mutex_lock(&x->lock);
+  x->round_error = why;
+  x->round_failed_ns = time_ns();
+  if (whole) whole->done = true;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+  xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
+}
+
+void xdb_round_run(void *arg, struct worker *w) {
+  struct xdb *const x = arg;
+  pthread_mutex_lock(&x->lock);
+  x->at = XDB_AT_MEMTABLE;
+  pthread_mutex_unlock(&x->lock);
+  run(x, w);
+  xdb_spare_bury(x);  // where one round follows the other no worker is idle
+  pthread_mutex_lock(&x->lock);
+  x->at = XDB_AT_REST;
+  pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+}
+
+// Lock is held and stays so, but is let go while waiting: for something to change while a memtable is frozen. Else than REMIXDB_OK: it is known that its round
+// will not end soon.
+static enum remixdb_status wait_on(struct xdb *x) {
+  const enum remixdb_status s = xdb_failure(x);
+  if (s != REMIXDB_OK) return s;
+  if (x->round_error.status == REMIXDB_OK) {
+    (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+    return REMIXDB_OK;
+  }
+  if (time_ns() - x->round_failed_ns < RETRY_NS) return err_raise(&x->round_error);
+  x->round_error.status = REMIXDB_OK;
+  pthread_mutex_unlock(&x->lock);
+  workers_kick(x->workers);
+  pthread_mutex_lock(&x->lock);
+  return REMIXDB_OK;
+}
+
+// Lock is held and stays so, but is let go while waiting: until no memtable is frozen.
+static enum remixdb_status wait_for_round(struct xdb *x) {
+  enum remixdb_status s = REMIXDB_OK;
+  while (s == REMIXDB_OK && atomic_load_explicit(&x->compacting, memory_order_relaxed)) s = wait_on(x);
+  return s;
+}
+
+static bool freeze_wanted(struct xdb *x, enum xdb_round_when when, size_t batch) {
+  const struct memtable *m = xdb_view(x)->active;
+  return when == XDB_ROUND_ANY || (when == XDB_ROUND_USED ? wh_count(m->wh) != 0 : xdb_round_due(x, m, batch));
+}
+
+enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size_t batch) {
+  bool kick = false;
+  pthread_mutex_lock(&x->lock);
+  enum remixdb_status s = xdb_failure(x);
+  // Another writer may freeze it first, or a flush, which would else wait for one round after the other: what is active then has room, and its round is nobody's
+  // concern.
+  while (s == REMIXDB_OK && !kick && freeze_wanted(x, when, batch)) {
+    if (atomic_load_explicit(&x->compacting, memory_order_relaxed) || x->nr_flushers) {
+      s = wait_on(x);
+    } else {
+      s = freeze(x);
+      kick = s == REMIXDB_OK;
+    }
+  }
+  pthread_mutex_unlock(&x->lock);
+  if (kick) workers_kick(x->workers);
+  return s;
+}
+
+enum remixdb_status xdb_wait_idle(struct xdb *x) {
+  if (x->opts.read_only) return REMIXDB_OK;
+  pthread_mutex_lock(&x->lock);
+  const enum remixdb_status s = wait_for_round(x);
+  while (x->at != XDB_AT_REST) (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+  pthread_mutex_unlock(&x->lock);
+  xdb_spare_settle(x);
+  return s;
+}
+
+// Lock is held and stays so, but is let go while waiting: until memtable number `nr` is in tables, or its round has failed. `whole` (NULL: none), which a round works
+// on from when it is taken, is the caller's again.
+static enum remixdb_status wait_installed(struct xdb *x, uint64_t nr, const struct xdb_whole *whole) {
+  for (;;) {
+    if (whole && whole->taken && !whole->done) {
+      (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+      continue;
+    }
+    if (x->nr_installed >= nr) return REMIXDB_OK;
+    const enum remixdb_status s = xdb_failure(x);
+    if (s != REMIXDB_OK) return s;
+    if (x->round_error.status != REMIXDB_OK) return err_raise(&x->round_error);
+    (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+  }
+}
+
+// Freezes the active memtable, when it is wanted, and waits for its round, which hands nothing back and does what `whole` (NULL: nothing) asks for.
+static enum remixdb_status flush_round(struct xdb *x, enum xdb_round_when when, struct xdb_whole *whole) {
+  if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
+  pthread_mutex_lock(&x->lock);
+  enum remixdb_status s = xdb_failure(x);
+  x->nr_flushers++;
+  if (s == REMIXDB_OK) s = wait_for_round(x);
+  x->nr_flushers--;
+  const bool wanted = s == REMIXDB_OK && freeze_wanted(x, when, 0);
+  if (wanted) s = freeze(x);
+  pthread_cond_broadcast(&x->changed);  // who has given way looks again
+  if (wanted && s == REMIXDB_OK) {
+    const uint64_t nr = x->nr_frozen;
+    x->flushing = true;
+    x->whole = whole;
+    pthread_mutex_unlock(&x->lock);
+    workers_kick(x->workers);
+    pthread_mutex_lock(&x->lock);
+    s = wait_installed(x, nr, whole);
+    if (x->whole == whole) x->whole = NULL;
+  }
+  pthread_mutex_unlock(&x->lock);
+  return s;
+}
+
+enum remixdb_status xdb_flush(struct xdb *x) { return flush_round(x, XDB_ROUND_USED, NULL); }
+
+// Log files that are there to be recycled go, and the active one, which has grown, is replaced by a new one: whoever compacts wants room.
+static enum remixdb_status shrink_log(struct xdb *x) {
+  enum remixdb_status s = wal_shed(x->wal);
+  if (s == REMIXDB_OK) s = flush_round(x, XDB_ROUND_ANY, NULL);
+  return s == REMIXDB_OK ? wal_shed(x->wal) : s;
+}
+
+enum remixdb_status xdb_compact(struct xdb *x) {
+  struct xdb_whole *whole = mem_calloc(1, sizeof(*whole));
+  if (!whole) return REMIXDB_NOMEM;
+  // each round takes about as long as to write a few memtables: writers wait for a round at most when the next memtable is full
+  whole->work.budget = 4 * x->memtable_limit;
+  enum remixdb_status s;
+  bool end = false;
+  do {
+    whole->taken = whole->done = whole->installed = false;
+    s = flush_round(x, XDB_ROUND_ANY, whole);
+    if (s != REMIXDB_OK || !whole->installed) continue;  // its round failed, and another has brought the memtable into tables: once more
+    end = whole->work.end;
+    if (!end) compact_whole_on(&whole->work);
+  } while (s == REMIXDB_OK && !end);
+  mem_free(whole);
+  if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
+  return s;
+}

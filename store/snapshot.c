@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/snapshot.h"
+
+#include "store/idle.h"
+
+enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out) {
+  struct xdb *x = r->xdb;
+  struct xdb_snapshot *s = mem_calloc(1, sizeof(*s));
+  if (!s) return REMIXDB_NOMEM;
+  s->xdb = x;
+  s->taken_ns = r->snapshot ? r->snapshot->taken_ns : time_ns();
+  s->view = xdb_ref_hold(r, &s->moment);
+  pthread_mutex_lock(&x->snapshots_lock);
+  s->next = x->snapshots;
+  if (s->next) s->next->prev = s;
+  x->snapshots = s;
+  x->nr_snapshots++;
+  pthread_mutex_unlock(&x->snapshots_lock);
+  *out = s;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *s, struct xdb_ref **out) {
+  const enum remixdb_status made = xdb_ref(s->xdb, out);
+  if (made != REMIXDB_OK) return made;
+  (*out)->snapshot = s;
+  (*out)->view = s->view;
+  (*out)->moment = s->moment;
+  return REMIXDB_OK;
+}
+
+void xdb_snapshot_release(struct xdb_snapshot *s) {
+  if (!s) return;
+  struct xdb *x = s->xdb;
+  pthread_mutex_lock(&x->snapshots_lock);
+  if (s->next) s->next->prev = s->prev;
+  if (s->prev) s->prev->next = s->next;
+  else x->snapshots = s->next;
+  x->nr_snapshots--;
+  pthread_mutex_unlock(&x->snapshots_lock);
+  xdb_view_drop(x, s->view);
+  mem_free(s);
+}

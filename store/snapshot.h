@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Snapshots: the store at a moment, for as long as it is wanted.
+#ifndef XDB_SNAPSHOT_H
+#define XDB_SNAPSHOT_H
+
+#include "store/ref.h"
+
+struct xdb_snapshot {
+  struct xdb *xdb;
+  struct view *view;             // counted
+  uint64_t moment;
+  uint64_t taken_ns;             // time_ns() at the moment
+  struct xdb_snapshot *next, *prev;  // guarded by xdb.snapshots_lock
+};
+
+// A snapshot of what the ref reads now: it holds the view, so that its memtables, tables and REMIXes stay, and the moment in it (X2). Any thread may release it,
+// after its refs.
+MUST_CHECK enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out);
+MUST_CHECK enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *s, struct xdb_ref **out);
+void xdb_snapshot_release(struct xdb_snapshot *s);  // NULL is allowed
+#endif

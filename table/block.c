@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table/block.h"
+
+#include <assert.h>
+
+// A block's offsets lie before its records, and how many there will be is known at the end only. Records are therefore gathered behind the largest table of
+// offsets and moved once; a first record that needs more pages than a block grows to is alone and goes straight to its place.
+#define BLOCK_GATHER (BLOCK_HEAD + 2 * BLOCK_RECORDS_MAX)
+#define BLOCK_EMPTY 3u   // a block grows when more than 1/3 of it would be empty,
+#define BLOCK_GAIN 10u   // and each page more makes that smaller by 1/10 of the block: who gets one record reads all of it
+
+_Static_assert(BLOCK_HEAD + 2 + KV_HEAD_MAX + REMIXDB_KV_MAX <= BLOCK_PAGES_MAX * BLOCK_PAGE,
+               "the largest record fits the largest block");
+_Static_assert(BLOCK_GATHER + BLOCK_GROW_PAGES * BLOCK_PAGE <= BLOCK_PAGES_MAX * BLOCK_PAGE, "what is gathered fits the buffer");
+
+static inline uint32_t pages_for(size_t size) { return (uint32_t)((size + BLOCK_PAGE - 1) / BLOCK_PAGE); }
+static inline size_t block_end(const struct block_build *b) { return BLOCK_HEAD + 2 * (size_t)b->count + b->used; }
+static inline bool block_is_alone(size_t rec_size) { return pages_for(BLOCK_HEAD + 2 + rec_size) > BLOCK_GROW_PAGES; }
+
+enum remixdb_status block_build_init(struct block_build *b) {
+  b->count = 0;
+  b->used = 0;
+  b->buf = mem_alloc_aligned(BLOCK_PAGE, BLOCK_PAGES_MAX * BLOCK_PAGE);
+  return b->buf ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+void block_build_fini(struct block_build *b) {
+  mem_free(b->buf);
+  b->buf = NULL;
+}
+
+uint32_t block_build_pages(const struct block_build *b) { return b->count ? pages_for(block_end(b)) : 0; }
+
+// Whether the block should become larger for a record, and more of its size, of which none fits the pages it has.
+static bool block_grows(const struct block_build *b, size_t rec_size) {
+  const size_t end = block_end(b), now = pages_for(end), size = now * BLOCK_PAGE, empty = size - end;
+  if (empty * BLOCK_EMPTY <= size) return false;
+  for (size_t pages = pages_for(end + 2 + rec_size); pages <= BLOCK_GROW_PAGES; pages++) {
+    const size_t larger = pages * BLOCK_PAGE, left = (larger - end) % (2 + rec_size);
+    // left / larger + (pages - now) / BLOCK_GAIN <= empty / size
+    if ((left * BLOCK_GAIN + (pages - now) * larger) * size <= empty * BLOCK_GAIN * larger) return true;
+  }
+  return false;
+}
+
+bool block_build_fits(const struct block_build *b, size_t rec_size) {
+  if (b->count == 0) return true;
+  if (rec_size < 2) rec_size = 2;  // see block_verify_body
+  const uint32_t pages = pages_for(block_end(b));
+  if (b->count == BLOCK_RECORDS_MAX || pages > BLOCK_GROW_PAGES) return false;
+  return block_end(b) + 2 + rec_size <= pages * BLOCK_PAGE || block_grows(b, rec_size);
+}
+
+void block_build_add(struct block_build *b, const struct kv_rec *r) {
+  const size_t size = kv_rec_size(r->klen, r->vlen, r->tomb);
+  assert(block_build_fits(b, size));
+  uint8_t *const p = b->buf + (block_is_alone(size) ? BLOCK_HEAD + 2 : BLOCK_GATHER + b->used);
+  b->offs[b->count++] = (uint16_t)b->used;
+  uint8_t *const end = kv_rec_put(p, r);
+  assert((size_t)(end - p) == size);
+  (void)end;
+  b->used += (uint32_t)size;
+}
+
+uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t block) {
+  assert(b->count > 0);
+  const uint32_t base = BLOCK_HEAD + 2 * b->count;
+  const uint32_t end = base + b->used;
+  const uint32_t pages = pages_for(end);
+  uint8_t *const buf = b->buf;
+  if (pages <= BLOCK_GROW_PAGES) memmove(buf + base, buf + BLOCK_GATHER, b->used);
+  for (uint32_t i = 0; i < b->count; i++) store16le(buf + BLOCK_HEAD + 2 * i, base + b->offs[i]);
+  memset(buf + end, 0, pages * BLOCK_PAGE - end);
+  buf[8] = (uint8_t)pages;
+  buf[9] = (uint8_t)b->count;
+  store16le(buf + 10, 0);
+  store64le(buf, hash64_seed(buf + 8, pages * BLOCK_PAGE - 8, block_seed(table, block)));
+  b->count = 0;
+  b->used = 0;
+  return pages;
+}
+
+// Whether the records lie one behind the other, all of them live and short as block_record_short knows them; false says nothing. Each is looked at where its offset says
+// it begins, and has to end where the next one does: no look waits for the one before, as it does for who walks from record to record.
+static bool body_is_short(const uint8_t *buf, uint32_t size, uint32_t nr_recs) {
+  uint32_t bad = 0, at = BLOCK_HEAD + 2 * nr_recs;
+  for (uint32_t i = 0; i < nr_recs; i++) {
+    const uint32_t off = load16le(buf + BLOCK_HEAD + 2 * i);
+    struct kv_rec r;
+    if (unlikely(off + 3 > size || !block_record_short(buf, i, &r))) return false;
+    bad |= off ^ at;
+    at = (uint32_t)(r.val - buf) + r.vlen;
+  }
+  return bad == 0 && at <= size;
+}
+
+enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, const char *path, uint64_t off) {
+  if (unlikely(buf[8] != nr_pages))
+    return err_corrupt(path, off + 8, "block of %u pages where there is one of %u", buf[8], nr_pages);
+  if (unlikely(buf[9] != nr_recs || nr_recs == 0))
+    return err_corrupt(path, off + 9, "block of %u records where there is one of %u", buf[9], nr_recs);
+  if (unlikely(load16le(buf + 10) != 0)) return err_corrupt(path, off + 10, "reserved bytes of a block");
+  const uint8_t *const end = buf + (size_t)nr_pages * BLOCK_PAGE;
+  if (likely(body_is_short(buf, nr_pages * BLOCK_PAGE, nr_recs))) return REMIXDB_OK;
+  // records lie one behind the other, so that ascending offsets follow; 255 offsets fit any block
+  const uint8_t *p = buf + BLOCK_HEAD + 2 * nr_recs;
+  for (uint32_t i = 0; i < nr_recs; i++) {
+    struct kv_rec r;
+    if (unlikely(load16le(buf + BLOCK_HEAD + 2 * i) != (size_t)(p - buf)))
+      return err_corrupt(path, off + BLOCK_HEAD + 2 * i, "offset of record %u of a block", i);
+    const uint8_t *const next = kv_rec_get(p, end, &r);
+    if (unlikely(!next)) return err_corrupt(path, off + (uint64_t)(p - buf), "record %u of a block", i);
+    // block_record looks at two bytes; only the tombstone of an empty key has one.
+    if (unlikely(end - p < 2)) return err_corrupt(path, off + (uint64_t)(p - buf), "record %u of a block begins in its last byte", i);
+    p = next;
+  }
+  return REMIXDB_OK;
+}
+
+void block_record_long(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
+  const uint8_t *p = buf + load16le(buf + BLOCK_HEAD + 2 * i);
+  uint32_t h, v = 0;
+  p = kv_varint_get(p, p + 5, &h);
+  r->klen = h >> 1;
+  r->tomb = h & 1;
+  if (!r->tomb) p = kv_varint_get(p, p + 5, &v);
+  r->vlen = v;
+  r->key = p;
+  r->val = p + r->klen;
+}
+
+enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table, uint32_t block,
+                                 const char *path, uint64_t off) {
+  const uint64_t sum = hash64_seed(buf + 8, (size_t)nr_pages * BLOCK_PAGE - 8, block_seed(table, block));
+  if (unlikely(load64le(buf) != sum)) return err_corrupt(path, off, "checksum of block %u", block);
+  return block_verify_body(buf, nr_pages, nr_recs, path, off);
+}

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table/build.h"
+
+#include <assert.h>
+#include <zdict.h>
+#include <zstd_errors.h>
+
+#include "table/ckb.h"
+#include "table/format.h"
+#include "table/pieces.h"
+#include "base/zmem.h"
+
+#if !defined(SST_BUILD_GATHER)          // a build that fuzzes makes it small
+#define SST_BUILD_GATHER (1u << 20)     // bytes of blocks that wait for the dictionary
+#endif
+#define SST_BUILD_SAMPLES 64u           // pages of them to train on: four times as many take three times as long, for 1 % of size
+#define SST_BUILD_DICT_PART 32u         // it is at most this part of what was gathered: it must not cost more than it saves
+#define SST_BUILD_DICT_MIN 1024u
+
+struct sst_build {
+  const struct sst_ctx *ctx;
+  struct sst_build_opts opts;
+  struct blkio_writer *writer;
+  struct block_build block;
+  struct ckb_build ckb;
+  uint64_t number;
+  int fd;                      // -1: no table is open
+  char path[ENV_PATH_MAX];
+  struct err_saved error;      // the first; sticky until the next start
+  uint32_t nr_pages;           // of blocks closed
+  uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
+  uint32_t min_len, max_len;
+  uint8_t *min, *max;          // REMIXDB_KV_MAX bytes each
+  uint8_t *nr_recs;            // per page
+  struct sst_pieces *pieces;   // per page, as many as there is room for; NULL: none
+  uint32_t cap_pieces;
+  uint32_t *stored;            // per page that begins a block: its size in the file; compressed only
+  // compressed only
+  ZSTD_CCtx *zstd;
+  const ZSTD_CDict *zdict;     // in memory of its own
+  void *zdict_mem;
+  uint8_t *dict;               // FORMAT_SST_DICT_MAX
+  uint32_t dict_len;
+  uint8_t *gathered;           // the first blocks, until there are enough of them to train with
+  size_t gathered_len;
+  bool gathering;
+  uint8_t *samples;            // SST_BUILD_SAMPLES pages
+  uint8_t *packed;             // head and frame of one block
+};
+
+static inline bool sst_build_ok(const struct sst_build *b) { return likely(b->error.status == REMIXDB_OK); }
+
+static void sst_build_fail(struct sst_build *b, enum remixdb_status s) {
+  if (s != REMIXDB_OK && sst_build_ok(b)) err_save(&b->error, s);
+}
+
+static enum remixdb_status sst_build_create_zstd(struct sst_build *b) {
+  b->stored = mem_alloc(SST_PAGES_MAX * sizeof(*b->stored));
+  b->dict = mem_alloc(FORMAT_SST_DICT_MAX);
+  b->gathered = mem_alloc(SST_BUILD_GATHER + BLOCK_PAGES_MAX * BLOCK_PAGE);
+  b->samples = mem_alloc(SST_BUILD_SAMPLES * BLOCK_PAGE);
+  b->packed = mem_alloc(FORMAT_SST_STORED_HEAD + BLOCK_PAGES_MAX * BLOCK_PAGE);
+  if (!b->stored || !b->dict || !b->gathered || !b->samples || !b->packed) return REMIXDB_NOMEM;
+  b->zstd = ZSTD_createCCtx_advanced(zmem());
+  if (!b->zstd) return err_set(REMIXDB_NOMEM, "no memory for compression");
+  // which dictionary it is, the table knows; an unknown level is cut to the range by zstd itself
+  (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_dictIDFlag, 0);
+  (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_checksumFlag, 0);
+  (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_compressionLevel, b->opts.level);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst_build_opts *o, struct blkio_queue *q,
+                                     struct sst_build **out) {
+  *out = NULL;
+  struct sst_build *const b = mem_calloc(1, sizeof(*b));
+  if (!b) return REMIXDB_NOMEM;
+  b->ctx = ctx;
+  b->opts = *o;
+  if (b->opts.max_pages == 0) b->opts.max_pages = SST_MAX_BLOCKS;
+  if (b->opts.max_pages > SST_PAGES_MAX - BLOCK_PAGES_MAX) b->opts.max_pages = SST_PAGES_MAX - BLOCK_PAGES_MAX;
+  b->fd = -1;
+  ckb_build_init(&b->ckb, 0);
+  enum remixdb_status s = block_build_init(&b->block);
+  if (s == REMIXDB_OK) s = blkio_writer_create(q, &b->writer);
+  if (s != REMIXDB_OK) goto out;
+  b->nr_recs = mem_alloc(SST_PAGES_MAX);
+  b->min = mem_alloc(REMIXDB_KV_MAX);
+  b->max = mem_alloc(REMIXDB_KV_MAX);
+  if (!b->nr_recs || !b->min || !b->max) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && o->compression != REMIXDB_COMPRESSION_NONE) s = sst_build_create_zstd(b);
+out:
+  if (s != REMIXDB_OK) {
+    sst_build_destroy(b);
+    return s;
+  }
+  *out = b;
+  return REMIXDB_OK;
+}
+
+// Leaves no file. The thread's message stays: it is of what led here.
+static void sst_build_abandon(struct sst_build *b) {
+  if (b->fd < 0) return;
+  struct err_saved keep;
+  err_save(&keep, REMIXDB_ABORTED);
+  if (blkio_writer_finish(b->writer, false) != REMIXDB_OK) {
+    // only waited for: nothing may be in flight to a descriptor that closes
+  }
+  env_close_quiet(b->ctx->env, b->fd);
+  fdpool_unreserve(b->ctx->fds);
+  b->fd = -1;
+  if (env_unlink(b->ctx->env, b->path) != REMIXDB_OK) {
+    // what no version names is removed when the store is opened
+  }
+  if (keep.msg[0]) (void)err_raise(&keep);
+}
+
+void sst_build_destroy(struct sst_build *b) {
+  if (!b) return;
+  sst_build_abandon(b);
+  blkio_writer_destroy(b->writer);
+  block_build_fini(&b->block);
+  ckb_build_fini(&b->ckb);
+  (void)ZSTD_freeCCtx(b->zstd);
+  mem_free(b->zdict_mem);
+  mem_free(b->min);
+  mem_free(b->max);
+  mem_free(b->nr_recs);
+  mem_free(b->pieces);
+  mem_free(b->stored);
+  mem_free(b->dict);
+  mem_free(b->gathered);
+  mem_free(b->samples);
+  mem_free(b->packed);
+  mem_free(b);
+}
+
+void sst_build_start(struct sst_build *b, uint64_t number) {
+  assert(number < (uint64_t)1 << 47);
+  sst_build_abandon(b);
+  b->number = number;
+  b->error.status = REMIXDB_OK;
+  mem_free(b->pieces);
+  b->pieces = NULL;
+  b->cap_pieces = 0;
+  b->nr_pages = 0;
+  b->nr_records = b->nr_tombs = b->key_bytes = b->value_bytes = 0;
+  b->min_len = b->max_len = 0;
+  b->block.count = 0;
+  b->block.used = 0;
+  b->dict_len = 0;
+  b->gathered_len = 0;
+  b->gathering = b->opts.compression != REMIXDB_COMPRESSION_NONE;
+  ckb_build_init(&b->ckb, number);
+  if (b->zdict) (void)ZSTD_CCtx_refCDict(b->zstd, NULL);
+  mem_free(b->zdict_mem);  // also of one that was refused
+  b->zdict = b->zdict_mem = NULL;
+
+  char name[32];
+  sst_name(name, number);
+  enum remixdb_status s = env_path(b->path, b->ctx->dir, name);
+  // Numbers are not used twice, but a file of this one may be left of a process that died.
+  fdpool_reserve(b->ctx->fds);
+  if (s == REMIXDB_OK)
+    s = env_open(b->ctx->env, b->path, ENV_WRITE | ENV_CREATE | ENV_TRUNC | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
+  if (s == REMIXDB_OK) {
+    blkio_writer_start(b->writer, b->fd, b->path, b->ctx->direct_io);
+  } else {
+    b->fd = -1;
+    fdpool_unreserve(b->ctx->fds);
+  }
+  sst_build_fail(b, s);
+}
+
+// Writes one block compressed, or raw when that does not make it smaller.
+static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *block, uint32_t number) {
+  const size_t len = (size_t)block[8] * BLOCK_PAGE - FORMAT_SST_STORED_SKIP;
+  const uint8_t *const src = block + FORMAT_SST_STORED_SKIP;
+  uint8_t *const p = b->packed, *const dst = p + FORMAT_SST_STORED_HEAD;
+  size_t n = ZSTD_compress2(b->zstd, dst, len - 1, src, len);
+  if (ZSTD_isError(n)) {
+    // a frame that did not fit is still open, and while it is no other dictionary is taken
+    (void)ZSTD_CCtx_reset(b->zstd, ZSTD_reset_session_only);
+    if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
+      return err_set(REMIXDB_NOMEM, "%s: no memory for compression", b->path);
+    p[8] = FORMAT_SST_STORED_RAW;
+    memcpy(dst, src, len);
+    n = len;
+  } else {
+    p[8] = FORMAT_SST_STORED_ZSTD;
+  }
+  n += FORMAT_SST_STORED_HEAD;
+  store64le(p, hash64_seed(p + 8, n - 8, block_seed(b->number, number)));
+  blkio_writer_put(b->writer, p, n);
+  b->stored[number] = (uint32_t)n;
+  return REMIXDB_OK;
+}
+
+// Trains on pages spread over what was gathered. A table too small or too random for a dictionary goes without.
+static enum remixdb_status sst_build_train(struct sst_build *b) {
+  size_t cap = b->gathered_len / SST_BUILD_DICT_PART;
+  if (cap > FORMAT_SST_DICT_MAX) cap = FORMAT_SST_DICT_MAX;
+  if (cap < SST_BUILD_DICT_MIN) return REMIXDB_OK;
+  const size_t pages = b->gathered_len / BLOCK_PAGE;
+  const size_t nr = pages < SST_BUILD_SAMPLES ? pages : SST_BUILD_SAMPLES;
+  size_t sizes[SST_BUILD_SAMPLES];
+  for (size_t i = 0; i < nr; i++) {
+    memcpy(b->samples + i * BLOCK_PAGE, b->gathered + i * pages / nr * BLOCK_PAGE, BLOCK_PAGE);
+    sizes[i] = BLOCK_PAGE;
+  }
+  const size_t n = ZDICT_trainFromBuffer(b->dict, cap, b->samples, sizes, (unsigned)nr);
+  if (ZDICT_isError(n) || n == 0) return REMIXDB_OK;
+  // What is compressed with it is a page, most of the time: parameters for an unknown size would be those of a large one. In memory of ours, because zstd up to
+  // 1.5.4 does not survive its lack here. Zeroed, because the dictionary's level is not written there when it is made with parameters, and read with every block:
+  // nought is what says that there is none.
+  const ZSTD_compressionParameters params = ZSTD_getCParams(b->opts.level, BLOCK_PAGE, n);
+  const size_t size = ZSTD_estimateCDictSize_advanced(n, params, ZSTD_dlm_byRef);
+  if (!(b->zdict_mem = mem_calloc(1, size))) return REMIXDB_NOMEM;
+  b->zdict = ZSTD_initStaticCDict(b->zdict_mem, size, b->dict, n, ZSTD_dlm_byRef, ZSTD_dct_auto, params);
+  if (!b->zdict) return err_set(REMIXDB_NOMEM, "%s: no memory for a dictionary", b->path);
+  const size_t r = ZSTD_CCtx_refCDict(b->zstd, b->zdict);
+  if (ZSTD_isError(r)) return err_set(REMIXDB_NOMEM, "%s: dictionary: %s", b->path, ZSTD_getErrorName(r));
+  b->dict_len = (uint32_t)n;
+  return REMIXDB_OK;
+}
+
+// Ends the gathering: trains, then writes what waited.
+static enum remixdb_status sst_build_put_gathered(struct sst_build *b) {
+  b->gathering = false;
+  enum remixdb_status s = sst_build_train(b);
+  uint32_t number = 0;
+  while (s == REMIXDB_OK && (size_t)number * BLOCK_PAGE < b->gathered_len) {
+    const uint8_t *const p = b->gathered + (size_t)number * BLOCK_PAGE;
+    s = sst_build_pack(b, p, number);
+    number += p[8];
+  }
+  return s;
+}
+
+// Room for what is known of so many pages. False: no memory for it, and all is as it was.
+static bool sst_build_more_pieces(struct sst_build *b, uint32_t cap) {
+  struct sst_pieces *const p = sst_pieces_make(cap);
+  if (!p) return false;
+  if (b->pieces) memcpy(p, b->pieces, (b->cap_pieces < cap ? b->cap_pieces : cap) * sizeof(*p));
+  mem_free(b->pieces);
+  b->pieces = p;
+  b->cap_pieces = cap;
+  return true;
+}
+
+// Without memory for it the readers find it out.
+static void sst_build_cut(struct sst_build *b, const uint8_t *block, uint32_t number) {
+  if (!b->opts.pieces || b->opts.compression != REMIXDB_COMPRESSION_NONE || b->ctx->direct_io) return;
+  if (b->key_bytes + b->value_bytes > b->nr_records * SST_PIECES_RECORD) return;  // as they are so far
+  if (b->nr_pages > b->cap_pieces && !sst_build_more_pieces(b, b->nr_pages * 2)) return;
+  sst_pieces_cut(&b->pieces[number], block, b->number, number);
+}
+
+static enum remixdb_status sst_build_close_block(struct sst_build *b) {
+  const uint32_t number = b->nr_pages, count = b->block.count;
+  const uint32_t pages = block_build_finish(&b->block, b->number, number);
+  const uint8_t *const buf = b->block.buf;
+  b->nr_recs[number] = (uint8_t)count;
+  memset(b->nr_recs + number + 1, 0, pages - 1);
+  b->nr_pages += pages;
+
+  sst_build_cut(b, buf, number);
+
+  const size_t size = (size_t)pages * BLOCK_PAGE;
+  if (b->gathering) {
+    memcpy(b->gathered + b->gathered_len, buf, size);
+    // the checksum is not stored, and would be noise in the training
+    memset(b->gathered + b->gathered_len, 0, FORMAT_SST_STORED_SKIP);
+    b->gathered_len += size;
+    return b->gathered_len >= SST_BUILD_GATHER ? sst_build_put_gathered(b) : REMIXDB_OK;
+  }
+  if (b->opts.compression != REMIXDB_COMPRESSION_NONE) return sst_build_pack(b, buf, number);
+  blkio_writer_put(b->writer, buf, size);
+  return REMIXDB_OK;
+}
+
+void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
+  if (!sst_build_ok(b)) return;
+  assert(r->klen + (r->tomb ? 0 : r->vlen) <= REMIXDB_KV_MAX);
+  const size_t size = kv_rec_size(r->klen, r->vlen, r->tomb);
+  enum remixdb_status s = REMIXDB_OK;
+  // The order is what old files say it is, so it is looked at: a table out of order would be found to be one only when it is read.
+  if (unlikely(b->nr_records && kv_cmp(kref(b->max, b->max_len), kref(r->key, r->klen)) >= 0)) {
+    sst_build_fail(b, err_corrupt(b->path, blkio_writer_offset(b->writer), "what it is made of is not in order at record %llu",
+                                  (unsigned long long)b->nr_records));
+    return;
+  }
+  if (!block_build_fits(&b->block, size)) s = sst_build_close_block(b);
+  if (s == REMIXDB_OK && b->opts.ckeys) s = ckb_build_add(&b->ckb, kref(r->key, r->klen), r->tomb);
+  if (unlikely(s != REMIXDB_OK)) {
+    sst_build_fail(b, s);
+    return;
+  }
+  assert(b->nr_pages + BLOCK_PAGES_MAX <= SST_PAGES_MAX);
+  if (r->klen) memcpy(b->max, r->key, r->klen);
+  b->max_len = r->klen;
+  if (unlikely(b->nr_records == 0)) {
+    if (r->klen) memcpy(b->min, r->key, r->klen);
+    b->min_len = r->klen;
+  }
+  block_build_add(&b->block, r);
+  b->nr_records++;
+  b->nr_tombs += r->tomb;
+  b->key_bytes += r->klen;
+  b->value_bytes += r->tomb ? 0 : r->vlen;
+}
+
+struct sst_pieces *sst_build_pieces(struct sst_build *b) {
+  struct sst_pieces *p = NULL;
+  if (b->pieces && b->cap_pieces >= b->nr_pages) {
+    if (b->cap_pieces > b->nr_pages) (void)sst_build_more_pieces(b, b->nr_pages);  // what is too much is given back, when there is memory to do so
+    p = b->pieces;
+  } else {
+    mem_free(b->pieces);
+  }
+  b->pieces = NULL;
+  b->cap_pieces = 0;
+  return p;
+}
+
+bool sst_build_failed(const struct sst_build *b) { return !sst_build_ok(b) || (b->fd >= 0 && blkio_writer_failed(b->writer)); }
+
+bool sst_build_full(const struct sst_build *b) { return b->nr_pages + block_build_pages(&b->block) >= b->opts.max_pages; }
+
+bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r) {
+  return !sst_build_full(b) || (b->block.count && block_build_fits(&b->block, kv_rec_size(r->klen, r->vlen, r->tomb)));
+}
+
+uint64_t sst_build_bytes(const struct sst_build *b) { return ((uint64_t)b->nr_pages + block_build_pages(&b->block)) * BLOCK_PAGE; }
+
+// Metadata and footer, behind all else.
+static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data_size) {
+  const bool zstd = b->opts.compression != REMIXDB_COMPRESSION_NONE;
+  const size_t cap =
+      (size_t)b->nr_pages + b->min_len + b->max_len + b->dict_len + (zstd ? (size_t)b->nr_pages * 5 : 0) + FORMAT_SST_ALIGN;
+  uint8_t *const meta = mem_calloc(1, cap + FORMAT_SST_FOOTER);
+  if (!meta) return REMIXDB_NOMEM;
+  uint8_t *p = meta;
+  memcpy(p, b->nr_recs, b->nr_pages);
+  p += b->nr_pages;
+  memcpy(p, b->min, b->min_len);
+  p += b->min_len;
+  memcpy(p, b->max, b->max_len);
+  p += b->max_len;
+  if (b->dict_len) memcpy(p, b->dict, b->dict_len);
+  p += b->dict_len;
+  const uint8_t *const sizes = p;
+  for (uint32_t i = 0; zstd && i < b->nr_pages; i++)
+    if (b->nr_recs[i]) p = kv_varint_put(p, b->stored[i]);
+
+  const uint64_t meta_off = blkio_writer_offset(b->writer);
+  const uint64_t file_size = align_up(meta_off + (uint64_t)(p - meta) + FORMAT_SST_FOOTER, FORMAT_SST_ALIGN);
+  const uint64_t meta_len = file_size - FORMAT_SST_FOOTER - meta_off;
+  assert(meta_len <= cap);
+  const struct format_sst_footer f = {
+      .store_id = b->ctx->store_id,
+      .number = b->number,
+      .nr_records = b->nr_records,
+      .nr_tombs = b->nr_tombs,
+      .key_bytes = b->key_bytes,
+      .value_bytes = b->value_bytes,
+      .data_size = data_size,
+      .ckb_off = b->ckb.len ? data_size : 0,
+      .ckb_len = b->ckb.len,
+      .meta_off = meta_off,
+      .meta_len = meta_len,
+      .meta_sum = hash64_seed(meta, meta_len, format_sst_meta_seed(b->number)),
+      .file_size = file_size,
+      .nr_pages = b->nr_pages,
+      .flags = (b->ckb.len ? FORMAT_SST_FLAG_CKB : 0) | (zstd ? FORMAT_SST_FLAG_ZSTD : 0),
+      .min_len = b->min_len,
+      .max_len = b->max_len,
+      .dict_len = b->dict_len,
+      .sizes_len = (uint32_t)(p - sizes),
+  };
+  format_sst_footer_put(meta + meta_len, &f);
+  blkio_writer_put(b->writer, meta, meta_len + FORMAT_SST_FOOTER);
+  mem_free(meta);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out) {
+  assert(b->nr_records > 0 || !sst_build_ok(b));
+  enum remixdb_status s = b->error.status;
+  if (s == REMIXDB_OK && b->nr_records == 0) s = err_set(REMIXDB_INVALID, "%s: a table without records", b->path);
+  if (s == REMIXDB_OK) s = sst_build_close_block(b);
+  if (s == REMIXDB_OK && b->gathering) s = sst_build_put_gathered(b);
+  if (s == REMIXDB_OK) {
+    const uint64_t data_size = blkio_writer_offset(b->writer);
+    if (b->opts.ckeys) {
+      s = ckb_build_finish(&b->ckb);
+      if (s == REMIXDB_OK) blkio_writer_put(b->writer, b->ckb.buf, b->ckb.len);
+    }
+    if (s == REMIXDB_OK) s = sst_build_put_meta(b, data_size);
+  }
+  if (s == REMIXDB_OK) {
+    *size_out = blkio_writer_offset(b->writer);
+    s = blkio_writer_finish(b->writer, true);
+  }
+  if (s == REMIXDB_OK) {
+    const int fd = b->fd;
+    b->fd = -1;
+    s = env_close(b->ctx->env, fd, b->path);
+    fdpool_unreserve(b->ctx->fds);
+    sst_build_fail(b, s);
+    if (s != REMIXDB_OK && env_unlink(b->ctx->env, b->path) != REMIXDB_OK) {
+      // the failure to close is what is reported
+    }
+  }
+  sst_build_fail(b, s);
+  sst_build_abandon(b);
+  return err_raise(&b->error);
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table/ckb.h"
+
+#include <assert.h>
+#include <zstd_errors.h>
+
+#include "base/zmem.h"
+
+#define CKB_ENTRY_MAX (2 * 5 + REMIXDB_KV_MAX)
+#define CKB_SLACK 16u   // bytes behind a decoded key that may be written: short suffixes are copied as one vector
+#define CKB_LEVEL 1     // keys that ascend have little to find for the higher ones
+#define CKB_SHORT 144u  // more than a key of which both lengths are of one byte and the suffix is short
+
+_Static_assert(CKB_CHUNK_HEAD + CKB_ENTRY_MAX <= CKB_CHUNK, "the largest key fits a chunk");
+_Static_assert(127 + CKB_SLACK < CKB_SHORT, "such a key");
+_Static_assert(CKB_CHUNK <= 1u << 16, "an entry begins at an offset of 16 bits");
+
+// Never the seed of a block: that one has the table number in its upper 48 bits, this one its complement. Offsets stay below
+// 2^32 because a table's keys do.
+static uint64_t ckb_seed(uint64_t table, uint64_t off) { return ~(table << 32) ^ off; }
+
+// Makes *buf hold `need` bytes, doubling so that the copying stays linear.
+static enum remixdb_status ckb_reserve(uint8_t **buf, size_t *cap, size_t need) {
+  if (likely(need <= *cap)) return REMIXDB_OK;
+  size_t to = *cap ? *cap * 2 : 4096;
+  if (to < need) to = need;
+  uint8_t *const p = mem_realloc(*buf, to);
+  if (!p) return REMIXDB_NOMEM;
+  *buf = p;
+  *cap = to;
+  return REMIXDB_OK;
+}
+
+// Moves buf to hold a key of `need` bytes; what it holds stays.
+static enum remixdb_status ckb_reserve_key(uint8_t **buf, uint32_t *cap, uint32_t need) {
+  size_t c = *cap;
+  const enum remixdb_status s = ckb_reserve(buf, &c, need);
+  *cap = (uint32_t)c;
+  return s;
+}
+
+void ckb_build_init(struct ckb_build *c, uint64_t table) {
+  c->len = 0;
+  c->chunk = 0;
+  c->count = 0;
+  c->last_len = 0;
+  c->table = table;
+}
+
+void ckb_build_fini(struct ckb_build *c) {
+  mem_free(c->buf);
+  mem_free(c->last);
+  (void)ZSTD_freeCCtx(c->zstd);
+  mem_free(c->packed);
+  *c = (struct ckb_build){0};
+}
+
+// The entries of the open chunk into c->packed. *len_out: bytes of the frame; 0 when too little would be saved.
+static enum remixdb_status ckb_build_pack(struct ckb_build *c, uint32_t entries, size_t *len_out) {
+  *len_out = 0;
+  const size_t most = entries - (entries + 7) / 8, head = CKB_PACKED_HEAD - CKB_CHUNK_HEAD;
+  if (most <= head) return REMIXDB_OK;
+  if (!c->zstd && !(c->zstd = ZSTD_createCCtx_advanced(zmem()))) return err_set(REMIXDB_NOMEM, "no memory for compression");
+  if (!c->packed && !(c->packed = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
+  const size_t n = ZSTD_compressCCtx(c->zstd, c->packed, most - head, c->buf + c->chunk + CKB_CHUNK_HEAD, entries, CKB_LEVEL);
+  if (!ZSTD_isError(n)) {
+    *len_out = n;
+  } else if (ZSTD_getErrorCode(n) != ZSTD_error_dstSize_tooSmall) {
+    // there is nothing else that these calls could lack
+    return err_set(REMIXDB_NOMEM, "no memory for compression: %s", ZSTD_getErrorName(n));
+  }
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status ckb_build_close(struct ckb_build *c) {
+  if (c->chunk == c->len) return REMIXDB_OK;
+  uint8_t *const p = c->buf + c->chunk;
+  const uint32_t entries = (uint32_t)(c->len - c->chunk) - CKB_CHUNK_HEAD;
+  size_t frame;
+  const enum remixdb_status s = ckb_build_pack(c, entries, &frame);
+  if (s != REMIXDB_OK) return s;
+  uint32_t len = CKB_CHUNK_HEAD + entries, packed = 0;
+  if (frame) {
+    len = CKB_PACKED_HEAD + (uint32_t)frame;
+    packed = CKB_PACKED;
+    store32le(p + CKB_CHUNK_HEAD, entries);
+    memcpy(p + CKB_PACKED_HEAD, c->packed, frame);
+  }
+  store32le(p + 8, len | packed);
+  store32le(p + 12, c->count);
+  store64le(p, hash64_seed(p + 8, len - 8, ckb_seed(c->table, c->chunk)));
+  c->len = c->chunk += len;
+  c->count = 0;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tomb) {
+  // all that can fail comes first, so that a failure changes nothing
+  enum remixdb_status s = ckb_reserve(&c->buf, &c->cap, c->len + CKB_CHUNK_HEAD + 10 + key.len);
+  if (s == REMIXDB_OK) s = ckb_reserve_key(&c->last, &c->last_cap, key.len ? key.len : 1);
+  if (unlikely(s != REMIXDB_OK)) return s;
+
+  uint32_t shared = 0;
+  if (c->count) {
+    shared = kv_lcp_from(kref(c->last, c->last_len), key, 0);
+    const uint32_t rest = key.len - shared;
+    const size_t size = kv_varint_size(shared) + kv_varint_size(rest << 1) + rest;
+    if (c->len + size - c->chunk > CKB_CHUNK) {
+      s = ckb_build_close(c);
+      if (unlikely(s != REMIXDB_OK)) return s;
+      shared = 0;
+    }
+  }
+  if (c->count == 0) c->len = c->chunk + CKB_CHUNK_HEAD;
+  const uint32_t rest = key.len - shared;
+  uint8_t *p = c->buf + c->len;
+  p = kv_varint_put(p, shared);
+  p = kv_varint_put(p, rest << 1 | (tomb ? 1u : 0u));
+  if (rest) {
+    memcpy(p, key.ptr + shared, rest);
+    memcpy(c->last + shared, key.ptr + shared, rest);
+  }
+  c->len = (size_t)(p + rest - c->buf);
+  c->last_len = key.len;
+  c->count++;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status ckb_build_finish(struct ckb_build *c) { return ckb_build_close(c); }
+
+void ckb_read_init(struct ckb_read *r) { *r = (struct ckb_read){0}; }
+
+void ckb_read_fini(struct ckb_read *r) {
+  mem_free(r->key);
+  (void)ZSTD_freeDCtx(r->zstd);
+  mem_free(r->unpacked);
+  *r = (struct ckb_read){0};
+}
+
+uint32_t ckb_chunk_length(const uint8_t *p, uint64_t left) {
+  const uint32_t word = load32le(p + 8), len = word & ~CKB_PACKED, least = word & CKB_PACKED ? CKB_PACKED_HEAD + 1 : CKB_CHUNK_HEAD + 2;
+  return len < least || len > CKB_CHUNK || len > left ? 0 : len;
+}
+
+enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uint32_t len, uint64_t table, uint64_t off,
+                                   const char *path, uint64_t file_off) {
+  if (unlikely(load64le(chunk) != hash64_seed(chunk + 8, len - 8, ckb_seed(table, off))))
+    return err_corrupt(path, file_off, "checksum of compressed keys");
+  const uint32_t word = load32le(chunk + 8), count = load32le(chunk + 12);
+  if (unlikely(ckb_chunk_length(chunk, len) != len || count == 0)) return err_corrupt(path, file_off + 8, "head of compressed keys");
+  uint32_t packed = 0;
+  if (word & CKB_PACKED) {
+    packed = load32le(chunk + CKB_CHUNK_HEAD);
+    if (unlikely(packed < 2 || packed > CKB_CHUNK - CKB_CHUNK_HEAD))
+      return err_corrupt(path, file_off + CKB_CHUNK_HEAD, "size of packed compressed keys");
+  }
+  r->chunk = chunk;
+  r->packed = packed;
+  r->p = chunk + (packed ? CKB_PACKED_HEAD : CKB_CHUNK_HEAD);
+  r->end = chunk + len;
+  r->at = 0;
+  r->left = count;
+  r->first = true;
+  return REMIXDB_OK;
+}
+
+// Makes entries of the frame at p. A failure leaves the reader as it was.
+static enum remixdb_status ckb_read_unpack(struct ckb_read *r, const char *path, uint64_t file_off) {
+  if (!r->zstd && !(r->zstd = ZSTD_createDCtx_advanced(zmem()))) return err_set(REMIXDB_NOMEM, "no memory for decompression");
+  if (!r->unpacked && !(r->unpacked = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
+  const size_t len = (size_t)(r->end - r->p);
+  // one frame, and nothing behind it: decompression would take several for one
+  if (unlikely(ZSTD_findFrameCompressedSize(r->p, len) != len)) return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys");
+  const size_t n = ZSTD_decompressDCtx(r->zstd, r->unpacked, r->packed, r->p, len);
+  if (unlikely(ZSTD_isError(n)))
+    return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys: %s", ZSTD_getErrorName(n));
+  if (unlikely(n != r->packed)) return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys gives too little");
+  r->packed = 0;
+  r->chunk = r->p = r->unpacked;
+  r->end = r->unpacked + n;
+  return REMIXDB_OK;
+}
+
+// The first entry of a chunk, and any that is not of the ordinary kind: lengths of more than 7 bits, or near the chunk's end.
+static enum remixdb_status ckb_read_any(struct ckb_read *r, const char *path, uint64_t file_off) {
+  uint32_t shared, head;
+  if (unlikely(r->packed)) {
+    const enum remixdb_status s = ckb_read_unpack(r, path, file_off);
+    if (s != REMIXDB_OK) return s;
+  }
+  const uint8_t *p = kv_varint_get(r->p, r->end, &shared);
+  if (likely(p != NULL)) p = kv_varint_get(p, r->end, &head);
+  if (unlikely(!p)) goto bad;
+  const uint32_t rest = head >> 1;
+  if (unlikely(rest > (size_t)(r->end - p))) goto bad;
+
+  if (likely(!r->first)) {
+    // With the longest prefix shared, the next byte alone decides the order.
+    if (unlikely(shared > r->klen || rest == 0 || rest > REMIXDB_KV_MAX - shared)) goto bad;
+    if (unlikely(shared < r->klen && p[0] <= r->key[shared])) goto bad;
+    r->shared = shared;
+  } else {
+    if (unlikely(shared != 0 || rest > REMIXDB_KV_MAX)) goto bad;
+    if (r->any) {
+      if (unlikely(kv_cmp(kref(r->key, r->klen), kref(p, rest)) >= 0)) goto bad;
+      r->shared = kv_lcp_from(kref(r->key, r->klen), kref(p, rest), 0);
+    } else {
+      r->shared = 0;
+    }
+  }
+  const uint32_t klen = shared + rest;
+  if (unlikely(klen + CKB_SLACK > r->cap)) {
+    const enum remixdb_status s = ckb_reserve_key(&r->key, &r->cap, klen + CKB_SLACK);
+    if (s != REMIXDB_OK) return s;
+  }
+  if (likely(rest)) memcpy(r->key + shared, p, rest);
+  r->back[r->at++ % CKB_BACK] = (uint16_t)(r->p - r->chunk);
+  r->p = p + rest;
+  r->klen = klen;
+  r->tomb = head & 1;
+  r->any = true;
+  r->first = false;
+  r->left--;
+  if (unlikely(r->left == 0 && r->p != r->end)) goto bad;
+  return REMIXDB_OK;
+bad:
+  return err_corrupt(path, file_off, "entry of compressed keys");
+}
+
+enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *path, uint64_t file_off) {
+  assert(nr > 0 && nr <= r->left);
+  for (;;) {
+    // Both lengths are of one byte, the suffix is short and there is room to copy a whole vector: these are nearly all. What
+    // the loop needs is in locals, which the bytes it writes cannot be taken to change.
+    const uint8_t *p = r->p;
+    const uint8_t *const end = r->end - (CKB_SLACK + 2), *const chunk = r->chunk;
+    uint8_t *const key = r->key;
+    uint32_t klen = r->klen, shared = r->shared, head = r->tomb, at = r->at;
+    const uint32_t from = at, most = nr < r->left ? nr : nr - 1;  // the chunk's last entry is not one of these
+    const uint32_t to = r->first || r->cap < 2 * CKB_SHORT ? at : at + most;
+    for (; at != to && p <= end; at++) {
+      const uint32_t w = load16le(p), s = w & 0xFF, h = w >> 8, rest = h >> 1;
+      if (unlikely(w & 0x8080 || s > klen || rest - 1 >= CKB_SLACK)) break;
+      if (unlikely(p[2] <= key[s] && s < klen)) break;
+      memcpy(key + s, p + 2, CKB_SLACK);
+      r->back[at % CKB_BACK] = (uint16_t)(p - chunk);
+      klen = s + rest;
+      shared = s;
+      head = h;
+      p += 2 + rest;
+    }
+    r->p = p;
+    r->klen = klen;
+    r->shared = shared;
+    r->tomb = head & 1;
+    r->at = at;
+    r->left -= at - from;
+    nr -= at - from;
+    if (nr == 0) return REMIXDB_OK;
+    const enum remixdb_status s = ckb_read_any(r, path, file_off);
+    if (unlikely(s != REMIXDB_OK) || --nr == 0) return s;
+  }
+}
+
+// One step of the loop above, for those who look at every key.
+enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t file_off) {
+  assert(r->left > 0);
+  const uint8_t *const p = r->p;
+  uint8_t *const key = r->key;
+  if (likely(r->left > 1 && !r->first && r->cap >= 2 * CKB_SHORT && r->end - p >= (ptrdiff_t)(CKB_SLACK + 2))) {
+    const uint32_t w = load16le(p), s = w & 0xFF, rest = w >> 9, klen = r->klen;
+    if (likely(!(w & 0x8080) && s <= klen && rest - 1 < CKB_SLACK && (p[2] > key[s] || s == klen))) {
+      memcpy(key + s, p + 2, CKB_SLACK);
+      r->back[r->at % CKB_BACK] = (uint16_t)(p - r->chunk);
+      r->at++;
+      r->left--;
+      r->klen = s + rest;
+      r->shared = s;
+      r->tomb = w >> 8 & 1;
+      r->p = p + 2 + rest;
+      return REMIXDB_OK;
+    }
+  }
+  return ckb_read_any(r, path, file_off);
+}
+
+// An entry that has been read before, so that it is known to be sound. Returns its suffix.
+static const uint8_t *ckb_read_again(const struct ckb_read *r, uint32_t at, uint32_t *shared_out, uint32_t *rest_out) {
+  const uint8_t *p = r->chunk + r->back[at % CKB_BACK];
+  p = kv_varint_get(p, r->end, shared_out);
+  p = kv_varint_get(p, r->end, rest_out);
+  *rest_out >>= 1;
+  return p;
+}
+
+// What all keys from there to the current one share is in the current one; the rest is in the suffixes of the entry and of those
+// before it.
+enum remixdb_status ckb_read_back(const struct ckb_read *r, uint32_t at, uint8_t **buf, uint32_t *cap, uint32_t *klen_out) {
+  assert(at < r->at);
+  const uint32_t oldest = r->at > CKB_BACK ? r->at - CKB_BACK : 0;
+  if (at < oldest) return REMIXDB_NOTFOUND;
+  uint32_t common = r->klen, shared, rest;
+  for (uint32_t i = at + 1; i < r->at; i++) {
+    (void)ckb_read_again(r, i, &shared, &rest);
+    if (shared < common) common = shared;
+  }
+  const uint8_t *suffix = ckb_read_again(r, at, &shared, &rest);
+  const uint32_t klen = shared + rest;
+  const enum remixdb_status s = ckb_reserve_key(buf, cap, klen ? klen : 1);
+  if (s != REMIXDB_OK) return s;
+  if (rest) memcpy(*buf + shared, suffix, rest);
+  uint32_t need = shared;  // bytes still missing
+  for (uint32_t i = at; need > common;) {
+    if (i-- == oldest) return REMIXDB_NOTFOUND;
+    suffix = ckb_read_again(r, i, &shared, &rest);
+    if (shared >= need) continue;
+    memcpy(*buf + shared, suffix, need - shared);
+    need = shared;
+  }
+  if (need) memcpy(*buf, r->key, need);
+  *klen_out = klen;
+  return REMIXDB_OK;
+}

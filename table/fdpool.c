@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table/fdpool.h"
+
+#include <assert.h>
+#include <errno.h>
+
+struct fdpool {
+  struct env *env;
+  uint32_t max_open;
+  _Atomic uint32_t wanted;  // threads that wait, and places beyond the bound; changed under the lock, looked at by who gives a descriptor back
+  _Alignas(CACHE_LINE) pthread_mutex_t lock;  // guards what follows
+  pthread_cond_t freed;     // a place, or a descriptor in it, is not used any more
+  uint32_t nr_open;         // places taken: open descriptors, those being opened or closed, reserved places
+  uint32_t nr_reserved;     // of them
+  uint32_t nr_waiting;
+  uint32_t nr_ring;
+  struct fdpool_file *hand;  // in the ring of open files: the next to be looked at; NULL: none is open
+};
+
+enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdpool **out) {
+  struct fdpool *const p = mem_alloc_aligned(CACHE_LINE, sizeof(*p));
+  *out = p;
+  if (!p) return REMIXDB_NOMEM;
+  memset(p, 0, sizeof(*p));
+  p->env = env;
+  p->max_open = max_open;
+  (void)pthread_mutex_init(&p->lock, NULL);
+  cond_init(&p->freed);
+  return REMIXDB_OK;
+}
+
+void fdpool_destroy(struct fdpool *p) {
+  if (!p) return;
+  assert(p->nr_open == 0 && p->nr_waiting == 0 && !p->hand);
+  (void)pthread_cond_destroy(&p->freed);
+  (void)pthread_mutex_destroy(&p->lock);
+  mem_free(p);
+}
+
+void fdpool_add(struct fdpool *p, struct fdpool_file *f, const char *path, unsigned flags) {
+  *f = (struct fdpool_file){.pool = p, .path = path, .flags = flags};
+}
+
+static inline int state_fd(uint64_t state) { return (int)(state >> 32) - 1; }
+static inline uint32_t state_users(uint64_t state) { return (uint32_t)state & ~FDPOOL_USED; }
+
+// One user more, when the file is open.
+static inline bool file_enter(struct fdpool_file *f, int *fd_out) {
+  uint64_t state = atomic_load_explicit(&f->state, memory_order_relaxed);
+  while (state_fd(state) >= 0) {
+    // acquire: pairs with ring_add
+    if (!atomic_compare_exchange_weak_explicit(&f->state, &state, (state + 1) | FDPOOL_USED, memory_order_acquire, memory_order_relaxed)) continue;
+    *fd_out = state_fd(state);
+    return true;
+  }
+  return false;
+}
+
+// ---- under the lock
+
+// Opens the file to all, with one user. The hand comes to it last.
+static void ring_add(struct fdpool *p, struct fdpool_file *f, int fd) {
+  if (p->hand) {
+    f->next = p->hand;
+    f->prev = p->hand->prev;
+    f->prev->next = f->next->prev = f;
+  } else {
+    p->hand = f->next = f->prev = f;
+  }
+  p->nr_ring++;
+  atomic_store_explicit(&f->state, ((uint64_t)fd + 1) << 32 | FDPOOL_USED | 1, memory_order_release);
+}
+
+static void ring_remove(struct fdpool *p, struct fdpool_file *f) {
+  if (p->hand == f) p->hand = f->next == f ? NULL : f->next;
+  f->prev->next = f->next;
+  f->next->prev = f->prev;
+  f->next = f->prev = NULL;
+  p->nr_ring--;
+}
+
+// Takes a descriptor from a file that nobody uses, for the caller to close; -1 when all are in use. Its place is the caller's.
+static int take_unused(struct fdpool *p) {
+  // once round to forget that files were used, and once more; a file that is used meanwhile is left alone
+  for (uint32_t i = 2 * p->nr_ring; i > 0; i--) {
+    struct fdpool_file *const f = p->hand;
+    uint64_t state = atomic_load(&f->state);
+    p->hand = f->next;
+    if (state_users(state) > 0) continue;
+    const bool used = state & FDPOOL_USED;
+    if (!atomic_compare_exchange_strong(&f->state, &state, used ? state & ~(uint64_t)FDPOOL_USED : 0) || used) continue;
+    ring_remove(p, f);
+    return state_fd(state);
+  }
+  return -1;
+}
+
+static void note_wanted(struct fdpool *p) { atomic_store(&p->wanted, p->nr_waiting + (p->nr_open > p->max_open ? p->nr_open - p->max_open : 0)); }
+
+static void place_take(struct fdpool *p) {
+  p->nr_open++;
+  note_wanted(p);
+}
+
+static void place_give(struct fdpool *p) {
+  p->nr_open--;
+  note_wanted(p);
+  if (p->nr_waiting) (void)pthread_cond_broadcast(&p->freed);
+}
+
+// Closes a descriptor, and gives its place back only then. The lock is not held meanwhile.
+static void close_fd(struct fdpool *p, int fd) {
+  (void)pthread_mutex_unlock(&p->lock);
+  env_close_quiet(p->env, fd);
+  (void)pthread_mutex_lock(&p->lock);
+  place_give(p);
+}
+
+// A place, when there is one. *unused_out: a descriptor to be closed before it is used, or -1.
+static bool find_place(struct fdpool *p, int *unused_out) {
+  *unused_out = -1;
+  if (p->nr_open >= p->max_open) return (*unused_out = take_unused(p)) >= 0;
+  place_take(p);
+  return true;
+}
+
+// Before the look that decides whether to wait, and after the wait.
+static void wait_begin(struct fdpool *p) {
+  p->nr_waiting++;
+  note_wanted(p);
+}
+static void wait_end(struct fdpool *p) {
+  p->nr_waiting--;
+  note_wanted(p);
+}
+
+// ---- descriptors
+
+void fdpool_remove(struct fdpool_file *f) {
+  struct fdpool *const p = f->pool;
+  (void)pthread_mutex_lock(&p->lock);
+  const uint64_t state = atomic_exchange(&f->state, 0);
+  assert(state_users(state) == 0);
+  if (state_fd(state) >= 0) {
+    ring_remove(p, f);
+    close_fd(p, state_fd(state));
+  }
+  (void)pthread_mutex_unlock(&p->lock);
+}
+
+// The env's raw call, because the reason of a refusal decides what to do. Nothing is locked, so that a slow file system holds up
+// only those who need this file.
+static int open_fd(struct fdpool *p, const struct fdpool_file *f) {
+  for (;;) {
+    const int fd = p->env->ops->open(p->env, f->path, f->flags);
+    if (fd == -EINTR) continue;
+    if (fd != -EMFILE && fd != -ENFILE) return fd;
+    (void)pthread_mutex_lock(&p->lock);
+    const int unused = take_unused(p);
+    if (unused >= 0) close_fd(p, unused);
+    (void)pthread_mutex_unlock(&p->lock);
+    if (unused < 0) return fd;
+  }
+}
+
+// A place for a file that is closed. False with *fd_out >= 0 when somebody else has opened it, which needs none, and with -1 when there is no place
+// and the caller does not wait.
+static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
+  struct fdpool *const p = f->pool;
+  uint64_t until = 0;
+  int unused = -1;
+  bool placed = false;
+  (void)pthread_mutex_lock(&p->lock);
+  while (!file_enter(f, fd_out) && !(placed = find_place(p, &unused)) && wait) {
+    const uint64_t now = time_ns();
+    if (until == 0) {
+      until = now + FDPOOL_PATIENCE_NS;
+      wait_begin(p);
+    } else if (now < until) {
+      (void)cond_wait_ns(&p->freed, &p->lock, until - now);
+    } else {
+      place_take(p);
+      placed = true;
+      break;
+    }
+  }
+  if (until) wait_end(p);
+  (void)pthread_mutex_unlock(&p->lock);
+  env_close_quiet(p->env, unused);
+  return placed;
+}
+
+// Of a file that was found closed: 0, the errno of a failure, or EAGAIN when there is no place and the caller does not wait.
+static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait, int *fd_out) {
+  struct fdpool *const p = f->pool;
+  // the place is taken before the file is opened, so that threads that open at the same time keep to the bound
+  *fd_out = -1;
+  if (!place_for(f, wait, fd_out)) return *fd_out >= 0 ? 0 : EAGAIN;
+  const int fd = open_fd(p, f);
+  (void)pthread_mutex_lock(&p->lock);
+  if (file_enter(f, fd_out)) {  // another thread opened it meanwhile: one descriptor is enough
+    if (fd >= 0) close_fd(p, fd);
+    else place_give(p);
+  } else if (fd >= 0) {
+    ring_add(p, f, fd);
+    *fd_out = fd;
+  } else {
+    place_give(p);
+  }
+  (void)pthread_mutex_unlock(&p->lock);
+  return *fd_out >= 0 ? 0 : -fd;
+}
+
+enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out) {
+  if (likely(file_enter(f, fd_out))) return REMIXDB_OK;
+  const int errnum = get_closed(f, true, fd_out);
+  return errnum ? err_errno(errnum, "open", f->path) : REMIXDB_OK;
+}
+
+bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out) { return file_enter(f, fd_out) || get_closed(f, false, fd_out) == 0; }
+
+// For those who wait, and for the bound.
+static __attribute__((noinline)) void release_wanted(struct fdpool *p) {
+  int fd;
+  (void)pthread_mutex_lock(&p->lock);
+  while (p->nr_open > p->max_open && (fd = take_unused(p)) >= 0) close_fd(p, fd);
+  if (p->nr_waiting) (void)pthread_cond_broadcast(&p->freed);
+  (void)pthread_mutex_unlock(&p->lock);
+}
+
+void fdpool_release(struct fdpool_file *f) {
+  struct fdpool *const p = f->pool;  // f may be gone once it has no users
+  const uint64_t before = atomic_fetch_sub(&f->state, 1);
+  assert(state_users(before) > 0 && state_fd(before) >= 0);
+  (void)before;
+  if (unlikely(atomic_load(&p->wanted) > 0)) release_wanted(p);
+}
+
+void fdpool_reserve(struct fdpool *p) {
+  int unused;
+  (void)pthread_mutex_lock(&p->lock);
+  wait_begin(p);
+  while (p->nr_reserved >= (p->max_open + 1) / 2 || !find_place(p, &unused)) (void)cond_wait_ns(&p->freed, &p->lock, FDPOOL_PATIENCE_NS);
+  wait_end(p);
+  p->nr_reserved++;
+  (void)pthread_mutex_unlock(&p->lock);
+  env_close_quiet(p->env, unused);
+}
+
+void fdpool_unreserve(struct fdpool *p) {
+  (void)pthread_mutex_lock(&p->lock);
+  assert(p->nr_reserved > 0);
+  p->nr_reserved--;
+  place_give(p);
+  (void)pthread_mutex_unlock(&p->lock);
+}
+
+uint32_t fdpool_open_count(struct fdpool *p) {
+  (void)pthread_mutex_lock(&p->lock);
+  const uint32_t nr = p->nr_open;
+  (void)pthread_mutex_unlock(&p->lock);
+  return nr;
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table/format.h"
+
+// Offsets in the footer. Magic and version stay where they are, at the end, in every format there will be.
+enum {
+  SST_SUM = 0,
+  SST_STORE_ID = 8,
+  SST_NUMBER = 16,
+  SST_NR_RECORDS = 24,
+  SST_NR_TOMBS = 32,
+  SST_KEY_BYTES = 40,
+  SST_VALUE_BYTES = 48,
+  SST_DATA_SIZE = 56,
+  SST_CKB_OFF = 64,
+  SST_CKB_LEN = 72,
+  SST_META_OFF = 80,
+  SST_META_LEN = 88,
+  SST_META_SUM = 96,
+  SST_FILE_SIZE = 104,
+  SST_NR_PAGES = 112,
+  SST_FLAGS = 116,
+  SST_MIN_LEN = 120,
+  SST_MAX_LEN = 124,
+  SST_DICT_LEN = 128,
+  SST_SIZES_LEN = 132,
+  SST_VERSION = 244,
+  SST_MAGIC = 248,
+};
+
+void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f) {
+  memset(p, 0, FORMAT_SST_FOOTER);
+  store64le(p + SST_STORE_ID, f->store_id);
+  store64le(p + SST_NUMBER, f->number);
+  store64le(p + SST_NR_RECORDS, f->nr_records);
+  store64le(p + SST_NR_TOMBS, f->nr_tombs);
+  store64le(p + SST_KEY_BYTES, f->key_bytes);
+  store64le(p + SST_VALUE_BYTES, f->value_bytes);
+  store64le(p + SST_DATA_SIZE, f->data_size);
+  store64le(p + SST_CKB_OFF, f->ckb_off);
+  store64le(p + SST_CKB_LEN, f->ckb_len);
+  store64le(p + SST_META_OFF, f->meta_off);
+  store64le(p + SST_META_LEN, f->meta_len);
+  store64le(p + SST_META_SUM, f->meta_sum);
+  store64le(p + SST_FILE_SIZE, f->file_size);
+  store32le(p + SST_NR_PAGES, f->nr_pages);
+  store32le(p + SST_FLAGS, f->flags);
+  store32le(p + SST_MIN_LEN, f->min_len);
+  store32le(p + SST_MAX_LEN, f->max_len);
+  store32le(p + SST_DICT_LEN, f->dict_len);
+  store32le(p + SST_SIZES_LEN, f->sizes_len);
+  store32le(p + SST_VERSION, FORMAT_SST_VERSION);
+  store64le(p + SST_MAGIC, FORMAT_SST_MAGIC);
+  store64le(p + SST_SUM, hash64(p + 8, FORMAT_SST_FOOTER - 8));
+}
+
+// What must hold between the footer's own numbers; NULL, or what is wrong.
+static const char *format_sst_footer_flaw(const struct format_sst_footer *f, uint64_t file_size) {
+  const bool zstd = f->flags & FORMAT_SST_FLAG_ZSTD;
+  const bool ckb = f->flags & FORMAT_SST_FLAG_CKB;
+  if (f->flags & ~(FORMAT_SST_FLAG_CKB | FORMAT_SST_FLAG_ZSTD)) return "unknown flags";
+  if (f->file_size != file_size) return "file size differs";
+  if (f->number >= (uint64_t)1 << 47) return "table number too large";
+  if (f->nr_pages == 0 || f->nr_pages > FORMAT_SST_PAGES_MAX) return "number of pages out of range";
+  const uint64_t pages_size = (uint64_t)f->nr_pages * FORMAT_SST_PAGE;
+  // each is bounded by the file first, so that no sum below can wrap
+  if (f->data_size > file_size || f->ckb_len > file_size || f->ckb_off > file_size || f->meta_off > file_size ||
+      f->meta_len > file_size)
+    return "a part lies outside of the file";
+  if (!zstd && f->data_size != pages_size) return "size of data differs from its pages";
+  if (zstd && (f->data_size == 0 || f->data_size > pages_size + f->nr_pages)) return "size of compressed data out of range";
+  if (ckb != (f->ckb_len != 0) || f->ckb_off != (ckb ? f->data_size : 0)) return "compressed keys out of place";
+  if (f->meta_off != f->data_size + f->ckb_len || f->meta_off + f->meta_len + FORMAT_SST_FOOTER != file_size)
+    return "metadata out of place";
+  if (f->min_len > REMIXDB_KV_MAX || f->max_len > REMIXDB_KV_MAX) return "key too long";
+  if (f->dict_len > FORMAT_SST_DICT_MAX || f->sizes_len > f->nr_pages * 5u || (!zstd && (f->dict_len || f->sizes_len)))
+    return "compression tables out of range";
+  const uint64_t used = (uint64_t)f->nr_pages + f->min_len + f->max_len + f->dict_len + f->sizes_len;
+  if (used > f->meta_len || f->meta_len - used >= FORMAT_SST_ALIGN) return "size of metadata out of range";
+  if (f->nr_records == 0 || f->nr_records > (uint64_t)f->nr_pages * FORMAT_SST_BLOCK_RECORDS || f->nr_tombs > f->nr_records)
+    return "number of records out of range";
+  if (f->key_bytes > pages_size || f->value_bytes > pages_size) return "bytes of records out of range";
+  return NULL;
+}
+
+enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, const char *path,
+                                          struct format_sst_footer *f_out) {
+  const uint64_t off = file_size - FORMAT_SST_FOOTER;
+  if (load64le(p + SST_MAGIC) != FORMAT_SST_MAGIC) return err_corrupt(path, off + SST_MAGIC, "not the end of a table");
+  const uint32_t version = load32le(p + SST_VERSION);
+  if (version > FORMAT_SST_VERSION)
+    return err_set(REMIXDB_VERSION, "%s: table format %u; this library knows up to %u", path, version, FORMAT_SST_VERSION);
+  if (version == 0) return err_corrupt(path, off + SST_VERSION, "table format %u", version);
+  if (load64le(p + SST_SUM) != hash64(p + 8, FORMAT_SST_FOOTER - 8)) return err_corrupt(path, off, "checksum of footer");
+  *f_out = (struct format_sst_footer){
+      .store_id = load64le(p + SST_STORE_ID),
+      .number = load64le(p + SST_NUMBER),
+      .nr_records = load64le(p + SST_NR_RECORDS),
+      .nr_tombs = load64le(p + SST_NR_TOMBS),
+      .key_bytes = load64le(p + SST_KEY_BYTES),
+      .value_bytes = load64le(p + SST_VALUE_BYTES),
+      .data_size = load64le(p + SST_DATA_SIZE),
+      .ckb_off = load64le(p + SST_CKB_OFF),
+      .ckb_len = load64le(p + SST_CKB_LEN),
+      .meta_off = load64le(p + SST_META_OFF),
+      .meta_len = load64le(p + SST_META_LEN),
+      .meta_sum = load64le(p + SST_META_SUM),
+      .file_size = load64le(p + SST_FILE_SIZE),
+      .nr_pages = load32le(p + SST_NR_PAGES),
+      .flags = load32le(p + SST_FLAGS),
+      .min_len = load32le(p + SST_MIN_LEN),
+      .max_len = load32le(p + SST_MAX_LEN),
+      .dict_len = load32le(p + SST_DICT_LEN),
+      .sizes_len = load32le(p + SST_SIZES_LEN),
+  };
+  const char *const flaw = format_sst_footer_flaw(f_out, file_size);
+  return flaw ? err_corrupt(path, off, "footer: %s", flaw) : REMIXDB_OK;
+}

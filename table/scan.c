@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table/scan.h"
+
+#include <assert.h>
+
+#include "table/ckb.h"
+#include "table/stored.h"
+
+#define SST_READ (256u << 10)            // one large read
+#define SST_READS 4u                     // of them at a time, at most
+#define SST_WINDOW (SST_READ * SST_READS)
+
+// ---- single blocks
+
+static inline uint64_t sst_block_from(const struct sst *t, uint32_t block) { return sst_align_down(sst_block_off(t, block)); }
+
+static inline uint32_t sst_block_span(const struct sst *t, uint32_t block, uint32_t pages) {
+  const uint64_t end = sst_block_off(t, block) + sst_block_stored(t, block, pages);
+  return (uint32_t)(align_up(end, BLKIO_ALIGN) - sst_block_from(t, block));
+}
+
+// What is stored, in whole aligned pages; with compression the block itself lies behind it.
+size_t sst_block_room(const struct sst *t, uint32_t block) {
+  const uint32_t pages = sst_block_pages(t, block);
+  return sst_block_span(t, block, pages) + (t->offs ? (size_t)pages * BLOCK_PAGE : 0);
+}
+
+static enum remixdb_status sst_block_check(struct sst_block_read *r, ZSTD_DCtx **zstd) {
+  const struct sst *const t = r->t;
+  const uint32_t pages = sst_block_pages(t, r->block);
+  const uint64_t off = sst_block_off(t, r->block);
+  const uint8_t *const stored = r->buf + (off - sst_block_from(t, r->block));
+  if (!t->offs) {
+    r->data = stored;
+    return block_verify(stored, pages, t->nr_recs[r->block], t->number, r->block, t->path, off);
+  }
+  uint8_t *const data = r->buf + sst_block_span(t, r->block, pages);
+  r->data = data;
+  return sst_unpack(t, r->block, pages, stored, sst_block_stored(t, r->block, pages), zstd, data);
+}
+
+// Reads as many of them as there are descriptors for at once: a descriptor is waited for only while none is held.
+static enum remixdb_status sst_blocks_read_some(struct blkio_queue *q, struct sst_block_read *reads, uint32_t nr, uint32_t *nr_out) {
+  struct blkio_read io[SST_BLOCKS_MAX];
+  enum remixdb_status s = REMIXDB_OK;
+  uint32_t n = 0;
+  for (; n < nr; n++) {
+    struct sst *const t = reads[n].t;
+    const uint32_t block = reads[n].block;
+    int fd = -1;
+    assert(block < t->nr_pages && t->nr_recs[block]);
+    if (n == 0) s = fdpool_acquire(&t->file, &fd);
+    else if (!fdpool_try_acquire(&t->file, &fd)) break;
+    if (s != REMIXDB_OK) return s;
+    io[n] = (struct blkio_read){.fd = fd,
+                                .path = t->path,
+                                .buf = reads[n].buf,
+                                .len = sst_block_span(t, block, sst_block_pages(t, block)),
+                                .off = sst_block_from(t, block)};
+  }
+  s = blkio_read_batch(q, io, n);
+  for (uint32_t i = 0; i < n; i++) fdpool_release(&reads[i].t->file);
+  *nr_out = n;
+  return s;
+}
+
+enum remixdb_status sst_blocks_read(struct blkio_queue *q, struct sst_block_read *reads, uint32_t nr) {
+  assert(nr <= SST_BLOCKS_MAX);
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t at = 0, n = 0; at < nr && s == REMIXDB_OK; at += n) s = sst_blocks_read_some(q, reads + at, nr - at, &n);
+  if (s != REMIXDB_OK) return s;
+  struct sst_scratch *const x = sst_scratch_take();
+  if (!x) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) s = sst_block_check(&reads[i], &x->zstd);
+  sst_scratch_give(x);
+  return s;
+}
+
+// ---- a window that moves over a part of the file in large aligned reads
+
+struct sst_window {
+  uint8_t *buf;
+  size_t size;
+  uint64_t lo, hi;   // what of the file it holds; both aligned
+  uint64_t limit;    // the part's end
+  uint32_t reads;    // large reads at a time: grows while they follow each other
+};
+
+static enum remixdb_status sst_window_init(struct sst_window *w, uint64_t start, uint64_t limit) {
+  const uint64_t all = align_up(limit, BLKIO_ALIGN) - sst_align_down(start);
+  w->size = all < SST_WINDOW ? all : SST_WINDOW;
+  w->lo = w->hi = sst_align_down(start);
+  w->limit = limit;
+  w->reads = 1;
+  w->buf = mem_alloc_aligned(BLKIO_ALIGN, w->size);
+  return w->buf ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t off,
+                                           uint32_t len) {
+  const uint64_t lo = sst_align_down(off);
+  size_t keep = 0;
+  if (lo >= w->lo && lo <= w->hi) {
+    keep = w->hi - lo;
+    if (keep) memmove(w->buf, w->buf + (lo - w->lo), keep);
+    if (w->reads < SST_READS && w->hi > w->lo) w->reads *= 2;
+  } else {
+    w->reads = 1;
+  }
+  // as far as the reads, the buffer and the part go: one read is more than any block or chunk
+  uint64_t to = lo + keep + (uint64_t)w->reads * SST_READ;
+  if (to > lo + w->size) to = lo + w->size;
+  if (to > align_up(w->limit, BLKIO_ALIGN)) to = align_up(w->limit, BLKIO_ALIGN);
+  assert(to >= off + len && to - lo <= w->size);
+  (void)len;
+  w->lo = lo;
+  w->hi = lo;
+
+  struct blkio_read reads[SST_READS];
+  uint32_t nr = 0;
+  int fd;
+  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+  if (s != REMIXDB_OK) return s;
+  for (uint64_t at = lo + keep; at < to; at += reads[nr++].len) {
+    const uint64_t left = to - at;
+    reads[nr] = (struct blkio_read){
+        .fd = fd, .path = t->path, .buf = w->buf + (at - lo), .len = left < SST_READ ? (uint32_t)left : SST_READ, .off = at};
+  }
+  s = blkio_read_batch(q, reads, nr);
+  fdpool_release(&t->file);
+  if (s == REMIXDB_OK) w->hi = to;
+  return s;
+}
+
+// *p_out: bytes [off, off + len) of the file, until the next call. len <= 65 KB, within the part.
+static inline enum remixdb_status sst_window_get(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t off,
+                                                 uint32_t len, const uint8_t **p_out) {
+  if (unlikely(off < w->lo || off + len > w->hi)) {
+    const enum remixdb_status s = sst_window_fill(w, t, q, off, len);
+    if (s != REMIXDB_OK) return s;
+  }
+  *p_out = w->buf + (off - w->lo);
+  return REMIXDB_OK;
+}
+
+// ---- scan
+
+#define SST_NO_BLOCK UINT32_MAX
+
+struct sst_scan {
+  struct sst *t;
+  struct blkio_queue *q;
+  struct sst_window win;
+  sst_pos pos;            // of the next record
+  uint32_t block;         // the one that data is
+  const uint8_t *data;    // verified
+  uint32_t last_block;    // the one before it, verified too: who goes back a little meets it again
+  const uint8_t *last_data;
+  uint8_t *unpacked[2];   // a block's memory each, when compressed
+  ZSTD_DCtx *zstd;
+  uint64_t pages_read;
+};
+
+enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct sst_scan **out) {
+  *out = NULL;
+  struct sst_scan *const s = mem_calloc(1, sizeof(*s));
+  if (!s) return REMIXDB_NOMEM;
+  s->t = t;
+  s->q = q;
+  s->block = s->last_block = SST_NO_BLOCK;
+  enum remixdb_status st = sst_window_init(&s->win, 0, t->data_size);
+  if (st == REMIXDB_OK && t->offs) {
+    s->unpacked[0] = mem_alloc(SST_BLOCK_BYTES);
+    st = s->unpacked[0] ? sst_zstd_reserve(&s->zstd) : REMIXDB_NOMEM;
+  }
+  if (st != REMIXDB_OK) {
+    sst_scan_destroy(s);
+    return st;
+  }
+  *out = s;
+  return REMIXDB_OK;
+}
+
+void sst_scan_destroy(struct sst_scan *s) {
+  if (!s) return;
+  mem_free(s->win.buf);
+  mem_free(s->unpacked[0]);
+  mem_free(s->unpacked[1]);
+  (void)ZSTD_freeDCtx(s->zstd);
+  mem_free(s);
+}
+
+static enum remixdb_status sst_scan_load(struct sst_scan *s, uint32_t block) {
+  struct sst *const t = s->t;
+  const uint32_t pages = sst_block_pages(t, block), len = sst_block_stored(t, block, pages);
+  const uint64_t off = sst_block_off(t, block);
+  const uint8_t *p;
+  s->block = SST_NO_BLOCK;
+  enum remixdb_status st = sst_window_get(&s->win, t, s->q, off, len, &p);
+  if (st != REMIXDB_OK) return st;
+  if (t->offs) {
+    st = sst_unpack(t, block, pages, p, len, &s->zstd, s->unpacked[0]);
+    p = s->unpacked[0];
+  } else {
+    st = block_verify(p, pages, t->nr_recs[block], t->number, block, t->path, off);
+  }
+  if (st != REMIXDB_OK) return st;
+  s->block = block;
+  s->data = p;
+  s->pages_read += pages;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status sst_scan_next(struct sst_scan *s, struct kv_rec *rec_out, sst_pos *pos_out) {
+  const uint32_t block = sst_pos_block(s->pos);
+  if (unlikely(block != s->block)) {
+    if (block >= s->t->nr_pages) return REMIXDB_NOTFOUND;
+    const enum remixdb_status st = sst_scan_load(s, block);
+    if (st != REMIXDB_OK) return st;
+  }
+  block_record(s->data, sst_pos_idx(s->pos), rec_out);
+  *pos_out = s->pos;
+  s->pos = sst_advance(s->t, s->pos, 1);
+  return REMIXDB_OK;
+}
+
+// Another block, while the one there was is kept, if it can be.
+static enum remixdb_status sst_scan_turn(struct sst_scan *s, uint32_t block) {
+  const uint32_t was_block = s->block;
+  const uint8_t *const was = s->data, *const last = s->last_data;
+  const uint64_t lo = s->win.lo, hi = s->win.hi;
+  if (s->t->offs) {
+    if (!s->unpacked[1]) s->unpacked[1] = mem_alloc(SST_BLOCK_BYTES);
+    if (!s->unpacked[1]) return REMIXDB_NOMEM;
+    uint8_t *const p = s->unpacked[0];
+    s->unpacked[0] = s->unpacked[1];
+    s->unpacked[1] = p;
+  }
+  enum remixdb_status st = REMIXDB_OK;
+  if (block == s->last_block) {
+    s->block = block;
+    s->data = last;
+  } else {
+    s->last_block = SST_NO_BLOCK;
+    st = sst_scan_load(s, block);
+  }
+  // without compression it lies in the window, if that has not moved
+  s->last_block = s->t->offs || (lo == s->win.lo && hi == s->win.hi) ? was_block : SST_NO_BLOCK;
+  s->last_data = was;
+  return st;
+}
+
+// The record at pos. Not to be mixed with sst_scan_next.
+static enum remixdb_status sst_scan_at(struct sst_scan *s, sst_pos pos, struct kv_rec *rec_out) {
+  const uint32_t block = sst_pos_block(pos);
+  if (block != s->block) {
+    const enum remixdb_status st = sst_scan_turn(s, block);
+    if (st != REMIXDB_OK) return st;
+  }
+  block_record(s->data, sst_pos_idx(pos), rec_out);
+  return REMIXDB_OK;
+}
+
+void sst_scan_skip(struct sst_scan *s, uint32_t n) {
+  if (n > s->t->nr_records) n = (uint32_t)s->t->nr_records;  // keeps the sum in sst_advance from wrapping
+  s->pos = sst_advance(s->t, s->pos, n);
+}
+
+// ---- keys
+
+struct sst_chunk {
+  uint64_t off;      // within the compressed keys
+  uint64_t first;    // number of its first key in the table
+};
+
+struct sst_keys_state {
+  struct sst *t;
+  struct blkio_queue *q;
+  struct sst_scan *scan;   // without compressed keys
+  struct sst_window win;   // with them
+  struct ckb_read read;    // and, without, the memory of the key before
+  uint64_t off;            // of the next chunk within them
+  uint64_t chunk_off;      // of the current one in the file, for messages
+  uint64_t ckb_read;       // bytes of chunks checked
+  sst_pos pos;             // of the next key
+  // for single keys
+  uint32_t ord_block;      // so many records are in the pages
+  uint64_t ord;            // before this one
+  struct sst_chunk *chunks;  // those met so far
+  uint32_t nr_chunks, cap_chunks;
+  uint8_t *key;            // one gone back to
+  uint32_t key_cap;
+  struct ckb_read behind;  // over a chunk before the current one, in memory of its own
+  uint32_t behind_chunk;   // which; UINT32_MAX: none
+  uint8_t *behind_buf;
+};
+
+enum remixdb_status sst_keys_open(struct sst *t, struct blkio_queue *q, struct sst_keys *k) {
+  *k = (struct sst_keys){0};
+  struct sst_keys_state *const x = mem_calloc(1, sizeof(*x));
+  if (!x) return REMIXDB_NOMEM;
+  k->state = x;
+  x->t = t;
+  x->q = q;
+  x->behind_chunk = UINT32_MAX;
+  ckb_read_init(&x->read);
+  ckb_read_init(&x->behind);
+  const enum remixdb_status s =
+      t->ckb_len ? sst_window_init(&x->win, t->ckb_off, t->ckb_off + t->ckb_len) : sst_scan_create(t, q, &x->scan);
+  if (s != REMIXDB_OK) sst_keys_close(k);
+  return s;
+}
+
+void sst_keys_close(struct sst_keys *k) {
+  struct sst_keys_state *const x = k->state;
+  if (!x) return;
+  sst_scan_destroy(x->scan);
+  mem_free(x->win.buf);
+  ckb_read_fini(&x->read);
+  ckb_read_fini(&x->behind);
+  mem_free(x->chunks);
+  mem_free(x->key);
+  mem_free(x->behind_buf);
+  mem_free(x);
+  *k = (struct sst_keys){0};
+}
+
+uint64_t sst_keys_blocks_read(const struct sst_keys *k) { return k->state && k->state->scan ? k->state->scan->pages_read : 0; }
+
+uint64_t sst_keys_ckb_read(const struct sst_keys *k) { return k->state ? k->state->ckb_read : 0; }
+
+static enum remixdb_status sst_keys_next_chunk(struct sst_keys_state *x) {
+  struct sst *const t = x->t;
+  const uint64_t left = t->ckb_len - x->off;
+  x->chunk_off = t->ckb_off + x->off;
+  const uint8_t *p;
+  if (left <= CKB_CHUNK_HEAD) return err_corrupt(t->path, x->chunk_off, "compressed keys end before the records");
+  enum remixdb_status s = sst_window_get(&x->win, t, x->q, x->chunk_off, CKB_CHUNK_HEAD, &p);
+  if (s != REMIXDB_OK) return s;
+  const uint32_t len = ckb_chunk_length(p, left);
+  if (len == 0) return err_corrupt(t->path, x->chunk_off + 8, "length of compressed keys");
+  s = sst_window_get(&x->win, t, x->q, x->chunk_off, len, &p);
+  if (s == REMIXDB_OK) s = ckb_read_chunk(&x->read, p, len, t->number, x->off, t->path, x->chunk_off);
+  if (s == REMIXDB_OK) {
+    x->off += len;
+    x->ckb_read += len;
+  }
+  return s;
+}
+
+// The key comes from the record; the one before it is kept, of which only what differs is copied.
+static enum remixdb_status sst_keys_next_data(struct sst_keys_state *x, sst_pos *pos_out) {
+  struct ckb_read *const r = &x->read;
+  struct kv_rec rec;
+  enum remixdb_status s = sst_scan_next(x->scan, &rec, pos_out);
+  if (s != REMIXDB_OK) return s;
+  const struct kref key = kref(rec.key, rec.klen), last = kref(r->key, r->klen);
+  r->shared = r->any ? kv_lcp_from(last, key, 0) : 0;
+  if (r->any && (r->shared == key.len || (r->shared < last.len && key.ptr[r->shared] < last.ptr[r->shared])))
+    return err_corrupt(x->t->path, sst_block_off(x->t, sst_pos_block(*pos_out)), "keys out of order");
+  if (key.len + 1 > r->cap) {
+    uint8_t *const p = mem_realloc(r->key, key.len * 2 + 64);
+    if (!p) return REMIXDB_NOMEM;
+    r->key = p;
+    r->cap = key.len * 2 + 64;
+  }
+  memcpy(r->key + r->shared, key.ptr + r->shared, key.len - r->shared);
+  r->klen = key.len;
+  r->tomb = rec.tomb;
+  r->any = true;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status sst_keys_next(struct sst_keys *k) {
+  struct sst_keys_state *const x = k->state;
+  struct sst *const t = x->t;
+  struct ckb_read *const r = &x->read;
+  if (unlikely(x->pos == sst_end(t))) return REMIXDB_NOTFOUND;
+  const bool first = x->pos == 0;
+  enum remixdb_status s = REMIXDB_OK;
+  if (x->scan) {
+    s = sst_keys_next_data(x, &k->pos);
+  } else {
+    if (unlikely(r->left == 0)) s = sst_keys_next_chunk(x);
+    if (likely(s == REMIXDB_OK)) s = ckb_read_next(r, t->path, x->chunk_off);
+    k->pos = x->pos;
+  }
+  if (unlikely(s != REMIXDB_OK)) return s;
+  x->pos = sst_advance(t, x->pos, 1);
+  k->key = kref(r->key, r->klen);
+  k->shared = r->shared;
+  k->tomb = r->tomb;
+  // the ends are known from elsewhere: keys that belong to other records do not pass
+  const bool last = x->pos == sst_end(t);
+  if (unlikely((first && !kv_eq(k->key, t->min)) || (last && !kv_eq(k->key, t->max))))
+    return err_corrupt(t->path, x->scan ? 0 : x->chunk_off, "%s key differs from the metadata", first ? "first" : "last");
+  if (unlikely(last && !x->scan && (r->left || x->off != t->ckb_len)))
+    return err_corrupt(t->path, x->chunk_off, "more compressed keys than records");
+  return REMIXDB_OK;
+}
+
+// How many records are before pos, counted on from the position before.
+static uint64_t sst_keys_ordinal(struct sst_keys_state *x, sst_pos pos) {
+  const uint8_t *const nr_recs = x->t->nr_recs;
+  const uint32_t block = sst_pos_block(pos);
+  while (x->ord_block < block) x->ord += nr_recs[x->ord_block++];
+  while (x->ord_block > block) x->ord -= nr_recs[--x->ord_block];
+  return x->ord + sst_pos_idx(pos);
+}
+
+// Takes the next chunk, and writes down where it is.
+static enum remixdb_status sst_keys_enter_chunk(struct sst_keys_state *x) {
+  struct ckb_read *const r = &x->read;
+  if (x->nr_chunks == x->cap_chunks) {
+    const uint32_t cap = x->cap_chunks ? 2 * x->cap_chunks : 64;
+    struct sst_chunk *const p = mem_realloc(x->chunks, cap * sizeof(*p));
+    if (!p) return REMIXDB_NOMEM;
+    x->chunks = p;
+    x->cap_chunks = cap;
+  }
+  uint64_t first = 0;
+  if (x->nr_chunks) first = x->chunks[x->nr_chunks - 1].first + r->at + r->left;
+  r->any = r->any && r->left == 0;  // the order can be checked only against the key right before
+  const uint64_t off = x->off;
+  const enum remixdb_status s = sst_keys_next_chunk(x);
+  if (s == REMIXDB_OK) x->chunks[x->nr_chunks++] = (struct sst_chunk){off, first};
+  return s;
+}
+
+// A key of a chunk that was left behind, or too far back in the current one: the chunk is read again, for itself.
+static enum remixdb_status sst_keys_behind(struct sst_keys_state *x, uint64_t ord, struct kref *out) {
+  struct sst *const t = x->t;
+  struct ckb_read *const r = &x->behind;
+  uint32_t c = x->nr_chunks - 1;
+  while (x->chunks[c].first > ord) c--;
+  const uint64_t off = x->chunks[c].off, end = c + 1 < x->nr_chunks ? x->chunks[c + 1].off : x->off;
+  const uint32_t at = (uint32_t)(ord - x->chunks[c].first);
+  enum remixdb_status s = REMIXDB_OK;
+  if (c != x->behind_chunk || at < r->at) {
+    const uint64_t from = sst_align_down(t->ckb_off + off), to = align_up(t->ckb_off + end, BLKIO_ALIGN);
+    if (!x->behind_buf) x->behind_buf = mem_alloc_aligned(BLKIO_ALIGN, align_up(CKB_CHUNK, BLKIO_ALIGN) + BLKIO_ALIGN);
+    if (!x->behind_buf) return REMIXDB_NOMEM;
+    x->behind_chunk = UINT32_MAX;
+    int fd;
+    s = fdpool_acquire(&t->file, &fd);
+    if (s != REMIXDB_OK) return s;
+    s = blkio_read_one(t->ctx->io, fd, t->path, x->behind_buf, (uint32_t)(to - from), from);
+    fdpool_release(&t->file);
+    r->any = false;
+    const uint8_t *const p = x->behind_buf + (t->ckb_off + off - from);
+    if (s == REMIXDB_OK) s = ckb_read_chunk(r, p, (uint32_t)(end - off), t->number, off, t->path, t->ckb_off + off);
+    if (s != REMIXDB_OK) return s;
+    x->behind_chunk = c;
+  }
+  if (at >= r->at) {
+    if (at - r->at >= r->left) return err_corrupt(t->path, t->ckb_off + off, "compressed keys end before the records");
+    s = ckb_read_skip(r, at - r->at + 1, t->path, t->ckb_off + off);
+  }
+  *out = kref(r->key, r->klen);
+  return s;
+}
+
+enum remixdb_status sst_keys_at(struct sst_keys *k, sst_pos pos) {
+  struct sst_keys_state *const x = k->state;
+  struct sst *const t = x->t;
+  struct ckb_read *const r = &x->read;
+  enum remixdb_status s = REMIXDB_OK;
+  assert(sst_pos_block(pos) < t->nr_pages && sst_pos_idx(pos) < t->nr_recs[sst_pos_block(pos)]);
+  k->pos = pos;
+  if (x->scan) {
+    struct kv_rec rec;
+    s = sst_scan_at(x->scan, pos, &rec);
+    if (s == REMIXDB_OK) k->key = kref(rec.key, rec.klen);
+    return s;
+  }
+  const uint64_t ord = sst_keys_ordinal(x, pos);
+  uint64_t first;  // of the current chunk
+  for (;;) {
+    first = x->nr_chunks ? x->chunks[x->nr_chunks - 1].first : 0;
+    if (ord < first + r->at + r->left) break;
+    s = sst_keys_enter_chunk(x);
+    if (s != REMIXDB_OK) return s;
+  }
+  if (ord >= first + r->at) {
+    s = ckb_read_skip(r, (uint32_t)(ord - first - r->at) + 1, t->path, x->chunk_off);
+  } else if (ord + 1 < first + r->at || r->at == 0) {
+    uint32_t klen = 0;
+    s = ord < first ? REMIXDB_NOTFOUND : ckb_read_back(r, (uint32_t)(ord - first), &x->key, &x->key_cap, &klen);
+    if (s == REMIXDB_NOTFOUND) return sst_keys_behind(x, ord, &k->key);
+    k->key = kref(x->key, klen);
+    return s;
+  }
+  k->key = kref(r->key, r->klen);
+  return s;
+}

@@ -1,0 +1,649 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A store on a disk in memory, in one thread and without workers: the input says how it is opened, which calls are made, which of
+// the calls below it fail, and when the power goes. Everything that is read is held against a model.
+//
+// What a call may answer: while something fails, the status of that; after it, writes may still be refused for a failed write or
+// sync, for good, and for want of space or memory until that is over. What is read is right in any case, or an error. After a
+// power cut the store holds what the first so many writes made, no fewer than were synced, no batch by half; after a close that
+// went well, all.
+#include <errno.h>
+
+#define ZDICT_STATIC_LINKING_ONLY
+#include <zdict.h>
+
+#include "store/batch.h"
+#include "admin/checkpoint.h"
+#include "tests/fuzz/fuzz.h"
+#include "admin/verify.h"
+#include "store/get.h"
+#include "store/iter.h"
+#include "store/open.h"
+#include "store/round.h"
+#include "store/snapshot.h"
+#include "store/syncer.h"
+#include "store/write.h"
+
+#define STORE "/store"
+#define COPY "/copy"
+#define KEYS_MAX 64u
+#define ITERS 2u
+#define VALUE_MIN 16u
+#define VALUE_MAX 30000u
+#define COST_MAX 1000u  // of an input: what each call costs is about its time
+
+enum { MAY_IO = 1, MAY_NOSPACE = 2, MAY_NOMEM = 4 };
+
+struct op {
+  uint64_t id;    // of the write, never used again; the value follows from it
+  uint32_t key, vlen;
+  bool del;
+  bool end;       // of a batch
+};
+
+struct fuzz_iter {
+  struct xdb_iter *it;
+  bool known;            // its place is known: the last call went well
+  uint32_t at;           // key; nr_keys: none
+  uint64_t ids[KEYS_MAX];  // what it sees
+};
+
+struct run {
+  struct fuzz_in *in;
+  struct simdisk *disk;
+  struct remixdb_opts opts;
+  size_t memtable_limit;
+  uint32_t young_from;
+  uint32_t table_pages;
+  enum fuzz_keys keys;
+  uint32_t nr_keys, vlen_max;
+  struct xdb *x;
+  struct xdb_ref *ref;
+  // the model
+  struct op *ops;
+  size_t nr, cap, synced;
+  uint64_t next_id;
+  uint64_t now[KEYS_MAX];
+  uint32_t cost;
+  // what may go wrong now, and what could since the store was opened
+  unsigned may, could;
+  struct fuzz_iter iters[ITERS];
+  struct xdb_snapshot *snapshot;
+  struct xdb_ref *snapshot_ref;
+  uint64_t snapshot_ids[KEYS_MAX];
+  uint8_t kbuf[FUZZ_KEY_MAX], kbuf2[FUZZ_KEY_MAX], value[VALUE_MAX], got[VALUE_MAX];
+};
+
+// In place of zstd's: that one tries several parameters, with tables of 8 MB each, and would take most of the time of an input. Whose dictionary it is makes no
+// difference to the store.
+#if defined(FUZZ_ONE)
+size_t ZDICT_trainFromBuffer(void *dict, size_t cap, const void *samples, const size_t *sizes, unsigned nr) {
+  const ZDICT_fastCover_params_t p = {.k = 200, .d = 8, .f = 12, .accel = 1};
+  return ZDICT_trainFromBuffer_fastCover(dict, cap, samples, sizes, nr, p);
+}
+#endif
+
+static int64_t mem_left;  // allocations until the one that fails
+static bool mem_deny(size_t size) {
+  (void)size;
+  return --mem_left != 0;
+}
+
+static struct kref key_at(const struct run *r, uint32_t i, uint8_t *buf) { return fuzz_key_of(r->keys, i, buf); }
+
+FUZZ_UNTRACED static void value_of(const struct op *op, uint8_t *buf) {
+  store64le(buf, op->id);
+  store32le(buf + 8, op->key);
+  store32le(buf + 12, op->vlen);
+  memset(buf + VALUE_MIN, 'x', op->vlen - VALUE_MIN);
+  for (uint32_t at = 20; at < op->vlen; at += 5) buf[at] = (uint8_t)(op->id * 7 + at / 5);
+}
+
+static const struct op *op_of(const struct run *r, uint64_t id) {
+  for (size_t i = r->nr; i-- > 0;)
+    if (r->ops[i].id == id) return &r->ops[i];
+  return NULL;
+}
+
+static void model_add(struct run *r, const struct op *op) {
+  if (r->nr == r->cap) {
+    r->cap = r->cap ? r->cap * 2 : 256;
+    r->ops = realloc(r->ops, r->cap * sizeof(*r->ops));
+    FUZZ_CHECK(r->ops != NULL);
+  }
+  r->ops[r->nr++] = *op;
+  r->now[op->key] = op->del ? 0 : op->id;
+}
+
+// ---- what may be answered
+
+static unsigned kind_of(enum remixdb_status s) {
+  return s == REMIXDB_IO ? MAY_IO : s == REMIXDB_NOSPACE ? MAY_NOSPACE : s == REMIXDB_NOMEM ? MAY_NOMEM : 0;
+}
+
+static bool read_ok(const struct run *r, enum remixdb_status s) {
+  FUZZ_CHECK(s == REMIXDB_OK || (kind_of(s) & r->may));
+  if (s != REMIXDB_OK) FUZZ_CHECK(err_msg()[0] != '\0');
+  return s == REMIXDB_OK;
+}
+
+static bool write_ok(const struct run *r, enum remixdb_status s) {
+  FUZZ_CHECK(s == REMIXDB_OK || (kind_of(s) & r->could));
+  if (s != REMIXDB_OK) FUZZ_CHECK(err_msg()[0] != '\0');
+  return s == REMIXDB_OK;
+}
+
+static void arm(struct run *r, unsigned what) {
+  r->may |= what;
+  r->could |= what;
+}
+
+// Nothing fails any more. A store that only wanted space or memory is as good as new, when it is told that a while has passed.
+static void heal(struct run *r) {
+  for (int c = 0; c < SIMDISK_CALLS; c++) simdisk_fault(r->disk, (enum simdisk_call)c, 0, 0, EIO);
+  simdisk_space(r->disk, UINT64_MAX);
+  atomic_store(&mem_fault, NULL);
+  r->may = simdisk_is_off(r->disk) ? MAY_IO : 0;
+  if (r->could & MAY_IO) return;
+  r->could = 0;
+  if (!r->x) return;
+  pthread_mutex_lock(&r->x->lock);
+  r->x->round_failed_ns = 0;
+  pthread_mutex_unlock(&r->x->lock);
+}
+
+// ---- reading
+
+static uint64_t check_value(struct run *r, uint32_t key, const uint8_t *val, uint32_t vlen) {
+  FUZZ_CHECK(vlen >= VALUE_MIN);
+  const struct op *const op = op_of(r, load64le(val));
+  FUZZ_CHECK(op && !op->del && op->key == key && op->vlen == vlen);
+  value_of(op, r->value);
+  FUZZ_CHECK(memcmp(r->value, val, vlen) == 0);
+  return op->id;
+}
+
+// False: it could not be read.
+static bool look_up(struct run *r, struct xdb_ref *ref, uint32_t key, uint64_t *id_out) {
+  uint32_t vlen = 0;
+  const enum remixdb_status s = xdb_get(ref, key_at(r, key, r->kbuf), r->got, VALUE_MAX, &vlen);
+  *id_out = 0;
+  if (s == REMIXDB_NOTFOUND) return true;
+  if (!read_ok(r, s)) return false;
+  *id_out = check_value(r, key, r->got, vlen);
+  return true;
+}
+
+// All that a ref reads, through an iterator. False: it could not be read.
+static bool read_all(struct run *r, struct xdb_ref *ref, uint64_t *ids) {
+  memset(ids, 0, KEYS_MAX * sizeof(*ids));
+  struct xdb_iter *it;
+  enum remixdb_status s = xdb_iter_create(ref, &it);
+  if (!read_ok(r, s)) return false;
+  uint32_t key = 0;
+  for (s = xdb_iter_seek(it, kref("", 0)); s == REMIXDB_OK && xdb_iter_valid(it); s = xdb_iter_skip(it, 1), key++) {
+    struct kv_rec rec;
+    if ((s = xdb_iter_record(it, &rec)) != REMIXDB_OK) break;
+    while (key < r->nr_keys && !kv_eq(key_at(r, key, r->kbuf), kref(rec.key, rec.klen))) key++;
+    FUZZ_CHECK(key < r->nr_keys);  // else it is out of order, twice there or never written
+    ids[key] = check_value(r, key, rec.val, rec.vlen);
+  }
+  const bool ok = read_ok(r, s);  // of the iterator's, before its end can say something else
+  xdb_iter_destroy(it);
+  return ok;
+}
+
+static void check_all(struct run *r, struct xdb_ref *ref, const uint64_t *want) {
+  uint64_t ids[KEYS_MAX], id;
+  if (read_all(r, ref, ids)) FUZZ_CHECK(memcmp(ids, want, sizeof(ids)) == 0);
+  for (uint32_t k = 0; k < r->nr_keys; k++)
+    if (look_up(r, ref, k, &id)) FUZZ_CHECK(id == want[k]);
+}
+
+// The store holds what the first so many writes made, and all that were synced: the others are taken out of the model.
+static void check_prefix(struct run *r) {
+  uint64_t ids[KEYS_MAX], now[KEYS_MAX] = {0};
+  FUZZ_CHECK(read_all(r, r->ref, ids));
+  size_t found = SIZE_MAX;
+  for (size_t n = 0; n <= r->nr && found == SIZE_MAX; n++) {
+    if (n >= r->synced && (n == 0 || r->ops[n - 1].end) && memcmp(ids, now, sizeof(ids)) == 0) found = n;
+    if (n < r->nr) now[r->ops[n].key] = r->ops[n].del ? 0 : r->ops[n].id;
+  }
+  FUZZ_CHECK(found != SIZE_MAX);
+  r->nr = r->synced = found;
+  memcpy(r->now, ids, sizeof(r->now));
+  check_all(r, r->ref, r->now);
+}
+
+// ---- opening and closing
+
+static void drop_readers(struct run *r) {
+  for (uint32_t i = 0; i < ITERS; i++) {
+    xdb_iter_destroy(r->iters[i].it);
+    r->iters[i].it = NULL;
+  }
+  xdb_unref(r->snapshot_ref);
+  xdb_snapshot_release(r->snapshot);
+  r->snapshot_ref = NULL;
+  r->snapshot = NULL;
+}
+
+static enum remixdb_status close_store(struct run *r) {
+  if (!r->x) return REMIXDB_OK;
+  drop_readers(r);
+  xdb_unref(r->ref);
+  r->ref = NULL;
+  struct xdb *const x = r->x;
+  r->x = NULL;
+  const enum remixdb_status s = xdb_close(x);
+  FUZZ_CHECK(simdisk_open_files(r->disk) == 0);
+  return s;
+}
+
+static enum remixdb_status try_open(struct run *r, const char *dir, bool read_only) {
+  struct remixdb_opts o = r->opts;
+  o.read_only = read_only;
+  r->could = r->may;
+  enum remixdb_status s = xdb_open(dir, &o, simdisk_env(r->disk), &r->x);
+  if (s != REMIXDB_OK) {
+    FUZZ_CHECK(simdisk_open_files(r->disk) == 0);
+    r->x = NULL;
+    return s;
+  }
+  r->x->memtable_limit = r->memtable_limit;
+  r->x->compact.memtable_size = r->memtable_limit;
+  r->x->compact.build.max_pages = r->table_pages;
+  r->x->compact.young_from = r->young_from;
+  s = xdb_ref(r->x, &r->ref);
+  if (s == REMIXDB_OK) return s;
+  struct err_saved why;
+  err_save(&why, s);
+  struct xdb *const x = r->x;
+  r->x = NULL;
+  (void)!xdb_close(x);
+  return err_raise(&why);
+}
+
+// The power is on. What fails is told; then it opens.
+static void open_store(struct run *r) {
+  if (read_ok(r, try_open(r, STORE, false))) return;
+  heal(r);
+  FUZZ_OK(try_open(r, STORE, false));
+}
+
+// Closes it, or loses it, and opens what is there then.
+static void reopen(struct run *r, uint32_t how) {
+  if (how & 1) simdisk_power_off(r->disk, how >> 4);
+  if (how & 1) arm(r, MAY_IO);
+  const size_t nr = r->nr;
+  const enum remixdb_status s = close_store(r);
+  if (write_ok(r, s)) r->synced = nr;
+  if (simdisk_is_off(r->disk) && how & 2) {
+    simdisk_power_on(r->disk);  // the process died, the machine did not
+    heal(r);
+  } else if (simdisk_is_off(r->disk)) {
+    struct simdisk *const d = simdisk_crash(r->disk, fuzz_u16(r->in));
+    simdisk_destroy(r->disk);
+    r->disk = d;
+    simdisk_no_allocate(d, true);
+    heal(r);
+  } else {
+    simdisk_power_on(r->disk);
+  }
+  if (how & 4) {
+    heal(r);
+    const uint64_t changes = simdisk_changes(r->disk);
+    const enum remixdb_status t = try_open(r, STORE, true);
+    FUZZ_CHECK(t == REMIXDB_OK || t == REMIXDB_NOTFOUND);
+    if (t == REMIXDB_OK) {
+      uint64_t ids[KEYS_MAX];
+      FUZZ_CHECK(read_all(r, r->ref, ids));
+      if (s == REMIXDB_OK) FUZZ_CHECK(memcmp(ids, r->now, sizeof(ids)) == 0);
+      FUZZ_CHECK(xdb_put(r->ref, kref("k", 1), "v", 1, false) == REMIXDB_READONLY);
+      FUZZ_OK(close_store(r));
+    } else {
+      FUZZ_CHECK(r->synced == 0 && s != REMIXDB_OK);
+    }
+    FUZZ_CHECK(simdisk_changes(r->disk) == changes);
+  }
+  open_store(r);
+  if (r->may) {  // what fails now must not fail the check, which has to see everything
+    const unsigned could = r->could;
+    heal(r);
+    r->could |= could & MAY_IO;
+  }
+  check_prefix(r);
+}
+
+// ---- writing
+
+static struct op make_op(struct run *r, uint32_t what) {
+  struct op op = {.id = r->next_id++, .key = fuzz_u8(r->in) % r->nr_keys, .del = what & 1, .end = true};
+  if (op.del) return op;
+  op.vlen = VALUE_MIN + (what & 2 ? fuzz_u16(r->in) % r->vlen_max : fuzz_u8(r->in) % 64);
+  value_of(&op, r->value);
+  return op;
+}
+
+static void put(struct run *r, uint32_t what) {
+  const struct op op = make_op(r, what);
+  if (write_ok(r, xdb_put(r->ref, key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))) model_add(r, &op);
+}
+
+// Many writes for few bytes of input.
+static void put_many(struct run *r, uint32_t what) {
+  const uint32_t first = fuzz_u8(r->in), step = 1 + fuzz_u8(r->in) % 7, nr = 1 + (fuzz_u8(r->in) & 127), vlen = fuzz_u16(r->in) % r->vlen_max;
+  r->cost += nr * (1 + vlen / 1000);
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct op op = {.id = r->next_id++, .key = (first + i * step) % r->nr_keys, .vlen = what & 1 && i % 3 == 0 ? 0 : VALUE_MIN + vlen,
+                          .del = what & 1 && i % 3 == 0, .end = true};
+    if (!op.del) value_of(&op, r->value);
+    if (!write_ok(r, xdb_put(r->ref, key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))) return;
+    model_add(r, &op);
+  }
+}
+
+static void write_batch(struct run *r, uint32_t what) {
+  struct xdb_batch *b;
+  if (!write_ok(r, batch_create(&b))) return;
+  struct op ops[16];
+  const uint32_t nr = what & 15;
+  bool ok = true;
+  size_t memory = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    ops[i] = make_op(r, fuzz_u8(r->in));
+    ops[i].end = i + 1 == nr;
+    const struct kref key = key_at(r, ops[i].key, r->kbuf);
+    memory += wh_record_memory(key.len, ops[i].vlen);
+    ok = ok && write_ok(r, batch_add(b, key, ops[i].del ? NULL : r->value, ops[i].vlen, ops[i].del));
+  }
+  const enum remixdb_status s = ok ? xdb_write(r->ref, b) : REMIXDB_ABORTED;
+  if (ok && s == REMIXDB_TOOBIG) FUZZ_CHECK(memory > r->memtable_limit);
+  else if (ok && write_ok(r, s))
+    for (uint32_t i = 0; i < nr; i++) model_add(r, &ops[i]);
+  batch_destroy(b);
+}
+
+struct merging {
+  struct run *r;
+  struct op op;
+  enum remixdb_merge_op what;
+};
+
+static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  const struct merging *const m = priv;
+  const uint64_t id = v0 ? check_value(m->r, m->op.key, v0, v0len) : 0;
+  FUZZ_CHECK(id == m->r->now[m->op.key]);
+  if (m->what == REMIXDB_MERGE_PUT) {
+    value_of(&m->op, m->r->value);
+    *v1 = m->r->value;
+    *v1len = m->op.vlen;
+  }
+  return m->what;
+}
+
+static void merge(struct run *r, uint32_t what) {
+  struct merging m = {.r = r, .op = make_op(r, what & 2), .what = (enum remixdb_merge_op)(what % 3)};
+  m.op.del = m.what == REMIXDB_MERGE_DEL;
+  if (m.op.del) m.op.vlen = 0;
+  if (write_ok(r, xdb_merge(r->ref, key_at(r, m.op.key, r->kbuf), merge_fn, &m)) && m.what != REMIXDB_MERGE_KEEP) model_add(r, &m.op);
+}
+
+static void sync_store(struct run *r) {
+  const size_t nr = r->nr;
+  if (write_ok(r, xdb_sync(r->ref))) r->synced = nr;
+}
+
+static void flush(struct run *r, bool compact) {
+  const size_t nr = r->nr;
+  if (write_ok(r, compact ? xdb_compact(r->x) : xdb_flush(r->x))) r->synced = nr;
+}
+
+// ---- iterators and snapshots
+
+static struct fuzz_iter *iter(struct run *r, uint32_t what) {
+  struct fuzz_iter *const f = &r->iters[what % ITERS];
+  if (!f->it) {
+    f->known = false;
+    const bool snap = what & 2 && r->snapshot_ref;
+    if (!read_ok(r, xdb_iter_create(snap ? r->snapshot_ref : r->ref, &f->it))) f->it = NULL;
+  }
+  return f->it ? f : NULL;
+}
+
+static void iter_look(struct run *r, struct fuzz_iter *f) {
+  if (!f->known) return;
+  FUZZ_CHECK(xdb_iter_valid(f->it) == (f->at < r->nr_keys));
+  if (f->at == r->nr_keys) return;
+  struct kv_rec rec;
+  if (!read_ok(r, xdb_iter_record(f->it, &rec))) return;
+  FUZZ_CHECK(kv_eq(key_at(r, f->at, r->kbuf), kref(rec.key, rec.klen)));
+  FUZZ_CHECK(check_value(r, f->at, rec.val, rec.vlen) == f->ids[f->at]);
+}
+
+static uint32_t at_or_after(const struct run *r, const struct fuzz_iter *f, uint32_t key) {
+  while (key < r->nr_keys && f->ids[key] == 0) key++;
+  return key;
+}
+
+static uint32_t at_or_before(const struct run *r, const struct fuzz_iter *f, uint32_t key) {  // key -1: none
+  while (key != UINT32_MAX && f->ids[key] == 0) key--;
+  return key == UINT32_MAX ? r->nr_keys : key;
+}
+
+static void seek(struct run *r, uint32_t what) {
+  struct fuzz_iter *const f = iter(r, what);
+  const uint32_t key = fuzz_u8(r->in) % r->nr_keys;
+  if (!f) return;
+  struct kref k = key_at(r, key, r->kbuf2);
+  // a little behind the key, or before it
+  const bool behind = what & 16;
+  if (behind && k.len < FUZZ_KEY_MAX) r->kbuf2[k.len++] = 0;
+  const bool of_snapshot = f->it->ref == r->snapshot_ref && r->snapshot_ref;
+  memcpy(f->ids, of_snapshot ? r->snapshot_ids : r->now, sizeof(f->ids));
+  enum remixdb_status s;
+  // with a zero behind it a key may be the next one (of FUZZ_KEYS_SHORT)
+  const bool is_next = behind && key + 1 < r->nr_keys && kv_eq(k, key_at(r, key + 1, r->kbuf));
+  switch (what >> 2 & 3) {
+    case 0:
+      s = xdb_iter_seek_for_prev(f->it, k);
+      f->at = at_or_before(r, f, is_next ? key + 1 : key);
+      break;
+    case 1:
+      s = xdb_iter_seek_last(f->it);
+      f->at = at_or_before(r, f, r->nr_keys - 1);
+      break;
+    default:
+      s = xdb_iter_seek(f->it, k);
+      f->at = at_or_after(r, f, behind ? key + 1 : key);
+      break;
+  }
+  f->known = read_ok(r, s);
+  if (!f->known) FUZZ_CHECK(!xdb_iter_valid(f->it));
+  iter_look(r, f);
+}
+
+static void step(struct run *r, uint32_t what) {
+  struct fuzz_iter *const f = &r->iters[what % ITERS];
+  if (!f->it || !f->known || f->at == r->nr_keys) return;
+  uint32_t n = 1 + (what >> 4);
+  enum remixdb_status s = REMIXDB_OK;
+  if (what & 2) {
+    for (; n > 0 && s == REMIXDB_OK && f->at < r->nr_keys; n--) {
+      s = xdb_iter_prev(f->it);
+      f->at = at_or_before(r, f, f->at - 1);
+      if (s == REMIXDB_OK && n & 1) iter_look(r, f);
+    }
+  } else if (what & 4) {
+    s = xdb_iter_skip(f->it, n);
+    for (; n > 0 && f->at < r->nr_keys; n--) f->at = at_or_after(r, f, f->at + 1);
+  } else {
+    for (; n > 0 && s == REMIXDB_OK && f->at < r->nr_keys; n--) {
+      s = xdb_iter_skip(f->it, 1);
+      f->at = at_or_after(r, f, f->at + 1);
+      if (s == REMIXDB_OK && n & 1) iter_look(r, f);
+    }
+  }
+  f->known = read_ok(r, s);
+  if (!f->known) FUZZ_CHECK(!xdb_iter_valid(f->it));
+  iter_look(r, f);
+}
+
+static void iter_drop(struct run *r, uint32_t what) {
+  struct fuzz_iter *const f = &r->iters[what % ITERS];
+  if (!f->it) return;
+  f->known = false;
+  if (what & 2) {
+    xdb_iter_park(f->it);
+    FUZZ_CHECK(!xdb_iter_valid(f->it));
+  } else {
+    xdb_iter_destroy(f->it);
+    f->it = NULL;
+  }
+}
+
+static void snapshot(struct run *r) {
+  if (r->snapshot_ref) {
+    check_all(r, r->snapshot_ref, r->snapshot_ids);
+    FUZZ_CHECK(xdb_put(r->snapshot_ref, kref("k", 1), "v", 1, false) == REMIXDB_READONLY);
+    for (uint32_t i = 0; i < ITERS; i++) {
+      if (!r->iters[i].it || r->iters[i].it->ref != r->snapshot_ref) continue;
+      xdb_iter_destroy(r->iters[i].it);
+      r->iters[i].it = NULL;
+    }
+    xdb_unref(r->snapshot_ref);
+    xdb_snapshot_release(r->snapshot);
+    r->snapshot_ref = NULL;
+    r->snapshot = NULL;
+    return;
+  }
+  if (!read_ok(r, xdb_snapshot(r->ref, &r->snapshot))) {
+    r->snapshot = NULL;
+    return;
+  }
+  if (!read_ok(r, xdb_snapshot_ref(r->snapshot, &r->snapshot_ref))) {
+    xdb_snapshot_release(r->snapshot);
+    r->snapshot_ref = NULL;
+    r->snapshot = NULL;
+    return;
+  }
+  memcpy(r->snapshot_ids, r->now, sizeof(r->now));
+}
+
+// ---- the whole
+
+static void verify(struct run *r) {
+  struct verify_report report;
+  (void)read_ok(r, verify_store(r->ref, &report));
+}
+
+// A copy holds what the store does, and goes away again.
+static void copy(struct run *r) {
+  if (r->may || !read_ok(r, checkpoint_make(r->ref, COPY))) return;
+  struct xdb *const x = r->x;
+  struct xdb_ref *const ref = r->ref;
+  const unsigned could = r->could;
+  FUZZ_OK(try_open(r, COPY, false));
+  check_all(r, r->ref, r->now);
+  xdb_unref(r->ref);
+  FUZZ_OK(xdb_close(r->x));
+  r->x = x;
+  r->ref = ref;
+  r->could = could;
+  FUZZ_OK(checkpoint_destroy(simdisk_env(r->disk), COPY));
+}
+
+static void fail(struct run *r) {
+  static const int errnums[] = {EIO, ENOSPC, ENOMEM, EINTR, EACCES, EMFILE, EDQUOT, EROFS};
+  const uint32_t call = fuzz_u8(r->in) % SIMDISK_CALLS, skip = fuzz_u8(r->in), how = fuzz_u8(r->in);
+  const int errnum = errnums[how & 7];
+  if (errnum == EINTR) {  // is tried again, so that for ever would be for ever
+    simdisk_fault(r->disk, (enum simdisk_call)call, skip, 1 + (how >> 3), errnum);
+    if (call != SIMDISK_OPEN && call != SIMDISK_READ && call != SIMDISK_WRITE && call != SIMDISK_SYNC && call != SIMDISK_TRUNCATE &&
+        call != SIMDISK_ALLOCATE && call != SIMDISK_LOCK && call != SIMDISK_CLOSE)
+      arm(r, MAY_IO);
+    return;
+  }
+  simdisk_fault(r->disk, (enum simdisk_call)call, skip, how & 128 ? UINT64_MAX : 1 + (how >> 3 & 15), errnum);
+  arm(r, MAY_IO | MAY_NOSPACE | (errnum == ENOMEM || errnum == EMFILE ? MAY_NOMEM : 0));
+}
+
+static void call(struct run *r) {
+  const uint32_t op = fuzz_u8(r->in), what = op >> 5 | fuzz_u8(r->in) << 3;
+  static const uint8_t costs[32] = {[9] = 5, [13] = 2, 2, 2, 2, 2, 2, [20] = 5, 5, 30, 30, 40, 10, 40, 80};
+  uint64_t id;
+  r->cost += 1 + costs[op & 31];
+  switch (op & 31) {
+    default: put(r, what); break;
+    case 8: put_many(r, what); break;
+    case 9: write_batch(r, what); break;
+    case 10: merge(r, what); break;
+    case 11: case 12:
+      if (look_up(r, r->ref, what % r->nr_keys, &id)) FUZZ_CHECK(id == r->now[what % r->nr_keys]);
+      break;
+    case 13: case 14: case 15: seek(r, what); break;
+    case 16: case 17: case 18: step(r, what); break;
+    case 19: iter_drop(r, what); break;
+    case 20: snapshot(r); break;
+    case 21: sync_store(r); break;
+    case 22: case 23: flush(r, what & 1); break;
+    case 24: reopen(r, what); break;
+    case 25: check_all(r, r->ref, r->now); break;
+    case 26: verify(r); break;
+    case 27: copy(r); break;
+    case 28: fail(r); break;
+    case 29:
+      mem_left = 1 + what % 512;
+      atomic_store(&mem_fault, mem_deny);
+      arm(r, MAY_NOMEM);
+      break;
+    case 30:
+      simdisk_space(r->disk, simdisk_used(r->disk) + what * 512ull);
+      arm(r, MAY_NOSPACE);
+      break;
+    case 31: heal(r); break;
+  }
+}
+
+FUZZ(api) {
+  struct fuzz_in in = {data, data + size};
+  struct run *const r = fuzz_alloc(sizeof(*r));
+  static const uint32_t lens[] = {100, 600, 2500, VALUE_MAX - VALUE_MIN};
+  static const enum fuzz_keys kinds[] = {FUZZ_KEYS_NUMBERS, FUZZ_KEYS_PATHS, FUZZ_KEYS_SHORT, FUZZ_KEYS_FAR};
+  r->in = &in;
+  r->next_id = 1;
+  const uint32_t how = fuzz_u8(&in), more = fuzz_u8(&in), sizes = fuzz_u8(&in);
+  r->keys = kinds[more & 3];
+  r->nr_keys = 4 + (more >> 2);
+  if (r->nr_keys > KEYS_MAX) r->nr_keys = KEYS_MAX;
+  r->vlen_max = lens[sizes & 3];
+  r->memtable_limit = (size_t)(64 + (sizes >> 2 & 7) * 16) << 10;
+  r->table_pages = 4 + (sizes >> 5) * 4;
+  remixdb_opts_init(&r->opts, sizeof(r->opts));
+  r->opts.workers = 0;
+  r->opts.memtable_mb = 1;
+  r->opts.cache_mb = how & 1;
+  r->opts.ckeys = how & 2;
+  r->opts.tags = how & 4;
+  r->opts.compression = how & 8 ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
+  r->opts.max_open_files = how & 16 ? 16 : 0;
+  r->opts.direct_io = how & 32;
+  r->young_from = how >> 6;
+  r->disk = simdisk_create();
+  simdisk_no_allocate(r->disk, true);
+  if (how & 64) simdisk_short_io(r->disk, how + 1);
+  open_store(r);
+  while (r->cost < COST_MAX && fuzz_left(&in)) call(r);
+  heal(r);
+  if (simdisk_is_off(r->disk)) reopen(r, 0);
+  check_all(r, r->ref, r->now);
+  for (uint32_t i = 0; i < ITERS; i++)
+    if (r->iters[i].it) iter_look(r, &r->iters[i]);
+  reopen(r, 0);
+  verify(r);
+  FUZZ_OK(close_store(r));
+  simdisk_destroy(r->disk);
+  free(r->ops);
+  free(r);
+  return 0;
+}

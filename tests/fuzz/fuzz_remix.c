@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// REMIX files over fixed good tables: a good one, changed as the input says, then opened and used as the input says. Unchanged it
+// must answer what a sorted array answers. A changed one may be refused; when it is not, what it answers may be wrong, but it ends,
+// and nothing is read that is not there. Then it is the old view of a new REMIX and of a round of compaction.
+//
+// Input: which good file, flags (bit 0: the checksum is right, 1: through the cache, 2: the rest of the input is the file, 3: it is
+// built upon, 4: it is compacted), how many calls, the calls, then changes (fuzz.h).
+#include "compact/compact.h"
+#include "tests/fuzz/fuzz.h"
+#include "remix/build.h"
+
+#define NUMBER 90u
+
+// The tables of a good file, oldest first.
+struct view {
+  bool tags;
+  uint32_t nr;
+  struct fuzz_table runs[8];
+};
+
+static const struct view views[] = {
+    {true, 1, {{11, FUZZ_KEYS_NUMBERS, 0, 1, 40, 0, 10, {.ckeys = true}}}},
+    {true, 3, {{12, FUZZ_KEYS_NUMBERS, 0, 1, 150, 4, 20, {.ckeys = true}},
+               {13, FUZZ_KEYS_NUMBERS, 1, 3, 60, 2, 200, {.ckeys = true}},
+               {14, FUZZ_KEYS_NUMBERS, 20, 2, 60, 0, 9, {.ckeys = false}}}},
+    {false, 2, {{15, FUZZ_KEYS_PATHS, 0, 1, 50, 0, 20, {.ckeys = true}},
+                {16, FUZZ_KEYS_PATHS, 10, 1, 60, 3, 20, {.ckeys = true}}}},
+    {false, 2, {{17, FUZZ_KEYS_FAR, 0, 1, 12, 0, 20, {.ckeys = true}}, {18, FUZZ_KEYS_FAR, 3, 2, 9, 3, 20, {.ckeys = true}}}},
+    {true, 5, {{19, FUZZ_KEYS_SHORT, 0, 1, 90, 0, 3, {.ckeys = true}},
+               {20, FUZZ_KEYS_SHORT, 0, 2, 60, 2, 3, {.ckeys = true}},
+               {21, FUZZ_KEYS_SHORT, 0, 3, 40, 3, 3, {.ckeys = true}},
+               {22, FUZZ_KEYS_SHORT, 30, 1, 40, 1, 3, {.ckeys = true}},
+               {23, FUZZ_KEYS_SHORT, 5, 5, 20, 0, 5000, {.ckeys = true}}}},
+    // so many that a round merges them
+    {true, 8, {{30, FUZZ_KEYS_NUMBERS, 0, 3, 14, 0, 20, {.ckeys = true}},
+               {31, FUZZ_KEYS_NUMBERS, 2, 4, 15, 1, 20, {.ckeys = true}},
+               {32, FUZZ_KEYS_NUMBERS, 4, 5, 16, 2, 20, {.ckeys = true}},
+               {33, FUZZ_KEYS_NUMBERS, 6, 3, 17, 3, 20, {.ckeys = true}},
+               {34, FUZZ_KEYS_NUMBERS, 8, 4, 18, 0, 20, {.ckeys = true}},
+               {35, FUZZ_KEYS_NUMBERS, 10, 5, 19, 1, 20, {.ckeys = true}},
+               {36, FUZZ_KEYS_NUMBERS, 12, 3, 20, 2, 20, {.ckeys = true}},
+               {37, FUZZ_KEYS_NUMBERS, 14, 4, 21, 3, 20, {.ckeys = true}}}},
+};
+#define VIEWS (sizeof(views) / sizeof(views[0]))
+
+// A new run over any of them.
+static const struct fuzz_table fresh_table = {80, FUZZ_KEYS_SHORT, 0, 4, 30, 5, 10, {.ckeys = true}};
+
+// What a view holds: the newest version of each key, tombstones too, ascending.
+struct model {
+  struct kv_rec *recs;
+  uint32_t nr;
+};
+
+static struct fuzz_place *place;
+static struct fuzz_image images[VIEWS], packed[VIEWS];
+static struct model models[VIEWS];
+
+static int rec_order(const void *a, const void *b) {
+  const struct kv_rec *x = a, *y = b;
+  return kv_cmp(kref(x->key, x->klen), kref(y->key, y->klen));
+}
+
+static void *keep(const void *p, size_t len) {
+  void *const q = fuzz_alloc(len);
+  if (len) memcpy(q, p, len);
+  return q;
+}
+
+static void make_model(struct model *m, const struct view *v) {
+  uint8_t *const kbuf = fuzz_alloc(FUZZ_KEY_MAX), *const vbuf = fuzz_alloc(FUZZ_VALUE_MAX);
+  uint32_t all = 0;
+  for (uint32_t r = 0; r < v->nr; r++) all += v->runs[r].nr;
+  m->recs = fuzz_alloc(all * sizeof(*m->recs));
+  for (uint32_t r = v->nr; r-- > 0;) {  // newest first: what is there hides what comes
+    const uint32_t newer = m->nr;
+    for (uint32_t i = 0; i < v->runs[r].nr; i++) {
+      struct kv_rec rec;
+      fuzz_record(&v->runs[r], i, kbuf, vbuf, &rec);
+      if (newer && bsearch(&rec, m->recs, newer, sizeof(rec), rec_order)) continue;
+      rec.key = keep(rec.key, rec.klen);
+      rec.val = keep(rec.val, rec.vlen);
+      m->recs[m->nr++] = rec;
+    }
+    qsort(m->recs, m->nr, sizeof(*m->recs), rec_order);
+  }
+  uint32_t live = 0;
+  for (uint32_t i = 0; i < m->nr; i++) {
+    if (!m->recs[i].tomb) {
+      m->recs[live++] = m->recs[i];
+      continue;
+    }
+    free((void *)(uintptr_t)m->recs[i].key);
+    free((void *)(uintptr_t)m->recs[i].val);
+  }
+  m->nr = live;
+  free(kbuf);
+  free(vbuf);
+}
+
+static uint32_t model_rank(const struct model *m, struct kref key) {  // of the first >= key
+  uint32_t i = 0;
+  while (i < m->nr && kv_cmp(kref(m->recs[i].key, m->recs[i].klen), key) < 0) i++;
+  return i;
+}
+
+static void open_runs(const struct sst_ctx *ctx, const struct view *v, struct sst **runs) {
+  for (uint32_t r = 0; r < v->nr; r++) FUZZ_OK(sst_open(ctx, v->runs[r].number, &runs[r]));
+}
+
+static void close_runs(const struct view *v, struct sst **runs) {
+  for (uint32_t r = 0; r < v->nr; r++) sst_unref(runs[r]);
+}
+
+static void fix(uint8_t *p, size_t len) {
+  if (len < 8) return;
+  if (len >= 40) store64le(p + 32, len);
+  store64le(p + len - 8, hash64_seed(p, len - 8, NUMBER));
+}
+
+// Builds it run by run, as the store does: the file, and the same not packed.
+static void build_good(const struct view *v, struct fuzz_image *out, struct fuzz_image *plain_out) {
+  struct sst *runs[REMIX_RUNS_MAX];
+  struct remix *old = NULL;
+  char name[32];
+  open_runs(&place->ctx, v, runs);
+  for (uint32_t r = 0; r < v->nr; r++) {
+    struct remix *x;
+    struct remix_build b = {.ctx = &place->ctx, .queue = place->queue, .number = NUMBER, .old = old, .keep = (1u << r) - 1,
+                            .fresh = &runs[r], .nr_fresh = 1, .tags = v->tags};
+    FUZZ_OK(remix_build(&b));
+    FUZZ_OK(remix_open(&place->ctx, NUMBER, runs, r + 1, &x));
+    remix_unref(old);
+    old = x;
+  }
+  *plain_out = (struct fuzz_image){keep(old->image, old->image_size), old->image_size};
+  store32le(plain_out->p + 8, 1);
+  fix(plain_out->p, plain_out->len);
+  remix_unref(old);
+  close_runs(v, runs);
+  remix_name(name, NUMBER);
+  *out = fuzz_file_get(place->env, name);
+}
+
+static void setup(void) {
+  place = fuzz_place_create();
+  for (uint32_t i = 0; i < VIEWS; i++) {
+    for (uint32_t r = 0; r < views[i].nr; r++) fuzz_table_build(place, &views[i].runs[r]);
+    build_good(&views[i], &packed[i], &images[i]);
+    make_model(&models[i], &views[i]);
+  }
+  fuzz_table_build(place, &fresh_table);
+}
+
+// Changes that leave a segment well-formed, so that it is believed: two entries change their selectors, or one gets another
+// discriminating bit.
+static void change_segment(struct fuzz_in *in, const struct view *v, uint8_t *p, size_t len) {
+  const struct remix_layout l = remix_layout(v->nr, v->tags);
+  const uint64_t segs = remix_segs_off(v->nr);
+  const uint32_t op = fuzz_u8(in), seg = fuzz_u8(in), i = fuzz_u8(in) % REMIX_SEG, j = fuzz_u8(in) % REMIX_SEG;
+  const uint32_t nr = segs < len ? (uint32_t)((len - segs) / l.stride) : 0;
+  if (nr == 0) return;
+  uint8_t *const s = p + segs + (size_t)(seg % nr) * l.stride;
+  uint8_t *const sel = s + l.sel, *const dbits = s + l.dbits;
+  if (op & 1 && i > 0) {
+    const uint32_t d = j | fuzz_u8(in) << 5;
+    if (load16le(dbits + 2 * i) != REMIX_BIT_SAME) store16le(dbits + 2 * i, (d >> 3) << 4 | (d & 7));
+    return;
+  }
+  const uint8_t a = sel[i], b = sel[j], keep_mask = op & 2 ? REMIX_OLD : 0;
+  sel[i] = (uint8_t)((b & ~keep_mask) | (a & keep_mask));
+  sel[j] = (uint8_t)((a & ~keep_mask) | (b & keep_mask));
+}
+
+// ---- using it
+
+struct use {
+  struct remix *x;
+  const struct view *view;
+  const struct model *good;  // NULL: it was changed
+  struct remix_cursor c;
+  uint32_t at;               // in the model; its nr: not valid
+};
+
+static bool went_well(const struct use *u, enum remixdb_status s) {
+  FUZZ_CHECK(s == REMIXDB_OK || (s == REMIXDB_CORRUPT && !u->good));
+  return s == REMIXDB_OK;
+}
+
+static void look(struct use *u) {
+  struct kv_rec r;
+  if (u->good) FUZZ_CHECK(remix_valid(&u->c) == (u->at < u->good->nr));
+  if (!remix_valid(&u->c)) return;
+  FUZZ_CHECK(u->c.at < REMIX_SEG && u->c.live >> u->c.at & 1 && !(u->c.sel[u->c.at] & (REMIX_OLD | REMIX_TOMB)) &&
+             (u->c.sel[u->c.at] & REMIX_RUN) < u->view->nr);
+  if (!went_well(u, remix_record(&u->c, &r))) return;
+  fuzz_touch(r.key, r.klen);
+  fuzz_touch(r.val, r.vlen);
+  if (u->good) FUZZ_CHECK(fuzz_same_record(&r, &u->good->recs[u->at]));
+}
+
+// A key of the tables, a little changed, or one of the input.
+static struct kref some_key(struct fuzz_in *in, const struct view *v) {
+  const uint32_t kind = fuzz_u8(in);
+  if (kind & 1) return fuzz_key(in, kind >> 1);
+  uint8_t *const buf = fuzz_alloc(FUZZ_KEY_MAX);
+  struct kref k = fuzz_key_of(v->runs[0].keys, fuzz_u8(in), buf);
+  if (kind & 2 && k.len) k.len--;
+  if (kind & 4 && k.len) buf[k.len - 1]++;
+  if (kind & 8 && k.len < FUZZ_KEY_MAX) buf[k.len++] = (uint8_t)((kind >> 4) * 17);
+  uint8_t *const own = malloc(k.len ? k.len : 1);
+  FUZZ_CHECK(own != NULL);
+  if (k.len) memcpy(own, buf, k.len);
+  free(buf);
+  return kref(own, k.len);
+}
+
+static void get(struct use *u, struct kref key) {
+  struct sst_hold h = {0};
+  struct kv_rec r;
+  const enum remixdb_status s = remix_get(u->x, key, hash64(key.ptr, key.len), &h, &r);
+  if (s == REMIXDB_OK) {
+    FUZZ_CHECK(kv_eq(kref(r.key, r.klen), key));
+    fuzz_touch(r.val, r.vlen);
+  }
+  if (u->good) {
+    const uint32_t at = model_rank(u->good, key);
+    const bool there = at < u->good->nr && kv_eq(kref(u->good->recs[at].key, u->good->recs[at].klen), key);
+    FUZZ_CHECK(s == (there ? REMIXDB_OK : REMIXDB_NOTFOUND));
+    if (there) FUZZ_CHECK(fuzz_same_record(&r, &u->good->recs[at]));
+  }
+  if (s != REMIXDB_NOTFOUND) (void)went_well(u, s);
+  sst_hold_fini(&h);
+}
+
+static void seek(struct use *u, struct kref key, bool for_prev) {
+  if (!went_well(u, for_prev ? remix_seek_for_prev(&u->c, key) : remix_seek(&u->c, key))) {
+    FUZZ_CHECK(!remix_valid(&u->c));
+    return;
+  }
+  if (!u->good) return;
+  u->at = model_rank(u->good, key);
+  const bool equal = u->at < u->good->nr && kv_eq(kref(u->good->recs[u->at].key, u->good->recs[u->at].klen), key);
+  if (for_prev && !equal) u->at = u->at ? u->at - 1 : u->good->nr;
+}
+
+enum { CALL_SEEK, CALL_FOR_PREV, CALL_GET, CALL_FIRST, CALL_LAST, CALL_NEXT, CALL_PREV, CALL_PARK };
+
+static void call(struct use *u, struct fuzz_in *in) {
+  const uint32_t op = fuzz_u8(in), nr = u->good ? u->good->nr : 0;
+  struct kref key;
+  epoch_enter(&place->epoch, &place->slot);
+  switch (op & 7) {
+    case CALL_SEEK: case CALL_FOR_PREV: case CALL_GET:
+      key = some_key(in, u->view);
+      if ((op & 7) == CALL_GET) get(u, key);
+      else seek(u, key, (op & 7) == CALL_FOR_PREV);
+      fuzz_key_free(key);
+      break;
+    case CALL_FIRST:
+      remix_seek_first(&u->c);
+      u->at = 0;
+      break;
+    case CALL_LAST:
+      remix_seek_last(&u->c);
+      u->at = nr ? nr - 1 : 0;
+      break;
+    case CALL_NEXT:
+      if (op >> 3 & 16 && remix_valid(&u->c)) {
+        const uint32_t n = 1 + (op >> 3 & 15), moved = remix_skip(&u->c, n, UINT32_MAX);
+        if (u->good) FUZZ_CHECK(moved == (u->at + n < nr ? n : nr - 1 - u->at));
+        u->at += moved;
+        break;
+      }
+      for (uint32_t n = 1 + (op >> 3); n > 0 && remix_valid(&u->c); n--) {
+        if (n & 1) look(u);
+        remix_next(&u->c);
+        u->at++;
+      }
+      break;
+    case CALL_PREV:
+      for (uint32_t n = 1 + (op >> 3); n > 0 && remix_valid(&u->c); n--) {
+        if (n & 1) look(u);
+        remix_prev(&u->c);
+        u->at = u->at ? u->at - 1 : nr;
+      }
+      break;
+    default:
+      FUZZ_OK(remix_cursor_set(&u->c, u->x));
+      u->at = nr;
+      break;
+  }
+  look(u);
+  epoch_exit(&place->slot);
+}
+
+// From one end to the other and back, in as many steps as there are live entries.
+static void walk(struct use *u) {
+  uint64_t newest = 0, n = 0;
+  struct remix_walk w;
+  uint64_t entries = 0;
+  for (remix_walk_init(&w, u->x); remix_walk_valid(&w); remix_walk_next(&w), entries++) {
+    bool known;
+    (void)remix_walk_lcp(&w, &known);
+    newest += !(w.sel[w.at] & (REMIX_OLD | REMIX_TOMB));
+  }
+  FUZZ_CHECK(entries == u->x->nr_entries);
+  epoch_enter(&place->epoch, &place->slot);
+  u->at = 0;
+  for (remix_seek_first(&u->c); remix_valid(&u->c); remix_next(&u->c), n++, u->at++) look(u);
+  FUZZ_CHECK(n == newest);
+  n = 0;
+  u->at = u->good ? u->good->nr - 1 : 0;
+  for (remix_seek_last(&u->c); remix_valid(&u->c); remix_prev(&u->c), n++, u->at = u->at ? u->at - 1 : u->at) look(u);
+  FUZZ_CHECK(n == newest);
+  epoch_exit(&place->slot);
+}
+
+// One more run on it, and some of its own taken away.
+static void build_upon(struct use *u, uint32_t leave) {
+  struct sst *runs[REMIX_RUNS_MAX];
+  uint32_t nr = 0;
+  struct remix *y;
+  struct remix_build b = {.ctx = u->x->ctx, .queue = place->queue, .number = NUMBER + 1, .old = u->x, .fresh = &runs[REMIX_RUNS_MAX - 1],
+                          .nr_fresh = 1, .tags = u->view->tags};
+  FUZZ_OK(sst_open(u->x->ctx, fresh_table.number, &runs[REMIX_RUNS_MAX - 1]));
+  for (uint32_t r = 0; r < u->view->nr; r++) {
+    if (leave >> r & 1) continue;
+    b.keep |= 1u << r;
+    runs[nr++] = u->x->runs[r];
+  }
+  runs[nr++] = runs[REMIX_RUNS_MAX - 1];
+  // What is built on what is not true is not true either, and may be refused; it is never read then.
+  if (went_well(u, remix_build(&b)) && went_well(u, remix_open(u->x->ctx, b.number, runs, nr, &y))) {
+    atomic_store(&y->obsolete, true);
+    remix_unref(y);
+  }
+  sst_unref(runs[nr - 1]);
+}
+
+static enum remixdb_status take_back(void *arg, struct worker *w, const struct kv_rec *rec) {
+  (void)arg, (void)w;
+  fuzz_touch(rec->key, rec->klen);
+  return REMIXDB_OK;
+}
+
+static void no_round(void *arg, struct worker *w) { (void)arg, (void)w; }
+
+// A round with a memtable of a few keys, which merges some or all of the runs: the tables are small.
+static void compact(struct use *u, uint32_t how) {
+  struct compact *const c = fuzz_alloc(sizeof(*c));
+  struct worker *w = NULL;
+  struct wh *frozen;
+  struct part *part;
+  struct version *base, *next;
+  c->ctx = u->x->ctx;
+  c->epoch = &place->epoch;
+  c->build = (struct sst_build_opts){.ckeys = how & 1, .max_pages = 4 + 4 * (how >> 1 & 7)};
+  c->tags = how & 1;
+  c->memtable_size = 1 << 20;
+  c->hand_back = take_back;
+  atomic_store(&c->next_file, NUMBER + 2);
+  FUZZ_OK(workers_create(0, NULL, 0, &place->io, &place->epoch, no_round, NULL, &c->workers));
+  FUZZ_CHECK(posix_memalign((void **)&w, CACHE_LINE, align_up(sizeof(*w), CACHE_LINE)) == 0);
+  memset(w, 0, sizeof(*w));
+  w->queue = place->queue;
+  epoch_join(&place->epoch, &w->slot);
+  FUZZ_OK(wh_create(&place->epoch, 64 << 10, NULL, &frozen));
+  uint8_t *const kbuf = fuzz_alloc(FUZZ_KEY_MAX);
+  for (uint32_t i = 0; i < 40; i++) {
+    struct wh_slot s;
+    const struct kref k = fuzz_key_of(u->view->runs[0].keys, i * 3, kbuf);
+    epoch_enter(&place->epoch, &w->slot);
+    wh_lock(frozen, k, hash64(k.ptr, k.len), &s);
+    FUZZ_OK(wh_link(&s, kbuf, i % 5 ? k.len : 0, i % 5 == 0));
+    wh_stamp(&s, 1 + i);
+    wh_unlock(&s);
+    epoch_exit(&w->slot);
+  }
+  free(kbuf);
+  remix_ref(u->x);
+  FUZZ_OK(part_create(kref("", 0), u->x, NULL, &part));
+  FUZZ_OK(version_create(&part, 1, &base));
+  struct compact_whole *const whole = fuzz_alloc(sizeof(*whole));
+  whole->budget = 1 << 30;
+  if (went_well(u, compact_round(c, w, base, frozen, how & 0x80, how & 0x40 ? whole : NULL, &next))) {
+    compact_retire(next, base);  // what it made goes with it
+    version_unref(next);
+  }
+  version_unref(base);
+  wh_destroy(frozen);
+  epoch_leave(&place->epoch, &w->slot);
+  free(w);
+  workers_destroy(c->workers);
+  free(whole);
+  free(c);
+}
+
+FUZZ(remix) {
+  if (!place) setup();
+  struct fuzz_in in = {data, data + size};
+  const uint32_t which = fuzz_u8(&in) % VIEWS, flags = fuzz_u8(&in);
+  const struct view *const v = &views[which];
+  const struct fuzz_image *const good = flags & 32 ? &packed[which] : &images[which];
+  // calls come first in the input; they are made last
+  struct fuzz_in calls = {in.p, in.p};
+  struct fuzz_image file;
+  const uint32_t how = fuzz_u8(&in);
+  if (flags & 4) {
+    file = (struct fuzz_image){fuzz_alloc(fuzz_left(&in)), fuzz_left(&in)};
+    if (file.len) memcpy(file.p, in.p, file.len);
+  } else {
+    uint32_t len;
+    const uint8_t *const p = fuzz_bytes(&in, fuzz_u8(&in), &len);
+    calls = (struct fuzz_in){p, p + len};
+    file = fuzz_image_copy(good);
+    for (uint32_t n = 0; n < 64 && fuzz_left(&in); n++) {
+      if ((*in.p & 15) >= FUZZ_OWN) change_segment(&in, v, file.p, file.len);
+      else file.len = fuzz_change(&in, file.p, file.len);
+    }
+  }
+  const bool changed = file.len != good->len || memcmp(file.p, good->p, file.len) != 0;
+  if (changed && flags & 1) fix(file.p, file.len);
+
+  char name[32];
+  remix_name(name, NUMBER);
+  fuzz_file_put(place->env, name, file.p, file.len);
+  free(file.p);
+  struct sst *runs[REMIX_RUNS_MAX];
+  const struct sst_ctx *const ctx = flags & 2 ? &place->cached : &place->ctx;
+  struct use u = {.view = v, .good = changed ? NULL : &models[which]};
+  open_runs(ctx, v, runs);
+  const enum remixdb_status s = remix_open(ctx, NUMBER, runs, v->nr, &u.x);
+  close_runs(v, runs);
+  FUZZ_CHECK(s == REMIXDB_OK || (changed && fuzz_refused(s)));
+  if (s == REMIXDB_OK) {
+    remix_cursor_init(&u.c, place->queue);
+    FUZZ_OK(remix_cursor_set(&u.c, u.x));
+    u.at = u.good ? u.good->nr : 0;
+    while (fuzz_left(&calls)) call(&u, &calls);
+    walk(&u);
+    epoch_enter(&place->epoch, &place->slot);
+    remix_cursor_fini(&u.c);
+    epoch_exit(&place->slot);
+    if (flags & 8) build_upon(&u, how);
+    if (flags & 16) compact(&u, how);
+    remix_unref(u.x);
+  }
+  FUZZ_CHECK(simdisk_open_files(place->disk) == 0);
+  fuzz_file_remove(place->env, name);
+  return 0;
+}

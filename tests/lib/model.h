@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model of a store that remembers: a fixed set of keys in order, and for each all values it has had, with the times. What a ref, a snapshot or an iterator
+// must show is the model at a time. Values follow from a number; so what comes back is checked byte by byte. One thread.
+#ifndef MODEL_H
+#define MODEL_H
+
+#include "tests/lib/store.h"
+
+struct model_ver {
+  uint64_t time;
+  uint32_t id;   // of the value; 0: not there
+  uint32_t len;
+};
+
+struct model_key {
+  uint8_t *ptr;
+  uint32_t len;
+  uint32_t nr, cap;
+  struct model_ver *vers;  // oldest first
+};
+
+struct model {
+  struct model_key *keys;
+  uint32_t nr;
+  uint64_t time;       // of the last write; a batch is one
+  uint32_t next_id;
+  uint64_t rng;
+  uint32_t vlen_max;
+  uint8_t *buf, *want; // of REMIXDB_KV_MAX + 1 bytes
+};
+
+enum key_kind { KEYS_FEW, KEYS_TEXT, KEYS_PREFIX, KEYS_MIXED, KEY_KINDS };
+
+static inline int model_key_cmp(const void *a, const void *b) {
+  const struct model_key *const x = a, *const y = b;
+  return kv_cmp(kref(x->ptr, x->len), kref(y->ptr, y->len));
+}
+
+static inline uint32_t model_key_make(uint64_t *rng, enum key_kind kind, uint32_t i, uint8_t *buf) {
+  uint32_t len;
+  switch (kind == KEYS_MIXED ? below(rng, 7) : kind) {
+    case KEYS_FEW:
+    case KEYS_TEXT: return (uint32_t)snprintf((char *)buf, 32, "user%08u", (uint32_t)below(rng, 100000000));
+    case KEYS_PREFIX:  // long beginnings in common, keys that are the beginning of others
+      len = 150 + (uint32_t)below(rng, 60);
+      memset(buf, 'p', len);
+      for (uint32_t k = 148; k < len; k++) buf[k] = (uint8_t)('a' + below(rng, 2));
+      return len;
+    case 3:
+      len = (uint32_t)below(rng, 40);
+      memset(buf, chance(rng, 50) ? 0 : 0xff, len);
+      if (len) buf[below(rng, len)] = (uint8_t)rng_next(rng);
+      return len;
+    case 4:
+      len = 1 + (uint32_t)below(rng, 12);
+      for (uint32_t k = 0; k < len; k++) buf[k] = (uint8_t)rng_next(rng);
+      return len;
+    case 5:
+      if (!chance(rng, 2)) return (uint32_t)snprintf((char *)buf, 32, "%c/%06u", (int)('a' + below(rng, 20)), i);
+      len = 1000 + (uint32_t)below(rng, 3000);
+      memset(buf, 'q', len);
+      store32le(buf + len - 4, i);
+      return len;
+    default: return (uint32_t)snprintf((char *)buf, 32, "%c/%06u", (int)('a' + below(rng, 20)), i);
+  }
+}
+
+// About nr keys; the empty one is always there.
+static inline void model_init(struct model *m, enum key_kind kind, uint32_t nr, uint32_t vlen_max) {
+  memset(m, 0, sizeof(*m));
+  m->rng = seed;
+  m->vlen_max = vlen_max;
+  m->keys = calloc(nr, sizeof(*m->keys));
+  m->buf = malloc(REMIXDB_KV_MAX + 1);
+  m->want = malloc(REMIXDB_KV_MAX + 1);
+  CHECK(m->keys && m->buf && m->want);
+  for (uint32_t i = 0; i < nr; i++) {
+    struct model_key *const k = &m->keys[i];
+    k->len = i ? model_key_make(&m->rng, kind, i, m->buf) : 0;
+    k->ptr = malloc(k->len + 1);
+    CHECK(k->ptr);
+    memcpy(k->ptr, m->buf, k->len);
+  }
+  qsort(m->keys, nr, sizeof(*m->keys), model_key_cmp);
+  for (uint32_t i = 0; i < nr; i++) {
+    if (m->nr && model_key_cmp(&m->keys[m->nr - 1], &m->keys[i]) == 0) free(m->keys[i].ptr);
+    else m->keys[m->nr++] = m->keys[i];
+  }
+}
+
+static inline void model_fini(struct model *m) {
+  for (uint32_t i = 0; i < m->nr; i++) {
+    free(m->keys[i].ptr);
+    free(m->keys[i].vers);
+  }
+  free(m->keys);
+  free(m->buf);
+  free(m->want);
+}
+
+// ---- what it holds
+
+static inline struct model_ver model_at(const struct model *m, uint32_t i, uint64_t time) {
+  const struct model_key *const k = &m->keys[i];
+  uint32_t lo = 0, hi = k->nr;  // the first version that is later
+  if (hi && k->vers[hi - 1].time <= time) return k->vers[hi - 1];
+  while (lo < hi) {
+    const uint32_t mid = (lo + hi) / 2;
+    if (k->vers[mid].time <= time) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo ? k->vers[lo - 1] : (struct model_ver){0};
+}
+
+static inline bool model_has(const struct model *m, int64_t i, uint64_t time) { return model_at(m, (uint32_t)i, time).id != 0; }
+
+// At the model's time.
+static inline void model_set(struct model *m, uint32_t i, uint32_t id, uint32_t len) {
+  struct model_key *const k = &m->keys[i];
+  if (k->nr && k->vers[k->nr - 1].time == m->time) k->nr--;
+  if (k->nr == k->cap) {
+    k->cap = k->cap ? 2 * k->cap : 2;
+    k->vers = realloc(k->vers, k->cap * sizeof(*k->vers));
+    CHECK(k->vers);
+  }
+  k->vers[k->nr++] = (struct model_ver){m->time, id, len};
+}
+
+// Nobody will ask for a time before this one.
+static inline void model_forget(struct model *m, uint64_t oldest) {
+  for (uint32_t i = 0; i < m->nr; i++) {
+    struct model_key *const k = &m->keys[i];
+    uint32_t old = 0;
+    while (old + 1 < k->nr && k->vers[old + 1].time <= oldest) old++;
+    if (old == 0) continue;
+    k->nr -= old;
+    memmove(k->vers, k->vers + old, k->nr * sizeof(*k->vers));
+  }
+}
+
+// The first key that is not smaller.
+static inline uint32_t model_rank(const struct model *m, const uint8_t *ptr, uint32_t len) {
+  uint32_t lo = 0, hi = m->nr;
+  while (lo < hi) {
+    const uint32_t mid = (lo + hi) / 2;
+    if (kv_cmp(kref(m->keys[mid].ptr, m->keys[mid].len), kref(ptr, len)) < 0) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo;
+}
+
+// A key of the model, changed a little, in buf: most likely none of the store's. Gives its length.
+static inline uint32_t model_near(struct model *m, uint8_t *buf) {
+  const struct model_key *const k = &m->keys[below(&m->rng, m->nr)];
+  uint32_t len = k->len;
+  memcpy(buf, k->ptr, len);
+  switch (below(&m->rng, 4)) {
+    case 0: buf[len++] = (uint8_t)rng_next(&m->rng); break;
+    case 1: len -= len != 0; break;
+    case 2: buf[len++] = 0; break;
+    default:
+      if (len) buf[below(&m->rng, len)] ^= (uint8_t)(1u << below(&m->rng, 8));
+  }
+  return len;
+}
+
+// ---- values. Half of them can be compressed.
+
+static inline void model_value(uint32_t id, uint32_t len, uint8_t *buf) {
+  uint64_t rng = id;
+  const bool dull = rng_next(&rng) % 2;
+  uint64_t word = rng;
+  for (uint32_t at = 0; at < len; at += 8) {
+    if (!dull) word = rng_next(&rng);
+    memcpy(buf + at, &word, len - at < 8 ? len - at : 8);
+  }
+}
+
+static inline bool model_value_is(struct model *m, struct model_ver v, const void *val, uint32_t len) {
+  if (v.id == 0 || len != v.len) return false;
+  model_value(v.id, v.len, m->want);
+  return memcmp(m->want, val, len) == 0;
+}
+
+// Mostly small ones, some of several blocks, a few of the largest there can be.
+static inline uint32_t model_vlen(struct model *m, uint32_t i) {
+  const uint64_t kind = below(&m->rng, 1000);
+  const uint32_t most = REMIXDB_KV_MAX - m->keys[i].len;
+  uint32_t len = (uint32_t)below(&m->rng, kind < 50 ? 1 : kind < 950 ? 200 : kind < 997 ? 6000 : REMIXDB_KV_MAX);
+  if (kind == 999) len = most;
+  if (len > m->vlen_max) len %= m->vlen_max + 1;
+  return len < most ? len : most;
+}
+
+// ---- writing. False: refused, and nothing has changed.
+
+static inline bool model_put(struct model *m, struct xdb_ref *ref, uint32_t i) {
+  const uint32_t id = ++m->next_id, len = model_vlen(m, i);
+  model_value(id, len, m->buf);
+  if (!(chance(&m->rng, 90) ? remixdb_put : remixdb_set)(ref, m->keys[i].ptr, m->keys[i].len, m->buf, len)) return false;
+  m->time++;
+  model_set(m, i, id, len);
+  return true;
+}
+
+static inline bool model_del(struct model *m, struct xdb_ref *ref, uint32_t i) {
+  if (!remixdb_del(ref, m->keys[i].ptr, m->keys[i].len)) return false;
+  m->time++;
+  model_set(m, i, 0, 0);
+  return true;
+}
+
+// ---- reading: what the ref shows is the model at the time
+
+static inline void model_check_get(struct model *m, struct xdb_ref *ref, uint32_t i, uint64_t time) {
+  const struct model_key *const k = &m->keys[i];
+  const struct model_ver v = model_at(m, i, time);
+  uint32_t len = 12345;
+  switch (below(&m->rng, 4)) {
+    case 0:
+      CHECK(remixdb_probe(ref, k->ptr, k->len) == (v.id != 0));
+      CHECK(remixdb_errcode() == (v.id ? REMIXDB_OK : REMIXDB_NOTFOUND));
+      return;
+    case 1: {
+      const uint32_t cap = (uint32_t)below(&m->rng, 300);
+      const bool got = remixdb_getn(ref, k->ptr, k->len, m->buf, cap, &len);
+      CHECK(remixdb_errcode() == (v.id == 0 ? REMIXDB_NOTFOUND : v.len > cap ? REMIXDB_TOOBIG : REMIXDB_OK));
+      CHECK(got == (remixdb_errcode() == REMIXDB_OK));
+      if (v.id == 0) return;
+      CHECK(len == v.len);
+      model_value(v.id, v.len, m->want);
+      CHECK(memcmp(m->want, m->buf, len < cap ? len : cap) == 0);
+      return;
+    }
+    default:
+      CHECK(remixdb_get(ref, k->ptr, k->len, m->buf, &len) == (v.id != 0));
+      CHECK(remixdb_errcode() == (v.id ? REMIXDB_OK : REMIXDB_NOTFOUND));
+      if (v.id) CHECK(model_value_is(m, v, m->buf, len));
+      else CHECK(len == 12345);
+  }
+}
+
+static inline void model_check_near(struct model *m, struct xdb_ref *ref, uint64_t time) {
+  const uint32_t len = model_near(m, m->buf), at = model_rank(m, m->buf, len);
+  const bool there = at < m->nr && kv_eq(kref(m->keys[at].ptr, m->keys[at].len), kref(m->buf, len)) && model_has(m, at, time);
+  CHECK(remixdb_probe(ref, m->buf, len) == there);
+}
+
+#define MODEL_MANY 48u
+
+// Several keys together, some of them twice, some beside those of the model.
+static inline void model_check_many(struct model *m, struct xdb_ref *ref, uint64_t time) {
+  struct remixdb_slice keys[MODEL_MANY] = {{0}};
+  struct remixdb_buf values[MODEL_MANY] = {{0}};
+  bool found[MODEL_MANY];
+  uint32_t at[MODEL_MANY];
+  const uint32_t nr = (uint32_t)below(&m->rng, MODEL_MANY + 1);
+  const bool with_values = chance(&m->rng, 80), near = nr && chance(&m->rng, 30);
+  size_t there = 0;
+  bool cut = false;
+  for (uint32_t i = 0; i < nr; i++) {
+    at[i] = (uint32_t)below(&m->rng, m->nr);
+    keys[i] = (struct remixdb_slice){m->keys[at[i]].ptr, m->keys[at[i]].len};
+    const uint32_t cap = chance(&m->rng, 20) ? 0 : (uint32_t)below(&m->rng, 500);
+    values[i] = (struct remixdb_buf){.ptr = cap ? malloc(cap) : NULL, .cap = cap, .len = 4711};
+  }
+  if (near) {
+    keys[0] = (struct remixdb_slice){m->buf, model_near(m, m->buf)};
+    at[0] = model_rank(m, m->buf, keys[0].len);
+    if (at[0] == m->nr || !kv_eq(kref(m->keys[at[0]].ptr, m->keys[at[0]].len), kref(m->buf, keys[0].len))) at[0] = m->nr;
+  }
+  const size_t got = remixdb_multi_get(ref, nr, keys, with_values ? values : NULL, found);
+  const enum remixdb_status s = remixdb_errcode();
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct model_ver v = at[i] < m->nr ? model_at(m, at[i], time) : (struct model_ver){0};
+    CHECK(found[i] == (v.id != 0));
+    there += found[i];
+    if (with_values) {
+      CHECK(values[i].len == v.len);
+      cut |= values[i].ptr && v.len > values[i].cap;
+      model_value(v.id, v.len, m->want);
+      if (values[i].ptr) CHECK(memcmp(values[i].ptr, m->want, v.len < values[i].cap ? v.len : values[i].cap) == 0);
+    }
+    free(values[i].ptr);
+  }
+  CHECK(got == there && s == (cut ? REMIXDB_TOOBIG : REMIXDB_OK));
+}
+
+// ---- iterators
+
+struct model_cursor {
+  struct xdb_iter *it;
+  uint64_t time;   // of its last seek
+  int64_t at;      // the key it stands on; -1 or nr: none
+};
+
+static inline bool cursor_valid(const struct model *m, const struct model_cursor *c) { return c->at >= 0 && c->at < (int64_t)m->nr; }
+
+static inline void cursor_check(struct model *m, struct model_cursor *c) {
+  CHECK(remixdb_iter_valid(c->it) == cursor_valid(m, c));
+  CHECK(remixdb_iter_status(c->it) == REMIXDB_OK);
+  uint32_t klen, vlen;
+  if (!cursor_valid(m, c)) {
+    CHECK(!remixdb_iter_peek(c->it, m->buf, &klen, NULL, &vlen) && remixdb_errcode() == REMIXDB_NOTFOUND);
+    CHECK(!remixdb_iter_key(c->it, &klen) && !remixdb_iter_value(c->it, &vlen) && remixdb_errcode() == REMIXDB_NOTFOUND);
+    return;
+  }
+  const struct model_key *const k = &m->keys[c->at];
+  const struct model_ver v = model_at(m, (uint32_t)c->at, c->time);
+  const void *const key = remixdb_iter_key(c->it, &klen);
+  CHECK(key && kv_eq(kref(key, klen), kref(k->ptr, k->len)));
+  switch (below(&m->rng, 4)) {
+    case 0:
+      CHECK(remixdb_iter_peek(c->it, m->buf, &klen, NULL, NULL) && kv_eq(kref(m->buf, klen), kref(k->ptr, k->len)));
+      CHECK(remixdb_iter_peek(c->it, NULL, NULL, m->buf, &vlen) && model_value_is(m, v, m->buf, vlen));
+      return;
+    case 1:
+    case 2: {
+      const void *const val = remixdb_iter_value(c->it, &vlen);
+      CHECK(val && model_value_is(m, v, val, vlen));
+      return;
+    }
+    default: return;  // keys only
+  }
+}
+
+// The next key that is there, from at on (itself included).
+static inline void cursor_settle(const struct model *m, struct model_cursor *c, int64_t at, int step) {
+  while (at >= 0 && at < (int64_t)m->nr && !model_has(m, at, c->time)) at += step;
+  c->at = at;
+}
+
+enum seek_kind { SEEK_TO_FIRST, SEEK_AT_LEAST, SEEK_AT_MOST, SEEK_TO_LAST, SEEK_KINDS };
+
+// time: of what the ref shows.
+static inline void cursor_seek(struct model *m, struct model_cursor *c, struct xdb_ref *ref, uint64_t time, enum seek_kind how) {
+  if (!c->it) CHECK((c->it = remixdb_iter_create(ref)) != NULL);
+  c->time = time;
+  uint8_t *const buf = m->buf;
+  const bool near = chance(&m->rng, 40);
+  const uint32_t i = (uint32_t)below(&m->rng, m->nr), len = near ? model_near(m, buf) : m->keys[i].len;
+  if (!near) memcpy(buf, m->keys[i].ptr, len);
+  const uint32_t at = model_rank(m, buf, len);
+  const bool same = at < m->nr && kv_eq(kref(m->keys[at].ptr, m->keys[at].len), kref(buf, len));
+  switch (how) {
+    case SEEK_TO_FIRST:
+      remixdb_iter_seek(c->it, NULL, 0);
+      cursor_settle(m, c, 0, 1);
+      break;
+    case SEEK_AT_LEAST:
+      remixdb_iter_seek(c->it, buf, len);
+      cursor_settle(m, c, at, 1);
+      break;
+    case SEEK_AT_MOST:
+      remixdb_iter_seek_for_prev(c->it, buf, len);
+      cursor_settle(m, c, (int64_t)at - !same, -1);
+      break;
+    default:
+      remixdb_iter_seek_last(c->it);
+      cursor_settle(m, c, (int64_t)m->nr - 1, -1);
+      break;
+  }
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+  cursor_check(m, c);
+}
+
+static inline void cursor_skip(struct model *m, struct model_cursor *c, uint32_t nr) {
+  if (nr == 1) remixdb_iter_skip1(c->it);
+  else remixdb_iter_skip(c->it, nr);
+  for (; nr && cursor_valid(m, c); nr--) cursor_settle(m, c, c->at + 1, 1);
+  cursor_check(m, c);
+}
+
+static inline void cursor_prev(struct model *m, struct model_cursor *c) {
+  remixdb_iter_prev(c->it);
+  if (cursor_valid(m, c)) cursor_settle(m, c, c->at - 1, -1);
+  cursor_check(m, c);
+}
+
+// From where it stands to the end, or to the beginning.
+static inline void cursor_rest(struct model *m, struct model_cursor *c, bool back) {
+  cursor_check(m, c);
+  while (cursor_valid(m, c)) {
+    if (back) cursor_prev(m, c);
+    else cursor_skip(m, c, 1);
+  }
+}
+
+static inline void cursor_drop(struct model_cursor *c) {
+  remixdb_iter_destroy(c->it);
+  *c = (struct model_cursor){0};
+}
+
+// All of it, by gets and in one direction.
+static inline void model_check_all(struct model *m, struct xdb_ref *ref, uint64_t time) {
+  struct model_cursor c = {0};
+  const bool back = chance(&m->rng, 50);
+  cursor_seek(m, &c, ref, time, back ? SEEK_TO_LAST : SEEK_TO_FIRST);
+  cursor_rest(m, &c, back);
+  cursor_drop(&c);
+  for (uint32_t i = 0; i < m->nr; i++) model_check_get(m, ref, i, time);
+  model_check_many(m, ref, time);
+}
+#endif

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory sanitizer knows of what instrumented code writes, and of the C library. These stand before calls into what is not
+// instrumented (zstd, the C library's AIO), see that what goes in was written, and tell what comes out. Linked into every program of that mode, as is uring.c.
+#include <aio.h>
+#include <sys/stat.h>
+#include <zdict.h>
+#include <zstd.h>
+
+#include "tests/lib/wrap.h"
+
+// ---- zstd
+
+static size_t zstd_wrote(void *p, size_t n) {
+  if (!ZSTD_isError(n)) WRAP_WRITTEN(p, n);
+  return n;
+}
+
+WRAP(size_t, ZSTD_compress, (void *dst, size_t cap, const void *src, size_t len, int level)) {
+  __msan_check_mem_is_initialized(src, len);
+  return zstd_wrote(dst, __real_ZSTD_compress(dst, cap, src, len, level));
+}
+WRAP(size_t, ZSTD_compress2, (ZSTD_CCtx * c, void *dst, size_t cap, const void *src, size_t len)) {
+  WRAP_READ(src, len);
+  return zstd_wrote(dst, __real_ZSTD_compress2(c, dst, cap, src, len));
+}
+WRAP(size_t, ZSTD_compressCCtx, (ZSTD_CCtx * c, void *dst, size_t cap, const void *src, size_t len, int level)) {
+  WRAP_READ(src, len);
+  return zstd_wrote(dst, __real_ZSTD_compressCCtx(c, dst, cap, src, len, level));
+}
+WRAP(size_t, ZSTD_decompress, (void *dst, size_t cap, const void *src, size_t len)) {
+  WRAP_READ(src, len);
+  return zstd_wrote(dst, __real_ZSTD_decompress(dst, cap, src, len));
+}
+WRAP(size_t, ZSTD_decompressDCtx, (ZSTD_DCtx * d, void *dst, size_t cap, const void *src, size_t len)) {
+  WRAP_READ(src, len);
+  return zstd_wrote(dst, __real_ZSTD_decompressDCtx(d, dst, cap, src, len));
+}
+WRAP(size_t, ZSTD_decompress_usingDDict,
+     (ZSTD_DCtx * d, void *dst, size_t cap, const void *src, size_t len, const ZSTD_DDict *dict)) {
+  WRAP_READ(src, len);
+  return zstd_wrote(dst, __real_ZSTD_decompress_usingDDict(d, dst, cap, src, len, dict));
+}
+WRAP(size_t, ZDICT_trainFromBuffer, (void *dict, size_t cap, const void *samples, const size_t *sizes, unsigned nr)) {
+  WRAP_READ(sizes, nr * sizeof(*sizes));
+  const char *p = samples;
+  for (unsigned i = 0; i < nr; p += sizes[i++]) WRAP_READ(p, sizes[i]);
+  return zstd_wrote(dict, __real_ZDICT_trainFromBuffer(dict, cap, samples, sizes, nr));
+}
+
+// ---- AIO
+
+WRAP(int, aio_write64, (struct aiocb * cb)) {
+  WRAP_READ((const void *)cb->aio_buf, cb->aio_nbytes);
+  return __real_aio_write64(cb);
+}
+WRAP(ssize_t, aio_return64, (struct aiocb * cb)) {
+  const ssize_t n = __real_aio_return64(cb);
+  if (n > 0 && cb->aio_lio_opcode == LIO_READ) WRAP_WRITTEN((void *)(uintptr_t)cb->aio_buf, (size_t)n);
+  return n;
+}
+
+// ---- files: of the C library, but not every version of the sanitizer knows these names of it
+
+#if defined(__GLIBC__)
+WRAP(int, stat64, (const char *path, struct stat *st)) {
+  const int rc = __real_stat64(path, st);
+  if (rc == 0) WRAP_WRITTEN(st, sizeof(*st));
+  return rc;
+}
+WRAP(int, fstat64, (int fd, struct stat *st)) {
+  const int rc = __real_fstat64(fd, st);
+  if (rc == 0) WRAP_WRITTEN(st, sizeof(*st));
+  return rc;
+}
+#endif

@@ -1,0 +1,970 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/lib/simdisk.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SIM_PAGE 4096u
+#define SIM_SECTOR 512u
+#define SIM_FD 1000000  // descriptors start here, so that one handed to the system fails
+
+static void *sim_alloc(size_t size) {
+  void *const p = calloc(1, size ? size : 1);
+  if (!p) {
+    (void)fprintf(stderr, "simdisk: no memory\n");
+    abort();
+  }
+  return p;
+}
+
+static void *sim_grow(void *p, size_t nr, size_t *cap, size_t size) {
+  if (nr < *cap) return p;
+  const size_t more = *cap ? *cap * 2 : 8;
+  void *const q = sim_alloc(more * size);
+  if (nr) memcpy(q, p, nr * size);
+  free(p);
+  *cap = more;
+  return q;
+}
+
+static char *sim_strdup(const char *s, size_t len) {
+  char *const p = sim_alloc(len + 1);
+  memcpy(p, s, len);
+  return p;
+}
+
+// Bytes in pages, which copies share until one of them writes; a page that was never written is NULL and reads as zeroes.
+struct sim_page {
+  _Atomic uint32_t refs;  // files, of any disk, that have it
+  uint8_t data[SIM_PAGE];
+};
+
+struct sim_bytes {
+  struct sim_page **pages;
+  size_t nr_pages;
+  uint64_t size;
+};
+
+// A change of a file that was not synced.
+struct sim_change {
+  bool is_size;  // a new size (off), else a write
+  bool grow_only;
+  uint64_t off;
+  size_t len;
+  uint8_t *data;
+};
+
+struct sim_entry {
+  char *name;
+  struct sim_node *node;
+};
+
+struct sim_dir {
+  struct sim_entry *entries;
+  size_t nr, cap;
+};
+
+struct sim_node {
+  struct sim_node *next;  // of all
+  bool is_dir, marked;
+  uint32_t id;
+  uint32_t open;          // descriptors
+  struct sim_bytes cur, kept;  // kept: what is durable
+  struct sim_change *changes;
+  size_t nr_changes, cap_changes;
+  struct sim_dir names, kept_names;  // of a directory
+  int lock_exclusive;     // fd, or -1
+  uint32_t lock_shared;
+  struct sim_node *copy;  // in simdisk_crash
+};
+
+// A change of directories: `from` loses a name, `to` gets one; either may be absent.
+struct sim_rename {
+  struct sim_node *from, *to, *node;
+  char *from_name, *to_name;
+};
+
+struct sim_fd {
+  struct sim_node *node;
+  unsigned flags;
+  int locked;  // 1 shared, 2 exclusive
+  char *name;
+};
+
+struct simdisk {
+  pthread_mutex_t mu;
+  struct env env;
+  struct sim_node *nodes, *root;
+  uint32_t next_id;
+  struct sim_rename *renames;
+  size_t nr_renames, cap_renames;
+  struct sim_fd *fds;
+  size_t nr_fds, cap_fds;
+  bool power_set, off;
+  uint64_t power, changes;
+  struct {
+    uint64_t skip, nr, calls;
+    int errnum;
+  } faults[SIMDISK_CALLS];
+  char fault_name[64];
+  uint64_t space, short_io;
+  bool no_allocate;
+  void (*on_change)(void *arg);
+  void *on_change_arg;
+};
+
+// ---- bytes
+
+static void page_drop(struct sim_page *p) {
+  if (p && atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) == 1) free(p);
+}
+
+// The page's bytes, to be written.
+static uint8_t *page_own(struct sim_page **at) {
+  struct sim_page *const old = *at;
+  if (old && atomic_load_explicit(&old->refs, memory_order_acquire) == 1) return old->data;
+  struct sim_page *const p = sim_alloc(sizeof(*p));
+  atomic_init(&p->refs, 1);
+  if (old) memcpy(p->data, old->data, SIM_PAGE);
+  page_drop(old);
+  *at = p;
+  return p->data;
+}
+
+static void bytes_free(struct sim_bytes *b) {
+  for (size_t i = 0; i < b->nr_pages; i++) page_drop(b->pages[i]);
+  free(b->pages);
+  *b = (struct sim_bytes){NULL, 0, 0};
+}
+
+static void bytes_copy(struct sim_bytes *to, const struct sim_bytes *from) {
+  const size_t nr = (size_t)((from->size + SIM_PAGE - 1) / SIM_PAGE);
+  *to = (struct sim_bytes){sim_alloc(nr * sizeof(to->pages[0])), nr, from->size};
+  for (size_t i = 0; i < nr; i++) {
+    to->pages[i] = from->pages[i];
+    if (to->pages[i]) (void)atomic_fetch_add_explicit(&to->pages[i]->refs, 1, memory_order_relaxed);
+  }
+}
+
+static void bytes_resize(struct sim_bytes *b, uint64_t size) {
+  const size_t need = (size_t)((size + SIM_PAGE - 1) / SIM_PAGE);
+  if (need > b->nr_pages) {
+    const size_t cap = need > b->nr_pages * 2 ? need : b->nr_pages * 2;
+    struct sim_page **const pages = sim_alloc(cap * sizeof(*pages));
+    if (b->nr_pages) memcpy(pages, b->pages, b->nr_pages * sizeof(*pages));
+    free(b->pages);
+    b->pages = pages;
+    b->nr_pages = cap;
+  }
+  if (size < b->size) {  // what is cut off reads as zeroes when the file grows again
+    for (size_t i = need; i < b->nr_pages; i++) {
+      page_drop(b->pages[i]);
+      b->pages[i] = NULL;
+    }
+    const size_t at = (size_t)(size % SIM_PAGE);
+    if (at && b->pages[need - 1]) memset(page_own(&b->pages[need - 1]) + at, 0, SIM_PAGE - at);
+  }
+  b->size = size;
+}
+
+static void bytes_write(struct sim_bytes *b, uint64_t off, const uint8_t *p, size_t len) {
+  if (off + len > b->size) bytes_resize(b, off + len);
+  while (len > 0) {
+    const size_t page = (size_t)(off / SIM_PAGE), at = (size_t)(off % SIM_PAGE), n = len < SIM_PAGE - at ? len : SIM_PAGE - at;
+    memcpy(page_own(&b->pages[page]) + at, p, n);
+    off += n;
+    p += n;
+    len -= n;
+  }
+}
+
+static size_t bytes_read(const struct sim_bytes *b, uint64_t off, uint8_t *p, size_t len) {
+  if (off >= b->size) return 0;
+  if (len > b->size - off) len = (size_t)(b->size - off);
+  for (size_t done = 0; done < len;) {
+    const size_t page = (size_t)((off + done) / SIM_PAGE), at = (size_t)((off + done) % SIM_PAGE);
+    const size_t n = len - done < SIM_PAGE - at ? len - done : SIM_PAGE - at;
+    if (b->pages[page])
+      memcpy(p + done, b->pages[page]->data + at, n);
+    else
+      memset(p + done, 0, n);
+    done += n;
+  }
+  return len;
+}
+
+static void bytes_apply(struct sim_bytes *b, const struct sim_change *c) {
+  if (!c->is_size)
+    bytes_write(b, c->off, c->data, c->len);
+  else if (!c->grow_only || c->off > b->size)
+    bytes_resize(b, c->off);
+}
+
+// Each sector of the write is there or not.
+static void bytes_tear(struct sim_bytes *b, const struct sim_change *c, uint64_t *rng) {
+  if (c->is_size) {
+    if (rng_next(rng) & 1) bytes_apply(b, c);
+    return;
+  }
+  for (size_t done = 0; done < c->len;) {
+    const size_t left = SIM_SECTOR - (size_t)((c->off + done) % SIM_SECTOR), n = c->len - done < left ? c->len - done : left;
+    if (rng_next(rng) & 1) bytes_write(b, c->off + done, c->data + done, n);
+    done += n;
+  }
+}
+
+// ---- directories
+
+static struct sim_node *dir_find(const struct sim_dir *d, const char *name, size_t len) {
+  for (size_t i = 0; i < d->nr; i++) {
+    if (strlen(d->entries[i].name) == len && memcmp(d->entries[i].name, name, len) == 0) return d->entries[i].node;
+  }
+  return NULL;
+}
+
+static void dir_remove(struct sim_dir *d, const char *name) {
+  for (size_t i = 0; i < d->nr; i++) {
+    if (strcmp(d->entries[i].name, name) != 0) continue;
+    free(d->entries[i].name);
+    d->entries[i] = d->entries[--d->nr];
+    return;
+  }
+}
+
+static void dir_set(struct sim_dir *d, const char *name, struct sim_node *node) {
+  dir_remove(d, name);
+  d->entries = sim_grow(d->entries, d->nr, &d->cap, sizeof(d->entries[0]));
+  d->entries[d->nr++] = (struct sim_entry){sim_strdup(name, strlen(name)), node};
+}
+
+static void dir_free(struct sim_dir *d) {
+  for (size_t i = 0; i < d->nr; i++) free(d->entries[i].name);
+  free(d->entries);
+  *d = (struct sim_dir){NULL, 0, 0};
+}
+
+static void rename_apply(const struct sim_rename *r, bool kept) {
+  if (r->from) dir_remove(kept ? &r->from->kept_names : &r->from->names, r->from_name);
+  if (r->to) dir_set(kept ? &r->to->kept_names : &r->to->names, r->to_name, r->node);
+}
+
+static void rename_free(struct sim_rename *r) {
+  free(r->from_name);
+  free(r->to_name);
+}
+
+static void sim_rename(struct simdisk *d, struct sim_node *from, const char *from_name, struct sim_node *to, const char *to_name,
+                       struct sim_node *node) {
+  const struct sim_rename r = {.from = from, .to = to, .node = node,
+                               .from_name = from ? sim_strdup(from_name, strlen(from_name)) : NULL,
+                               .to_name = to ? sim_strdup(to_name, strlen(to_name)) : NULL};
+  rename_apply(&r, false);
+  d->renames = sim_grow(d->renames, d->nr_renames, &d->cap_renames, sizeof(d->renames[0]));
+  d->renames[d->nr_renames++] = r;
+}
+
+// ---- nodes
+
+static struct sim_node *node_create(struct simdisk *d, bool is_dir) {
+  struct sim_node *const n = sim_alloc(sizeof(*n));
+  n->is_dir = is_dir;
+  n->id = d->next_id++;
+  n->lock_exclusive = -1;
+  n->next = d->nodes;
+  d->nodes = n;
+  return n;
+}
+
+static void node_forget_changes(struct sim_node *n) {
+  for (size_t i = 0; i < n->nr_changes; i++) free(n->changes[i].data);
+  n->nr_changes = 0;
+}
+
+static void node_destroy(struct sim_node *n) {
+  node_forget_changes(n);
+  free(n->changes);
+  bytes_free(&n->cur);
+  bytes_free(&n->kept);
+  dir_free(&n->names);
+  dir_free(&n->kept_names);
+  free(n);
+}
+
+static void node_mark(struct sim_node *n) {
+  if (n->marked) return;
+  n->marked = true;
+  for (size_t i = 0; i < n->names.nr; i++) node_mark(n->names.entries[i].node);
+  for (size_t i = 0; i < n->kept_names.nr; i++) node_mark(n->kept_names.entries[i].node);
+}
+
+// Frees what neither now nor after a crash can be reached.
+static void sim_sweep(struct simdisk *d) {
+  for (struct sim_node *n = d->nodes; n; n = n->next) n->marked = false;
+  node_mark(d->root);
+  for (size_t i = 0; i < d->nr_fds; i++) {
+    if (d->fds[i].node) node_mark(d->fds[i].node);
+  }
+  for (size_t i = 0; i < d->nr_renames; i++) {
+    const struct sim_rename *const r = &d->renames[i];
+    if (r->from) node_mark(r->from);
+    if (r->to) node_mark(r->to);
+    if (r->node) node_mark(r->node);
+  }
+  for (struct sim_node **at = &d->nodes; *at;) {
+    struct sim_node *const n = *at;
+    if (n->marked) {
+      at = &n->next;
+      continue;
+    }
+    *at = n->next;
+    node_destroy(n);
+  }
+}
+
+static void sim_count(struct sim_node *n, uint64_t *used) {
+  if (n->marked) return;
+  n->marked = true;
+  *used += align_up(n->cur.size, SIM_PAGE);
+  for (size_t i = 0; i < n->names.nr; i++) sim_count(n->names.entries[i].node, used);
+}
+
+static uint64_t sim_used(struct simdisk *d) {
+  uint64_t used = 0;
+  for (struct sim_node *n = d->nodes; n; n = n->next) n->marked = false;
+  sim_count(d->root, &used);
+  for (size_t i = 0; i < d->nr_fds; i++) {
+    if (d->fds[i].node) sim_count(d->fds[i].node, &used);
+  }
+  return used;
+}
+
+static bool sim_has_room(struct simdisk *d, const struct sim_node *n, uint64_t size) {
+  if (d->space == UINT64_MAX || align_up(size, SIM_PAGE) <= align_up(n->cur.size, SIM_PAGE)) return true;
+  return sim_used(d) - align_up(n->cur.size, SIM_PAGE) + align_up(size, SIM_PAGE) <= d->space;
+}
+
+// Finds the directory and the last name of a path (pointing into it). NULL: -ENOENT. The root has an empty name.
+static struct sim_node *sim_parent(struct simdisk *d, const char *path, const char **name_out, size_t *len_out) {
+  struct sim_node *dir = d->root;
+  for (;;) {
+    while (*path == '/' || (path[0] == '.' && (path[1] == '/' || path[1] == '\0'))) path++;
+    const size_t len = strcspn(path, "/");
+    const char *rest = path + len;
+    while (*rest == '/') rest++;
+    if (*rest == '\0') {
+      *name_out = path;
+      *len_out = len;
+      return dir;
+    }
+    dir = dir_find(&dir->names, path, len);
+    if (!dir || !dir->is_dir) return NULL;
+    path = rest;
+  }
+}
+
+static struct sim_node *sim_find(struct simdisk *d, const char *path) {
+  const char *name;
+  size_t len;
+  struct sim_node *const dir = sim_parent(d, path, &name, &len);
+  if (!dir) return NULL;
+  return len == 0 ? dir : dir_find(&dir->names, name, len);
+}
+
+static const char *sim_base(const char *path) {
+  const char *const slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+// ---- faults. With the mutex held: 0, -errno, or what is to be done otherwise than asked (of SIMDISK_SHORT and those after it the negative).
+
+static int sim_fault(struct simdisk *d, enum simdisk_call call, const char *name) {
+  if (d->off && call != SIMDISK_CLOSE) return -EIO;
+  if (strncmp(name, d->fault_name, strlen(d->fault_name)) != 0) return 0;
+  d->faults[call].calls++;
+  if (d->faults[call].nr == 0) return 0;
+  if (d->faults[call].skip > 0) {
+    d->faults[call].skip--;
+    return 0;
+  }
+  d->faults[call].nr--;
+  return -d->faults[call].errnum;
+}
+
+// The disk is going to change. *after: the power goes in this call, which is to have its effect and then to fail. 0, or -errno.
+static int sim_change_now(struct simdisk *d, enum simdisk_call call, bool *after) {
+  d->changes++;
+  if (d->on_change) d->on_change(d->on_change_arg);
+  if (d->power_set && d->power-- == 0) {
+    d->off = true;
+    if (call == SIMDISK_SYNC || (d->changes & 1)) return -EIO;
+    *after = true;
+  }
+  return 0;
+}
+
+// The two for a call that changes the disk in any case; *after as well when it is made to.
+static int sim_change(struct simdisk *d, enum simdisk_call call, const char *name, bool *after) {
+  *after = false;
+  const int how = sim_fault(d, call, name);
+  if (how < 0) return how;
+  const int rc = sim_change_now(d, call, after);
+  if (how == -SIMDISK_DONE) *after = true;
+  return rc < 0 || how == -SIMDISK_DONE ? rc : how;
+}
+
+static bool sim_now_and_then(struct simdisk *d, uint32_t one_in) { return d->short_io && rng_next(&d->short_io) % one_in == 0; }
+
+static struct simdisk *sim_enter(struct env *e) {
+  struct simdisk *const d = e->priv;
+  (void)pthread_mutex_lock(&d->mu);
+  return d;
+}
+
+static int sim_leave(struct simdisk *d, int rc) {
+  (void)pthread_mutex_unlock(&d->mu);
+  return rc;
+}
+
+static struct sim_fd *sim_fd(struct simdisk *d, int fd) {
+  if (fd < SIM_FD || (size_t)(fd - SIM_FD) >= d->nr_fds || !d->fds[fd - SIM_FD].node) return NULL;
+  return &d->fds[fd - SIM_FD];
+}
+
+// ---- calls
+
+static int sim_open_locked(struct simdisk *d, const char *path, unsigned flags) {
+  const char *name;
+  size_t len;
+  bool after = false;
+  const int how = sim_fault(d, SIMDISK_OPEN, sim_base(path));
+  if (how < 0) return how;
+  if (sim_now_and_then(d, 16)) return -EINTR;
+  struct sim_node *const dir = sim_parent(d, path, &name, &len);
+  if (!dir) return -ENOENT;
+  struct sim_node *n = len == 0 ? dir : dir_find(&dir->names, name, len);
+  if (n && n->is_dir && (flags & ENV_WRITE)) return -EISDIR;
+  if (n && !n->is_dir && (flags & ENV_DIR)) return -ENOTDIR;
+  if (n && (flags & ENV_CREATE) && (flags & ENV_EXCL)) return -EEXIST;
+  if (!n && !(flags & ENV_CREATE)) return -ENOENT;
+  if (!n || (flags & ENV_TRUNC)) {
+    const int rc = sim_change_now(d, SIMDISK_OPEN, &after);
+    if (rc < 0) return rc;
+  }
+  if (!n) {
+    char *const s = sim_strdup(name, len);
+    n = node_create(d, false);
+    sim_rename(d, NULL, NULL, dir, s, n);
+    free(s);
+  } else if ((flags & ENV_TRUNC) && n->cur.size > 0) {
+    const struct sim_change c = {.is_size = true};
+    n->changes = sim_grow(n->changes, n->nr_changes, &n->cap_changes, sizeof(n->changes[0]));
+    n->changes[n->nr_changes++] = c;
+    bytes_apply(&n->cur, &c);
+  }
+  if (after || how == -SIMDISK_DONE) return -EIO;
+  size_t i = 0;
+  while (i < d->nr_fds && d->fds[i].node) i++;
+  if (i == d->nr_fds) {
+    d->fds = sim_grow(d->fds, d->nr_fds, &d->cap_fds, sizeof(d->fds[0]));
+    d->nr_fds++;
+  }
+  d->fds[i] = (struct sim_fd){.node = n, .flags = flags, .name = sim_strdup(sim_base(path), strlen(sim_base(path)))};
+  n->open++;
+  return SIM_FD + (int)i;
+}
+
+static int sim_open(struct env *e, const char *path, unsigned flags) {
+  struct simdisk *const d = sim_enter(e);
+  return sim_leave(d, sim_open_locked(d, path, flags));
+}
+
+static void sim_let_go(struct sim_fd *f) {
+  if (f->locked == 1) f->node->lock_shared--;
+  if (f->locked == 2) f->node->lock_exclusive = -1;
+  f->locked = 0;
+}
+
+static int sim_close(struct env *e, int fd) {
+  struct simdisk *const d = sim_enter(e);
+  struct sim_fd *const f = sim_fd(d, fd);
+  if (!f) return sim_leave(d, -EBADF);
+  const int rc = sim_fault(d, SIMDISK_CLOSE, f->name);
+  sim_let_go(f);
+  f->node->open--;
+  free(f->name);
+  *f = (struct sim_fd){.node = NULL};
+  return sim_leave(d, rc);
+}
+
+static ssize_t sim_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  struct simdisk *const d = sim_enter(e);
+  const struct sim_fd *const f = sim_fd(d, fd);
+  if (!f || !(f->flags & ENV_READ)) return sim_leave(d, -EBADF);
+  if (f->node->is_dir) return sim_leave(d, -EISDIR);
+  const int rc = sim_fault(d, SIMDISK_READ, f->name);
+  if (rc < 0) return sim_leave(d, rc);
+  if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
+  if (rc == -SIMDISK_SHORT) len -= len / 2;
+  if (len > 1 && sim_now_and_then(d, 4)) len = 1 + (size_t)(rng_next(&d->short_io) % (len - 1));
+  const size_t n = bytes_read(&f->node->cur, off, buf, len);
+  (void)sim_leave(d, 0);
+  return (ssize_t)n;
+}
+
+static void sim_write(struct sim_node *n, uint64_t off, const void *buf, size_t len) {
+  const struct sim_change c = {.off = off, .len = len, .data = sim_alloc(len)};
+  memcpy(c.data, buf, len);
+  n->changes = sim_grow(n->changes, n->nr_changes, &n->cap_changes, sizeof(n->changes[0]));
+  n->changes[n->nr_changes++] = c;
+  bytes_write(&n->cur, off, buf, len);
+}
+
+static ssize_t sim_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  struct simdisk *const d = sim_enter(e);
+  const struct sim_fd *const f = sim_fd(d, fd);
+  bool after;
+  if (!f || !(f->flags & ENV_WRITE)) return sim_leave(d, -EBADF);
+  if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
+  const int rc = sim_change(d, SIMDISK_WRITE, f->name, &after);
+  if (rc < 0) return sim_leave(d, rc);
+  if (rc == -SIMDISK_NOTHING) return sim_leave(d, 0);
+  if (rc == -SIMDISK_SHORT) len -= len / 2;
+  if (len > 1 && sim_now_and_then(d, 4)) len = 1 + (size_t)(rng_next(&d->short_io) % (len - 1));
+  if (!sim_has_room(d, f->node, off + len)) return sim_leave(d, -ENOSPC);
+  sim_write(f->node, off, buf, len);
+  (void)sim_leave(d, 0);
+  return after ? -EIO : (ssize_t)len;
+}
+
+static void sim_sync_dir(struct simdisk *d, const struct sim_node *dir) {
+  size_t left = 0;
+  for (size_t i = 0; i < d->nr_renames; i++) {
+    struct sim_rename *const r = &d->renames[i];
+    if (r->from == dir || r->to == dir) {
+      rename_apply(r, true);
+      rename_free(r);
+    } else {
+      d->renames[left++] = *r;
+    }
+  }
+  d->nr_renames = left;
+  sim_sweep(d);
+}
+
+static int sim_sync(struct env *e, int fd) {
+  struct simdisk *const d = sim_enter(e);
+  const struct sim_fd *const f = sim_fd(d, fd);
+  bool after;
+  if (!f) return sim_leave(d, -EBADF);
+  if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
+  const int rc = sim_change(d, SIMDISK_SYNC, f->name, &after);
+  if (rc < 0) return sim_leave(d, rc);
+  struct sim_node *const n = f->node;
+  if (n->is_dir) {
+    sim_sync_dir(d, n);
+  } else {
+    for (size_t i = 0; i < n->nr_changes; i++) bytes_apply(&n->kept, &n->changes[i]);
+    node_forget_changes(n);
+  }
+  return sim_leave(d, after ? -EIO : 0);
+}
+
+static int sim_resize(struct env *e, int fd, uint64_t size, bool grow_only, enum simdisk_call call) {
+  struct simdisk *const d = sim_enter(e);
+  const struct sim_fd *const f = sim_fd(d, fd);
+  bool after;
+  if (!f || !(f->flags & ENV_WRITE)) return sim_leave(d, -EBADF);
+  if (call == SIMDISK_ALLOCATE && d->no_allocate) return sim_leave(d, -EOPNOTSUPP);
+  if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
+  const int rc = sim_change(d, call, f->name, &after);
+  if (rc < 0) return sim_leave(d, rc);
+  struct sim_node *const n = f->node;
+  // a truncate that grows makes a hole; here it counts as space all the same, which errs on the side of a full disk
+  if (size > n->cur.size && !sim_has_room(d, n, size)) return sim_leave(d, -ENOSPC);
+  const struct sim_change c = {.is_size = true, .grow_only = grow_only, .off = size};
+  n->changes = sim_grow(n->changes, n->nr_changes, &n->cap_changes, sizeof(n->changes[0]));
+  n->changes[n->nr_changes++] = c;
+  bytes_apply(&n->cur, &c);
+  return sim_leave(d, after ? -EIO : 0);
+}
+
+static int sim_truncate(struct env *e, int fd, uint64_t size) { return sim_resize(e, fd, size, false, SIMDISK_TRUNCATE); }
+
+static int sim_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
+  return sim_resize(e, fd, off + len, true, SIMDISK_ALLOCATE);
+}
+
+static int sim_fstat(struct env *e, int fd, struct env_stat *out) {
+  struct simdisk *const d = sim_enter(e);
+  const struct sim_fd *const f = sim_fd(d, fd);
+  if (!f) return sim_leave(d, -EBADF);
+  const int rc = sim_fault(d, SIMDISK_STAT, f->name);
+  if (rc == 0) *out = (struct env_stat){.size = f->node->cur.size, .ino = f->node->id, .is_dir = f->node->is_dir};
+  return sim_leave(d, rc);
+}
+
+static int sim_stat(struct env *e, const char *path, struct env_stat *out) {
+  struct simdisk *const d = sim_enter(e);
+  const int rc = sim_fault(d, SIMDISK_STAT, sim_base(path));
+  if (rc < 0) return sim_leave(d, rc);
+  const struct sim_node *const n = sim_find(d, path);
+  if (n) *out = (struct env_stat){.size = n->cur.size, .ino = n->id, .is_dir = n->is_dir};
+  return sim_leave(d, n ? 0 : -ENOENT);
+}
+
+static bool sim_under(const struct sim_node *top, const struct sim_node *n) {
+  if (top == n) return true;
+  for (size_t i = 0; i < top->names.nr; i++) {
+    if (sim_under(top->names.entries[i].node, n)) return true;
+  }
+  return false;
+}
+
+// rename, link and unlink; `from` or `to` NULL where there is none.
+static int sim_move_locked(struct simdisk *d, const char *from, const char *to, bool keep, enum simdisk_call call) {
+  const char *from_name, *to_name = "";
+  size_t from_len, to_len = 0;
+  bool after;
+  struct sim_node *const from_dir = sim_parent(d, from, &from_name, &from_len);
+  struct sim_node *const to_dir = to ? sim_parent(d, to, &to_name, &to_len) : NULL;
+  struct sim_node *const n = from_dir && from_len ? dir_find(&from_dir->names, from_name, from_len) : NULL;
+  const int rc = sim_change(d, call, sim_base(to ? to : from), &after);
+  if (rc < 0) return rc;
+  if (!n || (to && (!to_dir || to_len == 0))) return -ENOENT;
+  struct sim_node *const old = to ? dir_find(&to_dir->names, to_name, to_len) : NULL;
+  if (call == SIMDISK_RMDIR && (!n->is_dir || n->names.nr)) return n->is_dir ? -ENOTEMPTY : -ENOTDIR;
+  if (n->is_dir && (!to || keep) && call != SIMDISK_RMDIR) return -EPERM;
+  if (keep && old) return -EEXIST;
+  if (old && old != n) {
+    if (old->is_dir && !n->is_dir) return -EISDIR;
+    if (!old->is_dir && n->is_dir) return -ENOTDIR;
+    if (old->is_dir && old->names.nr) return -ENOTEMPTY;
+  }
+  if (to && n->is_dir && sim_under(n, to_dir)) return -EINVAL;
+  if (old != n) {
+    char *const a = sim_strdup(from_name, from_len), *const b = sim_strdup(to_name, to_len);
+    sim_rename(d, keep ? NULL : from_dir, a, to_dir, b, n);
+    free(a);
+    free(b);
+  }
+  return after ? -EIO : 0;
+}
+
+static int sim_rename_call(struct env *e, const char *from, const char *to) {
+  struct simdisk *const d = sim_enter(e);
+  return sim_leave(d, sim_move_locked(d, from, to, false, SIMDISK_RENAME));
+}
+
+static int sim_link(struct env *e, const char *from, const char *to) {
+  struct simdisk *const d = sim_enter(e);
+  return sim_leave(d, sim_move_locked(d, from, to, true, SIMDISK_LINK));
+}
+
+static int sim_unlink(struct env *e, const char *path) {
+  struct simdisk *const d = sim_enter(e);
+  return sim_leave(d, sim_move_locked(d, path, NULL, false, SIMDISK_UNLINK));
+}
+
+static int sim_rmdir(struct env *e, const char *path) {
+  struct simdisk *const d = sim_enter(e);
+  return sim_leave(d, sim_move_locked(d, path, NULL, false, SIMDISK_RMDIR));
+}
+
+static int sim_mkdir(struct env *e, const char *path) {
+  struct simdisk *const d = sim_enter(e);
+  const char *name;
+  size_t len;
+  bool after;
+  const int rc = sim_change(d, SIMDISK_MKDIR, sim_base(path), &after);
+  if (rc < 0) return sim_leave(d, rc);
+  struct sim_node *const dir = sim_parent(d, path, &name, &len);
+  if (!dir) return sim_leave(d, -ENOENT);
+  if (len == 0 || dir_find(&dir->names, name, len)) return sim_leave(d, -EEXIST);
+  char *const s = sim_strdup(name, len);
+  sim_rename(d, NULL, NULL, dir, s, node_create(d, true));
+  free(s);
+  return sim_leave(d, after ? -EIO : 0);
+}
+
+static int sim_name_cmp(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static int sim_list(struct env *e, const char *path, bool (*fn)(void *arg, const char *name), void *arg) {
+  struct simdisk *const d = sim_enter(e);
+  const int rc = sim_fault(d, SIMDISK_LIST, sim_base(path));
+  if (rc < 0) return sim_leave(d, rc);
+  const struct sim_node *const n = sim_find(d, path);
+  if (!n || !n->is_dir) return sim_leave(d, n ? -ENOTDIR : -ENOENT);
+  // a copy, so that fn may use the disk; sorted, so that what a test does depends on its seed only
+  const size_t nr = n->names.nr;
+  char **const names = sim_alloc(nr * sizeof(*names));
+  for (size_t i = 0; i < nr; i++) names[i] = sim_strdup(n->names.entries[i].name, strlen(n->names.entries[i].name));
+  (void)sim_leave(d, 0);
+  qsort(names, nr, sizeof(names[0]), sim_name_cmp);
+  bool more = true;
+  for (size_t i = 0; i < nr; i++) {
+    if (more) more = fn(arg, names[i]);
+    free(names[i]);
+  }
+  free(names);
+  return 0;
+}
+
+static int sim_lock(struct env *e, int fd, bool exclusive) {
+  struct simdisk *const d = sim_enter(e);
+  struct sim_fd *const f = sim_fd(d, fd);
+  if (!f) return sim_leave(d, -EBADF);
+  const int rc = sim_fault(d, SIMDISK_LOCK, f->name);
+  if (rc < 0) return sim_leave(d, rc);
+  struct sim_node *const n = f->node;
+  const bool others = (n->lock_exclusive >= 0 && n->lock_exclusive != fd) ||
+                      (exclusive && n->lock_shared > (f->locked == 1 ? 1u : 0u));
+  if (others) return sim_leave(d, -EWOULDBLOCK);
+  sim_let_go(f);
+  f->locked = exclusive ? 2 : 1;
+  if (exclusive)
+    n->lock_exclusive = fd;
+  else
+    n->lock_shared++;
+  return sim_leave(d, 0);
+}
+
+static int sim_unlock(struct env *e, int fd) {
+  struct simdisk *const d = sim_enter(e);
+  struct sim_fd *const f = sim_fd(d, fd);
+  if (!f) return sim_leave(d, -EBADF);
+  sim_let_go(f);
+  return sim_leave(d, 0);
+}
+
+static int sim_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
+  (void)e, (void)fd, (void)off, (void)len;
+  return 0;
+}
+
+static const struct env_ops sim_ops = {
+    .open = sim_open,
+    .close = sim_close,
+    .pread = sim_pread,
+    .pwrite = sim_pwrite,
+    .sync_data = sim_sync,
+    .sync_all = sim_sync,
+    .truncate = sim_truncate,
+    .allocate = sim_allocate,
+    .fstat = sim_fstat,
+    .stat = sim_stat,
+    .rename = sim_rename_call,
+    .unlink = sim_unlink,
+    .link = sim_link,
+    .mkdir = sim_mkdir,
+    .rmdir = sim_rmdir,
+    .list = sim_list,
+    .lock = sim_lock,
+    .unlock = sim_unlock,
+    .write_out = sim_write_out,
+};
+
+// ---- the disk
+
+struct simdisk *simdisk_create(void) {
+  struct simdisk *const d = sim_alloc(sizeof(*d));
+  (void)pthread_mutex_init(&d->mu, NULL);
+  d->env = (struct env){.ops = &sim_ops, .priv = d, .native = false};
+  d->root = node_create(d, true);
+  d->space = UINT64_MAX;
+  return d;
+}
+
+void simdisk_destroy(struct simdisk *d) {
+  if (!d) return;
+  while (d->nodes) {
+    struct sim_node *const next = d->nodes->next;
+    node_destroy(d->nodes);
+    d->nodes = next;
+  }
+  for (size_t i = 0; i < d->nr_renames; i++) rename_free(&d->renames[i]);
+  for (size_t i = 0; i < d->nr_fds; i++) free(d->fds[i].name);
+  free(d->renames);
+  free(d->fds);
+  (void)pthread_mutex_destroy(&d->mu);
+  free(d);
+}
+
+struct env *simdisk_env(struct simdisk *d) { return &d->env; }
+
+// How unsynced changes fare: each as it comes, all kept, all dropped, or those up to some moment.
+enum { SIM_EACH, SIM_ALL, SIM_NONE, SIM_PREFIX, SIM_FATES };
+
+// The node as a crash leaves it, without its names.
+static struct sim_node *node_crash(struct simdisk *to, const struct sim_node *n, uint64_t seed) {
+  struct sim_node *const c = node_create(to, n->is_dir);
+  uint64_t rng = seed + n->id * 0x9E3779B97F4A7C15ull;
+  (void)rng_next(&rng);
+  const uint64_t fate = rng_next(&rng) % (SIM_FATES + 2);  // most often SIM_EACH
+  size_t up_to = fate == SIM_NONE ? 0 : n->nr_changes;
+  if (fate == SIM_PREFIX && n->nr_changes) up_to = (size_t)(rng_next(&rng) % n->nr_changes);
+  c->id = n->id;
+  bytes_copy(&c->kept, &n->kept);
+  for (size_t i = 0; i < up_to; i++) {
+    const uint64_t dice = fate == SIM_ALL || fate == SIM_PREFIX ? 0 : rng_next(&rng) % 3;
+    if (dice == 0) bytes_apply(&c->kept, &n->changes[i]);
+    if (dice == 1) bytes_tear(&c->kept, &n->changes[i], &rng);
+  }
+  if (fate == SIM_PREFIX && up_to < n->nr_changes) bytes_tear(&c->kept, &n->changes[up_to], &rng);
+  bytes_copy(&c->cur, &c->kept);
+  return c;
+}
+
+void simdisk_on_change(struct simdisk *d, void (*fn)(void *arg), void *arg) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->on_change = fn;
+  d->on_change_arg = arg;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
+struct simdisk *simdisk_crash(const struct simdisk *d, uint64_t seed) {
+  struct simdisk *const c = simdisk_create();
+  node_destroy(c->root);
+  c->nodes = c->root = NULL;
+  for (struct sim_node *n = d->nodes; n; n = n->next) n->copy = node_crash(c, n, seed);
+  c->root = d->root->copy;
+  c->next_id = d->next_id;
+  for (const struct sim_node *n = d->nodes; n; n = n->next) {
+    for (size_t i = 0; i < n->kept_names.nr; i++)
+      dir_set(&n->copy->kept_names, n->kept_names.entries[i].name, n->kept_names.entries[i].node->copy);
+  }
+  uint64_t rng = seed ^ 0xD1B54A32D192ED03ull;
+  const uint64_t fate = rng_next(&rng) % SIM_FATES;
+  const size_t up_to = fate == SIM_NONE ? 0 : fate == SIM_PREFIX ? (size_t)(rng_next(&rng) % (d->nr_renames + 1)) : d->nr_renames;
+  for (size_t i = 0; i < up_to; i++) {
+    if (fate == SIM_EACH && (rng_next(&rng) & 1)) continue;
+    struct sim_rename r = d->renames[i];
+    if (r.from) r.from = r.from->copy;
+    if (r.to) r.to = r.to->copy;
+    if (r.node) r.node = r.node->copy;
+    rename_apply(&r, true);
+  }
+  for (struct sim_node *n = c->nodes; n; n = n->next) {
+    const struct sim_dir *const kept = &n->kept_names;
+    for (size_t i = 0; i < kept->nr; i++) dir_set(&n->names, kept->entries[i].name, kept->entries[i].node);
+  }
+  sim_sweep(c);
+  return c;
+}
+
+void simdisk_power_off(struct simdisk *d, uint64_t nr) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->power_set = true;
+  d->power = nr;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
+void simdisk_power_on(struct simdisk *d) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->power_set = d->off = false;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
+bool simdisk_is_off(struct simdisk *d) {
+  (void)pthread_mutex_lock(&d->mu);
+  const bool off = d->off;
+  (void)pthread_mutex_unlock(&d->mu);
+  return off;
+}
+
+uint64_t simdisk_changes(struct simdisk *d) {
+  (void)pthread_mutex_lock(&d->mu);
+  const uint64_t nr = d->changes;
+  (void)pthread_mutex_unlock(&d->mu);
+  return nr;
+}
+
+void simdisk_fault(struct simdisk *d, enum simdisk_call call, uint64_t skip, uint64_t nr, int errnum) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->faults[call].skip = skip;
+  d->faults[call].nr = nr;
+  d->faults[call].errnum = errnum;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
+uint64_t simdisk_calls(struct simdisk *d, enum simdisk_call call) {
+  (void)pthread_mutex_lock(&d->mu);
+  const uint64_t nr = d->faults[call].calls;
+  (void)pthread_mutex_unlock(&d->mu);
+  return nr;
+}
+
+void simdisk_fault_name(struct simdisk *d, const char *prefix) {
+  (void)pthread_mutex_lock(&d->mu);
+  (void)snprintf(d->fault_name, sizeof(d->fault_name), "%s", prefix ? prefix : "");
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
+void simdisk_space(struct simdisk *d, uint64_t bytes) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->space = bytes;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
+uint64_t simdisk_used(struct simdisk *d) {
+  (void)pthread_mutex_lock(&d->mu);
+  const uint64_t used = sim_used(d);
+  (void)pthread_mutex_unlock(&d->mu);
+  return used;
+}
+
+uint32_t simdisk_open_files(struct simdisk *d) {
+  uint32_t nr = 0;
+  (void)pthread_mutex_lock(&d->mu);
+  for (size_t i = 0; i < d->nr_fds; i++) nr += d->fds[i].node != NULL;
+  (void)pthread_mutex_unlock(&d->mu);
+  return nr;
+}
+
+void simdisk_no_allocate(struct simdisk *d, bool on) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->no_allocate = on;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
+void simdisk_short_io(struct simdisk *d, uint64_t seed) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->short_io = seed;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
+int64_t simdisk_size(struct simdisk *d, const char *path) {
+  (void)pthread_mutex_lock(&d->mu);
+  const struct sim_node *const n = sim_find(d, path);
+  const int64_t size = n && !n->is_dir ? (int64_t)n->cur.size : -1;
+  (void)pthread_mutex_unlock(&d->mu);
+  return size;
+}
+
+bool simdisk_peek(struct simdisk *d, const char *path, uint64_t off, void *buf, size_t len) {
+  (void)pthread_mutex_lock(&d->mu);
+  const struct sim_node *const n = sim_find(d, path);
+  const bool ok = n && !n->is_dir && off + len <= n->cur.size;
+  if (ok) (void)bytes_read(&n->cur, off, buf, len);
+  (void)pthread_mutex_unlock(&d->mu);
+  return ok;
+}
+
+bool simdisk_poke(struct simdisk *d, const char *path, uint64_t off, const void *buf, size_t len) {
+  (void)pthread_mutex_lock(&d->mu);
+  struct sim_node *const n = sim_find(d, path);
+  const bool ok = n && !n->is_dir && off + len <= n->cur.size;
+  if (ok) {
+    bytes_write(&n->cur, off, buf, len);
+    bytes_write(&n->kept, off, buf, len);
+  }
+  (void)pthread_mutex_unlock(&d->mu);
+  return ok;
+}
+
+bool simdisk_flip(struct simdisk *d, const char *path, uint64_t off, uint8_t mask) {
+  uint8_t b;
+  if (!simdisk_peek(d, path, off, &b, 1)) return false;
+  b ^= mask;
+  return simdisk_poke(d, path, off, &b, 1);
+}

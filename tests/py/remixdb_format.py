@@ -1,0 +1,868 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reader of the files of a store, written from docs/FORMAT.md and nothing else: it shares no code with the library, so that
+the document is tested too. It checks all that the document lets a reader check, also what the library leaves to the writer: that a
+REMIX says of its tables exactly what is true of their keys.
+
+    store = Store("path/to/a/store")
+    store.records()          # {key: value} of all that is there
+
+Every rule that is broken raises FormatError with the file and the offset.
+"""
+
+import os
+import re
+import struct
+from collections import namedtuple
+
+import xxhash
+import zstandard
+
+KV_MAX = 65500
+PAGE = 4096
+MASK64 = (1 << 64) - 1
+
+
+class FormatError(Exception):
+    """A file breaks a rule of its format."""
+
+    def __init__(self, name, offset, what):
+        super().__init__(f"{name}: offset {offset}: {what}")
+        self.name, self.offset, self.what = name, offset, what
+
+
+class UnknownFormat(FormatError):
+    """The file says that it has a format which this reader does not know: a newer one, or one that is not read any more."""
+
+
+Record = namedtuple("Record", "key value tomb position")  # position: of a table's record, else None
+
+
+def u16(b, at):
+    return struct.unpack_from("<H", b, at)[0]
+
+
+def u32(b, at):
+    return struct.unpack_from("<I", b, at)[0]
+
+
+def u64(b, at):
+    return struct.unpack_from("<Q", b, at)[0]
+
+
+def xxh3(data, seed=0):
+    return xxhash.xxh3_64_intdigest(data, seed & MASK64)
+
+
+def varint(b, at, end):
+    """The number at `at` and the offset behind it; ValueError when there is none that ends before `end`."""
+    value = 0
+    for i in range(5):
+        if at >= end:
+            raise ValueError("a number is cut short")
+        value |= (b[at] & 0x7F) << (7 * i)
+        at += 1
+        if b[at - 1] < 0x80:
+            if value >> 32:
+                raise ValueError("a number of more than 32 bits")
+            return value, at
+    raise ValueError("a number of more than 5 bytes")
+
+
+def record(b, at, end):
+    """The record at `at` (key, value, tombstone) and the offset behind it."""
+    head, at = varint(b, at, end)
+    tomb, key_len, value_len = bool(head & 1), head >> 1, 0
+    if not tomb:
+        value_len, at = varint(b, at, end)
+    if key_len + value_len > KV_MAX:
+        raise ValueError("a record that is too large")
+    if at + key_len + value_len > end:
+        raise ValueError("a record is cut short")
+    middle = at + key_len
+    return Record(bytes(b[at:middle]), bytes(b[middle : middle + value_len]), tomb, None), middle + value_len
+
+
+def common_prefix(a, b):
+    n = min(len(a), len(b))
+    for i in range(n):
+        if a[i] != b[i]:
+            return i
+    return n
+
+
+# ---- tables
+
+
+class Table:
+    """A table: `records` in order, with their positions, and what the footer and the metadata say."""
+
+    def __init__(self, name, data, store_id=None):
+        self.name, self.data = name, data
+        match = re.fullmatch(r"(\d{6,})\.sst", os.path.basename(name))
+        self._footer(match and int(match.group(1)), store_id)
+        self._metadata()
+        self._blocks()
+        if self.flags & 1:
+            self._compressed_keys()
+
+    def fail(self, offset, what):
+        raise FormatError(self.name, offset, what)
+
+    def _footer(self, number, store_id):
+        data = self.data
+        if not data or len(data) % PAGE:
+            self.fail(len(data), "a table is a multiple of 4096 bytes")
+        at = len(data) - 256
+        foot = data[at:]
+        if foot[248:] != b"#REMXSST":
+            self.fail(at + 248, "magic")
+        self.format = u32(foot, 244)
+        if self.format > 2:
+            raise UnknownFormat(self.name, at + 244, f"table format {self.format}")
+        if self.format == 0:
+            self.fail(at + 244, "version")
+        if u64(foot, 0) != xxh3(foot[8:]):
+            self.fail(at, "checksum of the footer")
+        (self.store_id, self.number, self.nr_records, self.nr_tombs, self.key_bytes, self.value_bytes, self.data_size, self.ckb_off,
+         self.ckb_len, self.meta_off, self.meta_len, self.meta_sum, file_size) = struct.unpack_from("<13Q", foot, 8)  # fmt: skip
+        self.nr_pages, self.flags, self.min_len, self.max_len, self.dict_len, self.sizes_len = struct.unpack_from("<6I", foot, 112)
+        if any(foot[136:244]):
+            self.fail(at + 136, "zeros of the footer")
+        if self.flags & ~3:
+            self.fail(at + 116, "unknown flags")
+        if file_size != len(data):
+            self.fail(at + 104, "size of the file")
+        if self.number >= 1 << 47 or (number is not None and number != self.number):
+            self.fail(at + 16, f"the number is {self.number}")
+        if store_id is not None and store_id != self.store_id:
+            self.fail(at + 8, "another store's")
+        if not 1 <= self.nr_pages <= 65520:
+            self.fail(at + 112, "number of pages")
+        ckb = self.flags & 1
+        if bool(ckb) != bool(self.ckb_len) or self.ckb_off != (self.data_size if ckb else 0):
+            self.fail(at + 64, "place of the compressed keys")
+        if self.meta_off != self.data_size + self.ckb_len or self.meta_off + self.meta_len != at:
+            self.fail(at + 80, "place of the metadata")
+        if not self.flags & 2 and (self.data_size != self.nr_pages * PAGE or self.dict_len or self.sizes_len):
+            self.fail(at + 56, "size of the data")
+        if self.dict_len > 16384 or self.min_len > KV_MAX or self.max_len > KV_MAX:
+            self.fail(at + 120, "lengths of the metadata's parts")
+
+    def _metadata(self):
+        at, end = self.meta_off, self.meta_off + self.meta_len
+        meta = self.data[at:end]
+        if self.meta_sum != xxh3(meta, ~self.number):
+            self.fail(at, "checksum of the metadata")
+        parts = []
+        p = 0
+        for size in (self.nr_pages, self.min_len, self.max_len, self.dict_len, self.sizes_len):
+            parts.append(meta[p : p + size])
+            p += size
+        if p > len(meta) or len(meta) - p >= PAGE or any(meta[p:]):
+            self.fail(at + p, "the rest of the metadata")
+        counts, self.min_key, self.max_key, self.dictionary, sizes = parts
+        if counts[0] == 0 or sum(counts) != self.nr_records or b"\0" * 16 in counts:
+            self.fail(at, "counts of records")
+        if not (self.min_key < self.max_key or (self.min_key == self.max_key and self.nr_records == 1)):
+            self.fail(at + self.nr_pages, "smallest and largest key")
+        # (first page, pages, records, offset in the file, stored bytes) of each block
+        self.blocks = []
+        starts = [i for i, n in enumerate(counts) if n] + [self.nr_pages]
+        offset, p = 0, 0
+        for block, following in zip(starts, starts[1:]):
+            pages = following - block
+            size = pages * PAGE
+            if self.flags & 2:
+                try:
+                    size, p = varint(sizes, p, len(sizes))
+                except ValueError as e:
+                    self.fail(at, f"stored sizes: {e}")
+                if not 9 < size <= pages * PAGE + 1:
+                    self.fail(at, f"stored size of block {block}")
+            self.blocks.append((block, pages, counts[block], offset, size))
+            offset += size
+        if offset != self.data_size or p != len(sizes):
+            self.fail(at, "stored sizes do not add up")
+
+    def _blocks(self):
+        self.records = []
+        self.kinds = set()  # of stored blocks, when compressed
+        dictionary = zstandard.ZstdCompressionDict(self.dictionary) if self.dictionary else None
+        zstd = zstandard.ZstdDecompressor(dict_data=dictionary)
+        for block, pages, count, offset, size in self.blocks:
+            body = self.data[offset : offset + size]
+            if u64(body, 0) != xxh3(body[8:], self.number << 16 | block):
+                self.fail(offset, f"checksum of block {block}")
+            if self.flags & 2:
+                body = b"\0" * 8 + self._unpack(zstd, body, pages, offset)
+            self._block(body, block, pages, count, offset)
+        tombs = sum(r.tomb for r in self.records)
+        if (len(self.records), tombs, sum(len(r.key) for r in self.records), sum(len(r.value) for r in self.records)) != (
+            self.nr_records,
+            self.nr_tombs,
+            self.key_bytes,
+            self.value_bytes,
+        ):
+            self.fail(len(self.data) - 256 + 24, "the footer's sums")
+        if self.records[0].key != self.min_key or self.records[-1].key != self.max_key:
+            self.fail(self.meta_off + self.nr_pages, "smallest and largest key")
+
+    def _unpack(self, zstd, stored, pages, offset):
+        kind, want = stored[8], pages * PAGE - 8
+        self.kinds.add(kind)
+        if kind == 0:
+            plain = stored[9:]
+        elif kind == 1:
+            try:
+                plain = zstd.decompress(stored[9:], max_output_size=want)
+            except zstandard.ZstdError as e:
+                self.fail(offset, f"zstd: {e}")
+        else:
+            self.fail(offset + 8, f"kind {kind}")
+        if len(plain) != want:
+            self.fail(offset, "size of a block")
+        return plain
+
+    def _block(self, body, block, pages, count, offset):
+        if body[8] != pages or body[9] != count or u16(body, 10) != 0:
+            self.fail(offset + 8, "head of a block")
+        at = 12 + 2 * count
+        for i in range(count):
+            if u16(body, 12 + 2 * i) != at:
+                self.fail(offset + 12 + 2 * i, "offset of a record")
+            try:
+                r, at = record(body, at, len(body))
+            except ValueError as e:
+                self.fail(offset + at, str(e))
+            if self.records and self.records[-1].key >= r.key:
+                self.fail(offset + at, "keys do not ascend")
+            self.records.append(r._replace(position=block << 8 | i))
+        if any(body[at:]):
+            self.fail(offset + at, "the rest of a block")
+
+    def _compressed_keys(self):
+        ckb = self.data[self.ckb_off : self.ckb_off + self.ckb_len]
+        keys, at = [], 0
+        self.chunks = []  # of each whether it is packed
+        while at < len(ckb):
+            if len(ckb) - at < 18:
+                self.fail(self.ckb_off + at, "a chunk is cut short")
+            word, count = u32(ckb, at + 8), u32(ckb, at + 12)
+            packed, length = bool(word >> 31), word & 0x7FFFFFFF
+            if not (21 if packed else 18) <= length <= min(65536, len(ckb) - at) or count == 0:
+                self.fail(self.ckb_off + at + 8, "head of a chunk")
+            chunk = ckb[at : at + length]
+            if u64(chunk, 0) != xxh3(chunk[8:], ~(self.number << 32) ^ at):
+                self.fail(self.ckb_off + at, "checksum of a chunk")
+            self._entries(self._unpack_chunk(chunk, at) if packed else chunk[16:], count, at, keys)
+            at += length
+            self.chunks.append(packed)
+        if keys != [(r.key, r.tomb) for r in self.records]:
+            self.fail(self.ckb_off, "the compressed keys are not those of the records")
+
+    def _unpack_chunk(self, chunk, at):
+        size = u32(chunk, 16)
+        if not 2 <= size <= 65536 - 16:
+            self.fail(self.ckb_off + at + 16, "size of a packed chunk")
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            entries = frame.decompress(chunk[20:])
+        except zstandard.ZstdError as e:
+            self.fail(self.ckb_off + at + 20, f"zstd: {e}")
+        if not frame.eof or frame.unused_data or len(entries) != size:
+            self.fail(self.ckb_off + at + 20, "frame of a packed chunk")
+        return entries
+
+    def _entries(self, entries, count, at, keys):
+        """Appends the keys of a chunk that is at `at` within the compressed keys."""
+        p, key = 0, b""
+        for i in range(count):
+            try:
+                shared, p = varint(entries, p, len(entries))
+                head, p = varint(entries, p, len(entries))
+            except ValueError as e:
+                self.fail(self.ckb_off + at, str(e))
+            suffix = entries[p : p + (head >> 1)]
+            if len(suffix) != head >> 1 or shared > len(key) or (i == 0 and shared):
+                self.fail(self.ckb_off + at, f"entry {i}")
+            if i and (not suffix or (shared < len(key) and suffix[0] <= key[shared])):
+                self.fail(self.ckb_off + at, f"entry {i} does not ascend")
+            key = key[:shared] + suffix
+            p += len(suffix)
+            keys.append((key, bool(head & 1)))
+        if p != len(entries):
+            self.fail(self.ckb_off + at, "entries end before their chunk")
+
+    def end(self):
+        """The position behind the last record."""
+        return self.nr_pages << 8
+
+
+# ---- REMIX files
+
+SAME, FAR = 0xFFFF, 0xFFFE
+BYTE_MAX = 4094
+
+
+def key_bit(key, position):
+    """The bit of a key at a position byte << 4 | b."""
+    byte, b = position >> 4, position & 15
+    if byte >= len(key):
+        return 0
+    return 1 if b == 0 else key[byte] >> (8 - b) & 1
+
+
+def discriminating_bit(a, b):
+    """The lowest position at which two keys differ; None when they are equal."""
+    byte = common_prefix(a, b)
+    if byte == len(a) and byte == len(b):
+        return None
+    if byte == min(len(a), len(b)):
+        return byte << 4
+    return byte << 4 | 8 - ((a[byte] ^ b[byte]).bit_length() - 1)
+
+
+class Remix:
+    """A REMIX over tables (oldest first): `entries` of (run, record, old), `segments` as they are in the image; `packed`: of format 2, for
+    each column whether it is compressed."""
+
+    Segment = namedtuple("Segment", "anchor tags selectors far base offsets bits first")  # first: index of its first entry
+
+    def __init__(self, name, data, tables, store_id=None):
+        self.name, self.tables = name, tables
+        match = re.fullmatch(r"(\d{6,})\.remix", os.path.basename(name))
+        self.packed = []
+        self._file(data, match and int(match.group(1)))
+        self.data = self._image(data) if self.format == 2 else data
+        self._header(match and int(match.group(1)), store_id)
+        self._segments()
+        self._check_against_tables()
+
+    def fail(self, offset, what):
+        raise FormatError(self.name, offset, what)
+
+    def _file(self, data, number):
+        """What is looked at before the checksum, and this."""
+        if len(data) < 104 + 12 or data[:8] != b"RDBREMIX":
+            self.fail(0, "magic")
+        self.format = u32(data, 8)
+        if self.format > 2:
+            raise UnknownFormat(self.name, 8, f"REMIX format {self.format}")
+        if self.format == 0:
+            self.fail(8, "format version")
+        if u64(data, 32) != len(data):
+            self.fail(32, "size of the file")
+        self.number = u64(data, 24)
+        if u64(data, len(data) - 8) != xxh3(data[:-8], number if number is not None else self.number):
+            self.fail(len(data) - 8, "checksum")
+
+    def _columns(self, data, entries, segments):
+        """The columns of format 2: tags, heads, selectors, low bits, high bits, anchors."""
+        start = u64(data, 72)
+        if start + 96 + 8 > len(data):
+            self.fail(72, "offset of the segments")
+        lengths = struct.unpack_from("<12Q", data, start)
+        known = [entries if u32(data, 12) & 1 else 0, 4 * segments, entries, entries, entries]
+        at, columns = start + 96, []
+        for i, (length, stored) in enumerate(zip(lengths[::2], lengths[1::2])):
+            if stored > length or (i < 5 and length != known[i]) or at + stored > len(data) - 8:
+                self.fail(start + 16 * i, "lengths of a column")
+            column = data[at : at + stored]
+            if stored < length:
+                try:
+                    column = zstandard.ZstdDecompressor().decompress(column, max_output_size=length)
+                except zstandard.ZstdError as e:
+                    self.fail(at, f"zstd: {e}")
+            if len(column) != length:
+                self.fail(at, "length of a column")
+            self.packed.append(stored < length)
+            columns.append(column)
+            at += stored
+        if at != len(data) - 8:
+            self.fail(at, "the columns do not fill the file")
+        return columns
+
+    def _image(self, data):
+        """The image that format 2 packs."""
+        flags, runs, segments, entries = u32(data, 12), u32(data, 40), u32(data, 44), u64(data, 48)
+        if runs != len(self.tables) or entries != sum(t.nr_records for t in self.tables):
+            self.fail(40, "number of runs or entries")
+        tags, heads, selectors, low, high, packed_anchors = self._columns(data, entries, segments)
+        image = bytearray(data[: u64(data, 72)])
+        upcoming = [0] * runs  # the next record of each run
+        first = 0
+        for i in range(segments):
+            count = heads[4 * i]
+            if count > 32 or first + count > entries:
+                self.fail(u64(data, 72), "number of entries of a segment")
+            part = slice(first, first + count)
+            first += count
+            offsets = [t.records[n].position if n < len(t.records) else t.end() for t, n in zip(self.tables, upcoming)]
+            for x in selectors[part]:
+                if (x & 31) >= runs:
+                    self.fail(u64(data, 72), "a selector of a run that is not there")
+                upcoming[x & 31] += 1
+            bits = bytes(b for pair in zip(low[part], high[part]) for b in pair)
+            s = tags[part].ljust(32, b"\0") if flags & 1 else b""
+            s += selectors[part].ljust(32, b"\0") + heads[4 * i : 4 * i + 4] + struct.pack(f"<{runs}I", *offsets) + bits.ljust(64, b"\0")
+            image += s + bytes(-len(s) % 16)
+        if first != entries:
+            self.fail(48, "number of entries")
+        ends, anchors, anchor, at = [0], b"", b"", 0
+        for _ in range(segments):
+            try:
+                shared, at = varint(packed_anchors, at, len(packed_anchors))
+                length, at = varint(packed_anchors, at, len(packed_anchors))
+            except ValueError as e:
+                self.fail(u64(data, 72), f"anchors: {e}")
+            if shared > len(anchor) or at + length > len(packed_anchors):
+                self.fail(u64(data, 72), "an anchor")
+            anchor = anchor[:shared] + packed_anchors[at : at + length]
+            at += length
+            anchors += anchor
+            ends.append(len(anchors))
+        if at != len(packed_anchors):
+            self.fail(u64(data, 72), "anchors that are too long")
+        image += struct.pack(f"<{segments + 1}I", *ends) + anchors + bytes(8)
+        struct.pack_into("<Q", image, 32, len(image))
+        return bytes(image)
+
+    def _header(self, number, store_id):
+        data = self.data
+        if self.format == 2 and (u64(data, 32) != len(data) or any(data[-8:])):
+            self.fail(32, "size of the image")
+        self.flags, self.store_id = u32(data, 12), u64(data, 16)
+        if self.flags & ~1:
+            self.fail(12, "unknown flags")
+        if (number is not None and self.number != number) or (store_id is not None and store_id != self.store_id):
+            self.fail(16, "another file, or another store's")
+        self.nr_runs, self.nr_segments, self.nr_entries, self.nr_keys = u32(data, 40), u32(data, 44), u64(data, 48), u64(data, 56)
+        r = self.nr_runs
+        if r > 32 or r != len(self.tables):
+            self.fail(40, "number of runs")
+        self.tag_bytes = 32 if self.flags & 1 else 0
+        self.segment_size = (self.tag_bytes + 36 + 4 * r + 64 + 15) // 16 * 16
+        if u32(data, 64) != self.segment_size or u32(data, 68):
+            self.fail(64, "size of a segment")
+        segments = (104 + 8 * r + 63) // 64 * 64
+        offsets = segments + self.nr_segments * self.segment_size
+        anchors = offsets + 4 * (self.nr_segments + 1)
+        if struct.unpack_from("<4Q", data, 72) != (segments, offsets, anchors, len(data) - 8 - anchors):
+            self.fail(72, "places of the parts")
+        if list(struct.unpack_from(f"<{r}Q", data, 104)) != [t.number for t in self.tables]:
+            self.fail(104, "numbers of the tables")
+        if any(data[104 + 8 * r : segments]):
+            self.fail(104 + 8 * r, "zeros before the segments")
+        self.at_segments = segments
+        ends = struct.unpack_from(f"<{self.nr_segments + 1}I", data, offsets)
+        if ends[0] != 0 or ends[-1] != len(data) - 8 - anchors or any(a > b for a, b in zip(ends, ends[1:])):
+            self.fail(offsets, "offsets of the anchors")
+        self.anchors = [data[anchors + a : anchors + b] for a, b in zip(ends, ends[1:])]
+        if self.anchors and self.anchors[0]:
+            self.fail(offsets, "the first anchor is not empty")
+        if any(a >= b for a, b in zip(self.anchors, self.anchors[1:])):
+            self.fail(offsets, "anchors do not ascend")
+
+    def _segments(self):
+        self.segments = []
+        first = 0
+        for i, anchor in enumerate(self.anchors):
+            at = self.at_segments + i * self.segment_size
+            s = self.data[at : at + self.segment_size]
+            t = self.tag_bytes
+            tags, selectors, count, flags, base = s[:t], s[t : t + 32], s[t + 32], s[t + 33], u16(s, t + 34)
+            offsets = list(struct.unpack_from(f"<{self.nr_runs}I", s, t + 36))
+            bits = list(struct.unpack_from("<32H", s, t + 36 + 4 * self.nr_runs))
+            if not 1 <= count <= 32 or flags & ~1:
+                self.fail(at + t + 32, "count or flags of a segment")
+            if any(tags[count:]) or any(selectors[count:]) or any(bits[count:]) or any(s[t + 100 + 4 * self.nr_runs :]):
+                self.fail(at, "entries that are not there")
+            if any(x & 0x20 for x in selectors) or any((x & 31) >= self.nr_runs for x in selectors[:count]):
+                self.fail(at + t, "selectors")
+            self.segments.append(
+                Remix.Segment(anchor, tags[:count], selectors[:count], bool(flags & 1), base, offsets, bits[:count], first)
+            )
+            first += count
+        if first != self.nr_entries:
+            self.fail(48, "number of entries")
+
+    def _check_against_tables(self):
+        """That everything in the file is what follows from the tables' keys."""
+        # all records of all tables, in the order of the view
+        order = sorted(((r.key, -run, r) for run, t in enumerate(self.tables) for r in t.records), key=lambda e: e[:2])
+        self.entries = []
+        for i, (key, run, r) in enumerate(order):
+            self.entries.append((-run, r, i > 0 and order[i - 1][0] == key))
+        if len(self.entries) != self.nr_entries:
+            self.fail(48, "number of entries")
+        if sum(not old and not r.tomb for _, r, old in self.entries) != self.nr_keys:
+            self.fail(56, "number of keys")
+        upcoming = [0] * self.nr_runs  # the next record of each run
+        for i, s in enumerate(self.segments):
+            at = self.at_segments + i * self.segment_size
+            part = self.entries[s.first : s.first + len(s.selectors)]
+            positions = [t.records[n].position if n < len(t.records) else t.end() for t, n in zip(self.tables, upcoming)]
+            if s.offsets != positions:
+                self.fail(at, "cursor offsets")
+            for run, _, _ in part:
+                upcoming[run] += 1
+            if list(s.selectors) != [run | 0x40 * r.tomb | 0x80 * old for run, r, old in part]:
+                self.fail(at, "selectors")
+            if part[0][2]:
+                self.fail(at, "versions of a key in two segments")
+            if self.flags & 1 and list(s.tags) != [xxh3(r.key) >> 56 for _, r, _ in part]:
+                self.fail(at, "tags")
+            keys = [r.key for _, r, _ in part]
+            true = [discriminating_bit(a, b) for a, b in zip(keys, keys[1:])]
+            base = min((b >> 4 for b in true if b is not None), default=0)
+            stored = [0]
+            for b in true:
+                stored.append(SAME if b is None else FAR if (b >> 4) - base > BYTE_MAX else b - (base << 4))
+            if s.base != base or s.bits != stored or s.far != (FAR in stored):
+                self.fail(at, "discriminating bits")
+            anchor = b""
+            if i:
+                before = self.entries[s.first - 1][1].key
+                anchor = keys[0][: common_prefix(before, keys[0]) + 1]
+            if s.anchor != anchor:
+                self.fail(at, "anchor")
+
+    # searching, as the document tells it
+
+    def segment_of(self, key):
+        i = len(self.segments) - 1
+        while i > 0 and self.segments[i].anchor > key:
+            i -= 1
+        return self.segments[i]
+
+    def _key(self, s, i):
+        """The key of entry i of a segment: of the record that its selector and the cursor offsets lead to."""
+        run = s.selectors[i] & 31
+        n = sum((x & 31) == run for x in s.selectors[:i])
+        records = self.tables[run].records
+        start = next(k for k, r in enumerate(records) if r.position == s.offsets[run])
+        return records[start + n].key
+
+    def get(self, key):
+        """By tags: (run, record) of the newest version, or None."""
+        s, tag = self.segment_of(key), xxh3(key) >> 56
+        for i, x in enumerate(s.selectors):
+            if not x & 0x80 and s.tags[i] == tag and self._key(s, i) == key:
+                return self.entries[s.first + i][:2]
+        return None
+
+    def seek(self, key):
+        """The index of the first entry whose key is not less; nr_entries when there is none. Reads one key of a segment, unless
+        FAR is there."""
+        s = self.segment_of(key)
+        count = len(s.selectors)
+        if s.far:
+            place = next((i for i in range(count) if self._key(s, i) >= key), count)
+            return s.first + place
+        cand, i = 0, 1
+        while i < count:
+            bit = s.bits[i]
+            if bit != SAME and key_bit(key, bit + (s.base << 4)):
+                cand = i
+                i += 1
+            else:
+                i += 1
+                while i < count and s.bits[i] > bit:
+                    i += 1
+        found = self._key(s, cand)
+        p = discriminating_bit(found, key)
+        if p is None:
+            return s.first + cand
+        if (p >> 4) < s.base:
+            return s.first + (count if key > found else 0)
+        p = min(p - (s.base << 4), FAR)
+        if key > found:
+            place = next((k for k in range(cand + 1, count) if s.bits[k] < p), count)
+        else:
+            place = next((k for k in range(cand, 0, -1) if s.bits[k] < p), 0)
+        return s.first + place
+
+
+# ---- the log
+
+WAL_HEAD, FRAME_HEAD, WATERMARK = 512, 40, 448
+
+Frame = namedtuple("Frame", "offset length first_seq durable count checksum")
+
+
+class Segment:
+    """A file of the log that has a header; `frames` and `records` are those read from it."""
+
+    def __init__(self, name, data, store_id):
+        self.name, self.data = name, data
+        self.generation, self.before, self.before_len, self.before_durable, self.last_seq = struct.unpack_from("<5Q", data, 24)
+        self.key = xxh3(struct.pack("<QQ", store_id, self.generation))
+        mark = data[WATERMARK : WATERMARK + 24]
+        self.watermark = None  # (generation, offset)
+        if u64(mark, 0) == xxh3(mark[8:], self.key + WATERMARK):
+            generation, offset = u64(mark, 8), u64(mark, 16)
+            if generation >= self.generation and offset >= WAL_HEAD:
+                self.watermark = (generation, offset)
+        self.frames, self.records, self.end = [], [], WAL_HEAD
+
+
+class Log:
+    """The log of a store: `segments` replayed, oldest first; `records` as (sequence number, Record); `cut`: (file, offset) of a
+    torn tail, None when the last frame is whole and nothing of another lies behind it; `spares`: files that are not needed."""
+
+    def __init__(self, files, store_id, oldest, last_seq):
+        self.store_id = store_id
+        self.records, self.segments, self.cut = [], [], None
+        headed, headless = self._headers(files)
+        chain = self._chain(headed, oldest)
+        self.spares = sorted(set(files) - {s.name for s in chain})
+        newest = max(s.generation for s in headed)
+        for name in headless:  # duty 4
+            for generation in (newest + 1, newest + 2):
+                key = xxh3(struct.pack("<QQ", store_id, generation))
+                if any(f.durable for f in self._heads(files[name], key, WAL_HEAD, len(files[name]))):
+                    raise FormatError(name, 0, f"the header of generation {generation} is broken")
+        self._replay(chain, last_seq)
+
+    def _headers(self, files):
+        headed, headless = [], []
+        for name, data in sorted(files.items()):
+            if len(data) < WAL_HEAD or data[:8] != b"#REMXWAL":
+                headless.append(name)
+                continue
+            version = u32(data, 8)
+            if u64(data, 504) != xxh3(data[:448]):
+                if version == 1 and u64(data, 504) == xxh3(data[:504]):
+                    raise UnknownFormat(name, 8, "the older layout of log format 1")
+                headless.append(name)
+                continue
+            if version not in (1, 2):
+                raise UnknownFormat(name, 8, f"log format {version}")
+            (headed if u64(data, 16) == self.store_id else headless).append(Segment(name, data, self.store_id))
+        return [s for s in headed], [getattr(s, "name", s) for s in headless]
+
+    def _chain(self, headed, oldest):
+        by_generation = {}
+        for s in headed:
+            if s.generation >= oldest and s.generation in by_generation:
+                raise FormatError(s.name, 24, f"generation {s.generation} is there twice")
+            by_generation[s.generation] = s
+        if not headed:
+            raise FormatError("the log", 0, f"generation {oldest} is missing")
+        generation = max(oldest, max(by_generation))
+        chain = []
+        while True:
+            s = by_generation.get(generation)
+            if s is None:
+                raise FormatError("the log", 0, f"generation {generation} is missing")
+            chain.insert(0, s)
+            if generation == oldest:
+                return chain
+            if s.before_len == 0 or s.before < oldest or s.before >= generation:
+                raise FormatError(s.name, 32, f"does not lead to generation {oldest}")
+            generation = s.before
+
+    @staticmethod
+    def _head(data, key, at):
+        """The head of a frame (duty 8), or None."""
+        if at + FRAME_HEAD > len(data) or u32(data, at + 8) != (key >> 32 | 1):
+            return None
+        if u32(data, at + 36) != xxh3(data[at + 8 : at + 36], ~(key + at)) & 0xFFFFFFFF:
+            return None
+        checksum, _, length, first_seq, durable, count = struct.unpack_from("<QIIQQI", data, at)
+        if not 1 <= length <= 1 << 30 or count < 1 or not (durable == 0 or WAL_HEAD <= durable <= at):
+            return None
+        return Frame(at, length, first_seq, durable, count, checksum)
+
+    @staticmethod
+    def _heads(data, key, start, limit):
+        mark = struct.pack("<I", key >> 32 | 1)
+        at = data.find(mark, start + 8)
+        while at >= 0:
+            head = Log._head(data, key, at - 8)
+            if head and at - 8 + FRAME_HEAD <= limit:
+                yield head
+            at = data.find(mark, at + 1)
+
+    def _frame(self, s, at, limit, seq):
+        """The whole frame at `at` and its records, or None."""
+        head = self._head(s.data, s.key, at)
+        if not head or head.first_seq != seq + 1:
+            return None
+        end = at + FRAME_HEAD + head.length
+        if end > min(limit, len(s.data)) or head.checksum != xxh3(s.data[at + 8 : end], s.key + at):
+            return None
+        records, p = [], at + FRAME_HEAD
+        try:
+            for _ in range(head.count):
+                r, p = record(s.data, p, end)
+                records.append(r)
+        except ValueError:
+            return None
+        return (head, records) if p == end else None
+
+    def _replay(self, chain, seq):
+        watermark = max((s.watermark for s in chain if s.watermark), default=(0, 0))
+        if watermark[0] > chain[-1].generation:
+            raise FormatError(chain[-1].name, WATERMARK, f"generation {watermark[0]} is missing")
+        for i, s in enumerate(chain):
+            following = chain[i + 1] if i + 1 < len(chain) else None
+            limit = following.before_len if following else len(s.data)
+            if s.last_seq != seq:
+                raise FormatError(s.name, 56, "sequence numbers do not follow")
+            self.segments.append(s)
+            while True:
+                frame = self._frame(s, s.end, limit, seq)
+                if frame is None:
+                    break
+                head, records = frame
+                s.frames.append(head)
+                s.records += records
+                for r in records:
+                    seq += 1
+                    self.records.append((seq, r))
+                s.end = head.offset + FRAME_HEAD + head.length
+            if watermark[0] == s.generation and s.end < watermark[1]:
+                raise FormatError(s.name, s.end, "broken before the watermark")
+            if following and s.end == limit:
+                continue
+            self._judge(chain, i, limit, watermark)
+            break
+        self.last_seq = seq
+
+    def _judge(self, chain, i, limit, watermark):
+        """A break at the end of what could be read of segment i: a torn tail, or damage (duty 7)."""
+        s, following = chain[i], chain[i + 1] if i + 1 < len(chain) else None
+        behind = list(self._heads(s.data, s.key, s.end, min(limit, len(s.data))))
+        if any(f.durable > s.end for f in behind):
+            raise FormatError(s.name, s.end, "broken, and a later frame says that it was durable")
+        if watermark[0] > s.generation:
+            raise FormatError(s.name, s.end, "broken, and the watermark says that it was durable")
+        if following:
+            if following.before_durable > s.end:
+                raise FormatError(s.name, s.end, "broken, and the next header says that it was durable")
+            if any(f.durable for f in self._heads(following.data, following.key, WAL_HEAD, len(following.data))):
+                raise FormatError(s.name, s.end, "broken, and the next segment was synced")
+            if i + 2 < len(chain):
+                raise FormatError(s.name, s.end, "broken, and the log goes on")
+        if behind or following:
+            self.cut = (s.name, s.end)
+
+
+# ---- versions
+
+Partition = namedtuple("Partition", "anchor remix tables young nr_young")  # the last nr_young of the tables are the young view's
+
+
+class Version:
+    """What CURRENT says."""
+
+    def __init__(self, name, data):
+        self.name = name
+        if len(data) < 64 or data[:8] != b"RMXDBVER":
+            raise FormatError(name, 0, "magic")
+        self.format = u32(data, 8)
+        if self.format not in (1, 2):
+            raise UnknownFormat(name, 8, f"format {self.format}")
+        if u64(data, len(data) - 8) != xxh3(data[:-8]):
+            raise FormatError(name, len(data) - 8, "checksum")
+        count = u32(data, 12)
+        self.store_id, self.number, self.next_file, self.log_generation, self.log_seq = struct.unpack_from("<5Q", data, 16)
+        self.partitions = []
+        at, end = 56, len(data) - 8
+        head = 16 if self.format == 1 else 32
+        for _ in range(count):
+            if end - at < head:
+                raise FormatError(name, at, "a partition is cut short")
+            anchor_len, tables, remix = struct.unpack_from("<IIQ", data, at)
+            young, nr_young = struct.unpack_from("<QQ", data, at + 16) if self.format == 2 else (0, 0)
+            stop = at + head + anchor_len + 8 * tables
+            if anchor_len > KV_MAX or tables > 32 or stop > end or (tables == 0) != (remix == 0):
+                raise FormatError(name, at, "a partition")
+            if (young == 0) != (nr_young == 0) or (young and (nr_young >= tables or young == remix)):
+                raise FormatError(name, at, "a young view")
+            anchor = data[at + head : at + head + anchor_len]
+            numbers = list(struct.unpack_from(f"<{tables}Q", data, at + head + anchor_len))
+            if any(n >= self.next_file for n in numbers + [remix, young]):
+                raise FormatError(name, at, "a number that is free")
+            self.partitions.append(Partition(anchor, remix, numbers, young, nr_young))
+            at = stop
+        if at != end or not self.partitions:
+            raise FormatError(name, at, "the partitions do not fill the file")
+        if self.format == 2 and not any(p.young for p in self.partitions):
+            raise FormatError(name, 8, "format 2 without a young view")
+        anchors = [p.anchor for p in self.partitions]
+        if anchors[0] or any(a >= b for a, b in zip(anchors, anchors[1:])):
+            raise FormatError(name, 56, "anchors do not ascend")
+
+
+# ---- a store
+
+
+class Store:
+    """A store in a directory, all of it decoded: `version`, `tables` by number, `remixes` and `young` (one per partition, or None), `log`."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        names = os.listdir(directory)
+        self.version = v = Version("CURRENT", self._read("CURRENT"))
+        self.tables, self.remixes, self.young = {}, [], []
+        for p, above in zip(v.partitions, [p.anchor for p in v.partitions[1:]] + [None]):
+            for n in p.tables:
+                name = f"{n:06}.sst"
+                t = self.tables[n] = Table(name, self._read(name), v.store_id)
+                if t.min_key < p.anchor or (above is not None and t.max_key >= above):
+                    raise FormatError(name, 0, "keys outside of their partition")
+            tables = [self.tables[n] for n in p.tables]
+            old = len(tables) - p.nr_young
+            self.remixes.append(self._remix(p.remix, tables[:old]))
+            self.young.append(self._remix(p.young, tables[old:]))
+        logs = {n: self._read(n) for n in names if re.fullmatch(r"wal-(0|[1-9]\d{0,8})", n)}
+        self.log = Log(logs, v.store_id, v.log_generation, v.log_seq)
+
+    def _remix(self, number, tables):
+        name = f"{number:06}.remix"
+        return Remix(name, self._read(name), tables, self.version.store_id) if number else None
+
+    def _read(self, name):
+        try:
+            with open(os.path.join(self.directory, name), "rb") as f:
+                return f.read()
+        except FileNotFoundError:
+            raise FormatError(name, 0, "is missing") from None
+
+    def records(self):
+        """{key: value} of all that is there."""
+        found = {}
+        # what is young is newer than all of the other views, also a tombstone
+        for views in (self.remixes, self.young):
+            for _, r, old in (e for x in views if x for e in x.entries):
+                if old:
+                    continue
+                found.pop(r.key, None)
+                if not r.tomb:
+                    found[r.key] = r.value
+        for _, r in self.log.records:
+            found.pop(r.key, None)
+            if not r.tomb:
+                found[r.key] = r.value
+        return found
+
+
+# ---- the rule that the golden stores' values follow (tests/lib/tiny.h)
+
+
+def splitmix64(state):
+    while True:
+        state = state + 0x9E3779B97F4A7C15 & MASK64
+        z = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & MASK64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK64
+        yield z ^ z >> 31
+
+
+def golden_value(key, number, length, rule):
+    if rule == "noise":
+        words = splitmix64(number << 32 | length)
+        return b"".join(struct.pack("<Q", next(words)) for _ in range((length + 7) // 8))[:length]
+    unit = key[:16] + b"/%d;" % number
+    return (unit * (length // len(unit) + 1))[:length]

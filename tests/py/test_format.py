@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formats of docs/FORMAT.md, from outside: remixdb_format.py, which knows nothing but the document, decodes the golden stores and
+what the library of today writes; the library of today reads the golden stores. How they are made: tests/store/test_golden.c. FORMAT_SEED in the environment repeats what a failure printed."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import struct
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+sys.path.insert(0, str(HERE))
+
+import remixdb_format as fmt  # noqa: E402
+import xdb  # noqa: E402
+
+GOLDEN = HERE.parent / "golden"
+NAMES = ["compact", "compact-remix1", "large", "large-sst1", "log", "plain", "plain-sst1", "torn", "young", "zstd", "zstd-remix1", "zstd-sst1"]
+REMIXES = [n for n in NAMES if n not in ("log", "torn")]
+
+
+def expected(name):
+    # a store that is kept in an old format holds what the one of today holds
+    text = json.loads((GOLDEN / name.split("-")[0] / "expected.json").read_text())
+    keys = ((bytes.fromhex(k), *rest) for k, *rest in text["records"])
+    return {k: fmt.golden_value(k, number, length, rule) for k, number, length, rule in keys}, text["store_id"]
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return {name: fmt.Store(GOLDEN / name) for name in NAMES}
+
+
+# ---- the golden stores, by the reader
+
+
+def test_small():
+    assert sorted(p.name for p in GOLDEN.iterdir()) == NAMES
+    sizes = [p.stat().st_size for p in GOLDEN.rglob("*") if p.is_file()]
+    assert max(sizes) < 64 << 10 and sum(sizes) < 640 << 10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_contents(golden, name):
+    records, store_id = expected(name)
+    store = golden[name]
+    assert store.records() == records
+    ids = {store.version.store_id, *(t.store_id for t in store.tables.values()), *(x.store_id for x in store.remixes + store.young if x)}
+    assert ids == {store_id}
+
+
+def test_tables_cover(golden):
+    """Every part of the format is in some golden table."""
+    tables = {n: list(golden[n].tables.values()) for n in NAMES}
+    assert all(t.format == (1 if "1" in n else 2) for n in NAMES for t in tables[n])
+    chunks = {n: [c for t in tables[n] if t.flags & 1 for c in t.chunks] for n in NAMES}
+    for n in ("large", "plain", "zstd"):
+        assert any(chunks[n]) and chunks[f"{n}-sst1"] and not any(chunks[f"{n}-sst1"])
+    assert not all(chunks["plain"])
+    assert all(t.flags == 1 for t in tables["plain"])
+    assert all(t.flags == 0 for t in tables["compact"])
+    assert any(t.nr_tombs for t in tables["plain"]) and any(t.nr_tombs for t in tables["compact"])
+    first, second = tables["zstd"]
+    assert first.flags == 3 and first.dictionary and first.kinds == {0, 1}
+    assert second.flags == 3 and not second.dictionary
+    assert any(pages > 1 for _, pages, _, _, _ in first.blocks)
+    large = tables["large"][0]
+    assert {1, 2} <= {pages for _, pages, _, _, _ in large.blocks} and len(large.max_key) == 1
+    assert any(len(r.key) > 4200 for r in large.records)
+    assert any(r.key == b"" for t in tables["compact"] for r in t.records)
+    assert any(r.value == b"" and not r.tomb for r in large.records)
+
+
+def test_remixes_cover(golden):
+    remixes = {n: [x for x in golden[n].remixes if x] for n in NAMES}
+    assert all(x.format == (1 if "remix1" in n else 2) for n in REMIXES for x in remixes[n])
+    tags = {n: {x.flags for x in remixes[n]} for n in REMIXES}
+    assert tags == {n: {0 if n.startswith("compact") else 1} for n in REMIXES}
+    for x in (max(remixes["plain"], key=lambda x: x.nr_runs), remixes["compact"][0], remixes["compact-remix1"][0]):
+        assert x.nr_runs >= 4 and x.nr_segments >= 4
+        assert any(old for _, _, old in x.entries) and any(r.tomb for _, r, _ in x.entries)
+        assert len({run for run, _, old in x.entries if old}) >= 2
+    for n in ("plain", "zstd-remix1"):
+        assert any(s.base for x in remixes[n] for s in x.segments)
+    assert any(s.far for s in remixes["large"][0].segments)
+    columns = [x.packed for n in REMIXES for x in remixes[n] if x.format == 2]
+    assert any(any(c) for c in columns) and not any(all(c) for c in columns)
+
+
+def test_version_covers(golden):
+    parts = golden["plain"].version.partitions
+    assert len(parts) >= 2 and parts[0].anchor == b"" and parts[1].anchor != b""
+    assert max(len(p.tables) for p in parts) >= 4
+    assert golden["log"].version.partitions == [(b"", 0, [], 0, 0)]
+    assert all(golden[n].version.format == (2 if n == "young" else 1) for n in NAMES)
+
+
+def test_young_covers(golden):
+    """A view of two tables beside one that is much larger; versions, tombstones and keys in it that the other one has, and has not."""
+    store = golden["young"]
+    parts = store.version.partitions
+    assert len(parts) == 1 and parts[0].young
+    young, old = store.young[0], store.remixes[0]
+    assert young.nr_runs == 2 == parts[0].nr_young and old.nr_runs == len(parts[0].tables) - 2
+    assert young.nr_entries * 8 <= old.nr_entries
+    there = {r.key for _, r, is_old in old.entries if not is_old and not r.tomb}
+    newest = {r.key: r for _, r, is_old in young.entries if not is_old}
+    assert any(r.tomb and k in there for k, r in newest.items()) and any(not r.tomb and k in there for k, r in newest.items())
+    assert any(not r.tomb and k not in there for k, r in newest.items())
+    assert any(is_old for _, _, is_old in young.entries)
+    assert any(old and not r.tomb for _, r, old in young.entries)
+
+
+def test_version_forged(tmp_path):
+    """Each field of a young view made wrong, with a checksum that is right: the reader and the library refuse the same."""
+    good = (GOLDEN / "young" / "CURRENT").read_bytes()
+    anchor, tables = fmt.u32(good, 56), fmt.u32(good, 60)
+    young, remix = struct.unpack_from("<Q", good, 72)[0], struct.unpack_from("<Q", good, 64)[0]
+    last = 56 + 32 + anchor + 8 * (tables - 1)
+    for at, value in ((8, 1), (8, 3), (72, 0), (72, remix), (72, 1 << 40), (80, 0), (80, 1), (80, tables), (80, tables + 1), (80, 2 + (1 << 32)), (64, young), (last, 1 << 40)):
+        data = bytearray(good)
+        struct.pack_into("<I" if at == 8 else "<Q", data, at, value)
+        struct.pack_into("<Q", data, len(data) - 8, fmt.xxh3(bytes(data[:-8])))
+        copy = tmp_path / f"{at}-{value}"
+        shutil.copytree(GOLDEN / "young", copy)
+        (copy / "CURRENT").write_bytes(data)
+        with pytest.raises(fmt.FormatError):
+            fmt.Store(copy)
+        with pytest.raises(xdb.XdbError):
+            open_store(copy)
+
+
+def test_logs_cover(golden):
+    log = golden["log"].log
+    assert [s.generation for s in log.segments] == [4, 5, 6] and log.cut is None
+    assert [len(s.frames) for s in log.segments] == [7, 1, 4]
+    assert [f.durable for f in log.segments[0].frames if f.durable]
+    last = log.segments[-1]
+    # frames of an earlier life of the file lie behind the end, under another generation
+    assert any(last.data[last.end :]) and last.watermark == (6, last.end)
+    assert log.segments[-2].watermark == (6, last.end) and log.segments[0].watermark is None
+    assert any(r.tomb for _, r in log.records)
+    assert log.records[0][0] == golden["log"].version.log_seq + 1
+    batch = golden["plain"].log.segments[-1].frames[-1]
+    assert batch.count == 5
+    assert golden["compact"].log.spares
+
+    torn = golden["torn"].log
+    assert torn.cut == (last.name, last.end) and torn.last_seq == log.last_seq
+    assert all(s.watermark is None for s in torn.segments)
+
+
+def test_broken_frame(golden):
+    """A bit of the last frame that is whole: the watermark says that it was durable, or the frame behind it; without either nobody could
+    tell it from a torn tail."""
+    end = golden["log"].log.segments[-1].frames[-1].offset
+    for name, erase in (("log", False), ("torn", False), ("log", True)):
+        files = {p.name: bytearray(p.read_bytes()) for p in (GOLDEN / name).glob("wal-*")}
+        files["wal-1"][end + 45] ^= 1
+        if erase:
+            for data in files.values():
+                data[fmt.WATERMARK : fmt.WATERMARK + 24] = bytes(24)
+        v = golden[name].version
+        if erase:
+            log = fmt.Log(files, v.store_id, v.log_generation, v.log_seq)
+            assert log.cut == ("wal-1", end) and log.segments[-1].end == end
+        else:
+            with pytest.raises(fmt.FormatError):
+                fmt.Log(files, v.store_id, v.log_generation, v.log_seq)
+
+
+def test_log_formats(golden):
+    """The number 1 stands for a layout that is read, and for one that is refused as such and not as damage."""
+    v = golden["log"].version
+    assert {fmt.u32(p.read_bytes(), 8) for p in GOLDEN.rglob("wal-*")} == {1, 2}
+    good = {p.name: p.read_bytes() for p in (GOLDEN / "log").glob("wal-*")}
+    assert all(fmt.u32(data, 8) == 2 for data in good.values())
+    for number, end, error in ((1, 448, None), (0, 448, fmt.UnknownFormat), (3, 448, fmt.UnknownFormat), (1, 504, fmt.UnknownFormat)):
+        files = {name: bytearray(data) for name, data in good.items()}
+        for data in files.values():
+            struct.pack_into("<I", data, 8, number)
+            data[448:504] = bytes(56)
+            struct.pack_into("<Q", data, 504, fmt.xxh3(data[:end]))
+        if error is None:
+            assert fmt.Log(files, v.store_id, v.log_generation, v.log_seq).records == golden["log"].log.records
+        else:
+            with pytest.raises(error):
+                fmt.Log(files, v.store_id, v.log_generation, v.log_seq)
+
+
+# ---- searching, as the document tells it
+
+
+@pytest.mark.parametrize("name", REMIXES)
+def test_searching(golden, name):
+    rng = random.Random(1)
+    for x in (x for x in golden[name].remixes + golden[name].young if x):
+        keys = [r.key for _, r, _ in x.entries]
+        some = sorted(set(keys))
+        if len(some) > 60:
+            some = sorted(rng.sample(some, 60))
+        targets = {b"", b"\xff" * 9}
+        for k in some:
+            targets |= {k, k + b"\0", k + b"\xff", k[:-1], k[: len(k) // 2], bytes(b ^ (rng.random() < 0.2) << rng.randrange(8) for b in k)}
+        for target in targets:
+            place = next((i for i, k in enumerate(keys) if k >= target), len(keys))
+            assert x.seek(target) == place, target
+            if x.flags & 1:
+                there = place < len(keys) and keys[place] == target
+                assert x.get(target) == (x.entries[place][:2] if there else None), target
+
+
+# ---- damage: the reader finds what the library must find
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_damage(golden, name, tmp_path):
+    seed = int(os.environ.get("FORMAT_SEED") or random.randrange(1 << 32))
+    rng = random.Random(seed)
+    store = golden[name]
+    copy = tmp_path / "copy"
+    shutil.copytree(GOLDEN / name, copy)
+    for path in copy.iterdir():
+        if path.name.startswith("wal-") or path.name == "expected.json":
+            continue
+        good = path.read_bytes()
+        for what in ["flip"] * 12 + ["cut"] * 2:
+            data = bytearray(good)
+            at = rng.randrange(len(data))
+            if what == "flip":
+                data[at] ^= 1 << rng.randrange(8)
+            else:
+                del data[at:]
+            path.write_bytes(data)
+            with pytest.raises(fmt.FormatError):
+                print(f"seed {seed}: {what} at {at} of {path.name}")
+                fmt.Store(copy)
+        path.write_bytes(good)
+    assert fmt.Store(copy).records() == store.records()
+
+
+# ---- the library of today
+
+
+def open_store(path, **options):
+    return xdb.Xdb(path, 4, 1, workers=0, **options)
+
+
+def check_library(path, records, **options):
+    with open_store(path, **options) as db, db.ref() as ref:
+        with ref.iter() as it:
+            assert list(it) == sorted(records.items())
+        for key, value in records.items():
+            assert ref.get(key) == value
+            assert ref.get(key + b"\0never") is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_library_reads_golden(golden, name, tmp_path):
+    records, _ = expected(name)
+    before = {p.name: p.read_bytes() for p in (GOLDEN / name).iterdir()}
+    check_library(GOLDEN / name, records, read_only=True)
+    assert {p.name: p.read_bytes() for p in (GOLDEN / name).iterdir()} == before
+    copy = tmp_path / "copy"
+    shutil.copytree(GOLDEN / name, copy)
+    for _ in range(2):
+        check_library(copy, records)
+    # what an opening made of it: recovery has begun segments of its own, and left out a generation
+    store = fmt.Store(copy)
+    assert store.records() == records
+    if name == "torn":
+        assert [s.generation for s in store.log.segments] == [4, 5, 6, 8, 10]
+        with open_store(copy) as db, db.ref() as ref:
+            ref.put("more", "data")
+        assert fmt.Store(copy).records() == {**records, b"more": b"data"}
+
+
+WRITERS = {
+    "plain": {},
+    "compact": {"ckeys": False, "tags": False},
+    "zstd": {"compression": 1},
+    "zstd without keys": {"compression": 1, "compression_level": 9, "ckeys": False},
+    "direct": {"direct_io": True, "tags": False},
+    "synced": {"sync": 2},
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_library_writes(writer, tmp_path):
+    """What the library of today writes, the reader decodes: after a compaction or several, with the log as a crash of the process
+    leaves it, and closed."""
+    seed = int(os.environ.get("FORMAT_SEED") or random.randrange(1 << 32))
+    rng = random.Random(seed)
+    print(f"seed {seed}")
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    records, count = {}, 0
+    db = open_store(store, **WRITERS[writer])
+    ref = db.ref()
+    for life in range(3):
+        size = 0
+        while size < 1400 << 10:
+            key = rng.choice([b"", b"a/", b"a/very/long/common/path/"]) + b"%05d" % rng.randrange(6000) + b"x" * rng.choice([0, 0, 0, 300])
+            if size and rng.random() < 0.12:
+                ref.delete(key)
+                records.pop(key, None)
+                size += len(key)
+            else:
+                length = rng.choice([0, 10, 100, 100, 300, 300, 1000, 9000])
+                if size == 0:
+                    key = b"largest"
+                    length = fmt.KV_MAX - len(key)
+                value = (rng.randbytes(length) if rng.random() < 0.2 else b"%d " % count * (length // 2 + 1))[:length]
+                ref.put(key, value)
+                records[key] = value
+                size += len(key) + length
+            count += 1
+        ref.sync()
+        shutil.copytree(store, copy, dirs_exist_ok=False)
+        assert fmt.Store(copy).records() == records
+        shutil.rmtree(copy)
+        ref.close()
+        db.close()
+        decoded = fmt.Store(store)
+        assert decoded.records() == records
+        assert decoded.log.segments[-1].watermark is not None and decoded.log.cut is None
+        db = open_store(store, **WRITERS[writer])
+        ref = db.ref()
+    assert decoded.tables
+    flags = {"plain": 1, "compact": 0, "zstd": 3, "zstd without keys": 2, "direct": 1, "synced": 1}[writer]
+    assert {t.flags for t in decoded.tables.values()} == {flags}
+    assert max(pages for t in decoded.tables.values() for _, pages, _, _, _ in t.blocks) == 16
+    ref.close()
+    db.close()

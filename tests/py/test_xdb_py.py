@@ -1,0 +1,1347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""xdb.py: what a user sees of it. The library is found as xdb.py finds it (REMIXDB_LIBRARY, beside xdb.py, the loader)."""
+
+import copy
+import ctypes
+import gc
+import inspect
+import os
+import pathlib
+import pickle
+import random
+import re
+import resource
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import xdb  # noqa: E402
+from xdb import KEEP, Status, Xdb, XdbBatch, XdbError  # noqa: E402
+
+SMALL = {"cachesz": 8, "mtsz": 8}
+
+
+def open_store(path, **kw):
+    return Xdb(path, **{**SMALL, **kw})
+
+
+@pytest.fixture
+def db(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        yield store
+
+
+@pytest.fixture
+def ref(db):
+    with db.ref() as r:
+        yield r
+
+
+def script(text, *args, env=None):
+    """Runs a Python program of its own, so that a crash at its exit shows."""
+    full = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    return subprocess.run([sys.executable, "-c", text, *map(str, args)], env=full, capture_output=True, text=True, timeout=60)
+
+
+def raises(status, call, *args):
+    with pytest.raises(XdbError) as info:
+        call(*args)
+    assert info.value.status is status
+    assert info.value.message
+    assert status.name in str(info.value)
+    return info.value
+
+
+# ---- reading and writing
+
+
+def test_put_get_delete_probe(ref):
+    assert ref.get("apple") is None
+    assert ref.probe("apple") is False
+    ref.put("apple", "green")
+    assert ref.get("apple") == b"green"
+    assert ref.probe("apple") is True
+    ref.put("apple", "red")
+    assert ref.get("apple") == b"red"
+    ref.delete("apple")
+    assert ref.get("apple") is None
+    ref.delete("apple")
+    ref.sync()
+
+
+def test_flush_and_compact(db, ref):
+    ref.flush()
+    for i in range(100):
+        ref.put(f"{i:03}", "old")
+        ref.put(f"{i:03}", "new")
+    ref.delete("050")
+    ref.flush()
+    assert db.stats()["memtable"]["active_keys"] == 0
+    ref.delete("051")
+    ref.compact()
+    assert db.stats()["table_entries"] == 98
+    assert ref.get("000") == b"new" and ref.get("050") is None and ref.get("051") is None
+
+
+def test_kinds_of_keys_and_values(ref):
+    ref.put("käse", "größe")
+    assert ref.get("käse".encode()) == "größe".encode()
+    ref.put(bytearray(b"a\0b"), memoryview(b"\0\xff\0"))
+    assert ref.get(b"a\0b") == b"\0\xff\0"
+    assert ref.get(b"a") is None
+    assert ref.get(memoryview(b"xa\0bx")[1:4]) == b"\0\xff\0"
+    assert ref.get(memoryview(b"a-\0-b-")[::2]) == b"\0\xff\0"
+    ref.put("", "")
+    assert ref.get(b"") == b""
+    assert ref.probe("")
+
+
+def test_many_keys_together(ref):
+    assert ref.multi_get([]) == []
+    assert ref.multi_get(["nothing"]) == [None]
+    want = {b"": b"empty", b"a\0b": b"\0\xff\0", b"none": b""}
+    want.update((b"key%d" % i, bytes([i % 256]) * (i * 37 % 3000)) for i in range(500))
+    want[b"large"] = b"x" * 65000
+    for key, value in want.items():
+        ref.put(key, value)
+    ref.put("gone", "gone")
+    ref.delete("gone")
+    assert ref.multi_get(want) == list(want.values())
+    keys = random.choices([*want, b"gone", b"never"], k=1000)
+    assert ref.multi_get(iter(keys)) == [want.get(key) for key in keys]
+    assert ref.multi_get(["large", bytearray(b"none"), memoryview(b"gone"), "large"]) == [want[b"large"], b"", None, want[b"large"]]
+    raises(Status.INVALID, ref.multi_get, ["none", b"x" * (xdb.KV_MAX + 1)])
+    with pytest.raises(TypeError):
+        ref.multi_get(["none", 1])
+
+
+@pytest.mark.parametrize("bad", [None, 5, 1.5, ["a"], ("a",), object()])
+def test_other_types_are_refused(ref, bad):
+    for call in (lambda: ref.put(bad, "v"), lambda: ref.put("k", bad), lambda: ref.get(bad), lambda: ref.probe(bad),
+                 lambda: ref.delete(bad)):
+        with pytest.raises(TypeError):
+            call()
+    assert ref.get("k") is None
+
+
+def test_sizes(ref):
+    largest = os.urandom(xdb.KV_MAX - 1)
+    ref.put("k", largest)
+    assert ref.get("k") == largest
+    raises(Status.TOOBIG, ref.put, "k", largest + b"x")
+    assert ref.get("k") == largest
+    key = os.urandom(xdb.KV_MAX)
+    ref.put(key, "")
+    assert ref.get(key) == b""
+    with ref.iter() as it:
+        it.seek(key)
+        assert it.peek() == (key, b"")
+
+
+def test_content_survives_closing(tmp_path):
+    with open_store(tmp_path / "s") as db, db.ref() as ref:
+        for i in range(2000):
+            ref.put(f"{i:05}", str(i * i))
+        ref.delete("00007")
+    with open_store(tmp_path / "s", tags=False) as db, db.ref() as ref:
+        assert ref.get("01999") == b"3996001"
+        assert ref.get("00007") is None
+        assert sum(1 for _ in ref.iter()) == 1999
+
+
+def random_new_call(rnd, ref, it, model, key, what):
+    if what == 10:
+        with ref.batch() as batch:
+            for _ in range(rnd.randrange(6)):
+                key = bytes(rnd.choices(b"ab\0\xff", k=rnd.randrange(6)))
+                if rnd.randrange(3):
+                    value = os.urandom(rnd.randrange(100))
+                    batch.put(key, value)
+                    model[key] = value
+                else:
+                    batch.delete(key)
+                    model.pop(key, None)
+    elif what == 11:
+        answer = rnd.choice([KEEP, None, b"", os.urandom(50)])
+        old = model.get(key)
+
+        def fn(value):
+            assert value == old
+            return answer
+
+        new = old if answer is KEEP else answer
+        assert ref.merge(key, fn) == new
+        if new is None:
+            model.pop(key, None)
+        else:
+            model[key] = new
+    else:
+        it.seek_for_prev(key)
+        nr = rnd.randrange(4)
+        for _ in range(nr):
+            it.prev()
+        rest = sorted((k for k in model if k <= key), reverse=True)[nr:]
+        assert it.key() == (rest[0] if rest else None) and it.value() == (model[rest[0]] if rest else None)
+        if rnd.randrange(20) == 0:
+            assert list(reversed(ref.iter())) == sorted(model.items(), reverse=True)
+
+
+def test_random_operations_against_a_dict(db):
+    seed = int(os.environ.get("SEED", time.time_ns()))
+    print("SEED", seed)  # pytest shows it when the test fails
+    rnd = random.Random(seed)
+    model = {}
+    with db.ref() as ref, ref.iter() as it:
+        for _ in range(4000):
+            key = bytes(rnd.choices(b"ab\0\xff", k=rnd.randrange(6)))
+            what = rnd.randrange(13)
+            if what >= 10:
+                random_new_call(rnd, ref, it, model, key, what)
+            elif what < 4:
+                value = rnd.randbytes(rnd.randrange(300)) if hasattr(rnd, "randbytes") else os.urandom(rnd.randrange(300))
+                ref.put(key, value)
+                model[key] = value
+            elif what < 6:
+                ref.delete(key)
+                model.pop(key, None)
+            elif what < 8:
+                assert ref.get(key) == model.get(key)
+                assert ref.probe(key) == (key in model)
+            elif what < 9:
+                it.seek(key)
+                nr = rnd.randrange(4)
+                it.skip(nr)
+                rest = sorted(k for k in model if k >= key)[nr:]
+                assert it.valid() == bool(rest)
+                assert it.peek() == ((rest[0], model[rest[0]]) if rest else None)
+            elif rnd.randrange(20) == 0:
+                assert list(ref.iter()) == sorted(model.items())
+        assert list(ref.iter()) == sorted(model.items())
+
+
+# ---- iterators
+
+
+def test_iterator(ref):
+    for k in "bdfhj":
+        ref.put(k, k.upper())
+    it = ref.iter()
+    assert not it.valid() and it.peek() is None
+    it.skip1()
+    it.skip(3)
+    assert not it.valid()
+    it.seek()
+    assert it.valid() and it.peek() == (b"b", b"B")
+    it.seek("c")
+    assert it.peek() == (b"d", b"D")
+    it.skip1()
+    assert it.peek() == (b"f", b"F")
+    it.skip(0)
+    assert it.peek() == (b"f", b"F")
+    it.skip(2)
+    assert it.peek() == (b"j", b"J")
+    it.skip(10**12)
+    assert not it.valid() and it.peek() is None
+    it.skip1()
+    it.seek("k")
+    assert not it.valid()
+    it.seek(b"")
+    assert it.peek() == (b"b", b"B")
+    with pytest.raises(ValueError):
+        it.skip(-1)
+    with pytest.raises(TypeError):
+        it.seek(5)
+    assert it.peek() == (b"b", b"B")
+
+
+def test_python_iteration(ref, db):
+    assert list(ref.iter()) == []
+    for k in "abcde":
+        ref.put(k, "")
+    assert [k for k, _ in ref.iter()] == [b"a", b"b", b"c", b"d", b"e"]
+    it = ref.iter()
+    it.seek("c")
+    assert [k for k, _ in it] == [b"c", b"d", b"e"]
+    assert [k for k, _ in it] == []  # it stays at the end
+    it.seek()
+    assert next(it) == (b"a", b"")
+    assert it.peek() == (b"b", b"")
+    assert [k for k, _ in db.iter()] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_an_iterator_sees_the_store_at_its_last_seek(ref):
+    ref.put("a", "1")
+    ref.put("c", "1")
+    it = ref.iter()
+    it.seek()
+    ref.put("b", "2")
+    ref.put("c", "2")
+    ref.delete("a")
+    assert list(it) == [(b"a", b"1"), (b"c", b"1")]
+    it.seek()
+    assert list(it) == [(b"b", b"2"), (b"c", b"2")]
+
+
+def test_park(ref):
+    ref.put("a", "1")
+    it = ref.iter()
+    it.seek()
+    it.park()
+    assert not it.valid() and it.peek() is None
+    it.skip1()
+    it.seek()
+    assert it.peek() == (b"a", b"1")
+
+
+def test_backward(ref):
+    it = ref.iter()
+    it.seek_last()
+    assert not it.valid() and it.key() is None and it.value() is None
+    it.prev()
+    for k in "bdf":
+        ref.put(k, k.upper())
+    ref.put("", "")
+    it.seek_last()
+    assert (it.key(), it.value()) == (b"f", b"F")
+    it.prev()
+    assert it.peek() == (b"d", b"D")
+    it.skip1()
+    assert it.key() == b"f"
+    it.seek_for_prev("e")
+    assert it.key() == b"d"
+    it.seek_for_prev(b"d")
+    assert it.key() == b"d"
+    it.seek_for_prev("")
+    assert (it.key(), it.value()) == (b"", b"")
+    it.prev()
+    assert not it.valid() and it.key() is None
+    with pytest.raises(TypeError):
+        it.seek_for_prev(None)
+    raises(Status.TOOBIG, it.seek_for_prev, b"x" * (xdb.KV_MAX + 1))
+    assert not it.valid()
+    for call in (it.peek, it.key, it.value, it.prev, it.skip1, lambda: next(it), lambda: list(it), lambda: next(reversed(it))):
+        with pytest.raises(XdbError):  # an error is not the end
+            call()
+    it.seek("")
+    assert it.key() == b""
+
+
+def test_reversed(ref, db):
+    assert list(reversed(ref.iter())) == []
+    for k in "abcde":
+        ref.put(k, "")
+    assert [k for k, _ in reversed(ref.iter())] == [b"e", b"d", b"c", b"b", b"a"]
+    it = ref.iter()
+    it.seek("c")
+    back = reversed(it)
+    ref.put("bb", "")  # after the seek
+    assert [k for k, _ in back] == [b"c", b"b", b"a"]
+    assert list(back) == [] and list(it) == []  # it stays at the end
+    it.park()
+    assert next(reversed(it)) == (b"e", b"")
+    assert [k for k, _ in reversed(db.iter())] == [b"e", b"d", b"c", b"bb", b"b", b"a"]
+
+
+# ---- batches, merges, snapshots
+
+
+def test_batch_as_a_context(ref):
+    ref.put("old", "1")
+    with ref.batch() as batch:
+        assert len(batch) == 0 and batch
+        batch.put("a", "1")
+        batch.put("a", "2")
+        batch.delete("old")
+        assert len(batch) == 3
+        assert ref.get("a") is None and ref.get("old") == b"1"
+    assert batch.closed
+    assert ref.get("a") == b"2" and ref.get("old") is None
+    with pytest.raises(KeyError):
+        with ref.batch() as batch:
+            batch.put("b", "1")
+            raise KeyError
+    assert batch.closed and ref.get("b") is None
+
+
+def test_batch_by_hand(ref, tmp_path):
+    with XdbBatch() as batch:
+        batch.put(bytearray(b"a"), memoryview(b"1"))
+        batch.put("ä", "ö")
+        ref.write(batch)
+        ref.delete("a")
+        ref.write(batch)  # as often as one likes, to any store
+        with open_store(tmp_path / "other") as db, db.ref() as other:
+            other.write(batch)
+            assert other.get("a") == b"1"
+        assert ref.multi_get(["a", "ä"]) == [b"1", "ö".encode()]
+        batch.clear()
+        assert len(batch) == 0
+        ref.write(batch)
+        for bad in (None, 5, ["a"]):
+            with pytest.raises(TypeError):
+                batch.put(bad, "v")
+            with pytest.raises(TypeError):
+                batch.put("k", bad)
+            with pytest.raises(TypeError):
+                batch.delete(bad)
+            with pytest.raises(TypeError):
+                ref.write(bad)
+        raises(Status.TOOBIG, batch.put, "k", b"x" * xdb.KV_MAX)
+        raises(Status.TOOBIG, batch.delete, b"x" * (xdb.KV_MAX + 1))
+        assert len(batch) == 0
+        for i in range(200):  # larger than a memtable
+            batch.put(str(i), b"x" * 60000)
+        raises(Status.TOOBIG, ref.write, batch)
+        assert ref.get("0") is None
+    for call in (lambda: batch.put("a", "1"), lambda: batch.delete("a"), batch.clear, lambda: len(batch), lambda: ref.write(batch)):
+        raises(Status.INVALID, call)
+
+
+def test_merge(ref):
+    seen = []
+
+    def see(answer):
+        def fn(value):
+            seen.append(value)
+            return answer
+
+        return fn
+
+    assert ref.merge("k", see(KEEP)) is None
+    assert ref.merge("k", see(None)) is None
+    assert ref.merge("k", see("one")) == b"one"
+    assert ref.merge("k", see(KEEP)) == b"one"
+    assert ref.merge("k", see(bytearray())) == b""
+    assert ref.merge("k", see(memoryview(b"two"))) == b"two"
+    assert ref.merge(b"k", see(None)) is None
+    assert seen == [None, None, None, b"one", b"one", b"", b"two"]
+    assert ref.get("k") is None
+    raises(Status.TOOBIG, ref.merge, "k", see(b"x" * xdb.KV_MAX))
+    assert ref.get("k") is None
+    assert repr(KEEP) == "xdb.KEEP"
+
+
+def test_what_a_merge_function_raises(ref):
+    ref.put("k", "v")
+    for error in (KeyError("mine"), KeyboardInterrupt()):
+        def fn(value):
+            raise error
+
+        with pytest.raises(type(error)) as info:
+            ref.merge("k", fn)
+        assert info.value is error
+    with pytest.raises(TypeError):
+        ref.merge("k", lambda value: 5)
+    with pytest.raises(TypeError):
+        ref.merge(5, lambda value: value)
+    with pytest.raises(TypeError):
+        ref.merge("k", None)
+    assert ref.get("k") == b"v"
+
+
+def test_a_merge_function_cannot_use_the_store(db, ref):
+    ref.put("k", "v")
+    it = ref.iter()
+    it.seek()
+    for call in (lambda: ref.get("k"), lambda: ref.put("k", "w"), db.ref, db.stats, db.close, ref.close, it.peek, it.close, it.skip1):
+        def fn(value):
+            call()
+
+        raises(Status.INVALID, ref.merge, "k", fn)
+        assert not ref.closed and not db.closed and not it.closed
+    assert ref.get("k") == b"v" and it.peek() == (b"k", b"v")
+
+
+def test_what_is_collected_in_a_merge_function_is_closed_after_it(db, ref):
+    ref.put("k", "v")
+    its = [ref.iter() for _ in range(5)]
+    for it in its:
+        it.seek()
+    del it
+    other = db.ref()
+    assert db.stats()["iterators"] == 5
+
+    def fn(value):
+        nonlocal other
+        its.clear()
+        other = None
+        gc.collect()
+        return value + b"w"
+
+    assert ref.merge("k", fn) == b"vw"
+    assert db.stats()["iterators"] == 0 and db.stats()["refs"] == 1
+
+
+def test_threads_merging_lose_nothing(db):
+    def add():
+        with db.ref() as ref:
+            for i in range(500):
+                ref.merge(f"counter {i % 3}", lambda value: str(int(value or 0) + 1))
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    with db.ref() as ref:
+        assert sum(int(value) for _, value in ref.iter()) == 2000
+
+
+def test_snapshot(db, ref):
+    ref.put("a", "1")
+    ref.put("b", "1")
+    with ref.snapshot() as snapshot, snapshot.ref() as old:
+        ref.put("a", "2")
+        ref.delete("b")
+        ref.put("c", "2")
+        ref.flush()
+        assert db.stats()["snapshots"]["count"] == 1
+        assert old.get("a") == b"1" and old.probe("b") and not old.probe("c")
+        assert old.multi_get("abc") == [b"1", b"1", None]
+        assert list(old.iter()) == [(b"a", b"1"), (b"b", b"1")]
+        assert list(reversed(snapshot.iter())) == [(b"b", b"1"), (b"a", b"1")]
+        with XdbBatch() as batch:
+            batch.put("a", "3")
+            for call in (lambda: old.put("a", "3"), lambda: old.delete("a"), lambda: old.merge("a", lambda v: v), lambda: old.write(batch),
+                         old.flush, old.compact):
+                raises(Status.READONLY, call)
+        with old.snapshot() as again, again.ref() as older:
+            assert older.get("a") == b"1"
+    assert snapshot.closed and old.closed
+    assert db.stats()["snapshots"]["count"] == 0
+    raises(Status.INVALID, snapshot.ref)
+    assert ref.multi_get("abc") == [b"2", None, b"2"]
+
+
+def test_snapshots_close_in_any_order(tmp_path):
+    db = open_store(tmp_path / "s")
+    ref = db.ref()
+    ref.put("k", "v")
+    one, two, three = ref.snapshot(), ref.snapshot(), ref.snapshot()
+    ref.close()  # a snapshot does without the ref it was taken through
+    old = one.ref()
+    it = old.iter()
+    it.seek()
+    assert two.ref().get("k") == b"v"
+    one.close()
+    assert old.closed and it.closed
+    kept = three.ref()
+    del three
+    gc.collect()
+    assert kept.get("k") == b"v"  # a ref keeps its snapshot
+    assert db.stats()["snapshots"]["count"] == 2
+    db.close()
+    assert two.closed and kept.closed
+    two.close()
+
+
+# ---- copies, and what is damaged
+
+
+def test_checkpoint_verify_destroy_repair(tmp_path, ref):
+    ref.put("k", "v")
+    with ref.snapshot() as snapshot, snapshot.ref() as old:
+        ref.put("k", "w")
+        old.checkpoint(tmp_path / "then")
+    ref.checkpoint(os.fsencode(tmp_path / "now"))
+    raises(Status.EXISTS, ref.checkpoint, tmp_path / "now")
+    for name, value in ("then", b"v"), ("now", b"w"):
+        with open_store(tmp_path / name) as db, db.ref() as r:
+            assert r.get("k") == value
+            r.verify()
+            r.flush()
+            raises(Status.LOCKED, xdb.destroy, tmp_path / name)
+    table = next((tmp_path / "now").glob("*.sst"))
+    data = bytearray(table.read_bytes())
+    data[10] ^= 1
+    table.write_bytes(data)
+    with open_store(tmp_path / "now") as db, db.ref() as r:
+        assert table.name in raises(Status.CORRUPT, r.verify).message
+    xdb.repair(tmp_path / "now")
+    with open_store(tmp_path / "now") as db, db.ref() as r:
+        r.verify()
+    xdb.destroy(tmp_path / "then")
+    assert not (tmp_path / "then").exists()
+    raises(Status.NOTFOUND, xdb.destroy, tmp_path / "then")
+    raises(Status.NOTFOUND, xdb.repair, tmp_path / "then")
+    with pytest.raises(ValueError):
+        xdb.destroy("a\0b")
+
+
+# ---- options
+
+
+def filled(path, nr=3000, **kw):
+    """The figures of a store of records of about 500 bytes, a third of them random, brought into tables."""
+    rnd = random.Random(1)
+    with open_store(path, **kw) as db, db.ref() as ref:
+        for i in range(nr):
+            ref.put(f"{i:08}-{rnd.random()}", bytes(rnd.choices(range(64), k=150)) + b"always the same " * 22)
+        ref.flush()
+        return db.stats()
+
+
+def test_defaults_are_those_of_the_library():
+    opts = xdb._Opts()
+    xdb._lib().remixdb_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
+    assert opts.size == ctypes.sizeof(opts)
+    here = {name: p.default for name, p in inspect.signature(Xdb).parameters.items() if p.default is not p.empty}
+    here["cache_mb"], here["memtable_mb"] = here.pop("cachesz"), here.pop("mtsz")
+    assert here.pop("logger") is None and not opts.logger
+    for name, value in here.items():
+        there = getattr(opts, name)
+        assert (there.decode() if isinstance(there, bytes) else there) == value, name
+
+
+def test_names_are_those_of_the_header():
+    text = (ROOT / "remixdb.h").read_text()
+    body = text[text.index("struct remixdb_opts {"):]
+    body = re.sub(r"//.*", "", body[:body.index("\n};")])
+    fields = [line.split(";")[0].split("(*")[-1].split(")")[0].split()[-1].strip("*") for line in body.splitlines()[1:] if ";" in line]
+    assert fields == [name for name, _ in xdb._Opts._fields_]
+    assert f"REMIXDB_COMPRESSION_NONE = {xdb.COMPRESSION_NONE}, REMIXDB_COMPRESSION_ZSTD = {xdb.COMPRESSION_ZSTD} " in text
+    assert f"REMIXDB_SYNC_NONE = {xdb.SYNC_NONE}, REMIXDB_SYNC_EACH = {xdb.SYNC_EACH} " in text
+    own = set(inspect.signature(Xdb).parameters) - {"dirname", "cachesz", "mtsz"}
+    assert own == set(fields) - {"size", "cache_mb", "memtable_mb", "logger_priv"}
+    for name in own:
+        assert name in Xdb.__doc__
+
+
+def test_ckeys_and_tags(tmp_path):
+    full = filled(tmp_path / "full")["disk"]
+    assert filled(tmp_path / "ckeys", ckeys=False)["disk"]["table_bytes"] < full["table_bytes"]
+    assert filled(tmp_path / "tags", tags=False)["disk"]["remix_bytes"] < full["remix_bytes"]
+
+
+def test_compression(tmp_path):
+    sizes = [filled(tmp_path / str(i), compression=compression, compression_level=level)["disk"]["table_bytes"]
+             for i, (compression, level) in enumerate([(xdb.COMPRESSION_NONE, 0), (xdb.COMPRESSION_ZSTD, 1), (xdb.COMPRESSION_ZSTD, 19)])]
+    assert sizes[0] > 2 * sizes[1] and sizes[1] > sizes[2]
+
+
+def test_wal_mb(tmp_path):
+    with open_store(tmp_path / "s", mtsz=64, wal_mb=1) as db, db.ref() as ref:
+        for i in range(300):
+            ref.put(str(i), os.urandom(10000))
+        assert db.stats()["log"]["segments"] + db.stats()["compaction"]["rounds"] > 1
+    with open_store(tmp_path / "t", mtsz=64) as db, db.ref() as ref:
+        for i in range(300):
+            ref.put(str(i), os.urandom(10000))
+        assert db.stats()["log"]["segments"] == 1 and db.stats()["compaction"]["rounds"] == 0
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_workers(tmp_path, workers):
+    assert filled(tmp_path / "s", nr=100, workers=workers)["workers"] == workers
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="no /proc")
+def test_worker_cores(tmp_path):
+    allowed = os.sched_getaffinity(0)
+
+    def runs_on(cores, want):
+        before = set(os.listdir("/proc/self/task"))
+        with open_store(tmp_path / "s", workers=1, worker_cores=cores, io="sync"):
+            (task,) = set(os.listdir("/proc/self/task")) - before
+            for _ in range(3000):  # it is the thread itself that goes there
+                if os.sched_getaffinity(int(task)) == want:
+                    break
+                time.sleep(0.01)
+            return os.sched_getaffinity(int(task)) == want
+
+    assert runs_on(str(max(allowed)), {max(allowed)})
+    assert runs_on(str(min(allowed)), {min(allowed)})
+    assert runs_on("none", allowed)
+
+
+def test_io(tmp_path, monkeypatch):
+    monkeypatch.delenv("REMIXDB_IO", raising=False)
+    assert filled(tmp_path / "s", nr=100, io="sync")["io"] == "sync"
+    assert filled(tmp_path / "a", nr=100, io="aio")["io"] == "aio"
+    monkeypatch.setenv("REMIXDB_IO", "aio")
+    assert filled(tmp_path / "e", nr=100, io="sync")["io"] == "aio"
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT") or not os.path.isdir("/proc/self/fdinfo"), reason="no O_DIRECT, or no /proc")
+def test_direct_io(tmp_path):
+    (tmp_path / "probe").write_text("")
+    try:
+        os.close(os.open(tmp_path / "probe", os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip("the file system has no direct I/O")
+    for direct in (False, True):
+        filled(tmp_path / "s", nr=100)
+        with open_store(tmp_path / "s", direct_io=direct) as db, db.ref() as ref:
+            assert len(list(ref.iter())) == 100
+            tables = [fd for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}").endswith(".sst")]
+            flags = [int(pathlib.Path(f"/proc/self/fdinfo/{fd}").read_text().split("flags:")[1].split()[0], 8) for fd in tables]
+            assert flags and all(bool(f & os.O_DIRECT) == direct for f in flags)
+
+
+def test_sync(tmp_path):
+    def durable(db):
+        figures = db.stats()
+        return figures["log"]["durable_sequence"] == figures["sequence"]
+
+    with open_store(tmp_path / "none") as db, db.ref() as ref:
+        ref.put("k", "v")
+        assert not durable(db)
+        ref.sync()
+        assert durable(db)
+    with open_store(tmp_path / "each", sync=xdb.SYNC_EACH) as db, db.ref() as ref:
+        for i in range(5):
+            ref.put("k", str(i))
+            assert durable(db)
+        assert db.stats()["log"]["syncs"] >= 5
+    with open_store(tmp_path / "timer", sync=20) as db, db.ref() as ref:
+        ref.put("k", "v")
+        for _ in range(3000):  # it may take its time where much else is going on, but it comes
+            if durable(db):
+                break
+            time.sleep(0.01)
+        assert durable(db)
+
+
+def test_read_only(tmp_path):
+    raises(Status.NOTFOUND, lambda: open_store(tmp_path / "s", read_only=True))
+    assert not (tmp_path / "s").exists()
+    with open_store(tmp_path / "s") as db, db.ref() as ref:
+        ref.put("k", "v")
+        raises(Status.LOCKED, lambda: open_store(tmp_path / "s", read_only=True))
+    before = {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()}
+    with open_store(tmp_path / "s", read_only=True) as one, open_store(tmp_path / "s", read_only=True) as two:
+        raises(Status.LOCKED, open_store, tmp_path / "s")
+        for db in one, two:
+            assert db.stats()["read_only"] is True
+            with db.ref() as ref:
+                assert ref.get("k") == b"v"
+                for call in (lambda: ref.put("k", "w"), lambda: ref.delete("k"), lambda: ref.merge("k", lambda v: "w"), ref.flush, ref.compact):
+                    raises(Status.READONLY, call)
+                ref.verify()
+    assert {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()} == before
+
+
+def test_create_and_error_if_exists(tmp_path):
+    raises(Status.NOTFOUND, lambda: open_store(tmp_path / "s", create=False))
+    assert not (tmp_path / "s").exists()
+    open_store(tmp_path / "s", error_if_exists=True).close()
+    raises(Status.EXISTS, lambda: open_store(tmp_path / "s", error_if_exists=True))
+    open_store(tmp_path / "s", create=False).close()
+
+
+def test_max_open_files(tmp_path):
+    assert filled(tmp_path / "s", nr=40000, mtsz=1, workers=0)["tables"] > 16
+    for most in (16, 1000):
+        with open_store(tmp_path / "s", read_only=True, max_open_files=most) as db, db.ref() as ref, ref.iter() as it:
+            for i in range(0, 40000, 100):
+                it.seek(f"{i:08}")
+                assert it.valid()
+            it.park()
+            figures = db.stats()
+            assert figures["io_totals"]["open_files"] == (16 if most == 16 else figures["tables"])
+
+
+OF_OTHER_TYPES = [
+    {"wal_mb": "8"}, {"wal_mb": None}, {"workers": 1.5}, {"workers": True}, {"compression": "zstd"}, {"compression": None},
+    {"compression_level": "9"}, {"sync": True}, {"sync": "each"}, {"max_open_files": "many"}, {"ckeys": 1}, {"direct_io": "yes"},
+    {"read_only": 1}, {"create": None}, {"error_if_exists": 0}, {"io": None}, {"io": b"sync"}, {"worker_cores": 0}, {"logger": "x"}]
+DO_NOT_FIT = [
+    {"wal_mb": -1}, {"wal_mb": 1 << 64}, {"workers": 1 << 31}, {"workers": -(1 << 40)}, {"compression": 1 << 32}, {"compression_level": 1 << 31},
+    {"sync": 1 << 32}, {"max_open_files": -1}, {"max_open_files": 1 << 32}, {"io": "sync\0"}, {"worker_cores": "0\0"}]
+
+
+@pytest.mark.parametrize("error, bad", [(TypeError, bad) for bad in OF_OTHER_TYPES] + [(ValueError, bad) for bad in DO_NOT_FIT])
+def test_options_that_c_would_misread_are_refused(tmp_path, error, bad):
+    with pytest.raises(error) as info:
+        open_store(tmp_path / "s", **bad)
+    assert next(iter(bad)) in str(info.value)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("bad, part", [
+    ({"wal_mb": 1 << 60}, "MiB"), ({"workers": -2}, "workers"), ({"workers": 65}, "workers"), ({"compression": 2}, "compression"),
+    ({"sync": -2}, "sync"), ({"max_open_files": 15}, "max_open_files"), ({"io": "fast"}, '"fast"'), ({"worker_cores": "0,x"}, "0,x")])
+def test_options_that_the_library_refuses(tmp_path, monkeypatch, bad, part):
+    monkeypatch.delenv("REMIXDB_IO", raising=False)
+    error = raises(Status.INVALID, lambda: open_store(tmp_path / "s", **bad))
+    assert part in error.message
+    assert not (tmp_path / "s").exists()
+
+
+def test_options_have_names():
+    with pytest.raises(TypeError):
+        Xdb("s", 8, 8, True, 8)
+    with pytest.raises(TypeError):
+        Xdb("s", wall_mb=8)
+
+
+# ---- the logger
+
+
+def call_until(call, done):
+    """A worker may say what it did a little after the call that waited for it."""
+    for _ in range(3000):
+        if done():
+            return
+        call()
+        time.sleep(0.01)
+    raise AssertionError("nothing was said")
+
+
+def test_logger(tmp_path):
+    said = []
+
+    def logger(line):
+        assert isinstance(line, str)
+        said.append((threading.get_ident(), line))
+
+    def heard():
+        assert all(ident == threading.get_ident() for ident, _ in said)
+        lines = [line for _, line in said]
+        said.clear()
+        return lines
+
+    with open_store(tmp_path / "s", workers=1, max_open_files=16, logger=logger) as db, db.ref() as ref:
+        (line,) = heard()
+        assert str(tmp_path / "s") in line and "opened" in line
+        ref.put("k", "v")
+        assert heard() == []
+        ref.flush()
+        call_until(lambda: ref.probe("k"), lambda: any("compaction" in line for line in heard()))  # said by a worker
+        ref.verify()
+        assert any("0 files damaged" in line for line in heard())
+        table = next((tmp_path / "s").glob("*.sst"))
+        data = bytearray(table.read_bytes())
+        data[10] ^= 1
+        table.write_bytes(data)
+        raises(Status.CORRUPT, ref.verify)
+        lines = heard()
+        assert any(table.name in line for line in lines) and any("1 files damaged" in line for line in lines)
+    raises(Status.NOTFOUND, lambda: open_store(tmp_path / "t", create=False, logger=logger))
+    assert heard() == []
+
+
+def test_fewer_files_than_told_are_spoken_of(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    said = []
+    with open_store(tmp_path / "s", max_open_files=16, logger=said.append):
+        assert not any("descriptors" in line for line in said)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        try:
+            with open_store(tmp_path / "t", max_open_files=5000, logger=said.append):
+                pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    (line,) = [line for line in said if "descriptors" in line]
+    assert "276" in line and "5000" in line and "300" in line
+
+
+def test_logger_lives_as_long_as_the_store(tmp_path):
+    class Logger:
+        def __init__(self):
+            self.lines = []
+
+        def __call__(self, line):
+            self.lines.append(line)
+
+    logger = Logger()
+    lines, there = logger.lines, weakref.ref(logger)
+    db = open_store(tmp_path / "s", workers=1, logger=logger)
+    ref = db.ref()
+    del logger
+    for i in range(20):
+        gc.collect()
+        ref.put(str(i), "v")
+        ref.flush()
+    assert len(lines) > 10 and there()
+    db.close()
+    assert len(lines) > 20
+    del db, ref
+    gc.collect()
+    assert there() is None
+
+
+def test_logger_that_raises(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "excepthook", lambda *args: seen.append(args[1]))
+
+    def logger(line):
+        raise KeyError(line)
+
+    with open_store(tmp_path / "s", workers=1, logger=logger) as db, db.ref() as ref:
+        ref.put("k", "v")
+        ref.flush()
+        assert ref.get("k") == b"v"
+        ref.verify()
+    assert len(seen) > 2 and all(isinstance(e, KeyError) for e in seen)
+
+
+def test_logger_may_use_the_store(tmp_path):
+    said = []
+
+    def logger(line):
+        if db is None or db.closed:
+            return
+        if "compaction" in line:
+            said.append(ref.get("k"))
+            ref.verify()
+        elif "verify" in line:
+            said.append(line)
+            db.close()
+
+    db = None
+    db = open_store(tmp_path / "s", workers=1, logger=logger)
+    ref = db.ref()
+    ref.put("k", "v")
+    ref.flush()
+    call_until(lambda: ref.probe("k"), lambda: db.closed)
+    assert said[0] == b"v" and "verify" in said[-1]
+    assert db.closed and ref.closed
+    open_store(tmp_path / "s").close()
+
+
+def test_logger_and_the_garbage_collector(tmp_path):
+    """What is collected in a thread of the library, or in the middle of a call, would be closed there, and wait for what waits for it."""
+    result = script("""
+import gc, sys, threading, xdb
+said, threads = [], set()
+gc.callbacks.append(lambda phase, info: threads.add(threading.get_ident()))
+gc.set_threshold(1)
+ref = None
+for n in range(20):
+    db = xdb.Xdb(f"{sys.argv[1]}{n % 3}", 8, 1, workers=1, logger=lambda line: said.append([line]))
+    ref = db.ref()
+    for i in range(20):
+        its = [ref.iter() for _ in range(3)]
+        for it in its:
+            it.seek()
+        its.append(its)  # a cycle
+        ref.put(str(i), b"x" * 60000)
+        del its, it
+        if i % 5 == 4:
+            ref.flush()
+            ref.verify()
+    cycle = [db, ref]
+    cycle.append(cycle)
+    del db, ref, cycle
+    gc.collect()
+print(sum("compaction" in line for line, in said) >= 20, sum("opened" in line for line, in said),
+      threads == {threading.get_ident()})
+""", tmp_path / "s")
+    assert result.stdout == "True 20 True\n", result.stderr
+
+
+def test_logger_at_the_end_of_the_program(tmp_path):
+    result = script("""
+import sys, threading, xdb
+db = xdb.Xdb(sys.argv[1], 8, 1, workers=2, logger=print)
+def work():
+    ref = db.ref()
+    while True:
+        ref.put("k", b"x" * 10000)
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+ref = db.ref()
+for i in range(1000):
+    ref.put(str(i), b"x" * 10000)
+""", tmp_path / "s")
+    assert result.returncode == 0 and "opened" in result.stdout, result.stderr
+    open_store(tmp_path / "s").close()
+
+
+# ---- errors of opening
+
+
+def test_a_store_is_open_once(tmp_path):
+    with open_store(tmp_path / "s"):
+        error = raises(Status.LOCKED, open_store, tmp_path / "s")
+        assert str(tmp_path / "s") in error.message
+    open_store(tmp_path / "s").close()
+
+
+def test_a_file_where_the_directory_should_be(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("mine")
+    with pytest.raises(XdbError) as info:
+        open_store(path)
+    assert info.value.status not in (Status.OK, Status.NOTFOUND)
+    assert "file" in info.value.message
+    assert path.read_text() == "mine"
+
+
+def test_a_missing_parent_directory(tmp_path):
+    with pytest.raises(XdbError) as info:
+        open_store(tmp_path / "none" / "store")
+    assert str(tmp_path / "none") in info.value.message
+    assert not (tmp_path / "none").exists()
+
+
+def test_arguments_of_opening(tmp_path):
+    for bad in ({"cachesz": -1}, {"mtsz": -1}, {"mtsz": 1 << 70}):
+        with pytest.raises(ValueError):
+            open_store(tmp_path / "s", **bad)
+    with pytest.raises(TypeError):
+        open_store(tmp_path / "s", mtsz="8")
+    with pytest.raises(TypeError):
+        open_store(None)
+    with pytest.raises(ValueError):
+        open_store("a\0b")
+    with pytest.raises(XdbError):
+        open_store("")
+    assert not (tmp_path / "s").exists()
+    open_store(os.fsencode(tmp_path / "s")).close()
+    open_store(str(tmp_path / "s"), cachesz=0).close()
+
+
+def test_status_numbers_that_are_not_known():
+    error = XdbError(99, "from a newer library")
+    assert error.status == 99 and "99" in str(error)
+
+
+def test_statuses_are_those_of_the_header():
+    text = (ROOT / "remixdb.h").read_text()
+    body = text[text.index("enum remixdb_status {"):]
+    body = body[:body.index("};")]
+    names = [line.split("REMIXDB_")[1].split()[0].strip(",") for line in body.splitlines() if line.strip().startswith("REMIXDB_")]
+    assert names == [s.name for s in Status]
+    assert f"#define REMIXDB_KV_MAX {xdb.KV_MAX}u" in text
+    assert f'"{xdb.version()}"' in text
+
+
+# ---- closing
+
+
+def all_calls(ref, it):
+    return [lambda: ref.put("k", "v"), lambda: ref.get("k"), lambda: ref.probe("k"), lambda: ref.delete("k"), ref.sync, ref.iter,
+            it.seek, it.valid, it.peek, it.skip1, lambda: it.skip(2), it.park, lambda: list(it), lambda: next(it), it.seek_last,
+            lambda: it.seek_for_prev("k"), it.prev, it.key, it.value, lambda: list(reversed(it)), lambda: ref.multi_get(["k"]), ref.flush,
+            ref.compact, lambda: ref.merge("k", lambda v: v), lambda: ref.write(XdbBatch()), ref.snapshot, ref.verify,
+            lambda: ref.checkpoint("never")]
+
+
+def test_closing_the_store_closes_all(tmp_path):
+    db = open_store(tmp_path / "s")
+    refs = [db.ref() for _ in range(3)]
+    its = [r.iter() for r in refs for _ in range(2)]
+    refs[0].put("k", "v")
+    for it in its:
+        it.seek()
+    db.close()
+    assert db.closed and all(r.closed for r in refs) and all(i.closed for i in its)
+    for call in all_calls(refs[0], its[0]) + [db.ref, db.iter, db.stats]:
+        raises(Status.INVALID, call)
+    for x in its + refs + [db]:
+        x.close()
+    with open_store(tmp_path / "s") as db2, db2.ref() as ref:
+        assert ref.get("k") == b"v"
+
+
+def test_closing_a_ref_closes_its_iterators_only(db):
+    a, b = db.ref(), db.ref()
+    it_a, it_b = a.iter(), b.iter()
+    a.put("k", "v")
+    it_b.seek()
+    a.close()
+    for call in all_calls(a, it_a):
+        raises(Status.INVALID, call)
+    assert it_b.peek() == (b"k", b"v") and not db.closed
+    it_b.close()
+    assert b.get("k") == b"v"
+
+
+def test_context_managers_close_when_an_exception_passes(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        with open_store(tmp_path / "s") as db, db.ref() as ref, ref.iter() as it:
+            it.seek()
+            raise ZeroDivisionError
+    assert db.closed and ref.closed and it.closed
+    open_store(tmp_path / "s").close()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_any_order_of_closing_and_of_letting_go(tmp_path, order):
+    for let_go in (False, True):
+        db = open_store(tmp_path / "s")
+        ref = db.ref()
+        it = ref.iter()
+        ref.put("k", "v")
+        it.seek()
+        things = [db, ref, it]
+        del db, ref, it
+        for i in order:
+            if let_go:
+                things[i] = None
+            else:
+                things[i].close()
+        del things
+        gc.collect()
+        open_store(tmp_path / "s").close()  # the lock is free, so all was closed
+
+
+def test_what_is_in_use_is_not_collected(tmp_path):
+    it = open_store(tmp_path / "s").ref().iter()
+    gc.collect()
+    it.seek()
+    assert not it.valid()
+    raises(Status.LOCKED, open_store, tmp_path / "s")
+    del it
+    gc.collect()
+    open_store(tmp_path / "s").close()
+
+
+def test_garbage_in_a_cycle(tmp_path):
+    class Holder:
+        pass
+
+    for _ in range(5):
+        h = Holder()
+        h.self = h
+        h.db = open_store(tmp_path / "s")
+        h.it = h.db.ref().iter()
+        h.ref = h.db.ref()
+        h.ref.put("k", "v")
+        h.it.seek()
+        del h
+        gc.collect()
+    open_store(tmp_path / "s").close()
+
+
+def test_what_goes_wrong_when_a_store_is_collected_is_told(tmp_path):
+    result = script("""
+import resource, sys, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+ref.put("k", "v" * 10000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+del ref, db
+print("on")
+""", tmp_path / "s")
+    assert (result.returncode, result.stdout) == (0, "on\n")
+    assert "XdbError" in result.stderr
+
+
+# ---- threads and processes
+
+
+def test_threads_with_refs_of_their_own(db):
+    errors = []
+
+    def work(n):
+        try:
+            with db.ref() as ref:
+                for i in range(500):
+                    ref.put(f"{n}-{i:03}", str(i))
+                assert all(ref.get(f"{n}-{i:03}") == str(i).encode() for i in range(500))
+        except BaseException as e:  # an assertion of a thread would be lost otherwise
+            errors.append(e)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors
+    assert sum(1 for _ in db.iter()) == 2000
+
+
+def test_closing_under_the_feet_of_threads(tmp_path):
+    """Threads share one ref, which is a mistake but no crash, and the store is closed while they work."""
+    db = open_store(tmp_path / "s")
+    ref = db.ref()
+    started = threading.Barrier(4)
+    ends = []
+
+    def work(n):
+        started.wait()
+        try:
+            it = ref.iter()
+            for i in range(1 << 40):
+                ref.put(f"{n}-{i % 1000}", b"x" * 100)
+                it.seek(f"{n}")
+                it.skip(3)
+                it.peek()
+        except XdbError as e:
+            ends.append(e.status)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for t in threads:
+        t.start()
+    started.wait()
+    time.sleep(0.2)
+    db.close()
+    for t in threads:
+        t.join(30)
+    assert ends == [Status.INVALID] * 3
+    open_store(tmp_path / "s").close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_neither_uses_nor_closes_the_store(tmp_path):
+    result = script("""
+import os, sys, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+it = ref.iter()
+ref.put("k", "v")
+pid = os.fork()
+if pid == 0:
+    for call in (db.ref, ref.sync, it.seek, lambda: ref.get("k")):
+        try:
+            call()
+        except xdb.XdbError as e:
+            assert e.status is xdb.Status.INVALID, e
+        else:
+            os._exit(3)
+    it.close(); ref.close(); db.close()
+    del it, ref, db
+    sys.exit(0)
+_, status = os.waitpid(pid, 0)
+assert status == 0, status
+assert ref.get("k") == b"v"
+ref.put("k", "w")
+ref.sync()
+""", tmp_path / "s")
+    assert result.returncode == 0, result.stderr
+    with open_store(tmp_path / "s") as db, db.ref() as ref:
+        assert ref.get("k") == b"w"
+
+
+# ---- importing and ending
+
+
+def test_nothing_runs_on_import(tmp_path):
+    result = script("import xdb; print(xdb.Status.OK.name)", env={"REMIXDB_LIBRARY": str(tmp_path / "none.so")})
+    assert (result.returncode, result.stdout, result.stderr) == (0, "OK\n", "")
+
+
+def test_a_library_that_is_not_there(tmp_path):
+    result = script("""
+import sys, xdb
+try:
+    xdb.Xdb(sys.argv[1])
+except OSError as e:
+    print("none.so" in str(e))
+""", tmp_path / "s", env={"REMIXDB_LIBRARY": str(tmp_path / "none.so")})
+    assert result.stdout == "True\n", result.stderr
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(0)", "h = []; h.append((h, db, ref, it))", "del db", "del ref", "db.close()",
+                                 "import threading; threading.Thread(target=work, daemon=True).start()"])
+def test_exit_without_closing(tmp_path, end):
+    result = script(f"""
+import sys, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+it = ref.iter()
+ref.put("k", "v")
+it.seek()
+def work():
+    r = db.ref()
+    while True:
+        r.put("x", "y")
+{end}
+""", tmp_path / "s")
+    assert result.returncode == 0, result.stderr
+    with open_store(tmp_path / "s") as db, db.ref() as ref:
+        assert ref.get("k") == b"v"
+
+
+def test_stats(db, ref):
+    ref.put("k", "v")
+    assert isinstance(db.stats(), dict) and db.stats()
+
+
+# ---- signals
+
+def test_a_handler_that_reads(db, ref, tmp_path):
+    """A signal's handler that uses the same ref comes between any two lines of what it interrupts."""
+    result = script("""
+import signal, sys, time, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+ref.put("a", "1" * 50)
+ref.put("b", "2" * 9)
+it = ref.iter()
+it.seek("a")
+calls = 0
+def handler(*_):
+    global calls
+    calls += 1
+    assert ref.get("b") == b"2" * 9
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+until = time.monotonic() + 1
+while time.monotonic() < until:
+    assert ref.get("a") == b"1" * 50
+    assert it.peek() == (b"a", b"1" * 50)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(calls > 10)
+""", tmp_path / "s")
+    assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
+
+
+def test_a_merge_that_is_interrupted(tmp_path):
+    """An exception that a handler raises comes out of merge, wherever it was raised; but Python itself drops what is raised in a finalizer."""
+    result = script("""
+import signal, sys, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+class Stop(Exception):
+    pass
+def handler(*_):
+    raise Stop
+signal.signal(signal.SIGALRM, handler)
+stopped = 0
+for i in range(100):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0001 + i * 0.00001)
+        for n in range(20000):
+            ref.merge("k", lambda value: str(int(value or 0) + 1))
+    except (Stop, KeyboardInterrupt):
+        stopped += 1
+print(stopped)
+""", tmp_path / "s")
+    assert result.returncode == 0 and int(result.stdout) >= 90, result.stderr
+
+
+# ---- what is not a handle of the right kind
+
+def test_wrong_handles(db, ref):
+    snapshot = ref.snapshot()
+    it, batch = ref.iter(), XdbBatch()
+    for wrong in (None, 5, "x", ref, it, batch):
+        with pytest.raises(TypeError):
+            xdb.XdbRef(wrong)
+    for wrong in (None, 5, db, it, snapshot, batch):
+        for kind in (xdb.XdbIter, xdb.XdbSnapshot):
+            with pytest.raises(TypeError):
+                kind(wrong)
+        if wrong is not None:
+            with pytest.raises(TypeError):
+                XdbBatch(wrong)
+
+
+def test_copies(db, ref):
+    for handle in (db, ref, ref.iter(), ref.snapshot(), XdbBatch()):
+        for make in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="neither copied nor pickled"):
+                make(handle)
+    assert pickle.loads(pickle.dumps(KEEP)) is KEEP and copy.deepcopy(KEEP) is KEEP
+
+
+def test_next_of_a_new_iterator(ref):
+    ref.put("a", "1")
+    ref.put("b", "2")
+    it = ref.iter()
+    assert [next(it), next(it), next(it, None), next(it, None)] == [(b"a", b"1"), (b"b", b"2"), None, None]
+    it = ref.iter()
+    it.park()
+    assert next(it, None) is None  # it needs a seek

@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""xdb.py: what a signal's handler does, or raises, in the middle of it.
+
+Python runs a handler between two steps of the main thread: after a call of a function, at the beginning of one, and at a jump backward. The
+tests here come to each of these places of xdb.py, one after the other, without a signal."""
+
+import collections
+import dis
+import functools
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import xdb  # noqa: E402
+from xdb import Status, Xdb, XdbBatch, XdbError  # noqa: E402
+
+places = pytest.mark.skipif(sys.version_info < (3, 11) or sys.implementation.name != "cpython", reason="the places of CPython 3.11 and later")
+
+DESTROYS = {"remixdb_open_opts": "remixdb_close", "remixdb_ref": "remixdb_unref", "remixdb_snapshot_ref": "remixdb_unref",
+            "remixdb_snapshot": "remixdb_snapshot_release", "remixdb_iter_create": "remixdb_iter_destroy",
+            "remixdb_batch_create": "remixdb_batch_destroy", "remixdb_stats": "remixdb_free"}
+TAKE_NO_POINTER = {"remixdb_opts_init", "remixdb_open_opts"}
+
+
+class Library:
+    """The library, and what it has handed out that was not destroyed."""
+
+    def __init__(self, lib):
+        self.alive = {}  # pointer: (what destroys it, what it was made from)
+        self.faults = []
+        for name, (_, arguments) in xdb._SIGNATURES.items():
+            nr = 0 if name in TAKE_NO_POINTER or not arguments or arguments[0] is not xdb._P else 2 if name == "remixdb_write" else 1
+            setattr(self, name, functools.partial(self._call, name, getattr(lib, name), nr))
+
+    def _call(self, name, function, nr, *args):
+        if any(pointer not in self.alive for pointer in args[:nr]):
+            self.faults.append(f"{name} of what is not there")
+            return None
+        if name in DESTROYS.values():
+            if self.alive[args[0]][0] != name or any(parent == args[0] for _, parent in self.alive.values()):
+                self.faults.append(f"{name} at the wrong time")
+                return None
+            del self.alive[args[0]]
+        result = function(*args)
+        if name in DESTROYS and result is not None:
+            of = args[0] if nr and name != "remixdb_stats" else None
+            while name == "remixdb_snapshot" and self.alive[of][1] is not None:  # a snapshot outlives the ref it is taken through
+                of = self.alive[of][1]
+            self.alive[result] = DESTROYS[name], of
+        return result
+
+
+@functools.lru_cache(None)
+def handlers_of(code):
+    """For each offset where the code goes on when there is an exception."""
+    found = {}
+    for entry in dis.Bytecode(code).exception_entries:
+        found.update((offset, entry.target) for offset in range(entry.start, entry.end, 2))
+    return found
+
+
+@functools.lru_cache(None)
+def names_of(code):
+    return {i.offset: i.opname for i in dis.get_instructions(code)}
+
+
+class Place:
+    """Calls `what` at the n-th place where a handler may run."""
+
+    def __init__(self, n, what):
+        self.left, self.what, self.done, self.before = n, what, None, {}
+
+    def __enter__(self):
+        sys.settrace(self.trace)
+
+    def __exit__(self, *exc):
+        sys.settrace(None)
+        self.before.clear()
+
+    def trace(self, frame, event, arg):
+        if self.done or frame.f_code.co_filename != xdb.__file__:
+            return None
+        if event == "call" and self.finalizing(frame):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "call":
+            self.come(frame)
+        elif event == "opcode":
+            code, before = frame.f_code, self.before.get(frame)
+            self.before[frame] = at = frame.f_lasti
+            if before is None or not names_of(code)[before].startswith(("CALL", "JUMP_BACKWARD")) or names_of(code)[at] == "PUSH_EXC_INFO":
+                return self.trace
+            if handlers_of(code).get(before) == handlers_of(code).get(at):
+                self.come(frame)
+        return self.trace
+
+    def come(self, frame):
+        self.left -= 1
+        if self.left < 0:
+            self.done = f"{frame.f_code.co_name}:{frame.f_lineno}"
+            self.before.clear()
+            self.what()
+
+    @staticmethod
+    def finalizing(frame):  # Python drops what is raised there
+        while frame is not None:
+            if frame.f_code.co_filename.endswith("weakref.py") and frame.f_code.co_name == "__call__":
+                return True
+            frame = frame.f_back
+        return False
+
+
+class Stop(BaseException):
+    pass
+
+
+def stop():
+    raise Stop
+
+
+def free(lock):
+    """Whether another thread could take the lock."""
+    got = []
+
+    def work():
+        got.append(lock.acquire(blocking=False))
+        if got[0]:
+            lock.release()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return got[0]
+
+
+@pytest.fixture
+def lib(monkeypatch):
+    library = Library(xdb._lib())
+    monkeypatch.setattr(xdb, "_library", library)
+    gc.freeze()  # the many collections here need not look at what was there before
+    yield library
+    gc.unfreeze()
+
+
+Things = collections.namedtuple("Things", "db ref it batch snapshot")
+
+
+def open_store(path, **kw):
+    return Xdb(path, 1, 1, workers=0, io="sync", **kw)
+
+
+def things(db):
+    ref = db.ref()
+    for k in "abcdef":
+        ref.put(k, k.upper() * 9)
+    it = ref.iter()
+    it.seek("b")
+    batch = XdbBatch()
+    batch.put("g", "G")
+    return Things(db, ref, it, batch, ref.snapshot())
+
+
+def use_batch(t):
+    with t.ref.batch() as batch:
+        batch.put("h", "H")
+        batch.delete("g")
+        return len(batch)
+
+
+def use_snapshot(t):
+    with t.ref.snapshot() as then, then.ref() as old:
+        return old.get("a")
+
+
+CALLS = {
+    "put": lambda t: t.ref.put("x", "y"),
+    "get": lambda t: t.ref.get("a"),
+    "probe": lambda t: t.ref.probe("a"),
+    "delete": lambda t: t.ref.delete("x"),
+    "multi_get": lambda t: t.ref.multi_get(["a", "b"]),
+    "merge": lambda t: t.ref.merge("m", lambda v: b"1"),
+    "write": lambda t: t.ref.write(t.batch),
+    "batch": use_batch,
+    "stats": lambda t: bool(t.db.stats()),
+    "sync": lambda t: t.ref.sync(),
+    "flush": lambda t: t.ref.flush(),
+    "verify": lambda t: t.ref.verify(),
+    "ref": lambda t: t.db.ref().get("a"),
+    "close a ref": lambda t: t.db.ref().close(),
+    "snapshot": use_snapshot,
+    "ref of a snapshot": lambda t: t.snapshot.ref().get("a"),
+    "iterator": lambda t: next(t.db.iter()),
+    "backward": lambda t: next(reversed(t.ref.iter())),
+    "walk": lambda t: (t.it.seek("c"), t.it.skip1(), t.it.prev(), t.it.skip(2), t.it.key(), t.it.value(), t.it.peek(), t.it.valid()),
+    "seek": lambda t: (t.it.seek_last(), t.it.key(), t.it.seek_for_prev("bb"), t.it.key()),
+    "park": lambda t: t.it.park(),
+    "close an iterator": lambda t: t.ref.iter().close(),
+}
+
+
+@places
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of what is raised before a merge's function is in its try, which Python prints
+@pytest.mark.parametrize("name", CALLS)
+def test_an_exception_at_every_place(tmp_path, lib, name):
+    """Nothing is left over, nothing stays locked, and all works on."""
+    logger = None if name in ("get", "merge") else lambda line: None
+    t = things(open_store(tmp_path / "s", logger=logger))
+    want = CALLS[name](t)
+    gc.collect()
+    base = dict(lib.alive)
+    for n in range(10000):
+        place = Place(n, stop)
+        try:
+            with place:
+                CALLS[name](t)
+        except (Stop, KeyboardInterrupt):  # a merge cannot tell which, when it comes before its function is called
+            pass
+        if not place.done:
+            break
+        assert not lib.faults, place.done
+        assert lib.alive == base, place.done
+        assert not xdb._here.merging.locked() and not xdb._here.late, place.done
+        for thing in t:
+            assert free(thing._handle.lock), place.done
+        if logger:
+            assert not t.db._handle._log._turn.locked(), place.done
+    assert n > 5
+    assert CALLS[name](t) == want
+    for thing in t:
+        thing.close()
+    assert not lib.alive and not lib.faults
+
+
+@places
+@pytest.mark.parametrize("logger", [None, lambda line: None], ids=["", "logger"])
+def test_an_exception_at_every_place_of_opening_and_closing(tmp_path, lib, logger):
+    def work():
+        db = open_store(tmp_path / "s", logger=logger)
+        ref = db.ref()
+        it = ref.iter()
+        snapshot = ref.snapshot()
+        ref.put("a", "1")
+        db.close()
+        assert it.closed and snapshot.closed
+
+    for n in range(10000):
+        place = Place(n, stop)
+        try:
+            with place:
+                work()
+        except Stop:
+            pass
+        if not place.done:
+            break
+        assert not lib.alive and not lib.faults, place.done  # what is not alive is not locked either
+    assert n > 50
+
+
+@places
+def test_opening_that_is_interrupted_leaves_nothing_open_while_the_exception_lives(tmp_path, lib):
+    made = 0
+    for n in range(10000):
+        place, kept = Place(n, stop), None
+        try:
+            with place:
+                open_store(tmp_path / "s")
+        except Stop as e:
+            kept = e  # with the frames that it passed through, and what they hold
+        if not place.done:
+            break
+        if place.done.startswith("make:"):
+            made += 1
+            assert kept and not lib.alive, place.done
+    assert made > 1
+
+
+@places
+@pytest.mark.parametrize("name", CALLS)
+def test_a_handler_that_reads_at_every_place(tmp_path, lib, name):
+    t = things(open_store(tmp_path / "s"))
+    CALLS[name](t)
+    want = CALLS[name](t)
+    gc.collect()
+    base = dict(lib.alive)
+    seen = []
+
+    def read():
+        try:
+            seen.append(t.ref.get("f"))
+            with t.ref.iter() as it:
+                seen.append(next(it)[1])
+            seen.append(t.it.valid())
+        except XdbError as e:  # in a merge
+            seen.append(e.status)
+
+    for n in range(10000):
+        place = Place(n, read)
+        with place:
+            assert CALLS[name](t) == want, place.done
+        if not place.done:
+            break
+        assert lib.alive == base and not lib.faults, place.done
+    assert n > 5 and seen.count(b"F" * 9) > 5
+    assert Status.INVALID not in seen or name == "merge"
+    t.db.close()
+
+
+@places
+@pytest.mark.parametrize("name, which", [(name, which) for name in CALLS for which in ("ref", "it")] + [
+    (name, "db") for name in ("get", "merge", "ref of a snapshot", "seek")] + [("write", "batch")])
+def test_a_handler_that_closes_at_every_place(tmp_path, lib, name, which):
+    """What the call is in the middle of is closed when it ends, and is not used before."""
+    db = open_store(tmp_path / "s")
+    for n in range(10000):
+        if db.closed:
+            db = open_store(tmp_path / "s")
+        t = things(db)
+        made, closed = set(lib.alive), []
+
+        def close():
+            try:
+                getattr(t, which).close()
+                closed.append(getattr(t, which).closed)
+            except XdbError:  # in a merge
+                closed.append(None)
+
+        place = Place(n, close)
+        try:
+            with place:
+                CALLS[name](t)
+        except XdbError as e:
+            assert e.status is Status.INVALID and "closed" in e.message, place.done
+        assert not lib.faults and not xdb._here.late, place.done
+        if closed == [True]:
+            left = [destroy for pointer, (destroy, _) in lib.alive.items() if pointer in made]
+            assert left.count("remixdb_close") == (which != "db") and left.count("remixdb_iter_destroy") == (which == "batch"), place.done
+        for thing in t[1:]:
+            thing.close()
+        gc.collect()
+        assert len(lib.alive) == (not db.closed) and not lib.faults, place.done
+        if not place.done:
+            break
+        assert closed == [True] or name == "merge" and closed == [None], place.done
+    assert n > 5
+    db.close()
+    assert not lib.alive and not lib.faults
+
+
+# ---- with signals
+
+
+def script(text, *args):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, "-c", text, *map(str, args)], env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_a_handler_that_closes_the_store_and_ends_the_program(tmp_path):
+    for i in range(10):
+        result = script("""
+import signal, sys, xdb
+db = xdb.Xdb(sys.argv[1], 1, 1, workers=0)
+ref = db.ref()
+it = ref.iter()
+ref.put("k", sys.argv[2])
+def handler(*_):
+    db.close()
+    assert db.closed and ref.closed
+    sys.exit(7)
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.01 + int(sys.argv[2]) * 0.00037)
+while True:
+    ref.put("x", "y")
+    ref.get("x")
+    ref.multi_get(["x", "k"])
+    it.seek()
+    it.key()
+""", tmp_path / "s", i)
+        assert result.returncode == 7, result.stderr
+        with open_store(tmp_path / "s") as db, db.ref() as ref:
+            assert ref.get("k") == str(i).encode()
+
+
+def test_opening_that_is_interrupted_leaves_nothing_open(tmp_path):
+    result = script("""
+import signal, sys, xdb
+class Stop(Exception):
+    pass
+def handler(*_):
+    raise Stop
+signal.signal(signal.SIGALRM, handler)
+stopped = 0
+for i in range(60):
+    db = ref = None  # before the timer: what is raised in a finalizer comes to nobody
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0001 + i * 0.00015)
+        while True:
+            with xdb.Xdb(sys.argv[1], 1, 1, workers=0) as db, db.ref() as ref:
+                ref.put("k", "v")
+    except Stop:
+        stopped += 1
+    db = ref = None
+    xdb.Xdb(sys.argv[1], 1, 1, workers=0).close()
+print(stopped)
+""".replace("        assert db.closed\n", ""), tmp_path / "s")
+    assert (result.returncode, result.stdout) == (0, "60\n"), result.stderr

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A full disk, as one who uses the public functions meets it: puts are refused, reads and deletes are not, nothing is lost, and when there is room again the same
+// store takes puts again.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "remixdb.h"
+#include "tests/lib/simdisk.h"
+#include "tests/lib/slow.h"
+#include "store/open.h"
+
+#define DIR_NAME "/store"
+#define NR 6000u
+#define WAIT_NS 20000000000ull
+
+static uint64_t seed;
+static struct simdisk *disk;
+static struct xdb *x;
+static struct xdb_ref *ref;
+static uint32_t now[NR];  // version of each key's value; 0: there is none
+static uint32_t next_version;
+static uint8_t buf[3000], got[3000];
+
+#define CHECK(cond)                                                                                                               \
+  do {                                                                                                                            \
+    if (!(cond)) fail_msg("FULL_SEED=%llu, line %d: %s (last message: %s)", (unsigned long long)seed, __LINE__, #cond, remixdb_errmsg()); \
+  } while (0)
+
+static uint32_t key_of(uint32_t i, char *kbuf) { return (uint32_t)snprintf(kbuf, 16, "key%06u", i); }
+static uint32_t len_of(uint32_t i, uint32_t version) { return 8 + (i * 37 + version * 101) % 500; }
+
+static uint32_t value_of(uint32_t i, uint32_t version) {
+  const uint32_t len = len_of(i, version);
+  uint64_t r = (uint64_t)version << 32 | i;
+  for (uint32_t at = 0; at < len; at++) buf[at] = (uint8_t)rng_next(&r);
+  return len;
+}
+
+static bool put(uint32_t i) {
+  char kbuf[16];
+  const uint32_t version = ++next_version, len = value_of(i, version);
+  if (!remixdb_put(ref, kbuf, key_of(i, kbuf), buf, len)) return false;
+  now[i] = version;
+  return true;
+}
+
+static bool del(uint32_t i) {
+  char kbuf[16];
+  if (!remixdb_del(ref, kbuf, key_of(i, kbuf))) return false;
+  now[i] = 0;
+  return true;
+}
+
+static void check_value(uint32_t i, const uint8_t *val, uint32_t len) { CHECK(now[i] && len == value_of(i, now[i]) && memcmp(val, buf, len) == 0); }
+
+static void check_get(uint32_t i) {
+  char kbuf[16];
+  uint32_t len = 0;
+  const uint32_t klen = key_of(i, kbuf);
+  const bool there = remixdb_get(ref, kbuf, klen, got, &len);
+  CHECK(there || remixdb_errcode() == REMIXDB_NOTFOUND);
+  CHECK(there == (now[i] != 0) && remixdb_probe(ref, kbuf, klen) == there);
+  if (there) check_value(i, got, len);
+}
+
+// Everything, by all the ways to read.
+static void check_all(void) {
+  for (uint32_t i = 0; i < NR; i += 1 + i % 3) check_get(i);
+  struct xdb_iter *it = remixdb_iter_create(ref);
+  CHECK(it != NULL);
+  uint32_t want = 0, nr = 0;
+  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it), want++) {
+    uint32_t klen, vlen;
+    char kbuf[16];
+    CHECK(remixdb_iter_peek(it, kbuf, &klen, got, &vlen));
+    while (want < NR && !now[want]) want++;
+    char is[16];
+    CHECK(want < NR && klen == key_of(want, is) && memcmp(is, kbuf, klen) == 0);
+    check_value(want, got, vlen);
+    nr++;
+  }
+  CHECK(remixdb_iter_status(it) == REMIXDB_OK);
+  for (remixdb_iter_seek_last(it); remixdb_iter_valid(it); remixdb_iter_prev(it)) nr--;
+  CHECK(remixdb_iter_status(it) == REMIXDB_OK && nr == 0);
+  remixdb_iter_destroy(it);
+  for (; want < NR; want++) CHECK(!now[want]);
+  char kbufs[32][16];
+  struct remixdb_slice keys[32];
+  bool found[32];
+  for (uint32_t i = 0; i < 32; i++) keys[i] = (struct remixdb_slice){.ptr = kbufs[i], .len = key_of(i * 181 % NR, kbufs[i])};
+  const size_t n = remixdb_multi_get(ref, 32, keys, NULL, found);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+  size_t there = 0;
+  for (uint32_t i = 0; i < 32; i++) {
+    CHECK(found[i] == (now[i * 181 % NR] != 0));
+    there += found[i];
+  }
+  CHECK(n == there);
+}
+
+static void open_store(int workers) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.workers = workers;
+  o.memtable_mb = 1;
+  o.cache_mb = 1;
+  if (xdb_open(DIR_NAME, &o, simdisk_env(disk), &x) != REMIXDB_OK) fail_msg("FULL_SEED=%llu: %s", (unsigned long long)seed, remixdb_errmsg());
+  CHECK((ref = remixdb_ref(x)) != NULL);
+}
+
+static void close_store(void) {
+  remixdb_unref(ref);
+  remixdb_close(x);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+  CHECK(simdisk_open_files(disk) == 0);
+}
+
+static void check_refused(void) { CHECK(remixdb_errcode() == REMIXDB_NOSPACE && remixdb_errmsg()[0]); }
+
+static void fill(uint64_t *rng) {
+  for (uint32_t nr = 0; put((uint32_t)rng_next(rng) % NR); nr++) CHECK(nr < 100000);
+  check_refused();
+}
+
+// All was synced: the power goes now, and it is there.
+static void check_crash(uint64_t s) {
+  struct simdisk *const was = disk;
+  struct xdb *const was_x = x;
+  struct xdb_ref *const was_ref = ref;
+  disk = simdisk_crash(was, s);
+  open_store(0);
+  check_all();
+  close_store();
+  simdisk_destroy(disk);
+  disk = was;
+  x = was_x;
+  ref = was_ref;
+}
+
+static bool flush(uint32_t i) {
+  (void)i;
+  return remixdb_flush(ref);
+}
+
+// There is room again. A compaction that failed for want of it is tried again after a second; until then it may be told.
+static void soon(bool (*fn)(uint32_t i), uint32_t i) {
+  const uint64_t until = time_ns() + WAIT_NS;
+  while (!fn(i)) {
+    check_refused();
+    CHECK(time_ns() < until);
+    time_sleep_ns(20000000);
+  }
+}
+
+// reserves: the file system does. Where it does not, deletes and syncs may be refused as well.
+static void full_seed(uint64_t s, int workers, bool reserves) {
+  uint64_t rng = seed = s;
+  memset(now, 0, sizeof(now));
+  disk = simdisk_create();
+  simdisk_no_allocate(disk, !reserves);
+  open_store(workers);
+  for (uint32_t nr = NR / 4 + (uint32_t)rng_next(&rng) % NR; nr; nr--) CHECK(put((uint32_t)rng_next(&rng) % NR));
+  if (s % 2) CHECK(remixdb_flush(ref));
+  for (uint32_t time = 0; time < 2; time++) {
+    simdisk_space(disk, simdisk_used(disk) + rng_next(&rng) % (3u << 20));
+    fill(&rng);
+    check_all();
+    for (uint32_t i = 0; i < 10; i++) fill(&rng);  // what is smaller may have found room
+    for (uint32_t i = (uint32_t)rng_next(&rng) % 3; i < NR; i += 3) {
+      if (!del(i)) {
+        check_refused();
+        if (reserves) fail_msg("FULL_SEED=%llu: delete of key %u on a full disk: %s", (unsigned long long)seed, i, remixdb_errmsg());
+      }
+      if (i % 100 == 0) check_get(i);
+    }
+    check_all();
+    if (remixdb_sync(ref)) {
+      check_crash(rng_next(&rng));
+    } else {
+      check_refused();
+      CHECK(!reserves);
+    }
+    for (uint32_t nr = 0; time == 1 && del((uint32_t)rng_next(&rng) % NR); nr++) CHECK(nr < 100000);  // not for ever
+    if (time == 1) check_refused();
+    check_all();
+    // room again
+    simdisk_space(disk, UINT64_MAX);
+    for (uint32_t i = 0; i < NR; i += 1 + (uint32_t)rng_next(&rng) % 5) soon(put, i);
+    check_all();
+    soon(flush, 0);
+  }
+  close_store();
+  open_store(workers);
+  check_all();
+  close_store();
+  simdisk_destroy(disk);
+}
+
+static void test_full(void **state) {
+  (void)state;
+  const char *const given = getenv("FULL_SEED");
+  const uint64_t first = given ? strtoull(given, NULL, 0) : 1, nr = given ? 1 : SLOW > 1 ? 1 : 2;
+  for (uint64_t s = first; s < first + nr; s++) {
+    full_seed(s, 0, true);
+    full_seed(s, 1, true);
+  }
+  full_seed(first, 0, false);
+}
+
+static bool none(size_t size) {
+  (void)size;
+  return false;
+}
+
+// A put that the disk has no room for is taken back, for which there is no memory: the caller is told of the disk.
+static void test_reason(void **state) {
+  (void)state;
+  uint32_t refused = 0;
+  disk = simdisk_create();
+  memset(now, 0, sizeof(now));
+  open_store(0);
+  simdisk_space(disk, simdisk_used(disk));
+  uint64_t rng = seed = 1;
+  fill(&rng);
+  atomic_store(&mem_fault, none);
+  for (uint32_t i = 0; i < 100000; i++) {
+    if (put(i * 7919 % NR)) continue;  // a smaller one finds room
+    if (remixdb_errcode() == REMIXDB_NOMEM) break;
+    CHECK(remixdb_errcode() == REMIXDB_NOSPACE && strstr(remixdb_errmsg(), "No space left"));
+    refused++;
+  }
+  atomic_store(&mem_fault, NULL);
+  CHECK(refused > 10);
+  close_store();
+  simdisk_destroy(disk);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_full), cmocka_unit_test(test_reason)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The golden stores of tests/golden: this program makes them, and checks that the library of today reads them as the one that
+// wrote them did. What they hold is what the calls below put in; expected.json beside the files says it for readers that are not
+// this program (tests/py/test_format.py).
+//
+//   test_golden                  makes every store in memory and looks at it, then at the files
+//   test_golden write DIR        writes the files anew (make golden): only when the formats change
+//
+// The same calls make the same files, but for what another version of libzstd compresses otherwise. Stores in a format that is read and not
+// written any more are kept under another name; they hold what the calls put in that made them, so that these must stay as they are.
+#include "tests/lib/tiny.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define GOLDEN_DIR "tests/golden"
+
+static struct kref key_u(uint8_t *buf, const char *fmt, uint32_t i) {
+  return kref(buf, (uint32_t)snprintf((char *)buf, 64, fmt, i));
+}
+#define KEY(fmt, i) key_u((uint8_t[64]){0}, fmt, i)
+#define TEXT(s) kref(s, sizeof(s) - 1)
+
+static void flush(struct tiny *t) { TINY_OK(xdb_flush(t->x)); }
+
+// Several partitions of several runs each: compressed keys, tags, old versions, tombstones; and a log of several frames, one of them a batch.
+static struct tiny *make_plain(void) {
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
+  t->table_pages = 2;
+  tiny_open(t);
+  for (uint32_t i = 0; i < 170; i++) tiny_put(t, KEY("user/%04u", 2 * i), 40 + i * 37 % 60, false);
+  flush(t);
+  for (uint32_t i = 0; i < 170; i += 9) tiny_put(t, KEY("user/%04u", 2 * i), 20 + i % 100, false);
+  for (uint32_t i = 0; i < 170; i += 11) tiny_put(t, KEY("user/%04u", 2 * i + 1), i % 40, false);
+  for (uint32_t i = 3; i < 170; i += 13) tiny_del(t, KEY("user/%04u", 2 * i));
+  flush(t);
+  for (uint32_t i = 0; i < 170; i += 17) tiny_put(t, KEY("user/%04u", 2 * i), 10, true);
+  for (uint32_t i = 0; i < 170; i += 18) tiny_del(t, KEY("user/%04u", 2 * i + 2));
+  flush(t);
+  for (uint32_t i = 0; i < 40; i++) tiny_put(t, KEY("user/%04u/x", i), 30, false);
+  for (uint32_t i = 0; i < 60; i += 9) tiny_put(t, KEY("user/%04u", 2 * i), 5, false);
+  flush(t);
+  // what stays in the log
+  for (uint32_t i = 0; i < 6; i++) {
+    tiny_put(t, KEY("user/%04u", 100 * i), 15 * i, false);
+    tiny_del(t, KEY("user/%04u", 100 * i + 2));
+    TINY_OK(xdb_sync(t->ref));
+  }
+  static uint8_t value[200];
+  struct xdb_batch *b;
+  TINY_OK(batch_create(&b));
+  for (uint32_t i = 0; i < 5; i++) {
+    const struct tiny_rec *const r = tiny_model(t, KEY("batch/%u", i), 200, i % 2, true);
+    tiny_value(r, value);
+    TINY_OK(batch_add(b, kref(r->key, r->klen), value, 200, false));
+  }
+  TINY_OK(xdb_write(t->ref, b));
+  batch_destroy(b);
+  return t;
+}
+
+// Neither compressed keys nor tags; keys of all bytes, some the beginning of others, the empty one; over several runs.
+static struct tiny *make_compact(void) {
+  struct tiny *const t = tiny_create(false, false, REMIXDB_COMPRESSION_NONE);
+  tiny_open(t);
+  uint64_t rng = 7;
+  tiny_put(t, TEXT(""), 3, false);
+  for (uint32_t i = 0; i < 120; i++) {
+    uint8_t key[8];
+    const uint32_t len = 1 + i % 6;
+    for (uint32_t k = 0; k < len; k++) key[k] = (uint8_t)"\0\1\177\200\377a"[rng_next(&rng) % 6];
+    tiny_put(t, kref(key, len), i % 70, false);
+    if (i == 60) flush(t);
+  }
+  flush(t);
+  for (uint32_t i = 0; i < t->nr; i += 5) {
+    uint8_t key[8];
+    const struct kref k = kref(key, t->recs[i].klen);
+    if (k.len) memcpy(key, t->recs[i].key, k.len);
+    if (i % 2) tiny_del(t, k);
+    else tiny_put(t, k, i, true);
+  }
+  flush(t);
+  for (uint32_t i = 0; i < 12; i++) {
+    uint8_t key[12];
+    memset(key, 'a', sizeof(key));
+    tiny_put(t, kref(key, i), 40, false);
+  }
+  tiny_del(t, TEXT("never there"));
+  flush(t);
+  tiny_del(t, TEXT(""));
+  return t;
+}
+
+// Compressed blocks: with a dictionary, without one because the table is small, and stored raw because they do not shrink.
+static struct tiny *make_zstd(void) {
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_ZSTD);
+  tiny_open(t);
+  for (uint32_t i = 0; i < 400; i++) tiny_put(t, KEY("article/%05u", 3 * i), 100 + i % 50, false);
+  tiny_put(t, TEXT("article/00100/picture"), 8150, true);  // fills its two pages
+  flush(t);
+  for (uint32_t i = 0; i < 30; i++) tiny_put(t, KEY("article/%05u", 30 * i), 60, i % 3 == 0);
+  for (uint32_t i = 0; i < 10; i++) tiny_del(t, KEY("article/%05u", 90 * i + 3));
+  flush(t);
+  return t;
+}
+
+// Blocks of several pages, of values and of keys; keys that differ so far behind their first difference that the positions do not fit.
+static struct tiny *make_large(void) {
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
+  static uint8_t key[4201];
+  tiny_open(t);
+  memset(key, 'k', sizeof(key));
+  tiny_put(t, TEXT("a"), 8000, false);
+  tiny_put(t, TEXT("b"), 4079 - 3, true);  // with its heads, 1 and 2 bytes, the key and the block's 14 this is a page
+  tiny_put(t, TEXT("c"), 4079 - 2, true);  // and this one more byte
+  tiny_put(t, TEXT("d"), 0, false);
+  tiny_put(t, TEXT("e"), 5000, true);
+  for (uint32_t i = 0; i < 40; i++) tiny_put(t, KEY("f%03u", i), 20, false);
+  for (uint32_t i = 0; i < 2; i++) {
+    key[4200] = (uint8_t)('0' + i);
+    tiny_put(t, kref(key, sizeof(key)), 10, false);
+  }
+  tiny_put(t, TEXT("z"), 1, false);
+  flush(t);
+  tiny_put(t, TEXT("f007"), 11, false);
+  tiny_del(t, TEXT("c"));
+  flush(t);
+  return t;
+}
+
+// A young view of two tables: versions and tombstones of what the other view has, and keys of its own, one of which is deleted again.
+static struct tiny *make_young(void) {
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
+  tiny_open(t);
+  for (uint32_t i = 0; i < 240; i++) tiny_put(t, KEY("entry/%03u", i), i % 20, false);
+  flush(t);
+  for (uint32_t n = 0; n < 2; n++) {
+    for (uint32_t i = 1; i < 4; i++) tiny_put(t, KEY("entry/%03u", (40 + 20 * n) * i), 20 + i, n);
+    tiny_put(t, KEY("entry/%03u/x", 25 * n), 10, false);
+    tiny_del(t, KEY("entry/%03u", 7 + n));
+    if (n) tiny_del(t, KEY("entry/%03u/x", 0));
+    flush(t);
+  }
+  return t;
+}
+
+static void log_put(struct tiny *t, struct wal *w, uint32_t i, bool model) {
+  static uint8_t value[200];
+  const struct kref key = KEY("log/%03u", i % 40);
+  struct tiny_rec one = {.key = (uint8_t *)(uintptr_t)key.ptr, .klen = key.len, .number = i, .vlen = 20 + i, .there = i % 6 != 5};
+  const struct tiny_rec *const r = model ? tiny_model(t, key, one.vlen, false, one.there) : &one;
+  tiny_value(r, value);
+  uint64_t gen;
+  TINY_OK(wal_begin(w, kv_rec_size(key.len, r->vlen, !r->there), &gen));
+  (void)wal_put(w, key, value, r->vlen, !r->there);
+  wal_end(w);
+}
+
+static void save_log_start(struct tiny *t, uint64_t gen, uint64_t seq) {
+  const struct sst_ctx ctx = {.env = simdisk_env(t->disk), .dir = TINY_DIR, .store_id = TINY_STORE_ID};
+  struct part *p;
+  struct version *v;
+  TINY_OK(part_create(kref("", 0), NULL, NULL, &p));
+  TINY_OK(version_create(&p, 1, &v));
+  v->store_id = TINY_STORE_ID;
+  v->number = 2;
+  v->next_file = 1;
+  v->log_gen = gen;
+  v->log_seq = seq;
+  TINY_OK(version_save(&ctx, v));
+  version_unref(v);
+}
+
+// A log of three segments; the newest is in a file that had a longer life before, whose frames lie behind its own. torn: the
+// machine stopped while the last frame was written, and half of it is there.
+static struct tiny *make_log_of(bool torn) {
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
+  const struct wal_opts wo = {.env = simdisk_env(t->disk), .dir = TINY_DIR, .store_id = TINY_STORE_ID};
+  struct wal *w;
+  TINY_OK(wal_open(&wo, 1, 0, false, NULL, NULL, NULL, &w));
+  for (uint32_t i = 0; i < 30; i++) {  // not needed any more in the end
+    log_put(t, w, i, false);
+    if (i % 7 == 0) TINY_OK(wal_flush(w));
+  }
+  TINY_OK(wal_switch(w, NULL, NULL));
+  const uint64_t gen = wal_gen(w);
+  for (uint32_t i = 30; i < 60; i++) {
+    log_put(t, w, i, true);
+    if (i % 5 == 0) TINY_OK(wal_flush(w));
+    if (i % 10 == 0) TINY_OK(wal_sync(w));
+  }
+  save_log_start(t, gen, 30);
+  TINY_OK(wal_release(w, gen));
+  TINY_OK(wal_switch(w, NULL, NULL));
+  log_put(t, w, 60, true);
+  TINY_OK(wal_sync(w));
+  TINY_OK(wal_switch(w, NULL, NULL));
+  for (uint32_t i = 61; i < 67; i++) {
+    log_put(t, w, i, true);
+    if (i % 2) TINY_OK(wal_flush(w));
+  }
+  TINY_OK(wal_sync(w));
+  if (!torn) {
+    TINY_OK(wal_close(w));
+    return t;
+  }
+  const uint64_t at = wal_segment_bytes(w);
+  uint8_t old[64];
+  size_t len;
+  const char *const name = "wal-1";
+  uint8_t *const before = tiny_read_file(t, name, &len);
+  log_put(t, w, 67, false);
+  TINY_OK(wal_flush(w));
+  assert_true(wal_segment_bytes(w) - at > 60 && at + 60 + sizeof(old) < len);
+  memcpy(old, before + at + 60, sizeof(old));
+  free(before);
+  simdisk_fault(t->disk, SIMDISK_WRITE, 0, UINT64_MAX, EIO);
+  assert_int_equal(wal_close(w), REMIXDB_IO);
+  simdisk_fault(t->disk, SIMDISK_WRITE, 0, 0, 0);
+  assert_true(simdisk_poke(t->disk, tiny_path(name), at + 60, old, sizeof(old)));
+  return t;
+}
+
+static struct tiny *make_log(void) { return make_log_of(false); }
+static struct tiny *make_torn(void) { return make_log_of(true); }
+
+static const struct golden {
+  const char *name;
+  struct tiny *(*make)(void);
+  bool spares;  // segments that are not needed stay there
+  bool old;     // of another format than is written today: read, never written
+} goldens[] = {
+    {"plain", make_plain, false, false},
+    {"compact", make_compact, true, false},
+    {"zstd", make_zstd, false, false},
+    {"large", make_large, false, false},
+    {"log", make_log, true, false},
+    {"torn", make_torn, true, false},
+    {"young", make_young, false, false},
+    {"compact-remix1", make_compact, true, true},  // REMIX format 1, without tags
+    {"zstd-remix1", make_zstd, false, true},       // and with them
+    {"large-sst1", make_large, false, true},       // table format 1: compressed keys are not packed
+    {"plain-sst1", make_plain, false, true},
+    {"zstd-sst1", make_zstd, false, true},
+};
+#define GOLDENS (sizeof(goldens) / sizeof(goldens[0]))
+
+static struct tiny *make(const struct golden *g) {
+  struct tiny *const t = g->make();
+  TINY_OK(tiny_close(t));
+  if (!g->spares) tiny_drop_spares(t);
+  return t;
+}
+
+// ---- writing
+
+static FILE *create(const char *dir, const char *store, const char *name) {
+  char path[1024];
+  (void)snprintf(path, sizeof(path), "%s/%s/%s", dir, store, name);
+  FILE *const f = fopen(path, "wb");
+  if (!f) fail_msg("%s: %s", path, strerror(errno));
+  return f;
+}
+
+// Everything of each key, and by which rule (tiny.h) its value is made.
+static void write_expected(const struct tiny *t, FILE *f) {
+  const char *end = "";
+  (void)fprintf(f, "{\"store_id\": %llu,\n \"records\": [", (unsigned long long)TINY_STORE_ID);
+  for (uint32_t i = 0; i < t->nr; i++) {
+    const struct tiny_rec *const r = &t->recs[i];
+    if (!r->there) continue;
+    (void)fprintf(f, "%s\n  [\"", end);
+    for (uint32_t k = 0; k < r->klen; k++) (void)fprintf(f, "%02x", r->key[k]);
+    (void)fprintf(f, "\", %u, %u, \"%s\"]", r->number, r->vlen, r->noise ? "noise" : "text");
+    end = ",";
+  }
+  (void)fprintf(f, "\n ]}\n");
+}
+
+static void write_golden(const struct golden *g, const char *dir) {
+  struct tiny *const t = make(g);
+  struct tiny_files files, old = {.nr = 0};
+  char path[1024];
+  (void)snprintf(path, sizeof(path), "%s/%s", dir, g->name);
+  if (mkdir(path, 0777) != 0 && errno != EEXIST) fail_msg("%s: %s", path, strerror(errno));
+  TINY_OK(env_list(env_posix(), path, tiny_name, &old));
+  for (uint32_t i = 0; i < old.nr; i++) {
+    (void)snprintf(path, sizeof(path), "%s/%s/%s", dir, g->name, old.names[i]);
+    TINY_OK(env_unlink(env_posix(), path));
+  }
+  tiny_list(t, &files);
+  for (uint32_t i = 0; i < files.nr; i++) {
+    size_t len;
+    uint8_t *const b = tiny_read_file(t, files.names[i], &len);
+    FILE *const f = create(dir, g->name, files.names[i]);
+    if (len > 64u << 10) fail_msg("%s/%s has %zu bytes", g->name, files.names[i], len);
+    assert_int_equal(fwrite(b, 1, len, f), len);
+    assert_int_equal(fclose(f), 0);
+    free(b);
+  }
+  FILE *const f = create(dir, g->name, "expected.json");
+  write_expected(t, f);
+  assert_int_equal(fclose(f), 0);
+  tiny_destroy(t);
+}
+
+static const char *write_dir;
+
+static void test_write(void **state) {
+  (void)state;
+  if (mkdir(write_dir, 0777) != 0 && errno != EEXIST) fail_msg("%s: %s", write_dir, strerror(errno));
+  for (size_t i = 0; i < GOLDENS; i++)
+    if (!goldens[i].old) write_golden(&goldens[i], write_dir);
+}
+
+// ---- reading
+
+// Replaces what is on t's disk by the files.
+static void load_golden(struct tiny *t, const char *name) {
+  struct tiny_files files = {.nr = 0};
+  char path[1024];
+  simdisk_destroy(t->disk);
+  t->disk = simdisk_create();
+  simdisk_no_allocate(t->disk, true);
+  TINY_OK(env_mkdir(simdisk_env(t->disk), TINY_DIR));
+  (void)snprintf(path, sizeof(path), GOLDEN_DIR "/%s", name);
+  TINY_OK(env_list(env_posix(), path, tiny_name, &files));
+  assert_true(files.nr > 2);
+  for (uint32_t i = 0; i < files.nr; i++) {
+    uint8_t *b;
+    size_t len;
+    if (strcmp(files.names[i], "expected.json") == 0) continue;
+    (void)snprintf(path, sizeof(path), GOLDEN_DIR "/%s/%s", name, files.names[i]);
+    TINY_OK(env_read_file(env_posix(), path, TINY_FILE_MAX, &b, &len));
+    tiny_write_file(t, files.names[i], b, len);
+    mem_free(b);
+  }
+}
+
+// Read-only, then by an opening that may write, and what that one has left.
+static void check_all_ways(struct tiny *t) {
+  tiny_check(t, true);
+  tiny_check(t, false);
+  tiny_open(t);
+  TINY_OK(xdb_flush(t->x));
+  tiny_put(t, TEXT("one more"), 100, false);
+  TINY_OK(tiny_close(t));
+  tiny_check(t, true);
+}
+
+static void test_made_today(void **state) {
+  (void)state;
+  for (size_t i = 0; i < GOLDENS; i++) {
+    if (goldens[i].old) continue;
+    struct tiny *const t = make(&goldens[i]);
+    check_all_ways(t);
+    tiny_destroy(t);
+  }
+}
+
+static void test_golden(void **state) {
+  (void)state;
+  for (size_t i = 0; i < GOLDENS; i++) {
+    struct tiny *const t = make(&goldens[i]);
+    load_golden(t, goldens[i].name);
+    check_all_ways(t);
+    tiny_destroy(t);
+  }
+}
+
+int main(int argc, char **argv) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_made_today), cmocka_unit_test(test_golden)};
+  const struct CMUnitTest writing[] = {cmocka_unit_test(test_write)};
+  if (argc == 3 && strcmp(argv[1], "write") == 0) {
+    write_dir = argv[2];
+    return cmocka_run_group_tests(writing, NULL, NULL);
+  }
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

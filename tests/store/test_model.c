@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every call there is, at random, in one thread, against a model: keys of several kinds, values up to the largest, snapshots and iterators that are held for
+// long, the store closed and opened with other options, checkpoints opened beside it. With workers = 0 all of a run follows from its seed.
+//
+// TEST_SEED in the environment repeats what a failure printed. SOAK_SECONDS goes on with new seeds that long; MODEL_OPS until so many operations are done.
+#include <signal.h>
+
+#include "admin/checkpoint.h"
+#include "tests/lib/model.h"
+#include "tests/lib/simdisk.h"
+
+#define SHOTS 6u
+#define CURSORS 4u
+#define COPY_DIR_LEN 560
+
+struct shot {
+  struct xdb_snapshot *s;
+  struct xdb_ref *ref;
+  struct model_cursor c;
+  uint64_t time;
+};
+
+struct run {
+  struct model m;
+  struct simdisk *disk;  // NULL: real files
+  struct env *env;
+  struct remixdb_opts opts;
+  size_t memtable;       // of this opening
+  struct xdb *x;
+  struct xdb_ref *ref;
+  struct xdb_batch *batch;
+  struct shot shots[SHOTS];
+  struct model_cursor cursors[CURSORS];
+  uint32_t place;        // where most writes go
+};
+
+static uint64_t nr_ops, nr_opened, kinds[COMPACT_KINDS], young;
+static const char *step_name = "";
+
+static void on_hang(int sig) {
+  (void)sig;
+  char line[200];
+  const int n = snprintf(line, sizeof(line), "TEST_SEED=%llu: %s hangs\n", (unsigned long long)seed, step_name);
+  if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) _exit(2);
+  _exit(1);
+}
+
+// ---- opening and closing
+
+static void choose_opts(struct run *r) {
+  static const size_t caches[] = {0, 1, 8};
+  static const char *const engines[] = {"auto", "sync", "aio", "uring"};
+  uint64_t *const rng = &r->m.rng;
+  struct remixdb_opts *const o = &r->opts;
+  *o = small_opts(0);
+  o->tags = chance(rng, 50);
+  o->ckeys = chance(rng, 50);
+  o->cache_mb = caches[below(rng, 3)];
+  o->compression = chance(rng, 30) ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
+  o->compression_level = 1;
+  o->max_open_files = chance(rng, 30) ? 16 : 0;
+  o->io = engines[below(rng, 4)];
+  o->direct_io = chance(rng, 20);
+  o->sync = chance(rng, 10) ? REMIXDB_SYNC_EACH : REMIXDB_SYNC_NONE;
+  r->memtable = (size_t)(80 + below(rng, chance(rng, 50) ? 100 : 900)) << 10;
+}
+
+static void run_open(struct run *r) {
+  choose_opts(r);
+  CHECK_OK(xdb_open(dir, &r->opts, r->env, &r->x));
+  shrink(r->x, r->memtable, 4 + (uint32_t)below(&r->m.rng, chance(&r->m.rng, 50) ? 20 : 300));
+  static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
+  r->x->compact.young_from = from[below(&r->m.rng, sizeof(from))];
+  r->ref = remixdb_ref(r->x);
+  CHECK(r->ref);
+  nr_opened++;
+}
+
+static void shot_drop(struct shot *t) {
+  cursor_drop(&t->c);
+  remixdb_unref(t->ref);
+  remixdb_snapshot_release(t->s);
+  *t = (struct shot){0};
+}
+
+static void run_close(struct run *r) {
+  for (uint32_t i = 0; i < SHOTS; i++)
+    if (r->shots[i].s) shot_drop(&r->shots[i]);
+  for (uint32_t i = 0; i < CURSORS; i++) cursor_drop(&r->cursors[i]);
+  for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
+  young += atomic_load(&r->x->compact.stats.young);
+  remixdb_unref(r->ref);
+  remixdb_close(r->x);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+  r->x = NULL;
+}
+
+// ---- writing
+
+static uint32_t pick_key(struct run *r) {
+  struct model *const m = &r->m;
+  if (chance(&m->rng, 1)) r->place = (uint32_t)below(&m->rng, m->nr);
+  if (chance(&m->rng, 60)) return (r->place + (uint32_t)below(&m->rng, 1 + m->nr / 8)) % m->nr;
+  return (uint32_t)below(&m->rng, m->nr);
+}
+
+static void do_put(struct run *r) { CHECK(model_put(&r->m, r->ref, pick_key(r))); }
+static void do_del(struct run *r) { CHECK(model_del(&r->m, r->ref, pick_key(r))); }
+
+// What cannot be is refused, and changes nothing.
+static void do_refused(struct run *r) {
+  struct model *const m = &r->m;
+  const struct model_key *const k = &m->keys[below(&m->rng, m->nr)];
+  const uint32_t most = REMIXDB_KV_MAX - k->len;
+  memset(m->buf, 0, most + 1);
+  CHECK(!remixdb_put(r->ref, k->ptr, k->len, m->buf, most + 1) && remixdb_errcode() == REMIXDB_TOOBIG);
+  remixdb_batch_clear(r->batch);
+  CHECK(!remixdb_batch_put(r->batch, k->ptr, k->len, m->buf, most + 1) && remixdb_errcode() == REMIXDB_TOOBIG);
+  if (chance(&m->rng, 80)) return;
+  size_t memory = 0;
+  for (uint32_t i = 0; i < m->nr && memory <= r->memtable; i++) {
+    const uint32_t len = REMIXDB_KV_MAX - m->keys[i].len;
+    CHECK(remixdb_batch_put(r->batch, m->keys[i].ptr, m->keys[i].len, m->buf, len));
+    memory += wh_record_memory(m->keys[i].len, len);
+  }
+  if (memory > r->memtable) CHECK(!remixdb_write(r->ref, r->batch) && remixdb_errcode() == REMIXDB_TOOBIG);
+}
+
+static void do_batch(struct run *r) {
+  struct model *const m = &r->m;
+  remixdb_batch_clear(r->batch);
+  const uint64_t time = m->time;
+  m->time++;  // all of it is of one moment
+  size_t memory = 0;
+  uint32_t count = 0;
+  for (uint64_t n = below(&m->rng, chance(&m->rng, 90) ? 20 : 400); n; n--) {
+    const uint32_t i = pick_key(r), len = model_vlen(m, i);
+    const struct model_key *const k = &m->keys[i];
+    memory += wh_record_memory(k->len, len);
+    if (memory > r->memtable) break;
+    count++;
+    if (chance(&m->rng, 20)) {
+      CHECK(remixdb_batch_del(r->batch, k->ptr, k->len));
+      model_set(m, i, 0, 0);
+      continue;
+    }
+    const uint32_t id = ++m->next_id;
+    model_value(id, len, m->buf);
+    CHECK(remixdb_batch_put(r->batch, k->ptr, k->len, m->buf, len));
+    model_set(m, i, id, len);
+  }
+  CHECK(remixdb_batch_count(r->batch) == count);
+  CHECK(remixdb_write(r->ref, r->batch));
+  if (count == 0) m->time = time;
+  if (chance(&m->rng, 5)) CHECK(remixdb_write(r->ref, r->batch));  // the same once more changes nothing
+}
+
+struct merging {
+  struct run *r;
+  uint32_t key, id, len;
+  enum { MERGE_KEEPS, MERGE_PUTS, MERGE_CUTS, MERGE_DELS, MERGE_TOO_BIG, MERGES } how;
+};
+
+static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  struct merging *const g = priv;
+  struct model *const m = &g->r->m;
+  const struct model_ver v = model_at(m, g->key, m->time);
+  CHECK((v0 != NULL) == (v.id != 0));
+  if (v0) CHECK(model_value_is(m, v, v0, v0len));
+  switch (g->how) {
+    case MERGE_CUTS:  // the beginning of what is there; the bytes are the store's own
+      if (!v0) return REMIXDB_MERGE_KEEP;
+      g->id = v.id;
+      g->len = v0len / 2;
+      *v1 = v0;
+      *v1len = g->len;
+      return REMIXDB_MERGE_PUT;
+    case MERGE_PUTS:
+    case MERGE_TOO_BIG:
+      *v1 = g->len ? m->buf : chance(&m->rng, 50) ? NULL : m->buf;
+      *v1len = g->len;
+      return REMIXDB_MERGE_PUT;
+    case MERGE_DELS: return REMIXDB_MERGE_DEL;
+    default:
+      *v1 = m->buf;  // which counts for nothing
+      *v1len = 77;
+      return REMIXDB_MERGE_KEEP;
+  }
+}
+
+static void do_merge(struct run *r) {
+  struct model *const m = &r->m;
+  struct merging g = {.r = r, .key = pick_key(r), .how = (int)below(&m->rng, MERGES)};
+  const struct model_key *const k = &m->keys[g.key];
+  const bool there = model_has(m, g.key, m->time);
+  g.id = ++m->next_id;
+  g.len = g.how == MERGE_TOO_BIG ? REMIXDB_KV_MAX - k->len + 1 : model_vlen(m, g.key);
+  if (g.how == MERGE_PUTS) model_value(g.id, g.len, m->buf);
+  const bool good = remixdb_merge(r->ref, k->ptr, k->len, merge_fn, &g);
+  CHECK(good == (g.how != MERGE_TOO_BIG) && remixdb_errcode() == (good ? REMIXDB_OK : REMIXDB_TOOBIG));
+  if (g.how == MERGE_PUTS || (g.how == MERGE_CUTS && there)) {
+    m->time++;
+    model_set(m, g.key, g.id, g.len);
+  } else if (g.how == MERGE_DELS) {
+    m->time++;
+    model_set(m, g.key, 0, 0);
+  }
+}
+
+static void do_maintenance(struct run *r) {
+  switch (below(&r->m.rng, 8)) {
+    case 0: CHECK(remixdb_compact(r->ref)); break;
+    case 1: CHECK(remixdb_verify(r->ref)); break;
+    case 2:
+    case 3: CHECK(remixdb_flush(r->ref)); break;
+    default: CHECK(remixdb_sync(r->ref)); break;
+  }
+}
+
+// ---- reading
+
+static void do_get(struct run *r) { model_check_get(&r->m, r->ref, pick_key(r), r->m.time); }
+static void do_near(struct run *r) { model_check_near(&r->m, r->ref, r->m.time); }
+static void do_many(struct run *r) { model_check_many(&r->m, r->ref, r->m.time); }
+
+// A step of an iterator on what the ref shows at the time.
+static void cursor_step(struct run *r, struct model_cursor *c, struct xdb_ref *ref, uint64_t time) {
+  struct model *const m = &r->m;
+  const uint64_t dice = below(&m->rng, 1000);
+  if (!c->it || dice < 80 || (!cursor_valid(m, c) && chance(&m->rng, 80))) {
+    cursor_seek(m, c, ref, time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
+  } else if (dice < 400) {
+    cursor_skip(m, c, 1);
+  } else if (dice < 460) {
+    cursor_skip(m, c, (uint32_t)below(&m->rng, 100));
+  } else if (dice < 780) {
+    cursor_prev(m, c);
+  } else if (dice < 978) {
+    cursor_check(m, c);
+  } else if (dice < 980) {
+    cursor_rest(m, c, chance(&m->rng, 50));
+  } else if (dice < 990) {
+    remixdb_iter_park(c->it);
+    c->at = -1;
+    cursor_check(m, c);
+  } else {
+    cursor_drop(c);
+  }
+}
+
+static void do_cursor(struct run *r) { cursor_step(r, &r->cursors[below(&r->m.rng, CURSORS)], r->ref, r->m.time); }
+
+static void do_shot(struct run *r) {
+  struct model *const m = &r->m;
+  struct shot *const t = &r->shots[below(&m->rng, SHOTS)];
+  if (!t->s) {
+    if (chance(&m->rng, 80)) return;
+    const struct shot *const of = &r->shots[below(&m->rng, SHOTS)];  // of the store, or of another snapshot
+    const bool second = of->s && chance(&m->rng, 30);
+    t->s = remixdb_snapshot(second ? of->ref : r->ref);
+    CHECK(t->s);
+    t->ref = remixdb_snapshot_ref(t->s);
+    CHECK(t->ref);
+    t->time = second ? of->time : m->time;
+    return;
+  }
+  const uint64_t dice = below(&m->rng, 1000);
+  if (dice < 500) cursor_step(r, &t->c, t->ref, t->time);
+  else if (dice < 850) model_check_get(m, t->ref, (uint32_t)below(&m->rng, m->nr), t->time);
+  else if (dice < 900) model_check_near(m, t->ref, t->time);
+  else if (dice < 980) model_check_many(m, t->ref, t->time);
+  else if (dice < 985) CHECK(!model_put(m, t->ref, 0) && remixdb_errcode() == REMIXDB_READONLY);
+  else if (dice < 988) model_check_all(m, t->ref, t->time);
+  else if (dice < 998) shot_drop(t);
+}
+
+// ---- the rest
+
+// A checkpoint of the store, or of a snapshot, is a store with what that shows.
+static void do_checkpoint(struct run *r) {
+  struct model *const m = &r->m;
+  const struct shot *const t = &r->shots[below(&m->rng, SHOTS)];
+  const uint64_t time = t->s ? t->time : m->time;
+  char copy[COPY_DIR_LEN];
+  (void)snprintf(copy, sizeof(copy), "%s-copy", dir);
+  CHECK_OK(checkpoint_make(t->s ? t->ref : r->ref, copy));
+  struct xdb *x;
+  CHECK_OK(xdb_open(copy, &r->opts, r->env, &x));
+  struct xdb_ref *const ref = remixdb_ref(x);
+  CHECK(ref);
+  model_check_all(m, ref, time);
+  CHECK(remixdb_put(ref, "only here", 9, "x", 1) && remixdb_verify(ref));
+  remixdb_unref(ref);
+  remixdb_close(x);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+  CHECK_OK(checkpoint_destroy(r->env, copy));
+}
+
+static void do_reopen(struct run *r) {
+  run_close(r);
+  run_open(r);
+  if (chance(&r->m.rng, 20)) model_check_all(&r->m, r->ref, r->m.time);
+}
+
+static void do_check(struct run *r) { model_check_all(&r->m, r->ref, r->m.time); }
+
+// A neighbourhood goes: whole segments, blocks and tables of tombstones.
+static void do_clear(struct run *r) {
+  const uint32_t from = (uint32_t)below(&r->m.rng, r->m.nr);
+  for (uint32_t i = from; i < r->m.nr && i < from + 400; i++) CHECK(model_del(&r->m, r->ref, i));
+}
+
+static const struct {
+  void (*fn)(struct run *r);
+  const char *name;
+  uint32_t weight;
+} steps[] = {
+    {do_put, "put", 2600},         {do_del, "delete", 600},      {do_batch, "batch", 250},       {do_merge, "merge", 700},
+    {do_get, "get", 1800},         {do_near, "near", 200},       {do_many, "multi_get", 200},    {do_cursor, "iterator", 2200},
+    {do_shot, "snapshot", 1400},   {do_refused, "refused", 10},  {do_maintenance, "maintenance", 16}, {do_checkpoint, "checkpoint", 1},
+    {do_reopen, "reopen", 2},      {do_check, "check", 1},       {do_clear, "clear", 1},
+};
+#define NR_STEPS (sizeof(steps) / sizeof(steps[0]))
+
+static void step(struct run *r) {
+  uint32_t total = 0;
+  for (uint32_t i = 0; i < NR_STEPS; i++) total += steps[i].weight;
+  uint64_t dice = below(&r->m.rng, total);
+  uint32_t i = 0;
+  for (; dice >= steps[i].weight; i++) dice -= steps[i].weight;
+  step_name = steps[i].name;
+  steps[i].fn(r);
+  nr_ops++;
+}
+
+static uint64_t oldest_time(const struct run *r) {
+  uint64_t oldest = r->m.time;
+  for (uint32_t i = 0; i < SHOTS; i++) {
+    if (r->shots[i].s && r->shots[i].time < oldest) oldest = r->shots[i].time;
+    if (r->shots[i].c.it && r->shots[i].c.time < oldest) oldest = r->shots[i].c.time;
+  }
+  for (uint32_t i = 0; i < CURSORS; i++)
+    if (r->cursors[i].it && r->cursors[i].time < oldest) oldest = r->cursors[i].time;
+  return oldest;
+}
+
+static void run_model(uint64_t s, uint32_t nr) {
+  static const uint32_t vlens[] = {40, 300, 300, 2000, 6000, REMIXDB_KV_MAX};
+  static const uint32_t keys[KEY_KINDS] = {12, 3000, 500, 2500};
+  seed = s;
+  uint64_t rng = s;
+  struct run *const r = calloc(1, sizeof(*r));
+  CHECK(r);
+  const enum key_kind kind = (enum key_kind)below(&rng, KEY_KINDS);
+  model_init(&r->m, kind, 2 + keys[kind] / (1 + (uint32_t)below(&rng, 4)), vlens[below(&rng, 6)]);
+  const bool real = chance(&rng, 15);
+  if (real) {
+    CHECK(setup(NULL) == 0);
+    r->env = chance(&rng, 30) ? env_posix() : quick_env();
+  } else {
+    (void)snprintf(dir, sizeof(dir), "/store");
+    r->disk = simdisk_create();
+    r->env = simdisk_env(r->disk);
+    simdisk_no_allocate(r->disk, chance(&rng, 80));
+    if (chance(&rng, 20)) simdisk_short_io(r->disk, rng_next(&rng) | 1);
+  }
+  r->batch = remixdb_batch_create();
+  CHECK(r->batch);
+  run_open(r);
+  for (uint32_t n = 0; n < nr; n++) {
+    step(r);
+    if (n % 5000 == 4999) model_forget(&r->m, oldest_time(r));
+  }
+  for (uint32_t i = 0; i < SHOTS; i++)
+    if (r->shots[i].s) model_check_all(&r->m, r->shots[i].ref, r->shots[i].time);
+  do_check(r);
+  run_close(r);
+  run_open(r);
+  do_check(r);
+  CHECK(remixdb_verify(r->ref));
+  run_close(r);
+  remixdb_batch_destroy(r->batch);
+  if (real) {
+    CHECK(teardown(NULL) == 0);
+  } else {
+    simdisk_destroy(r->disk);
+  }
+  model_fini(&r->m);
+  free(r);
+}
+
+static void report(void) {
+  static const char *const names[COMPACT_KINDS] = {"kept", "handed back", "minor", "major", "split"};
+  print_message("%llu operations, %llu openings; partitions:", (unsigned long long)nr_ops, (unsigned long long)nr_opened);
+  for (uint32_t k = 0; k < COMPACT_KINDS; k++) print_message(" %llu %s", (unsigned long long)kinds[k], names[k]);
+  print_message("; %llu young views made\n", (unsigned long long)young);
+}
+
+static void test_model(void **state) {
+  (void)state;
+  const char *const given = getenv("TEST_SEED"), *const soak = getenv("SOAK_SECONDS"), *const ops = getenv("MODEL_OPS");
+  if ((soak && *soak) || (ops && *ops)) {
+    const uint64_t until = soak && *soak ? time_ns() + strtoull(soak, NULL, 10) * 1000000000ull : UINT64_MAX;
+    const uint64_t most = ops && *ops ? strtoull(ops, NULL, 10) : UINT64_MAX;
+    for (uint64_t s = seed_from(time_ns() / 1000); time_ns() < until && nr_ops < most; s++) {
+      (void)alarm(600);
+      run_model(s, 30000);
+      if (s % 20 == 0) report();
+    }
+    report();
+    return;
+  }
+  for (uint64_t s = seed_from(1), n = 0; n < (given ? 1 : SLOW == 1 ? 16 : 6); s++, n++) run_model(s, 30000);
+  report();
+  for (uint32_t k = 0; k < COMPACT_KINDS && SLOW == 1 && !given; k++) CHECK(kinds[k] > 0);
+  CHECK(young > 0 || SLOW > 1 || given);
+}
+
+int main(void) {
+  (void)signal(SIGALRM, on_hang);
+  (void)alarm(SLOW_HANG_S);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_model)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

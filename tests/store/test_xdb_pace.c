@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The pace of writers: what a quantum may take, of rounds whose figures are made up. What is measured is the clock that writers draw from, so that nothing
+// here depends on how fast the machine is.
+#include "tests/lib/slow.h"
+#include "tests/lib/store.h"
+#include "log/state.h"
+#include "store/pace.h"
+#include "store/ref.h"
+#include "store/round.h"
+#include "store/write.h"
+
+#define SECOND 1000000000ull
+#define QUANTUM 4096u
+
+static struct xdb *x;
+static struct xdb_ref *r;
+
+static void begin(void) {
+  struct remixdb_opts o = small_opts(0);
+  x = quick_open(&o);
+  CHECK_OK(xdb_ref(x, &r));
+}
+
+static void end(void) {
+  xdb_unref(r);
+  CHECK_OK(xdb_close(x));
+}
+
+// Fills about a third of the memtable.
+static void fill(void) {
+  static const uint8_t val[1000];
+  for (uint32_t i = 0; i < 330; i++) CHECK_OK(xdb_put(r, kref(&i, sizeof(i)), val, sizeof(val), false));
+}
+
+static uint64_t room(void) {
+  const size_t used = wh_memory(xdb_view(x)->active->wh);
+  assert_true(used > x->memtable_limit / 8 && used < x->memtable_limit);
+  return x->memtable_limit - used;
+}
+
+// A round that has just begun, as far as time says.
+static void round_is(uint64_t work, uint64_t done, uint64_t rate, uint64_t tail_ns, uint64_t last_ns) {
+  atomic_store(&x->round_began_ns, time_ns() + 1000 * SECOND);
+  atomic_store(&x->compact.work, work);
+  atomic_store(&x->compact.progress, done);
+  atomic_store(&x->round_rate, rate);
+  atomic_store(&x->round_tail_ns, tail_ns);
+  atomic_store(&x->last_round_ns, last_ns);
+}
+
+// While a memtable is being compacted, as far as that says.
+static void draw(void) {
+  atomic_store(&x->compacting, true);
+  xdb_pace_draw(r);
+  atomic_store(&x->compacting, false);
+}
+
+// A quantum drawn by a writer that comes later than the clock says moves it by what the quantum takes, for a round that still needs so long.
+static void expect_remaining(int line, double seconds) {
+  const double takes = seconds * 1e9 * QUANTUM / (double)room(), most = 5e6;
+  const uint64_t want = (uint64_t)(takes < most ? takes : most);
+  atomic_store(&x->pace_at_ns, 0);
+  r->debt = QUANTUM;
+  const uint64_t before = time_ns();
+  draw();
+  const uint64_t after = time_ns(), at = atomic_load(&x->pace_at_ns);
+  if (at < before + want - want / 1000 - 1 || at > after + want + want / 1000 + 1)
+    fail_msg("line %d: the clock is at %lld ns after %lld, a quantum takes %llu", line, (long long)(at - before), (long long)(after - before),
+             (unsigned long long)want);
+  assert_int_equal(r->debt, 0);
+}
+#define EXPECT_REMAINING(seconds) expect_remaining(__LINE__, (seconds))
+
+static void test_remaining(void **state) {
+  (void)state;
+  begin();
+  // a memtable that is nearly empty is filled as fast as may be
+  round_is(SECOND, 0, SECOND, SECOND, SECOND);
+  r->debt = QUANTUM;
+  draw();
+  assert_int_equal(atomic_load(&x->pace_at_ns), 0);
+  fill();
+  // what is left at the rate of the rounds before, and the tail
+  round_is(100000000, 0, 500000000, 0, 0);
+  EXPECT_REMAINING(0.2);
+  round_is(100000000, 0, 500000000, SECOND / 10, 5 * SECOND);
+  EXPECT_REMAINING(0.3);
+  // three quarters of the work of this round in no time, one as if done before, at 500 million in a second: 4 quarters in 0.05 s
+  round_is(100000000, 75000000, 500000000, 0, 0);
+  EXPECT_REMAINING(0.0125);
+  // at the end, and beyond what was thought to be the end, the tail is left
+  round_is(100000000, 100000000, 500000000, SECOND / 10, 0);
+  EXPECT_REMAINING(0.1);
+  round_is(100000000, 170000000, 500000000, SECOND / 10, 0);
+  EXPECT_REMAINING(0.1);
+  // as long as it is not known what there is to do: as the last one, but not less than the tail
+  round_is(0, 0, 500000000, SECOND / 10, SECOND / 5);
+  EXPECT_REMAINING(0.2);
+  round_is(0, 0, 500000000, SECOND / 10, SECOND / 50);
+  EXPECT_REMAINING(0.1);
+  // nothing is known: nobody waits
+  round_is(100000000, 0, 0, 0, 0);
+  EXPECT_REMAINING(0);
+  // no quantum takes longer than the longest nap
+  round_is(100000000, 0, 1, 0, 0);
+  EXPECT_REMAINING(1e8);
+  end();
+}
+
+static void test_quantum(void **state) {
+  (void)state;
+  begin();
+  fill();
+  uint64_t last = UINT64_MAX;
+  for (uint64_t ns = 1000; ns < 10000 * SECOND; ns *= 2) {
+    round_is(100, 100, 1, ns, 0);
+    atomic_store(&x->pace_at_ns, 0);
+    r->debt = QUANTUM;
+    draw();
+    assert_true(r->debt_max <= last && r->debt_max >= 512 && r->debt_max <= 16384);
+    last = r->debt_max;
+    // of what it is made, a quantum takes two milliseconds at most; but there is a smallest one
+    const double takes = (double)ns * (double)r->debt_max / (double)room();
+    assert_true(takes <= 2000001 || r->debt_max == 512);
+  }
+  assert_int_equal(last, 512);
+  round_is(100, 100, 1, 1000, 0);
+  atomic_store(&x->pace_at_ns, 0);
+  r->debt = QUANTUM;
+  draw();
+  assert_int_equal(r->debt_max, 16384);
+  end();
+}
+
+// Between rounds nobody waits, and writes count towards the next look all the same.
+static void test_between(void **state) {
+  (void)state;
+  begin();
+  round_is(SECOND, 0, SECOND, SECOND, SECOND);
+  fill();
+  atomic_store(&x->pace_at_ns, 0);
+  r->debt = r->debt_max = 2;
+  xdb_pace(r, 1);
+  assert_int_equal(atomic_load(&x->pace_at_ns), 0);
+  assert_int_equal(r->debt, 0);
+  assert_true(r->debt_max > 2);
+  end();
+}
+
+// Writers have workers fetch memory for the next memtable, and none of it when it is the allocator's, or there are no workers.
+static void test_ahead(void **state) {
+  (void)state;
+  static const uint8_t val[1000];
+  for (uint32_t i = 0; i < 3; i++) {
+    struct remixdb_opts o = small_opts(i != 1);
+    o.memtable_mb = i == 2 ? 1 : 40;
+    x = quick_open(&o);
+    CHECK_OK(xdb_ref(x, &r));
+    const size_t chunk = x->memtables.chunks.chunk_size;
+    for (uint32_t k = 0; k < 100; k++) CHECK_OK(xdb_put(r, kref(&k, sizeof(k)), val, sizeof(val), false));
+    if (i == 0 && !LIB_SANITIZED) {
+      for (uint64_t until = time_ns() + 60 * SECOND; arena_pool_held(&x->memtables.chunks) < chunk && time_ns() < until;) time_sleep_ns(1000000);
+      assert_int_equal(arena_pool_held(&x->memtables.chunks), chunk);
+    } else {
+      time_sleep_ns(20000000);
+      assert_int_equal(arena_pool_held(&x->memtables.chunks), 0);
+    }
+    end();
+  }
+}
+
+static pthread_t writer;
+static _Atomic uint32_t of_writer;  // calls that wait for the file system, made in its thread
+static _Atomic bool hold_rounds;
+
+static void made(void) { atomic_fetch_add(&of_writer, pthread_equal(pthread_self(), writer) != 0); }
+
+static int watched_sync(struct env *e, int fd) {
+  (void)e, (void)fd;
+  made();
+  return 0;
+}
+
+static int watched_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
+  (void)e;
+  made();
+  return env_posix()->ops->allocate(env_posix(), fd, off, len);
+}
+
+// A round that makes a table is held up until the writer waits for it, with a full memtable.
+static int watched_open(struct env *e, const char *path, unsigned flags) {
+  (void)e;
+  if (flags & ENV_CREATE) {
+    made();
+    const uint64_t until = time_ns() + SLOW_HANG_S * SECOND;
+    for (bool due = false; strstr(path, ".sst") && !due && atomic_load(&hold_rounds);) {
+      CHECK(time_ns() < until);
+      pthread_mutex_lock(&x->lock);
+      due = xdb_round_due(x, xdb_view(x)->active, 0);
+      pthread_mutex_unlock(&x->lock);
+      time_sleep_ns(5000000);
+    }
+  }
+  return env_posix()->ops->open(env_posix(), path, flags);
+}
+
+// Until workers have done what the log wanted.
+static void wait_for_log(void) {
+  struct wal *const w = x->wal;
+  const uint64_t until = time_ns() + SLOW_HANG_S * SECOND;
+  for (bool done = false; !done;) {
+    assert_true(time_ns() < until);
+    time_sleep_ns(100000);
+    pthread_mutex_lock(&w->admin);
+    lib_lock(&w->lock);
+    const struct wal_seg *const seg = w->active;
+    done = !wal_ahead_wanted(w) && !w->growing && seg->end + w->step / 2 <= seg->alloc &&
+           (seg->end <= w->step / 2 || w->durable_gen < seg->h.gen || atomic_load(&w->next_for) >= seg->alloc);
+    lib_unlock(&w->lock);
+    pthread_mutex_unlock(&w->admin);
+  }
+}
+
+// Who writes makes no file and no room in one, and syncs nothing: neither while memtables are frozen before they are full of rounds, nor when he waits for a round and
+// goes on the moment it ends.
+static void test_log_ahead(void **state) {
+  (void)state;
+  static const uint8_t val[1000];
+  struct remixdb_opts o = small_opts(2);
+  o.memtable_mb = 4;
+  struct env_ops ops = *env_posix()->ops;
+  ops.sync_data = ops.sync_all = watched_sync;
+  ops.allocate = watched_allocate;
+  ops.open = watched_open;
+  struct env env = {.ops = &ops};
+  for (uint32_t held = 0; held < 2; held++) {
+    atomic_store(&hold_rounds, held != 0);
+    CHECK_OK(xdb_open(dir, &o, &env, &x));
+    CHECK_OK(xdb_ref(x, &r));
+    writer = pthread_self();
+    atomic_store(&of_writer, 0);
+    const uint64_t first = wal_gen(x->wal);
+    for (uint32_t k = 0; wal_gen(x->wal) < first + 4; k++) {
+      const uint32_t key = k * 2654435761u;
+      if (held) r->debt_max = UINT64_MAX;  // he does not slow down before
+      CHECK_OK(xdb_put(r, kref(&key, sizeof(key)), val, sizeof(val), false));
+      if (wal_ahead_wanted(x->wal)) {
+        xdb_pace_draw(r);  // which asks for them
+        wait_for_log();
+      }
+    }
+    assert_int_equal(atomic_load(&of_writer), 0);
+    atomic_store(&hold_rounds, false);
+    end();
+    setup_again();
+  }
+}
+
+static void test_nap(void **state) {
+  (void)state;
+  begin();
+  fill();
+  round_is(100, 100, 1, SECOND / 100, 0);
+  // Soon enough: nobody sleeps for so little. (A thread that loses its processor here comes late, and does not sleep either.)
+  atomic_store(&x->pace_at_ns, time_ns() + 1900000);
+  r->debt = QUANTUM;
+  draw();
+  assert_int_equal(atomic_load(&x->stall_ns), 0);
+  // but where little room is left, unless it is very little time
+  const size_t limit = x->memtable_limit, used = limit - (size_t)room();
+  x->memtable_limit = used + used / 128;
+  atomic_store(&x->pace_at_ns, time_ns() + 20000);
+  r->debt = QUANTUM;
+  draw();
+  assert_int_equal(atomic_load(&x->stall_ns), 0);
+  uint64_t slept = 0;
+  for (uint32_t i = 0; i < 100 && slept == 0; i++) {
+    atomic_store(&x->pace_at_ns, time_ns() + 1900000);
+    r->debt = QUANTUM;
+    draw();
+    slept = atomic_load(&x->stall_ns);
+  }
+  assert_true(slept > 0 && slept <= 1900000);
+  atomic_store(&x->stall_ns, 0);
+  atomic_store(&x->stall_max_ns, 0);
+  x->memtable_limit = limit;
+  // a clock far ahead: the longest nap, which is counted, and the clock is called back
+  const uint64_t before = time_ns();
+  atomic_store(&x->pace_at_ns, before + 1000 * SECOND);
+  r->debt = QUANTUM;
+  draw();
+  assert_true(time_ns() - before >= 5000000);
+  assert_int_equal(atomic_load(&x->stall_ns), 5000000);
+  assert_int_equal(atomic_load(&x->stall_max_ns), 5000000);
+  assert_true(atomic_load(&x->pace_at_ns) <= time_ns() + 10000000);
+  end();
+}
+
+static void test_learn(void **state) {
+  (void)state;
+  begin();
+  xdb_pace_learn(x, 1000000, SECOND, SECOND / 4);
+  const uint64_t rate = atomic_load(&x->round_rate);
+  assert_true(rate >= 999990 && rate <= 1000010);
+  assert_int_equal(atomic_load(&x->round_tail_ns), SECOND / 4);
+  xdb_pace_learn(x, 3000000, SECOND, SECOND / 2);
+  assert_true(atomic_load(&x->round_rate) >= 1999980 && atomic_load(&x->round_rate) <= 2000020);
+  assert_int_equal(atomic_load(&x->round_tail_ns), SECOND / 8 + SECOND / 4);
+  // a disk that hung: its tail counts no more than the round
+  xdb_pace_learn(x, 2000000, SECOND, 100 * SECOND);
+  assert_int_equal(atomic_load(&x->round_tail_ns), SECOND / 16 + SECOND / 8 + SECOND / 2);
+  // a round of nearly nothing says nothing of the rate
+  const uint64_t was = atomic_load(&x->round_rate);
+  xdb_pace_learn(x, 5, SECOND, SECOND);
+  assert_int_equal(atomic_load(&x->round_rate), was);
+  end();
+}
+
+int main(void) {
+  seed = seed_from(1);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_remaining, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_quantum, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_between, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_ahead, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_log_ahead, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_nap, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_learn, setup, teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Finding among anchors against a search in an array: strings of all shapes, so that the numbers they are cut in agree by a little,
+// by much, and all the way down.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/anchors.h"
+
+static uint64_t seed_start(const char *what) {
+  const char *s = getenv("TEST_SEED");
+  const uint64_t seed = s ? strtoull(s, NULL, 0) : time_ns();
+  print_message("%s: TEST_SEED=%llu\n", what, (unsigned long long)seed);
+  return seed;
+}
+
+// ---- strings
+
+struct strings {
+  struct kref *at;  // at[0] is empty; ascending
+  uint32_t nr;
+  uint8_t *offs, *bytes;
+};
+
+static int by_key(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
+
+// Takes over the keys in s->at[1 .. nr - 1], of memory of their own, in any order.
+static void strings_close(struct strings *s) {
+  size_t all = 0;
+  uint32_t nr = 1;
+  s->at[0] = kref(NULL, 0);
+  qsort(s->at + 1, s->nr - 1, sizeof(s->at[0]), by_key);
+  for (uint32_t i = 1; i < s->nr; i++) {
+    if (kv_eq(s->at[nr - 1], s->at[i])) free((void *)(uintptr_t)s->at[i].ptr);
+    else s->at[nr++] = s->at[i];
+  }
+  s->nr = nr;
+  for (uint32_t i = 1; i < nr; i++) all += s->at[i].len;
+  s->offs = malloc(4 * ((size_t)nr + 1));
+  s->bytes = malloc(all + 1);
+  all = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    store32le(s->offs + 4 * (size_t)i, (uint32_t)all);
+    if (s->at[i].len) memcpy(s->bytes + all, s->at[i].ptr, s->at[i].len);
+    all += s->at[i].len;
+  }
+  store32le(s->offs + 4 * (size_t)nr, (uint32_t)all);
+}
+
+static void strings_free(struct strings *s) {
+  for (uint32_t i = 1; i < s->nr; i++) free((void *)(uintptr_t)s->at[i].ptr);
+  free(s->at);
+  free(s->offs);
+  free(s->bytes);
+}
+
+static uint32_t model(const struct strings *s, struct kref key) {
+  uint32_t lo = 0, hi = s->nr - 1;
+  while (lo < hi) {
+    const uint32_t mid = lo + (hi - lo + 1) / 2;
+    if (kv_cmp(s->at[mid], key) <= 0) lo = mid;
+    else hi = mid - 1;
+  }
+  return lo;
+}
+
+static struct kref copy(const uint8_t *p, uint32_t len) {
+  uint8_t *q = malloc(len + 1);
+  if (len) memcpy(q, p, len);
+  return kref(q, len);
+}
+
+struct shape {
+  uint32_t common;   // bytes that all share
+  uint32_t groups;   // then one of so many stretches,
+  uint32_t stretch;  // each of so many bytes, of which one tells it from the others
+  uint32_t layers;   // and so on, so often
+  uint32_t tail;     // then at most so many random ones
+  uint32_t letters;  // of the first so many letters below
+};
+
+#define KEY_MAX 2048u
+
+static uint32_t shape_key(const struct shape *s, uint64_t *rng, uint8_t *buf) {
+  static const uint8_t letters[] = {0, 0xff, 'a', 'b', 1, 0x80, 0x7f, 'z'};
+  uint32_t len = 0;
+  for (; len < s->common; len++) buf[len] = (uint8_t)('k' + len % 3);
+  for (uint32_t l = 0; l < s->layers; l++) {
+    const uint32_t which = (uint32_t)(rng_next(rng) % s->groups);
+    for (uint32_t i = 0; i < s->stretch; i++, len++) buf[len] = (uint8_t)(i == which % s->stretch ? which : s->letters == 1 ? 0 : 's');
+    if (rng_next(rng) % 8 == 0) return len;
+  }
+  for (uint32_t n = (uint32_t)(rng_next(rng) % (s->tail + 1)); n > 0; n--) buf[len++] = letters[rng_next(rng) % s->letters];
+  return len;
+}
+
+// A key at or near a string, or one of the shape.
+static struct kref probe(const struct strings *s, const struct shape *shape, uint64_t *rng, uint8_t *buf) {
+  if (rng_next(rng) % 4 == 0) return kref(buf, shape_key(shape, rng, buf));
+  const struct kref k = s->at[rng_next(rng) % s->nr];
+  uint32_t len = k.len;
+  if (len) memcpy(buf, k.ptr, len);
+  switch (rng_next(rng) % 7) {
+    case 0: buf[len++] = 0; break;
+    case 1: buf[len++] = 0xff; break;
+    case 2: len = len ? (uint32_t)(rng_next(rng) % len) : 0; break;
+    case 3: if (len) buf[rng_next(rng) % len] ^= (uint8_t)(1u << rng_next(rng) % 8); break;
+    case 4: if (len) buf[len - 1]--; break;
+    case 5: for (uint32_t n = (uint32_t)(rng_next(rng) % 12); n > 0; n--) buf[len++] = 0; break;
+    default: break;
+  }
+  return kref(buf, len);
+}
+
+// Many keys side by side, among all strings, among the first half of them, and among none.
+static void many_check(const struct strings *s, const struct anchors *a, const struct shape *shape, uint32_t times, uint64_t *rng) {
+  static uint8_t buf[ANCHORS_MANY_MAX][KEY_MAX + 64];
+  struct anchors half, none = {0};
+  struct anchors_want wants[ANCHORS_MANY_MAX];
+  uint32_t found[ANCHORS_MANY_MAX], expected[ANCHORS_MANY_MAX];
+  assert_int_equal(anchors_init(&half, s->offs, s->bytes, (s->nr + 1) / 2), REMIXDB_OK);
+  for (uint32_t t = 0; t < times; t++) {
+    const uint32_t nr = (uint32_t)(rng_next(rng) % (ANCHORS_MANY_MAX + 1));
+    for (uint32_t i = 0; i < nr; i++) {
+      const uint32_t of = (uint32_t)(rng_next(rng) % 8);
+      wants[i].key = probe(s, shape, rng, buf[i]);
+      wants[i].anchors = of == 0 ? &none : of < 3 ? &half : a;
+      expected[i] = of == 0 ? 0 : model(s, wants[i].key);
+      if (of < 3 && of && expected[i] >= half.nr) expected[i] = half.nr - 1;
+    }
+    anchors_find_many(wants, nr, found);
+    for (uint32_t i = 0; i < nr; i++)
+      if (found[i] != expected[i])
+        fail_msg("key of %u bytes: string %u, %u expected of %u", wants[i].key.len, found[i], expected[i], wants[i].anchors->nr);
+  }
+  anchors_fini(&half);
+}
+
+static void strings_check(const struct strings *s, const struct shape *shape, uint32_t times, uint64_t *rng) {
+  struct anchors a;
+  assert_int_equal(anchors_init(&a, s->offs, s->bytes, s->nr), REMIXDB_OK);
+  uint8_t buf[KEY_MAX + 64];
+  for (uint32_t i = 0; i < s->nr + times; i++) {
+    const struct kref key = i < s->nr ? s->at[i] : probe(s, shape, rng, buf);
+    const uint32_t got = anchors_find(&a, key), expected = model(s, key);
+    if (got != expected) fail_msg("key of %u bytes: string %u, %u expected of %u", key.len, got, expected, s->nr);
+  }
+  assert_int_equal(anchors_find(&a, kref(NULL, 0)), 0);
+  for (uint32_t i = 0; i < s->nr; i++) assert_true(kv_eq(anchors_at(&a, i), s->at[i]));
+  many_check(s, &a, shape, 1 + times / 50, rng);
+  anchors_fini(&a);
+}
+
+static void test_shapes(void **state) {
+  (void)state;
+  uint64_t rng = seed_start("shapes");
+  static const struct shape shapes[] = {
+      {0, 1, 1, 0, 12, 8},  {0, 1, 1, 0, 3, 3},    {1, 1, 1, 0, 10, 8},  {7, 1, 1, 0, 3, 8},    {8, 1, 1, 0, 8, 8},    {20, 1, 1, 0, 20, 2},
+      {0, 3, 9, 1, 6, 8},   {5, 20, 8, 2, 4, 4},   {9, 4, 30, 3, 6, 8},  {0, 2, 16, 12, 3, 2},  {40, 50, 7, 3, 20, 8}, {3, 2, 100, 12, 2, 8},
+      {0, 4, 10, 4, 10, 1}, {0, 1, 1, 0, 40, 1},   {6, 7, 5, 6, 12, 1},  {0, 200, 4, 4, 0, 1},
+  };
+  for (uint32_t n = 0; n < sizeof(shapes) / sizeof(shapes[0]); n++)
+    for (uint32_t round = 0; round < 12; round++) {
+      static const uint32_t sizes[] = {1, 2, 5, 9, 30, 300, 3000};
+      const uint32_t nr = 1 + (uint32_t)(rng_next(&rng) % sizes[round % 7]);
+      struct strings s = {.at = malloc((nr + 1) * sizeof(*s.at)), .nr = 1};
+      uint8_t buf[KEY_MAX];
+      for (uint32_t i = 0; i < nr; i++) {
+        const uint32_t len = shape_key(&shapes[n], &rng, buf);
+        if (len) s.at[s.nr++] = copy(buf, len);
+      }
+      strings_close(&s);
+      strings_check(&s, &shapes[n], 1500, &rng);
+      strings_free(&s);
+    }
+}
+
+// A probe as above, or with bytes at the first places that no string has there: also behind all others, and before them.
+static struct kref cell_probe(const struct strings *s, uint64_t *rng, uint8_t *buf) {
+  const struct kref k = s->at[rng_next(rng) % s->nr];
+  uint32_t len = k.len;
+  if (len) memcpy(buf, k.ptr, len);
+  for (uint32_t n = (uint32_t)(rng_next(rng) % 4); n > 0 && len > 0; n--) {
+    uint8_t *const byte = &buf[rng_next(rng) % (len < 12 ? len : 12)];
+    const uint64_t kind = rng_next(rng) % 5;
+    *byte = kind == 0 ? 0 : kind == 1 ? 0xff : kind == 2 ? (uint8_t)rng_next(rng) : (uint8_t)(*byte + (kind == 3 ? 1 : -1));
+  }
+  if (rng_next(rng) % 4 == 0) len = (uint32_t)(rng_next(rng) % (len + 1));
+  if (rng_next(rng) % 4 == 0) buf[len++] = (uint8_t)rng_next(rng);
+  return kref(buf, len);
+}
+
+// Thousands of strings of one alphabet, which are cut in cells: evenly, some of them crowded, and so unevenly that there are no cells.
+static void test_cells(void **state) {
+  (void)state;
+  uint64_t rng = seed_start("cells");
+  static const struct {
+    const char *what;
+    uint32_t common, letters, len, crowded;  // letters: so many of all bytes; crowded: of 100 strings, those that share their first bytes
+    bool cells;
+  } sets[] = {
+      {"bytes", 0, 256, 16, 0, true},  {"bytes behind a prefix", 11, 256, 6, 0, true}, {"hexadecimal", 3, 16, 12, 0, true}, {"digits", 4, 10, 16, 0, true},
+      {"bits", 0, 2, 64, 0, false},    {"crowded", 0, 256, 8, 20, true},               {"too crowded", 0, 64, 8, 60, false}, {"few letters", 2, 5, 20, 0, true},
+      {"short", 0, 40, 3, 0, true},
+  };
+  for (uint32_t n = 0; n < sizeof(sets) / sizeof(sets[0]); n++)
+    for (uint32_t round = 0; round < 3; round++) {
+      const uint32_t nr = 4000 + (uint32_t)(rng_next(&rng) % 12000);
+      struct strings s = {.at = malloc((nr + 1) * sizeof(*s.at)), .nr = 1};
+      uint8_t letters[256], buf[128], crowd[8];
+      for (uint32_t i = 0; i < 256; i++) letters[i] = (uint8_t)i;
+      for (uint32_t i = 0; i < 255; i++) {
+        const uint32_t with = i + (uint32_t)(rng_next(&rng) % (256 - i));
+        const uint8_t was = letters[i];
+        letters[i] = letters[with];
+        letters[with] = was;
+      }
+      for (uint32_t i = 0; i < sizeof(crowd); i++) crowd[i] = letters[rng_next(&rng) % sets[n].letters];
+      for (uint32_t i = 0; i < nr; i++) {
+        memset(buf, 'p', sets[n].common);
+        uint32_t len = sets[n].common;
+        const bool in = rng_next(&rng) % 100 < sets[n].crowded;
+        for (uint32_t k = 0; k < sets[n].len; k++) buf[len++] = in && k < 4 ? crowd[k] : letters[rng_next(&rng) % sets[n].letters];
+        if (rng_next(&rng) % 8 == 0) len -= (uint32_t)(rng_next(&rng) % sets[n].len);
+        s.at[s.nr++] = copy(buf, len);
+      }
+      strings_close(&s);
+      struct anchors a;
+      assert_int_equal(anchors_init(&a, s.offs, s.bytes, s.nr), REMIXDB_OK);
+      if (sets[n].cells != ((const uint8_t *)a.cells > (const uint8_t *)a.lines)) fail_msg("%s: %s cells", sets[n].what, sets[n].cells ? "no" : "has");
+      if (sets[n].cells && anchors_memory(&a) > 32ull * s.nr) fail_msg("%s: %zu bytes for %u", sets[n].what, anchors_memory(&a), s.nr);
+      for (uint32_t i = 0; i < s.nr; i++) assert_int_equal(anchors_find(&a, s.at[i]), i);
+      for (uint32_t i = 0; i < 40000; i++) {
+        const struct kref key = cell_probe(&s, &rng, buf);
+        const uint32_t got = anchors_find(&a, key), expected = model(&s, key);
+        if (got != expected) fail_msg("%s: key of %u bytes: string %u, %u expected of %u", sets[n].what, key.len, got, expected, s.nr);
+      }
+      // behind all strings, and the greatest number of all, which is what a cell's line is filled up with
+      memset(buf, 'p', sets[n].common);
+      memset(buf + sets[n].common, 0xFF, 20);
+      for (uint32_t len = sets[n].common; len <= sets[n].common + 20; len++) assert_int_equal(anchors_find(&a, kref(buf, len)), model(&s, kref(buf, len)));
+      for (uint32_t i = 0; i < 500; i++) {
+        static uint8_t bufs[ANCHORS_MANY_MAX][128];
+        struct anchors_want wants[ANCHORS_MANY_MAX];
+        uint32_t found[ANCHORS_MANY_MAX];
+        for (uint32_t k = 0; k < ANCHORS_MANY_MAX; k++) wants[k] = (struct anchors_want){&a, cell_probe(&s, &rng, bufs[k])};
+        anchors_find_many(wants, ANCHORS_MANY_MAX, found);
+        for (uint32_t k = 0; k < ANCHORS_MANY_MAX; k++) assert_int_equal(found[k], model(&s, wants[k].key));
+      }
+      anchors_fini(&a);
+      strings_free(&s);
+    }
+}
+
+// Every length of zeros, alone and before others: numbers that are equal of strings that are not.
+static void test_zeros(void **state) {
+  (void)state;
+  uint64_t rng = 3;
+  static const struct shape shape = {0, 1, 1, 0, 30, 2};
+  for (uint32_t common = 0; common < 20; common++) {
+    struct strings s = {.at = malloc(2000 * sizeof(*s.at)), .nr = 1};
+    uint8_t buf[KEY_MAX];
+    memset(buf, 'c', common);
+    for (uint32_t zeros = common == 0; zeros < 40; zeros++) {
+      memset(buf + common, 0, zeros);
+      s.at[s.nr++] = copy(buf, common + zeros);
+      for (uint32_t i = 1; i < 40; i++) {
+        buf[common + zeros] = (uint8_t)i;
+        s.at[s.nr++] = copy(buf, common + zeros + 1);
+      }
+    }
+    strings_close(&s);
+    strings_check(&s, &shape, 3000, &rng);
+    strings_free(&s);
+  }
+}
+
+static void test_none(void **state) {
+  (void)state;
+  struct anchors a;
+  uint8_t offs[8] = {0};
+  for (uint32_t nr = 0; nr < 2; nr++) {
+    assert_int_equal(anchors_init(&a, offs, offs, nr), REMIXDB_OK);
+    assert_int_equal(anchors_find(&a, kref("key", 3)), 0);
+    assert_int_equal(anchors_find(&a, kref(NULL, 0)), 0);
+    anchors_fini(&a);
+  }
+  a = (struct anchors){0};
+  anchors_fini(&a);
+}
+
+static _Atomic uint64_t fault_left;
+
+static bool fault(size_t size) {
+  (void)size;
+  return atomic_fetch_sub(&fault_left, 1) != 1;
+}
+
+static void no_memory(const struct shape *shape) {
+  uint64_t rng = 5;
+  struct strings s = {.at = malloc(3000 * sizeof(*s.at)), .nr = 1};
+  uint8_t buf[KEY_MAX];
+  for (uint32_t i = 0; i < 2900; i++) s.at[s.nr++] = copy(buf, shape_key(shape, &rng, buf));
+  strings_close(&s);
+  uint64_t n = 1;
+  for (;; n++) {
+    struct anchors a;
+    atomic_store(&fault_left, n);
+    atomic_store(&mem_fault, fault);
+    const enum remixdb_status st = anchors_init(&a, s.offs, s.bytes, s.nr);
+    atomic_store(&mem_fault, NULL);
+    if (st == REMIXDB_OK) {
+      anchors_fini(&a);
+      break;
+    }
+    assert_int_equal(st, REMIXDB_NOMEM);
+  }
+  assert_true(n > 10);
+  strings_free(&s);
+}
+
+static void test_no_memory(void **state) {
+  (void)state;
+  no_memory(&(struct shape){4, 9, 20, 3, 3, 8});
+  no_memory(&(struct shape){0, 1, 1, 0, 12, 8});  // with cells
+}
+
+// Strings in groups that agree in far more than 8 bytes cost little more memory than others.
+static void test_memory(void **state) {
+  (void)state;
+  struct strings s = {.at = malloc(60001 * sizeof(*s.at)), .nr = 1};
+  for (uint32_t i = 0; i < 60000; i++) {
+    char buf[128];
+    const int len = sprintf(buf, "https://www.site-%04u.example/library/section/item-%05u", i / 300, i * 7);
+    s.at[s.nr++] = copy((const uint8_t *)buf, (uint32_t)len);
+  }
+  strings_close(&s);
+  struct anchors a;
+  assert_int_equal(anchors_init(&a, s.offs, s.bytes, s.nr), REMIXDB_OK);
+  assert_true(anchors_memory(&a) < 16ull * s.nr);
+  anchors_fini(&a);
+  strings_free(&s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_shapes),    cmocka_unit_test(test_cells),  cmocka_unit_test(test_zeros), cmocka_unit_test(test_none),
+      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_memory),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

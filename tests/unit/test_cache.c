@@ -1,0 +1,1139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "table/cache.h"
+
+#define PAGE CACHE_PAGE
+
+// ---- blocks that tell which they are, in each cache line of theirs
+
+static uint64_t word_of(uint64_t id, uint32_t block, uint32_t i) {
+  return (id << 40) ^ ((uint64_t)block << 16) ^ (i * 0x9E3779B97F4A7C15ull);
+}
+
+static void fill(uint64_t id, uint32_t block, uint32_t nr_pages, uint8_t *buf) {
+  for (uint32_t i = 0; i < nr_pages * PAGE / 8; i += 8) store64le(buf + i * 8, word_of(id, block, i));
+}
+
+static bool is_block(uint64_t id, uint32_t block, uint32_t nr_pages, const uint8_t *buf) {
+  for (uint32_t i = 0; i < nr_pages * PAGE / 8; i += 8)
+    if (load64le(buf + i * 8) != word_of(id, block, i)) return false;
+  return true;
+}
+
+struct tab {
+  struct cache_table t;
+  _Atomic uint32_t loads;
+  _Atomic int32_t failures;    // loads that are to fail
+  uint64_t sleep_ns;           // of a load
+  struct epoch_item item;
+};
+
+static struct cache *cache;
+
+static bool in_frames(const uint8_t *buf) { return cache && cache->pages && buf >= cache->pages && buf < cache->pages + cache_size(cache); }
+
+static enum remixdb_status load(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own) {
+  struct tab *const tab = arg;
+  if (own == in_frames(buf)) return err_set(REMIXDB_INVALID, "whose memory it is was not told");
+  atomic_fetch_add_explicit(&tab->loads, 1, memory_order_relaxed);
+  memset(buf, 0xEE, nr_pages * PAGE);  // what is not whole must not be seen
+  if (tab->sleep_ns) time_sleep_ns(tab->sleep_ns);
+  int32_t failures = atomic_load_explicit(&tab->failures, memory_order_relaxed);
+  while (failures > 0)
+    if (atomic_compare_exchange_weak(&tab->failures, &failures, failures - 1))
+      return err_set(REMIXDB_CORRUPT, "block %u is bad", block);
+  fill(tab->t.id, block, nr_pages, buf);
+  return REMIXDB_OK;
+}
+
+// ---- a store's worth: an epoch domain, a cache, two readers
+
+static struct epoch ep;
+static struct epoch_slot me, other;
+
+static int setup(void **state) {
+  (void)state;
+  epoch_init(&ep);
+  epoch_join(&ep, &me);
+  epoch_join(&ep, &other);
+  cache = NULL;
+  return 0;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  cache_destroy(cache);
+  epoch_leave(&ep, &me);
+  epoch_leave(&ep, &other);
+  epoch_fini(&ep);
+  return 0;
+}
+
+static void make_cache(size_t pages) {
+  assert_int_equal(cache_create(pages * PAGE, &ep, &cache), REMIXDB_OK);
+  cache->disk_ns = UINT32_MAX;  // no load is the disk's, however long it takes here
+}
+
+static void tab_init(struct tab *tab, uint32_t nr_pages, uint64_t id) {
+  memset(tab, 0, sizeof(*tab));
+  assert_int_equal(cache_table_init(&tab->t, cache, nr_pages, id), REMIXDB_OK);
+}
+
+static struct cache_stats stats(void) {
+  struct cache_stats st;
+  cache_stats(cache, &st);
+  return st;
+}
+
+// One get in an epoch of its own; whether the block was in the cache before.
+static bool touch(struct tab *tab, uint32_t block, uint32_t nr_pages) {
+  static struct cache_block b;
+  const uint32_t before = atomic_load(&tab->loads);
+  epoch_enter(&ep, &me);
+  assert_int_equal(cache_get(&tab->t, block, nr_pages, load, tab, &b), REMIXDB_OK);
+  assert_true(is_block(tab->t.id, block, nr_pages, b.data));
+  cache_block_fini(&tab->t, &b);
+  epoch_exit(&me);
+  return atomic_load(&tab->loads) == before;
+}
+
+static bool cached(struct tab *tab, uint32_t block) { return cache_frame(&tab->t, block) != 0; }
+
+// As often as it takes to get a frame where there is one (C7).
+static bool bring(struct tab *tab, uint32_t block, uint32_t nr_pages) {
+  const bool had = touch(tab, block, nr_pages);
+  if (!cached(tab, block)) (void)touch(tab, block, nr_pages);
+  return had;
+}
+
+static void test_no_cache(void **state) {
+  (void)state;
+  make_cache(0);
+  for (int i = 0; i < 2; i++) {
+    struct tab tab = {.sleep_ns = 0};
+    assert_int_equal(cache_table_init(&tab.t, i ? cache : NULL, 100, 1), REMIXDB_OK);
+    assert_null(tab.t.cache);
+    assert_false(cache_room(&tab.t, 3, 1));
+    struct cache_block b = {NULL, 0, false, NULL, 0};
+    for (uint32_t n = 1; n <= CACHE_BLOCK_PAGES; n++) {
+      assert_int_equal(cache_get(&tab.t, 3, n, load, &tab, &b), REMIXDB_OK);
+      assert_int_equal(b.frame, 0);
+      assert_true(is_block(1, 3, n, b.data));
+      assert_int_equal((uintptr_t)b.data % PAGE, 0);
+      cache_block_pin(&tab.t, &b);
+      assert_false(b.pinned);
+    }
+    const uint8_t *const own = b.own;
+    assert_int_equal(cache_get(&tab.t, 4, 2, load, &tab, &b), REMIXDB_OK);
+    assert_ptr_equal(b.data, own);  // the buffer is kept
+    cache_offer(&tab.t, 5, 1, b.data);
+    atomic_store(&tab.failures, 1);
+    assert_int_equal(cache_get(&tab.t, 4, 2, load, &tab, &b), REMIXDB_CORRUPT);
+    assert_null(b.data);
+    cache_block_drop(&tab.t, &b);
+    cache_block_fini(NULL, &b);
+    assert_null(b.own);
+    cache_table_fini(&tab.t);
+  }
+  assert_int_equal(stats().size, 0);
+  cache_destroy(NULL);
+}
+
+static void test_hit(void **state) {
+  (void)state;
+  make_cache(256);
+  struct tab tab;
+  tab_init(&tab, 100, 7);
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  epoch_enter(&ep, &me);
+  uint32_t f = 0;
+  assert_null(cache_hit(&tab.t, 9, &f));
+  assert_int_equal(cache_get(&tab.t, 9, 3, load, &tab, &b), REMIXDB_OK);
+  assert_true(is_block(7, 9, 3, b.data));
+  assert_int_not_equal(b.frame, 0);
+  assert_null(b.own);
+  assert_ptr_equal(cache_hit(&tab.t, 9, &f), b.data);
+  assert_int_equal(f, b.frame);
+  const uint8_t *const data = b.data;
+  assert_int_equal(cache_get(&tab.t, 9, 3, load, &tab, &b), REMIXDB_OK);
+  assert_ptr_equal(b.data, data);
+  assert_int_equal(atomic_load(&tab.loads), 1);
+  epoch_exit(&me);
+  const struct cache_stats st = stats();
+  assert_int_equal(st.size, 256 * PAGE);
+  assert_int_equal(st.used, 3 * PAGE);
+  assert_int_equal(st.misses, 1);
+  assert_int_equal(st.evictions, 0);
+  assert_int_equal(st.bypasses, 0);
+  cache_block_fini(&tab.t, &b);
+  cache_table_fini(&tab.t);
+  assert_int_equal(stats().used, 0);
+}
+
+static void test_load_fails(void **state) {
+  (void)state;
+  make_cache(64);
+  struct tab tab;
+  tab_init(&tab, 100, 7);
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  epoch_enter(&ep, &me);
+  assert_int_equal(cache_get(&tab.t, 1, 1, load, &tab, &b), REMIXDB_OK);
+  for (int i = 0; i < 100; i++) {  // more pages than there are: none may be lost
+    atomic_store(&tab.failures, 1);
+    assert_int_equal(cache_get(&tab.t, 20, 16, load, &tab, &b), REMIXDB_CORRUPT);
+    assert_string_equal(err_msg(), "block 20 is bad");
+    assert_null(b.data);
+    assert_int_equal(b.frame, 0);
+    assert_false(cached(&tab, 20));
+  }
+  assert_int_equal(stats().used, PAGE);
+  assert_int_equal(stats().bypasses, 0);
+  assert_int_equal(cache_get(&tab.t, 20, 16, load, &tab, &b), REMIXDB_OK);
+  assert_true(cached(&tab, 20));
+  epoch_exit(&me);
+  cache_block_fini(&tab.t, &b);
+  cache_table_fini(&tab.t);
+}
+
+// ---- C2: what a reader got stays whole to the end of its epoch; frames are reused after it
+
+static void test_epoch_keeps(void **state) {
+  (void)state;
+  make_cache(64);
+  struct tab tab;
+  tab_init(&tab, 2000, 3);
+  struct cache_block held[8];
+  memset(held, 0, sizeof(held));
+  epoch_enter(&ep, &other);
+  for (uint32_t i = 0; i < 8; i++) assert_int_equal(cache_get(&tab.t, i, 1, load, &tab, &held[i]), REMIXDB_OK);
+  for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
+  for (uint32_t i = 0; i < 8; i++) assert_true(is_block(3, i, 1, held[i].data));
+  // C5: nothing can be reused before that epoch ends, and nobody waited for it.
+  const struct cache_stats st = stats();
+  assert_true(st.bypasses > 900);
+  assert_true(st.evictions > 0 && st.evictions <= 64 / 8 + 1);
+  assert_true(st.used <= st.size);
+  epoch_exit(&other);
+  for (uint32_t i = 0; i < 500; i++) (void)bring(&tab, 1100 + i, 1);
+  assert_true(stats().bypasses - st.bypasses <= 8);
+  assert_true(stats().evictions - st.evictions > 400);
+  for (uint32_t i = 0; i < 8; i++) cache_block_fini(&tab.t, &held[i]);
+  cache_table_fini(&tab.t);
+}
+
+// After readers that stay inside for long there is more in reserve, but never more than an eighth of the cache.
+static void test_reserve_grows(void **state) {
+  (void)state;
+  make_cache(1600);
+  struct tab tab;
+  uint64_t got[20];
+  tab_init(&tab, 60000, 3);
+  uint32_t block = 0;
+  for (; block < 2000; block++) (void)bring(&tab, block, 1);
+  for (uint32_t turn = 0; turn < 20; turn++) {
+    const uint64_t bypasses = stats().bypasses;
+    epoch_enter(&ep, &other);
+    for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, block++, 1);
+    got[turn] = 1000 - (stats().bypasses - bypasses);
+    epoch_exit(&other);
+    for (uint32_t i = 0; i < 300; i++) (void)bring(&tab, block++, 1);
+    uint32_t nr = 0;
+    for (uint32_t i = 0; i < block; i++) nr += cached(&tab, i);
+    assert_true(nr >= 1600 - 2 * 200);
+  }
+  assert_true(got[0] <= 64 + 64);
+  assert_true(got[19] > got[0] && got[19] <= 200);
+  cache_table_fini(&tab.t);
+}
+
+// A page or a few: every shape of cache serves.
+static void test_small(void **state) {
+  (void)state;
+  static const uint32_t sizes[] = {1, 2, 3, 15, 16, 17, 40};
+  for (uint32_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+    make_cache(sizes[k]);
+    struct tab tab;
+    tab_init(&tab, 500, k);
+    for (uint32_t n = 1; n <= CACHE_BLOCK_PAGES; n++) {
+      const uint64_t without = stats().bypasses + stats().declined;
+      for (uint32_t i = 0; i < 60; i++) (void)touch(&tab, i % 25 * 16, n);
+      const uint64_t lacking = stats().bypasses + stats().declined - without;
+      if (n > sizes[k]) assert_int_equal(lacking, 60);
+      if (n <= sizes[k]) assert_true(lacking < 60);
+      assert_true(stats().used <= stats().size);
+      cache_table_fini(&tab.t);  // block numbers have other sizes in the next round
+      assert_int_equal(cache_table_init(&tab.t, cache, 500, k), REMIXDB_OK);
+    }
+    cache_table_fini(&tab.t);
+    assert_int_equal(stats().used, 0);
+    cache_destroy(cache);
+    cache = NULL;
+  }
+}
+
+static void test_clock(void **state) {
+  (void)state;
+  make_cache(128);
+  struct tab tab;
+  tab_init(&tab, 8000, 3);
+  for (uint32_t i = 0; i < 8; i++) (void)touch(&tab, i, 1);
+  uint32_t hot_misses = 0;
+  for (uint32_t i = 0; i < 4000; i++) {
+    hot_misses += !touch(&tab, i % 8, 1);
+    assert_false(bring(&tab, 100 + i, 1));
+  }
+  assert_int_equal(hot_misses, 0);
+  assert_true(stats().evictions > 3500);
+  assert_int_equal(stats().bypasses, 0);  // in separate epochs there is always a frame
+  cache_table_fini(&tab.t);
+}
+
+// ---- C7: what is read once puts nothing out
+
+#define FULL_PAGES 1024u  // one shard
+
+// Fills the cache with blocks from 0 on; returns the first that got no frame.
+static uint32_t fill_up(struct tab *tab) {
+  uint32_t nr = 0;
+  do (void)touch(tab, nr, 1);
+  while (cached(tab, nr++));
+  return nr - 1;
+}
+
+static void test_once(void **state) {
+  (void)state;
+  make_cache(FULL_PAGES);
+  struct tab tab;
+  tab_init(&tab, 20000, 3);
+  assert_true(cache_room(&tab.t, 0, 1));
+  const uint32_t nr = fill_up(&tab);
+  assert_int_equal(nr, FULL_PAGES);  // to the last page
+  assert_false(cache_room(&tab.t, 0, 1));
+  bool stays[FULL_PAGES];
+  for (uint32_t i = 0; i < nr; i++) stays[i] = cached(&tab, i);
+  const struct cache_stats was = stats();
+  assert_int_equal(was.declined, 1);
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  epoch_enter(&ep, &me);
+  for (uint32_t i = 0; i < 10000; i++) {
+    assert_int_equal(cache_get(&tab.t, 2000 + i, 1, load, &tab, &b), REMIXDB_OK);
+    assert_true(is_block(3, 2000 + i, 1, b.data));
+    assert_int_equal(b.frame, 0);
+    assert_ptr_equal(b.data, b.own);  // one buffer for all
+    assert_false(cached(&tab, 2000 + i));
+  }
+  epoch_exit(&me);
+  cache_block_fini(&tab.t, &b);
+  const struct cache_stats st = stats();
+  assert_int_equal(st.declined - was.declined, 10000);
+  assert_int_equal(st.misses - was.misses, 10000);
+  assert_int_equal(st.used, was.used);
+  assert_int_equal(st.evictions, was.evictions);
+  assert_int_equal(st.bypasses, 0);
+  for (uint32_t i = 0; i < nr; i++) assert_int_equal(cached(&tab, i), stays[i]);
+  cache_table_fini(&tab.t);
+  assert_int_equal(stats().used, 0);
+  // there is room again: the first time is enough
+  tab_init(&tab, 2000, 4);
+  assert_true(cache_room(&tab.t, 0, CACHE_BLOCK_PAGES));
+  for (uint32_t i = 0; i < FULL_PAGES / 2; i++) {
+    (void)touch(&tab, i, 1);
+    assert_true(cached(&tab, i));
+  }
+  assert_int_equal(stats().declined, st.declined);
+  cache_table_fini(&tab.t);
+}
+
+// The second miss brings it in, when no more came between than a quarter of those that there is room for; one too late is a first one again.
+static void test_again(void **state) {
+  (void)state;
+  static const uint32_t sizes[] = {1, 2, 3, 8, CACHE_BLOCK_PAGES};
+  make_cache(FULL_PAGES);
+  struct tab tab;
+  tab_init(&tab, 60000, 3);
+  const uint32_t nr = fill_up(&tab);
+  uint32_t once = nr + 1, block = 50000;
+  for (uint32_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+    const uint32_t n = sizes[k], span = FULL_PAGES / n / 4;
+    for (uint32_t late = 0; late < 2; late++, block += CACHE_BLOCK_PAGES) {
+      do assert_false(touch(&tab, once, 1));  // until what an eviction left over is used up
+      while (cached(&tab, once++));
+      assert_false(touch(&tab, block, n));
+      assert_false(cached(&tab, block));
+      for (uint32_t i = 1; i < span + late; i++) (void)touch(&tab, once++, 1);
+      const uint64_t declined = stats().declined;
+      assert_false(touch(&tab, block, n));
+      assert_int_equal(stats().declined - declined, late);
+      if (late) {
+        assert_false(cached(&tab, block));
+        assert_false(touch(&tab, block, n));
+      }
+      // a run of pages may have to be made first, which each miss that wants one sees to
+      for (uint32_t i = 0; n > 1 && i < 64 && !cached(&tab, block); i++) assert_false(touch(&tab, block, n));
+      assert_true(cached(&tab, block));
+      assert_true(touch(&tab, block, n));
+    }
+  }
+  assert_true(stats().evictions > 0);
+  // a read that fails takes nothing of that away
+  assert_false(touch(&tab, block, 1));
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  epoch_enter(&ep, &me);
+  atomic_store(&tab.failures, 1);
+  assert_int_equal(cache_get(&tab.t, block, 1, load, &tab, &b), REMIXDB_CORRUPT);
+  assert_null(b.data);
+  assert_int_equal(cache_get(&tab.t, block, 1, load, &tab, &b), REMIXDB_OK);
+  assert_true(cached(&tab, block));
+  epoch_exit(&me);
+  cache_block_fini(&tab.t, &b);
+  cache_table_fini(&tab.t);
+  assert_int_equal(stats().used, 0);
+}
+
+// No miss of long ago, or none at all, is taken for one of late, where the count of misses begins or starts anew.
+static void test_first_misses(void **state) {
+  (void)state;
+  static uint8_t buf[PAGE];
+  make_cache(FULL_PAGES);
+  struct tab tab;
+  tab_init(&tab, 20000, 3);
+  for (uint32_t i = 0; cache_room(&tab.t, i, 1); i++) {
+    fill(3, i, 1, buf);
+    cache_offer(&tab.t, i, 1, buf);
+  }
+  assert_int_equal(stats().misses, 0);
+  assert_false(touch(&tab, 5000, 1));
+  assert_false(cached(&tab, 5000));
+  atomic_store(&tab.t.slots[6000], CACHE_MISSED | 0x7FFFFFFFu);  // three misses before the next
+  assert_false(touch(&tab, 6000, 1));
+  assert_true(cached(&tab, 6000));
+  atomic_store(&tab.t.slots[7000], CACHE_MISSED | 0x7FFFF000u);
+  assert_false(touch(&tab, 7000, 1));
+  assert_false(cached(&tab, 7000));
+  cache_table_fini(&tab.t);
+}
+
+// Where loads take as long as a disk's each block gets its frame at once; that is seen by one load in eight, both ways.
+static void test_disk(void **state) {
+  (void)state;
+  make_cache(FULL_PAGES);
+  struct tab tab;
+  tab_init(&tab, 20000, 3);
+  uint32_t block = fill_up(&tab) + 1;
+  for (uint32_t turn = 0; turn < 4; turn++) {
+    const bool disk = turn % 2 == 0;
+    cache->disk_ns = disk ? 1 : UINT32_MAX;
+    for (uint32_t i = 0; i < 8; i++) (void)touch(&tab, block++, 1);
+    // those that an eviction has left room for are no proof
+    const uint64_t declined = stats().declined;
+    for (uint32_t i = 0; i < 400; i++, block++) {
+      assert_false(touch(&tab, block, 1));
+      if (disk) assert_true(cached(&tab, block));
+    }
+    if (disk) assert_int_equal(stats().declined, declined);
+    else assert_true(stats().declined - declined > 300);
+  }
+  cache_table_fini(&tab.t);
+}
+
+// Fills as gets; what is read ahead is in the cache at once, as who reads ahead looks for it there.
+static void test_once_otherwise(void **state) {
+  (void)state;
+  static uint8_t buf[PAGE];
+  make_cache(FULL_PAGES);
+  struct tab tab;
+  tab_init(&tab, 20000, 3);
+  (void)fill_up(&tab);
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_fill f;
+  for (uint32_t i = 0; i < 100; i++) {
+    epoch_enter(&ep, &me);
+    for (uint32_t time = 0; time < 2; time++) {
+      const uint32_t block = 2000 + i;
+      assert_int_equal(cache_fill_begin(&tab.t, block, 1, &b, &f), CACHE_FILL_READ);
+      fill(3, block, 1, f.buf);
+      cache_fill_end(&tab.t, block, 1, &b, &f, true);
+      assert_true(is_block(3, block, 1, b.data));
+      assert_int_equal(b.frame != 0, time);
+      assert_int_equal(cached(&tab, block), time);
+    }
+    epoch_exit(&me);
+    fill(3, 4000 + i, 1, buf);
+    cache_offer(&tab.t, 4000 + i, 1, buf);
+    assert_true(touch(&tab, 4000 + i, 1));
+    // and so is what was missed before
+    (void)touch(&tab, 6000 + i, 1);
+    fill(3, 6000 + i, 1, buf);
+    cache_offer(&tab.t, 6000 + i, 1, buf);
+    assert_true(touch(&tab, 6000 + i, 1));
+  }
+  assert_int_equal(stats().bypasses, 0);
+  cache_block_fini(&tab.t, &b);
+  cache_table_fini(&tab.t);
+}
+
+// ---- pins
+
+static void test_pin(void **state) {
+  (void)state;
+  make_cache(64);
+  struct tab tab;
+  tab_init(&tab, 2000, 3);
+  struct cache_block held[2];
+  memset(held, 0, sizeof(held));
+  epoch_enter(&ep, &other);
+  for (uint32_t i = 0; i < 2; i++) {
+    assert_int_equal(cache_get(&tab.t, 20 * i, 10, load, &tab, &held[i]), REMIXDB_OK);
+    cache_block_pin(&tab.t, &held[i]);
+    cache_block_pin(&tab.t, &held[i]);  // once
+    assert_true(held[i].pinned);
+  }
+  epoch_exit(&other);
+  for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
+  for (uint32_t i = 0; i < 2; i++) {
+    assert_true(cached(&tab, 20 * i));  // CLOCK passes by what is pinned
+    assert_true(is_block(3, 20 * i, 10, held[i].data));
+  }
+  assert_int_equal(stats().bypasses, 0);
+  cache_block_drop(&tab.t, &held[0]);
+  assert_null(held[0].data);
+  // A get drops the former hold.
+  epoch_enter(&ep, &other);
+  assert_int_equal(cache_get(&tab.t, 1999, 1, load, &tab, &held[1]), REMIXDB_OK);
+  epoch_exit(&other);
+  assert_false(held[1].pinned);
+  for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
+  assert_false(cached(&tab, 0));
+  assert_false(cached(&tab, 20));
+  for (uint32_t i = 0; i < 2; i++) cache_block_fini(&tab.t, &held[i]);
+  cache_table_fini(&tab.t);
+}
+
+// C3: the pin that comes after the eviction, still inside the epoch, holds the frame past the epoch's end.
+static void test_pin_in_limbo(void **state) {
+  (void)state;
+  make_cache(64);
+  struct tab tab, next;
+  tab_init(&tab, 2000, 3);
+  struct cache_block held = {NULL, 0, false, NULL, 0};
+  epoch_enter(&ep, &other);
+  assert_int_equal(cache_get(&tab.t, 0, 1, load, &tab, &held), REMIXDB_OK);
+  for (uint32_t i = 0; i < 200; i++) (void)bring(&tab, 100 + i, 1);
+  assert_false(cached(&tab, 0));
+  cache_block_pin(&tab.t, &held);
+  epoch_exit(&other);
+  for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 300 + i, 1);
+  assert_true(is_block(3, 0, 1, held.data));
+  assert_false(bring(&tab, 0, 1));  // a second frame for it, meanwhile
+  assert_true(touch(&tab, 0, 1));
+  assert_true(is_block(3, 0, 1, held.data));
+  cache_block_fini(&tab.t, &held);
+  // The table goes; the frame comes back all the same: a whole cache of pages can be had.
+  cache_table_fini(&tab.t);
+  tab_init(&next, 2000, 4);
+  for (uint32_t i = 0; i < 200; i++) (void)bring(&next, i, 1);
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < 2000; i++) nr += cached(&next, i);
+  assert_true(nr >= 64 - 64 / 8);
+  cache_table_fini(&next.t);
+  assert_int_equal(stats().used, 0);
+}
+
+// ---- accounting
+
+// C6, and C1 of all slots: frames lie inside the cache, do not overlap, and hold their blocks.
+static uint64_t check_tables(struct tab *tabs, uint32_t nr_tabs, const uint8_t (*sizes)[600], uint32_t nr_frames) {
+  uint8_t *const seen = calloc(nr_frames + 1, 1);
+  uint64_t pages = 0;
+  for (uint32_t k = 0; k < nr_tabs; k++) {
+    for (uint32_t block = 0; block < tabs[k].t.nr_pages; block++) {
+      const uint32_t f = cache_frame(&tabs[k].t, block);
+      if (!f) continue;
+      const uint32_t n = sizes[k][block];
+      assert_true(f + n - 1 <= nr_frames);
+      for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(seen[f + i], 0);
+        seen[f + i] = 1;
+      }
+      assert_true(is_block(tabs[k].t.id, block, n, cache_frame_data(cache, f)));
+      pages += n;
+    }
+  }
+  free(seen);
+  return pages;
+}
+
+static void test_accounting(void **state) {
+  (void)state;
+  const char *const env = getenv("TEST_SEED");
+  uint64_t seed = env ? strtoull(env, NULL, 0) : time_ns();
+  print_message("TEST_SEED=%llu\n", (unsigned long long)seed);
+  static uint8_t sizes[3][600];
+  struct tab tabs[3];
+  struct cache_block held[6];
+  uint32_t held_tab[6], held_block[6];
+  memset(held, 0, sizeof(held));
+  make_cache(300);
+  for (uint32_t k = 0; k < 3; k++) {
+    tab_init(&tabs[k], 600, k + 10);
+    for (uint32_t i = 0; i < 600; i++) sizes[k][i] = (uint8_t)(rng_next(&seed) % 3 ? 1 : rng_next(&seed) % CACHE_BLOCK_PAGES + 1);
+  }
+  bool other_inside = false;
+  for (uint32_t n = 0; n < 6000; n++) {
+    const uint32_t k = (uint32_t)(rng_next(&seed) % 3), block = (uint32_t)(rng_next(&seed) % 600);
+    const uint32_t what = (uint32_t)(rng_next(&seed) % 100);
+    if (what < 4) {
+      if (other_inside) epoch_exit(&other);
+      if (!other_inside) epoch_enter(&ep, &other);
+      other_inside = !other_inside;
+    } else if (what < 12) {
+      const uint32_t h = (uint32_t)(rng_next(&seed) % 6);
+      if (held[h].data) assert_true(is_block(held_tab[h] + 10, held_block[h], sizes[held_tab[h]][held_block[h]], held[h].data));
+      epoch_enter(&ep, &me);
+      if (held[h].data) cache_block_drop(&tabs[held_tab[h]].t, &held[h]);
+      assert_int_equal(cache_get(&tabs[k].t, block, sizes[k][block], load, &tabs[k], &held[h]), REMIXDB_OK);
+      cache_block_pin(&tabs[k].t, &held[h]);
+      held_tab[h] = k;
+      held_block[h] = block;
+      epoch_exit(&me);
+    } else if (what < 20) {
+      static uint8_t buf[CACHE_BLOCK_PAGES * PAGE];
+      fill(k + 10, block, sizes[k][block], buf);
+      cache_offer(&tabs[k].t, block, sizes[k][block], buf);
+    } else if (what == 20 && n % 8 == 0) {
+      for (uint32_t h = 0; h < 6; h++)
+        if (held[h].data && held_tab[h] == k) cache_block_drop(&tabs[k].t, &held[h]);
+      cache_table_fini(&tabs[k].t);
+      tab_init(&tabs[k], 600, k + 10);
+    } else if (what == 21) {
+      atomic_store(&tabs[k].failures, cached(&tabs[k], block) ? 0 : 1);
+      struct cache_block b = {NULL, 0, false, NULL, 0};
+      epoch_enter(&ep, &me);
+      const bool bad = atomic_load(&tabs[k].failures) > 0;
+      assert_int_equal(cache_get(&tabs[k].t, block, sizes[k][block], load, &tabs[k], &b), bad ? REMIXDB_CORRUPT : REMIXDB_OK);
+      epoch_exit(&me);
+      cache_block_fini(&tabs[k].t, &b);
+    } else {
+      (void)(rng_next(&seed) % 2 ? touch : bring)(&tabs[k], block, sizes[k][block]);
+    }
+    if (n % 200 == 0) {
+      const uint64_t pages = check_tables(tabs, 3, sizes, 300);
+      const struct cache_stats st = stats();
+      assert_true(pages * PAGE <= st.used && st.used <= st.size);
+    }
+  }
+  if (other_inside) epoch_exit(&other);
+  for (uint32_t h = 0; h < 6; h++) cache_block_fini(&tabs[held_tab[h]].t, &held[h]);
+  for (uint32_t k = 0; k < 3; k++) cache_table_fini(&tabs[k].t);
+  // Every page is accounted for: the whole cache can be filled again.
+  struct tab tab;
+  tab_init(&tab, 600, 99);
+  for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, i % 290, 1);
+  const uint64_t misses = stats().misses;
+  for (uint32_t i = 0; i < 250; i++) (void)touch(&tab, i, 1);
+  assert_true(stats().misses - misses < 125);
+  cache_table_fini(&tab.t);
+  assert_int_equal(stats().used, 0);
+}
+
+// Frames that wait in limbo know nothing of a table that is gone, and those in slots are free at once.
+static void test_table_gone(void **state) {
+  (void)state;
+  make_cache(64);
+  for (uint64_t id = 0; id < 20; id++) {
+    struct tab *const tab = malloc(sizeof(*tab));
+    tab_init(tab, 400, id);
+    epoch_enter(&ep, &other);
+    for (uint32_t i = 0; i < 200; i++) (void)touch(tab, i, 1);
+    cache_table_fini(&tab->t);
+    free(tab);
+    assert_int_equal(stats().used, 0);
+    if (id % 2) epoch_exit(&other);
+    struct tab next;
+    tab_init(&next, 400, 100 + id);
+    const uint64_t evictions = stats().evictions, bypasses = stats().bypasses;
+    for (uint32_t i = 0; i < 48; i++) (void)touch(&next, i, 1);
+    assert_int_equal(stats().evictions, evictions);
+    assert_int_equal(stats().bypasses, bypasses);
+    cache_table_fini(&next.t);
+    if (id % 2 == 0) epoch_exit(&other);
+  }
+}
+
+static void test_offer(void **state) {
+  (void)state;
+  static uint8_t buf[CACHE_BLOCK_PAGES * PAGE];
+  make_cache(64);
+  struct tab tab;
+  tab_init(&tab, 400, 5);
+  fill(5, 8, 4, buf);
+  cache_offer(&tab.t, 8, 4, buf);
+  assert_true(touch(&tab, 8, 4));
+  const uint32_t f = cache_frame(&tab.t, 8);
+  cache_offer(&tab.t, 8, 4, buf);  // it is there
+  assert_int_equal(cache_frame(&tab.t, 8), f);
+  assert_int_equal(stats().used, 4 * PAGE);
+  assert_int_equal(stats().misses, 0);
+  epoch_enter(&ep, &other);  // nothing to be had
+  for (uint32_t i = 0; i < 200; i++) {
+    fill(5, 100 + i, 1, buf);
+    cache_offer(&tab.t, 100 + i, 1, buf);
+  }
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < 200; i++) nr += cached(&tab, 100 + i);
+  assert_true(nr >= 64 - 4 - 16 && nr <= 60);
+  assert_int_equal(stats().bypasses, 0);
+  epoch_exit(&other);
+  for (uint32_t i = 0; i < 200; i++) (void)touch(&tab, 100 + i, 1);
+  cache_table_fini(&tab.t);
+}
+
+// Where single pages are scattered over the cache, room for large blocks is made all the same, and hot pages stay.
+static void test_large_among_small(void **state) {
+  (void)state;
+  make_cache(512);
+  struct tab tab, large;
+  uint64_t seed = 1;
+  tab_init(&tab, 1000, 5);
+  tab_init(&large, 16000, 6);
+  for (uint32_t i = 0; i < 5000; i++) (void)bring(&tab, (uint32_t)(rng_next(&seed) % 600), 1);
+  const uint64_t bypasses = stats().bypasses;
+  uint32_t hot_misses = 0;
+  for (uint32_t i = 0; i < 900; i++) {
+    (void)bring(&large, i * 16, 16);
+    for (uint32_t k = 0; k < 64; k++) hot_misses += !touch(&tab, k, 1);
+  }
+  const uint64_t lost = stats().bypasses - bypasses;
+  assert_true(lost < 200);
+  assert_true(hot_misses < 900 * 64 / 10);
+  cache_table_fini(&tab.t);
+  cache_table_fini(&large.t);
+}
+
+// ---- memory
+
+static _Atomic int deny_after;
+static bool deny(size_t size) {
+  (void)size;
+  return atomic_fetch_sub(&deny_after, 1) > 0;
+}
+
+static void test_nomem(void **state) {
+  (void)state;
+  struct cache *c = NULL;
+  enum remixdb_status s = REMIXDB_NOMEM;
+  int n = 0;
+  for (; s != REMIXDB_OK; n++) {
+    atomic_store(&deny_after, n);
+    atomic_store(&mem_fault, deny);
+    s = cache_create(64 * PAGE, &ep, &c);
+    atomic_store(&mem_fault, NULL);
+    assert_true(s == REMIXDB_OK || (s == REMIXDB_NOMEM && c == NULL));
+  }
+  assert_int_equal(n, 6);  // five things to allocate
+  cache = c;
+  struct tab tab;
+  memset(&tab, 0, sizeof(tab));
+  atomic_store(&deny_after, 0);
+  atomic_store(&mem_fault, deny);
+  s = cache_table_init(&tab.t, cache, 100, 1);
+  atomic_store(&mem_fault, NULL);
+  assert_int_equal(s, REMIXDB_NOMEM);
+  cache_table_fini(&tab.t);
+  tab_init(&tab, 2000, 1);
+  // A reader's own buffer
+  epoch_enter(&ep, &other);
+  for (uint32_t i = 0; i < 200; i++) (void)touch(&tab, i, 1);
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  assert_int_equal(cache_get(&tab.t, 300, 1, load, &tab, &b), REMIXDB_OK);
+  assert_int_equal(b.frame, 0);
+  atomic_store(&deny_after, 0);
+  atomic_store(&mem_fault, deny);
+  s = cache_get(&tab.t, 301, 2, load, &tab, &b);
+  atomic_store(&mem_fault, NULL);
+  assert_int_equal(s, REMIXDB_NOMEM);
+  assert_null(b.data);
+  assert_int_equal(cache_get(&tab.t, 301, 2, load, &tab, &b), REMIXDB_OK);
+  epoch_exit(&other);
+  cache_block_fini(&tab.t, &b);
+  cache_table_fini(&tab.t);
+}
+
+// ---- C4: threads that miss the same block
+
+#define THREADS 6
+
+static struct tab same;
+static _Atomic uint32_t wrong, failed;
+
+// All THREADS wait here for each other. macOS has no pthread_barrier_t.
+static struct {
+  pthread_mutex_t lock;
+  pthread_cond_t all_here;
+  uint32_t here, rounds;
+} meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .all_here = PTHREAD_COND_INITIALIZER};
+
+static void meet(void) {
+  (void)pthread_mutex_lock(&meeting.lock);
+  const uint32_t round = meeting.rounds;
+  if (++meeting.here == THREADS) {
+    meeting.here = 0;
+    meeting.rounds++;
+    (void)pthread_cond_broadcast(&meeting.all_here);
+  }
+  while (meeting.rounds == round) (void)pthread_cond_wait(&meeting.all_here, &meeting.lock);
+  (void)pthread_mutex_unlock(&meeting.lock);
+}
+
+static void *get_same(void *arg) {
+  struct epoch_slot slot;
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  (void)arg;
+  epoch_join(&ep, &slot);
+  for (uint32_t block = 0; block < 20; block++) {
+    meet();
+    epoch_enter(&ep, &slot);
+    const enum remixdb_status s = cache_get(&same.t, block * 3, 3, load, &same, &b);
+    if (s == REMIXDB_CORRUPT) atomic_fetch_add(&failed, 1);
+    if (s == REMIXDB_OK ? !is_block(8, block * 3, 3, b.data) : s != REMIXDB_CORRUPT || b.data) atomic_fetch_add(&wrong, 1);
+    cache_block_drop(&same.t, &b);
+    epoch_exit(&slot);
+  }
+  cache_block_fini(&same.t, &b);
+  epoch_leave(&ep, &slot);
+  return NULL;
+}
+
+static void run_same(int32_t failures) {
+  pthread_t t[THREADS];
+  tab_init(&same, 100, 8);
+  same.sleep_ns = 1000000;
+  atomic_store(&same.failures, failures);
+  atomic_store(&wrong, 0);
+  atomic_store(&failed, 0);
+  for (int i = 0; i < THREADS; i++) assert_int_equal(thread_start(&t[i], get_same, NULL, "same"), REMIXDB_OK);
+  for (int i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
+  assert_int_equal(atomic_load(&wrong), 0);
+}
+
+static void test_load_once(void **state) {
+  (void)state;
+  make_cache(256);
+  run_same(0);
+  assert_int_equal(atomic_load(&same.loads), 20);
+  assert_int_equal(stats().misses, 20);
+  cache_table_fini(&same.t);
+  // All reads fail: each thread tries by itself, and gets the error of its own read.
+  run_same(INT32_MAX);
+  assert_int_equal(atomic_load(&failed), 20 * THREADS);
+  assert_int_equal(atomic_load(&same.loads), 20 * THREADS);
+  cache_table_fini(&same.t);
+  // Some fail
+  run_same(15);
+  assert_int_equal(atomic_load(&failed), 15);
+  cache_table_fini(&same.t);
+  assert_int_equal(stats().used, 0);
+}
+
+// ---- many blocks begun by one thread
+
+static void *get_begun(void *arg) {
+  struct epoch_slot slot;
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct tab *const tab = arg;
+  epoch_join(&ep, &slot);
+  epoch_enter(&ep, &slot);
+  if (cache_get(&tab->t, 10, 3, load, tab, &b) != REMIXDB_OK || !is_block(tab->t.id, 10, 3, b.data)) atomic_fetch_add(&wrong, 1);
+  cache_block_drop(&tab->t, &b);
+  epoch_exit(&slot);
+  cache_block_fini(&tab->t, &b);
+  epoch_leave(&ep, &slot);
+  return NULL;
+}
+
+static void test_fills(void **state) {
+  (void)state;
+  make_cache(256);
+  struct tab tab;
+  tab_init(&tab, 100, 7);
+  struct cache_block b[4] = {{NULL, 0, false, NULL, 0}};
+  struct cache_fill f[4];
+  atomic_store(&wrong, 0);
+  for (int failing = 0; failing < 2; failing++) {
+    pthread_t t;
+    epoch_enter(&ep, &me);
+    assert_int_equal(cache_fill_begin(&tab.t, 10, 3, &b[0], &f[0]), CACHE_FILL_READ);
+    assert_int_equal(cache_fill_begin(&tab.t, 20, 1, &b[1], &f[1]), CACHE_FILL_READ);
+    assert_int_equal((uintptr_t)f[0].buf % PAGE, 0);
+    assert_int_equal(stats().used, 4 * PAGE);
+    // what is begun is not there yet, and no second one begins it
+    assert_false(cached(&tab, 10));
+    assert_null(b[0].data);
+    epoch_enter(&ep, &other);
+    assert_int_equal(cache_fill_begin(&tab.t, 10, 3, &b[2], &f[2]), CACHE_FILL_LATER);
+    epoch_exit(&other);
+    // a thread that wants it waits for it; when it fails it reads by itself
+    assert_int_equal(thread_start(&t, get_begun, &tab, "begun"), REMIXDB_OK);
+    time_sleep_ns(3000000);
+    assert_int_equal(atomic_load(&tab.loads), 0);
+    fill(7, 10, 3, f[0].buf);
+    fill(7, 20, 1, f[1].buf);
+    cache_fill_end(&tab.t, 20, 1, &b[1], &f[1], true);
+    assert_true(is_block(7, 20, 1, b[1].data));
+    assert_true(cached(&tab, 20));
+    cache_fill_end(&tab.t, 10, 3, &b[0], &f[0], !failing);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    assert_int_equal(atomic_load(&tab.loads), failing);
+    if (failing) assert_null(b[0].data);
+    else assert_true(is_block(7, 10, 3, b[0].data));
+    const uint64_t misses = stats().misses;
+    assert_int_equal(cache_fill_begin(&tab.t, 20, 1, &b[3], &f[3]), CACHE_FILL_HIT);
+    assert_ptr_equal(b[3].data, b[1].data);
+    assert_int_equal(stats().misses, misses);
+    epoch_exit(&me);
+    for (int i = 0; i < 4; i++) cache_block_drop(&tab.t, &b[i]);
+    cache_table_fini(&tab.t);
+    assert_int_equal(stats().used, 0);
+    tab_init(&tab, 100, 7);
+  }
+  for (int i = 0; i < 4; i++) cache_block_fini(&tab.t, &b[i]);
+  cache_table_fini(&tab.t);
+  assert_int_equal(atomic_load(&wrong), 0);
+}
+
+// More is begun than there are frames, or than there is memory: nobody waits for either.
+static void test_fills_without(void **state) {
+  (void)state;
+  make_cache(8);
+  for (int with = 0; with < 2; with++) {
+    struct tab tab = {.sleep_ns = 0};
+    assert_int_equal(cache_table_init(&tab.t, with ? cache : NULL, 100, 7), REMIXDB_OK);
+    struct cache_block b[20];
+    struct cache_fill f[20];
+    memset(b, 0, sizeof(b));
+    epoch_enter(&ep, &me);
+    uint32_t frames = 0;
+    for (uint32_t i = 0; i < 20; i++) {
+      assert_int_equal(cache_fill_begin(&tab.t, i * 4, 1, &b[i], &f[i]), CACHE_FILL_READ);
+      frames += f[i].frame != 0;
+      fill(7, i * 4, 1, f[i].buf);
+    }
+    assert_int_equal(frames, with ? 8 : 0);
+    if (with) assert_int_equal(stats().bypasses + stats().declined, 12);
+    for (uint32_t i = 20; i-- > 0;) cache_fill_end(&tab.t, i * 4, 1, &b[i], &f[i], i % 5 != 0);
+    for (uint32_t i = 0; i < 20; i++) {
+      if (i % 5 == 0) assert_null(b[i].data);
+      else assert_true(is_block(7, i * 4, 1, b[i].data));
+    }
+    for (uint32_t i = 0; i < 20; i++) cache_block_fini(&tab.t, &b[i]);
+    if (with) {  // the frames whose reads failed are free again
+      for (uint32_t i = 0; i < 8; i++) (void)cache_fill_begin(&tab.t, i * 4 + 1, 1, &b[i], &f[i]);
+      for (uint32_t i = 0; i < 8; i++) cache_fill_end(&tab.t, i * 4 + 1, 1, &b[i], &f[i], false);
+    }
+    atomic_store(&deny_after, 0);
+    atomic_store(&mem_fault, deny);
+    const enum cache_fill_begun begun = cache_fill_begin(&tab.t, 99, with ? CACHE_BLOCK_PAGES : 1, &b[9], &f[9]);
+    atomic_store(&mem_fault, NULL);
+    assert_int_equal(begun, CACHE_FILL_LATER);
+    epoch_exit(&me);
+    for (uint32_t i = 0; i < 20; i++) cache_block_fini(&tab.t, &b[i]);
+    cache_table_fini(&tab.t);
+  }
+  assert_int_equal(stats().used, 0);
+}
+
+// ---- threads against a small cache; a table that is replaced while it is read
+
+#define TABS 3
+#define TAB_PAGES 400
+static struct tab shared[TABS];
+static _Atomic(struct tab *) passing;
+static _Atomic uint64_t passing_id;
+
+// Blocks begin at multiples of 4 pages and are 1 to 4 pages long; every 16th is of 16 pages.
+static uint32_t block_of(uint64_t *seed) {
+  const uint32_t group = (uint32_t)(rng_next(seed) % (TAB_PAGES / 16));
+  return group * 16 + (group % 4 ? (uint32_t)(rng_next(seed) % 4) * 4 : 0);
+}
+static uint32_t pages_of(uint32_t block) { return block % 64 == 0 ? CACHE_BLOCK_PAGES : (block / 4) % 4 + 1; }
+
+static void tab_free(struct epoch_item *item, void *arg) {
+  (void)item;
+  struct tab *const tab = arg;
+  cache_table_fini(&tab->t);
+  mem_free(tab);
+}
+
+static struct tab *tab_new(void) {
+  struct tab *const tab = mem_calloc(1, sizeof(*tab));
+  if (!tab) return NULL;
+  if (cache_table_init(&tab->t, cache, TAB_PAGES, atomic_fetch_add(&passing_id, 1)) == REMIXDB_OK) return tab;
+  mem_free(tab);
+  return NULL;
+}
+
+// Some blocks together; what others read is taken when these have ended.
+static void hammer_fills(struct tab *tab, uint64_t *seed) {
+  struct cache_block b[6];
+  struct cache_fill f[6];
+  uint32_t blocks[6], nr = 0;
+  enum cache_fill_begun begun[6];
+  memset(b, 0, sizeof(b));
+  for (uint32_t i = 0; i < 6; i++) {
+    const uint32_t block = block_of(seed);
+    bool again = false;
+    for (uint32_t k = 0; k < nr; k++) again = again || blocks[k] == block;
+    if (!again) blocks[nr++] = block;
+  }
+  for (uint32_t i = 0; i < nr; i++) begun[i] = cache_fill_begin(&tab->t, blocks[i], pages_of(blocks[i]), &b[i], &f[i]);
+  for (uint32_t i = 0; i < nr; i++) {
+    if (begun[i] != CACHE_FILL_READ) continue;
+    const uint32_t pages = pages_of(blocks[i]);
+    const bool good = load(tab, blocks[i], pages, f[i].buf, f[i].frame == 0) == REMIXDB_OK;
+    cache_fill_end(&tab->t, blocks[i], pages, &b[i], &f[i], good);
+    if (good != (b[i].data != NULL)) atomic_fetch_add(&wrong, 1);
+  }
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t pages = pages_of(blocks[i]);
+    if (begun[i] == CACHE_FILL_LATER) {
+      const enum remixdb_status s = cache_get(&tab->t, blocks[i], pages, load, tab, &b[i]);
+      if (s != REMIXDB_OK && s != REMIXDB_CORRUPT) atomic_fetch_add(&wrong, 1);
+    }
+    if (b[i].data && !is_block(tab->t.id, blocks[i], pages, b[i].data)) atomic_fetch_add(&wrong, 1);
+  }
+  for (uint32_t i = 0; i < nr; i++) cache_block_fini(&tab->t, &b[i]);
+}
+
+#define HELD 4
+static void *hammer(void *arg) {
+  uint64_t seed = (uintptr_t)arg * 77;
+  struct epoch_slot slot;
+  struct cache_block b = {NULL, 0, false, NULL, 0}, held[HELD];
+  uint32_t held_tab[HELD] = {0}, held_block[HELD] = {0};
+  static __thread uint8_t buf[CACHE_BLOCK_PAGES * PAGE];
+  memset(held, 0, sizeof(held));
+  epoch_join(&ep, &slot);
+  for (uint32_t n = 0; n < 2500; n++) {
+    const uint32_t what = (uint32_t)(rng_next(&seed) % 100), k = (uint32_t)(rng_next(&seed) % TABS);
+    const uint32_t block = block_of(&seed), pages = pages_of(block);
+    epoch_enter(&ep, &slot);
+    if (what < 30) {
+      struct tab *const tab = atomic_load_explicit(&passing, memory_order_acquire);
+      if (cache_get(&tab->t, block, pages, load, tab, &b) != REMIXDB_OK || !is_block(tab->t.id, block, pages, b.data))
+        atomic_fetch_add(&wrong, 1);
+      cache_block_drop(&tab->t, &b);
+    } else if (what < 50) {
+      const uint32_t h = (uint32_t)(rng_next(&seed) % HELD);
+      if (held[h].data && !is_block(shared[held_tab[h]].t.id, held_block[h], pages_of(held_block[h]), held[h].data))
+        atomic_fetch_add(&wrong, 1);
+      const enum remixdb_status s = cache_get(&shared[k].t, block, pages, load, &shared[k], &held[h]);
+      if (s != REMIXDB_OK && s != REMIXDB_CORRUPT) atomic_fetch_add(&wrong, 1);
+      cache_block_pin(&shared[k].t, &held[h]);
+      held_tab[h] = k;
+      held_block[h] = block;
+    } else if (what < 60) {
+      fill(shared[k].t.id, block, pages, buf);
+      cache_offer(&shared[k].t, block, pages, buf);
+    } else if (what == 60) {
+      atomic_fetch_add(&shared[k].failures, 1);
+    } else if (what < 70) {
+      hammer_fills(&shared[k], &seed);
+    } else {
+      const enum remixdb_status s = cache_get(&shared[k].t, block, pages, load, &shared[k], &b);
+      if (what < 76) (void)sched_yield();
+      if (s == REMIXDB_OK ? !is_block(shared[k].t.id, block, pages, b.data) : s != REMIXDB_CORRUPT) atomic_fetch_add(&wrong, 1);
+    }
+    epoch_exit(&slot);
+    if (what == 99) {  // outside: the retired table's end takes the shard locks
+      struct tab *const tab = tab_new();
+      struct tab *const old = tab ? atomic_exchange_explicit(&passing, tab, memory_order_acq_rel) : NULL;
+      if (old) epoch_retire(&ep, &old->item, tab_free, old);
+      epoch_reclaim(&ep);
+    }
+  }
+  cache_block_fini(&shared[0].t, &b);
+  for (uint32_t h = 0; h < HELD; h++) cache_block_fini(&shared[held_tab[h]].t, &held[h]);
+  epoch_leave(&ep, &slot);
+  return NULL;
+}
+
+static void run_hammer(size_t pages) {
+  pthread_t t[THREADS];
+  make_cache(pages);
+  atomic_store(&wrong, 0);
+  atomic_store(&passing_id, 1000);
+  for (uint32_t k = 0; k < TABS; k++) tab_init(&shared[k], TAB_PAGES, k);
+  atomic_store(&passing, tab_new());
+  for (uint32_t i = 0; i < THREADS; i++)
+    assert_int_equal(thread_start(&t[i], hammer, (void *)(uintptr_t)(i + 1), "hammer"), REMIXDB_OK);
+  for (uint32_t i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
+  assert_int_equal(atomic_load(&wrong), 0);
+  struct tab *const last = atomic_load(&passing);
+  cache_table_fini(&last->t);
+  mem_free(last);
+  epoch_wait(&ep, epoch_stamp(&ep));
+  epoch_reclaim(&ep);
+  for (uint32_t k = 0; k < TABS; k++) {
+    for (uint32_t block = 0; block < TAB_PAGES; block++) {
+      const uint32_t f = cache_frame(&shared[k].t, block);
+      if (f) assert_true(is_block(k, block, pages_of(block), cache_frame_data(cache, f)));
+    }
+    cache_table_fini(&shared[k].t);
+  }
+  // What was pinned in limbo is looked at again as misses come; then nothing is missing.
+  struct tab tab;
+  tab_init(&tab, 20000, 5000);
+  const uint32_t nr = (uint32_t)pages;
+  for (uint32_t i = 0; i < 3 * nr; i++) (void)bring(&tab, i % 20000, 1);
+  cache_table_fini(&tab.t);
+  assert_int_equal(stats().used, 0);
+  cache_destroy(cache);
+  cache = NULL;
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  run_hammer(40);
+  run_hammer(200);
+  run_hammer(700);
+  run_hammer(4096 + 5);  // two shards
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_no_cache, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_hit, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_load_fails, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_epoch_keeps, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_reserve_grows, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_small, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_clock, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_once, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_again, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_first_misses, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_disk, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_once_otherwise, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_pin, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_pin_in_limbo, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_accounting, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_table_gone, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_offer, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_large_among_small, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_nomem, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_load_once, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_fills, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_fills_without, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
+  };
+  return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/err.h"
+
+static void test_set(void **state) {
+  (void)state;
+  assert_int_equal(err_set(REMIXDB_INVALID, "klen %d", 7), REMIXDB_INVALID);
+  assert_string_equal(err_msg(), "klen 7");
+  err_finish(REMIXDB_INVALID);
+  assert_int_equal(err_code(), REMIXDB_INVALID);
+  assert_string_equal(err_msg(), "klen 7");
+  // an answer and a success leave no message behind
+  err_finish(REMIXDB_NOTFOUND);
+  assert_int_equal(err_code(), REMIXDB_NOTFOUND);
+  assert_string_equal(err_msg(), "");
+  (void)err_set(REMIXDB_IO, "x");
+  err_finish(REMIXDB_OK);
+  assert_int_equal(err_code(), REMIXDB_OK);
+  assert_string_equal(err_msg(), "");
+}
+
+static void test_errno(void **state) {
+  (void)state;
+  assert_int_equal(err_errno(ENOSPC, "write", "/d/f"), REMIXDB_NOSPACE);
+  assert_non_null(strstr(err_msg(), "write /d/f: "));
+  assert_non_null(strstr(err_msg(), strerror(ENOSPC)));
+  assert_int_equal(err_errno(EDQUOT, "write", "f"), REMIXDB_NOSPACE);
+  assert_int_equal(err_errno(ENOMEM, "mmap", "f"), REMIXDB_NOMEM);
+  // these pass, as a lack of memory does; the message says what can be done
+  assert_int_equal(err_errno(EMFILE, "open", "f"), REMIXDB_NOMEM);
+  assert_non_null(strstr(err_msg(), strerror(EMFILE)));
+  assert_non_null(strstr(err_msg(), "max_open_files"));
+  assert_int_equal(err_errno(ENFILE, "open", "f"), REMIXDB_NOMEM);
+  assert_non_null(strstr(err_msg(), strerror(ENFILE)));
+  assert_int_equal(err_errno(EIO, "read", "f"), REMIXDB_IO);
+  assert_int_equal(err_errno(987654, "read", "f"), REMIXDB_IO);
+  assert_true(strlen(err_msg()) > strlen("read f: "));
+}
+
+static void test_corrupt(void **state) {
+  (void)state;
+  assert_int_equal(err_corrupt("a/b.sst", 4096, "count %u", 300u), REMIXDB_CORRUPT);
+  assert_string_equal(err_msg(), "a/b.sst: offset 4096: count 300");
+  // of a path that is too long its end stays, and so does the reason
+  char path[2000];
+  memset(path, 'p', sizeof(path));
+  memcpy(path + sizeof(path) - 8, "/17.sst", 8);
+  (void)err_corrupt(path, 18446744073709551615ull, "broken");
+  assert_non_null(strstr(err_msg(), "/17.sst: offset 18446744073709551615: broken"));
+}
+
+// So it is with a failed call.
+static void test_long_path(void **state) {
+  (void)state;
+  char path[600];
+  memset(path, 'p', sizeof(path));
+  memcpy(path + sizeof(path) - 8, "/17.sst", 8);
+  static const int errnums[] = {EIO, ENOSPC, EMFILE, ENFILE};
+  for (uint32_t i = 0; i < sizeof(errnums) / sizeof(errnums[0]); i++) {
+    (void)err_errno(errnums[i], "open", path);
+    assert_non_null(strstr(err_msg(), "open ..."));
+    assert_non_null(strstr(err_msg(), "/17.sst: "));
+    assert_non_null(strstr(err_msg(), strerror(errnums[i])));
+  }
+  // a short one is there whole
+  (void)err_errno(EIO, "open", path + sizeof(path) - 200);
+  assert_non_null(strstr(err_msg(), path + sizeof(path) - 200));
+  (void)err_errno(EIO, "open", NULL);
+  assert_non_null(strstr(err_msg(), "open : "));
+}
+
+static void test_long_is_cut(void **state) {
+  (void)state;
+  char text[3 * ERR_MSG_MAX];
+  memset(text, 'a', sizeof(text) - 1);
+  text[sizeof(text) - 1] = '\0';
+  (void)err_set(REMIXDB_IO, "%s", text);
+  assert_int_equal(strlen(err_msg()), ERR_MSG_MAX - 1);
+  (void)err_corrupt(text, 1, "%s", text);
+  assert_int_equal(strlen(err_msg()), ERR_MSG_MAX - 1);
+}
+
+static void test_message_may_quote_itself(void **state) {
+  (void)state;
+  (void)err_set(REMIXDB_IO, "inner");
+  (void)err_set(REMIXDB_IO, "outer: %s", err_msg());
+  assert_string_equal(err_msg(), "outer: inner");
+}
+
+static void *thread_fails(void *arg) {
+  struct err_saved *const e = arg;
+  if (err_code() != REMIXDB_OK || err_msg()[0] != '\0') return (void *)1;  // another thread's error is not ours
+  err_save(e, err_set(REMIXDB_NOSPACE, "in the thread"));
+  return NULL;
+}
+
+static void test_save_and_threads(void **state) {
+  (void)state;
+  struct err_saved e;
+  pthread_t t;
+  void *ret;
+  (void)err_set(REMIXDB_IO, "mine");
+  err_finish(REMIXDB_IO);
+  assert_int_equal(pthread_create(&t, NULL, thread_fails, &e), 0);
+  assert_int_equal(pthread_join(t, &ret), 0);
+  assert_null(ret);
+  assert_string_equal(err_msg(), "mine");
+  assert_int_equal(err_raise(&e), REMIXDB_NOSPACE);
+  assert_string_equal(err_msg(), "in the thread");
+  // nothing saved, nothing raised
+  err_finish(REMIXDB_OK);
+  err_save(&e, REMIXDB_OK);
+  assert_int_equal(err_raise(&e), REMIXDB_OK);
+  assert_string_equal(err_msg(), "");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_set),
+      cmocka_unit_test(test_errno),
+      cmocka_unit_test(test_corrupt),
+      cmocka_unit_test(test_long_path),
+      cmocka_unit_test(test_long_is_cut),
+      cmocka_unit_test(test_message_may_quote_itself),
+      cmocka_unit_test(test_save_and_threads),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,668 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The merge of two memtables and the partitions against an array, at random moments and in all directions. view/merge.c is compiled into this
+// program with a look at the epoch before each call that needs one.
+//
+// TEST_SEED in the environment repeats a run's random choices.
+#include "view/merge.h"
+
+static const struct epoch_slot *needed;  // whose epoch a look-up needs; NULL: it is not asked
+static uint64_t nr_inside, nr_outside;   // look-ups
+
+static void look_up(void) {
+  if (!needed) return;
+  if (atomic_load(&needed->at)) nr_inside++;
+  else nr_outside++;
+}
+static void inside_want(struct wh_cursor *c, struct kref key, bool steps) { look_up(), wh_want(c, key, steps); }
+static void inside_want_place(struct wh_cursor *c, struct kref key, bool backward) { look_up(), wh_want_place(c, key, backward); }
+static void inside_seek(struct wh_cursor *c, struct kref key) { look_up(), wh_seek(c, key); }
+static void inside_seek_for_prev(struct wh_cursor *c, struct kref key) { look_up(), wh_seek_for_prev(c, key); }
+static void inside_seek_last(struct wh_cursor *c) { look_up(), wh_seek_last(c); }
+static uint32_t nr_young_failed;  // look-ups in young views that failed, and young views that could not be entered
+
+static enum remixdb_status young_told(const struct remix *x, enum remixdb_status s) {
+  nr_young_failed += s != REMIXDB_OK && x && remix_is_young(x);
+  return s;
+}
+static enum remixdb_status inside_remix_seek(struct remix_cursor *c, struct kref key) { return look_up(), young_told(c->x, remix_seek(c, key)); }
+static enum remixdb_status inside_remix_seek_for_prev(struct remix_cursor *c, struct kref key) {
+  return look_up(), young_told(c->x, remix_seek_for_prev(c, key));
+}
+static enum remixdb_status inside_remix_record(struct remix_cursor *c, struct kv_rec *r) { return look_up(), young_told(c->x, remix_record(c, r)); }
+static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct remix *x) { return young_told(x, remix_cursor_set(c, x)); }
+#define wh_want inside_want
+#define wh_want_place inside_want_place
+#define wh_seek inside_seek
+#define wh_seek_for_prev inside_seek_for_prev
+#define wh_seek_last inside_seek_last
+#define remix_seek inside_remix_seek
+#define remix_seek_for_prev inside_remix_seek_for_prev
+#define remix_record inside_remix_record
+#define remix_cursor_set told_remix_cursor_set
+#include "view/merge.c"
+#undef wh_want
+#undef wh_want_place
+#undef wh_seek
+#undef wh_seek_for_prev
+#undef wh_seek_last
+#undef remix_seek
+#undef remix_seek_for_prev
+#undef remix_record
+#undef remix_cursor_set
+
+#include "tests/lib/scene.h"
+
+static uint64_t seed_base;  // of what is drawn anew each time
+
+// The next live key at or after `at`, or before or at it; nr: none.
+static uint32_t model_up(const struct scene *s, uint32_t at) {
+  while (at < s->k.nr && s->live[at] == NONE) at++;
+  return at;
+}
+static uint32_t model_down(const struct scene *s, uint32_t end) {
+  while (end > 0 && s->live[end - 1] == NONE) end--;
+  return end ? end - 1 : s->k.nr;
+}
+
+// Reading the record fails the first time, when something has to be read for it.
+static bool fail_first;
+static uint32_t nr_failed;
+
+static void record_here(struct merge *m, struct kv_rec *rec_out) {
+  if (fail_first) {
+    fault_io_set(FAULT_READ, 1, false);
+    const enum remixdb_status st = merge_record(m, rec_out);
+    (void)fault_io_end();
+    if (st == REMIXDB_OK) return;
+    assert_int_equal(st, REMIXDB_IO);
+    assert_true(merge_valid(m));
+    nr_failed++;
+    if (nr_failed % 3 == 0) return;  // and is not tried again: what comes next must not notice
+  }
+  ok(merge_record(m, rec_out));
+}
+
+static void expect_at(struct scene *s, struct merge *m, uint32_t at, const char *what, uint64_t seed) {
+  struct kv_rec r;
+  if (merge_valid(m) != (at < s->k.nr))
+    fail_msg("seed %llu: %s: %s", (unsigned long long)seed, what, merge_valid(m) ? "valid" : "not valid");
+  if (!merge_valid(m)) return;
+  r.key = NULL;
+  record_here(m, &r);
+  if (!r.key && fail_first) return;
+  const uint32_t rank = keyset_rank(&s->k, kref(r.key, r.klen));
+  if (rank != at || !kv_eq(kref(r.key, r.klen), s->k.keys[at]))
+    fail_msg("seed %llu: %s: at key %u, %u expected", (unsigned long long)seed, what, rank, at);
+  if (!value_is(&r, s->k.keys[at], s->live[at], VALUE))
+    fail_msg("seed %llu: %s: value of key %u", (unsigned long long)seed, what, at);
+}
+
+// A merge that was lent the slot enters by itself, but for a seek.
+static void step_in(struct scene *s, const struct merge *m) {
+  if (!m->slot) enter(&s->p);
+}
+static void seek_out(struct scene *s, const struct merge *m) {
+  if (m->slot) leave(&s->p);
+}
+
+static void walk(struct scene *s, struct merge *m, uint32_t steps, uint64_t seed) {
+  uint64_t rng = seed;
+  needed = m->slot;
+  uint32_t at = s->k.nr;
+  bool forward = true;
+  for (uint32_t i = 0; i < steps; i++) {
+    uint8_t buf[KEY_NEAR_MAX];
+    const uint32_t dice = (uint32_t)(rng_next(&rng) % 40);
+    if (at == s->k.nr || dice < 3) {
+      enter(&s->p);
+      const struct kref key = kref(buf, key_near(s, &rng, buf));
+      const uint32_t rank = keyset_rank(&s->k, key);
+      if (dice % 3 == 0) {
+        ok(merge_seek_last(m));
+        seek_out(s, m);
+        at = model_down(s, s->k.nr);
+        expect_at(s, m, at, "seek_last", seed);
+      } else if (dice % 3 == 1) {
+        ok(merge_seek(m, key));
+        seek_out(s, m);
+        at = model_up(s, rank);
+        expect_at(s, m, at, "seek", seed);
+      } else {
+        ok(merge_seek_for_prev(m, key));
+        seek_out(s, m);
+        at = model_down(s, rank < s->k.nr && kv_eq(s->k.keys[rank], key) ? rank + 1 : rank);
+        expect_at(s, m, at, "seek_for_prev", seed);
+      }
+    } else {
+      step_in(s, m);
+      if (dice < 8) forward = !forward;
+      if (dice < 14 && dice >= 8) {
+        forward = true;
+        const uint32_t far = (uint32_t)(rng_next(&rng) % (dice % 2 ? 4 : s->k.nr));
+        ok(merge_skip(m, far));
+        for (uint32_t n = 0; n < far && at < s->k.nr; n++) at = model_up(s, at + 1);
+      } else if (forward) {
+        if (dice % 3 == 0 || !merge_next_near(m)) ok(merge_next(m));
+        at = model_up(s, at + 1);
+      } else {
+        ok(merge_prev(m));
+        at = model_down(s, at);
+      }
+      // sometimes the record is not looked at
+      if (dice % 4) expect_at(s, m, at, forward ? "next" : "prev", seed);
+      else assert_int_equal(merge_valid(m), at < s->k.nr);
+    }
+    if (!m->slot) leave(&s->p);
+    if (nr_outside) fail_msg("seed %llu: step %u looked something up outside of an epoch", (unsigned long long)seed, i);
+  }
+  needed = NULL;
+}
+
+static void sweep(struct scene *s, struct merge *m, uint64_t seed) {
+  uint32_t at = model_up(s, 0);
+  needed = m->slot;
+  enter(&s->p);
+  ok(merge_seek(m, kref(NULL, 0)));
+  seek_out(s, m);
+  for (;; ok(merge_next(m)), at = model_up(s, at + 1)) {
+    expect_at(s, m, at, "first to last", seed);
+    if (at == s->k.nr) break;
+  }
+  at = model_down(s, s->k.nr);
+  if (m->slot) enter(&s->p);
+  ok(merge_seek_last(m));
+  seek_out(s, m);
+  for (;; ok(merge_prev(m)), at = model_down(s, at)) {
+    expect_at(s, m, at, "last to first", seed);
+    if (at == s->k.nr) break;
+  }
+  if (!m->slot) leave(&s->p);
+  needed = NULL;
+}
+
+static void scene_check(const struct plan *plan, uint64_t seed) {
+  struct scene s;
+  scene_init(&s, plan, seed);
+  struct merge m;
+  merge_init(&m, seed % 2 ? s.p.queue : NULL);
+  if (seed % 3) merge_lend(&m, &s.p.epoch, &s.p.slot);
+  merge_set(&m, s.active, s.frozen, s.version, s.moment);
+  assert_false(merge_valid(&m));
+  sweep(&s, &m, seed);
+  walk(&s, &m, 1500, seed);
+  merge_park(&m);
+  assert_false(merge_valid(&m));
+  merge_set(&m, s.active, s.frozen, s.version, s.moment);
+  walk(&s, &m, 100, seed + 1);
+  // sources change under a merge that stays: first the memtables only, as when they were compacted
+  struct wh *empty;
+  ok(wh_create(&s.p.epoch, 64 << 10, NULL, &empty));
+  for (uint32_t a = 0; a < s.k.nr; a++) s.live[a] = s.disk[a] == TOMB ? NONE : s.disk[a];
+  merge_set(&m, empty, NULL, s.version, s.moment);
+  assert_false(merge_valid(&m));
+  sweep(&s, &m, seed);
+  walk(&s, &m, 200, seed + 2);
+  // then the version, too: to one that has none of the young views, and back, from wherever it stands
+  struct version *const older = version_old(&s);
+  for (uint32_t i = 0; i < 6; i++) {
+    for (uint32_t a = 0; a < s.k.nr; a++) {
+      const uint32_t what = i % 2 ? s.disk[a] : s.old[a];
+      s.live[a] = what == TOMB ? NONE : what;
+    }
+    merge_set(&m, empty, NULL, i % 2 ? s.version : older, s.moment);
+    assert_false(merge_valid(&m));
+    if (i < 2) sweep(&s, &m, seed);
+    walk(&s, &m, 60, seed + 3 + i);
+  }
+  merge_park(&m);
+  merge_fini(&m);
+  wh_destroy(empty);
+  version_unref(older);
+  scene_fini(&s);
+}
+
+static void test_model(void **state) {
+  (void)state;
+  static const struct plan plans[] = {
+      {300, 200, 200, 4, 3, 4, 1 << 20},    // all of it
+      {300, 200, 200, 4, 3, 4, 0},          // no cache
+      {60, 400, 400, 3, 4, 3, 1 << 20},     // nearly all keys are everywhere
+      {60, 400, 400, 3, 4, 3, 0},
+      {400, 0, UINT32_MAX, 6, 3, 5, 1 << 20},  // partitions only
+      {400, 0, 0, 1, 0, 5, 0},              // nothing at all
+      {200, 300, 0, 1, 0, 5, 0},            // one memtable only
+      {200, 0, 300, 8, 0, 5, 0},            // the other
+      {200, 300, 300, 8, 1, 2, 0},          // many tombstones, many partitions, some without a table
+      {3, 6, 6, 2, 2, 3, 0},                // hardly a key
+      {1, 2, UINT32_MAX, 1, 1, 2, 0},
+      {1500, 30, 30, 2, 5, 6, 1 << 20},     // long stretches of the partitions alone
+      {1500, 30, 30, 60, 3, 3, 1 << 20},    // many small partitions, tombstones in all streams
+      {1500, 300, 300, 60, 3, 2, 0},
+      {1500, 40, 20, 4, 9, 2, 0},           // long deleted stretches, and segments of old versions
+  };
+  for (uint32_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++)
+    for (uint64_t seed = 1; seed <= 4; seed++) scene_check(&plans[i], seed * 100 + i);
+}
+
+static const struct plan plans_young[] = {
+    {300, 200, 200, 4, 3, 4, 1 << 20},    // all of it
+    {300, 200, 200, 4, 3, 4, 0},          // no cache
+    {60, 400, 400, 3, 4, 3, 0},           // nearly all keys are everywhere
+    {400, 0, UINT32_MAX, 6, 3, 5, 1 << 20},  // partitions only
+    {400, 0, UINT32_MAX, 6, 3, 5, 0},
+    {200, 300, 300, 8, 1, 2, 0},          // many tombstones, some partitions without a table
+    {3, 6, 6, 2, 2, 3, 0},                // hardly a key
+    {1500, 30, 30, 2, 5, 6, 1 << 20},     // long stretches of the partitions alone
+    {1500, 30, 30, 60, 3, 3, 1 << 20},    // many small partitions
+    {1500, 0, UINT32_MAX, 60, 3, 3, 0},
+    {4000, 20, 20, 3, 3, 40, 1 << 20},    // few tombstones but the young views'
+};
+
+static void test_young(void **state) {
+  (void)state;
+  for (scene_young = YOUNG_SOME; scene_young < YOUNG_PLANS; scene_young++) {
+    for (uint32_t i = 0; i < sizeof(plans_young) / sizeof(plans_young[0]); i++)
+      for (uint64_t seed = 1; seed <= 3; seed++) scene_check(&plans_young[i], seed_base + seed * 1000 + i * 10 + scene_young);
+  }
+  scene_young = YOUNG_EVERYWHERE;
+  scene_long_keys = true;
+  for (uint64_t seed = 1; seed <= 6; seed++) scene_check(&(struct plan){200, 20, 20, 3, 3, 5, seed % 2 ? 1 << 20 : 0}, seed_base + seed);
+  scene_long_keys = false;
+  scene_young = YOUNG_NOWHERE;
+}
+
+// ---- every place: a seek to it, and all ways of some steps from there
+
+static void step_to(struct scene *s, struct merge *m, bool forward, uint32_t *at, uint64_t seed) {
+  step_in(s, m);
+  ok(forward ? merge_next(m) : merge_prev(m));
+  if (!m->slot) leave(&s->p);
+  *at = forward ? model_up(s, *at + 1) : model_down(s, *at);
+  expect_at(s, m, *at, forward ? "every place: next" : "every place: prev", seed);
+}
+
+static uint32_t seek_to(struct scene *s, struct merge *m, struct kref key, bool backward, uint64_t seed) {
+  const uint32_t rank = keyset_rank(&s->k, key);
+  const uint32_t at = backward ? model_down(s, rank < s->k.nr && kv_eq(s->k.keys[rank], key) ? rank + 1 : rank) : model_up(s, rank);
+  enter(&s->p);
+  ok(backward ? merge_seek_for_prev(m, key) : merge_seek(m, key));
+  leave(&s->p);
+  expect_at(s, m, at, backward ? "every place: seek_for_prev" : "every place: seek", seed);
+  return at;
+}
+
+#define TURNS 4u  // steps
+
+static void every_place(struct scene *s, struct merge *m, uint64_t seed) {
+  uint8_t buf[KEY_NEAR_MAX];
+  for (uint32_t a = 0; a < s->k.nr; a++) {
+    for (uint32_t how = 0; how < 4; how++) {
+      // the key, or the one right behind it
+      struct kref key = s->k.keys[a];
+      if (how & 2) {
+        if (key.len) memcpy(buf, key.ptr, key.len);
+        buf[key.len] = 0;
+        key = kref(buf, key.len + 1);
+      }
+      for (uint32_t ways = 0; ways < 1u << TURNS; ways++) {
+        uint32_t at = seek_to(s, m, key, how & 1, seed);
+        for (uint32_t i = 0; i < TURNS && at < s->k.nr; i++) step_to(s, m, ways >> i & 1, &at, seed);
+      }
+    }
+  }
+  // from both ends, so far as there is anything, and back
+  for (uint32_t far = 0; far < s->k.nr; far++) {
+    for (uint32_t way = 0; way < 2; way++) {
+      enter(&s->p);
+      ok(way ? merge_seek(m, kref(NULL, 0)) : merge_seek_last(m));
+      leave(&s->p);
+      uint32_t at = way ? model_up(s, 0) : model_down(s, s->k.nr), n = 0;
+      for (; n < far && at < s->k.nr; n++) step_to(s, m, way, &at, seed);
+      if (at == s->k.nr) continue;
+      for (; n > 0; n--) step_to(s, m, !way, &at, seed);
+      assert_int_equal(at, way ? model_up(s, 0) : model_down(s, s->k.nr));
+    }
+  }
+  // skips of all lengths from everywhere, also right after a step back
+  for (uint32_t a = model_up(s, 0), left = 1; a < s->k.nr; a = model_up(s, a + 1), left++) {
+    for (uint32_t far = 0; far <= s->k.nr; far += 1 + far / 4) {
+      uint32_t at = seek_to(s, m, s->k.keys[a], far % 2, seed);
+      if (far % 3 == 0) step_to(s, m, false, &at, seed);
+      if (at == s->k.nr) continue;
+      step_in(s, m);
+      ok(merge_skip(m, far));
+      if (!m->slot) leave(&s->p);
+      for (uint32_t n = 0; n < far && at < s->k.nr; n++) at = model_up(s, at + 1);
+      expect_at(s, m, at, "every place: skip", seed);
+    }
+  }
+}
+
+static void test_every_place(void **state) {
+  (void)state;
+  static const struct plan plans[] = {
+      {40, 0, UINT32_MAX, 1, 2, 5, 1 << 20}, {40, 0, UINT32_MAX, 4, 2, 5, 1 << 20}, {40, 8, 8, 4, 2, 4, 1 << 20},
+      {40, 0, UINT32_MAX, 12, 2, 6, 1 << 20}, {120, 2, UINT32_MAX, 3, 2, 9, 1 << 20},
+  };
+  for (scene_young = YOUNG_NOWHERE; scene_young < YOUNG_PLANS; scene_young++) {
+    for (uint32_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
+      const uint64_t seed = seed_base + 7000 + i * 10 + scene_young;
+      struct scene s;
+      scene_init(&s, &plans[i], seed);
+      struct merge m;
+      merge_init(&m, NULL);
+      if (seed % 2) merge_lend(&m, &s.p.epoch, &s.p.slot);
+      merge_set(&m, s.active, s.frozen, s.version, s.moment);
+      every_place(&s, &m, seed);
+      merge_park(&m);
+      merge_fini(&m);
+      scene_fini(&s);
+    }
+  }
+  scene_young = YOUNG_NOWHERE;
+}
+
+// A parked merge holds nothing of its sources, and one that is set again has them all.
+static void test_young_parked(void **state) {
+  (void)state;
+  scene_young = YOUNG_EVERYWHERE;
+  uint32_t scenes = 0;
+  for (uint64_t seed = 1; seed <= 12; seed++) {
+    struct scene s;
+    scene_init(&s, &(struct plan){400, 0, UINT32_MAX, 3, 3, 9, 1 << 20}, seed_base + seed);
+    if (s.version->nr_young == 0) {
+      scene_fini(&s);
+      continue;
+    }
+    scenes++;
+    struct merge m;
+    merge_init(&m, NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+      merge_set(&m, s.active, s.frozen, s.version, s.moment);
+      walk(&s, &m, 50, seed);
+      seek_to(&s, &m, kref(NULL, 0), false, seed);
+      assert_non_null(m.young.x);
+      merge_park(&m);
+      assert_false(merge_valid(&m));
+      assert_null(m.young.x);
+      assert_null(m.remix.x);
+    }
+    merge_fini(&m);
+    scene_fini(&s);
+  }
+  scene_young = YOUNG_NOWHERE;
+  assert_true(scenes > 0);
+}
+
+// Everything is deleted: by the newest stream, by the partitions' own tombstones, or both; and there are tombstones in young views, too.
+static void test_all_deleted(void **state) {
+  (void)state;
+  for (uint32_t n = 0; n < 9; n++) {
+    const uint32_t where = n / 3;
+    scene_young = n % 3 == 0 ? YOUNG_NOWHERE : n % 3 == 1 ? YOUNG_EVERYWHERE : YOUNG_SOME;
+    struct scene s;
+    scene_init(&s, &(struct plan){200, 0, 0, 3, 3, where == 1 ? 1 : 4, 0}, 5 + n);
+    for (uint32_t a = 0; a < s.k.nr; a++) {
+      if (where != 1) mem_put(&s.p, where ? s.frozen : s.active, s.k.keys[a], TOMB, VALUE, 5000 + a);
+      s.live[a] = NONE;
+    }
+    s.moment = 10000;
+    struct merge m;
+    merge_init(&m, NULL);
+    merge_set(&m, s.active, s.frozen, s.version, s.moment);
+    sweep(&s, &m, n);
+    walk(&s, &m, 300, n);
+    merge_park(&m);
+    merge_fini(&m);
+    scene_fini(&s);
+  }
+  scene_young = YOUNG_NOWHERE;
+}
+
+// Writers go on while somebody reads at a moment: what they write is not seen, in any direction.
+static void test_while_written(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 6; seed++) {
+    struct scene s;
+    scene_young = seed % 2 ? YOUNG_EVERYWHERE : YOUNG_NOWHERE;
+    scene_init(&s, &(struct plan){300, 150, 100, 3, 2, 4, 0}, seed);
+    struct merge m;
+    merge_init(&m, NULL);
+    merge_set(&m, s.active, s.frozen, s.version, s.moment);
+    uint64_t rng = seed, seq = 100000;
+    for (uint32_t i = 0; i < 60; i++) {
+      for (uint32_t n = 0; n < 20; n++)
+        mem_put(&s.p, s.active, s.k.keys[rng_next(&rng) % s.k.nr], n % 3 ? 70000 + n : TOMB, VALUE, ++seq);
+      walk(&s, &m, 30, seed * 1000 + i);
+    }
+    merge_park(&m);
+    merge_fini(&m);
+    scene_fini(&s);
+  }
+  scene_young = YOUNG_NOWHERE;
+}
+
+// ---- what can fail
+
+static const struct plan plan_fail = {500, 60, 60, 3, 3, 5, 0};
+
+// A record that cannot be read is tried again, or is not: the iterator stands where it stood, and moves on from there.
+static void test_record_fails(void **state) {
+  (void)state;
+  nr_failed = 0;
+  for (uint64_t seed = 20; seed < 29; seed++) {
+    struct scene s;
+    scene_young = seed < 26 ? YOUNG_NOWHERE : YOUNG_EVERYWHERE;
+    scene_init(&s, &(struct plan){6000, 8, UINT32_MAX, 2, 9, 5, 0}, seed);  // tables of many blocks, few other keys, no cache
+    struct merge m;
+    merge_init(&m, NULL);
+    merge_set(&m, s.active, s.frozen, s.version, s.moment);
+    fail_first = true;
+    walk(&s, &m, 1500, seed);
+    fail_first = false;
+    merge_park(&m);
+    merge_fini(&m);
+    scene_fini(&s);
+  }
+  scene_young = YOUNG_NOWHERE;
+  assert_true(nr_failed > 300);
+}
+
+// A read that fails gives a status and an iterator that is not valid; the next seek starts afresh.
+static void read_fails(void) {
+  struct scene s;
+  scene_init(&s, &plan_fail, 11);
+  nr_young_failed = 0;
+  uint32_t failed = 0, seeks = 0, steps = 0;
+  for (int64_t n = 1; n < 240; n++) {
+    struct merge m;
+    struct kv_rec r;
+    merge_init(&m, NULL);
+    merge_set(&m, s.active, s.frozen, s.version, s.moment);
+    uint64_t rng = (uint64_t)n;
+    for (uint32_t i = 0; i < 400; i++) {
+      if (i == 2) fault_io_set(FAULT_READ, 1 + n % 60, false);  // before all blocks are cached
+      enter(&s.p);
+      bool moved = true;
+      enum remixdb_status st;
+      const uint32_t dice = (uint32_t)(rng_next(&rng) % 10);
+      const bool was = merge_valid(&m);
+      if (!was || dice == 0) {
+        const struct kref key = s.k.keys[rng_next(&rng) % s.k.nr];
+        st = dice % 2 ? merge_seek(&m, key) : merge_seek_for_prev(&m, key);
+        seeks += st != REMIXDB_OK;
+      } else if (dice < 6) {
+        st = dice < 4 ? merge_next(&m) : merge_prev(&m);
+        steps += st != REMIXDB_OK;
+      } else {
+        st = merge_record(&m, &r);
+        moved = false;
+        const struct kref key = kref(r.key, r.klen);
+        if (st == REMIXDB_OK) assert_true(value_is(&r, key, s.live[keyset_rank(&s.k, key)], VALUE));
+      }
+      leave(&s.p);
+      if (st == REMIXDB_OK) continue;
+      assert_int_equal(st, REMIXDB_IO);
+      assert_non_null(strstr(err_msg(), s.p.dir));
+      if (moved) assert_false(merge_valid(&m));
+      failed++;
+    }
+    (void)fault_io_end();
+    walk(&s, &m, 100, (uint64_t)n);  // it works again
+    merge_park(&m);
+    merge_fini(&m);
+  }
+  assert_true(failed > 20 && seeks > 0 && steps > 0);
+  assert_int_equal(nr_young_failed > 0, s.version->nr_young > 0);
+  scene_fini(&s);
+}
+
+static void test_read_fails(void **state) {
+  (void)state;
+  for (scene_young = YOUNG_NOWHERE; scene_young < YOUNG_PLANS; scene_young++) read_fails();
+  scene_young = YOUNG_NOWHERE;
+}
+
+// Damage that stays: what can be read is right, what cannot is an error, and nobody goes round in circles.
+static void damaged(bool young) {
+  struct scene s;
+  scene_init(&s, &(struct plan){6000, 60, 60, 3, 3, 5, 0}, 12);
+  for (uint32_t i = 0; i < s.version->nr_parts; i++) {
+    const struct remix *x = young ? s.version->parts[i]->young : s.version->parts[i]->remix;
+    if (!x) continue;
+    FILE *f = fopen(x->runs[0]->path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 100, SEEK_SET), 0);
+    assert_int_equal(fwrite("damaged, damaged", 1, 16, f), 16);
+    assert_int_equal(fclose(f), 0);
+  }
+  struct merge m;
+  struct kv_rec r;
+  merge_init(&m, NULL);
+  merge_set(&m, s.active, s.frozen, s.version, s.moment);
+  uint32_t good = 0, bad = 0;
+  for (uint32_t a = 0; a < s.k.nr; a++) {
+    enter(&s.p);
+    enum remixdb_status st = merge_seek(&m, s.k.keys[a]);
+    if (st == REMIXDB_OK && merge_valid(&m)) st = merge_record(&m, &r);
+    if (st == REMIXDB_OK) {
+      good++;
+      const uint32_t at = model_up(&s, a);
+      assert_int_equal(merge_valid(&m), at < s.k.nr);
+      if (merge_valid(&m)) {
+        assert_true(kv_eq(kref(r.key, r.klen), s.k.keys[at]));
+        assert_true(value_is(&r, s.k.keys[at], s.live[at], VALUE));
+      }
+    } else {
+      assert_int_equal(st, REMIXDB_CORRUPT);
+      bad++;
+    }
+    leave(&s.p);
+  }
+  assert_true(good > 0 && bad > 0);
+  merge_park(&m);
+  merge_fini(&m);
+  scene_fini(&s);
+}
+
+static void test_damaged(void **state) {
+  (void)state;
+  damaged(false);
+  scene_young = YOUNG_EVERYWHERE;
+  damaged(false);
+  damaged(true);
+  scene_young = YOUNG_NOWHERE;
+}
+
+static void no_memory(void) {
+  struct scene s;
+  nr_young_failed = 0;
+  scene_init(&s, &(struct plan){500, 60, 60, 4, 8, 5, 0}, 13);  // holds and blocks of many tables
+  uint32_t failed = 0;
+  for (int64_t n = 1;; n++) {
+    struct merge m;
+    merge_init(&m, s.p.queue);
+    merge_set(&m, s.active, s.frozen, s.version, s.moment);
+    uint64_t rng = 5;
+    bool turned = false;
+    fault_mem_set(n);
+    for (uint32_t i = 0; i < 600; i++) {
+      enter(&s.p);
+      enum remixdb_status st;
+      if (!merge_valid(&m)) st = i % 3 ? merge_seek(&m, s.k.keys[rng_next(&rng) % s.k.nr]) : merge_seek_last(&m);
+      else st = rng_next(&rng) % 3 ? merge_next(&m) : merge_prev(&m);
+      leave(&s.p);
+      if (st == REMIXDB_OK) continue;
+      assert_int_equal(st, REMIXDB_NOMEM);
+      assert_false(merge_valid(&m));
+      turned = true;
+    }
+    const bool any = fault_mem_end();
+    failed += turned;
+    walk(&s, &m, 50, (uint64_t)n);
+    merge_park(&m);
+    merge_fini(&m);
+    if (!any) break;
+  }
+  assert_true(failed > 5);
+  assert_int_equal(nr_young_failed > 0, s.version->nr_young > 0);
+  scene_fini(&s);
+}
+
+static void test_no_memory(void **state) {
+  (void)state;
+  for (scene_young = YOUNG_NOWHERE; scene_young < YOUNG_PLANS; scene_young++) no_memory();
+  scene_young = YOUNG_NOWHERE;
+}
+
+// Up to where the partitions come before the next newer key is found out when steps have passed a whole segment behind the one where it was first compared, not
+// before; from there on a step does not look at it.
+static void test_since(void **state) {
+  (void)state;
+  uint32_t passed_one = 0, exact = 0;
+  for (uint64_t seed = 1; seed <= 6; seed++) {
+    struct scene s;
+    scene_init(&s, &(struct plan){4000, 12, 12, 1 + seed % 3, 3, 50, 1 << 20}, seed);
+    struct merge m;
+    merge_init(&m, NULL);
+    merge_set(&m, s.active, s.frozen, s.version, s.moment);
+    enter(&s.p);
+    ok(merge_seek(&m, kref(NULL, 0)));
+    const uint8_t *key = NULL;
+    uint32_t part = UINT32_MAX, since = 0;
+    for (uint32_t n = 0; merge_valid(&m); n++) {
+      if (m.new_at == MERGE_NONE || !parts_valid(&m)) break;
+      const uint32_t seg = m.remix.seg;
+      if (m.new_key.ptr != key || m.part != part) since = seg;
+      key = m.new_key.ptr;
+      part = m.part;
+      assert_int_equal(m.since, since);
+      assert_int_equal(m.clear_found, seg > since + 1);
+      passed_one += seg == since + 1;
+      exact += m.clear_found;
+      if (m.clear_found) assert_int_equal(m.clear, version_find(m.version, m.new_key) > part ? UINT32_MAX : remix_segment(m.remix.x, m.new_key));
+      if (m.at == MERGE_PARTS && m.same == 1u << MERGE_PARTS) assert_int_equal(m.near, seg < m.clear ? MERGE_ALONE : MERGE_BESIDE);
+      if (n % 3 == 0 || !merge_next_near(&m)) ok(merge_next(&m));
+    }
+    leave(&s.p);
+    merge_park(&m);
+    merge_fini(&m);
+    scene_fini(&s);
+  }
+  assert_true(passed_one > 100 && exact > 100);
+}
+
+int main(void) {
+  const char *const given = getenv("TEST_SEED");
+  seed_base = given ? strtoull(given, NULL, 0) : time_ns();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_model),       cmocka_unit_test(test_young),      cmocka_unit_test(test_every_place), cmocka_unit_test(test_since),
+      cmocka_unit_test(test_young_parked), cmocka_unit_test(test_all_deleted), cmocka_unit_test(test_while_written),
+      cmocka_unit_test(test_read_fails),  cmocka_unit_test(test_record_fails), cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_no_memory),
+  };
+  const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  if (failed) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)seed_base);
+  return failed;
+}

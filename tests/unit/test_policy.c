@@ -1,0 +1,693 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What compaction costs and leaves, seen from outside of the whole store: bytes written per byte of data, room on disk, what flush and compact promise, what
+// compression saves. Memtables are small, and all else in proportion, so that loads of many memtables take seconds. Bytes are counted where they are written.
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/slow.h"
+#include "store/get.h"
+#include "store/iter.h"
+#include "store/open.h"
+#include "store/round.h"
+#include "admin/stats.h"
+#include "store/write.h"
+
+#define KIB ((size_t)1 << 10)
+#define MEMTABLE (512 * KIB)
+#define TABLE_PAGES 1024u  // as much less than of a memtable of 1 MiB as the memtable is
+#define KEY 16u
+#define VALUE 120u
+
+static void ok(enum remixdb_status s) {
+  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, err_msg());
+}
+
+// ---- an env that counts what is written, to which kind of file, and can be out of room
+
+enum file { FILE_OTHER, FILE_LOG, FILE_TABLE, FILE_REMIX, FILES };
+#define FD_MAX 65536
+
+static struct env_ops ops;
+static struct env env = {.ops = &ops};
+static _Atomic uint8_t file_of[FD_MAX];
+static _Atomic uint64_t written[FILES];
+static _Atomic int64_t room;  // bytes that tables and REMIXes may still take; INT64_MAX: any
+
+static enum file kind_of(const char *path) {
+  const char *name = strrchr(path, '/');
+  const size_t len = strlen(path);
+  name = name ? name + 1 : path;
+  if (strncmp(name, "wal-", 4) == 0) return FILE_LOG;
+  if (len > 4 && strcmp(path + len - 4, ".sst") == 0) return FILE_TABLE;
+  if (len > 6 && strcmp(path + len - 6, ".remix") == 0) return FILE_REMIX;
+  return FILE_OTHER;
+}
+
+static int counting_open(struct env *e, const char *path, unsigned flags) {
+  const int fd = env_posix()->ops->open(e, path, flags);
+  if (fd >= 0 && fd < FD_MAX) atomic_store(&file_of[fd], (uint8_t)kind_of(path));
+  return fd;
+}
+
+static ssize_t counting_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  const enum file kind = atomic_load(&file_of[fd]);
+  if ((kind == FILE_TABLE || kind == FILE_REMIX) && atomic_fetch_sub(&room, (int64_t)len) < (int64_t)len) return -ENOSPC;
+  const ssize_t n = env_posix()->ops->pwrite(e, fd, buf, len, off);
+  if (n > 0) atomic_fetch_add(&written[kind], (uint64_t)n);
+  return n;
+}
+
+// Nothing is lost here: what the disk does is not waited for.
+static int no_sync(struct env *e, int fd) {
+  (void)e, (void)fd;
+  return 0;
+}
+
+// ---- the store
+
+static char dir[256];
+static struct xdb *x;
+static struct xdb_ref *ref;
+static uint64_t user;  // bytes of keys and values that were put
+
+static int setup(void **state) {
+  (void)state;
+  ops = *env_posix()->ops;
+  ops.open = counting_open;
+  ops.pwrite = counting_pwrite;
+  ops.sync_data = no_sync;
+  ops.sync_all = no_sync;
+  atomic_store(&room, INT64_MAX);
+  for (uint32_t i = 0; i < FILES; i++) atomic_store(&written[i], 0);
+  user = 0;
+  x = NULL;
+  const char *tmp = getenv("TMPDIR");
+  (void)snprintf(dir, sizeof(dir), "%s/remixdb_policy.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+  return mkdtemp(dir) ? 0 : -1;
+}
+
+static bool remove_one(void *arg, const char *name) {
+  (void)arg;
+  char path[ENV_PATH_MAX];
+  if (env_path(path, dir, name) == REMIXDB_OK) (void)unlink(path);
+  return true;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  if (x) {  // a test that failed
+    xdb_unref(ref);
+    (void)!xdb_close(x);
+  }
+  return env_list(env_posix(), dir, remove_one, NULL) == REMIXDB_OK && rmdir(dir) == 0 ? 0 : -1;
+}
+
+static void store_open(struct remixdb_opts *o) {
+  o->memtable_mb = 1;
+  o->cache_mb = 4;
+  o->worker_cores = "none";
+  ok(xdb_open(dir, o, &env, &x));
+  x->memtable_limit = MEMTABLE;
+  x->wal_limit = 2 * MEMTABLE;
+  x->compact.memtable_size = MEMTABLE;
+  x->compact.build.max_pages = TABLE_PAGES;
+  ok(xdb_ref(x, &ref));
+}
+
+static void store_open_plain(int workers) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.workers = workers;
+  store_open(&o);
+}
+
+static void store_close(void) {
+  xdb_unref(ref);
+  struct xdb *const was = x;
+  x = NULL;
+  ok(xdb_close(was));
+}
+
+static uint64_t stat_of(const char *name) {
+  char *json, want[64];
+  ok(xdb_stats(x, &json));
+  (void)snprintf(want, sizeof(want), "\"%s\":", name);
+  const char *p = strstr(json, want);
+  if (!p) fail_msg("no figure \"%s\"", name);
+  const uint64_t n = strtoull(p + strlen(want), NULL, 10);
+  remixdb_free(json);
+  return n;
+}
+
+static struct kref key_of(uint64_t k, uint8_t *buf) {
+  for (uint32_t i = 0; i < KEY; i++) buf[i] = (uint8_t)"0123456789abcdef"[k >> (60 - 4 * i) & 15];
+  return kref(buf, KEY);
+}
+
+// Puts the n-th key: n itself, or spread over all keys.
+static uint64_t spread(uint64_t n) {
+  uint64_t s = n;
+  return rng_next(&s);
+}
+
+static enum remixdb_status put_as(struct xdb_ref *r, uint64_t k, uint32_t what) {
+  uint8_t key[KEY], val[VALUE];
+  uint64_t seed = k ^ what;
+  for (uint32_t i = 0; i < VALUE; i += 8) store64le(val + i, rng_next(&seed));
+  return xdb_put(r, key_of(k, key), val, VALUE, false);
+}
+
+static void put(uint64_t k, uint32_t what) {
+  ok(put_as(ref, k, what));
+  user += KEY + VALUE;
+}
+
+static void del(uint64_t k) {
+  uint8_t key[KEY];
+  ok(xdb_put(ref, key_of(k, key), NULL, 0, true));
+}
+
+static void expect_is(uint64_t k, uint32_t what) {
+  uint8_t key[KEY], val[VALUE];
+  uint32_t len;
+  ok(xdb_get(ref, key_of(k, key), val, VALUE, &len));
+  uint64_t seed = k ^ what;
+  assert_int_equal(len, VALUE);
+  for (uint32_t i = 0; i < VALUE; i += 8) assert_true(load64le(val + i) == rng_next(&seed));
+}
+
+static void expect_gone(uint64_t k) {
+  uint8_t key[KEY];
+  assert_int_equal(xdb_get(ref, key_of(k, key), NULL, 0, NULL), REMIXDB_NOTFOUND);
+}
+
+static uint64_t count_keys(void) {
+  struct xdb_iter *it;
+  uint64_t nr = 0;
+  ok(xdb_iter_create(ref, &it));
+  for (ok(xdb_iter_seek(it, kref(NULL, 0))); xdb_iter_valid(it); ok(xdb_iter_skip(it, 1))) nr++;
+  xdb_iter_destroy(it);
+  return nr;
+}
+
+// ---- what is written
+
+// Bytes written per byte put: all of them, by the env's count, with which the store's own figures agree.
+static double amplification(const char *what) {
+  const uint64_t log = atomic_load(&written[FILE_LOG]), tables = atomic_load(&written[FILE_TABLE]), remix = atomic_load(&written[FILE_REMIX]);
+  const uint64_t other = atomic_load(&written[FILE_OTHER]);
+  assert_int_equal(stat_of("table_bytes_written"), tables);
+  assert_int_equal(stat_of("remix_bytes_written"), remix);
+  const uint64_t frames = stat_of("written_bytes");  // headers and watermarks are not in it
+  assert_true(log >= frames && log <= frames + frames / 50 + 64 * KIB);
+  const double all = (double)(log + tables + remix + other) / (double)user;
+  printf("%s: %.2f (log %.2f, tables %.2f, REMIXes %.2f), %u rounds: %u abort, %u minor, %u major, %u split; %u partitions, %u tables\n", what, all,
+         (double)log / (double)user, (double)tables / (double)user, (double)remix / (double)user, (unsigned)stat_of("rounds"), (unsigned)stat_of("abort"),
+         (unsigned)stat_of("minor"), (unsigned)stat_of("major"), (unsigned)stat_of("split"), (unsigned)stat_of("partitions"), (unsigned)stat_of("tables"));
+  return all;
+}
+
+// Records that are 64 memtables; a sanitizer takes its time, and has nothing more to find in as many. FULL: where less would be another case.
+#define FULL (64 * MEMTABLE / (KEY + VALUE))
+#define LOAD (SLOW > 1 ? FULL / 2 : FULL)
+
+static void test_random_load(void **state) {
+  (void)state;
+  store_open_plain(1);
+  for (uint64_t i = 0; i < LOAD; i++) put(spread(i), 1);
+  ok(xdb_flush(x));
+  assert_true(amplification("random load") <= 5);
+  assert_int_equal(stat_of("table_keys"), LOAD);
+  assert_true(stat_of("minor") > 0 && stat_of("major") > 0);
+  for (uint64_t i = 0; i < LOAD; i += 97) expect_is(spread(i), 1);
+  store_close();
+}
+
+struct table_list {
+  uint64_t *at;
+  uint32_t nr;
+};
+
+static int cmp_u64(const void *a, const void *b) {
+  const uint64_t n = *(const uint64_t *)a, m = *(const uint64_t *)b;
+  return (n > m) - (n < m);
+}
+
+static struct table_list tables_now(void) {
+  const struct version *v = atomic_load(&x->view)->version;
+  struct table_list l = {calloc((size_t)v->nr_parts * REMIX_RUNS_MAX, sizeof(*l.at)), 0};
+  for (uint32_t i = 0; i < v->nr_parts; i++)
+    for (uint32_t r = 0; v->parts[i]->remix && r < v->parts[i]->remix->nr_runs; r++) l.at[l.nr++] = v->parts[i]->remix->runs[r]->number;
+  qsort(l.at, l.nr, sizeof(*l.at), cmp_u64);
+  return l;
+}
+
+static void test_sequential_load(void **state) {
+  (void)state;
+  store_open_plain(1);
+  struct table_list before = {NULL, 0};
+  for (uint64_t i = 0; i < LOAD; i++) {
+    put(i, 1);
+    if (i != LOAD / 2) continue;
+    ok(xdb_wait_idle(x));
+    before = tables_now();
+  }
+  ok(xdb_flush(x));
+  assert_true(amplification("sequential load") <= 2.3);
+  assert_int_equal(stat_of("table_bytes_merged"), 0);
+  assert_true(stat_of("partitions") > 4);
+  // what was there is there still
+  struct table_list after = tables_now();
+  assert_true(before.nr > 10);
+  for (uint32_t i = 0; i < before.nr; i++) assert_non_null(bsearch(&before.at[i], after.at, after.nr, sizeof(*after.at), cmp_u64));
+  free(before.at);
+  free(after.at);
+  assert_int_equal(count_keys(), LOAD);
+  store_close();
+}
+
+// Several threads share one ascending sequence: a few keys of each memtable are behind the last of the one before.
+struct feeder {
+  pthread_t thread;
+  _Atomic uint64_t *next;
+  enum remixdb_status status;
+};
+
+static void *feed(void *arg) {
+  struct feeder *f = arg;
+  struct xdb_ref *r;
+  if ((f->status = xdb_ref(x, &r)) != REMIXDB_OK) return NULL;
+  for (uint64_t i; f->status == REMIXDB_OK && (i = atomic_fetch_add(f->next, 1)) < LOAD / 2;) f->status = put_as(r, i, 1);
+  xdb_unref(r);
+  return NULL;
+}
+
+static void test_sequential_threads(void **state) {
+  (void)state;
+  store_open_plain(1);
+  _Atomic uint64_t next;
+  atomic_init(&next, 0);
+  struct feeder f[4];
+  for (uint32_t i = 0; i < 4; i++) {
+    f[i] = (struct feeder){.next = &next};
+    ok(thread_start(&f[i].thread, feed, &f[i], "feed"));
+  }
+  for (uint32_t i = 0; i < 4; i++) {
+    (void)pthread_join(f[i].thread, NULL);
+    ok(f[i].status);
+  }
+  user = LOAD / 2 * (KEY + VALUE);
+  ok(xdb_flush(x));
+  assert_true(amplification("sequential load by 4 threads") <= 2.5);
+  assert_int_equal(count_keys(), LOAD / 2);
+  store_close();
+}
+
+// The rank of a record by its number of uses: Zipf with 0.99 (Gray et al., "Quickly Generating Billion-Record Synthetic Databases", 1994).
+struct zipf {
+  uint64_t n;
+  double zetan, alpha, eta;
+};
+
+static void zipf_init(struct zipf *z, uint64_t n) {
+  const double theta = 0.99;
+  double zeta2 = 0;
+  z->n = n;
+  z->zetan = 0;
+  for (uint64_t i = 1; i <= n; i++) {
+    z->zetan += pow(1.0 / (double)i, theta);
+    if (i == 2) zeta2 = z->zetan;
+  }
+  z->alpha = 1 / (1 - theta);
+  z->eta = (1 - pow(2.0 / (double)n, 1 - theta)) / (1 - zeta2 / z->zetan);
+}
+
+static uint64_t zipf_next(const struct zipf *z, uint64_t *rng) {
+  const double u = (double)(rng_next(rng) >> 11) * 0x1p-53, uz = u * z->zetan;
+  if (uz < 1) return 0;
+  if (uz < 1 + pow(0.5, 0.99)) return 1;
+  const uint64_t k = (uint64_t)((double)z->n * pow(z->eta * u - z->eta + 1, z->alpha));
+  return k < z->n ? k : z->n - 1;
+}
+
+// Few records get most of the changes, and they lie together: partitions that get few give them back.
+static void test_skewed_overwrites(void **state) {
+  (void)state;
+  const uint64_t keys = FULL / 4;
+  struct zipf z;
+  uint64_t rng = 5;
+  zipf_init(&z, keys);
+  store_open_plain(1);
+  x->compact.build.max_pages = TABLE_PAGES / 8;
+  for (uint64_t i = 0; i < keys; i++) put(i, 1);
+  ok(xdb_flush(x));
+  assert_true(stat_of("partitions") >= 8);
+  const uint64_t aborts = stat_of("abort");
+  user = 0;
+  for (uint32_t i = 0; i < FILES; i++) atomic_store(&written[i], 0);
+  atomic_store(&x->compact.stats.table_bytes, 0);
+  atomic_store(&x->compact.stats.remix_bytes, 0);
+  const uint64_t logged = stat_of("written_bytes");
+  uint8_t *last = calloc(keys, 1);
+  for (uint64_t i = 0; i < LOAD / 2; i++) {
+    const uint64_t k = zipf_next(&z, &rng);
+    last[k] = (uint8_t)(2 + i % 200);
+    put(k, last[k]);
+  }
+  ok(xdb_wait_idle(x));
+  const double tables = (double)atomic_load(&written[FILE_TABLE]) / (double)user, log = (double)(stat_of("written_bytes") - logged) / (double)user;
+  printf("skewed overwrites: log %.2f, tables %.2f, %u handed back\n", log, tables, (unsigned)stat_of("handed_back_bytes"));
+  assert_true(stat_of("abort") > aborts);
+  assert_true(stat_of("handed_back_bytes") > 0);
+  assert_true(stat_of("handed_back_bytes") <= stat_of("rounds") * MEMTABLE / COMPACT_ABORT_SHARE);
+  assert_true(tables <= 2.5);
+  for (uint64_t k = 0; k < keys; k += 7) expect_is(k, last[k] ? last[k] : 1);
+  free(last);
+  store_close();
+}
+
+// ---- flush and compact
+
+static void test_flush(void **state) {
+  (void)state;
+  for (int workers = 0; workers < 3; workers++) {
+    store_open_plain(workers);
+    ok(xdb_flush(x));
+    assert_int_equal(stat_of("rounds"), workers ? stat_of("rounds") : 0);  // nothing to flush
+    x->compact.build.max_pages = 64;
+    const uint64_t n = 4000;
+    for (uint64_t i = 0; i < n; i++) put(spread(i), (uint32_t)workers);
+    ok(xdb_flush(x));
+    assert_int_equal(stat_of("active_keys"), 0);
+    assert_int_equal(stat_of("frozen_keys"), 0);
+    // a single key, which a round of the store's own would hand back
+    const uint64_t aborts = stat_of("abort");
+    put(spread(1), 9);
+    ok(xdb_flush(x));
+    assert_int_equal(stat_of("active_keys"), 0);
+    assert_int_equal(stat_of("abort"), aborts);
+    expect_is(spread(1), 9);
+    assert_int_equal(count_keys(), n);
+    store_close();
+  }
+}
+
+// Bytes of all files in the store.
+static bool add_size(void *arg, const char *name) {
+  char path[ENV_PATH_MAX];
+  struct env_stat st;
+  if (env_path(path, dir, name) == REMIXDB_OK && env_stat(env_posix(), path, &st) == REMIXDB_OK) *(uint64_t *)arg += st.size;
+  return true;
+}
+
+// All partitions are as small as they can be, and hold nothing that nobody can read.
+static void expect_compact(uint64_t keys) {
+  const struct version *v = atomic_load(&x->view)->version;
+  assert_int_equal(stat_of("table_entries"), keys);
+  assert_int_equal(stat_of("table_keys"), keys);
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct remix *r = v->parts[i]->remix;
+    uint64_t pages = 0;
+    for (uint32_t t = 0; r && t < r->nr_runs; t++) {
+      assert_int_equal(r->runs[t]->nr_tombs, 0);
+      pages += r->runs[t]->nr_pages;
+    }
+    const uint32_t most = x->compact.build.max_pages;
+    if (r) assert_int_equal(r->nr_runs, (pages + most - 1) / most);
+  }
+}
+
+static void test_compact_space(void **state) {
+  (void)state;
+  for (int workers = 0; workers < 3; workers++) {
+    store_open_plain(workers);
+    const uint64_t n = workers == 1 ? FULL / 2 : FULL / 5;
+    for (uint64_t i = 0; i < n; i++) put(spread(i), 1);
+    for (uint64_t i = 0; i < n; i += 2) put(spread(i), 2);
+    for (uint64_t i = 0; i < n; i += 3) del(spread(i));
+    put(spread(1), 3);
+    ok(xdb_compact(x));
+    const uint64_t left = n - (n + 2) / 3;
+    assert_int_equal(stat_of("active_keys"), 0);
+    expect_compact(left);
+    uint64_t size = 0;
+    ok(env_list(env_posix(), dir, add_size, &size));
+    const double live = (double)(left * (KEY + VALUE)), tables = (double)(stat_of("table_bytes") + stat_of("remix_bytes"));
+    printf("workers %d: %.3f bytes on disk per live byte, %.3f without the log\n", workers, (double)size / live, tables / live);
+    assert_true(tables <= 1.2 * live);
+    assert_true((double)size <= 1.25 * live + (workers == 1 ? 0 : (double)MEMTABLE));  // of so little data the log is much
+    expect_is(spread(1), 3);
+    for (uint64_t i = 0; i < n; i += 11) {
+      if (i % 3 == 0) expect_gone(spread(i));
+      else expect_is(spread(i), i == 1 ? 3 : i % 2 ? 1 : 2);
+    }
+    assert_int_equal(count_keys(), left);
+    // again: there is nothing to do, and nothing is done
+    const uint64_t before = stat_of("table_bytes_written");
+    ok(xdb_compact(x));
+    assert_int_equal(stat_of("table_bytes_written"), before);
+    // all of it goes
+    for (uint64_t i = 0; i < n; i++) del(spread(i));
+    ok(xdb_compact(x));
+    assert_int_equal(stat_of("tables"), 0);
+    assert_int_equal(stat_of("partitions"), 1);
+    assert_int_equal(count_keys(), 0);
+    store_close();
+    store_open_plain(workers);
+    assert_int_equal(count_keys(), 0);
+    put(1, 1);
+    ok(xdb_compact(x));
+    expect_compact(1);
+    del(1);
+    store_close();
+  }
+}
+
+// Small neighbours, as a sequential load with small memtables leaves them, become one.
+static void test_compact_joins(void **state) {
+  (void)state;
+  store_open_plain(1);
+  x->compact.build.max_pages = 16;
+  const uint64_t n = FULL / 16;
+  for (uint64_t i = 0; i < n; i++) put(i, 1);
+  ok(xdb_flush(x));
+  const uint64_t parts = stat_of("partitions"), tables = stat_of("tables");
+  assert_true(parts > 10);
+  x->compact.build.max_pages = TABLE_PAGES;
+  ok(xdb_compact(x));
+  expect_compact(n);
+  assert_true(stat_of("partitions") == 1 && stat_of("tables") <= tables / 10);
+  assert_int_equal(count_keys(), n);
+  store_close();
+}
+
+struct writer {
+  pthread_t thread;
+  _Atomic bool stop;
+  uint64_t nr;
+  enum remixdb_status status;
+};
+
+static void *write_on(void *arg) {
+  struct writer *w = arg;
+  struct xdb_ref *r;
+  if ((w->status = xdb_ref(x, &r)) != REMIXDB_OK) return NULL;
+  for (; w->status == REMIXDB_OK && (!atomic_load(&w->stop) || w->nr < 20000); w->nr++) w->status = put_as(r, spread(w->nr), 2);
+  xdb_unref(r);
+  return NULL;
+}
+
+// Writers get their rounds while the store is compacted, by two at once, and nothing of theirs is lost.
+static void test_compact_while_writing(void **state) {
+  (void)state;
+  store_open_plain(2);
+  x->compact.build.max_pages = 64;
+  const uint64_t n = 30000;
+  for (uint64_t i = 0; i < n; i++) put(spread(i), 1);
+  struct writer w = {.nr = 0};
+  atomic_init(&w.stop, false);
+  ok(thread_start(&w.thread, write_on, &w, "write"));
+  for (uint32_t i = 0; i < 3; i++) {
+    ok(xdb_compact(x));
+    ok(xdb_flush(x));
+  }
+  atomic_store(&w.stop, true);
+  (void)pthread_join(w.thread, NULL);
+  ok(w.status);
+  ok(xdb_compact(x));
+  expect_compact(w.nr > n ? w.nr : n);
+  for (uint64_t i = 0; i < n; i += 13) expect_is(spread(i), i < w.nr ? 2 : 1);
+  assert_int_equal(count_keys(), w.nr > n ? w.nr : n);
+  store_close();
+}
+
+// What stops it is told; when there is room again it is done, and nothing was lost by the failure.
+static void test_compact_fails(void **state) {
+  (void)state;
+  for (int workers = 0; workers < 2; workers++) {
+    store_open_plain(workers);
+    const uint64_t n = 20000;
+    for (uint64_t i = 0; i < n; i++) put(spread(i), 1);
+    ok(xdb_flush(x));
+    for (uint64_t i = 0; i < n; i += 2) put(spread(i), 2);
+    atomic_store(&room, (int64_t)(64 * KIB));
+    assert_int_equal(xdb_compact(x), REMIXDB_NOSPACE);
+    assert_true(err_msg()[0] != 0);
+    assert_int_equal(xdb_flush(x), REMIXDB_NOSPACE);
+    assert_int_equal(count_keys(), n);
+    for (uint64_t i = 0; i < n; i += 13) expect_is(spread(i), i % 2 ? 1 : 2);
+    atomic_store(&room, INT64_MAX);
+    enum remixdb_status s;
+    while ((s = xdb_compact(x)) == REMIXDB_NOSPACE) time_sleep_ns(100000000);  // it is tried again a second after it failed
+    ok(s);
+    expect_compact(n);
+    for (uint64_t i = 0; i < n; i += 13) expect_is(spread(i), i % 2 ? 1 : 2);
+    store_close();
+    ok(env_list(env_posix(), dir, remove_one, NULL));
+  }
+  // not of a store that is only read
+  store_open_plain(0);
+  put(1, 1);
+  ok(xdb_flush(x));
+  store_close();
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.read_only = true;
+  store_open(&o);
+  assert_int_equal(xdb_flush(x), REMIXDB_READONLY);
+  assert_int_equal(xdb_compact(x), REMIXDB_READONLY);
+  expect_is(1, 1);
+  store_close();
+}
+
+// ---- compression
+
+// A record of about 200 bytes, as programs write them.
+static uint32_t json_make(uint64_t n, char *buf) {
+  static const char *const names[] = {"anna", "bernd", "clara", "david", "elena", "friedrich", "gisela", "hannes"};
+  static const char *const states[] = {"active", "suspended", "pending", "closed"};
+  uint64_t s = n;
+  const uint64_t a = rng_next(&s), b = rng_next(&s);
+  return (uint32_t)sprintf(buf,
+                           "{\"id\":%llu,\"name\":\"%s\",\"email\":\"%s.%u@example.com\",\"state\":\"%s\",\"created\":\"2026-%02u-%02uT%02u:%02u:%02uZ\",\"balance\":%u.%02u,"
+                           "\"tags\":[\"customer\",\"region-%u\"],\"score\":%u}",
+                           (unsigned long long)n, names[a % 8], names[a % 8], (unsigned)(b % 10000), states[a >> 8 & 3], (unsigned)(a >> 16) % 12 + 1,
+                           (unsigned)(a >> 24) % 28 + 1, (unsigned)(a >> 32) % 24, (unsigned)(a >> 40) % 60, (unsigned)(a >> 48) % 60, (unsigned)(b >> 16) % 100000,
+                           (unsigned)(b >> 40) % 100, (unsigned)(b >> 48) % 16, (unsigned)(b >> 52) % 1000);
+}
+
+// Puts records [from, to), compressible or not, and returns the bytes of tables that they make.
+static uint64_t put_records(uint64_t from, uint64_t to, bool json) {
+  const uint64_t before = stat_of("table_bytes_written");
+  char val[512];
+  for (uint64_t i = from; i < to; i++) {
+    uint8_t key[KEY];
+    uint32_t len = 200;
+    if (json) len = json_make(i, val);
+    else
+      for (uint64_t at = 0, s = i; at < 200; at += 8) store64le(val + at, rng_next(&s));
+    ok(xdb_put(ref, key_of(i, key), val, len, false));
+  }
+  ok(xdb_flush(x));
+  return stat_of("table_bytes_written") - before;
+}
+
+static void expect_records(uint64_t from, uint64_t to, bool json) {
+  char want[512], got[512];
+  for (uint64_t i = from; i < to; i++) {
+    uint8_t key[KEY];
+    uint32_t len = 200, n;
+    if (json) len = json_make(i, want);
+    else
+      for (uint64_t at = 0, s = i; at < 200; at += 8) store64le(want + at, rng_next(&s));
+    ok(xdb_get(ref, key_of(i, key), got, sizeof(got), &n));
+    assert_int_equal(n, len);
+    assert_memory_equal(got, want, len);
+  }
+}
+
+static void open_compressed(enum remixdb_compression how, int level) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.workers = 1;
+  o.compression = how;
+  o.compression_level = level;
+  store_open(&o);
+}
+
+static uint32_t tables_of_kind(bool compressed) {
+  const struct version *v = atomic_load(&x->view)->version;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++)
+    for (uint32_t r = 0; v->parts[i]->remix && r < v->parts[i]->remix->nr_runs; r++) nr += (v->parts[i]->remix->runs[r]->offs != NULL) == compressed;
+  return nr;
+}
+
+static void test_compression(void **state) {
+  (void)state;
+  const uint64_t n = 20000;
+  open_compressed(REMIXDB_COMPRESSION_NONE, 0);
+  const uint64_t plain = put_records(0, n, true);
+  assert_int_equal(tables_of_kind(true), 0);
+  store_close();
+  // another setting for the same store: old tables stay, new ones are as it says, merges make what it says of both
+  static const int levels[] = {0, 1, 19, -5};
+  uint64_t next = n, smallest = UINT64_MAX;
+  for (uint32_t i = 0; i < 4; i++) {
+    open_compressed(REMIXDB_COMPRESSION_ZSTD, levels[i]);
+    const uint64_t size = put_records(next, next + n, true);
+    printf("level %d: %.2f times smaller\n", levels[i], (double)plain / (double)size);
+    if (levels[i] >= 0) assert_true((double)plain >= 2.5 * (double)size);
+    if (size < smallest) smallest = size;
+    assert_true(tables_of_kind(true) > 0 && tables_of_kind(false) > 0);
+    expect_records(next, next + 100, true);
+    next += n;
+    store_close();
+  }
+  // what does not shrink is stored as it is: the table is larger by a head per block, no more
+  open_compressed(REMIXDB_COMPRESSION_NONE, 0);
+  const uint64_t noise_plain = put_records(next, next + n, false);
+  store_close();
+  open_compressed(REMIXDB_COMPRESSION_ZSTD, 0);
+  const uint64_t noise = put_records(next + n, next + 2 * n, false);
+  assert_true(noise <= noise_plain + noise_plain / 100);
+  expect_records(0, next, true);
+  expect_records(next, next + 2 * n, false);
+  ok(xdb_compact(x));
+  assert_int_equal(tables_of_kind(false), 0);
+  expect_records(0, next, true);
+  expect_records(next, next + 2 * n, false);
+  store_close();
+  open_compressed(REMIXDB_COMPRESSION_NONE, 0);
+  assert_true(tables_of_kind(true) > 0);
+  expect_records(0, next, true);
+  put_records(0, n, true);
+  ok(xdb_compact(x));
+  assert_true(tables_of_kind(false) > 0 && tables_of_kind(true) > 0);  // what needed no compacting is as it was
+  expect_records(0, next, true);
+  store_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_random_load, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_sequential_load, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_sequential_threads, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_skewed_overwrites, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_flush, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_compact_space, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_compact_joins, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_compact_while_writing, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_compact_fails, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_compression, setup, teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

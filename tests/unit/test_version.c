@@ -1,0 +1,818 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Versions: finding a partition against a search in an array, CURRENT written and read back, damaged in every bit, and what is
+// cleaned away.
+#include <fcntl.h>
+
+#include "tests/lib/place.h"
+#include "tests/lib/both.h"
+
+#define VALUE 20u
+
+// ---- finding a partition
+
+static struct version *version_of(struct kref *anchors, uint32_t nr) {
+  struct part **parts = calloc(nr, sizeof(*parts));
+  struct version *v;
+  for (uint32_t i = 0; i < nr; i++) ok(part_create(anchors[i], NULL, NULL, &parts[i]));
+  ok(version_create(parts, nr, &v));
+  free(parts);
+  return v;
+}
+
+static uint32_t model_find(const struct kref *anchors, uint32_t nr, struct kref key) {
+  uint32_t at = 0;
+  for (uint32_t i = 1; i < nr; i++)
+    if (kv_cmp(anchors[i], key) <= 0) at = i;
+  return at;
+}
+
+struct shape {
+  uint32_t common;   // bytes that all share
+  uint32_t middle;   // after which so many bytes come from a few values only
+  uint32_t tail;     // at most so many random ones
+  uint32_t letters;  // from an alphabet of so many, 0 and 255 among them
+};
+
+static uint32_t shape_key(const struct shape *s, uint64_t *rng, uint8_t *buf) {
+  static const uint8_t letters[] = {0, 0xff, 'a', 'b', 1, 0x80, 0x7f, 'z'};
+  uint32_t len = 0;
+  for (; len < s->common; len++) buf[len] = (uint8_t)('k' + len % 3);
+  const uint8_t same = letters[rng_next(rng) % 2];
+  for (uint32_t i = 0; i < s->middle; i++) buf[len++] = same;
+  for (uint32_t n = (uint32_t)(rng_next(rng) % (s->tail + 1)); n > 0; n--) buf[len++] = letters[rng_next(rng) % s->letters];
+  return len;
+}
+
+static void find_once(const struct shape *s, uint64_t seed) {
+  uint64_t rng = seed;
+  const uint32_t want = 1 + (uint32_t)(rng_next(&rng) % 120);
+  static uint8_t bytes[128][64];
+  struct kref anchors[128];
+  uint32_t nr = 1;
+  anchors[0] = kref(bytes[0], 0);
+  for (uint32_t i = 1; i < want; i++) {
+    anchors[nr] = kref(bytes[i], shape_key(s, &rng, bytes[i]));
+    if (anchors[nr].len) nr++;
+  }
+  qsort(anchors, nr, sizeof(anchors[0]), key_order);
+  uint32_t distinct = 1;
+  for (uint32_t i = 1; i < nr; i++)
+    if (!kv_eq(anchors[i], anchors[distinct - 1])) anchors[distinct++] = anchors[i];
+  nr = distinct;
+  struct version *v = version_of(anchors, nr);
+  assert_int_equal(v->nr_parts, nr);
+  for (uint32_t i = 0; i < 400; i++) {
+    uint8_t key[80];
+    uint32_t len;
+    if (i < 2 * nr || rng_next(&rng) % 2) {  // an anchor, or near one
+      const struct kref a = i < nr ? anchors[i] : anchors[rng_next(&rng) % nr];
+      len = a.len;
+      if (len) memcpy(key, a.ptr, len);
+      switch (i < nr ? 0 : rng_next(&rng) % 5) {
+        case 1: key[len++] = 0; break;
+        case 2: key[len++] = 0xff; break;
+        case 3: len = len ? (uint32_t)(rng_next(&rng) % len) : 0; break;
+        case 4: if (len) key[rng_next(&rng) % len] ^= (uint8_t)(1u << rng_next(&rng) % 8); break;
+        default: break;
+      }
+    } else {
+      len = shape_key(s, &rng, key);
+    }
+    const uint32_t got = version_find(v, kref(key, len)), expected = model_find(anchors, nr, kref(key, len));
+    if (got != expected)
+      fail_msg("seed %llu: key %u: partition %u, %u expected of %u", (unsigned long long)seed, i, got, expected, nr);
+  }
+  assert_int_equal(version_find(v, kref(NULL, 0)), 0);
+  version_unref(v);
+}
+
+static void test_find(void **state) {
+  (void)state;
+  static const struct shape shapes[] = {
+      {0, 0, 12, 8}, {0, 0, 3, 3}, {0, 8, 6, 4}, {0, 9, 4, 2},   {1, 0, 10, 8}, {5, 0, 6, 8},
+      {7, 0, 3, 8},  {8, 0, 8, 8}, {9, 8, 5, 4}, {20, 0, 20, 2}, {20, 8, 9, 8},
+  };
+  for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+    for (uint64_t seed = 1; seed <= 25; seed++) find_once(&shapes[i], seed * 1000 + i);
+}
+
+// ---- versions with tables
+
+struct store {
+  struct place p;
+  struct keyset k;
+  struct version *v;
+};
+
+// Four partitions: nothing; three tables; one table, REMIX without tags; nothing. With young views two more tables for the second and one for the third.
+static void store_init(struct store *s, uint64_t seed) {
+  uint64_t rng = seed;
+  place_init(&s->p, 0);
+  keyset_make(&s->k, 400, &rng);
+  const uint32_t n = s->k.nr, cut[5] = {0, n / 5, n / 2, n - n / 5, n};
+  struct part *parts[4];
+  for (uint32_t i = 0; i < 4; i++) {
+    const uint32_t tables = i == 1 ? 3 : i == 2 ? 1 : 0, more = with_young && tables ? 3 - i : 0;
+    struct remix *x = NULL, *young = NULL;
+    for (uint32_t t = 0; t < tables + more; t++) {
+      uint32_t *what = calloc(n, sizeof(*what));
+      for (uint32_t a = cut[i]; a < cut[i + 1]; a++) what[a] = rng_next(&rng) % 3 ? NONE : 2 + t;
+      what[cut[i] + t] = 2;
+      if (t >= tables) what[cut[i] + 1] = TOMB;
+      struct remix **const view = t < tables ? &x : &young;
+      *view = remix_add(&s->p, *view, table_make(&s->p, &s->k, what, cut[i], cut[i + 1], VALUE, t % 2 == 0), i == 1);
+      free(what);
+    }
+    if (young) remix_make_young(young);
+    ok(part_create(i ? s->k.keys[cut[i]] : kref("", 0), x, young, &parts[i]));
+  }
+  ok(version_create(parts, 4, &s->v));
+  s->v->store_id = PLACE_STORE_ID;
+  s->v->number = 77;
+  s->v->next_file = s->p.next;
+  s->v->log_gen = 0x123456789aull;
+  s->v->log_seq = 0xabcdef0123456ull;
+}
+
+static void store_fini(struct store *s) {
+  version_unref(s->v);
+  keyset_free(&s->k);
+  place_fini(&s->p);
+}
+
+static void expect_same_view(const struct remix *x, const struct remix *y) {
+  assert_int_equal(x != NULL, y != NULL);
+  if (!x) return;
+  assert_int_equal(x->number, y->number);
+  assert_int_equal(x->tags, y->tags);
+  assert_int_equal(remix_is_young(x), remix_is_young(y));
+  assert_int_equal(x->nr_entries, y->nr_entries);
+  assert_int_equal(x->nr_runs, y->nr_runs);
+  for (uint32_t r = 0; r < x->nr_runs; r++) assert_int_equal(x->runs[r]->number, y->runs[r]->number);
+}
+
+static void expect_same(const struct version *a, const struct version *b) {
+  assert_int_equal(a->store_id, b->store_id);
+  assert_int_equal(a->number, b->number);
+  assert_int_equal(a->next_file, b->next_file);
+  assert_int_equal(a->log_gen, b->log_gen);
+  assert_int_equal(a->log_seq, b->log_seq);
+  assert_int_equal(a->nr_parts, b->nr_parts);
+  for (uint32_t i = 0; i < a->nr_parts; i++) {
+    const struct part *x = a->parts[i], *y = b->parts[i];
+    assert_true(kv_eq(part_anchor(x), part_anchor(y)));
+    expect_same_view(x->remix, y->remix);
+    expect_same_view(x->young, y->young);
+    assert_int_equal(part_runs(x), part_runs(y));
+    for (uint32_t r = 0; r < part_runs(x); r++) assert_int_equal(part_run(x, r)->number, part_run(y, r)->number);
+  }
+  assert_int_equal(a->nr_young, b->nr_young);
+  for (uint32_t i = 0; i < a->nr_young; i++) {
+    assert_int_equal(a->young[i], b->young[i]);
+    assert_non_null(a->parts[a->young[i]]->young);
+  }
+}
+
+static enum remixdb_status list(struct store *s) {
+  struct version_names names;
+  const enum remixdb_status st = version_list(&s->p.env, s->p.dir, &names);
+  if (st == REMIXDB_OK) mem_free(names.tables);
+  return st;
+}
+
+static void path_of(struct store *s, const char *name, char *path) { ok(env_path(path, s->p.dir, name)); }
+
+static void file_put(struct store *s, const char *name, const void *buf, size_t len) {
+  char path[ENV_PATH_MAX];
+  path_of(s, name, path);
+  // in place: a file system may wait for the disk when a file is cut to nothing and written anew
+  const int fd = open(path, O_RDWR | O_CREAT, 0644);
+  assert_true(fd >= 0);
+  if (lseek(fd, 0, SEEK_END) > (off_t)len) assert_int_equal(ftruncate(fd, (off_t)len), 0);
+  assert_int_equal(pwrite(fd, buf, len, 0), len);
+  assert_int_equal(close(fd), 0);
+}
+
+static uint8_t *current_get(struct store *s, size_t *len) {
+  char path[ENV_PATH_MAX];
+  uint8_t *buf;
+  path_of(s, VERSION_FILE, path);
+  ok(env_read_file(env_posix(), path, 1 << 20, &buf, len));
+  return buf;
+}
+
+static enum remixdb_status load(struct store *s) {
+  struct version *v = NULL;
+  const enum remixdb_status st = version_load(&s->p.ctx, NULL, NULL, &v);
+  if (st == REMIXDB_OK) version_unref(v);
+  else assert_null(v);
+  return st;
+}
+
+// The same with threads that help: no other outcome, no other message.
+static void load_helped(struct store *s) {
+  const enum remixdb_status alone = load(s);
+  char msg[ERR_MSG_MAX] = "";
+  if (alone != REMIXDB_OK) (void)snprintf(msg, sizeof(msg), "%s", err_msg());
+  for (uint32_t nr = 0; nr <= 3; nr++) {
+    struct workers *ws;
+    struct worker self = {0};
+    struct version *v = NULL;
+    ok(workers_create(nr, NULL, 0, &s->p.io, &s->p.epoch, NULL, NULL, &ws));
+    assert_int_equal(version_load(&s->p.ctx, ws, &self, &v), alone);
+    if (alone != REMIXDB_OK) assert_string_equal(err_msg(), msg);
+    else expect_same(s->v, v);
+    version_unref(v);
+    workers_destroy(ws);
+  }
+}
+
+static void test_round_trip(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 1);
+  uint64_t id = 0;
+  assert_int_equal(version_peek(&s.p.env, s.p.dir, &id), REMIXDB_NOTFOUND);
+  assert_int_equal(load(&s), REMIXDB_NOTFOUND);
+  for (uint32_t i = 0; i < 3; i++) {
+    struct version *v;
+    s.v->number++;
+    ok(version_save(&s.p.ctx, s.v));
+    ok(version_peek(&s.p.env, s.p.dir, &id));
+    assert_int_equal(id, PLACE_STORE_ID);
+    ok(version_load(&s.p.ctx, NULL, NULL, &v));
+    expect_same(s.v, v);
+    version_unref(v);
+    load_helped(&s);
+    size_t len;
+    uint8_t *const buf = current_get(&s, &len);
+    assert_int_equal(load32le(buf + 8), with_young ? 2 : 1);  // what has none can be read by those who know none
+    mem_free(buf);
+    assert_int_equal(s.v->nr_young, with_young ? 2 : 0);
+  }
+  // the tables' numbers, partition by partition, without opening any
+  struct version_names names;
+  ok(version_list(&s.p.env, s.p.dir, &names));
+  assert_int_equal(names.store_id, PLACE_STORE_ID);
+  assert_int_equal(names.log_gen, s.v->log_gen);
+  assert_int_equal(names.log_seq, s.v->log_seq);
+  size_t at = 0;
+  for (uint32_t i = 0; i < s.v->nr_parts; i++)
+    for (uint32_t r = 0; r < part_runs(s.v->parts[i]); r++) {
+      assert_true(at < names.nr_tables);
+      assert_int_equal(names.tables[at++], part_run(s.v->parts[i], r)->number);
+    }
+  assert_int_equal(at, names.nr_tables);
+  mem_free(names.tables);
+  // the smallest there is
+  struct part *only;
+  struct version *v, *w;
+  ok(part_create(kref("", 0), NULL, NULL, &only));
+  ok(version_create(&only, 1, &v));
+  ok(version_save(&s.p.ctx, v));
+  ok(version_load(&s.p.ctx, NULL, NULL, &w));
+  expect_same(v, w);
+  version_unref(v);
+  version_unref(w);
+  version_unref(NULL);
+  part_unref(NULL);
+  store_fini(&s);
+}
+
+// Partitions are shared by versions and go with the last of them.
+static void test_shared(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 2);
+  struct part *both[2] = {s.v->parts[0], s.v->parts[1]};
+  struct version *v;
+  part_ref(both[0]);
+  part_ref(both[1]);
+  ok(version_create(both, 2, &v));
+  atomic_store(&s.v->parts[1]->remix->obsolete, true);
+  atomic_store(&s.v->parts[2]->remix->obsolete, true);
+  char young[ENV_PATH_MAX] = "";
+  if (with_young) {
+    strcpy(young, s.v->parts[1]->young->path);
+    atomic_store(&s.v->parts[1]->young->obsolete, true);
+    assert_int_equal(v->nr_young, 1);
+    assert_int_equal(v->young[0], 1);
+  }
+  char one[ENV_PATH_MAX], two[ENV_PATH_MAX];
+  strcpy(one, s.v->parts[1]->remix->path);
+  strcpy(two, s.v->parts[2]->remix->path);
+  version_ref(v);
+  version_unref(s.v);
+  s.v = NULL;
+  assert_int_equal(access(one, F_OK), 0);
+  assert_int_not_equal(access(two, F_OK), 0);
+  version_unref(v);
+  assert_int_equal(access(one, F_OK), 0);
+  if (with_young) assert_int_equal(access(young, F_OK), 0);
+  version_unref(v);
+  assert_int_not_equal(access(one, F_OK), 0);
+  if (with_young) assert_int_not_equal(access(young, F_OK), 0);
+  store_fini(&s);
+}
+
+static void test_damaged(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 3);
+  ok(version_save(&s.p.ctx, s.v));
+  size_t len;
+  uint8_t *buf = current_get(&s, &len);
+  for (size_t bit = 0; bit < 8 * len; bit++) {
+    uint64_t id;
+    buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    file_put(&s, VERSION_FILE, buf, len);
+    const enum remixdb_status expected = bit / 32 == 2 ? REMIXDB_VERSION : REMIXDB_CORRUPT;  // the format's number
+    if (load(&s) != expected || version_peek(&s.p.env, s.p.dir, &id) != expected)
+      fail_msg("bit %zu: not status %d", bit, expected);
+    buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
+  }
+  for (size_t cut = 0; cut < len; cut++) {
+    file_put(&s, VERSION_FILE, buf, cut);
+    if (load(&s) != REMIXDB_CORRUPT) fail_msg("cut to %zu of %zu bytes: not found out", cut, len);
+  }
+  uint8_t *more = calloc(1, len + 8);
+  memcpy(more, buf, len);
+  for (size_t n = 1; n <= 8; n++) {
+    file_put(&s, VERSION_FILE, more, len + n);
+    assert_int_equal(load(&s), REMIXDB_CORRUPT);
+  }
+  file_put(&s, VERSION_FILE, buf, len);
+  ok(load(&s));
+  free(more);
+  mem_free(buf);
+  store_fini(&s);
+}
+
+static enum remixdb_status load_forged(struct store *s, uint8_t *buf, size_t len) {
+  store64le(buf + len - 8, hash64(buf, len - 8));
+  file_put(s, VERSION_FILE, buf, len);
+  return load(s);
+}
+
+// A checksum that is right protects from chance, not from a program that wrote nonsense.
+static void test_forged(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 4);
+  ok(version_save(&s.p.ctx, s.v));
+  size_t len;
+  uint8_t *buf = current_get(&s, &len), *b = calloc(1, len + 64);
+  const size_t part1 = 56 + 16, part2 = part1 + 16 + s.v->parts[1]->alen + 3 * 8, part3 = part2 + 16 + s.v->parts[2]->alen + 8;
+#define FORGED(status, change, size)                                                                   \
+  do {                                                                                                 \
+    memcpy(b, buf, len);                                                                               \
+    change;                                                                                            \
+    const enum remixdb_status got = load_forged(&s, b, (size));                                        \
+    if (got != (status)) fail_msg("%s: status %d: %s", #change, got, got ? err_msg() : "");            \
+  } while (0)
+  FORGED(REMIXDB_OK, (void)0, len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, 0), len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, 3), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 8, 2), len);  // of which each partition has more
+  FORGED(REMIXDB_VERSION, store32le(b + 8, UINT32_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, 0), len);            // partitions
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, 3), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, 5), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, UINT32_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, s.p.next - 1), len);  // the next file's number
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, 0), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, UINT64_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1, UINT32_MAX), len);  // an anchor's length
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1, load32le(b + part1) + 1), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 33), len);     // tables
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, UINT32_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 2), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 0), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, 0), len);      // the REMIX
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, load64le(b + part2 + 8)), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part3 + 8, 1), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part2 - 8, 1000000), len);  // a table
+  FORGED(REMIXDB_CORRUPT, store64le(b + part2 - 8, load64le(b + part2 - 16)), len);
+  assert_non_null(strstr(err_msg(), "twice"));  // before its REMIX is looked at, which may have been made to fit
+  FORGED(REMIXDB_CORRUPT, b[part1 + 16] ^= 0x80, len);            // an anchor
+  FORGED(REMIXDB_CORRUPT, b[part3 + 16] = 0, len);
+  FORGED(REMIXDB_CORRUPT, (void)0, len + 1);
+  FORGED(REMIXDB_CORRUPT, (void)0, len + 16);
+  FORGED(REMIXDB_CORRUPT, (void)0, len - 1);
+
+  // tables that are not there, behind the end or more than there can be
+  FORGED(REMIXDB_CORRUPT, (store32le(b + part3 + 4, 32), store64le(b + part3 + 8, 1)), len);
+  uint8_t *many = calloc(1, 56 + 16 + 40 * 8 + 8);
+  memcpy(many, buf, 56);
+  store32le(many + 12, 1);
+  store32le(many + 56 + 4, 40);
+  store64le(many + 56 + 8, load64le(buf + part2 + 8));
+  for (uint32_t i = 0; i < 40; i++) store64le(many + 72 + 8 * i, load64le(buf + part2 - 8));
+  assert_int_equal(load_forged(&s, many, 56 + 16 + 40 * 8 + 8), REMIXDB_CORRUPT);
+  free(many);
+
+  // the first anchor is not empty
+  memcpy(b, buf, 56 + 16);
+  store32le(b + 56, 1);
+  b[72] = 0;
+  memcpy(b + 73, buf + 72, len - 72);
+  assert_int_equal(load_forged(&s, b, len + 1), REMIXDB_CORRUPT);
+  // a table's keys lie outside of its partition
+  const uint32_t alen = s.v->parts[1]->alen;
+  memcpy(b, buf, part1 + 16 + alen);
+  store32le(b + part1, alen + 1);
+  b[part1 + 16 + alen] = 0;
+  memcpy(b + part1 + 16 + alen + 1, buf + part1 + 16 + alen, len - (part1 + 16 + alen));
+  assert_int_equal(load_forged(&s, b, len + 1), REMIXDB_CORRUPT);
+
+  // anything at all
+  for (uint64_t seed = 1; seed <= 3000; seed++) {
+    uint64_t rng = seed;
+    memcpy(b, buf, len);
+    for (uint32_t n = 1 + (uint32_t)(rng_next(&rng) % 3); n > 0; n--) {
+      const size_t at = 12 + rng_next(&rng) % (len - 20);
+      const uint32_t shift = (uint32_t)(rng_next(&rng) % 64);
+      b[at] = (uint8_t)(rng_next(&rng) >> shift);
+    }
+    const enum remixdb_status got = load_forged(&s, b, len);
+    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT)
+      fail_msg("seed %llu: status %d: %s", (unsigned long long)seed, got, err_msg());
+  }
+  free(b);
+  mem_free(buf);
+  store_fini(&s);
+}
+
+// Every field of a young view, and those it hangs together with.
+static void test_forged_young(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 10);
+  ok(version_save(&s.p.ctx, s.v));
+  size_t len;
+  uint8_t *buf = current_get(&s, &len), *b = calloc(1, len + 64);
+  const struct part *const p1 = s.v->parts[1], *const p2 = s.v->parts[2];
+  const size_t part1 = 56 + 32, tables1 = part1 + 32 + p1->alen, part2 = tables1 + 5 * 8, tables2 = part2 + 32 + p2->alen, part3 = tables2 + 2 * 8;
+  assert_int_equal(part3 + 32 + s.v->parts[3]->alen + 8, len);
+  FORGED(REMIXDB_OK, (void)0, len);
+  // to be read by somebody who knows none
+  FORGED(REMIXDB_CORRUPT, store32le(b + 8, 1), len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, 3), len);
+  // its REMIX: none, another one's, the older view's, not there, free
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, 0), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->young->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->remix->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p1->remix->number), len);
+  assert_int_equal(list(&s), REMIXDB_CORRUPT);  // which opens nothing
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p1->young->runs[0]->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, s.v->next_file), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, UINT64_MAX), len);
+  // the views changed for each other
+  FORGED(REMIXDB_CORRUPT, (store64le(b + part1 + 8, p1->young->number), store64le(b + part1 + 16, p1->remix->number)), len);
+  // how many tables are its: none, too few, too many, all, more than all, only the low half looked at
+  for (uint64_t n = 0; n < 40; n++) FORGED(n == 2 ? REMIXDB_OK : REMIXDB_CORRUPT, store64le(b + part1 + 24, n), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, 5), len);
+  assert_int_equal(list(&s), REMIXDB_CORRUPT);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, UINT64_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, 2ull + (1ull << 32)), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part2 + 24, 2), len);
+  // neither
+  FORGED(REMIXDB_CORRUPT, (store64le(b + part1 + 16, 0), store64le(b + part1 + 24, 0)), len);
+  // one that is beside nothing: without tables at all, and without older ones
+  FORGED(REMIXDB_CORRUPT, (store64le(b + part3 + 16, 1), store64le(b + part3 + 24, 1)), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part3 + 16, 1), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part3 + 24, 1), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, 0), len);
+  // tables in another order, the same twice, of the other view, free, of another partition
+  FORGED(REMIXDB_CORRUPT, (store64le(b + tables1 + 24, p1->young->runs[1]->number), store64le(b + tables1 + 32, p1->young->runs[0]->number)), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 32, p1->young->runs[0]->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 24, p1->remix->runs[0]->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 24, p2->young->runs[0]->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 32, s.v->next_file), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 4), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 6), len);
+  // all that is young is free: its REMIX, its tables
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, p1->young->number), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, p2->young->number), len);
+  FORGED(REMIXDB_OK, store64le(b + 32, p2->young->number + 1), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, 3), len);
+  FORGED(REMIXDB_CORRUPT, (void)0, len + 16);
+  for (size_t cut = 56; cut < len; cut++) {
+    memcpy(b, buf, len);
+    if (load_forged(&s, b, cut) != REMIXDB_CORRUPT) fail_msg("cut to %zu of %zu bytes: not found out", cut, len);
+    const enum remixdb_status st = list(&s);
+    assert_true(st == REMIXDB_CORRUPT || st == REMIXDB_OK);  // it does not look how many partitions there should be
+  }
+  // the format of those that have one, and there is none
+  uint8_t head[56 + 32 + 8] = {0};
+  memcpy(head, buf, 56);
+  store32le(head + 12, 1);
+  assert_int_equal(load_forged(&s, head, sizeof(head)), REMIXDB_CORRUPT);
+
+  for (uint64_t seed = 1; seed <= 3000; seed++) {
+    uint64_t rng = seed;
+    memcpy(b, buf, len);
+    for (uint32_t n = 1 + (uint32_t)(rng_next(&rng) % 3); n > 0; n--) {
+      const size_t at = 12 + rng_next(&rng) % (len - 20);
+      b[at] = (uint8_t)(rng_next(&rng) >> rng_next(&rng) % 64);
+    }
+    const enum remixdb_status got = load_forged(&s, b, len);
+    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT) fail_msg("seed %llu: status %d: %s", (unsigned long long)seed, got, err_msg());
+  }
+  free(b);
+  mem_free(buf);
+  store_fini(&s);
+}
+
+// A young view's keys are its partition's, too.
+static void test_young_outside(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 11);
+  for (uint32_t where = 0; where < 3; where++) {  // within, below, above
+    struct part *parts[3];
+    struct version *v;
+    struct remix *views[2];
+    for (uint32_t k = 0; k < 2; k++) {
+      uint32_t *what = calloc(s.k.nr, sizeof(*what));
+      what[k && where == 1 ? 49 : 60 + k] = what[k && where == 2 ? 100 : 90 + k] = 2;
+      views[k] = remix_add(&s.p, NULL, table_make(&s.p, &s.k, what, 0, s.k.nr, VALUE, true), true);
+      free(what);
+    }
+    remix_make_young(views[1]);
+    ok(part_create(kref("", 0), NULL, NULL, &parts[0]));
+    ok(part_create(s.k.keys[50], views[0], views[1], &parts[1]));
+    ok(part_create(s.k.keys[100], NULL, NULL, &parts[2]));
+    ok(version_create(parts, 3, &v));
+    v->store_id = PLACE_STORE_ID;
+    v->next_file = s.p.next;
+    ok(version_save(&s.p.ctx, v));
+    assert_int_equal(load(&s), where ? REMIXDB_CORRUPT : REMIXDB_OK);
+    if (where) assert_non_null(strstr(err_msg(), "outside of its partition"));
+    version_unref(v);
+  }
+  store_fini(&s);
+}
+
+static void test_missing(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 5);
+  ok(version_save(&s.p.ctx, s.v));
+  for (uint32_t i = 1; i <= 2; i++) {
+    const struct part *const p = s.v->parts[i];
+    const uint32_t runs = part_runs(p);
+    for (uint32_t r = 0; r < runs + (p->young ? 2 : 1); r++) {
+      const char *path = r < runs ? part_run(p, r)->path : r == runs ? p->remix->path : p->young->path;
+      char away[ENV_PATH_MAX + 8];
+      (void)snprintf(away, sizeof(away), "%s.away", path);
+      assert_int_equal(rename(path, away), 0);
+      assert_int_equal(load(&s), REMIXDB_CORRUPT);
+      assert_non_null(strstr(err_msg(), path));
+      load_helped(&s);
+      assert_int_equal(rename(away, path), 0);
+    }
+  }
+  ok(load(&s));
+  // of all that is missing it is the first partition's that is told
+  const char *first = with_young ? s.v->parts[1]->young->path : s.v->parts[1]->remix->path, *second = s.v->parts[2]->remix->path;
+  char away[2][ENV_PATH_MAX + 8];
+  (void)snprintf(away[0], sizeof(away[0]), "%s.away", first);
+  (void)snprintf(away[1], sizeof(away[1]), "%s.away", second);
+  assert_int_equal(rename(first, away[0]), 0);
+  assert_int_equal(rename(second, away[1]), 0);
+  assert_int_equal(load(&s), REMIXDB_CORRUPT);
+  assert_non_null(strstr(err_msg(), first));
+  for (int i = 0; i < 20; i++) load_helped(&s);
+  assert_int_equal(rename(away[0], first), 0);
+  assert_int_equal(rename(away[1], second), 0);
+  s.p.ctx.store_id++;  // of another store
+  assert_int_equal(load(&s), REMIXDB_CORRUPT);
+  s.p.ctx.store_id--;
+  store_fini(&s);
+}
+
+// ---- what can fail
+
+static void test_save_fails(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 6);
+  ok(version_save(&s.p.ctx, s.v));
+  size_t old_len, len;
+  uint8_t *old = current_get(&s, &old_len);
+  s.v->number++;
+  static const unsigned before[] = {FAULT_OPEN, FAULT_WRITE, FAULT_SYNC, FAULT_CLOSE, FAULT_RENAME};
+  for (uint32_t i = 0; i < 2 * sizeof(before) / sizeof(before[0]); i++) {
+    const bool full = i % 2 || before[i / 2] == FAULT_WRITE;
+    fault_io_set(before[i / 2], 1, false);
+    atomic_store(&fault_io_full, full);
+    const enum remixdb_status st = version_save(&s.p.ctx, s.v);
+    assert_true(fault_io_end());
+    assert_int_equal(st, full ? REMIXDB_NOSPACE : REMIXDB_IO);
+    uint8_t *now = current_get(&s, &len);
+    assert_int_equal(len, old_len);
+    assert_memory_equal(now, old, len);
+    mem_free(now);
+    char tmp[ENV_PATH_MAX];
+    path_of(&s, VERSION_FILE ".tmp", tmp);
+    assert_int_not_equal(access(tmp, F_OK), 0);
+  }
+  // the directory's sync: the new one is there, but may be gone after a crash, also when it was for want of space
+  for (uint32_t full = 0; full < 2; full++) {
+    s.v->number++;
+    fault_io_set(FAULT_SYNC, 2, false);
+    atomic_store(&fault_io_full, full);
+    assert_int_equal(version_save(&s.p.ctx, s.v), REMIXDB_IO);
+    assert_true(fault_io_end());
+    ok(load(&s));
+  }
+  // the first one of a store
+  char path[ENV_PATH_MAX];
+  path_of(&s, VERSION_FILE, path);
+  assert_int_equal(unlink(path), 0);
+  fault_io_set(FAULT_WRITE, 1, false);
+  assert_int_equal(version_save(&s.p.ctx, s.v), REMIXDB_NOSPACE);
+  assert_true(fault_io_end());
+  mem_free(old);
+  store_fini(&s);
+}
+
+static void test_load_fails(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 7);
+  ok(version_save(&s.p.ctx, s.v));
+  static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ, FAULT_STAT};
+  for (uint32_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+    for (int64_t n = 1;; n++) {
+      fault_io_set(kinds[i], n, false);
+      const enum remixdb_status st = load(&s);
+      const bool failed = fault_io_end();
+      if (!failed) {
+        ok(st);
+        assert_true(n > 2);
+        break;
+      }
+      assert_int_equal(st, REMIXDB_IO);
+    }
+  }
+  uint64_t id;
+  fault_io_set(FAULT_READ, 1, false);
+  assert_int_equal(version_peek(&s.p.env, s.p.dir, &id), REMIXDB_IO);
+  (void)fault_io_end();
+  store_fini(&s);
+}
+
+static void test_no_memory(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 8);
+  ok(version_save(&s.p.ctx, s.v));
+  file_put(&s, "999999.sst", "x", 1);
+  for (uint32_t what = 0; what < 6; what++) {
+    for (int64_t n = 1;; n++) {
+      enum remixdb_status st;
+      uint64_t id;
+      uint32_t nr;
+      if (what < 5) {
+        fault_mem_set(n);
+        st = what == 0   ? load(&s)
+             : what == 1 ? version_save(&s.p.ctx, s.v)
+             : what == 2 ? version_peek(&s.p.env, s.p.dir, &id)
+             : what == 3 ? list(&s)
+                         : version_clean(&s.p.ctx, s.v, &nr);
+      } else {
+        // what is handed over is let go also when it fails
+        struct part *parts[2] = {NULL, s.v->parts[1]};
+        struct version *v;
+        part_ref(parts[1]);
+        struct remix *const young = s.v->parts[2]->young;
+        remix_ref(s.v->parts[2]->remix);
+        if (young) remix_ref(young);
+        fault_mem_set(n);
+        st = part_create(kref("", 0), s.v->parts[2]->remix, young, &parts[0]);
+        if (st == REMIXDB_OK) {
+          st = version_create(parts, 2, &v);
+          if (st == REMIXDB_OK) version_unref(v);
+        } else {
+          part_unref(parts[1]);
+        }
+      }
+      const bool failed = fault_mem_end();
+      if (!failed) {
+        ok(st);
+        assert_true(n > 1);
+        break;
+      }
+      assert_int_equal(st, REMIXDB_NOMEM);
+      ok(load(&s));
+    }
+  }
+  assert_int_equal(atomic_load(&s.v->parts[1]->refs), 1);
+  assert_int_equal(atomic_load(&s.v->parts[2]->remix->refs), 1);
+  if (with_young) assert_int_equal(atomic_load(&s.v->parts[2]->young->refs), 1);
+  store_fini(&s);
+}
+
+// ---- cleaning
+
+static void test_clean(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 9);
+  ok(version_save(&s.p.ctx, s.v));
+  uint32_t nr;
+  ok(version_clean(&s.p.ctx, s.v, &nr));
+  assert_int_equal(nr, 0);
+  static const char *const others[] = {
+      "LOCK",      "000001.wal",   "1.sst",         "0000001.sst", "000001.sst.bak", "000001", ".sst", "x000001.sst", "000001sst",
+      "notes.txt", "CURRENT.tmp2", "000001.remix2", "-00001.sst",  "000900.SST",
+      "99999999999999999999999.sst", "18446744073709551615.sst", "9223372036854775809.sst",
+      "this name is longer than thirty-two bytes.sst",
+  };
+  const uint32_t nr_others = sizeof(others) / sizeof(others[0]);
+  for (uint32_t i = 0; i < nr_others; i++) file_put(&s, others[i], "x", 1);
+  char *kept = place_files(&s.p);
+
+  static const char *const gone[] = {"000900.sst",  "000900.remix",      "000000.sst",
+                                     "1234567.sst", "12345678901.remix", "CURRENT.tmp"};
+  for (uint32_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++) file_put(&s, gone[i], "x", 1);
+  // a table with the number of a REMIX that is in use, and the other way round
+  char name[32];
+  sst_name(name, s.v->parts[2]->remix->number);
+  file_put(&s, name, "x", 1);
+  remix_name(name, s.v->parts[2]->remix->runs[0]->number);
+  file_put(&s, name, "x", 1);
+  // and more than fit the first memory for names
+  for (uint32_t i = 0; i < 100; i++) {
+    sst_name(name, 2000 + i);
+    file_put(&s, name, "x", 1);
+  }
+  ok(version_clean(&s.p.ctx, s.v, &nr));
+  assert_int_equal(nr, sizeof(gone) / sizeof(gone[0]) + 2 + 100);
+  char *now = place_files(&s.p);
+  assert_string_equal(now, kept);
+  ok(load(&s));
+  free(now);
+  free(kept);
+
+  // what fails says so, and what is named stays
+  file_put(&s, "000900.sst", "x", 1);
+  fault_io_set(FAULT_LIST, 1, false);
+  assert_int_equal(version_clean(&s.p.ctx, s.v, &nr), REMIXDB_IO);
+  (void)fault_io_end();
+  fault_io_set(FAULT_UNLINK, 1, false);
+  assert_int_equal(version_clean(&s.p.ctx, s.v, &nr), REMIXDB_IO);
+  (void)fault_io_end();
+  ok(version_clean(&s.p.ctx, s.v, &nr));
+  assert_int_equal(nr, 1);
+  ok(load(&s));
+  store_fini(&s);
+}
+
+// What could not be read again is not written: the version that is there stays.
+static void test_too_large(void **state) {
+  (void)state;
+  enum { NR = 17000 };
+  struct place p;
+  place_init(&p, 0);
+  static uint8_t bytes[65500];
+  struct kref first = kref("", 0);
+  struct version *const small = version_of(&first, 1);
+  small->store_id = PLACE_STORE_ID;
+  small->number = small->next_file = small->log_gen = 1;
+  ok(version_save(&p.ctx, small));
+  char *const before = place_files(&p);
+  // its partitions are one and the same: all that is asked of them is how long they are
+  struct version *const large = calloc(1, sizeof(*large) + NR * sizeof(large->parts[0]));
+  struct part *part;
+  assert_non_null(large);
+  ok(part_create(kref(bytes, sizeof(bytes)), NULL, NULL, &part));
+  large->nr_parts = NR;
+  for (uint32_t i = 0; i < NR; i++) large->parts[i] = part;
+  assert_int_equal(version_save(&p.ctx, large), REMIXDB_NOMEM);
+  assert_non_null(strstr(err_msg(), "too large"));
+  char *const after = place_files(&p);
+  assert_string_equal(before, after);
+  uint64_t id;
+  ok(version_peek(&p.env, p.dir, &id));
+  assert_int_equal(id, PLACE_STORE_ID);
+  part_unref(part);
+  free(large);
+  free(before);
+  free(after);
+  version_unref(small);
+  place_fini(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      OLD(test_find),         BOTH(test_round_trip), BOTH(test_shared),     BOTH(test_damaged),   OLD(test_forged), YOUNG(test_forged_young),
+      YOUNG(test_young_outside),
+      BOTH(test_missing),     BOTH(test_save_fails), BOTH(test_load_fails), BOTH(test_no_memory), BOTH(test_clean),
+      OLD(test_too_large),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memtables and views: who keeps what, and what is seen of it.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/fault.h"
+#include "view/super.h"
+#include "wh/state.h"
+
+#define LIMIT ((size_t)1 << 20)
+
+struct world {
+  struct epoch epoch, cursors;
+  struct memtables all;
+  struct version *version;
+};
+
+static void world_init(struct world *w) {
+  memset(w, 0, sizeof(*w));
+  epoch_init(&w->epoch);
+  epoch_init(&w->cursors);
+  memtables_init(&w->all, &w->epoch, &w->cursors, LIMIT);
+  struct part *p;
+  assert_int_equal(part_create(kref("", 0), NULL, NULL, &p), REMIXDB_OK);
+  assert_int_equal(version_create(&p, 1, &w->version), REMIXDB_OK);
+}
+
+static void world_fini(struct world *w) {
+  version_unref(w->version);
+  epoch_fini(&w->cursors);
+  epoch_fini(&w->epoch);
+  assert_null(w->all.first);
+  memtables_fini(&w->all);
+}
+
+static struct memtable *memtable_new(struct world *w) {
+  struct memtable *m;
+  assert_int_equal(memtable_create(&w->all, &m), REMIXDB_OK);
+  return m;
+}
+
+// Those that were never begun can be ended.
+static void test_never_begun(void **state) {
+  (void)state;
+  struct memtables none = {0};
+  memtables_fini(&none);
+  memtable_unref(NULL);
+  view_unref(NULL);
+}
+
+// What is kept beside the view's memtables is what lives and is neither of them, in whatever order they go.
+static void test_kept(void **state) {
+  (void)state;
+  struct world w;
+  for (uint32_t first = 0; first < 3; first++) {
+    world_init(&w);
+    struct memtable *m[3];
+    for (uint32_t i = 0; i < 3; i++) m[i] = memtable_new(&w);
+    const uint64_t each = wh_memory(m[0]->wh);
+    assert_true(each > 0);
+    assert_int_equal(memtables_kept(&w.all, m[0], NULL), 2 * each);
+    assert_int_equal(memtables_kept(&w.all, m[1], m[2]), each);
+    for (uint32_t k = 0; k < 3; k++) {
+      memtable_unref(m[(first + k) % 3]);
+      assert_int_equal(memtables_kept(&w.all, NULL, NULL), (2 - k) * each);
+    }
+    world_fini(&w);
+  }
+}
+
+static void fill(struct memtable *m, uint32_t nr, uint32_t *at) {
+  static const uint8_t val[1000];
+  struct epoch_slot slot;
+  epoch_join(m->all->epoch, &slot);
+  for (uint32_t i = 0; i < nr; i++, ++*at) {
+    struct wh_slot s;
+    epoch_enter(m->all->epoch, &slot);
+    wh_lock(m->wh, kref(at, sizeof(*at)), hash64(at, sizeof(*at)), &s);
+    assert_int_equal(wh_link(&s, val, sizeof(val), false), REMIXDB_OK);
+    wh_stamp(&s, *at + 1);
+    wh_unlock(&s);
+    epoch_exit(&slot);
+  }
+  epoch_leave(m->all->epoch, &slot);
+}
+
+// Memory for the next memtable is wanted ahead: a chunk at first, all of it by the time this one is full; one chunk while one is frozen. What takes a chunk of its own
+// does not count.
+static void test_ahead(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w);
+  struct memtables large;
+  const size_t limit = (33u << 20) + 12345;
+  memtables_init(&large, &w.epoch, &w.cursors, limit);
+  const size_t chunk = large.chunks.chunk_size;
+  struct memtable *m;
+  assert_int_equal(memtable_create(&large, &m), REMIXDB_OK);
+  uint32_t at = 0;
+  for (size_t before = chunk; wh_memory(m->wh) < limit; fill(m, 500, &at)) {
+    const size_t wanted = memtables_wanted(&large, m, false);
+    if (wh_memory_small(m->wh) <= limit / 2 - (LIB_SANITIZED ? limit / 2 : 0)) assert_true(wanted == chunk);
+    assert_true(wanted >= before);
+    assert_true(memtables_wanted(&large, m, true) == chunk);
+    before = wanted;
+    while (arena_pool_fill(&large.chunks, wanted)) {}
+    const size_t held = arena_pool_held(&large.chunks);
+    if (!LIB_SANITIZED) assert_true(held <= limit && (held >= wanted || held + chunk > limit));
+  }
+  if (!LIB_SANITIZED) assert_true(arena_pool_held(&large.chunks) + chunk > limit);
+  const size_t wanted = memtables_wanted(&large, m, false);
+  struct arena *const arena = &m->wh->arena;
+  assert_non_null(arena_alloc(arena, 2 * chunk));
+  assert_true(memtables_wanted(&large, m, false) == wanted);
+  memtable_unref(m);
+  if (!LIB_SANITIZED) assert_false(arena_pool_short(&large.chunks, SIZE_MAX));
+  memtables_fini(&large);
+  m = memtable_new(&w);  // of chunks that are the allocator's
+  assert_int_equal(memtables_wanted(&w.all, m, false), 0);
+  memtable_unref(m);
+  world_fini(&w);
+}
+
+// A view keeps its memtables and its version; a new one, and who holds an old one, keep theirs.
+static void test_view_keeps(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w);
+  struct memtable *a = memtable_new(&w), *b = memtable_new(&w);
+  struct view *old = view_create(a, NULL, w.version), *next = view_create(b, a, w.version);
+  assert_non_null(old);
+  assert_non_null(next);
+  memtable_unref(a);
+  memtable_unref(b);
+  assert_int_equal(atomic_load(&a->refs), 2);
+  assert_int_equal(atomic_load(&b->refs), 1);
+  view_ref(old);
+  view_unref(old);
+  assert_int_equal(atomic_load(&a->refs), 2);
+  view_unref(next);
+  assert_ptr_equal(w.all.first, a);
+  assert_null(a->next);
+  assert_int_equal(atomic_load(&a->refs), 1);
+  view_unref(old);
+  world_fini(&w);
+}
+
+// A retired view goes when those that may see it have left, and not before.
+static void test_view_retired(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w);
+  struct epoch_slot reader;
+  epoch_join(&w.epoch, &reader);
+  struct memtable *m = memtable_new(&w);
+  struct view *v = view_create(m, NULL, w.version);
+  assert_non_null(v);
+  memtable_unref(m);
+  epoch_enter(&w.epoch, &reader);
+  view_retire(&w.epoch, v);
+  epoch_reclaim(&w.epoch);
+  assert_ptr_equal(w.all.first, m);
+  epoch_exit(&reader);
+  epoch_reclaim(&w.epoch);
+  assert_null(w.all.first);
+  epoch_leave(&w.epoch, &reader);
+  world_fini(&w);
+}
+
+// Without memory nothing is made, and nothing is held.
+static void test_no_memory(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w);
+  struct memtable *m = NULL;
+  uint32_t failures = 0;
+  for (int64_t nth = 1;; nth++) {
+    fault_mem_set(nth);
+    const enum remixdb_status s = memtable_create(&w.all, &m);
+    if (!fault_mem_end()) {
+      assert_int_equal(s, REMIXDB_OK);
+      break;
+    }
+    assert_int_equal(s, REMIXDB_NOMEM);
+    assert_null(w.all.first);
+    failures++;
+  }
+  assert_true(failures >= 2);  // the memtable and its index
+  fault_mem_set(1);
+  assert_null(view_create(m, NULL, w.version));
+  assert_true(fault_mem_end());
+  assert_int_equal(atomic_load(&m->refs), 1);
+  memtable_unref(m);
+  world_fini(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_never_begun), cmocka_unit_test(test_kept), cmocka_unit_test(test_ahead),      cmocka_unit_test(test_view_keeps),
+      cmocka_unit_test(test_view_retired), cmocka_unit_test(test_no_memory),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an opening does with the files of a log beside replaying them, and what repair reads of a damaged one.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/simdisk.h"
+#include "log/wal.h"
+
+#define STORE 0x5eedf00dcafe1234ull
+#define DIR "/db"
+#define HEAD 512u
+#define TAGS 4096u
+
+static void ok(enum remixdb_status s) {
+  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, err_msg());
+}
+
+// What was replayed: a record's value begins with its tag.
+struct seen {
+  uint32_t tags[TAGS], nr;
+};
+static struct seen seen;
+static struct simdisk *watched;  // of which no more than two files are open while it is replayed
+
+static enum remixdb_status take(void *arg, uint64_t seq, const struct kv_rec *r) {
+  struct seen *const s = arg;
+  (void)seq;
+  if (watched) assert_true(simdisk_open_files(watched) <= 2);
+  assert_true(s->nr < TAGS && r->vlen >= 4);
+  memcpy(&s->tags[s->nr++], r->val, 4);
+  return REMIXDB_OK;
+}
+
+static struct simdisk *disk_create(void) {
+  struct simdisk *const d = simdisk_create();
+  assert_non_null(d);
+  ok(env_mkdir(simdisk_env(d), DIR));
+  ok(env_sync_dir(simdisk_env(d), "/"));
+  return d;
+}
+
+static struct wal *open_log(struct env *e, bool fresh) {
+  const struct wal_opts o = {.env = e, .dir = DIR, .store_id = STORE, .step = 64u << 10};
+  struct wal *w;
+  struct wal_recovery rec;
+  seen.nr = 0;
+  ok(wal_open(&o, 1, 0, fresh, take, &seen, &rec, &w));
+  return w;
+}
+
+static void append(struct wal *w, uint32_t tag, uint32_t vlen) {
+  static uint8_t val[60000];
+  uint64_t gen;
+  memset(val, 'v', vlen);
+  memcpy(val, &tag, 4);
+  ok(wal_begin(w, kv_rec_size(3, vlen, false), &gen));
+  (void)wal_put(w, kref("key", 3), val, vlen, false);
+  wal_end(w);
+}
+
+// One record in a frame of its own, which is in the file.
+static void put(struct wal *w, uint32_t tag, uint32_t vlen) {
+  append(w, tag, vlen);
+  ok(wal_flush(w));
+}
+
+// Every record that is still there, from generation oldest_gen on.
+static enum remixdb_status salvage(struct env *e, uint64_t oldest_gen, struct wal_salvage *out) {
+  const struct wal_opts o = {.env = e, .dir = DIR, .store_id = STORE, .read_only = true};
+  seen.nr = 0;
+  return wal_read_damaged(&o, oldest_gen, take, &seen, out);
+}
+
+static void expect_seen(const uint32_t *tags, uint32_t nr) {
+  assert_int_equal(seen.nr, nr);
+  for (uint32_t i = 0; i < nr; i++) assert_int_equal(seen.tags[i], tags[i]);
+}
+
+// ---- opening
+
+static struct {
+  struct env env;
+  struct env_ops ops;
+  const struct env_ops *real;
+  uint64_t from, to;           // of what was written of frames
+  const char *unread;          // the file of which [bad_from, bad_to) cannot be read
+  uint64_t bad_from, bad_to;
+  const char *full;            // the file that cannot be written to: the disk is full, and the file system never writes in place
+  int fd, full_fd;
+} spy;
+
+static ssize_t spy_write(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  if (spy.full && fd == spy.full_fd) return -ENOSPC;
+  if (off >= HEAD) {
+    if (off < spy.from) spy.from = off;
+    if (off + len > spy.to) spy.to = off + len;
+  }
+  return spy.real->pwrite(e, fd, buf, len, off);
+}
+
+static int spy_open(struct env *e, const char *path, unsigned flags) {
+  const int fd = spy.real->open(e, path, flags);
+  if (fd == spy.fd) spy.fd = -1;
+  if (spy.unread && strcmp(path, spy.unread) == 0) spy.fd = fd;
+  if (fd == spy.full_fd) spy.full_fd = -1;
+  if (spy.full && strcmp(path, spy.full) == 0) spy.full_fd = fd;
+  return fd;
+}
+
+// As systems do: what lies before the bad part is given.
+static ssize_t spy_read(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  if (spy.unread && fd >= 0 && fd == spy.fd && off < spy.bad_to && off + len > spy.bad_from) {
+    if (off >= spy.bad_from) return -EIO;
+    len = (size_t)(spy.bad_from - off);
+  }
+  return spy.real->pread(e, fd, buf, len, off);
+}
+
+static struct env *spy_on(struct simdisk *d) {
+  spy.env = *simdisk_env(d);
+  spy.real = spy.env.ops;
+  spy.ops = *spy.real;
+  spy.ops.pwrite = spy_write;
+  spy.ops.open = spy_open;
+  spy.ops.pread = spy_read;
+  spy.env.ops = &spy.ops;
+  spy.from = UINT64_MAX;
+  spy.to = 0;
+  spy.unread = spy.full = NULL;
+  spy.fd = spy.full_fd = -1;
+  return &spy.env;
+}
+
+// What was written is on its way when an fsync fails; then the log is opened again.
+static struct wal *open_after_failed_sync(struct simdisk *d, struct wal *w) {
+  simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
+  assert_int_equal(wal_sync(w), REMIXDB_IO);
+  assert_int_equal(wal_close(w), REMIXDB_IO);
+  spy.from = UINT64_MAX;
+  spy.to = 0;
+  return open_log(&spy.env, false);
+}
+
+// After an fsync that has failed the system may call pages clean that never came to the disk, and another fsync writes nothing: what nothing proves to be on disk is written again,
+// and no more than that.
+static void test_written_again(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct env *const e = spy_on(d);
+  struct wal *w = open_log(e, true);
+  put(w, 1, 100);
+  ok(wal_sync(w));
+  const uint64_t at = wal_segment_bytes(w);
+  put(w, 2, 100);
+  const uint64_t end = wal_segment_bytes(w);
+  w = open_after_failed_sync(d, w);
+  assert_int_equal(seen.nr, 2);
+  assert_int_equal(spy.from, at);
+  assert_int_equal(spy.to, end);
+  put(w, 3, 100);
+  ok(wal_sync(w));
+  ok(wal_close(w));
+  spy.from = UINT64_MAX;
+  w = open_log(e, false);  // closed well: all of it is known to be durable
+  assert_int_equal(seen.nr, 3);
+  assert_int_equal(spy.from, UINT64_MAX);
+  // who dies without a word leaves the last frames without a proof; the next header is one
+  put(w, 4, 100);
+  ok(wal_sync(w));
+  for (int i = 0; i < 2; i++) {
+    simdisk_fault(d, SIMDISK_WRITE, 0, 1, EIO);
+    append(w, 5, 100);
+    assert_int_equal(wal_flush(w), REMIXDB_IO);
+    assert_int_equal(wal_close(w), REMIXDB_IO);
+    spy.from = UINT64_MAX;
+    w = open_log(e, false);
+    assert_int_equal(seen.nr, 4);
+    assert_int_equal(spy.from == UINT64_MAX, i == 1);
+  }
+  // as is, for all of a segment, a later one of which something is durable
+  put(w, 6, 100);
+  ok(wal_switch(w, NULL, NULL));
+  put(w, 7, 100);
+  ok(wal_sync(w));
+  const uint64_t known = wal_segment_bytes(w);
+  put(w, 8, 100);
+  w = open_after_failed_sync(d, w);
+  assert_int_equal(seen.nr, 7);
+  assert_int_equal(spy.from, known);
+  ok(wal_close(w));
+  simdisk_destroy(d);
+}
+
+// A file system that never writes in place has no room for that when the disk is full, and the store opens all the same, with a segment that was made ready.
+static void test_not_written_again(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct env *const e = spy_on(d);
+  struct wal *w = open_log(e, true);
+  put(w, 1, 100);
+  ok(wal_sync(w));
+  ok(wal_prepare(w));
+  simdisk_fault(d, SIMDISK_WRITE, 0, 1, EIO);
+  append(w, 2, 100);
+  assert_int_equal(wal_flush(w), REMIXDB_IO);  // so that no watermark is written
+  assert_int_equal(wal_close(w), REMIXDB_IO);
+  spy.full = DIR "/wal-0";
+  w = open_log(e, false);
+  assert_int_equal(seen.nr, 1);
+  ok(wal_close(w));
+  simdisk_destroy(d);
+}
+
+// A process that dies soon after each start leaves a segment more each time; they are not all open at once.
+static void test_many_segments(void **state) {
+  (void)state;
+  struct simdisk *const d = watched = disk_create();
+  for (uint32_t i = 0; i < 40; i++) {
+    struct wal *const w = open_log(simdisk_env(d), i == 0);
+    assert_int_equal(seen.nr, i);
+    put(w, i, 100);
+    ok(wal_sync(w));
+    ok(wal_close(w));
+    assert_int_equal(simdisk_open_files(d), 0);
+  }
+  struct wal_salvage out;
+  ok(salvage(simdisk_env(d), 1, &out));
+  assert_int_equal(out.nr_segments, 40);
+  watched = NULL;
+  simdisk_destroy(d);
+}
+
+// ---- a damaged log
+
+// A tail that a recovery has cut does not come back, and nor do the records of the same numbers that followed go: any power cut, then more writes.
+static void test_cut_tail(void **state) {
+  (void)state;
+  uint32_t cut = 0;
+  for (uint64_t seed = 1; seed <= 200; seed++) {
+    struct simdisk *const d = disk_create();
+    struct wal *w = open_log(simdisk_env(d), true);
+    put(w, 1, 100);
+    ok(wal_sync(w));
+    if (seed % 3 == 0) ok(wal_switch(w, NULL, NULL));
+    for (uint32_t i = 0; i < 6; i++) put(w, 1000 + i, 3000);
+    if (seed % 3 == 1) ok(wal_switch(w, NULL, NULL));
+    for (uint32_t i = 0; i < 3; i++) put(w, 1100 + i, seed % 2 ? 60 : 3000);
+    struct simdisk *const c = simdisk_crash(d, seed);
+    ok(wal_close(w));
+    simdisk_destroy(d);
+    w = open_log(simdisk_env(c), false);
+    cut += seen.nr < 10;
+    for (uint32_t i = 0; i < 3; i++) put(w, 2000 + i, 100);
+    ok(wal_sync(w));
+    ok(wal_close(w));
+    w = open_log(simdisk_env(c), false);
+    ok(wal_close(w));
+    const struct seen want = seen;
+    struct wal_salvage out;
+    ok(salvage(simdisk_env(c), seed % 2, &out));
+    expect_seen(want.tags, want.nr);
+    assert_int_equal(out.nr_records, want.nr);
+    assert_int_equal(out.lost_bytes, 0);
+    simdisk_destroy(c);
+  }
+  assert_true(cut > 20);
+}
+
+// Without a version that says which generations are needed all are read that the newest header leads to.
+static void test_all_sessions(void **state) {
+  (void)state;
+  static const uint32_t all[] = {10, 11, 12, 13};
+  struct simdisk *const d = disk_create();
+  for (uint32_t i = 0; i < 4; i++) {
+    struct wal *const w = open_log(simdisk_env(d), i == 0);
+    put(w, 10 + i, 100);
+    ok(wal_sync(w));
+    ok(wal_close(w));
+  }
+  struct wal_salvage out;
+  ok(salvage(simdisk_env(d), 0, &out));
+  expect_seen(all, 4);
+  // what was released is no longer led to when its file serves again
+  struct wal *const w = open_log(simdisk_env(d), false);
+  ok(wal_release(w, wal_gen(w)));
+  ok(wal_switch(w, NULL, NULL));
+  put(w, 20, 100);
+  ok(wal_sync(w));
+  ok(wal_close(w));
+  ok(salvage(simdisk_env(d), 0, &out));
+  assert_true(seen.nr >= 1 && seen.tags[seen.nr - 1] == 20);
+  simdisk_destroy(d);
+}
+
+// Header after header is broken: a segment is known by its first frame, the newest one, too.
+static void test_broken_headers(void **state) {
+  (void)state;
+  static const uint32_t all[] = {10, 11, 12};
+  for (uint32_t broken = 1; broken < 8; broken++) {
+    for (uint64_t oldest = 0; oldest < 2; oldest++) {
+      struct simdisk *const d = disk_create();
+      for (uint32_t i = 0; i < 3; i++) {
+        struct wal *const w = open_log(simdisk_env(d), i == 0);
+        put(w, 10 + i, 100);
+        ok(wal_sync(w));
+        ok(wal_close(w));
+      }
+      for (uint32_t i = 0; i < 3; i++) {
+        char path[32];
+        (void)snprintf(path, sizeof(path), DIR "/wal-%u", i);
+        if (broken & 1u << i) assert_true(simdisk_flip(d, path, 100, 0x10));
+      }
+      struct wal_salvage out;
+      ok(salvage(simdisk_env(d), oldest, &out));
+      if (!oldest && (broken == 2 || broken == 3)) expect_seen(all + 1, 2);  // nothing leads past the one in the midst
+      else expect_seen(all, 3);
+      simdisk_destroy(d);
+    }
+  }
+}
+
+// Of an old store, whose generations are far from the first.
+static void test_broken_header_of_old(void **state) {
+  (void)state;
+  for (uint64_t gen = 4000; gen <= 1000000; gen = gen * 3 / 2) {
+    struct simdisk *const d = disk_create();
+    const struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE, .step = 64u << 10};
+    struct wal *w;
+    struct wal_salvage out;
+    ok(wal_open(&o, gen, 0, true, NULL, NULL, NULL, &w));
+    put(w, 7, 100);
+    ok(wal_sync(w));
+    ok(wal_close(w));
+    assert_true(simdisk_flip(d, DIR "/wal-0", 100, 0x10));
+    ok(salvage(simdisk_env(d), gen, &out));
+    assert_int_equal(seen.nr, 1);
+    simdisk_destroy(d);
+  }
+}
+
+// The header that says where an older one was cut is broken: what was cut bears numbers that the frames of the newer one have.
+static void test_cut_tail_and_broken_header(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 100; seed++) {
+    struct simdisk *const d = disk_create();
+    struct wal *w = open_log(simdisk_env(d), true);
+    put(w, 1, 100);
+    ok(wal_sync(w));
+    for (uint32_t i = 0; i < 9; i++) put(w, 1000 + i, 3000);
+    struct simdisk *const c = simdisk_crash(d, seed);
+    ok(wal_close(w));
+    simdisk_destroy(d);
+    w = open_log(simdisk_env(c), false);
+    const struct seen before = seen;
+    for (uint32_t i = 0; i < 3; i++) put(w, 2000 + i, 100);
+    ok(wal_sync(w));
+    ok(wal_close(w));
+    for (uint32_t i = 1; i < 4; i++) {
+      char path[32];
+      uint8_t gen = 0;
+      (void)snprintf(path, sizeof(path), DIR "/wal-%u", i);
+      if (simdisk_peek(c, path, 24, &gen, 1) && gen == 3) assert_true(simdisk_flip(c, path, 100, 0x10));
+    }
+    struct wal_salvage out;
+    ok(salvage(simdisk_env(c), 1, &out));
+    assert_int_equal(seen.nr, before.nr + 3);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(seen.tags[before.nr + i], 2000 + i);
+    simdisk_destroy(c);
+  }
+}
+
+// What cannot be read takes nothing with it that can, and is told.
+static void test_unread(void **state) {
+  (void)state;
+  static const uint32_t all[] = {10, 11, 12};
+  struct wal_salvage out;
+  struct simdisk *const d = disk_create();
+  struct env *const e = spy_on(d);
+  for (uint32_t i = 0; i < 3; i++) {
+    struct wal *const w = open_log(e, i == 0);
+    put(w, 10 + i, 100);
+    ok(wal_sync(w));
+    ok(wal_close(w));
+  }
+  // a spare that nobody needs
+  int fd;
+  ok(env_open(e, DIR "/wal-9", ENV_WRITE | ENV_CREATE, &fd));
+  ok(env_write(e, fd, DIR "/wal-9", "x", 1, 8191));
+  ok(env_close(e, fd, DIR "/wal-9"));
+  spy.unread = DIR "/wal-9";
+  spy.bad_from = 0;
+  spy.bad_to = UINT64_MAX;
+  assert_int_equal(salvage(e, 1, &out), REMIXDB_IO);
+  assert_non_null(strstr(err_msg(), "wal-9"));
+  expect_seen(all, 3);
+  // one that is needed
+  spy.unread = DIR "/wal-1";
+  assert_int_equal(salvage(e, 1, &out), REMIXDB_IO);
+  assert_int_equal(seen.nr, 2);
+  assert_int_equal(seen.tags[0], 10);
+  assert_int_equal(seen.tags[1], 12);
+  // and one that cannot be opened
+  spy.unread = NULL;
+  simdisk_fault_name(d, "wal-0");
+  simdisk_fault(d, SIMDISK_OPEN, 0, 100, EIO);
+  assert_int_equal(salvage(e, 1, &out), REMIXDB_IO);
+  expect_seen(all + 1, 2);
+  simdisk_destroy(d);
+
+  // a page within: frames before and behind it are whole
+  struct simdisk *const p = disk_create();
+  spy_on(p);
+  struct wal *const w = open_log(&spy.env, true);
+  for (uint32_t i = 0; i < 300; i++) put(w, i, 500);
+  ok(wal_sync(w));
+  ok(wal_close(w));
+  spy.unread = DIR "/wal-0";
+  spy.bad_from = 20 * 4096;
+  spy.bad_to = 21 * 4096;
+  assert_int_equal(salvage(&spy.env, 1, &out), REMIXDB_IO);
+  assert_true(seen.nr >= 288 && seen.nr < 300);
+  assert_true(out.lost_bytes >= 4096 && out.lost_bytes < 4096 + 2 * 560);
+  assert_int_equal(seen.tags[seen.nr - 1], 299);
+  for (uint32_t i = 1; i < seen.nr; i++) assert_true(seen.tags[i] > seen.tags[i - 1]);
+  simdisk_destroy(p);
+}
+
+// Nor does a lack of descriptors say that there is no header.
+static void test_store_id(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  uint64_t id = 0;
+  ok(wal_close(open_log(simdisk_env(d), true)));
+  simdisk_fault(d, SIMDISK_OPEN, 0, 1, EMFILE);
+  assert_int_equal(wal_store_id(simdisk_env(d), DIR, &id), REMIXDB_NOMEM);
+  ok(wal_store_id(simdisk_env(d), DIR, &id));
+  assert_true(id == STORE);
+  simdisk_destroy(d);
+}
+
+static enum remixdb_status refuse(void *arg, uint64_t seq, const struct kv_rec *r) {
+  (void)arg, (void)seq, (void)r;
+  return err_set(REMIXDB_IO, "refused");
+}
+
+// Who takes the records may fail with the same status as a read; that ends it.
+static void test_refused(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct wal *w = open_log(simdisk_env(d), true);
+  put(w, 1, 100);
+  ok(wal_switch(w, NULL, NULL));
+  put(w, 2, 100);
+  ok(wal_close(w));
+  const struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE, .read_only = true};
+  struct wal_salvage out;
+  assert_int_equal(wal_read_damaged(&o, 1, refuse, NULL, &out), REMIXDB_IO);
+  assert_string_equal(err_msg(), "refused");
+  assert_int_equal(out.nr_segments, 1);
+  assert_int_equal(simdisk_open_files(d), 0);
+  simdisk_destroy(d);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_written_again), cmocka_unit_test(test_not_written_again), cmocka_unit_test(test_broken_header_of_old), cmocka_unit_test(test_cut_tail_and_broken_header), cmocka_unit_test(test_many_segments), cmocka_unit_test(test_cut_tail), cmocka_unit_test(test_all_sessions),
+      cmocka_unit_test(test_broken_headers), cmocka_unit_test(test_unread), cmocka_unit_test(test_refused), cmocka_unit_test(test_store_id),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

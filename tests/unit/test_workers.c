@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Worker threads: every task runs once, rounds follow each other as they are asked for, and the end waits for the round that
+// runs.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/workers.h"
+
+static void ok(enum remixdb_status s) {
+  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, err_msg());
+}
+
+// ---- plans
+
+static void test_plan(void **state) {
+  (void)state;
+  static uint32_t mine[65536];
+  const uint32_t nr_mine = thread_cores(mine, 65536);
+  uint32_t nr, nr_cores, cores[WORKERS_MAX];
+  static const char *const automatic[] = {NULL, "auto"};
+  for (uint32_t a = 0; a < 2; a++) {
+    for (int asked = -1; asked <= (int)WORKERS_MAX; asked++) {
+      ok(workers_plan(asked, automatic[a], &nr, cores, WORKERS_MAX, &nr_cores));
+      if (asked >= 0) assert_int_equal(nr, asked);
+      else assert_true(nr >= 1 && nr <= nr_mine && (nr <= 2 || nr <= nr_mine / 2) && (nr_mine == 1 || nr >= 2));
+      assert_true(nr_cores <= nr && nr_cores <= nr_mine / 2);
+      if (nr_mine > 1 && nr > 0) assert_true(nr_cores > 0);
+      for (uint32_t i = 0; i < nr_cores; i++) assert_int_equal(cores[i], mine[nr_mine - 1 - i]);
+    }
+    cores[0] = 4711;
+    ok(workers_plan(5, automatic[a], &nr, cores, 0, &nr_cores));
+    assert_int_equal(nr_cores, 0);
+    assert_int_equal(cores[0], 4711);
+    cores[2] = 4711;
+    ok(workers_plan(5, automatic[a], &nr, cores, 2, &nr_cores));
+    assert_int_equal(nr, 5);
+    assert_true(nr_cores <= 2);
+    assert_int_equal(cores[2], 4711);
+    assert_int_equal(workers_plan((int)WORKERS_MAX + 1, automatic[a], &nr, cores, WORKERS_MAX, &nr_cores), REMIXDB_INVALID);
+  }
+  ok(workers_plan(-1, "none", &nr, cores, WORKERS_MAX, &nr_cores));
+  assert_true(nr >= 1);
+  assert_int_equal(nr_cores, 0);
+  ok(workers_plan(0, "none", &nr, cores, WORKERS_MAX, &nr_cores));
+  assert_int_equal(nr, 0);
+
+  ok(workers_plan(-1, "3,0-1", &nr, cores, WORKERS_MAX, &nr_cores));
+  assert_int_equal(nr, 3);
+  assert_int_equal(nr_cores, 3);
+  assert_int_equal(cores[0], 3);
+  assert_int_equal(cores[1], 0);
+  assert_int_equal(cores[2], 1);
+  ok(workers_plan(2, "5-8", &nr, cores, WORKERS_MAX, &nr_cores));
+  assert_int_equal(nr, 2);
+  assert_int_equal(nr_cores, 4);
+  ok(workers_plan(7, "5-7", &nr, cores, WORKERS_MAX, &nr_cores));  // in turn
+  assert_int_equal(nr, 7);
+  assert_int_equal(nr_cores, 7);
+  for (uint32_t i = 0; i < 7; i++) assert_int_equal(cores[i], 5 + i % 3);
+  ok(workers_plan(7, "5-7", &nr, cores, 5, &nr_cores));
+  assert_int_equal(nr_cores, 5);
+  ok(workers_plan(0, "5-8", &nr, cores, WORKERS_MAX, &nr_cores));
+  assert_int_equal(nr, 0);
+  assert_int_equal(nr_cores, 0);
+  static const char *const bad[] = {"", "x", "1-", "1,", ",1", "2-1", "auto,1", "None", "0-64", "-1", "1 2"};
+  for (uint32_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+    if (workers_plan(-1, bad[i], &nr, cores, WORKERS_MAX, &nr_cores) != REMIXDB_INVALID)
+      fail_msg("\"%s\" was taken for a list", bad[i]);
+}
+
+// ---- tasks and rounds
+
+struct group {
+  struct epoch epoch;
+  struct blkio io;
+  struct workers *ws;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  uint32_t begun, ended;  // rounds; under the lock
+  bool hold;              // rounds wait while it is set; under the lock
+  bool overlap;
+  uint32_t spares, spares_max;  // under the lock
+  bool in_spare;
+  uint32_t nr_tasks, batches;
+  _Atomic uint32_t bad;
+  bool kick_inside;
+};
+
+struct counted {
+  struct task task;
+  struct group *g;
+  _Atomic uint32_t runs;
+  uint64_t work;          // written by who runs it, read by the round: without order between them it would be a race
+  struct worker *worker;
+};
+
+static void counted_run(struct task *t, struct worker *w) {
+  struct counted *c = (struct counted *)t;
+  atomic_fetch_add(&c->runs, 1);
+  c->worker = w;
+  if (!w->queue) atomic_fetch_add(&c->g->bad, 1);
+  epoch_enter(&c->g->epoch, &w->slot);
+  uint64_t rng = t->size;
+  for (uint32_t i = 0; i < 200; i++) c->work += rng_next(&rng);
+  epoch_exit(&w->slot);
+}
+
+static void round_fn(void *arg, struct worker *w) {
+  struct group *g = arg;
+  pthread_mutex_lock(&g->lock);
+  if (g->begun != g->ended) g->overlap = true;
+  g->begun++;
+  pthread_cond_broadcast(&g->changed);
+  while (g->hold) pthread_cond_wait(&g->changed, &g->lock);
+  const bool kick = g->kick_inside;
+  g->kick_inside = false;
+  pthread_mutex_unlock(&g->lock);
+  if (kick) workers_kick(g->ws);
+
+  for (uint32_t b = 0; b < g->batches; b++) {
+    const uint32_t nr = g->nr_tasks + b;
+    struct counted *all = calloc(nr + 1, sizeof(*all));
+    struct task **list = calloc(nr + 1, sizeof(*list));
+    uint64_t rng = b + 1;
+    for (uint32_t i = 0; i < nr; i++) {
+      all[i].g = g;
+      all[i].task = (struct task){counted_run, rng_next(&rng) % 50};
+      list[i] = &all[i].task;
+    }
+    workers_run(g->ws, w, list, nr);
+    for (uint32_t i = 0; i < nr; i++)
+      if (atomic_load(&all[i].runs) != 1 || all[i].work == 0) atomic_fetch_add(&g->bad, 1);
+    for (uint32_t i = 1; i < nr; i++)
+      if (list[i - 1]->size < list[i]->size) atomic_fetch_add(&g->bad, 1);
+    free(all);
+    free(list);
+  }
+  pthread_mutex_lock(&g->lock);
+  g->ended++;
+  pthread_cond_broadcast(&g->changed);
+  pthread_mutex_unlock(&g->lock);
+}
+
+static void group_init(struct group *g, uint32_t threads, const uint32_t *cores, uint32_t nr_cores) {
+  memset(g, 0, sizeof(*g));
+  epoch_init(&g->epoch);
+  blkio_init(&g->io, env_posix(), BLKIO_SYNC);
+  pthread_mutex_init(&g->lock, NULL);
+  pthread_cond_init(&g->changed, NULL);
+  g->nr_tasks = 20;
+  g->batches = 5;
+  ok(workers_create(threads, cores, nr_cores, &g->io, &g->epoch, round_fn, g, &g->ws));
+  assert_int_equal(workers_count(g->ws), threads);
+}
+
+static void group_fini(struct group *g) {
+  workers_destroy(g->ws);
+  assert_int_equal(g->begun, g->ended);
+  assert_int_equal(atomic_load(&g->bad), 0);
+  assert_false(g->overlap);
+  pthread_cond_destroy(&g->changed);
+  pthread_mutex_destroy(&g->lock);
+  epoch_fini(&g->epoch);
+}
+
+static void wait_begun(struct group *g, uint32_t nr) {
+  pthread_mutex_lock(&g->lock);
+  while (g->begun < nr) pthread_cond_wait(&g->changed, &g->lock);
+  pthread_mutex_unlock(&g->lock);
+}
+
+static void wait_ended(struct group *g, uint32_t nr) {
+  pthread_mutex_lock(&g->lock);
+  while (g->ended < nr) pthread_cond_wait(&g->changed, &g->lock);
+  pthread_mutex_unlock(&g->lock);
+}
+
+static void set_hold(struct group *g, bool hold) {
+  pthread_mutex_lock(&g->lock);
+  g->hold = hold;
+  pthread_cond_broadcast(&g->changed);
+  pthread_mutex_unlock(&g->lock);
+}
+
+static void test_tasks(void **state) {
+  (void)state;
+  const uint32_t nowhere[] = {0, 60000};  // a core that is not there costs speed only
+  for (uint32_t threads = 0; threads <= 3; threads++) {
+    for (uint32_t tasks = 0; tasks <= 40; tasks += tasks < 4 ? 1 : 12) {
+      struct group g;
+      group_init(&g, threads, nowhere, tasks % 3);
+      g.nr_tasks = tasks;
+      for (uint32_t r = 1; r <= 3; r++) {
+        workers_kick(g.ws);
+        wait_ended(&g, r);
+      }
+      assert_int_equal(g.ended, 3);
+      group_fini(&g);
+    }
+  }
+}
+
+// Without threads all happens in the caller, in the order of size: nothing depends on chance.
+static struct task *order_seen[8];
+static uint32_t order_nr;
+static void order_run(struct task *t, struct worker *w) {
+  (void)w;
+  order_seen[order_nr++] = t;
+}
+static void order_round(void *arg, struct worker *w) {
+  static const uint64_t sizes[] = {5, 90, 1, 90, 7, UINT64_MAX, 0, 6};
+  struct workers **ws = arg;
+  struct task tasks[8], *list[8];
+  for (uint32_t i = 0; i < 8; i++) {
+    tasks[i] = (struct task){order_run, sizes[i]};
+    list[i] = &tasks[i];
+  }
+  order_nr = 0;
+  workers_run(*ws, w, list, 8);
+  assert_int_equal(order_nr, 8);
+  for (uint32_t i = 1; i < 8; i++) assert_true(order_seen[i - 1]->size >= order_seen[i]->size);
+}
+static void test_order(void **state) {
+  (void)state;
+  struct epoch epoch;
+  struct blkio io;
+  struct workers *ws;
+  epoch_init(&epoch);
+  blkio_init(&io, env_posix(), BLKIO_SYNC);
+  ok(workers_create(0, NULL, 0, &io, &epoch, order_round, &ws, &ws));
+  workers_kick(ws);
+  assert_int_equal(order_nr, 8);
+  workers_destroy(ws);
+  epoch_fini(&epoch);
+}
+
+// Idle workers take part: tasks that wait for each other would never end otherwise.
+static struct {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  uint32_t there, left;
+  bool done, early;
+  const struct worker *host;
+  struct workers *ws;
+  const struct worker *who[3];
+} meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void meet_run(struct task *t, struct worker *w) {
+  (void)t;
+  pthread_mutex_lock(&meeting.lock);
+  meeting.who[meeting.there++] = w;
+  pthread_cond_broadcast(&meeting.changed);
+  while (meeting.there < 3) pthread_cond_wait(&meeting.changed, &meeting.lock);
+  pthread_mutex_unlock(&meeting.lock);
+  if (w != meeting.host) time_sleep_ns(3000000);  // so that the round has to wait for the guests
+  pthread_mutex_lock(&meeting.lock);
+  meeting.left++;
+  pthread_mutex_unlock(&meeting.lock);
+}
+static void meet_round(void *arg, struct worker *w) {
+  (void)arg;
+  struct task tasks[3], *list[3];
+  for (uint32_t i = 0; i < 3; i++) {
+    tasks[i] = (struct task){meet_run, i};
+    list[i] = &tasks[i];
+  }
+  meeting.host = w;
+  workers_run(meeting.ws, w, list, 3);
+  pthread_mutex_lock(&meeting.lock);
+  meeting.early = meeting.left != 3;
+  meeting.done = true;
+  pthread_cond_broadcast(&meeting.changed);
+  pthread_mutex_unlock(&meeting.lock);
+}
+static void test_parallel(void **state) {
+  (void)state;
+  struct epoch epoch;
+  struct blkio io;
+  epoch_init(&epoch);
+  blkio_init(&io, env_posix(), BLKIO_SYNC);
+  ok(workers_create(3, NULL, 0, &io, &epoch, meet_round, NULL, &meeting.ws));
+  workers_kick(meeting.ws);
+  pthread_mutex_lock(&meeting.lock);
+  while (!meeting.done) pthread_cond_wait(&meeting.changed, &meeting.lock);
+  pthread_mutex_unlock(&meeting.lock);
+  workers_destroy(meeting.ws);
+  assert_false(meeting.early);
+  assert_ptr_not_equal(meeting.who[0], meeting.who[1]);
+  assert_ptr_not_equal(meeting.who[0], meeting.who[2]);
+  assert_ptr_not_equal(meeting.who[1], meeting.who[2]);
+  epoch_fini(&epoch);
+}
+
+// However often a round is asked for while one runs, one more follows.
+static void test_kick_while_running(void **state) {
+  (void)state;
+  for (uint32_t threads = 1; threads <= 3; threads++) {
+    struct group g;
+    group_init(&g, threads, NULL, 0);
+    g.hold = true;
+    workers_kick(g.ws);
+    wait_begun(&g, 1);
+    for (uint32_t i = 0; i < 5; i++) workers_kick(g.ws);
+    set_hold(&g, false);
+    wait_ended(&g, 2);
+    // had there been a third it would come before this one, which is then the fourth
+    set_hold(&g, true);
+    workers_kick(g.ws);
+    wait_begun(&g, 3);
+    set_hold(&g, false);
+    wait_ended(&g, 3);
+    // a round may ask for the next one itself
+    pthread_mutex_lock(&g.lock);
+    g.kick_inside = true;
+    pthread_mutex_unlock(&g.lock);
+    workers_kick(g.ws);
+    wait_ended(&g, 5);
+    group_fini(&g);
+    assert_int_equal(g.ended, 5);
+  }
+}
+
+// ---- spare work
+
+static bool spare_fn(void *arg, struct worker *w) {
+  struct group *g = arg;
+  pthread_mutex_lock(&g->lock);
+  if (g->in_spare || !w->queue) atomic_fetch_add(&g->bad, 1);
+  g->in_spare = true;
+  g->spares++;
+  pthread_cond_broadcast(&g->changed);
+  while (g->hold) pthread_cond_wait(&g->changed, &g->lock);
+  g->in_spare = false;
+  const bool more = g->spares < g->spares_max;
+  pthread_mutex_unlock(&g->lock);
+  return more;
+}
+
+static void wait_spares(struct group *g, uint32_t n) {
+  pthread_mutex_lock(&g->lock);
+  while (g->spares < n) pthread_cond_wait(&g->changed, &g->lock);
+  pthread_mutex_unlock(&g->lock);
+}
+
+static void test_spare(void **state) {
+  (void)state;
+  for (uint32_t threads = 0; threads <= 3; threads++) {
+    struct group g;
+    group_init(&g, threads, NULL, 0);
+    // until there is none left; asked for again it begins again
+    g.spares_max = 10;
+    workers_spare(g.ws, spare_fn);
+    if (threads == 0) {
+      assert_int_equal(g.spares, 0);
+      group_fini(&g);
+      continue;
+    }
+    wait_spares(&g, 10);
+    workers_spare(g.ws, spare_fn);  // the last one may be ending now
+    wait_spares(&g, 11);
+    for (uint32_t i = 1; i <= 3; i++) {
+      workers_kick(g.ws);
+      wait_ended(&g, i);
+    }
+    pthread_mutex_lock(&g.lock);
+    assert_int_equal(g.spares, 11);
+    pthread_mutex_unlock(&g.lock);
+    // however often it is asked for, it is one at a time, and a round comes between two of them
+    set_hold(&g, true);
+    pthread_mutex_lock(&g.lock);
+    const uint32_t from = g.spares;
+    g.spares_max = UINT32_MAX;
+    pthread_mutex_unlock(&g.lock);
+    for (uint32_t i = 0; i < 5; i++) workers_spare(g.ws, spare_fn);
+    wait_spares(&g, from + 1);
+    workers_kick(g.ws);
+    set_hold(&g, false);
+    wait_ended(&g, 4);
+    for (uint32_t i = 5; i < 30; i++) {
+      workers_kick(g.ws);
+      wait_ended(&g, i);
+    }
+    group_fini(&g);  // in the midst of it
+  }
+}
+
+static void *kicker(void *arg) {
+  struct group *g = arg;
+  for (uint32_t i = 0; i < 50; i++) workers_kick(g->ws);
+  return NULL;
+}
+
+static void test_kick_from_many(void **state) {
+  (void)state;
+  struct group g;
+  group_init(&g, 2, NULL, 0);
+  pthread_t t[3];
+  for (uint32_t i = 0; i < 3; i++) ok(thread_start(&t[i], kicker, &g, "kicker"));
+  for (uint32_t i = 0; i < 3; i++) pthread_join(t[i], NULL);
+  // one that is asked for after all others have ended must come
+  pthread_mutex_lock(&g.lock);
+  const uint32_t begun = g.begun;
+  pthread_mutex_unlock(&g.lock);
+  assert_true(begun <= 150);
+  workers_kick(g.ws);
+  wait_ended(&g, begun + 1);
+  group_fini(&g);
+}
+
+static void test_destroy(void **state) {
+  (void)state;
+  for (uint32_t threads = 0; threads <= 3; threads++) {
+    struct group g;
+    group_init(&g, threads, NULL, 0);  // at once
+    group_fini(&g);
+    assert_int_equal(g.begun, 0);
+    group_init(&g, threads, NULL, 0);  // after a round
+    workers_kick(g.ws);
+    wait_ended(&g, 1);
+    group_fini(&g);
+    group_init(&g, threads, NULL, 0);  // while one runs, which is waited for
+    g.batches = 50;
+    workers_kick(g.ws);
+    wait_begun(&g, 1);
+    group_fini(&g);
+    assert_int_equal(g.ended, 1);
+  }
+  workers_destroy(NULL);
+}
+
+// ---- what can fail
+
+static _Atomic int64_t fault_left;
+static bool fault(size_t size) {
+  (void)size;
+  return atomic_fetch_sub(&fault_left, 1) != 1;
+}
+
+static void test_no_memory(void **state) {
+  (void)state;
+  for (uint32_t threads = 0; threads <= 3; threads += 3) {
+    struct group g;
+    group_init(&g, 0, NULL, 0);
+    for (int64_t n = 1;; n++) {
+      struct workers *ws = NULL;
+      atomic_store(&fault_left, n);
+      atomic_store(&mem_fault, fault);
+      const enum remixdb_status s = workers_create(threads, NULL, 0, &g.io, &g.epoch, round_fn, &g, &ws);
+      atomic_store(&mem_fault, NULL);
+      if (atomic_load(&fault_left) > 0) {
+        ok(s);
+        workers_destroy(ws);
+        assert_true(n > 2);
+        break;
+      }
+      assert_int_equal(s, REMIXDB_NOMEM);
+      assert_null(ws);
+    }
+    group_fini(&g);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_plan),     cmocka_unit_test(test_tasks),
+      cmocka_unit_test(test_order),    cmocka_unit_test(test_parallel),
+      cmocka_unit_test(test_destroy),  cmocka_unit_test(test_kick_while_running),
+      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_kick_from_many), cmocka_unit_test(test_spare),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

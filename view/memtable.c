@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "view/memtable.h"
+
+// A sanitizer sees the use of a dropped memtable only when its memory goes back to the system.
+#define KEEP_CHUNKS (!LIB_SANITIZED)
+
+#define MAPPED_CHUNK ((size_t)1 << 20)  // smaller ones are the allocator's, which keeps some itself
+
+void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit) {
+  size_t chunk = 64u << 10;
+  while (chunk < 2u << 20 && chunk * 32 < limit) chunk *= 2;
+  all->epoch = epoch;
+  all->cursors = cursors;
+  all->first = NULL;
+  pthread_mutex_init(&all->lock, NULL);
+  arena_pool_init(&all->chunks, chunk, KEEP_CHUNKS ? limit : 0);
+}
+
+void memtables_fini(struct memtables *all) {
+  if (!all->epoch) return;
+  arena_pool_fini(&all->chunks);
+  pthread_mutex_destroy(&all->lock);
+}
+
+uint64_t memtables_kept(struct memtables *all, const struct memtable *active, const struct memtable *frozen) {
+  uint64_t bytes = 0;
+  pthread_mutex_lock(&all->lock);
+  for (const struct memtable *m = all->first; m; m = m->next)
+    if (m != active && m != frozen) bytes += wh_memory(m->wh);
+  pthread_mutex_unlock(&all->lock);
+  return bytes;
+}
+
+size_t memtables_wanted(const struct memtables *all, const struct memtable *active, bool frozen) {
+  const struct arena_pool *const p = &all->chunks;
+  if (p->chunk_size < MAPPED_CHUNK) return 0;
+  const size_t half = p->limit / 2, used = wh_memory_small(active->wh);
+  return p->chunk_size + (used > half && !frozen ? 2 * (used - half) : 0);
+}
+
+enum remixdb_status memtable_create(struct memtables *all, struct memtable **out) {
+  struct memtable *m = mem_calloc(1, sizeof(*m));
+  if (!m) return REMIXDB_NOMEM;
+  const enum remixdb_status s = wh_create(all->epoch, all->chunks.chunk_size, &all->chunks, &m->wh);
+  if (s != REMIXDB_OK) {
+    mem_free(m);
+    return s;
+  }
+  wh_recycle(m->wh, all->cursors);
+  atomic_init(&m->refs, 1);
+  m->all = all;
+  pthread_mutex_lock(&all->lock);
+  m->next = all->first;
+  if (m->next) m->next->prev = m;
+  all->first = m;
+  pthread_mutex_unlock(&all->lock);
+  *out = m;
+  return REMIXDB_OK;
+}
+
+void memtable_unref(struct memtable *m) {
+  if (!m || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1) return;
+  struct memtables *all = m->all;
+  pthread_mutex_lock(&all->lock);
+  if (m->next) m->next->prev = m->prev;
+  if (m->prev) m->prev->next = m->next;
+  else all->first = m->next;
+  pthread_mutex_unlock(&all->lock);
+  wh_destroy(m->wh);
+  mem_free(m);
+}

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "view/merge.h"
+
+void merge_init(struct merge *m, struct blkio_queue *queue) {
+  memset(m, 0, sizeof(*m));
+  m->at = m->new_at = MERGE_NONE;
+  m->near = MERGE_FAR;
+  remix_cursor_init(&m->remix, queue);
+  remix_cursor_init(&m->young, queue);
+}
+
+void merge_fini(struct merge *m) {
+  remix_cursor_fini(&m->remix);
+  remix_cursor_fini(&m->young);
+}
+
+void merge_lend(struct merge *m, struct epoch *epoch, struct epoch_slot *slot) {
+  m->epoch = epoch;
+  m->slot = slot;
+}
+
+// Moving a cursor to no REMIX allocates nothing, so it cannot fail.
+static void parts_leave(struct merge *m) {
+  enum remixdb_status s = remix_cursor_set(&m->remix, NULL);
+  if (m->young.x) s = remix_cursor_set(&m->young, NULL);
+  (void)s;
+}
+
+void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
+  const struct wh *const mem[2] = {active, frozen};
+  for (uint32_t i = 0; i < 2; i++) {
+    m->has[i] = mem[i] != NULL && wh_count(mem[i]) != 0;
+    if (m->has[i]) wh_cursor_init(&m->mem[i], mem[i], moment);
+  }
+  if (m->version != version) parts_leave(m);
+  m->version = version;
+  m->has[MERGE_YOUNG] = version && version->nr_young != 0;
+  m->at = m->new_at = MERGE_NONE;
+  m->near = MERGE_FAR;
+}
+
+void merge_park(struct merge *m) {
+  parts_leave(m);
+  m->has[MERGE_ACTIVE] = m->has[MERGE_FROZEN] = m->has[MERGE_YOUNG] = false;
+  m->version = NULL;
+  m->at = m->new_at = MERGE_NONE;
+  m->near = MERGE_FAR;
+}
+
+// A key has been passed. All that is kept from here on is pinned, or lives as long as the sources or the caller's stay.
+static void passed(struct merge *m) {
+  if (likely(++m->steps < MERGE_STEPS)) return;
+  m->steps = 0;
+  if (!m->slot || !m->inside) return;
+  epoch_exit(m->slot);
+  epoch_enter(m->epoch, m->slot);
+}
+
+// ---- the stream of partitions
+
+static inline bool parts_valid(const struct merge *m) { return remix_valid(&m->remix); }
+
+static void clear_forget(struct merge *m) {
+  m->clear = 0;
+  m->clear_found = false;
+  m->since = UINT32_MAX;
+}
+
+// Around a look-up outside of a seek: an epoch of its own, when there are the means, else it is in its caller's.
+static void look_up_begin(struct merge *m) {
+  if (m->slot && !m->inside) epoch_enter(m->epoch, m->slot);
+}
+static void look_up_end(struct merge *m) {
+  if (m->slot && !m->inside) epoch_exit(m->slot);
+}
+
+// Where the record's block is not held it is looked up.
+static enum remixdb_status stream_record(struct merge *m, struct remix_cursor *c, struct kv_rec *rec_out) {
+  if (likely(remix_record_held(c, rec_out))) return REMIXDB_OK;
+  look_up_begin(m);
+  const enum remixdb_status s = remix_record(c, rec_out);
+  look_up_end(m);
+  return s;
+}
+static enum remixdb_status parts_record(struct merge *m, struct kv_rec *rec_out) { return stream_record(m, &m->remix, rec_out); }
+
+static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
+  struct remix *const x = m->version->parts[part]->remix;
+  m->part = part;
+  return m->remix.x == x ? REMIXDB_OK : remix_cursor_set(&m->remix, x);
+}
+
+// When the REMIX has ended, on to the next partition (or the one before) that holds anything.
+static enum remixdb_status parts_settle(struct merge *m, bool backward) {
+  m->remix_key.ptr = NULL;
+  if (likely(parts_valid(m))) return REMIXDB_OK;
+  while (!parts_valid(m)) {
+    if (backward ? m->part == 0 : m->part + 1 == m->version->nr_parts) break;
+    const enum remixdb_status s = parts_enter(m, backward ? m->part - 1 : m->part + 1);
+    if (s != REMIXDB_OK) return s;
+    passed(m);
+    if (backward) remix_seek_last(&m->remix);
+    else remix_seek_first(&m->remix);
+  }
+  clear_forget(m);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status parts_want(struct merge *m, struct kref key) {
+  const enum remixdb_status s = parts_enter(m, version_find(m->version, key));
+  if (s == REMIXDB_OK) remix_want(&m->remix, key);
+  return s;
+}
+
+// After parts_want.
+static enum remixdb_status parts_seek(struct merge *m, struct kref key, bool backward) {
+  const enum remixdb_status s = backward ? remix_seek_for_prev(&m->remix, key) : remix_seek(&m->remix, key);
+  return s == REMIXDB_OK ? parts_settle(m, backward) : s;
+}
+
+// To the last key of all, or (backward false) to the first.
+static enum remixdb_status parts_seek_end(struct merge *m, bool backward) {
+  const enum remixdb_status s = parts_enter(m, backward ? m->version->nr_parts - 1 : 0);
+  if (s != REMIXDB_OK) return s;
+  if (backward) remix_seek_last(&m->remix);
+  else remix_seek_first(&m->remix);
+  return parts_settle(m, backward);
+}
+
+static enum remixdb_status parts_step(struct merge *m, bool backward) {
+  if (backward) remix_prev(&m->remix);
+  else remix_next(&m->remix);
+  return parts_settle(m, backward);
+}
+
+static enum remixdb_status parts_key(struct merge *m, struct kref *out) {
+  if (!m->remix_key.ptr) {
+    struct kv_rec r;
+    const enum remixdb_status s = parts_record(m, &r);
+    if (s != REMIXDB_OK) return s;
+    m->remix_key = kref(r.key, r.klen);
+  }
+  *out = m->remix_key;
+  return REMIXDB_OK;
+}
+
+// ---- the young views, one after the other
+
+static enum remixdb_status young_enter(struct merge *m, uint32_t at) {
+  struct remix *const x = m->version->parts[m->version->young[at]]->young;
+  m->young_at = at;
+  return m->young.x == x ? REMIXDB_OK : remix_cursor_set(&m->young, x);
+}
+
+static void young_to_end(struct merge *m, bool backward) {
+  if (backward) remix_seek_last(&m->young);
+  else remix_seek_first(&m->young);
+}
+
+// Where its view has ended, on to the next one (or the one before). Reads the record that it comes to.
+static enum remixdb_status young_settle(struct merge *m, bool backward) {
+  while (!remix_valid(&m->young)) {
+    if (backward ? m->young_at == 0 : m->young_at + 1 == m->version->nr_young) return REMIXDB_OK;
+    const enum remixdb_status s = young_enter(m, backward ? m->young_at - 1 : m->young_at + 1);
+    if (s != REMIXDB_OK) return s;
+    young_to_end(m, backward);
+  }
+  return stream_record(m, &m->young, &m->young_rec);
+}
+
+// The first young view of the partition or one behind it; nr_young: there is none.
+static uint32_t young_find(const struct version *v, uint32_t part) {
+  uint32_t lo = 0, hi = v->nr_young;
+  while (lo < hi) {
+    const uint32_t mid = lo + (hi - lo) / 2;
+    if (v->young[mid] < part) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo;
+}
+
+static enum remixdb_status young_seek(struct merge *m, struct kref key, bool backward) {
+  const struct version *const v = m->version;
+  const uint32_t part = version_find(v, key);
+  uint32_t at = young_find(v, part);
+  const bool there = at < v->nr_young && v->young[at] == part;
+  if (!there && (backward ? at == 0 : at == v->nr_young)) return remix_cursor_set(&m->young, NULL);  // that is its end
+  if (!there && backward) at--;
+  enum remixdb_status s = young_enter(m, at);
+  if (s != REMIXDB_OK) return s;
+  if (!there) young_to_end(m, backward);
+  else s = backward ? remix_seek_for_prev(&m->young, key) : remix_seek(&m->young, key);
+  return s == REMIXDB_OK ? young_settle(m, backward) : s;
+}
+
+// To the last key of all, or (backward false) to the first.
+static enum remixdb_status young_seek_end(struct merge *m, bool backward) {
+  const enum remixdb_status s = young_enter(m, backward ? m->version->nr_young - 1 : 0);
+  if (s != REMIXDB_OK) return s;
+  young_to_end(m, backward);
+  return young_settle(m, backward);
+}
+
+// ---- the newer streams: memtables and young views
+
+static inline bool new_valid(const struct merge *m, uint32_t i) {
+  return m->has[i] && (i == MERGE_YOUNG ? remix_valid(&m->young) : wh_valid(&m->mem[i]));
+}
+
+static inline struct kref new_key(const struct merge *m, uint32_t i) {
+  return i == MERGE_YOUNG ? kref(m->young_rec.key, m->young_rec.klen) : wh_key(&m->mem[i]);
+}
+
+static enum remixdb_status new_step(struct merge *m, uint32_t i, bool backward) {
+  if (unlikely(i == MERGE_YOUNG)) {
+    if (backward) remix_prev(&m->young);
+    else remix_next(&m->young);
+    return young_settle(m, backward);
+  }
+  if (backward) wh_prev(&m->mem[i]);
+  else wh_next(&m->mem[i]);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status new_seek_end(struct merge *m, uint32_t i, bool backward) {
+  if (i == MERGE_YOUNG) return young_seek_end(m, backward);
+  look_up_begin(m);
+  if (backward) wh_seek_last(&m->mem[i]);
+  else wh_seek(&m->mem[i], kref("", 0));
+  look_up_end(m);
+  return REMIXDB_OK;
+}
+
+// How the first key stands to the second in the direction.
+static inline int order(const struct merge *m, struct kref a, struct kref b) {
+  const int c = kv_cmp(a, b);
+  return m->backward ? -c : c;
+}
+
+// The young views' key among the memtables'.
+static __attribute__((noinline)) void young_pick(struct merge *m) {
+  const struct kref key = new_key(m, MERGE_YOUNG);
+  const int c = m->new_at == MERGE_NONE ? -1 : order(m, key, m->new_key);
+  if (c == 0) m->new_same |= 1u << MERGE_YOUNG;
+  if (c >= 0) return;
+  m->new_at = MERGE_YOUNG;
+  m->new_same = 1u << MERGE_YOUNG;
+  m->new_key = key;
+}
+
+// Which of them comes first (backward: last), after one of them was moved; of equal keys the newest one's.
+static void new_pick(struct merge *m) {
+  const bool a = new_valid(m, MERGE_ACTIVE), f = new_valid(m, MERGE_FROZEN);
+  clear_forget(m);
+  m->new_at = MERGE_NONE;
+  m->new_same = 0;
+  if (a || f) {
+    const int c = a && f ? order(m, new_key(m, MERGE_ACTIVE), new_key(m, MERGE_FROZEN)) : a ? -1 : 1;
+    m->new_at = c <= 0 ? MERGE_ACTIVE : MERGE_FROZEN;
+    m->new_same = c < 0 ? 1u << MERGE_ACTIVE : c > 0 ? 1u << MERGE_FROZEN : 1u << MERGE_ACTIVE | 1u << MERGE_FROZEN;
+    m->new_key = new_key(m, m->new_at);
+  }
+  if (unlikely(new_valid(m, MERGE_YOUNG))) young_pick(m);
+}
+
+// Whether the newer key is a tombstone's. Not looked at before it is needed: what it is in may be on its way from memory.
+static inline bool new_tomb(const struct merge *m) { return m->new_at == MERGE_YOUNG ? m->young_rec.tomb : m->mem[m->new_at].ver->tomb; }
+
+// Finds out up to where the partition is known to come before the next newer key.
+static void clear_find(struct merge *m) {
+  const uint32_t part = version_find(m->version, m->new_key);
+  m->clear = part > m->part ? UINT32_MAX : part < m->part ? 0 : remix_segment(m->remix.x, m->new_key);
+  m->clear_found = true;
+}
+
+// Whether the partitions' entry is known to come before the newer one without looking at its key.
+static inline bool parts_clear(struct merge *m) {
+  const uint32_t seg = m->remix.seg;
+  if (m->backward) return false;
+  if (m->since == UINT32_MAX) m->since = seg;
+  if (unlikely(seg > m->since + 1) && !m->clear_found) clear_find(m);
+  return seg < m->clear;
+}
+
+// ---- all together
+
+// Picks the smallest (backward: the largest) key among the streams; of equal ones the newest stream, which comes first.
+static enum remixdb_status pick(struct merge *m) {
+  const bool parts = parts_valid(m);
+  if (m->new_at == MERGE_NONE) {
+    m->at = parts ? MERGE_PARTS : MERGE_NONE;
+    m->same = 1u << MERGE_PARTS;
+    return REMIXDB_OK;
+  }
+  int c = -1;  // how the newer key stands to the partitions', in the direction
+  if (parts && parts_clear(m)) {
+    c = 1;
+  } else if (parts) {
+    struct kref k;
+    const enum remixdb_status s = parts_key(m, &k);
+    if (s != REMIXDB_OK) return s;
+    c = kv_cmp(m->new_key, k);
+    if (m->backward) c = -c;
+  }
+  m->at = c <= 0 ? m->new_at : MERGE_PARTS;
+  m->same = (c <= 0 ? m->new_same : 0) | (c >= 0 ? 1u << MERGE_PARTS : 0);
+  return REMIXDB_OK;
+}
+
+// Moves all streams that stand on the current key past it.
+static enum remixdb_status step_same(struct merge *m) {
+  for (uint32_t i = 0; i < MERGE_PARTS; i++) {
+    if (!(m->same & 1u << i)) continue;
+    const enum remixdb_status s = new_step(m, i, m->backward);
+    if (s != REMIXDB_OK) return s;
+  }
+  if (m->same & 1u << MERGE_PARTS) {
+    const enum remixdb_status s = parts_step(m, m->backward);
+    if (s != REMIXDB_OK) return s;
+  }
+  if (m->same & ~(1u << MERGE_PARTS)) new_pick(m);
+  passed(m);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status fail(struct merge *m, enum remixdb_status s) {
+  m->at = MERGE_NONE;
+  m->near = MERGE_FAR;
+  return s;
+}
+
+// To the first live key from where the streams stand.
+static enum remixdb_status settle(struct merge *m) {
+  enum remixdb_status s = pick(m);
+  while (s == REMIXDB_OK && m->at < MERGE_PARTS && new_tomb(m)) {
+    s = step_same(m);
+    if (s == REMIXDB_OK) s = pick(m);
+  }
+  if (s != REMIXDB_OK) return fail(m, s);
+  if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->backward) m->near = MERGE_FAR;
+  else m->near = m->new_at == MERGE_NONE || m->remix.seg < m->clear ? MERGE_ALONE : MERGE_BESIDE;
+  return s;
+}
+
+// A seek is in its caller's epoch.
+static void seek_begin(struct merge *m, bool backward) {
+  m->backward = backward;
+  m->inside = true;
+  m->steps = 0;
+}
+
+static enum remixdb_status seek_end(struct merge *m, enum remixdb_status s) {
+  if (s == REMIXDB_OK) {
+    new_pick(m);
+    s = settle(m);
+  } else {
+    s = fail(m, s);
+  }
+  m->inside = false;
+  return s;
+}
+
+static enum remixdb_status seek(struct merge *m, struct kref key, bool backward) {
+  if (!key.ptr) key = kref("", 0);
+  seek_begin(m, backward);
+  for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
+    if (m->has[i]) wh_want(&m->mem[i], key, !backward && m->remix.way == REMIX_ON);
+  enum remixdb_status s = parts_want(m, key);
+  for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
+    if (m->has[i]) wh_want_place(&m->mem[i], key, backward);
+  if (s == REMIXDB_OK) s = parts_seek(m, key, backward);
+  if (m->has[MERGE_YOUNG] && s == REMIXDB_OK) s = young_seek(m, key, backward);
+  for (uint32_t i = 0; i <= MERGE_FROZEN && s == REMIXDB_OK; i++) {
+    if (!m->has[i]) continue;
+    if (backward) wh_seek_for_prev(&m->mem[i], key);
+    else wh_seek(&m->mem[i], key);
+  }
+  return seek_end(m, s);
+}
+
+enum remixdb_status merge_seek(struct merge *m, struct kref key) { return seek(m, key, false); }
+enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref key) { return seek(m, key, true); }
+
+enum remixdb_status merge_seek_last(struct merge *m) {
+  seek_begin(m, true);
+  enum remixdb_status s = parts_seek_end(m, true);
+  for (uint32_t i = 0; i < MERGE_PARTS && s == REMIXDB_OK; i++)
+    if (m->has[i]) s = new_seek_end(m, i, true);
+  return seek_end(m, s);
+}
+
+// Turns round. A stream that does not stand on the current key stands at the first of its keys behind it; the one before that is the
+// first on the other side. One that has come to its end has its last there.
+static enum remixdb_status turn(struct merge *m, bool backward) {
+  m->backward = backward;
+  for (uint32_t i = 0; i < MERGE_PARTS; i++) {
+    if (!m->has[i] || m->same & 1u << i) continue;
+    const enum remixdb_status s = new_valid(m, i) ? new_step(m, i, backward) : new_seek_end(m, i, backward);
+    if (s != REMIXDB_OK) return s;
+  }
+  if (!(m->same & 1u << MERGE_PARTS)) {
+    const enum remixdb_status s = parts_valid(m) ? parts_step(m, backward) : parts_seek_end(m, backward);
+    if (s != REMIXDB_OK) return s;
+  }
+  new_pick(m);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status step(struct merge *m, bool backward) {
+  enum remixdb_status s = REMIXDB_OK;
+  if (unlikely(m->backward != backward)) s = turn(m, backward);
+  if (s == REMIXDB_OK) s = step_same(m);
+  return s == REMIXDB_OK ? settle(m) : fail(m, s);
+}
+
+bool merge_next_held(struct merge *m) {
+  struct kref key;
+  if (!remix_key_ahead(&m->remix, &key)) return false;
+  const int c = kv_cmp(m->new_key, key);
+  if (c <= 0 && new_tomb(m)) return false;  // there is more to pass than this
+  if (!remix_next_near(&m->remix)) return false;
+  m->remix_key = key;
+  if (c <= 0) {
+    m->near = MERGE_FAR;
+    m->at = m->new_at;
+    m->same = m->new_same | (c == 0 ? 1u << MERGE_PARTS : 0);
+  }
+  return true;
+}
+
+enum remixdb_status merge_next(struct merge *m) { return step(m, false); }
+enum remixdb_status merge_prev(struct merge *m) { return step(m, true); }
+
+enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
+  enum remixdb_status s = REMIXDB_OK;
+  while (nr > 0 && s == REMIXDB_OK && merge_valid(m)) {
+    if (m->same == 1u << MERGE_PARTS && !m->backward) {
+      if (m->new_at != MERGE_NONE && nr > 1 && !m->clear_found) clear_find(m);
+      const uint32_t moved = remix_skip(&m->remix, nr, m->new_at == MERGE_NONE ? UINT32_MAX : m->clear);
+      if (moved) m->remix_key.ptr = NULL;
+      nr -= moved;
+      if (nr == 0) break;
+    }
+    s = step(m, false);
+    nr--;
+  }
+  return s;
+}
+
+enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out) {
+  if (m->at == MERGE_PARTS) return parts_record(m, rec_out);
+  if (m->at == MERGE_YOUNG) {
+    *rec_out = m->young_rec;
+    return REMIXDB_OK;
+  }
+  const struct wh_cursor *c = &m->mem[m->at];
+  *rec_out = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
+  return REMIXDB_OK;
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "view/multiget.h"
+
+#define KEYS_AHEAD 8u  // keys of the caller that are fetched before they are reached
+#define VALUE_LINES 3u  // of a record, or of a value, that are fetched together; a longer one is long enough for the processor to see it coming
+
+#define PART_KEYS 1024u    // looked up in one epoch at most: a bound on its time when all is in memory
+#define ADD_MIN 32u        // blocks that are handed over together, as long as more may come
+#define BATCH_PAGES 1024u  // of blocks that are waited for: bounds the memory of a batch, and how long it takes
+
+// A key whose candidate's block is not in the cache: it waits for the batch that the block is read with. Or one that has to be looked up
+// alone, which is put off until the batch has ended, because a thread with reads of its own on their way must not wait for others'.
+struct waiting {
+  uint64_t id;  // of the block: table and number
+  size_t key;   // of the call
+  struct remix_probe probe;
+};
+
+struct multiget {
+  struct blkio *io;
+  struct blkio_queue **queue;
+  // the call
+  const struct remixdb_slice *keys;
+  struct remixdb_buf *values;
+  bool *found;
+  size_t nr, next, nr_found;    // next: the first key of the next group
+  struct err_saved error;       // the first
+  size_t small;                 // the first key whose value did not fit, or nr
+  // a group: keys on their way through the stages
+  size_t at[MULTIGET_GROUP];    // which keys of the call
+  struct kref key[MULTIGET_GROUP];
+  uint64_t hash[MULTIGET_GROUP];
+  const struct wh_ver *ver[MULTIGET_GROUP];
+  struct remix_probe probe[MULTIGET_GROUP];
+  const uint8_t *data[MULTIGET_GROUP];  // of the block of the candidate
+  // the blocks that are not cached
+  uint32_t nr_waiting, pages_waiting;
+  uint32_t nr_added;            // of those that wait: their blocks are on their way
+  enum remixdb_status begun;    // REMIXDB_NOTFOUND: no batch has been begun; OK: one has; else: it could not be
+  struct waiting waiting[SST_BATCH_MAX];
+  uint16_t want[SST_BATCH_MAX]; // of each that waits
+  struct sst_hold holds[SST_BATCH_MAX];
+  struct sst_hold alone;
+  struct sst_batch batch;
+};
+
+enum remixdb_status multiget_create(struct blkio *io, struct blkio_queue **queue, struct multiget **out) {
+  struct multiget *const m = mem_calloc(1, sizeof(*m));
+  *out = m;
+  if (!m) return REMIXDB_NOMEM;
+  m->io = io;
+  m->queue = queue;
+  return REMIXDB_OK;
+}
+
+void multiget_destroy(struct multiget *m) {
+  if (!m) return;
+  sst_hold_fini(&m->alone);
+  mem_free(m);
+}
+
+// ---- what comes of a key
+
+static void failed(struct multiget *m, enum remixdb_status s) {
+  if (m->error.status == REMIXDB_OK) err_save(&m->error, s);
+}
+
+// i: key of the call.
+static inline void found(struct multiget *m, size_t i, const uint8_t *val, uint32_t len, bool tomb) {
+  if (tomb) return;
+  m->found[i] = true;
+  m->nr_found++;
+  if (!m->values) return;
+  struct remixdb_buf *const b = &m->values[i];
+  b->len = len;
+  const uint32_t n = len < b->cap ? len : b->cap;
+  if (n) memcpy(b->ptr, val, n);
+  if (unlikely(n < len) && b->ptr && m->small == m->nr) m->small = i;
+}
+
+// ---- memtables
+
+// Looks in the memtable for the keys which[0, nr) and leaves those that are not in it there; returns how many.
+static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64_t moment, uint8_t *which, uint32_t nr) {
+  // Keys seen at the moment were counted before it was published, and committed ones are never taken away.
+  if (!wh || nr == 0 || wh_count(wh) == 0) return nr;
+  wh_get_many(wh, m->key, m->hash, which, nr, moment, m->ver);
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct wh_ver *const v = m->ver[which[i]];
+    for (uint32_t l = 0; v && l < VALUE_LINES; l++) prefetch(v->val + l * CACHE_LINE);
+  }
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct wh_ver *const v = m->ver[which[i]];
+    if (v)
+      found(m, m->at[which[i]], v->val, v->vlen, v->tomb);
+    else
+      which[left++] = which[i];
+  }
+  return left;
+}
+
+// ---- tables
+
+#define NO_BLOCK UINT64_MAX  // greater than all others
+
+static void wait_alone(struct multiget *m, uint32_t k) {
+  m->waiting[m->nr_waiting++] = (struct waiting){.id = NO_BLOCK, .key = m->at[k], .probe = m->probe[k]};
+}
+
+static void wait_for_block(struct multiget *m, uint32_t k) {
+  const struct remix_probe *const p = &m->probe[k];
+  const uint32_t block = sst_pos_block(p->pos);
+  m->waiting[m->nr_waiting++] = (struct waiting){.id = p->sst->number << 16 | block, .key = m->at[k], .probe = *p};
+  m->pages_waiting += sst_block_pages(p->sst, block);
+}
+
+// Compares the candidates, whose blocks are had: data[]. Leaves those that are other keys in which; returns how many.
+static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint8_t *const data = m->data[which[i]];
+    const uint8_t *const rec = data + load16le(data + BLOCK_HEAD + 2 * sst_pos_idx(m->probe[which[i]].pos));
+    for (uint32_t l = 0; l < VALUE_LINES; l++) prefetch(rec + l * CACHE_LINE);
+  }
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t k = which[i];
+    struct kv_rec rec;
+    block_record(m->data[k], sst_pos_idx(m->probe[k].pos), &rec);
+    if (likely(kv_eq(kref(rec.key, rec.klen), m->probe[k].key)))
+      found(m, m->at[k], rec.val, rec.vlen, rec.tomb);
+    else
+      which[left++] = (uint8_t)k;
+  }
+  return left;
+}
+
+// Those of which[0, nr) that have a candidate are added to with, and to older those that are not in their view but may be in an older one.
+static void sort_out(struct multiget *m, const uint8_t *which, uint32_t nr, uint8_t *with, uint32_t *nr_with, uint8_t *older, uint32_t *nr_older) {
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t k = which[i];
+    if (m->probe[k].set)
+      with[(*nr_with)++] = (uint8_t)k;
+    else if (unlikely(m->probe[k].search))
+      wait_alone(m, k);
+    else if (unlikely(m->probe[k].older != NULL))
+      older[(*nr_older)++] = (uint8_t)k;
+  }
+}
+
+// Goes on with probes until each is found, is out of candidates, or waits for a block.
+static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
+  for (;;) {
+    uint8_t older[MULTIGET_GROUP];
+    uint32_t left = 0, nr_older = 0;
+    sort_out(m, which, nr, which, &left, older, &nr_older);
+    for (uint32_t i = 0; i < nr_older; i++) {
+      struct remix_probe *const p = &m->probe[older[i]];
+      p->x = p->older;
+      p->older = NULL;
+    }
+    if (unlikely(nr_older)) {
+      remix_probe_find(m->probe, older, nr_older);
+      sort_out(m, older, nr_older, which, &left, older, &(uint32_t){0});
+    }
+    if (left == 0) return;
+    remix_probe_next(m->probe, which, left);
+    nr = left;
+    left = 0;
+    uint8_t others[MULTIGET_GROUP];  // cannot be the key, and are not read to find that out
+    uint32_t nr_others = 0;
+    for (uint32_t i = 0; i < nr; i++) {
+      const uint32_t k = which[i];
+      struct remix_probe *const p = &m->probe[k];
+      uint32_t frame;
+      m->data[k] = p->sst->cache.cache ? cache_hit(&p->sst->cache, sst_pos_block(p->pos), &frame) : NULL;
+      if (likely(m->data[k] != NULL)) {
+        prefetch(m->data[k] + BLOCK_HEAD + 2 * sst_pos_idx(p->pos));
+        which[left++] = (uint8_t)k;
+      } else if (likely(remix_probe_fits(p))) {
+        wait_for_block(m, k);
+      } else {
+        others[nr_others++] = (uint8_t)k;
+      }
+    }
+    nr = compare_candidates(m, which, left);
+    for (uint32_t i = 0; i < nr_others; i++) which[nr++] = others[i];
+  }
+}
+
+static void look_in_tables(struct multiget *m, const struct version *version, uint8_t *which, uint32_t nr) {
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t k = which[i];
+    const struct part *const part = version->parts[version_find(version, m->key[k])];
+    if (!part->remix) continue;
+    m->probe[k].x = part->young ? part->young : part->remix;
+    m->probe[k].older = part->young ? part->remix : NULL;
+    m->probe[k].key = m->key[k];
+    m->probe[k].hash = m->hash[k];
+    which[left++] = (uint8_t)k;
+  }
+  remix_probe_find(m->probe, which, left);
+  probe_candidates(m, which, left);
+}
+
+// ---- blocks that are not cached
+
+// Shell's sort with the gaps of Ciura (2001): there are few, and no memory has to be had for it.
+static void sort_by_block(const struct waiting *w, uint16_t *order, uint32_t nr) {
+  static const uint8_t gaps[] = {132, 57, 23, 10, 4, 1};
+  for (uint32_t g = 0; g < sizeof(gaps); g++) {
+    const uint32_t gap = gaps[g];
+    for (uint32_t i = gap; i < nr; i++) {
+      const uint16_t x = order[i];
+      uint32_t k = i;
+      for (; k >= gap && w[order[k - gap]].id > w[x].id; k -= gap) order[k] = order[k - gap];
+      order[k] = x;
+    }
+  }
+}
+
+static enum remixdb_status begin_batch(struct multiget *m) {
+  enum remixdb_status s = REMIXDB_OK;
+  if (!*m->queue) s = blkio_queue_create(m->io, m->queue);
+  if (s == REMIXDB_OK) sst_batch_begin(&m->batch, *m->queue);
+  return s;
+}
+
+// Hands over the blocks of those that wait and have not been added yet, each block once.
+static void add_waiting(struct multiget *m) {
+  uint16_t order[SST_BATCH_MAX];
+  const uint32_t from = m->nr_added, nr = m->nr_waiting - from;
+  for (uint32_t i = 0; i < nr; i++) order[i] = (uint16_t)(from + i);
+  sort_by_block(m->waiting, order, nr);
+  m->nr_added = m->nr_waiting;
+  if (nr == 0 || m->waiting[order[0]].id == NO_BLOCK) return;
+  if (m->begun == REMIXDB_NOTFOUND && (m->begun = begin_batch(m)) != REMIXDB_OK) failed(m, m->begun);
+  if (unlikely(m->begun != REMIXDB_OK)) return;
+  uint32_t added = 0;
+  for (uint32_t i = 0; i < nr && m->waiting[order[i]].id != NO_BLOCK; i++) {
+    const struct waiting *const w = &m->waiting[order[i]];
+    if (i == 0 || w->id != m->waiting[order[i - 1]].id) {
+      const uint32_t n = m->batch.nr + added++;
+      m->batch.wants[n] = (struct sst_want){.sst = w->probe.sst, .block = sst_pos_block(w->probe.pos), .hold = &m->holds[n]};
+    }
+    m->want[order[i]] = (uint16_t)(m->batch.nr + added - 1);
+  }
+  sst_batch_add(&m->batch, added);
+}
+
+static void look_up_alone(struct multiget *m, const struct waiting *w) {
+  struct kv_rec rec;
+  enum remixdb_status s = remix_get((struct remix *)(uintptr_t)w->probe.x, w->probe.key, w->probe.hash, &m->alone, &rec);
+  if (s == REMIXDB_NOTFOUND && w->probe.older) s = remix_get((struct remix *)(uintptr_t)w->probe.older, w->probe.key, w->probe.hash, &m->alone, &rec);
+  if (s == REMIXDB_OK)
+    found(m, w->key, rec.val, rec.vlen, rec.tomb);
+  else if (s != REMIXDB_NOTFOUND)
+    failed(m, s);
+}
+
+// Waits for the blocks, and goes on with all that wait. Those that then need another block wait again; they take the place of such as
+// have gone on.
+static void end_waiting(struct multiget *m) {
+  add_waiting(m);
+  const uint32_t nr = m->nr_waiting;
+  const bool batch = m->begun == REMIXDB_OK;
+  if (batch) {
+    const enum remixdb_status s = sst_batch_end(&m->batch);
+    if (unlikely(s != REMIXDB_OK)) failed(m, s);
+  }
+  m->nr_waiting = m->pages_waiting = m->nr_added = 0;
+  m->begun = REMIXDB_NOTFOUND;
+  for (uint32_t from = 0; from < nr; from += MULTIGET_GROUP) {
+    uint8_t which[MULTIGET_GROUP];
+    uint32_t had = 0;
+    for (uint32_t i = from; i < nr && i < from + MULTIGET_GROUP; i++) {
+      if (unlikely(m->waiting[i].id == NO_BLOCK)) {
+        look_up_alone(m, &m->waiting[i]);
+        continue;
+      }
+      const struct sst_want *const w = &m->batch.wants[m->want[i]];
+      if (unlikely(!batch || w->status != REMIXDB_OK)) continue;  // noted as failed
+      m->at[had] = m->waiting[i].key;
+      m->probe[had] = m->waiting[i].probe;
+      m->data[had] = w->hold->cb.data;
+      which[had] = (uint8_t)had;
+      had++;
+    }
+    had = compare_candidates(m, which, had);
+    probe_candidates(m, which, had);
+  }
+  for (uint32_t i = 0; batch && i < m->batch.nr; i++) sst_hold_fini(&m->holds[i]);
+}
+
+// ---- a call
+
+void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found_out) {
+  m->keys = keys;
+  m->values = values;
+  m->found = found_out;
+  m->nr = m->small = nr;
+  m->next = m->nr_found = 0;
+  m->nr_waiting = m->pages_waiting = m->nr_added = 0;
+  m->begun = REMIXDB_NOTFOUND;
+  m->error.status = REMIXDB_OK;
+  memset(found_out, 0, nr * sizeof(*found_out));
+}
+
+static void look_up_group(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
+  const size_t left = m->nr - m->next;
+  uint8_t which[MULTIGET_GROUP];
+  uint32_t nr = left < MULTIGET_GROUP ? (uint32_t)left : MULTIGET_GROUP;
+  const struct remixdb_slice *const keys = m->keys + m->next;
+  for (uint32_t k = 0; k < nr && k < KEYS_AHEAD; k++) prefetch(keys[k].ptr);
+  for (uint32_t k = 0; k < nr; k++) {
+    if (k + KEYS_AHEAD < nr) prefetch(keys[k + KEYS_AHEAD].ptr);
+    m->at[k] = m->next + k;
+    m->key[k] = kref(keys[k].ptr, keys[k].len);
+    m->hash[k] = hash64(keys[k].ptr, keys[k].len);
+    which[k] = (uint8_t)k;
+    if (m->values) m->values[m->next + k].len = 0;
+  }
+  m->next += nr;
+  nr = look_in_memtable(m, active, moment, which, nr);
+  nr = look_in_memtable(m, frozen, moment, which, nr);
+  look_in_tables(m, version, which, nr);
+}
+
+bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
+  const size_t from = m->next;
+  // reads begin as soon as there are some, and go on beside the search for more
+  while (m->next < m->nr && m->next - from < PART_KEYS && m->nr_waiting + MULTIGET_GROUP <= SST_BATCH_MAX && m->pages_waiting < BATCH_PAGES) {
+    look_up_group(m, active, frozen, version, moment);
+    if (m->nr_waiting - m->nr_added >= ADD_MIN) add_waiting(m);
+  }
+  while (m->nr_waiting) end_waiting(m);
+  return m->next < m->nr;
+}
+
+enum remixdb_status multiget_end(struct multiget *m, size_t *nr_out) {
+  sst_hold_drop(&m->alone);
+  *nr_out = m->nr_found;
+  if (m->error.status != REMIXDB_OK) return err_raise(&m->error);
+  if (m->small < m->nr)
+    return err_set(REMIXDB_TOOBIG, "the value of key %zu has %u bytes, its buffer %u", m->small, m->values[m->small].len, m->values[m->small].cap);
+  return REMIXDB_OK;
+}

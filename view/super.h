@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A view: what the store is made of at a time. It is never edited; a new one replaces it. Counted, and a count on each of its parts.
+#ifndef VIEW_H
+#define VIEW_H
+
+#include "view/memtable.h"
+#include "view/version.h"
+
+struct view {
+  struct epoch_item item;
+  _Atomic uint32_t refs;
+  struct memtable *active;
+  struct memtable *frozen;   // NULL: none
+  struct version *version;
+};
+
+// Takes references of its own to all three; frozen may be NULL. One reference, the caller's. NULL: REMIXDB_NOMEM.
+struct view *view_create(struct memtable *active, struct memtable *frozen, struct version *version);
+// The view is alive: the caller has a reference, or is in the epoch in which it found the store's view, whose count cannot be dropped before that is left, or
+// holds a snapshot.
+static inline void view_ref(struct view *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
+struct version *view_destroy(struct view *v);  // by view_drop alone
+// Gives up a reference. Returns the version whose last reference went with it, which is the caller's to destroy, or NULL. NULL is allowed. Outside of any epoch, as
+// the last reference of a memtable may free much.
+MUST_CHECK static inline struct version *view_drop(struct view *v) {
+  return v && atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1 ? view_destroy(v) : NULL;
+}
+// The same, with the end of the version. For those who may wait for files to go; readers do not (store/idle.h).
+static inline void view_unref(struct view *v) {
+  struct version *const last = view_drop(v);
+  if (last) version_destroy(last);
+}
+// Of a view that nobody else has seen yet: it gets the memtables of another one.
+void view_follow(struct view *v, const struct view *other);
+// Drops the reference when all epochs have passed in which it can be seen; does not wait.
+void view_retire(struct epoch *e, struct view *v);
+#endif

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wh/state.h"
+
+#define AHEAD 6u  // entries that are fetched before they are reached, by who steps
+#define FLOW 16u  // by who has stepped from leaf to leaf
+#define SPOT 1u   // by who only seeks
+#define ENTRY_HEAD 40u  // bytes of an entry that are looked at in any case, most of the time: its fields, its key, the number of its first version
+
+void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
+  c->wh = wh;
+  c->leaf = c->hint = NULL;
+  c->entry = NULL;
+  c->ver = NULL;
+  c->moment = moment;
+  c->at = c->nr = c->asked = 0;
+  c->placed = c->steps = false;
+}
+
+static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
+  const uint8_t *e = (const uint8_t *)wh_leaf_entry(c->leaf, c->order[at]);
+  prefetch(e);
+  prefetch(e + ENTRY_HEAD - 1);
+}
+
+// The entry's newest version, which most of the time is the one that is seen, and its value. The entry itself has been fetched before.
+static inline void cursor_prefetch_version(const struct wh_cursor *c, uint32_t at) {
+  const uint8_t *v = (const uint8_t *)wh_entry_newest(wh_leaf_entry(c->leaf, c->order[at]));
+  if (!v) return;
+  for (uint32_t i = 0; i < 3; i++) prefetch(v + i * CACHE_LINE);
+}
+
+// Asks for the entries order[at, at + nr), as far as that has not been done, and for the version of the one in their midst, which have had time to come.
+static inline void cursor_ask(struct wh_cursor *c, uint32_t at, uint32_t nr) {
+  const uint32_t had = c->asked, to = at + nr < c->nr ? at + nr : c->nr;
+  for (uint32_t i = had > at ? had : at; i < to; i++) cursor_prefetch(c, i);
+  c->asked = to;
+  if (nr > 1 && likely(at + nr / 2 < had)) cursor_prefetch_version(c, at + nr / 2);
+}
+
+// The same backward, for order(at - nr, at].
+static inline void cursor_ask_back(struct wh_cursor *c, uint32_t at, uint32_t nr) {
+  const uint32_t had = c->asked, to = at + 1 > nr ? at + 1 - nr : 0;
+  for (uint32_t i = had > at ? at + 1 : had; i > to; i--) cursor_prefetch(c, i - 1);
+  c->asked = to;
+  if (nr > 1 && likely(at >= nr / 2 && at - nr / 2 >= had)) cursor_prefetch_version(c, at - nr / 2);
+}
+
+// Goes to the leaf and takes its order.
+static void cursor_take(struct wh_cursor *c, struct wh_leaf *l) {
+  c->leaf = l;
+  c->ahead = AHEAD;
+  c->nr = wh_leaf_order(l, c->order);
+}
+
+static inline void leaf_prefetch_entries(const struct wh_leaf *l) {
+  for (uint32_t i = 0; i < WH_LEAF_KEYS; i += CACHE_LINE / sizeof(l->entries[0])) prefetch((const void *)&l->entries[i]);
+}
+
+// To a neighbour, of which all entries are going to be read; and the one behind it in that direction, maybe.
+static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l, const struct wh_leaf *after) {
+  leaf_prefetch_entries(l);
+  cursor_take(c, l);
+  c->ahead = FLOW;
+  if (!after) return;
+  prefetch(after);
+  for (uint32_t i = 0; i < WH_LEAF_KEYS / 8; i += CACHE_LINE / sizeof(after->order[0])) prefetch((const void *)&after->order[i]);
+  leaf_prefetch_entries(after);
+}
+
+// From order[at] on to the first entry that is seen, through the leaves behind. ask: how many entries to ask for.
+static void cursor_forward(struct wh_cursor *c, uint32_t at, uint32_t ask) {
+  for (;; ask = c->ahead) {
+    for (; at < c->nr; at++, ask = c->ahead) {
+      cursor_ask(c, at, ask);
+      const struct wh_entry *e = wh_leaf_entry(c->leaf, c->order[at]);
+      const struct wh_ver *v = wh_ver_seen(wh_entry_newest(e), c->moment);
+      if (v == NULL) continue;
+      c->entry = e;
+      c->ver = v;
+      c->at = at;
+      return;
+    }
+    struct wh_leaf *next = wh_leaf_next(c->leaf);
+    if (next == NULL) break;
+    cursor_enter(c, next, wh_leaf_next(next));
+    c->asked = at = 0;
+  }
+  c->leaf = NULL;
+}
+
+// From order[nr - 1] back, through the leaves before. nr is one more than the position to begin at.
+static void cursor_backward(struct wh_cursor *c, uint32_t nr, uint32_t ask) {
+  for (;; ask = c->ahead) {
+    for (; nr > 0; nr--, ask = c->ahead) {
+      cursor_ask_back(c, nr - 1, ask);
+      const struct wh_entry *e = wh_leaf_entry(c->leaf, c->order[nr - 1]);
+      const struct wh_ver *v = wh_ver_seen(wh_entry_newest(e), c->moment);
+      if (v == NULL) continue;
+      c->entry = e;
+      c->ver = v;
+      c->at = nr - 1;
+      return;
+    }
+    struct wh_leaf *prev = wh_leaf_prev(c->leaf);
+    if (prev == NULL) break;
+    cursor_enter(c, prev, wh_leaf_prev(prev));
+    c->asked = nr = c->nr;
+  }
+  c->leaf = NULL;
+}
+
+// To the leaf of the key, and there to the first entry that may be the key's or behind it.
+static void cursor_locate(struct wh_cursor *c, struct kref key) {
+  const uint64_t k8 = wh_key8(key, 0);
+  struct wh_leaf *const hint = c->hint ? c->hint : wh_hint(c->wh, key, k8), *const l = wh_locate(c->wh, hint, key, k8);
+  c->hint = NULL;
+  cursor_take(c, l);
+  c->at = wh_leaf_rank(l, c->nr, wh_piece(key, l->skip));
+}
+
+// How many of the leaf's keys are smaller than the key (or equal, with or_equal).
+static inline uint32_t cursor_rank(struct wh_cursor *c, struct kref key, bool or_equal) {
+  if (!c->placed) {
+    cursor_locate(c, key);
+    c->asked = c->at;
+  }
+  c->placed = false;
+  return wh_leaf_place(c->leaf, c->order, c->nr, key, c->at, or_equal);
+}
+
+void wh_want(struct wh_cursor *c, struct kref key, bool steps) {
+  struct wh_leaf *const l = c->hint = wh_hint(c->wh, key, wh_key8(key, 0));
+  c->placed = false;
+  c->steps = steps;
+  for (const uint8_t *p = (const uint8_t *)l; p < (const uint8_t *)l->idx; p += CACHE_LINE) prefetch(p);
+  if (steps) leaf_prefetch_entries(l);
+}
+
+void wh_want_place(struct wh_cursor *c, struct kref key, bool backward) {
+  cursor_locate(c, key);
+  c->placed = true;
+  c->asked = c->at;
+  if (backward && c->at) cursor_prefetch(c, c->at - 1);
+  cursor_ask(c, c->at, c->steps ? AHEAD : SPOT);
+}
+
+void wh_seek(struct wh_cursor *c, struct kref key) {
+  const uint32_t at = cursor_rank(c, key, false);
+  for (uint32_t i = at; c->steps && i < c->asked && i < at + AHEAD / 2; i++) cursor_prefetch_version(c, i);
+  cursor_forward(c, at, SPOT);
+}
+
+void wh_seek_for_prev(struct wh_cursor *c, struct kref key) {
+  const uint32_t nr = cursor_rank(c, key, true);
+  c->asked = nr;
+  cursor_backward(c, nr, SPOT);
+}
+
+void wh_seek_last(struct wh_cursor *c) {
+  struct wh_leaf *l = wh_trie_last(&c->wh->trie);
+  for (;;) {  // as in wh_locate
+    if (wh_leaf_dead(l)) {
+      struct wh_leaf *prev = wh_leaf_prev(l);
+      l = prev ? prev : atomic_load_explicit(&c->wh->head, memory_order_acquire);
+      continue;
+    }
+    struct wh_leaf *next = wh_leaf_next(l);
+    if (next == NULL) break;
+    l = next;
+  }
+  cursor_take(c, l);
+  c->hint = NULL;
+  c->placed = false;
+  c->asked = c->nr;
+  cursor_backward(c, c->nr, SPOT);
+}
+
+void wh_next(struct wh_cursor *c) { cursor_forward(c, c->at + 1, c->ahead); }
+void wh_prev(struct wh_cursor *c) { cursor_backward(c, c->at, c->ahead); }
