@@ -210,7 +210,7 @@ static enum remixdb_status keep_number(struct repair *p, uint64_t number) {
     sst_unref(t);
     return s;
   }
-  if (s == REMIXDB_NOMEM) return s;
+  if (s == REMIXDB_NOMEM || s == REMIXDB_VERSION) return s;  // a newer library's: nothing is damaged
   note(p, "%s", err_msg());
   return keep_pages(p, number);
 }

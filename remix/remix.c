@@ -205,12 +205,7 @@ static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
     s = err_corrupt(x->path, 0, "not a REMIX file");
     goto out;
   }
-  const uint32_t format = load32le(head + 8);
-  if (format > REMIX_FORMAT) {
-    s = err_set(REMIXDB_VERSION, "%s: format %u is newer than this library's %u", x->path, format, REMIX_FORMAT);
-    goto out;
-  }
-  if (format == 0 || load64le(head + 32) != x->file_size || x->file_size < remix_segs_off(0) + 4 + 8) {
+  if (load64le(head + 32) != x->file_size || x->file_size < remix_segs_off(0) + 4 + 8) {
     s = err_corrupt(x->path, 0, "malformed header, or a file of %llu bytes cut from %llu", (unsigned long long)x->file_size,
                     (unsigned long long)load64le(head + 32));
     goto out;
@@ -219,8 +214,13 @@ static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
   if (s != REMIXDB_OK) goto out;
   s = env_read(env, fd, x->path, file.ptr, x->file_size, 0);
   if (s != REMIXDB_OK) goto out;
+  const uint32_t format = load32le(file.ptr + 8);
   if (hash64_seed(file.ptr, x->file_size - 8, x->number) != load64le(file.ptr + x->file_size - 8)) {
     s = err_corrupt(x->path, x->file_size - 8, "checksum does not match");
+  } else if (format > REMIX_FORMAT) {  // after the checksum: a flipped bit is damage, not a later format
+    s = err_set(REMIXDB_VERSION, "%s: format %u is newer than this library's %u", x->path, format, REMIX_FORMAT);
+  } else if (format == 0) {
+    s = err_corrupt(x->path, 8, "format 0");
   } else if (format == 1) {
     *map = file;
     x->image_size = x->file_size;

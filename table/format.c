@@ -86,11 +86,11 @@ enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, 
                                           struct format_sst_footer *f_out) {
   const uint64_t off = file_size - FORMAT_SST_FOOTER;
   if (load64le(p + SST_MAGIC) != FORMAT_SST_MAGIC) return err_corrupt(path, off + SST_MAGIC, "not the end of a table");
-  const uint32_t version = load32le(p + SST_VERSION);
+  if (load64le(p + SST_SUM) != hash64(p + 8, FORMAT_SST_FOOTER - 8)) return err_corrupt(path, off, "checksum of footer");
+  const uint32_t version = load32le(p + SST_VERSION);  // after the checksum: a flipped bit is damage, not a later format
   if (version > FORMAT_SST_VERSION)
     return err_set(REMIXDB_VERSION, "%s: table format %u; this library knows up to %u", path, version, FORMAT_SST_VERSION);
   if (version == 0) return err_corrupt(path, off + SST_VERSION, "table format %u", version);
-  if (load64le(p + SST_SUM) != hash64(p + 8, FORMAT_SST_FOOTER - 8)) return err_corrupt(path, off, "checksum of footer");
   *f_out = (struct format_sst_footer){
       .store_id = load64le(p + SST_STORE_ID),
       .number = load64le(p + SST_NUMBER),

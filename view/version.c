@@ -137,9 +137,9 @@ static enum remixdb_status read_current(struct env *env, const char *dir, char *
   size_t len = 0;
   if ((s = env_read_file(env, path, VERSION_SIZE_MAX, &buf, &len)) != REMIXDB_OK) return s;
   if (len < VERSION_HEAD + 8 || memcmp(buf, version_magic, 8) != 0) s = err_corrupt(path, 0, "not a version file");
-  else if (load32le(buf + 8) == 0 || load32le(buf + 8) > VERSION_FORMAT)
-    s = err_set(REMIXDB_VERSION, "%s: format %u is not known to this library (it knows up to %u)", path, load32le(buf + 8), VERSION_FORMAT);
   else if (hash64(buf, len - 8) != load64le(buf + len - 8)) s = err_corrupt(path, len - 8, "checksum does not match");
+  else if (load32le(buf + 8) == 0 || load32le(buf + 8) > VERSION_FORMAT)  // after the checksum: a flipped bit is damage, not a later format
+    s = err_set(REMIXDB_VERSION, "%s: format %u is not known to this library (it knows up to %u)", path, load32le(buf + 8), VERSION_FORMAT);
   if (s != REMIXDB_OK) {
     mem_free(buf);
     return s;

@@ -116,13 +116,13 @@ class Table:
         foot = data[at:]
         if foot[248:] != b"#REMXSST":
             self.fail(at + 248, "magic")
+        if u64(foot, 0) != xxh3(foot[8:]):
+            self.fail(at, "checksum of the footer")
         self.format = u32(foot, 244)
         if self.format > 2:
             raise UnknownFormat(self.name, at + 244, f"table format {self.format}")
         if self.format == 0:
             self.fail(at + 244, "version")
-        if u64(foot, 0) != xxh3(foot[8:]):
-            self.fail(at, "checksum of the footer")
         (self.store_id, self.number, self.nr_records, self.nr_tombs, self.key_bytes, self.value_bytes, self.data_size, self.ckb_off,
          self.ckb_len, self.meta_off, self.meta_len, self.meta_sum, file_size) = struct.unpack_from("<13Q", foot, 8)  # fmt: skip
         self.nr_pages, self.flags, self.min_len, self.max_len, self.dict_len, self.sizes_len = struct.unpack_from("<6I", foot, 112)
@@ -345,16 +345,16 @@ class Remix:
         """What is looked at before the checksum, and this."""
         if len(data) < 104 + 12 or data[:8] != b"RDBREMIX":
             self.fail(0, "magic")
-        self.format = u32(data, 8)
-        if self.format > 2:
-            raise UnknownFormat(self.name, 8, f"REMIX format {self.format}")
-        if self.format == 0:
-            self.fail(8, "format version")
         if u64(data, 32) != len(data):
             self.fail(32, "size of the file")
         self.number = u64(data, 24)
         if u64(data, len(data) - 8) != xxh3(data[:-8], number if number is not None else self.number):
             self.fail(len(data) - 8, "checksum")
+        self.format = u32(data, 8)
+        if self.format > 2:
+            raise UnknownFormat(self.name, 8, f"REMIX format {self.format}")
+        if self.format == 0:
+            self.fail(8, "format version")
 
     def _columns(self, data, entries, segments):
         """The columns of format 2: tags, heads, selectors, low bits, high bits, anchors."""
@@ -761,11 +761,11 @@ class Version:
         self.name = name
         if len(data) < 64 or data[:8] != b"RMXDBVER":
             raise FormatError(name, 0, "magic")
+        if u64(data, len(data) - 8) != xxh3(data[:-8]):
+            raise FormatError(name, len(data) - 8, "checksum")
         self.format = u32(data, 8)
         if self.format not in (1, 2):
             raise UnknownFormat(name, 8, f"format {self.format}")
-        if u64(data, len(data) - 8) != xxh3(data[:-8]):
-            raise FormatError(name, len(data) - 8, "checksum")
         count = u32(data, 12)
         self.store_id, self.number, self.next_file, self.log_generation, self.log_seq = struct.unpack_from("<5Q", data, 16)
         self.partitions = []

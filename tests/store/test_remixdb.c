@@ -973,13 +973,26 @@ static void test_newer_format(void **state) {
   char dir[PATH_SIZE];
   copy_dir(sample, dir_of(dir, "newer"));
   uint8_t old[4], newer[4];
+  const struct listing l = list_dir(dir);
+  size_t len = 0;
+  for (uint32_t i = 0; i < l.nr; i++)
+    if (strcmp(l.files[i].name, "CURRENT") == 0) len = (size_t)l.files[i].size;
+  uint8_t *const current = malloc(len), sum[8];
+  CHECK(current && len > 64);
+  peek(dir, "CURRENT", 0, current, len);
+  peek(dir, "CURRENT", len - 8, sum, 8);
   peek(dir, "CURRENT", 8, old, 4);
   store32le(newer, load32le(old) + 100);
   poke(dir, "CURRENT", 8, newer, 4);
+  check_refused(dir, REMIXDB_CORRUPT, REMIXDB_CORRUPT, "CURRENT", "a format that is damaged");
+  store32le(current + 8, load32le(newer));
+  store64le(current + len - 8, hash64(current, len - 8));
+  poke(dir, "CURRENT", len - 8, current + len - 8, 8);
   check_refused(dir, REMIXDB_VERSION, REMIXDB_VERSION, "CURRENT", "a newer CURRENT");
   poke(dir, "CURRENT", 8, old, 4);
+  poke(dir, "CURRENT", len - 8, sum, 8);
+  free(current);
   // the heads of log segments carry their own version and checksum
-  const struct listing l = list_dir(dir);
   for (uint32_t i = 0; i < l.nr; i++) {
     if (strncmp(l.files[i].name, "wal-", 4) != 0) continue;
     uint8_t head[512], good[512];

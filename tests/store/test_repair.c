@@ -205,6 +205,67 @@ static void test_each_file(void **state) {
   }
 }
 
+// Where the number of its format is in a file of `size` bytes.
+static uint64_t format_at(enum files_kind kind, int64_t size) { return kind == FILES_IS_TABLE ? (uint64_t)size - 12 : 8; }
+
+// Any bit of a format's number, in any file: that is damage, and not the file of a later library. All of it can still be read.
+static void test_format_bits(void **state) {
+  (void)state;
+  struct simdisk *whole = make_store(REMIXDB_COMPRESSION_NONE);
+  const struct name_list l = names_of(whole, DIR_NAME);
+  const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
+  uint32_t refused = 0;
+  for (uint32_t i = 0; i < l.nr; i++) {
+    const enum files_kind kind = files_kind_of(l.names[i], NULL);
+    if (kind == FILES_IS_LOCK) continue;
+    for (uint32_t bit = 0; bit < 32; bit++) {
+      struct simdisk *disk = simdisk_crash(whole, 1);
+      struct xdb *x;
+      const uint64_t at = format_at(kind, simdisk_size(disk, path_of(l.names[i]))) + bit / 8;
+      assert_true(simdisk_flip(disk, path_of(l.names[i]), at, (uint8_t)(1u << bit % 8)));
+      const enum remixdb_status s = xdb_open(DIR_NAME, &o, simdisk_env(disk), &x);
+      if (s == REMIXDB_OK) ok(xdb_close(x));  // a spare of the log
+      else assert_int_equal(s, REMIXDB_CORRUPT);
+      assert_true(s != REMIXDB_OK || kind == FILES_IS_LOG);
+      refused += s != REMIXDB_OK;
+      ok(repair_store(simdisk_env(disk), DIR_NAME, NULL));
+      assert_int_equal(look(disk).newest, NR_KEYS);
+      simdisk_destroy(disk);
+    }
+  }
+  assert_true(refused >= 4 * 32);
+  simdisk_destroy(whole);
+}
+
+// The number of a later format, and a checksum that is right: nothing is damaged, and repair touches nothing.
+static void test_later_format(void **state) {
+  (void)state;
+  struct simdisk *whole = make_store(REMIXDB_COMPRESSION_NONE);
+  const struct name_list l = names_of(whole, DIR_NAME);
+  uint32_t refused = 0;
+  for (uint32_t i = 0; i < l.nr; i++) {
+    const enum files_kind kind = files_kind_of(l.names[i], NULL);
+    if (kind != FILES_IS_CURRENT && kind != FILES_IS_TABLE && kind != FILES_IS_LOG) continue;  // a REMIX is not read
+    struct simdisk *disk = simdisk_crash(whole, 1);
+    const char *const path = path_of(l.names[i]);
+    const size_t size = (size_t)simdisk_size(disk, path);
+    uint8_t *const bytes = malloc(size), *const foot = bytes + size - 256;
+    assert_true(bytes && simdisk_peek(disk, path, 0, bytes, size));
+    bytes[format_at(kind, (int64_t)size)] += 5;
+    if (kind == FILES_IS_CURRENT) store64le(bytes + size - 8, hash64(bytes, size - 8));
+    if (kind == FILES_IS_TABLE) store64le(foot, hash64(foot + 8, 248));
+    if (kind == FILES_IS_LOG) store64le(bytes + 504, hash64(bytes, 448));
+    assert_true(simdisk_poke(disk, path, 0, bytes, size));
+    free(bytes);
+    assert_int_equal(repair_store(simdisk_env(disk), DIR_NAME, NULL), REMIXDB_VERSION);
+    assert_int_equal(names_of(disk, DIR_NAME).nr, l.nr);
+    refused++;
+    simdisk_destroy(disk);
+  }
+  assert_true(refused >= 3);
+  simdisk_destroy(whole);
+}
+
 // The largest table of the store, whose name is in the list.
 static const char *largest_table(struct simdisk *disk, const struct name_list *l) {
   const char *largest = NULL;
@@ -551,7 +612,7 @@ static void test_nothing_left(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BOTH(test_whole), BOTH(test_each_file), BOTH(test_unreadable), OLD(test_no_descriptor), OLD(test_bad_sector), OLD(test_bad_sector_long), OLD(test_log), BOTH(test_cuts), OLD(test_refusals), OLD(test_nothing_left), OLD(test_others),
+      BOTH(test_whole), BOTH(test_each_file), BOTH(test_unreadable), OLD(test_no_descriptor), OLD(test_bad_sector), OLD(test_bad_sector_long), OLD(test_log), BOTH(test_cuts), OLD(test_refusals), BOTH(test_format_bits), OLD(test_later_format), OLD(test_nothing_left), OLD(test_others),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

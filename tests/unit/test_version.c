@@ -327,9 +327,7 @@ static void test_damaged(void **state) {
     uint64_t id;
     buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
     file_put(&s, VERSION_FILE, buf, len);
-    const enum remixdb_status expected = bit / 32 == 2 ? REMIXDB_VERSION : REMIXDB_CORRUPT;  // the format's number
-    if (load(&s) != expected || version_peek(&s.p.env, s.p.dir, &id) != expected)
-      fail_msg("bit %zu: not status %d", bit, expected);
+    if (load(&s) != REMIXDB_CORRUPT || version_peek(&s.p.env, s.p.dir, &id) != REMIXDB_CORRUPT) fail_msg("bit %zu is not corruption", bit);
     buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
   }
   for (size_t cut = 0; cut < len; cut++) {
