@@ -63,7 +63,7 @@ PUBLIC const char *remixdb_strerror(enum remixdb_status s) {
       [REMIXDB_INVALID] = "invalid argument",
       [REMIXDB_TOOBIG] = "too big",
       [REMIXDB_NOMEM] = "out of memory or file descriptors",
-      [REMIXDB_IO] = "input/output error",
+      [REMIXDB_IO] = "a system call failed",
       [REMIXDB_NOSPACE] = "no space on the disk",
       [REMIXDB_CORRUPT] = "corrupt file",
       [REMIXDB_LOCKED] = "the store is in use",

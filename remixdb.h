@@ -34,7 +34,7 @@ enum remixdb_status {
   REMIXDB_INVALID,   // an argument is not valid
   REMIXDB_TOOBIG,    // a key, a value or a result is larger than what may hold it
   REMIXDB_NOMEM,     // memory, or a file descriptor, could not be had
-  REMIXDB_IO,        // the system failed a read, a write or another call; the message has the file and the reason
+  REMIXDB_IO,        // a system call failed: the message begins with the system's reason and names the file
   REMIXDB_NOSPACE,   // the disk is full; writes go on when there is room again
   REMIXDB_CORRUPT,   // a file of the store holds what it cannot hold; the message has the file and the offset
   REMIXDB_LOCKED,    // another process, or another open in this one, holds the store

@@ -60,7 +60,7 @@ enum remixdb_status err_errno(int errnum, const char *op, const char *path) {
   }
   char reason[128];
   const char *dots, *const end = err_path(path ? path : "", &dots);
-  return err_set(s, "%s %s%s: %s%s", op, dots, end, err_reason(errnum, reason, sizeof(reason)), todo);
+  return err_set(s, "%s: %s%s%s%s%s", err_reason(errnum, reason, sizeof(reason)), op, path ? " " : "", dots, end, todo);
 }
 
 enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...) {

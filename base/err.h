@@ -16,8 +16,10 @@
 
 // Records the message of this thread and returns s.
 enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-// The same for a failed system call: "op PATH: reason". errnum ENOSPC/EDQUOT -> REMIXDB_NOSPACE; ENOMEM, and EMFILE/ENFILE
-// with what can be done about it -> REMIXDB_NOMEM; EWOULDBLOCK of a lock is the caller's to see; everything else -> REMIXDB_IO.
+// The same for a failed system call: "REASON: op PATH". The system's own words for errnum come first, because they tell
+// a user more than the status does. errnum ENOSPC/EDQUOT -> REMIXDB_NOSPACE; ENOMEM -> REMIXDB_NOMEM; EMFILE/ENFILE ->
+// REMIXDB_NOMEM, and the message names the limit to change; everything else -> REMIXDB_IO. A lock's EWOULDBLOCK is for
+// the caller to see. path may be NULL.
 enum remixdb_status err_errno(int errnum, const char *op, const char *path);
 // What a message shows of a path: the end of a long one tells more than its beginning, and the reason must stay visible. *dots_out, which comes before it: "..." or "".
 const char *err_path(const char *path, const char **dots_out);

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -32,7 +33,7 @@ static void test_set(void **state) {
 static void test_errno(void **state) {
   (void)state;
   assert_int_equal(err_errno(ENOSPC, "write", "/d/f"), REMIXDB_NOSPACE);
-  assert_non_null(strstr(err_msg(), "write /d/f: "));
+  assert_non_null(strstr(err_msg(), ": write /d/f"));
   assert_non_null(strstr(err_msg(), strerror(ENOSPC)));
   assert_int_equal(err_errno(EDQUOT, "write", "f"), REMIXDB_NOSPACE);
   assert_int_equal(err_errno(ENOMEM, "mmap", "f"), REMIXDB_NOMEM);
@@ -44,7 +45,19 @@ static void test_errno(void **state) {
   assert_non_null(strstr(err_msg(), strerror(ENFILE)));
   assert_int_equal(err_errno(EIO, "read", "f"), REMIXDB_IO);
   assert_int_equal(err_errno(987654, "read", "f"), REMIXDB_IO);
-  assert_true(strlen(err_msg()) > strlen("read f: "));
+  assert_true(strlen(err_msg()) > strlen(": read f"));
+}
+
+// The system's own words come first.
+static void test_the_reason_comes_first(void **state) {
+  (void)state;
+  static const int errnums[] = {ENOENT, EACCES, EROFS, ENOSPC, EMFILE, EIO};
+  for (uint32_t i = 0; i < sizeof(errnums) / sizeof(errnums[0]); i++) {
+    char head[200];
+    const int len = snprintf(head, sizeof(head), "%s: open /d/f", strerror(errnums[i]));
+    (void)err_errno(errnums[i], "open", "/d/f");
+    assert_memory_equal(err_msg(), head, (size_t)len);
+  }
 }
 
 static void test_corrupt(void **state) {
@@ -69,14 +82,14 @@ static void test_long_path(void **state) {
   for (uint32_t i = 0; i < sizeof(errnums) / sizeof(errnums[0]); i++) {
     (void)err_errno(errnums[i], "open", path);
     assert_non_null(strstr(err_msg(), "open ..."));
-    assert_non_null(strstr(err_msg(), "/17.sst: "));
+    assert_non_null(strstr(err_msg(), "/17.sst"));
     assert_non_null(strstr(err_msg(), strerror(errnums[i])));
   }
   // a short one is there whole
   (void)err_errno(EIO, "open", path + sizeof(path) - 200);
   assert_non_null(strstr(err_msg(), path + sizeof(path) - 200));
   (void)err_errno(EIO, "open", NULL);
-  assert_non_null(strstr(err_msg(), "open : "));
+  assert_string_equal(strstr(err_msg(), ": open"), ": open");
 }
 
 static void test_long_is_cut(void **state) {
@@ -128,6 +141,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_set),
       cmocka_unit_test(test_errno),
+      cmocka_unit_test(test_the_reason_comes_first),
       cmocka_unit_test(test_corrupt),
       cmocka_unit_test(test_long_path),
       cmocka_unit_test(test_long_is_cut),
