@@ -182,7 +182,7 @@ MODULES := \
   $(addprefix remix/, build fresh pack remix splice write) \
   $(addprefix view/, memtable merge multiget super version) \
   compact/compact \
-  $(addprefix store/, batch get idle iter open pace ref round snapshot state syncer write) \
+  $(addprefix store/, batch dir idle pace ref replay round snapshot state syncer) xdb \
   $(addprefix admin/, checkpoint repair stats verify) \
   remixdb
 

@@ -6,14 +6,11 @@
 #include "admin/checkpoint.h"
 #include "admin/repair.h"
 #include "admin/verify.h"
-#include "store/get.h"
-#include "store/iter.h"
-#include "store/open.h"
+#include "xdb.h"
 #include "store/round.h"
 #include "store/snapshot.h"
 #include "admin/stats.h"
 #include "store/syncer.h"
-#include "store/write.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 

@@ -7,9 +7,8 @@
 #include <stdlib.h>
 
 #include "table/format.h"
-#include "store/open.h"
+#include "xdb.h"
 #include "store/syncer.h"
-#include "store/write.h"
 
 #define MEMTABLE_MB 64u
 #define LOST_MAX 1000u

@@ -8,8 +8,8 @@
 // Readers keep a view, and with it a version, for as long as they need it. Whose reference is the last one, of a version that has been replaced, would have to wait
 // until its tables are gone: 5 to 20 milliseconds for each of 46 MB, since the system takes its pages and blocks back when it is closed. So the version is left to
 // a worker that is idle, or to the end of the next round. Without workers it goes at once.
-#ifndef XDB_SPARE_H
-#define XDB_SPARE_H
+#ifndef STORE_IDLE_H
+#define STORE_IDLE_H
 
 #include "store/state.h"
 

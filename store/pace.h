@@ -8,8 +8,8 @@
 // long is made smaller, so that no nap is long; and a nap is put off until it is of two milliseconds, unless the memtable is nearly full: few slow writes
 // are better than many that are not so slow. The time is never said to be less than what the end of a round takes, in which nothing advances: so writers become
 // slower and slower before a memtable that is nearly full, and seldom come to where they would have to wait for all of it.
-#ifndef XDB_PACE_H
-#define XDB_PACE_H
+#ifndef STORE_PACE_H
+#define STORE_PACE_H
 
 #include "store/ref.h"
 

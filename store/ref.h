@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A ref: what one thread uses the store by. It reads the store as it is, or a snapshot.
-#ifndef XDB_REF_H
-#define XDB_REF_H
+#ifndef STORE_REF_H
+#define STORE_REF_H
 
 #include "store/state.h"
 
@@ -15,7 +15,7 @@ struct xdb_ref {
   uint64_t moment;
   struct xdb_snapshot *snapshot;
   struct sst_hold hold;          // of gets
-  uint32_t above;                // the share of the last such gets, about thirty, that found their key in the active memtable (store/get.c)
+  uint32_t above;                // the share of the last such gets, about thirty, that found their key in the active memtable (xdb.c)
   struct blkio_queue *queue;     // for iterators' read-ahead, made with the first iterator, and for batches of blocks
   struct multiget *multiget;     // made with the first use
   uint64_t debt, debt_max;       // bytes written since the pace was last looked at, and after how many it is looked at again

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rounds: the active memtable is frozen, compacted by a worker (compact/compact.h), and its version installed as the store's.
-#ifndef XDB_ROUND_H
-#define XDB_ROUND_H
+#ifndef STORE_ROUND_H
+#define STORE_ROUND_H
 
 #include "store/state.h"
 

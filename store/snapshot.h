@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Snapshots: the store at a moment, for as long as it is wanted.
-#ifndef XDB_SNAPSHOT_H
-#define XDB_SNAPSHOT_H
+#ifndef STORE_SNAPSHOT_H
+#define STORE_SNAPSHOT_H
 
 #include "store/ref.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store as it is in memory: what its calls share. It is made and ended in store/open.h; each kind of call has a file of its own above this one, and takes
-// arguments that remixdb.c has checked.
+// The store in memory: what its calls share. xdb.h makes it, ends it, and has its calls.
 //
 // One atomic pointer, the view, names the active memtable, the frozen one (being compacted; or none) and the version of the partitions. It is replaced,
 // never edited, under `lock`; readers load it inside an epoch. An old view's count is dropped after all epochs in which it could be seen have passed;
@@ -15,8 +14,8 @@
 //       back and begins again with the new view. So nothing is committed in a frozen memtable.
 //   X4  A memtable leaves the view only when the version that holds its content is durable, and its log segments are released only after that.
 // Lock order: lock, a leaf's lock, the log's lock. `lock` is never taken with an epoch entered.
-#ifndef XDB_H
-#define XDB_H
+#ifndef STORE_STATE_H
+#define STORE_STATE_H
 
 #include "compact/compact.h"
 #include "view/super.h"

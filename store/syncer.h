@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Making durable what was written: when asked to, and every so often.
-#ifndef XDB_SYNC_H
-#define XDB_SYNC_H
+#ifndef STORE_SYNCER_H
+#define STORE_SYNCER_H
 
 #include "store/ref.h"
 

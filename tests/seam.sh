@@ -41,7 +41,8 @@ BEGIN {
   allow("remix/pack", "ZSTD_*")
   allow("base/workers", "pthread_join")
   allow("store/syncer", "pthread_join")
-  allow("store/open", "getenv getpid clock_gettime")  # REMIXDB_IO; the id of a new store
+  allow("xdb", "getenv")                      # REMIXDB_IO
+  allow("store/dir", "getpid clock_gettime")  # the id of a new store
 }
 $1 == "own" { own[$2] = 1 }
 $1 == "use" { uses[++nr] = $2; names[nr] = $3 }

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "tests/lib/slow.h"
-#include "store/open.h"
+#include "xdb.h"
 #include "store/round.h"
 
 static uint64_t seed;  // of what runs

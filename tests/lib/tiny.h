@@ -14,12 +14,9 @@
 #include <cmocka.h>
 
 #include "tests/lib/simdisk.h"
-#include "store/get.h"
-#include "store/iter.h"
-#include "store/open.h"
+#include "xdb.h"
 #include "store/round.h"
 #include "store/syncer.h"
-#include "store/write.h"
 
 #define TINY_DIR "/tiny"
 #define TINY_STORE_ID 0x1122334455667788ull

@@ -30,12 +30,9 @@
 #include "tests/lib/simdisk.h"
 #include "tests/lib/slow.h"
 #include "admin/verify.h"
-#include "store/get.h"
-#include "store/iter.h"
-#include "store/open.h"
+#include "xdb.h"
 #include "store/round.h"
 #include "store/syncer.h"
-#include "store/write.h"
 
 #define DIR_NAME "/store"
 #define KEYS_MAX 512u

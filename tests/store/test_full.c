@@ -15,7 +15,7 @@
 #include "remixdb.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/slow.h"
-#include "store/open.h"
+#include "xdb.h"
 
 #define DIR_NAME "/store"
 #define NR 6000u

@@ -9,12 +9,9 @@
 
 #include <cmocka.h>
 
-#include "store/get.h"
-#include "store/iter.h"
-#include "store/open.h"
+#include "xdb.h"
 #include "store/round.h"
 #include "admin/stats.h"
-#include "store/write.h"
 
 #define TABLES 2000u
 #define OPEN_MAX 64u

@@ -14,13 +14,11 @@
 
 #include "admin/checkpoint.h"
 #include "admin/verify.h"
-#include "store/get.h"
-#include "store/open.h"
+#include "xdb.h"
 #include "store/round.h"
 #include "store/snapshot.h"
 #include "admin/stats.h"
 #include "store/syncer.h"
-#include "store/write.h"
 #include "tests/lib/both.h"
 #include "tests/lib/simdisk.h"
 

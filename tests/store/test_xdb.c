@@ -9,8 +9,7 @@
 #include <sys/stat.h>
 
 #include "tests/lib/store.h"
-#include "store/iter.h"
-#include "store/write.h"
+#include "xdb.h"
 
 static uint64_t seed_first;  // of all tests
 

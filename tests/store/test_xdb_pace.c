@@ -8,7 +8,7 @@
 #include "store/pace.h"
 #include "store/ref.h"
 #include "store/round.h"
-#include "store/write.h"
+#include "xdb.h"
 
 #define SECOND 1000000000ull
 #define QUANTUM 4096u

@@ -10,13 +10,11 @@
 
 #include "base/files.h"
 #include "tests/lib/simdisk.h"
-#include "store/get.h"
-#include "store/iter.h"
+#include "xdb.h"
 #include "store/ref.h"
 #include "store/snapshot.h"
 #include "store/idle.h"
 #include "store/syncer.h"
-#include "store/write.h"
 
 #define WRITERS 4u
 #define MEMTABLE (64u << 10)

@@ -8,10 +8,9 @@
 
 #include "tests/lib/scene.h"
 #include "tests/lib/simdisk.h"
-#include "store/get.h"
-#include "store/open.h"
+#include "store/below.h"
+#include "xdb.h"
 #include "store/round.h"
-#include "store/write.h"
 
 #include <ftw.h>
 #include <time.h>

@@ -13,12 +13,9 @@
 #include <cmocka.h>
 
 #include "tests/lib/slow.h"
-#include "store/get.h"
-#include "store/iter.h"
-#include "store/open.h"
+#include "xdb.h"
 #include "store/round.h"
 #include "admin/stats.h"
-#include "store/write.h"
 
 #define KIB ((size_t)1 << 10)
 #define MEMTABLE (512 * KIB)

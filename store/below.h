@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading keys, one or many at a time.
-#ifndef XDB_GET_H
-#define XDB_GET_H
+// Looking up a key below the active memtable: in the frozen memtable, then in the key's partition.
+//
+// A lookup has two steps. The first one asks the processor for the memory that the second one reads first, so that this memory is on its way while the active
+// memtable is searched.
+#ifndef STORE_BELOW_H
+#define STORE_BELOW_H
 
-#include "store/ref.h"
-
-// Copies at most cap bytes of the value to val_out (which may be NULL: cap 0); *vlen_out, when given, is the full length. REMIXDB_NOTFOUND.
-MUST_CHECK enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out);
-// Looks up nr keys at one moment: the contract is remixdb_multi_get's. *nr_out is set in any case.
-MUST_CHECK enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
-                                             size_t *nr_out);
+#include "store/state.h"
 
 // Where a key is looked for below the active memtable: what has been asked for.
 struct xdb_below {

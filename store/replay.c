@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/replay.h"
+
+#define WAL_STEP_MIN (256u << 10)
+#define REPLAY_BYTES (1u << 20)      // gathered before they are linked; more than any record has
+#define REPLAY_RECORDS 8192u
+#define REPLAY_SHARES 2u             // for each thread
+#define REPLAY_FEW 512u              // so few are not worth waking a worker
+
+_Static_assert(REPLAY_BYTES >= REMIXDB_KV_MAX, "a record fits");
+
+struct replay_rec {
+  struct kv_rec rec;
+  uint64_t seq, hash;
+};
+
+struct replay_share {
+  struct task task;
+  struct replaying *r;
+  uint32_t number;
+  struct err_saved error;  // status OK: none
+};
+
+struct replay_fill {
+  struct task task;
+  struct xdb *x;
+};
+
+struct replaying {
+  struct xdb *x;
+  struct memtable *m;
+  struct worker *self;
+  struct replay_rec recs[REPLAY_RECORDS];
+  uint32_t nr;
+  size_t nbytes;
+  uint32_t nr_shares;
+  struct replay_share shares[REPLAY_SHARES * (WORKERS_MAX + 1)];
+  struct replay_fill fill;
+  struct task *tasks[REPLAY_SHARES * (WORKERS_MAX + 1) + 1];
+  uint8_t bytes[REPLAY_BYTES];  // keys and values
+};
+
+// All at one time: what the search for each looks at is fetched for all of them before the first is linked.
+static enum remixdb_status link_group(struct replaying *r, struct worker *w, const struct replay_rec *const *group, uint32_t nr) {
+  struct wh *wh = r->m->wh;
+  struct kref keys[WH_GROUP_MAX];
+  uint64_t hashes[WH_GROUP_MAX];
+  uint8_t which[WH_GROUP_MAX];
+  const struct wh_ver *versions[WH_GROUP_MAX];
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < nr; i++) {
+    keys[i] = kref(group[i]->rec.key, group[i]->rec.klen);
+    hashes[i] = group[i]->hash;
+    which[i] = (uint8_t)i;
+  }
+  epoch_enter(&r->x->epoch, &w->slot);
+  wh_get_many(wh, keys, hashes, which, nr, WH_PENDING - 1, versions);
+  for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+    const struct kv_rec *rec = &group[i]->rec;
+    struct wh_slot slot;
+    wh_lock(wh, keys[i], hashes[i], &slot);
+    s = wh_link(&slot, rec->val, rec->vlen, rec->tomb);
+    if (s == REMIXDB_OK) wh_stamp(&slot, group[i]->seq);
+    wh_unlock(&slot);
+  }
+  epoch_exit(&w->slot);
+  return s;
+}
+
+static void link_share(struct task *t, struct worker *w) {
+  struct replay_share *share = (struct replay_share *)t;
+  struct replaying *r = share->r;
+  const struct replay_rec *group[WH_GROUP_MAX];
+  uint32_t nr = 0;
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < r->nr && s == REMIXDB_OK; i++) {
+    if (r->recs[i].hash % r->nr_shares != share->number) continue;
+    group[nr++] = &r->recs[i];
+    if (nr < WH_GROUP_MAX) continue;
+    s = link_group(r, w, group, nr);
+    nr = 0;
+  }
+  if (nr && s == REMIXDB_OK) s = link_group(r, w, group, nr);
+  err_save(&share->error, s);
+}
+
+// The memory for what is linked next. Threads that came to a new page at the same time would have the system clear one for each.
+static void fill_pool(struct task *t, struct worker *w) {
+  (void)w;
+  struct arena_pool *const pool = &((struct replay_fill *)t)->x->memtables.chunks;
+  (void)arena_pool_fill(pool, pool->chunk_size);
+}
+
+static enum remixdb_status link_gathered(struct replaying *r) {
+  struct workers *ws = r->x->workers;
+  const uint32_t nr_threads = ws ? workers_count(ws) + 1 : 1;
+  r->nr_shares = r->nr > REPLAY_FEW && nr_threads > 1 ? REPLAY_SHARES * nr_threads : 1;
+  for (uint32_t i = 0; i < r->nr_shares; i++) {
+    struct replay_share *share = &r->shares[i];
+    share->task = (struct task){.run = link_share, .size = 1};
+    share->r = r;
+    share->number = i;
+    r->tasks[i] = &share->task;
+  }
+  r->fill = (struct replay_fill){{.run = fill_pool, .size = 2}, r->x};
+  r->tasks[r->nr_shares] = &r->fill.task;
+  if (r->nr_shares > 1) workers_run(ws, r->self, r->tasks, r->nr_shares + 1);
+  else link_share(r->tasks[0], r->self);
+  r->nr = 0;
+  r->nbytes = 0;
+  for (uint32_t i = 0; i < r->nr_shares; i++)
+    if (r->shares[i].error.status != REMIXDB_OK) return err_raise(&r->shares[i].error);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *rec) {
+  struct replaying *r = arg;
+  const size_t nbytes = (size_t)rec->klen + rec->vlen;
+  if (r->nr == REPLAY_RECORDS || nbytes > REPLAY_BYTES - r->nbytes) {
+    const enum remixdb_status s = link_gathered(r);
+    if (s != REMIXDB_OK) return s;
+  }
+  uint8_t *const key = r->bytes + r->nbytes, *const val = key + rec->klen;
+  if (rec->klen) memcpy(key, rec->key, rec->klen);
+  if (rec->vlen) memcpy(val, rec->val, rec->vlen);
+  r->nbytes += nbytes;
+  r->recs[r->nr++] = (struct replay_rec){{key, val, rec->klen, rec->vlen, rec->tomb}, seq, hash64(key, rec->klen)};
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status replayed(void *arg) {
+  struct replaying *r = arg;
+  return r->nr ? link_gathered(r) : REMIXDB_OK;
+}
+
+enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct version *v, bool fresh, struct memtable *m) {
+  uint32_t step = WAL_PREALLOC;  // a small segment must not take the room of a large one
+  while (step > WAL_STEP_MIN && step > x->wal_limit / 4) step /= 2;
+  const struct wal_opts wo = {.env = x->env, .dir = x->dir, .store_id = x->store_id, .read_only = x->opts.read_only, .step = step, .replayed = replayed};
+  struct replaying *r = mem_alloc(sizeof(*r));
+  if (!r) return REMIXDB_NOMEM;
+  r->x = x;
+  r->m = m;
+  r->self = self;
+  r->nr = 0;
+  r->nbytes = 0;
+  enum remixdb_status s = wal_open(&wo, v->log_gen, v->log_seq, fresh, replay, r, &x->recovery, &x->wal);
+  mem_free(r);
+  epoch_reclaim(&x->epoch);
+  if (s != REMIXDB_OK) return s;
+  m->gen = wal_gen(x->wal);
+  m->base_seq = x->recovery.last_seq;
+  atomic_store_explicit(&x->published, x->recovery.last_seq, memory_order_release);
+  return REMIXDB_OK;
+}

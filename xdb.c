@@ -1,0 +1,691 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "xdb.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "store/below.h"
+#include "store/dir.h"
+#include "store/idle.h"
+#include "store/pace.h"
+#include "store/replay.h"
+#include "store/round.h"
+#include "store/syncer.h"
+#include "view/multiget.h"
+
+#define MIB ((size_t)1 << 20)
+#define OPEN_FILES_MIN 16u
+#define OTHER_FILES 24u              // descriptors for the lock, the log, files being written, rings, and what the program has open
+#define REPLAY_SEGMENTS_MAX 4u       // with more segments to replay the memtable is compacted soon after opening; each opening adds one
+
+// ---- reading keys
+
+// The share of gets that found their key in the active memtable lately, of those whose key was not written lately (wh_get_want): all of them, and so many that it is
+// searched before anything else is asked for.
+#define ABOVE_ALL 65535u
+#define ABOVE_OFTEN (ABOVE_ALL / 3)
+
+enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out) {
+  struct xdb *x = r->xdb;
+  const uint64_t hash = hash64(key.ptr, key.len);
+  enum remixdb_status s = REMIXDB_OK;
+  struct kv_rec rec;
+  epoch_enter(&x->epoch, &r->slot);
+  const struct view *v = xdb_ref_view(r);
+  const uint64_t moment = xdb_ref_moment(r);
+  const struct wh_wanted wanted = wh_get_want(v->active->wh, key, hash);
+  const bool early = wanted.recent == NULL && likely(r->above < ABOVE_OFTEN);
+  struct xdb_below below;
+  if (early) xdb_want_below(v, key, hash, &below);
+  const struct wh_ver *ver = wh_get_wanted(v->active->wh, wanted, key, hash, moment);
+  if (wanted.recent == NULL) r->above = r->above - (r->above >> 5) + (ver ? ABOVE_ALL >> 5 : 0);
+  if (ver) {
+    rec = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
+  } else {
+    if (unlikely(!early)) xdb_want_below(v, key, hash, &below);
+    s = xdb_get_below_wanted(v, &below, key, hash, moment, &r->hold, &rec);
+  }
+  if (s == REMIXDB_OK && rec.tomb) s = REMIXDB_NOTFOUND;
+  if (s == REMIXDB_OK) {
+    if (vlen_out) *vlen_out = rec.vlen;
+    const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
+    if (likely(val_out && n <= COPY_SMALL)) copy_small(val_out, rec.val, n);
+    else if (val_out) memcpy(val_out, rec.val, n);
+    if (val_out && n < rec.vlen) s = err_set(REMIXDB_TOOBIG, "the value has %u bytes, the buffer %u", rec.vlen, cap);
+  }
+  epoch_exit(&r->slot);
+  return s;
+}
+
+enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
+                                  size_t *nr_out) {
+  struct xdb *x = r->xdb;
+  *nr_out = 0;
+  if (unlikely(!r->multiget)) {
+    const enum remixdb_status s = multiget_create(&x->io, &r->queue, &r->multiget);
+    if (s != REMIXDB_OK) {
+      for (size_t i = 0; i < nr; i++) {
+        found[i] = false;
+        if (values) values[i].len = 0;
+      }
+      return s;
+    }
+  }
+  multiget_begin(r->multiget, nr, keys, values, found);
+  epoch_enter(&x->epoch, &r->slot);
+  struct view *v = xdb_ref_view(r), *counted = NULL;
+  const uint64_t moment = xdb_ref_moment(r);
+  while (multiget_part(r->multiget, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment)) {
+    if (!counted) {  // it outlives this epoch
+      view_ref(v);
+      counted = v;
+    }
+    epoch_exit(&r->slot);  // many keys must not hold up the reclamation of the whole store
+    epoch_enter(&x->epoch, &r->slot);
+  }
+  epoch_exit(&r->slot);
+  xdb_view_drop(x, counted);
+  return multiget_end(r->multiget, nr_out);
+}
+
+// ---- writing
+
+// Nothing was logged, for s: the version goes. That may find no memory to make the leaf smaller, which is not what the caller is told.
+static __attribute__((noinline)) enum remixdb_status take_back(struct wh_slot *slot, enum remixdb_status s) {
+  struct err_saved why;
+  err_save(&why, s);
+  wh_unlink(slot);
+  return s == REMIXDB_ABORTED ? s : err_raise(&why);
+}
+
+// The commit of one record. The caller has locked the key's leaf. The steps:
+//   1. link    the new version stands first in its key's chain, pending: no reader sees it (wh_link)
+//   2. log     the record goes into the log's buffer, which gives it its sequence number (wal_begin, wal_put)
+//   3. stamp   the version gets that number (wh_stamp)
+//   4. publish the number becomes the newest moment that readers take (X1)
+//   5. unlock  the leaf, the epoch, then the log's buffer, which wal_end may write out
+// On failure nothing is linked, and the caller still holds the leaf and the epoch. REMIXDB_ABORTED: the memtable was frozen between 1 and 2 (X3). last: the
+// log takes the record also when the disk is full, as long as it has the room that it keeps for deletes.
+static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const struct memtable *m, struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb,
+                                  bool last) {
+  enum remixdb_status s = wh_link(slot, val, vlen, tomb);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  uint64_t gen;
+  const size_t nbytes = kv_rec_size(slot->key.len, vlen, tomb);
+  if ((s = last ? wal_begin_last(x->wal, nbytes, &gen) : wal_begin(x->wal, nbytes, &gen)) == REMIXDB_OK) {
+    if (likely(gen == m->gen)) {
+      const uint64_t seq = wal_put(x->wal, slot->key, val, vlen, tomb);
+      wh_stamp(slot, seq);
+      atomic_store_explicit(&x->published, seq, memory_order_release);
+      wh_unlock(slot);
+      epoch_exit(es);
+      wal_end(x->wal);  // may write a buffer out: nobody need wait for the leaf, or for this epoch, meanwhile
+      return REMIXDB_OK;
+    }
+    wal_end(x->wal);
+    s = REMIXDB_ABORTED;
+  }
+  return take_back(slot, s);
+}
+
+enum write_how {
+  WRITE_NEW,
+  WRITE_LAST,    // a full memtable takes it all the same, up to a quarter more than its limit
+  WRITE_BACK,    // that without a limit, and nothing is done when it has the key
+};
+
+static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
+  if (how == WRITE_NEW) return !xdb_round_due(x, m, 0);
+  return how == WRITE_BACK ||
+         (wh_memory(m->wh) < x->memtable_limit + x->memtable_limit / 4 && wal_segment_bytes(x->wal) < x->wal_limit + x->wal_limit / 4);
+}
+
+// One try. REMIXDB_ABORTED: nothing was done; the memtable is full, or was frozen meanwhile (*full_out says which).
+static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, struct kref key, uint64_t hash, const void *val, uint32_t vlen, bool tomb,
+                                      enum write_how how, bool *full_out) {
+  struct wh_slot slot;
+  epoch_enter(&x->epoch, es);
+  struct memtable *m = xdb_view(x)->active;
+  *full_out = !takes(x, m, how);
+  if (unlikely(*full_out)) {
+    epoch_exit(es);
+    return REMIXDB_ABORTED;
+  }
+  wh_lock(m->wh, key, hash, &slot);
+  enum remixdb_status s = REMIXDB_OK;
+  if (how != WRITE_BACK || !wh_slot_newest(&slot)) {
+    s = commit(x, es, m, &slot, val, vlen, tomb, tomb && how != WRITE_BACK);
+    if (likely(s == REMIXDB_OK)) return s;
+  }
+  wh_unlock(&slot);
+  epoch_exit(es);
+  return s;
+}
+
+static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es, const struct batch_op *ops, size_t nr, struct wh_link *links, size_t log_bytes,
+                                           size_t memory, bool *full_out) {
+  struct wh_many many;
+  epoch_enter(&x->epoch, es);
+  struct memtable *m = xdb_view(x)->active;
+  *full_out = xdb_round_due(x, m, memory);
+  if (*full_out) {
+    epoch_exit(es);
+    return REMIXDB_ABORTED;
+  }
+  wh_many_init(&many, m->wh);
+  enum remixdb_status s = REMIXDB_OK;
+  size_t linked = 0;
+  for (; linked < nr && s == REMIXDB_OK; linked += s == REMIXDB_OK)
+    s = wh_many_link(&many, ops[linked].key, ops[linked].hash, ops[linked].val, ops[linked].vlen, ops[linked].tomb, &links[linked]);
+  uint64_t gen;
+  if (s == REMIXDB_OK && (s = wal_begin(x->wal, log_bytes, &gen)) == REMIXDB_OK && unlikely(gen != m->gen)) {
+    wal_end(x->wal);
+    s = REMIXDB_ABORTED;
+  }
+  const bool logged = s == REMIXDB_OK;
+  if (logged) {
+    uint64_t seq = 0;
+    for (size_t i = 0; i < nr; i++) {
+      seq = wal_put(x->wal, ops[i].key, ops[i].val, ops[i].vlen, ops[i].tomb);
+      wh_link_stamp(&links[i], seq);
+    }
+    // one store makes all of it visible: until then every moment is before the first of the numbers
+    atomic_store_explicit(&x->published, seq, memory_order_release);
+  } else {
+    while (linked > 0) wh_many_unlink(&many, &links[--linked]);
+  }
+  wh_many_unlock(&many);
+  epoch_exit(es);
+  if (logged) wal_end(x->wal);
+  return s;
+}
+
+// For a round (compact.hand_back; arg is the store): a record goes into the active memtable, unless there is a newer one of its key.
+static enum remixdb_status write_back(void *arg, struct worker *w, const struct kv_rec *rec) {
+  struct xdb *x = arg;
+  const struct kref key = kref(rec->key, rec->klen);
+  // no memtable can be frozen while one is: the first try is never refused for that
+  bool full;
+  return write_once(x, &w->slot, key, hash64(key.ptr, key.len), rec->val, rec->vlen, rec->tomb, WRITE_BACK, &full);
+}
+
+static enum remixdb_status check_writable(const struct xdb_ref *r) {
+  struct xdb *x = r->xdb;
+  if (unlikely(r->view)) return err_set(REMIXDB_READONLY, "%s: a snapshot is not written to", x->dir);
+  if (unlikely(x->opts.read_only)) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
+  return REMIXDB_OK;
+}
+
+// The memtable was full, for a batch of so many bytes or for one record (0).
+static enum remixdb_status wait_for_room(struct xdb *x, size_t batch) {
+  const uint64_t began = time_ns();
+  const enum remixdb_status s = xdb_round_room(x, XDB_ROUND_FULL, batch);
+  if (s == REMIXDB_OK) xdb_pace_stalled(x, time_ns() - began);
+  return s;
+}
+
+// After a write of so many bytes.
+static enum remixdb_status written(struct xdb_ref *r, size_t nbytes) {
+  struct xdb *x = r->xdb;
+  xdb_pace(r, nbytes);
+  if (x->opts.sync == REMIXDB_SYNC_EACH) return xdb_sync(r);
+  if (x->has_syncer) xdb_sync_wake(x);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb) {
+  struct xdb *x = r->xdb;
+  enum remixdb_status s = check_writable(r);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  const uint64_t hash = hash64(key.ptr, key.len);
+  enum write_how how = WRITE_NEW;
+  bool full;
+  do {
+    if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
+    s = write_once(x, &r->slot, key, hash, val, vlen, tomb, how, &full);
+    if (unlikely(full)) {
+      s = wait_for_room(x, 0);
+      // a delete is how one makes room: it goes into the full memtable, as long as the log has room left
+      if (s == REMIXDB_NOSPACE && tomb && how == WRITE_NEW) how = WRITE_LAST;
+      else if (s != REMIXDB_OK) return s;
+      s = REMIXDB_ABORTED;
+    }
+  } while (unlikely(s == REMIXDB_ABORTED));
+  return likely(s == REMIXDB_OK) ? written(r, key.len + vlen + sizeof(struct wh_ver)) : s;
+}
+
+enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
+  struct xdb *x = r->xdb;
+  enum remixdb_status s = check_writable(r);
+  if (s == REMIXDB_OK) s = xdb_failure(x);
+  if (s != REMIXDB_OK) return s;
+  struct batch_op *ops;
+  size_t nr;
+  if ((s = batch_sorted(b, &ops, &nr)) != REMIXDB_OK) return s;
+  size_t log_bytes = 0, memory = 0;
+  for (size_t i = 0; i < nr; i++) {
+    log_bytes += kv_rec_size(ops[i].key.len, ops[i].vlen, ops[i].tomb);
+    memory += wh_record_memory(ops[i].key.len, ops[i].vlen);
+  }
+  struct wh_link *links = mem_alloc((nr ? nr : 1) * sizeof(*links));
+  if (!links) s = REMIXDB_NOMEM;
+  else if (memory > x->memtable_limit)
+    s = err_set(REMIXDB_TOOBIG, "a batch of %zu keys takes %zu bytes of memory, the memtable has %zu", nr, memory, x->memtable_limit);
+  bool full = false;
+  for (bool again = nr > 0; again && s == REMIXDB_OK;) {
+    s = write_many_once(x, &r->slot, ops, nr, links, log_bytes, memory, &full);
+    again = s == REMIXDB_ABORTED;
+    if (again) s = full ? wait_for_room(x, memory) : REMIXDB_OK;
+    if (again && s == REMIXDB_OK) s = xdb_failure(x);
+  }
+  mem_free(links);
+  mem_free(ops);
+  return s == REMIXDB_OK ? written(r, memory) : s;
+}
+
+// One try; see write_once.
+static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64_t hash, remixdb_merge_fn fn, void *priv, size_t *written_out, bool *full_out) {
+  struct xdb *x = r->xdb;
+  struct wh_slot slot;
+  struct kv_rec rec;
+  epoch_enter(&x->epoch, &r->slot);
+  const struct view *v = xdb_view(x);
+  struct memtable *m = v->active;
+  enum remixdb_status s = REMIXDB_OK;
+  *full_out = xdb_round_due(x, m, 0);
+  if (unlikely(*full_out)) {
+    epoch_exit(&r->slot);
+    return REMIXDB_ABORTED;
+  }
+  // What lies below the active memtable does not change while it is the active one, so it is read before the leaf is locked: nobody waits for a disk.
+  if (!wh_get(m->wh, key, hash, WH_PENDING - 1)) s = xdb_get_below(v, key, hash, WH_PENDING - 1, &r->hold, &rec);
+  if (unlikely(s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {
+    epoch_exit(&r->slot);
+    return s;
+  }
+  wh_lock(m->wh, key, hash, &slot);
+  const struct wh_ver *newest = wh_slot_newest(&slot);
+  if (newest) rec = (struct kv_rec){NULL, newest->val, 0, newest->vlen, newest->tomb};
+  const bool there = (newest || s == REMIXDB_OK) && !rec.tomb;
+  const void *val = NULL;
+  uint32_t vlen = 0;
+  const enum remixdb_merge_op op = fn(there ? rec.val : NULL, there ? rec.vlen : 0, &val, &vlen, priv);
+  const bool tomb = op == REMIXDB_MERGE_DEL;
+  *written_out = 0;
+  s = REMIXDB_OK;
+  if (op == REMIXDB_MERGE_PUT && !val && vlen) s = err_set(REMIXDB_INVALID, "the merge function returned no value, but a length of %u", vlen);
+  else if (op == REMIXDB_MERGE_PUT && (uint64_t)key.len + vlen > REMIXDB_KV_MAX)
+    s = err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", key.len, vlen, REMIXDB_KV_MAX);
+  else if (op != REMIXDB_MERGE_PUT && op != REMIXDB_MERGE_DEL && op != REMIXDB_MERGE_KEEP)
+    s = err_set(REMIXDB_INVALID, "the merge function returned %d", (int)op);
+  else if (op == REMIXDB_MERGE_PUT || (tomb && there)) {
+    *written_out = key.len + vlen + sizeof(struct wh_ver);
+    s = commit(x, &r->slot, m, &slot, tomb ? NULL : val, tomb ? 0 : vlen, tomb, false);
+    if (likely(s == REMIXDB_OK)) return s;
+  }
+  wh_unlock(&slot);
+  epoch_exit(&r->slot);
+  return s;
+}
+
+enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv) {
+  struct xdb *x = r->xdb;
+  enum remixdb_status s = check_writable(r);
+  if (s != REMIXDB_OK) return s;
+  const uint64_t hash = hash64(key.ptr, key.len);
+  size_t nbytes = 0;
+  bool full;
+  do {
+    if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
+    s = merge_once(r, key, hash, fn, priv, &nbytes, &full);
+    if (unlikely(full)) {
+      if ((s = wait_for_room(x, 0)) != REMIXDB_OK) return s;
+      s = REMIXDB_ABORTED;
+    }
+  } while (unlikely(s == REMIXDB_ABORTED));
+  return s == REMIXDB_OK && nbytes ? written(r, nbytes) : s;
+}
+
+// ---- iterators
+
+enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
+  struct xdb_iter *it = mem_calloc(1, sizeof(*it));
+  if (!it) return REMIXDB_NOMEM;
+  if (!r->queue) {
+    const enum remixdb_status s = blkio_queue_create(&r->xdb->io, &r->queue);
+    if (s != REMIXDB_OK) {
+      mem_free(it);
+      return s;
+    }
+  }
+  it->ref = r;
+  merge_init(&it->merge, r->queue);
+  merge_lend(&it->merge, &r->xdb->epoch, &r->slot);
+  atomic_fetch_add_explicit(&r->xdb->nr_iters, 1, memory_order_relaxed);
+  *out = it;
+  return REMIXDB_OK;
+}
+
+void xdb_iter_park(struct xdb_iter *it) {
+  struct xdb_ref *r = it->ref;
+  epoch_enter(&r->xdb->epoch, &r->slot);
+  merge_park(&it->merge);
+  epoch_exit(&r->slot);
+  if (it->stays) xdb_ref_unstay(r);
+  it->stays = false;
+  xdb_view_drop(r->xdb, it->view);
+  it->view = NULL;
+  it->status = REMIXDB_OK;
+}
+
+void xdb_iter_destroy(struct xdb_iter *it) {
+  if (!it) return;
+  xdb_iter_park(it);
+  merge_fini(&it->merge);
+  atomic_fetch_sub_explicit(&it->ref->xdb->nr_iters, 1, memory_order_relaxed);
+  mem_free(it);
+}
+
+// After a call that moves it, outside of any epoch.
+static enum remixdb_status iter_done(struct xdb_iter *it, enum remixdb_status s) {
+  it->status = s;
+  if (unlikely(s != REMIXDB_OK)) err_save(&it->error, s);
+  if (likely(xdb_iter_valid(it))) return s;
+  xdb_iter_park(it);  // one that has come to its end, and is left there, pins nothing
+  it->status = s;
+  return s == REMIXDB_OK ? s : err_raise(&it->error);  // what went with the view may have said something else
+}
+
+// Brings the iterator to the store, or the snapshot, as it is now; inside an epoch. What it held before is in *old_out and must be dropped after the epoch.
+static void iter_renew(struct xdb_iter *it, struct view **old_out) {
+  struct xdb_ref *r = it->ref;
+  struct view *v = xdb_ref_view(r);
+  *old_out = NULL;
+  if (v != it->view) {
+    view_ref(v);
+    *old_out = it->view;
+    merge_park(&it->merge);
+    it->view = v;
+  }
+  merge_set(&it->merge, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, xdb_ref_moment(r));
+}
+
+enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };
+
+static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, struct kref key) {
+  struct view *old;
+  // The key may be the one it stands on, in memory that it gives up, or reads other blocks into, before the search has ended.
+  uint8_t small[COPY_SMALL], *large = NULL;
+  if (it->view && key.len > 0) {
+    if (unlikely(key.len > COPY_SMALL) && !(large = mem_alloc(key.len))) {
+      xdb_iter_fail(it, REMIXDB_NOMEM);
+      return REMIXDB_NOMEM;
+    }
+    if (likely(!large)) copy_small(small, key.ptr, key.len);
+    else memcpy(large, key.ptr, key.len);
+    key.ptr = large ? large : small;
+  }
+  epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
+  iter_renew(it, &old);
+  xdb_ref_stay(it->ref, it->stays);
+  it->stays = true;
+  enum remixdb_status s = how == SEEK_GE   ? merge_seek(&it->merge, key)
+                          : how == SEEK_LE ? merge_seek_for_prev(&it->merge, key)
+                                           : merge_seek_last(&it->merge);
+  epoch_exit(&it->ref->slot);
+  mem_free(large);
+  s = iter_done(it, s);
+  xdb_view_drop(it->ref->xdb, old);
+  return s == REMIXDB_OK ? s : err_raise(&it->error);  // what went with the view may have said something else
+}
+
+enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key) { return iter_seek(it, SEEK_GE, key); }
+enum remixdb_status xdb_iter_seek_for_prev(struct xdb_iter *it, struct kref key) { return iter_seek(it, SEEK_LE, key); }
+enum remixdb_status xdb_iter_seek_last(struct xdb_iter *it) { return iter_seek(it, SEEK_LAST, kref(NULL, 0)); }
+
+void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
+  err_save(&it->error, s);
+  xdb_iter_park(it);
+  it->status = s;
+}
+
+enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
+  if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
+  return iter_done(it, nr == 1 ? merge_next(&it->merge) : merge_skip(&it->merge, nr));
+}
+
+enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {
+  if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
+  return iter_done(it, merge_prev(&it->merge));
+}
+
+enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
+  if (unlikely(!xdb_iter_valid(it))) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
+  return merge_record(&it->merge, rec_out);
+}
+
+// ---- opening and closing
+
+static enum remixdb_status start_threads(struct xdb *x) {
+  uint32_t nr, nr_cores, cores[WORKERS_MAX];
+  enum remixdb_status s = workers_plan(x->opts.workers, x->opts.worker_cores, &nr, cores, WORKERS_MAX, &nr_cores);
+  if (s == REMIXDB_OK) s = workers_create(nr, cores, nr_cores, &x->io, &x->epoch, xdb_round_run, x, &x->workers);
+  if (s != REMIXDB_OK) return s;
+  x->compact.workers = x->workers;
+  // those who scan keep a processor where there is more than one
+  const uint32_t processors = thread_cores(NULL, 0), others = processors > 1 ? processors - 1 : 1;
+  x->compact.worn_parts = nr > others ? others : nr > 0 ? nr : 1;
+  if (nr) {  // without, what a call does would depend on what the cache holds
+    x->ctx.worn = xdb_round_worn;
+    x->ctx.worn_arg = x;
+  }
+  return xdb_sync_start(x);
+}
+
+// Ends the threads: what they use, the log before all, may go only after that.
+static void stop_threads(struct xdb *x) {
+  xdb_sync_stop(x);
+  workers_destroy(x->workers);
+  x->workers = NULL;
+}
+
+static void teardown(struct xdb *x) {
+  view_unref(xdb_view(x));
+  epoch_fini(&x->cursors);
+  epoch_fini(&x->epoch);
+  memtables_fini(&x->memtables);
+  cache_destroy(x->cache);
+  fdpool_destroy(x->fds);
+  env_unlock(x->env, x->lock_fd);
+  pthread_cond_destroy(&x->changed);
+  pthread_mutex_destroy(&x->lock);
+  pthread_cond_destroy(&x->sync_wake);
+  pthread_mutex_destroy(&x->sync_lock);
+  pthread_mutex_destroy(&x->snapshots_lock);
+  mem_free(x->dir);
+  mem_free(x);
+}
+
+static enum remixdb_status start_services(struct xdb *x) {
+  enum blkio_kind kind;
+  const char *io = getenv("REMIXDB_IO");
+  enum remixdb_status s = blkio_parse(io && *io ? io : x->opts.io, &kind);
+  if (s != REMIXDB_OK) return s;
+  blkio_init(&x->io, x->env, kind);
+  // Where a process may have few (256 is usual on macOS) the tables leave some to the rest of the store: it has none to close when it needs one.
+  const uint64_t limit = process_descriptors(), room = limit > OPEN_FILES_MIN + OTHER_FILES ? limit - OTHER_FILES : OPEN_FILES_MIN;
+  const uint32_t max_open = x->opts.max_open_files < room ? x->opts.max_open_files : (uint32_t)room;
+  if (max_open < x->opts.max_open_files)
+    xdb_say(x, "%s: %u table files may be open at once, not %u: the process may have %" PRIu64 " descriptors", x->dir, max_open, x->opts.max_open_files, limit);
+  if ((s = fdpool_create(x->env, max_open, &x->fds)) != REMIXDB_OK) return s;
+  if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
+  x->ctx = (struct sst_ctx){.env = x->env, .dir = x->dir, .io = &x->io, .cache = x->cache, .fds = x->fds, .store_id = x->store_id,
+                            .direct_io = x->opts.direct_io,
+                            .retired = &x->retired};
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status check_opts(struct remixdb_opts *o) {
+  if (o->memtable_mb == 0) o->memtable_mb = 256;
+  if (o->wal_mb == 0) o->wal_mb = 2 * o->memtable_mb;
+  if (o->max_open_files == 0) o->max_open_files = 1000;
+  const size_t most = (SIZE_MAX >> 20) / 4;
+  if (o->memtable_mb > most || o->wal_mb > most || o->cache_mb > most) return err_set(REMIXDB_INVALID, "a size in MiB is out of range");
+  if (o->max_open_files < OPEN_FILES_MIN)
+    return err_set(REMIXDB_INVALID, "max_open_files is %u and must be at least %u", o->max_open_files, OPEN_FILES_MIN);
+  if (o->sync < REMIXDB_SYNC_EACH) return err_set(REMIXDB_INVALID, "sync is %d: it is REMIXDB_SYNC_NONE, REMIXDB_SYNC_EACH or milliseconds", o->sync);
+  if (o->workers < -1) return err_set(REMIXDB_INVALID, "workers is %d: it is a number of threads, or -1 for auto", o->workers);
+  if (o->compression != REMIXDB_COMPRESSION_NONE && o->compression != REMIXDB_COMPRESSION_ZSTD)
+    return err_set(REMIXDB_INVALID, "compression %d is not known", (int)o->compression);
+  return REMIXDB_OK;
+}
+
+// Set first, so that a failure at any later step can be taken down the same way.
+static struct xdb *create(const struct remixdb_opts *o, struct env *env) {
+  const size_t size = align_up(sizeof(struct xdb), CACHE_LINE);
+  struct xdb *x = mem_alloc_aligned(CACHE_LINE, size);
+  if (!x) return NULL;
+  memset(x, 0, size);
+  x->env = env;
+  x->lock_fd = -1;
+  x->opts = *o;
+  epoch_init(&x->epoch);
+  epoch_init(&x->cursors);
+  pthread_mutex_init(&x->lock, NULL);
+  cond_init(&x->changed);
+  pthread_mutex_init(&x->sync_lock, NULL);
+  cond_init(&x->sync_wake);
+  pthread_mutex_init(&x->snapshots_lock, NULL);
+  return x;
+}
+
+// Checks the options and derives the store's limits from them.
+static enum remixdb_status configure(struct xdb *x, const char *dir) {
+  const enum remixdb_status s = check_opts(&x->opts);
+  if (s != REMIXDB_OK) return s;
+  x->memtable_limit = x->opts.memtable_mb * MIB;
+  x->wal_limit = (uint64_t)x->opts.wal_mb * MIB;
+  memtables_init(&x->memtables, &x->epoch, &x->cursors, x->memtable_limit);
+  if (!(x->dir = mem_alloc(strlen(dir) + 1))) return REMIXDB_NOMEM;
+  memcpy(x->dir, dir, strlen(dir) + 1);
+  struct compact *c = &x->compact;
+  c->ctx = &x->ctx;
+  c->epoch = &x->epoch;
+  c->build = (struct sst_build_opts){.ckeys = x->opts.ckeys, .compression = x->opts.compression, .level = x->opts.compression_level,
+                                      .max_pages = compact_table_pages(x->memtable_limit)};
+  c->tags = x->opts.tags;
+  c->young_from = COMPACT_YOUNG_FROM;
+  // what is handed back must not fill the next memtable's log segment at once, or it would be handed back for ever
+  c->memtable_size = x->wal_limit < x->memtable_limit ? (size_t)x->wal_limit : x->memtable_limit;
+  c->hand_back = write_back;
+  c->arg = x;
+  return REMIXDB_OK;
+}
+
+// What opening holds until the store's view has taken it over.
+struct opening {
+  struct worker self;         // what this thread does of a worker's
+  struct memtable *active;
+  struct version *version;
+  bool exists;                // there was a store; else a new one is made
+};
+
+// The directory, the version that CURRENT names or that of a new store, and the first view.
+static enum remixdb_status load(struct xdb *x, struct opening *o) {
+  enum remixdb_status s = dir_open(x, &o->exists);
+  if (s != REMIXDB_OK) return s;
+  x->ctx.store_id = x->store_id;
+  s = o->exists ? version_load(&x->ctx, x->workers, &o->self, &o->version) : dir_make_store(x, &o->version);
+  if (s != REMIXDB_OK) return s;
+  x->ctx.store_id = x->store_id;
+  atomic_store_explicit(&x->compact.next_file, o->version->next_file, memory_order_relaxed);
+  struct view *view = view_create(o->active, NULL, o->version);
+  if (!view) return REMIXDB_NOMEM;
+  atomic_store_explicit(&x->view, view, memory_order_release);
+  // a process that died may have given CURRENT its name and not made that durable: what an older one names must not go before it is
+  return o->exists && !x->opts.read_only ? env_sync_dir(x->env, x->dir) : REMIXDB_OK;
+}
+
+// The log's records go into the memtable; a new store gets its CURRENT.
+static enum remixdb_status recover(struct xdb *x, struct opening *o) {
+  const enum remixdb_status s = replay_log(x, &o->self, o->version, !o->exists, o->active);
+  return s == REMIXDB_OK && !o->exists ? version_save(&x->ctx, o->version) : s;
+}
+
+// The store works. What it can do without is told to the logger when it fails.
+static void clean_up(struct xdb *x, const struct version *v) {
+  uint32_t cleaned = 0;
+  if (!x->opts.read_only && dir_finish_making(x) != REMIXDB_OK) xdb_say(x, "the mark of the store's making is left: %s", err_msg());
+  if (!x->opts.read_only && version_clean(&x->ctx, v, &cleaned) != REMIXDB_OK) xdb_say(x, "files that no version names are left: %s", err_msg());
+  xdb_say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail left out, %u files removed, io %s", x->dir,
+      v->nr_parts, x->recovery.nr_records, x->recovery.cut_bytes, cleaned, blkio_engine(&x->io));
+}
+
+// With many segments to replay, the memtable is compacted soon. Without room or memory for that the store works all the same.
+static enum remixdb_status shorten_log(struct xdb *x) {
+  if (x->opts.read_only || x->recovery.nr_segments <= REPLAY_SEGMENTS_MAX) return REMIXDB_OK;
+  const enum remixdb_status s = xdb_round_room(x, XDB_ROUND_ANY, 0);
+  if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) return s;
+  xdb_say(x, "the log could not be shortened: %s", err_msg());
+  return REMIXDB_OK;
+}
+
+// The steps of opening, in order. Those that can fail without touching the disk come first, so that a failing opening changes no store.
+static enum remixdb_status open_steps(struct xdb *x, const char *dir, struct opening *o) {
+  enum remixdb_status s = configure(x, dir);
+  if (s == REMIXDB_OK) s = start_services(x);
+  if (s == REMIXDB_OK && !x->opts.read_only) s = start_threads(x);
+  if (s == REMIXDB_OK) s = memtable_create(&x->memtables, &o->active);
+  if (s == REMIXDB_OK) s = load(x, o);
+  if (s == REMIXDB_OK) s = recover(x, o);
+  if (s != REMIXDB_OK) return s;
+  clean_up(x, o->version);
+  return shorten_log(x);
+}
+
+enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, struct env *env, struct xdb **out) {
+  struct xdb *x = create(o, env);
+  if (!x) return REMIXDB_NOMEM;
+  struct opening opening = {0};
+  epoch_join(&x->epoch, &opening.self.slot);
+  const enum remixdb_status s = open_steps(x, dir, &opening);
+  epoch_leave(&x->epoch, &opening.self.slot);
+  memtable_unref(opening.active);
+  version_unref(opening.version);
+  if (s == REMIXDB_OK) {
+    *out = x;
+    return s;
+  }
+  struct err_saved why;
+  err_save(&why, s);
+  stop_threads(x);
+  if (x->wal) {
+    const enum remixdb_status ignored = wal_close(x->wal);  // the failure that is reported came first
+    (void)ignored;
+  }
+  teardown(x);
+  return err_raise(&why);
+}
+
+enum remixdb_status xdb_close(struct xdb *x) {
+  if (x->workers) {
+    // a round that runs, or was asked for, is finished: the next opening has that much less to replay
+    xdb_round_last(x);
+    const enum remixdb_status idle = xdb_wait_idle(x);  // and what was left for workers to destroy is gone
+    (void)idle;  // what could not be compacted is in the log
+  }
+  stop_threads(x);
+  enum remixdb_status s = xdb_failure(x);
+  if (x->wal) {
+    struct err_saved why;
+    err_save(&why, s);
+    const enum remixdb_status closed = wal_close(x->wal);
+    x->wal = NULL;
+    if (s != REMIXDB_OK) s = err_raise(&why);
+    else s = closed;
+  }
+  struct err_saved why;
+  err_save(&why, s);
+  teardown(x);
+  return s == REMIXDB_OK ? s : err_raise(&why);
+}
