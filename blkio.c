@@ -26,7 +26,7 @@ _Atomic int blkio_test_ring_errno;
 // One transfer. An engine only tries it; whatever it did not move (a short count, EINTR, EAGAIN, an operation it does not know, a
 // true error) is done again by the plain call, which has the loops and the messages.
 struct blkio_op {
-  struct blkio_op *next;  // in a list of the queue
+  struct blkio_op *next;  // in a list of the lane
   struct blkio_read *read;  // what it reads for; NULL for a writer's
   int fd;
   uint8_t *buf;
@@ -37,9 +37,10 @@ struct blkio_op {
   struct aiocb cb;
 };
 
-struct blkio_queue {
+struct blkio_lane {
   struct blkio *io;
-  enum blkio_kind kind;                   // BLKIO_SYNC when its ring could not be had, or was given up
+  enum blkio_kind kind;                   // BLKIO_SYNC when its ring was given up
+  _Atomic(struct blkio_lane *) *slot;      // of the pool; NULL: a queue's own
   struct blkio_op *queued, **queued_tail;  // in the ring's order, not yet handed to the kernel
   uint32_t nr_inflight;                    // handed over and not completed
   struct blkio_op *done_reads;
@@ -68,13 +69,19 @@ enum remixdb_status blkio_parse(const char *name, enum blkio_kind *out) {
 
 const char *blkio_engine(const struct blkio *b) { return kind_names[b->kind]; }
 
-static void op_done(struct blkio_queue *q, struct blkio_op *op, ssize_t res) {
+static void op_done(struct blkio_lane *q, struct blkio_op *op, ssize_t res) {
   op->res = res;
   op->done = true;
   if (op->read) {
     op->next = q->done_reads;
     q->done_reads = op;
   }
+}
+
+// A lane cannot be had, or was lost.
+static void lane_trouble(struct blkio *b, int errnum) {
+  atomic_store_explicit(&b->retry_ns, time_ns() + BLKIO_RETRY_NS, memory_order_relaxed);
+  if (!atomic_exchange_explicit(&b->troubled, true, memory_order_relaxed) && b->trouble) b->trouble(b->trouble_arg, errnum);
 }
 
 // ---- io_uring
@@ -87,10 +94,12 @@ static int ring_refused(void) { return -atomic_load_explicit(&blkio_test_ring_er
 // released before a ring is unmapped, acquired after one is mapped.
 static _Atomic uint32_t ring_ends;
 
-static bool ring_init(struct io_uring *ring) {
-  if (ring_refused() != 0 || io_uring_queue_init(RING_ENTRIES, ring, 0) != 0) return false;
+// 0, or -errno.
+static int ring_init(struct io_uring *ring) {
+  int rc = ring_refused();
+  if (rc == 0) rc = io_uring_queue_init(RING_ENTRIES, ring, 0);
   (void)atomic_load_explicit(&ring_ends, memory_order_acquire);
-  return true;
+  return rc;
 }
 
 static void ring_fini(struct io_uring *ring) {
@@ -98,19 +107,20 @@ static void ring_fini(struct io_uring *ring) {
   io_uring_queue_exit(ring);
 }
 
-// Kernels before 5.6 make rings, but without these operations.
-static bool ring_works(void) {
+// Kernels before 5.6 make rings, but without these operations. 0, or -errno.
+static int ring_works(void) {
   struct io_uring ring;
-  if (!ring_init(&ring)) return false;
+  const int rc = ring_init(&ring);
+  if (rc != 0) return rc;
   struct io_uring_probe *const probe = io_uring_get_probe_ring(&ring);
   const bool works = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ) &&
                      io_uring_opcode_supported(probe, IORING_OP_WRITE);
   if (probe) io_uring_free_probe(probe);
   ring_fini(&ring);
-  return works;
+  return works ? 0 : -ENOSYS;
 }
 
-static bool ring_start(struct blkio_queue *q, struct blkio_op *op) {
+static bool ring_start(struct blkio_lane *q, struct blkio_op *op) {
   struct io_uring_sqe *const sqe = io_uring_get_sqe(&q->ring);
   if (!sqe) return false;
   if (op->read)
@@ -125,7 +135,7 @@ static bool ring_start(struct blkio_queue *q, struct blkio_op *op) {
 }
 
 // The kernel took the first nr of those queued, or res tells why it took none of them.
-static void ring_move(struct blkio_queue *q, uint32_t nr, ssize_t res) {
+static void ring_move(struct blkio_lane *q, uint32_t nr, ssize_t res) {
   for (; nr > 0 && q->queued; nr--) {
     struct blkio_op *const op = q->queued;
     q->queued = op->next;
@@ -138,7 +148,7 @@ static void ring_move(struct blkio_queue *q, uint32_t nr, ssize_t res) {
 }
 
 // Takes the completions that are there; returns how many.
-static uint32_t ring_reap(struct blkio_queue *q) {
+static uint32_t ring_reap(struct blkio_lane *q) {
   struct io_uring_cqe *cqe;
   uint32_t nr = 0;
   while (q->nr_inflight && io_uring_peek_cqe(&q->ring, &cqe) == 0) {
@@ -153,7 +163,7 @@ static uint32_t ring_reap(struct blkio_queue *q) {
 }
 
 // Hands over what is queued; with wait, sleeps until something has completed.
-static void ring_drive(struct blkio_queue *q, bool wait) {
+static void ring_drive(struct blkio_lane *q, bool wait) {
   uint32_t nr = 0;
   for (uint32_t refusals = 0; q->queued;) {
     int rc = ring_refused();
@@ -172,6 +182,7 @@ static void ring_drive(struct blkio_queue *q, bool wait) {
     // What stays in the ring must never be handed over later, so no more is submitted to it.
     q->kind = BLKIO_SYNC;
     ring_move(q, UINT32_MAX, rc ? rc : -EAGAIN);
+    lane_trouble(q->io, rc ? -rc : EAGAIN);
     nr++;
   }
   nr += ring_reap(q);
@@ -200,7 +211,7 @@ static bool aio_works(void) {
 }
 
 // Systems bound what a process may have in flight (16 on macOS): refusals are ordinary.
-static bool aio_start(struct blkio_queue *q, struct blkio_op *op) {
+static bool aio_start(struct blkio_lane *q, struct blkio_op *op) {
   memset(&op->cb, 0, sizeof(op->cb));
   op->cb.aio_fildes = op->fd;
   op->cb.aio_buf = op->buf;
@@ -212,7 +223,7 @@ static bool aio_start(struct blkio_queue *q, struct blkio_op *op) {
   return true;
 }
 
-static uint32_t aio_reap(struct blkio_queue *q) {
+static uint32_t aio_reap(struct blkio_lane *q) {
   uint32_t nr = 0;
   for (uint32_t i = q->nr_inflight; i-- > 0;) {
     struct blkio_op *const op = q->aio[i];
@@ -226,7 +237,7 @@ static uint32_t aio_reap(struct blkio_queue *q) {
   return nr;
 }
 
-static void aio_drive(struct blkio_queue *q, bool wait) {
+static void aio_drive(struct blkio_lane *q, bool wait) {
   while (aio_reap(q) == 0 && wait && q->nr_inflight) {
     const struct aiocb *list[INFLIGHT_MAX];
     for (uint32_t i = 0; i < q->nr_inflight; i++) list[i] = &q->aio[i]->cb;
@@ -234,24 +245,54 @@ static void aio_drive(struct blkio_queue *q, bool wait) {
   }
 }
 
-// ---- the queue over its engine
+// ---- lanes
 
 void blkio_init(struct blkio *b, struct env *env, enum blkio_kind want) {
-  *b = (struct blkio){.env = env, .kind = BLKIO_SYNC};
+  *b = (struct blkio){.env = env, .kind = BLKIO_SYNC, .lanes_max = BLKIO_LANES_MAX};
+  b->shared = (struct blkio_queue){.io = b, .shared = true};
   if (!env->native || want == BLKIO_SYNC) return;
 #if BLKIO_HAS_URING
-  if (want != BLKIO_AIO && ring_works()) {
-    b->kind = BLKIO_URING;
-    return;
+  if (want != BLKIO_AIO) {
+    b->refused = -ring_works();
+    if (b->refused == 0) {
+      b->kind = BLKIO_URING;
+      return;
+    }
   }
+#else
+  b->refused = want == BLKIO_AIO ? 0 : ENOSYS;
 #endif
   if (aio_works()) b->kind = BLKIO_AIO;
 }
 
-enum remixdb_status blkio_queue_create(struct blkio *b, struct blkio_queue **out) {
-  struct blkio_queue *const q = mem_calloc(1, sizeof(*q));
-  *out = q;
-  if (!q) return REMIXDB_NOMEM;
+void blkio_pool(struct blkio *b, uint64_t descriptors, void (*trouble)(void *arg, int errnum), void *arg) {
+  const uint64_t most = descriptors / BLKIO_DESCRIPTORS;
+  b->lanes_max = b->kind != BLKIO_URING || most > BLKIO_LANES_MAX ? BLKIO_LANES_MAX : most > 0 ? (uint32_t)most : 1;
+  b->trouble = trouble;
+  b->trouble_arg = arg;
+}
+
+static void lane_destroy(struct blkio_lane *q) {
+  if (!q) return;
+  assert(!q->queued && q->nr_inflight == 0);
+#if BLKIO_HAS_URING
+  if (q->has_ring) ring_fini(&q->ring);
+#endif
+  mem_free(q);
+}
+
+// NULL when it cannot be had: what was to be said has been said, and the thread's message is what it was.
+static struct blkio_lane *lane_create(struct blkio *b) {
+  const uint64_t retry_ns = atomic_load_explicit(&b->retry_ns, memory_order_relaxed);
+  if (unlikely(retry_ns != 0) && time_ns() < retry_ns) return NULL;
+  struct err_saved before;
+  err_save(&before, err_code());
+  struct blkio_lane *const q = mem_calloc(1, sizeof(*q));
+  if (!q) {
+    err_restore(&before);
+    lane_trouble(b, ENOMEM);
+    return NULL;
+  }
   q->io = b;
   q->kind = b->kind;
   q->queued_tail = &q->queued;
@@ -261,24 +302,90 @@ enum remixdb_status blkio_queue_create(struct blkio *b, struct blkio_queue **out
   }
 #if BLKIO_HAS_URING
   if (q->kind == BLKIO_URING) {
-    q->has_ring = ring_init(&q->ring);
-    if (!q->has_ring) q->kind = BLKIO_SYNC;
+    const int rc = ring_init(&q->ring);
+    q->has_ring = rc == 0;
+    if (rc != 0) {
+      mem_free(q);
+      lane_trouble(b, -rc);
+      return NULL;
+    }
   }
 #endif
+  return q;
+}
+
+// What stands in a slot while its lane is taken, or made.
+static const struct blkio_op taken_mark;
+#define TAKEN ((struct blkio_lane *)(uintptr_t)&taken_mark)
+
+// The lowest slots first, so that there are no more lanes than batches at a time.
+static struct blkio_lane *lane_take(struct blkio *b) {
+  for (uint32_t i = 0; i < b->lanes_max; i++) {
+    struct blkio_lane *q = atomic_load_explicit(&b->lanes[i], memory_order_relaxed);
+    if (!q || q == TAKEN) continue;
+    // acquire: pairs with lane_give. The lane may have been taken and given back since the load: it is idle all the same.
+    if (atomic_compare_exchange_strong_explicit(&b->lanes[i], &q, TAKEN, memory_order_acquire, memory_order_relaxed)) return q;
+  }
+  for (uint32_t i = 0; i < b->lanes_max; i++) {
+    struct blkio_lane *none = NULL;
+    if (!atomic_compare_exchange_strong_explicit(&b->lanes[i], &none, TAKEN, memory_order_acquire, memory_order_relaxed)) continue;
+    struct blkio_lane *const q = lane_create(b);
+    if (q) q->slot = &b->lanes[i];
+    else atomic_store_explicit(&b->lanes[i], NULL, memory_order_release);
+    return q;
+  }
+  return NULL;
+}
+
+static void lane_give(struct blkio *b, struct blkio_lane *q) {
+  _Atomic(struct blkio_lane *) *const slot = q->slot;
+  assert(!q->queued && q->nr_inflight == 0 && !q->done_reads);
+  const bool lost = q->kind != b->kind;
+  if (unlikely(lost)) lane_destroy(q);
+  atomic_store_explicit(slot, lost ? NULL : q, memory_order_release);
+}
+
+void blkio_fini(struct blkio *b) {
+  for (uint32_t i = 0; i < BLKIO_LANES_MAX; i++) {
+    struct blkio_lane *const q = atomic_exchange_explicit(&b->lanes[i], NULL, memory_order_acquire);
+    assert(q != TAKEN);
+    lane_destroy(q);
+  }
+}
+
+uint32_t blkio_lanes(struct blkio *b) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < BLKIO_LANES_MAX; i++) nr += atomic_load_explicit(&b->lanes[i], memory_order_relaxed) != NULL;
+  return nr;
+}
+
+// ---- queues
+
+enum remixdb_status blkio_queue_create(struct blkio *b, struct blkio_queue **out) {
+  struct blkio_queue *const q = mem_calloc(1, sizeof(*q));
+  *out = q;
+  if (!q) return REMIXDB_NOMEM;
+  q->io = b;
   return REMIXDB_OK;
 }
 
 void blkio_queue_destroy(struct blkio_queue *q) {
   if (!q) return;
-  assert(!q->queued && q->nr_inflight == 0);
-#if BLKIO_HAS_URING
-  if (q->has_ring) ring_fini(&q->ring);
-#endif
+  assert(!q->shared);
+  lane_destroy(q->lane);
   mem_free(q);
 }
 
+// The lane for what the queue begins now; NULL: there is none, and plain calls serve.
+static struct blkio_lane *queue_lane(struct blkio_queue *q) {
+  if (q->io->kind == BLKIO_SYNC) return NULL;
+  if (q->shared) return lane_take(q->io);
+  if (unlikely(!q->lane)) q->lane = lane_create(q->io);
+  return q->lane;
+}
+
 // Starts it if the engine takes it; else it is done with nothing moved.
-static void queue_start(struct blkio_queue *q, struct blkio_op *op) {
+static void lane_start(struct blkio_lane *q, struct blkio_op *op) {
   bool started = false;
   op->done = false;
 #if BLKIO_HAS_URING
@@ -288,7 +395,7 @@ static void queue_start(struct blkio_queue *q, struct blkio_op *op) {
   if (!started) op_done(q, op, 0);
 }
 
-static void queue_drive(struct blkio_queue *q, bool wait) {
+static void lane_drive(struct blkio_lane *q, bool wait) {
 #if BLKIO_HAS_URING
   if (q->has_ring) ring_drive(q, wait);
 #endif
@@ -301,10 +408,10 @@ static uint32_t op_moved(const struct blkio_op *op) {
   return (size_t)op->res >= op->len ? op->len : (uint32_t)op->res & ~(BLKIO_ALIGN - 1u);
 }
 
-static enum remixdb_status read_finish(struct blkio_queue *q, const struct blkio_op *op) {
+static enum remixdb_status read_finish(struct blkio *b, const struct blkio_op *op) {
   const uint32_t moved = op_moved(op);
   if (likely(moved == op->len)) return REMIXDB_OK;
-  return env_read(q->io->env, op->fd, op->read->path, op->buf + moved, op->len - moved, op->off + moved);
+  return env_read(b->env, op->fd, op->read->path, op->buf + moved, op->len - moved, op->off + moved);
 }
 
 static void count_reads(struct blkio *b, uint32_t nr, uint64_t bytes) {
@@ -312,9 +419,19 @@ static void count_reads(struct blkio *b, uint32_t nr, uint64_t bytes) {
   (void)atomic_fetch_add_explicit(&b->read_bytes, bytes, memory_order_relaxed);
 }
 
+static void batch_ended(struct blkio_batch *b, struct blkio_read *r, enum remixdb_status s) {
+  r->status = s;
+  if (s != REMIXDB_OK && (!b->first_read || r < b->first_read)) {
+    err_save(&b->first, s);
+    b->first_read = r;
+  }
+  b->left--;
+  if (b->done) b->done(b->arg, r);
+}
+
 // Starts what there is room for, and ends what has completed.
 static void batch_drive(struct blkio_batch *b, bool wait) {
-  struct blkio_queue *const q = b->q;
+  struct blkio_lane *const q = b->lane;
   for (; b->next < b->nr && q->free_ops; b->next++) {
     struct blkio_op *const op = q->free_ops;
     struct blkio_read *const r = &b->reads[b->next];
@@ -324,27 +441,31 @@ static void batch_drive(struct blkio_batch *b, bool wait) {
     op->buf = r->buf;
     op->len = r->len;
     op->off = r->off;
-    queue_start(q, op);
+    lane_start(q, op);
   }
-  queue_drive(q, wait && q->done_reads == NULL);
+  lane_drive(q, wait && q->done_reads == NULL);
   while (q->done_reads) {
     struct blkio_op *const op = q->done_reads;
     struct blkio_read *const r = op->read;
     q->done_reads = op->next;
-    r->status = read_finish(q, op);
-    if (r->status != REMIXDB_OK && (!b->first_read || r < b->first_read)) {
-      err_save(&b->first, r->status);
-      b->first_read = r;
-    }
+    const enum remixdb_status s = read_finish(b->q->io, op);
     op->next = q->free_ops;
     q->free_ops = op;
-    b->left--;
-    if (b->done) b->done(b->arg, r);
+    batch_ended(b, r, s);
+  }
+}
+
+// The same without a lane: all that has been added.
+static void batch_plain(struct blkio_batch *b) {
+  while (b->next < b->nr) {
+    struct blkio_read *const r = &b->reads[b->next++];
+    batch_ended(b, r, env_read(b->q->io->env, r->fd, r->path, r->buf, r->len, r->off));
   }
 }
 
 void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blkio_read *reads, blkio_done_fn done, void *arg) {
   b->q = q;
+  b->lane = NULL;
   b->reads = reads;
   b->nr = b->next = b->left = 0;
   b->done = done;
@@ -355,10 +476,15 @@ void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blki
 
 void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
   uint64_t bytes = 0;
+  if (nr == 0) return;
   for (uint32_t i = 0; i < nr; i++) bytes += b->reads[b->nr + i].len;
   count_reads(b->q->io, nr, bytes);
   b->nr += nr;
   b->left += nr;
+  if (!b->lane && !(b->lane = queue_lane(b->q))) {
+    batch_plain(b);
+    return;
+  }
   // again as long as something ends and makes room for more
   uint32_t before;
   do {
@@ -369,6 +495,8 @@ void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
 
 enum remixdb_status blkio_batch_end(struct blkio_batch *b) {
   while (b->left > 0) batch_drive(b, true);
+  if (b->lane && b->q->shared) lane_give(b->q->io, b->lane);
+  b->lane = NULL;
   return err_raise(&b->first);
 }
 
@@ -404,6 +532,7 @@ struct blkio_writer {
 };
 
 enum remixdb_status blkio_writer_create(struct blkio_queue *q, struct blkio_writer **out) {
+  assert(!q->shared);
   *out = NULL;
   struct blkio_writer *const w = mem_calloc(1, sizeof(*w));
   if (!w) return REMIXDB_NOMEM;
@@ -430,7 +559,7 @@ static void writer_note(struct blkio_writer *w, enum remixdb_status s) {
 static void writer_settle(struct blkio_writer *w, uint32_t i) {
   struct blkio_op *const op = &w->ops[i];
   if (!w->busy[i]) return;
-  while (!op->done) queue_drive(w->q, true);
+  while (!op->done) lane_drive(w->q->lane, true);
   w->busy[i] = false;
   const uint32_t moved = op_moved(op);
   if (moved < op->len && !writer_failed(w))
@@ -440,7 +569,7 @@ static void writer_settle(struct blkio_writer *w, uint32_t i) {
 // Waits for what an abandoned file has in flight.
 static void writer_drain(struct blkio_writer *w) {
   for (uint32_t i = 0; i < BLKIO_WRITER_NR; i++) {
-    while (w->busy[i] && !w->ops[i].done) queue_drive(w->q, true);
+    while (w->busy[i] && !w->ops[i].done) lane_drive(w->q->lane, true);
     w->busy[i] = false;
   }
 }
@@ -462,6 +591,15 @@ void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool d
   (void)snprintf(w->path, sizeof(w->path), "%s", path);
 }
 
+static void writer_start(struct blkio_queue *q, struct blkio_op *op) {
+  struct blkio_lane *const lane = queue_lane(q);
+  op->done = lane == NULL;
+  op->res = 0;
+  if (!lane) return;
+  lane_start(lane, op);
+  lane_drive(lane, false);
+}
+
 // Sends the first len bytes of the current buffer on their way.
 static void writer_submit(struct blkio_writer *w, uint32_t len) {
   struct blkio_op *const op = &w->ops[w->cur];
@@ -474,8 +612,7 @@ static void writer_submit(struct blkio_writer *w, uint32_t len) {
   w->busy[w->cur] = true;
   (void)atomic_fetch_add_explicit(&b->nr_writes, 1, memory_order_relaxed);
   (void)atomic_fetch_add_explicit(&b->write_bytes, len, memory_order_relaxed);
-  queue_start(w->q, op);
-  queue_drive(w->q, false);
+  writer_start(w->q, op);
   if (op->done) writer_settle(w, w->cur);
 }
 

@@ -83,7 +83,10 @@ struct remixdb_opts {
   bool read_only;         // nothing on disk is changed; writes get REMIXDB_READONLY; several may have it open so, and nobody else. Default false
   bool create;            // make the store when the directory holds none. Default true
   bool error_if_exists;   // REMIXDB_EXISTS when it is there. Default false
-  uint32_t max_open_files;  // descriptors the store may hold for tables; 0 = the default, 1000; at least 16. Fewer where the process may have few
+  // Descriptors the store may hold for tables; 0 = the default, 1000; at least 16. Fewer where the process may have few. Beside them it has about ten for the lock and
+  // the log, and on Linux one for each worker, and one for each 128 that the process may have, but at most 32, for all that read from disk. A ref, an
+  // iterator or a snapshot takes none
+  uint32_t max_open_files;
   void (*logger)(void *priv, const char *line);  // called with a line for what a user may want to know; any thread. Default NULL
   void *logger_priv;
 };

@@ -15,7 +15,8 @@
 
 #define MIB ((size_t)1 << 20)
 #define OPEN_FILES_MIN 16u
-#define OTHER_FILES 24u              // descriptors for the lock, the log, files being written, rings, and what the program has open
+#define OTHER_FILES 12u              // descriptors for the lock, the log, files being written, and what the program has open
+#define WORKER_RINGS 4u              // descriptors for the rings of workers, when there are no more of them
 #define REPLAY_SEGMENTS_MAX 4u       // with more segments to replay the memtable is compacted soon after opening; each opening adds one
 
 // ---- reading keys
@@ -62,7 +63,7 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
   struct xdb *x = r->xdb;
   *nr_out = 0;
   if (unlikely(!r->multiget)) {
-    const enum remixdb_status s = multiget_create(&x->io, &r->queue, &r->multiget);
+    const enum remixdb_status s = multiget_create(blkio_shared(&x->io), &r->multiget);
     if (s != REMIXDB_OK) {
       for (size_t i = 0; i < nr; i++) {
         found[i] = false;
@@ -351,15 +352,8 @@ enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_
 enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
   struct xdb_iter *it = mem_calloc(1, sizeof(*it));
   if (!it) return REMIXDB_NOMEM;
-  if (!r->queue) {
-    const enum remixdb_status s = blkio_queue_create(&r->xdb->io, &r->queue);
-    if (s != REMIXDB_OK) {
-      mem_free(it);
-      return s;
-    }
-  }
   it->ref = r;
-  merge_init(&it->merge, r->queue);
+  merge_init(&it->merge, blkio_shared(&r->xdb->io));
   merge_lend(&it->merge, &r->xdb->epoch, &r->slot);
   atomic_fetch_add_explicit(&r->xdb->nr_iters, 1, memory_order_relaxed);
   *out = it;
@@ -496,6 +490,7 @@ static void teardown(struct xdb *x) {
   memtables_fini(&x->memtables);
   cache_destroy(x->cache);
   fdpool_destroy(x->fds);
+  blkio_fini(&x->io);
   env_unlock(x->env, x->lock_fd);
   pthread_cond_destroy(&x->changed);
   pthread_mutex_destroy(&x->lock);
@@ -506,18 +501,32 @@ static void teardown(struct xdb *x) {
   mem_free(x);
 }
 
+static void ring_trouble(void *arg, int errnum) {
+  struct xdb *x = arg;
+  char words[128];
+  xdb_say(x, "%s: %s: io_uring gives no ring; where one is lacking blocks are read one by one", x->dir, err_reason(errnum, words, sizeof(words)));
+}
+
+// How many table files may be open at once. Where a process may have few descriptors (256 is usual on macOS) the tables leave some to the rest of the store: it
+// has none to close when it needs one.
+static uint32_t table_files(struct xdb *x, uint64_t limit) {
+  const uint32_t workers = x->opts.workers > (int)WORKER_RINGS ? (uint32_t)x->opts.workers : WORKER_RINGS;
+  const uint64_t others = OTHER_FILES + (x->io.kind == BLKIO_URING ? x->io.lanes_max + workers : 0);
+  const uint64_t room = limit > OPEN_FILES_MIN + others ? limit - others : OPEN_FILES_MIN;
+  if (x->opts.max_open_files <= room) return x->opts.max_open_files;
+  xdb_say(x, "%s: %u table files may be open at once, not %u: the process may have %" PRIu64 " descriptors", x->dir, (uint32_t)room, x->opts.max_open_files, limit);
+  return (uint32_t)room;
+}
+
 static enum remixdb_status start_services(struct xdb *x) {
   enum blkio_kind kind;
   const char *io = getenv("REMIXDB_IO");
   enum remixdb_status s = blkio_parse(io && *io ? io : x->opts.io, &kind);
   if (s != REMIXDB_OK) return s;
   blkio_init(&x->io, x->env, kind);
-  // Where a process may have few (256 is usual on macOS) the tables leave some to the rest of the store: it has none to close when it needs one.
-  const uint64_t limit = process_descriptors(), room = limit > OPEN_FILES_MIN + OTHER_FILES ? limit - OTHER_FILES : OPEN_FILES_MIN;
-  const uint32_t max_open = x->opts.max_open_files < room ? x->opts.max_open_files : (uint32_t)room;
-  if (max_open < x->opts.max_open_files)
-    xdb_say(x, "%s: %u table files may be open at once, not %u: the process may have %" PRIu64 " descriptors", x->dir, max_open, x->opts.max_open_files, limit);
-  if ((s = fdpool_create(x->env, max_open, &x->fds)) != REMIXDB_OK) return s;
+  const uint64_t limit = process_descriptors();
+  blkio_pool(&x->io, limit, ring_trouble, x);
+  if ((s = fdpool_create(x->env, table_files(x, limit), &x->fds)) != REMIXDB_OK) return s;
   if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
   x->ctx = (struct sst_ctx){.env = x->env, .dir = x->dir, .io = &x->io, .cache = x->cache, .fds = x->fds, .store_id = x->store_id,
                             .direct_io = x->opts.direct_io,
@@ -617,8 +626,11 @@ static void clean_up(struct xdb *x, const struct version *v) {
   uint32_t cleaned = 0;
   if (!x->opts.read_only && dir_finish_making(x) != REMIXDB_OK) xdb_say(x, "the mark of the store's making is left: %s", err_msg());
   if (!x->opts.read_only && version_clean(&x->ctx, v, &cleaned) != REMIXDB_OK) xdb_say(x, "files that no version names are left: %s", err_msg());
-  xdb_say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail left out, %u files removed, io %s", x->dir,
-      v->nr_parts, x->recovery.nr_records, x->recovery.cut_bytes, cleaned, blkio_engine(&x->io));
+  char words[128];
+  const int refused = x->io.refused;
+  xdb_say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail left out, %u files removed, io %s%s%s", x->dir,
+      v->nr_parts, x->recovery.nr_records, x->recovery.cut_bytes, cleaned, blkio_engine(&x->io), refused ? ", io_uring: " : "",
+      refused ? err_reason(refused, words, sizeof(words)) : "");
 }
 
 // With many segments to replay, the memtable is compacted soon. Without room or memory for that the store works all the same.

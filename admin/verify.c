@@ -223,14 +223,12 @@ static void verify_view(struct verifier *v, const struct remix *x, struct kref l
 
 enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report_out) {
   struct xdb *x = r->xdb;
-  struct verifier v = {.x = x, .ctx = x->ctx, .first = {.status = REMIXDB_OK}};
+  struct verifier v = {.x = x, .ctx = x->ctx, .queue = blkio_shared(&x->io), .first = {.status = REMIXDB_OK}};
   v.ctx.cache = NULL;
   v.ctx.retired = NULL;
   uint64_t moment, store_id;
-  enum remixdb_status s = blkio_queue_create(&x->io, &v.queue);
-  if (s != REMIXDB_OK) return s;
   struct view *view = xdb_ref_hold(r, &moment);
-  s = version_peek(x->env, x->dir, &store_id);
+  enum remixdb_status s = version_peek(x->env, x->dir, &store_id);
   if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is missing", x->dir);
   if (s == REMIXDB_OK && store_id != x->store_id) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is of another store", x->dir);
   if (s != REMIXDB_OK) found(&v, s);
@@ -243,7 +241,6 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
     if (p->young) verify_view(&v, p->young, part_anchor(p), high);
   }
   xdb_view_drop(x, view);
-  blkio_queue_destroy(v.queue);
   xdb_say(x, "verify: %" PRIu64 " tables and %" PRIu64 " indexes with %" PRIu64 " records are whole, %" PRIu64 " bytes read, %u files damaged, %u could not be read",
           v.report.tables, v.report.remixes, v.report.records, v.report.bytes, v.report.damaged, v.report.unread);
   if (report_out) *report_out = v.report;

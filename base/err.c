@@ -33,7 +33,7 @@ enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) {
 }
 
 // strerror_r has two shapes; this gives one.
-static const char *err_reason(int errnum, char *buf, size_t cap) {
+const char *err_reason(int errnum, char *buf, size_t cap) {
   buf[0] = '\0';
 #if defined(__GLIBC__)
   return strerror_r(errnum, buf, cap);
@@ -92,4 +92,9 @@ void err_save(struct err_saved *e, enum remixdb_status s) {
 enum remixdb_status err_raise(const struct err_saved *e) {
   if (e->status == REMIXDB_OK || e->status == REMIXDB_NOTFOUND) return e->status;
   return err_set(e->status, "%s", e->msg);
+}
+
+void err_restore(const struct err_saved *e) {
+  memcpy(err_buf, e->msg, strlen(e->msg) + 1);
+  err_state.has_msg = e->msg[0] != '\0';
 }

@@ -7,6 +7,7 @@
 #ifndef ERR_H
 #define ERR_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "remixdb.h"
@@ -52,4 +53,7 @@ struct err_saved {
 };
 void err_save(struct err_saved *e, enum remixdb_status s);     // this thread's message, with s
 enum remixdb_status err_raise(const struct err_saved *e);      // makes it this thread's message, returns its status
+void err_restore(const struct err_saved *e);                   // this thread's message is what it was, or none again: what came since is dealt with
+// The system's words for an errno, in buf or elsewhere.
+const char *err_reason(int errnum, char *buf, size_t cap);
 #endif

@@ -19,7 +19,6 @@ void xdb_unref(struct xdb_ref *r) {
   if (!r) return;
   sst_hold_fini(&r->hold);
   multiget_destroy(r->multiget);
-  blkio_queue_destroy(r->queue);
   epoch_leave(&r->xdb->epoch, &r->slot);
   epoch_leave(&r->xdb->cursors, &r->stay);
   atomic_fetch_sub_explicit(&r->xdb->nr_refs, 1, memory_order_relaxed);

@@ -16,7 +16,6 @@ struct xdb_ref {
   struct xdb_snapshot *snapshot;
   struct sst_hold hold;          // of gets
   uint32_t above;                // the share of the last such gets, about thirty, that found their key in the active memtable (xdb.c)
-  struct blkio_queue *queue;     // for iterators' read-ahead, made with the first iterator, and for batches of blocks
   struct multiget *multiget;     // made with the first use
   uint64_t debt, debt_max;       // bytes written since the pace was last looked at, and after how many it is looked at again
 };

@@ -17,8 +17,7 @@ struct waiting {
 };
 
 struct multiget {
-  struct blkio *io;
-  struct blkio_queue **queue;
+  struct blkio_queue *queue;
   // the call
   const struct remixdb_slice *keys;
   struct remixdb_buf *values;
@@ -36,7 +35,7 @@ struct multiget {
   // the blocks that are not cached
   uint32_t nr_waiting, pages_waiting;
   uint32_t nr_added;            // of those that wait: their blocks are on their way
-  enum remixdb_status begun;    // REMIXDB_NOTFOUND: no batch has been begun; OK: one has; else: it could not be
+  bool begun;                   // a batch
   struct waiting waiting[SST_BATCH_MAX];
   uint16_t want[SST_BATCH_MAX]; // of each that waits
   struct sst_hold holds[SST_BATCH_MAX];
@@ -44,11 +43,10 @@ struct multiget {
   struct sst_batch batch;
 };
 
-enum remixdb_status multiget_create(struct blkio *io, struct blkio_queue **queue, struct multiget **out) {
+enum remixdb_status multiget_create(struct blkio_queue *queue, struct multiget **out) {
   struct multiget *const m = mem_calloc(1, sizeof(*m));
   *out = m;
   if (!m) return REMIXDB_NOMEM;
-  m->io = io;
   m->queue = queue;
   return REMIXDB_OK;
 }
@@ -220,13 +218,6 @@ static void sort_by_block(const struct waiting *w, uint16_t *order, uint32_t nr)
   }
 }
 
-static enum remixdb_status begin_batch(struct multiget *m) {
-  enum remixdb_status s = REMIXDB_OK;
-  if (!*m->queue) s = blkio_queue_create(m->io, m->queue);
-  if (s == REMIXDB_OK) sst_batch_begin(&m->batch, *m->queue);
-  return s;
-}
-
 // Hands over the blocks of those that wait and have not been added yet, each block once.
 static void add_waiting(struct multiget *m) {
   uint16_t order[SST_BATCH_MAX];
@@ -235,8 +226,8 @@ static void add_waiting(struct multiget *m) {
   sort_by_block(m->waiting, order, nr);
   m->nr_added = m->nr_waiting;
   if (nr == 0 || m->waiting[order[0]].id == NO_BLOCK) return;
-  if (m->begun == REMIXDB_NOTFOUND && (m->begun = begin_batch(m)) != REMIXDB_OK) failed(m, m->begun);
-  if (unlikely(m->begun != REMIXDB_OK)) return;
+  if (!m->begun) sst_batch_begin(&m->batch, m->queue);
+  m->begun = true;
   uint32_t added = 0;
   for (uint32_t i = 0; i < nr && m->waiting[order[i]].id != NO_BLOCK; i++) {
     const struct waiting *const w = &m->waiting[order[i]];
@@ -264,13 +255,13 @@ static void look_up_alone(struct multiget *m, const struct waiting *w) {
 static void end_waiting(struct multiget *m) {
   add_waiting(m);
   const uint32_t nr = m->nr_waiting;
-  const bool batch = m->begun == REMIXDB_OK;
+  const bool batch = m->begun;
   if (batch) {
     const enum remixdb_status s = sst_batch_end(&m->batch);
     if (unlikely(s != REMIXDB_OK)) failed(m, s);
   }
   m->nr_waiting = m->pages_waiting = m->nr_added = 0;
-  m->begun = REMIXDB_NOTFOUND;
+  m->begun = false;
   for (uint32_t from = 0; from < nr; from += MULTIGET_GROUP) {
     uint8_t which[MULTIGET_GROUP];
     uint32_t had = 0;
@@ -280,7 +271,7 @@ static void end_waiting(struct multiget *m) {
         continue;
       }
       const struct sst_want *const w = &m->batch.wants[m->want[i]];
-      if (unlikely(!batch || w->status != REMIXDB_OK)) continue;  // noted as failed
+      if (unlikely(w->status != REMIXDB_OK)) continue;  // noted as failed
       m->at[had] = m->waiting[i].key;
       m->probe[had] = m->waiting[i].probe;
       m->data[had] = w->hold->cb.data;
@@ -302,7 +293,7 @@ void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *k
   m->nr = m->small = nr;
   m->next = m->nr_found = 0;
   m->nr_waiting = m->pages_waiting = m->nr_added = 0;
-  m->begun = REMIXDB_NOTFOUND;
+  m->begun = false;
   m->error.status = REMIXDB_OK;
   memset(found_out, 0, nr * sizeof(*found_out));
 }

@@ -14,9 +14,9 @@ _Static_assert(MULTIGET_GROUP <= WH_GROUP_MAX, "a group goes through every layer
 
 struct multiget;  // what one thread needs for it; kept from one call to the next
 
-// queue: where the thread's queue is, or will be: made on `io` when *queue is NULL and a batch has to be read. REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status multiget_create(struct blkio *io, struct blkio_queue **queue, struct multiget **out);
-void multiget_destroy(struct multiget *m);  // NULL is allowed; not the queue
+// queue: for the blocks that have to be read; the shared one, or the thread's own. REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status multiget_create(struct blkio_queue *queue, struct multiget **out);
+void multiget_destroy(struct multiget *m);  // NULL is allowed
 
 // Begins a call. values may be NULL; both arrays are the caller's until multiget_end, and found is filled with false.
 void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found);

@@ -182,6 +182,7 @@ static inline bool place_remove(void *arg, const char *name) {
 
 static inline void place_fini(struct place *p) {
   blkio_queue_destroy(p->queue);
+  blkio_fini(&p->io);
   epoch_leave(&p->epoch, &p->slot);
   epoch_fini(&p->epoch);
   cache_destroy(p->cache);

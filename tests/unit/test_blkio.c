@@ -656,11 +656,17 @@ static void test_ring_lost(void **state) {
   for (size_t i = 0; i < sizeof(errnos) / sizeof(errnos[0]); i++) {
     struct blkio b;
     blkio_init(&b, &fake, BLKIO_URING);
-    // the queue's own ring is refused
+    // the queue's own ring is refused, and is tried for again later
     atomic_store(&blkio_test_ring_errno, errnos[i]);
     struct blkio_queue *const q = make_queue(&b);
+    check_batch(q, 100, &seed);
+    assert_null(q->lane);
     atomic_store(&blkio_test_ring_errno, 0);
     check_batch(q, 100, &seed);
+    assert_true(b.kind == BLKIO_SYNC || (q->lane == NULL) == (b.kind == BLKIO_URING));
+    atomic_store(&b.retry_ns, 0);
+    check_batch(q, 100, &seed);
+    assert_true((q->lane != NULL) == (b.kind != BLKIO_SYNC));
     blkio_queue_destroy(q);
 
     // it is lost with writes in flight
@@ -725,6 +731,146 @@ static bool deny(size_t size) {
   return atomic_fetch_sub(&deny_after, 1) > 0;
 }
 
+// ---- the pool that all threads share
+
+static uint32_t open_descriptors(void) {
+  uint32_t nr = 0;
+  for (int fd = 0; fd < 1024; fd++) nr += fcntl(fd, F_GETFD) != -1;
+  return nr;
+}
+
+#define POOL 3u
+
+// A batch that is open: its lane is taken until it ends.
+struct opened {
+  struct blkio_batch batch;
+  struct blkio_read reads[4];
+  uint8_t buf[4][4096];
+};
+
+static void opened_add(struct opened *o, struct blkio *b, uint64_t *rng) {
+  for (uint32_t i = 0; i < 4; i++)
+    o->reads[i] = (struct blkio_read){.fd = data_fd, .path = data_path, .buf = o->buf[i], .len = 4096, .off = rng_next(rng) % (DATA_LEN - 4096)};
+  blkio_batch_begin(&o->batch, blkio_shared(b), o->reads, NULL, NULL);
+  blkio_batch_add(&o->batch, 2);
+  blkio_batch_add(&o->batch, 2);
+}
+
+static void opened_end(struct opened *o) {
+  assert_int_equal(blkio_batch_end(&o->batch), REMIXDB_OK);
+  for (uint32_t i = 0; i < 4; i++) assert_memory_equal(o->buf[i], data + o->reads[i].off, 4096);
+}
+
+// No lane before the first read of a batch, one lane for all that follow each other, none for a single read, and never more than the bound: what comes beyond it
+// reads at once, in its own thread.
+static void test_pool(void **state) {
+  (void)state;
+  static struct opened all[3 * POOL];
+  uint64_t rng = 5;
+  fake_reset(true);  // native: the engine serves, and the plain calls are counted
+  for (size_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    blkio_init(&b, &fake, kinds[k]);
+    blkio_pool(&b, (uint64_t)POOL * BLKIO_DESCRIPTORS, NULL, NULL);
+    b.lanes_max = POOL;  // of engines without descriptors, too
+    const uint32_t most = b.kind == BLKIO_SYNC ? 0 : POOL, ring = b.kind == BLKIO_URING, before = open_descriptors();
+    struct blkio_batch none;
+    blkio_batch_begin(&none, blkio_shared(&b), NULL, NULL, NULL);
+    blkio_batch_add(&none, 0);
+    assert_int_equal(blkio_batch_end(&none), REMIXDB_OK);
+    for (uint32_t n = 0; n < 20; n++) check_batch(blkio_shared(&b), 1, &rng);
+    assert_int_equal(blkio_lanes(&b), 0);
+    for (uint32_t n = 0; n < 20; n++) check_batch(blkio_shared(&b), 2 + n * 10, &rng);
+    assert_int_equal(blkio_lanes(&b), most > 0);
+    assert_int_equal(open_descriptors(), before + ring);
+    for (uint32_t turn = 0; turn < 5; turn++) {
+      for (uint32_t n = 0; n < 3 * POOL; n++) {
+        const uint32_t plain = atomic_load(&fake_reads);
+        opened_add(&all[n], &b, &rng);
+        assert_int_equal(all[n].batch.lane != NULL, n < most);
+        if (n >= most) assert_int_equal(atomic_load(&fake_reads), plain + 4);
+        assert_true(blkio_lanes(&b) <= most);
+      }
+      for (uint32_t n = 0; n < 3 * POOL; n++) opened_end(&all[(n * 4 + turn) % (3 * POOL)]);
+      assert_int_equal(blkio_lanes(&b), most);
+      assert_int_equal(open_descriptors(), before + ring * most);
+    }
+    blkio_fini(&b);
+    assert_int_equal(open_descriptors(), before);
+  }
+}
+
+static void test_pool_bound(void **state) {
+  (void)state;
+  static const struct {
+    uint64_t descriptors;
+    uint32_t lanes;
+  } bounds[] = {{0, 1}, {64, 1}, {256, 2}, {1024, 8}, {4096, 32}, {UINT64_MAX, BLKIO_LANES_MAX}};
+  for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
+    struct blkio b;
+    blkio_init(&b, env_posix(), BLKIO_AUTO);
+    blkio_pool(&b, bounds[i].descriptors, NULL, NULL);
+    assert_int_equal(b.lanes_max, b.kind == BLKIO_URING ? bounds[i].lanes : BLKIO_LANES_MAX);
+  }
+}
+
+static uint32_t troubles;
+static int trouble_errno;
+static void on_trouble(void *arg, int errnum) {
+  assert_ptr_equal(arg, &troubles);
+  troubles++;
+  trouble_errno = errnum;
+}
+
+static bool deny_all(size_t size) {
+  (void)size;
+  return false;
+}
+
+// Rings that are refused, or lost in a batch, and memory that is lacking: all is read, the reason is told once, the thread's message stays, and later there are
+// lanes again.
+static void test_pool_trouble(void **state) {
+  (void)state;
+  static const int errnos[] = {EMFILE, ENOMEM, EPERM};
+  uint64_t rng = 6;
+  struct blkio b;
+  for (size_t i = 0; i < sizeof(errnos) / sizeof(errnos[0]); i++) {
+    for (uint32_t how = 0; how < 3; how++) {
+      blkio_init(&b, env_posix(), how == 2 ? BLKIO_AIO : BLKIO_URING);
+      if (b.kind != (how == 2 ? BLKIO_AIO : BLKIO_URING)) continue;  // a machine may have none
+      blkio_pool(&b, UINT64_MAX, on_trouble, &troubles);
+      troubles = 0;
+      (void)err_set(REMIXDB_INVALID, "what was there");
+      if (how == 1) check_batch(blkio_shared(&b), 100, &rng);  // it is there, and is lost
+      const uint32_t before = open_descriptors();
+      if (how == 2) atomic_store(&mem_fault, deny_all);
+      else atomic_store(&blkio_test_ring_errno, errnos[i]);
+      for (uint32_t n = 0; n < 10; n++) {
+        struct opened *const o = calloc(2, sizeof(*o));
+        for (uint32_t k = 0; k < 2; k++) opened_add(&o[k], &b, &rng);
+        for (uint32_t k = 0; k < 2; k++) opened_end(&o[k]);
+        free(o);
+        atomic_store(&b.retry_ns, 0);
+      }
+      atomic_store(&mem_fault, NULL);
+      atomic_store(&blkio_test_ring_errno, 0);
+      assert_int_equal(troubles, 1);
+      assert_int_equal(trouble_errno, how == 2 ? ENOMEM : errnos[i]);
+      assert_string_equal(err_msg(), "what was there");
+      assert_int_equal(blkio_lanes(&b), 0);
+      assert_int_equal(open_descriptors(), before - (how == 1));
+      atomic_store(&b.retry_ns, time_ns() + BLKIO_RETRY_NS);
+      check_batch(blkio_shared(&b), 100, &rng);
+      assert_int_equal(blkio_lanes(&b), 0);  // not so soon
+      atomic_store(&b.retry_ns, 0);
+      check_batch(blkio_shared(&b), 100, &rng);
+      assert_int_equal(blkio_lanes(&b), 1);
+      assert_int_equal(troubles, 1);
+      blkio_fini(&b);
+    }
+  }
+}
+
 static void test_nomem(void **state) {
   (void)state;
   struct blkio b;
@@ -749,21 +895,23 @@ static void test_nomem(void **state) {
   blkio_queue_destroy(q);
 }
 
-// ---- threads: a queue each
+// ---- threads: a queue each, or the pool
 
 static struct blkio shared;
 static _Atomic uint32_t wrong;
+static bool from_pool;
 
 static void *reader(void *arg) {
   uint64_t seed = (uintptr_t)arg;
-  struct blkio_queue *q = NULL;
+  struct blkio_queue *own = NULL;
   uint8_t *const buf = malloc(80 * 4096);
   struct blkio_read reads[80];
-  if (!buf || blkio_queue_create(&shared, &q) != REMIXDB_OK) {
+  if (!buf || blkio_queue_create(&shared, &own) != REMIXDB_OK) {
     atomic_fetch_add(&wrong, 1);
     free(buf);
     return NULL;
   }
+  struct blkio_queue *const q = from_pool ? blkio_shared(&shared) : own;
   for (int turn = 0; turn < 20; turn++) {
     for (uint32_t i = 0; i < 80; i++)
       reads[i] = (struct blkio_read){
@@ -772,23 +920,61 @@ static void *reader(void *arg) {
     for (uint32_t i = 0; i < 80; i++)
       if (memcmp(reads[i].buf, data + reads[i].off, 4096) != 0) atomic_fetch_add(&wrong, 1);
   }
-  blkio_queue_destroy(q);
+  blkio_queue_destroy(own);
   free(buf);
   return NULL;
 }
 
+#define READERS 6u
+
 static void test_threads(void **state) {
   (void)state;
-  for (size_t k = 0; k < KINDS; k++) {
-    pthread_t t[4];
-    blkio_init(&shared, env_posix(), kinds[k]);
+  for (size_t k = 0; k < 2 * KINDS; k++) {
+    pthread_t t[READERS];
+    from_pool = k >= KINDS;
+    blkio_init(&shared, env_posix(), kinds[k % KINDS]);
+    shared.lanes_max = POOL;
     atomic_store(&wrong, 0);
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < READERS; i++)
       assert_int_equal(thread_start(&t[i], reader, (void *)(uintptr_t)(i + 1), "reader"), REMIXDB_OK);
-    for (uint32_t i = 0; i < 4; i++) (void)pthread_join(t[i], NULL);
+    for (uint32_t i = 0; i < READERS; i++) (void)pthread_join(t[i], NULL);
     assert_int_equal(atomic_load(&wrong), 0);
-    assert_int_equal(atomic_load(&shared.nr_reads), 4 * 20 * 80);
-    assert_int_equal(atomic_load(&shared.read_bytes), 4 * 20 * 80 * 4096);
+    assert_int_equal(atomic_load(&shared.nr_reads), READERS * 20 * 80);
+    assert_int_equal(atomic_load(&shared.read_bytes), READERS * 20 * 80 * 4096);
+    assert_true(blkio_lanes(&shared) <= POOL);
+    assert_int_equal(blkio_lanes(&shared) > 0, from_pool && shared.kind != BLKIO_SYNC);
+    blkio_fini(&shared);
+  }
+}
+
+// A lane goes from hand to hand: each thread takes one for a few reads, thousands of times. Where there are as many lanes as threads, and where there are not.
+static void *taker(void *arg) {
+  uint64_t rng = (uintptr_t)arg;
+  uint8_t buf[3][512];
+  for (uint32_t turn = 0; turn < 2000; turn++) {
+    struct blkio_read reads[3];
+    for (uint32_t i = 0; i < 3; i++)
+      reads[i] = (struct blkio_read){.fd = data_fd, .path = data_path, .buf = buf[i], .len = 512, .off = rng_next(&rng) % (DATA_LEN - 512)};
+    if (blkio_read_batch(blkio_shared(&shared), reads, 3) != REMIXDB_OK) atomic_fetch_add(&wrong, 1);
+    for (uint32_t i = 0; i < 3; i++)
+      if (memcmp(buf[i], data + reads[i].off, 512) != 0) atomic_fetch_add(&wrong, 1);
+  }
+  return NULL;
+}
+
+static void test_handed_on(void **state) {
+  (void)state;
+  for (size_t k = 0; k < 3 * KINDS; k++) {
+    pthread_t t[READERS];
+    blkio_init(&shared, env_posix(), kinds[k / 3]);
+    shared.lanes_max = k % 3 == 0 ? 1 : k % 3 == 1 ? POOL : BLKIO_LANES_MAX;
+    atomic_store(&wrong, 0);
+    for (uint32_t i = 0; i < READERS; i++)
+      assert_int_equal(thread_start(&t[i], taker, (void *)(uintptr_t)(i + 1), "taker"), REMIXDB_OK);
+    for (uint32_t i = 0; i < READERS; i++) (void)pthread_join(t[i], NULL);
+    assert_int_equal(atomic_load(&wrong), 0);
+    assert_true(blkio_lanes(&shared) <= shared.lanes_max && blkio_lanes(&shared) <= READERS);
+    blkio_fini(&shared);
   }
 }
 
@@ -803,6 +989,8 @@ int main(void) {
       cmocka_unit_test_setup(test_write_aligned, reset), cmocka_unit_test_setup(test_ring_lost, reset),
       cmocka_unit_test_setup(test_engine_fails, reset),  cmocka_unit_test_setup(test_nomem, reset),
       cmocka_unit_test_setup(test_threads, reset),       cmocka_unit_test_setup(test_write_out, reset),
+      cmocka_unit_test_setup(test_pool, reset),          cmocka_unit_test_setup(test_pool_bound, reset),
+      cmocka_unit_test_setup(test_pool_trouble, reset),  cmocka_unit_test_setup(test_handed_on, reset),
   };
   return cmocka_run_group_tests_name("blkio", tests, setup, teardown);
 }

@@ -157,8 +157,7 @@ static void model_check(const struct plan *plan, struct list *l, uint32_t times,
   struct scene s;
   struct multiget *m;
   scene_init(&s, plan, rng_next(rng));
-  struct blkio_queue *queue = NULL;
-  ok(multiget_create(&s.p.io, &queue, &m));
+  ok(multiget_create(blkio_shared(&s.p.io), &m));
   uint64_t seq = 1000000;
   for (uint32_t n = 0; n < times; n++) {
     size_t nr;
@@ -171,7 +170,6 @@ static void model_check(const struct plan *plan, struct list *l, uint32_t times,
     if (n % 4 == 3) version_again(&s);
   }
   multiget_destroy(m);
-  blkio_queue_destroy(queue);
   scene_fini(&s);
 }
 
@@ -255,7 +253,6 @@ static void fails(void) {
       }
       for (int64_t n = 1; n < 80; n++) {
         struct multiget *m = NULL;
-        struct blkio_queue *queue = NULL;
         size_t nr = 0;
         list_random(&s, l, 350, &rng);
         if (kind == FAIL_READ || kind == FAIL_READS) fault_io_set(FAULT_READ, n, kind == FAIL_READS);
@@ -264,7 +261,7 @@ static void fails(void) {
           atomic_store(&mem_left, n);
           atomic_store(&mem_fault, mem_some);
         }
-        enum remixdb_status st = multiget_create(&s.p.io, &queue, &m);
+        enum remixdb_status st = multiget_create(blkio_shared(&s.p.io), &m);
         if (st == REMIXDB_OK) {
           st = look_up(&s, m, l, &nr, NULL, NULL);
           (void)fault_io_end();
@@ -288,7 +285,6 @@ static void fails(void) {
         (void)fault_io_end();
         atomic_store(&mem_fault, NULL);
         multiget_destroy(m);
-        blkio_queue_destroy(queue);
       }
       scene_fini(&s);
     }
@@ -316,13 +312,12 @@ static void test_young_fails(void **state) {
   for (uint32_t n = 0; n < 12; n++) {
     struct scene s;
     struct multiget *m;
-    struct blkio_queue *queue = NULL;
     struct kv_rec r;
     struct sst_hold hold = {0};
     size_t nr;
     scene_long_keys = n % 3 == 0;
     scene_init(&s, &(struct plan){250, 0, 0, 2, 3, 4, n % 2 ? 1 << 20 : 0}, rng_next(&rng));
-    ok(multiget_create(&s.p.io, &queue, &m));
+    ok(multiget_create(blkio_shared(&s.p.io), &m));
     const struct view v = {.version = s.version};
     uint32_t failed = 0;
     for (uint32_t a = 0; a < s.k.nr; a++) {
@@ -350,7 +345,6 @@ static void test_young_fails(void **state) {
     }
     if (s.version->nr_young && n % 2 == 0) CHECK(failed > 0);
     multiget_destroy(m);
-    blkio_queue_destroy(queue);
     scene_fini(&s);
   }
   scene_long_keys = false;
