@@ -179,7 +179,7 @@ MODULES := \
   wh $(addprefix wh/, cursor guide leaf trie) \
   $(addprefix log/, format recover wal) \
   $(addprefix table/, block build cache ckb fdpool format pieces readahead scan stored) sst \
-  $(addprefix remix/, build fresh pack remix splice write) \
+  $(addprefix remix/, build cursor fresh pack remix splice write) \
   $(addprefix view/, memtable merge multiget super version) \
   compact/compact \
   $(addprefix store/, batch dir idle pace ref replay round snapshot state syncer) xdb \

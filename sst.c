@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "table/stored.h"
+#include "sst.h"
 
 #include <assert.h>
 #include <stdio.h>
 
+#include "base/zmem.h"
 #include "table/format.h"
 #include "table/pieces.h"
-#include "base/zmem.h"
+#include "table/readahead.h"
+#include "table/stored.h"
 
 _Static_assert(BLOCK_PAGE == FORMAT_SST_PAGE && SST_PAGES_MAX == FORMAT_SST_PAGES_MAX &&
                    BLOCK_RECORDS_MAX == FORMAT_SST_BLOCK_RECORDS,

@@ -20,6 +20,8 @@
 // of those for S. So no key is missed and none is seen twice, whatever splits and merges
 // meanwhile, and it does not matter whether a leaf's neighbour is read before or after its entries. The same holds for a single
 // get: a leaf of the key's range that is seen alive has the key, or nobody has it for S.
+#include "wh.h"
+
 #include "wh/state.h"
 
 #include <assert.h>

@@ -49,30 +49,10 @@
 #ifndef WH_H
 #define WH_H
 
-#include "base/epoch.h"
-#include "kv.h"
-
-#define WH_LEAF_KEYS 128
-#define WH_PENDING UINT64_MAX  // seq of a version that is not committed: greater than any moment, so nobody sees it
+#include "wh/ver.h"
 
 struct wh;
 struct wh_leaf;
-
-struct wh_ver {  // one version of a key; immutable but for its number. Lies four bytes before a multiple of eight.
-  uint32_t vlen : 30;
-  uint32_t tomb : 1;
-  uint32_t chained : 1;            // a pointer to the next older version stands before it, and a short key before that; most keys have one version, and no place for them
-  uint32_t seq[2];                 // the number: wh_ver_number
-  uint8_t val[];
-};
-static inline _Atomic uint64_t *wh_ver_number(const struct wh_ver *v) { return (_Atomic uint64_t *)(uintptr_t)v->seq; }  // stored with release when committed
-static inline uint64_t wh_ver_seq(const struct wh_ver *v) { return atomic_load_explicit(wh_ver_number(v), memory_order_acquire); }
-
-struct wh_entry {  // a key; immutable but for newest. Its first version follows in the same allocation.
-  _Atomic(struct wh_ver *) newest;  // release-published; NULL when its only version was taken back
-  uint32_t klen;
-  uint8_t key[];
-};
 
 // epoch: the domain of all threads that use it. arena_chunk: bytes, pool: may be NULL; see lib.h. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct arena_pool *pool, struct wh **out);
@@ -144,7 +124,6 @@ struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash
 const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_wanted wanted, struct kref key, uint64_t hash, uint64_t moment);
 // The same for many keys at once, all at one moment: versions[which[i]] for keys[which[i]] and its hash, i < nr <= WH_GROUP_MAX. The
 // lookups go side by side, what one step of them reads being fetched in the step before, so that they wait for memory together.
-#define WH_GROUP_MAX 64u
 void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *hashes, const uint8_t *which, uint32_t nr, uint64_t moment,
                  const struct wh_ver **versions_out);
 

@@ -6,7 +6,8 @@
 #ifndef REMIX_PACK_H
 #define REMIX_PACK_H
 
-#include "remix/remix.h"
+#include "remix/format.h"
+#include "sst.h"
 
 // The file of an image of `len` bytes, whose head must be right: REMIX_HEAD bytes and the table numbers, then what they say. *file_out is the caller's, to be freed with
 // mem_free. REMIXDB_NOMEM.

@@ -1,36 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "remix/pack.h"
+#include "remix/remix.h"
 
 #include <assert.h>
 
 #include "base/blind.h"
+#include "remix/pack.h"
+#include "remix/seg.h"
 
 struct remix_counters remix_counters;
 
 _Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REMIX_BYTE_MAX == BLIND_BYTE_MAX && REMIX_SEG == 32,
                "one set of marks");
-
-// Entries whose memory is asked for at once: few at first, for many scans are short; then more, which costs less for each.
-#define REMIX_GROUP_MIN 8u
-#define REMIX_GROUP_MAX REMIX_SEG
-#define USUAL_MAX 1024u   // entries: longer scans read whole blocks
-#define USUAL_MORE 12u    // entries more than are thought to come: runs share segments unevenly, and to read twice costs as much as to copy two KiB more
-#define REMIX_AHEAD_MIN 4u
-#define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
-#define REMIX_AHEAD_ALL 256u  // pages read ahead into a cursor's own memory, all runs together, so that they stay in a processor's cache,
-#define REMIX_AHEAD_OWN 16u   // but so many for each
-#define READS_TIMED 8u       // so many reads of single blocks, one of them timed,
-#define READ_DISK_NS 10000u  // (and a quarter for each that is read with it) to find out whether they come from the disk, and not from the system's page cache
-
-// Where things are in the image, and what is known beside it.
-struct remix_index {
-  const uint8_t *segs;
-  struct remix_layout lay;
-  bool young;      // tombstones are live
-  struct anchors anchors;
-  // Per segment, and one more: live entries in all segments before it. A stretch without any, or any number of keys, is passed by a search in these.
-  uint32_t *live;
-};
 
 // One allocation for all, so that the way from a REMIX to its segments is short.
 struct remix_whole {
@@ -38,33 +18,6 @@ struct remix_whole {
   struct remix_index ix;
   struct mem_map map;  // of the image
 };
-
-// ---- segments
-
-static inline const uint8_t *seg_at(const struct remix_index *ix, uint32_t seg) {
-  return ix->segs + (size_t)seg * ix->lay.stride;
-}
-static inline uint32_t seg_nr(const struct remix_index *ix, const uint8_t *s) { return s[ix->lay.head]; }
-static inline uint32_t seg_base(const struct remix_index *ix, const uint8_t *s) { return load16le(s + ix->lay.head + 2); }
-static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) {
-  return load32le(s + ix->lay.offs + 4 * run);
-}
-static inline uint32_t seg_live(const struct remix_index *ix, const uint8_t *s) {
-  const uint8_t *const sel = s + ix->lay.sel;
-  const uint32_t shown = likely(!ix->young) ? set32_eq8(sel, REMIX_OLD | REMIX_TOMB, 0) : set32_eq8(sel, REMIX_OLD, 0);
-  return shown & set32_below(seg_nr(ix, s));
-}
-
-static inline void seg_prefetch(const struct remix_index *ix, const uint8_t *s) {
-  for (uint32_t o = 0; o < ix->lay.stride; o += CACHE_LINE) prefetch(s + o);
-}
-
-// The position of the run's first record at or after entry i (R4).
-static inline sst_pos seg_pos(const struct remix *x, const uint8_t *s, uint32_t run, uint32_t i) {
-  const struct remix_index *ix = x->index;
-  const uint32_t before = set32_count(set32_eq8(s + ix->lay.sel, REMIX_RUN, (uint8_t)run) & set32_below(i));
-  return sst_advance(x->runs[run], seg_off(ix, s, run), before);
-}
 
 // ---- opening
 
@@ -361,58 +314,8 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg) { return anchors_a
 
 // ---- searching within a segment
 
-// Whether the block has to be read from disk for one who has the hold.
-static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return !cache_has(&t->cache, block) && !sst_holds(h, t, block) && !sst_holds_ahead(h, t, block) && !sst_holds_behind(h, t, block);
-}
-
-// The record of entry i, until the epoch is left: what a search looks at is not pinned. nr: records of the run that will be read from there on.
-static enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr, struct sst_hold *h, struct kv_rec *rec_out) {
-  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
-  REMIX_COUNT(key_reads);
-  sst_want_place(x->runs[run], seg_off(x->index, s, run));
-  return sst_read_few(x->runs[run], seg_pos(x, s, run, i), nr, false, h, rec_out);
-}
-
-static inline uint32_t cursor_place(const struct remix_cursor *c) { return c->seg * REMIX_SEG + c->at; }
-
-// How many entries it has stepped on by since the last seek, but those before it stepped back.
-static inline uint32_t cursor_came(const struct remix_cursor *c) { return c->way == REMIX_ON ? c->came + cursor_place(c) - c->from : c->came; }
-
-// How many records of the run of entry i a cursor is thought to read from that one on: as it steps, it will come to as many entries as after the last seeks, and who has gone farther
-// goes as far again. A seek after which nobody has stepped reads one. Stepping back, it may need all of the block.
-static uint32_t cursor_few(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
-  if (c->way == REMIX_BACK) return SST_ALL;
-  if (c->way == REMIX_SOUGHT && c->usual == 0) return 1;
-  const uint32_t came = cursor_came(c), left = came < c->usual ? c->usual - came : came - c->usual;
-  const uint8_t *const sel = s + c->x->index->lay.sel;
-  const uint32_t share = set32_count(set32_eq8(sel, REMIX_RUN, sel[i] & REMIX_RUN));  // of the segment
-  return 1 + share * ((left < USUAL_MAX ? left : USUAL_MAX) + USUAL_MORE) / REMIX_SEG;
-}
-
-// The same for a seek, with the cursor's hold of the run. In a young view what has to be read for it is a jump.
-static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
-  const struct remix *const x = c->x;
-  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
-  if (x->index->young) c->jumps += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
-  return entry_read(x, s, i, cursor_few(c, s, i), &c->holds[run], rec_out);
-}
-
-// Asks for the memory that reading entry i is going to look at.
-static inline void entry_want(const struct remix *x, const uint8_t *s, uint32_t i) {
-  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
-  sst_want(x->runs[run], seg_pos(x, s, run, i));
-}
-
-// Where a key is, or would be, in a segment.
-struct spot {
-  uint32_t at;  // first entry whose key is >= the key; the segment's count when there is none
-  bool equal;
-};
-
-// For segments whose discriminating bits do not all fit 16 bits. c: whose holds are used; NULL: h is, for all runs.
-static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, struct kref key, struct remix_cursor *c,
-                                       struct sst_hold *h, struct spot *out, struct kv_rec *rec_out) {
+enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, struct kref key, spot_read_fn read, void *arg, struct spot *out,
+                                struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
   const uint8_t *const sel = s + ix->lay.sel;
   uint32_t lo = 0, hi = seg_nr(ix, s);
@@ -420,7 +323,7 @@ static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, 
   while (lo < hi) {
     uint32_t mid = (lo + hi) / 2;
     while (mid > lo && sel[mid] & REMIX_OLD) mid--;  // the newest version stands for all
-    const enum remixdb_status st = c ? entry_seek(c, s, mid, rec_out) : entry_read(x, s, mid, 1, h, rec_out);
+    const enum remixdb_status st = read(arg, s, mid, rec_out);
     if (st != REMIXDB_OK) return st;
     REMIX_COUNT(key_compares);
     const int r = kv_cmp(kref(rec_out->key, rec_out->klen), key);
@@ -440,59 +343,15 @@ static enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, 
   return REMIXDB_OK;
 }
 
-// The memory of nr entries of a segment, from entry `from` on: in each run a stretch. Where the blocks are is fetched for all of them before it is looked at.
-static void group_want(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
-  const struct remix *const x = c->x;
-  const struct remix_index *const ix = x->index;
-  const uint8_t *const sel = s + ix->lay.sel;
-  struct {
-    uint32_t run, before, nr;
-  } parts[REMIX_SEG];
-  uint32_t nr_parts = 0;
-  for (uint32_t m = seg_live(ix, s) & ~set32_below(from) & set32_below(from + nr), mine; m; m &= ~mine) {
-    const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN, all = set32_eq8(sel, REMIX_RUN, (uint8_t)run);
-    mine = all & m;
-    parts[nr_parts].run = run;
-    parts[nr_parts].before = set32_count(all & set32_below(i));
-    parts[nr_parts++].nr = set32_count(mine);
-    sst_want_place(x->runs[run], seg_off(ix, s, run));
-  }
-  for (uint32_t i = 0; i < nr_parts; i++) {
-    const struct sst *const t = x->runs[parts[i].run];
-    sst_want_stretch(t, sst_advance(t, seg_off(ix, s, parts[i].run), parts[i].before), parts[i].nr, &c->holds[parts[i].run]);
-  }
-}
+// A get's reader for spot_binary: one hold serves all runs.
+struct get_reader {
+  const struct remix *x;
+  struct sst_hold *hold;
+};
 
-// In a segment of a cursor. The one key that is read is the candidate's (see remix/remix.h). Tags tell where to ask for memory early: an entry
-// with the key's tag is the candidate most of the time, and is known before it; without one the key is not there, and the entry behind
-// the candidate is where the cursor will stand as often as at the candidate. Who stepped on after the last seek will do so after this one: what it
-// comes to then is asked for before the candidate is waited for.
-static enum remixdb_status spot_find(struct remix_cursor *c, uint32_t seg, const uint8_t *s, struct kref key, uint32_t ahead, struct spot *out) {
-  const struct remix *const x = c->x;
-  const struct remix_index *const ix = x->index;
-  struct kv_rec rec;
-  c->front_seg = seg;
-  c->front_at = 0;
-  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return spot_binary(x, s, key, c, NULL, out, &rec);
-  const uint8_t *const dbits = s + ix->lay.dbits;
-  const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
-  const uint32_t tagged = x->tags ? set32_eq8(s, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
-  if (ahead)  // where the blocks of all runs are: each group of entries would wait for those of its own
-    for (uint32_t r = 0; r < x->nr_runs; r++) sst_want_place(x->runs[r], seg_off(ix, s, r));
-  if (tagged) entry_want(x, s, set32_first(tagged));
-  const uint32_t cand = blind_candidate(dbits, nr, base, key);
-  if (ahead) {
-    prefetch(&ix->live[seg + 1]);  // for the step to the next segment
-    group_want(c, s, cand, ahead);
-    c->front_at = cand + ahead < nr ? cand + ahead : nr;
-  } else if (x->tags && !tagged && cand + 1 < nr) {
-    entry_want(x, s, cand + 1);
-  }
-  const enum remixdb_status st = entry_seek(c, s, cand, &rec);
-  if (st != REMIXDB_OK) return st;
-  REMIX_COUNT(key_compares);
-  out->at = blind_place(dbits, nr, base, key, cand, kref(rec.key, rec.klen), &out->equal);
-  return REMIXDB_OK;
+static enum remixdb_status get_entry(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
+  const struct get_reader *const r = arg;
+  return entry_read(r->x, s, i, 1, r->hold, rec_out);
 }
 
 // Without tags. An entry that is the only one that can be the key, and is deleted, need not be read.
@@ -502,7 +361,8 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *s, st
   enum remixdb_status st;
   if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) {
     struct spot spot;
-    st = spot_binary(x, s, key, NULL, h, &spot, rec_out);
+    struct get_reader reader = {x, h};
+    st = spot_binary(x, s, key, get_entry, &reader, &spot, rec_out);
     return st == REMIXDB_OK && (!spot.equal || (rec_out->tomb && !ix->young)) ? REMIXDB_NOTFOUND : st;
   }
   const uint32_t cand = blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
@@ -639,459 +499,9 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
   }
 }
 
-// ---- cursors
-
-void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue) {
-  *c = (struct remix_cursor){0};
-  c->queue = queue;
-}
-
-#define JUMPS_TOGETHER 64u  // are added to the REMIX's at once, so that scanning threads do not fight for the line
-
 void remix_jumped(struct remix *x, uint64_t jumps) {
   const uint64_t sum = atomic_fetch_add_explicit(&x->jumps, jumps, memory_order_relaxed) + jumps;
   if (x->ctx->worn && sum >= atomic_load_explicit(&x->jumps_due, memory_order_relaxed)) x->ctx->worn(x->ctx->worn_arg, x);
-}
-
-static __attribute__((noinline)) void cursor_jumped(struct remix_cursor *c) {
-  remix_jumped(c->x, c->jumps);
-  c->jumps = 0;
-}
-
-// What is known of where the runs stand is forgotten: the cursor goes elsewhere, or a search uses its holds.
-static inline void cursor_leave(struct remix_cursor *c) {
-  for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = c->near[r].ahead = 0;
-  c->begun = c->x->index->young;
-  if (unlikely(c->jumps >= JUMPS_TOGETHER)) cursor_jumped(c);
-}
-
-static void cursor_drop(struct remix_cursor *c) {
-  if (!c->x) return;
-  cursor_leave(c);
-  if (unlikely(c->jumps)) cursor_jumped(c);
-  for (uint32_t r = 0; r < c->x->nr_runs; r++) sst_hold_drop(&c->holds[r]);
-}
-
-static inline void cursor_end(struct remix_cursor *c) { c->seg = c->x ? c->x->nr_segs : 0; }
-
-void remix_cursor_fini(struct remix_cursor *c) {
-  cursor_drop(c);
-  for (uint32_t r = 0; r < c->cap; r++) sst_hold_fini(&c->holds[r]);
-  mem_free(c->holds);
-  remix_cursor_init(c, NULL);
-}
-
-enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
-  c->came = cursor_came(c);
-  cursor_drop(c);
-  c->x = NULL;
-  cursor_end(c);
-  c->from = cursor_place(c);
-  c->s = NULL;
-  c->no_room = c->wanted = false;
-  for (uint32_t r = 0; !x && r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // memory of their own, too
-  if (x && x->nr_runs > c->cap) {
-    struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * (sizeof(*holds) + sizeof(*c->near)));
-    if (!holds) return REMIXDB_NOMEM;
-    memset(holds + c->cap, 0, (x->nr_runs - c->cap) * sizeof(*holds));
-    c->holds = holds;
-    c->cap = x->nr_runs;
-    c->near = (struct remix_near *)(holds + c->cap);
-    memset(c->near, 0, c->cap * sizeof(*c->near));
-  }
-  c->x = x;
-  cursor_end(c);
-  c->from = cursor_place(c);
-  return REMIXDB_OK;
-}
-
-static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
-  const struct remix_index *const ix = c->x->index;
-  REMIX_COUNT(segments);
-  c->seg = seg;
-  c->s = seg_at(ix, seg);
-  c->sel = c->s + ix->lay.sel;
-  c->live = seg_live(ix, c->s);
-}
-
-static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
-  c->way = way;
-  c->warm = 0;
-  c->from = cursor_place(c);
-}
-
-// Before it goes somewhere else.
-static inline void cursor_sought(struct remix_cursor *c) {
-  cursor_turn(c, REMIX_SOUGHT);
-  c->group = REMIX_GROUP_MIN;
-  c->usual = c->came = 0;
-}
-
-// The average length with one more scan in it: goes up sooner than down, since to read twice costs more than to read too much.
-static inline uint32_t usual_length(uint32_t usual, uint32_t came) {
-  if (came > USUAL_MAX) came = USUAL_MAX;
-  return came > usual ? (usual + came + 1) / 2 : (usual * 3 + came) / 4;
-}
-
-// Before the first of several steps one way.
-static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
-  if (way == REMIX_BACK || c->way == REMIX_BACK) {
-    c->front_seg = c->seg;
-    c->front_at = c->at + (way == REMIX_BACK);
-    c->group = REMIX_GROUP_MIN;
-  }
-  // a hold may have nothing of its block before the records that were read
-  if (way == REMIX_BACK)
-    for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = 0;
-  cursor_turn(c, way);
-  c->cool = REMIX_SEG;
-}
-
-// By binary search.
-static uint32_t live_between(const uint32_t *live, uint32_t lo, uint32_t hi, uint32_t rank) {
-  while (hi - lo > 1) {
-    const uint32_t mid = lo + (hi - lo) / 2;
-    REMIX_COUNT(probes);
-    if (live[mid] > rank) hi = mid;
-    else lo = mid;
-  }
-  return lo;
-}
-
-// The segment that holds the live entry before which `rank` others come in the view. It is known to be at or behind `from`, which
-// is not far from it most of the time.
-static uint32_t live_after(const struct remix *x, uint32_t from, uint32_t rank) {
-  const uint32_t *const live = x->index->live;
-  uint32_t lo = from, hi = x->nr_segs;
-  for (uint32_t step = 1; step < hi - lo; step *= 2) {
-    REMIX_COUNT(probes);
-    if (live[lo + step] > rank) hi = lo + step;
-    else lo += step;
-  }
-  return live_between(live, lo, hi, rank);
-}
-
-// The same for one that is known to be before `to`.
-static uint32_t live_before(const struct remix *x, uint32_t to, uint32_t rank) {
-  const uint32_t *const live = x->index->live;
-  uint32_t hi = to, lo = to - 1;
-  for (uint32_t step = 1; live[lo] > rank; step *= 2) {
-    REMIX_COUNT(probes);
-    hi = lo;
-    lo = lo > step ? lo - step : 0;
-  }
-  return live_between(live, lo, hi, rank);
-}
-
-// Asks for the memory of the records ahead of a cursor that steps on, group by group, so that it is there when they are read. Runs are
-// read in turn, each of them in order: which records come next in which run is in the selectors, and the processor cannot know it.
-static void warm_on(struct remix_cursor *c) {
-  const struct remix_index *const ix = c->x->index;
-  const uint32_t nr = seg_nr(ix, c->s);
-  if (unlikely(c->front_seg - c->seg > 1 || (c->front_seg == c->seg && c->front_at < c->at))) {  // left behind
-    c->front_seg = c->seg;
-    c->front_at = c->at;
-  }
-  uint32_t ahead = c->front_seg == c->seg ? c->front_at - c->at : nr - c->at + c->front_at;
-  if (ahead <= REMIX_GROUP_MIN && c->front_seg < c->x->nr_segs) {
-    const uint8_t *const s = seg_at(ix, c->front_seg);
-    const uint32_t left = seg_nr(ix, s) - c->front_at, n = c->group < left ? c->group : left;
-    group_want(c, s, c->front_at, n);
-    ahead += n;
-    c->front_at += n;
-    if (n == left) {
-      c->front_at = 0;
-      if (++c->front_seg < c->x->nr_segs) seg_prefetch(ix, seg_at(ix, c->front_seg));
-    }
-    if (c->group < REMIX_GROUP_MAX) c->group *= 2;
-  }
-  const uint32_t until = c->at + (ahead > REMIX_GROUP_MIN ? ahead - REMIX_GROUP_MIN : 1);
-  c->warm = until < REMIX_SEG ? until : REMIX_SEG;
-}
-
-// The same for one that steps back. Its groups stay small: in large ones much of what was asked for was waited for all the same.
-static void warm_back(struct remix_cursor *c) {
-  const struct remix_index *const ix = c->x->index;
-  if (unlikely(c->seg - c->front_seg > 1 || (c->front_seg == c->seg && c->front_at > c->at + 1))) {
-    c->front_seg = c->seg;
-    c->front_at = c->at + 1;
-  }
-  uint32_t ahead = c->at + 1 - c->front_at + (c->front_seg == c->seg ? 0 : seg_nr(ix, seg_at(ix, c->front_seg)));
-  if (ahead <= REMIX_GROUP_MIN && (c->front_at || c->front_seg)) {
-    if (c->front_at == 0) c->front_at = seg_nr(ix, seg_at(ix, --c->front_seg));
-    const uint32_t n = REMIX_GROUP_MIN < c->front_at ? REMIX_GROUP_MIN : c->front_at;
-    c->front_at -= n;
-    group_want(c, seg_at(ix, c->front_seg), c->front_at, n);
-    ahead += n;
-  }
-  const uint32_t more = ahead > REMIX_GROUP_MIN ? ahead - REMIX_GROUP_MIN : 1;
-  c->cool = c->at >= more ? c->at - more + 1 : 0;
-}
-
-// The runs of so many entries of the cursor's segment go on by one record, or back.
-static inline void near_pass(struct remix_cursor *c, uint32_t from, uint32_t to, uint32_t by) {
-  for (uint32_t i = from; i < to; i++) c->near[c->sel[i] & REMIX_RUN].idx += by;
-}
-
-// To the first live entry behind segment c->seg.
-static void cursor_next_segment(struct remix_cursor *c) {
-  const struct remix *const x = c->x;
-  const uint32_t rank = x->index->live[c->seg + 1];
-  if (rank == x->index->live[x->nr_segs]) {
-    cursor_end(c);
-    return;
-  }
-  const uint32_t seg = live_after(x, c->seg + 1, rank);
-  if (seg == c->seg + 1) near_pass(c, c->at, seg_nr(x->index, c->s), 1);
-  else cursor_leave(c);
-  cursor_seg(c, seg);
-  c->at = set32_first(c->live);
-  near_pass(c, 0, c->at, 1);
-  if (c->way == REMIX_ON) warm_on(c);  // not when a seek ends behind its segment
-}
-
-void remix_next_far(struct remix_cursor *c) {
-  const uint32_t m = c->live & set32_above(c->at);
-  if (c->way != REMIX_ON) cursor_step_way(c, REMIX_ON);
-  if (m == 0) {
-    cursor_next_segment(c);
-    return;
-  }
-  const uint32_t to = set32_first(m);
-  near_pass(c, c->at, to, 1);
-  c->at = to;
-  if (to >= c->warm) warm_on(c);
-}
-
-// To the last one before it.
-static void cursor_prev_segment(struct remix_cursor *c) {
-  const struct remix *const x = c->x;
-  const uint32_t rank = x->index->live[c->seg];
-  if (rank == 0) {
-    cursor_end(c);
-    return;
-  }
-  const uint32_t seg = live_before(x, c->seg, rank - 1);
-  if (seg == c->seg - 1) near_pass(c, 0, c->at, UINT32_MAX);
-  else cursor_leave(c);
-  cursor_seg(c, seg);
-  c->at = set32_last(c->live);
-  near_pass(c, c->at, seg_nr(x->index, c->s), UINT32_MAX);
-  if (c->way == REMIX_BACK) warm_back(c);
-}
-
-// To the first live entry that is not before entry `at` of segment seg.
-static void cursor_stand(struct remix_cursor *c, uint32_t seg, uint32_t at) {
-  cursor_seg(c, seg);
-  const uint32_t m = c->live & ~set32_below(at);
-  if (likely(m != 0)) c->at = set32_first(m);
-  else cursor_next_segment(c);
-}
-
-// To the last one before it.
-static void cursor_stand_before(struct remix_cursor *c, uint32_t seg, uint32_t at) {
-  cursor_leave(c);
-  cursor_seg(c, seg);
-  const uint32_t m = c->live & set32_below(at);
-  if (likely(m != 0)) c->at = set32_last(m);
-  else cursor_prev_segment(c);
-}
-
-void remix_want(struct remix_cursor *c, struct kref key) {
-  if (!c->x || c->x->nr_segs == 0) return;
-  c->want_seg = anchors_find(&c->x->index->anchors, key);
-  c->wanted = true;
-  seg_prefetch(c->x->index, seg_at(c->x->index, c->want_seg));
-}
-
-// ahead: entries whose memory is asked for at once; 0: none.
-static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t ahead, uint32_t *seg_out, struct spot *spot_out) {
-  const struct remix_index *const ix = c->x->index;
-  if (!c->wanted) remix_want(c, key);
-  c->wanted = false;
-  const uint32_t seg = c->want_seg;
-  const uint8_t *const s = seg_at(ix, seg);
-  cursor_end(c);
-  cursor_leave(c);
-  *seg_out = seg;
-  c->begun = true;
-  return spot_find(c, seg, s, key, ahead, spot_out);
-}
-
-enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
-  uint32_t seg;
-  struct spot spot;
-  if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
-  const uint32_t usual = c->way == REMIX_ON ? usual_length(c->usual, cursor_came(c)) : 0;
-  // as far as a scan of that length goes without asking again
-  const uint32_t want = usual == 0 ? 0 : usual + REMIX_GROUP_MIN + 1, ahead = want < REMIX_GROUP_MAX ? want : REMIX_GROUP_MAX;
-  cursor_sought(c);
-  c->usual = usual;
-  if (ahead) c->group = ahead * 2 < REMIX_GROUP_MAX ? ahead * 2 : REMIX_GROUP_MAX;
-  const enum remixdb_status st = cursor_find(c, key, ahead, &seg, &spot);
-  if (st == REMIXDB_OK) cursor_stand(c, seg, spot.at);
-  return st;
-}
-
-enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key) {
-  uint32_t seg;
-  struct spot spot;
-  if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
-  cursor_sought(c);
-  const enum remixdb_status st = cursor_find(c, key, 0, &seg, &spot);
-  if (st == REMIXDB_OK) cursor_stand_before(c, seg, spot.at + spot.equal);
-  return st;
-}
-
-void remix_seek_first(struct remix_cursor *c) {
-  if (!c->x || c->x->nr_segs == 0) return;
-  cursor_sought(c);
-  cursor_leave(c);
-  c->wanted = false;
-  c->front_seg = c->front_at = 0;
-  cursor_stand(c, 0, 0);
-}
-
-void remix_seek_last(struct remix_cursor *c) {
-  if (!c->x || c->x->nr_segs == 0) return;
-  cursor_sought(c);
-  c->wanted = false;
-  cursor_stand_before(c, c->x->nr_segs - 1, REMIX_SEG);
-}
-
-void remix_prev(struct remix_cursor *c) {
-  if (unlikely(c->way != REMIX_BACK)) cursor_step_way(c, REMIX_BACK);
-  const uint32_t m = c->live & set32_below(c->at);
-  if (unlikely(m == 0)) {
-    cursor_prev_segment(c);
-    return;
-  }
-  const uint32_t to = set32_last(m);
-  do c->near[c->sel[--c->at] & REMIX_RUN].idx--;
-  while (unlikely(c->at != to));
-  if (unlikely(to < c->cool)) warm_back(c);
-}
-
-uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
-  const struct remix *const x = c->x;
-  const uint32_t *const live = x->index->live;
-  if (nr == 0 || c->seg >= end) return 0;
-  const uint32_t here = c->live & set32_above(c->at), left = set32_count(here);
-  if (nr == 1 && left) {
-    remix_next(c);
-    return 1;
-  }
-  if (nr <= left) {
-    const uint32_t to = set32_nth(here, nr - 1);
-    near_pass(c, c->at, to, 1);
-    c->at = to;
-    return nr;
-  }
-  const uint32_t rank = live[c->seg + 1] - left - 1, last = live[end < x->nr_segs ? end : x->nr_segs] - 1;
-  const uint32_t moved = last - rank < nr ? last - rank : nr;
-  if (moved == 0) return 0;
-  const uint32_t seg = live_after(x, c->seg, rank + moved);
-  c->came = cursor_came(c);
-  if (seg != c->seg) cursor_seg(c, seg);
-  cursor_leave(c);
-  c->warm = 0;
-  c->at = set32_nth(c->live, rank + moved - live[seg]);
-  c->from = cursor_place(c);
-  return moved;
-}
-
-uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
-
-// Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the cursor was set; then more each time. Into the
-// cache while that has room; else, or without one, into memory of the hold's own: a scan that is larger than the cache leaves that to others.
-static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct sst_hold *h, struct remix_near *n) {
-  if (!c->queue) return;
-  n->ahead = n->ahead < REMIX_AHEAD_MIN / 2 ? n->ahead + 1 : n->ahead < REMIX_AHEAD_MAX ? n->ahead * 2 : REMIX_AHEAD_MAX;
-  if (n->ahead < REMIX_AHEAD_MIN) return;
-  const uint32_t left = t->nr_pages - block, nr = n->ahead < left ? n->ahead : left;
-  if (!c->no_room && cache_room(&t->cache, block, sst_block_pages(t, block))) {
-    sst_prefetch(t, c->queue, block, nr);
-    if (cache_has(&t->cache, block)) return;
-    c->no_room = true;
-  }
-  const uint32_t share = REMIX_AHEAD_ALL / c->x->nr_runs, most = share > REMIX_AHEAD_OWN ? share : REMIX_AHEAD_OWN;
-  sst_read_ahead(t, block, nr < most ? nr : most, h);
-}
-
-// Whether the block is the one behind what a hold of the run has. Of what is not pinned it tells all the same where the run was read last.
-static inline bool follows(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return h->sst == t && h->block + sst_block_pages(t, h->block) == block;
-}
-
-// Reads together the blocks that the cursor comes to in its next c->group entries, the current one first, where they are not cached: each run has its own,
-// and a disk takes about as long for several as for one. Returns how many.
-static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) {
-  const struct remix *const x = c->x;
-  const struct remix_index *const ix = x->index;
-  struct sst_stretch found[BLKIO_BATCH_MAX];
-  uint32_t end[REMIX_RUNS_MAX] = {0};  // pages of each run that have been looked at
-  uint32_t nr = 0, left = c->group;
-  for (uint32_t seg = c->seg, at = c->at; left > 0 && seg < x->nr_segs; seg++, at = 0) {
-    const uint8_t *const s = seg_at(ix, seg), *const sel = s + ix->lay.sel;
-    const uint32_t rest = seg_nr(ix, s) - at, n = rest < left ? rest : left;
-    for (uint32_t m = seg_live(ix, s) & ~set32_below(at) & set32_below(at + n); m && nr < BLKIO_BATCH_MAX; m &= m - 1) {
-      const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN;
-      struct sst *const t = x->runs[run];
-      const struct sst_hold *const h = &c->holds[run];
-      const uint32_t block = sst_pos_block(seg_pos(x, s, run, i));
-      if (block < end[run]) continue;
-      const bool first = end[run] == 0;
-      end[run] = block + sst_block_pages(t, block);
-      if (!missing(h, t, block)) continue;
-      if (nr && first && !follows(h, t, block)) c->jumps++;
-      found[nr++] = (struct sst_stretch){t, block, end[run]};
-    }
-    left -= n;
-  }
-  if (nr > 1) sst_prefetch_all(c->queue, found, nr);
-  return nr;
-}
-
-// The record is not held, or was not by the same way.
-static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
-                                                                 struct sst_hold *h, struct remix_near *n, struct kv_rec *rec_out) {
-  const uint32_t block = sst_pos_block(pos), few = cursor_few(c, c->s, c->at);
-  if (missing(h, t, block)) {
-    if (follows(h, t, block)) cursor_ahead(c, t, block, h, n);
-    else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
-  }
-  c->begun = true;
-  if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read_few(t, pos, few, true, h, rec_out);
-  const uint64_t began = time_ns();
-  uint32_t nr = 1;
-  if (c->disk && c->way == REMIX_ON && c->queue && !c->no_room && t->cache.cache) {
-    nr = cursor_gather(c);
-    if (nr > 1 && !cache_has(&t->cache, block)) c->no_room = true;
-  }
-  const enum remixdb_status s = sst_read_few(t, pos, few, true, h, rec_out);
-  c->disk = time_ns() - began > READ_DISK_NS + (uint64_t)nr * READ_DISK_NS / 4;
-  return s;
-}
-
-enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out) {
-  const uint32_t run = remix_run(c);
-  struct remix_near *const n = &c->near[run];
-  struct sst *const t = c->x->runs[run];
-  struct sst_hold *const h = &c->holds[run];
-  REMIX_COUNT(records);
-  if (n->idx < n->nr) {
-    block_record(n->data, n->idx, rec_out);
-    return REMIXDB_OK;
-  }
-  const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
-  n->nr = 0;
-  const enum remixdb_status s = record_read(c, t, pos, h, n, rec_out);
-  if (unlikely(s != REMIXDB_OK)) return s;
-  n->data = h->cb.data;
-  n->idx = sst_pos_idx(pos);
-  n->nr = t->nr_recs[sst_pos_block(pos)];
-  if (unlikely(h->to < n->nr)) n->nr = h->to;
-  return s;
 }
 
 // ---- walking

@@ -11,7 +11,7 @@
 #ifndef SST_PIECES_H
 #define SST_PIECES_H
 
-#include "sst.h"
+#include "table/state.h"
 
 #define SST_PIECES_RECORD 512u   // bytes of a table's records, on average: of larger ones nothing is kept, it would be twice as much as a REMIX keeps for each
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "table/readahead.h"
+
 #include <assert.h>
 
 #include "table/stored.h"

@@ -6,7 +6,7 @@
 
 #include <zstd.h>
 
-#include "sst.h"
+#include "table/state.h"
 
 #define SST_BLOCK_BYTES (BLOCK_PAGES_MAX * BLOCK_PAGE)
 

@@ -16,6 +16,7 @@
 #ifndef MERGE_H
 #define MERGE_H
 
+#include "remix/cursor.h"
 #include "view/version.h"
 #include "wh.h"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "wh.h"
 #include "wh/state.h"
 
 #define AHEAD 6u  // entries that are fetched before they are reached, by who steps

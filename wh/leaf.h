@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "wh.h"
+#include "wh/ver.h"
 
 #define WH_IDX_SIZE 192u   // of which WH_LEAF_KEYS at most are taken
 #define WH_IDX_FREE 0xffffu

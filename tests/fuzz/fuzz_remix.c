@@ -9,6 +9,7 @@
 #include "compact/compact.h"
 #include "tests/fuzz/fuzz.h"
 #include "remix/build.h"
+#include "remix/cursor.h"
 
 #define NUMBER 90u
 

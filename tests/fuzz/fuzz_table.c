@@ -9,6 +9,7 @@
 #include "table/format.h"
 #include "tests/fuzz/fuzz.h"
 #include "remix/build.h"
+#include "remix/cursor.h"
 #include "table/scan.h"
 
 #define NUMBER 5u

@@ -17,6 +17,7 @@
 
 #include "tests/lib/fault.h"
 #include "remix/build.h"
+#include "remix/cursor.h"
 #include "table/build.h"
 #include "view/version.h"
 #include "wh.h"

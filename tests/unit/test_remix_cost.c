@@ -3,6 +3,7 @@
 // What searches and steps cost: keys read, blocks read, keys compared, segments come to, on partitions of a million keys, random ones
 // and the paths of this machine's files. remix/remix.c and view/merge.c are compiled into this program with their counters; everything else comes from the library.
 #define REMIX_COUNTERS 1
+#include "remix/cursor.c"
 #include "remix/remix.c"
 #include "view/merge.c"
 

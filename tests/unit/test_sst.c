@@ -18,6 +18,7 @@
 #include "table/format.h"
 #include "table/build.h"
 #include "table/scan.h"
+#include "table/readahead.h"
 #include "table/stored.h"
 
 #define STORE_ID 0x1122334455667788ull

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "sst.h"
 #include "table/pieces.h"
 
 #define KEYS 3000u

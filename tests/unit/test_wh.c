@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "wh.h"
 #include "wh/state.h"
 
 #define CHUNK 65536u

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Segments of a REMIX in memory: where their parts are, and how an entry of one is read. Private to remix/: remix.c and cursor.c.
+#ifndef REMIX_SEG_H
+#define REMIX_SEG_H
+
+#include "remix/remix.h"
+
+// Where things are in the image, and what is known beside it.
+struct remix_index {
+  const uint8_t *segs;
+  struct remix_layout lay;
+  bool young;      // tombstones are live
+  struct anchors anchors;
+  // Per segment, and one more: live entries in all segments before it. A stretch without any, or any number of keys, is passed by a search in these.
+  uint32_t *live;
+};
+
+static inline const uint8_t *seg_at(const struct remix_index *ix, uint32_t seg) {
+  return ix->segs + (size_t)seg * ix->lay.stride;
+}
+static inline uint32_t seg_nr(const struct remix_index *ix, const uint8_t *s) { return s[ix->lay.head]; }
+static inline uint32_t seg_base(const struct remix_index *ix, const uint8_t *s) { return load16le(s + ix->lay.head + 2); }
+static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) {
+  return load32le(s + ix->lay.offs + 4 * run);
+}
+static inline uint32_t seg_live(const struct remix_index *ix, const uint8_t *s) {
+  const uint8_t *const sel = s + ix->lay.sel;
+  const uint32_t shown = likely(!ix->young) ? set32_eq8(sel, REMIX_OLD | REMIX_TOMB, 0) : set32_eq8(sel, REMIX_OLD, 0);
+  return shown & set32_below(seg_nr(ix, s));
+}
+
+static inline void seg_prefetch(const struct remix_index *ix, const uint8_t *s) {
+  for (uint32_t o = 0; o < ix->lay.stride; o += CACHE_LINE) prefetch(s + o);
+}
+
+// The position of the run's first record at or after entry i (R4).
+static inline sst_pos seg_pos(const struct remix *x, const uint8_t *s, uint32_t run, uint32_t i) {
+  const struct remix_index *ix = x->index;
+  const uint32_t before = set32_count(set32_eq8(s + ix->lay.sel, REMIX_RUN, (uint8_t)run) & set32_below(i));
+  return sst_advance(x->runs[run], seg_off(ix, s, run), before);
+}
+
+// Whether the block has to be read from disk for one who has the hold.
+static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32_t block) {
+  return !cache_has(&t->cache, block) && !sst_holds(h, t, block) && !sst_holds_ahead(h, t, block) && !sst_holds_behind(h, t, block);
+}
+
+// The record of entry i, until the epoch is left: what a search looks at is not pinned. nr: records of the run that will be read from there on.
+static inline enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr, struct sst_hold *h, struct kv_rec *rec_out) {
+  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
+  REMIX_COUNT(key_reads);
+  sst_want_place(x->runs[run], seg_off(x->index, s, run));
+  return sst_read_few(x->runs[run], seg_pos(x, s, run, i), nr, false, h, rec_out);
+}
+
+// Asks for the memory that reading entry i is going to look at.
+static inline void entry_want(const struct remix *x, const uint8_t *s, uint32_t i) {
+  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
+  sst_want(x->runs[run], seg_pos(x, s, run, i));
+}
+
+// Where a key is, or would be, in a segment.
+struct spot {
+  uint32_t at;  // first entry whose key is >= the key; the segment's count when there is none
+  bool equal;
+};
+
+// Reads the key of entry i of segment s. arg is the caller's.
+typedef enum remixdb_status (*spot_read_fn)(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out);
+// Binary search by keys, for a segment whose discriminating bits do not all fit 16 bits. After an equal key, *rec_out is its newest version's record.
+MUST_CHECK enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, struct kref key, spot_read_fn read, void *arg, struct spot *out,
+                                           struct kv_rec *rec_out);
+#endif
