@@ -7,7 +7,7 @@
 # make bench-deps      installs the other stores
 # make golden          writes the golden files (tests/golden) anew: for a change of formats only
 # make demo            the tour, then a word list in and out again (FILE=path for another)
-# make check-asan, check-tsan, check-msan, check-valgrind, check-headers, check-exports, check-seam, check-prefetch, check-leaks
+# make check-asan, check-tsan, check-msan, check-valgrind, check-headers, check-exports, check-seam, check-prefetch, check-leaks, check-layers
 # make check-compile   whether all compiles for another system, with a compiler for it:
 #                      make check-compile CCC='zig cc -target aarch64-macos' EXTRA_CFLAGS=-Idirectory
 # make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time (all processors), FUZZ=name for one; needs clang
@@ -177,7 +177,7 @@ MODULES := \
   lib kv $(addprefix base/, anchors env epoch err files hash_avx2 workers) \
   blkio \
   wh $(addprefix wh/, cursor guide leaf trie) \
-  $(addprefix log/, format recover wal) \
+  $(addprefix log/, append format recover) \
   $(addprefix table/, block build cache ckb fdpool format pieces readahead scan stored) sst \
   $(addprefix remix/, build cursor fresh pack remix splice write) \
   $(addprefix view/, memtable merge multiget super version) \
@@ -211,7 +211,7 @@ say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 .PHONY: all deps demo golden install clean FORCE
 .PHONY: bench bench-deps soak
 .PHONY: test test-unit units
-.PHONY: check-asan check-tsan check-msan check-valgrind check-headers check-exports check-seam check-prefetch check-leaks check-compile
+.PHONY: check-asan check-tsan check-msan check-valgrind check-headers check-exports check-seam check-prefetch check-leaks check-layers check-compile
 .PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge
 all: $(SO) $(SO_LINK) $(PROGRAMS)
 
@@ -343,10 +343,10 @@ test:
 	  $(MAKE) --no-print-directory all || py=1; \
 	  REMIXDB_LIBRARY='$(CURDIR)/$(SO)' PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q -p no:cacheprovider tests || py=1; \
 	fi; \
-	exp=0; $(MAKE) --no-print-directory -k check-headers check-exports check-seam check-prefetch check-leaks || exp=1; \
+	exp=0; $(MAKE) --no-print-directory -k check-headers check-exports check-seam check-prefetch check-leaks check-layers || exp=1; \
 	echo "unit tests: $$nr programs, failed:$${units_bad:- none}"; \
 	[ $$py -eq 0 ] || echo "python tests: FAILED"; \
-	[ $$exp -eq 0 ] || echo "headers, exports, seam, prefetches or leaks: FAILED"; \
+	[ $$exp -eq 0 ] || echo "headers, exports, seam, prefetches, leaks or layers: FAILED"; \
 	echo "cmocka: $$passed passed, $$failed failed"; \
 	[ -z "$$units_bad" ] && [ $$py -eq 0 ] && [ $$exp -eq 0 ]
 
@@ -419,6 +419,10 @@ check-leaks: $B/tests/lib/leak
 	run descriptor && { echo "leaks: that of a descriptor is not noticed"; exit 1; }; \
 	if [ -n "$(LEAK_MEMORY)" ]; then run memory && { echo "leaks: that of memory is not noticed"; exit 1; }; fi; \
 	echo "leaks: of descriptors$(if $(LEAK_MEMORY), and memory) are noticed"
+
+# Includes go down the layers (tests/layers.txt).
+check-layers:
+	@sh tests/layers_check.sh
 
 check-headers:
 	@bad=0; for h in $(HDRS); do \

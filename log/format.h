@@ -4,7 +4,7 @@
 #ifndef WAL_FORMAT_H
 #define WAL_FORMAT_H
 
-#include "log/wal.h"
+#include "lib.h"
 
 #define WAL_MAGIC 0x4C4157584D455223ull  // "#REMXWAL"
 #define WAL_VERSION 2u       // what is written; 1 is read where it is laid out the same (wal_head_get)

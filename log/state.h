@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a log is in memory, shared by the files of the log alone: log/wal.c (appending, syncing, segments) and log/recover.c.
+// What a log is in memory, shared by the files of the log alone: log/append.c (appending, syncing, segments) and log/recover.c.
 #ifndef WAL_STATE_H
 #define WAL_STATE_H
 
 #include "log/format.h"
+#include "log/wal.h"
 
 #define WAL_SPARES 2u  // files kept for recycling
 

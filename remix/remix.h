@@ -24,47 +24,7 @@
 #ifndef REMIX_H
 #define REMIX_H
 
-#include "base/anchors.h"
-#include "base/set32.h"
-#include "remix/format.h"
-#include "sst.h"
-
-// What was looked at, for tests: counted by what is compiled with REMIX_COUNTERS.
-struct remix_counters {
-  _Atomic uint64_t key_reads;     // keys of entries read by a get or a seek,
-  _Atomic uint64_t key_compares;  // and compared in full
-  _Atomic uint64_t records;       // records given by remix_record
-  _Atomic uint64_t segments;      // segments cursors came to
-  _Atomic uint64_t probes;        // looks at a count of live entries, to pass segments
-};
-extern struct remix_counters remix_counters;
-#if defined(REMIX_COUNTERS)
-#define REMIX_COUNT(field) ((void)atomic_fetch_add_explicit(&remix_counters.field, 1, memory_order_relaxed))
-#else
-#define REMIX_COUNT(field) ((void)0)
-#endif
-
-struct remix {
-  const struct sst_ctx *ctx;
-  uint64_t number;
-  char *path;
-  struct sst **runs;        // nr_runs, oldest first; each referenced
-  uint32_t nr_runs;
-  uint32_t nr_segs;
-  uint64_t nr_entries;      // all versions
-  uint64_t nr_keys;         // newest versions that are not tombstones
-  bool tags;
-  uint64_t file_size;
-  uint8_t *image;           // the view as docs/FORMAT.md has it, unpacked and checked
-  size_t image_size;
-  // private below: where things are in the image, and what is known beside it
-  struct remix_index *index;
-  _Atomic uint32_t refs;
-  _Atomic bool obsolete;
-  // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it begins, and then what follows it in the
-  // same run; when it comes to a block of another run, that is a jump. In a young view, which is read beside another, where it begins is one, too. Both relaxed; jumps_due is set by what ctx->worn calls, 0 at first.
-  _Atomic uint64_t jumps, jumps_due;
-};
+#include "remix/state.h"
 
 // Reads and checks the file: checksums, and that every count, offset, selector and position agrees with the tables (which it
 // references). *out has one reference. REMIXDB_CORRUPT also when missing, REMIXDB_VERSION.
@@ -121,9 +81,6 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 // Whether the candidate asked for last can be the key for all that its segment says of it: worth to know before its block is read from disk.
 bool remix_probe_fits(const struct remix_probe *p);
-
-// The segments, each of remix_layout.stride bytes.
-static inline const uint8_t *remix_segs(const struct remix *x) { return x->image + remix_segs_off(x->nr_runs); }
 
 // ---- walking all entries in order, all versions, without holds: for compaction and building
 struct remix_walk {

@@ -4,17 +4,7 @@
 #ifndef REMIX_SEG_H
 #define REMIX_SEG_H
 
-#include "remix/remix.h"
-
-// Where things are in the image, and what is known beside it.
-struct remix_index {
-  const uint8_t *segs;
-  struct remix_layout lay;
-  bool young;      // tombstones are live
-  struct anchors anchors;
-  // Per segment, and one more: live entries in all segments before it. A stretch without any, or any number of keys, is passed by a search in these.
-  uint32_t *live;
-};
+#include "remix/state.h"
 
 static inline const uint8_t *seg_at(const struct remix_index *ix, uint32_t seg) {
   return ix->segs + (size_t)seg * ix->lay.stride;
