@@ -471,9 +471,10 @@ endif
 check-prefetch: $B/sst.o
 	@! grep -n '__builtin_prefetch' $(filter-out lib.h,$(SRCS) $(HDRS)) || { echo "prefetch: lib.h has the functions for that"; exit 1; }
 ifneq ($(and $(filter release,$(MODE)),$(filter x86_64 amd64 aarch64 arm64,$(TARGET))),)
-	@objdump -d $< >$B/sst.dis 2>/dev/null && grep -q '<sst_read>:' $B/sst.dis || exit 0; \
-	n=$$(awk '/<sst_read>:/ { on = 1; next } /^$$/ { on = 0 } on' $B/sst.dis | grep -cE 'prefetch|prfm'); \
-	[ $$n -ge 3 ] && echo "prefetch: $$n in a read of the cache" || { echo "prefetch: $$n in sst_read: the compiler has dropped them"; exit 1; }
+	@command -v objdump >/dev/null 2>&1 || { echo "prefetch: no objdump here, not checked"; exit 0; }; \
+	objdump -d $< >$B/sst.dis || exit 1; \
+	n=$$(awk '/<sst_read_few>:/ { on = 1; next } /^$$/ { on = 0 } on' $B/sst.dis | grep -cE 'prefetch|prfm'); \
+	[ $$n -ge 3 ] && echo "prefetch: $$n in a read of the cache" || { echo "prefetch: $$n in sst_read_few: the compiler has dropped them"; exit 1; }
 endif
 
 # The same program checks, when it is run without arguments, that what it wrote once is still read.
