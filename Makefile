@@ -181,7 +181,7 @@ MODULES := \
   $(addprefix table/, block build cache ckb fdpool format pieces readahead scan stored) sst \
   $(addprefix remix/, build cursor fresh pack remix splice write) \
   $(addprefix view/, memtable merge multiget super version) \
-  compact/compact \
+  $(addprefix compact/, fresh plan round tables) \
   $(addprefix store/, batch dir idle pace ref replay round snapshot state syncer) xdb \
   $(addprefix admin/, checkpoint repair stats verify) \
   remixdb

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rounds of compaction with small tables, against a model: a version, the memtable that is to come into it, and what both hold. A round is made, looked at from all
-// sides, and installed. For the tests of compact/compact.c.
+// sides, and installed. For the tests of compact/.
 #ifndef TESTS_ROUNDS_H
 #define TESTS_ROUNDS_H
 

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/fresh.h"
+
+static uint64_t cursor_bytes(const struct wh_cursor *c) { return record_bytes(c->entry->klen, c->ver->vlen, c->ver->tomb); }
+
+// Everything in the frozen memtable is committed or will never be: any moment sees the same. It takes no new writers, so the cursor needs no stay (wh_recycle).
+static void cursor_begin(struct wh_cursor *c, const struct compact *compact, const struct wh *frozen, struct kref key, struct worker *w) {
+  wh_cursor_init(c, frozen, WH_PENDING - 1);
+  epoch_enter(compact->epoch, &w->slot);
+  wh_seek(c, key);
+  epoch_exit(&w->slot);
+}
+
+// Measures the partitions from `from` on, before `to`.
+struct slice {
+  struct task task;
+  struct round *r;
+  uint32_t from, to;
+  enum remixdb_status status;
+};
+
+static void measure(struct task *t, struct worker *w) {
+  struct slice *s = (struct slice *)t;
+  const struct version *v = s->r->base;
+  struct wh_cursor *c = mem_alloc(sizeof(*c));
+  if (!c) {
+    s->status = REMIXDB_NOMEM;
+    return;
+  }
+  cursor_begin(c, s->r->c, s->r->frozen, part_anchor(v->parts[s->from]), w);
+  for (uint32_t i = s->from; i < s->to && wh_valid(c); i++) {
+    struct fresh *f = &s->r->fresh[i];
+    const bool any = v->parts[i]->remix != NULL, bounded = i + 1 < v->nr_parts;
+    const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0), max = any ? last_table(v->parts[i])->max : kref(NULL, 0);
+    bool behind = false;
+    for (; wh_valid(c); wh_next(c)) {
+      if (bounded && kv_cmp(wh_key(c), end) >= 0) break;
+      behind = behind || (any && kv_cmp(wh_key(c), max) > 0);
+      *(behind ? &f->behind_bytes : &f->bytes) += cursor_bytes(c);
+      *(behind ? &f->behind_count : &f->count) += 1;
+    }
+  }
+  mem_free(c);
+}
+
+// A few slices for each worker, as they are not equally large.
+enum remixdb_status fresh_measure(struct round *r) {
+  const uint32_t nr_parts = r->base->nr_parts, most = 4 * (workers_count(r->c->workers) + 1), nr = nr_parts < most ? nr_parts : most;
+  struct slice *slices = mem_calloc(nr, sizeof(*slices));
+  if (!slices) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < nr; i++) {
+    slices[i] = (struct slice){.task = {.run = measure, .size = 1}, .r = r, .from = (uint32_t)((uint64_t)nr_parts * i / nr),
+                               .to = (uint32_t)((uint64_t)nr_parts * (i + 1) / nr)};
+    r->tasks[i] = &slices[i].task;
+  }
+  workers_run(r->c->workers, r->self, r->tasks, nr);
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < nr; i++)
+    if (slices[i].status != REMIXDB_OK) s = slices[i].status;
+  mem_free(slices);
+  return s == REMIXDB_OK ? s : err_set(s, "no memory to measure what is to be compacted");
+}
+
+bool range_valid(const struct range *r) {
+  if (r->empty || !wh_valid(&r->cursor)) return false;
+  const int order = r->end.ptr ? kv_cmp(wh_key(&r->cursor), r->end) : -1;
+  return order < 0 || (order == 0 && r->with_end);
+}
+
+void range_begin(struct range *r, const struct job *j, struct worker *w) {
+  const struct version *v = j->base;
+  const uint32_t next = j->part + j->nr_parts;
+  r->empty = !j->frozen;
+  if (r->empty) return;
+  r->end = next < v->nr_parts ? part_anchor(v->parts[next]) : kref(NULL, 0);
+  r->with_end = j->upto;
+  if (j->upto) r->end = last_table(old_part(j))->max;
+  const struct kref from = j->append ? last_table(old_part(j))->max : part_anchor(v->parts[j->part]);
+  cursor_begin(&r->cursor, j->c, j->frozen, from, w);
+  if (j->append && wh_valid(&r->cursor) && kv_eq(wh_key(&r->cursor), from)) wh_next(&r->cursor);
+}
+
+void range_record(const struct range *r, struct kv_rec *rec) {
+  const struct wh_cursor *c = &r->cursor;
+  *rec = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
+}

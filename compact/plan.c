@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/plan.h"
+
+#include <stdlib.h>
+
+#define GARBAGE_SLACK 40u     // percent of a table
+#define ABORT_COST 3u         // bytes written per byte of new data from which on a partition may be aborted
+#define ABORT_ENTRY 96u       // bytes that a memtable takes for a record more than a block does
+#define MERGE_COST 8u         // bytes that a merge of some runs may write per byte of new data and table that it removes
+
+static uint32_t tables_for(const struct compact *c, uint64_t bytes) {
+  const uint64_t table = table_bytes(c);
+  return (uint32_t)((bytes + table - 1) / table);
+}
+
+static const struct sst *nth_newest(const struct part *p, uint32_t n) { return part_run(p, part_runs(p) - 1 - n); }
+
+static uint64_t runs_bytes(const struct part *p, uint32_t newest) {
+  uint64_t sum = 0;
+  for (uint32_t n = 0; n < newest; n++) sum += run_bytes(nth_newest(p, n));
+  return sum;
+}
+
+static uint64_t all_bytes(const struct part *p) { return runs_bytes(p, part_runs(p)); }
+
+// Of so many bytes of runs, what is neither an old version nor a tombstone, about: what the young view makes old in the other one is not known.
+static uint64_t live_bytes(const struct part *p, uint64_t bytes) {
+  uint64_t entries = 0, keys = 0;
+  if (p->remix) entries = p->remix->nr_entries, keys = p->remix->nr_keys;
+  if (p->young) entries += p->young->nr_entries, keys += p->young->nr_keys;
+  return entries ? (uint64_t)((double)bytes * (double)keys / (double)entries) : 0;
+}
+
+static uint64_t all_live_bytes(const struct part *p) { return live_bytes(p, all_bytes(p)); }
+
+// Whether the cache has room for all of it.
+bool plan_fits_cache(const struct compact *c, const struct version *v) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) sum += all_bytes(v->parts[i]);
+  return c->ctx->cache && sum <= cache_size(c->ctx->cache);
+}
+
+// Bytes that merging the newest `take` runs with the new data will write: what is known to be old versions or tombstones is not written again
+// by a merge of all runs, and about half of it by a merge of some.
+uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
+  const struct part *const p = old_part(j);
+  uint64_t sum = j->bytes;
+  if (j->nr_parts > 1) {
+    for (uint32_t i = 0; i < j->nr_parts; i++) sum += all_live_bytes(j->base->parts[j->part + i]);
+  } else if (take) {
+    const uint64_t bytes = runs_bytes(p, take), live = live_bytes(p, bytes);
+    sum += take == part_runs(p) ? live : (bytes + live) / 2;
+  }
+  return sum;
+}
+
+// The slack is for blocks that do not fill.
+static uint32_t tables_wanted(const struct compact *c, uint64_t bytes) { return tables_for(c, bytes + bytes / 16); }
+
+// Equal tables rather than full ones and a rest. Where one is enough it may fill: a share of less than that could be less than a block, of which no table could
+// have a part.
+static uint64_t share_for(const struct compact *c, uint64_t bytes) {
+  const uint32_t nr = tables_wanted(c, bytes);
+  return nr <= 1 ? table_bytes(c) : (bytes + bytes / 16) / nr;
+}
+
+// Whether so much of a partition is old versions that it is merged for that alone: `more` bytes of new data will be stored, of which about half makes something
+// old, too.
+static bool mostly_garbage(const struct compact *c, const struct part *p, uint64_t more) {
+  const uint64_t total = all_bytes(p);
+  return total + more / 2 > 2 * live_bytes(p, total) + table_bytes(c) * GARBAGE_SLACK / 100;
+}
+
+uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64_t bytes) {
+  const uint64_t small = table_bytes(c) * 2 / 5;
+  bool large = bytes >= small;
+  for (uint32_t r = 0; r < part_runs(p) && large; r++) large = run_bytes(part_run(p, r)) >= small;
+  return large ? COMPACT_SPLIT_RUNS : COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(part_run(p, 0)->number % COMPACT_RUNS_SPREAD);
+}
+
+// How many of the newest runs to merge with the new data, as there are too many. A run goes in while it is not much larger than all that is newer together, so
+// that every byte moves into a run that is about twice as large, and is moved a logarithmic number of times (the shape of a merge order that is known to be
+// the best for runs of one size: Mathieu, Staelin, Young, Yousefi, "Bigtable Merge Compaction", 2014). But at least as many as make room, and more where a
+// merge of few would write much to remove little: tables that are as large as tables get, which only a split helps.
+static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
+  const struct compact *c = j->c;
+  const struct part *const p = old_part(j);
+  const uint32_t runs = part_runs(p);
+  for (uint32_t k = 1; k < runs; k++) {
+    const uint64_t written = plan_merged_bytes(j, k);
+    const uint32_t in = fresh + k, out = tables_for(c, written);
+    if (in <= out || runs + fresh - (in - out) > compact_run_limit(c, p, j->bytes) || written > MERGE_COST * j->bytes * (in - out)) continue;
+    if (run_bytes(nth_newest(p, k)) > written - written / 4) return k;
+  }
+  return runs;
+}
+
+// All runs are merged with the new data.
+static void decide_all(struct job *j) {
+  j->take = old_runs(j);
+  j->all = true;
+  j->young = false;
+  j->cost = plan_merged_bytes(j, j->take);
+  j->kind = tables_for(j->c, j->cost) > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
+  j->table_bytes = share_for(j->c, j->cost);
+}
+
+// Whether no key of a run lies among those of the runs first .. n - 1, all counted from the view's newest.
+static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
+  const struct sst *const t = x->runs[x->nr_runs - 1 - n];
+  for (uint32_t i = first; i < n; i++) {
+    const struct sst *const other = x->runs[x->nr_runs - 1 - i];
+    if (kv_cmp(t->max, other->min) >= 0 && kv_cmp(other->max, t->min) >= 0) return false;
+  }
+  return true;
+}
+
+// How many of a view's newest runs to merge so that scans read from fewer: those that remove the most levels for the bytes they hold. A level is what lies apart,
+// as the tables of a split do, and is read by a scan like one run. 0: there is but one.
+static uint32_t worn_depth(const struct remix *x, uint64_t *bytes_out) {
+  uint64_t bytes = 0;
+  uint32_t best = 0, levels = 0;
+  double most = 0;
+  for (uint32_t k = 0; k < x->nr_runs; levels++) {
+    const double removed = levels;
+    const uint32_t first = k;
+    do bytes += run_bytes(x->runs[x->nr_runs - 1 - k++]);
+    while (k < x->nr_runs && lies_apart(x, first, k));
+    if (removed / (double)bytes <= most) continue;
+    most = removed / (double)bytes;
+    best = k;
+    *bytes_out = bytes;
+  }
+  return best;
+}
+
+// The newest `take` runs are merged with the new data.
+static void decide_major(struct job *j, uint32_t take) {
+  j->take = take;
+  if (take == old_runs(j)) {
+    decide_all(j);
+    return;
+  }
+  j->kind = COMPACT_MAJOR;
+  j->cost = plan_merged_bytes(j, take) + old_view(j)->file_size;
+  j->table_bytes = share_for(j->c, plan_merged_bytes(j, take));
+}
+
+// Whether the new data may come into the partition's young view: it is little for the partition, and with it the view stays small.
+static bool fits_young(const struct job *j) {
+  const struct part *const p = old_part(j);
+  const uint64_t there = p->young ? p->young->nr_entries : 0, old = p->remix->nr_entries;
+  if (!p->young && (j->c->young_from == 0 || j->count * j->c->young_from > old)) return false;
+  return (there + j->count) * COMPACT_YOUNG_SHARE <= old;
+}
+
+static void decide(struct job *j) {
+  const struct compact *c = j->c;
+  const struct part *const p = old_part(j);
+  const uint32_t fresh = tables_for(c, j->bytes);
+  if (j->count == 0) {
+    j->kind = COMPACT_KEEP;
+    return;
+  }
+  // into an empty partition, or behind all others: writing the new data is all there is to do, and tombstones have nothing to hide
+  if (!p->remix || mostly_garbage(c, p, j->bytes)) {
+    decide_all(j);
+    return;
+  }
+  uint32_t take = part_runs(p) + fresh > compact_run_limit(c, p, j->bytes) ? merge_depth(j, fresh) : 0;
+  j->young = take <= part_young_runs(p) && fits_young(j);
+  // a young view that does not stay becomes a table of the other one
+  if (!j->young && take < part_young_runs(p)) take = part_young_runs(p);
+  if (take) {
+    decide_major(j, take);
+    return;
+  }
+  j->kind = COMPACT_MINOR;
+  j->cost = j->bytes + (old_view(j) ? old_view(j)->file_size : 0);
+  j->table_bytes = share_for(c, j->bytes);
+}
+
+// New data behind all keys of a partition that is full, by its size or its runs, does not touch it. A little of it does not: it would make small partitions.
+static bool appends(const struct round *r, uint32_t part) {
+  const struct compact *c = r->c;
+  const struct part *const p = r->base->parts[part];
+  const struct fresh *f = &r->fresh[part];
+  if (!p->remix || f->behind_bytes == 0 || f->behind_bytes < c->memtable_size / COMPACT_ABORT_SHARE) return false;
+  const uint32_t more = tables_for(c, f->bytes) + tables_for(c, f->behind_bytes);
+  const bool full = all_bytes(p) >= table_bytes(c) || part_runs(p) + more > COMPACT_APPEND_RUNS;
+  return full && !mostly_garbage(c, p, f->bytes);
+}
+
+static struct job *add_job(struct round *r, uint32_t part, uint32_t nr_parts) {
+  struct job *j = &r->jobs[r->nr_jobs++];
+  *j = (struct job){.c = r->c, .base = r->base, .frozen = r->frozen, .part = part, .nr_parts = nr_parts, .pieces = r->pieces, .failed = &r->failed};
+  for (uint32_t i = part; i < part + nr_parts; i++) {
+    j->bytes += r->fresh[i].bytes + r->fresh[i].behind_bytes;
+    j->count += r->fresh[i].count + r->fresh[i].behind_count;
+  }
+  return j;
+}
+
+static void plan_part(struct round *r, uint32_t part) {
+  const struct fresh *f = &r->fresh[part];
+  struct job *j = add_job(r, part, 1);
+  j->may_abort = true;
+  if (!appends(r, part)) {
+    decide(j);
+    return;
+  }
+  j->upto = true;
+  j->bytes = f->bytes;
+  j->count = f->count;
+  decide(j);
+  j = add_job(r, part, 1);
+  j->bytes = f->behind_bytes;
+  j->count = f->behind_count;
+  j->append = true;
+  j->kind = COMPACT_SPLIT;
+  j->cost = j->bytes;
+  j->table_bytes = share_for(r->c, j->bytes);
+}
+
+// From `part` on, before `end`: a partition, or neighbours that need fewer tables together, is merged when that makes fewer tables or leaves something out.
+// Returns the partition behind them.
+static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end) {
+  const struct compact *c = r->c;
+  uint64_t bytes = 0;
+  uint32_t next = part, tables = 0;
+  bool needed = false;
+  do {
+    const struct part *const p = r->base->parts[next];
+    const struct fresh *f = &r->fresh[next];
+    const uint64_t more = all_live_bytes(p) + f->bytes + f->behind_bytes;
+    const uint32_t apart = tables_for(c, bytes) + tables_for(c, more), together = tables_wanted(c, bytes + more);
+    if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES)) break;
+    bytes += more;
+    tables += part_runs(p);
+    needed = needed || f->count + f->behind_count || p->young || (p->remix && p->remix->nr_keys != p->remix->nr_entries);
+  } while (++next < end);
+  if (needed || tables > tables_for(c, bytes)) {
+    struct job *j = add_job(r, part, next - part);
+    decide_all(j);
+    j->table_bytes = table_bytes(c);  // full ones: fewer there cannot be, however good the estimate is
+  } else {
+    for (uint32_t i = part; i < next; i++) decide(add_job(r, i, 1));
+  }
+  return next;
+}
+
+void plan_jobs(struct round *r, const struct compact_whole *whole, uint32_t *next_out) {
+  const uint32_t nr = r->base->nr_parts;
+  uint32_t at = 0, end = whole ? version_find(r->base, kref(whole->from, whole->from_len)) : nr;
+  while (at < end) plan_part(r, at++);
+  uint64_t bytes = 0;
+  while (at < nr && bytes < whole->budget) {
+    const uint32_t first = r->nr_jobs;
+    at = plan_whole(r, at, nr);
+    for (uint32_t i = first; i < r->nr_jobs; i++) bytes += r->jobs[i].cost;
+  }
+  *next_out = at;
+  while (at < nr) plan_part(r, at++);
+}
+
+// Of the partitions that scans have paid for so many as may be merged together; they have to be paid for again, whatever comes of it. In any case the young view ends with it.
+void plan_worn(struct round *r) {
+  uint64_t bytes;
+  uint32_t left = r->c->worn_parts;
+  for (uint32_t i = 0; i < r->base->nr_parts; i++) {
+    struct job *j = add_job(r, i, 1);
+    const struct part *const p = r->base->parts[i];
+    if (!left) continue;
+    struct remix *const x = p->remix && compact_worn(p->remix) ? p->remix : p->young && compact_worn(p->young) ? p->young : NULL;
+    if (!x) continue;
+    j->worn = true;
+    decide_major(j, part_young_runs(p) + (x == p->remix ? worn_depth(x, &bytes) : 0));
+    atomic_store_explicit(&x->jumps, 0, memory_order_relaxed);
+    left--;
+  }
+}
+
+static int worst_first(const void *a, const void *b) {
+  const struct job *x = *(struct job *const *)a, *y = *(struct job *const *)b;
+  const double cx = (double)x->cost / (double)x->bytes, cy = (double)y->cost / (double)y->bytes;
+  return (cx < cy) - (cx > cy);
+}
+
+// Partitions whose new data is dear to write give it back, the dearest first, as long as there is room for it.
+enum remixdb_status plan_aborts(struct round *r) {
+  struct job **by_cost = mem_alloc(r->nr_jobs * sizeof(*by_cost));
+  if (!by_cost) return REMIXDB_NOMEM;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    struct job *j = &r->jobs[i];
+    if (j->count && j->may_abort && j->cost / ABORT_COST > j->bytes) by_cost[nr++] = j;
+  }
+  qsort(by_cost, nr, sizeof(*by_cost), worst_first);
+  uint64_t room = r->c->memtable_size / COMPACT_ABORT_SHARE;
+  for (uint32_t i = 0; i < nr; i++) {
+    // the memtable counts an entry's headers and its place in a leaf too
+    const uint64_t need = by_cost[i]->bytes + ABORT_ENTRY * by_cost[i]->count;
+    if (need > room) continue;
+    room -= need;
+    by_cost[i]->kind = COMPACT_ABORT;
+    by_cost[i]->take = 0;
+    by_cost[i]->all = false;
+    by_cost[i]->young = false;
+    by_cost[i]->cost = 0;
+  }
+  mem_free(by_cost);
+  return REMIXDB_OK;
+}
+
+void plan_work(struct round *r) {
+  uint64_t work = 0;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    const struct job *j = &r->jobs[i];
+    if (!writes_tables(j)) continue;
+    work += plan_merged_bytes(j, j->take) >> PROGRESS_SHIFT;
+    work += j->count;
+    for (uint32_t k = 0; k < j->nr_parts && !j->append; k++) {
+      const struct part *const p = j->base->parts[j->part + k];
+      if (p->young) work += p->young->nr_entries;
+      if (p->remix && !j->young) work += p->remix->nr_entries;
+    }
+  }
+  atomic_store_explicit(&r->c->work, work ? work : 1, memory_order_relaxed);
+}
+
+bool compact_worn(struct remix *x) {
+  uint64_t due = atomic_load_explicit(&x->jumps_due, memory_order_relaxed);
+  if (due == 0) {
+    const bool young = remix_is_young(x);  // all of its runs are merged then
+    uint64_t bytes = 0;
+    due = UINT64_MAX;
+    for (uint32_t r = 0; young && r < x->nr_runs; r++) bytes += run_bytes(x->runs[r]);
+    if (young || worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE;
+    if (due < COMPACT_JUMPS_MIN) due = COMPACT_JUMPS_MIN;
+    atomic_store_explicit(&x->jumps_due, due, memory_order_relaxed);
+  }
+  return atomic_load_explicit(&x->jumps, memory_order_relaxed) >= due;
+}

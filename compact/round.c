@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/compact.h"
+
+#include "compact/fresh.h"
+#include "compact/plan.h"
+#include "compact/tables.h"
+#include "remix/build.h"
+
+// ---- REMIXes and the next version
+
+static void build_remix(struct task *t, struct worker *w) {
+  struct output *o = (struct output *)t;
+  struct compact *c = o->job->c;
+  const struct remix *old = o->keep ? old_view(o->job) : NULL;
+  struct remix_build b = {.ctx = c->ctx, .queue = w->queue, .old = old, .keep = o->keep, .fresh = o->fresh, .nr_fresh = o->nr_fresh, .tags = c->tags,
+                          .progress = &c->progress, .keep_image = true};
+  b.moved = o->job->count == 0 && (o->job->young || part_young_runs(old_part(o->job)) == 0);
+  b.number = atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
+  struct sst *runs[REMIX_RUNS_MAX];
+  uint32_t nr = 0;
+  for (uint32_t r = 0; old && r < old->nr_runs; r++)
+    if (o->keep & 1u << r) runs[nr++] = old->runs[r];
+  enum remixdb_status s = REMIXDB_OK;
+  // of both views together: a version that says more could not be opened
+  const uint32_t all = nr + o->nr_fresh + (o->job->young ? part_old_runs(old_part(o->job)) : 0);
+  if (all > REMIX_RUNS_MAX) s = err_set(REMIXDB_INVALID, "a partition cannot have %u tables", all);
+  for (uint32_t i = 0; i < o->nr_fresh && s == REMIXDB_OK; i++) runs[nr++] = o->fresh[i];
+  if (s == REMIXDB_OK) s = remix_build(&b);
+  // where no run of the view is gone, what scans have paid for is as it was
+  const uint64_t jumps = old && nr == old->nr_runs + o->nr_fresh ? atomic_load_explicit(&old->jumps, memory_order_relaxed) : 0;
+  if (s == REMIXDB_OK) {
+    atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
+    s = remix_open_built(c->ctx, b.number, runs, nr, b.image, b.image_size, b.file_size, &o->remix);
+    mem_free(b.image);
+    if (s == REMIXDB_OK) atomic_store_explicit(&o->remix->jumps, jumps, memory_order_relaxed);
+    if (s == REMIXDB_OK && o->job->young) remix_make_young(o->remix);
+    if (s != REMIXDB_OK) {
+      char name[32];
+      remix_name(name, b.number);
+      s = tables_remove_new(c, name, s);
+    }
+  }
+  if (s != REMIXDB_OK) err_save(&o->error, o->status = s);
+}
+
+static enum remixdb_status write_all(struct round *r) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    struct job *j = &r->jobs[i];
+    if (!writes_tables(j)) continue;
+    j->task.run = tables_write;
+    j->task.size = j->cost;
+    r->tasks[nr++] = &j->task;
+  }
+  workers_run(r->c->workers, r->self, r->tasks, nr);
+  for (uint32_t i = 0; i < r->nr_jobs; i++)
+    if (r->jobs[i].status != REMIXDB_OK && !r->jobs[i].in_vain) return err_raise(&r->jobs[i].error);
+  return REMIXDB_OK;
+}
+
+// Which partitions come of a job's tables.
+static void plan_outputs(struct round *r, struct job *j) {
+  const uint32_t young = part_young_runs(old_part(j));
+  const uint32_t kept = j->append || j->all ? 0 : j->young ? young - j->take : part_old_runs(old_part(j)) - (j->take - young);
+  const bool one = j->kind == COMPACT_MINOR || kept || j->young;
+  for (uint32_t at = 0, group; at < j->nr_tables; at += group) {
+    const uint32_t left = j->nr_tables - at;
+    group = one || left < COMPACT_PART_TABLES ? left : COMPACT_PART_TABLES;
+    // a small rest makes no partition of its own
+    if (left == group + 1 && j->tables[j->nr_tables - 1]->nr_pages < table_pages(j->c) / 4) group = left;
+    struct output *o = &r->outputs[r->nr_outputs++];
+    *o = (struct output){.job = j, .fresh = j->tables + at, .nr_fresh = group};
+    o->keep = kept ? (kept == 32 ? UINT32_MAX : (1u << kept) - 1) : 0;
+    o->task.run = build_remix;
+    for (uint32_t i = 0; i < o->nr_fresh; i++) o->task.size += o->fresh[i]->nr_records;
+    for (uint32_t i = 0; i < kept; i++) o->task.size += old_view(j)->runs[i]->nr_records;
+  }
+}
+
+static enum remixdb_status build_remixes(struct round *r) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) nr += r->jobs[i].nr_tables;
+  if (nr == 0) return REMIXDB_OK;
+  struct task **tasks = mem_alloc(nr * sizeof(*tasks));
+  r->outputs = mem_calloc(nr, sizeof(*r->outputs));
+  if (!tasks || !r->outputs) {
+    mem_free(tasks);
+    return REMIXDB_NOMEM;
+  }
+  for (uint32_t i = 0; i < r->nr_jobs; i++)
+    if (r->jobs[i].nr_tables) plan_outputs(r, &r->jobs[i]);
+  for (uint32_t i = 0; i < r->nr_outputs; i++) tasks[i] = &r->outputs[i].task;
+  workers_run(r->c->workers, r->self, tasks, r->nr_outputs);
+  mem_free(tasks);
+  for (uint32_t i = 0; i < r->nr_outputs; i++)
+    if (r->outputs[i].status != REMIXDB_OK) return err_raise(&r->outputs[i].error);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status hand_back(struct round *r) {
+  struct range *range = mem_alloc(sizeof(*range));
+  if (!range) return REMIXDB_NOMEM;
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < r->nr_jobs && s == REMIXDB_OK; i++) {
+    struct job *j = &r->jobs[i];
+    if (j->kind != COMPACT_ABORT) continue;
+    for (range_begin(range, j, r->self); range_valid(range) && s == REMIXDB_OK; range_next(range)) {
+      struct kv_rec rec;
+      range_record(range, &rec);
+      s = r->c->hand_back(r->c->arg, r->self, &rec);
+    }
+  }
+  mem_free(range);
+  return s;
+}
+
+// The shortest key that is greater than all keys of the table before and not greater than any of the table after.
+static struct kref separator(const struct sst *before, const struct sst *after) {
+  const uint32_t lcp = kv_lcp_from(before->max, after->min, 0);
+  return kref(after->min.ptr, lcp < after->min.len ? lcp + 1 : after->min.len);
+}
+
+// The order of what was merged is what the old files say it is. Within a table it was looked at when that was written; here it is between the tables of a job, and at
+// the ends of its range: a version with a table outside of its partition could not be opened again.
+static enum remixdb_status check_range(const struct job *j) {
+  const struct version *v = j->base;
+  const uint32_t next = j->part + j->nr_parts;
+  const struct kref low = part_anchor(old_part(j)), end = next < v->nr_parts ? part_anchor(v->parts[next]) : kref(NULL, 0);
+  const struct sst *before = j->append ? last_table(old_part(j)) : NULL;
+  for (uint32_t i = 0; i < j->nr_tables; before = j->tables[i++]) {
+    const struct sst *const t = j->tables[i];
+    bool in = kv_cmp(t->min, low) >= 0 && (!before || kv_cmp(before->max, t->min) < 0) && (!end.ptr || kv_cmp(t->max, end) < 0);
+    if (j->upto) in = in && kv_cmp(t->max, last_table(old_part(j))->max) <= 0;
+    if (!in) return err_corrupt(t->path, 0, "what it was merged from is not in order, or not of its partition");
+  }
+  return REMIXDB_OK;
+}
+
+// Partitions that hold nothing go, and the ones before them take over their range; but not the first, whose anchor is empty.
+static enum remixdb_status next_version(struct round *r, struct version **out) {
+  struct part **parts = mem_calloc(r->nr_jobs + r->nr_outputs, sizeof(*parts));
+  if (!parts) return REMIXDB_NOMEM;
+  uint32_t nr = 0, at = 0;
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < r->nr_jobs && s == REMIXDB_OK; i++) {
+    const struct job *j = &r->jobs[i];
+    struct part *old = r->base->parts[j->part];
+    if ((s = check_range(j)) != REMIXDB_OK) break;
+    if (!writes_tables(j)) {
+      if (!old->remix && nr) continue;
+      part_ref(old);
+      parts[nr++] = old;
+    } else if (j->nr_tables == 0 && nr == 0) {
+      s = part_create(part_anchor(old), NULL, NULL, &parts[nr]);
+      nr += s == REMIXDB_OK;
+    }
+    const struct sst *before = j->append ? last_table(old) : NULL;
+    for (; at < r->nr_outputs && r->outputs[at].job == j && s == REMIXDB_OK; at++) {
+      struct output *o = &r->outputs[at];
+      const struct kref anchor = before ? separator(before, o->fresh[0]) : part_anchor(old);
+      remix_ref(o->remix);
+      if (j->young) remix_ref(old->remix);
+      s = j->young ? part_create(anchor, old->remix, o->remix, &parts[nr]) : part_create(anchor, o->remix, NULL, &parts[nr]);
+      nr += s == REMIXDB_OK;
+      before = o->fresh[o->nr_fresh - 1];
+    }
+  }
+  if (s == REMIXDB_OK) s = version_create(parts, nr, out);
+  else
+    for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
+  mem_free(parts);
+  return s;
+}
+
+static void whole_came(struct compact_whole *whole, const struct version *base, uint32_t next) {
+  whole->end = next == base->nr_parts;
+  if (whole->end) return;
+  const struct kref key = part_anchor(base->parts[next]);
+  memcpy(whole->to, key.ptr, key.len);
+  whole->to_len = key.len;
+}
+
+static enum remixdb_status round_make(struct round *r, bool allow_abort, struct version **out) {
+  enum remixdb_status s = REMIXDB_OK;
+  if (allow_abort && (s = plan_aborts(r)) != REMIXDB_OK) return s;
+  if (r->frozen) plan_work(r);
+  if ((s = write_all(r)) != REMIXDB_OK) return s;
+  if ((s = build_remixes(r)) != REMIXDB_OK) return s;
+  if ((s = hand_back(r)) != REMIXDB_OK) return s;
+  return next_version(r, out);
+}
+
+static void round_count(struct round *r) {
+  struct compact_stats *const stats = &r->c->stats;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    const struct job *j = &r->jobs[i];
+    // what is put behind a partition is all that is done to it, when there is no more; and nobody looked at those that a round for scans leaves as they are
+    const bool counts = r->frozen ? !(j->upto && j->kind == COMPACT_KEEP) : j->worn;
+    if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
+    if (j->worn) atomic_fetch_add_explicit(&stats->worn, 1, memory_order_relaxed);
+    if (j->young) atomic_fetch_add_explicit(&stats->young, 1, memory_order_relaxed);
+    if (j->kind == COMPACT_ABORT) atomic_fetch_add_explicit(&stats->handed_back, j->bytes, memory_order_relaxed);
+  }
+  atomic_fetch_add_explicit(&stats->rounds, 1, memory_order_relaxed);
+}
+
+static enum remixdb_status round_begin(struct round *r) {
+  const uint32_t nr_parts = r->base->nr_parts;
+  r->pieces = !plan_fits_cache(r->c, r->base);
+  r->fresh = mem_calloc(nr_parts, sizeof(*r->fresh));
+  r->jobs = mem_calloc(2 * (size_t)nr_parts, sizeof(*r->jobs));
+  r->tasks = mem_calloc(2 * (size_t)nr_parts, sizeof(*r->tasks));
+  return r->fresh && r->jobs && r->tasks ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+// Of a round that has failed no file is left. Returns its status.
+static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
+  struct err_saved why;
+  if (s != REMIXDB_OK) {
+    err_save(&why, s);
+    if (s != REMIXDB_ABORTED) atomic_fetch_add_explicit(&r->c->stats.failed, 1, memory_order_relaxed);
+  }
+  for (uint32_t i = 0; i < r->nr_outputs; i++) {
+    if (!r->outputs[i].remix) continue;
+    if (s != REMIXDB_OK) remix_retire(r->outputs[i].remix);
+    remix_unref(r->outputs[i].remix);
+  }
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    struct job *j = &r->jobs[i];
+    for (uint32_t t = 0; t < j->nr_tables; t++) {
+      if (s != REMIXDB_OK) sst_retire(j->tables[t]);
+      sst_unref(j->tables[t]);
+    }
+    mem_free(j->tables);
+  }
+  mem_free(r->outputs);
+  mem_free(r->tasks);
+  mem_free(r->jobs);
+  mem_free(r->fresh);
+  return s == REMIXDB_OK ? s : err_raise(&why);
+}
+
+enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen, bool allow_abort,
+                                  struct compact_whole *whole, struct version **out) {
+  struct round r = {.c = c, .self = self, .base = base, .frozen = frozen};
+  uint32_t next = 0;
+  atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
+  enum remixdb_status s = round_begin(&r);
+  if (s == REMIXDB_OK) s = fresh_measure(&r);
+  if (s == REMIXDB_OK) {
+    plan_jobs(&r, whole, &next);
+    s = round_make(&r, allow_abort, out);
+  }
+  if (s == REMIXDB_OK) {
+    if (whole) whole_came(whole, base, next);
+    round_count(&r);
+  }
+  return round_end(&r, s);
+}
+
+// ---- for scans
+
+enum remixdb_status compact_worn_round(struct compact *c, struct worker *self, struct version *base, struct version **out) {
+  struct round r = {.c = c, .self = self, .base = base};
+  *out = NULL;
+  enum remixdb_status s = round_begin(&r);
+  bool any = false;
+  if (s == REMIXDB_OK) {
+    plan_worn(&r);
+    for (uint32_t i = 0; i < r.nr_jobs; i++) any = any || r.jobs[i].worn;
+    if (any) s = round_make(&r, false, out);
+  }
+  if (s == REMIXDB_OK && any) round_count(&r);
+  return round_end(&r, s);
+}
+
+// ---- retiring
+
+// Of the partitions [from, to).
+static bool parts_have(const struct version *v, uint32_t from, uint32_t to, const void *object) {
+  for (uint32_t i = from; i < to; i++) {
+    const struct part *const p = v->parts[i];
+    if (object == p->remix || object == p->young) return true;
+    for (uint32_t r = 0; r < part_runs(p); r++)
+      if (object == part_run(p, r)) return true;
+  }
+  return false;
+}
+
+void compact_retire(const struct version *base, const struct version *next) {
+  for (uint32_t i = 0; i < base->nr_parts; i++) {
+    const struct part *const p = base->parts[i];
+    // whatever of it is there yet is in a partition that shares keys with it (V2)
+    const uint32_t from = version_find(next, part_anchor(p));
+    uint32_t to = from + 1;
+    while (to < next->nr_parts && (i + 1 == base->nr_parts || kv_cmp(part_anchor(next->parts[to]), part_anchor(base->parts[i + 1])) < 0)) to++;
+    if (p->remix && !parts_have(next, from, to, p->remix)) remix_retire(p->remix);
+    if (p->young && !parts_have(next, from, to, p->young)) remix_retire(p->young);
+    for (uint32_t r = 0; r < part_runs(p); r++)
+      if (!parts_have(next, from, to, part_run(p, r))) sst_retire(part_run(p, r));
+  }
+}

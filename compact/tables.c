@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/tables.h"
+
+#include "compact/fresh.h"
+#include "compact/plan.h"
+#include "table/scan.h"
+
+#define PROGRESS_EVERY 256u   // records between two reports
+
+// The runs of a view that take part, as one sorted stream of the newest version in them of each key.
+struct view_stream {
+  struct remix_walk walk;   // x NULL: none do
+  uint32_t first;           // runs from this one on
+  bool found;               // a version of the current key has been given out
+  bool any;                 // there is a record
+  struct kv_rec rec;
+  struct sst_scan *scans[REMIX_RUNS_MAX];
+};
+
+static void view_close(struct view_stream *v) {
+  for (uint32_t r = 0; v->walk.x && r < v->walk.x->nr_runs; r++) {
+    sst_scan_destroy(v->scans[r]);
+    v->scans[r] = NULL;
+  }
+  v->walk.x = NULL;
+  v->any = false;
+}
+
+// The next record, if there is one.
+static enum remixdb_status view_next(struct view_stream *v) {
+  v->any = false;
+  while (v->walk.x && remix_walk_valid(&v->walk)) {
+    const uint8_t sel = v->walk.sel[v->walk.at];
+    const uint32_t run = sel & REMIX_RUN;
+    if (!(sel & REMIX_OLD)) v->found = false;
+    remix_walk_next(&v->walk);
+    if (run < v->first) continue;
+    if (v->found) {
+      sst_scan_skip(v->scans[run], 1);
+      continue;
+    }
+    v->found = true;
+    sst_pos pos;
+    const enum remixdb_status s = sst_scan_next(v->scans[run], &v->rec, &pos);
+    if (s == REMIXDB_NOTFOUND)
+      return err_corrupt(v->walk.x->path, 0, "has more entries than table %llu has records", (unsigned long long)v->walk.x->runs[run]->number);
+    v->any = s == REMIXDB_OK;
+    return s;
+  }
+  return REMIXDB_OK;
+}
+
+// The newest `take` runs of the view; comes to the first record.
+static enum remixdb_status view_begin(struct view_stream *v, const struct remix *x, uint32_t take, struct compact *c, struct blkio_queue *queue) {
+  if (take == 0) return REMIXDB_OK;
+  v->first = x->nr_runs - take;
+  v->found = false;
+  remix_walk_init(&v->walk, x);
+  for (uint32_t r = v->first; r < x->nr_runs; r++) {
+    const enum remixdb_status s = sst_scan_create(x->runs[r], queue, &v->scans[r]);
+    if (s != REMIXDB_OK) return s;
+    atomic_fetch_add_explicit(&c->stats.read_bytes, x->runs[r]->data_size, memory_order_relaxed);
+  }
+  return view_next(v);
+}
+
+// The same of all partitions of a job, and of both their views: where both have a key the young one's is newer.
+struct old_stream {
+  const struct job *j;
+  struct worker *w;
+  uint32_t next_part;       // after the one that is read, among the job's; as many as there are: none
+  struct view_stream old, young;
+  bool old_given, young_given;  // whose record was given out, or hidden by it
+};
+
+static void old_close(struct old_stream *o) {
+  view_close(&o->old);
+  view_close(&o->young);
+  o->old_given = o->young_given = false;
+}
+
+static void old_init(struct old_stream *o, const struct job *j, struct worker *w) {
+  memset(o, 0, sizeof(*o));
+  o->j = j;
+  o->w = w;
+  o->next_part = j->all || j->take ? 0 : j->nr_parts;
+}
+
+// Goes on to the job's next partition. REMIXDB_NOTFOUND: there is none.
+static enum remixdb_status old_next_part(struct old_stream *o) {
+  const struct job *j = o->j;
+  old_close(o);
+  if (o->next_part == j->nr_parts) return REMIXDB_NOTFOUND;
+  const struct part *const p = j->base->parts[j->part + o->next_part++];
+  const uint32_t take = j->all ? part_runs(p) : j->take, young = take < part_young_runs(p) ? take : part_young_runs(p);
+  const enum remixdb_status s = view_begin(&o->young, p->young, young, j->c, o->w->queue);
+  return s == REMIXDB_OK ? view_begin(&o->old, p->remix, take - young, j->c, o->w->queue) : s;
+}
+
+// REMIXDB_NOTFOUND at the end. The record holds until the next call.
+static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **rec_out) {
+  enum remixdb_status s = o->old_given ? view_next(&o->old) : REMIXDB_OK;
+  if (s == REMIXDB_OK && o->young_given) s = view_next(&o->young);
+  while (s == REMIXDB_OK && !o->old.any && !o->young.any) s = old_next_part(o);
+  if (s != REMIXDB_OK) return s;
+  const struct kv_rec *const a = &o->old.rec, *const b = &o->young.rec;
+  const int c = !o->young.any ? -1 : !o->old.any ? 1 : kv_cmp(kref(a->key, a->klen), kref(b->key, b->klen));
+  o->old_given = c <= 0;
+  o->young_given = c >= 0;
+  *rec_out = c < 0 ? a : b;
+  return REMIXDB_OK;
+}
+
+// A file stands, but nothing will name it, because it could not be opened: it goes now, or when the store is opened next. Returns why.
+enum remixdb_status tables_remove_new(const struct compact *c, const char *name, enum remixdb_status why) {
+  struct err_saved saved;
+  err_save(&saved, why);
+  char path[ENV_PATH_MAX];
+  enum remixdb_status s = env_path(path, c->ctx->dir, name);
+  if (s == REMIXDB_OK) s = env_unlink(c->ctx->env, path);
+  (void)s;
+  return err_raise(&saved);
+}
+
+struct table_writer {
+  struct job *j;
+  struct sst_build *build;
+  uint64_t number;          // of the table being built; 0: none
+  bool drop_tombs;
+  uint64_t expected;        // bytes of records that will come, about
+  uint64_t reported, seen;  // bytes of records that came
+  uint32_t since;
+};
+
+static enum remixdb_status table_end(struct table_writer *tw) {
+  struct job *j = tw->j;
+  struct compact *c = j->c;
+  if (tw->number == 0) return REMIXDB_OK;
+  const uint64_t number = tw->number;
+  tw->number = 0;
+  uint64_t size;
+  enum remixdb_status s = sst_build_finish(tw->build, &size);
+  if (s != REMIXDB_OK) return s;
+  atomic_fetch_add_explicit(&c->stats.table_bytes, size, memory_order_relaxed);
+  if (j->nr_tables == j->cap_tables) {
+    const uint32_t cap = j->cap_tables ? j->cap_tables * 2 : 8;
+    struct sst **grown = mem_realloc(j->tables, cap * sizeof(*grown));
+    if (!grown) s = REMIXDB_NOMEM;
+    else {
+      j->tables = grown;
+      j->cap_tables = cap;
+    }
+  }
+  if (s == REMIXDB_OK) s = sst_open(c->ctx, number, &j->tables[j->nr_tables]);
+  if (s == REMIXDB_OK) {
+    sst_give_pieces(j->tables[j->nr_tables++], sst_build_pieces(tw->build));
+    return s;
+  }
+  char name[32];
+  sst_name(name, number);
+  return tables_remove_new(c, name, s);
+}
+
+// A table ends when it has its share, but not for a small rest: that goes in too, as far as a table may grow.
+static bool table_done(const struct table_writer *tw, const struct kv_rec *next) {
+  if (!sst_build_takes(tw->build, next)) return true;
+  const uint64_t share = tw->j->table_bytes;
+  return sst_build_bytes(tw->build) >= share && tw->expected > tw->seen + share / 4;
+}
+
+static bool told_to_yield(const struct job *j) { return j->worn && atomic_load_explicit(&j->c->yield, memory_order_relaxed); }
+
+static bool others_failed(const struct job *j) { return atomic_load_explicit(j->failed, memory_order_relaxed); }
+
+static enum remixdb_status end_in_vain(struct job *j) {
+  j->in_vain = true;
+  return err_set(REMIXDB_ABORTED, "another part of the round has failed");
+}
+
+static void report(struct table_writer *tw) {
+  tw->since = 0;
+  atomic_fetch_add_explicit(&tw->j->c->progress, (tw->seen - tw->reported) >> PROGRESS_SHIFT, memory_order_relaxed);
+  tw->reported = tw->seen;
+}
+
+static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
+  struct compact *c = tw->j->c;
+  tw->seen += record_bytes(rec->klen, rec->vlen, rec->tomb);
+  if (++tw->since >= PROGRESS_EVERY) {
+    report(tw);
+    if (told_to_yield(tw->j)) return err_set(REMIXDB_ABORTED, "the merge was given up for a more urgent one");
+    if (unlikely(tw->number && sst_build_failed(tw->build))) return table_end(tw);
+    if (unlikely(others_failed(tw->j))) return end_in_vain(tw->j);
+  }
+  if (rec->tomb && tw->drop_tombs) return REMIXDB_OK;
+  if (tw->number && table_done(tw, rec)) {
+    const enum remixdb_status s = table_end(tw);
+    if (s != REMIXDB_OK) return s;
+  }
+  if (tw->number == 0) {
+    tw->number = atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
+    sst_build_start(tw->build, tw->number);
+  }
+  sst_build_add(tw->build, rec);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status write_merged(struct table_writer *tw, struct range *range, struct old_stream *old) {
+  struct kv_rec new_rec;
+  const struct kv_rec *old_rec = NULL;
+  bool has_new = range_valid(range), has_old;
+  enum remixdb_status s = old_next(old, &old_rec);
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+  has_old = s == REMIXDB_OK;
+  if (has_new) range_record(range, &new_rec);
+  while (has_new || has_old) {
+    const int c = !has_new ? 1 : !has_old ? -1 : kv_cmp(kref(new_rec.key, new_rec.klen), kref(old_rec->key, old_rec->klen));
+    if ((s = table_add(tw, c <= 0 ? &new_rec : old_rec)) != REMIXDB_OK) return s;
+    if (c <= 0) {
+      range_next(range);
+      if ((has_new = range_valid(range))) range_record(range, &new_rec);
+    }
+    if (c >= 0) {
+      s = old_next(old, &old_rec);
+      if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+      has_old = s == REMIXDB_OK;
+    }
+  }
+  report(tw);
+  return table_end(tw);
+}
+
+void tables_write(struct task *t, struct worker *w) {
+  struct job *j = (struct job *)t;
+  struct compact *c = j->c;
+  struct range *range = mem_alloc(sizeof(*range));
+  struct old_stream old;
+  old_init(&old, j, w);
+  struct table_writer tw = {.j = j, .drop_tombs = j->all || j->append};
+  tw.expected = plan_merged_bytes(j, j->take);
+  struct sst_build_opts opts = c->build;
+  opts.pieces = j->pieces;
+  enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && others_failed(j)) s = end_in_vain(j);
+  if (s == REMIXDB_OK) {
+    range_begin(range, j, w);
+    s = write_merged(&tw, range, &old);
+  }
+  old_close(&old);
+  if (s != REMIXDB_OK) {
+    err_save(&j->error, j->status = s);  // before the builder's cleaning up can say something else
+    atomic_store_explicit(j->failed, true, memory_order_relaxed);
+  }
+  sst_build_destroy(tw.build);
+  mem_free(range);
+}
