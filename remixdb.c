@@ -185,6 +185,27 @@ PUBLIC bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, 
   return done(s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), fn, priv) : s);
 }
 
+// A remixdb_merge_fn whose priv is a struct remixdb_decision.
+static enum remixdb_merge_op decided(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  struct remixdb_decision *const d = priv;
+  d->v0 = v0;
+  d->v0len = v0len;
+  d->v1 = NULL;
+  d->v1len = 0;
+  d->op = REMIXDB_MERGE_KEEP;
+  d->decide(d);
+  *v1 = d->v1;
+  *v1len = d->v1len;
+  return d->op;
+}
+
+PUBLIC bool remixdb_merge_decide(struct xdb_ref *ref, const void *kbuf, uint32_t klen, struct remixdb_decision *d) {
+  enum remixdb_status s = check_key(ref, kbuf, klen);
+  if (s == REMIXDB_OK && !d) s = null_argument("d");
+  if (s == REMIXDB_OK && !d->decide) s = null_argument("d->decide");
+  return done(s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), decided, d) : s);
+}
+
 static enum remixdb_status check_many(const struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, const struct remixdb_buf *values,
                                       const bool *found) {
   if (!ref) return null_argument("ref");

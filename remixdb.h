@@ -142,6 +142,20 @@ typedef enum remixdb_merge_op (*remixdb_merge_fn)(const void *v0, uint32_t v0len
 // thread while other writers of the key wait: it should be short, and it must not call the store. It is called once, or again
 // with the newer value when the memtable was changed at that very moment; the last call counts. Otherwise as remixdb_put.
 bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, remixdb_merge_fn fn, void *priv);
+// What a merge's function decides, in memory of the caller's. It is for bindings to languages whose functions may end without a result, by an exception for
+// instance: what such a function leaves here counts, and it is REMIXDB_MERGE_KEEP until the function says otherwise.
+struct remixdb_decision {
+  void (*decide)(struct remixdb_decision *d);  // the function; called as a remixdb_merge_fn is
+  void *priv;                                  // the caller's own
+  const void *v0;                              // for the function: the key's value, as a remixdb_merge_fn gets it
+  uint32_t v0len;
+  uint32_t v1len;                              // from the function, with op REMIXDB_MERGE_PUT: the new value, which must stay until remixdb_merge_decide returns
+  const void *v1;
+  enum remixdb_merge_op op;                    // from the function: what to do. Each call of the function begins with REMIXDB_MERGE_KEEP, v1 NULL and v1len 0
+};
+// The same as remixdb_merge, with a function that puts its decision into *d. REMIXDB_INVALID: d or its function is NULL, or op is none of the three; nothing
+// is written. *d is the caller's and must stay until the call returns; no other thread may use it meanwhile.
+bool remixdb_merge_decide(struct xdb_ref *ref, const void *kbuf, uint32_t klen, struct remixdb_decision *d);
 
 // A key of many, and where its value goes. The bytes are the caller's.
 struct remixdb_slice {

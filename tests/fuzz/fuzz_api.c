@@ -379,11 +379,21 @@ static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void
   return m->what;
 }
 
+static void decide_fn(struct remixdb_decision *d) { d->op = merge_fn(d->v0, d->v0len, &d->v1, &d->v1len, d->priv); }
+
+static enum remixdb_status merge_decide(struct run *r, struct merging *m) {
+  struct remixdb_decision d = {.decide = decide_fn, .priv = m, .op = REMIXDB_MERGE_DEL};
+  const struct kref key = key_at(r, m->op.key, r->kbuf);
+  (void)remixdb_merge_decide(r->ref, key.ptr, key.len, &d);
+  return remixdb_errcode();
+}
+
 static void merge(struct run *r, uint32_t what) {
   struct merging m = {.r = r, .op = make_op(r, what & 2), .what = (enum remixdb_merge_op)(what % 3)};
   m.op.del = m.what == REMIXDB_MERGE_DEL;
   if (m.op.del) m.op.vlen = 0;
-  if (write_ok(r, xdb_merge(r->ref, key_at(r, m.op.key, r->kbuf), merge_fn, &m)) && m.what != REMIXDB_MERGE_KEEP) model_add(r, &m.op);
+  const enum remixdb_status s = what & 4 ? merge_decide(r, &m) : xdb_merge(r->ref, key_at(r, m.op.key, r->kbuf), merge_fn, &m);
+  if (write_ok(r, s) && m.what != REMIXDB_MERGE_KEEP) model_add(r, &m.op);
 }
 
 static void sync_store(struct run *r) {

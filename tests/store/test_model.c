@@ -189,6 +189,8 @@ static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void
   }
 }
 
+static void decide_fn(struct remixdb_decision *d) { d->op = merge_fn(d->v0, d->v0len, &d->v1, &d->v1len, d->priv); }
+
 static void do_merge(struct run *r) {
   struct model *const m = &r->m;
   struct merging g = {.r = r, .key = pick_key(r), .how = (int)below(&m->rng, MERGES)};
@@ -197,7 +199,8 @@ static void do_merge(struct run *r) {
   g.id = ++m->next_id;
   g.len = g.how == MERGE_TOO_BIG ? REMIXDB_KV_MAX - k->len + 1 : model_vlen(m, g.key);
   if (g.how == MERGE_PUTS) model_value(g.id, g.len, m->buf);
-  const bool good = remixdb_merge(r->ref, k->ptr, k->len, merge_fn, &g);
+  struct remixdb_decision d = {.decide = decide_fn, .priv = &g, .op = REMIXDB_MERGE_DEL};
+  const bool good = chance(&m->rng, 30) ? remixdb_merge_decide(r->ref, k->ptr, k->len, &d) : remixdb_merge(r->ref, k->ptr, k->len, merge_fn, &g);
   CHECK(good == (g.how != MERGE_TOO_BIG) && remixdb_errcode() == (good ? REMIXDB_OK : REMIXDB_TOOBIG));
   if (g.how == MERGE_PUTS || (g.how == MERGE_CUTS && there)) {
     m->time++;

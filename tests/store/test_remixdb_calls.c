@@ -39,6 +39,8 @@ static enum remixdb_merge_op keep(const void *v0, uint32_t v0len, const void **v
   return REMIXDB_MERGE_KEEP;
 }
 
+static void decide_to_keep(struct remixdb_decision *d) { *(uint32_t *)d->priv += 1; }
+
 static void test_null_arguments(void **state) {
   (void)state;
   uint32_t calls = 0, len = 77;
@@ -51,6 +53,15 @@ static void test_null_arguments(void **state) {
   GOOD(remixdb_merge(r, NULL, 0, keep, &calls));
   GOOD(remixdb_merge(r, "k", 1, keep, NULL));
   CHECK(calls == 1);
+  struct remixdb_decision d = {.priv = &calls};
+  INVALID(remixdb_merge_decide(r, "k", 1, &d), "decide");
+  d.decide = decide_to_keep;
+  INVALID(remixdb_merge_decide(NULL, "k", 1, &d), "ref");
+  INVALID(remixdb_merge_decide(r, NULL, 1, &d), "key");
+  INVALID(remixdb_merge_decide(r, "k", 1, NULL), "d");
+  CHECK(calls == 1);
+  GOOD(remixdb_merge_decide(r, NULL, 0, &d));
+  CHECK(calls == 2);
 
   INVALID(remixdb_batch_put(NULL, "k", 1, "v", 1), "b");
   INVALID(remixdb_batch_put(b, NULL, 1, "v", 1), "key");
@@ -120,6 +131,7 @@ static void test_lengths(void **state) {
   uint32_t calls = 0;
   REFUSED(remixdb_merge(r, big, REMIXDB_KV_MAX + 1, keep, &calls), REMIXDB_TOOBIG, "65500");
   REFUSED(remixdb_merge(r, big, UINT32_MAX, keep, &calls), REMIXDB_TOOBIG, "65500");
+  REFUSED(remixdb_merge_decide(r, big, REMIXDB_KV_MAX + 1, &(struct remixdb_decision){.decide = decide_to_keep, .priv = &calls}), REMIXDB_TOOBIG, "65500");
   CHECK(calls == 0);
   GOOD(remixdb_merge(r, big, REMIXDB_KV_MAX, keep, &calls));
   REFUSED(remixdb_batch_put(b, big, REMIXDB_KV_MAX, "v", 1), REMIXDB_TOOBIG, "65500");
@@ -309,6 +321,7 @@ static void test_snapshots(void **state) {
   REFUSED(remixdb_del(old, "k", 1), REMIXDB_READONLY, "snapshot");
   REFUSED(remixdb_write(old, b), REMIXDB_READONLY, "snapshot");
   REFUSED(remixdb_merge(old, "k", 1, keep, &calls), REMIXDB_READONLY, "snapshot");
+  REFUSED(remixdb_merge_decide(old, "k", 1, &(struct remixdb_decision){.decide = decide_to_keep, .priv = &calls}), REMIXDB_READONLY, "snapshot");
   REFUSED(remixdb_flush(old), REMIXDB_READONLY, "snapshot");
   REFUSED(remixdb_compact(old), REMIXDB_READONLY, "snapshot");
   CHECK(calls == 0);
