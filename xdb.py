@@ -38,13 +38,18 @@ The library is looked for when the first store is opened: where the environment 
 this file, else where the system's loader looks.
 """
 
+import sys
+
+# Up to 3.9 a signal's handler may raise between the end of a with block and the call that gives its lock back, which then stays taken.
+if sys.version_info < (3, 10):
+    raise ImportError("xdb.py needs Python 3.10 or later; this is Python %d.%d" % tuple(sys.version_info[:2]))
+
 import ctypes
 import ctypes.util
 import enum
 import itertools
 import json
 import os
-import sys
 import threading
 import weakref
 
@@ -98,7 +103,7 @@ class XdbError(Exception):
 # written to, and what must not be taken for a string, is c_void_p.
 _P, _S, _U32, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_bool
 _U32P = ctypes.POINTER(ctypes.c_uint32)
-_MERGE_FN = ctypes.CFUNCTYPE(ctypes.c_int, _P, _U32, ctypes.POINTER(ctypes.c_void_p), _U32P, _P)
+_DECIDE_FN = ctypes.CFUNCTYPE(None, _P)
 _LOG_FN = ctypes.CFUNCTYPE(None, _P, _S)
 _MERGE_KEEP, _MERGE_PUT, _MERGE_DEL = range(3)
 _SIGNATURES = {
@@ -116,7 +121,7 @@ _SIGNATURES = {
     "remixdb_probe": (_BOOL, (_P, _S, _U32)),
     "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
     "remixdb_multi_get": (ctypes.c_size_t, (_P, ctypes.c_size_t, _P, _P, _P)),
-    "remixdb_merge": (_BOOL, (_P, _S, _U32, _MERGE_FN, _P)),
+    "remixdb_merge_decide": (_BOOL, (_P, _S, _U32, _P)),
     "remixdb_sync": (_BOOL, (_P,)),
     "remixdb_flush": (_BOOL, (_P,)),
     "remixdb_compact": (_BOOL, (_P,)),
@@ -155,6 +160,10 @@ class _Opts(ctypes.Structure):
                 ("ckeys", _BOOL), ("tags", _BOOL), ("workers", ctypes.c_int), ("worker_cores", _S), ("io", _S), ("direct_io", _BOOL),
                 ("compression", ctypes.c_int), ("compression_level", ctypes.c_int), ("sync", ctypes.c_int), ("read_only", _BOOL),
                 ("create", _BOOL), ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _LOG_FN), ("logger_priv", _P))
+
+
+class _Decision(ctypes.Structure):
+    _fields_ = (("decide", _P), ("priv", _P), ("v0", _P), ("v0len", _U32), ("v1len", _U32), ("v1", _S), ("op", ctypes.c_int))
 
 
 class _Slice(ctypes.Structure):
@@ -302,8 +311,6 @@ class _Log:
     def __init__(self, function):
         if not callable(function):
             raise TypeError(f"logger is a function, not {type(function).__name__}")
-        if sys.version_info < (3, 9):
-            raise NotImplementedError("logger needs Python 3.9: before, ctypes makes an object that the garbage collector counts for each callback")
         self._function = function
         self._turn = threading.Lock()  # one thread hands over at a time: lines stay in order; what the function itself causes comes after it
         self.lines = []
@@ -313,11 +320,16 @@ class _Log:
     def hand_over(self):
         while self.lines and not self._turn.locked():
             with self._turn:
-                while self.lines:
-                    try:
-                        self._function(self.lines.pop(0).decode("utf-8", "replace"))
-                    except Exception:  # the call that it comes after has succeeded, or raises its own
-                        sys.excepthook(*sys.exc_info())
+                self._tell()
+
+    def _tell(self):
+        # Its loop is not in the with block itself: what a signal's handler raises at the jump backward of a loop that begins with a try is not
+        # seen there by Python 3.12 and later, and the lock would stay taken.
+        while self.lines:
+            try:
+                self._function(self.lines.pop(0).decode("utf-8", "replace"))
+            except Exception:  # the call that it comes after has succeeded, or raises its own
+                sys.excepthook(*sys.exc_info())
 
 
 # ---- handles
@@ -755,33 +767,36 @@ class XdbRef(_Closable):
         key = _bytes(key, "key")
         klen = _length(key, "key")
         lib = _lib()
-        # What a signal's handler raises before `call` is in its try is printed by ctypes, and goes no further: then this stays.
+        # What a signal's handler raises where no try sees it, as at the first line of `decide`, is printed by ctypes and goes no further. Then
+        # these stay, and the library finds the "keep" that it has written itself.
         result, unanswered = None, KeyboardInterrupt()
         error = unanswered
+        decision = _Decision()
 
-        def call(v0, v0len, v1, v1len, _priv):
+        def decide(_):
             nonlocal result, error
             try:
-                result = old = None if v0 is None else ctypes.string_at(v0, v0len)
+                result = old = None if decision.v0 is None else ctypes.string_at(decision.v0, decision.v0len)
                 answer = fn(old)
-                error = None
-                if answer is KEEP:
-                    return _MERGE_KEEP
                 if answer is None:
                     result = None
-                    return _MERGE_DEL
-                answer = _bytes(answer, "value")
-                v1len[0] = _length(answer, "value")
-                result = answer  # stays until the call has ended, and with it the bytes
-                v1[0] = ctypes.cast(ctypes.c_char_p(answer), ctypes.c_void_p)
-                return _MERGE_PUT
+                    decision.op = _MERGE_DEL
+                elif answer is not KEEP:
+                    answer = _bytes(answer, "value")
+                    decision.v1len = _length(answer, "value")
+                    decision.v1 = answer  # which keeps the bytes until the call has ended
+                    result = answer
+                    decision.op = _MERGE_PUT
+                error = None
             except BaseException as e:  # it cannot pass through the library
                 error = e
-                return _MERGE_KEEP
+                decision.op = _MERGE_KEEP
 
+        function = _DECIDE_FN(decide)  # not kept by the decision, which `decide` refers to: that would be a cycle
+        decision.decide = _P.from_buffer(function).value  # its address; what ctypes.cast gives is a cycle, too
         handle = self._handle
         with handle as lock, lock, _here.merging:
-            good = lib.remixdb_merge(handle.pointer, key, klen, _MERGE_FN(call), None)
+            good = lib.remixdb_merge_decide(handle.pointer, key, klen, ctypes.byref(decision))
             failure = None if good else _last_error(lib)
         if failure is not None:
             raise failure if error is None or error is unanswered else error
