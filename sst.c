@@ -169,7 +169,7 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
   struct env_stat st;
   int fd;
   sst_name(name, number);
-  enum remixdb_status s = env_path(path, ctx->dir, name);
+  enum remixdb_status s = env_path(path, ctx->dir->path, name);
   if (s != REMIXDB_OK) goto out;
   const size_t path_size = strlen(path) + 1;
   t->path = mem_alloc(path_size);
@@ -178,7 +178,7 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
     goto out;
   }
   memcpy(t->path, path, path_size);
-  s = env_stat(ctx->env, t->path, &st);
+  s = env_stat(ctx->dir, env_name(t->path), &st);
   if (s == REMIXDB_NOTFOUND) s = err_corrupt(t->path, 0, "table is missing");
   if (s != REMIXDB_OK) goto out;
   t->file_size = st.size;
@@ -187,7 +187,7 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
     goto out;
   }
 
-  fdpool_add(ctx->fds, &t->file, t->path, ENV_READ | (ctx->direct_io ? ENV_DIRECT : 0));
+  fdpool_add(ctx->fds, &t->file, ctx->dir, t->path, ENV_READ | (ctx->direct_io ? ENV_DIRECT : 0));
   s = fdpool_acquire(&t->file, &fd);
   if (s != REMIXDB_OK) goto out;
   s = sst_load_meta(t, fd);
@@ -215,7 +215,7 @@ void sst_unref(struct sst *t) {
   if (atomic_load_explicit(&t->obsolete, memory_order_relaxed)) {
     if (t->ctx->retired) sst_retired_add(t->ctx->retired, -1, t->file_size);
     // a file left over takes room only: the next opening of the store removes it
-    const enum remixdb_status s = env_unlink(t->ctx->env, t->path);
+    const enum remixdb_status s = env_unlink(t->ctx->dir, env_name(t->path));
     (void)s;
   }
   sst_free(t);

@@ -492,6 +492,7 @@ static void teardown(struct xdb *x) {
   fdpool_destroy(x->fds);
   blkio_fini(&x->io);
   env_unlock(x->env, x->lock_fd);
+  env_dir_close(&x->home);
   pthread_cond_destroy(&x->changed);
   pthread_mutex_destroy(&x->lock);
   pthread_cond_destroy(&x->sync_wake);
@@ -528,7 +529,7 @@ static enum remixdb_status start_services(struct xdb *x) {
   blkio_pool(&x->io, limit, ring_trouble, x);
   if ((s = fdpool_create(x->env, table_files(x, limit), &x->fds)) != REMIXDB_OK) return s;
   if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
-  x->ctx = (struct sst_ctx){.env = x->env, .dir = x->dir, .io = &x->io, .cache = x->cache, .fds = x->fds, .store_id = x->store_id,
+  x->ctx = (struct sst_ctx){.env = x->env, .dir = &x->home, .io = &x->io, .cache = x->cache, .fds = x->fds, .store_id = x->store_id,
                             .direct_io = x->opts.direct_io,
                             .retired = &x->retired};
   return REMIXDB_OK;
@@ -569,14 +570,13 @@ static struct xdb *create(const struct remixdb_opts *o, struct env *env) {
 }
 
 // Checks the options and derives the store's limits from them.
-static enum remixdb_status configure(struct xdb *x, const char *dir) {
+static enum remixdb_status configure(struct xdb *x, const struct env_dir *at, const char *name) {
   const enum remixdb_status s = check_opts(&x->opts);
   if (s != REMIXDB_OK) return s;
   x->memtable_limit = x->opts.memtable_mb * MIB;
   x->wal_limit = (uint64_t)x->opts.wal_mb * MIB;
   memtables_init(&x->memtables, &x->epoch, &x->cursors, x->memtable_limit);
-  if (!(x->dir = mem_alloc(strlen(dir) + 1))) return REMIXDB_NOMEM;
-  memcpy(x->dir, dir, strlen(dir) + 1);
+  if (!(x->dir = env_path_new(at, name))) return REMIXDB_NOMEM;
   struct compact *c = &x->compact;
   c->ctx = &x->ctx;
   c->epoch = &x->epoch;
@@ -600,8 +600,8 @@ struct opening {
 };
 
 // The directory, the version that CURRENT names or that of a new store, and the first view.
-static enum remixdb_status load(struct xdb *x, struct opening *o) {
-  enum remixdb_status s = dir_open(x, &o->exists);
+static enum remixdb_status load(struct xdb *x, const struct env_dir *at, const char *name, struct opening *o) {
+  enum remixdb_status s = dir_open(x, at, name, &o->exists);
   if (s != REMIXDB_OK) return s;
   x->ctx.store_id = x->store_id;
   s = o->exists ? version_load(&x->ctx, x->workers, &o->self, &o->version) : dir_make_store(x, &o->version);
@@ -612,7 +612,7 @@ static enum remixdb_status load(struct xdb *x, struct opening *o) {
   if (!view) return REMIXDB_NOMEM;
   atomic_store_explicit(&x->view, view, memory_order_release);
   // a process that died may have given CURRENT its name and not made that durable: what an older one names must not go before it is
-  return o->exists && !x->opts.read_only ? env_sync_dir(x->env, x->dir) : REMIXDB_OK;
+  return o->exists && !x->opts.read_only ? env_sync_dir(&x->home) : REMIXDB_OK;
 }
 
 // The log's records go into the memtable; a new store gets its CURRENT.
@@ -643,24 +643,24 @@ static enum remixdb_status shorten_log(struct xdb *x) {
 }
 
 // The steps of opening, in order. Those that can fail without touching the disk come first, so that a failing opening changes no store.
-static enum remixdb_status open_steps(struct xdb *x, const char *dir, struct opening *o) {
-  enum remixdb_status s = configure(x, dir);
+static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, const char *name, struct opening *o) {
+  enum remixdb_status s = configure(x, at, name);
   if (s == REMIXDB_OK) s = start_services(x);
   if (s == REMIXDB_OK && !x->opts.read_only) s = start_threads(x);
   if (s == REMIXDB_OK) s = memtable_create(&x->memtables, &o->active);
-  if (s == REMIXDB_OK) s = load(x, o);
+  if (s == REMIXDB_OK) s = load(x, at, name, o);
   if (s == REMIXDB_OK) s = recover(x, o);
   if (s != REMIXDB_OK) return s;
   clean_up(x, o->version);
   return shorten_log(x);
 }
 
-enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, struct env *env, struct xdb **out) {
-  struct xdb *x = create(o, env);
+enum remixdb_status xdb_open_at(const struct env_dir *at, const char *name, const struct remixdb_opts *o, struct xdb **out) {
+  struct xdb *x = create(o, at->env);
   if (!x) return REMIXDB_NOMEM;
   struct opening opening = {0};
   epoch_join(&x->epoch, &opening.self.slot);
-  const enum remixdb_status s = open_steps(x, dir, &opening);
+  const enum remixdb_status s = open_steps(x, at, name, &opening);
   epoch_leave(&x->epoch, &opening.self.slot);
   memtable_unref(opening.active);
   version_unref(opening.version);
@@ -677,6 +677,10 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
   }
   teardown(x);
   return err_raise(&why);
+}
+
+enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, struct env *env, struct xdb **out) {
+  return xdb_open_at(ENV_PATHS(env), dir, o, out);
 }
 
 enum remixdb_status xdb_close(struct xdb *x) {

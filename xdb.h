@@ -11,6 +11,8 @@
 
 // The contract is remixdb_open_opts's. env is the caller's and outlives the store.
 MUST_CHECK enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, struct env *env, struct xdb **out);
+// The same for a directory `name` in one that is open.
+MUST_CHECK enum remixdb_status xdb_open_at(const struct env_dir *at, const char *name, const struct remixdb_opts *o, struct xdb **out);
 MUST_CHECK enum remixdb_status xdb_close(struct xdb *x);  // frees x in any case
 
 // ---- reading keys

@@ -7,96 +7,103 @@
 
 // ---- the end of a store
 
-static enum remixdb_status remove_file(struct env *env, const char *dir, const char *name) {
-  char path[ENV_PATH_MAX];
-  const enum remixdb_status s = env_path(path, dir, name);
-  return s == REMIXDB_OK ? env_unlink(env, path) : s;
-}
-
 // All but LOCK, which is held, and the directories of repairs. `last` shows whose directory it is (version_witness): it goes when the others are gone for good, so
 // that what is left can be destroyed again. CURRENT goes first, if there is another that shows it.
-static enum remixdb_status remove_files(struct env *env, const char *dir, const struct files_entry *list, size_t nr, const char *last) {
+static enum remixdb_status remove_files(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char *last) {
   enum remixdb_status s = REMIXDB_OK;
-  if (strcmp(last, FILES_CURRENT) != 0) s = remove_file(env, dir, FILES_CURRENT);
-  if (s == REMIXDB_OK) s = env_sync_dir(env, dir);
+  if (strcmp(last, FILES_CURRENT) != 0) s = env_unlink(dir, FILES_CURRENT);
+  if (s == REMIXDB_OK) s = env_sync_dir(dir);
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
-    if (list[i].kind != FILES_IS_LOCK && strcmp(list[i].name, last) != 0) s = remove_file(env, dir, list[i].name);
-  if (s == REMIXDB_OK) s = env_sync_dir(env, dir);
+    if (list[i].kind != FILES_IS_LOCK && strcmp(list[i].name, last) != 0) s = env_unlink(dir, list[i].name);
+  if (s == REMIXDB_OK) s = env_sync_dir(dir);
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
-    if (list[i].kind != FILES_IS_LOCK && strcmp(list[i].name, last) == 0) s = remove_file(env, dir, last);
+    if (list[i].kind != FILES_IS_LOCK && strcmp(list[i].name, last) == 0) s = env_unlink(dir, last);
   return s;
 }
 
-static enum remixdb_status remove_store(struct env *env, const char *dir, const struct files_entry *list, size_t nr, const char *witness) {
+static enum remixdb_status remove_store(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char *witness) {
   static const char *const repairs[] = {FILES_REPAIR_NEW, FILES_REPAIR_DONE, FILES_REPAIR_IN};
-  enum remixdb_status s = remove_files(env, dir, list, nr, witness);
-  for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++) s = files_remove_dir(env, dir, repairs[i]);
-  if (s == REMIXDB_OK) s = remove_file(env, dir, FILES_LOCK);
-  return s == REMIXDB_OK ? env_sync_dir(env, dir) : s;
+  enum remixdb_status s = remove_files(dir, list, nr, witness);
+  for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++) s = files_remove_dir(dir, repairs[i]);
+  if (s == REMIXDB_OK) s = env_unlink(dir, FILES_LOCK);
+  return s == REMIXDB_OK ? env_sync_dir(dir) : s;
 }
 
-enum remixdb_status checkpoint_destroy(struct env *env, const char *dir) {
-  struct env_stat st;
+// The same of a directory that is held.
+static enum remixdb_status destroy_in(const struct env_dir *dir) {
   struct files_entry *list;
   size_t nr;
   const char *witness;
-  char path[ENV_PATH_MAX];
   int lock_fd;
-  enum remixdb_status s = env_stat(env, dir, &st);
-  if (s == REMIXDB_OK && !st.is_dir) s = REMIXDB_NOTFOUND;
+  enum remixdb_status s = files_list(dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  if ((s = files_list(env, dir, &list, &nr)) != REMIXDB_OK) return s;
-  s = version_witness(env, dir, list, nr, &witness);
+  s = version_witness(dir, list, nr, &witness);
   mem_free(list);
   if (s != REMIXDB_OK) return s;  // of what is not a store's directory nothing is touched, and no LOCK made in it
-  if ((s = env_path(path, dir, FILES_LOCK)) != REMIXDB_OK) return s;
-  if ((s = env_lock(env, path, true, &lock_fd)) != REMIXDB_OK) return s;
+  if ((s = env_lock(dir, FILES_LOCK, true, &lock_fd)) != REMIXDB_OK) return s;
   // what is there now cannot change any more
-  if ((s = files_list(env, dir, &list, &nr)) == REMIXDB_OK) {
-    s = version_witness(env, dir, list, nr, &witness);
-    if (s == REMIXDB_OK) s = remove_store(env, dir, list, nr, witness);
+  if ((s = files_list(dir, &list, &nr)) == REMIXDB_OK) {
+    s = version_witness(dir, list, nr, &witness);
+    if (s == REMIXDB_OK) s = remove_store(dir, list, nr, witness);
     mem_free(list);
   }
-  env_unlock(env, lock_fd);
-  return s == REMIXDB_OK ? env_rmdir(env, dir) : s;
+  env_unlock(dir->env, lock_fd);
+  return s;
+}
+
+enum remixdb_status checkpoint_destroy(struct env *env, const char *path) {
+  struct env_stat st;
+  struct env_dir dir;
+  enum remixdb_status s = env_stat(ENV_PATHS(env), path, &st);
+  if (s == REMIXDB_OK && !st.is_dir) s = REMIXDB_NOTFOUND;
+  if (s != REMIXDB_OK) return s;
+  s = env_dir_open(ENV_PATHS(env), path, &dir);
+  if (s == REMIXDB_OK) s = destroy_in(&dir);
+  if (s == REMIXDB_OK) s = env_dir_remove(ENV_PATHS(env), path, &dir);
+  env_dir_close(&dir);
+  return s;
 }
 
 // ---- a store of another one's files
 
-static enum remixdb_status copy_file(struct env *env, const char *from, const char *to) {
-  int in, out;
+static enum remixdb_status copy_bytes(struct env *env, int in, const char *from, int out, const char *to) {
   uint64_t size;
-  enum remixdb_status s = env_open(env, from, ENV_READ, &in);
-  if (s == REMIXDB_NOTFOUND) s = err_corrupt(from, 0, "is missing");
+  enum remixdb_status s = env_size(env, in, from, &size);
   if (s != REMIXDB_OK) return s;
   uint8_t *buf = mem_alloc(COPY_CHUNK);
-  s = buf ? env_size(env, in, from, &size) : REMIXDB_NOMEM;
-  if (s == REMIXDB_OK) s = env_open(env, to, ENV_WRITE | ENV_CREATE | ENV_EXCL, &out);
-  if (s == REMIXDB_OK) {
-    for (uint64_t off = 0; off < size && s == REMIXDB_OK;) {
-      const size_t n = size - off < COPY_CHUNK ? (size_t)(size - off) : COPY_CHUNK;
-      s = env_read(env, in, from, buf, n, off);
-      if (s == REMIXDB_OK) s = env_write(env, out, to, buf, n, off);
-      off += n;
-    }
-    if (s == REMIXDB_OK) s = env_sync_all(env, out, to);
-    if (s != REMIXDB_OK) env_close_quiet(env, out);
-    else s = env_close(env, out, to);
+  if (!buf) return REMIXDB_NOMEM;
+  for (uint64_t off = 0; off < size && s == REMIXDB_OK;) {
+    const size_t n = size - off < COPY_CHUNK ? (size_t)(size - off) : COPY_CHUNK;
+    s = env_read(env, in, from, buf, n, off);
+    if (s == REMIXDB_OK) s = env_write(env, out, to, buf, n, off);
+    off += n;
   }
   mem_free(buf);
+  return s == REMIXDB_OK ? env_sync_all(env, out, to) : s;
+}
+
+static enum remixdb_status copy_file(const struct env_dir *from_dir, const struct env_dir *dir, const char *name) {
+  struct env *const env = dir->env;
+  char from[ENV_PATH_MAX], to[ENV_PATH_MAX];
+  int in = -1, out = -1;
+  enum remixdb_status s = env_path(from, from_dir->path, name);
+  if (s == REMIXDB_OK) s = env_path(to, dir->path, name);
+  if (s == REMIXDB_OK) s = env_open(from_dir, name, ENV_READ, &in);
+  if (s == REMIXDB_NOTFOUND) s = err_corrupt(from, 0, "is missing");
+  if (s == REMIXDB_OK) s = env_open(dir, name, ENV_WRITE | ENV_CREATE | ENV_EXCL, &out);
+  if (s == REMIXDB_OK) s = copy_bytes(env, in, from, out, to);
+  if (s == REMIXDB_OK) s = env_close(env, out, to);
+  else env_close_quiet(env, out);
   env_close_quiet(env, in);
   return s;
 }
 
-static enum remixdb_status share_file(struct env *env, const char *from_dir, const char *dir, const char *name) {
-  char from[ENV_PATH_MAX], to[ENV_PATH_MAX];
-  enum remixdb_status s = env_path(from, from_dir, name);
-  if (s == REMIXDB_OK) s = env_path(to, dir, name);
-  if (s != REMIXDB_OK || env_link(env, from, to) == REMIXDB_OK) return s;
-  return copy_file(env, from, to);  // whatever the link's failure was: if it was more than that, this fails too
+static enum remixdb_status share_file(const struct env_dir *from, const struct env_dir *dir, const char *name) {
+  if (env_link(from, name, dir, name) == REMIXDB_OK) return REMIXDB_OK;
+  return copy_file(from, dir, name);  // whatever the link's failure was: if it was more than that, this fails too
 }
 
-static enum remixdb_status share_files(const struct xdb *x, const struct version *v, const char *dir) {
+static enum remixdb_status share_files(const struct xdb *x, const struct version *v, const struct env_dir *dir) {
   char name[32];
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < v->nr_parts && s == REMIXDB_OK; i++) {
@@ -105,11 +112,11 @@ static enum remixdb_status share_files(const struct xdb *x, const struct version
     for (uint32_t k = 0; k < 2 && s == REMIXDB_OK; k++) {
       if (!views[k]) continue;
       remix_name(name, views[k]->number);
-      s = share_file(x->env, x->dir, dir, name);
+      s = share_file(&x->home, dir, name);
     }
     for (uint32_t r = 0; r < part_runs(p) && s == REMIXDB_OK; r++) {
       sst_name(name, part_run(p, r)->number);
-      s = share_file(x->env, x->dir, dir, name);
+      s = share_file(&x->home, dir, name);
     }
   }
   return s;
@@ -138,8 +145,8 @@ static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const 
 }
 
 // The log of the new store: what the older memtable holds first.
-static enum remixdb_status make_log(struct xdb_ref *r, const struct view *v, uint64_t moment, const char *dir) {
-  const struct wal_opts wo = {.env = r->xdb->env, .dir = dir, .store_id = r->xdb->store_id};
+static enum remixdb_status make_log(struct xdb_ref *r, const struct view *v, uint64_t moment, const struct env_dir *dir) {
+  const struct wal_opts wo = {.dir = dir, .store_id = r->xdb->store_id};
   struct wal *w;
   enum remixdb_status s = wal_open(&wo, 1, moment, true, NULL, NULL, NULL, &w);
   if (s != REMIXDB_OK) return s;
@@ -151,7 +158,7 @@ static enum remixdb_status make_log(struct xdb_ref *r, const struct view *v, uin
   return s == REMIXDB_OK ? closed : err_raise(&why);
 }
 
-static enum remixdb_status make_current(const struct xdb *x, const struct version *base, uint64_t moment, const char *dir) {
+static enum remixdb_status make_current(const struct xdb *x, const struct version *base, uint64_t moment, const struct env_dir *dir) {
   struct part **parts = mem_alloc(base->nr_parts * sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < base->nr_parts; i++) part_ref(parts[i] = base->parts[i]);
@@ -171,19 +178,18 @@ static enum remixdb_status make_current(const struct xdb *x, const struct versio
   return s;
 }
 
-static enum remixdb_status make_mark(struct env *env, const char *dir) {
-  char path[ENV_PATH_MAX];
+static enum remixdb_status make_mark(const struct env_dir *dir) {
   int fd;
-  enum remixdb_status s = env_path(path, dir, FILES_CHECKPOINTING);
-  if (s == REMIXDB_OK) s = env_open(env, path, ENV_WRITE | ENV_CREATE, &fd);
-  if (s == REMIXDB_OK) s = env_close(env, fd, path);
-  return s == REMIXDB_OK ? env_sync_dir(env, dir) : s;
+  enum remixdb_status s = env_open(dir, FILES_CHECKPOINTING, ENV_WRITE | ENV_CREATE, &fd);
+  if (s == REMIXDB_OK) s = env_close(dir->env, fd, FILES_CHECKPOINTING);
+  return s == REMIXDB_OK ? env_sync_dir(dir) : s;
 }
 
 // The directory that becomes a store.
 struct target {
   struct env *env;
-  const char *dir;
+  const char *path;
+  struct env_dir dir;
   bool made, made_lock;  // it, and LOCK, were not there before
   bool begun;            // what else is there of a store's files was made here
   int lock_fd;           // -1: LOCK is not held
@@ -193,14 +199,14 @@ struct target {
 static enum remixdb_status fill(struct xdb_ref *r, const struct view *v, uint64_t moment, struct target *t) {
   struct xdb *x = r->xdb;
   t->begun = true;
-  enum remixdb_status s = make_mark(t->env, t->dir);
-  if (s == REMIXDB_OK) s = share_files(x, v->version, t->dir);
-  if (s == REMIXDB_OK) s = make_log(r, v, moment, t->dir);
-  if (s == REMIXDB_OK) s = env_sync_dir(t->env, t->dir);
-  if (s == REMIXDB_OK) s = make_current(x, v->version, moment, t->dir);
-  if (s == REMIXDB_OK) s = remove_file(t->env, t->dir, FILES_CHECKPOINTING);
-  if (s == REMIXDB_OK) s = env_sync_dir(t->env, t->dir);
-  return s == REMIXDB_OK ? files_sync_parent(t->env, t->dir, t->made) : s;
+  enum remixdb_status s = make_mark(&t->dir);
+  if (s == REMIXDB_OK) s = share_files(x, v->version, &t->dir);
+  if (s == REMIXDB_OK) s = make_log(r, v, moment, &t->dir);
+  if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
+  if (s == REMIXDB_OK) s = make_current(x, v->version, moment, &t->dir);
+  if (s == REMIXDB_OK) s = env_unlink(&t->dir, FILES_CHECKPOINTING);
+  if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
+  return s == REMIXDB_OK ? files_sync_parent(t->env, t->path, t->made) : s;
 }
 
 // The directory, which may be a new one, is one's own: LOCK is held, and nothing of a store is there. What an interrupted checkpoint has left is removed.
@@ -208,33 +214,25 @@ static enum remixdb_status claim(struct target *t) {
   struct env_stat st;
   struct files_entry *list;
   size_t nr;
-  char path[ENV_PATH_MAX];
-  enum remixdb_status s = env_stat(t->env, t->dir, &st);
-  if (s == REMIXDB_NOTFOUND) {
-    t->made = true;
-    s = env_mkdir(t->env, t->dir);
-  } else if (s == REMIXDB_OK && !st.is_dir) {
-    s = err_set(REMIXDB_IO, "%s: is a file, not a directory", t->dir);
-  }
-  if (s == REMIXDB_OK) s = env_path(path, t->dir, FILES_LOCK);
+  enum remixdb_status s = env_dir_make(ENV_PATHS(t->env), t->path, true, &t->made, &t->dir);
   if (s != REMIXDB_OK) return s;
-  s = env_stat(t->env, path, &st);
+  s = env_stat(&t->dir, FILES_LOCK, &st);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
   t->made_lock = s == REMIXDB_NOTFOUND;
-  if ((s = env_lock(t->env, path, true, &t->lock_fd)) != REMIXDB_OK) return s;
-  if ((s = files_list(t->env, t->dir, &list, &nr)) != REMIXDB_OK) return s;
+  if ((s = env_lock(&t->dir, FILES_LOCK, true, &t->lock_fd)) != REMIXDB_OK) return s;
+  if ((s = files_list(&t->dir, &list, &nr)) != REMIXDB_OK) return s;
   bool holds = false, current = false, marked = false;
   for (size_t i = 0; i < nr; i++) {
     holds = holds || list[i].kind != FILES_IS_LOCK;
     current = current || list[i].kind == FILES_IS_CURRENT;
     marked = marked || list[i].kind == FILES_IS_CHECKPOINTING;
   }
-  if (marked) s = files_has_mark(t->env, t->dir, FILES_CHECKPOINTING, &marked);
+  if (marked) s = files_has_mark(&t->dir, FILES_CHECKPOINTING, &marked);
   if (s == REMIXDB_OK && marked && !current) {  // another checkpoint was begun here, and LOCK is its
     t->begun = t->made_lock = true;
-    s = remove_files(t->env, t->dir, list, nr, FILES_CHECKPOINTING);
+    s = remove_files(&t->dir, list, nr, FILES_CHECKPOINTING);
   } else if (s == REMIXDB_OK && holds) {
-    s = err_set(REMIXDB_EXISTS, "%s: holds files of a store already", t->dir);
+    s = err_set(REMIXDB_EXISTS, "%s: holds files of a store already", t->path);
   }
   mem_free(list);
   return s;
@@ -243,9 +241,9 @@ static enum remixdb_status claim(struct target *t) {
 static enum remixdb_status remove_begun(struct target *t) {
   struct files_entry *list;
   size_t nr;
-  enum remixdb_status s = files_list(t->env, t->dir, &list, &nr);
+  enum remixdb_status s = files_list(&t->dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  s = remove_files(t->env, t->dir, list, nr, FILES_CHECKPOINTING);
+  s = remove_files(&t->dir, list, nr, FILES_CHECKPOINTING);
   mem_free(list);
   return s;
 }
@@ -253,21 +251,23 @@ static enum remixdb_status remove_begun(struct target *t) {
 // The directory is not to be made into a store after all, for this reason: what was made goes again. What cannot be removed can be destroyed.
 static enum remixdb_status give_up(struct target *t, enum remixdb_status s) {
   struct err_saved why;
-  char path[ENV_PATH_MAX];
   err_save(&why, s);
-  enum remixdb_status gone = env_path(path, t->dir, FILES_LOCK);
+  const bool held = t->dir.path && t->dir.fd >= 0;
+  enum remixdb_status gone = held ? REMIXDB_OK : REMIXDB_NOTFOUND;
   // without the lock its file may be another's by now
-  if (gone == REMIXDB_OK && t->lock_fd < 0) gone = s != REMIXDB_LOCKED && t->made_lock ? env_lock(t->env, path, true, &t->lock_fd) : REMIXDB_LOCKED;
+  if (held && t->lock_fd < 0) gone = s != REMIXDB_LOCKED && t->made_lock ? env_lock(&t->dir, FILES_LOCK, true, &t->lock_fd) : REMIXDB_LOCKED;
   if (gone == REMIXDB_OK && t->begun) gone = remove_begun(t);
-  if (gone == REMIXDB_OK && t->made_lock) gone = env_unlink(t->env, path);
-  if (gone == REMIXDB_OK && t->begun) gone = env_sync_dir(t->env, t->dir);
+  if (gone == REMIXDB_OK && t->made_lock) gone = env_unlink(&t->dir, FILES_LOCK);
+  if (gone == REMIXDB_OK && t->begun) gone = env_sync_dir(&t->dir);
   env_unlock(t->env, t->lock_fd);
-  if (t->made && s != REMIXDB_LOCKED) gone = env_rmdir(t->env, t->dir);  // where another has made a store meanwhile it stays
+  // where another has made a store meanwhile it stays
+  if (t->made && s != REMIXDB_LOCKED) gone = held ? env_dir_remove(ENV_PATHS(t->env), t->path, &t->dir) : env_rmdir(ENV_PATHS(t->env), t->path);
+  env_dir_close(&t->dir);
   return err_raise(&why);
 }
 
-enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir) {
-  struct target t = {.env = r->xdb->env, .dir = dir, .lock_fd = -1};
+enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
+  struct target t = {.env = r->xdb->env, .path = path, .lock_fd = -1};
   enum remixdb_status s = claim(&t);
   if (s != REMIXDB_OK) return give_up(&t, s);
   uint64_t moment;
@@ -278,5 +278,6 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *dir) {
   xdb_view_drop(r->xdb, v);
   if (s != REMIXDB_OK) return give_up(&t, err_raise(&why));
   env_unlock(t.env, t.lock_fd);
+  env_dir_close(&t.dir);
   return s;
 }

@@ -17,7 +17,7 @@
 
 struct repair {
   struct env *env;
-  const char *dir;
+  struct env_dir dir;           // the store's, held
   struct sst_ctx ctx;           // of the damaged tables
   struct blkio io;
   struct fdpool *fds;
@@ -56,18 +56,14 @@ static void note(struct repair *p, const char *fmt, ...) {
 // ---- moving
 
 static enum remixdb_status rename_in(struct repair *p, const char *from, const char *to) {
-  char a[ENV_PATH_MAX], b[ENV_PATH_MAX];
-  enum remixdb_status s = env_path(a, p->dir, from);
-  if (s == REMIXDB_OK) s = env_path(b, p->dir, to);
-  if (s == REMIXDB_OK) s = env_rename(p->env, a, b);
-  return s == REMIXDB_OK ? env_sync_dir(p->env, p->dir) : s;
+  const enum remixdb_status s = env_rename(&p->dir, from, &p->dir, to);
+  return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
 }
 
-static enum remixdb_status move(struct env *env, const char *from_dir, const char *to_dir, const char *name) {
-  char from[ENV_PATH_MAX], to[ENV_PATH_MAX];
-  enum remixdb_status s = env_path(from, from_dir, name);
-  if (s == REMIXDB_OK) s = env_path(to, to_dir, name);
-  return s == REMIXDB_OK ? env_rename(env, from, to) : s;
+// Opens a directory that is there as long as nobody interferes.
+static enum remixdb_status enter(const struct env_dir *at, const char *name, struct env_dir *out) {
+  const enum remixdb_status s = env_dir_open(at, name, out);
+  return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: was removed meanwhile", out->path) : s;
 }
 
 // ---- reading what is left
@@ -151,8 +147,8 @@ static enum remixdb_status keep_pages(struct repair *p, uint64_t number) {
   uint64_t size = 0, blocks = 0, bad = 0;
   int fd = -1;
   files_table_name(name, number);
-  enum remixdb_status s = env_path(path, p->dir, name);
-  if (s == REMIXDB_OK) s = env_open(p->env, path, ENV_READ, &fd);
+  enum remixdb_status s = env_path(path, p->dir.path, name);
+  if (s == REMIXDB_OK) s = env_open(&p->dir, name, ENV_READ, &fd);
   if (s == REMIXDB_NOTFOUND) {
     note(p, "%s: is missing", path);
     p->report.tables_lost++;
@@ -227,8 +223,8 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
     struct format_sst_footer f;
     uint64_t size;
     int fd;
-    if (list[i].kind != FILES_IS_TABLE || env_path(path, p->dir, list[i].name) != REMIXDB_OK) continue;
-    enum remixdb_status s = env_open(p->env, path, ENV_READ, &fd);
+    if (list[i].kind != FILES_IS_TABLE || env_path(path, p->dir.path, list[i].name) != REMIXDB_OK) continue;
+    enum remixdb_status s = env_open(&p->dir, list[i].name, ENV_READ, &fd);
     if (s == REMIXDB_NOMEM) return s;
     if (s != REMIXDB_OK) continue;
     s = env_size(p->env, fd, path, &size);
@@ -244,7 +240,7 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
 
 // Which tables there are, oldest first, and whose.
 static enum remixdb_status find_tables(struct repair *p, const struct files_entry *list, size_t nr, struct version_names *v) {
-  enum remixdb_status s = version_list(p->env, p->dir, v);
+  enum remixdb_status s = version_list(&p->dir, v);
   if (s == REMIXDB_OK || s == REMIXDB_NOMEM) return s;
   if (s == REMIXDB_VERSION) return s;  // a newer library's: nothing is damaged
   if (s == REMIXDB_NOTFOUND) note(p, FILES_CURRENT ": is missing");
@@ -256,7 +252,7 @@ static enum remixdb_status find_tables(struct repair *p, const struct files_entr
   for (size_t i = 0; i < nr; i++)
     if (list[i].kind == FILES_IS_TABLE) v->tables[v->nr_tables++] = list[i].number;
   qsort(v->tables, v->nr_tables, sizeof(uint64_t), cmp_u64);
-  s = wal_store_id(p->env, p->dir, &v->store_id);
+  s = wal_store_id(&p->dir, &v->store_id);
   if (s == REMIXDB_NOTFOUND) s = id_of_tables(p, list, nr, &v->store_id);
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;  // blocks alone can be read without it
 }
@@ -270,7 +266,7 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   mem_free(v.tables);
   if (s != REMIXDB_OK) return s;
   struct wal_salvage log = {0};
-  const struct wal_opts wo = {.env = p->env, .dir = p->dir, .store_id = v.store_id, .read_only = true};
+  const struct wal_opts wo = {.dir = &p->dir, .store_id = v.store_id, .read_only = true};
   s = wal_read_damaged(&wo, p->report.version_lost ? 0 : v.log_gen, keep_logged, p, &log);
   if (s == REMIXDB_IO && !p->put_failed) {  // a file of the old log cannot be read
     note(p, "%s", err_msg());
@@ -282,9 +278,9 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   return s;
 }
 
-static enum remixdb_status build(struct repair *p, const char *new_dir, const struct files_entry *list, size_t nr) {
+static enum remixdb_status build(struct repair *p, const struct files_entry *list, size_t nr) {
   struct remixdb_opts o = {.size = sizeof(o), .memtable_mb = MEMTABLE_MB, .ckeys = true, .tags = true, .create = true, .error_if_exists = true};
-  enum remixdb_status s = xdb_open(new_dir, &o, p->env, &p->x);
+  enum remixdb_status s = xdb_open_at(&p->dir, FILES_REPAIR_NEW, &o, &p->x);
   if (s != REMIXDB_OK) return s;
   s = xdb_ref(p->x, &p->r);
   if (s == REMIXDB_OK) s = collect(p, list, nr);
@@ -300,77 +296,87 @@ static enum remixdb_status build(struct repair *p, const char *new_dir, const st
 
 // ---- taking the old files' place
 
-static enum remixdb_status move_aside(struct repair *p, const char *lost, const struct files_entry *list, size_t nr, bool current) {
+static enum remixdb_status move_aside(struct repair *p, const struct env_dir *lost, const struct files_entry *list, size_t nr, bool current) {
   enum remixdb_status s = REMIXDB_OK;
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
-    if (list[i].kind != FILES_IS_LOCK && (list[i].kind == FILES_IS_CURRENT) == current) s = move(p->env, p->dir, lost, list[i].name);
-  return s == REMIXDB_OK ? env_sync_dir(p->env, p->dir) : s;
+    if (list[i].kind != FILES_IS_LOCK && (list[i].kind == FILES_IS_CURRENT) == current) s = env_rename(&p->dir, list[i].name, lost, list[i].name);
+  return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
 }
 
-// Gives the directory of what was put aside, `from`, its name in the store's.
-static enum remixdb_status name_lost(struct repair *p, const char *from) {
+// Gives the directory of what was put aside, which is in repair.done, its name in the store's.
+static enum remixdb_status name_lost(struct repair *p, const struct env_dir *done) {
   for (uint32_t i = 1; i <= LOST_MAX; i++) {
-    char name[32], path[ENV_PATH_MAX];
+    char name[32];
     struct env_stat st;
     (void)snprintf(name, sizeof(name), "lost.%u", i);
-    enum remixdb_status s = env_path(path, p->dir, name);
-    if (s == REMIXDB_OK) s = env_stat(p->env, path, &st);
+    enum remixdb_status s = env_stat(&p->dir, name, &st);
     if (s == REMIXDB_OK) continue;
-    return s == REMIXDB_NOTFOUND ? rename_in(p, from, name) : s;
+    if (s == REMIXDB_NOTFOUND) s = env_rename(done, LOST_DIR, &p->dir, name);
+    return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
   }
-  return err_set(REMIXDB_EXISTS, "%s: holds %u directories of earlier repairs, lost.1 and on: remove some, then call it again", p->dir, LOST_MAX);
+  return err_set(REMIXDB_EXISTS, "%s: holds %u directories of earlier repairs, lost.1 and on: remove some, then call it again", p->dir.path, LOST_MAX);
 }
 
-// repair.done is there: all of the old store goes aside, CURRENT first, LOCK stays.
-static enum remixdb_status put_aside(struct repair *p) {
+// All of the old store goes into `lost`, CURRENT first, LOCK stays.
+static enum remixdb_status fill_lost(struct repair *p, const struct env_dir *lost) {
   struct files_entry *list;
   size_t nr;
-  struct env_stat st;
-  char lost[ENV_PATH_MAX];
-  enum remixdb_status s = env_path(lost, p->dir, FILES_REPAIR_DONE "/" LOST_DIR);
-  if (s == REMIXDB_OK) s = env_stat(p->env, lost, &st);
+  enum remixdb_status s = files_list(&p->dir, &list, &nr);
+  if (s != REMIXDB_OK) return s;
+  s = move_aside(p, lost, list, nr, true);
+  if (s == REMIXDB_OK) s = move_aside(p, lost, list, nr, false);
+  mem_free(list);
+  return s == REMIXDB_OK ? env_sync_dir(lost) : s;
+}
+
+// repair.done is there: what it replaces goes aside.
+static enum remixdb_status put_aside(struct repair *p) {
+  struct env_dir done, lost = {.fd = -1};
+  enum remixdb_status s = enter(&p->dir, FILES_REPAIR_DONE, &done);
   if (s == REMIXDB_OK) {
-    if ((s = files_list(p->env, p->dir, &list, &nr)) != REMIXDB_OK) return s;
-    s = move_aside(p, lost, list, nr, true);
-    if (s == REMIXDB_OK) s = move_aside(p, lost, list, nr, false);
-    mem_free(list);
-    if (s == REMIXDB_OK) s = env_sync_dir(p->env, lost);
-    if (s == REMIXDB_OK) s = name_lost(p, FILES_REPAIR_DONE "/" LOST_DIR);
-  } else if (s == REMIXDB_NOTFOUND) {
-    s = REMIXDB_OK;  // it has its name already
+    s = env_dir_open(&done, LOST_DIR, &lost);
+    if (s == REMIXDB_OK) s = fill_lost(p, &lost);
+    if (s == REMIXDB_OK) s = name_lost(p, &done);
+    if (s == REMIXDB_NOTFOUND) s = REMIXDB_OK;  // it has its name already
   }
+  env_dir_close(&lost);
+  env_dir_close(&done);
   return s == REMIXDB_OK ? rename_in(p, FILES_REPAIR_DONE, FILES_REPAIR_IN) : s;
 }
 
-// repair.in is there: its files become the store's, CURRENT last.
-static enum remixdb_status move_in(struct repair *p) {
-  char in[ENV_PATH_MAX], path[ENV_PATH_MAX];
+// The files of repair.in become the store's, CURRENT last.
+static enum remixdb_status move_files(struct repair *p, const struct env_dir *in) {
   struct files_entry *list;
   size_t nr;
-  enum remixdb_status s = env_path(in, p->dir, FILES_REPAIR_IN);
-  if (s == REMIXDB_OK) s = files_list(p->env, in, &list, &nr);
+  enum remixdb_status s = files_list(in, &list, &nr);
   if (s != REMIXDB_OK) return s;
   bool current = false;
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
     if (list[i].kind == FILES_IS_CURRENT) current = true;
-    else if (files_holds_data(list[i].kind)) s = move(p->env, in, p->dir, list[i].name);
-    else if ((s = env_path(path, in, list[i].name)) == REMIXDB_OK) s = env_unlink(p->env, path);
+    else if (files_holds_data(list[i].kind)) s = env_rename(in, list[i].name, &p->dir, list[i].name);
+    else s = env_unlink(in, list[i].name);
   }
   mem_free(list);
-  if (s == REMIXDB_OK) s = env_sync_dir(p->env, p->dir);
-  if (s == REMIXDB_OK && current) s = move(p->env, in, p->dir, FILES_CURRENT);
-  if (s == REMIXDB_OK) s = env_sync_dir(p->env, p->dir);
-  if (s == REMIXDB_OK) s = env_sync_dir(p->env, in);  // what left it must not come back
-  if (s == REMIXDB_OK) s = env_rmdir(p->env, in);
-  return s == REMIXDB_OK ? env_sync_dir(p->env, p->dir) : s;
+  if (s == REMIXDB_OK) s = env_sync_dir(&p->dir);
+  if (s == REMIXDB_OK && current) s = env_rename(in, FILES_CURRENT, &p->dir, FILES_CURRENT);
+  if (s == REMIXDB_OK) s = env_sync_dir(&p->dir);
+  return s == REMIXDB_OK ? env_sync_dir(in) : s;  // what left it must not come back
+}
+
+// repair.in is there.
+static enum remixdb_status move_in(struct repair *p) {
+  struct env_dir in;
+  enum remixdb_status s = enter(&p->dir, FILES_REPAIR_IN, &in);
+  if (s == REMIXDB_OK) s = move_files(p, &in);
+  env_dir_close(&in);
+  if (s == REMIXDB_OK) s = env_rmdir(&p->dir, FILES_REPAIR_IN);
+  return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
 }
 
 // Ends what was decided, from wherever it stands.
 static enum remixdb_status finish(struct repair *p) {
-  char path[ENV_PATH_MAX];
   struct env_stat st;
-  enum remixdb_status s = env_path(path, p->dir, FILES_REPAIR_IN);
-  if (s == REMIXDB_OK) s = env_stat(p->env, path, &st);
+  enum remixdb_status s = env_stat(&p->dir, FILES_REPAIR_IN, &st);
   if (s == REMIXDB_NOTFOUND) s = put_aside(p);
   return s == REMIXDB_OK ? move_in(p) : s;
 }
@@ -378,57 +384,61 @@ static enum remixdb_status finish(struct repair *p) {
 // ---- all of it
 
 static enum remixdb_status write_report(struct repair *p) {
-  char lost[ENV_PATH_MAX];
+  struct env_dir new_dir, lost = {.fd = -1};
   const struct repair_report *r = &p->report;
   note(p, "%" PRIu64 " records kept: %u tables whole, %u in part (%" PRIu64 " blocks lost), %u lost; %" PRIu64 " records of the log", r->records, r->tables,
        r->tables_damaged, r->blocks_lost, r->tables_lost, r->log_records);
-  enum remixdb_status s = env_path(lost, p->dir, FILES_REPAIR_NEW "/" LOST_DIR);
-  if (s == REMIXDB_OK) s = env_mkdir(p->env, lost);
-  return s == REMIXDB_OK ? env_replace_file(p->env, lost, REPORT_FILE, p->text ? p->text : "", p->text_len) : s;
+  enum remixdb_status s = enter(&p->dir, FILES_REPAIR_NEW, &new_dir);
+  if (s == REMIXDB_OK) s = env_mkdir(&new_dir, LOST_DIR);
+  if (s == REMIXDB_OK) s = enter(&new_dir, LOST_DIR, &lost);
+  if (s == REMIXDB_OK) s = env_replace_file(&lost, REPORT_FILE, p->text ? p->text : "", p->text_len);
+  if (s == REMIXDB_OK) s = env_sync_dir(&new_dir);
+  env_dir_close(&lost);
+  env_dir_close(&new_dir);
+  return s;
 }
 
 // Nothing names what was made until now: it goes, with the room that it took. What fails here is left for the next repair to throw away. Returns the first failure.
 static enum remixdb_status give_up(struct repair *p, enum remixdb_status s) {
-  char path[ENV_PATH_MAX];
+  struct env_dir new_dir, lost = {.fd = -1};
   struct err_saved why;
   err_save(&why, s);
-  enum remixdb_status gone = env_path(path, p->dir, FILES_REPAIR_NEW "/" LOST_DIR "/" REPORT_FILE);
-  if (gone == REMIXDB_OK) gone = env_unlink(p->env, path);
-  if (gone == REMIXDB_OK) gone = env_path(path, p->dir, FILES_REPAIR_NEW "/" LOST_DIR);
-  if (gone == REMIXDB_OK) gone = env_rmdir(p->env, path);
-  if (gone == REMIXDB_OK) gone = files_remove_dir(p->env, p->dir, FILES_REPAIR_NEW);
+  enum remixdb_status gone = env_dir_open(&p->dir, FILES_REPAIR_NEW, &new_dir);
+  if (gone == REMIXDB_OK) gone = env_dir_open(&new_dir, LOST_DIR, &lost);
+  if (gone == REMIXDB_OK) gone = env_unlink(&lost, REPORT_FILE);
+  if (gone == REMIXDB_OK) gone = env_rmdir(&new_dir, LOST_DIR);
+  if (gone == REMIXDB_OK || gone == REMIXDB_NOTFOUND) gone = files_remove_dir(&p->dir, FILES_REPAIR_NEW);
   (void)gone;
+  env_dir_close(&lost);
+  env_dir_close(&new_dir);
   return err_raise(&why);
 }
 
 static enum remixdb_status repair_locked(struct repair *p) {
   struct files_entry *list;
   size_t nr;
-  char new_dir[ENV_PATH_MAX];
   bool pending;
-  enum remixdb_status s = files_repair_pending(p->env, p->dir, &pending);
+  enum remixdb_status s = files_repair_pending(&p->dir, &pending);
   if (s != REMIXDB_OK) return s;
   if (pending) return finish(p);
-  if ((s = files_remove_dir(p->env, p->dir, FILES_REPAIR_NEW)) != REMIXDB_OK) return s;
-  if ((s = files_list(p->env, p->dir, &list, &nr)) != REMIXDB_OK) return s;
-  s = env_path(new_dir, p->dir, FILES_REPAIR_NEW);
-  if (s == REMIXDB_OK) s = build(p, new_dir, list, nr);
+  if ((s = files_remove_dir(&p->dir, FILES_REPAIR_NEW)) != REMIXDB_OK) return s;
+  if ((s = files_list(&p->dir, &list, &nr)) != REMIXDB_OK) return s;
+  s = build(p, list, nr);
   mem_free(list);
   if (s == REMIXDB_OK) s = write_report(p);
-  if (s == REMIXDB_OK) s = env_sync_dir(p->env, new_dir);
   if (s == REMIXDB_OK) s = rename_in(p, FILES_REPAIR_NEW, FILES_REPAIR_DONE);
   // where the new name may not be durable it is there all the same, and nothing is at the old one
   return s == REMIXDB_OK ? finish(p) : give_up(p, s);
 }
 
 // REMIXDB_NOTFOUND: nothing shows that the directory is a store's, or what does is what a destroyed one or a checkpoint leaves.
-static enum remixdb_status check_store(struct env *env, const char *dir) {
+static enum remixdb_status check_store(const struct env_dir *dir) {
   struct files_entry *list;
   size_t nr;
   const char *witness;
-  enum remixdb_status s = files_list(env, dir, &list, &nr);
+  enum remixdb_status s = files_list(dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  s = version_witness(env, dir, list, nr, &witness);
+  s = version_witness(dir, list, nr, &witness);
   static const char *const nothing[] = {FILES_LOCK, FILES_REPAIR_NEW, FILES_CHECKPOINTING};
   for (size_t i = 0; i < sizeof(nothing) / sizeof(nothing[0]) && s == REMIXDB_OK; i++)
     if (strcmp(witness, nothing[i]) == 0) s = REMIXDB_NOTFOUND;
@@ -436,43 +446,44 @@ static enum remixdb_status check_store(struct env *env, const char *dir) {
   return s;
 }
 
-enum remixdb_status repair_store(struct env *env, const char *dir, struct repair_report *report_out) {
+// Of a store whose directory p holds, and has locked.
+static enum remixdb_status repair_held(struct repair *p) {
+  struct env *const env = p->env;
+  enum remixdb_status s = check_store(&p->dir);
+  if (s != REMIXDB_OK) return s;  // another has destroyed it meanwhile
+  epoch_init(&p->epoch);
+  epoch_join(&p->epoch, &p->slot);
+  blkio_init(&p->io, env, BLKIO_SYNC);
+  if ((s = fdpool_create(env, 16, &p->fds)) == REMIXDB_OK) {
+    p->ctx = (struct sst_ctx){.env = env, .dir = &p->dir, .io = &p->io, .fds = p->fds};
+    s = repair_locked(p);
+  }
+  fdpool_destroy(p->fds);
+  epoch_leave(&p->epoch, &p->slot);
+  epoch_fini(&p->epoch);
+  mem_free(p->text);
+  return s;
+}
+
+enum remixdb_status repair_store(struct env *env, const char *path, struct repair_report *report_out) {
   struct env_stat st;
-  char path[ENV_PATH_MAX];
-  int lock_fd;
-  enum remixdb_status s = env_stat(env, dir, &st);
+  int lock_fd = -1;
+  enum remixdb_status s = env_stat(ENV_PATHS(env), path, &st);
   if (s == REMIXDB_OK && !st.is_dir) s = REMIXDB_NOTFOUND;
   if (s != REMIXDB_OK) return s;
-  if ((s = check_store(env, dir)) != REMIXDB_OK) return s;
-  if ((s = env_path(path, dir, FILES_LOCK)) != REMIXDB_OK) return s;
-  if ((s = env_lock(env, path, true, &lock_fd)) != REMIXDB_OK) return s;
-  if ((s = check_store(env, dir)) != REMIXDB_OK) {  // another has destroyed it meanwhile
-    env_unlock(env, lock_fd);
-    return s;
-  }
   struct repair *p = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*p), CACHE_LINE));
-  s = p ? REMIXDB_OK : REMIXDB_NOMEM;
-  if (p) {
-    memset(p, 0, sizeof(*p));
-    p->env = env;
-    p->dir = dir;
-    epoch_init(&p->epoch);
-    epoch_join(&p->epoch, &p->slot);
-    blkio_init(&p->io, env, BLKIO_SYNC);
-    if ((s = fdpool_create(env, 16, &p->fds)) == REMIXDB_OK) {
-      p->ctx = (struct sst_ctx){.env = env, .dir = dir, .io = &p->io, .fds = p->fds};
-      s = repair_locked(p);
-    }
-    struct err_saved why;
-    err_save(&why, s);
-    if (report_out) *report_out = p->report;
-    fdpool_destroy(p->fds);
-    epoch_leave(&p->epoch, &p->slot);
-    epoch_fini(&p->epoch);
-    mem_free(p->text);
-    mem_free(p);
-    if (s != REMIXDB_OK) s = err_raise(&why);
-  }
+  if (!p) return REMIXDB_NOMEM;
+  memset(p, 0, sizeof(*p));
+  p->env = env;
+  s = env_dir_open(ENV_PATHS(env), path, &p->dir);
+  if (s == REMIXDB_OK) s = check_store(&p->dir);
+  if (s == REMIXDB_OK) s = env_lock(&p->dir, FILES_LOCK, true, &lock_fd);
+  if (s == REMIXDB_OK) s = repair_held(p);
+  struct err_saved why;
+  err_save(&why, s);
+  if (report_out && lock_fd >= 0) *report_out = p->report;
   env_unlock(env, lock_fd);
-  return s;
+  env_dir_close(&p->dir);
+  mem_free(p);
+  return err_raise(&why);
 }

@@ -228,7 +228,7 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
   v.ctx.retired = NULL;
   uint64_t moment, store_id;
   struct view *view = xdb_ref_hold(r, &moment);
-  enum remixdb_status s = version_peek(x->env, x->dir, &store_id);
+  enum remixdb_status s = version_peek(&x->home, &store_id);
   if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is missing", x->dir);
   if (s == REMIXDB_OK && store_id != x->store_id) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is of another store", x->dir);
   if (s != REMIXDB_OK) found(&v, s);

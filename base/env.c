@@ -15,8 +15,8 @@
 // ---- the real file system: raw calls, -errno
 
 // Where the program has closed one of the standard descriptors a file would get its number, and what is printed would be written into it.
-static int open_above_std(const char *path, int flags) {
-  const int fd = open(path, flags, 0644);
+static int open_above_std(int at, const char *name, int flags) {
+  const int fd = openat(at, name, flags, 0644);
   if (likely(fd < 0 || fd > STDERR_FILENO)) return fd;
   const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), err = errno;
   (void)close(fd);
@@ -24,9 +24,10 @@ static int open_above_std(const char *path, int flags) {
   return above;
 }
 
-static int raw_open(struct env *e, const char *path, unsigned flags) {
+static int raw_open(struct env *e, int at, const char *name, unsigned flags) {
   (void)e;
   int o = O_CLOEXEC;
+  if (at != ENV_HERE) o |= O_NOFOLLOW;
   if (flags & ENV_WRITE)
     o |= flags & ENV_READ ? O_RDWR : O_WRONLY;
   else
@@ -37,7 +38,7 @@ static int raw_open(struct env *e, const char *path, unsigned flags) {
   if (flags & ENV_DIR) o |= O_DIRECTORY;
 #if defined(O_DIRECT)
   if (flags & ENV_DIRECT) {
-    const int fd = open_above_std(path, o | O_DIRECT);
+    const int fd = open_above_std(at, name, o | O_DIRECT);
     if (fd >= 0 || errno != EINVAL) return fd >= 0 ? fd : -errno;
     // This file system has no direct I/O. Some make the file before they find out; ours to open then.
     o &= ~O_EXCL;
@@ -45,11 +46,11 @@ static int raw_open(struct env *e, const char *path, unsigned flags) {
 #endif
 #if defined(O_NOATIME)
   if (!(flags & (ENV_WRITE | ENV_DIR))) {
-    const int fd = open_above_std(path, o | O_NOATIME);
+    const int fd = open_above_std(at, name, o | O_NOATIME);
     if (fd >= 0 || errno != EPERM) return fd >= 0 ? fd : -errno;  // EPERM: it is another user's
   }
 #endif
-  const int fd = open_above_std(path, o);
+  const int fd = open_above_std(at, name, o);
   if (fd < 0) return -errno;
 #if defined(F_NOCACHE)
   if (flags & ENV_DIRECT) (void)fcntl(fd, F_NOCACHE, 1);
@@ -126,41 +127,46 @@ static int raw_fstat(struct env *e, int fd, struct env_stat *out) {
   return fstat(fd, &st) == 0 ? raw_stat_out(&st, out) : -errno;
 }
 
-static int raw_stat(struct env *e, const char *path, struct env_stat *out) {
+static int raw_stat(struct env *e, int at, const char *name, struct env_stat *out) {
   (void)e;
   struct stat st;
-  return stat(path, &st) == 0 ? raw_stat_out(&st, out) : -errno;
+  return fstatat(at, name, &st, at == ENV_HERE ? 0 : AT_SYMLINK_NOFOLLOW) == 0 ? raw_stat_out(&st, out) : -errno;
 }
 
-static int raw_rename(struct env *e, const char *from, const char *to) {
+static int raw_rename(struct env *e, int from_at, const char *from, int to_at, const char *to) {
   (void)e;
-  return rename(from, to) == 0 ? 0 : -errno;
+  return renameat(from_at, from, to_at, to) == 0 ? 0 : -errno;
 }
 
-static int raw_unlink(struct env *e, const char *path) {
+static int raw_unlink(struct env *e, int at, const char *name) {
   (void)e;
-  return unlink(path) == 0 ? 0 : -errno;
+  return unlinkat(at, name, 0) == 0 ? 0 : -errno;
 }
 
-static int raw_link(struct env *e, const char *from, const char *to) {
+static int raw_link(struct env *e, int from_at, const char *from, int to_at, const char *to) {
   (void)e;
-  return link(from, to) == 0 ? 0 : -errno;
+  return linkat(from_at, from, to_at, to, 0) == 0 ? 0 : -errno;
 }
 
-static int raw_mkdir(struct env *e, const char *path) {
+static int raw_mkdir(struct env *e, int at, const char *name) {
   (void)e;
-  return mkdir(path, 0755) == 0 ? 0 : -errno;
+  return mkdirat(at, name, 0755) == 0 ? 0 : -errno;
 }
 
-static int raw_rmdir(struct env *e, const char *path) {
+static int raw_rmdir(struct env *e, int at, const char *name) {
   (void)e;
-  return rmdir(path) == 0 ? 0 : -errno;
+  return unlinkat(at, name, AT_REMOVEDIR) == 0 ? 0 : -errno;
 }
 
-static int raw_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg) {
-  (void)e;
-  DIR *const d = opendir(dir);
-  if (!d) return -errno;
+static int raw_list(struct env *e, int at, const char *name, bool (*fn)(void *arg, const char *name), void *arg) {
+  const int fd = raw_open(e, at, name, ENV_READ | ENV_DIR);  // one of its own: two threads that read through one descriptor would share the place in it
+  if (fd < 0) return fd;
+  DIR *const d = fdopendir(fd);
+  if (!d) {
+    const int err = errno;
+    (void)close(fd);
+    return -err;
+  }
   int rc = 0;
   for (;;) {
     errno = 0;
@@ -225,14 +231,47 @@ struct env *env_posix(void) {
 
 // ---- loops, checks and messages
 
-enum remixdb_status env_open(struct env *e, const char *path, unsigned flags, int *fd_out) {
+// A file's path for messages, which is cut where it does not fit.
+static const char *message_path(char *buf, const struct env_dir *at, const char *name) {
+  return at->fd == ENV_HERE || env_path(buf, at->path, name) != REMIXDB_OK ? name : buf;
+}
+
+// Of what failed with -errno on a name in a directory.
+static enum remixdb_status at_errno(int rc, const char *what, const struct env_dir *at, const char *name) {
+  char path[ENV_PATH_MAX];
+  return err_errno(-rc, what, message_path(path, at, name));
+}
+
+enum remixdb_status env_open(const struct env_dir *at, const char *name, unsigned flags, int *fd_out) {
   int fd;
-  do fd = e->ops->open(e, path, flags);
+  do fd = at->env->ops->open(at->env, at->fd, name, flags);
   while (fd == -EINTR);
   *fd_out = fd < 0 ? -1 : fd;
   if (fd >= 0) return REMIXDB_OK;
   if (fd == -ENOENT && !(flags & ENV_CREATE)) return REMIXDB_NOTFOUND;
-  return err_errno(-fd, "open", path);
+  return at_errno(fd, "open", at, name);
+}
+
+char *env_path_new(const struct env_dir *at, const char *name) {
+  const size_t before = at->fd == ENV_HERE ? 0 : strlen(at->path) + 1, len = strlen(name) + 1;
+  char *const path = mem_alloc(before + len);
+  if (!path) return NULL;
+  if (before) memcpy(path, at->path, before - 1);
+  if (before) path[before - 1] = '/';
+  memcpy(path + before, name, len);
+  return path;
+}
+
+enum remixdb_status env_dir_open(const struct env_dir *at, const char *name, struct env_dir *out) {
+  *out = (struct env_dir){.env = at->env, .fd = -1, .path = env_path_new(at, name)};
+  if (!out->path) return REMIXDB_NOMEM;
+  return env_open(at, name, ENV_READ | ENV_DIR, &out->fd);
+}
+
+void env_dir_close(struct env_dir *d) {
+  if (d->path) env_close_quiet(d->env, d->fd);
+  mem_free(d->path);
+  *d = (struct env_dir){.fd = -1};
 }
 
 // The descriptor is gone after EINTR too (Linux), or closing it twice could close another thread's.
@@ -292,27 +331,12 @@ enum remixdb_status env_sync_all(struct env *e, int fd, const char *path) {
   return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "sync", path);
 }
 
-static enum remixdb_status dir_open(struct env *e, const char *dir, int *fd_out) {
-  const enum remixdb_status s = env_open(e, dir, ENV_READ | ENV_DIR, fd_out);
-  return s == REMIXDB_NOTFOUND ? err_errno(ENOENT, "sync", dir) : s;
-}
-
-// And closes it.
-static enum remixdb_status dir_sync(struct env *e, int fd, const char *dir) {
-  enum remixdb_status s = REMIXDB_OK;
+enum remixdb_status env_sync_dir(const struct env_dir *d) {
   int rc;
-  do rc = e->ops->sync_all(e, fd);
+  do rc = d->env->ops->sync_all(d->env, d->fd);
   while (rc == -EINTR);
   // EINVAL: a file system on which directories need no sync and have none
-  if (rc < 0 && rc != -EINVAL) s = err_errno(-rc, "sync", dir);
-  env_close_quiet(e, fd);
-  return s;
-}
-
-enum remixdb_status env_sync_dir(struct env *e, const char *dir) {
-  int fd;
-  const enum remixdb_status s = dir_open(e, dir, &fd);
-  return s == REMIXDB_OK ? dir_sync(e, fd, dir) : s;
+  return rc >= 0 || rc == -EINVAL ? REMIXDB_OK : err_errno(-rc, "sync", d->path);
 }
 
 enum remixdb_status env_truncate(struct env *e, int fd, const char *path, uint64_t size) {
@@ -337,68 +361,97 @@ enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *
   return REMIXDB_OK;
 }
 
-enum remixdb_status env_stat(struct env *e, const char *path, struct env_stat *out) {
-  const int rc = e->ops->stat(e, path, out);
+enum remixdb_status env_stat(const struct env_dir *at, const char *name, struct env_stat *out) {
+  const int rc = at->env->ops->stat(at->env, at->fd, name, out);
   if (rc == -ENOENT) return REMIXDB_NOTFOUND;
-  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "stat", path);
+  return rc >= 0 ? REMIXDB_OK : at_errno(rc, "stat", at, name);
 }
 
-enum remixdb_status env_rename(struct env *e, const char *from, const char *to) {
-  const int rc = e->ops->rename(e, from, to);
-  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "rename", from);
+enum remixdb_status env_rename(const struct env_dir *from_at, const char *from, const struct env_dir *to_at, const char *to) {
+  const int rc = from_at->env->ops->rename(from_at->env, from_at->fd, from, to_at->fd, to);
+  return rc >= 0 ? REMIXDB_OK : at_errno(rc, "rename", from_at, from);
 }
 
-enum remixdb_status env_unlink(struct env *e, const char *path) {
-  const int rc = e->ops->unlink(e, path);
-  return rc >= 0 || rc == -ENOENT ? REMIXDB_OK : err_errno(-rc, "unlink", path);
+enum remixdb_status env_unlink(const struct env_dir *at, const char *name) {
+  const int rc = at->env->ops->unlink(at->env, at->fd, name);
+  return rc >= 0 || rc == -ENOENT ? REMIXDB_OK : at_errno(rc, "unlink", at, name);
 }
 
-enum remixdb_status env_link(struct env *e, const char *from, const char *to) {
-  const int rc = e->ops->link(e, from, to);
-  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "link", to);
+enum remixdb_status env_link(const struct env_dir *from_at, const char *from, const struct env_dir *to_at, const char *to) {
+  const int rc = from_at->env->ops->link(from_at->env, from_at->fd, from, to_at->fd, to);
+  return rc >= 0 ? REMIXDB_OK : at_errno(rc, "link", to_at, to);
 }
 
-enum remixdb_status env_mkdir(struct env *e, const char *path) {
-  const int rc = e->ops->mkdir(e, path);
+enum remixdb_status env_mkdir(const struct env_dir *at, const char *name) {
+  const int rc = at->env->ops->mkdir(at->env, at->fd, name);
   if (rc >= 0) return REMIXDB_OK;
   // A file in the place of the directory is no directory.
   struct env_stat st;
-  if (rc == -EEXIST && e->ops->stat(e, path, &st) >= 0) return st.is_dir ? REMIXDB_OK : err_errno(ENOTDIR, "mkdir", path);
-  return err_errno(-rc, "mkdir", path);
+  if (rc == -EEXIST && at->env->ops->stat(at->env, at->fd, name, &st) >= 0) return st.is_dir ? REMIXDB_OK : at_errno(-ENOTDIR, "mkdir", at, name);
+  return at_errno(rc, "mkdir", at, name);
 }
 
-enum remixdb_status env_rmdir(struct env *e, const char *path) {
-  const int rc = e->ops->rmdir(e, path);
+enum remixdb_status env_rmdir(const struct env_dir *at, const char *name) {
+  const int rc = at->env->ops->rmdir(at->env, at->fd, name);
   const bool stays = rc == -ENOTEMPTY || rc == -EEXIST || rc == -EBUSY || rc == -ENOTDIR || rc == -EINVAL;
-  return rc >= 0 || rc == -ENOENT || stays ? REMIXDB_OK : err_errno(-rc, "rmdir", path);
+  return rc >= 0 || rc == -ENOENT || stays ? REMIXDB_OK : at_errno(rc, "rmdir", at, name);
 }
 
-enum remixdb_status env_list(struct env *e, const char *dir, bool (*fn)(void *arg, const char *name), void *arg) {
-  const int rc = e->ops->list(e, dir, fn, arg);
-  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "list", dir);
+enum remixdb_status env_list(const struct env_dir *d, bool (*fn)(void *arg, const char *name), void *arg) {
+  const int rc = d->env->ops->list(d->env, d->fd, ".", fn, arg);
+  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "list", d->path);
+}
+
+enum remixdb_status env_dir_make(const struct env_dir *at, const char *name, bool may_make, bool *made_out, struct env_dir *out) {
+  struct env_stat st;
+  char path[ENV_PATH_MAX];
+  *out = (struct env_dir){.fd = -1};
+  enum remixdb_status s = env_stat(at, name, &st);
+  *made_out = s == REMIXDB_NOTFOUND && may_make;
+  if (*made_out) s = env_mkdir(at, name);
+  else if (s == REMIXDB_OK && !st.is_dir) s = err_set(REMIXDB_IO, "%s: is a file, not a directory", message_path(path, at, name));
+  if (s != REMIXDB_OK) return s;
+  s = env_dir_open(at, name, out);
+  return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: was removed meanwhile", out->path) : s;
 }
 
 // Whether the open file is still the one of that name. A lock on another keeps nobody out.
-static enum remixdb_status is_named(struct env *e, int fd, const char *path, bool *out) {
-  struct env_stat file, name;
-  const int rc = e->ops->fstat(e, fd, &file);
-  if (rc < 0) return err_errno(-rc, "stat", path);
-  const enum remixdb_status s = env_stat(e, path, &name);
-  *out = s == REMIXDB_OK && file.dev == name.dev && file.ino == name.ino;
+static enum remixdb_status is_named(const struct env_dir *at, int fd, const char *name, bool *out) {
+  struct env_stat file, named;
+  const int rc = at->env->ops->fstat(at->env, fd, &file);
+  if (rc < 0) return at_errno(rc, "stat", at, name);
+  const enum remixdb_status s = env_stat(at, name, &named);
+  *out = s == REMIXDB_OK && file.dev == named.dev && file.ino == named.ino;
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
-static enum remixdb_status open_locked(struct env *e, const char *path, bool exclusive, int *fd_out, bool *named_out) {
-  enum remixdb_status s = env_open(e, path, exclusive ? ENV_READ | ENV_WRITE | ENV_CREATE : ENV_READ, fd_out);
-  if (s == REMIXDB_NOTFOUND && exclusive) s = err_errno(ENOENT, "open", path);
+enum remixdb_status env_dir_is(const struct env_dir *at, const char *name, const struct env_dir *d, bool *out) {
+  return is_named(at, d->fd, name, out);
+}
+
+enum remixdb_status env_dir_remove(const struct env_dir *at, const char *name, const struct env_dir *d) {
+  bool same;
+  const enum remixdb_status s = env_dir_is(at, name, d, &same);
+  return s == REMIXDB_OK && same ? env_rmdir(at, name) : s;
+}
+
+static enum remixdb_status open_locked(const struct env_dir *at, const char *name, bool exclusive, int *fd_out, bool *named_out) {
+  struct env *const e = at->env;
+  enum remixdb_status s = env_open(at, name, exclusive ? ENV_READ | ENV_WRITE | ENV_CREATE : ENV_READ, fd_out);
+  if (s == REMIXDB_NOTFOUND && exclusive) s = at_errno(-ENOENT, "open", at, name);
   if (s != REMIXDB_OK) return s;
   int rc;
   do rc = e->ops->lock(e, *fd_out, exclusive);
   while (rc == -EINTR);
-  const char *dots, *const end = err_path(path, &dots);
-  if (rc == -EWOULDBLOCK) s = err_set(REMIXDB_LOCKED, "lock %s%s: held by another open of the store", dots, end);
-  else if (rc < 0) s = err_errno(-rc, "lock", path);
-  else s = is_named(e, *fd_out, path, named_out);
+  if (rc == -EWOULDBLOCK) {
+    char path[ENV_PATH_MAX];
+    const char *dots, *const end = err_path(message_path(path, at, name), &dots);
+    s = err_set(REMIXDB_LOCKED, "lock %s%s: held by another open of the store", dots, end);
+  } else if (rc < 0) {
+    s = at_errno(rc, "lock", at, name);
+  } else {
+    s = is_named(at, *fd_out, name, named_out);
+  }
   if (s == REMIXDB_OK && *named_out) return s;
   if (rc >= 0) env_unlock(e, *fd_out);
   else env_close_quiet(e, *fd_out);
@@ -406,13 +459,13 @@ static enum remixdb_status open_locked(struct env *e, const char *path, bool exc
   return s;
 }
 
-enum remixdb_status env_lock(struct env *e, const char *path, bool exclusive, int *fd_out) {
+enum remixdb_status env_lock(const struct env_dir *at, const char *name, bool exclusive, int *fd_out) {
   for (uint32_t i = 0; i < ENV_LOCK_TRIES; i++) {
     bool named = false;
-    const enum remixdb_status s = open_locked(e, path, exclusive, fd_out, &named);
+    const enum remixdb_status s = open_locked(at, name, exclusive, fd_out, &named);
     if (s != REMIXDB_OK || named) return s;
   }
-  return err_set(REMIXDB_LOCKED, "lock %s: others remove the file again and again", path);
+  return err_set(REMIXDB_LOCKED, "lock %s: others remove the file again and again", name);
 }
 
 void env_unlock(struct env *e, int fd) {
@@ -430,13 +483,21 @@ enum remixdb_status env_path(char *buf, const char *dir, const char *name) {
   return err_set(REMIXDB_INVALID, "path too long: .../%s", name);
 }
 
-enum remixdb_status env_read_file(struct env *e, const char *path, size_t max, uint8_t **buf_out, size_t *len_out) {
+const char *env_name(const char *path) {
+  const char *const slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+enum remixdb_status env_read_file(const struct env_dir *at, const char *name, size_t max, uint8_t **buf_out, size_t *len_out) {
+  struct env *const e = at->env;
+  char buf_path[ENV_PATH_MAX];
+  const char *const path = message_path(buf_path, at, name);
   int fd = -1;
   uint8_t *buf = NULL;
   uint64_t size = 0;
   *buf_out = NULL;
   *len_out = 0;
-  enum remixdb_status s = env_open(e, path, ENV_READ, &fd);
+  enum remixdb_status s = env_open(at, name, ENV_READ, &fd);
   if (s != REMIXDB_OK) return s;
   s = env_size(e, fd, path, &size);
   if (s != REMIXDB_OK) goto out;
@@ -461,36 +522,22 @@ out:
   return s;
 }
 
-enum remixdb_status env_replace_file(struct env *e, const char *dir, const char *name, const void *buf, size_t len) {
-  char path[ENV_PATH_MAX], tmp[ENV_PATH_MAX];
-  int fd = -1, dir_fd = -1;
-  enum remixdb_status s = env_path(tmp, dir, name);
+enum remixdb_status env_replace_file(const struct env_dir *at, const char *name, const void *buf, size_t len) {
+  struct env *const e = at->env;
+  char tmp[ENV_PATH_MAX], path[ENV_PATH_MAX];
+  const int n = snprintf(tmp, sizeof(tmp), "%s.tmp", name);
+  if (n < 0 || (size_t)n >= sizeof(tmp)) return err_set(REMIXDB_INVALID, "path too long: .../%s", name);
+  const char *const said = message_path(path, at, tmp);
+  int fd;
+  enum remixdb_status s = env_open(at, tmp, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd);
   if (s != REMIXDB_OK) return s;
-  memcpy(path, tmp, strlen(tmp) + 1);
-  const size_t at = strlen(tmp);
-  static const char suffix[] = ".tmp";
-  if (at + sizeof(suffix) > sizeof(tmp)) return err_set(REMIXDB_INVALID, "path too long: .../%s", name);
-  memcpy(tmp + at, suffix, sizeof(suffix));
-
-  s = env_open(e, tmp, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd);
-  if (s != REMIXDB_OK) return s;
-  s = env_write(e, fd, tmp, buf, len, 0);
-  if (s == REMIXDB_OK) s = env_sync_all(e, fd, tmp);
-  if (s != REMIXDB_OK) {
-    env_close_quiet(e, fd);
-    goto out;
-  }
-  s = env_close(e, fd, tmp);
-  if (s != REMIXDB_OK) goto out;
-  // opened first: while there is no descriptor for it nothing has happened yet
-  s = dir_open(e, dir, &dir_fd);
-  if (s != REMIXDB_OK) goto out;
-  s = env_rename(e, tmp, path);
-  if (s != REMIXDB_OK) goto out;
+  s = env_write(e, fd, said, buf, len, 0);
+  if (s == REMIXDB_OK) s = env_sync_all(e, fd, said);
+  if (s == REMIXDB_OK) s = env_close(e, fd, said);
+  else env_close_quiet(e, fd);
+  if (s == REMIXDB_OK) s = env_rename(at, tmp, at, name);
   // a full disk that is told of here does not mean that nothing has happened
-  return dir_sync(e, dir_fd, dir) == REMIXDB_OK ? REMIXDB_OK : REMIXDB_IO;
-out:
-  env_close_quiet(e, dir_fd);
-  (void)e->ops->unlink(e, tmp);  // the raw call, which leaves the message of what failed first
+  if (s == REMIXDB_OK) return env_sync_dir(at) == REMIXDB_OK ? REMIXDB_OK : REMIXDB_IO;
+  (void)e->ops->unlink(e, at->fd, tmp);  // the raw call, which leaves the message of what failed first
   return s;
 }

@@ -65,9 +65,9 @@ static bool add_name(void *arg, const char *name) {
   return true;
 }
 
-enum remixdb_status files_list(struct env *env, const char *dir, struct files_entry **list_out, size_t *nr_out) {
+enum remixdb_status files_list(const struct env_dir *dir, struct files_entry **list_out, size_t *nr_out) {
   struct listing l = {0};
-  enum remixdb_status s = env_list(env, dir, add_name, &l);
+  enum remixdb_status s = env_list(dir, add_name, &l);
   if (s == REMIXDB_OK && l.nomem) s = REMIXDB_NOMEM;
   if (s != REMIXDB_OK) {
     mem_free(l.list);
@@ -78,51 +78,43 @@ enum remixdb_status files_list(struct env *env, const char *dir, struct files_en
   return REMIXDB_OK;
 }
 
-static enum remixdb_status is_there(struct env *env, const char *dir, const char *name, bool *out) {
-  char path[ENV_PATH_MAX];
+static enum remixdb_status is_there(const struct env_dir *dir, const char *name, bool *out) {
   struct env_stat st;
-  enum remixdb_status s = env_path(path, dir, name);
-  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  const enum remixdb_status s = env_stat(dir, name, &st);
   *out = s == REMIXDB_OK;
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
-enum remixdb_status files_has_dir(struct env *env, const char *dir, const char *name, bool *out) {
-  char path[ENV_PATH_MAX];
+enum remixdb_status files_has_dir(const struct env_dir *dir, const char *name, bool *out) {
   struct env_stat st = {.is_dir = false};
-  enum remixdb_status s = env_path(path, dir, name);
-  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  const enum remixdb_status s = env_stat(dir, name, &st);
   *out = s == REMIXDB_OK && st.is_dir;
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
-enum remixdb_status files_has_mark(struct env *env, const char *dir, const char *name, bool *out) {
-  char path[ENV_PATH_MAX];
+enum remixdb_status files_has_mark(const struct env_dir *dir, const char *name, bool *out) {
   struct env_stat st = {.size = 0};
-  enum remixdb_status s = env_path(path, dir, name);
-  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  const enum remixdb_status s = env_stat(dir, name, &st);
   *out = s == REMIXDB_OK && !st.is_dir && st.size == 0;
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
-enum remixdb_status files_repair_pending(struct env *env, const char *dir, bool *out) {
-  const enum remixdb_status s = is_there(env, dir, FILES_REPAIR_DONE, out);
-  return s != REMIXDB_OK || *out ? s : is_there(env, dir, FILES_REPAIR_IN, out);
+enum remixdb_status files_repair_pending(const struct env_dir *dir, bool *out) {
+  const enum remixdb_status s = is_there(dir, FILES_REPAIR_DONE, out);
+  return s != REMIXDB_OK || *out ? s : is_there(dir, FILES_REPAIR_IN, out);
 }
 
-enum remixdb_status files_remove_dir(struct env *env, const char *dir, const char *name) {
-  char path[ENV_PATH_MAX], file[ENV_PATH_MAX];
-  struct files_entry *list;
-  size_t nr;
-  bool there;
-  enum remixdb_status s = is_there(env, dir, name, &there);
-  if (s != REMIXDB_OK || !there) return s;
-  if ((s = env_path(path, dir, name)) != REMIXDB_OK) return s;
-  if ((s = files_list(env, path, &list, &nr)) != REMIXDB_OK) return s;
-  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
-    if ((s = env_path(file, path, list[i].name)) == REMIXDB_OK) s = env_unlink(env, file);
+enum remixdb_status files_remove_dir(const struct env_dir *dir, const char *name) {
+  struct env_dir sub;
+  struct files_entry *list = NULL;
+  size_t nr = 0;
+  enum remixdb_status s = env_dir_open(dir, name, &sub);
+  if (s == REMIXDB_OK) s = files_list(&sub, &list, &nr);
+  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) s = env_unlink(&sub, list[i].name);
   mem_free(list);
-  return s == REMIXDB_OK ? env_rmdir(env, path) : s;
+  env_dir_close(&sub);
+  if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+  return env_rmdir(dir, name);
 }
 
 enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool made) {
@@ -133,11 +125,11 @@ enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool mad
   if (len >= sizeof(parent)) return err_set(REMIXDB_INVALID, "path too long: %s", dir);
   memcpy(parent, len ? dir : ".", len ? len : 1);
   parent[len ? len : 1] = '\0';
-  int fd;
-  if (!made) {
-    const enum remixdb_status s = env_open(env, parent, ENV_READ | ENV_DIR, &fd);
-    if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
-    env_close_quiet(env, fd);
-  }
-  return env_sync_dir(env, parent);
+  struct env_dir up;
+  enum remixdb_status s = env_dir_open(ENV_PATHS(env), parent, &up);
+  if (s == REMIXDB_OK) s = env_sync_dir(&up);
+  else if (!made && s != REMIXDB_NOMEM) s = REMIXDB_OK;
+  else if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_IO, "%s: was removed meanwhile", parent);
+  env_dir_close(&up);
+  return s;
 }

@@ -12,6 +12,8 @@
 #define FILES_CREATING "CREATING"      // there while a new store is being made: what is found beside it may be thrown away
 #define FILES_CHECKPOINTING "CHECKPOINTING"  // there while a checkpoint is being made: without CURRENT this is no store, and no place for a new one
 
+#define FILES_LONGEST "18446744073709551615.remix"  // no name of a store's file is longer
+
 // A repair's directories within the store's: being built; complete, and what it replaces being moved aside; being moved in. While one of the last two is there
 // the store is not opened.
 #define FILES_REPAIR_NEW "repair.new"
@@ -36,15 +38,15 @@ struct files_entry {
   char name[40];
 };
 // *list_out is the caller's to mem_free (NULL when there is none).
-MUST_CHECK enum remixdb_status files_list(struct env *env, const char *dir, struct files_entry **list_out, size_t *nr_out);
+MUST_CHECK enum remixdb_status files_list(const struct env_dir *dir, struct files_entry **list_out, size_t *nr_out);
 // Whether there is a directory dir/name.
-MUST_CHECK enum remixdb_status files_has_dir(struct env *env, const char *dir, const char *name, bool *out);
+MUST_CHECK enum remixdb_status files_has_dir(const struct env_dir *dir, const char *name, bool *out);
 // Whether there is an empty file dir/name: a mark, or LOCK. Other programs' files may have such a name.
-MUST_CHECK enum remixdb_status files_has_mark(struct env *env, const char *dir, const char *name, bool *out);
+MUST_CHECK enum remixdb_status files_has_mark(const struct env_dir *dir, const char *name, bool *out);
 // Whether a repair has to be ended before the store is opened.
-MUST_CHECK enum remixdb_status files_repair_pending(struct env *env, const char *dir, bool *out);
+MUST_CHECK enum remixdb_status files_repair_pending(const struct env_dir *dir, bool *out);
 // Removes the store's files in dir/name, and that directory when nothing else is in it; absent is success.
-MUST_CHECK enum remixdb_status files_remove_dir(struct env *env, const char *dir, const char *name);
+MUST_CHECK enum remixdb_status files_remove_dir(const struct env_dir *dir, const char *name);
 // Makes the directory's own name durable: a sync of a directory is of the names in it. `made`: the name is new, and must be made durable; otherwise its parent
 // may also be a directory that only others can open.
 MUST_CHECK enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool made);

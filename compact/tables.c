@@ -115,9 +115,7 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
 enum remixdb_status tables_remove_new(const struct compact *c, const char *name, enum remixdb_status why) {
   struct err_saved saved;
   err_save(&saved, why);
-  char path[ENV_PATH_MAX];
-  enum remixdb_status s = env_path(path, c->ctx->dir, name);
-  if (s == REMIXDB_OK) s = env_unlink(c->ctx->env, path);
+  const enum remixdb_status s = env_unlink(c->ctx->dir, name);
   (void)s;
   return err_raise(&saved);
 }

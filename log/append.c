@@ -38,13 +38,13 @@ static void wal_event_wake(struct wal_event *e) {
 
 // ---- files
 
-struct wal_seg *wal_seg_create(const char *dir, uint32_t nr) {
-  const size_t len = strlen(dir) + sizeof("/wal-4294967295");
+struct wal_seg *wal_seg_create(const struct env_dir *dir, uint32_t nr) {
+  const size_t len = strlen(dir->path) + sizeof("/wal-4294967295");
   struct wal_seg *const s = mem_calloc(1, sizeof(*s) + len);
   if (!s) return NULL;
   s->fd = -1;
   s->nr = nr;
-  (void)snprintf(s->path, len, "%s/wal-%u", dir, nr);
+  (void)snprintf(s->path, len, "%s/wal-%u", dir->path, nr);
   return s;
 }
 
@@ -113,7 +113,7 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
   struct wal_seg *s;
   *out = NULL;
   while ((s = wal_spare_take(w)) != NULL) {
-    st = env_open(w->env, s->path, ENV_READ | ENV_WRITE, &s->fd);
+    st = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE, &s->fd);
     if (st == REMIXDB_NOTFOUND) {  // somebody removed it; it is no loss
       wal_seg_destroy(w, s);
       continue;
@@ -130,14 +130,14 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
   }
   s = wal_seg_create(w->dir, wal_free_nr(w));
   if (!s) return REMIXDB_NOMEM;
-  st = env_open(w->env, s->path, ENV_READ | ENV_WRITE | ENV_CREATE, &s->fd);  // what an earlier try has left there serves
+  st = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE | ENV_CREATE, &s->fd);  // what an earlier try has left there serves
   if (st != REMIXDB_OK) {
     mem_free(s);
     return st;
   }
   st = wal_seg_reserve(w, s, expected);
   if (st == REMIXDB_NOSPACE && full_ok) st = REMIXDB_OK;
-  if (st == REMIXDB_OK) st = env_sync_dir(w->env, w->dir);
+  if (st == REMIXDB_OK) st = env_sync_dir(w->dir);
   if (st == REMIXDB_OK) {
     *out = s;
     return REMIXDB_OK;
@@ -147,7 +147,7 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
   // An empty file under a log's name is a spare; leaving it is as good as removing it, but it may hold the last room on disk.
   struct err_saved e;
   err_save(&e, st);
-  (void)w->env->ops->unlink(w->env, s->path);
+  (void)w->env->ops->unlink(w->env, w->dir->fd, wal_seg_name(s));
   mem_free(s);
   return err_raise(&e);
 }
@@ -377,7 +377,7 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
   }
   if (w->read_only) {
     lib_unlock(&w->lock);
-    return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir);
+    return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir->path);
   }
   if (WAL_FRAME_HEAD + nbytes > WAL_BUF) {
     lib_unlock(&w->lock);
@@ -573,7 +573,7 @@ static enum remixdb_status wal_settle(struct wal *w) {
 // between two others is damage, never the work of a crash; and no frame can be on disk whose generation is more than one
 // above that of every header on disk.
 static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected) {
-  if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir);
+  if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir->path);
   enum remixdb_status s = wal_settle(w);
   if (s != REMIXDB_OK) return s;
   atomic_store_explicit(&w->next_for, expected, memory_order_relaxed);
@@ -663,7 +663,7 @@ out:
 enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
   while (atomic_load_explicit(&w->nr_spares, memory_order_relaxed) > keep) {
     struct wal_seg *const s = wal_spare_take(w);
-    const enum remixdb_status st = env_unlink(w->env, s->path);
+    const enum remixdb_status st = env_unlink(w->dir, wal_seg_name(s));
     if (st != REMIXDB_OK) {
       wal_spare_add(w, s);
       return st;
@@ -720,7 +720,7 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *s, con
   enum remixdb_status st = REMIXDB_OK;
   wal_level_put(p, &s->key, l);
   if (fd < 0) {
-    st = env_open(w->env, s->path, ENV_READ | ENV_WRITE, &fd);
+    st = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE, &fd);
     if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: removed while the store is open", s->path);
     if (st != REMIXDB_OK) return st;
   }
@@ -807,7 +807,6 @@ void wal_destroy(struct wal *w) {
   wal_event_fini(&w->written);
   wal_event_fini(&w->synced);
   (void)pthread_mutex_destroy(&w->admin);
-  mem_free(w->dir);
   mem_free(w);
 }
 
@@ -816,7 +815,8 @@ struct wal *wal_create(const struct wal_opts *o) {
   struct wal *const w = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*w), CACHE_LINE));
   if (!w) return NULL;
   memset(w, 0, sizeof(*w));
-  w->env = o->env;
+  w->env = o->dir->env;
+  w->dir = o->dir;
   w->store_id = o->store_id;
   w->step = o->step ? o->step : WAL_PREALLOC;
   w->keep = w->step / WAL_KEEP_PART;
@@ -825,10 +825,6 @@ struct wal *wal_create(const struct wal_opts *o) {
   wal_event_init(&w->written);
   wal_event_init(&w->synced);
   (void)pthread_mutex_init(&w->admin, NULL);
-  const size_t len = strlen(o->dir) + 1;
-  w->dir = mem_alloc(len);
-  if (!w->dir) goto fail;
-  memcpy(w->dir, o->dir, len);
   for (size_t i = 0; i < sizeof(w->bufs) / sizeof(w->bufs[0]) && !w->read_only; i++) {
     struct wal_buf *const b = &w->bufs[i];
     b->mem = mem_alloc_aligned(4096, WAL_BUF);

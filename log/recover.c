@@ -178,7 +178,7 @@ static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *s, u
   const struct wal_key k = wal_key(w->store_id, gen);
   *durable_out = 0;
   *end_out = WAL_HEAD;
-  enum remixdb_status st = env_open(w->env, s->path, ENV_READ, &s->fd);
+  enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
   if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;
   if (st != REMIXDB_OK) return st;
   wal_reader_aim(&r, s);
@@ -205,7 +205,7 @@ static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *s, 
 }
 
 struct wal_names {
-  const char *dir;
+  const struct env_dir *dir;
   struct wal_seg *segs;
   bool nomem;
 };
@@ -234,7 +234,7 @@ static bool wal_name(void *arg, const char *name) {
 static enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *s) {
   uint8_t head[WAL_HEAD];
   size_t nr;
-  enum remixdb_status st = env_open(w->env, s->path, ENV_READ, &s->fd);
+  enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
   if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;  // it went between the listing and here; if it was needed it is missed later
   if (st != REMIXDB_OK) return st;
   st = env_size(w->env, s->fd, s->path, &s->size);
@@ -272,7 +272,7 @@ static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size
                          (unsigned long long)gen, why);
     }
   }
-  return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s)%s%s", w->dir, (unsigned long long)gen, why,
+  return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s)%s%s", w->dir->path, (unsigned long long)gen, why,
                  headless ? "; without a header is " : "", headless ? headless->path : "");
 }
 
@@ -298,7 +298,7 @@ static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t
     w->segs = s;
     if (gen == oldest) return REMIXDB_OK;
     if (s->h.prev_len == 0 || s->h.prev_gen < oldest) {
-      return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s does not lead to it)", w->dir,
+      return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s does not lead to it)", w->dir->path,
                      (unsigned long long)oldest, s->path);
     }
     gen = s->h.prev_gen;
@@ -308,7 +308,7 @@ static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t
 // Not all at once: there may be more than a process may have open.
 static enum remixdb_status wal_seg_open(struct wal *w, struct wal_seg *s) {
   if (s->fd >= 0) return REMIXDB_OK;
-  const enum remixdb_status st = env_open(w->env, s->path, w->read_only ? ENV_READ : ENV_READ | ENV_WRITE, &s->fd);
+  const enum remixdb_status st = env_open(w->dir, wal_seg_name(s), w->read_only ? ENV_READ : ENV_READ | ENV_WRITE, &s->fd);
   return st == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: removed while it was being recovered", s->path) : st;
 }
 
@@ -419,7 +419,7 @@ static enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, str
   struct wal_names names = {.dir = w->dir};
   struct wal_seg **all = NULL;
   size_t nr = 0;
-  enum remixdb_status st = env_list(w->env, w->dir, wal_name, &names);
+  enum remixdb_status st = env_list(w->dir, wal_name, &names);
   if (names.nomem) st = REMIXDB_NOMEM;
   for (struct wal_seg *s = names.segs; s && st == REMIXDB_OK; s = s->next) {
     st = wal_head_read(w, s);
@@ -451,12 +451,12 @@ static enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, str
 static enum remixdb_status wal_remove_all(struct wal *w, struct wal_seg **all, size_t nr) {
   enum remixdb_status st = REMIXDB_OK;
   for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
-    st = env_unlink(w->env, all[i]->path);
+    st = env_unlink(w->dir, wal_seg_name(all[i]));
     if (st != REMIXDB_OK) break;
     wal_seg_destroy(w, all[i]);
     all[i] = NULL;
   }
-  return st != REMIXDB_OK || nr == 0 ? st : env_sync_dir(w->env, w->dir);
+  return st != REMIXDB_OK || nr == 0 ? st : env_sync_dir(w->dir);
 }
 
 enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh, wal_replay_fn replay,
@@ -468,7 +468,7 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   *out = NULL;
   if (rec_out) *rec_out = rec;
   if (oldest_gen > WAL_NUMBER_MAX || last_seq > WAL_NUMBER_MAX) {
-    return err_set(REMIXDB_CORRUPT, "%s: the log cannot begin with generation %llu after sequence number %llu", o->dir,
+    return err_set(REMIXDB_CORRUPT, "%s: the log cannot begin with generation %llu after sequence number %llu", o->dir->path,
                    (unsigned long long)oldest_gen, (unsigned long long)last_seq);
   }
   struct wal *const w = wal_create(o);
@@ -552,7 +552,7 @@ static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, uint
   uint64_t seq = s->h.last_seq, end = 0, said;
   enum remixdb_status st = wal_head_read(w, s);
   if (st == REMIXDB_OK && (!s->headed || s->h.gen != gen)) st = err_corrupt(s->path, 0, "broken header of a segment that is in use");
-  if (st == REMIXDB_OK) st = env_open(w->env, s->path, ENV_READ, &s->fd);
+  if (st == REMIXDB_OK) st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
   if (st == REMIXDB_NOTFOUND) st = err_corrupt(s->path, 0, "is missing");
   if (st == REMIXDB_OK) {
     wal_reader_aim(&r, s);
@@ -642,7 +642,7 @@ static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_seg **all,
   struct wal_seg *const s = all[i];
   uint8_t head[WAL_FRAME_HEAD];
   size_t len = 0;
-  enum remixdb_status st = env_open(w->env, s->path, ENV_READ, &s->fd);
+  enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
   if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), WAL_HEAD, &len);
   wal_seg_close(w, s);
   if (st != REMIXDB_OK || len < sizeof(head)) return st;
@@ -740,7 +740,7 @@ enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_g
     struct wal_seg *const s = all[i];
     const uint64_t limit = s->headed && s->h.gen >= oldest_gen ? wal_salvage_limit(all, nr, i) : 0;
     if (limit == 0) continue;
-    if ((st = env_open(w->env, s->path, ENV_READ, &s->fd)) == REMIXDB_OK) {
+    if ((st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd)) == REMIXDB_OK) {
       wal_reader_aim(&r, s);
       v.upto = wal_salvage_upto(all, nr, i);
       st = wal_seg_salvage(&r, limit, &v);
@@ -751,7 +751,7 @@ enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_g
     if (unread.status == REMIXDB_OK) err_save(&unread, st);
     st = REMIXDB_OK;  // those behind it may be whole
   }
-  if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: a segment was removed meanwhile", w->dir);
+  if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: a segment was removed meanwhile", w->dir->path);
   for (size_t i = 0; i < nr; i++) wal_seg_destroy(w, all[i]);
   mem_free(all);
   mem_free(r.buf);
@@ -760,32 +760,30 @@ enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_g
 }
 
 struct wal_id_search {
-  struct env *env;
-  const char *dir;
+  const struct env_dir *dir;
   uint64_t id;
   bool nomem;  // or no descriptor: that says nothing of a file
 };
 
 static bool wal_id_look(void *arg, const char *name) {
   struct wal_id_search *const f = arg;
-  char path[ENV_PATH_MAX];
   uint8_t head[WAL_HEAD];
   size_t nr = 0;
   int fd;
-  if (strncmp(name, "wal-", 4) != 0 || env_path(path, f->dir, name) != REMIXDB_OK) return true;
-  enum remixdb_status st = env_open(f->env, path, ENV_READ, &fd);
+  if (strncmp(name, "wal-", 4) != 0) return true;
+  enum remixdb_status st = env_open(f->dir, name, ENV_READ, &fd);
   f->nomem = st == REMIXDB_NOMEM;
   if (st != REMIXDB_OK) return !f->nomem;
-  st = env_read_upto(f->env, fd, path, head, sizeof(head), 0, &nr);
-  env_close_quiet(f->env, fd);
+  st = env_read_upto(f->dir->env, fd, name, head, sizeof(head), 0, &nr);
+  env_close_quiet(f->dir->env, fd);
   struct wal_head h;
-  if (st == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, path, load64le(head + 16), &h) == REMIXDB_OK) f->id = h.store_id;
+  if (st == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, load64le(head + 16), &h) == REMIXDB_OK) f->id = h.store_id;
   return f->id == 0;
 }
 
-enum remixdb_status wal_store_id(struct env *env, const char *dir, uint64_t *id_out) {
-  struct wal_id_search f = {.env = env, .dir = dir};
-  const enum remixdb_status st = env_list(env, dir, wal_id_look, &f);
+enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out) {
+  struct wal_id_search f = {.dir = dir};
+  const enum remixdb_status st = env_list(dir, wal_id_look, &f);
   if (st != REMIXDB_OK || f.nomem) return st != REMIXDB_OK ? st : REMIXDB_NOMEM;
   *id_out = f.id;
   return f.id ? REMIXDB_OK : REMIXDB_NOTFOUND;

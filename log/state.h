@@ -42,7 +42,7 @@ struct wal_seg {
   uint64_t alloc;    // up to here there is room on disk
   struct wal_buf head_buf;
   uint8_t head[WAL_HEAD];
-  char path[];
+  char path[];       // for messages; its last part is the file's name
 };
 
 // Something to wait for with the log's lock given up meanwhile. `tick` changes under both locks, so that either is enough to
@@ -84,7 +84,7 @@ struct wal {
 
   // Never changes after wal_open.
   struct env *env;
-  char *dir;
+  const struct env_dir *dir;
   uint64_t store_id;
   uint32_t step;                      // of a segment's growth on disk
   uint32_t keep;                      // of a segment's room, for wal_begin_last
@@ -101,7 +101,8 @@ struct wal {
 // NULL: REMIXDB_NOMEM.
 struct wal *wal_create(const struct wal_opts *o);
 void wal_destroy(struct wal *w);
-struct wal_seg *wal_seg_create(const char *dir, uint32_t nr);
+struct wal_seg *wal_seg_create(const struct env_dir *dir, uint32_t nr);
+static inline const char *wal_seg_name(const struct wal_seg *s) { return env_name(s->path); }
 void wal_seg_destroy(struct wal *w, struct wal_seg *s);
 void wal_segs_destroy(struct wal *w, struct wal_seg *s);
 // Makes s the segment h. Does not write the header.

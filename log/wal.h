@@ -47,8 +47,7 @@
 struct wal;
 
 struct wal_opts {
-  struct env *env;
-  const char *dir;          // copied
+  const struct env_dir *dir;  // the caller's; outlives the log
   uint64_t store_id;
   bool read_only;           // replay only: nothing is written, no append may follow
   // Called with the replay's arg when it has got all records, before anything is written; its failure is the opening's. NULL: nobody.
@@ -141,7 +140,7 @@ struct wal_salvage {
 // written. REMIXDB_IO: something could not be read, but all that could be was given to fn. REMIXDB_NOMEM, or what fn returns.
 MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, wal_replay_fn fn, void *arg, struct wal_salvage *out);
 // The store's id as the headers of the log say. REMIXDB_NOTFOUND: there is no whole one. REMIXDB_NOMEM, REMIXDB_IO.
-MUST_CHECK enum remixdb_status wal_store_id(struct env *env, const char *dir, uint64_t *id_out);
+MUST_CHECK enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out);
 
 struct wal_stats {
   uint64_t bytes, frames, syncs, records, segments, spare_segments, buffer_bytes;

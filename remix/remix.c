@@ -148,7 +148,7 @@ static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
   int fd = -1;
   uint8_t head[40];
   struct mem_map file = {0}, *const map = &((struct remix_whole *)x)->map;
-  enum remixdb_status s = env_open(env, x->path, ENV_READ, &fd);
+  enum remixdb_status s = env_open(x->ctx->dir, env_name(x->path), ENV_READ, &fd);
   if (s == REMIXDB_NOTFOUND) return err_corrupt(x->path, 0, "file is missing");
   if (s != REMIXDB_OK) return s;
   s = env_size(env, fd, x->path, &x->file_size);
@@ -239,7 +239,7 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
   x->path = mem_alloc(ENV_PATH_MAX);
   if (!x->path) goto out;
   remix_name(name, number);
-  s = env_path(x->path, ctx->dir, name);
+  s = env_path(x->path, ctx->dir->path, name);
   if (s != REMIXDB_OK) goto out;
   char *const path = mem_realloc(x->path, strlen(x->path) + 1);
   if (!path) {
@@ -281,7 +281,7 @@ void remix_unref(struct remix *x) {
   if (atomic_load_explicit(&x->obsolete, memory_order_relaxed)) {
     if (x->ctx->retired) sst_retired_add(x->ctx->retired, -1, x->file_size);
     // A file that cannot be removed now is removed when the store is opened next.
-    const enum remixdb_status s = env_unlink(x->ctx->env, x->path);
+    const enum remixdb_status s = env_unlink(x->ctx->dir, env_name(x->path));
     (void)s;
   }
   remix_free(x);

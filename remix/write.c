@@ -268,11 +268,11 @@ enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out
   uint8_t *file = NULL;
   size_t len = 0;
   remix_name(name, w->number);
-  enum remixdb_status s = env_path(path, w->ctx->dir, name);
+  enum remixdb_status s = env_path(path, w->ctx->dir->path, name);
   if (s == REMIXDB_OK) s = write_head(w);
   if (s == REMIXDB_OK) s = remix_pack(w->image.p, w->image.len, &file, &len);
   if (s != REMIXDB_OK) return s;
-  s = env_open(env, path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd);
+  s = env_open(w->ctx->dir, name, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd);
   if (s != REMIXDB_OK) {
     mem_free(file);
     return s;
@@ -292,7 +292,7 @@ enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out
   if (s != REMIXDB_OK) {
     struct err_saved saved;
     err_save(&saved, s);
-    if (env_unlink(env, path) != REMIXDB_OK) {
+    if (env_unlink(w->ctx->dir, name) != REMIXDB_OK) {
       // what is left over is removed when the store is opened next
     }
     s = err_raise(&saved);

@@ -136,7 +136,7 @@ static enum remixdb_status replayed(void *arg) {
 enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct version *v, bool fresh, struct memtable *m) {
   uint32_t step = WAL_PREALLOC;  // a small segment must not take the room of a large one
   while (step > WAL_STEP_MIN && step > x->wal_limit / 4) step /= 2;
-  const struct wal_opts wo = {.env = x->env, .dir = x->dir, .store_id = x->store_id, .read_only = x->opts.read_only, .step = step, .replayed = replayed};
+  const struct wal_opts wo = {.dir = &x->home, .store_id = x->store_id, .read_only = x->opts.read_only, .step = step, .replayed = replayed};
   struct replaying *r = mem_alloc(sizeof(*r));
   if (!r) return REMIXDB_NOMEM;
   r->x = x;

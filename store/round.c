@@ -64,7 +64,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   pthread_mutex_unlock(&x->lock);
   enum remixdb_status s = fresh ? REMIXDB_OK : REMIXDB_NOMEM;
   if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
-  if (s == REMIXDB_OK) s = env_sync_dir(x->env, x->dir);
+  if (s == REMIXDB_OK) s = env_sync_dir(&x->home);
   bool unknown = false;
   if (s == REMIXDB_OK) {
     s = version_save(&x->ctx, next);

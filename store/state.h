@@ -24,7 +24,8 @@
 struct xdb {
   // set at open
   struct env *env;
-  char *dir;
+  struct env_dir home;          // its directory, held while the store is open
+  char *dir;                    // its path, for messages
   struct remixdb_opts opts;    // its strings are the caller's: for opening alone
   size_t memtable_limit;       // bytes of a memtable at which it is frozen
   uint64_t wal_limit;          // bytes of a log segment at which its memtable is frozen

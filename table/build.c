@@ -109,7 +109,7 @@ static void sst_build_abandon(struct sst_build *b) {
   env_close_quiet(b->ctx->env, b->fd);
   fdpool_unreserve(b->ctx->fds);
   b->fd = -1;
-  if (env_unlink(b->ctx->env, b->path) != REMIXDB_OK) {
+  if (env_unlink(b->ctx->dir, env_name(b->path)) != REMIXDB_OK) {
     // what no version names is removed when the store is opened
   }
   if (keep.msg[0]) (void)err_raise(&keep);
@@ -158,11 +158,11 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
 
   char name[32];
   sst_name(name, number);
-  enum remixdb_status s = env_path(b->path, b->ctx->dir, name);
+  enum remixdb_status s = env_path(b->path, b->ctx->dir->path, name);
   // Numbers are not used twice, but a file of this one may be left of a process that died.
   fdpool_reserve(b->ctx->fds);
   if (s == REMIXDB_OK)
-    s = env_open(b->ctx->env, b->path, ENV_WRITE | ENV_CREATE | ENV_TRUNC | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
+    s = env_open(b->ctx->dir, name, ENV_WRITE | ENV_CREATE | ENV_TRUNC | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
   if (s == REMIXDB_OK) {
     blkio_writer_start(b->writer, b->fd, b->path, b->ctx->direct_io);
   } else {
@@ -408,7 +408,7 @@ enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out) {
     s = env_close(b->ctx->env, fd, b->path);
     fdpool_unreserve(b->ctx->fds);
     sst_build_fail(b, s);
-    if (s != REMIXDB_OK && env_unlink(b->ctx->env, b->path) != REMIXDB_OK) {
+    if (s != REMIXDB_OK && env_unlink(b->ctx->dir, env_name(b->path)) != REMIXDB_OK) {
       // the failure to close is what is reported
     }
   }

@@ -37,8 +37,8 @@ void fdpool_destroy(struct fdpool *p) {
   mem_free(p);
 }
 
-void fdpool_add(struct fdpool *p, struct fdpool_file *f, const char *path, unsigned flags) {
-  *f = (struct fdpool_file){.pool = p, .path = path, .flags = flags};
+void fdpool_add(struct fdpool *p, struct fdpool_file *f, const struct env_dir *dir, const char *path, unsigned flags) {
+  *f = (struct fdpool_file){.pool = p, .dir = dir, .path = path, .flags = flags};
 }
 
 static inline int state_fd(uint64_t state) { return (int)(state >> 32) - 1; }
@@ -152,7 +152,7 @@ void fdpool_remove(struct fdpool_file *f) {
 // only those who need this file.
 static int open_fd(struct fdpool *p, const struct fdpool_file *f) {
   for (;;) {
-    const int fd = p->env->ops->open(p->env, f->path, f->flags);
+    const int fd = p->env->ops->open(p->env, f->dir->fd, env_name(f->path), f->flags);
     if (fd == -EINTR) continue;
     if (fd != -EMFILE && fd != -ENFILE) return fd;
     (void)pthread_mutex_lock(&p->lock);

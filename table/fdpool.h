@@ -20,7 +20,8 @@
 struct fdpool;
 struct fdpool_file {  // embedded in what owns the file
   struct fdpool *pool;
-  const char *path;               // the owner's, valid until removed
+  const struct env_dir *dir;      // it and the path are the owner's, valid until removed
+  const char *path;               // ends with the name in the directory
   unsigned flags;                 // ENV_READ [| ENV_DIRECT]
   _Atomic uint64_t state;         // descriptor + 1 (0: closed) in the upper half, in the lower one FDPOOL_USED and the number of users
   struct fdpool_file *next, *prev;  // ring of the open ones; guarded by the pool's lock
@@ -29,7 +30,7 @@ struct fdpool_file {  // embedded in what owns the file
 // max_open: at least 2.
 MUST_CHECK enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdpool **out);
 void fdpool_destroy(struct fdpool *p);  // all files have been removed; NULL is allowed
-void fdpool_add(struct fdpool *p, struct fdpool_file *f, const char *path, unsigned flags);  // opens nothing
+void fdpool_add(struct fdpool *p, struct fdpool_file *f, const struct env_dir *dir, const char *path, unsigned flags);  // opens nothing
 void fdpool_remove(struct fdpool_file *f);  // closes it; nobody uses it
 // The descriptor, good until fdpool_release. May wait for other threads to give descriptors back, so the caller holds none of this pool; should all who hold some wait for
 // more all the same, the bound is passed after FDPOOL_PATIENCE_NS instead of waiting for ever. REMIXDB_IO, also when the file is gone.

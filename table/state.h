@@ -29,7 +29,7 @@ struct remix;
 // What the tables and REMIX files of a store share. Lives longer than they do.
 struct sst_ctx {
   struct env *env;
-  const char *dir;
+  const struct env_dir *dir;
   struct blkio *io;
   struct cache *cache;      // NULL: none
   struct fdpool *fds;

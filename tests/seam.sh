@@ -26,8 +26,8 @@ BEGIN {
   allow("lib", "pthread_setaffinity_np sched_getaffinity cpuset_getaffinity sched_cpucount")
   allow("lib", "pthread_condattr_init pthread_condattr_destroy pthread_condattr_setclock pthread_cond_timedwait")
   allow("lib", "clock_gettime nanosleep sched_yield syscall")  # syscall: futex
-  allow("base/env", "open close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range fstat stat fcntl flock")
-  allow("base/env", "rename unlink link mkdir rmdir opendir readdir closedir")
+  allow("base/env", "openat close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range fstat fstatat fcntl flock")
+  allow("base/env", "renameat unlinkat linkat mkdirat fdopendir readdir closedir")
   allow("base/epoch", "sched_yield")
   # on descriptors of a native env only: tests/unit/test_blkio.c holds that against an env that is not
   allow("blkio", "aio_error aio_read aio_return aio_suspend aio_write lio_listio")

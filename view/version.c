@@ -130,12 +130,12 @@ uint32_t version_find(const struct version *v, struct kref key) { return anchors
 
 // ---- versions on disk
 
-static enum remixdb_status read_current(struct env *env, const char *dir, char *path, uint8_t **buf_out, size_t *len_out) {
-  enum remixdb_status s = env_path(path, dir, VERSION_FILE);
+static enum remixdb_status read_current(const struct env_dir *dir, char *path, uint8_t **buf_out, size_t *len_out) {
+  enum remixdb_status s = env_path(path, dir->path, VERSION_FILE);
   if (s != REMIXDB_OK) return s;
   uint8_t *buf = NULL;
   size_t len = 0;
-  if ((s = env_read_file(env, path, VERSION_SIZE_MAX, &buf, &len)) != REMIXDB_OK) return s;
+  if ((s = env_read_file(dir, VERSION_FILE, VERSION_SIZE_MAX, &buf, &len)) != REMIXDB_OK) return s;
   if (len < VERSION_HEAD + 8 || memcmp(buf, version_magic, 8) != 0) s = err_corrupt(path, 0, "not a version file");
   else if (hash64(buf, len - 8) != load64le(buf + len - 8)) s = err_corrupt(path, len - 8, "checksum does not match");
   else if (load32le(buf + 8) == 0 || load32le(buf + 8) > VERSION_FORMAT)  // after the checksum: a flipped bit is damage, not a later format
@@ -149,11 +149,11 @@ static enum remixdb_status read_current(struct env *env, const char *dir, char *
   return REMIXDB_OK;
 }
 
-enum remixdb_status version_peek(struct env *env, const char *dir, uint64_t *store_id_out) {
+enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_out) {
   char path[ENV_PATH_MAX];
   uint8_t *buf;
   size_t len;
-  const enum remixdb_status s = read_current(env, dir, path, &buf, &len);
+  const enum remixdb_status s = read_current(dir, path, &buf, &len);
   if (s != REMIXDB_OK) return s;
   *store_id_out = load64le(buf + 16);
   mem_free(buf);
@@ -279,11 +279,11 @@ static enum remixdb_status check_ranges(const char *path, struct part *const *pa
   return REMIXDB_OK;
 }
 
-enum remixdb_status version_list(struct env *env, const char *dir, struct version_names *out) {
+enum remixdb_status version_list(const struct env_dir *dir, struct version_names *out) {
   char path[ENV_PATH_MAX];
   uint8_t *buf;
   size_t len;
-  enum remixdb_status s = read_current(env, dir, path, &buf, &len);
+  enum remixdb_status s = read_current(dir, path, &buf, &len);
   if (s != REMIXDB_OK) return s;
   *out = (struct version_names){.store_id = load64le(buf + 16), .log_gen = load64le(buf + 40), .log_seq = load64le(buf + 48)};
   const size_t end = len - 8;
@@ -305,7 +305,7 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, 
   char path[ENV_PATH_MAX];
   uint8_t *buf;
   size_t len;
-  enum remixdb_status s = read_current(ctx->env, ctx->dir, path, &buf, &len);
+  enum remixdb_status s = read_current(ctx->dir, path, &buf, &len);
   if (s != REMIXDB_OK) return s;
   const size_t end = len - 8;
   const uint32_t nr = load32le(buf + 12);
@@ -355,7 +355,7 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
   size_t len = VERSION_HEAD + 8;
   for (uint32_t i = 0; i < v->nr_parts; i++) len += head + v->parts[i]->alen + (size_t)part_runs(v->parts[i]) * 8;
   if (len > VERSION_SIZE_MAX) {
-    const char *dots, *const end = err_path(ctx->dir, &dots);
+    const char *dots, *const end = err_path(ctx->dir->path, &dots);
     return err_set(REMIXDB_NOMEM, "%s%s: a version of %zu bytes is too large", dots, end, len);
   }
   uint8_t *buf = mem_alloc(len);
@@ -384,7 +384,7 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
     for (uint32_t r = 0; r < nr; r++, p += 8) store64le(p, part_run(part, r)->number);
   }
   store64le(p, hash64(buf, len - 8));
-  const enum remixdb_status s = env_replace_file(ctx->env, ctx->dir, VERSION_FILE, buf, len);
+  const enum remixdb_status s = env_replace_file(ctx->dir, VERSION_FILE, buf, len);
   mem_free(buf);
   return s;
 }
@@ -393,19 +393,17 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
 
 // The first 8 bytes of a file, or the last. *size_out: how large it is, 0 when it is gone since it was listed, 1 when it is a directory, which is nobody's file.
 // Less than 8: nothing was read.
-static enum remixdb_status peek(struct env *env, const char *dir, const char *name, bool last, uint8_t bytes[8], uint64_t *size_out) {
-  char path[ENV_PATH_MAX];
+static enum remixdb_status peek(const struct env_dir *dir, const char *name, bool last, uint8_t bytes[8], uint64_t *size_out) {
   struct env_stat st;
   int fd;
   *size_out = 0;
-  enum remixdb_status s = env_path(path, dir, name);
-  if (s == REMIXDB_OK) s = env_stat(env, path, &st);
+  enum remixdb_status s = env_stat(dir, name, &st);
   const uint64_t size = s != REMIXDB_OK ? 0 : st.is_dir ? 1 : st.size;
-  if (s == REMIXDB_OK && size >= 8) s = env_open(env, path, ENV_READ, &fd);
+  if (s == REMIXDB_OK && size >= 8) s = env_open(dir, name, ENV_READ, &fd);
   if (s == REMIXDB_OK && size >= 8) {
     size_t nr;
-    s = env_read_upto(env, fd, path, bytes, 8, last ? size - 8 : 0, &nr);
-    env_close_quiet(env, fd);
+    s = env_read_upto(dir->env, fd, name, bytes, 8, last ? size - 8 : 0, &nr);
+    env_close_quiet(dir->env, fd);
     if (s == REMIXDB_OK && nr < 8) return s;  // cut meanwhile
   }
   if (s == REMIXDB_OK) *size_out = size;
@@ -413,11 +411,11 @@ static enum remixdb_status peek(struct env *env, const char *dir, const char *na
 }
 
 // Whether the file is one that this library, or a newer one, has written under such a name. Only the magic is looked at: the rest may be damaged.
-static enum remixdb_status is_ours(struct env *env, const char *dir, const struct files_entry *e, bool *out) {
+static enum remixdb_status is_ours(const struct env_dir *dir, const struct files_entry *e, bool *out) {
   uint8_t magic[8];
   uint64_t size;
-  if (files_is_mark(e->kind)) return files_has_mark(env, dir, e->name, out);
-  const enum remixdb_status s = peek(env, dir, e->name, e->kind == FILES_IS_TABLE, magic, &size);
+  if (files_is_mark(e->kind)) return files_has_mark(dir, e->name, out);
+  const enum remixdb_status s = peek(dir, e->name, e->kind == FILES_IS_TABLE, magic, &size);
   *out = false;
   if (s != REMIXDB_OK || size < sizeof(magic)) return s;
   if (e->kind == FILES_IS_CURRENT) *out = memcmp(magic, version_magic, sizeof(magic)) == 0;
@@ -434,15 +432,15 @@ static bool see_other(void *arg, const char *name) {
 
 // LOCK is there and empty, and beside it nothing but files with a store's names and nothing in them, or room that was taken for it: what a destroyed store, or a
 // power cut, may leave of one.
-static enum remixdb_status only_blank(struct env *env, const char *dir, const struct files_entry *list, size_t nr, bool *out) {
+static enum remixdb_status only_blank(const struct env_dir *dir, const struct files_entry *list, size_t nr, bool *out) {
   bool other = false;
-  enum remixdb_status s = files_has_mark(env, dir, FILES_LOCK, out);
-  if (s == REMIXDB_OK && *out) s = env_list(env, dir, see_other, &other);
+  enum remixdb_status s = files_has_mark(dir, FILES_LOCK, out);
+  if (s == REMIXDB_OK && *out) s = env_list(dir, see_other, &other);
   *out = *out && !other;
   for (size_t i = 0; i < nr && s == REMIXDB_OK && *out; i++) {
     uint8_t first[8] = {0};
     uint64_t size;
-    s = peek(env, dir, list[i].name, false, first, &size);
+    s = peek(dir, list[i].name, false, first, &size);
     *out = size == 0 || (size >= sizeof(first) && load64le(first) == 0);
   }
   *out = *out && s == REMIXDB_OK;
@@ -452,7 +450,7 @@ static enum remixdb_status only_blank(struct env *env, const char *dir, const st
 // In which order files are asked; 1 is for the directories of repairs.
 static uint32_t witness_rank(enum files_kind k) { return files_holds_data(k) ? 0 : k == FILES_IS_CURRENT ? 2 : files_is_mark(k) ? 3 : 4; }
 
-enum remixdb_status version_witness(struct env *env, const char *dir, const struct files_entry *list, size_t nr, const char **name_out) {
+enum remixdb_status version_witness(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char **name_out) {
   static const char *const repairs[] = {FILES_REPAIR_DONE, FILES_REPAIR_IN, FILES_REPAIR_NEW};
   struct err_saved unread = {.status = REMIXDB_NOTFOUND};
   enum remixdb_status s;
@@ -461,13 +459,13 @@ enum remixdb_status version_witness(struct env *env, const char *dir, const stru
     for (size_t i = 0; i < (rank == 1 ? sizeof(repairs) / sizeof(repairs[0]) : nr); i++) {
       if (rank != 1 && witness_rank(list[i].kind) != rank) continue;
       *name_out = rank == 1 ? repairs[i] : list[i].name;
-      s = rank == 1 ? files_has_dir(env, dir, repairs[i], &found) : is_ours(env, dir, &list[i], &found);
+      s = rank == 1 ? files_has_dir(dir, repairs[i], &found) : is_ours(dir, &list[i], &found);
       if (s == REMIXDB_OK && found) return REMIXDB_OK;
       if (s != REMIXDB_OK) err_save(&unread, s);
     }
   }
   *name_out = FILES_LOCK;
-  s = only_blank(env, dir, list, nr, &found);
+  s = only_blank(dir, list, nr, &found);
   if (s != REMIXDB_OK || found) return s;
   return unread.status == REMIXDB_NOTFOUND ? REMIXDB_NOTFOUND : err_raise(&unread);
 }
@@ -496,15 +494,13 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
   }
   qsort(named, nr_named, sizeof(*named), cmp_u64);
   *nr_out = 0;
-  enum remixdb_status s = files_list(ctx->env, ctx->dir, &list, &nr_list);
+  enum remixdb_status s = files_list(ctx->dir, &list, &nr_list);
   for (size_t i = 0; s == REMIXDB_OK && i < nr_list; i++) {
     const struct files_entry *e = &list[i];
     const uint64_t key = file_key(e->number, e->kind == FILES_IS_REMIX);
     if (e->kind != FILES_IS_CURRENT_TMP && e->kind != FILES_IS_TABLE && e->kind != FILES_IS_REMIX) continue;
     if (e->kind != FILES_IS_CURRENT_TMP && bsearch(&key, named, nr_named, sizeof(key), cmp_u64)) continue;
-    char path[ENV_PATH_MAX];
-    s = env_path(path, ctx->dir, e->name);
-    if (s == REMIXDB_OK) s = env_unlink(ctx->env, path);
+    s = env_unlink(ctx->dir, e->name);
     *nr_out += s == REMIXDB_OK;
   }
   mem_free(list);

@@ -71,14 +71,14 @@ static inline struct sst *part_run(const struct part *p, uint32_t r) {
 }
 
 // Reads what CURRENT says before any table is opened: the store's id. REMIXDB_NOTFOUND when there is no CURRENT, REMIXDB_VERSION, REMIXDB_CORRUPT.
-MUST_CHECK enum remixdb_status version_peek(struct env *env, const char *dir, uint64_t *store_id_out);
+MUST_CHECK enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_out);
 // What CURRENT names, without opening any of it.
 struct version_names {
   uint64_t store_id, log_gen, log_seq;
   uint64_t *tables;       // numbers, partition by partition, in each the oldest first; the caller's to mem_free
   size_t nr_tables;
 };
-MUST_CHECK enum remixdb_status version_list(struct env *env, const char *dir, struct version_names *out);
+MUST_CHECK enum remixdb_status version_list(const struct env_dir *dir, struct version_names *out);
 // Reads CURRENT and opens all it names, with as many partitions at a time as there are workers and the caller (ws NULL: the caller alone; else as for
 // workers_run). The same statuses; where several partitions cannot be opened, the first one's.
 MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self, struct version **out);
@@ -92,7 +92,7 @@ MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const st
 // *name_out, a name in the list or a constant: a log segment, table or REMIX that has our magic; else a repair's directory; else CURRENT with the magic; else
 // the mark of a store or a checkpoint in the making; else LOCK, empty, and beside it nothing but such names with nothing in them: the last that a destroyed
 // store leaves, or a power cut of a young one. REMIXDB_NOTFOUND (no message): nothing does. REMIXDB_IO, REMIXDB_NOMEM: nothing does, but something could not be read.
-MUST_CHECK enum remixdb_status version_witness(struct env *env, const char *dir, const struct files_entry *list, size_t nr, const char **name_out);
+MUST_CHECK enum remixdb_status version_witness(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char **name_out);
 
 #define VERSION_FILE FILES_CURRENT
 #endif

@@ -161,14 +161,14 @@ static inline struct fuzz_place *fuzz_place_create(void) {
   memset(p, 0, sizeof(*p));
   p->disk = simdisk_create();
   p->env = simdisk_env(p->disk);
-  FUZZ_OK(env_mkdir(p->env, FUZZ_DIR));
+  FUZZ_OK(env_mkdir(ENV_PATHS(p->env), FUZZ_DIR));
   epoch_init(&p->epoch);
   epoch_join(&p->epoch, &p->slot);
   blkio_init(&p->io, p->env, BLKIO_SYNC);
   FUZZ_OK(blkio_queue_create(&p->io, &p->queue));
   FUZZ_OK(cache_create(64 << 10, &p->epoch, &p->cache));
   FUZZ_OK(fdpool_create(p->env, 16, &p->fds));
-  p->ctx = (struct sst_ctx){.env = p->env, .dir = FUZZ_DIR, .io = &p->io, .fds = p->fds, .store_id = FUZZ_STORE_ID};
+  p->ctx = (struct sst_ctx){.env = p->env, .dir = simdisk_dir(p->env, FUZZ_DIR), .io = &p->io, .fds = p->fds, .store_id = FUZZ_STORE_ID};
   p->cached = p->ctx;
   p->cached.cache = p->cache;
   return p;
@@ -178,7 +178,7 @@ static inline void fuzz_file_put(struct env *env, const char *name, const void *
   char path[ENV_PATH_MAX];
   int fd;
   FUZZ_OK(env_path(path, FUZZ_DIR, name));
-  FUZZ_OK(env_open(env, path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+  FUZZ_OK(env_open(ENV_PATHS(env), path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
   FUZZ_OK(env_write(env, fd, path, buf, len, 0));
   FUZZ_OK(env_sync_all(env, fd, path));
   FUZZ_OK(env_close(env, fd, path));
@@ -188,8 +188,8 @@ static inline void fuzz_file_put(struct env *env, const char *name, const void *
 static inline void fuzz_file_remove(struct env *env, const char *name) {
   char path[ENV_PATH_MAX];
   FUZZ_OK(env_path(path, FUZZ_DIR, name));
-  FUZZ_OK(env_unlink(env, path));
-  FUZZ_OK(env_sync_dir(env, FUZZ_DIR));
+  FUZZ_OK(env_unlink(ENV_PATHS(env), path));
+  FUZZ_OK(paths_sync_dir(env, FUZZ_DIR));
 }
 
 struct fuzz_image {
@@ -203,7 +203,7 @@ static inline struct fuzz_image fuzz_file_get(struct env *env, const char *name)
   struct fuzz_image im = {0};
   uint8_t *buf;
   FUZZ_OK(env_path(path, FUZZ_DIR, name));
-  FUZZ_OK(env_read_file(env, path, 64 << 20, &buf, &im.len));
+  FUZZ_OK(env_read_file(ENV_PATHS(env), path, 64 << 20, &buf, &im.len));
   im.p = fuzz_alloc(im.len);
   memcpy(im.p, buf, im.len);
   mem_free(buf);

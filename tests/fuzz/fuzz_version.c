@@ -157,7 +157,7 @@ FUZZ(version) {
   const bool good = !(flags & 4) && file.len == goods[which].len && memcmp(file.p, goods[which].p, file.len) == 0;
   uint64_t store_id = 0;
   struct version *v;
-  const enum remixdb_status peeked = version_peek(place->env, FUZZ_DIR, &store_id), s = version_load(&place->ctx, NULL, NULL, &v);
+  const enum remixdb_status peeked = version_peek(place->ctx.dir, &store_id), s = version_load(&place->ctx, NULL, NULL, &v);
   FUZZ_CHECK(s == REMIXDB_OK || (!good && fuzz_refused(s)));
   FUZZ_CHECK(peeked == REMIXDB_OK || peeked == s);
   if (s == REMIXDB_OK) {

@@ -217,7 +217,7 @@ static void compose(struct log *l, struct fuzz_in *in) {
 // ---- opening it
 
 static struct wal_opts opts_of(const struct log *l, bool read_only) {
-  return (struct wal_opts){.env = simdisk_env(l->disk), .dir = FUZZ_DIR, .store_id = FUZZ_STORE_ID, .read_only = read_only};
+  return (struct wal_opts){.dir = simdisk_dir(simdisk_env(l->disk), FUZZ_DIR), .store_id = FUZZ_STORE_ID, .read_only = read_only};
 }
 
 static enum remixdb_status open_log(const struct log *l, bool read_only, struct replayed *got, struct wal **out) {
@@ -309,7 +309,7 @@ FUZZ(wal) {
   compose(&l, &in);
   struct env *const env = simdisk_env(l.disk);
   simdisk_no_allocate(l.disk, true);
-  FUZZ_OK(env_mkdir(env, FUZZ_DIR));
+  FUZZ_OK(env_mkdir(ENV_PATHS(env), FUZZ_DIR));
   for (uint32_t i = 0; i < l.nr; i++) {
     char name[32];
     (void)snprintf(name, sizeof(name), "wal-%u", (l.nr - i) * 3);

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "tests/lib/fault.h"
+#include "tests/lib/paths.h"
 #include "remix/build.h"
 #include "remix/cursor.h"
 #include "table/build.h"
@@ -70,10 +71,10 @@ static inline bool fault_io_end(void) {
 
 #define PLACE_REAL (env_posix()->ops)
 
-static inline int place_open(struct env *e, const char *path, unsigned flags) {
+static inline int place_open(struct env *e, int at, const char *path, unsigned flags) {
   (void)e;
   const int bad = fault_io(FAULT_OPEN);
-  return bad ? bad : PLACE_REAL->open(env_posix(), path, flags);
+  return bad ? bad : PLACE_REAL->open(env_posix(), at, path, flags);
 }
 static inline int place_close(struct env *e, int fd) {
   (void)e;
@@ -103,31 +104,32 @@ static inline int place_fstat(struct env *e, int fd, struct env_stat *out) {
   const int bad = fault_io(FAULT_STAT);
   return bad ? bad : PLACE_REAL->fstat(env_posix(), fd, out);
 }
-static inline int place_stat(struct env *e, const char *path, struct env_stat *out) {
+static inline int place_stat(struct env *e, int at, const char *path, struct env_stat *out) {
   (void)e;
   const int bad = fault_io(FAULT_STAT);
-  return bad ? bad : PLACE_REAL->stat(env_posix(), path, out);
+  return bad ? bad : PLACE_REAL->stat(env_posix(), at, path, out);
 }
-static inline int place_rename(struct env *e, const char *from, const char *to) {
+static inline int place_rename(struct env *e, int from_at, const char *from, int to_at, const char *to) {
   (void)e;
   const int bad = fault_io(FAULT_RENAME);
-  return bad ? bad : PLACE_REAL->rename(env_posix(), from, to);
+  return bad ? bad : PLACE_REAL->rename(env_posix(), from_at, from, to_at, to);
 }
-static inline int place_unlink(struct env *e, const char *path) {
+static inline int place_unlink(struct env *e, int at, const char *path) {
   (void)e;
   const int bad = fault_io(FAULT_UNLINK);
-  return bad ? bad : PLACE_REAL->unlink(env_posix(), path);
+  return bad ? bad : PLACE_REAL->unlink(env_posix(), at, path);
 }
-static inline int place_list(struct env *e, const char *dir, bool (*fn)(void *, const char *), void *arg) {
+static inline int place_list(struct env *e, int at, const char *name, bool (*fn)(void *, const char *), void *arg) {
   (void)e;
   const int bad = fault_io(FAULT_LIST);
-  return bad ? bad : PLACE_REAL->list(env_posix(), dir, fn, arg);
+  return bad ? bad : PLACE_REAL->list(env_posix(), at, name, fn, arg);
 }
 
 // ---- the place
 
 struct place {
   char dir[256];
+  struct env_dir at;  // the same, held
   struct env_ops ops;
   struct env env;
   struct epoch epoch;
@@ -165,12 +167,13 @@ static inline void place_init(struct place *p, size_t cache_size) {
   epoch_init(&p->epoch);
   epoch_join(&p->epoch, &p->slot);
   struct env *const env = place_native ? env_posix() : &p->env;
+  ok(env_dir_open(ENV_PATHS(env), p->dir, &p->at));
   blkio_init(&p->io, env, place_native ? BLKIO_AUTO : BLKIO_SYNC);
   ok(blkio_queue_create(&p->io, &p->queue));
   if (cache_size) ok(cache_create(cache_size, &p->epoch, &p->cache));
   ok(fdpool_create(env, place_max_open, &p->fds));
   p->ctx = (struct sst_ctx){
-      .env = env, .dir = p->dir, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};
+      .env = env, .dir = &p->at, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};
   p->next = 1;
 }
 
@@ -188,7 +191,8 @@ static inline void place_fini(struct place *p) {
   epoch_fini(&p->epoch);
   cache_destroy(p->cache);
   fdpool_destroy(p->fds);
-  ok(env_list(env_posix(), p->dir, place_remove, p));
+  env_dir_close(&p->at);
+  ok(paths_list(env_posix(), p->dir, place_remove, p));
   assert_int_equal(rmdir(p->dir), 0);
 }
 
@@ -208,7 +212,7 @@ static inline bool place_name_add(void *arg, const char *name) {
 static inline int place_name_cmp(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 static inline char *place_files(struct place *p) {
   struct place_names *n = calloc(1, sizeof(*n));
-  ok(env_list(env_posix(), p->dir, place_name_add, n));
+  ok(paths_list(env_posix(), p->dir, place_name_add, n));
   assert_true(n->nr < 512);
   qsort(n->at, n->nr, sizeof(n->at[0]), place_name_cmp);
   char *all = calloc(n->nr + 1, 64);

@@ -68,6 +68,7 @@ struct sim_dir {
 struct sim_node {
   struct sim_node *next;  // of all
   bool is_dir, marked;
+  bool gone;              // a directory that was removed: nothing is made in it
   uint32_t id;
   uint32_t open;          // descriptors
   struct sim_bytes cur, kept;  // kept: what is durable
@@ -90,6 +91,13 @@ struct sim_fd {
   unsigned flags;
   int locked;  // 1 shared, 2 exclusive
   char *name;
+  bool held;   // by the disk
+};
+
+// A directory that the disk holds.
+struct sim_held {
+  struct sim_held *next;
+  struct env_dir dir;
 };
 
 struct simdisk {
@@ -101,6 +109,7 @@ struct simdisk {
   size_t nr_renames, cap_renames;
   struct sim_fd *fds;
   size_t nr_fds, cap_fds;
+  struct sim_held *held;
   bool power_set, off;
   uint64_t power, changes;
   struct {
@@ -344,10 +353,9 @@ static bool sim_has_room(struct simdisk *d, const struct sim_node *n, uint64_t s
   return sim_used(d) - align_up(n->cur.size, SIM_PAGE) + align_up(size, SIM_PAGE) <= d->space;
 }
 
-// Finds the directory and the last name of a path (pointing into it). NULL: -ENOENT. The root has an empty name.
-static struct sim_node *sim_parent(struct simdisk *d, const char *path, const char **name_out, size_t *len_out) {
-  struct sim_node *dir = d->root;
-  for (;;) {
+// Finds the directory and the last name of a path (pointing into it), which begins in `dir`. NULL: -ENOENT. An empty name, of "/" or ".", is that of the directory itself.
+static struct sim_node *sim_parent(struct sim_node *dir, const char *path, const char **name_out, size_t *len_out) {
+  while (dir) {
     while (*path == '/' || (path[0] == '.' && (path[1] == '/' || path[1] == '\0'))) path++;
     const size_t len = strcspn(path, "/");
     const char *rest = path + len;
@@ -361,12 +369,13 @@ static struct sim_node *sim_parent(struct simdisk *d, const char *path, const ch
     if (!dir || !dir->is_dir) return NULL;
     path = rest;
   }
+  return NULL;
 }
 
-static struct sim_node *sim_find(struct simdisk *d, const char *path) {
+static struct sim_node *sim_find(struct sim_node *at, const char *path) {
   const char *name;
   size_t len;
-  struct sim_node *const dir = sim_parent(d, path, &name, &len);
+  struct sim_node *const dir = sim_parent(at, path, &name, &len);
   if (!dir) return NULL;
   return len == 0 ? dir : dir_find(&dir->names, name, len);
 }
@@ -431,16 +440,42 @@ static struct sim_fd *sim_fd(struct simdisk *d, int fd) {
   return &d->fds[fd - SIM_FD];
 }
 
+// Where a name is looked for: from the root, or in the directory of a descriptor, unless that was removed. NULL: nowhere.
+static struct sim_node *sim_at(struct simdisk *d, int at) {
+  if (at == ENV_HERE) return d->root;
+  const struct sim_fd *const f = sim_fd(d, at);
+  return f && f->node->is_dir && !f->node->gone ? f->node : NULL;
+}
+
+// What faults are given by: the last name of a path, or that of the descriptor where it is the directory itself.
+static const char *sim_said(struct simdisk *d, int at, const char *path) {
+  const struct sim_fd *const f = at == ENV_HERE ? NULL : sim_fd(d, at);
+  return f && strcmp(path, ".") == 0 ? f->name : sim_base(path);
+}
+
 // ---- calls
 
-static int sim_open_locked(struct simdisk *d, const char *path, unsigned flags) {
+// A descriptor of a node, which goes by this name.
+static int sim_fd_new(struct simdisk *d, struct sim_node *n, unsigned flags, const char *name) {
+  size_t i = 0;
+  while (i < d->nr_fds && d->fds[i].node) i++;
+  if (i == d->nr_fds) {
+    d->fds = sim_grow(d->fds, d->nr_fds, &d->cap_fds, sizeof(d->fds[0]));
+    d->nr_fds++;
+  }
+  d->fds[i] = (struct sim_fd){.node = n, .flags = flags, .name = sim_strdup(name, strlen(name))};
+  n->open++;
+  return SIM_FD + (int)i;
+}
+
+static int sim_open_locked(struct simdisk *d, int at, const char *path, unsigned flags) {
   const char *name;
   size_t len;
   bool after = false;
-  const int how = sim_fault(d, SIMDISK_OPEN, sim_base(path));
+  const int how = sim_fault(d, SIMDISK_OPEN, sim_said(d, at, path));
   if (how < 0) return how;
   if (sim_now_and_then(d, 16)) return -EINTR;
-  struct sim_node *const dir = sim_parent(d, path, &name, &len);
+  struct sim_node *const dir = sim_parent(sim_at(d, at), path, &name, &len);
   if (!dir) return -ENOENT;
   struct sim_node *n = len == 0 ? dir : dir_find(&dir->names, name, len);
   if (n && n->is_dir && (flags & ENV_WRITE)) return -EISDIR;
@@ -463,20 +498,12 @@ static int sim_open_locked(struct simdisk *d, const char *path, unsigned flags) 
     bytes_apply(&n->cur, &c);
   }
   if (after || how == -SIMDISK_DONE) return -EIO;
-  size_t i = 0;
-  while (i < d->nr_fds && d->fds[i].node) i++;
-  if (i == d->nr_fds) {
-    d->fds = sim_grow(d->fds, d->nr_fds, &d->cap_fds, sizeof(d->fds[0]));
-    d->nr_fds++;
-  }
-  d->fds[i] = (struct sim_fd){.node = n, .flags = flags, .name = sim_strdup(sim_base(path), strlen(sim_base(path)))};
-  n->open++;
-  return SIM_FD + (int)i;
+  return sim_fd_new(d, n, flags, sim_said(d, at, path));
 }
 
-static int sim_open(struct env *e, const char *path, unsigned flags) {
+static int sim_open(struct env *e, int at, const char *path, unsigned flags) {
   struct simdisk *const d = sim_enter(e);
-  return sim_leave(d, sim_open_locked(d, path, flags));
+  return sim_leave(d, sim_open_locked(d, at, path, flags));
 }
 
 static void sim_let_go(struct sim_fd *f) {
@@ -604,11 +631,11 @@ static int sim_fstat(struct env *e, int fd, struct env_stat *out) {
   return sim_leave(d, rc);
 }
 
-static int sim_stat(struct env *e, const char *path, struct env_stat *out) {
+static int sim_stat(struct env *e, int at, const char *path, struct env_stat *out) {
   struct simdisk *const d = sim_enter(e);
-  const int rc = sim_fault(d, SIMDISK_STAT, sim_base(path));
+  const int rc = sim_fault(d, SIMDISK_STAT, sim_said(d, at, path));
   if (rc < 0) return sim_leave(d, rc);
-  const struct sim_node *const n = sim_find(d, path);
+  const struct sim_node *const n = sim_find(sim_at(d, at), path);
   if (n) *out = (struct env_stat){.size = n->cur.size, .ino = n->id, .is_dir = n->is_dir};
   return sim_leave(d, n ? 0 : -ENOENT);
 }
@@ -622,12 +649,12 @@ static bool sim_under(const struct sim_node *top, const struct sim_node *n) {
 }
 
 // rename, link and unlink; `from` or `to` NULL where there is none.
-static int sim_move_locked(struct simdisk *d, const char *from, const char *to, bool keep, enum simdisk_call call) {
+static int sim_move_locked(struct simdisk *d, int from_at, const char *from, int to_at, const char *to, bool keep, enum simdisk_call call) {
   const char *from_name, *to_name = "";
   size_t from_len, to_len = 0;
   bool after;
-  struct sim_node *const from_dir = sim_parent(d, from, &from_name, &from_len);
-  struct sim_node *const to_dir = to ? sim_parent(d, to, &to_name, &to_len) : NULL;
+  struct sim_node *const from_dir = sim_parent(sim_at(d, from_at), from, &from_name, &from_len);
+  struct sim_node *const to_dir = to ? sim_parent(sim_at(d, to_at), to, &to_name, &to_len) : NULL;
   struct sim_node *const n = from_dir && from_len ? dir_find(&from_dir->names, from_name, from_len) : NULL;
   const int rc = sim_change(d, call, sim_base(to ? to : from), &after);
   if (rc < 0) return rc;
@@ -647,38 +674,39 @@ static int sim_move_locked(struct simdisk *d, const char *from, const char *to, 
     sim_rename(d, keep ? NULL : from_dir, a, to_dir, b, n);
     free(a);
     free(b);
+    if (call == SIMDISK_RMDIR) n->gone = true;
   }
   return after ? -EIO : 0;
 }
 
-static int sim_rename_call(struct env *e, const char *from, const char *to) {
+static int sim_rename_call(struct env *e, int from_at, const char *from, int to_at, const char *to) {
   struct simdisk *const d = sim_enter(e);
-  return sim_leave(d, sim_move_locked(d, from, to, false, SIMDISK_RENAME));
+  return sim_leave(d, sim_move_locked(d, from_at, from, to_at, to, false, SIMDISK_RENAME));
 }
 
-static int sim_link(struct env *e, const char *from, const char *to) {
+static int sim_link(struct env *e, int from_at, const char *from, int to_at, const char *to) {
   struct simdisk *const d = sim_enter(e);
-  return sim_leave(d, sim_move_locked(d, from, to, true, SIMDISK_LINK));
+  return sim_leave(d, sim_move_locked(d, from_at, from, to_at, to, true, SIMDISK_LINK));
 }
 
-static int sim_unlink(struct env *e, const char *path) {
+static int sim_unlink(struct env *e, int at, const char *path) {
   struct simdisk *const d = sim_enter(e);
-  return sim_leave(d, sim_move_locked(d, path, NULL, false, SIMDISK_UNLINK));
+  return sim_leave(d, sim_move_locked(d, at, path, ENV_HERE, NULL, false, SIMDISK_UNLINK));
 }
 
-static int sim_rmdir(struct env *e, const char *path) {
+static int sim_rmdir(struct env *e, int at, const char *path) {
   struct simdisk *const d = sim_enter(e);
-  return sim_leave(d, sim_move_locked(d, path, NULL, false, SIMDISK_RMDIR));
+  return sim_leave(d, sim_move_locked(d, at, path, ENV_HERE, NULL, false, SIMDISK_RMDIR));
 }
 
-static int sim_mkdir(struct env *e, const char *path) {
+static int sim_mkdir(struct env *e, int at, const char *path) {
   struct simdisk *const d = sim_enter(e);
   const char *name;
   size_t len;
   bool after;
   const int rc = sim_change(d, SIMDISK_MKDIR, sim_base(path), &after);
   if (rc < 0) return sim_leave(d, rc);
-  struct sim_node *const dir = sim_parent(d, path, &name, &len);
+  struct sim_node *const dir = sim_parent(sim_at(d, at), path, &name, &len);
   if (!dir) return sim_leave(d, -ENOENT);
   if (len == 0 || dir_find(&dir->names, name, len)) return sim_leave(d, -EEXIST);
   char *const s = sim_strdup(name, len);
@@ -689,11 +717,11 @@ static int sim_mkdir(struct env *e, const char *path) {
 
 static int sim_name_cmp(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-static int sim_list(struct env *e, const char *path, bool (*fn)(void *arg, const char *name), void *arg) {
+static int sim_list(struct env *e, int at, const char *path, bool (*fn)(void *arg, const char *name), void *arg) {
   struct simdisk *const d = sim_enter(e);
-  const int rc = sim_fault(d, SIMDISK_LIST, sim_base(path));
+  const int rc = sim_fault(d, SIMDISK_LIST, sim_said(d, at, path));
   if (rc < 0) return sim_leave(d, rc);
-  const struct sim_node *const n = sim_find(d, path);
+  const struct sim_node *const n = sim_find(sim_at(d, at), path);
   if (!n || !n->is_dir) return sim_leave(d, n ? -ENOTDIR : -ENOENT);
   // a copy, so that fn may use the disk; sorted, so that what a test does depends on its seed only
   const size_t nr = n->names.nr;
@@ -784,6 +812,11 @@ void simdisk_destroy(struct simdisk *d) {
   }
   for (size_t i = 0; i < d->nr_renames; i++) rename_free(&d->renames[i]);
   for (size_t i = 0; i < d->nr_fds; i++) free(d->fds[i].name);
+  for (struct sim_held *h = d->held, *next; h; h = next) {
+    next = h->next;
+    free(h->dir.path);
+    free(h);
+  }
   free(d->renames);
   free(d->fds);
   (void)pthread_mutex_destroy(&d->mu);
@@ -791,6 +824,22 @@ void simdisk_destroy(struct simdisk *d) {
 }
 
 struct env *simdisk_env(struct simdisk *d) { return &d->env; }
+
+const struct env_dir *simdisk_dir(struct env *e, const char *path) {
+  struct simdisk *const d = sim_enter(e);
+  struct sim_node *const n = sim_find(d->root, path);
+  struct sim_held *h = d->held;
+  while (h && (h->dir.env != e || strcmp(h->dir.path, path) != 0 || d->fds[h->dir.fd - SIM_FD].node != n)) h = h->next;
+  if (!h && n && n->is_dir) {
+    h = sim_alloc(sizeof(*h));
+    h->dir = (struct env_dir){.env = e, .fd = sim_fd_new(d, n, ENV_READ | ENV_DIR, sim_base(path)), .path = sim_strdup(path, strlen(path))};
+    d->fds[h->dir.fd - SIM_FD].held = true;
+    h->next = d->held;
+    d->held = h;
+  }
+  (void)pthread_mutex_unlock(&d->mu);
+  return h ? &h->dir : NULL;
+}
 
 // How unsynced changes fare: each as it comes, all kept, all dropped, or those up to some moment.
 enum { SIM_EACH, SIM_ALL, SIM_NONE, SIM_PREFIX, SIM_FATES };
@@ -916,7 +965,7 @@ uint64_t simdisk_used(struct simdisk *d) {
 uint32_t simdisk_open_files(struct simdisk *d) {
   uint32_t nr = 0;
   (void)pthread_mutex_lock(&d->mu);
-  for (size_t i = 0; i < d->nr_fds; i++) nr += d->fds[i].node != NULL;
+  for (size_t i = 0; i < d->nr_fds; i++) nr += d->fds[i].node != NULL && !d->fds[i].held;
   (void)pthread_mutex_unlock(&d->mu);
   return nr;
 }
@@ -935,7 +984,7 @@ void simdisk_short_io(struct simdisk *d, uint64_t seed) {
 
 int64_t simdisk_size(struct simdisk *d, const char *path) {
   (void)pthread_mutex_lock(&d->mu);
-  const struct sim_node *const n = sim_find(d, path);
+  const struct sim_node *const n = sim_find(d->root, path);
   const int64_t size = n && !n->is_dir ? (int64_t)n->cur.size : -1;
   (void)pthread_mutex_unlock(&d->mu);
   return size;
@@ -943,7 +992,7 @@ int64_t simdisk_size(struct simdisk *d, const char *path) {
 
 bool simdisk_peek(struct simdisk *d, const char *path, uint64_t off, void *buf, size_t len) {
   (void)pthread_mutex_lock(&d->mu);
-  const struct sim_node *const n = sim_find(d, path);
+  const struct sim_node *const n = sim_find(d->root, path);
   const bool ok = n && !n->is_dir && off + len <= n->cur.size;
   if (ok) (void)bytes_read(&n->cur, off, buf, len);
   (void)pthread_mutex_unlock(&d->mu);
@@ -952,7 +1001,7 @@ bool simdisk_peek(struct simdisk *d, const char *path, uint64_t off, void *buf, 
 
 bool simdisk_poke(struct simdisk *d, const char *path, uint64_t off, const void *buf, size_t len) {
   (void)pthread_mutex_lock(&d->mu);
-  struct sim_node *const n = sim_find(d, path);
+  struct sim_node *const n = sim_find(d->root, path);
   const bool ok = n && !n->is_dir && off + len <= n->cur.size;
   if (ok) {
     bytes_write(&n->cur, off, buf, len);

@@ -12,7 +12,7 @@
 #ifndef SIMDISK_H
 #define SIMDISK_H
 
-#include "base/env.h"
+#include "tests/lib/paths.h"
 
 struct simdisk;
 
@@ -20,6 +20,9 @@ struct simdisk;
 struct simdisk *simdisk_create(void);
 void simdisk_destroy(struct simdisk *d);        // NULL is allowed
 struct env *simdisk_env(struct simdisk *d);     // belongs to d; not native
+// A directory that is there, held as long as the disk lives; past all faults, and not counted among the open files. e: simdisk_env, or a copy of it. Belongs to the disk.
+// NULL: there is none.
+const struct env_dir *simdisk_dir(struct env *e, const char *path);
 
 // A new disk that a power cut at this moment could leave of d, which stays as it is. The same seed makes the same disk. Faults,
 // power and space are as on a new disk.

@@ -131,8 +131,8 @@ static inline struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compr
   t->disk = simdisk_create();
   simdisk_no_allocate(t->disk, true);
   struct env *const e = simdisk_env(t->disk);
-  TINY_OK(env_mkdir(e, TINY_DIR));
-  const struct wal_opts wo = {.env = e, .dir = TINY_DIR, .store_id = TINY_STORE_ID};
+  TINY_OK(env_mkdir(ENV_PATHS(e), TINY_DIR));
+  const struct wal_opts wo = {.dir = simdisk_dir(e, TINY_DIR), .store_id = TINY_STORE_ID};
   struct wal *w;
   TINY_OK(wal_open(&wo, 1, 0, true, NULL, NULL, NULL, &w));
   TINY_OK(wal_close(w));
@@ -142,7 +142,7 @@ static inline struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compr
   TINY_OK(version_create(&p, 1, &v));
   v->store_id = TINY_STORE_ID;
   v->number = v->next_file = v->log_gen = 1;
-  const struct sst_ctx ctx = {.env = e, .dir = TINY_DIR, .store_id = TINY_STORE_ID};
+  const struct sst_ctx ctx = {.env = e, .dir = simdisk_dir(e, TINY_DIR), .store_id = TINY_STORE_ID};
   TINY_OK(version_save(&ctx, v));
   version_unref(v);
   return t;
@@ -287,7 +287,7 @@ static inline int tiny_name_cmp(const void *a, const void *b) { return strcmp(a,
 // Those of the store, in order.
 static inline void tiny_list(const struct tiny *t, struct tiny_files *out) {
   out->nr = 0;
-  TINY_OK(env_list(simdisk_env(t->disk), TINY_DIR, tiny_name, out));
+  TINY_OK(paths_list(simdisk_env(t->disk), TINY_DIR, tiny_name, out));
   assert_true(out->nr < 32);
   qsort(out->names, out->nr, sizeof(out->names[0]), tiny_name_cmp);
 }
@@ -318,16 +318,16 @@ static inline void tiny_drop_spares(struct tiny *t) {
   for (uint32_t i = 0; i < files.nr; i++) {
     if (strncmp(files.names[i], "wal-", 4) != 0) continue;
     assert_true(simdisk_peek(t->disk, tiny_path(files.names[i]), 24, gen, 8));
-    if (load64le(gen) < load64le(oldest)) TINY_OK(env_unlink(simdisk_env(t->disk), tiny_path(files.names[i])));
+    if (load64le(gen) < load64le(oldest)) TINY_OK(env_unlink(ENV_PATHS(simdisk_env(t->disk)), tiny_path(files.names[i])));
   }
-  TINY_OK(env_sync_dir(simdisk_env(t->disk), TINY_DIR));
+  TINY_OK(paths_sync_dir(simdisk_env(t->disk), TINY_DIR));
 }
 
 // Makes the file, or replaces it.
 static inline void tiny_write_file(struct tiny *t, const char *name, const void *p, size_t len) {
   struct env *const e = simdisk_env(t->disk);
   int fd;
-  TINY_OK(env_open(e, tiny_path(name), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+  TINY_OK(env_open(ENV_PATHS(e), tiny_path(name), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
   if (len) TINY_OK(env_write(e, fd, tiny_path(name), p, len, 0));
   TINY_OK(env_sync_all(e, fd, tiny_path(name)));
   TINY_OK(env_close(e, fd, tiny_path(name)));

@@ -424,7 +424,7 @@ static void check_files(struct run *r, bool log_too) {
     remixes += (p->remix != NULL) + (p->young != NULL);
     tables += part_runs(p);
   }
-  CHECK_OK(env_list(simdisk_env(r->disk), DIR_NAME, see_name, &n));
+  CHECK_OK(paths_list(simdisk_env(r->disk), DIR_NAME, see_name, &n));
   CHECK(n.nr_strange == 0);
   CHECK(n.nr_tables == tables && n.nr_remixes == remixes);
   // the segments that are replayed, the new one, one that is prepared and the spares
@@ -1116,7 +1116,7 @@ static void script_copy(struct script *c) {
   if (s != REMIXDB_OK) {
     check_failure(r, s);
     struct env_stat st;
-    if (c->once) CHECK(env_stat(env, "/copy", &st) == REMIXDB_NOTFOUND);
+    if (c->once) CHECK(env_stat(ENV_PATHS(env), "/copy", &st) == REMIXDB_NOTFOUND);
   } else {
     for (uint32_t tries = 0; tries < 2 && (s = checkpoint_destroy(env, "/copy")) != REMIXDB_OK; tries++) {
       if (s != REMIXDB_NOTFOUND) check_failure(r, s);
@@ -1264,8 +1264,8 @@ static void nth_life(uint32_t plan, int workers, const struct fault *f, const st
   CHECK(run_close(r) == REMIXDB_OK);
   bool any = false;
   struct env_stat st;
-  const enum remixdb_status s = env_stat(simdisk_env(r->disk), "/copy", &st);
-  if (s == REMIXDB_OK) CHECK_OK(env_list(simdisk_env(r->disk), "/copy", see_any, &any));
+  const enum remixdb_status s = env_stat(ENV_PATHS(simdisk_env(r->disk)), "/copy", &st);
+  if (s == REMIXDB_OK) CHECK_OK(paths_list(simdisk_env(r->disk), "/copy", see_any, &any));
   if (f->once && !crashed) CHECK(!any);
   run_destroy(r);
 }
@@ -1517,7 +1517,7 @@ static void test_mark(void **state) {
     CHECK_OK(xdb_close(x));
     simdisk_destroy(disk);
     CHECK(simdisk_size(after, DIR_NAME "/CREATING") < 0);
-    CHECK_OK(env_unlink(simdisk_env(after), DIR_NAME "/CURRENT"));
+    CHECK_OK(env_unlink(ENV_PATHS(simdisk_env(after)), DIR_NAME "/CURRENT"));
     CHECK(xdb_open(DIR_NAME, &o, simdisk_env(after), &x) == REMIXDB_CORRUPT);
     simdisk_destroy(after);
   }

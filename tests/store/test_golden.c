@@ -160,7 +160,7 @@ static void log_put(struct tiny *t, struct wal *w, uint32_t i, bool model) {
 }
 
 static void save_log_start(struct tiny *t, uint64_t gen, uint64_t seq) {
-  const struct sst_ctx ctx = {.env = simdisk_env(t->disk), .dir = TINY_DIR, .store_id = TINY_STORE_ID};
+  const struct sst_ctx ctx = {.env = simdisk_env(t->disk), .dir = simdisk_dir(simdisk_env(t->disk), TINY_DIR), .store_id = TINY_STORE_ID};
   struct part *p;
   struct version *v;
   TINY_OK(part_create(kref("", 0), NULL, NULL, &p));
@@ -178,7 +178,7 @@ static void save_log_start(struct tiny *t, uint64_t gen, uint64_t seq) {
 // machine stopped while the last frame was written, and half of it is there.
 static struct tiny *make_log_of(bool torn) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
-  const struct wal_opts wo = {.env = simdisk_env(t->disk), .dir = TINY_DIR, .store_id = TINY_STORE_ID};
+  const struct wal_opts wo = {.dir = simdisk_dir(simdisk_env(t->disk), TINY_DIR), .store_id = TINY_STORE_ID};
   struct wal *w;
   TINY_OK(wal_open(&wo, 1, 0, false, NULL, NULL, NULL, &w));
   for (uint32_t i = 0; i < 30; i++) {  // not needed any more in the end
@@ -286,10 +286,10 @@ static void write_golden(const struct golden *g, const char *dir) {
   char path[1024];
   (void)snprintf(path, sizeof(path), "%s/%s", dir, g->name);
   if (mkdir(path, 0777) != 0 && errno != EEXIST) fail_msg("%s: %s", path, strerror(errno));
-  TINY_OK(env_list(env_posix(), path, tiny_name, &old));
+  TINY_OK(paths_list(env_posix(), path, tiny_name, &old));
   for (uint32_t i = 0; i < old.nr; i++) {
     (void)snprintf(path, sizeof(path), "%s/%s/%s", dir, g->name, old.names[i]);
-    TINY_OK(env_unlink(env_posix(), path));
+    TINY_OK(env_unlink(ENV_PATHS(env_posix()), path));
   }
   tiny_list(t, &files);
   for (uint32_t i = 0; i < files.nr; i++) {
@@ -325,16 +325,16 @@ static void load_golden(struct tiny *t, const char *name) {
   simdisk_destroy(t->disk);
   t->disk = simdisk_create();
   simdisk_no_allocate(t->disk, true);
-  TINY_OK(env_mkdir(simdisk_env(t->disk), TINY_DIR));
+  TINY_OK(env_mkdir(ENV_PATHS(simdisk_env(t->disk)), TINY_DIR));
   (void)snprintf(path, sizeof(path), GOLDEN_DIR "/%s", name);
-  TINY_OK(env_list(env_posix(), path, tiny_name, &files));
+  TINY_OK(paths_list(env_posix(), path, tiny_name, &files));
   assert_true(files.nr > 2);
   for (uint32_t i = 0; i < files.nr; i++) {
     uint8_t *b;
     size_t len;
     if (strcmp(files.names[i], "expected.json") == 0) continue;
     (void)snprintf(path, sizeof(path), GOLDEN_DIR "/%s/%s", name, files.names[i]);
-    TINY_OK(env_read_file(env_posix(), path, TINY_FILE_MAX, &b, &len));
+    TINY_OK(env_read_file(ENV_PATHS(env_posix()), path, TINY_FILE_MAX, &b, &len));
     tiny_write_file(t, files.names[i], b, len);
     mem_free(b);
   }

@@ -12,6 +12,7 @@
 #include "xdb.h"
 #include "store/round.h"
 #include "admin/stats.h"
+#include "tests/lib/paths.h"
 
 #define TABLES 2000u
 #define OPEN_MAX 64u
@@ -30,8 +31,8 @@ static struct env env = {.ops = &ops};
 static _Atomic bool is_table[FD_MAX];
 static _Atomic int open_tables, open_most;
 
-static int counting_open(struct env *e, const char *path, unsigned flags) {
-  const int fd = env_posix()->ops->open(e, path, flags);
+static int counting_open(struct env *e, int at, const char *path, unsigned flags) {
+  const int fd = env_posix()->ops->open(e, at, path, flags);
   const size_t len = strlen(path);
   if (fd < 0 || fd >= FD_MAX || len < 4 || strcmp(path + len - 4, ".sst") != 0) return fd;
   atomic_store(&is_table[fd], true);
@@ -76,7 +77,7 @@ static bool remove_one(void *arg, const char *name) {
 
 static int teardown(void **state) {
   (void)state;
-  return env_list(env_posix(), dir, remove_one, NULL) == REMIXDB_OK && rmdir(dir) == 0 ? 0 : -1;
+  return paths_list(env_posix(), dir, remove_one, NULL) == REMIXDB_OK && rmdir(dir) == 0 ? 0 : -1;
 }
 
 static struct xdb *open_store(uint32_t max_open, int workers) {

@@ -131,7 +131,7 @@ static bool name_add(void *arg, const char *name) {
 }
 static struct name_list names_of(struct simdisk *disk, const char *dir) {
   struct name_list l = {.nr = 0};
-  ok(env_list(simdisk_env(disk), dir, name_add, &l));
+  ok(paths_list(simdisk_env(disk), dir, name_add, &l));
   return l;
 }
 static const char *path_of(const char *name) {
@@ -142,7 +142,7 @@ static const char *path_of(const char *name) {
 static bool report_has(struct simdisk *disk, const char *text) {
   uint8_t *buf;
   size_t len;
-  ok(env_read_file(simdisk_env(disk), DIR_NAME "/lost.1/REPORT", 1 << 20, &buf, &len));
+  ok(env_read_file(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/lost.1/REPORT", 1 << 20, &buf, &len));
   const bool has = strstr((const char *)buf, text) != NULL;
   mem_free(buf);
   return has;
@@ -182,7 +182,7 @@ static void test_each_file(void **state) {
         struct simdisk *disk = simdisk_crash(whole, 1);
         struct repair_report rep;
         const int64_t size = simdisk_size(disk, path_of(l.names[i]));
-        if (damage == 0) ok(env_unlink(simdisk_env(disk), path_of(l.names[i])));
+        if (damage == 0) ok(env_unlink(ENV_PATHS(simdisk_env(disk)), path_of(l.names[i])));
         else
           for (int64_t off = 0; off < 64 && off < size; off++) assert_true(simdisk_flip(disk, path_of(l.names[i]), (uint64_t)(damage == 1 ? off + 20 : size - 1 - off) % (uint64_t)size, 0x5a));
         ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
@@ -340,10 +340,10 @@ static struct {
   int fd;
 } bad;
 
-static int bad_open(struct env *e, const char *path, unsigned flags) {
+static int bad_open(struct env *e, int at, const char *path, unsigned flags) {
   (void)e;
-  const int fd = bad.disk->ops->open(bad.disk, path, flags);
-  if (fd >= 0 && strcmp(path, path_of(bad.name)) == 0) bad.fd = fd;
+  const int fd = bad.disk->ops->open(bad.disk, at, path, flags);
+  if (fd >= 0 && strcmp(path, bad.name) == 0) bad.fd = fd;
   return fd;
 }
 static int bad_close(struct env *e, int fd) {
@@ -533,10 +533,10 @@ static void test_others(void **state) {
     struct simdisk *disk = simdisk_create();
     struct env *env = simdisk_env(disk);
     uint32_t nr = 0;
-    ok(env_mkdir(env, DIR_NAME));
+    ok(env_mkdir(ENV_PATHS(env), DIR_NAME));
     for (; nr < 4 && dirs[i][nr].name; nr++) {
       int fd;
-      ok(env_open(env, path_of(dirs[i][nr].name), ENV_WRITE | ENV_CREATE, &fd));
+      ok(env_open(ENV_PATHS(env), path_of(dirs[i][nr].name), ENV_WRITE | ENV_CREATE, &fd));
       ok(env_write(env, fd, dirs[i][nr].name, dirs[i][nr].text, strlen(dirs[i][nr].text), 0));
       ok(env_close(env, fd, dirs[i][nr].name));
     }
@@ -557,7 +557,7 @@ static void test_refusals(void **state) {
   assert_int_equal(repair_store(simdisk_env(disk), DIR_NAME, NULL), REMIXDB_LOCKED);
   ok(xdb_close(x));
   assert_int_equal(repair_store(simdisk_env(disk), "/nowhere", NULL), REMIXDB_NOTFOUND);
-  ok(env_mkdir(simdisk_env(disk), "/empty"));
+  ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), "/empty"));
   assert_int_equal(repair_store(simdisk_env(disk), "/empty", NULL), REMIXDB_NOTFOUND);
   simdisk_destroy(disk);
 }
@@ -595,7 +595,7 @@ static void test_nothing_left(void **state) {
       s = repair_store(simdisk_env(disk), DIR_NAME, NULL);
       const bool hit = simdisk_calls(disk, calls[c]) > skip;
       simdisk_fault(disk, calls[c], 0, 0, 0);
-      ok(files_repair_pending(simdisk_env(disk), DIR_NAME, &pending));
+      ok(files_repair_pending(simdisk_dir(simdisk_env(disk), DIR_NAME), &pending));
       if (s != REMIXDB_OK && !pending && names_of(disk, DIR_NAME).nr == before.nr) refused++;
       else if (s != REMIXDB_OK && !pending) assert_true(names_of(disk, DIR_NAME "/lost.1").nr > 0);  // it is done, all but the end
       if (pending) ok(repair_store(simdisk_env(disk), DIR_NAME, NULL));

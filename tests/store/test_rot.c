@@ -263,7 +263,7 @@ static void cut_all(struct tiny *t, const struct files *f) {
       nr_cuts++;
     }
     (void)snprintf(what, sizeof(what), "%s gone", x->name);
-    CHECK(env_unlink(simdisk_env(t->disk), tiny_path(x->name)) == REMIXDB_OK);
+    CHECK(env_unlink(ENV_PATHS(simdisk_env(t->disk)), tiny_path(x->name)) == REMIXDB_OK);
     check_damaged(t, x, fate_of_cut(x, 0));
     tiny_write_file(t, x->name, x->good, x->len);
   }
@@ -477,7 +477,7 @@ static void read_tables(struct tiny *t, const struct files *f) {
   blkio_init(&io, e, BLKIO_SYNC);
   CHECK(blkio_queue_create(&io, &q) == REMIXDB_OK);
   CHECK(fdpool_create(e, 16, &fds) == REMIXDB_OK);
-  const struct sst_ctx ctx = {.env = e, .dir = TINY_DIR, .io = &io, .fds = fds, .store_id = TINY_STORE_ID};
+  const struct sst_ctx ctx = {.env = e, .dir = simdisk_dir(e, TINY_DIR), .io = &io, .fds = fds, .store_id = TINY_STORE_ID};
   for (uint32_t i = 0; i < f->nr; i++) {
     const struct file *const x = &f->file[i];
     if (x->kind != TABLE) continue;

@@ -182,7 +182,7 @@ static void test_damage_found(void **state) {
     struct name_list l = {.nr = 0};
     uint32_t flips = 0;
     scene_init(&s, true, way ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
-    ok(env_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
+    ok(paths_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
     uint64_t rng = 12345 + way;
     for (uint32_t i = 0; i < l.nr; i++) {
       char path[128];
@@ -219,7 +219,7 @@ static void test_damage_found(void **state) {
 // The names of the store's tables, of which there are several; l keeps them.
 static uint32_t tables_list(struct scene *s, struct name_list *l, const char **tables) {
   uint32_t nr = 0;
-  ok(env_list(simdisk_env(s->disk), DIR_NAME, name_add, l));
+  ok(paths_list(simdisk_env(s->disk), DIR_NAME, name_add, l));
   for (uint32_t i = 0; i < l->nr; i++)
     if (files_kind_of(l->names[i], NULL) == FILES_IS_TABLE) tables[nr++] = l->names[i];
   assert_true(nr >= 2);
@@ -458,7 +458,7 @@ static void file_put(struct env *env, const char *dir, const char *name, const v
   char path[128];
   int fd;
   (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-  ok(env_open(env, path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+  ok(env_open(ENV_PATHS(env), path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
   ok(env_write(env, fd, path, bytes, len, 0));
   ok(env_sync_all(env, fd, path));
   ok(env_close(env, fd, path));
@@ -473,20 +473,20 @@ static void test_checkpoint_killed(void **state) {
   struct env_stat st;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   // a file of somebody else's that has the mark's name
-  ok(env_mkdir(simdisk_env(s.disk), COPY));
+  ok(env_mkdir(ENV_PATHS(simdisk_env(s.disk)), COPY));
   file_put(simdisk_env(s.disk), COPY, "CHECKPOINTING", "not a mark", 10);
   file_put(simdisk_env(s.disk), COPY, "000001.sst", "mine", 4);
   assert_int_equal(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
   assert_int_equal(simdisk_size(s.disk, COPY "/000001.sst"), 4);
-  ok(env_unlink(simdisk_env(s.disk), COPY "/000001.sst"));
+  ok(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/000001.sst"));
   scene_close(&s);
   file_put(simdisk_env(s.disk), COPY, "CREATING", "nor this", 8);
   scene_open(&s, COPY);  // a store can be made beside them, and they stay
   scene_close(&s);
   assert_int_equal(simdisk_size(s.disk, COPY "/CHECKPOINTING"), 10);
   assert_int_equal(simdisk_size(s.disk, COPY "/CREATING"), 8);
-  ok(env_unlink(simdisk_env(s.disk), COPY "/CHECKPOINTING"));
-  ok(env_unlink(simdisk_env(s.disk), COPY "/CREATING"));
+  ok(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/CHECKPOINTING"));
+  ok(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/CREATING"));
   ok(checkpoint_destroy(simdisk_env(s.disk), COPY));
   uint32_t refused = 0;
   for (uint64_t cut = 0;; cut++) {
@@ -499,34 +499,34 @@ static void test_checkpoint_killed(void **state) {
     simdisk_power_on(disk);
     scene_close(&s);
     scene_open(&s, DIR_NAME);
-    const bool marked = env_stat(env, COPY "/CHECKPOINTING", &st) == REMIXDB_OK;
-    const bool whole = env_stat(env, COPY "/CURRENT", &st) == REMIXDB_OK;
+    const bool marked = env_stat(ENV_PATHS(env), COPY "/CHECKPOINTING", &st) == REMIXDB_OK;
+    const bool whole = env_stat(ENV_PATHS(env), COPY "/CURRENT", &st) == REMIXDB_OK;
     struct remixdb_opts o = s.opts;
     for (uint32_t way = 0; way < 3 && marked && !whole; way++) {
       struct name_list was = {.nr = 0}, is = {.nr = 0};
       o.create = way != 1;
       o.read_only = way == 2;
-      ok(env_list(env, COPY, name_add, &was));
+      ok(paths_list(env, COPY, name_add, &was));
       assert_int_equal(xdb_open(COPY, &o, env, &x), REMIXDB_CORRUPT);
       assert_non_null(strstr(err_msg(), "checkpoint"));
       assert_non_null(strstr(err_msg(), COPY));
-      ok(env_list(env, COPY, name_add, &is));
+      ok(paths_list(env, COPY, name_add, &is));
       assert_int_equal(is.nr, was.nr);
       refused++;
     }
     // without the mark there is no file yet, or no longer
     struct name_list l = {.nr = 0};
-    if (!marked && !whole && env_stat(env, COPY, &st) == REMIXDB_OK) {
-      ok(env_list(env, COPY, name_add, &l));
+    if (!marked && !whole && env_stat(ENV_PATHS(env), COPY, &st) == REMIXDB_OK) {
+      ok(paths_list(env, COPY, name_add, &l));
       assert_true(l.nr <= 1);
     }
     if (whole) assert_int_equal(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
     else if (cut % 2 && marked) ok(checkpoint_destroy(env, COPY));
-    if (cut % 2 && marked && !whole) assert_int_equal(env_stat(env, COPY, &st), REMIXDB_NOTFOUND);
+    if (cut % 2 && marked && !whole) assert_int_equal(env_stat(ENV_PATHS(env), COPY, &st), REMIXDB_NOTFOUND);
     if (!whole) ok(checkpoint_make(s.r, COPY));
     o = s.opts;
     ok(xdb_open(COPY, &o, env, &x));
-    assert_int_equal(env_stat(env, COPY "/CHECKPOINTING", &st), REMIXDB_NOTFOUND);
+    assert_int_equal(env_stat(ENV_PATHS(env), COPY "/CHECKPOINTING", &st), REMIXDB_NOTFOUND);
     ok(xdb_ref(x, &r));
     check_content(r, 4);
     xdb_unref(r);
@@ -560,7 +560,7 @@ static void test_checkpoint_faults(void **state) {
         assert_true(err_msg()[0] != '\0');
         failed++;
         // what the failure itself kept from being removed may be destroyed
-        if (env_stat(simdisk_env(s.disk), COPY, &st) == REMIXDB_OK) {
+        if (env_stat(ENV_PATHS(simdisk_env(s.disk)), COPY, &st) == REMIXDB_OK) {
           const enum remixdb_status gone = checkpoint_destroy(simdisk_env(s.disk), COPY);
           assert_true(gone == REMIXDB_OK || gone == REMIXDB_NOTFOUND);
         }
@@ -607,7 +607,7 @@ static void test_checkpoint_gives_up(void **state) {
       struct name_list l = {.nr = 0};
       ops.unlock = arriving_unlock;
       env.ops = &ops;
-      if (way < 2) ok(env_mkdir(disk, COPY));
+      if (way < 2) ok(env_mkdir(ENV_PATHS(disk), COPY));
       if (way == 1) file_put(disk, COPY, "LOCK", "theirs", 6);
       if (way == 1) file_put(disk, COPY, "notes.txt", "n", 1);
       arriving = way == 2 ? &s.opts : NULL;
@@ -619,7 +619,7 @@ static void test_checkpoint_gives_up(void **state) {
       arriving = NULL;
       failed += made != REMIXDB_OK;
       if (made != REMIXDB_OK && way < 2) {
-        ok(env_list(disk, COPY, name_add, &l));
+        ok(paths_list(disk, COPY, name_add, &l));
         assert_int_equal(l.nr, way * 2);
         if (way == 1) assert_int_equal(simdisk_size(s.disk, COPY "/LOCK"), 6);
       } else if (made != REMIXDB_OK) {
@@ -631,9 +631,9 @@ static void test_checkpoint_gives_up(void **state) {
         xdb_unref(r);
         ok(xdb_close(x));
       }
-      if (way < 2) ok(env_unlink(disk, COPY "/notes.txt"));
+      if (way < 2) ok(env_unlink(ENV_PATHS(disk), COPY "/notes.txt"));
       if (made == REMIXDB_OK || way == 2) ok(checkpoint_destroy(disk, COPY));
-      else ok(env_unlink(disk, COPY "/LOCK"));
+      else ok(env_unlink(ENV_PATHS(disk), COPY "/LOCK"));
       if (made == REMIXDB_OK) break;
     }
   }
@@ -652,21 +652,21 @@ static void test_destroy(void **state) {
   assert_int_equal(checkpoint_destroy(env, "/nowhere"), REMIXDB_NOTFOUND);
   scene_close(&s);
   // somebody else's file is left alone, and with it the directory
-  ok(env_open(env, DIR_NAME "/notes.txt", ENV_WRITE | ENV_CREATE, &fd));
+  ok(env_open(ENV_PATHS(env), DIR_NAME "/notes.txt", ENV_WRITE | ENV_CREATE, &fd));
   ok(env_close(env, fd, "notes"));
   ok(checkpoint_destroy(env, DIR_NAME));
   struct name_list l = {.nr = 0};
-  ok(env_list(env, DIR_NAME, name_add, &l));
+  ok(paths_list(env, DIR_NAME, name_add, &l));
   assert_int_equal(l.nr, 1);
   assert_string_equal(l.names[0], "notes.txt");
   assert_int_equal(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
-  ok(env_unlink(env, DIR_NAME "/notes.txt"));
+  ok(env_unlink(ENV_PATHS(env), DIR_NAME "/notes.txt"));
   for (uint32_t way = 0; way < 2; way++) {  // a directory that others use, as a mount point, stays
     scene_open(&s, DIR_NAME);
     scene_close(&s);
     if (way == 0) simdisk_fault(s.disk, SIMDISK_RMDIR, 0, 1, EBUSY);
     ok(checkpoint_destroy(env, DIR_NAME));
-    assert_int_equal(env_stat(env, DIR_NAME, &st), way == 0 ? REMIXDB_OK : REMIXDB_NOTFOUND);
+    assert_int_equal(env_stat(ENV_PATHS(env), DIR_NAME, &st), way == 0 ? REMIXDB_OK : REMIXDB_NOTFOUND);
   }
   scene_fini(&s);
 }
@@ -675,7 +675,7 @@ static void test_destroy(void **state) {
 static void test_parent(void **state) {
   (void)state;
   struct simdisk *disk = simdisk_create();
-  ok(env_mkdir(simdisk_env(disk), DIR_NAME));
+  ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
   for (uint32_t made = 0; made < 2; made++) {
     simdisk_fault(disk, SIMDISK_OPEN, 0, 1, EMFILE);
     assert_int_equal(files_sync_parent(simdisk_env(disk), DIR_NAME, made), REMIXDB_NOMEM);
@@ -704,18 +704,18 @@ static void test_destroy_others(void **state) {
     struct env *env = simdisk_env(disk);
     struct name_list l = {.nr = 0};
     uint32_t nr = 0;
-    ok(env_mkdir(env, DIR_NAME));
+    ok(env_mkdir(ENV_PATHS(env), DIR_NAME));
     for (; nr < 6 && dirs[i][nr].name; nr++) file_put(env, DIR_NAME, dirs[i][nr].name, dirs[i][nr].text, strlen(dirs[i][nr].text));
     const uint64_t changes = simdisk_changes(disk);
     assert_int_equal(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
     assert_int_equal(simdisk_changes(disk), changes);
-    ok(env_list(env, DIR_NAME, name_add, &l));
+    ok(paths_list(env, DIR_NAME, name_add, &l));
     assert_int_equal(l.nr, nr);
     simdisk_destroy(disk);
   }
   // what cannot be read may be ours: that is said, and nothing touched
   struct simdisk *disk = simdisk_create();
-  ok(env_mkdir(simdisk_env(disk), DIR_NAME));
+  ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
   file_put(simdisk_env(disk), DIR_NAME, "000009.sst", "a table of another store", 24);
   simdisk_fault(disk, SIMDISK_READ, 0, 1, EIO);
   assert_int_equal(checkpoint_destroy(simdisk_env(disk), DIR_NAME), REMIXDB_IO);
@@ -732,8 +732,8 @@ static void test_destroy_damaged(void **state) {
   char path[128];
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   scene_close(&s);
-  ok(env_sync_dir(simdisk_env(s.disk), DIR_NAME));  // what was removed stays away
-  ok(env_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
+  ok(paths_sync_dir(simdisk_env(s.disk), DIR_NAME));  // what was removed stays away
+  ok(paths_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
   for (uint32_t way = 0; way < 3 + l.nr; way++) {
     struct simdisk *disk = simdisk_crash(s.disk, way);
     struct env *env = simdisk_env(disk);
@@ -748,30 +748,30 @@ static void test_destroy_damaged(void **state) {
     }
     const bool lock = way >= 3 && strcmp(l.names[way - 3], "LOCK") == 0;  // and nothing else is
     assert_int_equal(checkpoint_destroy(env, DIR_NAME), lock ? REMIXDB_NOTFOUND : REMIXDB_OK);
-    assert_int_equal(env_stat(env, DIR_NAME, &st), lock ? REMIXDB_OK : REMIXDB_NOTFOUND);
+    assert_int_equal(env_stat(ENV_PATHS(env), DIR_NAME, &st), lock ? REMIXDB_OK : REMIXDB_NOTFOUND);
     simdisk_destroy(disk);
   }
   // what interruptions leave: of a destroy, of the making of a store, of a checkpoint, of a repair
   static const char *const left[] = {"LOCK", "CREATING", "CHECKPOINTING"};
   for (uint32_t i = 0; i < 4; i++) {
     struct simdisk *disk = simdisk_create();
-    ok(env_mkdir(simdisk_env(disk), DIR_NAME));
+    ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
     if (i < 3) file_put(simdisk_env(disk), DIR_NAME, left[i], "", 0);
-    else ok(env_mkdir(simdisk_env(disk), DIR_NAME "/repair.done"));
+    else ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/repair.done"));
     ok(checkpoint_destroy(simdisk_env(disk), DIR_NAME));
-    assert_int_equal(env_stat(simdisk_env(disk), DIR_NAME, &st), REMIXDB_NOTFOUND);
+    assert_int_equal(env_stat(ENV_PATHS(simdisk_env(disk)), DIR_NAME, &st), REMIXDB_NOTFOUND);
     simdisk_destroy(disk);
   }
   // files with nothing in them, as a power cut may leave them, beside a LOCK: nobody loses anything; but of others' they may be what is beside
   for (uint32_t way = 0; way < 5; way++) {
     static const uint8_t zero[600], text[600] = "text";
     struct simdisk *disk = simdisk_create();
-    ok(env_mkdir(simdisk_env(disk), DIR_NAME));
+    ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
     if (way != 3) file_put(simdisk_env(disk), DIR_NAME, "LOCK", "", 0);
     file_put(simdisk_env(disk), DIR_NAME, "CURRENT", "", 0);
     file_put(simdisk_env(disk), DIR_NAME, "wal-1", way == 1 ? text : zero, sizeof(zero));
     if (way == 2) file_put(simdisk_env(disk), DIR_NAME, "notes.txt", "n", 1);
-    if (way == 4) ok(env_mkdir(simdisk_env(disk), DIR_NAME "/000007.sst"));
+    if (way == 4) ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/000007.sst"));
     assert_int_equal(checkpoint_destroy(simdisk_env(disk), DIR_NAME), way == 0 ? REMIXDB_OK : REMIXDB_NOTFOUND);
     assert_int_equal(simdisk_size(disk, DIR_NAME "/wal-1"), way == 0 ? -1 : 600);
     simdisk_destroy(disk);
@@ -787,7 +787,7 @@ static int destroying_lock(struct env *e, int fd, bool exclusive) {
   if (destroying) {
     destroying = false;
     ok(checkpoint_destroy(env, DIR_NAME));
-    ok(env_mkdir(env, DIR_NAME));
+    ok(env_mkdir(ENV_PATHS(env), DIR_NAME));
   }
   return env->ops->lock(env, fd, exclusive);
 }
@@ -823,7 +823,7 @@ static void open_busy(struct env *e) {
   struct xdb *x;
   char path[128];
   (void)snprintf(path, sizeof(path), "%s/LOCK", busy_dir);
-  if (!opts || env_stat(simdisk_env(e->priv), path, &st) != REMIXDB_OK) return;
+  if (!opts || env_stat(ENV_PATHS(simdisk_env(e->priv)), path, &st) != REMIXDB_OK) return;
   busy_opts = NULL;
   for (uint32_t way = 0; way < 3; way++) {
     struct remixdb_opts o = *opts;
@@ -837,16 +837,16 @@ static void open_busy(struct env *e) {
   busy_opts = opts;
 }
 
-static int busy_unlink(struct env *e, const char *path) {
+static int busy_unlink(struct env *e, int at, const char *path) {
   open_busy(e);
-  const int rc = simdisk_env(e->priv)->ops->unlink(simdisk_env(e->priv), path);
+  const int rc = simdisk_env(e->priv)->ops->unlink(simdisk_env(e->priv), at, path);
   open_busy(e);
   return rc;
 }
 
-static int busy_link(struct env *e, const char *from, const char *to) {
+static int busy_link(struct env *e, int from_at, const char *from, int to_at, const char *to) {
   open_busy(e);
-  return simdisk_env(e->priv)->ops->link(simdisk_env(e->priv), from, to);
+  return simdisk_env(e->priv)->ops->link(simdisk_env(e->priv), from_at, from, to_at, to);
 }
 
 static void test_open_busy(void **state) {
@@ -883,7 +883,7 @@ static void test_destroy_cuts(void **state) {
   file_put(simdisk_env(s.disk), DIR_NAME, "000900.sst", "begun", 5);
   file_put(simdisk_env(s.disk), DIR_NAME, "000901.remix", "", 0);
   file_put(simdisk_env(s.disk), DIR_NAME, "CURRENT.tmp", "RM", 2);
-  ok(env_sync_dir(simdisk_env(s.disk), DIR_NAME));
+  ok(paths_sync_dir(simdisk_env(s.disk), DIR_NAME));
   uint32_t whole = 0, none = 0;
   for (uint64_t cut = 0;; cut++) {
     struct simdisk *disk = simdisk_crash(s.disk, cut);
@@ -911,7 +911,7 @@ static void test_destroy_cuts(void **state) {
       ok(checkpoint_destroy(simdisk_env(after), DIR_NAME));
       none++;
     }
-    assert_int_equal(env_stat(simdisk_env(after), DIR_NAME, &es), REMIXDB_NOTFOUND);
+    assert_int_equal(env_stat(ENV_PATHS(simdisk_env(after)), DIR_NAME, &es), REMIXDB_NOTFOUND);
     simdisk_destroy(after);
     s.disk = before;
     if (!off) break;

@@ -189,7 +189,7 @@ static int watched_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
 }
 
 // A round that makes a table is held up until the writer waits for it, with a full memtable.
-static int watched_open(struct env *e, const char *path, unsigned flags) {
+static int watched_open(struct env *e, int at, const char *path, unsigned flags) {
   (void)e;
   if (flags & ENV_CREATE) {
     made();
@@ -202,7 +202,7 @@ static int watched_open(struct env *e, const char *path, unsigned flags) {
       time_sleep_ns(5000000);
     }
   }
-  return env_posix()->ops->open(env_posix(), path, flags);
+  return env_posix()->ops->open(env_posix(), at, path, flags);
 }
 
 // Until workers have done what the log wanted.

@@ -239,7 +239,7 @@ static void test_read_batch(void **state) {
 static void test_read_direct(void **state) {
   (void)state;
   int fd = -1;
-  assert_int_equal(env_open(env_posix(), data_path, ENV_READ | ENV_DIRECT, &fd), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(env_posix()), data_path, ENV_READ | ENV_DIRECT, &fd), REMIXDB_OK);
   uint8_t *const buf = mem_alloc_aligned(BLKIO_ALIGN, 32 * BLKIO_ALIGN);
   for (size_t k = 0; k < KINDS; k++) {
     struct blkio b;
@@ -396,7 +396,7 @@ static void check_file(uint64_t len) {
 static int open_out(bool direct) {
   int fd = -1;
   const unsigned flags = ENV_READ | ENV_WRITE | ENV_CREATE | ENV_TRUNC | (direct ? ENV_DIRECT : 0);
-  assert_int_equal(env_open(env_posix(), out_path, flags, &fd), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(env_posix()), out_path, flags, &fd), REMIXDB_OK);
   return fd;
 }
 

@@ -977,9 +977,9 @@ static void test_worn_workers(void **state) {
 static struct world *yield_world;
 static _Atomic int64_t yield_left;
 
-static int yield_open(struct env *e, const char *path, unsigned flags) {
+static int yield_open(struct env *e, int at, const char *path, unsigned flags) {
   if (atomic_fetch_sub(&yield_left, 1) == 1) atomic_store(&yield_world->c.yield, true);
-  return place_open(e, path, flags);
+  return place_open(e, at, path, flags);
 }
 
 // Several workers give up at once: what is told is what the round was given up for, and not that one of them had.

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/env.h"
+#include "tests/lib/paths.h"
 
 static char dir[ENV_PATH_MAX];
 static struct env *px;
@@ -45,7 +46,7 @@ static bool remove_one(void *arg, const char *name) {
 
 static int remove_dir(void **state) {
   (void)state;
-  const enum remixdb_status s = env_list(px, dir, remove_one, NULL);
+  const enum remixdb_status s = paths_list(px, dir, remove_one, NULL);
   return s == REMIXDB_OK ? rmdir(dir) : -1;
 }
 
@@ -57,15 +58,15 @@ static void test_anothers_file(void **state) {
   const bool root = geteuid() == 0;
   if (root) assert_int_equal(seteuid(65534), 0);
   int fd = -1;
-  const enum remixdb_status s = env_open(px, "/etc/passwd", ENV_READ, &fd);
+  const enum remixdb_status s = env_open(ENV_PATHS(px), "/etc/passwd", ENV_READ, &fd);
   if (root) assert_int_equal(seteuid(0), 0);
   assert_int_equal(s, REMIXDB_OK);
   char c;
   assert_int_equal(env_read(px, fd, "/etc/passwd", &c, 1, 0), REMIXDB_OK);
   assert_int_equal(env_close(px, fd, "/etc/passwd"), REMIXDB_OK);
 #if defined(O_NOATIME)
-  assert_int_equal(env_replace_file(px, dir, "own", "x", 1), REMIXDB_OK);
-  assert_int_equal(env_open(px, at("own"), ENV_READ, &fd), REMIXDB_OK);
+  assert_int_equal(paths_replace_file(px, dir, "own", "x", 1), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(px), at("own"), ENV_READ, &fd), REMIXDB_OK);
   assert_true(fcntl(fd, F_GETFL) & O_NOATIME);
   assert_int_equal(env_close(px, fd, at("own")), REMIXDB_OK);
 #endif
@@ -76,10 +77,10 @@ static void test_read_write(void **state) {
   const char *const path = at("f");
   int fd = 0;
   err_finish(REMIXDB_OK);
-  assert_int_equal(env_open(px, path, ENV_READ, &fd), REMIXDB_NOTFOUND);
+  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_READ, &fd), REMIXDB_NOTFOUND);
   assert_int_equal(fd, -1);
   assert_string_equal(err_msg(), "");
-  assert_int_equal(env_open(px, path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &fd), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &fd), REMIXDB_OK);
   assert_true(fd >= 0);
   assert_int_equal(env_write(px, fd, path, "hello world", 11, 3), REMIXDB_OK);
   uint64_t size = 0;
@@ -107,8 +108,8 @@ static void test_read_write(void **state) {
   env_write_out(px, fd, 0, 4096);
   assert_int_equal(env_close(px, fd, path), REMIXDB_OK);
   // what is there cannot be made again, but can be emptied
-  assert_int_equal(env_open(px, path, ENV_WRITE | ENV_CREATE | ENV_EXCL, &fd), REMIXDB_IO);
-  assert_int_equal(env_open(px, path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_WRITE | ENV_CREATE | ENV_EXCL, &fd), REMIXDB_IO);
+  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd), REMIXDB_OK);
   assert_int_equal(env_size(px, fd, path, &size), REMIXDB_OK);
   assert_int_equal(size, 0);
   assert_int_equal(env_close(px, fd, path), REMIXDB_OK);
@@ -123,7 +124,7 @@ static void test_direct(void **state) {
   int fd;
   assert_non_null(buf);
   memset(buf, 7, 4096);
-  assert_int_equal(env_open(px, path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL | ENV_DIRECT, &fd), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL | ENV_DIRECT, &fd), REMIXDB_OK);
   assert_int_equal(env_write(px, fd, path, buf, 4096, 4096), REMIXDB_OK);
   assert_int_equal(env_read(px, fd, path, buf, 8192, 0), REMIXDB_OK);
   assert_int_equal(buf[0], 0);
@@ -158,7 +159,7 @@ static void test_closed_std(void **state) {
     close(i);
   }
   for (uint32_t i = 0; i < NR; i++) {
-    s[i] = env_open(px, path, flags[i], &fd[i]);
+    s[i] = env_open(ENV_PATHS(px), path, flags[i], &fd[i]);
     flag[i] = fcntl(fd[i], F_GETFD);
   }
   bool closed = true;
@@ -180,35 +181,35 @@ static void test_names(void **state) {
   (void)state;
   struct env_stat st;
   int fd;
-  assert_int_equal(env_stat(px, at("none"), &st), REMIXDB_NOTFOUND);
-  assert_int_equal(env_open(px, at("n-a"), ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
+  assert_int_equal(env_stat(ENV_PATHS(px), at("none"), &st), REMIXDB_NOTFOUND);
+  assert_int_equal(env_open(ENV_PATHS(px), at("n-a"), ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
   assert_int_equal(env_write(px, fd, at("n-a"), "x", 1, 0), REMIXDB_OK);
   env_close_quiet(px, fd);
-  assert_int_equal(env_stat(px, at("n-a"), &st), REMIXDB_OK);
+  assert_int_equal(env_stat(ENV_PATHS(px), at("n-a"), &st), REMIXDB_OK);
   assert_true(st.size == 1 && !st.is_dir);
-  assert_int_equal(env_link(px, at("n-a"), at("n-b")), REMIXDB_OK);
-  assert_int_equal(env_link(px, at("n-a"), at("n-b")), REMIXDB_IO);
-  assert_int_equal(env_rename(px, at("n-a"), at("n-c")), REMIXDB_OK);
-  assert_int_equal(env_rename(px, at("n-a"), at("n-c")), REMIXDB_IO);
+  assert_int_equal(env_link(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-b")), REMIXDB_OK);
+  assert_int_equal(env_link(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-b")), REMIXDB_IO);
+  assert_int_equal(env_rename(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-c")), REMIXDB_OK);
+  assert_int_equal(env_rename(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-c")), REMIXDB_IO);
   assert_non_null(strstr(err_msg(), "n-a"));
-  assert_int_equal(env_mkdir(px, at("n-d")), REMIXDB_OK);
-  assert_int_equal(env_mkdir(px, at("n-d")), REMIXDB_OK);    // present is success
-  assert_int_equal(env_mkdir(px, at("n-b")), REMIXDB_IO);    // but not as a file
-  assert_int_equal(env_mkdir(px, at("no/no")), REMIXDB_IO);  // one component only
-  assert_int_equal(env_stat(px, at("n-d"), &st), REMIXDB_OK);
+  assert_int_equal(env_mkdir(ENV_PATHS(px), at("n-d")), REMIXDB_OK);
+  assert_int_equal(env_mkdir(ENV_PATHS(px), at("n-d")), REMIXDB_OK);    // present is success
+  assert_int_equal(env_mkdir(ENV_PATHS(px), at("n-b")), REMIXDB_IO);    // but not as a file
+  assert_int_equal(env_mkdir(ENV_PATHS(px), at("no/no")), REMIXDB_IO);  // one component only
+  assert_int_equal(env_stat(ENV_PATHS(px), at("n-d"), &st), REMIXDB_OK);
   assert_true(st.is_dir);
   int nr = 0;
-  assert_int_equal(env_list(px, dir, count_names, &nr), REMIXDB_OK);
+  assert_int_equal(paths_list(px, dir, count_names, &nr), REMIXDB_OK);
   assert_int_equal(nr, 3);
   nr = 0;
-  assert_int_equal(env_list(px, dir, stop_at_once, &nr), REMIXDB_OK);
+  assert_int_equal(paths_list(px, dir, stop_at_once, &nr), REMIXDB_OK);
   assert_int_equal(nr, 1);
-  assert_int_equal(env_list(px, at("none"), count_names, &nr), REMIXDB_IO);
-  assert_int_equal(env_sync_dir(px, dir), REMIXDB_OK);
-  assert_int_equal(env_sync_dir(px, at("none")), REMIXDB_IO);
-  assert_int_equal(env_unlink(px, at("n-b")), REMIXDB_OK);
-  assert_int_equal(env_unlink(px, at("n-b")), REMIXDB_OK);  // absent is success
-  assert_int_equal(env_unlink(px, at("n-c")), REMIXDB_OK);
+  assert_int_equal(paths_list(px, at("none"), count_names, &nr), REMIXDB_NOTFOUND);
+  assert_int_equal(paths_sync_dir(px, dir), REMIXDB_OK);
+  assert_int_equal(paths_sync_dir(px, at("none")), REMIXDB_NOTFOUND);
+  assert_int_equal(env_unlink(ENV_PATHS(px), at("n-b")), REMIXDB_OK);
+  assert_int_equal(env_unlink(ENV_PATHS(px), at("n-b")), REMIXDB_OK);  // absent is success
+  assert_int_equal(env_unlink(ENV_PATHS(px), at("n-c")), REMIXDB_OK);
 }
 
 static void test_path(void **state) {
@@ -222,55 +223,55 @@ static void test_path(void **state) {
   name[ENV_PATH_MAX - 3] = '\0';
   assert_int_equal(env_path(buf, "d", name), REMIXDB_OK);  // fits with its end, exactly
   assert_int_equal(strlen(buf), ENV_PATH_MAX - 1);
-  assert_int_equal(env_replace_file(px, "d", name, "", 0), REMIXDB_INVALID);  // no room for the temporary name
+  assert_int_equal(paths_replace_file(px, dir, name, "", 0), REMIXDB_INVALID);  // no room for the temporary name
 }
 
 static void test_whole_files(void **state) {
   (void)state;
   uint8_t *buf;
   size_t len;
-  assert_int_equal(env_read_file(px, at("whole"), 100, &buf, &len), REMIXDB_NOTFOUND);
+  assert_int_equal(env_read_file(ENV_PATHS(px), at("whole"), 100, &buf, &len), REMIXDB_NOTFOUND);
   assert_null(buf);
-  assert_int_equal(env_replace_file(px, dir, "whole", "", 0), REMIXDB_OK);
-  assert_int_equal(env_read_file(px, at("whole"), 100, &buf, &len), REMIXDB_OK);
+  assert_int_equal(paths_replace_file(px, dir, "whole", "", 0), REMIXDB_OK);
+  assert_int_equal(env_read_file(ENV_PATHS(px), at("whole"), 100, &buf, &len), REMIXDB_OK);
   assert_int_equal(len, 0);
   assert_int_equal(buf[0], 0);
   mem_free(buf);
-  assert_int_equal(env_replace_file(px, dir, "whole", "0123456789", 10), REMIXDB_OK);
-  assert_int_equal(env_replace_file(px, dir, "whole", "012345", 6), REMIXDB_OK);
-  assert_int_equal(env_read_file(px, at("whole"), 6, &buf, &len), REMIXDB_OK);
+  assert_int_equal(paths_replace_file(px, dir, "whole", "0123456789", 10), REMIXDB_OK);
+  assert_int_equal(paths_replace_file(px, dir, "whole", "012345", 6), REMIXDB_OK);
+  assert_int_equal(env_read_file(ENV_PATHS(px), at("whole"), 6, &buf, &len), REMIXDB_OK);
   assert_int_equal(len, 6);
   assert_memory_equal(buf, "012345", 7);
   mem_free(buf);
-  assert_int_equal(env_read_file(px, at("whole"), 5, &buf, &len), REMIXDB_CORRUPT);
+  assert_int_equal(env_read_file(ENV_PATHS(px), at("whole"), 5, &buf, &len), REMIXDB_CORRUPT);
   assert_null(buf);
   struct env_stat st;
-  assert_int_equal(env_stat(px, at("whole.tmp"), &st), REMIXDB_NOTFOUND);
+  assert_int_equal(env_stat(ENV_PATHS(px), at("whole.tmp"), &st), REMIXDB_NOTFOUND);
 }
 
 static void test_lock(void **state) {
   (void)state;
   int fd, fd2;
-  assert_int_equal(env_lock(px, at("LOCK"), false, &fd), REMIXDB_NOTFOUND);  // a reader makes no file
+  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd), REMIXDB_NOTFOUND);  // a reader makes no file
   assert_int_equal(fd, -1);
-  assert_int_equal(env_lock(px, at("LOCK"), true, &fd), REMIXDB_OK);
-  assert_int_equal(env_lock(px, at("LOCK"), true, &fd2), REMIXDB_LOCKED);
+  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd), REMIXDB_OK);
+  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd2), REMIXDB_LOCKED);
   assert_int_equal(fd2, -1);
-  assert_int_equal(env_lock(px, at("LOCK"), false, &fd2), REMIXDB_LOCKED);
+  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd2), REMIXDB_LOCKED);
   assert_non_null(strstr(err_msg(), "LOCK"));
   env_close_quiet(px, fd);
-  assert_int_equal(env_lock(px, at("LOCK"), false, &fd), REMIXDB_OK);
-  assert_int_equal(env_lock(px, at("LOCK"), false, &fd2), REMIXDB_OK);  // readers share
+  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd), REMIXDB_OK);
+  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd2), REMIXDB_OK);  // readers share
   env_close_quiet(px, fd);
   env_close_quiet(px, fd2);
   // the lock of a process that dies is free
   const pid_t pid = fork();
   assert_true(pid >= 0);
-  if (pid == 0) _exit(env_lock(px, at("LOCK"), true, &fd) == REMIXDB_OK ? 0 : 1);
+  if (pid == 0) _exit(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd) == REMIXDB_OK ? 0 : 1);
   int status = 0;
   assert_int_equal(waitpid(pid, &status, 0), pid);
   assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  assert_int_equal(env_lock(px, at("LOCK"), true, &fd), REMIXDB_OK);
+  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd), REMIXDB_OK);
   env_close_quiet(px, fd);
 }
 
@@ -283,9 +284,9 @@ static struct {
   uint32_t open_nr;
 } removal;
 
-static int removing_open(struct env *e, const char *path, unsigned flags) {
+static int removing_open(struct env *e, int at, const char *path, unsigned flags) {
   (void)e;
-  const int fd = px->ops->open(px, path, flags);
+  const int fd = px->ops->open(px, at, path, flags);
   removal.open_nr += fd >= 0;
   return fd;
 }
@@ -301,7 +302,7 @@ static int removing_lock(struct env *e, int fd, bool exclusive) {
   if (removal.left) {
     removal.left--;
     assert_int_equal(unlink(at("LOCK")), 0);
-    if (removal.again) assert_int_equal(env_lock(px, at("LOCK"), true, &removal.held), REMIXDB_OK);
+    if (removal.again) assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), true, &removal.held), REMIXDB_OK);
   }
   return px->ops->lock(px, fd, exclusive);
 }
@@ -316,26 +317,26 @@ static void test_lock_removed(void **state) {
   struct env e = {.ops = &ops};
   int fd, fd2;
   removal.left = 3;
-  assert_int_equal(env_lock(&e, at("LOCK"), true, &fd), REMIXDB_OK);
+  assert_int_equal(env_lock(ENV_PATHS(&e), at("LOCK"), true, &fd), REMIXDB_OK);
   assert_int_equal(removal.open_nr, 1);
-  assert_int_equal(env_lock(px, at("LOCK"), true, &fd2), REMIXDB_LOCKED);
+  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd2), REMIXDB_LOCKED);
   env_unlock(&e, fd);
   // somebody else has made it anew
   removal.left = 1;
   removal.again = true;
-  assert_int_equal(env_lock(&e, at("LOCK"), true, &fd), REMIXDB_LOCKED);
+  assert_int_equal(env_lock(ENV_PATHS(&e), at("LOCK"), true, &fd), REMIXDB_LOCKED);
   assert_int_equal(fd, -1);
   env_unlock(px, removal.held);
   removal.left = 1;
-  assert_int_equal(env_lock(&e, at("LOCK"), false, &fd), REMIXDB_LOCKED);
+  assert_int_equal(env_lock(ENV_PATHS(&e), at("LOCK"), false, &fd), REMIXDB_LOCKED);
   env_unlock(px, removal.held);
   // a reader makes none
   removal.left = 1;
   removal.again = false;
-  assert_int_equal(env_lock(&e, at("LOCK"), false, &fd), REMIXDB_NOTFOUND);
+  assert_int_equal(env_lock(ENV_PATHS(&e), at("LOCK"), false, &fd), REMIXDB_NOTFOUND);
   // not for ever
   removal.left = UINT32_MAX;
-  assert_int_equal(env_lock(&e, at("LOCK"), true, &fd), REMIXDB_LOCKED);
+  assert_int_equal(env_lock(ENV_PATHS(&e), at("LOCK"), true, &fd), REMIXDB_LOCKED);
   assert_non_null(strstr(err_msg(), "LOCK"));
   assert_int_equal(fd, -1);
   assert_int_equal(removal.open_nr, 0);
@@ -361,10 +362,10 @@ struct bad {
 static struct bad *bad_of(struct env *e) { return e->priv; }
 static int bad_hit(struct env *e, enum op op) { return bad_of(e)->fail == op ? -bad_of(e)->error : 0; }
 
-static int bad_open(struct env *e, const char *path, unsigned flags) {
+static int bad_open(struct env *e, int at, const char *path, unsigned flags) {
   if (bad_of(e)->jumpy && bad_of(e)->turn++ % 2 == 0) return -EINTR;
   if (bad_hit(e, OP_OPEN)) return bad_hit(e, OP_OPEN);
-  const int fd = px->ops->open(px, path, flags);
+  const int fd = px->ops->open(px, at, path, flags);
   if (fd >= 0) bad_of(e)->open_nr++;
   return fd;
 }
@@ -400,8 +401,8 @@ static int bad_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
 static int bad_fstat(struct env *e, int fd, struct env_stat *out) {
   return bad_hit(e, OP_FSTAT) ? bad_hit(e, OP_FSTAT) : px->ops->fstat(px, fd, out);
 }
-static int bad_rename(struct env *e, const char *from, const char *to) {
-  return bad_hit(e, OP_RENAME) ? bad_hit(e, OP_RENAME) : px->ops->rename(px, from, to);
+static int bad_rename(struct env *e, int from_at, const char *from, int to_at, const char *to) {
+  return bad_hit(e, OP_RENAME) ? bad_hit(e, OP_RENAME) : px->ops->rename(px, from_at, from, to_at, to);
 }
 static int bad_lock(struct env *e, int fd, bool exclusive) {
   return bad_hit(e, OP_LOCK) ? bad_hit(e, OP_LOCK) : px->ops->lock(px, fd, exclusive);
@@ -434,8 +435,8 @@ static void test_interrupted_and_short(void **state) {
   uint8_t *buf;
   size_t len;
   b.jumpy = true;
-  assert_int_equal(env_replace_file(e, dir, "jumpy", "twenty bytes of text", 20), REMIXDB_OK);
-  assert_int_equal(env_read_file(e, at("jumpy"), 20, &buf, &len), REMIXDB_OK);
+  assert_int_equal(paths_replace_file(e, dir, "jumpy", "twenty bytes of text", 20), REMIXDB_OK);
+  assert_int_equal(env_read_file(ENV_PATHS(e), at("jumpy"), 20, &buf, &len), REMIXDB_OK);
   assert_int_equal(len, 20);
   assert_memory_equal(buf, "twenty bytes of text", 21);
   mem_free(buf);
@@ -453,22 +454,27 @@ static void test_replace_fails(void **state) {
   } c[] = {{OP_OPEN, EACCES, REMIXDB_IO, "open"},        {OP_WRITE, ENOSPC, REMIXDB_NOSPACE, "write"},
            {OP_WRITE, EIO, REMIXDB_IO, "write"},         {OP_SYNC_ALL, EIO, REMIXDB_IO, "sync"},
            {OP_CLOSE, EDQUOT, REMIXDB_NOSPACE, "close"}, {OP_RENAME, EIO, REMIXDB_IO, "rename"}};
-  assert_int_equal(env_replace_file(px, dir, "keep", "old", 3), REMIXDB_OK);
+  struct env_dir held;
+  assert_int_equal(env_dir_open(ENV_PATHS(px), dir, &held), REMIXDB_OK);
+  assert_int_equal(env_replace_file(&held, "keep", "old", 3), REMIXDB_OK);
   for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
     struct bad b;
     struct env *const e = bad_init(&b, c[i].op, c[i].error);
     struct env_stat st;
     uint8_t *buf;
     size_t len;
-    assert_int_equal(env_replace_file(e, dir, "keep", "newer", 5), c[i].want);
+    held.env = e;
+    assert_int_equal(env_replace_file(&held, "keep", "newer", 5), c[i].want);
     assert_non_null(strstr(err_msg(), c[i].msg));
     assert_int_equal(b.open_nr, 0);
-    assert_int_equal(env_read_file(px, at("keep"), 100, &buf, &len), REMIXDB_OK);
+    assert_int_equal(env_read_file(ENV_PATHS(px), at("keep"), 100, &buf, &len), REMIXDB_OK);
     assert_int_equal(len, 3);
     assert_memory_equal(buf, "old", 3);
     mem_free(buf);
-    assert_int_equal(env_stat(px, at("keep.tmp"), &st), REMIXDB_NOTFOUND);
+    assert_int_equal(env_stat(ENV_PATHS(px), at("keep.tmp"), &st), REMIXDB_NOTFOUND);
   }
+  held.env = px;
+  env_dir_close(&held);
 }
 
 static bool deny_all(size_t size) {
@@ -481,15 +487,15 @@ static void test_read_file_fails(void **state) {
   struct bad b;
   uint8_t *buf;
   size_t len;
-  assert_int_equal(env_replace_file(px, dir, "r", "text", 4), REMIXDB_OK);
-  assert_int_equal(env_read_file(bad_init(&b, OP_READ, EIO), at("r"), 100, &buf, &len), REMIXDB_IO);
+  assert_int_equal(paths_replace_file(px, dir, "r", "text", 4), REMIXDB_OK);
+  assert_int_equal(env_read_file(ENV_PATHS(bad_init(&b, OP_READ, EIO)), at("r"), 100, &buf, &len), REMIXDB_IO);
   assert_true(!buf && b.open_nr == 0);
-  assert_int_equal(env_read_file(bad_init(&b, OP_FSTAT, EIO), at("r"), 100, &buf, &len), REMIXDB_IO);
+  assert_int_equal(env_read_file(ENV_PATHS(bad_init(&b, OP_FSTAT, EIO)), at("r"), 100, &buf, &len), REMIXDB_IO);
   assert_true(!buf && b.open_nr == 0);
-  assert_int_equal(env_read_file(bad_init(&b, OP_OPEN, EMFILE), at("r"), 100, &buf, &len), REMIXDB_NOMEM);
+  assert_int_equal(env_read_file(ENV_PATHS(bad_init(&b, OP_OPEN, EMFILE)), at("r"), 100, &buf, &len), REMIXDB_NOMEM);
   struct env *const e = bad_init(&b, OP_NONE, 0);
   atomic_store(&mem_fault, deny_all);
-  const enum remixdb_status s = env_read_file(e, at("r"), 100, &buf, &len);
+  const enum remixdb_status s = env_read_file(ENV_PATHS(e), at("r"), 100, &buf, &len);
   atomic_store(&mem_fault, NULL);
   assert_int_equal(s, REMIXDB_NOMEM);
   assert_true(!buf && b.open_nr == 0);
@@ -501,7 +507,7 @@ static void test_single_failures(void **state) {
   int fd;
   const char *const path = at("single");
   struct env *e = bad_init(&b, OP_NONE, 0);
-  assert_int_equal(env_open(e, path, ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(e), path, ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
   b.fail = OP_SYNC_DATA, b.error = EIO;
   assert_int_equal(env_sync_data(e, fd, path), REMIXDB_IO);
   b.fail = OP_TRUNC, b.error = EIO;
@@ -511,9 +517,9 @@ static void test_single_failures(void **state) {
   b.fail = OP_ALLOC, b.error = ENOSPC;
   assert_int_equal(env_allocate(e, fd, path, 0, 4096), REMIXDB_NOSPACE);
   b.fail = OP_SYNC_ALL, b.error = EIO;
-  assert_int_equal(env_sync_dir(e, dir), REMIXDB_IO);
+  assert_int_equal(paths_sync_dir(e, dir), REMIXDB_IO);
   b.fail = OP_SYNC_ALL, b.error = EINVAL;
-  assert_int_equal(env_sync_dir(e, dir), REMIXDB_OK);
+  assert_int_equal(paths_sync_dir(e, dir), REMIXDB_OK);
   b.fail = OP_NONE;
   b.zero = true;
   assert_int_equal(env_write(e, fd, path, "x", 1, 0), REMIXDB_IO);  // not forever
@@ -521,7 +527,7 @@ static void test_single_failures(void **state) {
   assert_int_equal(env_close(e, fd, path), REMIXDB_OK);
   const enum op of_lock[] = {OP_LOCK, OP_FSTAT};
   for (size_t i = 0; i < sizeof(of_lock) / sizeof(of_lock[0]); i++) {
-    assert_int_equal(env_lock(bad_init(&b, of_lock[i], ENOLCK), path, true, &fd), REMIXDB_IO);
+    assert_int_equal(env_lock(ENV_PATHS(bad_init(&b, of_lock[i], ENOLCK)), path, true, &fd), REMIXDB_IO);
     assert_int_equal(fd, -1);
     assert_int_equal(b.open_nr, 0);
   }

@@ -33,7 +33,9 @@ static _Atomic int fake_opens;     // calls that succeeded
 static _Atomic int fake_eintrs;    // opens to interrupt
 static _Atomic int fake_meet;      // opens that wait until so many threads are in them
 
-static int fake_open(struct env *e, const char *path, unsigned flags) {
+static struct env_dir held;  // the directory of the files
+
+static int fake_open(struct env *e, int at, const char *path, unsigned flags) {
   if (atomic_load(&fake_eintrs) > 0) {
     atomic_fetch_sub(&fake_eintrs, 1);
     return -EINTR;
@@ -47,7 +49,7 @@ static int fake_open(struct env *e, const char *path, unsigned flags) {
     atomic_fetch_sub(&fake_open_nr, 1);
     return -atomic_load(&fake_refusal);
   }
-  const int fd = env_posix()->ops->open(e, path, flags);
+  const int fd = env_posix()->ops->open(e, at, path, flags);
   if (fd < 0) {
     atomic_fetch_sub(&fake_open_nr, 1);
     return fd;
@@ -71,6 +73,7 @@ static int setup(void **state) {
   (void)snprintf(dir, sizeof(dir), "%s/remixdb-fdpool-XXXXXX", tmp && *tmp ? tmp : "/tmp");
   if (!mkdtemp(dir)) return -1;
   fake_ops = *env_posix()->ops;
+  if (env_dir_open(ENV_PATHS(env_posix()), dir, &held) != REMIXDB_OK) return -1;
   fake_ops.open = fake_open;
   fake_ops.close = fake_close;
   for (uint32_t i = 0; i < FILES; i++) {
@@ -83,6 +86,7 @@ static int setup(void **state) {
 
 static int teardown(void **state) {
   (void)state;
+  env_dir_close(&held);
   for (uint32_t i = 0; i < FILES; i++) (void)unlink(paths[i]);
   return rmdir(dir);
 }
@@ -95,7 +99,7 @@ static struct fdpool *make_pool(uint32_t max_open, uint32_t nr_files) {
   atomic_store(&fake_opens, 0);
   assert_int_equal(atomic_load(&fake_open_nr), 0);
   assert_int_equal(fdpool_create(&fake, max_open, &p), REMIXDB_OK);
-  for (uint32_t i = 0; i < nr_files; i++) fdpool_add(p, &files[i], paths[i], ENV_READ);
+  for (uint32_t i = 0; i < nr_files; i++) fdpool_add(p, &files[i], &held, paths[i], ENV_READ);
   assert_int_equal(fdpool_open_count(p), 0);
   return p;
 }
@@ -151,7 +155,7 @@ static void test_clock(void **state) {
   assert_int_equal(atomic_load(&fake_open_max), 3);
   fdpool_remove(&files[1]);  // one that is open
   assert_int_equal(fdpool_open_count(p), 2);
-  fdpool_add(p, &files[1], paths[1], ENV_READ);
+  fdpool_add(p, &files[1], &held, paths[1], ENV_READ);
   drop_pool(p, 5);
   fdpool_destroy(NULL);
 }
@@ -293,7 +297,7 @@ static void test_failures(void **state) {
   struct fdpool_file gone;
   char path[2 * ENV_PATH_MAX];
   (void)snprintf(path, sizeof(path), "%s/none", dir);
-  fdpool_add(p, &gone, path, ENV_READ);
+  fdpool_add(p, &gone, &held, path, ENV_READ);
   use(0);
   int fd = 0;
   assert_int_equal(fdpool_acquire(&gone, &fd), REMIXDB_IO);

@@ -16,6 +16,7 @@
 #include "xdb.h"
 #include "store/round.h"
 #include "admin/stats.h"
+#include "tests/lib/paths.h"
 
 #define KIB ((size_t)1 << 10)
 #define MEMTABLE (512 * KIB)
@@ -48,8 +49,8 @@ static enum file kind_of(const char *path) {
   return FILE_OTHER;
 }
 
-static int counting_open(struct env *e, const char *path, unsigned flags) {
-  const int fd = env_posix()->ops->open(e, path, flags);
+static int counting_open(struct env *e, int at, const char *path, unsigned flags) {
+  const int fd = env_posix()->ops->open(e, at, path, flags);
   if (fd >= 0 && fd < FD_MAX) atomic_store(&file_of[fd], (uint8_t)kind_of(path));
   return fd;
 }
@@ -104,7 +105,7 @@ static int teardown(void **state) {
     xdb_unref(ref);
     (void)!xdb_close(x);
   }
-  return env_list(env_posix(), dir, remove_one, NULL) == REMIXDB_OK && rmdir(dir) == 0 ? 0 : -1;
+  return paths_list(env_posix(), dir, remove_one, NULL) == REMIXDB_OK && rmdir(dir) == 0 ? 0 : -1;
 }
 
 static void store_open(struct remixdb_opts *o) {
@@ -401,7 +402,7 @@ static void test_flush(void **state) {
 static bool add_size(void *arg, const char *name) {
   char path[ENV_PATH_MAX];
   struct env_stat st;
-  if (env_path(path, dir, name) == REMIXDB_OK && env_stat(env_posix(), path, &st) == REMIXDB_OK) *(uint64_t *)arg += st.size;
+  if (env_path(path, dir, name) == REMIXDB_OK && env_stat(ENV_PATHS(env_posix()), path, &st) == REMIXDB_OK) *(uint64_t *)arg += st.size;
   return true;
 }
 
@@ -436,7 +437,7 @@ static void test_compact_space(void **state) {
     assert_int_equal(stat_of("active_keys"), 0);
     expect_compact(left);
     uint64_t size = 0;
-    ok(env_list(env_posix(), dir, add_size, &size));
+    ok(paths_list(env_posix(), dir, add_size, &size));
     const double live = (double)(left * (KEY + VALUE)), tables = (double)(stat_of("table_bytes") + stat_of("remix_bytes"));
     printf("workers %d: %.3f bytes on disk per live byte, %.3f without the log\n", workers, (double)size / live, tables / live);
     assert_true(tables <= 1.2 * live);
@@ -548,7 +549,7 @@ static void test_compact_fails(void **state) {
     expect_compact(n);
     for (uint64_t i = 0; i < n; i += 13) expect_is(spread(i), i % 2 ? 1 : 2);
     store_close();
-    ok(env_list(env_posix(), dir, remove_one, NULL));
+    ok(paths_list(env_posix(), dir, remove_one, NULL));
   }
   // not of a store that is only read
   store_open_plain(0);

@@ -300,7 +300,7 @@ static struct remix *part_build(struct tables *t, const struct remix *old, uint3
   uint8_t *want = slow_image(t, tags, b.number, &size);
   struct env_stat st;
   remix_path(p, b.number, path);
-  ok(env_stat(env_posix(), path, &st));
+  ok(env_stat(ENV_PATHS(env_posix()), path, &st));
   assert_int_equal(st.size, b.file_size);
   struct remix *x;
   ok(remix_open(&p->ctx, b.number, t->sst, t->nr, &x));
@@ -795,7 +795,7 @@ static void file_put(const char *path, const uint8_t *p, size_t len) {
 
 static uint8_t *file_get(const char *path, size_t *len_out) {
   uint8_t *p;
-  ok(env_read_file(env_posix(), path, SIZE_MAX, &p, len_out));
+  ok(env_read_file(ENV_PATHS(env_posix()), path, SIZE_MAX, &p, len_out));
   return p;
 }
 
@@ -827,7 +827,7 @@ static void use_anyhow(struct tables *t, struct remix *x, bool build) {
   remix_path(t->p, 999, path);
   assert_true(s == REMIXDB_OK || s == REMIXDB_CORRUPT);
   assert_int_equal(access(path, F_OK) == 0, s == REMIXDB_OK);
-  if (s == REMIXDB_OK) ok(env_unlink(env_posix(), path));
+  if (s == REMIXDB_OK) ok(env_unlink(ENV_PATHS(env_posix()), path));
 }
 
 // The file as format 1 has it: the image, with a checksum at its end.
@@ -922,7 +922,7 @@ static void test_open_refuses(void **state) {
   char from[ENV_PATH_MAX], to[ENV_PATH_MAX];
   remix_path(&p, number, from);
   remix_path(&p, number + 5, to);
-  ok(env_link(env_posix(), from, to));
+  ok(env_link(ENV_PATHS(env_posix()), from, ENV_PATHS(env_posix()), to));
   assert_int_equal(remix_open(&p.ctx, number + 5, t.sst, 4, &y), REMIXDB_CORRUPT);
 
   // the file goes with the last reference when it is obsolete, and not before

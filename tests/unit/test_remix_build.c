@@ -80,7 +80,7 @@ static void keys_random16(struct keyset *k, uint32_t nr) {
 static bool keys_words(struct keyset *k, uint32_t times) {
   uint8_t *text;
   size_t len;
-  if (env_read_file(env_posix(), "/usr/share/dict/american-english", SIZE_MAX, &text, &len) != REMIXDB_OK) return false;
+  if (env_read_file(ENV_PATHS(env_posix()), "/usr/share/dict/american-english", SIZE_MAX, &text, &len) != REMIXDB_OK) return false;
   uint32_t lines = 0;
   for (size_t i = 0; i < len; i++) lines += text[i] == '\n';
   k->keys = calloc((size_t)lines * times, sizeof(*k->keys));
@@ -964,7 +964,7 @@ static void test_failures(void **state) {
         failed++;
       }
       assert_int_equal(access(path, F_OK), 0);
-      ok(env_unlink(env_posix(), path));
+      ok(env_unlink(ENV_PATHS(env_posix()), path));
       assert_true(failed > 0);
     }
     t.x = old;
@@ -975,7 +975,7 @@ static void test_failures(void **state) {
 
 static uint8_t *file_get(const char *path, size_t *len) {
   uint8_t *p;
-  ok(env_read_file(env_posix(), path, SIZE_MAX, &p, len));
+  ok(env_read_file(ENV_PATHS(env_posix()), path, SIZE_MAX, &p, len));
   return p;
 }
 
@@ -1021,7 +1021,7 @@ static void test_damaged_tables(void **state) {
       image[at] ^= 0x10;
       assert_true(s == REMIXDB_OK || s == REMIXDB_CORRUPT);
       assert_int_equal(access(path, F_OK) == 0, s == REMIXDB_OK);
-      if (s == REMIXDB_OK) ok(env_unlink(env_posix(), path));
+      if (s == REMIXDB_OK) ok(env_unlink(ENV_PATHS(env_posix()), path));
       found += s == REMIXDB_CORRUPT;
       if (s == REMIXDB_CORRUPT) assert_non_null(strstr(err_msg(), t.sst[0]->path));
     }
@@ -1058,7 +1058,7 @@ static void test_damaged_view(void **state) {
   uint8_t *const image = malloc(len);
   memcpy(image, old->image, len);
   store32le(image + 8, 1);
-  ok(env_unlink(env_posix(), path));
+  ok(env_unlink(ENV_PATHS(env_posix()), path));
   uint32_t opened = 0, refused = 0;
   for (size_t i = 104; i < len - 8; i++) {
     for (uint32_t bit = 0; bit < 8; bit++) {
@@ -1075,7 +1075,7 @@ static void test_damaged_view(void **state) {
           assert_true(s == REMIXDB_OK || (s == REMIXDB_CORRUPT && !moves));
           assert_true(!moves || b.way == REMIX_BUILD_MOVED);
           assert_int_equal(access(made, F_OK) == 0, s == REMIXDB_OK);
-          if (s == REMIXDB_OK) ok(env_unlink(env_posix(), made));
+          if (s == REMIXDB_OK) ok(env_unlink(ENV_PATHS(env_posix()), made));
           refused += s == REMIXDB_CORRUPT;
         }
         opened++;

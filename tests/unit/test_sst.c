@@ -20,6 +20,7 @@
 #include "table/scan.h"
 #include "table/readahead.h"
 #include "table/stored.h"
+#include "tests/lib/paths.h"
 
 #define STORE_ID 0x1122334455667788ull
 
@@ -34,10 +35,10 @@ static _Atomic uint64_t fault_at, fault_calls;  // 0: never
 static const int fault_errno = ENOSPC;
 
 static bool fault_now(void) { return atomic_fetch_add(&fault_calls, 1) + 1 == atomic_load(&fault_at); }
-static int fault_open(struct env *e, const char *path, unsigned flags) {
+static int fault_open(struct env *e, int at, const char *path, unsigned flags) {
   (void)e;
   if ((flags & ENV_WRITE) && fault_now()) return -fault_errno;
-  return env_posix()->ops->open(env_posix(), path, flags);
+  return env_posix()->ops->open(env_posix(), at, path, flags);
 }
 static int fault_close(struct env *e, int fd) {
   (void)e;
@@ -79,6 +80,7 @@ static void allow_all(void) { atomic_store(&mem_fault, NULL); }
 
 struct world {
   char dir[256];
+  struct env_dir at;  // the same, held
   struct blkio io;
   struct blkio_queue *q;
   struct fdpool *fds;
@@ -97,13 +99,14 @@ static struct world *world_open(struct env *env, size_t cache_size, bool direct)
   memset(w, 0, sizeof(*w));
   (void)snprintf(w->dir, sizeof(w->dir), "%s/%u", root, nr++);
   assert_int_equal(mkdir(w->dir, 0700), 0);
+  assert_int_equal(env_dir_open(ENV_PATHS(env), w->dir, &w->at), REMIXDB_OK);
   blkio_init(&w->io, env, (enum blkio_kind)(nr % 4));
   assert_int_equal(blkio_queue_create(&w->io, &w->q), REMIXDB_OK);
   assert_int_equal(fdpool_create(env, 16, &w->fds), REMIXDB_OK);
   epoch_init(&w->epoch);
   epoch_join(&w->epoch, &w->slot);
   if (cache_size) assert_int_equal(cache_create(cache_size, &w->epoch, &w->cache), REMIXDB_OK);
-  w->ctx = (struct sst_ctx){.env = env, .dir = w->dir, .io = &w->io, .cache = w->cache, .fds = w->fds};
+  w->ctx = (struct sst_ctx){.env = env, .dir = &w->at, .io = &w->io, .cache = w->cache, .fds = w->fds};
   w->ctx.store_id = STORE_ID;
   w->ctx.direct_io = direct;
   return w;
@@ -116,7 +119,7 @@ static bool count_name(void *arg, const char *name) {
 }
 static uint32_t files_in(const struct world *w) {
   uint32_t nr = 0;
-  assert_int_equal(env_list(env_posix(), w->dir, count_name, &nr), REMIXDB_OK);
+  assert_int_equal(paths_list(env_posix(), w->dir, count_name, &nr), REMIXDB_OK);
   return nr;
 }
 
@@ -132,7 +135,8 @@ static void world_close(struct world *w) {
   epoch_fini(&w->epoch);
   fdpool_destroy(w->fds);
   blkio_queue_destroy(w->q);
-  assert_int_equal(env_list(env_posix(), w->dir, remove_name, w->dir), REMIXDB_OK);
+  env_dir_close(&w->at);
+  assert_int_equal(paths_list(env_posix(), w->dir, remove_name, w->dir), REMIXDB_OK);
   assert_int_equal(rmdir(w->dir), 0);
   mem_free(w);
 }
@@ -417,7 +421,7 @@ static void test_round_trips(void **state) {
       assert_int_equal(files_in(home), 1);
       for (uint32_t c = 0; c < 3; c++) {
         struct world *const w = world_open(env_posix(), c == 0 ? 0 : c == 1 ? 1u << 20 : 16u << 20, (style + v + c) % 3 == 0);
-        w->ctx.dir = home->dir;
+        w->ctx.dir = &home->at;
         check_table(w, 7, &m, o, size);
         world_close(w);
       }
@@ -819,7 +823,7 @@ static void test_ahead_fails(void **state) {
 
 static uint8_t *slurp(const char *path, size_t *len_out) {
   uint8_t *buf;
-  assert_int_equal(env_read_file(env_posix(), path, 64u << 20, &buf, len_out), REMIXDB_OK);
+  assert_int_equal(env_read_file(ENV_PATHS(env_posix()), path, 64u << 20, &buf, len_out), REMIXDB_OK);
   uint8_t *const copy = malloc(*len_out);
   memcpy(copy, buf, *len_out);
   mem_free(buf);
@@ -1606,13 +1610,13 @@ static bool remove_dir(void *arg, const char *name) {
   (void)arg;
   char path[600];
   (void)snprintf(path, sizeof(path), "%s/%s", root, name);
-  const enum remixdb_status s = env_list(env_posix(), path, remove_name, path);
+  const enum remixdb_status s = paths_list(env_posix(), path, remove_name, path);
   return rmdir(path) == 0 && s == REMIXDB_OK;
 }
 
 static int remove_root(void **state) {
   (void)state;
-  const enum remixdb_status s = env_list(env_posix(), root, remove_dir, NULL);
+  const enum remixdb_status s = paths_list(env_posix(), root, remove_dir, NULL);
   return s == REMIXDB_OK ? rmdir(root) : -1;
 }
 

@@ -176,7 +176,7 @@ static void expect_same(const struct version *a, const struct version *b) {
 
 static enum remixdb_status list(struct store *s) {
   struct version_names names;
-  const enum remixdb_status st = version_list(&s->p.env, s->p.dir, &names);
+  const enum remixdb_status st = version_list(&s->p.at, &names);
   if (st == REMIXDB_OK) mem_free(names.tables);
   return st;
 }
@@ -198,7 +198,7 @@ static uint8_t *current_get(struct store *s, size_t *len) {
   char path[ENV_PATH_MAX];
   uint8_t *buf;
   path_of(s, VERSION_FILE, path);
-  ok(env_read_file(env_posix(), path, 1 << 20, &buf, len));
+  ok(env_read_file(ENV_PATHS(env_posix()), path, 1 << 20, &buf, len));
   return buf;
 }
 
@@ -233,13 +233,13 @@ static void test_round_trip(void **state) {
   struct store s;
   store_init(&s, 1);
   uint64_t id = 0;
-  assert_int_equal(version_peek(&s.p.env, s.p.dir, &id), REMIXDB_NOTFOUND);
+  assert_int_equal(version_peek(&s.p.at, &id), REMIXDB_NOTFOUND);
   assert_int_equal(load(&s), REMIXDB_NOTFOUND);
   for (uint32_t i = 0; i < 3; i++) {
     struct version *v;
     s.v->number++;
     ok(version_save(&s.p.ctx, s.v));
-    ok(version_peek(&s.p.env, s.p.dir, &id));
+    ok(version_peek(&s.p.at, &id));
     assert_int_equal(id, PLACE_STORE_ID);
     ok(version_load(&s.p.ctx, NULL, NULL, &v));
     expect_same(s.v, v);
@@ -253,7 +253,7 @@ static void test_round_trip(void **state) {
   }
   // the tables' numbers, partition by partition, without opening any
   struct version_names names;
-  ok(version_list(&s.p.env, s.p.dir, &names));
+  ok(version_list(&s.p.at, &names));
   assert_int_equal(names.store_id, PLACE_STORE_ID);
   assert_int_equal(names.log_gen, s.v->log_gen);
   assert_int_equal(names.log_seq, s.v->log_seq);
@@ -327,7 +327,7 @@ static void test_damaged(void **state) {
     uint64_t id;
     buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
     file_put(&s, VERSION_FILE, buf, len);
-    if (load(&s) != REMIXDB_CORRUPT || version_peek(&s.p.env, s.p.dir, &id) != REMIXDB_CORRUPT) fail_msg("bit %zu is not corruption", bit);
+    if (load(&s) != REMIXDB_CORRUPT || version_peek(&s.p.at, &id) != REMIXDB_CORRUPT) fail_msg("bit %zu is not corruption", bit);
     buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
   }
   for (size_t cut = 0; cut < len; cut++) {
@@ -658,7 +658,7 @@ static void test_load_fails(void **state) {
   }
   uint64_t id;
   fault_io_set(FAULT_READ, 1, false);
-  assert_int_equal(version_peek(&s.p.env, s.p.dir, &id), REMIXDB_IO);
+  assert_int_equal(version_peek(&s.p.at, &id), REMIXDB_IO);
   (void)fault_io_end();
   store_fini(&s);
 }
@@ -678,7 +678,7 @@ static void test_no_memory(void **state) {
         fault_mem_set(n);
         st = what == 0   ? load(&s)
              : what == 1 ? version_save(&s.p.ctx, s.v)
-             : what == 2 ? version_peek(&s.p.env, s.p.dir, &id)
+             : what == 2 ? version_peek(&s.p.at, &id)
              : what == 3 ? list(&s)
                          : version_clean(&s.p.ctx, s.v, &nr);
       } else {
@@ -795,7 +795,7 @@ static void test_too_large(void **state) {
   char *const after = place_files(&p);
   assert_string_equal(before, after);
   uint64_t id;
-  ok(version_peek(&p.env, p.dir, &id));
+  ok(version_peek(&p.at, &id));
   assert_int_equal(id, PLACE_STORE_ID);
   part_unref(part);
   free(large);

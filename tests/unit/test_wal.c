@@ -94,9 +94,9 @@ static void check_recovered(const struct model *m, const struct wal_recovery *re
   CHECK(found == m->oldest_seq || m->ends[found], "half a batch was recovered");
 }
 
-static enum remixdb_status open_as(struct env *e, const char *dir, const struct model *m, bool read_only,
+static enum remixdb_status open_as(const struct env_dir *dir, const struct model *m, bool read_only,
                                    struct wal_recovery *rec, struct wal **out) {
-  const struct wal_opts o = {.env = e, .dir = dir, .store_id = STORE, .read_only = read_only};
+  const struct wal_opts o = {.dir = dir, .store_id = STORE, .read_only = read_only};
   struct replay r = {m, m->oldest_seq + 1};
   *out = NULL;
   const enum remixdb_status s = wal_open(&o, m->oldest_gen, m->oldest_seq, m->fresh, replay_check, &r, rec, out);
@@ -106,9 +106,9 @@ static enum remixdb_status open_as(struct env *e, const char *dir, const struct 
 }
 
 // Opens for writing; on success the model is cut to what was recovered.
-static enum remixdb_status open_model(struct env *e, const char *dir, struct model *m, struct wal **out) {
+static enum remixdb_status open_model(const struct env_dir *dir, struct model *m, struct wal **out) {
   struct wal_recovery rec;
-  const enum remixdb_status s = open_as(e, dir, m, false, &rec, out);
+  const enum remixdb_status s = open_as(dir, m, false, &rec, out);
   if (s != REMIXDB_OK) return s;
   check_recovered(m, &rec);
   m->nr = m->synced = m->gen_seq = rec.last_seq;
@@ -172,8 +172,8 @@ static enum remixdb_status release_model(struct wal *w, struct model *m) {
 static struct simdisk *disk_create(void) {
   struct simdisk *const d = simdisk_create();
   struct env *const e = simdisk_env(d);
-  assert_int_equal(env_mkdir(e, DIR), REMIXDB_OK);
-  assert_int_equal(env_sync_dir(e, "/"), REMIXDB_OK);
+  assert_int_equal(env_mkdir(ENV_PATHS(e), DIR), REMIXDB_OK);
+  assert_int_equal(paths_sync_dir(e, "/"), REMIXDB_OK);
   return d;
 }
 
@@ -182,7 +182,7 @@ static void check_image(struct simdisk *d, const struct model *m) {
   struct wal *w;
   struct wal_recovery rec;
   const uint64_t changes = simdisk_changes(d);
-  const enum remixdb_status s = open_as(simdisk_env(d), DIR, m, true, &rec, &w);
+  const enum remixdb_status s = open_as(simdisk_dir(simdisk_env(d), DIR), m, true, &rec, &w);
   CHECK(s == REMIXDB_OK, "status %d after a crash", s);
   check_recovered(m, &rec);
   uint64_t gen;
@@ -225,7 +225,7 @@ static void test_round_trip(void **state) {
   struct wal_stats st;
   uint64_t rng = 1;
   for (int round = 0; round < 4; round++) {
-    assert_int_equal(open_model(e, DIR, m, &w), REMIXDB_OK);
+    assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
     const uint64_t before = m->nr;
     if (round > 0) assert_int_equal(before, 1000 * (unsigned)round);
     for (int i = 0; i < 1000; i++) assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
@@ -239,7 +239,7 @@ static void test_round_trip(void **state) {
     if (round == 2) assert_int_equal(wal_flush(w), REMIXDB_OK);
     assert_int_equal(wal_close(w), REMIXDB_OK);
   }
-  assert_int_equal(open_model(e, DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
   assert_int_equal(m->nr, 4000);
   assert_int_equal(wal_close(w), REMIXDB_OK);
   free(m);
@@ -256,7 +256,7 @@ static void test_format(void **state) {
   uint64_t gen;
   m->oldest_gen = 7;
   m->oldest_seq = 41;
-  const struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE};
+  const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE};
   assert_int_equal(wal_open(&o, 7, 41, true, NULL, NULL, NULL, &w), REMIXDB_OK);
   assert_int_equal(wal_begin(w, 100, &gen), REMIXDB_OK);
   assert_int_equal(gen, 7);
@@ -312,7 +312,7 @@ static void test_format(void **state) {
 
 // A new log whose segments grow by so much.
 static struct wal *open_steps(struct simdisk *d, struct model *m, uint32_t step) {
-  const struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE, .step = step};
+  const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .step = step};
   struct replay r = {m, m->oldest_seq + 1};
   struct wal_recovery rec;
   struct wal *w;
@@ -355,7 +355,7 @@ static void test_small(void **state) {
   assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
   assert_int_equal(append(w, m, &rng, 2), REMIXDB_OK);
   assert_int_equal(wal_close(w), REMIXDB_OK);
-  assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
   assert_int_equal(wal_close(w), REMIXDB_OK);
   free(m);
   simdisk_destroy(d);
@@ -483,7 +483,7 @@ static void test_switch_and_recycle(void **state) {
   struct wal_stats st;
   uint64_t rng = 2;
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_model(e, DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
   for (int i = 0; i < 5; i++) {  // nothing released: five more files
     for (int k = 0; k < 50; k++) assert_int_equal(append(w, m, &rng, 1 + (uint32_t)pick(&rng, 3)), REMIXDB_OK);
     if (i & 1) assert_int_equal(wal_prepare(w), REMIXDB_OK);
@@ -498,7 +498,7 @@ static void test_switch_and_recycle(void **state) {
   wal_stats(w, &st);
   assert_int_equal(st.segments, 6);
   assert_int_equal(wal_close(w), REMIXDB_OK);
-  assert_int_equal(open_model(e, DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
   assert_int_equal(nr_files(d), 7);
   assert_int_equal(release_model(w, m), REMIXDB_OK);  // one active, two spares
   assert_int_equal(nr_files(d), 3);
@@ -517,7 +517,7 @@ static void test_switch_and_recycle(void **state) {
   assert_int_equal(wal_close(w), REMIXDB_OK);
   const uint64_t nr = m->nr;
   check_image(d, m);
-  assert_int_equal(open_model(e, DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
   assert_int_equal(m->nr, nr);
   assert_int_equal(nr_files(d), 3);
   assert_int_equal(wal_close(w), REMIXDB_OK);
@@ -532,7 +532,7 @@ static void test_large_batches(void **state) {
   struct model *const m = model_create();
   struct wal *w;
   uint64_t rng = 3, gen;
-  assert_int_equal(open_model(e, DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
   for (int i = 0; i < 3; i++) {
     assert_int_equal(append(w, m, &rng, 10), REMIXDB_OK);
     assert_int_equal(append(w, m, &rng, 4000), REMIXDB_OK);
@@ -550,7 +550,7 @@ static void test_large_batches(void **state) {
   wal_end(w);
   assert_int_equal(append(w, m, &rng, 4000), REMIXDB_OK);
   assert_int_equal(wal_close(w), REMIXDB_OK);
-  assert_int_equal(open_model(e, DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
   assert_int_equal(m->nr, 3 * 4010 + 4000);
   assert_int_equal(wal_close(w), REMIXDB_OK);
   free(m);
@@ -569,10 +569,10 @@ static void test_replay_status(void **state) {
   struct model *const m = model_create();
   struct wal *w;
   uint64_t rng = 4;
-  assert_int_equal(open_model(e, DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
   for (int i = 0; i < 5; i++) assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
   assert_int_equal(wal_close(w), REMIXDB_OK);
-  const struct wal_opts o = {.env = e, .dir = DIR, .store_id = STORE};
+  const struct wal_opts o = {.dir = simdisk_dir(e, DIR), .store_id = STORE};
   const uint64_t changes = simdisk_changes(d);
   assert_int_equal(wal_open(&o, 1, 0, false, replay_refuse, NULL, NULL, &w), REMIXDB_NOMEM);
   assert_null(w);
@@ -590,7 +590,7 @@ static void crash_round(struct simdisk **disk, struct model *m, uint64_t *rng) {
   simdisk_no_allocate(d, pick(rng, 16) != 0);  // large files are slow here
   if (pick(rng, 4) == 0) simdisk_short_io(d, rng_next(rng) | 1);
   if (pick(rng, 4) != 0) simdisk_power_off(d, pick(rng, pick(rng, 2) ? 12 : 60));
-  enum remixdb_status s = open_model(simdisk_env(d), DIR, m, &w);
+  enum remixdb_status s = open_model(simdisk_dir(simdisk_env(d), DIR), m, &w);
   CHECK(s == REMIXDB_OK || (s == REMIXDB_IO && simdisk_is_off(d)), "open: status %d", s);
   const uint64_t nr_ops = s == REMIXDB_OK ? pick(rng, 40) : 0;
   for (uint64_t i = 0; i < nr_ops && s == REMIXDB_OK; i++) {
@@ -654,7 +654,7 @@ static void test_process_death(void **state) {
   struct model *const m = model_create();
   struct wal *w;
   uint64_t rng = 9;
-  assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
   for (int i = 0; i < 100; i++) assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
   assert_int_equal(wal_flush(w), REMIXDB_OK);
   const uint64_t flushed = m->nr;
@@ -662,7 +662,7 @@ static void test_process_death(void **state) {
   simdisk_fault(d, SIMDISK_WRITE, 0, UINT64_MAX, EIO);
   assert_int_equal(wal_close(w), REMIXDB_IO);
   simdisk_fault(d, SIMDISK_WRITE, 0, 0, 0);
-  assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
   assert_int_equal(m->nr, flushed);
   // opening made it durable: a power cut now changes nothing
   simdisk_power_off(d, 0);
@@ -694,7 +694,7 @@ static struct simdisk *damage_disk(struct model *m, uint64_t seed, bool closed, 
   struct wal *w;
   uint64_t rng = seed;
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
   for (int seg = 0; seg < 5; seg++) {
     for (int i = 0; i < 12; i++) {
       assert_int_equal(append(w, m, &rng, 1 + (uint32_t)pick(&rng, 3)), REMIXDB_OK);
@@ -743,7 +743,7 @@ static void test_flips(void **state) {
       assert_true(simdisk_flip(d, name, off, mask));
       struct wal *w;
       struct wal_recovery rec;
-      const enum remixdb_status s = open_as(simdisk_env(d), DIR, m, true, &rec, &w);
+      const enum remixdb_status s = open_as(simdisk_dir(simdisk_env(d), DIR), m, true, &rec, &w);
       const bool watermark = off >= LEVEL && off < LEVEL_END;
       CHECK(s == REMIXDB_CORRUPT || off >= durable || watermark, "generation %llu, byte %llu before %llu flipped: status %d",
             (unsigned long long)gen, (unsigned long long)off, (unsigned long long)durable, s);
@@ -784,7 +784,7 @@ static void test_rubbish(void **state) {
       if (how < 2 && off + len <= size) assert_true(simdisk_poke(d, path, off, bytes, len));
       if (how == 2) {
         int fd;
-        assert_int_equal(env_open(simdisk_env(d), path, ENV_READ | ENV_WRITE, &fd), REMIXDB_OK);
+        assert_int_equal(env_open(ENV_PATHS(simdisk_env(d)), path, ENV_READ | ENV_WRITE, &fd), REMIXDB_OK);
         assert_int_equal(env_truncate(simdisk_env(d), fd, path, off), REMIXDB_OK);
         assert_int_equal(env_sync_all(simdisk_env(d), fd, path), REMIXDB_OK);
         assert_int_equal(env_close(simdisk_env(d), fd, path), REMIXDB_OK);
@@ -792,7 +792,7 @@ static void test_rubbish(void **state) {
     }
     struct wal *w;
     struct wal_recovery rec;
-    const enum remixdb_status s = open_as(simdisk_env(d), DIR, m, false, &rec, &w);
+    const enum remixdb_status s = open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w);
     CHECK(s == REMIXDB_OK || s == REMIXDB_CORRUPT, "status %d", s);
     if (s == REMIXDB_OK) assert_int_equal(wal_close(w), REMIXDB_OK);
     free(m);
@@ -807,7 +807,7 @@ static void copy_file(struct simdisk *d, const char *from, const char *to) {
   int fd;
   assert_non_null(b);
   assert_true(simdisk_peek(d, from, 0, b, len));
-  assert_int_equal(env_open(e, to, ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(e), to, ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
   assert_int_equal(env_write(e, fd, to, b, len, 0), REMIXDB_OK);
   assert_int_equal(env_close(e, fd, to), REMIXDB_OK);
   free(b);
@@ -829,7 +829,7 @@ static void test_wrong_files(void **state) {
     switch (what) {
       case 0:  // the oldest and a middle one are gone
       case 1:
-        assert_int_equal(env_unlink(e, path), REMIXDB_OK);
+        assert_int_equal(env_unlink(ENV_PATHS(e), path), REMIXDB_OK);
         (void)snprintf(said, sizeof(said), "%llu is missing", (unsigned long long)gens[what]);
         break;
       case 2:  // a generation twice
@@ -896,7 +896,7 @@ static void test_wrong_files(void **state) {
     struct wal *w;
     struct wal_recovery rec;
     const uint64_t changes = simdisk_changes(d);
-    assert_int_equal(open_as(e, DIR, m, what < 12 && (what & 1), &rec, &w), want);
+    assert_int_equal(open_as(simdisk_dir(e, DIR), m, what < 12 && (what & 1), &rec, &w), want);
     if (w) {
       assert_int_equal(wal_close(w), REMIXDB_OK);
     } else {
@@ -921,7 +921,7 @@ static void test_numbers_at_their_end(void **state) {
     struct wal *w;
     uint8_t head[HEAD];
     m->oldest_seq = UINT64_MAX - below;
-    assert_int_equal(open_as(simdisk_env(d), DIR, m, false, &rec, &w), REMIXDB_CORRUPT);
+    assert_int_equal(open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w), REMIXDB_CORRUPT);
     m->oldest_seq = seq;
     // the newest segment; the version file names it, or leads to the one before
     assert_true(simdisk_peek(d, file_of(d, m->gen), 0, head, HEAD));
@@ -929,10 +929,10 @@ static void test_numbers_at_their_end(void **state) {
     store64le(head + 504, hash64(head, 448));
     assert_true(simdisk_poke(d, file_of(d, m->gen), 0, head, HEAD));
     m->oldest_gen = UINT64_MAX - below;
-    assert_int_equal(open_as(simdisk_env(d), DIR, m, false, &rec, &w), REMIXDB_CORRUPT);
+    assert_int_equal(open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w), REMIXDB_CORRUPT);
     assert_non_null(strstr(err_msg(), DIR));
     m->oldest_gen = gen;
-    assert_int_equal(open_as(simdisk_env(d), DIR, m, false, &rec, &w), REMIXDB_CORRUPT);
+    assert_int_equal(open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w), REMIXDB_CORRUPT);
     assert_int_equal(simdisk_changes(d), changes);
     free(m);
     simdisk_destroy(d);
@@ -948,7 +948,7 @@ static void test_lost_header(void **state) {
   struct wal *w;
   uint64_t rng = 6;
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_model(e, DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
   assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
   assert_int_equal(sync_model(w, m), REMIXDB_OK);
   assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
@@ -974,7 +974,7 @@ static void test_lost_header(void **state) {
   }
   check_image(c, m);
   simdisk_no_allocate(c, true);
-  assert_int_equal(open_model(simdisk_env(c), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(c), DIR), m, &w), REMIXDB_OK);
   assert_int_equal(m->nr, 1);
   assert_true(m->gen > lost);
   assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
@@ -1003,7 +1003,7 @@ static void append_sized(struct wal *w, size_t nbytes) {
 }
 
 static enum remixdb_status open_any(struct simdisk *d, bool fresh, bool read_only, struct wal_recovery *rec, struct wal **out) {
-  const struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE, .read_only = read_only};
+  const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .read_only = read_only};
   return wal_open(&o, 1, 0, fresh, NULL, NULL, rec, out);
 }
 
@@ -1097,10 +1097,10 @@ static void test_lost_segment(void **state) {
     int fd;
     switch (what / 4) {
       case 0:
-        assert_int_equal(env_unlink(e, path), REMIXDB_OK);
+        assert_int_equal(env_unlink(ENV_PATHS(e), path), REMIXDB_OK);
         break;
       case 1:
-        assert_int_equal(env_open(e, path, ENV_READ | ENV_WRITE, &fd), REMIXDB_OK);
+        assert_int_equal(env_open(ENV_PATHS(e), path, ENV_READ | ENV_WRITE, &fd), REMIXDB_OK);
         assert_int_equal(env_truncate(e, fd, path, HEAD - 1), REMIXDB_OK);
         assert_int_equal(env_close(e, fd, path), REMIXDB_OK);
         break;
@@ -1234,7 +1234,7 @@ static void beside_run(bool mark_first) {
   beside.ops = *beside.real;
   beside.ops.sync_data = beside_sync;
   beside.env.ops = &beside.ops;
-  const struct wal_opts o = {.env = &beside.env, .dir = DIR, .store_id = STORE};
+  const struct wal_opts o = {.dir = simdisk_dir(&beside.env, DIR), .store_id = STORE};
   assert_int_equal(wal_open(&o, 1, 0, true, NULL, NULL, NULL, &w), REMIXDB_OK);
   append_sized(w, 20);
   assert_int_equal(wal_sync(w), REMIXDB_OK);
@@ -1383,7 +1383,7 @@ static void test_failed_write_is_sticky(void **state) {
   struct wal *w;
   uint64_t rng = 10, gen;
   char first[512];
-  assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
   assert_int_equal(append(w, m, &rng, 5), REMIXDB_OK);
   assert_int_equal(sync_model(w, m), REMIXDB_OK);
   assert_int_equal(wal_prepare(w), REMIXDB_OK);
@@ -1404,7 +1404,7 @@ static void test_failed_write_is_sticky(void **state) {
   }
   assert_int_equal(wal_durable_seq(w), 5);
   assert_int_equal(wal_close(w), REMIXDB_IO);
-  assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
   assert_int_equal(m->nr, 5);
   assert_int_equal(wal_close(w), REMIXDB_OK);
   free(m);
@@ -1419,7 +1419,7 @@ static void test_failed_sync_is_sticky(void **state) {
     struct model *const m = model_create();
     struct wal *w;
     uint64_t rng = 11, gen;
-    assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+    assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
     assert_int_equal(append(w, m, &rng, 5), REMIXDB_OK);
     simdisk_fault(d, SIMDISK_SYNC, 0, 1, errnums[i]);
     assert_int_equal(wal_sync(w), REMIXDB_IO);  // a full disk too: what the system dropped does not come back
@@ -1427,7 +1427,7 @@ static void test_failed_sync_is_sticky(void **state) {
     assert_int_equal(wal_begin(w, 10, &gen), REMIXDB_IO);
     assert_int_equal(wal_durable_seq(w), 0);
     assert_int_equal(wal_close(w), REMIXDB_IO);
-    assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+    assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
     assert_int_equal(wal_close(w), REMIXDB_OK);
     free(m);
     simdisk_destroy(d);
@@ -1443,7 +1443,7 @@ static void test_full_disk_at_allocate(void **state) {
   uint64_t rng = 12;
   enum remixdb_status s;
   simdisk_space(d, WAL_PREALLOC + 4096);
-  assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
   do s = append(w, m, &rng, 2000);
   while (s == REMIXDB_OK);
   assert_int_equal(s, REMIXDB_NOSPACE);
@@ -1469,7 +1469,7 @@ static void test_full_disk_at_allocate(void **state) {
   assert_int_equal(wal_close(w), REMIXDB_OK);
   // a store opens on a disk that is full but for a few blocks
   simdisk_space(d, simdisk_used(d) + 4096);
-  assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
   assert_int_equal(m->nr, nr);
   assert_int_equal(append(w, m, &rng, 1), REMIXDB_NOSPACE);
   simdisk_space(d, UINT64_MAX);
@@ -1487,7 +1487,7 @@ static void test_full_disk_at_write(void **state) {
   struct wal *w;
   uint64_t rng = 13;
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_model(simdisk_env(d), DIR, m, &w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
   assert_int_equal(append(w, m, &rng, 10), REMIXDB_OK);
   assert_int_equal(sync_model(w, m), REMIXDB_OK);
   simdisk_space(d, simdisk_used(d));
@@ -1549,7 +1549,7 @@ static void test_no_memory(void **state) {
       assert_true(n < 200);
       atomic_store(&allocs_left, n);
       atomic_store(&mem_fault, fault_after);
-      s = open_model(simdisk_env(d), DIR, m, &w);
+      s = open_model(simdisk_dir(simdisk_env(d), DIR), m, &w);
       atomic_store(&mem_fault, NULL);
       if (s != REMIXDB_OK) assert_int_equal(s, REMIXDB_NOMEM);
     }
@@ -1589,7 +1589,7 @@ static void test_every_call_fails(void **state) {
       simdisk_no_allocate(d, calls[c] != SIMDISK_ALLOCATE);
       simdisk_fault(d, calls[c], skip, 1, EIO);
       for (int life = 0; life < 3; life++) {
-        enum remixdb_status s = open_model(simdisk_env(d), DIR, m, &w);
+        enum remixdb_status s = open_model(simdisk_dir(simdisk_env(d), DIR), m, &w);
         if (s != REMIXDB_OK) {
           CHECK(s == REMIXDB_IO, "status %d", s);
           continue;
@@ -1717,14 +1717,14 @@ static enum remixdb_status crowd_replay(void *arg, uint64_t seq, const struct kv
   return REMIXDB_OK;
 }
 
-static void run_crowd(struct env *e, const char *dir) {
+static void run_crowd(const struct env_dir *dir) {
   struct crowd *const c = calloc(1, sizeof(*c));
   struct appender a[APPENDERS];
   pthread_t threads[APPENDERS + 3];
   struct wal_recovery rec;
   assert_non_null(c);
   c->m = model_create();
-  assert_int_equal(open_model(e, dir, c->m, &c->w), REMIXDB_OK);
+  assert_int_equal(open_model(dir, c->m, &c->w), REMIXDB_OK);
   for (int i = 0; i < APPENDERS; i++) {
     a[i] = (struct appender){c, (uint64_t)i + 1};
     assert_int_equal(thread_start(&threads[i], appender_main, &a[i], "append"), REMIXDB_OK);
@@ -1741,7 +1741,7 @@ static void run_crowd(struct env *e, const char *dir) {
   wal_stats(c->w, &st);
   assert_int_equal(st.records, nr);
   assert_int_equal(wal_close(c->w), REMIXDB_OK);
-  const struct wal_opts o = {.env = e, .dir = dir, .store_id = STORE};
+  const struct wal_opts o = {.dir = dir, .store_id = STORE};
   assert_int_equal(wal_open(&o, 1, 0, false, crowd_replay, c, &rec, &c->w), REMIXDB_OK);
   assert_int_equal(rec.last_seq, nr);
   assert_int_equal(rec.nr_records, nr);
@@ -1756,7 +1756,7 @@ static void test_threads(void **state) {
   struct simdisk *const d = disk_create();
   simdisk_no_allocate(d, true);
   simdisk_short_io(d, 99);
-  run_crowd(simdisk_env(d), DIR);
+  run_crowd(simdisk_dir(simdisk_env(d), DIR));
   simdisk_destroy(d);
 }
 
@@ -1772,8 +1772,11 @@ static void test_threads_on_files(void **state) {
   const char *const tmp = getenv("TMPDIR");
   (void)snprintf(dir, sizeof(dir), "%s/remixdb-wal-XXXXXX", tmp && *tmp ? tmp : "/tmp");
   assert_non_null(mkdtemp(dir));
-  run_crowd(env_posix(), dir);
-  assert_int_equal(env_list(env_posix(), dir, remove_one, dir), REMIXDB_OK);
+  struct env_dir held;
+  assert_int_equal(env_dir_open(ENV_PATHS(env_posix()), dir, &held), REMIXDB_OK);
+  run_crowd(&held);
+  env_dir_close(&held);
+  assert_int_equal(paths_list(env_posix(), dir, remove_one, dir), REMIXDB_OK);
   assert_int_equal(rmdir(dir), 0);
 }
 
@@ -1800,7 +1803,7 @@ static void test_threads_and_a_failing_sync(void **state) {
   pthread_t threads[APPENDERS];
   assert_non_null(c);
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_model(simdisk_env(d), DIR, m, &c->w), REMIXDB_OK);
+  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &c->w), REMIXDB_OK);
   simdisk_fault(d, SIMDISK_SYNC, 50, 1, EIO);
   for (int i = 0; i < APPENDERS; i++) assert_int_equal(thread_start(&threads[i], fail_main, c, "append"), REMIXDB_OK);
   for (int i = 0; i < APPENDERS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
@@ -1820,18 +1823,18 @@ static void test_simdisk(void **state) {
   int fd, fd2;
   char b[8];
   unsigned seen[2][2] = {{0, 0}, {0, 0}};
-  assert_int_equal(env_mkdir(e, "/a"), REMIXDB_OK);
-  assert_int_equal(env_mkdir(e, "/a/b"), REMIXDB_OK);
-  assert_int_equal(env_sync_dir(e, "/"), REMIXDB_OK);
-  assert_int_equal(env_sync_dir(e, "/a"), REMIXDB_OK);
-  assert_int_equal(env_open(e, "/a/b/f", ENV_READ, &fd), REMIXDB_NOTFOUND);
-  assert_int_equal(env_open(e, "/a/b/f", ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
+  assert_int_equal(env_mkdir(ENV_PATHS(e), "/a"), REMIXDB_OK);
+  assert_int_equal(env_mkdir(ENV_PATHS(e), "/a/b"), REMIXDB_OK);
+  assert_int_equal(paths_sync_dir(e, "/"), REMIXDB_OK);
+  assert_int_equal(paths_sync_dir(e, "/a"), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(e), "/a/b/f", ENV_READ, &fd), REMIXDB_NOTFOUND);
+  assert_int_equal(env_open(ENV_PATHS(e), "/a/b/f", ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
   assert_int_equal(env_write(e, fd, "f", "old", 3, 0), REMIXDB_OK);
   assert_int_equal(env_sync_data(e, fd, "f"), REMIXDB_OK);
-  assert_int_equal(env_sync_dir(e, "/a/b"), REMIXDB_OK);
+  assert_int_equal(paths_sync_dir(e, "/a/b"), REMIXDB_OK);
   assert_int_equal(env_write(e, fd, "f", "new", 3, 0), REMIXDB_OK);
   assert_int_equal(env_close(e, fd, "f"), REMIXDB_OK);
-  assert_int_equal(env_rename(e, "/a/b/f", "/a/b/g"), REMIXDB_OK);
+  assert_int_equal(env_rename(ENV_PATHS(e), "/a/b/f", ENV_PATHS(e), "/a/b/g"), REMIXDB_OK);
   assert_int_equal(simdisk_size(d, "/a/b/f"), -1);
   for (uint64_t seed = 0; seed < 200; seed++) {
     struct simdisk *const c = simdisk_crash(d, seed);
@@ -1844,30 +1847,30 @@ static void test_simdisk(void **state) {
     simdisk_destroy(c);
   }
   for (int i = 0; i < 4; i++) assert_true(seen[i / 2][i % 2] > 0);
-  assert_int_equal(env_sync_dir(e, "/a/b"), REMIXDB_OK);
-  assert_int_equal(env_link(e, "/a/b/g", "/a/h"), REMIXDB_OK);
-  assert_int_equal(env_unlink(e, "/a/b/g"), REMIXDB_OK);
+  assert_int_equal(paths_sync_dir(e, "/a/b"), REMIXDB_OK);
+  assert_int_equal(env_link(ENV_PATHS(e), "/a/b/g", ENV_PATHS(e), "/a/h"), REMIXDB_OK);
+  assert_int_equal(env_unlink(ENV_PATHS(e), "/a/b/g"), REMIXDB_OK);
   for (uint64_t seed = 0; seed < 50; seed++) {
     struct simdisk *const c = simdisk_crash(d, seed);
     assert_true(simdisk_size(c, "/a/b/f") < 0);
     simdisk_destroy(c);
   }
-  assert_int_equal(env_replace_file(e, "/a", "CURRENT", "12345", 5), REMIXDB_OK);
+  assert_int_equal(paths_replace_file(e, "/a", "CURRENT", "12345", 5), REMIXDB_OK);
   for (uint64_t seed = 0; seed < 50; seed++) {
     struct simdisk *const c = simdisk_crash(d, seed);
     assert_true(simdisk_peek(c, "/a/CURRENT", 0, b, 5));
     assert_memory_equal(b, "12345", 5);
     simdisk_destroy(c);
   }
-  assert_int_equal(env_lock(e, "/LOCK", true, &fd), REMIXDB_OK);
-  assert_int_equal(env_lock(e, "/LOCK", true, &fd2), REMIXDB_LOCKED);
-  assert_int_equal(env_lock(e, "/LOCK", false, &fd2), REMIXDB_LOCKED);
+  assert_int_equal(env_lock(ENV_PATHS(e), "/LOCK", true, &fd), REMIXDB_OK);
+  assert_int_equal(env_lock(ENV_PATHS(e), "/LOCK", true, &fd2), REMIXDB_LOCKED);
+  assert_int_equal(env_lock(ENV_PATHS(e), "/LOCK", false, &fd2), REMIXDB_LOCKED);
   assert_int_equal(env_close(e, fd, "LOCK"), REMIXDB_OK);
-  assert_int_equal(env_lock(e, "/LOCK", false, &fd), REMIXDB_OK);
-  assert_int_equal(env_lock(e, "/LOCK", false, &fd2), REMIXDB_OK);
+  assert_int_equal(env_lock(ENV_PATHS(e), "/LOCK", false, &fd), REMIXDB_OK);
+  assert_int_equal(env_lock(ENV_PATHS(e), "/LOCK", false, &fd2), REMIXDB_OK);
   env_close_quiet(e, fd);
   env_close_quiet(e, fd2);
-  assert_int_equal(env_open(e, "/t", ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(e), "/t", ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
   assert_int_equal(env_write(e, fd, "t", "abcdef", 6, 4094), REMIXDB_OK);
   assert_int_equal(env_truncate(e, fd, "t", 4097), REMIXDB_OK);
   assert_int_equal(env_truncate(e, fd, "t", 5000), REMIXDB_OK);

@@ -44,13 +44,13 @@ static enum remixdb_status take(void *arg, uint64_t seq, const struct kv_rec *r)
 static struct simdisk *disk_create(void) {
   struct simdisk *const d = simdisk_create();
   assert_non_null(d);
-  ok(env_mkdir(simdisk_env(d), DIR));
-  ok(env_sync_dir(simdisk_env(d), "/"));
+  ok(env_mkdir(ENV_PATHS(simdisk_env(d)), DIR));
+  ok(paths_sync_dir(simdisk_env(d), "/"));
   return d;
 }
 
 static struct wal *open_log(struct env *e, bool fresh) {
-  const struct wal_opts o = {.env = e, .dir = DIR, .store_id = STORE, .step = 64u << 10};
+  const struct wal_opts o = {.dir = simdisk_dir(e, DIR), .store_id = STORE, .step = 64u << 10};
   struct wal *w;
   struct wal_recovery rec;
   seen.nr = 0;
@@ -76,7 +76,7 @@ static void put(struct wal *w, uint32_t tag, uint32_t vlen) {
 
 // Every record that is still there, from generation oldest_gen on.
 static enum remixdb_status salvage(struct env *e, uint64_t oldest_gen, struct wal_salvage *out) {
-  const struct wal_opts o = {.env = e, .dir = DIR, .store_id = STORE, .read_only = true};
+  const struct wal_opts o = {.dir = simdisk_dir(e, DIR), .store_id = STORE, .read_only = true};
   seen.nr = 0;
   return wal_read_damaged(&o, oldest_gen, take, &seen, out);
 }
@@ -108,8 +108,8 @@ static ssize_t spy_write(struct env *e, int fd, const void *buf, size_t len, uin
   return spy.real->pwrite(e, fd, buf, len, off);
 }
 
-static int spy_open(struct env *e, const char *path, unsigned flags) {
-  const int fd = spy.real->open(e, path, flags);
+static int spy_open(struct env *e, int at, const char *path, unsigned flags) {
+  const int fd = spy.real->open(e, at, path, flags);
   if (fd == spy.fd) spy.fd = -1;
   if (spy.unread && strcmp(path, spy.unread) == 0) spy.fd = fd;
   if (fd == spy.full_fd) spy.full_fd = -1;
@@ -214,7 +214,7 @@ static void test_not_written_again(void **state) {
   append(w, 2, 100);
   assert_int_equal(wal_flush(w), REMIXDB_IO);  // so that no watermark is written
   assert_int_equal(wal_close(w), REMIXDB_IO);
-  spy.full = DIR "/wal-0";
+  spy.full = "wal-0";
   w = open_log(e, false);
   assert_int_equal(seen.nr, 1);
   ok(wal_close(w));
@@ -334,7 +334,7 @@ static void test_broken_header_of_old(void **state) {
   (void)state;
   for (uint64_t gen = 4000; gen <= 1000000; gen = gen * 3 / 2) {
     struct simdisk *const d = disk_create();
-    const struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE, .step = 64u << 10};
+    const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .step = 64u << 10};
     struct wal *w;
     struct wal_salvage out;
     ok(wal_open(&o, gen, 0, true, NULL, NULL, NULL, &w));
@@ -394,17 +394,17 @@ static void test_unread(void **state) {
   }
   // a spare that nobody needs
   int fd;
-  ok(env_open(e, DIR "/wal-9", ENV_WRITE | ENV_CREATE, &fd));
+  ok(env_open(ENV_PATHS(e), DIR "/wal-9", ENV_WRITE | ENV_CREATE, &fd));
   ok(env_write(e, fd, DIR "/wal-9", "x", 1, 8191));
   ok(env_close(e, fd, DIR "/wal-9"));
-  spy.unread = DIR "/wal-9";
+  spy.unread = "wal-9";
   spy.bad_from = 0;
   spy.bad_to = UINT64_MAX;
   assert_int_equal(salvage(e, 1, &out), REMIXDB_IO);
   assert_non_null(strstr(err_msg(), "wal-9"));
   expect_seen(all, 3);
   // one that is needed
-  spy.unread = DIR "/wal-1";
+  spy.unread = "wal-1";
   assert_int_equal(salvage(e, 1, &out), REMIXDB_IO);
   assert_int_equal(seen.nr, 2);
   assert_int_equal(seen.tags[0], 10);
@@ -424,7 +424,7 @@ static void test_unread(void **state) {
   for (uint32_t i = 0; i < 300; i++) put(w, i, 500);
   ok(wal_sync(w));
   ok(wal_close(w));
-  spy.unread = DIR "/wal-0";
+  spy.unread = "wal-0";
   spy.bad_from = 20 * 4096;
   spy.bad_to = 21 * 4096;
   assert_int_equal(salvage(&spy.env, 1, &out), REMIXDB_IO);
@@ -442,8 +442,8 @@ static void test_store_id(void **state) {
   uint64_t id = 0;
   ok(wal_close(open_log(simdisk_env(d), true)));
   simdisk_fault(d, SIMDISK_OPEN, 0, 1, EMFILE);
-  assert_int_equal(wal_store_id(simdisk_env(d), DIR, &id), REMIXDB_NOMEM);
-  ok(wal_store_id(simdisk_env(d), DIR, &id));
+  assert_int_equal(wal_store_id(simdisk_dir(simdisk_env(d), DIR), &id), REMIXDB_NOMEM);
+  ok(wal_store_id(simdisk_dir(simdisk_env(d), DIR), &id));
   assert_true(id == STORE);
   simdisk_destroy(d);
 }
@@ -462,7 +462,7 @@ static void test_refused(void **state) {
   ok(wal_switch(w, NULL, NULL));
   put(w, 2, 100);
   ok(wal_close(w));
-  const struct wal_opts o = {.env = simdisk_env(d), .dir = DIR, .store_id = STORE, .read_only = true};
+  const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .read_only = true};
   struct wal_salvage out;
   assert_int_equal(wal_read_damaged(&o, 1, refuse, NULL, &out), REMIXDB_IO);
   assert_string_equal(err_msg(), "refused");
