@@ -491,7 +491,7 @@ static void teardown(struct xdb *x) {
   cache_destroy(x->cache);
   fdpool_destroy(x->fds);
   blkio_fini(&x->io);
-  env_unlock(x->env, x->lock_fd);
+  dirlock_give(&x->dirlock);
   env_dir_close(&x->home);
   pthread_cond_destroy(&x->changed);
   pthread_mutex_destroy(&x->lock);
@@ -557,7 +557,6 @@ static struct xdb *create(const struct remixdb_opts *o, struct env *env) {
   if (!x) return NULL;
   memset(x, 0, size);
   x->env = env;
-  x->lock_fd = -1;
   x->opts = *o;
   epoch_init(&x->epoch);
   epoch_init(&x->cursors);

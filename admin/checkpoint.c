@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/checkpoint.h"
 
+#include "base/dirlock.h"
 #include "store/idle.h"
 
 #define COPY_CHUNK (1u << 20)
@@ -34,20 +35,20 @@ static enum remixdb_status destroy_in(const struct env_dir *dir) {
   struct files_entry *list;
   size_t nr;
   const char *witness;
-  int lock_fd;
+  struct dirlock lock;
   enum remixdb_status s = files_list(dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
   s = version_witness(dir, list, nr, &witness);
   mem_free(list);
   if (s != REMIXDB_OK) return s;  // of what is not a store's directory nothing is touched, and no LOCK made in it
-  if ((s = env_lock(dir, FILES_LOCK, true, &lock_fd)) != REMIXDB_OK) return s;
+  if ((s = dirlock_take(dir, true, &lock)) != REMIXDB_OK) return s;
   // what is there now cannot change any more
   if ((s = files_list(dir, &list, &nr)) == REMIXDB_OK) {
     s = version_witness(dir, list, nr, &witness);
     if (s == REMIXDB_OK) s = remove_store(dir, list, nr, witness);
     mem_free(list);
   }
-  env_unlock(dir->env, lock_fd);
+  dirlock_give(&lock);
   return s;
 }
 
@@ -192,7 +193,7 @@ struct target {
   struct env_dir dir;
   bool made, made_lock;  // it, and LOCK, were not there before
   bool begun;            // what else is there of a store's files was made here
-  int lock_fd;           // -1: LOCK is not held
+  struct dirlock lock;
 };
 
 // The directory is there and empty of any store; LOCK is held.
@@ -219,7 +220,7 @@ static enum remixdb_status claim(struct target *t) {
   s = env_stat(&t->dir, FILES_LOCK, &st);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
   t->made_lock = s == REMIXDB_NOTFOUND;
-  if ((s = env_lock(&t->dir, FILES_LOCK, true, &t->lock_fd)) != REMIXDB_OK) return s;
+  if ((s = dirlock_take(&t->dir, true, &t->lock)) != REMIXDB_OK) return s;
   if ((s = files_list(&t->dir, &list, &nr)) != REMIXDB_OK) return s;
   bool holds = false, current = false, marked = false;
   for (size_t i = 0; i < nr; i++) {
@@ -255,11 +256,11 @@ static enum remixdb_status give_up(struct target *t, enum remixdb_status s) {
   const bool held = t->dir.path && t->dir.fd >= 0;
   enum remixdb_status gone = held ? REMIXDB_OK : REMIXDB_NOTFOUND;
   // without the lock its file may be another's by now
-  if (held && t->lock_fd < 0) gone = s != REMIXDB_LOCKED && t->made_lock ? env_lock(&t->dir, FILES_LOCK, true, &t->lock_fd) : REMIXDB_LOCKED;
+  if (held && !dirlock_held(&t->lock)) gone = s != REMIXDB_LOCKED && t->made_lock ? dirlock_take(&t->dir, true, &t->lock) : REMIXDB_LOCKED;
   if (gone == REMIXDB_OK && t->begun) gone = remove_begun(t);
   if (gone == REMIXDB_OK && t->made_lock) gone = env_unlink(&t->dir, FILES_LOCK);
   if (gone == REMIXDB_OK && t->begun) gone = env_sync_dir(&t->dir);
-  env_unlock(t->env, t->lock_fd);
+  dirlock_give(&t->lock);
   // where another has made a store meanwhile it stays
   if (t->made && s != REMIXDB_LOCKED) gone = held ? env_dir_remove(ENV_PATHS(t->env), t->path, &t->dir) : env_rmdir(ENV_PATHS(t->env), t->path);
   env_dir_close(&t->dir);
@@ -267,7 +268,7 @@ static enum remixdb_status give_up(struct target *t, enum remixdb_status s) {
 }
 
 enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
-  struct target t = {.env = r->xdb->env, .path = path, .lock_fd = -1};
+  struct target t = {.env = r->xdb->env, .path = path};
   enum remixdb_status s = claim(&t);
   if (s != REMIXDB_OK) return give_up(&t, s);
   uint64_t moment;
@@ -277,7 +278,7 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
   err_save(&why, s);
   xdb_view_drop(r->xdb, v);
   if (s != REMIXDB_OK) return give_up(&t, err_raise(&why));
-  env_unlock(t.env, t.lock_fd);
+  dirlock_give(&t.lock);
   env_dir_close(&t.dir);
   return s;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/dirlock.h"
 #include "table/format.h"
 #include "xdb.h"
 #include "store/syncer.h"
@@ -467,7 +468,7 @@ static enum remixdb_status repair_held(struct repair *p) {
 
 enum remixdb_status repair_store(struct env *env, const char *path, struct repair_report *report_out) {
   struct env_stat st;
-  int lock_fd = -1;
+  struct dirlock lock = {0};
   enum remixdb_status s = env_stat(ENV_PATHS(env), path, &st);
   if (s == REMIXDB_OK && !st.is_dir) s = REMIXDB_NOTFOUND;
   if (s != REMIXDB_OK) return s;
@@ -477,12 +478,12 @@ enum remixdb_status repair_store(struct env *env, const char *path, struct repai
   p->env = env;
   s = env_dir_open(ENV_PATHS(env), path, &p->dir);
   if (s == REMIXDB_OK) s = check_store(&p->dir);
-  if (s == REMIXDB_OK) s = env_lock(&p->dir, FILES_LOCK, true, &lock_fd);
+  if (s == REMIXDB_OK) s = dirlock_take(&p->dir, true, &lock);
   if (s == REMIXDB_OK) s = repair_held(p);
   struct err_saved why;
   err_save(&why, s);
-  if (report_out && lock_fd >= 0) *report_out = p->report;
-  env_unlock(env, lock_fd);
+  if (report_out && dirlock_held(&lock)) *report_out = p->report;
+  dirlock_give(&lock);
   env_dir_close(&p->dir);
   mem_free(p);
   return err_raise(&why);

@@ -73,15 +73,15 @@ static enum remixdb_status look(struct xdb *x, bool *exists_out, bool *creating_
 // The same while LOCK is not held: who holds it may just be making what is there, mending it, or removing it.
 static enum remixdb_status look_first(struct xdb *x, bool *exists_out, bool *creating_out) {
   struct err_saved why;
-  int fd;
+  struct dirlock l;
   enum remixdb_status s = look(x, exists_out, creating_out);
   if (s != REMIXDB_CORRUPT) return s;
   err_save(&why, s);
-  s = env_lock(&x->home, FILES_LOCK, false, &fd);
+  s = dirlock_take(&x->home, false, &l);
   if (s == REMIXDB_LOCKED) return s;
-  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return err_raise(&why);
+  if (s != REMIXDB_OK) return err_raise(&why);
   s = look(x, exists_out, creating_out);
-  env_unlock(x->env, fd);
+  dirlock_give(&l);
   return s;
 }
 
@@ -93,9 +93,7 @@ static enum remixdb_status lock_dir(struct xdb *x, bool *exists_out) {
   enum remixdb_status s = look_first(x, exists_out, &creating);
   if (s != REMIXDB_OK) return s;
   if (!*exists_out && !may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
-  s = env_lock(&x->home, FILES_LOCK, !x->opts.read_only, &x->lock_fd);
-  if (s == REMIXDB_NOTFOUND && x->opts.read_only) s = REMIXDB_OK;  // nobody has locked what has no lock file
-  if (s != REMIXDB_OK) return s;
+  if ((s = dirlock_take(&x->home, !x->opts.read_only, &x->dirlock)) != REMIXDB_OK) return s;
   // somebody may have made it between the look and the lock, or destroyed it
   if ((s = look(x, exists_out, &creating)) != REMIXDB_OK || *exists_out) return s;
   if (!may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
@@ -109,8 +107,7 @@ enum remixdb_status dir_open(struct xdb *x, const struct env_dir *at, const char
   enum remixdb_status s = env_path(longest, x->dir, FILES_LONGEST);
   for (uint32_t i = 0; s == REMIXDB_OK && !named && i < DIR_TRIES; i++) {
     bool made_now;
-    env_unlock(x->env, x->lock_fd);
-    x->lock_fd = -1;
+    dirlock_give(&x->dirlock);
     env_dir_close(&x->home);
     s = env_dir_make(at, name, may_make, &made_now, &x->home);
     if (s == REMIXDB_NOTFOUND) return err_set(REMIXDB_NOTFOUND, "%s: there is no such directory", x->dir);

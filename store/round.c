@@ -66,6 +66,8 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
   if (s == REMIXDB_OK) s = env_sync_dir(&x->home);
   bool unknown = false;
+  // where another may have opened the store nothing of it is touched any more
+  if (s == REMIXDB_OK) unknown = (s = dirlock_check(&x->dirlock, &x->home)) != REMIXDB_OK;
   if (s == REMIXDB_OK) {
     s = version_save(&x->ctx, next);
     unknown = s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM;

@@ -17,6 +17,7 @@
 #ifndef STORE_STATE_H
 #define STORE_STATE_H
 
+#include "base/dirlock.h"
 #include "compact/compact.h"
 #include "view/super.h"
 #include "log/wal.h"
@@ -29,7 +30,7 @@ struct xdb {
   struct remixdb_opts opts;    // its strings are the caller's: for opening alone
   size_t memtable_limit;       // bytes of a memtable at which it is frozen
   uint64_t wal_limit;          // bytes of a log segment at which its memtable is frozen
-  int lock_fd;
+  struct dirlock dirlock;
   uint64_t store_id;
   struct blkio io;
   struct fdpool *fds;

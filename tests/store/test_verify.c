@@ -578,10 +578,11 @@ static int arriving_unlock(struct env *e, int fd) {
   struct env *const env = simdisk_env(e->priv);
   const int rc = env->ops->unlock(env, fd);
   struct remixdb_opts *o = arriving;
+  struct env_stat st;
+  if (!o || env->ops->fstat(env, fd, &st) < 0 || !st.is_dir) return rc;  // the directory is let go of last
   arriving = NULL;
   struct xdb *x;
   struct xdb_ref *r;
-  if (!o) return rc;
   simdisk_fault(e->priv, SIMDISK_SYNC, 0, 0, 0);
   ok(xdb_open(COPY, o, env, &x));
   ok(xdb_ref(x, &r));

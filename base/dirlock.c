@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/dirlock.h"
+
+#include <errno.h>
+
+// *fd_out is -1 where the file system has no locks on directories.
+static enum remixdb_status lock_itself(const struct env_dir *d, bool exclusive, int *fd_out) {
+  int rc;
+  enum remixdb_status s = env_open(d, ".", ENV_READ | ENV_DIR, fd_out);
+  if (s == REMIXDB_NOTFOUND) s = err_errno(ENOENT, "open", d->path);
+  if (s != REMIXDB_OK) return s;
+  do rc = d->env->ops->lock(d->env, *fd_out, exclusive);
+  while (rc == -EINTR);
+  if (rc >= 0) return REMIXDB_OK;
+  env_close_quiet(d->env, *fd_out);
+  *fd_out = -1;
+  // EBADF: exclusive locks are of files that are open for writing, which a directory never is
+  if (rc == -EBADF || rc == -EINVAL || rc == -EISDIR || rc == -EOPNOTSUPP || rc == -ENOTSUP || rc == -ENOLCK || rc == -ENOSYS) return REMIXDB_OK;
+  if (rc != -EWOULDBLOCK) return err_errno(-rc, "lock", d->path);
+  const char *dots, *const end = err_path(d->path, &dots);
+  return err_set(REMIXDB_LOCKED, "lock %s%s: held by another open of the store", dots, end);
+}
+
+enum remixdb_status dirlock_take(const struct env_dir *d, bool exclusive, struct dirlock *out) {
+  *out = (struct dirlock){.env = d->env, .dir_fd = -1, .file_fd = -1};
+  enum remixdb_status s = lock_itself(d, exclusive, &out->dir_fd);
+  if (s == REMIXDB_OK) s = env_lock(d, FILES_LOCK, exclusive, &out->file_fd);
+  if (s == REMIXDB_NOTFOUND && !exclusive) s = REMIXDB_OK;  // who only reads makes no file
+  if (s == REMIXDB_OK) return s;
+  struct err_saved why;
+  err_save(&why, s);
+  dirlock_give(out);
+  return err_raise(&why);
+}
+
+enum remixdb_status dirlock_check(const struct dirlock *l, const struct env_dir *d) {
+  struct env_stat held, named;
+  if (l->dir_fd >= 0) return REMIXDB_OK;
+  const int rc = l->env->ops->fstat(l->env, l->file_fd, &held);
+  if (rc < 0) return err_errno(-rc, "stat", FILES_LOCK);
+  const enum remixdb_status s = env_stat(d, FILES_LOCK, &named);
+  if (s == REMIXDB_OK && held.dev == named.dev && held.ino == named.ino) return s;
+  return s != REMIXDB_OK && s != REMIXDB_NOTFOUND ? s : err_set(REMIXDB_IO, "%s: LOCK was removed while the store was open; another may have opened it", d->path);
+}
+
+void dirlock_give(struct dirlock *l) {
+  if (!l->env) return;
+  env_unlock(l->env, l->file_fd);
+  env_unlock(l->env, l->dir_fd);
+  *l = (struct dirlock){.env = NULL};
+}
