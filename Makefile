@@ -459,7 +459,7 @@ check-seam: $(OBJS)
 ifneq ($(UNAME),Darwin)
 	@sh tests/seam.sh $(MODE) $(OBJS) || { echo "seam: BAD"; exit 1; }; \
 	mkdir -p $B/seam/log; \
-	for f in open fopen read pwrite close unlink mmap malloc free pthread_create puts abort exit signal setlocale dlsym; do \
+	for f in open fopen read pwrite close unlink mmap malloc free pthread_create pthread_cond_wait pthread_join puts abort exit signal setlocale dlsym; do \
 	  echo "int $$f(); int seam_bad(void); int seam_bad(void) { return $$f(); }" >$B/seam/log/wal.c; \
 	  $(CCC) -w -fno-builtin -c $B/seam/log/wal.c -o $B/seam/log/wal.o && ! sh tests/seam.sh $(MODE) $B/seam/log/wal.o >/dev/null || \
 	    { echo "seam: a call of $$f is not noticed"; exit 1; }; \

@@ -96,6 +96,7 @@ static _Atomic uint32_t ring_ends;
 
 // 0, or -errno.
 static int ring_init(struct io_uring *ring) {
+  CANCEL_LATER;
   int rc = ring_refused();
   if (rc == 0) rc = io_uring_queue_init(RING_ENTRIES, ring, 0);
   (void)atomic_load_explicit(&ring_ends, memory_order_acquire);
@@ -103,6 +104,7 @@ static int ring_init(struct io_uring *ring) {
 }
 
 static void ring_fini(struct io_uring *ring) {
+  CANCEL_LATER;
   (void)atomic_fetch_add_explicit(&ring_ends, 1, memory_order_release);
   io_uring_queue_exit(ring);
 }
@@ -238,6 +240,7 @@ static uint32_t aio_reap(struct blkio_lane *q) {
 }
 
 static void aio_drive(struct blkio_lane *q, bool wait) {
+  CANCEL_LATER;
   while (aio_reap(q) == 0 && wait && q->nr_inflight) {
     const struct aiocb *list[INFLIGHT_MAX];
     for (uint32_t i = 0; i < q->nr_inflight; i++) list[i] = &q->aio[i]->cb;

@@ -558,7 +558,18 @@ static struct timespec time_spec(uint64_t ns) {
   return (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
 }
 
+void thread_join(pthread_t t) {
+  CANCEL_LATER;
+  (void)pthread_join(t, NULL);
+}
+
+void cond_wait(pthread_cond_t *c, pthread_mutex_t *m) {
+  CANCEL_LATER;
+  (void)pthread_cond_wait(c, m);
+}
+
 bool cond_wait_ns(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ns) {
+  CANCEL_LATER;
   if (ns > (uint64_t)1 << 60) ns = (uint64_t)1 << 60;  // 36 years; keeps the sum below from wrapping
 #if defined(__APPLE__)
   const struct timespec ts = time_spec(ns);
@@ -578,6 +589,7 @@ uint64_t time_ns(void) {
 }
 
 void time_sleep_ns(uint64_t ns) {
+  CANCEL_LATER;
   struct timespec ts = time_spec(ns);
   while (nanosleep(&ts, &ts) != 0 && errno == EINTR) {
   }

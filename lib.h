@@ -148,9 +148,22 @@ bool thread_pin(uint32_t core);
 uint64_t process_descriptors(void);
 // Parses "0,2,4-7" into at most cap cores. REMIXDB_INVALID.
 MUST_CHECK enum remixdb_status thread_parse_cores(const char *list, uint32_t *cores_out, uint32_t cap, uint32_t *nr_out);
-// pthread_cond_t on the monotonic clock, and a wait of at most ns. False when the time ran out.
+void thread_join(pthread_t t);
+// pthread_cond_t on the monotonic clock, a wait, and a wait of at most ns: false when the time ran out.
 void cond_init(pthread_cond_t *c);
+void cond_wait(pthread_cond_t *c, pthread_mutex_t *m);
 bool cond_wait_ns(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ns);
+
+// A thread that is cancelled (pthread_cancel) must not end inside the library, where it may hold locks. CANCEL_LATER, the first declaration of a block, puts a deferred
+// cancellation off until the block is left. It stands around everything that is a cancellation point, and around the user's functions, and nowhere else: calls
+// that meet none of these pay nothing. All waits of the library are those above, which have it.
+static inline int cancel_off(void) {
+  int before;
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  return before;
+}
+static inline void cancel_back(const int *before) { (void)pthread_setcancelstate(*before, NULL); }
+#define CANCEL_LATER const int cancel_before __attribute__((cleanup(cancel_back), unused)) = cancel_off()
 
 // ---- time: monotonic nanoseconds
 uint64_t time_ns(void);

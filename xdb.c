@@ -284,6 +284,12 @@ enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
   return s == REMIXDB_OK ? written(r, memory) : s;
 }
 
+// The user's function, while the leaf of its key is locked.
+static enum remixdb_merge_op decide(remixdb_merge_fn fn, const struct kv_rec *rec, bool there, const void **val_out, uint32_t *vlen_out, void *priv) {
+  CANCEL_LATER;
+  return fn(there ? rec->val : NULL, there ? rec->vlen : 0, val_out, vlen_out, priv);
+}
+
 // One try; see write_once.
 static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64_t hash, remixdb_merge_fn fn, void *priv, size_t *written_out, bool *full_out) {
   struct xdb *x = r->xdb;
@@ -310,7 +316,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64
   const bool there = (newest || s == REMIXDB_OK) && !rec.tomb;
   const void *val = NULL;
   uint32_t vlen = 0;
-  const enum remixdb_merge_op op = fn(there ? rec.val : NULL, there ? rec.vlen : 0, &val, &vlen, priv);
+  const enum remixdb_merge_op op = decide(fn, &rec, there, &val, &vlen, priv);
   const bool tomb = op == REMIXDB_MERGE_DEL;
   *written_out = 0;
   s = REMIXDB_OK;

@@ -12,7 +12,7 @@
 #define ENV_IO_MAX ((size_t)1 << 30)  // bytes of one system call; some systems refuse more than INT_MAX
 #define ENV_LOCK_TRIES 100u           // each is the end of a store that was removed in a moment
 
-// ---- the real file system: raw calls, -errno
+// ---- the real file system: raw calls, -errno. Each of them is a cancellation point on some system.
 
 // Where the program has closed one of the standard descriptors a file would get its number, and what is printed would be written into it.
 static int open_above_std(int at, const char *name, int flags) {
@@ -25,6 +25,7 @@ static int open_above_std(int at, const char *name, int flags) {
 }
 
 static int raw_open(struct env *e, int at, const char *name, unsigned flags) {
+  CANCEL_LATER;
   (void)e;
   int o = O_CLOEXEC;
   if (at != ENV_HERE) o |= O_NOFOLLOW;
@@ -59,23 +60,27 @@ static int raw_open(struct env *e, int at, const char *name, unsigned flags) {
 }
 
 static int raw_close(struct env *e, int fd) {
+  CANCEL_LATER;
   (void)e;
   return close(fd) == 0 ? 0 : -errno;
 }
 
 static ssize_t raw_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  CANCEL_LATER;
   (void)e;
   const ssize_t n = pread(fd, buf, len < ENV_IO_MAX ? len : ENV_IO_MAX, (off_t)off);
   return n >= 0 ? n : -errno;
 }
 
 static ssize_t raw_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  CANCEL_LATER;
   (void)e;
   const ssize_t n = pwrite(fd, buf, len < ENV_IO_MAX ? len : ENV_IO_MAX, (off_t)off);
   return n >= 0 ? n : -errno;
 }
 
 static int raw_sync_data(struct env *e, int fd) {
+  CANCEL_LATER;
   (void)e;
 #if defined(__APPLE__)
   // fsync leaves the data in the drive's cache there, so it serves only where the file system has nothing stronger: any other failure is one.
@@ -88,6 +93,7 @@ static int raw_sync_data(struct env *e, int fd) {
 }
 
 static int raw_sync_all(struct env *e, int fd) {
+  CANCEL_LATER;
 #if defined(__APPLE__)
   return raw_sync_data(e, fd);
 #else
@@ -97,12 +103,14 @@ static int raw_sync_all(struct env *e, int fd) {
 }
 
 static int raw_truncate(struct env *e, int fd, uint64_t size) {
+  CANCEL_LATER;
   (void)e;
   return ftruncate(fd, (off_t)size) == 0 ? 0 : -errno;
 }
 
 // Not posix_fallocate on glibc, which writes zeroes itself where the file system cannot.
 static int raw_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
+  CANCEL_LATER;
   (void)e;
 #if defined(__linux__)
   if (fallocate(fd, 0, (off_t)off, (off_t)len) == 0) return 0;
@@ -122,43 +130,51 @@ static int raw_stat_out(const struct stat *st, struct env_stat *out) {
 }
 
 static int raw_fstat(struct env *e, int fd, struct env_stat *out) {
+  CANCEL_LATER;
   (void)e;
   struct stat st;
   return fstat(fd, &st) == 0 ? raw_stat_out(&st, out) : -errno;
 }
 
 static int raw_stat(struct env *e, int at, const char *name, struct env_stat *out) {
+  CANCEL_LATER;
   (void)e;
   struct stat st;
   return fstatat(at, name, &st, at == ENV_HERE ? 0 : AT_SYMLINK_NOFOLLOW) == 0 ? raw_stat_out(&st, out) : -errno;
 }
 
 static int raw_rename(struct env *e, int from_at, const char *from, int to_at, const char *to) {
+  CANCEL_LATER;
   (void)e;
   return renameat(from_at, from, to_at, to) == 0 ? 0 : -errno;
 }
 
 static int raw_unlink(struct env *e, int at, const char *name) {
+  CANCEL_LATER;
   (void)e;
   return unlinkat(at, name, 0) == 0 ? 0 : -errno;
 }
 
 static int raw_link(struct env *e, int from_at, const char *from, int to_at, const char *to) {
+  CANCEL_LATER;
   (void)e;
   return linkat(from_at, from, to_at, to, 0) == 0 ? 0 : -errno;
 }
 
 static int raw_mkdir(struct env *e, int at, const char *name) {
+  CANCEL_LATER;
   (void)e;
   return mkdirat(at, name, 0755) == 0 ? 0 : -errno;
 }
 
 static int raw_rmdir(struct env *e, int at, const char *name) {
+  CANCEL_LATER;
   (void)e;
   return unlinkat(at, name, AT_REMOVEDIR) == 0 ? 0 : -errno;
 }
 
 static int raw_list(struct env *e, int at, const char *name, bool (*fn)(void *arg, const char *name), void *arg) {
+  CANCEL_LATER;
   const int fd = raw_open(e, at, name, ENV_READ | ENV_DIR);  // one of its own: two threads that read through one descriptor would share the place in it
   if (fd < 0) return fd;
   DIR *const d = fdopendir(fd);
@@ -183,16 +199,19 @@ static int raw_list(struct env *e, int at, const char *name, bool (*fn)(void *ar
 }
 
 static int raw_lock(struct env *e, int fd, bool exclusive) {
+  CANCEL_LATER;
   (void)e;
   return flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 ? 0 : -errno;
 }
 
 static int raw_unlock(struct env *e, int fd) {
+  CANCEL_LATER;
   (void)e;
   return flock(fd, LOCK_UN) == 0 ? 0 : -errno;
 }
 
 static int raw_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
+  CANCEL_LATER;
   (void)e;
 #if defined(SYNC_FILE_RANGE_WRITE)
   return sync_file_range(fd, (off_t)off, (off_t)len, SYNC_FILE_RANGE_WRITE) == 0 ? 0 : -errno;

@@ -2,6 +2,7 @@
 #include "base/err.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -32,15 +33,19 @@ enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) {
   return s;
 }
 
-// strerror_r has two shapes; this gives one.
+// strerror_r has two shapes; this gives one. Where it looks for words in the user's language it opens files, and a thread may be cancelled in it.
 const char *err_reason(int errnum, char *buf, size_t cap) {
+  const char *words = buf;
+  int cancel;
   buf[0] = '\0';
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 #if defined(__GLIBC__)
-  return strerror_r(errnum, buf, cap);
+  words = strerror_r(errnum, buf, cap);
 #else
   if (strerror_r(errnum, buf, cap) != 0 && buf[0] == '\0') (void)snprintf(buf, cap, "error %d", errnum);
-  return buf;
 #endif
+  (void)pthread_setcancelstate(cancel, NULL);
+  return words;
 }
 
 const char *err_path(const char *path, const char **dots_out) {

@@ -73,7 +73,7 @@ static void *worker_main(void *arg) {
       continue;
     }
     if (ws->stop && !ws->in_round) break;
-    pthread_cond_wait(&ws->work, &ws->lock);
+    cond_wait(&ws->work, &ws->lock);
   }
   pthread_mutex_unlock(&ws->lock);
   return NULL;
@@ -133,7 +133,7 @@ void workers_destroy(struct workers *ws) {
   pthread_cond_broadcast(&ws->work);
   pthread_mutex_unlock(&ws->lock);
   for (uint32_t i = 0; i < ws->nr; i++) {
-    pthread_join(ws->threads[i].thread, NULL);
+    thread_join(ws->threads[i].thread);
     worker_fini(ws, &ws->threads[i].w);
   }
   worker_fini(ws, &ws->self);
@@ -178,7 +178,7 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
   ws->next = 0;
   pthread_cond_broadcast(&ws->work);
   while (take_task(ws, self)) {}
-  while (ws->running) pthread_cond_wait(&ws->done, &ws->lock);
+  while (ws->running) cond_wait(&ws->done, &ws->lock);
   ws->tasks = NULL;
   pthread_mutex_unlock(&ws->lock);
 }

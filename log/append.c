@@ -21,7 +21,7 @@ static void wal_event_wait(struct wal *w, struct wal_event *e) {
   e->waiters++;
   lib_unlock(&w->lock);
   (void)pthread_mutex_lock(&e->mu);
-  while (e->tick == tick) (void)pthread_cond_wait(&e->cond, &e->mu);
+  while (e->tick == tick) cond_wait(&e->cond, &e->mu);
   (void)pthread_mutex_unlock(&e->mu);
   lib_lock(&w->lock);
   e->waiters--;

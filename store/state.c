@@ -11,6 +11,7 @@ void xdb_say(struct xdb *x, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(line, sizeof(line), fmt, ap);
   va_end(ap);
+  CANCEL_LATER;
   x->opts.logger(x->opts.logger_priv, line);
 }
 

@@ -58,7 +58,7 @@ static void *sync_main(void *arg) {
       if (again || !atomic_load_explicit(&x->dirty, memory_order_relaxed)) began = 0;
       marked = false;
     } else if (marked) {
-      pthread_cond_wait(&x->sync_wake, &x->sync_lock);
+      cond_wait(&x->sync_wake, &x->sync_lock);
     } else if (sync_wait(x, REST_NS, true)) {
       marked = !sync_run(x, wal_mark);
     }
@@ -80,7 +80,7 @@ void xdb_sync_stop(struct xdb *x) {
   x->stop_syncer = true;
   pthread_cond_signal(&x->sync_wake);
   pthread_mutex_unlock(&x->sync_lock);
-  pthread_join(x->syncer, NULL);
+  thread_join(x->syncer);
   x->has_syncer = false;
 }
 

@@ -425,7 +425,7 @@ static struct cache_load *load_find(const struct shard *s, const _Atomic uint32_
 static void load_wait(struct shard *s, struct cache_load *load, const _Atomic uint32_t *slot) {
   const uint64_t seq = load->seq;
   load->nr_waiters++;
-  do (void)pthread_cond_wait(&s->loaded, &s->lock);
+  do cond_wait(&s->loaded, &s->lock);
   while ((load = load_find(s, slot)) && load->seq == seq);
 }
 

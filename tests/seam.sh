@@ -17,14 +17,14 @@ BEGIN {
   # pure, or of the thread that calls
   allow("any", "memchr memcmp bcmp memcpy memmove memset strchr strcmp strlen strncmp strrchr strspn strtoull")
   allow("any", "snprintf vsnprintf qsort bsearch errno_location error")
-  allow("any", "pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock")
-  allow("any", "pthread_cond_init pthread_cond_destroy pthread_cond_wait pthread_cond_signal pthread_cond_broadcast")
+  allow("any", "pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock pthread_setcancelstate")
+  allow("any", "pthread_cond_init pthread_cond_destroy pthread_cond_signal pthread_cond_broadcast")
   if (mode != "release") allow("any", "assert_fail assert")
   allow("base/err", "strerror_r")
   allow("lib", "malloc calloc realloc free posix_memalign mmap munmap madvise sysconf getrlimit")
   allow("lib", "pthread_create pthread_self pthread_sigmask sigfillset pthread_setname_np pthread_set_name_np")
   allow("lib", "pthread_setaffinity_np sched_getaffinity cpuset_getaffinity sched_cpucount")
-  allow("lib", "pthread_condattr_init pthread_condattr_destroy pthread_condattr_setclock pthread_cond_timedwait")
+  allow("lib", "pthread_condattr_init pthread_condattr_destroy pthread_condattr_setclock pthread_cond_timedwait pthread_cond_wait pthread_join")
   allow("lib", "clock_gettime nanosleep sched_yield syscall")  # syscall: futex
   allow("base/env", "openat close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range fstat fstatat fcntl flock")
   allow("base/env", "renameat unlinkat linkat mkdirat fdopendir readdir closedir")
@@ -39,8 +39,6 @@ BEGIN {
   allow("table/ckb", "ZSTD_*")
   allow("table/build", "ZSTD_* ZDICT_*")
   allow("remix/pack", "ZSTD_*")
-  allow("base/workers", "pthread_join")
-  allow("store/syncer", "pthread_join")
   allow("xdb", "getenv")                      # REMIXDB_IO
   allow("store/dir", "getpid clock_gettime")  # the id of a new store
 }
