@@ -381,17 +381,21 @@ static enum remixdb_status check_writable(struct xdb_ref *ref) {
 
 PUBLIC bool remixdb_flush(struct xdb_ref *ref) {
   const enum remixdb_status s = check_writable(ref);
-  return done(s == REMIXDB_OK ? xdb_flush(ref->xdb) : s);
+  return done(s == REMIXDB_OK ? xdb_flush_told(ref->xdb, &ref->progress) : s);
 }
 
 PUBLIC bool remixdb_compact(struct xdb_ref *ref) {
   const enum remixdb_status s = check_writable(ref);
-  return done(s == REMIXDB_OK ? xdb_compact(ref->xdb) : s);
+  return done(s == REMIXDB_OK ? xdb_compact_told(ref->xdb, &ref->progress) : s);
 }
 
 PUBLIC bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir) {
   const enum remixdb_status s = ref ? check_dir(dir) : null_argument("ref");
   return done(s == REMIXDB_OK ? checkpoint_make(ref, dir) : s);
+}
+
+PUBLIC void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv) {
+  if (ref) ref->progress = (struct progress){fn, priv};
 }
 
 PUBLIC bool remixdb_verify(struct xdb_ref *ref) { return done(ref ? verify_store(ref, NULL) : null_argument("ref")); }

@@ -42,7 +42,7 @@ enum remixdb_status {
   REMIXDB_READONLY,  // a write to a store opened with read_only, or to a snapshot
   REMIXDB_VERSION,   // the store was written in a format that this library does not know
   REMIXDB_EXISTS,    // error_if_exists was given and the store exists
-  REMIXDB_ABORTED    // the call was given up; no call sets it so far
+  REMIXDB_ABORTED    // the call was given up, because the function of remixdb_progress said so
 };
 
 // The status of this thread's last remixdb call (calls that can neither fail nor miss do not change it).
@@ -281,6 +281,17 @@ bool remixdb_repair(const char *dir);
 // link. REMIXDB_NOTFOUND when there is none: other programs' files may have names like a store's, and where no file is one of ours by
 // what is in it nothing is touched. REMIXDB_LOCKED when it is open.
 bool remixdb_destroy(const char *dir);
+
+// How far a long call has come: `what` is its name ("flush", "compact", "checkpoint" or "verify"), done of total, in a unit of the call's own; total is an
+// estimate, and 0 while it is not known. False gives the call up, which then fails with REMIXDB_ABORTED.
+typedef bool (*remixdb_progress_fn)(void *priv, const char *what, uint64_t done, uint64_t total);
+// From now on fn is told how far remixdb_flush, remixdb_compact, remixdb_checkpoint and remixdb_verify on this ref have come; NULL (the default) ends
+// that. It is called in the thread of the call, at its beginning, about every MiB of what is read or copied or every 50 ms of waiting, and at last with done == total when the
+// call has succeeded: then what it returns does not matter. done never goes back. fn may take its time and may use the store through other refs, but not through
+// this one; no lock is held meanwhile, and nobody waits for it. What a call that is given up leaves: flush and compact end the round that
+// they wait for in the background, and what was compacted stays so; checkpoint leaves nothing, as on any failure. With workers = 0 a round runs inside the call,
+// without reports. Sets no status.
+void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv);
 
 // ---- memory handed out, figures
 

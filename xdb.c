@@ -633,9 +633,11 @@ static void clean_up(struct xdb *x, const struct version *v) {
   if (!x->opts.read_only && version_clean(&x->ctx, v, &cleaned) != REMIXDB_OK) xdb_say(x, "files that no version names are left: %s", err_msg());
   char words[128];
   const int refused = x->io.refused;
-  xdb_say(x, "%s: opened; %u partitions, %" PRIu64 " records replayed from the log, %" PRIu64 " bytes of a torn tail left out, %u files removed, io %s%s%s", x->dir,
-      v->nr_parts, x->recovery.nr_records, x->recovery.cut_bytes, cleaned, blkio_engine(&x->io), refused ? ", io_uring: " : "",
-      refused ? err_reason(refused, words, sizeof(words)) : "");
+  xdb_say(x,
+          "%s: opened; %u partition%s, %" PRIu64 " record%s replayed from the log, %" PRIu64 " byte%s of a torn tail left out, %u file%s removed, io %s%s%s",
+          x->dir, v->nr_parts, err_s(v->nr_parts), x->recovery.nr_records, err_s(x->recovery.nr_records), x->recovery.cut_bytes,
+          err_s(x->recovery.cut_bytes), cleaned, err_s(cleaned), blkio_engine(&x->io), refused ? ", io_uring: " : "",
+          refused ? err_reason(refused, words, sizeof(words)) : "");
 }
 
 // With many segments to replay, the memtable is compacted soon. Without room or memory for that the store works all the same.

@@ -5,6 +5,7 @@
 #include "store/idle.h"
 
 #define COPY_CHUNK (1u << 20)
+#define REPORT_BYTES (1u << 20)  // between two reports
 
 // ---- the end of a store
 
@@ -67,7 +68,29 @@ enum remixdb_status checkpoint_destroy(struct env *env, const char *path) {
 
 // ---- a store of another one's files
 
-static enum remixdb_status copy_bytes(struct env *env, int in, const char *from, int out, const char *to) {
+// The directory that becomes a store.
+struct target {
+  struct env *env;
+  const char *path;
+  struct env_dir dir;
+  bool made, made_lock;  // it, and LOCK, were not there before
+  bool begun;            // what else is there of a store's files was made here
+  struct dirlock lock;
+  const struct progress *progress;
+  uint64_t done, total;  // bytes of files, and of records in memory
+  uint64_t told;         // at the last report
+};
+
+// Bytes have found their place. The end is told when it is reached.
+static enum remixdb_status went_on(struct target *t, uint64_t bytes) {
+  t->done += bytes;
+  if (t->done - t->told < REPORT_BYTES) return REMIXDB_OK;
+  t->told = t->done;
+  return progress_report(t->progress, "checkpoint", t->done < t->total ? t->done : t->total - 1, t->total);
+}
+
+static enum remixdb_status copy_bytes(struct target *t, int in, const char *from, int out, const char *to) {
+  struct env *const env = t->env;
   uint64_t size;
   enum remixdb_status s = env_size(env, in, from, &size);
   if (s != REMIXDB_OK) return s;
@@ -77,14 +100,16 @@ static enum remixdb_status copy_bytes(struct env *env, int in, const char *from,
     const size_t n = size - off < COPY_CHUNK ? (size_t)(size - off) : COPY_CHUNK;
     s = env_read(env, in, from, buf, n, off);
     if (s == REMIXDB_OK) s = env_write(env, out, to, buf, n, off);
+    if (s == REMIXDB_OK) s = went_on(t, n);
     off += n;
   }
   mem_free(buf);
   return s == REMIXDB_OK ? env_sync_all(env, out, to) : s;
 }
 
-static enum remixdb_status copy_file(const struct env_dir *from_dir, const struct env_dir *dir, const char *name) {
-  struct env *const env = dir->env;
+static enum remixdb_status copy_file(const struct env_dir *from_dir, struct target *t, const char *name) {
+  const struct env_dir *const dir = &t->dir;
+  struct env *const env = t->env;
   char from[ENV_PATH_MAX], to[ENV_PATH_MAX];
   int in = -1, out = -1;
   enum remixdb_status s = env_path(from, from_dir->path, name);
@@ -92,19 +117,19 @@ static enum remixdb_status copy_file(const struct env_dir *from_dir, const struc
   if (s == REMIXDB_OK) s = env_open(from_dir, name, ENV_READ, &in);
   if (s == REMIXDB_NOTFOUND) s = err_corrupt(from, 0, "is missing");
   if (s == REMIXDB_OK) s = env_open(dir, name, ENV_WRITE | ENV_CREATE | ENV_EXCL, &out);
-  if (s == REMIXDB_OK) s = copy_bytes(env, in, from, out, to);
+  if (s == REMIXDB_OK) s = copy_bytes(t, in, from, out, to);
   if (s == REMIXDB_OK) s = env_close(env, out, to);
   else env_close_quiet(env, out);
   env_close_quiet(env, in);
   return s;
 }
 
-static enum remixdb_status share_file(const struct env_dir *from, const struct env_dir *dir, const char *name) {
-  if (env_link(from, name, dir, name) == REMIXDB_OK) return REMIXDB_OK;
-  return copy_file(from, dir, name);  // whatever the link's failure was: if it was more than that, this fails too
+static enum remixdb_status share_file(const struct env_dir *from, struct target *t, const char *name, uint64_t size) {
+  if (env_link(from, name, &t->dir, name) == REMIXDB_OK) return went_on(t, size);
+  return copy_file(from, t, name);  // whatever the link's failure was: if it was more than that, this fails too
 }
 
-static enum remixdb_status share_files(const struct xdb *x, const struct version *v, const struct env_dir *dir) {
+static enum remixdb_status share_files(const struct xdb *x, const struct version *v, struct target *t) {
   char name[32];
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < v->nr_parts && s == REMIXDB_OK; i++) {
@@ -113,18 +138,29 @@ static enum remixdb_status share_files(const struct xdb *x, const struct version
     for (uint32_t k = 0; k < 2 && s == REMIXDB_OK; k++) {
       if (!views[k]) continue;
       remix_name(name, views[k]->number);
-      s = share_file(&x->home, dir, name);
+      s = share_file(&x->home, t, name, views[k]->file_size);
     }
     for (uint32_t r = 0; r < part_runs(p) && s == REMIXDB_OK; r++) {
       sst_name(name, part_run(p, r)->number);
-      s = share_file(&x->home, dir, name);
+      s = share_file(&x->home, t, name, part_run(p, r)->file_size);
     }
   }
   return s;
 }
 
+// The bytes that a checkpoint of the view links, copies or writes, about; one more, so that there is always something to do.
+static uint64_t bytes_of(const struct view *v) {
+  uint64_t bytes = 1 + wh_memory(v->active->wh) + (v->frozen ? wh_memory(v->frozen->wh) : 0);
+  for (uint32_t i = 0; i < v->version->nr_parts; i++) {
+    const struct part *const p = v->version->parts[i];
+    for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
+    bytes += (p->remix ? p->remix->file_size : 0) + (p->young ? p->young->file_size : 0);
+  }
+  return bytes;
+}
+
 // What the memtable holds at the moment goes into the log, in order of key: of each key there is one record.
-static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const struct wh *wh, uint64_t moment) {
+static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const struct wh *wh, uint64_t moment, struct target *t) {
   struct wh_cursor *c = mem_alloc(sizeof(*c));
   if (!c) return REMIXDB_NOMEM;
   xdb_ref_stay(r, false);
@@ -139,6 +175,7 @@ static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const 
     if ((s = wal_begin(w, kv_rec_size(key.len, c->ver->vlen, c->ver->tomb), &gen)) != REMIXDB_OK) break;
     (void)wal_put(w, key, c->ver->val, c->ver->vlen, c->ver->tomb);
     wal_end(w);
+    s = went_on(t, (uint64_t)key.len + c->ver->vlen);
   }
   xdb_ref_unstay(r);
   mem_free(c);
@@ -146,13 +183,13 @@ static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const 
 }
 
 // The log of the new store: what the older memtable holds first.
-static enum remixdb_status make_log(struct xdb_ref *r, const struct view *v, uint64_t moment, const struct env_dir *dir) {
-  const struct wal_opts wo = {.dir = dir, .store_id = r->xdb->store_id};
+static enum remixdb_status make_log(struct xdb_ref *r, const struct view *v, uint64_t moment, struct target *t) {
+  const struct wal_opts wo = {.dir = &t->dir, .store_id = r->xdb->store_id};
   struct wal *w;
   enum remixdb_status s = wal_open(&wo, 1, moment, true, NULL, NULL, NULL, &w);
   if (s != REMIXDB_OK) return s;
-  if (v->frozen) s = log_memtable(r, w, v->frozen->wh, moment);
-  if (s == REMIXDB_OK) s = log_memtable(r, w, v->active->wh, moment);
+  if (v->frozen) s = log_memtable(r, w, v->frozen->wh, moment, t);
+  if (s == REMIXDB_OK) s = log_memtable(r, w, v->active->wh, moment, t);
   struct err_saved why;
   err_save(&why, s);
   const enum remixdb_status closed = wal_close(w);
@@ -186,23 +223,13 @@ static enum remixdb_status make_mark(const struct env_dir *dir) {
   return s == REMIXDB_OK ? env_sync_dir(dir) : s;
 }
 
-// The directory that becomes a store.
-struct target {
-  struct env *env;
-  const char *path;
-  struct env_dir dir;
-  bool made, made_lock;  // it, and LOCK, were not there before
-  bool begun;            // what else is there of a store's files was made here
-  struct dirlock lock;
-};
-
 // The directory is there and empty of any store; LOCK is held.
 static enum remixdb_status fill(struct xdb_ref *r, const struct view *v, uint64_t moment, struct target *t) {
   struct xdb *x = r->xdb;
   t->begun = true;
   enum remixdb_status s = make_mark(&t->dir);
-  if (s == REMIXDB_OK) s = share_files(x, v->version, &t->dir);
-  if (s == REMIXDB_OK) s = make_log(r, v, moment, &t->dir);
+  if (s == REMIXDB_OK) s = share_files(x, v->version, t);
+  if (s == REMIXDB_OK) s = make_log(r, v, moment, t);
   if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
   if (s == REMIXDB_OK) s = make_current(x, v->version, moment, &t->dir);
   if (s == REMIXDB_OK) s = env_unlink(&t->dir, FILES_CHECKPOINTING);
@@ -268,11 +295,13 @@ static enum remixdb_status give_up(struct target *t, enum remixdb_status s) {
 }
 
 enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
-  struct target t = {.env = r->xdb->env, .path = path};
-  enum remixdb_status s = claim(&t);
-  if (s != REMIXDB_OK) return give_up(&t, s);
+  struct target t = {.env = r->xdb->env, .path = path, .progress = &r->progress};
+  enum remixdb_status s = progress_report(t.progress, "checkpoint", 0, 0);
+  if (s != REMIXDB_OK) return s;
+  if ((s = claim(&t)) != REMIXDB_OK) return give_up(&t, s);
   uint64_t moment;
   struct view *v = xdb_ref_hold(r, &moment);
+  t.total = bytes_of(v);
   s = fill(r, v, moment, &t);
   struct err_saved why;
   err_save(&why, s);
@@ -280,5 +309,5 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
   if (s != REMIXDB_OK) return give_up(&t, err_raise(&why));
   dirlock_give(&t.lock);
   env_dir_close(&t.dir);
-  return s;
+  return progress_report(t.progress, "checkpoint", t.total, t.total);
 }

@@ -8,7 +8,7 @@
 
 // Makes the directory `path` a store of its own that holds what the ref reads at this moment. Tables and REMIXes are hard links (copies where links cannot be made, on another
 // file system for one); what the memtables hold is written to a log of its own. It must not exist, or hold no file of a store (REMIXDB_EXISTS). All is
-// durable when it returns REMIXDB_OK; on failure nothing is left, but a directory that was there stays. Writers go on meanwhile. Not in an epoch.
+// durable when it returns REMIXDB_OK; on failure (REMIXDB_ABORTED: the progress function of the ref gave it up) nothing is left, but a directory that was there stays. Writers go on meanwhile. Not in an epoch.
 //
 // Crash safety: CHECKPOINTING is there before the first file and goes after CURRENT. Without CURRENT what is beside it is no store, and is not opened; it may be
 // destroyed, or replaced by another checkpoint.

@@ -6,16 +6,35 @@
 #include "table/scan.h"
 #include "store/idle.h"
 
+#define REPORT_BYTES (1u << 20)  // of records between two reports
+
 struct verifier {
   struct xdb *x;
   struct sst_ctx ctx;          // of the tables opened here: without the cache
   struct blkio_queue *queue;
   struct verify_report report;
-  struct err_saved first;      // of what was found: damage before what was not read
+  struct err_saved first;      // of what was found: damage before what was not read; when it is given up, that
+  const struct progress *progress;
+  uint64_t done, total;        // bytes of keys and values, of the log's too
+  uint64_t told;               // at the last report
 };
 
-// A file is damaged, or could not be read: for want of memory or descriptors, which says nothing about it.
+static bool given_up(const struct verifier *v) { return v->first.status == REMIXDB_ABORTED; }
+
+// Bytes of records have been read. What was read again after damage is counted again, but the end is told when it is reached.
+static enum remixdb_status went_on(struct verifier *v, uint64_t bytes) {
+  v->done += bytes;
+  if (v->done - v->told < REPORT_BYTES) return REMIXDB_OK;
+  v->told = v->done;
+  return progress_report(v->progress, "verify", v->done < v->total ? v->done : v->total - 1, v->total);
+}
+
+// A file is damaged, or could not be read: for want of memory or descriptors, which says nothing about it. Or it was given up, and no file is at fault.
 static void found(struct verifier *v, enum remixdb_status s) {
+  if (s == REMIXDB_ABORTED) {
+    err_save(&v->first, s);
+    return;
+  }
   const bool unread = s == REMIXDB_NOMEM;
   const bool first = unread ? v->report.damaged + v->report.unread == 0 : v->report.damaged == 0;
   if (first) err_save(&v->first, s);
@@ -90,7 +109,7 @@ static enum remixdb_status stream_next(struct stream *st, struct kv_rec *rec) {
   st->nr_tombs += rec->tomb;
   st->key_bytes += rec->klen;
   st->value_bytes += rec->vlen;
-  if (!st->has_keys) return s;
+  if ((s = went_on(st->v, (uint64_t)rec->klen + rec->vlen)) != REMIXDB_OK || !st->has_keys) return s;
   s = sst_keys_next(&st->keys);
   if (s == REMIXDB_NOTFOUND) return err_corrupt(t->path, t->ckb_off, "the compressed keys end before the data");
   if (s == REMIXDB_OK && (!kv_eq(st->keys.key, key) || st->keys.tomb != rec->tomb || st->keys.pos != pos))
@@ -215,34 +234,82 @@ static void verify_view(struct verifier *v, const struct remix *x, struct kref l
   for (uint32_t r = 0; r < opened; r++) stream_close(&runs[r]);
   remix_unref(fresh);
   // The walk ended early: the other tables have not been read to their end.
-  for (uint32_t r = 0; s != REMIXDB_OK && runs && tables && r < x->nr_runs; r++)
+  for (uint32_t r = 0; s != REMIXDB_OK && runs && tables && r < x->nr_runs && !given_up(v); r++)
     if (r != bad) verify_table(v, x->runs[r]->number);
   mem_free(runs);
   mem_free(tables);
 }
 
-enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report_out) {
-  struct xdb *x = r->xdb;
-  struct verifier v = {.x = x, .ctx = x->ctx, .queue = blkio_shared(&x->io), .first = {.status = REMIXDB_OK}};
-  v.ctx.cache = NULL;
-  v.ctx.retired = NULL;
-  uint64_t moment, store_id;
-  struct view *view = xdb_ref_hold(r, &moment);
+static void verify_current(struct verifier *v) {
+  const struct xdb *const x = v->x;
+  uint64_t store_id;
   enum remixdb_status s = version_peek(&x->home, &store_id);
   if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is missing", x->dir);
   if (s == REMIXDB_OK && store_id != x->store_id) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is of another store", x->dir);
-  if (s != REMIXDB_OK) found(&v, s);
-  if (x->wal && !x->opts.read_only && (s = wal_verify(x->wal, &v.report.bytes)) != REMIXDB_OK) found(&v, s);
-  const struct version *version = view->version;
-  for (uint32_t i = 0; i < version->nr_parts; i++) {
+  if (s != REMIXDB_OK) found(v, s);
+}
+
+static enum remixdb_status logged(void *arg, uint64_t seq, const struct kv_rec *rec) {
+  (void)seq;
+  return went_on(arg, (uint64_t)rec->klen + rec->vlen);
+}
+
+// Of a store that is only read the opening has read the log.
+static void verify_log(struct verifier *v) {
+  const struct xdb *const x = v->x;
+  struct wal_recovery seen = {0};
+  enum remixdb_status s = REMIXDB_OK;
+  if (x->opts.read_only) seen = x->recovery;
+  else if (x->wal) s = wal_verify(x->wal, logged, v, &seen);
+  if (s != REMIXDB_OK) found(v, s);
+  v->report.log_records = seen.nr_records;
+  v->report.bytes += seen.bytes;
+}
+
+static void verify_parts(struct verifier *v, const struct version *version) {
+  for (uint32_t i = 0; i < version->nr_parts && !given_up(v); i++) {
     const struct kref high = i + 1 < version->nr_parts ? part_anchor(version->parts[i + 1]) : kref(NULL, 0);
     const struct part *const p = version->parts[i];
-    if (p->remix) verify_view(&v, p->remix, part_anchor(p), high);
-    if (p->young) verify_view(&v, p->young, part_anchor(p), high);
+    if (p->remix) verify_view(v, p->remix, part_anchor(p), high);
+    if (p->young && !given_up(v)) verify_view(v, p->young, part_anchor(p), high);
   }
+}
+
+// The bytes of the records in tables and, about, in the log; one more, so that there is always something to do.
+static uint64_t bytes_of(const struct xdb *x, const struct version *version) {
+  uint64_t bytes = 1;
+  for (uint32_t i = 0; i < version->nr_parts; i++)
+    for (uint32_t r = 0; r < part_runs(version->parts[i]); r++) {
+      const struct sst *const t = part_run(version->parts[i], r);
+      bytes += t->key_bytes + t->value_bytes;
+    }
+  return x->wal && !x->opts.read_only ? bytes + wal_segment_bytes(x->wal) : bytes;
+}
+
+static void summarize(const struct verifier *v) {
+  const struct verify_report *const r = &v->report;
+  xdb_say(v->x, "verify: %" PRIu64 " table%s and %" PRIu64 " index%s with %" PRIu64 " record%s, and %" PRIu64 " record%s of the log, are whole; %" PRIu64
+          " byte%s read, %u file%s damaged, %u could not be read", r->tables, err_s(r->tables), r->remixes, r->remixes == 1 ? "" : "es", r->records,
+          err_s(r->records), r->log_records, err_s(r->log_records), r->bytes, err_s(r->bytes), r->damaged, err_s(r->damaged), r->unread);
+}
+
+enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report_out) {
+  struct xdb *x = r->xdb;
+  struct verifier v = {.x = x, .ctx = x->ctx, .queue = blkio_shared(&x->io), .first = {.status = REMIXDB_OK},
+                       .progress = &r->progress};
+  v.ctx.cache = NULL;
+  v.ctx.retired = NULL;
+  uint64_t moment;
+  struct view *view = xdb_ref_hold(r, &moment);
+  v.total = bytes_of(x, view->version);
+  enum remixdb_status s = progress_report(v.progress, "verify", 0, v.total);
+  if (s != REMIXDB_OK) found(&v, s);
+  if (!given_up(&v)) verify_current(&v);
+  if (!given_up(&v)) verify_log(&v);
+  verify_parts(&v, view->version);
   xdb_view_drop(x, view);
-  xdb_say(x, "verify: %" PRIu64 " tables and %" PRIu64 " indexes with %" PRIu64 " records are whole, %" PRIu64 " bytes read, %u files damaged, %u could not be read",
-          v.report.tables, v.report.remixes, v.report.records, v.report.bytes, v.report.damaged, v.report.unread);
+  if (!given_up(&v)) summarize(&v);
   if (report_out) *report_out = v.report;
-  return err_raise(&v.first);
+  if ((s = err_raise(&v.first)) != REMIXDB_OK) return s;
+  return progress_report(v.progress, "verify", v.total, v.total);
 }

@@ -27,6 +27,9 @@ const char *err_path(const char *path, const char **dots_out);
 // "PATH: offset N: ..." as REMIXDB_CORRUPT.
 enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+// The ending of a counted noun in a message: "" for 1, else "s".
+static inline const char *err_s(uint64_t n) { return n == 1 ? "" : "s"; }
+
 // What remixdb_errcode and remixdb_errmsg return. err_code is set by the public face only.
 enum remixdb_status err_code(void);
 const char *err_msg(void);

@@ -37,6 +37,7 @@
 #define COMPACT_TABLE_MIN (8u << 20)
 #define COMPACT_YOUNG_FROM 32u    // a young view begins where so many times what comes into a partition is there,
 #define COMPACT_YOUNG_SHARE 8u    // and ends when it would have more than this share of the other one's entries
+#define COMPACT_PROGRESS_SHIFT 5u // a unit of a round's progress: 32 bytes written, or one entry of a REMIX
 #define COMPACT_JUMPS_MIN 512u    // fewer of them are not worth a round
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
@@ -62,7 +63,9 @@ struct compact {
   uint32_t worn_parts;              // partitions that are merged together for the sake of scans; at least 1
   size_t memtable_size;             // bytes; of which 1/16 may be handed back
   _Atomic uint64_t next_file;       // the next free file number
-  _Atomic uint64_t progress, work;  // of the round in progress: bytes done and to be done (an estimate), for the writers' pace. Relaxed
+  // Of the round in progress: what is done and what is to be done (an estimate, 0: not known yet), in units of 1 << COMPACT_PROGRESS_SHIFT bytes written or one
+  // entry of a REMIX. For the writers' pace, and for who waits. Relaxed
+  _Atomic uint64_t progress, work;
   _Atomic bool yield;               // ends a round of compact_worn_round soon. Relaxed
   struct compact_stats stats;
   // Puts a key back into the active memtable and its log, unless a newer version is there.

@@ -9,7 +9,6 @@
 
 #include "compact/compact.h"
 
-#define PROGRESS_SHIFT 5      // a unit of progress: 32 bytes written, or one entry of a REMIX
 
 // New records that belong to a partition.
 struct fresh {

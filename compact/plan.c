@@ -317,7 +317,7 @@ void plan_work(struct round *r) {
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *j = &r->jobs[i];
     if (!writes_tables(j)) continue;
-    work += plan_merged_bytes(j, j->take) >> PROGRESS_SHIFT;
+    work += plan_merged_bytes(j, j->take) >> COMPACT_PROGRESS_SHIFT;
     work += j->count;
     for (uint32_t k = 0; k < j->nr_parts && !j->append; k++) {
       const struct part *const p = j->base->parts[j->part + k];

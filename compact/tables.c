@@ -177,7 +177,7 @@ static enum remixdb_status end_in_vain(struct job *j) {
 
 static void report(struct table_writer *tw) {
   tw->since = 0;
-  atomic_fetch_add_explicit(&tw->j->c->progress, (tw->seen - tw->reported) >> PROGRESS_SHIFT, memory_order_relaxed);
+  atomic_fetch_add_explicit(&tw->j->c->progress, (tw->seen - tw->reported) >> COMPACT_PROGRESS_SHIFT, memory_order_relaxed);
   tw->reported = tw->seen;
 }
 

@@ -545,7 +545,7 @@ static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_
   return REMIXDB_OK;
 }
 
-static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, uint64_t *bytes_out) {
+static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, wal_replay_fn fn, void *arg, struct wal_recovery *seen) {
   struct wal_reader r = {.env = w->env};
   struct wal_recovery rec = {0};
   const uint64_t durable = s->durable, gen = s->h.gen;
@@ -556,15 +556,20 @@ static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, uint
   if (st == REMIXDB_NOTFOUND) st = err_corrupt(s->path, 0, "is missing");
   if (st == REMIXDB_OK) {
     wal_reader_aim(&r, s);
-    st = wal_replay(&r, durable, NULL, NULL, &seq, &rec, &end, &said);
+    st = wal_replay(&r, durable, fn, arg, &seq, &rec, &end, &said);
   }
   if (st == REMIXDB_OK && end != durable) st = err_corrupt(s->path, end, "broken frame; all before %llu was durable", (unsigned long long)durable);
-  if (bytes_out) *bytes_out += end;
+  if (seen) {
+    seen->nr_records += rec.nr_records;
+    seen->nr_frames += rec.nr_frames;
+    seen->nr_segments++;
+    seen->bytes += end;
+  }
   mem_free(r.buf);
   return st;
 }
 
-enum remixdb_status wal_verify(struct wal *w, uint64_t *bytes_out) {
+enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void *arg, struct wal_recovery *seen) {
   for (uint64_t gen = 0;;) {
     struct wal_seg *s, *again;
     enum remixdb_status st = wal_seg_copy(w, gen, &s);
@@ -572,7 +577,7 @@ enum remixdb_status wal_verify(struct wal *w, uint64_t *bytes_out) {
     const uint64_t mine = s->h.gen;
     struct err_saved why = {.status = REMIXDB_OK};
     if (s->durable) {
-      st = wal_seg_verify(w, s, bytes_out);
+      st = wal_seg_verify(w, s, fn, arg, seen);
       err_save(&why, st);
     }
     wal_seg_destroy(w, s);

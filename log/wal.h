@@ -127,8 +127,9 @@ MUST_CHECK enum remixdb_status wal_release(struct wal *w, uint64_t gen);
 MUST_CHECK enum remixdb_status wal_shed(struct wal *w);
 
 // Reads again, and checks, what is known to be durable of every segment; a segment that is recycled meanwhile is left out. Reads files while others append:
-// any thread. *bytes_out (may be NULL) is added what was read. REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status wal_verify(struct wal *w, uint64_t *bytes_out);
+// any thread. fn (may be NULL) is called for each record. The records, frames, segments and bytes that were read are added to *seen (may be NULL).
+// REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM, or what fn returned.
+MUST_CHECK enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void *arg, struct wal_recovery *seen);
 
 // What can still be read of a damaged log.
 struct wal_salvage {

@@ -4,6 +4,7 @@
 #ifndef STORE_REF_H
 #define STORE_REF_H
 
+#include "store/progress.h"
 #include "store/state.h"
 
 struct xdb_ref {
@@ -18,6 +19,7 @@ struct xdb_ref {
   uint32_t above;                // the share of the last such gets, about thirty, that found their key in the active memtable (xdb.c)
   struct multiget *multiget;     // made with the first use
   uint64_t debt, debt_max;       // bytes written since the pace was last looked at, and after how many it is looked at again
+  struct progress progress;      // of flush, compact, checkpoint and verify
 };
 
 // REMIXDB_NOMEM. The ref is of one thread at a time, and ends before the store does.

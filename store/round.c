@@ -4,6 +4,7 @@
 #include "store/pace.h"
 #include "store/idle.h"
 
+#define REPORT_NS 50000000ull         // between two reports of a call that waits for a round
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
 #define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
 #define WORN_AHEAD_NS 2000000000ull  // or it will not be full within this time, at the pace
@@ -192,13 +193,21 @@ void xdb_round_last(struct xdb *x) {
 struct xdb_whole {
   struct compact_whole work;
   bool taken, done;  // guarded by xdb.lock
+  bool abandoned;    // guarded by xdb.lock: the call that waited for the round is gone, and the round frees this
   bool installed;    // what the round made: set before done is. Else it may have come to an end that nobody will see
 };
 
+// Lock is held. The round has come to its end with it (NULL is allowed).
+static void whole_done(struct xdb *x, struct xdb_whole *whole) {
+  if (!whole) return;
+  if (whole->abandoned) mem_free(whole);
+  else whole->done = true;
+  pthread_cond_broadcast(&x->changed);
+}
+
 static void end_whole(struct xdb *x, struct xdb_whole *whole) {
   pthread_mutex_lock(&x->lock);
-  whole->done = true;
-  pthread_cond_broadcast(&x->changed);
+  whole_done(x, whole);
   pthread_mutex_unlock(&x->lock);
 }
 
@@ -248,7 +257,7 @@ static void run(struct xdb *x, struct worker *w) {
   pthread_mutex_lock(&x->lock);
   x->round_error = why;
   x->round_failed_ns = time_ns();
-  if (whole) whole->done = true;
+  whole_done(x, whole);
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
   xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
@@ -267,12 +276,56 @@ void xdb_round_run(void *arg, struct worker *w) {
   pthread_mutex_unlock(&x->lock);
 }
 
+// A call that waits for rounds, and tells how far it has come.
+struct waiter {
+  struct xdb *x;
+  struct progress progress;
+  const char *what;
+  uint64_t total;           // bytes; 0: not known yet
+  uint64_t base;            // done by rounds before
+  uint64_t done;            // what was told last: it never goes back
+  uint64_t told_ns;         // and when
+  bool own;                 // the round that it waits for is its own; else it waits for its turn to freeze (xdb.nr_flushers)
+  struct xdb_whole *whole;  // what it asks of its round; NULL: nothing
+};
+
+// Lock is held. Where the call stands. The end is told when it is reached.
+static void waiter_look(struct waiter *w) {
+  const struct compact *c = &w->x->compact;
+  if (!w->own) return;
+  const uint64_t done = w->base + (atomic_load_explicit(&c->progress, memory_order_relaxed) << COMPACT_PROGRESS_SHIFT);
+  if (!w->whole) w->total = atomic_load_explicit(&c->work, memory_order_relaxed) << COMPACT_PROGRESS_SHIFT;
+  const uint64_t most = w->total ? w->total - 1 : 0;
+  if (done > w->done) w->done = done < most ? done : most;
+}
+
+// Lock is held and stays so, but is let go while waiting for something to change, and while the progress function runs. Nobody gives way to the call meanwhile.
+// REMIXDB_ABORTED.
+static enum remixdb_status waiter_wait(struct waiter *w) {
+  struct xdb *const x = w->x;
+  if (!w->progress.fn) {
+    (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+    return REMIXDB_OK;
+  }
+  (void)cond_wait_ns(&x->changed, &x->lock, REPORT_NS);
+  if (time_ns() - w->told_ns < REPORT_NS) return REMIXDB_OK;
+  waiter_look(w);
+  if (!w->own && --x->nr_flushers == 0) pthread_cond_broadcast(&x->changed);
+  pthread_mutex_unlock(&x->lock);
+  const enum remixdb_status s = progress_report(&w->progress, w->what, w->done, w->total);
+  w->told_ns = time_ns();
+  pthread_mutex_lock(&x->lock);
+  x->nr_flushers += !w->own;
+  return s;
+}
+
 // Lock is held and stays so, but is let go while waiting: for something to change while a memtable is frozen. Else than REMIXDB_OK: it is known that its round
 // will not end soon.
-static enum remixdb_status wait_on(struct xdb *x) {
+static enum remixdb_status wait_on(struct xdb *x, struct waiter *w) {
   const enum remixdb_status s = xdb_failure(x);
   if (s != REMIXDB_OK) return s;
   if (x->round_error.status == REMIXDB_OK) {
+    if (w) return waiter_wait(w);
     (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
     return REMIXDB_OK;
   }
@@ -285,9 +338,9 @@ static enum remixdb_status wait_on(struct xdb *x) {
 }
 
 // Lock is held and stays so, but is let go while waiting: until no memtable is frozen.
-static enum remixdb_status wait_for_round(struct xdb *x) {
+static enum remixdb_status wait_for_round(struct xdb *x, struct waiter *w) {
   enum remixdb_status s = REMIXDB_OK;
-  while (s == REMIXDB_OK && atomic_load_explicit(&x->compacting, memory_order_relaxed)) s = wait_on(x);
+  while (s == REMIXDB_OK && atomic_load_explicit(&x->compacting, memory_order_relaxed)) s = wait_on(x, w);
   return s;
 }
 
@@ -304,7 +357,7 @@ enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size
   // concern.
   while (s == REMIXDB_OK && !kick && freeze_wanted(x, when, batch)) {
     if (atomic_load_explicit(&x->compacting, memory_order_relaxed) || x->nr_flushers) {
-      s = wait_on(x);
+      s = wait_on(x, NULL);
     } else {
       s = freeze(x);
       kick = s == REMIXDB_OK;
@@ -318,36 +371,42 @@ enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size
 enum remixdb_status xdb_wait_idle(struct xdb *x) {
   if (x->opts.read_only) return REMIXDB_OK;
   pthread_mutex_lock(&x->lock);
-  const enum remixdb_status s = wait_for_round(x);
+  const enum remixdb_status s = wait_for_round(x, NULL);
   while (x->at != XDB_AT_REST) (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
   pthread_mutex_unlock(&x->lock);
   xdb_spare_settle(x);
   return s;
 }
 
-// Lock is held and stays so, but is let go while waiting: until memtable number `nr` is in tables, or its round has failed. `whole` (NULL: none), which a round works
-// on from when it is taken, is the caller's again.
-static enum remixdb_status wait_installed(struct xdb *x, uint64_t nr, const struct xdb_whole *whole) {
+// Lock is held and stays so, but is let go while waiting: until memtable number `nr` is in tables, or its round has failed. w->whole, which a round works on from
+// when it is taken, is the caller's again; but when the call is given up while a round has it, that round's alone, and NULL here.
+static enum remixdb_status wait_installed(struct waiter *w, uint64_t nr) {
+  struct xdb *const x = w->x;
   for (;;) {
-    if (whole && whole->taken && !whole->done) {
-      (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
-      continue;
+    if (!w->whole || !w->whole->taken || w->whole->done) {
+      if (x->nr_installed >= nr) return REMIXDB_OK;
+      const enum remixdb_status s = xdb_failure(x);
+      if (s != REMIXDB_OK) return s;
+      if (x->round_error.status != REMIXDB_OK) return err_raise(&x->round_error);
     }
-    if (x->nr_installed >= nr) return REMIXDB_OK;
-    const enum remixdb_status s = xdb_failure(x);
-    if (s != REMIXDB_OK) return s;
-    if (x->round_error.status != REMIXDB_OK) return err_raise(&x->round_error);
-    (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+    const enum remixdb_status s = waiter_wait(w);
+    if (s == REMIXDB_OK) continue;
+    if (w->whole && w->whole->taken && !w->whole->done) {
+      w->whole->abandoned = true;
+      w->whole = NULL;
+    }
+    return s;
   }
 }
 
-// Freezes the active memtable, when it is wanted, and waits for its round, which hands nothing back and does what `whole` (NULL: nothing) asks for.
-static enum remixdb_status flush_round(struct xdb *x, enum xdb_round_when when, struct xdb_whole *whole) {
+// Freezes the active memtable, when it is wanted, and waits for its round, which hands nothing back and does what w->whole asks for.
+static enum remixdb_status flush_round(struct waiter *w, enum xdb_round_when when) {
+  struct xdb *const x = w->x;
   if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
   pthread_mutex_lock(&x->lock);
   enum remixdb_status s = xdb_failure(x);
   x->nr_flushers++;
-  if (s == REMIXDB_OK) s = wait_for_round(x);
+  if (s == REMIXDB_OK) s = wait_for_round(x, w);
   x->nr_flushers--;
   const bool wanted = s == REMIXDB_OK && freeze_wanted(x, when, 0);
   if (wanted) s = freeze(x);
@@ -355,41 +414,89 @@ static enum remixdb_status flush_round(struct xdb *x, enum xdb_round_when when, 
   if (wanted && s == REMIXDB_OK) {
     const uint64_t nr = x->nr_frozen;
     x->flushing = true;
-    x->whole = whole;
+    x->whole = w->whole;
+    w->own = true;
     pthread_mutex_unlock(&x->lock);
     workers_kick(x->workers);
     pthread_mutex_lock(&x->lock);
-    s = wait_installed(x, nr, whole);
-    if (x->whole == whole) x->whole = NULL;
+    s = wait_installed(w, nr);
+    w->own = false;
+    if (x->whole == w->whole) x->whole = NULL;
   }
   pthread_mutex_unlock(&x->lock);
   return s;
 }
 
-enum remixdb_status xdb_flush(struct xdb *x) { return flush_round(x, XDB_ROUND_USED, NULL); }
+// The first report of a call, and the last one of a call that has succeeded.
+static enum remixdb_status waiter_begin(struct waiter *w) {
+  w->told_ns = time_ns();
+  return w->x->opts.read_only ? REMIXDB_OK : progress_report(&w->progress, w->what, 0, w->total);
+}
+
+static enum remixdb_status waiter_end(const struct waiter *w) {
+  const uint64_t total = w->total > w->done ? w->total : w->done + 1;
+  return progress_report(&w->progress, w->what, total, total);
+}
+
+enum remixdb_status xdb_flush_told(struct xdb *x, const struct progress *p) {
+  struct waiter w = {.x = x, .progress = *p, .what = "flush"};
+  enum remixdb_status s = waiter_begin(&w);
+  if (s == REMIXDB_OK) s = flush_round(&w, XDB_ROUND_USED);
+  return s == REMIXDB_OK ? waiter_end(&w) : s;
+}
+
+enum remixdb_status xdb_flush(struct xdb *x) { return xdb_flush_told(x, &(struct progress){0}); }
 
 // Log files that are there to be recycled go, and the active one, which has grown, is replaced by a new one: whoever compacts wants room.
 static enum remixdb_status shrink_log(struct xdb *x) {
+  struct waiter w = {.x = x};
   enum remixdb_status s = wal_shed(x->wal);
-  if (s == REMIXDB_OK) s = flush_round(x, XDB_ROUND_ANY, NULL);
+  if (s == REMIXDB_OK) s = flush_round(&w, XDB_ROUND_ANY);
   return s == REMIXDB_OK ? wal_shed(x->wal) : s;
 }
 
-enum remixdb_status xdb_compact(struct xdb *x) {
-  struct xdb_whole *whole = mem_calloc(1, sizeof(*whole));
-  if (!whole) return REMIXDB_NOMEM;
-  // each round takes about as long as to write a few memtables: writers wait for a round at most when the next memtable is full
-  whole->work.budget = 4 * x->memtable_limit;
-  enum remixdb_status s;
-  bool end = false;
-  do {
-    whole->taken = whole->done = whole->installed = false;
-    s = flush_round(x, XDB_ROUND_ANY, whole);
-    if (s != REMIXDB_OK || !whole->installed) continue;  // its round failed, and another has brought the memtable into tables: once more
-    end = whole->work.end;
-    if (!end) compact_whole_on(&whole->work);
-  } while (s == REMIXDB_OK && !end);
-  mem_free(whole);
-  if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
-  return s;
+// The bytes that a compaction of all will read, about.
+static uint64_t whole_bytes(struct xdb *x) {
+  pthread_mutex_lock(&x->lock);
+  const struct view *const view = xdb_view(x);
+  uint64_t bytes = wh_memory(view->active->wh);
+  for (uint32_t i = 0; i < view->version->nr_parts; i++) {
+    const struct part *const p = view->version->parts[i];
+    for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
+  }
+  pthread_mutex_unlock(&x->lock);
+  return bytes + 1;
 }
+
+// A round has brought the partitions before w->whole->work.to into their fewest tables.
+static void whole_on(struct waiter *w) {
+  struct compact_whole *const work = &w->whole->work;
+  pthread_mutex_lock(&w->x->lock);
+  const struct version *const v = xdb_view(w->x)->version;
+  w->base = w->total / v->nr_parts * version_find(v, kref(work->to, work->to_len));
+  pthread_mutex_unlock(&w->x->lock);
+  compact_whole_on(work);
+}
+
+enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p) {
+  struct waiter w = {.x = x, .progress = *p, .what = "compact", .whole = mem_calloc(1, sizeof(*w.whole))};
+  if (!w.whole) return REMIXDB_NOMEM;
+  // each round takes about as long as to write a few memtables: writers wait for a round at most when the next memtable is full
+  w.whole->work.budget = 4 * x->memtable_limit;
+  if (p->fn && !x->opts.read_only) w.total = whole_bytes(x);
+  enum remixdb_status s = waiter_begin(&w);
+  for (bool end = false; s == REMIXDB_OK && !end;) {
+    w.whole->taken = w.whole->done = w.whole->installed = false;
+    s = flush_round(&w, XDB_ROUND_ANY);
+    if (s != REMIXDB_OK || !w.whole->installed) continue;  // its round failed, and another has brought the memtable into tables: once more
+    end = w.whole->work.end;
+    if (end) break;
+    whole_on(&w);
+    s = progress_report(&w.progress, w.what, w.done, w.total);
+  }
+  mem_free(w.whole);
+  if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
+  return s == REMIXDB_OK ? waiter_end(&w) : s;
+}
+
+enum remixdb_status xdb_compact(struct xdb *x) { return xdb_compact_told(x, &(struct progress){0}); }

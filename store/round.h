@@ -4,6 +4,7 @@
 #ifndef STORE_ROUND_H
 #define STORE_ROUND_H
 
+#include "store/progress.h"
 #include "store/state.h"
 
 // One round: what workers run (arg is the store). Of a frozen memtable, when there is one; else, when scans have paid for it (compact/compact.h), of partitions alone, unless the
@@ -36,4 +37,7 @@ MUST_CHECK enum remixdb_status xdb_flush(struct xdb *x);
 // Brings all that was written before into the fewest tables, without tombstones and old versions, in several rounds, and waits. Writers go on meanwhile; what they
 // write is not waited for. Otherwise as xdb_flush.
 MUST_CHECK enum remixdb_status xdb_compact(struct xdb *x);
+// The same, with reports to p. REMIXDB_ABORTED: given up; the round that was waited for goes on.
+MUST_CHECK enum remixdb_status xdb_flush_told(struct xdb *x, const struct progress *p);
+MUST_CHECK enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p);
 #endif

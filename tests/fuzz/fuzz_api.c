@@ -62,6 +62,7 @@ struct run {
   uint64_t next_id;
   uint64_t now[KEYS_MAX];
   uint32_t cost;
+  uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
   // what may go wrong now, and what could since the store was opened
   unsigned may, could;
   struct fuzz_iter iters[ITERS];
@@ -118,14 +119,22 @@ static unsigned kind_of(enum remixdb_status s) {
   return s == REMIXDB_IO ? MAY_IO : s == REMIXDB_NOSPACE ? MAY_NOSPACE : s == REMIXDB_NOMEM ? MAY_NOMEM : 0;
 }
 
+static bool hear(void *priv, const char *what, uint64_t done, uint64_t total) {
+  struct run *const r = priv;
+  FUZZ_CHECK(what[0] && (!total || done <= total));
+  return ++r->reports != r->give_up_at;
+}
+
+static bool gave_up(const struct run *r, enum remixdb_status s) { return s == REMIXDB_ABORTED && r->give_up_at && r->reports == r->give_up_at; }
+
 static bool read_ok(const struct run *r, enum remixdb_status s) {
-  FUZZ_CHECK(s == REMIXDB_OK || (kind_of(s) & r->may));
+  FUZZ_CHECK(s == REMIXDB_OK || gave_up(r, s) || (kind_of(s) & r->may));
   if (s != REMIXDB_OK) FUZZ_CHECK(err_msg()[0] != '\0');
   return s == REMIXDB_OK;
 }
 
 static bool write_ok(const struct run *r, enum remixdb_status s) {
-  FUZZ_CHECK(s == REMIXDB_OK || (kind_of(s) & r->could));
+  FUZZ_CHECK(s == REMIXDB_OK || gave_up(r, s) || (kind_of(s) & r->could));
   if (s != REMIXDB_OK) FUZZ_CHECK(err_msg()[0] != '\0');
   return s == REMIXDB_OK;
 }
@@ -252,6 +261,7 @@ static enum remixdb_status try_open(struct run *r, const char *dir, bool read_on
   r->x->compact.build.max_pages = r->table_pages;
   r->x->compact.young_from = r->young_from;
   s = xdb_ref(r->x, &r->ref);
+  if (s == REMIXDB_OK) r->ref->progress = (struct progress){hear, r};
   if (s == REMIXDB_OK) return s;
   struct err_saved why;
   err_save(&why, s);
@@ -401,9 +411,17 @@ static void sync_store(struct run *r) {
   if (write_ok(r, xdb_sync(r->ref))) r->synced = nr;
 }
 
+// A long call begins: some are given up.
+static void listen(struct run *r) {
+  r->reports = 0;
+  r->give_up_at = r->next_id % 4 == 1 ? 1 + (uint32_t)(r->next_id / 4 % 3) : 0;
+}
+
 static void flush(struct run *r, bool compact) {
   const size_t nr = r->nr;
-  if (write_ok(r, compact ? xdb_compact(r->x) : xdb_flush(r->x))) r->synced = nr;
+  listen(r);
+  const struct progress *const p = &r->ref->progress;
+  if (write_ok(r, compact ? xdb_compact_told(r->x, p) : xdb_flush_told(r->x, p))) r->synced = nr;
 }
 
 // ---- iterators and snapshots
@@ -541,11 +559,13 @@ static void snapshot(struct run *r) {
 
 static void verify(struct run *r) {
   struct verify_report report;
+  listen(r);
   (void)read_ok(r, verify_store(r->ref, &report));
 }
 
 // A copy holds what the store does, and goes away again.
 static void copy(struct run *r) {
+  listen(r);
   if (r->may || !read_ok(r, checkpoint_make(r->ref, COPY))) return;
   struct xdb *const x = r->x;
   struct xdb_ref *const ref = r->ref;

@@ -282,7 +282,7 @@ static void go_on(struct log *l, struct wal *w, struct replayed *all, uint32_t n
     append(w, all, n);
   }
   FUZZ_OK(wal_sync(w));
-  FUZZ_OK(wal_verify(w, NULL));
+  FUZZ_OK(wal_verify(w, NULL, NULL, NULL));
   const uint64_t gen = wal_gen(w);
   FUZZ_OK(wal_close(w));
   struct replayed again;
@@ -291,7 +291,7 @@ static void go_on(struct log *l, struct wal *w, struct replayed *all, uint32_t n
   FUZZ_OK(open_log(l, false, &again, &w));
   FUZZ_CHECK(same(all, &again));
   FUZZ_OK(wal_mark(w));
-  FUZZ_OK(wal_verify(w, NULL));
+  FUZZ_OK(wal_verify(w, NULL, NULL, NULL));
   // what is in tables by now is not needed: the log begins with the newest segment
   FUZZ_OK(wal_release(w, gen));
   FUZZ_OK(wal_close(w));

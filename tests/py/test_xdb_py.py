@@ -823,7 +823,7 @@ def test_logger(tmp_path):
         table.write_bytes(data)
         raises(Status.CORRUPT, ref.verify)
         lines = heard()
-        assert any(table.name in line for line in lines) and any("1 files damaged" in line for line in lines)
+        assert any(table.name in line for line in lines) and any("1 file damaged" in line for line in lines)
     raises(Status.NOTFOUND, lambda: open_store(tmp_path / "t", create=False, logger=logger))
     assert heard() == []
 

@@ -226,6 +226,12 @@ static enum remixdb_status run_close(struct run *r) {
   return s;
 }
 
+static bool hear(void *priv, const char *call, uint64_t done, uint64_t total) {
+  (void)priv;
+  CHECK(call[0] && (total == 0 || done <= total));
+  return true;
+}
+
 static enum remixdb_status run_open(struct run *r) {
   r->ref = NULL;
   enum remixdb_status s = xdb_open(DIR_NAME, &r->plan.opts, simdisk_env(r->disk), &r->x);
@@ -256,6 +262,7 @@ static enum remixdb_status run_open(struct run *r) {
     (void)run_close(r);
     return err_raise(&why);
   }
+  r->ref->progress = (struct progress){hear, r};
   return s;
 }
 
@@ -575,7 +582,7 @@ static bool do_sync(struct run *r) {
 
 static bool do_flush(struct run *r) {
   const size_t nr = r->model.nr;
-  const enum remixdb_status s = xdb_flush(r->x);
+  const enum remixdb_status s = xdb_flush_told(r->x, &r->ref->progress);
   if (s != REMIXDB_OK) check_failure(r, s);
   else r->model.synced = nr;
   return s == REMIXDB_OK;
@@ -1149,7 +1156,7 @@ static void script(struct script *c) {
   if (!script_open(c)) return;
   script_puts(c, 1, 7, 20);
   const size_t nr = r->model.nr;
-  const enum remixdb_status s = xdb_compact(r->x);
+  const enum remixdb_status s = xdb_compact_told(r->x, &r->ref->progress);
   if (s == REMIXDB_OK) r->model.synced = nr;
   else check_failure(r, s);
   told(c, s == REMIXDB_OK);

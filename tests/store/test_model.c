@@ -33,6 +33,7 @@ struct run {
   struct shot shots[SHOTS];
   struct model_cursor cursors[CURSORS];
   uint32_t place;        // where most writes go
+  uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
 };
 
 static uint64_t nr_ops, nr_opened, kinds[COMPACT_KINDS], young;
@@ -66,6 +67,12 @@ static void choose_opts(struct run *r) {
   r->memtable = (size_t)(80 + below(rng, chance(rng, 50) ? 100 : 900)) << 10;
 }
 
+static bool hear(void *priv, const char *what, uint64_t done, uint64_t total) {
+  struct run *const r = priv;
+  if (total && done > total) fail_msg("%s: %llu of %llu", what, (unsigned long long)done, (unsigned long long)total);
+  return ++r->reports != r->give_up_at;
+}
+
 static void run_open(struct run *r) {
   choose_opts(r);
   CHECK_OK(xdb_open(dir, &r->opts, r->env, &r->x));
@@ -74,6 +81,7 @@ static void run_open(struct run *r) {
   r->x->compact.young_from = from[below(&r->m.rng, sizeof(from))];
   r->ref = remixdb_ref(r->x);
   CHECK(r->ref);
+  remixdb_progress(r->ref, hear, r);
   nr_opened++;
 }
 
@@ -211,12 +219,21 @@ static void do_merge(struct run *r) {
   }
 }
 
+// A long call, which is given up now and then: that changes nothing that can be read.
+static void maintain(struct run *r, bool (*call)(struct xdb_ref *ref)) {
+  r->reports = 0;
+  r->give_up_at = chance(&r->m.rng, 20) ? 1 + (uint32_t)below(&r->m.rng, 4) : 0;
+  const bool good = call(r->ref);
+  CHECK(good || (remixdb_errcode() == REMIXDB_ABORTED && r->give_up_at && r->reports == r->give_up_at));
+  r->give_up_at = 0;
+}
+
 static void do_maintenance(struct run *r) {
   switch (below(&r->m.rng, 8)) {
-    case 0: CHECK(remixdb_compact(r->ref)); break;
-    case 1: CHECK(remixdb_verify(r->ref)); break;
+    case 0: maintain(r, remixdb_compact); break;
+    case 1: maintain(r, remixdb_verify); break;
     case 2:
-    case 3: CHECK(remixdb_flush(r->ref)); break;
+    case 3: maintain(r, remixdb_flush); break;
     default: CHECK(remixdb_sync(r->ref)); break;
   }
 }

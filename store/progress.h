@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How far a long call has come, told to the function that its ref names (remixdb_progress).
+#ifndef STORE_PROGRESS_H
+#define STORE_PROGRESS_H
+
+#include "base/err.h"
+
+struct progress {
+  remixdb_progress_fn fn;  // NULL: nobody is told
+  void *priv;
+};
+
+// Calls the function, if there is one, in this thread. Outside of any lock and epoch: it may take long, and may use the store through other refs. It may change this
+// thread's message, so no failure is pending. REMIXDB_ABORTED: the call is to be given up. When done == total the
+// work is complete, and what the function returns does not matter.
+MUST_CHECK static inline enum remixdb_status progress_report(const struct progress *p, const char *what, uint64_t done, uint64_t total) {
+  if (!p->fn) return REMIXDB_OK;
+  const bool on = p->fn(p->priv, what, done, total);
+  return on || (total && done == total) ? REMIXDB_OK : err_set(REMIXDB_ABORTED, "%s: given up, because its progress function returned false", what);
+}
+#endif
