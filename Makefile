@@ -178,7 +178,7 @@ MODULES := \
   blkio \
   wh $(addprefix wh/, cursor guide leaf trie) \
   $(addprefix log/, append format recover) \
-  $(addprefix table/, block build cache ckb fdpool format pieces readahead scan stored) sst \
+  $(addprefix table/, batch block build cache ckb fdpool format hold pieces readahead scan stored) sst \
   $(addprefix remix/, build cursor fresh pack remix splice write) \
   $(addprefix view/, memtable merge multiget super version) \
   $(addprefix compact/, fresh plan round tables) \
@@ -468,7 +468,7 @@ ifneq ($(UNAME),Darwin)
 endif
 
 # Compilers may leave prefetches out (lib.h), and nothing but time tells: the way of a get has them in the end. Where the object cannot be read nothing is said.
-check-prefetch: $B/sst.o
+check-prefetch: $B/table/hold.o
 	@! grep -n '__builtin_prefetch' $(filter-out lib.h,$(SRCS) $(HDRS)) || { echo "prefetch: lib.h has the functions for that"; exit 1; }
 ifneq ($(and $(filter release,$(MODE)),$(filter x86_64 amd64 aarch64 arm64,$(TARGET))),)
 	@command -v objdump >/dev/null 2>&1 || { echo "prefetch: no objdump here, not checked"; exit 0; }; \

@@ -5,31 +5,35 @@
 
 #include "table/stored.h"
 
-struct sst_ahead {
+// ---- into memory of the reader's own
+
+struct sst_ahead_mem {
   uint64_t off;       // of the file, where buf begins
   uint8_t *buf;       // aligned; the blocks as they are stored
   size_t size;
   uint8_t *block;     // of a compressed table: the block that is held. NULL until needed
 };
 
-static struct sst_ahead *ahead_reserve(struct sst_hold *h, size_t size) {
-  if (!h->ahead) h->ahead = mem_calloc(1, sizeof(*h->ahead));
-  struct sst_ahead *const a = h->ahead;
-  if (!a || a->size >= size) return a;
-  mem_free(a->buf);
-  a->buf = mem_alloc_aligned(BLKIO_ALIGN, size);
-  a->size = a->buf ? size : 0;
-  return a->buf ? a : NULL;
+static struct sst_ahead_mem *ahead_reserve(struct sst_ahead *a, size_t size) {
+  if (!a->mem) a->mem = mem_calloc(1, sizeof(*a->mem));
+  struct sst_ahead_mem *const m = a->mem;
+  if (!m || m->size >= size) return m;
+  mem_free(m->buf);
+  m->buf = mem_alloc_aligned(BLKIO_ALIGN, size);
+  m->size = m->buf ? size : 0;
+  return m->buf ? m : NULL;
 }
 
-void sst_ahead_free(struct sst_ahead *a) {
-  if (!a) return;
-  mem_free(a->buf);
-  mem_free(a->block);
-  mem_free(a);
+void sst_ahead_fini(struct sst_ahead *a) {
+  if (a->mem) {
+    mem_free(a->mem->buf);
+    mem_free(a->mem->block);
+    mem_free(a->mem);
+  }
+  *a = (struct sst_ahead){0};
 }
 
-void sst_read_ahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
+void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages, struct fdpool_file *file) {
   assert(nr_pages > 0 && block + nr_pages <= t->nr_pages && t->nr_recs[block]);
   uint32_t last = block + nr_pages - 1;
   while (t->nr_recs[last] == 0) last--;
@@ -37,36 +41,109 @@ void sst_read_ahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst
   const uint64_t end = sst_block_off(t, last) + sst_block_stored(t, last, to - last);
   const uint64_t from = sst_align_down(sst_block_off(t, block)), until = align_up(end, BLKIO_ALIGN);
   int fd;
-  sst_hold_drop(h);  // it may be of what is read over
-  h->ahead_from = h->ahead_to = 0;
-  struct sst_ahead *const a = ahead_reserve(h, until - from);
-  if (!a || !fdpool_try_acquire(&t->file, &fd)) return;
-  const enum remixdb_status s = blkio_read_one(t->ctx->io, fd, t->path, a->buf, (uint32_t)(until - from), from);
-  fdpool_release(&t->file);
-  if (s != REMIXDB_OK) return;  // who needs one of the blocks reads it, and reports it
-  a->off = from;
-  h->ahead_number = t->number;
-  h->ahead_from = block;
-  h->ahead_to = to;
+  a->from = a->to = 0;
+  struct sst_ahead_mem *const m = ahead_reserve(a, until - from);
+  if (!m || !fdpool_try_acquire(file, &fd)) return;
+  const enum remixdb_status s = blkio_read_one(t->ctx->io, fd, t->path, m->buf, (uint32_t)(until - from), from);
+  fdpool_release(file);
+  if (s != REMIXDB_OK) return;  // the read that needs one of the blocks meets the error again, and reports it
+  m->off = from;
+  a->number = t->number;
+  a->from = block;
+  a->to = to;
 }
 
-static enum remixdb_status ahead_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored, struct sst_ahead *a) {
-  if (!a->block) a->block = mem_alloc(SST_BLOCK_BYTES);
-  struct sst_scratch *const x = a->block ? sst_scratch_take() : NULL;
+static enum remixdb_status ahead_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored, struct sst_ahead_mem *m) {
+  if (!m->block) m->block = mem_alloc(SST_BLOCK_BYTES);
+  struct sst_scratch *const x = m->block ? sst_scratch_take() : NULL;
   if (!x) return REMIXDB_NOMEM;
-  const enum remixdb_status s = sst_unpack(t, block, pages, stored, sst_block_stored(t, block, pages), &x->zstd, a->block);
+  const enum remixdb_status s = sst_unpack(t, block, pages, stored, sst_block_stored(t, block, pages), &x->zstd, m->block);
   sst_scratch_give(x);
   return s;
 }
 
-enum remixdb_status sst_take_ahead(struct sst *t, uint32_t block, struct sst_hold *h) {
-  struct sst_ahead *const a = h->ahead;
+enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uint32_t block, const uint8_t **data_out) {
+  struct sst_ahead_mem *const m = a->mem;
   const uint32_t pages = sst_block_pages(t, block);
   const uint64_t off = sst_block_off(t, block);
-  const uint8_t *const stored = a->buf + (off - a->off);
-  sst_hold_drop(h);
+  const uint8_t *const stored = m->buf + (off - m->off);
   const enum remixdb_status s =
-      t->offs ? ahead_unpack(t, block, pages, stored, a) : block_verify(stored, pages, t->nr_recs[block], t->number, block, t->path, off);
-  if (s == REMIXDB_OK) h->cb.data = t->offs ? a->block : stored;
+      t->offs ? ahead_unpack(t, block, pages, stored, m) : block_verify(stored, pages, t->nr_recs[block], t->number, block, t->path, off);
+  if (s == REMIXDB_OK) *data_out = t->offs ? m->block : stored;
   return s;
+}
+
+// ---- into the cache
+
+// Verifies and offers the blocks from `block` to `to`, which lie one behind the other in what was read.
+static void sst_prefetch_publish(struct sst *t, struct sst_scratch *x, uint32_t block, uint32_t to, const uint8_t *stored) {
+  while (block < to) {
+    const uint32_t pages = sst_block_pages(t, block), len = sst_block_stored(t, block, pages);
+    const uint8_t *data = stored;
+    if (t->offs) {
+      if (!x->block) x->block = mem_alloc(SST_BLOCK_BYTES);
+      if (!x->block || sst_unpack(t, block, pages, stored, len, &x->zstd, x->block) != REMIXDB_OK) return;
+      data = x->block;
+    } else if (block_verify(data, pages, t->nr_recs[block], t->number, block, t->path, sst_block_off(t, block)) != REMIXDB_OK) {
+      return;
+    }
+    cache_offer(&t->cache, block, pages, data);
+    stored += len;
+    block += pages;
+  }
+}
+
+void sst_prefetch_all(struct blkio_queue *q, const struct sst_stretch *stretches, uint32_t nr) {
+  assert(nr <= BLKIO_BATCH_MAX);
+  struct blkio_read reads[BLKIO_BATCH_MAX];
+  const struct sst_stretch *of[BLKIO_BATCH_MAX];
+  uint32_t nr_reads = 0;
+  size_t size = 0;
+  if (!q || nr == 0) return;
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct sst_stretch *const s = &stretches[i];
+    const uint64_t from = sst_align_down(sst_block_off(s->t, s->from)), to = align_up(sst_block_off(s->t, s->to), BLKIO_ALIGN);
+    int fd;
+    if (!s->t->cache.cache || !fdpool_try_acquire(&s->t->file, &fd)) continue;
+    of[nr_reads] = s;
+    reads[nr_reads++] = (struct blkio_read){.fd = fd, .path = s->t->path, .len = (uint32_t)(to - from), .off = from, .status = REMIXDB_ABORTED};
+    size += to - from;
+  }
+  struct sst_scratch *const x = nr_reads ? sst_scratch_take() : NULL;
+  const bool ready = x && sst_scratch_reserve(x, size) == REMIXDB_OK;
+  size_t at = 0;
+  for (uint32_t i = 0; i < nr_reads && ready; at += reads[i++].len) reads[i].buf = x->buf + at;
+  if (ready && blkio_read_batch(q, reads, nr_reads) != REMIXDB_OK) {
+    // each read has its own status; what failed is met again, and reported, by the read that needs it
+  }
+  for (uint32_t i = 0; i < nr_reads; i++) {
+    struct sst *const t = of[i]->t;
+    fdpool_release(&t->file);
+    if (!ready || reads[i].status != REMIXDB_OK) continue;
+    sst_prefetch_publish(t, x, of[i]->from, of[i]->to, (uint8_t *)reads[i].buf + (sst_block_off(t, of[i]->from) - reads[i].off));
+  }
+  if (x) sst_scratch_give(x);
+}
+
+void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages) {
+  if (!t->cache.cache || first_block >= t->nr_pages) return;
+  assert(nr_pages <= BLKIO_BATCH_MAX);
+  struct sst_stretch missing[BLKIO_BATCH_MAX];
+  uint32_t nr = 0, block = first_block;
+  while (block < t->nr_pages && t->nr_recs[block] == 0) block++;
+  const uint32_t end = t->nr_pages - first_block < nr_pages ? t->nr_pages : first_block + nr_pages;
+  bool joined = false;
+  while (block < end) {
+    const uint32_t pages = sst_block_pages(t, block);
+    if (cache_has(&t->cache, block)) {
+      joined = false;
+    } else if (joined) {
+      missing[nr - 1].to = block + pages;
+    } else {
+      missing[nr++] = (struct sst_stretch){t, block, block + pages};
+      joined = true;
+    }
+    block += pages;
+  }
+  sst_prefetch_all(q, missing, nr);
 }

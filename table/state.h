@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An open table in memory, and a reader's hold on one of its blocks: what sst.h and the files of table/ share.
+// An open table in memory, and positions in it: what sst.h and the files of table/ share.
 #ifndef TABLE_STATE_H
 #define TABLE_STATE_H
 
@@ -12,7 +12,6 @@
 
 #define SST_PAGES_MAX 65520u      // what 16-bit block numbers allow
 #define SST_MAX_BLOCKS 20480u     // pages at which a builder calls a table full: 80 MiB
-#define SST_WANT 24u              // bytes of a record that a search looks at, most of the time: its lengths and key
 
 // Files that no version names any more and that somebody still reads. Relaxed.
 struct sst_retired {
@@ -95,40 +94,4 @@ static inline sst_pos sst_advance(const struct sst *t, sst_pos pos, uint32_t n) 
   return block < t->nr_pages ? block << 8 | idx : t->nr_pages << 8;
 }
 static inline sst_pos sst_end(const struct sst *t) { return t->nr_pages << 8; }
-
-#define SST_ALL UINT32_MAX  // of records
-
-// A reader's hold on the block of one table. Zero it first; may be moved from one table to another only after sst_hold_drop.
-struct sst_hold {
-  struct cache_block cb;
-  struct sst *sst;        // of the block held; NULL: none
-  uint64_t number;        // its number: tells a table that was closed from one opened at the same address
-  uint32_t block;
-  // The records of it that are there: all of them, [0, SST_ALL), but in memory of its own maybe some.
-  uint32_t from, to;
-  // What lies behind the block, and was read with it: so many bytes from the beginning of block own_first on are in cb.own, not verified. 0: nothing was.
-  uint32_t own_first, own_bytes;
-  // Blocks that have been read ahead, and are in memory of its own: of the table of that number, those that begin at the pages [from, to).
-  uint32_t ahead_from, ahead_to;
-  uint64_t ahead_number;
-  struct sst_ahead *ahead;  // NULL until there are some
-};
-// Whether h has the block, or some of it, whatever the epoch: pinned, or in memory of its own. A frame that is not pinned may be another block's by now.
-static inline bool sst_holds(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return h->sst == t && h->block == block && h->number == t->number && h->cb.data && (h->cb.pinned || h->cb.frame == 0);
-}
-// The nr records from idx on, or the first of them; SST_ALL: all that the block has.
-static inline bool sst_holds_few(const struct sst_hold *h, const struct sst *t, uint32_t block, uint32_t idx, uint32_t nr) {
-  return sst_holds(h, t, block) && (nr == SST_ALL ? h->to == SST_ALL : idx - h->from < h->to - h->from);
-}
-// Whether some of the block has been read with what h holds, which lies before it.
-static inline bool sst_holds_behind(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return h->own_bytes && h->sst == t && h->number == t->number && block > h->block && (block - h->own_first) * BLOCK_PAGE < h->own_bytes;
-}
-static inline bool sst_holds_ahead(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return block - h->ahead_from < h->ahead_to - h->ahead_from && h->ahead_number == t->number;
-}
-
-void sst_hold_drop(struct sst_hold *h);
-void sst_hold_fini(struct sst_hold *h);
 #endif

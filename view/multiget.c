@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/multiget.h"
 
+#include "table/batch.h"
+
 #define KEYS_AHEAD 8u  // keys of the caller that are fetched before they are reached
 #define VALUE_LINES 3u  // of a record, or of a value, that are fetched together; a longer one is long enough for the processor to see it coming
 

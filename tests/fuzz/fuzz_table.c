@@ -6,6 +6,7 @@
 // Input: which good table, flags (bit 0: the checksums of what was changed are right, 1: through the cache, 2: no good table, the
 // rest of the input is the file), how far scans skip, then changes (fuzz.h).
 #include "table/ckb.h"
+#include "table/readahead.h"
 #include "table/format.h"
 #include "tests/fuzz/fuzz.h"
 #include "remix/build.h"

@@ -549,13 +549,13 @@ static void test_ahead_own(void **state) {
     reads = reads_of(&w);
     for (uint32_t k = 20000; k < 20000 + 40 * GATHER_RUNS; k++, remix_next(&c)) read_here(&c, k);  // two or three blocks of each
     assert_true(reads_of(&w) - reads <= GATHER_RUNS * 3);
-    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_null(c.holds[r].ahead);
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_null(c.holds[r].ahead.mem);
     // a long one does, until the cursor is sent nowhere, which gives all of it back
     for (uint32_t k = 20000 + 40 * GATHER_RUNS; k < 20000 + 1000 * GATHER_RUNS; k++, remix_next(&c)) read_here(&c, k);
-    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_non_null(c.holds[r].ahead);
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_non_null(c.holds[r].ahead.mem);
     leave(&p);
     ok(remix_cursor_set(&c, NULL));
-    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_true(!c.holds[r].ahead && !c.holds[r].cb.own);
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_true(!c.holds[r].ahead.mem && !c.holds[r].cb.own);
     remix_cursor_fini(&c);
     cold_free(&w);
     place_fini(&p);

@@ -16,6 +16,7 @@
 
 #include "table/ckb.h"
 #include "table/format.h"
+#include "table/batch.h"
 #include "table/build.h"
 #include "table/scan.h"
 #include "table/readahead.h"

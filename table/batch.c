@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table/batch.h"
+
+#include <assert.h>
+
+#include "table/stored.h"
+
+static void batch_fail(struct sst_batch *b, struct sst_want *w, enum remixdb_status s) {
+  w->status = s;
+  if (b->error.status == REMIXDB_OK) err_save(&b->error, s);
+}
+
+// What has been read is made the block and published while the other reads are on their way.
+static void batch_done(void *arg, struct blkio_read *read) {
+  struct sst_batch *const b = arg;
+  const size_t i = (size_t)(read - b->reads);
+  struct sst_want *const w = b->of[i].want;
+  struct cache_fill *const fill = &b->of[i].fill;
+  struct sst *const t = w->sst;
+  const uint32_t pages = b->of[i].pages;
+  const uint64_t off = sst_block_off(t, w->block);
+  enum remixdb_status s = read->status;
+  if (likely(s == REMIXDB_OK))
+    s = t->offs ? sst_unpack(t, w->block, pages, (const uint8_t *)read->buf + (off - read->off), sst_block_stored(t, w->block, pages),
+                             &b->scratch[b->of[i].part]->zstd, fill->buf)
+                : block_verify(fill->buf, pages, t->nr_recs[w->block], t->number, w->block, t->path, off);
+  cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, s == REMIXDB_OK);
+  w->status = s;
+  if (likely(s == REMIXDB_OK))
+    sst_hold_set_read(w->hold, t, w->block);
+  else
+    batch_fail(b, w, s);
+}
+
+// Begins blocks of wants[from, to) that are not had yet and lists what is to be read; a compressed one in whole aligned pages, as direct I/O
+// wants them, to memory that is given later. What cannot be begun now (another thread reads it, or this one does; memory or a
+// descriptor is lacking) keeps its status.
+static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
+  const struct sst *opened = NULL;  // the table of the last read: it has been given a descriptor, one for all of its reads
+  int fd = -1;
+  for (uint32_t i = from; i < to; i++) {
+    struct sst_want *const w = &b->wants[i];
+    if (w->status != REMIXDB_ABORTED) continue;
+    struct sst *const t = w->sst;
+    const uint32_t pages = sst_block_pages(t, w->block), n = b->nr_reads;
+    struct cache_fill *const fill = &b->of[n].fill;
+    const enum cache_fill_begun begun = cache_fill_begin(&t->cache, w->block, pages, &w->hold->cb, fill);
+    if (begun == CACHE_FILL_HIT) {
+      sst_hold_set_read(w->hold, t, w->block);
+      w->status = REMIXDB_OK;
+    }
+    if (begun != CACHE_FILL_READ) continue;
+    b->of[n].opened = t != opened;
+    if (t != opened) {
+      if (!fdpool_try_acquire(&t->file, &fd)) {
+        cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, false);
+        opened = NULL;  // nor is there another one's any more
+        continue;
+      }
+      opened = t;
+    }
+    const uint64_t off = sst_block_off(t, w->block), end = off + sst_block_stored(t, w->block, pages);
+    const uint64_t begin = t->offs ? sst_align_down(off) : off, stop = t->offs ? align_up(end, BLKIO_ALIGN) : end;
+    b->of[n].want = w;
+    b->of[n].pages = pages;
+    b->of[n].part = (uint8_t)b->nr_parts;
+    b->reads[n] =
+        (struct blkio_read){.fd = fd, .path = t->path, .buf = t->offs ? NULL : fill->buf, .len = (uint32_t)(stop - begin), .off = begin};
+    b->nr_reads++;
+  }
+}
+
+// Gives memory to those of the reads from `from` on that have none.
+static bool batch_scratch(struct sst_batch *b, uint32_t from) {
+  struct sst_scratch **const x = &b->scratch[b->nr_parts];
+  size_t size = 0, at = 0;
+  *x = NULL;
+  for (uint32_t i = from; i < b->nr_reads; i++) size += b->reads[i].buf ? 0 : b->reads[i].len;
+  if (size == 0) return true;
+  *x = sst_scratch_take();
+  if (!*x) return false;
+  if (sst_scratch_reserve(*x, size) != REMIXDB_OK) {
+    sst_scratch_give(*x);
+    return false;
+  }
+  for (uint32_t i = from; i < b->nr_reads; i++) {
+    if (b->reads[i].buf) continue;
+    b->reads[i].buf = (*x)->buf + at;
+    at += b->reads[i].len;
+  }
+  return true;
+}
+
+// Starts reading what can be begun of wants[from, to). False: nothing can, or it had to be given up for want of memory.
+static bool batch_start(struct sst_batch *b, uint32_t from, uint32_t to) {
+  const uint32_t first = b->nr_reads;
+  if (b->nr_parts == SST_BATCH_PARTS) return false;
+  batch_list(b, from, to);
+  if (b->nr_reads == first) return false;
+  if (batch_scratch(b, first)) {
+    b->nr_parts++;
+    blkio_batch_add(&b->io, b->nr_reads - first);
+    return true;
+  }
+  for (uint32_t i = first; i < b->nr_reads; i++) {
+    struct sst_want *const w = b->of[i].want;
+    cache_fill_end(&w->sst->cache, w->block, b->of[i].pages, &w->hold->cb, &b->of[i].fill, false);
+    if (b->of[i].opened) fdpool_release(&w->sst->file);
+  }
+  b->nr_reads = first;
+  return false;
+}
+
+// Waits for what has been started, and gives back all that it took.
+static void batch_finish(struct sst_batch *b) {
+  if (blkio_batch_end(&b->io) != REMIXDB_OK) {
+    // each read's status has been looked at
+  }
+  for (uint32_t i = 0; i < b->nr_reads; i++)
+    if (b->of[i].opened) fdpool_release(&b->of[i].want->sst->file);
+  for (uint32_t i = 0; i < b->nr_parts; i++) {
+    if (b->scratch[i]) sst_scratch_give(b->scratch[i]);
+  }
+  b->nr_reads = b->nr_parts = 0;
+  blkio_batch_begin(&b->io, b->io.q, b->reads, batch_done, b);
+}
+
+void sst_batch_begin(struct sst_batch *b, struct blkio_queue *q) {
+  b->nr = b->nr_reads = b->nr_parts = 0;
+  b->error.status = REMIXDB_OK;
+  blkio_batch_begin(&b->io, q, b->reads, batch_done, b);
+}
+
+void sst_batch_add(struct sst_batch *b, uint32_t nr) {
+  const uint32_t from = b->nr;
+  assert(nr <= SST_BATCH_MAX - from);
+  b->nr += nr;
+  for (uint32_t i = from; i < b->nr; i++) {
+    sst_hold_drop(b->wants[i].hold);
+    b->wants[i].status = REMIXDB_ABORTED;  // neither had nor failed yet
+  }
+  (void)batch_start(b, from, b->nr);  // what is not started now is at the end
+}
+
+enum remixdb_status sst_batch_end(struct sst_batch *b) {
+  // once more, unless there are more tables than descriptors: then as often as some can be opened
+  do batch_finish(b);
+  while (batch_start(b, 0, b->nr));
+  // One by one what could not be begun. Only now, with nothing of its own begun, may this thread wait for others.
+  for (uint32_t i = 0; i < b->nr; i++) {
+    struct sst_want *const w = &b->wants[i];
+    if (w->status != REMIXDB_ABORTED) continue;
+    w->status = sst_read_block(w->sst, w->block, w->hold);
+    if (w->status != REMIXDB_OK) batch_fail(b, w, w->status);
+  }
+  return err_raise(&b->error);
+}

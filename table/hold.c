@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table/hold.h"
+
+#include <assert.h>
+
+#include "table/pieces.h"
+#include "table/prefetch.h"
+#include "table/stored.h"
+
+static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, uint32_t pages, uint8_t *buf) {
+  struct blkio *const io = t->ctx->io;
+  const uint64_t off = sst_block_off(t, block);
+  const uint32_t len = sst_block_stored(t, block, pages);
+  const bool aligned = !t->ctx->direct_io || (uintptr_t)buf % BLKIO_ALIGN == 0;
+  if (likely(!t->offs && aligned)) {
+    const enum remixdb_status s = blkio_read_one(io, fd, t->path, buf, len, off);
+    return s == REMIXDB_OK ? block_verify(buf, pages, t->nr_recs[block], t->number, block, t->path, off) : s;
+  }
+  struct sst_scratch *const x = sst_scratch_take();
+  if (!x) return REMIXDB_NOMEM;
+  const uint64_t from = t->ctx->direct_io ? sst_align_down(off) : off;
+  const uint64_t to = t->ctx->direct_io ? align_up(off + len, BLKIO_ALIGN) : off + len;
+  enum remixdb_status s = sst_scratch_reserve(x, SST_BLOCK_BYTES + 2 * BLKIO_ALIGN);
+  if (s == REMIXDB_OK) s = blkio_read_one(io, fd, t->path, x->buf, (uint32_t)(to - from), from);
+  if (s == REMIXDB_OK) {
+    if (t->offs) {
+      s = sst_unpack(t, block, pages, x->buf + (off - from), len, &x->zstd, buf);
+    } else {
+      memcpy(buf, x->buf, len);
+      s = block_verify(buf, pages, t->nr_recs[block], t->number, block, t->path, off);
+    }
+  }
+  sst_scratch_give(x);
+  return s;
+}
+
+// Load request: records [idx, idx + nr) of one block. span: bytes to read from the block's beginning on into the hold's own memory, when blocks behind it come
+// with it; 0: the block alone. Set by the load: the records [from, to) that are there, and span 0 when nothing behind the block was read.
+struct load {
+  struct sst *t;
+  uint32_t idx, nr, span, from, to;
+};
+
+static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own) {
+  struct load *const l = arg;
+  struct sst *const t = l->t;
+  int fd;
+  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+  if (s != REMIXDB_OK) return s;
+  const bool few = own && l->nr != SST_ALL;
+  l->from = l->to = 0;
+  s = few ? sst_pieces_read(t, fd, block, l->idx, l->nr, l->span, buf, &l->from, &l->to) : REMIXDB_NOTFOUND;
+  if (unlikely(l->span && s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {  // it may be what lies behind that cannot be read
+    l->span = 0;
+    s = sst_pieces_read(t, fd, block, l->idx, l->nr, 0, buf, &l->from, &l->to);
+  }
+  if (s == REMIXDB_NOTFOUND) {
+    l->span = 0;
+    s = sst_load_at(t, fd, block, nr_pages, buf);
+    l->from = 0;
+    l->to = SST_ALL;
+    if (few && s == REMIXDB_OK) sst_pieces_learn(t, block, buf);
+  }
+  fdpool_release(&t->file);
+  return s;
+}
+
+static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
+  const uint32_t pages = sst_block_pages(t, block);
+  struct load l = {.t = t, .idx = idx, .nr = nr, .from = 0, .to = SST_ALL};
+  h->kind = SST_HOLD_NONE;
+  h->sst = NULL;
+  h->cb.data = NULL;
+  if (nr != SST_ALL && nr > t->nr_recs[block] - idx && (l.span = sst_pieces_span(t, block, idx, nr)) != 0 &&
+      cache_block_reserve(&h->cb, (l.span + BLOCK_PAGE - 1) / BLOCK_PAGE + BLOCK_GROW_PAGES) != REMIXDB_OK)
+    l.span = 0;
+  const enum remixdb_status s = cache_get(&t->cache, block, pages, sst_load, &l, &h->cb);
+  if (s != REMIXDB_OK) return s;
+  sst_hold_set_read(h, t, block);
+  h->from = l.from;
+  h->to = l.to;
+  if (l.span && h->kind == SST_HOLD_OWN) {
+    h->own_first = block;
+    h->own_bytes = l.span;
+  }
+  return REMIXDB_OK;
+}
+
+// The block was read with the one before it that h holds, or some of it was. REMIXDB_NOTFOUND: nothing that is of use.
+static __attribute__((noinline)) enum remixdb_status sst_take_behind(struct sst *t, uint32_t block, struct sst_hold *h) {
+  const uint32_t first = h->own_first, bytes = h->own_bytes, at = (block - first) * BLOCK_PAGE;
+  uint32_t nr;
+  const enum remixdb_status s = sst_pieces_check(t, block, bytes - at, h->cb.own + at, &nr);
+  if (s != REMIXDB_OK) return s;
+  sst_hold_set(h, t, block, SST_HOLD_OWN);
+  h->cb.data = h->cb.own + at;
+  h->own_first = first;
+  h->own_bytes = bytes;
+  h->to = nr == t->nr_recs[block] ? SST_ALL : nr;
+  return REMIXDB_OK;
+}
+
+// h holds some of the block, but not what is to be read now. All that lies on that side of it comes to the same memory: who goes on in a block, or comes back to it, is likely to do so again.
+// To the cache that is no new miss. REMIXDB_NOTFOUND: the block has to be read whole.
+static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
+  const uint32_t from = idx < h->from || nr == SST_ALL ? 0 : idx, last = idx >= h->to || nr == SST_ALL ? t->nr_recs[block] - 1u : idx;
+  int fd;
+  uint8_t *const buf = h->cb.own + (h->cb.data - h->cb.own);
+  assert(h->cb.data >= h->cb.own && h->cb.data + sst_block_pages(t, block) * BLOCK_PAGE <= h->cb.own + h->cb.own_size && h->to != SST_ALL);
+  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+  if (s == REMIXDB_OK) {
+    s = sst_pieces_read(t, fd, block, from, last - from + 1, 0, buf, &h->from, &h->to);
+    fdpool_release(&t->file);
+  }
+  if (s == REMIXDB_OK && h->from == 0 && h->to == t->nr_recs[block]) h->to = SST_ALL;
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) sst_hold_drop(h);
+  return s;
+}
+
+// Neither the cache nor readahead memory has the block.
+static __attribute__((noinline)) enum remixdb_status hold_miss(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
+  enum remixdb_status s = REMIXDB_NOTFOUND;
+  if (sst_holds_behind(h, t, block)) s = sst_take_behind(t, block, h);
+  if (sst_holds(h, t, block) && !sst_holds_few(h, t, block, idx, nr)) s = sst_read_more(t, block, idx, nr, h);
+  return s == REMIXDB_NOTFOUND ? sst_read_slow(t, block, idx, nr, h) : s;
+}
+
+static __attribute__((noinline)) enum remixdb_status hold_take_ahead(struct sst *t, uint32_t block, struct sst_hold *h) {
+  const uint8_t *data;
+  sst_hold_drop(h);
+  const enum remixdb_status s = sst_ahead_take(&h->ahead, t, block, &data);
+  if (s != REMIXDB_OK) return s;
+  h->cb.data = data;
+  sst_hold_set(h, t, block, SST_HOLD_AHEAD);
+  return REMIXDB_OK;
+}
+
+// Makes h hold record idx of the block, which it does not hold yet.
+static inline enum remixdb_status hold_get(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
+  if (unlikely(sst_holds_ahead(h, t, block))) return hold_take_ahead(t, block, h);
+  if (unlikely(h->kind == SST_HOLD_PINNED)) sst_hold_drop(h);
+  uint32_t frame;
+  const uint8_t *const data = t->cache.cache ? cache_hit(&t->cache, block, &frame) : NULL;
+  if (unlikely(data == NULL)) return hold_miss(t, block, idx, nr, h);
+  sst_want_all(t, data, block, idx);
+  h->cb.data = data;
+  h->cb.frame = frame;
+  sst_hold_set(h, t, block, SST_HOLD_FRAME);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status sst_read_few(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
+  const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
+  assert(block < t->nr_pages && idx < t->nr_recs[block]);
+  if (!sst_holds_few(h, t, block, idx, nr)) {
+    const enum remixdb_status s = hold_get(t, block, idx, nr, h);
+    if (unlikely(s != REMIXDB_OK)) return s;
+    if (pin && h->kind == SST_HOLD_FRAME) {
+      cache_block_pin(&t->cache, &h->cb);
+      h->kind = SST_HOLD_PINNED;
+    }
+  }
+  block_record(h->cb.data, idx, rec_out);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hold *h) { return sst_read_slow(t, block, 0, SST_ALL, h); }
+
+void sst_read_ahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
+  sst_hold_drop(h);  // it may be of what is read over
+  sst_ahead_read(&h->ahead, t, block, nr_pages, &t->file);
+}
+
+void sst_hold_drop(struct sst_hold *h) {
+  // only a pin needs the table, and keeps it
+  if (h->kind == SST_HOLD_PINNED) cache_block_drop(&h->sst->cache, &h->cb);
+  h->cb.data = NULL;
+  h->cb.frame = 0;
+  h->kind = SST_HOLD_NONE;
+  h->sst = NULL;
+}
+
+void sst_hold_fini(struct sst_hold *h) {
+  sst_hold_drop(h);
+  cache_block_fini(NULL, &h->cb);
+  sst_ahead_fini(&h->ahead);
+}
+
+// ---- prefetches
+
+#define STRETCH_BYTES 4096u  // the processor itself goes on with what is larger
+
+// To the second level: there is more room on the way to it, so that the processor waits less for room to ask, and the first is near from there.
+static void want_bytes(const uint8_t *p, size_t nr) {
+  for (size_t o = 0; o < nr; o += CACHE_LINE) prefetch_far(p + o);
+}
+
+void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h) {
+  uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
+  while (nr > 0 && block < t->nr_pages) {
+    const uint32_t recs = t->nr_recs[block], n = nr < recs - idx ? nr : recs - idx;
+    const uint8_t *data;
+    size_t from, to;
+    if (sst_holds_few(h, t, block, idx, n) && idx + n < h->to) {
+      data = h->cb.data;
+      from = load16le(data + BLOCK_HEAD + 2 * idx);
+      to = idx + n < recs ? load16le(data + BLOCK_HEAD + 2 * (idx + n)) : from + (size_t)n * t->rec_size;
+    } else {
+      data = cache_want(&t->cache, block);
+      if (!data) return;
+      prefetch(data + BLOCK_HEAD + 2 * recs - 1);
+      from = BLOCK_HEAD + 2 * recs + (size_t)idx * t->rec_size;
+      to = from + (size_t)n * t->rec_size;
+    }
+    want_bytes(data + from, to - from < STRETCH_BYTES ? to - from : STRETCH_BYTES);
+    nr -= n;
+    block += sst_block_pages(t, block);
+    idx = 0;
+  }
+}
