@@ -69,7 +69,7 @@ struct remixdb_opts {
   size_t size;         // sizeof(struct remixdb_opts) of the caller: lets the struct grow without breaking programs
   size_t cache_mb;     // block cache, MiB; 0 = none, blocks are read from the file each time. Default 256
   size_t memtable_mb;  // one memtable, MiB; there may be two. 0 = the default, 256
-  size_t wal_mb;       // one log segment, MiB; 0 = twice the memtable (the default)
+  size_t wal_mb;       // what all files of the log take on disk, MiB; 0 = twice the memtable (the default)
   bool ckeys;          // new tables hold a compressed-keys block, which makes compaction read less. Default true
   bool tags;           // REMIX indexes hold an 8-bit hash tag per entry, which makes get faster. Default true
   // Compaction threads; at most 64. 0 = compaction runs in the caller's thread, deterministically. -1 = auto (default): as many as worker_cores lists, else

@@ -138,7 +138,7 @@ enum write_how {
 static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
   if (how == WRITE_NEW) return !xdb_round_due(x, m, 0);
   return how == WRITE_BACK ||
-         (wh_memory(m->wh) < x->memtable_limit + x->memtable_limit / 4 && wal_segment_bytes(x->wal) < x->wal_limit + x->wal_limit / 4);
+         (wh_memory(m->wh) < x->memtable_limit + x->memtable_limit / 4 && !wal_full(x->wal, 0, true));
 }
 
 // One try. REMIXDB_ABORTED: nothing was done; the memtable is full, or was frozen meanwhile (*full_out says which).
@@ -590,7 +590,7 @@ static enum remixdb_status configure(struct xdb *x, const struct env_dir *at, co
   c->tags = x->opts.tags;
   c->young_from = COMPACT_YOUNG_FROM;
   // what is handed back must not fill the next memtable's log segment at once, or it would be handed back for ever
-  c->memtable_size = x->wal_limit < x->memtable_limit ? (size_t)x->wal_limit : x->memtable_limit;
+  c->memtable_size = x->wal_limit / 2 < x->memtable_limit ? (size_t)(x->wal_limit / 2) : x->memtable_limit;
   c->hand_back = write_back;
   c->arg = x;
   return REMIXDB_OK;
@@ -696,6 +696,7 @@ enum remixdb_status xdb_close(struct xdb *x) {
     xdb_round_last(x);
     const enum remixdb_status idle = xdb_wait_idle(x);  // and what was left for workers to destroy is gone
     (void)idle;  // what could not be compacted is in the log
+    if (!x->leave_log) xdb_flush_last(x);
   }
   stop_threads(x);
   enum remixdb_status s = xdb_failure(x);

@@ -534,7 +534,7 @@ class Xdb(_Closable):
     `mtsz` that of a memtable in MiB, 0 for the default; `tags` keeps hash tags, which make get faster.
 
     The other options have the names, meanings and defaults of struct remixdb_opts:
-    wal_mb             one log segment, MiB; 0 = twice the memtable
+    wal_mb             what all files of the log take on disk, MiB; 0 = twice the memtable
     ckeys              new tables hold a compressed-keys block, which makes compaction read less
     workers            compaction threads; 0 = compaction runs in the caller's thread; -1 = auto; at most 64
     worker_cores       "auto", "none" (not pinned), or a list such as "0,2,4-7"

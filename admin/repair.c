@@ -283,6 +283,7 @@ static enum remixdb_status build(struct repair *p, const struct files_entry *lis
   struct remixdb_opts o = {.size = sizeof(o), .memtable_mb = MEMTABLE_MB, .ckeys = true, .tags = true, .create = true, .error_if_exists = true};
   enum remixdb_status s = xdb_open_at(&p->dir, FILES_REPAIR_NEW, &o, &p->x);
   if (s != REMIXDB_OK) return s;
+  p->x->leave_log = true;
   s = xdb_ref(p->x, &p->r);
   if (s == REMIXDB_OK) s = collect(p, list, nr);
   if (s == REMIXDB_OK) s = xdb_sync(p->r);

@@ -89,16 +89,73 @@ static uint32_t wal_free_nr(const struct wal *w) {
   }
 }
 
-// Room for the first step of s, and for `expected` bytes when there is so much, durable with its size so that later syncs find nothing of that to do.
+// By how much a segment that has so much room grows: it doubles, so that the log of a small store is small.
+static uint64_t wal_step(const struct wal *w, uint64_t alloc) {
+  if (alloc >= w->step) return w->step;
+  uint64_t step = w->step < WAL_FIRST ? w->step : WAL_FIRST;
+  while (step < w->step && step * 2 <= alloc) step *= 2;
+  return step;
+}
+
+// What is kept of its room for the last records.
+static uint64_t wal_keep(const struct wal *w, const struct wal_seg *s) {
+  const uint64_t step = wal_step(w, s->alloc), keep = step / WAL_KEEP_PART;
+  return keep >= WAL_KEEP_MIN ? keep : step / 4 < WAL_KEEP_MIN ? step / 4 : WAL_KEEP_MIN;
+}
+
+// What all files will have on disk when the active segment is full. Under admin.
+static uint64_t wal_room(struct wal *w) {
+  const uint64_t last = w->limit / WAL_FULL_PART;
+  uint64_t room = w->next ? w->next->alloc : 0;
+  lib_lock(&w->lock);
+  const uint64_t full = w->limit == UINT64_MAX ? 0 : atomic_load_explicit(&w->full_at, memory_order_relaxed) + last;
+  if (w->active && w->active->alloc < full) room += full - w->active->alloc;
+  for (const struct wal_seg *s = w->segs; s; s = s->next) room += s->alloc;
+  for (const struct wal_seg *s = w->spares; s; s = s->next) room += s->alloc;
+  lib_unlock(&w->lock);
+  return room;
+}
+
+// Of `more` bytes of room those that the limit leaves. Under admin.
+static uint64_t wal_within(struct wal *w, uint64_t more) {
+  const uint64_t room = wal_room(w), left = room < w->limit ? w->limit - room : 0;
+  return more < left ? more : left;
+}
+
+void wal_bound(struct wal *w) {
+  uint64_t others = 0;
+  for (const struct wal_seg *s = w->segs; s; s = s->next) others += s == w->active ? 0 : s->alloc;
+  const uint64_t last = w->limit / WAL_FULL_PART, most = w->limit / 2 - last, left = w->limit - last - wal_step(w, 0);
+  const uint64_t at = others + most <= left ? most : others < left ? left - others : 0;
+  atomic_store_explicit(&w->older, w->segs != w->active, memory_order_relaxed);
+  atomic_store_explicit(&w->full_at, w->limit == UINT64_MAX ? UINT64_MAX - last : at, memory_order_relaxed);
+}
+
+bool wal_holds(const struct wal *w) {
+  return atomic_load_explicit(&w->seg_bytes, memory_order_relaxed) > WAL_HEAD || atomic_load_explicit(&w->older, memory_order_relaxed);
+}
+
+bool wal_full(const struct wal *w, size_t more, bool last) {
+  const uint64_t bytes = atomic_load_explicit(&w->seg_bytes, memory_order_relaxed), at = atomic_load_explicit(&w->full_at, memory_order_relaxed);
+  if (likely(!last && more == 0)) return bytes >= at;
+  const uint64_t part = w->limit / WAL_FULL_PART;
+  return bytes >= (last ? at + part : at) || (bytes > part && more > at - bytes);
+}
+
+// Room for the first step of s, and for `expected` bytes when there is so much, durable with its size so that later syncs find nothing of that to do. Under admin.
 static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *s, uint64_t expected) {
+  const uint64_t first = wal_step(w, 0);
   enum remixdb_status st = env_size(w->env, s->fd, s->path, &s->alloc);
-  uint64_t to = expected > w->step ? expected : w->step;
-  if (st != REMIXDB_OK || s->alloc >= to) return st;
+  if (st != REMIXDB_OK) return st;
+  // the file is in none of the log's lists
+  uint64_t to = expected > s->alloc ? wal_within(w, expected) : s->alloc;
+  if (to < first) to = first;
+  if (s->alloc >= to) return REMIXDB_OK;
   st = env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc);
-  if (st == REMIXDB_NOSPACE && to > w->step) {
+  if (st == REMIXDB_NOSPACE && to > first) {
     // what a failed allocation has taken all the same is not known; the room that was asked for is had without it
-    if (s->alloc >= w->step) return REMIXDB_OK;
-    to = w->step;
+    if (s->alloc >= first) return REMIXDB_OK;
+    to = first;
     st = env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc);
   }
   if (st != REMIXDB_OK) return st;
@@ -208,6 +265,18 @@ static void wal_buf_put(struct wal *w, struct wal_buf *b) {
   }
 }
 
+#define WAL_WANTED 2u   // a segment is to have more room when less than this part of a step is left: for wal_ahead to make it,
+#define WAL_NEEDED 4u   // and when it has not, for who appends
+
+// Where the segment's end is by now.
+static uint64_t wal_at(const struct wal *w) { return w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : w->active->end; }
+
+// From where on more room is wanted.
+static uint64_t wal_watch(const struct wal *w, const struct wal_seg *s) {
+  const uint64_t part = wal_step(w, s->alloc) / WAL_WANTED;
+  return s->alloc > part ? s->alloc - part : 0;
+}
+
 // How far records may go in the current buffer: what the buffer has and what the disk has room for, but for what is kept for the last.
 static void wal_limit(struct wal *w) {
   const struct wal_buf *const b = w->cur;
@@ -215,8 +284,11 @@ static void wal_limit(struct wal *w) {
     w->pos = w->lim = w->none;
     return;
   }
-  const uint64_t room = w->active->alloc > b->off + w->keep ? w->active->alloc - b->off - w->keep : 0;
+  const uint64_t keep = wal_keep(w, w->active), room = w->active->alloc > b->off + keep ? w->active->alloc - b->off - keep : 0;
   w->lim = b->mem + (room < b->cap ? (size_t)room : b->cap);
+  // who comes here has workers told that more room will be wanted
+  const uint64_t watch = wal_watch(w, w->active);
+  if (watch > wal_at(w) && watch - b->off < (uint64_t)(w->lim - b->mem)) w->lim = b->mem + (watch - b->off);
   if (w->lim < w->pos || w->err.status != REMIXDB_OK || w->nr_retained) w->lim = w->pos;
 }
 
@@ -329,7 +401,8 @@ static enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
     return REMIXDB_OK;
   }
   struct wal_seg *const seg = w->active;
-  const uint64_t from = seg->alloc, to = align_up(need, w->step);
+  const uint64_t from = seg->alloc, all = align_up(need, wal_step(w, from)), most = w->limit / 2;
+  const uint64_t to = all <= most ? all : need < most ? most : need;
   w->growing = true;  // keeps the segment active
   lib_unlock(&w->lock);
   const enum remixdb_status s = env_allocate(w->env, seg->fd, seg->path, from, to - from);
@@ -346,10 +419,8 @@ static enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
 // Whether it is time to make room ahead of need, because less than a `part` of a step is left.
 static bool wal_wants_room(const struct wal *w, uint32_t part) {
   const struct wal_seg *const seg = w->active;
-  return seg->end + w->step / part > seg->alloc && w->grow_refused != seg->alloc;
+  return wal_at(w) + wal_step(w, seg->alloc) / part > seg->alloc && w->grow_refused != seg->alloc && seg->alloc < w->limit / 2;
 }
-#define WAL_WANTED 2u   // for wal_ahead to do it,
-#define WAL_NEEDED 4u   // and when it has not, for who appends
 
 // Makes room ahead of need. The lock is given up meanwhile.
 static void wal_grow_ahead(struct wal *w) {
@@ -357,18 +428,20 @@ static void wal_grow_ahead(struct wal *w) {
   if (wal_grow(w, alloc + 1) != REMIXDB_OK) w->grow_refused = alloc;
 }
 
+#define WAL_NEXT_PART 8u  // the next segment is made ready when this part of what makes the active one full is written
+
 // Whether wal_ahead has something to do. A segment that ends early needs no next one ready, and a small store not its room on disk.
 static bool wal_is_behind(const struct wal *w) {
   const struct wal_seg *const seg = w->active;
   const bool next = atomic_load_explicit(&w->next_for, memory_order_relaxed) >= seg->alloc;
-  return wal_wants_room(w, WAL_WANTED) || (!next && seg->end > w->step / 2 && w->durable_gen >= seg->h.gen);
+  const uint64_t early = w->limit == UINT64_MAX ? wal_step(w, seg->alloc) / 2 : atomic_load_explicit(&w->full_at, memory_order_relaxed) / WAL_NEXT_PART;
+  return wal_wants_room(w, WAL_WANTED) || (!next && wal_at(w) > early && w->durable_gen >= seg->h.gen);
 }
 
 // ---- appending
 
 // Called with the lock held; it is still held when this returns REMIXDB_OK and nbytes fit, and not held otherwise. last: into what is kept of the segment's room.
 static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last) {
-  const uint32_t keep = last ? 0 : w->keep;
   enum remixdb_status s = REMIXDB_OK;
   struct wal_buf *big = NULL;
   if (nbytes > WAL_FRAME_MAX) {
@@ -402,7 +475,7 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
       w->end_work = true;
     }
     const struct wal_seg *const seg = w->active;
-    const uint64_t start = w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : seg->end + WAL_FRAME_HEAD;
+    const uint64_t start = w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : seg->end + WAL_FRAME_HEAD, keep = last ? 0 : wal_keep(w, seg);
     if (start + nbytes + keep > seg->alloc) {
       s = wal_grow(w, start + nbytes + keep);
       if (s != REMIXDB_OK) break;
@@ -418,7 +491,6 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
         w->free = b->next;
         wal_buf_open(w, b);
         if (wal_wants_room(w, WAL_NEEDED)) w->end_work = true;
-        atomic_store_explicit(&w->behind, wal_is_behind(w), memory_order_relaxed);
       } else {
         struct wal_buf *const b = wal_out_sealed(w);
         if (!b)
@@ -428,8 +500,9 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
         continue;
       }
     }
+    if (wal_is_behind(w)) atomic_store_explicit(&w->behind, true, memory_order_relaxed);
     wal_limit(w);
-    if (last && (size_t)(w->lim - w->pos) < nbytes) w->lim = w->pos + nbytes;
+    if ((size_t)(w->lim - w->pos) < nbytes) w->lim = w->pos + nbytes;
     assert((size_t)(w->lim - w->pos) >= nbytes && w->lim <= w->cur->mem + w->cur->cap);
     return REMIXDB_OK;
   }
@@ -572,15 +645,17 @@ static enum remixdb_status wal_settle(struct wal *w) {
 // A segment begins only after the one before has a durable header. Recovery relies on it twice: a generation missing
 // between two others is damage, never the work of a crash; and no frame can be on disk whose generation is more than one
 // above that of every header on disk.
-static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected) {
+// make: a new file is made when there is none to be recycled.
+static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, bool make) {
   if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir->path);
   enum remixdb_status s = wal_settle(w);
   if (s != REMIXDB_OK) return s;
   atomic_store_explicit(&w->next_for, expected, memory_order_relaxed);
   struct wal_seg *const next = w->next;
-  if (!next) return wal_file_take(w, expected, false, &w->next);
+  if (!next) return make || w->spares ? wal_file_take(w, expected, false, &w->next) : REMIXDB_OK;
   // It is good without; and its size will be durable with the first frames.
-  if (next->alloc < expected && env_allocate(w->env, next->fd, next->path, next->alloc, expected - next->alloc) == REMIXDB_OK) next->alloc = expected;
+  const uint64_t to = next->alloc < expected ? next->alloc + wal_within(w, expected - next->alloc) : next->alloc;
+  if (next->alloc < to && env_allocate(w->env, next->fd, next->path, next->alloc, to - next->alloc) == REMIXDB_OK) next->alloc = to;
   return REMIXDB_OK;
 }
 
@@ -592,15 +667,18 @@ static struct wal_seg *wal_next_take(struct wal *w) {
   return s;
 }
 
-enum remixdb_status wal_prepare(struct wal *w) {
+static enum remixdb_status wal_prepare_as(struct wal *w, bool ahead) {
   (void)pthread_mutex_lock(&w->admin);
   lib_lock(&w->lock);
   const uint64_t expected = w->active->alloc;
+  const bool make = !ahead || !w->turned || w->segs == w->active;
   lib_unlock(&w->lock);
-  const enum remixdb_status s = wal_prepare_locked(w, expected);
+  const enum remixdb_status s = wal_prepare_locked(w, expected, make);
   (void)pthread_mutex_unlock(&w->admin);
   return s;
 }
+
+enum remixdb_status wal_prepare(struct wal *w) { return wal_prepare_as(w, false); }
 
 bool wal_ahead_wanted(const struct wal *w) { return atomic_load_explicit(&w->behind, memory_order_relaxed); }
 
@@ -611,7 +689,7 @@ void wal_ahead(struct wal *w) {
   if (sound && wal_wants_room(w, WAL_WANTED) && !w->growing) wal_grow_ahead(w);
   const bool next = sound && wal_is_behind(w) && !wal_wants_room(w, WAL_WANTED);
   lib_unlock(&w->lock);
-  if (next && wal_prepare(w) != REMIXDB_OK) {
+  if (next && wal_prepare_as(w, true) != REMIXDB_OK) {
     // who switches finds out
   }
 }
@@ -628,11 +706,12 @@ static void wal_activate(struct wal *w, struct wal_seg *s) {
   w->st.segments++;
   atomic_store_explicit(&w->gen, s->h.gen, memory_order_relaxed);
   atomic_store_explicit(&w->seg_bytes, s->end, memory_order_relaxed);
+  wal_bound(w);
 }
 
 enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg) {
   (void)pthread_mutex_lock(&w->admin);
-  enum remixdb_status s = wal_prepare_locked(w, 0);
+  enum remixdb_status s = wal_prepare_locked(w, 0, true);
   if (s != REMIXDB_OK) goto out;
   lib_lock(&w->lock);
   while (w->growing) wal_event_wait(w, &w->written);
@@ -648,6 +727,7 @@ enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new
                              .prev_durable = old->durable, .last_seq = w->seq};
   wal_seg_begin(seg, &h);
   wal_activate(w, seg);
+  w->turned = true;
   // The header goes out like a frame: in line, so that a sync waits for it, and tried again when the disk is full.
   seg->head_buf = (struct wal_buf){.seg = seg, .mem = seg->head, .cap = WAL_HEAD, .len = WAL_HEAD, .kind = WAL_BUF_HEADER};
   wal_out_add(w, &seg->head_buf);
@@ -660,8 +740,15 @@ out:
   return s;
 }
 
+// Under admin. With a limit one file is kept beside the segments, the prepared one or a spare: any two together have no more than that.
+static bool wal_has_too_much(struct wal *w, uint32_t keep) {
+  const uint32_t nr = atomic_load_explicit(&w->nr_spares, memory_order_relaxed);
+  if (nr == 0 || nr > keep) return nr != 0;
+  return w->limit != UINT64_MAX && (nr > 1 || w->next || wal_room(w) > w->limit);
+}
+
 enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
-  while (atomic_load_explicit(&w->nr_spares, memory_order_relaxed) > keep) {
+  while (wal_has_too_much(w, keep)) {
     struct wal_seg *const s = wal_spare_take(w);
     const enum remixdb_status st = env_unlink(w->dir, wal_seg_name(s));
     if (st != REMIXDB_OK) {
@@ -686,6 +773,7 @@ enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
       assert(old->durable == old->end);
       w->segs = old->next;
       w->st.segments--;
+      wal_bound(w);
     }
     lib_unlock(&w->lock);
     if (!take) break;
@@ -783,13 +871,24 @@ enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h) {
   st = env_write(w->env, s->fd, s->path, s->head, WAL_HEAD, 0);
   if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
   if (st != REMIXDB_OK) {
-    wal_seg_destroy(w, s);
+    env_close_quiet(w->env, s->fd);
+    s->fd = -1;
+    wal_spare_add(w, s);
     return st;
   }
   s->durable = WAL_HEAD;
   w->durable_gen = h->gen;
   wal_activate(w, s);
   return REMIXDB_OK;
+}
+
+void wal_adopt(struct wal *w, struct wal_seg *s) {
+  s->alloc = s->size;
+  w->durable_gen = s->h.gen;
+  w->active = s;
+  atomic_store_explicit(&w->gen, s->h.gen, memory_order_relaxed);
+  atomic_store_explicit(&w->seg_bytes, s->end, memory_order_relaxed);
+  wal_bound(w);
 }
 
 void wal_destroy(struct wal *w) {
@@ -819,7 +918,8 @@ struct wal *wal_create(const struct wal_opts *o) {
   w->dir = o->dir;
   w->store_id = o->store_id;
   w->step = o->step ? o->step : WAL_PREALLOC;
-  w->keep = w->step / WAL_KEEP_PART;
+  w->limit = o->limit ? o->limit : UINT64_MAX;
+  wal_bound(w);
   w->read_only = o->read_only;
   w->pos = w->lim = w->none;
   wal_event_init(&w->written);
@@ -839,9 +939,27 @@ fail:
   return NULL;
 }
 
+// What the log takes on disk beyond what it holds goes: files that were kept for later, and room, but for some that a disk which is full by the next opening does not
+// have to give. Where that fails the log is larger than it needs to be, which loses nothing: a crash at any of these calls leaves the same log.
+static enum remixdb_status wal_shrink(struct wal *w) {
+  const bool any = w->next || w->spares;
+  enum remixdb_status s = wal_shed(w);
+  if (s == REMIXDB_OK && any) s = env_sync_dir(w->dir);
+  for (struct wal_seg *i = w->segs; i && s == REMIXDB_OK; i = i->next) {
+    const uint64_t size = i == w->active ? align_up(i->end, WAL_REST) + WAL_REST : align_up(i->end, WAL_REST);
+    uint64_t was = 0;
+    if (i->fd >= 0) s = env_size(w->env, i->fd, i->path, &was);
+    if (s != REMIXDB_OK || was <= size) continue;
+    s = env_truncate(w->env, i->fd, i->path, size);
+    if (s == REMIXDB_OK) s = env_sync_all(w->env, i->fd, i->path);
+  }
+  return s;
+}
+
 enum remixdb_status wal_close(struct wal *w) {
   enum remixdb_status s = wal_sync(w);
   if (s == REMIXDB_OK) s = wal_mark(w);
+  if (s == REMIXDB_OK && !w->read_only) s = wal_shrink(w);
   for (struct wal_seg *i = w->segs; i; i = i->next) {
     if (i->fd < 0) continue;
     if (s == REMIXDB_OK && !w->read_only)

@@ -370,6 +370,7 @@ static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *ar
     if (next) {
       env_close_quiet(w->env, next->fd);
       next->fd = -1;
+      next->alloc = next->size;
       wal_spare_add(w, next);
     }
     break;
@@ -393,10 +394,18 @@ static enum remixdb_status wal_write_again(struct wal *w, const struct wal_seg *
   return st;
 }
 
+// The segment's file ends where what was replayed of it does.
+static enum remixdb_status wal_cut(struct wal *w, struct wal_seg *s) {
+  const enum remixdb_status st = env_truncate(w->env, s->fd, s->path, s->end);
+  if (st == REMIXDB_OK) s->size = s->end;
+  return st;
+}
+
 // What was replayed may be in the system's memory only (after the death of a process alone): it is made durable before anything
 // is put behind it. A sync does not do that for pages whose writing has failed before: the system calls them clean. So what nothing
 // proves to be on disk is written again. A segment of which anything is durable proves it of all before it (L5).
-static enum remixdb_status wal_sync_replayed(struct wal *w) {
+// `keep`, when it is not NULL, stays as it is, and open.
+static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg *keep) {
   const struct wal_seg *proven = NULL;
   for (const struct wal_seg *s = w->segs; s; s = s->next)
     if (s->durable) proven = s;
@@ -405,10 +414,63 @@ static enum remixdb_status wal_sync_replayed(struct wal *w) {
     enum remixdb_status st = wal_seg_open(w, s);
     if (st == REMIXDB_OK && !all) st = wal_write_again(w, s, s->durable);
     if (st == REMIXDB_NOSPACE) st = REMIXDB_OK;  // of a file system that never writes in place, as in wal_mark; a full disk must not keep the store closed
+    // room that nothing is appended to any more
+    if (st == REMIXDB_OK && s != keep && s->size > align_up(s->end, WAL_PAGE)) st = wal_cut(w, s);
     if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
     if (st != REMIXDB_OK) return st;
+    s->alloc = s->size;
     s->durable = s->end;
-    wal_seg_close(w, s);
+    if (s != keep) wal_seg_close(w, s);
+  }
+  return REMIXDB_OK;
+}
+
+// The segment that appends can go to as it is, or NULL. It is empty, no frame of its generation lies behind its header, and there is no file but the chain's:
+// so nothing that was cut, and no segment whose header a crash took, can ever be taken for what is appended now, or for the segment after it.
+static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *rec) {
+  struct wal_seg *const s = w->active;
+  const bool alone = atomic_load_explicit(&w->nr_spares, memory_order_relaxed) == 0 && rec->cut_bytes == 0;
+  return s && alone && s->end == WAL_HEAD && s->size <= w->limit / 2 && s->size <= WAL_PREALLOC ? s : NULL;
+}
+
+// The disk has no room for another segment: appends go to the last one, with what was behind its end cut off, and with all files gone that could have what
+// would follow it. So the same holds as above.
+static enum remixdb_status wal_go_on(struct wal *w) {
+  struct wal_seg *const s = w->active;
+  enum remixdb_status st = wal_trim(w, 0);
+  if (st == REMIXDB_OK) st = env_sync_dir(w->dir);
+  if (st == REMIXDB_OK) st = wal_seg_open(w, s);
+  if (st == REMIXDB_OK && s->size > s->end) st = wal_cut(w, s);
+  if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
+  if (st != REMIXDB_OK) return st;
+  // as much as there is, for deletes; what comes later asks for its own
+  for (uint64_t room = WAL_FIRST; room >= WAL_PAGE; room /= 2) {
+    const uint64_t to = align_up(s->end + room, WAL_PAGE);
+    if (env_allocate(w->env, s->fd, s->path, s->size, to - s->size) != REMIXDB_OK) continue;
+    s->size = to;
+    break;
+  }
+  wal_adopt(w, s);
+  return REMIXDB_OK;
+}
+
+// Where appends go after what was replayed.
+static enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const struct wal_recovery *rec) {
+  struct wal_seg *const last = w->active, *const keep = wal_reusable(w, rec);
+  enum remixdb_status st = wal_sync_replayed(w, keep);
+  if (st != REMIXDB_OK) return st;
+  if (keep) {
+    wal_adopt(w, keep);
+    return REMIXDB_OK;
+  }
+  const uint64_t len = last ? last->end : 0;
+  const struct wal_head h = {.store_id = w->store_id, .gen = gen, .prev_gen = last ? last->h.gen : 0, .prev_len = len,
+                             .prev_durable = len, .last_seq = rec->last_seq};
+  st = wal_begin_segment(w, &h);
+  if (st == REMIXDB_NOSPACE && last) st = wal_go_on(w);
+  if (st != REMIXDB_OK) return st;
+  if (wal_trim(w, WAL_SPARES) != REMIXDB_OK) {
+    // what cannot be removed now is tried again with each release
   }
   return REMIXDB_OK;
 }
@@ -490,7 +552,10 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
     if (st != REMIXDB_OK) goto out;
   }
   for (size_t i = 0; i < nr; i++) {
-    if (all[i]) wal_spare_add(w, all[i]);
+    if (all[i]) {
+      all[i]->alloc = all[i]->size;
+      wal_spare_add(w, all[i]);
+    }
     all[i] = NULL;
   }
   w->seq = rec.last_seq;
@@ -500,17 +565,7 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   if (o->read_only) {
     atomic_store_explicit(&w->gen, w->active ? w->active->h.gen : oldest_gen, memory_order_relaxed);
   } else {
-    const struct wal_seg *const last = w->active;
-    st = wal_sync_replayed(w);
-    if (st != REMIXDB_OK) goto out;
-    const uint64_t len = last ? last->end : 0;
-    const struct wal_head h = {.store_id = o->store_id, .gen = gen, .prev_gen = last ? last->h.gen : 0, .prev_len = len,
-                               .prev_durable = len, .last_seq = rec.last_seq};
-    st = wal_begin_segment(w, &h);
-    if (st != REMIXDB_OK) goto out;
-    if (wal_trim(w, WAL_SPARES) != REMIXDB_OK) {
-      // what cannot be removed now is tried again with each release
-    }
+    st = wal_begin_after(w, gen, &rec);
   }
 out:
   for (size_t i = 0; i < nr; i++) wal_seg_destroy(w, all[i]);

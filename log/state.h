@@ -39,7 +39,7 @@ struct wal_seg {
   uint64_t size;     // of the file (recovery)
   uint64_t end;      // of what was sealed into it
   uint64_t durable;  // up to here it is known to be on disk, and every older segment whole; 0: not even the header
-  uint64_t alloc;    // up to here there is room on disk
+  uint64_t alloc;    // up to here there is room on disk; of a file that is kept for later: its size
   struct wal_buf head_buf;
   uint8_t head[WAL_HEAD];
   char path[];       // for messages; its last part is the file's name
@@ -64,6 +64,8 @@ struct wal {
   struct wal_buf *cur;                // the buffer being filled, or NULL
   _Atomic uint64_t gen, seg_bytes;    // of the active segment; written under the lock, read relaxed by anyone
   _Atomic uint64_t durable_seq;       // the same
+  _Atomic uint64_t full_at;           // the active segment is full with so many bytes (wal_full); the same
+  _Atomic bool older;                 // there are segments before it; the same
   _Atomic bool behind;                // wal_ahead has something to do; the same
 
   _Alignas(CACHE_LINE) struct wal_seg *active;
@@ -86,11 +88,12 @@ struct wal {
   struct env *env;
   const struct env_dir *dir;
   uint64_t store_id;
-  uint32_t step;                      // of a segment's growth on disk
-  uint32_t keep;                      // of a segment's room, for wal_begin_last
+  uint32_t step;                      // of a segment's growth on disk, at most
+  uint64_t limit;                     // bytes on disk of all segments together; UINT64_MAX: there is none
   bool read_only;
 
   pthread_mutex_t admin;              // one prepare, switch or release at a time; taken before `lock`
+  bool turned;                        // under admin: a segment has followed another since the log was opened
   struct wal_seg *next;               // under admin: the prepared segment
   _Atomic uint64_t next_for;          // the active segment's room when it was last made ready, or was tried to be; 0: since that one began it was not. Written under admin, read relaxed by anyone
   struct wal_seg *spares;             // under admin
@@ -110,7 +113,11 @@ void wal_seg_begin(struct wal_seg *s, const struct wal_head *h);
 void wal_spare_add(struct wal *w, struct wal_seg *s);
 // Begins the segment that appends go to, with its header durable before return.
 MUST_CHECK enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h);
-// Removes spares until there are no more than `keep`. Under admin.
+// Has appends go to s, which was recovered, is durable and open, and is the last in w->segs.
+void wal_adopt(struct wal *w, struct wal_seg *s);
+// Removes spares until there are no more than `keep`, and all files together have no more than the log's limit. Under admin.
 MUST_CHECK enum remixdb_status wal_trim(struct wal *w, uint32_t keep);
+// Under the log's lock, or alone with the log: says anew what follows from the list of segments for readers without it.
+void wal_bound(struct wal *w);
 MUST_CHECK enum remixdb_status wal_error(const struct wal *w);
 #endif

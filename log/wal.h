@@ -41,8 +41,12 @@
 #if !defined(WAL_BUF)               // a build that fuzzes makes it small
 #define WAL_BUF (256u << 10)        // bytes of a normal frame at most; a larger batch gets a buffer of its own
 #endif
-#define WAL_PREALLOC (16u << 20)    // a segment grows on disk in these steps, when nothing else is asked for
-#define WAL_KEEP_PART 8u            // this part of a step is kept for the last records that a full disk takes
+#define WAL_FIRST (64u << 10)       // the room that a new segment begins with. It doubles each time that it grows,
+#define WAL_PREALLOC (16u << 20)    // up to steps of this size, when nothing else is asked for
+#define WAL_KEEP_PART 8u            // this part of a step is kept for the last records that a full disk takes,
+#define WAL_KEEP_MIN (16u << 10)    // and so much at least
+#define WAL_REST 4096u              // a log that was closed has so much room on disk, or twice that, behind what it holds
+#define WAL_FULL_PART 64u           // of the limit 31/64 make a segment full, and 1/64 more is for the last records: two segments together keep the limit
 
 struct wal;
 
@@ -52,7 +56,8 @@ struct wal_opts {
   bool read_only;           // replay only: nothing is written, no append may follow
   // Called with the replay's arg when it has got all records, before anything is written; its failure is the opening's. NULL: nobody.
   enum remixdb_status (*replayed)(void *arg);
-  uint32_t step;            // bytes by which a segment grows on disk, a power of two; 0 = WAL_PREALLOC
+  uint32_t step;            // bytes by which a segment grows on disk at most, a power of two; 0 = WAL_PREALLOC
+  uint64_t limit;           // bytes that all files of the log have on disk together; 0: no limit. wal_full says when it is time to switch
 };
 
 // What recovery found.
@@ -68,14 +73,15 @@ typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const stru
 
 // Opens the log: replays every segment of generation >= oldest_gen, in order; syncs what it replayed, after writing again what nothing
 // proves to be on disk (it may be in the system's memory only, called clean after a failed fsync); then starts a new segment
-// with a later generation. The segment oldest_gen must exist (else REMIXDB_CORRUPT) unless `fresh` says that the store is new
+// with a later generation, or goes on in the last one: when that is empty and no other file can have what would follow it (as a clean
+// close leaves the log: nothing is written then), and when the disk has no room for another. The segment oldest_gen must exist (else REMIXDB_CORRUPT) unless `fresh` says that the store is new
 // (then generation oldest_gen is made, and synced with the directory, before return). last_seq: the store's last number when
 // oldest_gen began; records replayed follow it without a gap (L1). Segments of older generations become spares. REMIXDB_CORRUPT,
 // REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM, REMIXDB_NOSPACE. Nothing is written before replay has succeeded.
 MUST_CHECK enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
                                         wal_replay_fn replay, void *arg, struct wal_recovery *rec_out, struct wal **out);
-// Writes out and syncs what is buffered and marks it (wal_mark), closes the files. When read_only or after an error nothing is
-// written. Frees w in any case.
+// Writes out and syncs what is buffered and marks it (wal_mark), removes the files that are kept for later and the room that is not used but for
+// two times WAL_REST, closes the files. When read_only or after an error nothing is written. Frees w in any case.
 MUST_CHECK enum remixdb_status wal_close(struct wal *w);
 
 // ---- appending. wal_begin .. wal_end brackets what must be in one frame; between them the log's lock is held, so nothing
@@ -106,11 +112,12 @@ MUST_CHECK enum remixdb_status wal_flush(struct wal *w);
 MUST_CHECK enum remixdb_status wal_mark(struct wal *w);
 
 // ---- segments
-// Has the file of the next segment ready (a recycled one, or new, its name durable), with as much room on disk as the active one has by now if there is so much,
-// and the active one's header durable. Blocks for the disk; the log's lock is not held meanwhile. REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_IO.
+// Has the file of the next segment ready (a recycled one, or new, its name durable), with as much room on disk as the active one has by now if there is so much
+// within the limit, and the active one's header durable. Blocks for the disk; the log's lock is not held meanwhile. REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_prepare(struct wal *w);
 // What who appends, or switches, would have to wait for: room on disk in the active segment, and the next one's file when the active one's header is durable.
-// Blocks for the disk. What fails is tried again, and reported, when it is needed.
+// After the first switch no file is made for it while there are older segments: one of them will serve, so that a log has two files. Blocks for the disk. What fails is tried again,
+// and reported, when it is needed.
 void wal_ahead(struct wal *w);
 // Whether that would do something: a guess. Relaxed.
 bool wal_ahead_wanted(const struct wal *w);
@@ -120,7 +127,11 @@ bool wal_ahead_wanted(const struct wal *w);
 MUST_CHECK enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg);
 uint64_t wal_gen(const struct wal *w);              // active generation, relaxed
 uint64_t wal_segment_bytes(const struct wal *w);    // appended to the active segment, relaxed
-// Segments of generation < gen are not needed any more (a durable version file says so): up to two are kept for recycling, others
+bool wal_holds(const struct wal *w);                // whether any record, or segment, is before what is appended next. Relaxed
+// Whether the active segment is to be followed by another before more is appended, so that the log keeps its limit: with `more` bytes to come (0: one
+// record). A segment that has next to nothing takes any batch. last: into what is left for the last records. Relaxed; never without a limit.
+bool wal_full(const struct wal *w, size_t more, bool last);
+// Segments of generation < gen are not needed any more (a durable version file says so): up to two are kept for recycling (one, when there is a limit), others
 // are removed. The active one is always kept. Syncs first when the active segment's header is not durable yet.
 MUST_CHECK enum remixdb_status wal_release(struct wal *w, uint64_t gen);
 // Removes the files that are kept for recycling, the next segment's too: for when room counts more than time. REMIXDB_IO.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/replay.h"
 
-#define WAL_STEP_MIN (256u << 10)
+#define WAL_STEP_PART 32u            // the log grows on disk by no more than this part of what it may have
 #define REPLAY_BYTES (1u << 20)      // gathered before they are linked; more than any record has
 #define REPLAY_RECORDS 8192u
 #define REPLAY_SHARES 2u             // for each thread
@@ -134,9 +134,9 @@ static enum remixdb_status replayed(void *arg) {
 }
 
 enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct version *v, bool fresh, struct memtable *m) {
-  uint32_t step = WAL_PREALLOC;  // a small segment must not take the room of a large one
-  while (step > WAL_STEP_MIN && step > x->wal_limit / 4) step /= 2;
-  const struct wal_opts wo = {.dir = &x->home, .store_id = x->store_id, .read_only = x->opts.read_only, .step = step, .replayed = replayed};
+  uint32_t step = WAL_PREALLOC;
+  while (step > x->wal_limit / WAL_STEP_PART) step /= 2;
+  const struct wal_opts wo = {.dir = &x->home, .store_id = x->store_id, .read_only = x->opts.read_only, .step = step, .limit = x->wal_limit, .replayed = replayed};
   struct replaying *r = mem_alloc(sizeof(*r));
   if (!r) return REMIXDB_NOMEM;
   r->x = x;

@@ -50,6 +50,14 @@ static enum remixdb_status freeze(struct xdb *x) {
   return REMIXDB_OK;
 }
 
+// The segments before this generation serve again. Writers who wait for this round's end freeze the next memtable at once, and are not to wait for the file of its
+// segment, too: it is ready before they are told. What fails shows again, and is reported, when it is needed.
+static void recycle_log(struct xdb *x, uint64_t gen) {
+  if (wal_release(x->wal, gen) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
+  if (wal_prepare(x->wal) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
+  wal_ahead(x->wal);
+}
+
 // Makes the round's version the store's: log and directory first, then CURRENT, then the view (at *when_out); then what is not needed goes. had_frozen: the round was of a
 // frozen memtable, whose content is in the version; else the log is not concerned, and a memtable may be frozen meanwhile.
 static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
@@ -82,8 +90,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
     view_unref(fresh);
     return err_raise(&why);
   }
-  // Writers who wait for this round's end freeze the next memtable at once, and are not to wait for the file of its segment, too.
-  if (had_frozen) wal_ahead(x->wal);
+  if (had_frozen) recycle_log(x, next->log_gen);
   pthread_mutex_lock(&x->lock);
   old = xdb_view(x);
   if (!had_frozen) view_follow(fresh, old);
@@ -96,14 +103,10 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   }
   pthread_mutex_unlock(&x->lock);
   compact_retire(base, next);
-  const uint64_t log_gen = next->log_gen;
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   view_unref(old);
   epoch_reclaim(&x->epoch);
   if (!had_frozen) return REMIXDB_OK;
-  if ((s = wal_release(x->wal, log_gen)) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
-  // now there is one to be recycled; a failure shows again, and is reported, when it is needed
-  if ((s = wal_prepare(x->wal)) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
   // who waits for the round waits for the room that it gives back, too
   pthread_mutex_lock(&x->lock);
   x->nr_installed++;
@@ -446,6 +449,12 @@ enum remixdb_status xdb_flush_told(struct xdb *x, const struct progress *p) {
 }
 
 enum remixdb_status xdb_flush(struct xdb *x) { return xdb_flush_told(x, &(struct progress){0}); }
+
+void xdb_flush_last(struct xdb *x) {
+  struct waiter w = {.x = x};
+  if (!wal_holds(x->wal) || flush_round(&w, XDB_ROUND_ANY) == REMIXDB_OK) return;
+  xdb_say(x, "%s: the log keeps what could not be brought into tables: %s", x->dir, err_msg());
+}
 
 // Log files that are there to be recycled go, and the active one, which has grown, is replaced by a new one: whoever compacts wants room.
 static enum remixdb_status shrink_log(struct xdb *x) {

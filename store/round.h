@@ -16,11 +16,11 @@ void xdb_round_worn(void *arg, struct remix *x);
 void xdb_round_last(struct xdb *x);
 
 // Whether the memtable takes no more; `batch` bytes of memory are to come at once (0: one record). A large batch may end beyond the limit, but not by more than a
-// quarter: then it gets a memtable of its own.
+// quarter: then it gets a memtable of its own. So with the log's segment, which holds what the memtable does.
 static inline bool xdb_round_due(struct xdb *x, const struct memtable *m, size_t batch) {
   const size_t used = wh_memory(m->wh), limit = x->memtable_limit;
-  if (used >= limit || wal_segment_bytes(x->wal) >= x->wal_limit) return true;
-  return unlikely(batch != 0) && used > limit / 4 && used + batch > limit + limit / 4;
+  if (used >= limit || wal_full(x->wal, 0, false)) return true;
+  return unlikely(batch != 0) && ((used > limit / 4 && used + batch > limit + limit / 4) || wal_full(x->wal, batch, false));
 }
 
 // Which active memtable is frozen. Even an empty one can have something to be rid of: the log's segments before its own.
@@ -34,6 +34,8 @@ MUST_CHECK enum remixdb_status xdb_wait_idle(struct xdb *x);
 // Brings what is in memory into tables, and waits for it. Rounds that are tried again are waited for as well, but the failure of one (REMIXDB_NOSPACE,
 // REMIXDB_NOMEM, or what stopped the store) is returned. Outside of any epoch. REMIXDB_READONLY.
 MUST_CHECK enum remixdb_status xdb_flush(struct xdb *x);
+// The same at the store's end, so that the log it leaves is empty. What fails leaves the records in the log.
+void xdb_flush_last(struct xdb *x);
 // Brings all that was written before into the fewest tables, without tombstones and old versions, in several rounds, and waits. Writers go on meanwhile; what they
 // write is not waited for. Otherwise as xdb_flush.
 MUST_CHECK enum remixdb_status xdb_compact(struct xdb *x);

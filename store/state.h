@@ -29,7 +29,8 @@ struct xdb {
   char *dir;                    // its path, for messages
   struct remixdb_opts opts;    // its strings are the caller's: for opening alone
   size_t memtable_limit;       // bytes of a memtable at which it is frozen
-  uint64_t wal_limit;          // bytes of a log segment at which its memtable is frozen
+  uint64_t wal_limit;          // bytes that the log may have on disk
+  bool leave_log;              // the end brings nothing into tables: the next opening replays it
   struct dirlock dirlock;
   uint64_t store_id;
   struct blkio io;

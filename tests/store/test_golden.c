@@ -181,6 +181,7 @@ static struct tiny *make_log_of(bool torn) {
   const struct wal_opts wo = {.dir = simdisk_dir(simdisk_env(t->disk), TINY_DIR), .store_id = TINY_STORE_ID};
   struct wal *w;
   TINY_OK(wal_open(&wo, 1, 0, false, NULL, NULL, NULL, &w));
+  TINY_OK(wal_switch(w, NULL, NULL));
   for (uint32_t i = 0; i < 30; i++) {  // not needed any more in the end
     log_put(t, w, i, false);
     if (i % 7 == 0) TINY_OK(wal_flush(w));

@@ -454,6 +454,7 @@ static void test_log(void **state) {
     ok(xdb_sync(r));
   }
   xdb_unref(r);
+  x->leave_log = true;
   ok(xdb_close(x));
   assert_true(simdisk_flip(disk, DIR_NAME "/wal-0", at[4] + 8, 1));
   assert_int_equal(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x), REMIXDB_CORRUPT);

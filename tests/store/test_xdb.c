@@ -450,6 +450,7 @@ static void test_partitions(void **state) {
   cursor_rest(&m, &m.cursors[0]);
   const uint64_t before = stat_of(m.xdb, "partitions");
   CHECK(before > 1);
+  m.xdb->leave_log = true;
   model_close(&m);
   m.opts.memtable_mb = 16;
   model_open(&m);
@@ -783,8 +784,10 @@ static void test_replay(void **state) {
         CHECK(remixdb_put(r, key, klen, val, len[k]));
       }
       remixdb_unref(r);
+      x->leave_log = true;
       remixdb_close(x);
       CHECK(remixdb_errcode() == REMIXDB_OK && (x = remixdb_open_opts(dir, &o)) && (r = remixdb_ref(x)));
+      x->leave_log = true;
       CHECK(x->recovery.nr_records == writes && xdb_view(x)->version->parts[0]->remix == NULL);
       char why[200];
       if (!wh_check(xdb_view(x)->active->wh, why, sizeof(why))) fail_msg("%d workers: %s", workers, why);

@@ -555,7 +555,10 @@ static void test_failing_log(void **state) {
           CHECK(sees(m, m->ref, m->now));
           CHECK(remixdb_sync(m->ref));
         } else if (!good) {
-          CHECK(!remixdb_write(m->ref, m->batch) && remixdb_errcode() == REMIXDB_IO);
+          // room that could not be had says nothing of what was written
+          const bool passes = faults[f].call == SIMDISK_ALLOCATE;
+          CHECK(remixdb_write(m->ref, m->batch) == passes && (passes || remixdb_errcode() == REMIXDB_IO));
+          if (passes) memcpy(m->now, m->next, sizeof(m->now));
         }
         remixdb_unref(m->ref);
         remixdb_close(m->x);

@@ -15,6 +15,7 @@
 #include "tests/lib/slow.h"
 #include "xdb.h"
 #include "store/round.h"
+#include "log/state.h"
 #include "admin/stats.h"
 #include "tests/lib/paths.h"
 
@@ -114,7 +115,8 @@ static void store_open(struct remixdb_opts *o) {
   o->worker_cores = "none";
   ok(xdb_open(dir, o, &env, &x));
   x->memtable_limit = MEMTABLE;
-  x->wal_limit = 2 * MEMTABLE;
+  x->wal->limit = 4 * MEMTABLE;
+  wal_bound(x->wal);
   x->compact.memtable_size = MEMTABLE;
   x->compact.build.max_pages = TABLE_PAGES;
   ok(xdb_ref(x, &ref));

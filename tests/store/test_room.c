@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The room that a store takes on disk: a small store is small, the files of the log keep their limit together, and a store that was closed has one log, which
+// is empty. On the simulated disk.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "log/wal.h"
+#include "remixdb.h"
+#include "store/state.h"
+#include "tests/lib/simdisk.h"
+#include "tests/lib/slow.h"
+#include "xdb.h"
+
+#define DIR_NAME "/store"
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+
+static struct simdisk *disk;
+static struct xdb *x;
+static struct xdb_ref *ref;
+
+#define CHECK(cond)                                                                             \
+  do {                                                                                          \
+    if (!(cond)) fail_msg("line %d: %s (last message: %s)", __LINE__, #cond, remixdb_errmsg()); \
+  } while (0)
+
+static void open_store(struct simdisk *d, int workers, size_t memtable_mb) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.workers = workers;
+  o.memtable_mb = memtable_mb;
+  o.cache_mb = 1;
+  if (xdb_open(DIR_NAME, &o, simdisk_env(d), &x) != REMIXDB_OK) fail_msg("%s", remixdb_errmsg());
+  CHECK((ref = remixdb_ref(x)) != NULL);
+}
+
+static void close_store(void) {
+  remixdb_unref(ref);
+  remixdb_close(x);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+}
+
+struct logs {
+  struct simdisk *d;
+  uint64_t bytes;
+  uint32_t nr;
+};
+
+static bool add_log(void *arg, const char *name) {
+  struct logs *const l = arg;
+  char path[64];
+  if (strncmp(name, "wal-", 4) != 0) return true;
+  (void)snprintf(path, sizeof(path), DIR_NAME "/%s", name);
+  const int64_t size = simdisk_size(l->d, path);
+  l->nr += size >= 0;
+  l->bytes += size >= 0 ? (uint64_t)size : 0;
+  return true;
+}
+
+static struct logs logs_of(struct simdisk *d) {
+  struct logs l = {.d = d};
+  struct env_dir dir;
+  assert_int_equal(env_dir_open(ENV_PATHS(simdisk_env(d)), DIR_NAME, &dir), REMIXDB_OK);
+  assert_int_equal(env_list(&dir, add_log, &l), REMIXDB_OK);
+  env_dir_close(&dir);
+  return l;
+}
+
+static void put(uint32_t i, uint32_t vlen) {
+  static uint8_t val[REMIXDB_KV_MAX];
+  char key[16];
+  memset(val, (int)(i % 251), vlen);
+  CHECK(remixdb_put(ref, key, (uint32_t)snprintf(key, sizeof(key), "key%08u", i), val, vlen));
+}
+
+static bool has(uint32_t i) {
+  char key[16];
+  return remixdb_probe(ref, key, (uint32_t)snprintf(key, sizeof(key), "key%08u", i));
+}
+
+// What a new store takes before its first record, with it, and closed.
+static void test_small(void **state) {
+  (void)state;
+  disk = simdisk_create();
+  open_store(disk, 0, 256);
+  CHECK(simdisk_used(disk) <= 128 * KIB);
+  put(1, 100);
+  CHECK(remixdb_sync(ref) && simdisk_used(disk) <= 128 * KIB);
+  close_store();
+  CHECK(simdisk_used(disk) <= 64 * KIB);
+  open_store(disk, 0, 256);
+  CHECK(has(1) && !has(2));
+  close_store();
+  simdisk_destroy(disk);
+}
+
+// After the end of a store one log is there, of a few KiB, and nothing in it; so it is when the next opening has written nothing.
+static void check_closed(struct simdisk *d) {
+  const struct logs l = logs_of(d);
+  assert_int_equal(l.nr, 1);
+  assert_in_range(l.bytes, 512, 2 * WAL_REST);
+}
+
+static void test_closed(void **state) {
+  (void)state;
+  for (int workers = 0; workers <= 2; workers += 2) {
+    disk = simdisk_create();
+    uint32_t nr = 0;
+    for (uint32_t time = 0; time < 4; time++) {
+      open_store(disk, workers, 1);
+      CHECK(x->recovery.nr_records == 0);
+      for (uint32_t i = 0; i < (time == 2 ? 0 : 500u << (2 * time)); i++) put(nr++, i % 300);
+      if (time == 3) CHECK(remixdb_flush(ref));
+      close_store();
+      check_closed(disk);
+      // it stays so when power goes now
+      struct simdisk *const crashed = simdisk_crash(disk, time + 1);
+      check_closed(crashed);
+      open_store(crashed, workers, 1);
+      for (uint32_t i = 0; i < nr; i += 97) CHECK(has(i));
+      close_store();
+      simdisk_destroy(crashed);
+    }
+    simdisk_destroy(disk);
+  }
+}
+
+// An opening after it writes nothing to the log, and gives no room away.
+static void test_opened(void **state) {
+  (void)state;
+  disk = simdisk_create();
+  open_store(disk, 0, 1);
+  for (uint32_t i = 0; i < 100; i++) put(i, 100);
+  close_store();
+  const uint64_t writes = simdisk_calls(disk, SIMDISK_WRITE), used = simdisk_used(disk);
+  open_store(disk, 0, 1);
+  assert_int_equal(simdisk_calls(disk, SIMDISK_WRITE), writes);
+  assert_int_equal(simdisk_used(disk), used);
+  close_store();
+  assert_int_equal(simdisk_calls(disk, SIMDISK_WRITE), writes);
+  check_closed(disk);
+  simdisk_destroy(disk);
+}
+
+// Whatever is written, the log's files together keep the limit; also in the store that a power cut leaves, while it goes on.
+static void keep_limit(int workers, uint64_t seed) {
+  const uint64_t limit = 2 * MIB;  // twice the memtable
+  uint64_t rng = seed, most = 0;
+  disk = simdisk_create();
+  open_store(disk, workers, 1);
+  CHECK(x->wal_limit == limit);
+  for (uint32_t life = 0; life < 4; life++) {
+    const uint32_t large = life == 1 ? 20000 : life == 2 ? 20 : 2000;
+    for (uint32_t i = 0; i < (large > 2000 ? 1500u : 8000u) / SLOW; i++) {
+      put((uint32_t)(rng_next(&rng) % 3000), (uint32_t)(rng_next(&rng) % large));
+      if (rng_next(&rng) % 500 == 0) CHECK(remixdb_sync(ref));
+      if (rng_next(&rng) % 3000 == 0) CHECK(remixdb_flush(ref));
+      const uint64_t bytes = logs_of(disk).bytes;
+      if (bytes > most) most = bytes;
+    }
+    CHECK(remixdb_sync(ref));
+    struct simdisk *const crashed = simdisk_crash(disk, seed + life);
+    simdisk_power_off(disk, 0);
+    remixdb_unref(ref);
+    remixdb_close(x);
+    simdisk_destroy(disk);
+    disk = crashed;
+    open_store(disk, workers, 1);
+  }
+  close_store();
+  check_closed(disk);
+  simdisk_destroy(disk);
+  assert_in_range(most, limit / 4, limit);
+}
+
+static void test_limit(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    keep_limit(0, seed);
+    keep_limit(2, seed);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_small), cmocka_unit_test(test_closed), cmocka_unit_test(test_opened), cmocka_unit_test(test_limit)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
