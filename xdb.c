@@ -230,7 +230,7 @@ static enum remixdb_status written(struct xdb_ref *r, size_t nbytes) {
   struct xdb *x = r->xdb;
   xdb_pace(r, nbytes);
   if (x->opts.sync == REMIXDB_SYNC_EACH) return xdb_sync(r);
-  if (x->has_syncer) xdb_sync_wake(x);
+  if (x->syncer.running) xdb_sync_wake(x);
   return REMIXDB_OK;
 }
 
@@ -501,9 +501,9 @@ static void teardown(struct xdb *x) {
   env_dir_close(&x->home);
   pthread_cond_destroy(&x->changed);
   pthread_mutex_destroy(&x->lock);
-  pthread_cond_destroy(&x->sync_wake);
-  pthread_mutex_destroy(&x->sync_lock);
-  pthread_mutex_destroy(&x->snapshots_lock);
+  pthread_cond_destroy(&x->syncer.wake);
+  pthread_mutex_destroy(&x->syncer.lock);
+  pthread_mutex_destroy(&x->snapshots.lock);
   mem_free(x->dir);
   mem_free(x);
 }
@@ -568,9 +568,9 @@ static struct xdb *create(const struct remixdb_opts *o, struct env *env) {
   epoch_init(&x->cursors);
   pthread_mutex_init(&x->lock, NULL);
   cond_init(&x->changed);
-  pthread_mutex_init(&x->sync_lock, NULL);
-  cond_init(&x->sync_wake);
-  pthread_mutex_init(&x->snapshots_lock, NULL);
+  pthread_mutex_init(&x->syncer.lock, NULL);
+  cond_init(&x->syncer.wake);
+  pthread_mutex_init(&x->snapshots.lock, NULL);
   return x;
 }
 

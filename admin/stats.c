@@ -37,11 +37,11 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
   // what readers keep: every memtable that lives but the two of the view
   const uint64_t pinned = memtables_kept(&x->memtables, v->active, v->frozen);
   uint64_t oldest_ns = 0;
-  pthread_mutex_lock(&x->snapshots_lock);
-  const uint32_t snapshots = x->nr_snapshots;
-  for (const struct xdb_snapshot *s = x->snapshots; s; s = s->next)
+  pthread_mutex_lock(&x->snapshots.lock);
+  const uint32_t snapshots = x->snapshots.nr;
+  for (const struct xdb_snapshot *s = x->snapshots.first; s; s = s->next)
     if (oldest_ns == 0 || s->taken_ns < oldest_ns) oldest_ns = s->taken_ns;
-  pthread_mutex_unlock(&x->snapshots_lock);
+  pthread_mutex_unlock(&x->snapshots.lock);
   const uint64_t oldest_ms = oldest_ns ? (time_ns() - oldest_ns) / 1000000 : 0;
   pthread_mutex_unlock(&x->lock);
   struct wal_stats wal = {0};
@@ -77,7 +77,7 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
       GET(x->io.nr_writes), GET(x->io.write_bytes), fdpool_open_count(x->fds), blkio_lanes(&x->io), GET(c->rounds), GET(c->failed), GET(c->kinds[COMPACT_KEEP]), GET(c->kinds[COMPACT_ABORT]),
       GET(c->kinds[COMPACT_MINOR]), GET(c->kinds[COMPACT_MAJOR]), GET(c->kinds[COMPACT_SPLIT]), GET(c->worn), GET(c->young), GET(c->table_bytes), GET(c->remix_bytes), GET(c->read_bytes),
       GET(c->handed_back), GET(c->remix_data_pages), x->recovery.nr_records, x->recovery.nr_frames, x->recovery.nr_segments, x->recovery.bytes, x->recovery.cut_bytes,
-      GET(x->stall_ns) / 1000, GET(x->stall_max_ns) / 1000);
+      GET(x->pace.stall_ns) / 1000, GET(x->pace.stall_max_ns) / 1000);
 #undef GET
   if (n < 0 || (size_t)n >= cap) {
     mem_free(buf);

@@ -30,21 +30,21 @@ void xdb_view_drop(struct xdb *x, struct view *v) {
     version_destroy(last);
     return;
   }
-  atomic_fetch_add_explicit(&x->nr_left, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&x->idle.nr_left, 1, memory_order_relaxed);
   // release: whoever takes it sees all of it, and what others did with it, which happened before their references went
-  last->next = atomic_load_explicit(&x->left, memory_order_relaxed);
-  while (!atomic_compare_exchange_weak_explicit(&x->left, &last->next, last, memory_order_release, memory_order_relaxed)) continue;
+  last->next = atomic_load_explicit(&x->idle.left, memory_order_relaxed);
+  while (!atomic_compare_exchange_weak_explicit(&x->idle.left, &last->next, last, memory_order_release, memory_order_relaxed)) continue;
   xdb_spare_ask(x);
 }
 
 void xdb_spare_bury(struct xdb *x) {
   // acquire: what xdb_view_drop released
-  struct version *v = atomic_exchange_explicit(&x->left, NULL, memory_order_acquire), *next;
+  struct version *v = atomic_exchange_explicit(&x->idle.left, NULL, memory_order_acquire), *next;
   if (!v) return;
   for (; v; v = next) {
     next = v->next;
     version_destroy(v);
-    atomic_fetch_sub_explicit(&x->nr_left, 1, memory_order_release);  // to xdb_spare_settle: its files are gone
+    atomic_fetch_sub_explicit(&x->idle.nr_left, 1, memory_order_release);  // to xdb_spare_settle: its files are gone
   }
   pthread_mutex_lock(&x->lock);
   pthread_cond_broadcast(&x->changed);
@@ -54,6 +54,6 @@ void xdb_spare_bury(struct xdb *x) {
 void xdb_spare_settle(struct xdb *x) {
   xdb_spare_bury(x);
   pthread_mutex_lock(&x->lock);
-  while (atomic_load_explicit(&x->nr_left, memory_order_acquire)) (void)cond_wait_ns(&x->changed, &x->lock, SETTLE_NS);
+  while (atomic_load_explicit(&x->idle.nr_left, memory_order_acquire)) (void)cond_wait_ns(&x->changed, &x->lock, SETTLE_NS);
   pthread_mutex_unlock(&x->lock);
 }

@@ -38,14 +38,14 @@ static enum remixdb_status freeze(struct xdb *x) {
     view_unref(sw.next);
     return s;
   }
-  atomic_store_explicit(&x->round_began_ns, time_ns(), memory_order_relaxed);
+  atomic_store_explicit(&x->pace.round_began_ns, time_ns(), memory_order_relaxed);
   atomic_store_explicit(&x->compact.progress, 0, memory_order_relaxed);
   atomic_store_explicit(&x->compact.work, 0, memory_order_relaxed);
-  atomic_store_explicit(&x->compacting, true, memory_order_release);
+  atomic_store_explicit(&x->rounds.compacting, true, memory_order_release);
   atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
-  x->round_error.status = REMIXDB_OK;
-  x->worn_used = 0;  // of the one that is active now
-  x->nr_frozen++;
+  x->rounds.error.status = REMIXDB_OK;
+  x->scan_merges.used = 0;  // of the one that is active now
+  x->rounds.nr_frozen++;
   view_retire(&x->epoch, old);
   return REMIXDB_OK;
 }
@@ -97,8 +97,8 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   atomic_store_explicit(&x->view, fresh, memory_order_release);
   *when_out = time_ns();
   if (had_frozen) {
-    atomic_store_explicit(&x->compacting, false, memory_order_release);
-    x->flushing = false;
+    atomic_store_explicit(&x->rounds.compacting, false, memory_order_release);
+    x->rounds.flushing = false;
     pthread_cond_broadcast(&x->changed);
   }
   pthread_mutex_unlock(&x->lock);
@@ -109,7 +109,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   if (!had_frozen) return REMIXDB_OK;
   // who waits for the round waits for the room that it gives back, too
   pthread_mutex_lock(&x->lock);
-  x->nr_installed++;
+  x->rounds.nr_installed++;
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
   return REMIXDB_OK;
@@ -129,16 +129,16 @@ static enum remixdb_status install_made(struct xdb *x, struct version *next, boo
 static bool freeze_far(struct xdb *x, size_t used) {
   const size_t limit = x->memtable_limit;
   if (used <= limit - limit / WORN_ROOM) return true;
-  const uint64_t now = time_ns(), since = now - x->worn_looked_ns;
-  if (used >= x->worn_used) {
+  const uint64_t now = time_ns(), since = now - x->scan_merges.looked_ns;
+  if (used >= x->scan_merges.used) {
     if (since < WORN_LOOK_NS) return false;
     const size_t creep = limit / WORN_CREEP, left = used < limit ? limit - used : 0;
     const double room = (double)(left > creep ? left : creep), span = (double)(since < WORN_SPAN_NS ? since : WORN_SPAN_NS);
-    if ((double)(used - x->worn_used) * (double)WORN_AHEAD_NS <= room * span) return true;
+    if ((double)(used - x->scan_merges.used) * (double)WORN_AHEAD_NS <= room * span) return true;
   }
-  x->worn_used = used;
-  x->worn_looked_ns = now;
-  atomic_store_explicit(&x->worn_again_ns, now + WORN_LOOK_NS, memory_order_relaxed);
+  x->scan_merges.used = used;
+  x->scan_merges.looked_ns = now;
+  atomic_store_explicit(&x->scan_merges.again_ns, now + WORN_LOOK_NS, memory_order_relaxed);
   return false;
 }
 
@@ -146,14 +146,14 @@ static bool freeze_far(struct xdb *x, size_t used) {
 static bool tidy_turn(struct xdb *x, bool again, struct version **base_out) {
   pthread_mutex_lock(&x->lock);
   const struct view *v = xdb_view(x);
-  const bool worn = again || x->worn_put_off || atomic_load_explicit(&x->worn, memory_order_relaxed);
-  const bool able = !x->ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  const bool worn = again || x->scan_merges.put_off || atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed);
+  const bool able = !x->scan_merges.ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   const bool begun = worn && able && freeze_far(x, wh_memory(v->active->wh));
   // where it is put off, readers may ask again (after a while), who do so as long as there is a reason; else it stays as it is for the round of the frozen memtable
-  atomic_store_explicit(&x->worn, worn && !able, memory_order_relaxed);
-  x->worn_put_off = worn && able && !begun;
+  atomic_store_explicit(&x->scan_merges.due, worn && !able, memory_order_relaxed);
+  x->scan_merges.put_off = worn && able && !begun;
   if (begun) {
-    x->at = XDB_AT_SCANS;
+    x->rounds.at = XDB_AT_SCANS;
     atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
     *base_out = v->version;  // which only rounds replace
   }
@@ -179,15 +179,15 @@ static void tidy(struct xdb *x, struct worker *w) {
 void xdb_round_worn(void *arg, struct remix *r) {
   struct xdb *const x = arg;
   // one that is obsolete has readers, but no round can do anything for them
-  if (atomic_load_explicit(&x->worn, memory_order_relaxed) || atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_worn(r)) return;
-  const uint64_t again = atomic_load_explicit(&x->worn_again_ns, memory_order_relaxed);
+  if (atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed) || atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_worn(r)) return;
+  const uint64_t again = atomic_load_explicit(&x->scan_merges.again_ns, memory_order_relaxed);
   if (again && time_ns() < again) return;
-  if (!atomic_exchange_explicit(&x->worn, true, memory_order_relaxed)) workers_kick(x->workers);
+  if (!atomic_exchange_explicit(&x->scan_merges.due, true, memory_order_relaxed)) workers_kick(x->workers);
 }
 
 void xdb_round_last(struct xdb *x) {
   pthread_mutex_lock(&x->lock);
-  x->ending = true;
+  x->scan_merges.ending = true;
   atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
   pthread_mutex_unlock(&x->lock);
 }
@@ -219,12 +219,12 @@ static void run(struct xdb *x, struct worker *w) {
   pthread_mutex_lock(&x->lock);
   struct view *v = xdb_view(x);
   const bool wanted = v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
-  x->round_error.status = REMIXDB_OK;
-  const bool hand_back_some = !x->flushing;
-  if (wanted && x->whole) {
-    whole = x->whole;
+  x->rounds.error.status = REMIXDB_OK;
+  const bool hand_back_some = !x->rounds.flushing;
+  if (wanted && x->rounds.whole) {
+    whole = x->rounds.whole;
     whole->taken = true;
-    x->whole = NULL;
+    x->rounds.whole = NULL;
   }
   pthread_mutex_unlock(&x->lock);
   if (!wanted) {
@@ -232,7 +232,7 @@ static void run(struct xdb *x, struct worker *w) {
     return;
   }
   const uint64_t began = time_ns();
-  atomic_store_explicit(&x->round_began_ns, began, memory_order_relaxed);
+  atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
   struct version *next;
   enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, hand_back_some, whole ? &whole->work : NULL, &next);
   const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
@@ -245,7 +245,7 @@ static void run(struct xdb *x, struct worker *w) {
     }
     xdb_pace_learn(x, work, worked, installed - began - worked);
     const uint64_t took = time_ns() - began;
-    atomic_store_explicit(&x->last_round_ns, took, memory_order_relaxed);
+    atomic_store_explicit(&x->pace.last_round_ns, took, memory_order_relaxed);
     xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
     tidy(x, w);
     return;
@@ -258,8 +258,8 @@ static void run(struct xdb *x, struct worker *w) {
     return;
   }
   pthread_mutex_lock(&x->lock);
-  x->round_error = why;
-  x->round_failed_ns = time_ns();
+  x->rounds.error = why;
+  x->rounds.failed_ns = time_ns();
   whole_done(x, whole);
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
@@ -269,12 +269,12 @@ static void run(struct xdb *x, struct worker *w) {
 void xdb_round_run(void *arg, struct worker *w) {
   struct xdb *const x = arg;
   pthread_mutex_lock(&x->lock);
-  x->at = XDB_AT_MEMTABLE;
+  x->rounds.at = XDB_AT_MEMTABLE;
   pthread_mutex_unlock(&x->lock);
   run(x, w);
   xdb_spare_bury(x);  // where one round follows the other no worker is idle
   pthread_mutex_lock(&x->lock);
-  x->at = XDB_AT_REST;
+  x->rounds.at = XDB_AT_REST;
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
 }
@@ -313,12 +313,12 @@ static enum remixdb_status waiter_wait(struct waiter *w) {
   (void)cond_wait_ns(&x->changed, &x->lock, REPORT_NS);
   if (time_ns() - w->told_ns < REPORT_NS) return REMIXDB_OK;
   waiter_look(w);
-  if (!w->own && --x->nr_flushers == 0) pthread_cond_broadcast(&x->changed);
+  if (!w->own && --x->rounds.nr_flushers == 0) pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
   const enum remixdb_status s = progress_report(&w->progress, w->what, w->done, w->total);
   w->told_ns = time_ns();
   pthread_mutex_lock(&x->lock);
-  x->nr_flushers += !w->own;
+  x->rounds.nr_flushers += !w->own;
   return s;
 }
 
@@ -327,13 +327,13 @@ static enum remixdb_status waiter_wait(struct waiter *w) {
 static enum remixdb_status wait_on(struct xdb *x, struct waiter *w) {
   const enum remixdb_status s = xdb_failure(x);
   if (s != REMIXDB_OK) return s;
-  if (x->round_error.status == REMIXDB_OK) {
+  if (x->rounds.error.status == REMIXDB_OK) {
     if (w) return waiter_wait(w);
     (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
     return REMIXDB_OK;
   }
-  if (time_ns() - x->round_failed_ns < RETRY_NS) return err_raise(&x->round_error);
-  x->round_error.status = REMIXDB_OK;
+  if (time_ns() - x->rounds.failed_ns < RETRY_NS) return err_raise(&x->rounds.error);
+  x->rounds.error.status = REMIXDB_OK;
   pthread_mutex_unlock(&x->lock);
   workers_kick(x->workers);
   pthread_mutex_lock(&x->lock);
@@ -343,7 +343,7 @@ static enum remixdb_status wait_on(struct xdb *x, struct waiter *w) {
 // Lock is held and stays so, but is let go while waiting: until no memtable is frozen.
 static enum remixdb_status wait_for_round(struct xdb *x, struct waiter *w) {
   enum remixdb_status s = REMIXDB_OK;
-  while (s == REMIXDB_OK && atomic_load_explicit(&x->compacting, memory_order_relaxed)) s = wait_on(x, w);
+  while (s == REMIXDB_OK && atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed)) s = wait_on(x, w);
   return s;
 }
 
@@ -359,7 +359,7 @@ enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size
   // Another writer may freeze it first, or a flush, which would else wait for one round after the other: what is active then has room, and its round is nobody's
   // concern.
   while (s == REMIXDB_OK && !kick && freeze_wanted(x, when, batch)) {
-    if (atomic_load_explicit(&x->compacting, memory_order_relaxed) || x->nr_flushers) {
+    if (atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed) || x->rounds.nr_flushers) {
       s = wait_on(x, NULL);
     } else {
       s = freeze(x);
@@ -375,7 +375,7 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
   if (x->opts.read_only) return REMIXDB_OK;
   pthread_mutex_lock(&x->lock);
   const enum remixdb_status s = wait_for_round(x, NULL);
-  while (x->at != XDB_AT_REST) (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+  while (x->rounds.at != XDB_AT_REST) (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
   pthread_mutex_unlock(&x->lock);
   xdb_spare_settle(x);
   return s;
@@ -387,10 +387,10 @@ static enum remixdb_status wait_installed(struct waiter *w, uint64_t nr) {
   struct xdb *const x = w->x;
   for (;;) {
     if (!w->whole || !w->whole->taken || w->whole->done) {
-      if (x->nr_installed >= nr) return REMIXDB_OK;
+      if (x->rounds.nr_installed >= nr) return REMIXDB_OK;
       const enum remixdb_status s = xdb_failure(x);
       if (s != REMIXDB_OK) return s;
-      if (x->round_error.status != REMIXDB_OK) return err_raise(&x->round_error);
+      if (x->rounds.error.status != REMIXDB_OK) return err_raise(&x->rounds.error);
     }
     const enum remixdb_status s = waiter_wait(w);
     if (s == REMIXDB_OK) continue;
@@ -408,23 +408,23 @@ static enum remixdb_status flush_round(struct waiter *w, enum xdb_round_when whe
   if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
   pthread_mutex_lock(&x->lock);
   enum remixdb_status s = xdb_failure(x);
-  x->nr_flushers++;
+  x->rounds.nr_flushers++;
   if (s == REMIXDB_OK) s = wait_for_round(x, w);
-  x->nr_flushers--;
+  x->rounds.nr_flushers--;
   const bool wanted = s == REMIXDB_OK && freeze_wanted(x, when, 0);
   if (wanted) s = freeze(x);
   pthread_cond_broadcast(&x->changed);  // who has given way looks again
   if (wanted && s == REMIXDB_OK) {
-    const uint64_t nr = x->nr_frozen;
-    x->flushing = true;
-    x->whole = w->whole;
+    const uint64_t nr = x->rounds.nr_frozen;
+    x->rounds.flushing = true;
+    x->rounds.whole = w->whole;
     w->own = true;
     pthread_mutex_unlock(&x->lock);
     workers_kick(x->workers);
     pthread_mutex_lock(&x->lock);
     s = wait_installed(w, nr);
     w->own = false;
-    if (x->whole == w->whole) x->whole = NULL;
+    if (x->rounds.whole == w->whole) x->rounds.whole = NULL;
   }
   pthread_mutex_unlock(&x->lock);
   return s;

@@ -10,12 +10,12 @@ enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out) {
   s->xdb = x;
   s->taken_ns = r->snapshot ? r->snapshot->taken_ns : time_ns();
   s->view = xdb_ref_hold(r, &s->moment);
-  pthread_mutex_lock(&x->snapshots_lock);
-  s->next = x->snapshots;
+  pthread_mutex_lock(&x->snapshots.lock);
+  s->next = x->snapshots.first;
   if (s->next) s->next->prev = s;
-  x->snapshots = s;
-  x->nr_snapshots++;
-  pthread_mutex_unlock(&x->snapshots_lock);
+  x->snapshots.first = s;
+  x->snapshots.nr++;
+  pthread_mutex_unlock(&x->snapshots.lock);
   *out = s;
   return REMIXDB_OK;
 }
@@ -32,12 +32,12 @@ enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *s, struct xdb_ref **ou
 void xdb_snapshot_release(struct xdb_snapshot *s) {
   if (!s) return;
   struct xdb *x = s->xdb;
-  pthread_mutex_lock(&x->snapshots_lock);
+  pthread_mutex_lock(&x->snapshots.lock);
   if (s->next) s->next->prev = s->prev;
   if (s->prev) s->prev->next = s->next;
-  else x->snapshots = s->next;
-  x->nr_snapshots--;
-  pthread_mutex_unlock(&x->snapshots_lock);
+  else x->snapshots.first = s->next;
+  x->snapshots.nr--;
+  pthread_mutex_unlock(&x->snapshots.lock);
   xdb_view_drop(x, s->view);
   mem_free(s);
 }

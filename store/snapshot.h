@@ -11,7 +11,7 @@ struct xdb_snapshot {
   struct view *view;             // counted
   uint64_t moment;
   uint64_t taken_ns;             // time_ns() at the moment
-  struct xdb_snapshot *next, *prev;  // guarded by xdb.snapshots_lock
+  struct xdb_snapshot *next, *prev;  // guarded by xdb.snapshots.lock
 };
 
 // A snapshot of what the ref reads now: it holds the view, so that its memtables, tables and REMIXes stay, and the moment in it (X2). Any thread may release it,

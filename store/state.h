@@ -22,6 +22,63 @@
 #include "view/super.h"
 #include "log/wal.h"
 
+// What the store's parts keep in it. Each belongs to the file of its name in store/.
+
+// Rounds (round.c). Guarded by xdb.lock.
+struct rounds {
+  _Atomic bool compacting;      // there is a frozen memtable. Written under the lock, read without
+  struct err_saved error;       // why the last round failed, when it may be tried again; status OK: it did not
+  uint64_t failed_ns;           // when that was
+  uint64_t nr_frozen;           // memtables that were frozen,
+  uint64_t nr_installed;        // and those of them whose rounds have ended well
+  bool flushing;                // the frozen memtable hands nothing back
+  uint32_t nr_flushers;         // threads that wait to freeze the active memtable; writers whose memtable is full leave it to them
+  enum { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // what the running round works on: a frozen memtable, or a scan merge
+  struct xdb_whole *whole;      // for the next round that begins; NULL: it decides by what there is to do
+};
+
+// Scan merges (round.c). Guarded by xdb.lock; `due` and `again_ns` are relaxed atomics that readers look at.
+struct scan_merges {
+  _Atomic bool due;             // some partition may have paid for one
+  _Atomic uint64_t again_ns;    // readers do not ask again before this time
+  bool put_off;                 // one is made after the next round of a memtable, or when it is asked for again
+  size_t used;                  // bytes in the nearly full active memtable when its growth was last looked at; 0: it was not
+  uint64_t looked_ns;           // when that was
+  bool ending;                  // the store is about to close: no more of them
+};
+
+// The pace of writers (pace.c). Relaxed.
+struct pace {
+  _Atomic uint64_t at_ns;          // when the next writer may go on
+  _Atomic uint64_t round_began_ns, last_round_ns;
+  _Atomic uint64_t round_rate;     // work that past rounds did in a second
+  _Atomic uint64_t round_tail_ns;  // from the end of a round's work until it was installed
+  _Atomic uint64_t stall_ns, stall_max_ns;  // how long writers waited, in sum and at most
+};
+
+// The thread that syncs every N ms (syncer.c).
+struct syncer {
+  pthread_t thread;
+  bool running;
+  pthread_mutex_t lock;         // guards `stop`
+  pthread_cond_t wake;
+  bool stop;
+  _Atomic bool dirty;           // something was written since the thread last looked
+};
+
+// The snapshots that exist (snapshot.c).
+struct snapshots {
+  pthread_mutex_t lock;         // guards the list; no lock is taken with it
+  struct xdb_snapshot *first;
+  uint32_t nr;
+};
+
+// What readers leave to workers (idle.c): versions whose last reference was a reader's.
+struct idle {
+  _Atomic(struct version *) left;  // a stack; release-pushed
+  _Atomic uint32_t nr_left;        // with those that workers are destroying; release-decremented when one is gone
+};
+
 struct xdb {
   // set at open
   struct env *env;
@@ -48,44 +105,21 @@ struct xdb {
   struct epoch cursors;                                // who keeps a position in a memtable between calls (wh_recycle)
 
   _Alignas(CACHE_LINE) _Atomic uint32_t failed;        // status that refuses all writes; 0: none. The message is in `error`
-  _Atomic bool compacting;                             // there is a frozen memtable
-  _Atomic bool worn;                                   // there may be partitions to be merged for their scans' sake. Relaxed
-  _Atomic uint64_t worn_again_ns;                      // it is not asked for again before. Relaxed
-  _Atomic uint64_t pace_at_ns;                         // when the next writer may go on (see store/pace.h)
-  _Atomic uint64_t round_began_ns, last_round_ns;
-  _Atomic uint64_t round_rate, round_tail_ns;          // of rounds before, for the pace: work done in a second; from its end until it was installed
 
-  pthread_mutex_t lock;        // guards all below, and the replacement of view
+  struct rounds rounds;
+  struct scan_merges scan_merges;
+  struct pace pace;
+  struct syncer syncer;
+  struct snapshots snapshots;
+  struct idle idle;
+
+  pthread_mutex_t lock;        // guards rounds, scan_merges and what is below, and the replacement of view
   pthread_cond_t changed;      // a round has ended, or a flush that waited has had its turn
   struct err_saved error;      // why `failed`
-  struct err_saved round_error;  // why the last round failed, when it may be tried again (status OK: it did not)
-  uint64_t round_failed_ns;
-  uint64_t nr_frozen, nr_installed;  // memtables that were frozen, and those of them whose rounds have ended well
-  bool flushing;               // nothing of the frozen memtable is handed back
-  uint32_t nr_flushers;        // threads that wait to freeze the active one: writers whose memtable is full leave it to them
-  enum { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // what xdb_round_run is at: a frozen memtable, or partitions that scans have paid for
-  bool worn_put_off;           // one is to be made after the next round of a memtable, or when it is asked for again
-  size_t worn_used;            // bytes in the active memtable, nearly full, when it was looked at how fast it grows (0: it was not),
-  uint64_t worn_looked_ns;     // and when that was
-  bool ending;                 // there are to be no more of those
-  struct xdb_whole *whole;     // for the next round that begins; NULL: it goes by what there is to do
-
-  pthread_t syncer;            // with sync every N ms
-  bool has_syncer;
-  pthread_mutex_t sync_lock;   // guards stop_syncer
-  pthread_cond_t sync_wake;
-  bool stop_syncer;
-  _Atomic bool dirty;          // something was written since the syncer last looked
 
   struct memtables memtables;
-  pthread_mutex_t snapshots_lock;  // guards the list of snapshots; no lock is taken with it
-  struct xdb_snapshot *snapshots;
-  uint32_t nr_snapshots;
   struct sst_retired retired;      // files kept for readers
 
-  _Atomic(struct version *) left;  // versions that readers were the last to have, for workers to destroy; release-pushed
-  _Atomic uint32_t nr_left;        // how many, with those that workers are at; release-decremented when one is gone
-  _Atomic uint64_t stall_ns, stall_max_ns;  // time writers were made to wait; relaxed
   _Atomic uint32_t nr_refs, nr_iters;
 };
 

@@ -20,16 +20,16 @@ enum remixdb_status xdb_sync(struct xdb_ref *r) {
 static bool sync_wait(struct xdb *x, uint64_t ns, bool rest) {
   const uint64_t until = time_ns() + ns;
   for (;;) {
-    if (x->stop_syncer || (rest && atomic_load_explicit(&x->dirty, memory_order_relaxed))) return false;
+    if (x->syncer.stop || (rest && atomic_load_explicit(&x->syncer.dirty, memory_order_relaxed))) return false;
     const uint64_t now = time_ns();
     if (now >= until) return true;
-    (void)cond_wait_ns(&x->sync_wake, &x->sync_lock, until - now);
+    (void)cond_wait_ns(&x->syncer.wake, &x->syncer.lock, until - now);
   }
 }
 
 // wal_sync or wal_mark, with sync_lock let go meanwhile. Whether it is to be tried again.
 static bool sync_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
-  pthread_mutex_unlock(&x->sync_lock);
+  pthread_mutex_unlock(&x->syncer.lock);
   const enum remixdb_status s = fn(x->wal);
   const bool again = s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM;
   if (s != REMIXDB_OK && !again) {
@@ -37,7 +37,7 @@ static bool sync_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
     err_save(&why, s);
     xdb_fail(x, &why);
   }
-  pthread_mutex_lock(&x->sync_lock);
+  pthread_mutex_lock(&x->syncer.lock);
   return again;
 }
 
@@ -46,47 +46,47 @@ static void *sync_main(void *arg) {
   const uint64_t every = (uint64_t)x->opts.sync * 1000000;
   bool marked = true;  // nothing was synced since the log was marked
   uint64_t began = 0;  // when the last sync did, if something was written during it
-  pthread_mutex_lock(&x->sync_lock);
-  while (!x->stop_syncer) {
-    if (atomic_load_explicit(&x->dirty, memory_order_acquire)) {
+  pthread_mutex_lock(&x->syncer.lock);
+  while (!x->syncer.stop) {
+    if (atomic_load_explicit(&x->syncer.dirty, memory_order_acquire)) {
       const uint64_t passed = began ? time_ns() - began : 0;
       if (passed < every) (void)sync_wait(x, every - passed, false);
-      atomic_store_explicit(&x->dirty, false, memory_order_release);  // before the sync: what comes during it is synced by the next
+      atomic_store_explicit(&x->syncer.dirty, false, memory_order_release);  // before the sync: what comes during it is synced by the next
       began = time_ns();
       const bool again = sync_run(x, wal_sync);
-      if (again) atomic_store_explicit(&x->dirty, true, memory_order_relaxed);
-      if (again || !atomic_load_explicit(&x->dirty, memory_order_relaxed)) began = 0;
+      if (again) atomic_store_explicit(&x->syncer.dirty, true, memory_order_relaxed);
+      if (again || !atomic_load_explicit(&x->syncer.dirty, memory_order_relaxed)) began = 0;
       marked = false;
     } else if (marked) {
-      cond_wait(&x->sync_wake, &x->sync_lock);
+      cond_wait(&x->syncer.wake, &x->syncer.lock);
     } else if (sync_wait(x, REST_NS, true)) {
       marked = !sync_run(x, wal_mark);
     }
   }
-  pthread_mutex_unlock(&x->sync_lock);
+  pthread_mutex_unlock(&x->syncer.lock);
   return NULL;
 }
 
 enum remixdb_status xdb_sync_start(struct xdb *x) {
   if (x->opts.sync <= 0) return REMIXDB_OK;
-  const enum remixdb_status s = thread_start(&x->syncer, sync_main, x, "remixdb-sync");
-  x->has_syncer = s == REMIXDB_OK;
+  const enum remixdb_status s = thread_start(&x->syncer.thread, sync_main, x, "remixdb-sync");
+  x->syncer.running = s == REMIXDB_OK;
   return s;
 }
 
 void xdb_sync_stop(struct xdb *x) {
-  if (!x->has_syncer) return;
-  pthread_mutex_lock(&x->sync_lock);
-  x->stop_syncer = true;
-  pthread_cond_signal(&x->sync_wake);
-  pthread_mutex_unlock(&x->sync_lock);
-  thread_join(x->syncer);
-  x->has_syncer = false;
+  if (!x->syncer.running) return;
+  pthread_mutex_lock(&x->syncer.lock);
+  x->syncer.stop = true;
+  pthread_cond_signal(&x->syncer.wake);
+  pthread_mutex_unlock(&x->syncer.lock);
+  thread_join(x->syncer.thread);
+  x->syncer.running = false;
 }
 
 void xdb_sync_signal(struct xdb *x) {
-  if (atomic_exchange_explicit(&x->dirty, true, memory_order_acq_rel)) return;
-  pthread_mutex_lock(&x->sync_lock);
-  pthread_cond_signal(&x->sync_wake);
-  pthread_mutex_unlock(&x->sync_lock);
+  if (atomic_exchange_explicit(&x->syncer.dirty, true, memory_order_acq_rel)) return;
+  pthread_mutex_lock(&x->syncer.lock);
+  pthread_cond_signal(&x->syncer.wake);
+  pthread_mutex_unlock(&x->syncer.lock);
 }

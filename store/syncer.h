@@ -15,6 +15,6 @@ void xdb_sync_stop(struct xdb *x);  // and waits for its end; nothing when there
 // Tells it of a write.
 void xdb_sync_signal(struct xdb *x);
 static inline void xdb_sync_wake(struct xdb *x) {
-  if (!atomic_load_explicit(&x->dirty, memory_order_relaxed)) xdb_sync_signal(x);
+  if (!atomic_load_explicit(&x->syncer.dirty, memory_order_relaxed)) xdb_sync_signal(x);
 }
 #endif

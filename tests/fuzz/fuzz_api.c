@@ -154,7 +154,7 @@ static void heal(struct run *r) {
   r->could = 0;
   if (!r->x) return;
   pthread_mutex_lock(&r->x->lock);
-  r->x->round_failed_ns = 0;
+  r->x->rounds.failed_ns = 0;
   pthread_mutex_unlock(&r->x->lock);
 }
 

@@ -624,7 +624,7 @@ static void do_wear(struct run *r, uint32_t most) {
   }
   epoch_exit(&r->ref->slot);
   if (nr == 0 || r->plan.opts.workers) return;  // a worker has been told
-  atomic_store(&r->x->worn, true);
+  atomic_store(&r->x->scan_merges.due, true);
   workers_kick(r->x->workers);
 }
 
@@ -867,7 +867,7 @@ static void heal(struct run *r, bool reopen) {
   if (r->x) {
     check_content(r, false);
     pthread_mutex_lock(&r->x->lock);
-    r->x->round_failed_ns = 0;  // no waiting until a failed round may be tried again
+    r->x->rounds.failed_ns = 0;  // no waiting until a failed round may be tried again
     pthread_mutex_unlock(&r->x->lock);
     // a worker's round may be failing just now, and counts from then on
     for (uint32_t tries = 0; r->plan.opts.workers && !reopen && xdb_wait_idle(r->x) != REMIXDB_OK; tries++) {

@@ -189,7 +189,7 @@ static void test_places(void **state) {
         CHECK(merge(r, "neighbour", del) && saw(val, 100) && holds(r, "neighbour", NULL, 0));
         CHECK(merge(r, "neighbour", keep) && saw(NULL, 0));
         simdisk_fault(d, SIMDISK_OPEN, 0, 0, 0);
-        x->round_failed_ns = 0;
+        x->rounds.failed_ns = 0;
         CHECK(remixdb_flush(r));
         CHECK(merge(r, "neighbour", keep) && saw(NULL, 0));
         CHECK(holds(r, "k", val + lens[i] - half, half - half / 2));
@@ -233,7 +233,7 @@ static void test_failures(void **state) {
       CHECK(good || (hit && remixdb_errcode() == REMIXDB_NOMEM));
       CHECK(holds(r, key, good ? val : NULL, sizeof(val) - round * 100));
       refused += !good;
-      x->round_failed_ns = 0;
+      x->rounds.failed_ns = 0;
       if (!hit) break;
     }
     if (round % 10 == 9) CHECK(remixdb_flush(r));

@@ -41,30 +41,30 @@ static uint64_t room(void) {
 
 // A round that has just begun, as far as time says.
 static void round_is(uint64_t work, uint64_t done, uint64_t rate, uint64_t tail_ns, uint64_t last_ns) {
-  atomic_store(&x->round_began_ns, time_ns() + 1000 * SECOND);
+  atomic_store(&x->pace.round_began_ns, time_ns() + 1000 * SECOND);
   atomic_store(&x->compact.work, work);
   atomic_store(&x->compact.progress, done);
-  atomic_store(&x->round_rate, rate);
-  atomic_store(&x->round_tail_ns, tail_ns);
-  atomic_store(&x->last_round_ns, last_ns);
+  atomic_store(&x->pace.round_rate, rate);
+  atomic_store(&x->pace.round_tail_ns, tail_ns);
+  atomic_store(&x->pace.last_round_ns, last_ns);
 }
 
 // While a memtable is being compacted, as far as that says.
 static void draw(void) {
-  atomic_store(&x->compacting, true);
+  atomic_store(&x->rounds.compacting, true);
   xdb_pace_draw(r);
-  atomic_store(&x->compacting, false);
+  atomic_store(&x->rounds.compacting, false);
 }
 
 // A quantum drawn by a writer that comes later than the clock says moves it by what the quantum takes, for a round that still needs so long.
 static void expect_remaining(int line, double seconds) {
   const double takes = seconds * 1e9 * QUANTUM / (double)room(), most = 5e6;
   const uint64_t want = (uint64_t)(takes < most ? takes : most);
-  atomic_store(&x->pace_at_ns, 0);
+  atomic_store(&x->pace.at_ns, 0);
   r->debt = QUANTUM;
   const uint64_t before = time_ns();
   draw();
-  const uint64_t after = time_ns(), at = atomic_load(&x->pace_at_ns);
+  const uint64_t after = time_ns(), at = atomic_load(&x->pace.at_ns);
   if (at < before + want - want / 1000 - 1 || at > after + want + want / 1000 + 1)
     fail_msg("line %d: the clock is at %lld ns after %lld, a quantum takes %llu", line, (long long)(at - before), (long long)(after - before),
              (unsigned long long)want);
@@ -79,7 +79,7 @@ static void test_remaining(void **state) {
   round_is(SECOND, 0, SECOND, SECOND, SECOND);
   r->debt = QUANTUM;
   draw();
-  assert_int_equal(atomic_load(&x->pace_at_ns), 0);
+  assert_int_equal(atomic_load(&x->pace.at_ns), 0);
   fill();
   // what is left at the rate of the rounds before, and the tail
   round_is(100000000, 0, 500000000, 0, 0);
@@ -115,7 +115,7 @@ static void test_quantum(void **state) {
   uint64_t last = UINT64_MAX;
   for (uint64_t ns = 1000; ns < 10000 * SECOND; ns *= 2) {
     round_is(100, 100, 1, ns, 0);
-    atomic_store(&x->pace_at_ns, 0);
+    atomic_store(&x->pace.at_ns, 0);
     r->debt = QUANTUM;
     draw();
     assert_true(r->debt_max <= last && r->debt_max >= 512 && r->debt_max <= 16384);
@@ -126,7 +126,7 @@ static void test_quantum(void **state) {
   }
   assert_int_equal(last, 512);
   round_is(100, 100, 1, 1000, 0);
-  atomic_store(&x->pace_at_ns, 0);
+  atomic_store(&x->pace.at_ns, 0);
   r->debt = QUANTUM;
   draw();
   assert_int_equal(r->debt_max, 16384);
@@ -139,10 +139,10 @@ static void test_between(void **state) {
   begin();
   round_is(SECOND, 0, SECOND, SECOND, SECOND);
   fill();
-  atomic_store(&x->pace_at_ns, 0);
+  atomic_store(&x->pace.at_ns, 0);
   r->debt = r->debt_max = 2;
   xdb_pace(r, 1);
-  assert_int_equal(atomic_load(&x->pace_at_ns), 0);
+  assert_int_equal(atomic_load(&x->pace.at_ns), 0);
   assert_int_equal(r->debt, 0);
   assert_true(r->debt_max > 2);
   end();
@@ -261,37 +261,37 @@ static void test_nap(void **state) {
   fill();
   round_is(100, 100, 1, SECOND / 100, 0);
   // Soon enough: nobody sleeps for so little. (A thread that loses its processor here comes late, and does not sleep either.)
-  atomic_store(&x->pace_at_ns, time_ns() + 1900000);
+  atomic_store(&x->pace.at_ns, time_ns() + 1900000);
   r->debt = QUANTUM;
   draw();
-  assert_int_equal(atomic_load(&x->stall_ns), 0);
+  assert_int_equal(atomic_load(&x->pace.stall_ns), 0);
   // but where little room is left, unless it is very little time
   const size_t limit = x->memtable_limit, used = limit - (size_t)room();
   x->memtable_limit = used + used / 128;
-  atomic_store(&x->pace_at_ns, time_ns() + 20000);
+  atomic_store(&x->pace.at_ns, time_ns() + 20000);
   r->debt = QUANTUM;
   draw();
-  assert_int_equal(atomic_load(&x->stall_ns), 0);
+  assert_int_equal(atomic_load(&x->pace.stall_ns), 0);
   uint64_t slept = 0;
   for (uint32_t i = 0; i < 100 && slept == 0; i++) {
-    atomic_store(&x->pace_at_ns, time_ns() + 1900000);
+    atomic_store(&x->pace.at_ns, time_ns() + 1900000);
     r->debt = QUANTUM;
     draw();
-    slept = atomic_load(&x->stall_ns);
+    slept = atomic_load(&x->pace.stall_ns);
   }
   assert_true(slept > 0 && slept <= 1900000);
-  atomic_store(&x->stall_ns, 0);
-  atomic_store(&x->stall_max_ns, 0);
+  atomic_store(&x->pace.stall_ns, 0);
+  atomic_store(&x->pace.stall_max_ns, 0);
   x->memtable_limit = limit;
   // a clock far ahead: the longest nap, which is counted, and the clock is called back
   const uint64_t before = time_ns();
-  atomic_store(&x->pace_at_ns, before + 1000 * SECOND);
+  atomic_store(&x->pace.at_ns, before + 1000 * SECOND);
   r->debt = QUANTUM;
   draw();
   assert_true(time_ns() - before >= 5000000);
-  assert_int_equal(atomic_load(&x->stall_ns), 5000000);
-  assert_int_equal(atomic_load(&x->stall_max_ns), 5000000);
-  assert_true(atomic_load(&x->pace_at_ns) <= time_ns() + 10000000);
+  assert_int_equal(atomic_load(&x->pace.stall_ns), 5000000);
+  assert_int_equal(atomic_load(&x->pace.stall_max_ns), 5000000);
+  assert_true(atomic_load(&x->pace.at_ns) <= time_ns() + 10000000);
   end();
 }
 
@@ -299,19 +299,19 @@ static void test_learn(void **state) {
   (void)state;
   begin();
   xdb_pace_learn(x, 1000000, SECOND, SECOND / 4);
-  const uint64_t rate = atomic_load(&x->round_rate);
+  const uint64_t rate = atomic_load(&x->pace.round_rate);
   assert_true(rate >= 999990 && rate <= 1000010);
-  assert_int_equal(atomic_load(&x->round_tail_ns), SECOND / 4);
+  assert_int_equal(atomic_load(&x->pace.round_tail_ns), SECOND / 4);
   xdb_pace_learn(x, 3000000, SECOND, SECOND / 2);
-  assert_true(atomic_load(&x->round_rate) >= 1999980 && atomic_load(&x->round_rate) <= 2000020);
-  assert_int_equal(atomic_load(&x->round_tail_ns), SECOND / 8 + SECOND / 4);
+  assert_true(atomic_load(&x->pace.round_rate) >= 1999980 && atomic_load(&x->pace.round_rate) <= 2000020);
+  assert_int_equal(atomic_load(&x->pace.round_tail_ns), SECOND / 8 + SECOND / 4);
   // a disk that hung: its tail counts no more than the round
   xdb_pace_learn(x, 2000000, SECOND, 100 * SECOND);
-  assert_int_equal(atomic_load(&x->round_tail_ns), SECOND / 16 + SECOND / 8 + SECOND / 2);
+  assert_int_equal(atomic_load(&x->pace.round_tail_ns), SECOND / 16 + SECOND / 8 + SECOND / 2);
   // a round of nearly nothing says nothing of the rate
-  const uint64_t was = atomic_load(&x->round_rate);
+  const uint64_t was = atomic_load(&x->pace.round_rate);
   xdb_pace_learn(x, 5, SECOND, SECOND);
-  assert_int_equal(atomic_load(&x->round_rate), was);
+  assert_int_equal(atomic_load(&x->pace.round_rate), was);
   end();
 }
 

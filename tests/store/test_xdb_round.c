@@ -27,7 +27,7 @@ static uint64_t held;     // the round that is held up; guarded by lock
 
 static uint64_t frozen(void) {
   pthread_mutex_lock(&x->lock);
-  const uint64_t nr = x->nr_frozen;
+  const uint64_t nr = x->rounds.nr_frozen;
   pthread_mutex_unlock(&x->lock);
   return nr;
 }
@@ -41,7 +41,7 @@ static _Atomic int fail_with;
 static bool tidying(void) {
   if (!x) return false;
   pthread_mutex_lock(&x->lock);
-  const bool now = x->at == XDB_AT_SCANS;
+  const bool now = x->rounds.at == XDB_AT_SCANS;
   pthread_mutex_unlock(&x->lock);
   return now;
 }
@@ -147,7 +147,7 @@ static void see_line(void *arg, const char *line) {
   const uint64_t nr = atomic_load(&hold_end);
   if (nr == 0 || strstr(line, "compaction: ") == NULL) return;
   pthread_mutex_lock(&x->lock);
-  const bool mine = x->nr_installed == nr;
+  const bool mine = x->rounds.nr_installed == nr;
   pthread_mutex_unlock(&x->lock);
   if (!mine) return;
   for (atomic_store(&at_end, true); atomic_load(&hold_end);) time_sleep_ns(100000);
@@ -280,7 +280,7 @@ static void test_flush_is_next(void **state) {
     CHECK(pthread_create(&flusher, NULL, flush_it, NULL) == 0);
     for (uint32_t waits = 0; waits == 0; time_sleep_ns(100000)) {
       pthread_mutex_lock(&x->lock);
-      waits = x->nr_flushers;
+      waits = x->rounds.nr_flushers;
       pthread_mutex_unlock(&x->lock);
     }
     allow(1);
@@ -405,7 +405,7 @@ static void idle(void) {
   for (bool busy = true; busy;) {
     CHECK_OK(xdb_wait_idle(x));
     pthread_mutex_lock(&x->lock);
-    busy = x->at != XDB_AT_REST || atomic_load(&x->worn) || x->nr_installed != x->nr_frozen;  // and the log is as it stays
+    busy = x->rounds.at != XDB_AT_REST || atomic_load(&x->scan_merges.due) || x->rounds.nr_installed != x->rounds.nr_frozen;  // and the log is as it stays
     pthread_mutex_unlock(&x->lock);
     if (busy) time_sleep_ns(100000);
   }
@@ -787,7 +787,7 @@ static void test_close_meanwhile(void **state) {
     CHECK(pthread_create(&closer, NULL, close_it, NULL) == 0);
     for (bool ending = false; !ending; time_sleep_ns(100000)) {  // it cannot go before the gate is open
       pthread_mutex_lock(&x->lock);
-      ending = x->ending;
+      ending = x->scan_merges.ending;
       pthread_mutex_unlock(&x->lock);
     }
     hold(GATE_NONE);
@@ -874,7 +874,7 @@ static void test_no_descriptor(void **state) {
     simdisk_fault(disk, SIMDISK_OPEN, 0, 0, 0);
     CHECK_OK(xdb_put(r, kref("more", 4), "v", 1, false));
     pthread_mutex_lock(&x->lock);
-    x->round_failed_ns = 0;  // it may be tried again at once
+    x->rounds.failed_ns = 0;  // it may be tried again at once
     pthread_mutex_unlock(&x->lock);
     CHECK_OK(xdb_flush(x));
     CHECK_OK(xdb_put(r, kref("last", 4), "v", 1, false));
@@ -1011,8 +1011,8 @@ static void test_nearly_full_for_long(void **state) {
 // As if the memtable had been looked at long ago.
 static void look_long_ago(void) {
   pthread_mutex_lock(&x->lock);
-  if (x->worn_looked_ns) x->worn_looked_ns -= 3000000000ull;
-  atomic_store(&x->worn_again_ns, 0);
+  if (x->scan_merges.looked_ns) x->scan_merges.looked_ns -= 3000000000ull;
+  atomic_store(&x->scan_merges.again_ns, 0);
   pthread_mutex_unlock(&x->lock);
 }
 
@@ -1021,7 +1021,7 @@ static void ask_until_merged(struct xdb_ref *r, uint32_t before, size_t growth) 
   while (runs(r) == before) {  // or for ever: the alarm
     look_long_ago();
     pthread_mutex_lock(&x->lock);
-    if (x->worn_used) x->worn_used = wh_memory(xdb_view(x)->active->wh) - growth;
+    if (x->scan_merges.used) x->scan_merges.used = wh_memory(xdb_view(x)->active->wh) - growth;
     pthread_mutex_unlock(&x->lock);
     wear(r);
     time_sleep_ns(20000000);
@@ -1072,10 +1072,10 @@ static void test_obsolete(void **state) {
   xdb_round_last(x);  // what is asked for now stays to be seen
   remix_jumped(obsolete, UINT32_MAX);
   CHECK(compact_worn(obsolete));
-  CHECK(!atomic_load(&x->worn));
+  CHECK(!atomic_load(&x->scan_merges.due));
   wear(r);
   time_sleep_ns(20000000);  // for a round to begin that should not
-  CHECK(atomic_load(&x->worn));
+  CHECK(atomic_load(&x->scan_merges.due));
   CHECK(stat_of(x, "read_triggered") == 1);
   view_unref(old);
   reopen(r);
@@ -1148,7 +1148,7 @@ static void test_readers_remove_nothing(void **state) {
         CHECK(atomic_load(&removed) >= LEVELS && i_removed());
       }
       idle();
-      CHECK(atomic_load(&removed) >= LEVELS && atomic_load(&x->nr_left) == 0);
+      CHECK(atomic_load(&removed) >= LEVELS && atomic_load(&x->idle.nr_left) == 0);
       CHECK_OK(paths_files(env_posix(), dir, &list, &nr));
       mem_free(list);
       CHECK(nr + LEVELS <= before);
@@ -1177,13 +1177,13 @@ static void test_removed_in_the_end(void **state) {
     atomic_store(&hold_end, closing ? 0 : rounds + 1);
     atomic_store(&at_end, false);
     xdb_iter_destroy(it);
-    CHECK(atomic_load(&removed) == 0 && atomic_load(&x->nr_left) == 1);
+    CHECK(atomic_load(&removed) == 0 && atomic_load(&x->idle.nr_left) == 1);
     check_all(r, now);
     if (closing) {
       allow(UINT64_MAX);
     } else {
       freeze_behind(r, rounds);
-      CHECK(atomic_load(&removed) >= LEVELS && atomic_load(&x->nr_left) == 0);  // while the second round is held up
+      CHECK(atomic_load(&removed) >= LEVELS && atomic_load(&x->idle.nr_left) == 0);  // while the second round is held up
       allow(UINT64_MAX);
       idle();
     }

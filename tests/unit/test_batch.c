@@ -483,7 +483,7 @@ static void test_no_memory(void **state) {
       fault_mem_set(n);
       const bool good = remixdb_write(m->ref, m->batch);
       const bool hit = fault_mem_end();
-      m->x->round_failed_ns = 0;  // one that failed may be tried again at once
+      m->x->rounds.failed_ns = 0;  // one that failed may be tried again at once
       if (good) {
         memcpy(m->now, m->next, sizeof(m->now));
       } else {
