@@ -180,10 +180,10 @@ MODULES := \
   $(addprefix log/, append format recover) \
   $(addprefix table/, batch block build cache ckb fdpool format hold pieces readahead scan stored) sst \
   $(addprefix remix/, build cursor fresh pack remix splice write) \
-  $(addprefix view/, memtable merge multiget super version) \
+  $(addprefix view/, current memtable merge multiget super version) \
   $(addprefix compact/, fresh plan round tables) \
   $(addprefix store/, batch dir idle pace ref replay round snapshot state syncer) xdb \
-  $(addprefix admin/, checkpoint repair stats verify) \
+  $(addprefix admin/, checkpoint repair stats verify witness) \
   remixdb
 
 SRCS := $(wildcard $(MODULES:%=%.c))

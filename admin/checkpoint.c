@@ -2,6 +2,7 @@
 #include "admin/checkpoint.h"
 
 #include "base/dirlock.h"
+#include "admin/witness.h"
 #include "store/idle.h"
 
 #define COPY_CHUNK (1u << 20)
@@ -9,7 +10,7 @@
 
 // ---- the end of a store
 
-// All but LOCK, which is held, and the directories of repairs. `last` shows whose directory it is (version_witness): it goes when the others are gone for good, so
+// All but LOCK, which is held, and the directories of repairs. `last` shows whose directory it is (witness_find): it goes when the others are gone for good, so
 // that what is left can be destroyed again. CURRENT goes first, if there is another that shows it.
 static enum remixdb_status remove_files(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char *last) {
   enum remixdb_status s = REMIXDB_OK;
@@ -39,13 +40,13 @@ static enum remixdb_status destroy_in(const struct env_dir *dir) {
   struct dirlock lock;
   enum remixdb_status s = files_list(dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  s = version_witness(dir, list, nr, &witness);
+  s = witness_find(dir, list, nr, &witness);
   mem_free(list);
   if (s != REMIXDB_OK) return s;  // of what is not a store's directory nothing is touched, and no LOCK made in it
   if ((s = dirlock_take(dir, true, &lock)) != REMIXDB_OK) return s;
   // what is there now cannot change any more
   if ((s = files_list(dir, &list, &nr)) == REMIXDB_OK) {
-    s = version_witness(dir, list, nr, &witness);
+    s = witness_find(dir, list, nr, &witness);
     if (s == REMIXDB_OK) s = remove_store(dir, list, nr, witness);
     mem_free(list);
   }

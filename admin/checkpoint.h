@@ -14,7 +14,7 @@
 // destroyed, or replaced by another checkpoint.
 MUST_CHECK enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path);
 
-// Removes the files of the store in the directory `path`, and the directory when nothing else is in it. REMIXDB_NOTFOUND: nothing in it shows that it is a store's (version_witness),
+// Removes the files of the store in the directory `path`, and the directory when nothing else is in it. REMIXDB_NOTFOUND: nothing in it shows that it is a store's (witness_find),
 // and nothing was touched; REMIXDB_LOCKED. CURRENT goes first, unless nothing else shows whose the directory is: what a crash leaves is no store, is never taken for an empty one, and can be destroyed again.
 MUST_CHECK enum remixdb_status checkpoint_destroy(struct env *env, const char *path);
 #endif

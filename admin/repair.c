@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/dirlock.h"
+#include "admin/witness.h"
 #include "table/format.h"
 #include "xdb.h"
 #include "store/syncer.h"
@@ -440,7 +441,7 @@ static enum remixdb_status check_store(const struct env_dir *dir) {
   const char *witness;
   enum remixdb_status s = files_list(dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  s = version_witness(dir, list, nr, &witness);
+  s = witness_find(dir, list, nr, &witness);
   static const char *const nothing[] = {FILES_LOCK, FILES_REPAIR_NEW, FILES_CHECKPOINTING};
   for (size_t i = 0; i < sizeof(nothing) / sizeof(nothing[0]) && s == REMIXDB_OK; i++)
     if (strcmp(witness, nothing[i]) == 0) s = REMIXDB_NOTFOUND;

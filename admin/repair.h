@@ -22,7 +22,7 @@ struct repair_report {
   bool version_lost;         // CURRENT could not be read
 };
 
-// REMIXDB_NOTFOUND: nothing in it shows that it is a store's (version_witness), and nothing was touched; REMIXDB_LOCKED, REMIXDB_IO, REMIXDB_NOSPACE (the store is as it was: make room and try again), REMIXDB_NOMEM, REMIXDB_VERSION; REMIXDB_EXISTS: a thousand lost.N are there, remove some. What was
+// REMIXDB_NOTFOUND: nothing in it shows that it is a store's (witness_find), and nothing was touched; REMIXDB_LOCKED, REMIXDB_IO, REMIXDB_NOSPACE (the store is as it was: make room and try again), REMIXDB_NOMEM, REMIXDB_VERSION; REMIXDB_EXISTS: a thousand lost.N are there, remove some. What was
 // lost is in `lost.N/REPORT` beside the files put aside, and in the report.
 MUST_CHECK enum remixdb_status repair_store(struct env *env, const char *path, struct repair_report *report_out);
 #endif

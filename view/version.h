@@ -87,12 +87,4 @@ MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct wo
 MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v);
 // Removes table, REMIX and temporary files that v does not name. nr_out: how many. Other names are not touched.
 MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out);
-
-// Other programs' files have names like these, too: what shows that `dir`, whose files are in the list, is a store's directory, however damaged.
-// *name_out, a name in the list or a constant: a log segment, table or REMIX that has our magic; else a repair's directory; else CURRENT with the magic; else
-// the mark of a store or a checkpoint in the making; else LOCK, empty, and beside it nothing but such names with nothing in them: the last that a destroyed
-// store leaves, or a power cut of a young one. REMIXDB_NOTFOUND (no message): nothing does. REMIXDB_IO, REMIXDB_NOMEM: nothing does, but something could not be read.
-MUST_CHECK enum remixdb_status version_witness(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char **name_out);
-
-#define VERSION_FILE FILES_CURRENT
 #endif

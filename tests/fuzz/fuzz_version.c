@@ -53,7 +53,7 @@ static void save_good(struct part **parts, uint32_t nr, struct fuzz_image *out) 
   v->log_seq = 99;
   FUZZ_OK(version_save(&place->ctx, v));
   version_unref(v);
-  *out = fuzz_file_get(place->env, VERSION_FILE);
+  *out = fuzz_file_get(place->env, FILES_CURRENT);
 }
 
 static void setup(void) {
@@ -152,7 +152,7 @@ FUZZ(version) {
     if (flags & 4) memcpy(file.p + 16, goods[0].p + 16, 40);
   }
   if (flags & 1 && file.len >= 8) store64le(file.p + file.len - 8, hash64(file.p, file.len - 8));
-  fuzz_file_put(place->env, VERSION_FILE, file.p, file.len);
+  fuzz_file_put(place->env, FILES_CURRENT, file.p, file.len);
 
   const bool good = !(flags & 4) && file.len == goods[which].len && memcmp(file.p, goods[which].p, file.len) == 0;
   uint64_t store_id = 0;
@@ -166,13 +166,13 @@ FUZZ(version) {
     find(v, key);
     FUZZ_OK(version_save(&place->ctx, v));
     version_unref(v);
-    const struct fuzz_image again = fuzz_file_get(place->env, VERSION_FILE);
+    const struct fuzz_image again = fuzz_file_get(place->env, FILES_CURRENT);
     // whatever bytes made it, it is written in one way; that way is the only one that is read
     FUZZ_CHECK(again.len == file.len && memcmp(again.p, file.p, file.len) == 0);
     free(again.p);
   }
   FUZZ_CHECK(simdisk_open_files(place->disk) == 0);
-  fuzz_file_remove(place->env, VERSION_FILE);
+  fuzz_file_remove(place->env, FILES_CURRENT);
   free(file.p);
   fuzz_key_free(key);
   return 0;

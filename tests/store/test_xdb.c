@@ -953,7 +953,7 @@ static struct xdb *first_opened;
 
 static int racing_stat(struct env *e, int at, const char *path, struct env_stat *out) {
   const int rc = env_posix()->ops->stat(e, at, path, out);
-  if (rc == -ENOENT && !first_opened && strcmp(path, VERSION_FILE) == 0) {
+  if (rc == -ENOENT && !first_opened && strcmp(path, FILES_CURRENT) == 0) {
     const struct remixdb_opts o = small_opts(0);
     if (xdb_open(dir, &o, env_posix(), &first_opened) != REMIXDB_OK) fail_msg("%s", err_msg());
   }
@@ -974,7 +974,7 @@ static void test_made_by_two(void **state) {
 
 // The disk is full at one moment only: when the version file is written.
 static int full_for_current_open(struct env *e, int at, const char *path, unsigned flags) {
-  if (atomic_load(&trouble) == TROUBLE_FULL && strncmp(path, VERSION_FILE, strlen(VERSION_FILE)) == 0) return -ENOSPC;
+  if (atomic_load(&trouble) == TROUBLE_FULL && strncmp(path, FILES_CURRENT, strlen(FILES_CURRENT)) == 0) return -ENOSPC;
   return env_posix()->ops->open(e, at, path, flags);
 }
 

@@ -503,7 +503,7 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
     assert_int_equal(cleaned, 0);
     expect_contents(&w, w.base, w.disk);
     char path[ENV_PATH_MAX];
-    ok(env_path(path, w.p.dir, VERSION_FILE));
+    ok(env_path(path, w.p.dir, FILES_CURRENT));
     assert_int_equal(unlink(path), 0);
   }
   for (uint32_t i = 0; i < WENT_KINDS; i++) went[i] += w.went[i];

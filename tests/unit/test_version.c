@@ -197,7 +197,7 @@ static void file_put(struct store *s, const char *name, const void *buf, size_t 
 static uint8_t *current_get(struct store *s, size_t *len) {
   char path[ENV_PATH_MAX];
   uint8_t *buf;
-  path_of(s, VERSION_FILE, path);
+  path_of(s, FILES_CURRENT, path);
   ok(env_read_file(ENV_PATHS(env_posix()), path, 1 << 20, &buf, len));
   return buf;
 }
@@ -326,21 +326,21 @@ static void test_damaged(void **state) {
   for (size_t bit = 0; bit < 8 * len; bit++) {
     uint64_t id;
     buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
-    file_put(&s, VERSION_FILE, buf, len);
+    file_put(&s, FILES_CURRENT, buf, len);
     if (load(&s) != REMIXDB_CORRUPT || version_peek(&s.p.at, &id) != REMIXDB_CORRUPT) fail_msg("bit %zu is not corruption", bit);
     buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
   }
   for (size_t cut = 0; cut < len; cut++) {
-    file_put(&s, VERSION_FILE, buf, cut);
+    file_put(&s, FILES_CURRENT, buf, cut);
     if (load(&s) != REMIXDB_CORRUPT) fail_msg("cut to %zu of %zu bytes: not found out", cut, len);
   }
   uint8_t *more = calloc(1, len + 8);
   memcpy(more, buf, len);
   for (size_t n = 1; n <= 8; n++) {
-    file_put(&s, VERSION_FILE, more, len + n);
+    file_put(&s, FILES_CURRENT, more, len + n);
     assert_int_equal(load(&s), REMIXDB_CORRUPT);
   }
-  file_put(&s, VERSION_FILE, buf, len);
+  file_put(&s, FILES_CURRENT, buf, len);
   ok(load(&s));
   free(more);
   mem_free(buf);
@@ -349,7 +349,7 @@ static void test_damaged(void **state) {
 
 static enum remixdb_status load_forged(struct store *s, uint8_t *buf, size_t len) {
   store64le(buf + len - 8, hash64(buf, len - 8));
-  file_put(s, VERSION_FILE, buf, len);
+  file_put(s, FILES_CURRENT, buf, len);
   return load(s);
 }
 
@@ -614,7 +614,7 @@ static void test_save_fails(void **state) {
     assert_memory_equal(now, old, len);
     mem_free(now);
     char tmp[ENV_PATH_MAX];
-    path_of(&s, VERSION_FILE ".tmp", tmp);
+    path_of(&s, FILES_CURRENT ".tmp", tmp);
     assert_int_not_equal(access(tmp, F_OK), 0);
   }
   // the directory's sync: the new one is there, but may be gone after a crash, also when it was for want of space
@@ -628,7 +628,7 @@ static void test_save_fails(void **state) {
   }
   // the first one of a store
   char path[ENV_PATH_MAX];
-  path_of(&s, VERSION_FILE, path);
+  path_of(&s, FILES_CURRENT, path);
   assert_int_equal(unlink(path), 0);
   fault_io_set(FAULT_WRITE, 1, false);
   assert_int_equal(version_save(&s.p.ctx, s.v), REMIXDB_NOSPACE);
