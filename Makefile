@@ -188,7 +188,9 @@ MODULES := \
 
 SRCS := $(wildcard $(MODULES:%=%.c))
 HDRS := $(sort $(wildcard *.h $(patsubst %,%/*.h,base wh log table remix view compact store admin)))
-PROGRAMS := xdbdemo.out xdbtest.out xdbexit.out xdbbench.out
+PROGRAMS := remixdb.out xdbdemo.out xdbtest.out xdbexit.out xdbbench.out
+# what remixdb and xdbdemo share
+TOOLS := $(addprefix tools/, tool text progress commands transfer)
 BENCH := $(addprefix tools/bench/, xdbbench report work key hist sys engine remixdb)
 BENCH_OBJS = $(addprefix $B/,$(addsuffix .o,$(BENCH) $(BENCH_ENGINES:%=tools/bench/%)))
 UNIT_SRCS := $(sort $(wildcard tests/unit/test_*.c tests/store/test_*.c tests/fuzz/test_*.c))
@@ -252,13 +254,19 @@ $(SO_LINK): $(SO)
 xdbbench.out $B/xdbbench.out: private PROGRAM_LIBS := $(BENCH_PREFIXES:%=-L%/lib) $(BENCH_ENGINES:%=-l%) -lm
 ifneq ($(filter release debug,$(MODE)),)
 xdbbench.out: $(BENCH_OBJS)
-$(filter-out xdbbench.out,$(PROGRAMS)): %.out: $B/%.o
+$(filter-out remixdb.out xdbbench.out,$(PROGRAMS)): %.out: $B/%.o
+remixdb.out: $B/tools/remixdb.o
+remixdb.out xdbdemo.out: $(TOOLS:%=$B/%.o)
+# It is installed in a directory beside the library's.
+remixdb.out: private PROGRAM_LIBS := $(RPATH)/../lib
 $(PROGRAMS): %.out: $(SO) $(SO_LINK) build/products
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(MALLOC_LIBS) $(SO) $(PROGRAM_LIBS) $(RPATH) -o $@
 else
 $B/xdbbench.out: $(BENCH_OBJS)
-$(filter-out $B/xdbbench.out,$(PROGRAMS:%=$B/%)): $B/%.out: $B/%.o
+$(filter-out $B/remixdb.out $B/xdbbench.out,$(PROGRAMS:%=$B/%)): $B/%.out: $B/%.o
+$B/remixdb.out: $B/tools/remixdb.o
+$B/remixdb.out $B/xdbdemo.out: $(TOOLS:%=$B/%.o)
 $(PROGRAMS:%=$B/%): $B/%.out: $(WRAP_O) $(STATIC)
 	$(call say,LINK)
 	$(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(STATIC) $(MALLOC_LIBS) $(LIBS) $(PROGRAM_LIBS) -o $@
@@ -436,7 +444,7 @@ check-headers:
 	echo "headers: $(words $(HDRS)) compiled alone, $$([ $$bad -eq 0 ] && echo good || echo BAD)"; exit $$bad
 
 # Nothing is linked or run, and io_uring is left out. EXTRA_CFLAGS names a directory that has the headers of xxHash, zstd and cmocka and no others.
-COMPILED := $(SRCS) $(filter-out xdbbench.c,$(PROGRAMS:%.out=%.c)) $(BENCH:%=%.c) $(UNIT_SRCS)
+COMPILED := $(SRCS) $(filter-out remixdb.c xdbbench.c,$(PROGRAMS:%.out=%.c)) $(TOOLS:%=%.c) tools/remixdb.c $(BENCH:%=%.c) $(UNIT_SRCS)
 check-compile:
 	@bad=; for f in $(COMPILED); do \
 	  $(CCC) $(CFLAGS_ALL) -DREMIXDB_NO_URING -Werror -c $$f -o /dev/null || bad="$$bad $$f"; \
@@ -513,10 +521,14 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DATADIR ?= $(PREFIX)/share
+BINDIR ?= $(PREFIX)/bin
+MANDIR ?= $(DATADIR)/man
 
 quote = '$(subst ','\'',$(1))'
 TO_LIB = $(call quote,$(DESTDIR)$(LIBDIR))
 TO_INCLUDE = $(call quote,$(DESTDIR)$(INCLUDEDIR))
+TO_BIN = $(call quote,$(DESTDIR)$(BINDIR))
+TO_MAN = $(call quote,$(DESTDIR)$(MANDIR))
 TO_DATA = $(call quote,$(DESTDIR)$(DATADIR))
 
 # Blanks are fine: what is quoted in the file comes out of pkg-config for a shell to read. What no quoting brings through is refused before anything is written.
@@ -532,8 +544,10 @@ remixdb.pc: Makefile remixdb.h FORCE
 	  'Description: An embedded, ordered key-value store' 'Version: $(VERSION)' 'Libs: -L"$${libdir}" -lremixdb' \
 	  'Libs.private: $(LIBS) -pthread' 'Cflags: -I"$${includedir}"' >$@
 
-install: $(SO) remixdb.pc
-	install -d $(TO_LIB)/pkgconfig $(TO_INCLUDE) $(TO_DATA)/remixdb
+install: $(SO) remixdb.out remixdb.pc
+	install -d $(TO_LIB)/pkgconfig $(TO_INCLUDE) $(TO_DATA)/remixdb $(TO_BIN) $(TO_MAN)/man1
+	install -m 755 remixdb.out $(TO_BIN)/remixdb
+	install -m 644 docs/remixdb.1 $(TO_MAN)/man1/remixdb.1
 	install -m 644 remixdb.h $(TO_INCLUDE)/remixdb.h
 	install -m 755 $(SO) $(TO_LIB)/$(SO_FULL)
 ifeq ($(UNAME),Darwin)
@@ -545,4 +559,4 @@ endif
 	install -m 644 xdb.py $(TO_DATA)/remixdb/xdb.py
 
 clean:
-	rm -rf build $(SO) $(SO_LINK) remixdb.pc xdbdemo.out xdbtest.out xdbexit.out xdbbench.out
+	rm -rf build $(SO) $(SO_LINK) remixdb.pc remixdb.out xdbdemo.out xdbtest.out xdbexit.out xdbbench.out

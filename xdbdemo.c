@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // RemixDB in five minutes. Read it from the top: every step of the tour is one short function, does one thing with the
-// library, checks what came back and prints what it shows. The last part is a small useful program:
+// library, checks what came back and prints what it shows.
 //
 //   xdbdemo.out                     the tour, in a temporary directory that is removed afterwards, and when the tour is interrupted
 //   xdbdemo.out import DIR FILE     puts every line of FILE ("-" is standard input) into the store in DIR
 //   xdbdemo.out dump DIR            prints every record of the store in DIR, in order of the keys
-//   xdbdemo.out verify DIR          and more of this kind for whoever looks after a store: xdbdemo.out --help lists them
 //
-// A program that uses RemixDB includes remixdb.h and links with -lremixdb; there is nothing else to it.
+// import and dump are commands of remixdb (tools/), whose others are here as well.
+//
+// A program that uses RemixDB includes remixdb.h and links with -lremixdb; there is nothing else to it. This one takes its messages and commands from tools/.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE  // for mkdtemp, nftw and getline under -std=c11
 #endif
-#include "remixdb.h"
+#include "tools/commands.h"
 
 #include <errno.h>
 #include <ftw.h>
@@ -78,29 +79,16 @@ static void end_if_caught(void) {
   raise(caught);
 }
 
-// Ends the program with a message.
-static PRINTF_LIKE(1, 2) _Noreturn void fail(const char *fmt, ...) {
-  va_list ap;
-  fflush(stdout);
-  fputs("xdbdemo: ", stderr);
-  va_start(ap, fmt);
-  vfprintf(stderr, fmt, ap);
-  va_end(ap);
-  fputc('\n', stderr);
-  scratch_remove();
-  exit(1);
-}
-
 // A call of the library failed that should not have. The status says what kind of failure it was, the message what
 // happened to which file. Both belong to the thread that made the call and describe its last one.
 static _Noreturn void fail_call(const char *what) {
-  fail("%s: %s: %s", what, remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
+  tool_end(TOOL_FAILED, "%s: %s: %s", what, remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
 }
 
 // The tour checks everything that it claims.
 static void expect(bool is_so, const char *claim) {
   if (is_so) return;
-  fail("this should hold and does not: %s (the last status is: %s; %s)", claim, remixdb_strerror(remixdb_errcode()),
+  tool_end(TOOL_FAILED, "this should hold and does not: %s (the last status is: %s; %s)", claim, remixdb_strerror(remixdb_errcode()),
        remixdb_errmsg());
 }
 
@@ -393,7 +381,7 @@ static void tour_threads(struct xdb *xdb, struct xdb_ref *ref) {
   struct writer w[2] = {{xdb, 1, false}, {xdb, 2, false}};
   pthread_t thread[2];
   for (int i = 0; i < 2; i++) {
-    if (pthread_create(&thread[i], NULL, writer_main, &w[i]) != 0) fail("a thread could not be made");
+    if (pthread_create(&thread[i], NULL, writer_main, &w[i]) != 0) tool_end(TOOL_FAILED, "a thread could not be made");
   }
   for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
   expect(w[0].ok && w[1].ok, "both threads wrote");
@@ -485,13 +473,14 @@ static void tour(void) {
   const char *const tmp = getenv("TMPDIR");
   setvbuf(stdout, NULL, _IOLBF, 0);  // a line is seen when its step is done, through a pipe as well
   tour_signals(catch_signal);
+  atexit(scratch_remove);
   snprintf(scratch, sizeof(scratch) - 64, "%s/xdbdemo.XXXXXX", tmp != NULL && tmp[0] != '\0' ? tmp : "/tmp");
   if (mkdtemp(scratch) == NULL) {
     const int err = errno;
     char dir[sizeof(scratch)];
     memcpy(dir, scratch, sizeof(dir));
     scratch[0] = '\0';  // nothing was made that could be removed
-    fail("no directory could be made as %s: %s; the environment's TMPDIR tells where", dir, strerror(err));
+    tool_end(TOOL_FAILED, "no directory could be made as %s: %s; the environment's TMPDIR tells where", dir, strerror(err));
   }
   char dir[sizeof(scratch) + 16];
   snprintf(dir, sizeof(dir), "%s/store", scratch);
@@ -535,320 +524,20 @@ static void tour(void) {
   printf("\nEvery step did what it should.\n");
 }
 
-// ---- commands on a store
-
-enum how { READ, WRITE, MAKE };  // nothing on disk is changed; it is written to; and made when there is none
-
-struct store {
-  const char *dir;
-  struct xdb *xdb;
-  struct xdb_ref *ref;
-};
-
-static const char *program;  // the name it was called by
-
-// A call on the store in dir failed. What the user can do about it depends on the status alone.
-static _Noreturn void fail_store(const char *dir, const char *what) {
-  const enum remixdb_status status = remixdb_errcode();
-  fflush(stdout);
-  fprintf(stderr, "xdbdemo: %s: %s: %s\n", what, remixdb_strerror(status), remixdb_errmsg());
-  if (status == REMIXDB_CORRUPT) {
-    fprintf(stderr, "xdbdemo: make a copy of the directory; then \"%s repair %s\" makes a store of what can still be read\n", program, dir);
-  } else if (status == REMIXDB_LOCKED) {
-    fprintf(stderr, "xdbdemo: another process has it open; try again when that has closed it\n");
-  }
-  exit(1);
-}
-
-// The library calls this, from any of its threads, when it has something to tell.
-static void progress(void *priv, const char *line) {
-  (void)priv;
-  fprintf(stderr, "xdbdemo: %s\n", line);
-}
-
-// With READ the lock is shared with other readers, and what the log holds is gathered in memory: it is read and checked, but
-// neither cut nor continued, and no worker is started. So that is for everything that does not write.
-static struct store store_open(const char *dir, enum how how, void (*logger)(void *priv, const char *line)) {
-  struct store s = {.dir = dir};
-  struct remixdb_opts o;
-  remixdb_opts_init(&o, sizeof(o));
-  o.read_only = how == READ;
-  o.create = how == MAKE;
-  o.logger = logger;
-  s.xdb = remixdb_open_opts(dir, &o);
-  if (s.xdb == NULL) fail_store(dir, "open");
-  s.ref = remixdb_ref(s.xdb);
-  if (s.ref == NULL) fail_store(dir, "ref");
-  return s;
-}
-
-static void store_close(const struct store *s) {
-  remixdb_unref(s->ref);
-  remixdb_close(s->xdb);
-  if (remixdb_errcode() != REMIXDB_OK) fail_store(s->dir, "close");
-}
-
-// The first figure of this name.
-static unsigned long long figure(const struct store *s, const char *name) {
-  char member[64];
-  snprintf(member, sizeof(member), "\"%s\":", name);
-  char *const json = remixdb_stats(s->xdb);
-  if (json == NULL) fail_store(s->dir, "stats");
-  const char *const at = strstr(json, member);
-  if (at == NULL) fail("the figures have no \"%s\"", name);
-  const unsigned long long n = strtoull(at + strlen(member), NULL, 10);
-  remixdb_free(json);
-  return n;
-}
-
-static void flush_stdout(void) {
-  if (ferror(stdout)) fail("standard output could not be written to");  // the reason is of an earlier call
-  if (fflush(stdout) != 0) fail("standard output: %s", strerror(errno));
-}
-
-// ---- import and dump
-//
-// One line of text is one record. The key is the line up to and including its first tab, the value is what follows the
-// tab; a line without a tab is a key with an empty value. The tab belongs to the key so that the lines "a" and "a<TAB>" are
-// two keys, and so that the order of the keys is the order of the lines. dump prints key, value, newline, which is the
-// line as it was. So dump gives what `LC_ALL=C sort -u` gives, byte for byte, unless two lines have the same key and
-// different values: then the last one wins. A line may hold any bytes but the newline that ends it.
-
-// Has read the first byte, so that what cannot be read (a directory can be opened) is known before a store is made.
-static FILE *input_open(const char *path) {
-  FILE *const in = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-  if (in == NULL) fail("%s: %s", path, strerror(errno));
-  const int first = getc(in);
-  if (ferror(in)) fail("%s: %s", path, strerror(errno));
-  if (first != EOF) ungetc(first, in);
-  return in;
-}
-
-static void import(char **arg) {
-  const char *const dir = arg[0], *const path = arg[1];
-  FILE *const in = input_open(path);
-  const struct store s = store_open(dir, MAKE, NULL);
-  char *line = NULL;
-  size_t cap = 0;
-  ssize_t got;
-  uint64_t lines = 0;
-  errno = 0;
-  while ((got = getline(&line, &cap, in)) >= 0) {
-    size_t len = (size_t)got;
-    if (len > 0 && line[len - 1] == '\n') len--;  // the last line may come without
-    lines++;
-    if (len > REMIXDB_KV_MAX) {
-      fail("%s: line %llu has %zu bytes; a record has at most %u", path, (unsigned long long)lines, len, REMIXDB_KV_MAX);
-    }
-    const char *const tab = memchr(line, '\t', len);
-    const size_t klen = tab != NULL ? (size_t)(tab - line) + 1 : len;
-    if (!remixdb_put(s.ref, line, (uint32_t)klen, line + klen, (uint32_t)(len - klen))) {
-      fprintf(stderr, "xdbdemo: %s: line %llu\n", path, (unsigned long long)lines);
-      fail_store(dir, "put");
-    }
-    if (lines % 1000000 == 0) fprintf(stderr, "xdbdemo: %llu lines\n", (unsigned long long)lines);
-  }
-  if (ferror(in) || !feof(in)) fail("%s: %s", path, strerror(errno));
-  free(line);
-  if (in != stdin) fclose(in);
-  if (!remixdb_sync(s.ref)) fail_store(dir, "sync");
-
-  uint64_t keys = 0;
-  struct xdb_iter *const it = remixdb_iter_create(s.ref);
-  if (it == NULL) fail_store(dir, "iter_create");
-  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) keys++;
-  if (remixdb_iter_status(it) != REMIXDB_OK) fail_store(dir, "iterate");
-  remixdb_iter_destroy(it);
-  store_close(&s);
-  printf("%s: %llu lines imported; %s holds %llu distinct keys\n", path, (unsigned long long)lines, dir,
-         (unsigned long long)keys);
-}
-
-static void dump(char **arg) {
-  const struct store s = store_open(arg[0], READ, NULL);
-  struct xdb_iter *const it = remixdb_iter_create(s.ref);
-  if (it == NULL) fail_store(s.dir, "iter_create");
-
-  static char key[REMIXDB_KV_MAX], value[REMIXDB_KV_MAX];
-  uint32_t klen = 0, vlen = 0;
-  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) {
-    if (!remixdb_iter_peek(it, key, &klen, value, &vlen)) fail_store(s.dir, "peek");
-    if (fwrite(key, 1, klen, stdout) != klen || fwrite(value, 1, vlen, stdout) != vlen || putchar('\n') == EOF) {
-      fail("standard output: %s", strerror(errno));
-    }
-  }
-  if (remixdb_iter_status(it) != REMIXDB_OK) fail_store(s.dir, "iterate");
-  remixdb_iter_destroy(it);
-  store_close(&s);
-}
-
-// ---- one record
-//
-// The key is taken as it stands, and so that of an imported line ends with its tab.
-
-static void get(char **arg) {
-  const struct store s = store_open(arg[0], READ, NULL);
-  const uint32_t klen = (uint32_t)strlen(arg[1]);
-  static char value[REMIXDB_KV_MAX];
-  uint32_t vlen = 0;
-  if (!remixdb_getn(s.ref, arg[1], klen, value, sizeof(value), &vlen)) {
-    if (remixdb_errcode() != REMIXDB_NOTFOUND) fail_store(s.dir, "get");
-    arg[1][klen] = '\t';  // in place of the zero: the library goes by the length
-    const bool imported = remixdb_probe(s.ref, arg[1], klen + 1);
-    arg[1][klen] = '\0';
-    fail("%s: no key \"%s\"%s", s.dir, arg[1], imported ? "; there is one with a tab behind it, as import makes them" : "");
-  }
-  fwrite(value, 1, vlen, stdout);
-  putchar('\n');
-  store_close(&s);
-}
-
-static void put(char **arg) {
-  const struct store s = store_open(arg[0], MAKE, NULL);
-  if (!remixdb_put(s.ref, arg[1], (uint32_t)strlen(arg[1]), arg[2], (uint32_t)strlen(arg[2]))) fail_store(s.dir, "put");
-  if (!remixdb_sync(s.ref)) fail_store(s.dir, "sync");
-  store_close(&s);
-  printf("%s: \"%s\" is put, and on disk\n", s.dir, arg[1]);
-}
-
-static void del(char **arg) {
-  const struct store s = store_open(arg[0], WRITE, NULL);
-  const uint32_t klen = (uint32_t)strlen(arg[1]);
-  const bool there = remixdb_probe(s.ref, arg[1], klen);
-  if (!there && remixdb_errcode() != REMIXDB_NOTFOUND) fail_store(s.dir, "probe");
-  if (there && !remixdb_del(s.ref, arg[1], klen)) fail_store(s.dir, "del");
-  if (there && !remixdb_sync(s.ref)) fail_store(s.dir, "sync");
-  store_close(&s);
-  printf(there ? "%s: \"%s\" is deleted, and that is on disk\n" : "%s: no key \"%s\", so nothing was deleted\n", s.dir, arg[1]);
-}
-
-// ---- looking after a store
-
-static void stats(char **arg) {
-  const struct store s = store_open(arg[0], READ, NULL);
-  char *const json = remixdb_stats(s.xdb);
-  if (json == NULL) fail_store(s.dir, "stats");
-  fputs(json, stdout);
-  remixdb_free(json);
-  store_close(&s);
-}
-
-static void verify(char **arg) {
-  const struct store s = store_open(arg[0], READ, progress);  // which has checked all of the log that is not cut off
-  if (!remixdb_verify(s.ref)) fail_store(s.dir, "verify");
-  store_close(&s);
-  printf("%s: everything was read, and nothing is damaged\n", s.dir);
-}
-
-static void checkpoint(char **arg) {
-  struct stat of, to;
-  if (stat(arg[0], &of) == 0 && stat(arg[1], &to) == 0 && of.st_dev == to.st_dev && of.st_ino == to.st_ino) {
-    fail("%s is the store itself; another directory is needed", arg[1]);
-  }
-  const struct store s = store_open(arg[0], READ, progress);
-  if (!remixdb_checkpoint(s.ref, arg[1])) fail_store(s.dir, "checkpoint");
-  store_close(&s);
-  printf("%s: %s is a store that holds the same\n", s.dir, arg[1]);
-}
-
-static void compact(char **arg) {
-  const struct store s = store_open(arg[0], WRITE, progress);
-  const unsigned long long tables = figure(&s, "tables"), bytes = figure(&s, "table_bytes"), keys = figure(&s, "active_keys");
-  if (!remixdb_compact(s.ref)) fail_store(s.dir, "compact");
-  printf("%s: compacted: tables %llu -> %llu, their bytes %llu -> %llu, keys in memory %llu -> %llu\n", s.dir, tables, figure(&s, "tables"), bytes,
-         figure(&s, "table_bytes"), keys, figure(&s, "active_keys"));
-  store_close(&s);
-}
-
-// The directory beside the store's files where the next repair puts aside what was there.
-static void lost_name(char *path, size_t cap, const char *dir) {
-  unsigned nr = 0;
-  do snprintf(path, cap, "%s/lost.%u", dir, ++nr);
-  while (access(path, F_OK) == 0);
-}
-
-static void repair(char **arg) {
-  static char lost[4096], report[sizeof(lost) + 16];
-  const char *const dir = arg[0];
-  lost_name(lost, sizeof(lost), dir);
-  if (!remixdb_repair(dir)) fail_store(dir, "repair");
-  snprintf(report, sizeof(report), "%s/REPORT", lost);
-  FILE *const in = fopen(report, "r");
-  if (in == NULL) {  // an interrupted one was ended that had come further
-    printf("%s: a repair is ended; the newest lost.* has what was there, and a REPORT of what was lost\n", dir);
-    return;
-  }
-  char *line = NULL;  // the last one sums up
-  size_t cap = 0;
-  while (getline(&line, &cap, in) >= 0) continue;
-  fclose(in);
-  if (line == NULL) fail("%s: cannot be read", report);
-  line[strcspn(line, "\n")] = '\0';
-  printf("%s: repaired; %s. %s has what was there, and a REPORT of what was lost\n", dir, line, lost);
-  free(line);
-}
-
 // ---- the command line
 
-static const struct command {
-  const char *name, *args;
-  int nr_args;
-  const char *help;
-  void (*run)(char **arg);
-} commands[] = {
-    {"import", "DIR FILE", 2, "put every line of FILE (- is standard input) into the store in DIR; a tab ends the key", import},
-    {"dump", "DIR", 1, "print every record, in order", dump},
-    {"get", "DIR KEY", 2, "print the value of KEY", get},
-    {"put", "DIR KEY VALUE", 3, "set it; makes the store when there is none", put},
-    {"del", "DIR KEY", 2, "delete it", del},
-    {"stats", "DIR", 1, "print the store's figures, as JSON", stats},
-    {"verify", "DIR", 1, "read everything, and check it", verify},
-    {"checkpoint", "DIR TO", 2, "make TO a store that holds the same; shares files with DIR where it can", checkpoint},
-    {"compact", "DIR", 1, "bring everything into the fewest tables, without what was deleted or overwritten", compact},
-    {"repair", "DIR", 1, "make a store of what can still be read of a damaged one; what was there is put aside in DIR/lost.N", repair},
-};
-#define NR_COMMANDS (sizeof(commands) / sizeof(commands[0]))
-
 static void usage(FILE *out) {
-  fprintf(out, "usage: %s                           a tour of the library, in a temporary directory ($TMPDIR)\n", program);
-  for (size_t i = 0; i < NR_COMMANDS; i++) {
-    fprintf(out, "       %s %-10s %-13s  %s\n", program, commands[i].name, commands[i].args, commands[i].help);
-  }
+  static const char *const shown[] = {"import", "dump", NULL};
+  fprintf(out, "usage: %s                            a tour of the library, in a temporary directory ($TMPDIR)\n", tool_called());
+  commands_list(out, shown);
+  fprintf(out, "The other commands of remixdb are here as well: remixdb --help lists them.\n");
 }
-
-static const struct command *command_find(const char *name) {
-  for (size_t i = 0; i < NR_COMMANDS; i++) {
-    if (strcmp(commands[i].name, name) == 0) return &commands[i];
-  }
-  return NULL;
-}
-
-static bool is_help(const char *arg) { return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0; }
 
 int main(int argc, char **argv) {
-  program = argv[0];
-  if (argc == 1) {
-    tour();
-    flush_stdout();
-    return 0;
-  }
-  const struct command *const c = command_find(argv[1]);
-  if (c != NULL && argc == c->nr_args + 2) {
-    if (argv[2][0] == '-') {
-      fprintf(stderr, "xdbdemo: there is no flag \"%s\"; a directory of that name is given as ./%s\n", argv[2], argv[2]);
-      return 2;
-    }
-    c->run(argv + 2);
-    flush_stdout();
-    return 0;
-  }
-  const bool help = argc == 2 && is_help(argv[1]);
-  usage(help ? stdout : stderr);
-  if (help) {
-    flush_stdout();
-    return 0;
-  }
-  if (c == NULL) fprintf(stderr, "xdbdemo: there is no command \"%s\"\n", argv[1]);
-  else fprintf(stderr, "xdbdemo: %s needs %s, and nothing else\n", c->name, c->args);
-  return 2;
+  tool_begin("xdbdemo", argv[0]);
+  if (argc > 1 && !tool_is_help(argv[1])) return commands_run(argc, argv);
+  if (argc == 1) tour();
+  else usage(stdout);
+  tool_flush();
+  return TOOL_DONE;
 }

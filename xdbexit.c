@@ -683,6 +683,11 @@ int main(int argc, char **argv) {
   int nr = 0;
   bool kill_mode = false;
   uint64_t rounds = 1;
+  if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+    printf("xdbexit %s\n", remixdb_version());
+    flush_stdout();
+    return 0;
+  }
   if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) usage(argv[0], NULL);
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--kill") == 0 && !kill_mode) {

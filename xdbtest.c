@@ -478,6 +478,11 @@ static uint64_t number_env(const char *name, uint64_t otherwise, uint64_t min, u
 }
 
 int main(int argc, char **argv) {
+  if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+    printf("xdbtest %s\n", remixdb_version());
+    flush_stdout();
+    return 0;
+  }
   const bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
   if (help || argc < 6 || argc > 7) {
     fprintf(help ? stdout : stderr,

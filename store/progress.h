@@ -4,7 +4,7 @@
 #ifndef STORE_PROGRESS_H
 #define STORE_PROGRESS_H
 
-#include "base/err.h"
+#include "lib.h"
 
 struct progress {
   remixdb_progress_fn fn;  // NULL: nobody is told
@@ -16,6 +16,7 @@ struct progress {
 // work is complete, and what the function returns does not matter.
 MUST_CHECK static inline enum remixdb_status progress_report(const struct progress *p, const char *what, uint64_t done, uint64_t total) {
   if (!p->fn) return REMIXDB_OK;
+  CANCEL_LATER;
   const bool on = p->fn(p->priv, what, done, total);
   return on || (total && done == total) ? REMIXDB_OK : err_set(REMIXDB_ABORTED, "%s: given up, because its progress function returned false", what);
 }

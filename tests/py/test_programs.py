@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""xdbdemo.out, xdbtest.out, xdbexit.out: what they say to wrong arguments, and that they leave alone what is not theirs; the commands of xdbdemo.out
-on a store. And what make install puts where."""
+"""The programs: what they say to wrong arguments, and that they leave alone what is not theirs; the commands of remixdb on a store. And what make
+install puts where."""
 
+import contextlib
+import gzip
 import json
 import os
 import pathlib
+import pty
+import random
 import re
 import resource
 import shlex
@@ -28,12 +32,14 @@ def run(program, *args, status=0, **env):
     return done
 
 
-@pytest.mark.parametrize("program", ["xdbdemo", "xdbtest", "xdbexit", "xdbbench"])
+@pytest.mark.parametrize("program", ["remixdb", "xdbdemo", "xdbtest", "xdbexit", "xdbbench"])
 def test_help_and_wrong_arguments(program):
     for flag in ("--help", "-h"):
         told = run(program, flag)
         assert told.stdout.startswith("usage: ") and told.stderr == ""
     assert run(program, "--nosuch", status=2).stdout == ""
+    told = run(program, "--version")
+    assert told.stdout == f"{program} {xdb.version()}\n" and told.stderr == ""
 
 
 @pytest.mark.parametrize("program, args, env, part", [
@@ -60,7 +66,7 @@ def test_wrong_arguments_are_named(tmp_path, program, args, env, part):
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("program, args", [("xdbdemo", ("put", "-x", "k", "v")), ("xdbtest", ("-x", 1, 4, 5, 5, 1)), ("xdbexit", ("-x", 1, 4))])
+@pytest.mark.parametrize("program, args", [("remixdb", ("put", "-x", "k", "v")), ("xdbtest", ("-x", 1, 4, 5, 5, 1)), ("xdbexit", ("-x", 1, 4))])
 def test_a_flag_is_not_taken_for_a_directory(tmp_path, program, args):
     done = subprocess.run([ROOT / f"{program}.out", *map(str, args)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and 'no flag "-x"; a directory of that name is given as ./-x' in done.stderr
@@ -81,7 +87,7 @@ def test_a_store_of_others_is_not_written_to(tmp_path):
         lines.write_text(f"{key}\tvalue\n")
         run("xdbdemo", "import", store, lines)
         for program, *args in (("xdbtest", 1, 4, 10, 5, 1), ("xdbexit", 1, 4), ("xdbexit", 1, 4, "--kill")):
-            assert f"holds key \"{key}\t\", which is not of this program" in run(program, store, *args, status=1).stderr
+            assert f"holds key \"{key}\", which is not of this program" in run(program, store, *args, status=1).stderr
         assert run("xdbdemo", "dump", store).stdout == f"{key}\tvalue\n"
         for f in store.iterdir():
             f.unlink()
@@ -100,7 +106,7 @@ def test_import_names_the_line_that_is_too_long(tmp_path):
     lines = tmp_path / "lines"
     lines.write_text("short\n" + "x" * 65501 + "\n")
     assert "line 2 has 65501 bytes" in run("xdbdemo", "import", tmp_path / "store", lines, status=1).stderr
-    assert run("xdbdemo", "dump", tmp_path / "store").stdout in ("", "short\n")
+    assert run("xdbdemo", "dump", tmp_path / "store").stdout == "short\n"
 
 
 # ---- the tour
@@ -167,22 +173,26 @@ def test_a_tour_that_finds_no_room_says_where_it_looked(tmp_path):
     assert f"{tmp_path}/none/xdbdemo." in said and "TMPDIR" in said
 
 
-# ---- the commands of xdbdemo.out
+# ---- the commands of remixdb
 
 
 def demo(*args, **kw):
     return run("xdbdemo", *args, **kw)
 
 
+def tool(*args, **kw):
+    return run("remixdb", *args, **kw)
+
+
 @pytest.fixture
 def store(tmp_path):
-    """Holds "a<TAB>" to "c<TAB>": the first two in a table, the last in another."""
+    """Holds a to c: the first two in a table, the last in another."""
     path, lines = tmp_path / "store", tmp_path / "lines"
     lines.write_text("a\tone\nb\ttwo\n")
-    demo("import", path, lines)
-    demo("compact", path)
+    tool("import", path, lines)
+    tool("compact", path)
     lines.write_text("c\tthree\n")
-    demo("import", path, lines)
+    tool("import", path, lines)
     return path
 
 
@@ -199,114 +209,135 @@ def all_files(path):
     return {p.relative_to(path): (p.read_bytes(), p.stat().st_mtime_ns) for p in path.rglob("*") if p.is_file()}
 
 
-def test_every_command_is_in_the_help_and_in_the_readme():
-    told = re.findall(r"^ +\S+xdbdemo.out (\w+) +([A-Z ]*[A-Z])", demo("--help").stdout, re.M)
-    assert len(told) == 10
-    readme = (ROOT / "README.md").read_text()
+def test_every_command_is_in_the_help_the_readme_and_the_manual():
+    told = re.findall(r"^ +\S+remixdb.out (\w+) +([A-Z\[\] ]*[A-Z\]])", tool("--help").stdout, re.M)
+    assert len(told) == 13
+    readme, manual = (ROOT / "README.md").read_text(), (ROOT / "docs" / "remixdb.1").read_text()
     for name, args in told:
-        assert f"`xdbdemo.out {name} {args}`" in readme
-        for wrong in (len(args.split()) - 1, len(args.split()) + 1):
-            said = demo(name, *["x"] * wrong, status=2)
+        help_of = tool(name, "--help").stdout
+        assert help_of.startswith("usage: ") and help_of.splitlines()[0].endswith(f" {args}") and tool("help", name).stdout == help_of
+        assert f"\n\\fB{name}\\fR " in manual
+        for flag in re.findall(r"^  -\w, (--\w+)", help_of, re.M):
+            assert flag.replace("-", "\\-") in manual
+        if name != "help":
+            assert f"`remixdb {name} {args}`" in readme
+        least, most = len(args.split()) - args.count("["), len(args.split())
+        for wrong in {least - 1, most + 1} - {-1}:
+            said = tool(name, *["x"] * wrong, status=2)
             assert said.stdout == "" and said.stderr.startswith("usage: ")
-            assert said.stderr.endswith(f"\nxdbdemo: {name} needs {args}, and nothing else\n")
-    assert demo("nosuch", "x", status=2).stderr.endswith('\nxdbdemo: there is no command "nosuch"\n')
+            assert said.stderr.endswith(f"\nremixdb: {name} needs {args}, and nothing else\n")
+        said = tool(name, "--nosuch", *["x"] * least, status=2)
+        assert f'{name}: there is no flag "--nosuch"' in said.stderr and said.stdout == ""
+    assert tool("nosuch", "x", status=2).stderr.endswith('\nremixdb: there is no command "nosuch"\n')
+    assert 'no command "nosuch"' in tool("help", "nosuch", status=2).stderr
+    assert tool(status=2).stderr.startswith("usage: ")
 
 
 def test_put_get_del(tmp_path):
     store = tmp_path / "store"
     for command, *args in (("get", "k"), ("del", "k"), ("dump",), ("stats",), ("verify",), ("compact",), ("checkpoint", tmp_path / "to"),
                            ("repair",)):
-        assert str(store) in demo(command, store, *args, status=1).stderr
+        assert str(store) in tool(command, store, *args, status=1).stderr
         assert not store.exists() and not (tmp_path / "to").exists()
-    demo("put", store, "k", "v\u00e4lue")
-    assert demo("get", store, "k").stdout == "v\u00e4lue\n"
-    demo("put", store, "k", "")
-    assert demo("get", store, "k").stdout == "\n"
-    assert "no key" in demo("del", store, "j").stdout
-    assert demo("dump", store).stdout == "k\n"
-    assert "deleted" in demo("del", store, "k").stdout
-    assert demo("dump", store).stdout == ""
-    said = demo("get", store, "k", status=1)
-    assert said.stdout == "" and 'no key "k"' in said.stderr and "tab" not in said.stderr
+    tool("put", store, "k", "v\u00e4lue")
+    assert tool("get", store, "k").stdout == "v\u00e4lue\n"
+    tool("put", store, "k", "")
+    assert tool("get", store, "k").stdout == "\n"
+    assert "no key" in tool("del", store, "j").stdout
+    assert tool("dump", store).stdout == "k\n"
+    assert "deleted" in tool("del", store, "k").stdout
+    assert tool("dump", store).stdout == ""
+    said = tool("get", store, "k", status=3)
+    assert said.stdout == "" and said.stderr == f'remixdb: {store}: there is no key "k"\n'
     long = "x" * (xdb.KV_MAX + 1)
     for command, *args in (("get",), ("put", ""), ("del",)):
-        assert "too big" in demo(command, store, long, *args, status=1).stderr
-
-
-def test_keys_of_imported_lines_end_with_a_tab(store):
-    assert demo("get", store, "a\t").stdout == "one\n"
-    assert "one with a tab behind it" in demo("get", store, "a", status=1).stderr
+        assert "too big" in tool(command, store, long, *args, status=1).stderr
 
 
 def test_stats_are_json(store):
-    figures = json.loads(demo("stats", store).stdout)
+    figures = json.loads(tool("stats", store).stdout)
     assert figures["read_only"] is True and figures["table_entries"] == 3 and figures["recovery"]["records"] == 0
 
 
 def test_commands_that_read_change_nothing(store, tmp_path):
     before = all_files(store)
     with xdb.Xdb(store, 8, 8, read_only=True):  # another that reads is not in the way
-        demo("dump", store)
-        demo("get", store, "c\t")
-        demo("stats", store)
-        assert "another process has it open" in demo("put", store, "c", "", status=1).stderr
-    said = demo("verify", store)
-    assert re.fullmatch(r".*nothing is damaged\n", said.stdout) and "2 tables and 1 indexes with 3 records are whole" in said.stderr
-    assert len(demo("checkpoint", store, tmp_path / "to").stdout.splitlines()) == 1
+        tool("dump", store)
+        tool("get", store, "c")
+        tool("stats", store)
+        assert "another process has it open" in tool("put", store, "c", "", status=1).stderr
+    said = tool("verify", store)
+    assert re.fullmatch(r".*nothing is damaged\n", said.stdout)
+    assert re.fullmatch(r"remixdb: verify: 2 tables and 1 index with 3 records, and 0 records of the log, are whole; \d+ bytes read, 0 files damaged, "
+                        r"0 could not be read\n", said.stderr)
+    assert len(tool("checkpoint", store, tmp_path / "to").stdout.splitlines()) == 1
     assert all_files(store) == before
-    assert demo("dump", tmp_path / "to").stdout == HELD
-    demo("put", tmp_path / "to", "d", "")
-    assert demo("dump", store).stdout == HELD
-    assert "exists" in demo("checkpoint", store, tmp_path / "to", status=1).stderr
-    assert "is the store itself" in demo("checkpoint", store, f"{store}/../store", status=1).stderr
+    assert tool("dump", tmp_path / "to").stdout == HELD
+    tool("put", tmp_path / "to", "d", "")
+    assert tool("dump", store).stdout == HELD
+    assert "exists" in tool("checkpoint", store, tmp_path / "to", status=1).stderr
+    assert "is the store itself" in tool("checkpoint", store, f"{store}/../store", status=1).stderr
 
 
 def test_compact(store):
-    demo("del", store, "a\t")
-    said = demo("compact", store)
-    assert re.search(r"tables 3 -> 1, .* keys in memory 0 -> 0$", said.stdout) and "compaction: " in said.stderr
-    assert json.loads(demo("stats", store).stdout)["table_entries"] == 2
-    assert demo("dump", store).stdout == "b\ttwo\nc\tthree\n"
+    tool("del", store, "a")
+    said = tool("compact", store)
+    assert re.search(r"tables 3 -> 1, .* keys in memory 0 -> 0$", said.stdout) and said.stderr == ""
+    assert json.loads(tool("stats", store).stdout)["table_entries"] == 2
+    assert tool("dump", store).stdout == "b\ttwo\nc\tthree\n"
 
 
 def test_an_open_store(store, tmp_path):
     with xdb.Xdb(store, 8, 8):
         for command, *args in (("get", "k"), ("put", "k", "v"), ("del", "k"), ("dump",), ("stats",), ("verify",), ("compact",),
                                ("checkpoint", tmp_path / "to"), ("repair",), ("import", "/dev/null")):
-            assert "another process has it open" in demo(command, store, *args, status=1).stderr
-    assert demo("dump", store).stdout == HELD
+            assert "another process has it open" in tool(command, store, *args, status=1).stderr
+    assert tool("dump", store).stdout == HELD
 
 
-@pytest.mark.parametrize("what", ["table", "log"])
-def test_damage_is_told_and_repaired(store, what):
-    if what == "log":  # a process that dies after its log has come to rest
-        assert subprocess.run([sys.executable, "-c", """
+def leave_in_the_log(store):
+    """A process puts d, and dies after its log has come to rest."""
+    assert subprocess.run([sys.executable, "-c", """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 import xdb
 db = xdb.Xdb(sys.argv[2], 8, 8, sync=10)
-db.ref().put("d\t", "four")
+db.ref().put("d", "four")
 time.sleep(3)
 os._exit(7)""", ROOT, store], timeout=60).returncode == 7
+
+
+def test_verify_counts_what_the_log_holds(store):
+    leave_in_the_log(store)
+    said = tool("verify", store)
+    assert "with 3 records, and 1 record of the log, are whole" in said.stderr and "nothing is damaged" in said.stdout
+
+
+@pytest.mark.parametrize("what", ["table", "log"])
+def test_damage_is_told_and_repaired(store, what):
+    if what == "log":
+        leave_in_the_log(store)
     value = b"two" if what == "table" else b"four"
     damaged = max(store.glob("*.sst" if what == "table" else "wal-*"), key=lambda p: value in p.read_bytes())
     flip(damaged, damaged.read_bytes().index(value))
-    said = demo("verify", store, status=1)
+    said = tool("verify", store, status=4)
     assert said.stdout == "" and damaged.name in said.stderr
     advice = f"repair {store}\" makes a store of what can still be read"
     assert advice in said.stderr
-    assert (advice in demo("get", store, "b\t", status=1).stderr) and (advice in demo("dump", store, status=1).stderr)
-    said = demo("repair", store).stdout
-    assert re.fullmatch(rf".*: repaired; \d+ records kept: .*\. {store}/lost\.1 has what was there, and a REPORT .*\n", said)
+    assert (advice in tool("get", store, "b", status=4).stderr) and (advice in tool("dump", store, status=4).stderr)
+    said = tool("repair", store).stdout
+    assert re.fullmatch(rf".*: repaired; \d+ records? kept: .*\. {store}/lost\.1 has what was there, and a REPORT .*\n", said)
     assert (store / "lost.1" / damaged.name).exists() and (store / "lost.1" / "REPORT").read_text().splitlines()[-1] in said
-    demo("verify", store)
-    assert demo("dump", store).stdout == ("c\tthree\n" if what == "table" else HELD)
-    assert "/lost.2 has" in demo("repair", store).stdout
+    tool("verify", store)
+    assert tool("dump", store).stdout == ("c\tthree\n" if what == "table" else HELD)
+    assert "/lost.2 has" in tool("repair", store).stdout
 
 
 MODES = {
-    "xdbdemo": [(), ("--help",), ("-h",), ("import", "STORE", "/dev/null"), ("dump", "STORE"), ("get", "STORE", "a\t"), ("put", "STORE", "k", "v"), ("del", "STORE", "k"),
-                ("stats", "STORE"), ("verify", "STORE"), ("checkpoint", "STORE", "NEW"), ("compact", "STORE"), ("repair", "STORE")],
+    "xdbdemo": [(), ("--help",), ("-h",), ("import", "STORE", "/dev/null"), ("dump", "STORE")],
+    "remixdb": [("--help",), ("-h",), ("--version",), ("get", "--help"), ("import", "STORE", "/dev/null"), ("dump", "STORE"), ("scan", "STORE"), ("get", "STORE", "a"),
+                ("put", "STORE", "k", "v"), ("del", "STORE", "k"), ("stats", "STORE"), ("verify", "STORE"), ("checkpoint", "STORE", "NEW"), ("compact", "STORE"),
+                ("repair", "STORE"), ("destroy", "STORE"), ("help",), ("help", "get")],
     "xdbtest": [("--help",), ("NEW", 1, 4, 5, 5, 1)],
     "xdbexit": [("--help",), ("NEW", 1, 4), ("NEW", 1, 4, "--kill"), ("NEW", 1, 4, "--kill", 0)],
     "xdbbench": [("--help",), ("--db=NEW", "--num=100", "--benchmarks=stats"), ("--db=NEW", "--num=100", "--benchmarks=fillseq")],
@@ -321,7 +352,9 @@ def run_mode(store, program, args, **kw):
 
 
 def test_every_command_is_among_the_modes():
-    assert {args[0] for args in MODES["xdbdemo"] if args} - {"--help", "-h"} == set(re.findall(r"xdbdemo.out (\w+) ", demo("--help").stdout))
+    for program in "xdbdemo", "remixdb":
+        there = {args[0] for args in MODES[program] if args and args[0][0] != "-"}
+        assert there == set(re.findall(rf"^ +\S+{program}.out (\w+) ", run(program, "--help").stdout, re.M))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
@@ -344,18 +377,244 @@ def test_output_that_is_closed_does_not_go_to_files(store, program, args):
 
 def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
     store = tmp_path / "store"
-    assert "directory" in demo("import", store, tmp_path, status=1).stderr
-    assert str(tmp_path / "none") in demo("import", store, tmp_path / "none", status=1).stderr
+    assert "directory" in tool("import", store, tmp_path, status=1).stderr
+    assert str(tmp_path / "none") in tool("import", store, tmp_path / "none", status=1).stderr
     fd = os.open(tmp_path, os.O_RDONLY)
-    done = subprocess.run([ROOT / "xdbdemo.out", "import", store, "-"], stdin=fd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([ROOT / "remixdb.out", "import", store, "-"], stdin=fd, capture_output=True, text=True, timeout=120)
     os.close(fd)
     assert done.returncode == 1 and "directory" in done.stderr
-    done = subprocess.run([ROOT / "xdbdemo.out", "import", store, "-"], preexec_fn=lambda: os.close(0), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and done.stderr.startswith("xdbdemo: -: ")
+    done = subprocess.run([ROOT / "remixdb.out", "import", store, "-"], preexec_fn=lambda: os.close(0), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.startswith("remixdb: -: ")
     assert not store.exists()
     (tmp_path / "empty").write_text("")
-    assert "0 lines" in demo("import", store, tmp_path / "empty").stdout
-    assert demo("dump", store).stdout == ""
+    assert "0 lines" in tool("import", store, tmp_path / "empty").stdout
+    assert tool("dump", store).stdout == ""
+
+
+# ---- records as text
+
+
+def import_bytes(store, data, *flags, status=0):
+    done = subprocess.run([ROOT / "remixdb.out", "import", *flags, store, "-"], input=data, capture_output=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def dump_bytes(store, *flags, command="dump"):
+    done = subprocess.run([ROOT / "remixdb.out", command, *flags, store], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def fill(store, records):
+    with xdb.Xdb(store, 8, 8) as db, db.ref() as ref:
+        for key, value in records.items():
+            ref.put(key, value)
+
+
+def records_of(store):
+    with xdb.Xdb(store, 8, 8, read_only=True) as db, db.ref() as ref, ref.iter() as it:
+        return dict(it)
+
+
+def test_an_imported_line_is_a_key_and_a_value(tmp_path):
+    store = tmp_path / "store"
+    import_bytes(store, b"key\tvalue\nword\n\tno key\nempty\t\nsame\t1\nsame\t2\ttab\r\nesc\\ta\\x00\\\\\\n\tv\\r\\xFf\\t\nlast\tline")
+    assert records_of(store) == {b"key": b"value", b"word": b"", b"": b"no key", b"empty": b"", b"same": b"2\ttab", b"esc\ta\0\\\n": b"v\r\xff\t",
+                                 b"last": b"line"}
+    assert tool("get", store, "key").stdout == "value\n"
+    assert dump_bytes(store) == b"\tno key\nempty\nesc\\ta\0\\\\\\n\tv\\r\xff\t\nkey\tvalue\nlast\tline\nsame\t2\ttab\nword\n"
+
+
+def test_lines_without_escapes_come_back_as_sort_prints_them(tmp_path):
+    chance = random.Random(1)
+    letters = bytes(c for c in range(9, 256) if c not in b"\n\r\\\v\f")
+    lines = {bytes(chance.choices(letters, k=chance.randrange(1, 20))).split(b"\t")[0] + chance.choice((b"", b"\tvalue", b"\tv\tw")) for _ in range(2000)}
+    keyed = {line.split(b"\t")[0]: line for line in sorted(lines) if line.split(b"\t")[0]}
+    (tmp_path / "lines").write_bytes(b"".join(line + b"\n" for line in chance.sample(list(keyed.values()), len(keyed))))
+    run("xdbdemo", "import", tmp_path / "store", tmp_path / "lines")
+    done = subprocess.run([ROOT / "xdbdemo.out", "dump", tmp_path / "store"], capture_output=True, timeout=120, check=True)
+    assert done.stdout == b"".join(keyed[key] + b"\n" for key in sorted(keyed))
+
+
+# What a dump could begin with, and an import refuse.
+LIKE_OTHERS = [{b"\x1f\x8b\x08": b""}, {b"BZh": b"1"}, {b"\xfd7zXZ": b""}, {b"\x28\xb5\x2f\xfd": b"x"}, {b"\x04\x22\x4d\x18": b""}, {b"PK\x03\x04": b""},
+               {b"\xff\xfe": b""}, {b"\xfe\xffa": b"b"}, {b"\xef\xbb\xbfa": b"b"}, {b"{": b""}, {b'{"a": 1}': b""}, {b"[": b""}, {b'[{"a"': b""},
+               {b"a,b": b"", b"c,d": b"", b"e,f": b""}, {b'"a",b': b"", b'"c,",d': b""}, {b"": b""}, {b"\\": b"\\"}, {}]
+
+
+@pytest.mark.parametrize("flags", [(), ("--ascii",), ("--separator=,",), ("-s", "\\x01"), ("-s", "x"), ("-s", "\\x00", "-a")])
+def test_what_is_dumped_is_imported(tmp_path, flags):
+    chance = random.Random(str(flags))
+    special = b"\t\n\r\\,x\0\xff\"{["
+    def some(most):
+        return bytes(chance.choice((chance.choice(special), chance.randrange(256))) for _ in range(chance.randrange(most)))
+    stores = [*LIKE_OTHERS, *({some(12): some(30) for _ in range(200)} for _ in range(3)), {bytes([c]): bytes([c]) for c in range(256)}]
+    for nr, records in enumerate(stores):
+        first, second = tmp_path / f"{nr}.a", tmp_path / f"{nr}.b"
+        fill(first, records)
+        text = dump_bytes(first, *flags)
+        if "--ascii" in flags or "-a" in flags:
+            assert all(32 <= c < 127 or c in b"\n\t\0" for c in text)
+        import_bytes(second, text, *[f for f in flags if f not in ("--ascii", "-a")])
+        assert records_of(second) == records, text
+        assert dump_bytes(second, *flags) == text
+
+
+@pytest.mark.parametrize("data, kind, advice", [
+    (gzip.compress(b"a\tb\n"), "compressed by gzip", "gzip -dc"), (b"BZh91AY", "compressed by bzip2", "bzip2 -dc"), (b"\xfd7zXZ\0", "compressed by xz", "xz -dc"),
+    (b"\x28\xb5\x2f\xfdx", "compressed by zstd", "zstd -dc"), (b"\x04\x22\x4d\x18x", "compressed by lz4", "lz4 -dc"), (b"PK\x03\x04x", "a zip archive", "unzip -p"),
+    ("a\tb\n".encode("utf-16"), "UTF-16", "iconv"), (b'{"a": "b"}\n', "JSON", "jq"), (b'[\n  {"a": 1}\n]\n', "JSON", "jq"), (b"{\r\n", "JSON", "jq"),
+    (b"key,value\n1,one\n2,two\n", "CSV", "--separator=,"), (b'"a, b",c\nd,e', "CSV", "--separator=,"), (b"\xef\xbb\xbfk,v\na,b\n", "CSV", "--separator=,"),
+])
+def test_an_import_refuses_what_is_no_text_of_records(tmp_path, data, kind, advice):
+    (tmp_path / "file").write_bytes(data)
+    for program in "remixdb", "xdbdemo":
+        said = run(program, "import", tmp_path / "store", tmp_path / "file", status=1)
+        assert f"{tmp_path}/file: is {kind}, and not a record a line; " in said.stderr and advice in said.stderr and "--raw" in said.stderr
+        assert said.stdout == "" and not (tmp_path / "store").exists()
+    import_bytes(tmp_path / "store", data, "--raw")
+    assert dump_bytes(tmp_path / "store", "--raw") == b"".join(sorted(line + b"\n" for line in data.split(b"\n") if line))
+
+
+@pytest.mark.parametrize("data", [b"Washington, D.C.\nParis\n", b"{a}\n", b"[sic]\n", b'{"a"}\tb\n', b"a,b\tc\nd,e\tf\n", b"one,line\n", b"a,b\nc,d,e\n"])
+def test_an_import_takes_lines_that_only_look_a_little_like_others(tmp_path, data):
+    import_bytes(tmp_path / "store", data)
+    assert dump_bytes(tmp_path / "store") == b"".join(sorted(line + b"\n" for line in data.split(b"\n") if line))
+
+
+def test_an_import_names_the_line_that_is_wrong(tmp_path):
+    for line in b"C:\\dir", b"a\\", b"k\tv\\x4", b"\\xg0", b"\\q":
+        said = import_bytes(tmp_path / "store", b"good\tline\n" + line + b"\n", status=1)
+        assert b"-: line 2: a backslash begins none of the escapes" in said.stderr and b"--raw" in said.stderr
+    assert records_of(tmp_path / "store") == {b"good": b"line"}
+    import_bytes(tmp_path / "raw", b"C:\\dir\tx\r\n", "--raw")
+    assert records_of(tmp_path / "raw") == {b"C:\\dir": b"x\r"}
+
+
+@pytest.mark.parametrize("size", [4090, 4095, 4096, 4097, 5000])
+def test_lines_across_the_beginning_that_is_read_ahead(tmp_path, size):
+    lines = [b"a" * size + b"\t1", b"b\t2", b"c" * 5000 + b"\t3", b"\xef\xbb\xbfd\t4"]
+    for nr, order in enumerate((lines, lines[::-1], [b"x" * (size - 3) + b"\t5", *lines])):
+        for end in b"", b"\n":
+            store = tmp_path / f"{nr}{len(end)}"
+            import_bytes(store, b"\n".join(order) + end)
+            records = dict(line.split(b"\t") for line in order)
+            if nr == 1:
+                records[b"d"] = records.pop(b"\xef\xbb\xbfd")  # a byte order mark at the beginning
+            assert records_of(store) == records
+
+
+@pytest.mark.parametrize("separator", ["", "ab", "\\n", "\\q", "\\\\"])
+def test_a_separator_that_cannot_be(tmp_path, separator):
+    assert "--separator needs one byte" in tool("import", "-s", separator, tmp_path / "store", "-", status=2).stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_scan(tmp_path):
+    chance = random.Random(7)
+    keys = sorted({bytes(chance.choices(b"ab\xff\t", k=chance.randrange(6))) for _ in range(150)})
+    fill(tmp_path / "store", {key: b"v" + key for key in keys})
+    def text(key):
+        return "".join(f"\\x{c:02x}" for c in key)
+    for n in range(150):
+        low, high, prefix = (bytes(chance.choices(b"ab\xff\t", k=chance.randrange(4))) if chance.random() < 0.5 else None for _ in range(3))
+        limit, reverse = chance.choice((None, 1, 5)), chance.random() < 0.5
+        expected = [k for k in keys if (low is None or k >= low) and (high is None or k < high) and (prefix is None or k.startswith(prefix))]
+        expected = (expected[::-1] if reverse else expected)[:limit]
+        flags = [f"--{name}={text(key)}" for name, key in (("from", low), ("to", high), ("prefix", prefix)) if key is not None]
+        flags += [f"--limit={limit}"] * (limit is not None) + ["--reverse"] * reverse
+        with_values = n % 2 == 0
+        out = dump_bytes(tmp_path / "store", *flags, *(() if with_values else ("--keys",)), command="scan")
+        escaped = {k: k.replace(b"\t", b"\\t") for k in expected}
+        assert out == b"".join(escaped[k] + (b"\tv" + k if with_values else b"") + b"\n" for k in expected), flags
+    assert '--limit is "0"' in tool("scan", "--limit=0", tmp_path / "store", status=2).stderr
+    assert "--from: a backslash" in tool("scan", "--from=\\q", tmp_path / "store", status=2).stderr
+
+
+def test_keys_and_values_with_escapes(tmp_path):
+    store = tmp_path / "store"
+    tool("put", "-e", store, "a\\x00b", "1\\n2")
+    assert records_of(store) == {b"a\0b": b"1\n2"}
+    assert tool("get", "-e", store, "a\\x00b").stdout == "1\\n2\n" and tool("get", "--escapes", store, "a\\x00", status=3).stdout == ""
+    assert '"a\\n"' in tool("del", "-e", store, "a\\n").stdout
+    assert "KEY: a backslash" in tool("get", "-e", store, "\\", status=2).stderr
+    tool("put", store, "-e", "--")  # behind DIR all is KEY and VALUE
+    assert tool("get", store, "-e").stdout == "--\n"
+    done = subprocess.run([ROOT / "remixdb.out", "put", store, "input"], input=bytes(range(256)), capture_output=True, timeout=60)
+    assert done.returncode == 0 and records_of(store)[b"input"] == bytes(range(256))
+
+
+# ---- messages
+
+
+def test_the_systems_reason_comes_first(tmp_path):
+    said = tool("put", tmp_path / "none" / "store", "k", "v", status=1).stderr
+    assert said.startswith("remixdb: open: No such file or directory: ") and str(tmp_path / "none") in said
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in tool("put", tmp_path / "file" / "store", "k", "v", status=1).stderr
+    if os.geteuid() != 0 or shutil.which("setpriv"):
+        (tmp_path / "closed").mkdir(mode=0o755)
+        for d in (tmp_path, *tmp_path.parents[:2]):
+            d.chmod(0o755)
+        under = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+        if not under:
+            (tmp_path / "closed").chmod(0o555)
+        done = subprocess.run([*under, ROOT / "remixdb.out", "put", tmp_path / "closed" / "store", "k", "v"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and done.stderr.startswith("remixdb: open: Permission denied: "), done.stderr
+
+
+def test_what_the_library_tells_comes_with_v_alone(store, tmp_path):
+    for command, *args in ("get", "a"), ("dump",), ("compact",), ("checkpoint", tmp_path / "to"), ("import", "/dev/null"):
+        flags = [f for f in ("-v", "--verbose") if command != "checkpoint" or f == "-v"]
+        for flag in flags:
+            said = tool(command, flag, store, *args).stderr
+            assert "opened; 1 partition, " in said and all(line.startswith("remixdb: ") for line in said.splitlines())
+        if command != "checkpoint":
+            assert tool(command, store, *args).stderr == ""
+    assert "opened" not in tool("verify", store).stderr
+    assert "remixdb: compaction: " in tool("compact", "-v", store).stderr
+
+
+def test_progress_is_shown(store, tmp_path):
+    for command, *args in ("verify",), ("compact",), ("checkpoint", tmp_path / "to"):
+        assert f"remixdb: {command}: 100 %\n" in tool(command, "-v", store, *args).stderr
+        assert " %" not in tool(command, store, *(f"{a}2" for a in args)).stderr
+
+
+@pytest.mark.parametrize("command", ["dump", "import"])
+def test_progress_on_a_terminal(tmp_path, command):
+    ours, theirs = pty.openpty()
+    lines = b"".join(b"%08d\tvalue\n" % i for i in range(50000))
+    if command == "dump":
+        import_bytes(tmp_path / "store", lines)
+    reader, writer = os.pipe()
+    process = subprocess.Popen([ROOT / "remixdb.out", command, tmp_path / "store", *["-"] * (command == "import")],
+                               **({"stdin": reader, "stdout": subprocess.DEVNULL} if command == "import" else {"stdout": writer}), stderr=theirs)
+    os.close(theirs)
+    os.close(writer if command == "dump" else reader)
+    pipe = reader if command == "dump" else writer
+    done = 0
+    while done < len(lines):  # slowly, so that there is something to be seen
+        step = len(lines) // 6
+        done += len(os.read(pipe, step)) if command == "dump" else os.write(pipe, lines[done:done + step])
+        time.sleep(0.06 if command == "dump" else 0.12)
+    os.close(pipe)
+    assert process.wait(timeout=120) == 0
+    said = b""
+    with contextlib.suppress(OSError):  # that is how the end is told
+        while piece := os.read(ours, 65536):
+            said += piece
+    os.close(ours)
+    what = b"records written" if command == "dump" else b"lines imported"
+    assert b"\x1b[K" in said and re.search(rb"remixdb: " + what + rb": \d+", said) and said.endswith(b"\r\x1b[K")
+
+
+def test_destroy(store, tmp_path):
+    (store / "mine").write_text("")
+    assert "is destroyed" in tool("destroy", store).stdout
+    assert [f.name for f in store.iterdir()] == ["mine"]
+    assert tool("destroy", store, status=1).stderr == f"remixdb: {store}: there is no store\n"
 
 
 # ---- make install
@@ -368,7 +627,7 @@ def library_name(*version):
 def install(root, prefix):
     """The library that is tested, not one built anew."""
     clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "LIBDIR", "INCLUDEDIR", "DATADIR")}
-    return subprocess.run([shutil.which("gmake") or "make", "-C", ROOT, "-o", library_name(), "install", f"DESTDIR={root}", f"PREFIX={prefix}"],
+    return subprocess.run([shutil.which("gmake") or "make", "-C", ROOT, "-o", library_name(), "-o", "remixdb.out", "install", f"DESTDIR={root}", f"PREFIX={prefix}"],
                           env=clean, capture_output=True, text=True, timeout=120)
 
 
@@ -382,11 +641,18 @@ def installed(tmp_path):
     return {str(p.relative_to(prefix)) for p in root.rglob("*") if not p.is_dir()}, prefix
 
 
+def test_the_command_that_is_installed(installed, tmp_path):
+    env = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")}
+    for args, out in (("put", "k", "v"), "is put"), (("get", "k"), "v\n"):
+        done = subprocess.run([installed[1] / "bin" / "remixdb", args[0], tmp_path / "store", *args[1:]], env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and out in done.stdout, done.stderr
+
+
 def test_what_is_installed(installed):
     names, prefix = installed
     version = xdb.version()
     assert names == {"include/remixdb.h", f"lib/{library_name()}", f"lib/{library_name('0')}", f"lib/{library_name(version)}",
-                     "lib/pkgconfig/remixdb.pc", "share/remixdb/xdb.py"}
+                     "lib/pkgconfig/remixdb.pc", "share/remixdb/xdb.py", "bin/remixdb", "share/man/man1/remixdb.1"}
     assert (prefix / "lib" / library_name()).resolve() == (prefix / "lib" / library_name(version)).resolve()
     assert "prefix=/opt/some where" in (prefix / "lib" / "pkgconfig" / "remixdb.pc").read_text()
     for name in "include/remixdb.h", "share/remixdb/xdb.py":

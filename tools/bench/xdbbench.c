@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "remixdb.h"
 #include "tools/bench/report.h"
 #include "tools/bench/work.h"
 
@@ -408,6 +409,10 @@ int main(int argc, char **argv) {
     char *a = argv[i];
     if (!strcmp(a, "--help") || !strcmp(a, "-h")) {
       help();
+      return flush_stdout() ? 0 : 1;
+    }
+    if (!strcmp(a, "--version")) {
+      printf("xdbbench %s\n", remixdb_version());
       return flush_stdout() ? 0 : 1;
     }
     if (strncmp(a, "--", 2)) {
