@@ -267,6 +267,17 @@ static bool repair_watched(const char *dir) {
   return repaired;
 }
 
+// The last line of a repair's report, which sums up. The caller frees it; NULL: there is no such file.
+static char *report_sum(const char *path) {
+  FILE *const in = fopen(path, "r");
+  char *line = NULL;
+  size_t cap = 0;
+  while (in != NULL && getline(&line, &cap, in) >= 0) continue;
+  if (in != NULL) fclose(in);
+  if (line != NULL) line[strcspn(line, "\n")] = '\0';
+  return line;
+}
+
 // The directory beside the store's files where the next repair puts aside what was there.
 static void lost_name(char *path, size_t cap, const char *dir) {
   unsigned nr = 0;
@@ -276,28 +287,23 @@ static void lost_name(char *path, size_t cap, const char *dir) {
 
 static int command_repair(char **arg, const struct options *o) {
   (void)o;
-  static char lost[PATH_MAX], report[sizeof(lost) + 16];
+  static char lost[PATH_MAX], report[sizeof(lost) + 16], told[1024];
   const char *const dir = arg[0];
   lost_name(lost, sizeof(lost), dir);
   if (!repair_watched(dir)) {
     if (remixdb_errcode() == REMIXDB_NOTFOUND) tool_end(TOOL_FAILED, "%s: there is no store", dir);
     tool_fail_call(dir, "repair");
   }
+  snprintf(told, sizeof(told), "%s", remixdb_errmsg());  // what is lost
   snprintf(report, sizeof(report), "%s/REPORT", lost);
-  FILE *const in = fopen(report, "r");
-  if (in == NULL) {  // an interrupted one was ended that had come further
-    printf("%s: a repair is ended; the newest lost.* has what was there, and a REPORT of what was lost\n", dir);
-    return TOOL_DONE;
-  }
-  char *line = NULL;  // the last one sums up
-  size_t cap = 0;
-  while (getline(&line, &cap, in) >= 0) continue;
-  fclose(in);
-  if (line == NULL) tool_end(TOOL_FAILED, "%s: cannot be read", report);
-  line[strcspn(line, "\n")] = '\0';
-  printf("%s: repaired; %s. %s has what was there, and a REPORT of what was lost\n", dir, line, lost);
+  char *const line = report_sum(report);
+  if (line != NULL) printf("%s: repaired; %s. %s has what was there, and a REPORT of what was lost\n", dir, line, lost);
+  else printf("%s: a repair is ended; the newest lost.* has what was there, and a REPORT of what was lost\n", dir);  // an interrupted one that had come further
   free(line);
-  return TOOL_DONE;
+  if (told[0] == '\0') return TOOL_DONE;
+  tool_flush();
+  fprintf(stderr, "%s: %s\n", tool_name(), told);
+  return TOOL_DAMAGED;
 }
 
 // ---- options
@@ -352,7 +358,7 @@ static const struct command {
     {"checkpoint", "DIR TO", 2, 2, 9, VERBOSE, "make TO a store that holds the same; shares files with DIR where it can", "", command_checkpoint},
     {"compact", "DIR", 1, 1, 9, VERBOSE, "bring everything into the fewest tables, without what was deleted or overwritten", "", command_compact},
     {"repair", "DIR", 1, 1, 9, VERBOSE, "make a store of what can still be read of a damaged one",
-     "What was there is put aside in DIR/lost.N, with a REPORT of what was lost.\n", command_repair},
+     "What was there is put aside in DIR/lost.N, with a REPORT of what was lost. The exit status is 4 when something is lost.\n", command_repair},
     {"destroy", "DIR", 1, 1, 9, VERBOSE, "remove the store: its own files, and DIR when nothing else is in it", "Nothing is asked.\n", command_destroy},
     {"help", "[COMMAND]", 0, 1, 9, 0, "tell about a command", "", command_help},
 };
@@ -376,7 +382,7 @@ static void usage(FILE *out) {
   fprintf(out, "usage: %s COMMAND [OPTIONS] ARGUMENTS; the commands are\n\n", tool_called());
   commands_list(out, NULL);
   fprintf(out, "\n%s COMMAND --help tells more, and the options. %s --version prints the version.\n", tool_called(), tool_called());
-  fprintf(out, "Exit status: 0 done, 1 failed, 2 wrong arguments, 3 no such key, 4 a file of the store is damaged.\n");
+  fprintf(out, "Exit status: 0 done, 1 failed, 2 wrong arguments, 3 no such key, 4 a file of the store is damaged, or records are lost.\n");
 }
 
 static void usage_of(FILE *out, const struct command *c) {

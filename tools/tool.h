@@ -12,7 +12,7 @@ enum tool_exit {
   TOOL_FAILED = 1,   // the reason is on standard error
   TOOL_USAGE = 2,    // the arguments were wrong; nothing was done
   TOOL_NO_KEY = 3,   // get: there is no such key
-  TOOL_DAMAGED = 4   // a file of the store is damaged
+  TOOL_DAMAGED = 4   // a file of the store is damaged; repair: the store is whole again, but something of it is lost
 };
 
 // Sets the name that messages begin with, "remixdb" for one, and what the user called the program by, argv[0]. First of all.
