@@ -177,13 +177,13 @@ MODULES := \
   lib kv $(addprefix base/, anchors dirlock env epoch err files hash_avx2 workers) \
   blkio \
   wh $(addprefix wh/, cursor guide leaf trie) \
-  $(addprefix log/, append format recover) \
+  $(addprefix log/, append format reader recover salvage) \
   $(addprefix table/, batch block build cache ckb fdpool format hold pieces readahead scan stored) sst \
   $(addprefix remix/, build cursor fresh pack remix splice write) \
   $(addprefix view/, current memtable merge multiget super version) \
   $(addprefix compact/, fresh plan round tables) \
   $(addprefix store/, batch dir idle pace ref replay round snapshot state syncer) xdb \
-  $(addprefix admin/, checkpoint repair stats verify witness) \
+  $(addprefix admin/, checkpoint repair repair_log repair_table stats verify witness) \
   remixdb
 
 SRCS := $(wildcard $(MODULES:%=%.c))

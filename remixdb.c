@@ -402,8 +402,10 @@ PUBLIC bool remixdb_verify(struct xdb_ref *ref) { return done(ref ? verify_store
 
 PUBLIC bool remixdb_repair(const char *dir) {
   enum remixdb_status s = check_dir(dir);
-  if (s == REMIXDB_OK) s = repair_store(env_posix(), dir, NULL);
+  struct repair_report report = {.told = ""};
+  if (s == REMIXDB_OK) s = repair_store(env_posix(), dir, &report);
   done(s);
+  if (s == REMIXDB_OK && report.losses) (void)err_set(s, "%s: repaired; %s", dir, report.told);
   if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no store", dir);
   return s == REMIXDB_OK;
 }

@@ -273,8 +273,10 @@ bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
 bool remixdb_verify(struct xdb_ref *ref);
 // Makes a store of what can still be read of the damaged one in dir, which must not be open: the newest readable version of every
 // key. Everything is read and written anew, so there must be room for a second copy. What was there is put aside in dir/lost.N,
-// with a REPORT of what was lost; what was not even damaged is put aside too. An interrupted repair is ended by calling it again; until then the store
-// is not opened. REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_NOSPACE (nothing has changed), REMIXDB_VERSION, REMIXDB_EXISTS (there are a thousand
+// with a REPORT that names each loss: file, offset, sequence numbers as far as they are known. What was not even damaged is put aside too.
+// True, with REMIXDB_OK, when the store is there again, also when something was lost: then remixdb_errmsg says so, in words that begin with LOST behind the
+// directory's name; it is empty when everything that the store was known to hold is there. An interrupted repair is ended by calling it again, and tells the
+// same; until then the store is not opened. REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_NOSPACE (nothing has changed), REMIXDB_VERSION, REMIXDB_EXISTS (there are a thousand
 // lost.N: remove some).
 bool remixdb_repair(const char *dir);
 // Removes the store in dir, also a damaged one: its own files only, and the directory when nothing else is in it and `dir` is no symbolic

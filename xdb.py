@@ -231,10 +231,11 @@ KEEP = _Keep()  # what a merge's function returns to leave the key as it is
 
 def repair(dirname):
     """Makes a store of what can still be read of the damaged one in the directory; what was there is put aside in it, with a report.
-    The store must not be open."""
+    The store must not be open. Returns what was lost, in words; "" when nothing was."""
     lib = _lib()
     if not lib.remixdb_repair(_dirname(dirname)):
         raise _last_error(lib)
+    return (lib.remixdb_errmsg() or b"").decode("utf-8", "replace")
 
 
 def destroy(dirname):

@@ -6,36 +6,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "admin/repair_state.h"
 #include "base/dirlock.h"
 #include "admin/witness.h"
-#include "table/format.h"
-#include "xdb.h"
 #include "store/syncer.h"
 
 #define MEMTABLE_MB 64u
 #define LOST_MAX 1000u
 #define LOST_DIR "lost"
 #define REPORT_FILE "REPORT"
+#define REPORT_FIRST "repair %016" PRIx64 ": %s\n"  // the new store's id
+#define REPORT_LOST "LOST, see below  "
+#define REPORT_WHOLE "nothing is lost  "
+#define REPORT_HEAD (7u + 16 + 2 + sizeof(REPORT_LOST) - 1 + 1)  // bytes of the first line
 
-struct repair {
-  struct env *env;
-  struct env_dir dir;           // the store's, held
-  struct sst_ctx ctx;           // of the damaged tables
-  struct blkio io;
-  struct fdpool *fds;
-  struct epoch epoch;
-  struct epoch_slot slot;
-  struct xdb *x;                // the new store
-  struct xdb_ref *r;
-  bool put_failed;              // what failed was a write to it
-  struct repair_report report;
-  char *text;                   // the report's
-  size_t text_len, text_cap;
-};
+// ---- the report
 
-// A line of the report. One that memory is missing for is left out: the figures still count it.
-static void note(struct repair *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void note(struct repair *p, const char *fmt, ...) {
+void repair_note(struct repair *p, const char *fmt, ...) {
   char line[ERR_MSG_MAX + 256];
   va_list ap;
   va_start(ap, fmt);
@@ -55,6 +42,18 @@ static void note(struct repair *p, const char *fmt, ...) {
   p->text_len += len;
 }
 
+void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt, ...) {
+  char line[ERR_MSG_MAX + WAL_LOSS_TEXT];
+  va_list ap;
+  va_start(ap, fmt);
+  if (vsnprintf(line, sizeof(line), fmt, ap) < 0) line[0] = '\0';
+  va_end(ap);
+  repair_note(p, "LOST: %s", line);
+  p->report.losses++;
+  p->report.records_lost += records;
+  p->report.more_lost = p->report.more_lost || more;
+}
+
 // ---- moving
 
 static enum remixdb_status rename_in(struct repair *p, const char *from, const char *to) {
@@ -70,146 +69,11 @@ static enum remixdb_status enter(const struct env_dir *at, const char *name, str
 
 // ---- reading what is left
 
-static enum remixdb_status keep(struct repair *p, const struct kv_rec *rec) {
+enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec) {
   p->report.records++;
   const enum remixdb_status s = xdb_put(p->r, kref(rec->key, rec->klen), rec->val, rec->vlen, rec->tomb);
   p->put_failed = s != REMIXDB_OK;
   return s;
-}
-
-static enum remixdb_status keep_logged(void *arg, uint64_t seq, const struct kv_rec *rec) {
-  (void)seq;
-  return keep(arg, rec);
-}
-
-// For messages: the beginning of a key, made readable.
-static const char *readable(struct kref key, char *buf, size_t cap) {
-  size_t n = 0;
-  for (uint32_t i = 0; i < key.len && n + 5 < cap; i++) {
-    const uint8_t c = key.ptr[i];
-    n += (size_t)snprintf(buf + n, cap - n, c >= 0x20 && c < 0x7f && c != '\\' ? "%c" : "\\x%02x", c);
-  }
-  buf[n] = '\0';
-  return buf;
-}
-
-// A table whose metadata is whole: block by block; those that are not are left out. Returns what keeping a record failed with.
-static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
-  struct sst_hold h = {0};
-  char last[160] = "", text[160];
-  uint64_t lost = 0;
-  bool gap = false;
-  enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t block = 0; block < t->nr_pages && s == REMIXDB_OK; block += sst_block_pages(t, block)) {
-    for (uint32_t i = 0; i < t->nr_recs[block] && s == REMIXDB_OK; i++) {
-      struct kv_rec rec;
-      epoch_enter(&p->epoch, &p->slot);
-      const enum remixdb_status read = sst_read(t, sst_pos_make(block, i), false, &h, &rec);
-      if (read == REMIXDB_OK) {
-        s = keep(p, &rec);
-        if (gap) note(p, "  ... before key %s", readable(kref(rec.key, rec.klen), text, sizeof(text)));
-        gap = false;
-        if (i + 1u == t->nr_recs[block]) (void)readable(kref(rec.key, rec.klen), last, sizeof(last));
-      }
-      epoch_exit(&p->slot);
-      if (read == REMIXDB_NOMEM) s = read;
-      if (read == REMIXDB_OK || s != REMIXDB_OK) continue;
-      note(p, "%s", err_msg());
-      if (!gap) note(p, "  %u records lost after key %s ...", t->nr_recs[block], last);
-      gap = true;
-      lost++;
-      break;  // the whole block is
-    }
-  }
-  sst_hold_fini(&h);
-  p->report.blocks_lost += lost;
-  if (lost) p->report.tables_damaged++;
-  else p->report.tables++;
-  return s;
-}
-
-// The block that a page may begin, as far as it is there: as much as the longest one takes. Where a sector cannot be read, no page before it is to be lost for that: the page
-// alone then, and the others that it says are its block's.
-static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t page, size_t *nr_out) {
-  const uint64_t off = page * BLOCK_PAGE;
-  enum remixdb_status s = env_read_upto(p->env, fd, path, buf, BLOCK_PAGE * BLOCK_PAGES_MAX, off, nr_out);
-  if (s != REMIXDB_IO) return s;
-  s = env_read_upto(p->env, fd, path, buf, BLOCK_PAGE, off, nr_out);
-  if (s != REMIXDB_OK || *nr_out < BLOCK_PAGE || buf[8] <= 1 || buf[8] > BLOCK_PAGES_MAX) return s;
-  size_t more;
-  s = env_read_upto(p->env, fd, path, buf + BLOCK_PAGE, (buf[8] - 1u) * BLOCK_PAGE, off + BLOCK_PAGE, &more);
-  *nr_out += more;
-  return s;
-}
-
-// A table whose metadata is damaged: blocks say themselves how long they are and how many records they have, and their checksums are of their places. A
-// compressed table has neither without its metadata.
-static enum remixdb_status keep_pages(struct repair *p, uint64_t number) {
-  char name[32], path[ENV_PATH_MAX];
-  uint64_t size = 0, blocks = 0, bad = 0;
-  int fd = -1;
-  files_table_name(name, number);
-  enum remixdb_status s = env_path(path, p->dir.path, name);
-  if (s == REMIXDB_OK) s = env_open(&p->dir, name, ENV_READ, &fd);
-  if (s == REMIXDB_NOTFOUND) {
-    note(p, "%s: is missing", path);
-    p->report.tables_lost++;
-    return REMIXDB_OK;
-  }
-  if (s == REMIXDB_OK) s = env_size(p->env, fd, path, &size);
-  if (s == REMIXDB_IO) {  // it cannot be read; the others can, and the log
-    note(p, "%s", err_msg());
-    p->report.tables_lost++;
-    env_close_quiet(p->env, fd);
-    return REMIXDB_OK;
-  }
-  uint8_t *buf = mem_alloc_aligned(BLOCK_PAGE, BLOCK_PAGE * BLOCK_PAGES_MAX);
-  if (s == REMIXDB_OK && !buf) s = REMIXDB_NOMEM;
-  for (uint64_t page = 0; s == REMIXDB_OK && (page + 1) * BLOCK_PAGE <= size;) {
-    size_t nr;
-    uint32_t step = 1;
-    const enum remixdb_status read = read_block(p, fd, path, buf, page, &nr);
-    if (read == REMIXDB_OK) {
-      const uint32_t pages = buf[8], count = buf[9];
-      const bool possible = pages >= 1 && pages <= BLOCK_PAGES_MAX && count >= 1 && (size_t)pages * BLOCK_PAGE <= nr && page <= UINT16_MAX;
-      if (possible && block_verify(buf, pages, count, number, (uint32_t)page, path, page * BLOCK_PAGE) == REMIXDB_OK) {
-        for (uint32_t i = 0; i < count && s == REMIXDB_OK; i++) {
-          struct kv_rec rec;
-          block_record(buf, i, &rec);
-          s = keep(p, &rec);
-        }
-        blocks++;
-        step = pages;
-      } else {
-        bad++;
-      }
-    } else if (read == REMIXDB_NOMEM) {
-      s = read;
-    } else {
-      bad++;
-    }
-    page += step;
-  }
-  mem_free(buf);
-  env_close_quiet(p->env, fd);
-  if (s != REMIXDB_OK) return s;
-  note(p, "%s: %" PRIu64 " blocks were read without the metadata; %" PRIu64 " other pages (of blocks, compressed keys or metadata) were not", path, blocks, bad);
-  if (blocks) p->report.tables_damaged++;
-  else p->report.tables_lost++;
-  return s;
-}
-
-static enum remixdb_status keep_number(struct repair *p, uint64_t number) {
-  struct sst *t;
-  enum remixdb_status s = sst_open(&p->ctx, number, &t);
-  if (s == REMIXDB_OK) {
-    s = keep_table(p, t);
-    sst_unref(t);
-    return s;
-  }
-  if (s == REMIXDB_NOMEM || s == REMIXDB_VERSION) return s;  // a newer library's: nothing is damaged
-  note(p, "%s", err_msg());
-  return keep_pages(p, number);
 }
 
 static int cmp_u64(const void *a, const void *b) {
@@ -243,11 +107,11 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
 // Which tables there are, oldest first, and whose.
 static enum remixdb_status find_tables(struct repair *p, const struct files_entry *list, size_t nr, struct version_names *v) {
   enum remixdb_status s = version_list(&p->dir, v);
-  if (s == REMIXDB_OK || s == REMIXDB_NOMEM) return s;
+  if (s == REMIXDB_OK || s == REMIXDB_NOMEM || s == REMIXDB_INVALID) return s;
   if (s == REMIXDB_VERSION) return s;  // a newer library's: nothing is damaged
-  if (s == REMIXDB_NOTFOUND) note(p, FILES_CURRENT ": is missing");
-  else note(p, "%s", err_msg());
-  note(p, "  all tables in the directory are taken, in order of their numbers; keys whose tombstones were compacted away may come back");
+  if (s == REMIXDB_NOTFOUND) repair_lose(p, 0, true, "%s/" FILES_CURRENT ": is missing", p->dir.path);
+  else repair_lose(p, 0, true, "%s", err_msg());
+  repair_note(p, "  all tables in the directory are taken, in order of their numbers; keys whose tombstones were compacted away may come back");
   p->report.version_lost = true;
   *v = (struct version_names){0};
   if (!(v->tables = mem_alloc((nr ? nr : 1) * sizeof(uint64_t)))) return REMIXDB_NOMEM;
@@ -264,20 +128,9 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   struct version_names v = {0};
   enum remixdb_status s = find_tables(p, list, nr, &v);
   p->ctx.store_id = v.store_id;
-  for (size_t i = 0; i < v.nr_tables && s == REMIXDB_OK; i++) s = keep_number(p, v.tables[i]);
+  for (size_t i = 0; i < v.nr_tables && s == REMIXDB_OK; i++) s = repair_table(p, v.tables[i]);
   mem_free(v.tables);
-  if (s != REMIXDB_OK) return s;
-  struct wal_salvage log = {0};
-  const struct wal_opts wo = {.dir = &p->dir, .store_id = v.store_id, .read_only = true};
-  s = wal_read_damaged(&wo, p->report.version_lost ? 0 : v.log_gen, keep_logged, p, &log);
-  if (s == REMIXDB_IO && !p->put_failed) {  // a file of the old log cannot be read
-    note(p, "%s", err_msg());
-    s = REMIXDB_OK;
-  }
-  p->report.log_records = log.nr_records;
-  p->report.log_bytes_lost = log.lost_bytes;
-  if (log.lost_bytes) note(p, "log: %" PRIu64 " bytes between whole frames are lost", log.lost_bytes);
-  return s;
+  return s == REMIXDB_OK ? repair_log(p, &v) : s;
 }
 
 static enum remixdb_status build(struct repair *p, const struct files_entry *list, size_t nr) {
@@ -285,6 +138,7 @@ static enum remixdb_status build(struct repair *p, const struct files_entry *lis
   enum remixdb_status s = xdb_open_at(&p->dir, FILES_REPAIR_NEW, &o, &p->x);
   if (s != REMIXDB_OK) return s;
   p->x->leave_log = true;
+  p->new_id = p->x->store_id;
   s = xdb_ref(p->x, &p->r);
   if (s == REMIXDB_OK) s = collect(p, list, nr);
   if (s == REMIXDB_OK) s = xdb_sync(p->r);
@@ -315,6 +169,7 @@ static enum remixdb_status name_lost(struct repair *p, const struct env_dir *don
     enum remixdb_status s = env_stat(&p->dir, name, &st);
     if (s == REMIXDB_OK) continue;
     if (s == REMIXDB_NOTFOUND) s = env_rename(done, LOST_DIR, &p->dir, name);
+    memcpy(p->lost_name, name, sizeof(name));
     return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
   }
   return err_set(REMIXDB_EXISTS, "%s: holds %u directories of earlier repairs, lost.1 and on: remove some, then call it again", p->dir.path, LOST_MAX);
@@ -384,17 +239,80 @@ static enum remixdb_status finish(struct repair *p) {
   return s == REMIXDB_OK ? move_in(p) : s;
 }
 
+// Whether dir/name/REPORT is of the repair that made the store `id`, and says that something was lost.
+static enum remixdb_status read_verdict(struct repair *p, const char *name, uint64_t id, bool *mine_out, bool *lost_out) {
+  char head[REPORT_HEAD + 1] = "", want[REPORT_HEAD + 1];
+  struct env_dir aside;
+  int fd = -1;
+  size_t nr = 0;
+  *mine_out = false;
+  enum remixdb_status s = env_dir_open(&p->dir, name, &aside);
+  if (s == REMIXDB_OK) s = env_open(&aside, REPORT_FILE, ENV_READ, &fd);
+  if (s == REMIXDB_OK) s = env_read_upto(p->env, fd, REPORT_FILE, head, REPORT_HEAD, 0, &nr);
+  env_close_quiet(p->env, fd);
+  env_dir_close(&aside);
+  if (s == REMIXDB_NOTFOUND) return REMIXDB_OK;
+  for (uint32_t lost = 0; lost < 2 && s == REMIXDB_OK && nr == REPORT_HEAD; lost++) {
+    (void)snprintf(want, sizeof(want), REPORT_FIRST, id, lost ? REPORT_LOST : REPORT_WHOLE);
+    if (memcmp(head, want, REPORT_HEAD) != 0) continue;
+    *mine_out = true;
+    *lost_out = lost;
+  }
+  return s;
+}
+
+// Finds the report of the repair that made the store `id`.
+static enum remixdb_status find_verdict(struct repair *p, uint64_t id, bool *mine_out, bool *lost_out) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 1; i <= LOST_MAX && s == REMIXDB_OK && !*mine_out; i++) {
+    char name[32];
+    bool there;
+    (void)snprintf(name, sizeof(name), "lost.%u", i);
+    s = files_has_dir(&p->dir, name, &there);
+    if (s == REMIXDB_OK && there) s = read_verdict(p, name, id, mine_out, lost_out);
+    if (*mine_out) memcpy(p->lost_name, name, sizeof(name));
+  }
+  return s;
+}
+
+// An earlier call began it: its report, which is where everything was put aside, says whether something was lost. One that cannot be read counts as one of a loss: the
+// repair has ended all the same.
+static void recall(struct repair *p) {
+  uint64_t id = 0;
+  bool mine = false, lost = true;
+  enum remixdb_status s = version_peek(&p->dir, &id);
+  if (s == REMIXDB_OK) s = find_verdict(p, id, &mine, &lost);
+  if (s == REMIXDB_OK && mine && !lost) return;
+  p->report.losses = 1;
+  p->report.more_lost = true;
+  (void)snprintf(p->report.told, sizeof(p->report.told), mine ? "LOST: the report says what" : "LOST, perhaps: there is no report that can be read");
+}
+
 // ---- all of it
+
+// What was lost, in words, for the report's last line and the caller.
+static void sum_up(struct repair *p) {
+  struct repair_report *const r = &p->report;
+  if (r->losses == 0) return;
+  const char *const places = r->losses == 1 ? "place" : "places";
+  if (r->records_lost == 0) (void)snprintf(r->told, sizeof(r->told), "LOST: nobody knows how many records, in %u %s", r->losses, places);
+  else (void)snprintf(r->told, sizeof(r->told), "LOST: %s%" PRIu64 " records, in %u %s", r->more_lost ? "at least " : "", r->records_lost, r->losses, places);
+}
 
 static enum remixdb_status write_report(struct repair *p) {
   struct env_dir new_dir, lost = {.fd = -1};
+  char head[REPORT_HEAD + 1];
   const struct repair_report *r = &p->report;
-  note(p, "%" PRIu64 " records kept: %u tables whole, %u in part (%" PRIu64 " blocks lost), %u lost; %" PRIu64 " records of the log", r->records, r->tables,
-       r->tables_damaged, r->blocks_lost, r->tables_lost, r->log_records);
+  sum_up(p);
+  repair_note(p, "%" PRIu64 " records kept: %u tables whole, %u in part (%" PRIu64 " blocks lost), %u lost; %" PRIu64 " records of the log; %s", r->records, r->tables,
+              r->tables_damaged, r->blocks_lost, r->tables_lost, r->log_records, r->losses ? r->told : "nothing is lost");
+  // a call that only ends what this one begins finds the report again by its first line, and knows by it whether something is lost
+  (void)snprintf(head, sizeof(head), REPORT_FIRST, p->new_id, r->losses ? REPORT_LOST : REPORT_WHOLE);
+  if (p->text) memcpy(p->text, head, REPORT_HEAD);
   enum remixdb_status s = enter(&p->dir, FILES_REPAIR_NEW, &new_dir);
   if (s == REMIXDB_OK) s = env_mkdir(&new_dir, LOST_DIR);
   if (s == REMIXDB_OK) s = enter(&new_dir, LOST_DIR, &lost);
-  if (s == REMIXDB_OK) s = env_replace_file(&lost, REPORT_FILE, p->text ? p->text : "", p->text_len);
+  if (s == REMIXDB_OK) s = env_replace_file(&lost, REPORT_FILE, p->text ? p->text : head, p->text ? p->text_len : REPORT_HEAD);
   if (s == REMIXDB_OK) s = env_sync_dir(&new_dir);
   env_dir_close(&lost);
   env_dir_close(&new_dir);
@@ -423,9 +341,13 @@ static enum remixdb_status repair_locked(struct repair *p) {
   bool pending;
   enum remixdb_status s = files_repair_pending(&p->dir, &pending);
   if (s != REMIXDB_OK) return s;
-  if (pending) return finish(p);
+  if (pending) {
+    if ((s = finish(p)) == REMIXDB_OK) recall(p);
+    return s;
+  }
   if ((s = files_remove_dir(&p->dir, FILES_REPAIR_NEW)) != REMIXDB_OK) return s;
   if ((s = files_list(&p->dir, &list, &nr)) != REMIXDB_OK) return s;
+  repair_note(p, "%*s", (int)REPORT_HEAD - 1, "");  // the first line, filled in at the end
   s = build(p, list, nr);
   mem_free(list);
   if (s == REMIXDB_OK) s = write_report(p);
@@ -484,7 +406,10 @@ enum remixdb_status repair_store(struct env *env, const char *path, struct repai
   if (s == REMIXDB_OK) s = repair_held(p);
   struct err_saved why;
   err_save(&why, s);
-  if (report_out && dirlock_held(&lock)) *report_out = p->report;
+  struct repair_report *const r = &p->report;
+  const size_t used = strlen(r->told);
+  if (r->losses) (void)snprintf(r->told + used, sizeof(r->told) - used, "; %s/" REPORT_FILE " in the store's directory", p->lost_name[0] ? p->lost_name : "lost.*");
+  if (report_out && dirlock_held(&lock)) *report_out = *r;
   dirlock_give(&lock);
   env_dir_close(&p->dir);
   mem_free(p);

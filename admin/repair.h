@@ -12,17 +12,11 @@
 #ifndef REPAIR_H
 #define REPAIR_H
 
+#include "admin/repair_report.h"
 #include "base/env.h"
 
-struct repair_report {
-  uint64_t records;          // read and kept, all versions
-  uint32_t tables, tables_damaged, tables_lost;  // whole; read in part; not at all
-  uint64_t blocks_lost;      // of tables read in part
-  uint64_t log_records, log_bytes_lost;
-  bool version_lost;         // CURRENT could not be read
-};
-
-// REMIXDB_NOTFOUND: nothing in it shows that it is a store's (witness_find), and nothing was touched; REMIXDB_LOCKED, REMIXDB_IO, REMIXDB_NOSPACE (the store is as it was: make room and try again), REMIXDB_NOMEM, REMIXDB_VERSION; REMIXDB_EXISTS: a thousand lost.N are there, remove some. What was
+// REMIXDB_OK also when something was lost: the report says so, and `lost.N/REPORT` names each loss with its file, its offset and its sequence numbers as far as they
+// are known. REMIXDB_NOTFOUND: nothing in it shows that it is a store's (witness_find), and nothing was touched; REMIXDB_LOCKED, REMIXDB_IO, REMIXDB_NOSPACE (the store is as it was: make room and try again), REMIXDB_NOMEM, REMIXDB_VERSION; REMIXDB_EXISTS: a thousand lost.N are there, remove some. What was
 // lost is in `lost.N/REPORT` beside the files put aside, and in the report.
 MUST_CHECK enum remixdb_status repair_store(struct env *env, const char *path, struct repair_report *report_out);
 #endif

@@ -75,6 +75,6 @@ bool wal_frame_get(const uint8_t *p, const struct wal_key *k, uint64_t off, stru
   if (load32le(p + 8) != k->magic || load32le(p + 36) != wal_frame_check(k, off, p)) return false;
   *out = (struct wal_frame){.sum = load64le(p), .len = load32le(p + 12), .first_seq = load64le(p + 16),
                             .durable = load64le(p + 24), .count = load32le(p + 32)};
-  return out->count > 0 && out->count <= out->len && out->len <= WAL_FRAME_MAX && out->durable <= off &&
+  return out->count > 0 && out->count <= out->len && out->len <= WAL_FRAME_MAX && out->first_seq > 0 && out->first_seq <= WAL_NUMBER_MAX && out->durable <= off &&
          (out->durable == 0 || out->durable >= WAL_HEAD);
 }

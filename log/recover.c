@@ -1,84 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading a log: recovery, verification, and what is left of a damaged one.
-#include "log/state.h"
+// Reading a log: recovery and verification.
+#include "log/reader.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#if !defined(WAL_WINDOW)       // a build that fuzzes makes it small
-#define WAL_WINDOW (1u << 20)  // files are read in pieces of this size
-#endif
-#define WAL_PAGE 4096u         // what a disk reads or does not
-#define SALVAGE_GENS 4096u  // of so many generations a broken header is looked for
-
 // ---- recovery
-
-// A window over a file.
-struct wal_reader {
-  struct env *env;
-  const struct wal_seg *seg;
-  uint8_t *buf;
-  size_t cap, len;
-  uint64_t off;
-  struct err_saved *unread;  // NULL, or gets the first failure to read, and what could not be read is taken for zeros, of which no frame is made
-};
-
-static void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg) {
-  r->seg = seg;
-  r->len = 0;
-}
-
-// As much as there is of `want` bytes into the window, page by page, with zeros for those that cannot be read.
-static enum remixdb_status wal_read_around(struct wal_reader *r, size_t want, uint64_t off) {
-  const uint64_t left = off < r->seg->size ? r->seg->size - off : 0;
-  const size_t all = want < left ? want : (size_t)left;
-  for (size_t at = 0, n; at < all; at += n) {
-    size_t nr = 0;
-    n = WAL_PAGE - (size_t)((off + at) % WAL_PAGE);
-    if (n > all - at) n = all - at;
-    const enum remixdb_status s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf + at, n, off + at, &nr);
-    if (s != REMIXDB_OK && s != REMIXDB_IO) return s;
-    if (s == REMIXDB_IO && r->unread->status == REMIXDB_OK) err_save(r->unread, s);
-    memset(r->buf + at + nr, 0, n - nr);
-  }
-  r->len = all;
-  return REMIXDB_OK;
-}
-
-// Makes n bytes from off on readable, fewer (*nr_out) when the file ends first. They hold until the next call.
-static enum remixdb_status wal_reader_get(struct wal_reader *r, uint64_t off, size_t n, const uint8_t **out, size_t *nr_out) {
-  if (off < r->off || off + n > r->off + r->len) {
-    size_t want = n > WAL_WINDOW ? n : WAL_WINDOW;
-    if (want > r->cap) {
-      uint8_t *const buf = mem_alloc(want);
-      if (!buf) return REMIXDB_NOMEM;
-      mem_free(r->buf);
-      r->buf = buf;
-      r->cap = want;
-    }
-    r->off = off;
-    r->len = 0;
-    enum remixdb_status s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf, want, off, &r->len);
-    if (s == REMIXDB_IO && r->unread) s = wal_read_around(r, want, off);
-    if (s != REMIXDB_OK) return s;
-  }
-  const uint64_t left = r->off + r->len - off;
-  *out = r->buf + (off - r->off);
-  *nr_out = left < n ? (size_t)left : n;
-  return REMIXDB_OK;
-}
-
-// Whether the payload is exactly f->count records. A batch is replayed whole or not at all, so this is asked before the first is.
-static bool wal_frame_decodes(const struct wal_frame *f, const uint8_t *p) {
-  const uint8_t *const end = p + f->len;
-  struct kv_rec rec;
-  for (uint32_t i = 0; i < f->count; i++) {
-    p = kv_rec_get(p, end, &rec);
-    if (!p) return false;
-  }
-  return p == end;
-}
 
 // Replays frames up to `limit` (the segment's final length, or its file's size). *end_out: where the first broken frame begins,
 // or limit. *durable_out: the largest durable offset that one of them states.
@@ -120,69 +48,51 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
   return REMIXDB_OK;
 }
 
-// Looks at every byte of [off, limit) of the reader's file for the head of a frame of the segment k. *durable_out: the largest
-// durable offset one of them states. *end_out: where the last frame so found ends (off when there is none). Heads suffice as
-// witnesses: their own check is as good as the frame's.
-static enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit,
-                                    uint64_t *durable_out, uint64_t *end_out) {
-  *durable_out = 0;
-  *end_out = off;
-  while (off < limit && limit - off >= WAL_FRAME_HEAD) {
-    const uint8_t *p;
-    size_t nr;
-    const enum remixdb_status s = wal_reader_get(r, off, limit - off < WAL_WINDOW ? (size_t)(limit - off) : WAL_WINDOW, &p, &nr);
-    if (s != REMIXDB_OK) return s;
-    if (nr < WAL_FRAME_HEAD) break;
-    const size_t last = nr - WAL_FRAME_HEAD;  // a head may begin up to here
-    for (size_t i = 0; i <= last; i++) {
-      const uint8_t *const hit = memchr(p + i + 8, (int)(k->magic & 0xff), last - i + 1);
-      if (!hit) break;
-      i = (size_t)(hit - p) - 8;
-      struct wal_frame f;
-      if (!wal_frame_get(p + i, k, off + i, &f)) continue;
-      if (f.durable > *durable_out) *durable_out = f.durable;
-      const uint64_t end = off + i + WAL_FRAME_HEAD + f.len;
-      if (end > *end_out) *end_out = end < limit ? end : limit;
-    }
-    off += last + 1;
-  }
-  return REMIXDB_OK;
+// What is lost where the segment broke at `at`, behind sequence number seq. next: the segment after it, or NULL; level_end: as in struct wal_break.
+static enum remixdb_status wal_broken(struct wal_reader *r, const struct wal_seg *seg, uint64_t at, uint64_t limit, uint64_t seq, const struct wal_seg *next,
+                                      uint64_t level_end, struct wal_loss *out) {
+  const struct wal_break b = {.off = at, .limit = limit < seg->size ? limit : seg->size, .seq = seq, .upto = next ? next->h.last_seq : UINT64_MAX, .level_end = level_end};
+  uint64_t whole;
+  wal_reader_aim(r, seg);
+  return wal_hole(r, &b, out, &whole);
 }
 
-// The segment broke at `at`. REMIXDB_OK: nothing says that this was durable, it is a torn tail. `top`: the segment after it, or
+// The segment broke at `at`, behind sequence number seq. REMIXDB_OK: nothing says that this was durable, it is a torn tail. `top`: the segment after it, or
 // NULL.
-static enum remixdb_status wal_judge(struct wal_reader *r, const struct wal_seg *seg, uint64_t at, uint64_t limit,
+static enum remixdb_status wal_judge(struct wal_reader *r, const struct wal_seg *seg, uint64_t at, uint64_t limit, uint64_t seq,
                                      const struct wal_seg *top, struct wal_recovery *rec) {
-  uint64_t durable, end;
+  struct wal_heads heads, after;
+  struct wal_loss lost;
   wal_reader_aim(r, seg);
-  enum remixdb_status s = wal_scan(r, &seg->key, at, limit < seg->size ? limit : seg->size, &durable, &end);
+  enum remixdb_status s = wal_scan(r, &seg->key, at, limit < seg->size ? limit : seg->size, &heads);
   if (s != REMIXDB_OK) return s;
-  if (top && top->h.prev_durable > durable) durable = top->h.prev_durable;
+  const uint64_t durable = top && top->h.prev_durable > heads.durable ? top->h.prev_durable : heads.durable;
   if (durable > at) {
-    return err_corrupt(seg->path, at, "broken frame; the log says later on that all before %llu was durable",
-                       (unsigned long long)durable);
+    if ((s = wal_broken(r, seg, at, limit, seq, top, 0, &lost)) != REMIXDB_OK) return s;
+    return wal_lost(&lost, "broken frame; the log says later on that all before %llu was durable", (unsigned long long)durable);
   }
-  rec->cut_bytes += top ? limit - at : end - at;
+  rec->cut_bytes += top ? limit - at : heads.end - at;
   if (!top) return REMIXDB_OK;
   wal_reader_aim(r, top);
-  s = wal_scan(r, &top->key, WAL_HEAD, top->size, &durable, &end);
-  if (s != REMIXDB_OK) return s;
-  if (durable > 0) return err_corrupt(seg->path, at, "broken frame; the next segment, %s, was synced after this one", top->path);
-  rec->cut_bytes += end - WAL_HEAD;
+  if ((s = wal_scan(r, &top->key, WAL_HEAD, top->size, &after)) != REMIXDB_OK) return s;
+  if (after.durable > 0) {
+    if ((s = wal_broken(r, seg, at, limit, seq, top, 0, &lost)) != REMIXDB_OK) return s;
+    return wal_lost(&lost, "broken frame; the next segment, %s, was synced after this one", top->path);
+  }
+  rec->cut_bytes += after.end - WAL_HEAD;
   return REMIXDB_OK;
 }
 
-// Looks in a file without a header for frames of the generation. *end_out: as of wal_scan, WAL_HEAD when there are none.
-static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *s, uint64_t gen, uint64_t *durable_out, uint64_t *end_out) {
+// Looks in a file without a header for frames of the generation. *out: as of wal_scan from WAL_HEAD on.
+static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *s, uint64_t gen, struct wal_heads *out) {
   struct wal_reader r = {.env = w->env};
   const struct wal_key k = wal_key(w->store_id, gen);
-  *durable_out = 0;
-  *end_out = WAL_HEAD;
+  *out = (struct wal_heads){.end = WAL_HEAD};
   enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
   if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;
   if (st != REMIXDB_OK) return st;
   wal_reader_aim(&r, s);
-  st = wal_scan(&r, &k, WAL_HEAD, s->size, durable_out, end_out);
+  st = wal_scan(&r, &k, WAL_HEAD, s->size, out);
   env_close_quiet(w->env, s->fd);
   s->fd = -1;
   mem_free(r.buf);
@@ -193,10 +103,10 @@ static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *s, u
 // a frame behind it calls durable. `newest`: the largest generation a header has; the next one to begin has at most two more.
 static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *s, uint64_t newest) {
   for (uint64_t gen = newest + 1; gen <= newest + 2; gen++) {
-    uint64_t durable, end;
-    const enum remixdb_status st = wal_scan_headless(w, s, gen, &durable, &end);
+    struct wal_heads heads;
+    const enum remixdb_status st = wal_scan_headless(w, s, gen, &heads);
     if (st != REMIXDB_OK) return st;
-    if (durable > 0) {
+    if (heads.durable > 0) {
       return err_corrupt(s->path, 0, "broken header of a segment; its frames, of generation %llu, say that it was durable",
                          (unsigned long long)gen);
     }
@@ -204,70 +114,16 @@ static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *s, 
   return REMIXDB_OK;
 }
 
-struct wal_names {
-  const struct env_dir *dir;
-  struct wal_seg *segs;
-  bool nomem;
-};
-
-static bool wal_name(void *arg, const char *name) {
-  struct wal_names *const n = arg;
-  if (strncmp(name, "wal-", 4) != 0) return true;
-  name += 4;
-  uint32_t nr = 0;
-  const size_t len = strlen(name);
-  if (len == 0 || len > 9 || (name[0] == '0' && len > 1)) return true;
-  for (size_t i = 0; i < len; i++) {
-    if (name[i] < '0' || name[i] > '9') return true;
-    nr = nr * 10 + (uint32_t)(name[i] - '0');
-  }
-  struct wal_seg *const s = wal_seg_create(n->dir, nr);
-  if (!s) {
-    n->nomem = true;
-    return false;
-  }
-  s->next = n->segs;
-  n->segs = s;
-  return true;
-}
-
-static enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *s) {
-  uint8_t head[WAL_HEAD];
-  size_t nr;
-  enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
-  if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;  // it went between the listing and here; if it was needed it is missed later
-  if (st != REMIXDB_OK) return st;
-  st = env_size(w->env, s->fd, s->path, &s->size);
-  if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), 0, &nr);
-  if (st == REMIXDB_OK && nr == sizeof(head)) {
-    st = wal_head_get(head, s->path, w->store_id, &s->h);
-    s->headed = st == REMIXDB_OK;
-    if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
-  }
-  env_close_quiet(w->env, s->fd);
-  s->fd = -1;
-  s->key = wal_key(w->store_id, s->h.gen);
-  if (s->headed) s->level = wal_level_get(head + WAL_LEVEL, &s->key, s->h.gen);
-  return st;
-}
-
-static int wal_seg_cmp(const void *a, const void *b) {
-  const struct wal_seg *const x = *(struct wal_seg *const *)a, *const y = *(struct wal_seg *const *)b;
-  if (x->headed != y->headed) return x->headed ? 1 : -1;
-  if (x->h.gen != y->h.gen) return x->h.gen < y->h.gen ? -1 : 1;
-  return (x->nr > y->nr) - (x->nr < y->nr);
-}
-
 // A segment that must be there has no header in any file: tells which file it is, if its frames do. `why`: who needs it.
 static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size_t nr, uint64_t gen, const char *why) {
   const struct wal_seg *headless = NULL;
   for (size_t i = 0; i < nr; i++) {
-    uint64_t durable, end;
+    struct wal_heads heads;
     if (!all[i] || all[i]->headed) continue;
     headless = all[i];
-    const enum remixdb_status st = wal_scan_headless(w, all[i], gen, &durable, &end);
+    const enum remixdb_status st = wal_scan_headless(w, all[i], gen, &heads);
     if (st != REMIXDB_OK) return st;
-    if (end > WAL_HEAD) {
+    if (heads.end > WAL_HEAD) {
       return err_corrupt(headless->path, 0, "broken header of a segment; its frames are of generation %llu (%s)",
                          (unsigned long long)gen, why);
     }
@@ -330,14 +186,15 @@ static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *ar
   }
   const struct wal_level level = top ? top->level : (struct wal_level){0};
   if (level.gen > last->h.gen) {
-    st = err_corrupt(top->path, WAL_LEVEL, "the log's generation %llu is missing; it was durable up to %llu", (unsigned long long)level.gen,
-                     (unsigned long long)level.end);
+    const struct wal_loss lost = {.path = top->path, .off = WAL_LEVEL, .gen = level.gen};
+    st = wal_lost(&lost, "the log's generation %llu is missing; it was durable up to %llu", (unsigned long long)level.gen, (unsigned long long)level.end);
     goto out;
   }
   for (struct wal_seg *s = w->segs; s; s = s->next) {
+    struct wal_loss lost;
     if (s->h.last_seq != *seq) {
-      st = err_corrupt(s->path, 56, "the segment follows sequence number %llu, the store is at %llu",
-                       (unsigned long long)s->h.last_seq, (unsigned long long)*seq);
+      lost = (struct wal_loss){.path = s->path, .off = 56, .gen = s->h.gen, .first_seq = *seq + 1, .last_seq = s->h.last_seq};
+      st = wal_lost(&lost, "the segment follows sequence number %llu, the store is at %llu", (unsigned long long)s->h.last_seq, (unsigned long long)*seq);
       goto out;
     }
     struct wal_seg *const next = s->next;
@@ -352,7 +209,8 @@ static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *ar
     if (next && next->h.prev_durable > s->durable) s->durable = next->h.prev_durable;
     const bool whole = next && s->end == limit;
     if (level.gen == s->h.gen ? s->end < level.end : level.gen > s->h.gen && !whole) {
-      st = err_corrupt(s->path, s->end, "broken frame; by the watermark in %s this was durable", top->path);
+      st = wal_broken(&r, s, s->end, limit, *seq, next, level.gen == s->h.gen ? level.end : 0, &lost);
+      if (st == REMIXDB_OK) st = wal_lost(&lost, "broken frame; by the watermark in %s this was durable", top->path);
       goto out;
     }
     if (whole) {
@@ -360,11 +218,12 @@ static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *ar
       continue;
     }
     if (next && next->next) {  // the one after next began when the header of next was durable, and so all of this one
-      st = err_corrupt(s->path, s->end, "broken frame; the log goes on for more than one segment after it");
+      st = wal_broken(&r, s, s->end, limit, *seq, next, 0, &lost);
+      if (st == REMIXDB_OK) st = wal_lost(&lost, "broken frame; the log goes on for more than one segment after it");
       goto out;
     }
     if (next) st = wal_seg_open(w, next);
-    if (st == REMIXDB_OK) st = wal_judge(&r, s, s->end, limit, next, rec);
+    if (st == REMIXDB_OK) st = wal_judge(&r, s, s->end, limit, *seq, next, rec);
     if (st != REMIXDB_OK) goto out;
     s->next = NULL;
     if (next) {
@@ -472,39 +331,6 @@ static enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const st
   if (wal_trim(w, WAL_SPARES) != REMIXDB_OK) {
     // what cannot be removed now is tried again with each release
   }
-  return REMIXDB_OK;
-}
-
-// All files of the log into *all_out (an array for mem_free), ordered by generation, those without a header first. unread: NULL, or gets the first failure to read
-// one of them, which then counts as one without a header.
-static enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, struct wal_seg ***all_out, size_t *nr_out) {
-  struct wal_names names = {.dir = w->dir};
-  struct wal_seg **all = NULL;
-  size_t nr = 0;
-  enum remixdb_status st = env_list(w->dir, wal_name, &names);
-  if (names.nomem) st = REMIXDB_NOMEM;
-  for (struct wal_seg *s = names.segs; s && st == REMIXDB_OK; s = s->next) {
-    st = wal_head_read(w, s);
-    if (st == REMIXDB_IO && unread) {
-      if (unread->status == REMIXDB_OK) err_save(unread, st);
-      st = REMIXDB_OK;
-    }
-    nr++;
-  }
-  if (st == REMIXDB_OK) {
-    all = mem_calloc(nr, sizeof(*all));
-    if (!all) st = REMIXDB_NOMEM;
-  }
-  if (st != REMIXDB_OK) {
-    wal_segs_destroy(w, names.segs);
-    return st;
-  }
-  size_t i = 0;
-  for (struct wal_seg *s = names.segs; s; s = s->next) all[i++] = s;
-  for (i = 0; i < nr; i++) all[i]->next = NULL;
-  qsort(all, nr, sizeof(all[0]), wal_seg_cmp);
-  *all_out = all;
-  *nr_out = nr;
   return REMIXDB_OK;
 }
 
@@ -645,206 +471,4 @@ enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void *arg, struc
     }
     gen = mine + 1;
   }
-}
-
-// ---- what is left of a damaged log
-
-// The next frame that is whole, at or after `off` and with numbers above seq. *at_out: where; limit when there is none.
-static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, uint64_t seq, uint64_t *at_out) {
-  *at_out = limit;
-  for (; off < limit && limit - off >= WAL_FRAME_HEAD; off++) {
-    const uint8_t *p;
-    size_t nr;
-    struct wal_frame f;
-    enum remixdb_status st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
-    if (st != REMIXDB_OK) return st;
-    if (nr < WAL_FRAME_HEAD) return REMIXDB_OK;
-    if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq || f.first_seq > WAL_NUMBER_MAX || WAL_FRAME_HEAD + (uint64_t)f.len > limit - off) continue;
-    const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
-    if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK) return st;
-    if (nr < size || wal_frame_sum(k, off, p, f.len) != f.sum || !wal_frame_decodes(&f, p + WAL_FRAME_HEAD)) continue;
-    *at_out = off;
-    return REMIXDB_OK;
-  }
-  return REMIXDB_OK;
-}
-
-// Up to where segment i of all is replayed: a recovery may have cut it, or left it out, and the newest header that leads to it or past it says so. What was cut
-// bears numbers that were given again.
-static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t i) {
-  const struct wal_seg *const s = all[i];
-  for (size_t k = nr; --k > i;) {
-    const struct wal_head *const h = &all[k]->h;
-    if (h->prev_len == 0 || h->prev_gen > s->h.gen) continue;
-    return h->prev_gen < s->h.gen ? 0 : h->prev_len < s->size ? h->prev_len : s->size;
-  }
-  return s->size;
-}
-
-// The oldest generation that the newest header leads back to, as far as there are headers. The one that the last of them names may be there without its own.
-static uint64_t wal_salvage_oldest(struct wal_seg *const *all, size_t nr) {
-  uint64_t gen = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0, oldest = 1;
-  for (size_t i = nr; gen && i-- > 0 && all[i]->headed && all[i]->h.gen >= gen;) {
-    oldest = gen;
-    if (all[i]->h.gen == gen) gen = all[i]->h.prev_len ? all[i]->h.prev_gen : 0;
-  }
-  return gen ? gen : oldest;
-}
-
-static bool wal_has_gen(struct wal_seg *const *all, size_t nr, uint64_t gen) {
-  for (size_t i = 0; i < nr; i++)
-    if (all[i]->headed && all[i]->h.gen == gen) return true;
-  return false;
-}
-
-// Gives file i, which has no header, the generation of its first frame, when that is whole and of one of [from, to] that no other file has.
-static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_seg **all, size_t nr, size_t i, uint64_t from, uint64_t to) {
-  struct wal_seg *const s = all[i];
-  uint8_t head[WAL_FRAME_HEAD];
-  size_t len = 0;
-  enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
-  if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), WAL_HEAD, &len);
-  wal_seg_close(w, s);
-  if (st != REMIXDB_OK || len < sizeof(head)) return st;
-  for (uint64_t gen = from; gen <= to && !s->headed; gen++) {
-    const struct wal_key k = wal_key(w->store_id, gen);
-    struct wal_frame f;
-    if (!wal_frame_get(head, &k, WAL_HEAD, &f)) continue;
-    if (wal_has_gen(all, nr, gen) || f.first_seq == 0) break;
-    s->h = (struct wal_head){.store_id = w->store_id, .gen = gen, .last_seq = f.first_seq - 1};
-    s->key = k;
-    s->headed = true;
-  }
-  return REMIXDB_OK;
-}
-
-// Finds out what the files without a header are, those of generations before `oldest` excepted: they are not needed any more. Each opening skips a generation.
-static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest, struct err_saved *unread) {
-  const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
-  const uint64_t last = newest > oldest ? newest : oldest, to = newest ? last + 2 * nr : last + SALVAGE_GENS - 1;
-  const uint64_t from = to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1;
-  enum remixdb_status st = REMIXDB_OK;
-  for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
-    if (all[i]->headed) continue;
-    st = wal_salvage_head(w, all, nr, i, from, to);
-    if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
-    if (st != REMIXDB_IO) continue;
-    if (unread->status == REMIXDB_OK) err_save(unread, st);
-    st = REMIXDB_OK;
-  }
-  qsort(all, nr, sizeof(all[0]), wal_seg_cmp);
-  return st;
-}
-
-// The last number before the segment that follows i begins: one known by its first frame does not say how long the one before it is.
-static uint64_t wal_salvage_upto(struct wal_seg *const *all, size_t nr, size_t i) {
-  for (size_t k = i + 1; k < nr; k++)
-    if (wal_salvage_limit(all, nr, k)) return all[k]->h.last_seq;
-  return UINT64_MAX;
-}
-
-struct salvage {
-  wal_replay_fn fn;
-  void *arg;
-  struct wal_salvage *out;
-  uint64_t seq, upto;
-  bool refused;  // fn has failed
-};
-
-static enum remixdb_status wal_seg_salvage(struct wal_reader *r, uint64_t limit, struct salvage *v) {
-  const struct wal_seg *const s = r->seg;
-  uint64_t broken = WAL_HEAD, off;
-  enum remixdb_status st = REMIXDB_OK;
-  if (s->h.last_seq > v->seq) v->seq = s->h.last_seq;
-  while ((st = wal_next_whole(r, &s->key, broken, limit, v->seq, &off)) == REMIXDB_OK && off < limit) {
-    const uint8_t *p;
-    size_t nr;
-    struct wal_frame f;
-    if ((st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK || !wal_frame_get(p, &s->key, off, &f)) break;
-    if (f.first_seq > v->upto) break;  // cut: the number was given again
-    v->out->lost_bytes += off - broken;
-    const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
-    if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK || nr < size) break;
-    p += WAL_FRAME_HEAD;
-    const uint8_t *const end = p + f.len;
-    v->seq = f.first_seq - 1;
-    for (uint32_t i = 0; i < f.count && p; i++) {
-      struct kv_rec kv;
-      p = kv_rec_get(p, end, &kv);
-      if (p && (st = v->fn(v->arg, ++v->seq, &kv)) != REMIXDB_OK) {
-        v->refused = true;
-        return st;
-      }
-    }
-    v->out->nr_records += f.count;
-    broken = off + size;
-  }
-  return st;
-}
-
-enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, wal_replay_fn fn, void *arg, struct wal_salvage *out) {
-  struct wal_opts mine = *o;
-  struct wal_seg **all = NULL;
-  size_t nr = 0;
-  mine.read_only = true;
-  *out = (struct wal_salvage){0};
-  struct wal *const w = wal_create(&mine);
-  if (!w) return REMIXDB_NOMEM;
-  struct err_saved unread = {.status = REMIXDB_OK};
-  struct wal_reader r = {.env = w->env, .unread = &unread};
-  struct salvage v = {.fn = fn, .arg = arg, .out = out};
-  enum remixdb_status st = wal_list(w, &unread, &all, &nr);
-  if (st == REMIXDB_OK && oldest_gen == 0) oldest_gen = wal_salvage_oldest(all, nr);
-  if (st == REMIXDB_OK) st = wal_salvage_heads(w, all, nr, oldest_gen, &unread);
-  for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
-    struct wal_seg *const s = all[i];
-    const uint64_t limit = s->headed && s->h.gen >= oldest_gen ? wal_salvage_limit(all, nr, i) : 0;
-    if (limit == 0) continue;
-    if ((st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd)) == REMIXDB_OK) {
-      wal_reader_aim(&r, s);
-      v.upto = wal_salvage_upto(all, nr, i);
-      st = wal_seg_salvage(&r, limit, &v);
-      wal_seg_close(w, s);
-      out->nr_segments++;
-    }
-    if (st != REMIXDB_IO || v.refused) continue;
-    if (unread.status == REMIXDB_OK) err_save(&unread, st);
-    st = REMIXDB_OK;  // those behind it may be whole
-  }
-  if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: a segment was removed meanwhile", w->dir->path);
-  for (size_t i = 0; i < nr; i++) wal_seg_destroy(w, all[i]);
-  mem_free(all);
-  mem_free(r.buf);
-  wal_destroy(w);
-  return st == REMIXDB_OK && unread.status != REMIXDB_OK ? err_raise(&unread) : st;
-}
-
-struct wal_id_search {
-  const struct env_dir *dir;
-  uint64_t id;
-  bool nomem;  // or no descriptor: that says nothing of a file
-};
-
-static bool wal_id_look(void *arg, const char *name) {
-  struct wal_id_search *const f = arg;
-  uint8_t head[WAL_HEAD];
-  size_t nr = 0;
-  int fd;
-  if (strncmp(name, "wal-", 4) != 0) return true;
-  enum remixdb_status st = env_open(f->dir, name, ENV_READ, &fd);
-  f->nomem = st == REMIXDB_NOMEM;
-  if (st != REMIXDB_OK) return !f->nomem;
-  st = env_read_upto(f->dir->env, fd, name, head, sizeof(head), 0, &nr);
-  env_close_quiet(f->dir->env, fd);
-  struct wal_head h;
-  if (st == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, load64le(head + 16), &h) == REMIXDB_OK) f->id = h.store_id;
-  return f->id == 0;
-}
-
-enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out) {
-  struct wal_id_search f = {.dir = dir};
-  const enum remixdb_status st = env_list(dir, wal_id_look, &f);
-  if (st != REMIXDB_OK || f.nomem) return st != REMIXDB_OK ? st : REMIXDB_NOMEM;
-  *id_out = f.id;
-  return f.id ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a log is in memory, shared by the files of the log alone: log/append.c (appending, syncing, segments) and log/recover.c.
+// What a log is in memory, shared by the files of the log alone: log/append.c (appending, syncing, segments) and those that read
+// one: log/reader.c, log/recover.c, log/salvage.c.
 #ifndef WAL_STATE_H
 #define WAL_STATE_H
 
@@ -33,6 +34,9 @@ struct wal_seg {
   int fd;  // -1: closed
   uint32_t nr;
   bool headed;    // `h` was read from it (recovery)
+  bool guessed;   // `h` is what its frames say, its header is broken (salvage)
+  bool beheaded;  // guessed, and its first frame is broken, too
+  bool unread;    // its header could not be read (salvage)
   struct wal_head h;
   struct wal_key key;
   struct wal_level level;  // in its header (recovery; of a segment that is written: what was put there, under admin)

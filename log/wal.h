@@ -142,15 +142,38 @@ MUST_CHECK enum remixdb_status wal_shed(struct wal *w);
 // REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM, or what fn returned.
 MUST_CHECK enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void *arg, struct wal_recovery *seen);
 
+// What a log has lost at one place, as far as that is known.
+struct wal_loss {
+  const char *path;              // of the file; of the log's directory where no file has the segment. Holds during the call
+  bool missing;                  // no file has the segment
+  bool torn;                     // nothing says that it was durable: a crash may leave that, and an opening cuts it
+  uint64_t gen;                  // of the segment; 0: not known
+  uint64_t off, bytes;           // what is passed over in the file; bytes 0: not known how much
+  uint64_t first_seq, last_seq;  // sequence numbers of the lost records. first_seq 0: not known; last_seq below first_seq: not known whether there was any
+  bool more;                     // last_seq is the least that it can be
+};
+#define WAL_LOSS_TEXT 160u  // bytes of its description, the end included
+// "3 records are lost, sequence numbers 5 to 7", "at least ...": into buf of WAL_LOSS_TEXT bytes, which is returned.
+const char *wal_loss_text(const struct wal_loss *l, char *buf, size_t cap);
+
 // What can still be read of a damaged log.
 struct wal_salvage {
   uint64_t nr_records, nr_segments;
-  uint64_t lost_bytes;      // between whole frames
+  uint64_t lost_bytes;      // of losses, as far as known
+  uint64_t gen;             // of the segment that is being read, and at last the newest one's; 0: there is none
+  uint64_t base_seq;        // the last sequence number before that segment
 };
-// Calls fn for every record of every whole frame, in order, of the segments from generation oldest_gen on (0: all that the newest
-// header leads back to). What is broken is passed over, and what a recovery has cut; a segment whose header is broken is known by its first frame. The log must not be open. Nothing is
-// written. REMIXDB_IO: something could not be read, but all that could be was given to fn. REMIXDB_NOMEM, or what fn returns.
-MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, wal_replay_fn fn, void *arg, struct wal_salvage *out);
+struct wal_salvage_to {
+  wal_replay_fn record;
+  void (*lost)(void *arg, const struct wal_loss *l);  // in order; NULL: nobody asks
+  void *arg;
+};
+// Gives every record of every whole frame to `to`, in order, of the segments from generation oldest_gen on, the one that begins after last_seq (0: all that the
+// newest header leads back to; what lies before is not missed). What is broken is passed over and told, as is a torn tail; what a recovery has cut is passed over.
+// A segment whose header is broken is known by its frames. The log must not be open. Nothing is written. REMIXDB_IO: something could not be read, but all that
+// could be was given. REMIXDB_NOMEM, REMIXDB_VERSION, or what to->record returns.
+MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, const struct wal_salvage_to *to,
+                                                struct wal_salvage *out);
 // The store's id as the headers of the log say. REMIXDB_NOTFOUND: there is no whole one. REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out);
 

@@ -493,3 +493,13 @@ enum remixdb_status sst_keys_at(struct sst_keys *k, sst_pos pos) {
   k->key = kref(r->key, r->klen);
   return s;
 }
+
+bool sst_keys_begin(uint64_t number, const uint8_t *bytes, size_t nr, const char *path, uint64_t off) {
+  const uint32_t len = nr >= CKB_CHUNK_HEAD ? ckb_chunk_length(bytes, nr) : 0;
+  struct ckb_read r;
+  if (len == 0) return false;
+  ckb_read_init(&r);
+  const bool is = ckb_read_chunk(&r, bytes, len, number, 0, path, off) == REMIXDB_OK;
+  ckb_read_fini(&r);
+  return is;
+}

@@ -44,4 +44,7 @@ MUST_CHECK enum remixdb_status sst_keys_next(struct sst_keys *k);  // OK, REMIXD
 MUST_CHECK enum remixdb_status sst_keys_at(struct sst_keys *k, sst_pos pos);
 uint64_t sst_keys_blocks_read(const struct sst_keys *k);           // data pages read: 0 with a compressed-keys block
 uint64_t sst_keys_ckb_read(const struct sst_keys *k);              // bytes of compressed keys read and checked
+// Whether bytes at offset `off` of the file begin with the first chunk of the compressed keys of table `number`, whole: its checksum is of its place, so that it shows
+// where the blocks end when the metadata cannot. At most 64 KiB are looked at.
+bool sst_keys_begin(uint64_t number, const uint8_t *bytes, size_t nr, const char *path, uint64_t off);
 #endif

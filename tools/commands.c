@@ -298,7 +298,7 @@ static int command_repair(char **arg, const struct options *o) {
   snprintf(report, sizeof(report), "%s/REPORT", lost);
   char *const line = report_sum(report);
   if (line != NULL) printf("%s: repaired; %s. %s has what was there, and a REPORT of what was lost\n", dir, line, lost);
-  else printf("%s: a repair is ended; the newest lost.* has what was there, and a REPORT of what was lost\n", dir);  // an interrupted one that had come further
+  else printf("%s: a repair is ended%s; the newest lost.* has what was there, and a REPORT of what was lost\n", dir, told[0] == '\0' ? "; nothing is lost" : "");  // an interrupted one that had come further
   free(line);
   if (told[0] == '\0') return TOOL_DONE;
   tool_flush();

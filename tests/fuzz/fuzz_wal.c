@@ -244,11 +244,18 @@ static enum remixdb_status salvage(void *arg, uint64_t seq, const struct kv_rec 
   return REMIXDB_OK;
 }
 
+static void take_loss(void *arg, const struct wal_loss *l) {
+  char text[WAL_LOSS_TEXT];
+  (void)arg;
+  FUZZ_CHECK(l->path && strlen(wal_loss_text(l, text, sizeof(text))) > 10);
+}
+
 static void salvage_log(const struct log *l, uint64_t oldest_gen, struct replayed *got) {
   struct wal_salvage out;
+  const struct wal_salvage_to to = {.record = salvage, .lost = take_loss, .arg = got};
   const struct wal_opts o = opts_of(l, true);
   *got = (struct replayed){0};
-  FUZZ_OK(wal_read_damaged(&o, oldest_gen, salvage, got, &out));
+  FUZZ_OK(wal_read_damaged(&o, oldest_gen, l->last_seq, &to, &out));
   FUZZ_CHECK(out.nr_records == got->nr);
 }
 

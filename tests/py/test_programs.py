@@ -325,12 +325,57 @@ def test_damage_is_told_and_repaired(store, what):
     advice = f"repair {store}\" makes a store of what can still be read"
     assert advice in said.stderr
     assert (advice in tool("get", store, "b", status=4).stderr) and (advice in tool("dump", store, status=4).stderr)
-    said = tool("repair", store).stdout
+    done = tool("repair", store, status=4)
+    said = done.stdout
     assert re.fullmatch(rf".*: repaired; \d+ records? kept: .*\. {store}/lost\.1 has what was there, and a REPORT .*\n", said)
+    assert re.fullmatch(r"remixdb: .*: repaired; LOST: (at least )?\d+ records, in 1 place; lost\.1/REPORT .*\n", done.stderr) and "; LOST: " in said
+    assert re.search(rf"^LOST: .*{damaged.name}", (store / "lost.1" / "REPORT").read_text(), re.M)
     assert (store / "lost.1" / damaged.name).exists() and (store / "lost.1" / "REPORT").read_text().splitlines()[-1] in said
     tool("verify", store)
     assert tool("dump", store).stdout == ("c\tthree\n" if what == "table" else HELD)
-    assert "/lost.2 has" in tool("repair", store).stdout
+    said = tool("repair", store)
+    assert "/lost.2 has" in said.stdout and "nothing is lost" in said.stdout and said.stderr == ""
+
+
+@pytest.mark.parametrize("damage, at_least", [("cut", True), ("gone", True), ("flip", False), ("none", False)])
+def test_synced_records_that_are_lost_are_told(tmp_path, damage, at_least):
+    """A log of 300,000 synced records, one file: what of them is not there is named, as far as it is known."""
+    store, nr = tmp_path / "store", 300000
+    # a process that dies after its log has come to rest
+    assert subprocess.run([sys.executable, "-c", """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+import xdb
+db = xdb.Xdb(sys.argv[2], 8, 64, sync=10)
+r = db.ref()
+for i in range(int(sys.argv[3])):
+    r.put(f"key{i:08d}", f"value{i}")
+time.sleep(3)
+os._exit(7)""", ROOT, store, str(nr)], timeout=120).returncode == 7
+    log = store / "wal-0"
+    if damage == "cut":
+        os.truncate(log, 3000000)
+    elif damage == "gone":
+        log.unlink()
+    elif damage == "flip":
+        flip(log, len(log.read_bytes().rstrip(b"\0")) - 5)
+    if damage == "none":
+        said = tool("repair", store)
+        assert f"{nr} records kept" in said.stdout and "nothing is lost" in said.stdout and said.stderr == ""
+        return
+    said = tool("verify", store, status=4)
+    done = tool("repair", store, status=4)
+    kept = int(re.search(r"(\d+) records kept", done.stdout).group(1))
+    report = (store / "lost.1" / "REPORT").read_text()
+    assert kept < nr and "LOST" in done.stderr and len(tool("dump", store).stdout.splitlines()) == kept
+    if damage == "gone":
+        assert "generation 1 is missing: records from sequence number 1 on are lost" in report
+        return
+    found = re.search(r"LOST: .*/wal-0: offset (\d+), (\d+) bytes: (at least )?(\d+) records are lost, sequence numbers (\d+) to (at least )?(\d+)", report)
+    assert found and int(found[5]) == kept + 1 and bool(found[6]) == bool(found[3]) == at_least
+    assert int(found[4]) == int(found[7]) - kept and (int(found[7]) < nr if at_least else int(found[7]) == nr)
+    # the opening says the same
+    assert f"offset {found[1]}: broken frame" in said.stderr and re.search(r"records are lost, sequence numbers .*", found[0])[0] in said.stderr
 
 
 MODES = {

@@ -564,7 +564,8 @@ def test_checkpoint_verify_destroy_repair(tmp_path, ref):
     table.write_bytes(data)
     with open_store(tmp_path / "now") as db, db.ref() as r:
         assert table.name in raises(Status.CORRUPT, r.verify).message
-    xdb.repair(tmp_path / "now")
+    assert re.search(r"LOST: \d+ records, in 1 place; lost.1/REPORT", xdb.repair(tmp_path / "now"))
+    assert xdb.repair(tmp_path / "now") == ""  # nothing is damaged any more
     with open_store(tmp_path / "now") as db, db.ref() as r:
         r.verify()
     xdb.destroy(tmp_path / "then")

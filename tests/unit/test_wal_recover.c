@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "tests/lib/simdisk.h"
+#include "log/format.h"
 #include "log/wal.h"
 
 #define STORE 0x5eedf00dcafe1234ull
@@ -74,11 +75,30 @@ static void put(struct wal *w, uint32_t tag, uint32_t vlen) {
   ok(wal_flush(w));
 }
 
-// Every record that is still there, from generation oldest_gen on.
+// What a salvage told of losses.
+static struct {
+  struct wal_loss l[64];
+  char path[64][64];
+  uint32_t nr, torn;
+} lost;
+
+static void take_loss(void *arg, const struct wal_loss *l) {
+  (void)arg;
+  char text[WAL_LOSS_TEXT];
+  assert_true(lost.nr < 64 && strlen(wal_loss_text(l, text, sizeof(text))) > 10);
+  (void)snprintf(lost.path[lost.nr], sizeof(lost.path[0]), "%s", l->path);
+  lost.l[lost.nr] = *l;
+  lost.l[lost.nr].path = lost.path[lost.nr];
+  lost.torn += l->torn;
+  lost.nr++;
+}
+
+// Every record that is still there, from generation oldest_gen on, which follows sequence number 0.
 static enum remixdb_status salvage(struct env *e, uint64_t oldest_gen, struct wal_salvage *out) {
   const struct wal_opts o = {.dir = simdisk_dir(e, DIR), .store_id = STORE, .read_only = true};
-  seen.nr = 0;
-  return wal_read_damaged(&o, oldest_gen, take, &seen, out);
+  const struct wal_salvage_to to = {.record = take, .lost = take_loss, .arg = &seen};
+  seen.nr = lost.nr = lost.torn = 0;
+  return wal_read_damaged(&o, oldest_gen, 0, &to, out);
 }
 
 static void expect_seen(const uint32_t *tags, uint32_t nr) {
@@ -435,6 +455,196 @@ static void test_unread(void **state) {
   simdisk_destroy(p);
 }
 
+// ---- what is told of losses
+
+#define SESSIONS 4u
+#define EACH 12u   // records of a session, each in a frame of its own
+#define LONG 400u  // bytes of a value
+
+// Closed sessions, a segment each or two; record n has sequence number and tag n. Generations are 1, 3, 4, 6, 8: the second has two.
+static struct simdisk *sessions_create(void) {
+  struct simdisk *const d = disk_create();
+  for (uint32_t i = 0, n = 1; i < SESSIONS; i++) {
+    struct wal *const w = open_log(simdisk_env(d), i == 0);
+    for (uint32_t k = 0; k < EACH; k++, n++) {
+      if (i == 1 && k == EACH / 2) ok(wal_switch(w, NULL, NULL));
+      put(w, n, LONG);
+      if (k % 3 == 2) ok(wal_sync(w));
+    }
+    ok(wal_close(w));
+  }
+  return d;
+}
+
+static struct wal_head head_of(struct simdisk *d, const char *path) {
+  uint8_t bytes[WAL_HEAD];
+  struct wal_head h = {.gen = 0};
+  if (simdisk_size(d, path) >= (int64_t)sizeof(bytes) && simdisk_peek(d, path, 0, bytes, sizeof(bytes)) && wal_head_get(bytes, path, STORE, &h) != REMIXDB_OK) h.gen = 0;
+  return h;
+}
+
+// The file of a generation.
+static const char *segment_of(struct simdisk *d, uint64_t gen) {
+  static char path[32];
+  for (uint32_t i = 0; i < 10; i++) {
+    (void)snprintf(path, sizeof(path), DIR "/wal-%u", i);
+    if (head_of(d, path).gen == gen) return path;
+  }
+  fail_msg("generation %llu is in no file", (unsigned long long)gen);
+  return NULL;
+}
+
+// Where frame i of a file begins; all are of one length.
+static uint64_t frame_at(uint32_t i) { return HEAD + (uint64_t)i * (WAL_FRAME_HEAD + kv_rec_size(3, LONG, false)); }
+
+static void cut_to(struct simdisk *d, const char *path, uint64_t size) {
+  int fd;
+  ok(env_open(ENV_PATHS(simdisk_env(d)), path, ENV_READ | ENV_WRITE, &fd));
+  ok(env_truncate(simdisk_env(d), fd, path, size));
+  ok(env_close(simdisk_env(d), fd, path));
+}
+
+enum damage { GONE, TAIL, AT_FRAME, NO_FRAME, LAST, MIDDLE, HEADER, HEADER_AND_FIRST, DAMAGES };
+
+static void damage(struct simdisk *d, uint64_t gen, uint32_t frames, enum damage what) {
+  char path[32];
+  (void)snprintf(path, sizeof(path), "%s", segment_of(d, gen));
+  switch (what) {
+    case GONE: ok(env_unlink(ENV_PATHS(simdisk_env(d)), path)); break;
+    case TAIL: cut_to(d, path, frame_at(frames - 3) + 100); break;       // the head of a frame is left
+    case AT_FRAME: cut_to(d, path, frame_at(frames - 3)); break;         // nothing is
+    case NO_FRAME: cut_to(d, path, HEAD); break;
+    case LAST: assert_true(simdisk_flip(d, path, frame_at(frames) - 1, 1)); break;
+    case MIDDLE: assert_true(simdisk_flip(d, path, frame_at(2) + 60, 1)); break;
+    case HEADER: assert_true(simdisk_flip(d, path, 40, 1)); break;
+    default:
+      assert_true(simdisk_flip(d, path, 40, 1) && simdisk_flip(d, path, HEAD + 20, 1));
+  }
+}
+
+static const struct {
+  uint64_t gen;
+  uint32_t frames;
+  uint64_t first;  // sequence number of its first record
+} segments[] = {{1, 12, 1}, {3, 6, 13}, {4, 6, 19}, {6, 12, 25}, {8, 12, 37}};
+#define SEGMENTS 5u
+#define RECORDS (SESSIONS * EACH)
+
+static bool was_seen(uint64_t seq) {
+  for (uint32_t i = 0; i < seen.nr; i++)
+    if (seen.tags[i] == seq) return true;
+  return false;
+}
+
+// Every record is there or told as lost, and none is both.
+static void check_told(const char *what, uint32_t a, uint32_t b) {
+  for (uint64_t seq = 1; seq <= RECORDS; seq++) {
+    bool told = false, named = false;
+    for (uint32_t i = 0; i < lost.nr; i++) {
+      const struct wal_loss *const l = &lost.l[i];
+      if (l->torn || l->first_seq == 0) continue;
+      const bool in = seq >= l->first_seq && seq <= l->last_seq;
+      named = named || in;
+      told = told || in || (l->more && seq >= l->first_seq);
+    }
+    if (was_seen(seq) ? named : !told) fail_msg("%s %u %u: record %llu is %s", what, a, b, (unsigned long long)seq, named ? "there and called lost" : "lost and not told");
+  }
+  for (uint32_t i = 1; i < seen.nr; i++) assert_true(seen.tags[i] > seen.tags[i - 1]);
+}
+
+// One kind of damage to each segment at a time: which records are lost is told exactly wherever something is left that says it.
+static void test_losses(void **state) {
+  (void)state;
+  struct simdisk *const whole = sessions_create();
+  struct wal_salvage out;
+  ok(salvage(simdisk_env(whole), 1, &out));
+  assert_true(seen.nr == RECORDS && lost.nr == 0 && out.lost_bytes == 0);
+  for (uint32_t i = 0; i < SEGMENTS; i++) {
+    for (uint32_t what = 0; what < DAMAGES; what++) {
+      struct simdisk *const d = simdisk_crash(whole, 1);
+      char path[32];
+      (void)snprintf(path, sizeof(path), "%s", segment_of(d, segments[i].gen));
+      const bool newest = i == SEGMENTS - 1;
+      const uint64_t first = segments[i].first, last = first + segments[i].frames - 1;
+      damage(d, segments[i].gen, segments[i].frames, (enum damage)what);
+      ok(salvage(simdisk_env(d), 1, &out));
+      check_told("one", i, what);
+      if (what == HEADER) {
+        assert_true(seen.nr == RECORDS && lost.nr == 0);
+        simdisk_destroy(d);
+        continue;
+      }
+      assert_int_equal(lost.nr, 1);
+      const struct wal_loss *const l = &lost.l[0];
+      const uint64_t from = what == MIDDLE ? first + 2 : what == LAST ? last : what == TAIL || what == AT_FRAME ? last - 2 : first;
+      const uint64_t to = what == MIDDLE ? first + 2 : what == HEADER_AND_FIRST ? first : !newest || what == LAST ? last : from;
+      assert_true(!l->torn && l->first_seq == from && l->last_seq == to);
+      assert_int_equal(l->more, newest && (what == GONE || what == TAIL || what == AT_FRAME || what == NO_FRAME));
+      assert_int_equal(l->missing, what == GONE);
+      assert_int_equal(l->gen, segments[i].gen);
+      if (what != GONE) {
+        assert_string_equal(l->path, path);
+        assert_int_equal(l->off, frame_at((uint32_t)(from - first)));
+      }
+      // the opening says the same of the first break
+      struct wal *w;
+      const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .read_only = true};
+      char text[WAL_LOSS_TEXT];
+      assert_int_equal(wal_open(&o, 1, 0, false, take, &seen, NULL, &w), REMIXDB_CORRUPT);
+      if (what >= TAIL && what <= MIDDLE && !strstr(err_msg(), wal_loss_text(l, text, sizeof(text)))) fail_msg("\"%s\" does not say \"%s\"", err_msg(), text);
+      simdisk_destroy(d);
+    }
+  }
+  simdisk_destroy(whole);
+}
+
+// Whether a damage takes the watermark that a header holds: without both of them a tail that is gone cannot be missed.
+static bool takes_header(enum damage what) { return what == GONE || what >= HEADER; }
+
+// Two at a time, and an oldest generation that is and is not known.
+static void test_losses_by_two(void **state) {
+  (void)state;
+  struct simdisk *const whole = sessions_create();
+  for (uint32_t a = 0; a < SEGMENTS * DAMAGES; a++) {
+    for (uint32_t b = a + 1; b < SEGMENTS * DAMAGES; b++) {
+      const uint32_t i = a / DAMAGES, k = b / DAMAGES;
+      if (i == k) continue;
+      struct simdisk *const d = simdisk_crash(whole, 1);
+      struct wal_salvage out;
+      // the second one's file is looked for by its header: it goes first where the other needs its own
+      damage(d, segments[i].gen, segments[i].frames, (enum damage)(a % DAMAGES));
+      damage(d, segments[k].gen, segments[k].frames, (enum damage)(b % DAMAGES));
+      ok(salvage(simdisk_env(d), 1, &out));
+      const bool blind = k == SEGMENTS - 1 && i == SEGMENTS - 2 && takes_header((enum damage)(a % DAMAGES)) && takes_header((enum damage)(b % DAMAGES));
+      if (!blind) check_told("two", a, b);
+      ok(salvage(simdisk_env(d), 0, &out));
+      simdisk_destroy(d);
+    }
+  }
+  simdisk_destroy(whole);
+}
+
+// A log of which nothing is there, and one whose end nothing proves.
+static void test_losses_at_ends(void **state) {
+  (void)state;
+  struct simdisk *d = disk_create();
+  struct wal_salvage out;
+  ok(salvage(simdisk_env(d), 1, &out));
+  assert_true(lost.nr == 1 && lost.l[0].missing && lost.l[0].first_seq == 1 && lost.l[0].last_seq == 0 && lost.l[0].more);
+  ok(salvage(simdisk_env(d), 0, &out));
+  assert_true(lost.nr == 1 && lost.l[0].missing && lost.l[0].first_seq == 0);
+  struct wal *const w = open_log(simdisk_env(d), true);
+  for (uint32_t i = 1; i < 9; i++) put(w, i, LONG);
+  struct simdisk *const c = simdisk_crash(d, 3);
+  assert_true(simdisk_poke(c, DIR "/wal-0", frame_at(2) + 50, "x", 1));
+  for (uint32_t i = 3; i < 9; i++) assert_true(simdisk_poke(c, DIR "/wal-0", frame_at(i) + 50, "x", 1));
+  ok(salvage(simdisk_env(c), 1, &out));
+  assert_true(lost.nr <= 1 && lost.torn == lost.nr && out.lost_bytes == 0);  // nothing was synced: a crash may leave that
+  ok(wal_close(w));
+  simdisk_destroy(c);
+  simdisk_destroy(d);
+}
+
 // Nor does a lack of descriptors say that there is no header.
 static void test_store_id(void **state) {
   (void)state;
@@ -464,7 +674,8 @@ static void test_refused(void **state) {
   ok(wal_close(w));
   const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .read_only = true};
   struct wal_salvage out;
-  assert_int_equal(wal_read_damaged(&o, 1, refuse, NULL, &out), REMIXDB_IO);
+  const struct wal_salvage_to to = {.record = refuse};
+  assert_int_equal(wal_read_damaged(&o, 1, 0, &to, &out), REMIXDB_IO);
   assert_string_equal(err_msg(), "refused");
   assert_int_equal(out.nr_segments, 1);
   assert_int_equal(simdisk_open_files(d), 0);
@@ -474,7 +685,7 @@ static void test_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_written_again), cmocka_unit_test(test_not_written_again), cmocka_unit_test(test_broken_header_of_old), cmocka_unit_test(test_cut_tail_and_broken_header), cmocka_unit_test(test_many_segments), cmocka_unit_test(test_cut_tail), cmocka_unit_test(test_all_sessions),
-      cmocka_unit_test(test_broken_headers), cmocka_unit_test(test_unread), cmocka_unit_test(test_refused), cmocka_unit_test(test_store_id),
+      cmocka_unit_test(test_broken_headers), cmocka_unit_test(test_unread), cmocka_unit_test(test_refused), cmocka_unit_test(test_store_id), cmocka_unit_test(test_losses), cmocka_unit_test(test_losses_by_two), cmocka_unit_test(test_losses_at_ends),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

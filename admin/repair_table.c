@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What can still be read of a damaged table.
+#include "admin/repair_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "table/scan.h"
+
+// ---- a table whose metadata is whole
+
+// For messages: the beginning of a key, made readable.
+static const char *readable(struct kref key, char *buf, size_t cap) {
+  size_t n = 0;
+  for (uint32_t i = 0; i < key.len && n + 5 < cap; i++) {
+    const uint8_t c = key.ptr[i];
+    n += (size_t)snprintf(buf + n, cap - n, c >= 0x20 && c < 0x7f && c != '\\' ? "%c" : "\\x%02x", c);
+  }
+  buf[n] = '\0';
+  return buf;
+}
+
+// A table whose metadata is whole: block by block; those that are not are left out. Returns what keeping a record failed with.
+static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
+  struct sst_hold h = {0};
+  char last[160] = "", text[160];
+  uint64_t lost = 0;
+  bool gap = false;
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t block = 0; block < t->nr_pages && s == REMIXDB_OK; block += sst_block_pages(t, block)) {
+    for (uint32_t i = 0; i < t->nr_recs[block] && s == REMIXDB_OK; i++) {
+      struct kv_rec rec;
+      epoch_enter(&p->epoch, &p->slot);
+      const enum remixdb_status read = sst_read(t, sst_pos_make(block, i), false, &h, &rec);
+      if (read == REMIXDB_OK) {
+        s = repair_keep(p, &rec);
+        if (gap) repair_note(p, "  ... before key %s", readable(kref(rec.key, rec.klen), text, sizeof(text)));
+        gap = false;
+        if (i + 1u == t->nr_recs[block]) (void)readable(kref(rec.key, rec.klen), last, sizeof(last));
+      }
+      epoch_exit(&p->slot);
+      if (read == REMIXDB_NOMEM) s = read;
+      if (read == REMIXDB_OK || s != REMIXDB_OK) continue;
+      repair_lose(p, t->nr_recs[block], false, "%u records: %s", t->nr_recs[block], err_msg());
+      if (!gap) repair_note(p, "  ... after key %s ...", last);
+      gap = true;
+      lost++;
+      break;  // the whole block is
+    }
+  }
+  sst_hold_fini(&h);
+  p->report.blocks_lost += lost;
+  if (lost) p->report.tables_damaged++;
+  else p->report.tables++;
+  return s;
+}
+
+// The block that a page may begin, as far as it is there: as much as the longest one takes. Where a sector cannot be read, no page before it is to be lost for that: the page
+// alone then, and the others that it says are its block's.
+static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t page, size_t *nr_out) {
+  const uint64_t off = page * BLOCK_PAGE;
+  enum remixdb_status s = env_read_upto(p->env, fd, path, buf, BLOCK_PAGE * BLOCK_PAGES_MAX, off, nr_out);
+  if (s != REMIXDB_IO) return s;
+  s = env_read_upto(p->env, fd, path, buf, BLOCK_PAGE, off, nr_out);
+  if (s != REMIXDB_OK || *nr_out < BLOCK_PAGE || buf[8] <= 1 || buf[8] > BLOCK_PAGES_MAX) return s;
+  size_t more;
+  s = env_read_upto(p->env, fd, path, buf + BLOCK_PAGE, (buf[8] - 1u) * BLOCK_PAGE, off + BLOCK_PAGE, &more);
+  *nr_out += more;
+  return s;
+}
+
+
+// ---- a table whose metadata is damaged
+//
+// Blocks say themselves how long they are and how many records they have, and their checksums are of their places. A compressed table has neither without its
+// metadata.
+
+#define PAGES_TAIL (FORMAT_SST_PAGES_MAX + 2 * REMIXDB_KV_MAX)  // bytes behind the blocks that are looked at: counts and two keys; longer than a chunk of compressed keys
+
+struct pages {
+  uint64_t number, size;
+  int fd;
+  char path[ENV_PATH_MAX];
+  uint8_t *buf;                  // of one block
+  struct format_sst_footer foot;
+  bool footed;                   // the footer is whole
+  uint64_t blocks, records, bad; // read; in them; pages that are no block, or none that is whole
+  uint32_t end;                  // behind the last block
+  bool gap;                      // a page before that is in no block
+  // what the metadata begins with when all blocks are there: the counts of all pages, the smallest key, the largest
+  uint32_t min_len, max_len;
+  uint64_t min_hash, max_hash;
+  uint8_t counts[FORMAT_SST_PAGES_MAX];
+};
+
+// The footer, when it is whole. REMIXDB_CORRUPT: the table is another store's.
+static enum remixdb_status pages_footer(struct repair *p, struct pages *g) {
+  uint8_t bytes[FORMAT_SST_FOOTER];
+  if (g->size < sizeof(bytes)) return REMIXDB_OK;
+  const enum remixdb_status s = env_read(p->env, g->fd, g->path, bytes, sizeof(bytes), g->size - sizeof(bytes));
+  if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
+  g->footed = format_sst_footer_get(bytes, g->size, g->path, &g->foot) == REMIXDB_OK && g->foot.number == g->number;
+  if (!g->footed || p->ctx.store_id == 0 || g->foot.store_id == p->ctx.store_id) return REMIXDB_OK;
+  return err_corrupt(g->path, g->size - FORMAT_SST_FOOTER, "a table of another store");
+}
+
+// The block at a page, when there is a whole one: keeps its records. *pages_out: how many it has, 0 when there is none.
+static enum remixdb_status pages_block(struct repair *p, struct pages *g, uint64_t page, uint32_t *pages_out) {
+  size_t nr;
+  *pages_out = 0;
+  enum remixdb_status s = read_block(p, g->fd, g->path, g->buf, page, &nr);
+  if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
+  const uint32_t pages = g->buf[8], count = g->buf[9];
+  if (pages < 1 || pages > BLOCK_PAGES_MAX || count < 1 || (size_t)pages * BLOCK_PAGE > nr || page + pages > FORMAT_SST_PAGES_MAX) return REMIXDB_OK;
+  if (block_verify(g->buf, pages, count, g->number, (uint32_t)page, g->path, page * BLOCK_PAGE) != REMIXDB_OK) return REMIXDB_OK;
+  for (uint32_t i = 0; i < count && s == REMIXDB_OK; i++) {
+    struct kv_rec rec;
+    block_record(g->buf, i, &rec);
+    s = repair_keep(p, &rec);
+    g->max_len = rec.klen;
+    g->max_hash = hash64(rec.key, rec.klen);
+    if (g->records == 0 && i == 0) {
+      g->min_len = g->max_len;
+      g->min_hash = g->max_hash;
+    }
+  }
+  g->gap = g->gap || page != g->end;
+  g->counts[page] = (uint8_t)count;
+  g->end = (uint32_t)page + pages;
+  g->records += count;
+  g->blocks++;
+  *pages_out = pages;
+  return s;
+}
+
+// Whether these bytes are how the metadata begins when the blocks that were read are all there are.
+static bool pages_meta_begins(const struct pages *g, const uint8_t *bytes, size_t nr) {
+  if (nr < (size_t)g->end + g->min_len + g->max_len || memcmp(bytes, g->counts, g->end) != 0) return false;
+  const uint8_t *const min = bytes + g->end, *const max = min + g->min_len;
+  return hash64(min, g->min_len) == g->min_hash && hash64(max, g->max_len) == g->max_hash;
+}
+
+// Whether what follows the last block shows that no other did: the first chunk of the compressed keys, whose checksum is of its place, or the metadata.
+static enum remixdb_status pages_complete(struct repair *p, struct pages *g, bool *out) {
+  const uint64_t at = (uint64_t)g->end * BLOCK_PAGE;
+  uint8_t *const tail = mem_alloc(PAGES_TAIL);
+  size_t nr = 0;
+  *out = false;
+  if (!tail) return REMIXDB_NOMEM;
+  const enum remixdb_status s = g->gap || !g->blocks ? REMIXDB_OK : env_read_upto(p->env, g->fd, g->path, tail, PAGES_TAIL, at, &nr);
+  *out = s == REMIXDB_OK && sst_keys_begin(g->number, tail, nr, g->path, at);
+  if (s == REMIXDB_OK && !*out) *out = pages_meta_begins(g, tail, nr);
+  mem_free(tail);
+  return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
+}
+
+// Tells what became of it.
+static void pages_tell(struct repair *p, const struct pages *g, bool complete) {
+  repair_note(p, "%s: %" PRIu64 " blocks with %" PRIu64 " records were read without the metadata; %" PRIu64 " other pages (of blocks, compressed keys or metadata) were not",
+              g->path, g->blocks, g->records, g->bad);
+  if (g->blocks) p->report.tables_damaged++;
+  else p->report.tables_lost++;
+  if (g->footed && g->foot.nr_records > g->records) repair_lose(p, g->foot.nr_records - g->records, false, "%" PRIu64 " records: %s", g->foot.nr_records - g->records, g->path);
+  else if (!g->footed && !complete) repair_lose(p, !g->blocks, true, "%s: %s", g->blocks ? "how many records is not known, if any" : "at least 1 record", g->path);
+}
+
+static enum remixdb_status pages_keep(struct repair *p, struct pages *g) {
+  enum remixdb_status s = pages_footer(p, g);
+  if (s == REMIXDB_CORRUPT) {
+    repair_lose(p, 0, true, "%s: it is left out", err_msg());
+    p->report.tables_lost++;
+    return REMIXDB_OK;
+  }
+  for (uint64_t page = 0; s == REMIXDB_OK && (page + 1) * BLOCK_PAGE <= g->size;) {
+    uint32_t pages;
+    s = pages_block(p, g, page, &pages);
+    g->bad += pages == 0;
+    page += pages ? pages : 1;
+  }
+  bool complete = false;
+  if (s == REMIXDB_OK) s = pages_complete(p, g, &complete);
+  if (s == REMIXDB_OK) pages_tell(p, g, complete);
+  return s;
+}
+
+static enum remixdb_status pages_open(struct repair *p, struct pages *g) {
+  char name[32];
+  files_table_name(name, g->number);
+  enum remixdb_status s = env_path(g->path, p->dir.path, name);
+  if (s == REMIXDB_OK) s = env_open(&p->dir, name, ENV_READ, &g->fd);
+  if (s == REMIXDB_OK) s = env_size(p->env, g->fd, g->path, &g->size);
+  if (s != REMIXDB_NOTFOUND && s != REMIXDB_IO) return s;
+  // it cannot be read; the others can, and the log. A table has one record at least
+  if (s == REMIXDB_NOTFOUND) repair_lose(p, 1, true, "at least 1 record: %s: is missing", g->path);
+  else repair_lose(p, 1, true, "at least 1 record: %s", err_msg());
+  p->report.tables_lost++;
+  return s;
+}
+
+static enum remixdb_status keep_pages(struct repair *p, uint64_t number) {
+  struct pages *const g = mem_calloc(1, sizeof(*g));
+  if (!g) return REMIXDB_NOMEM;
+  g->number = number;
+  g->fd = -1;
+  enum remixdb_status s = pages_open(p, g);
+  const bool unread = s == REMIXDB_NOTFOUND || s == REMIXDB_IO;
+  if (s == REMIXDB_OK && !(g->buf = mem_alloc_aligned(BLOCK_PAGE, BLOCK_PAGE * BLOCK_PAGES_MAX))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = pages_keep(p, g);
+  env_close_quiet(p->env, g->fd);
+  mem_free(g->buf);
+  mem_free(g);
+  return unread ? REMIXDB_OK : s;
+}
+
+enum remixdb_status repair_table(struct repair *p, uint64_t number) {
+  struct sst *t;
+  enum remixdb_status s = sst_open(&p->ctx, number, &t);
+  if (s == REMIXDB_OK) {
+    s = keep_table(p, t);
+    sst_unref(t);
+    return s;
+  }
+  if (s == REMIXDB_NOMEM || s == REMIXDB_VERSION) return s;  // a newer library's: nothing is damaged
+  repair_note(p, "%s", err_msg());
+  return keep_pages(p, number);
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "log/reader.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+// ---- bytes
+
+void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg) {
+  r->seg = seg;
+  r->len = 0;
+}
+
+// As much as there is of `want` bytes into the window, page by page, with zeros for those that cannot be read.
+static enum remixdb_status wal_read_around(struct wal_reader *r, size_t want, uint64_t off) {
+  const uint64_t left = off < r->seg->size ? r->seg->size - off : 0;
+  const size_t all = want < left ? want : (size_t)left;
+  for (size_t at = 0, n; at < all; at += n) {
+    size_t nr = 0;
+    n = WAL_PAGE - (size_t)((off + at) % WAL_PAGE);
+    if (n > all - at) n = all - at;
+    const enum remixdb_status s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf + at, n, off + at, &nr);
+    if (s != REMIXDB_OK && s != REMIXDB_IO) return s;
+    r->nr_unread += s == REMIXDB_IO;
+    if (s == REMIXDB_IO && r->unread->status == REMIXDB_OK) err_save(r->unread, s);
+    memset(r->buf + at + nr, 0, n - nr);
+  }
+  r->len = all;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status wal_reader_get(struct wal_reader *r, uint64_t off, size_t n, const uint8_t **out, size_t *nr_out) {
+  if (off < r->off || off + n > r->off + r->len) {
+    size_t want = n > WAL_WINDOW ? n : WAL_WINDOW;
+    if (want > r->cap) {
+      uint8_t *const buf = mem_alloc(want);
+      if (!buf) return REMIXDB_NOMEM;
+      mem_free(r->buf);
+      r->buf = buf;
+      r->cap = want;
+    }
+    r->off = off;
+    r->len = 0;
+    enum remixdb_status s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf, want, off, &r->len);
+    if (s == REMIXDB_IO && r->unread) s = wal_read_around(r, want, off);
+    if (s != REMIXDB_OK) return s;
+  }
+  const uint64_t left = r->off + r->len - off;
+  *out = r->buf + (off - r->off);
+  *nr_out = left < n ? (size_t)left : n;
+  return REMIXDB_OK;
+}
+
+// ---- frames
+
+bool wal_frame_decodes(const struct wal_frame *f, const uint8_t *p) {
+  const uint8_t *const end = p + f->len;
+  struct kv_rec rec;
+  for (uint32_t i = 0; i < f->count; i++) {
+    p = kv_rec_get(p, end, &rec);
+    if (!p) return false;
+  }
+  return p == end;
+}
+
+static void wal_heads_add(struct wal_heads *h, const struct wal_frame *f, uint64_t at, uint64_t limit) {
+  const uint64_t end = at + WAL_FRAME_HEAD + f->len, last = f->first_seq + f->count - 1;
+  if (f->durable > h->durable) h->durable = f->durable;
+  if (end > h->frame_end) h->frame_end = end;
+  if (end > h->end) h->end = end < limit ? end : limit;
+  if (h->first_seq == 0 || f->first_seq < h->first_seq) h->first_seq = f->first_seq;
+  if (last > h->last_seq) h->last_seq = last;
+}
+
+enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, struct wal_heads *out) {
+  *out = (struct wal_heads){.end = off};
+  while (off < limit && limit - off >= WAL_FRAME_HEAD) {
+    const uint8_t *p;
+    size_t nr;
+    const enum remixdb_status s = wal_reader_get(r, off, limit - off < WAL_WINDOW ? (size_t)(limit - off) : WAL_WINDOW, &p, &nr);
+    if (s != REMIXDB_OK) return s;
+    if (nr < WAL_FRAME_HEAD) break;
+    const size_t last = nr - WAL_FRAME_HEAD;  // a head may begin up to here
+    for (size_t i = 0; i <= last; i++) {
+      const uint8_t *const hit = memchr(p + i + 8, (int)(k->magic & 0xff), last - i + 1);
+      if (!hit) break;
+      i = (size_t)(hit - p) - 8;
+      struct wal_frame f;
+      if (!wal_frame_get(p + i, k, off + i, &f)) continue;
+      wal_heads_add(out, &f, off + i, limit);
+    }
+    off += last + 1;
+  }
+  return REMIXDB_OK;
+}
+
+// ---- the list of files
+
+struct wal_names {
+  const struct env_dir *dir;
+  struct wal_seg *segs;
+  bool nomem;
+};
+
+static bool wal_name(void *arg, const char *name) {
+  struct wal_names *const n = arg;
+  if (strncmp(name, "wal-", 4) != 0) return true;
+  name += 4;
+  uint32_t nr = 0;
+  const size_t len = strlen(name);
+  if (len == 0 || len > 9 || (name[0] == '0' && len > 1)) return true;
+  for (size_t i = 0; i < len; i++) {
+    if (name[i] < '0' || name[i] > '9') return true;
+    nr = nr * 10 + (uint32_t)(name[i] - '0');
+  }
+  struct wal_seg *const s = wal_seg_create(n->dir, nr);
+  if (!s) {
+    n->nomem = true;
+    return false;
+  }
+  s->next = n->segs;
+  n->segs = s;
+  return true;
+}
+
+enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *s) {
+  uint8_t head[WAL_HEAD];
+  size_t nr;
+  enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
+  if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;  // it went between the listing and here; if it was needed it is missed later
+  if (st != REMIXDB_OK) return st;
+  st = env_size(w->env, s->fd, s->path, &s->size);
+  if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), 0, &nr);
+  if (st == REMIXDB_OK && nr == sizeof(head)) {
+    st = wal_head_get(head, s->path, w->store_id, &s->h);
+    s->headed = st == REMIXDB_OK;
+    if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
+  }
+  env_close_quiet(w->env, s->fd);
+  s->fd = -1;
+  s->key = wal_key(w->store_id, s->h.gen);
+  if (s->headed) s->level = wal_level_get(head + WAL_LEVEL, &s->key, s->h.gen);
+  return st;
+}
+
+int wal_seg_cmp(const void *a, const void *b) {
+  const struct wal_seg *const x = *(struct wal_seg *const *)a, *const y = *(struct wal_seg *const *)b;
+  if (x->headed != y->headed) return x->headed ? 1 : -1;
+  if (x->h.gen != y->h.gen) return x->h.gen < y->h.gen ? -1 : 1;
+  return (x->nr > y->nr) - (x->nr < y->nr);
+}
+
+enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, struct wal_seg ***all_out, size_t *nr_out) {
+  struct wal_names names = {.dir = w->dir};
+  struct wal_seg **all = NULL;
+  size_t nr = 0;
+  enum remixdb_status st = env_list(w->dir, wal_name, &names);
+  if (names.nomem) st = REMIXDB_NOMEM;
+  for (struct wal_seg *s = names.segs; s && st == REMIXDB_OK; s = s->next) {
+    st = wal_head_read(w, s);
+    if (st == REMIXDB_IO && unread) {
+      s->unread = true;
+      if (unread->status == REMIXDB_OK) err_save(unread, st);
+      st = REMIXDB_OK;
+    }
+    nr++;
+  }
+  if (st == REMIXDB_OK) {
+    all = mem_calloc(nr, sizeof(*all));
+    if (!all) st = REMIXDB_NOMEM;
+  }
+  if (st != REMIXDB_OK) {
+    wal_segs_destroy(w, names.segs);
+    return st;
+  }
+  size_t i = 0;
+  for (struct wal_seg *s = names.segs; s; s = s->next) all[i++] = s;
+  for (i = 0; i < nr; i++) all[i]->next = NULL;
+  qsort(all, nr, sizeof(all[0]), wal_seg_cmp);
+  *all_out = all;
+  *nr_out = nr;
+  return REMIXDB_OK;
+}
+
+// ---- what is lost
+
+const char *wal_loss_text(const struct wal_loss *l, char *buf, size_t cap) {
+  if (l->first_seq == 0) (void)snprintf(buf, cap, "how many records are lost is not known");
+  else if (l->last_seq < l->first_seq) (void)snprintf(buf, cap, "records from sequence number %" PRIu64 " on are lost, as far as there were any", l->first_seq);
+  else
+    (void)snprintf(buf, cap, "%s%" PRIu64 " records are lost, sequence numbers %" PRIu64 " to %s%" PRIu64, l->more ? "at least " : "", l->last_seq - l->first_seq + 1, l->first_seq,
+                   l->more ? "at least " : "", l->last_seq);
+  return buf;
+}
+
+enum remixdb_status wal_lost(const struct wal_loss *l, const char *fmt, ...) {
+  char why[ERR_MSG_MAX], text[WAL_LOSS_TEXT];
+  va_list ap;
+  va_start(ap, fmt);
+  if (vsnprintf(why, sizeof(why), fmt, ap) < 0) why[0] = '\0';
+  va_end(ap);
+  (void)wal_loss_text(l, text, sizeof(text));
+  if (!l->missing) return err_corrupt(l->path, l->off, "%s; %s", why, text);
+  const char *dots, *const end = err_path(l->path, &dots);
+  return err_set(REMIXDB_CORRUPT, "%s%s: %s; %s", dots, end, why, text);
+}

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is left of a damaged log, and what is lost of it.
+#include "log/reader.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SALVAGE_GENS 4096u  // of so many generations a broken header is looked for
+
+// ---- where a segment is broken
+
+// The next frame that is whole, at or after `off` and with numbers above seq. *at_out: where; limit when there is none.
+static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, uint64_t seq, uint64_t *at_out) {
+  *at_out = limit;
+  for (; off < limit && limit - off >= WAL_FRAME_HEAD; off++) {
+    const uint8_t *p;
+    size_t nr;
+    struct wal_frame f;
+    enum remixdb_status st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
+    if (st != REMIXDB_OK) return st;
+    if (nr < WAL_FRAME_HEAD) return REMIXDB_OK;
+    if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq || WAL_FRAME_HEAD + (uint64_t)f.len > limit - off) continue;
+    const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
+    if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK) return st;
+    if (nr < size || wal_frame_sum(k, off, p, f.len) != f.sum || !wal_frame_decodes(&f, p + WAL_FRAME_HEAD)) continue;
+    *at_out = off;
+    return REMIXDB_OK;
+  }
+  return REMIXDB_OK;
+}
+
+// No whole frame follows a break in the newest segment: what heads and the watermark say was there.
+static enum remixdb_status wal_tail_loss(struct wal_reader *r, const struct wal_break *b, struct wal_loss *l) {
+  const struct wal_seg *const s = r->seg;
+  const uint64_t level_end = b->level_end;
+  struct wal_heads heads;
+  const enum remixdb_status st = wal_scan(r, &s->key, l->off, b->limit, &heads);
+  if (st != REMIXDB_OK) return st;
+  const uint64_t end = heads.frame_end > level_end ? heads.frame_end : level_end;
+  const bool durable = b->durable || level_end > l->off || heads.durable > l->off || (s->guessed && heads.durable > 0);
+  if (end > l->off) l->bytes = end - l->off;
+  if (heads.last_seq >= l->first_seq) l->last_seq = heads.last_seq;
+  else if (level_end > l->off) l->last_seq = l->first_seq;  // one at least was there
+  l->more = heads.frame_end == 0 || heads.frame_end != level_end;
+  l->torn = !durable;
+  return st;
+}
+
+enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, struct wal_loss *out, uint64_t *whole_out) {
+  const struct wal_seg *const s = r->seg;
+  *out = (struct wal_loss){.path = s->path, .gen = s->h.gen, .off = b->off, .first_seq = b->seq + 1, .last_seq = b->seq};
+  *whole_out = b->limit;
+  if (b->seq >= b->upto) return REMIXDB_OK;
+  uint64_t at;
+  enum remixdb_status st = wal_next_whole(r, &s->key, b->off, b->limit, b->seq, &at);
+  if (st != REMIXDB_OK) return st;
+  if (at < b->limit) {
+    const uint8_t *p;
+    size_t nr;
+    struct wal_frame f;
+    if ((st = wal_reader_get(r, at, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK) return st;
+    if (nr == WAL_FRAME_HEAD && wal_frame_get(p, &s->key, at, &f) && f.first_seq <= b->upto) {  // else it was cut: its number was given again
+      out->last_seq = f.first_seq - 1;
+      out->bytes = at - b->off;
+      *whole_out = at;
+      return REMIXDB_OK;
+    }
+  }
+  if (b->upto == UINT64_MAX) return wal_tail_loss(r, b, out);
+  out->last_seq = b->upto;
+  out->bytes = b->limit > b->off ? b->limit - b->off : 0;
+  return REMIXDB_OK;
+}
+
+// ---- which segments there are
+
+// Up to where segment i of all is replayed: a recovery may have cut it, or left it out, and the newest header that leads to it or past it says so. What was cut
+// bears numbers that were given again.
+static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t i) {
+  const struct wal_seg *const s = all[i];
+  for (size_t k = nr; --k > i;) {
+    const struct wal_head *const h = &all[k]->h;
+    if (h->prev_len == 0 || h->prev_gen > s->h.gen) continue;
+    return h->prev_gen < s->h.gen ? 0 : h->prev_len < s->size ? h->prev_len : s->size;
+  }
+  return s->size;
+}
+
+// The oldest generation that the newest header leads back to, as far as there are headers. The one that the last of them names may be there without its own.
+static uint64_t wal_salvage_oldest(struct wal_seg *const *all, size_t nr) {
+  uint64_t gen = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0, oldest = 1;
+  for (size_t i = nr; gen && i-- > 0 && all[i]->headed && all[i]->h.gen >= gen;) {
+    oldest = gen;
+    if (all[i]->h.gen == gen) gen = all[i]->h.prev_len ? all[i]->h.prev_gen : 0;
+  }
+  return gen ? gen : oldest;
+}
+
+static bool wal_has_gen(struct wal_seg *const *all, size_t nr, uint64_t gen) {
+  for (size_t i = 0; i < nr; i++)
+    if (all[i]->headed && all[i]->h.gen == gen) return true;
+  return false;
+}
+
+// Makes file i, which has no header, the segment of this generation: its frames follow sequence number base.
+static void wal_guess(struct wal *w, struct wal_seg *s, uint64_t gen, uint64_t base) {
+  s->h = (struct wal_head){.store_id = w->store_id, .gen = gen, .last_seq = base};
+  s->key = wal_key(w->store_id, gen);
+  s->headed = s->guessed = true;
+}
+
+// Which of [from, to] the first frame of the open file s is of, if that is whole.
+static enum remixdb_status wal_guess_first(struct wal *w, struct wal_seg *const *all, size_t nr, struct wal_seg *s, uint64_t from, uint64_t to) {
+  uint8_t head[WAL_FRAME_HEAD];
+  size_t len = 0;
+  const enum remixdb_status st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), WAL_HEAD, &len);
+  if (st != REMIXDB_OK || len < sizeof(head)) return st;
+  for (uint64_t gen = from; gen <= to; gen++) {
+    const struct wal_key k = wal_key(w->store_id, gen);
+    struct wal_frame f;
+    if (!wal_frame_get(head, &k, WAL_HEAD, &f)) continue;
+    if (!wal_has_gen(all, nr, gen)) wal_guess(w, s, gen, f.first_seq - 1);
+    break;
+  }
+  return REMIXDB_OK;
+}
+
+// Whether the open file s has frames of this generation, wherever in it.
+static enum remixdb_status wal_guess_any(struct wal *w, struct wal_reader *r, struct wal_seg *s, uint64_t gen) {
+  const struct wal_key k = wal_key(w->store_id, gen);
+  struct wal_heads heads;
+  wal_reader_aim(r, s);
+  const enum remixdb_status st = wal_scan(r, &k, WAL_HEAD, s->size, &heads);
+  if (st == REMIXDB_OK && heads.first_seq) wal_guess(w, s, gen, heads.first_seq - 1);
+  s->beheaded = s->headed;
+  return st;
+}
+
+// The generations that files without a header are looked for.
+struct wal_wanted {
+  uint64_t oldest, newest;  // that are needed; that a header has
+  uint64_t level;           // of the highest watermark
+  uint64_t from, to;        // those of first frames
+};
+
+// The generations that must be there, or follow the newest header, and that no file has.
+static enum remixdb_status wal_guess_wanted(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr, struct wal_seg *s, const struct wal_wanted *g) {
+  const uint64_t known[] = {g->oldest, g->level, g->newest + 1, g->newest + 2};
+  enum remixdb_status st = REMIXDB_OK;
+  for (size_t i = 0; i < sizeof(known) / sizeof(known[0]) && st == REMIXDB_OK && !s->headed; i++)
+    if (known[i] >= g->oldest && !wal_has_gen(all, nr, known[i])) st = wal_guess_any(w, r, s, known[i]);
+  for (size_t i = 0; i < nr && st == REMIXDB_OK && !s->headed; i++) {
+    const struct wal_head *const h = &all[i]->h;
+    if (all[i]->headed && h->prev_len && h->prev_gen >= g->oldest && !wal_has_gen(all, nr, h->prev_gen)) st = wal_guess_any(w, r, s, h->prev_gen);
+  }
+  return st;
+}
+
+// Gives file s, which has no header, the generation that its frames say, when no other file has that.
+static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr, struct wal_seg *s, const struct wal_wanted *g) {
+  enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
+  if (st != REMIXDB_OK) return st;
+  st = wal_guess_first(w, all, nr, s, g->from, g->to);
+  if ((st == REMIXDB_OK || st == REMIXDB_IO) && !s->headed) {  // what cannot be read counts as zeros from here on
+    const enum remixdb_status any = wal_guess_wanted(w, r, all, nr, s, g);
+    if (any != REMIXDB_OK) st = any;
+  }
+  env_close_quiet(w->env, s->fd);
+  s->fd = -1;
+  return st;
+}
+
+// Finds out what the files without a header are, those of generations before `oldest` excepted: they are not needed any more. Each opening skips a generation.
+static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r, struct wal_seg **all, size_t nr, uint64_t oldest, uint64_t level) {
+  const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
+  const uint64_t last = newest > oldest ? newest : oldest, to = newest ? last + 2 * nr : last + SALVAGE_GENS - 1;
+  const struct wal_wanted g = {.oldest = oldest, .newest = newest, .level = level, .from = to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1, .to = to};
+  enum remixdb_status st = REMIXDB_OK;
+  for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
+    if (all[i]->headed) continue;
+    st = wal_salvage_head(w, r, all, nr, all[i], &g);
+    if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
+    if (st != REMIXDB_IO) continue;
+    all[i]->unread = true;
+    if (r->unread->status == REMIXDB_OK) err_save(r->unread, st);
+    st = REMIXDB_OK;
+  }
+  qsort(all, nr, sizeof(all[0]), wal_seg_cmp);
+  return st;
+}
+
+// ---- reading them
+
+// The segments that are read, oldest first, and where the reading has come to.
+struct salvage {
+  struct wal_seg **all;
+  size_t nr;
+  uint64_t oldest;
+  struct wal_level level;  // the highest watermark
+  const struct wal_salvage_to *to;
+  struct wal_salvage *out;
+  uint64_t seq;
+  bool placed;             // seq is known: the version says it, or a segment was read
+};
+
+static bool wal_is_read(const struct salvage *v, size_t i) {
+  return v->all[i]->headed && v->all[i]->h.gen >= v->oldest && wal_salvage_limit(v->all, v->nr, i) > 0;
+}
+
+// The segment that is read after the i-th; NULL: none.
+static const struct wal_seg *wal_salvage_next(const struct salvage *v, size_t i) {
+  for (size_t k = i + 1; k < v->nr; k++)
+    if (wal_is_read(v, k)) return v->all[k];
+  return NULL;
+}
+
+static void wal_tell(struct salvage *v, const struct wal_loss *l) {
+  if (!l->torn) v->out->lost_bytes += l->bytes;
+  if (v->to->lost) v->to->lost(v->to->arg, l);
+}
+
+// Records from v->seq on, up to last_seq, that were in frames before the first one that a file has.
+static void wal_tell_beheaded(struct salvage *v, const struct wal_seg *s) {
+  const struct wal_loss l = {.path = s->path, .gen = s->h.gen, .off = WAL_HEAD, .first_seq = v->seq + 1, .last_seq = s->h.last_seq};
+  wal_tell(v, &l);
+}
+
+// Records from v->seq on that no file has: up to last_seq, or `more` behind it.
+static void wal_tell_missing(struct salvage *v, const struct wal *w, uint64_t gen, uint64_t last_seq, bool more) {
+  const struct wal_loss l = {.path = w->dir->path, .missing = true, .gen = gen, .first_seq = v->placed ? v->seq + 1 : 0, .last_seq = v->placed ? last_seq : 0, .more = more};
+  wal_tell(v, &l);
+}
+
+// Gives the records of the whole frame at `off`. *size_out: its length.
+static enum remixdb_status wal_salvage_frame(struct wal_reader *r, struct salvage *v, uint64_t off, size_t *size_out) {
+  const uint8_t *p;
+  size_t nr;
+  struct wal_frame f;
+  enum remixdb_status st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
+  if (st != REMIXDB_OK) return st;
+  if (nr < WAL_FRAME_HEAD || !wal_frame_get(p, &r->seg->key, off, &f)) return err_corrupt(r->seg->path, off, "the file changes while it is read");
+  *size_out = WAL_FRAME_HEAD + (size_t)f.len;
+  if ((st = wal_reader_get(r, off, *size_out, &p, &nr)) != REMIXDB_OK) return st;
+  const uint8_t *const end = p + nr;
+  p += WAL_FRAME_HEAD;
+  v->seq = f.first_seq - 1;
+  for (uint32_t i = 0; i < f.count && p; i++) {
+    struct kv_rec kv;
+    p = kv_rec_get(p, end, &kv);
+    if (p && (st = v->to->record(v->to->arg, ++v->seq, &kv)) != REMIXDB_OK) return st;
+  }
+  v->out->nr_records += f.count;
+  return st;
+}
+
+// Reads segment i, and tells what is lost of it, and between it and the next one.
+static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, struct salvage *v, size_t i) {
+  const struct wal_seg *const s = v->all[i], *const next = wal_salvage_next(v, i);
+  struct wal_break b = {.off = WAL_HEAD, .limit = wal_salvage_limit(v->all, v->nr, i), .upto = next ? next->h.last_seq : UINT64_MAX,
+                        .level_end = v->level.gen == s->h.gen ? v->level.end : 0, .durable = v->level.gen > s->h.gen};
+  const uint64_t unread = r->nr_unread;
+  wal_reader_aim(r, s);
+  for (;;) {
+    struct wal_loss l;
+    uint64_t whole;
+    size_t size = 0;
+    b.seq = v->seq;
+    enum remixdb_status st = wal_hole(r, &b, &l, &whole);
+    if (st != REMIXDB_OK) return st;
+    const bool at_end = whole >= b.limit, lost = l.last_seq >= l.first_seq;
+    if (at_end && next && lost && next->beheaded) wal_tell_beheaded(v, next);
+    else if (at_end && next && lost && next->h.prev_len && next->h.prev_gen != s->h.gen) wal_tell_missing(v, w, next->h.prev_gen, l.last_seq, false);
+    else if (lost || (at_end && !next && (l.bytes || unread != r->nr_unread))) {
+      if (unread != r->nr_unread) l.torn = false;  // a frame may have been where zeros were taken for it
+      wal_tell(v, &l);
+    }
+    if (at_end) {
+      if (lost) v->seq = l.last_seq;
+      return REMIXDB_OK;
+    }
+    if ((st = wal_salvage_frame(r, v, whole, &size)) != REMIXDB_OK) return st;
+    b.off = whole + size;
+  }
+}
+
+// What is missed before the first segment that is read.
+static void wal_salvage_begin(struct wal *w, struct salvage *v, const struct wal_seg *first) {
+  const bool lost = v->placed && first->h.last_seq > v->seq;
+  if (lost && first->beheaded) wal_tell_beheaded(v, first);
+  else if (lost) wal_tell_missing(v, w, v->oldest, first->h.last_seq, false);
+  if (!v->placed || first->h.last_seq > v->seq) v->seq = first->h.last_seq;
+  v->placed = true;
+}
+
+// What is missed behind the last one; NULL: none was read, though a store has one at least.
+static void wal_salvage_end(struct wal *w, struct salvage *v, const struct wal_seg *last) {
+  const struct wal_level *const l = &v->level;
+  const bool later = l->gen > 0 && l->gen >= v->oldest && (!last || l->gen > last->h.gen), filled = later && l->end > WAL_HEAD;
+  if (last && !filled) return;
+  wal_tell_missing(v, w, later ? l->gen : v->placed ? v->oldest : 0, filled ? v->seq + 1 : v->seq, true);
+}
+
+// A file may be needed of which nothing is known.
+static void wal_tell_unread(struct salvage *v, const struct wal_seg *last) {
+  for (size_t i = 0; i < v->nr; i++) {
+    const struct wal_seg *const s = v->all[i];
+    const struct wal_loss l = {.path = s->path, .gen = s->h.gen, .more = true};
+    if (s->unread && (!s->headed || s == last)) wal_tell(v, &l);
+  }
+}
+
+static enum remixdb_status wal_salvage_all(struct wal *w, struct wal_reader *r, struct salvage *v) {
+  const struct wal_seg *last = NULL;
+  enum remixdb_status st = REMIXDB_OK;
+  for (size_t i = 0; i < v->nr && st == REMIXDB_OK; i++) {
+    struct wal_seg *const s = v->all[i];
+    if (!wal_is_read(v, i)) continue;
+    if (!last) wal_salvage_begin(w, v, s);
+    if (s->h.last_seq > v->seq) v->seq = s->h.last_seq;
+    last = s;
+    v->out->gen = s->h.gen;
+    v->out->base_seq = s->h.last_seq;
+    v->out->nr_segments++;
+    st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
+    if (st == REMIXDB_IO) {  // all of it counts as zeros, and those behind it may be whole
+      if (r->unread->status == REMIXDB_OK) err_save(r->unread, st);
+      s->unread = true;
+      s->size = 0;
+      st = REMIXDB_OK;
+    }
+    if (st == REMIXDB_OK) st = wal_seg_salvage(w, r, v, i);
+    env_close_quiet(w->env, s->fd);
+    s->fd = -1;
+  }
+  if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: a segment was removed meanwhile", w->dir->path);
+  if (st != REMIXDB_OK) return st;
+  wal_salvage_end(w, v, last);
+  wal_tell_unread(v, last);
+  return st;
+}
+
+static struct wal_level wal_highest_level(struct wal_seg *const *all, size_t nr) {
+  struct wal_level top = {0};
+  for (size_t i = 0; i < nr; i++) {
+    const struct wal_level *const l = &all[i]->level;
+    if (l->gen > top.gen || (l->gen == top.gen && l->end > top.end)) top = *l;
+  }
+  return top;
+}
+
+enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, const struct wal_salvage_to *to, struct wal_salvage *out) {
+  struct wal_opts mine = *o;
+  struct salvage v = {.to = to, .out = out, .oldest = oldest_gen, .seq = last_seq, .placed = oldest_gen != 0};
+  struct err_saved unread = {.status = REMIXDB_OK};
+  mine.read_only = true;
+  *out = (struct wal_salvage){0};
+  struct wal *const w = wal_create(&mine);
+  if (!w) return REMIXDB_NOMEM;
+  struct wal_reader r = {.env = w->env, .unread = &unread};
+  enum remixdb_status st = wal_list(w, &unread, &v.all, &v.nr);
+  if (st == REMIXDB_OK) {
+    if (oldest_gen == 0) v.oldest = wal_salvage_oldest(v.all, v.nr);
+    v.level = wal_highest_level(v.all, v.nr);
+    st = wal_salvage_heads(w, &r, v.all, v.nr, v.oldest, v.level.gen);
+  }
+  if (st == REMIXDB_OK) st = wal_salvage_all(w, &r, &v);
+  for (size_t i = 0; i < v.nr; i++) wal_seg_destroy(w, v.all[i]);
+  mem_free(v.all);
+  mem_free(r.buf);
+  wal_destroy(w);
+  return st == REMIXDB_OK && unread.status != REMIXDB_OK ? err_raise(&unread) : st;
+}
+
+// ---- whose it is
+
+struct wal_id_search {
+  const struct env_dir *dir;
+  uint64_t id;
+  bool nomem;  // or no descriptor: that says nothing of a file
+};
+
+static bool wal_id_look(void *arg, const char *name) {
+  struct wal_id_search *const f = arg;
+  uint8_t head[WAL_HEAD];
+  size_t nr = 0;
+  int fd;
+  if (strncmp(name, "wal-", 4) != 0) return true;
+  enum remixdb_status st = env_open(f->dir, name, ENV_READ, &fd);
+  f->nomem = st == REMIXDB_NOMEM;
+  if (st != REMIXDB_OK) return !f->nomem;
+  st = env_read_upto(f->dir->env, fd, name, head, sizeof(head), 0, &nr);
+  env_close_quiet(f->dir->env, fd);
+  struct wal_head h;
+  if (st == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, load64le(head + 16), &h) == REMIXDB_OK) f->id = h.store_id;
+  return f->id == 0;
+}
+
+enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out) {
+  struct wal_id_search f = {.dir = dir};
+  const enum remixdb_status st = env_list(dir, wal_id_look, &f);
+  if (st != REMIXDB_OK || f.nomem) return st != REMIXDB_OK ? st : REMIXDB_NOMEM;
+  *id_out = f.id;
+  return f.id ? REMIXDB_OK : REMIXDB_NOTFOUND;
+}
