@@ -174,7 +174,7 @@ LDFLAGS_ALL += $(EXTRA_LDFLAGS)
 
 # the library (docs/ARCHITECTURE.md has the order in which they use each other)
 MODULES := \
-  lib kv $(addprefix base/, anchors dirlock env epoch err files hash_avx2 workers) \
+  lib kv $(addprefix base/, anchors dirlock env epoch err files fork hash_avx2 workers) \
   blkio \
   wh $(addprefix wh/, cursor guide leaf trie) \
   $(addprefix log/, append format reader recover salvage) \

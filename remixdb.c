@@ -25,6 +25,31 @@ static inline bool done(enum remixdb_status s) {
 
 static enum remixdb_status null_argument(const char *what) { return err_set(REMIXDB_INVALID, "%s is NULL", what); }
 
+// A store belongs to the process that opened it. In a child made by fork nothing is done with it, and nothing of it is freed: its locks may be held by threads that are not
+// there, and what is in memory is its parent's to write.
+static __attribute__((noinline)) enum remixdb_status check_process(const struct xdb *x) {
+  return xdb_is_anothers(x) ? err_set(REMIXDB_INVALID, "the store belongs to the process that opened it, and this is a child made by fork") : REMIXDB_OK;
+}
+
+static inline enum remixdb_status check_store(const struct xdb *xdb) {
+  if (unlikely(!xdb)) return null_argument("xdb");
+  return unlikely(fork_now() != 0) ? check_process(xdb) : REMIXDB_OK;
+}
+static inline enum remixdb_status check_ref(const struct xdb_ref *ref) {
+  if (unlikely(!ref)) return null_argument("ref");
+  return unlikely(fork_now() != 0) ? check_process(ref->xdb) : REMIXDB_OK;
+}
+static inline enum remixdb_status check_iter(const struct xdb_iter *it) {
+  if (unlikely(!it)) return null_argument("it");
+  return unlikely(fork_now() != 0) ? check_process(it->ref->xdb) : REMIXDB_OK;
+}
+static inline enum remixdb_status check_snapshot(const struct xdb_snapshot *s) {
+  if (unlikely(!s)) return null_argument("s");
+  return unlikely(fork_now() != 0) ? check_process(s->xdb) : REMIXDB_OK;
+}
+// Whether a call that sets no status when it succeeds may go on.
+static inline bool may_go_on(enum remixdb_status s) { return likely(s == REMIXDB_OK) || done(s); }
+
 static enum remixdb_status check_dir(const char *dir) {
   if (!dir) return null_argument("dir");
   return dir[0] ? REMIXDB_OK : err_set(REMIXDB_INVALID, "dir is empty: the name of a directory is needed");
@@ -42,7 +67,8 @@ static enum remixdb_status check_lengths(const void *kbuf, uint32_t klen, const 
 }
 
 static enum remixdb_status check_kv(const struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
-  return likely(ref != NULL) ? check_lengths(kbuf, klen, vbuf, vlen) : null_argument("ref");
+  const enum remixdb_status s = check_ref(ref);
+  return likely(s == REMIXDB_OK) ? check_lengths(kbuf, klen, vbuf, vlen) : s;
 }
 
 static enum remixdb_status check_key(const struct xdb_ref *ref, const void *kbuf, uint32_t klen) { return check_kv(ref, kbuf, klen, NULL, 0); }
@@ -135,15 +161,21 @@ PUBLIC struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, s
   return open_store(dir, &o);
 }
 
-PUBLIC void remixdb_close(struct xdb *xdb) { done(xdb ? xdb_close(xdb) : REMIXDB_OK); }
+PUBLIC void remixdb_close(struct xdb *xdb) {
+  const enum remixdb_status s = xdb ? check_store(xdb) : REMIXDB_OK;
+  done(xdb && s == REMIXDB_OK ? xdb_close(xdb) : s);
+}
 
 PUBLIC struct xdb_ref *remixdb_ref(struct xdb *xdb) {
   struct xdb_ref *r = NULL;
-  done(xdb ? xdb_ref(xdb, &r) : null_argument("xdb"));
+  const enum remixdb_status s = check_store(xdb);
+  done(s == REMIXDB_OK ? xdb_ref(xdb, &r) : s);
   return r;
 }
 
-PUBLIC void remixdb_unref(struct xdb_ref *ref) { xdb_unref(ref); }
+PUBLIC void remixdb_unref(struct xdb_ref *ref) {
+  if (ref && may_go_on(check_ref(ref))) xdb_unref(ref);
+}
 
 // ---- writing and reading
 
@@ -206,9 +238,7 @@ PUBLIC bool remixdb_merge_decide(struct xdb_ref *ref, const void *kbuf, uint32_t
   return done(s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), decided, d) : s);
 }
 
-static enum remixdb_status check_many(const struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, const struct remixdb_buf *values,
-                                      const bool *found) {
-  if (!ref) return null_argument("ref");
+static enum remixdb_status check_many(size_t nr, const struct remixdb_slice *keys, const struct remixdb_buf *values, const bool *found) {
   if (!keys) return null_argument("keys");
   if (!found) return null_argument("found");
   for (size_t i = 0; i < nr; i++) {
@@ -221,13 +251,17 @@ static enum remixdb_status check_many(const struct xdb_ref *ref, size_t nr, cons
 
 PUBLIC size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found) {
   size_t nr_found = 0;
-  enum remixdb_status s = nr || !ref ? check_many(ref, nr, keys, values, found) : REMIXDB_OK;
+  enum remixdb_status s = check_ref(ref);
+  if (s == REMIXDB_OK && nr) s = check_many(nr, keys, values, found);
   if (likely(s == REMIXDB_OK && nr)) s = xdb_multi_get(ref, nr, keys, values, found, &nr_found);
   done(s);
   return nr_found;
 }
 
-PUBLIC bool remixdb_sync(struct xdb_ref *ref) { return done(ref ? xdb_sync(ref) : null_argument("ref")); }
+PUBLIC bool remixdb_sync(struct xdb_ref *ref) {
+  const enum remixdb_status s = check_ref(ref);
+  return done(s == REMIXDB_OK ? xdb_sync(ref) : s);
+}
 
 // ---- batches
 
@@ -257,49 +291,54 @@ PUBLIC void remixdb_batch_clear(struct xdb_batch *b) {
 PUBLIC void remixdb_batch_destroy(struct xdb_batch *b) { batch_destroy(b); }
 
 PUBLIC bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b) {
-  if (!ref || !b) return done(null_argument(ref ? "b" : "ref"));
-  return done(xdb_write(ref, b));
+  enum remixdb_status s = check_ref(ref);
+  if (s == REMIXDB_OK && !b) s = null_argument("b");
+  return done(s == REMIXDB_OK ? xdb_write(ref, b) : s);
 }
 
 // ---- iterators
 
 PUBLIC struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref) {
   struct xdb_iter *it = NULL;
-  done(ref ? xdb_iter_create(ref, &it) : null_argument("ref"));
+  const enum remixdb_status s = check_ref(ref);
+  done(s == REMIXDB_OK ? xdb_iter_create(ref, &it) : s);
   return it;
 }
 
-PUBLIC void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen) {
-  if (!it) {
-    done(null_argument("it"));
-    return;
+// Whether it can be brought to a place. One that is given a key that is not valid has none afterwards.
+static inline bool check_place(struct xdb_iter *it, const void *kbuf, uint32_t klen) {
+  enum remixdb_status s = check_iter(it);
+  if (likely(s == REMIXDB_OK)) {
+    s = check_lengths(kbuf, klen, NULL, 0);
+    if (likely(s == REMIXDB_OK)) return true;
+    xdb_iter_fail(it, s);
   }
-  const enum remixdb_status s = check_key(it->ref, kbuf, klen);
-  if (s != REMIXDB_OK) xdb_iter_fail(it, s);
-  done(s == REMIXDB_OK ? xdb_iter_seek(it, kref(kbuf, klen)) : s);
+  return done(s);
+}
+
+PUBLIC void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen) {
+  if (check_place(it, kbuf, klen)) done(xdb_iter_seek(it, kref(kbuf, klen)));
 }
 
 PUBLIC void remixdb_iter_seek_for_prev(struct xdb_iter *it, const void *kbuf, uint32_t klen) {
-  if (!it) {
-    done(null_argument("it"));
-    return;
-  }
-  const enum remixdb_status s = check_key(it->ref, kbuf, klen);
-  if (s != REMIXDB_OK) xdb_iter_fail(it, s);
-  done(s == REMIXDB_OK ? xdb_iter_seek_for_prev(it, kref(kbuf, klen)) : s);
+  if (check_place(it, kbuf, klen)) done(xdb_iter_seek_for_prev(it, kref(kbuf, klen)));
 }
 
-PUBLIC void remixdb_iter_seek_last(struct xdb_iter *it) { done(it ? xdb_iter_seek_last(it) : null_argument("it")); }
+PUBLIC void remixdb_iter_seek_last(struct xdb_iter *it) {
+  const enum remixdb_status s = check_iter(it);
+  done(s == REMIXDB_OK ? xdb_iter_seek_last(it) : s);
+}
 
 PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) {
-  if (likely(it != NULL)) return xdb_iter_valid(it);
-  return done(null_argument("it"));
+  const enum remixdb_status s = check_iter(it);
+  return likely(s == REMIXDB_OK) ? xdb_iter_valid(it) : done(s);
 }
 
 // What is not at hand, or long. Apart, so that the other way makes no call and keeps all in registers.
 static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out) {
   struct kv_rec r;
-  const enum remixdb_status s = it ? xdb_iter_record(it, &r) : null_argument("it");
+  enum remixdb_status s = check_iter(it);
+  if (s == REMIXDB_OK) s = xdb_iter_record(it, &r);
   if (s == REMIXDB_OK) {
     if (kbuf_out && r.klen) memcpy(kbuf_out, r.key, r.klen);
     if (klen_out) *klen_out = r.klen;
@@ -311,7 +350,7 @@ static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_
 
 PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out) {
   struct kv_rec r;
-  if (unlikely(!it || !xdb_iter_record_held(it, &r) || r.klen > COPY_SMALL || r.vlen > COPY_SMALL)) return peek_slow(it, kbuf_out, klen_out, vbuf_out, vlen_out);
+  if (unlikely(!it || fork_now() != 0 || !xdb_iter_record_held(it, &r) || r.klen > COPY_SMALL || r.vlen > COPY_SMALL)) return peek_slow(it, kbuf_out, klen_out, vbuf_out, vlen_out);
   err_finish_ok();
   if (klen_out) *klen_out = r.klen;
   if (vlen_out) *vlen_out = r.vlen;
@@ -322,7 +361,8 @@ PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *kle
 
 static const void *iter_part(struct xdb_iter *it, bool value, uint32_t *len_out) {
   struct kv_rec r;
-  if (!done(it ? xdb_iter_record(it, &r) : null_argument("it"))) return NULL;
+  const enum remixdb_status s = check_iter(it);
+  if (!done(likely(s == REMIXDB_OK) ? xdb_iter_record(it, &r) : s)) return NULL;
   if (len_out) *len_out = value ? r.vlen : r.klen;
   const void *const p = value ? r.val : r.key;
   return p ? p : "";
@@ -331,12 +371,18 @@ static const void *iter_part(struct xdb_iter *it, bool value, uint32_t *len_out)
 PUBLIC const void *remixdb_iter_key(struct xdb_iter *it, uint32_t *klen_out) { return iter_part(it, false, klen_out); }
 PUBLIC const void *remixdb_iter_value(struct xdb_iter *it, uint32_t *vlen_out) { return iter_part(it, true, vlen_out); }
 
-static __attribute__((noinline)) void skip_slow(struct xdb_iter *it, uint32_t nr) { done(it ? xdb_iter_skip(it, nr) : null_argument("it")); }
+static __attribute__((noinline)) void skip_slow(struct xdb_iter *it, uint32_t nr) {
+  const enum remixdb_status s = check_iter(it);
+  done(s == REMIXDB_OK ? xdb_iter_skip(it, nr) : s);
+}
 
 PUBLIC void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr) { skip_slow(it, nr); }
-PUBLIC void remixdb_iter_prev(struct xdb_iter *it) { done(it ? xdb_iter_prev(it) : null_argument("it")); }
+PUBLIC void remixdb_iter_prev(struct xdb_iter *it) {
+  const enum remixdb_status s = check_iter(it);
+  done(likely(s == REMIXDB_OK) ? xdb_iter_prev(it) : s);
+}
 PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) {
-  if (unlikely(!it || !xdb_iter_next_near(it))) {
+  if (unlikely(!it || fork_now() != 0 || !xdb_iter_next_near(it))) {
     skip_slow(it, 1);
     return;
   }
@@ -344,38 +390,47 @@ PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) {
 }
 
 PUBLIC void remixdb_iter_park(struct xdb_iter *it) {
-  if (it) xdb_iter_park(it);
-  else done(null_argument("it"));
+  const enum remixdb_status s = check_iter(it);
+  if (s == REMIXDB_OK) xdb_iter_park(it);
+  else done(s);
 }
 
-PUBLIC void remixdb_iter_destroy(struct xdb_iter *it) { xdb_iter_destroy(it); }
+PUBLIC void remixdb_iter_destroy(struct xdb_iter *it) {
+  if (it && may_go_on(check_iter(it))) xdb_iter_destroy(it);
+}
 
 PUBLIC enum remixdb_status remixdb_iter_status(struct xdb_iter *it) {
-  if (it) return it->status;
-  done(null_argument("it"));
-  return REMIXDB_INVALID;
+  const enum remixdb_status s = check_iter(it);
+  if (s == REMIXDB_OK) return it->status;
+  done(s);
+  return s;
 }
 
 // ---- snapshots
 
 PUBLIC struct xdb_snapshot *remixdb_snapshot(struct xdb_ref *ref) {
   struct xdb_snapshot *s = NULL;
-  done(ref ? xdb_snapshot(ref, &s) : null_argument("ref"));
+  const enum remixdb_status checked = check_ref(ref);
+  done(checked == REMIXDB_OK ? xdb_snapshot(ref, &s) : checked);
   return s;
 }
 
 PUBLIC struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *s) {
   struct xdb_ref *r = NULL;
-  done(s ? xdb_snapshot_ref(s, &r) : null_argument("s"));
+  const enum remixdb_status checked = check_snapshot(s);
+  done(checked == REMIXDB_OK ? xdb_snapshot_ref(s, &r) : checked);
   return r;
 }
 
-PUBLIC void remixdb_snapshot_release(struct xdb_snapshot *s) { xdb_snapshot_release(s); }
+PUBLIC void remixdb_snapshot_release(struct xdb_snapshot *s) {
+  if (s && may_go_on(check_snapshot(s))) xdb_snapshot_release(s);
+}
 
 // ---- administration
 
 static enum remixdb_status check_writable(struct xdb_ref *ref) {
-  if (!ref) return null_argument("ref");
+  const enum remixdb_status s = check_ref(ref);
+  if (s != REMIXDB_OK) return s;
   return ref->snapshot ? err_set(REMIXDB_READONLY, "%s: a snapshot is not written to", ref->xdb->dir) : REMIXDB_OK;
 }
 
@@ -390,15 +445,19 @@ PUBLIC bool remixdb_compact(struct xdb_ref *ref) {
 }
 
 PUBLIC bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir) {
-  const enum remixdb_status s = ref ? check_dir(dir) : null_argument("ref");
+  enum remixdb_status s = check_ref(ref);
+  if (s == REMIXDB_OK) s = check_dir(dir);
   return done(s == REMIXDB_OK ? checkpoint_make(ref, dir) : s);
 }
 
 PUBLIC void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv) {
-  if (ref) ref->progress = (struct progress){fn, priv};
+  if (ref && may_go_on(check_ref(ref))) ref->progress = (struct progress){fn, priv};
 }
 
-PUBLIC bool remixdb_verify(struct xdb_ref *ref) { return done(ref ? verify_store(ref, NULL) : null_argument("ref")); }
+PUBLIC bool remixdb_verify(struct xdb_ref *ref) {
+  const enum remixdb_status s = check_ref(ref);
+  return done(s == REMIXDB_OK ? verify_store(ref, NULL) : s);
+}
 
 PUBLIC bool remixdb_repair(const char *dir) {
   enum remixdb_status s = check_dir(dir);
@@ -422,7 +481,8 @@ PUBLIC bool remixdb_destroy(const char *dir) {
 
 PUBLIC char *remixdb_stats(struct xdb *xdb) {
   char *json = NULL;
-  done(xdb ? xdb_stats(xdb, &json) : null_argument("xdb"));
+  const enum remixdb_status s = check_store(xdb);
+  done(s == REMIXDB_OK ? xdb_stats(xdb, &json) : s);
   return json;
 }
 

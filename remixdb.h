@@ -5,8 +5,9 @@
 // Threads. A `struct xdb` may be used by any number of threads at once. A `struct xdb_ref` is one thread's view of
 // it: make one per thread, and do not use one ref, or the iterators made from it, in two threads at the same time
 // (handing it from one thread to another is fine). Close in the order: iterators, refs, store. A store belongs to the process
-// that opened it: a child made by fork must not use what it has of it, nor close it. A thread that is cancelled (pthread_cancel, of the deferred
-// type) in a call ends after it; a function that the library calls, the logger or that of a merge, is a part of the call.
+// that opened it: in a child made by fork every call with something of the store does nothing and sets REMIXDB_INVALID, those that end
+// something, too (what they would free stays). A child made inside a function that the library calls must not return from it. A child may open stores of its own. A thread that is cancelled (pthread_cancel, of the deferred
+// type) in a call ends after it; a function that the library calls, the logger for one, is a part of the call.
 //
 // Keys and values are byte strings. Keys are ordered as memcmp does, a shorter key before a longer one that it
 // prefixes. A key of length 0 is legal. klen + vlen is at most REMIXDB_KV_MAX.

@@ -320,7 +320,8 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64
   const bool tomb = op == REMIXDB_MERGE_DEL;
   *written_out = 0;
   s = REMIXDB_OK;
-  if (op == REMIXDB_MERGE_PUT && !val && vlen) s = err_set(REMIXDB_INVALID, "the merge function returned no value, but a length of %u", vlen);
+  if (xdb_is_anothers(x)) s = err_set(REMIXDB_INVALID, "the merge function has returned in a child that it made by fork");
+  else if (op == REMIXDB_MERGE_PUT && !val && vlen) s = err_set(REMIXDB_INVALID, "the merge function returned no value, but a length of %u", vlen);
   else if (op == REMIXDB_MERGE_PUT && (uint64_t)key.len + vlen > REMIXDB_KV_MAX)
     s = err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", key.len, vlen, REMIXDB_KV_MAX);
   else if (op != REMIXDB_MERGE_PUT && op != REMIXDB_MERGE_DEL && op != REMIXDB_MERGE_KEEP)
@@ -563,6 +564,7 @@ static struct xdb *create(const struct remixdb_opts *o, struct env *env) {
   if (!x) return NULL;
   memset(x, 0, size);
   x->env = env;
+  x->forks = fork_now();
   x->opts = *o;
   epoch_init(&x->epoch);
   epoch_init(&x->cursors);

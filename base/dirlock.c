@@ -21,11 +21,29 @@ static enum remixdb_status lock_itself(const struct env_dir *d, bool exclusive, 
   return err_set(REMIXDB_LOCKED, "lock %s%s: held by another open of the store", dots, end);
 }
 
-enum remixdb_status dirlock_take(const struct env_dir *d, bool exclusive, struct dirlock *out) {
-  *out = (struct dirlock){.env = d->env, .dir_fd = -1, .file_fd = -1};
+static enum remixdb_status take(const struct env_dir *d, bool exclusive, struct dirlock *out) {
   enum remixdb_status s = lock_itself(d, exclusive, &out->dir_fd);
   if (s == REMIXDB_OK) s = env_lock(d, FILES_LOCK, exclusive, &out->file_fd);
-  if (s == REMIXDB_NOTFOUND && !exclusive) s = REMIXDB_OK;  // who only reads makes no file
+  return s == REMIXDB_NOTFOUND && !exclusive ? REMIXDB_OK : s;  // who only reads makes no file
+}
+
+// Descriptors of an env that is not native are not the kernel's: no child has them.
+static enum remixdb_status take_native(const struct env_dir *d, bool exclusive, struct dirlock *out) {
+  fork_hold();
+  const enum remixdb_status s = take(d, exclusive, out);
+  out->closes.fd[0] = out->dir_fd;
+  out->closes.fd[1] = out->file_fd;
+  fork_add(&out->closes);
+  fork_release();
+  return s;
+}
+
+enum remixdb_status dirlock_take(const struct env_dir *d, bool exclusive, struct dirlock *out) {
+  *out = (struct dirlock){.env = NULL};
+  enum remixdb_status s = fork_watch();
+  if (s != REMIXDB_OK) return s;
+  *out = (struct dirlock){.env = d->env, .dir_fd = -1, .file_fd = -1};
+  s = d->env->native ? take_native(d, exclusive, out) : take(d, exclusive, out);
   if (s == REMIXDB_OK) return s;
   struct err_saved why;
   err_save(&why, s);
@@ -43,9 +61,20 @@ enum remixdb_status dirlock_check(const struct dirlock *l, const struct env_dir 
   return s != REMIXDB_OK && s != REMIXDB_NOTFOUND ? s : err_set(REMIXDB_IO, "%s: LOCK was removed while the store was open; another may have opened it", d->path);
 }
 
-void dirlock_give(struct dirlock *l) {
-  if (!l->env) return;
+static void give(struct dirlock *l) {
   env_unlock(l->env, l->file_fd);
   env_unlock(l->env, l->dir_fd);
+}
+
+void dirlock_give(struct dirlock *l) {
+  if (!l->env) return;
+  if (l->env->native) {
+    fork_hold();
+    fork_remove(&l->closes);
+    give(l);
+    fork_release();
+  } else {
+    give(l);
+  }
   *l = (struct dirlock){.env = NULL};
 }

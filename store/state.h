@@ -89,6 +89,7 @@ struct xdb {
   uint64_t wal_limit;          // bytes that the log may have on disk
   bool leave_log;              // the end brings nothing into tables: the next opening replays it
   struct dirlock dirlock;
+  uint32_t forks;              // fork_count when it was opened: another one tells a child made by fork
   uint64_t store_id;
   struct blkio io;
   struct fdpool *fds;
@@ -122,6 +123,9 @@ struct xdb {
 
   _Atomic uint32_t nr_refs, nr_iters;
 };
+
+// Whether this process is a child, made by fork, of the one that opened the store.
+static inline bool xdb_is_anothers(const struct xdb *x) { return unlikely(fork_now() != 0) && fork_now() != x->forks; }
 
 // Inside an epoch, or under lock.
 static inline struct view *xdb_view(struct xdb *x) { return atomic_load_explicit(&x->view, memory_order_acquire); }

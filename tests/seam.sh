@@ -29,6 +29,7 @@ BEGIN {
   allow("base/env", "openat close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range fstat fstatat fcntl flock")
   allow("base/env", "renameat unlinkat linkat mkdirat fdopendir readdir closedir")
   allow("base/epoch", "sched_yield")
+  allow("base/fork", "pthread_atfork dso_handle")
   # on descriptors of a native env only: tests/unit/test_blkio.c holds that against an env that is not
   allow("blkio", "aio_error aio_read aio_return aio_suspend aio_write lio_listio")
   allow("blkio", "io_uring_get_cqe io_uring_free_probe io_uring_get_probe_ring io_uring_queue_exit io_uring_queue_init")

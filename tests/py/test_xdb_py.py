@@ -1214,6 +1214,31 @@ ref.sync()
         assert ref.get("k") == b"w"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_when_the_library_is_gone(tmp_path):
+    """The library has the system call it at a fork, until it is unloaded."""
+    result = script("""
+import ctypes, _ctypes, os, sys
+lib = ctypes.CDLL(os.environ.get("REMIXDB_LIBRARY") or sys.argv[2])
+lib.remixdb_open.restype = ctypes.c_void_p
+lib.remixdb_open.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_bool]
+lib.remixdb_close.argtypes = [ctypes.c_void_p]
+for i in range(2):
+    store = lib.remixdb_open(sys.argv[1].encode(), 1, 1, True)
+    assert store
+    lib.remixdb_close(store)
+_ctypes.dlclose(lib._handle)
+gone = "libremixdb" not in open("/proc/self/maps").read() if os.path.exists("/proc/self/maps") else None
+pid = os.fork()
+if pid == 0:
+    os._exit(7)
+assert os.waitpid(pid, 0)[1] >> 8 == 7
+print(gone)
+""", tmp_path / "s", ROOT / "libremixdb.so")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() in ("True", "None")
+
+
 # ---- importing and ending
 
 

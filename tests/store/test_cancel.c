@@ -18,10 +18,16 @@ static bool put(struct xdb_ref *r, uint32_t n) {
   return remixdb_put(r, k.ptr, k.len, value, sizeof(value));
 }
 
-// A logger and a function of a merge in which a thread may be cancelled: what it is in then is a call.
+// A logger, a function that hears of progress and one of a merge, in which a thread may be cancelled: what it is in then is a call.
 static void logs(void *priv, const char *line) {
   (void)priv, (void)line;
   pthread_testcancel();
+}
+
+static bool hears(void *priv, const char *what, uint64_t done, uint64_t total) {
+  (void)priv, (void)what, (void)done, (void)total;
+  pthread_testcancel();
+  return true;
 }
 
 static enum remixdb_merge_op merges(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
@@ -112,6 +118,7 @@ static bool do_reopen(struct scene *s) {
   const bool closed = remixdb_errcode() == REMIXDB_OK;
   s->x = remixdb_open_opts(dir, &s->o);
   s->r = remixdb_ref(s->x);
+  remixdb_progress(s->r, hears, NULL);
   return closed && s->r;
 }
 
@@ -157,6 +164,7 @@ static void all_calls(const char *io, int workers) {
   s.o.sync = REMIXDB_SYNC_NONE;
   s.x = remixdb_open_opts(dir, &s.o);
   s.r = remixdb_ref(s.x);
+  remixdb_progress(s.r, hears, NULL);
   CHECK(s.r && do_fill(&s));
   for (size_t i = 0; i < CALLS; i++) {
     struct cancelled c = {.s = &s, .fn = calls[i].fn};
