@@ -176,7 +176,7 @@ LDFLAGS_ALL += $(EXTRA_LDFLAGS)
 MODULES := \
   lib kv $(addprefix base/, anchors dirlock env epoch err files fork hash_avx2 workers) \
   blkio \
-  wh $(addprefix wh/, cursor guide leaf trie) \
+  wh $(addprefix wh/, cursor guide leaf pass trie) \
   $(addprefix log/, append format reader recover salvage) \
   $(addprefix table/, batch block build cache ckb fdpool format hold pieces readahead scan stored) sst \
   $(addprefix remix/, build cursor fresh pack remix splice write) \

@@ -22,7 +22,7 @@
 // get: a leaf of the key's range that is seen alive has the key, or nobody has it for S.
 #include "wh.h"
 
-#include "wh/state.h"
+#include "wh/gap.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -193,11 +193,19 @@ static void slot_move(struct wh_slot *slot, struct wh_leaf *behind, struct wh_le
   }
 }
 
+// These two, or this one, take the place of the old leaf. Runs forward begin at its anchor, runs backward at its end.
+static inline void leaf_inherit(struct wh *wh, const struct wh_leaf *old, struct wh_leaf *l, struct wh_leaf *r) {
+  if (likely(!atomic_load_explicit(&old->gapped, memory_order_relaxed))) return;
+  wh_gaps_inherit(wh, old, l, false);
+  wh_gaps_inherit(wh, old, r, true);
+}
+
 // Replaces the slot's leaf by one with this content.
 static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const struct wh_content *content) {
   struct wh *wh = slot->wh;
   struct wh_leaf *old = slot->leaf, *l = leaf_create(wh, old->anchor, leaf_end(old), content, 0, content->nr);
   if (l == NULL) return REMIXDB_NOMEM;
+  leaf_inherit(wh, old, l, l);
   struct_lock(wh);
   list_replace(wh, old, old, l, l);
   wh_trie_replace(&wh->trie, old, l);
@@ -244,6 +252,7 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_conten
   }
   atomic_init(&l->next, r);
   atomic_init(&r->prev, l);
+  leaf_inherit(wh, old, l, l);
   struct_lock(wh);
   const enum remixdb_status s = wh_trie_reserve(&wh->trie, r);
   if (s == REMIXDB_OK) {
@@ -299,6 +308,7 @@ static bool leaf_shrink(struct wh_slot *slot) {
       memcpy(both.words + both.nr, c.words, c.nr * sizeof(c.words[0]));
       both.nr += c.nr;
       both.skip = UINT32_MAX;  // of two leaves
+      both.tombs |= c.tombs;
       l = leaf_create(wh, left->anchor, leaf_end(old), &both, 0, both.nr);
     }
     if (l) {
@@ -311,6 +321,8 @@ static bool leaf_shrink(struct wh_slot *slot) {
       leaves_count(wh, -1);
       leaf_died(wh, left);
       leaf_died(wh, old);
+      // Puts to where one of them had nothing but tombstones do not say so from here on.
+      if (both.tombs && l->tombs != both.nr) wh_gap_reopened(wh, l);
     }
     lib_unlock(&left->lock);
   }
@@ -455,6 +467,22 @@ static void ver_init(struct wh_ver *v, const struct wh_ver *older, const void *v
   if (vlen) memcpy(v->val, val, vlen);
 }
 
+// A version was linked for an entry, which had this one before (NULL: none); it is not committed yet. What the leaf
+// counts, in the order that gaps need (G2, G3).
+static inline void leaf_note(struct wh_slot *slot, const struct wh_ver *older, bool tomb) {
+  struct wh_leaf *const l = slot->leaf;
+  if (likely(!tomb)) {
+    const uint32_t puts = atomic_load_explicit(&l->puts, memory_order_relaxed);
+    atomic_store_explicit(&l->puts, puts + 1, memory_order_release);
+    if (unlikely(atomic_load_explicit(&l->gapped, memory_order_relaxed))) wh_gap_keep(l, slot->key, puts);
+    const uint32_t others = atomic_load_explicit(&l->count, memory_order_relaxed) - !older;
+    if (unlikely(l->tombs == others)) wh_gap_reopened(slot->wh, l);
+    if (likely(!l->tombs)) return;
+  }
+  const bool was_tomb = older && older->tomb;
+  if (tomb != was_tomb) l->tombs = (uint16_t)(tomb ? l->tombs + 1 : l->tombs - 1);
+}
+
 enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb) {
   struct wh *wh = slot->wh;
   struct wh_entry *e = slot->entry;
@@ -478,6 +506,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
     atomic_store_explicit(&e->newest, v, memory_order_release);
     recent_put(wh, with_key ? (const void *)v : e, slot->hash);
     if (older == NULL) atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
+    leaf_note(slot, older, tomb);
     slot->ver = v;
     return REMIXDB_OK;
   }
@@ -500,15 +529,20 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   wh_leaf_append(slot->leaf, wh_entry_word(e, slot->hash), wh_piece(key, slot->leaf->skip));
   recent_put(wh, e, slot->hash);
   atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
+  leaf_note(slot, NULL, tomb);
   slot->entry = e;
   slot->ver = v;
   return REMIXDB_OK;
 }
 
+// Versions were taken back.
+static void leaf_recount(struct wh_leaf *l) { l->tombs = (uint16_t)wh_leaf_tombs(l); }
+
 void wh_unlink(struct wh_slot *slot) {
   struct wh_ver *const older = wh_ver_older(slot->ver);
   atomic_store_explicit(&slot->entry->newest, older, memory_order_release);
   slot->ver = NULL;
+  leaf_recount(slot->leaf);
   if (older) return;
   atomic_fetch_sub_explicit(&slot->wh->count, 1, memory_order_relaxed);
   if (leaf_shrink(slot)) slot->entry = NULL;
@@ -542,6 +576,7 @@ enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t ha
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
   struct wh_ver *const older = wh_ver_older(l->ver);
   atomic_store_explicit(&l->entry->newest, older, memory_order_release);
+  m->back = true;
   if (older) return;
   atomic_fetch_sub_explicit(&m->wh->count, 1, memory_order_relaxed);
   m->holes = true;
@@ -550,6 +585,7 @@ void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
 void wh_many_unlock(struct wh_many *m) {
   for (uint32_t i = 0; i < m->nr; i++) {
     if (unlikely(m->holes)) m->leaves[i]->holes = true;  // in which of them is not looked for
+    if (unlikely(m->back)) leaf_recount(m->leaves[i]);
     lib_unlock(&m->leaves[i]->lock);
   }
   mem_free(m->leaves);

@@ -98,7 +98,7 @@ struct wh_many {
   struct wh *wh;
   struct wh_leaf **leaves;   // locked, in order; the last one is the last key's
   uint32_t nr, cap;
-  bool holes;                // keys of them may be without a version now
+  bool holes, back;          // keys of them may be without a version now; versions were taken back
 };
 struct wh_link {             // what one link made
   struct wh_entry *entry;
@@ -138,6 +138,7 @@ struct wh_cursor {
   uint32_t at, nr;                // position in order
   uint32_t asked, ahead;          // as far as there entries have been asked for, and how many are kept
   bool placed, steps;             // by wh_want_place; of wh_want
+  bool gapped;                    // the leaf had gaps when it was reached
   uint8_t order[WH_LEAF_KEYS];    // the leaf's entries in order of key, as they were when it was reached
 };
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment);  // not valid yet; may be called again for a new moment
@@ -154,6 +155,55 @@ void wh_next(struct wh_cursor *c);  // must be valid
 void wh_prev(struct wh_cursor *c);  // must be valid
 static inline struct kref wh_key(const struct wh_cursor *c) { return kref(c->entry->key, c->entry->klen); }
 
+// ---- gaps: where a merge of the memtable with all that lies below it has found nothing but what tombstones hide
+// (wh/gap.h). Inside the epoch, but for wh_pass_tomb.
+
+// From the key, which lies in the range of the cursor's leaf, in the direction: up to *to_out there is nothing at the
+// cursor's moment, neither here nor below. (*to_out itself may be there.) The key lives as long as the index. False:
+// that is not known.
+bool wh_gap(const struct wh_cursor *c, struct kref key, bool backward, struct kref *to_out);
+// Whether anything is known of the cursor's leaf. After wh_want_place, or when it is valid.
+static inline bool wh_gapped(const struct wh_cursor *c) { return c->gapped; }
+
+// A merge on its way over tombstones of a memtable: it tells where it has been, and that becomes gaps.
+struct wh_pass {
+  const struct wh_cursor *cursor;
+  bool backward, known;                 // in the direction; from_key is known
+  struct kref from_key;                 // from here on everything was passed; ptr NULL: from the first key of all (backward: the last)
+  struct wh_leaf *leaf;                 // the one it is in; NULL: none yet
+  const struct wh_entry *from, *last;   // entries of it that were passed; from NULL: all since the leaf's end that it came over
+  struct wh_leaf *run;                  // leaves that were passed as a whole, from this one on; NULL: none
+  uint32_t run_leaves;
+  struct kref run_to;
+  uint64_t run_since, place;            // see wh/gap.h
+};
+// The cursor is valid, and the merge passed all keys, of this memtable and what lies below it, from *from on (NULL:
+// from the cursor's key) and found nothing but what this memtable and those before it hide.
+void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, const struct kref *from);
+void wh_pass_leaf(struct wh_pass *p);  // private to wh_pass_tomb
+// The cursor stands at a tombstone, and all keys up to it were passed the same way.
+static inline void wh_pass_tomb(struct wh_pass *p) {
+  if (unlikely(p->leaf != p->cursor->leaf)) wh_pass_leaf(p);
+  p->last = p->cursor->entry;
+}
+// What was passed is kept. Also where the cursor has moved on.
+void wh_pass_end(struct wh_pass *p);
+
+// What was looked at, for tests: counted by what is compiled with WH_COUNTERS.
+struct wh_counters {
+  _Atomic uint64_t entries;  // that cursors came to
+  _Atomic uint64_t hops;     // from gap to gap
+  _Atomic uint64_t checked;  // entries looked at to make a gap
+};
+extern struct wh_counters wh_counters;
+#if defined(WH_COUNTERS)
+#define WH_COUNT(field) ((void)atomic_fetch_add_explicit(&wh_counters.field, 1, memory_order_relaxed))
+#else
+#define WH_COUNT(field) ((void)0)
+#endif
+
 // For tests: checks W1, W3, W4 and W6 to W11 while nobody writes; false and a message in why (of cap bytes) when one is broken.
 bool wh_check(const struct wh *wh, char *why, size_t cap);
+// The same for G1 and G3 of wh/gap.h.
+bool wh_gaps_check(const struct wh *wh, char *why, size_t cap);
 #endif

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/merge.h"
 
+#define FEW_TOMBS 4u  // passed before gaps are asked for, or made
+
 void merge_init(struct merge *m, struct blkio_queue *queue) {
   memset(m, 0, sizeof(*m));
   m->at = m->new_at = MERGE_NONE;
@@ -329,10 +331,119 @@ static enum remixdb_status fail(struct merge *m, enum remixdb_status s) {
   return s;
 }
 
+static inline bool at_tomb(const struct merge *m) { return m->at < MERGE_PARTS && new_tomb(m); }
+
+// Whether the memtable, at whose tombstone the merge stands, knows that there is nothing up to some key further on, as
+// far as no newer stream comes before that.
+static bool gap_find(struct merge *m, uint32_t mem, struct kref *to_out) {
+  if (!wh_gap(&m->mem[mem], m->new_key, m->backward, to_out)) return false;
+  for (uint32_t i = 0; i < mem; i++)
+    if (new_valid(m, i) && order(m, new_key(m, i), *to_out) < 0) *to_out = new_key(m, i);
+  return order(m, m->new_key, *to_out) < 0;
+}
+
+static enum remixdb_status gap_leap_parts(struct merge *m, struct kref to) {
+  struct kref k;
+  if (!parts_valid(m)) return REMIXDB_OK;
+  enum remixdb_status s = parts_key(m, &k);
+  if (s != REMIXDB_OK || order(m, k, to) >= 0) return s;
+  s = parts_want(m, to);
+  return s == REMIXDB_OK ? parts_seek(m, to, m->backward) : s;
+}
+
+// Brings the memtable and all older streams to the key, as far as they stand before it.
+static enum remixdb_status gap_leap(struct merge *m, uint32_t mem, struct kref to) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = mem; i < MERGE_PARTS && s == REMIXDB_OK; i++) {
+    if (!new_valid(m, i) || order(m, new_key(m, i), to) >= 0) continue;
+    if (i == MERGE_YOUNG) s = young_seek(m, to, m->backward);
+    else if (m->backward) wh_seek_for_prev(&m->mem[i], to);
+    else wh_seek(&m->mem[i], to);
+  }
+  if (s == REMIXDB_OK) s = gap_leap_parts(m, to);
+  new_pick(m);
+  return s;
+}
+
+// A way over tombstones.
+struct way {
+  struct wh_pass pass;              // of the memtable whose gap is being made
+  uint32_t of;                      // that memtable; MERGE_NONE: there is none yet
+  uint32_t tops;                    // the streams whose tombstones were passed since `from`
+  bool known;                       // everything from `from` on was passed
+  struct kref from;
+  const struct wh_leaf *asked[2];   // the leaf of the memtable of which it was asked what is known
+};
+
+// The merge stands at a memtable's tombstone. What the active one hides is no gap of the frozen one.
+static void way_pass(struct way *w, const struct merge *m) {
+  if (m->at < w->of) {
+    if (w->of != MERGE_NONE) wh_pass_end(&w->pass);
+    const bool all = w->known && (m->at == MERGE_ACTIVE || !(w->tops & 1u << MERGE_ACTIVE));
+    wh_pass_begin(&w->pass, &m->mem[m->at], m->backward, all ? &w->from : NULL);
+    w->of = m->at;
+  }
+  if (m->at == w->of) wh_pass_tomb(&w->pass);
+}
+
+// Leaps, when the tombstone's memtable knows how far; once in each of its leaves.
+static enum remixdb_status way_leap(struct way *w, struct merge *m, bool *leapt_out) {
+  const uint32_t at = m->at;
+  struct kref to;
+  *leapt_out = false;
+  if (m->mem[at].leaf == w->asked[at]) return REMIXDB_OK;
+  const bool found = gap_find(m, at, &to);
+  if (found) {
+    if (at == w->of) {
+      wh_pass_end(&w->pass);
+      w->of = MERGE_NONE;
+      w->tops = 0;
+      w->known = true;
+      w->from = to;
+    }
+    const enum remixdb_status s = gap_leap(m, at, to);
+    if (s != REMIXDB_OK) return s;
+    *leapt_out = true;
+  }
+  w->asked[at] = m->mem[at].leaf;
+  return REMIXDB_OK;
+}
+
+// The same as settle where more than a few tombstones follow each other: over gaps, and making them. tops: the streams
+// whose tombstones were passed since the seek began.
+static __attribute__((noinline)) enum remixdb_status settle_far(struct merge *m, uint32_t tops) {
+  struct way w = {.of = MERGE_NONE, .tops = tops, .known = m->sought, .from = m->sought_key};
+  enum remixdb_status s = REMIXDB_OK;
+  const bool inside = m->inside;
+  look_up_begin(m);
+  m->inside = true;
+  while (s == REMIXDB_OK && at_tomb(m)) {
+    bool leapt = false;
+    w.tops |= 1u << m->at;
+    if (m->at < MERGE_YOUNG) {
+      way_pass(&w, m);
+      s = way_leap(&w, m, &leapt);
+    }
+    if (s == REMIXDB_OK && !leapt) s = step_same(m);
+    else passed(m);
+    if (s == REMIXDB_OK) s = pick(m);
+  }
+  if (w.of != MERGE_NONE) wh_pass_end(&w.pass);
+  m->inside = inside;
+  look_up_end(m);
+  return s;
+}
+
 // To the first live key from where the streams stand.
 static enum remixdb_status settle(struct merge *m) {
   enum remixdb_status s = pick(m);
-  while (s == REMIXDB_OK && m->at < MERGE_PARTS && new_tomb(m)) {
+  uint32_t tops = 0;
+  for (uint32_t few = FEW_TOMBS; s == REMIXDB_OK && at_tomb(m); few--) {
+    if (unlikely(few == 0)) {
+      s = settle_far(m, tops);
+      break;
+    }
+    tops |= 1u << m->at;
     s = step_same(m);
     if (s == REMIXDB_OK) s = pick(m);
   }
@@ -343,8 +454,10 @@ static enum remixdb_status settle(struct merge *m) {
 }
 
 // A seek is in its caller's epoch.
-static void seek_begin(struct merge *m, bool backward) {
+static void seek_begin(struct merge *m, bool backward, struct kref key) {
   m->backward = backward;
+  m->sought = true;
+  m->sought_key = key;
   m->inside = true;
   m->steps = 0;
 }
@@ -356,18 +469,36 @@ static enum remixdb_status seek_end(struct merge *m, enum remixdb_status s) {
   } else {
     s = fail(m, s);
   }
-  m->inside = false;
+  m->inside = m->sought = false;
   return s;
+}
+
+// Asks for what a search of the key reads first, in the partitions and in the memtables.
+static enum remixdb_status seek_want(struct merge *m, struct kref key, bool backward) {
+  for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
+    if (m->has[i]) wh_want(&m->mem[i], key, !backward && m->remix.way == REMIX_ON);
+  const enum remixdb_status s = parts_want(m, key);
+  for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
+    if (m->has[i]) wh_want_place(&m->mem[i], key, backward);
+  return s;
+}
+
+// Whether the newest memtable knows that there is nothing up to some key further on.
+static bool seek_gap(const struct merge *m, struct kref key, struct kref *to_out) {
+  const uint32_t i = m->has[MERGE_ACTIVE] ? MERGE_ACTIVE : MERGE_FROZEN;
+  if (!m->has[i] || likely(!wh_gapped(&m->mem[i]))) return false;
+  return wh_gap(&m->mem[i], key, m->backward, to_out) && order(m, key, *to_out) < 0;
 }
 
 static enum remixdb_status seek(struct merge *m, struct kref key, bool backward) {
   if (!key.ptr) key = kref("", 0);
-  seek_begin(m, backward);
-  for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
-    if (m->has[i]) wh_want(&m->mem[i], key, !backward && m->remix.way == REMIX_ON);
-  enum remixdb_status s = parts_want(m, key);
-  for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
-    if (m->has[i]) wh_want_place(&m->mem[i], key, backward);
+  struct kref to;
+  seek_begin(m, backward, key);
+  enum remixdb_status s = seek_want(m, key, backward);
+  if (s == REMIXDB_OK && seek_gap(m, key, &to)) {
+    key = m->sought_key = to;
+    s = seek_want(m, key, backward);
+  }
   if (s == REMIXDB_OK) s = parts_seek(m, key, backward);
   if (m->has[MERGE_YOUNG] && s == REMIXDB_OK) s = young_seek(m, key, backward);
   for (uint32_t i = 0; i <= MERGE_FROZEN && s == REMIXDB_OK; i++) {
@@ -382,7 +513,7 @@ enum remixdb_status merge_seek(struct merge *m, struct kref key) { return seek(m
 enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref key) { return seek(m, key, true); }
 
 enum remixdb_status merge_seek_last(struct merge *m) {
-  seek_begin(m, true);
+  seek_begin(m, true, kref(NULL, 0));
   enum remixdb_status s = parts_seek_end(m, true);
   for (uint32_t i = 0; i < MERGE_PARTS && s == REMIXDB_OK; i++)
     if (m->has[i]) s = new_seek_end(m, i, true);

@@ -9,6 +9,11 @@
 // told by a search in all anchors, once for each newer key: for a skip at once, for steps when they have passed a whole segment and not met it. The young views are one stream of their own, which goes on from partition to partition by itself: it
 // may be further than the partitions' is, for its key is greater then.
 //
+// A run of tombstones is walked over once. What the merge has passed it tells the memtable whose tombstones hid it, and
+// who comes to the place later leaps over it (wh/gap.h): a seek to where the gap ends, before it has searched anything
+// older. What the active memtable hides is its gap whatever lies below; what the frozen one hides is its gap where the
+// active one had no part in it.
+//
 // One thread. From a seek until merge_set or merge_park the caller is inside the domain of the cursors (wh_recycle), where there is one.
 // Seeks, merge_set and merge_park are made inside an epoch. Between calls it stands outside, for the blocks under it are pinned and memtables
 // live as long as their views; so a step or a record needs an epoch only where a block has to be looked up, or a memtable's end, and enters it for just that when it was lent
@@ -56,6 +61,8 @@ struct merge {
   struct epoch *epoch;
   struct epoch_slot *slot;
   bool inside;                    // in the epoch of a seek
+  bool sought;                    // in a seek: from sought_key (ptr NULL: from the end of all) on everything has been passed
+  struct kref sought_key;
   uint32_t steps;                 // keys passed in it
 };
 

@@ -14,7 +14,7 @@ void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
   c->ver = NULL;
   c->moment = moment;
   c->at = c->nr = c->asked = 0;
-  c->placed = c->steps = false;
+  c->placed = c->steps = c->gapped = false;
 }
 
 static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
@@ -50,6 +50,7 @@ static inline void cursor_ask_back(struct wh_cursor *c, uint32_t at, uint32_t nr
 static void cursor_take(struct wh_cursor *c, struct wh_leaf *l) {
   c->leaf = l;
   c->ahead = AHEAD;
+  c->gapped = atomic_load_explicit(&l->gapped, memory_order_relaxed);  // a hint: who looks for them reads the pointer
   c->nr = wh_leaf_order(l, c->order);
 }
 
@@ -73,6 +74,7 @@ static void cursor_forward(struct wh_cursor *c, uint32_t at, uint32_t ask) {
   for (;; ask = c->ahead) {
     for (; at < c->nr; at++, ask = c->ahead) {
       cursor_ask(c, at, ask);
+      WH_COUNT(entries);
       const struct wh_entry *e = wh_leaf_entry(c->leaf, c->order[at]);
       const struct wh_ver *v = wh_ver_seen(wh_entry_newest(e), c->moment);
       if (v == NULL) continue;
@@ -94,6 +96,7 @@ static void cursor_backward(struct wh_cursor *c, uint32_t nr, uint32_t ask) {
   for (;; ask = c->ahead) {
     for (; nr > 0; nr--, ask = c->ahead) {
       cursor_ask_back(c, nr - 1, ask);
+      WH_COUNT(entries);
       const struct wh_entry *e = wh_leaf_entry(c->leaf, c->order[nr - 1]);
       const struct wh_ver *v = wh_ver_seen(wh_entry_newest(e), c->moment);
       if (v == NULL) continue;

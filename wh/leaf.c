@@ -41,6 +41,10 @@ void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end,
   atomic_init(&l->count, 0);
   atomic_init(&l->dead, false);
   l->holes = false;
+  l->tombs = 0;
+  atomic_init(&l->puts, 0);
+  atomic_init(&l->gapped, false);
+  atomic_init(&l->gaps, NULL);
   memset((void *)l->idx, 0xff, sizeof(l->idx));
   for (uint32_t i = from; i < to; i++)
     wh_leaf_append(l, content->words[i], kept ? content->pieces[i] : wh_piece(wh_entry_key(wh_word_entry(content->words[i])), l->skip));
@@ -52,6 +56,17 @@ void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end,
     atomic_init(&l->order[i], w);
   }
   atomic_init(&l->ordered, to - from);
+  if (unlikely(content && content->tombs)) l->tombs = (uint16_t)wh_leaf_tombs(l);
+}
+
+uint32_t wh_leaf_tombs(const struct wh_leaf *l) {
+  const uint32_t n = atomic_load_explicit(&l->count, memory_order_relaxed);
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    const struct wh_ver *const v = wh_entry_newest(wh_leaf_entry(l, i));
+    nr += v && v->tomb;
+  }
+  return nr;
 }
 
 // ---- order
@@ -197,5 +212,6 @@ uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out) {
   }
   out->nr = nr;
   out->skip = l->skip;
+  out->tombs = l->tombs != 0;
   return n;
 }

@@ -33,6 +33,9 @@ struct wh_leaf {
   _Atomic uint16_t count;               // release, after the entry, its piece and its place in idx
   _Atomic bool dead;                    // set with release under the leaf's lock and the structure lock
   bool holes;                           // entries without a version may be among the leaf's; guarded by lock
+  _Atomic bool gapped;                  // gaps is set; release
+  uint16_t tombs;                       // entries whose newest version is a tombstone, pending or not; guarded by lock
+  _Atomic uint32_t puts;                // how many others were linked, modulo 2^32; written under lock, release
   // The positions of entries[0, WH_ORDER_N) in order of key, a byte each, as the last one who asked for it found it.
   _Alignas(CACHE_LINE) _Atomic uint64_t order[WH_LEAF_KEYS / 8];
   int32_t pieces[WH_LEAF_KEYS];         // of the entries' keys: wh_piece(); immutable below count
@@ -42,6 +45,7 @@ struct wh_leaf {
   _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | the upper 16 bits of its hash on top
   _Atomic(struct wh_leaf *) prev;          // as next
   struct wh_leaf *after;                   // of a dead one: in the list it waits in
+  _Atomic(struct wh_gaps *) gaps;          // wh/gap.h; NULL until somebody has passed tombstones here; release
 };
 _Static_assert(WH_IDX_SIZE > WH_LEAF_KEYS && WH_IDX_SIZE <= 256, "a search of idx ends, and 8 bits of a hash lead to each of its places");
 _Static_assert(offsetof(struct wh_leaf, order) == CACHE_LINE, "what a walk along the list reads is one line");
@@ -113,6 +117,7 @@ static inline int32_t wh_piece(struct kref key, uint32_t skip) { return (int32_t
 // What a leaf holds, in order of key.
 struct wh_content {
   uint32_t nr, skip;
+  bool tombs;               // some may be tombstones'
   uint64_t words[WH_LEAF_KEYS];
   int32_t pieces[WH_LEAF_KEYS];
 };
@@ -175,6 +180,9 @@ uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, 
 uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos);
 // What the leaf holds, but for entries that have no version. The lock is held. Returns how many entries it has with those.
 uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out);
+
+// Of how many of its entries the newest version is a tombstone. The lock is held.
+uint32_t wh_leaf_tombs(const struct wh_leaf *l);
 
 // ---- for checks (wh_check): what is broken into why, of cap bytes, and false.
 #define WH_BROKEN(...) return (void)snprintf(why, cap, __VA_ARGS__), false

@@ -13,6 +13,15 @@ struct wh_leaf_list {
   uint32_t nr;
 };
 
+// Ranges of leaves that were reopened (wh/gap.h), the last so many of them.
+#define WH_REOPENED 128u
+struct wh_reopened {
+  struct lib_lock lock;              // guards writing
+  _Atomic uint64_t begun, nr;        // how many there ever were: release, before a range is written and after it
+  // By number: the leaf's anchor and the next one's, pointer and length each; a pointer of 0: there is none. Release.
+  _Atomic uint64_t range[WH_REOPENED][4];
+};
+
 struct wh {
   _Atomic(struct wh_leaf *) head;    // the leaf with the empty anchor; release
   _Atomic(struct guide *) guide;     // release, retired through the epoch; NULL: none yet
@@ -31,6 +40,7 @@ struct wh {
   uint64_t stamp, cursors_stamp;
   struct epoch *cursors;             // NULL: dead leaves stay
   struct arena arena;
+  struct wh_reopened reopened;
 };
 
 // A leaf that is or was the key's, or has been left of it. k8 = wh_key8(key, 0).

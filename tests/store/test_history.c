@@ -98,6 +98,7 @@ struct run {
   _Atomic uint64_t clock;
   _Atomic uint32_t busy;      // actors that have not ended
   uint32_t nr_ops;            // of each actor
+  bool sweeps;                // what lies between the keys is deleted most of the time
 };
 
 // Called in the same order by all: on x86-64 the addition is a barrier; elsewhere the fences make it one. Relaxed and with fences (which the thread sanitizer does
@@ -504,7 +505,18 @@ static void *actor_main(void *arg) {
   return NULL;
 }
 
-// Writes what lies between the keys, and so makes memtables full.
+// Deletes what lies between the keys, one after the other, for a while: the keys that are there stand among many
+// tombstones.
+static void sweep(struct actor *a) {
+  const bool back = chance(&a->rng, 50);
+  const uint32_t all = HIST_KEYS * FILLERS;
+  char kbuf[16];
+  uint32_t at = chance(&a->rng, 50) ? (back ? all - 1 : 0) : (uint32_t)below(&a->rng, all);
+  for (uint64_t n = below(&a->rng, all); n && at < all; n--, at += back ? UINT32_MAX : 1)
+    THREAD_CHECK(remixdb_del(a->ref, kbuf, filler_of(at / FILLERS, at % FILLERS, kbuf)));
+}
+
+// Writes what lies between the keys, and so makes memtables full; in every second history most of it is tombstones.
 static void *filler_main(void *arg) {
   struct actor *const a = arg;
   a->ref = remixdb_ref(a->run->x);
@@ -513,7 +525,8 @@ static void *filler_main(void *arg) {
   memset(a->value, 'f', sizeof(a->value));
   while (atomic_load(&a->run->busy)) {
     const uint32_t klen = filler_of((uint32_t)below(&a->rng, HIST_KEYS), (uint32_t)below(&a->rng, FILLERS), kbuf);
-    if (chance(&a->rng, 25)) THREAD_CHECK(remixdb_del(a->ref, kbuf, klen));
+    if (a->run->sweeps && chance(&a->rng, 4)) sweep(a);
+    else if (chance(&a->rng, a->run->sweeps ? 97 : 25)) THREAD_CHECK(remixdb_del(a->ref, kbuf, klen));
     else THREAD_CHECK(remixdb_put(a->ref, kbuf, klen, a->value, (uint32_t)below(&a->rng, 1500)));
     if (chance(&a->rng, 20)) time_sleep_ns(20000);
   }
@@ -548,7 +561,7 @@ static void run_open(struct run *r, size_t memtable, uint32_t pages) {
 // Gives the actors' operations, and a look at everything after all of them, after closing and opening once more too.
 static struct history record(uint32_t nr_ops, int workers, bool print) {
   uint64_t rng = seed;
-  struct run r = {.nr_ops = nr_ops, .opts = small_opts(workers)};
+  struct run r = {.nr_ops = nr_ops, .sweeps = seed % 2 != 0, .opts = small_opts(workers)};
   // most histories do not wait for the disk, so that more happens at once; the real one has the engines that read ahead
   r.env = chance(&rng, 20) ? env_posix() : quick_env();
   r.opts.tags = chance(&rng, 50);

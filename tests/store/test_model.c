@@ -331,6 +331,38 @@ static void do_clear(struct run *r) {
   for (uint32_t i = from; i < r->m.nr && i < from + 400; i++) CHECK(model_del(&r->m, r->ref, i));
 }
 
+static void check_gaps(const struct wh *wh) {
+  char why[200];
+  if (!wh_gaps_check(wh, why, sizeof(why))) fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
+}
+
+// The store as a queue: what comes first (or last) goes, again and again, and now and then a key comes to where all has
+// gone.
+static void do_drain(struct run *r) {
+  struct model *const m = &r->m;
+  struct model_cursor c = {0};
+  const bool back = chance(&m->rng, 40);
+  const uint32_t comes = (uint32_t)below(&m->rng, 40);  // of a hundred
+  for (uint64_t n = below(&m->rng, 700); n; n--) {
+    cursor_seek(m, &c, r->ref, m->time, back ? SEEK_TO_LAST : SEEK_TO_FIRST);
+    if (!cursor_valid(m, &c)) break;
+    const uint32_t at = (uint32_t)c.at, gone = back ? m->nr - 1 - at : at;
+    CHECK(model_del(m, r->ref, at));
+    if (gone && chance(&m->rng, comes)) {
+      const uint32_t to = (uint32_t)below(&m->rng, gone);
+      CHECK(model_put(m, r->ref, back ? m->nr - 1 - to : to));
+    }
+    struct shot *const t = &r->shots[below(&m->rng, SHOTS)];
+    if (t->s && chance(&m->rng, 10)) cursor_seek(m, &t->c, t->ref, t->time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
+    if (chance(&m->rng, 10)) cursor_step(r, &r->cursors[below(&m->rng, CURSORS)], r->ref, m->time);
+    if (chance(&m->rng, 1) && chance(&m->rng, 10)) CHECK(remixdb_flush(r->ref));
+  }
+  cursor_drop(&c);
+  const struct view *const v = xdb_view(r->x);
+  check_gaps(v->active->wh);
+  if (v->frozen) check_gaps(v->frozen->wh);
+}
+
 static const struct {
   void (*fn)(struct run *r);
   const char *name;
@@ -340,6 +372,7 @@ static const struct {
     {do_get, "get", 1800},         {do_near, "near", 200},       {do_many, "multi_get", 200},    {do_cursor, "iterator", 2200},
     {do_shot, "snapshot", 1400},   {do_refused, "refused", 10},  {do_maintenance, "maintenance", 16}, {do_checkpoint, "checkpoint", 1},
     {do_reopen, "reopen", 2},      {do_check, "check", 1},       {do_clear, "clear", 1},
+    {do_drain, "drain", 8},
 };
 #define NR_STEPS (sizeof(steps) / sizeof(steps[0]))
 

@@ -653,6 +653,88 @@ static void test_since(void **state) {
   assert_true(passed_one > 100 && exact > 100);
 }
 
+// ---- gaps: long runs of tombstones in both memtables, over tables and over each other; keys that come to where they
+// are; moments before and after that
+
+struct swept {
+  struct scene s;
+  uint32_t *mem[2];   // what the frozen and the active memtable have of each key
+  uint64_t seq, rng;
+};
+
+static void swept_put(struct swept *w, uint32_t mem, uint32_t key, bool tomb) {
+  struct scene *const s = &w->s;
+  const uint32_t what = tomb ? TOMB : 30000 + (uint32_t)w->seq;
+  mem_put(&s->p, mem ? s->active : s->frozen, s->k.keys[key], what, VALUE, ++w->seq);
+  w->mem[mem][key] = what;
+}
+
+static void swept_range(struct swept *w, uint32_t mem) {
+  static const uint32_t dense[] = {100, 100, 60, 20};
+  const uint32_t nr = w->s.k.nr, from = rng_next(&w->rng) % 3 ? (uint32_t)(rng_next(&w->rng) % nr) : 0;
+  const uint32_t len = (uint32_t)(rng_next(&w->rng) % (nr * 3 / 4)), of = dense[rng_next(&w->rng) % 4];
+  const uint32_t puts = (uint32_t)(rng_next(&w->rng) % 3);
+  for (uint32_t k = from; k < nr && k < from + len; k++)
+    if (rng_next(&w->rng) % 100 < of) swept_put(w, mem, k, rng_next(&w->rng) % 100 >= puts);
+}
+
+static void swept_live(const struct swept *w, uint32_t *live) {
+  for (uint32_t k = 0; k < w->s.k.nr; k++) {
+    const uint32_t what = w->mem[1][k] ? w->mem[1][k] : w->mem[0][k] ? w->mem[0][k] : w->s.disk[k];
+    live[k] = what == TOMB ? NONE : what;
+  }
+}
+
+static void swept_check(struct swept *w, uint64_t seed) {
+  struct scene *const s = &w->s;
+  char why[200];
+  uint32_t *const then = calloc(s->k.nr, sizeof(*then)), *const now = s->live;
+  uint64_t moment = w->seq;
+  struct merge m;
+  swept_live(w, then);
+  merge_init(&m, NULL);
+  if (seed % 2) merge_lend(&m, &s->p.epoch, &s->p.slot);
+  for (uint32_t round = 0; round < 14; round++) {
+    swept_live(w, now);
+    merge_set(&m, s->active, s->frozen, s->version, s->moment = w->seq);
+    if (round % 5 == 0) sweep(s, &m, seed);
+    walk(s, &m, 150, seed + round);
+    s->live = then;
+    merge_set(&m, s->active, s->frozen, s->version, moment);
+    walk(s, &m, 50, seed + round);
+    s->live = now;
+    if (round % 4 == 0) {
+      moment = w->seq;
+      memcpy(then, now, s->k.nr * sizeof(*then));
+    }
+    const bool again = rng_next(&w->rng) % 4 == 0;
+    if (again) swept_range(w, 1);
+    for (uint32_t i = 0; i < 20; i++) swept_put(w, 1, (uint32_t)(rng_next(&w->rng) % s->k.nr), rng_next(&w->rng) % 100 < 40);
+    const bool whole = wh_gaps_check(s->active, why, sizeof(why)) && wh_gaps_check(s->frozen, why, sizeof(why));
+    if (!whole) fail_msg("seed %llu: %s", (unsigned long long)seed, why);
+  }
+  merge_park(&m);
+  merge_fini(&m);
+  free(then);
+}
+
+static void test_swept(void **state) {
+  (void)state;
+  for (uint64_t seed = seed_base; seed < seed_base + (LIB_SANITIZED ? 6 : 30); seed++) {
+    struct swept w = {.rng = seed, .seq = 1000};
+    scene_young = seed % 3 == 0 ? YOUNG_SOME : YOUNG_NOWHERE;
+    scene_init(&w.s, &(struct plan){1500, 0, 0, 3, 3, 5, 1 << 20}, seed);
+    for (uint32_t i = 0; i < 2; i++) {
+      w.mem[i] = calloc(w.s.k.nr, sizeof(uint32_t));
+      for (uint32_t n = (uint32_t)(rng_next(&w.rng) % 4); n; n--) swept_range(&w, i);
+    }
+    swept_check(&w, seed);
+    scene_fini(&w.s);
+    for (uint32_t i = 0; i < 2; i++) free(w.mem[i]);
+  }
+  scene_young = YOUNG_NOWHERE;
+}
+
 int main(void) {
   const char *const given = getenv("TEST_SEED");
   seed_base = given ? strtoull(given, NULL, 0) : time_ns();
@@ -660,7 +742,7 @@ int main(void) {
       cmocka_unit_test(test_model),       cmocka_unit_test(test_young),      cmocka_unit_test(test_every_place), cmocka_unit_test(test_since),
       cmocka_unit_test(test_young_parked), cmocka_unit_test(test_all_deleted), cmocka_unit_test(test_while_written),
       cmocka_unit_test(test_read_fails),  cmocka_unit_test(test_record_fails), cmocka_unit_test(test_damaged),
-      cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_swept),
   };
   const int failed = cmocka_run_group_tests(tests, NULL, NULL);
   if (failed) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)seed_base);

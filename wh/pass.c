@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wh.h"
+#include "wh/gap.h"
+
+#define HOPS 64u     // from gap to gap in one search
+#define SINCE (UINT64_C(1) << 63)  // in a note's third word: the note says something
+#define RUN_LEAVES 32u  // of one run, when it is made: so that the list does not go on too far meanwhile
+#define STALE 16u    // so many ranges are looked at again and again before the run is told that they have been
+
+struct wh_counters wh_counters;
+
+// ---- notes
+
+// False: nothing is there, or it is being written.
+static bool note_read(const struct wh_note *n, uint64_t w[4]) {
+  const uint64_t turn = atomic_load_explicit(&n->turn, memory_order_acquire);
+  for (uint32_t i = 0; i < 4; i++) w[i] = atomic_load_explicit(&n->word[i], memory_order_acquire);
+  return !(turn & 1) && w[2] & SINCE && atomic_load_explicit(&n->turn, memory_order_relaxed) == turn;
+}
+
+// Unless somebody else is writing it.
+static void note_write(struct wh_note *n, const uint64_t w[4]) {
+  uint64_t turn = atomic_load_explicit(&n->turn, memory_order_relaxed);
+  if (turn & 1) return;
+  if (!atomic_compare_exchange_strong_explicit(&n->turn, &turn, turn + 1, memory_order_relaxed, memory_order_relaxed)) return;
+  for (uint32_t i = 0; i < 4; i++) atomic_store_explicit(&n->word[i], w[i], memory_order_release);  // after the odd turn
+  atomic_store_explicit(&n->turn, turn + 2, memory_order_release);
+}
+
+static uint64_t word_of(const void *p) { return (uint64_t)(uintptr_t)p; }
+static const struct wh_entry *word_entry(uint64_t w) { return (const struct wh_entry *)(uintptr_t)w; }
+static struct kref word_key(uint64_t ptr, uint64_t len) { return kref((const uint8_t *)(uintptr_t)ptr, (uint32_t)len); }
+
+// The notes of the leaf; NULL: there is no memory for them.
+static struct wh_gaps *gaps_of(struct wh *wh, struct wh_leaf *l) {
+  struct wh_gaps *g = atomic_load_explicit(&l->gaps, memory_order_acquire), *fresh;
+  if (g) return g;
+  if (!(fresh = arena_alloc(&wh->arena, sizeof(*fresh)))) return NULL;
+  memset((void *)fresh, 0, sizeof(*fresh));
+  if (!atomic_compare_exchange_strong_explicit(&l->gaps, &g, fresh, memory_order_acq_rel, memory_order_acquire)) return g;
+  atomic_store_explicit(&l->gapped, true, memory_order_release);
+  return fresh;
+}
+
+void wh_gaps_inherit(struct wh *wh, const struct wh_leaf *old, struct wh_leaf *fresh, bool backward) {
+  const struct wh_gaps *const g = atomic_load_explicit(&old->gaps, memory_order_acquire);
+  uint64_t w[4];
+  for (uint32_t i = 0; g && i < 2; i++) {
+    struct wh_gaps *const to = note_read(&g->run[backward][i], w) ? gaps_of(wh, fresh) : NULL;
+    if (to) note_write(&to->run[backward][i], w);
+  }
+}
+
+// ---- what writers do
+
+void wh_gap_keep(struct wh_leaf *l, struct kref key, uint32_t before) {
+  struct wh_gaps *const g = atomic_load_explicit(&l->gaps, memory_order_acquire);
+  uint64_t w[4];
+  if (!g || !note_read(&g->here, w) || w[3] != before) return;
+  const struct wh_entry *const lo = word_entry(w[0]), *const hi = word_entry(w[1]);
+  if (!(lo && kv_cmp(key, wh_entry_key(lo)) < 0) && !(hi && kv_cmp(key, wh_entry_key(hi)) > 0)) return;
+  w[3] = (uint32_t)(before + 1);
+  note_write(&g->here, w);
+}
+
+void wh_gap_reopened(struct wh *wh, const struct wh_leaf *l) {
+  struct wh_reopened *const r = &wh->reopened;
+  const struct wh_leaf *const next = wh_leaf_next(l);
+  const struct kref lo = l->anchor, hi = next ? next->anchor : kref(NULL, 0);
+  const uint64_t w[4] = {word_of(lo.ptr), lo.len, word_of(hi.ptr), hi.len};
+  lib_lock(&r->lock);
+  const uint64_t nr = atomic_load_explicit(&r->nr, memory_order_relaxed);
+  atomic_store_explicit(&r->begun, nr + 1, memory_order_release);
+  _Atomic uint64_t *const range = r->range[nr % WH_REOPENED];
+  for (uint32_t i = 0; i < 4; i++) atomic_store_explicit(&range[i], w[i], memory_order_release);  // after begun
+  atomic_store_explicit(&r->nr, nr + 1, memory_order_release);
+  lib_unlock(&r->lock);
+}
+
+// ---- runs
+
+static uint64_t reopened_nr(const struct wh *wh) { return atomic_load_explicit(&wh->reopened.nr, memory_order_acquire); }
+
+// A stretch of keys. hi.ptr NULL: it has no end.
+struct range {
+  struct kref lo, hi;
+};
+
+static bool before_end(struct kref key, struct kref end) { return !end.ptr || kv_cmp(key, end) < 0; }
+
+static struct kref leaf_end(const struct wh_leaf *l) {
+  const struct wh_leaf *const next = wh_leaf_next(l);
+  return next ? next->anchor : kref(NULL, 0);
+}
+
+// What a run is once it is read.
+struct run {
+  struct kref to;        // the anchor that it leads to
+  uint64_t since, place;
+};
+
+static bool run_read(const struct wh_note *n, struct run *out) {
+  uint64_t w[4];
+  if (!note_read(n, w)) return false;
+  *out = (struct run){word_key(w[0], w[1]), w[2] & ~SINCE, w[3]};
+  return true;
+}
+
+static void run_write(struct wh_note *n, const struct run *r) {
+  const uint64_t w[4] = {word_of(r->to.ptr), r->to.len, r->since | SINCE, r->place};
+  note_write(n, w);
+}
+
+static void run_clear(struct wh_note *n) {
+  static const uint64_t nothing[4] = {0, 0, 0, 0};
+  note_write(n, nothing);
+}
+
+// Keeps the run where a reader of this moment looks for it, unless one is there that leads as far.
+static void run_keep(struct wh *wh, struct wh_leaf *l, bool backward, uint64_t moment, const struct run *r) {
+  struct wh_gaps *const g = gaps_of(wh, l);
+  struct run had;
+  if (!g) return;
+  struct wh_note *n = &g->run[backward][0];
+  if (run_read(n, &had) && had.since > moment) n = &g->run[backward][1];
+  if (run_read(n, &had) && had.since <= moment) {
+    const int further = kv_cmp(had.to, r->to);
+    if (backward ? further <= 0 : further >= 0) return;
+  }
+  run_write(n, r);
+}
+
+// How two ends of ranges are ordered; NULL comes last.
+static int end_cmp(struct kref a, struct kref b) { return a.ptr && b.ptr ? kv_cmp(a, b) : (a.ptr == NULL) - (b.ptr == NULL); }
+
+// Whether range a begins before b in the direction, or at the same place and is longer.
+static bool range_first(const struct range *a, const struct range *b, bool backward) {
+  const int lo = kv_cmp(a->lo, b->lo), hi = end_cmp(a->hi, b->hi);
+  return backward ? hi > 0 || (hi == 0 && lo < 0) : lo < 0 || (lo == 0 && hi > 0);
+}
+
+// The first of the ranges from number `from` to `to` that touches the stretch, in the direction; of two that begin
+// together there the longer one. 0: none, 1: one, -1: it is not known, the list has gone on.
+static int reopened_first(const struct wh *wh, uint64_t from, uint64_t to, struct range in, bool backward,
+                          struct range *out) {
+  const struct wh_reopened *const r = &wh->reopened;
+  int found = 0;
+  for (uint64_t i = from; i < to && to - from <= WH_REOPENED; i++) {
+    uint64_t w[4];
+    for (uint32_t k = 0; k < 4; k++) w[k] = atomic_load_explicit(&r->range[i % WH_REOPENED][k], memory_order_acquire);
+    // It may be half of one range and half of another.
+    if (atomic_load_explicit(&r->begun, memory_order_relaxed) - from > WH_REOPENED) return -1;
+    const struct range at = {word_key(w[0], w[1]), word_key(w[2], w[3])};
+    if (!before_end(at.lo, in.hi) || !before_end(in.lo, at.hi)) continue;
+    if (found && !range_first(&at, out, backward)) continue;
+    *out = at;
+    found = 1;
+  }
+  if (to - from > WH_REOPENED) return -1;
+  return atomic_load_explicit(&r->begun, memory_order_relaxed) - from > WH_REOPENED ? -1 : found;
+}
+
+// The leaf that a run in this direction comes to at the anchor; NULL: there is none.
+static struct wh_leaf *leaf_at(const struct wh *wh, struct kref anchor, bool backward) {
+  const uint64_t k8 = wh_key8(anchor, 0);
+  struct wh_leaf *const l = wh_locate(wh, wh_hint(wh, anchor, k8), anchor, k8);
+  return backward && kv_eq(l->anchor, anchor) ? wh_leaf_prev(l) : l;
+}
+
+// The run of the leaf for this moment, as far as it is valid. What it leads to behind a leaf that was reopened is left
+// to the leaf behind that one. False: there is none.
+static bool run_find(struct wh *wh, struct wh_leaf *l, struct wh_note *n, bool backward, uint64_t moment,
+                     struct run *out) {
+  struct range cut;
+  if (!run_read(n, out) || out->since > moment) return false;
+  const uint64_t nr = reopened_nr(wh);
+  const struct range in = backward ? (struct range){out->to, leaf_end(l)} : (struct range){l->anchor, out->to};
+  const int found = reopened_first(wh, out->place, nr, in, backward, &cut);
+  if (found < 0) return run_clear(n), false;
+  if (found == 0) {
+    if (nr - out->place < STALE) return true;
+    out->place = nr;
+    run_write(n, out);
+    return true;
+  }
+  const bool rest = backward ? kv_cmp(out->to, cut.lo) < 0 : cut.hi.ptr && kv_cmp(cut.hi, out->to) < 0;
+  struct wh_leaf *const behind = rest ? leaf_at(wh, backward ? cut.lo : cut.hi, backward) : NULL;
+  const bool meets = behind && (backward ? end_cmp(leaf_end(behind), cut.lo) : kv_cmp(behind->anchor, cut.hi)) == 0;
+  if (meets) run_keep(wh, behind, backward, moment, out);
+  out->to = backward ? cut.hi : cut.lo;
+  out->place = nr;
+  const bool some = backward ? out->to.ptr && before_end(out->to, in.hi) : kv_cmp(in.lo, out->to) < 0;
+  if (some) run_write(n, out);
+  else run_clear(n);
+  return some;
+}
+
+// ---- within a leaf
+
+struct here {
+  const struct wh_entry *lo, *hi;  // NULL: the leaf's end
+  uint64_t since;
+};
+
+// The gap within the leaf, when it is valid.
+static bool here_find(const struct wh_leaf *l, const struct wh_gaps *g, struct here *out) {
+  uint64_t w[4];
+  if (!note_read(&g->here, w) || w[3] != atomic_load_explicit(&l->puts, memory_order_acquire)) return false;
+  *out = (struct here){word_entry(w[0]), word_entry(w[1]), w[2] & ~SINCE};
+  return true;
+}
+
+static bool here_has(const struct here *h, struct kref key) {
+  return !(h->lo && kv_cmp(key, wh_entry_key(h->lo)) < 0) && !(h->hi && kv_cmp(key, wh_entry_key(h->hi)) > 0);
+}
+
+// Whether all entries from lo to hi (NULL: the leaf's ends) have committed tombstones as their newest versions;
+// *since_io grows to their numbers.
+static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const struct wh_entry *hi, uint64_t *since_io) {
+  uint8_t pos[WH_LEAF_KEYS];
+  const uint32_t n = wh_leaf_order(l, pos);
+  uint32_t i = 0;
+  while (lo && i < n && wh_leaf_entry(l, pos[i]) != lo) i++;
+  if (i == n) return false;
+  for (; i < n; i++) {
+    const struct wh_entry *const e = wh_leaf_entry(l, pos[i]);
+    const struct wh_ver *const v = wh_entry_newest(e);
+    const uint64_t seq = v && v->tomb ? wh_ver_seq(v) : WH_PENDING;
+    WH_COUNT(checked);
+    if (seq == WH_PENDING) return false;
+    if (seq > *since_io) *since_io = seq;
+    if (e == hi) return true;
+  }
+  return !hi;
+}
+
+// ---- a way over what is known
+
+// One step of it.
+struct step {
+  struct kref to;
+  uint64_t since;
+  bool out, whole;  // out of the leaf; all of it was passed
+};
+
+// From the key in the leaf, or (edge) from the leaf's end that comes first in the direction. False: nothing is known.
+static bool leaf_step(struct wh *wh, struct wh_leaf *l, struct kref key, bool edge, bool backward, uint64_t moment,
+                      struct step *out) {
+  struct wh_gaps *const g = atomic_load_explicit(&l->gaps, memory_order_acquire);
+  struct run run;
+  struct here here;
+  if (!g) return false;
+  WH_COUNT(hops);
+  for (uint32_t i = 0; i < 2; i++) {
+    if (!run_find(wh, l, &g->run[backward][i], backward, moment, &run)) continue;
+    *out = (struct step){run.to, run.since, true, true};
+    return true;
+  }
+  if (!here_find(l, g, &here) || here.since > moment) return false;
+  if (edge ? (backward ? here.hi : here.lo) != NULL : !here_has(&here, key)) return false;
+  const struct wh_entry *const end = backward ? here.lo : here.hi;
+  *out = (struct step){.since = here.since, .out = !end, .whole = !here.lo && !here.hi};
+  if (end) {
+    out->to = wh_entry_key(end);
+    return edge || (backward ? kv_cmp(out->to, key) < 0 : kv_cmp(key, out->to) < 0);
+  }
+  out->to = backward ? l->anchor : leaf_end(l);
+  return out->to.ptr != NULL && !wh_leaf_dead(l);
+}
+
+bool wh_gap(const struct wh_cursor *c, struct kref key, bool backward, struct kref *to_out) {
+  struct wh *const wh = (struct wh *)(uintptr_t)c->wh;
+  struct wh_leaf *l = c->leaf, *first = NULL;  // from this one on, all leaves are whole
+  struct run all = {.place = reopened_nr(wh)};
+  struct step s;
+  uint32_t joined = 0;
+  bool found = false, edge = false;
+  for (uint32_t i = 0; l && i < HOPS && leaf_step(wh, l, key, edge, backward, c->moment, &s); i++) {
+    found = true;
+    *to_out = s.to;
+    if (!s.out) break;
+    if (s.whole) {
+      if (!first) first = l;
+      all.to = s.to;
+      if (s.since > all.since) all.since = s.since;
+      joined++;
+    }
+    l = leaf_at(wh, s.to, backward);
+    edge = true;
+  }
+  if (joined > 1) run_keep(wh, first, backward, c->moment, &all);
+  return found;
+}
+
+// ---- making gaps
+
+void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, const struct kref *from) {
+  *p = (struct wh_pass){.cursor = c, .backward = backward, .known = from != NULL, .place = reopened_nr(c->wh)};
+  if (from) p->from_key = *from;
+}
+
+// Whether all of the leaf in which the way begins was passed, up to where it is.
+static bool begins_before(const struct wh_pass *p, const struct wh_leaf *l) {
+  if (!p->known) return false;
+  if (!p->from_key.ptr) return true;  // from the end of all
+  const struct kref end = leaf_end(l);
+  return p->backward ? end.ptr && kv_cmp(end, p->from_key) <= 0 : kv_cmp(p->from_key, l->anchor) <= 0;
+}
+
+// The entry of the cursor's leaf that was passed first; NULL: all from the leaf's end on.
+static const struct wh_entry *passed_first(const struct wh_pass *p) {
+  const struct wh_cursor *const c = p->cursor;
+  if (!p->known) return c->entry;
+  if (begins_before(p, c->leaf)) return NULL;
+  const uint32_t rank = wh_leaf_rank(c->leaf, c->nr, wh_piece(p->from_key, c->leaf->skip));
+  const uint32_t at = wh_leaf_place(c->leaf, c->order, c->nr, p->from_key, rank, p->backward);
+  if (p->backward) return at > c->at ? wh_leaf_entry(c->leaf, c->order[at - 1]) : c->entry;
+  return at <= c->at ? wh_leaf_entry(c->leaf, c->order[at]) : c->entry;
+}
+
+// Keeps what was passed in the leaf; all: up to its end. Returns whether the whole leaf is a gap.
+static bool leaf_keep(struct wh_pass *p, bool all, uint64_t *since_out) {
+  struct wh_leaf *const l = p->leaf;
+  struct wh_gaps *const g = gaps_of((struct wh *)(uintptr_t)p->cursor->wh, l);
+  if (!g) return false;
+  const uint32_t puts = atomic_load_explicit(&l->puts, memory_order_acquire);  // before the entries
+  const struct wh_entry *const far = all ? NULL : p->last;
+  struct here h = {.lo = p->backward ? far : p->from, .hi = p->backward ? p->from : far}, had;
+  const struct wh_entry *lo = h.lo, *hi = h.hi;  // what has to be looked at
+  uint64_t w[4];
+  // What was found closed before, and still is, is not looked at again.
+  if (note_read(&g->here, w) && w[3] == puts) {
+    had = (struct here){word_entry(w[0]), word_entry(w[1]), w[2] & ~SINCE};
+    const bool joins = p->from ? here_has(&had, wh_entry_key(p->from)) : (p->backward ? had.hi : had.lo) == NULL;
+    const struct wh_entry *const end = p->backward ? had.lo : had.hi;
+    const int beyond = end && far ? kv_cmp(wh_entry_key(far), wh_entry_key(end)) : 0;
+    const bool covers = joins && (!end || (far && (p->backward ? beyond >= 0 : beyond <= 0)));
+    *since_out = had.since;
+    if (covers) return !had.lo && !had.hi;
+    if (joins) {
+      if (p->backward) h.hi = had.hi, hi = end;
+      else h.lo = had.lo, lo = end;
+      h.since = had.since;
+    }
+  }
+  if (!entries_closed(l, lo, hi, &h.since)) return false;
+  const uint64_t to[4] = {word_of(h.lo), word_of(h.hi), h.since | SINCE, puts};
+  note_write(&g->here, to);
+  *since_out = h.since;
+  return !h.lo && !h.hi;
+}
+
+static void run_end(struct wh_pass *p) {
+  const struct run r = {p->run_to, p->run_since, p->place};
+  if (p->run) run_keep((struct wh *)(uintptr_t)p->cursor->wh, p->run, p->backward, p->cursor->moment, &r);
+  p->run = NULL;
+  p->run_leaves = 0;
+}
+
+// The leaf is a gap up to this anchor; NULL: it is not.
+static void run_add(struct wh_pass *p, struct wh_leaf *l, struct kref to, uint64_t since) {
+  if (!to.ptr || p->run_leaves == RUN_LEAVES) {
+    run_end(p);
+    p->place = reopened_nr(p->cursor->wh);  // for leaves that are looked at from here on
+    return;
+  }
+  if (!p->run) {
+    p->run = l;
+    p->run_since = p->run_leaves = 0;
+  }
+  p->run_leaves++;
+  p->run_to = to;
+  if (since > p->run_since) p->run_since = since;
+}
+
+void wh_pass_leaf(struct wh_pass *p) {
+  struct wh_leaf *const to = p->cursor->leaf, *const was = p->leaf;
+  uint64_t since = 0;
+  if (!was) {
+    p->from = passed_first(p);
+  } else {
+    const bool beside = (p->backward ? wh_leaf_prev(was) : wh_leaf_next(was)) == to;
+    const bool whole = leaf_keep(p, true, &since) && beside && !wh_leaf_dead(was);
+    run_add(p, was, whole ? p->backward ? was->anchor : to->anchor : kref(NULL, 0), since);
+    p->from = NULL;  // from where it comes all was passed, and so was what lies before the leaf's first entry
+  }
+  p->leaf = to;
+}
+
+void wh_pass_end(struct wh_pass *p) {
+  uint64_t since;
+  if (p->leaf) (void)leaf_keep(p, false, &since);
+  run_end(p);
+  p->leaf = NULL;
+}
+
+// ---- checking
+
+static bool check_here(struct wh_leaf *l, const struct wh_gaps *g, char *why, size_t cap) {
+  struct here h;
+  uint64_t since = 0;
+  if (here_find(l, g, &h) && !entries_closed(l, h.lo, h.hi, &since)) WH_BROKEN("G1: a key within a gap");
+  return true;
+}
+
+static bool check_run(struct wh *wh, const struct wh_leaf *l, const struct wh_note *n, bool backward, char *why, size_t cap) {
+  struct run r;
+  struct range cut;
+  if (!run_read(n, &r)) return true;
+  const struct range in = backward ? (struct range){r.to, leaf_end(l)} : (struct range){l->anchor, r.to};
+  const int found = reopened_first(wh, r.place, reopened_nr(wh), in, backward, &cut);
+  if (found < 0 || (found && backward && !cut.hi.ptr)) return true;
+  struct range good = in;
+  if (found && backward) good.lo = cut.hi;
+  if (found && !backward) good.hi = cut.lo;
+  for (const struct wh_leaf *at = atomic_load_explicit(&wh->head, memory_order_acquire); at; at = wh_leaf_next(at)) {
+    if (!before_end(at->anchor, good.hi) || kv_cmp(good.lo, at->anchor) > 0) continue;
+    if (wh_leaf_tombs(at) != atomic_load_explicit(&at->count, memory_order_acquire))
+      WH_BROKEN("G3: a leaf with keys within a run");
+  }
+  return true;
+}
+
+bool wh_gaps_check(const struct wh *cwh, char *why, size_t cap) {
+  struct wh *const wh = (struct wh *)(uintptr_t)cwh;
+  for (struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_acquire); l; l = wh_leaf_next(l)) {
+    const struct wh_gaps *const g = atomic_load_explicit(&l->gaps, memory_order_acquire);
+    if (l->tombs != wh_leaf_tombs(l)) WH_BROKEN("G3: %u tombstones in a leaf, counted %u", wh_leaf_tombs(l), l->tombs);
+    if (!g) continue;
+    if (!check_here(l, g, why, cap)) return false;
+    for (uint32_t i = 0; i < 4; i++)
+      if (!check_run(wh, l, &g->run[i / 2][i % 2], i / 2, why, cap)) return false;
+  }
+  return true;
+}
