@@ -82,31 +82,36 @@ static void print_key(FILE *out, const char *key, uint32_t klen) {
   putc('"', out);
 }
 
+// The key's value, whatever its size, which the caller frees. NULL: REMIXDB_NOTFOUND, or the program ends.
+static char *get_value(const struct store *s, const char *key, uint32_t klen, uint32_t *vlen_out) {
+  for (uint32_t cap = REMIXDB_KV_MAX;; cap = *vlen_out) {
+    char *const value = malloc(cap);
+    if (value == NULL) tool_end(TOOL_FAILED, "out of memory");
+    if (remixdb_getn(s->ref, key, klen, value, cap, vlen_out)) return value;
+    free(value);
+    if (remixdb_errcode() == REMIXDB_NOTFOUND) return NULL;
+    if (remixdb_errcode() != REMIXDB_TOOBIG || *vlen_out <= cap) tool_fail_call(s->dir, "get");
+  }
+}
+
 static int command_get(char **arg, const struct options *o) {
   const struct store s = store_open(arg[0], STORE_READ, o, NULL);
   const uint32_t klen = argument(arg[1], "KEY", o);
-  uint32_t cap = REMIXDB_KV_MAX, vlen = 0;
-  char *value = malloc(cap);
-  while (value != NULL && !remixdb_getn(s.ref, arg[1], klen, value, cap, &vlen)) {
-    if (remixdb_errcode() == REMIXDB_NOTFOUND) {
-      fprintf(stderr, "%s: %s: there is no key ", tool_name(), s.dir);
-      print_key(stderr, arg[1], klen);
-      putc('\n', stderr);
-      store_close(&s);
-      return TOOL_NO_KEY;
-    }
-    if (remixdb_errcode() != REMIXDB_TOOBIG || vlen <= cap) tool_fail_call(s.dir, "get");
-    cap = vlen;
-    free(value);
-    value = malloc(cap);
+  uint32_t vlen = 0;
+  char *const value = get_value(&s, arg[1], klen, &vlen);
+  const bool found = value != NULL;
+  if (!found) {
+    fprintf(stderr, "%s: %s: there is no key ", tool_name(), s.dir);
+    print_key(stderr, arg[1], klen);
+    putc('\n', stderr);
+  } else {
+    if (o->escapes) text_write_bytes(stdout, value, vlen, &text);
+    else fwrite(value, 1, vlen, stdout);
+    putchar('\n');
   }
-  if (value == NULL) tool_end(TOOL_FAILED, "out of memory");
-  if (o->escapes) text_write_bytes(stdout, value, vlen, &text);
-  else fwrite(value, 1, vlen, stdout);
-  putchar('\n');
-  free(value);
   store_close(&s);
-  return TOOL_DONE;
+  free(value);
+  return found ? TOOL_DONE : TOOL_NO_KEY;
 }
 
 // All of standard input.
