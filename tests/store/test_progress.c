@@ -70,7 +70,7 @@ static void listen(struct xdb *x, struct xdb_ref *ref, struct told *t, const cha
 // A call that succeeded has told its end, and one that failed was given up.
 static void check_told(const struct told *t, bool good) {
   CHECK(!t->wrong && t->nr >= 1);
-  if (good) CHECK(t->nr >= 2 && t->total > 0 && t->done == t->total);
+  if (good) CHECK(t->nr >= 2 && t->total > 0 && t->done == t->total && (t->give_up_at == 0 || t->nr <= t->give_up_at));
   else CHECK(remixdb_errcode() == REMIXDB_ABORTED && t->nr == t->give_up_at && strstr(remixdb_errmsg(), t->what) == remixdb_errmsg());
 }
 
