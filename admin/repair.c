@@ -9,6 +9,7 @@
 #include "admin/repair_state.h"
 #include "base/dirlock.h"
 #include "admin/witness.h"
+#include "store/round.h"
 #include "store/syncer.h"
 
 #define MEMTABLE_MB 64u
@@ -133,14 +134,29 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   return s == REMIXDB_OK ? repair_log(p, &v) : s;
 }
 
+// The new store's files have numbers that no old file has: what stays in lost.N cannot be taken for one of them. A name can bear any number, and one that no
+// store comes to does not count.
+static uint64_t number_above(const struct files_entry *list, size_t nr) {
+  uint64_t above = 1;
+  for (size_t i = 0; i < nr; i++) {
+    const bool numbered = list[i].kind == FILES_IS_TABLE || list[i].kind == FILES_IS_REMIX;
+    if (numbered && list[i].number >= above && list[i].number < UINT32_MAX) above = list[i].number + 1;
+  }
+  return above;
+}
+
 static enum remixdb_status build(struct repair *p, const struct files_entry *list, size_t nr) {
   struct remixdb_opts o = {.size = sizeof(o), .memtable_mb = MEMTABLE_MB, .ckeys = true, .tags = true, .create = true, .error_if_exists = true};
   enum remixdb_status s = xdb_open_at(&p->dir, FILES_REPAIR_NEW, &o, &p->x);
   if (s != REMIXDB_OK) return s;
-  p->x->leave_log = true;
+  p->x->leave_log = true;  // nothing is left in it
+  const uint64_t above = number_above(list, nr);
+  if (above > atomic_load_explicit(&p->x->compact.next_file, memory_order_relaxed))
+    atomic_store_explicit(&p->x->compact.next_file, above, memory_order_relaxed);
   p->new_id = p->x->store_id;
   s = xdb_ref(p->x, &p->r);
   if (s == REMIXDB_OK) s = collect(p, list, nr);
+  if (s == REMIXDB_OK) s = xdb_flush(p->x);  // the next opening has nothing to replay
   if (s == REMIXDB_OK) s = xdb_sync(p->r);
   struct err_saved why;
   err_save(&why, s);
@@ -304,8 +320,9 @@ static enum remixdb_status write_report(struct repair *p) {
   char head[REPORT_HEAD + 1];
   const struct repair_report *r = &p->report;
   sum_up(p);
-  repair_note(p, "%" PRIu64 " records kept: %u tables whole, %u in part (%" PRIu64 " blocks lost), %u lost; %" PRIu64 " records of the log; %s", r->records, r->tables,
-              r->tables_damaged, r->blocks_lost, r->tables_lost, r->log_records, r->losses ? r->told : "nothing is lost");
+  repair_note(p, "%" PRIu64 " record%s kept: %u table%s whole, %u in part (%" PRIu64 " block%s lost), %u lost; %" PRIu64 " record%s of the log; %s",
+              r->records, err_s(r->records), r->tables, err_s(r->tables), r->tables_damaged, r->blocks_lost, err_s(r->blocks_lost), r->tables_lost,
+              r->log_records, err_s(r->log_records), r->losses ? r->told : "nothing is lost");
   // a call that only ends what this one begins finds the report again by its first line, and knows by it whether something is lost
   (void)snprintf(head, sizeof(head), REPORT_FIRST, p->new_id, r->losses ? REPORT_LOST : REPORT_WHOLE);
   if (p->text) memcpy(p->text, head, REPORT_HEAD);

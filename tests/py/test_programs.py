@@ -333,6 +333,9 @@ def test_damage_is_told_and_repaired(store, what):
     assert (store / "lost.1" / damaged.name).exists() and (store / "lost.1" / "REPORT").read_text().splitlines()[-1] in said
     tool("verify", store)
     assert tool("dump", store).stdout == ("c\tthree\n" if what == "table" else HELD)
+    figures = json.loads(tool("stats", store).stdout)  # what was kept is in tables
+    assert figures["table_entries"] == len(records_of(store)) and figures["recovery"]["records"] == 0
+    assert not {f.name for f in store.glob("*.sst")} & {f.name for f in (store / "lost.1").glob("*.sst")}
     said = tool("repair", store)
     assert "/lost.2 has" in said.stdout and "nothing is lost" in said.stdout and said.stderr == ""
 
