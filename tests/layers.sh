@@ -1,11 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # layers.sh [ORDER]: checks the includes of the library's files against the layers in ORDER (tests/layers.txt).
-# It fails on an include that goes upwards, on one into a header that another layer keeps to itself, on a file without a layer, and on
-# files that include each other in a circle (a .c and its .h count as one). Run it in the root of a checkout.
+# It fails on an include that goes upwards, on one into a header that another layer keeps to itself, on a file without a
+# layer, and on files that include each other in a circle (a .c and its .h count as one). Run it in the root of a
+# checkout.
 order=${1:-tests/layers.txt}
-files=$(git ls-files '*.c' '*.h' 2>/dev/null | grep -vE '^(tests|tools|compat|python|server)/|^xdb(demo|test|exit)\.c$')
-[ -n "$files" ] || files=$(ls ./*.[ch] ./*/*.[ch] | sed 's|^\./||' | grep -vE '^(tests|tools|compat|python|server|build)/|^xdb(demo|test|exit)\.c$')
+others='^(tests|tools|compat|python|server|build)/|^xdb(demo|test|exit)\.c$'
+files=$(git ls-files '*.c' '*.h' 2>/dev/null | grep -vE "$others")
+[ -n "$files" ] || files=$(find . -name '*.[ch]' | sed 's|^\./||' | LC_ALL=C sort | grep -vE "$others")
 # shellcheck disable=SC2086
 grep -H '^#include "' $files | awk -v files="$files" -v order="$order" '
 function pattern(glob) { gsub(/\./, "\\.", glob); gsub(/\*/, "[^/]*", glob); return "^" glob "$" }
@@ -40,7 +42,8 @@ BEGIN {
   if (u != v && to != "remixdb.h" && !((u, v) in edge)) { edge[u, v] = 1; nr_out[u]++; nr_in[v]++; node[u]; node[v] }
 }
 END {
-  # Files that include nothing that is left, or that nothing left includes, are taken away again and again: only circles, and what lies between two, stay.
+  # Files that include nothing that is left, or that nothing left includes, are taken away again and again: only
+  # circles, and what lies between two, stay.
   do {
     changed = 0
     for (n in node) if (!(n in gone) && (!nr_out[n] || !nr_in[n])) {

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs: what they say to wrong arguments, and that they leave alone what is not theirs; the commands of remixdb on a store. And what make
-install puts where."""
+"""The programs: what they say to wrong arguments, and that they leave alone what is not theirs; the commands of remixdb on a store."""
 
 import contextlib
 import gzip
@@ -11,7 +10,6 @@ import pty
 import random
 import re
 import resource
-import shlex
 import shutil
 import signal
 import subprocess
@@ -663,82 +661,3 @@ def test_destroy(store, tmp_path):
     assert "is destroyed" in tool("destroy", store).stdout
     assert [f.name for f in store.iterdir()] == ["mine"]
     assert tool("destroy", store, status=1).stderr == f"remixdb: {store}: there is no store\n"
-
-
-# ---- make install
-
-
-def library_name(*version):
-    return ".".join(("libremixdb", *version, "dylib") if sys.platform == "darwin" else ("libremixdb", "so", *version))
-
-
-def install(root, prefix):
-    """The library that is tested, not one built anew."""
-    clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "LIBDIR", "INCLUDEDIR", "DATADIR")}
-    return subprocess.run([shutil.which("gmake") or "make", "-C", ROOT, "-o", library_name(), "-o", "remixdb.out", "install", f"DESTDIR={root}", f"PREFIX={prefix}"],
-                          env=clean, capture_output=True, text=True, timeout=120)
-
-
-@pytest.fixture
-def installed(tmp_path):
-    """The names of all that was installed, and where."""
-    root = tmp_path / "somebody's root"
-    done = install(root, "/opt/some where")
-    assert done.returncode == 0, done.stdout + done.stderr
-    prefix = root / "opt" / "some where"
-    return {str(p.relative_to(prefix)) for p in root.rglob("*") if not p.is_dir()}, prefix
-
-
-def test_the_command_that_is_installed(installed, tmp_path):
-    env = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")}
-    for args, out in (("put", "k", "v"), "is put"), (("get", "k"), "v\n"):
-        done = subprocess.run([installed[1] / "bin" / "remixdb", args[0], tmp_path / "store", *args[1:]], env=env, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0 and out in done.stdout, done.stderr
-
-
-def test_what_is_installed(installed):
-    names, prefix = installed
-    version = xdb.version()
-    assert names == {"include/remixdb.h", f"lib/{library_name()}", f"lib/{library_name('0')}", f"lib/{library_name(version)}",
-                     "lib/pkgconfig/remixdb.pc", "share/remixdb/xdb.py", "bin/remixdb", "share/man/man1/remixdb.1"}
-    assert (prefix / "lib" / library_name()).resolve() == (prefix / "lib" / library_name(version)).resolve()
-    assert "prefix=/opt/some where" in (prefix / "lib" / "pkgconfig" / "remixdb.pc").read_text()
-    for name in "include/remixdb.h", "share/remixdb/xdb.py":
-        assert (prefix / name).read_bytes() == (ROOT / pathlib.Path(name).name).read_bytes()
-
-
-@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="no pkg-config")
-def test_what_pkg_config_tells(installed):
-    def told(*flags):
-        env = {**os.environ, "PKG_CONFIG_PATH": str(installed[1] / "lib" / "pkgconfig")}
-        return subprocess.run(["pkg-config", *flags, "remixdb"], env=env, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert shlex.split(told("--cflags", "--libs")) == ["-I/opt/some where/include", "-L/opt/some where/lib", "-lremixdb"]
-    assert told("--variable=includedir") == "/opt/some where/include\n"
-
-
-@pytest.mark.parametrize("prefix, why", [("opt", "has to begin with /"), ("~/opt", "has to begin with /"),
-                                         *[(f"/o{c}pt", "which a pkg-config file cannot hold") for c in ("'", '"', "\\", "`", "$$", "#")]])
-def test_a_prefix_that_is_refused(tmp_path, prefix, why):
-    before = (ROOT / "remixdb.pc").read_bytes() if (ROOT / "remixdb.pc").exists() else None
-    done = install(tmp_path / "root", prefix)
-    assert done.returncode == 2 and f"make install: PREFIX={prefix.replace('$$', '$')} has" in done.stdout and why in done.stdout
-    assert not (tmp_path / "root").exists()
-    assert before == ((ROOT / "remixdb.pc").read_bytes() if (ROOT / "remixdb.pc").exists() else None)
-
-
-def test_python_with_what_is_installed(installed, tmp_path):
-    prefix = installed[1]
-    env = {k: v for k, v in os.environ.items() if k != "REMIXDB_LIBRARY"}
-    env.update(PYTHONPATH=str(prefix / "share" / "remixdb"), PYTHONDONTWRITEBYTECODE="1", LD_LIBRARY_PATH=str(prefix / "lib"),
-               DYLD_LIBRARY_PATH=str(prefix / "lib"))
-    done = subprocess.run([sys.executable, "-c", """
-import sys, xdb
-with xdb.Xdb("store") as db, db.ref() as ref:
-    ref.put("apple", "green")
-print(xdb.__file__)
-print([line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if "libremixdb" in line][0] if sys.platform == "linux" else "")
-"""], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    module, library = done.stdout.splitlines()
-    assert module == str(prefix / "share" / "remixdb" / "xdb.py")
-    assert not library or library == str((prefix / "lib" / library_name()).resolve())

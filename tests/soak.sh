@@ -1,0 +1,37 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# soak.sh DIR [SECONDS]: random campaigns with new seeds, by the programs test_model, test_history and test_crash in
+# DIR. Each of the three has a quarter of the time; the campaign that fails every call once is run in full, which takes
+# about three minutes. The logs, DIR/soak_*.log, have the seeds of what failed; the command that repeats it is at the
+# top of the test's source.
+set -u
+
+[ $# -ge 1 ] || { echo "usage: $0 DIR [SECONDS]" >&2; exit 2; }
+dir=$1
+share=$((${2:-600} / 4))
+bad=
+
+for t in model history; do
+  SOAK_SECONDS=$share "$dir/test_$t" >"$dir/soak_$t.log" 2>&1 || bad="$bad $t"
+  echo "$t: $(grep -a operations "$dir/soak_$t.log" | tail -n 1)"
+done
+
+CRASH_NTH=all "$dir/test_crash" test_nth >"$dir/soak_nth.log" 2>&1 || bad="$bad nth"
+echo "failing calls: $(grep -a 'lives in all' "$dir/soak_nth.log")"
+
+seed=$(date +%s)
+end=$((seed + share))
+: >"$dir/soak_crash.log"
+while [ "$(date +%s)" -lt $end ]; do
+  {
+    CRASH_SEED=$seed CRASH_SEEDS=10 "$dir/test_crash" &&
+      CRASH_SEED=$seed CRASH_SEEDS=100 "$dir/test_crash" test_each_call
+  } >>"$dir/soak_crash.log" 2>&1 || bad="$bad crash"
+  case $bad in *crash*) break ;; esac
+  seed=$((seed + 100))
+done
+echo "crash: $(grep -ao '[0-9]* power cuts' "$dir/soak_crash.log" | awk '{ n += $1 } END { print n + 0 }') power cuts"
+
+for t in $bad; do tail -n 20 "$dir/soak_$t.log"; done
+echo "soak: failed:${bad:- none}"
+[ -z "$bad" ]

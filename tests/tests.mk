@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+# The tests, as a part of the Makefile: what they are made of, and how they are run. The shell is in tests/*.sh.
+
+UNIT_SRCS := $(sort $(wildcard tests/unit/test_*.c tests/store/test_*.c tests/fuzz/test_*.c))
+FUZZ_SRCS := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+PY_TESTS := $(sort $(wildcard tests/py/test_*.py))
+UNITS := $(UNIT_SRCS:%.c=$B/%)
+
+# ---- building
+
+$B/tests/%.o: private OWN_FLAGS = $(TEST_CFLAGS)
+# Faults are sought elsewhere than in hashing and in the disk of the tests: these tell a fuzzer nothing and take time.
+ifeq ($(MODE),fuzz)
+$B/lib.o: private OWN_FLAGS := -fno-sanitize=fuzzer-no-link
+$B/tests/lib/simdisk.o: private OWN_FLAGS = $(TEST_CFLAGS) -fno-sanitize=fuzzer-no-link
+endif
+
+# The replay of the corpus holds every fuzz target. Parts of the benchmark are no parts of the library.
+$B/tests/fuzz/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
+$B/tests/unit/test_bench_%: $B/tests/unit/test_bench_%.o $B/tools/bench/%.o
+	$(call say,LINK)
+	$(link) $(if $(WRAP_O),$(LIBS)) $(TEST_LIBS) -lm -o $@
+
+SHARED := $(addprefix $B/tests/lib/,simdisk.o descriptors.o) $(WRAP_O)
+$(filter-out $B/tests/unit/test_bench_%,$(UNITS)): %: %.o $(SHARED) $(STATIC)
+	$(call say,LINK)
+	$(link) $(LIBS) $(TEST_LIBS) -o $@
+
+$B/tests/fuzz/fuzz_%: $B/tests/fuzz/fuzz_%.o $B/tests/lib/simdisk.o $(STATIC)
+	$(call say,LINK)
+	$(link) $(LIBS) -o $@
+
+# Measuring programs: built on demand, run by hand. Some use what the tests share, which needs cmocka.
+$B/tests/bench/bench_runs: private BENCH_LIBS := $(TEST_LIBS)
+$B/tests/bench/bench_%: $B/tests/bench/bench_%.o $(WRAP_O) $(STATIC)
+	$(call say,LINK)
+	$(link) $(MALLOC_LIBS) $(LIBS) $(BENCH_LIBS) -o $@
+
+$B/tests/lib/leak: $B/tests/lib/leak.o $B/tests/lib/descriptors.o
+	$(call say,LINK)
+	$(link) -o $@
+
+units: $(UNITS) $(UNIT_PROGRAMS)
+
+# ---- running
+
+export ASAN_OPTIONS := detect_stack_use_after_return=1:allocator_may_return_null=1:$(ASAN_OPTIONS)
+export UBSAN_OPTIONS := print_stacktrace=1:$(UBSAN_OPTIONS)
+export TSAN_OPTIONS := second_deadlock_stack=1:allocator_may_return_null=1:$(TSAN_OPTIONS)
+# What a test program is run by.
+UNDER := $(if $(filter valgrind,$(MODE)),valgrind -q --error-exitcode=97 --leak-check=full \
+  --errors-for-leak-kinds=definite$(comma)indirect$(comma)possible --fair-sched=try \
+  --suppressions=tests/lib/valgrind.supp)
+# LeakSanitizer comes with the address sanitizer, but not everywhere.
+LEAK_MEMORY := $(if $(filter asan,$(MODE)),$(filter Linux,$(UNAME)),$(filter valgrind,$(MODE)))
+TEST_TIMEOUT ?= $(if $(filter valgrind,$(MODE)),1800,600)
+# The Python tests use the library that is in the root; they are not run with a sanitizer or coverage.
+PYTHON_TESTS := $(if $(filter release debug,$(MODE)),$(PY_TESTS))
+CHECKS := lint $(addprefix check-,built headers exports seam prefetch leaks layers)
+
+run_tests = LOGS=$B/logs UNDER='$(UNDER)' TEST_TIMEOUT=$(TEST_TIMEOUT) REMIXDB_LIBRARY='$(CURDIR)/$(SO)' \
+  MAKE='$(firstword $(MAKE))' sh tests/run.sh $(filter -j%,$(MAKEFLAGS))
+# Tests that do not compile have failed (check-built); those that do still run.
+build = @mkdir -p $B; rm -f $B/unbuilt; $(MAKE) --no-print-directory -k $(1) || touch $B/unbuilt
+
+test:
+	@$(deps_check) $(if $(PYTHON_TESTS),,--units)
+	$(call build,units all)
+	@$(run_tests) $(PYTHON_TESTS) $(UNITS) $(CHECKS)
+test-unit:
+	@$(deps_check) --units
+	$(call build,units)
+	@$(run_tests) $(UNITS) check-built check-leaks
+check-built:
+	@[ ! -e $B/unbuilt ] || { echo "not everything was built; the errors are further up"; exit 1; }
+
+check-asan:
+	@$(MAKE) --no-print-directory O=a test-unit
+check-tsan:
+	@$(MAKE) --no-print-directory O=t test-unit
+check-valgrind:
+	@command -v valgrind >/dev/null 2>&1 || { echo "make $@: there is no valgrind here"; exit 1; }
+	@$(MAKE) --no-print-directory O=v test-unit
+SOME_CLANG = $(shell for c in $(CCC) clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14; do \
+  command -v $$c >/dev/null 2>&1 && $$c --version 2>/dev/null | grep -q clang && { echo $$c; break; }; done)
+check-msan fuzz fuzz-merge:
+	@[ -n "$(SOME_CLANG)" ] || { echo "make $@: there is no clang here"; exit 1; }
+	@$(MAKE) --no-print-directory CCC='$(SOME_CLANG)' $(if $(filter check-msan,$@),O=m test-unit,O=f run-$@)
+
+check = @B=$B MODE=$(MODE) CCC='$(CCC)' CFLAGS=$(call quote,$(CFLAGS_ALL)) CXX='$(CXX)' UNDER='$(UNDER)' \
+  LEAK_MEMORY=$(LEAK_MEMORY) sh tests/checks.sh $(@:check-%=%)
+# Includes go down the layers (tests/layers.txt).
+check-layers:
+	@sh tests/layers_check.sh
+check-headers:
+	$(check) $(HDRS)
+# EXTRA_CFLAGS names a directory that has the headers of xxHash, zstd and cmocka and no others.
+check-compile:
+	$(check) $(SRCS) $(SIMPLE:%.out=%.c) $(TOOLS:%=%.c) tools/remixdb.c $(BENCH:%=%.c) $(UNIT_SRCS)
+check-leaks: $B/tests/lib/leak
+	$(check) $<
+check-prefetch: $B/table/hold.o
+	$(if $(and $(filter release,$(MODE)),$(filter x86_64 amd64 aarch64 arm64,$(TARGET))),$(check) $<)
+# nm speaks differently elsewhere than on ELF.
+check-exports: $(SO)
+	$(if $(filter-out Darwin,$(UNAME)),$(check) $<)
+check-seam: $(OBJS)
+	$(if $(filter-out Darwin,$(UNAME)),$(check) $^)
+
+FUZZ ?= $(FUZZ_SRCS:tests/fuzz/fuzz_%.c=%)
+export FUZZ_SECONDS FUZZ_JOBS
+run-fuzz run-fuzz-merge: $(FUZZ:%=$B/tests/fuzz/fuzz_%)
+	@sh tests/fuzz.sh $(if $(filter run-fuzz,$@),run,merge) $B/tests/fuzz $(FUZZ)
+
+SOAK_SECONDS ?= 600
+soak: $(addprefix $B/tests/store/test_,model history crash)
+	@sh tests/soak.sh $B/tests/store $(SOAK_SECONDS)
+
+# The same program checks, when it is run without arguments, that what it wrote once is still read.
+golden: $B/tests/store/test_golden
+	$< write tests/golden

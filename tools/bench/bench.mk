@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# The benchmark, as a part of the Makefile: what it is made of, and how it is run.
+
+# The benchmark takes in the other stores whose headers are here. Under a sanitizer it does not: they are built without.
+INCLUDES := /usr/include /usr/local/include /opt/homebrew/include
+has = $(firstword $(wildcard $(addprefix $(SYSROOT),$(addsuffix /$(1),$(INCLUDES)))))
+ifneq ($(UNAME),Linux)
+# Compiler and linker do not look there by themselves.
+BENCH_PREFIXES := $(patsubst %/include,%,$(wildcard /usr/local/include /opt/homebrew/include))
+BENCH_CFLAGS += $(BENCH_PREFIXES:%=-I%/include)
+endif
+ifneq ($(filter release debug,$(MODE)),)
+ifneq ($(call has,rocksdb/c.h),)
+BENCH_ENGINES += rocksdb
+# Its header tells its version to C++ only.
+ROCKSDB := $(shell sed -nE 's/^.define ROCKSDB_(MAJOR|MINOR|PATCH) *//p' $(call has,rocksdb/version.h) | paste -sd. -)
+BENCH_CFLAGS += -DBENCH_ROCKSDB='"$(ROCKSDB)"'
+endif
+ifneq ($(call has,leveldb/c.h),)
+BENCH_ENGINES += leveldb
+BENCH_CFLAGS += -DBENCH_LEVELDB
+endif
+ifneq ($(call has,lmdb.h),)
+BENCH_ENGINES += lmdb
+BENCH_CFLAGS += -DBENCH_LMDB
+endif
+ifneq ($(call has,wiredtiger.h),)
+BENCH_ENGINES += wiredtiger
+BENCH_CFLAGS += -DBENCH_WIREDTIGER
+endif
+endif
+
+BENCH := $(addprefix tools/bench/,xdbbench report work key hist sys engine remixdb)
+$B/tools/bench/%.o: private OWN_FLAGS = $(BENCH_CFLAGS)
+xdbbench.out $B/xdbbench.out: $(BENCH:%=$B/%.o) $(BENCH_ENGINES:%=$B/tools/bench/%.o)
+xdbbench.out $B/xdbbench.out: private PROGRAM_LIBS := $(BENCH_PREFIXES:%=-L%/lib) $(BENCH_ENGINES:%=-l%) -lm
+
+SCENARIO ?= fits
+ROUNDS ?= 3
+# ENGINES=remixdb,lmdb, BENCH_DB=directory, BENCH_FLAGS='--ops=1000'
+bench: all
+	@python3 tools/bench/bench.py --scenario $(SCENARIO) --rounds $(ROUNDS) $(if $(ENGINES),--engines $(ENGINES)) \
+	  $(if $(BENCH_DB),--db '$(BENCH_DB)') -- $(BENCH_FLAGS)
