@@ -452,6 +452,11 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
     lib_unlock(&w->lock);
     return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir->path);
   }
+  if (w->seq > WAL_NUMBER_MAX - WAL_FRAME_MAX) {  // no frame has so many records
+    const uint64_t seq = w->seq;
+    lib_unlock(&w->lock);
+    return err_set(REMIXDB_CORRUPT, "%s: sequence numbers have run out at %llu", w->dir->path, (unsigned long long)seq);
+  }
   if (WAL_FRAME_HEAD + nbytes > WAL_BUF) {
     lib_unlock(&w->lock);
     big = wal_buf_create(WAL_FRAME_HEAD + nbytes);
@@ -716,6 +721,7 @@ enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new
   lib_lock(&w->lock);
   while (w->growing) wal_event_wait(w, &w->written);
   s = wal_error(w);
+  if (s == REMIXDB_OK && w->active->h.gen >= WAL_NUMBER_MAX) s = err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out", w->dir->path);
   if (s != REMIXDB_OK) {
     lib_unlock(&w->lock);
     goto out;

@@ -27,7 +27,7 @@ enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t st
     return err_set(REMIXDB_VERSION, "%s: log format %u; this library knows 1 to %u", path, version, WAL_VERSION);
   *out = (struct wal_head){.store_id = load64le(p + 16), .gen = load64le(p + 24), .prev_gen = load64le(p + 32),
                            .prev_len = load64le(p + 40), .prev_durable = load64le(p + 48), .last_seq = load64le(p + 56)};
-  const bool sane = out->store_id == store_id && out->gen <= WAL_NUMBER_MAX &&
+  const bool sane = out->store_id == store_id && out->gen > 0 && out->gen <= WAL_NUMBER_MAX && out->last_seq <= WAL_NUMBER_MAX &&
                     out->prev_durable <= out->prev_len && (out->prev_len == 0 || (out->prev_len >= WAL_HEAD && out->prev_gen < out->gen));
   return sane ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
@@ -48,7 +48,7 @@ void wal_level_put(uint8_t *p, const struct wal_key *k, const struct wal_level *
 
 struct wal_level wal_level_get(const uint8_t *p, const struct wal_key *k, uint64_t gen) {
   const struct wal_level l = {.gen = load64le(p + 8), .end = load64le(p + 16)};
-  const bool sound = load64le(p) == hash64_seed(p + 8, WAL_LEVEL_LEN - 8, k->seed + WAL_LEVEL) && l.gen >= gen && l.end >= WAL_HEAD;
+  const bool sound = load64le(p) == hash64_seed(p + 8, WAL_LEVEL_LEN - 8, k->seed + WAL_LEVEL) && l.gen >= gen && l.gen <= WAL_NUMBER_MAX && l.end >= WAL_HEAD;
   return sound ? l : (struct wal_level){0};
 }
 
@@ -75,6 +75,6 @@ bool wal_frame_get(const uint8_t *p, const struct wal_key *k, uint64_t off, stru
   if (load32le(p + 8) != k->magic || load32le(p + 36) != wal_frame_check(k, off, p)) return false;
   *out = (struct wal_frame){.sum = load64le(p), .len = load32le(p + 12), .first_seq = load64le(p + 16),
                             .durable = load64le(p + 24), .count = load32le(p + 32)};
-  return out->count > 0 && out->count <= out->len && out->len <= WAL_FRAME_MAX && out->first_seq > 0 && out->first_seq <= WAL_NUMBER_MAX && out->durable <= off &&
+  return out->count > 0 && out->count <= out->len && out->len <= WAL_FRAME_MAX && out->first_seq > 0 && out->first_seq <= WAL_NUMBER_MAX - out->count + 1 && out->durable <= off &&
          (out->durable == 0 || out->durable >= WAL_HEAD);
 }

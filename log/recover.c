@@ -355,7 +355,7 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   uint64_t gen = oldest_gen;
   *out = NULL;
   if (rec_out) *rec_out = rec;
-  if (oldest_gen > WAL_NUMBER_MAX || last_seq > WAL_NUMBER_MAX) {
+  if (oldest_gen == 0 || oldest_gen > WAL_NUMBER_MAX || last_seq > WAL_NUMBER_MAX) {
     return err_set(REMIXDB_CORRUPT, "%s: the log cannot begin with generation %llu after sequence number %llu", o->dir->path,
                    (unsigned long long)oldest_gen, (unsigned long long)last_seq);
   }
@@ -365,6 +365,10 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   if (st != REMIXDB_OK) goto out;
   if (!fresh) {
     const uint64_t newest = nr > 0 && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
+    if (!o->read_only && newest > WAL_NUMBER_MAX - 2) {
+      st = err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out at %llu; it can be opened with read_only", o->dir->path, (unsigned long long)newest);
+      goto out;
+    }
     gen = newest + 2;  // frames of the generation between may be there, their header lost; they must not become valid
     st = wal_chain(w, all, nr, oldest_gen);
     for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {

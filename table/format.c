@@ -59,6 +59,7 @@ static const char *format_sst_footer_flaw(const struct format_sst_footer *f, uin
   const bool ckb = f->flags & FORMAT_SST_FLAG_CKB;
   if (f->flags & ~(FORMAT_SST_FLAG_CKB | FORMAT_SST_FLAG_ZSTD)) return "unknown flags";
   if (f->file_size != file_size) return "file size differs";
+  if (f->number == 0) return "table number 0";
   if (f->number >= (uint64_t)1 << 47) return "table number too large";
   if (f->nr_pages == 0 || f->nr_pages > FORMAT_SST_PAGES_MAX) return "number of pages out of range";
   const uint64_t pages_size = (uint64_t)f->nr_pages * FORMAT_SST_PAGE;

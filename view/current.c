@@ -51,16 +51,30 @@ static enum remixdb_status check_file(const struct current *c) {
   return REMIXDB_OK;
 }
 
+// Where 0 is not a number, and where counting cannot have led.
+static enum remixdb_status check_head(const struct current *c) {
+  const struct current_head *const h = &c->head;
+  if (h->number == 0 || h->number > CURRENT_COUNT_MAX) return err_corrupt(c->path, HEAD_NUMBER, "version number %llu", (unsigned long long)h->number);
+  if (h->next_file == 0) return err_corrupt(c->path, HEAD_NEXT_FILE, "the next file number is 0");
+  if (h->next_file > CURRENT_NUMBER_MAX) return err_corrupt(c->path, HEAD_NEXT_FILE, "file numbers have run out");
+  if (h->log_gen == 0 || h->log_gen > CURRENT_COUNT_MAX) return err_corrupt(c->path, HEAD_LOG_GEN, "generation %llu of the log", (unsigned long long)h->log_gen);
+  if (h->log_seq > CURRENT_COUNT_MAX) return err_corrupt(c->path, HEAD_LOG_SEQ, "sequence number %llu", (unsigned long long)h->log_seq);
+  return REMIXDB_OK;
+}
+
 enum remixdb_status current_read(const struct env_dir *dir, struct current *out) {
   *out = (struct current){.buf = NULL};
   enum remixdb_status s = env_path(out->path, dir->path, FILES_CURRENT);
   if (s == REMIXDB_OK) s = env_read_file(dir, FILES_CURRENT, CURRENT_SIZE_MAX, &out->buf, &out->len);
   if (s != REMIXDB_OK) return s;
-  if ((s = check_file(out)) != REMIXDB_OK) {
+  if ((s = check_file(out)) == REMIXDB_OK) {
+    get_head(out->buf, &out->head);
+    s = check_head(out);
+  }
+  if (s != REMIXDB_OK) {
     current_close(out);
     return s;
   }
-  get_head(out->buf, &out->head);
   out->at = HEAD_SIZE;
   out->end = out->len - SUM_SIZE;
   return REMIXDB_OK;
@@ -69,7 +83,6 @@ enum remixdb_status current_read(const struct env_dir *dir, struct current *out)
 enum remixdb_status current_check(const struct current *c) {
   const uint32_t nr = c->head.nr_parts;
   if (nr == 0 || nr > (c->end - HEAD_SIZE) / PART_HEAD) return err_corrupt(c->path, HEAD_PARTS, "%u partitions cannot be", nr);
-  if (c->head.next_file > CURRENT_NUMBER_MAX) return err_corrupt(c->path, HEAD_NEXT_FILE, "file numbers have run out");
   return REMIXDB_OK;
 }
 
@@ -101,6 +114,8 @@ enum remixdb_status current_next(struct current *c, struct current_part *out) {
   // a file written later would take the place of one with a number that is said to be free
   bool used = (nr == 0 || remix < next_file) && (young == 0 || young < next_file);
   for (uint32_t i = 0; i < nr; i++) used = used && current_table(out, i) < next_file;
+  for (uint32_t i = 0; i < nr; i++)
+    if (current_table(out, i) == 0) return err_corrupt(c->path, c->at, "names table 0");
   if (!used) return err_corrupt(c->path, c->at, "names a file that number %llu and up are free for", (unsigned long long)next_file);
   // a merge of one of two that are the same file would remove what the version goes on naming
   for (uint32_t i = 0; i < nr; i++)

@@ -9,6 +9,8 @@
 
 #define CURRENT_NUMBER_MAX ((uint64_t)1 << 46)  // of files; they count up, so that this is never reached
 
+#define CURRENT_COUNT_MAX ((uint64_t)1 << 62)   // of versions, and of the log's generations and sequence numbers (WAL_NUMBER_MAX)
+
 // What stands before the partitions.
 struct current_head {
   uint32_t format;      // 1, or 2 where some partition has a young view
@@ -36,10 +38,10 @@ struct current {
   size_t len, at, end;  // end: of the partitions
 };
 
-// Reads the file and checks its checksum, then its format. REMIXDB_NOTFOUND: there is none. REMIXDB_CORRUPT, REMIXDB_VERSION. On success the caller
+// Reads the file and checks its checksum, its format, and the bounds of the head's other numbers. REMIXDB_NOTFOUND: there is none. REMIXDB_CORRUPT, REMIXDB_VERSION. On success the caller
 // closes it.
 MUST_CHECK enum remixdb_status current_read(const struct env_dir *dir, struct current *out);
-// Whether the head can be right: the number of partitions, the next file number. REMIXDB_CORRUPT.
+// Whether the number of partitions can be right. REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check(const struct current *c);
 // After the last partition: nothing is left, and the format fits the number of young views. REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young);

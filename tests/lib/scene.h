@@ -163,7 +163,7 @@ static inline struct version *version_old(const struct scene *s) {
 // The version as it is when the store is opened again: nothing of what it was is left in memory.
 static inline void version_again(struct scene *s) {
   s->version->store_id = PLACE_STORE_ID;
-  s->version->number = 1;
+  s->version->number = s->version->log_gen = 1;
   s->version->next_file = s->p.next;
   ok(version_save(&s->p.ctx, s->version));
   version_unref(s->version);

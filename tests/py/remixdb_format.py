@@ -19,6 +19,7 @@ import zstandard
 
 KV_MAX = 65500
 PAGE = 4096
+COUNT_MAX = 1 << 62  # of versions, generations and sequence numbers
 MASK64 = (1 << 64) - 1
 
 
@@ -132,7 +133,7 @@ class Table:
             self.fail(at + 116, "unknown flags")
         if file_size != len(data):
             self.fail(at + 104, "size of the file")
-        if self.number >= 1 << 47 or (number is not None and number != self.number):
+        if self.number == 0 or self.number >= 1 << 47 or (number is not None and number != self.number):
             self.fail(at + 16, f"the number is {self.number}")
         if store_id is not None and store_id != self.store_id:
             self.fail(at + 8, "another store's")
@@ -768,6 +769,8 @@ class Version:
             raise UnknownFormat(name, 8, f"format {self.format}")
         count = u32(data, 12)
         self.store_id, self.number, self.next_file, self.log_generation, self.log_seq = struct.unpack_from("<5Q", data, 16)
+        if not (0 < self.number <= COUNT_MAX and 0 < self.next_file <= 1 << 46 and 0 < self.log_generation <= COUNT_MAX and self.log_seq <= COUNT_MAX):
+            raise FormatError(name, 24, "a number out of its bounds")
         self.partitions = []
         at, end = 56, len(data) - 8
         head = 16 if self.format == 1 else 32
@@ -783,7 +786,7 @@ class Version:
                 raise FormatError(name, at, "a young view")
             anchor = data[at + head : at + head + anchor_len]
             numbers = list(struct.unpack_from(f"<{tables}Q", data, at + head + anchor_len))
-            if any(n >= self.next_file for n in numbers + [remix, young]):
+            if any(n >= self.next_file for n in numbers + [remix, young]) or 0 in numbers:
                 raise FormatError(name, at, "a number that is free")
             self.partitions.append(Partition(anchor, remix, numbers, young, nr_young))
             at = stop

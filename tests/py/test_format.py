@@ -122,7 +122,8 @@ def test_version_forged(tmp_path):
     anchor, tables = fmt.u32(good, 56), fmt.u32(good, 60)
     young, remix = struct.unpack_from("<Q", good, 72)[0], struct.unpack_from("<Q", good, 64)[0]
     last = 56 + 32 + anchor + 8 * (tables - 1)
-    for at, value in ((8, 1), (8, 3), (72, 0), (72, remix), (72, 1 << 40), (80, 0), (80, 1), (80, tables), (80, tables + 1), (80, 2 + (1 << 32)), (64, young), (last, 1 << 40)):
+    for at, value in ((8, 1), (8, 3), (72, 0), (72, remix), (72, 1 << 40), (80, 0), (80, 1), (80, tables), (80, tables + 1), (80, 2 + (1 << 32)), (64, young), (last, 1 << 40),
+                      (24, 0), (24, (1 << 62) + 1), (32, 0), (32, (1 << 46) + 1), (40, 0), (40, (1 << 62) + 1), (48, (1 << 62) + 1), (last, 0)):
         data = bytearray(good)
         struct.pack_into("<I" if at == 8 else "<Q", data, at, value)
         struct.pack_into("<Q", data, len(data) - 8, fmt.xxh3(bytes(data[:-8])))

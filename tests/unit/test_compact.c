@@ -494,6 +494,7 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
     if (rng_next(&rng) % 4) continue;
     // through the disk, as when the store is opened again
     w.base->store_id = PLACE_STORE_ID;
+    w.base->number = w.base->log_gen = 1;
     w.base->next_file = atomic_load(&w.c.next_file);
     ok(version_save(&w.p.ctx, w.base));
     version_unref(w.base);

@@ -270,6 +270,7 @@ static void test_round_trip(void **state) {
   struct version *v, *w;
   ok(part_create(kref("", 0), NULL, NULL, &only));
   ok(version_create(&only, 1, &v));
+  v->number = v->next_file = v->log_gen = 1;
   ok(version_save(&s.p.ctx, v));
   ok(version_load(&s.p.ctx, NULL, NULL, &w));
   expect_same(v, w);
@@ -381,6 +382,18 @@ static void test_forged(void **state) {
   FORGED(REMIXDB_CORRUPT, store64le(b + 32, s.p.next - 1), len);  // the next file's number
   FORGED(REMIXDB_CORRUPT, store64le(b + 32, 0), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + 32, UINT64_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, ((uint64_t)1 << 46) + 1), len);
+  FORGED(REMIXDB_OK, store64le(b + 32, (uint64_t)1 << 46), len);
+  // numbers at their ends: the version's, the log's generation and its sequence number
+  for (uint32_t at = 24; at <= 48; at += at == 24 ? 16 : 8) {
+    FORGED(at == 48 ? REMIXDB_OK : REMIXDB_CORRUPT, store64le(b + at, 0), len);
+    FORGED(REMIXDB_OK, store64le(b + at, 1), len);
+    FORGED(REMIXDB_OK, store64le(b + at, (uint64_t)1 << 62), len);
+    FORGED(REMIXDB_CORRUPT, store64le(b + at, ((uint64_t)1 << 62) + 1), len);
+    FORGED(REMIXDB_CORRUPT, store64le(b + at, UINT64_MAX), len);
+  }
+  FORGED(REMIXDB_CORRUPT, store64le(b + part2 - 8, 0), len);  // table 0
+  assert_non_null(strstr(err_msg(), "table 0"));
   FORGED(REMIXDB_CORRUPT, store32le(b + part1, UINT32_MAX), len);  // an anchor's length
   FORGED(REMIXDB_CORRUPT, store32le(b + part1, load32le(b + part1) + 1), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 33), len);     // tables
@@ -544,6 +557,7 @@ static void test_young_outside(void **state) {
     ok(part_create(s.k.keys[100], NULL, NULL, &parts[2]));
     ok(version_create(parts, 3, &v));
     v->store_id = PLACE_STORE_ID;
+    v->number = v->log_gen = 1;
     v->next_file = s.p.next;
     ok(version_save(&s.p.ctx, v));
     assert_int_equal(load(&s), where ? REMIXDB_CORRUPT : REMIXDB_OK);

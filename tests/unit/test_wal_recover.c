@@ -645,6 +645,93 @@ static void test_losses_at_ends(void **state) {
   simdisk_destroy(d);
 }
 
+// ---- numbers at their ends
+
+// A log of this generation, after this sequence number, whose header's checksum is right.
+static void make_log(struct env *e, uint64_t gen, uint64_t seq) {
+  uint8_t head[WAL_HEAD];
+  const struct wal_head h = {.store_id = STORE, .gen = gen, .last_seq = seq};
+  int fd;
+  wal_head_put(head, &h);
+  ok(env_open(ENV_PATHS(e), DIR "/wal-0", ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
+  ok(env_write(e, fd, DIR "/wal-0", head, sizeof(head), 0));
+  ok(env_sync_all(e, fd, DIR "/wal-0"));
+  ok(env_close(e, fd, DIR "/wal-0"));
+  ok(env_sync_dir(simdisk_dir(e, DIR)));
+}
+
+static enum remixdb_status open_numbers(struct env *e, uint64_t gen, uint64_t seq, bool read_only, struct wal **out) {
+  const struct wal_opts o = {.dir = simdisk_dir(e, DIR), .store_id = STORE, .step = 64u << 10, .read_only = read_only};
+  return wal_open(&o, gen, seq, false, take, &seen, NULL, out);
+}
+
+// What is written can be read at the next opening, or it is refused before anything is written.
+static void test_numbers(void **state) {
+  (void)state;
+  const uint64_t max = (uint64_t)1 << 62;
+  for (uint32_t back = 0; back < 6; back++) {
+    for (uint32_t what = 0; what < 2; what++) {
+      struct simdisk *const d = disk_create();
+      const uint64_t gen = what == 0 ? max - back : 1, seq = what == 0 ? 0 : max - ((uint64_t)1 << 30) + 3 - back;
+      struct wal *w;
+      bool written = false;
+      make_log(simdisk_env(d), gen, seq);
+      const uint64_t before = simdisk_changes(d);
+      for (uint32_t life = 0; life < 8; life++) {
+        seen.nr = 0;
+        const enum remixdb_status s = open_numbers(simdisk_env(d), gen, seq, false, &w);
+        if (s != REMIXDB_OK) {
+          assert_int_equal(s, REMIXDB_CORRUPT);
+          assert_non_null(strstr(err_msg(), "run out"));
+          if (!written) assert_int_equal(simdisk_changes(d), before);
+        } else {
+          uint64_t g;
+          const enum remixdb_status begun = wal_begin(w, 100, &g);
+          if (begun == REMIXDB_OK) {
+            (void)wal_put(w, kref("key", 3), "value", 5, false);
+            wal_end(w);
+            written = true;
+          } else {
+            assert_int_equal(begun, REMIXDB_CORRUPT);
+          }
+          const enum remixdb_status switched = wal_switch(w, NULL, NULL);
+          assert_true(switched == REMIXDB_OK || (switched == REMIXDB_CORRUPT && strstr(err_msg(), "run out")));
+          ok(wal_close(w));
+        }
+        ok(open_numbers(simdisk_env(d), gen, seq, true, &w));  // it can always be read
+        ok(wal_close(w));
+      }
+      assert_int_equal(open_numbers(simdisk_env(d), 0, seq, true, &w), REMIXDB_CORRUPT);
+      assert_int_equal(open_numbers(simdisk_env(d), max + 1, seq, true, &w), REMIXDB_CORRUPT);
+      assert_int_equal(open_numbers(simdisk_env(d), gen, max + 1, true, &w), REMIXDB_CORRUPT);
+      simdisk_destroy(d);
+    }
+  }
+  // a header or a frame with what cannot be is none
+  uint8_t head[WAL_HEAD], frame[WAL_FRAME_HEAD + 9];
+  struct wal_head out;
+  static const struct {
+    uint64_t gen, seq;
+    bool good;
+  } heads[] = {{1, 0, true}, {0, 0, false}, {(uint64_t)1 << 62, (uint64_t)1 << 62, true}, {((uint64_t)1 << 62) + 1, 0, false}, {1, ((uint64_t)1 << 62) + 1, false}};
+  for (uint32_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
+    const struct wal_head h = {.store_id = STORE, .gen = heads[i].gen, .last_seq = heads[i].seq};
+    wal_head_put(head, &h);
+    assert_int_equal(wal_head_get(head, "head", STORE, &out) == REMIXDB_OK, heads[i].good);
+  }
+  const struct wal_key k = wal_key(STORE, 1);
+  static const struct {
+    uint64_t first;
+    bool good;
+  } firsts[] = {{1, true}, {0, false}, {((uint64_t)1 << 62) - 1, true}, {(uint64_t)1 << 62, false}, {UINT64_MAX, false}};
+  for (uint32_t i = 0; i < sizeof(firsts) / sizeof(firsts[0]); i++) {
+    struct wal_frame f = {.first_seq = firsts[i].first, .len = 9, .count = 2};
+    memset(frame, 0, sizeof(frame));
+    wal_frame_put(frame, &k, WAL_HEAD, &f);
+    assert_int_equal(wal_frame_get(frame, &k, WAL_HEAD, &f), firsts[i].good);
+  }
+}
+
 // Nor does a lack of descriptors say that there is no header.
 static void test_store_id(void **state) {
   (void)state;
@@ -685,7 +772,7 @@ static void test_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_written_again), cmocka_unit_test(test_not_written_again), cmocka_unit_test(test_broken_header_of_old), cmocka_unit_test(test_cut_tail_and_broken_header), cmocka_unit_test(test_many_segments), cmocka_unit_test(test_cut_tail), cmocka_unit_test(test_all_sessions),
-      cmocka_unit_test(test_broken_headers), cmocka_unit_test(test_unread), cmocka_unit_test(test_refused), cmocka_unit_test(test_store_id), cmocka_unit_test(test_losses), cmocka_unit_test(test_losses_by_two), cmocka_unit_test(test_losses_at_ends),
+      cmocka_unit_test(test_broken_headers), cmocka_unit_test(test_unread), cmocka_unit_test(test_refused), cmocka_unit_test(test_store_id), cmocka_unit_test(test_numbers), cmocka_unit_test(test_losses), cmocka_unit_test(test_losses_by_two), cmocka_unit_test(test_losses_at_ends),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
