@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 
 #include "tests/lib/store.h"
 
+#define STEPS 64u     // records of a block
 #define PATIENCE 60u  // seconds until a test that hangs is killed
 
 static struct remixdb_opts opts(void) {
@@ -66,12 +68,19 @@ struct things {
 static void make(struct things *t) {
   t->x = open_at(dir);
   t->r = remixdb_ref(t->x);
-  CHECK(t->r && remixdb_put(t->r, "a", 1, "1", 1) && remixdb_flush(t->r) && remixdb_put(t->r, "b", 1, "2", 1));
+  CHECK(t->r && remixdb_put(t->r, "a", 1, "1", 1));
+  for (uint32_t i = 0; i < STEPS; i++) {
+    const char key[2] = {'0', (char)i};
+    CHECK(remixdb_put(t->r, key, 2, "1", 1));
+  }
+  CHECK(remixdb_flush(t->r) && remixdb_put(t->r, "b", 1, "2", 1));
   t->snap = remixdb_snapshot(t->r);
   t->snap_ref = remixdb_snapshot_ref(t->snap);
   t->it = remixdb_iter_create(t->r);
   remixdb_iter_seek(t->it, NULL, 0);
   CHECK(t->snap_ref && remixdb_iter_valid(t->it));
+  for (uint32_t i = 0; i < STEPS / 2; i++) remixdb_iter_skip1(t->it);  // the next step finds all at hand
+  CHECK(remixdb_iter_peek(t->it, NULL, NULL, NULL, NULL));
 }
 
 static void end(struct things *t) {
@@ -141,6 +150,16 @@ static void ends_are_refused(struct things *t) {
   REFUSED(remixdb_close(t->x));
 }
 
+// Both locks are the parent's still: that of the directory, and that of LOCK.
+static bool is_locked(const char *name) {
+  char path[600];
+  (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+  const int fd = open(path, O_RDONLY);
+  const bool locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  (void)close(fd);
+  return locked;
+}
+
 static void test_calls(void **state) {
   (void)state;
   struct things t;
@@ -157,13 +176,13 @@ static void test_calls(void **state) {
     }
     int st;
     CHILD(wait(&st) > 0 && WIFEXITED(st) && WEXITSTATUS(st) == 0);
-    CHILD(open_at(dir) == NULL && remixdb_errcode() == REMIXDB_LOCKED);  // the parent's lock is as it was
+    CHILD(open_at(dir) == NULL && remixdb_errcode() == REMIXDB_LOCKED && is_locked(".") && is_locked("LOCK"));
     _exit(0);
   }
   ended_well(pid);
   // the parent has noticed nothing
   CHECK(remixdb_iter_valid(t.it) && remixdb_put(t.r, "c", 1, "3", 1) && remixdb_flush(t.r));
-  remixdb_iter_skip(t.it, 2);
+  remixdb_iter_skip(t.it, STEPS);
   CHECK(!remixdb_iter_valid(t.it));
   remixdb_iter_seek(t.it, "c", 1);
   CHECK(remixdb_iter_valid(t.it) && remixdb_verify(t.r));
@@ -358,6 +377,36 @@ static void test_open_and_fork(void **state) {
   (void)close(mine);
 }
 
+// While a lock is being taken no child is made.
+static _Atomic bool begins, made;
+
+static void *forker(void *arg) {
+  atomic_store(&begins, true);
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  atomic_store(&made, true);
+  *(pid_t *)arg = pid;
+  return NULL;
+}
+
+static void test_held(void **state) {
+  (void)state;
+  pthread_t t;
+  pid_t pid = -1;
+  CHECK_OK(fork_watch());
+  CHECK_OK(fork_watch());
+  (void)fflush(NULL);
+  fork_hold();
+  CHECK(thread_start(&t, forker, &pid, "forker") == REMIXDB_OK);
+  while (!atomic_load(&begins)) time_sleep_ns(1000000);
+  time_sleep_ns(100000000);
+  const bool early = atomic_load(&made);
+  fork_release();
+  pthread_join(t, NULL);
+  CHECK(!early && atomic_load(&made) && pid > 0);
+  ended_well(pid);
+}
+
 // ---- a merge whose function forks
 
 static _Atomic pid_t forked;
@@ -397,6 +446,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_own_store, setup, teardown),
       cmocka_unit_test_setup_teardown(test_lock, setup, teardown),
       cmocka_unit_test_setup_teardown(test_open_and_fork, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_held, setup, teardown),
       cmocka_unit_test_setup_teardown(test_merge, setup, teardown),
   };
   return cmocka_run_group_tests_name("fork", tests, NULL, NULL);
