@@ -274,6 +274,13 @@ static void test_round_trip(void **state) {
   ok(version_save(&s.p.ctx, v));
   ok(version_load(&s.p.ctx, NULL, NULL, &w));
   expect_same(v, w);
+  size_t len;
+  uint8_t *const bare = current_get(&s, &len);
+  store64le(bare + 32, 0);  // it names no file that would be above the next number
+  store64le(bare + len - 8, hash64(bare, len - 8));
+  file_put(&s, FILES_CURRENT, bare, len);
+  assert_int_equal(load(&s), REMIXDB_CORRUPT);
+  mem_free(bare);
   version_unref(v);
   version_unref(w);
   version_unref(NULL);
