@@ -360,7 +360,7 @@ static void test_snapshots(void **state) {
   CHECK(rmdir(copy) == 0);  // it is empty
   REFUSED(remixdb_repair(copy), REMIXDB_NOTFOUND, "copy");
   REFUSED(remixdb_checkpoint(r, "/no/such/place/at/all"), REMIXDB_IO, "/no/such/place");
-  REFUSED(remixdb_checkpoint(r, dir), REMIXDB_LOCKED, "LOCK");
+  REFUSED(remixdb_checkpoint(r, dir), REMIXDB_LOCKED, "held by another open");
   remixdb_batch_destroy(b);
   remixdb_unref(old);
   remixdb_snapshot_release(s);
