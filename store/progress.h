@@ -11,13 +11,16 @@ struct progress {
   void *priv;
 };
 
-// Calls the function, if there is one, in this thread. Outside of any lock and epoch: it may take long, and may use the store through other refs. It may change this
-// thread's message, so no failure is pending. REMIXDB_ABORTED: the call is to be given up. When done == total the
-// work is complete, and what the function returns does not matter.
-MUST_CHECK static inline enum remixdb_status progress_report(const struct progress *p, const char *what, uint64_t done, uint64_t total) {
+// Calls the function, if there is one, in this thread. Outside of any lock and epoch: it may take long, and may use the
+// store through other refs. It may change this thread's message, so no failure is pending. REMIXDB_ABORTED: the call is
+// to be given up. When done == total the work is complete, and what the function returns does not matter.
+MUST_CHECK static inline enum remixdb_status progress_report(const struct progress *p, const char *what, uint64_t done,
+                                                             uint64_t total) {
   if (!p->fn) return REMIXDB_OK;
   CANCEL_LATER;
   const bool on = p->fn(p->priv, what, done, total);
-  return on || (total && done == total) ? REMIXDB_OK : err_set(REMIXDB_ABORTED, "%s: given up, because its progress function returned false", what);
+  return on || (total && done == total)
+             ? REMIXDB_OK
+             : err_set(REMIXDB_ABORTED, "%s: given up, because its progress function returned false", what);
 }
 #endif

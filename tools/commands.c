@@ -22,11 +22,12 @@ static const char *wanted_messages;  // those that begin so
 // The library calls this, from any of its threads, when it has something to tell.
 static void message(void *priv, const char *line) {
   (void)priv;
-  if (all_messages || (wanted_messages && strncmp(line, wanted_messages, strlen(wanted_messages)) == 0)) progress_say(line);
+  if (all_messages || (wanted_messages && strncmp(line, wanted_messages, strlen(wanted_messages)) == 0))
+    progress_say(line);
 }
 
-// With STORE_READ the lock is shared with other readers, and what the log holds is gathered in memory: it is read and checked, but
-// neither cut nor continued, and no worker is started. So that is for everything that does not write.
+// With STORE_READ the lock is shared with other readers, and what the log holds is gathered in memory: it is read and
+// checked, but neither cut nor continued, and no worker is started. So that is for everything that does not write.
 struct store store_open(const char *dir, enum store_how how, const struct options *o, const char *messages) {
   struct store s = {.dir = dir};
   struct remixdb_opts opts;
@@ -200,12 +201,13 @@ static int command_checkpoint(char **arg, const struct options *o) {
 
 static int command_compact(char **arg, const struct options *o) {
   const struct store s = store_open(arg[0], STORE_WRITE, o, NULL);
-  const unsigned long long tables = figure(&s, "tables"), bytes = figure(&s, "table_bytes"), keys = figure(&s, "active_keys");
+  const unsigned long long tables = figure(&s, "tables"), bytes = figure(&s, "table_bytes"),
+                           keys = figure(&s, "active_keys");
   remixdb_progress(s.ref, progress_show, NULL);
   if (!remixdb_compact(s.ref)) tool_fail_call(s.dir, "compact");
   progress_end();
-  printf("%s: compacted: tables %llu -> %llu, their bytes %llu -> %llu, keys in memory %llu -> %llu\n", s.dir, tables, figure(&s, "tables"), bytes,
-         figure(&s, "table_bytes"), keys, figure(&s, "active_keys"));
+  printf("%s: compacted: tables %llu -> %llu, their bytes %llu -> %llu, keys in memory %llu -> %llu\n", s.dir, tables,
+         figure(&s, "tables"), bytes, figure(&s, "table_bytes"), keys, figure(&s, "active_keys"));
   store_close(&s);
   return TOOL_DONE;
 }
@@ -228,7 +230,8 @@ static uint64_t directory_bytes(const char *dir) {
   uint64_t bytes = 0;
   for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
     struct stat st;
-    if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode)) bytes += (uint64_t)st.st_blocks * 512;
+    if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+      bytes += (uint64_t)st.st_blocks * 512;
   }
   if (d != NULL) closedir(d);
   return bytes;
@@ -261,7 +264,8 @@ static void *watch_main(void *arg) {
 static bool repair_watched(const char *dir) {
   struct watch w = {.dir = dir, .lock = PTHREAD_MUTEX_INITIALIZER, .ended_changed = PTHREAD_COND_INITIALIZER};
   pthread_t thread;
-  const bool watched = pthread_create(&thread, NULL, watch_main, &w) == 0;  // without it there is no progress to be seen
+  const bool watched =
+      pthread_create(&thread, NULL, watch_main, &w) == 0;  // without it there is no progress to be seen
   const bool repaired = remixdb_repair(dir);
   pthread_mutex_lock(&w.lock);
   w.ended = true;
@@ -303,7 +307,9 @@ static int command_repair(char **arg, const struct options *o) {
   snprintf(report, sizeof(report), "%s/REPORT", lost);
   char *const line = report_sum(report);
   if (line != NULL) printf("%s: repaired; %s. %s has what was there, and a REPORT of what was lost\n", dir, line, lost);
-  else printf("%s: a repair is ended%s; the newest lost.* has what was there, and a REPORT of what was lost\n", dir, told[0] == '\0' ? "; nothing is lost" : "");  // an interrupted one that had come further
+  else
+    printf("%s: a repair is ended%s; the newest lost.* has what was there, and a REPORT of what was lost\n", dir,
+           told[0] == '\0' ? "; nothing is lost" : "");  // an interrupted one that had come further
   free(line);
   if (told[0] == '\0') return TOOL_DONE;
   tool_flush();
@@ -313,14 +319,27 @@ static int command_repair(char **arg, const struct options *o) {
 
 // ---- options
 
-enum option { VERBOSE = 1, ESCAPES = 2, SEPARATOR = 4, RAW = 8, ASCII = 16, KEYS = 32, REVERSE = 64, FROM = 128, TO = 256, PREFIX = 512, LIMIT = 1024 };
+enum option {
+  VERBOSE = 1,
+  ESCAPES = 2,
+  SEPARATOR = 4,
+  RAW = 8,
+  ASCII = 16,
+  KEYS = 32,
+  REVERSE = 64,
+  FROM = 128,
+  TO = 256,
+  PREFIX = 512,
+  LIMIT = 1024
+};
 
 static const struct option_name {
   enum option id;
   char letter;
   const char *name, *value, *help;
 } option_names[] = {
-    {SEPARATOR, 's', "separator", "BYTE", "the byte between key and value, a tab if not given; an escape such as \\x1f is fine"},
+    {SEPARATOR, 's', "separator", "BYTE",
+     "the byte between key and value, a tab if not given; an escape such as \\x1f is fine"},
     {RAW, 'r', "raw", NULL, "no escapes: every line as it stands"},
     {ASCII, 'a', "ascii", NULL, "write an escape for every byte that is no printable ASCII character"},
     {FROM, 'f', "from", "KEY", "begin with this key, or the first one behind it"},
@@ -329,8 +348,10 @@ static const struct option_name {
     {LIMIT, 'n', "limit", "N", "at most N records"},
     {KEYS, 'k', "keys", NULL, "keys alone"},
     {REVERSE, 'R', "reverse", NULL, "from the last key to the first"},
-    {ESCAPES, 'e', "escapes", NULL, "KEY and VALUE are given with the escapes \\t \\n \\r \\\\ \\xHH, and a value is printed with them"},
-    {VERBOSE, 'v', "verbose", NULL, "print what the library tells, and progress also when standard error is no terminal"},
+    {ESCAPES, 'e', "escapes", NULL,
+     "KEY and VALUE are given with the escapes \\t \\n \\r \\\\ \\xHH, and a value is printed with them"},
+    {VERBOSE, 'v', "verbose", NULL,
+     "print what the library tells, and progress also when standard error is no terminal"},
 };
 #define NR_OPTIONS (sizeof(option_names) / sizeof(option_names[0]))
 
@@ -346,25 +367,39 @@ static const struct command {
   const char *more;  // and what else there is to say
   int (*run)(char **arg, const struct options *o);
 } commands[] = {
-    {"get", "DIR KEY", 2, 2, 1, ESCAPES | VERBOSE, "print the value of KEY", "Without such a key the exit status is 3.\n", command_get},
+    {"get", "DIR KEY", 2, 2, 1, ESCAPES | VERBOSE, "print the value of KEY",
+     "Without such a key the exit status is 3.\n", command_get},
     {"put", "DIR KEY [VALUE]", 2, 3, 1, ESCAPES | VERBOSE, "set it; makes the store when there is none",
      "Without VALUE it is read from standard input, to its end.\n", command_put},
     {"del", "DIR KEY", 2, 2, 1, ESCAPES | VERBOSE, "delete it", "A key that is not there is no error.\n", command_del},
-    {"scan", "DIR", 1, 1, 9, RECORDS | FROM | TO | PREFIX | LIMIT | KEYS | REVERSE | VERBOSE, "print the records of a range, in order",
-     "The keys of options are given with escapes (but not with --raw). The form of the records is that of dump.\n", command_scan},
+    {"scan", "DIR", 1, 1, 9, RECORDS | FROM | TO | PREFIX | LIMIT | KEYS | REVERSE | VERBOSE,
+     "print the records of a range, in order",
+     "The keys of options are given with escapes (but not with --raw). The form of the records is that of dump.\n",
+     command_scan},
     {"dump", "DIR", 1, 1, 9, RECORDS | VERBOSE, "print every record, in order",
-     "A record is a line: the key, a tab, the value; a key with an empty value is a line without a tab. Escapes: \\n \\r \\\\ everywhere, \\t in a key.\n"
-     "import makes the same records of it, whatever bytes they hold.\n", command_dump},
-    {"import", "DIR FILE", 2, 2, 9, SEPARATOR | RAW | VERBOSE, "put every line of FILE (- is standard input) into the store; makes it when there is none",
-     "A line is a record: the key up to the first tab, then the value. A line without a tab is a key with an empty value. Escapes: \\t \\n \\r \\\\ \\xHH.\n"
-     "Of lines with the same key the last one counts. Compressed files, JSON and CSV are refused.\n", command_import},
+     "A record is a line: the key, a tab, the value; a key with an empty value is a line without a tab. Escapes: \\n "
+     "\\r \\\\ everywhere, \\t in a key.\n"
+     "import makes the same records of it, whatever bytes they hold.\n",
+     command_dump},
+    {"import", "DIR FILE", 2, 2, 9, SEPARATOR | RAW | VERBOSE,
+     "put every line of FILE (- is standard input) into the store; makes it when there is none",
+     "A line is a record: the key up to the first tab, then the value. A line without a tab is a key with an empty "
+     "value. Escapes: \\t \\n \\r \\\\ \\xHH.\n"
+     "Of lines with the same key the last one counts. Compressed files, JSON and CSV are refused.\n",
+     command_import},
     {"stats", "DIR", 1, 1, 9, VERBOSE, "print the store's figures, as JSON", "", command_stats},
-    {"verify", "DIR", 1, 1, 9, VERBOSE, "read everything, and check it", "Names every file that is damaged. The exit status is then 4.\n", command_verify},
-    {"checkpoint", "DIR TO", 2, 2, 9, VERBOSE, "make TO a store that holds the same; shares files with DIR where it can", "", command_checkpoint},
-    {"compact", "DIR", 1, 1, 9, VERBOSE, "bring everything into the fewest tables, without what was deleted or overwritten", "", command_compact},
+    {"verify", "DIR", 1, 1, 9, VERBOSE, "read everything, and check it",
+     "Names every file that is damaged. The exit status is then 4.\n", command_verify},
+    {"checkpoint", "DIR TO", 2, 2, 9, VERBOSE,
+     "make TO a store that holds the same; shares files with DIR where it can", "", command_checkpoint},
+    {"compact", "DIR", 1, 1, 9, VERBOSE,
+     "bring everything into the fewest tables, without what was deleted or overwritten", "", command_compact},
     {"repair", "DIR", 1, 1, 9, VERBOSE, "make a store of what can still be read of a damaged one",
-     "What was there is put aside in DIR/lost.N, with a REPORT of what was lost. The exit status is 4 when something is lost.\n", command_repair},
-    {"destroy", "DIR", 1, 1, 9, VERBOSE, "remove the store: its own files, and DIR when nothing else is in it", "Nothing is asked.\n", command_destroy},
+     "What was there is put aside in DIR/lost.N, with a REPORT of what was lost. The exit status is 4 when something "
+     "is lost.\n",
+     command_repair},
+    {"destroy", "DIR", 1, 1, 9, VERBOSE, "remove the store: its own files, and DIR when nothing else is in it",
+     "Nothing is asked.\n", command_destroy},
     {"help", "[COMMAND]", 0, 1, 9, 0, "tell about a command", "", command_help},
 };
 #define NR_COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -379,19 +414,24 @@ void commands_list(FILE *out, const char *const *only) {
   for (size_t i = 0; i < NR_COMMANDS; i++) {
     bool listed = only == NULL;
     for (size_t k = 0; !listed && only[k] != NULL; k++) listed = strcmp(only[k], commands[i].name) == 0;
-    if (listed) fprintf(out, "       %s %-10s %-15s  %s\n", tool_called(), commands[i].name, commands[i].args, commands[i].help);
+    if (listed)
+      fprintf(out, "       %s %-10s %-15s  %s\n", tool_called(), commands[i].name, commands[i].args, commands[i].help);
   }
 }
 
 static void usage(FILE *out) {
   fprintf(out, "usage: %s COMMAND [OPTIONS] ARGUMENTS; the commands are\n\n", tool_called());
   commands_list(out, NULL);
-  fprintf(out, "\n%s COMMAND --help tells more, and the options. %s --version prints the version.\n", tool_called(), tool_called());
-  fprintf(out, "Exit status: 0 done, 1 failed, 2 wrong arguments, 3 no such key, 4 a file of the store is damaged, or records are lost.\n");
+  fprintf(out, "\n%s COMMAND --help tells more, and the options. %s --version prints the version.\n", tool_called(),
+          tool_called());
+  fprintf(out,
+          "Exit status: 0 done, 1 failed, 2 wrong arguments, 3 no such key, 4 a file of the store is damaged, or "
+          "records are lost.\n");
 }
 
 static void usage_of(FILE *out, const struct command *c) {
-  fprintf(out, "usage: %s %s %s%s\n%s\n%s", tool_called(), c->name, c->options ? "[OPTIONS] " : "", c->args, c->help, c->more);
+  fprintf(out, "usage: %s %s %s%s\n%s\n%s", tool_called(), c->name, c->options ? "[OPTIONS] " : "", c->args, c->help,
+          c->more);
   for (size_t i = 0; i < NR_OPTIONS; i++) {
     const struct option_name *const n = &option_names[i];
     if (!(c->options & n->id)) continue;
@@ -471,7 +511,8 @@ static size_t key_len(char *key, const char *name, const struct options *o) {
   return len;
 }
 
-// Reads the options among the arguments of command c, from argv[2] on, and moves the others to `args`. Returns how many those are.
+// Reads the options among the arguments of command c, from argv[2] on, and moves the others to `args`. Returns how many
+// those are.
 static int options_read(const struct command *c, int argc, char **argv, struct options *o, char **args) {
   int nr = 0;
   bool ended = false;

@@ -14,8 +14,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // guards all below
 static const char *program = "";
 static bool terminal, lines;
-static bool drawn;              // the line on the terminal has something
-static uint64_t next_ms;        // nothing is shown before; 0: nothing was reported yet
+static bool drawn;        // the line on the terminal has something
+static uint64_t next_ms;  // nothing is shown before; 0: nothing was reported yet
 
 static uint64_t now_ms(void) {
   struct timespec t;

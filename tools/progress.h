@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Progress of long work on standard error. On a terminal one line is written over and over; elsewhere, when it is asked for, a
-// line is written now and then. What else goes to standard error goes through progress_say, so that lines do not mix.
+// Progress of long work on standard error. On a terminal one line is written over and over; elsewhere, when it is asked
+// for, a line is written now and then. What else goes to standard error goes through progress_say, so that lines do not
+// mix.
 #ifndef TOOLS_PROGRESS_H
 #define TOOLS_PROGRESS_H
 

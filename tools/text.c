@@ -26,7 +26,8 @@ static size_t escape_read(const char *p, size_t left, char *out) {
   return 4;
 }
 
-static const char bad_escape[] = "a backslash begins none of the escapes \\t \\n \\r \\\\ \\xHH; write \\\\ for a backslash";
+static const char bad_escape[] =
+    "a backslash begins none of the escapes \\t \\n \\r \\\\ \\xHH; write \\\\ for a backslash";
 
 // Moves bytes from *from to *to, escapes replaced, up to the first `stop` that is not escaped (-1: none) or `end`.
 static const char *unescape(char **from, char *end, char **to, int stop) {
@@ -109,7 +110,9 @@ static bool write_piece(FILE *out, const void *bytes, size_t len, int separator,
   return fwrite(p + done, 1, len - done, out) == len - done;
 }
 
-bool text_write_bytes(FILE *out, const void *bytes, size_t len, const struct text_format *f) { return write_piece(out, bytes, len, -1, f); }
+bool text_write_bytes(FILE *out, const void *bytes, size_t len, const struct text_format *f) {
+  return write_piece(out, bytes, len, -1, f);
+}
 
 bool text_write(FILE *out, const void *key, size_t klen, const void *value, size_t vlen, const struct text_format *f) {
   if (!write_piece(out, key, klen, f->separator, f)) return false;
@@ -129,13 +132,22 @@ static const struct kind {
     [TEXT_UTF16] = {"UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE | remixdb import DIR -", "\xff\xfe", 2},
     [TEXT_GZIP] = {"compressed by gzip", "unpack it first: gzip -dc FILE | remixdb import DIR -", "\x1f\x8b", 2},
     [TEXT_BZIP2] = {"compressed by bzip2", "unpack it first: bzip2 -dc FILE | remixdb import DIR -", "BZh", 3},
-    [TEXT_XZ] = {"compressed by xz", "unpack it first: xz -dc FILE | remixdb import DIR -", "\xfd" "7zXZ", 5},
-    [TEXT_ZSTD] = {"compressed by zstd", "unpack it first: zstd -dc FILE | remixdb import DIR -", "\x28\xb5\x2f\xfd", 4},
+    [TEXT_XZ] = {"compressed by xz", "unpack it first: xz -dc FILE | remixdb import DIR -",
+                 "\xfd"
+                 "7zXZ",
+                 5},
+    [TEXT_ZSTD] = {"compressed by zstd", "unpack it first: zstd -dc FILE | remixdb import DIR -", "\x28\xb5\x2f\xfd",
+                   4},
     [TEXT_LZ4] = {"compressed by lz4", "unpack it first: lz4 -dc FILE | remixdb import DIR -", "\x04\x22\x4d\x18", 4},
     [TEXT_ZIP] = {"a zip archive", "unpack it first: unzip -p FILE | remixdb import DIR -", "PK\x03\x04", 4},
-    [TEXT_JSON] = {"JSON", "make a line KEY<tab>VALUE of each record first, for an object of strings: "
-                           "jq -r 'to_entries[] | [.key, .value] | @tsv' FILE | remixdb import DIR -", NULL, 0},
-    [TEXT_CSV] = {"CSV", "with two columns and no quotes: remixdb import --separator=, DIR FILE; else make a line KEY<tab>VALUE of each record first", NULL, 0},
+    [TEXT_JSON] = {"JSON",
+                   "make a line KEY<tab>VALUE of each record first, for an object of strings: "
+                   "jq -r 'to_entries[] | [.key, .value] | @tsv' FILE | remixdb import DIR -",
+                   NULL, 0},
+    [TEXT_CSV] = {"CSV",
+                  "with two columns and no quotes: remixdb import --separator=, DIR FILE; else make a line "
+                  "KEY<tab>VALUE of each record first",
+                  NULL, 0},
 };
 
 const char *text_kind_name(enum text_kind k) { return kinds[k].name; }

@@ -4,14 +4,15 @@
 //
 //   KEY <separator> VALUE <newline>
 //
-// The first separator (a tab unless another byte is chosen) ends the key. The value is the rest of the line, further separators included. A
-// line without a separator is a key with an empty value, and a key with an empty value is written without a separator, so a
-// list of words stays a list of words.
+// The first separator (a tab unless another byte is chosen) ends the key. The value is the rest of the line, further
+// separators included. A line without a separator is a key with an empty value, and a key with an empty value is
+// written without a separator, so a list of words stays a list of words.
 //
-// A backslash begins an escape: \t \n \r \\ and \xHH (any byte, two hexadecimal digits). Writing escapes the backslash, the
-// newline and the carriage return everywhere, and the separator in a key. Every other byte is written as it is, so reading what was written gives the
-// same records, whatever bytes they hold, and a file whose lines have no backslash and no carriage return comes back byte for byte.
-// Reading refuses a backslash that begins no escape, and takes a carriage return before the newline for a part of the line's end.
+// A backslash begins an escape: \t \n \r \\ and \xHH (any byte, two hexadecimal digits). Writing escapes the backslash,
+// the newline and the carriage return everywhere, and the separator in a key. Every other byte is written as it is, so
+// reading what was written gives the same records, whatever bytes they hold, and a file whose lines have no backslash
+// and no carriage return comes back byte for byte. Reading refuses a backslash that begins no escape, and takes a
+// carriage return before the newline for a part of the line's end.
 //
 // With `raw` there are no escapes: every line is taken and written as it stands.
 #ifndef TOOLS_TEXT_H
@@ -35,7 +36,8 @@ struct text_record {
   size_t klen, vlen;
 };
 
-// Reads the record of a line, which comes without its newline and is overwritten. NULL: *out is filled in. Otherwise: what is wrong with the line.
+// Reads the record of a line, which comes without its newline and is overwritten. NULL: *out is filled in. Otherwise:
+// what is wrong with the line.
 const char *text_parse(char *line, size_t len, const struct text_format *f, struct text_record *out);
 // Replaces the escapes in `text` (len bytes) by the bytes they mean; *len_out is never more. NULL, or what is wrong.
 const char *text_unescape(char *text, size_t len, size_t *len_out);
@@ -46,16 +48,26 @@ bool text_write_bytes(FILE *out, const void *bytes, size_t len, const struct tex
 
 // What the beginning of a file is that holds no records of this form, although its lines could be taken for such.
 enum text_kind {
-  TEXT_PLAIN,    // nothing speaks against it
-  TEXT_MARKED,   // text behind a byte order mark of TEXT_MARK_LEN bytes
-  TEXT_UTF16, TEXT_GZIP, TEXT_BZIP2, TEXT_XZ, TEXT_ZSTD, TEXT_LZ4, TEXT_ZIP, TEXT_JSON, TEXT_CSV
+  TEXT_PLAIN,   // nothing speaks against it
+  TEXT_MARKED,  // text behind a byte order mark of TEXT_MARK_LEN bytes
+  TEXT_UTF16,
+  TEXT_GZIP,
+  TEXT_BZIP2,
+  TEXT_XZ,
+  TEXT_ZSTD,
+  TEXT_LZ4,
+  TEXT_ZIP,
+  TEXT_JSON,
+  TEXT_CSV
 };
 #define TEXT_MARK_LEN 3u
 
-// head: the first TEXT_HEAD bytes of the file, or all of it (`whole`). What text_write writes first can be of another kind than TEXT_PLAIN by chance;
-// with its first byte written as an escape it is not. With f->raw every file is TEXT_PLAIN.
+// head: the first TEXT_HEAD bytes of the file, or all of it (`whole`). What text_write writes first can be of another
+// kind than TEXT_PLAIN by chance; with its first byte written as an escape it is not. With f->raw every file is
+// TEXT_PLAIN.
 enum text_kind text_kind(const void *head, size_t len, bool whole, const struct text_format *f);
-// What such a file is ("compressed by gzip"), and the command or the words that tell what to do instead. They hold no file name.
+// What such a file is ("compressed by gzip"), and the command or the words that tell what to do instead. They hold no
+// file name.
 const char *text_kind_name(enum text_kind k);
 const char *text_kind_advice(enum text_kind k);
 #endif

@@ -39,16 +39,19 @@ enum tool_exit tool_complain(const char *dir, const char *call) {
   // the messages of these two say it themselves
   if (s == REMIXDB_IO || s == REMIXDB_NOTFOUND) fprintf(stderr, "%s: %s: %s\n", name, call, remixdb_errmsg());
   else fprintf(stderr, "%s: %s: %s: %s\n", name, call, remixdb_strerror(s), remixdb_errmsg());
-  if (s == REMIXDB_LOCKED) fprintf(stderr, "%s: another process has it open; try again when that has closed it\n", name);
+  if (s == REMIXDB_LOCKED)
+    fprintf(stderr, "%s: another process has it open; try again when that has closed it\n", name);
   if (s != REMIXDB_CORRUPT) return TOOL_FAILED;
-  fprintf(stderr, "%s: make a copy of the directory; then \"%s repair %s\" makes a store of what can still be read\n", name, called, dir);
+  fprintf(stderr, "%s: make a copy of the directory; then \"%s repair %s\" makes a store of what can still be read\n",
+          name, called, dir);
   return TOOL_DAMAGED;
 }
 
 _Noreturn void tool_fail_call(const char *dir, const char *call) { exit(tool_complain(dir, call)); }
 
 void tool_flush(void) {
-  if (ferror(stdout)) tool_end(TOOL_FAILED, "standard output could not be written to");  // the reason is of an earlier call
+  if (ferror(stdout))
+    tool_end(TOOL_FAILED, "standard output could not be written to");  // the reason is of an earlier call
   if (fflush(stdout) != 0) tool_end(TOOL_FAILED, "standard output: %s", strerror(errno));
 }
 

@@ -9,21 +9,22 @@
 // How a program ends. README.md and the manual page list these.
 enum tool_exit {
   TOOL_DONE = 0,
-  TOOL_FAILED = 1,   // the reason is on standard error
-  TOOL_USAGE = 2,    // the arguments were wrong; nothing was done
-  TOOL_NO_KEY = 3,   // get: there is no such key
-  TOOL_DAMAGED = 4   // a file of the store is damaged; repair: the store is whole again, but something of it is lost
+  TOOL_FAILED = 1,  // the reason is on standard error
+  TOOL_USAGE = 2,   // the arguments were wrong; nothing was done
+  TOOL_NO_KEY = 3,  // get: there is no such key
+  TOOL_DAMAGED = 4  // a file of the store is damaged; repair: the store is whole again, but something of it is lost
 };
 
-// Sets the name that messages begin with, "remixdb" for one, and what the user called the program by, argv[0]. First of all.
+// Sets the name that messages begin with, "remixdb" for one, and what the user called the program by, argv[0]. First of
+// all.
 void tool_begin(const char *name, const char *called);
 const char *tool_name(void);
 const char *tool_called(void);
 
 // Prints "NAME: ..." on standard error, behind what is on standard output, and ends the program with this status.
 _Noreturn void tool_end(enum tool_exit status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-// A call of the library on the store in dir failed: prints what it was, the library's message and what the user can do about it. Returns how the program is to
-// end: TOOL_DAMAGED or TOOL_FAILED.
+// A call of the library on the store in dir failed: prints what it was, the library's message and what the user can do
+// about it. Returns how the program is to end: TOOL_DAMAGED or TOOL_FAILED.
 enum tool_exit tool_complain(const char *dir, const char *call);
 // The same, and ends the program.
 _Noreturn void tool_fail_call(const char *dir, const char *call);

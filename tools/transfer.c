@@ -36,8 +36,9 @@ static void check_kind(const struct input *in, struct head *h, const struct opti
     k = text_kind(h->bytes + h->at, h->len - h->at, whole, &o->format);
   }
   if (k == TEXT_PLAIN) return;
-  tool_end(TOOL_FAILED, "%s: is %s, and not a record a line; %s; or take every line as it stands: remixdb import --raw DIR FILE", in->path,
-           text_kind_name(k), text_kind_advice(k));
+  tool_end(TOOL_FAILED,
+           "%s: is %s, and not a record a line; %s; or take every line as it stands: remixdb import --raw DIR FILE",
+           in->path, text_kind_name(k), text_kind_advice(k));
 }
 
 // Opens the input and reads its beginning: what cannot be read, a directory for one, must not make a store.
@@ -94,12 +95,16 @@ static void put_line(const struct store *s, const struct input *in, char *line, 
   const char *const wrong = text_parse(line, len, &o->format, &r);
   if (wrong != NULL) {
     progress_end();
-    fprintf(stderr, "%s: %s: line %" PRIu64 ": %s, or give remixdb import --raw; the lines before it are imported\n", tool_name(), in->path, in->line, wrong);
+    fprintf(stderr, "%s: %s: line %" PRIu64 ": %s, or give remixdb import --raw; the lines before it are imported\n",
+            tool_name(), in->path, in->line, wrong);
     end_at_line(s, TOOL_FAILED);
   }
-  if (r.klen <= UINT32_MAX && r.vlen <= UINT32_MAX && remixdb_put(s->ref, r.key, (uint32_t)r.klen, r.value, (uint32_t)r.vlen)) return;
+  if (r.klen <= UINT32_MAX && r.vlen <= UINT32_MAX &&
+      remixdb_put(s->ref, r.key, (uint32_t)r.klen, r.value, (uint32_t)r.vlen))
+    return;
   progress_end();
-  fprintf(stderr, "%s: %s: line %" PRIu64 " has %zu bytes; the lines before it are imported\n", tool_name(), in->path, in->line, len);
+  fprintf(stderr, "%s: %s: line %" PRIu64 " has %zu bytes; the lines before it are imported\n", tool_name(), in->path,
+          in->line, len);
   end_at_line(s, r.klen <= UINT32_MAX && r.vlen <= UINT32_MAX ? tool_complain(s->dir, "put") : TOOL_FAILED);
 }
 
@@ -132,7 +137,8 @@ int command_import(char **arg, const struct options *o) {
   const uint64_t keys = count_keys(&s);
   store_close(&s);
   progress_end();
-  printf("%s: %" PRIu64 " line%s imported; %s holds %" PRIu64 " distinct key%s\n", in.path, in.line, tool_s(in.line), s.dir, keys, tool_s(keys));
+  printf("%s: %" PRIu64 " line%s imported; %s holds %" PRIu64 " distinct key%s\n", in.path, in.line, tool_s(in.line),
+         s.dir, keys, tool_s(keys));
   return TOOL_DONE;
 }
 
@@ -142,7 +148,7 @@ int command_import(char **arg, const struct options *o) {
 struct output {
   const struct options *o;
   FILE *to;
-  FILE *held;       // NULL: they have gone
+  FILE *held;  // NULL: they have gone
   char *text;
   size_t text_len;
   uint64_t records;
@@ -203,7 +209,8 @@ static void seek_first(struct xdb_iter *it, const struct options *o) {
   else remixdb_iter_seek(it, NULL, 0);
 }
 
-// The smallest string that is greater than all that begin with the prefix; 0: there is none. `next` has room for the prefix.
+// The smallest string that is greater than all that begin with the prefix; 0: there is none. `next` has room for the
+// prefix.
 static size_t after_prefix(char *next, const char *prefix, size_t len) {
   while (len > 0 && (unsigned char)prefix[len - 1] == 0xff) len--;
   if (len == 0) return 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// remixdb_progress: what flush, compact, checkpoint and verify tell while they work, and what is there when they are given up at any report.
+// remixdb_progress: what flush, compact, checkpoint and verify tell while they work, and what is there when they are
+// given up at any report.
 #include <errno.h>
 
 #include "tests/lib/store.h"
@@ -8,7 +9,7 @@
 #define KEYS 1000u
 #define VALUE 4000u
 
-static struct env slow;              // real files, whose syncs take a while: so does each round
+static struct env slow;  // real files, whose syncs take a while: so does each round
 static _Atomic uint32_t sync_ms;
 
 static int slow_sync(struct env *e, int fd) {
@@ -36,7 +37,7 @@ static struct env *slow_env(bool links) {
 
 struct told {
   struct xdb *x;
-  struct xdb_ref *other;    // the function uses the store through it; NULL: it does not
+  struct xdb_ref *other;  // the function uses the store through it; NULL: it does not
   const char *what;
   pthread_t thread;
   uint32_t nr, give_up_at;  // reports so far; it is given up at this one, 0: never
@@ -47,16 +48,18 @@ struct told {
 static bool hear(void *priv, const char *what, uint64_t done, uint64_t total) {
   struct told *const t = priv;
   t->nr++;
-  const bool right = strcmp(what, t->what) == 0 && pthread_equal(pthread_self(), t->thread) && (t->nr > 1 || done == 0) && done >= t->done &&
-                     (total == 0 || done <= total);
-  if (!right) fprintf(stderr, "report %u: %s %llu of %llu\n", t->nr, what, (unsigned long long)done, (unsigned long long)total);
+  const bool right = strcmp(what, t->what) == 0 && pthread_equal(pthread_self(), t->thread) &&
+                     (t->nr > 1 || done == 0) && done >= t->done && (total == 0 || done <= total);
+  if (!right)
+    fprintf(stderr, "report %u: %s %llu of %llu\n", t->nr, what, (unsigned long long)done, (unsigned long long)total);
   t->wrong = t->wrong || !right;
   t->done = done;
   t->total = total;
   if (t->other) {  // no lock is held: writes, and another that waits for a round, go through
     char buf[VALUE];
     uint32_t len;
-    t->wrong = t->wrong || !remixdb_put(t->other, "by the way", 10, "x", 1) || !remixdb_getn(t->other, "by the way", 10, buf, sizeof(buf), &len) ||
+    t->wrong = t->wrong || !remixdb_put(t->other, "by the way", 10, "x", 1) ||
+               !remixdb_getn(t->other, "by the way", 10, buf, sizeof(buf), &len) ||
                (t->nr == 2 && !remixdb_flush(t->other));
   }
   return t->nr != t->give_up_at;
@@ -71,7 +74,9 @@ static void listen(struct xdb *x, struct xdb_ref *ref, struct told *t, const cha
 static void check_told(const struct told *t, bool good) {
   CHECK(!t->wrong && t->nr >= 1);
   if (good) CHECK(t->nr >= 2 && t->total > 0 && t->done == t->total && (t->give_up_at == 0 || t->nr <= t->give_up_at));
-  else CHECK(remixdb_errcode() == REMIXDB_ABORTED && t->nr == t->give_up_at && strstr(remixdb_errmsg(), t->what) == remixdb_errmsg());
+  else
+    CHECK(remixdb_errcode() == REMIXDB_ABORTED && t->nr == t->give_up_at &&
+          strstr(remixdb_errmsg(), t->what) == remixdb_errmsg());
 }
 
 // ---- the calls
@@ -83,7 +88,8 @@ static bool do_checkpoint(struct xdb_ref *r) { return remixdb_checkpoint(r, copy
 static const struct call {
   const char *what;
   bool (*fn)(struct xdb_ref *r);
-} calls[] = {{"flush", remixdb_flush}, {"compact", remixdb_compact}, {"checkpoint", do_checkpoint}, {"verify", remixdb_verify}};
+} calls[] = {
+    {"flush", remixdb_flush}, {"compact", remixdb_compact}, {"checkpoint", do_checkpoint}, {"verify", remixdb_verify}};
 #define NR_CALLS (sizeof(calls) / sizeof(calls[0]))
 
 static uint32_t key_at(char *buf, uint32_t i) { return (uint32_t)sprintf(buf, "key %06u", i); }
@@ -98,7 +104,8 @@ static void check_all(struct xdb_ref *r, uint32_t stamp) {
   char key[32], value[VALUE];
   uint32_t len;
   for (uint32_t i = 0; i < KEYS; i++)
-    CHECK(remixdb_getn(r, key, key_at(key, i), value, VALUE, &len) && len == VALUE && value[i % VALUE] == (char)('a' + stamp % 26));
+    CHECK(remixdb_getn(r, key, key_at(key, i), value, VALUE, &len) && len == VALUE &&
+          value[i % VALUE] == (char)('a' + stamp % 26));
 }
 
 static struct xdb *open_slow(int workers, bool links) {
@@ -132,7 +139,8 @@ static void test_calls_tell(void **state) {
         CHECK(calls[c].fn(r));
         check_told(&t, true);
         // 4 MB were read, or copied
-        if (strcmp(calls[c].what, "verify") == 0 || (strcmp(calls[c].what, "checkpoint") == 0 && !links)) CHECK(t.nr >= 4);
+        if (strcmp(calls[c].what, "verify") == 0 || (strcmp(calls[c].what, "checkpoint") == 0 && !links))
+          CHECK(t.nr >= 4);
         if (strcmp(calls[c].what, "compact") == 0) CHECK(t.nr >= 3);  // more than one round
         remixdb_progress(r, NULL, NULL);
         destroy_copy();
