@@ -167,10 +167,10 @@ static void keep_limit(int workers, uint64_t seed) {
       if (bytes > most) most = bytes;
     }
     CHECK(remixdb_sync(ref));
-    struct simdisk *const crashed = simdisk_crash(disk, seed + life);
     simdisk_power_off(disk, 0);
     remixdb_unref(ref);
     remixdb_close(x);
+    struct simdisk *const crashed = simdisk_crash(disk, seed + life);  // alone with the disk
     simdisk_destroy(disk);
     disk = crashed;
     open_store(disk, workers, 1);
