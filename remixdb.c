@@ -253,7 +253,55 @@ PUBLIC size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct rem
   size_t nr_found = 0;
   enum remixdb_status s = check_ref(ref);
   if (s == REMIXDB_OK && nr) s = check_many(nr, keys, values, found);
-  if (likely(s == REMIXDB_OK && nr)) s = xdb_multi_get(ref, nr, keys, values, found, &nr_found);
+  if (likely(s == REMIXDB_OK && nr)) s = xdb_multi_get(ref, nr, keys, values, found, NULL, &nr_found);
+  done(s);
+  return nr_found;
+}
+
+static enum remixdb_status check_packed(size_t nr, const uint32_t *klens, const void *keys, size_t keys_len, const struct remixdb_packed *out) {
+  if (!out) return null_argument("out");
+  if (!keys && keys_len) return null_argument("keys");
+  if (!out->ptr && out->cap) return null_argument("out->ptr");
+  if (nr && (!klens || !out->offs || !out->lens || !out->found)) return null_argument("klens, out->offs, out->lens or out->found");
+  size_t left = keys_len;
+  for (size_t i = 0; i < nr; i++) {
+    if (unlikely(klens[i] > REMIXDB_KV_MAX)) return err_set(REMIXDB_INVALID, "key %zu has %u bytes, and no key is that long", i, klens[i]);
+    if (unlikely(klens[i] > left)) return err_set(REMIXDB_INVALID, "key %zu ends behind the %zu bytes of the keys", i, keys_len);
+    left -= klens[i];
+  }
+  return left == 0 ? REMIXDB_OK : err_set(REMIXDB_INVALID, "the keys have %zu bytes, and their lengths add up to %zu", keys_len, keys_len - left);
+}
+
+static enum remixdb_status get_packed(struct xdb_ref *ref, size_t nr, const uint32_t *klens, const uint8_t *keys, struct remixdb_packed *out, size_t *nr_found) {
+  struct remixdb_slice *const slices = nr <= SIZE_MAX / sizeof(*slices) ? mem_alloc(nr * sizeof(*slices)) : NULL;
+  struct remixdb_buf *const bufs = slices && nr <= SIZE_MAX / sizeof(*bufs) ? mem_alloc(nr * sizeof(*bufs)) : NULL;
+  enum remixdb_status s = bufs ? REMIXDB_OK : REMIXDB_NOMEM;
+  struct multiget_room room = {out->ptr, out->cap < UINT32_MAX ? out->cap : UINT32_MAX, 0, 0};
+  if (s == REMIXDB_OK) {
+    for (size_t i = 0, at = 0; i < nr; at += klens[i++]) {
+      slices[i] = (struct remixdb_slice){keys ? keys + at : NULL, klens[i]};
+      bufs[i] = (struct remixdb_buf){NULL, 0, 0};
+    }
+    s = xdb_multi_get(ref, nr, slices, bufs, out->found, &room, nr_found);
+  } else {
+    memset(out->found, 0, nr * sizeof(*out->found));
+  }
+  for (size_t i = 0; i < nr; i++) {
+    out->offs[i] = bufs && bufs[i].ptr ? (uint32_t)((uint8_t *)bufs[i].ptr - room.ptr) : 0;
+    out->lens[i] = bufs ? bufs[i].len : 0;
+  }
+  out->len = room.wanted;
+  mem_free(slices);
+  mem_free(bufs);
+  return s;
+}
+
+PUBLIC size_t remixdb_multi_get_packed(struct xdb_ref *ref, size_t nr, const uint32_t *klens, const void *keys, size_t keys_len, struct remixdb_packed *out) {
+  size_t nr_found = 0;
+  enum remixdb_status s = check_ref(ref);
+  if (s == REMIXDB_OK) s = check_packed(nr, klens, keys, keys_len, out);
+  if (s == REMIXDB_OK && nr == 0) out->len = 0;
+  if (s == REMIXDB_OK && nr) s = get_packed(ref, nr, klens, keys, out, &nr_found);
   done(s);
   return nr_found;
 }
@@ -282,6 +330,30 @@ PUBLIC bool remixdb_batch_put(struct xdb_batch *b, const void *kbuf, uint32_t kl
 }
 
 PUBLIC bool remixdb_batch_del(struct xdb_batch *b, const void *kbuf, uint32_t klen) { return batch_op(b, kbuf, klen, NULL, 0, true); }
+
+static enum remixdb_status check_load(const struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens, const uint32_t *vlens, const void *bytes,
+                                      size_t nbytes) {
+  if (!b) return null_argument("b");
+  if (!bytes && nbytes) return null_argument("bytes");
+  if (nr && (!klens || !vlens)) return null_argument("klens or vlens");
+  size_t left = nbytes;
+  for (size_t i = 0; i < nr; i++) {
+    if (unlikely(ops && ops[i] > REMIXDB_BATCH_DEL)) return err_set(REMIXDB_INVALID, "operation %zu is %u, which is none", i, ops[i]);
+    if (unlikely(ops && ops[i] == REMIXDB_BATCH_DEL && vlens[i])) return err_set(REMIXDB_INVALID, "operation %zu deletes, and has a value of %u bytes", i, vlens[i]);
+    const uint64_t need = (uint64_t)klens[i] + vlens[i];
+    if (unlikely(need > REMIXDB_KV_MAX)) return check_lengths("", klens[i], "", vlens[i]);
+    if (unlikely(need > left)) return err_set(REMIXDB_INVALID, "operation %zu ends behind the %zu bytes of all", i, nbytes);
+    left -= need;
+  }
+  return left == 0 ? REMIXDB_OK : err_set(REMIXDB_INVALID, "the operations have %zu bytes, and their lengths add up to %zu", nbytes, nbytes - left);
+}
+
+PUBLIC bool remixdb_batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens, const uint32_t *vlens, const void *bytes, size_t nbytes) {
+  enum remixdb_status s = check_load(b, nr, ops, klens, vlens, bytes, nbytes);
+  if (s == REMIXDB_OK && nr) s = batch_load(b, nr, ops, klens, vlens, bytes ? bytes : (const void *)"");
+  return done(s);
+}
+
 PUBLIC size_t remixdb_batch_count(const struct xdb_batch *b) { return b ? b->nr : 0; }
 
 PUBLIC void remixdb_batch_clear(struct xdb_batch *b) {
@@ -387,6 +459,25 @@ PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) {
     return;
   }
   err_finish_ok();
+}
+
+static enum remixdb_status check_page(const struct remixdb_page *p) {
+  if (!p) return null_argument("p");
+  if (!p->klens) return null_argument("p->klens");
+  if (!p->ptr && p->cap) return null_argument("p->ptr");
+  return p->max ? REMIXDB_OK : err_set(REMIXDB_INVALID, "p->max is 0");
+}
+
+PUBLIC bool remixdb_iter_page(struct xdb_iter *it, struct remixdb_page *p) {
+  enum remixdb_status s = check_iter(it);
+  if (s == REMIXDB_OK) s = check_page(p);
+  return done(s == REMIXDB_OK ? xdb_iter_page(it, p) : s);
+}
+
+PUBLIC bool remixdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr) {
+  enum remixdb_status s = check_iter(it);
+  if (s == REMIXDB_OK && !p) s = null_argument("p");
+  return done(s == REMIXDB_OK ? xdb_iter_unread(it, p, nr) : s);
 }
 
 PUBLIC void remixdb_iter_park(struct xdb_iter *it) {

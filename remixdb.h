@@ -183,6 +183,26 @@ struct remixdb_buf {
 //                    All others are as they would be without it, so that found true is true
 size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found);
 
+// Where remixdb_multi_get_packed puts the values of many keys: in one buffer. All memory is the caller's.
+struct remixdb_packed {
+  void *ptr;       // the buffer. Value i becomes the lens[i] bytes at ptr + offs[i]; the values lie in any order, without gaps
+  size_t cap;      // bytes of the buffer; those beyond UINT32_MAX are not used
+  uint32_t *offs;  // one per key, out: the offset of the value in the buffer; 0 when the value is not there
+  uint32_t *lens;  // one per key, out: the length of the value; 0 when it was not found
+  bool *found;     // one per key, out: whether the key is there
+  size_t len;      // out: bytes of all the values that were found, also of those that did not fit
+};
+// The same as remixdb_multi_get for callers to whom an array of structs is dear, as bindings to other languages are: key i is the klens[i] bytes that follow
+// those of key i - 1 in `keys`, which has keys_len bytes in all. Returns how many keys were found. The status afterwards:
+//   REMIXDB_OK       every key was looked up, and every value is in the buffer
+//   REMIXDB_TOOBIG   every key was looked up, but the buffer is too small: found, lens and out->len are right, and which values are in the buffer is not told.
+//                    The next call needs a buffer of out->len bytes, or more when the store has changed since
+//   REMIXDB_INVALID  ref or out is NULL; or with nr > 0 keys (unless keys_len is 0), klens, offs, lens or found is NULL; out->ptr is NULL and out->cap is not 0;
+//                    the lengths of the keys do not add up to keys_len, or a key is longer than REMIXDB_KV_MAX: nothing was looked up, 0 is returned, and
+//                    *out is unchanged
+//   another error    as of remixdb_multi_get
+size_t remixdb_multi_get_packed(struct xdb_ref *ref, size_t nr, const uint32_t *klens, const void *keys, size_t keys_len, struct remixdb_packed *out);
+
 // When it returns true everything put before it, by any thread, is on disk. Threads that sync at the same time share one
 // fsync. REMIXDB_NOSPACE: nothing is lost, it can be tried again. REMIXDB_IO: the store takes no more writes until it is opened again.
 bool remixdb_sync(struct xdb_ref *ref);
@@ -197,6 +217,11 @@ struct xdb_batch *remixdb_batch_create(void);
 // the same key the last one counts.
 bool remixdb_batch_put(struct xdb_batch *b, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 bool remixdb_batch_del(struct xdb_batch *b, const void *kbuf, uint32_t klen);
+enum remixdb_batch_op { REMIXDB_BATCH_PUT, REMIXDB_BATCH_DEL };
+// Adds many operations that lie in one buffer. Operation i is ops[i], an enum remixdb_batch_op (ops NULL: all are puts). Its key has klens[i] bytes, its value
+// vlens[i] (0 for REMIXDB_BATCH_DEL); they lie in `bytes`, the value behind its key, and behind those of operation i - 1, nbytes in all. Everything is copied.
+// False: REMIXDB_TOOBIG (of one operation), REMIXDB_NOMEM, REMIXDB_INVALID (also: the lengths do not add up to nbytes); the batch is then as it was.
+bool remixdb_batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens, const uint32_t *vlens, const void *bytes, size_t nbytes);
 // How many operations it holds; 0 for NULL.
 size_t remixdb_batch_count(const struct xdb_batch *b);
 // Empties it.
@@ -234,6 +259,35 @@ void remixdb_iter_prev(struct xdb_iter *it);
 // destroyed. NULL when it is not valid (REMIXDB_NOTFOUND, or the error that ended it); an empty one is not NULL.
 const void *remixdb_iter_key(struct xdb_iter *it, uint32_t *klen_out);
 const void *remixdb_iter_value(struct xdb_iter *it, uint32_t *vlen_out);
+
+// A page: records that remixdb_iter_page copies at once. Set it to zeros, then the fields for the call. All memory is the caller's and may be another for
+// each call.
+struct remixdb_page {
+  void *ptr;        // where the bytes go: the first record's key, its value, the next one's key, ... without gaps
+  size_t cap;       // bytes there is room for
+  uint32_t *klens;  // room for `max` lengths, out: those of the keys
+  uint32_t *vlens;  // the same of the values; NULL: keys only
+  uint32_t max;     // records there is room for, at least 1
+  bool back;        // towards smaller keys
+  bool after;       // in and out: the page begins behind the record that the iterator stands on. A call leaves it as the next one needs it; the caller sets
+                    // it to false only after moving the iterator by another call
+  uint32_t nr;      // out: records copied
+  size_t len;       // out: bytes copied
+};
+// Copies records from where the iterator stands, as many as there is room for, and moves the iterator over them. Called again with the same page it goes on.
+// All pages are of the moment of the iterator's last seek. True: at least one record was copied. False, with nr 0:
+//   REMIXDB_NOTFOUND  the iterator has come to its end, or stands nowhere
+//   REMIXDB_TOOBIG    not even one record fits: klens[0] and vlens[0] say what it needs, and the iterator stands on it. (One that is not valid was given too long
+//                     a key by its last seek.)
+//   REMIXDB_INVALID   it, p or p->klens is NULL, p->max is 0, or p->ptr is NULL and p->cap is not 0: the iterator has not moved, *p is unchanged
+//   another error     as of remixdb_iter_peek or the step that failed. An error behind the first record is told by the next call
+// Where the iterator stands then is known again after remixdb_iter_unread, a seek or a park: before a peek, a skip or a prev call one of them. Until the call that says
+// REMIXDB_NOTFOUND, or one of these, it keeps the memory and the files of its moment.
+bool remixdb_iter_page(struct xdb_iter *it, struct remixdb_page *p);
+// Gives back the last nr records that were copied by way of p, at most those of the last page: moves the iterator to the first of them, or with nr 0 to the record
+// behind all of them (where there is none, it is not valid). p->after becomes false, p->nr and p->len 0; so a second call with nr 0 changes nothing. False: REMIXDB_INVALID
+// (it or p is NULL), or an error of a step, after which the iterator is not valid.
+bool remixdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr);
 // Releases what it pins; it needs a seek before further use.
 void remixdb_iter_park(struct xdb_iter *it);
 // NULL is allowed.

@@ -59,7 +59,7 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
 }
 
 enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
-                                  size_t *nr_out) {
+                                  struct multiget_room *room, size_t *nr_out) {
   struct xdb *x = r->xdb;
   *nr_out = 0;
   if (unlikely(!r->multiget)) {
@@ -72,7 +72,7 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
       return s;
     }
   }
-  multiget_begin(r->multiget, nr, keys, values, found);
+  multiget_begin(r->multiget, nr, keys, values, found, room);
   epoch_enter(&x->epoch, &r->slot);
   struct view *v = xdb_ref_view(r), *counted = NULL;
   const uint64_t moment = xdb_ref_moment(r);
@@ -463,6 +463,82 @@ enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {
 enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
   if (unlikely(!xdb_iter_valid(it))) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
   return merge_record(&it->merge, rec_out);
+}
+
+// ---- pages of records
+
+static inline enum remixdb_status page_step(struct xdb_iter *it, bool back) {
+  if (back) return merge_prev(&it->merge);
+  return merge_next_near(&it->merge) ? REMIXDB_OK : merge_next(&it->merge);
+}
+
+// Behind the last record of the page before. An iterator that has come to its end holds its view no longer.
+static enum remixdb_status page_begin(struct xdb_iter *it, struct remixdb_page *p) {
+  const bool after = p->after;
+  p->after = false;
+  p->nr = 0;
+  p->len = 0;
+  if (!after) return REMIXDB_OK;
+  if (xdb_iter_valid(it)) return iter_done(it, page_step(it, p->back));
+  if (it->view) xdb_iter_park(it);
+  return it->status == REMIXDB_OK ? REMIXDB_OK : err_raise(&it->error);
+}
+
+// False: it does not fit.
+static inline bool page_put(struct remixdb_page *p, const struct kv_rec *r) {
+  const uint32_t vlen = p->vlens ? r->vlen : 0;
+  p->klens[p->nr] = r->klen;
+  if (p->vlens) p->vlens[p->nr] = vlen;
+  if (unlikely((uint64_t)r->klen + vlen > p->cap - p->len)) return false;
+  if (likely(r->klen)) memcpy((uint8_t *)p->ptr + p->len, r->key, r->klen);
+  p->len += r->klen;
+  if (likely(vlen)) memcpy((uint8_t *)p->ptr + p->len, r->val, vlen);
+  p->len += vlen;
+  p->nr++;
+  return true;
+}
+
+enum remixdb_status xdb_iter_page(struct xdb_iter *it, struct remixdb_page *p) {
+  struct kv_rec r;
+  enum remixdb_status s = page_begin(it, p);
+  if (s != REMIXDB_OK) return s;
+  while ((likely(xdb_iter_record_held(it, &r)) || (s = xdb_iter_record(it, &r)) == REMIXDB_OK) && page_put(p, &r)) {
+    p->after = p->nr == p->max;
+    if (p->after) return REMIXDB_OK;
+    if (unlikely((s = page_step(it, p->back)) != REMIXDB_OK)) {
+      s = iter_done(it, s);
+      break;
+    }
+    p->after = !xdb_iter_valid(it);
+    if (unlikely(p->after)) return REMIXDB_OK;  // the view stays, for what may be given back
+  }
+  if (p->nr) return REMIXDB_OK;  // an error is met again by the next call
+  return s != REMIXDB_OK ? s : err_set(REMIXDB_TOOBIG, "the record has %u and %u bytes, the page room for %zu", r.klen, r.vlen, p->cap);
+}
+
+enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr) {
+  const bool after = p->after;
+  enum remixdb_status s = REMIXDB_OK;
+  p->after = false;
+  p->nr = 0;
+  p->len = 0;
+  if (!xdb_iter_valid(it)) {
+    if (it->status != REMIXDB_OK) return err_raise(&it->error);
+    if (!it->view) return REMIXDB_OK;
+    if (!after || nr == 0) {
+      xdb_iter_park(it);
+      return REMIXDB_OK;
+    }
+    // it stands behind the last of them: to that one, at the same moment
+    epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
+    s = p->back ? merge_seek(&it->merge, kref("", 0)) : merge_seek_last(&it->merge);
+    epoch_exit(&it->ref->slot);
+    s = iter_done(it, s);
+  } else if (after && nr == 0) {
+    return iter_done(it, page_step(it, p->back));
+  }
+  for (uint32_t n = nr - after; n > 0 && s == REMIXDB_OK && xdb_iter_valid(it); n--) s = iter_done(it, page_step(it, !p->back));
+  return s;
 }
 
 // ---- opening and closing

@@ -8,6 +8,7 @@
 #include "store/batch.h"
 #include "store/ref.h"
 #include "view/merge.h"
+#include "view/multiget.h"
 
 // The contract is remixdb_open_opts's. env is the caller's and outlives the store.
 MUST_CHECK enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, struct env *env, struct xdb **out);
@@ -19,9 +20,10 @@ MUST_CHECK enum remixdb_status xdb_close(struct xdb *x);  // frees x in any case
 
 // Copies at most cap bytes of the value to val_out (which may be NULL: cap 0); *vlen_out, when given, is the full length. REMIXDB_NOTFOUND.
 MUST_CHECK enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out);
-// Looks up nr keys at one moment: the contract is remixdb_multi_get's. *nr_out is set in any case.
+// Looks up nr keys at one moment: the contract is remixdb_multi_get's. With a room, which may be NULL, the values go there and each of `values` is told where
+// (multiget_begin). *nr_out is set in any case.
 MUST_CHECK enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
-                                             size_t *nr_out);
+                                             struct multiget_room *room, size_t *nr_out);
 
 // ---- writing
 
@@ -65,4 +67,8 @@ static inline bool xdb_iter_next_near(struct xdb_iter *it) { return merge_next_n
 MUST_CHECK enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out);
 // The same for most records; else false.
 MUST_CHECK static inline bool xdb_iter_record_held(const struct xdb_iter *it, struct kv_rec *rec_out) { return merge_record_held(&it->merge, rec_out); }
+// The contracts are remixdb_iter_page's and remixdb_iter_unread's. At its end an iterator that has given records is not valid, but holds its view until the
+// next call, which may be an unread.
+MUST_CHECK enum remixdb_status xdb_iter_page(struct xdb_iter *it, struct remixdb_page *p);
+MUST_CHECK enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr);
 #endif

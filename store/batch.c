@@ -17,19 +17,42 @@ void batch_destroy(struct xdb_batch *b) {
 
 void batch_clear(struct xdb_batch *b) { b->len = b->nr = 0; }
 
-enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen, bool tomb) {
-  const size_t need = b->len + kv_rec_size(key.len, vlen, tomb);
-  if (need > b->cap) {
-    size_t cap = b->cap ? b->cap * 2 : 4096;
-    while (cap < need) cap *= 2;
-    uint8_t *grown = mem_realloc(b->data, cap);
-    if (!grown) return REMIXDB_NOMEM;
-    b->data = grown;
-    b->cap = cap;
-  }
+// Makes room for so many bytes more.
+static enum remixdb_status reserve(struct xdb_batch *b, size_t more) {
+  if (more <= b->cap - b->len) return REMIXDB_OK;
+  size_t cap = b->cap ? b->cap : 2048;
+  do {
+    if (cap > SIZE_MAX / 2) return REMIXDB_NOMEM;
+    cap *= 2;
+  } while (more > cap - b->len);
+  uint8_t *grown = mem_realloc(b->data, cap);
+  if (!grown) return REMIXDB_NOMEM;
+  b->data = grown;
+  b->cap = cap;
+  return REMIXDB_OK;
+}
+
+static inline void add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen, bool tomb) {
   const struct kv_rec r = {key.ptr, val, key.len, tomb ? 0 : vlen, tomb};
   b->len = (size_t)(kv_rec_put(b->data + b->len, &r) - b->data);
   b->nr++;
+}
+
+enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen, bool tomb) {
+  const enum remixdb_status s = reserve(b, kv_rec_size(key.len, vlen, tomb));
+  if (s == REMIXDB_OK) add(b, key, val, vlen, tomb);
+  return s;
+}
+
+enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens, const uint32_t *vlens, const uint8_t *bytes) {
+  size_t more = 0;
+  for (size_t i = 0; i < nr; i++) more += kv_rec_size(klens[i], vlens[i], ops && ops[i] == REMIXDB_BATCH_DEL);
+  const enum remixdb_status s = reserve(b, more);
+  if (s != REMIXDB_OK) return s;
+  for (size_t i = 0; i < nr; i++) {
+    add(b, kref(bytes, klens[i]), bytes + klens[i], vlens[i], ops && ops[i] == REMIXDB_BATCH_DEL);
+    bytes += (size_t)klens[i] + vlens[i];
+  }
   return REMIXDB_OK;
 }
 

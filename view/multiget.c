@@ -24,6 +24,7 @@ struct multiget {
   const struct remixdb_slice *keys;
   struct remixdb_buf *values;
   bool *found;
+  struct multiget_room *room;   // or NULL
   size_t nr, next, nr_found;    // next: the first key of the next group
   struct err_saved error;       // the first
   size_t small;                 // the first key whose value did not fit, or nr
@@ -65,6 +66,17 @@ static void failed(struct multiget *m, enum remixdb_status s) {
   if (m->error.status == REMIXDB_OK) err_save(&m->error, s);
 }
 
+// A place for a value in the room.
+static bool take_room(struct multiget_room *room, struct remixdb_buf *b, uint32_t len) {
+  room->wanted += len;
+  *b = (struct remixdb_buf){NULL, 0, len};
+  if (len == 0 || len > room->cap - room->len) return len == 0;
+  b->ptr = room->ptr + room->len;
+  b->cap = len;
+  room->len += len;
+  return true;
+}
+
 // i: key of the call.
 static inline void found(struct multiget *m, size_t i, const uint8_t *val, uint32_t len, bool tomb) {
   if (tomb) return;
@@ -73,6 +85,7 @@ static inline void found(struct multiget *m, size_t i, const uint8_t *val, uint3
   if (!m->values) return;
   struct remixdb_buf *const b = &m->values[i];
   b->len = len;
+  if (m->room && !take_room(m->room, b, len) && m->small == m->nr) m->small = i;
   const uint32_t n = len < b->cap ? len : b->cap;
   if (n) memcpy(b->ptr, val, n);
   if (unlikely(n < len) && b->ptr && m->small == m->nr) m->small = i;
@@ -288,10 +301,11 @@ static void end_waiting(struct multiget *m) {
 
 // ---- a call
 
-void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found_out) {
+void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found_out, struct multiget_room *room) {
   m->keys = keys;
   m->values = values;
   m->found = found_out;
+  m->room = room;
   m->nr = m->small = nr;
   m->next = m->nr_found = 0;
   m->nr_waiting = m->pages_waiting = m->nr_added = 0;
@@ -335,6 +349,7 @@ enum remixdb_status multiget_end(struct multiget *m, size_t *nr_out) {
   sst_hold_drop(&m->alone);
   *nr_out = m->nr_found;
   if (m->error.status != REMIXDB_OK) return err_raise(&m->error);
+  if (m->small < m->nr && m->room) return err_set(REMIXDB_TOOBIG, "the values have %zu bytes, the buffer %zu", m->room->wanted, m->room->cap);
   if (m->small < m->nr)
     return err_set(REMIXDB_TOOBIG, "the value of key %zu has %u bytes, its buffer %u", m->small, m->values[m->small].len, m->values[m->small].cap);
   return REMIXDB_OK;

@@ -18,8 +18,16 @@ struct multiget;  // what one thread needs for it; kept from one call to the nex
 MUST_CHECK enum remixdb_status multiget_create(struct blkio_queue *queue, struct multiget **out);
 void multiget_destroy(struct multiget *m);  // NULL is allowed
 
-// Begins a call. values may be NULL; both arrays are the caller's until multiget_end, and found is filled with false.
-void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found);
+// A buffer that many values go to, one behind the other in the order in which they are found.
+struct multiget_room {
+  uint8_t *ptr;
+  size_t cap, len;  // bytes there are, bytes used
+  size_t wanted;    // of all values found, also of those that did not fit
+};
+
+// Begins a call. values may be NULL; both arrays are the caller's until multiget_end, and found is filled with false. With a room, which needs `values`, each of
+// these gets its place there: ptr and cap, or NULL and 0 for a value that is empty or does not fit.
+void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found, struct multiget_room *room);
 // Looks up the next part of the keys (some groups) at the moment, and copies out what is found. frozen may be NULL. False when there are
 // no more. Inside an epoch, which may be another one for each part; active, frozen and version are the same for all of them.
 bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment);

@@ -180,6 +180,34 @@ static bool look_up(struct run *r, struct xdb_ref *ref, uint32_t key, uint64_t *
   return true;
 }
 
+// Keys from one on, in one buffer. What is found is right; with a failure nothing is known of what is not.
+static void look_up_packed(struct run *r, uint32_t first) {
+  uint32_t klens[8], offs[8], lens[8];
+  bool found[8];
+  uint8_t *const keys = fuzz_alloc(8 * FUZZ_KEY_MAX);
+  struct remixdb_packed out = {.cap = fuzz_u16(r->in), .offs = offs, .lens = lens, .found = found};
+  uint8_t *const room = out.ptr = fuzz_alloc(out.cap);
+  const uint32_t nr = fuzz_u8(r->in) & 7;
+  size_t keys_len = 0, len = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct kref k = key_at(r, (first + i) % r->nr_keys, r->kbuf);
+    memcpy(keys + keys_len, k.ptr, k.len);
+    keys_len += klens[i] = k.len;
+  }
+  (void)remixdb_multi_get_packed(r->ref, nr, klens, keys, keys_len, &out);
+  const enum remixdb_status s = remixdb_errcode();
+  if (s != REMIXDB_TOOBIG) (void)read_ok(r, s);
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t key = (first + i) % r->nr_keys;
+    len += lens[i];
+    if (s == REMIXDB_OK || s == REMIXDB_TOOBIG) FUZZ_CHECK(found[i] == (r->now[key] != 0));
+    if (s == REMIXDB_OK && found[i]) FUZZ_CHECK((size_t)offs[i] + lens[i] <= out.cap && check_value(r, key, room + offs[i], lens[i]) == r->now[key]);
+  }
+  if (s == REMIXDB_OK || s == REMIXDB_TOOBIG) FUZZ_CHECK(out.len == len && (len > out.cap) == (s == REMIXDB_TOOBIG));
+  free(room);
+  free(keys);
+}
+
 // All that a ref reads, through an iterator. False: it could not be read.
 static bool read_all(struct run *r, struct xdb_ref *ref, uint64_t *ids) {
   memset(ids, 0, KEYS_MAX * sizeof(*ids));
@@ -362,7 +390,18 @@ static void write_batch(struct run *r, uint32_t what) {
     ops[i].end = i + 1 == nr;
     const struct kref key = key_at(r, ops[i].key, r->kbuf);
     memory += wh_record_memory(key.len, ops[i].vlen);
-    ok = ok && write_ok(r, batch_add(b, key, ops[i].del ? NULL : r->value, ops[i].vlen, ops[i].del));
+    const uint32_t klen = key.len, vlen = ops[i].vlen;
+    const uint8_t del = ops[i].del ? REMIXDB_BATCH_DEL : REMIXDB_BATCH_PUT;
+    if (what & 16) {
+      uint8_t *const both = fuzz_alloc(klen + vlen);
+      memcpy(both, key.ptr, klen);
+      memcpy(both + klen, r->value, vlen);
+      (void)remixdb_batch_load(b, 1, &del, &klen, &vlen, both, klen + vlen);
+      ok = ok && write_ok(r, remixdb_errcode());
+      free(both);
+    } else {
+      ok = ok && write_ok(r, batch_add(b, key, ops[i].del ? NULL : r->value, vlen, ops[i].del));
+    }
   }
   const enum remixdb_status s = ok ? xdb_write(r->ref, b) : REMIXDB_ABORTED;
   if (ok && s == REMIXDB_TOOBIG) FUZZ_CHECK(memory > r->memtable_limit);
@@ -514,6 +553,41 @@ static void step(struct run *r, uint32_t what) {
   iter_look(r, f);
 }
 
+// Pages of few records and little room in one direction, of which some records are given back.
+static void pages(struct run *r, uint32_t what) {
+  struct fuzz_iter *const f = &r->iters[what % ITERS];
+  if (!f->it || !f->known) return;
+  uint32_t klens[8], vlens[8], from[8], at = f->at;
+  uint8_t *const room = fuzz_alloc(VALUE_MAX + FUZZ_KEY_MAX);
+  struct remixdb_page p = {.klens = klens, .vlens = what & 2 ? vlens : NULL, .back = what & 4};
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t n = 1 + (what >> 4 & 3); n > 0 && s == REMIXDB_OK; n--) {
+    p.max = 1 + (fuzz_u8(r->in) & 7);
+    p.cap = what & 64 ? fuzz_u16(r->in) % (VALUE_MAX + FUZZ_KEY_MAX) : VALUE_MAX + FUZZ_KEY_MAX;
+    p.ptr = room + (VALUE_MAX + FUZZ_KEY_MAX - p.cap);  // so that a byte too many is seen
+    s = xdb_iter_page(f->it, &p);
+    const uint8_t *bytes = p.ptr;
+    for (uint32_t i = 0; i < p.nr; i++) {
+      FUZZ_CHECK(at < r->nr_keys && kv_eq(key_at(r, at, r->kbuf), kref(bytes, klens[i])));
+      bytes += klens[i];
+      if (p.vlens) FUZZ_CHECK(check_value(r, at, bytes, vlens[i]) == f->ids[at]);
+      bytes += p.vlens ? vlens[i] : 0;
+      from[i] = at;
+      at = p.back ? at_or_before(r, f, at - 1) : at_or_after(r, f, at + 1);
+    }
+    FUZZ_CHECK((s == REMIXDB_OK) == (p.nr > 0) && p.len == (size_t)(bytes - (const uint8_t *)p.ptr));
+    if (s == REMIXDB_NOTFOUND) FUZZ_CHECK(at == r->nr_keys);
+    if (s == REMIXDB_TOOBIG) FUZZ_CHECK(at < r->nr_keys && klens[0] + (p.vlens ? vlens[0] : 0) > p.cap);
+  }
+  f->known = s == REMIXDB_NOTFOUND || s == REMIXDB_TOOBIG || read_ok(r, s);
+  const uint32_t nr = fuzz_u8(r->in) % (p.nr + 1);
+  f->at = nr ? from[p.nr - nr] : at;
+  s = xdb_iter_unread(f->it, &p, nr);
+  f->known = read_ok(r, s) && f->known;
+  free(room);
+  iter_look(r, f);
+}
+
 static void iter_drop(struct run *r, uint32_t what) {
   struct fuzz_iter *const f = &r->iters[what % ITERS];
   if (!f->it) return;
@@ -606,10 +680,12 @@ static void call(struct run *r) {
     case 9: write_batch(r, what); break;
     case 10: merge(r, what); break;
     case 11: case 12:
-      if (look_up(r, r->ref, what % r->nr_keys, &id)) FUZZ_CHECK(id == r->now[what % r->nr_keys]);
+      if (what & 128) look_up_packed(r, what);
+      else if (look_up(r, r->ref, what % r->nr_keys, &id)) FUZZ_CHECK(id == r->now[what % r->nr_keys]);
       break;
     case 13: case 14: case 15: seek(r, what); break;
-    case 16: case 17: case 18: step(r, what); break;
+    case 16: case 17: step(r, what); break;
+    case 18: (what & 8 ? pages : step)(r, what); break;
     case 19: iter_drop(r, what); break;
     case 20: snapshot(r); break;
     case 21: sync_store(r); break;

@@ -287,6 +287,37 @@ static inline void model_check_many(struct model *m, struct xdb_ref *ref, uint64
   CHECK(got == there && s == (cut ? REMIXDB_TOOBIG : REMIXDB_OK));
 }
 
+// The same with keys and values in one buffer each.
+static inline void model_check_packed(struct model *m, struct xdb_ref *ref, uint64_t time) {
+  static uint8_t kbuf[MODEL_MANY * 4100], vbuf[20000];
+  uint32_t klens[MODEL_MANY], at[MODEL_MANY], offs[MODEL_MANY], lens[MODEL_MANY];
+  bool found[MODEL_MANY];
+  struct remixdb_packed out = {.cap = chance(&m->rng, 60) ? sizeof(vbuf) : (size_t)below(&m->rng, 3000), .offs = offs, .lens = lens, .found = found};
+  out.ptr = out.cap ? vbuf : NULL;
+  const uint32_t nr = (uint32_t)below(&m->rng, MODEL_MANY + 1);
+  size_t keys_len = 0, there = 0, len = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const bool near = chance(&m->rng, 10);
+    at[i] = (uint32_t)below(&m->rng, m->nr);
+    klens[i] = near ? model_near(m, kbuf + keys_len) : m->keys[at[i]].len;
+    if (!near) memcpy(kbuf + keys_len, m->keys[at[i]].ptr, klens[i]);
+    if (near) at[i] = model_rank(m, kbuf + keys_len, klens[i]);
+    if (near && (at[i] == m->nr || !kv_eq(kref(m->keys[at[i]].ptr, m->keys[at[i]].len), kref(kbuf + keys_len, klens[i])))) at[i] = m->nr;
+    keys_len += klens[i];
+  }
+  const size_t got = remixdb_multi_get_packed(ref, nr, klens, kbuf, keys_len, &out);
+  const enum remixdb_status s = remixdb_errcode();
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct model_ver v = at[i] < m->nr ? model_at(m, at[i], time) : (struct model_ver){0};
+    CHECK(found[i] == (v.id != 0) && lens[i] == v.len);
+    there += found[i];
+    len += v.len;
+    if (s != REMIXDB_OK || !found[i]) continue;
+    CHECK((size_t)offs[i] + lens[i] <= out.cap && model_value_is(m, v, vbuf + offs[i], lens[i]));
+  }
+  CHECK(got == there && out.len == len && s == (len > out.cap ? REMIXDB_TOOBIG : REMIXDB_OK));
+}
+
 // ---- iterators
 
 struct model_cursor {
@@ -375,6 +406,53 @@ static inline void cursor_skip(struct model *m, struct model_cursor *c, uint32_t
 static inline void cursor_prev(struct model *m, struct model_cursor *c) {
   remixdb_iter_prev(c->it);
   if (cursor_valid(m, c)) cursor_settle(m, c, c->at - 1, -1);
+  cursor_check(m, c);
+}
+
+#define MODEL_PAGE 64u
+
+// Records from the key `at` on are what the page holds; from[i] becomes the key of record i. Gives the key behind them.
+static inline int64_t cursor_page_is(struct model *m, const struct model_cursor *c, const struct remixdb_page *p, int64_t at, int64_t *from) {
+  struct model_cursor k = *c;
+  const uint8_t *bytes = p->ptr;
+  for (uint32_t i = 0; i < p->nr; i++, cursor_settle(m, &k, at + (p->back ? -1 : 1), p->back ? -1 : 1), at = k.at) {
+    CHECK(at >= 0 && at < (int64_t)m->nr);
+    const struct model_key *const key = &m->keys[at];
+    CHECK(kv_eq(kref(bytes, p->klens[i]), kref(key->ptr, key->len)));
+    bytes += p->klens[i];
+    from[i] = at;
+    if (!p->vlens) continue;
+    CHECK(model_value_is(m, model_at(m, (uint32_t)at, c->time), bytes, p->vlens[i]));
+    bytes += p->vlens[i];
+  }
+  CHECK(p->len <= p->cap && (p->nr == 0 || bytes == (const uint8_t *)p->ptr + p->len));
+  return at;
+}
+
+// Some pages in one direction; then some of the last one's records are given back.
+static inline void cursor_pages(struct model *m, struct model_cursor *c) {
+  static uint8_t room[70000];
+  uint32_t klens[MODEL_PAGE], vlens[MODEL_PAGE];
+  struct remixdb_page p = {.klens = klens, .vlens = chance(&m->rng, 70) ? vlens : NULL, .back = chance(&m->rng, 50)};
+  int64_t from[MODEL_PAGE], at = c->at;
+  for (uint64_t n = 1 + below(&m->rng, 4); n; n--) {
+    p.max = 1 + (uint32_t)below(&m->rng, MODEL_PAGE);
+    p.cap = chance(&m->rng, 50) ? sizeof(room) : (size_t)below(&m->rng, 2000);
+    p.ptr = p.cap ? room : NULL;
+    const bool got = remixdb_iter_page(c->it, &p), there = at >= 0 && at < (int64_t)m->nr;
+    CHECK(got == (p.nr > 0) && p.nr <= p.max);
+    CHECK(remixdb_errcode() == (got ? REMIXDB_OK : there ? REMIXDB_TOOBIG : REMIXDB_NOTFOUND));
+    at = cursor_page_is(m, c, &p, at, from);
+    if (p.nr == p.max || at < 0 || at >= (int64_t)m->nr) continue;
+    const size_t next = m->keys[at].len + (p.vlens ? model_at(m, (uint32_t)at, c->time).len : 0);
+    CHECK(next > p.cap - p.len);  // there is one more, and it does not fit
+    if (!got) CHECK(klens[0] == m->keys[at].len && (!p.vlens || vlens[0] == next - klens[0]));
+  }
+  const uint32_t nr = (uint32_t)below(&m->rng, p.nr + 1);
+  c->at = nr ? from[p.nr - nr] : at;
+  CHECK(remixdb_iter_unread(c->it, &p, nr) && p.nr == 0 && !p.after);
+  cursor_check(m, c);
+  CHECK(remixdb_iter_unread(c->it, &p, 0));
   cursor_check(m, c);
 }
 

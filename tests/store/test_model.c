@@ -135,8 +135,53 @@ static void do_refused(struct run *r) {
   if (memory > r->memtable) CHECK(!remixdb_write(r->ref, r->batch) && remixdb_errcode() == REMIXDB_TOOBIG);
 }
 
+// Operations in the form of remixdb_batch_load.
+struct load {
+  uint32_t nr, klens[400], vlens[400];
+  uint8_t ops[400];
+  size_t len;
+  uint8_t *bytes;
+};
+
+static void load_add(struct load *l, const struct model_key *k, const void *val, uint32_t vlen, enum remixdb_batch_op op) {
+  CHECK((l->bytes = realloc(l->bytes, l->len + k->len + vlen + 1)) != NULL);
+  memcpy(l->bytes + l->len, k->ptr, k->len);
+  if (vlen) memcpy(l->bytes + l->len + k->len, val, vlen);
+  l->len += k->len + vlen;
+  l->ops[l->nr] = (uint8_t)op;
+  l->klens[l->nr] = k->len;
+  l->vlens[l->nr++] = vlen;
+}
+
+static bool add(struct run *r, struct load *l, const struct model_key *k, uint32_t vlen, enum remixdb_batch_op op) {
+  if (l) {
+    load_add(l, k, r->m.buf, vlen, op);
+    return true;
+  }
+  return op == REMIXDB_BATCH_DEL ? remixdb_batch_del(r->batch, k->ptr, k->len) : remixdb_batch_put(r->batch, k->ptr, k->len, r->m.buf, vlen);
+}
+
+// Loads what has been gathered, the first of them by hand; what cannot be changes nothing.
+static void load_all(struct run *r, struct load *l) {
+  struct model *const m = &r->m;
+  const uint32_t one = l->nr > 0 && l->ops[0] == REMIXDB_BATCH_PUT && chance(&m->rng, 50);
+  if (one) CHECK(remixdb_batch_put(r->batch, l->bytes, l->klens[0], l->bytes + l->klens[0], l->vlens[0]));
+  const size_t skip = one ? (size_t)l->klens[0] + l->vlens[0] : 0;
+  const uint32_t nr = l->nr - one;
+  if (nr && chance(&m->rng, 20)) {
+    const uint32_t bad = one + (uint32_t)below(&m->rng, nr), was = l->klens[bad];
+    l->klens[bad] += 1 + (uint32_t)below(&m->rng, UINT32_MAX - was);
+    CHECK(!remixdb_batch_load(r->batch, nr, l->ops + one, l->klens + one, l->vlens + one, l->bytes + skip, l->len - skip));
+    CHECK(remixdb_errcode() == REMIXDB_INVALID || remixdb_errcode() == REMIXDB_TOOBIG);
+    CHECK(remixdb_batch_count(r->batch) == one);
+    l->klens[bad] = was;
+  }
+  CHECK(remixdb_batch_load(r->batch, nr, l->ops + one, l->klens + one, l->vlens + one, l->bytes ? l->bytes + skip : NULL, l->len - skip));
+}
+
 static void do_batch(struct run *r) {
   struct model *const m = &r->m;
+  struct load gathered = {0}, *const l = chance(&m->rng, 40) ? &gathered : NULL;
   remixdb_batch_clear(r->batch);
   const uint64_t time = m->time;
   m->time++;  // all of it is of one moment
@@ -149,15 +194,17 @@ static void do_batch(struct run *r) {
     if (memory > r->memtable) break;
     count++;
     if (chance(&m->rng, 20)) {
-      CHECK(remixdb_batch_del(r->batch, k->ptr, k->len));
+      CHECK(add(r, l, k, 0, REMIXDB_BATCH_DEL));
       model_set(m, i, 0, 0);
       continue;
     }
     const uint32_t id = ++m->next_id;
     model_value(id, len, m->buf);
-    CHECK(remixdb_batch_put(r->batch, k->ptr, k->len, m->buf, len));
+    CHECK(add(r, l, k, len, REMIXDB_BATCH_PUT));
     model_set(m, i, id, len);
   }
+  if (l) load_all(r, l);
+  free(gathered.bytes);
   CHECK(remixdb_batch_count(r->batch) == count);
   CHECK(remixdb_write(r->ref, r->batch));
   if (count == 0) m->time = time;
@@ -242,7 +289,8 @@ static void do_maintenance(struct run *r) {
 
 static void do_get(struct run *r) { model_check_get(&r->m, r->ref, pick_key(r), r->m.time); }
 static void do_near(struct run *r) { model_check_near(&r->m, r->ref, r->m.time); }
-static void do_many(struct run *r) { model_check_many(&r->m, r->ref, r->m.time); }
+static void check_many(struct model *m, struct xdb_ref *ref, uint64_t time) { (chance(&m->rng, 60) ? model_check_many : model_check_packed)(m, ref, time); }
+static void do_many(struct run *r) { check_many(&r->m, r->ref, r->m.time); }
 
 // A step of an iterator on what the ref shows at the time.
 static void cursor_step(struct run *r, struct model_cursor *c, struct xdb_ref *ref, uint64_t time) {
@@ -254,6 +302,8 @@ static void cursor_step(struct run *r, struct model_cursor *c, struct xdb_ref *r
     cursor_skip(m, c, 1);
   } else if (dice < 460) {
     cursor_skip(m, c, (uint32_t)below(&m->rng, 100));
+  } else if (dice < 520) {
+    cursor_pages(m, c);
   } else if (dice < 780) {
     cursor_prev(m, c);
   } else if (dice < 978) {
@@ -289,7 +339,7 @@ static void do_shot(struct run *r) {
   if (dice < 500) cursor_step(r, &t->c, t->ref, t->time);
   else if (dice < 850) model_check_get(m, t->ref, (uint32_t)below(&m->rng, m->nr), t->time);
   else if (dice < 900) model_check_near(m, t->ref, t->time);
-  else if (dice < 980) model_check_many(m, t->ref, t->time);
+  else if (dice < 980) check_many(m, t->ref, t->time);
   else if (dice < 985) CHECK(!model_put(m, t->ref, 0) && remixdb_errcode() == REMIXDB_READONLY);
   else if (dice < 988) model_check_all(m, t->ref, t->time);
   else if (dice < 998) shot_drop(t);

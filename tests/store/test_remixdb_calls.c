@@ -300,6 +300,177 @@ static void test_multi_get(void **state) {
   CHECK(found[0] && found[1] && values[0].len == 5 && values[1].len == 6 && room[0][0] == 'x');  // as they were
 }
 
+static void test_multi_get_packed(void **state) {
+  (void)state;
+  GOOD(remixdb_put(r, "a", 1, "1234567890", 10) && remixdb_put(r, "", 0, "e", 1) && remixdb_put(r, "none", 4, "", 0));
+  uint8_t room[16];
+  static const uint32_t klens[4] = {1, 1, 0, 4};
+  uint32_t offs[4], lens[4] = {7, 7, 7, 7};
+  bool found[4] = {false, true, false, false};
+  struct remixdb_packed out = {.ptr = room, .cap = 11, .offs = offs, .lens = lens, .found = found};
+  CHECK(remixdb_multi_get_packed(r, 4, klens, "abnone", 6, &out) == 3);
+  check_good(true, "multi_get_packed", __LINE__);
+  CHECK(found[0] && !found[1] && found[2] && found[3] && lens[0] == 10 && lens[1] == 0 && lens[2] == 1 && lens[3] == 0 && out.len == 11);
+  CHECK(offs[0] + 10 <= 11 && offs[2] < 11 && memcmp(room + offs[0], "1234567890", 10) == 0 && room[offs[2]] == 'e');
+  // too small: all but the bytes is right, and nothing is written behind the buffer
+  for (uint32_t cap = 0; cap < 11; cap++) {
+    memset(room, 'x', sizeof(room));
+    memset(found, 0, sizeof(found));
+    out.cap = cap;
+    out.ptr = cap ? room : NULL;
+    CHECK(remixdb_multi_get_packed(r, 4, klens, "abnone", 6, &out) == 3);
+    FAILED(REMIXDB_TOOBIG, "11");
+    CHECK(found[0] && !found[1] && found[2] && found[3] && lens[0] == 10 && lens[1] == 0 && lens[2] == 1 && lens[3] == 0 && out.len == 11);
+    for (uint32_t i = cap; i < sizeof(room); i++) CHECK(room[i] == 'x');
+  }
+  out.ptr = room;
+  out.cap = sizeof(room);
+  CHECK(remixdb_multi_get_packed(r, 0, NULL, NULL, 0, &out) == 0 && out.len == 0);
+  check_good(true, "multi_get_packed of nothing", __LINE__);
+  // arguments; nothing changes
+  static const uint32_t longer[4] = {1, 1, 0, 5}, shorter[4] = {1, 1, 0, 3}, most[4] = {1, UINT32_MAX, UINT32_MAX, 6}, long_key[1] = {REMIXDB_KV_MAX + 1};
+  static const uint8_t big[REMIXDB_KV_MAX + 1];
+  found[0] = false;
+  lens[0] = out.len = 77;
+  INVALID(remixdb_multi_get_packed(NULL, 4, klens, "abnone", 6, &out), "ref");
+  INVALID(remixdb_multi_get_packed(r, 4, klens, "abnone", 6, NULL), "out");
+  INVALID(remixdb_multi_get_packed(r, 4, klens, NULL, 6, &out), "keys");
+  INVALID(remixdb_multi_get_packed(r, 4, NULL, "abnone", 6, &out), "klens");
+  INVALID(remixdb_multi_get_packed(r, 4, longer, "abnone", 6, &out), "key 3");
+  INVALID(remixdb_multi_get_packed(r, 4, shorter, "abnone", 6, &out), "add up to 5");
+  INVALID(remixdb_multi_get_packed(r, 4, most, "abnone", 6, &out), "key 1");
+  INVALID(remixdb_multi_get_packed(r, 1, long_key, big, sizeof(big), &out), "65501");
+  INVALID(remixdb_multi_get_packed(r, 0, klens, "abnone", 6, &out), "add up to 0");
+  struct remixdb_packed bad = out;
+  bad.offs = NULL;
+  INVALID(remixdb_multi_get_packed(r, 4, klens, "abnone", 6, &bad), "offs");
+  bad = out;
+  bad.lens = NULL;
+  INVALID(remixdb_multi_get_packed(r, 4, klens, "abnone", 6, &bad), "lens");
+  bad = out;
+  bad.found = NULL;
+  INVALID(remixdb_multi_get_packed(r, 4, klens, "abnone", 6, &bad), "found");
+  bad = out;
+  bad.ptr = NULL;
+  INVALID(remixdb_multi_get_packed(r, 4, klens, "abnone", 6, &bad), "ptr");
+  CHECK(!found[0] && lens[0] == 77 && out.len == 77);
+  GOOD(remixdb_multi_get_packed(r, 1, (const uint32_t[]){0}, NULL, 0, &out) == 1);
+}
+
+// ---- pages and loads
+
+static bool page_is(const struct remixdb_page *p, const char *bytes) {
+  const size_t len = strlen(bytes);
+  return p->len == len && memcmp(p->ptr, bytes, len) == 0;
+}
+
+static void test_pages(void **state) {
+  (void)state;
+  GOOD(remixdb_put(r, "", 0, "", 0) && remixdb_put(r, "a", 1, "11", 2) && remixdb_put(r, "b", 1, "", 0) && remixdb_put(r, "c", 1, "333", 3));
+  uint8_t room[16];
+  uint32_t klens[4], vlens[4];
+  struct remixdb_page p = {.ptr = room, .cap = sizeof(room), .klens = klens, .vlens = vlens, .max = 4};
+  struct xdb_iter *const it = remixdb_iter_create(r);
+  GOOD(it != NULL);
+  // not positioned
+  CHECK(!remixdb_iter_page(it, &p) && remixdb_errcode() == REMIXDB_NOTFOUND && p.nr == 0 && p.len == 0);
+  GOOD(remixdb_iter_unread(it, &p, 0));
+  // all of it
+  remixdb_iter_seek(it, NULL, 0);
+  GOOD(remixdb_iter_page(it, &p));
+  CHECK(p.nr == 4 && page_is(&p, "a11bc333") && klens[0] == 0 && vlens[0] == 0 && klens[1] == 1 && vlens[1] == 2 && vlens[2] == 0 && vlens[3] == 3);
+  // what was given at the end can be given back, after others have written, too
+  GOOD(remixdb_put(r, "bb", 2, "new", 3));
+  GOOD(remixdb_iter_unread(it, &p, 2));
+  CHECK(p.nr == 0 && p.len == 0 && !p.after);
+  GOOD(remixdb_iter_page(it, &p));
+  CHECK(p.nr == 2 && page_is(&p, "bc333"));
+  CHECK(!remixdb_iter_page(it, &p) && remixdb_errcode() == REMIXDB_NOTFOUND && p.nr == 0 && !p.after && !remixdb_iter_valid(it));
+  GOOD(remixdb_iter_unread(it, &p, 0));
+  CHECK(!remixdb_iter_valid(it));
+  // backward, keys only, in the room of one
+  p.back = true;
+  p.vlens = NULL;
+  p.cap = 1;
+  remixdb_iter_seek_last(it);
+  GOOD(remixdb_iter_page(it, &p));
+  CHECK(p.nr == 1 && page_is(&p, "c"));
+  CHECK(!remixdb_iter_page(it, &p));
+  FAILED(REMIXDB_TOOBIG, "2 and 3");
+  CHECK(p.nr == 0 && klens[0] == 2);
+  p.cap = 2;
+  GOOD(remixdb_iter_page(it, &p) && page_is(&p, "bb"));
+  GOOD(remixdb_iter_page(it, &p) && page_is(&p, "ba") && p.nr == 3);
+  GOOD(remixdb_iter_unread(it, &p, 3));
+  uint32_t len;
+  CHECK(*(const char *)remixdb_iter_key(it, &len) == 'b' && len == 1);
+  // a page stands behind what it gave
+  p.max = 1;
+  GOOD(remixdb_iter_page(it, &p) && page_is(&p, "b"));
+  GOOD(remixdb_iter_unread(it, &p, 0));
+  CHECK(*(const char *)remixdb_iter_key(it, &len) == 'a' && len == 1);
+  // arguments: nothing moves
+  struct remixdb_page bad = p;
+  INVALID(remixdb_iter_page(NULL, &p), "it");
+  INVALID(remixdb_iter_page(it, NULL), "p");
+  bad.klens = NULL;
+  INVALID(remixdb_iter_page(it, &bad), "klens");
+  bad = p;
+  bad.ptr = NULL;
+  INVALID(remixdb_iter_page(it, &bad), "ptr");
+  bad = p;
+  bad.max = 0;
+  INVALID(remixdb_iter_page(it, &bad), "max");
+  INVALID(remixdb_iter_unread(NULL, &p, 0), "it");
+  INVALID(remixdb_iter_unread(it, NULL, 0), "p");
+  CHECK(*(const char *)remixdb_iter_key(it, &len) == 'a' && len == 1);
+  p.cap = 0;
+  p.ptr = NULL;
+  CHECK(!remixdb_iter_page(it, &p) && remixdb_errcode() == REMIXDB_TOOBIG);
+  remixdb_iter_seek(it, NULL, 0);
+  GOOD(remixdb_iter_page(it, &p) && p.nr == 1 && klens[0] == 0);
+  // more than there was: before the first it is not valid
+  GOOD(remixdb_iter_unread(it, &p, UINT32_MAX));
+  remixdb_iter_destroy(it);
+}
+
+static void test_batch_load(void **state) {
+  (void)state;
+  static const uint8_t ops[3] = {REMIXDB_BATCH_PUT, REMIXDB_BATCH_DEL, REMIXDB_BATCH_PUT}, none[3] = {REMIXDB_BATCH_PUT, 2, REMIXDB_BATCH_PUT};
+  static const uint32_t klens[3] = {1, 2, 0}, vlens[3] = {3, 0, 1}, zeros[3] = {0};
+  static const char bytes[] = "k123k2v";
+  static const uint8_t big[2 * REMIXDB_KV_MAX];
+  struct xdb_batch *const b = remixdb_batch_create();
+  GOOD(b && remixdb_put(r, "k2", 2, "old", 3) && remixdb_batch_put(b, "first", 5, "1", 1));
+  GOOD(remixdb_batch_load(b, 3, ops, klens, vlens, bytes, 7));
+  GOOD(remixdb_batch_load(b, 1, NULL, zeros, vlens, "987", 3));  // the last one counts
+  GOOD(remixdb_batch_load(b, 0, NULL, NULL, NULL, NULL, 0));
+  CHECK(remixdb_batch_count(b) == 5);
+  GOOD(remixdb_write(r, b));
+  char val[8];
+  uint32_t len;
+  GOOD(remixdb_get(r, "k", 1, val, &len) && len == 3 && memcmp(val, "123", 3) == 0 && remixdb_probe(r, "first", 5));
+  GOOD(remixdb_get(r, "", 0, val, &len) && len == 3 && memcmp(val, "987", 3) == 0);
+  CHECK(!remixdb_probe(r, "k2", 2) && remixdb_errcode() == REMIXDB_NOTFOUND);
+  remixdb_batch_clear(b);
+  INVALID(remixdb_batch_load(NULL, 3, ops, klens, vlens, bytes, 7), "b");
+  INVALID(remixdb_batch_load(b, 3, ops, NULL, vlens, bytes, 7), "klens");
+  INVALID(remixdb_batch_load(b, 3, ops, klens, NULL, bytes, 7), "vlens");
+  INVALID(remixdb_batch_load(b, 3, ops, klens, vlens, NULL, 7), "bytes");
+  INVALID(remixdb_batch_load(b, 3, ops, klens, vlens, bytes, 6), "operation 2");
+  INVALID(remixdb_batch_load(b, 3, ops, klens, vlens, bytes, 8), "add up to 7");
+  INVALID(remixdb_batch_load(b, 0, ops, klens, vlens, bytes, 7), "add up to 0");
+  INVALID(remixdb_batch_load(b, 3, none, klens, vlens, bytes, 7), "operation 1");
+  INVALID(remixdb_batch_load(b, 2, ops, zeros, (const uint32_t[]){3, 4}, bytes, 7), "operation 1");
+  REFUSED(remixdb_batch_load(b, 1, NULL, (const uint32_t[]){1}, (const uint32_t[]){REMIXDB_KV_MAX}, big, sizeof(big)), REMIXDB_TOOBIG, "65500");
+  REFUSED(remixdb_batch_load(b, 1, NULL, (const uint32_t[]){UINT32_MAX}, (const uint32_t[]){UINT32_MAX}, big, sizeof(big)), REMIXDB_TOOBIG, "65500");
+  // a bad one behind good ones: none is taken
+  REFUSED(remixdb_batch_load(b, 2, NULL, (const uint32_t[]){1, UINT32_MAX}, (const uint32_t[]){3, 2}, bytes, 7), REMIXDB_TOOBIG, NULL);
+  CHECK(remixdb_batch_count(b) == 0);
+  GOOD(remixdb_batch_load(b, 1, NULL, (const uint32_t[]){1}, (const uint32_t[]){REMIXDB_KV_MAX - 1}, big, REMIXDB_KV_MAX));
+  remixdb_batch_destroy(b);
+}
+
 // ---- snapshots, and stores beside this one
 
 static void test_snapshots(void **state) {
@@ -407,6 +578,9 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup_teardown(test_lengths, open_one, close_one),
       cmocka_unit_test_setup_teardown(test_iterators, open_one, close_one),
       cmocka_unit_test_setup_teardown(test_multi_get, open_one, close_one),
+      cmocka_unit_test_setup_teardown(test_multi_get_packed, open_one, close_one),
+      cmocka_unit_test_setup_teardown(test_pages, open_one, close_one),
+      cmocka_unit_test_setup_teardown(test_batch_load, open_one, close_one),
       cmocka_unit_test_setup_teardown(test_snapshots, open_one, close_one),
       cmocka_unit_test_setup_teardown(test_read_only, open_one, close_one),
   };

@@ -114,6 +114,15 @@ static void test_sorted_no_memory(void **state) {
     CHECK_OK(batch_add(b, kref(&i, sizeof(i)), "value", 5, false));
   }
   CHECK(refused > 3 && b->nr == 20000);
+  static const uint32_t lens[64] = {[0 ... 63] = 1000};
+  static const uint8_t bytes[64 * 2000];
+  const size_t was = b->len;
+  fault_mem_set(1);
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; s == REMIXDB_OK && i < 100; i++) s = batch_load(b, 64, NULL, lens, lens, bytes);
+  CHECK(fault_mem_end() && s == REMIXDB_NOMEM && (b->nr - 20000) % 64 == 0 && (b->len - was) % (64 * 2004) == 0);
+  b->nr = 20000;
+  b->len = was;
   struct batch_op *ops = NULL;
   size_t nr;
   fault_mem_set(1);

@@ -95,7 +95,7 @@ static void list_check(const struct scene *s, const struct list *l, enum remixdb
 
 // As xdb_multi_get does it. Between two parts somebody writes, when `seq` is given.
 static enum remixdb_status look_up(struct scene *s, struct multiget *m, struct list *l, size_t *nr_out, uint64_t *seq, uint64_t *rng) {
-  multiget_begin(m, l->nr, l->keys, l->with_values ? l->values : NULL, l->found);
+  multiget_begin(m, l->nr, l->keys, l->with_values ? l->values : NULL, l->found, NULL);
   enter(&s->p);
   while (multiget_part(m, s->active, s->frozen, s->version, s->moment)) {
     leave(&s->p);
