@@ -15,6 +15,7 @@
         with ref.batch() as batch:            # written when the block ends: all of it or nothing
             batch.put("pear", "green")
             batch.delete("apple")
+            batch.update({"fig": "blue"})     # the fastest way to put many
         ref.merge("n", lambda value: str(int(value or 0) + 1))  # no update is lost
         with ref.snapshot() as then, then.ref() as old:
             ref.put("pear", "eaten")
@@ -47,11 +48,15 @@ if sys.version_info < (3, 10):
 import ctypes
 import ctypes.util
 import enum
+import io
 import itertools
 import json
+import operator
 import os
 import threading
 import weakref
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["Xdb", "XdbRef", "XdbIter", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "COMPRESSION_NONE", "COMPRESSION_ZSTD", "SYNC_NONE",
            "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair", "destroy"]
@@ -120,7 +125,7 @@ _SIGNATURES = {
     "remixdb_del": (_BOOL, (_P, _S, _U32)),
     "remixdb_probe": (_BOOL, (_P, _S, _U32)),
     "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
-    "remixdb_multi_get": (ctypes.c_size_t, (_P, ctypes.c_size_t, _P, _P, _P)),
+    "remixdb_multi_get_packed": (ctypes.c_size_t, (_P, ctypes.c_size_t, _P, _S, ctypes.c_size_t, _P)),
     "remixdb_merge_decide": (_BOOL, (_P, _S, _U32, _P)),
     "remixdb_sync": (_BOOL, (_P,)),
     "remixdb_flush": (_BOOL, (_P,)),
@@ -132,6 +137,7 @@ _SIGNATURES = {
     "remixdb_batch_create": (_P, ()),
     "remixdb_batch_put": (_BOOL, (_P, _S, _U32, _S, _U32)),
     "remixdb_batch_del": (_BOOL, (_P, _S, _U32)),
+    "remixdb_batch_load": (_BOOL, (_P, ctypes.c_size_t, _S, _P, _P, _S, ctypes.c_size_t)),
     "remixdb_batch_count": (ctypes.c_size_t, (_P,)),
     "remixdb_batch_clear": (None, (_P,)),
     "remixdb_batch_destroy": (None, (_P,)),
@@ -148,6 +154,8 @@ _SIGNATURES = {
     "remixdb_iter_peek": (_BOOL, (_P, _P, _U32P, _P, _U32P)),
     "remixdb_iter_skip1": (None, (_P,)),
     "remixdb_iter_skip": (None, (_P, _U32)),
+    "remixdb_iter_page": (_BOOL, (_P, _P)),
+    "remixdb_iter_unread": (_BOOL, (_P, _P, _U32)),
     "remixdb_iter_park": (None, (_P,)),
     "remixdb_iter_destroy": (None, (_P,)),
     "remixdb_stats": (_P, (_P,)),
@@ -166,15 +174,18 @@ class _Decision(ctypes.Structure):
     _fields_ = (("decide", _P), ("priv", _P), ("v0", _P), ("v0len", _U32), ("v1len", _U32), ("v1", _S), ("op", ctypes.c_int))
 
 
-class _Slice(ctypes.Structure):
-    _fields_ = (("ptr", _S), ("len", _U32))
+class _Page(ctypes.Structure):
+    _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("klens", _P), ("vlens", _P), ("max", _U32), ("back", _BOOL), ("after", _BOOL), ("nr", _U32),
+                ("len", ctypes.c_size_t))
 
 
-class _Buf(ctypes.Structure):
-    _fields_ = (("ptr", _P), ("cap", _U32), ("len", _U32))
+class _Packed(ctypes.Structure):
+    _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("offs", _P), ("lens", _P), ("found", _P), ("len", ctypes.c_size_t))
 
 
-_VALUE_GUESS = 256  # bytes of room for each value of multi_get, until it is known that one is longer
+_GATHER_MAX, _GATHER_BYTES = 2048, 4096  # keys and values of a batch that the library is given at once; what is larger goes alone
+_PAGE_FIRST, _PAGE_GROWS, _PAGE_MAX = 1, 8, 1024  # records of an iterator's first page, of the next one as many times more, of one at most
+_PAGE_ROOM = 1 << 12, 1 << 16  # bytes of a page, of a first and of a later one; a record that is larger has a page alone
 _NAMES = ("libremixdb.so", "libremixdb.so.0", "libremixdb.dylib", "libremixdb.0.dylib")
 
 _library = None
@@ -269,6 +280,10 @@ def _dirname(x):
     return name
 
 
+def _address(numbers: array) -> int:
+    return numbers.buffer_info()[0]
+
+
 def _int(x, what, kind=ctypes.c_size_t):
     """For a C integer of this kind; ctypes would cut off what does not fit."""
     if not isinstance(x, int) or isinstance(x, bool):
@@ -336,11 +351,14 @@ class _Log:
 # ---- handles
 
 _forks = 0  # how many forks lie between the process that imported this and this one
+_walkers = weakref.WeakSet()  # handles of iterators that may have records ahead
 
 
 def _forked():
     global _forks
     _forks += 1
+    for handle in list(_walkers):
+        handle.ahead.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -385,6 +403,7 @@ class _Handle:
         self._destroyed = map(destroy, self._made)  # its next destroys, once
         self._parent = parent
         self._children = set()
+        self.ahead = []  # of an iterator: lengths of keys that it has been given ahead; when it is empty no record is taken from there
         self._forks = _forks
         self._log = log if parent is None else parent._log
         self.lock = lock if lock is not None else threading.RLock()
@@ -450,6 +469,7 @@ class _Handle:
 
     def _shut(self):
         self._pointer = None
+        self.ahead.clear()
         for child in list(self._children):
             child._shut()
 
@@ -457,6 +477,7 @@ class _Handle:
         error = None
         with self.lock:
             self._pointer = None
+            self.ahead.clear()
             for child in list(self._children):
                 child._end()
             if next(self._destroyed, self) is None and self._what == "store":
@@ -638,29 +659,99 @@ class XdbBatch(_Closable):
             _of(ref, XdbRef)
         lib = _lib()
         self._ref = ref
+        # Key, value, key, value, ... that the library has not been given yet; None is the value of a delete. Always the same list: other threads may add to it.
+        self._pending = []
+        self._deletes = False  # whether there ever was one
         self._make(_Handle("batch", lib.remixdb_batch_destroy), lib, lib.remixdb_batch_create)
 
-    def put(self, key, value):
-        key, value = _bytes(key, "key"), _bytes(value, "value")
-        klen, vlen = _length(key, "key"), _length(value, "value")
-        self._call(_lib().remixdb_batch_put, key, klen, value, vlen)
+    def put(self, key: bytes | bytearray | memoryview | str, value: bytes | bytearray | memoryview | str) -> None:
+        if type(key) is not bytes:
+            key = _bytes(key, "key")
+        if type(value) is not bytes:
+            value = _bytes(value, "value")
+        if len(key) + len(value) > _GATHER_BYTES:
+            self._load()
+            self._call(_lib().remixdb_batch_put, key, _length(key, "key"), value, _length(value, "value"))
+            return
+        handle = self._handle
+        if handle._pointer is None or handle._forks != _forks:
+            self._refuse()
+        pending = self._pending
+        pending.extend((key, value))
+        if len(pending) >= _GATHER_MAX:
+            self._gathered()
 
-    def delete(self, key):
+    def update(self, items: Mapping | Iterable) -> None:
+        """Many puts: of a dict, or of (key, value) pairs. Faster than one by one. When one of them cannot be put, some before it have been."""
+        pairs = iter(items.items() if isinstance(items, Mapping) else items)
+        while chunk := list(itertools.islice(pairs, _GATHER_MAX // 2)):
+            keys, values = zip(*chunk, strict=True)
+            if {bytes}.issuperset(map(type, keys)) and {bytes}.issuperset(map(type, values)) and max(map(len, keys)) + max(map(len, values)) <= _GATHER_BYTES:
+                if self.closed:
+                    self._refuse()
+                flat = [None] * (2 * len(chunk))
+                flat[0::2], flat[1::2] = keys, values
+                self._pending.extend(flat)
+                self._gathered()
+            else:
+                for key, value in chunk:
+                    self.put(key, value)
+
+    def delete(self, key: bytes | bytearray | memoryview | str) -> None:
         key = _bytes(key, "key")
-        klen = _length(key, "key")
-        self._call(_lib().remixdb_batch_del, key, klen)
+        if len(key) > _GATHER_BYTES:
+            self._load()
+            self._call(_lib().remixdb_batch_del, key, _length(key, "key"))
+            return
+        if self.closed:
+            self._refuse()
+        self._deletes = True
+        self._pending.extend((key, None))
+        if len(self._pending) >= _GATHER_MAX:
+            self._gathered()
 
-    def clear(self):
+    def _refuse(self):
+        with self._handle:
+            self._handle.pointer  # raises what there is to say
+
+    def _gathered(self):
+        if not _here.merging.locked():  # in a merge's function the library is left alone
+            self._load()
+
+    def _load(self):
+        """Gives the library what has been gathered."""
+        lib = _lib()
+        handle = self._handle
+        with handle as lock, lock:
+            pending = self._pending
+            items = pending[:]
+            if not items:
+                return
+            ops, parts = None, items
+            if self._deletes:
+                ops = bytes(value is None for value in items[1::2])  # 1 is REMIXDB_BATCH_DEL
+                parts = [b"" if part is None else part for part in items]
+            lens, data = array("I", map(len, parts)), b"".join(parts)
+            klens, vlens = lens[0::2], lens[1::2]
+            # The assignment calls the library, and takes them off the list when it has them: no handler comes between.
+            refused = map(operator.not_, map(lib.remixdb_batch_load, [handle.pointer], [len(klens)], [ops], [_address(klens)], [_address(vlens)], [data],
+                                             [len(data)]))
+            pending[:len(items)] = itertools.chain.from_iterable(itertools.compress([items], refused))
+            if pending and pending[0] is items[0] and lib.remixdb_errcode() != Status.OK:
+                raise _last_error(lib)
+
+    def clear(self) -> None:
         """Empties it."""
         handle = self._handle
         with handle as lock, lock:
+            self._pending.clear()
             _lib().remixdb_batch_clear(handle.pointer)
 
-    def __len__(self):
+    def __len__(self) -> int:
         """How many operations it holds."""
         handle = self._handle
         with handle as lock, lock:
-            return _lib().remixdb_batch_count(handle.pointer)
+            return _lib().remixdb_batch_count(handle.pointer) + len(self._pending) // 2
 
     def __bool__(self):
         return True  # an empty one is one
@@ -683,6 +774,7 @@ class XdbRef(_Closable):
         self._source = source  # neither is collected while a ref to it is in use
         self._store = source._store if of_snapshot else source
         self._rooms = []
+        self._value_guess = 256  # bytes of room for each value of multi_get
         parent = source._handle
         with parent as lock, lock:
             handle = _Handle("ref", lib.remixdb_unref, parent=parent)
@@ -716,31 +808,38 @@ class XdbRef(_Closable):
             self._rooms.append(room)
             return answer
 
-    def multi_get(self, keys):
+    def multi_get(self, keys: Iterable) -> list[bytes | None]:
         """The values of many keys at one moment, a list: bytes, or None where there is no such key. Much faster than as many get."""
-        keys = [_bytes(key, "key") for key in keys]
-        nr = len(keys)
-        slices = (_Slice * nr)(*((key, _length(key, "key")) for key in keys))
-        buffers = (_Buf * nr)()
-        found = (_BOOL * nr)()
-        caps = [_VALUE_GUESS] * nr
+        keys = list(keys)
+        if not {bytes}.issuperset(map(type, keys)):
+            keys = [_bytes(key, "key") for key in keys]
+        packed, nr = b"".join(keys), len(keys)
+        if len(packed) > _U32_MAX:
+            for key in keys:
+                _length(key, "key")
+        klens, offs, lens, found = array("I", map(len, keys)), array("I", bytes(4 * nr)), array("I", bytes(4 * nr)), bytearray(nr)
+        flags = (ctypes.c_char * nr).from_buffer(found)
         lib = _lib()
         handle = self._handle
+        size = nr * self._value_guess
         with handle as lock, lock:
             while True:
-                room = ctypes.create_string_buffer(sum(caps) or 1)
-                at = ctypes.addressof(room)
-                for buffer, cap in zip(buffers, caps):
-                    buffer.ptr, buffer.cap = at, cap
-                    at += cap
-                lib.remixdb_multi_get(handle.pointer, nr, slices, buffers, found)
+                room = ctypes.create_string_buffer(size or 1)
+                out = _Packed(ctypes.addressof(room), size, _address(offs), _address(lens), ctypes.addressof(flags))
+                nr_found = lib.remixdb_multi_get_packed(handle.pointer, nr, _address(klens), packed, len(packed), ctypes.byref(out))
                 status = lib.remixdb_errcode()
                 if status == Status.OK:
-                    return [ctypes.string_at(b.ptr, b.len) if f else None for b, f in zip(buffers, found)]
+                    break
                 if status != Status.TOOBIG:
                     raise _last_error(lib)
-                # All of it again: values read at two moments might not belong together.
-                caps = [max(b.cap, b.len) for b in buffers]
+                size = out.len  # all of it again: values read at two moments might not belong together
+        values = ctypes.string_at(room, out.len)
+        if nr:
+            self._value_guess = len(values) // nr * 5 // 4 + 16
+        ends = map(operator.add, offs, lens)
+        if nr_found == nr:
+            return [values[at:end] for at, end in zip(offs, ends)]
+        return [values[at:end] if there else None for at, end, there in zip(offs, ends, found)]
 
     def probe(self, key):
         """Whether the key exists."""
@@ -815,6 +914,8 @@ class XdbRef(_Closable):
             raise TypeError(f"an XdbBatch is written, not {type(batch).__name__}")
         handle = batch._handle
         with handle as lock, lock:  # nobody takes a batch's lock after a ref's
+            while batch._pending:
+                batch._load()
             self._call(_lib().remixdb_write, handle.pointer)
 
     def snapshot(self):
@@ -851,7 +952,8 @@ class XdbRef(_Closable):
 
 
 class XdbIter(_Closable):
-    """An iterator; made by XdbRef.iter(). What it sees is the store at its last seek.
+    """An iterator; made by XdbRef.iter(). What it sees is the store at its last seek. It copies records ahead, one at first and then more, up to 1,024
+    records and 64 KiB, or one record that is larger.
 
     As a Python iterator it gives the (key, value) pairs from where it stands; from the first key when it has not been
     positioned yet. `reversed` gives them backward; from the last key when it has not been positioned yet."""
@@ -862,15 +964,80 @@ class XdbIter(_Closable):
         self._ref = ref
         self._placed = False  # a seek has been made, and no park after it
         self._fresh = True     # neither of both yet
+        self._ahead = _Ahead()
+        self._grown = _PAGE_FIRST  # records of the next page
         parent = ref._handle
         with parent as lock, lock:
             handle = _Handle("iterator", lib.remixdb_iter_destroy, parent=parent, lock=lock)
             self._make(handle, lib, lib.remixdb_iter_create, parent.pointer)
 
+    # Records are copied by pages, and the library's iterator stands ahead of this one. A signal's handler may raise, or use this iterator, after every call, so each
+    # step is one that can be begun again: the library writes into the page what it has copied, at once with doing so; and what makes records of a page, or gives them
+    # back, is in effect at a single point.
+
+    def _fill(self, back: bool) -> bool:
+        """Has the library copy a page in this direction. False: there are no more."""
+        lib = _lib()
+        handle = self._handle
+        with handle as lock, lock:
+            if self._ahead.back is not back:
+                self._settle()
+            size = _PAGE_ROOM[self._grown > _PAGE_FIRST]
+            while True:
+                ahead = self._ahead
+                page = ahead.page
+                if not page.nr:
+                    ahead.open(back, self._grown, size)
+                    # Where a handler has had it filled meanwhile nothing is called.
+                    calls = map(lib.remixdb_iter_page, [handle.pointer], map(ctypes.byref, itertools.filterfalse(operator.attrgetter("nr"), [page])))
+                    good, status = next(zip(calls, iter(lib.remixdb_errcode, None)), (True, Status.OK))
+                    if status == Status.TOOBIG and ahead.klens[0] + ahead.vlens[0] > size:
+                        size = ahead.klens[0] + ahead.vlens[0]
+                    elif status == Status.NOTFOUND:
+                        ahead.room, ahead.klens, ahead.vlens = b"", (), ()
+                        return False
+                    elif not good:
+                        raise _last_error(lib)
+                if page.nr:
+                    self._unpack(ahead)
+                    self._grown = min(self._grown * _PAGE_GROWS, _PAGE_MAX)
+                    return True
+
+    def _unpack(self, ahead):
+        made, klens = ahead.unpack()
+        self._handle.ahead = klens
+        if self._ahead is ahead:
+            self._ahead = made
+            ahead.page.after = False
+        if self._handle.closed:
+            klens.clear()
+        elif len(klens) > 1:
+            _walkers.add(self._handle)
+
+    def _settle(self):
+        """Brings the library's iterator to where this one stands. An error of that stays with it, and is told by what is done next."""
+        ahead = self._ahead
+        if ahead.page.nr:
+            self._unpack(ahead)
+            ahead = self._ahead
+        if ahead.page.after or operator.length_hint(ahead.left):
+            # list takes all that is left, and then the library is told how many, in one go.
+            next(map(_lib().remixdb_iter_unread, [self._handle.pointer], [ctypes.byref(ahead.page)], map(len, map(list, [ahead.left]))))
+            self._grown = _PAGE_FIRST
+
+    def _next(self, back: bool):
+        """The next pair in this direction when none is ahead, None at the end."""
+        while self._fill(back):
+            for pair in self._ahead.backward if back else self._ahead.forward:
+                return pair
+        return None
+
     def _move(self, function, *args):
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
+            self._settle()
+            self._grown = _PAGE_FIRST
             function(handle.pointer, *args)
             if lib.remixdb_errcode() != Status.OK:
                 raise _last_error(lib)
@@ -899,28 +1066,31 @@ class XdbIter(_Closable):
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
+            if operator.length_hint(self._ahead.left):
+                return True
+            self._settle()
             return lib.remixdb_iter_valid(handle.pointer)
 
-    def _record(self, lib, pointer):
-        r = self._ref
-        room = r._room()
-        key, value, klen, vlen = room
-        found = lib.remixdb_iter_peek(pointer, key, klen, value, vlen)
-        pair = (key[:klen.value], value[:vlen.value]) if found else r._absent(lib, None)
-        r._rooms.append(room)
-        return pair
-
-    def peek(self):
+    def peek(self) -> tuple[bytes, bytes] | None:
         """(key, value), None when it does not stand on a key."""
+        lib = _lib()
         handle = self._handle
         with handle as lock, lock:
-            return self._record(_lib(), handle.pointer)
+            self._settle()
+            r = self._ref
+            room = r._room()
+            key, value, klen, vlen = room
+            found = lib.remixdb_iter_peek(handle.pointer, key, klen, value, vlen)
+            pair = (key[:klen.value], value[:vlen.value]) if found else r._absent(lib, None)
+            r._rooms.append(room)
+            return pair
 
     def key(self):
         """The key it stands on, None when it does not."""
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
+            self._settle()
             r = self._ref
             room = r._room()
             found = lib.remixdb_iter_peek(handle.pointer, room[0], room[2], None, None)
@@ -933,6 +1103,7 @@ class XdbIter(_Closable):
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
+            self._settle()
             r = self._ref
             room = r._room()
             found = lib.remixdb_iter_peek(handle.pointer, None, None, room[1], room[3])
@@ -954,6 +1125,7 @@ class XdbIter(_Closable):
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
+            self._settle()
             while n > 0 and lib.remixdb_iter_valid(handle.pointer):
                 step = min(n, _U32_MAX)
                 self._move(lib.remixdb_iter_skip, step)
@@ -965,32 +1137,93 @@ class XdbIter(_Closable):
         handle = self._handle
         with handle as lock, lock:
             self._placed = self._fresh = False
+            self._settle()
             lib.remixdb_iter_park(handle.pointer)
 
-    def _step(self, function):
-        """The record it stands on, None when there is none; then it is moved. What goes wrong in the move is told by the next one."""
-        lib = _lib()
-        handle = self._handle
-        with handle as lock, lock:
-            pair = self._record(lib, handle.pointer)
-            if pair is not None:
-                function(handle.pointer)
-            return pair
-
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         if not self._placed:
             self.seek()
         return self
 
-    def __next__(self):
+    def __next__(self) -> tuple[bytes, bytes]:
+        try:
+            for pair in self._ahead.forward:
+                return pair
+        except MemoryError:
+            self._settle()
+            raise
         if self._fresh and not self._placed:
             self.seek()
-        pair = self._step(_lib().remixdb_iter_skip1)
+        pair = self._next(False)
         if pair is None:
             raise StopIteration
         return pair
 
-    def __reversed__(self):
+    def __reversed__(self) -> Iterator[tuple[bytes, bytes]]:
         if not self._placed:
             self.seek_last()
-        return iter(lambda: self._step(_lib().remixdb_iter_prev), None)
+        return _Reversed(self)
+
+
+# ---- what iterators are made of
+
+
+class _Ahead:
+    """Records that an iterator has been given ahead, and the page for those that come next.
+
+    `forward` and `backward` give the pairs, one of them none; `left` the lengths of their keys: what it has still to give is the number of records that were not
+    taken yet, and when it ends so do they."""
+
+    __slots__ = ("page", "back", "left", "forward", "backward", "room", "klens", "vlens")
+
+    def __init__(self, page: _Page | None = None, back: bool = False, klens: list[int] = (), vlens: list[int] = (), data: bytes = b""):
+        read = io.BytesIO(data).read
+        self.page = page if page is not None else _Page()
+        self.room, self.klens, self.vlens = b"", (), ()
+        self.back = back
+        self.left = iter(klens)
+        pairs, none = zip(map(read, self.left), map(read, vlens)), iter(())
+        self.forward, self.backward = (none, pairs) if back else (pairs, none)
+
+    def open(self, back: bool, count: int, size: int) -> None:
+        """Gives the page room."""
+        if len(self.room) < size:
+            self.room = ctypes.create_string_buffer(size)
+        if len(self.klens) < count:
+            self.klens, self.vlens = array("I", bytes(4 * count)), array("I", bytes(4 * count))
+        page = self.page
+        page.ptr, page.cap, page.max, page.back = ctypes.addressof(self.room), size, count, back
+        page.klens, page.vlens = _address(self.klens), _address(self.vlens)
+
+    def unpack(self) -> tuple["_Ahead", list[int]]:
+        """The records that the page has been filled with, and what makes them end."""
+        page = self.page
+        klens = self.klens[:page.nr].tolist()
+        made = _Ahead(_Page(back=page.back, after=page.after), page.back, klens, self.vlens[:page.nr].tolist(), ctypes.string_at(self.room, page.len))
+        made.room, made.klens, made.vlens = self.room, self.klens, self.vlens
+        return made, klens
+
+
+class _Reversed:
+    """Gives an iterator's pairs backward."""
+
+    __slots__ = ("_it",)
+
+    def __init__(self, it: XdbIter):
+        self._it = it
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        it = self._it
+        try:
+            for pair in it._ahead.backward:
+                return pair
+        except MemoryError:
+            it._settle()
+            raise
+        pair = it._next(True)
+        if pair is None:
+            raise StopIteration
+        return pair

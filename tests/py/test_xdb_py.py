@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """xdb.py: what a user sees of it. The library is found as xdb.py finds it (REMIXDB_LIBRARY, beside xdb.py, the loader)."""
 
+import bisect
+import collections
 import copy
 import ctypes
 import gc
 import inspect
+import itertools
 import os
 import pathlib
 import pickle
@@ -350,6 +353,247 @@ def test_reversed(ref, db):
 
 
 # ---- batches, merges, snapshots
+
+
+class Reader:
+    """What an iterator must show: the records of its last seek, and where it stands; -1 and the number of records are nowhere."""
+
+    def __init__(self):
+        self.records, self.at = [], -1
+
+    def seek(self, store, at):
+        self.records, self.at = sorted(store.items()), at
+
+    def here(self):
+        return self.records[self.at] if 0 <= self.at < len(self.records) else None
+
+    def move(self, n):
+        if self.here():
+            self.at = max(-1, min(len(self.records), self.at + n))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_iterators_at_random(db, seed):
+    """Single records and many at once, both ways, mixed with all that depends on where the iterator stands, while the store changes."""
+    rng = random.Random(seed)
+    ref = db.ref()
+    store = {}
+
+    def put():
+        key = b"%05d" % rng.randrange(4000)
+        if rng.random() < 0.2:
+            store.pop(key, None)
+            ref.delete(key)
+            return
+        length = rng.choice([0, 1, 20, 20, 100, 100, 3000]) if rng.random() < 0.995 else rng.randrange(xdb.KV_MAX - 5)
+        store[key] = bytes([rng.randrange(256)]) * length
+        ref.put(key, store[key])
+
+    for _ in range(3000):
+        put()
+    it, model = ref.iter(), Reader()
+    it.seek()
+    model.seek(store, 0)
+    walk = None
+    for _ in range(3000):
+        what = rng.randrange(14)
+        if what == 0 or model.here() is None and rng.random() < 0.7:
+            key = b"%05d" % rng.randrange(4000)
+            keys = sorted(store)
+            if rng.random() < 0.6:
+                it.seek(key)
+                model.seek(store, bisect.bisect_left(keys, key))
+            else:
+                it.seek_for_prev(key)
+                model.seek(store, bisect.bisect_right(keys, key) - 1)
+        elif what < 4:
+            n = rng.choice([1, 2, 9, 10, 80, 3000])
+            got = list(itertools.islice(it, n))
+            want = model.records[model.at:model.at + n] if model.here() else []
+            assert got == want
+            model.move(len(want))
+        elif what < 7:
+            n = rng.choice([1, 2, 9, 10, 80, 3000])
+            walk = walk if walk and rng.random() < 0.5 else reversed(it)
+            want = model.records[max(0, model.at - n + 1):model.at + 1][::-1] if model.here() else []
+            assert list(itertools.islice(walk, n)) == want
+            model.move(-len(want))
+        elif what == 7:
+            it.prev()
+            model.move(-1)
+        elif what == 8:
+            it.skip1()
+            model.move(1)
+        elif what == 9:
+            n = rng.choice([0, 3, 100])
+            it.skip(n)
+            model.move(n)
+        elif what == 10:
+            assert it.valid() == (model.here() is not None)
+        elif what == 11:
+            assert it.peek() == model.here()
+        elif what == 12:
+            assert (it.key(), it.value()) == (model.here() or (None, None))
+        else:
+            put()
+        assert len(it._handle.ahead) <= 1024
+
+
+def test_records_ahead_go_with_what_is_closed(tmp_path):
+    for end in ("it.close()", "ref.close()", "db.close()"):
+        db = open_store(tmp_path / "s")
+        ref = db.ref()
+        with ref.batch() as batch:
+            batch.update((b"%05d" % i, b"v") for i in range(3000))
+        it = ref.iter()
+        back = reversed(ref.iter())
+        assert len(list(itertools.islice(it, 200))) == len(list(itertools.islice(back, 200))) == 200
+        exec(end)
+        raises(Status.INVALID, next, it)
+        if end != "it.close()":
+            raises(Status.INVALID, next, back)
+        db.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_records_ahead_are_not_the_childs(tmp_path):
+    result = script("""
+import os, sys, xdb
+db = xdb.Xdb(sys.argv[1], 8, 8)
+ref = db.ref()
+with ref.batch() as batch:
+    batch.update((str(i), "v") for i in range(3000))
+it = ref.iter()
+for _ in range(200):
+    next(it)
+pid = os.fork()
+if pid == 0:
+    try:
+        next(it)
+    except xdb.XdbError as e:
+        os._exit(7 if e.status is xdb.Status.INVALID else 1)
+    os._exit(2)
+_, status = os.waitpid(pid, 0)
+assert os.WEXITSTATUS(status) == 7, status
+print(200 + sum(1 for _ in it))
+""", tmp_path / "s")
+    assert (result.returncode, result.stdout) == (0, "3000\n"), result.stderr
+
+
+class Counted:
+    """The library, with a count of the calls of each function."""
+
+    def __init__(self, lib):
+        self.lib, self.calls = lib, collections.Counter()
+
+    def __getattr__(self, name):
+        def call(*args):
+            self.calls[name] += 1
+            return getattr(self.lib, name)(*args)
+
+        return call
+
+
+def test_many_records_take_few_calls(ref, monkeypatch):
+    lib = Counted(xdb._lib())
+    monkeypatch.setattr(xdb, "_library", lib)
+    items = [(b"%08d" % i, b"v" * 20) for i in range(20000)]
+    batch = XdbBatch()
+    for key, value in items[:10000]:
+        batch.put(key, value)
+    batch.update(items[10000:])
+    ref.write(batch)
+    assert len(batch) == 20000
+    assert lib.calls["remixdb_batch_load"] <= 22 and lib.calls["remixdb_batch_put"] == 0 and lib.calls["remixdb_write"] == 1
+    for walk, want in ((ref.iter(), items), (reversed(ref.iter()), items[::-1])):
+        lib.calls.clear()
+        assert list(walk) == want
+        assert lib.calls["remixdb_iter_page"] <= 20000 // 1024 + 6 and sum(lib.calls.values()) < 60
+    lib.calls.clear()
+    assert ref.multi_get([key for key, _ in items]) == [value for _, value in items]
+    assert lib.calls["remixdb_multi_get_packed"] == 1
+    # the first record comes alone
+    lib.calls.clear()
+    it = ref.iter()
+    assert next(it) == items[0] and lib.calls["remixdb_iter_page"] == 1 and len(it._handle.ahead) == 1
+
+
+def test_a_page_is_bounded(ref):
+    with ref.batch() as batch:
+        batch.update((b"%05d" % i, b"v" * 1000) for i in range(1000))
+        batch.update((b"%05d" % i, b"v" * 60000) for i in range(1000, 1010))
+    sizes, it = set(), ref.iter()
+    for _ in it:
+        sizes.add(len(it._handle.ahead))
+        assert len(it._ahead.room) <= 1 << 16
+    assert max(sizes) == 65  # of 1005 bytes in 64 KiB
+
+
+def test_batch_of_every_kind_of_operation(ref):
+    """In the order of putting, however many there are, whichever way they are given to the library."""
+    rng = random.Random(7)
+    for size in (1, 1023, 1024, 1025, 5000):
+        want = dict(ref.iter())
+        with ref.batch() as batch:
+            for n in range(size):
+                key = str(rng.randrange(300)).encode()
+                what = rng.random()
+                if what < 0.3:
+                    batch.delete(key if rng.random() < 0.5 else key.decode())
+                    want.pop(key, None)
+                    continue
+                want[key] = bytes([rng.randrange(256)]) * (rng.randrange(60000) if what > 0.999 else rng.randrange(30))
+                if what < 0.5:
+                    batch.put(bytearray(key), memoryview(want[key]))
+                elif what < 0.7:
+                    batch.update({key: want[key]})
+                else:
+                    batch.put(key, want[key])
+            assert len(batch) == size
+        assert dict(ref.iter()) == want
+    with XdbBatch() as batch:
+        batch.put("x", "y")
+        batch.clear()
+        assert len(batch) == 0
+        for bad in ([("a",)], [("a", "b", "c")], [5]):
+            with pytest.raises((TypeError, ValueError)):
+                batch.update(bad)
+        with pytest.raises(TypeError):
+            batch.update([("a", 5)])
+        raises(Status.TOOBIG, batch.put, "k", b"v" * xdb.KV_MAX)
+        raises(Status.TOOBIG, batch.delete, b"k" * (xdb.KV_MAX + 1))
+        assert len(batch) == 0
+    for call in (lambda: batch.put("a", "b"), lambda: batch.delete("a"), lambda: batch.update({"a": "b"}), lambda: batch.update({b"a": b"b"}), lambda: len(batch)):
+        raises(Status.INVALID, call)
+
+
+def test_threads_putting_into_one_batch(ref):
+    batch = XdbBatch()
+
+    def work(n):
+        for i in range(3000):
+            batch.put(f"{n}/{i}", "v")
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(batch) == 12000
+    ref.write(batch)
+    assert sum(1 for _ in ref.iter()) == 12000
+
+
+def test_multi_get_of_large_and_many_values(ref):
+    rng = random.Random(3)
+    want = {str(i).encode(): bytes([i % 256]) * rng.choice([0, 5, 300, 9000, 60000]) for i in range(500)}
+    with ref.batch() as batch:
+        batch.update(want)
+    for _ in range(20):
+        keys = [str(rng.randrange(700)).encode() for _ in range(rng.choice([0, 1, 5, 400]))]
+        assert ref.multi_get(keys) == [want.get(key) for key in keys]
+        assert ref.multi_get([rng.choice([bytearray, memoryview, bytes, bytes.decode])(key) for key in keys]) == [want.get(key) for key in keys]
+    assert ref.multi_get(iter([b"1", "none"])) == [want[b"1"], None]
 
 
 def test_batch_as_a_context(ref):

@@ -123,6 +123,10 @@ static void reads_are_refused(struct things *t) {
   REFUSED(remixdb_probe(t->snap_ref, "a", 1));
   REFUSED(remixdb_multi_get(t->r, 1, &key, NULL, &found));
   REFUSED(remixdb_multi_get(t->r, 0, &key, NULL, &found));
+  uint32_t klen = 1, room[2] = {77, 77};
+  struct remixdb_packed packed = {.ptr = buf, .cap = 8, .offs = room, .lens = room + 1, .found = &found};
+  REFUSED(remixdb_multi_get_packed(t->r, 1, &klen, "a", 1, &packed));
+  CHILD(found && room[0] == 77 && room[1] == 77);
   REFUSED(remixdb_stats(t->x));
   REFUSED(remixdb_ref(t->x));
   REFUSED(remixdb_snapshot(t->r));
@@ -134,6 +138,9 @@ static void reads_are_refused(struct things *t) {
   REFUSED(remixdb_iter_skip1(t->it));
   REFUSED(remixdb_iter_skip(t->it, 2));
   REFUSED(remixdb_iter_prev(t->it));
+  struct remixdb_page page = {.ptr = buf, .cap = 8, .klens = &klen, .max = 1};
+  REFUSED(remixdb_iter_page(t->it, &page));
+  REFUSED(remixdb_iter_unread(t->it, &page, 0));
   REFUSED(remixdb_iter_peek(t->it, buf, &len, NULL, NULL));
   REFUSED(remixdb_iter_key(t->it, &len));
   REFUSED(remixdb_iter_value(t->it, &len));
