@@ -271,11 +271,10 @@ def test_library_reads_golden(golden, name, tmp_path):
     shutil.copytree(GOLDEN / name, copy)
     for _ in range(2):
         check_library(copy, records)
-    # what an opening made of it: recovery has begun segments of its own, and left out a generation
     store = fmt.Store(copy)
     assert store.records() == records
+    assert len(store.log.segments) == 1 and not store.log.records  # the store was closed: all is in tables
     if name == "torn":
-        assert [s.generation for s in store.log.segments] == [4, 5, 6, 8, 10]
         with open_store(copy) as db, db.ref() as ref:
             ref.put("more", "data")
         assert fmt.Store(copy).records() == {**records, b"more": b"data"}
@@ -328,7 +327,8 @@ def test_library_writes(writer, tmp_path):
         db.close()
         decoded = fmt.Store(store)
         assert decoded.records() == records
-        assert decoded.log.segments[-1].watermark is not None and decoded.log.cut is None
+        # a closed store has one file of the log, and nothing in it
+        assert len(decoded.log.segments) == 1 and not decoded.log.records and not decoded.log.spares and decoded.log.cut is None
         db = open_store(store, **WRITERS[writer])
         ref = db.ref()
     assert decoded.tables
