@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # lint.sh [DIR]: the form of all C, Python, shell and make in DIR (the repository). Lines have at most 120 columns, no
 # tabs, and no blanks at their end; only lib.h prefetches; shellcheck and clang-format find nothing. Those two are used
-# where they are installed, clang-format in a version that .clang-format is known to mean the same to.
+# where they are installed, clang-format in one version only: what another makes of .clang-format differs in places.
 # lint.sh --format [DIR]: brings all C into the format first, also what is exempt.
 #
 # DIR/tests/lint.exempt lists what is not looked at, a line each: a rule (width, format), a blank, a pattern of paths.
 set -u
 export LC_ALL=C
 
-FORMATTERS="14 19"
+FORMATTER=14
 WIDTH=120
 
 fix=
@@ -66,15 +66,14 @@ check() {
 search() { xargs grep -n "$@" /dev/null; }
 
 formatter() {
-  for c in clang-format $(echo "$FORMATTERS" | sed 's/[0-9][0-9]*/clang-format-&/g'); do
-    version=$("$c" --version 2>/dev/null | sed -nE 's/.*version ([0-9]+).*/\1/p')
-    case " $FORMATTERS " in *" ${version:-none} "*) echo "$c" && return ;; esac
+  for c in clang-format "clang-format-$FORMATTER"; do
+    case $("$c" --version 2>/dev/null) in *"version $FORMATTER."*) echo "$c" && return ;; esac
   done
 }
 
 format=$(formatter)
 if [ -n "$fix" ]; then
-  [ -n "$format" ] || { echo "lint: no clang-format of version ${FORMATTERS% *} or ${FORMATTERS#* } here" >&2; exit 2; }
+  [ -n "$format" ] || { echo "lint: no clang-format of version $FORMATTER here" >&2; exit 2; }
   grep '\.[ch]$' "$work/all" | xargs "$format" -i || exit 1
 fi
 
