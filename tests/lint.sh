@@ -74,7 +74,7 @@ formatter() {
 format=$(formatter)
 if [ -n "$fix" ]; then
   [ -n "$format" ] || { echo "lint: no clang-format of version $FORMATTER here" >&2; exit 2; }
-  grep '\.[ch]$' "$work/all" | xargs "$format" -i || exit 1
+  grep -E '\.([ch]|inc)$' "$work/all" | xargs "$format" -i || exit 1
 fi
 
 files width '*' | search ".\{$((WIDTH + 1))\}" | cut -c 1-100 >"$work/found"
@@ -90,7 +90,7 @@ if command -v shellcheck >/dev/null 2>&1; then
   complain "shellcheck"
 fi
 if [ -n "$format" ]; then
-  files format '*.[ch]' | check "$format" --dry-run -Werror
+  files format '*.[ch]' '*.inc' | check "$format" --dry-run -Werror
   complain "the format; \`sh tests/lint.sh --format\` sets it right"
 fi
 
