@@ -7,6 +7,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#if defined(__APPLE__)
+#include <sys/random.h>
+#endif
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -600,6 +603,19 @@ void time_sleep_ns(uint64_t ns) {
 #define HASH_LONG 512u  // bytes from which on wider instructions are worth a look at the processor
 
 uint64_t hash64(const void *p, size_t len) { return XXH3_64bits(p, len); }
+
+uint64_t (*_Atomic random_seed_source)(void);
+
+uint64_t random_seed(void) {
+  uint64_t (*const source)(void) = atomic_load_explicit(&random_seed_source, memory_order_acquire);
+  if (source) return source();
+  uint64_t seed;
+  if (likely(getentropy(&seed, sizeof(seed)) == 0)) return seed;
+  static _Atomic uint64_t nr;
+  const uint64_t one = atomic_fetch_add_explicit(&nr, 1, memory_order_relaxed);
+  const uint64_t stand_in[3] = {time_ns(), (uint64_t)(uintptr_t)&seed, one};
+  return hash64(stand_in, sizeof(stand_in));
+}
 
 uint64_t hash64_seed(const void *p, size_t len, uint64_t seed) {
 #if defined(__x86_64__)

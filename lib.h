@@ -220,6 +220,11 @@ static inline void copy_small(void *to_ptr, const void *from_ptr, size_t n) {
 // ---- hashing: XXH3 of libxxhash
 uint64_t hash64(const void *p, size_t len);
 uint64_t hash64_seed(const void *p, size_t len, uint64_t seed);
+// A seed for hashes in memory that nobody who chooses keys can foresee, another one each time. Where the system gives
+// no random numbers the clock and an address stand in for them. Any thread.
+uint64_t random_seed(void);
+// For tests: when set, it gives the seeds.
+extern uint64_t (*_Atomic random_seed_source)(void);
 // For hash64_seed alone: the same of base/hash_avx2.c.
 #if defined(__x86_64__)
 uint64_t hash64_seed_avx2(const void *p, size_t len, uint64_t seed);

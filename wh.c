@@ -659,10 +659,13 @@ const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash,
 // Asks for the words of the entries that wh_leaf_find will look at.
 static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
-  for (uint32_t i = wh_idx_start(h32);; i = wh_idx_behind(i)) {
+  uint32_t nr = 0;
+  for (uint32_t i = wh_idx_start(h32); nr < WH_SAME_HASH; i = wh_idx_behind(i)) {
     const uint32_t at = wh_idx_load(&l->idx[i]);
     if (at == WH_IDX_FREE) return;
-    if (wh_idx_fits(at, h32)) prefetch((const void *)&l->entries[wh_idx_pos(at)]);
+    if (!wh_idx_fits(at, h32)) continue;
+    prefetch((const void *)&l->entries[wh_idx_pos(at)]);
+    nr++;
   }
 }
 

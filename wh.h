@@ -189,19 +189,6 @@ static inline void wh_pass_tomb(struct wh_pass *p) {
 // What was passed is kept. Also where the cursor has moved on.
 void wh_pass_end(struct wh_pass *p);
 
-// What was looked at, for tests: counted by what is compiled with WH_COUNTERS.
-struct wh_counters {
-  _Atomic uint64_t entries;  // that cursors came to
-  _Atomic uint64_t hops;     // from gap to gap
-  _Atomic uint64_t checked;  // entries looked at to make a gap
-};
-extern struct wh_counters wh_counters;
-#if defined(WH_COUNTERS)
-#define WH_COUNT(field) ((void)atomic_fetch_add_explicit(&wh_counters.field, 1, memory_order_relaxed))
-#else
-#define WH_COUNT(field) ((void)0)
-#endif
-
 // For tests: checks W1, W3, W4 and W6 to W11 while nobody writes; false and a message in why (of cap bytes) when one is broken.
 bool wh_check(const struct wh *wh, char *why, size_t cap);
 // The same for G1 and G3 of wh/gap.h.

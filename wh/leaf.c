@@ -200,6 +200,16 @@ uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos) {
   return n;
 }
 
+struct wh_entry *wh_leaf_find_sorted(const struct wh_leaf *l, struct kref key) {
+  uint8_t pos[WH_LEAF_KEYS];
+  const uint32_t n = wh_leaf_order((struct wh_leaf *)(uintptr_t)l, pos);  // which it keeps: it is only a cache
+  const uint32_t at = wh_leaf_place(l, pos, n, key, wh_leaf_rank(l, n, wh_piece(key, l->skip)), false);
+  WH_COUNT(compares);
+  if (at == n) return NULL;
+  struct wh_entry *const e = wh_leaf_entry(l, pos[at]);
+  return wh_entry_is(e, key) ? e : NULL;
+}
+
 uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out) {
   uint8_t pos[WH_LEAF_KEYS];
   const uint32_t n = wh_leaf_order(l, pos);

@@ -16,6 +16,7 @@
 #define WH_VER_BEFORE 12u     // bytes from a version back to the pointer to the older one
 #define WH_VER_HEAD 20u       // and to the word that tells the entry and the length of the key, which ends there
 #define WH_VER_KEY_MAX 32u    // longer ones are their entries' alone: they would take more memory than the way is worth
+#define WH_SAME_HASH 4u       // keys with the hash of another that are compared with it
 #define WH_ORDER_N 0xffu      // how many entries the order covers
 #define WH_ORDER_BUSY 0x100u  // it is being written
 
@@ -130,10 +131,14 @@ void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end,
 // The leaf's lock is held (or the leaf is not published), and there is room. word: pointer and tag, as in entries; piece: of its key.
 void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece);
 
-// The entry of the key; hash = hash64(key). NULL: it is not there.
+// The same as wh_leaf_find, by the order of the keys.
+struct wh_entry *wh_leaf_find_sorted(const struct wh_leaf *l, struct kref key);
+// The entry of the key; hash = hash64(key). NULL: it is not there. Who can choose keys can give all of a leaf one hash:
+// after a few keys that only have the same hash, their order tells.
 static inline struct wh_entry *wh_leaf_find(const struct wh_leaf *l, struct kref key, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
   const uint64_t tag = wh_entry_tag(h32);
+  uint32_t others = 0;
   for (uint32_t i = wh_idx_start(h32);; i = wh_idx_behind(i)) {  // ends: not all of idx is taken
     const uint32_t at = wh_idx_load(&l->idx[i]);
     if (at == WH_IDX_FREE) return NULL;
@@ -142,7 +147,9 @@ static inline struct wh_entry *wh_leaf_find(const struct wh_leaf *l, struct kref
     if ((w ^ tag) >> WH_PTR_BITS) continue;
     struct wh_entry *e = wh_word_entry(w);
     prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
+    WH_COUNT(compares);
     if (wh_entry_is(e, key)) return e;
+    if (unlikely(++others == WH_SAME_HASH)) return wh_leaf_find_sorted(l, key);
   }
 }
 

@@ -27,19 +27,20 @@ struct wh_table {
 // ---- the table of prefixes
 
 // Hash of the first len - 1 bytes of key (it has them) followed by last; len >= 1. The last byte stands apart so that the
-// children of a prefix are hashed without writing them down. k8 = wh_key8(key, 0).
-static inline uint64_t prefix_hash(struct kref key, uint64_t k8, uint32_t len, uint32_t last) {
+// children of a prefix are hashed without writing them down. k8 = wh_key8(key, 0). Without the seed nobody can choose
+// keys whose prefixes meet in one bucket.
+static inline uint64_t prefix_hash(uint64_t seed, struct kref key, uint64_t k8, uint32_t len, uint32_t last) {
   uint64_t x;
   if (len <= 8)
-    x = ((len > 1 ? k8 >> (72 - 8 * len) << 8 : 0) | last) + len * UINT64_C(0x9E3779B97F4A7C15);
+    x = ((len > 1 ? k8 >> (72 - 8 * len) << 8 : 0) | last) + len * UINT64_C(0x9E3779B97F4A7C15) + seed;
   else
-    x = hash64(key.ptr, len - 1) + last * UINT64_C(0x9E3779B97F4A7C15);
+    x = hash64_seed(key.ptr, len - 1, seed) + last * UINT64_C(0x9E3779B97F4A7C15);
   x = (x ^ (x >> 32)) * UINT64_C(0xD6E8FEB86659FD93);
   x = (x ^ (x >> 29)) * UINT64_C(0x94D049BB133111EB);
   return x ^ (x >> 32);
 }
-static inline uint64_t prefix_hash_own(struct kref key, uint64_t k8, uint32_t len) {
-  return prefix_hash(key, k8, len, key.ptr[len - 1]);
+static inline uint64_t prefix_hash_own(uint64_t seed, struct kref key, uint64_t k8, uint32_t len) {
+  return prefix_hash(seed, key, k8, len, key.ptr[len - 1]);
 }
 
 // The node of this hash and length. exact: its prefix must also equal key's first len bytes; else it is the caller's who must
@@ -47,6 +48,7 @@ static inline uint64_t prefix_hash_own(struct kref key, uint64_t k8, uint32_t le
 static inline struct wh_node *table_find(const struct wh_table *t, uint64_t hash, uint32_t len, const uint8_t *key, bool exact) {
   for (uint32_t b = (uint32_t)hash & t->mask;; b = (b + 1) & t->mask) {
     const struct wh_bucket *bucket = &t->bucket[b];
+    WH_COUNT(buckets);
     for (uint32_t i = 0; i < BUCKET_SLOTS; i++) {
       uint64_t w = atomic_load_explicit(&bucket->slot[i], memory_order_relaxed);
       if (w == 0) return NULL;
@@ -159,7 +161,7 @@ struct wh_leaf *wh_trie_hint(const struct wh_trie *trie, struct kref key, uint64
   uint32_t len = 0, hi = key.len < maxlen ? key.len : maxlen;
   while (len < hi) {
     const uint32_t mid = (len + hi + 1) / 2;
-    const struct wh_node *n = table_find(t, prefix_hash_own(key, k8, mid), mid, key.ptr, exact);
+    const struct wh_node *n = table_find(t, prefix_hash_own(trie->seed, key, k8, mid), mid, key.ptr, exact);
     if (n) {
       node = n;
       len = mid;
@@ -175,7 +177,8 @@ struct wh_leaf *wh_trie_hint(const struct wh_trie *trie, struct kref key, uint64
     if (child >= 0) {
       if (!above) return node_rmost(node);
       // It does not start the key, so only the bytes it shares with this node can be compared.
-      const struct wh_node *n = table_find(t, prefix_hash(key, k8, len + 1, (uint32_t)child), len + 1, NULL, false);
+      const uint64_t hash = prefix_hash(trie->seed, key, k8, len + 1, (uint32_t)child);
+      const struct wh_node *n = table_find(t, hash, len + 1, NULL, false);
       return likely(n != NULL) && (!exact || memcmp(n->prefix, key.ptr, len) == 0) ? node_rmost(n) : first;
     }
   }
@@ -216,7 +219,7 @@ static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, s
     w->len = 0;
     w->hi = w->key.len < maxlen ? w->key.len : maxlen;
     if (w->hi == 0) continue;
-    way_ask(t, w, prefix_hash_own(w->key, w->k8, (w->hi + 1) / 2));
+    way_ask(t, w, prefix_hash_own(trie->seed, w->key, w->k8, (w->hi + 1) / 2));
     going[left++] = (uint8_t)i;
   }
   while (left) {
@@ -232,7 +235,7 @@ static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, s
         w->hi = mid - 1;
       }
       if (w->len < w->hi) {
-        way_ask(t, w, prefix_hash_own(w->key, w->k8, (w->len + w->hi + 1) / 2));
+        way_ask(t, w, prefix_hash_own(trie->seed, w->key, w->k8, (w->len + w->hi + 1) / 2));
         going[stay++] = going[i];
       } else {
         prefetch(w->node);
@@ -243,7 +246,7 @@ static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, s
 }
 
 // From the node to the leaf that it names for the key, or to what has to be read for that.
-static inline void way_turn(const struct wh_table *t, struct wh_way *w) {
+static inline void way_turn(const struct wh_trie *trie, const struct wh_table *t, struct wh_way *w) {
   const uint64_t lmost = atomic_load_explicit(&w->node->lmost, memory_order_acquire);
   w->leaf = node_lmost(lmost);
   w->state = WAY_LEAF;
@@ -251,7 +254,7 @@ static inline void way_turn(const struct wh_table *t, struct wh_way *w) {
     bool above;
     const int child = node_child_below(w->node, w->key.ptr[w->len], &above);
     if (child >= 0 && above) {
-      way_ask(t, w, prefix_hash(w->key, w->k8, w->len + 1, (uint32_t)child));
+      way_ask(t, w, prefix_hash(trie->seed, w->key, w->k8, w->len + 1, (uint32_t)child));
       w->state = WAY_CHILD;
       return;
     }
@@ -268,7 +271,7 @@ static inline void way_turn(const struct wh_table *t, struct wh_way *w) {
 void wh_trie_hint_many(const struct wh_trie *trie, struct wh_way *ways, uint32_t nr) {
   const struct wh_table *const t = atomic_load_explicit(&trie->table, memory_order_acquire);
   ways_descend(trie, t, ways, nr);
-  for (uint32_t i = 0; i < nr; i++) way_turn(t, &ways[i]);
+  for (uint32_t i = 0; i < nr; i++) way_turn(trie, t, &ways[i]);
   for (uint32_t i = 0; i < nr; i++) {
     struct wh_way *const w = &ways[i];
     if (w->state == WAY_CHILD) {
@@ -292,7 +295,7 @@ void wh_trie_hint_many(const struct wh_trie *trie, struct wh_way *ways, uint32_t
 static struct wh_node *trie_node(struct wh_trie *trie, const struct wh_leaf *l, uint32_t len) {
   if (len == 0) return &trie->root;
   const struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_relaxed);
-  return table_find(t, prefix_hash_own(l->anchor, l->lo8, len), len, l->anchor.ptr, true);
+  return table_find(t, prefix_hash_own(trie->seed, l->anchor, l->lo8, len), len, l->anchor.ptr, true);
 }
 
 // How many bytes of the anchor have nodes.
@@ -359,7 +362,7 @@ void wh_trie_add(struct wh_trie *trie, struct wh_leaf *l, const struct wh_leaf *
   if (have == a.len)  // a prefix of other anchors so far, which are all greater
     atomic_store_explicit(&node->lmost, (uint64_t)(uintptr_t)l | TERMINAL, memory_order_release);
   for (uint32_t len = have + 1; len <= a.len; len++) {
-    const uint64_t hash = prefix_hash_own(a, l->lo8, len);
+    const uint64_t hash = prefix_hash_own(trie->seed, a, l->lo8, len);
     struct wh_node *n = trie->spare++;
     trie->nr_spare--;
     n->prefix = a.ptr;
@@ -400,6 +403,7 @@ enum remixdb_status wh_trie_init(struct wh_trie *trie, struct epoch *epoch, stru
   struct wh_table *const t = table_create(TABLE_BUCKETS_MIN);
   if (t == NULL) return REMIXDB_NOMEM;
   trie->epoch = epoch;
+  trie->seed = random_seed();
   trie->arena = arena;
   atomic_init(&trie->table, t);
   atomic_init(&trie->table_bytes, t->bytes);
@@ -434,7 +438,8 @@ static bool check_node(const struct wh_trie *trie, const struct wh_node *node, c
   const struct kref p = kref(node->prefix, node->len);
   for (uint32_t c = 0; c < 256; c++) {
     if (!kids_has(node, c)) continue;
-    const struct wh_node *n = table_find(t, prefix_hash(p, wh_key8(p, 0), p.len + 1, c), p.len + 1, NULL, false);
+    const uint64_t hash = prefix_hash(trie->seed, p, wh_key8(p, 0), p.len + 1, c);
+    const struct wh_node *n = table_find(t, hash, p.len + 1, NULL, false);
     if (n == NULL || n->prefix[p.len] != c) WH_BROKEN("W3: a byte without a child");
   }
   return true;
@@ -444,7 +449,8 @@ bool wh_trie_check_leaf(const struct wh_trie *trie, const struct wh_leaf *l, cha
   const struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_acquire);
   const struct wh_node *parent = &trie->root;
   for (uint32_t len = 1; len <= l->anchor.len; len++) {
-    const struct wh_node *n = table_find(t, prefix_hash_own(l->anchor, l->lo8, len), len, l->anchor.ptr, true);
+    const uint64_t hash = prefix_hash_own(trie->seed, l->anchor, l->lo8, len);
+    const struct wh_node *n = table_find(t, hash, len, l->anchor.ptr, true);
     if (n == NULL) WH_BROKEN("W3: a prefix without a node");
     const uint32_t c = l->anchor.ptr[len - 1];
     if (!kids_has(parent, c)) WH_BROKEN("W3: a child without its byte");

@@ -30,6 +30,7 @@ struct wh_trie {
   _Atomic(struct wh_table *) table;  // release
   _Atomic uint32_t maxlen;           // no anchor is or was longer; relaxed, it is only a hint
   _Atomic size_t table_bytes;        // relaxed
+  uint64_t seed;                     // of the hashes: nobody who chooses keys knows it
   struct epoch *epoch;
   struct arena *arena;               // of nodes
   _Alignas(CACHE_LINE) struct wh_node root;  // of the empty prefix; not in the table

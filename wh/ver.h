@@ -27,4 +27,19 @@ struct wh_entry {  // a key; immutable but for newest. Its first version follows
   uint32_t klen;
   uint8_t key[];
 };
+
+// What was looked at, for tests: counted by what is compiled with WH_COUNTERS.
+struct wh_counters {
+  _Atomic uint64_t entries;  // that cursors came to
+  _Atomic uint64_t hops;     // from gap to gap
+  _Atomic uint64_t checked;  // entries looked at to make a gap
+  _Atomic uint64_t compares; // keys compared to find one by its hash
+  _Atomic uint64_t buckets;  // of the trie's table
+};
+extern struct wh_counters wh_counters;
+#if defined(WH_COUNTERS)
+#define WH_COUNT(field) ((void)atomic_fetch_add_explicit(&wh_counters.field, 1, memory_order_relaxed))
+#else
+#define WH_COUNT(field) ((void)0)
+#endif
 #endif
