@@ -9,6 +9,7 @@
 #include "store/idle.h"
 #include "store/pace.h"
 #include "store/replay.h"
+#include "store/reserve.h"
 #include "store/round.h"
 #include "store/syncer.h"
 #include "view/multiget.h"
@@ -225,6 +226,15 @@ static enum remixdb_status wait_for_room(struct xdb *x, size_t batch) {
   return s;
 }
 
+// A write was refused because the disk is full. REMIXDB_ABORTED: something has changed, so that it is tried once more. Else its status. For a delete what is in
+// memory goes into tables, by means of what is kept for that, and the log has room again.
+static __attribute__((noinline)) enum remixdb_status no_room(struct xdb *x, bool tomb) {
+  struct err_saved why;
+  err_save(&why, REMIXDB_NOSPACE);
+  if (tomb ? xdb_flush(x) == REMIXDB_OK : reserve_back(x)) return REMIXDB_ABORTED;
+  return err_raise(&why);
+}
+
 // After a write of so many bytes.
 static enum remixdb_status written(struct xdb_ref *r, size_t nbytes) {
   struct xdb *x = r->xdb;
@@ -240,16 +250,24 @@ enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val,
   if (unlikely(s != REMIXDB_OK)) return s;
   const uint64_t hash = hash64(key.ptr, key.len);
   enum write_how how = WRITE_NEW;
-  bool full;
+  bool full, tried = false;
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
     s = write_once(x, &r->slot, key, hash, val, vlen, tomb, how, &full);
     if (unlikely(full)) {
       s = wait_for_room(x, 0);
       // a delete is how one makes room: it goes into the full memtable, as long as the log has room left
-      if (s == REMIXDB_NOSPACE && tomb && how == WRITE_NEW) how = WRITE_LAST;
-      else if (s != REMIXDB_OK) return s;
-      s = REMIXDB_ABORTED;
+      if (s == REMIXDB_NOSPACE && tomb && how == WRITE_NEW) {
+        how = WRITE_LAST;
+        s = REMIXDB_ABORTED;
+        continue;
+      }
+      if (s == REMIXDB_OK) s = REMIXDB_ABORTED;
+    }
+    if (unlikely(s == REMIXDB_NOSPACE) && !tried) {
+      tried = true;
+      how = WRITE_NEW;
+      s = no_room(x, tomb);
     }
   } while (unlikely(s == REMIXDB_ABORTED));
   return likely(s == REMIXDB_OK) ? written(r, key.len + vlen + sizeof(struct wh_ver)) : s;
@@ -272,9 +290,13 @@ enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
   if (!links) s = REMIXDB_NOMEM;
   else if (memory > x->memtable_limit)
     s = err_set(REMIXDB_TOOBIG, "a batch of %zu keys takes %zu bytes of memory, the memtable has %zu", nr, memory, x->memtable_limit);
-  bool full = false;
+  bool full = false, tried = false;
   for (bool again = nr > 0; again && s == REMIXDB_OK;) {
     s = write_many_once(x, &r->slot, ops, nr, links, log_bytes, memory, &full);
+    if (unlikely(s == REMIXDB_NOSPACE) && !tried) {
+      tried = true;
+      s = no_room(x, false);
+    }
     again = s == REMIXDB_ABORTED;
     if (again) s = full ? wait_for_room(x, memory) : REMIXDB_OK;
     if (again && s == REMIXDB_OK) s = xdb_failure(x);
@@ -581,6 +603,7 @@ static void teardown(struct xdb *x) {
   pthread_cond_destroy(&x->syncer.wake);
   pthread_mutex_destroy(&x->syncer.lock);
   pthread_mutex_destroy(&x->snapshots.lock);
+  reserve_fini(x);
   mem_free(x->dir);
   mem_free(x);
 }
@@ -649,6 +672,7 @@ static struct xdb *create(const struct remixdb_opts *o, struct env *env) {
   pthread_mutex_init(&x->syncer.lock, NULL);
   cond_init(&x->syncer.wake);
   pthread_mutex_init(&x->snapshots.lock, NULL);
+  reserve_init(x);
   return x;
 }
 
@@ -705,16 +729,16 @@ static enum remixdb_status recover(struct xdb *x, struct opening *o) {
 }
 
 // The store works. What it can do without is told to the logger when it fails.
-static void clean_up(struct xdb *x, const struct version *v) {
-  uint32_t cleaned = 0;
+static void clean_up(struct xdb *x, const struct opening *o) {
+  const struct version *const v = o->version;
   if (!x->opts.read_only && dir_finish_making(x) != REMIXDB_OK) xdb_say(x, "the mark of the store's making is left: %s", err_msg());
-  if (!x->opts.read_only && version_clean(&x->ctx, v, &cleaned) != REMIXDB_OK) xdb_say(x, "files that no version names are left: %s", err_msg());
+  if (!o->exists && version_clean(&x->ctx, v, &x->nr_cleaned) != REMIXDB_OK) xdb_say(x, "files that no version names are left: %s", err_msg());
   char words[128];
   const int refused = x->io.refused;
   xdb_say(x,
           "%s: opened; %u partition%s, %" PRIu64 " record%s replayed from the log, %" PRIu64 " byte%s of a torn tail left out, %u file%s removed, io %s%s%s",
           x->dir, v->nr_parts, err_s(v->nr_parts), x->recovery.nr_records, err_s(x->recovery.nr_records), x->recovery.cut_bytes,
-          err_s(x->recovery.cut_bytes), cleaned, err_s(cleaned), blkio_engine(&x->io), refused ? ", io_uring: " : "",
+          err_s(x->recovery.cut_bytes), x->nr_cleaned, err_s(x->nr_cleaned), blkio_engine(&x->io), refused ? ", io_uring: " : "",
           refused ? err_reason(refused, words, sizeof(words)) : "");
 }
 
@@ -736,7 +760,9 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   if (s == REMIXDB_OK) s = load(x, at, name, o);
   if (s == REMIXDB_OK) s = recover(x, o);
   if (s != REMIXDB_OK) return s;
-  clean_up(x, o->version);
+  clean_up(x, o);
+  reserve_measure(x, o->version, x->recovery.bytes);
+  (void)reserve_keep(x);
   return shorten_log(x);
 }
 
@@ -783,6 +809,7 @@ enum remixdb_status xdb_close(struct xdb *x) {
     err_save(&why, s);
     const enum remixdb_status closed = wal_close(x->wal);
     x->wal = NULL;
+    (void)reserve_keep(x);  // from what the log has given back
     if (s != REMIXDB_OK) s = err_raise(&why);
     else s = closed;
   }

@@ -172,7 +172,7 @@ static enum remixdb_status build(struct repair *p, const struct files_entry *lis
 static enum remixdb_status move_aside(struct repair *p, const struct env_dir *lost, const struct files_entry *list, size_t nr, bool current) {
   enum remixdb_status s = REMIXDB_OK;
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
-    if (list[i].kind != FILES_IS_LOCK && (list[i].kind == FILES_IS_CURRENT) == current) s = env_rename(&p->dir, list[i].name, lost, list[i].name);
+    if (list[i].kind != FILES_IS_RESERVE && list[i].kind != FILES_IS_LOCK && (list[i].kind == FILES_IS_CURRENT) == current) s = env_rename(&p->dir, list[i].name, lost, list[i].name);
   return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
 }
 

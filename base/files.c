@@ -21,7 +21,7 @@ enum files_kind files_kind_of(const char *name, uint64_t *number_out) {
     const char *name;
     enum files_kind kind;
   } fixed[] = {{FILES_CURRENT, FILES_IS_CURRENT}, {FILES_CURRENT_TMP, FILES_IS_CURRENT_TMP}, {FILES_LOCK, FILES_IS_LOCK}, {FILES_CREATING, FILES_IS_CREATING},
-               {FILES_CHECKPOINTING, FILES_IS_CHECKPOINTING}};
+               {FILES_CHECKPOINTING, FILES_IS_CHECKPOINTING}, {FILES_RESERVE, FILES_IS_RESERVE}};
   for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
     if (strcmp(name, fixed[i].name) == 0) return fixed[i].kind;
   uint64_t number = 0;

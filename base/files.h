@@ -9,6 +9,7 @@
 #define FILES_CURRENT "CURRENT"        // the version: what the store is made of
 #define FILES_CURRENT_TMP "CURRENT.tmp"
 #define FILES_LOCK "LOCK"              // held while the store is open
+#define FILES_RESERVE "RESERVE"        // room on disk, with nothing in it
 #define FILES_CREATING "CREATING"      // there while a new store is being made: what is found beside it may be thrown away
 #define FILES_CHECKPOINTING "CHECKPOINTING"  // there while a checkpoint is being made: without CURRENT this is no store, and no place for a new one
 
@@ -21,7 +22,8 @@
 #define FILES_REPAIR_IN "repair.in"
 
 enum files_kind {
-  FILES_OTHER, FILES_IS_CURRENT, FILES_IS_CURRENT_TMP, FILES_IS_LOCK, FILES_IS_CREATING, FILES_IS_CHECKPOINTING, FILES_IS_LOG, FILES_IS_TABLE, FILES_IS_REMIX
+  FILES_OTHER, FILES_IS_CURRENT, FILES_IS_CURRENT_TMP, FILES_IS_LOCK, FILES_IS_CREATING, FILES_IS_CHECKPOINTING, FILES_IS_LOG, FILES_IS_TABLE, FILES_IS_REMIX,
+  FILES_IS_RESERVE
 };
 
 // number_out (may be NULL): of a log segment's, table's or REMIX's name.

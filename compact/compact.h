@@ -87,8 +87,11 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
 
 // What a round is to bring down to the fewest tables, whatever else would be decided: partitions from that of the key `from` on, until about `budget` bytes are to be
 // written. Neighbours that need fewer tables together become one. Tombstones and old versions go.
+// On a disk that is nearly full, partitions for which more than `most` bytes (0: any number) would be written are left for later: room is needed before any is freed.
 struct compact_whole {
-  uint64_t budget;
+  uint64_t budget, most;
+  uint64_t largest;                 // set by a round, also when it fails: bytes to be written for the largest that is not left,
+  bool left;                        // whether any was left
   bool end;                         // set by a round: all partitions have been seen,
   uint32_t from_len, to_len;        // else `to` is where it came to
   uint8_t from[REMIXDB_KV_MAX], to[REMIXDB_KV_MAX];

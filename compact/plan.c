@@ -223,8 +223,8 @@ static void plan_part(struct round *r, uint32_t part) {
 }
 
 // From `part` on, before `end`: a partition, or neighbours that need fewer tables together, is merged when that makes fewer tables or leaves something out.
-// Returns the partition behind them.
-static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end) {
+// Neighbours go together only as long as no more than `most` bytes are written. Returns the partition behind them.
+static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end, uint64_t most) {
   const struct compact *c = r->c;
   uint64_t bytes = 0;
   uint32_t next = part, tables = 0;
@@ -234,7 +234,7 @@ static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end) {
     const struct fresh *f = &r->fresh[next];
     const uint64_t more = all_live_bytes(p) + f->bytes + f->behind_bytes;
     const uint32_t apart = tables_for(c, bytes) + tables_for(c, more), together = tables_wanted(c, bytes + more);
-    if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES)) break;
+    if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES || bytes + more > most)) break;
     bytes += more;
     tables += part_runs(p);
     needed = needed || f->count + f->behind_count || p->young || (p->remix && p->remix->nr_keys != p->remix->nr_entries);
@@ -249,15 +249,26 @@ static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end) {
   return next;
 }
 
-void plan_jobs(struct round *r, const struct compact_whole *whole, uint32_t *next_out) {
+void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out) {
   const uint32_t nr = r->base->nr_parts;
   uint32_t at = 0, end = whole ? version_find(r->base, kref(whole->from, whole->from_len)) : nr;
   while (at < end) plan_part(r, at++);
   uint64_t bytes = 0;
+  if (whole) whole->largest = 0;
+  const uint64_t most = whole && whole->most ? whole->most : UINT64_MAX;
   while (at < nr && bytes < whole->budget) {
-    const uint32_t first = r->nr_jobs;
-    at = plan_whole(r, at, nr);
-    for (uint32_t i = first; i < r->nr_jobs; i++) bytes += r->jobs[i].cost;
+    const uint32_t first = r->nr_jobs, from = at;
+    uint64_t cost = 0;
+    at = plan_whole(r, at, nr, most);
+    for (uint32_t i = first; i < r->nr_jobs; i++) cost += r->jobs[i].cost;
+    if (cost > most) {
+      r->nr_jobs = first;
+      for (uint32_t i = from; i < at; i++) plan_part(r, i);
+      whole->left = true;
+      continue;
+    }
+    if (cost > whole->largest) whole->largest = cost;
+    bytes += cost;
   }
   *next_out = at;
   while (at < nr) plan_part(r, at++);

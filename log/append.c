@@ -97,10 +97,10 @@ static uint64_t wal_step(const struct wal *w, uint64_t alloc) {
   return step;
 }
 
-// What is kept of its room for the last records.
+// What is kept of its room for the last records: less than what has workers told that more is wanted, and than what the limit leaves behind a full segment.
 static uint64_t wal_keep(const struct wal *w, const struct wal_seg *s) {
-  const uint64_t step = wal_step(w, s->alloc), keep = step / WAL_KEEP_PART;
-  return keep >= WAL_KEEP_MIN ? keep : step / 4 < WAL_KEEP_MIN ? step / 4 : WAL_KEEP_MIN;
+  const uint64_t keep = wal_step(w, s->alloc) / WAL_KEEP_PART;
+  return keep < WAL_KEEP_MAX ? keep : WAL_KEEP_MAX;
 }
 
 // What all files will have on disk when the active segment is full. Under admin.
@@ -157,6 +157,11 @@ static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *s, uin
     if (s->alloc >= first) return REMIXDB_OK;
     to = first;
     st = env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc);
+  }
+  // with a page a segment can begin, and take some deletes
+  while (st == REMIXDB_NOSPACE && to > WAL_REST && to / 2 >= s->alloc) {
+    to /= 2;
+    st = to > s->alloc ? env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc) : REMIXDB_OK;
   }
   if (st != REMIXDB_OK) return st;
   s->alloc = to;
@@ -419,7 +424,7 @@ static enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
 // Whether it is time to make room ahead of need, because less than a `part` of a step is left.
 static bool wal_wants_room(const struct wal *w, uint32_t part) {
   const struct wal_seg *const seg = w->active;
-  return wal_at(w) + wal_step(w, seg->alloc) / part > seg->alloc && w->grow_refused != seg->alloc && seg->alloc < w->limit / 2;
+  return wal_at(w) + wal_step(w, seg->alloc) / part > seg->alloc && w->grow_refused != seg->alloc && seg->alloc < w->limit / 2 && !w->scarce;
 }
 
 // Makes room ahead of need. The lock is given up meanwhile.
@@ -482,6 +487,10 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
     const struct wal_seg *const seg = w->active;
     const uint64_t start = w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : seg->end + WAL_FRAME_HEAD, keep = last ? 0 : wal_keep(w, seg);
     if (start + nbytes + keep > seg->alloc) {
+      if (w->scarce && !last) {
+        s = err_set(REMIXDB_NOSPACE, "%s: No space left on device: what room there is, is kept for deletes", w->dir->path);
+        break;
+      }
       s = wal_grow(w, start + nbytes + keep);
       if (s != REMIXDB_OK) break;
       continue;
@@ -675,7 +684,7 @@ static struct wal_seg *wal_next_take(struct wal *w) {
 static enum remixdb_status wal_prepare_as(struct wal *w, bool ahead) {
   (void)pthread_mutex_lock(&w->admin);
   lib_lock(&w->lock);
-  const uint64_t expected = w->active->alloc;
+  const uint64_t expected = w->scarce ? 0 : w->active->alloc;
   const bool make = !ahead || !w->turned || w->segs == w->active;
   lib_unlock(&w->lock);
   const enum remixdb_status s = wal_prepare_locked(w, expected, make);
@@ -806,6 +815,49 @@ enum remixdb_status wal_shed(struct wal *w) {
   return s;
 }
 
+void wal_scarce(struct wal *w, bool on) {
+  lib_lock(&w->lock);
+  w->scarce = on;
+  lib_unlock(&w->lock);
+}
+
+// The room of the active segment ends soon behind what is in it.
+static bool wal_cut_active(struct wal *w) {
+  lib_lock(&w->lock);
+  while (w->growing) wal_event_wait(w, &w->written);
+  struct wal_seg *const seg = w->active;
+  const uint64_t to = align_up(wal_at(w), WAL_REST) + WAL_FIRST;
+  const bool any = w->err.status == REMIXDB_OK && w->nr_retained == 0 && seg->alloc > to;
+  if (any) {
+    // no record goes behind that from here on, and nobody makes it longer meanwhile
+    seg->alloc = w->grow_refused = to;
+    wal_limit(w);
+    w->growing = true;
+    lib_unlock(&w->lock);
+    const enum remixdb_status s = env_truncate(w->env, seg->fd, seg->path, to);
+    (void)s;  // then the file is longer than is known, which later growth makes use of
+    lib_lock(&w->lock);
+    w->growing = false;
+    wal_event_wake(&w->written);
+  }
+  lib_unlock(&w->lock);
+  return any;
+}
+
+bool wal_yield(struct wal *w) {
+  if (w->read_only) return false;
+  (void)pthread_mutex_lock(&w->admin);
+  struct wal_seg *const next = w->next;
+  const uint64_t first = wal_step(w, 0);
+  bool any = w->spares && wal_trim(w, 0) == REMIXDB_OK;
+  if (next && next->alloc > first && env_truncate(w->env, next->fd, next->path, first) == REMIXDB_OK) {
+    next->alloc = first;
+    any = true;
+  }
+  (void)pthread_mutex_unlock(&w->admin);
+  return wal_cut_active(w) || any;
+}
+
 // Puts a watermark into a segment whose header is durable, and makes it durable. Under admin. Of a segment that was recovered the
 // file is not open.
 static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *s, const struct wal_level *l) {
@@ -874,7 +926,10 @@ enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h) {
   enum remixdb_status st = wal_file_take(w, 0, true, &s);
   if (st != REMIXDB_OK) return st;
   wal_seg_begin(s, h);
-  st = env_write(w->env, s->fd, s->path, s->head, WAL_HEAD, 0);
+  // what an earlier life has left would be written full by a store whose disk has no room to bring as much into tables
+  const uint64_t first = wal_step(w, 0);
+  if (s->alloc > first && (st = env_truncate(w->env, s->fd, s->path, first)) == REMIXDB_OK) s->alloc = first;
+  if (st == REMIXDB_OK) st = env_write(w->env, s->fd, s->path, s->head, WAL_HEAD, 0);
   if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
   if (st != REMIXDB_OK) {
     env_close_quiet(w->env, s->fd);

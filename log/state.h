@@ -80,6 +80,7 @@ struct wal {
   uint32_t nr_retained;
   bool syncing;                       // a thread leads a sync
   bool growing;                       // a thread makes room in the active segment
+  bool scarce;                        // wal_scarce
   uint64_t grow_refused;              // making room ahead failed at this size: not tried again before it is needed
   uint64_t durable_gen;               // the newest segment whose header is durable
   struct err_saved err;               // the sticky error

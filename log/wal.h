@@ -43,8 +43,8 @@
 #endif
 #define WAL_FIRST (64u << 10)       // the room that a new segment begins with. It doubles each time that it grows,
 #define WAL_PREALLOC (16u << 20)    // up to steps of this size, when nothing else is asked for
-#define WAL_KEEP_PART 8u            // this part of a step is kept for the last records that a full disk takes,
-#define WAL_KEEP_MIN (16u << 10)    // and so much at least
+#define WAL_KEEP_PART 4u            // this part of a step is kept for the last records that a full disk takes,
+#define WAL_KEEP_MAX (2u << 20)     // and no more than that
 #define WAL_REST 4096u              // a log that was closed has so much room on disk, or twice that, behind what it holds
 #define WAL_FULL_PART 64u           // of the limit 31/64 make a segment full, and 1/64 more is for the last records: two segments together keep the limit
 
@@ -136,6 +136,12 @@ bool wal_full(const struct wal *w, size_t more, bool last);
 MUST_CHECK enum remixdb_status wal_release(struct wal *w, uint64_t gen);
 // Removes the files that are kept for recycling, the next segment's too: for when room counts more than time. REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_shed(struct wal *w);
+
+// While `on` is set the log grows for wal_begin_last only: to wal_begin a segment whose room is used up is a full disk. Any thread.
+void wal_scarce(struct wal *w, bool on);
+// Gives back what the log has on disk and does not need at once: spares, and all but WAL_FIRST of the next segment, and of what is left in the active one.
+// Whether there was any. Any thread; blocks for the disk. A failure gives back less.
+bool wal_yield(struct wal *w);
 
 // Reads again, and checks, what is known to be durable of every segment; a segment that is recycled meanwhile is left out. Reads files while others append:
 // any thread. fn (may be NULL) is called for each record. The records, frames, segments and bytes that were read are added to *seen (may be NULL).

@@ -29,6 +29,7 @@ struct replay_fill {
 struct replaying {
   struct xdb *x;
   struct memtable *m;
+  const struct version *version;
   struct worker *self;
   struct replay_rec recs[REPLAY_RECORDS];
   uint32_t nr;
@@ -130,7 +131,12 @@ static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *
 
 static enum remixdb_status replayed(void *arg) {
   struct replaying *r = arg;
-  return r->nr ? link_gathered(r) : REMIXDB_OK;
+  const enum remixdb_status s = r->nr ? link_gathered(r) : REMIXDB_OK;
+  struct xdb *const x = r->x;
+  // before a segment is begun, for which there may be no other room
+  if (s == REMIXDB_OK && !x->opts.read_only && version_clean(&x->ctx, r->version, &x->nr_cleaned) != REMIXDB_OK)
+    xdb_say(x, "files that no version names are left: %s", err_msg());
+  return s;
 }
 
 enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct version *v, bool fresh, struct memtable *m) {
@@ -141,6 +147,7 @@ enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct versio
   if (!r) return REMIXDB_NOMEM;
   r->x = x;
   r->m = m;
+  r->version = v;
   r->self = self;
   r->nr = 0;
   r->nbytes = 0;

@@ -3,9 +3,12 @@
 
 #include "store/pace.h"
 #include "store/idle.h"
+#include "store/reserve.h"
 
 #define REPORT_NS 50000000ull         // between two reports of a call that waits for a round
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
+#define WHOLE_MOST_MIN (64u << 10)   // a compaction that cannot write so much is given up
+#define WHOLE_PASSES 16u             // over the partitions that there was no room for, at most
 #define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
 #define WORN_AHEAD_NS 2000000000ull  // or it will not be full within this time, at the pace
 #define WORN_LOOK_NS 100000000ull    // at which it grew since it was looked at, so long ago at least;
@@ -103,6 +106,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   }
   pthread_mutex_unlock(&x->lock);
   compact_retire(base, next);
+  reserve_measure(x, next, 0);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   view_unref(old);
   epoch_reclaim(&x->epoch);
@@ -214,6 +218,24 @@ static void end_whole(struct xdb *x, struct xdb_whole *whole) {
   pthread_mutex_unlock(&x->lock);
 }
 
+// The disk is full: gives back what can be done without. asked: somebody waits for the round in order to have room. Whether there was any.
+static bool make_way(struct xdb *x, bool asked) {
+  const bool yielded = wal_yield(x->wal), spent = asked && reserve_spend(x);
+  return yielded || spent;
+}
+
+static enum remixdb_status run_memtable(struct xdb *x, struct worker *w, const struct view *v, bool hand_back_some, struct xdb_whole *whole) {
+  const uint64_t began = time_ns();
+  atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
+  struct version *next;
+  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, hand_back_some, whole ? &whole->work : NULL, &next);
+  if (s != REMIXDB_OK) return s;
+  const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
+  uint64_t installed = 0;
+  if ((s = install_made(x, next, true, &installed)) == REMIXDB_OK) xdb_pace_learn(x, work, worked, installed - began - worked);
+  return s;
+}
+
 static void run(struct xdb *x, struct worker *w) {
   struct xdb_whole *whole = NULL;
   pthread_mutex_lock(&x->lock);
@@ -232,18 +254,13 @@ static void run(struct xdb *x, struct worker *w) {
     return;
   }
   const uint64_t began = time_ns();
-  atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
-  struct version *next;
-  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, hand_back_some, whole ? &whole->work : NULL, &next);
-  const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
-  uint64_t installed = 0;
-  if (s == REMIXDB_OK) s = install_made(x, next, true, &installed);
+  enum remixdb_status s = run_memtable(x, w, v, hand_back_some, whole);
+  if (s == REMIXDB_NOSPACE && make_way(x, !hand_back_some)) s = run_memtable(x, w, v, hand_back_some, whole);
   if (s == REMIXDB_OK) {
     if (whole) {
       whole->installed = true;
       end_whole(x, whole);
     }
-    xdb_pace_learn(x, work, worked, installed - began - worked);
     const uint64_t took = time_ns() - began;
     atomic_store_explicit(&x->pace.last_round_ns, took, memory_order_relaxed);
     xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
@@ -273,6 +290,10 @@ void xdb_round_run(void *arg, struct worker *w) {
   pthread_mutex_unlock(&x->lock);
   run(x, w);
   xdb_spare_bury(x);  // where one round follows the other no worker is idle
+  pthread_mutex_lock(&x->lock);
+  const bool failed = x->rounds.error.status != REMIXDB_OK;
+  pthread_mutex_unlock(&x->lock);
+  if (!failed) (void)reserve_keep(x);
   pthread_mutex_lock(&x->lock);
   x->rounds.at = XDB_AT_REST;
   pthread_cond_broadcast(&x->changed);
@@ -402,17 +423,34 @@ static enum remixdb_status wait_installed(struct waiter *w, uint64_t nr) {
   }
 }
 
+// Lock is held and stays so, but is let go while waiting: freezes the active memtable, when it is (still) wanted. *s_out is not REMIXDB_OK: that has failed.
+static bool freeze_asked(struct waiter *w, enum xdb_round_when when, enum remixdb_status *s_out) {
+  struct xdb *const x = w->x;
+  for (;;) {
+    x->rounds.nr_flushers++;
+    if (x->rounds.error.status == REMIXDB_NOSPACE && reserve_there(x)) {  // the frozen memtable's round may have that, which it had not when nobody waited for it
+      x->rounds.flushing = true;
+      x->rounds.failed_ns = 0;
+    }
+    *s_out = wait_for_round(x, w);
+    x->rounds.nr_flushers--;
+    const bool wanted = *s_out == REMIXDB_OK && freeze_wanted(x, when, 0);
+    if (wanted) *s_out = freeze(x);
+    if (!wanted || *s_out != REMIXDB_NOSPACE) return wanted;
+    pthread_mutex_unlock(&x->lock);
+    const bool again = reserve_spend(x);
+    pthread_mutex_lock(&x->lock);
+    if (!again) return wanted;
+  }
+}
+
 // Freezes the active memtable, when it is wanted, and waits for its round, which hands nothing back and does what w->whole asks for.
 static enum remixdb_status flush_round(struct waiter *w, enum xdb_round_when when) {
   struct xdb *const x = w->x;
   if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
   pthread_mutex_lock(&x->lock);
   enum remixdb_status s = xdb_failure(x);
-  x->rounds.nr_flushers++;
-  if (s == REMIXDB_OK) s = wait_for_round(x, w);
-  x->rounds.nr_flushers--;
-  const bool wanted = s == REMIXDB_OK && freeze_wanted(x, when, 0);
-  if (wanted) s = freeze(x);
+  const bool wanted = s == REMIXDB_OK && freeze_asked(w, when, &s);
   pthread_cond_broadcast(&x->changed);  // who has given way looks again
   if (wanted && s == REMIXDB_OK) {
     const uint64_t nr = x->rounds.nr_frozen;
@@ -487,6 +525,35 @@ static void whole_on(struct waiter *w) {
   compact_whole_on(work);
 }
 
+// The disk had no room for a round of a compaction. Whether it is worth while to try again with smaller partitions alone, which then give room for others.
+static bool go_smaller(struct waiter *w) {
+  struct compact_whole *const work = w->whole ? &w->whole->work : NULL;  // NULL: the call is given up
+  if (!work || work->largest / 2 < WHOLE_MOST_MIN) return false;
+  work->most = work->largest / 2;
+  pthread_mutex_lock(&w->x->lock);
+  w->x->rounds.failed_ns = 0;  // the memtable's round is tried again at once
+  pthread_mutex_unlock(&w->x->lock);
+  return true;
+}
+
+// Once over all partitions. *any_out is set when something was written for one.
+static enum remixdb_status compact_pass(struct waiter *w, bool *any_out) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (bool end = false; s == REMIXDB_OK && !end;) {
+    w->whole->taken = w->whole->done = w->whole->installed = false;
+    w->whole->work.largest = 0;
+    s = flush_round(w, XDB_ROUND_ANY);
+    if (s == REMIXDB_NOSPACE && go_smaller(w)) s = REMIXDB_OK;
+    if (s != REMIXDB_OK || !w->whole->installed) continue;  // its round failed, and another has brought the memtable into tables: once more
+    *any_out = *any_out || w->whole->work.largest;
+    end = w->whole->work.end;
+    if (end) break;
+    whole_on(w);
+    s = progress_report(&w->progress, w->what, w->done, w->total);
+  }
+  return s;
+}
+
 enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p) {
   struct waiter w = {.x = x, .progress = *p, .what = "compact", .whole = mem_calloc(1, sizeof(*w.whole))};
   if (!w.whole) return REMIXDB_NOMEM;
@@ -494,15 +561,15 @@ enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p) {
   w.whole->work.budget = 4 * x->memtable_limit;
   if (p->fn && !x->opts.read_only) w.total = whole_bytes(x);
   enum remixdb_status s = waiter_begin(&w);
-  for (bool end = false; s == REMIXDB_OK && !end;) {
-    w.whole->taken = w.whole->done = w.whole->installed = false;
-    s = flush_round(&w, XDB_ROUND_ANY);
-    if (s != REMIXDB_OK || !w.whole->installed) continue;  // its round failed, and another has brought the memtable into tables: once more
-    end = w.whole->work.end;
-    if (end) break;
-    whole_on(&w);
-    s = progress_report(&w.progress, w.what, w.done, w.total);
+  bool any = true, left = true;
+  for (uint32_t pass = 0; s == REMIXDB_OK && left && any && pass < WHOLE_PASSES; pass++) {
+    any = w.whole->work.left = false;
+    w.whole->work.most = UINT64_MAX;
+    w.whole->work.from_len = 0;
+    s = compact_pass(&w, &any);
+    left = w.whole && w.whole->work.left;
   }
+  if (s == REMIXDB_OK && left) s = err_set(REMIXDB_NOSPACE, "%s: No space left on device: some partitions could not be compacted", x->dir);
   mem_free(w.whole);
   if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
   return s == REMIXDB_OK ? waiter_end(&w) : s;

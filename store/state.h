@@ -79,6 +79,14 @@ struct idle {
   _Atomic uint32_t nr_left;        // with those that workers are destroying; release-decremented when one is gone
 };
 
+// store/reserve.h. Guarded by its lock, which is taken with no other than xdb.lock; the log's is taken within.
+struct xdb_reserve {
+  pthread_mutex_t lock;
+  uint64_t size, want;         // bytes of the file, and what it is to have
+  bool off;                    // the file system cannot reserve room
+  bool scarce;                 // there was none for it: the log grows for deletes only
+};
+
 struct xdb {
   // set at open
   struct env *env;
@@ -99,6 +107,7 @@ struct xdb {
   struct workers *workers;     // NULL: read_only
   struct compact compact;
   struct wal_recovery recovery;
+  uint32_t nr_cleaned;         // files that no version names, removed by the opening
 
   _Alignas(CACHE_LINE) _Atomic(struct view *) view;    // release-published under lock
   _Alignas(CACHE_LINE) _Atomic uint64_t published;     // see X1; release-stored under the log's lock
@@ -118,6 +127,7 @@ struct xdb {
   pthread_cond_t changed;      // a round has ended, or a flush that waited has had its turn
   struct err_saved error;      // why `failed`
 
+  struct xdb_reserve reserve;
   struct memtables memtables;
   struct sst_retired retired;      // files kept for readers
 

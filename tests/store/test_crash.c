@@ -396,6 +396,7 @@ static bool see_name(void *arg, const char *name) {
     n->nr_logs++;
     return true;
   }
+  if (strcmp(name, FILES_RESERVE) == 0) return true;
   for (uint32_t i = 0; i < n->v->nr_parts; i++) {
     const struct part *const p = n->v->parts[i];
     const struct remix *const views[] = {p->remix, p->young};

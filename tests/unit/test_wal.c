@@ -1280,12 +1280,13 @@ static void test_left_file(void **state) {
     append_sized(w, 20);
     assert_int_equal(wal_sync(w), REMIXDB_OK);
     if (way == 0) {
-      simdisk_fault(d, SIMDISK_ALLOCATE, 0, 1, ENOSPC);
+      simdisk_fault(d, SIMDISK_ALLOCATE, 0, UINT64_MAX, ENOSPC);
       simdisk_fault(d, SIMDISK_UNLINK, 0, 1, ENOSPC);
     } else {
       simdisk_fault(d, SIMDISK_OPEN, 0, 1, SIMDISK_DONE);
     }
     assert_int_equal(wal_switch(w, NULL, NULL), way == 0 ? REMIXDB_NOSPACE : REMIXDB_IO);
+    simdisk_fault(d, SIMDISK_ALLOCATE, 0, 0, 0);
     assert_int_equal(nr_files(d), 2);
     assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
     assert_int_equal(nr_files(d), 2);
@@ -1447,7 +1448,7 @@ static void test_full_disk_at_allocate(void **state) {
   struct wal *w;
   uint64_t rng = 12;
   enum remixdb_status s;
-  simdisk_space(d, WAL_PREALLOC + 4096);
+  simdisk_space(d, WAL_PREALLOC);
   assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
   do s = append(w, m, &rng, 2000);
   while (s == REMIXDB_OK);
@@ -1461,7 +1462,7 @@ static void test_full_disk_at_allocate(void **state) {
     if (m->nr % 7 == 0) assert_int_equal(append(w, m, &rng, 2000), REMIXDB_NOSPACE);
   }
   assert_int_equal(s, REMIXDB_NOSPACE);
-  assert_in_range(wal_segment_bytes(w) - before, WAL_PREALLOC / WAL_KEEP_PART - 200000, WAL_PREALLOC / WAL_KEEP_PART + 200000);
+  assert_in_range(wal_segment_bytes(w) - before, WAL_KEEP_MAX - 200000, WAL_KEEP_MAX + 200000);
   assert_int_equal(wal_switch(w, switched, m), REMIXDB_NOSPACE);
   const uint64_t gen = m->gen;
   assert_int_equal(wal_gen(w), gen);

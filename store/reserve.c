@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/reserve.h"
+
+#define RESERVE_PART 16u
+#define RESERVE_MIN ((uint64_t)32 << 10)
+#define RESERVE_MAX ((uint64_t)64 << 20)
+
+void reserve_init(struct xdb *x) { pthread_mutex_init(&x->reserve.lock, NULL); }
+void reserve_fini(struct xdb *x) { pthread_mutex_destroy(&x->reserve.lock); }
+
+void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged) {
+  uint64_t bytes = logged * RESERVE_PART, want = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++)
+    for (uint32_t r = 0; r < part_runs(v->parts[i]); r++) bytes += part_run(v->parts[i], r)->file_size;
+  if (bytes)
+    for (want = RESERVE_MIN; want < RESERVE_MAX && want < bytes / RESERVE_PART;) want *= 2;
+  pthread_mutex_lock(&x->reserve.lock);
+  x->reserve.want = want;
+  pthread_mutex_unlock(&x->reserve.lock);
+}
+
+// With the lock held. Whether that is news, for `tell`.
+static bool set_scarce(struct xdb *x, bool scarce) {
+  if (scarce == x->reserve.scarce) return false;
+  x->reserve.scarce = scarce;
+  if (x->wal) wal_scarce(x->wal, scarce);
+  return true;
+}
+
+// Without the lock: the logger is the user's.
+static void tell(struct xdb *x, bool scarce) {
+  xdb_say(x, scarce ? "%s: the disk is full: until room is freed only deletes are taken" : "%s: there is room on disk again", x->dir);
+}
+
+// Makes the file so large; REMIXDB_NOSPACE: as large as there is room. *size_out: what it is then. A failed allocation may have taken room all the same, which is
+// given back.
+static enum remixdb_status grow(struct xdb *x, int fd, uint64_t want, uint64_t *size_out) {
+  enum remixdb_status s = env_size(x->env, fd, FILES_RESERVE, size_out);
+  if (s == REMIXDB_OK && *size_out > want && (s = env_truncate(x->env, fd, FILES_RESERVE, want)) == REMIXDB_OK) *size_out = want;
+  const uint64_t was = *size_out;
+  bool full = false;
+  for (uint64_t to = want; s == REMIXDB_OK && to >= RESERVE_MIN && to > was; to /= 2) {
+    s = env_allocate(x->env, fd, FILES_RESERVE, was, to - was);
+    if (s == REMIXDB_OK) break;
+    full = s == REMIXDB_NOSPACE;
+    if (full) s = env_truncate(x->env, fd, FILES_RESERVE, was);
+  }
+  if (s == REMIXDB_OK) s = env_size(x->env, fd, FILES_RESERVE, size_out);
+  if (s != REMIXDB_OK) return s;
+  x->reserve.off = !full && *size_out < want;  // allocation succeeds where the system cannot reserve room, and has no effect
+  return full ? REMIXDB_NOSPACE : s;
+}
+
+// The same, and removes a file that would be empty.
+static enum remixdb_status resize(struct xdb *x, uint64_t want, uint64_t *size_out) {
+  int fd;
+  *size_out = 0;
+  if (want == 0) return env_unlink(&x->home, FILES_RESERVE);
+  enum remixdb_status s = env_open(&x->home, FILES_RESERVE, ENV_READ | ENV_WRITE | ENV_CREATE, &fd);
+  if (s != REMIXDB_OK) return s;
+  s = grow(x, fd, want, size_out);
+  env_close_quiet(x->env, fd);
+  const enum remixdb_status gone = *size_out == 0 ? env_unlink(&x->home, FILES_RESERVE) : REMIXDB_OK;
+  return s == REMIXDB_OK ? gone : s;
+}
+
+bool reserve_keep(struct xdb *x) {
+  struct xdb_reserve *const r = &x->reserve;
+  if (x->opts.read_only) return true;
+  enum remixdb_status s = REMIXDB_OK;
+  pthread_mutex_lock(&r->lock);
+  if (r->size != r->want && !r->off) {
+    s = resize(x, r->want, &r->size);
+  }
+  const bool scarce = s == REMIXDB_NOSPACE, news = set_scarce(x, scarce);
+  pthread_mutex_unlock(&r->lock);
+  if (s != REMIXDB_OK && !scarce) xdb_say(x, "%s: no room is reserved: %s", x->dir, err_msg());
+  if (news) tell(x, scarce);
+  return !scarce;
+}
+
+bool reserve_there(struct xdb *x) {
+  pthread_mutex_lock(&x->reserve.lock);
+  const bool there = x->reserve.size > 0;
+  pthread_mutex_unlock(&x->reserve.lock);
+  return there;
+}
+
+bool reserve_back(struct xdb *x) {
+  pthread_mutex_lock(&x->reserve.lock);
+  const bool scarce = x->reserve.scarce;
+  pthread_mutex_unlock(&x->reserve.lock);
+  return scarce && reserve_keep(x);
+}
+
+bool reserve_spend(struct xdb *x) {
+  pthread_mutex_lock(&x->reserve.lock);
+  const bool any = x->reserve.size > 0 && env_unlink(&x->home, FILES_RESERVE) == REMIXDB_OK;
+  if (any) x->reserve.size = 0;
+  const bool news = any && set_scarce(x, true);
+  pthread_mutex_unlock(&x->reserve.lock);
+  if (news) tell(x, true);
+  return any;
+}
