@@ -40,6 +40,8 @@ static void sst_free(struct sst *t) {
   sst_scratch_leave();
 }
 
+#define SST_HOLE (128u << 10)  // more than a block has: each begins with a checksum
+
 // Blocks begin where the counts are not zero; a block has at most 16 pages, and the counts add up. Sets what sst_advance goes by.
 static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
   uint64_t sum = 0;
@@ -70,7 +72,8 @@ static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, con
     uint32_t size;
     p = kv_varint_get(p, end, &size);
     // stored raw it is one byte longer than a plain block, the kind
-    if (!p || size <= FORMAT_SST_STORED_HEAD || size > pages * BLOCK_PAGE + 1)
+    // no two records have the same offset and the same key: they cannot be packed into less than this
+    if (!p || size <= FORMAT_SST_STORED_HEAD + t->nr_recs[block] / 4u || size > pages * BLOCK_PAGE + 1)
       return err_corrupt(t->path, off, "stored size of block %u", block);
     for (uint32_t i = 0; i < pages; i++) t->offs[block + i] = at;
     at += size;
@@ -189,7 +192,7 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
   fdpool_add(ctx->fds, &t->file, ctx->dir, t->path, ENV_READ | (ctx->direct_io ? ENV_DIRECT : 0));
   s = fdpool_acquire(&t->file, &fd);
   if (s != REMIXDB_OK) goto out;
-  s = sst_load_meta(t, fd);
+  s = env_is_hollow(ctx->env, fd, 0, t->file_size, SST_HOLE) ? err_corrupt(t->path, 0, "has a hole where blocks should be") : sst_load_meta(t, fd);
   fdpool_release(&t->file);
   if (s == REMIXDB_OK) s = cache_table_init(&t->cache, ctx->cache, t->nr_pages, number);
 out:

@@ -221,6 +221,18 @@ static int raw_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
 #endif
 }
 
+static int64_t raw_seek(struct env *e, int fd, uint64_t off, bool hole) {
+  CANCEL_LATER;
+  (void)e;
+#if defined(SEEK_DATA) && defined(SEEK_HOLE)
+  const off_t at = lseek(fd, (off_t)off, hole ? SEEK_HOLE : SEEK_DATA);  // files are read and written at offsets: their own positions mean nothing
+  return at >= 0 ? (int64_t)at : -errno;
+#else
+  (void)fd, (void)off, (void)hole;
+  return -EINVAL;
+#endif
+}
+
 static const struct env_ops raw_ops = {
     .open = raw_open,
     .close = raw_close,
@@ -240,6 +252,7 @@ static const struct env_ops raw_ops = {
     .list = raw_list,
     .lock = raw_lock,
     .unlock = raw_unlock,
+    .seek = raw_seek,
     .write_out = raw_write_out,
 };
 
@@ -491,6 +504,25 @@ void env_unlock(struct env *e, int fd) {
   if (fd < 0) return;
   (void)e->ops->unlock(e, fd);  // what fails here is done by the closing
   env_close_quiet(e, fd);
+}
+
+uint64_t env_next_data(struct env *e, int fd, uint64_t off, uint64_t end) {
+  if (!e->ops->seek || off >= end) return off < end ? off : end;
+  const int64_t at = e->ops->seek(e, fd, off, false);
+  if (at == -ENXIO) return end;
+  if (at < 0 || (uint64_t)at <= off) return off;
+  return (uint64_t)at < end ? (uint64_t)at : end;
+}
+
+bool env_is_hollow(struct env *e, int fd, uint64_t off, uint64_t end, uint64_t most) {
+  while (off < end && e->ops->seek) {
+    const uint64_t data = env_next_data(e, fd, off, end);
+    if (data - off >= most) return true;
+    const int64_t hole = data < end ? e->ops->seek(e, fd, data, true) : -1;
+    if (hole < 0 || (uint64_t)hole <= off) return false;
+    off = (uint64_t)hole;
+  }
+  return false;
 }
 
 void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len) { (void)e->ops->write_out(e, fd, off, len); }

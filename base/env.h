@@ -49,6 +49,7 @@ struct env_ops {  // each returns >= 0, or -errno
   int (*list)(struct env *e, int at, const char *name, bool (*fn)(void *arg, const char *name), void *arg);
   int (*lock)(struct env *e, int fd, bool exclusive);  // flock, not waiting; -EWOULDBLOCK when held. Dies with the process and its children made by fork.
   int (*unlock)(struct env *e, int fd);
+  int64_t (*seek)(struct env *e, int fd, uint64_t off, bool hole);  // the next offset >= off of a hole (or the end), or of data (-ENXIO: none); NULL: all is data
   int (*write_out)(struct env *e, int fd, uint64_t off, uint64_t len);  // advice: begins to bring these pages to the disk, and does not wait for it; may do nothing
 };
 
@@ -94,6 +95,10 @@ MUST_CHECK enum remixdb_status env_truncate(struct env *e, int fd, const char *p
 // Room for [off, off+len). Succeeds without effect where the system cannot preallocate.
 MUST_CHECK enum remixdb_status env_allocate(struct env *e, int fd, const char *path, uint64_t off, uint64_t len);
 MUST_CHECK enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *size_out);
+// Where the file goes on with data at or after off; a file system that knows no holes has data everywhere. At most `end`. An error counts as data: it is met by reading.
+uint64_t env_next_data(struct env *e, int fd, uint64_t off, uint64_t end);
+// Whether a hole of `most` bytes or more lies in [off, end): what is read there was never written. A file may be so large as it likes without having anything.
+bool env_is_hollow(struct env *e, int fd, uint64_t off, uint64_t end, uint64_t most);
 MUST_CHECK enum remixdb_status env_stat(const struct env_dir *at, const char *name, struct env_stat *out);  // REMIXDB_NOTFOUND (no message) when absent
 MUST_CHECK enum remixdb_status env_rename(const struct env_dir *from_at, const char *from, const struct env_dir *to_at, const char *to);
 MUST_CHECK enum remixdb_status env_unlink(const struct env_dir *at, const char *name);  // absent is success

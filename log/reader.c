@@ -74,9 +74,15 @@ static void wal_heads_add(struct wal_heads *h, const struct wal_frame *f, uint64
   if (last > h->last_seq) h->last_seq = last;
 }
 
+uint64_t wal_pass_hole(const struct wal_reader *r, uint64_t off, uint64_t limit) {
+  if (off >= r->off && off + WAL_FRAME_HEAD <= r->off + r->len) return off;
+  const uint64_t data = env_next_data(r->env, r->seg->fd, off, limit);
+  return data - off < WAL_FRAME_HEAD ? off : data - (WAL_FRAME_HEAD - 1);
+}
+
 enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, struct wal_heads *out) {
   *out = (struct wal_heads){.end = off};
-  while (off < limit && limit - off >= WAL_FRAME_HEAD) {
+  while ((off = wal_pass_hole(r, off, limit)) < limit && limit - off >= WAL_FRAME_HEAD) {
     const uint8_t *p;
     size_t nr;
     const enum remixdb_status s = wal_reader_get(r, off, limit - off < WAL_WINDOW ? (size_t)(limit - off) : WAL_WINDOW, &p, &nr);

@@ -10,6 +10,7 @@
 #if !defined(WAL_WINDOW)       // a build that fuzzes makes it small
 #define WAL_WINDOW (1u << 20)  // files are read in pieces of this size
 #endif
+#define WAL_HOLE (128u << 10)  // of zeros there are never so many in a frame: a record has fewer bytes
 
 #define WAL_PAGE 4096u         // what a disk reads or does not
 
@@ -38,6 +39,8 @@ struct wal_heads {
   uint64_t frame_end;            // the same without a limit; 0 when there is none
   uint64_t first_seq, last_seq;  // the smallest and the largest sequence number that one of them states; 0 when there is none
 };
+// Where to look from, at or after off: nothing can be in a hole of the file, which may be much larger than what it has. A head may begin a little before data.
+uint64_t wal_pass_hole(const struct wal_reader *r, uint64_t off, uint64_t limit);
 // Looks at every byte of [off, limit) of the reader's file for the head of a frame of the segment k. Heads suffice as witnesses: their
 // own check is as good as the frame's. REMIXDB_IO, REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, struct wal_heads *out);

@@ -25,6 +25,8 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
     if (nr < WAL_FRAME_HEAD || !wal_frame_get(p, &seg->key, off, &f) || f.first_seq != *seq + 1) break;
     const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
     if (size > limit - off || size > seg->size - off) break;
+    // memory is not taken for what was never written: of no record so much is zero
+    if (size > WAL_WINDOW && env_is_hollow(r->env, seg->fd, off, off + size, WAL_HOLE)) break;
     s = wal_reader_get(r, off, size, &p, &nr);
     if (s != REMIXDB_OK) return s;
     if (nr < size || wal_frame_sum(&seg->key, off, p, f.len) != f.sum) break;

@@ -13,7 +13,7 @@
 // The next frame that is whole, at or after `off` and with numbers above seq. *at_out: where; limit when there is none.
 static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, uint64_t seq, uint64_t *at_out) {
   *at_out = limit;
-  for (; off < limit && limit - off >= WAL_FRAME_HEAD; off++) {
+  for (; (off = wal_pass_hole(r, off, limit)) < limit && limit - off >= WAL_FRAME_HEAD; off++) {
     const uint8_t *p;
     size_t nr;
     struct wal_frame f;
@@ -21,6 +21,7 @@ static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal
     if (st != REMIXDB_OK) return st;
     if (nr < WAL_FRAME_HEAD) return REMIXDB_OK;
     if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq || WAL_FRAME_HEAD + (uint64_t)f.len > limit - off) continue;
+    if (f.len > WAL_WINDOW && env_is_hollow(r->env, r->seg->fd, off, off + f.len, WAL_HOLE)) continue;
     const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
     if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK) return st;
     if (nr < size || wal_frame_sum(k, off, p, f.len) != f.sum || !wal_frame_decodes(&f, p + WAL_FRAME_HEAD)) continue;

@@ -7,6 +7,8 @@
 #include "base/set32.h"
 #include "base/zmem.h"
 
+#define SEG_LEAST 4u  // segments have more entries than this on average, but for a few at the ends of stretches
+#define SEG_FEW 64u
 #define PACK_LEVEL 1  // higher ones gain a few percent
 
 // The columns, in this order in the file. Each as it is, or as one zstd frame, whichever is shorter.
@@ -259,8 +261,10 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   if (len < remix_segs_off(nr_runs) + PACK_DIR + 8) return err_corrupt(path, 32, "too short for %u runs", nr_runs);
   const struct shape h = shape_of(file, nr_runs);
   // what bounds the memory that is taken
-  if (h.nr_entries != records || h.nr_segs > records) return err_corrupt(path, 44, "%u segments, %llu entries of %llu records", h.nr_segs, (unsigned long long)h.nr_entries, (unsigned long long)records);
-  if (h.anchors_len > UINT32_MAX || h.anchors_len > (uint64_t)h.nr_segs * REMIXDB_KV_MAX) return err_corrupt(path, 96, "length of the anchors");
+  if (h.nr_entries != records || h.nr_segs > records / SEG_LEAST + SEG_FEW) return err_corrupt(path, 44, "%u segments, %llu entries of %llu records", h.nr_segs, (unsigned long long)h.nr_entries, (unsigned long long)records);
+  uint64_t keys = 0;
+  for (uint32_t r = 0; r < nr_runs; r++) keys += runs[r]->key_bytes;
+  if (h.anchors_len > UINT32_MAX || h.anchors_len > keys || h.anchors_len > (uint64_t)h.nr_segs * REMIXDB_KV_MAX) return err_corrupt(path, 96, "length of the anchors");
   struct column c[COLS] = {{0}};
   struct mem_map map = {0};
   ZSTD_DCtx *const z = ZSTD_createDCtx_advanced(zmem());

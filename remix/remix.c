@@ -19,6 +19,8 @@ struct remix_whole {
   struct mem_map map;  // of the image
 };
 
+#define REMIX_HOLE (128u << 10)  // a file has no such stretch of zeros: what is so regular is packed
+
 // ---- opening
 
 void remix_name(char *buf, uint64_t number) { files_remix_name(buf, number); }
@@ -161,6 +163,10 @@ static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
   if (load64le(head + 32) != x->file_size || x->file_size < remix_segs_off(0) + 4 + 8) {
     s = err_corrupt(x->path, 0, "malformed header, or a file of %llu bytes cut from %llu", (unsigned long long)x->file_size,
                     (unsigned long long)load64le(head + 32));
+    goto out;
+  }
+  if (env_is_hollow(env, fd, 0, x->file_size, REMIX_HOLE)) {
+    s = err_corrupt(x->path, 0, "has a hole where there should be an index");
     goto out;
   }
   s = mem_map_table(x->file_size, &file);

@@ -117,6 +117,14 @@ enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_o
   return REMIXDB_OK;
 }
 
+static int cmp_u64(const void *a, const void *b) {
+  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+// What tells a table's or REMIX's file from all others in one number.
+static uint64_t file_key(uint64_t number, bool remix) { return number << 1 | remix; }
+
 // Partitions that are opened, some at the same time.
 struct loading {
   const struct sst_ctx *ctx;
@@ -186,6 +194,26 @@ static enum remixdb_status load_parts(struct loading *all, struct workers *ws, s
     else parts[i] = loads[i].part;
   }
   return failed ? err_raise(&all->error) : REMIXDB_OK;
+}
+
+// A file belongs to one partition: naming it in each of many would have it opened, and its index unpacked, for each.
+static enum remixdb_status check_names(const char *path, const struct load *loads, uint32_t nr) {
+  size_t all = 0, at = 0;
+  for (uint32_t i = 0; i < nr; i++) all += 2 + (size_t)loads[i].names.nr;
+  uint64_t *const keys = mem_alloc(all * sizeof(*keys));
+  if (!keys) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct current_part *const n = &loads[i].names;
+    if (n->nr) keys[at++] = file_key(n->remix, true);
+    if (n->young) keys[at++] = file_key(n->young, true);
+    for (uint32_t t = 0; t < n->nr; t++) keys[at++] = file_key(load64le(n->tables + 8 * (size_t)t), false);
+  }
+  qsort(keys, at, sizeof(*keys), cmp_u64);
+  uint64_t twice = 0;
+  for (size_t i = 1; i < at; i++)
+    if (keys[i] == keys[i - 1]) twice = keys[i] >> 1;
+  mem_free(keys);
+  return twice ? err_corrupt(path, 0, "names file %llu for two partitions", (unsigned long long)twice) : REMIXDB_OK;
 }
 
 // V2
@@ -264,6 +292,7 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, 
   s = current_check(&c);
   if (s == REMIXDB_OK && (!(parts = mem_calloc(nr, sizeof(*parts))) || !(loads = mem_calloc(nr, sizeof(*loads))))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = decode_parts(&c, loads);
+  if (s == REMIXDB_OK) s = check_names(c.path, loads, nr);
   if (s == REMIXDB_OK) s = load_parts(&all, ws, self, loads, nr, parts);
   if (s == REMIXDB_OK) s = make_loaded(&c, parts, out);
   pthread_mutex_destroy(&all.lock);
@@ -295,14 +324,6 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
 }
 
 // ---- what no version names
-
-static int cmp_u64(const void *a, const void *b) {
-  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-  return (x > y) - (x < y);
-}
-
-// What tells a table's or REMIX's file from all others in one number.
-static uint64_t file_key(uint64_t number, bool remix) { return number << 1 | remix; }
 
 enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out) {
   struct files_entry *list = NULL;

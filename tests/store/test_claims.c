@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Crafted files, with checksums that are right, that claim to hold much more than they can: opening takes memory and time for what is there, not for what is claimed.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "log/format.h"
+#include "remixdb.h"
+#include "store/state.h"
+#include "table/format.h"
+#include "xdb.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+static char dir[64];
+static _Atomic uint64_t taken, largest, bytes_read;
+
+static bool count(size_t size) {
+  atomic_fetch_add(&taken, size);
+  if (size > atomic_load(&largest)) atomic_store(&largest, size);
+  return true;
+}
+
+static ssize_t counting_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  atomic_fetch_add(&bytes_read, len);
+  return env_posix()->ops->pread(e, fd, buf, len, off);
+}
+
+static char *path_of(const char *name) {
+  static char path[128];
+  (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+  return path;
+}
+
+static int setup(void **state) {
+  (void)state;
+  (void)snprintf(dir, sizeof(dir), "/tmp/remixdb-claims-XXXXXX");
+  return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  atomic_store(&mem_fault, NULL);
+  (void)remixdb_destroy(dir);  // of a test that failed the store is still open
+  return 0;
+}
+
+static enum remixdb_status try_open(struct xdb **out) {
+  static struct env_ops ops;
+  static struct env env = {.ops = &ops};
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.memtable_mb = 1;
+  o.cache_mb = 0;
+  o.workers = 0;
+  ops = *env_posix()->ops;
+  ops.pread = counting_pread;
+  atomic_store(&taken, 0);
+  atomic_store(&largest, 0);
+  atomic_store(&bytes_read, 0);
+  atomic_store(&mem_fault, count);
+  const enum remixdb_status s = xdb_open(dir, &o, &env, out);
+  atomic_store(&mem_fault, NULL);
+  return s;
+}
+
+// A store with some records in a table, or in the log.
+static void make_store(bool logged) {
+  struct xdb *x;
+  assert_int_equal(try_open(&x), REMIXDB_OK);
+  struct xdb_ref *r = remixdb_ref(x);
+  char key[16];
+  for (uint32_t i = 0; i < 1000; i++) assert_true(remixdb_put(r, key, (uint32_t)snprintf(key, sizeof(key), "key%05u", i), "value", 5));
+  assert_true(remixdb_sync(r));
+  remixdb_unref(r);
+  x->leave_log = logged;
+  assert_int_equal(xdb_close(x), REMIXDB_OK);
+}
+
+static uint8_t *read_all(const char *name, size_t *len_out) {
+  uint8_t *buf;
+  assert_int_equal(env_read_file(ENV_PATHS(env_posix()), path_of(name), MIB, &buf, len_out), REMIXDB_OK);
+  return buf;
+}
+
+static void write_all(const char *name, const void *buf, size_t len) {
+  const int fd = open(path_of(name), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  assert_true(fd >= 0 && write(fd, buf, len) == (ssize_t)len && close(fd) == 0);
+}
+
+static void refused(uint64_t most) {
+  struct xdb *x;
+  assert_int_equal(try_open(&x), REMIXDB_CORRUPT);
+  if (atomic_load(&taken) > most) fail_msg("%llu bytes were taken to open it, %llu at most: %s", (unsigned long long)atomic_load(&taken), (unsigned long long)most, remixdb_errmsg());
+}
+
+// What a sound store takes to open: the buffers of the log above all.
+static uint64_t usual(void) {
+  struct xdb *x;
+  assert_int_equal(try_open(&x), REMIXDB_OK);
+  const uint64_t bytes = atomic_load(&taken);
+  x->leave_log = true;
+  assert_int_equal(xdb_close(x), REMIXDB_OK);
+  return bytes;
+}
+
+// One partition's files, named for thousands.
+static void test_partitions(void **state) {
+  (void)state;
+  enum { PARTS = 5000, HEAD = 56, PART = 16 };
+  make_store(false);
+  const uint64_t sound = usual();
+  size_t len;
+  uint8_t *const was = read_all("CURRENT", &len);
+  const uint32_t nr = load32le(was + HEAD + 4);
+  assert_true(load32le(was + 8) == 1 && load32le(was + 12) == 1 && load32le(was + HEAD) == 0 && nr > 0 && len == HEAD + PART + 8 * nr + 8);
+  const size_t max = HEAD + PARTS * (PART + 8 + 8 * (size_t)nr) + 8;
+  uint8_t *const now = calloc(1, max), *p = now + HEAD;
+  assert_non_null(now);
+  memcpy(now, was, HEAD);
+  store32le(now + 12, PARTS);
+  for (uint32_t i = 0; i < PARTS; i++) {
+    char anchor[9] = "";
+    const uint32_t alen = i ? (uint32_t)snprintf(anchor, sizeof(anchor), "key%05u", i) : 0;
+    memcpy(p, was + HEAD, PART);
+    store32le(p, alen);
+    memcpy(p + PART, anchor, alen);
+    memcpy(p + PART + alen, was + HEAD + PART, 8 * (size_t)nr);
+    p += PART + alen + 8 * (size_t)nr;
+  }
+  store64le(p, hash64(now, (size_t)(p - now)));
+  write_all("CURRENT", now, (size_t)(p - now) + 8);
+  refused(sound + 4 * max + MIB);
+  mem_free(was);
+  free(now);
+}
+
+// The metadata and footer of a table of so many pages, each a block of 255 records; data_size bytes lie before them.
+static void claim_table(const char *name, uint64_t store_id, uint64_t number, uint32_t pages, uint64_t data_size, uint32_t flags) {
+  const uint32_t sizes = flags & FORMAT_SST_FLAG_ZSTD ? pages : 0;
+  const uint64_t used = pages + 2 + sizes, meta_len = align_up(data_size + used + FORMAT_SST_FOOTER, FORMAT_SST_ALIGN) - data_size - FORMAT_SST_FOOTER;
+  uint8_t *const meta = calloc(1, meta_len + FORMAT_SST_FOOTER);
+  assert_non_null(meta);
+  memset(meta, 255, pages);
+  meta[pages] = 'a';
+  meta[pages + 1] = 'b';
+  memset(meta + pages + 2, (int)(data_size / pages), sizes);
+  const struct format_sst_footer f = {.store_id = store_id, .number = number, .nr_records = 255ull * pages, .key_bytes = 255ull * pages, .data_size = data_size,
+                                      .meta_off = data_size, .meta_len = meta_len, .meta_sum = hash64_seed(meta, meta_len, format_sst_meta_seed(number)),
+                                      .file_size = data_size + meta_len + FORMAT_SST_FOOTER, .nr_pages = pages, .flags = flags, .min_len = 1, .max_len = 1, .sizes_len = sizes};
+  format_sst_footer_put(meta + meta_len, &f);
+  const int fd = open(path_of(name), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  for (uint64_t at = 0; sizes && at < data_size; at += pages) assert_int_equal(pwrite(fd, meta, pages, (off_t)at), pages);
+  assert_true(fd >= 0 && pwrite(fd, meta, meta_len + FORMAT_SST_FOOTER, (off_t)data_size) == (ssize_t)(meta_len + FORMAT_SST_FOOTER) && close(fd) == 0);
+  free(meta);
+}
+
+// A table of millions of records that has no room for them: packed into ten bytes a block, or lying in a hole.
+static void test_tables(void **state) {
+  (void)state;
+  make_store(false);
+  const uint64_t sound = usual();
+  size_t len;
+  uint8_t *const current = read_all("CURRENT", &len);
+  const uint64_t number = load64le(current + 56 + 16);
+  char name[32];
+  (void)snprintf(name, sizeof(name), "%06llu.sst", (unsigned long long)number);
+  claim_table(name, load64le(current + 16), number, 57000, 570000, FORMAT_SST_FLAG_ZSTD);
+  refused(sound + 4 * MIB);
+  if (!strstr(remixdb_errmsg(), "stored size of block")) fail_msg("%s", remixdb_errmsg());
+  claim_table(name, load64le(current + 16), number, 65000, 65000 * 4096ull, 0);
+  refused(sound + 4 * MIB);
+  if (!strstr(remixdb_errmsg(), "hole")) fail_msg("%s", remixdb_errmsg());
+  mem_free(current);
+}
+
+// A log of 8 GB without anything in them is read like what it has.
+static void test_sparse_log(void **state) {
+  (void)state;
+  struct xdb *x;
+  make_store(true);
+  assert_int_equal(truncate(path_of("wal-0"), (off_t)8 << 30), 0);
+  assert_int_equal(try_open(&x), REMIXDB_OK);
+  assert_in_range(atomic_load(&bytes_read), 1, 16 * MIB);
+  struct xdb_ref *r = remixdb_ref(x);
+  assert_true(remixdb_probe(r, "key00999", 8));
+  remixdb_unref(r);
+  assert_int_equal(xdb_close(x), REMIXDB_OK);
+}
+
+// A frame that says that it is a gigabyte, most of it a hole.
+static void test_frame(void **state) {
+  (void)state;
+  struct xdb *x;
+  make_store(true);
+  const uint64_t sound = usual();
+  size_t len;
+  uint8_t *const log = read_all("wal-0", &len);
+  uint64_t at = WAL_HEAD;
+  struct wal_frame f;
+  const struct wal_key k = wal_key(load64le(log + 16), load64le(log + 24));
+  uint64_t seq = load64le(log + 56);
+  for (; at + WAL_FRAME_HEAD <= len && wal_frame_get(log + at, &k, at, &f); at += WAL_FRAME_HEAD + f.len) seq = f.first_seq + f.count - 1;
+  assert_int_equal(seq, 1000);
+  // the head is right, for which it takes no payload; nothing follows it
+  uint8_t head[WAL_FRAME_HEAD + 2] = {0};
+  const struct wal_frame small = {.len = 2, .count = 1, .first_seq = seq + 1};
+  wal_frame_put(head, &k, at, &small);
+  store32le(head + 12, WAL_FRAME_MAX);
+  store32le(head + 36, (uint32_t)hash64_seed(head + 8, 28, ~(k.seed + at)));
+  assert_true(wal_frame_get(head, &k, at, &f) && f.len == WAL_FRAME_MAX);
+  const int fd = open(path_of("wal-0"), O_WRONLY);
+  assert_true(fd >= 0 && pwrite(fd, head, sizeof(head), (off_t)at) == (ssize_t)sizeof(head) && ftruncate(fd, (off_t)2 << 30) == 0 && close(fd) == 0);
+  assert_int_equal(try_open(&x), REMIXDB_OK);
+  assert_in_range(atomic_load(&largest), 1, sound + 4 * MIB);
+  assert_int_equal(x->recovery.nr_records, 1000);
+  x->leave_log = true;
+  assert_int_equal(xdb_close(x), REMIXDB_OK);
+  mem_free(log);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_partitions, setup, teardown), cmocka_unit_test_setup_teardown(test_tables, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_sparse_log, setup, teardown), cmocka_unit_test_setup_teardown(test_frame, setup, teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
