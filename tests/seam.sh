@@ -29,8 +29,8 @@ BEGIN {
   allow("lib", "pthread_condattr_init pthread_condattr_destroy pthread_condattr_setclock")
   allow("lib", "pthread_cond_timedwait pthread_cond_wait pthread_join")
   allow("lib", "clock_gettime nanosleep sched_yield syscall getentropy")  # syscall: futex
-  allow("base/env", "openat close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range lseek")
-  allow("base/env", "fstat fstatat fcntl flock renameat unlinkat linkat mkdirat fdopendir readdir closedir")
+  allow("base/env", "openat close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range")
+  allow("base/env", "lseek fstat fstatat fcntl flock renameat unlinkat linkat mkdirat fdopendir readdir closedir")
   allow("base/epoch", "sched_yield")
   allow("base/fork", "pthread_atfork dso_handle")
   # on descriptors of a native env only: tests/unit/test_blkio.c holds that against an env that is not
