@@ -1085,7 +1085,8 @@ def test_fewer_files_than_told_are_spoken_of(tmp_path):
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     (line,) = [line for line in said if "descriptors" in line]
-    assert "276" in line and "5000" in line and "300" in line
+    allowed = int(re.search(r"(\d+) table files", line).group(1))  # some descriptors are left to the rest of the store, how many depends on its engine
+    assert 250 <= allowed < 290 and "5000" in line and "300" in line
 
 
 def test_logger_lives_as_long_as_the_store(tmp_path):
