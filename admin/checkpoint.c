@@ -10,23 +10,34 @@
 
 // ---- the end of a store
 
+// The directory is a store's, so what is only damaged is its, too.
+static enum remixdb_status remove_own(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id) {
+  enum version_owner owner;
+  const enum remixdb_status s = version_owner(dir, e, store_id, &owner);
+  return s == REMIXDB_OK && owner != VERSION_FOREIGN ? env_unlink(dir, e->name) : s;
+}
+
 // All but LOCK, which is held, and the directories of repairs. `last` shows whose directory it is (witness_find): it goes when the others are gone for good, so
-// that what is left can be destroyed again. CURRENT goes first, if there is another that shows it.
-static enum remixdb_status remove_files(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char *last) {
+// that what is left can be destroyed again. CURRENT goes first, if there is another that shows it. What is not the store's stays.
+static enum remixdb_status remove_files(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char *last, uint64_t store_id) {
   enum remixdb_status s = REMIXDB_OK;
-  if (strcmp(last, FILES_CURRENT) != 0) s = env_unlink(dir, FILES_CURRENT);
-  if (s == REMIXDB_OK) s = env_sync_dir(dir);
-  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
-    if (list[i].kind != FILES_IS_LOCK && strcmp(list[i].name, last) != 0) s = env_unlink(dir, list[i].name);
-  if (s == REMIXDB_OK) s = env_sync_dir(dir);
-  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
-    if (list[i].kind != FILES_IS_LOCK && strcmp(list[i].name, last) == 0) s = env_unlink(dir, last);
+  for (uint32_t turn = 0; turn < 3 && s == REMIXDB_OK; turn++) {
+    for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+      const bool is_last = strcmp(list[i].name, last) == 0;
+      const uint32_t when = is_last ? 2 : list[i].kind == FILES_IS_CURRENT ? 0 : 1;
+      if (when == turn && list[i].kind != FILES_IS_LOCK) s = remove_own(dir, &list[i], store_id);
+    }
+    if (s == REMIXDB_OK && turn < 2) s = env_sync_dir(dir);
+  }
   return s;
 }
 
 static enum remixdb_status remove_store(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char *witness) {
   static const char *const repairs[] = {FILES_REPAIR_NEW, FILES_REPAIR_DONE, FILES_REPAIR_IN};
-  enum remixdb_status s = remove_files(dir, list, nr, witness);
+  uint64_t store_id = 0;  // where CURRENT cannot be read, any of ours
+  enum remixdb_status s = version_peek(dir, &store_id);
+  if (s == REMIXDB_NOMEM) return s;
+  s = remove_files(dir, list, nr, witness, store_id);
   for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++) s = files_remove_dir(dir, repairs[i]);
   if (s == REMIXDB_OK) s = env_unlink(dir, FILES_LOCK);
   return s == REMIXDB_OK ? env_sync_dir(dir) : s;
@@ -259,7 +270,7 @@ static enum remixdb_status claim(struct target *t) {
   if (marked) s = files_has_mark(&t->dir, FILES_CHECKPOINTING, &marked);
   if (s == REMIXDB_OK && marked && !current) {  // another checkpoint was begun here, and LOCK is its
     t->begun = t->made_lock = true;
-    s = remove_files(&t->dir, list, nr, FILES_CHECKPOINTING);
+    s = remove_files(&t->dir, list, nr, FILES_CHECKPOINTING, 0);
   } else if (s == REMIXDB_OK && holds) {
     s = err_set(REMIXDB_EXISTS, "%s: holds files of a store already", t->path);
   }
@@ -272,7 +283,7 @@ static enum remixdb_status remove_begun(struct target *t) {
   size_t nr;
   enum remixdb_status s = files_list(&t->dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  s = remove_files(&t->dir, list, nr, FILES_CHECKPOINTING);
+  s = remove_files(&t->dir, list, nr, FILES_CHECKPOINTING, 0);
   mem_free(list);
   return s;
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define ENV_IO_MAX ((size_t)1 << 30)  // bytes of one system call; some systems refuse more than INT_MAX
+#define ENV_COPY ((size_t)1 << 20)      // bytes that are copied at a time
 #define ENV_LOCK_TRIES 100u           // each is the end of a store that was removed in a moment
 
 // ---- the real file system: raw calls, -errno. Each of them is a cancellation point on some system.
@@ -24,9 +25,26 @@ static int open_above_std(int at, const char *name, int flags) {
   return above;
 }
 
-static int raw_open(struct env *e, int at, const char *name, unsigned flags) {
-  CANCEL_LATER;
-  (void)e;
+// What is no regular file may make an opening wait (a pipe without a writer), or mean another file: it is opened without waiting, and looked at before it is used.
+static int open_file(int at, const char *name, int flags) {
+  struct stat st;
+  const int fd = open_above_std(at, name, flags | O_NONBLOCK);
+  if (fd < 0) return -errno;
+  int err = fstat(fd, &st) != 0 ? errno : S_ISREG(st.st_mode) ? 0 : S_ISDIR(st.st_mode) ? EISDIR : ENXIO;
+  // rings take O_NONBLOCK for an order not to wait for the disk
+  if (!err && fcntl(fd, F_SETFL, flags) != 0) err = errno;
+  if (!err) return fd;
+  (void)close(fd);
+  return -err;
+}
+
+static int open_kind(int at, const char *name, int flags, bool dir) {
+  if (!dir) return open_file(at, name, flags);
+  const int fd = open_above_std(at, name, flags | O_DIRECTORY);
+  return fd >= 0 ? fd : -errno;
+}
+
+static int open_flags(int at, unsigned flags) {
   int o = O_CLOEXEC;
   if (at != ENV_HERE) o |= O_NOFOLLOW;
   if (flags & ENV_WRITE)
@@ -36,25 +54,31 @@ static int raw_open(struct env *e, int at, const char *name, unsigned flags) {
   if (flags & ENV_CREATE) o |= O_CREAT;
   if (flags & ENV_EXCL) o |= O_EXCL;
   if (flags & ENV_TRUNC) o |= O_TRUNC;
-  if (flags & ENV_DIR) o |= O_DIRECTORY;
+  return o;
+}
+
+static int raw_open(struct env *e, int at, const char *name, unsigned flags) {
+  CANCEL_LATER;
+  (void)e;
+  const bool dir = flags & ENV_DIR;
+  int o = open_flags(at, flags), fd;
 #if defined(O_DIRECT)
   if (flags & ENV_DIRECT) {
-    const int fd = open_above_std(at, name, o | O_DIRECT);
-    if (fd >= 0 || errno != EINVAL) return fd >= 0 ? fd : -errno;
+    fd = open_kind(at, name, o | O_DIRECT, dir);
+    if (fd != -EINVAL) return fd;
     // This file system has no direct I/O. Some make the file before they find out; ours to open then.
     o &= ~O_EXCL;
   }
 #endif
 #if defined(O_NOATIME)
   if (!(flags & (ENV_WRITE | ENV_DIR))) {
-    const int fd = open_above_std(at, name, o | O_NOATIME);
-    if (fd >= 0 || errno != EPERM) return fd >= 0 ? fd : -errno;  // EPERM: it is another user's
+    fd = open_kind(at, name, o | O_NOATIME, dir);
+    if (fd != -EPERM) return fd;  // EPERM: it is another user's
   }
 #endif
-  const int fd = open_above_std(at, name, o);
-  if (fd < 0) return -errno;
+  fd = open_kind(at, name, o, dir);
 #if defined(F_NOCACHE)
-  if (flags & ENV_DIRECT) (void)fcntl(fd, F_NOCACHE, 1);
+  if (fd >= 0 && flags & ENV_DIRECT) (void)fcntl(fd, F_NOCACHE, 1);
 #endif
   return fd;
 }
@@ -125,7 +149,8 @@ static int raw_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
 }
 
 static int raw_stat_out(const struct stat *st, struct env_stat *out) {
-  *out = (struct env_stat){.size = (uint64_t)st->st_size, .dev = (uint64_t)st->st_dev, .ino = (uint64_t)st->st_ino, .is_dir = S_ISDIR(st->st_mode)};
+  *out = (struct env_stat){.size = (uint64_t)st->st_size, .dev = (uint64_t)st->st_dev, .ino = (uint64_t)st->st_ino, .links = (uint32_t)st->st_nlink,
+                           .is_dir = S_ISDIR(st->st_mode), .is_file = S_ISREG(st->st_mode)};
   return 0;
 }
 
@@ -281,7 +306,22 @@ enum remixdb_status env_open(const struct env_dir *at, const char *name, unsigne
   *fd_out = fd < 0 ? -1 : fd;
   if (fd >= 0) return REMIXDB_OK;
   if (fd == -ENOENT && !(flags & ENV_CREATE)) return REMIXDB_NOTFOUND;
+  char path[ENV_PATH_MAX];
+  // of a symbolic link each system has its own
+  if (fd == -ELOOP || fd == -EMLINK || fd == -ENXIO) return err_set(REMIXDB_IO, "%s: is a symbolic link, a pipe or a device: not a file", message_path(path, at, name));
   return at_errno(fd, "open", at, name);
+}
+
+enum remixdb_status env_create(const struct env_dir *at, const char *name, unsigned flags, int *fd_out) {
+  const unsigned anew = flags | ENV_CREATE | ENV_EXCL;
+  int fd;
+  do fd = at->env->ops->open(at->env, at->fd, name, anew);
+  while (fd == -EINTR);
+  *fd_out = fd < 0 ? -1 : fd;
+  if (fd >= 0) return REMIXDB_OK;
+  if (fd != -EEXIST) return at_errno(fd, "open", at, name);
+  const enum remixdb_status s = env_unlink(at, name);
+  return s == REMIXDB_OK ? env_open(at, name, anew, fd_out) : s;
 }
 
 char *env_path_new(const struct env_dir *at, const char *name) {
@@ -539,6 +579,19 @@ const char *env_name(const char *path) {
   return slash ? slash + 1 : path;
 }
 
+enum remixdb_status env_copy(struct env *e, int in, const char *from, int out, const char *to, uint64_t size) {
+  uint8_t *buf = mem_alloc(ENV_COPY);
+  enum remixdb_status s = buf ? REMIXDB_OK : REMIXDB_NOMEM;
+  for (uint64_t off = 0; off < size && s == REMIXDB_OK;) {
+    const size_t n = size - off < ENV_COPY ? (size_t)(size - off) : ENV_COPY;
+    s = env_read(e, in, from, buf, n, off);
+    if (s == REMIXDB_OK) s = env_write(e, out, to, buf, n, off);
+    off += n;
+  }
+  mem_free(buf);
+  return s;
+}
+
 enum remixdb_status env_read_file(const struct env_dir *at, const char *name, size_t max, uint8_t **buf_out, size_t *len_out) {
   struct env *const e = at->env;
   char buf_path[ENV_PATH_MAX];
@@ -580,7 +633,7 @@ enum remixdb_status env_replace_file(const struct env_dir *at, const char *name,
   if (n < 0 || (size_t)n >= sizeof(tmp)) return err_set(REMIXDB_INVALID, "path too long: .../%s", name);
   const char *const said = message_path(path, at, tmp);
   int fd;
-  enum remixdb_status s = env_open(at, tmp, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd);
+  enum remixdb_status s = env_create(at, tmp, ENV_WRITE, &fd);
   if (s != REMIXDB_OK) return s;
   s = env_write(e, fd, said, buf, len, 0);
   if (s == REMIXDB_OK) s = env_sync_all(e, fd, said);

@@ -26,11 +26,13 @@ enum { ENV_READ = 1, ENV_WRITE = 2, ENV_CREATE = 4, ENV_EXCL = 8, ENV_TRUNC = 16
 struct env_stat {
   uint64_t size;
   uint64_t dev, ino;  // together they tell a file from all others that are there
-  bool is_dir;
+  uint32_t links;     // names that the file has
+  bool is_dir, is_file;  // neither: a symbolic link, a pipe, a socket, a device
 };
 
 struct env_ops {  // each returns >= 0, or -errno
-  int (*open)(struct env *e, int at, const char *name, unsigned flags);  // at: a directory's descriptor, or ENV_HERE; so in all below
+  // at: a directory's descriptor, or ENV_HERE; so in all below. Never waits. Opens a directory with ENV_DIR, else a regular file: of others -ELOOP, -EMLINK, -ENXIO or -EISDIR.
+  int (*open)(struct env *e, int at, const char *name, unsigned flags);
   int (*close)(struct env *e, int fd);
   ssize_t (*pread)(struct env *e, int fd, void *buf, size_t len, uint64_t off);
   ssize_t (*pwrite)(struct env *e, int fd, const void *buf, size_t len, uint64_t off);
@@ -81,6 +83,8 @@ void env_dir_close(struct env_dir *d);  // one that is all zero is ignored
 
 // In all below a `path` only names the file in messages. fd_out is -1 after a failure.
 MUST_CHECK enum remixdb_status env_open(const struct env_dir *at, const char *name, unsigned flags, int *fd_out);  // REMIXDB_NOTFOUND (no message) on ENOENT without ENV_CREATE
+// Makes a file, empty. One that is there loses its name, and is not written to: it may have another name.
+MUST_CHECK enum remixdb_status env_create(const struct env_dir *at, const char *name, unsigned flags, int *fd_out);
 MUST_CHECK enum remixdb_status env_close(struct env *e, int fd, const char *path);
 void env_close_quiet(struct env *e, int fd);  // for files only read, and on the way out of an error; fd -1 is ignored
 // Exactly len bytes; the file ending first is REMIXDB_CORRUPT ("truncated").
@@ -117,6 +121,8 @@ MUST_CHECK enum remixdb_status env_path(char *buf, const char *dir, const char *
 char *env_path_new(const struct env_dir *at, const char *name);
 // What follows the last slash of a path: the name of a file in its directory. Points into it.
 const char *env_name(const char *path);
+// Copies the first `size` bytes of one open file to another.
+MUST_CHECK enum remixdb_status env_copy(struct env *e, int in, const char *from, int out, const char *to, uint64_t size);
 // A whole small file: read into a buffer of its own (the caller frees with mem_free; one zero byte follows the data), at most `max` bytes
 // (more is REMIXDB_CORRUPT); REMIXDB_NOTFOUND. Written whole, synced, under a temporary name, then renamed; the directory is synced.
 // REMIXDB_NOSPACE, REMIXDB_NOMEM: the file is what it was; after another failure it may be either.

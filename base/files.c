@@ -78,13 +78,6 @@ enum remixdb_status files_list(const struct env_dir *dir, struct files_entry **l
   return REMIXDB_OK;
 }
 
-static enum remixdb_status is_there(const struct env_dir *dir, const char *name, bool *out) {
-  struct env_stat st;
-  const enum remixdb_status s = env_stat(dir, name, &st);
-  *out = s == REMIXDB_OK;
-  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
-}
-
 enum remixdb_status files_has_dir(const struct env_dir *dir, const char *name, bool *out) {
   struct env_stat st = {.is_dir = false};
   const enum remixdb_status s = env_stat(dir, name, &st);
@@ -95,22 +88,30 @@ enum remixdb_status files_has_dir(const struct env_dir *dir, const char *name, b
 enum remixdb_status files_has_mark(const struct env_dir *dir, const char *name, bool *out) {
   struct env_stat st = {.size = 0};
   const enum remixdb_status s = env_stat(dir, name, &st);
-  *out = s == REMIXDB_OK && !st.is_dir && st.size == 0;
+  *out = s == REMIXDB_OK && st.is_file && st.size == 0;
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
 enum remixdb_status files_repair_pending(const struct env_dir *dir, bool *out) {
-  const enum remixdb_status s = is_there(dir, FILES_REPAIR_DONE, out);
-  return s != REMIXDB_OK || *out ? s : is_there(dir, FILES_REPAIR_IN, out);
+  const enum remixdb_status s = files_has_dir(dir, FILES_REPAIR_DONE, out);
+  return s != REMIXDB_OK || *out ? s : files_has_dir(dir, FILES_REPAIR_IN, out);
 }
 
 enum remixdb_status files_remove_dir(const struct env_dir *dir, const char *name) {
   struct env_dir sub;
   struct files_entry *list = NULL;
   size_t nr = 0;
-  enum remixdb_status s = env_dir_open(dir, name, &sub);
+  bool there;
+  enum remixdb_status s = files_has_dir(dir, name, &there);
+  if (s != REMIXDB_OK || !there) return s;
+  s = env_dir_open(dir, name, &sub);
   if (s == REMIXDB_OK) s = files_list(&sub, &list, &nr);
-  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) s = env_unlink(&sub, list[i].name);
+  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+    struct env_stat st;
+    s = env_stat(&sub, list[i].name, &st);
+    if (s == REMIXDB_OK && st.is_file) s = env_unlink(&sub, list[i].name);
+    if (s == REMIXDB_NOTFOUND) s = REMIXDB_OK;
+  }
   mem_free(list);
   env_dir_close(&sub);
   if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;

@@ -47,7 +47,7 @@ MUST_CHECK enum remixdb_status files_has_dir(const struct env_dir *dir, const ch
 MUST_CHECK enum remixdb_status files_has_mark(const struct env_dir *dir, const char *name, bool *out);
 // Whether a repair has to be ended before the store is opened.
 MUST_CHECK enum remixdb_status files_repair_pending(const struct env_dir *dir, bool *out);
-// Removes the store's files in dir/name, and that directory when nothing else is in it; absent is success.
+// Removes the regular files with a store's names in dir/name, and that directory when nothing else is in it; what is no directory stays, absent is success.
 MUST_CHECK enum remixdb_status files_remove_dir(const struct env_dir *dir, const char *name);
 // Makes the directory's own name durable: a sync of a directory is of the names in it. `made`: the name is new, and must be made durable; otherwise its parent
 // may also be a directory that only others can open.

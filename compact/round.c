@@ -15,7 +15,7 @@ static void build_remix(struct task *t, struct worker *w) {
   struct remix_build b = {.ctx = c->ctx, .queue = w->queue, .old = old, .keep = o->keep, .fresh = o->fresh, .nr_fresh = o->nr_fresh, .tags = c->tags,
                           .progress = &c->progress, .keep_image = true};
   b.moved = o->job->count == 0 && (o->job->young || part_young_runs(old_part(o->job)) == 0);
-  b.number = atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
+  b.number = tables_new_number(c, remix_name);
   struct sst *runs[REMIX_RUNS_MAX];
   uint32_t nr = 0;
   for (uint32_t r = 0; old && r < old->nr_runs; r++)

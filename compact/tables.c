@@ -111,6 +111,17 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
   return REMIXDB_OK;
 }
 
+// The next number that no file has: what lies there and is not the store's keeps its name.
+uint64_t tables_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number)) {
+  for (;;) {
+    char name[32];
+    struct env_stat st;
+    const uint64_t number = atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
+    name_of(name, number);
+    if (env_stat(c->ctx->dir, name, &st) != REMIXDB_OK) return number;
+  }
+}
+
 // A file stands, but nothing will name it, because it could not be opened: it goes now, or when the store is opened next. Returns why.
 enum remixdb_status tables_remove_new(const struct compact *c, const char *name, enum remixdb_status why) {
   struct err_saved saved;
@@ -196,7 +207,7 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     if (s != REMIXDB_OK) return s;
   }
   if (tw->number == 0) {
-    tw->number = atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
+    tw->number = tables_new_number(c, sst_name);
     sst_build_start(tw->build, tw->number);
   }
   sst_build_add(tw->build, rec);

@@ -70,6 +70,21 @@ void wal_spare_add(struct wal *w, struct wal_seg *s) {
   atomic_fetch_add_explicit(&w->nr_spares, 1, memory_order_relaxed);
 }
 
+void wal_foreign_add(struct wal *w, struct wal_seg *s) {
+  env_close_quiet(w->env, s->fd);
+  s->fd = -1;
+  s->next = w->foreign;
+  w->foreign = s;
+}
+
+bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr) {
+  struct wal_head h;
+  if (nr == WAL_HEAD && wal_head_get(head, "", w->store_id, &h) == REMIXDB_OK) return true;
+  for (size_t i = 0; i < nr; i++)
+    if (head[i]) return false;
+  return true;
+}
+
 static struct wal_seg *wal_spare_take(struct wal *w) {
   struct wal_seg *const s = w->spares;
   if (!s) return NULL;
@@ -85,6 +100,7 @@ static uint32_t wal_free_nr(const struct wal *w) {
     bool used = w->next && w->next->nr == nr;
     for (const struct wal_seg *s = w->segs; s && !used; s = s->next) used = s->nr == nr;
     for (const struct wal_seg *s = w->spares; s && !used; s = s->next) used = s->nr == nr;
+    for (const struct wal_seg *s = w->foreign; s && !used; s = s->next) used = s->nr == nr;
     if (!used) return nr;
   }
 }
@@ -168,6 +184,52 @@ static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *s, uin
   return env_sync_all(w->env, s->fd, s->path);
 }
 
+// Opens a file that is there for a new segment. *serves_out: it may be written over. Else it is not the log's any more: what has come into its place is foreign, and one that
+// has another name as well loses this one, so that the other's content stays.
+static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *s, bool *serves_out) {
+  struct env_stat st;
+  uint8_t head[WAL_HEAD];
+  size_t nr = 0;
+  *serves_out = false;
+  enum remixdb_status status = env_stat(w->dir, wal_seg_name(s), &st);
+  if (status == REMIXDB_OK && st.is_file) status = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE, &s->fd);
+  if (status == REMIXDB_OK && s->fd >= 0) status = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), 0, &nr);
+  if (status == REMIXDB_NOTFOUND) {  // somebody removed it; it is no loss
+    wal_seg_destroy(w, s);
+    return REMIXDB_OK;
+  }
+  if (status != REMIXDB_OK) return status;
+  if (s->fd < 0 || !wal_is_own(w, head, nr)) {
+    wal_foreign_add(w, s);
+    return REMIXDB_OK;
+  }
+  *serves_out = st.links <= 1;
+  if (*serves_out) return REMIXDB_OK;
+  status = env_unlink(w->dir, wal_seg_name(s));
+  if (status == REMIXDB_OK) wal_seg_destroy(w, s);
+  return status;
+}
+
+// A new file, open. What an earlier try has left under its name serves.
+static enum remixdb_status wal_file_make(struct wal *w, struct wal_seg **out) {
+  for (;;) {
+    struct env_stat st;
+    bool serves;
+    struct wal_seg *const s = wal_seg_create(w->dir, wal_free_nr(w));
+    *out = s;
+    if (!s) return REMIXDB_NOMEM;
+    enum remixdb_status status = env_stat(w->dir, wal_seg_name(s), &st);
+    const bool there = status == REMIXDB_OK;
+    if (status == REMIXDB_NOTFOUND) status = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &s->fd);
+    else if (there) status = wal_file_open(w, s, &serves);
+    if (status != REMIXDB_OK) {
+      wal_seg_destroy(w, s);
+      return status;
+    }
+    if (!there || serves) return REMIXDB_OK;
+  }
+}
+
 // A file for a new segment that may have `expected` bytes, open: a spare, or a new one whose name is durable. Under admin. full_ok: a disk too full to
 // reserve room is no failure, because the caller writes the header at once and later appends ask for room again.
 static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool full_ok, struct wal_seg **out) {
@@ -175,11 +237,9 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
   struct wal_seg *s;
   *out = NULL;
   while ((s = wal_spare_take(w)) != NULL) {
-    st = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE, &s->fd);
-    if (st == REMIXDB_NOTFOUND) {  // somebody removed it; it is no loss
-      wal_seg_destroy(w, s);
-      continue;
-    }
+    bool serves;
+    st = wal_file_open(w, s, &serves);
+    if (st == REMIXDB_OK && !serves) continue;
     if (st == REMIXDB_OK) st = wal_seg_reserve(w, s, expected);
     if (st == REMIXDB_OK || (st == REMIXDB_NOSPACE && full_ok)) {
       *out = s;
@@ -190,13 +250,7 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
     wal_spare_add(w, s);
     return st;
   }
-  s = wal_seg_create(w->dir, wal_free_nr(w));
-  if (!s) return REMIXDB_NOMEM;
-  st = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE | ENV_CREATE, &s->fd);  // what an earlier try has left there serves
-  if (st != REMIXDB_OK) {
-    mem_free(s);
-    return st;
-  }
+  if ((st = wal_file_make(w, &s)) != REMIXDB_OK) return st;
   st = wal_seg_reserve(w, s, expected);
   if (st == REMIXDB_NOSPACE && full_ok) st = REMIXDB_OK;
   if (st == REMIXDB_OK) st = env_sync_dir(w->dir);
@@ -870,11 +924,16 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *s, con
     if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: removed while the store is open", s->path);
     if (st != REMIXDB_OK) return st;
   }
-  st = env_write(w->env, fd, s->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
+  // where the file has another name as well, what was replayed from it stays as it is: the segment that follows says the same in its header
+  struct env_stat links;
+  const int rc = w->env->ops->fstat(w->env, fd, &links);
+  const bool shared = rc >= 0 && links.links > 1;
+  if (rc < 0) st = err_errno(-rc, "stat", s->path);
+  else if (!shared) st = env_write(w->env, fd, s->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
   // Whatever an fsync reports may be of frames that were written before: unlike what the write reports it does not pass.
   if (st == REMIXDB_OK && env_sync_data(w->env, fd, s->path) != REMIXDB_OK) st = REMIXDB_IO;
   if (fd != s->fd) env_close_quiet(w->env, fd);
-  if (st == REMIXDB_OK) s->level = *l;
+  if (st == REMIXDB_OK && !shared) s->level = *l;
   return st;
 }
 
@@ -963,6 +1022,7 @@ void wal_destroy(struct wal *w) {
   for (size_t i = 0; i < sizeof(w->bufs) / sizeof(w->bufs[0]); i++) mem_free(w->bufs[i].mem);
   wal_segs_destroy(w, w->segs);
   wal_segs_destroy(w, w->spares);
+  wal_segs_destroy(w, w->foreign);
   wal_seg_destroy(w, w->next);
   wal_event_fini(&w->written);
   wal_event_fini(&w->synced);

@@ -133,8 +133,13 @@ static bool wal_name(void *arg, const char *name) {
 
 enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *s) {
   uint8_t head[WAL_HEAD];
-  size_t nr;
-  enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
+  size_t nr = 0;
+  struct env_stat info;
+  enum remixdb_status st = env_stat(w->dir, wal_seg_name(s), &info);
+  s->foreign = st == REMIXDB_OK && !info.is_file;
+  s->shared = st == REMIXDB_OK && info.links > 1;
+  if (s->foreign) return REMIXDB_OK;
+  if (st == REMIXDB_OK) st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
   if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;  // it went between the listing and here; if it was needed it is missed later
   if (st != REMIXDB_OK) return st;
   st = env_size(w->env, s->fd, s->path, &s->size);
@@ -144,6 +149,7 @@ enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *s) {
     s->headed = st == REMIXDB_OK;
     if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
   }
+  if (st == REMIXDB_OK) s->foreign = !s->headed && !wal_is_own(w, head, nr);
   env_close_quiet(w->env, s->fd);
   s->fd = -1;
   s->key = wal_key(w->store_id, s->h.gen);
@@ -181,9 +187,14 @@ enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, struct wal
     wal_segs_destroy(w, names.segs);
     return st;
   }
-  size_t i = 0;
-  for (struct wal_seg *s = names.segs; s; s = s->next) all[i++] = s;
-  for (i = 0; i < nr; i++) all[i]->next = NULL;
+  nr = 0;
+  for (struct wal_seg *s = names.segs, *next; s; s = next) {
+    next = s->next;
+    s->next = NULL;
+    // what is no file cannot be a damaged segment either
+    if (s->foreign && s->size == 0) wal_foreign_add(w, s);
+    else all[nr++] = s;
+  }
   qsort(all, nr, sizeof(all[0]), wal_seg_cmp);
   *all_out = all;
   *nr_out = nr;

@@ -3,6 +3,8 @@
 // Reading a log: recovery and verification.
 #include "log/reader.h"
 
+#include "base/files.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -257,9 +259,30 @@ static enum remixdb_status wal_write_again(struct wal *w, const struct wal_seg *
 
 // The segment's file ends where what was replayed of it does.
 static enum remixdb_status wal_cut(struct wal *w, struct wal_seg *s) {
+  if (s->shared) return REMIXDB_OK;
   const enum remixdb_status st = env_truncate(w->env, s->fd, s->path, s->end);
   if (st == REMIXDB_OK) s->size = s->end;
   return st;
+}
+
+// Gives the segment a file of its own where the one it is in has another name as well: what is there under that name is never written to. As much of it as was replayed.
+static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *s) {
+  int fd = -1;
+  if (!s->shared) return REMIXDB_OK;
+  enum remixdb_status st = env_create(w->dir, FILES_CURRENT_TMP, ENV_READ | ENV_WRITE, &fd);  // a name that the next opening removes
+  if (st == REMIXDB_OK) st = env_copy(w->env, s->fd, s->path, fd, s->path, s->end);
+  if (st == REMIXDB_OK) st = env_sync_all(w->env, fd, s->path);
+  if (st == REMIXDB_OK) st = env_rename(w->dir, FILES_CURRENT_TMP, w->dir, wal_seg_name(s));
+  if (st == REMIXDB_OK) st = env_sync_dir(w->dir);
+  if (st != REMIXDB_OK) {
+    env_close_quiet(w->env, fd);
+    return st;
+  }
+  wal_seg_close(w, s);
+  s->fd = fd;
+  s->shared = false;
+  s->size = s->end;
+  return REMIXDB_OK;
 }
 
 // What was replayed may be in the system's memory only (after the death of a process alone): it is made durable before anything
@@ -273,7 +296,8 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
   for (struct wal_seg *s = w->segs; s; s = s->next) {
     const bool all = proven && s->h.gen < proven->h.gen;
     enum remixdb_status st = wal_seg_open(w, s);
-    if (st == REMIXDB_OK && !all) st = wal_write_again(w, s, s->durable);
+    if (st == REMIXDB_OK && !all && s->durable < s->end) st = wal_seg_unshare(w, s);
+    if (st == REMIXDB_OK && !all && !s->shared) st = wal_write_again(w, s, s->durable);
     if (st == REMIXDB_NOSPACE) st = REMIXDB_OK;  // of a file system that never writes in place, as in wal_mark; a full disk must not keep the store closed
     // room that nothing is appended to any more
     if (st == REMIXDB_OK && s != keep && s->size > align_up(s->end, WAL_PAGE)) st = wal_cut(w, s);
@@ -291,13 +315,14 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
 static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *rec) {
   struct wal_seg *const s = w->active;
   const bool alone = atomic_load_explicit(&w->nr_spares, memory_order_relaxed) == 0 && rec->cut_bytes == 0;
-  return s && alone && s->end == WAL_HEAD && s->size <= w->limit / 2 && s->size <= WAL_PREALLOC ? s : NULL;
+  return s && alone && !s->shared && s->end == WAL_HEAD && s->size <= w->limit / 2 && s->size <= WAL_PREALLOC ? s : NULL;
 }
 
 // The disk has no room for another segment: appends go to the last one, with what was behind its end cut off, and with all files gone that could have what
 // would follow it. So the same holds as above.
 static enum remixdb_status wal_go_on(struct wal *w) {
   struct wal_seg *const s = w->active;
+  if (s->shared) return err_set(REMIXDB_NOSPACE, "%s: the last segment has another name as well, and there is no room for one more", s->path);
   enum remixdb_status st = wal_trim(w, 0);
   if (st == REMIXDB_OK) st = env_sync_dir(w->dir);
   if (st == REMIXDB_OK) st = wal_seg_open(w, s);
@@ -341,9 +366,9 @@ static enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const st
 static enum remixdb_status wal_remove_all(struct wal *w, struct wal_seg **all, size_t nr) {
   enum remixdb_status st = REMIXDB_OK;
   for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
-    st = env_unlink(w->dir, wal_seg_name(all[i]));
-    if (st != REMIXDB_OK) break;
-    wal_seg_destroy(w, all[i]);
+    if (!all[i]->foreign && (st = env_unlink(w->dir, wal_seg_name(all[i]))) != REMIXDB_OK) break;
+    if (all[i]->foreign) wal_foreign_add(w, all[i]);
+    else wal_seg_destroy(w, all[i]);
     all[i] = NULL;
   }
   return st != REMIXDB_OK || nr == 0 ? st : env_sync_dir(w->dir);
@@ -384,10 +409,9 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
     if (st != REMIXDB_OK) goto out;
   }
   for (size_t i = 0; i < nr; i++) {
-    if (all[i]) {
-      all[i]->alloc = all[i]->size;
-      wal_spare_add(w, all[i]);
-    }
+    if (all[i]) all[i]->alloc = all[i]->size;
+    if (all[i] && all[i]->foreign) wal_foreign_add(w, all[i]);
+    else if (all[i]) wal_spare_add(w, all[i]);
     all[i] = NULL;
   }
   w->seq = rec.last_seq;

@@ -37,6 +37,8 @@ struct wal_seg {
   bool guessed;   // `h` is what its frames say, its header is broken (salvage)
   bool beheaded;  // guessed, and its first frame is broken, too
   bool unread;    // its header could not be read (salvage)
+  bool shared;    // its file has another name as well: it is not written to (recovery)
+  bool foreign;   // neither a segment of this log nor blank: it is not written to, nor removed (recovery)
   struct wal_head h;
   struct wal_key key;
   struct wal_level level;  // in its header (recovery; of a segment that is written: what was put there, under admin)
@@ -103,6 +105,7 @@ struct wal {
   _Atomic uint64_t next_for;          // the active segment's room when it was last made ready, or was tried to be; 0: since that one began it was not. Written under admin, read relaxed by anyone
   struct wal_seg *spares;             // under admin
   _Atomic uint32_t nr_spares;         // their number; relaxed
+  struct wal_seg *foreign;            // under admin: what has a name of the log's and is not the log's; no new file gets these numbers
   uint8_t none[8];                    // pos and lim point here when there is no buffer
 };
 
@@ -116,6 +119,9 @@ void wal_segs_destroy(struct wal *w, struct wal_seg *s);
 // Makes s the segment h. Does not write the header.
 void wal_seg_begin(struct wal_seg *s, const struct wal_head *h);
 void wal_spare_add(struct wal *w, struct wal_seg *s);
+void wal_foreign_add(struct wal *w, struct wal_seg *s);
+// Whether the first `nr` bytes of a file, at most WAL_HEAD of them, are those of a segment of this log, or of a file that was made for one and not begun.
+bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr);
 // Begins the segment that appends go to, with its header durable before return.
 MUST_CHECK enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h);
 // Has appends go to s, which was recovered, is durable and open, and is the last in w->segs.

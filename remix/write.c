@@ -272,7 +272,7 @@ enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out
   if (s == REMIXDB_OK) s = write_head(w);
   if (s == REMIXDB_OK) s = remix_pack(w->image.p, w->image.len, &file, &len);
   if (s != REMIXDB_OK) return s;
-  s = env_open(w->ctx->dir, name, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd);
+  s = env_create(w->ctx->dir, name, ENV_WRITE, &fd);
   if (s != REMIXDB_OK) {
     mem_free(file);
     return s;

@@ -49,7 +49,9 @@ static enum remixdb_status remove_half_made(struct xdb *x) {
   if (s != REMIXDB_OK) return s;
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
     if (list[i].kind != FILES_IS_LOG) continue;
-    s = env_unlink(&x->home, list[i].name);
+    enum version_owner owner;
+    s = version_owner(&x->home, &list[i], 0, &owner);
+    if (s == REMIXDB_OK && owner != VERSION_FOREIGN) s = env_unlink(&x->home, list[i].name);
   }
   mem_free(list);
   return s;

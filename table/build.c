@@ -162,7 +162,7 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   // Numbers are not used twice, but a file of this one may be left of a process that died.
   fdpool_reserve(b->ctx->fds);
   if (s == REMIXDB_OK)
-    s = env_open(b->ctx->dir, name, ENV_WRITE | ENV_CREATE | ENV_TRUNC | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
+    s = env_create(b->ctx->dir, name, ENV_WRITE | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
   if (s == REMIXDB_OK) {
     blkio_writer_start(b->writer, b->fd, b->path, b->ctx->direct_io);
   } else {

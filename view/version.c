@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "log/format.h"
+#include "table/format.h"
 #include "view/current.h"
 
 // ---- partitions
@@ -323,6 +325,44 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
   return s;
 }
 
+// ---- whose a file is
+
+// Of a log segment, a table or a REMIX.
+static enum remixdb_status data_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t size, uint64_t store_id, enum version_owner *out) {
+  const bool table = e->kind == FILES_IS_TABLE;
+  uint8_t bytes[WAL_HEAD] = {0};  // a table's last, or what others begin with
+  const size_t want = table ? FORMAT_SST_FOOTER : sizeof(bytes);
+  size_t nr = 0;
+  int fd;
+  enum remixdb_status s = env_open(dir, e->name, ENV_READ, &fd);
+  if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+  s = env_read_upto(dir->env, fd, e->name, bytes, want, table && size >= want ? size - want : 0, &nr);
+  env_close_quiet(dir->env, fd);
+  if (s != REMIXDB_OK) return s;
+  struct format_sst_footer f = {.store_id = 0};
+  struct wal_head h;
+  uint64_t id = load64le(bytes + 16);
+  bool told = false, blank = true;
+  for (size_t i = 0; i < nr; i++) blank = blank && bytes[i] == 0;
+  if (table) told = format_sst_footer_get(bytes, size, e->name, &f) == REMIXDB_OK;
+  else if (e->kind == FILES_IS_LOG) told = nr == WAL_HEAD && wal_head_get(bytes, e->name, id, &h) == REMIXDB_OK;
+  else told = memcmp(bytes, REMIX_MAGIC, 8) == 0 && load64le(bytes + 32) == size;  // a crash may leave the beginning of what was written
+  if (table) id = f.store_id;
+  if (told) *out = store_id == 0 || id == store_id ? VERSION_OWN : VERSION_FOREIGN;
+  else *out = blank ? VERSION_OWN : VERSION_UNTOLD;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id, enum version_owner *out) {
+  struct env_stat st = {.size = 0};
+  const enum remixdb_status s = env_stat(dir, e->name, &st);
+  *out = VERSION_FOREIGN;
+  if (s != REMIXDB_OK || !st.is_file) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+  if (files_holds_data(e->kind)) return data_owner(dir, e, st.size, store_id, out);
+  *out = !files_is_mark(e->kind) || st.size == 0 ? VERSION_OWN : VERSION_UNTOLD;
+  return REMIXDB_OK;
+}
+
 // ---- what no version names
 
 enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out) {
@@ -345,6 +385,9 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
     const uint64_t key = file_key(e->number, e->kind == FILES_IS_REMIX);
     if (e->kind != FILES_IS_CURRENT_TMP && e->kind != FILES_IS_TABLE && e->kind != FILES_IS_REMIX) continue;
     if (e->kind != FILES_IS_CURRENT_TMP && bsearch(&key, named, nr_named, sizeof(key), cmp_u64)) continue;
+    enum version_owner owner;
+    s = version_owner(ctx->dir, e, v->store_id, &owner);
+    if (s != REMIXDB_OK || owner == VERSION_FOREIGN) continue;
     s = env_unlink(ctx->dir, e->name);
     *nr_out += s == REMIXDB_OK;
   }

@@ -85,6 +85,15 @@ MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct wo
 // Replaces CURRENT. REMIXDB_NOSPACE, REMIXDB_NOMEM: it is what it was. After any other failure it is unknown whether the old or the new one is there
 // after a crash: files of neither may be removed.
 MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v);
-// Removes table, REMIX and temporary files that v does not name. nr_out: how many. Other names are not touched.
+// Removes table, REMIX and temporary files that v does not name and that are not foreign. One that says nothing goes, too: a crash kept it from being finished. nr_out: how
+// many. Other names are not touched.
 MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out);
+
+// Whose a file with a store's name is, by its own bytes. store_id 0: any store's of ours will do.
+enum version_owner {
+  VERSION_OWN,       // this store's, or blank
+  VERSION_UNTOLD,    // its bytes do not say: a crash kept it from being finished, or it is damaged
+  VERSION_FOREIGN,   // another store's; or a symbolic link, a pipe, a directory; or gone
+};
+MUST_CHECK enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id, enum version_owner *out);
 #endif

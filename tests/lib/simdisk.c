@@ -68,6 +68,7 @@ struct sim_dir {
 struct sim_node {
   struct sim_node *next;  // of all
   bool is_dir, marked;
+  int special;            // opening it fails with this errno; 0: a file or a directory
   bool gone;              // a directory that was removed: nothing is made in it
   uint32_t id;
   uint32_t open;          // descriptors
@@ -478,6 +479,7 @@ static int sim_open_locked(struct simdisk *d, int at, const char *path, unsigned
   struct sim_node *const dir = sim_parent(sim_at(d, at), path, &name, &len);
   if (!dir) return -ENOENT;
   struct sim_node *n = len == 0 ? dir : dir_find(&dir->names, name, len);
+  if (n && n->special && !(flags & ENV_EXCL)) return -n->special;
   if (n && n->is_dir && (flags & ENV_WRITE)) return -EISDIR;
   if (n && !n->is_dir && (flags & ENV_DIR)) return -ENOTDIR;
   if (n && (flags & ENV_CREATE) && (flags & ENV_EXCL)) return -EEXIST;
@@ -622,12 +624,19 @@ static int sim_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
   return sim_resize(e, fd, off + len, true, SIMDISK_ALLOCATE);
 }
 
+static void sim_stat_of(struct simdisk *d, const struct sim_node *n, struct env_stat *out) {
+  uint32_t links = 0;
+  for (const struct sim_node *dir = d->nodes; dir; dir = dir->next)
+    for (size_t i = 0; i < dir->names.nr; i++) links += dir->names.entries[i].node == n;
+  *out = (struct env_stat){.size = n->cur.size, .ino = n->id, .links = links, .is_dir = n->is_dir, .is_file = !n->is_dir && !n->special};
+}
+
 static int sim_fstat(struct env *e, int fd, struct env_stat *out) {
   struct simdisk *const d = sim_enter(e);
   const struct sim_fd *const f = sim_fd(d, fd);
   if (!f) return sim_leave(d, -EBADF);
   const int rc = sim_fault(d, SIMDISK_STAT, f->name);
-  if (rc == 0) *out = (struct env_stat){.size = f->node->cur.size, .ino = f->node->id, .is_dir = f->node->is_dir};
+  if (rc == 0) sim_stat_of(d, f->node, out);
   return sim_leave(d, rc);
 }
 
@@ -636,7 +645,7 @@ static int sim_stat(struct env *e, int at, const char *path, struct env_stat *ou
   const int rc = sim_fault(d, SIMDISK_STAT, sim_said(d, at, path));
   if (rc < 0) return sim_leave(d, rc);
   const struct sim_node *const n = sim_find(sim_at(d, at), path);
-  if (n) *out = (struct env_stat){.size = n->cur.size, .ino = n->id, .is_dir = n->is_dir};
+  if (n) sim_stat_of(d, n, out);
   return sim_leave(d, n ? 0 : -ENOENT);
 }
 
@@ -847,6 +856,7 @@ enum { SIM_EACH, SIM_ALL, SIM_NONE, SIM_PREFIX, SIM_FATES };
 // The node as a crash leaves it, without its names.
 static struct sim_node *node_crash(struct simdisk *to, const struct sim_node *n, uint64_t seed) {
   struct sim_node *const c = node_create(to, n->is_dir);
+  c->special = n->special;
   uint64_t rng = seed + n->id * 0x9E3779B97F4A7C15ull;
   (void)rng_next(&rng);
   const uint64_t fate = rng_next(&rng) % (SIM_FATES + 2);  // most often SIM_EACH
@@ -899,6 +909,18 @@ struct simdisk *simdisk_crash(const struct simdisk *d, uint64_t seed) {
   }
   sim_sweep(c);
   return c;
+}
+
+void simdisk_special(struct simdisk *d, const char *path, int errnum) {
+  const char *name;
+  size_t len;
+  (void)pthread_mutex_lock(&d->mu);
+  struct sim_node *const dir = sim_parent(d->root, path, &name, &len);
+  struct sim_node *const n = node_create(d, false);
+  n->special = errnum;
+  dir_set(&dir->names, name, n);
+  dir_set(&dir->kept_names, name, n);
+  (void)pthread_mutex_unlock(&d->mu);
 }
 
 void simdisk_power_off(struct simdisk *d, uint64_t nr) {

@@ -40,6 +40,9 @@ uint64_t simdisk_changes(struct simdisk *d);    // changing calls so far
 // every state that a power cut can leave is at hand without running anything again. NULL ends it.
 void simdisk_on_change(struct simdisk *d, void (*fn)(void *arg), void *arg);
 
+// Makes a name that is neither a file nor a directory, durable at once: opening it fails with errnum, as with ELOOP that of a symbolic link does.
+void simdisk_special(struct simdisk *d, const char *path, int errnum);
+
 enum simdisk_call {
   SIMDISK_OPEN, SIMDISK_READ, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_TRUNCATE, SIMDISK_ALLOCATE, SIMDISK_STAT, SIMDISK_RENAME,
   SIMDISK_UNLINK, SIMDISK_LINK, SIMDISK_MKDIR, SIMDISK_RMDIR, SIMDISK_LIST, SIMDISK_LOCK, SIMDISK_CLOSE, SIMDISK_CALLS
