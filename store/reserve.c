@@ -51,10 +51,32 @@ static enum remixdb_status grow(struct xdb *x, int fd, uint64_t want, uint64_t *
   return full ? REMIXDB_NOSPACE : s;
 }
 
-// The same, and removes a file that would be empty.
+// Sees to it that a file of that name may be cut or removed. *free_out: it may. Not one in which there is something, or what is no file: that is somebody's. One that has
+// another name as well loses this one.
+static enum remixdb_status make_free(struct xdb *x, bool *free_out) {
+  struct env_stat st;
+  uint8_t first[512];
+  size_t nr = 0;
+  int fd;
+  enum remixdb_status s = env_stat(&x->home, FILES_RESERVE, &st);
+  *free_out = s == REMIXDB_NOTFOUND;
+  if (s != REMIXDB_OK || !st.is_file) return *free_out ? REMIXDB_OK : s;
+  if ((s = env_open(&x->home, FILES_RESERVE, ENV_READ, &fd)) != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+  s = env_read_upto(x->env, fd, FILES_RESERVE, first, sizeof(first), 0, &nr);
+  env_close_quiet(x->env, fd);
+  *free_out = s == REMIXDB_OK;
+  for (size_t i = 0; i < nr; i++) *free_out = *free_out && first[i] == 0;
+  return s == REMIXDB_OK && *free_out && st.links > 1 ? env_unlink(&x->home, FILES_RESERVE) : s;
+}
+
+// The same as grow, and removes a file that would be empty. What is there and is not the store's is left, and nothing is reserved.
 static enum remixdb_status resize(struct xdb *x, uint64_t want, uint64_t *size_out) {
+  bool may;
   int fd;
   *size_out = 0;
+  const enum remixdb_status looked = make_free(x, &may);
+  if (looked == REMIXDB_OK && !may) x->reserve.off = true;
+  if (looked != REMIXDB_OK || !may) return looked;
   if (want == 0) return env_unlink(&x->home, FILES_RESERVE);
   enum remixdb_status s = env_open(&x->home, FILES_RESERVE, ENV_READ | ENV_WRITE | ENV_CREATE, &fd);
   if (s != REMIXDB_OK) return s;
