@@ -33,7 +33,7 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   enum remixdb_status s = REMIXDB_OK;
   struct kv_rec rec;
   epoch_enter(&x->epoch, &r->slot);
-  const struct view *v = xdb_ref_view(r);
+  const struct super *v = xdb_ref_super(r);
   const uint64_t moment = xdb_ref_moment(r);
   const struct wh_wanted wanted = wh_get_want(v->active->wh, key, hash);
   const bool early = wanted.recent == NULL && likely(r->above < ABOVE_OFTEN);
@@ -75,18 +75,18 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
   }
   multiget_begin(r->multiget, nr, keys, values, found, room);
   epoch_enter(&x->epoch, &r->slot);
-  struct view *v = xdb_ref_view(r), *counted = NULL;
+  struct super *v = xdb_ref_super(r), *counted = NULL;
   const uint64_t moment = xdb_ref_moment(r);
   while (multiget_part(r->multiget, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment)) {
     if (!counted) {  // it outlives this epoch
-      view_ref(v);
+      super_ref(v);
       counted = v;
     }
     epoch_exit(&r->slot);  // many keys must not hold up the reclamation of the whole store
     epoch_enter(&x->epoch, &r->slot);
   }
   epoch_exit(&r->slot);
-  xdb_view_drop(x, counted);
+  xdb_super_drop(x, counted);
   return multiget_end(r->multiget, nr_out);
 }
 
@@ -147,7 +147,7 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, stru
                                       enum write_how how, bool *full_out) {
   struct wh_slot slot;
   epoch_enter(&x->epoch, es);
-  struct memtable *m = xdb_view(x)->active;
+  struct memtable *m = xdb_super(x)->active;
   *full_out = !takes(x, m, how);
   if (unlikely(*full_out)) {
     epoch_exit(es);
@@ -168,7 +168,7 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
                                            size_t memory, bool *full_out) {
   struct wh_many many;
   epoch_enter(&x->epoch, es);
-  struct memtable *m = xdb_view(x)->active;
+  struct memtable *m = xdb_super(x)->active;
   *full_out = xdb_round_due(x, m, memory);
   if (*full_out) {
     epoch_exit(es);
@@ -318,7 +318,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64
   struct wh_slot slot;
   struct kv_rec rec;
   epoch_enter(&x->epoch, &r->slot);
-  const struct view *v = xdb_view(x);
+  const struct super *v = xdb_super(x);
   struct memtable *m = v->active;
   enum remixdb_status s = REMIXDB_OK;
   *full_out = xdb_round_due(x, m, 0);
@@ -396,7 +396,7 @@ void xdb_iter_park(struct xdb_iter *it) {
   epoch_exit(&r->slot);
   if (it->stays) xdb_ref_unstay(r);
   it->stays = false;
-  xdb_view_drop(r->xdb, it->view);
+  xdb_super_drop(r->xdb, it->view);
   it->view = NULL;
   it->status = REMIXDB_OK;
 }
@@ -420,12 +420,12 @@ static enum remixdb_status iter_done(struct xdb_iter *it, enum remixdb_status s)
 }
 
 // Brings the iterator to the store, or the snapshot, as it is now; inside an epoch. What it held before is in *old_out and must be dropped after the epoch.
-static void iter_renew(struct xdb_iter *it, struct view **old_out) {
+static void iter_renew(struct xdb_iter *it, struct super **old_out) {
   struct xdb_ref *r = it->ref;
-  struct view *v = xdb_ref_view(r);
+  struct super *v = xdb_ref_super(r);
   *old_out = NULL;
   if (v != it->view) {
-    view_ref(v);
+    super_ref(v);
     *old_out = it->view;
     merge_park(&it->merge);
     it->view = v;
@@ -436,7 +436,7 @@ static void iter_renew(struct xdb_iter *it, struct view **old_out) {
 enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };
 
 static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, struct kref key) {
-  struct view *old;
+  struct super *old;
   // The key may be the one it stands on, in memory that it gives up, or reads other blocks into, before the search has ended.
   uint8_t small[COPY_SMALL], *large = NULL;
   if (it->view && key.len > 0) {
@@ -458,7 +458,7 @@ static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, str
   epoch_exit(&it->ref->slot);
   mem_free(large);
   s = iter_done(it, s);
-  xdb_view_drop(it->ref->xdb, old);
+  xdb_super_drop(it->ref->xdb, old);
   return s == REMIXDB_OK ? s : err_raise(&it->error);  // what went with the view may have said something else
 }
 
@@ -589,7 +589,7 @@ static void stop_threads(struct xdb *x) {
 }
 
 static void teardown(struct xdb *x) {
-  view_unref(xdb_view(x));
+  super_unref(xdb_super(x));
   epoch_fini(&x->cursors);
   epoch_fini(&x->epoch);
   memtables_fini(&x->memtables);
@@ -715,7 +715,7 @@ static enum remixdb_status load(struct xdb *x, const struct env_dir *at, const c
   if (s != REMIXDB_OK) return s;
   x->ctx.store_id = x->store_id;
   atomic_store_explicit(&x->compact.next_file, o->version->next_file, memory_order_relaxed);
-  struct view *view = view_create(o->active, NULL, o->version);
+  struct super *view = super_create(o->active, NULL, o->version);
   if (!view) return REMIXDB_NOMEM;
   atomic_store_explicit(&x->view, view, memory_order_release);
   // a process that died may have given CURRENT its name and not made that durable: what an older one names must not go before it is

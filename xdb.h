@@ -42,7 +42,7 @@ MUST_CHECK enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, rem
 
 struct xdb_iter {
   struct xdb_ref *ref;
-  struct view *view;             // counted; NULL: parked or not yet positioned
+  struct super *view;             // counted; NULL: parked or not yet positioned
   enum remixdb_status status;
   struct err_saved error;        // why status
   struct merge merge;

@@ -161,7 +161,7 @@ static enum remixdb_status share_files(const struct xdb *x, const struct version
 }
 
 // The bytes that a checkpoint of the view links, copies or writes, about; one more, so that there is always something to do.
-static uint64_t bytes_of(const struct view *v) {
+static uint64_t bytes_of(const struct super *v) {
   uint64_t bytes = 1 + wh_memory(v->active->wh) + (v->frozen ? wh_memory(v->frozen->wh) : 0);
   for (uint32_t i = 0; i < v->version->nr_parts; i++) {
     const struct part *const p = v->version->parts[i];
@@ -195,7 +195,7 @@ static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const 
 }
 
 // The log of the new store: what the older memtable holds first.
-static enum remixdb_status make_log(struct xdb_ref *r, const struct view *v, uint64_t moment, struct target *t) {
+static enum remixdb_status make_log(struct xdb_ref *r, const struct super *v, uint64_t moment, struct target *t) {
   const struct wal_opts wo = {.dir = &t->dir, .store_id = r->xdb->store_id};
   struct wal *w;
   enum remixdb_status s = wal_open(&wo, 1, moment, true, NULL, NULL, NULL, &w);
@@ -236,7 +236,7 @@ static enum remixdb_status make_mark(const struct env_dir *dir) {
 }
 
 // The directory is there and empty of any store; LOCK is held.
-static enum remixdb_status fill(struct xdb_ref *r, const struct view *v, uint64_t moment, struct target *t) {
+static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64_t moment, struct target *t) {
   struct xdb *x = r->xdb;
   t->begun = true;
   enum remixdb_status s = make_mark(&t->dir);
@@ -312,12 +312,12 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
   if (s != REMIXDB_OK) return s;
   if ((s = claim(&t)) != REMIXDB_OK) return give_up(&t, s);
   uint64_t moment;
-  struct view *v = xdb_ref_hold(r, &moment);
+  struct super *v = xdb_ref_hold(r, &moment);
   t.total = bytes_of(v);
   s = fill(r, v, moment, &t);
   struct err_saved why;
   err_save(&why, s);
-  xdb_view_drop(r->xdb, v);
+  xdb_super_drop(r->xdb, v);
   if (s != REMIXDB_OK) return give_up(&t, err_raise(&why));
   dirlock_give(&t.lock);
   env_dir_close(&t.dir);

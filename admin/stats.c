@@ -12,7 +12,7 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
   if (!buf) return REMIXDB_NOMEM;
   uint64_t tables = 0, entries = 0, keys = 0, table_bytes = 0, remix_bytes = 0, index_memory = 0, table_memory = 0;
   pthread_mutex_lock(&x->lock);  // holds the view where it is
-  const struct view *v = xdb_view(x);
+  const struct super *v = xdb_super(x);
   const uint64_t active = wh_memory(v->active->wh), frozen = v->frozen ? wh_memory(v->frozen->wh) : 0;
   const uint64_t active_keys = wh_count(v->active->wh), frozen_keys = v->frozen ? wh_count(v->frozen->wh) : 0;
   const uint32_t parts = v->version->nr_parts;

@@ -300,14 +300,14 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
   v.ctx.cache = NULL;
   v.ctx.retired = NULL;
   uint64_t moment;
-  struct view *view = xdb_ref_hold(r, &moment);
+  struct super *view = xdb_ref_hold(r, &moment);
   v.total = bytes_of(x, view->version);
   enum remixdb_status s = progress_report(v.progress, "verify", 0, v.total);
   if (s != REMIXDB_OK) found(&v, s);
   if (!given_up(&v)) verify_current(&v);
   if (!given_up(&v)) verify_log(&v);
   verify_parts(&v, view->version);
-  xdb_view_drop(x, view);
+  xdb_super_drop(x, view);
   if (!given_up(&v)) summarize(&v);
   if (report_out) *report_out = v.report;
   if ((s = err_raise(&v.first)) != REMIXDB_OK) return s;

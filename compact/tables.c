@@ -8,7 +8,7 @@
 #define PROGRESS_EVERY 256u   // records between two reports
 
 // The runs of a view that take part, as one sorted stream of the newest version in them of each key.
-struct view_stream {
+struct run_stream {
   struct remix_walk walk;   // x NULL: none do
   uint32_t first;           // runs from this one on
   bool found;               // a version of the current key has been given out
@@ -17,7 +17,7 @@ struct view_stream {
   struct sst_scan *scans[REMIX_RUNS_MAX];
 };
 
-static void view_close(struct view_stream *v) {
+static void run_stream_close(struct run_stream *v) {
   for (uint32_t r = 0; v->walk.x && r < v->walk.x->nr_runs; r++) {
     sst_scan_destroy(v->scans[r]);
     v->scans[r] = NULL;
@@ -27,7 +27,7 @@ static void view_close(struct view_stream *v) {
 }
 
 // The next record, if there is one.
-static enum remixdb_status view_next(struct view_stream *v) {
+static enum remixdb_status run_stream_next(struct run_stream *v) {
   v->any = false;
   while (v->walk.x && remix_walk_valid(&v->walk)) {
     const uint8_t sel = v->walk.sel[v->walk.at];
@@ -51,7 +51,7 @@ static enum remixdb_status view_next(struct view_stream *v) {
 }
 
 // The newest `take` runs of the view; comes to the first record.
-static enum remixdb_status view_begin(struct view_stream *v, const struct remix *x, uint32_t take, struct compact *c, struct blkio_queue *queue) {
+static enum remixdb_status run_stream_begin(struct run_stream *v, const struct remix *x, uint32_t take, struct compact *c, struct blkio_queue *queue) {
   if (take == 0) return REMIXDB_OK;
   v->first = x->nr_runs - take;
   v->found = false;
@@ -61,7 +61,7 @@ static enum remixdb_status view_begin(struct view_stream *v, const struct remix 
     if (s != REMIXDB_OK) return s;
     atomic_fetch_add_explicit(&c->stats.read_bytes, x->runs[r]->data_size, memory_order_relaxed);
   }
-  return view_next(v);
+  return run_stream_next(v);
 }
 
 // The same of all partitions of a job, and of both their views: where both have a key the young one's is newer.
@@ -69,13 +69,13 @@ struct old_stream {
   const struct job *j;
   struct worker *w;
   uint32_t next_part;       // after the one that is read, among the job's; as many as there are: none
-  struct view_stream old, young;
+  struct run_stream old, young;
   bool old_given, young_given;  // whose record was given out, or hidden by it
 };
 
 static void old_close(struct old_stream *o) {
-  view_close(&o->old);
-  view_close(&o->young);
+  run_stream_close(&o->old);
+  run_stream_close(&o->young);
   o->old_given = o->young_given = false;
 }
 
@@ -93,14 +93,14 @@ static enum remixdb_status old_next_part(struct old_stream *o) {
   if (o->next_part == j->nr_parts) return REMIXDB_NOTFOUND;
   const struct part *const p = j->base->parts[j->part + o->next_part++];
   const uint32_t take = j->all ? part_runs(p) : j->take, young = take < part_young_runs(p) ? take : part_young_runs(p);
-  const enum remixdb_status s = view_begin(&o->young, p->young, young, j->c, o->w->queue);
-  return s == REMIXDB_OK ? view_begin(&o->old, p->remix, take - young, j->c, o->w->queue) : s;
+  const enum remixdb_status s = run_stream_begin(&o->young, p->young, young, j->c, o->w->queue);
+  return s == REMIXDB_OK ? run_stream_begin(&o->old, p->remix, take - young, j->c, o->w->queue) : s;
 }
 
 // REMIXDB_NOTFOUND at the end. The record holds until the next call.
 static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **rec_out) {
-  enum remixdb_status s = o->old_given ? view_next(&o->old) : REMIXDB_OK;
-  if (s == REMIXDB_OK && o->young_given) s = view_next(&o->young);
+  enum remixdb_status s = o->old_given ? run_stream_next(&o->old) : REMIXDB_OK;
+  if (s == REMIXDB_OK && o->young_given) s = run_stream_next(&o->young);
   while (s == REMIXDB_OK && !o->old.any && !o->young.any) s = old_next_part(o);
   if (s != REMIXDB_OK) return s;
   const struct kv_rec *const a = &o->old.rec, *const b = &o->young.rec;

@@ -16,7 +16,7 @@ struct xdb_below {
   const uint8_t *seg;        // of the partition's newest view
 };
 // Asks for what xdb_get_below_wanted reads first, in the same epoch: it is on its way while the active memtable is searched.
-static inline void xdb_want_below(const struct view *v, struct kref key, uint64_t hash, struct xdb_below *out) {
+static inline void xdb_want_below(const struct super *v, struct kref key, uint64_t hash, struct xdb_below *out) {
   const struct version *const version = v->version;
   const struct part *const part = out->part = version->parts[version->nr_parts > 1 ? version_find(version, key) : 0];
   if (unlikely(v->frozen != NULL)) out->frozen = wh_get_want(v->frozen->wh, key, hash);
@@ -24,7 +24,7 @@ static inline void xdb_want_below(const struct view *v, struct kref key, uint64_
   out->seg = newest ? remix_get_want(newest, key) : NULL;
 }
 // What lies below the active memtable, seen at the moment: the frozen one, then the partitions. *rec_out may be a tombstone; it holds until the epoch is left.
-static inline enum remixdb_status xdb_get_below_wanted(const struct view *v, const struct xdb_below *b, struct kref key, uint64_t hash, uint64_t moment,
+static inline enum remixdb_status xdb_get_below_wanted(const struct super *v, const struct xdb_below *b, struct kref key, uint64_t hash, uint64_t moment,
                                                        struct sst_hold *h, struct kv_rec *rec_out) {
   const struct wh_ver *ver = unlikely(v->frozen != NULL) ? wh_get_wanted(v->frozen->wh, b->frozen, key, hash, moment) : NULL;
   if (ver) {
@@ -37,7 +37,7 @@ static inline enum remixdb_status xdb_get_below_wanted(const struct view *v, con
   return s == REMIXDB_NOTFOUND ? remix_get(part->remix, key, hash, h, rec_out) : s;
 }
 // The same at once.
-static inline enum remixdb_status xdb_get_below(const struct view *v, struct kref key, uint64_t hash, uint64_t moment, struct sst_hold *h, struct kv_rec *rec_out) {
+static inline enum remixdb_status xdb_get_below(const struct super *v, struct kref key, uint64_t hash, uint64_t moment, struct sst_hold *h, struct kv_rec *rec_out) {
   struct xdb_below below;
   xdb_want_below(v, key, hash, &below);
   return xdb_get_below_wanted(v, &below, key, hash, moment, h, rec_out);

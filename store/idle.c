@@ -5,7 +5,7 @@
 
 size_t xdb_spare_used(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
   epoch_enter(&x->epoch, slot);
-  const struct view *v = xdb_view(x);
+  const struct super *v = xdb_super(x);
   const size_t used = wh_memory(v->active->wh);
   *wanted_out = memtables_wanted(&x->memtables, v->active, v->frozen != NULL);
   epoch_exit(slot);
@@ -23,8 +23,8 @@ static bool spare(void *arg, struct worker *w) {
 
 void xdb_spare_ask(struct xdb *x) { workers_spare(x->workers, spare); }
 
-void xdb_view_drop(struct xdb *x, struct view *v) {
-  struct version *const last = view_drop(v);
+void xdb_super_drop(struct xdb *x, struct super *v) {
+  struct version *const last = super_drop(v);
   if (likely(!last)) return;
   if (!x->workers || workers_count(x->workers) == 0) {
     version_destroy(last);
@@ -38,7 +38,7 @@ void xdb_view_drop(struct xdb *x, struct view *v) {
 }
 
 void xdb_spare_bury(struct xdb *x) {
-  // acquire: what xdb_view_drop released
+  // acquire: what xdb_super_drop released
   struct version *v = atomic_exchange_explicit(&x->idle.left, NULL, memory_order_acquire), *next;
   if (!v) return;
   for (; v; v = next) {

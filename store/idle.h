@@ -17,9 +17,9 @@
 void xdb_spare_ask(struct xdb *x);
 // Bytes of the active memtable, and what should be kept for the next ones. slot: the caller's, outside.
 size_t xdb_spare_used(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out);
-// view_unref for whoever reads: does not wait for files. With the last reference of a version that was replaced it takes the workers' lock for a moment, to wake one. Any thread,
+// super_unref for whoever reads: does not wait for files. With the last reference of a version that was replaced it takes the workers' lock for a moment, to wake one. Any thread,
 // outside of any epoch; NULL is allowed.
-void xdb_view_drop(struct xdb *x, struct view *v);
+void xdb_super_drop(struct xdb *x, struct super *v);
 // Ends the versions that are left to workers. Any thread, outside of any epoch.
 void xdb_spare_bury(struct xdb *x);
 // The same, and waits for those that workers are at.

@@ -25,11 +25,11 @@ void xdb_unref(struct xdb_ref *r) {
   mem_free(r);
 }
 
-struct view *xdb_ref_hold(struct xdb_ref *r, uint64_t *moment_out) {
+struct super *xdb_ref_hold(struct xdb_ref *r, uint64_t *moment_out) {
   epoch_enter(&r->xdb->epoch, &r->slot);
-  struct view *v = xdb_ref_view(r);
+  struct super *v = xdb_ref_super(r);
   *moment_out = xdb_ref_moment(r);
-  view_ref(v);
+  super_ref(v);
   epoch_exit(&r->slot);
   return v;
 }

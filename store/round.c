@@ -17,11 +17,11 @@
 
 struct switching {
   struct xdb *x;
-  struct view *next;
+  struct super *next;
 };
 
 // Under the log's lock: what was committed before is in the old memtable and the old segment, all after in the new ones.
-static void switch_view(void *arg, uint64_t gen) {
+static void switch_super(void *arg, uint64_t gen) {
   struct switching *s = arg;
   s->next->active->gen = gen;
   s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
@@ -30,15 +30,15 @@ static void switch_view(void *arg, uint64_t gen) {
 
 // lock is held; nothing is frozen.
 static enum remixdb_status freeze(struct xdb *x) {
-  struct view *old = xdb_view(x);
+  struct super *old = xdb_super(x);
   struct memtable *fresh;
   enum remixdb_status s = memtable_create(&x->memtables, &fresh);
   if (s != REMIXDB_OK) return s;
-  struct switching sw = {x, view_create(fresh, old->active, old->version)};
+  struct switching sw = {x, super_create(fresh, old->active, old->version)};
   memtable_unref(fresh);  // the view has its own reference now
   if (!sw.next) return REMIXDB_NOMEM;
-  if ((s = wal_switch(x->wal, switch_view, &sw)) != REMIXDB_OK) {
-    view_unref(sw.next);
+  if ((s = wal_switch(x->wal, switch_super, &sw)) != REMIXDB_OK) {
+    super_unref(sw.next);
     return s;
   }
   atomic_store_explicit(&x->pace.round_began_ns, time_ns(), memory_order_relaxed);
@@ -49,7 +49,7 @@ static enum remixdb_status freeze(struct xdb *x) {
   x->rounds.error.status = REMIXDB_OK;
   x->scan_merges.used = 0;  // of the one that is active now
   x->rounds.nr_frozen++;
-  view_retire(&x->epoch, old);
+  super_retire(&x->epoch, old);
   return REMIXDB_OK;
 }
 
@@ -65,9 +65,9 @@ static void recycle_log(struct xdb *x, uint64_t gen) {
 // frozen memtable, whose content is in the version; else the log is not concerned, and a memtable may be frozen meanwhile.
 static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
   pthread_mutex_lock(&x->lock);
-  struct view *old = xdb_view(x);
+  struct super *old = xdb_super(x);
   struct version *const base = old->version;  // which only rounds replace, as they do a view that has a frozen memtable when they begin
-  struct view *const fresh = view_create(old->active, had_frozen ? NULL : old->frozen, next);
+  struct super *const fresh = super_create(old->active, had_frozen ? NULL : old->frozen, next);
   next->store_id = x->store_id;
   next->number = base->number + 1;
   next->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
@@ -90,13 +90,13 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
     // when it is unknown which CURRENT is there after a crash neither's files may go: no more writes, and the next opening decides
     if (unknown) xdb_fail(x, &why);
     else compact_retire(next, base);  // the new files are not named by anything
-    view_unref(fresh);
+    super_unref(fresh);
     return err_raise(&why);
   }
   if (had_frozen) recycle_log(x, next->log_gen);
   pthread_mutex_lock(&x->lock);
-  old = xdb_view(x);
-  if (!had_frozen) view_follow(fresh, old);
+  old = xdb_super(x);
+  if (!had_frozen) super_follow(fresh, old);
   atomic_store_explicit(&x->view, fresh, memory_order_release);
   *when_out = time_ns();
   if (had_frozen) {
@@ -108,7 +108,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   compact_retire(base, next);
   reserve_measure(x, next, 0);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
-  view_unref(old);
+  super_unref(old);
   epoch_reclaim(&x->epoch);
   if (!had_frozen) return REMIXDB_OK;
   // who waits for the round waits for the room that it gives back, too
@@ -149,7 +149,7 @@ static bool freeze_far(struct xdb *x, size_t used) {
 // Whether there is to be a round for scans, because there is something to do and nothing more urgent. again: after one that may have left more to do.
 static bool tidy_turn(struct xdb *x, bool again, struct version **base_out) {
   pthread_mutex_lock(&x->lock);
-  const struct view *v = xdb_view(x);
+  const struct super *v = xdb_super(x);
   const bool worn = again || x->scan_merges.put_off || atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed);
   const bool able = !x->scan_merges.ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   const bool begun = worn && able && freeze_far(x, wh_memory(v->active->wh));
@@ -224,7 +224,7 @@ static bool make_way(struct xdb *x, bool asked) {
   return yielded || spent;
 }
 
-static enum remixdb_status run_memtable(struct xdb *x, struct worker *w, const struct view *v, bool hand_back_some, struct xdb_whole *whole) {
+static enum remixdb_status run_memtable(struct xdb *x, struct worker *w, const struct super *v, bool hand_back_some, struct xdb_whole *whole) {
   const uint64_t began = time_ns();
   atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
   struct version *next;
@@ -239,7 +239,7 @@ static enum remixdb_status run_memtable(struct xdb *x, struct worker *w, const s
 static void run(struct xdb *x, struct worker *w) {
   struct xdb_whole *whole = NULL;
   pthread_mutex_lock(&x->lock);
-  struct view *v = xdb_view(x);
+  struct super *v = xdb_super(x);
   const bool wanted = v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   x->rounds.error.status = REMIXDB_OK;
   const bool hand_back_some = !x->rounds.flushing;
@@ -369,7 +369,7 @@ static enum remixdb_status wait_for_round(struct xdb *x, struct waiter *w) {
 }
 
 static bool freeze_wanted(struct xdb *x, enum xdb_round_when when, size_t batch) {
-  const struct memtable *m = xdb_view(x)->active;
+  const struct memtable *m = xdb_super(x)->active;
   return when == XDB_ROUND_ANY || (when == XDB_ROUND_USED ? wh_count(m->wh) != 0 : xdb_round_due(x, m, batch));
 }
 
@@ -505,7 +505,7 @@ static enum remixdb_status shrink_log(struct xdb *x) {
 // The bytes that a compaction of all will read, about.
 static uint64_t whole_bytes(struct xdb *x) {
   pthread_mutex_lock(&x->lock);
-  const struct view *const view = xdb_view(x);
+  const struct super *const view = xdb_super(x);
   uint64_t bytes = wh_memory(view->active->wh);
   for (uint32_t i = 0; i < view->version->nr_parts; i++) {
     const struct part *const p = view->version->parts[i];
@@ -519,7 +519,7 @@ static uint64_t whole_bytes(struct xdb *x) {
 static void whole_on(struct waiter *w) {
   struct compact_whole *const work = &w->whole->work;
   pthread_mutex_lock(&w->x->lock);
-  const struct version *const v = xdb_view(w->x)->version;
+  const struct version *const v = xdb_super(w->x)->version;
   w->base = w->total / v->nr_parts * version_find(v, kref(work->to, work->to_len));
   pthread_mutex_unlock(&w->x->lock);
   compact_whole_on(work);

@@ -38,6 +38,6 @@ void xdb_snapshot_release(struct xdb_snapshot *s) {
   else x->snapshots.first = s->next;
   x->snapshots.nr--;
   pthread_mutex_unlock(&x->snapshots.lock);
-  xdb_view_drop(x, s->view);
+  xdb_super_drop(x, s->view);
   mem_free(s);
 }

@@ -8,7 +8,7 @@
 
 struct xdb_snapshot {
   struct xdb *xdb;
-  struct view *view;             // counted
+  struct super *view;             // counted
   uint64_t moment;
   uint64_t taken_ns;             // time_ns() at the moment
   struct xdb_snapshot *next, *prev;  // guarded by xdb.snapshots.lock

@@ -109,7 +109,7 @@ struct xdb {
   struct wal_recovery recovery;
   uint32_t nr_cleaned;         // files that no version names, removed by the opening
 
-  _Alignas(CACHE_LINE) _Atomic(struct view *) view;    // release-published under lock
+  _Alignas(CACHE_LINE) _Atomic(struct super *) view;    // release-published under lock
   _Alignas(CACHE_LINE) _Atomic uint64_t published;     // see X1; release-stored under the log's lock
   _Alignas(CACHE_LINE) struct epoch epoch;
   struct epoch cursors;                                // who keeps a position in a memtable between calls (wh_recycle)
@@ -138,7 +138,7 @@ struct xdb {
 static inline bool xdb_is_anothers(const struct xdb *x) { return unlikely(fork_now() != 0) && fork_now() != x->forks; }
 
 // Inside an epoch, or under lock.
-static inline struct view *xdb_view(struct xdb *x) { return atomic_load_explicit(&x->view, memory_order_acquire); }
+static inline struct super *xdb_super(struct xdb *x) { return atomic_load_explicit(&x->view, memory_order_acquire); }
 
 // From here on no write is accepted. The first reason stays. Takes lock.
 void xdb_fail(struct xdb *x, const struct err_saved *why);

@@ -7,7 +7,7 @@
 #include "view/memtable.h"
 #include "view/version.h"
 
-struct view {
+struct super {
   struct epoch_item item;
   _Atomic uint32_t refs;
   struct memtable *active;
@@ -16,23 +16,23 @@ struct view {
 };
 
 // Takes references of its own to all three; frozen may be NULL. One reference, the caller's. NULL: REMIXDB_NOMEM.
-struct view *view_create(struct memtable *active, struct memtable *frozen, struct version *version);
+struct super *super_create(struct memtable *active, struct memtable *frozen, struct version *version);
 // The view is alive: the caller has a reference, or is in the epoch in which it found the store's view, whose count cannot be dropped before that is left, or
 // holds a snapshot.
-static inline void view_ref(struct view *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
-struct version *view_destroy(struct view *v);  // by view_drop alone
+static inline void super_ref(struct super *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
+struct version *super_destroy(struct super *v);  // by super_drop alone
 // Gives up a reference. Returns the version whose last reference went with it, which is the caller's to destroy, or NULL. NULL is allowed. Outside of any epoch, as
 // the last reference of a memtable may free much.
-MUST_CHECK static inline struct version *view_drop(struct view *v) {
-  return v && atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1 ? view_destroy(v) : NULL;
+MUST_CHECK static inline struct version *super_drop(struct super *v) {
+  return v && atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1 ? super_destroy(v) : NULL;
 }
 // The same, with the end of the version. For those who may wait for files to go; readers do not (store/idle.h).
-static inline void view_unref(struct view *v) {
-  struct version *const last = view_drop(v);
+static inline void super_unref(struct super *v) {
+  struct version *const last = super_drop(v);
   if (last) version_destroy(last);
 }
 // Of a view that nobody else has seen yet: it gets the memtables of another one.
-void view_follow(struct view *v, const struct view *other);
+void super_follow(struct super *v, const struct super *other);
 // Drops the reference when all epochs have passed in which it can be seen; does not wait.
-void view_retire(struct epoch *e, struct view *v);
+void super_retire(struct epoch *e, struct super *v);
 #endif

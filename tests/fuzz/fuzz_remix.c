@@ -14,13 +14,13 @@
 #define NUMBER 90u
 
 // The tables of a good file, oldest first.
-struct view {
+struct super {
   bool tags;
   uint32_t nr;
   struct fuzz_table runs[8];
 };
 
-static const struct view views[] = {
+static const struct super views[] = {
     {true, 1, {{11, FUZZ_KEYS_NUMBERS, 0, 1, 40, 0, 10, {.ckeys = true}}}},
     {true, 3, {{12, FUZZ_KEYS_NUMBERS, 0, 1, 150, 4, 20, {.ckeys = true}},
                {13, FUZZ_KEYS_NUMBERS, 1, 3, 60, 2, 200, {.ckeys = true}},
@@ -69,7 +69,7 @@ static void *keep(const void *p, size_t len) {
   return q;
 }
 
-static void make_model(struct model *m, const struct view *v) {
+static void make_model(struct model *m, const struct super *v) {
   uint8_t *const kbuf = fuzz_alloc(FUZZ_KEY_MAX), *const vbuf = fuzz_alloc(FUZZ_VALUE_MAX);
   uint32_t all = 0;
   for (uint32_t r = 0; r < v->nr; r++) all += v->runs[r].nr;
@@ -106,11 +106,11 @@ static uint32_t model_rank(const struct model *m, struct kref key) {  // of the 
   return i;
 }
 
-static void open_runs(const struct sst_ctx *ctx, const struct view *v, struct sst **runs) {
+static void open_runs(const struct sst_ctx *ctx, const struct super *v, struct sst **runs) {
   for (uint32_t r = 0; r < v->nr; r++) FUZZ_OK(sst_open(ctx, v->runs[r].number, &runs[r]));
 }
 
-static void close_runs(const struct view *v, struct sst **runs) {
+static void close_runs(const struct super *v, struct sst **runs) {
   for (uint32_t r = 0; r < v->nr; r++) sst_unref(runs[r]);
 }
 
@@ -121,7 +121,7 @@ static void fix(uint8_t *p, size_t len) {
 }
 
 // Builds it run by run, as the store does: the file, and the same not packed.
-static void build_good(const struct view *v, struct fuzz_image *out, struct fuzz_image *plain_out) {
+static void build_good(const struct super *v, struct fuzz_image *out, struct fuzz_image *plain_out) {
   struct sst *runs[REMIX_RUNS_MAX];
   struct remix *old = NULL;
   char name[32];
@@ -156,7 +156,7 @@ static void setup(void) {
 
 // Changes that leave a segment well-formed, so that it is believed: two entries change their selectors, or one gets another
 // discriminating bit.
-static void change_segment(struct fuzz_in *in, const struct view *v, uint8_t *p, size_t len) {
+static void change_segment(struct fuzz_in *in, const struct super *v, uint8_t *p, size_t len) {
   const struct remix_layout l = remix_layout(v->nr, v->tags);
   const uint64_t segs = remix_segs_off(v->nr);
   const uint32_t op = fuzz_u8(in), seg = fuzz_u8(in), i = fuzz_u8(in) % REMIX_SEG, j = fuzz_u8(in) % REMIX_SEG;
@@ -178,7 +178,7 @@ static void change_segment(struct fuzz_in *in, const struct view *v, uint8_t *p,
 
 struct use {
   struct remix *x;
-  const struct view *view;
+  const struct super *view;
   const struct model *good;  // NULL: it was changed
   struct remix_cursor c;
   uint32_t at;               // in the model; its nr: not valid
@@ -202,7 +202,7 @@ static void look(struct use *u) {
 }
 
 // A key of the tables, a little changed, or one of the input.
-static struct kref some_key(struct fuzz_in *in, const struct view *v) {
+static struct kref some_key(struct fuzz_in *in, const struct super *v) {
   const uint32_t kind = fuzz_u8(in);
   if (kind & 1) return fuzz_key(in, kind >> 1);
   uint8_t *const buf = fuzz_alloc(FUZZ_KEY_MAX);
@@ -402,7 +402,7 @@ FUZZ(remix) {
   if (!place) setup();
   struct fuzz_in in = {data, data + size};
   const uint32_t which = fuzz_u8(&in) % VIEWS, flags = fuzz_u8(&in);
-  const struct view *const v = &views[which];
+  const struct super *const v = &views[which];
   const struct fuzz_image *const good = flags & 32 ? &packed[which] : &images[which];
   // calls come first in the input; they are made last
   struct fuzz_in calls = {in.p, in.p};

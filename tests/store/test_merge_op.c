@@ -253,7 +253,7 @@ struct switching {
   enum remixdb_merge_op first;  // the first answer
   uint32_t calls;
   char seen[4][16];
-  const struct view *old;
+  const struct super *old;
   _Atomic bool go, written;
 };
 

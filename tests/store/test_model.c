@@ -408,7 +408,7 @@ static void do_drain(struct run *r) {
     if (chance(&m->rng, 1) && chance(&m->rng, 10)) CHECK(remixdb_flush(r->ref));
   }
   cursor_drop(&c);
-  const struct view *const v = xdb_view(r->x);
+  const struct super *const v = xdb_super(r->x);
   check_gaps(v->active->wh);
   if (v->frozen) check_gaps(v->frozen->wh);
 }

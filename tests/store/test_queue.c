@@ -223,7 +223,7 @@ static void cycle(struct queue *q, uint64_t n) {
 
 static void gaps_check(struct xdb *x) {
   char why[200];
-  if (!wh_gaps_check(xdb_view(x)->active->wh, why, sizeof(why))) fail_msg("%s", why);
+  if (!wh_gaps_check(xdb_super(x)->active->wh, why, sizeof(why))) fail_msg("%s", why);
 }
 
 static void queue_open(struct queue *q, const struct plan *p) {

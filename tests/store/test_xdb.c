@@ -788,9 +788,9 @@ static void test_replay(void **state) {
       remixdb_close(x);
       CHECK(remixdb_errcode() == REMIXDB_OK && (x = remixdb_open_opts(dir, &o)) && (r = remixdb_ref(x)));
       x->leave_log = true;
-      CHECK(x->recovery.nr_records == writes && xdb_view(x)->version->parts[0]->remix == NULL);
+      CHECK(x->recovery.nr_records == writes && xdb_super(x)->version->parts[0]->remix == NULL);
       char why[200];
-      if (!wh_check(xdb_view(x)->active->wh, why, sizeof(why))) fail_msg("%d workers: %s", workers, why);
+      if (!wh_check(xdb_super(x)->active->wh, why, sizeof(why))) fail_msg("%d workers: %s", workers, why);
       for (uint32_t k = 0; k < KEYS; k++) {
         uint8_t key[16];
         uint32_t vlen;

@@ -34,7 +34,7 @@ static void fill(void) {
 }
 
 static uint64_t room(void) {
-  const size_t used = wh_memory(xdb_view(x)->active->wh);
+  const size_t used = wh_memory(xdb_super(x)->active->wh);
   assert_true(used > x->memtable_limit / 8 && used < x->memtable_limit);
   return x->memtable_limit - used;
 }
@@ -197,7 +197,7 @@ static int watched_open(struct env *e, int at, const char *path, unsigned flags)
     for (bool due = false; strstr(path, ".sst") && !due && atomic_load(&hold_rounds);) {
       CHECK(time_ns() < until);
       pthread_mutex_lock(&x->lock);
-      due = xdb_round_due(x, xdb_view(x)->active, 0);
+      due = xdb_round_due(x, xdb_super(x)->active, 0);
       pthread_mutex_unlock(&x->lock);
       time_sleep_ns(5000000);
     }

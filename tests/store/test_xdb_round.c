@@ -189,7 +189,7 @@ static void put(struct xdb_ref *r, uint64_t i) {
 
 // Until the active memtable is full; the next put will find that.
 static uint64_t fill(struct xdb_ref *r, uint64_t i) {
-  while (!xdb_round_due(x, xdb_view(x)->active, 0)) put(r, i++);
+  while (!xdb_round_due(x, xdb_super(x)->active, 0)) put(r, i++);
   return i;
 }
 
@@ -369,7 +369,7 @@ static uint32_t runs_of(const struct version *v) {
 
 static uint32_t runs(struct xdb_ref *r) {
   epoch_enter(&x->epoch, &r->slot);
-  const uint32_t nr = runs_of(xdb_view(x)->version);
+  const uint32_t nr = runs_of(xdb_super(x)->version);
   epoch_exit(&r->slot);
   return nr;
 }
@@ -391,7 +391,7 @@ static bool names(const struct version *v, const char *name) {
 
 // Of a store that was closed: all tables are there that the version names, and nothing that it does not.
 static void check_files(const struct files_entry *list, size_t nr) {
-  const struct version *v = xdb_view(x)->version;
+  const struct version *v = xdb_super(x)->version;
   uint32_t tables = 0;
   for (size_t i = 0; i < nr; i++) {
     const bool table = ends_with(list[i].name, ".sst");
@@ -458,7 +458,7 @@ static void reopen(struct xdb_ref *r) {
 // As if scans had.
 static void wear(struct xdb_ref *r) {
   epoch_enter(&x->epoch, &r->slot);
-  const struct version *v = xdb_view(x)->version;
+  const struct version *v = xdb_super(x)->version;
   for (uint32_t i = 0; i < v->nr_parts; i++)
     if (v->parts[i]->remix) remix_jumped(v->parts[i]->remix, UINT32_MAX);
   epoch_exit(&r->slot);
@@ -543,7 +543,7 @@ static void test_no_workers(void **state) {
   for (uint32_t i = 0; i < 2000; i++) scan(it, &rng);
   xdb_iter_destroy(it);
   epoch_enter(&x->epoch, &r->slot);
-  CHECK(compact_worn(xdb_view(x)->version->parts[0]->remix));  // there would be reason to
+  CHECK(compact_worn(xdb_super(x)->version->parts[0]->remix));  // there would be reason to
   epoch_exit(&r->slot);
   CHECK_OK(xdb_flush(x));
   CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
@@ -617,7 +617,7 @@ static void frozen_meanwhile(enum gate at) {
   CHECK(stat_of(x, "read_triggered") == merged && stat_of(x, "failed") == 0);
   CHECK(merged ? runs(r) < before : runs(r) == before);
   epoch_enter(&x->epoch, &r->slot);
-  CHECK(xdb_view(x)->frozen != NULL);
+  CHECK(xdb_super(x)->frozen != NULL);
   epoch_exit(&r->slot);
   check_all(r, now);
   check_copy(r);
@@ -751,10 +751,10 @@ static void test_reader_inside(void **state) {
   wear(r);
   wait_held_at(GATE_CURRENT);
   epoch_enter(&x->epoch, &r->slot);
-  const struct view *const found = xdb_view(x);
+  const struct super *const found = xdb_super(x);
   (void)snprintf(path, sizeof(path), "%s", found->version->parts[0]->remix->runs[0]->path);
   hold(GATE_NONE);
-  while (xdb_view(x) == found) time_sleep_ns(100000);
+  while (xdb_super(x) == found) time_sleep_ns(100000);
   time_sleep_ns(20000000);  // for it to be dropped too early
   CHECK(access(path, F_OK) == 0);
   CHECK(runs_of(found->version) >= LEVELS);
@@ -957,7 +957,7 @@ static void test_nearly_full(void **state) {
   struct xdb_ref *r = load(1, SMALL);
   const uint32_t before = runs(r);
   write_key(r, 1, false);
-  const size_t used = wh_memory(xdb_view(x)->active->wh);
+  const size_t used = wh_memory(xdb_super(x)->active->wh);
   limit(used + used / 4);
   wear(r);
   time_sleep_ns(20000000);  // for a round to begin that should not
@@ -976,7 +976,7 @@ static struct xdb_ref *load_nearly_full(uint32_t *runs_out) {
   struct xdb_ref *r = load(1, SMALL);
   *runs_out = runs(r);
   for (uint32_t i = 0; i < 100; i++) write_key(r, i, false);
-  const size_t used = wh_memory(xdb_view(x)->active->wh);
+  const size_t used = wh_memory(xdb_super(x)->active->wh);
   limit(used + used / 4);
   wear(r);
   return r;
@@ -984,8 +984,8 @@ static struct xdb_ref *load_nearly_full(uint32_t *runs_out) {
 
 // Then it has grown by about a tenth, and is asked for again.
 static void grow_and_wear(struct xdb_ref *r) {
-  const size_t used = wh_memory(xdb_view(x)->active->wh);
-  for (uint32_t i = 0; wh_memory(xdb_view(x)->active->wh) < used + used / 8; i++) write_key(r, i % 100, false);
+  const size_t used = wh_memory(xdb_super(x)->active->wh);
+  for (uint32_t i = 0; wh_memory(xdb_super(x)->active->wh) < used + used / 8; i++) write_key(r, i % 100, false);
   wear(r);
 }
 
@@ -1021,7 +1021,7 @@ static void ask_until_merged(struct xdb_ref *r, uint32_t before, size_t growth) 
   while (runs(r) == before) {  // or for ever: the alarm
     look_long_ago();
     pthread_mutex_lock(&x->lock);
-    if (x->scan_merges.used) x->scan_merges.used = wh_memory(xdb_view(x)->active->wh) - growth;
+    if (x->scan_merges.used) x->scan_merges.used = wh_memory(xdb_super(x)->active->wh) - growth;
     pthread_mutex_unlock(&x->lock);
     wear(r);
     time_sleep_ns(20000000);
@@ -1050,7 +1050,7 @@ static void test_full_and_read(void **state) {
   (void)state;
   uint32_t before;
   struct xdb_ref *r = load_nearly_full(&before);
-  limit(wh_memory(xdb_view(x)->active->wh) - 1);
+  limit(wh_memory(xdb_super(x)->active->wh) - 1);
   ask_until_merged(r, before, 8);
 }
 
@@ -1059,8 +1059,8 @@ static void test_obsolete(void **state) {
   (void)state;
   struct xdb_ref *r = load(1, SMALL);
   epoch_enter(&x->epoch, &r->slot);
-  struct view *old = xdb_view(x);
-  view_ref(old);
+  struct super *old = xdb_super(x);
+  super_ref(old);
   epoch_exit(&r->slot);
   struct remix *const obsolete = old->version->parts[0]->remix;
   wear(r);
@@ -1077,7 +1077,7 @@ static void test_obsolete(void **state) {
   time_sleep_ns(20000000);  // for a round to begin that should not
   CHECK(atomic_load(&x->scan_merges.due));
   CHECK(stat_of(x, "read_triggered") == 1);
-  view_unref(old);
+  super_unref(old);
   reopen(r);
 }
 
@@ -1100,7 +1100,7 @@ static void test_readers_remove_nothing(void **state) {
       struct xdb_ref *r = load(workers, SMALL);
       struct xdb_iter *it = NULL;
       struct xdb_snapshot *snap = NULL;
-      struct view *kept = NULL;
+      struct super *kept = NULL;
       struct files_entry *list;
       size_t nr;
       uint64_t moment;
@@ -1136,7 +1136,7 @@ static void test_readers_remove_nothing(void **state) {
           xdb_snapshot_release(snap);
           break;
         default:
-          xdb_view_drop(x, kept);
+          xdb_super_drop(x, kept);
           break;
       }
       if (workers) {  // it has come back from there: who removes them is held up

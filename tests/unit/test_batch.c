@@ -889,7 +889,7 @@ static enum remixdb_merge_op delay_fn(const void *v0, uint32_t v0len, const void
   struct delay *const d = priv;
   (void)v0, (void)v0len, (void)v1, (void)v1len;
   struct xdb *const x = d->x;
-  const struct view *const old = atomic_load(&x->view);
+  const struct super *const old = atomic_load(&x->view);
   atomic_store(&d->held, true);
   while (!atomic_load(&d->coming)) time_sleep_ns(100000);
   time_sleep_ns(3000000);  // it waits for the leaf now, most likely

@@ -137,7 +137,7 @@ static void places_seen(const struct scene *s, const struct list *l) {
 
 // One by one, as xdb_get looks below memtables.
 static void gets_check(struct scene *s, const struct list *l) {
-  const struct view v = {.version = s->version};
+  const struct super v = {.version = s->version};
   struct sst_hold hold = {0};
   for (uint32_t i = 0; i < l->nr; i++) {
     const struct kref key = kref(l->keys[i].ptr, l->keys[i].len);
@@ -318,7 +318,7 @@ static void test_young_fails(void **state) {
     scene_long_keys = n % 3 == 0;
     scene_init(&s, &(struct plan){250, 0, 0, 2, 3, 4, n % 2 ? 1 << 20 : 0}, rng_next(&rng));
     ok(multiget_create(blkio_shared(&s.p.io), &m));
-    const struct view v = {.version = s.version};
+    const struct super v = {.version = s.version};
     uint32_t failed = 0;
     for (uint32_t a = 0; a < s.k.nr; a++) {
       if (n % 2 && a % 16) continue;  // what is cached does not fail

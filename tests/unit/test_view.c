@@ -50,7 +50,7 @@ static void test_never_begun(void **state) {
   struct memtables none = {0};
   memtables_fini(&none);
   memtable_unref(NULL);
-  view_unref(NULL);
+  super_unref(NULL);
 }
 
 // What is kept beside the view's memtables is what lives and is neither of them, in whatever order they go.
@@ -132,21 +132,21 @@ static void test_view_keeps(void **state) {
   struct world w;
   world_init(&w);
   struct memtable *a = memtable_new(&w), *b = memtable_new(&w);
-  struct view *old = view_create(a, NULL, w.version), *next = view_create(b, a, w.version);
+  struct super *old = super_create(a, NULL, w.version), *next = super_create(b, a, w.version);
   assert_non_null(old);
   assert_non_null(next);
   memtable_unref(a);
   memtable_unref(b);
   assert_int_equal(atomic_load(&a->refs), 2);
   assert_int_equal(atomic_load(&b->refs), 1);
-  view_ref(old);
-  view_unref(old);
+  super_ref(old);
+  super_unref(old);
   assert_int_equal(atomic_load(&a->refs), 2);
-  view_unref(next);
+  super_unref(next);
   assert_ptr_equal(w.all.first, a);
   assert_null(a->next);
   assert_int_equal(atomic_load(&a->refs), 1);
-  view_unref(old);
+  super_unref(old);
   world_fini(&w);
 }
 
@@ -158,11 +158,11 @@ static void test_view_retired(void **state) {
   struct epoch_slot reader;
   epoch_join(&w.epoch, &reader);
   struct memtable *m = memtable_new(&w);
-  struct view *v = view_create(m, NULL, w.version);
+  struct super *v = super_create(m, NULL, w.version);
   assert_non_null(v);
   memtable_unref(m);
   epoch_enter(&w.epoch, &reader);
-  view_retire(&w.epoch, v);
+  super_retire(&w.epoch, v);
   epoch_reclaim(&w.epoch);
   assert_ptr_equal(w.all.first, m);
   epoch_exit(&reader);
@@ -192,7 +192,7 @@ static void test_no_memory(void **state) {
   }
   assert_true(failures >= 2);  // the memtable and its index
   fault_mem_set(1);
-  assert_null(view_create(m, NULL, w.version));
+  assert_null(super_create(m, NULL, w.version));
   assert_true(fault_mem_end());
   assert_int_equal(atomic_load(&m->refs), 1);
   memtable_unref(m);
