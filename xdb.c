@@ -573,10 +573,10 @@ static enum remixdb_status start_threads(struct xdb *x) {
   x->compact.workers = x->workers;
   // those who scan keep a processor where there is more than one
   const uint32_t processors = thread_cores(NULL, 0), others = processors > 1 ? processors - 1 : 1;
-  x->compact.worn_parts = nr > others ? others : nr > 0 ? nr : 1;
+  x->compact.scan_merge_parts = nr > others ? others : nr > 0 ? nr : 1;
   if (nr) {  // without, what a call does would depend on what the cache holds
-    x->ctx.worn = xdb_round_worn;
-    x->ctx.worn_arg = x;
+    x->ctx.scan_debt_due = xdb_round_scan_debt;
+    x->ctx.scan_debt_arg = x;
   }
   return xdb_sync_start(x);
 }

@@ -64,7 +64,7 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
       ",\"durable_sequence\":%" PRIu64 "},\n"
       " \"cache\":{\"misses\":%" PRIu64 ",\"evictions\":%" PRIu64 ",\"declined\":%" PRIu64 ",\"bypasses\":%" PRIu64 "},\n"
       " \"io_totals\":{\"reads\":%" PRIu64 ",\"read_bytes\":%" PRIu64 ",\"writes\":%" PRIu64 ",\"write_bytes\":%" PRIu64 ",\"open_files\":%u,\"queues\":%u},\n"
-      " \"compaction\":{\"rounds\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"keep\":%" PRIu64 ",\"abort\":%" PRIu64 ",\"minor\":%" PRIu64 ",\"major\":%" PRIu64 ",\"split\":%" PRIu64 ",\"read_triggered\":%" PRIu64 ",\"young\":%" PRIu64
+      " \"compaction\":{\"rounds\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"keep\":%" PRIu64 ",\"abort\":%" PRIu64 ",\"minor\":%" PRIu64 ",\"major\":%" PRIu64 ",\"split\":%" PRIu64 ",\"scan_merges\":%" PRIu64 ",\"young\":%" PRIu64
       ",\"table_bytes_written\":%" PRIu64 ",\"remix_bytes_written\":%" PRIu64 ",\"table_bytes_merged\":%" PRIu64 ",\"handed_back_bytes\":%" PRIu64
       ",\"remix_data_pages_read\":%" PRIu64 "},\n"
       " \"recovery\":{\"records\":%" PRIu64 ",\"frames\":%" PRIu64 ",\"segments\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"cut_bytes\":%" PRIu64 "},\n"
@@ -75,7 +75,7 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
       GET(x->retired.files), GET(x->retired.bytes), active_keys, frozen_keys, wal.bytes, wal.records, wal.frames, wal.syncs, wal.segments,
       wal.spare_segments, x->wal ? wal_durable_seq(x->wal) : 0, cache.misses, cache.evictions, cache.declined, cache.bypasses, GET(x->io.nr_reads), GET(x->io.read_bytes),
       GET(x->io.nr_writes), GET(x->io.write_bytes), fdpool_open_count(x->fds), blkio_lanes(&x->io), GET(c->rounds), GET(c->failed), GET(c->kinds[COMPACT_KEEP]), GET(c->kinds[COMPACT_ABORT]),
-      GET(c->kinds[COMPACT_MINOR]), GET(c->kinds[COMPACT_MAJOR]), GET(c->kinds[COMPACT_SPLIT]), GET(c->worn), GET(c->young), GET(c->table_bytes), GET(c->remix_bytes), GET(c->read_bytes),
+      GET(c->kinds[COMPACT_MINOR]), GET(c->kinds[COMPACT_MAJOR]), GET(c->kinds[COMPACT_SPLIT]), GET(c->scan_merges), GET(c->young), GET(c->table_bytes), GET(c->remix_bytes), GET(c->read_bytes),
       GET(c->handed_back), GET(c->remix_data_pages), x->recovery.nr_records, x->recovery.nr_frames, x->recovery.nr_segments, x->recovery.bytes, x->recovery.cut_bytes,
       GET(x->pace.stall_ns) / 1000, GET(x->pace.stall_max_ns) / 1000);
 #undef GET

@@ -38,7 +38,7 @@
 #define COMPACT_YOUNG_FROM 32u    // a young view begins where so many times what comes into a partition is there,
 #define COMPACT_YOUNG_SHARE 8u    // and ends when it would have more than this share of the other one's entries
 #define COMPACT_PROGRESS_SHIFT 5u // a unit of a round's progress: 32 bytes written, or one entry of a REMIX
-#define COMPACT_JUMPS_MIN 512u    // fewer of them are not worth a round
+#define COMPACT_SCAN_DEBT_MIN 512u    // fewer of them are not worth a round
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
 
@@ -48,7 +48,7 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t table_bytes, remix_bytes;     // written
   _Atomic uint64_t read_bytes;                   // of tables that were merged
   _Atomic uint64_t handed_back;                  // bytes of records
-  _Atomic uint64_t worn;                         // partitions that were merged because of what was read
+  _Atomic uint64_t scan_merges;                         // partitions that were merged because of what was read
   _Atomic uint64_t young;                        // partitions whose young view alone was made anew
   _Atomic uint64_t remix_data_pages;             // data pages read to build REMIXes
 };
@@ -60,13 +60,13 @@ struct compact {
   struct sst_build_opts build;      // max_pages is a table's size in all that is decided here, too
   bool tags;
   uint32_t young_from;              // COMPACT_YOUNG_FROM; 0: there are no young views
-  uint32_t worn_parts;              // partitions that are merged together for the sake of scans; at least 1
+  uint32_t scan_merge_parts;              // partitions that are merged together for the sake of scans; at least 1
   size_t memtable_size;             // bytes; of which 1/16 may be handed back
   _Atomic uint64_t next_file;       // the next free file number
   // Of the round in progress: what is done and what is to be done (an estimate, 0: not known yet), in units of 1 << COMPACT_PROGRESS_SHIFT bytes written or one
   // entry of a REMIX. For the writers' pace, and for who waits. Relaxed
   _Atomic uint64_t progress, work;
-  _Atomic bool yield;               // ends a round of compact_worn_round soon. Relaxed
+  _Atomic bool yield;               // ends a round of compact_scan_round soon. Relaxed
   struct compact_stats stats;
   // Puts a key back into the active memtable and its log, unless a newer version is there.
   enum remixdb_status (*hand_back)(void *arg, struct worker *w, const struct kv_rec *rec);
@@ -107,11 +107,11 @@ static inline void compact_whole_on(struct compact_whole *whole) {
 // case; told how far when the round succeeds. On failure no new file is left.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen, bool allow_abort,
                                              struct compact_whole *whole, struct version **out);
-// Whether scans have paid for a merge of some of its runs; sets jumps_due. Any thread, while it is alive.
-bool compact_worn(struct remix *x);
+// Whether scans have paid for a merge of some of its runs; sets scan_debt_due. Any thread, while it is alive.
+bool compact_scan_debt_paid(struct remix *x);
 // A round that merges those partitions, of which it takes at most as many as there are workers. *out: NULL when there are none. REMIXDB_ABORTED: c->yield was set. When it fails
 // they have to be paid for again. Otherwise as compact_round.
-MUST_CHECK enum remixdb_status compact_worn_round(struct compact *c, struct worker *self, struct version *base, struct version **out);
+MUST_CHECK enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base, struct version **out);
 // After the new version is durable: what base had and next has not is removed with its last reader.
 void compact_retire(const struct version *base, const struct version *next);
 #endif

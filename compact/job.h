@@ -28,7 +28,7 @@ struct job {
   // decided
   enum compact_kind kind;
   bool may_abort;
-  bool worn;               // merged for its scans' sake
+  bool scan_merge;               // merged for its scans' sake
   bool append;             // a split that leaves the partition as it is and puts new ones behind it
   bool young;              // what is written comes into the young view: the other one stays as it is
   bool upto;               // the new data behind the partition's keys is another job's, which appends it

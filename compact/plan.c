@@ -117,7 +117,7 @@ static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
 
 // How many of a view's newest runs to merge so that scans read from fewer: those that remove the most levels for the bytes they hold. A level is what lies apart,
 // as the tables of a split do, and is read by a scan like one run. 0: there is but one.
-static uint32_t worn_depth(const struct remix *x, uint64_t *bytes_out) {
+static uint32_t scan_merge_depth(const struct remix *x, uint64_t *bytes_out) {
   uint64_t bytes = 0;
   uint32_t best = 0, levels = 0;
   double most = 0;
@@ -275,18 +275,18 @@ void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out)
 }
 
 // Of the partitions that scans have paid for so many as may be merged together; they have to be paid for again, whatever comes of it. In any case the young view ends with it.
-void plan_worn(struct round *r) {
+void plan_scan_merges(struct round *r) {
   uint64_t bytes;
-  uint32_t left = r->c->worn_parts;
+  uint32_t left = r->c->scan_merge_parts;
   for (uint32_t i = 0; i < r->base->nr_parts; i++) {
     struct job *j = add_job(r, i, 1);
     const struct part *const p = r->base->parts[i];
     if (!left) continue;
-    struct remix *const x = p->remix && compact_worn(p->remix) ? p->remix : p->young && compact_worn(p->young) ? p->young : NULL;
+    struct remix *const x = p->remix && compact_scan_debt_paid(p->remix) ? p->remix : p->young && compact_scan_debt_paid(p->young) ? p->young : NULL;
     if (!x) continue;
-    j->worn = true;
-    decide_major(j, part_young_runs(p) + (x == p->remix ? worn_depth(x, &bytes) : 0));
-    atomic_store_explicit(&x->jumps, 0, memory_order_relaxed);
+    j->scan_merge = true;
+    decide_major(j, part_young_runs(p) + (x == p->remix ? scan_merge_depth(x, &bytes) : 0));
+    atomic_store_explicit(&x->scan_debt, 0, memory_order_relaxed);
     left--;
   }
 }
@@ -339,16 +339,16 @@ void plan_work(struct round *r) {
   atomic_store_explicit(&r->c->work, work ? work : 1, memory_order_relaxed);
 }
 
-bool compact_worn(struct remix *x) {
-  uint64_t due = atomic_load_explicit(&x->jumps_due, memory_order_relaxed);
+bool compact_scan_debt_paid(struct remix *x) {
+  uint64_t due = atomic_load_explicit(&x->scan_debt_due, memory_order_relaxed);
   if (due == 0) {
     const bool young = remix_is_young(x);  // all of its runs are merged then
     uint64_t bytes = 0;
     due = UINT64_MAX;
     for (uint32_t r = 0; young && r < x->nr_runs; r++) bytes += run_bytes(x->runs[r]);
-    if (young || worn_depth(x, &bytes)) due = bytes / BLOCK_PAGE;
-    if (due < COMPACT_JUMPS_MIN) due = COMPACT_JUMPS_MIN;
-    atomic_store_explicit(&x->jumps_due, due, memory_order_relaxed);
+    if (young || scan_merge_depth(x, &bytes)) due = bytes / BLOCK_PAGE;
+    if (due < COMPACT_SCAN_DEBT_MIN) due = COMPACT_SCAN_DEBT_MIN;
+    atomic_store_explicit(&x->scan_debt_due, due, memory_order_relaxed);
   }
-  return atomic_load_explicit(&x->jumps, memory_order_relaxed) >= due;
+  return atomic_load_explicit(&x->scan_debt, memory_order_relaxed) >= due;
 }

@@ -9,7 +9,7 @@
 // Makes the jobs, in order of their keys, from r->fresh. whole: what is to be compacted in any case, or NULL; *next_out: the first partition behind that.
 void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out);
 // The same for a round without new data: merges of partitions that scans have paid for.
-void plan_worn(struct round *r);
+void plan_scan_merges(struct round *r);
 // Lets jobs whose new data is dear to write hand it back to the active memtable. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status plan_aborts(struct round *r);
 // Sets the round's estimated work, by which writers are paced.

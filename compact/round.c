@@ -27,13 +27,13 @@ static void build_remix(struct task *t, struct worker *w) {
   for (uint32_t i = 0; i < o->nr_fresh && s == REMIXDB_OK; i++) runs[nr++] = o->fresh[i];
   if (s == REMIXDB_OK) s = remix_build(&b);
   // where no run of the view is gone, what scans have paid for is as it was
-  const uint64_t jumps = old && nr == old->nr_runs + o->nr_fresh ? atomic_load_explicit(&old->jumps, memory_order_relaxed) : 0;
+  const uint64_t scan_debt = old && nr == old->nr_runs + o->nr_fresh ? atomic_load_explicit(&old->scan_debt, memory_order_relaxed) : 0;
   if (s == REMIXDB_OK) {
     atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
     s = remix_open_built(c->ctx, b.number, runs, nr, b.image, b.image_size, b.file_size, &o->remix);
     mem_free(b.image);
-    if (s == REMIXDB_OK) atomic_store_explicit(&o->remix->jumps, jumps, memory_order_relaxed);
+    if (s == REMIXDB_OK) atomic_store_explicit(&o->remix->scan_debt, scan_debt, memory_order_relaxed);
     if (s == REMIXDB_OK && o->job->young) remix_make_young(o->remix);
     if (s != REMIXDB_OK) {
       char name[32];
@@ -196,9 +196,9 @@ static void round_count(struct round *r) {
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *j = &r->jobs[i];
     // what is put behind a partition is all that is done to it, when there is no more; and nobody looked at those that a round for scans leaves as they are
-    const bool counts = r->frozen ? !(j->upto && j->kind == COMPACT_KEEP) : j->worn;
+    const bool counts = r->frozen ? !(j->upto && j->kind == COMPACT_KEEP) : j->scan_merge;
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
-    if (j->worn) atomic_fetch_add_explicit(&stats->worn, 1, memory_order_relaxed);
+    if (j->scan_merge) atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
     if (j->young) atomic_fetch_add_explicit(&stats->young, 1, memory_order_relaxed);
     if (j->kind == COMPACT_ABORT) atomic_fetch_add_explicit(&stats->handed_back, j->bytes, memory_order_relaxed);
   }
@@ -261,14 +261,14 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
 
 // ---- for scans
 
-enum remixdb_status compact_worn_round(struct compact *c, struct worker *self, struct version *base, struct version **out) {
+enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base, struct version **out) {
   struct round r = {.c = c, .self = self, .base = base};
   *out = NULL;
   enum remixdb_status s = round_begin(&r);
   bool any = false;
   if (s == REMIXDB_OK) {
-    plan_worn(&r);
-    for (uint32_t i = 0; i < r.nr_jobs; i++) any = any || r.jobs[i].worn;
+    plan_scan_merges(&r);
+    for (uint32_t i = 0; i < r.nr_jobs; i++) any = any || r.jobs[i].scan_merge;
     if (any) s = round_make(&r, false, out);
   }
   if (s == REMIXDB_OK && any) round_count(&r);

@@ -177,7 +177,7 @@ static bool table_done(const struct table_writer *tw, const struct kv_rec *next)
   return sst_build_bytes(tw->build) >= share && tw->expected > tw->seen + share / 4;
 }
 
-static bool told_to_yield(const struct job *j) { return j->worn && atomic_load_explicit(&j->c->yield, memory_order_relaxed); }
+static bool told_to_yield(const struct job *j) { return j->scan_merge && atomic_load_explicit(&j->c->yield, memory_order_relaxed); }
 
 static bool others_failed(const struct job *j) { return atomic_load_explicit(j->failed, memory_order_relaxed); }
 

@@ -17,7 +17,7 @@
 #define READS_TIMED 8u       // so many reads of single blocks, one of them timed,
 #define READ_DISK_NS 10000u  // (and a quarter for each that is read with it) to find out whether they come from the disk, and not from the system's page cache
 
-#define JUMPS_TOGETHER 64u  // are added to the REMIX's at once, so that scanning threads do not fight for the line
+#define DEBT_TOGETHER 64u  // are added to the REMIX's at once, so that scanning threads do not fight for the line
 
 // ---- searching within a segment
 
@@ -41,7 +41,7 @@ static uint32_t cursor_few(const struct remix_cursor *c, const uint8_t *s, uint3
 static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
   const struct remix *const x = c->x;
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
-  if (x->index->young) c->jumps += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
+  if (x->index->young) c->scan_debt += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
   return entry_read(x, s, i, cursor_few(c, s, i), &c->holds[run], rec_out);
 }
 
@@ -110,22 +110,22 @@ void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue) {
   c->queue = queue;
 }
 
-static __attribute__((noinline)) void cursor_jumped(struct remix_cursor *c) {
-  remix_jumped(c->x, c->jumps);
-  c->jumps = 0;
+static __attribute__((noinline)) void cursor_add_debt(struct remix_cursor *c) {
+  remix_add_debt(c->x, c->scan_debt);
+  c->scan_debt = 0;
 }
 
 // What is known of where the runs stand is forgotten: the cursor goes elsewhere, or a search uses its holds.
 static inline void cursor_leave(struct remix_cursor *c) {
   for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = c->near[r].ahead = 0;
   c->begun = c->x->index->young;
-  if (unlikely(c->jumps >= JUMPS_TOGETHER)) cursor_jumped(c);
+  if (unlikely(c->scan_debt >= DEBT_TOGETHER)) cursor_add_debt(c);
 }
 
 static void cursor_drop(struct remix_cursor *c) {
   if (!c->x) return;
   cursor_leave(c);
-  if (unlikely(c->jumps)) cursor_jumped(c);
+  if (unlikely(c->scan_debt)) cursor_add_debt(c);
   for (uint32_t r = 0; r < c->x->nr_runs; r++) sst_hold_drop(&c->holds[r]);
 }
 
@@ -500,7 +500,7 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
       const bool first = end[run] == 0;
       end[run] = block + sst_block_pages(t, block);
       if (!missing(h, t, block)) continue;
-      if (nr && first && !follows(h, t, block)) c->jumps++;
+      if (nr && first && !follows(h, t, block)) c->scan_debt++;
       found[nr++] = (struct sst_stretch){t, block, end[run]};
     }
     left -= n;
@@ -515,7 +515,7 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
   const uint32_t block = sst_pos_block(pos), few = cursor_few(c, c->s, c->at);
   if (missing(h, t, block)) {
     if (follows(h, t, block)) cursor_ahead(c, t, block, h, n);
-    else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->jumps += c->begun;
+    else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->scan_debt += c->begun;
   }
   c->begun = true;
   if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read_few(t, pos, few, true, h, rec_out);

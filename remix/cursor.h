@@ -33,7 +33,7 @@ struct remix_cursor {
   bool disk;                 // the last read that was timed was the disk's: blocks that will be needed soon are read together
   uint8_t reads;             // which of them are timed
   bool begun;                // a block has been read since it was moved other than by steps (or need not have been): the next one elsewhere is a jump
-  uint32_t jumps;            // not yet added to the REMIX's
+  uint32_t scan_debt;            // not yet added to the REMIX's
   enum remix_way way;        // how it was moved last: where memory is asked for before it is read
   // Up to this entry (stepping back: down to it) memory has been asked for.
   uint32_t front_seg, front_at;

@@ -233,8 +233,8 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
   x->number = number;
   atomic_init(&x->refs, 1);
   atomic_init(&x->obsolete, false);
-  atomic_init(&x->jumps, 0);
-  atomic_init(&x->jumps_due, 0);
+  atomic_init(&x->scan_debt, 0);
+  atomic_init(&x->scan_debt_due, 0);
 
   x->runs = mem_alloc(nr_runs * sizeof(x->runs[0]));
   if (!x->runs) goto out;
@@ -505,9 +505,9 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
   }
 }
 
-void remix_jumped(struct remix *x, uint64_t jumps) {
-  const uint64_t sum = atomic_fetch_add_explicit(&x->jumps, jumps, memory_order_relaxed) + jumps;
-  if (x->ctx->worn && sum >= atomic_load_explicit(&x->jumps_due, memory_order_relaxed)) x->ctx->worn(x->ctx->worn_arg, x);
+void remix_add_debt(struct remix *x, uint64_t scan_debt) {
+  const uint64_t sum = atomic_fetch_add_explicit(&x->scan_debt, scan_debt, memory_order_relaxed) + scan_debt;
+  if (x->ctx->scan_debt_due && sum >= atomic_load_explicit(&x->scan_debt_due, memory_order_relaxed)) x->ctx->scan_debt_due(x->ctx->scan_debt_arg, x);
 }
 
 // ---- walking

@@ -44,8 +44,8 @@ void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
 void remix_make_young(struct remix *x);
 bool remix_is_young(const struct remix *x);
 size_t remix_memory(const struct remix *x);
-// Adds to its jumps, and tells ctx->worn when there are enough of them.
-void remix_jumped(struct remix *x, uint64_t jumps);
+// Adds to its jumps, and tells ctx->scan_debt_due when there are enough of them.
+void remix_add_debt(struct remix *x, uint64_t scan_debt);
 struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
 
 // The newest version of the key, when that is live (not a tombstone, or the view is a young one): REMIXDB_OK, REMIXDB_NOTFOUND, or an error. hash = hash64(key). Inside

@@ -42,8 +42,8 @@ struct remix {
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
   // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it begins, and then what follows it in the
-  // same run; when it comes to a block of another run, that is a jump. In a young view, which is read beside another, where it begins is one, too. Both relaxed; jumps_due is set by what ctx->worn calls, 0 at first.
-  _Atomic uint64_t jumps, jumps_due;
+  // same run; when it comes to a block of another run, that is a jump. In a young view, which is read beside another, where it begins is one, too. Both relaxed; scan_debt_due is set by what ctx->scan_debt_due calls, 0 at first.
+  _Atomic uint64_t scan_debt, scan_debt_due;
 };
 
 // The segments, each of remix_layout.stride bytes.

@@ -9,11 +9,11 @@
 #define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
 #define WHOLE_MOST_MIN (64u << 10)   // a compaction that cannot write so much is given up
 #define WHOLE_PASSES 16u             // over the partitions that there was no room for, at most
-#define WORN_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
-#define WORN_AHEAD_NS 2000000000ull  // or it will not be full within this time, at the pace
-#define WORN_LOOK_NS 100000000ull    // at which it grew since it was looked at, so long ago at least;
-#define WORN_SPAN_NS 1000000000ull   // when that was longer ago, as if all had come within this;
-#define WORN_CREEP 1024u             // or it grows by no more than such a share of its limit meanwhile: readers who put leaves in order make it grow, too
+#define SCAN_MERGE_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
+#define SCAN_MERGE_AHEAD_NS 2000000000ull  // or it will not be full within this time, at the pace
+#define SCAN_MERGE_LOOK_NS 100000000ull    // at which it grew since it was looked at, so long ago at least;
+#define SCAN_MERGE_SPAN_NS 1000000000ull   // when that was longer ago, as if all had come within this;
+#define SCAN_MERGE_CREEP 1024u             // or it grows by no more than such a share of its limit meanwhile: readers who put leaves in order make it grow, too
 
 struct switching {
   struct xdb *x;
@@ -132,22 +132,22 @@ static enum remixdb_status install_made(struct xdb *x, struct version *next, boo
 // grows slowly.
 static bool freeze_far(struct xdb *x, size_t used) {
   const size_t limit = x->memtable_limit;
-  if (used <= limit - limit / WORN_ROOM) return true;
+  if (used <= limit - limit / SCAN_MERGE_ROOM) return true;
   const uint64_t now = time_ns(), since = now - x->scan_merges.looked_ns;
   if (used >= x->scan_merges.used) {
-    if (since < WORN_LOOK_NS) return false;
-    const size_t creep = limit / WORN_CREEP, left = used < limit ? limit - used : 0;
-    const double room = (double)(left > creep ? left : creep), span = (double)(since < WORN_SPAN_NS ? since : WORN_SPAN_NS);
-    if ((double)(used - x->scan_merges.used) * (double)WORN_AHEAD_NS <= room * span) return true;
+    if (since < SCAN_MERGE_LOOK_NS) return false;
+    const size_t creep = limit / SCAN_MERGE_CREEP, left = used < limit ? limit - used : 0;
+    const double room = (double)(left > creep ? left : creep), span = (double)(since < SCAN_MERGE_SPAN_NS ? since : SCAN_MERGE_SPAN_NS);
+    if ((double)(used - x->scan_merges.used) * (double)SCAN_MERGE_AHEAD_NS <= room * span) return true;
   }
   x->scan_merges.used = used;
   x->scan_merges.looked_ns = now;
-  atomic_store_explicit(&x->scan_merges.again_ns, now + WORN_LOOK_NS, memory_order_relaxed);
+  atomic_store_explicit(&x->scan_merges.again_ns, now + SCAN_MERGE_LOOK_NS, memory_order_relaxed);
   return false;
 }
 
 // Whether there is to be a round for scans, because there is something to do and nothing more urgent. again: after one that may have left more to do.
-static bool tidy_turn(struct xdb *x, bool again, struct version **base_out) {
+static bool scan_merge_turn(struct xdb *x, bool again, struct version **base_out) {
   pthread_mutex_lock(&x->lock);
   const struct super *v = xdb_super(x);
   const bool worn = again || x->scan_merges.put_off || atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed);
@@ -166,12 +166,12 @@ static bool tidy_turn(struct xdb *x, bool again, struct version **base_out) {
 }
 
 // Merges what scans have paid for. What fails was not necessary: nothing is lost, and scans will pay for it again. (What stops the store was told to it.)
-static void tidy(struct xdb *x, struct worker *w) {
+static void scan_merge_run(struct xdb *x, struct worker *w) {
   struct version *base, *next;
-  for (bool again = false; tidy_turn(x, again, &base);) {
+  for (bool again = false; scan_merge_turn(x, again, &base);) {
     const uint64_t began = time_ns();
     uint64_t installed = began;
-    enum remixdb_status s = compact_worn_round(&x->compact, w, base, &next);
+    enum remixdb_status s = compact_scan_round(&x->compact, w, base, &next);
     const bool any = s == REMIXDB_OK && next;
     if (any) s = install_made(x, next, false, &installed);
     if (s != REMIXDB_OK) xdb_say(x, "a merge for the sake of scans was not made: %s", err_msg());
@@ -180,10 +180,10 @@ static void tidy(struct xdb *x, struct worker *w) {
   }
 }
 
-void xdb_round_worn(void *arg, struct remix *r) {
+void xdb_round_scan_debt(void *arg, struct remix *r) {
   struct xdb *const x = arg;
   // one that is obsolete has readers, but no round can do anything for them
-  if (atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed) || atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_worn(r)) return;
+  if (atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed) || atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_scan_debt_paid(r)) return;
   const uint64_t again = atomic_load_explicit(&x->scan_merges.again_ns, memory_order_relaxed);
   if (again && time_ns() < again) return;
   if (!atomic_exchange_explicit(&x->scan_merges.due, true, memory_order_relaxed)) workers_kick(x->workers);
@@ -250,7 +250,7 @@ static void run(struct xdb *x, struct worker *w) {
   }
   pthread_mutex_unlock(&x->lock);
   if (!wanted) {
-    tidy(x, w);
+    scan_merge_run(x, w);
     return;
   }
   const uint64_t began = time_ns();
@@ -264,7 +264,7 @@ static void run(struct xdb *x, struct worker *w) {
     const uint64_t took = time_ns() - began;
     atomic_store_explicit(&x->pace.last_round_ns, took, memory_order_relaxed);
     xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
-    tidy(x, w);
+    scan_merge_run(x, w);
     return;
   }
   struct err_saved why;

@@ -35,10 +35,10 @@ struct sst_ctx {
   uint64_t store_id;
   bool direct_io;
   struct sst_retired *retired;  // counts tables and REMIXes; NULL: not counted
-  // A REMIX's jumps have passed its jumps_due (remix/remix.h), and do so again and again. Any reader's thread, inside an epoch or not; the REMIX is alive. It may
+  // A REMIX's jumps have passed its scan_debt_due (remix/remix.h), and do so again and again. Any reader's thread, inside an epoch or not; the REMIX is alive. It may
   // not wait. NULL: nobody wants to know.
-  void (*worn)(void *arg, struct remix *x);
-  void *worn_arg;
+  void (*scan_debt_due)(void *arg, struct remix *x);
+  void *scan_debt_arg;
 };
 
 // What is known of pieces of the blocks, of one page (table/pieces.h).

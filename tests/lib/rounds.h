@@ -42,7 +42,7 @@ struct world {
   // the round's way to the workers and back
   bool allow_abort;
   struct compact_whole *whole;         // NULL, or for the next round
-  bool worn;                           // rounds are of what scans have paid for
+  bool scan_merges;                           // rounds are of what scans have paid for
   uint64_t went[WENT_KINDS];           // in all rounds that were installed
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -70,7 +70,7 @@ static inline enum remixdb_status hand_back(void *arg, struct worker *wk, const 
 static inline void round_fn(void *arg, struct worker *wk) {
   struct world *w = arg;
   struct version *next = NULL;
-  const enum remixdb_status s = w->worn ? compact_worn_round(&w->c, wk, w->base, &next)
+  const enum remixdb_status s = w->scan_merges ? compact_scan_round(&w->c, wk, w->base, &next)
                                         : compact_round(&w->c, wk, w->base, w->frozen, w->allow_abort, w->whole, &next);
   pthread_mutex_lock(&w->lock);
   w->status = s;
@@ -93,7 +93,7 @@ static inline void world_init(struct world *w, uint32_t keys, uint32_t threads, 
   w->c.build = (struct sst_build_opts){.ckeys = true, .max_pages = TABLE};
   w->c.tags = true;
   w->c.memtable_size = 1 << 20;
-  w->c.worn_parts = threads ? threads : 1;
+  w->c.scan_merge_parts = threads ? threads : 1;
   w->c.hand_back = hand_back;
   w->c.arg = w;
   atomic_store(&w->c.next_file, 1);
@@ -389,7 +389,7 @@ static inline void three_parts(struct world *w) {
 // ---- for scans
 
 // Scans have paid for the partition.
-static inline void wear(struct world *w, uint32_t part) { remix_jumped(remix_of(w, part), UINT32_MAX); }
+static inline void wear(struct world *w, uint32_t part) { remix_add_debt(remix_of(w, part), UINT32_MAX); }
 
 static inline void wear_all(struct world *w) {
   for (uint32_t i = 0; i < w->base->nr_parts; i++)
@@ -398,18 +398,18 @@ static inline void wear_all(struct world *w) {
 
 static inline uint32_t due_of(struct world *w) {
   uint32_t nr = 0;
-  for (uint32_t i = 0; i < w->base->nr_parts; i++) nr += remix_of(w, i) && compact_worn(remix_of(w, i));
+  for (uint32_t i = 0; i < w->base->nr_parts; i++) nr += remix_of(w, i) && compact_scan_debt_paid(remix_of(w, i));
   return nr;
 }
 
-static inline uint64_t jumps_of(struct world *w, uint32_t part) { return atomic_load(&remix_of(w, part)->jumps); }
+static inline uint64_t scan_debt_of(struct world *w, uint32_t part) { return atomic_load(&remix_of(w, part)->scan_debt); }
 
 // Views that scans have read something in vain of.
 static inline uint64_t paid_of(const struct version *v) {
   uint64_t nr = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     const struct part *const p = v->parts[i];
-    nr += (p->remix && atomic_load(&p->remix->jumps)) + (p->young && atomic_load(&p->young->jumps));
+    nr += (p->remix && atomic_load(&p->remix->scan_debt)) + (p->young && atomic_load(&p->young->scan_debt));
   }
   return nr;
 }
@@ -421,21 +421,21 @@ static inline uint64_t pages_of(struct world *w, uint32_t part) {
 }
 
 // A round that finds so many partitions to merge, looked at from all sides and installed.
-static inline void worn_ok(struct world *w, uint64_t nr, uint64_t *kinds_out) {
+static inline void scan_merge_ok(struct world *w, uint64_t nr, uint64_t *kinds_out) {
   uint64_t before[COMPACT_KINDS], after[COMPACT_KINDS], all = 0;
   struct compact_stats *const stats = &w->c.stats;
-  const uint64_t rounds = atomic_load(&stats->rounds), worn = atomic_load(&stats->worn), read = atomic_load(&stats->read_bytes);
+  const uint64_t rounds = atomic_load(&stats->rounds), scan_merges = atomic_load(&stats->scan_merges), read = atomic_load(&stats->read_bytes);
   const uint64_t work = atomic_load(&w->c.work);
   const uint64_t paid = paid_of(w->base);
   kinds_get(w, before);
-  w->worn = true;
+  w->scan_merges = true;
   ok(round_try(w));
-  w->worn = false;
+  w->scan_merges = false;
   kinds_get(w, after);
   for (uint32_t i = 0; i < COMPACT_KINDS; i++) all += after[i] -= before[i];
   assert_int_equal(all, nr);
   assert_int_equal(after[COMPACT_MAJOR] + after[COMPACT_SPLIT], nr);
-  assert_int_equal(atomic_load(&stats->worn), worn + nr);
+  assert_int_equal(atomic_load(&stats->scan_merges), scan_merges + nr);
   assert_int_equal(atomic_load(&stats->rounds), rounds + (nr != 0));
   assert_int_equal(atomic_load(&w->c.work), work);  // writers do not wait for it
   assert_int_equal(w->nr_back, 0);
@@ -454,7 +454,7 @@ static inline void worn_ok(struct world *w, uint64_t nr, uint64_t *kinds_out) {
 // ---- rounds that fail
 
 // The same for a round that merges for scans: some runs of one partition, all of another.
-static inline void ready_to_fail_worn(struct world *w, uint64_t seed) {
+static inline void ready_to_fail_scan_merge(struct world *w, uint64_t seed) {
   world_init(w, 2500, 2, seed);
   w->value = VALUE + 10;
   w->c.build.max_pages = 4;
@@ -464,13 +464,13 @@ static inline void ready_to_fail_worn(struct world *w, uint64_t seed) {
     if (r == 0) put_range(w, 0, first_key_of(w, 1), 3, true);
     round_ok(w, NULL);
   }
-  w->worn = true;
+  w->scan_merges = true;
 }
 
 static inline enum remixdb_status round_again(struct world *w) {
-  for (uint32_t i = 0; i < 2 && w->worn; i++) {
+  for (uint32_t i = 0; i < 2 && w->scan_merges; i++) {
     wear(w, i);
-    if (young_of(w, i)) remix_jumped(young_of(w, i), UINT32_MAX);
+    if (young_of(w, i)) remix_add_debt(young_of(w, i), UINT32_MAX);
   }
   return round_try(w);
 }

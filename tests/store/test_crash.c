@@ -43,7 +43,7 @@
 static uint64_t seed;           // of the run
 static char what[256];          // where in it we are
 static uint64_t nr_cuts, nr_calls, nr_recoveries, nr_torn_openings, nr_faults, nr_hit;
-static uint64_t kinds[COMPACT_KINDS], worn, young;
+static uint64_t kinds[COMPACT_KINDS], scan_merges, young;
 
 #define SAY "CRASH_SEED=%llu, %s, line %d: %s (last message: %s)"
 #define CHECK(cond)                                                                                        \
@@ -216,7 +216,7 @@ static void run_disk(struct run *r, struct simdisk *d) {
 static enum remixdb_status run_close(struct run *r) {
   if (!r->x) return REMIXDB_OK;
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
-  worn += atomic_load(&r->x->compact.stats.worn);
+  scan_merges += atomic_load(&r->x->compact.stats.scan_merges);
   young += atomic_load(&r->x->compact.stats.young);
   xdb_unref(r->ref);
   r->ref = NULL;
@@ -620,8 +620,8 @@ static void do_wear(struct run *r, uint32_t most) {
   for (uint32_t i = 0; i < v->nr_parts && nr < most; i++) {
     struct remix *const x = v->parts[i]->remix;
     if (!x) continue;
-    remix_jumped(x, UINT32_MAX);
-    nr += compact_worn(x);
+    remix_add_debt(x, UINT32_MAX);
+    nr += compact_scan_debt_paid(x);
   }
   epoch_exit(&r->ref->slot);
   if (nr == 0 || r->plan.opts.workers) return;  // a worker has been told
@@ -1347,8 +1347,8 @@ static void test_power_cuts(void **state) {
     print_message(" %llu %s", (unsigned long long)kinds[k], names[k]);
     if (nr >= 40) assert_true(kinds[k] > 0);  // else the cuts are not where they should be
   }
-  print_message("; %llu merged for scans, %llu young views made\n", (unsigned long long)worn, (unsigned long long)young);
-  if (nr >= 40) assert_true(worn > 0 && young > 0);
+  print_message("; %llu merged for scans, %llu young views made\n", (unsigned long long)scan_merges, (unsigned long long)young);
+  if (nr >= 40) assert_true(scan_merges > 0 && young > 0);
 }
 
 // There is but one writer, so that the model holds; but a seed does not make the same run twice.
@@ -1363,20 +1363,20 @@ static void test_power_cuts_with_a_worker(void **state) {
 static void test_each_call(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(24);
-  nr_cuts = nr_calls = worn = 0;
+  nr_cuts = nr_calls = scan_merges = 0;
   for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 3);
   print_message("before each of %llu calls, and in the recoveries: %llu power cuts; %llu merged for scans\n", (unsigned long long)nr_calls, (unsigned long long)nr_cuts,
-                (unsigned long long)worn);
-  if (nr >= 20) assert_true(worn > 0);
+                (unsigned long long)scan_merges);
+  if (nr >= 20) assert_true(scan_merges > 0);
 }
 
 static void test_faults(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(150);
-  worn = 0;
+  scan_merges = 0;
   for (uint64_t s = first; s < first + nr; s++) fault_seed(s);
-  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit, (unsigned long long)worn);
-  if (nr >= 40) assert_true(worn > 0);
+  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit, (unsigned long long)scan_merges);
+  if (nr >= 40) assert_true(scan_merges > 0);
 }
 
 static const struct error_of no_memory = {"refused", ENOMEM, false};
@@ -1412,13 +1412,13 @@ static void test_nth(void **state) {
   for (uint32_t plan = 0; plan < NTH_PLANS; plan++) {
     uint64_t calls[SIMDISK_CALLS + 1];
     memset(kinds, 0, sizeof(kinds));
-    worn = young = 0;
+    scan_merges = young = 0;
     nth_count(plan, calls, &calls[SIMDISK_CALLS]);
     // every kind of compaction is among what may fail (when a memtable is full is another moment under a sanitizer)
     for (uint32_t k = 0; k < COMPACT_KINDS && plan == 0 && !LIB_SANITIZED; k++) {
       if (kinds[k] == 0) fail_msg("no partition was of kind %u", k);
     }
-    if (worn == 0 && !LIB_SANITIZED) fail_msg("no partition was merged for scans");
+    if (scan_merges == 0 && !LIB_SANITIZED) fail_msg("no partition was merged for scans");
     if (young == 0 && plan == 1 && !LIB_SANITIZED) fail_msg("no young view was made");
     for (uint32_t c = 0; c <= SIMDISK_CALLS; c++) {
       if (calls[c] == 0) continue;
@@ -1528,10 +1528,10 @@ static void test_threads(void **state) {
 static void test_memory(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(150);
-  nr_faults = nr_hit = worn = 0;
+  nr_faults = nr_hit = scan_merges = 0;
   for (uint64_t s = first; s < first + nr; s++) memory_seed(s);
-  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit, (unsigned long long)worn);
-  if (nr >= 40) assert_true(worn > 0);
+  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit, (unsigned long long)scan_merges);
+  if (nr >= 40) assert_true(scan_merges > 0);
 }
 
 // Once a store has been opened no power cut brings back the mark of its making, which would let a later opening throw its files away when CURRENT is lost.

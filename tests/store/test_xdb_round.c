@@ -38,7 +38,7 @@ static enum gate hold_at, held_at;  // guarded by lock
 static _Atomic enum gate fail_at;   // or fails, with
 static _Atomic int fail_with;
 
-static bool tidying(void) {
+static bool scan_merging(void) {
   if (!x) return false;
   pthread_mutex_lock(&x->lock);
   const bool now = x->rounds.at == XDB_AT_SCANS;
@@ -65,7 +65,7 @@ static bool ends_with(const char *path, const char *end) {
 
 static int gate_rename(struct env *e, int from_at, const char *from, int to_at, const char *to) {
   (void)e;
-  const int bad = ends_with(to, FILES_CURRENT) && tidying() ? gate_pass(GATE_CURRENT) : 0;
+  const int bad = ends_with(to, FILES_CURRENT) && scan_merging() ? gate_pass(GATE_CURRENT) : 0;
   return bad ? bad : env_posix()->ops->rename(env_posix(), from_at, from, to_at, to);
 }
 
@@ -73,7 +73,7 @@ static int gate_open(struct env *e, int at, const char *path, unsigned flags) {
   (void)e;
   const bool table = ends_with(path, ".sst");
   // a file of the log is made with the store's lock held, and is not asked about
-  if (flags & ENV_CREATE && (table || ends_with(path, ".remix")) && tidying()) {
+  if (flags & ENV_CREATE && (table || ends_with(path, ".remix")) && scan_merging()) {
     const int bad = gate_pass(table ? GATE_TABLE : GATE_REMIX);
     if (bad) return bad;
   } else if (flags & ENV_CREATE && table) {
@@ -433,7 +433,7 @@ static struct xdb_ref *load(int workers, uint32_t len) {
   }
   idle();
   CHECK(runs(r) >= LEVELS);
-  CHECK(stat_of(x, "read_triggered") == 0);
+  CHECK(stat_of(x, "scan_merges") == 0);
   limit(ROOM);
   x->compact.memtable_size = ROOM;
   return r;
@@ -460,7 +460,7 @@ static void wear(struct xdb_ref *r) {
   epoch_enter(&x->epoch, &r->slot);
   const struct version *v = xdb_super(x)->version;
   for (uint32_t i = 0; i < v->nr_parts; i++)
-    if (v->parts[i]->remix) remix_jumped(v->parts[i]->remix, UINT32_MAX);
+    if (v->parts[i]->remix) remix_add_debt(v->parts[i]->remix, UINT32_MAX);
   epoch_exit(&r->slot);
 }
 
@@ -491,11 +491,11 @@ static void test_scans_merge(void **state) {
   CHECK_OK(xdb_iter_seek(open_at, kref("", 0)));
   CHECK_OK(xdb_iter_create(r, &it));
   uint32_t scans = 0;
-  for (; stat_of(x, "read_triggered") == 0; scans++) {
+  for (; stat_of(x, "scan_merges") == 0; scans++) {
     CHECK(scans < 20000);
     scan(it, &rng);
   }
-  CHECK(scans >= COMPACT_JUMPS_MIN / before / 2);  // not for less than was paid
+  CHECK(scans >= COMPACT_SCAN_DEBT_MIN / before / 2);  // not for less than was paid
   idle();
   CHECK(runs(r) < before);
   CHECK(stat_of(x, "failed") == 0);
@@ -506,10 +506,10 @@ static void test_scans_merge(void **state) {
   CHECK_OK(xdb_iter_seek(open_on, kref("", 0)));
   check_rest(open_on, 0, then);
   // it is enough now
-  const uint64_t merged = stat_of(x, "read_triggered");
+  const uint64_t merged = stat_of(x, "scan_merges");
   for (uint32_t i = 0; i < scans / 2; i++) scan(it, &rng);
   idle();
-  CHECK(stat_of(x, "read_triggered") == merged);
+  CHECK(stat_of(x, "scan_merges") == merged);
   xdb_iter_destroy(it);
   xdb_iter_destroy(open_on);
   xdb_iter_destroy(open_at);
@@ -524,7 +524,7 @@ static void test_scans_keep_a_processor(void **state) {
   const uint32_t processors = thread_cores(NULL, 0);
   for (int workers = 0; workers <= 3; workers++) {
     struct xdb_ref *r = load(workers, SMALL);
-    const uint32_t parts = x->compact.worn_parts;
+    const uint32_t parts = x->compact.scan_merge_parts;
     CHECK(parts == 1 || (parts > 0 && parts <= (uint32_t)workers && parts < processors));
     CHECK(parts >= (uint32_t)workers || parts + 1 >= processors);
     reopen(r);
@@ -543,10 +543,10 @@ static void test_no_workers(void **state) {
   for (uint32_t i = 0; i < 2000; i++) scan(it, &rng);
   xdb_iter_destroy(it);
   epoch_enter(&x->epoch, &r->slot);
-  CHECK(compact_worn(xdb_super(x)->version->parts[0]->remix));  // there would be reason to
+  CHECK(compact_scan_debt_paid(xdb_super(x)->version->parts[0]->remix));  // there would be reason to
   epoch_exit(&r->slot);
   CHECK_OK(xdb_flush(x));
-  CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
+  CHECK(runs(r) == before && stat_of(x, "scan_merges") == 0);
   reopen(r);
 }
 
@@ -614,7 +614,7 @@ static void frozen_meanwhile(enum gate at) {
   hold(GATE_NONE);
   wait_held(rounds + 1);  // the memtable's round goes on
   const bool merged = at != GATE_TABLE;
-  CHECK(stat_of(x, "read_triggered") == merged && stat_of(x, "failed") == 0);
+  CHECK(stat_of(x, "scan_merges") == merged && stat_of(x, "failed") == 0);
   CHECK(merged ? runs(r) < before : runs(r) == before);
   epoch_enter(&x->epoch, &r->slot);
   CHECK(xdb_super(x)->frozen != NULL);
@@ -627,7 +627,7 @@ static void frozen_meanwhile(enum gate at) {
   idle();
   check_all(r, now);
   check_all(snap_r, then);
-  CHECK(stat_of(x, "read_triggered") == merged);
+  CHECK(stat_of(x, "scan_merges") == merged);
   xdb_unref(snap_r);
   xdb_snapshot_release(snap);
   check_copy(r);
@@ -664,7 +664,7 @@ static void test_flush_meanwhile(void **state) {
   CHECK_OK(xdb_flush(x));
   CHECK_OK(xdb_compact(x));
   check_all(r, now);
-  CHECK(stat_of(x, "read_triggered") == 1);
+  CHECK(stat_of(x, "scan_merges") == 1);
   reopen(r);
 }
 
@@ -682,7 +682,7 @@ static void test_frozen_first(void **state) {
   freeze(r);
   atomic_store(&hold_end, 0);
   wait_held(rounds + 2);
-  CHECK(stat_of(x, "read_triggered") == 0);
+  CHECK(stat_of(x, "scan_merges") == 0);
   allow(UINT64_MAX);
   idle();
   check_all(r, now);
@@ -737,7 +737,7 @@ static void test_readers(void **state) {
   idle();
   atomic_store(&readers_stop, true);
   for (uint32_t i = 0; i < 2; i++) CHECK(pthread_join(readers[i], NULL) == 0);
-  CHECK(stat_of(x, "read_triggered") > 2);
+  CHECK(stat_of(x, "scan_merges") > 2);
   check_all(r, now);
   reopen(r);
 }
@@ -834,12 +834,12 @@ static void test_round_fails(void **state) {
       check_all(r, now);
     } else {
       write_key(r, 5, false);
-      CHECK(stat_of(x, "read_triggered") == (gates[n] == GATE_CURRENT));  // it was merged, but not installed
+      CHECK(stat_of(x, "scan_merges") == (gates[n] == GATE_CURRENT));  // it was merged, but not installed
     }
     // there has to be as much reason again, and then it is done
     wear(r);
     idle();
-    CHECK(runs(r) < before && stat_of(x, "read_triggered") == 1 + (n == 2));
+    CHECK(runs(r) < before && stat_of(x, "scan_merges") == 1 + (n == 2));
     check_all(r, now);
     reopen(r);
     setup_again();
@@ -961,12 +961,12 @@ static void test_nearly_full(void **state) {
   limit(used + used / 4);
   wear(r);
   time_sleep_ns(20000000);  // for a round to begin that should not
-  CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
+  CHECK(runs(r) == before && stat_of(x, "scan_merges") == 0);
   limit(ROOM);
   CHECK_OK(xdb_round_room(x, XDB_ROUND_ANY, 0));
   idle();
   CHECK(stat_of(x, "abort") == 1);  // so that the partition is the one that scans have paid for
-  CHECK(stat_of(x, "read_triggered") == 1 && runs(r) < before);
+  CHECK(stat_of(x, "scan_merges") == 1 && runs(r) < before);
   check_all(r, now);
   reopen(r);
 }
@@ -997,13 +997,13 @@ static void test_nearly_full_for_long(void **state) {
   time_sleep_ns(150000000);
   grow_and_wear(r);
   time_sleep_ns(20000000);  // for a round to begin that should not
-  CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
+  CHECK(runs(r) == before && stat_of(x, "scan_merges") == 0);
   while (runs(r) == before) {  // or for ever: the alarm
     wear(r);
     time_sleep_ns(50000000);
   }
   idle();
-  CHECK(stat_of(x, "read_triggered") == 1);
+  CHECK(stat_of(x, "scan_merges") == 1);
   check_all(r, now);
   reopen(r);
 }
@@ -1027,7 +1027,7 @@ static void ask_until_merged(struct xdb_ref *r, uint32_t before, size_t growth) 
     time_sleep_ns(20000000);
   }
   idle();
-  CHECK(stat_of(x, "read_triggered") == 1);
+  CHECK(stat_of(x, "scan_merges") == 1);
   check_all(r, now);
   reopen(r);
 }
@@ -1041,7 +1041,7 @@ static void test_nearly_full_seldom(void **state) {
   look_long_ago();
   grow_and_wear(r);
   time_sleep_ns(20000000);
-  CHECK(runs(r) == before && stat_of(x, "read_triggered") == 0);
+  CHECK(runs(r) == before && stat_of(x, "scan_merges") == 0);
   ask_until_merged(r, before, 0);
 }
 
@@ -1070,13 +1070,13 @@ static void test_obsolete(void **state) {
   CHECK_OK(xdb_flush(x));
   idle();
   xdb_round_last(x);  // what is asked for now stays to be seen
-  remix_jumped(obsolete, UINT32_MAX);
-  CHECK(compact_worn(obsolete));
+  remix_add_debt(obsolete, UINT32_MAX);
+  CHECK(compact_scan_debt_paid(obsolete));
   CHECK(!atomic_load(&x->scan_merges.due));
   wear(r);
   time_sleep_ns(20000000);  // for a round to begin that should not
   CHECK(atomic_load(&x->scan_merges.due));
-  CHECK(stat_of(x, "read_triggered") == 1);
+  CHECK(stat_of(x, "scan_merges") == 1);
   super_unref(old);
   reopen(r);
 }

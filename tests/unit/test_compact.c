@@ -105,12 +105,12 @@ static void test_major_some(void **state) {
   struct sst *oldest = remix_of(&w, 0)->runs[0];
   const uint32_t n = keys_for(&w, 0.85);
   put_range(&w, 3, n, 40, true);
-  remix_jumped(remix_of(&w, 0), 1000000);
+  remix_add_debt(remix_of(&w, 0), 1000000);
   round_ok(&w, kinds);
   expect_kind(kinds, COMPACT_MAJOR, 1);
   assert_int_equal(remix_of(&w, 0)->nr_runs, 2);
   assert_ptr_equal(remix_of(&w, 0)->runs[0], oldest);
-  assert_true(atomic_load(&remix_of(&w, 0)->jumps) < 1000000);  // of what was paid for, this was the most
+  assert_true(atomic_load(&remix_of(&w, 0)->scan_debt) < 1000000);  // of what was paid for, this was the most
   assert_true(tombs_of(&w, 0) > 0);
   assert_true(atomic_load(&w.c.stats.read_bytes) > 0);
   world_fini(&w);
@@ -439,18 +439,18 @@ struct mix {
   bool ascending;        // and the window moves on
   bool abort;
   bool young;            // young views begin sooner and later
-  bool worn;             // and scans pay for a round now and then
+  bool scan_merges;             // and scans pay for a round now and then
 };
 
-static void worn_by_chance(struct world *w, uint64_t *rng) {
+static void scan_merge_by_chance(struct world *w, uint64_t *rng) {
   for (uint32_t i = 0; i < w->base->nr_parts; i++) {
     const struct part *const p = w->base->parts[i];
-    if (p->remix && rng_next(rng) % 2) remix_jumped(p->remix, UINT32_MAX);
-    if (p->young && rng_next(rng) % 2) remix_jumped(p->young, UINT32_MAX);
+    if (p->remix && rng_next(rng) % 2) remix_add_debt(p->remix, UINT32_MAX);
+    if (p->young && rng_next(rng) % 2) remix_add_debt(p->young, UINT32_MAX);
   }
-  w->worn = true;
+  w->scan_merges = true;
   const enum remixdb_status s = round_try(w);
-  w->worn = false;
+  w->scan_merges = false;
   if (s != REMIXDB_OK) fail_msg("status %d: %s", s, w->error.msg);
   if (!w->next) return;
   uint32_t *const fresh = calloc(w->k.nr, sizeof(*fresh));  // is still to come
@@ -490,7 +490,7 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
     round_ok(&w, kinds);
     assert_int_equal(atomic_load(&w.c.stats.young) - young, w.went[BEGUN] + w.went[WENT_ON] + w.went[MERGED] - before);
     for (uint32_t i = 0; i < COMPACT_KINDS; i++) all[i] += kinds[i];
-    if (x->worn && rng_next(&rng) % 5 == 0) worn_by_chance(&w, &rng);
+    if (x->scan_merges && rng_next(&rng) % 5 == 0) scan_merge_by_chance(&w, &rng);
     if (rng_next(&rng) % 4) continue;
     // through the disk, as when the store is opened again
     w.base->store_id = PLACE_STORE_ID;
@@ -761,34 +761,34 @@ static void test_retire(void **state) {
 }
 
 // What has been paid for: no less than what the merge would write, and than what is worth a round.
-static void test_worn_due(void **state) {
+static void test_scan_merge_due(void **state) {
   (void)state;
   struct world w;
   world_init(&w, 12000, 0, 40);
   w.c.build.max_pages = 2048;
   w.value = 400;
-  worn_ok(&w, 0, NULL);  // not even a table
+  scan_merge_ok(&w, 0, NULL);  // not even a table
   put_range(&w, 0, w.k.nr, 1, false);
   round_ok(&w, NULL);
   assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
   wear(&w, 0);  // one run has nothing to be merged with
-  assert_false(compact_worn(remix_of(&w, 0)));
-  worn_ok(&w, 0, NULL);
+  assert_false(compact_scan_debt_paid(remix_of(&w, 0)));
+  scan_merge_ok(&w, 0, NULL);
   put_range(&w, 0, w.k.nr, 9, false);
   round_ok(&w, NULL);
   struct remix *x = remix_of(&w, 0);
   const uint64_t due = pages_of(&w, 0);
-  assert_true(due > COMPACT_JUMPS_MIN);
-  atomic_store(&x->jumps, 0);  // what was looked at has been paid for
-  atomic_store(&x->jumps_due, 0);
-  remix_jumped(x, due - 1);
-  assert_false(compact_worn(x));
-  assert_int_equal(atomic_load(&x->jumps_due), due);
-  worn_ok(&w, 0, NULL);
-  assert_int_equal(jumps_of(&w, 0), due - 1);
-  remix_jumped(x, 1);
-  assert_true(compact_worn(x));
-  worn_ok(&w, 1, NULL);
+  assert_true(due > COMPACT_SCAN_DEBT_MIN);
+  atomic_store(&x->scan_debt, 0);  // what was looked at has been paid for
+  atomic_store(&x->scan_debt_due, 0);
+  remix_add_debt(x, due - 1);
+  assert_false(compact_scan_debt_paid(x));
+  assert_int_equal(atomic_load(&x->scan_debt_due), due);
+  scan_merge_ok(&w, 0, NULL);
+  assert_int_equal(scan_debt_of(&w, 0), due - 1);
+  remix_add_debt(x, 1);
+  assert_true(compact_scan_debt_paid(x));
+  scan_merge_ok(&w, 1, NULL);
   assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
   world_fini(&w);
 
@@ -797,26 +797,26 @@ static void test_worn_due(void **state) {
   round_ok(&w, NULL);
   put_range(&w, 3, 800, 20, true);
   round_ok(&w, NULL);
-  assert_true(pages_of(&w, 0) < COMPACT_JUMPS_MIN);
-  atomic_store(&remix_of(&w, 0)->jumps, 0);
-  remix_jumped(remix_of(&w, 0), COMPACT_JUMPS_MIN - 1);
-  worn_ok(&w, 0, NULL);
-  remix_jumped(remix_of(&w, 0), 1);
-  worn_ok(&w, 1, NULL);
+  assert_true(pages_of(&w, 0) < COMPACT_SCAN_DEBT_MIN);
+  atomic_store(&remix_of(&w, 0)->scan_debt, 0);
+  remix_add_debt(remix_of(&w, 0), COMPACT_SCAN_DEBT_MIN - 1);
+  scan_merge_ok(&w, 0, NULL);
+  remix_add_debt(remix_of(&w, 0), 1);
+  scan_merge_ok(&w, 1, NULL);
   // new data that becomes one more run takes nothing of what has been paid
   put_range(&w, 3, 800, 20, false);
   round_ok(&w, NULL);
-  remix_jumped(remix_of(&w, 0), COMPACT_JUMPS_MIN);
+  remix_add_debt(remix_of(&w, 0), COMPACT_SCAN_DEBT_MIN);
   put_range(&w, 5, 800, 20, false);
   round_ok(&w, NULL);
-  assert_true(jumps_of(&w, 0) >= COMPACT_JUMPS_MIN);
-  worn_ok(&w, 1, NULL);
-  assert_true(jumps_of(&w, 0) < COMPACT_JUMPS_MIN);
+  assert_true(scan_debt_of(&w, 0) >= COMPACT_SCAN_DEBT_MIN);
+  scan_merge_ok(&w, 1, NULL);
+  assert_true(scan_debt_of(&w, 0) < COMPACT_SCAN_DEBT_MIN);
   world_fini(&w);
 }
 
 // The many small runs first: a large old one only when there is no better use of the same bytes.
-static void test_worn_some(void **state) {
+static void test_scan_merge_some(void **state) {
   (void)state;
   struct world w;
   uint64_t kinds[COMPACT_KINDS];
@@ -834,7 +834,7 @@ static void test_worn_some(void **state) {
   const uint64_t tombs = tombs_of(&w, 0), written = atomic_load(&w.c.stats.table_bytes);
   assert_true(tombs > 0);
   wear(&w, 0);
-  worn_ok(&w, 1, kinds);
+  scan_merge_ok(&w, 1, kinds);
   expect_kind(kinds, COMPACT_MAJOR, 1);
   assert_int_equal(remix_of(&w, 0)->nr_runs, 2);
   assert_ptr_equal(remix_of(&w, 0)->runs[0], oldest);
@@ -842,29 +842,29 @@ static void test_worn_some(void **state) {
   assert_true(atomic_load(&w.c.stats.table_bytes) - written < oldest->data_size / 2);
   assert_true(remix_of(&w, 0)->nr_entries > remix_of(&w, 0)->nr_keys);
   // paid for anew, all of it, and nothing is left to hide
-  worn_ok(&w, 0, NULL);
+  scan_merge_ok(&w, 0, NULL);
   wear(&w, 0);
-  worn_ok(&w, 1, kinds);
+  scan_merge_ok(&w, 1, kinds);
   expect_kind(kinds, COMPACT_MAJOR, 1);
   assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
   assert_int_equal(tombs_of(&w, 0), 0);
   assert_int_equal(remix_of(&w, 0)->nr_entries, remix_of(&w, 0)->nr_keys);
   wear(&w, 0);
-  worn_ok(&w, 0, NULL);
+  scan_merge_ok(&w, 0, NULL);
   // all of it deleted: the merge leaves nothing
   w.c.build.max_pages = 10 * TABLE;  // as much garbage as that would be merged at once
   put_range(&w, 0, n, 1, true);
   round_ok(&w, NULL);
   assert_int_equal(remix_of(&w, 0)->nr_runs, 2);
   wear(&w, 0);
-  worn_ok(&w, 1, NULL);
+  scan_merge_ok(&w, 1, NULL);
   assert_null(remix_of(&w, 0));
-  worn_ok(&w, 0, NULL);
+  scan_merge_ok(&w, 0, NULL);
   world_fini(&w);
 }
 
 // Tables that lie beside each other are read like one: nothing is gained by merging them, nor by merging one of them alone with what lies above.
-static void test_worn_levels(void **state) {
+static void test_scan_merge_levels(void **state) {
   (void)state;
   struct world w;
   uint64_t kinds[COMPACT_KINDS];
@@ -876,14 +876,14 @@ static void test_worn_levels(void **state) {
   assert_int_equal(x->nr_runs, 2);
   assert_true(kv_cmp(x->runs[0]->max, x->runs[1]->min) < 0);
   wear(&w, 0);
-  assert_false(compact_worn(x));
-  worn_ok(&w, 0, NULL);
+  assert_false(compact_scan_debt_paid(x));
+  scan_merge_ok(&w, 0, NULL);
   // one above them both
   put_range(&w, 0, keys_for(&w, 1.6), 30, true);
   round_ok(&w, NULL);
   assert_int_equal(remix_of(&w, 0)->nr_runs, 3);
   wear(&w, 0);
-  worn_ok(&w, 1, kinds);
+  scan_merge_ok(&w, 1, kinds);
   x = remix_of(&w, 0);
   assert_int_equal(x->nr_runs, 2);
   assert_true(kv_cmp(x->runs[0]->max, x->runs[1]->min) < 0);
@@ -895,7 +895,7 @@ static void test_worn_levels(void **state) {
     round_ok(&w, NULL);
   }
   wear(&w, 0);
-  worn_ok(&w, 1, kinds);
+  scan_merge_ok(&w, 1, kinds);
   expect_kind(kinds, COMPACT_MAJOR, 1);
   x = remix_of(&w, 0);
   assert_int_equal(x->nr_runs, 3);
@@ -909,7 +909,7 @@ static void test_worn_levels(void **state) {
   put(&w, 5, true);
   round_ok(&w, NULL);
   wear(&w, 0);
-  worn_ok(&w, 1, NULL);
+  scan_merge_ok(&w, 1, NULL);
   assert_int_equal(remix_of(&w, 0)->nr_runs, 4);
   world_fini(&w);
 
@@ -919,14 +919,14 @@ static void test_worn_levels(void **state) {
     put_range(&w, r == 1 ? 2000 : 1000, r == 1 ? 2100 : 1100, 1 + r, false);
     round_ok(&w, NULL);
     wear(&w, 0);
-    worn_ok(&w, r == 2, NULL);
+    scan_merge_ok(&w, r == 2, NULL);
   }
   assert_int_equal(remix_of(&w, 0)->nr_runs, 1);
   world_fini(&w);
 }
 
 // All of a partition, which is more than one should hold.
-static void test_worn_split(void **state) {
+static void test_scan_merge_split(void **state) {
   (void)state;
   struct world w;
   uint64_t kinds[COMPACT_KINDS];
@@ -940,7 +940,7 @@ static void test_worn_split(void **state) {
   assert_int_equal(w.base->nr_parts, 1);
   assert_true(remix_of(&w, 0)->nr_runs >= 7);
   wear(&w, 0);
-  worn_ok(&w, 1, kinds);
+  scan_merge_ok(&w, 1, kinds);
   expect_kind(kinds, COMPACT_SPLIT, 1);
   assert_true(w.base->nr_parts >= 3 && w.base->nr_parts <= 4);
   for (uint32_t i = 0; i < w.base->nr_parts; i++) {
@@ -948,12 +948,12 @@ static void test_worn_split(void **state) {
     assert_int_equal(remix_of(&w, i)->nr_entries, remix_of(&w, i)->nr_keys);
   }
   wear_all(&w);
-  worn_ok(&w, 0, NULL);
+  scan_merge_ok(&w, 0, NULL);
   world_fini(&w);
 }
 
 // As many at a time as there are workers; the others stay as they are, and due.
-static void test_worn_workers(void **state) {
+static void test_scan_merge_workers(void **state) {
   (void)state;
   for (uint32_t threads = 0; threads < 3; threads++) {
     struct world w;
@@ -966,10 +966,10 @@ static void test_worn_workers(void **state) {
     for (uint32_t left = due_of(&w), each = threads ? threads : 1, nr; left; left -= nr) {
       assert_int_equal(due_of(&w), left);
       nr = left < each ? left : each;
-      worn_ok(&w, nr, NULL);
+      scan_merge_ok(&w, nr, NULL);
     }
-    assert_int_equal(atomic_load(&w.c.stats.worn), parts);
-    worn_ok(&w, 0, NULL);
+    assert_int_equal(atomic_load(&w.c.stats.scan_merges), parts);
+    scan_merge_ok(&w, 0, NULL);
     world_fini(&w);
   }
 }
@@ -984,7 +984,7 @@ static int yield_open(struct env *e, int at, const char *path, unsigned flags) {
 }
 
 // Several workers give up at once: what is told is what the round was given up for, and not that one of them had.
-static void test_worn_yield_together(void **state) {
+static void test_scan_merge_yield_together(void **state) {
   (void)state;
   struct world w;
   world_init(&w, 12000, 2, 45);
@@ -994,7 +994,7 @@ static void test_worn_yield_together(void **state) {
   for (uint32_t i = 0; i < 10; i++) {
     wear_all(&w);
     atomic_store(&w.c.yield, true);
-    w.worn = true;
+    w.scan_merges = true;
     assert_int_equal(round_try(&w), REMIXDB_ABORTED);
     assert_non_null(strstr(w.error.msg, "more urgent"));
   }
@@ -1002,7 +1002,7 @@ static void test_worn_yield_together(void **state) {
   world_fini(&w);
 }
 
-static void test_worn_yield(void **state) {
+static void test_scan_merge_yield(void **state) {
   (void)state;
   struct world w;
   uint32_t given_up = 0;
@@ -1014,16 +1014,16 @@ static void test_worn_yield(void **state) {
   }
   wear(&w, 0);
   atomic_store(&w.c.yield, true);
-  w.worn = true;
+  w.scan_merges = true;
   assert_int_equal(round_try(&w), REMIXDB_ABORTED);
   assert_null(w.next);
   assert_true(w.error.msg[0] != 0);
-  assert_int_equal(jumps_of(&w, 0), 0);
+  assert_int_equal(scan_debt_of(&w, 0), 0);
   expect_files(&w, w.base);
   expect_contents(&w, w.base, w.disk);
-  worn_ok(&w, 0, NULL);  // to be paid for again, whether it is still urgent
+  scan_merge_ok(&w, 0, NULL);  // to be paid for again, whether it is still urgent
   atomic_store(&w.c.yield, false);
-  worn_ok(&w, 0, NULL);
+  scan_merge_ok(&w, 0, NULL);
   // wherever it is told to: it leaves nothing, or it is as good as done
   yield_world = &w;
   w.p.ops.open = yield_open;
@@ -1031,7 +1031,7 @@ static void test_worn_yield(void **state) {
     wear(&w, 0);
     atomic_store(&w.c.yield, false);
     atomic_store(&yield_left, nth);
-    w.worn = true;
+    w.scan_merges = true;
     const enum remixdb_status s = round_try(&w);
     if (s == REMIXDB_OK) {
       compact_retire(w.next, w.base);
@@ -1050,17 +1050,17 @@ static void test_worn_yield(void **state) {
   expect_contents(&w, w.base, w.disk);
   // new data is more urgent than anything
   atomic_store(&w.c.yield, true);
-  w.worn = false;
+  w.scan_merges = false;
   put_range(&w, 1, n, 3, true);
   round_ok(&w, NULL);
   atomic_store(&w.c.yield, false);
   wear_all(&w);
-  worn_ok(&w, 1, NULL);
+  scan_merge_ok(&w, 1, NULL);
   world_fini(&w);
 }
 
 // Many rounds of both kinds, in threads, while a reader goes over what is there.
-static void test_worn_threads(void **state) {
+static void test_scan_merge_threads(void **state) {
   (void)state;
   struct world w;
   world_init(&w, 11000, 3, 47);
@@ -1071,15 +1071,15 @@ static void test_worn_threads(void **state) {
     for (uint32_t i = 0; i < 500; i++) put(&w, (uint32_t)(rng_next(&rng) % w.k.nr), i % 9 == 0);
     round_ok(&w, NULL);
     wear_all(&w);
-    w.worn = true;
+    w.scan_merges = true;
     round_begin(&w);
     expect_contents(&w, w.base, w.disk);
     ok(round_end(&w));
-    w.worn = false;
+    w.scan_merges = false;
     assert_non_null(w.next);
     round_install(&w);
   }
-  assert_true(atomic_load(&w.c.stats.worn) >= 12);
+  assert_true(atomic_load(&w.c.stats.scan_merges) >= 12);
   world_fini(&w);
 }
 
@@ -1179,24 +1179,24 @@ static void test_no_memory(void **state) {
 }
 
 // Both partitions are merged as well as if nothing had failed.
-static void expect_worn_after(struct world *w) {
+static void expect_scan_merge_after(struct world *w) {
   uint64_t kinds[COMPACT_KINDS];
   struct sst *const low = remix_of(w, 1)->runs[0];
   wear(w, 0);
   wear(w, 1);
-  worn_ok(w, 2, kinds);
+  scan_merge_ok(w, 2, kinds);
   assert_ptr_equal(remix_of(w, 1)->runs[0], low);
   assert_true(tombs_of(w, 1) > 0);
   assert_int_equal(tombs_of(w, 0), 0);
   world_fini(w);
 }
 
-static void test_worn_no_memory(void **state) {
+static void test_scan_merge_no_memory(void **state) {
   (void)state;
   struct world w;
-  ready_to_fail_worn(&w, 48);
+  ready_to_fail_scan_merge(&w, 48);
   no_memory(&w, 1);
-  expect_worn_after(&w);
+  expect_scan_merge_after(&w);
 }
 
 static void test_io_fails(void **state) {
@@ -1211,12 +1211,12 @@ static void test_io_fails(void **state) {
   world_fini(&w);
 }
 
-static void test_worn_io_fails(void **state) {
+static void test_scan_merge_io_fails(void **state) {
   (void)state;
   struct world w;
-  ready_to_fail_worn(&w, 49);
+  ready_to_fail_scan_merge(&w, 49);
   io_fails(&w);
-  expect_worn_after(&w);
+  expect_scan_merge_after(&w);
 }
 
 // What fails where a table is written is seen soon: of what the round was to do, by itself and in other partitions, little is done any more. What is told is why.
@@ -1375,15 +1375,15 @@ int main(void) {
       cmocka_unit_test(test_io_fails), cmocka_unit_test(test_fails_soon), cmocka_unit_test(test_pieces),
       cmocka_unit_test(test_damaged),
       cmocka_unit_test(test_forged_order),
-      cmocka_unit_test(test_worn_due),
-      cmocka_unit_test(test_worn_some),
-      cmocka_unit_test(test_worn_levels),
-      cmocka_unit_test(test_worn_split),
-      cmocka_unit_test(test_worn_workers),
-      cmocka_unit_test(test_worn_yield), cmocka_unit_test(test_worn_yield_together),
-      cmocka_unit_test(test_worn_threads),
-      cmocka_unit_test(test_worn_no_memory),
-      cmocka_unit_test(test_worn_io_fails),
+      cmocka_unit_test(test_scan_merge_due),
+      cmocka_unit_test(test_scan_merge_some),
+      cmocka_unit_test(test_scan_merge_levels),
+      cmocka_unit_test(test_scan_merge_split),
+      cmocka_unit_test(test_scan_merge_workers),
+      cmocka_unit_test(test_scan_merge_yield), cmocka_unit_test(test_scan_merge_yield_together),
+      cmocka_unit_test(test_scan_merge_threads),
+      cmocka_unit_test(test_scan_merge_no_memory),
+      cmocka_unit_test(test_scan_merge_io_fails),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ static void test_young_begins(void **state) {
   assert_int_equal(atomic_load(&w.c.stats.young), 0);
   struct remix *const old = remix_of(&w, 0);
   assert_int_equal(old->nr_entries, COMPACT_YOUNG_FROM * COMPACT_YOUNG_FROM);
-  remix_jumped(old, 700);
+  remix_add_debt(old, 700);
   const uint64_t written = atomic_load(&w.c.stats.remix_bytes);
   young_round(&w, n, 1, (uint32_t)(old->nr_entries / COMPACT_YOUNG_FROM), true, kinds);
   expect_kind(kinds, COMPACT_MINOR, 1);
@@ -63,15 +63,15 @@ static void test_young_begins(void **state) {
   assert_true(atomic_load(&w.c.work) < old->nr_entries / 4);  // what is not touched is no work
   assert_true(tombs_of(&w, 0) > 0);  // they hide what is below
   // goes on with more at a time, up to its share
-  remix_jumped(young_of(&w, 0), 5);
-  const uint64_t jumps = atomic_load(&young_of(&w, 0)->jumps), room = old->nr_entries / COMPACT_YOUNG_SHARE - young_of(&w, 0)->nr_entries;
+  remix_add_debt(young_of(&w, 0), 5);
+  const uint64_t scan_debt = atomic_load(&young_of(&w, 0)->scan_debt), room = old->nr_entries / COMPACT_YOUNG_SHARE - young_of(&w, 0)->nr_entries;
   assert_true(room > most);
   young_round(&w, n, 0, (uint32_t)room, false, kinds);
   expect_kind(kinds, COMPACT_MINOR, 1);
   assert_ptr_equal(remix_of(&w, 0), old);
   assert_int_equal(young_of(&w, 0)->nr_runs, 2);
   assert_int_equal(young_of(&w, 0)->nr_entries, old->nr_entries / COMPACT_YOUNG_SHARE);
-  assert_true(atomic_load(&young_of(&w, 0)->jumps) >= jumps);
+  assert_true(atomic_load(&young_of(&w, 0)->scan_debt) >= scan_debt);
   assert_int_equal(atomic_load(&w.c.stats.young), 2);
   // nothing new, nothing done
   struct part *const part = w.base->parts[0];
@@ -84,7 +84,7 @@ static void test_young_begins(void **state) {
   const uint32_t runs = old->nr_runs;
   struct sst *was[REMIX_RUNS_MAX];
   memcpy(was, old->runs, runs * sizeof(was[0]));
-  const uint64_t paid = atomic_load(&old->jumps), tombs = tombs_of(&w, 0), read = atomic_load(&w.c.stats.read_bytes);
+  const uint64_t paid = atomic_load(&old->scan_debt), tombs = tombs_of(&w, 0), read = atomic_load(&w.c.stats.read_bytes);
   uint64_t data = 0;
   for (uint32_t r = 0; r < 2; r++) data += young_of(&w, 0)->runs[r]->data_size;
   put(&w, 1, true);  // is a tombstone already
@@ -97,7 +97,7 @@ static void test_young_begins(void **state) {
   assert_true(tombs_of(&w, 0) > 0 && tombs_of(&w, 0) <= tombs);
   assert_int_equal(atomic_load(&w.c.stats.young), 2);
   assert_int_equal(atomic_load(&w.c.stats.read_bytes) - read, data);
-  assert_true(paid >= 700 && atomic_load(&remix_of(&w, 0)->jumps) >= paid);  // no run of it is gone
+  assert_true(paid >= 700 && atomic_load(&remix_of(&w, 0)->scan_debt) >= paid);  // no run of it is gone
   assert_int_equal(w.went[BEGUN], 1);
   assert_int_equal(w.went[WENT_ON], 1);
   assert_int_equal(w.went[JOINED], 1);
@@ -120,7 +120,7 @@ static void test_young_merged(void **state) {
   }
   const uint64_t tombs = tombs_of(&w, 0), written = atomic_load(&w.c.stats.remix_bytes), young = atomic_load(&w.c.stats.young);
   assert_true(tombs > 0);
-  remix_jumped(young_of(&w, 0), 100000);
+  remix_add_debt(young_of(&w, 0), 100000);
   young_round(&w, n, 1, 4, false, kinds);
   expect_kind(kinds, COMPACT_MAJOR, 1);
   assert_ptr_equal(remix_of(&w, 0), old);
@@ -129,7 +129,7 @@ static void test_young_merged(void **state) {
   assert_true(tombs_of(&w, 0) > 0);
   assert_true(atomic_load(&w.c.stats.remix_bytes) - written < old->file_size);
   assert_int_equal(atomic_load(&w.c.stats.young), young + 1);
-  assert_true(atomic_load(&young_of(&w, 0)->jumps) < 100000);  // was paid for runs that are gone
+  assert_true(atomic_load(&young_of(&w, 0)->scan_debt) < 100000);  // was paid for runs that are gone
   assert_int_equal(w.went[MERGED], 1);
   world_fini(&w);
 }
@@ -440,7 +440,7 @@ static void test_young_whole(void **state) {
 }
 
 // Scans have paid for the young view, for the other one, for both.
-static void test_young_worn(void **state) {
+static void test_young_scan_merge(void **state) {
   (void)state;
   for (uint32_t which = 1; which < 4; which++) {
     struct world w;
@@ -454,14 +454,14 @@ static void test_young_worn(void **state) {
     memcpy(was, old->runs, old->nr_runs * sizeof(was[0]));
     assert_int_equal(old->nr_runs, 5);
     assert_int_equal(young->nr_runs, 3);
-    worn_ok(&w, 0, NULL);
-    const uint64_t tombs = tombs_of(&w, 0), of_old = atomic_load(&old->jumps), counted = atomic_load(&w.c.stats.young);
+    scan_merge_ok(&w, 0, NULL);
+    const uint64_t tombs = tombs_of(&w, 0), of_old = atomic_load(&old->scan_debt), counted = atomic_load(&w.c.stats.young);
     assert_true(tombs > 0);
-    if (which & 1) remix_jumped(young, UINT32_MAX);
-    if (which & 2) remix_jumped(old, UINT32_MAX);
-    assert_int_equal(compact_worn(young), which & 1);
-    assert_int_equal(compact_worn(old), which >> 1);
-    worn_ok(&w, 1, kinds);
+    if (which & 1) remix_add_debt(young, UINT32_MAX);
+    if (which & 2) remix_add_debt(old, UINT32_MAX);
+    assert_int_equal(compact_scan_debt_paid(young), which & 1);
+    assert_int_equal(compact_scan_debt_paid(old), which >> 1);
+    scan_merge_ok(&w, 1, kinds);
     expect_kind(kinds, COMPACT_MAJOR, 1);
     assert_null(young_of(&w, 0));
     assert_int_equal(atomic_load(&w.c.stats.young), counted);
@@ -470,13 +470,13 @@ static void test_young_worn(void **state) {
     for (uint32_t r = 0; r + 1 < now->nr_runs; r++) assert_ptr_equal(now->runs[r], was[r]);
     assert_true(tombs_of(&w, 0) > 0 && tombs_of(&w, 0) <= tombs);
     // what was paid for the other one is as it was, unless the round was made for it
-    assert_true(which == 1 ? atomic_load(&now->jumps) >= of_old : atomic_load(&now->jumps) < UINT32_MAX);
+    assert_true(which == 1 ? atomic_load(&now->scan_debt) >= of_old : atomic_load(&now->scan_debt) < UINT32_MAX);
     world_fini(&w);
   }
 }
 
 // The young view has tombstones of just the keys that the older view's newest runs have: as many records come of the merge as leave that view, and they are others.
-static void test_young_worn_same_keys(void **state) {
+static void test_young_scan_merge_same_keys(void **state) {
   (void)state;
   struct world w;
   const uint32_t n = young_init(&w, 9000, 0.8, 0, 77);
@@ -487,8 +487,8 @@ static void test_young_worn_same_keys(void **state) {
   }
   assert_int_equal(young_of(&w, 0)->runs[0]->nr_tombs, 9);
   assert_int_equal(remix_of(&w, 0)->nr_runs, 3);
-  remix_jumped(remix_of(&w, 0), UINT32_MAX);
-  worn_ok(&w, 1, NULL);
+  remix_add_debt(remix_of(&w, 0), UINT32_MAX);
+  scan_merge_ok(&w, 1, NULL);
   assert_null(young_of(&w, 0));
   assert_int_equal(remix_of(&w, 0)->nr_runs, 2);
   assert_int_equal(remix_of(&w, 0)->runs[1]->nr_records, 18);
@@ -497,7 +497,7 @@ static void test_young_worn_same_keys(void **state) {
 }
 
 // One run is reason enough for a young view; all of its tables are to be paid for, and no fewer blocks than a round is worth.
-static void test_young_worn_due(void **state) {
+static void test_young_scan_merge_due(void **state) {
   (void)state;
   struct world w;
   world_init(&w, 12000, 0, 73);
@@ -514,13 +514,13 @@ static void test_young_worn_due(void **state) {
   }
   assert_int_equal(young_of(&w, 0)->nr_runs, 2);
   const uint64_t due = young_of(&w, 0)->runs[0]->nr_pages + young_of(&w, 0)->runs[1]->nr_pages;
-  assert_true(due >= COMPACT_JUMPS_MIN);
-  atomic_store(&young_of(&w, 0)->jumps, 0);
-  remix_jumped(young_of(&w, 0), due - 1);
-  worn_ok(&w, 0, NULL);
-  assert_int_equal(atomic_load(&young_of(&w, 0)->jumps_due), due);
-  remix_jumped(young_of(&w, 0), 1);
-  worn_ok(&w, 1, NULL);
+  assert_true(due >= COMPACT_SCAN_DEBT_MIN);
+  atomic_store(&young_of(&w, 0)->scan_debt, 0);
+  remix_add_debt(young_of(&w, 0), due - 1);
+  scan_merge_ok(&w, 0, NULL);
+  assert_int_equal(atomic_load(&young_of(&w, 0)->scan_debt_due), due);
+  remix_add_debt(young_of(&w, 0), 1);
+  scan_merge_ok(&w, 1, NULL);
   assert_null(young_of(&w, 0));
   world_fini(&w);
 
@@ -529,27 +529,27 @@ static void test_young_worn_due(void **state) {
   struct remix *x = young_of(&w, 0);
   assert_non_null(x);
   assert_int_equal(x->nr_runs, 1);
-  atomic_store(&x->jumps, 0);
-  remix_jumped(x, COMPACT_JUMPS_MIN - 1);
-  assert_false(compact_worn(x));
-  assert_int_equal(atomic_load(&x->jumps_due), COMPACT_JUMPS_MIN);
-  worn_ok(&w, 0, NULL);
+  atomic_store(&x->scan_debt, 0);
+  remix_add_debt(x, COMPACT_SCAN_DEBT_MIN - 1);
+  assert_false(compact_scan_debt_paid(x));
+  assert_int_equal(atomic_load(&x->scan_debt_due), COMPACT_SCAN_DEBT_MIN);
+  scan_merge_ok(&w, 0, NULL);
   assert_ptr_equal(young_of(&w, 0), x);
-  remix_jumped(x, 1);
-  assert_true(compact_worn(x));
+  remix_add_debt(x, 1);
+  assert_true(compact_scan_debt_paid(x));
   const uint32_t runs = remix_of(&w, 0)->nr_runs;
-  worn_ok(&w, 1, NULL);
+  scan_merge_ok(&w, 1, NULL);
   assert_null(young_of(&w, 0));
   assert_int_equal(remix_of(&w, 0)->nr_runs, runs + 1);
   // all that is left after both views are one
   wear(&w, 0);
-  worn_ok(&w, 1, NULL);
+  scan_merge_ok(&w, 1, NULL);
   assert_int_equal(tombs_of(&w, 0), 0);
   world_fini(&w);
 }
 
 // The round takes as many partitions as there are workers, whichever view is worn.
-static void test_young_worn_workers(void **state) {
+static void test_young_scan_merge_workers(void **state) {
   (void)state;
   struct world w;
   world_init(&w, 12000, 2, 75);
@@ -560,10 +560,10 @@ static void test_young_worn_workers(void **state) {
   round_ok(&w, NULL);
   const uint32_t parts = w.base->nr_parts;
   assert_int_equal(w.base->nr_young, parts);
-  for (uint32_t i = 0; i < parts; i++) remix_jumped(young_of(&w, i), UINT32_MAX);
+  for (uint32_t i = 0; i < parts; i++) remix_add_debt(young_of(&w, i), UINT32_MAX);
   for (uint32_t left = parts, nr; left; left -= nr) {
     nr = left < 2 ? left : 2;
-    worn_ok(&w, nr, NULL);
+    scan_merge_ok(&w, nr, NULL);
     assert_int_equal(w.base->nr_young, left - nr);
   }
   world_fini(&w);
@@ -674,17 +674,17 @@ static void test_young_io_fails(void **state) {
 }
 
 // A merge for scans of a young view, and of both views.
-static void test_young_worn_fails(void **state) {
+static void test_young_scan_merge_fails(void **state) {
   (void)state;
   struct world w;
-  ready_to_fail_worn(&w, 79);
-  w.worn = false;
+  ready_to_fail_scan_merge(&w, 79);
+  w.scan_merges = false;
   w.c.young_from = 4;
   put_range(&w, first_key_of(&w, 0) + 1, first_key_of(&w, 0) + 9, 3, true);
   put_range(&w, first_key_of(&w, 1) + 1, first_key_of(&w, 1) + 9, 3, true);
   round_ok(&w, NULL);
   assert_true(young_of(&w, 0) && young_of(&w, 1));
-  w.worn = true;
+  w.scan_merges = true;
   no_memory(&w, 1);
   io_fails(&w);
   (void)round_again(&w);
@@ -697,7 +697,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_young_no_memory),
       cmocka_unit_test(test_young_io_fails),
-      cmocka_unit_test(test_young_worn_fails),
+      cmocka_unit_test(test_young_scan_merge_fails),
       cmocka_unit_test(test_young_begins),
       cmocka_unit_test(test_young_merged),
       cmocka_unit_test(test_young_merged_some),
@@ -708,10 +708,10 @@ int main(void) {
       cmocka_unit_test(test_young_append_runs),
       cmocka_unit_test(test_young_abort),
       cmocka_unit_test(test_young_whole),
-      cmocka_unit_test(test_young_worn),
-      cmocka_unit_test(test_young_worn_same_keys),
-      cmocka_unit_test(test_young_worn_due),
-      cmocka_unit_test(test_young_worn_workers),
+      cmocka_unit_test(test_young_scan_merge),
+      cmocka_unit_test(test_young_scan_merge_same_keys),
+      cmocka_unit_test(test_young_scan_merge_due),
+      cmocka_unit_test(test_young_scan_merge_workers),
       cmocka_unit_test(test_young_retire),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

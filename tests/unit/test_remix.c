@@ -1168,7 +1168,7 @@ static void test_young_far(void **state) {
   (void)state;
   struct place p;
   struct remix_cursor c;
-  uint64_t rng = seed_start("young jumps");
+  uint64_t rng = seed_start("young scan_debt");
   struct tables t = {.p = &p};
   place_init(&p, 0);
   remix_cursor_init(&c, NULL);
@@ -1181,12 +1181,12 @@ static void test_young_far(void **state) {
   ok(remix_cursor_set(&c, x));
   enter(&p);
   for (uint32_t i = 0; i < 300; i++) {
-    const uint64_t before = c.jumps >= 64 ? 0 : c.jumps, reads = atomic_load(&p.io.nr_reads);
+    const uint64_t before = c.scan_debt >= 64 ? 0 : c.scan_debt, reads = atomic_load(&p.io.nr_reads);
     ok(remix_seek(&c, t.k.keys[rng_next(&rng) % t.k.nr]));
-    assert_int_equal(c.jumps - before, atomic_load(&p.io.nr_reads) - reads);
+    assert_int_equal(c.scan_debt - before, atomic_load(&p.io.nr_reads) - reads);
   }
   leave(&p);
-  assert_true(atomic_load(&x->jumps) > 300);
+  assert_true(atomic_load(&x->scan_debt) > 300);
   remix_cursor_fini(&c);
   done(x);
   part_fini(&t);

@@ -69,13 +69,13 @@ static void seek_to(struct remix_cursor *c, uint32_t key) {
   ok(remix_seek(c, numbered(key, buf)));
 }
 
-static uint64_t jumps_of(const struct cold *w) { return atomic_load(&w->x->jumps); }
+static uint64_t scan_debt_of(const struct cold *w) { return atomic_load(&w->x->scan_debt); }
 static uint64_t reads_of(const struct cold *w) { return atomic_load(&w->p->io.nr_reads); }
 
 // All of it one way.
 static void read_all(struct cold *w, bool backward, struct blkio_queue *queue) {
   struct remix_cursor c;
-  const uint64_t before = jumps_of(w);
+  const uint64_t before = scan_debt_of(w);
   remix_cursor_init(&c, queue);
   ok(remix_cursor_set(&c, w->x));
   enter(w->p);
@@ -88,14 +88,14 @@ static void read_all(struct cold *w, bool backward, struct blkio_queue *queue) {
   }
   assert_false(remix_valid(&c));
   leave(w->p);
-  assert_int_equal(jumps_of(w), before);  // it is the cursor's until it goes elsewhere
+  assert_int_equal(scan_debt_of(w), before);  // it is the cursor's until it goes elsewhere
   remix_cursor_fini(&c);
 }
 
-static uint64_t jumps_all(struct cold *w, bool backward, struct blkio_queue *queue) {
-  const uint64_t before = jumps_of(w);
+static uint64_t scan_debt_all(struct cold *w, bool backward, struct blkio_queue *queue) {
+  const uint64_t before = scan_debt_of(w);
   read_all(w, backward, queue);
-  return jumps_of(w) - before;
+  return scan_debt_of(w) - before;
 }
 
 // What a scan reads because there are several runs, and nothing else, counts.
@@ -111,9 +111,9 @@ static void test_jumps(void **state) {
   for (uint32_t way = 0; way < 3; way++) {
     cold_again(&w);
     const uint64_t read = atomic_load(&p.io.read_bytes);
-    assert_int_equal(jumps_all(&w, way == 1, way == 2 ? p.queue : NULL), JUMP_RUNS - 1);
+    assert_int_equal(scan_debt_all(&w, way == 1, way == 2 ? p.queue : NULL), JUMP_RUNS - 1);
     assert_true(atomic_load(&p.io.read_bytes) - read > (uint64_t)JUMP_RUNS * 50 * BLOCK_PAGE);
-    assert_int_equal(jumps_all(&w, way == 1, NULL), 0);
+    assert_int_equal(scan_debt_all(&w, way == 1, NULL), 0);
   }
   // looking up places, and stepping without looking at records
   cold_again(&w);
@@ -127,65 +127,65 @@ static void test_jumps(void **state) {
     read_here(&c, k);
     for (uint32_t i = 0; i < 20; i++) remix_next(&c);
     assert_int_equal(reads_of(&w), reads + 1);
-    assert_int_equal(c.jumps, 0);
+    assert_int_equal(c.scan_debt, 0);
   }
   leave(&p);
   remix_cursor_fini(&c);
-  assert_int_equal(jumps_of(&w), 0);
+  assert_int_equal(scan_debt_of(&w), 0);
   // behind a seek each of the other runs is one
   cold_again(&w);
   ok(remix_cursor_set(&c, w.x));
   enter(&p);
-  for (uint32_t k = 500, jumps = 0; k < 6000; k += 1000) {
+  for (uint32_t k = 500, scan_debt = 0; k < 6000; k += 1000) {
     seek_to(&c, k);
-    assert_int_equal(c.jumps, jumps);
+    assert_int_equal(c.scan_debt, scan_debt);
     for (uint32_t i = 0; i < 2 * JUMP_RUNS; i++, remix_next(&c)) {
       read_here(&c, k + i);
-      jumps += i > 0 && i < JUMP_RUNS;
-      assert_int_equal(c.jumps, jumps);
+      scan_debt += i > 0 && i < JUMP_RUNS;
+      assert_int_equal(c.scan_debt, scan_debt);
     }
   }
   // the block that the seek looks at is the first, also when the key that was looked for is not there and the next one is another run's
-  uint32_t jumps = c.jumps;
+  uint32_t scan_debt = c.scan_debt;
   ok(remix_seek(&c, kref("00006000+", 9)));
   for (uint32_t k = 6001; k < 6001 + JUMP_RUNS; k++, remix_next(&c)) {
     read_here(&c, k);
-    jumps += k < 6000 + JUMP_RUNS;
-    assert_int_equal(c.jumps, jumps);
+    scan_debt += k < 6000 + JUMP_RUNS;
+    assert_int_equal(c.scan_debt, scan_debt);
   }
   // far on by skipping, the first block does not count; to the beginning neither
   seek_to(&c, 6000);
   read_here(&c, 6000);
   assert_int_equal(remix_skip(&c, 3000, UINT32_MAX), 3000);
   read_here(&c, 9000);
-  assert_int_equal(c.jumps, jumps);
+  assert_int_equal(c.scan_debt, scan_debt);
   remix_next(&c);
   read_here(&c, 9001);
-  assert_int_equal(c.jumps, jumps + 1);
+  assert_int_equal(c.scan_debt, scan_debt + 1);
   remix_seek_first(&c);
   read_here(&c, 0);
-  assert_int_equal(c.jumps, jumps + 1);
+  assert_int_equal(c.scan_debt, scan_debt + 1);
   remix_prev(&c);
   assert_false(remix_valid(&c));
   remix_seek_last(&c);
   read_here(&c, JUMP_KEYS - 1);
-  assert_int_equal(c.jumps, jumps + 1);
+  assert_int_equal(c.scan_debt, scan_debt + 1);
   remix_prev(&c);
   read_here(&c, JUMP_KEYS - 2);
-  assert_int_equal(c.jumps, jumps + 2);
+  assert_int_equal(c.scan_debt, scan_debt + 2);
   leave(&p);
   remix_cursor_fini(&c);
-  assert_int_equal(jumps_of(&w), jumps + 2);
+  assert_int_equal(scan_debt_of(&w), scan_debt + 2);
   cold_free(&w);
   // without a cache what is read is read from disk each time
   place_fini(&p);
   place_init(&p, 0);
   cold_make(&w, &p, 3000, JUMP_RUNS);
-  for (uint32_t i = 0; i < 2; i++) assert_int_equal(jumps_all(&w, i, NULL), JUMP_RUNS - 1);
+  for (uint32_t i = 0; i < 2; i++) assert_int_equal(scan_debt_all(&w, i, NULL), JUMP_RUNS - 1);
   cold_free(&w);
   // one run has nothing to jump to
   cold_make(&w, &p, 3000, 1);
-  for (uint32_t i = 0; i < 2; i++) assert_int_equal(jumps_all(&w, i, NULL), 0);
+  for (uint32_t i = 0; i < 2; i++) assert_int_equal(scan_debt_all(&w, i, NULL), 0);
   ok(remix_cursor_set(&c, w.x));
   enter(&p);
   for (uint32_t k = 0; k < 2900; k += 100) {
@@ -194,7 +194,7 @@ static void test_jumps(void **state) {
   }
   leave(&p);
   remix_cursor_fini(&c);
-  assert_int_equal(jumps_of(&w), 0);
+  assert_int_equal(scan_debt_of(&w), 0);
   cold_free(&w);
   place_fini(&p);
 }
@@ -209,18 +209,18 @@ static void young_places(struct cold *w, struct remix_cursor *c, bool backward) 
   enter(w->p);
   for (uint32_t k = 100; k + 1000 < w->k.nr; k += 1000) {
     uint8_t buf[9];
-    const uint64_t reads = reads_of(w), before = jumps_of(w) + c->jumps;
+    const uint64_t reads = reads_of(w), before = scan_debt_of(w) + c->scan_debt;
     if (backward) ok(remix_seek_for_prev(c, numbered(k, buf)));
     else seek_to(c, k);
     assert_true(reads_of(w) > reads);
-    assert_int_equal(jumps_of(w) + c->jumps - before, reads_of(w) - reads);
+    assert_int_equal(scan_debt_of(w) + c->scan_debt - before, reads_of(w) - reads);
     read_here(c, k);
     for (uint32_t i = 1; i < 40; i++) {
       if (backward) remix_prev(c);
       else remix_next(c);
       read_here(c, backward ? k - i : k + i);
     }
-    assert_int_equal(jumps_of(w) + c->jumps - before, w->nr);  // of each run the first
+    assert_int_equal(scan_debt_of(w) + c->scan_debt - before, w->nr);  // of each run the first
   }
   leave(w->p);
 }
@@ -239,9 +239,9 @@ static void test_young_jumps(void **state) {
       atomic_store(&place_slow, way == 3);
       read_all(&w, way == 1, way >= 2 ? p.queue : NULL);
       atomic_store(&place_slow, false);
-      assert_int_equal(jumps_of(&w), runs);
+      assert_int_equal(scan_debt_of(&w), runs);
       // what is cached does not count
-      assert_int_equal(jumps_all(&w, way == 1, NULL), 0);
+      assert_int_equal(scan_debt_all(&w, way == 1, NULL), 0);
     }
     for (uint32_t backward = 0; backward < 2; backward++) {
       cold_young(&w);
@@ -257,22 +257,22 @@ static void test_young_jumps(void **state) {
     enter(&p);
     seek_to(&c, 6000);
     read_here(&c, 6000);
-    assert_int_equal(c.jumps, 1);
+    assert_int_equal(c.scan_debt, 1);
     assert_int_equal(remix_skip(&c, 9000, UINT32_MAX), 9000);
-    assert_int_equal(c.jumps, 1);
+    assert_int_equal(c.scan_debt, 1);
     read_here(&c, 15000);
-    assert_int_equal(c.jumps, 2);
+    assert_int_equal(c.scan_debt, 2);
     // and gets, which are no scans, do not
     struct sst_hold hold = {0};
     struct kv_rec r;
     uint8_t buf[9];
     const struct kref key = numbered(30000, buf);
     ok(remix_get(w.x, key, hash64(key.ptr, key.len), &hold, &r));
-    assert_int_equal(c.jumps, 2);
+    assert_int_equal(c.scan_debt, 2);
     leave(&p);
     sst_hold_fini(&hold);
     remix_cursor_fini(&c);
-    assert_int_equal(jumps_of(&w), 2);
+    assert_int_equal(scan_debt_of(&w), 2);
     cold_free(&w);
   }
   place_fini(&p);
@@ -284,13 +284,13 @@ static void test_young_jumps(void **state) {
   ok(remix_cursor_set(&c, w.x));
   for (uint32_t backward = 0; backward < 2; backward++) young_places(&w, &c, backward);
   enter(&p);
-  uint32_t jumps = c.jumps;
+  uint32_t scan_debt = c.scan_debt;
   for (uint32_t i = 0; i < 5; i++) {
     const uint64_t reads = reads_of(&w);
     seek_to(&c, 7 + JUMP_RUNS * (i % 2));
     if (i) assert_int_equal(reads_of(&w), reads);
-    jumps += i == 0;
-    assert_int_equal(c.jumps, jumps);
+    scan_debt += i == 0;
+    assert_int_equal(c.scan_debt, scan_debt);
   }
   leave(&p);
   remix_cursor_fini(&c);
@@ -298,13 +298,13 @@ static void test_young_jumps(void **state) {
   place_fini(&p);
 }
 
-struct worn {
+struct scan_merges {
   uint32_t calls;
   const struct remix *x;
 };
 
-static void worn_fn(void *arg, struct remix *x) {
-  struct worn *const seen = arg;
+static void scan_debt_fn(void *arg, struct remix *x) {
+  struct scan_merges *const seen = arg;
   seen->calls++;
   seen->x = x;
 }
@@ -315,35 +315,35 @@ static void test_jumps_added(void **state) {
   struct place p;
   struct cold w, other;
   struct remix_cursor c;
-  struct worn seen = {0};
+  struct scan_merges seen = {0};
   place_init(&p, 8 << 20);
-  p.ctx.worn = worn_fn;
-  p.ctx.worn_arg = &seen;
+  p.ctx.scan_debt_due = scan_debt_fn;
+  p.ctx.scan_debt_arg = &seen;
   cold_make(&w, &p, JUMP_KEYS, JUMP_RUNS);
   cold_make(&other, &p, 3000, JUMP_RUNS);
   cold_again(&w);
   cold_again(&other);
   remix_cursor_init(&c, NULL);
   ok(remix_cursor_set(&c, w.x));
-  atomic_store(&w.x->jumps_due, 66);
+  atomic_store(&w.x->scan_debt_due, 66);
   enter(&p);
   // two of them each time; they are handed over together when the cursor goes elsewhere
   const uint32_t apart = 900, nr = JUMP_KEYS / apart;
   assert_true(2 * nr > 70 && 2 * nr < 128);
   for (uint32_t i = 0; i < nr; i++) {
-    assert_int_equal(c.jumps, i <= 32 ? 2 * i : 2 * (i - 33) + 2);
-    assert_int_equal(jumps_of(&w), i <= 32 ? 0 : 64);
+    assert_int_equal(c.scan_debt, i <= 32 ? 2 * i : 2 * (i - 33) + 2);
+    assert_int_equal(scan_debt_of(&w), i <= 32 ? 0 : 64);
     seek_to(&c, i * apart + 10);
     for (uint32_t k = 0; k < JUMP_RUNS; k++, remix_next(&c)) read_here(&c, i * apart + 10 + k);
   }
   leave(&p);
-  assert_int_equal(jumps_of(&w), 64);
+  assert_int_equal(scan_debt_of(&w), 64);
   assert_int_equal(seen.calls, 0);
   // the rest when it goes to another REMIX, which has none of it
   ok(remix_cursor_set(&c, other.x));
-  assert_int_equal(c.jumps, 0);
-  assert_int_equal(jumps_of(&w), 2 * nr);
-  assert_int_equal(jumps_of(&other), 0);
+  assert_int_equal(c.scan_debt, 0);
+  assert_int_equal(scan_debt_of(&w), 2 * nr);
+  assert_int_equal(scan_debt_of(&other), 0);
   assert_int_equal(seen.calls, 1);
   assert_ptr_equal(seen.x, w.x);
   enter(&p);
@@ -352,26 +352,26 @@ static void test_jumps_added(void **state) {
   leave(&p);
   // set anew it has none; who has not said when they are due is asked each time
   ok(remix_cursor_set(&c, c.x));
-  assert_int_equal(jumps_of(&other), 2);
-  assert_int_equal(jumps_of(&w), 2 * nr);
+  assert_int_equal(scan_debt_of(&other), 2);
+  assert_int_equal(scan_debt_of(&w), 2 * nr);
   assert_int_equal(seen.calls, 2);
   assert_ptr_equal(seen.x, other.x);
   ok(remix_cursor_set(&c, w.x));
   remix_cursor_fini(&c);
-  assert_int_equal(jumps_of(&other), 2);
-  assert_int_equal(jumps_of(&w), 2 * nr);
+  assert_int_equal(scan_debt_of(&other), 2);
+  assert_int_equal(scan_debt_of(&w), 2 * nr);
   assert_int_equal(seen.calls, 2);
   // not before they are due, and each time after that
-  atomic_store(&other.x->jumps_due, 102);
-  remix_jumped(other.x, 99);
+  atomic_store(&other.x->scan_debt_due, 102);
+  remix_add_debt(other.x, 99);
   assert_int_equal(seen.calls, 2);
-  remix_jumped(other.x, 1);
+  remix_add_debt(other.x, 1);
   assert_int_equal(seen.calls, 3);
-  remix_jumped(other.x, 1);
+  remix_add_debt(other.x, 1);
   assert_int_equal(seen.calls, 4);
-  assert_int_equal(jumps_of(&other), 103);
-  p.ctx.worn = NULL;
-  remix_jumped(other.x, 1000);
+  assert_int_equal(scan_debt_of(&other), 103);
+  p.ctx.scan_debt_due = NULL;
+  remix_add_debt(other.x, 1000);
   assert_int_equal(seen.calls, 4);
   cold_free(&w);
   cold_free(&other);
@@ -409,13 +409,13 @@ static void test_gathered(void **state) {
     read_here(&c, k);
   }
   assert_int_equal(reads_of(&w), reads);
-  assert_int_equal(c.jumps, GATHER_RUNS - 1);
+  assert_int_equal(c.scan_debt, GATHER_RUNS - 1);
   for (uint32_t k = 502 + GATHER_RUNS; k < 502 + 100 * GATHER_RUNS; k++) {
     remix_next(&c);
     read_here(&c, k);
   }
   assert_true(reads_of(&w) >= reads + GATHER_RUNS);
-  assert_int_equal(c.jumps, GATHER_RUNS - 1);  // what was read since then follows what was there
+  assert_int_equal(c.scan_debt, GATHER_RUNS - 1);  // what was read since then follows what was there
   // a place further on, from where a block is damaged: it is told where the scan comes to it, and the others are there all the same
   const uint32_t bad = 3;
   struct sst *const t = w.sst[bad];
