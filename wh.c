@@ -617,7 +617,7 @@ static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf 
   return e ? wh_ver_seen(wh_entry_newest(e), moment) : NULL;
 }
 
-struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash) {
+struct wh_begun wh_get_begin(const struct wh *wh, struct kref key, uint64_t hash) {
   // An index that is nearly empty, as most are that are only read, is not worth a line of the table.
   const bool few = atomic_load_explicit(&wh->guide, memory_order_relaxed) == NULL;
   const void *const recent = few ? NULL : recent_find(wh, hash);
@@ -625,14 +625,14 @@ struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash
     const uint8_t *const from = (const uint8_t *)recent - (wh_recent_is_ver(recent) ? WH_VER_HEAD + key.len : 0);
     prefetch(from);
     prefetch(from + CACHE_LINE);  // an entry's first version lies behind the key
-    return (struct wh_wanted){NULL, recent};
+    return (struct wh_begun){NULL, recent};
   }
   struct wh_leaf *const l = wh_hint(wh, key, wh_key8(key, 0));
   wh_leaf_prefetch(l, hash);
-  return (struct wh_wanted){l, NULL};
+  return (struct wh_begun){l, NULL};
 }
 
-const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_wanted w, struct kref key, uint64_t hash, uint64_t moment) {
+const struct wh_ver *wh_get_end(const struct wh *wh, struct wh_begun w, struct kref key, uint64_t hash, uint64_t moment) {
   if (w.recent) {
     const struct wh_ver *v = NULL;
     if (wh_recent_is_ver(w.recent)) v = kv_eq(wh_ver_key(w.recent), key) ? w.recent : NULL;
@@ -647,7 +647,7 @@ const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_wanted w, stru
 }
 
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment) {
-  return wh_get_wanted(wh, wh_get_want(wh, key, hash), key, hash, moment);
+  return wh_get_end(wh, wh_get_begin(wh, key, hash), key, hash, moment);
 }
 
 // ---- reading many keys at once

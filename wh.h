@@ -44,7 +44,7 @@
 //
 // Locks: a leaf's lock, then the structure lock (of splits and merges; one per index), then that of the dead leaves. wh_lock holds one leaf; wh_many several,
 // taken in ascending order of key, so a thread waits for a leaf only while all it holds are further left. Never two of these at once in one thread. Callers must
-// be inside the epoch in wh_get*, wh_lock..wh_unlock, wh_many_link..wh_many_unlock, wh_want*, wh_seek* (guide and trie are reached); for wh_next and wh_prev that of the cursors is enough
+// be inside the epoch in wh_get*, wh_lock..wh_unlock, wh_many_link..wh_many_unlock, wh_seek_begin*, wh_seek* (guide and trie are reached); for wh_next and wh_prev that of the cursors is enough
 // (wh_recycle).
 #ifndef WH_H
 #define WH_H
@@ -58,7 +58,7 @@ struct wh_leaf;
 MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct arena_pool *pool, struct wh **out);
 void wh_destroy(struct wh *wh);  // nobody uses it any more
 // Lets dead leaves serve again when no thread can be on them. That is known of those inside the epoch; and all that keep a cursor's position between calls must be
-// inside `cursors`, a domain of their own, from before it is taken (by wh_want or a seek) until it is given up. Who comes when the index takes no new writers
+// inside `cursors`, a domain of their own, from before it is taken (by wh_seek_begin or a seek) until it is given up. Who comes when the index takes no new writers
 // need not: those that are still at work entered the epoch before, so a leaf that dies from now on has a stamp that waits for them, and they alone could have it
 // serve again. Before the index is shared; both domains outlive it. Without this call dead leaves stay as they are.
 void wh_recycle(struct wh *wh, struct epoch *cursors);
@@ -116,12 +116,12 @@ void wh_many_unlock(struct wh_many *m);  // gives all leaves back, and the memor
 // The newest version of the key seen at the moment (it may be a tombstone); NULL when this index has none. Valid while the index lives.
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment);
 // The same in two steps, in one epoch: what the second one reads first is fetched while the caller does something else.
-struct wh_wanted {                // one of them
+struct wh_begun {                // one of them
   struct wh_leaf *leaf;           // where the key's entry most likely is, when it is there
   const void *recent;             // the key's entry or version, most likely (wh/leaf.h: wh_recent_is_ver)
 };
-struct wh_wanted wh_get_want(const struct wh *wh, struct kref key, uint64_t hash);
-const struct wh_ver *wh_get_wanted(const struct wh *wh, struct wh_wanted wanted, struct kref key, uint64_t hash, uint64_t moment);
+struct wh_begun wh_get_begin(const struct wh *wh, struct kref key, uint64_t hash);
+const struct wh_ver *wh_get_end(const struct wh *wh, struct wh_begun wanted, struct kref key, uint64_t hash, uint64_t moment);
 // The same for many keys at once, all at one moment: versions[which[i]] for keys[which[i]] and its hash, i < nr <= WH_GROUP_MAX. The
 // lookups go side by side, what one step of them reads being fetched in the step before, so that they wait for memory together.
 void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *hashes, const uint8_t *which, uint32_t nr, uint64_t moment,
@@ -130,14 +130,14 @@ void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *h
 // A position among the keys that have a version seen at the moment. Holds no lock and no epoch; the index must stay alive (and see wh_recycle). One thread.
 struct wh_cursor {
   const struct wh *wh;
-  struct wh_leaf *leaf;           // NULL: not valid (nor is it between wh_want_place and the seek)
-  struct wh_leaf *hint;           // of wh_want; NULL: none
+  struct wh_leaf *leaf;           // NULL: not valid (nor is it between wh_seek_begin_place and the seek)
+  struct wh_leaf *hint;           // of wh_seek_begin; NULL: none
   const struct wh_entry *entry;   // the current one
   const struct wh_ver *ver;       // its version at the moment
   uint64_t moment;
   uint32_t at, nr;                // position in order
   uint32_t asked, ahead;          // as far as there entries have been asked for, and how many are kept
-  bool placed, steps;             // by wh_want_place; of wh_want
+  bool placed, steps;             // by wh_seek_begin_place; of wh_seek_begin
   bool gapped;                    // the leaf had gaps when it was reached
   uint8_t order[WH_LEAF_KEYS];    // the leaf's entries in order of key, as they were when it was reached
 };
@@ -145,9 +145,9 @@ void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment); 
 static inline bool wh_valid(const struct wh_cursor *c) { return c->leaf != NULL; }
 // Before a seek of this key (and no other call of the cursor): what it is going to read is fetched while the caller does something else. It may
 // leave its epoch between the two. steps: the caller is going to step on from there, as it did last time.
-void wh_want(struct wh_cursor *c, struct kref key, bool steps);
-// The same one step further, behind wh_want: what that has to wait for. backward: the seek will be wh_seek_for_prev.
-void wh_want_place(struct wh_cursor *c, struct kref key, bool backward);
+void wh_seek_begin(struct wh_cursor *c, struct kref key, bool steps);
+// The same one step further, behind wh_seek_begin: what that has to wait for. backward: the seek will be wh_seek_for_prev.
+void wh_seek_begin_place(struct wh_cursor *c, struct kref key, bool backward);
 void wh_seek(struct wh_cursor *c, struct kref key);           // first key >= key
 void wh_seek_for_prev(struct wh_cursor *c, struct kref key);  // last key <= key
 void wh_seek_last(struct wh_cursor *c);
@@ -162,7 +162,7 @@ static inline struct kref wh_key(const struct wh_cursor *c) { return kref(c->ent
 // cursor's moment, neither here nor below. (*to_out itself may be there.) The key lives as long as the index. False:
 // that is not known.
 bool wh_gap(const struct wh_cursor *c, struct kref key, bool backward, struct kref *to_out);
-// Whether anything is known of the cursor's leaf. After wh_want_place, or when it is valid.
+// Whether anything is known of the cursor's leaf. After wh_seek_begin_place, or when it is valid.
 static inline bool wh_gapped(const struct wh_cursor *c) { return c->gapped; }
 
 // A merge on its way over tombstones of a memtable: it tells where it has been, and that becomes gaps.

@@ -22,7 +22,7 @@
 
 // ---- reading keys
 
-// The share of gets that found their key in the active memtable lately, of those whose key was not written lately (wh_get_want): all of them, and so many that it is
+// The share of gets that found their key in the active memtable lately, of those whose key was not written lately (wh_get_begin): all of them, and so many that it is
 // searched before anything else is asked for.
 #define ABOVE_ALL 65535u
 #define ABOVE_OFTEN (ABOVE_ALL / 3)
@@ -35,17 +35,17 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   epoch_enter(&x->epoch, &r->slot);
   const struct super *v = xdb_ref_super(r);
   const uint64_t moment = xdb_ref_moment(r);
-  const struct wh_wanted wanted = wh_get_want(v->active->wh, key, hash);
+  const struct wh_begun wanted = wh_get_begin(v->active->wh, key, hash);
   const bool early = wanted.recent == NULL && likely(r->above < ABOVE_OFTEN);
   struct xdb_below below;
-  if (early) xdb_want_below(v, key, hash, &below);
-  const struct wh_ver *ver = wh_get_wanted(v->active->wh, wanted, key, hash, moment);
+  if (early) xdb_below_begin(v, key, hash, &below);
+  const struct wh_ver *ver = wh_get_end(v->active->wh, wanted, key, hash, moment);
   if (wanted.recent == NULL) r->above = r->above - (r->above >> 5) + (ver ? ABOVE_ALL >> 5 : 0);
   if (ver) {
     rec = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
   } else {
-    if (unlikely(!early)) xdb_want_below(v, key, hash, &below);
-    s = xdb_get_below_wanted(v, &below, key, hash, moment, &r->hold, &rec);
+    if (unlikely(!early)) xdb_below_begin(v, key, hash, &below);
+    s = xdb_below_end(v, &below, key, hash, moment, &r->hold, &rec);
   }
   if (s == REMIXDB_OK && rec.tomb) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK) {
@@ -327,7 +327,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64
     return REMIXDB_ABORTED;
   }
   // What lies below the active memtable does not change while it is the active one, so it is read before the leaf is locked: nobody waits for a disk.
-  if (!wh_get(m->wh, key, hash, WH_PENDING - 1)) s = xdb_get_below(v, key, hash, WH_PENDING - 1, &r->hold, &rec);
+  if (!wh_get(m->wh, key, hash, WH_PENDING - 1)) s = xdb_below_get(v, key, hash, WH_PENDING - 1, &r->hold, &rec);
   if (unlikely(s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {
     epoch_exit(&r->slot);
     return s;

@@ -354,19 +354,19 @@ static void cursor_stand_before(struct remix_cursor *c, uint32_t seg, uint32_t a
   else cursor_prev_segment(c);
 }
 
-void remix_want(struct remix_cursor *c, struct kref key) {
+void remix_seek_begin(struct remix_cursor *c, struct kref key) {
   if (!c->x || c->x->nr_segs == 0) return;
-  c->want_seg = anchors_find(&c->x->index->anchors, key);
+  c->begun_seg = anchors_find(&c->x->index->anchors, key);
   c->wanted = true;
-  seg_prefetch(c->x->index, seg_at(c->x->index, c->want_seg));
+  seg_prefetch(c->x->index, seg_at(c->x->index, c->begun_seg));
 }
 
 // ahead: entries whose memory is asked for at once; 0: none.
 static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t ahead, uint32_t *seg_out, struct spot *spot_out) {
   const struct remix_index *const ix = c->x->index;
-  if (!c->wanted) remix_want(c, key);
+  if (!c->wanted) remix_seek_begin(c, key);
   c->wanted = false;
-  const uint32_t seg = c->want_seg;
+  const uint32_t seg = c->begun_seg;
   const uint8_t *const s = seg_at(ix, seg);
   cursor_end(c);
   cursor_leave(c);

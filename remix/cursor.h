@@ -43,7 +43,7 @@ struct remix_cursor {
   // What it will need of a block (sst.h: sst_read_few) is told by how far it went after the last seeks; in entries, as if all segments were full.
   uint32_t from, came;       // where it was when it had stepped on by `came` since the last seek
   uint32_t usual;            // about as far as it went; 0: nobody stepped on after the last seek
-  uint32_t want_seg;         // of remix_want
+  uint32_t begun_seg;         // of remix_seek_begin
   bool wanted;
 };
 // A cursor without a REMIX; zeroed. queue may be NULL.
@@ -66,7 +66,7 @@ MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struc
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
 // Before a seek of this key, and no other call of the cursor: what it is going to read first is fetched while the caller does something else. In the same epoch.
-void remix_want(struct remix_cursor *c, struct kref key);
+void remix_seek_begin(struct remix_cursor *c, struct kref key);
 // The same as remix_next when that comes to the entry right behind and nothing else has to be done; else false, and nothing has moved. Needs no
 // epoch: what is looked at are the view and what lives as long as its tables.
 static inline bool remix_next_near(struct remix_cursor *c) {

@@ -400,7 +400,7 @@ static bool entry_fits(const struct remix_index *ix, const uint8_t *s, struct kr
   return behind == 0 || !key_bit(key, base, load16le(dbits + 2 * set32_first(behind)));
 }
 
-const uint8_t *remix_get_want(const struct remix *x, struct kref key) {
+const uint8_t *remix_get_begin(const struct remix *x, struct kref key) {
   const struct remix_index *const ix = x->index;
   if (unlikely(x->nr_segs == 0)) return NULL;
   const uint8_t *const s = seg_at(ix, anchors_find(&ix->anchors, key));
@@ -409,10 +409,10 @@ const uint8_t *remix_get_want(const struct remix *x, struct kref key) {
 }
 
 enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out) {
-  return remix_get_wanted(x, remix_get_want(x, key), key, hash, h, rec_out);
+  return remix_get_end(x, remix_get_begin(x, key), key, hash, h, rec_out);
 }
 
-enum remixdb_status remix_get_wanted(struct remix *x, const uint8_t *s, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out) {
+enum remixdb_status remix_get_end(struct remix *x, const uint8_t *s, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
   if (unlikely(!s)) return REMIXDB_NOTFOUND;
   if (!x->tags) return get_blind(x, s, key, h, rec_out);

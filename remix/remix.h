@@ -56,8 +56,8 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into t
 MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
                                          struct kv_rec *rec_out);
 // The same in two steps, in one epoch: what the second one reads first is fetched while the caller does something else.
-const uint8_t *remix_get_want(const struct remix *x, struct kref key);
-MUST_CHECK enum remixdb_status remix_get_wanted(struct remix *x, const uint8_t *wanted, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out);
+const uint8_t *remix_get_begin(const struct remix *x, struct kref key);
+MUST_CHECK enum remixdb_status remix_get_end(struct remix *x, const uint8_t *wanted, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out);
 // The segment that the key belongs to: all entries of segments before it are less than the key. Any key; reads no entry.
 uint32_t remix_segment(const struct remix *x, struct kref key);
 

@@ -108,13 +108,13 @@ static enum remixdb_status parts_settle(struct merge *m, bool backward) {
   return REMIXDB_OK;
 }
 
-static enum remixdb_status parts_want(struct merge *m, struct kref key) {
+static enum remixdb_status parts_seek_begin(struct merge *m, struct kref key) {
   const enum remixdb_status s = parts_enter(m, version_find(m->version, key));
-  if (s == REMIXDB_OK) remix_want(&m->remix, key);
+  if (s == REMIXDB_OK) remix_seek_begin(&m->remix, key);
   return s;
 }
 
-// After parts_want.
+// After parts_seek_begin.
 static enum remixdb_status parts_seek(struct merge *m, struct kref key, bool backward) {
   const enum remixdb_status s = backward ? remix_seek_for_prev(&m->remix, key) : remix_seek(&m->remix, key);
   return s == REMIXDB_OK ? parts_settle(m, backward) : s;
@@ -347,7 +347,7 @@ static enum remixdb_status gap_leap_parts(struct merge *m, struct kref to) {
   if (!parts_valid(m)) return REMIXDB_OK;
   enum remixdb_status s = parts_key(m, &k);
   if (s != REMIXDB_OK || order(m, k, to) >= 0) return s;
-  s = parts_want(m, to);
+  s = parts_seek_begin(m, to);
   return s == REMIXDB_OK ? parts_seek(m, to, m->backward) : s;
 }
 
@@ -476,10 +476,10 @@ static enum remixdb_status seek_end(struct merge *m, enum remixdb_status s) {
 // Asks for what a search of the key reads first, in the partitions and in the memtables.
 static enum remixdb_status seek_want(struct merge *m, struct kref key, bool backward) {
   for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
-    if (m->has[i]) wh_want(&m->mem[i], key, !backward && m->remix.way == REMIX_ON);
-  const enum remixdb_status s = parts_want(m, key);
+    if (m->has[i]) wh_seek_begin(&m->mem[i], key, !backward && m->remix.way == REMIX_ON);
+  const enum remixdb_status s = parts_seek_begin(m, key);
   for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
-    if (m->has[i]) wh_want_place(&m->mem[i], key, backward);
+    if (m->has[i]) wh_seek_begin_place(&m->mem[i], key, backward);
   return s;
 }
 

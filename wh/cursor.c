@@ -132,7 +132,7 @@ static inline uint32_t cursor_rank(struct wh_cursor *c, struct kref key, bool or
   return wh_leaf_place(c->leaf, c->order, c->nr, key, c->at, or_equal);
 }
 
-void wh_want(struct wh_cursor *c, struct kref key, bool steps) {
+void wh_seek_begin(struct wh_cursor *c, struct kref key, bool steps) {
   struct wh_leaf *const l = c->hint = wh_hint(c->wh, key, wh_key8(key, 0));
   c->placed = false;
   c->steps = steps;
@@ -140,7 +140,7 @@ void wh_want(struct wh_cursor *c, struct kref key, bool steps) {
   if (steps) leaf_prefetch_entries(l);
 }
 
-void wh_want_place(struct wh_cursor *c, struct kref key, bool backward) {
+void wh_seek_begin_place(struct wh_cursor *c, struct kref key, bool backward) {
   cursor_locate(c, key);
   c->placed = true;
   c->asked = c->at;

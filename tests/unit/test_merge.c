@@ -14,8 +14,8 @@ static void look_up(void) {
   if (atomic_load(&needed->at)) nr_inside++;
   else nr_outside++;
 }
-static void inside_want(struct wh_cursor *c, struct kref key, bool steps) { look_up(), wh_want(c, key, steps); }
-static void inside_want_place(struct wh_cursor *c, struct kref key, bool backward) { look_up(), wh_want_place(c, key, backward); }
+static void inside_seek_begin(struct wh_cursor *c, struct kref key, bool steps) { look_up(), wh_seek_begin(c, key, steps); }
+static void inside_seek_begin_place(struct wh_cursor *c, struct kref key, bool backward) { look_up(), wh_seek_begin_place(c, key, backward); }
 static void inside_seek(struct wh_cursor *c, struct kref key) { look_up(), wh_seek(c, key); }
 static void inside_seek_for_prev(struct wh_cursor *c, struct kref key) { look_up(), wh_seek_for_prev(c, key); }
 static void inside_seek_last(struct wh_cursor *c) { look_up(), wh_seek_last(c); }
@@ -31,8 +31,8 @@ static enum remixdb_status inside_remix_seek_for_prev(struct remix_cursor *c, st
 }
 static enum remixdb_status inside_remix_record(struct remix_cursor *c, struct kv_rec *r) { return look_up(), young_told(c->x, remix_record(c, r)); }
 static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct remix *x) { return young_told(x, remix_cursor_set(c, x)); }
-#define wh_want inside_want
-#define wh_want_place inside_want_place
+#define wh_seek_begin inside_seek_begin
+#define wh_seek_begin_place inside_seek_begin_place
 #define wh_seek inside_seek
 #define wh_seek_for_prev inside_seek_for_prev
 #define wh_seek_last inside_seek_last
@@ -41,8 +41,8 @@ static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct 
 #define remix_record inside_remix_record
 #define remix_cursor_set told_remix_cursor_set
 #include "view/merge.c"
-#undef wh_want
-#undef wh_want_place
+#undef wh_seek_begin
+#undef wh_seek_begin_place
 #undef wh_seek
 #undef wh_seek_for_prev
 #undef wh_seek_last

@@ -438,12 +438,12 @@ static void check_queries(struct tables *t, struct remix *x, uint32_t times, uin
     uint32_t stand = at;
     const uint32_t wish = (uint32_t)(rng_next(rng) % 8);
     if (wish < 3) {  // one that is not come for: the cursor is sent elsewhere
-      remix_want(&c, t->k.keys[rng_next(rng) % t->k.nr]);
+      remix_seek_begin(&c, t->k.keys[rng_next(rng) % t->k.nr]);
       if (wish == 0) remix_seek_first(&c);
       else if (wish == 1) remix_seek_last(&c);
       else ok(remix_cursor_set(&c, c.x));
     }
-    if (wish >= 5) remix_want(&c, key);
+    if (wish >= 5) remix_seek_begin(&c, key);
     if (rng_next(rng) % 2) {
       ok(remix_seek(&c, key));
     } else {

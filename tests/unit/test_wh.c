@@ -439,7 +439,7 @@ static void twins(uint32_t klen) {
   CHECK(zeros > 0);
   CHECK(model_put(&m, kref("a", 1), 1, false, false) == REMIXDB_OK);
   epoch_enter(&m.epoch, &m.slot);  // with few keys gets go to the leaf at once
-  const struct wh_wanted few = wh_get_want(m.wh, kref("a", 1), hash64("a", 1));
+  const struct wh_begun few = wh_get_begin(m.wh, kref("a", 1), hash64("a", 1));
   CHECK(few.leaf != NULL && few.recent == NULL);
   epoch_exit(&m.slot);
   // as many keys as an index must have before its gets look there; none of them is one of a pair's
@@ -458,7 +458,7 @@ static void twins(uint32_t klen) {
         const uint32_t at = model_rank(&m, key[j]);
         const bool there = at < m.nr && kv_eq(model_kref(&m.keys[at]), key[j]);
         epoch_enter(&m.epoch, &m.slot);
-        const struct wh_wanted w = wh_get_want(m.wh, key[j], key_hash(key[j]));
+        const struct wh_begun w = wh_get_begin(m.wh, key[j], key_hash(key[j]));
         CHECK(w.recent != NULL && w.leaf == NULL);
         const bool is_ver = wh_recent_is_ver(w.recent);
         if (!back) CHECK(kv_eq(is_ver ? wh_ver_key(w.recent) : wh_entry_key(w.recent), key[k]));
@@ -466,7 +466,7 @@ static void twins(uint32_t klen) {
         entries += !is_ver;
         const uint64_t moments[] = {m.seq, m.seq - rng_next(&rng) % 8};
         for (uint32_t o = 0; o < 2; o++)
-          CHECK(ver_matches(wh_get_wanted(m.wh, w, key[j], key_hash(key[j]), moments[o]), there ? model_seen(&m.keys[at], moments[o]) : NULL));
+          CHECK(ver_matches(wh_get_end(m.wh, w, key[j], key_hash(key[j]), moments[o]), there ? model_seen(&m.keys[at], moments[o]) : NULL));
         epoch_exit(&m.slot);
       }
     }
@@ -1215,7 +1215,7 @@ static void *reader(void *arg) {
         epoch_enter(&sh->epoch, &es);
         epoch_renew(&sh->cursors, &stay);
         if (n % 2) {  // asked for in one epoch, sought in the next
-          wh_want(&c, sh->keys[from], n % 4 == 1);
+          wh_seek_begin(&c, sh->keys[from], n % 4 == 1);
           epoch_exit(&es);
           epoch_enter(&sh->epoch, &es);
         }
@@ -1358,11 +1358,11 @@ static void test_wanted(void **state) {
     epoch_enter(&m.epoch, &m.slot);
     if (wish && rng_next(&rng) % 2) {  // one that nobody comes for
       const struct kref vain = tied_key(&rng, buf);
-      wh_want(&c, vain, rng_next(&rng) % 2);
-      wh_want_place(&c, vain, rng_next(&rng) % 2);
+      wh_seek_begin(&c, vain, rng_next(&rng) % 2);
+      wh_seek_begin_place(&c, vain, rng_next(&rng) % 2);
     }
-    if (wish) wh_want(&c, key, rng_next(&rng) % 2);
-    if (wish > 1) wh_want_place(&c, key, how && how < 3);
+    if (wish) wh_seek_begin(&c, key, rng_next(&rng) % 2);
+    if (wish > 1) wh_seek_begin_place(&c, key, how && how < 3);
     epoch_exit(&m.slot);
     for (uint32_t i = (uint32_t)(rng_next(&rng) % 4); i > 0; i--)
       CHECK(model_put(&m, n % 2 ? tied_key(&rng, buf) : shape_key(RANDOM16, n, &rng, buf), 1, false, rng_next(&rng) % 3 == 0) == REMIXDB_OK);
