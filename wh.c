@@ -449,7 +449,7 @@ _Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 
 static inline size_t ver_place(size_t from) { return align_up(from + 4, 8) - 4; }
 
 // What follows on memory just allocated is allocated, and written, soon. Asked for two records ahead, since a line that is not there makes its writer wait.
-static inline void want_room(const uint8_t *p, size_t size) {
+static inline void prefetch_room(const uint8_t *p, size_t size) {
   for (size_t o = 0; o < size && o < ROOM_LINES * CACHE_LINE; o += CACHE_LINE) prefetch_write(p + 2 * size + o);
 }
 
@@ -494,7 +494,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
     if (p == NULL) return REMIXDB_NOMEM;
     const enum remixdb_status s = addr_fits(p);
     if (s != REMIXDB_OK) return s;
-    want_room(p, before + sizeof(struct wh_ver) + vlen);
+    prefetch_room(p, before + sizeof(struct wh_ver) + vlen);
     struct wh_ver *const v = (struct wh_ver *)(void *)(p + before);
     if (older) memcpy((uint8_t *)v - WH_VER_BEFORE, &older, sizeof(older));
     if (with_key) {
@@ -516,7 +516,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   if (e == NULL) return REMIXDB_NOMEM;
   enum remixdb_status s = addr_fits(e);
   if (s != REMIXDB_OK) return s;
-  want_room((const uint8_t *)e, ver_at + sizeof(struct wh_ver) + vlen);
+  prefetch_room((const uint8_t *)e, ver_at + sizeof(struct wh_ver) + vlen);
   struct wh_ver *v = (struct wh_ver *)(void *)((uint8_t *)e + ver_at);
   ver_init(v, NULL, val, vlen, tomb);
   atomic_init(&e->newest, v);

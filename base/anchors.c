@@ -227,7 +227,7 @@ static inline uint32_t many_enter(const struct anchors *a, const struct way *w, 
   return t->nr_levels - 1;
 }
 
-void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *found_out) {
+void anchors_find_many(const struct anchors_lookup *wants, uint32_t nr, uint32_t *found_out) {
   struct way ways[ANCHORS_MANY_MAX];
   const struct anchors_line *lines[ANCHORS_MANY_MAX];
   uint8_t going[ANCHORS_MANY_MAX], step[ANCHORS_MANY_MAX];

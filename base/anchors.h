@@ -50,11 +50,11 @@ uint32_t anchors_find(const struct anchors *a, struct kref key);
 // by level side by side, each node being fetched while the others' are looked at (group prefetching: Chen, Ailamaki, Gibbons, Mowry,
 // "Improving Hash Join Performance through Prefetching", ICDE 2004).
 #define ANCHORS_MANY_MAX 64u
-struct anchors_want {
+struct anchors_lookup {
   const struct anchors *anchors;
   struct kref key;
 };
-void anchors_find_many(const struct anchors_want *wants, uint32_t nr, uint32_t *found_out);
+void anchors_find_many(const struct anchors_lookup *wants, uint32_t nr, uint32_t *found_out);
 static inline size_t anchors_memory(const struct anchors *a) { return a->map.size; }  // bytes held beside the strings
 
 static inline struct kref anchors_at(const struct anchors *a, uint32_t i) {

@@ -55,12 +55,12 @@ uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
 }
 
 // The slack is for blocks that do not fill.
-static uint32_t tables_wanted(const struct compact *c, uint64_t bytes) { return tables_for(c, bytes + bytes / 16); }
+static uint32_t tables_planned(const struct compact *c, uint64_t bytes) { return tables_for(c, bytes + bytes / 16); }
 
 // Equal tables rather than full ones and a rest. Where one is enough it may fill: a share of less than that could be less than a block, of which no table could
 // have a part.
 static uint64_t share_for(const struct compact *c, uint64_t bytes) {
-  const uint32_t nr = tables_wanted(c, bytes);
+  const uint32_t nr = tables_planned(c, bytes);
   return nr <= 1 ? table_bytes(c) : (bytes + bytes / 16) / nr;
 }
 
@@ -233,7 +233,7 @@ static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end, uint64_
     const struct part *const p = r->base->parts[next];
     const struct fresh *f = &r->fresh[next];
     const uint64_t more = all_live_bytes(p) + f->bytes + f->behind_bytes;
-    const uint32_t apart = tables_for(c, bytes) + tables_for(c, more), together = tables_wanted(c, bytes + more);
+    const uint32_t apart = tables_for(c, bytes) + tables_for(c, more), together = tables_planned(c, bytes + more);
     if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES || bytes + more > most)) break;
     bytes += more;
     tables += part_runs(p);

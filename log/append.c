@@ -324,7 +324,7 @@ static void wal_buf_put(struct wal *w, struct wal_buf *b) {
   }
 }
 
-#define WAL_WANTED 2u   // a segment is to have more room when less than this part of a step is left: for wal_ahead to make it,
+#define WAL_LOW 2u   // a segment is to have more room when less than this part of a step is left: for wal_ahead to make it,
 #define WAL_NEEDED 4u   // and when it has not, for who appends
 
 // Where the segment's end is by now.
@@ -332,7 +332,7 @@ static uint64_t wal_at(const struct wal *w) { return w->cur ? w->cur->off + (uin
 
 // From where on more room is wanted.
 static uint64_t wal_watch(const struct wal *w, const struct wal_seg *s) {
-  const uint64_t part = wal_step(w, s->alloc) / WAL_WANTED;
+  const uint64_t part = wal_step(w, s->alloc) / WAL_LOW;
   return s->alloc > part ? s->alloc - part : 0;
 }
 
@@ -476,7 +476,7 @@ static enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
 }
 
 // Whether it is time to make room ahead of need, because less than a `part` of a step is left.
-static bool wal_wants_room(const struct wal *w, uint32_t part) {
+static bool wal_short_of_room(const struct wal *w, uint32_t part) {
   const struct wal_seg *const seg = w->active;
   return wal_at(w) + wal_step(w, seg->alloc) / part > seg->alloc && w->grow_refused != seg->alloc && seg->alloc < w->limit / 2 && !w->scarce;
 }
@@ -494,7 +494,7 @@ static bool wal_is_behind(const struct wal *w) {
   const struct wal_seg *const seg = w->active;
   const bool next = atomic_load_explicit(&w->next_for, memory_order_relaxed) >= seg->alloc;
   const uint64_t early = w->limit == UINT64_MAX ? wal_step(w, seg->alloc) / 2 : atomic_load_explicit(&w->full_at, memory_order_relaxed) / WAL_NEXT_PART;
-  return wal_wants_room(w, WAL_WANTED) || (!next && wal_at(w) > early && w->durable_gen >= seg->h.gen);
+  return wal_short_of_room(w, WAL_LOW) || (!next && wal_at(w) > early && w->durable_gen >= seg->h.gen);
 }
 
 // ---- appending
@@ -558,7 +558,7 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
         struct wal_buf *const b = w->free;
         w->free = b->next;
         wal_buf_open(w, b);
-        if (wal_wants_room(w, WAL_NEEDED)) w->end_work = true;
+        if (wal_short_of_room(w, WAL_NEEDED)) w->end_work = true;
       } else {
         struct wal_buf *const b = wal_out_sealed(w);
         if (!b)
@@ -615,7 +615,7 @@ static void wal_end_slow(struct wal *w) {
   for (struct wal_buf *b; w->err.status == REMIXDB_OK && (b = wal_out_sealed(w)) != NULL && b->ticket < end;) {
     if (wal_write(w, b) != REMIXDB_OK) break;
   }
-  if (wal_wants_room(w, WAL_NEEDED) && !w->growing && w->err.status == REMIXDB_OK) wal_grow_ahead(w);
+  if (wal_short_of_room(w, WAL_NEEDED) && !w->growing && w->err.status == REMIXDB_OK) wal_grow_ahead(w);
   lib_unlock(&w->lock);
 }
 
@@ -748,14 +748,14 @@ static enum remixdb_status wal_prepare_as(struct wal *w, bool ahead) {
 
 enum remixdb_status wal_prepare(struct wal *w) { return wal_prepare_as(w, false); }
 
-bool wal_ahead_wanted(const struct wal *w) { return atomic_load_explicit(&w->behind, memory_order_relaxed); }
+bool wal_ahead_pending(const struct wal *w) { return atomic_load_explicit(&w->behind, memory_order_relaxed); }
 
 void wal_ahead(struct wal *w) {
   lib_lock(&w->lock);
   atomic_store_explicit(&w->behind, false, memory_order_relaxed);  // until the next buffer is begun: what fails is not tried again and again
   const bool sound = w->err.status == REMIXDB_OK && !w->read_only;
-  if (sound && wal_wants_room(w, WAL_WANTED) && !w->growing) wal_grow_ahead(w);
-  const bool next = sound && wal_is_behind(w) && !wal_wants_room(w, WAL_WANTED);
+  if (sound && wal_short_of_room(w, WAL_LOW) && !w->growing) wal_grow_ahead(w);
+  const bool next = sound && wal_is_behind(w) && !wal_short_of_room(w, WAL_LOW);
   lib_unlock(&w->lock);
   if (next && wal_prepare_as(w, true) != REMIXDB_OK) {
     // who switches finds out

@@ -120,7 +120,7 @@ MUST_CHECK enum remixdb_status wal_prepare(struct wal *w);
 // and reported, when it is needed.
 void wal_ahead(struct wal *w);
 // Whether that would do something: a guess. Relaxed.
-bool wal_ahead_wanted(const struct wal *w);
+bool wal_ahead_pending(const struct wal *w);
 // Makes the next segment the active one (preparing it when it is not). fn(arg, new_gen) is called under the log's lock at the
 // moment of the switch: what is appended before belongs to the old generation, all after to the new one (fn may be NULL). On
 // failure nothing has changed and fn is not called.

@@ -49,7 +49,7 @@ static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, 
 static enum remixdb_status seek_entry(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) { return entry_seek(arg, s, i, rec_out); }
 
 // The memory of nr entries of a segment, from entry `from` on: in each run a stretch. Where the blocks are is fetched for all of them before it is looked at.
-static void group_want(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
+static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
   const uint8_t *const sel = s + ix->lay.sel;
@@ -63,11 +63,11 @@ static void group_want(const struct remix_cursor *c, const uint8_t *s, uint32_t 
     parts[nr_parts].run = run;
     parts[nr_parts].before = set32_count(all & set32_below(i));
     parts[nr_parts++].nr = set32_count(mine);
-    sst_want_place(x->runs[run], seg_off(ix, s, run));
+    sst_prefetch_place(x->runs[run], seg_off(ix, s, run));
   }
   for (uint32_t i = 0; i < nr_parts; i++) {
     const struct sst *const t = x->runs[parts[i].run];
-    sst_want_stretch(t, sst_advance(t, seg_off(ix, s, parts[i].run), parts[i].before), parts[i].nr, &c->holds[parts[i].run]);
+    sst_prefetch_stretch(t, sst_advance(t, seg_off(ix, s, parts[i].run), parts[i].before), parts[i].nr, &c->holds[parts[i].run]);
   }
 }
 
@@ -86,15 +86,15 @@ static enum remixdb_status spot_find(struct remix_cursor *c, uint32_t seg, const
   const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
   const uint32_t tagged = x->tags ? set32_eq8(s, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
   if (ahead)  // where the blocks of all runs are: each group of entries would wait for those of its own
-    for (uint32_t r = 0; r < x->nr_runs; r++) sst_want_place(x->runs[r], seg_off(ix, s, r));
-  if (tagged) entry_want(x, s, set32_first(tagged));
+    for (uint32_t r = 0; r < x->nr_runs; r++) sst_prefetch_place(x->runs[r], seg_off(ix, s, r));
+  if (tagged) entry_prefetch(x, s, set32_first(tagged));
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
   if (ahead) {
     prefetch(&ix->live[seg + 1]);  // for the step to the next segment
-    group_want(c, s, cand, ahead);
+    group_prefetch(c, s, cand, ahead);
     c->front_at = cand + ahead < nr ? cand + ahead : nr;
   } else if (x->tags && !tagged && cand + 1 < nr) {
-    entry_want(x, s, cand + 1);
+    entry_prefetch(x, s, cand + 1);
   }
   const enum remixdb_status st = entry_seek(c, s, cand, &rec);
   if (st != REMIXDB_OK) return st;
@@ -253,7 +253,7 @@ static void warm_on(struct remix_cursor *c) {
   if (ahead <= REMIX_GROUP_MIN && c->front_seg < c->x->nr_segs) {
     const uint8_t *const s = seg_at(ix, c->front_seg);
     const uint32_t left = seg_nr(ix, s) - c->front_at, n = c->group < left ? c->group : left;
-    group_want(c, s, c->front_at, n);
+    group_prefetch(c, s, c->front_at, n);
     ahead += n;
     c->front_at += n;
     if (n == left) {
@@ -278,7 +278,7 @@ static void warm_back(struct remix_cursor *c) {
     if (c->front_at == 0) c->front_at = seg_nr(ix, seg_at(ix, --c->front_seg));
     const uint32_t n = REMIX_GROUP_MIN < c->front_at ? REMIX_GROUP_MIN : c->front_at;
     c->front_at -= n;
-    group_want(c, seg_at(ix, c->front_seg), c->front_at, n);
+    group_prefetch(c, seg_at(ix, c->front_seg), c->front_at, n);
     ahead += n;
   }
   const uint32_t more = ahead > REMIX_GROUP_MIN ? ahead - REMIX_GROUP_MIN : 1;
@@ -467,12 +467,12 @@ static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, 
   if (n->ahead < REMIX_AHEAD_MIN) return;
   const uint32_t left = t->nr_pages - block, nr = n->ahead < left ? n->ahead : left;
   if (!c->no_room && cache_room(&t->cache, block, sst_block_pages(t, block))) {
-    sst_prefetch(t, c->queue, block, nr);
+    sst_readahead(t, c->queue, block, nr);
     if (cache_has(&t->cache, block)) return;
     c->no_room = true;
   }
   const uint32_t share = REMIX_AHEAD_ALL / c->x->nr_runs, most = share > REMIX_AHEAD_OWN ? share : REMIX_AHEAD_OWN;
-  sst_read_ahead(t, block, nr < most ? nr : most, h);
+  sst_hold_readahead(t, block, nr < most ? nr : most, h);
 }
 
 // Whether the block is the one behind what a hold of the run has. Of what is not pinned it tells all the same where the run was read last.
@@ -505,7 +505,7 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
     }
     left -= n;
   }
-  if (nr > 1) sst_prefetch_all(c->queue, found, nr);
+  if (nr > 1) sst_readahead_all(c->queue, found, nr);
   return nr;
 }
 

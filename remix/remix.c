@@ -423,7 +423,7 @@ enum remixdb_status remix_get_end(struct remix *x, const uint8_t *s, struct kref
   while (m) {
     const uint32_t i = set32_first(m), run = s[ix->lay.sel + i] & REMIX_RUN;
     struct sst *const t = x->runs[run];
-    sst_want_place(t, seg_off(ix, s, run));
+    sst_prefetch_place(t, seg_off(ix, s, run));
     const sst_pos pos = seg_pos(x, s, run, i);
     if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, s, key, i)) break;  // it is the only one
     REMIX_COUNT(key_reads);
@@ -440,13 +440,13 @@ enum remixdb_status remix_get_end(struct remix *x, const uint8_t *s, struct kref
 
 // Group prefetching (see anchors_find_many), then line by line of the segment.
 void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) {
-  struct anchors_want wants[ANCHORS_MANY_MAX];
+  struct anchors_lookup wants[ANCHORS_MANY_MAX];
   uint32_t found[ANCHORS_MANY_MAX];
   for (uint32_t from = 0; from < nr; from += ANCHORS_MANY_MAX) {
     const uint32_t n = nr - from < ANCHORS_MANY_MAX ? nr - from : ANCHORS_MANY_MAX;
     for (uint32_t i = 0; i < n; i++) {
       const struct remix_probe *const w = &p[which[from + i]];
-      wants[i] = (struct anchors_want){&w->x->index->anchors, w->key};
+      wants[i] = (struct anchors_lookup){&w->x->index->anchors, w->key};
     }
     anchors_find_many(wants, n, found);
     for (uint32_t i = 0; i < n; i++) {

@@ -40,14 +40,14 @@ static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32
 static inline enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr, struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   REMIX_COUNT(key_reads);
-  sst_want_place(x->runs[run], seg_off(x->index, s, run));
+  sst_prefetch_place(x->runs[run], seg_off(x->index, s, run));
   return sst_read_few(x->runs[run], seg_pos(x, s, run, i), nr, false, h, rec_out);
 }
 
 // Asks for the memory that reading entry i is going to look at.
-static inline void entry_want(const struct remix *x, const uint8_t *s, uint32_t i) {
+static inline void entry_prefetch(const struct remix *x, const uint8_t *s, uint32_t i) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
-  sst_want(x->runs[run], seg_pos(x, s, run, i));
+  sst_prefetch(x->runs[run], seg_pos(x, s, run, i));
 }
 
 // Where a key is, or would be, in a segment.

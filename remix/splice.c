@@ -224,7 +224,7 @@ static inline sst_pos old_pos(const struct splice *x, uint32_t seg, uint32_t at,
 }
 
 // An entry's block is put on the list of what is to be read, if it is to be read singly and is not there.
-static void key_want(struct splice *x, uint32_t seg, uint32_t at) {
+static void key_prefetch(struct splice *x, uint32_t seg, uint32_t at) {
   struct blocks *const b = &x->blocks;
   const uint32_t run = old_run(x, seg, at);
   if (!x->in->probe || x->in->old->runs[run]->ckb_len || b->nr_wanted == SST_BLOCKS_MAX) return;
@@ -482,7 +482,7 @@ static enum remixdb_status window_fetch(struct splice *x, const uint32_t *cuts) 
     if (first ? window_anchor_known(x, i, &anchor) : rel_exact(win->rel[i])) continue;
     const uint32_t need = first ? i : i - 1;
     const struct piece *const p = window_piece(win, need);
-    key_want(x, p->seg, piece_at(p, need));
+    key_prefetch(x, p->seg, piece_at(p, need));
   }
   return x->blocks.nr_wanted ? blocks_fetch(x) : REMIXDB_OK;
 }
@@ -921,7 +921,7 @@ static enum remixdb_status batch_fill(struct splice *x) {
   for (uint32_t i = 0; i < b->nr; i++) {
     const struct batch_key *const k = &b->keys[i];
     const struct here w = old_here(x, k->seg);
-    if (!w.far) key_want(x, k->seg, blind_candidate(w.dbits, w.nr, w.base, kref(b->bytes.p + k->off, k->len)));
+    if (!w.far) key_prefetch(x, k->seg, blind_candidate(w.dbits, w.nr, w.base, kref(b->bytes.p + k->off, k->len)));
   }
   return x->blocks.nr_wanted ? blocks_fetch(x) : REMIXDB_OK;
 }

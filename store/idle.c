@@ -7,7 +7,7 @@ size_t xdb_spare_used(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out
   epoch_enter(&x->epoch, slot);
   const struct super *v = xdb_super(x);
   const size_t used = wh_memory(v->active->wh);
-  *wanted_out = memtables_wanted(&x->memtables, v->active, v->frozen != NULL);
+  *wanted_out = memtables_target(&x->memtables, v->active, v->frozen != NULL);
   epoch_exit(slot);
   return used;
 }
@@ -16,7 +16,7 @@ static bool spare(void *arg, struct worker *w) {
   struct xdb *x = arg;
   size_t wanted;
   xdb_spare_bury(x);
-  if (wal_ahead_wanted(x->wal)) wal_ahead(x->wal);
+  if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
   (void)xdb_spare_used(x, &w->slot, &wanted);
   return arena_pool_fill(&x->memtables.chunks, wanted);
 }

@@ -368,7 +368,7 @@ static enum remixdb_status wait_for_round(struct xdb *x, struct waiter *w) {
   return s;
 }
 
-static bool freeze_wanted(struct xdb *x, enum xdb_round_when when, size_t batch) {
+static bool freeze_due(struct xdb *x, enum xdb_round_when when, size_t batch) {
   const struct memtable *m = xdb_super(x)->active;
   return when == XDB_ROUND_ANY || (when == XDB_ROUND_USED ? wh_count(m->wh) != 0 : xdb_round_due(x, m, batch));
 }
@@ -379,7 +379,7 @@ enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size
   enum remixdb_status s = xdb_failure(x);
   // Another writer may freeze it first, or a flush, which would else wait for one round after the other: what is active then has room, and its round is nobody's
   // concern.
-  while (s == REMIXDB_OK && !kick && freeze_wanted(x, when, batch)) {
+  while (s == REMIXDB_OK && !kick && freeze_due(x, when, batch)) {
     if (atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed) || x->rounds.nr_flushers) {
       s = wait_on(x, NULL);
     } else {
@@ -434,7 +434,7 @@ static bool freeze_asked(struct waiter *w, enum xdb_round_when when, enum remixd
     }
     *s_out = wait_for_round(x, w);
     x->rounds.nr_flushers--;
-    const bool wanted = *s_out == REMIXDB_OK && freeze_wanted(x, when, 0);
+    const bool wanted = *s_out == REMIXDB_OK && freeze_due(x, when, 0);
     if (wanted) *s_out = freeze(x);
     if (!wanted || *s_out != REMIXDB_NOSPACE) return wanted;
     pthread_mutex_unlock(&x->lock);

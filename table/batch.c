@@ -5,7 +5,7 @@
 
 #include "table/stored.h"
 
-static void batch_fail(struct sst_batch *b, struct sst_want *w, enum remixdb_status s) {
+static void batch_fail(struct sst_batch *b, struct sst_request *w, enum remixdb_status s) {
   w->status = s;
   if (b->error.status == REMIXDB_OK) err_save(&b->error, s);
 }
@@ -14,7 +14,7 @@ static void batch_fail(struct sst_batch *b, struct sst_want *w, enum remixdb_sta
 static void batch_done(void *arg, struct blkio_read *read) {
   struct sst_batch *const b = arg;
   const size_t i = (size_t)(read - b->reads);
-  struct sst_want *const w = b->of[i].want;
+  struct sst_request *const w = b->of[i].request;
   struct cache_fill *const fill = &b->of[i].fill;
   struct sst *const t = w->sst;
   const uint32_t pages = b->of[i].pages;
@@ -39,7 +39,7 @@ static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
   const struct sst *opened = NULL;  // the table of the last read: it has been given a descriptor, one for all of its reads
   int fd = -1;
   for (uint32_t i = from; i < to; i++) {
-    struct sst_want *const w = &b->wants[i];
+    struct sst_request *const w = &b->requests[i];
     if (w->status != REMIXDB_ABORTED) continue;
     struct sst *const t = w->sst;
     const uint32_t pages = sst_block_pages(t, w->block), n = b->nr_reads;
@@ -61,7 +61,7 @@ static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
     }
     const uint64_t off = sst_block_off(t, w->block), end = off + sst_block_stored(t, w->block, pages);
     const uint64_t begin = t->offs ? sst_align_down(off) : off, stop = t->offs ? align_up(end, BLKIO_ALIGN) : end;
-    b->of[n].want = w;
+    b->of[n].request = w;
     b->of[n].pages = pages;
     b->of[n].part = (uint8_t)b->nr_parts;
     b->reads[n] =
@@ -103,7 +103,7 @@ static bool batch_start(struct sst_batch *b, uint32_t from, uint32_t to) {
     return true;
   }
   for (uint32_t i = first; i < b->nr_reads; i++) {
-    struct sst_want *const w = b->of[i].want;
+    struct sst_request *const w = b->of[i].request;
     cache_fill_end(&w->sst->cache, w->block, b->of[i].pages, &w->hold->cb, &b->of[i].fill, false);
     if (b->of[i].opened) fdpool_release(&w->sst->file);
   }
@@ -117,7 +117,7 @@ static void batch_finish(struct sst_batch *b) {
     // each read's status has been looked at
   }
   for (uint32_t i = 0; i < b->nr_reads; i++)
-    if (b->of[i].opened) fdpool_release(&b->of[i].want->sst->file);
+    if (b->of[i].opened) fdpool_release(&b->of[i].request->sst->file);
   for (uint32_t i = 0; i < b->nr_parts; i++) {
     if (b->scratch[i]) sst_scratch_give(b->scratch[i]);
   }
@@ -136,8 +136,8 @@ void sst_batch_add(struct sst_batch *b, uint32_t nr) {
   assert(nr <= SST_BATCH_MAX - from);
   b->nr += nr;
   for (uint32_t i = from; i < b->nr; i++) {
-    sst_hold_drop(b->wants[i].hold);
-    b->wants[i].status = REMIXDB_ABORTED;  // neither had nor failed yet
+    sst_hold_drop(b->requests[i].hold);
+    b->requests[i].status = REMIXDB_ABORTED;  // neither had nor failed yet
   }
   (void)batch_start(b, from, b->nr);  // what is not started now is at the end
 }
@@ -148,7 +148,7 @@ enum remixdb_status sst_batch_end(struct sst_batch *b) {
   while (batch_start(b, 0, b->nr));
   // One by one what could not be begun. Only now, with nothing of its own begun, may this thread wait for others.
   for (uint32_t i = 0; i < b->nr; i++) {
-    struct sst_want *const w = &b->wants[i];
+    struct sst_request *const w = &b->requests[i];
     if (w->status != REMIXDB_ABORTED) continue;
     w->status = sst_read_block(w->sst, w->block, w->hold);
     if (w->status != REMIXDB_OK) batch_fail(b, w, w->status);

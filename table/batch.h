@@ -9,20 +9,20 @@
 // Many blocks at once: wants are set in wants[0 ..] and added part by part; their reads are on their way while the caller finds more.
 #define SST_BATCH_MAX 256u
 #define SST_BATCH_PARTS 16u
-struct sst_want {
+struct sst_request {
   struct sst *sst;
   uint32_t block;
   struct sst_hold *hold;       // of its own, not pinned: gets the block, as by sst_read
   enum remixdb_status status;  // out
 };
 struct sst_batch {             // the caller's memory; large
-  struct sst_want wants[SST_BATCH_MAX];
+  struct sst_request requests[SST_BATCH_MAX];
   uint32_t nr;                 // added so far
   // private, as are the following: what is read, by number of the read
   struct blkio_batch io;
   struct blkio_read reads[SST_BATCH_MAX];
   struct {
-    struct sst_want *want;
+    struct sst_request *request;
     struct cache_fill fill;
     uint32_t pages;
     uint8_t part;

@@ -609,7 +609,7 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
   (void)pthread_mutex_unlock(&s->lock);
 }
 
-const uint8_t *cache_want(const struct cache_table *t, uint32_t block) {
+const uint8_t *cache_prefetch(const struct cache_table *t, uint32_t block) {
   const uint32_t frame = t->cache ? cache_slot_frame(atomic_load_explicit(&t->slots[block], memory_order_relaxed)) : 0;
   if (frame == 0) return NULL;
   prefetch_write((const void *)&t->cache->marks[frame]);

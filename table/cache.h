@@ -146,7 +146,7 @@ static inline void cache_block_pin(struct cache_table *t, struct cache_block *b)
 }
 // Asks for the memory that a hit of this block, and its pin, are going to look at, when it is there. Returns its data for more of that
 // kind, or NULL; it may be anything by the time it is read.
-const uint8_t *cache_want(const struct cache_table *t, uint32_t block);
+const uint8_t *cache_prefetch(const struct cache_table *t, uint32_t block);
 // Makes the own buffer so large; what was in it is lost when it was smaller. Not while b has it as its data. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status cache_block_reserve(struct cache_block *b, uint32_t nr_pages);
 // Unpins; data becomes NULL; keeps the own buffer.

@@ -95,16 +95,16 @@ static int take_unused(struct fdpool *p) {
   return -1;
 }
 
-static void note_wanted(struct fdpool *p) { atomic_store(&p->wanted, p->nr_waiting + (p->nr_open > p->max_open ? p->nr_open - p->max_open : 0)); }
+static void count_waiters(struct fdpool *p) { atomic_store(&p->wanted, p->nr_waiting + (p->nr_open > p->max_open ? p->nr_open - p->max_open : 0)); }
 
 static void place_take(struct fdpool *p) {
   p->nr_open++;
-  note_wanted(p);
+  count_waiters(p);
 }
 
 static void place_give(struct fdpool *p) {
   p->nr_open--;
-  note_wanted(p);
+  count_waiters(p);
   if (p->nr_waiting) (void)pthread_cond_broadcast(&p->freed);
 }
 
@@ -127,11 +127,11 @@ static bool find_place(struct fdpool *p, int *unused_out) {
 // Before the look that decides whether to wait, and after the wait.
 static void wait_begin(struct fdpool *p) {
   p->nr_waiting++;
-  note_wanted(p);
+  count_waiters(p);
 }
 static void wait_end(struct fdpool *p) {
   p->nr_waiting--;
-  note_wanted(p);
+  count_waiters(p);
 }
 
 // ---- descriptors
@@ -220,7 +220,7 @@ enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out) {
 bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out) { return file_enter(f, fd_out) || get_closed(f, false, fd_out) == 0; }
 
 // For those who wait, and for the bound.
-static __attribute__((noinline)) void release_wanted(struct fdpool *p) {
+static __attribute__((noinline)) void release_to_waiters(struct fdpool *p) {
   int fd;
   (void)pthread_mutex_lock(&p->lock);
   while (p->nr_open > p->max_open && (fd = take_unused(p)) >= 0) close_fd(p, fd);
@@ -233,7 +233,7 @@ void fdpool_release(struct fdpool_file *f) {
   const uint64_t before = atomic_fetch_sub(&f->state, 1);
   assert(state_users(before) > 0 && state_fd(before) >= 0);
   (void)before;
-  if (unlikely(atomic_load(&p->wanted) > 0)) release_wanted(p);
+  if (unlikely(atomic_load(&p->wanted) > 0)) release_to_waiters(p);
 }
 
 void fdpool_reserve(struct fdpool *p) {

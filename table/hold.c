@@ -142,7 +142,7 @@ static inline enum remixdb_status hold_get(struct sst *t, uint32_t block, uint32
   uint32_t frame;
   const uint8_t *const data = t->cache.cache ? cache_hit(&t->cache, block, &frame) : NULL;
   if (unlikely(data == NULL)) return hold_miss(t, block, idx, nr, h);
-  sst_want_all(t, data, block, idx);
+  sst_prefetch_all_of(t, data, block, idx);
   h->cb.data = data;
   h->cb.frame = frame;
   sst_hold_set(h, t, block, SST_HOLD_FRAME);
@@ -166,7 +166,7 @@ enum remixdb_status sst_read_few(struct sst *t, sst_pos pos, uint32_t nr, bool p
 
 enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hold *h) { return sst_read_slow(t, block, 0, SST_ALL, h); }
 
-void sst_read_ahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
+void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
   sst_hold_drop(h);  // it may be of what is read over
   sst_ahead_read(&h->ahead, t, block, nr_pages, &t->file);
 }
@@ -191,11 +191,11 @@ void sst_hold_fini(struct sst_hold *h) {
 #define STRETCH_BYTES 4096u  // the processor itself goes on with what is larger
 
 // To the second level: there is more room on the way to it, so that the processor waits less for room to ask, and the first is near from there.
-static void want_bytes(const uint8_t *p, size_t nr) {
+static void prefetch_bytes(const uint8_t *p, size_t nr) {
   for (size_t o = 0; o < nr; o += CACHE_LINE) prefetch_far(p + o);
 }
 
-void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h) {
+void sst_prefetch_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h) {
   uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   while (nr > 0 && block < t->nr_pages) {
     const uint32_t recs = t->nr_recs[block], n = nr < recs - idx ? nr : recs - idx;
@@ -206,13 +206,13 @@ void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struc
       from = load16le(data + BLOCK_HEAD + 2 * idx);
       to = idx + n < recs ? load16le(data + BLOCK_HEAD + 2 * (idx + n)) : from + (size_t)n * t->rec_size;
     } else {
-      data = cache_want(&t->cache, block);
+      data = cache_prefetch(&t->cache, block);
       if (!data) return;
       prefetch(data + BLOCK_HEAD + 2 * recs - 1);
       from = BLOCK_HEAD + 2 * recs + (size_t)idx * t->rec_size;
       to = from + (size_t)n * t->rec_size;
     }
-    want_bytes(data + from, to - from < STRETCH_BYTES ? to - from : STRETCH_BYTES);
+    prefetch_bytes(data + from, to - from < STRETCH_BYTES ? to - from : STRETCH_BYTES);
     nr -= n;
     block += sst_block_pages(t, block);
     idx = 0;

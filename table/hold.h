@@ -73,10 +73,10 @@ static inline void sst_hold_set_read(struct sst_hold *h, struct sst *t, uint32_t
 }
 // Reads the blocks that begin in the nr_pages pages from `block` on into readahead memory, where sst_read finds them. Drops what h holds. Errors are left to
 // the later sst_read.
-void sst_read_ahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h);
+void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h);
 // Prefetches the nr records from pos on, which need not exist, and what pinning their blocks looks at. They are found in h when it has their block, else by
 // their size.
-void sst_want_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h);
+void sst_prefetch_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h);
 void sst_hold_drop(struct sst_hold *h);  // unpins; own memory and readahead memory stay for the next use
 void sst_hold_fini(struct sst_hold *h);  // drops, and frees its memory
 #endif

@@ -76,7 +76,7 @@ enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uin
 // ---- into the cache
 
 // Verifies and offers the blocks from `block` to `to`, which lie one behind the other in what was read.
-static void sst_prefetch_publish(struct sst *t, struct sst_scratch *x, uint32_t block, uint32_t to, const uint8_t *stored) {
+static void readahead_publish(struct sst *t, struct sst_scratch *x, uint32_t block, uint32_t to, const uint8_t *stored) {
   while (block < to) {
     const uint32_t pages = sst_block_pages(t, block), len = sst_block_stored(t, block, pages);
     const uint8_t *data = stored;
@@ -93,7 +93,7 @@ static void sst_prefetch_publish(struct sst *t, struct sst_scratch *x, uint32_t 
   }
 }
 
-void sst_prefetch_all(struct blkio_queue *q, const struct sst_stretch *stretches, uint32_t nr) {
+void sst_readahead_all(struct blkio_queue *q, const struct sst_stretch *stretches, uint32_t nr) {
   assert(nr <= BLKIO_BATCH_MAX);
   struct blkio_read reads[BLKIO_BATCH_MAX];
   const struct sst_stretch *of[BLKIO_BATCH_MAX];
@@ -120,12 +120,12 @@ void sst_prefetch_all(struct blkio_queue *q, const struct sst_stretch *stretches
     struct sst *const t = of[i]->t;
     fdpool_release(&t->file);
     if (!ready || reads[i].status != REMIXDB_OK) continue;
-    sst_prefetch_publish(t, x, of[i]->from, of[i]->to, (uint8_t *)reads[i].buf + (sst_block_off(t, of[i]->from) - reads[i].off));
+    readahead_publish(t, x, of[i]->from, of[i]->to, (uint8_t *)reads[i].buf + (sst_block_off(t, of[i]->from) - reads[i].off));
   }
   if (x) sst_scratch_give(x);
 }
 
-void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages) {
+void sst_readahead(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages) {
   if (!t->cache.cache || first_block >= t->nr_pages) return;
   assert(nr_pages <= BLKIO_BATCH_MAX);
   struct sst_stretch missing[BLKIO_BATCH_MAX];
@@ -145,5 +145,5 @@ void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, ui
     }
     block += pages;
   }
-  sst_prefetch_all(q, missing, nr);
+  sst_readahead_all(q, missing, nr);
 }

@@ -27,12 +27,12 @@ void sst_ahead_fini(struct sst_ahead *a);
 // ---- into the cache
 
 // Reads the given blocks that are not cached in one batch and publishes them in the cache; errors are left to the later sst_read. nr <= BLKIO_BATCH_MAX. Inside an epoch.
-void sst_prefetch(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages);
+void sst_readahead(struct sst *t, struct blkio_queue *q, uint32_t first_block, uint32_t nr_pages);
 // Blocks that lie one behind the other in a table, at least one: those that begin at page `from`, and before `to`.
 struct sst_stretch {
   struct sst *t;
   uint32_t from, to;
 };
 // The same for blocks of several tables, all of which are read. nr <= BLKIO_BATCH_MAX.
-void sst_prefetch_all(struct blkio_queue *q, const struct sst_stretch *stretches, uint32_t nr);
+void sst_readahead_all(struct blkio_queue *q, const struct sst_stretch *stretches, uint32_t nr);
 #endif

@@ -31,7 +31,7 @@ uint64_t memtables_kept(struct memtables *all, const struct memtable *active, co
   return bytes;
 }
 
-size_t memtables_wanted(const struct memtables *all, const struct memtable *active, bool frozen) {
+size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen) {
   const struct arena_pool *const p = &all->chunks;
   if (p->chunk_size < MAPPED_CHUNK) return 0;
   const size_t half = p->limit / 2, used = wh_memory_small(active->wh);

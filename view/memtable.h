@@ -34,7 +34,7 @@ uint64_t memtables_kept(struct memtables *all, const struct memtable *active, co
 // What the pool of chunks should hold, in bytes, beside the active memtable: one chunk until that is half full; then more and more, so that the next memtable finds all
 // of its memory when this one is full. One chunk while another is frozen, whose chunks will serve again. 0: nothing is fetched ahead of such a size. Any thread, in the
 // memtable's epoch.
-size_t memtables_wanted(const struct memtables *all, const struct memtable *active, bool frozen);
+size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen);
 
 // An empty one with one reference, the caller's. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status memtable_create(struct memtables *all, struct memtable **out);

@@ -248,7 +248,7 @@ static void add_waiting(struct multiget *m) {
     const struct waiting *const w = &m->waiting[order[i]];
     if (i == 0 || w->id != m->waiting[order[i - 1]].id) {
       const uint32_t n = m->batch.nr + added++;
-      m->batch.wants[n] = (struct sst_want){.sst = w->probe.sst, .block = sst_pos_block(w->probe.pos), .hold = &m->holds[n]};
+      m->batch.requests[n] = (struct sst_request){.sst = w->probe.sst, .block = sst_pos_block(w->probe.pos), .hold = &m->holds[n]};
     }
     m->want[order[i]] = (uint16_t)(m->batch.nr + added - 1);
   }
@@ -285,7 +285,7 @@ static void end_waiting(struct multiget *m) {
         look_up_alone(m, &m->waiting[i]);
         continue;
       }
-      const struct sst_want *const w = &m->batch.wants[m->want[i]];
+      const struct sst_request *const w = &m->batch.requests[m->want[i]];
       if (unlikely(w->status != REMIXDB_OK)) continue;  // noted as failed
       m->at[had] = m->waiting[i].key;
       m->probe[had] = m->waiting[i].probe;

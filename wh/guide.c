@@ -36,10 +36,10 @@ void guide_destroy(struct guide *g) {
 }
 
 void guide_find_many(const struct guide *g, const struct kref *keys, const uint8_t *which, uint32_t nr, void **items_out) {
-  struct anchors_want wants[ANCHORS_MANY_MAX];
+  struct anchors_lookup wants[ANCHORS_MANY_MAX];
   uint32_t found[ANCHORS_MANY_MAX];
   if (nr == 0) return;
-  for (uint32_t i = 0; i < nr; i++) wants[i] = (struct anchors_want){&g->anchors, keys[which[i]]};
+  for (uint32_t i = 0; i < nr; i++) wants[i] = (struct anchors_lookup){&g->anchors, keys[which[i]]};
   anchors_find_many(wants, nr, found);
   for (uint32_t i = 0; i < nr; i++) items_out[i] = atomic_load_explicit(&g->items[found[i]], memory_order_acquire);
 }

@@ -272,7 +272,7 @@ FUZZ(table) {
   const enum remixdb_status s = sst_open(flags & 2 ? &place->cached : &place->ctx, NUMBER, &r.t);
   FUZZ_CHECK(s == REMIXDB_OK || (changed && fuzz_refused(s)));
   if (s == REMIXDB_OK) {
-    if (flags & 2) sst_prefetch(r.t, place->queue, skip % r.t->nr_pages, 1 + skip % BLKIO_BATCH_MAX);
+    if (flags & 2) sst_readahead(r.t, place->queue, skip % r.t->nr_pages, 1 + skip % BLKIO_BATCH_MAX);
     const bool all = by_position(&r, flags & 8, 0);
     for (uint32_t few = 1; few < 6; few += 4) FUZZ_CHECK(by_position(&r, flags & 8, few) == all);
     by_scan(&r, skip);

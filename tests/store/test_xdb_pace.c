@@ -214,7 +214,7 @@ static void wait_for_log(void) {
     time_sleep_ns(100000);
     pthread_mutex_lock(&w->admin);
     lib_lock(&w->lock);
-    done = !wal_ahead_wanted(w) && !w->growing;
+    done = !wal_ahead_pending(w) && !w->growing;
     lib_unlock(&w->lock);
     pthread_mutex_unlock(&w->admin);
   }
@@ -243,7 +243,7 @@ static void test_log_ahead(void **state) {
       const uint32_t key = k * 2654435761u;
       if (held) r->debt_max = UINT64_MAX;  // he does not slow down before
       CHECK_OK(xdb_put(r, kref(&key, sizeof(key)), val, sizeof(val), false));
-      if (wal_ahead_wanted(x->wal)) {
+      if (wal_ahead_pending(x->wal)) {
         xdb_pace_draw(r);  // which asks for them
         wait_for_log();
       }

@@ -120,7 +120,7 @@ static struct kref probe(const struct strings *s, const struct shape *shape, uin
 static void many_check(const struct strings *s, const struct anchors *a, const struct shape *shape, uint32_t times, uint64_t *rng) {
   static uint8_t buf[ANCHORS_MANY_MAX][KEY_MAX + 64];
   struct anchors half, none = {0};
-  struct anchors_want wants[ANCHORS_MANY_MAX];
+  struct anchors_lookup wants[ANCHORS_MANY_MAX];
   uint32_t found[ANCHORS_MANY_MAX], expected[ANCHORS_MANY_MAX];
   assert_int_equal(anchors_init(&half, s->offs, s->bytes, (s->nr + 1) / 2), REMIXDB_OK);
   for (uint32_t t = 0; t < times; t++) {
@@ -245,9 +245,9 @@ static void test_cells(void **state) {
       for (uint32_t len = sets[n].common; len <= sets[n].common + 20; len++) assert_int_equal(anchors_find(&a, kref(buf, len)), model(&s, kref(buf, len)));
       for (uint32_t i = 0; i < 500; i++) {
         static uint8_t bufs[ANCHORS_MANY_MAX][128];
-        struct anchors_want wants[ANCHORS_MANY_MAX];
+        struct anchors_lookup wants[ANCHORS_MANY_MAX];
         uint32_t found[ANCHORS_MANY_MAX];
-        for (uint32_t k = 0; k < ANCHORS_MANY_MAX; k++) wants[k] = (struct anchors_want){&a, cell_probe(&s, &rng, bufs[k])};
+        for (uint32_t k = 0; k < ANCHORS_MANY_MAX; k++) wants[k] = (struct anchors_lookup){&a, cell_probe(&s, &rng, bufs[k])};
         anchors_find_many(wants, ANCHORS_MANY_MAX, found);
         for (uint32_t k = 0; k < ANCHORS_MANY_MAX; k++) assert_int_equal(found[k], model(&s, wants[k].key));
       }

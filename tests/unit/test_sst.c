@@ -276,14 +276,14 @@ static void check_advance(const struct sst *t, const sst_pos *pos, uint32_t nr) 
 // Reads some of what begins there ahead.
 static void read_on(struct sst *t, uint32_t block, struct sst_hold *h) {
   const uint32_t left = t->nr_pages - block, nr = 1 + below(40);
-  sst_read_ahead(t, block, nr < left ? nr : left, h);
+  sst_hold_readahead(t, block, nr < left ? nr : left, h);
 }
 
 static void check_reads(struct world *w, struct sst *t, const struct model *m, const sst_pos *pos, uint32_t reads) {
   struct sst_hold h[3] = {0};
   for (uint32_t i = 0; i < reads; i++) {
     epoch_enter(&w->epoch, &w->slot);
-    if (below(8) == 0) sst_prefetch(t, w->q, below(t->nr_pages), 1 + below(BLKIO_BATCH_MAX));
+    if (below(8) == 0) sst_readahead(t, w->q, below(t->nr_pages), 1 + below(BLKIO_BATCH_MAX));
     uint32_t at = below(m->nr);
     struct kv_rec r;
     for (uint32_t n = below(4); n-- > 0 && at < m->nr; at++) {
@@ -637,7 +637,7 @@ static void test_prefetch(void **state) {
     // one in the midst is there already
     assert_int_equal(sst_read(t, pos[sst_pos_block(pos[9]) < 40 ? 9 : 2], false, &h, &r), REMIXDB_OK);
     atomic_store(&t->cache.slots[0], CACHE_MISSED | 1);  // nor is one that has been missed before
-    sst_prefetch(t, w->q, 0, BLKIO_BATCH_MAX);
+    sst_readahead(t, w->q, 0, BLKIO_BATCH_MAX);
     struct cache_stats before, after;
     cache_stats(w->cache, &before);
     uint32_t i = 0;
@@ -687,7 +687,7 @@ static void test_ahead(void **state) {
       const uint32_t block = sst_pos_block(pos[0][i]), left = t[0]->nr_pages - block, n = 1 + below(left < BLKIO_BATCH_MAX ? left : BLKIO_BATCH_MAX);
       epoch_enter(&w->epoch, &w->slot);
       uint64_t reads = reads_of(w);
-      sst_read_ahead(t[0], block, n, &h);
+      sst_hold_readahead(t[0], block, n, &h);
       assert_int_equal(reads_of(w), ++reads);
       uint32_t last = i;
       while (last + 1 < m[0].nr && sst_pos_block(pos[0][last + 1]) < block + n) last++;
@@ -718,7 +718,7 @@ static void test_ahead(void **state) {
       assert_int_equal(st.misses, 0);
       // what was pinned is not when the hold goes on to what was read ahead
       epoch_enter(&w->epoch, &w->slot);
-      sst_read_ahead(t[0], 0, 1, &h);
+      sst_hold_readahead(t[0], 0, 1, &h);
       struct kv_rec r;
       assert_int_equal(sst_read(t[1], pos[1][0], true, &h, &r), REMIXDB_OK);
       const uint32_t frame = h.cb.frame;
@@ -730,7 +730,7 @@ static void test_ahead(void **state) {
     }
     // the hold goes to the other table
     epoch_enter(&w->epoch, &w->slot);
-    sst_read_ahead(t[1], 0, 1, &h);
+    sst_hold_readahead(t[1], 0, 1, &h);
     assert_true(sst_holds_ahead(&h, t[1], 0));
     assert_false(sst_holds_ahead(&h, t[0], 0));
     ahead_is(t[1], &m[1], pos[1], 0, &h);
@@ -765,7 +765,7 @@ static void test_ahead_fails(void **state) {
       epoch_enter(&w->epoch, &w->slot);
       ahead_is(t, &m, pos, m.nr - 1, &h);
       allow(n);
-      sst_read_ahead(t, block, nr, &h);
+      sst_hold_readahead(t, block, nr, &h);
       const bool ahead = sst_holds_ahead(&h, t, block);
       const enum remixdb_status s = sst_read(t, pos[m.nr / 2], true, &h, &r);
       const bool all = atomic_load(&allowed) > 0;
@@ -775,7 +775,7 @@ static void test_ahead_fails(void **state) {
       for (uint32_t i = 0; i < nr; i++) assert_int_equal(sst_holds_ahead(&h, t, block + i), ahead);
       if (s == REMIXDB_OK) assert_rec(&r, &m.r[m.nr / 2]);
       ahead_is(t, &m, pos, m.nr / 2, &h);
-      sst_read_ahead(t, block, nr, &h);  // the next time it can be had
+      sst_hold_readahead(t, block, nr, &h);  // the next time it can be had
       assert_true(sst_holds_ahead(&h, t, block));
       ahead_is(t, &m, pos, m.nr / 2, &h);
       epoch_exit(&w->slot);
@@ -794,7 +794,7 @@ static void test_ahead_fails(void **state) {
     now = was ^ 4;
     assert_int_equal(pwrite(fd, &now, 1, at), 1);
     epoch_enter(&w->epoch, &w->slot);
-    sst_read_ahead(t, block, 32, &h);
+    sst_hold_readahead(t, block, 32, &h);
     for (uint32_t i = m.nr / 2; sst_pos_block(pos[i]) < block + 32; i++) {
       if (sst_pos_block(pos[i]) != bad) {
         ahead_is(t, &m, pos, i, &h);
@@ -806,7 +806,7 @@ static void test_ahead_fails(void **state) {
     }
     // the file ends there: nothing ahead, and each read says so
     assert_int_equal(ftruncate(fd, (off_t)BLOCK_PAGE), 0);
-    sst_read_ahead(t, block, nr, &h);
+    sst_hold_readahead(t, block, nr, &h);
     assert_false(sst_holds_ahead(&h, t, block));
     assert_false(sst_holds(&h, t, block));
     assert_int_equal(sst_read(t, pos[m.nr / 2], true, &h, &r), v & 2 ? REMIXDB_OK : REMIXDB_CORRUPT);  // it was cached
@@ -848,7 +848,7 @@ static enum remixdb_status read_whole(struct world *w, uint64_t number, const st
   struct sst_hold h = {0};
   uint32_t i = 0;
   epoch_enter(&w->epoch, &w->slot);
-  sst_prefetch(t, w->q, 0, BLKIO_BATCH_MAX);
+  sst_readahead(t, w->q, 0, BLKIO_BATCH_MAX);
   const bool ahead = below(2);
   for (sst_pos p = 0; s == REMIXDB_OK && p != sst_end(t); p = sst_advance(t, p, 1)) {
     if (ahead && !sst_holds(&h, t, sst_pos_block(p)) && !sst_holds_ahead(&h, t, sst_pos_block(p))) read_on(t, sst_pos_block(p), &h);
@@ -905,7 +905,7 @@ static void many_want(struct many *x) {
   for (uint32_t k = 0; k < 2; k++) {
     for (uint32_t block = 0; block < x->t[k]->nr_pages && x->nr < limit; block++) {
       if (!x->t[k]->nr_recs[block] || below(sparse)) continue;
-      x->batch->wants[x->nr] = (struct sst_want){.sst = x->t[k], .block = block, .hold = &x->holds[x->nr]};
+      x->batch->requests[x->nr] = (struct sst_request){.sst = x->t[k], .block = block, .hold = &x->holds[x->nr]};
       x->nr++;
     }
   }
@@ -926,7 +926,7 @@ static enum remixdb_status many_read(struct many *x, struct world *w) {
 static void many_check(const struct many *x) {
   uint32_t r = 0;
   for (uint32_t i = 0; i < x->nr; i++) {
-    const struct sst_want *const w = &x->batch->wants[i];
+    const struct sst_request *const w = &x->batch->requests[i];
     if (w->status != REMIXDB_OK) {
       assert_null(w->hold->cb.data);
       assert_null(w->hold->sst);
@@ -936,7 +936,7 @@ static void many_check(const struct many *x) {
     const bool own = w->hold->cb.frame == 0;
     const sst_pos *const pos = x->pos[w->sst == x->t[1]];
     assert_non_null(data);
-    if (i == 0 || w->sst != x->batch->wants[i - 1].sst) r = 0;
+    if (i == 0 || w->sst != x->batch->requests[i - 1].sst) r = 0;
     while (sst_pos_block(pos[r]) < w->block) r++;
     for (; sst_pos_block(pos[r]) == w->block; r++) {  // the last position is the table's end
       struct kv_rec rec;
@@ -996,7 +996,7 @@ static void test_many(void **state) {
       many_want(&x);
       assert_int_equal(many_read(&x, w), REMIXDB_OK);
       if (!ways[v].cache) assert_int_equal(atomic_load(&w->io.nr_reads), reads + x.nr);
-      for (uint32_t i = 0; i < x.nr; i++) assert_int_equal(x.batch->wants[i].status, REMIXDB_OK);
+      for (uint32_t i = 0; i < x.nr; i++) assert_int_equal(x.batch->requests[i].status, REMIXDB_OK);
       many_check(&x);
       if (ways[v].cache == 32 << 20) {  // a cache that has room keeps them
         const uint64_t before = atomic_load(&w->io.nr_reads);
@@ -1023,7 +1023,7 @@ static void test_many_one_by_one(void **state) {
   struct many x;
   many_open(&x, w, &m, true);
   epoch_enter(&w->epoch, &w->slot);
-  for (x.nr = 0; x.nr < 100; x.nr++) x.batch->wants[x.nr] = (struct sst_want){.sst = x.t[0], .block = x.nr, .hold = &x.holds[x.nr]};
+  for (x.nr = 0; x.nr < 100; x.nr++) x.batch->requests[x.nr] = (struct sst_request){.sst = x.t[0], .block = x.nr, .hold = &x.holds[x.nr]};
   for (uint32_t round = 0; round < 2; round++) {
     const uint64_t reads = atomic_load(&w->io.nr_reads);
     atomic_store(&mem_fault, deny_large);
@@ -1057,8 +1057,8 @@ static void test_many_fails(void **state) {
       allow_all();
       uint32_t bad = 0;
       for (uint32_t i = 0; i < x.nr; i++) {
-        bad += x.batch->wants[i].status != REMIXDB_OK;
-        if (x.batch->wants[i].status != REMIXDB_OK) assert_int_equal(x.batch->wants[i].status, REMIXDB_NOMEM);
+        bad += x.batch->requests[i].status != REMIXDB_OK;
+        if (x.batch->requests[i].status != REMIXDB_OK) assert_int_equal(x.batch->requests[i].status, REMIXDB_NOMEM);
       }
       assert_int_equal(s, bad ? REMIXDB_NOMEM : REMIXDB_OK);
       some += bad > 0 && bad < x.nr;
@@ -1083,12 +1083,12 @@ static void test_many_fails(void **state) {
     epoch_enter(&w->epoch, &w->slot);
     for (x.nr = 0; x.nr < 40; x.nr++) {
       const uint32_t at = block - 20 + x.nr;
-      x.batch->wants[x.nr] = (struct sst_want){.sst = x.t[1], .block = at, .hold = &x.holds[x.nr]};
+      x.batch->requests[x.nr] = (struct sst_request){.sst = x.t[1], .block = at, .hold = &x.holds[x.nr]};
     }
     assert_int_equal(many_read(&x, w), REMIXDB_CORRUPT);
     assert_non_null(strstr(err_msg(), "000002.sst"));
     for (uint32_t i = 0; i < x.nr; i++)
-      assert_int_equal(x.batch->wants[i].status, x.batch->wants[i].block == block ? REMIXDB_CORRUPT : REMIXDB_OK);
+      assert_int_equal(x.batch->requests[i].status, x.batch->requests[i].block == block ? REMIXDB_CORRUPT : REMIXDB_OK);
     many_check(&x);
     epoch_exit(&w->slot);
     many_close(&x);
@@ -1158,7 +1158,7 @@ static void test_cuts(void **state) {
   struct sst_hold h = {0};
   struct kv_rec r;
   epoch_enter(&w->epoch, &w->slot);
-  sst_prefetch(t, w->q, 0, 10);
+  sst_readahead(t, w->q, 0, 10);
   assert_int_equal(sst_read(t, 0, true, &h, &r), REMIXDB_CORRUPT);
   assert_int_equal(sst_read(t, 0, true, &h, &r), REMIXDB_CORRUPT);
   epoch_exit(&w->slot);
@@ -1538,7 +1538,7 @@ static void *reader_main(void *arg) {
     const uint64_t z = rng_next(&x->rng);
     struct sst *const t = x->tables[z & 1];
     epoch_enter(&w->epoch, slot);
-    if (i % 64 == 0) sst_prefetch(t, q, (uint32_t)(z >> 40) % t->nr_pages, 16);
+    if (i % 64 == 0) sst_readahead(t, q, (uint32_t)(z >> 40) % t->nr_pages, 16);
     const uint32_t at = (uint32_t)(z >> 8) % x->m->nr;
     x->good = sst_read(t, x->pos[at], false, &h, &r) == REMIXDB_OK && same_rec(&r, &x->m->r[at]);
     if (x->good && kept_at != UINT32_MAX) x->good = same_rec(&k, &x->m->r[kept_at]);

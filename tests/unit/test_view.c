@@ -103,25 +103,25 @@ static void test_ahead(void **state) {
   assert_int_equal(memtable_create(&large, &m), REMIXDB_OK);
   uint32_t at = 0;
   for (size_t before = chunk; wh_memory(m->wh) < limit; fill(m, 500, &at)) {
-    const size_t wanted = memtables_wanted(&large, m, false);
+    const size_t wanted = memtables_target(&large, m, false);
     if (wh_memory_small(m->wh) <= limit / 2 - (LIB_SANITIZED ? limit / 2 : 0)) assert_true(wanted == chunk);
     assert_true(wanted >= before);
-    assert_true(memtables_wanted(&large, m, true) == chunk);
+    assert_true(memtables_target(&large, m, true) == chunk);
     before = wanted;
     while (arena_pool_fill(&large.chunks, wanted)) {}
     const size_t held = arena_pool_held(&large.chunks);
     if (!LIB_SANITIZED) assert_true(held <= limit && (held >= wanted || held + chunk > limit));
   }
   if (!LIB_SANITIZED) assert_true(arena_pool_held(&large.chunks) + chunk > limit);
-  const size_t wanted = memtables_wanted(&large, m, false);
+  const size_t wanted = memtables_target(&large, m, false);
   struct arena *const arena = &m->wh->arena;
   assert_non_null(arena_alloc(arena, 2 * chunk));
-  assert_true(memtables_wanted(&large, m, false) == wanted);
+  assert_true(memtables_target(&large, m, false) == wanted);
   memtable_unref(m);
   if (!LIB_SANITIZED) assert_false(arena_pool_short(&large.chunks, SIZE_MAX));
   memtables_fini(&large);
   m = memtable_new(&w);  // of chunks that are the allocator's
-  assert_int_equal(memtables_wanted(&w.all, m, false), 0);
+  assert_int_equal(memtables_target(&w.all, m, false), 0);
   memtable_unref(m);
   world_fini(&w);
 }

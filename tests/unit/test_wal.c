@@ -379,7 +379,7 @@ static void test_ahead(void **state) {
   assert_int_equal(waits(d), before);
   assert_int_equal(simdisk_size(d, DIR "/wal-0"), WAL_FIRST);
   while (wal_segment_bytes(w) < WAL_FIRST / 2 - 4096) {
-    assert_false(wal_ahead_wanted(w));
+    assert_false(wal_ahead_pending(w));
     assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
   }
   assert_int_equal(nr_files(d), 1);
@@ -389,9 +389,9 @@ static void test_ahead(void **state) {
       before = waits(d);
       assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
       assert_int_equal(waits(d), before);
-      if (!wal_ahead_wanted(w)) continue;
+      if (!wal_ahead_pending(w)) continue;
       wal_ahead(w);
-      assert_false(wal_ahead_wanted(w));
+      assert_false(wal_ahead_pending(w));
       assert_true(waits(d) > before);
       helped++;
     }
@@ -410,7 +410,7 @@ static void test_ahead(void **state) {
     // what was given up is made again
     assert_int_equal(wal_shed(w), REMIXDB_OK);
     assert_int_equal(nr_files(d), 1);
-    while (!wal_ahead_wanted(w)) assert_int_equal(append(w, m, &rng, 50), REMIXDB_OK);
+    while (!wal_ahead_pending(w)) assert_int_equal(append(w, m, &rng, 50), REMIXDB_OK);
     wal_ahead(w);
     assert_int_equal(nr_files(d), 2);
     const uint64_t room = (uint64_t)simdisk_size(d, segment ? DIR "/wal-1" : DIR "/wal-0");
@@ -447,7 +447,7 @@ static void test_ahead_alone(void **state) {
   }
   assert_int_equal(nr_files(d), 1);
   // room for one step, and not for as much as the active one has
-  assert_true(wal_ahead_wanted(w));
+  assert_true(wal_ahead_pending(w));
   simdisk_space(d, simdisk_used(d) + WAL_FIRST + WAL_FIRST / 2);
   const uint64_t room = (uint64_t)simdisk_size(d, DIR "/wal-0");
   wal_ahead(w);
@@ -456,7 +456,7 @@ static void test_ahead_alone(void **state) {
   // not tried again and again
   assert_int_equal(append(w, m, &rng, 500), REMIXDB_OK);
   const uint64_t before = waits(d);
-  if (wal_ahead_wanted(w)) wal_ahead(w);
+  if (wal_ahead_pending(w)) wal_ahead(w);
   assert_in_range(waits(d) - before, 0, 1);
   assert_int_equal(sync_model(w, m), REMIXDB_OK);
   simdisk_space(d, UINT64_MAX);
@@ -467,7 +467,7 @@ static void test_ahead_alone(void **state) {
   // after an error that stays nothing is done
   assert_int_equal(sync_model(w, m), REMIXDB_OK);
   while ((uint64_t)simdisk_size(d, DIR "/wal-1") > wal_segment_bytes(w) + step / 2 - WAL_BUF) assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
-  assert_true(wal_ahead_wanted(w));
+  assert_true(wal_ahead_pending(w));
   simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
   assert_int_equal(wal_sync(w), REMIXDB_IO);
   simdisk_fault(d, SIMDISK_SYNC, 0, 0, 0);
