@@ -93,16 +93,16 @@ static void leaves_push(struct wh_leaf_list *list, struct wh_leaf *l) {
 // A leaf that was never shared.
 static void leaf_give(struct wh *wh, struct wh_leaf *l) {
   lib_lock(&wh->dead_lock);
-  l->after = wh->spare_leaves;
-  wh->spare_leaves = l;
+  l->after = wh->free_leaves;
+  wh->free_leaves = l;
   lib_unlock(&wh->dead_lock);
 }
 
 // NULL: there is none.
-static struct wh_leaf *leaf_spare(struct wh *wh) {
+static struct wh_leaf *leaf_free(struct wh *wh) {
   lib_lock(&wh->dead_lock);
-  struct wh_leaf *const l = wh->spare_leaves;
-  if (l) wh->spare_leaves = l->after;
+  struct wh_leaf *const l = wh->free_leaves;
+  if (l) wh->free_leaves = l->after;
   lib_unlock(&wh->dead_lock);
   return l;
 }
@@ -113,8 +113,8 @@ static void leaves_turn(struct wh *wh) {
     if (!epoch_passed(wh->epoch, wh->stamp) || !epoch_passed(wh->cursors, wh->cursors_stamp)) return;
     // what a sanitizer sees when somebody is on one all the same
     for (struct wh_leaf *l = wh->waiting.first; LIB_SANITIZED && l; l = l->after) memset(l, 0xa5, offsetof(struct wh_leaf, after));
-    wh->waiting.last->after = wh->spare_leaves;
-    wh->spare_leaves = wh->waiting.first;
+    wh->waiting.last->after = wh->free_leaves;
+    wh->free_leaves = wh->waiting.first;
   }
   wh->waiting = wh->dead;
   wh->dead = (struct wh_leaf_list){NULL, NULL, 0};
@@ -133,7 +133,7 @@ static void leaf_died(struct wh *wh, struct wh_leaf *l) {
 
 // A locked leaf, as wh_leaf_init makes it. NULL: no memory.
 static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const struct kref *end, const struct wh_content *content, uint32_t from, uint32_t to) {
-  struct wh_leaf *l = leaf_spare(wh);
+  struct wh_leaf *l = leaf_free(wh);
   if (l == NULL) l = wh_line_alloc(&wh->arena, sizeof(*l));
   if (l) wh_leaf_init(l, anchor, end, content, from, to);
   return l;

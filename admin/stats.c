@@ -55,7 +55,7 @@ enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
       "{\"version\":\"%s\",\"io\":\"%s\",\"read_only\":%s,\"workers\":%u,\"refs\":%u,\"iterators\":%u,\n"
       " \"sequence\":%" PRIu64 ",\"version_number\":%" PRIu64 ",\"partitions\":%u,\"tables\":%" PRIu64 ",\"table_entries\":%" PRIu64 ",\"table_keys\":%" PRIu64 ",\"young_views\":%u,\n"
       " \"disk\":{\"table_bytes\":%" PRIu64 ",\"remix_bytes\":%" PRIu64 ",\"log_bytes\":%" PRIu64 "},\n"
-      " \"memory\":{\"memtable_active\":%" PRIu64 ",\"memtable_frozen\":%" PRIu64 ",\"memtable_spare\":%" PRIu64 ",\"cache_size\":%" PRIu64 ",\"cache_used\":%" PRIu64
+      " \"memory\":{\"memtable_active\":%" PRIu64 ",\"memtable_frozen\":%" PRIu64 ",\"memtable_pool\":%" PRIu64 ",\"cache_size\":%" PRIu64 ",\"cache_used\":%" PRIu64
       ",\"remix\":%" PRIu64 ",\"tables\":%" PRIu64 ",\"log_buffers\":%" PRIu64 "},\n"
       " \"snapshots\":{\"count\":%u,\"oldest_ms\":%" PRIu64 "},\n"
       " \"pinned\":{\"memory_bytes\":%" PRIu64 ",\"files\":%" PRIu64 ",\"file_bytes\":%" PRIu64 "},\n"

@@ -23,8 +23,8 @@ struct workers {
   pthread_cond_t work;     // a round or spare work is asked for, tasks were put out, or it is the end
   pthread_cond_t done;     // a task has ended
   bool asked, in_round, stop;
-  workers_spare_fn spare;  // asked for; NULL: nothing is
-  bool in_spare;
+  workers_idle_fn spare;  // asked for; NULL: nothing is
+  bool in_idle;
   struct task **tasks;     // of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks, next, running;
   struct worker self;      // the caller's, when there are no threads
@@ -61,14 +61,14 @@ static void *worker_main(void *arg) {
       pthread_cond_broadcast(&ws->work);
       continue;
     }
-    if (ws->spare && !ws->in_spare && !ws->stop) {
-      const workers_spare_fn spare = ws->spare;
+    if (ws->spare && !ws->in_idle && !ws->stop) {
+      const workers_idle_fn spare = ws->spare;
       ws->spare = NULL;  // who asks meanwhile asks for one more
-      ws->in_spare = true;
+      ws->in_idle = true;
       pthread_mutex_unlock(&ws->lock);
       const bool more = spare(ws->arg, &t->w);
       pthread_mutex_lock(&ws->lock);
-      ws->in_spare = false;
+      ws->in_idle = false;
       if (more) ws->spare = spare;
       continue;
     }
@@ -156,10 +156,10 @@ void workers_kick(struct workers *ws) {
   pthread_mutex_unlock(&ws->lock);
 }
 
-void workers_spare(struct workers *ws, workers_spare_fn spare) {
+void workers_idle(struct workers *ws, workers_idle_fn spare) {
   if (ws->nr == 0) return;
   pthread_mutex_lock(&ws->lock);
-  if (!ws->spare && !ws->in_spare) pthread_cond_signal(&ws->work);  // who is at it sees it when it has done
+  if (!ws->spare && !ws->in_idle) pthread_cond_signal(&ws->work);  // who is at it sees it when it has done
   ws->spare = spare;
   pthread_mutex_unlock(&ws->lock);
 }

@@ -22,7 +22,7 @@ struct task {
 struct workers;
 
 // Something useful that nobody waits for; false: nothing was left to do.
-typedef bool (*workers_spare_fn)(void *arg, struct worker *w);
+typedef bool (*workers_idle_fn)(void *arg, struct worker *w);
 
 // nr threads (0: none), the first nr_cores of them each pinned to a core. round(arg, w) is what workers_kick runs. REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io, struct epoch *epoch,
@@ -34,7 +34,7 @@ uint32_t workers_count(const struct workers *ws);
 void workers_kick(struct workers *ws);
 // Asks for spare(arg, w), with the arg of rounds: a worker that has nothing else to do runs it again and again until it returns false; one at a time. Does not wait.
 // With no workers nothing happens. The same function each time.
-void workers_spare(struct workers *ws, workers_spare_fn spare);
+void workers_idle(struct workers *ws, workers_idle_fn spare);
 // Runs all tasks and waits for them. Called from within a round, or while none was asked for. self: what tasks get that the caller runs. Sorts the array.
 void workers_run(struct workers *ws, struct worker *self, struct task **tasks, uint32_t nr);
 

@@ -62,12 +62,12 @@ void wal_segs_destroy(struct wal *w, struct wal_seg *s) {
   }
 }
 
-void wal_spare_add(struct wal *w, struct wal_seg *s) {
+void wal_pool_add(struct wal *w, struct wal_seg *s) {
   struct wal_seg **at = &w->spares;
   while (*at) at = &(*at)->next;
   s->next = NULL;
   *at = s;
-  atomic_fetch_add_explicit(&w->nr_spares, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&w->nr_pooled, 1, memory_order_relaxed);
 }
 
 void wal_foreign_add(struct wal *w, struct wal_seg *s) {
@@ -85,12 +85,12 @@ bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr) {
   return true;
 }
 
-static struct wal_seg *wal_spare_take(struct wal *w) {
+static struct wal_seg *wal_pool_take(struct wal *w) {
   struct wal_seg *const s = w->spares;
   if (!s) return NULL;
   w->spares = s->next;
   s->next = NULL;
-  atomic_fetch_sub_explicit(&w->nr_spares, 1, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&w->nr_pooled, 1, memory_order_relaxed);
   return s;
 }
 
@@ -236,7 +236,7 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
   enum remixdb_status st;
   struct wal_seg *s;
   *out = NULL;
-  while ((s = wal_spare_take(w)) != NULL) {
+  while ((s = wal_pool_take(w)) != NULL) {
     bool serves;
     st = wal_file_open(w, s, &serves);
     if (st == REMIXDB_OK && !serves) continue;
@@ -247,7 +247,7 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
     }
     env_close_quiet(w->env, s->fd);
     s->fd = -1;
-    wal_spare_add(w, s);
+    wal_pool_add(w, s);
     return st;
   }
   if ((st = wal_file_make(w, &s)) != REMIXDB_OK) return st;
@@ -811,17 +811,17 @@ out:
 
 // Under admin. With a limit one file is kept beside the segments, the prepared one or a spare: any two together have no more than that.
 static bool wal_has_too_much(struct wal *w, uint32_t keep) {
-  const uint32_t nr = atomic_load_explicit(&w->nr_spares, memory_order_relaxed);
+  const uint32_t nr = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed);
   if (nr == 0 || nr > keep) return nr != 0;
   return w->limit != UINT64_MAX && (nr > 1 || w->next || wal_room(w) > w->limit);
 }
 
 enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
   while (wal_has_too_much(w, keep)) {
-    struct wal_seg *const s = wal_spare_take(w);
+    struct wal_seg *const s = wal_pool_take(w);
     const enum remixdb_status st = env_unlink(w->dir, wal_seg_name(s));
     if (st != REMIXDB_OK) {
-      wal_spare_add(w, s);
+      wal_pool_add(w, s);
       return st;
     }
     wal_seg_destroy(w, s);
@@ -848,9 +848,9 @@ enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
     if (!take) break;
     env_close_quiet(w->env, old->fd);
     old->fd = -1;
-    wal_spare_add(w, old);
+    wal_pool_add(w, old);
   }
-  if (s == REMIXDB_OK) s = wal_trim(w, WAL_SPARES);
+  if (s == REMIXDB_OK) s = wal_trim(w, WAL_POOL);
   (void)pthread_mutex_unlock(&w->admin);
   return s;
 }
@@ -862,7 +862,7 @@ enum remixdb_status wal_shed(struct wal *w) {
   if (next) {
     env_close_quiet(w->env, next->fd);
     next->fd = -1;
-    wal_spare_add(w, next);
+    wal_pool_add(w, next);
   }
   const enum remixdb_status s = wal_trim(w, 0);
   (void)pthread_mutex_unlock(&w->admin);
@@ -974,7 +974,7 @@ void wal_stats(struct wal *w, struct wal_stats *out) {
   out->records = w->seq - w->st.records;  // st.records holds the number that the first append followed
   if (w->cur) out->bytes += (uint64_t)(w->pos - w->cur->mem);
   lib_unlock(&w->lock);
-  out->spare_segments = atomic_load_explicit(&w->nr_spares, memory_order_relaxed);
+  out->spare_segments = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed);
 }
 
 // ---- beginning and end
@@ -993,7 +993,7 @@ enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h) {
   if (st != REMIXDB_OK) {
     env_close_quiet(w->env, s->fd);
     s->fd = -1;
-    wal_spare_add(w, s);
+    wal_pool_add(w, s);
     return st;
   }
   s->durable = WAL_HEAD;

@@ -234,7 +234,7 @@ static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *ar
       env_close_quiet(w->env, next->fd);
       next->fd = -1;
       next->alloc = next->size;
-      wal_spare_add(w, next);
+      wal_pool_add(w, next);
     }
     break;
   }
@@ -314,7 +314,7 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
 // so nothing that was cut, and no segment whose header a crash took, can ever be taken for what is appended now, or for the segment after it.
 static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *rec) {
   struct wal_seg *const s = w->active;
-  const bool alone = atomic_load_explicit(&w->nr_spares, memory_order_relaxed) == 0 && rec->cut_bytes == 0;
+  const bool alone = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed) == 0 && rec->cut_bytes == 0;
   return s && alone && !s->shared && s->end == WAL_HEAD && s->size <= w->limit / 2 && s->size <= WAL_PREALLOC ? s : NULL;
 }
 
@@ -355,7 +355,7 @@ static enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const st
   st = wal_begin_segment(w, &h);
   if (st == REMIXDB_NOSPACE && last) st = wal_go_on(w);
   if (st != REMIXDB_OK) return st;
-  if (wal_trim(w, WAL_SPARES) != REMIXDB_OK) {
+  if (wal_trim(w, WAL_POOL) != REMIXDB_OK) {
     // what cannot be removed now is tried again with each release
   }
   return REMIXDB_OK;
@@ -411,7 +411,7 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   for (size_t i = 0; i < nr; i++) {
     if (all[i]) all[i]->alloc = all[i]->size;
     if (all[i] && all[i]->foreign) wal_foreign_add(w, all[i]);
-    else if (all[i]) wal_spare_add(w, all[i]);
+    else if (all[i]) wal_pool_add(w, all[i]);
     all[i] = NULL;
   }
   w->seq = rec.last_seq;

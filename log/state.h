@@ -8,7 +8,7 @@
 #include "log/format.h"
 #include "log/wal.h"
 
-#define WAL_SPARES 2u  // files kept for recycling
+#define WAL_POOL 2u  // files kept for recycling
 
 enum wal_buf_state { WAL_BUF_FREE, WAL_BUF_FILLING, WAL_BUF_SEALED, WAL_BUF_WRITING };
 enum wal_buf_kind { WAL_BUF_NORMAL, WAL_BUF_BIG, WAL_BUF_HEADER };
@@ -104,7 +104,7 @@ struct wal {
   struct wal_seg *next;               // under admin: the prepared segment
   _Atomic uint64_t next_for;          // the active segment's room when it was last made ready, or was tried to be; 0: since that one began it was not. Written under admin, read relaxed by anyone
   struct wal_seg *spares;             // under admin
-  _Atomic uint32_t nr_spares;         // their number; relaxed
+  _Atomic uint32_t nr_pooled;         // their number; relaxed
   struct wal_seg *foreign;            // under admin: what has a name of the log's and is not the log's; no new file gets these numbers
   uint8_t none[8];                    // pos and lim point here when there is no buffer
 };
@@ -118,7 +118,7 @@ void wal_seg_destroy(struct wal *w, struct wal_seg *s);
 void wal_segs_destroy(struct wal *w, struct wal_seg *s);
 // Makes s the segment h. Does not write the header.
 void wal_seg_begin(struct wal_seg *s, const struct wal_head *h);
-void wal_spare_add(struct wal *w, struct wal_seg *s);
+void wal_pool_add(struct wal *w, struct wal_seg *s);
 void wal_foreign_add(struct wal *w, struct wal_seg *s);
 // Whether the first `nr` bytes of a file, at most WAL_HEAD of them, are those of a segment of this log, or of a file that was made for one and not begun.
 bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr);

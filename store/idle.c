@@ -3,7 +3,7 @@
 
 #define SETTLE_NS 1000000000ull  // then it looks again
 
-size_t xdb_spare_used(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
+size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
   epoch_enter(&x->epoch, slot);
   const struct super *v = xdb_super(x);
   const size_t used = wh_memory(v->active->wh);
@@ -15,13 +15,13 @@ size_t xdb_spare_used(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out
 static bool spare(void *arg, struct worker *w) {
   struct xdb *x = arg;
   size_t wanted;
-  xdb_spare_bury(x);
+  idle_destroy(x);
   if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
-  (void)xdb_spare_used(x, &w->slot, &wanted);
+  (void)idle_memory(x, &w->slot, &wanted);
   return arena_pool_fill(&x->memtables.chunks, wanted);
 }
 
-void xdb_spare_ask(struct xdb *x) { workers_spare(x->workers, spare); }
+void idle_ask(struct xdb *x) { workers_idle(x->workers, spare); }
 
 void xdb_super_drop(struct xdb *x, struct super *v) {
   struct version *const last = super_drop(v);
@@ -34,25 +34,25 @@ void xdb_super_drop(struct xdb *x, struct super *v) {
   // release: whoever takes it sees all of it, and what others did with it, which happened before their references went
   last->next = atomic_load_explicit(&x->idle.left, memory_order_relaxed);
   while (!atomic_compare_exchange_weak_explicit(&x->idle.left, &last->next, last, memory_order_release, memory_order_relaxed)) continue;
-  xdb_spare_ask(x);
+  idle_ask(x);
 }
 
-void xdb_spare_bury(struct xdb *x) {
+void idle_destroy(struct xdb *x) {
   // acquire: what xdb_super_drop released
   struct version *v = atomic_exchange_explicit(&x->idle.left, NULL, memory_order_acquire), *next;
   if (!v) return;
   for (; v; v = next) {
     next = v->next;
     version_destroy(v);
-    atomic_fetch_sub_explicit(&x->idle.nr_left, 1, memory_order_release);  // to xdb_spare_settle: its files are gone
+    atomic_fetch_sub_explicit(&x->idle.nr_left, 1, memory_order_release);  // to idle_destroy_wait: its files are gone
   }
   pthread_mutex_lock(&x->lock);
   pthread_cond_broadcast(&x->changed);
   pthread_mutex_unlock(&x->lock);
 }
 
-void xdb_spare_settle(struct xdb *x) {
-  xdb_spare_bury(x);
+void idle_destroy_wait(struct xdb *x) {
+  idle_destroy(x);
   pthread_mutex_lock(&x->lock);
   while (atomic_load_explicit(&x->idle.nr_left, memory_order_acquire)) (void)cond_wait_ns(&x->changed, &x->lock, SETTLE_NS);
   pthread_mutex_unlock(&x->lock);

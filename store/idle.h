@@ -14,14 +14,14 @@
 #include "store/state.h"
 
 // There may be something to fetch or make ahead. Any thread; does not wait.
-void xdb_spare_ask(struct xdb *x);
+void idle_ask(struct xdb *x);
 // Bytes of the active memtable, and what should be kept for the next ones. slot: the caller's, outside.
-size_t xdb_spare_used(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out);
+size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out);
 // super_unref for whoever reads: does not wait for files. With the last reference of a version that was replaced it takes the workers' lock for a moment, to wake one. Any thread,
 // outside of any epoch; NULL is allowed.
 void xdb_super_drop(struct xdb *x, struct super *v);
 // Ends the versions that are left to workers. Any thread, outside of any epoch.
-void xdb_spare_bury(struct xdb *x);
+void idle_destroy(struct xdb *x);
 // The same, and waits for those that workers are at.
-void xdb_spare_settle(struct xdb *x);
+void idle_destroy_wait(struct xdb *x);
 #endif

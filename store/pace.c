@@ -52,9 +52,9 @@ void xdb_pace_draw(struct xdb_ref *r) {
   r->debt = 0;
   const bool compacting = atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed);  // before: what is frozen meanwhile is not paced by
   size_t wanted;
-  const size_t used = xdb_spare_used(x, &r->slot, &wanted);
+  const size_t used = idle_memory(x, &r->slot, &wanted);
   r->debt_max = PACE_QUANTUM;
-  if (wal_ahead_pending(x->wal) || (wanted && arena_pool_short(&x->memtables.chunks, wanted))) xdb_spare_ask(x);
+  if (wal_ahead_pending(x->wal) || (wanted && arena_pool_short(&x->memtables.chunks, wanted))) idle_ask(x);
   if (!compacting) return;
   if (used < x->memtable_limit / 8) return;
   const uint64_t now = time_ns();

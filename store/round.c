@@ -289,7 +289,7 @@ void xdb_round_run(void *arg, struct worker *w) {
   x->rounds.at = XDB_AT_MEMTABLE;
   pthread_mutex_unlock(&x->lock);
   run(x, w);
-  xdb_spare_bury(x);  // where one round follows the other no worker is idle
+  idle_destroy(x);  // where one round follows the other no worker is idle
   pthread_mutex_lock(&x->lock);
   const bool failed = x->rounds.error.status != REMIXDB_OK;
   pthread_mutex_unlock(&x->lock);
@@ -398,7 +398,7 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
   const enum remixdb_status s = wait_for_round(x, NULL);
   while (x->rounds.at != XDB_AT_REST) (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
   pthread_mutex_unlock(&x->lock);
-  xdb_spare_settle(x);
+  idle_destroy_wait(x);
   return s;
 }
 

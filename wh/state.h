@@ -36,7 +36,7 @@ struct wh {
   struct lib_lock dead_lock;         // guards the rest but for cursors and the arena
   struct wh_leaf_list dead;          // since the others were stamped
   struct wh_leaf_list waiting;       // until these stamps have passed
-  struct wh_leaf *spare_leaves;      // nobody can be on them
+  struct wh_leaf *free_leaves;      // nobody can be on them
   uint64_t stamp, cursors_stamp;
   struct epoch *cursors;             // NULL: dead leaves stay
   struct arena arena;

@@ -314,12 +314,12 @@ static uint32_t trie_prefix(struct wh_trie *trie, const struct wh_leaf *l) {
 
 enum remixdb_status wh_trie_reserve(struct wh_trie *trie, const struct wh_leaf *l) {
   const uint64_t need = l->anchor.len - trie_prefix(trie, l);
-  if (need > trie->nr_spare) {
+  if (need > trie->nr_free_nodes) {
     const uint64_t n = need > NODE_SLAB ? need : NODE_SLAB;
     struct wh_node *slab = wh_line_alloc(trie->arena, n * sizeof(*slab));
     if (slab == NULL) return REMIXDB_NOMEM;
     trie->spare = slab;
-    trie->nr_spare = n;
+    trie->nr_free_nodes = n;
   }
   return table_reserve(trie, need);
 }
@@ -364,7 +364,7 @@ void wh_trie_add(struct wh_trie *trie, struct wh_leaf *l, const struct wh_leaf *
   for (uint32_t len = have + 1; len <= a.len; len++) {
     const uint64_t hash = prefix_hash_own(trie->seed, a, l->lo8, len);
     struct wh_node *n = trie->spare++;
-    trie->nr_spare--;
+    trie->nr_free_nodes--;
     n->prefix = a.ptr;
     n->len = len;
     n->hash = (uint32_t)hash;

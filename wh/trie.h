@@ -35,7 +35,7 @@ struct wh_trie {
   struct arena *arena;               // of nodes
   _Alignas(CACHE_LINE) struct wh_node root;  // of the empty prefix; not in the table
   struct wh_node *spare;             // nodes not used yet; of those that change it
-  uint64_t nr_spare;
+  uint64_t nr_free_nodes;
 };
 
 // The trie of one leaf, whose anchor is empty. REMIXDB_NOMEM: nothing is held. Both outlive it.

@@ -311,7 +311,7 @@ static inline uint8_t *tiny_read_file(const struct tiny *t, const char *name, si
 }
 
 // Removes segments of the log that are not needed: in a store as small as these they are most of it.
-static inline void tiny_drop_spares(struct tiny *t) {
+static inline void tiny_drop_pool(struct tiny *t) {
   struct tiny_files files;
   uint8_t oldest[8], gen[8];
   assert_true(simdisk_peek(t->disk, tiny_path("CURRENT"), 40, oldest, 8));

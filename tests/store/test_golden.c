@@ -252,7 +252,7 @@ static const struct golden {
 static struct tiny *make(const struct golden *g) {
   struct tiny *const t = g->make();
   TINY_OK(tiny_close(t));
-  if (!g->spares) tiny_drop_spares(t);
+  if (!g->spares) tiny_drop_pool(t);
   return t;
 }
 

@@ -62,7 +62,7 @@ static struct tiny *make_store(bool ckeys, bool tags) {
     TINY_OK(tiny_close(t));
     if (life < 2) tiny_open(t);
   }
-  if (ckeys) tiny_drop_spares(t);  // the other store shows that they are nothing
+  if (ckeys) tiny_drop_pool(t);  // the other store shows that they are nothing
   return t;
 }
 
@@ -77,7 +77,7 @@ static struct tiny *make_zstd(void) {
   TINY_OK(xdb_flush(t->x));
   tiny_put(t, KEY(3), 30, false);
   TINY_OK(tiny_close(t));
-  tiny_drop_spares(t);
+  tiny_drop_pool(t);
   uint8_t dict_len[4];
   CHECK(simdisk_peek(t->disk, tiny_path("000001.sst"), (uint64_t)simdisk_size(t->disk, tiny_path("000001.sst")) - 256 + 128, dict_len, 4));
   CHECK(load32le(dict_len) > 0);

@@ -574,7 +574,7 @@ static void check_copy(struct xdb_ref *r) {
   struct files_entry *list;
   size_t nr;
   CHECK_OK(xdb_sync(r));
-  xdb_spare_settle(x);  // nothing is removed while it is copied
+  idle_destroy_wait(x);  // nothing is removed while it is copied
   (void)snprintf(copy, sizeof(copy), "%s/copy", dir);
   CHECK(mkdir(copy, 0700) == 0);
   CHECK_OK(paths_files(env_posix(), dir, &list, &nr));

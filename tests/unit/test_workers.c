@@ -83,8 +83,8 @@ struct group {
   uint32_t begun, ended;  // rounds; under the lock
   bool hold;              // rounds wait while it is set; under the lock
   bool overlap;
-  uint32_t spares, spares_max;  // under the lock
-  bool in_spare;
+  uint32_t spares, pool_max;  // under the lock
+  bool in_idle;
   uint32_t nr_tasks, batches;
   _Atomic uint32_t bad;
   bool kick_inside;
@@ -326,21 +326,21 @@ static void test_kick_while_running(void **state) {
 
 // ---- spare work
 
-static bool spare_fn(void *arg, struct worker *w) {
+static bool idle_fn(void *arg, struct worker *w) {
   struct group *g = arg;
   pthread_mutex_lock(&g->lock);
-  if (g->in_spare || !w->queue) atomic_fetch_add(&g->bad, 1);
-  g->in_spare = true;
+  if (g->in_idle || !w->queue) atomic_fetch_add(&g->bad, 1);
+  g->in_idle = true;
   g->spares++;
   pthread_cond_broadcast(&g->changed);
   while (g->hold) pthread_cond_wait(&g->changed, &g->lock);
-  g->in_spare = false;
-  const bool more = g->spares < g->spares_max;
+  g->in_idle = false;
+  const bool more = g->spares < g->pool_max;
   pthread_mutex_unlock(&g->lock);
   return more;
 }
 
-static void wait_spares(struct group *g, uint32_t n) {
+static void wait_pooled(struct group *g, uint32_t n) {
   pthread_mutex_lock(&g->lock);
   while (g->spares < n) pthread_cond_wait(&g->changed, &g->lock);
   pthread_mutex_unlock(&g->lock);
@@ -352,16 +352,16 @@ static void test_spare(void **state) {
     struct group g;
     group_init(&g, threads, NULL, 0);
     // until there is none left; asked for again it begins again
-    g.spares_max = 10;
-    workers_spare(g.ws, spare_fn);
+    g.pool_max = 10;
+    workers_idle(g.ws, idle_fn);
     if (threads == 0) {
       assert_int_equal(g.spares, 0);
       group_fini(&g);
       continue;
     }
-    wait_spares(&g, 10);
-    workers_spare(g.ws, spare_fn);  // the last one may be ending now
-    wait_spares(&g, 11);
+    wait_pooled(&g, 10);
+    workers_idle(g.ws, idle_fn);  // the last one may be ending now
+    wait_pooled(&g, 11);
     for (uint32_t i = 1; i <= 3; i++) {
       workers_kick(g.ws);
       wait_ended(&g, i);
@@ -373,10 +373,10 @@ static void test_spare(void **state) {
     set_hold(&g, true);
     pthread_mutex_lock(&g.lock);
     const uint32_t from = g.spares;
-    g.spares_max = UINT32_MAX;
+    g.pool_max = UINT32_MAX;
     pthread_mutex_unlock(&g.lock);
-    for (uint32_t i = 0; i < 5; i++) workers_spare(g.ws, spare_fn);
-    wait_spares(&g, from + 1);
+    for (uint32_t i = 0; i < 5; i++) workers_idle(g.ws, idle_fn);
+    wait_pooled(&g, from + 1);
     workers_kick(g.ws);
     set_hold(&g, false);
     wait_ended(&g, 4);
