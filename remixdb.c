@@ -454,7 +454,7 @@ PUBLIC void remixdb_iter_prev(struct xdb_iter *it) {
   done(likely(s == REMIXDB_OK) ? xdb_iter_prev(it) : s);
 }
 PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) {
-  if (unlikely(!it || fork_now() != 0 || !xdb_iter_next_near(it))) {
+  if (unlikely(!it || fork_now() != 0 || !xdb_iter_next_fast(it))) {
     skip_slow(it, 1);
     return;
   }

@@ -383,7 +383,7 @@ enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
   if (!it) return REMIXDB_NOMEM;
   it->ref = r;
   merge_init(&it->merge, blkio_shared(&r->xdb->io));
-  merge_lend(&it->merge, &r->xdb->epoch, &r->slot);
+  merge_use_epoch(&it->merge, &r->xdb->epoch, &r->slot);
   atomic_fetch_add_explicit(&r->xdb->nr_iters, 1, memory_order_relaxed);
   *out = it;
   return REMIXDB_OK;
@@ -491,7 +491,7 @@ enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out)
 
 static inline enum remixdb_status page_step(struct xdb_iter *it, bool back) {
   if (back) return merge_prev(&it->merge);
-  return merge_next_near(&it->merge) ? REMIXDB_OK : merge_next(&it->merge);
+  return merge_next_fast(&it->merge) ? REMIXDB_OK : merge_next(&it->merge);
 }
 
 // Behind the last record of the page before. An iterator that has come to its end holds its view no longer.

@@ -62,7 +62,7 @@ void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s);
 MUST_CHECK enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr);
 MUST_CHECK enum remixdb_status xdb_iter_prev(struct xdb_iter *it);
 // xdb_iter_skip of one, for most steps; else false, and nothing has changed.
-static inline bool xdb_iter_next_near(struct xdb_iter *it) { return merge_next_near(&it->merge); }
+static inline bool xdb_iter_next_fast(struct xdb_iter *it) { return merge_next_fast(&it->merge); }
 // REMIXDB_NOTFOUND when not valid; the record holds until the iterator moves.
 MUST_CHECK enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out);
 // The same for most records; else false.

@@ -21,14 +21,14 @@
 
 // ---- searching within a segment
 
-static inline uint32_t cursor_place(const struct remix_cursor *c) { return c->seg * REMIX_SEG + c->at; }
+static inline uint32_t cursor_ordinal(const struct remix_cursor *c) { return c->seg * REMIX_SEG + c->at; }
 
 // How many entries it has stepped on by since the last seek, but those before it stepped back.
-static inline uint32_t cursor_came(const struct remix_cursor *c) { return c->way == REMIX_ON ? c->came + cursor_place(c) - c->from : c->came; }
+static inline uint32_t cursor_came(const struct remix_cursor *c) { return c->way == REMIX_ON ? c->came + cursor_ordinal(c) - c->from : c->came; }
 
 // How many records of the run of entry i a cursor is thought to read from that one on: as it steps, it will come to as many entries as after the last seeks, and who has gone farther
 // goes as far again. A seek after which nobody has stepped reads one. Stepping back, it may need all of the block.
-static uint32_t cursor_few(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
+static uint32_t cursor_expect(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
   if (c->way == REMIX_BACK) return SST_ALL;
   if (c->way == REMIX_SOUGHT && c->usual == 0) return 1;
   const uint32_t came = cursor_came(c), left = came < c->usual ? c->usual - came : came - c->usual;
@@ -42,10 +42,10 @@ static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, 
   const struct remix *const x = c->x;
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   if (x->index->young) c->scan_debt += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
-  return entry_read(x, s, i, cursor_few(c, s, i), &c->holds[run], rec_out);
+  return entry_read(x, s, i, cursor_expect(c, s, i), &c->holds[run], rec_out);
 }
 
-// A seek's reader for spot_binary: arg is the cursor.
+// A seek's reader for seg_search_binary: arg is the cursor.
 static enum remixdb_status seek_entry(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) { return entry_seek(arg, s, i, rec_out); }
 
 // The memory of nr entries of a segment, from entry `from` on: in each run a stretch. Where the blocks are is fetched for all of them before it is looked at.
@@ -75,13 +75,13 @@ static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint3
 // with the key's tag is the candidate most of the time, and is known before it; without one the key is not there, and the entry behind
 // the candidate is where the cursor will stand as often as at the candidate. Who stepped on after the last seek will do so after this one: what it
 // comes to then is asked for before the candidate is waited for.
-static enum remixdb_status spot_find(struct remix_cursor *c, uint32_t seg, const uint8_t *s, struct kref key, uint32_t ahead, struct spot *out) {
+static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, const uint8_t *s, struct kref key, uint32_t ahead, struct seg_pos_found *out) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
   struct kv_rec rec;
   c->front_seg = seg;
   c->front_at = 0;
-  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return spot_binary(x, s, key, seek_entry, c, out, &rec);
+  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return seg_search_binary(x, s, key, seek_entry, c, out, &rec);
   const uint8_t *const dbits = s + ix->lay.dbits;
   const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
   const uint32_t tagged = x->tags ? set32_eq8(s, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
@@ -143,7 +143,7 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   cursor_drop(c);
   c->x = NULL;
   cursor_end(c);
-  c->from = cursor_place(c);
+  c->from = cursor_ordinal(c);
   c->s = NULL;
   c->no_room = c->wanted = false;
   for (uint32_t r = 0; !x && r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // memory of their own, too
@@ -153,12 +153,12 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
     memset(holds + c->cap, 0, (x->nr_runs - c->cap) * sizeof(*holds));
     c->holds = holds;
     c->cap = x->nr_runs;
-    c->near = (struct remix_near *)(holds + c->cap);
+    c->near = (struct remix_run_pos *)(holds + c->cap);
     memset(c->near, 0, c->cap * sizeof(*c->near));
   }
   c->x = x;
   cursor_end(c);
-  c->from = cursor_place(c);
+  c->from = cursor_ordinal(c);
   return REMIXDB_OK;
 }
 
@@ -174,7 +174,7 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
 static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
   c->way = way;
   c->warm = 0;
-  c->from = cursor_place(c);
+  c->from = cursor_ordinal(c);
 }
 
 // Before it goes somewhere else.
@@ -286,7 +286,7 @@ static void warm_back(struct remix_cursor *c) {
 }
 
 // The runs of so many entries of the cursor's segment go on by one record, or back.
-static inline void near_pass(struct remix_cursor *c, uint32_t from, uint32_t to, uint32_t by) {
+static inline void run_pos_pass(struct remix_cursor *c, uint32_t from, uint32_t to, uint32_t by) {
   for (uint32_t i = from; i < to; i++) c->near[c->sel[i] & REMIX_RUN].idx += by;
 }
 
@@ -299,15 +299,15 @@ static void cursor_next_segment(struct remix_cursor *c) {
     return;
   }
   const uint32_t seg = live_after(x, c->seg + 1, rank);
-  if (seg == c->seg + 1) near_pass(c, c->at, seg_nr(x->index, c->s), 1);
+  if (seg == c->seg + 1) run_pos_pass(c, c->at, seg_nr(x->index, c->s), 1);
   else cursor_leave(c);
   cursor_seg(c, seg);
   c->at = set32_first(c->live);
-  near_pass(c, 0, c->at, 1);
+  run_pos_pass(c, 0, c->at, 1);
   if (c->way == REMIX_ON) warm_on(c);  // not when a seek ends behind its segment
 }
 
-void remix_next_far(struct remix_cursor *c) {
+void remix_next_slow(struct remix_cursor *c) {
   const uint32_t m = c->live & set32_above(c->at);
   if (c->way != REMIX_ON) cursor_step_way(c, REMIX_ON);
   if (m == 0) {
@@ -315,7 +315,7 @@ void remix_next_far(struct remix_cursor *c) {
     return;
   }
   const uint32_t to = set32_first(m);
-  near_pass(c, c->at, to, 1);
+  run_pos_pass(c, c->at, to, 1);
   c->at = to;
   if (to >= c->warm) warm_on(c);
 }
@@ -329,11 +329,11 @@ static void cursor_prev_segment(struct remix_cursor *c) {
     return;
   }
   const uint32_t seg = live_before(x, c->seg, rank - 1);
-  if (seg == c->seg - 1) near_pass(c, 0, c->at, UINT32_MAX);
+  if (seg == c->seg - 1) run_pos_pass(c, 0, c->at, UINT32_MAX);
   else cursor_leave(c);
   cursor_seg(c, seg);
   c->at = set32_last(c->live);
-  near_pass(c, c->at, seg_nr(x->index, c->s), UINT32_MAX);
+  run_pos_pass(c, c->at, seg_nr(x->index, c->s), UINT32_MAX);
   if (c->way == REMIX_BACK) warm_back(c);
 }
 
@@ -362,7 +362,7 @@ void remix_seek_begin(struct remix_cursor *c, struct kref key) {
 }
 
 // ahead: entries whose memory is asked for at once; 0: none.
-static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t ahead, uint32_t *seg_out, struct spot *spot_out) {
+static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t ahead, uint32_t *seg_out, struct seg_pos_found *found_out) {
   const struct remix_index *const ix = c->x->index;
   if (!c->wanted) remix_seek_begin(c, key);
   c->wanted = false;
@@ -372,12 +372,12 @@ static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, 
   cursor_leave(c);
   *seg_out = seg;
   c->begun = true;
-  return spot_find(c, seg, s, key, ahead, spot_out);
+  return seg_search(c, seg, s, key, ahead, found_out);
 }
 
 enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   uint32_t seg;
-  struct spot spot;
+  struct seg_pos_found spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   const uint32_t usual = c->way == REMIX_ON ? usual_length(c->usual, cursor_came(c)) : 0;
   // as far as a scan of that length goes without asking again
@@ -392,7 +392,7 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
 
 enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key) {
   uint32_t seg;
-  struct spot spot;
+  struct seg_pos_found spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   cursor_sought(c);
   const enum remixdb_status st = cursor_find(c, key, 0, &seg, &spot);
@@ -440,7 +440,7 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   }
   if (nr <= left) {
     const uint32_t to = set32_nth(here, nr - 1);
-    near_pass(c, c->at, to, 1);
+    run_pos_pass(c, c->at, to, 1);
     c->at = to;
     return nr;
   }
@@ -453,7 +453,7 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   cursor_leave(c);
   c->warm = 0;
   c->at = set32_nth(c->live, rank + moved - live[seg]);
-  c->from = cursor_place(c);
+  c->from = cursor_ordinal(c);
   return moved;
 }
 
@@ -461,7 +461,7 @@ uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_
 
 // Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the cursor was set; then more each time. Into the
 // cache while that has room; else, or without one, into memory of the hold's own: a scan that is larger than the cache leaves that to others.
-static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct sst_hold *h, struct remix_near *n) {
+static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct sst_hold *h, struct remix_run_pos *n) {
   if (!c->queue) return;
   n->ahead = n->ahead < REMIX_AHEAD_MIN / 2 ? n->ahead + 1 : n->ahead < REMIX_AHEAD_MAX ? n->ahead * 2 : REMIX_AHEAD_MAX;
   if (n->ahead < REMIX_AHEAD_MIN) return;
@@ -511,28 +511,28 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
 
 // The record is not held, or was not by the same way.
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
-                                                                 struct sst_hold *h, struct remix_near *n, struct kv_rec *rec_out) {
-  const uint32_t block = sst_pos_block(pos), few = cursor_few(c, c->s, c->at);
+                                                                 struct sst_hold *h, struct remix_run_pos *n, struct kv_rec *rec_out) {
+  const uint32_t block = sst_pos_block(pos), few = cursor_expect(c, c->s, c->at);
   if (missing(h, t, block)) {
     if (follows(h, t, block)) cursor_ahead(c, t, block, h, n);
     else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->scan_debt += c->begun;
   }
   c->begun = true;
-  if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read_few(t, pos, few, true, h, rec_out);
+  if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read_some(t, pos, few, true, h, rec_out);
   const uint64_t began = time_ns();
   uint32_t nr = 1;
   if (c->disk && c->way == REMIX_ON && c->queue && !c->no_room && t->cache.cache) {
     nr = cursor_gather(c);
     if (nr > 1 && !cache_has(&t->cache, block)) c->no_room = true;
   }
-  const enum remixdb_status s = sst_read_few(t, pos, few, true, h, rec_out);
+  const enum remixdb_status s = sst_read_some(t, pos, few, true, h, rec_out);
   c->disk = time_ns() - began > READ_DISK_NS + (uint64_t)nr * READ_DISK_NS / 4;
   return s;
 }
 
 enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out) {
   const uint32_t run = remix_run(c);
-  struct remix_near *const n = &c->near[run];
+  struct remix_run_pos *const n = &c->near[run];
   struct sst *const t = c->x->runs[run];
   struct sst_hold *const h = &c->holds[run];
   REMIX_COUNT(records);

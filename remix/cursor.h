@@ -14,7 +14,7 @@ enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 // The block that a cursor holds for a run, and where the run stands in it: the index of the run's first record at or after the
 // cursor's entry, when that is less than nr. Kept up step by step, so that a step needs no counting of selectors. Of a block that was read in pieces there may be nothing before the record that was read first: what
 // is known is forgotten when the cursor turns back.
-struct remix_near {
+struct remix_run_pos {
   const uint8_t *data;
   uint32_t idx, nr;          // nr: end of the block's records that are there; 0: nothing is known
   uint32_t ahead;            // pages to read ahead of the run, grows while it is read on and on
@@ -27,7 +27,7 @@ struct remix_cursor {
   uint32_t cap;              // runs there is room for
   const uint8_t *s, *sel;    // the segment, and its selectors
   struct sst_hold *holds;    // per run
-  struct remix_near *near;   // per run
+  struct remix_run_pos *near;   // per run
   struct blkio_queue *queue; // for read-ahead; NULL: none
   bool no_room;              // what was read into the cache for it was not there: not tried again on this REMIX
   bool disk;                 // the last read that was timed was the disk's: blocks that will be needed soon are read together
@@ -40,7 +40,7 @@ struct remix_cursor {
   uint32_t warm;             // stepping on: at this entry of the segment there is more to do than to step, REMIX_SEG at most; else 0
   uint32_t cool;             // the same stepping back: before this entry
   uint32_t group;            // entries to ask for at once; grows
-  // What it will need of a block (sst.h: sst_read_few) is told by how far it went after the last seeks; in entries, as if all segments were full.
+  // What it will need of a block (sst.h: sst_read_some) is told by how far it went after the last seeks; in entries, as if all segments were full.
   uint32_t from, came;       // where it was when it had stepped on by `came` since the last seek
   uint32_t usual;            // about as far as it went; 0: nobody stepped on after the last seek
   uint32_t begun_seg;         // of remix_seek_begin
@@ -69,19 +69,19 @@ void remix_seek_last(struct remix_cursor *c);
 void remix_seek_begin(struct remix_cursor *c, struct kref key);
 // The same as remix_next when that comes to the entry right behind and nothing else has to be done; else false, and nothing has moved. Needs no
 // epoch: what is looked at are the view and what lives as long as its tables.
-static inline bool remix_next_near(struct remix_cursor *c) {
+static inline bool remix_next_fast(struct remix_cursor *c) {
   const uint32_t to = c->at + 1;
   if (unlikely(to >= c->warm || !(c->live >> to & 1))) return false;
   c->near[c->sel[c->at] & REMIX_RUN].idx++;
   c->at = to;
   return true;
 }
-// The key that remix_next_near would come to, when it is right behind the cursor's entry and its block is held; else false, which says nothing.
+// The key that remix_next_fast would come to, when it is right behind the cursor's entry and its block is held; else false, which says nothing.
 MUST_CHECK static inline bool remix_key_ahead(const struct remix_cursor *c, struct kref *out) {
   const uint32_t to = c->at + 1;
   if (unlikely(to >= c->warm || !(c->live >> to & 1))) return false;
   const uint32_t run = c->sel[to] & REMIX_RUN;
-  const struct remix_near *const n = &c->near[run];
+  const struct remix_run_pos *const n = &c->near[run];
   const uint32_t idx = n->idx + (run == (c->sel[c->at] & REMIX_RUN));  // where the runs stand is known for the cursor's entry
   struct kv_rec r;
   if (unlikely(idx >= n->nr || !block_record_short(n->data, idx, &r))) return false;
@@ -89,10 +89,10 @@ MUST_CHECK static inline bool remix_key_ahead(const struct remix_cursor *c, stru
   *out = kref(r.key, r.klen);
   return true;
 }
-void remix_next_far(struct remix_cursor *c);  // private to remix_next
+void remix_next_slow(struct remix_cursor *c);  // private to remix_next
 // One entry on, or back; must be valid. Reads nothing, compares nothing. A stretch without a live entry takes O(log of its segments).
 static inline void remix_next(struct remix_cursor *c) {
-  if (unlikely(!remix_next_near(c))) remix_next_far(c);
+  if (unlikely(!remix_next_fast(c))) remix_next_slow(c);
 }
 void remix_prev(struct remix_cursor *c);
 // As many entries on as there are, up to nr, but not into segment `end` (UINT32_MAX: there is no such limit); must be valid and stays
@@ -104,7 +104,7 @@ static inline uint32_t remix_run(const struct remix_cursor *c) { return c->sel[c
 MUST_CHECK enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out);
 // The same when the block is held already and the record a short one; else false. Needs no epoch: what a cursor holds is pinned.
 MUST_CHECK static inline bool remix_record_held(const struct remix_cursor *c, struct kv_rec *rec_out) {
-  const struct remix_near *const n = &c->near[remix_run(c)];
+  const struct remix_run_pos *const n = &c->near[remix_run(c)];
   if (unlikely(n->idx >= n->nr || !block_record_short(n->data, n->idx, rec_out))) return false;
   REMIX_COUNT(records);
   return true;

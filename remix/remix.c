@@ -320,7 +320,7 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg) { return anchors_a
 
 // ---- searching within a segment
 
-enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, struct kref key, spot_read_fn read, void *arg, struct spot *out,
+enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *s, struct kref key, seg_read_fn read, void *arg, struct seg_pos_found *out,
                                 struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
   const uint8_t *const sel = s + ix->lay.sel;
@@ -349,7 +349,7 @@ enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, struct 
   return REMIXDB_OK;
 }
 
-// A get's reader for spot_binary: one hold serves all runs.
+// A get's reader for seg_search_binary: one hold serves all runs.
 struct get_reader {
   const struct remix *x;
   struct sst_hold *hold;
@@ -366,9 +366,9 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *s, st
   const struct remix_index *const ix = x->index;
   enum remixdb_status st;
   if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) {
-    struct spot spot;
+    struct seg_pos_found spot;
     struct get_reader reader = {x, h};
-    st = spot_binary(x, s, key, get_entry, &reader, &spot, rec_out);
+    st = seg_search_binary(x, s, key, get_entry, &reader, &spot, rec_out);
     return st == REMIXDB_OK && (!spot.equal || (rec_out->tomb && !ix->young)) ? REMIXDB_NOTFOUND : st;
   }
   const uint32_t cand = blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
@@ -427,7 +427,7 @@ enum remixdb_status remix_get_end(struct remix *x, const uint8_t *s, struct kref
     const sst_pos pos = seg_pos(x, s, run, i);
     if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, s, key, i)) break;  // it is the only one
     REMIX_COUNT(key_reads);
-    const enum remixdb_status st = sst_read_few(t, pos, 1, false, h, rec_out);
+    const enum remixdb_status st = sst_read_some(t, pos, 1, false, h, rec_out);
     if (unlikely(st != REMIXDB_OK)) return st;
     REMIX_COUNT(key_compares);
     if (likely(kv_eq(kref(rec_out->key, rec_out->klen), key))) return REMIXDB_OK;

@@ -41,7 +41,7 @@ static inline enum remixdb_status entry_read(const struct remix *x, const uint8_
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   REMIX_COUNT(key_reads);
   sst_prefetch_place(x->runs[run], seg_off(x->index, s, run));
-  return sst_read_few(x->runs[run], seg_pos(x, s, run, i), nr, false, h, rec_out);
+  return sst_read_some(x->runs[run], seg_pos(x, s, run, i), nr, false, h, rec_out);
 }
 
 // Asks for the memory that reading entry i is going to look at.
@@ -51,14 +51,14 @@ static inline void entry_prefetch(const struct remix *x, const uint8_t *s, uint3
 }
 
 // Where a key is, or would be, in a segment.
-struct spot {
+struct seg_pos_found {
   uint32_t at;  // first entry whose key is >= the key; the segment's count when there is none
   bool equal;
 };
 
 // Reads the key of entry i of segment s. arg is the caller's.
-typedef enum remixdb_status (*spot_read_fn)(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out);
+typedef enum remixdb_status (*seg_read_fn)(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out);
 // Binary search by keys, for a segment whose discriminating bits do not all fit 16 bits. After an equal key, *rec_out is its newest version's record.
-MUST_CHECK enum remixdb_status spot_binary(const struct remix *x, const uint8_t *s, struct kref key, spot_read_fn read, void *arg, struct spot *out,
+MUST_CHECK enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *s, struct kref key, seg_read_fn read, void *arg, struct seg_pos_found *out,
                                            struct kv_rec *rec_out);
 #endif

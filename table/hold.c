@@ -121,7 +121,7 @@ static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t
 static __attribute__((noinline)) enum remixdb_status hold_miss(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
   enum remixdb_status s = REMIXDB_NOTFOUND;
   if (sst_holds_behind(h, t, block)) s = sst_take_behind(t, block, h);
-  if (sst_holds(h, t, block) && !sst_holds_few(h, t, block, idx, nr)) s = sst_read_more(t, block, idx, nr, h);
+  if (sst_holds(h, t, block) && !sst_holds_some(h, t, block, idx, nr)) s = sst_read_more(t, block, idx, nr, h);
   return s == REMIXDB_NOTFOUND ? sst_read_slow(t, block, idx, nr, h) : s;
 }
 
@@ -149,10 +149,10 @@ static inline enum remixdb_status hold_get(struct sst *t, uint32_t block, uint32
   return REMIXDB_OK;
 }
 
-enum remixdb_status sst_read_few(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
+enum remixdb_status sst_read_some(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   assert(block < t->nr_pages && idx < t->nr_recs[block]);
-  if (!sst_holds_few(h, t, block, idx, nr)) {
+  if (!sst_holds_some(h, t, block, idx, nr)) {
     const enum remixdb_status s = hold_get(t, block, idx, nr, h);
     if (unlikely(s != REMIXDB_OK)) return s;
     if (pin && h->kind == SST_HOLD_FRAME) {
@@ -201,7 +201,7 @@ void sst_prefetch_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const s
     const uint32_t recs = t->nr_recs[block], n = nr < recs - idx ? nr : recs - idx;
     const uint8_t *data;
     size_t from, to;
-    if (sst_holds_few(h, t, block, idx, n) && idx + n < h->to) {
+    if (sst_holds_some(h, t, block, idx, n) && idx + n < h->to) {
       data = h->cb.data;
       from = load16le(data + BLOCK_HEAD + 2 * idx);
       to = idx + n < recs ? load16le(data + BLOCK_HEAD + 2 * (idx + n)) : from + (size_t)n * t->rec_size;

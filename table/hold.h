@@ -36,7 +36,7 @@ static inline bool sst_holds(const struct sst_hold *h, const struct sst *t, uint
   return h->kind > SST_HOLD_FRAME && h->sst == t && h->block == block && h->number == t->number;
 }
 // Whether h has record idx, and all of the block's when nr is SST_ALL.
-static inline bool sst_holds_few(const struct sst_hold *h, const struct sst *t, uint32_t block, uint32_t idx, uint32_t nr) {
+static inline bool sst_holds_some(const struct sst_hold *h, const struct sst *t, uint32_t block, uint32_t idx, uint32_t nr) {
   return sst_holds(h, t, block) && (nr == SST_ALL ? h->to == SST_ALL : idx - h->from < h->to - h->from);
 }
 // Whether some of the block was read with the block before it that h holds.
@@ -51,9 +51,9 @@ static inline bool sst_holds_ahead(const struct sst_hold *h, const struct sst *t
 // says. When the block has fewer than nr, records of the blocks behind it come with the same read. SST_ALL: all of the block, those before pos, too.
 // pin: the hold outlives the epoch. A frame without a pin is looked up again in the next epoch, so such a hold may be kept, and used for another table without
 // a drop. A pinned one of another table is unpinned here; that table must still be there.
-MUST_CHECK enum remixdb_status sst_read_few(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
+MUST_CHECK enum remixdb_status sst_read_some(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h, struct kv_rec *rec_out);
 MUST_CHECK static inline enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
-  return sst_read_few(t, pos, SST_ALL, pin, h, rec_out);
+  return sst_read_some(t, pos, SST_ALL, pin, h, rec_out);
 }
 // Reads the block in any case, whole, and makes h hold it. Inside an epoch.
 MUST_CHECK enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hold *h);

@@ -79,8 +79,8 @@ seam() {
 prefetch() {
   command -v objdump >/dev/null 2>&1 || { echo "prefetch: no objdump here, not checked" && return 0; }
   objdump -d "$1" >"$B/hold.dis" || return 1
-  n=$(awk '/<sst_read_few>:/ { on = 1; next } /^$/ { on = 0 } on' "$B/hold.dis" | grep -cE 'prefetch|prfm')
-  [ "$n" -ge 3 ] || { echo "prefetch: $n in sst_read_few: the compiler has dropped them" && return 1; }
+  n=$(awk '/<sst_read_some>:/ { on = 1; next } /^$/ { on = 0 } on' "$B/hold.dis" | grep -cE 'prefetch|prfm')
+  [ "$n" -ge 3 ] || { echo "prefetch: $n in sst_read_some: the compiler has dropped them" && return 1; }
   echo "prefetch: $n in a read of the cache"
 }
 

@@ -16,7 +16,7 @@ void merge_fini(struct merge *m) {
   remix_cursor_fini(&m->young);
 }
 
-void merge_lend(struct merge *m, struct epoch *epoch, struct epoch_slot *slot) {
+void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *slot) {
   m->epoch = epoch;
   m->slot = slot;
 }
@@ -549,7 +549,7 @@ bool merge_next_held(struct merge *m) {
   if (!remix_key_ahead(&m->remix, &key)) return false;
   const int c = kv_cmp(m->new_key, key);
   if (c <= 0 && new_tomb(m)) return false;  // there is more to pass than this
-  if (!remix_next_near(&m->remix)) return false;
+  if (!remix_next_fast(&m->remix)) return false;
   m->remix_key = key;
   if (c <= 0) {
     m->near = MERGE_FAR;

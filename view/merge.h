@@ -17,7 +17,7 @@
 // One thread. From a seek until merge_set or merge_park the caller is inside the domain of the cursors (wh_recycle), where there is one.
 // Seeks, merge_set and merge_park are made inside an epoch. Between calls it stands outside, for the blocks under it are pinned and memtables
 // live as long as their views; so a step or a record needs an epoch only where a block has to be looked up, or a memtable's end, and enters it for just that when it was lent
-// the means (merge_lend), else it is the caller's to be inside.
+// the means (merge_use_epoch), else it is the caller's to be inside.
 #ifndef MERGE_H
 #define MERGE_H
 
@@ -72,7 +72,7 @@ void merge_fini(struct merge *m);
 // Lends it the slot in which its callers enter their epochs, and which they have left when they call merge_next, merge_prev, merge_skip or
 // merge_record. A seek with a long way (over keys that are deleted) leaves and enters again after every MERGE_STEPS keys, and holds up nobody's
 // reclamation: pointers that the caller has got in the epoch of the call do not survive it.
-void merge_lend(struct merge *m, struct epoch *epoch, struct epoch_slot *slot);
+void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *slot);
 // What it reads from now on; frozen may be NULL. Not valid afterwards. All of it must stay alive until the next merge_set that does not
 // name it, or merge_park: the version that was set before must still be there when another is set (blocks of its tables are pinned), but
 // the memtables need not be. A call with the same version keeps what is pinned, so that seeks near each other find it. Inside an epoch.
@@ -87,12 +87,12 @@ MUST_CHECK enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref 
 MUST_CHECK enum remixdb_status merge_seek_last(struct merge *m);
 MUST_CHECK enum remixdb_status merge_next(struct merge *m);                            // must be valid
 MUST_CHECK enum remixdb_status merge_prev(struct merge *m);                            // must be valid
-bool merge_next_held(struct merge *m);  // private to merge_next_near
+bool merge_next_held(struct merge *m);  // private to merge_next_fast
 // The same as merge_next when that is a step of the REMIX within its segment, and no newer key can come before the next one or that one's block is
 // held; else false, and nothing has moved. Needs no epoch.
-static inline bool merge_next_near(struct merge *m) {
+static inline bool merge_next_fast(struct merge *m) {
   if (unlikely(m->near != MERGE_ALONE)) return m->near == MERGE_BESIDE && merge_next_held(m);
-  if (unlikely(!remix_next_near(&m->remix))) return false;
+  if (unlikely(!remix_next_fast(&m->remix))) return false;
   m->remix_key.ptr = NULL;
   return true;
 }

@@ -143,7 +143,7 @@ static void walk(struct scene *s, struct merge *m, uint32_t steps, uint64_t seed
         ok(merge_skip(m, far));
         for (uint32_t n = 0; n < far && at < s->k.nr; n++) at = model_up(s, at + 1);
       } else if (forward) {
-        if (dice % 3 == 0 || !merge_next_near(m)) ok(merge_next(m));
+        if (dice % 3 == 0 || !merge_next_fast(m)) ok(merge_next(m));
         at = model_up(s, at + 1);
       } else {
         ok(merge_prev(m));
@@ -186,7 +186,7 @@ static void scene_check(const struct plan *plan, uint64_t seed) {
   scene_init(&s, plan, seed);
   struct merge m;
   merge_init(&m, seed % 2 ? s.p.queue : NULL);
-  if (seed % 3) merge_lend(&m, &s.p.epoch, &s.p.slot);
+  if (seed % 3) merge_use_epoch(&m, &s.p.epoch, &s.p.slot);
   merge_set(&m, s.active, s.frozen, s.version, s.moment);
   assert_false(merge_valid(&m));
   sweep(&s, &m, seed);
@@ -352,7 +352,7 @@ static void test_every_place(void **state) {
       scene_init(&s, &plans[i], seed);
       struct merge m;
       merge_init(&m, NULL);
-      if (seed % 2) merge_lend(&m, &s.p.epoch, &s.p.slot);
+      if (seed % 2) merge_use_epoch(&m, &s.p.epoch, &s.p.slot);
       merge_set(&m, s.active, s.frozen, s.version, s.moment);
       every_place(&s, &m, seed);
       merge_park(&m);
@@ -643,7 +643,7 @@ static void test_since(void **state) {
       exact += m.clear_found;
       if (m.clear_found) assert_int_equal(m.clear, version_find(m.version, m.new_key) > part ? UINT32_MAX : remix_segment(m.remix.x, m.new_key));
       if (m.at == MERGE_PARTS && m.same == 1u << MERGE_PARTS) assert_int_equal(m.near, seg < m.clear ? MERGE_ALONE : MERGE_BESIDE);
-      if (n % 3 == 0 || !merge_next_near(&m)) ok(merge_next(&m));
+      if (n % 3 == 0 || !merge_next_fast(&m)) ok(merge_next(&m));
     }
     leave(&s.p);
     merge_park(&m);
@@ -693,7 +693,7 @@ static void swept_check(struct swept *w, uint64_t seed) {
   struct merge m;
   swept_live(w, then);
   merge_init(&m, NULL);
-  if (seed % 2) merge_lend(&m, &s->p.epoch, &s->p.slot);
+  if (seed % 2) merge_use_epoch(&m, &s->p.epoch, &s->p.slot);
   for (uint32_t round = 0; round < 14; round++) {
     swept_live(w, now);
     merge_set(&m, s->active, s->frozen, s->version, s->moment = w->seq);

@@ -609,7 +609,7 @@ static void test_epochs(void **state) {
   struct kv_rec r;
   for (uint32_t lend = 0; lend < 2; lend++) {
     merge_init(&m, NULL);
-    if (lend) merge_lend(&m, &w.p.epoch, &w.p.slot);
+    if (lend) merge_use_epoch(&m, &w.p.epoch, &w.p.slot);
     merge_set(&m, mem, NULL, v, some.nr);
     epochs_seen = reads_in_epoch_max = reads_in_epoch = last_at = 0;
     enter(&w.p);

@@ -582,7 +582,7 @@ static void test_steps_are_near(void **state) {
     for (uint32_t i = 0; i < 1000; i++) {
       struct kv_rec r;
       ok(remix_record(&c, &r));
-      if (remix_next_near(&c)) continue;
+      if (remix_next_fast(&c)) continue;
       far++;
       remix_next(&c);
     }

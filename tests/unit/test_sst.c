@@ -289,7 +289,7 @@ static void check_reads(struct world *w, struct sst *t, const struct model *m, c
     for (uint32_t n = below(4); n-- > 0 && at < m->nr; at++) {
       struct sst_hold *const x = &h[below(3)];
       if (below(6) == 0) read_on(t, sst_pos_block(pos[at]), x);
-      assert_int_equal(sst_read_few(t, pos[at], below(4) ? 1 + below(20) : SST_ALL, below(2), x, &r), REMIXDB_OK);
+      assert_int_equal(sst_read_some(t, pos[at], below(4) ? 1 + below(20) : SST_ALL, below(2), x, &r), REMIXDB_OK);
       assert_rec(&r, &m->r[at]);
     }
     // what is pinned stays when the epoch is left

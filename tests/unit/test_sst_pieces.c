@@ -90,7 +90,7 @@ static uint64_t bytes_read(const struct made *m) { return atomic_load(&m->p->io.
 // All that the hold says it has.
 static void check_hold(const struct made *m, const struct sst_hold *h, uint32_t i) {
   const uint32_t block = sst_pos_block(m->pos[i]), nr = m->t->nr_recs[block];
-  assert_true(sst_holds_few(h, m->t, block, sst_pos_idx(m->pos[i]), 1));
+  assert_true(sst_holds_some(h, m->t, block, sst_pos_idx(m->pos[i]), 1));
   for (uint32_t k = h->from; k < h->to && k < nr; k++) {
     struct kv_rec r;
     block_record(h->cb.data, k, &r);
@@ -101,7 +101,7 @@ static void check_hold(const struct made *m, const struct sst_hold *h, uint32_t 
 static enum remixdb_status read_at(struct made *m, uint32_t i, uint32_t nr, struct sst_hold *h) {
   struct kv_rec r;
   enter(m->p);
-  const enum remixdb_status s = sst_read_few(m->t, m->pos[i], nr, true, h, &r);
+  const enum remixdb_status s = sst_read_some(m->t, m->pos[i], nr, true, h, &r);
   if (s == REMIXDB_OK) {
     assert_true(is_record(m, i, &r));
     check_hold(m, h, i);
@@ -457,7 +457,7 @@ static void test_behind_large(void **state) {
     const uint32_t i = (uint32_t)(rng_next(&rng) % (nr - 60)), want = 1 + (uint32_t)(rng_next(&rng) % 30);
     enter(&p);
     for (uint32_t k = i; k < i + 60; k++) {
-      ok(sst_read_few(t, sst_advance(t, 0, k), k < i + want ? i + want - k : 1, true, &h, &r));
+      ok(sst_read_some(t, sst_advance(t, 0, k), k < i + want ? i + want - k : 1, true, &h, &r));
       assert_int_equal(load32le(r.val), k);
       if (k > i || h.own_bytes == 0) continue;
       const uint32_t last = h.own_first + h.own_bytes / BLOCK_PAGE;
@@ -549,7 +549,7 @@ static void test_large(void **state) {
       const sst_pos pos = sst_advance(t, 0, i % 2000);
       (void)snprintf(want, sizeof(want), "%u", i % 2000);
       enter(&p);
-      ok(sst_read_few(t, pos, 1, false, &h, &r));
+      ok(sst_read_some(t, pos, 1, false, &h, &r));
       leave(&p);
       assert_string_equal((const char *)r.val, want);
       assert_int_equal(r.vlen, i % 2000 == 1000 ? REMIXDB_KV_MAX - 4 : 20);
@@ -730,7 +730,7 @@ static void *reader_main(void *arg) {
     const uint32_t i = (uint32_t)(rng_next(&x->seed) % m->k.nr);
     struct kv_rec r;
     epoch_enter(&m->p->epoch, &slot);
-    x->good = sst_read_few(m->t, m->pos[i], 1 + n % 3, false, &h, &r) == REMIXDB_OK && is_record(m, i, &r);
+    x->good = sst_read_some(m->t, m->pos[i], 1 + n % 3, false, &h, &r) == REMIXDB_OK && is_record(m, i, &r);
     epoch_exit(&slot);
   }
   epoch_leave(&m->p->epoch, &slot);
