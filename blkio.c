@@ -14,38 +14,38 @@
 #endif
 
 #define INFLIGHT_MAX (BLKIO_READS_MAX + 8 * BLKIO_WRITER_NR)  // what comes beyond it is done by the plain call
-#define RING_ENTRIES 256u                                      // never full, so an entry can always be had
-#define WRITER_OUT (4u << 20)                                  // bytes that are brought on their way to the disk at a time
-#define RING_TRIES 16u                                         // refusals in a row before a ring is given up
+#define RING_ENTRIES 256u                                     // never full, so an entry can always be had
+#define WRITER_OUT (4u << 20)  // bytes that are brought on their way to the disk at a time
+#define RING_TRIES 16u         // refusals in a row before a ring is given up
 #define NAP_NS 50000u
 _Static_assert(INFLIGHT_MAX <= RING_ENTRIES, "the ring holds all that may be in flight");
 _Static_assert(BLKIO_WRITER_BUF % BLKIO_ALIGN == 0, "writes of whole buffers are aligned");
 
 _Atomic int blkio_test_ring_errno;
 
-// One transfer. An engine only tries it; whatever it did not move (a short count, EINTR, EAGAIN, an operation it does not know, a
-// true error) is done again by the plain call, which has the loops and the messages.
+// One transfer. An engine only tries it; whatever it did not move (a short count, EINTR, EAGAIN, an operation it does
+// not know, a true error) is done again by the plain call, which has the loops and the messages.
 struct blkio_op {
-  struct blkio_op *next;  // in a list of the lane
+  struct blkio_op *next;    // in a list of the lane
   struct blkio_read *read;  // what it reads for; NULL for a writer's
   int fd;
   uint8_t *buf;
   uint32_t len;
   uint64_t off;
-  ssize_t res;            // bytes moved or -errno, once done
+  ssize_t res;  // bytes moved or -errno, once done
   bool done;
   struct aiocb cb;
 };
 
 struct blkio_lane {
   struct blkio *io;
-  enum blkio_kind kind;                   // BLKIO_SYNC when its ring was given up
+  enum blkio_kind kind;                    // BLKIO_SYNC when its ring was given up
   _Atomic(struct blkio_lane *) *slot;      // of the pool; NULL: a queue's own
   struct blkio_op *queued, **queued_tail;  // in the ring's order, not yet handed to the kernel
   uint32_t nr_inflight;                    // handed over and not completed
   struct blkio_op *done_reads;
   struct blkio_op *free_ops;
-  struct blkio_op *aio[INFLIGHT_MAX];      // AIO: those in flight
+  struct blkio_op *aio[INFLIGHT_MAX];  // AIO: those in flight
   bool has_ring;
 #if BLKIO_HAS_URING
   struct io_uring ring;
@@ -81,7 +81,8 @@ static void op_done(struct blkio_lane *q, struct blkio_op *op, ssize_t res) {
 // A lane cannot be had, or was lost.
 static void lane_trouble(struct blkio *b, int errnum) {
   atomic_store_explicit(&b->retry_ns, time_ns() + BLKIO_RETRY_NS, memory_order_relaxed);
-  if (!atomic_exchange_explicit(&b->troubled, true, memory_order_relaxed) && b->trouble) b->trouble(b->trouble_arg, errnum);
+  if (!atomic_exchange_explicit(&b->troubled, true, memory_order_relaxed) && b->trouble)
+    b->trouble(b->trouble_arg, errnum);
 }
 
 // ---- io_uring
@@ -90,8 +91,8 @@ static void lane_trouble(struct blkio *b, int errnum) {
 
 static int ring_refused(void) { return -atomic_load_explicit(&blkio_test_ring_errno, memory_order_relaxed); }
 
-// A ring may be mapped where another thread's was. liburing's system calls hide that order from ThreadSanitizer; this shows it:
-// released before a ring is unmapped, acquired after one is mapped.
+// A ring may be mapped where another thread's was. liburing's system calls hide that order from ThreadSanitizer; this
+// shows it: released before a ring is unmapped, acquired after one is mapped.
 static _Atomic uint32_t ring_ends;
 
 // 0, or -errno.
@@ -125,10 +126,8 @@ static int ring_works(void) {
 static bool ring_start(struct blkio_lane *q, struct blkio_op *op) {
   struct io_uring_sqe *const sqe = io_uring_get_sqe(&q->ring);
   if (!sqe) return false;
-  if (op->read)
-    io_uring_prep_read(sqe, op->fd, op->buf, op->len, op->off);
-  else
-    io_uring_prep_write(sqe, op->fd, op->buf, op->len, op->off);
+  if (op->read) io_uring_prep_read(sqe, op->fd, op->buf, op->len, op->off);
+  else io_uring_prep_write(sqe, op->fd, op->buf, op->len, op->off);
   io_uring_sqe_set_data(sqe, op);
   op->next = NULL;
   *q->queued_tail = op;
@@ -142,10 +141,8 @@ static void ring_move(struct blkio_lane *q, uint32_t nr, ssize_t res) {
     struct blkio_op *const op = q->queued;
     q->queued = op->next;
     if (!q->queued) q->queued_tail = &q->queued;
-    if (res < 0)
-      op_done(q, op, res);
-    else
-      q->nr_inflight++;
+    if (res < 0) op_done(q, op, res);
+    else q->nr_inflight++;
   }
 }
 
@@ -175,7 +172,8 @@ static void ring_drive(struct blkio_lane *q, bool wait) {
       refusals = 0;
       continue;
     }
-    // The kernel is short of memory, or its list of completions is full: taking those and time help. Any other error stays.
+    // The kernel is short of memory, or its list of completions is full: taking those and time help. Any other error
+    // stays.
     nr += ring_reap(q);
     if (++refusals < RING_TRIES && (rc == 0 || rc == -EINTR || rc == -EAGAIN || rc == -EBUSY || rc == -ENOMEM)) {
       if (rc != -EINTR) time_sleep_ns(NAP_NS);
@@ -188,8 +186,8 @@ static void ring_drive(struct blkio_lane *q, bool wait) {
     nr++;
   }
   nr += ring_reap(q);
-  // What is in flight writes to or reads from memory of ours: there is no giving up before it has completed. A wait that is
-  // refused for another reason than a signal naps instead of spinning.
+  // What is in flight writes to or reads from memory of ours: there is no giving up before it has completed. A wait
+  // that is refused for another reason than a signal naps instead of spinning.
   while (wait && nr == 0 && q->nr_inflight) {
     struct io_uring_cqe *cqe;
     int rc = ring_refused();
@@ -203,7 +201,8 @@ static void ring_drive(struct blkio_lane *q, bool wait) {
 
 // ---- POSIX AIO
 
-// glibc's AIO starts threads from threads that ThreadSanitizer was not told of, which kills the program: such builds do without.
+// glibc's AIO starts threads from threads that ThreadSanitizer was not told of, which kills the program: such builds do
+// without.
 #define BLKIO_HAS_AIO (!LIB_TSAN)
 
 static bool aio_works(void) {
@@ -326,12 +325,16 @@ static struct blkio_lane *lane_take(struct blkio *b) {
   for (uint32_t i = 0; i < b->lanes_max; i++) {
     struct blkio_lane *q = atomic_load_explicit(&b->lanes[i], memory_order_relaxed);
     if (!q || q == TAKEN) continue;
-    // acquire: pairs with lane_give. The lane may have been taken and given back since the load: it is idle all the same.
-    if (atomic_compare_exchange_strong_explicit(&b->lanes[i], &q, TAKEN, memory_order_acquire, memory_order_relaxed)) return q;
+    // acquire: pairs with lane_give. The lane may have been taken and given back since the load: it is idle all the
+    // same.
+    if (atomic_compare_exchange_strong_explicit(&b->lanes[i], &q, TAKEN, memory_order_acquire, memory_order_relaxed))
+      return q;
   }
   for (uint32_t i = 0; i < b->lanes_max; i++) {
     struct blkio_lane *none = NULL;
-    if (!atomic_compare_exchange_strong_explicit(&b->lanes[i], &none, TAKEN, memory_order_acquire, memory_order_relaxed)) continue;
+    if (!atomic_compare_exchange_strong_explicit(&b->lanes[i], &none, TAKEN, memory_order_acquire,
+                                                 memory_order_relaxed))
+      continue;
     struct blkio_lane *const q = lane_create(b);
     if (q) q->slot = &b->lanes[i];
     else atomic_store_explicit(&b->lanes[i], NULL, memory_order_release);
@@ -466,7 +469,8 @@ static void batch_plain(struct blkio_batch *b) {
   }
 }
 
-void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blkio_read *reads, blkio_done_fn done, void *arg) {
+void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blkio_read *reads, blkio_done_fn done,
+                       void *arg) {
   b->q = q;
   b->lane = NULL;
   b->reads = reads;
@@ -520,17 +524,17 @@ enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, vo
 
 struct blkio_writer {
   struct blkio_queue *q;
-  uint8_t *mem;                        // the buffers, one after the other
+  uint8_t *mem;                          // the buffers, one after the other
   struct blkio_op ops[BLKIO_WRITER_NR];  // of each buffer
-  bool busy[BLKIO_WRITER_NR];          // its op was started and not yet looked at
-  uint32_t cur;                        // the buffer being filled; never busy between calls
-  uint32_t fill;                       // bytes in it
-  uint64_t base;                       // its offset in the file
-  uint64_t total;                      // bytes put
-  uint64_t out;                        // offset up to which the system was told to write
+  bool busy[BLKIO_WRITER_NR];            // its op was started and not yet looked at
+  uint32_t cur;                          // the buffer being filled; never busy between calls
+  uint32_t fill;                         // bytes in it
+  uint64_t base;                         // its offset in the file
+  uint64_t total;                        // bytes put
+  uint64_t out;                          // offset up to which the system was told to write
   int fd;
   bool direct;
-  struct err_saved err;                // the first one
+  struct err_saved err;  // the first one
   char path[ENV_PATH_MAX];
 };
 
@@ -552,7 +556,9 @@ enum remixdb_status blkio_writer_create(struct blkio_queue *q, struct blkio_writ
 
 static inline bool writer_failed(const struct blkio_writer *w) { return w->err.status != REMIXDB_OK; }
 
-static inline uint8_t *writer_buf(const struct blkio_writer *w, uint32_t i) { return w->mem + (size_t)i * BLKIO_WRITER_BUF; }
+static inline uint8_t *writer_buf(const struct blkio_writer *w, uint32_t i) {
+  return w->mem + (size_t)i * BLKIO_WRITER_BUF;
+}
 
 static void writer_note(struct blkio_writer *w, enum remixdb_status s) {
   if (s != REMIXDB_OK && !writer_failed(w)) err_save(&w->err, s);
@@ -619,7 +625,8 @@ static void writer_submit(struct blkio_writer *w, uint32_t len) {
   if (op->done) writer_settle(w, w->cur);
 }
 
-// What has been written goes on to the disk, a few megabytes at a time, while the rest is made: else all of it would be waited for at the end.
+// What has been written goes on to the disk, a few megabytes at a time, while the rest is made: else all of it would be
+// waited for at the end.
 static void writer_out(struct blkio_writer *w) {
   uint64_t to = w->base;
   for (uint32_t i = 0; i < BLKIO_WRITER_NR; i++)

@@ -33,15 +33,19 @@ static inline int kv_cmp(struct kref a, struct kref b) {
   const int r = n ? memcmp(a.ptr, b.ptr, n) : 0;
   return r ? r : (a.len > b.len) - (a.len < b.len);
 }
-static inline bool kv_eq(struct kref a, struct kref b) { return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0); }
+static inline bool kv_eq(struct kref a, struct kref b) {
+  return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
+}
 // Length of the common prefix, looked for from byte `from` on (the caller knows that the first `from` are equal).
 uint32_t kv_lcp_from(struct kref a, struct kref b, uint32_t from);
 
-// Varints: 7 bits a byte, low first, at most 5 bytes for 32 bits. put: returns the end; p must have 5 bytes of room. get:
-// returns the end, or NULL when the bytes end first or the number does not fit 32 bits.
+// Varints: 7 bits a byte, low first, at most 5 bytes for 32 bits. put: returns the end; p must have 5 bytes of room.
+// get: returns the end, or NULL when the bytes end first or the number does not fit 32 bits.
 uint8_t *kv_varint_put(uint8_t *p, uint32_t v);
 const uint8_t *kv_varint_get(const uint8_t *p, const uint8_t *end, uint32_t *v_out);
-static inline uint32_t kv_varint_size(uint32_t v) { return v < 1u << 7 ? 1 : v < 1u << 14 ? 2 : v < 1u << 21 ? 3 : v < 1u << 28 ? 4 : 5; }
+static inline uint32_t kv_varint_size(uint32_t v) {
+  return v < 1u << 7 ? 1 : v < 1u << 14 ? 2 : v < 1u << 21 ? 3 : v < 1u << 28 ? 4 : 5;
+}
 
 // A record: varint(klen << 1 | tomb), varint(vlen) unless tomb, key, value.
 #define KV_HEAD_MAX 10
@@ -52,6 +56,7 @@ static inline size_t kv_rec_size(uint32_t klen, uint32_t vlen, bool tomb) {
 uint8_t *kv_head_put(uint8_t *p, uint32_t klen, uint32_t vlen, bool tomb);
 // Writes all of it (kv_rec_size bytes); returns the end.
 uint8_t *kv_rec_put(uint8_t *p, const struct kv_rec *r);
-// Decodes the record at p, checking every length against end and against REMIXDB_KV_MAX. Returns its end, or NULL when malformed.
+// Decodes the record at p, checking every length against end and against REMIXDB_KV_MAX. Returns its end, or NULL when
+// malformed.
 const uint8_t *kv_rec_get(const uint8_t *p, const uint8_t *end, struct kv_rec *r_out);
 #endif

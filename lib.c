@@ -49,7 +49,9 @@ void *mem_calloc(size_t nr, size_t size) {
   return mem_check(mem_denied(all) ? NULL : calloc(1, all ? all : 1), all);
 }
 
-void *mem_realloc(void *p, size_t size) { return mem_check(mem_denied(size) ? NULL : realloc(p, size ? size : 1), size); }
+void *mem_realloc(void *p, size_t size) {
+  return mem_check(mem_denied(size) ? NULL : realloc(p, size ? size : 1), size);
+}
 
 void *mem_alloc_aligned(size_t align, size_t size) {
   void *p = NULL;
@@ -141,8 +143,8 @@ static inline void arena_hide(void *p, size_t size) { (void)p, (void)size; }
 static inline void arena_show(void *p, size_t size) { (void)p, (void)size; }
 #endif
 
-// A chunk is cut by adding to `cut`; an add that ends past `size` got nothing, and neither will any after it. Sizes count
-// from the start of the chunk, this header included.
+// A chunk is cut by adding to `cut`; an add that ends past `size` got nothing, and neither will any after it. Sizes
+// count from the start of the chunk, this header included.
 struct arena_chunk {
   _Atomic size_t cut;
   size_t size;
@@ -202,10 +204,8 @@ static void arena_free_list(struct arena_chunk *c, struct arena_pool *pool) {
       continue;
     }
     arena_show(c, c->size);  // what comes to lie there is of others
-    if (map.ptr)
-      mem_unmap(&map);
-    else
-      mem_free(c);
+    if (map.ptr) mem_unmap(&map);
+    else mem_free(c);
     c = next;
   }
 }
@@ -343,7 +343,9 @@ size_t arena_used_small(const struct arena *a) {
   return c->base + (cut < c->size ? cut : c->size) - ARENA_HEAD;
 }
 
-size_t arena_used(const struct arena *a) { return atomic_load_explicit(&a->large_used, memory_order_relaxed) + arena_used_small(a); }
+size_t arena_used(const struct arena *a) {
+  return atomic_load_explicit(&a->large_used, memory_order_relaxed) + arena_used_small(a);
+}
 
 // ---- lock (the third mutex of Drepper's "Futexes Are Tricky", with a short spin before it)
 
@@ -382,10 +384,8 @@ void lib_lock_slow(struct lib_lock *l) {
     (void)syscall(SYS_futex, &l->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
 #else
   for (uint32_t tries = 0; !lib_lock_try(l); tries++) {
-    if (tries < 16)
-      (void)sched_yield();
-    else
-      time_sleep_ns(tries < 64 ? 20000 : 200000);
+    if (tries < 16) (void)sched_yield();
+    else time_sleep_ns(tries < 64 ? 20000 : 200000);
   }
 #endif
 }
@@ -594,8 +594,7 @@ uint64_t time_ns(void) {
 void time_sleep_ns(uint64_t ns) {
   CANCEL_LATER;
   struct timespec ts = time_spec(ns);
-  while (nanosleep(&ts, &ts) != 0 && errno == EINTR) {
-  }
+  while (nanosleep(&ts, &ts) != 0 && errno == EINTR) {}
 }
 
 // ---- hashing

@@ -17,8 +17,8 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-// Asks for the cache line of an address, which may be any: to be read, to be written, or to be read from the second level. An empty asm is an effect, as these are not to
-// gcc: it leaves out calls of functions that do nothing else.
+// Asks for the cache line of an address, which may be any: to be read, to be written, or to be read from the second
+// level. An empty asm is an effect, as these are not to gcc: it leaves out calls of functions that do nothing else.
 #if defined(__GNUC__) && !defined(__clang__)
 #define PREFETCH_STAYS() __asm__ volatile("")
 #else
@@ -58,28 +58,28 @@ static inline void prefetch_far(const void *p) {
 
 // ---- memory. Each sets the thread's message and returns NULL when there is none; what is got is freed by mem_free.
 void *mem_alloc(size_t size);
-void *mem_calloc(size_t nr, size_t size);                 // zeroed
-void *mem_realloc(void *p, size_t size);                  // p stays valid on failure
-void *mem_alloc_aligned(size_t align, size_t size);       // align a power of two; free with mem_free
+void *mem_calloc(size_t nr, size_t size);            // zeroed
+void *mem_realloc(void *p, size_t size);             // p stays valid on failure
+void *mem_alloc_aligned(size_t align, size_t size);  // align a power of two; free with mem_free
 void mem_free(void *p);
 // For tests: when set, asked before every allocation (mem_map too); false makes it fail.
 extern bool (*_Atomic mem_fault)(size_t size);
 
-// A mapping of zeroed pages: 1 GB pages when size asks for them and wastes at most 1/8, else 2 MB pages, else the system's
-// (with transparent huge pages asked for). REMIXDB_NOMEM.
+// A mapping of zeroed pages: 1 GB pages when size asks for them and wastes at most 1/8, else 2 MB pages, else the
+// system's (with transparent huge pages asked for). REMIXDB_NOMEM.
 struct mem_map {
   uint8_t *ptr;
   size_t size;  // what was mapped, >= what was asked
   size_t page;  // size of its pages
 };
 MUST_CHECK enum remixdb_status mem_map(size_t size, struct mem_map *out);
-// For tables of any size that are read at random: from 1 MB on a mapping, else memory of the heap (page is 0), aligned to a cache
-// line and not zeroed. REMIXDB_NOMEM.
+// For tables of any size that are read at random: from 1 MB on a mapping, else memory of the heap (page is 0), aligned
+// to a cache line and not zeroed. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status mem_map_table(size_t size, struct mem_map *out);
 void mem_unmap(struct mem_map *m);  // of either; m->ptr may be NULL
 
-// ---- arena: many small allocations freed at once. Any number of threads may allocate at the same time (one atomic add;
-// a lock only when a chunk ends). Nothing is freed before arena_fini.
+// ---- arena: many small allocations freed at once. Any number of threads may allocate at the same time (one atomic
+// add; a lock only when a chunk ends). Nothing is freed before arena_fini.
 struct arena_chunk;
 struct arena_pool;
 struct arena {
@@ -90,37 +90,40 @@ struct arena {
   struct arena_pool *pool;              // where normal chunks come from and go to; NULL: the system
   pthread_mutex_t lock;                 // guards the taking of a chunk
 };
-// chunk_size: bytes, a power of two >= 64 KB. No memory is taken before the first allocation. pool: NULL, or one of the same chunk
-// size that outlives the arena.
+// chunk_size: bytes, a power of two >= 64 KB. No memory is taken before the first allocation. pool: NULL, or one of the
+// same chunk size that outlives the arena.
 void arena_init(struct arena *a, size_t chunk_size, struct arena_pool *pool);
 void arena_fini(struct arena *a);
 // size > 0, any size (a large one gets a chunk of its own); 8-byte aligned, not zeroed. NULL: REMIXDB_NOMEM.
 void *arena_alloc(struct arena *a, size_t size);
-// Bytes handed out, alignment and the tails that ended chunks left over included (a tail is less than 1/4 of a chunk). Never
-// goes down; may be asked while others allocate.
+// Bytes handed out, alignment and the tails that ended chunks left over included (a tail is less than 1/4 of a chunk).
+// Never goes down; may be asked while others allocate.
 size_t arena_used(const struct arena *a);
 size_t arena_used_small(const struct arena *a);  // without what got a chunk of its own
-#define ARENA_GAP (LIB_ASAN ? 8u : 0u)  // bytes left between allocations, so that the address sanitizer sees who passes the end of one
+#define ARENA_GAP \
+  (LIB_ASAN ? 8u : 0u)  // bytes left between allocations, so that the address sanitizer sees who passes the end of one
 
-// Chunks of ended arenas kept for the next: pages that come from the system are zeroed by it, which costs more than all else that
-// an arena does with them. Any thread.
+// Chunks of ended arenas kept for the next: pages that come from the system are zeroed by it, which costs more than all
+// else that an arena does with them. Any thread.
 struct arena_pool {
   pthread_mutex_t lock;  // guards all below
   struct arena_chunk *chunks;
   size_t chunk_size;
-  size_t held, limit;    // bytes
-  bool spilled;          // chunks went back to the system for want of room, and nobody has needed one of the system's since: what is kept is enough
+  size_t held, limit;  // bytes
+  bool spilled;  // chunks went back to the system for want of room, and nobody has needed one of the system's since:
+                 // what is kept is enough
 };
 void arena_pool_init(struct arena_pool *p, size_t chunk_size, size_t limit);
 void arena_pool_fini(struct arena_pool *p);
 size_t arena_pool_held(struct arena_pool *p);  // bytes
 // Whether it has less than `enough` bytes, and may hold a chunk more, and has not spilled.
 bool arena_pool_short(struct arena_pool *p, size_t enough);
-// Adds a chunk whose pages the system has given already, if it is short of them and there is memory. Whether it did: else who needs one takes it from the system.
+// Adds a chunk whose pages the system has given already, if it is short of them and there is memory. Whether it did:
+// else who needs one takes it from the system.
 bool arena_pool_fill(struct arena_pool *p, size_t enough);
 
-// ---- a lock of 4 bytes for short critical sections: spins a little, then sleeps in the kernel (futex on Linux; elsewhere
-// it yields, then naps). Zero is unlocked. Not recursive, no fairness.
+// ---- a lock of 4 bytes for short critical sections: spins a little, then sleeps in the kernel (futex on Linux;
+// elsewhere it yields, then naps). Zero is unlocked. Not recursive, no fairness.
 struct lib_lock {
   _Atomic uint32_t word;  // 0 free, 1 held, 2 held and somebody sleeps
 };
@@ -128,7 +131,8 @@ void lib_lock_slow(struct lib_lock *l);
 void lib_lock_wake(struct lib_lock *l);
 static inline void lib_lock(struct lib_lock *l) {
   uint32_t free_word = 0;
-  if (unlikely(!atomic_compare_exchange_strong_explicit(&l->word, &free_word, 1, memory_order_acquire, memory_order_relaxed)))
+  if (unlikely(!atomic_compare_exchange_strong_explicit(&l->word, &free_word, 1, memory_order_acquire,
+                                                        memory_order_relaxed)))
     lib_lock_slow(l);
 }
 static inline void lib_unlock(struct lib_lock *l) {
@@ -136,7 +140,8 @@ static inline void lib_unlock(struct lib_lock *l) {
 }
 
 // ---- threads
-// Starts fn(arg) with all signals blocked. name: at most 15 characters are shown by the system. REMIXDB_NOMEM / REMIXDB_IO.
+// Starts fn(arg) with all signals blocked. name: at most 15 characters are shown by the system. REMIXDB_NOMEM /
+// REMIXDB_IO.
 MUST_CHECK enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name);
 // For tests: when set, asked before every start; false makes it fail as for want of threads.
 extern bool (*_Atomic thread_fault)(void);
@@ -147,16 +152,18 @@ bool thread_pin(uint32_t core);
 // How many descriptors this process may have open at once.
 uint64_t process_descriptors(void);
 // Parses "0,2,4-7" into at most cap cores. REMIXDB_INVALID.
-MUST_CHECK enum remixdb_status thread_parse_cores(const char *list, uint32_t *cores_out, uint32_t cap, uint32_t *nr_out);
+MUST_CHECK enum remixdb_status thread_parse_cores(const char *list, uint32_t *cores_out, uint32_t cap,
+                                                  uint32_t *nr_out);
 void thread_join(pthread_t t);
 // pthread_cond_t on the monotonic clock, a wait, and a wait of at most ns: false when the time ran out.
 void cond_init(pthread_cond_t *c);
 void cond_wait(pthread_cond_t *c, pthread_mutex_t *m);
 bool cond_wait_ns(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ns);
 
-// A thread that is cancelled (pthread_cancel) must not end inside the library, where it may hold locks. CANCEL_LATER, the first declaration of a block, puts a deferred
-// cancellation off until the block is left. It stands around everything that is a cancellation point, and around the user's functions, and nowhere else: calls
-// that meet none of these pay nothing. All waits of the library are those above, which have it.
+// A thread that is cancelled (pthread_cancel) must not end inside the library, where it may hold locks. CANCEL_LATER,
+// the first declaration of a block, puts a deferred cancellation off until the block is left. It stands around
+// everything that is a cancellation point, and around the user's functions, and nowhere else: calls that meet none of
+// these pay nothing. All waits of the library are those above, which have it.
 static inline int cancel_off(void) {
   int before;
   (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -170,17 +177,38 @@ uint64_t time_ns(void);
 void time_sleep_ns(uint64_t ns);
 
 // ---- bits
-static inline uint64_t align_up(uint64_t n, uint64_t align) { return (n + align - 1) & ~(align - 1); }  // align a power of two
-static inline uint32_t load16le(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
-static inline uint32_t load32le(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
-static inline uint64_t load64le(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+static inline uint64_t align_up(uint64_t n, uint64_t align) {
+  return (n + align - 1) & ~(align - 1);
+}  // align a power of two
+static inline uint32_t load16le(const void *p) {
+  uint16_t v;
+  memcpy(&v, p, 2);
+  return v;
+}
+static inline uint32_t load32le(const void *p) {
+  uint32_t v;
+  memcpy(&v, p, 4);
+  return v;
+}
+static inline uint64_t load64le(const void *p) {
+  uint64_t v;
+  memcpy(&v, p, 8);
+  return v;
+}
 static inline uint64_t load64be(const void *p) { return __builtin_bswap64(load64le(p)); }
-static inline void store16le(void *p, uint32_t v) { uint16_t w = (uint16_t)v; memcpy(p, &w, 2); }
+static inline void store16le(void *p, uint32_t v) {
+  uint16_t w = (uint16_t)v;
+  memcpy(p, &w, 2);
+}
 static inline void store32le(void *p, uint32_t v) { memcpy(p, &v, 4); }
 static inline void store64le(void *p, uint64_t v) { memcpy(p, &v, 8); }
 
 typedef uint64_t lib_chunk __attribute__((vector_size(16)));
-static inline void copy_chunk(uint8_t *to, const uint8_t *from) { lib_chunk c; memcpy(&c, from, 16); memcpy(to, &c, 16); }
+static inline void copy_chunk(uint8_t *to, const uint8_t *from) {
+  lib_chunk c;
+  memcpy(&c, from, 16);
+  memcpy(to, &c, 16);
+}
 // memcpy without a call, for up to COPY_SMALL bytes: from both ends, which meet or overlap.
 #define COPY_SMALL 128u
 static inline void copy_small(void *to_ptr, const void *from_ptr, size_t n) {

@@ -25,10 +25,13 @@ static inline bool done(enum remixdb_status s) {
 
 static enum remixdb_status null_argument(const char *what) { return err_set(REMIXDB_INVALID, "%s is NULL", what); }
 
-// A store belongs to the process that opened it. In a child made by fork nothing is done with it, and nothing of it is freed: its locks may be held by threads that are not
-// there, and what is in memory is its parent's to write.
+// A store belongs to the process that opened it. In a child made by fork nothing is done with it, and nothing of it is
+// freed: its locks may be held by threads that are not there, and what is in memory is its parent's to write.
 static __attribute__((noinline)) enum remixdb_status check_process(const struct xdb *x) {
-  return xdb_is_anothers(x) ? err_set(REMIXDB_INVALID, "the store belongs to the process that opened it, and this is a child made by fork") : REMIXDB_OK;
+  return xdb_is_anothers(x)
+             ? err_set(REMIXDB_INVALID,
+                       "the store belongs to the process that opened it, and this is a child made by fork")
+             : REMIXDB_OK;
 }
 
 static inline enum remixdb_status check_store(const struct xdb *xdb) {
@@ -58,20 +61,24 @@ static enum remixdb_status check_dir(const char *dir) {
 static enum remixdb_status check_lengths(const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
   if (unlikely(!kbuf && klen)) return null_argument("the key");
   if (unlikely(klen > REMIXDB_KV_MAX))
-    return err_set(REMIXDB_TOOBIG, "a key of %u bytes is too long: key and value together may have %u", klen, REMIXDB_KV_MAX);
+    return err_set(REMIXDB_TOOBIG, "a key of %u bytes is too long: key and value together may have %u", klen,
+                   REMIXDB_KV_MAX);
   if (unlikely(!vbuf && vlen)) return null_argument("the value");
   if (unlikely((uint64_t)klen + vlen > REMIXDB_KV_MAX))
-    return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", klen, vlen,
-                   REMIXDB_KV_MAX);
+    return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", klen,
+                   vlen, REMIXDB_KV_MAX);
   return REMIXDB_OK;
 }
 
-static enum remixdb_status check_kv(const struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
+static enum remixdb_status check_kv(const struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf,
+                                    uint32_t vlen) {
   const enum remixdb_status s = check_ref(ref);
   return likely(s == REMIXDB_OK) ? check_lengths(kbuf, klen, vbuf, vlen) : s;
 }
 
-static enum remixdb_status check_key(const struct xdb_ref *ref, const void *kbuf, uint32_t klen) { return check_kv(ref, kbuf, klen, NULL, 0); }
+static enum remixdb_status check_key(const struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
+  return check_kv(ref, kbuf, klen, NULL, 0);
+}
 
 // ---- errors and versions
 
@@ -203,7 +210,8 @@ PUBLIC bool remixdb_get(struct xdb_ref *ref, const void *kbuf, uint32_t klen, vo
   return done(likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf_out, UINT32_MAX, vlen_out) : s);
 }
 
-PUBLIC bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, uint32_t *vlen_out) {
+PUBLIC bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap,
+                         uint32_t *vlen_out) {
   enum remixdb_status s = check_key(ref, kbuf, klen);
   if (s == REMIXDB_OK && !vbuf && vcap) s = null_argument("vbuf");
   // without a buffer only the length is asked for, but a value that does not fit into nothing is still TOOBIG
@@ -238,18 +246,22 @@ PUBLIC bool remixdb_merge_decide(struct xdb_ref *ref, const void *kbuf, uint32_t
   return done(s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), decided, d) : s);
 }
 
-static enum remixdb_status check_many(size_t nr, const struct remixdb_slice *keys, const struct remixdb_buf *values, const bool *found) {
+static enum remixdb_status check_many(size_t nr, const struct remixdb_slice *keys, const struct remixdb_buf *values,
+                                      const bool *found) {
   if (!keys) return null_argument("keys");
   if (!found) return null_argument("found");
   for (size_t i = 0; i < nr; i++) {
     if (unlikely(!keys[i].ptr && keys[i].len)) return err_set(REMIXDB_INVALID, "key %zu is NULL", i);
-    if (unlikely(keys[i].len > REMIXDB_KV_MAX)) return err_set(REMIXDB_INVALID, "key %zu has %u bytes, and no key is that long", i, keys[i].len);
-    if (unlikely(values && !values[i].ptr && values[i].cap)) return err_set(REMIXDB_INVALID, "the buffer of value %zu is NULL", i);
+    if (unlikely(keys[i].len > REMIXDB_KV_MAX))
+      return err_set(REMIXDB_INVALID, "key %zu has %u bytes, and no key is that long", i, keys[i].len);
+    if (unlikely(values && !values[i].ptr && values[i].cap))
+      return err_set(REMIXDB_INVALID, "the buffer of value %zu is NULL", i);
   }
   return REMIXDB_OK;
 }
 
-PUBLIC size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found) {
+PUBLIC size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys,
+                                struct remixdb_buf *values, bool *found) {
   size_t nr_found = 0;
   enum remixdb_status s = check_ref(ref);
   if (s == REMIXDB_OK && nr) s = check_many(nr, keys, values, found);
@@ -258,21 +270,28 @@ PUBLIC size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct rem
   return nr_found;
 }
 
-static enum remixdb_status check_packed(size_t nr, const uint32_t *klens, const void *keys, size_t keys_len, const struct remixdb_packed *out) {
+static enum remixdb_status check_packed(size_t nr, const uint32_t *klens, const void *keys, size_t keys_len,
+                                        const struct remixdb_packed *out) {
   if (!out) return null_argument("out");
   if (!keys && keys_len) return null_argument("keys");
   if (!out->ptr && out->cap) return null_argument("out->ptr");
-  if (nr && (!klens || !out->offs || !out->lens || !out->found)) return null_argument("klens, out->offs, out->lens or out->found");
+  if (nr && (!klens || !out->offs || !out->lens || !out->found))
+    return null_argument("klens, out->offs, out->lens or out->found");
   size_t left = keys_len;
   for (size_t i = 0; i < nr; i++) {
-    if (unlikely(klens[i] > REMIXDB_KV_MAX)) return err_set(REMIXDB_INVALID, "key %zu has %u bytes, and no key is that long", i, klens[i]);
-    if (unlikely(klens[i] > left)) return err_set(REMIXDB_INVALID, "key %zu ends behind the %zu bytes of the keys", i, keys_len);
+    if (unlikely(klens[i] > REMIXDB_KV_MAX))
+      return err_set(REMIXDB_INVALID, "key %zu has %u bytes, and no key is that long", i, klens[i]);
+    if (unlikely(klens[i] > left))
+      return err_set(REMIXDB_INVALID, "key %zu ends behind the %zu bytes of the keys", i, keys_len);
     left -= klens[i];
   }
-  return left == 0 ? REMIXDB_OK : err_set(REMIXDB_INVALID, "the keys have %zu bytes, and their lengths add up to %zu", keys_len, keys_len - left);
+  return left == 0 ? REMIXDB_OK
+                   : err_set(REMIXDB_INVALID, "the keys have %zu bytes, and their lengths add up to %zu", keys_len,
+                             keys_len - left);
 }
 
-static enum remixdb_status get_packed(struct xdb_ref *ref, size_t nr, const uint32_t *klens, const uint8_t *keys, struct remixdb_packed *out, size_t *nr_found) {
+static enum remixdb_status get_packed(struct xdb_ref *ref, size_t nr, const uint32_t *klens, const uint8_t *keys,
+                                      struct remixdb_packed *out, size_t *nr_found) {
   struct remixdb_slice *const slices = nr <= SIZE_MAX / sizeof(*slices) ? mem_alloc(nr * sizeof(*slices)) : NULL;
   struct remixdb_buf *const bufs = slices && nr <= SIZE_MAX / sizeof(*bufs) ? mem_alloc(nr * sizeof(*bufs)) : NULL;
   enum remixdb_status s = bufs ? REMIXDB_OK : REMIXDB_NOMEM;
@@ -296,7 +315,8 @@ static enum remixdb_status get_packed(struct xdb_ref *ref, size_t nr, const uint
   return s;
 }
 
-PUBLIC size_t remixdb_multi_get_packed(struct xdb_ref *ref, size_t nr, const uint32_t *klens, const void *keys, size_t keys_len, struct remixdb_packed *out) {
+PUBLIC size_t remixdb_multi_get_packed(struct xdb_ref *ref, size_t nr, const uint32_t *klens, const void *keys,
+                                       size_t keys_len, struct remixdb_packed *out) {
   size_t nr_found = 0;
   enum remixdb_status s = check_ref(ref);
   if (s == REMIXDB_OK) s = check_packed(nr, klens, keys, keys_len, out);
@@ -329,26 +349,34 @@ PUBLIC bool remixdb_batch_put(struct xdb_batch *b, const void *kbuf, uint32_t kl
   return batch_op(b, kbuf, klen, vbuf, vlen, false);
 }
 
-PUBLIC bool remixdb_batch_del(struct xdb_batch *b, const void *kbuf, uint32_t klen) { return batch_op(b, kbuf, klen, NULL, 0, true); }
+PUBLIC bool remixdb_batch_del(struct xdb_batch *b, const void *kbuf, uint32_t klen) {
+  return batch_op(b, kbuf, klen, NULL, 0, true);
+}
 
-static enum remixdb_status check_load(const struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens, const uint32_t *vlens, const void *bytes,
-                                      size_t nbytes) {
+static enum remixdb_status check_load(const struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
+                                      const uint32_t *vlens, const void *bytes, size_t nbytes) {
   if (!b) return null_argument("b");
   if (!bytes && nbytes) return null_argument("bytes");
   if (nr && (!klens || !vlens)) return null_argument("klens or vlens");
   size_t left = nbytes;
   for (size_t i = 0; i < nr; i++) {
-    if (unlikely(ops && ops[i] > REMIXDB_BATCH_DEL)) return err_set(REMIXDB_INVALID, "operation %zu is %u, which is none", i, ops[i]);
-    if (unlikely(ops && ops[i] == REMIXDB_BATCH_DEL && vlens[i])) return err_set(REMIXDB_INVALID, "operation %zu deletes, and has a value of %u bytes", i, vlens[i]);
+    if (unlikely(ops && ops[i] > REMIXDB_BATCH_DEL))
+      return err_set(REMIXDB_INVALID, "operation %zu is %u, which is none", i, ops[i]);
+    if (unlikely(ops && ops[i] == REMIXDB_BATCH_DEL && vlens[i]))
+      return err_set(REMIXDB_INVALID, "operation %zu deletes, and has a value of %u bytes", i, vlens[i]);
     const uint64_t need = (uint64_t)klens[i] + vlens[i];
     if (unlikely(need > REMIXDB_KV_MAX)) return check_lengths("", klens[i], "", vlens[i]);
-    if (unlikely(need > left)) return err_set(REMIXDB_INVALID, "operation %zu ends behind the %zu bytes of all", i, nbytes);
+    if (unlikely(need > left))
+      return err_set(REMIXDB_INVALID, "operation %zu ends behind the %zu bytes of all", i, nbytes);
     left -= need;
   }
-  return left == 0 ? REMIXDB_OK : err_set(REMIXDB_INVALID, "the operations have %zu bytes, and their lengths add up to %zu", nbytes, nbytes - left);
+  return left == 0 ? REMIXDB_OK
+                   : err_set(REMIXDB_INVALID, "the operations have %zu bytes, and their lengths add up to %zu", nbytes,
+                             nbytes - left);
 }
 
-PUBLIC bool remixdb_batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens, const uint32_t *vlens, const void *bytes, size_t nbytes) {
+PUBLIC bool remixdb_batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
+                               const uint32_t *vlens, const void *bytes, size_t nbytes) {
   enum remixdb_status s = check_load(b, nr, ops, klens, vlens, bytes, nbytes);
   if (s == REMIXDB_OK && nr) s = batch_load(b, nr, ops, klens, vlens, bytes ? bytes : (const void *)"");
   return done(s);
@@ -407,7 +435,8 @@ PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) {
 }
 
 // What is not at hand, or long. Apart, so that the other way makes no call and keeps all in registers.
-static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out) {
+static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out,
+                                                uint32_t *vlen_out) {
   struct kv_rec r;
   enum remixdb_status s = check_iter(it);
   if (s == REMIXDB_OK) s = xdb_iter_record(it, &r);
@@ -420,9 +449,11 @@ static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_
   return done(s);
 }
 
-PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out) {
+PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out,
+                              uint32_t *vlen_out) {
   struct kv_rec r;
-  if (unlikely(!it || fork_now() != 0 || !xdb_iter_record_held(it, &r) || r.klen > COPY_SMALL || r.vlen > COPY_SMALL)) return peek_slow(it, kbuf_out, klen_out, vbuf_out, vlen_out);
+  if (unlikely(!it || fork_now() != 0 || !xdb_iter_record_held(it, &r) || r.klen > COPY_SMALL || r.vlen > COPY_SMALL))
+    return peek_slow(it, kbuf_out, klen_out, vbuf_out, vlen_out);
   err_finish_ok();
   if (klen_out) *klen_out = r.klen;
   if (vlen_out) *vlen_out = r.vlen;

@@ -42,7 +42,8 @@ static void sst_free(struct sst *t) {
 
 #define SST_HOLE (128u << 10)  // more than a block has: each begins with a checksum
 
-// Blocks begin where the counts are not zero; a block has at most 16 pages, and the counts add up. Sets what sst_advance goes by.
+// Blocks begin where the counts are not zero; a block has at most 16 pages, and the counts add up. Sets what
+// sst_advance goes by.
 static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
   uint64_t sum = 0;
   uint32_t pages = BLOCK_PAGES_MAX;  // of the block so far: a first page of 0 is one too many
@@ -87,7 +88,8 @@ static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, con
 static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_sst_footer *f, const uint8_t *meta) {
   if (f->meta_sum != hash64_seed(meta, f->meta_len, format_sst_meta_seed(t->number)))
     return err_corrupt(t->path, f->meta_off, "checksum of metadata");
-  const uint8_t *const min = meta + t->nr_pages, *const dict = min + f->min_len + f->max_len, *const sizes = dict + f->dict_len;
+  const uint8_t *const min = meta + t->nr_pages, *const dict = min + f->min_len + f->max_len,
+                       *const sizes = dict + f->dict_len;
 
   // one more, not zero, ends the last block
   t->nr_recs = mem_alloc((size_t)t->nr_pages + 1);
@@ -109,7 +111,9 @@ static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_ss
   if (f->dict_len) {
     bool lacking = false;
     t->zdict = ZSTD_createDDict_advanced(dict, f->dict_len, ZSTD_dlm_byCopy, ZSTD_dct_auto, zmem_telling(&lacking));
-    if (!t->zdict) return lacking ? REMIXDB_NOMEM : err_corrupt(t->path, f->meta_off + (uint64_t)(dict - meta), "malformed dictionary");
+    if (!t->zdict)
+      return lacking ? REMIXDB_NOMEM
+                     : err_corrupt(t->path, f->meta_off + (uint64_t)(dict - meta), "malformed dictionary");
   }
   if (f->flags & FORMAT_SST_FLAG_ZSTD) return sst_decode_sizes(t, sizes, sizes + f->sizes_len, f->meta_off);
   return REMIXDB_OK;
@@ -192,7 +196,9 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
   fdpool_add(ctx->fds, &t->file, ctx->dir, t->path, ENV_READ | (ctx->direct_io ? ENV_DIRECT : 0));
   s = fdpool_acquire(&t->file, &fd);
   if (s != REMIXDB_OK) goto out;
-  s = env_is_hollow(ctx->env, fd, 0, t->file_size, SST_HOLE) ? err_corrupt(t->path, 0, "has a hole where blocks should be") : sst_load_meta(t, fd);
+  s = env_is_hollow(ctx->env, fd, 0, t->file_size, SST_HOLE)
+          ? err_corrupt(t->path, 0, "has a hole where blocks should be")
+          : sst_load_meta(t, fd);
   fdpool_release(&t->file);
   if (s == REMIXDB_OK) s = cache_table_init(&t->cache, ctx->cache, t->nr_pages, number);
 out:
@@ -224,5 +230,6 @@ void sst_unref(struct sst *t) {
 }
 
 void sst_retire(struct sst *t) {
-  if (!atomic_exchange_explicit(&t->obsolete, true, memory_order_relaxed) && t->ctx->retired) sst_retired_add(t->ctx->retired, 1, t->file_size);
+  if (!atomic_exchange_explicit(&t->obsolete, true, memory_order_relaxed) && t->ctx->retired)
+    sst_retired_add(t->ctx->retired, 1, t->file_size);
 }

@@ -1,25 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The wormhole. Three parts: leaves (wh/leaf.h), the trie (wh/trie.h), and the list that ties them. The list is the truth, trie and guide are only hints.
+// The wormhole. Three parts: leaves (wh/leaf.h), the trie (wh/trie.h), and the list that ties them. The list is the
+// truth, trie and guide are only hints.
 //
-// Why a reader without locks is right. A change of the structure holds the structure lock and the locks of the leaves that die in
-// it. New leaves are made locked, take their place in the list, then the old ones are marked dead, then the trie is brought up
-// to date and the structure lock given back: the change is over. Only then are the new leaves unlocked. Call a leaf *fresh for S*
-// unless the change in which it died was over before the moment S was taken ("before" is C11's happens-before).
-//   (a) A fresh leaf holds every key of its range that has a version <= S. Keys with a committed version are never taken out of
-//       the index, only copied to successors, and a commit into a successor comes after the change: if S includes such a commit,
-//       the change was over before S.
-//   (b) A leaf seen alive by a reader that has S already is fresh: had the change been over before S, coherence would show it
+// Why a reader without locks is right. A change of the structure holds the structure lock and the locks of the leaves
+// that die in it. New leaves are made locked, take their place in the list, then the old ones are marked dead, then the
+// trie is brought up to date and the structure lock given back: the change is over. Only then are the new leaves
+// unlocked. Call a leaf *fresh for S* unless the change in which it died was over before the moment S was taken
+// ("before" is C11's happens-before).
+//   (a) A fresh leaf holds every key of its range that has a version <= S. Keys with a committed version are never
+//   taken out of
+//       the index, only copied to successors, and a commit into a successor comes after the change: if S includes such
+//       a commit, the change was over before S.
+//   (b) A leaf seen alive by a reader that has S already is fresh: had the change been over before S, coherence would
+//   show it
 //       dead. (That its memory is no other leaf by now is what epochs are for: W6.)
-//   (c) If X is fresh, so is Y when read from X.next or X.prev. Suppose the change that killed Y was over before S. If X outlived
-//       it, the change stored Y's successor in X, and the reader would see that. If X died in it, or in an earlier one (the
-//       structure lock puts changes in order), X's change was over before S too, and X is not fresh. A dead leaf's own pointers
-//       are frozen because a change writes only to living leaves: it finds the neighbours through a living leaf.
-//   (d) The range of a leaf is fixed: a split of its right neighbour keeps that neighbour's anchor, a merge with it kills the leaf.
-// From (a) to (d): the ranges of the leaves a cursor visits along next (or prev) abut; a leaf holds only keys of its range, and all
-// of those for S. So no key is missed and none is seen twice, whatever splits and merges
-// meanwhile, and it does not matter whether a leaf's neighbour is read before or after its entries. The same holds for a single
-// get: a leaf of the key's range that is seen alive has the key, or nobody has it for S.
+//   (c) If X is fresh, so is Y when read from X.next or X.prev. Suppose the change that killed Y was over before S. If
+//   X outlived
+//       it, the change stored Y's successor in X, and the reader would see that. If X died in it, or in an earlier one
+//       (the structure lock puts changes in order), X's change was over before S too, and X is not fresh. A dead leaf's
+//       own pointers are frozen because a change writes only to living leaves: it finds the neighbours through a living
+//       leaf.
+//   (d) The range of a leaf is fixed: a split of its right neighbour keeps that neighbour's anchor, a merge with it
+//   kills the leaf.
+// From (a) to (d): the ranges of the leaves a cursor visits along next (or prev) abut; a leaf holds only keys of its
+// range, and all of those for S. So no key is missed and none is seen twice, whatever splits and merges meanwhile, and
+// it does not matter whether a leaf's neighbour is read before or after its entries. The same holds for a single get: a
+// leaf of the key's range that is seen alive has the key, or nobody has it for S.
 #include "wh.h"
 
 #include "wh/gap.h"
@@ -28,11 +35,11 @@
 #include <inttypes.h>
 
 #define MERGE_KEYS (WH_LEAF_KEYS / 2)
-#define GUIDE_STEPS 3u   // steps along the list from what the guide says to where the trie is asked
-#define GUIDE_LEAVES 32u // with fewer leaves there is no guide
-#define HINT_STEPS 8u    // steps along the list after which the hint is taken for a hash collision's
-#define DEAD_LEAVES 32u  // so many of them wait together
-#define ROOM_LINES 4u    // asked for ahead; what is larger the processor goes on with itself
+#define GUIDE_STEPS 3u    // steps along the list from what the guide says to where the trie is asked
+#define GUIDE_LEAVES 32u  // with fewer leaves there is no guide
+#define HINT_STEPS 8u     // steps along the list after which the hint is taken for a hash collision's
+#define DEAD_LEAVES 32u   // so many of them wait together
+#define ROOM_LINES 4u     // asked for ahead; what is larger the processor goes on with itself
 
 static bool lock_try(struct lib_lock *l) {
   uint32_t free_word = 0;
@@ -57,7 +64,8 @@ static void guide_renew(struct wh *wh) {
   uint32_t n = 0;
   for (struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_relaxed); l && n < nr;
        l = atomic_load_explicit(&l->next, memory_order_relaxed)) {
-    if (old && n + 8 < old->nr) prefetch(atomic_load_explicit(&old->items[n + 8], memory_order_relaxed));  // near what comes in eight steps
+    if (old && n + 8 < old->nr)
+      prefetch(atomic_load_explicit(&old->items[n + 8], memory_order_relaxed));  // near what comes in eight steps
     bounds[n] = l->anchor;
     items[n++] = l;
   }
@@ -112,7 +120,8 @@ static void leaves_turn(struct wh *wh) {
   if (wh->waiting.nr) {
     if (!epoch_passed(wh->epoch, wh->stamp) || !epoch_passed(wh->cursors, wh->cursors_stamp)) return;
     // what a sanitizer sees when somebody is on one all the same
-    for (struct wh_leaf *l = wh->waiting.first; LIB_SANITIZED && l; l = l->after) memset(l, 0xa5, offsetof(struct wh_leaf, after));
+    for (struct wh_leaf *l = wh->waiting.first; LIB_SANITIZED && l; l = l->after)
+      memset(l, 0xa5, offsetof(struct wh_leaf, after));
     wh->waiting.last->after = wh->free_leaves;
     wh->free_leaves = wh->waiting.first;
   }
@@ -132,7 +141,8 @@ static void leaf_died(struct wh *wh, struct wh_leaf *l) {
 }
 
 // A locked leaf, as wh_leaf_init makes it. NULL: no memory.
-static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const struct kref *end, const struct wh_content *content, uint32_t from, uint32_t to) {
+static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const struct kref *end,
+                                   const struct wh_content *content, uint32_t from, uint32_t to) {
   struct wh_leaf *l = leaf_free(wh);
   if (l == NULL) l = wh_line_alloc(&wh->arena, sizeof(*l));
   if (l) wh_leaf_init(l, anchor, end, content, from, to);
@@ -147,8 +157,8 @@ static const struct kref *leaf_end(const struct wh_leaf *l) {
 
 // ---- the list
 
-// A dead leaf is left to the left, where the anchors get smaller and end at the head, which is replaced before it dies; from a living leaf the way to the right is
-// over living leaves. So it ends unless the structure changes all the time.
+// A dead leaf is left to the left, where the anchors get smaller and end at the head, which is replaced before it dies;
+// from a living leaf the way to the right is over living leaves. So it ends unless the structure changes all the time.
 struct wh_leaf *wh_locate(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8) {
   for (uint32_t steps = 1;; steps++) {
     if (wh_leaf_dead(l) || wh_leaf_cmp(l, key, k8) > 0) {
@@ -165,9 +175,10 @@ struct wh_leaf *wh_locate(const struct wh *wh, struct wh_leaf *l, struct kref ke
 
 // ---- changes of the structure
 
-// The new leaves first..last (linked to each other, locked) take the place of the old ones from..to, which die. Structure lock;
-// the locks of from and to.
-static void list_replace(struct wh *wh, struct wh_leaf *from, struct wh_leaf *to, struct wh_leaf *first, struct wh_leaf *last) {
+// The new leaves first..last (linked to each other, locked) take the place of the old ones from..to, which die.
+// Structure lock; the locks of from and to.
+static void list_replace(struct wh *wh, struct wh_leaf *from, struct wh_leaf *to, struct wh_leaf *first,
+                         struct wh_leaf *last) {
   struct wh_leaf *prev = wh_leaf_prev(from), *next = wh_leaf_next(to);
   atomic_store_explicit(&first->prev, prev, memory_order_relaxed);
   atomic_store_explicit(&last->next, next, memory_order_relaxed);
@@ -180,8 +191,9 @@ static void list_replace(struct wh *wh, struct wh_leaf *from, struct wh_leaf *to
 static void struct_lock(struct wh *wh) { (void)pthread_mutex_lock(&wh->lock); }
 static void struct_unlock(struct wh *wh) { (void)pthread_mutex_unlock(&wh->lock); }
 
-// The slot's key is in this new leaf now, which is locked. behind: a locked leaf next to it on the left that holds what was in the slot's leaf, when that has
-// become two; NULL: there is none, or all keys are in `leaf`. The other keys of many may be in `behind`: it is kept for them, and given back otherwise.
+// The slot's key is in this new leaf now, which is locked. behind: a locked leaf next to it on the left that holds what
+// was in the slot's leaf, when that has become two; NULL: there is none, or all keys are in `leaf`. The other keys of
+// many may be in `behind`: it is kept for them, and given back otherwise.
 static void slot_move(struct wh_slot *slot, struct wh_leaf *behind, struct wh_leaf *leaf) {
   struct wh_many *m = slot->many;
   slot->leaf = leaf;
@@ -217,11 +229,14 @@ static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const struct wh_co
   return REMIXDB_OK;
 }
 
-// The length of the shortest prefix of content[cut] that is greater than the key before it. Where their pieces differ they tell, but for zeros at a key's end.
+// The length of the shortest prefix of content[cut] that is greater than the key before it. Where their pieces differ
+// they tell, but for zeros at a key's end.
 static uint32_t cut_len(const struct wh_content *c, uint32_t cut) {
   const uint32_t differ = (uint32_t)(c->pieces[cut - 1] ^ c->pieces[cut]);
   if (likely(differ)) return c->skip + (uint32_t)__builtin_clz(differ) / 8 + 1;
-  return kv_lcp_from(wh_entry_key(wh_word_entry(c->words[cut - 1])), wh_entry_key(wh_word_entry(c->words[cut])), c->skip) + 1;
+  return kv_lcp_from(wh_entry_key(wh_word_entry(c->words[cut - 1])), wh_entry_key(wh_word_entry(c->words[cut])),
+                     c->skip) +
+         1;
 }
 
 // Where to cut: near the middle, where the separator is shortest.
@@ -239,10 +254,12 @@ static uint32_t split_point(const struct wh_content *c) {
 }
 
 // Cuts the slot's leaf in two. first: the least key that is to come into the right one, in memory that stays.
-static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_content *content, uint32_t cut, struct kref first) {
+static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_content *content, uint32_t cut,
+                                    struct kref first) {
   struct wh *wh = slot->wh;
   struct wh_leaf *old = slot->leaf;
-  const struct kref sep = kref(first.ptr, kv_lcp_from(wh_entry_key(wh_word_entry(content->words[cut - 1])), first, 0) + 1);
+  const struct kref sep = kref(first.ptr,
+                               kv_lcp_from(wh_entry_key(wh_word_entry(content->words[cut - 1])), first, 0) + 1);
   struct wh_leaf *l = leaf_create(wh, old->anchor, &sep, content, 0, cut);
   if (l == NULL) return REMIXDB_NOMEM;
   struct wh_leaf *r = leaf_create(wh, sep, leaf_end(old), content, cut, content->nr);
@@ -280,7 +297,8 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_conten
   return REMIXDB_OK;
 }
 
-// Makes room for the slot's key, of which key is a copy that stays. On success slot->leaf is the leaf for it, locked; REMIXDB_NOMEM: nothing has changed.
+// Makes room for the slot's key, of which key is a copy that stays. On success slot->leaf is the leaf for it, locked;
+// REMIXDB_NOMEM: nothing has changed.
 static enum remixdb_status leaf_make_room(struct wh_slot *slot, struct kref key) {
   struct wh_content c;
   const uint32_t n = wh_leaf_content(slot->leaf, &c);
@@ -291,8 +309,8 @@ static enum remixdb_status leaf_make_room(struct wh_slot *slot, struct kref key)
   return leaf_cut(slot, &c, cut, wh_entry_key(wh_word_entry(c.words[cut])));
 }
 
-// Takes entries without version out of the slot's leaf: a new leaf without them replaces it, or it and its left neighbour when
-// they are small. False: no memory, they stay.
+// Takes entries without version out of the slot's leaf: a new leaf without them replaces it, or it and its left
+// neighbour when they are small. False: no memory, they stay.
 static bool leaf_shrink(struct wh_slot *slot) {
   struct wh *wh = slot->wh;
   struct wh_leaf *old = slot->leaf;
@@ -344,7 +362,9 @@ static bool recent_init(struct wh *wh, size_t arena_chunk) {
   return wh->recent != NULL;
 }
 
-static inline _Atomic uint64_t *recent_place(const struct wh *wh, uint64_t hash) { return &wh->recent[(uint64_t)(uint32_t)hash * wh->nr_recent >> 32]; }
+static inline _Atomic uint64_t *recent_place(const struct wh *wh, uint64_t hash) {
+  return &wh->recent[(uint64_t)(uint32_t)hash * wh->nr_recent >> 32];
+}
 
 // What is likely the key's entry or version; NULL: it is not known.
 static inline void *recent_find(const struct wh *wh, uint64_t hash) {
@@ -421,7 +441,8 @@ void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot
   struct wh_leaf *l = wh_hint(wh, key, k8);
   wh_leaf_prefetch(l, hash);
   if (is_ver) prefetch(wh_ver_entry(recent));
-  // Only a leaf of the key's range is waited for: that is what keeps the order of locks of those who hold leaves further left.
+  // Only a leaf of the key's range is waited for: that is what keeps the order of locks of those who hold leaves
+  // further left.
   for (;;) {
     l = wh_locate(wh, l, key, k8);
     lib_lock(&l->lock);
@@ -441,21 +462,26 @@ const struct wh_ver *wh_slot_newest(const struct wh_slot *slot) {
 
 _Static_assert(REMIXDB_KV_MAX < 1u << 30, "a length fits wh_ver.vlen");
 
-_Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 && WH_VER_BEFORE % 8 == 4 && WH_VER_BEFORE >= sizeof(struct wh_ver *) &&
-                   WH_VER_HEAD % 8 == 4 && WH_VER_HEAD >= WH_VER_BEFORE + sizeof(uint64_t),
-               "numbers, pointers to older versions, and what tells the entry, lie at multiples of eight, as what comes from an arena does");
+_Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 && WH_VER_BEFORE % 8 == 4 &&
+                   WH_VER_BEFORE >= sizeof(struct wh_ver *) && WH_VER_HEAD % 8 == 4 &&
+                   WH_VER_HEAD >= WH_VER_BEFORE + sizeof(uint64_t),
+               "numbers, pointers to older versions, and what tells the entry, lie at multiples of eight, as what "
+               "comes from an arena does");
 
 // The first place for a version at or behind `from`, in memory that begins at a multiple of eight.
 static inline size_t ver_place(size_t from) { return align_up(from + 4, 8) - 4; }
 
-// What follows on memory just allocated is allocated, and written, soon. Asked for two records ahead, since a line that is not there makes its writer wait.
+// What follows on memory just allocated is allocated, and written, soon. Asked for two records ahead, since a line that
+// is not there makes its writer wait.
 static inline void prefetch_room(const uint8_t *p, size_t size) {
   for (size_t o = 0; o < size && o < ROOM_LINES * CACHE_LINE; o += CACHE_LINE) prefetch_write(p + 2 * size + o);
 }
 
 // Whether a word (wh_entry_word) can hold the address; the message is set.
 static enum remixdb_status addr_fits(const void *p) {
-  return likely((uint64_t)(uintptr_t)p >> WH_PTR_BITS == 0) ? REMIXDB_OK : err_set(REMIXDB_NOMEM, "an address of more than %d bits", WH_PTR_BITS);
+  return likely((uint64_t)(uintptr_t)p >> WH_PTR_BITS == 0)
+             ? REMIXDB_OK
+             : err_set(REMIXDB_NOMEM, "an address of more than %d bits", WH_PTR_BITS);
 }
 
 // older: written before it already; NULL: no place is there.
@@ -550,7 +576,8 @@ void wh_unlink(struct wh_slot *slot) {
 
 void wh_many_init(struct wh_many *m, struct wh *wh) { *m = (struct wh_many){.wh = wh}; }
 
-enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val, uint32_t vlen, bool tomb, struct wh_link *out) {
+enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val, uint32_t vlen,
+                                 bool tomb, struct wh_link *out) {
   if (m->nr + 2 > m->cap) {  // the key's leaf, and what a split makes of it
     const uint32_t cap = m->cap ? m->cap * 2 : 16;
     struct wh_leaf **grown = mem_realloc(m->leaves, cap * sizeof(struct wh_leaf *));
@@ -562,7 +589,8 @@ enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t ha
   struct wh_leaf *last = m->nr ? m->leaves[m->nr - 1] : NULL;
   assert(last == NULL || wh_leaf_cmp(last, key, wh_key8(key, 0)) <= 0);
   if (last && wh_leaf_ends_behind(last, key, wh_key8(key, 0))) {
-    slot = (struct wh_slot){.wh = m->wh, .leaf = last, .entry = wh_leaf_find(last, key, hash), .key = key, .hash = hash};
+    slot = (struct wh_slot){
+        .wh = m->wh, .leaf = last, .entry = wh_leaf_find(last, key, hash), .key = key, .hash = hash};
   } else {
     wh_lock(m->wh, key, hash, &slot);
     m->leaves[m->nr++] = slot.leaf;
@@ -601,10 +629,10 @@ static inline void ver_prefetch(const struct wh_ver *v) {
 }
 
 // From a hint.
-static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8, uint64_t hash,
-                                            uint64_t moment) {
-  // An entry with a version is the key's one entry wherever it was found, in a dead leaf too: successors share it, and one that
-  // was given up for another lost its version first.
+static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8,
+                                            uint64_t hash, uint64_t moment) {
+  // An entry with a version is the key's one entry wherever it was found, in a dead leaf too: successors share it, and
+  // one that was given up for another lost its version first.
   const struct wh_entry *e = wh_leaf_find(l, key, hash);
   const struct wh_ver *v = e ? wh_entry_newest(e) : NULL;
   if (v) {
@@ -632,7 +660,8 @@ struct wh_begun wh_get_begin(const struct wh *wh, struct kref key, uint64_t hash
   return (struct wh_begun){l, NULL};
 }
 
-const struct wh_ver *wh_get_end(const struct wh *wh, struct wh_begun w, struct kref key, uint64_t hash, uint64_t moment) {
+const struct wh_ver *wh_get_end(const struct wh *wh, struct wh_begun w, struct kref key, uint64_t hash,
+                                uint64_t moment) {
   if (w.recent) {
     const struct wh_ver *v = NULL;
     if (wh_recent_is_ver(w.recent)) v = kv_eq(wh_ver_key(w.recent), key) ? w.recent : NULL;
@@ -652,9 +681,9 @@ const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash,
 
 // ---- reading many keys at once
 //
-// Group prefetching (Chen, Ailamaki, Gibbons, Mowry: "Improving Hash Join Performance through Prefetching", ICDE 2004): a step reads one
-// line per key, which the step before has asked for. The steps only find out what will be read; the last one is wh_get's own search of
-// the leaf, with all it needs at hand.
+// Group prefetching (Chen, Ailamaki, Gibbons, Mowry: "Improving Hash Join Performance through Prefetching", ICDE 2004):
+// a step reads one line per key, which the step before has asked for. The steps only find out what will be read; the
+// last one is wh_get's own search of the leaf, with all it needs at hand.
 
 // Asks for the words of the entries that wh_leaf_find will look at.
 static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
@@ -686,8 +715,8 @@ static inline void leaf_prefetch_entry(const struct wh_leaf *l, uint64_t hash) {
   prefetch(wh_leaf_next(l));
 }
 
-void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *hashes, const uint8_t *which, uint32_t nr, uint64_t moment,
-                 const struct wh_ver **versions_out) {
+void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *hashes, const uint8_t *which,
+                 uint32_t nr, uint64_t moment, const struct wh_ver **versions_out) {
   struct wh_way ways[WH_GROUP_MAX];
   assert(nr <= WH_GROUP_MAX);
   for (uint32_t i = 0; i < nr; i++) {
@@ -736,7 +765,8 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
     const struct kref key = wh_entry_key(wh_leaf_entry(l, wh_idx_pos(at)));
     const uint32_t hash = (uint32_t)(hash64(key.ptr, key.len) >> 32);
     if (!wh_idx_fits(at, hash)) WH_BROKEN("W1: entry %u has another hash in the hash part", wh_idx_pos(at));
-    if ((wh_leaf_word(l, wh_idx_pos(at)) ^ wh_entry_tag(hash)) >> WH_PTR_BITS) WH_BROKEN("W1: an entry's tag is not its key's");
+    if ((wh_leaf_word(l, wh_idx_pos(at)) ^ wh_entry_tag(hash)) >> WH_PTR_BITS)
+      WH_BROKEN("W1: an entry's tag is not its key's");
     taken++;
   }
   if (taken != n) WH_BROKEN("W1: the hash part has %u of %u entries", taken, n);
@@ -746,11 +776,13 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
     const struct wh_entry *e = wh_leaf_entry(l, pos[i]);
     const struct kref key = wh_entry_key(e);
     const uint64_t hash = hash64(key.ptr, key.len);
-    if (l->anchor.len < l->skip || key.len < l->skip || (l->skip && memcmp(key.ptr, l->anchor.ptr, l->skip) != 0)) WH_BROKEN("W8: keys without their leaf's first bytes");
+    if (l->anchor.len < l->skip || key.len < l->skip || (l->skip && memcmp(key.ptr, l->anchor.ptr, l->skip) != 0))
+      WH_BROKEN("W8: keys without their leaf's first bytes");
     if (l->pieces[pos[i]] != wh_piece(key, l->skip)) WH_BROKEN("W8: another piece than the key's");
     if (!wh_entry_newest(e) && !l->holes) WH_BROKEN("W10: an entry without a version, and the leaf does not know");
     if (wh_leaf_find(l, key, hash) != e) WH_BROKEN("W1: an entry is not found by its key");
-    if (kv_cmp(l->anchor, key) > 0 || (next && kv_cmp(key, next->anchor) >= 0)) WH_BROKEN("W1: a key outside of its leaf's range");
+    if (kv_cmp(l->anchor, key) > 0 || (next && kv_cmp(key, next->anchor) >= 0))
+      WH_BROKEN("W1: a key outside of its leaf's range");
     if (i && kv_cmp(wh_entry_key(wh_leaf_entry(l, pos[i - 1])), key) >= 0) WH_BROKEN("W1: keys out of order");
     const uint64_t k8 = wh_key8(key, 0);
     if (wh_trie_hint(&wh->trie, key, k8, true) != l) WH_BROKEN("W3: the trie leads to another leaf");
@@ -768,7 +800,8 @@ static bool check_recent(const struct wh *wh, char *why, size_t cap) {
     const struct wh_ver *const v = wh_recent_is_ver(recent) ? recent : NULL;
     const struct kref key = v ? wh_ver_key(v) : wh_entry_key(recent);
     const uint64_t hash = hash64(key.ptr, key.len), k8 = wh_key8(key, 0);
-    if (recent_place(wh, hash) != &wh->recent[i] || w != wh_entry_word(recent, hash)) WH_BROKEN("W11: an entry or version at another hash's place");
+    if (recent_place(wh, hash) != &wh->recent[i] || w != wh_entry_word(recent, hash))
+      WH_BROKEN("W11: an entry or version at another hash's place");
     const struct wh_entry *const e = wh_leaf_find(wh_locate(wh, wh_hint(wh, key, k8), key, k8), key, hash);
     if (v) {
       const struct wh_ver *const newest = e ? wh_entry_newest(e) : NULL, *back = v;
@@ -784,10 +817,12 @@ static bool check_recent(const struct wh *wh, char *why, size_t cap) {
 static bool check_guide(const struct wh *wh, char *why, size_t cap) {
   const struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_acquire);
   for (uint32_t i = 0; g && i < g->nr; i++) {
-    const struct wh_leaf *const l = atomic_load_explicit(&g->items[i], memory_order_acquire), *const next = wh_leaf_next(l);
+    const struct wh_leaf *const l = atomic_load_explicit(&g->items[i], memory_order_acquire),
+                                *const next = wh_leaf_next(l);
     const struct kref bound = anchors_at(&g->anchors, i);
     if (wh_leaf_dead(l)) WH_BROKEN("W6: the guide names a dead leaf");
-    if (kv_cmp(l->anchor, bound) > 0 || (next && kv_cmp(bound, next->anchor) >= 0)) WH_BROKEN("W7: the guide names a leaf of another range");
+    if (kv_cmp(l->anchor, bound) > 0 || (next && kv_cmp(bound, next->anchor) >= 0))
+      WH_BROKEN("W7: the guide names a leaf of another range");
   }
   return true;
 }
@@ -803,7 +838,8 @@ static bool check_dead(const struct wh_leaf_list *list, char *why, size_t cap) {
 bool wh_check(const struct wh *wh, char *why, size_t cap) {
   const struct wh_leaf *prev = NULL;
   uint64_t keys = 0;
-  for (const struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_acquire); l; prev = l, l = wh_leaf_next(l)) {
+  for (const struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_acquire); l;
+       prev = l, l = wh_leaf_next(l)) {
     if (wh_leaf_prev(l) != prev) WH_BROKEN("W1: next and prev differ");
     if (prev ? kv_cmp(prev->anchor, l->anchor) >= 0 : l->anchor.len != 0) WH_BROKEN("W1: anchors out of order");
     const struct wh_leaf *const behind = wh_leaf_next(l);
@@ -811,7 +847,9 @@ bool wh_check(const struct wh *wh, char *why, size_t cap) {
     if (l->lo8 != wh_key8(l->anchor, 0)) WH_BROKEN("W1: an anchor's first bytes differ");
     if (!check_leaf(wh, l, &keys, why, cap) || !wh_trie_check_leaf(&wh->trie, l, why, cap)) return false;
   }
-  if (!check_recent(wh, why, cap) || !check_guide(wh, why, cap) || !check_dead(&wh->dead, why, cap) || !check_dead(&wh->waiting, why, cap)) return false;
+  if (!check_recent(wh, why, cap) || !check_guide(wh, why, cap) || !check_dead(&wh->dead, why, cap) ||
+      !check_dead(&wh->waiting, why, cap))
+    return false;
   if (keys != wh_count(wh)) WH_BROKEN("%" PRIu64 " keys, counted %" PRIu64, keys, wh_count(wh));
   return wh_trie_check(&wh->trie, why, cap);
 }

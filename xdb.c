@@ -16,14 +16,15 @@
 
 #define MIB ((size_t)1 << 20)
 #define OPEN_FILES_MIN 16u
-#define OTHER_FILES 12u              // descriptors for the lock, the log, files being written, and what the program has open
-#define WORKER_RINGS 4u              // descriptors for the rings of workers, when there are no more of them
-#define REPLAY_SEGMENTS_MAX 4u       // with more segments to replay the memtable is compacted soon after opening; each opening adds one
+#define OTHER_FILES 12u  // descriptors for the lock, the log, files being written, and what the program has open
+#define WORKER_RINGS 4u  // descriptors for the rings of workers, when there are no more of them
+#define REPLAY_SEGMENTS_MAX \
+  4u  // with more segments to replay the memtable is compacted soon after opening; each opening adds one
 
 // ---- reading keys
 
-// The share of gets that found their key in the active memtable lately, of those whose key was not written lately (wh_get_begin): all of them, and so many that it is
-// searched before anything else is asked for.
+// The share of gets that found their key in the active memtable lately, of those whose key was not written lately
+// (wh_get_begin): all of them, and so many that it is searched before anything else is asked for.
 #define ABOVE_ALL 65535u
 #define ABOVE_OFTEN (ABOVE_ALL / 3)
 
@@ -59,8 +60,8 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   return s;
 }
 
-enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
-                                  struct multiget_room *room, size_t *nr_out) {
+enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
+                                  struct remixdb_buf *values, bool *found, struct multiget_room *room, size_t *nr_out) {
   struct xdb *x = r->xdb;
   *nr_out = 0;
   if (unlikely(!r->multiget)) {
@@ -92,7 +93,8 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
 
 // ---- writing
 
-// Nothing was logged, for s: the version goes. That may find no memory to make the leaf smaller, which is not what the caller is told.
+// Nothing was logged, for s: the version goes. That may find no memory to make the leaf smaller, which is not what the
+// caller is told.
 static __attribute__((noinline)) enum remixdb_status take_back(struct wh_slot *slot, enum remixdb_status s) {
   struct err_saved why;
   err_save(&why, s);
@@ -106,10 +108,11 @@ static __attribute__((noinline)) enum remixdb_status take_back(struct wh_slot *s
 //   3. stamp   the version gets that number (wh_stamp)
 //   4. publish the number becomes the newest moment that readers take (X1)
 //   5. unlock  the leaf, the epoch, then the log's buffer, which wal_end may write out
-// On failure nothing is linked, and the caller still holds the leaf and the epoch. REMIXDB_ABORTED: the memtable was frozen between 1 and 2 (X3). last: the
-// log takes the record also when the disk is full, as long as it has the room that it keeps for deletes.
-static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const struct memtable *m, struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb,
-                                  bool last) {
+// On failure nothing is linked, and the caller still holds the leaf and the epoch. REMIXDB_ABORTED: the memtable was
+// frozen between 1 and 2 (X3). last: the log takes the record also when the disk is full, as long as it has the room
+// that it keeps for deletes.
+static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const struct memtable *m, struct wh_slot *slot,
+                                  const void *val, uint32_t vlen, bool tomb, bool last) {
   enum remixdb_status s = wh_link(slot, val, vlen, tomb);
   if (unlikely(s != REMIXDB_OK)) return s;
   uint64_t gen;
@@ -132,8 +135,8 @@ static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const st
 
 enum write_how {
   WRITE_NEW,
-  WRITE_LAST,    // a full memtable takes it all the same, up to a quarter more than its limit
-  WRITE_BACK,    // that without a limit, and nothing is done when it has the key
+  WRITE_LAST,  // a full memtable takes it all the same, up to a quarter more than its limit
+  WRITE_BACK,  // that without a limit, and nothing is done when it has the key
 };
 
 static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
@@ -143,8 +146,8 @@ static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
 }
 
 // One try. REMIXDB_ABORTED: nothing was done; the memtable is full, or was frozen meanwhile (*full_out says which).
-static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, struct kref key, uint64_t hash, const void *val, uint32_t vlen, bool tomb,
-                                      enum write_how how, bool *full_out) {
+static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, struct kref key, uint64_t hash,
+                                      const void *val, uint32_t vlen, bool tomb, enum write_how how, bool *full_out) {
   struct wh_slot slot;
   epoch_enter(&x->epoch, es);
   struct memtable *m = xdb_super(x)->active;
@@ -164,8 +167,8 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, stru
   return s;
 }
 
-static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es, const struct batch_op *ops, size_t nr, struct wh_link *links, size_t log_bytes,
-                                           size_t memory, bool *full_out) {
+static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es, const struct batch_op *ops, size_t nr,
+                                           struct wh_link *links, size_t log_bytes, size_t memory, bool *full_out) {
   struct wh_many many;
   epoch_enter(&x->epoch, es);
   struct memtable *m = xdb_super(x)->active;
@@ -178,7 +181,8 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
   enum remixdb_status s = REMIXDB_OK;
   size_t linked = 0;
   for (; linked < nr && s == REMIXDB_OK; linked += s == REMIXDB_OK)
-    s = wh_many_link(&many, ops[linked].key, ops[linked].hash, ops[linked].val, ops[linked].vlen, ops[linked].tomb, &links[linked]);
+    s = wh_many_link(&many, ops[linked].key, ops[linked].hash, ops[linked].val, ops[linked].vlen, ops[linked].tomb,
+                     &links[linked]);
   uint64_t gen;
   if (s == REMIXDB_OK && (s = wal_begin(x->wal, log_bytes, &gen)) == REMIXDB_OK && unlikely(gen != m->gen)) {
     wal_end(x->wal);
@@ -202,7 +206,8 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
   return s;
 }
 
-// For a round (compact.hand_back; arg is the store): a record goes into the active memtable, unless there is a newer one of its key.
+// For a round (compact.hand_back; arg is the store): a record goes into the active memtable, unless there is a newer
+// one of its key.
 static enum remixdb_status write_back(void *arg, struct worker *w, const struct kv_rec *rec) {
   struct xdb *x = arg;
   const struct kref key = kref(rec->key, rec->klen);
@@ -226,8 +231,9 @@ static enum remixdb_status wait_for_room(struct xdb *x, size_t batch) {
   return s;
 }
 
-// A write was refused because the disk is full. REMIXDB_ABORTED: something has changed, so that it is tried once more. Else its status. For a delete what is in
-// memory goes into tables, by means of what is kept for that, and the log has room again.
+// A write was refused because the disk is full. REMIXDB_ABORTED: something has changed, so that it is tried once more.
+// Else its status. For a delete what is in memory goes into tables, by means of what is kept for that, and the log has
+// room again.
 static __attribute__((noinline)) enum remixdb_status no_room(struct xdb *x, bool tomb) {
   struct err_saved why;
   err_save(&why, REMIXDB_NOSPACE);
@@ -289,7 +295,8 @@ enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
   struct wh_link *links = mem_alloc((nr ? nr : 1) * sizeof(*links));
   if (!links) s = REMIXDB_NOMEM;
   else if (memory > x->memtable_limit)
-    s = err_set(REMIXDB_TOOBIG, "a batch of %zu keys takes %zu bytes of memory, the memtable has %zu", nr, memory, x->memtable_limit);
+    s = err_set(REMIXDB_TOOBIG, "a batch of %zu keys takes %zu bytes of memory, the memtable has %zu", nr, memory,
+                x->memtable_limit);
   bool full = false, tried = false;
   for (bool again = nr > 0; again && s == REMIXDB_OK;) {
     s = write_many_once(x, &r->slot, ops, nr, links, log_bytes, memory, &full);
@@ -307,13 +314,15 @@ enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
 }
 
 // The user's function, while the leaf of its key is locked.
-static enum remixdb_merge_op decide(remixdb_merge_fn fn, const struct kv_rec *rec, bool there, const void **val_out, uint32_t *vlen_out, void *priv) {
+static enum remixdb_merge_op decide(remixdb_merge_fn fn, const struct kv_rec *rec, bool there, const void **val_out,
+                                    uint32_t *vlen_out, void *priv) {
   CANCEL_LATER;
   return fn(there ? rec->val : NULL, there ? rec->vlen : 0, val_out, vlen_out, priv);
 }
 
 // One try; see write_once.
-static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64_t hash, remixdb_merge_fn fn, void *priv, size_t *written_out, bool *full_out) {
+static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64_t hash, remixdb_merge_fn fn,
+                                      void *priv, size_t *written_out, bool *full_out) {
   struct xdb *x = r->xdb;
   struct wh_slot slot;
   struct kv_rec rec;
@@ -326,7 +335,8 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64
     epoch_exit(&r->slot);
     return REMIXDB_ABORTED;
   }
-  // What lies below the active memtable does not change while it is the active one, so it is read before the leaf is locked: nobody waits for a disk.
+  // What lies below the active memtable does not change while it is the active one, so it is read before the leaf is
+  // locked: nobody waits for a disk.
   if (!wh_get(m->wh, key, hash, WH_PENDING - 1)) s = xdb_below_get(v, key, hash, WH_PENDING - 1, &r->hold, &rec);
   if (unlikely(s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {
     epoch_exit(&r->slot);
@@ -342,10 +352,13 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct kref key, uint64
   const bool tomb = op == REMIXDB_MERGE_DEL;
   *written_out = 0;
   s = REMIXDB_OK;
-  if (xdb_is_anothers(x)) s = err_set(REMIXDB_INVALID, "the merge function has returned in a child that it made by fork");
-  else if (op == REMIXDB_MERGE_PUT && !val && vlen) s = err_set(REMIXDB_INVALID, "the merge function returned no value, but a length of %u", vlen);
+  if (xdb_is_anothers(x))
+    s = err_set(REMIXDB_INVALID, "the merge function has returned in a child that it made by fork");
+  else if (op == REMIXDB_MERGE_PUT && !val && vlen)
+    s = err_set(REMIXDB_INVALID, "the merge function returned no value, but a length of %u", vlen);
   else if (op == REMIXDB_MERGE_PUT && (uint64_t)key.len + vlen > REMIXDB_KV_MAX)
-    s = err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", key.len, vlen, REMIXDB_KV_MAX);
+    s = err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", key.len,
+                vlen, REMIXDB_KV_MAX);
   else if (op != REMIXDB_MERGE_PUT && op != REMIXDB_MERGE_DEL && op != REMIXDB_MERGE_KEEP)
     s = err_set(REMIXDB_INVALID, "the merge function returned %d", (int)op);
   else if (op == REMIXDB_MERGE_PUT || (tomb && there)) {
@@ -419,7 +432,8 @@ static enum remixdb_status iter_done(struct xdb_iter *it, enum remixdb_status s)
   return s == REMIXDB_OK ? s : err_raise(&it->error);  // what went with the view may have said something else
 }
 
-// Brings the iterator to the store, or the snapshot, as it is now; inside an epoch. What it held before is in *old_out and must be dropped after the epoch.
+// Brings the iterator to the store, or the snapshot, as it is now; inside an epoch. What it held before is in *old_out
+// and must be dropped after the epoch.
 static void iter_renew(struct xdb_iter *it, struct super **old_out) {
   struct xdb_ref *r = it->ref;
   struct super *v = xdb_ref_super(r);
@@ -437,7 +451,8 @@ enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };
 
 static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, struct kref key) {
   struct super *old;
-  // The key may be the one it stands on, in memory that it gives up, or reads other blocks into, before the search has ended.
+  // The key may be the one it stands on, in memory that it gives up, or reads other blocks into, before the search has
+  // ended.
   uint8_t small[COPY_SMALL], *large = NULL;
   if (it->view && key.len > 0) {
     if (unlikely(key.len > COPY_SMALL) && !(large = mem_alloc(key.len))) {
@@ -535,7 +550,9 @@ enum remixdb_status xdb_iter_page(struct xdb_iter *it, struct remixdb_page *p) {
     if (unlikely(p->after)) return REMIXDB_OK;  // the view stays, for what may be given back
   }
   if (p->nr) return REMIXDB_OK;  // an error is met again by the next call
-  return s != REMIXDB_OK ? s : err_set(REMIXDB_TOOBIG, "the record has %u and %u bytes, the page room for %zu", r.klen, r.vlen, p->cap);
+  return s != REMIXDB_OK
+             ? s
+             : err_set(REMIXDB_TOOBIG, "the record has %u and %u bytes, the page room for %zu", r.klen, r.vlen, p->cap);
 }
 
 enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr) {
@@ -559,7 +576,8 @@ enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p,
   } else if (after && nr == 0) {
     return iter_done(it, page_step(it, p->back));
   }
-  for (uint32_t n = nr - after; n > 0 && s == REMIXDB_OK && xdb_iter_valid(it); n--) s = iter_done(it, page_step(it, !p->back));
+  for (uint32_t n = nr - after; n > 0 && s == REMIXDB_OK && xdb_iter_valid(it); n--)
+    s = iter_done(it, page_step(it, !p->back));
   return s;
 }
 
@@ -611,17 +629,19 @@ static void teardown(struct xdb *x) {
 static void ring_trouble(void *arg, int errnum) {
   struct xdb *x = arg;
   char words[128];
-  xdb_say(x, "%s: %s: io_uring gives no ring; where one is lacking blocks are read one by one", x->dir, err_reason(errnum, words, sizeof(words)));
+  xdb_say(x, "%s: %s: io_uring gives no ring; where one is lacking blocks are read one by one", x->dir,
+          err_reason(errnum, words, sizeof(words)));
 }
 
-// How many table files may be open at once. Where a process may have few descriptors (256 is usual on macOS) the tables leave some to the rest of the store: it
-// has none to close when it needs one.
+// How many table files may be open at once. Where a process may have few descriptors (256 is usual on macOS) the tables
+// leave some to the rest of the store: it has none to close when it needs one.
 static uint32_t table_files(struct xdb *x, uint64_t limit) {
   const uint32_t workers = x->opts.workers > (int)WORKER_RINGS ? (uint32_t)x->opts.workers : WORKER_RINGS;
   const uint64_t others = OTHER_FILES + (x->io.kind == BLKIO_URING ? x->io.lanes_max + workers : 0);
   const uint64_t room = limit > OPEN_FILES_MIN + others ? limit - others : OPEN_FILES_MIN;
   if (x->opts.max_open_files <= room) return x->opts.max_open_files;
-  xdb_say(x, "%s: %u table files may be open at once, not %u: the process may have %" PRIu64 " descriptors", x->dir, (uint32_t)room, x->opts.max_open_files, limit);
+  xdb_say(x, "%s: %u table files may be open at once, not %u: the process may have %" PRIu64 " descriptors", x->dir,
+          (uint32_t)room, x->opts.max_open_files, limit);
   return (uint32_t)room;
 }
 
@@ -635,7 +655,12 @@ static enum remixdb_status start_services(struct xdb *x) {
   blkio_pool(&x->io, limit, ring_trouble, x);
   if ((s = fdpool_create(x->env, table_files(x, limit), &x->fds)) != REMIXDB_OK) return s;
   if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
-  x->ctx = (struct sst_ctx){.env = x->env, .dir = &x->home, .io = &x->io, .cache = x->cache, .fds = x->fds, .store_id = x->store_id,
+  x->ctx = (struct sst_ctx){.env = x->env,
+                            .dir = &x->home,
+                            .io = &x->io,
+                            .cache = x->cache,
+                            .fds = x->fds,
+                            .store_id = x->store_id,
                             .direct_io = x->opts.direct_io,
                             .retired = &x->retired};
   return REMIXDB_OK;
@@ -646,11 +671,14 @@ static enum remixdb_status check_opts(struct remixdb_opts *o) {
   if (o->wal_mb == 0) o->wal_mb = 2 * o->memtable_mb;
   if (o->max_open_files == 0) o->max_open_files = 1000;
   const size_t most = (SIZE_MAX >> 20) / 4;
-  if (o->memtable_mb > most || o->wal_mb > most || o->cache_mb > most) return err_set(REMIXDB_INVALID, "a size in MiB is out of range");
+  if (o->memtable_mb > most || o->wal_mb > most || o->cache_mb > most)
+    return err_set(REMIXDB_INVALID, "a size in MiB is out of range");
   if (o->max_open_files < OPEN_FILES_MIN)
     return err_set(REMIXDB_INVALID, "max_open_files is %u and must be at least %u", o->max_open_files, OPEN_FILES_MIN);
-  if (o->sync < REMIXDB_SYNC_EACH) return err_set(REMIXDB_INVALID, "sync is %d: it is REMIXDB_SYNC_NONE, REMIXDB_SYNC_EACH or milliseconds", o->sync);
-  if (o->workers < -1) return err_set(REMIXDB_INVALID, "workers is %d: it is a number of threads, or -1 for auto", o->workers);
+  if (o->sync < REMIXDB_SYNC_EACH)
+    return err_set(REMIXDB_INVALID, "sync is %d: it is REMIXDB_SYNC_NONE, REMIXDB_SYNC_EACH or milliseconds", o->sync);
+  if (o->workers < -1)
+    return err_set(REMIXDB_INVALID, "workers is %d: it is a number of threads, or -1 for auto", o->workers);
   if (o->compression != REMIXDB_COMPRESSION_NONE && o->compression != REMIXDB_COMPRESSION_ZSTD)
     return err_set(REMIXDB_INVALID, "compression %d is not known", (int)o->compression);
   return REMIXDB_OK;
@@ -687,8 +715,10 @@ static enum remixdb_status configure(struct xdb *x, const struct env_dir *at, co
   struct compact *c = &x->compact;
   c->ctx = &x->ctx;
   c->epoch = &x->epoch;
-  c->build = (struct sst_build_opts){.ckeys = x->opts.ckeys, .compression = x->opts.compression, .level = x->opts.compression_level,
-                                      .max_pages = compact_table_pages(x->memtable_limit)};
+  c->build = (struct sst_build_opts){.ckeys = x->opts.ckeys,
+                                     .compression = x->opts.compression,
+                                     .level = x->opts.compression_level,
+                                     .max_pages = compact_table_pages(x->memtable_limit)};
   c->tags = x->opts.tags;
   c->young_from = COMPACT_YOUNG_FROM;
   // what is handed back must not fill the next memtable's log segment at once, or it would be handed back for ever
@@ -700,10 +730,10 @@ static enum remixdb_status configure(struct xdb *x, const struct env_dir *at, co
 
 // What opening holds until the store's view has taken it over.
 struct opening {
-  struct worker self;         // what this thread does of a worker's
+  struct worker self;  // what this thread does of a worker's
   struct memtable *active;
   struct version *version;
-  bool exists;                // there was a store; else a new one is made
+  bool exists;  // there was a store; else a new one is made
 };
 
 // The directory, the version that CURRENT names or that of a new store, and the first view.
@@ -718,7 +748,8 @@ static enum remixdb_status load(struct xdb *x, const struct env_dir *at, const c
   struct super *view = super_create(o->active, NULL, o->version);
   if (!view) return REMIXDB_NOMEM;
   atomic_store_explicit(&x->view, view, memory_order_release);
-  // a process that died may have given CURRENT its name and not made that durable: what an older one names must not go before it is
+  // a process that died may have given CURRENT its name and not made that durable: what an older one names must not go
+  // before it is
   return o->exists && !x->opts.read_only ? env_sync_dir(&x->home) : REMIXDB_OK;
 }
 
@@ -731,18 +762,23 @@ static enum remixdb_status recover(struct xdb *x, struct opening *o) {
 // The store works. What it can do without is told to the logger when it fails.
 static void clean_up(struct xdb *x, const struct opening *o) {
   const struct version *const v = o->version;
-  if (!x->opts.read_only && dir_finish_making(x) != REMIXDB_OK) xdb_say(x, "the mark of the store's making is left: %s", err_msg());
-  if (!o->exists && version_clean(&x->ctx, v, &x->nr_cleaned) != REMIXDB_OK) xdb_say(x, "files that no version names are left: %s", err_msg());
+  if (!x->opts.read_only && dir_finish_making(x) != REMIXDB_OK)
+    xdb_say(x, "the mark of the store's making is left: %s", err_msg());
+  if (!o->exists && version_clean(&x->ctx, v, &x->nr_cleaned) != REMIXDB_OK)
+    xdb_say(x, "files that no version names are left: %s", err_msg());
   char words[128];
   const int refused = x->io.refused;
   xdb_say(x,
-          "%s: opened; %u partition%s, %" PRIu64 " record%s replayed from the log, %" PRIu64 " byte%s of a torn tail left out, %u file%s removed, io %s%s%s",
-          x->dir, v->nr_parts, err_s(v->nr_parts), x->recovery.nr_records, err_s(x->recovery.nr_records), x->recovery.cut_bytes,
-          err_s(x->recovery.cut_bytes), x->nr_cleaned, err_s(x->nr_cleaned), blkio_engine(&x->io), refused ? ", io_uring: " : "",
+          "%s: opened; %u partition%s, %" PRIu64 " record%s replayed from the log, %" PRIu64
+          " byte%s of a torn tail left out, %u file%s removed, io %s%s%s",
+          x->dir, v->nr_parts, err_s(v->nr_parts), x->recovery.nr_records, err_s(x->recovery.nr_records),
+          x->recovery.cut_bytes, err_s(x->recovery.cut_bytes), x->nr_cleaned, err_s(x->nr_cleaned),
+          blkio_engine(&x->io), refused ? ", io_uring: " : "",
           refused ? err_reason(refused, words, sizeof(words)) : "");
 }
 
-// With many segments to replay, the memtable is compacted soon. Without room or memory for that the store works all the same.
+// With many segments to replay, the memtable is compacted soon. Without room or memory for that the store works all the
+// same.
 static enum remixdb_status shorten_log(struct xdb *x) {
   if (x->opts.read_only || x->recovery.nr_segments <= REPLAY_SEGMENTS_MAX) return REMIXDB_OK;
   const enum remixdb_status s = xdb_round_room(x, XDB_ROUND_ANY, 0);
@@ -751,7 +787,8 @@ static enum remixdb_status shorten_log(struct xdb *x) {
   return REMIXDB_OK;
 }
 
-// The steps of opening, in order. Those that can fail without touching the disk come first, so that a failing opening changes no store.
+// The steps of opening, in order. Those that can fail without touching the disk come first, so that a failing opening
+// changes no store.
 static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, const char *name, struct opening *o) {
   enum remixdb_status s = configure(x, at, name);
   if (s == REMIXDB_OK) s = start_services(x);
@@ -766,7 +803,8 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   return shorten_log(x);
 }
 
-enum remixdb_status xdb_open_at(const struct env_dir *at, const char *name, const struct remixdb_opts *o, struct xdb **out) {
+enum remixdb_status xdb_open_at(const struct env_dir *at, const char *name, const struct remixdb_opts *o,
+                                struct xdb **out) {
   struct xdb *x = create(o, at->env);
   if (!x) return REMIXDB_NOMEM;
   struct opening opening = {0};
@@ -799,7 +837,7 @@ enum remixdb_status xdb_close(struct xdb *x) {
     // a round that runs, or was asked for, is finished: the next opening has that much less to replay
     xdb_round_last(x);
     const enum remixdb_status idle = xdb_wait_idle(x);  // and what was left for workers to destroy is gone
-    (void)idle;  // what could not be compacted is in the log
+    (void)idle;                                         // what could not be compacted is in the log
     if (!x->leave_log) xdb_flush_last(x);
   }
   stop_threads(x);

@@ -3,13 +3,14 @@
 // RemixDB in five minutes. Read it from the top: every step of the tour is one short function, does one thing with the
 // library, checks what came back and prints what it shows.
 //
-//   xdbdemo.out                     the tour, in a temporary directory that is removed afterwards, and when the tour is interrupted
-//   xdbdemo.out import DIR FILE     puts every line of FILE ("-" is standard input) into the store in DIR
+//   xdbdemo.out                     the tour, in a temporary directory that is removed afterwards, and when the tour is
+//   interrupted xdbdemo.out import DIR FILE     puts every line of FILE ("-" is standard input) into the store in DIR
 //   xdbdemo.out dump DIR            prints every record of the store in DIR, in order of the keys
 //
 // import and dump are commands of remixdb (tools/), whose others are here as well.
 //
-// A program that uses RemixDB includes remixdb.h and links with -lremixdb; there is nothing else to it. This one takes its messages and commands from tools/.
+// A program that uses RemixDB includes remixdb.h and links with -lremixdb; there is nothing else to it. This one takes
+// its messages and commands from tools/.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE  // for mkdtemp, nftw and getline under -std=c11
 #endif
@@ -41,7 +42,8 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
   return 0;
 }
 
-// When the tour ends early its store is open, and threads of the store may make a file meanwhile: then it takes more than one try.
+// When the tour ends early its store is open, and threads of the store may make a file meanwhile: then it takes more
+// than one try.
 static void scratch_remove(void) {
   for (int i = 0; i < 10 && scratch[0] != '\0'; i++) {
     nftw(scratch, remove_one, 8, FTW_DEPTH | FTW_PHYS);
@@ -51,11 +53,13 @@ static void scratch_remove(void) {
   scratch[0] = '\0';
 }
 
-// The library installs no handlers and blocks all signals in its threads: they are the program's own affair. Here a handler only
-// notes the signal, and between two lines of the tour its directory is removed and the signal ends the program after all.
+// The library installs no handlers and blocks all signals in its threads: they are the program's own affair. Here a
+// handler only notes the signal, and between two lines of the tour its directory is removed and the signal ends the
+// program after all.
 static atomic_int caught;  // 0: none
 
-// A write that waits for who reads the tour is ended by a signal. One that was just about to begin is ended by an alarm.
+// A write that waits for who reads the tour is ended by a signal. One that was just about to begin is ended by an
+// alarm.
 static void catch_signal(int sig) {
   if (sig != SIGALRM) caught = sig;
   alarm(1);
@@ -88,8 +92,8 @@ static _Noreturn void fail_call(const char *what) {
 // The tour checks everything that it claims.
 static void expect(bool is_so, const char *claim) {
   if (is_so) return;
-  tool_end(TOOL_FAILED, "this should hold and does not: %s (the last status is: %s; %s)", claim, remixdb_strerror(remixdb_errcode()),
-       remixdb_errmsg());
+  tool_end(TOOL_FAILED, "this should hold and does not: %s (the last status is: %s; %s)", claim,
+           remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
 }
 
 static PRINTF_LIKE(1, 2) void say(const char *fmt, ...) {
@@ -179,7 +183,8 @@ static void tour_bytes(struct xdb_ref *ref) {
   say("the empty key and the empty value are legal");
 
   // Leave only what the next steps need.
-  if (!remixdb_del(ref, key, sizeof(key)) || !remixdb_del(ref, "", 0) || !remixdb_del(ref, "nothing", 7)) fail_call("delete");
+  if (!remixdb_del(ref, key, sizeof(key)) || !remixdb_del(ref, "", 0) || !remixdb_del(ref, "nothing", 7))
+    fail_call("delete");
 }
 
 static void tour_getn(struct xdb_ref *ref) {
@@ -225,7 +230,8 @@ static void tour_iterate(struct xdb_ref *ref) {
   unsigned nr = 0;
   for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) {
     if (!remixdb_iter_peek(it, key, &klen, value, &vlen)) fail_call("peek");
-    expect(nr < 6 && klen == strlen(fruit[nr]) && memcmp(key, fruit[nr], klen) == 0, "records come in order of the keys");
+    expect(nr < 6 && klen == strlen(fruit[nr]) && memcmp(key, fruit[nr], klen) == 0,
+           "records come in order of the keys");
     say("  %.*s = %.*s", (int)klen, key, (int)vlen, value);
     nr++;
   }
@@ -446,7 +452,8 @@ static void tour_reopen(const char *dir) {
 
   remixdb_opts_init(&o, sizeof(o));
   o.error_if_exists = true;
-  expect(remixdb_open_opts(dir, &o) == NULL && remixdb_errcode() == REMIXDB_EXISTS, "error_if_exists refuses an old store");
+  expect(remixdb_open_opts(dir, &o) == NULL && remixdb_errcode() == REMIXDB_EXISTS,
+         "error_if_exists refuses an old store");
   say("error_if_exists: %s (%s)", remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
 
   char other[sizeof(scratch) + 16];
@@ -480,7 +487,8 @@ static void tour(void) {
     char dir[sizeof(scratch)];
     memcpy(dir, scratch, sizeof(dir));
     scratch[0] = '\0';  // nothing was made that could be removed
-    tool_end(TOOL_FAILED, "no directory could be made as %s: %s; the environment's TMPDIR tells where", dir, strerror(err));
+    tool_end(TOOL_FAILED, "no directory could be made as %s: %s; the environment's TMPDIR tells where", dir,
+             strerror(err));
   }
   char dir[sizeof(scratch) + 16];
   snprintf(dir, sizeof(dir), "%s/store", scratch);
@@ -528,7 +536,8 @@ static void tour(void) {
 
 static void usage(FILE *out) {
   static const char *const shown[] = {"import", "dump", NULL};
-  fprintf(out, "usage: %s                            a tour of the library, in a temporary directory ($TMPDIR)\n", tool_called());
+  fprintf(out, "usage: %s                            a tour of the library, in a temporary directory ($TMPDIR)\n",
+          tool_called());
   commands_list(out, shown);
   fprintf(out, "The other commands of remixdb are here as well: remixdb --help lists them.\n");
 }

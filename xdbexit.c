@@ -5,15 +5,17 @@
 //   xdbexit.out DIR CACHE_MB MT_MB
 //     Walks the store, checks that every key an earlier run synced is there, in order, with its value, and prints
 //     "found N keys". Then it puts 100,000 new keys with values of 1,024 bytes, syncs, and ends by _exit: nothing is
-//     closed. How many keys have been synced is also written to DIR/xdbexit.synced, so that the loss of a whole run shows.
+//     closed. How many keys have been synced is also written to DIR/xdbexit.synced, so that the loss of a whole run
+//     shows.
 //
 //   xdbexit.out DIR CACHE_MB MT_MB --kill [ROUNDS]
-//     ROUNDS times, 1 when not given: a child process opens the store, and its threads put, delete, write batches, count in
-//     counters they share, by merges, and sync until it is killed by SIGKILL at a random moment. The child tells the parent, through a pipe, what each sync that succeeded
-//     covers. The parent then opens the store and checks that all of that is there, that what is there of the rest is,
-//     thread by thread, a prefix of what was written, that no batch is there in part, that the counters have been counted as often as
-//     what is there says, and that no value is torn. Some rounds also kill a second child
-//     while it recovers. A small MT_MB, such as 4, makes the kills fall into compactions as well.
+//     ROUNDS times, 1 when not given: a child process opens the store, and its threads put, delete, write batches,
+//     count in counters they share, by merges, and sync until it is killed by SIGKILL at a random moment. The child
+//     tells the parent, through a pipe, what each sync that succeeded covers. The parent then opens the store and
+//     checks that all of that is there, that what is there of the rest is, thread by thread, a prefix of what was
+//     written, that no batch is there in part, that the counters have been counted as often as what is there says, and
+//     that no value is torn. Some rounds also kill a second child while it recovers. A small MT_MB, such as 4, makes
+//     the kills fall into compactions as well.
 //
 // Both may use the same directory, in any order. SEED in the environment repeats the random choices of --kill. The exit
 // status is 0 when all is well, 1 when anything is missing or wrong, 2 for wrong arguments.
@@ -50,7 +52,11 @@ static __attribute__((format(printf, 1, 2))) void complain(const char *fmt, ...)
   fputc('\n', stderr);
 }
 
-#define die(...) do { complain(__VA_ARGS__); exit(1); } while (0)
+#define die(...)           \
+  do {                     \
+    complain(__VA_ARGS__); \
+    exit(1);               \
+  } while (0)
 
 static _Noreturn void die_call(const char *what) {
   die("%s: %s: %s", what, remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
@@ -61,10 +67,12 @@ static void flush_stdout(void) {
   if (fflush(stdout) != 0) die("standard output: %s", strerror(errno));
 }
 
-// A file of the store must not get the number of a standard descriptor that is closed, for what is printed would go into it. It still cannot be used.
+// A file of the store must not get the number of a standard descriptor that is closed, for what is printed would go
+// into it. It still cannot be used.
 static void hold_std_fds(void) {
   for (int fd = 0; fd <= 2; fd++) {
-    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // gets the lowest number that is free
+    if (fcntl(fd, F_GETFD) < 0)
+      (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // gets the lowest number that is free
   }
 }
 
@@ -230,14 +238,15 @@ static _Noreturn void exit_main(void) {
 
 // ---- --kill
 //
-// Every thread of the child works on a lane of its own. The operations of a lane are numbered from 0 through all rounds;
-// operation n goes to slot n % SLOTS of the lane, overwriting what was there, so that the store does not grow, and is a
-// delete or a put by a function of n. After a kill the content of a lane is right when it is what the operations
-// 0..m-1 leave behind, for one m that is not below what was synced.
+// Every thread of the child works on a lane of its own. The operations of a lane are numbered from 0 through all
+// rounds; operation n goes to slot n % SLOTS of the lane, overwriting what was there, so that the store does not grow,
+// and is a delete or a put by a function of n. After a kill the content of a lane is right when it is what the
+// operations 0..m-1 leave behind, for one m that is not below what was synced.
 //
-// Operations come in groups of GROUP. Some groups, by a function of their number, are written as one batch: what is left of
-// such a group to do when a round begins is there whole or not at all. After each group its thread counts one up in one of a
-// few counters that all threads share: since a lane is a prefix, what is there of it tells how often, but for the last time.
+// Operations come in groups of GROUP. Some groups, by a function of their number, are written as one batch: what is
+// left of such a group to do when a round begins is there whole or not at all. After each group its thread counts one
+// up in one of a few counters that all threads share: since a lane is a prefix, what is there of it tells how often,
+// but for the last time.
 
 #define LANES 4u
 #define SLOTS 16384u  // a power of two
@@ -250,28 +259,24 @@ static _Noreturn void exit_main(void) {
 #define RECOVERY_MS_MAX 50u
 
 struct lane {
-  uint64_t next;            // the first operation of the round to come
-  uint64_t seen;            // one more than the newest operation that a value is there of
-  uint64_t op[SLOTS];       // what the slot's value says: operation + 1; 0 is "no such key"
-  uint32_t salt[SLOTS];     // the salt of the round that wrote it
+  uint64_t next;         // the first operation of the round to come
+  uint64_t seen;         // one more than the newest operation that a value is there of
+  uint64_t op[SLOTS];    // what the slot's value says: operation + 1; 0 is "no such key"
+  uint32_t salt[SLOTS];  // the salt of the round that wrote it
 };
 
 static struct lane lanes[LANES];
-static uint64_t counted;    // sum of the counters
+static uint64_t counted;  // sum of the counters
 
 // What the child tells. Its size is below PIPE_BUF, so that a message is written whole or not at all.
 struct message {
-  uint64_t opened;        // 1: the store is open, nothing else yet
-  uint64_t upto[LANES];   // operations of the lane below this number are synced
+  uint64_t opened;       // 1: the store is open, nothing else yet
+  uint64_t upto[LANES];  // operations of the lane below this number are synced
 };
 
-static bool op_is_del(unsigned lane, uint64_t op) {
-  return mix(op * LANES + lane) % 8 == 0;
-}
+static bool op_is_del(unsigned lane, uint64_t op) { return mix(op * LANES + lane) % 8 == 0; }
 
-static bool group_is_batch(unsigned lane, uint64_t group) {
-  return mix((group * LANES + lane) ^ 0xba7c4) % 3 == 0;
-}
+static bool group_is_batch(unsigned lane, uint64_t group) { return mix((group * LANES + lane) ^ 0xba7c4) % 3 == 0; }
 
 static void counter_key(uint64_t nr, char out[KILL_KLEN + 1]) {
   snprintf(out, KILL_KLEN + 1, "killsum%05u", (unsigned)(nr % COUNTERS));
@@ -300,7 +305,8 @@ static struct {
   struct xdb *xdb;
   uint32_t salt;
   int pipe;
-  _Atomic uint64_t done[LANES];  // operations of the lane below this number have returned; release after each, acquire to tell
+  _Atomic uint64_t
+      done[LANES];  // operations of the lane below this number have returned; release after each, acquire to tell
 } child;
 
 struct child_thread {
@@ -326,7 +332,9 @@ static void child_do(unsigned lane, uint64_t op, struct xdb_ref *ref, struct xdb
     if (!(batch ? remixdb_batch_del(batch, key, KILL_KLEN) : remixdb_del(ref, key, KILL_KLEN))) child_fail("del");
   } else {
     const uint32_t vlen = kill_value(lane, op, child.salt, value);
-    if (!(batch ? remixdb_batch_put(batch, key, KILL_KLEN, value, vlen) : remixdb_put(ref, key, KILL_KLEN, value, vlen))) child_fail("put");
+    if (!(batch ? remixdb_batch_put(batch, key, KILL_KLEN, value, vlen)
+                : remixdb_put(ref, key, KILL_KLEN, value, vlen)))
+      child_fail("put");
   }
 }
 
@@ -509,8 +517,8 @@ static uint64_t lane_read(struct xdb_ref *ref, unsigned lane, struct lane *out) 
 }
 
 // Finds the number m of operations that the lane has kept, and checks that its content is just what they leave behind.
-// old is the lane as it was before the round, NULL when that is not known; operations from old->next on have to be of the
-// round's salt. Returns the number of faults and sets now->next to m.
+// old is the lane as it was before the round, NULL when that is not known; operations from old->next on have to be of
+// the round's salt. Returns the number of faults and sets now->next to m.
 static uint64_t lane_check(unsigned lane, struct lane *now, const struct lane *old, uint64_t synced, uint32_t salt) {
   uint64_t m = 0, wrong = 0;
   char key[KILL_KLEN + 1];
@@ -524,14 +532,15 @@ static uint64_t lane_check(unsigned lane, struct lane *now, const struct lane *o
   // The newest operation there is of a batch that was written in this round: then so is the rest of it.
   const uint64_t end = (now->seen + GROUP - 1) / GROUP * GROUP;
   if (old != NULL && now->seen > old->next && group_is_batch(lane, end / GROUP - 1) && m < end) {
-    complain("SEED=%llu: lane %u: of the batch of operations %llu to %llu the last %llu are missing", (unsigned long long)seed, lane,
-             (unsigned long long)(end - GROUP), (unsigned long long)end - 1, (unsigned long long)(end - m));
+    complain("SEED=%llu: lane %u: of the batch of operations %llu to %llu the last %llu are missing",
+             (unsigned long long)seed, lane, (unsigned long long)(end - GROUP), (unsigned long long)end - 1,
+             (unsigned long long)(end - m));
     wrong++;
   }
   if (m < synced) {
     kill_key(lane, m, key);
-    complain("SEED=%llu: lane %u: operation %llu (key %s) is missing; all below %llu had been synced", (unsigned long long)seed,
-             lane, (unsigned long long)m, key, (unsigned long long)synced);
+    complain("SEED=%llu: lane %u: operation %llu (key %s) is missing; all below %llu had been synced",
+             (unsigned long long)seed, lane, (unsigned long long)m, key, (unsigned long long)synced);
     wrong++;
   }
   for (uint64_t i = 0; i < SLOTS; i++) {
@@ -544,11 +553,12 @@ static uint64_t lane_check(unsigned lane, struct lane *now, const struct lane *o
     kill_key(lane, i, key);
     if (now->op[i] != expected) {
       complain("SEED=%llu: lane %u: key %s: operation %lld expected, %lld found (-1 is none); the newest found is %lld",
-               (unsigned long long)seed, lane, key, (long long)expected - 1, (long long)now->op[i] - 1, (long long)m - 1);
+               (unsigned long long)seed, lane, key, (long long)expected - 1, (long long)now->op[i] - 1,
+               (long long)m - 1);
       wrong++;
     } else if (expected != 0 && old != NULL && now->salt[i] != (expected > old->next ? salt : old->salt[i])) {
-      complain("SEED=%llu: lane %u: key %s: operation %lld is there as an earlier round had written it", (unsigned long long)seed,
-               lane, key, (long long)expected - 1);
+      complain("SEED=%llu: lane %u: key %s: operation %lld is there as an earlier round had written it",
+               (unsigned long long)seed, lane, key, (long long)expected - 1);
       wrong++;
     }
   }
@@ -563,12 +573,15 @@ static uint64_t counters_check(struct xdb_ref *ref, bool first, const struct lan
     uint64_t n = 0;
     uint32_t len = 0;
     counter_key(i, key);
-    if (remixdb_getn(ref, key, KILL_KLEN, &n, sizeof(n), &len) ? len != sizeof(n) : remixdb_errcode() != REMIXDB_NOTFOUND) die_call("counter");
+    if (remixdb_getn(ref, key, KILL_KLEN, &n, sizeof(n), &len) ? len != sizeof(n)
+                                                               : remixdb_errcode() != REMIXDB_NOTFOUND)
+      die_call("counter");
     sum += n;
   }
   for (unsigned l = 0; l < LANES; l++) most += lanes[l].next / GROUP - old[l].next / GROUP;
   if (!first && (sum > most || sum + threads < most)) {
-    complain("SEED=%llu: the counters' sum is %llu; the operations that are there counted to %llu, the last of each of %u threads included",
+    complain("SEED=%llu: the counters' sum is %llu; the operations that are there counted to %llu, the last of each of "
+             "%u threads included",
              (unsigned long long)seed, (unsigned long long)sum, (unsigned long long)most, threads);
     wrong++;
   }
@@ -588,7 +601,8 @@ static void refuse_foreign(struct xdb_ref *ref) {
     if (remixdb_iter_status(it) != REMIXDB_OK) die_call("seek");
     if (!remixdb_iter_valid(it)) break;
     if (!remixdb_iter_peek(it, key, &klen, NULL, NULL)) die_call("peek");
-    const bool mine = klen > PREFIX_LEN && (memcmp(key, "exit", PREFIX_LEN) == 0 || memcmp(key, "kill", PREFIX_LEN) == 0);
+    const bool mine = klen > PREFIX_LEN &&
+                      (memcmp(key, "exit", PREFIX_LEN) == 0 || memcmp(key, "kill", PREFIX_LEN) == 0);
     if (!mine) die_foreign(key, klen);
   }
   remixdb_iter_destroy(it);
@@ -646,8 +660,9 @@ static int kill_main(unsigned rounds) {
     if (again) run_and_kill(0, salt, 0, again_ms, false, synced);
     const uint64_t keys = check_all(false, synced, salt, threads);
     printf("[%4u] %u threads, killed %llu ms after %s%s: %llu operations synced, %llu kept, %llu keys\n", r, threads,
-           (unsigned long long)delay_ms, from_open ? "opening" : "the start", again ? ", and once more in recovery" : "",
-           (unsigned long long)told, (unsigned long long)(lanes_total(NULL) - start), (unsigned long long)keys);
+           (unsigned long long)delay_ms, from_open ? "opening" : "the start",
+           again ? ", and once more in recovery" : "", (unsigned long long)told,
+           (unsigned long long)(lanes_total(NULL) - start), (unsigned long long)keys);
     flush_stdout();
   }
   return 0;
@@ -658,10 +673,13 @@ static int kill_main(unsigned rounds) {
 // wrong: NULL when the help was asked for.
 static _Noreturn void usage(const char *name, const char *wrong) {
   fprintf(wrong == NULL ? stdout : stderr,
-          "usage: %s DIR CACHE_MB MT_MB                    check what earlier runs left in DIR, put 100,000 keys, sync, end without closing\n"
-          "       %s DIR CACHE_MB MT_MB --kill [ROUNDS]    kill a writing process at random moments and check what it left; ROUNDS is 1\n"
+          "usage: %s DIR CACHE_MB MT_MB                    check what earlier runs left in DIR, put 100,000 keys, "
+          "sync, end without closing\n"
+          "       %s DIR CACHE_MB MT_MB --kill [ROUNDS]    kill a writing process at random moments and check what it "
+          "left; ROUNDS is 1\n"
           "                                                when not given\n"
-          "  the store in DIR must be new, or of this program; SEED is taken from the environment\n", name, name);
+          "  the store in DIR must be new, or of this program; SEED is taken from the environment\n",
+          name, name);
   if (wrong != NULL) complain("%s", wrong);
   else flush_stdout();
   exit(wrong == NULL ? 0 : 2);
@@ -700,7 +718,8 @@ int main(int argc, char **argv) {
     } else if (nr < 3) {
       arg[nr++] = argv[i];
     } else {
-      usage(argv[0], kill_mode ? "there are more arguments than DIR, CACHE_MB, MT_MB and ROUNDS" : "there are more arguments than DIR, CACHE_MB and MT_MB");
+      usage(argv[0], kill_mode ? "there are more arguments than DIR, CACHE_MB, MT_MB and ROUNDS"
+                               : "there are more arguments than DIR, CACHE_MB and MT_MB");
     }
   }
   if (nr != 3) usage(argv[0], "DIR, CACHE_MB and MT_MB are needed");

@@ -5,15 +5,16 @@
 //
 //   xdbtest.out DIR CACHE_MB MT_MB DATA_POWER UPDATE_POWER [EPOCHS]
 //
-// There are 2^DATA_POWER keys; each thread makes 2^UPDATE_POWER updates per epoch. A line per epoch goes to the standard
-// output, everything else to standard error. Any mismatch is told with the seed and the key, and the exit status is 1.
+// There are 2^DATA_POWER keys; each thread makes 2^UPDATE_POWER updates per epoch. A line per epoch goes to the
+// standard output, everything else to standard error. Any mismatch is told with the seed and the key, and the exit
+// status is 1.
 //
 // From the environment: SEED repeats a run's random choices (with one thread, all of the run), THREADS and WORKERS set
 // the numbers of updater threads and of the store's compaction threads.
 //
-// The model is one word a key: the number of the key's last update, and whether that was a put. A value is a function of
-// the key, that number and a salt kept in every value, so that whole values are checked without being kept. A directory
-// that holds a store of this program already is read first: its values say what the model has to be.
+// The model is one word a key: the number of the key's last update, and whether that was a put. A value is a function
+// of the key, that number and a salt kept in every value, so that whole values are checked without being kept. A
+// directory that holds a store of this program already is read first: its values say what the model has to be.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE  // for sched_getaffinity
 #endif
@@ -32,15 +33,15 @@
 #include <sched.h>
 #endif
 
-#define KEY_LEN 16u            // hex digits
-#define VALUE_HEAD 24u         // key number, salt, update number, length
+#define KEY_LEN 16u     // hex digits
+#define VALUE_HEAD 24u  // key number, salt, update number, length
 #define VALUE_MAX 20000u
-#define STRIPES 4096u          // a power of two
+#define STRIPES 4096u  // a power of two
 #define EPOCHS_DEFAULT 100u
 #define EPOCHS_PER_OPEN 4u
 #define THREADS_MAX 1024u
-#define REPORTS_MAX 20u        // mismatches told in words; all are counted
-#define CHECK_EVERY 64u        // one update in so many first reads what it is about to change
+#define REPORTS_MAX 20u  // mismatches told in words; all are counted
+#define CHECK_EVERY 64u  // one update in so many first reads what it is about to change
 #define DELETE_ONE_IN 4u
 
 static struct {
@@ -48,10 +49,10 @@ static struct {
   struct remixdb_opts opts;
   struct xdb *xdb;
   uint64_t keyrange;
-  uint64_t updates;   // per thread and epoch
+  uint64_t updates;  // per thread and epoch
   unsigned threads;
   uint64_t seed;
-  uint64_t salt;      // of every value in the store
+  uint64_t salt;  // of every value in the store
   // Word i belongs to key i: (number of its last update) * 2 + (1 if it was a put). During the updates it is guarded by
   // the stripe of the key, which is held over the update of the store too, so that both see the same order. During the
   // checks nothing is written.
@@ -102,8 +103,8 @@ static uint64_t rng_next(uint64_t *state) {
   return mix(*state);
 }
 
-// ---- keys: a bijection of 64-bit numbers scatters neighbouring key numbers over the whole key space, and can be undone
-// when a scan meets the key.
+// ---- keys: a bijection of 64-bit numbers scatters neighbouring key numbers over the whole key space, and can be
+// undone when a scan meets the key.
 
 #define SCATTER_A UINT64_C(0x9e3779b97f4a7c15)
 #define SCATTER_B UINT64_C(0xd6e8feb86659fd93)
@@ -167,7 +168,8 @@ static uint32_t value_make(uint64_t nr, uint32_t version, uint64_t salt, uint8_t
 }
 
 // What a value says of itself; only the comparison with value_make's bytes proves it.
-static bool value_parse(const uint8_t *value, uint32_t vlen, uint64_t *nr_out, uint64_t *salt_out, uint32_t *version_out) {
+static bool value_parse(const uint8_t *value, uint32_t vlen, uint64_t *nr_out, uint64_t *salt_out,
+                        uint32_t *version_out) {
   if (vlen < VALUE_HEAD) return false;
   memcpy(nr_out, value, 8);
   memcpy(salt_out, value + 8, 8);
@@ -185,8 +187,8 @@ static __attribute__((format(printf, 3, 4))) void mismatch(const char *how, uint
   va_start(ap, fmt);
   vsnprintf(text, sizeof(text), fmt, ap);
   va_end(ap);
-  fprintf(stderr, "xdbtest: SEED=%llu: %s: key %.*s (number %llu): %s\n", (unsigned long long)t.seed, how, (int)KEY_LEN, key,
-          (unsigned long long)nr, text);
+  fprintf(stderr, "xdbtest: SEED=%llu: %s: key %.*s (number %llu): %s\n", (unsigned long long)t.seed, how, (int)KEY_LEN,
+          key, (unsigned long long)nr, text);
 }
 
 struct check_bufs {
@@ -204,14 +206,15 @@ static void compare_value(const char *how, uint64_t nr, uint32_t vlen, struct ch
   if (!value_parse(b->found, vlen, &nr1, &salt1, &version1)) {
     mismatch(how, nr, "update %u, %u bytes, expected; found %u bytes", version, len, vlen);
   } else if (nr1 != nr || salt1 != t.salt) {
-    mismatch(how, nr, "update %u expected; found a value of key number %llu, update %u", version, (unsigned long long)nr1,
-             version1);
+    mismatch(how, nr, "update %u expected; found a value of key number %llu, update %u", version,
+             (unsigned long long)nr1, version1);
   } else if (version1 != version) {
     mismatch(how, nr, "update %u expected; found update %u", version, version1);
   } else {
     uint32_t at = 0;
     while (at < vlen && at < len && b->found[at] == b->expected[at]) at++;
-    mismatch(how, nr, "update %u, %u bytes, expected; found %u bytes that differ from byte %u on", version, len, vlen, at);
+    mismatch(how, nr, "update %u, %u bytes, expected; found %u bytes that differ from byte %u on", version, len, vlen,
+             at);
   }
 }
 
@@ -321,8 +324,8 @@ static struct scan *scan_open(void) {
   return s;
 }
 
-// The next record, into s; false at the end. Keys that do not ascend end the program, since nothing can be said of a scan
-// that goes astray.
+// The next record, into s; false at the end. Keys that do not ascend end the program, since nothing can be said of a
+// scan that goes astray.
 static bool scan_next(struct scan *s) {
   if (s->nr > 0) remixdb_iter_skip1(s->it);
   if (!remixdb_iter_valid(s->it)) {
@@ -357,7 +360,8 @@ static uint64_t scan_check(const char *how) {
     uint64_t nr = 0;
     if (!key_parse(s->key, s->klen, &nr) || nr >= t.keyrange) {
       atomic_fetch_add_explicit(&t.stale, 1, memory_order_relaxed);
-      fprintf(stderr, "xdbtest: SEED=%llu: %s: key %.*s was never put\n", (unsigned long long)t.seed, how, (int)s->klen, s->key);
+      fprintf(stderr, "xdbtest: SEED=%llu: %s: key %.*s was never put\n", (unsigned long long)t.seed, how, (int)s->klen,
+              s->key);
       continue;
     }
     t.seen[nr / 64] |= UINT64_C(1) << nr % 64;
@@ -374,15 +378,16 @@ static uint64_t scan_check(const char *how) {
   return met;
 }
 
-// Makes the model from what the store holds. Nothing has been written yet, so a store that is not this program's is left
-// as it is.
+// Makes the model from what the store holds. Nothing has been written yet, so a store that is not this program's is
+// left as it is.
 static void adopt(void) {
   struct scan *const s = scan_open();
   uint32_t newest = 0;
   while (scan_next(s)) {
     uint64_t nr = 0, nr1 = 0, salt = 0;
     uint32_t version = 0;
-    if (!key_parse(s->key, s->klen, &nr)) die("%s holds key \"%.*s\", which is not of this program", t.dir, (int)s->klen, s->key);
+    if (!key_parse(s->key, s->klen, &nr))
+      die("%s holds key \"%.*s\", which is not of this program", t.dir, (int)s->klen, s->key);
     if (nr >= t.keyrange) die("%s holds key \"%.*s\", which needs a larger DATA_POWER", t.dir, (int)s->klen, s->key);
     const bool parsed = value_parse(s->bufs.found, s->vlen, &nr1, &salt, &version);
     if (s->nr == 1) t.salt = salt;
@@ -465,8 +470,8 @@ static uint64_t number(const char *name, const char *text, uint64_t min, uint64_
   errno = 0;
   const unsigned long long x = strtoull(text, &end, 10);
   if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || x < min || x > max) {
-    fprintf(stderr, "xdbtest: %s is \"%s\"; a number from %llu to %llu is needed\n", name, text, (unsigned long long)min,
-            (unsigned long long)max);
+    fprintf(stderr, "xdbtest: %s is \"%s\"; a number from %llu to %llu is needed\n", name, text,
+            (unsigned long long)min, (unsigned long long)max);
     exit(2);
   }
   return x;
@@ -489,7 +494,8 @@ int main(int argc, char **argv) {
             "usage: %s DIR CACHE_MB MT_MB DATA_POWER UPDATE_POWER [EPOCHS]\n"
             "  random updates of the store in DIR, checked against a model; the store must be new, or of this program\n"
             "  2^DATA_POWER keys; 2^UPDATE_POWER updates per thread and epoch; EPOCHS is %u when not given\n"
-            "  SEED, THREADS and WORKERS are taken from the environment\n", argv[0], EPOCHS_DEFAULT);
+            "  SEED, THREADS and WORKERS are taken from the environment\n",
+            argv[0], EPOCHS_DEFAULT);
     if (help) flush_stdout();
     else fprintf(stderr, "xdbtest: 5 or 6 arguments are needed, and %d were given\n", argc - 1);
     return help ? 0 : 2;
@@ -516,7 +522,8 @@ int main(int argc, char **argv) {
 
   struct timespec ts;
   clock_gettime(CLOCK_REALTIME, &ts);
-  t.seed = number_env("SEED", mix((uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec + (uint64_t)getpid()), 0, UINT64_MAX);
+  t.seed = number_env("SEED", mix((uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec + (uint64_t)getpid()), 0,
+                      UINT64_MAX);
   t.salt = mix(t.seed);
   fprintf(stderr, "xdbtest: SEED=%llu THREADS=%u WORKERS=%u\n", (unsigned long long)t.seed, t.threads, workers);
 

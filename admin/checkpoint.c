@@ -17,9 +17,11 @@ static enum remixdb_status remove_own(const struct env_dir *dir, const struct fi
   return s == REMIXDB_OK && owner != VERSION_FOREIGN ? env_unlink(dir, e->name) : s;
 }
 
-// All but LOCK, which is held, and the directories of repairs. `last` shows whose directory it is (witness_find): it goes when the others are gone for good, so
-// that what is left can be destroyed again. CURRENT goes first, if there is another that shows it. What is not the store's stays.
-static enum remixdb_status remove_files(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char *last, uint64_t store_id) {
+// All but LOCK, which is held, and the directories of repairs. `last` shows whose directory it is (witness_find): it
+// goes when the others are gone for good, so that what is left can be destroyed again. CURRENT goes first, if there is
+// another that shows it. What is not the store's stays.
+static enum remixdb_status remove_files(const struct env_dir *dir, const struct files_entry *list, size_t nr,
+                                        const char *last, uint64_t store_id) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t turn = 0; turn < 3 && s == REMIXDB_OK; turn++) {
     for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
@@ -32,13 +34,15 @@ static enum remixdb_status remove_files(const struct env_dir *dir, const struct 
   return s;
 }
 
-static enum remixdb_status remove_store(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char *witness) {
+static enum remixdb_status remove_store(const struct env_dir *dir, const struct files_entry *list, size_t nr,
+                                        const char *witness) {
   static const char *const repairs[] = {FILES_REPAIR_NEW, FILES_REPAIR_DONE, FILES_REPAIR_IN};
   uint64_t store_id = 0;  // where CURRENT cannot be read, any of ours
   enum remixdb_status s = version_peek(dir, &store_id);
   if (s == REMIXDB_NOMEM) return s;
   s = remove_files(dir, list, nr, witness, store_id);
-  for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++) s = files_remove_dir(dir, repairs[i]);
+  for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++)
+    s = files_remove_dir(dir, repairs[i]);
   if (s == REMIXDB_OK) s = env_unlink(dir, FILES_LOCK);
   return s == REMIXDB_OK ? env_sync_dir(dir) : s;
 }
@@ -160,7 +164,8 @@ static enum remixdb_status share_files(const struct xdb *x, const struct version
   return s;
 }
 
-// The bytes that a checkpoint of the view links, copies or writes, about; one more, so that there is always something to do.
+// The bytes that a checkpoint of the view links, copies or writes, about; one more, so that there is always something
+// to do.
 static uint64_t bytes_of(const struct super *v) {
   uint64_t bytes = 1 + wh_memory(v->active->wh) + (v->frozen ? wh_memory(v->frozen->wh) : 0);
   for (uint32_t i = 0; i < v->version->nr_parts; i++) {
@@ -172,7 +177,8 @@ static uint64_t bytes_of(const struct super *v) {
 }
 
 // What the memtable holds at the moment goes into the log, in order of key: of each key there is one record.
-static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const struct wh *wh, uint64_t moment, struct target *t) {
+static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const struct wh *wh, uint64_t moment,
+                                        struct target *t) {
   struct wh_cursor *c = mem_alloc(sizeof(*c));
   if (!c) return REMIXDB_NOMEM;
   xdb_ref_stay(r, false);
@@ -208,7 +214,8 @@ static enum remixdb_status make_log(struct xdb_ref *r, const struct super *v, ui
   return s == REMIXDB_OK ? closed : err_raise(&why);
 }
 
-static enum remixdb_status make_current(const struct xdb *x, const struct version *base, uint64_t moment, const struct env_dir *dir) {
+static enum remixdb_status make_current(const struct xdb *x, const struct version *base, uint64_t moment,
+                                        const struct env_dir *dir) {
   struct part **parts = mem_alloc(base->nr_parts * sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < base->nr_parts; i++) part_ref(parts[i] = base->parts[i]);
@@ -249,7 +256,8 @@ static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64
   return s == REMIXDB_OK ? files_sync_parent(t->env, t->path, t->made) : s;
 }
 
-// The directory, which may be a new one, is one's own: LOCK is held, and nothing of a store is there. What an interrupted checkpoint has left is removed.
+// The directory, which may be a new one, is one's own: LOCK is held, and nothing of a store is there. What an
+// interrupted checkpoint has left is removed.
 static enum remixdb_status claim(struct target *t) {
   struct env_stat st;
   struct files_entry *list;
@@ -288,20 +296,23 @@ static enum remixdb_status remove_begun(struct target *t) {
   return s;
 }
 
-// The directory is not to be made into a store after all, for this reason: what was made goes again. What cannot be removed can be destroyed.
+// The directory is not to be made into a store after all, for this reason: what was made goes again. What cannot be
+// removed can be destroyed.
 static enum remixdb_status give_up(struct target *t, enum remixdb_status s) {
   struct err_saved why;
   err_save(&why, s);
   const bool held = t->dir.path && t->dir.fd >= 0;
   enum remixdb_status gone = held ? REMIXDB_OK : REMIXDB_NOTFOUND;
   // without the lock its file may be another's by now
-  if (held && !dirlock_held(&t->lock)) gone = s != REMIXDB_LOCKED && t->made_lock ? dirlock_take(&t->dir, true, &t->lock) : REMIXDB_LOCKED;
+  if (held && !dirlock_held(&t->lock))
+    gone = s != REMIXDB_LOCKED && t->made_lock ? dirlock_take(&t->dir, true, &t->lock) : REMIXDB_LOCKED;
   if (gone == REMIXDB_OK && t->begun) gone = remove_begun(t);
   if (gone == REMIXDB_OK && t->made_lock) gone = env_unlink(&t->dir, FILES_LOCK);
   if (gone == REMIXDB_OK && t->begun) gone = env_sync_dir(&t->dir);
   dirlock_give(&t->lock);
   // where another has made a store meanwhile it stays
-  if (t->made && s != REMIXDB_LOCKED) gone = held ? env_dir_remove(ENV_PATHS(t->env), t->path, &t->dir) : env_rmdir(ENV_PATHS(t->env), t->path);
+  if (t->made && s != REMIXDB_LOCKED)
+    gone = held ? env_dir_remove(ENV_PATHS(t->env), t->path, &t->dir) : env_rmdir(ENV_PATHS(t->env), t->path);
   env_dir_close(&t->dir);
   return err_raise(&why);
 }

@@ -95,7 +95,8 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
     if (s == REMIXDB_NOMEM) return s;
     if (s != REMIXDB_OK) continue;
     s = env_size(p->env, fd, path, &size);
-    if (s == REMIXDB_OK && size >= sizeof(footer)) s = env_read(p->env, fd, path, footer, sizeof(footer), size - sizeof(footer));
+    if (s == REMIXDB_OK && size >= sizeof(footer))
+      s = env_read(p->env, fd, path, footer, sizeof(footer), size - sizeof(footer));
     else s = REMIXDB_CORRUPT;
     env_close_quiet(p->env, fd);
     if (s != REMIXDB_OK || format_sst_footer_get(footer, size, path, &f) != REMIXDB_OK) continue;
@@ -106,13 +107,15 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
 }
 
 // Which tables there are, oldest first, and whose.
-static enum remixdb_status find_tables(struct repair *p, const struct files_entry *list, size_t nr, struct version_names *v) {
+static enum remixdb_status find_tables(struct repair *p, const struct files_entry *list, size_t nr,
+                                       struct version_names *v) {
   enum remixdb_status s = version_list(&p->dir, v);
   if (s == REMIXDB_OK || s == REMIXDB_NOMEM || s == REMIXDB_INVALID) return s;
   if (s == REMIXDB_VERSION) return s;  // a newer library's: nothing is damaged
   if (s == REMIXDB_NOTFOUND) repair_lose(p, 0, true, "%s/" FILES_CURRENT ": is missing", p->dir.path);
   else repair_lose(p, 0, true, "%s", err_msg());
-  repair_note(p, "  all tables in the directory are taken, in order of their numbers; keys whose tombstones were compacted away may come back");
+  repair_note(p, "  all tables in the directory are taken, in order of their numbers; keys whose tombstones were "
+                 "compacted away may come back");
   p->report.version_lost = true;
   *v = (struct version_names){0};
   if (!(v->tables = mem_alloc((nr ? nr : 1) * sizeof(uint64_t)))) return REMIXDB_NOMEM;
@@ -134,8 +137,8 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   return s == REMIXDB_OK ? repair_log(p, &v) : s;
 }
 
-// The new store's files have numbers that no old file has: what stays in lost.N cannot be taken for one of them. A name can bear any number, and one that no
-// store comes to does not count.
+// The new store's files have numbers that no old file has: what stays in lost.N cannot be taken for one of them. A name
+// can bear any number, and one that no store comes to does not count.
 static uint64_t number_above(const struct files_entry *list, size_t nr) {
   uint64_t above = 1;
   for (size_t i = 0; i < nr; i++) {
@@ -146,7 +149,12 @@ static uint64_t number_above(const struct files_entry *list, size_t nr) {
 }
 
 static enum remixdb_status build(struct repair *p, const struct files_entry *list, size_t nr) {
-  struct remixdb_opts o = {.size = sizeof(o), .memtable_mb = MEMTABLE_MB, .ckeys = true, .tags = true, .create = true, .error_if_exists = true};
+  struct remixdb_opts o = {.size = sizeof(o),
+                           .memtable_mb = MEMTABLE_MB,
+                           .ckeys = true,
+                           .tags = true,
+                           .create = true,
+                           .error_if_exists = true};
   enum remixdb_status s = xdb_open_at(&p->dir, FILES_REPAIR_NEW, &o, &p->x);
   if (s != REMIXDB_OK) return s;
   p->x->leave_log = true;  // nothing is left in it
@@ -169,10 +177,13 @@ static enum remixdb_status build(struct repair *p, const struct files_entry *lis
 
 // ---- taking the old files' place
 
-static enum remixdb_status move_aside(struct repair *p, const struct env_dir *lost, const struct files_entry *list, size_t nr, bool current) {
+static enum remixdb_status move_aside(struct repair *p, const struct env_dir *lost, const struct files_entry *list,
+                                      size_t nr, bool current) {
   enum remixdb_status s = REMIXDB_OK;
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++)
-    if (list[i].kind != FILES_IS_RESERVE && list[i].kind != FILES_IS_LOCK && (list[i].kind == FILES_IS_CURRENT) == current) s = env_rename(&p->dir, list[i].name, lost, list[i].name);
+    if (list[i].kind != FILES_IS_RESERVE && list[i].kind != FILES_IS_LOCK &&
+        (list[i].kind == FILES_IS_CURRENT) == current)
+      s = env_rename(&p->dir, list[i].name, lost, list[i].name);
   return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
 }
 
@@ -188,7 +199,9 @@ static enum remixdb_status name_lost(struct repair *p, const struct env_dir *don
     memcpy(p->lost_name, name, sizeof(name));
     return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
   }
-  return err_set(REMIXDB_EXISTS, "%s: holds %u directories of earlier repairs, lost.1 and on: remove some, then call it again", p->dir.path, LOST_MAX);
+  return err_set(REMIXDB_EXISTS,
+                 "%s: holds %u directories of earlier repairs, lost.1 and on: remove some, then call it again",
+                 p->dir.path, LOST_MAX);
 }
 
 // All of the old store goes into `lost`, CURRENT first, LOCK stays.
@@ -256,7 +269,8 @@ static enum remixdb_status finish(struct repair *p) {
 }
 
 // Whether dir/name/REPORT is of the repair that made the store `id`, and says that something was lost.
-static enum remixdb_status read_verdict(struct repair *p, const char *name, uint64_t id, bool *mine_out, bool *lost_out) {
+static enum remixdb_status read_verdict(struct repair *p, const char *name, uint64_t id, bool *mine_out,
+                                        bool *lost_out) {
   char head[REPORT_HEAD + 1] = "", want[REPORT_HEAD + 1];
   struct env_dir aside;
   int fd = -1;
@@ -291,8 +305,8 @@ static enum remixdb_status find_verdict(struct repair *p, uint64_t id, bool *min
   return s;
 }
 
-// An earlier call began it: its report, which is where everything was put aside, says whether something was lost. One that cannot be read counts as one of a loss: the
-// repair has ended all the same.
+// An earlier call began it: its report, which is where everything was put aside, says whether something was lost. One
+// that cannot be read counts as one of a loss: the repair has ended all the same.
 static void recall(struct repair *p) {
   uint64_t id = 0;
   bool mine = false, lost = true;
@@ -301,7 +315,8 @@ static void recall(struct repair *p) {
   if (s == REMIXDB_OK && mine && !lost) return;
   p->report.losses = 1;
   p->report.more_lost = true;
-  (void)snprintf(p->report.told, sizeof(p->report.told), mine ? "LOST: the report says what" : "LOST, perhaps: there is no report that can be read");
+  (void)snprintf(p->report.told, sizeof(p->report.told),
+                 mine ? "LOST: the report says what" : "LOST, perhaps: there is no report that can be read");
 }
 
 // ---- all of it
@@ -311,8 +326,11 @@ static void sum_up(struct repair *p) {
   struct repair_report *const r = &p->report;
   if (r->losses == 0) return;
   const char *const places = r->losses == 1 ? "place" : "places";
-  if (r->records_lost == 0) (void)snprintf(r->told, sizeof(r->told), "LOST: nobody knows how many records, in %u %s", r->losses, places);
-  else (void)snprintf(r->told, sizeof(r->told), "LOST: %s%" PRIu64 " records, in %u %s", r->more_lost ? "at least " : "", r->records_lost, r->losses, places);
+  if (r->records_lost == 0)
+    (void)snprintf(r->told, sizeof(r->told), "LOST: nobody knows how many records, in %u %s", r->losses, places);
+  else
+    (void)snprintf(r->told, sizeof(r->told), "LOST: %s%" PRIu64 " records, in %u %s", r->more_lost ? "at least " : "",
+                   r->records_lost, r->losses, places);
 }
 
 static enum remixdb_status write_report(struct repair *p) {
@@ -320,23 +338,29 @@ static enum remixdb_status write_report(struct repair *p) {
   char head[REPORT_HEAD + 1];
   const struct repair_report *r = &p->report;
   sum_up(p);
-  repair_note(p, "%" PRIu64 " record%s kept: %u table%s whole, %u in part (%" PRIu64 " block%s lost), %u lost; %" PRIu64 " record%s of the log; %s",
-              r->records, err_s(r->records), r->tables, err_s(r->tables), r->tables_damaged, r->blocks_lost, err_s(r->blocks_lost), r->tables_lost,
-              r->log_records, err_s(r->log_records), r->losses ? r->told : "nothing is lost");
-  // a call that only ends what this one begins finds the report again by its first line, and knows by it whether something is lost
+  repair_note(p,
+              "%" PRIu64 " record%s kept: %u table%s whole, %u in part (%" PRIu64 " block%s lost), %u lost; %" PRIu64
+              " record%s of the log; %s",
+              r->records, err_s(r->records), r->tables, err_s(r->tables), r->tables_damaged, r->blocks_lost,
+              err_s(r->blocks_lost), r->tables_lost, r->log_records, err_s(r->log_records),
+              r->losses ? r->told : "nothing is lost");
+  // a call that only ends what this one begins finds the report again by its first line, and knows by it whether
+  // something is lost
   (void)snprintf(head, sizeof(head), REPORT_FIRST, p->new_id, r->losses ? REPORT_LOST : REPORT_WHOLE);
   if (p->text) memcpy(p->text, head, REPORT_HEAD);
   enum remixdb_status s = enter(&p->dir, FILES_REPAIR_NEW, &new_dir);
   if (s == REMIXDB_OK) s = env_mkdir(&new_dir, LOST_DIR);
   if (s == REMIXDB_OK) s = enter(&new_dir, LOST_DIR, &lost);
-  if (s == REMIXDB_OK) s = env_replace_file(&lost, REPORT_FILE, p->text ? p->text : head, p->text ? p->text_len : REPORT_HEAD);
+  if (s == REMIXDB_OK)
+    s = env_replace_file(&lost, REPORT_FILE, p->text ? p->text : head, p->text ? p->text_len : REPORT_HEAD);
   if (s == REMIXDB_OK) s = env_sync_dir(&new_dir);
   env_dir_close(&lost);
   env_dir_close(&new_dir);
   return s;
 }
 
-// Nothing names what was made until now: it goes, with the room that it took. What fails here is left for the next repair to throw away. Returns the first failure.
+// Nothing names what was made until now: it goes, with the room that it took. What fails here is left for the next
+// repair to throw away. Returns the first failure.
 static enum remixdb_status give_up(struct repair *p, enum remixdb_status s) {
   struct env_dir new_dir, lost = {.fd = -1};
   struct err_saved why;
@@ -373,7 +397,8 @@ static enum remixdb_status repair_locked(struct repair *p) {
   return s == REMIXDB_OK ? finish(p) : give_up(p, s);
 }
 
-// REMIXDB_NOTFOUND: nothing shows that the directory is a store's, or what does is what a destroyed one or a checkpoint leaves.
+// REMIXDB_NOTFOUND: nothing shows that the directory is a store's, or what does is what a destroyed one or a checkpoint
+// leaves.
 static enum remixdb_status check_store(const struct env_dir *dir) {
   struct files_entry *list;
   size_t nr;
@@ -425,7 +450,9 @@ enum remixdb_status repair_store(struct env *env, const char *path, struct repai
   err_save(&why, s);
   struct repair_report *const r = &p->report;
   const size_t used = strlen(r->told);
-  if (r->losses) (void)snprintf(r->told + used, sizeof(r->told) - used, "; %s/" REPORT_FILE " in the store's directory", p->lost_name[0] ? p->lost_name : "lost.*");
+  if (r->losses)
+    (void)snprintf(r->told + used, sizeof(r->told) - used, "; %s/" REPORT_FILE " in the store's directory",
+                   p->lost_name[0] ? p->lost_name : "lost.*");
   if (report_out && dirlock_held(&lock)) *report_out = *r;
   dirlock_give(&lock);
   env_dir_close(&p->dir);

@@ -2,10 +2,12 @@
 //
 // What can still be read of a damaged store's log.
 //
-// Without CURRENT nothing says which segments were released: their records are in tables. That does no harm while the log has no hole: whatever of a key comes last is
-// its newest version. Where a hole is behind a released segment, the newest version may be in the tables, and one that the segment has would hide it. So the records
-// before the last hole that is not in the newest segment (which is never released) are doubtful. The tables themselves tell: a segment was released when they have
-// what one of its records, or of a later one's, says. A doubtful record of such a segment is kept only where the tables have nothing of its key.
+// Without CURRENT nothing says which segments were released: their records are in tables. That does no harm while the
+// log has no hole: whatever of a key comes last is its newest version. Where a hole is behind a released segment, the
+// newest version may be in the tables, and one that the segment has would hide it. So the records before the last hole
+// that is not in the newest segment (which is never released) are doubtful. The tables themselves tell: a segment was
+// released when they have what one of its records, or of a later one's, says. A doubtful record of such a segment is
+// kept only where the tables have nothing of its key.
 #include "admin/repair_state.h"
 
 #include <inttypes.h>
@@ -15,14 +17,14 @@
 
 struct logging {
   struct repair *p;
-  struct wal_salvage out;        // what is being read
-  uint64_t doubt;                // records before this sequence number are doubtful
-  uint64_t hole, hole_gen;       // the last hole, and the segment that was read when it was met
-  uint64_t released;             // segments of this generation and before were released; 0: none
-  uint64_t left_out, taken;      // doubtful records that the tables disagree with
-  struct xdb_snapshot *tables;   // the new store when it holds what the tables have
-  struct xdb_ref *ref;           // of that
-  uint8_t *value;                // of REMIXDB_KV_MAX bytes
+  struct wal_salvage out;       // what is being read
+  uint64_t doubt;               // records before this sequence number are doubtful
+  uint64_t hole, hole_gen;      // the last hole, and the segment that was read when it was met
+  uint64_t released;            // segments of this generation and before were released; 0: none
+  uint64_t left_out, taken;     // doubtful records that the tables disagree with
+  struct xdb_snapshot *tables;  // the new store when it holds what the tables have
+  struct xdb_ref *ref;          // of that
+  uint8_t *value;               // of REMIXDB_KV_MAX bytes
 };
 
 // ---- doubt
@@ -30,7 +32,8 @@ struct logging {
 static void see_hole(void *arg, const struct wal_loss *l) {
   struct logging *const g = arg;
   if (l->torn || l->first_seq == 0) return;
-  if (l->missing && l->gen > g->out.gen) {  // the newest segment is missing: the one that was read last may have been released, too
+  if (l->missing &&
+      l->gen > g->out.gen) {  // the newest segment is missing: the one that was read last may have been released, too
     g->doubt = UINT64_MAX;
     return;
   }
@@ -86,13 +89,21 @@ static void tell_loss(void *arg, const struct wal_loss *l) {
   const char *dots, *const end = err_path(l->path, &dots);
   (void)wal_loss_text(l, text, sizeof(text));
   const uint64_t lost = l->first_seq && l->last_seq >= l->first_seq ? l->last_seq - l->first_seq + 1 : 0;
-  if (l->torn) repair_note(g->p, "%s%s: offset %" PRIu64 ": %" PRIu64 " bytes of a torn tail are left out; nothing says that they were synced", dots, end, l->off, l->bytes);
-  else if (l->missing) repair_lose(g->p, lost, l->more, "%s%s: the log's generation %" PRIu64 " is missing: %s", dots, end, l->gen, text);
+  if (l->torn)
+    repair_note(g->p,
+                "%s%s: offset %" PRIu64 ": %" PRIu64
+                " bytes of a torn tail are left out; nothing says that they were synced",
+                dots, end, l->off, l->bytes);
+  else if (l->missing)
+    repair_lose(g->p, lost, l->more, "%s%s: the log's generation %" PRIu64 " is missing: %s", dots, end, l->gen, text);
   else if (l->off == 0) repair_lose(g->p, lost, l->more, "%s%s: it cannot be read: %s", dots, end, text);
-  else repair_lose(g->p, lost, l->more, "%s%s: offset %" PRIu64 ", %" PRIu64 " bytes: %s", dots, end, l->off, l->bytes, text);
+  else
+    repair_lose(g->p, lost, l->more, "%s%s: offset %" PRIu64 ", %" PRIu64 " bytes: %s", dots, end, l->off, l->bytes,
+                text);
 }
 
-static enum remixdb_status read_log(struct logging *g, const struct version_names *v, wal_replay_fn record, void (*lost)(void *, const struct wal_loss *)) {
+static enum remixdb_status read_log(struct logging *g, const struct version_names *v, wal_replay_fn record,
+                                    void (*lost)(void *, const struct wal_loss *)) {
   const struct wal_opts wo = {.dir = &g->p->dir, .store_id = v->store_id, .read_only = true};
   const struct wal_salvage_to to = {.record = record, .lost = lost, .arg = g};
   return wal_read_damaged(&wo, g->p->report.version_lost ? 0 : v->log_gen, v->log_seq, &to, &g->out);
@@ -122,8 +133,11 @@ enum remixdb_status repair_log(struct repair *p, const struct version_names *v) 
   p->report.log_records = g.out.nr_records;
   p->report.log_bytes_lost = g.out.lost_bytes;
   if (g.left_out || g.taken)
-    repair_lose(p, 0, true, "without " FILES_CURRENT " the order of tables and of the log before a hole is a guess: %" PRIu64 " records of the log were left out for other values in tables, "
-                "%" PRIu64 " were taken in spite of them; their keys may have older values", g.left_out, g.taken);
+    repair_lose(p, 0, true,
+                "without " FILES_CURRENT " the order of tables and of the log before a hole is a guess: %" PRIu64
+                " records of the log were left out for other values in tables, "
+                "%" PRIu64 " were taken in spite of them; their keys may have older values",
+                g.left_out, g.taken);
   xdb_unref(g.ref);
   xdb_snapshot_release(g.tables);
   mem_free(g.value);

@@ -21,7 +21,8 @@ static const char *readable(struct kref key, char *buf, size_t cap) {
   return buf;
 }
 
-// A table whose metadata is whole: block by block; those that are not are left out. Returns what keeping a record failed with.
+// A table whose metadata is whole: block by block; those that are not are left out. Returns what keeping a record
+// failed with.
 static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
   struct sst_hold h = {0};
   char last[160] = "", text[160];
@@ -56,9 +57,10 @@ static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
   return s;
 }
 
-// The block that a page may begin, as far as it is there: as much as the longest one takes. Where a sector cannot be read, no page before it is to be lost for that: the page
-// alone then, and the others that it says are its block's.
-static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t page, size_t *nr_out) {
+// The block that a page may begin, as far as it is there: as much as the longest one takes. Where a sector cannot be
+// read, no page before it is to be lost for that: the page alone then, and the others that it says are its block's.
+static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t page,
+                                      size_t *nr_out) {
   const uint64_t off = page * BLOCK_PAGE;
   enum remixdb_status s = env_read_upto(p->env, fd, path, buf, BLOCK_PAGE * BLOCK_PAGES_MAX, off, nr_out);
   if (s != REMIXDB_IO) return s;
@@ -70,24 +72,25 @@ static enum remixdb_status read_block(struct repair *p, int fd, const char *path
   return s;
 }
 
-
 // ---- a table whose metadata is damaged
 //
-// Blocks say themselves how long they are and how many records they have, and their checksums are of their places. A compressed table has neither without its
-// metadata.
+// Blocks say themselves how long they are and how many records they have, and their checksums are of their places. A
+// compressed table has neither without its metadata.
 
-#define PAGES_TAIL (FORMAT_SST_PAGES_MAX + 2 * REMIXDB_KV_MAX)  // bytes behind the blocks that are looked at: counts and two keys; longer than a chunk of compressed keys
+#define PAGES_TAIL \
+  (FORMAT_SST_PAGES_MAX + 2 * REMIXDB_KV_MAX)  // bytes behind the blocks that are looked at: counts and two keys;
+                                               // longer than a chunk of compressed keys
 
 struct pages {
   uint64_t number, size;
   int fd;
   char path[ENV_PATH_MAX];
-  uint8_t *buf;                  // of one block
+  uint8_t *buf;  // of one block
   struct format_sst_footer foot;
-  bool footed;                   // the footer is whole
-  uint64_t blocks, records, bad; // read; in them; pages that are no block, or none that is whole
-  uint32_t end;                  // behind the last block
-  bool gap;                      // a page before that is in no block
+  bool footed;                    // the footer is whole
+  uint64_t blocks, records, bad;  // read; in them; pages that are no block, or none that is whole
+  uint32_t end;                   // behind the last block
+  bool gap;                       // a page before that is in no block
   // what the metadata begins with when all blocks are there: the counts of all pages, the smallest key, the largest
   uint32_t min_len, max_len;
   uint64_t min_hash, max_hash;
@@ -112,8 +115,11 @@ static enum remixdb_status pages_block(struct repair *p, struct pages *g, uint64
   enum remixdb_status s = read_block(p, g->fd, g->path, g->buf, page, &nr);
   if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
   const uint32_t pages = g->buf[8], count = g->buf[9];
-  if (pages < 1 || pages > BLOCK_PAGES_MAX || count < 1 || (size_t)pages * BLOCK_PAGE > nr || page + pages > FORMAT_SST_PAGES_MAX) return REMIXDB_OK;
-  if (block_verify(g->buf, pages, count, g->number, (uint32_t)page, g->path, page * BLOCK_PAGE) != REMIXDB_OK) return REMIXDB_OK;
+  if (pages < 1 || pages > BLOCK_PAGES_MAX || count < 1 || (size_t)pages * BLOCK_PAGE > nr ||
+      page + pages > FORMAT_SST_PAGES_MAX)
+    return REMIXDB_OK;
+  if (block_verify(g->buf, pages, count, g->number, (uint32_t)page, g->path, page * BLOCK_PAGE) != REMIXDB_OK)
+    return REMIXDB_OK;
   for (uint32_t i = 0; i < count && s == REMIXDB_OK; i++) {
     struct kv_rec rec;
     block_record(g->buf, i, &rec);
@@ -141,14 +147,16 @@ static bool pages_meta_begins(const struct pages *g, const uint8_t *bytes, size_
   return hash64(min, g->min_len) == g->min_hash && hash64(max, g->max_len) == g->max_hash;
 }
 
-// Whether what follows the last block shows that no other did: the first chunk of the compressed keys, whose checksum is of its place, or the metadata.
+// Whether what follows the last block shows that no other did: the first chunk of the compressed keys, whose checksum
+// is of its place, or the metadata.
 static enum remixdb_status pages_complete(struct repair *p, struct pages *g, bool *out) {
   const uint64_t at = (uint64_t)g->end * BLOCK_PAGE;
   uint8_t *const tail = mem_alloc(PAGES_TAIL);
   size_t nr = 0;
   *out = false;
   if (!tail) return REMIXDB_NOMEM;
-  const enum remixdb_status s = g->gap || !g->blocks ? REMIXDB_OK : env_read_upto(p->env, g->fd, g->path, tail, PAGES_TAIL, at, &nr);
+  const enum remixdb_status s = g->gap || !g->blocks ? REMIXDB_OK
+                                                     : env_read_upto(p->env, g->fd, g->path, tail, PAGES_TAIL, at, &nr);
   *out = s == REMIXDB_OK && sst_keys_begin(g->number, tail, nr, g->path, at);
   if (s == REMIXDB_OK && !*out) *out = pages_meta_begins(g, tail, nr);
   mem_free(tail);
@@ -157,12 +165,18 @@ static enum remixdb_status pages_complete(struct repair *p, struct pages *g, boo
 
 // Tells what became of it.
 static void pages_tell(struct repair *p, const struct pages *g, bool complete) {
-  repair_note(p, "%s: %" PRIu64 " blocks with %" PRIu64 " records were read without the metadata; %" PRIu64 " other pages (of blocks, compressed keys or metadata) were not",
+  repair_note(p,
+              "%s: %" PRIu64 " blocks with %" PRIu64 " records were read without the metadata; %" PRIu64
+              " other pages (of blocks, compressed keys or metadata) were not",
               g->path, g->blocks, g->records, g->bad);
   if (g->blocks) p->report.tables_damaged++;
   else p->report.tables_lost++;
-  if (g->footed && g->foot.nr_records > g->records) repair_lose(p, g->foot.nr_records - g->records, false, "%" PRIu64 " records: %s", g->foot.nr_records - g->records, g->path);
-  else if (!g->footed && !complete) repair_lose(p, !g->blocks, true, "%s: %s", g->blocks ? "how many records is not known, if any" : "at least 1 record", g->path);
+  if (g->footed && g->foot.nr_records > g->records)
+    repair_lose(p, g->foot.nr_records - g->records, false, "%" PRIu64 " records: %s", g->foot.nr_records - g->records,
+                g->path);
+  else if (!g->footed && !complete)
+    repair_lose(p, !g->blocks, true, "%s: %s",
+                g->blocks ? "how many records is not known, if any" : "at least 1 record", g->path);
 }
 
 static enum remixdb_status pages_keep(struct repair *p, struct pages *g) {

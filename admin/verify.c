@@ -10,18 +10,19 @@
 
 struct verifier {
   struct xdb *x;
-  struct sst_ctx ctx;          // of the tables opened here: without the cache
+  struct sst_ctx ctx;  // of the tables opened here: without the cache
   struct blkio_queue *queue;
   struct verify_report report;
-  struct err_saved first;      // of what was found: damage before what was not read; when it is given up, that
+  struct err_saved first;  // of what was found: damage before what was not read; when it is given up, that
   const struct progress *progress;
-  uint64_t done, total;        // bytes of keys and values, of the log's too
-  uint64_t told;               // at the last report
+  uint64_t done, total;  // bytes of keys and values, of the log's too
+  uint64_t told;         // at the last report
 };
 
 static bool given_up(const struct verifier *v) { return v->first.status == REMIXDB_ABORTED; }
 
-// Bytes of records have been read. What was read again after damage is counted again, but the end is told when it is reached.
+// Bytes of records have been read. What was read again after damage is counted again, but the end is told when it is
+// reached.
 static enum remixdb_status went_on(struct verifier *v, uint64_t bytes) {
   v->done += bytes;
   if (v->done - v->told < REPORT_BYTES) return REMIXDB_OK;
@@ -29,7 +30,8 @@ static enum remixdb_status went_on(struct verifier *v, uint64_t bytes) {
   return progress_report(v->progress, "verify", v->done < v->total ? v->done : v->total - 1, v->total);
 }
 
-// A file is damaged, or could not be read: for want of memory or descriptors, which says nothing about it. Or it was given up, and no file is at fault.
+// A file is damaged, or could not be read: for want of memory or descriptors, which says nothing about it. Or it was
+// given up, and no file is at fault.
 static void found(struct verifier *v, enum remixdb_status s) {
   if (s == REMIXDB_ABORTED) {
     err_save(&v->first, s);
@@ -51,7 +53,7 @@ struct stream {
   struct sst_scan *scan;
   struct sst_keys keys;
   bool has_keys;
-  uint8_t *last;               // a copy of the key before
+  uint8_t *last;  // a copy of the key before
   uint32_t last_len, last_cap;
   uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
 };
@@ -101,8 +103,10 @@ static enum remixdb_status stream_next(struct stream *st, struct kv_rec *rec) {
   const struct kref key = kref(rec->key, rec->klen);
   const uint64_t off = (uint64_t)sst_pos_block(pos) * BLOCK_PAGE;
   if (st->nr_records && kv_cmp(kref(st->last, st->last_len), key) >= 0)
-    return err_corrupt(t->path, off, "keys do not ascend at record %u of block %u", sst_pos_idx(pos), sst_pos_block(pos));
-  if (st->nr_records == 0 && !kv_eq(key, t->min)) return err_corrupt(t->path, off, "the first key is not the smallest one of the metadata");
+    return err_corrupt(t->path, off, "keys do not ascend at record %u of block %u", sst_pos_idx(pos),
+                       sst_pos_block(pos));
+  if (st->nr_records == 0 && !kv_eq(key, t->min))
+    return err_corrupt(t->path, off, "the first key is not the smallest one of the metadata");
   if ((s = key_copy(&st->last, &st->last_cap, key)) != REMIXDB_OK) return s;
   st->last_len = key.len;
   st->nr_records++;
@@ -120,12 +124,15 @@ static enum remixdb_status stream_next(struct stream *st, struct kv_rec *rec) {
 // At the end of the records.
 static enum remixdb_status stream_end(struct stream *st) {
   const struct sst *t = st->t;
-  if (st->nr_records != t->nr_records || st->nr_tombs != t->nr_tombs || st->key_bytes != t->key_bytes || st->value_bytes != t->value_bytes)
+  if (st->nr_records != t->nr_records || st->nr_tombs != t->nr_tombs || st->key_bytes != t->key_bytes ||
+      st->value_bytes != t->value_bytes)
     return err_corrupt(t->path, t->data_size, "counts in the metadata are not those of the data");
-  if (st->nr_records && !kv_eq(kref(st->last, st->last_len), t->max)) return err_corrupt(t->path, t->data_size, "the last key is not the largest one of the metadata");
+  if (st->nr_records && !kv_eq(kref(st->last, st->last_len), t->max))
+    return err_corrupt(t->path, t->data_size, "the last key is not the largest one of the metadata");
   if (st->has_keys) {
     const enum remixdb_status s = sst_keys_next(&st->keys);
-    if (s != REMIXDB_NOTFOUND) return s == REMIXDB_OK ? err_corrupt(t->path, t->ckb_off, "more compressed keys than data") : s;
+    if (s != REMIXDB_NOTFOUND)
+      return s == REMIXDB_OK ? err_corrupt(t->path, t->ckb_off, "more compressed keys than data") : s;
   }
   st->v->report.tables++;
   st->v->report.records += st->nr_records;
@@ -152,15 +159,15 @@ static void verify_table(struct verifier *v, uint64_t number) {
 
 // What the walk over a REMIX has seen.
 struct walked {
-  uint8_t *key;               // of the entry before, a copy
+  uint8_t *key;  // of the entry before, a copy
   uint32_t len, cap;
   uint32_t run;
   bool any;
 };
 
 // One entry of the REMIX against its record.
-static enum remixdb_status check_entry(const struct remix *x, const struct remix_walk *w, const struct walked *prev, const struct kv_rec *rec, struct kref low,
-                                       struct kref high) {
+static enum remixdb_status check_entry(const struct remix *x, const struct remix_walk *w, const struct walked *prev,
+                                       const struct kv_rec *rec, struct kref low, struct kref high) {
   const struct kref key = kref(rec->key, rec->klen), before = kref(prev->key, prev->len);
   const uint8_t sel = w->sel[w->at];
   const uint64_t seg = w->seg;
@@ -174,17 +181,21 @@ static enum remixdb_status check_entry(const struct remix *x, const struct remix
   if (kv_cmp(key, low) < 0 || (high.ptr && kv_cmp(key, high) >= 0)) return WRONG("key outside of its partition");
   if (w->at == 0) {
     const struct kref anchor = remix_anchor(x, w->seg);
-    if (kv_cmp(anchor, key) > 0 || (prev->any && kv_cmp(before, anchor) >= 0)) return WRONG("the anchor does not separate");
+    if (kv_cmp(anchor, key) > 0 || (prev->any && kv_cmp(before, anchor) >= 0))
+      return WRONG("the anchor does not separate");
   }
   bool known;
   const uint32_t lcp = remix_walk_lcp(w, &known);
-  if (known && prev->any && lcp != (c == 0 ? UINT32_MAX : kv_lcp_from(before, key, 0))) return WRONG("wrong discriminating bit");
+  if (known && prev->any && lcp != (c == 0 ? UINT32_MAX : kv_lcp_from(before, key, 0)))
+    return WRONG("wrong discriminating bit");
 #undef WRONG
   return REMIXDB_OK;
 }
 
-// Walks the view and all its tables together. *bad_out: the run that cannot be read, UINT32_MAX when the REMIX itself is wrong.
-static enum remixdb_status walk_view(const struct remix *x, struct stream *runs, struct kref low, struct kref high, uint32_t *bad_out) {
+// Walks the view and all its tables together. *bad_out: the run that cannot be read, UINT32_MAX when the REMIX itself
+// is wrong.
+static enum remixdb_status walk_view(const struct remix *x, struct stream *runs, struct kref low, struct kref high,
+                                     uint32_t *bad_out) {
   struct remix_walk w;
   struct walked prev = {0};
   enum remixdb_status s = REMIXDB_OK;
@@ -245,7 +256,8 @@ static void verify_current(struct verifier *v) {
   uint64_t store_id;
   enum remixdb_status s = version_peek(&x->home, &store_id);
   if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is missing", x->dir);
-  if (s == REMIXDB_OK && store_id != x->store_id) s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is of another store", x->dir);
+  if (s == REMIXDB_OK && store_id != x->store_id)
+    s = err_set(REMIXDB_CORRUPT, "%s: " FILES_CURRENT " is of another store", x->dir);
   if (s != REMIXDB_OK) found(v, s);
 }
 
@@ -288,15 +300,17 @@ static uint64_t bytes_of(const struct xdb *x, const struct version *version) {
 
 static void summarize(const struct verifier *v) {
   const struct verify_report *const r = &v->report;
-  xdb_say(v->x, "verify: %" PRIu64 " table%s and %" PRIu64 " index%s with %" PRIu64 " record%s, and %" PRIu64 " record%s of the log, are whole; %" PRIu64
-          " byte%s read, %u file%s damaged, %u could not be read", r->tables, err_s(r->tables), r->remixes, r->remixes == 1 ? "" : "es", r->records,
-          err_s(r->records), r->log_records, err_s(r->log_records), r->bytes, err_s(r->bytes), r->damaged, err_s(r->damaged), r->unread);
+  xdb_say(v->x,
+          "verify: %" PRIu64 " table%s and %" PRIu64 " index%s with %" PRIu64 " record%s, and %" PRIu64
+          " record%s of the log, are whole; %" PRIu64 " byte%s read, %u file%s damaged, %u could not be read",
+          r->tables, err_s(r->tables), r->remixes, r->remixes == 1 ? "" : "es", r->records, err_s(r->records),
+          r->log_records, err_s(r->log_records), r->bytes, err_s(r->bytes), r->damaged, err_s(r->damaged), r->unread);
 }
 
 enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report_out) {
   struct xdb *x = r->xdb;
-  struct verifier v = {.x = x, .ctx = x->ctx, .queue = blkio_shared(&x->io), .first = {.status = REMIXDB_OK},
-                       .progress = &r->progress};
+  struct verifier v = {
+      .x = x, .ctx = x->ctx, .queue = blkio_shared(&x->io), .first = {.status = REMIXDB_OK}, .progress = &r->progress};
   v.ctx.cache = NULL;
   v.ctx.retired = NULL;
   uint64_t moment;

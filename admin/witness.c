@@ -6,9 +6,10 @@
 #include "table/format.h"
 #include "view/current.h"
 
-// The first 8 bytes of a file, or the last. *size_out: how large it is, 0 when it is gone since it was listed, 1 when it is a directory, which is nobody's file.
-// Less than 8: nothing was read.
-static enum remixdb_status peek(const struct env_dir *dir, const char *name, bool last, uint8_t bytes[8], uint64_t *size_out) {
+// The first 8 bytes of a file, or the last. *size_out: how large it is, 0 when it is gone since it was listed, 1 when
+// it is a directory, which is nobody's file. Less than 8: nothing was read.
+static enum remixdb_status peek(const struct env_dir *dir, const char *name, bool last, uint8_t bytes[8],
+                                uint64_t *size_out) {
   struct env_stat st;
   int fd;
   *size_out = 0;
@@ -25,7 +26,8 @@ static enum remixdb_status peek(const struct env_dir *dir, const char *name, boo
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
-// Whether the file is one that this library, or a newer one, has written under such a name. Only the magic is looked at: the rest may be damaged.
+// Whether the file is one that this library, or a newer one, has written under such a name. Only the magic is looked
+// at: the rest may be damaged.
 static enum remixdb_status is_ours(const struct env_dir *dir, const struct files_entry *e, bool *out) {
   uint8_t magic[8];
   uint64_t size;
@@ -45,8 +47,8 @@ static bool see_other(void *arg, const char *name) {
   return !*other;
 }
 
-// LOCK is there and empty, and beside it nothing but files with a store's names and nothing in them, or room that was taken for it: what a destroyed store, or a
-// power cut, may leave of one.
+// LOCK is there and empty, and beside it nothing but files with a store's names and nothing in them, or room that was
+// taken for it: what a destroyed store, or a power cut, may leave of one.
 static enum remixdb_status only_blank(const struct env_dir *dir, const struct files_entry *list, size_t nr, bool *out) {
   bool other = false;
   enum remixdb_status s = files_has_mark(dir, FILES_LOCK, out);
@@ -63,9 +65,12 @@ static enum remixdb_status only_blank(const struct env_dir *dir, const struct fi
 }
 
 // In which order files are asked; 1 is for the directories of repairs.
-static uint32_t witness_rank(enum files_kind k) { return files_holds_data(k) ? 0 : k == FILES_IS_CURRENT ? 2 : files_is_mark(k) ? 3 : 4; }
+static uint32_t witness_rank(enum files_kind k) {
+  return files_holds_data(k) ? 0 : k == FILES_IS_CURRENT ? 2 : files_is_mark(k) ? 3 : 4;
+}
 
-enum remixdb_status witness_find(const struct env_dir *dir, const struct files_entry *list, size_t nr, const char **name_out) {
+enum remixdb_status witness_find(const struct env_dir *dir, const struct files_entry *list, size_t nr,
+                                 const char **name_out) {
   static const char *const repairs[] = {FILES_REPAIR_DONE, FILES_REPAIR_IN, FILES_REPAIR_NEW};
   struct err_saved unread = {.status = REMIXDB_NOTFOUND};
   enum remixdb_status s;

@@ -3,9 +3,9 @@
 
 #include <assert.h>
 
-#define NODE 8u          // numbers of a node: one cache line
-#define LEVELS_MAX 11u   // 8^11 passes 2^32
-#define PIECE 8u         // bytes that a number stands for
+#define NODE 8u         // numbers of a node: one cache line
+#define LEVELS_MAX 11u  // 8^11 passes 2^32
+#define PIECE 8u        // bytes that a number stands for
 #define REF_TREE 0x80000000u
 #define PLACES_MAX 6u    // bytes of a number that its cell is made of, at most
 #define CELL_NUMBERS 4u  // numbers of a cell, about
@@ -14,40 +14,45 @@
 #define SCAN_STEP 4u     // numbers compared without a branch between them
 #define BYTES 256u
 
-// Cells of a tree: where the numbers lie, by what their first bytes are. The bytes at each place are ranked among those that occur there, so that
-// digits or letters are as dense as random bytes; the ranks are the digits of a number that, made smaller in proportion, is the cell. As ranks ascend with bytes,
+// Cells of a tree: where the numbers lie, by what their first bytes are. The bytes at each place are ranked among those
+// that occur there, so that digits or letters are as dense as random bytes; the ranks are the digits of a number that,
+// made smaller in proportion, is the cell. As ranks ascend with bytes,
 //   A1  of two numbers the smaller one is not in a cell behind the other's;
 // so the first number not less than v lies in v's cell, or is the first one behind it.
 struct anchors_cells {
-  uint32_t lines;    // where its lines begin
-  uint32_t ranks;    // where its ranks begin: per place and byte, how many smaller ones occur there, and ABSENT
+  uint32_t lines;  // where its lines begin
+  uint32_t ranks;  // where its ranks begin: per place and byte, how many smaller ones occur there, and ABSENT
   uint16_t nr_places;
-  uint16_t shift;    // the number made of the ranks, shifted by so much,
-  uint32_t scale;    // times this, by 2^32, is the cell
+  uint16_t shift;  // the number made of the ranks, shifted by so much,
+  uint32_t scale;  // times this, by 2^32, is the cell
   uint64_t weight[PLACES_MAX];
 };
 _Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "one cache line tells the cell");
 
 struct anchors_line {
-  uint32_t first, nr;           // the first of the tree's numbers that lies in the cell or behind it, and how many lie in it
+  uint32_t first, nr;  // the first of the tree's numbers that lies in the cell or behind it, and how many lie in it
   uint64_t numbers[CELL_LINE];  // they, when there are no more; then all ones
 };
 _Static_assert(sizeof(struct anchors_line) == CACHE_LINE, "one cache line is the cell");
-#define ABSENT 1u      // the byte itself does not occur at that place
+#define ABSENT 1u  // the byte itself does not occur at that place
 #define RANK_SHIFT 1u
 
-// A tree over the strings first .. last, which share `common` bytes at least. Its numbers are the distinct ones among them.
+// A tree over the strings first .. last, which share `common` bytes at least. Its numbers are the distinct ones among
+// them.
 struct anchors_tree {
-  uint32_t group;    // the first string with the number that led here: shorter ones may come before `first`
+  uint32_t group;  // the first string with the number that led here: shorter ones may come before `first`
   uint32_t first, last;
   uint32_t common;
-  uint32_t shared;   // where a copy begins of those common bytes that the way here has not told: the strings lie far apart
-  uint32_t nr;       // numbers
-  uint32_t refs;     // where its refs begin, one per number and one more; NO_REFS: number i is that of string first + i alone
-  uint32_t cells;    // which cells are its own; NO_CELLS: it is too small for them, or its numbers lie too unevenly
+  uint32_t
+      shared;   // where a copy begins of those common bytes that the way here has not told: the strings lie far apart
+  uint32_t nr;  // numbers
+  uint32_t
+      refs;  // where its refs begin, one per number and one more; NO_REFS: number i is that of string first + i alone
+  uint32_t cells;  // which cells are its own; NO_CELLS: it is too small for them, or its numbers lie too unevenly
   uint32_t nr_levels;
-  uint32_t level[LEVELS_MAX];  // where each begins, in nodes. Level 0 is all numbers in order; one of a level above is the
-                               // greatest of the node below it. Each ends in padding of all ones: no search leaves it
+  uint32_t
+      level[LEVELS_MAX];  // where each begins, in nodes. Level 0 is all numbers in order; one of a level above is the
+                          // greatest of the node below it. Each ends in padding of all ones: no search leaves it
 };
 #define NO_REFS UINT32_MAX
 #define NO_CELLS UINT32_MAX
@@ -67,7 +72,8 @@ static inline uint64_t piece(struct kref k, uint32_t from) {
 }
 
 // The child of node `at` of the level in which the first number not less than v lies.
-static inline uint32_t tree_step(const struct anchors *a, const struct anchors_tree *t, uint32_t level, uint32_t at, uint64_t v) {
+static inline uint32_t tree_step(const struct anchors *a, const struct anchors_tree *t, uint32_t level, uint32_t at,
+                                 uint64_t v) {
   const uint64_t *const node = a->nodes + ((size_t)t->level[level] + at) * NODE;
   uint32_t nr = 0;
   for (uint32_t i = 0; i < NODE; i++) nr += node[i] < v;
@@ -75,10 +81,12 @@ static inline uint32_t tree_step(const struct anchors *a, const struct anchors_t
 }
 
 // The cell of the number made of the ranks.
-static inline uint64_t cell_of(const struct anchors_cells *c, uint64_t sum) { return (sum >> c->shift) * c->scale >> 32; }
+static inline uint64_t cell_of(const struct anchors_cells *c, uint64_t sum) {
+  return (sum >> c->shift) * c->scale >> 32;
+}
 
-// The number made of the ranks where a byte does not occur: v lies before all numbers that agree with it so far and go on with a greater byte, and behind all others of
-// those. What lies behind all numbers is in the last cell.
+// The number made of the ranks where a byte does not occur: v lies before all numbers that agree with it so far and go
+// on with a greater byte, and behind all others of those. What lies behind all numbers is in the last cell.
 static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v) {
   uint64_t sum = 0;
   for (uint32_t p = 0; p < c->nr_places; p++) {
@@ -103,8 +111,10 @@ static inline const struct anchors_line *cell_line(const struct anchors *a, cons
   return a->lines + c->lines + cell_of(c, sum);
 }
 
-// The first number not less than v, which lies in from .. to. Numbers behind `to` are not less, and padding is never less.
-static inline uint32_t cell_scan(const struct anchors *a, const struct anchors_tree *t, uint32_t from, uint32_t to, uint64_t v) {
+// The first number not less than v, which lies in from .. to. Numbers behind `to` are not less, and padding is never
+// less.
+static inline uint32_t cell_scan(const struct anchors *a, const struct anchors_tree *t, uint32_t from, uint32_t to,
+                                 uint64_t v) {
   const uint64_t *const numbers = a->nodes + (size_t)t->level[0] * NODE;
   uint32_t at = from;
   for (uint32_t i = from; i < to; i += SCAN_STEP)
@@ -212,8 +222,8 @@ uint32_t anchors_find(const struct anchors *a, struct kref key) {
 }
 
 // Where a search among many stands: before the node of a level, or
-#define STEP_LINE LEVELS_MAX          // before its cell's line,
-#define STEP_SCAN (LEVELS_MAX + 1u)   // or before the numbers of a crowded cell
+#define STEP_LINE LEVELS_MAX         // before its cell's line,
+#define STEP_SCAN (LEVELS_MAX + 1u)  // or before the numbers of a crowded cell
 
 // The first step in a tree that was entered. line_out: of STEP_LINE.
 static inline uint32_t many_enter(const struct anchors *a, const struct way *w, const struct anchors_line **line_out) {
@@ -305,7 +315,9 @@ static void *extend(struct buffer *b, size_t more) {
   return at;
 }
 
-static inline struct anchors_tree *tree_at(struct build *b, size_t i) { return (struct anchors_tree *)(void *)b->trees.p + i; }
+static inline struct anchors_tree *tree_at(struct build *b, size_t i) {
+  return (struct anchors_tree *)(void *)b->trees.p + i;
+}
 static inline size_t nr_trees(const struct build *b) { return b->trees.len / sizeof(struct anchors_tree); }
 
 // known: the bytes that a key which comes to it is known to agree in.
@@ -322,8 +334,8 @@ static enum remixdb_status tree_add(struct build *b, uint32_t group, uint32_t fi
   return REMIXDB_OK;
 }
 
-// The strings with one number: i .. end - 1. The shorter ones, which the zeros behind their end make equal to the others, come
-// first; there is one of each length at most.
+// The strings with one number: i .. end - 1. The shorter ones, which the zeros behind their end make equal to the
+// others, come first; there is one of each length at most.
 static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t i, uint32_t end) {
   uint32_t first = i;
   uint32_t *const ref = extend(&b->refs, sizeof(*ref));
@@ -335,8 +347,10 @@ static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t 
   return tree_add(b, i, first, end - 1, common + PIECE);
 }
 
-// Ranks of the bytes at the first places of the numbers, as many places as tell as many cells as there are numbers; returns how many.
-static uint32_t rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*ranks)[BYTES], struct anchors_cells *c, uint64_t *product_out) {
+// Ranks of the bytes at the first places of the numbers, as many places as tell as many cells as there are numbers;
+// returns how many.
+static uint32_t rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*ranks)[BYTES], struct anchors_cells *c,
+                           uint64_t *product_out) {
   bool there[PLACES_MAX][BYTES] = {0};
   uint32_t kinds[PLACES_MAX], places = 0;
   for (uint32_t i = 0; i < nr; i++)
@@ -355,11 +369,12 @@ static uint32_t rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*rank
   return places;
 }
 
-// Cells for a tree whose numbers are there, when they are worth it: their ranks take no more than an eighth of what the numbers do, and three of four
-// numbers lie where they can be scanned for.
+// Cells for a tree whose numbers are there, when they are worth it: their ranks take no more than an eighth of what the
+// numbers do, and three of four numbers lie where they can be scanned for.
 static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, const uint64_t *numbers) {
   uint16_t ranks[PLACES_MAX][BYTES];
-  struct anchors_cells c = {.lines = (uint32_t)(b->lines.len / sizeof(struct anchors_line)), .ranks = (uint32_t)(b->ranks.len / sizeof(uint16_t))};
+  struct anchors_cells c = {.lines = (uint32_t)(b->lines.len / sizeof(struct anchors_line)),
+                            .ranks = (uint32_t)(b->ranks.len / sizeof(uint16_t))};
   uint64_t product;
   t->cells = NO_CELLS;
   if ((size_t)t->nr * sizeof(*numbers) < 8 * sizeof(ranks[0])) return REMIXDB_OK;
@@ -378,7 +393,8 @@ static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, 
   }
   for (uint32_t i = 0; i < t->nr; i++) {
     uint64_t sum = 0;
-    for (uint32_t p = 0; p < c.nr_places; p++) sum += (ranks[p][numbers[i] >> (56 - 8 * p) & 255] >> RANK_SHIFT) * c.weight[p];
+    for (uint32_t p = 0; p < c.nr_places; p++)
+      sum += (ranks[p][numbers[i] >> (56 - 8 * p) & 255] >> RANK_SHIFT) * c.weight[p];
     struct anchors_line *const line = &lines[cell_of(&c, sum)];
     if (line->nr < CELL_LINE) line->numbers[line->nr] = numbers[i];
     line->nr++;

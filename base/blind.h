@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blind search: finding the place of a key among up to 32 sorted keys of which only the discriminating bits are at hand (Ferguson,
-// "Bit-Tree: a data structure for fast file processing", CACM 1992; the blind trie of Ferragina and Grossi, "The String B-tree",
-// JACM 1999). The bits lead to one entry, the candidate; one look at its key, and the first bit at which it differs from the one
-// sought, give the place.
+// Blind search: finding the place of a key among up to 32 sorted keys of which only the discriminating bits are at hand
+// (Ferguson, "Bit-Tree: a data structure for fast file processing", CACM 1992; the blind trie of Ferragina and Grossi,
+// "The String B-tree", JACM 1999). The bits lead to one entry, the candidate; one look at its key, and the first bit at
+// which it differs from the one sought, give the place.
 //
-// Bits, their positions and the marks SAME and FAR are those of remix/remix.h: dbits holds 32 numbers of 16 bits, of which the first nr
-// count, with bytes counted from `base`. None of them may be FAR.
+// Bits, their positions and the marks SAME and FAR are those of remix/remix.h: dbits holds 32 numbers of 16 bits, of
+// which the first nr count, with bytes counted from `base`. None of them may be FAR.
 #ifndef BLIND_H
 #define BLIND_H
 
@@ -17,8 +17,8 @@
 #define BLIND_FAR 0xFFFEu
 #define BLIND_BYTE_MAX 4094u  // the farthest byte behind the base that is stored
 
-// ---- the key's bits at the discriminating bits of all entries (0 at SAME). All of them are taken, without a branch: which of them
-// are asked for is as hard to foresee as the bits themselves.
+// ---- the key's bits at the discriminating bits of all entries (0 at SAME). All of them are taken, without a branch:
+// which of them are asked for is as hard to foresee as the bits themselves.
 
 static inline uint32_t blind_bits_plain(const uint8_t *dbits, uint32_t base, struct kref key) {
   static const uint8_t none[1];
@@ -76,7 +76,8 @@ BLIND_SSSE3 uint32_t blind_bits_ssse3(const uint8_t *dbits, uint32_t base, struc
     const __m128i d1 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i + 16));
     const __m128i byte = _mm_packus_epi16(_mm_srli_epi16(d0, 4), _mm_srli_epi16(d1, 4));
     const __m128i b = _mm_packus_epi16(_mm_and_si128(d0, low), _mm_and_si128(d1, low));
-    const __m128i clear = _mm_cmpeq_epi8(_mm_and_si128(_mm_shuffle_epi8(window, byte), _mm_shuffle_epi8(weights, b)), zero);
+    const __m128i clear = _mm_cmpeq_epi8(_mm_and_si128(_mm_shuffle_epi8(window, byte), _mm_shuffle_epi8(weights, b)),
+                                         zero);
     const __m128i in = _mm_and_si128(_mm_cmpeq_epi8(b, zero), _mm_cmpgt_epi8(end, byte));
     bits |= (((uint32_t)_mm_movemask_epi8(clear) ^ 0xFFFF) | (uint32_t)_mm_movemask_epi8(in)) << i;
   }
@@ -94,7 +95,8 @@ static inline uint32_t blind_bits_neon(const uint8_t *dbits, uint32_t base, stru
   const uint8x16_t window = vld1q_u8(bytes), weight = vld1q_u8(weights), end = vdupq_n_u8((uint8_t)n);
   uint32_t bits = 0;
   for (uint32_t i = 0; i < 32; i += 16) {
-    const uint16x8_t d0 = vreinterpretq_u16_u8(vld1q_u8(dbits + 2 * i)), d1 = vreinterpretq_u16_u8(vld1q_u8(dbits + 2 * i + 16));
+    const uint16x8_t d0 = vreinterpretq_u16_u8(vld1q_u8(dbits + 2 * i)),
+                     d1 = vreinterpretq_u16_u8(vld1q_u8(dbits + 2 * i + 16));
     const uint8x16_t byte = vcombine_u8(vshrn_n_u16(d0, 4), vshrn_n_u16(d1, 4));
     const uint8x16_t b = vandq_u8(vcombine_u8(vmovn_u16(d0), vmovn_u16(d1)), vdupq_n_u8(15));
     const uint8x16_t set = vtstq_u8(vqtbl1q_u8(window, byte), vqtbl1q_u8(weight, b));
@@ -116,9 +118,11 @@ static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kr
 
 // ---- the search
 
-// The entry of [from, nr), which is not empty, that the trie leads the key to: no other one of them shares more leading bits with it. They are
-// all entries, or a subtree: the entries behind `from` up to the next one whose bit is not behind some bit that the key and they share.
-static inline uint32_t blind_candidate_in(const uint8_t *dbits, uint32_t from, uint32_t nr, uint32_t base, struct kref key) {
+// The entry of [from, nr), which is not empty, that the trie leads the key to: no other one of them shares more leading
+// bits with it. They are all entries, or a subtree: the entries behind `from` up to the next one whose bit is not
+// behind some bit that the key and they share.
+static inline uint32_t blind_candidate_in(const uint8_t *dbits, uint32_t from, uint32_t nr, uint32_t base,
+                                          struct kref key) {
   const uint32_t zeros = ~blind_bits(dbits, base, key) & set32_below(nr);
   uint32_t cand = from, i = from + 1;
   for (;;) {

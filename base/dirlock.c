@@ -15,7 +15,9 @@ static enum remixdb_status lock_itself(const struct env_dir *d, bool exclusive, 
   env_close_quiet(d->env, *fd_out);
   *fd_out = -1;
   // EBADF: exclusive locks are of files that are open for writing, which a directory never is
-  if (rc == -EBADF || rc == -EINVAL || rc == -EISDIR || rc == -EOPNOTSUPP || rc == -ENOTSUP || rc == -ENOLCK || rc == -ENOSYS) return REMIXDB_OK;
+  if (rc == -EBADF || rc == -EINVAL || rc == -EISDIR || rc == -EOPNOTSUPP || rc == -ENOTSUP || rc == -ENOLCK ||
+      rc == -ENOSYS)
+    return REMIXDB_OK;
   if (rc != -EWOULDBLOCK) return err_errno(-rc, "lock", d->path);
   const char *dots, *const end = err_path(d->path, &dots);
   return err_set(REMIXDB_LOCKED, "lock %s%s: held by another open of the store", dots, end);
@@ -58,7 +60,10 @@ enum remixdb_status dirlock_check(const struct dirlock *l, const struct env_dir 
   if (rc < 0) return err_errno(-rc, "stat", FILES_LOCK);
   const enum remixdb_status s = env_stat(d, FILES_LOCK, &named);
   if (s == REMIXDB_OK && held.dev == named.dev && held.ino == named.ino) return s;
-  return s != REMIXDB_OK && s != REMIXDB_NOTFOUND ? s : err_set(REMIXDB_IO, "%s: LOCK was removed while the store was open; another may have opened it", d->path);
+  return s != REMIXDB_OK && s != REMIXDB_NOTFOUND
+             ? s
+             : err_set(REMIXDB_IO, "%s: LOCK was removed while the store was open; another may have opened it",
+                       d->path);
 }
 
 static void give(struct dirlock *l) {

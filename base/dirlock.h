@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lock of a store's directory. One opening holds it alone and writes; openings that only read share it. It is two locks: one on the directory itself, which keeps
-// other openings out whatever becomes of the file LOCK, and one on that file, which earlier libraries know.
+// The lock of a store's directory. One opening holds it alone and writes; openings that only read share it. It is two
+// locks: one on the directory itself, which keeps other openings out whatever becomes of the file LOCK, and one on that
+// file, which earlier libraries know.
 //
-// A file system may have no locks on directories (NFS). There LOCK is the only one, and a store asks with each install whether LOCK is still the file that it holds: where
-// it was removed meanwhile another opening may have made a new one.
+// A file system may have no locks on directories (NFS). There LOCK is the only one, and a store asks with each install
+// whether LOCK is still the file that it holds: where it was removed meanwhile another opening may have made a new one.
 //
-// A descriptor of each is open while the lock is held. A child made by fork closes its copies, or the lock would be held until the child ends, too. Any thread; one
-// struct is one thread's at a time.
+// A descriptor of each is open while the lock is held. A child made by fork closes its copies, or the lock would be
+// held until the child ends, too. Any thread; one struct is one thread's at a time.
 #ifndef DIRLOCK_H
 #define DIRLOCK_H
 
@@ -15,9 +16,9 @@
 #include "base/fork.h"
 
 struct dirlock {
-  struct env *env;  // NULL: nothing is held, as in a struct that is all zero
-  int dir_fd;       // the directory, locked; -1: it cannot be locked
-  int file_fd;      // LOCK, locked; -1: it is shared, and there is no LOCK
+  struct env *env;            // NULL: nothing is held, as in a struct that is all zero
+  int dir_fd;                 // the directory, locked; -1: it cannot be locked
+  int file_fd;                // LOCK, locked; -1: it is shared, and there is no LOCK
   struct fork_closes closes;  // both, of a native env
 };
 

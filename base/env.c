@@ -10,12 +10,13 @@
 #include <unistd.h>
 
 #define ENV_IO_MAX ((size_t)1 << 30)  // bytes of one system call; some systems refuse more than INT_MAX
-#define ENV_COPY ((size_t)1 << 20)      // bytes that are copied at a time
+#define ENV_COPY ((size_t)1 << 20)    // bytes that are copied at a time
 #define ENV_LOCK_TRIES 100u           // each is the end of a store that was removed in a moment
 
 // ---- the real file system: raw calls, -errno. Each of them is a cancellation point on some system.
 
-// Where the program has closed one of the standard descriptors a file would get its number, and what is printed would be written into it.
+// Where the program has closed one of the standard descriptors a file would get its number, and what is printed would
+// be written into it.
 static int open_above_std(int at, const char *name, int flags) {
   const int fd = openat(at, name, flags, 0644);
   if (likely(fd < 0 || fd > STDERR_FILENO)) return fd;
@@ -25,7 +26,8 @@ static int open_above_std(int at, const char *name, int flags) {
   return above;
 }
 
-// What is no regular file may make an opening wait (a pipe without a writer), or mean another file: it is opened without waiting, and looked at before it is used.
+// What is no regular file may make an opening wait (a pipe without a writer), or mean another file: it is opened
+// without waiting, and looked at before it is used.
 static int open_file(int at, const char *name, int flags) {
   struct stat st;
   const int fd = open_above_std(at, name, flags | O_NONBLOCK);
@@ -47,10 +49,8 @@ static int open_kind(int at, const char *name, int flags, bool dir) {
 static int open_flags(int at, unsigned flags) {
   int o = O_CLOEXEC;
   if (at != ENV_HERE) o |= O_NOFOLLOW;
-  if (flags & ENV_WRITE)
-    o |= flags & ENV_READ ? O_RDWR : O_WRONLY;
-  else
-    o |= O_RDONLY;
+  if (flags & ENV_WRITE) o |= flags & ENV_READ ? O_RDWR : O_WRONLY;
+  else o |= O_RDONLY;
   if (flags & ENV_CREATE) o |= O_CREAT;
   if (flags & ENV_EXCL) o |= O_EXCL;
   if (flags & ENV_TRUNC) o |= O_TRUNC;
@@ -107,7 +107,8 @@ static int raw_sync_data(struct env *e, int fd) {
   CANCEL_LATER;
   (void)e;
 #if defined(__APPLE__)
-  // fsync leaves the data in the drive's cache there, so it serves only where the file system has nothing stronger: any other failure is one.
+  // fsync leaves the data in the drive's cache there, so it serves only where the file system has nothing stronger: any
+  // other failure is one.
   if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
   if (errno != ENOTSUP && errno != ENOTTY && errno != EINVAL) return -errno;
   return fsync(fd) == 0 ? 0 : -errno;
@@ -149,8 +150,12 @@ static int raw_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
 }
 
 static int raw_stat_out(const struct stat *st, struct env_stat *out) {
-  *out = (struct env_stat){.size = (uint64_t)st->st_size, .dev = (uint64_t)st->st_dev, .ino = (uint64_t)st->st_ino, .links = (uint32_t)st->st_nlink,
-                           .is_dir = S_ISDIR(st->st_mode), .is_file = S_ISREG(st->st_mode)};
+  *out = (struct env_stat){.size = (uint64_t)st->st_size,
+                           .dev = (uint64_t)st->st_dev,
+                           .ino = (uint64_t)st->st_ino,
+                           .links = (uint32_t)st->st_nlink,
+                           .is_dir = S_ISDIR(st->st_mode),
+                           .is_file = S_ISREG(st->st_mode)};
   return 0;
 }
 
@@ -200,7 +205,9 @@ static int raw_rmdir(struct env *e, int at, const char *name) {
 
 static int raw_list(struct env *e, int at, const char *name, bool (*fn)(void *arg, const char *name), void *arg) {
   CANCEL_LATER;
-  const int fd = raw_open(e, at, name, ENV_READ | ENV_DIR);  // one of its own: two threads that read through one descriptor would share the place in it
+  const int fd = raw_open(
+      e, at, name,
+      ENV_READ | ENV_DIR);  // one of its own: two threads that read through one descriptor would share the place in it
   if (fd < 0) return fd;
   DIR *const d = fdopendir(fd);
   if (!d) {
@@ -250,7 +257,9 @@ static int64_t raw_seek(struct env *e, int fd, uint64_t off, bool hole) {
   CANCEL_LATER;
   (void)e;
 #if defined(SEEK_DATA) && defined(SEEK_HOLE)
-  const off_t at = lseek(fd, (off_t)off, hole ? SEEK_HOLE : SEEK_DATA);  // files are read and written at offsets: their own positions mean nothing
+  const off_t at = lseek(fd, (off_t)off,
+                         hole ? SEEK_HOLE
+                              : SEEK_DATA);  // files are read and written at offsets: their own positions mean nothing
   return at >= 0 ? (int64_t)at : -errno;
 #else
   (void)fd, (void)off, (void)hole;
@@ -308,7 +317,8 @@ enum remixdb_status env_open(const struct env_dir *at, const char *name, unsigne
   if (fd == -ENOENT && !(flags & ENV_CREATE)) return REMIXDB_NOTFOUND;
   char path[ENV_PATH_MAX];
   // of a symbolic link each system has its own
-  if (fd == -ELOOP || fd == -EMLINK || fd == -ENXIO) return err_set(REMIXDB_IO, "%s: is a symbolic link, a pipe or a device: not a file", message_path(path, at, name));
+  if (fd == -ELOOP || fd == -EMLINK || fd == -ENXIO)
+    return err_set(REMIXDB_IO, "%s: is a symbolic link, a pipe or a device: not a file", message_path(path, at, name));
   return at_errno(fd, "open", at, name);
 }
 
@@ -356,7 +366,8 @@ void env_close_quiet(struct env *e, int fd) {
   if (fd >= 0) (void)e->ops->close(e, fd);
 }
 
-enum remixdb_status env_read_upto(struct env *e, int fd, const char *path, void *buf, size_t len, uint64_t off, size_t *nr_out) {
+enum remixdb_status env_read_upto(struct env *e, int fd, const char *path, void *buf, size_t len, uint64_t off,
+                                  size_t *nr_out) {
   size_t done = 0;
   *nr_out = 0;
   while (done < len) {
@@ -439,7 +450,8 @@ enum remixdb_status env_stat(const struct env_dir *at, const char *name, struct 
   return rc >= 0 ? REMIXDB_OK : at_errno(rc, "stat", at, name);
 }
 
-enum remixdb_status env_rename(const struct env_dir *from_at, const char *from, const struct env_dir *to_at, const char *to) {
+enum remixdb_status env_rename(const struct env_dir *from_at, const char *from, const struct env_dir *to_at,
+                               const char *to) {
   const int rc = from_at->env->ops->rename(from_at->env, from_at->fd, from, to_at->fd, to);
   return rc >= 0 ? REMIXDB_OK : at_errno(rc, "rename", from_at, from);
 }
@@ -449,7 +461,8 @@ enum remixdb_status env_unlink(const struct env_dir *at, const char *name) {
   return rc >= 0 || rc == -ENOENT ? REMIXDB_OK : at_errno(rc, "unlink", at, name);
 }
 
-enum remixdb_status env_link(const struct env_dir *from_at, const char *from, const struct env_dir *to_at, const char *to) {
+enum remixdb_status env_link(const struct env_dir *from_at, const char *from, const struct env_dir *to_at,
+                             const char *to) {
   const int rc = from_at->env->ops->link(from_at->env, from_at->fd, from, to_at->fd, to);
   return rc >= 0 ? REMIXDB_OK : at_errno(rc, "link", to_at, to);
 }
@@ -459,7 +472,8 @@ enum remixdb_status env_mkdir(const struct env_dir *at, const char *name) {
   if (rc >= 0) return REMIXDB_OK;
   // A file in the place of the directory is no directory.
   struct env_stat st;
-  if (rc == -EEXIST && at->env->ops->stat(at->env, at->fd, name, &st) >= 0) return st.is_dir ? REMIXDB_OK : at_errno(-ENOTDIR, "mkdir", at, name);
+  if (rc == -EEXIST && at->env->ops->stat(at->env, at->fd, name, &st) >= 0)
+    return st.is_dir ? REMIXDB_OK : at_errno(-ENOTDIR, "mkdir", at, name);
   return at_errno(rc, "mkdir", at, name);
 }
 
@@ -474,14 +488,16 @@ enum remixdb_status env_list(const struct env_dir *d, bool (*fn)(void *arg, cons
   return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "list", d->path);
 }
 
-enum remixdb_status env_dir_make(const struct env_dir *at, const char *name, bool may_make, bool *made_out, struct env_dir *out) {
+enum remixdb_status env_dir_make(const struct env_dir *at, const char *name, bool may_make, bool *made_out,
+                                 struct env_dir *out) {
   struct env_stat st;
   char path[ENV_PATH_MAX];
   *out = (struct env_dir){.fd = -1};
   enum remixdb_status s = env_stat(at, name, &st);
   *made_out = s == REMIXDB_NOTFOUND && may_make;
   if (*made_out) s = env_mkdir(at, name);
-  else if (s == REMIXDB_OK && !st.is_dir) s = err_set(REMIXDB_IO, "%s: is a file, not a directory", message_path(path, at, name));
+  else if (s == REMIXDB_OK && !st.is_dir)
+    s = err_set(REMIXDB_IO, "%s: is a file, not a directory", message_path(path, at, name));
   if (s != REMIXDB_OK) return s;
   s = env_dir_open(at, name, out);
   return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: was removed meanwhile", out->path) : s;
@@ -507,7 +523,8 @@ enum remixdb_status env_dir_remove(const struct env_dir *at, const char *name, c
   return s == REMIXDB_OK && same ? env_rmdir(at, name) : s;
 }
 
-static enum remixdb_status open_locked(const struct env_dir *at, const char *name, bool exclusive, int *fd_out, bool *named_out) {
+static enum remixdb_status open_locked(const struct env_dir *at, const char *name, bool exclusive, int *fd_out,
+                                       bool *named_out) {
   struct env *const e = at->env;
   enum remixdb_status s = env_open(at, name, exclusive ? ENV_READ | ENV_WRITE | ENV_CREATE : ENV_READ, fd_out);
   if (s == REMIXDB_NOTFOUND && exclusive) s = at_errno(-ENOENT, "open", at, name);
@@ -592,7 +609,8 @@ enum remixdb_status env_copy(struct env *e, int in, const char *from, int out, c
   return s;
 }
 
-enum remixdb_status env_read_file(const struct env_dir *at, const char *name, size_t max, uint8_t **buf_out, size_t *len_out) {
+enum remixdb_status env_read_file(const struct env_dir *at, const char *name, size_t max, uint8_t **buf_out,
+                                  size_t *len_out) {
   struct env *const e = at->env;
   char buf_path[ENV_PATH_MAX];
   const char *const path = message_path(buf_path, at, name);

@@ -59,10 +59,10 @@ uint64_t epoch_stamp(struct epoch *e) {
   return t;
 }
 
-// Raises the horizon to what a scan of the slots shows and returns it: every stamp up to it has passed. Stamps handed out before
-// `now` is read here had their unlinking before that; the fence puts it before the loads of the slots, which is what
-// epoch_enter relies on. A thread that enters late with an old `now` sees those unlinkings, so the horizon need not go back
-// for it. The lock is held.
+// Raises the horizon to what a scan of the slots shows and returns it: every stamp up to it has passed. Stamps handed
+// out before `now` is read here had their unlinking before that; the fence puts it before the loads of the slots, which
+// is what epoch_enter relies on. A thread that enters late with an old `now` sees those unlinkings, so the horizon need
+// not go back for it. The lock is held.
 static uint64_t epoch_scan(struct epoch *e) {
   uint64_t low = atomic_load_explicit(&e->now, memory_order_seq_cst);
   atomic_thread_fence(memory_order_seq_cst);
@@ -94,7 +94,8 @@ void epoch_wait(struct epoch *e, uint64_t stamp) {
     if (epoch_passed(e, stamp)) return;
     (void)sched_yield();
   }
-  for (uint64_t nap_ns = 2000; !epoch_passed(e, stamp); nap_ns = nap_ns < 500000 ? nap_ns * 2 : 1000000) time_sleep_ns(nap_ns);
+  for (uint64_t nap_ns = 2000; !epoch_passed(e, stamp); nap_ns = nap_ns < 500000 ? nap_ns * 2 : 1000000)
+    time_sleep_ns(nap_ns);
 }
 
 void epoch_retire(struct epoch *e, struct epoch_item *item, void (*fn)(struct epoch_item *, void *), void *arg) {

@@ -33,7 +33,8 @@ enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) {
   return s;
 }
 
-// strerror_r has two shapes; this gives one. Where it looks for words in the user's language it opens files, and a thread may be cancelled in it.
+// strerror_r has two shapes; this gives one. Where it looks for words in the user's language it opens files, and a
+// thread may be cancelled in it.
 const char *err_reason(int errnum, char *buf, size_t cap) {
   const char *words = buf;
   int cancel;
@@ -59,9 +60,11 @@ enum remixdb_status err_errno(int errnum, const char *op, const char *path) {
   if (errnum == ENOSPC || errnum == EDQUOT) s = REMIXDB_NOSPACE;
   if (errnum == ENOMEM) s = REMIXDB_NOMEM;
   const char *todo = "";
-  if (errnum == EMFILE || errnum == ENFILE) {  // as passing as a lack of memory: nothing was begun, and others give descriptors back
+  if (errnum == EMFILE ||
+      errnum == ENFILE) {  // as passing as a lack of memory: nothing was begun, and others give descriptors back
     s = REMIXDB_NOMEM;
-    todo = errnum == EMFILE ? "; raise the limit (ulimit -n) or lower max_open_files" : "; raise the system's limit or lower max_open_files";
+    todo = errnum == EMFILE ? "; raise the limit (ulimit -n) or lower max_open_files"
+                            : "; raise the system's limit or lower max_open_files";
   }
   char reason[128];
   const char *dots, *const end = err_path(path ? path : "", &dots);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where every error is born. A function that can fail returns enum remixdb_status and is marked MUST_CHECK. The place
-// that finds the failure calls err_set (or err_errno, err_corrupt) once, which records the message for the calling thread
-// and returns the status; callers pass the status up and add nothing. Breakpoints on err_set and err_corrupt see them all.
-// REMIXDB_NOTFOUND is an answer, not an error: return it without err_set.
+// that finds the failure calls err_set (or err_errno, err_corrupt) once, which records the message for the calling
+// thread and returns the status; callers pass the status up and add nothing. Breakpoints on err_set and err_corrupt see
+// them all. REMIXDB_NOTFOUND is an answer, not an error: return it without err_set.
 #ifndef ERR_H
 #define ERR_H
 
@@ -22,10 +22,12 @@ enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) __attri
 // REMIXDB_NOMEM, and the message names the limit to change; everything else -> REMIXDB_IO. A lock's EWOULDBLOCK is for
 // the caller to see. path may be NULL.
 enum remixdb_status err_errno(int errnum, const char *op, const char *path);
-// What a message shows of a path: the end of a long one tells more than its beginning, and the reason must stay visible. *dots_out, which comes before it: "..." or "".
+// What a message shows of a path: the end of a long one tells more than its beginning, and the reason must stay
+// visible. *dots_out, which comes before it: "..." or "".
 const char *err_path(const char *path, const char **dots_out);
 // "PATH: offset N: ..." as REMIXDB_CORRUPT.
-enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 // The ending of a counted noun in a message: "" for 1, else "s".
 static inline const char *err_s(uint64_t n) { return n == 1 ? "" : "s"; }
@@ -35,14 +37,15 @@ enum remixdb_status err_code(void);
 const char *err_msg(void);
 void err_finish(enum remixdb_status s);  // sets the thread's code; on REMIXDB_OK/NOTFOUND clears the message
 
-// The few bytes that every public call writes live in the static TLS block, so that writing them is one store even in a shared library.
-// The message is touched only when there is one. C libraries without room there for a library that is loaded later (musl) would refuse to load this one.
+// The few bytes that every public call writes live in the static TLS block, so that writing them is one store even in a
+// shared library. The message is touched only when there is one. C libraries without room there for a library that is
+// loaded later (musl) would refuse to load this one.
 #if defined(__GLIBC__) || defined(__FreeBSD__)
 #define ERR_TLS_FAST __thread __attribute__((tls_model("initial-exec")))
 #else
 #define ERR_TLS_FAST __thread
 #endif
-struct err_state {   // private to base/err.c and err_finish_ok
+struct err_state {  // private to base/err.c and err_finish_ok
   uint16_t code;
   uint16_t has_msg;  // there is a message
 };
@@ -54,9 +57,10 @@ struct err_saved {
   enum remixdb_status status;
   char msg[ERR_MSG_MAX];
 };
-void err_save(struct err_saved *e, enum remixdb_status s);     // this thread's message, with s
-enum remixdb_status err_raise(const struct err_saved *e);      // makes it this thread's message, returns its status
-void err_restore(const struct err_saved *e);                   // this thread's message is what it was, or none again: what came since is dealt with
+void err_save(struct err_saved *e, enum remixdb_status s);  // this thread's message, with s
+enum remixdb_status err_raise(const struct err_saved *e);   // makes it this thread's message, returns its status
+void err_restore(
+    const struct err_saved *e);  // this thread's message is what it was, or none again: what came since is dealt with
 // The system's words for an errno, in buf or elsewhere.
 const char *err_reason(int errnum, char *buf, size_t cap);
 #endif

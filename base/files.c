@@ -7,7 +7,9 @@
 #define LOG_PREFIX "wal-"
 
 void files_table_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.sst", (unsigned long long)number); }
-void files_remix_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.remix", (unsigned long long)number); }
+void files_remix_name(char *buf, uint64_t number) {
+  (void)snprintf(buf, 32, "%06llu.remix", (unsigned long long)number);
+}
 
 static bool log_number(const char *digits, uint64_t *number_out) {
   const size_t len = strlen(digits);
@@ -20,8 +22,12 @@ enum files_kind files_kind_of(const char *name, uint64_t *number_out) {
   static const struct {
     const char *name;
     enum files_kind kind;
-  } fixed[] = {{FILES_CURRENT, FILES_IS_CURRENT}, {FILES_CURRENT_TMP, FILES_IS_CURRENT_TMP}, {FILES_LOCK, FILES_IS_LOCK}, {FILES_CREATING, FILES_IS_CREATING},
-               {FILES_CHECKPOINTING, FILES_IS_CHECKPOINTING}, {FILES_RESERVE, FILES_IS_RESERVE}};
+  } fixed[] = {{FILES_CURRENT, FILES_IS_CURRENT},
+               {FILES_CURRENT_TMP, FILES_IS_CURRENT_TMP},
+               {FILES_LOCK, FILES_IS_LOCK},
+               {FILES_CREATING, FILES_IS_CREATING},
+               {FILES_CHECKPOINTING, FILES_IS_CHECKPOINTING},
+               {FILES_RESERVE, FILES_IS_RESERVE}};
   for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
     if (strcmp(name, fixed[i].name) == 0) return fixed[i].kind;
   uint64_t number = 0;
@@ -33,7 +39,8 @@ enum files_kind files_kind_of(const char *name, uint64_t *number_out) {
     number = strtoull(name, NULL, 10);
     files_table_name(table, number);
     files_remix_name(remix, number);
-    if (number >> 62 == 0) kind = strcmp(name, table) == 0 ? FILES_IS_TABLE : strcmp(name, remix) == 0 ? FILES_IS_REMIX : FILES_OTHER;
+    if (number >> 62 == 0)
+      kind = strcmp(name, table) == 0 ? FILES_IS_TABLE : strcmp(name, remix) == 0 ? FILES_IS_REMIX : FILES_OTHER;
   }
   if (number_out) *number_out = number;
   return kind;

@@ -5,9 +5,9 @@
 
 _Atomic uint32_t fork_count;
 
-static struct lib_lock lock;         // guards what follows; held over a fork
+static struct lib_lock lock;  // guards what follows; held over a fork
 static bool watched;
-static struct fork_closes *closes;   // a list
+static struct fork_closes *closes;  // a list
 
 static void before_fork(void) { lib_lock(&lock); }
 static void in_parent(void) { lib_unlock(&lock); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// hash64_seed once more, compiled for processors that have AVX2: libxxhash's header chooses its instructions when it is compiled.
+// hash64_seed once more, compiled for processors that have AVX2: libxxhash's header chooses its instructions when it is
+// compiled.
 #include "lib.h"
 
 #if defined(__x86_64__)

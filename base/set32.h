@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sets of the numbers 0 to 31 as the bits of an integer, and how they are made: by comparing 32 bytes, or 32 numbers of 16 bits,
-// with one value at once. Each comparison is written for the vector instructions there are and in plain C; they give the same
-// answers (tests/unit/test_blind.c). What the target is known to have when it is compiled is used. AVX2 is not chosen at run time: it
-// saves two instructions of a comparison of bytes and six of one of 16-bit numbers, which does not show beside the branch, or the
-// call, that would choose it.
+// Sets of the numbers 0 to 31 as the bits of an integer, and how they are made: by comparing 32 bytes, or 32 numbers of
+// 16 bits, with one value at once. Each comparison is written for the vector instructions there are and in plain C;
+// they give the same answers (tests/unit/test_blind.c). What the target is known to have when it is compiled is used.
+// AVX2 is not chosen at run time: it saves two instructions of a comparison of bytes and six of one of 16-bit numbers,
+// which does not show beside the branch, or the call, that would choose it.
 #ifndef SET32_H
 #define SET32_H
 
@@ -19,9 +19,9 @@
 #endif
 
 static inline uint32_t set32_below(uint32_t i) { return i < 32 ? (1u << i) - 1 : UINT32_MAX; }
-static inline uint32_t set32_above(uint32_t i) { return 0u - (2u << i); }  // i < 32; for 31 it is empty
-static inline uint32_t set32_first(uint32_t m) { return (uint32_t)__builtin_ctz(m); }        // m is not empty
-static inline uint32_t set32_last(uint32_t m) { return 31u - (uint32_t)__builtin_clz(m); }   // m is not empty
+static inline uint32_t set32_above(uint32_t i) { return 0u - (2u << i); }              // i < 32; for 31 it is empty
+static inline uint32_t set32_first(uint32_t m) { return (uint32_t)__builtin_ctz(m); }  // m is not empty
+static inline uint32_t set32_last(uint32_t m) { return 31u - (uint32_t)__builtin_clz(m); }  // m is not empty
 
 // The baseline of x86-64 has no instruction for it, and the compiler's own would be a call.
 static inline uint32_t set32_count(uint32_t m) {
@@ -73,7 +73,8 @@ static inline uint32_t set32_lt16_sse2(const uint8_t *p, uint32_t v) {
   // There is only a signed comparison: both sides are shifted by half the range.
   const __m128i half = _mm_set1_epi16((short)0x8000), w = _mm_set1_epi16((short)(v ^ 0x8000));
   __m128i q[4];
-  for (int i = 0; i < 4; i++) q[i] = _mm_cmplt_epi16(_mm_xor_si128(_mm_loadu_si128((const __m128i *)(p + 16 * i)), half), w);
+  for (int i = 0; i < 4; i++)
+    q[i] = _mm_cmplt_epi16(_mm_xor_si128(_mm_loadu_si128((const __m128i *)(p + 16 * i)), half), w);
   const __m128i lo = _mm_packs_epi16(q[0], q[1]), hi = _mm_packs_epi16(q[2], q[3]);
   return (uint32_t)_mm_movemask_epi8(lo) | (uint32_t)_mm_movemask_epi8(hi) << 16;
 }

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 
 #define WORKERS_AUTO_MAX 4u  // compaction of one store seldom has more partitions in work that are worth a thread
-#define WORKERS_AUTO_MIN 2u  // on two cores, too: a writer that fills memtables faster than they are compacted sleeps half of its time
+#define WORKERS_AUTO_MIN \
+  2u  // on two cores, too: a writer that fills memtables faster than they are compacted sleeps half of its time
 
 struct worker_thread {
   struct worker w;
@@ -19,15 +20,15 @@ struct workers {
   struct epoch *epoch;
   void (*round)(void *arg, struct worker *w);
   void *arg;
-  pthread_mutex_t lock;    // guards all below
-  pthread_cond_t work;     // a round or spare work is asked for, tasks were put out, or it is the end
-  pthread_cond_t done;     // a task has ended
+  pthread_mutex_t lock;  // guards all below
+  pthread_cond_t work;   // a round or spare work is asked for, tasks were put out, or it is the end
+  pthread_cond_t done;   // a task has ended
   bool asked, in_round, stop;
   workers_idle_fn spare;  // asked for; NULL: nothing is
   bool in_idle;
-  struct task **tasks;     // of the workers_run in progress, largest first; NULL: none
+  struct task **tasks;  // of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks, next, running;
-  struct worker self;      // the caller's, when there are no threads
+  struct worker self;  // the caller's, when there are no threads
   uint32_t nr;
   struct worker_thread threads[];
 };
@@ -91,8 +92,9 @@ static void worker_fini(struct workers *ws, struct worker *w) {
   epoch_leave(ws->epoch, &w->slot);
 }
 
-enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io, struct epoch *epoch,
-                                   void (*round)(void *arg, struct worker *w), void *arg, struct workers **out) {
+enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io,
+                                   struct epoch *epoch, void (*round)(void *arg, struct worker *w), void *arg,
+                                   struct workers **out) {
   const size_t size = align_up(sizeof(struct workers) + nr * sizeof(struct worker_thread), CACHE_LINE);
   struct workers *ws = mem_alloc_aligned(CACHE_LINE, size);
   if (!ws) return REMIXDB_NOMEM;
@@ -183,7 +185,8 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
   pthread_mutex_unlock(&ws->lock);
 }
 
-enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out, uint32_t *cores_out, uint32_t cap, uint32_t *nr_cores_out) {
+enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out, uint32_t *cores_out, uint32_t cap,
+                                 uint32_t *nr_cores_out) {
   uint32_t list[1024];
   uint32_t nr_list = thread_cores(list, 1024);
   if (nr_list > 1024) nr_list = 1024;  // there are more than were written
@@ -198,13 +201,15 @@ enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out,
     nr = nr_list / 2 < WORKERS_AUTO_MAX ? nr_list / 2 : WORKERS_AUTO_MAX;
     if (nr < WORKERS_AUTO_MIN) nr = nr_list < WORKERS_AUTO_MIN ? nr_list : WORKERS_AUTO_MIN;
   }
-  if (nr > WORKERS_MAX) return err_set(REMIXDB_INVALID, "%u workers are more than the %u there can be", nr, WORKERS_MAX);
+  if (nr > WORKERS_MAX)
+    return err_set(REMIXDB_INVALID, "%u workers are more than the %u there can be", nr, WORKERS_MAX);
   if (automatic && nr_list > 1) {
     named = nr < nr_list / 2 ? nr : nr_list / 2;
     if (named > cap) named = cap;
     for (uint32_t i = 0; i < named; i++) cores_out[i] = list[nr_list - 1 - i];
   } else {
-    for (const uint32_t of = named; of > 0 && named < nr && named < cap; named++) cores_out[named] = cores_out[named % of];
+    for (const uint32_t of = named; of > 0 && named < nr && named < cap; named++)
+      cores_out[named] = cores_out[named % of];
   }
   *nr_out = nr;
   *nr_cores_out = nr ? named : 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// zstd's memory from this library's allocator, so that its failure is met, and tested, like any other's. The calls that take an allocator are not among those whose
-// interface zstd promises to keep; they have not changed since they are there, and every build of the shared library that is known has them.
+// zstd's memory from this library's allocator, so that its failure is met, and tested, like any other's. The calls that
+// take an allocator are not among those whose interface zstd promises to keep; they have not changed since they are
+// there, and every build of the shared library that is known has them.
 #ifndef ZMEM_H
 #define ZMEM_H
 
@@ -18,13 +19,15 @@ static inline void zmem_free(void *unused, void *p) {
   (void)unused;
   mem_free(p);
 }
-// For a call that answers NULL both for memory that could not be had and for other failures: *lacking is set to true for the first. It is written by that call alone;
-// what was made keeps the pointer, and never follows it.
+// For a call that answers NULL both for memory that could not be had and for other failures: *lacking is set to true
+// for the first. It is written by that call alone; what was made keeps the pointer, and never follows it.
 static inline void *zmem_alloc_telling(void *lacking, size_t size) {
   void *const p = mem_alloc(size);
   if (!p) *(bool *)lacking = true;
   return p;
 }
-static inline ZSTD_customMem zmem_telling(bool *lacking) { return (ZSTD_customMem){zmem_alloc_telling, zmem_free, lacking}; }
+static inline ZSTD_customMem zmem_telling(bool *lacking) {
+  return (ZSTD_customMem){zmem_alloc_telling, zmem_free, lacking};
+}
 static inline ZSTD_customMem zmem(void) { return (ZSTD_customMem){zmem_alloc, zmem_free, NULL}; }
 #endif

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/fresh.h"
 
-static uint64_t cursor_bytes(const struct wh_cursor *c) { return record_bytes(c->entry->klen, c->ver->vlen, c->ver->tomb); }
+static uint64_t cursor_bytes(const struct wh_cursor *c) {
+  return record_bytes(c->entry->klen, c->ver->vlen, c->ver->tomb);
+}
 
-// Everything in the frozen memtable is committed or will never be: any moment sees the same. It takes no new writers, so the cursor needs no stay (wh_recycle).
-static void cursor_begin(struct wh_cursor *c, const struct compact *compact, const struct wh *frozen, struct kref key, struct worker *w) {
+// Everything in the frozen memtable is committed or will never be: any moment sees the same. It takes no new writers,
+// so the cursor needs no stay (wh_recycle).
+static void cursor_begin(struct wh_cursor *c, const struct compact *compact, const struct wh *frozen, struct kref key,
+                         struct worker *w) {
   wh_cursor_init(c, frozen, WH_PENDING - 1);
   epoch_enter(compact->epoch, &w->slot);
   wh_seek(c, key);
@@ -31,7 +35,8 @@ static void measure(struct task *t, struct worker *w) {
   for (uint32_t i = s->from; i < s->to && wh_valid(c); i++) {
     struct fresh *f = &s->r->fresh[i];
     const bool any = v->parts[i]->remix != NULL, bounded = i + 1 < v->nr_parts;
-    const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0), max = any ? last_table(v->parts[i])->max : kref(NULL, 0);
+    const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0),
+                      max = any ? last_table(v->parts[i])->max : kref(NULL, 0);
     bool behind = false;
     for (; wh_valid(c); wh_next(c)) {
       if (bounded && kv_cmp(wh_key(c), end) >= 0) break;
@@ -45,11 +50,14 @@ static void measure(struct task *t, struct worker *w) {
 
 // A few slices for each worker, as they are not equally large.
 enum remixdb_status fresh_measure(struct round *r) {
-  const uint32_t nr_parts = r->base->nr_parts, most = 4 * (workers_count(r->c->workers) + 1), nr = nr_parts < most ? nr_parts : most;
+  const uint32_t nr_parts = r->base->nr_parts, most = 4 * (workers_count(r->c->workers) + 1),
+                 nr = nr_parts < most ? nr_parts : most;
   struct slice *slices = mem_calloc(nr, sizeof(*slices));
   if (!slices) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < nr; i++) {
-    slices[i] = (struct slice){.task = {.run = measure, .size = 1}, .r = r, .from = (uint32_t)((uint64_t)nr_parts * i / nr),
+    slices[i] = (struct slice){.task = {.run = measure, .size = 1},
+                               .r = r,
+                               .from = (uint32_t)((uint64_t)nr_parts * i / nr),
                                .to = (uint32_t)((uint64_t)nr_parts * (i + 1) / nr)};
     r->tasks[i] = &slices[i].task;
   }

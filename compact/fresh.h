@@ -12,15 +12,16 @@ MUST_CHECK enum remixdb_status fresh_measure(struct round *r);
 // The new data of a job.
 struct range {
   struct wh_cursor cursor;
-  struct kref end;         // ptr NULL: none
-  bool with_end;           // the key `end` belongs to it
-  bool empty;              // there is none, and no cursor
+  struct kref end;  // ptr NULL: none
+  bool with_end;    // the key `end` belongs to it
+  bool empty;       // there is none, and no cursor
 };
 
 // Stands at the job's first new record. w: the calling thread's. The memtable must stay until the range is done with.
 void range_begin(struct range *r, const struct job *j, struct worker *w);
 bool range_valid(const struct range *r);  // false: no record is left
-void range_record(const struct range *r, struct kv_rec *rec);  // the current record, in the memtable's memory; must be valid
+void range_record(const struct range *r,
+                  struct kv_rec *rec);  // the current record, in the memtable's memory; must be valid
 // To the next record; must be valid.
 static inline void range_next(struct range *r) { wh_next(&r->cursor); }
 #endif

@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
-#define GARBAGE_SLACK 40u     // percent of a table
-#define ABORT_COST 3u         // bytes written per byte of new data from which on a partition may be aborted
-#define ABORT_ENTRY 96u       // bytes that a memtable takes for a record more than a block does
-#define MERGE_COST 8u         // bytes that a merge of some runs may write per byte of new data and table that it removes
+#define GARBAGE_SLACK 40u  // percent of a table
+#define ABORT_COST 3u      // bytes written per byte of new data from which on a partition may be aborted
+#define ABORT_ENTRY 96u    // bytes that a memtable takes for a record more than a block does
+#define MERGE_COST 8u      // bytes that a merge of some runs may write per byte of new data and table that it removes
 
 static uint32_t tables_for(const struct compact *c, uint64_t bytes) {
   const uint64_t table = table_bytes(c);
@@ -23,7 +23,8 @@ static uint64_t runs_bytes(const struct part *p, uint32_t newest) {
 
 static uint64_t all_bytes(const struct part *p) { return runs_bytes(p, part_runs(p)); }
 
-// Of so many bytes of runs, what is neither an old version nor a tombstone, about: what the young view makes old in the other one is not known.
+// Of so many bytes of runs, what is neither an old version nor a tombstone, about: what the young view makes old in the
+// other one is not known.
 static uint64_t live_bytes(const struct part *p, uint64_t bytes) {
   uint64_t entries = 0, keys = 0;
   if (p->remix) entries = p->remix->nr_entries, keys = p->remix->nr_keys;
@@ -40,8 +41,8 @@ bool plan_fits_cache(const struct compact *c, const struct version *v) {
   return c->ctx->cache && sum <= cache_size(c->ctx->cache);
 }
 
-// Bytes that merging the newest `take` runs with the new data will write: what is known to be old versions or tombstones is not written again
-// by a merge of all runs, and about half of it by a merge of some.
+// Bytes that merging the newest `take` runs with the new data will write: what is known to be old versions or
+// tombstones is not written again by a merge of all runs, and about half of it by a merge of some.
 uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
   const struct part *const p = old_part(j);
   uint64_t sum = j->bytes;
@@ -57,15 +58,15 @@ uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
 // The slack is for blocks that do not fill.
 static uint32_t tables_planned(const struct compact *c, uint64_t bytes) { return tables_for(c, bytes + bytes / 16); }
 
-// Equal tables rather than full ones and a rest. Where one is enough it may fill: a share of less than that could be less than a block, of which no table could
-// have a part.
+// Equal tables rather than full ones and a rest. Where one is enough it may fill: a share of less than that could be
+// less than a block, of which no table could have a part.
 static uint64_t share_for(const struct compact *c, uint64_t bytes) {
   const uint32_t nr = tables_planned(c, bytes);
   return nr <= 1 ? table_bytes(c) : (bytes + bytes / 16) / nr;
 }
 
-// Whether so much of a partition is old versions that it is merged for that alone: `more` bytes of new data will be stored, of which about half makes something
-// old, too.
+// Whether so much of a partition is old versions that it is merged for that alone: `more` bytes of new data will be
+// stored, of which about half makes something old, too.
 static bool mostly_garbage(const struct compact *c, const struct part *p, uint64_t more) {
   const uint64_t total = all_bytes(p);
   return total + more / 2 > 2 * live_bytes(p, total) + table_bytes(c) * GARBAGE_SLACK / 100;
@@ -75,13 +76,16 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
   const uint64_t small = table_bytes(c) * 2 / 5;
   bool large = bytes >= small;
   for (uint32_t r = 0; r < part_runs(p) && large; r++) large = run_bytes(part_run(p, r)) >= small;
-  return large ? COMPACT_SPLIT_RUNS : COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(part_run(p, 0)->number % COMPACT_RUNS_SPREAD);
+  return large ? COMPACT_SPLIT_RUNS
+               : COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(part_run(p, 0)->number % COMPACT_RUNS_SPREAD);
 }
 
-// How many of the newest runs to merge with the new data, as there are too many. A run goes in while it is not much larger than all that is newer together, so
-// that every byte moves into a run that is about twice as large, and is moved a logarithmic number of times (the shape of a merge order that is known to be
-// the best for runs of one size: Mathieu, Staelin, Young, Yousefi, "Bigtable Merge Compaction", 2014). But at least as many as make room, and more where a
-// merge of few would write much to remove little: tables that are as large as tables get, which only a split helps.
+// How many of the newest runs to merge with the new data, as there are too many. A run goes in while it is not much
+// larger than all that is newer together, so that every byte moves into a run that is about twice as large, and is
+// moved a logarithmic number of times (the shape of a merge order that is known to be the best for runs of one size:
+// Mathieu, Staelin, Young, Yousefi, "Bigtable Merge Compaction", 2014). But at least as many as make room, and more
+// where a merge of few would write much to remove little: tables that are as large as tables get, which only a split
+// helps.
 static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
   const struct compact *c = j->c;
   const struct part *const p = old_part(j);
@@ -89,7 +93,9 @@ static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
   for (uint32_t k = 1; k < runs; k++) {
     const uint64_t written = plan_merged_bytes(j, k);
     const uint32_t in = fresh + k, out = tables_for(c, written);
-    if (in <= out || runs + fresh - (in - out) > compact_run_limit(c, p, j->bytes) || written > MERGE_COST * j->bytes * (in - out)) continue;
+    if (in <= out || runs + fresh - (in - out) > compact_run_limit(c, p, j->bytes) ||
+        written > MERGE_COST * j->bytes * (in - out))
+      continue;
     if (run_bytes(nth_newest(p, k)) > written - written / 4) return k;
   }
   return runs;
@@ -115,8 +121,9 @@ static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
   return true;
 }
 
-// How many of a view's newest runs to merge so that scans read from fewer: those that remove the most levels for the bytes they hold. A level is what lies apart,
-// as the tables of a split do, and is read by a scan like one run. 0: there is but one.
+// How many of a view's newest runs to merge so that scans read from fewer: those that remove the most levels for the
+// bytes they hold. A level is what lies apart, as the tables of a split do, and is read by a scan like one run. 0:
+// there is but one.
 static uint32_t scan_merge_depth(const struct remix *x, uint64_t *bytes_out) {
   uint64_t bytes = 0;
   uint32_t best = 0, levels = 0;
@@ -146,7 +153,8 @@ static void decide_major(struct job *j, uint32_t take) {
   j->table_bytes = share_for(j->c, plan_merged_bytes(j, take));
 }
 
-// Whether the new data may come into the partition's young view: it is little for the partition, and with it the view stays small.
+// Whether the new data may come into the partition's young view: it is little for the partition, and with it the view
+// stays small.
 static bool fits_young(const struct job *j) {
   const struct part *const p = old_part(j);
   const uint64_t there = p->young ? p->young->nr_entries : 0, old = p->remix->nr_entries;
@@ -162,7 +170,8 @@ static void decide(struct job *j) {
     j->kind = COMPACT_KEEP;
     return;
   }
-  // into an empty partition, or behind all others: writing the new data is all there is to do, and tombstones have nothing to hide
+  // into an empty partition, or behind all others: writing the new data is all there is to do, and tombstones have
+  // nothing to hide
   if (!p->remix || mostly_garbage(c, p, j->bytes)) {
     decide_all(j);
     return;
@@ -180,7 +189,8 @@ static void decide(struct job *j) {
   j->table_bytes = share_for(c, j->bytes);
 }
 
-// New data behind all keys of a partition that is full, by its size or its runs, does not touch it. A little of it does not: it would make small partitions.
+// New data behind all keys of a partition that is full, by its size or its runs, does not touch it. A little of it does
+// not: it would make small partitions.
 static bool appends(const struct round *r, uint32_t part) {
   const struct compact *c = r->c;
   const struct part *const p = r->base->parts[part];
@@ -193,7 +203,13 @@ static bool appends(const struct round *r, uint32_t part) {
 
 static struct job *add_job(struct round *r, uint32_t part, uint32_t nr_parts) {
   struct job *j = &r->jobs[r->nr_jobs++];
-  *j = (struct job){.c = r->c, .base = r->base, .frozen = r->frozen, .part = part, .nr_parts = nr_parts, .pieces = r->pieces, .failed = &r->failed};
+  *j = (struct job){.c = r->c,
+                    .base = r->base,
+                    .frozen = r->frozen,
+                    .part = part,
+                    .nr_parts = nr_parts,
+                    .pieces = r->pieces,
+                    .failed = &r->failed};
   for (uint32_t i = part; i < part + nr_parts; i++) {
     j->bytes += r->fresh[i].bytes + r->fresh[i].behind_bytes;
     j->count += r->fresh[i].count + r->fresh[i].behind_count;
@@ -222,8 +238,9 @@ static void plan_part(struct round *r, uint32_t part) {
   j->table_bytes = share_for(r->c, j->bytes);
 }
 
-// From `part` on, before `end`: a partition, or neighbours that need fewer tables together, is merged when that makes fewer tables or leaves something out.
-// Neighbours go together only as long as no more than `most` bytes are written. Returns the partition behind them.
+// From `part` on, before `end`: a partition, or neighbours that need fewer tables together, is merged when that makes
+// fewer tables or leaves something out. Neighbours go together only as long as no more than `most` bytes are written.
+// Returns the partition behind them.
 static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end, uint64_t most) {
   const struct compact *c = r->c;
   uint64_t bytes = 0;
@@ -237,7 +254,8 @@ static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end, uint64_
     if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES || bytes + more > most)) break;
     bytes += more;
     tables += part_runs(p);
-    needed = needed || f->count + f->behind_count || p->young || (p->remix && p->remix->nr_keys != p->remix->nr_entries);
+    needed = needed || f->count + f->behind_count || p->young ||
+             (p->remix && p->remix->nr_keys != p->remix->nr_entries);
   } while (++next < end);
   if (needed || tables > tables_for(c, bytes)) {
     struct job *j = add_job(r, part, next - part);
@@ -274,7 +292,8 @@ void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out)
   while (at < nr) plan_part(r, at++);
 }
 
-// Of the partitions that scans have paid for so many as may be merged together; they have to be paid for again, whatever comes of it. In any case the young view ends with it.
+// Of the partitions that scans have paid for so many as may be merged together; they have to be paid for again,
+// whatever comes of it. In any case the young view ends with it.
 void plan_scan_merges(struct round *r) {
   uint64_t bytes;
   uint32_t left = r->c->scan_merge_parts;
@@ -282,7 +301,9 @@ void plan_scan_merges(struct round *r) {
     struct job *j = add_job(r, i, 1);
     const struct part *const p = r->base->parts[i];
     if (!left) continue;
-    struct remix *const x = p->remix && compact_scan_debt_paid(p->remix) ? p->remix : p->young && compact_scan_debt_paid(p->young) ? p->young : NULL;
+    struct remix *const x = p->remix && compact_scan_debt_paid(p->remix)   ? p->remix
+                            : p->young && compact_scan_debt_paid(p->young) ? p->young
+                                                                           : NULL;
     if (!x) continue;
     j->scan_merge = true;
     decide_major(j, part_young_runs(p) + (x == p->remix ? scan_merge_depth(x, &bytes) : 0));

@@ -6,7 +6,8 @@
 
 #include "compact/job.h"
 
-// Makes the jobs, in order of their keys, from r->fresh. whole: what is to be compacted in any case, or NULL; *next_out: the first partition behind that.
+// Makes the jobs, in order of their keys, from r->fresh. whole: what is to be compacted in any case, or NULL;
+// *next_out: the first partition behind that.
 void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out);
 // The same for a round without new data: merges of partitions that scans have paid for.
 void plan_scan_merges(struct round *r);

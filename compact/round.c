@@ -12,8 +12,15 @@ static void build_remix(struct task *t, struct worker *w) {
   struct output *o = (struct output *)t;
   struct compact *c = o->job->c;
   const struct remix *old = o->keep ? old_view(o->job) : NULL;
-  struct remix_build b = {.ctx = c->ctx, .queue = w->queue, .old = old, .keep = o->keep, .fresh = o->fresh, .nr_fresh = o->nr_fresh, .tags = c->tags,
-                          .progress = &c->progress, .keep_image = true};
+  struct remix_build b = {.ctx = c->ctx,
+                          .queue = w->queue,
+                          .old = old,
+                          .keep = o->keep,
+                          .fresh = o->fresh,
+                          .nr_fresh = o->nr_fresh,
+                          .tags = c->tags,
+                          .progress = &c->progress,
+                          .keep_image = true};
   b.moved = o->job->count == 0 && (o->job->young || part_young_runs(old_part(o->job)) == 0);
   b.number = tables_new_number(c, remix_name);
   struct sst *runs[REMIX_RUNS_MAX];
@@ -27,7 +34,9 @@ static void build_remix(struct task *t, struct worker *w) {
   for (uint32_t i = 0; i < o->nr_fresh && s == REMIXDB_OK; i++) runs[nr++] = o->fresh[i];
   if (s == REMIXDB_OK) s = remix_build(&b);
   // where no run of the view is gone, what scans have paid for is as it was
-  const uint64_t scan_debt = old && nr == old->nr_runs + o->nr_fresh ? atomic_load_explicit(&old->scan_debt, memory_order_relaxed) : 0;
+  const uint64_t scan_debt = old && nr == old->nr_runs + o->nr_fresh
+                                 ? atomic_load_explicit(&old->scan_debt, memory_order_relaxed)
+                                 : 0;
   if (s == REMIXDB_OK) {
     atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
@@ -62,7 +71,9 @@ static enum remixdb_status write_all(struct round *r) {
 // Which partitions come of a job's tables.
 static void plan_outputs(struct round *r, struct job *j) {
   const uint32_t young = part_young_runs(old_part(j));
-  const uint32_t kept = j->append || j->all ? 0 : j->young ? young - j->take : part_old_runs(old_part(j)) - (j->take - young);
+  const uint32_t kept = j->append || j->all ? 0
+                        : j->young          ? young - j->take
+                                            : part_old_runs(old_part(j)) - (j->take - young);
   const bool one = j->kind == COMPACT_MINOR || kept || j->young;
   for (uint32_t at = 0, group; at < j->nr_tables; at += group) {
     const uint32_t left = j->nr_tables - at;
@@ -121,23 +132,27 @@ static struct kref separator(const struct sst *before, const struct sst *after) 
   return kref(after->min.ptr, lcp < after->min.len ? lcp + 1 : after->min.len);
 }
 
-// The order of what was merged is what the old files say it is. Within a table it was looked at when that was written; here it is between the tables of a job, and at
-// the ends of its range: a version with a table outside of its partition could not be opened again.
+// The order of what was merged is what the old files say it is. Within a table it was looked at when that was written;
+// here it is between the tables of a job, and at the ends of its range: a version with a table outside of its partition
+// could not be opened again.
 static enum remixdb_status check_range(const struct job *j) {
   const struct version *v = j->base;
   const uint32_t next = j->part + j->nr_parts;
-  const struct kref low = part_anchor(old_part(j)), end = next < v->nr_parts ? part_anchor(v->parts[next]) : kref(NULL, 0);
+  const struct kref low = part_anchor(old_part(j)),
+                    end = next < v->nr_parts ? part_anchor(v->parts[next]) : kref(NULL, 0);
   const struct sst *before = j->append ? last_table(old_part(j)) : NULL;
   for (uint32_t i = 0; i < j->nr_tables; before = j->tables[i++]) {
     const struct sst *const t = j->tables[i];
-    bool in = kv_cmp(t->min, low) >= 0 && (!before || kv_cmp(before->max, t->min) < 0) && (!end.ptr || kv_cmp(t->max, end) < 0);
+    bool in = kv_cmp(t->min, low) >= 0 && (!before || kv_cmp(before->max, t->min) < 0) &&
+              (!end.ptr || kv_cmp(t->max, end) < 0);
     if (j->upto) in = in && kv_cmp(t->max, last_table(old_part(j))->max) <= 0;
     if (!in) return err_corrupt(t->path, 0, "what it was merged from is not in order, or not of its partition");
   }
   return REMIXDB_OK;
 }
 
-// Partitions that hold nothing go, and the ones before them take over their range; but not the first, whose anchor is empty.
+// Partitions that hold nothing go, and the ones before them take over their range; but not the first, whose anchor is
+// empty.
 static enum remixdb_status next_version(struct round *r, struct version **out) {
   struct part **parts = mem_calloc(r->nr_jobs + r->nr_outputs, sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
@@ -161,7 +176,8 @@ static enum remixdb_status next_version(struct round *r, struct version **out) {
       const struct kref anchor = before ? separator(before, o->fresh[0]) : part_anchor(old);
       remix_ref(o->remix);
       if (j->young) remix_ref(old->remix);
-      s = j->young ? part_create(anchor, old->remix, o->remix, &parts[nr]) : part_create(anchor, o->remix, NULL, &parts[nr]);
+      s = j->young ? part_create(anchor, old->remix, o->remix, &parts[nr])
+                   : part_create(anchor, o->remix, NULL, &parts[nr]);
       nr += s == REMIXDB_OK;
       before = o->fresh[o->nr_fresh - 1];
     }
@@ -195,7 +211,8 @@ static void round_count(struct round *r) {
   struct compact_stats *const stats = &r->c->stats;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *j = &r->jobs[i];
-    // what is put behind a partition is all that is done to it, when there is no more; and nobody looked at those that a round for scans leaves as they are
+    // what is put behind a partition is all that is done to it, when there is no more; and nobody looked at those that
+    // a round for scans leaves as they are
     const bool counts = r->frozen ? !(j->upto && j->kind == COMPACT_KEEP) : j->scan_merge;
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
     if (j->scan_merge) atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
@@ -241,8 +258,8 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   return s == REMIXDB_OK ? s : err_raise(&why);
 }
 
-enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen, bool allow_abort,
-                                  struct compact_whole *whole, struct version **out) {
+enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen,
+                                  bool allow_abort, struct compact_whole *whole, struct version **out) {
   struct round r = {.c = c, .self = self, .base = base, .frozen = frozen};
   uint32_t next = 0;
   atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
@@ -261,7 +278,8 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
 
 // ---- for scans
 
-enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base, struct version **out) {
+enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
+                                       struct version **out) {
   struct round r = {.c = c, .self = self, .base = base};
   *out = NULL;
   enum remixdb_status s = round_begin(&r);
@@ -294,7 +312,9 @@ void compact_retire(const struct version *base, const struct version *next) {
     // whatever of it is there yet is in a partition that shares keys with it (V2)
     const uint32_t from = version_find(next, part_anchor(p));
     uint32_t to = from + 1;
-    while (to < next->nr_parts && (i + 1 == base->nr_parts || kv_cmp(part_anchor(next->parts[to]), part_anchor(base->parts[i + 1])) < 0)) to++;
+    while (to < next->nr_parts &&
+           (i + 1 == base->nr_parts || kv_cmp(part_anchor(next->parts[to]), part_anchor(base->parts[i + 1])) < 0))
+      to++;
     if (p->remix && !parts_have(next, from, to, p->remix)) remix_retire(p->remix);
     if (p->young && !parts_have(next, from, to, p->young)) remix_retire(p->young);
     for (uint32_t r = 0; r < part_runs(p); r++)

@@ -5,14 +5,14 @@
 #include "compact/plan.h"
 #include "table/scan.h"
 
-#define PROGRESS_EVERY 256u   // records between two reports
+#define PROGRESS_EVERY 256u  // records between two reports
 
 // The runs of a view that take part, as one sorted stream of the newest version in them of each key.
 struct run_stream {
-  struct remix_walk walk;   // x NULL: none do
-  uint32_t first;           // runs from this one on
-  bool found;               // a version of the current key has been given out
-  bool any;                 // there is a record
+  struct remix_walk walk;  // x NULL: none do
+  uint32_t first;          // runs from this one on
+  bool found;              // a version of the current key has been given out
+  bool any;                // there is a record
   struct kv_rec rec;
   struct sst_scan *scans[REMIX_RUNS_MAX];
 };
@@ -43,7 +43,8 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
     sst_pos pos;
     const enum remixdb_status s = sst_scan_next(v->scans[run], &v->rec, &pos);
     if (s == REMIXDB_NOTFOUND)
-      return err_corrupt(v->walk.x->path, 0, "has more entries than table %llu has records", (unsigned long long)v->walk.x->runs[run]->number);
+      return err_corrupt(v->walk.x->path, 0, "has more entries than table %llu has records",
+                         (unsigned long long)v->walk.x->runs[run]->number);
     v->any = s == REMIXDB_OK;
     return s;
   }
@@ -51,7 +52,8 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
 }
 
 // The newest `take` runs of the view; comes to the first record.
-static enum remixdb_status run_stream_begin(struct run_stream *v, const struct remix *x, uint32_t take, struct compact *c, struct blkio_queue *queue) {
+static enum remixdb_status run_stream_begin(struct run_stream *v, const struct remix *x, uint32_t take,
+                                            struct compact *c, struct blkio_queue *queue) {
   if (take == 0) return REMIXDB_OK;
   v->first = x->nr_runs - take;
   v->found = false;
@@ -68,7 +70,7 @@ static enum remixdb_status run_stream_begin(struct run_stream *v, const struct r
 struct old_stream {
   const struct job *j;
   struct worker *w;
-  uint32_t next_part;       // after the one that is read, among the job's; as many as there are: none
+  uint32_t next_part;  // after the one that is read, among the job's; as many as there are: none
   struct run_stream old, young;
   bool old_given, young_given;  // whose record was given out, or hidden by it
 };
@@ -122,7 +124,8 @@ uint64_t tables_new_number(struct compact *c, void (*name_of)(char *buf, uint64_
   }
 }
 
-// A file stands, but nothing will name it, because it could not be opened: it goes now, or when the store is opened next. Returns why.
+// A file stands, but nothing will name it, because it could not be opened: it goes now, or when the store is opened
+// next. Returns why.
 enum remixdb_status tables_remove_new(const struct compact *c, const char *name, enum remixdb_status why) {
   struct err_saved saved;
   err_save(&saved, why);
@@ -134,7 +137,7 @@ enum remixdb_status tables_remove_new(const struct compact *c, const char *name,
 struct table_writer {
   struct job *j;
   struct sst_build *build;
-  uint64_t number;          // of the table being built; 0: none
+  uint64_t number;  // of the table being built; 0: none
   bool drop_tombs;
   uint64_t expected;        // bytes of records that will come, about
   uint64_t reported, seen;  // bytes of records that came
@@ -177,7 +180,9 @@ static bool table_done(const struct table_writer *tw, const struct kv_rec *next)
   return sst_build_bytes(tw->build) >= share && tw->expected > tw->seen + share / 4;
 }
 
-static bool told_to_yield(const struct job *j) { return j->scan_merge && atomic_load_explicit(&j->c->yield, memory_order_relaxed); }
+static bool told_to_yield(const struct job *j) {
+  return j->scan_merge && atomic_load_explicit(&j->c->yield, memory_order_relaxed);
+}
 
 static bool others_failed(const struct job *j) { return atomic_load_explicit(j->failed, memory_order_relaxed); }
 
@@ -188,7 +193,8 @@ static enum remixdb_status end_in_vain(struct job *j) {
 
 static void report(struct table_writer *tw) {
   tw->since = 0;
-  atomic_fetch_add_explicit(&tw->j->c->progress, (tw->seen - tw->reported) >> COMPACT_PROGRESS_SHIFT, memory_order_relaxed);
+  atomic_fetch_add_explicit(&tw->j->c->progress, (tw->seen - tw->reported) >> COMPACT_PROGRESS_SHIFT,
+                            memory_order_relaxed);
   tw->reported = tw->seen;
 }
 
@@ -223,7 +229,9 @@ static enum remixdb_status write_merged(struct table_writer *tw, struct range *r
   has_old = s == REMIXDB_OK;
   if (has_new) range_record(range, &new_rec);
   while (has_new || has_old) {
-    const int c = !has_new ? 1 : !has_old ? -1 : kv_cmp(kref(new_rec.key, new_rec.klen), kref(old_rec->key, old_rec->klen));
+    const int c = !has_new   ? 1
+                  : !has_old ? -1
+                             : kv_cmp(kref(new_rec.key, new_rec.klen), kref(old_rec->key, old_rec->klen));
     if ((s = table_add(tw, c <= 0 ? &new_rec : old_rec)) != REMIXDB_OK) return s;
     if (c <= 0) {
       range_next(range);

@@ -113,7 +113,8 @@ static uint64_t wal_step(const struct wal *w, uint64_t alloc) {
   return step;
 }
 
-// What is kept of its room for the last records: less than what has workers told that more is wanted, and than what the limit leaves behind a full segment.
+// What is kept of its room for the last records: less than what has workers told that more is wanted, and than what the
+// limit leaves behind a full segment.
 static uint64_t wal_keep(const struct wal *w, const struct wal_seg *s) {
   const uint64_t keep = wal_step(w, s->alloc) / WAL_KEEP_PART;
   return keep < WAL_KEEP_MAX ? keep : WAL_KEEP_MAX;
@@ -148,17 +149,20 @@ void wal_bound(struct wal *w) {
 }
 
 bool wal_holds(const struct wal *w) {
-  return atomic_load_explicit(&w->seg_bytes, memory_order_relaxed) > WAL_HEAD || atomic_load_explicit(&w->older, memory_order_relaxed);
+  return atomic_load_explicit(&w->seg_bytes, memory_order_relaxed) > WAL_HEAD ||
+         atomic_load_explicit(&w->older, memory_order_relaxed);
 }
 
 bool wal_full(const struct wal *w, size_t more, bool last) {
-  const uint64_t bytes = atomic_load_explicit(&w->seg_bytes, memory_order_relaxed), at = atomic_load_explicit(&w->full_at, memory_order_relaxed);
+  const uint64_t bytes = atomic_load_explicit(&w->seg_bytes, memory_order_relaxed),
+                 at = atomic_load_explicit(&w->full_at, memory_order_relaxed);
   if (likely(!last && more == 0)) return bytes >= at;
   const uint64_t part = w->limit / WAL_FULL_PART;
   return bytes >= (last ? at + part : at) || (bytes > part && more > at - bytes);
 }
 
-// Room for the first step of s, and for `expected` bytes when there is so much, durable with its size so that later syncs find nothing of that to do. Under admin.
+// Room for the first step of s, and for `expected` bytes when there is so much, durable with its size so that later
+// syncs find nothing of that to do. Under admin.
 static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *s, uint64_t expected) {
   const uint64_t first = wal_step(w, 0);
   enum remixdb_status st = env_size(w->env, s->fd, s->path, &s->alloc);
@@ -184,8 +188,9 @@ static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *s, uin
   return env_sync_all(w->env, s->fd, s->path);
 }
 
-// Opens a file that is there for a new segment. *serves_out: it may be written over. Else it is not the log's any more: what has come into its place is foreign, and one that
-// has another name as well loses this one, so that the other's content stays.
+// Opens a file that is there for a new segment. *serves_out: it may be written over. Else it is not the log's any more:
+// what has come into its place is foreign, and one that has another name as well loses this one, so that the other's
+// content stays.
 static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *s, bool *serves_out) {
   struct env_stat st;
   uint8_t head[WAL_HEAD];
@@ -220,7 +225,8 @@ static enum remixdb_status wal_file_make(struct wal *w, struct wal_seg **out) {
     if (!s) return REMIXDB_NOMEM;
     enum remixdb_status status = env_stat(w->dir, wal_seg_name(s), &st);
     const bool there = status == REMIXDB_OK;
-    if (status == REMIXDB_NOTFOUND) status = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &s->fd);
+    if (status == REMIXDB_NOTFOUND)
+      status = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &s->fd);
     else if (there) status = wal_file_open(w, s, &serves);
     if (status != REMIXDB_OK) {
       wal_seg_destroy(w, s);
@@ -230,8 +236,9 @@ static enum remixdb_status wal_file_make(struct wal *w, struct wal_seg **out) {
   }
 }
 
-// A file for a new segment that may have `expected` bytes, open: a spare, or a new one whose name is durable. Under admin. full_ok: a disk too full to
-// reserve room is no failure, because the caller writes the header at once and later appends ask for room again.
+// A file for a new segment that may have `expected` bytes, open: a spare, or a new one whose name is durable. Under
+// admin. full_ok: a disk too full to reserve room is no failure, because the caller writes the header at once and later
+// appends ask for room again.
 static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool full_ok, struct wal_seg **out) {
   enum remixdb_status st;
   struct wal_seg *s;
@@ -260,7 +267,8 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
   }
   env_close_quiet(w->env, s->fd);
   s->fd = -1;
-  // An empty file under a log's name is a spare; leaving it is as good as removing it, but it may hold the last room on disk.
+  // An empty file under a log's name is a spare; leaving it is as good as removing it, but it may hold the last room on
+  // disk.
   struct err_saved e;
   err_save(&e, st);
   (void)w->env->ops->unlink(w->env, w->dir->fd, wal_seg_name(s));
@@ -280,8 +288,8 @@ void wal_seg_begin(struct wal_seg *s, const struct wal_head *h) {
 
 // ---- errors
 
-// With the lock held: every later append and sync returns this error. A full disk that an fsync reports came after the system
-// had accepted the data, which it may have dropped: unlike one found in time it does not pass.
+// With the lock held: every later append and sync returns this error. A full disk that an fsync reports came after the
+// system had accepted the data, which it may have dropped: unlike one found in time it does not pass.
 static void wal_fail(struct wal *w, enum remixdb_status s) {
   if (w->err.status == REMIXDB_OK) {
     err_save(&w->err, s);
@@ -324,11 +332,14 @@ static void wal_buf_put(struct wal *w, struct wal_buf *b) {
   }
 }
 
-#define WAL_LOW 2u   // a segment is to have more room when less than this part of a step is left: for wal_ahead to make it,
-#define WAL_NEEDED 4u   // and when it has not, for who appends
+#define WAL_LOW \
+  2u  // a segment is to have more room when less than this part of a step is left: for wal_ahead to make it,
+#define WAL_NEEDED 4u  // and when it has not, for who appends
 
 // Where the segment's end is by now.
-static uint64_t wal_at(const struct wal *w) { return w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : w->active->end; }
+static uint64_t wal_at(const struct wal *w) {
+  return w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : w->active->end;
+}
 
 // From where on more room is wanted.
 static uint64_t wal_watch(const struct wal *w, const struct wal_seg *s) {
@@ -336,14 +347,16 @@ static uint64_t wal_watch(const struct wal *w, const struct wal_seg *s) {
   return s->alloc > part ? s->alloc - part : 0;
 }
 
-// How far records may go in the current buffer: what the buffer has and what the disk has room for, but for what is kept for the last.
+// How far records may go in the current buffer: what the buffer has and what the disk has room for, but for what is
+// kept for the last.
 static void wal_limit(struct wal *w) {
   const struct wal_buf *const b = w->cur;
   if (!b) {
     w->pos = w->lim = w->none;
     return;
   }
-  const uint64_t keep = wal_keep(w, w->active), room = w->active->alloc > b->off + keep ? w->active->alloc - b->off - keep : 0;
+  const uint64_t keep = wal_keep(w, w->active),
+                 room = w->active->alloc > b->off + keep ? w->active->alloc - b->off - keep : 0;
   w->lim = b->mem + (room < b->cap ? (size_t)room : b->cap);
   // who comes here has workers told that more room will be wanted
   const uint64_t watch = wal_watch(w, w->active);
@@ -366,20 +379,16 @@ static void wal_out_add(struct wal *w, struct wal_buf *b) {
   b->state = WAL_BUF_SEALED;
   b->ticket = w->next_ticket++;
   b->next = NULL;
-  if (w->out_head)
-    w->out_tail->next = b;
-  else
-    w->out_head = b;
+  if (w->out_head) w->out_tail->next = b;
+  else w->out_head = b;
   w->out_tail = b;
 }
 
 static void wal_out_remove(struct wal *w, struct wal_buf *b) {
   struct wal_buf *prev = NULL;
   for (struct wal_buf *i = w->out_head; i != b; i = i->next) prev = i;
-  if (prev)
-    prev->next = b->next;
-  else
-    w->out_head = b->next;
+  if (prev) prev->next = b->next;
+  else w->out_head = b->next;
   if (w->out_tail == b) w->out_tail = prev;
 }
 
@@ -415,8 +424,10 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
   b->state = WAL_BUF_WRITING;
   lib_unlock(&w->lock);
   if (b->kind != WAL_BUF_HEADER) {
-    const struct wal_frame f = {
-        .len = (uint32_t)(b->len - WAL_FRAME_HEAD), .count = b->count, .first_seq = b->first_seq, .durable = b->durable};
+    const struct wal_frame f = {.len = (uint32_t)(b->len - WAL_FRAME_HEAD),
+                                .count = b->count,
+                                .first_seq = b->first_seq,
+                                .durable = b->durable};
     wal_frame_put(b->mem, &seg->key, b->off, &f);
   }
   const enum remixdb_status s = env_write(w->env, seg->fd, seg->path, b->mem, b->len, b->off);
@@ -452,8 +463,8 @@ static enum remixdb_status wal_drain(struct wal *w, uint64_t end) {
   }
 }
 
-// Makes the active segment's room reach `need`, or waits for the thread that does something of that kind. The lock is given up
-// meanwhile, so that the caller looks at everything anew.
+// Makes the active segment's room reach `need`, or waits for the thread that does something of that kind. The lock is
+// given up meanwhile, so that the caller looks at everything anew.
 static enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
   if (w->growing) {
     wal_event_wait(w, &w->written);
@@ -478,7 +489,8 @@ static enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
 // Whether it is time to make room ahead of need, because less than a `part` of a step is left.
 static bool wal_short_of_room(const struct wal *w, uint32_t part) {
   const struct wal_seg *const seg = w->active;
-  return wal_at(w) + wal_step(w, seg->alloc) / part > seg->alloc && w->grow_refused != seg->alloc && seg->alloc < w->limit / 2 && !w->scarce;
+  return wal_at(w) + wal_step(w, seg->alloc) / part > seg->alloc && w->grow_refused != seg->alloc &&
+         seg->alloc < w->limit / 2 && !w->scarce;
 }
 
 // Makes room ahead of need. The lock is given up meanwhile.
@@ -489,17 +501,21 @@ static void wal_grow_ahead(struct wal *w) {
 
 #define WAL_NEXT_PART 8u  // the next segment is made ready when this part of what makes the active one full is written
 
-// Whether wal_ahead has something to do. A segment that ends early needs no next one ready, and a small store not its room on disk.
+// Whether wal_ahead has something to do. A segment that ends early needs no next one ready, and a small store not its
+// room on disk.
 static bool wal_is_behind(const struct wal *w) {
   const struct wal_seg *const seg = w->active;
   const bool next = atomic_load_explicit(&w->next_for, memory_order_relaxed) >= seg->alloc;
-  const uint64_t early = w->limit == UINT64_MAX ? wal_step(w, seg->alloc) / 2 : atomic_load_explicit(&w->full_at, memory_order_relaxed) / WAL_NEXT_PART;
+  const uint64_t early = w->limit == UINT64_MAX
+                             ? wal_step(w, seg->alloc) / 2
+                             : atomic_load_explicit(&w->full_at, memory_order_relaxed) / WAL_NEXT_PART;
   return wal_short_of_room(w, WAL_LOW) || (!next && wal_at(w) > early && w->durable_gen >= seg->h.gen);
 }
 
 // ---- appending
 
-// Called with the lock held; it is still held when this returns REMIXDB_OK and nbytes fit, and not held otherwise. last: into what is kept of the segment's room.
+// Called with the lock held; it is still held when this returns REMIXDB_OK and nbytes fit, and not held otherwise.
+// last: into what is kept of the segment's room.
 static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last) {
   enum remixdb_status s = REMIXDB_OK;
   struct wal_buf *big = NULL;
@@ -528,10 +544,8 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
     if (s != REMIXDB_OK) break;
     if (w->nr_retained) {  // the disk was full: first what was accepted before
       struct wal_buf *const b = wal_out_sealed(w);
-      if (!b)
-        wal_event_wait(w, &w->written);
-      else if ((s = wal_write(w, b)) != REMIXDB_OK)
-        break;
+      if (!b) wal_event_wait(w, &w->written);
+      else if ((s = wal_write(w, b)) != REMIXDB_OK) break;
       continue;
     }
     if (w->cur && (big || (size_t)(w->cur->mem + w->cur->cap - w->pos) < nbytes)) {
@@ -539,10 +553,12 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
       w->end_work = true;
     }
     const struct wal_seg *const seg = w->active;
-    const uint64_t start = w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : seg->end + WAL_FRAME_HEAD, keep = last ? 0 : wal_keep(w, seg);
+    const uint64_t start = w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : seg->end + WAL_FRAME_HEAD,
+                   keep = last ? 0 : wal_keep(w, seg);
     if (start + nbytes + keep > seg->alloc) {
       if (w->scarce && !last) {
-        s = err_set(REMIXDB_NOSPACE, "%s: No space left on device: what room there is, is kept for deletes", w->dir->path);
+        s = err_set(REMIXDB_NOSPACE, "%s: No space left on device: what room there is, is kept for deletes",
+                    w->dir->path);
         break;
       }
       s = wal_grow(w, start + nbytes + keep);
@@ -561,10 +577,8 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
         if (wal_short_of_room(w, WAL_NEEDED)) w->end_work = true;
       } else {
         struct wal_buf *const b = wal_out_sealed(w);
-        if (!b)
-          wal_event_wait(w, &w->written);
-        else if ((s = wal_write(w, b)) != REMIXDB_OK)
-          break;
+        if (!b) wal_event_wait(w, &w->written);
+        else if ((s = wal_write(w, b)) != REMIXDB_OK) break;
         continue;
       }
     }
@@ -589,8 +603,12 @@ static inline enum remixdb_status wal_begin_as(struct wal *w, size_t nbytes, boo
   return REMIXDB_OK;
 }
 
-enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out) { return wal_begin_as(w, nbytes, false, gen_out); }
-enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out) { return wal_begin_as(w, nbytes, true, gen_out); }
+enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out) {
+  return wal_begin_as(w, nbytes, false, gen_out);
+}
+enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out) {
+  return wal_begin_as(w, nbytes, true, gen_out);
+}
 
 uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen, bool tomb) {
   uint8_t *p = w->pos;
@@ -606,8 +624,9 @@ uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen,
   return ++w->seq;
 }
 
-// Called with the lock held; gives it back. Writes what is sealed by now and nobody writes: this call's share, and at most what
-// a call that failed has left. What others seal meanwhile is theirs, so that no thread is kept writing for them.
+// Called with the lock held; gives it back. Writes what is sealed by now and nobody writes: this call's share, and at
+// most what a call that failed has left. What others seal meanwhile is theirs, so that no thread is kept writing for
+// them.
 static void wal_end_slow(struct wal *w) {
   w->end_work = false;
   if (w->cur && w->cur->kind == WAL_BUF_BIG) wal_seal(w);
@@ -621,11 +640,10 @@ static void wal_end_slow(struct wal *w) {
 
 void wal_end(struct wal *w) {
   const struct wal_buf *const b = w->cur;
-  if (likely(b != NULL)) atomic_store_explicit(&w->seg_bytes, b->off + (uint64_t)(w->pos - b->mem), memory_order_relaxed);
-  if (unlikely(w->end_work))
-    wal_end_slow(w);
-  else
-    lib_unlock(&w->lock);
+  if (likely(b != NULL))
+    atomic_store_explicit(&w->seg_bytes, b->off + (uint64_t)(w->pos - b->mem), memory_order_relaxed);
+  if (unlikely(w->end_work)) wal_end_slow(w);
+  else lib_unlock(&w->lock);
 }
 
 // ---- sync
@@ -711,9 +729,8 @@ static enum remixdb_status wal_settle(struct wal *w) {
 }
 
 // A segment begins only after the one before has a durable header. Recovery relies on it twice: a generation missing
-// between two others is damage, never the work of a crash; and no frame can be on disk whose generation is more than one
-// above that of every header on disk.
-// make: a new file is made when there is none to be recycled.
+// between two others is damage, never the work of a crash; and no frame can be on disk whose generation is more than
+// one above that of every header on disk. make: a new file is made when there is none to be recycled.
 static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, bool make) {
   if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir->path);
   enum remixdb_status s = wal_settle(w);
@@ -723,7 +740,8 @@ static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, 
   if (!next) return make || w->spares ? wal_file_take(w, expected, false, &w->next) : REMIXDB_OK;
   // It is good without; and its size will be durable with the first frames.
   const uint64_t to = next->alloc < expected ? next->alloc + wal_within(w, expected - next->alloc) : next->alloc;
-  if (next->alloc < to && env_allocate(w->env, next->fd, next->path, next->alloc, to - next->alloc) == REMIXDB_OK) next->alloc = to;
+  if (next->alloc < to && env_allocate(w->env, next->fd, next->path, next->alloc, to - next->alloc) == REMIXDB_OK)
+    next->alloc = to;
   return REMIXDB_OK;
 }
 
@@ -752,7 +770,9 @@ bool wal_ahead_pending(const struct wal *w) { return atomic_load_explicit(&w->be
 
 void wal_ahead(struct wal *w) {
   lib_lock(&w->lock);
-  atomic_store_explicit(&w->behind, false, memory_order_relaxed);  // until the next buffer is begun: what fails is not tried again and again
+  atomic_store_explicit(
+      &w->behind, false,
+      memory_order_relaxed);  // until the next buffer is begun: what fails is not tried again and again
   const bool sound = w->err.status == REMIXDB_OK && !w->read_only;
   if (sound && wal_short_of_room(w, WAL_LOW) && !w->growing) wal_grow_ahead(w);
   const bool next = sound && wal_is_behind(w) && !wal_short_of_room(w, WAL_LOW);
@@ -765,10 +785,8 @@ void wal_ahead(struct wal *w) {
 // With the lock held: s becomes the active segment.
 static void wal_activate(struct wal *w, struct wal_seg *s) {
   s->next = NULL;
-  if (w->active)
-    w->active->next = s;
-  else
-    w->segs = s;
+  if (w->active) w->active->next = s;
+  else w->segs = s;
   w->active = s;
   w->grow_refused = 0;
   w->st.segments++;
@@ -784,7 +802,8 @@ enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new
   lib_lock(&w->lock);
   while (w->growing) wal_event_wait(w, &w->written);
   s = wal_error(w);
-  if (s == REMIXDB_OK && w->active->h.gen >= WAL_NUMBER_MAX) s = err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out", w->dir->path);
+  if (s == REMIXDB_OK && w->active->h.gen >= WAL_NUMBER_MAX)
+    s = err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out", w->dir->path);
   if (s != REMIXDB_OK) {
     lib_unlock(&w->lock);
     goto out;
@@ -792,13 +811,18 @@ enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new
   wal_seal(w);
   const struct wal_seg *const old = w->active;
   struct wal_seg *const seg = wal_next_take(w);
-  const struct wal_head h = {.store_id = w->store_id, .gen = old->h.gen + 1, .prev_gen = old->h.gen, .prev_len = old->end,
-                             .prev_durable = old->durable, .last_seq = w->seq};
+  const struct wal_head h = {.store_id = w->store_id,
+                             .gen = old->h.gen + 1,
+                             .prev_gen = old->h.gen,
+                             .prev_len = old->end,
+                             .prev_durable = old->durable,
+                             .last_seq = w->seq};
   wal_seg_begin(seg, &h);
   wal_activate(w, seg);
   w->turned = true;
   // The header goes out like a frame: in line, so that a sync waits for it, and tried again when the disk is full.
-  seg->head_buf = (struct wal_buf){.seg = seg, .mem = seg->head, .cap = WAL_HEAD, .len = WAL_HEAD, .kind = WAL_BUF_HEADER};
+  seg->head_buf = (struct wal_buf){
+      .seg = seg, .mem = seg->head, .cap = WAL_HEAD, .len = WAL_HEAD, .kind = WAL_BUF_HEADER};
   wal_out_add(w, &seg->head_buf);
   if (fn) fn(arg, h.gen);
   // The switch has happened: a failure from here on is told by the calls that come after.
@@ -809,7 +833,8 @@ out:
   return s;
 }
 
-// Under admin. With a limit one file is kept beside the segments, the prepared one or a spare: any two together have no more than that.
+// Under admin. With a limit one file is kept beside the segments, the prepared one or a spare: any two together have no
+// more than that.
 static bool wal_has_too_much(struct wal *w, uint32_t keep) {
   const uint32_t nr = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed);
   if (nr == 0 || nr > keep) return nr != 0;
@@ -912,8 +937,8 @@ bool wal_yield(struct wal *w) {
   return wal_cut_active(w) || any;
 }
 
-// Puts a watermark into a segment whose header is durable, and makes it durable. Under admin. Of a segment that was recovered the
-// file is not open.
+// Puts a watermark into a segment whose header is durable, and makes it durable. Under admin. Of a segment that was
+// recovered the file is not open.
 static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *s, const struct wal_level *l) {
   uint8_t p[WAL_LEVEL_LEN];
   int fd = s->fd;
@@ -924,13 +949,15 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *s, con
     if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: removed while the store is open", s->path);
     if (st != REMIXDB_OK) return st;
   }
-  // where the file has another name as well, what was replayed from it stays as it is: the segment that follows says the same in its header
+  // where the file has another name as well, what was replayed from it stays as it is: the segment that follows says
+  // the same in its header
   struct env_stat links;
   const int rc = w->env->ops->fstat(w->env, fd, &links);
   const bool shared = rc >= 0 && links.links > 1;
   if (rc < 0) st = err_errno(-rc, "stat", s->path);
   else if (!shared) st = env_write(w->env, fd, s->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
-  // Whatever an fsync reports may be of frames that were written before: unlike what the write reports it does not pass.
+  // Whatever an fsync reports may be of frames that were written before: unlike what the write reports it does not
+  // pass.
   if (st == REMIXDB_OK && env_sync_data(w->env, fd, s->path) != REMIXDB_OK) st = REMIXDB_IO;
   if (fd != s->fd) env_close_quiet(w->env, fd);
   if (st == REMIXDB_OK && !shared) s->level = *l;
@@ -941,7 +968,8 @@ enum remixdb_status wal_mark(struct wal *w) {
   if (w->read_only) return REMIXDB_OK;
   (void)pthread_mutex_lock(&w->admin);  // keeps the segments, and which one is active
   lib_lock(&w->lock);
-  while (w->syncing) wal_event_wait(w, &w->synced);  // the system tells one caller of a failure: no sync may run beside this one's
+  while (w->syncing)
+    wal_event_wait(w, &w->synced);  // the system tells one caller of a failure: no sync may run beside this one's
   enum remixdb_status st = wal_error(w);
   struct wal_seg *const seg = w->active;
   struct wal_seg *before = w->segs;
@@ -1060,8 +1088,9 @@ fail:
   return NULL;
 }
 
-// What the log takes on disk beyond what it holds goes: files that were kept for later, and room, but for some that a disk which is full by the next opening does not
-// have to give. Where that fails the log is larger than it needs to be, which loses nothing: a crash at any of these calls leaves the same log.
+// What the log takes on disk beyond what it holds goes: files that were kept for later, and room, but for some that a
+// disk which is full by the next opening does not have to give. Where that fails the log is larger than it needs to be,
+// which loses nothing: a crash at any of these calls leaves the same log.
 static enum remixdb_status wal_shrink(struct wal *w) {
   const bool any = w->next || w->spares;
   enum remixdb_status s = wal_shed(w);
@@ -1083,10 +1112,8 @@ enum remixdb_status wal_close(struct wal *w) {
   if (s == REMIXDB_OK && !w->read_only) s = wal_shrink(w);
   for (struct wal_seg *i = w->segs; i; i = i->next) {
     if (i->fd < 0) continue;
-    if (s == REMIXDB_OK && !w->read_only)
-      s = env_close(w->env, i->fd, i->path);
-    else
-      env_close_quiet(w->env, i->fd);
+    if (s == REMIXDB_OK && !w->read_only) s = env_close(w->env, i->fd, i->path);
+    else env_close_quiet(w->env, i->fd);
     i->fd = -1;
   }
   wal_destroy(w);

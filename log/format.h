@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The log's formats (docs/FORMAT.md, "The log"): segment headers, watermarks, frames. For the files of the log, and for what has to know its files from others'.
+// The log's formats (docs/FORMAT.md, "The log"): segment headers, watermarks, frames. For the files of the log, and for
+// what has to know its files from others'.
 #ifndef WAL_FORMAT_H
 #define WAL_FORMAT_H
 
 #include "lib.h"
 
 #define WAL_MAGIC 0x4C4157584D455223ull  // "#REMXWAL"
-#define WAL_VERSION 2u       // what is written; 1 is read where it is laid out the same (wal_head_get)
-#define WAL_HEAD 512u        // of a segment: one sector, so that it is there whole or not at all
-#define WAL_HEAD_SUM 504u    // offset of its checksum, in this and every later version
-#define WAL_LEVEL 448u       // offset of the watermark, which the header's checksum leaves out: it is written later, in place
+#define WAL_VERSION 2u                   // what is written; 1 is read where it is laid out the same (wal_head_get)
+#define WAL_HEAD 512u                    // of a segment: one sector, so that it is there whole or not at all
+#define WAL_HEAD_SUM 504u                // offset of its checksum, in this and every later version
+#define WAL_LEVEL \
+  448u  // offset of the watermark, which the header's checksum leaves out: it is written later, in place
 #define WAL_LEVEL_LEN 24u
 #define WAL_FRAME_HEAD 40u
 #define WAL_FRAME_MAX (1u << 30)  // payload of one frame
-#define WAL_NUMBER_MAX ((uint64_t)1 << 62)  // of generations and sequence numbers; they count up, so that this is never reached
+#define WAL_NUMBER_MAX \
+  ((uint64_t)1 << 62)  // of generations and sequence numbers; they count up, so that this is never reached
 
 struct wal_head {
   uint64_t store_id, gen;
@@ -22,8 +25,8 @@ struct wal_head {
   uint64_t last_seq;                          // of all segments before
 };
 
-// A watermark: segment `gen` is durable up to `end`, and every older one whole. It is in that segment's header, and in the one's
-// before it, so that a segment can be missed. gen 0: none.
+// A watermark: segment `gen` is durable up to `end`, and every older one whole. It is in that segment's header, and in
+// the one's before it, so that a segment can be missed. gen 0: none.
 struct wal_level {
   uint64_t gen, end;
 };
@@ -40,8 +43,10 @@ struct wal_frame {
 };
 
 void wal_head_put(uint8_t *p, const struct wal_head *h);
-// REMIXDB_NOTFOUND: these bytes are no header of this store. REMIXDB_VERSION: they are one that this library cannot read, newer or older.
-MUST_CHECK enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t store_id, struct wal_head *out);
+// REMIXDB_NOTFOUND: these bytes are no header of this store. REMIXDB_VERSION: they are one that this library cannot
+// read, newer or older.
+MUST_CHECK enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t store_id,
+                                            struct wal_head *out);
 struct wal_key wal_key(uint64_t store_id, uint64_t gen);
 // p: where the watermark is in the header of the segment k.
 void wal_level_put(uint8_t *p, const struct wal_key *k, const struct wal_level *l);

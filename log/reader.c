@@ -80,12 +80,14 @@ uint64_t wal_pass_hole(const struct wal_reader *r, uint64_t off, uint64_t limit)
   return data - off < WAL_FRAME_HEAD ? off : data - (WAL_FRAME_HEAD - 1);
 }
 
-enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, struct wal_heads *out) {
+enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit,
+                             struct wal_heads *out) {
   *out = (struct wal_heads){.end = off};
   while ((off = wal_pass_hole(r, off, limit)) < limit && limit - off >= WAL_FRAME_HEAD) {
     const uint8_t *p;
     size_t nr;
-    const enum remixdb_status s = wal_reader_get(r, off, limit - off < WAL_WINDOW ? (size_t)(limit - off) : WAL_WINDOW, &p, &nr);
+    const enum remixdb_status s = wal_reader_get(r, off, limit - off < WAL_WINDOW ? (size_t)(limit - off) : WAL_WINDOW,
+                                                 &p, &nr);
     if (s != REMIXDB_OK) return s;
     if (nr < WAL_FRAME_HEAD) break;
     const size_t last = nr - WAL_FRAME_HEAD;  // a head may begin up to here
@@ -140,7 +142,8 @@ enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *s) {
   s->shared = st == REMIXDB_OK && info.links > 1;
   if (s->foreign) return REMIXDB_OK;
   if (st == REMIXDB_OK) st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
-  if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;  // it went between the listing and here; if it was needed it is missed later
+  if (st == REMIXDB_NOTFOUND)
+    return REMIXDB_OK;  // it went between the listing and here; if it was needed it is missed later
   if (st != REMIXDB_OK) return st;
   st = env_size(w->env, s->fd, s->path, &s->size);
   if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), 0, &nr);
@@ -205,10 +208,13 @@ enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, struct wal
 
 const char *wal_loss_text(const struct wal_loss *l, char *buf, size_t cap) {
   if (l->first_seq == 0) (void)snprintf(buf, cap, "how many records are lost is not known");
-  else if (l->last_seq < l->first_seq) (void)snprintf(buf, cap, "records from sequence number %" PRIu64 " on are lost, as far as there were any", l->first_seq);
+  else if (l->last_seq < l->first_seq)
+    (void)snprintf(buf, cap, "records from sequence number %" PRIu64 " on are lost, as far as there were any",
+                   l->first_seq);
   else
-    (void)snprintf(buf, cap, "%s%" PRIu64 " records are lost, sequence numbers %" PRIu64 " to %s%" PRIu64, l->more ? "at least " : "", l->last_seq - l->first_seq + 1, l->first_seq,
-                   l->more ? "at least " : "", l->last_seq);
+    (void)snprintf(buf, cap, "%s%" PRIu64 " records are lost, sequence numbers %" PRIu64 " to %s%" PRIu64,
+                   l->more ? "at least " : "", l->last_seq - l->first_seq + 1, l->first_seq, l->more ? "at least " : "",
+                   l->last_seq);
   return buf;
 }
 

@@ -10,8 +10,8 @@
 
 // ---- recovery
 
-// Replays frames up to `limit` (the segment's final length, or its file's size). *end_out: where the first broken frame begins,
-// or limit. *durable_out: the largest durable offset that one of them states.
+// Replays frames up to `limit` (the segment's final length, or its file's size). *end_out: where the first broken frame
+// begins, or limit. *durable_out: the largest durable offset that one of them states.
 static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_replay_fn fn, void *arg, uint64_t *seq,
                                       struct wal_recovery *rec, uint64_t *end_out, uint64_t *durable_out) {
   const struct wal_seg *const seg = r->seg;
@@ -52,19 +52,25 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
   return REMIXDB_OK;
 }
 
-// What is lost where the segment broke at `at`, behind sequence number seq. next: the segment after it, or NULL; level_end: as in struct wal_break.
-static enum remixdb_status wal_broken(struct wal_reader *r, const struct wal_seg *seg, uint64_t at, uint64_t limit, uint64_t seq, const struct wal_seg *next,
-                                      uint64_t level_end, struct wal_loss *out) {
-  const struct wal_break b = {.off = at, .limit = limit < seg->size ? limit : seg->size, .seq = seq, .upto = next ? next->h.last_seq : UINT64_MAX, .level_end = level_end};
+// What is lost where the segment broke at `at`, behind sequence number seq. next: the segment after it, or NULL;
+// level_end: as in struct wal_break.
+static enum remixdb_status wal_broken(struct wal_reader *r, const struct wal_seg *seg, uint64_t at, uint64_t limit,
+                                      uint64_t seq, const struct wal_seg *next, uint64_t level_end,
+                                      struct wal_loss *out) {
+  const struct wal_break b = {.off = at,
+                              .limit = limit < seg->size ? limit : seg->size,
+                              .seq = seq,
+                              .upto = next ? next->h.last_seq : UINT64_MAX,
+                              .level_end = level_end};
   uint64_t whole;
   wal_reader_aim(r, seg);
   return wal_hole(r, &b, out, &whole);
 }
 
-// The segment broke at `at`, behind sequence number seq. REMIXDB_OK: nothing says that this was durable, it is a torn tail. `top`: the segment after it, or
-// NULL.
-static enum remixdb_status wal_judge(struct wal_reader *r, const struct wal_seg *seg, uint64_t at, uint64_t limit, uint64_t seq,
-                                     const struct wal_seg *top, struct wal_recovery *rec) {
+// The segment broke at `at`, behind sequence number seq. REMIXDB_OK: nothing says that this was durable, it is a torn
+// tail. `top`: the segment after it, or NULL.
+static enum remixdb_status wal_judge(struct wal_reader *r, const struct wal_seg *seg, uint64_t at, uint64_t limit,
+                                     uint64_t seq, const struct wal_seg *top, struct wal_recovery *rec) {
   struct wal_heads heads, after;
   struct wal_loss lost;
   wal_reader_aim(r, seg);
@@ -73,7 +79,8 @@ static enum remixdb_status wal_judge(struct wal_reader *r, const struct wal_seg 
   const uint64_t durable = top && top->h.prev_durable > heads.durable ? top->h.prev_durable : heads.durable;
   if (durable > at) {
     if ((s = wal_broken(r, seg, at, limit, seq, top, 0, &lost)) != REMIXDB_OK) return s;
-    return wal_lost(&lost, "broken frame; the log says later on that all before %llu was durable", (unsigned long long)durable);
+    return wal_lost(&lost, "broken frame; the log says later on that all before %llu was durable",
+                    (unsigned long long)durable);
   }
   rec->cut_bytes += top ? limit - at : heads.end - at;
   if (!top) return REMIXDB_OK;
@@ -103,22 +110,25 @@ static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *s, u
   return st;
 }
 
-// The newest segment's header may be what is damaged; then nothing leads to it. A crash can lose a header too, but not one that
-// a frame behind it calls durable. `newest`: the largest generation a header has; the next one to begin has at most two more.
+// The newest segment's header may be what is damaged; then nothing leads to it. A crash can lose a header too, but not
+// one that a frame behind it calls durable. `newest`: the largest generation a header has; the next one to begin has at
+// most two more.
 static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *s, uint64_t newest) {
   for (uint64_t gen = newest + 1; gen <= newest + 2; gen++) {
     struct wal_heads heads;
     const enum remixdb_status st = wal_scan_headless(w, s, gen, &heads);
     if (st != REMIXDB_OK) return st;
     if (heads.durable > 0) {
-      return err_corrupt(s->path, 0, "broken header of a segment; its frames, of generation %llu, say that it was durable",
+      return err_corrupt(s->path, 0,
+                         "broken header of a segment; its frames, of generation %llu, say that it was durable",
                          (unsigned long long)gen);
     }
   }
   return REMIXDB_OK;
 }
 
-// A segment that must be there has no header in any file: tells which file it is, if its frames do. `why`: who needs it.
+// A segment that must be there has no header in any file: tells which file it is, if its frames do. `why`: who needs
+// it.
 static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size_t nr, uint64_t gen, const char *why) {
   const struct wal_seg *headless = NULL;
   for (size_t i = 0; i < nr; i++) {
@@ -132,17 +142,19 @@ static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size
                          (unsigned long long)gen, why);
     }
   }
-  return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s)%s%s", w->dir->path, (unsigned long long)gen, why,
-                 headless ? "; without a header is " : "", headless ? headless->path : "");
+  return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s)%s%s", w->dir->path,
+                 (unsigned long long)gen, why, headless ? "; without a header is " : "",
+                 headless ? headless->path : "");
 }
 
-// Puts the chain of segments that must be replayed, oldest first, into w->segs and their entries in `all` to NULL. The chain is
-// what the newest header leads back to; a segment that an earlier recovery cut is not in it, because the one begun then names
-// the one before.
+// Puts the chain of segments that must be replayed, oldest first, into w->segs and their entries in `all` to NULL. The
+// chain is what the newest header leads back to; a segment that an earlier recovery cut is not in it, because the one
+// begun then names the one before.
 static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest) {
   for (size_t i = 1; i < nr; i++) {
     if (all[i - 1]->headed && all[i]->h.gen >= oldest && all[i]->h.gen == all[i - 1]->h.gen)
-      return err_corrupt(all[i]->path, 24, "generation %llu is in %s too", (unsigned long long)all[i]->h.gen, all[i - 1]->path);
+      return err_corrupt(all[i]->path, 24, "generation %llu is in %s too", (unsigned long long)all[i]->h.gen,
+                         all[i - 1]->path);
   }
   uint64_t gen = nr > 0 && all[nr - 1]->headed && all[nr - 1]->h.gen > oldest ? all[nr - 1]->h.gen : oldest;
   for (size_t i = nr;;) {
@@ -168,7 +180,8 @@ static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t
 // Not all at once: there may be more than a process may have open.
 static enum remixdb_status wal_seg_open(struct wal *w, struct wal_seg *s) {
   if (s->fd >= 0) return REMIXDB_OK;
-  const enum remixdb_status st = env_open(w->dir, wal_seg_name(s), w->read_only ? ENV_READ : ENV_READ | ENV_WRITE, &s->fd);
+  const enum remixdb_status st = env_open(w->dir, wal_seg_name(s), w->read_only ? ENV_READ : ENV_READ | ENV_WRITE,
+                                          &s->fd);
   return st == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: removed while it was being recovered", s->path) : st;
 }
 
@@ -178,27 +191,33 @@ static void wal_seg_close(struct wal *w, struct wal_seg *s) {
 }
 
 // Replays w->segs and cuts it to what was replayed. *seq: in, the number before; out, the last.
-static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *arg, uint64_t *seq, struct wal_recovery *rec) {
+static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *arg, uint64_t *seq,
+                                       struct wal_recovery *rec) {
   struct wal_reader r = {.env = w->env};
   enum remixdb_status st = REMIXDB_OK;
-  // The highest watermark: the watermarks of one log are of one truth, and what the highest says of older segments is all of it.
+  // The highest watermark: the watermarks of one log are of one truth, and what the highest says of older segments is
+  // all of it.
   const struct wal_seg *top = NULL, *last = NULL;
   for (const struct wal_seg *s = w->segs; s; s = s->next) {
-    const bool higher = s->level.gen && (!top || s->level.gen > top->level.gen || (s->level.gen == top->level.gen && s->level.end > top->level.end));
+    const bool higher = s->level.gen && (!top || s->level.gen > top->level.gen ||
+                                         (s->level.gen == top->level.gen && s->level.end > top->level.end));
     if (higher) top = s;
     last = s;
   }
   const struct wal_level level = top ? top->level : (struct wal_level){0};
   if (level.gen > last->h.gen) {
     const struct wal_loss lost = {.path = top->path, .off = WAL_LEVEL, .gen = level.gen};
-    st = wal_lost(&lost, "the log's generation %llu is missing; it was durable up to %llu", (unsigned long long)level.gen, (unsigned long long)level.end);
+    st = wal_lost(&lost, "the log's generation %llu is missing; it was durable up to %llu",
+                  (unsigned long long)level.gen, (unsigned long long)level.end);
     goto out;
   }
   for (struct wal_seg *s = w->segs; s; s = s->next) {
     struct wal_loss lost;
     if (s->h.last_seq != *seq) {
-      lost = (struct wal_loss){.path = s->path, .off = 56, .gen = s->h.gen, .first_seq = *seq + 1, .last_seq = s->h.last_seq};
-      st = wal_lost(&lost, "the segment follows sequence number %llu, the store is at %llu", (unsigned long long)s->h.last_seq, (unsigned long long)*seq);
+      lost = (struct wal_loss){
+          .path = s->path, .off = 56, .gen = s->h.gen, .first_seq = *seq + 1, .last_seq = s->h.last_seq};
+      st = wal_lost(&lost, "the segment follows sequence number %llu, the store is at %llu",
+                    (unsigned long long)s->h.last_seq, (unsigned long long)*seq);
       goto out;
     }
     struct wal_seg *const next = s->next;
@@ -265,11 +284,13 @@ static enum remixdb_status wal_cut(struct wal *w, struct wal_seg *s) {
   return st;
 }
 
-// Gives the segment a file of its own where the one it is in has another name as well: what is there under that name is never written to. As much of it as was replayed.
+// Gives the segment a file of its own where the one it is in has another name as well: what is there under that name is
+// never written to. As much of it as was replayed.
 static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *s) {
   int fd = -1;
   if (!s->shared) return REMIXDB_OK;
-  enum remixdb_status st = env_create(w->dir, FILES_CURRENT_TMP, ENV_READ | ENV_WRITE, &fd);  // a name that the next opening removes
+  enum remixdb_status st = env_create(w->dir, FILES_CURRENT_TMP, ENV_READ | ENV_WRITE,
+                                      &fd);  // a name that the next opening removes
   if (st == REMIXDB_OK) st = env_copy(w->env, s->fd, s->path, fd, s->path, s->end);
   if (st == REMIXDB_OK) st = env_sync_all(w->env, fd, s->path);
   if (st == REMIXDB_OK) st = env_rename(w->dir, FILES_CURRENT_TMP, w->dir, wal_seg_name(s));
@@ -285,10 +306,10 @@ static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *s) {
   return REMIXDB_OK;
 }
 
-// What was replayed may be in the system's memory only (after the death of a process alone): it is made durable before anything
-// is put behind it. A sync does not do that for pages whose writing has failed before: the system calls them clean. So what nothing
-// proves to be on disk is written again. A segment of which anything is durable proves it of all before it (L5).
-// `keep`, when it is not NULL, stays as it is, and open.
+// What was replayed may be in the system's memory only (after the death of a process alone): it is made durable before
+// anything is put behind it. A sync does not do that for pages whose writing has failed before: the system calls them
+// clean. So what nothing proves to be on disk is written again. A segment of which anything is durable proves it of all
+// before it (L5). `keep`, when it is not NULL, stays as it is, and open.
 static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg *keep) {
   const struct wal_seg *proven = NULL;
   for (const struct wal_seg *s = w->segs; s; s = s->next)
@@ -298,7 +319,9 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
     enum remixdb_status st = wal_seg_open(w, s);
     if (st == REMIXDB_OK && !all && s->durable < s->end) st = wal_seg_unshare(w, s);
     if (st == REMIXDB_OK && !all && !s->shared) st = wal_write_again(w, s, s->durable);
-    if (st == REMIXDB_NOSPACE) st = REMIXDB_OK;  // of a file system that never writes in place, as in wal_mark; a full disk must not keep the store closed
+    if (st == REMIXDB_NOSPACE)
+      st = REMIXDB_OK;  // of a file system that never writes in place, as in wal_mark; a full disk must not keep the
+                        // store closed
     // room that nothing is appended to any more
     if (st == REMIXDB_OK && s != keep && s->size > align_up(s->end, WAL_PAGE)) st = wal_cut(w, s);
     if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
@@ -310,19 +333,23 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
   return REMIXDB_OK;
 }
 
-// The segment that appends can go to as it is, or NULL. It is empty, no frame of its generation lies behind its header, and there is no file but the chain's:
-// so nothing that was cut, and no segment whose header a crash took, can ever be taken for what is appended now, or for the segment after it.
+// The segment that appends can go to as it is, or NULL. It is empty, no frame of its generation lies behind its header,
+// and there is no file but the chain's: so nothing that was cut, and no segment whose header a crash took, can ever be
+// taken for what is appended now, or for the segment after it.
 static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *rec) {
   struct wal_seg *const s = w->active;
   const bool alone = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed) == 0 && rec->cut_bytes == 0;
-  return s && alone && !s->shared && s->end == WAL_HEAD && s->size <= w->limit / 2 && s->size <= WAL_PREALLOC ? s : NULL;
+  return s && alone && !s->shared && s->end == WAL_HEAD && s->size <= w->limit / 2 && s->size <= WAL_PREALLOC ? s
+                                                                                                              : NULL;
 }
 
-// The disk has no room for another segment: appends go to the last one, with what was behind its end cut off, and with all files gone that could have what
-// would follow it. So the same holds as above.
+// The disk has no room for another segment: appends go to the last one, with what was behind its end cut off, and with
+// all files gone that could have what would follow it. So the same holds as above.
 static enum remixdb_status wal_go_on(struct wal *w) {
   struct wal_seg *const s = w->active;
-  if (s->shared) return err_set(REMIXDB_NOSPACE, "%s: the last segment has another name as well, and there is no room for one more", s->path);
+  if (s->shared)
+    return err_set(REMIXDB_NOSPACE, "%s: the last segment has another name as well, and there is no room for one more",
+                   s->path);
   enum remixdb_status st = wal_trim(w, 0);
   if (st == REMIXDB_OK) st = env_sync_dir(w->dir);
   if (st == REMIXDB_OK) st = wal_seg_open(w, s);
@@ -350,8 +377,12 @@ static enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const st
     return REMIXDB_OK;
   }
   const uint64_t len = last ? last->end : 0;
-  const struct wal_head h = {.store_id = w->store_id, .gen = gen, .prev_gen = last ? last->h.gen : 0, .prev_len = len,
-                             .prev_durable = len, .last_seq = rec->last_seq};
+  const struct wal_head h = {.store_id = w->store_id,
+                             .gen = gen,
+                             .prev_gen = last ? last->h.gen : 0,
+                             .prev_len = len,
+                             .prev_durable = len,
+                             .last_seq = rec->last_seq};
   st = wal_begin_segment(w, &h);
   if (st == REMIXDB_NOSPACE && last) st = wal_go_on(w);
   if (st != REMIXDB_OK) return st;
@@ -361,8 +392,8 @@ static enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const st
   return REMIXDB_OK;
 }
 
-// Files that are there before the store is were left by a creation that did not end. Their frames may bear the generation and
-// the id that this one begins with, so they are not recycled.
+// Files that are there before the store is were left by a creation that did not end. Their frames may bear the
+// generation and the id that this one begins with, so they are not recycled.
 static enum remixdb_status wal_remove_all(struct wal *w, struct wal_seg **all, size_t nr) {
   enum remixdb_status st = REMIXDB_OK;
   for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
@@ -374,8 +405,8 @@ static enum remixdb_status wal_remove_all(struct wal *w, struct wal_seg **all, s
   return st != REMIXDB_OK || nr == 0 ? st : env_sync_dir(w->dir);
 }
 
-enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh, wal_replay_fn replay,
-                             void *arg, struct wal_recovery *rec_out, struct wal **out) {
+enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
+                             wal_replay_fn replay, void *arg, struct wal_recovery *rec_out, struct wal **out) {
   struct wal_recovery rec = {.last_seq = last_seq};
   struct wal_seg **all = NULL;
   size_t nr = 0;
@@ -383,8 +414,8 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   *out = NULL;
   if (rec_out) *rec_out = rec;
   if (oldest_gen == 0 || oldest_gen > WAL_NUMBER_MAX || last_seq > WAL_NUMBER_MAX) {
-    return err_set(REMIXDB_CORRUPT, "%s: the log cannot begin with generation %llu after sequence number %llu", o->dir->path,
-                   (unsigned long long)oldest_gen, (unsigned long long)last_seq);
+    return err_set(REMIXDB_CORRUPT, "%s: the log cannot begin with generation %llu after sequence number %llu",
+                   o->dir->path, (unsigned long long)oldest_gen, (unsigned long long)last_seq);
   }
   struct wal *const w = wal_create(o);
   if (!w) return REMIXDB_NOMEM;
@@ -393,7 +424,8 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   if (!fresh) {
     const uint64_t newest = nr > 0 && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
     if (!o->read_only && newest > WAL_NUMBER_MAX - 2) {
-      st = err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out at %llu; it can be opened with read_only", o->dir->path, (unsigned long long)newest);
+      st = err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out at %llu; it can be opened with read_only",
+                   o->dir->path, (unsigned long long)newest);
       goto out;
     }
     gen = newest + 2;  // frames of the generation between may be there, their header lost; they must not become valid
@@ -427,16 +459,15 @@ out:
   for (size_t i = 0; i < nr; i++) wal_seg_destroy(w, all[i]);
   mem_free(all);
   if (rec_out) *rec_out = rec;
-  if (st == REMIXDB_OK)
-    *out = w;
-  else
-    wal_destroy(w);
+  if (st == REMIXDB_OK) *out = w;
+  else wal_destroy(w);
   return st;
 }
 
 // ---- verifying
 
-// The oldest segment of a generation >= gen, as a copy to read from: its number, its generation and how far it is durable. NULL: there is none.
+// The oldest segment of a generation >= gen, as a copy to read from: its number, its generation and how far it is
+// durable. NULL: there is none.
 static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_seg **out) {
   struct wal_seg *const c = wal_seg_create(w->dir, UINT32_MAX);  // room for any number
   *out = NULL;
@@ -456,20 +487,23 @@ static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_
   return REMIXDB_OK;
 }
 
-static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, wal_replay_fn fn, void *arg, struct wal_recovery *seen) {
+static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, wal_replay_fn fn, void *arg,
+                                          struct wal_recovery *seen) {
   struct wal_reader r = {.env = w->env};
   struct wal_recovery rec = {0};
   const uint64_t durable = s->durable, gen = s->h.gen;
   uint64_t seq = s->h.last_seq, end = 0, said;
   enum remixdb_status st = wal_head_read(w, s);
-  if (st == REMIXDB_OK && (!s->headed || s->h.gen != gen)) st = err_corrupt(s->path, 0, "broken header of a segment that is in use");
+  if (st == REMIXDB_OK && (!s->headed || s->h.gen != gen))
+    st = err_corrupt(s->path, 0, "broken header of a segment that is in use");
   if (st == REMIXDB_OK) st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
   if (st == REMIXDB_NOTFOUND) st = err_corrupt(s->path, 0, "is missing");
   if (st == REMIXDB_OK) {
     wal_reader_aim(&r, s);
     st = wal_replay(&r, durable, fn, arg, &seq, &rec, &end, &said);
   }
-  if (st == REMIXDB_OK && end != durable) st = err_corrupt(s->path, end, "broken frame; all before %llu was durable", (unsigned long long)durable);
+  if (st == REMIXDB_OK && end != durable)
+    st = err_corrupt(s->path, end, "broken frame; all before %llu was durable", (unsigned long long)durable);
   if (seen) {
     seen->nr_records += rec.nr_records;
     seen->nr_frames += rec.nr_frames;

@@ -11,7 +11,8 @@
 // ---- where a segment is broken
 
 // The next frame that is whole, at or after `off` and with numbers above seq. *at_out: where; limit when there is none.
-static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit, uint64_t seq, uint64_t *at_out) {
+static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit,
+                                          uint64_t seq, uint64_t *at_out) {
   *at_out = limit;
   for (; (off = wal_pass_hole(r, off, limit)) < limit && limit - off >= WAL_FRAME_HEAD; off++) {
     const uint8_t *p;
@@ -20,7 +21,9 @@ static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal
     enum remixdb_status st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
     if (st != REMIXDB_OK) return st;
     if (nr < WAL_FRAME_HEAD) return REMIXDB_OK;
-    if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq || WAL_FRAME_HEAD + (uint64_t)f.len > limit - off) continue;
+    if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq ||
+        WAL_FRAME_HEAD + (uint64_t)f.len > limit - off)
+      continue;
     if (f.len > WAL_WINDOW && env_is_hollow(r->env, r->seg->fd, off, off + f.len, WAL_HOLE)) continue;
     const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
     if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK) return st;
@@ -48,9 +51,11 @@ static enum remixdb_status wal_tail_loss(struct wal_reader *r, const struct wal_
   return st;
 }
 
-enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, struct wal_loss *out, uint64_t *whole_out) {
+enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, struct wal_loss *out,
+                             uint64_t *whole_out) {
   const struct wal_seg *const s = r->seg;
-  *out = (struct wal_loss){.path = s->path, .gen = s->h.gen, .off = b->off, .first_seq = b->seq + 1, .last_seq = b->seq};
+  *out = (struct wal_loss){
+      .path = s->path, .gen = s->h.gen, .off = b->off, .first_seq = b->seq + 1, .last_seq = b->seq};
   *whole_out = b->limit;
   if (b->seq >= b->upto) return REMIXDB_OK;
   uint64_t at;
@@ -61,7 +66,8 @@ enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, st
     size_t nr;
     struct wal_frame f;
     if ((st = wal_reader_get(r, at, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK) return st;
-    if (nr == WAL_FRAME_HEAD && wal_frame_get(p, &s->key, at, &f) && f.first_seq <= b->upto) {  // else it was cut: its number was given again
+    if (nr == WAL_FRAME_HEAD && wal_frame_get(p, &s->key, at, &f) &&
+        f.first_seq <= b->upto) {  // else it was cut: its number was given again
       out->last_seq = f.first_seq - 1;
       out->bytes = at - b->off;
       *whole_out = at;
@@ -76,8 +82,8 @@ enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, st
 
 // ---- which segments there are
 
-// Up to where segment i of all is replayed: a recovery may have cut it, or left it out, and the newest header that leads to it or past it says so. What was cut
-// bears numbers that were given again.
+// Up to where segment i of all is replayed: a recovery may have cut it, or left it out, and the newest header that
+// leads to it or past it says so. What was cut bears numbers that were given again.
 static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t i) {
   const struct wal_seg *const s = all[i];
   for (size_t k = nr; --k > i;) {
@@ -88,7 +94,8 @@ static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t 
   return s->size;
 }
 
-// The oldest generation that the newest header leads back to, as far as there are headers. The one that the last of them names may be there without its own.
+// The oldest generation that the newest header leads back to, as far as there are headers. The one that the last of
+// them names may be there without its own.
 static uint64_t wal_salvage_oldest(struct wal_seg *const *all, size_t nr) {
   uint64_t gen = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0, oldest = 1;
   for (size_t i = nr; gen && i-- > 0 && all[i]->headed && all[i]->h.gen >= gen;) {
@@ -112,7 +119,8 @@ static void wal_guess(struct wal *w, struct wal_seg *s, uint64_t gen, uint64_t b
 }
 
 // Which of [from, to] the first frame of the open file s is of, if that is whole.
-static enum remixdb_status wal_guess_first(struct wal *w, struct wal_seg *const *all, size_t nr, struct wal_seg *s, uint64_t from, uint64_t to) {
+static enum remixdb_status wal_guess_first(struct wal *w, struct wal_seg *const *all, size_t nr, struct wal_seg *s,
+                                           uint64_t from, uint64_t to) {
   uint8_t head[WAL_FRAME_HEAD];
   size_t len = 0;
   const enum remixdb_status st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), WAL_HEAD, &len);
@@ -146,20 +154,23 @@ struct wal_wanted {
 };
 
 // The generations that must be there, or follow the newest header, and that no file has.
-static enum remixdb_status wal_guess_wanted(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr, struct wal_seg *s, const struct wal_wanted *g) {
+static enum remixdb_status wal_guess_wanted(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr,
+                                            struct wal_seg *s, const struct wal_wanted *g) {
   const uint64_t known[] = {g->oldest, g->level, g->newest + 1, g->newest + 2};
   enum remixdb_status st = REMIXDB_OK;
   for (size_t i = 0; i < sizeof(known) / sizeof(known[0]) && st == REMIXDB_OK && !s->headed; i++)
     if (known[i] >= g->oldest && !wal_has_gen(all, nr, known[i])) st = wal_guess_any(w, r, s, known[i]);
   for (size_t i = 0; i < nr && st == REMIXDB_OK && !s->headed; i++) {
     const struct wal_head *const h = &all[i]->h;
-    if (all[i]->headed && h->prev_len && h->prev_gen >= g->oldest && !wal_has_gen(all, nr, h->prev_gen)) st = wal_guess_any(w, r, s, h->prev_gen);
+    if (all[i]->headed && h->prev_len && h->prev_gen >= g->oldest && !wal_has_gen(all, nr, h->prev_gen))
+      st = wal_guess_any(w, r, s, h->prev_gen);
   }
   return st;
 }
 
 // Gives file s, which has no header, the generation that its frames say, when no other file has that.
-static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr, struct wal_seg *s, const struct wal_wanted *g) {
+static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr,
+                                            struct wal_seg *s, const struct wal_wanted *g) {
   enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
   if (st != REMIXDB_OK) return st;
   st = wal_guess_first(w, all, nr, s, g->from, g->to);
@@ -172,11 +183,17 @@ static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r,
   return st;
 }
 
-// Finds out what the files without a header are, those of generations before `oldest` excepted: they are not needed any more. Each opening skips a generation.
-static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r, struct wal_seg **all, size_t nr, uint64_t oldest, uint64_t level) {
+// Finds out what the files without a header are, those of generations before `oldest` excepted: they are not needed any
+// more. Each opening skips a generation.
+static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r, struct wal_seg **all, size_t nr,
+                                             uint64_t oldest, uint64_t level) {
   const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
   const uint64_t last = newest > oldest ? newest : oldest, to = newest ? last + 2 * nr : last + SALVAGE_GENS - 1;
-  const struct wal_wanted g = {.oldest = oldest, .newest = newest, .level = level, .from = to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1, .to = to};
+  const struct wal_wanted g = {.oldest = oldest,
+                               .newest = newest,
+                               .level = level,
+                               .from = to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1,
+                               .to = to};
   enum remixdb_status st = REMIXDB_OK;
   for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
     if (all[i]->headed) continue;
@@ -202,7 +219,7 @@ struct salvage {
   const struct wal_salvage_to *to;
   struct wal_salvage *out;
   uint64_t seq;
-  bool placed;             // seq is known: the version says it, or a segment was read
+  bool placed;  // seq is known: the version says it, or a segment was read
 };
 
 static bool wal_is_read(const struct salvage *v, size_t i) {
@@ -223,13 +240,19 @@ static void wal_tell(struct salvage *v, const struct wal_loss *l) {
 
 // Records from v->seq on, up to last_seq, that were in frames before the first one that a file has.
 static void wal_tell_beheaded(struct salvage *v, const struct wal_seg *s) {
-  const struct wal_loss l = {.path = s->path, .gen = s->h.gen, .off = WAL_HEAD, .first_seq = v->seq + 1, .last_seq = s->h.last_seq};
+  const struct wal_loss l = {
+      .path = s->path, .gen = s->h.gen, .off = WAL_HEAD, .first_seq = v->seq + 1, .last_seq = s->h.last_seq};
   wal_tell(v, &l);
 }
 
 // Records from v->seq on that no file has: up to last_seq, or `more` behind it.
 static void wal_tell_missing(struct salvage *v, const struct wal *w, uint64_t gen, uint64_t last_seq, bool more) {
-  const struct wal_loss l = {.path = w->dir->path, .missing = true, .gen = gen, .first_seq = v->placed ? v->seq + 1 : 0, .last_seq = v->placed ? last_seq : 0, .more = more};
+  const struct wal_loss l = {.path = w->dir->path,
+                             .missing = true,
+                             .gen = gen,
+                             .first_seq = v->placed ? v->seq + 1 : 0,
+                             .last_seq = v->placed ? last_seq : 0,
+                             .more = more};
   wal_tell(v, &l);
 }
 
@@ -240,7 +263,8 @@ static enum remixdb_status wal_salvage_frame(struct wal_reader *r, struct salvag
   struct wal_frame f;
   enum remixdb_status st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
   if (st != REMIXDB_OK) return st;
-  if (nr < WAL_FRAME_HEAD || !wal_frame_get(p, &r->seg->key, off, &f)) return err_corrupt(r->seg->path, off, "the file changes while it is read");
+  if (nr < WAL_FRAME_HEAD || !wal_frame_get(p, &r->seg->key, off, &f))
+    return err_corrupt(r->seg->path, off, "the file changes while it is read");
   *size_out = WAL_FRAME_HEAD + (size_t)f.len;
   if ((st = wal_reader_get(r, off, *size_out, &p, &nr)) != REMIXDB_OK) return st;
   const uint8_t *const end = p + nr;
@@ -258,8 +282,11 @@ static enum remixdb_status wal_salvage_frame(struct wal_reader *r, struct salvag
 // Reads segment i, and tells what is lost of it, and between it and the next one.
 static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, struct salvage *v, size_t i) {
   const struct wal_seg *const s = v->all[i], *const next = wal_salvage_next(v, i);
-  struct wal_break b = {.off = WAL_HEAD, .limit = wal_salvage_limit(v->all, v->nr, i), .upto = next ? next->h.last_seq : UINT64_MAX,
-                        .level_end = v->level.gen == s->h.gen ? v->level.end : 0, .durable = v->level.gen > s->h.gen};
+  struct wal_break b = {.off = WAL_HEAD,
+                        .limit = wal_salvage_limit(v->all, v->nr, i),
+                        .upto = next ? next->h.last_seq : UINT64_MAX,
+                        .level_end = v->level.gen == s->h.gen ? v->level.end : 0,
+                        .durable = v->level.gen > s->h.gen};
   const uint64_t unread = r->nr_unread;
   wal_reader_aim(r, s);
   for (;;) {
@@ -271,7 +298,8 @@ static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, 
     if (st != REMIXDB_OK) return st;
     const bool at_end = whole >= b.limit, lost = l.last_seq >= l.first_seq;
     if (at_end && next && lost && next->beheaded) wal_tell_beheaded(v, next);
-    else if (at_end && next && lost && next->h.prev_len && next->h.prev_gen != s->h.gen) wal_tell_missing(v, w, next->h.prev_gen, l.last_seq, false);
+    else if (at_end && next && lost && next->h.prev_len && next->h.prev_gen != s->h.gen)
+      wal_tell_missing(v, w, next->h.prev_gen, l.last_seq, false);
     else if (lost || (at_end && !next && (l.bytes || unread != r->nr_unread))) {
       if (unread != r->nr_unread) l.torn = false;  // a frame may have been where zeros were taken for it
       wal_tell(v, &l);
@@ -297,7 +325,8 @@ static void wal_salvage_begin(struct wal *w, struct salvage *v, const struct wal
 // What is missed behind the last one; NULL: none was read, though a store has one at least.
 static void wal_salvage_end(struct wal *w, struct salvage *v, const struct wal_seg *last) {
   const struct wal_level *const l = &v->level;
-  const bool later = l->gen > 0 && l->gen >= v->oldest && (!last || l->gen > last->h.gen), filled = later && l->end > WAL_HEAD;
+  const bool later = l->gen > 0 && l->gen >= v->oldest && (!last || l->gen > last->h.gen),
+             filled = later && l->end > WAL_HEAD;
   if (last && !filled) return;
   wal_tell_missing(v, w, later ? l->gen : v->placed ? v->oldest : 0, filled ? v->seq + 1 : v->seq, true);
 }
@@ -350,7 +379,8 @@ static struct wal_level wal_highest_level(struct wal_seg *const *all, size_t nr)
   return top;
 }
 
-enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, const struct wal_salvage_to *to, struct wal_salvage *out) {
+enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq,
+                                     const struct wal_salvage_to *to, struct wal_salvage *out) {
   struct wal_opts mine = *o;
   struct salvage v = {.to = to, .out = out, .oldest = oldest_gen, .seq = last_seq, .placed = oldest_gen != 0};
   struct err_saved unread = {.status = REMIXDB_OK};
@@ -393,7 +423,8 @@ static bool wal_id_look(void *arg, const char *name) {
   st = env_read_upto(f->dir->env, fd, name, head, sizeof(head), 0, &nr);
   env_close_quiet(f->dir->env, fd);
   struct wal_head h;
-  if (st == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, load64le(head + 16), &h) == REMIXDB_OK) f->id = h.store_id;
+  if (st == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, load64le(head + 16), &h) == REMIXDB_OK)
+    f->id = h.store_id;
   return f->id == 0;
 }
 

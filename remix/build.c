@@ -7,14 +7,16 @@
 
 #define BUILD_SAME REMIX_WRITE_SAME  // common prefix with the key before: it is that key
 #define BUILD_REPORT 1024u           // entries between two reports of progress
-#define BUILD_MOVE_FILL 24u          // entries in a segment on average, with less of which a view is rather made anew (a splice holds SPLICE_FILL, nearly)
+#define BUILD_MOVE_FILL \
+  24u  // entries in a segment on average, with less of which a view is rather made anew (a splice holds SPLICE_FILL,
+       // nearly)
 
 // One of the two sorted streams. Its head is the next entry that it has to give.
 struct build_head {
   bool any;
-  struct kref key;   // in the sst_keys of its run
-  uint32_t lcp;      // bytes that it shares with the last key put out; BUILD_SAME for the same key
-  uint32_t run;      // in the new view
+  struct kref key;  // in the sst_keys of its run
+  uint32_t lcp;     // bytes that it shares with the last key put out; BUILD_SAME for the same key
+  uint32_t run;     // in the new view
   bool tomb;
   const uint8_t *tag;  // as the old view has it, or NULL
 };
@@ -22,31 +24,31 @@ struct build_head {
 // The segment being filled. Where a key's versions do not all fit, they go to the next one together.
 struct build_seg {
   uint32_t nr;
-  uint32_t group;       // first version of the last key
-  uint32_t group_lcp;   // bytes that key shares with the one before it
+  uint32_t group;      // first version of the last key
+  uint32_t group_lcp;  // bytes that key shares with the one before it
   uint8_t tag[REMIX_SEG], sel[REMIX_SEG];
   uint32_t dbit[REMIX_SEG];
-  uint8_t *anchor;      // REMIXDB_KV_MAX bytes
+  uint8_t *anchor;  // REMIXDB_KV_MAX bytes
   uint32_t anchor_len;
 };
 
 struct build {
   struct remix_build *b;
   uint32_t nr_runs, nr_kept;
-  struct sst *runs[REMIX_RUNS_MAX];        // of the new view
-  uint8_t run_map[REMIX_RUNS_MAX];         // old run to new; UINT8_MAX: leaves
+  struct sst *runs[REMIX_RUNS_MAX];  // of the new view
+  uint8_t run_map[REMIX_RUNS_MAX];   // old run to new; UINT8_MAX: leaves
   struct remix_fresh fresh_keys;
   struct remix_write write;
 
   // for a merge: the old view, less the runs that leave
   struct build_head old;
   struct remix_walk walk;
-  bool walking;                            // stands on an entry that has been taken
-  struct sst_keys keys[REMIX_RUNS_MAX];    // per old run that stays
+  bool walking;                          // stands on an entry that has been taken
+  struct sst_keys keys[REMIX_RUNS_MAX];  // per old run that stays
   struct build_head fresh;
-  uint8_t *last;                           // last key put out, REMIXDB_KV_MAX bytes
+  uint8_t *last;  // last key put out, REMIXDB_KV_MAX bytes
   uint32_t last_len;
-  bool any;                                // there is one
+  bool any;  // there is one
   struct build_seg seg;
   uint32_t unreported;
 };
@@ -80,7 +82,8 @@ static enum remixdb_status build_flush(struct build *x, uint32_t nr) {
   return REMIXDB_OK;
 }
 
-// Where the key differs from the last one put out. That it is greater there shows that the tables are what the view was made of.
+// Where the key differs from the last one put out. That it is greater there shows that the tables are what the view was
+// made of.
 static enum remixdb_status build_dbit(const struct build *x, const struct build_head *h, uint32_t *dbit_out) {
   const uint32_t lcp = h->lcp;
   if (!x->any) {
@@ -210,8 +213,8 @@ static enum remixdb_status build_next_fresh(struct build *x) {
   return build_head_lcp(x, h, f->shared, true);
 }
 
-// Merging by longest common prefixes: of two heads the one that shares more with the last key put out comes first; only when they
-// share the same are they compared, and only from there on.
+// Merging by longest common prefixes: of two heads the one that shares more with the last key put out comes first; only
+// when they share the same are they compared, and only from there on.
 static enum remixdb_status build_merge(struct build *x) {
   struct build_head *const a = &x->old, *const b = &x->fresh;
   enum remixdb_status s = build_next_old(x);
@@ -289,8 +292,9 @@ static enum remixdb_status build_by_splice(struct build *x, bool dense, bool pro
 
 // ---- which way
 
-// Whether the new tables have all that leaves of the old view, which there is, and nothing else: a version that was dropped would be one record less. The runs that leave have
-// to be newer than those that stay, as the new ones are. A view whose segments are not full is made anew.
+// Whether the new tables have all that leaves of the old view, which there is, and nothing else: a version that was
+// dropped would be one record less. The runs that leave have to be newer than those that stay, as the new ones are. A
+// view whose segments are not full is made anew.
 static bool build_can_move(const struct build *x, uint64_t fresh) {
   const struct remix_build *const b = x->b;
   const struct remix *const old = b->old;
@@ -298,7 +302,8 @@ static bool build_can_move(const struct build *x, uint64_t fresh) {
   if (!b->moved || fresh == 0 || (b->keep & (b->keep + 1)) != 0) return false;
   for (uint32_t r = 0; r < old->nr_runs; r++)
     if (!(b->keep >> r & 1)) leaving += old->runs[r]->nr_records;
-  return leaving == fresh && (b->way == REMIX_BUILD_MOVED || old->nr_entries >= (uint64_t)old->nr_segs * BUILD_MOVE_FILL);
+  return leaving == fresh &&
+         (b->way == REMIX_BUILD_MOVED || old->nr_entries >= (uint64_t)old->nr_segs * BUILD_MOVE_FILL);
 }
 
 static enum remixdb_status build_by_moving(struct build *x) {
@@ -346,7 +351,8 @@ static void build_runs(struct build *x) {
 // What was written must be all there is: a REMIX that leaves out a record of its tables would not open.
 static enum remixdb_status build_check(const struct build *x) {
   for (uint32_t r = 0; r < x->nr_runs; r++)
-    if (x->write.pos[r] != sst_end(x->runs[r])) return err_corrupt(x->runs[r]->path, 0, "has more keys than its REMIX says");
+    if (x->write.pos[r] != sst_end(x->runs[r]))
+      return err_corrupt(x->runs[r]->path, 0, "has more keys than its REMIX says");
   return REMIXDB_OK;
 }
 

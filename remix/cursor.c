@@ -5,17 +5,23 @@
 #include "remix/seg.h"
 #include "table/readahead.h"
 
-// Entries whose memory is asked for at once: few at first, for many scans are short; then more, which costs less for each.
+// Entries whose memory is asked for at once: few at first, for many scans are short; then more, which costs less for
+// each.
 #define REMIX_GROUP_MIN 8u
 #define REMIX_GROUP_MAX REMIX_SEG
-#define USUAL_MAX 1024u   // entries: longer scans read whole blocks
-#define USUAL_MORE 12u    // entries more than are thought to come: runs share segments unevenly, and to read twice costs as much as to copy two KiB more
+#define USUAL_MAX 1024u  // entries: longer scans read whole blocks
+#define USUAL_MORE \
+  12u  // entries more than are thought to come: runs share segments unevenly, and to read twice costs as much as to
+       // copy two KiB more
 #define REMIX_AHEAD_MIN 4u
 #define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
-#define REMIX_AHEAD_ALL 256u  // pages read ahead into a cursor's own memory, all runs together, so that they stay in a processor's cache,
-#define REMIX_AHEAD_OWN 16u   // but so many for each
+#define REMIX_AHEAD_ALL \
+  256u  // pages read ahead into a cursor's own memory, all runs together, so that they stay in a processor's cache,
+#define REMIX_AHEAD_OWN 16u  // but so many for each
 #define READS_TIMED 8u       // so many reads of single blocks, one of them timed,
-#define READ_DISK_NS 10000u  // (and a quarter for each that is read with it) to find out whether they come from the disk, and not from the system's page cache
+#define READ_DISK_NS \
+  10000u  // (and a quarter for each that is read with it) to find out whether they come from the disk, and not from the
+          // system's page cache
 
 #define DEBT_TOGETHER 64u  // are added to the REMIX's at once, so that scanning threads do not fight for the line
 
@@ -24,10 +30,13 @@
 static inline uint32_t cursor_ordinal(const struct remix_cursor *c) { return c->seg * REMIX_SEG + c->at; }
 
 // How many entries it has stepped on by since the last seek, but those before it stepped back.
-static inline uint32_t cursor_came(const struct remix_cursor *c) { return c->way == REMIX_ON ? c->came + cursor_ordinal(c) - c->from : c->came; }
+static inline uint32_t cursor_came(const struct remix_cursor *c) {
+  return c->way == REMIX_ON ? c->came + cursor_ordinal(c) - c->from : c->came;
+}
 
-// How many records of the run of entry i a cursor is thought to read from that one on: as it steps, it will come to as many entries as after the last seeks, and who has gone farther
-// goes as far again. A seek after which nobody has stepped reads one. Stepping back, it may need all of the block.
+// How many records of the run of entry i a cursor is thought to read from that one on: as it steps, it will come to as
+// many entries as after the last seeks, and who has gone farther goes as far again. A seek after which nobody has
+// stepped reads one. Stepping back, it may need all of the block.
 static uint32_t cursor_expect(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
   if (c->way == REMIX_BACK) return SST_ALL;
   if (c->way == REMIX_SOUGHT && c->usual == 0) return 1;
@@ -46,9 +55,12 @@ static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, 
 }
 
 // A seek's reader for seg_search_binary: arg is the cursor.
-static enum remixdb_status seek_entry(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) { return entry_seek(arg, s, i, rec_out); }
+static enum remixdb_status seek_entry(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
+  return entry_seek(arg, s, i, rec_out);
+}
 
-// The memory of nr entries of a segment, from entry `from` on: in each run a stretch. Where the blocks are is fetched for all of them before it is looked at.
+// The memory of nr entries of a segment, from entry `from` on: in each run a stretch. Where the blocks are is fetched
+// for all of them before it is looked at.
 static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
@@ -67,15 +79,18 @@ static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint3
   }
   for (uint32_t i = 0; i < nr_parts; i++) {
     const struct sst *const t = x->runs[parts[i].run];
-    sst_prefetch_stretch(t, sst_advance(t, seg_off(ix, s, parts[i].run), parts[i].before), parts[i].nr, &c->holds[parts[i].run]);
+    sst_prefetch_stretch(t, sst_advance(t, seg_off(ix, s, parts[i].run), parts[i].before), parts[i].nr,
+                         &c->holds[parts[i].run]);
   }
 }
 
-// In a segment of a cursor. The one key that is read is the candidate's (see remix/remix.h). Tags tell where to ask for memory early: an entry
-// with the key's tag is the candidate most of the time, and is known before it; without one the key is not there, and the entry behind
-// the candidate is where the cursor will stand as often as at the candidate. Who stepped on after the last seek will do so after this one: what it
-// comes to then is asked for before the candidate is waited for.
-static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, const uint8_t *s, struct kref key, uint32_t ahead, struct seg_pos_found *out) {
+// In a segment of a cursor. The one key that is read is the candidate's (see remix/remix.h). Tags tell where to ask for
+// memory early: an entry with the key's tag is the candidate most of the time, and is known before it; without one the
+// key is not there, and the entry behind the candidate is where the cursor will stand as often as at the candidate. Who
+// stepped on after the last seek will do so after this one: what it comes to then is asked for before the candidate is
+// waited for.
+static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, const uint8_t *s, struct kref key,
+                                      uint32_t ahead, struct seg_pos_found *out) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
   struct kv_rec rec;
@@ -184,7 +199,8 @@ static inline void cursor_sought(struct remix_cursor *c) {
   c->usual = c->came = 0;
 }
 
-// The average length with one more scan in it: goes up sooner than down, since to read twice costs more than to read too much.
+// The average length with one more scan in it: goes up sooner than down, since to read twice costs more than to read
+// too much.
 static inline uint32_t usual_length(uint32_t usual, uint32_t came) {
   if (came > USUAL_MAX) came = USUAL_MAX;
   return came > usual ? (usual + came + 1) / 2 : (usual * 3 + came) / 4;
@@ -215,8 +231,8 @@ static uint32_t live_between(const uint32_t *live, uint32_t lo, uint32_t hi, uin
   return lo;
 }
 
-// The segment that holds the live entry before which `rank` others come in the view. It is known to be at or behind `from`, which
-// is not far from it most of the time.
+// The segment that holds the live entry before which `rank` others come in the view. It is known to be at or behind
+// `from`, which is not far from it most of the time.
 static uint32_t live_after(const struct remix *x, uint32_t from, uint32_t rank) {
   const uint32_t *const live = x->index->live;
   uint32_t lo = from, hi = x->nr_segs;
@@ -240,8 +256,9 @@ static uint32_t live_before(const struct remix *x, uint32_t to, uint32_t rank) {
   return live_between(live, lo, hi, rank);
 }
 
-// Asks for the memory of the records ahead of a cursor that steps on, group by group, so that it is there when they are read. Runs are
-// read in turn, each of them in order: which records come next in which run is in the selectors, and the processor cannot know it.
+// Asks for the memory of the records ahead of a cursor that steps on, group by group, so that it is there when they are
+// read. Runs are read in turn, each of them in order: which records come next in which run is in the selectors, and the
+// processor cannot know it.
 static void warm_on(struct remix_cursor *c) {
   const struct remix_index *const ix = c->x->index;
   const uint32_t nr = seg_nr(ix, c->s);
@@ -266,7 +283,8 @@ static void warm_on(struct remix_cursor *c) {
   c->warm = until < REMIX_SEG ? until : REMIX_SEG;
 }
 
-// The same for one that steps back. Its groups stay small: in large ones much of what was asked for was waited for all the same.
+// The same for one that steps back. Its groups stay small: in large ones much of what was asked for was waited for all
+// the same.
 static void warm_back(struct remix_cursor *c) {
   const struct remix_index *const ix = c->x->index;
   if (unlikely(c->seg - c->front_seg > 1 || (c->front_seg == c->seg && c->front_at > c->at + 1))) {
@@ -362,7 +380,8 @@ void remix_seek_begin(struct remix_cursor *c, struct kref key) {
 }
 
 // ahead: entries whose memory is asked for at once; 0: none.
-static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t ahead, uint32_t *seg_out, struct seg_pos_found *found_out) {
+static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t ahead, uint32_t *seg_out,
+                                       struct seg_pos_found *found_out) {
   const struct remix_index *const ix = c->x->index;
   if (!c->wanted) remix_seek_begin(c, key);
   c->wanted = false;
@@ -381,7 +400,8 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   const uint32_t usual = c->way == REMIX_ON ? usual_length(c->usual, cursor_came(c)) : 0;
   // as far as a scan of that length goes without asking again
-  const uint32_t want = usual == 0 ? 0 : usual + REMIX_GROUP_MIN + 1, ahead = want < REMIX_GROUP_MAX ? want : REMIX_GROUP_MAX;
+  const uint32_t want = usual == 0 ? 0 : usual + REMIX_GROUP_MIN + 1,
+                 ahead = want < REMIX_GROUP_MAX ? want : REMIX_GROUP_MAX;
   cursor_sought(c);
   c->usual = usual;
   if (ahead) c->group = ahead * 2 < REMIX_GROUP_MAX ? ahead * 2 : REMIX_GROUP_MAX;
@@ -459,11 +479,15 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
 
 uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
 
-// Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the cursor was set; then more each time. Into the
-// cache while that has room; else, or without one, into memory of the hold's own: a scan that is larger than the cache leaves that to others.
-static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct sst_hold *h, struct remix_run_pos *n) {
+// Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the
+// cursor was set; then more each time. Into the cache while that has room; else, or without one, into memory of the
+// hold's own: a scan that is larger than the cache leaves that to others.
+static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct sst_hold *h,
+                         struct remix_run_pos *n) {
   if (!c->queue) return;
-  n->ahead = n->ahead < REMIX_AHEAD_MIN / 2 ? n->ahead + 1 : n->ahead < REMIX_AHEAD_MAX ? n->ahead * 2 : REMIX_AHEAD_MAX;
+  n->ahead = n->ahead < REMIX_AHEAD_MIN / 2 ? n->ahead + 1
+             : n->ahead < REMIX_AHEAD_MAX   ? n->ahead * 2
+                                            : REMIX_AHEAD_MAX;
   if (n->ahead < REMIX_AHEAD_MIN) return;
   const uint32_t left = t->nr_pages - block, nr = n->ahead < left ? n->ahead : left;
   if (!c->no_room && cache_room(&t->cache, block, sst_block_pages(t, block))) {
@@ -475,13 +499,14 @@ static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, 
   sst_hold_readahead(t, block, nr < most ? nr : most, h);
 }
 
-// Whether the block is the one behind what a hold of the run has. Of what is not pinned it tells all the same where the run was read last.
+// Whether the block is the one behind what a hold of the run has. Of what is not pinned it tells all the same where the
+// run was read last.
 static inline bool follows(const struct sst_hold *h, const struct sst *t, uint32_t block) {
   return h->sst == t && h->block + sst_block_pages(t, h->block) == block;
 }
 
-// Reads together the blocks that the cursor comes to in its next c->group entries, the current one first, where they are not cached: each run has its own,
-// and a disk takes about as long for several as for one. Returns how many.
+// Reads together the blocks that the cursor comes to in its next c->group entries, the current one first, where they
+// are not cached: each run has its own, and a disk takes about as long for several as for one. Returns how many.
 static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
@@ -511,14 +536,16 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
 
 // The record is not held, or was not by the same way.
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
-                                                                 struct sst_hold *h, struct remix_run_pos *n, struct kv_rec *rec_out) {
+                                                                 struct sst_hold *h, struct remix_run_pos *n,
+                                                                 struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos), few = cursor_expect(c, c->s, c->at);
   if (missing(h, t, block)) {
     if (follows(h, t, block)) cursor_ahead(c, t, block, h, n);
     else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->scan_debt += c->begun;
   }
   c->begun = true;
-  if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED)) return sst_read_some(t, pos, few, true, h, rec_out);
+  if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED))
+    return sst_read_some(t, pos, few, true, h, rec_out);
   const uint64_t began = time_ns();
   uint32_t nr = 1;
   if (c->disk && c->way == REMIX_ON && c->queue && !c->no_room && t->cache.cache) {

@@ -7,10 +7,10 @@
 #include "table/scan.h"
 
 struct remix_fresh {
-  struct kref key;       // current; holds until the next call
-  uint32_t shared;       // bytes it shares with the key before it (0 for the first)
+  struct kref key;  // current; holds until the next call
+  uint32_t shared;  // bytes it shares with the key before it (0 for the first)
   bool tomb;
-  uint32_t table;        // which it is of
+  uint32_t table;                            // which it is of
   uint64_t data_pages_read, ckb_bytes_read;  // of the tables that were left behind; of all after remix_fresh_fini
   // private
   struct sst *const *tables;
@@ -22,6 +22,7 @@ struct remix_fresh {
 // tables are the caller's, and stay. Opens nothing yet.
 void remix_fresh_init(struct remix_fresh *f, struct sst *const *tables, uint32_t nr, struct blkio_queue *q);
 void remix_fresh_fini(struct remix_fresh *f);
-// REMIXDB_OK, REMIXDB_NOTFOUND at the end, or an error: REMIXDB_CORRUPT also when a table begins before the one before it ends.
+// REMIXDB_OK, REMIXDB_NOTFOUND at the end, or an error: REMIXDB_CORRUPT also when a table begins before the one before
+// it ends.
 MUST_CHECK enum remixdb_status remix_fresh_next(struct remix_fresh *f);
 #endif

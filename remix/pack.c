@@ -14,7 +14,7 @@
 // The columns, in this order in the file. Each as it is, or as one zstd frame, whichever is shorter.
 enum { COL_TAGS, COL_HEADS, COL_SELS, COL_DBITS_LOW, COL_DBITS_HIGH, COL_ANCHORS, COLS };
 #define COLUMN_SLACK REMIX_SEG  // bytes behind a column that may be read: segments are copied in full width
-#define PACK_DIR (16u * COLS)  // of each column: u64 length, u64 length in the file
+#define PACK_DIR (16u * COLS)   // of each column: u64 length, u64 length in the file
 
 // What head and layout say of an image.
 struct shape {
@@ -26,7 +26,10 @@ struct shape {
 };
 
 static struct shape shape_of(const uint8_t *head, uint32_t nr_runs) {
-  struct shape h = {.nr_runs = nr_runs, .nr_segs = load32le(head + 44), .nr_entries = load64le(head + 48), .tags = load32le(head + 12) & REMIX_FLAG_TAGS};
+  struct shape h = {.nr_runs = nr_runs,
+                    .nr_segs = load32le(head + 44),
+                    .nr_entries = load64le(head + 48),
+                    .tags = load32le(head + 12) & REMIX_FLAG_TAGS};
   h.lay = remix_layout(nr_runs, h.tags);
   h.segs = remix_segs_off(nr_runs);
   h.offs = h.segs + (uint64_t)h.nr_segs * h.lay.stride;
@@ -63,7 +66,8 @@ static void pack_segments(const uint8_t *image, const struct shape *h, struct co
     if (h->tags) memcpy(c[COL_TAGS].p + c[COL_TAGS].len, s, nr);
     memcpy(c[COL_HEADS].p + c[COL_HEADS].len, s + h->lay.head, 4);
     memcpy(c[COL_SELS].p + c[COL_SELS].len, s + h->lay.sel, nr);
-    uint8_t *const low = c[COL_DBITS_LOW].p + c[COL_DBITS_LOW].len, *const high = c[COL_DBITS_HIGH].p + c[COL_DBITS_HIGH].len;
+    uint8_t *const low = c[COL_DBITS_LOW].p + c[COL_DBITS_LOW].len, *const high = c[COL_DBITS_HIGH].p +
+                                                                                  c[COL_DBITS_HIGH].len;
     for (uint32_t e = 0; e < nr; e++) {
       low[e] = s[h->lay.dbits + 2 * e];
       high[e] = s[h->lay.dbits + 2 * e + 1];
@@ -95,8 +99,12 @@ static void pack_anchors(const uint8_t *image, const struct shape *h, struct col
 }
 
 static enum remixdb_status pack_columns(const uint8_t *image, const struct shape *h, struct column *c) {
-  const uint64_t caps[COLS] = {[COL_TAGS] = h->tags ? h->nr_entries : 0, [COL_HEADS] = 4ull * h->nr_segs, [COL_SELS] = h->nr_entries,
-                               [COL_DBITS_LOW] = h->nr_entries, [COL_DBITS_HIGH] = h->nr_entries, [COL_ANCHORS] = 10ull * h->nr_segs + h->anchors_len};
+  const uint64_t caps[COLS] = {[COL_TAGS] = h->tags ? h->nr_entries : 0,
+                               [COL_HEADS] = 4ull * h->nr_segs,
+                               [COL_SELS] = h->nr_entries,
+                               [COL_DBITS_LOW] = h->nr_entries,
+                               [COL_DBITS_HIGH] = h->nr_entries,
+                               [COL_ANCHORS] = 10ull * h->nr_segs + h->anchors_len};
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < COLS && s == REMIXDB_OK; i++) s = column_make(&c[i], caps[i]);
   if (s != REMIXDB_OK) return s;
@@ -106,12 +114,14 @@ static enum remixdb_status pack_columns(const uint8_t *image, const struct shape
 }
 
 // Tags are bytes of hashes: nothing to find in them.
-static enum remixdb_status pack_column(ZSTD_CCtx *z, const struct column *c, bool compress, uint8_t *to, size_t *len_out) {
+static enum remixdb_status pack_column(ZSTD_CCtx *z, const struct column *c, bool compress, uint8_t *to,
+                                       size_t *len_out) {
   if (compress && c->len > 1) {
     *len_out = ZSTD_compressCCtx(z, to, c->len - 1, c->p, c->len, PACK_LEVEL);
     if (!ZSTD_isError(*len_out)) return REMIXDB_OK;
     // else it does not shrink, and goes as it is
-    if (ZSTD_getErrorCode(*len_out) == ZSTD_error_memory_allocation) return err_set(REMIXDB_NOMEM, "no memory for compression");
+    if (ZSTD_getErrorCode(*len_out) == ZSTD_error_memory_allocation)
+      return err_set(REMIXDB_NOMEM, "no memory for compression");
   }
   if (c->len) memcpy(to, c->p, c->len);
   *len_out = c->len;
@@ -156,22 +166,28 @@ out:
 
 // ---- unpacking
 
-static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *file, size_t len, const struct shape *h, const char *path, struct column *c) {
-  const uint64_t lens[COLS] = {[COL_TAGS] = h->tags ? h->nr_entries : 0, [COL_HEADS] = 4ull * h->nr_segs, [COL_SELS] = h->nr_entries,
-                               [COL_DBITS_LOW] = h->nr_entries, [COL_DBITS_HIGH] = h->nr_entries};
+static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *file, size_t len, const struct shape *h,
+                                          const char *path, struct column *c) {
+  const uint64_t lens[COLS] = {[COL_TAGS] = h->tags ? h->nr_entries : 0,
+                               [COL_HEADS] = 4ull * h->nr_segs,
+                               [COL_SELS] = h->nr_entries,
+                               [COL_DBITS_LOW] = h->nr_entries,
+                               [COL_DBITS_HIGH] = h->nr_entries};
   uint64_t at = h->segs + PACK_DIR;
   for (uint32_t i = 0; i < COLS; i++) {
     const uint8_t *const d = file + h->segs + 16 * i;
     const uint64_t whole = load64le(d), stored = load64le(d + 8);
     const bool fits = i == COL_ANCHORS ? whole <= 10ull * h->nr_segs + h->anchors_len : whole == lens[i];
-    if (!fits || stored > whole || stored > len - 8 - at) return err_corrupt(path, (uint64_t)(d - file), "length of column %u", i);
+    if (!fits || stored > whole || stored > len - 8 - at)
+      return err_corrupt(path, (uint64_t)(d - file), "length of column %u", i);
     const enum remixdb_status s = column_make(&c[i], whole);
     if (s != REMIXDB_OK) return s;
     c[i].len = whole;
     if (stored == whole) {
       memcpy(c[i].p, file + at, whole);
     } else {
-      if (ZSTD_findFrameCompressedSize(file + at, stored) != stored) return err_corrupt(path, at, "frame of column %u", i);
+      if (ZSTD_findFrameCompressedSize(file + at, stored) != stored)
+        return err_corrupt(path, at, "frame of column %u", i);
       const size_t n = ZSTD_decompressDCtx(z, c[i].p, whole, file + at, stored);
       if (ZSTD_isError(n) && ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
         return err_set(REMIXDB_NOMEM, "%s: no memory for decompression", path);
@@ -200,7 +216,8 @@ static void unpack_dbits(uint8_t *restrict to, const uint8_t *restrict low, cons
 }
 
 // Cursor offsets are where counting selectors leads; one of a run that there is not has no place to count.
-static enum remixdb_status unpack_segments(const struct column *c, const struct shape *h, struct sst *const *runs, const char *path, uint8_t *image) {
+static enum remixdb_status unpack_segments(const struct column *c, const struct shape *h, struct sst *const *runs,
+                                           const char *path, uint8_t *image) {
   sst_pos pos[REMIX_RUNS_MAX];
   uint64_t seen[REMIX_RUNS_MAX] = {0}, at = 0;
   for (uint32_t r = 0; r < h->nr_runs; r++) pos[r] = sst_advance(runs[r], 0, 0);
@@ -226,12 +243,13 @@ static enum remixdb_status unpack_segments(const struct column *c, const struct 
   }
   for (uint32_t r = 0; r < h->nr_runs; r++)
     if (pos[r] != sst_end(runs[r]) || seen[r] != runs[r]->nr_records)
-      return err_corrupt(path, 0, "%llu entries of run %u, whose table has %llu records", (unsigned long long)seen[r], r,
-                         (unsigned long long)runs[r]->nr_records);
+      return err_corrupt(path, 0, "%llu entries of run %u, whose table has %llu records", (unsigned long long)seen[r],
+                         r, (unsigned long long)runs[r]->nr_records);
   return at == h->nr_entries ? REMIXDB_OK : err_corrupt(path, 48, "segments have %llu entries", (unsigned long long)at);
 }
 
-static enum remixdb_status unpack_anchors(const struct column *c, const struct shape *h, const char *path, uint8_t *image) {
+static enum remixdb_status unpack_anchors(const struct column *c, const struct shape *h, const char *path,
+                                          uint8_t *image) {
   const uint8_t *p = c->p, *const end = p + c->len;
   uint8_t *const bytes = image + h->anchors;
   uint64_t at = 0;
@@ -250,25 +268,31 @@ static enum remixdb_status unpack_anchors(const struct column *c, const struct s
     at += shared + (uint64_t)more;
   }
   store32le(image + h->offs + 4 * (size_t)h->nr_segs, (uint32_t)at);
-  return p == end && at == h->anchors_len ? REMIXDB_OK : err_corrupt(path, 96, "anchors have %llu bytes", (unsigned long long)at);
+  return p == end && at == h->anchors_len ? REMIXDB_OK
+                                          : err_corrupt(path, 96, "anchors have %llu bytes", (unsigned long long)at);
 }
 
-enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *const *runs, uint32_t nr_runs, const char *path, struct mem_map *map_out,
-                                 size_t *len_out) {
+enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *const *runs, uint32_t nr_runs,
+                                 const char *path, struct mem_map *map_out, size_t *len_out) {
   uint64_t records = 0;
   for (uint32_t r = 0; r < nr_runs; r++) records += runs[r]->nr_records;
-  if (load32le(file + 40) != nr_runs) return err_corrupt(path, 40, "%u runs, %u expected", load32le(file + 40), nr_runs);
+  if (load32le(file + 40) != nr_runs)
+    return err_corrupt(path, 40, "%u runs, %u expected", load32le(file + 40), nr_runs);
   if (len < remix_segs_off(nr_runs) + PACK_DIR + 8) return err_corrupt(path, 32, "too short for %u runs", nr_runs);
   const struct shape h = shape_of(file, nr_runs);
   // what bounds the memory that is taken
-  if (h.nr_entries != records || h.nr_segs > records / SEG_LEAST + SEG_FEW) return err_corrupt(path, 44, "%u segments, %llu entries of %llu records", h.nr_segs, (unsigned long long)h.nr_entries, (unsigned long long)records);
+  if (h.nr_entries != records || h.nr_segs > records / SEG_LEAST + SEG_FEW)
+    return err_corrupt(path, 44, "%u segments, %llu entries of %llu records", h.nr_segs,
+                       (unsigned long long)h.nr_entries, (unsigned long long)records);
   uint64_t keys = 0;
   for (uint32_t r = 0; r < nr_runs; r++) keys += runs[r]->key_bytes;
-  if (h.anchors_len > UINT32_MAX || h.anchors_len > keys || h.anchors_len > (uint64_t)h.nr_segs * REMIXDB_KV_MAX) return err_corrupt(path, 96, "length of the anchors");
+  if (h.anchors_len > UINT32_MAX || h.anchors_len > keys || h.anchors_len > (uint64_t)h.nr_segs * REMIXDB_KV_MAX)
+    return err_corrupt(path, 96, "length of the anchors");
   struct column c[COLS] = {{0}};
   struct mem_map map = {0};
   ZSTD_DCtx *const z = ZSTD_createDCtx_advanced(zmem());
-  enum remixdb_status s = z ? unpack_columns(z, file, len, &h, path, c) : err_set(REMIXDB_NOMEM, "no memory for decompression");
+  enum remixdb_status s = z ? unpack_columns(z, file, len, &h, path, c)
+                            : err_set(REMIXDB_NOMEM, "no memory for decompression");
   if (s != REMIXDB_OK) goto out;
   if ((s = mem_map_table(h.size, &map)) != REMIXDB_OK) goto out;
   uint8_t *const image = map.ptr;

@@ -9,7 +9,8 @@
 
 struct remix_counters remix_counters;
 
-_Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REMIX_BYTE_MAX == BLIND_BYTE_MAX && REMIX_SEG == 32,
+_Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REMIX_BYTE_MAX == BLIND_BYTE_MAX &&
+                   REMIX_SEG == 32,
                "one set of marks");
 
 // One allocation for all, so that the way from a REMIX to its segments is short.
@@ -25,8 +26,8 @@ struct remix_whole {
 
 void remix_name(char *buf, uint64_t number) { files_remix_name(buf, number); }
 
-// Everything in the header against the file and the tables. Offsets are all determined by the counts, so that they need only be
-// equal.
+// Everything in the header against the file and the tables. Offsets are all determined by the counts, so that they need
+// only be equal.
 static enum remixdb_status check_header(struct remix *x) {
   struct remix_index *const ix = x->index;
   const uint8_t *const p = x->image;
@@ -34,8 +35,10 @@ static enum remixdb_status check_header(struct remix *x) {
   if (flags & ~REMIX_FLAG_TAGS) return err_corrupt(x->path, 12, "flags %#x that are not known", flags);
   x->tags = flags & REMIX_FLAG_TAGS;
   if (load64le(p + 16) != x->ctx->store_id) return err_corrupt(x->path, 16, "of another store");
-  if (load64le(p + 24) != x->number) return err_corrupt(x->path, 24, "is file %llu", (unsigned long long)load64le(p + 24));
-  if (load32le(p + 40) != x->nr_runs) return err_corrupt(x->path, 40, "%u runs, %u expected", load32le(p + 40), x->nr_runs);
+  if (load64le(p + 24) != x->number)
+    return err_corrupt(x->path, 24, "is file %llu", (unsigned long long)load64le(p + 24));
+  if (load32le(p + 40) != x->nr_runs)
+    return err_corrupt(x->path, 40, "%u runs, %u expected", load32le(p + 40), x->nr_runs);
   x->nr_segs = load32le(p + 44);
   x->nr_entries = load64le(p + 48);
   x->nr_keys = load64le(p + 56);
@@ -49,8 +52,8 @@ static enum remixdb_status check_header(struct remix *x) {
   for (uint32_t r = 0; r < x->nr_runs; r++) {
     const uint64_t number = load64le(p + REMIX_HEAD + 8 * r);
     if (number != x->runs[r]->number)
-      return err_corrupt(x->path, REMIX_HEAD + 8 * r, "run %u is table %llu, %llu expected", r, (unsigned long long)number,
-                         (unsigned long long)x->runs[r]->number);
+      return err_corrupt(x->path, REMIX_HEAD + 8 * r, "run %u is table %llu, %llu expected", r,
+                         (unsigned long long)number, (unsigned long long)x->runs[r]->number);
   }
   ix->segs = p + segs;
   ix->anchors = (struct anchors){.offs = p + offs, .bytes = p + anchors, .nr = x->nr_segs};
@@ -68,7 +71,8 @@ static enum remixdb_status check_anchors(const struct remix *x) {
     if (off < prev || off > len) return err_corrupt(x->path, at + 4 * (uint64_t)i, "anchor ends at %u", off);
     prev = off;
   }
-  if (prev != len) return err_corrupt(x->path, at + 4 * (uint64_t)nr, "anchors end at %u of %llu", prev, (unsigned long long)len);
+  if (prev != len)
+    return err_corrupt(x->path, at + 4 * (uint64_t)nr, "anchors end at %u of %llu", prev, (unsigned long long)len);
   if (nr && anchors_at(a, 0).len != 0) return err_corrupt(x->path, at, "first anchor is not empty");
   for (uint32_t i = 1; i < nr; i++)
     if (kv_cmp(anchors_at(a, i - 1), anchors_at(a, i)) >= 0)
@@ -83,17 +87,21 @@ static const char *check_entries(const struct remix_index *ix, const uint8_t *s)
   if (nr == 0 || nr > REMIX_SEG) return "count of entries out of range";
   if (flags & ~REMIX_SEG_FAR) return "unknown flags";
   const uint32_t in = set32_below(nr), old = set32_eq8(sel, REMIX_OLD, REMIX_OLD);
-  if ((set32_eq8(sel, 0xFF, 0) | in) != UINT32_MAX || set32_eq8(sel, 0x20, 0) != UINT32_MAX) return "malformed selector";
+  if ((set32_eq8(sel, 0xFF, 0) | in) != UINT32_MAX || set32_eq8(sel, 0x20, 0) != UINT32_MAX)
+    return "malformed selector";
   if (old & 1) return "begins with an old version";
-  const uint32_t zero = set32_eq16(dbits, 0), same = set32_eq16(dbits, REMIX_BIT_SAME), far = set32_eq16(dbits, REMIX_BIT_FAR);
+  const uint32_t zero = set32_eq16(dbits, 0), same = set32_eq16(dbits, REMIX_BIT_SAME),
+                 far = set32_eq16(dbits, REMIX_BIT_FAR);
   if (!(zero & 1) || (zero | in) != UINT32_MAX) return "malformed discriminating bit";
   if (same != old) return "old versions and discriminating bits disagree";
   if ((far != 0) != (flags == REMIX_SEG_FAR)) return "flag of far bits is wrong";
   if (set32_lt16(dbits, (REMIX_BYTE_MAX + 1) << 4) != ~(same | far)) return "malformed discriminating bit";
-  // A bit within a byte is at most 8: in each 16-bit lane, adding 7 to the low 4 bits must not carry, but for the two marks.
+  // A bit within a byte is at most 8: in each 16-bit lane, adding 7 to the low 4 bits must not carry, but for the two
+  // marks.
   uint32_t over = 0;
   for (uint32_t i = 0; i < REMIX_SEG; i += 4) {
-    const uint64_t carry = ((load64le(dbits + 2 * i) & 0x000F000F000F000Full) + 0x0007000700070007ull) & 0x0010001000100010ull;
+    const uint64_t carry = ((load64le(dbits + 2 * i) & 0x000F000F000F000Full) + 0x0007000700070007ull) &
+                           0x0010001000100010ull;
     over += (uint32_t)((carry >> 4) * 0x0001000100010001ull >> 48);
   }
   if (over != set32_count(same | far)) return "malformed discriminating bit";
@@ -105,8 +113,8 @@ static const char *check_entries(const struct remix_index *ix, const uint8_t *s)
   return NULL;
 }
 
-// Every segment, and, unless that is known, that its cursor offsets and selectors walk each table exactly from its beginning to its end. Counts what is live on
-// the way.
+// Every segment, and, unless that is known, that its cursor offsets and selectors walk each table exactly from its
+// beginning to its end. Counts what is live on the way.
 static enum remixdb_status check_segments(struct remix *x, bool walked) {
   struct remix_index *const ix = x->index;
   ix->live = mem_alloc(((size_t)x->nr_segs + 1) * sizeof(ix->live[0]));
@@ -122,7 +130,8 @@ static enum remixdb_status check_segments(struct remix *x, bool walked) {
     const uint32_t nr = seg_nr(ix, s), in = set32_below(nr);
     uint32_t known = walked ? nr : 0;
     for (uint32_t r = 0; r < x->nr_runs && !walked; r++) {
-      if (unlikely(seg_off(ix, s, r) != pos[r])) return err_corrupt(x->path, at, "segment %u: cursor offset of run %u", i, r);
+      if (unlikely(seg_off(ix, s, r) != pos[r]))
+        return err_corrupt(x->path, at, "segment %u: cursor offset of run %u", i, r);
       const uint32_t n = set32_count(set32_eq8(sel, REMIX_RUN, (uint8_t)r) & in);
       pos[r] = sst_advance(x->runs[r], pos[r], n);
       seen[r] += n;
@@ -136,15 +145,16 @@ static enum remixdb_status check_segments(struct remix *x, bool walked) {
   ix->live[x->nr_segs] = (uint32_t)keys;
   for (uint32_t r = 0; r < x->nr_runs && !walked; r++)
     if (pos[r] != sst_end(x->runs[r]) || seen[r] != x->runs[r]->nr_records)
-      return err_corrupt(x->path, 0, "%llu entries of run %u, whose table has %llu records", (unsigned long long)seen[r], r,
-                         (unsigned long long)x->runs[r]->nr_records);
-  if (entries != x->nr_entries) return err_corrupt(x->path, 48, "counts %llu entries", (unsigned long long)x->nr_entries);
+      return err_corrupt(x->path, 0, "%llu entries of run %u, whose table has %llu records",
+                         (unsigned long long)seen[r], r, (unsigned long long)x->runs[r]->nr_records);
+  if (entries != x->nr_entries)
+    return err_corrupt(x->path, 48, "counts %llu entries", (unsigned long long)x->nr_entries);
   if (keys != x->nr_keys) return err_corrupt(x->path, 56, "counts %llu keys", (unsigned long long)x->nr_keys);
   return REMIXDB_OK;
 }
 
-// Reads the file and makes x->image of it; *walked_out is set when its cursor offsets are known to be right. What tells another format from a damaged file is looked
-// at first.
+// Reads the file and makes x->image of it; *walked_out is set when its cursor offsets are known to be right. What tells
+// another format from a damaged file is looked at first.
 static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
   struct env *const env = x->ctx->env;
   int fd = -1;
@@ -161,8 +171,8 @@ static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
     goto out;
   }
   if (load64le(head + 32) != x->file_size || x->file_size < remix_segs_off(0) + 4 + 8) {
-    s = err_corrupt(x->path, 0, "malformed header, or a file of %llu bytes cut from %llu", (unsigned long long)x->file_size,
-                    (unsigned long long)load64le(head + 32));
+    s = err_corrupt(x->path, 0, "malformed header, or a file of %llu bytes cut from %llu",
+                    (unsigned long long)x->file_size, (unsigned long long)load64le(head + 32));
     goto out;
   }
   if (env_is_hollow(env, fd, 0, x->file_size, REMIX_HOLE)) {
@@ -219,8 +229,9 @@ static enum remixdb_status take_image(struct remix *x, const uint8_t *image, siz
 }
 
 // image NULL: from the file.
-static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs, const uint8_t *image,
-                                     size_t image_size, uint64_t file_size, struct remix **out) {
+static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
+                                     uint32_t nr_runs, const uint8_t *image, size_t image_size, uint64_t file_size,
+                                     struct remix **out) {
   char name[32];
   enum remixdb_status s = REMIXDB_NOMEM;
   *out = NULL;
@@ -256,16 +267,16 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
 
   bool walked = false;
   s = image ? take_image(x, image, image_size, file_size) : read_image(x, &walked);
-  if (s == REMIXDB_OK && x->image_size < remix_segs_off(nr_runs)) s = err_corrupt(x->path, 32, "too short for %u runs", nr_runs);
+  if (s == REMIXDB_OK && x->image_size < remix_segs_off(nr_runs))
+    s = err_corrupt(x->path, 32, "too short for %u runs", nr_runs);
   if (s == REMIXDB_OK) s = check_header(x);
   if (s == REMIXDB_OK) s = check_anchors(x);
   if (s == REMIXDB_OK) s = check_segments(x, walked);
-  if (s == REMIXDB_OK) s = anchors_init(&x->index->anchors, x->index->anchors.offs, x->index->anchors.bytes, x->nr_segs);
+  if (s == REMIXDB_OK)
+    s = anchors_init(&x->index->anchors, x->index->anchors.offs, x->index->anchors.bytes, x->nr_segs);
 out:
-  if (s != REMIXDB_OK)
-    remix_free(x);
-  else
-    *out = x;
+  if (s != REMIXDB_OK) remix_free(x);
+  else *out = x;
   return s;
 }
 
@@ -274,8 +285,9 @@ enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struc
   return open_from(ctx, number, runs, nr_runs, NULL, 0, 0, out);
 }
 
-enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs, const uint8_t *image,
-                                     size_t image_size, uint64_t file_size, struct remix **out) {
+enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
+                                     uint32_t nr_runs, const uint8_t *image, size_t image_size, uint64_t file_size,
+                                     struct remix **out) {
   return open_from(ctx, number, runs, nr_runs, image, image_size, file_size, out);
 }
 
@@ -294,7 +306,8 @@ void remix_unref(struct remix *x) {
 }
 
 void remix_retire(struct remix *x) {
-  if (!atomic_exchange_explicit(&x->obsolete, true, memory_order_relaxed) && x->ctx->retired) sst_retired_add(x->ctx->retired, 1, x->file_size);
+  if (!atomic_exchange_explicit(&x->obsolete, true, memory_order_relaxed) && x->ctx->retired)
+    sst_retired_add(x->ctx->retired, 1, x->file_size);
 }
 
 void remix_make_young(struct remix *x) {
@@ -316,12 +329,14 @@ size_t remix_memory(const struct remix *x) {
          ((size_t)x->nr_segs + 1) * sizeof(whole->ix.live[0]);
 }
 
-struct kref remix_anchor(const struct remix *x, uint32_t seg) { return anchors_at(&x->index->anchors, seg); }
+struct kref remix_anchor(const struct remix *x, uint32_t seg) {
+  return anchors_at(&x->index->anchors, seg);
+}
 
 // ---- searching within a segment
 
-enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *s, struct kref key, seg_read_fn read, void *arg, struct seg_pos_found *out,
-                                struct kv_rec *rec_out) {
+enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *s, struct kref key, seg_read_fn read,
+                                      void *arg, struct seg_pos_found *out, struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
   const uint8_t *const sel = s + ix->lay.sel;
   uint32_t lo = 0, hi = seg_nr(ix, s);
@@ -380,7 +395,8 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *s, st
 }
 
 // Of entries with the key's tag the one that the blind search leaves: no other can be the key.
-static __attribute__((noinline)) uint32_t only_candidate(const struct remix_index *ix, const uint8_t *s, struct kref key, uint32_t tagged) {
+static __attribute__((noinline)) uint32_t only_candidate(const struct remix_index *ix, const uint8_t *s,
+                                                         struct kref key, uint32_t tagged) {
   if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return tagged;
   return tagged & 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
 }
@@ -390,11 +406,13 @@ static inline bool key_bit(struct kref key, uint32_t base, uint32_t dbit) {
   return byte < key.len && (b == 0 || key.ptr[byte] >> (8 - b) & 1);
 }
 
-// Whether the key has the bits in which the newest version `i` of some key differs from its neighbours: three in four of other keys have not. For who has to read a
-// block to find out more; the search would tell nearly all of them, but takes a good part of what a read from the page cache does.
+// Whether the key has the bits in which the newest version `i` of some key differs from its neighbours: three in four
+// of other keys have not. For who has to read a block to find out more; the search would tell nearly all of them, but
+// takes a good part of what a read from the page cache does.
 static bool entry_fits(const struct remix_index *ix, const uint8_t *s, struct kref key, uint32_t i) {
   const uint8_t *const dbits = s + ix->lay.dbits;
-  const uint32_t base = seg_base(ix, s), behind = ~set32_eq16(dbits, REMIX_BIT_SAME) & set32_above(i) & set32_below(seg_nr(ix, s));
+  const uint32_t base = seg_base(ix, s),
+                 behind = ~set32_eq16(dbits, REMIX_BIT_SAME) & set32_above(i) & set32_below(seg_nr(ix, s));
   if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return true;
   if (i > 0 && !key_bit(key, base, load16le(dbits + 2 * i))) return false;
   return behind == 0 || !key_bit(key, base, load16le(dbits + 2 * set32_first(behind)));
@@ -408,11 +426,13 @@ const uint8_t *remix_get_begin(const struct remix *x, struct kref key) {
   return s;
 }
 
-enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out) {
+enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
+                              struct kv_rec *rec_out) {
   return remix_get_end(x, remix_get_begin(x, key), key, hash, h, rec_out);
 }
 
-enum remixdb_status remix_get_end(struct remix *x, const uint8_t *s, struct kref key, uint64_t hash, struct sst_hold *h, struct kv_rec *rec_out) {
+enum remixdb_status remix_get_end(struct remix *x, const uint8_t *s, struct kref key, uint64_t hash, struct sst_hold *h,
+                                  struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
   if (unlikely(!s)) return REMIXDB_NOTFOUND;
   if (!x->tags) return get_blind(x, s, key, h, rec_out);
@@ -425,7 +445,8 @@ enum remixdb_status remix_get_end(struct remix *x, const uint8_t *s, struct kref
     struct sst *const t = x->runs[run];
     sst_prefetch_place(t, seg_off(ix, s, run));
     const sst_pos pos = seg_pos(x, s, run, i);
-    if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, s, key, i)) break;  // it is the only one
+    if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, s, key, i))
+      break;  // it is the only one
     REMIX_COUNT(key_reads);
     const enum remixdb_status st = sst_read_some(t, pos, 1, false, h, rec_out);
     if (unlikely(st != REMIXDB_OK)) return st;
@@ -507,7 +528,8 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
 
 void remix_add_debt(struct remix *x, uint64_t scan_debt) {
   const uint64_t sum = atomic_fetch_add_explicit(&x->scan_debt, scan_debt, memory_order_relaxed) + scan_debt;
-  if (x->ctx->scan_debt_due && sum >= atomic_load_explicit(&x->scan_debt_due, memory_order_relaxed)) x->ctx->scan_debt_due(x->ctx->scan_debt_arg, x);
+  if (x->ctx->scan_debt_due && sum >= atomic_load_explicit(&x->scan_debt_due, memory_order_relaxed))
+    x->ctx->scan_debt_due(x->ctx->scan_debt_arg, x);
 }
 
 // ---- walking

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Segments of a REMIX in memory: where their parts are, and how an entry of one is read. Private to remix/: remix.c and cursor.c.
+// Segments of a REMIX in memory: where their parts are, and how an entry of one is read. Private to remix/: remix.c and
+// cursor.c.
 #ifndef REMIX_SEG_H
 #define REMIX_SEG_H
 
@@ -10,7 +11,9 @@ static inline const uint8_t *seg_at(const struct remix_index *ix, uint32_t seg) 
   return ix->segs + (size_t)seg * ix->lay.stride;
 }
 static inline uint32_t seg_nr(const struct remix_index *ix, const uint8_t *s) { return s[ix->lay.head]; }
-static inline uint32_t seg_base(const struct remix_index *ix, const uint8_t *s) { return load16le(s + ix->lay.head + 2); }
+static inline uint32_t seg_base(const struct remix_index *ix, const uint8_t *s) {
+  return load16le(s + ix->lay.head + 2);
+}
 static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) {
   return load32le(s + ix->lay.offs + 4 * run);
 }
@@ -33,11 +36,14 @@ static inline sst_pos seg_pos(const struct remix *x, const uint8_t *s, uint32_t 
 
 // Whether the block has to be read from disk for one who has the hold.
 static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return !cache_has(&t->cache, block) && !sst_holds(h, t, block) && !sst_holds_ahead(h, t, block) && !sst_holds_behind(h, t, block);
+  return !cache_has(&t->cache, block) && !sst_holds(h, t, block) && !sst_holds_ahead(h, t, block) &&
+         !sst_holds_behind(h, t, block);
 }
 
-// The record of entry i, until the epoch is left: what a search looks at is not pinned. nr: records of the run that will be read from there on.
-static inline enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr, struct sst_hold *h, struct kv_rec *rec_out) {
+// The record of entry i, until the epoch is left: what a search looks at is not pinned. nr: records of the run that
+// will be read from there on.
+static inline enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr,
+                                             struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   REMIX_COUNT(key_reads);
   sst_prefetch_place(x->runs[run], seg_off(x->index, s, run));
@@ -58,7 +64,9 @@ struct seg_pos_found {
 
 // Reads the key of entry i of segment s. arg is the caller's.
 typedef enum remixdb_status (*seg_read_fn)(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out);
-// Binary search by keys, for a segment whose discriminating bits do not all fit 16 bits. After an equal key, *rec_out is its newest version's record.
-MUST_CHECK enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *s, struct kref key, seg_read_fn read, void *arg, struct seg_pos_found *out,
-                                           struct kv_rec *rec_out);
+// Binary search by keys, for a segment whose discriminating bits do not all fit 16 bits. After an equal key, *rec_out
+// is its newest version's record.
+MUST_CHECK enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *s, struct kref key,
+                                                 seg_read_fn read, void *arg, struct seg_pos_found *out,
+                                                 struct kv_rec *rec_out);
 #endif

@@ -5,24 +5,26 @@
 
 #include "base/blind.h"
 
-#define SPLICE_BATCH 64u                  // new keys whose blocks are read together
-#define SPLICE_BATCH_BYTES (256u << 10)   // of their keys, about
-#define SPLICE_WINDOW 512u                // entries
-#define SPLICE_TRIM 64u                   // entries from which on a window gives full segments away
-#define SPLICE_BLOCKS 128u                // blocks kept
-#define SPLICE_LEAN 6u                    // entries that a cut may be away from the middle to save reading a key
-#define SPLICE_REPORT 1024u               // entries between two reports of progress
+#define SPLICE_BATCH 64u                 // new keys whose blocks are read together
+#define SPLICE_BATCH_BYTES (256u << 10)  // of their keys, about
+#define SPLICE_WINDOW 512u               // entries
+#define SPLICE_TRIM 64u                  // entries from which on a window gives full segments away
+#define SPLICE_BLOCKS 128u               // blocks kept
+#define SPLICE_LEAN 6u                   // entries that a cut may be away from the middle to save reading a key
+#define SPLICE_REPORT 1024u              // entries between two reports of progress
 
 _Static_assert(SPLICE_BATCH <= SST_BLOCKS_MAX, "a batch is read at once");
 _Static_assert(SPLICE_BLOCKS >= 2 * SST_BLOCKS_MAX, "a batch's blocks stay while a window's are read");
-_Static_assert(SPLICE_WINDOW >= 2 * SPLICE_TRIM + REMIX_SEG * (SPLICE_ABSORB + 2), "a window holds what it may take in");
+_Static_assert(SPLICE_WINDOW >= 2 * SPLICE_TRIM + REMIX_SEG * (SPLICE_ABSORB + 2),
+               "a window holds what it may take in");
 
-// ---- how an entry differs from the one before it: an absolute discriminating bit, or what is known of it. In order: a smaller one is
-// nearer to the key's beginning (but for those of the same byte).
+// ---- how an entry differs from the one before it: an absolute discriminating bit, or what is known of it. In order: a
+// smaller one is nearer to the key's beginning (but for those of the same byte).
 
 #define REL_SAME REMIX_WRITE_SAME  // the same key
-#define REL_JOIN 0x40000000u       // | byte << 8 | value: it differs in this byte, where it has this value; the bit is not known
-#define REL_BOTH 0x80000000u       // | byte: it differs in this byte; the bit is not known
+#define REL_JOIN \
+  0x40000000u  // | byte << 8 | value: it differs in this byte, where it has this value; the bit is not known
+#define REL_BOTH 0x80000000u  // | byte: it differs in this byte; the bit is not known
 #define REL_EXACT_MAX (REL_JOIN - 1)
 
 _Static_assert(REMIXDB_KV_MAX <= UINT16_MAX, "a byte's number has 16 bits");
@@ -57,26 +59,27 @@ static inline int key_byte(struct kref k, uint32_t i) { return i < k.len ? k.ptr
 
 // Where entries of the window come from: a stretch of a segment, or one new key.
 struct piece {
-  uint32_t first;        // of the window's entries
-  uint32_t seg;          // PIECE_FRESH
-  uint32_t at;           // of the segment's entries; of a new key where in bytes an anchor for it begins
+  uint32_t first;  // of the window's entries
+  uint32_t seg;    // PIECE_FRESH
+  uint32_t at;     // of the segment's entries; of a new key where in bytes an anchor for it begins
 };
 #define PIECE_FRESH UINT32_MAX
 
 // Entries that are not written yet: [from, nr).
 struct window {
   uint32_t from, nr;
-  uint32_t absorbed;                  // old segments taken in, in a row, that nothing came into
-  uint8_t sel[SPLICE_WINDOW + REMIX_SEG];  // with the new runs. A segment's length behind the end may be written, of these three
+  uint32_t absorbed;  // old segments taken in, in a row, that nothing came into
+  uint8_t sel[SPLICE_WINDOW +
+              REMIX_SEG];  // with the new runs. A segment's length behind the end may be written, of these three
   uint8_t tag[SPLICE_WINDOW + REMIX_SEG];
   uint32_t rel[SPLICE_WINDOW + REMIX_SEG];
-  uint32_t nr_pieces;                 // in order
+  uint32_t nr_pieces;  // in order
   struct piece pieces[SPLICE_WINDOW];
-  struct remix_bytes bytes;           // of each new key the first rel_byte + 1
+  struct remix_bytes bytes;  // of each new key the first rel_byte + 1
 };
 
 struct batch_key {
-  uint32_t off, len;     // in bytes
+  uint32_t off, len;  // in bytes
   uint32_t shared, table;
   uint32_t seg;
   bool tomb;
@@ -90,7 +93,7 @@ struct batch {
 
 // Blocks read singly; the oldest gives its place to the next.
 struct blocks {
-  uint64_t id[SPLICE_BLOCKS];         // run << 32 | block; UINT64_MAX: none
+  uint64_t id[SPLICE_BLOCKS];  // run << 32 | block; UINT64_MAX: none
   uint8_t *buf[SPLICE_BLOCKS];
   size_t cap[SPLICE_BLOCKS];
   const uint8_t *data[SPLICE_BLOCKS];
@@ -104,7 +107,7 @@ struct here {
   uint32_t seg, nr;
   uint32_t base;
   bool far;
-  const uint8_t *sel, *tag, *dbits;   // tag NULL without tags
+  const uint8_t *sel, *tag, *dbits;  // tag NULL without tags
 };
 
 // The keys of a segment with far bits.
@@ -116,29 +119,31 @@ struct far_seg {
 struct splice {
   struct remix_splice *in;
   struct remix_write *w;
-  bool dropping;                      // some run leaves
+  bool dropping;                         // some run leaves
   struct sst_keys keys[REMIX_RUNS_MAX];  // of the old view's runs, opened when needed
-  uint32_t find_at;                   // segment of the last key that was found
-  uint32_t find_common;               // and how many of its first bytes are what all anchors share
+  uint32_t find_at;                      // segment of the last key that was found
+  uint32_t find_common;                  // and how many of its first bytes are what all anchors share
 
-  struct remix_layout lay;            // of the old view's segments
+  struct remix_layout lay;  // of the old view's segments
   const uint8_t *segs;
-  uint32_t common;                    // bytes that all anchors but the first share
+  uint32_t common;  // bytes that all anchors but the first share
 
-  struct here here;                   // the segment being spliced into
-  bool open;                          // there is one
-  bool entered;                       // a new key has been put there, right before entry `at`
-  uint32_t at;                        // its first entry that has not been passed
-  uint32_t rel[2 * REMIX_SEG];        // as recorded, but that of entry `at`, which is its rel to the new key when that is before it
-  uint32_t floor;                     // all keys that belong in the segment share so many bytes
-  uint32_t next;                      // first old segment that has not been touched
-  uint64_t passed;                    // entries of the old view that have been passed
+  struct here here;             // the segment being spliced into
+  bool open;                    // there is one
+  bool entered;                 // a new key has been put there, right before entry `at`
+  uint32_t at;                  // its first entry that has not been passed
+  uint32_t rel[2 * REMIX_SEG];  // as recorded, but that of entry `at`, which is its rel to the new key when that is
+                                // before it
+  uint32_t floor;               // all keys that belong in the segment share so many bytes
+  uint32_t next;                // first old segment that has not been touched
+  uint64_t passed;              // entries of the old view that have been passed
 
-  uint32_t pending;                   // entries have been left out since the last that was kept: the next one's rel over them. REL_SAME: none
-  bool any;                           // an entry has been kept
-  bool after_fresh;                   // the last one kept is new:
-  struct kref last_fresh;             // this, in the batch or in last
-  uint8_t *last;                      // REMIXDB_KV_MAX bytes
+  uint32_t
+      pending;  // entries have been left out since the last that was kept: the next one's rel over them. REL_SAME: none
+  bool any;     // an entry has been kept
+  bool after_fresh;        // the last one kept is new:
+  struct kref last_fresh;  // this, in the batch or in last
+  uint8_t *last;           // REMIXDB_KV_MAX bytes
   uint64_t reported;
   struct window win;
   struct batch batch;
@@ -146,9 +151,13 @@ struct splice {
   struct far_seg far;
 };
 
-static enum remixdb_status bad_order(const struct sst *t) { return err_corrupt(t->path, 0, "keys are not in the order of the view"); }
+static enum remixdb_status bad_order(const struct sst *t) {
+  return err_corrupt(t->path, 0, "keys are not in the order of the view");
+}
 
-static const struct sst *fresh_table(const struct splice *x, const struct batch_key *k) { return x->w->runs[x->in->nr_kept + k->table]; }
+static const struct sst *fresh_table(const struct splice *x, const struct batch_key *k) {
+  return x->w->runs[x->in->nr_kept + k->table];
+}
 
 static void report(struct splice *x, uint64_t least) {
   const uint64_t nr = x->w->nr_entries - x->reported;
@@ -199,7 +208,9 @@ static enum remixdb_status blocks_fetch(struct splice *x) {
   return REMIXDB_OK;
 }
 
-static inline const uint8_t *old_seg(const struct splice *x, uint32_t seg) { return x->segs + (size_t)seg * x->lay.stride; }
+static inline const uint8_t *old_seg(const struct splice *x, uint32_t seg) {
+  return x->segs + (size_t)seg * x->lay.stride;
+}
 
 static inline struct here old_here(const struct splice *x, uint32_t seg) {
   const uint8_t *const s = old_seg(x, seg), *const head = s + x->lay.head;
@@ -297,7 +308,9 @@ static enum remixdb_status far_load(struct splice *x) {
   return REMIXDB_OK;
 }
 
-static struct kref far_key(const struct far_seg *f, uint32_t i) { return kref(f->bytes.p + f->off[i], (uint32_t)(f->off[i + 1] - f->off[i])); }
+static struct kref far_key(const struct far_seg *f, uint32_t i) {
+  return kref(f->bytes.p + f->off[i], (uint32_t)(f->off[i + 1] - f->off[i]));
+}
 
 // ---- the window, out
 
@@ -325,8 +338,8 @@ static enum remixdb_status window_bad_order(const struct splice *x, uint32_t i) 
   return bad_order(x->in->old->runs[old_run(x, p->seg, piece_at(p, i))]);
 }
 
-// An anchor that is there without a key being read: a new key's, or an old segment's when entry i is still what it separates from what is
-// before it.
+// An anchor that is there without a key being read: a new key's, or an old segment's when entry i is still what it
+// separates from what is before it.
 static bool window_anchor_known(const struct splice *x, uint32_t i, struct kref *out) {
   const struct window *const win = &x->win;
   const struct piece *const p = window_piece(win, i);
@@ -343,7 +356,8 @@ static bool window_anchor_known(const struct splice *x, uint32_t i, struct kref 
   return len <= a.len;
 }
 
-// An anchor for entry i: the first bytes of its key, up to where it differs from the entry before it. Holds until a key is got.
+// An anchor for entry i: the first bytes of its key, up to where it differs from the entry before it. Holds until a key
+// is got.
 static enum remixdb_status window_anchor(struct splice *x, uint32_t i, struct kref *out) {
   if (window_anchor_known(x, i, out)) return REMIXDB_OK;
   const enum remixdb_status s = window_key(x, i, out);
@@ -458,7 +472,8 @@ static uint32_t window_cut_lean(const struct splice *x, uint32_t from, uint32_t 
   return cut;
 }
 
-// Full segments are given away; not the last one where the next old segment may be left as it is: what is left would be a small one.
+// Full segments are given away; not the last one where the next old segment may be left as it is: what is left would be
+// a small one.
 static enum remixdb_status window_trim(struct splice *x) {
   struct window *const win = &x->win;
   const uint32_t least = x->in->dense ? REMIX_SEG + 1 : SPLICE_TRIM;
@@ -570,12 +585,13 @@ static enum remixdb_status pass_one(struct splice *x, uint32_t i) {
   return REMIXDB_OK;
 }
 
-// Entries [from, to) of the walk's segment, when no run leaves, so that the runs keep their numbers; the entry before them is in the window,
-// and begins the piece that they go on with.
+// Entries [from, to) of the walk's segment, when no run leaves, so that the runs keep their numbers; the entry before
+// them is in the window, and begins the piece that they go on with.
 static void pass_many(struct splice *x, uint32_t from, uint32_t to) {
   const struct here *const w = &x->here;
   struct window *const win = &x->win;
-  // Copies of a fixed size cost less than calls for the few bytes there are. Behind tags and selectors the segment goes on for longer.
+  // Copies of a fixed size cost less than calls for the few bytes there are. Behind tags and selectors the segment goes
+  // on for longer.
   memcpy(win->rel + win->nr, x->rel + from, REMIX_SEG * sizeof(x->rel[0]));
   memcpy(win->sel + win->nr, w->sel + from, REMIX_SEG);
   if (w->tag) memcpy(win->tag + win->nr, w->tag + from, REMIX_SEG);
@@ -695,7 +711,9 @@ static enum remixdb_status go_to(struct splice *x, uint32_t seg) {
   if (s == REMIXDB_OK) s = window_trim(x);
   x->win.absorbed = 0;
   if (s == REMIXDB_OK) s = open_seg(x, seg);
-  if (s != REMIXDB_OK || !x->in->dense || x->win.nr == 0 || x->after_fresh || x->pending != REL_SAME || rel_exact(x->rel[0])) return s;
+  if (s != REMIXDB_OK || !x->in->dense || x->win.nr == 0 || x->after_fresh || x->pending != REL_SAME ||
+      rel_exact(x->rel[0]))
+    return s;
   // The two segments become one: the key before is read while it is near.
   struct kref key;
   s = window_key(x, x->win.nr - 1, &key);
@@ -711,9 +729,9 @@ static enum remixdb_status go_to(struct splice *x, uint32_t seg) {
 // ---- new keys
 
 struct place {
-  uint32_t at;       // the first entry not less than the key
-  uint32_t before;   // the key's rel to the entry before it
-  uint32_t behind;   // that entry's rel to the key, when it has one
+  uint32_t at;      // the first entry not less than the key
+  uint32_t before;  // the key's rel to the entry before it
+  uint32_t behind;  // that entry's rel to the key, when it has one
 };
 
 static enum remixdb_status place_far(struct splice *x, struct kref key, struct place *out) {
@@ -760,8 +778,10 @@ static uint32_t place_not_behind(const struct here *w, uint32_t from, uint32_t d
   return m ? set32_first(m) : w->nr;
 }
 
-// The blind search among entries [from, to), which share `known` bytes with the key and differ from all others before they do from it.
-static enum remixdb_status place_blind(struct splice *x, struct kref key, uint32_t from, uint32_t to, uint32_t known, struct place *out) {
+// The blind search among entries [from, to), which share `known` bytes with the key and differ from all others before
+// they do from it.
+static enum remixdb_status place_blind(struct splice *x, struct kref key, uint32_t from, uint32_t to, uint32_t known,
+                                       struct place *out) {
   const struct here *const w = &x->here;
   const uint32_t cand = to - from > 1 ? blind_candidate_in(w->dbits, from, to, w->base, key) : from;
   struct kref old;
@@ -783,17 +803,19 @@ static enum remixdb_status place_blind(struct splice *x, struct kref key, uint32
   return unlikely(out->before == REL_SAME) ? bad_order(x->in->old->runs[old_run(x, w->seg, at)]) : REMIXDB_OK;
 }
 
-// Where a key belongs of which it is known at which bit it differs from the new key before it, which is right before entry x->at: what it
-// has in common with old entries is told by that one.
+// Where a key belongs of which it is known at which bit it differs from the new key before it, which is right before
+// entry x->at: what it has in common with old entries is told by that one.
 static enum remixdb_status place_near(struct splice *x, struct kref key, uint32_t bit, struct place *out) {
   const struct here *const w = &x->here;
   uint32_t from = x->at;
   *out = (struct place){.at = from, .before = bit};
   if (from == w->nr) return REMIXDB_OK;
   out->behind = x->rel[from];
-  if (bit > x->rel[from]) return REMIXDB_OK;  // it has that bit in common with the new key, and is less than the old one
+  if (bit > x->rel[from])
+    return REMIXDB_OK;  // it has that bit in common with the new key, and is less than the old one
   if (bit < x->rel[from]) {
-    // All entries up to the next bit that is not behind this one have it in common with the new key before: they are less.
+    // All entries up to the next bit that is not behind this one have it in common with the new key before: they are
+    // less.
     from = place_not_behind(w, from + 1, bit);
     *out = (struct place){.at = from, .before = bit, .behind = from < w->nr ? x->rel[from] : 0};
     if (from == w->nr || x->rel[from] < bit) return REMIXDB_OK;
@@ -860,8 +882,8 @@ static enum remixdb_status put_key(struct splice *x, const struct batch_key *k) 
   return s;
 }
 
-// The last segment whose anchor is not greater than a key, which is greater than all keys that were looked for before. Looks near the last one
-// first (exponential search), so that it costs the logarithm of the distance.
+// The last segment whose anchor is not greater than a key, which is greater than all keys that were looked for before.
+// Looks near the last one first (exponential search), so that it costs the logarithm of the distance.
 static uint32_t find_seg(struct splice *x, struct kref key, uint32_t shared) {
   const struct remix *const old = x->in->old;
   const uint32_t last = old->nr_segs - 1;
@@ -908,7 +930,8 @@ static enum remixdb_status batch_fill(struct splice *x) {
     if (s == REMIXDB_NOTFOUND) break;
     if (s != REMIXDB_OK) return s;
     struct batch_key *const k = &b->keys[b->nr];
-    *k = (struct batch_key){.off = (uint32_t)b->bytes.len, .len = f->key.len, .shared = f->shared, .table = f->table, .tomb = f->tomb};
+    *k = (struct batch_key){
+        .off = (uint32_t)b->bytes.len, .len = f->key.len, .shared = f->shared, .table = f->table, .tomb = f->tomb};
     s = remix_bytes_reserve(&b->bytes, f->key.len + 1);  // one more, so that there is memory for an empty key, too
     if (s == REMIXDB_OK) s = remix_bytes_put(&b->bytes, f->key.ptr, f->key.len);
     if (s != REMIXDB_OK) return s;

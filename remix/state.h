@@ -28,21 +28,23 @@ struct remix {
   const struct sst_ctx *ctx;
   uint64_t number;
   char *path;
-  struct sst **runs;        // nr_runs, oldest first; each referenced
+  struct sst **runs;  // nr_runs, oldest first; each referenced
   uint32_t nr_runs;
   uint32_t nr_segs;
-  uint64_t nr_entries;      // all versions
-  uint64_t nr_keys;         // newest versions that are not tombstones
+  uint64_t nr_entries;  // all versions
+  uint64_t nr_keys;     // newest versions that are not tombstones
   bool tags;
   uint64_t file_size;
-  uint8_t *image;           // the view as docs/FORMAT.md has it, unpacked and checked
+  uint8_t *image;  // the view as docs/FORMAT.md has it, unpacked and checked
   size_t image_size;
   // private below: where things are in the image, and what is known beside it
   struct remix_index *index;
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
-  // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it begins, and then what follows it in the
-  // same run; when it comes to a block of another run, that is a jump. In a young view, which is read beside another, where it begins is one, too. Both relaxed; scan_debt_due is set by what ctx->scan_debt_due calls, 0 at first.
+  // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it
+  // begins, and then what follows it in the same run; when it comes to a block of another run, that is a jump. In a
+  // young view, which is read beside another, where it begins is one, too. Both relaxed; scan_debt_due is set by what
+  // ctx->scan_debt_due calls, 0 at first.
   _Atomic uint64_t scan_debt, scan_debt_due;
 };
 
@@ -53,9 +55,10 @@ static inline const uint8_t *remix_segs(const struct remix *x) { return x->image
 struct remix_index {
   const uint8_t *segs;
   struct remix_layout lay;
-  bool young;      // tombstones are live
+  bool young;  // tombstones are live
   struct anchors anchors;
-  // Per segment, and one more: live entries in all segments before it. A stretch without any, or any number of keys, is passed by a search in these.
+  // Per segment, and one more: live entries in all segments before it. A stretch without any, or any number of keys, is
+  // passed by a search in these.
   uint32_t *live;
 };
 #endif

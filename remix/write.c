@@ -27,8 +27,8 @@ enum remixdb_status remix_bytes_put(struct remix_bytes *a, const void *p, size_t
   return s;
 }
 
-enum remixdb_status remix_write_start(struct remix_write *w, const struct sst_ctx *ctx, struct blkio_queue *q, uint64_t number,
-                                      struct sst *const *runs, uint32_t nr_runs, bool tags) {
+enum remixdb_status remix_write_start(struct remix_write *w, const struct sst_ctx *ctx, struct blkio_queue *q,
+                                      uint64_t number, struct sst *const *runs, uint32_t nr_runs, bool tags) {
   assert(nr_runs <= REMIX_RUNS_MAX);
   w->ctx = ctx;
   w->queue = q;
@@ -84,7 +84,8 @@ static uint32_t write_count_keys(const uint8_t *sel, uint32_t nr) {
   return keys - (REMIX_SEG - nr);
 }
 
-enum remixdb_status remix_write_segment(struct remix_write *w, const struct remix_entries *e, uint32_t nr, struct kref anchor) {
+enum remixdb_status remix_write_segment(struct remix_write *w, const struct remix_entries *e, uint32_t nr,
+                                        struct kref anchor) {
   const struct remix_layout *const l = &w->lay;
   assert(nr >= 1 && nr <= REMIX_SEG);
   enum remixdb_status s = write_room(w, 1);
@@ -129,8 +130,8 @@ enum remixdb_status remix_write_segment(struct remix_write *w, const struct remi
   return REMIXDB_OK;
 }
 
-// What a segment of another view says of its keys, and its selectors, as they are: a discriminating bit says nothing of runs. Cursor offsets are the caller's, and what
-// the runs are called. There is room for it. Returns the segment.
+// What a segment of another view says of its keys, and its selectors, as they are: a discriminating bit says nothing of
+// runs. Cursor offsets are the caller's, and what the runs are called. There is room for it. Returns the segment.
 static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, const uint8_t *q) {
   const struct remix_layout *const l = &w->lay;
   uint8_t *const p = w->image.p + w->image.len;
@@ -147,15 +148,16 @@ static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, 
 }
 
 // Cursor offsets: of the runs that are kept those that they had there.
-static void write_offs(struct remix_write *w, uint8_t *p, const struct remix *x, const struct remix_layout *k, const uint8_t *q, const uint8_t *run_map) {
+static void write_offs(struct remix_write *w, uint8_t *p, const struct remix *x, const struct remix_layout *k,
+                       const uint8_t *q, const uint8_t *run_map) {
   const struct remix_layout *const l = &w->lay;
   memcpy(p + l->offs, w->pos, 4 * w->nr_runs);
   for (uint32_t r = 0; r < x->nr_runs; r++)
     if (run_map[r] < w->nr_runs) memcpy(p + l->offs + 4 * run_map[r], q + k->offs + 4 * r, 4);
 }
 
-enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from, uint32_t to, const uint8_t *run_map,
-                                     struct kref anchor) {
+enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from, uint32_t to,
+                                     const uint8_t *run_map, struct kref anchor) {
   const struct remix_layout *const l = &w->lay;
   const struct remix_layout k = remix_layout(x->nr_runs, x->tags);
   assert(from < to && (x->tags || !w->tags));
@@ -179,7 +181,8 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
   // the kept runs stand where the view's next segment has them
   for (uint32_t r = 0; r < x->nr_runs; r++) {
     if (run_map[r] >= w->nr_runs) continue;
-    w->pos[run_map[r]] = to < x->nr_segs ? load32le(segs + (size_t)to * k.stride + k.offs + 4 * r) : sst_end(x->runs[r]);
+    w->pos[run_map[r]] = to < x->nr_segs ? load32le(segs + (size_t)to * k.stride + k.offs + 4 * r)
+                                         : sst_end(x->runs[r]);
   }
   return REMIXDB_OK;
 }
@@ -189,13 +192,14 @@ static void moved_to(uint8_t *names, const struct remix *x, const uint8_t *run_m
   for (uint32_t r = 0; r < x->nr_runs; r++) names[r] = run_map[r] < nr_runs ? run_map[r] : (uint8_t)table;
 }
 
-enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map, uint32_t first) {
+enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
+                                      uint32_t first) {
   const struct remix_layout *const l = &w->lay;
   const struct remix_layout k = remix_layout(x->nr_runs, x->tags);
   assert(first < w->nr_runs && (x->tags || !w->tags));
   uint32_t table = first;
   uint64_t left = w->runs[table]->nr_records;  // of the table, that no entry before is
-  bool over = false;  // the last table has been passed
+  bool over = false;                           // the last table has been passed
   uint8_t names[REMIX_RUN + 1] = {0};
   moved_to(names, x, run_map, w->nr_runs, table);
   enum remixdb_status s = write_room(w, x->nr_segs);
@@ -208,8 +212,10 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
     for (uint32_t at = 0;;) {
       const uint32_t end = left < nr - at ? at + (uint32_t)left : nr;  // so far it is that table
       for (uint32_t i = at; i < end; i++) sel[i] = (uint8_t)((sel[i] & ~REMIX_RUN) | names[sel[i] & REMIX_RUN]);
-      const uint32_t passed = set32_count(set32_eq8(sel, REMIX_RUN, (uint8_t)table) & set32_below(end) & ~set32_below(at));
-      if (unlikely(over && passed)) return err_corrupt(x->path, 0, "has more entries than the tables have records that its runs were merged to");
+      const uint32_t passed = set32_count(set32_eq8(sel, REMIX_RUN, (uint8_t)table) & set32_below(end) &
+                                          ~set32_below(at));
+      if (unlikely(over && passed))
+        return err_corrupt(x->path, 0, "has more entries than the tables have records that its runs were merged to");
       if (passed) w->pos[table] = sst_advance(w->runs[table], w->pos[table], passed);
       left -= passed;
       at = end;
@@ -227,7 +233,8 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
 
 // ---- the file
 
-// Puts the anchors behind the segments and fills in the header. The image's last 8 bytes, a checksum where it is the file, stay 0.
+// Puts the anchors behind the segments and fills in the header. The image's last 8 bytes, a checksum where it is the
+// file, stay 0.
 static enum remixdb_status write_head(struct remix_write *w) {
   uint8_t word[4];
   store32le(word, (uint32_t)w->anchors.len);
@@ -285,10 +292,8 @@ enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out
   }
   blkio_writer_destroy(out);
   mem_free(file);
-  if (s == REMIXDB_OK)
-    s = env_close(env, fd, path);
-  else
-    env_close_quiet(env, fd);
+  if (s == REMIXDB_OK) s = env_close(env, fd, path);
+  else env_close_quiet(env, fd);
   if (s != REMIXDB_OK) {
     struct err_saved saved;
     err_save(&saved, s);

@@ -44,7 +44,8 @@ enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *
   return s;
 }
 
-enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens, const uint32_t *vlens, const uint8_t *bytes) {
+enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
+                               const uint32_t *vlens, const uint8_t *bytes) {
   size_t more = 0;
   for (size_t i = 0; i < nr; i++) more += kv_rec_size(klens[i], vlens[i], ops && ops[i] == REMIXDB_BATCH_DEL);
   const enum remixdb_status s = reserve(b, more);

@@ -7,27 +7,29 @@
 #include "kv.h"
 
 struct batch_op {
-  struct kref key;      // the bytes of key and value lie in the batch
-  uint64_t hash;        // hash64 of the key
+  struct kref key;  // the bytes of key and value lie in the batch
+  uint64_t hash;    // hash64 of the key
   const uint8_t *val;
   uint32_t vlen;
   bool tomb;
 };
 
 struct xdb_batch {
-  uint8_t *data;        // per operation: varint head (see kv.h), key, value
+  uint8_t *data;  // per operation: varint head (see kv.h), key, value
   size_t len, cap;
-  size_t nr;            // operations
+  size_t nr;  // operations
 };
 
 MUST_CHECK enum remixdb_status batch_create(struct xdb_batch **out);
 void batch_destroy(struct xdb_batch *b);  // NULL is allowed
 void batch_clear(struct xdb_batch *b);    // keeps its memory
 // Copies key and value. REMIXDB_NOMEM: the batch is as it was.
-MUST_CHECK enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen, bool tomb);
+MUST_CHECK enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen,
+                                         bool tomb);
 // Adds the operations of remixdb_batch_load, whose lengths have been checked. REMIXDB_NOMEM: the batch is as it was.
-MUST_CHECK enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens, const uint32_t *vlens, const uint8_t *bytes);
-// What counts of it: of each key the last operation, in order of key. *ops_out is the caller's to mem_free; it points into the batch, which must stay as it
-// is meanwhile. nr_out may be 0.
+MUST_CHECK enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
+                                          const uint32_t *vlens, const uint8_t *bytes);
+// What counts of it: of each key the last operation, in order of key. *ops_out is the caller's to mem_free; it points
+// into the batch, which must stay as it is meanwhile. nr_out may be 0.
 MUST_CHECK enum remixdb_status batch_sorted(const struct xdb_batch *b, struct batch_op **ops_out, size_t *nr_out);
 #endif

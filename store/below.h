@@ -2,8 +2,8 @@
 //
 // Looking up a key below the active memtable: in the frozen memtable, then in the key's partition.
 //
-// A lookup has two steps. The first one asks the processor for the memory that the second one reads first, so that this memory is on its way while the active
-// memtable is searched.
+// A lookup has two steps. The first one asks the processor for the memory that the second one reads first, so that this
+// memory is on its way while the active memtable is searched.
 #ifndef STORE_BELOW_H
 #define STORE_BELOW_H
 
@@ -11,9 +11,9 @@
 
 // Where a key is looked for below the active memtable: what has been asked for.
 struct xdb_below {
-  struct wh_begun frozen;   // of the frozen memtable, when there is one
+  struct wh_begun frozen;  // of the frozen memtable, when there is one
   const struct part *part;
-  const uint8_t *seg;        // of the partition's newest view
+  const uint8_t *seg;  // of the partition's newest view
 };
 // Asks for what xdb_below_end reads first, in the same epoch: it is on its way while the active memtable is searched.
 static inline void xdb_below_begin(const struct super *v, struct kref key, uint64_t hash, struct xdb_below *out) {
@@ -23,21 +23,26 @@ static inline void xdb_below_begin(const struct super *v, struct kref key, uint6
   const struct remix *const newest = unlikely(part->young != NULL) ? part->young : part->remix;
   out->seg = newest ? remix_get_begin(newest, key) : NULL;
 }
-// What lies below the active memtable, seen at the moment: the frozen one, then the partitions. *rec_out may be a tombstone; it holds until the epoch is left.
-static inline enum remixdb_status xdb_below_end(const struct super *v, const struct xdb_below *b, struct kref key, uint64_t hash, uint64_t moment,
-                                                       struct sst_hold *h, struct kv_rec *rec_out) {
-  const struct wh_ver *ver = unlikely(v->frozen != NULL) ? wh_get_end(v->frozen->wh, b->frozen, key, hash, moment) : NULL;
+// What lies below the active memtable, seen at the moment: the frozen one, then the partitions. *rec_out may be a
+// tombstone; it holds until the epoch is left.
+static inline enum remixdb_status xdb_below_end(const struct super *v, const struct xdb_below *b, struct kref key,
+                                                uint64_t hash, uint64_t moment, struct sst_hold *h,
+                                                struct kv_rec *rec_out) {
+  const struct wh_ver *ver = unlikely(v->frozen != NULL) ? wh_get_end(v->frozen->wh, b->frozen, key, hash, moment)
+                                                         : NULL;
   if (ver) {
     *rec_out = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
     return REMIXDB_OK;
   }
   const struct part *const part = b->part;
-  if (likely(part->young == NULL)) return part->remix ? remix_get_end(part->remix, b->seg, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
+  if (likely(part->young == NULL))
+    return part->remix ? remix_get_end(part->remix, b->seg, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
   const enum remixdb_status s = remix_get_end(part->young, b->seg, key, hash, h, rec_out);
   return s == REMIXDB_NOTFOUND ? remix_get(part->remix, key, hash, h, rec_out) : s;
 }
 // The same at once.
-static inline enum remixdb_status xdb_below_get(const struct super *v, struct kref key, uint64_t hash, uint64_t moment, struct sst_hold *h, struct kv_rec *rec_out) {
+static inline enum remixdb_status xdb_below_get(const struct super *v, struct kref key, uint64_t hash, uint64_t moment,
+                                                struct sst_hold *h, struct kv_rec *rec_out) {
   struct xdb_below below;
   xdb_below_begin(v, key, hash, &below);
   return xdb_below_end(v, &below, key, hash, moment, h, rec_out);

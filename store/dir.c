@@ -32,13 +32,19 @@ static enum remixdb_status headless(struct xdb *x, bool *creating_out) {
   if (*creating_out && (s = files_has_mark(&x->home, FILES_CREATING, creating_out)) != REMIXDB_OK) return s;
   struct env_stat st;
   if (!copying && (!data || *creating_out)) return REMIXDB_OK;
-  if (env_stat(&x->home, FILES_CURRENT, &st) == REMIXDB_OK) return REMIXDB_OK;  // another opening, or checkpoint, has just made it
+  if (env_stat(&x->home, FILES_CURRENT, &st) == REMIXDB_OK)
+    return REMIXDB_OK;  // another opening, or checkpoint, has just made it
   if (copying)
-    return err_set(REMIXDB_CORRUPT, "%s: a checkpoint was interrupted here: this is no store; remixdb_destroy removes it, another checkpoint replaces it",
+    return err_set(REMIXDB_CORRUPT,
+                   "%s: a checkpoint was interrupted here: this is no store; remixdb_destroy removes it, another "
+                   "checkpoint replaces it",
                    x->dir);
   char current[ENV_PATH_MAX];
   s = env_path(current, x->dir, FILES_CURRENT);
-  return s != REMIXDB_OK ? s : err_corrupt(current, 0, "is missing, but the directory holds files of a store; no new store is made over them");
+  return s != REMIXDB_OK
+             ? s
+             : err_corrupt(current, 0,
+                           "is missing, but the directory holds files of a store; no new store is made over them");
 }
 
 // The log of a store that was never finished; tables that may lie beside it go when the new one has been opened.
@@ -64,7 +70,8 @@ static enum remixdb_status look(struct xdb *x, bool *exists_out, bool *creating_
   *exists_out = *creating_out = false;
   enum remixdb_status s = files_repair_pending(&x->home, &repairing);
   if (s != REMIXDB_OK) return s;
-  if (repairing) return err_set(REMIXDB_CORRUPT, "%s: a repair was interrupted: call remixdb_repair again to end it", x->dir);
+  if (repairing)
+    return err_set(REMIXDB_CORRUPT, "%s: a repair was interrupted: call remixdb_repair again to end it", x->dir);
   s = env_stat(&x->home, FILES_CURRENT, &st);
   if (s == REMIXDB_OK && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
   if (s == REMIXDB_OK) s = version_peek(&x->home, &x->store_id);

@@ -33,7 +33,9 @@ void xdb_super_drop(struct xdb *x, struct super *v) {
   atomic_fetch_add_explicit(&x->idle.nr_left, 1, memory_order_relaxed);
   // release: whoever takes it sees all of it, and what others did with it, which happened before their references went
   last->next = atomic_load_explicit(&x->idle.left, memory_order_relaxed);
-  while (!atomic_compare_exchange_weak_explicit(&x->idle.left, &last->next, last, memory_order_release, memory_order_relaxed)) continue;
+  while (!atomic_compare_exchange_weak_explicit(&x->idle.left, &last->next, last, memory_order_release,
+                                                memory_order_relaxed))
+    continue;
   idle_ask(x);
 }
 
@@ -54,6 +56,7 @@ void idle_destroy(struct xdb *x) {
 void idle_destroy_wait(struct xdb *x) {
   idle_destroy(x);
   pthread_mutex_lock(&x->lock);
-  while (atomic_load_explicit(&x->idle.nr_left, memory_order_acquire)) (void)cond_wait_ns(&x->changed, &x->lock, SETTLE_NS);
+  while (atomic_load_explicit(&x->idle.nr_left, memory_order_acquire))
+    (void)cond_wait_ns(&x->changed, &x->lock, SETTLE_NS);
   pthread_mutex_unlock(&x->lock);
 }

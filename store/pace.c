@@ -5,16 +5,17 @@
 
 #define PACE_QUANTUM (16u << 10)
 #define PACE_QUANTUM_MIN 512u
-#define PACE_NAP_MIN 50000u    // shorter naps cost more than they even out
-#define PACE_NAP_GOAL 2000000u // many writes that are a little slow are worse than few that take this
+#define PACE_NAP_MIN 50000u     // shorter naps cost more than they even out
+#define PACE_NAP_GOAL 2000000u  // many writes that are a little slow are worse than few that take this
 #define PACE_NAP_MAX 5000000u
-#define PACE_WORK_MIN 10000u   // a round of less says nothing about the rate
-#define PACE_BEFORE 4u         // rounds before count as if they had done 1/4 of this one's work
+#define PACE_WORK_MIN 10000u  // a round of less says nothing about the rate
+#define PACE_BEFORE 4u        // rounds before count as if they had done 1/4 of this one's work
 
 void xdb_pace_stalled(struct xdb *x, uint64_t ns) {
   atomic_fetch_add_explicit(&x->pace.stall_ns, ns, memory_order_relaxed);
   uint64_t max = atomic_load_explicit(&x->pace.stall_max_ns, memory_order_relaxed);
-  while (ns > max && !atomic_compare_exchange_weak_explicit(&x->pace.stall_max_ns, &max, ns, memory_order_relaxed, memory_order_relaxed)) {}
+  while (ns > max && !atomic_compare_exchange_weak_explicit(&x->pace.stall_max_ns, &max, ns, memory_order_relaxed,
+                                                            memory_order_relaxed)) {}
 }
 
 // The mean of what it was and what was seen now.
@@ -24,12 +25,13 @@ static void learn(_Atomic uint64_t *mean, uint64_t seen) {
 }
 
 void xdb_pace_learn(struct xdb *x, uint64_t work, uint64_t ns, uint64_t tail_ns) {
-  learn(&x->pace.round_tail_ns, tail_ns < ns ? tail_ns : ns);  // a disk that hung once would slow writers down for rounds to come
+  learn(&x->pace.round_tail_ns,
+        tail_ns < ns ? tail_ns : ns);  // a disk that hung once would slow writers down for rounds to come
   if (work >= PACE_WORK_MIN) learn(&x->pace.round_rate, (uint64_t)((double)work * 1e9 / (double)(ns + 1)) + 1);
 }
 
-// Nanoseconds the round still needs, about. The rate is that of this round and of those before: at its beginning nothing else is known, and its end is not always
-// as fast as its beginning.
+// Nanoseconds the round still needs, about. The rate is that of this round and of those before: at its beginning
+// nothing else is known, and its end is not always as fast as its beginning.
 static double round_remaining(struct xdb *x, uint64_t now) {
   const uint64_t began = atomic_load_explicit(&x->pace.round_began_ns, memory_order_relaxed);
   const double elapsed = now > began ? (double)(now - began) : 0;  // it may have begun since
@@ -50,7 +52,8 @@ void xdb_pace_draw(struct xdb_ref *r) {
   struct xdb *x = r->xdb;
   const uint64_t quantum = r->debt;
   r->debt = 0;
-  const bool compacting = atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed);  // before: what is frozen meanwhile is not paced by
+  const bool compacting = atomic_load_explicit(
+      &x->rounds.compacting, memory_order_relaxed);  // before: what is frozen meanwhile is not paced by
   size_t wanted;
   const size_t used = idle_memory(x, &r->slot, &wanted);
   r->debt_max = PACE_QUANTUM;
@@ -65,9 +68,11 @@ void xdb_pace_draw(struct xdb_ref *r) {
   const uint64_t interval = share < PACE_NAP_MAX ? (uint64_t)share : PACE_NAP_MAX;
   uint64_t at = atomic_load_explicit(&x->pace.at_ns, memory_order_relaxed), mine;
   do {
-    // nobody waits longer than the longest nap, so a clock further ahead, of many writers, would only slow the rounds to come
+    // nobody waits longer than the longest nap, so a clock further ahead, of many writers, would only slow the rounds
+    // to come
     mine = at <= now ? now : at - now < PACE_NAP_MAX ? at : now + PACE_NAP_MAX;
-  } while (!atomic_compare_exchange_weak_explicit(&x->pace.at_ns, &at, mine + interval, memory_order_relaxed, memory_order_relaxed));
+  } while (!atomic_compare_exchange_weak_explicit(&x->pace.at_ns, &at, mine + interval, memory_order_relaxed,
+                                                  memory_order_relaxed));
   const uint64_t nap = mine - now;
   // with little room left what is not waited for now is waited for at the round's end
   if (nap < (room > x->memtable_limit / 64 ? PACE_NAP_GOAL : PACE_NAP_MIN)) return;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/replay.h"
 
-#define WAL_STEP_PART 32u            // the log grows on disk by no more than this part of what it may have
-#define REPLAY_BYTES (1u << 20)      // gathered before they are linked; more than any record has
+#define WAL_STEP_PART 32u        // the log grows on disk by no more than this part of what it may have
+#define REPLAY_BYTES (1u << 20)  // gathered before they are linked; more than any record has
 #define REPLAY_RECORDS 8192u
-#define REPLAY_SHARES 2u             // for each thread
-#define REPLAY_FEW 512u              // so few are not worth waking a worker
+#define REPLAY_SHARES 2u  // for each thread
+#define REPLAY_FEW 512u   // so few are not worth waking a worker
 
 _Static_assert(REPLAY_BYTES >= REMIXDB_KV_MAX, "a record fits");
 
@@ -42,7 +42,8 @@ struct replaying {
 };
 
 // All at one time: what the search for each looks at is fetched for all of them before the first is linked.
-static enum remixdb_status link_group(struct replaying *r, struct worker *w, const struct replay_rec *const *group, uint32_t nr) {
+static enum remixdb_status link_group(struct replaying *r, struct worker *w, const struct replay_rec *const *group,
+                                      uint32_t nr) {
   struct wh *wh = r->m->wh;
   struct kref keys[WH_GROUP_MAX];
   uint64_t hashes[WH_GROUP_MAX];
@@ -85,7 +86,8 @@ static void link_share(struct task *t, struct worker *w) {
   err_save(&share->error, s);
 }
 
-// The memory for what is linked next. Threads that came to a new page at the same time would have the system clear one for each.
+// The memory for what is linked next. Threads that came to a new page at the same time would have the system clear one
+// for each.
 static void fill_pool(struct task *t, struct worker *w) {
   (void)w;
   struct arena_pool *const pool = &((struct replay_fill *)t)->x->memtables.chunks;
@@ -142,7 +144,12 @@ static enum remixdb_status replayed(void *arg) {
 enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct version *v, bool fresh, struct memtable *m) {
   uint32_t step = WAL_PREALLOC;
   while (step > x->wal_limit / WAL_STEP_PART) step /= 2;
-  const struct wal_opts wo = {.dir = &x->home, .store_id = x->store_id, .read_only = x->opts.read_only, .step = step, .limit = x->wal_limit, .replayed = replayed};
+  const struct wal_opts wo = {.dir = &x->home,
+                              .store_id = x->store_id,
+                              .read_only = x->opts.read_only,
+                              .step = step,
+                              .limit = x->wal_limit,
+                              .replayed = replayed};
   struct replaying *r = mem_alloc(sizeof(*r));
   if (!r) return REMIXDB_NOMEM;
   r->x = x;

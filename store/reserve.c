@@ -29,14 +29,18 @@ static bool set_scarce(struct xdb *x, bool scarce) {
 
 // Without the lock: the logger is the user's.
 static void tell(struct xdb *x, bool scarce) {
-  xdb_say(x, scarce ? "%s: the disk is full: until room is freed only deletes are taken" : "%s: there is room on disk again", x->dir);
+  xdb_say(x,
+          scarce ? "%s: the disk is full: until room is freed only deletes are taken"
+                 : "%s: there is room on disk again",
+          x->dir);
 }
 
-// Makes the file so large; REMIXDB_NOSPACE: as large as there is room. *size_out: what it is then. A failed allocation may have taken room all the same, which is
-// given back.
+// Makes the file so large; REMIXDB_NOSPACE: as large as there is room. *size_out: what it is then. A failed allocation
+// may have taken room all the same, which is given back.
 static enum remixdb_status grow(struct xdb *x, int fd, uint64_t want, uint64_t *size_out) {
   enum remixdb_status s = env_size(x->env, fd, FILES_RESERVE, size_out);
-  if (s == REMIXDB_OK && *size_out > want && (s = env_truncate(x->env, fd, FILES_RESERVE, want)) == REMIXDB_OK) *size_out = want;
+  if (s == REMIXDB_OK && *size_out > want && (s = env_truncate(x->env, fd, FILES_RESERVE, want)) == REMIXDB_OK)
+    *size_out = want;
   const uint64_t was = *size_out;
   bool full = false;
   for (uint64_t to = want; s == REMIXDB_OK && to >= RESERVE_MIN && to > was; to /= 2) {
@@ -47,12 +51,13 @@ static enum remixdb_status grow(struct xdb *x, int fd, uint64_t want, uint64_t *
   }
   if (s == REMIXDB_OK) s = env_size(x->env, fd, FILES_RESERVE, size_out);
   if (s != REMIXDB_OK) return s;
-  x->reserve.off = !full && *size_out < want;  // allocation succeeds where the system cannot reserve room, and has no effect
+  x->reserve.off = !full &&
+                   *size_out < want;  // allocation succeeds where the system cannot reserve room, and has no effect
   return full ? REMIXDB_NOSPACE : s;
 }
 
-// Sees to it that a file of that name may be cut or removed. *free_out: it may. Not one in which there is something, or what is no file: that is somebody's. One that has
-// another name as well loses this one.
+// Sees to it that a file of that name may be cut or removed. *free_out: it may. Not one in which there is something, or
+// what is no file: that is somebody's. One that has another name as well loses this one.
 static enum remixdb_status make_free(struct xdb *x, bool *free_out) {
   struct env_stat st;
   uint8_t first[512];
@@ -61,7 +66,8 @@ static enum remixdb_status make_free(struct xdb *x, bool *free_out) {
   enum remixdb_status s = env_stat(&x->home, FILES_RESERVE, &st);
   *free_out = s == REMIXDB_NOTFOUND;
   if (s != REMIXDB_OK || !st.is_file) return *free_out ? REMIXDB_OK : s;
-  if ((s = env_open(&x->home, FILES_RESERVE, ENV_READ, &fd)) != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+  if ((s = env_open(&x->home, FILES_RESERVE, ENV_READ, &fd)) != REMIXDB_OK)
+    return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
   s = env_read_upto(x->env, fd, FILES_RESERVE, first, sizeof(first), 0, &nr);
   env_close_quiet(x->env, fd);
   *free_out = s == REMIXDB_OK;
@@ -69,7 +75,8 @@ static enum remixdb_status make_free(struct xdb *x, bool *free_out) {
   return s == REMIXDB_OK && *free_out && st.links > 1 ? env_unlink(&x->home, FILES_RESERVE) : s;
 }
 
-// The same as grow, and removes a file that would be empty. What is there and is not the store's is left, and nothing is reserved.
+// The same as grow, and removes a file that would be empty. What is there and is not the store's is left, and nothing
+// is reserved.
 static enum remixdb_status resize(struct xdb *x, uint64_t want, uint64_t *size_out) {
   bool may;
   int fd;

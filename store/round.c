@@ -5,22 +5,25 @@
 #include "store/idle.h"
 #include "store/reserve.h"
 
-#define REPORT_NS 50000000ull         // between two reports of a call that waits for a round
-#define RETRY_NS 1000000000ull       // between two tries of a round that failed for want of space or memory
-#define WHOLE_MOST_MIN (64u << 10)   // a compaction that cannot write so much is given up
-#define WHOLE_PASSES 16u             // over the partitions that there was no room for, at most
-#define SCAN_MERGE_ROOM 4u                 // partitions are merged for scans while at least 1/4 of the active memtable is free,
+#define REPORT_NS 50000000ull       // between two reports of a call that waits for a round
+#define RETRY_NS 1000000000ull      // between two tries of a round that failed for want of space or memory
+#define WHOLE_MOST_MIN (64u << 10)  // a compaction that cannot write so much is given up
+#define WHOLE_PASSES 16u            // over the partitions that there was no room for, at most
+#define SCAN_MERGE_ROOM 4u  // partitions are merged for scans while at least 1/4 of the active memtable is free,
 #define SCAN_MERGE_AHEAD_NS 2000000000ull  // or it will not be full within this time, at the pace
 #define SCAN_MERGE_LOOK_NS 100000000ull    // at which it grew since it was looked at, so long ago at least;
 #define SCAN_MERGE_SPAN_NS 1000000000ull   // when that was longer ago, as if all had come within this;
-#define SCAN_MERGE_CREEP 1024u             // or it grows by no more than such a share of its limit meanwhile: readers who put leaves in order make it grow, too
+#define SCAN_MERGE_CREEP \
+  1024u  // or it grows by no more than such a share of its limit meanwhile: readers who put leaves in order make it
+         // grow, too
 
 struct switching {
   struct xdb *x;
   struct super *next;
 };
 
-// Under the log's lock: what was committed before is in the old memtable and the old segment, all after in the new ones.
+// Under the log's lock: what was committed before is in the old memtable and the old segment, all after in the new
+// ones.
 static void switch_super(void *arg, uint64_t gen) {
   struct switching *s = arg;
   s->next->active->gen = gen;
@@ -53,20 +56,23 @@ static enum remixdb_status freeze(struct xdb *x) {
   return REMIXDB_OK;
 }
 
-// The segments before this generation serve again. Writers who wait for this round's end freeze the next memtable at once, and are not to wait for the file of its
-// segment, too: it is ready before they are told. What fails shows again, and is reported, when it is needed.
+// The segments before this generation serve again. Writers who wait for this round's end freeze the next memtable at
+// once, and are not to wait for the file of its segment, too: it is ready before they are told. What fails shows again,
+// and is reported, when it is needed.
 static void recycle_log(struct xdb *x, uint64_t gen) {
   if (wal_release(x->wal, gen) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
   if (wal_prepare(x->wal) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
   wal_ahead(x->wal);
 }
 
-// Makes the round's version the store's: log and directory first, then CURRENT, then the view (at *when_out); then what is not needed goes. had_frozen: the round was of a
-// frozen memtable, whose content is in the version; else the log is not concerned, and a memtable may be frozen meanwhile.
+// Makes the round's version the store's: log and directory first, then CURRENT, then the view (at *when_out); then what
+// is not needed goes. had_frozen: the round was of a frozen memtable, whose content is in the version; else the log is
+// not concerned, and a memtable may be frozen meanwhile.
 static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
   pthread_mutex_lock(&x->lock);
   struct super *old = xdb_super(x);
-  struct version *const base = old->version;  // which only rounds replace, as they do a view that has a frozen memtable when they begin
+  struct version *const base =
+      old->version;  // which only rounds replace, as they do a view that has a frozen memtable when they begin
   struct super *const fresh = super_create(old->active, had_frozen ? NULL : old->frozen, next);
   next->store_id = x->store_id;
   next->number = base->number + 1;
@@ -87,7 +93,8 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   if (s != REMIXDB_OK) {
     struct err_saved why;
     err_save(&why, s);
-    // when it is unknown which CURRENT is there after a crash neither's files may go: no more writes, and the next opening decides
+    // when it is unknown which CURRENT is there after a crash neither's files may go: no more writes, and the next
+    // opening decides
     if (unknown) xdb_fail(x, &why);
     else compact_retire(next, base);  // the new files are not named by anything
     super_unref(fresh);
@@ -128,8 +135,8 @@ static enum remixdb_status install_made(struct xdb *x, struct version *next, boo
   return err_raise(&why);
 }
 
-// Lock is held. Whether the active memtable, which holds so many bytes, will not be frozen so soon that a merge would be given up: it is not nearly full, or
-// grows slowly.
+// Lock is held. Whether the active memtable, which holds so many bytes, will not be frozen so soon that a merge would
+// be given up: it is not nearly full, or grows slowly.
 static bool freeze_far(struct xdb *x, size_t used) {
   const size_t limit = x->memtable_limit;
   if (used <= limit - limit / SCAN_MERGE_ROOM) return true;
@@ -137,7 +144,8 @@ static bool freeze_far(struct xdb *x, size_t used) {
   if (used >= x->scan_merges.used) {
     if (since < SCAN_MERGE_LOOK_NS) return false;
     const size_t creep = limit / SCAN_MERGE_CREEP, left = used < limit ? limit - used : 0;
-    const double room = (double)(left > creep ? left : creep), span = (double)(since < SCAN_MERGE_SPAN_NS ? since : SCAN_MERGE_SPAN_NS);
+    const double room = (double)(left > creep ? left : creep),
+                 span = (double)(since < SCAN_MERGE_SPAN_NS ? since : SCAN_MERGE_SPAN_NS);
     if ((double)(used - x->scan_merges.used) * (double)SCAN_MERGE_AHEAD_NS <= room * span) return true;
   }
   x->scan_merges.used = used;
@@ -146,14 +154,16 @@ static bool freeze_far(struct xdb *x, size_t used) {
   return false;
 }
 
-// Whether there is to be a round for scans, because there is something to do and nothing more urgent. again: after one that may have left more to do.
+// Whether there is to be a round for scans, because there is something to do and nothing more urgent. again: after one
+// that may have left more to do.
 static bool scan_merge_turn(struct xdb *x, bool again, struct version **base_out) {
   pthread_mutex_lock(&x->lock);
   const struct super *v = xdb_super(x);
   const bool worn = again || x->scan_merges.put_off || atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed);
   const bool able = !x->scan_merges.ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   const bool begun = worn && able && freeze_far(x, wh_memory(v->active->wh));
-  // where it is put off, readers may ask again (after a while), who do so as long as there is a reason; else it stays as it is for the round of the frozen memtable
+  // where it is put off, readers may ask again (after a while), who do so as long as there is a reason; else it stays
+  // as it is for the round of the frozen memtable
   atomic_store_explicit(&x->scan_merges.due, worn && !able, memory_order_relaxed);
   x->scan_merges.put_off = worn && able && !begun;
   if (begun) {
@@ -165,7 +175,8 @@ static bool scan_merge_turn(struct xdb *x, bool again, struct version **base_out
   return begun;
 }
 
-// Merges what scans have paid for. What fails was not necessary: nothing is lost, and scans will pay for it again. (What stops the store was told to it.)
+// Merges what scans have paid for. What fails was not necessary: nothing is lost, and scans will pay for it again.
+// (What stops the store was told to it.)
 static void scan_merge_run(struct xdb *x, struct worker *w) {
   struct version *base, *next;
   for (bool again = false; scan_merge_turn(x, again, &base);) {
@@ -183,7 +194,9 @@ static void scan_merge_run(struct xdb *x, struct worker *w) {
 void xdb_round_scan_debt(void *arg, struct remix *r) {
   struct xdb *const x = arg;
   // one that is obsolete has readers, but no round can do anything for them
-  if (atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed) || atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_scan_debt_paid(r)) return;
+  if (atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed) ||
+      atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_scan_debt_paid(r))
+    return;
   const uint64_t again = atomic_load_explicit(&x->scan_merges.again_ns, memory_order_relaxed);
   if (again && time_ns() < again) return;
   if (!atomic_exchange_explicit(&x->scan_merges.due, true, memory_order_relaxed)) workers_kick(x->workers);
@@ -218,21 +231,25 @@ static void end_whole(struct xdb *x, struct xdb_whole *whole) {
   pthread_mutex_unlock(&x->lock);
 }
 
-// The disk is full: gives back what can be done without. asked: somebody waits for the round in order to have room. Whether there was any.
+// The disk is full: gives back what can be done without. asked: somebody waits for the round in order to have room.
+// Whether there was any.
 static bool make_way(struct xdb *x, bool asked) {
   const bool yielded = wal_yield(x->wal), spent = asked && reserve_spend(x);
   return yielded || spent;
 }
 
-static enum remixdb_status run_memtable(struct xdb *x, struct worker *w, const struct super *v, bool hand_back_some, struct xdb_whole *whole) {
+static enum remixdb_status run_memtable(struct xdb *x, struct worker *w, const struct super *v, bool hand_back_some,
+                                        struct xdb_whole *whole) {
   const uint64_t began = time_ns();
   atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
   struct version *next;
-  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, hand_back_some, whole ? &whole->work : NULL, &next);
+  enum remixdb_status s = compact_round(&x->compact, w, v->version, v->frozen->wh, hand_back_some,
+                                        whole ? &whole->work : NULL, &next);
   if (s != REMIXDB_OK) return s;
   const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
   uint64_t installed = 0;
-  if ((s = install_made(x, next, true, &installed)) == REMIXDB_OK) xdb_pace_learn(x, work, worked, installed - began - worked);
+  if ((s = install_made(x, next, true, &installed)) == REMIXDB_OK)
+    xdb_pace_learn(x, work, worked, installed - began - worked);
   return s;
 }
 
@@ -305,11 +322,11 @@ struct waiter {
   struct xdb *x;
   struct progress progress;
   const char *what;
-  uint64_t total;           // bytes; 0: not known yet
-  uint64_t base;            // done by rounds before
-  uint64_t done;            // what was told last: it never goes back
-  uint64_t told_ns;         // and when
-  bool own;                 // the round that it waits for is its own; else it waits for its turn to freeze (xdb.nr_flushers)
+  uint64_t total;    // bytes; 0: not known yet
+  uint64_t base;     // done by rounds before
+  uint64_t done;     // what was told last: it never goes back
+  uint64_t told_ns;  // and when
+  bool own;          // the round that it waits for is its own; else it waits for its turn to freeze (xdb.nr_flushers)
   struct xdb_whole *whole;  // what it asks of its round; NULL: nothing
 };
 
@@ -323,8 +340,8 @@ static void waiter_look(struct waiter *w) {
   if (done > w->done) w->done = done < most ? done : most;
 }
 
-// Lock is held and stays so, but is let go while waiting for something to change, and while the progress function runs. Nobody gives way to the call meanwhile.
-// REMIXDB_ABORTED.
+// Lock is held and stays so, but is let go while waiting for something to change, and while the progress function runs.
+// Nobody gives way to the call meanwhile. REMIXDB_ABORTED.
 static enum remixdb_status waiter_wait(struct waiter *w) {
   struct xdb *const x = w->x;
   if (!w->progress.fn) {
@@ -343,8 +360,8 @@ static enum remixdb_status waiter_wait(struct waiter *w) {
   return s;
 }
 
-// Lock is held and stays so, but is let go while waiting: for something to change while a memtable is frozen. Else than REMIXDB_OK: it is known that its round
-// will not end soon.
+// Lock is held and stays so, but is let go while waiting: for something to change while a memtable is frozen. Else than
+// REMIXDB_OK: it is known that its round will not end soon.
 static enum remixdb_status wait_on(struct xdb *x, struct waiter *w) {
   const enum remixdb_status s = xdb_failure(x);
   if (s != REMIXDB_OK) return s;
@@ -377,8 +394,8 @@ enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size
   bool kick = false;
   pthread_mutex_lock(&x->lock);
   enum remixdb_status s = xdb_failure(x);
-  // Another writer may freeze it first, or a flush, which would else wait for one round after the other: what is active then has room, and its round is nobody's
-  // concern.
+  // Another writer may freeze it first, or a flush, which would else wait for one round after the other: what is active
+  // then has room, and its round is nobody's concern.
   while (s == REMIXDB_OK && !kick && freeze_due(x, when, batch)) {
     if (atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed) || x->rounds.nr_flushers) {
       s = wait_on(x, NULL);
@@ -402,8 +419,9 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
   return s;
 }
 
-// Lock is held and stays so, but is let go while waiting: until memtable number `nr` is in tables, or its round has failed. w->whole, which a round works on from
-// when it is taken, is the caller's again; but when the call is given up while a round has it, that round's alone, and NULL here.
+// Lock is held and stays so, but is let go while waiting: until memtable number `nr` is in tables, or its round has
+// failed. w->whole, which a round works on from when it is taken, is the caller's again; but when the call is given up
+// while a round has it, that round's alone, and NULL here.
 static enum remixdb_status wait_installed(struct waiter *w, uint64_t nr) {
   struct xdb *const x = w->x;
   for (;;) {
@@ -423,12 +441,14 @@ static enum remixdb_status wait_installed(struct waiter *w, uint64_t nr) {
   }
 }
 
-// Lock is held and stays so, but is let go while waiting: freezes the active memtable, when it is (still) wanted. *s_out is not REMIXDB_OK: that has failed.
+// Lock is held and stays so, but is let go while waiting: freezes the active memtable, when it is (still) wanted.
+// *s_out is not REMIXDB_OK: that has failed.
 static bool freeze_asked(struct waiter *w, enum xdb_round_when when, enum remixdb_status *s_out) {
   struct xdb *const x = w->x;
   for (;;) {
     x->rounds.nr_flushers++;
-    if (x->rounds.error.status == REMIXDB_NOSPACE && reserve_there(x)) {  // the frozen memtable's round may have that, which it had not when nobody waited for it
+    if (x->rounds.error.status == REMIXDB_NOSPACE &&
+        reserve_there(x)) {  // the frozen memtable's round may have that, which it had not when nobody waited for it
       x->rounds.flushing = true;
       x->rounds.failed_ns = 0;
     }
@@ -444,7 +464,8 @@ static bool freeze_asked(struct waiter *w, enum xdb_round_when when, enum remixd
   }
 }
 
-// Freezes the active memtable, when it is wanted, and waits for its round, which hands nothing back and does what w->whole asks for.
+// Freezes the active memtable, when it is wanted, and waits for its round, which hands nothing back and does what
+// w->whole asks for.
 static enum remixdb_status flush_round(struct waiter *w, enum xdb_round_when when) {
   struct xdb *const x = w->x;
   if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
@@ -494,7 +515,8 @@ void xdb_flush_last(struct xdb *x) {
   xdb_say(x, "%s: the log keeps what could not be brought into tables: %s", x->dir, err_msg());
 }
 
-// Log files that are there to be recycled go, and the active one, which has grown, is replaced by a new one: whoever compacts wants room.
+// Log files that are there to be recycled go, and the active one, which has grown, is replaced by a new one: whoever
+// compacts wants room.
 static enum remixdb_status shrink_log(struct xdb *x) {
   struct waiter w = {.x = x};
   enum remixdb_status s = wal_shed(x->wal);
@@ -525,7 +547,8 @@ static void whole_on(struct waiter *w) {
   compact_whole_on(work);
 }
 
-// The disk had no room for a round of a compaction. Whether it is worth while to try again with smaller partitions alone, which then give room for others.
+// The disk had no room for a round of a compaction. Whether it is worth while to try again with smaller partitions
+// alone, which then give room for others.
 static bool go_smaller(struct waiter *w) {
   struct compact_whole *const work = w->whole ? &w->whole->work : NULL;  // NULL: the call is given up
   if (!work || work->largest / 2 < WHOLE_MOST_MIN) return false;
@@ -544,7 +567,8 @@ static enum remixdb_status compact_pass(struct waiter *w, bool *any_out) {
     w->whole->work.largest = 0;
     s = flush_round(w, XDB_ROUND_ANY);
     if (s == REMIXDB_NOSPACE && go_smaller(w)) s = REMIXDB_OK;
-    if (s != REMIXDB_OK || !w->whole->installed) continue;  // its round failed, and another has brought the memtable into tables: once more
+    if (s != REMIXDB_OK || !w->whole->installed)
+      continue;  // its round failed, and another has brought the memtable into tables: once more
     *any_out = *any_out || w->whole->work.largest;
     end = w->whole->work.end;
     if (end) break;
@@ -557,7 +581,8 @@ static enum remixdb_status compact_pass(struct waiter *w, bool *any_out) {
 enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p) {
   struct waiter w = {.x = x, .progress = *p, .what = "compact", .whole = mem_calloc(1, sizeof(*w.whole))};
   if (!w.whole) return REMIXDB_NOMEM;
-  // each round takes about as long as to write a few memtables: writers wait for a round at most when the next memtable is full
+  // each round takes about as long as to write a few memtables: writers wait for a round at most when the next memtable
+  // is full
   w.whole->work.budget = 4 * x->memtable_limit;
   if (p->fn && !x->opts.read_only) w.total = whole_bytes(x);
   enum remixdb_status s = waiter_begin(&w);
@@ -569,7 +594,8 @@ enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p) {
     s = compact_pass(&w, &any);
     left = w.whole && w.whole->work.left;
   }
-  if (s == REMIXDB_OK && left) s = err_set(REMIXDB_NOSPACE, "%s: No space left on device: some partitions could not be compacted", x->dir);
+  if (s == REMIXDB_OK && left)
+    s = err_set(REMIXDB_NOSPACE, "%s: No space left on device: some partitions could not be compacted", x->dir);
   mem_free(w.whole);
   if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
   return s == REMIXDB_OK ? waiter_end(&w) : s;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/syncer.h"
 
-#define REST_NS 1000000000ull        // without a write after a sync: then the log is marked
+#define REST_NS 1000000000ull  // without a write after a sync: then the log is marked
 
 enum remixdb_status xdb_sync(struct xdb_ref *r) {
   struct xdb *x = r->xdb;
@@ -51,7 +51,8 @@ static void *sync_main(void *arg) {
     if (atomic_load_explicit(&x->syncer.dirty, memory_order_acquire)) {
       const uint64_t passed = began ? time_ns() - began : 0;
       if (passed < every) (void)sync_wait(x, every - passed, false);
-      atomic_store_explicit(&x->syncer.dirty, false, memory_order_release);  // before the sync: what comes during it is synced by the next
+      atomic_store_explicit(&x->syncer.dirty, false,
+                            memory_order_release);  // before the sync: what comes during it is synced by the next
       began = time_ns();
       const bool again = sync_run(x, wal_sync);
       if (again) atomic_store_explicit(&x->syncer.dirty, true, memory_order_relaxed);

@@ -6,7 +6,8 @@
 
 #include "store/ref.h"
 
-// All that was written before, by any thread, is on disk when it returns. Waits for the disk. A failure that leaves it unknown what is on disk stops all writes.
+// All that was written before, by any thread, is on disk when it returns. Waits for the disk. A failure that leaves it
+// unknown what is on disk stops all writes.
 MUST_CHECK enum remixdb_status xdb_sync(struct xdb_ref *r);
 
 // With sync = N ms: the thread that syncs at most N ms after a write, and marks the log when no more is written.

@@ -21,22 +21,21 @@ static void batch_done(void *arg, struct blkio_read *read) {
   const uint64_t off = sst_block_off(t, w->block);
   enum remixdb_status s = read->status;
   if (likely(s == REMIXDB_OK))
-    s = t->offs ? sst_unpack(t, w->block, pages, (const uint8_t *)read->buf + (off - read->off), sst_block_stored(t, w->block, pages),
-                             &b->scratch[b->of[i].part]->zstd, fill->buf)
+    s = t->offs ? sst_unpack(t, w->block, pages, (const uint8_t *)read->buf + (off - read->off),
+                             sst_block_stored(t, w->block, pages), &b->scratch[b->of[i].part]->zstd, fill->buf)
                 : block_verify(fill->buf, pages, t->nr_recs[w->block], t->number, w->block, t->path, off);
   cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, s == REMIXDB_OK);
   w->status = s;
-  if (likely(s == REMIXDB_OK))
-    sst_hold_set_read(w->hold, t, w->block);
-  else
-    batch_fail(b, w, s);
+  if (likely(s == REMIXDB_OK)) sst_hold_set_read(w->hold, t, w->block);
+  else batch_fail(b, w, s);
 }
 
-// Begins blocks of wants[from, to) that are not had yet and lists what is to be read; a compressed one in whole aligned pages, as direct I/O
-// wants them, to memory that is given later. What cannot be begun now (another thread reads it, or this one does; memory or a
-// descriptor is lacking) keeps its status.
+// Begins blocks of wants[from, to) that are not had yet and lists what is to be read; a compressed one in whole aligned
+// pages, as direct I/O wants them, to memory that is given later. What cannot be begun now (another thread reads it, or
+// this one does; memory or a descriptor is lacking) keeps its status.
 static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
-  const struct sst *opened = NULL;  // the table of the last read: it has been given a descriptor, one for all of its reads
+  const struct sst
+      *opened = NULL;  // the table of the last read: it has been given a descriptor, one for all of its reads
   int fd = -1;
   for (uint32_t i = from; i < to; i++) {
     struct sst_request *const w = &b->requests[i];
@@ -64,8 +63,8 @@ static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
     b->of[n].request = w;
     b->of[n].pages = pages;
     b->of[n].part = (uint8_t)b->nr_parts;
-    b->reads[n] =
-        (struct blkio_read){.fd = fd, .path = t->path, .buf = t->offs ? NULL : fill->buf, .len = (uint32_t)(stop - begin), .off = begin};
+    b->reads[n] = (struct blkio_read){
+        .fd = fd, .path = t->path, .buf = t->offs ? NULL : fill->buf, .len = (uint32_t)(stop - begin), .off = begin};
     b->nr_reads++;
   }
 }

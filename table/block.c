@@ -3,15 +3,18 @@
 
 #include <assert.h>
 
-// A block's offsets lie before its records, and how many there will be is known at the end only. Records are therefore gathered behind the largest table of
-// offsets and moved once; a first record that needs more pages than a block grows to is alone and goes straight to its place.
+// A block's offsets lie before its records, and how many there will be is known at the end only. Records are therefore
+// gathered behind the largest table of offsets and moved once; a first record that needs more pages than a block grows
+// to is alone and goes straight to its place.
 #define BLOCK_GATHER (BLOCK_HEAD + 2 * BLOCK_RECORDS_MAX)
-#define BLOCK_EMPTY 3u   // a block grows when more than 1/3 of it would be empty,
-#define BLOCK_GAIN 10u   // and each page more makes that smaller by 1/10 of the block: who gets one record reads all of it
+#define BLOCK_EMPTY 3u  // a block grows when more than 1/3 of it would be empty,
+#define BLOCK_GAIN \
+  10u  // and each page more makes that smaller by 1/10 of the block: who gets one record reads all of it
 
 _Static_assert(BLOCK_HEAD + 2 + KV_HEAD_MAX + REMIXDB_KV_MAX <= BLOCK_PAGES_MAX * BLOCK_PAGE,
                "the largest record fits the largest block");
-_Static_assert(BLOCK_GATHER + BLOCK_GROW_PAGES * BLOCK_PAGE <= BLOCK_PAGES_MAX * BLOCK_PAGE, "what is gathered fits the buffer");
+_Static_assert(BLOCK_GATHER + BLOCK_GROW_PAGES * BLOCK_PAGE <= BLOCK_PAGES_MAX * BLOCK_PAGE,
+               "what is gathered fits the buffer");
 
 static inline uint32_t pages_for(size_t size) { return (uint32_t)((size + BLOCK_PAGE - 1) / BLOCK_PAGE); }
 static inline size_t block_end(const struct block_build *b) { return BLOCK_HEAD + 2 * (size_t)b->count + b->used; }
@@ -80,8 +83,9 @@ uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t bloc
   return pages;
 }
 
-// Whether the records lie one behind the other, all of them live and short as block_record_short knows them; false says nothing. Each is looked at where its offset says
-// it begins, and has to end where the next one does: no look waits for the one before, as it does for who walks from record to record.
+// Whether the records lie one behind the other, all of them live and short as block_record_short knows them; false says
+// nothing. Each is looked at where its offset says it begins, and has to end where the next one does: no look waits for
+// the one before, as it does for who walks from record to record.
 static bool body_is_short(const uint8_t *buf, uint32_t size, uint32_t nr_recs) {
   uint32_t bad = 0, at = BLOCK_HEAD + 2 * nr_recs;
   for (uint32_t i = 0; i < nr_recs; i++) {
@@ -94,7 +98,8 @@ static bool body_is_short(const uint8_t *buf, uint32_t size, uint32_t nr_recs) {
   return bad == 0 && at <= size;
 }
 
-enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, const char *path, uint64_t off) {
+enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, const char *path,
+                                      uint64_t off) {
   if (unlikely(buf[8] != nr_pages))
     return err_corrupt(path, off + 8, "block of %u pages where there is one of %u", buf[8], nr_pages);
   if (unlikely(buf[9] != nr_recs || nr_recs == 0))
@@ -111,7 +116,8 @@ enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uin
     const uint8_t *const next = kv_rec_get(p, end, &r);
     if (unlikely(!next)) return err_corrupt(path, off + (uint64_t)(p - buf), "record %u of a block", i);
     // block_record looks at two bytes; only the tombstone of an empty key has one.
-    if (unlikely(end - p < 2)) return err_corrupt(path, off + (uint64_t)(p - buf), "record %u of a block begins in its last byte", i);
+    if (unlikely(end - p < 2))
+      return err_corrupt(path, off + (uint64_t)(p - buf), "record %u of a block begins in its last byte", i);
     p = next;
   }
   return REMIXDB_OK;
@@ -129,8 +135,8 @@ void block_record_long(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
   r->val = p + r->klen;
 }
 
-enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table, uint32_t block,
-                                 const char *path, uint64_t off) {
+enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table,
+                                 uint32_t block, const char *path, uint64_t off) {
   const uint64_t sum = hash64_seed(buf + 8, (size_t)nr_pages * BLOCK_PAGE - 8, block_seed(table, block));
   if (unlikely(load64le(buf) != sum)) return err_corrupt(path, off, "checksum of block %u", block);
   return block_verify_body(buf, nr_pages, nr_recs, path, off);

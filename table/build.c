@@ -10,11 +10,12 @@
 #include "table/pieces.h"
 #include "base/zmem.h"
 
-#if !defined(SST_BUILD_GATHER)          // a build that fuzzes makes it small
-#define SST_BUILD_GATHER (1u << 20)     // bytes of blocks that wait for the dictionary
+#if !defined(SST_BUILD_GATHER)       // a build that fuzzes makes it small
+#define SST_BUILD_GATHER (1u << 20)  // bytes of blocks that wait for the dictionary
 #endif
-#define SST_BUILD_SAMPLES 64u           // pages of them to train on: four times as many take three times as long, for 1 % of size
-#define SST_BUILD_DICT_PART 32u         // it is at most this part of what was gathered: it must not cost more than it saves
+#define SST_BUILD_SAMPLES \
+  64u  // pages of them to train on: four times as many take three times as long, for 1 % of size
+#define SST_BUILD_DICT_PART 32u  // it is at most this part of what was gathered: it must not cost more than it saves
 #define SST_BUILD_DICT_MIN 1024u
 
 struct sst_build {
@@ -24,28 +25,28 @@ struct sst_build {
   struct block_build block;
   struct ckb_build ckb;
   uint64_t number;
-  int fd;                      // -1: no table is open
+  int fd;  // -1: no table is open
   char path[ENV_PATH_MAX];
-  struct err_saved error;      // the first; sticky until the next start
-  uint32_t nr_pages;           // of blocks closed
+  struct err_saved error;  // the first; sticky until the next start
+  uint32_t nr_pages;       // of blocks closed
   uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
   uint32_t min_len, max_len;
-  uint8_t *min, *max;          // REMIXDB_KV_MAX bytes each
-  uint8_t *nr_recs;            // per page
-  struct sst_pieces *pieces;   // per page, as many as there is room for; NULL: none
+  uint8_t *min, *max;         // REMIXDB_KV_MAX bytes each
+  uint8_t *nr_recs;           // per page
+  struct sst_pieces *pieces;  // per page, as many as there is room for; NULL: none
   uint32_t cap_pieces;
-  uint32_t *stored;            // per page that begins a block: its size in the file; compressed only
+  uint32_t *stored;  // per page that begins a block: its size in the file; compressed only
   // compressed only
   ZSTD_CCtx *zstd;
-  const ZSTD_CDict *zdict;     // in memory of its own
+  const ZSTD_CDict *zdict;  // in memory of its own
   void *zdict_mem;
-  uint8_t *dict;               // FORMAT_SST_DICT_MAX
+  uint8_t *dict;  // FORMAT_SST_DICT_MAX
   uint32_t dict_len;
-  uint8_t *gathered;           // the first blocks, until there are enough of them to train with
+  uint8_t *gathered;  // the first blocks, until there are enough of them to train with
   size_t gathered_len;
   bool gathering;
-  uint8_t *samples;            // SST_BUILD_SAMPLES pages
-  uint8_t *packed;             // head and frame of one block
+  uint8_t *samples;  // SST_BUILD_SAMPLES pages
+  uint8_t *packed;   // head and frame of one block
 };
 
 static inline bool sst_build_ok(const struct sst_build *b) { return likely(b->error.status == REMIXDB_OK); }
@@ -161,8 +162,7 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   enum remixdb_status s = env_path(b->path, b->ctx->dir->path, name);
   // Numbers are not used twice, but a file of this one may be left of a process that died.
   fdpool_reserve(b->ctx->fds);
-  if (s == REMIXDB_OK)
-    s = env_create(b->ctx->dir, name, ENV_WRITE | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
+  if (s == REMIXDB_OK) s = env_create(b->ctx->dir, name, ENV_WRITE | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
   if (s == REMIXDB_OK) {
     blkio_writer_start(b->writer, b->fd, b->path, b->ctx->direct_io);
   } else {
@@ -210,9 +210,10 @@ static enum remixdb_status sst_build_train(struct sst_build *b) {
   }
   const size_t n = ZDICT_trainFromBuffer(b->dict, cap, b->samples, sizes, (unsigned)nr);
   if (ZDICT_isError(n) || n == 0) return REMIXDB_OK;
-  // What is compressed with it is a page, most of the time: parameters for an unknown size would be those of a large one. In memory of ours, because zstd up to
-  // 1.5.4 does not survive its lack here. Zeroed, because the dictionary's level is not written there when it is made with parameters, and read with every block:
-  // nought is what says that there is none.
+  // What is compressed with it is a page, most of the time: parameters for an unknown size would be those of a large
+  // one. In memory of ours, because zstd up to 1.5.4 does not survive its lack here. Zeroed, because the dictionary's
+  // level is not written there when it is made with parameters, and read with every block: nought is what says that
+  // there is none.
   const ZSTD_compressionParameters params = ZSTD_getCParams(b->opts.level, BLOCK_PAGE, n);
   const size_t size = ZSTD_estimateCDictSize_advanced(n, params, ZSTD_dlm_byRef);
   if (!(b->zdict_mem = mem_calloc(1, size))) return REMIXDB_NOMEM;
@@ -284,10 +285,12 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
   assert(r->klen + (r->tomb ? 0 : r->vlen) <= REMIXDB_KV_MAX);
   const size_t size = kv_rec_size(r->klen, r->vlen, r->tomb);
   enum remixdb_status s = REMIXDB_OK;
-  // The order is what old files say it is, so it is looked at: a table out of order would be found to be one only when it is read.
+  // The order is what old files say it is, so it is looked at: a table out of order would be found to be one only when
+  // it is read.
   if (unlikely(b->nr_records && kv_cmp(kref(b->max, b->max_len), kref(r->key, r->klen)) >= 0)) {
-    sst_build_fail(b, err_corrupt(b->path, blkio_writer_offset(b->writer), "what it is made of is not in order at record %llu",
-                                  (unsigned long long)b->nr_records));
+    sst_build_fail(b,
+                   err_corrupt(b->path, blkio_writer_offset(b->writer),
+                               "what it is made of is not in order at record %llu", (unsigned long long)b->nr_records));
     return;
   }
   if (!block_build_fits(&b->block, size)) s = sst_build_close_block(b);
@@ -313,7 +316,8 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
 struct sst_pieces *sst_build_pieces(struct sst_build *b) {
   struct sst_pieces *p = NULL;
   if (b->pieces && b->cap_pieces >= b->nr_pages) {
-    if (b->cap_pieces > b->nr_pages) (void)sst_build_more_pieces(b, b->nr_pages);  // what is too much is given back, when there is memory to do so
+    if (b->cap_pieces > b->nr_pages)
+      (void)sst_build_more_pieces(b, b->nr_pages);  // what is too much is given back, when there is memory to do so
     p = b->pieces;
   } else {
     mem_free(b->pieces);
@@ -323,21 +327,27 @@ struct sst_pieces *sst_build_pieces(struct sst_build *b) {
   return p;
 }
 
-bool sst_build_failed(const struct sst_build *b) { return !sst_build_ok(b) || (b->fd >= 0 && blkio_writer_failed(b->writer)); }
+bool sst_build_failed(const struct sst_build *b) {
+  return !sst_build_ok(b) || (b->fd >= 0 && blkio_writer_failed(b->writer));
+}
 
-bool sst_build_full(const struct sst_build *b) { return b->nr_pages + block_build_pages(&b->block) >= b->opts.max_pages; }
+bool sst_build_full(const struct sst_build *b) {
+  return b->nr_pages + block_build_pages(&b->block) >= b->opts.max_pages;
+}
 
 bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r) {
   return !sst_build_full(b) || (b->block.count && block_build_fits(&b->block, kv_rec_size(r->klen, r->vlen, r->tomb)));
 }
 
-uint64_t sst_build_bytes(const struct sst_build *b) { return ((uint64_t)b->nr_pages + block_build_pages(&b->block)) * BLOCK_PAGE; }
+uint64_t sst_build_bytes(const struct sst_build *b) {
+  return ((uint64_t)b->nr_pages + block_build_pages(&b->block)) * BLOCK_PAGE;
+}
 
 // Metadata and footer, behind all else.
 static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data_size) {
   const bool zstd = b->opts.compression != REMIXDB_COMPRESSION_NONE;
-  const size_t cap =
-      (size_t)b->nr_pages + b->min_len + b->max_len + b->dict_len + (zstd ? (size_t)b->nr_pages * 5 : 0) + FORMAT_SST_ALIGN;
+  const size_t cap = (size_t)b->nr_pages + b->min_len + b->max_len + b->dict_len +
+                     (zstd ? (size_t)b->nr_pages * 5 : 0) + FORMAT_SST_ALIGN;
   uint8_t *const meta = mem_calloc(1, cap + FORMAT_SST_FOOTER);
   if (!meta) return REMIXDB_NOMEM;
   uint8_t *p = meta;

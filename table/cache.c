@@ -7,10 +7,10 @@
 #define SHARD_BYTES_MIN ((size_t)8 << 20)  // a shard more is worth it for this much
 #define BATCH_PAGES 64u                    // evicted together, so that one look at all epochs serves them all
 #define RESERVE_PART 8u                    // kept free or in limbo at most: this part of a shard
-#define ADMIT_PART 4u                      // of the misses that a shard has room for: a block missed again within so many gets a frame
-#define LOADS_TIMED 8u                     // one in so many loads is timed
-#define RUN_TRIES 32u                      // stretches looked at for one large block
-#define HELD_TRIES 4u                      // frames found pinned that are looked at again each time
+#define ADMIT_PART 4u   // of the misses that a shard has room for: a block missed again within so many gets a frame
+#define LOADS_TIMED 8u  // one in so many loads is timed
+#define RUN_TRIES 32u   // stretches looked at for one large block
+#define HELD_TRIES 4u   // frames found pinned that are looked at again each time
 
 // What a page is. Only the first page of a run (a frame, or free pages side by side) says more than PAGE_INNER.
 enum page_state {
@@ -24,9 +24,9 @@ enum page_state {
 // One per page, guarded by the shard's lock.
 struct page {
   uint8_t state;
-  uint32_t nr_pages;      // of the run that begins here
-  uint32_t free_len;      // length of the free run that ends here, or 0
-  uint32_t next, prev;    // page numbers in the list the run is in; 0 ends it
+  uint32_t nr_pages;    // of the run that begins here
+  uint32_t free_len;    // length of the free run that ends here, or 0
+  uint32_t next, prev;  // page numbers in the list the run is in; 0 ends it
   union {
     _Atomic uint32_t *slot;  // live: where it is published
     uint64_t stamp;          // in limbo. Nothing points to the table any more
@@ -39,32 +39,32 @@ struct page_queue {
 
 struct shard {
   _Alignas(CACHE_LINE) pthread_mutex_t lock;
-  pthread_cond_t loaded;        // a load with waiters has ended
+  pthread_cond_t loaded;  // a load with waiters has ended
   struct cache_load *loads;
   uint64_t load_seq;
-  uint32_t first, end;          // its pages
+  uint32_t first, end;  // its pages
   // pages from here to the end were never used, so that their memory is not touched before it is needed
   uint32_t fresh;
-  uint32_t hand;                // CLOCK: the first page of a run, or `fresh`
-  uint32_t run_hand;            // the same for large blocks
-  uint32_t reserve;             // pages kept free or in limbo: between the two below
+  uint32_t hand;      // CLOCK: the first page of a run, or `fresh`
+  uint32_t run_hand;  // the same for large blocks
+  uint32_t reserve;   // pages kept free or in limbo: between the two below
   uint32_t reserve_min, reserve_max;
-  bool starved;                 // there was no frame to be had while limbo could not be emptied
+  bool starved;  // there was no frame to be had while limbo could not be emptied
   uint32_t free_pages, limbo_pages;
-  uint32_t free_mask;           // bit n: free[n] is not empty
+  uint32_t free_mask;                    // bit n: free[n] is not empty
   uint32_t free[CACHE_BLOCK_PAGES + 1];  // free runs of n pages, the last: or more
-  struct page_queue limbo;      // in order of stamp
-  struct page_queue held;       // stamp passed, but pinned
+  struct page_queue limbo;               // in order of stamp
+  struct page_queue held;                // stamp passed, but pinned
   uint64_t misses, evictions, declined, bypasses;
 };
 
 struct cache_full {
   struct cache pub;
-  struct page *pages;           // by page number, which begins at 1
+  struct page *pages;  // by page number, which begins at 1
   struct epoch *epoch;
-  _Atomic bool disk;            // the last load that was timed was the disk's. A guess, relaxed
+  _Atomic bool disk;  // the last load that was timed was the disk's. A guess, relaxed
   uint32_t nr_pages;
-  uint32_t nr_shards;           // a power of two
+  uint32_t nr_shards;  // a power of two
   struct shard *shards;
   struct mem_map map;
 };
@@ -133,10 +133,8 @@ void cache_destroy(struct cache *pub) {
 
 static void queue_push(struct page *pages, struct page_queue *q, uint32_t f) {
   pages[f].next = 0;
-  if (q->tail)
-    pages[q->tail].next = f;
-  else
-    q->head = f;
+  if (q->tail) pages[q->tail].next = f;
+  else q->head = f;
   q->tail = f;
 }
 
@@ -167,10 +165,8 @@ static void free_unlink(struct page *pages, struct shard *s, uint32_t f) {
   struct page *const p = &pages[f];
   const uint32_t class = free_class(p->nr_pages);
   if (p->next) pages[p->next].prev = p->prev;
-  if (p->prev)
-    pages[p->prev].next = p->next;
-  else
-    s->free[class] = p->next;
+  if (p->prev) pages[p->prev].next = p->next;
+  else s->free[class] = p->next;
   if (!s->free[class]) s->free_mask &= ~(1u << class);
   pages[f + p->nr_pages - 1].free_len = 0;
   s->free_pages -= p->nr_pages;
@@ -219,13 +215,11 @@ static uint32_t fresh_take(struct page *pages, struct shard *s, uint32_t n) {
   return free_take(pages, s, n);
 }
 
-// A reader that stays in its epoch (its processor was taken away, or its read is slow) keeps all of limbo. The reserve is to
-// last for as long as that takes: it doubles when it did not, and shrinks while it does.
+// A reader that stays in its epoch (its processor was taken away, or its read is slow) keeps all of limbo. The reserve
+// is to last for as long as that takes: it doubles when it did not, and shrinks while it does.
 static void shard_tune(struct shard *s) {
-  if (s->starved)
-    s->reserve = s->reserve < s->reserve_max / 2 ? s->reserve * 2 : s->reserve_max;
-  else
-    s->reserve -= (s->reserve - s->reserve_min) / 16;
+  if (s->starved) s->reserve = s->reserve < s->reserve_max / 2 ? s->reserve * 2 : s->reserve_max;
+  else s->reserve -= (s->reserve - s->reserve_min) / 16;
   s->starved = false;
 }
 
@@ -235,7 +229,9 @@ static inline bool frame_pinned(const struct cache_full *c, uint32_t f, memory_o
 static inline bool frame_used(const struct cache_full *c, uint32_t f) {
   return (atomic_load_explicit(&c->pub.marks[f], memory_order_relaxed) & CACHE_USED) != 0;
 }
-static inline void frame_clear(const struct cache_full *c, uint32_t f) { (void)atomic_fetch_and_explicit(&c->pub.marks[f], ~CACHE_USED, memory_order_relaxed); }
+static inline void frame_clear(const struct cache_full *c, uint32_t f) {
+  (void)atomic_fetch_and_explicit(&c->pub.marks[f], ~CACHE_USED, memory_order_relaxed);
+}
 
 // Takes back from limbo what no reader can hold any more.
 static void shard_reclaim(struct cache_full *c, struct shard *s) {
@@ -244,20 +240,16 @@ static void shard_reclaim(struct cache_full *c, struct shard *s) {
   while (s->limbo.head && epoch_passed(c->epoch, pages[s->limbo.head].stamp)) {
     const uint32_t f = queue_pop(pages, &s->limbo);
     s->limbo_pages -= pages[f].nr_pages;
-    // acquire: pairs with the release of the last unpin, so that the holder's reads come before the next filling. Pins taken
-    // inside the epoch are seen because the epoch has passed, and there can be no later ones (C3).
-    if (unlikely(frame_pinned(c, f, memory_order_acquire)))
-      queue_push(pages, &s->held, f);
-    else
-      free_put(pages, s, f, pages[f].nr_pages);
+    // acquire: pairs with the release of the last unpin, so that the holder's reads come before the next filling. Pins
+    // taken inside the epoch are seen because the epoch has passed, and there can be no later ones (C3).
+    if (unlikely(frame_pinned(c, f, memory_order_acquire))) queue_push(pages, &s->held, f);
+    else free_put(pages, s, f, pages[f].nr_pages);
   }
   if (s->limbo.head != oldest) shard_tune(s);
   for (uint32_t i = 0; i < HELD_TRIES && s->held.head; i++) {
     const uint32_t f = queue_pop(pages, &s->held);
-    if (frame_pinned(c, f, memory_order_acquire))
-      queue_push(pages, &s->held, f);
-    else
-      free_put(pages, s, f, pages[f].nr_pages);
+    if (frame_pinned(c, f, memory_order_acquire)) queue_push(pages, &s->held, f);
+    else free_put(pages, s, f, pages[f].nr_pages);
   }
 }
 
@@ -279,8 +271,8 @@ static void limbo_stamp(struct cache_full *c, uint32_t f) {
   for (; f; f = c->pages[f].next) c->pages[f].stamp = stamp;
 }
 
-// CLOCK (Corbato 1968). A block just read is not `used` before it is hit again, so that what is read once leaves on the first
-// pass. Evicts ahead of need: what is evicted now can be had only after this thread, too, has left its epoch.
+// CLOCK (Corbato 1968). A block just read is not `used` before it is hit again, so that what is read once leaves on the
+// first pass. Evicts ahead of need: what is evicted now can be had only after this thread, too, has left its epoch.
 static void shard_evict(struct cache_full *c, struct shard *s) {
   struct page *const pages = c->pages;
   const uint32_t spare = s->free_pages + s->limbo_pages + (s->end - s->fresh);
@@ -305,9 +297,10 @@ static void shard_evict(struct cache_full *c, struct shard *s) {
   if (from) limbo_stamp(c, from);
 }
 
-// The end of n pages or more that can be taken from f on, all free, in limbo or unused; or 0, with *blocker_out the end of the
-// first run in the way.
-static uint32_t run_check(const struct cache_full *c, const struct shard *s, uint32_t f, uint32_t n, uint32_t *blocker_out) {
+// The end of n pages or more that can be taken from f on, all free, in limbo or unused; or 0, with *blocker_out the end
+// of the first run in the way.
+static uint32_t run_check(const struct cache_full *c, const struct shard *s, uint32_t f, uint32_t n,
+                          uint32_t *blocker_out) {
   const uint32_t until = f + n;
   while (f < until) {
     if (f >= s->fresh) {
@@ -327,8 +320,8 @@ static uint32_t run_check(const struct cache_full *c, const struct shard *s, uin
   return f;
 }
 
-// Makes room for a large block where there are free pages, but not side by side. CLOCK with two hands (Babaoglu and Joy 1981):
-// the front hand clears `used`, the back hand evicts a stretch of neighbours that have not been used since.
+// Makes room for a large block where there are free pages, but not side by side. CLOCK with two hands (Babaoglu and Joy
+// 1981): the front hand clears `used`, the back hand evicts a stretch of neighbours that have not been used since.
 static void shard_evict_run(struct cache_full *c, struct shard *s, uint32_t n) {
   struct page *const pages = c->pages;
   const uint32_t size = s->end - s->first;
@@ -420,8 +413,8 @@ static struct cache_load *load_find(const struct shard *s, const _Atomic uint32_
   return load;
 }
 
-// Waits for the end of another thread's read, whatever comes of it. That thread takes no lock and waits for no epoch of ours
-// meanwhile.
+// Waits for the end of another thread's read, whatever comes of it. That thread takes no lock and waits for no epoch of
+// ours meanwhile.
 static void load_wait(struct shard *s, struct cache_load *load, const _Atomic uint32_t *slot) {
   const uint64_t seq = load->seq;
   load->nr_waiters++;
@@ -453,25 +446,27 @@ enum remixdb_status cache_block_reserve(struct cache_block *b, uint32_t nr_pages
 }
 
 // Loads a block, and finds out by those that are timed where from. c may be NULL when not timed.
-static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg, uint8_t *buf,
-                                      bool own) {
+static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t block, uint32_t nr_pages,
+                                      cache_load_fn load, void *arg, uint8_t *buf, bool own) {
   if (likely(!timed)) return load(arg, block, nr_pages, buf, own);
   const uint64_t began = time_ns();
   const enum remixdb_status status = load(arg, block, nr_pages, buf, own);
   const bool disk = time_ns() - began > nr_pages * c->pub.disk_ns;
-  if (disk != atomic_load_explicit(&c->disk, memory_order_relaxed)) atomic_store_explicit(&c->disk, disk, memory_order_relaxed);
+  if (disk != atomic_load_explicit(&c->disk, memory_order_relaxed))
+    atomic_store_explicit(&c->disk, disk, memory_order_relaxed);
   return status;
 }
 
-static enum remixdb_status block_load_own(struct cache_full *c, bool timed, struct cache_block *b, uint32_t block, uint32_t nr_pages, cache_load_fn load,
-                                          void *arg) {
+static enum remixdb_status block_load_own(struct cache_full *c, bool timed, struct cache_block *b, uint32_t block,
+                                          uint32_t nr_pages, cache_load_fn load, void *arg) {
   enum remixdb_status status = cache_block_reserve(b, nr_pages);
   if (status == REMIXDB_OK) status = block_load(c, timed, block, nr_pages, load, arg, b->own, true);
   if (status == REMIXDB_OK) b->data = b->own;
   return status;
 }
 
-void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b, struct cache_fill *fill, bool good) {
+void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b,
+                    struct cache_fill *fill, bool good) {
   if (!fill->frame) {
     if (good) b->data = b->own;
     return;
@@ -479,10 +474,8 @@ void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, st
   struct cache_full *const c = cache_full(t->cache);
   struct shard *const s = shard_of(c, t, block);
   (void)pthread_mutex_lock(&s->lock);
-  if (good)
-    frame_publish(c->pages, fill->frame, &t->slots[block]);
-  else
-    free_put(c->pages, s, fill->frame, nr_pages);  // nobody has seen it
+  if (good) frame_publish(c->pages, fill->frame, &t->slots[block]);
+  else free_put(c->pages, s, fill->frame, nr_pages);  // nobody has seen it
   load_end(s, &fill->load);
   (void)pthread_mutex_unlock(&s->lock);
   if (good) block_set(&c->pub, b, fill->frame);
@@ -533,7 +526,8 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   (void)pthread_mutex_unlock(&s->lock);
 
   self.frame = f;
-  const enum remixdb_status status = block_load(c, timed, block, nr_pages, load, arg, c->pub.pages + (size_t)(f - 1) * CACHE_PAGE, false);
+  const enum remixdb_status status = block_load(c, timed, block, nr_pages, load, arg,
+                                                c->pub.pages + (size_t)(f - 1) * CACHE_PAGE, false);
   cache_fill_end(t, block, nr_pages, b, &self, status == REMIXDB_OK);
   return status;
 }
@@ -555,10 +549,8 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
       s->misses++;
       const bool wanted = shard_admits(c, s, slot, nr_pages);
       fill->frame = wanted ? frame_take(c, s, nr_pages) : 0;
-      if (fill->frame)
-        load_begin(s, &fill->load, slot);
-      else
-        s->bypasses += wanted;
+      if (fill->frame) load_begin(s, &fill->load, slot);
+      else s->bypasses += wanted;
     }
     (void)pthread_mutex_unlock(&s->lock);
     if (other) return CACHE_FILL_LATER;

@@ -15,8 +15,8 @@ _Static_assert(CKB_CHUNK_HEAD + CKB_ENTRY_MAX <= CKB_CHUNK, "the largest key fit
 _Static_assert(127 + CKB_SLACK < CKB_SHORT, "such a key");
 _Static_assert(CKB_CHUNK <= 1u << 16, "an entry begins at an offset of 16 bits");
 
-// Never the seed of a block: that one has the table number in its upper 48 bits, this one its complement. Offsets stay below
-// 2^32 because a table's keys do.
+// Never the seed of a block: that one has the table number in its upper 48 bits, this one its complement. Offsets stay
+// below 2^32 because a table's keys do.
 static uint64_t ckb_seed(uint64_t table, uint64_t off) { return ~(table << 32) ^ off; }
 
 // Makes *buf hold `need` bytes, doubling so that the copying stays linear.
@@ -60,9 +60,11 @@ static enum remixdb_status ckb_build_pack(struct ckb_build *c, uint32_t entries,
   *len_out = 0;
   const size_t most = entries - (entries + 7) / 8, head = CKB_PACKED_HEAD - CKB_CHUNK_HEAD;
   if (most <= head) return REMIXDB_OK;
-  if (!c->zstd && !(c->zstd = ZSTD_createCCtx_advanced(zmem()))) return err_set(REMIXDB_NOMEM, "no memory for compression");
+  if (!c->zstd && !(c->zstd = ZSTD_createCCtx_advanced(zmem())))
+    return err_set(REMIXDB_NOMEM, "no memory for compression");
   if (!c->packed && !(c->packed = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
-  const size_t n = ZSTD_compressCCtx(c->zstd, c->packed, most - head, c->buf + c->chunk + CKB_CHUNK_HEAD, entries, CKB_LEVEL);
+  const size_t n = ZSTD_compressCCtx(c->zstd, c->packed, most - head, c->buf + c->chunk + CKB_CHUNK_HEAD, entries,
+                                     CKB_LEVEL);
   if (!ZSTD_isError(n)) {
     *len_out = n;
   } else if (ZSTD_getErrorCode(n) != ZSTD_error_dstSize_tooSmall) {
@@ -138,7 +140,8 @@ void ckb_read_fini(struct ckb_read *r) {
 }
 
 uint32_t ckb_chunk_length(const uint8_t *p, uint64_t left) {
-  const uint32_t word = load32le(p + 8), len = word & ~CKB_PACKED, least = word & CKB_PACKED ? CKB_PACKED_HEAD + 1 : CKB_CHUNK_HEAD + 2;
+  const uint32_t word = load32le(p + 8), len = word & ~CKB_PACKED,
+                 least = word & CKB_PACKED ? CKB_PACKED_HEAD + 1 : CKB_CHUNK_HEAD + 2;
   return len < least || len > CKB_CHUNK || len > left ? 0 : len;
 }
 
@@ -147,7 +150,8 @@ enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uin
   if (unlikely(load64le(chunk) != hash64_seed(chunk + 8, len - 8, ckb_seed(table, off))))
     return err_corrupt(path, file_off, "checksum of compressed keys");
   const uint32_t word = load32le(chunk + 8), count = load32le(chunk + 12);
-  if (unlikely(ckb_chunk_length(chunk, len) != len || count == 0)) return err_corrupt(path, file_off + 8, "head of compressed keys");
+  if (unlikely(ckb_chunk_length(chunk, len) != len || count == 0))
+    return err_corrupt(path, file_off + 8, "head of compressed keys");
   uint32_t packed = 0;
   if (word & CKB_PACKED) {
     packed = load32le(chunk + CKB_CHUNK_HEAD);
@@ -166,22 +170,26 @@ enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uin
 
 // Makes entries of the frame at p. A failure leaves the reader as it was.
 static enum remixdb_status ckb_read_unpack(struct ckb_read *r, const char *path, uint64_t file_off) {
-  if (!r->zstd && !(r->zstd = ZSTD_createDCtx_advanced(zmem()))) return err_set(REMIXDB_NOMEM, "no memory for decompression");
+  if (!r->zstd && !(r->zstd = ZSTD_createDCtx_advanced(zmem())))
+    return err_set(REMIXDB_NOMEM, "no memory for decompression");
   if (!r->unpacked && !(r->unpacked = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
   const size_t len = (size_t)(r->end - r->p);
   // one frame, and nothing behind it: decompression would take several for one
-  if (unlikely(ZSTD_findFrameCompressedSize(r->p, len) != len)) return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys");
+  if (unlikely(ZSTD_findFrameCompressedSize(r->p, len) != len))
+    return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys");
   const size_t n = ZSTD_decompressDCtx(r->zstd, r->unpacked, r->packed, r->p, len);
   if (unlikely(ZSTD_isError(n)))
     return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys: %s", ZSTD_getErrorName(n));
-  if (unlikely(n != r->packed)) return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys gives too little");
+  if (unlikely(n != r->packed))
+    return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys gives too little");
   r->packed = 0;
   r->chunk = r->p = r->unpacked;
   r->end = r->unpacked + n;
   return REMIXDB_OK;
 }
 
-// The first entry of a chunk, and any that is not of the ordinary kind: lengths of more than 7 bits, or near the chunk's end.
+// The first entry of a chunk, and any that is not of the ordinary kind: lengths of more than 7 bits, or near the
+// chunk's end.
 static enum remixdb_status ckb_read_any(struct ckb_read *r, const char *path, uint64_t file_off) {
   uint32_t shared, head;
   if (unlikely(r->packed)) {
@@ -230,8 +238,8 @@ bad:
 enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *path, uint64_t file_off) {
   assert(nr > 0 && nr <= r->left);
   for (;;) {
-    // Both lengths are of one byte, the suffix is short and there is room to copy a whole vector: these are nearly all. What
-    // the loop needs is in locals, which the bytes it writes cannot be taken to change.
+    // Both lengths are of one byte, the suffix is short and there is room to copy a whole vector: these are nearly all.
+    // What the loop needs is in locals, which the bytes it writes cannot be taken to change.
     const uint8_t *p = r->p;
     const uint8_t *const end = r->end - (CKB_SLACK + 2), *const chunk = r->chunk;
     uint8_t *const key = r->key;
@@ -293,9 +301,10 @@ static const uint8_t *ckb_read_again(const struct ckb_read *r, uint32_t at, uint
   return p;
 }
 
-// What all keys from there to the current one share is in the current one; the rest is in the suffixes of the entry and of those
-// before it.
-enum remixdb_status ckb_read_back(const struct ckb_read *r, uint32_t at, uint8_t **buf, uint32_t *cap, uint32_t *klen_out) {
+// What all keys from there to the current one share is in the current one; the rest is in the suffixes of the entry and
+// of those before it.
+enum remixdb_status ckb_read_back(const struct ckb_read *r, uint32_t at, uint8_t **buf, uint32_t *cap,
+                                  uint32_t *klen_out) {
   assert(at < r->at);
   const uint32_t oldest = r->at > CKB_BACK ? r->at - CKB_BACK : 0;
   if (at < oldest) return REMIXDB_NOTFOUND;

@@ -7,11 +7,12 @@
 struct fdpool {
   struct env *env;
   uint32_t max_open;
-  _Atomic uint32_t wanted;  // threads that wait, and places beyond the bound; changed under the lock, looked at by who gives a descriptor back
+  _Atomic uint32_t wanted;  // threads that wait, and places beyond the bound; changed under the lock, looked at by who
+                            // gives a descriptor back
   _Alignas(CACHE_LINE) pthread_mutex_t lock;  // guards what follows
-  pthread_cond_t freed;     // a place, or a descriptor in it, is not used any more
-  uint32_t nr_open;         // places taken: open descriptors, those being opened or closed, reserved places
-  uint32_t nr_reserved;     // of them
+  pthread_cond_t freed;                       // a place, or a descriptor in it, is not used any more
+  uint32_t nr_open;      // places taken: open descriptors, those being opened or closed, reserved places
+  uint32_t nr_reserved;  // of them
   uint32_t nr_waiting;
   uint32_t nr_ring;
   struct fdpool_file *hand;  // in the ring of open files: the next to be looked at; NULL: none is open
@@ -49,7 +50,9 @@ static inline bool file_enter(struct fdpool_file *f, int *fd_out) {
   uint64_t state = atomic_load_explicit(&f->state, memory_order_relaxed);
   while (state_fd(state) >= 0) {
     // acquire: pairs with ring_add
-    if (!atomic_compare_exchange_weak_explicit(&f->state, &state, (state + 1) | FDPOOL_USED, memory_order_acquire, memory_order_relaxed)) continue;
+    if (!atomic_compare_exchange_weak_explicit(&f->state, &state, (state + 1) | FDPOOL_USED, memory_order_acquire,
+                                               memory_order_relaxed))
+      continue;
     *fd_out = state_fd(state);
     return true;
   }
@@ -79,7 +82,8 @@ static void ring_remove(struct fdpool *p, struct fdpool_file *f) {
   p->nr_ring--;
 }
 
-// Takes a descriptor from a file that nobody uses, for the caller to close; -1 when all are in use. Its place is the caller's.
+// Takes a descriptor from a file that nobody uses, for the caller to close; -1 when all are in use. Its place is the
+// caller's.
 static int take_unused(struct fdpool *p) {
   // once round to forget that files were used, and once more; a file that is used meanwhile is left alone
   for (uint32_t i = 2 * p->nr_ring; i > 0; i--) {
@@ -95,7 +99,9 @@ static int take_unused(struct fdpool *p) {
   return -1;
 }
 
-static void count_waiters(struct fdpool *p) { atomic_store(&p->wanted, p->nr_waiting + (p->nr_open > p->max_open ? p->nr_open - p->max_open : 0)); }
+static void count_waiters(struct fdpool *p) {
+  atomic_store(&p->wanted, p->nr_waiting + (p->nr_open > p->max_open ? p->nr_open - p->max_open : 0));
+}
 
 static void place_take(struct fdpool *p) {
   p->nr_open++;
@@ -148,8 +154,8 @@ void fdpool_remove(struct fdpool_file *f) {
   (void)pthread_mutex_unlock(&p->lock);
 }
 
-// The env's raw call, because the reason of a refusal decides what to do. Nothing is locked, so that a slow file system holds up
-// only those who need this file.
+// The env's raw call, because the reason of a refusal decides what to do. Nothing is locked, so that a slow file system
+// holds up only those who need this file.
 static int open_fd(struct fdpool *p, const struct fdpool_file *f) {
   for (;;) {
     const int fd = p->env->ops->open(p->env, f->dir->fd, env_name(f->path), f->flags);
@@ -163,8 +169,8 @@ static int open_fd(struct fdpool *p, const struct fdpool_file *f) {
   }
 }
 
-// A place for a file that is closed. False with *fd_out >= 0 when somebody else has opened it, which needs none, and with -1 when there is no place
-// and the caller does not wait.
+// A place for a file that is closed. False with *fd_out >= 0 when somebody else has opened it, which needs none, and
+// with -1 when there is no place and the caller does not wait.
 static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
   struct fdpool *const p = f->pool;
   uint64_t until = 0;
@@ -190,7 +196,8 @@ static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
   return placed;
 }
 
-// Of a file that was found closed: 0, the errno of a failure, or EAGAIN when there is no place and the caller does not wait.
+// Of a file that was found closed: 0, the errno of a failure, or EAGAIN when there is no place and the caller does not
+// wait.
 static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait, int *fd_out) {
   struct fdpool *const p = f->pool;
   // the place is taken before the file is opened, so that threads that open at the same time keep to the bound
@@ -217,7 +224,9 @@ enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out) {
   return errnum ? err_errno(errnum, "open", f->path) : REMIXDB_OK;
 }
 
-bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out) { return file_enter(f, fd_out) || get_closed(f, false, fd_out) == 0; }
+bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out) {
+  return file_enter(f, fd_out) || get_closed(f, false, fd_out) == 0;
+}
 
 // For those who wait, and for the bound.
 static __attribute__((noinline)) void release_to_waiters(struct fdpool *p) {
@@ -240,7 +249,8 @@ void fdpool_reserve(struct fdpool *p) {
   int unused;
   (void)pthread_mutex_lock(&p->lock);
   wait_begin(p);
-  while (p->nr_reserved >= (p->max_open + 1) / 2 || !find_place(p, &unused)) (void)cond_wait_ns(&p->freed, &p->lock, FDPOOL_PATIENCE_NS);
+  while (p->nr_reserved >= (p->max_open + 1) / 2 || !find_place(p, &unused))
+    (void)cond_wait_ns(&p->freed, &p->lock, FDPOOL_PATIENCE_NS);
   wait_end(p);
   p->nr_reserved++;
   (void)pthread_mutex_unlock(&p->lock);

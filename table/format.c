@@ -68,7 +68,8 @@ static const char *format_sst_footer_flaw(const struct format_sst_footer *f, uin
       f->meta_len > file_size)
     return "a part lies outside of the file";
   if (!zstd && f->data_size != pages_size) return "size of data differs from its pages";
-  if (zstd && (f->data_size == 0 || f->data_size > pages_size + f->nr_pages)) return "size of compressed data out of range";
+  if (zstd && (f->data_size == 0 || f->data_size > pages_size + f->nr_pages))
+    return "size of compressed data out of range";
   if (ckb != (f->ckb_len != 0) || f->ckb_off != (ckb ? f->data_size : 0)) return "compressed keys out of place";
   if (f->meta_off != f->data_size + f->ckb_len || f->meta_off + f->meta_len + FORMAT_SST_FOOTER != file_size)
     return "metadata out of place";
@@ -77,7 +78,8 @@ static const char *format_sst_footer_flaw(const struct format_sst_footer *f, uin
     return "compression tables out of range";
   const uint64_t used = (uint64_t)f->nr_pages + f->min_len + f->max_len + f->dict_len + f->sizes_len;
   if (used > f->meta_len || f->meta_len - used >= FORMAT_SST_ALIGN) return "size of metadata out of range";
-  if (f->nr_records == 0 || f->nr_records > (uint64_t)f->nr_pages * FORMAT_SST_BLOCK_RECORDS || f->nr_tombs > f->nr_records)
+  if (f->nr_records == 0 || f->nr_records > (uint64_t)f->nr_pages * FORMAT_SST_BLOCK_RECORDS ||
+      f->nr_tombs > f->nr_records)
     return "number of records out of range";
   if (f->key_bytes > pages_size || f->value_bytes > pages_size) return "bytes of records out of range";
   return NULL;
@@ -87,10 +89,13 @@ enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, 
                                           struct format_sst_footer *f_out) {
   const uint64_t off = file_size - FORMAT_SST_FOOTER;
   if (load64le(p + SST_MAGIC) != FORMAT_SST_MAGIC) return err_corrupt(path, off + SST_MAGIC, "not the end of a table");
-  if (load64le(p + SST_SUM) != hash64(p + 8, FORMAT_SST_FOOTER - 8)) return err_corrupt(path, off, "checksum of footer");
-  const uint32_t version = load32le(p + SST_VERSION);  // after the checksum: a flipped bit is damage, not a later format
+  if (load64le(p + SST_SUM) != hash64(p + 8, FORMAT_SST_FOOTER - 8))
+    return err_corrupt(path, off, "checksum of footer");
+  const uint32_t version = load32le(p +
+                                    SST_VERSION);  // after the checksum: a flipped bit is damage, not a later format
   if (version > FORMAT_SST_VERSION)
-    return err_set(REMIXDB_VERSION, "%s: table format %u; this library knows up to %u", path, version, FORMAT_SST_VERSION);
+    return err_set(REMIXDB_VERSION, "%s: table format %u; this library knows up to %u", path, version,
+                   FORMAT_SST_VERSION);
   if (version == 0) return err_corrupt(path, off + SST_VERSION, "table format %u", version);
   *f_out = (struct format_sst_footer){
       .store_id = load64le(p + SST_STORE_ID),

@@ -34,8 +34,9 @@ static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, ui
   return s;
 }
 
-// Load request: records [idx, idx + nr) of one block. span: bytes to read from the block's beginning on into the hold's own memory, when blocks behind it come
-// with it; 0: the block alone. Set by the load: the records [from, to) that are there, and span 0 when nothing behind the block was read.
+// Load request: records [idx, idx + nr) of one block. span: bytes to read from the block's beginning on into the hold's
+// own memory, when blocks behind it come with it; 0: the block alone. Set by the load: the records [from, to) that are
+// there, and span 0 when nothing behind the block was read.
 struct load {
   struct sst *t;
   uint32_t idx, nr, span, from, to;
@@ -50,7 +51,8 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
   const bool few = own && l->nr != SST_ALL;
   l->from = l->to = 0;
   s = few ? sst_pieces_read(t, fd, block, l->idx, l->nr, l->span, buf, &l->from, &l->to) : REMIXDB_NOTFOUND;
-  if (unlikely(l->span && s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {  // it may be what lies behind that cannot be read
+  if (unlikely(l->span && s != REMIXDB_OK &&
+               s != REMIXDB_NOTFOUND)) {  // it may be what lies behind that cannot be read
     l->span = 0;
     s = sst_pieces_read(t, fd, block, l->idx, l->nr, 0, buf, &l->from, &l->to);
   }
@@ -65,7 +67,8 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
   return s;
 }
 
-static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
+static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, uint32_t idx,
+                                                                   uint32_t nr, struct sst_hold *h) {
   const uint32_t pages = sst_block_pages(t, block);
   struct load l = {.t = t, .idx = idx, .nr = nr, .from = 0, .to = SST_ALL};
   h->kind = SST_HOLD_NONE;
@@ -87,7 +90,8 @@ static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t
 }
 
 // The block was read with the one before it that h holds, or some of it was. REMIXDB_NOTFOUND: nothing that is of use.
-static __attribute__((noinline)) enum remixdb_status sst_take_behind(struct sst *t, uint32_t block, struct sst_hold *h) {
+static __attribute__((noinline)) enum remixdb_status sst_take_behind(struct sst *t, uint32_t block,
+                                                                     struct sst_hold *h) {
   const uint32_t first = h->own_first, bytes = h->own_bytes, at = (block - first) * BLOCK_PAGE;
   uint32_t nr;
   const enum remixdb_status s = sst_pieces_check(t, block, bytes - at, h->cb.own + at, &nr);
@@ -100,13 +104,17 @@ static __attribute__((noinline)) enum remixdb_status sst_take_behind(struct sst 
   return REMIXDB_OK;
 }
 
-// h holds some of the block, but not what is to be read now. All that lies on that side of it comes to the same memory: who goes on in a block, or comes back to it, is likely to do so again.
-// To the cache that is no new miss. REMIXDB_NOTFOUND: the block has to be read whole.
-static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
-  const uint32_t from = idx < h->from || nr == SST_ALL ? 0 : idx, last = idx >= h->to || nr == SST_ALL ? t->nr_recs[block] - 1u : idx;
+// h holds some of the block, but not what is to be read now. All that lies on that side of it comes to the same memory:
+// who goes on in a block, or comes back to it, is likely to do so again. To the cache that is no new miss.
+// REMIXDB_NOTFOUND: the block has to be read whole.
+static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t, uint32_t block, uint32_t idx,
+                                                                   uint32_t nr, struct sst_hold *h) {
+  const uint32_t from = idx < h->from || nr == SST_ALL ? 0 : idx,
+                 last = idx >= h->to || nr == SST_ALL ? t->nr_recs[block] - 1u : idx;
   int fd;
   uint8_t *const buf = h->cb.own + (h->cb.data - h->cb.own);
-  assert(h->cb.data >= h->cb.own && h->cb.data + sst_block_pages(t, block) * BLOCK_PAGE <= h->cb.own + h->cb.own_size && h->to != SST_ALL);
+  assert(h->cb.data >= h->cb.own && h->cb.data + sst_block_pages(t, block) * BLOCK_PAGE <= h->cb.own + h->cb.own_size &&
+         h->to != SST_ALL);
   enum remixdb_status s = fdpool_acquire(&t->file, &fd);
   if (s == REMIXDB_OK) {
     s = sst_pieces_read(t, fd, block, from, last - from + 1, 0, buf, &h->from, &h->to);
@@ -118,14 +126,16 @@ static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t
 }
 
 // Neither the cache nor readahead memory has the block.
-static __attribute__((noinline)) enum remixdb_status hold_miss(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
+static __attribute__((noinline)) enum remixdb_status hold_miss(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr,
+                                                               struct sst_hold *h) {
   enum remixdb_status s = REMIXDB_NOTFOUND;
   if (sst_holds_behind(h, t, block)) s = sst_take_behind(t, block, h);
   if (sst_holds(h, t, block) && !sst_holds_some(h, t, block, idx, nr)) s = sst_read_more(t, block, idx, nr, h);
   return s == REMIXDB_NOTFOUND ? sst_read_slow(t, block, idx, nr, h) : s;
 }
 
-static __attribute__((noinline)) enum remixdb_status hold_take_ahead(struct sst *t, uint32_t block, struct sst_hold *h) {
+static __attribute__((noinline)) enum remixdb_status hold_take_ahead(struct sst *t, uint32_t block,
+                                                                     struct sst_hold *h) {
   const uint8_t *data;
   sst_hold_drop(h);
   const enum remixdb_status s = sst_ahead_take(&h->ahead, t, block, &data);
@@ -136,7 +146,8 @@ static __attribute__((noinline)) enum remixdb_status hold_take_ahead(struct sst 
 }
 
 // Makes h hold record idx of the block, which it does not hold yet.
-static inline enum remixdb_status hold_get(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr, struct sst_hold *h) {
+static inline enum remixdb_status hold_get(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr,
+                                           struct sst_hold *h) {
   if (unlikely(sst_holds_ahead(h, t, block))) return hold_take_ahead(t, block, h);
   if (unlikely(h->kind == SST_HOLD_PINNED)) sst_hold_drop(h);
   uint32_t frame;
@@ -149,7 +160,8 @@ static inline enum remixdb_status hold_get(struct sst *t, uint32_t block, uint32
   return REMIXDB_OK;
 }
 
-enum remixdb_status sst_read_some(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h, struct kv_rec *rec_out) {
+enum remixdb_status sst_read_some(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h,
+                                  struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   assert(block < t->nr_pages && idx < t->nr_recs[block]);
   if (!sst_holds_some(h, t, block, idx, nr)) {
@@ -164,7 +176,9 @@ enum remixdb_status sst_read_some(struct sst *t, sst_pos pos, uint32_t nr, bool 
   return REMIXDB_OK;
 }
 
-enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hold *h) { return sst_read_slow(t, block, 0, SST_ALL, h); }
+enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hold *h) {
+  return sst_read_slow(t, block, 0, SST_ALL, h);
+}
 
 void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
   sst_hold_drop(h);  // it may be of what is read over
@@ -190,7 +204,8 @@ void sst_hold_fini(struct sst_hold *h) {
 
 #define STRETCH_BYTES 4096u  // the processor itself goes on with what is larger
 
-// To the second level: there is more room on the way to it, so that the processor waits less for room to ask, and the first is near from there.
+// To the second level: there is more room on the way to it, so that the processor waits less for room to ask, and the
+// first is near from there.
 static void prefetch_bytes(const uint8_t *p, size_t nr) {
   for (size_t o = 0; o < nr; o += CACHE_LINE) prefetch_far(p + o);
 }

@@ -9,7 +9,7 @@
 #define KNOWN 2u
 
 _Static_assert(sizeof(struct sst_pieces) == CACHE_LINE, "one miss");
-_Static_assert(BLOCK_GROW_PAGES * BLOCK_PAGE <= UINT16_MAX, "offsets in blocks of several records fit");
+_Static_assert(BLOCK_GROW_PAGES *BLOCK_PAGE <= UINT16_MAX, "offsets in blocks of several records fit");
 
 static inline uint32_t piece_off(const struct sst_pieces *p, uint32_t k, uint32_t pages) {
   return k < pages * SST_PIECES ? p[k / SST_PIECES].offs[k % SST_PIECES] : pages * BLOCK_PAGE;
@@ -29,7 +29,8 @@ void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, 
   for (uint32_t k = 0; k < pages * SST_PIECES; k++) {
     while (i < nr_recs && load16le(block + BLOCK_HEAD + 2 * i) < k * PART) i++;
     p[k / SST_PIECES].first[k % SST_PIECES] = (uint8_t)i;
-    p[k / SST_PIECES].offs[k % SST_PIECES] = (uint16_t)(i < nr_recs ? load16le(block + BLOCK_HEAD + 2 * i) : pages * BLOCK_PAGE);
+    p[k / SST_PIECES].offs[k % SST_PIECES] = (uint16_t)(i < nr_recs ? load16le(block + BLOCK_HEAD + 2 * i)
+                                                                    : pages * BLOCK_PAGE);
   }
   for (uint32_t k = 0; k < pages * SST_PIECES; k++) {
     const uint32_t off = piece_off(p, k, pages);
@@ -52,7 +53,8 @@ static struct sst_pieces *pieces_of(struct sst *t) {
   if (likely(all != NULL)) return all;
   struct sst_pieces *const made = sst_pieces_make(t->nr_pages);
   if (!made) return NULL;
-  if (atomic_compare_exchange_strong_explicit(&t->pieces, &all, made, memory_order_acq_rel, memory_order_acquire)) return made;
+  if (atomic_compare_exchange_strong_explicit(&t->pieces, &all, made, memory_order_acq_rel, memory_order_acquire))
+    return made;
   mem_free(made);
   return all;
 }
@@ -73,8 +75,8 @@ static inline uint32_t piece_of(const struct sst_pieces *p, uint32_t pages, uint
   return k;
 }
 
-// Offsets of the records [from, to), which lie in [begin, end), where all are short and as long as the first one is: each is looked at where it has to begin, and no look waits for
-// the one before. False says nothing.
+// Offsets of the records [from, to), which lie in [begin, end), where all are short and as long as the first one is:
+// each is looked at where it has to begin, and no look waits for the one before. False says nothing.
 static bool records_alike(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to) {
   struct kv_rec r;
   uint32_t size = 3;
@@ -101,24 +103,29 @@ static bool records_walk(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t fr
 }
 
 // Pieces [lo, hi), which are in buf: whether they are right, and the offsets of their records.
-static enum remixdb_status pieces_take(const struct sst *t, uint32_t block, uint32_t pages, const struct sst_pieces *p, uint32_t lo, uint32_t hi, uint8_t *buf) {
+static enum remixdb_status pieces_take(const struct sst *t, uint32_t block, uint32_t pages, const struct sst_pieces *p,
+                                       uint32_t lo, uint32_t hi, uint8_t *buf) {
   const uint32_t begin = piece_off(p, lo, pages), end = piece_off(p, hi, pages), nr_recs = t->nr_recs[block];
   for (uint32_t k = lo, off = begin; k < hi; k++) {
     const uint32_t next = piece_off(p, k + 1, pages);
-    if (unlikely(piece_sum(buf + off, next - off, t->number, block) != p[k / SST_PIECES].sums[k % SST_PIECES])) return REMIXDB_NOTFOUND;
+    if (unlikely(piece_sum(buf + off, next - off, t->number, block) != p[k / SST_PIECES].sums[k % SST_PIECES]))
+      return REMIXDB_NOTFOUND;
     off = next;
   }
   const uint32_t from = piece_first(p, lo, pages, nr_recs), to = piece_first(p, hi, pages, nr_recs);
-  return records_alike(buf, begin, end, from, to) || records_walk(buf, begin, end, from, to) ? REMIXDB_OK : REMIXDB_NOTFOUND;
+  return records_alike(buf, begin, end, from, to) || records_walk(buf, begin, end, from, to) ? REMIXDB_OK
+                                                                                             : REMIXDB_NOTFOUND;
 }
 
 // The same from the file, with what lies behind them up to `until`, when that is farther.
-static enum remixdb_status pieces_fetch(const struct sst *t, int fd, uint32_t block, uint32_t pages, const struct sst_pieces *p, uint32_t lo, uint32_t hi,
-                                        uint32_t until, uint8_t *buf) {
+static enum remixdb_status pieces_fetch(const struct sst *t, int fd, uint32_t block, uint32_t pages,
+                                        const struct sst_pieces *p, uint32_t lo, uint32_t hi, uint32_t until,
+                                        uint8_t *buf) {
   const uint32_t begin = piece_off(p, lo, pages), end = piece_off(p, hi, pages);
   if (begin == end) return REMIXDB_OK;
   const uint32_t len = (until > end ? until : end) - begin;
-  const enum remixdb_status s = blkio_read_one(t->ctx->io, fd, t->path, buf + begin, len, (uint64_t)block * BLOCK_PAGE + begin);
+  const enum remixdb_status s = blkio_read_one(t->ctx->io, fd, t->path, buf + begin, len,
+                                               (uint64_t)block * BLOCK_PAGE + begin);
   return likely(s == REMIXDB_OK) ? pieces_take(t, block, pages, p, lo, hi, buf) : s;
 }
 
@@ -143,7 +150,8 @@ uint32_t sst_pieces_span(const struct sst *t, uint32_t block, uint32_t idx, uint
   return bytes;
 }
 
-enum remixdb_status sst_pieces_check(const struct sst *t, uint32_t block, uint32_t nr_bytes, uint8_t *buf, uint32_t *nr_out) {
+enum remixdb_status sst_pieces_check(const struct sst *t, uint32_t block, uint32_t nr_bytes, uint8_t *buf,
+                                     uint32_t *nr_out) {
   const struct sst_pieces *const p = pieces_known(t, block);
   const uint32_t pages = sst_block_pages(t, block), nr_recs = t->nr_recs[block];
   uint32_t hi = 0;
@@ -153,7 +161,8 @@ enum remixdb_status sst_pieces_check(const struct sst *t, uint32_t block, uint32
   return *nr_out ? pieces_take(t, block, pages, p, 0, hi, buf) : REMIXDB_NOTFOUND;
 }
 
-enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint32_t idx, uint32_t nr, uint32_t span, uint8_t *buf, uint32_t *from, uint32_t *to) {
+enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint32_t idx, uint32_t nr, uint32_t span,
+                                    uint8_t *buf, uint32_t *from, uint32_t *to) {
   const struct sst_pieces *const p = pieces_known(t, block);
   if (!p) return REMIXDB_NOTFOUND;
   const uint32_t pages = sst_block_pages(t, block), nr_recs = t->nr_recs[block];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prefetches: they ask the processor for memory before it is read. They change nothing, and may be wrong about where things are.
+// Prefetches: they ask the processor for memory before it is read. They change nothing, and may be wrong about where
+// things are.
 #ifndef TABLE_PREFETCH_H
 #define TABLE_PREFETCH_H
 
@@ -8,8 +9,8 @@
 
 #define SST_PREFETCH 24u  // bytes of a record that a search looks at, most of the time: its lengths and key
 
-// A block's offsets say where a record lies, and then the record is read: two misses, one behind the other. Records of one size lie where
-// their number says, so that both can be fetched at once; of those that are not, some lie near.
+// A block's offsets say where a record lies, and then the record is read: two misses, one behind the other. Records of
+// one size lie where their number says, so that both can be fetched at once; of those that are not, some lie near.
 static inline void sst_prefetch_record(const struct sst *t, const uint8_t *data, uint32_t block, uint32_t idx) {
   const uint8_t *const p = data + BLOCK_HEAD + 2 * t->nr_recs[block] + (size_t)idx * t->rec_size;
   prefetch(p);

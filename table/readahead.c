@@ -8,10 +8,10 @@
 // ---- into memory of the reader's own
 
 struct sst_ahead_mem {
-  uint64_t off;       // of the file, where buf begins
-  uint8_t *buf;       // aligned; the blocks as they are stored
+  uint64_t off;  // of the file, where buf begins
+  uint8_t *buf;  // aligned; the blocks as they are stored
   size_t size;
-  uint8_t *block;     // of a compressed table: the block that is held. NULL until needed
+  uint8_t *block;  // of a compressed table: the block that is held. NULL until needed
 };
 
 static struct sst_ahead_mem *ahead_reserve(struct sst_ahead *a, size_t size) {
@@ -33,7 +33,8 @@ void sst_ahead_fini(struct sst_ahead *a) {
   *a = (struct sst_ahead){0};
 }
 
-void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages, struct fdpool_file *file) {
+void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages,
+                    struct fdpool_file *file) {
   assert(nr_pages > 0 && block + nr_pages <= t->nr_pages && t->nr_recs[block]);
   uint32_t last = block + nr_pages - 1;
   while (t->nr_recs[last] == 0) last--;
@@ -53,11 +54,13 @@ void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, ui
   a->to = to;
 }
 
-static enum remixdb_status ahead_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored, struct sst_ahead_mem *m) {
+static enum remixdb_status ahead_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored,
+                                        struct sst_ahead_mem *m) {
   if (!m->block) m->block = mem_alloc(SST_BLOCK_BYTES);
   struct sst_scratch *const x = m->block ? sst_scratch_take() : NULL;
   if (!x) return REMIXDB_NOMEM;
-  const enum remixdb_status s = sst_unpack(t, block, pages, stored, sst_block_stored(t, block, pages), &x->zstd, m->block);
+  const enum remixdb_status s = sst_unpack(t, block, pages, stored, sst_block_stored(t, block, pages), &x->zstd,
+                                           m->block);
   sst_scratch_give(x);
   return s;
 }
@@ -67,8 +70,9 @@ enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uin
   const uint32_t pages = sst_block_pages(t, block);
   const uint64_t off = sst_block_off(t, block);
   const uint8_t *const stored = m->buf + (off - m->off);
-  const enum remixdb_status s =
-      t->offs ? ahead_unpack(t, block, pages, stored, m) : block_verify(stored, pages, t->nr_recs[block], t->number, block, t->path, off);
+  const enum remixdb_status s = t->offs
+                                    ? ahead_unpack(t, block, pages, stored, m)
+                                    : block_verify(stored, pages, t->nr_recs[block], t->number, block, t->path, off);
   if (s == REMIXDB_OK) *data_out = t->offs ? m->block : stored;
   return s;
 }
@@ -76,7 +80,8 @@ enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uin
 // ---- into the cache
 
 // Verifies and offers the blocks from `block` to `to`, which lie one behind the other in what was read.
-static void readahead_publish(struct sst *t, struct sst_scratch *x, uint32_t block, uint32_t to, const uint8_t *stored) {
+static void readahead_publish(struct sst *t, struct sst_scratch *x, uint32_t block, uint32_t to,
+                              const uint8_t *stored) {
   while (block < to) {
     const uint32_t pages = sst_block_pages(t, block), len = sst_block_stored(t, block, pages);
     const uint8_t *data = stored;
@@ -84,7 +89,8 @@ static void readahead_publish(struct sst *t, struct sst_scratch *x, uint32_t blo
       if (!x->block) x->block = mem_alloc(SST_BLOCK_BYTES);
       if (!x->block || sst_unpack(t, block, pages, stored, len, &x->zstd, x->block) != REMIXDB_OK) return;
       data = x->block;
-    } else if (block_verify(data, pages, t->nr_recs[block], t->number, block, t->path, sst_block_off(t, block)) != REMIXDB_OK) {
+    } else if (block_verify(data, pages, t->nr_recs[block], t->number, block, t->path, sst_block_off(t, block)) !=
+               REMIXDB_OK) {
       return;
     }
     cache_offer(&t->cache, block, pages, data);
@@ -102,11 +108,13 @@ void sst_readahead_all(struct blkio_queue *q, const struct sst_stretch *stretche
   if (!q || nr == 0) return;
   for (uint32_t i = 0; i < nr; i++) {
     const struct sst_stretch *const s = &stretches[i];
-    const uint64_t from = sst_align_down(sst_block_off(s->t, s->from)), to = align_up(sst_block_off(s->t, s->to), BLKIO_ALIGN);
+    const uint64_t from = sst_align_down(sst_block_off(s->t, s->from)),
+                   to = align_up(sst_block_off(s->t, s->to), BLKIO_ALIGN);
     int fd;
     if (!s->t->cache.cache || !fdpool_try_acquire(&s->t->file, &fd)) continue;
     of[nr_reads] = s;
-    reads[nr_reads++] = (struct blkio_read){.fd = fd, .path = s->t->path, .len = (uint32_t)(to - from), .off = from, .status = REMIXDB_ABORTED};
+    reads[nr_reads++] = (struct blkio_read){
+        .fd = fd, .path = s->t->path, .len = (uint32_t)(to - from), .off = from, .status = REMIXDB_ABORTED};
     size += to - from;
   }
   struct sst_scratch *const x = nr_reads ? sst_scratch_take() : NULL;
@@ -120,7 +128,8 @@ void sst_readahead_all(struct blkio_queue *q, const struct sst_stretch *stretche
     struct sst *const t = of[i]->t;
     fdpool_release(&t->file);
     if (!ready || reads[i].status != REMIXDB_OK) continue;
-    readahead_publish(t, x, of[i]->from, of[i]->to, (uint8_t *)reads[i].buf + (sst_block_off(t, of[i]->from) - reads[i].off));
+    readahead_publish(t, x, of[i]->from, of[i]->to,
+                      (uint8_t *)reads[i].buf + (sst_block_off(t, of[i]->from) - reads[i].off));
   }
   if (x) sst_scratch_give(x);
 }

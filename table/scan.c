@@ -6,13 +6,15 @@
 #include "table/ckb.h"
 #include "table/stored.h"
 
-#define SST_READ (256u << 10)            // one large read
-#define SST_READS 4u                     // of them at a time, at most
+#define SST_READ (256u << 10)  // one large read
+#define SST_READS 4u           // of them at a time, at most
 #define SST_WINDOW (SST_READ * SST_READS)
 
 // ---- single blocks
 
-static inline uint64_t sst_block_from(const struct sst *t, uint32_t block) { return sst_align_down(sst_block_off(t, block)); }
+static inline uint64_t sst_block_from(const struct sst *t, uint32_t block) {
+  return sst_align_down(sst_block_off(t, block));
+}
 
 static inline uint32_t sst_block_span(const struct sst *t, uint32_t block, uint32_t pages) {
   const uint64_t end = sst_block_off(t, block) + sst_block_stored(t, block, pages);
@@ -40,7 +42,8 @@ static enum remixdb_status sst_block_check(struct sst_block_read *r, ZSTD_DCtx *
 }
 
 // Reads as many of them as there are descriptors for at once: a descriptor is waited for only while none is held.
-static enum remixdb_status sst_blocks_read_some(struct blkio_queue *q, struct sst_block_read *reads, uint32_t nr, uint32_t *nr_out) {
+static enum remixdb_status sst_blocks_read_some(struct blkio_queue *q, struct sst_block_read *reads, uint32_t nr,
+                                                uint32_t *nr_out) {
   struct blkio_read io[SST_BLOCKS_MAX];
   enum remixdb_status s = REMIXDB_OK;
   uint32_t n = 0;
@@ -67,7 +70,8 @@ static enum remixdb_status sst_blocks_read_some(struct blkio_queue *q, struct ss
 enum remixdb_status sst_blocks_read(struct blkio_queue *q, struct sst_block_read *reads, uint32_t nr) {
   assert(nr <= SST_BLOCKS_MAX);
   enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t at = 0, n = 0; at < nr && s == REMIXDB_OK; at += n) s = sst_blocks_read_some(q, reads + at, nr - at, &n);
+  for (uint32_t at = 0, n = 0; at < nr && s == REMIXDB_OK; at += n)
+    s = sst_blocks_read_some(q, reads + at, nr - at, &n);
   if (s != REMIXDB_OK) return s;
   struct sst_scratch *const x = sst_scratch_take();
   if (!x) return REMIXDB_NOMEM;
@@ -81,9 +85,9 @@ enum remixdb_status sst_blocks_read(struct blkio_queue *q, struct sst_block_read
 struct sst_window {
   uint8_t *buf;
   size_t size;
-  uint64_t lo, hi;   // what of the file it holds; both aligned
-  uint64_t limit;    // the part's end
-  uint32_t reads;    // large reads at a time: grows while they follow each other
+  uint64_t lo, hi;  // what of the file it holds; both aligned
+  uint64_t limit;   // the part's end
+  uint32_t reads;   // large reads at a time: grows while they follow each other
 };
 
 static enum remixdb_status sst_window_init(struct sst_window *w, uint64_t start, uint64_t limit) {
@@ -123,8 +127,11 @@ static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, 
   if (s != REMIXDB_OK) return s;
   for (uint64_t at = lo + keep; at < to; at += reads[nr++].len) {
     const uint64_t left = to - at;
-    reads[nr] = (struct blkio_read){
-        .fd = fd, .path = t->path, .buf = w->buf + (at - lo), .len = left < SST_READ ? (uint32_t)left : SST_READ, .off = at};
+    reads[nr] = (struct blkio_read){.fd = fd,
+                                    .path = t->path,
+                                    .buf = w->buf + (at - lo),
+                                    .len = left < SST_READ ? (uint32_t)left : SST_READ,
+                                    .off = at};
   }
   s = blkio_read_batch(q, reads, nr);
   fdpool_release(&t->file);
@@ -133,8 +140,8 @@ static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, 
 }
 
 // *p_out: bytes [off, off + len) of the file, until the next call. len <= 65 KB, within the part.
-static inline enum remixdb_status sst_window_get(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t off,
-                                                 uint32_t len, const uint8_t **p_out) {
+static inline enum remixdb_status sst_window_get(struct sst_window *w, struct sst *t, struct blkio_queue *q,
+                                                 uint64_t off, uint32_t len, const uint8_t **p_out) {
   if (unlikely(off < w->lo || off + len > w->hi)) {
     const enum remixdb_status s = sst_window_fill(w, t, q, off, len);
     if (s != REMIXDB_OK) return s;
@@ -151,12 +158,12 @@ struct sst_scan {
   struct sst *t;
   struct blkio_queue *q;
   struct sst_window win;
-  sst_pos pos;            // of the next record
-  uint32_t block;         // the one that data is
-  const uint8_t *data;    // verified
-  uint32_t last_block;    // the one before it, verified too: who goes back a little meets it again
+  sst_pos pos;          // of the next record
+  uint32_t block;       // the one that data is
+  const uint8_t *data;  // verified
+  uint32_t last_block;  // the one before it, verified too: who goes back a little meets it again
   const uint8_t *last_data;
-  uint8_t *unpacked[2];   // a block's memory each, when compressed
+  uint8_t *unpacked[2];  // a block's memory each, when compressed
   ZSTD_DCtx *zstd;
   uint64_t pages_read;
 };
@@ -269,26 +276,26 @@ void sst_scan_skip(struct sst_scan *s, uint32_t n) {
 // ---- keys
 
 struct sst_chunk {
-  uint64_t off;      // within the compressed keys
-  uint64_t first;    // number of its first key in the table
+  uint64_t off;    // within the compressed keys
+  uint64_t first;  // number of its first key in the table
 };
 
 struct sst_keys_state {
   struct sst *t;
   struct blkio_queue *q;
-  struct sst_scan *scan;   // without compressed keys
-  struct sst_window win;   // with them
-  struct ckb_read read;    // and, without, the memory of the key before
-  uint64_t off;            // of the next chunk within them
-  uint64_t chunk_off;      // of the current one in the file, for messages
-  uint64_t ckb_read;       // bytes of chunks checked
-  sst_pos pos;             // of the next key
+  struct sst_scan *scan;  // without compressed keys
+  struct sst_window win;  // with them
+  struct ckb_read read;   // and, without, the memory of the key before
+  uint64_t off;           // of the next chunk within them
+  uint64_t chunk_off;     // of the current one in the file, for messages
+  uint64_t ckb_read;      // bytes of chunks checked
+  sst_pos pos;            // of the next key
   // for single keys
-  uint32_t ord_block;      // so many records are in the pages
-  uint64_t ord;            // before this one
+  uint32_t ord_block;        // so many records are in the pages
+  uint64_t ord;              // before this one
   struct sst_chunk *chunks;  // those met so far
   uint32_t nr_chunks, cap_chunks;
-  uint8_t *key;            // one gone back to
+  uint8_t *key;  // one gone back to
   uint32_t key_cap;
   struct ckb_read behind;  // over a chunk before the current one, in memory of its own
   uint32_t behind_chunk;   // which; UINT32_MAX: none
@@ -305,8 +312,8 @@ enum remixdb_status sst_keys_open(struct sst *t, struct blkio_queue *q, struct s
   x->behind_chunk = UINT32_MAX;
   ckb_read_init(&x->read);
   ckb_read_init(&x->behind);
-  const enum remixdb_status s =
-      t->ckb_len ? sst_window_init(&x->win, t->ckb_off, t->ckb_off + t->ckb_len) : sst_scan_create(t, q, &x->scan);
+  const enum remixdb_status s = t->ckb_len ? sst_window_init(&x->win, t->ckb_off, t->ckb_off + t->ckb_len)
+                                           : sst_scan_create(t, q, &x->scan);
   if (s != REMIXDB_OK) sst_keys_close(k);
   return s;
 }
@@ -325,7 +332,9 @@ void sst_keys_close(struct sst_keys *k) {
   *k = (struct sst_keys){0};
 }
 
-uint64_t sst_keys_blocks_read(const struct sst_keys *k) { return k->state && k->state->scan ? k->state->scan->pages_read : 0; }
+uint64_t sst_keys_blocks_read(const struct sst_keys *k) {
+  return k->state && k->state->scan ? k->state->scan->pages_read : 0;
+}
 
 uint64_t sst_keys_ckb_read(const struct sst_keys *k) { return k->state ? k->state->ckb_read : 0; }
 
@@ -393,7 +402,8 @@ enum remixdb_status sst_keys_next(struct sst_keys *k) {
   // the ends are known from elsewhere: keys that belong to other records do not pass
   const bool last = x->pos == sst_end(t);
   if (unlikely((first && !kv_eq(k->key, t->min)) || (last && !kv_eq(k->key, t->max))))
-    return err_corrupt(t->path, x->scan ? 0 : x->chunk_off, "%s key differs from the metadata", first ? "first" : "last");
+    return err_corrupt(t->path, x->scan ? 0 : x->chunk_off, "%s key differs from the metadata",
+                       first ? "first" : "last");
   if (unlikely(last && !x->scan && (r->left || x->off != t->ckb_len)))
     return err_corrupt(t->path, x->chunk_off, "more compressed keys than records");
   return REMIXDB_OK;

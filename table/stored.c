@@ -69,7 +69,7 @@ enum remixdb_status sst_zstd_reserve(ZSTD_DCtx **z) {
 // ---- blocks
 
 enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored, uint32_t len,
-                                      ZSTD_DCtx **zstd, uint8_t *buf) {
+                               ZSTD_DCtx **zstd, uint8_t *buf) {
   const uint64_t off = sst_block_off(t, block);
   if (unlikely(load64le(stored) != hash64_seed(stored + 8, len - 8, block_seed(t->number, block))))
     return err_corrupt(t->path, off, "checksum of block %u", block);
@@ -85,7 +85,8 @@ enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pag
     const enum remixdb_status s = sst_zstd_reserve(zstd);
     if (s != REMIXDB_OK) return s;
     // one frame and nothing behind it: decompression would take several for one
-    if (unlikely(ZSTD_findFrameCompressedSize(src, src_len) != src_len)) return err_corrupt(t->path, off, "frame of block %u", block);
+    if (unlikely(ZSTD_findFrameCompressedSize(src, src_len) != src_len))
+      return err_corrupt(t->path, off, "frame of block %u", block);
     const size_t n = t->zdict ? ZSTD_decompress_usingDDict(*zstd, dst, dst_len, src, src_len, t->zdict)
                               : ZSTD_decompressDCtx(*zstd, dst, dst_len, src, src_len);
     if (unlikely(ZSTD_isError(n))) return err_corrupt(t->path, off, "block %u: %s", block, ZSTD_getErrorName(n));

@@ -264,8 +264,8 @@ static void *watch_main(void *arg) {
 static bool repair_watched(const char *dir) {
   struct watch w = {.dir = dir, .lock = PTHREAD_MUTEX_INITIALIZER, .ended_changed = PTHREAD_COND_INITIALIZER};
   pthread_t thread;
-  const bool watched =
-      pthread_create(&thread, NULL, watch_main, &w) == 0;  // without it there is no progress to be seen
+  const bool watched = pthread_create(&thread, NULL, watch_main, &w) ==
+                       0;  // without it there is no progress to be seen
   const bool repaired = remixdb_repair(dir);
   pthread_mutex_lock(&w.lock);
   w.ended = true;
@@ -424,9 +424,8 @@ static void usage(FILE *out) {
   commands_list(out, NULL);
   fprintf(out, "\n%s COMMAND --help tells more, and the options. %s --version prints the version.\n", tool_called(),
           tool_called());
-  fprintf(out,
-          "Exit status: 0 done, 1 failed, 2 wrong arguments, 3 no such key, 4 a file of the store is damaged, or "
-          "records are lost.\n");
+  fprintf(out, "Exit status: 0 done, 1 failed, 2 wrong arguments, 3 no such key, 4 a file of the store is damaged, or "
+               "records are lost.\n");
 }
 
 static void usage_of(FILE *out, const struct command *c) {

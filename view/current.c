@@ -5,26 +5,26 @@
 
 // Offsets in the file, little-endian: the head, then the partitions, then a checksum of all before.
 enum {
-  HEAD_MAGIC = 0,        // u8[8]
-  HEAD_FORMAT = 8,       // u32
-  HEAD_PARTS = 12,       // u32, at least 1
-  HEAD_STORE_ID = 16,    // u64
-  HEAD_NUMBER = 24,      // u64
-  HEAD_NEXT_FILE = 32,   // u64
-  HEAD_LOG_GEN = 40,     // u64
-  HEAD_LOG_SEQ = 48,     // u64
+  HEAD_MAGIC = 0,       // u8[8]
+  HEAD_FORMAT = 8,      // u32
+  HEAD_PARTS = 12,      // u32, at least 1
+  HEAD_STORE_ID = 16,   // u64
+  HEAD_NUMBER = 24,     // u64
+  HEAD_NEXT_FILE = 32,  // u64
+  HEAD_LOG_GEN = 40,    // u64
+  HEAD_LOG_SEQ = 48,    // u64
   HEAD_SIZE = 56,
-  SUM_SIZE = 8,          // u64, XXH3-64
+  SUM_SIZE = 8,  // u64, XXH3-64
 };
 // Offsets in a partition: its head, then the anchor's bytes, then a u64 for each table.
 enum {
-  PART_ANCHOR = 0,          // u32, length
-  PART_TABLES = 4,          // u32, how many
-  PART_REMIX = 8,           // u64, 0 without tables
-  PART_HEAD = 16,           // size in format 1
-  PART_YOUNG = 16,          // u64, 0: none
-  PART_YOUNG_TABLES = 24,   // u64, how many of the tables, the last ones, are the young view's
-  PART_HEAD_YOUNG = 32,     // size in format 2
+  PART_ANCHOR = 0,         // u32, length
+  PART_TABLES = 4,         // u32, how many
+  PART_REMIX = 8,          // u64, 0 without tables
+  PART_HEAD = 16,          // size in format 1
+  PART_YOUNG = 16,         // u64, 0: none
+  PART_YOUNG_TABLES = 24,  // u64, how many of the tables, the last ones, are the young view's
+  PART_HEAD_YOUNG = 32,    // size in format 2
 };
 static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define CURRENT_FORMAT 2u
@@ -36,29 +36,39 @@ bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic
 static uint32_t part_head(uint32_t format) { return format == 1 ? PART_HEAD : PART_HEAD_YOUNG; }
 
 static void get_head(const uint8_t *p, struct current_head *out) {
-  *out = (struct current_head){.format = load32le(p + HEAD_FORMAT), .nr_parts = load32le(p + HEAD_PARTS), .store_id = load64le(p + HEAD_STORE_ID),
-                               .number = load64le(p + HEAD_NUMBER), .next_file = load64le(p + HEAD_NEXT_FILE), .log_gen = load64le(p + HEAD_LOG_GEN),
+  *out = (struct current_head){.format = load32le(p + HEAD_FORMAT),
+                               .nr_parts = load32le(p + HEAD_PARTS),
+                               .store_id = load64le(p + HEAD_STORE_ID),
+                               .number = load64le(p + HEAD_NUMBER),
+                               .next_file = load64le(p + HEAD_NEXT_FILE),
+                               .log_gen = load64le(p + HEAD_LOG_GEN),
                                .log_seq = load64le(p + HEAD_LOG_SEQ)};
 }
 
 static enum remixdb_status check_file(const struct current *c) {
   if (c->len < HEAD_SIZE + SUM_SIZE || !current_is_magic(c->buf + HEAD_MAGIC))
     return err_corrupt(c->path, 0, "not a version file");
-  if (hash64(c->buf, c->len - SUM_SIZE) != load64le(c->buf + c->len - SUM_SIZE)) return err_corrupt(c->path, c->len - SUM_SIZE, "checksum does not match");
-  const uint32_t format = load32le(c->buf + HEAD_FORMAT);  // after the checksum: a flipped bit is damage, not a later format
+  if (hash64(c->buf, c->len - SUM_SIZE) != load64le(c->buf + c->len - SUM_SIZE))
+    return err_corrupt(c->path, c->len - SUM_SIZE, "checksum does not match");
+  const uint32_t format = load32le(c->buf +
+                                   HEAD_FORMAT);  // after the checksum: a flipped bit is damage, not a later format
   if (format == 0 || format > CURRENT_FORMAT)
-    return err_set(REMIXDB_VERSION, "%s: format %u is not known to this library (it knows up to %u)", c->path, format, CURRENT_FORMAT);
+    return err_set(REMIXDB_VERSION, "%s: format %u is not known to this library (it knows up to %u)", c->path, format,
+                   CURRENT_FORMAT);
   return REMIXDB_OK;
 }
 
 // Where 0 is not a number, and where counting cannot have led.
 static enum remixdb_status check_head(const struct current *c) {
   const struct current_head *const h = &c->head;
-  if (h->number == 0 || h->number > CURRENT_COUNT_MAX) return err_corrupt(c->path, HEAD_NUMBER, "version number %llu", (unsigned long long)h->number);
+  if (h->number == 0 || h->number > CURRENT_COUNT_MAX)
+    return err_corrupt(c->path, HEAD_NUMBER, "version number %llu", (unsigned long long)h->number);
   if (h->next_file == 0) return err_corrupt(c->path, HEAD_NEXT_FILE, "the next file number is 0");
   if (h->next_file > CURRENT_NUMBER_MAX) return err_corrupt(c->path, HEAD_NEXT_FILE, "file numbers have run out");
-  if (h->log_gen == 0 || h->log_gen > CURRENT_COUNT_MAX) return err_corrupt(c->path, HEAD_LOG_GEN, "generation %llu of the log", (unsigned long long)h->log_gen);
-  if (h->log_seq > CURRENT_COUNT_MAX) return err_corrupt(c->path, HEAD_LOG_SEQ, "sequence number %llu", (unsigned long long)h->log_seq);
+  if (h->log_gen == 0 || h->log_gen > CURRENT_COUNT_MAX)
+    return err_corrupt(c->path, HEAD_LOG_GEN, "generation %llu of the log", (unsigned long long)h->log_gen);
+  if (h->log_seq > CURRENT_COUNT_MAX)
+    return err_corrupt(c->path, HEAD_LOG_SEQ, "sequence number %llu", (unsigned long long)h->log_seq);
   return REMIXDB_OK;
 }
 
@@ -82,12 +92,14 @@ enum remixdb_status current_read(const struct env_dir *dir, struct current *out)
 
 enum remixdb_status current_check(const struct current *c) {
   const uint32_t nr = c->head.nr_parts;
-  if (nr == 0 || nr > (c->end - HEAD_SIZE) / PART_HEAD) return err_corrupt(c->path, HEAD_PARTS, "%u partitions cannot be", nr);
+  if (nr == 0 || nr > (c->end - HEAD_SIZE) / PART_HEAD)
+    return err_corrupt(c->path, HEAD_PARTS, "%u partitions cannot be", nr);
   return REMIXDB_OK;
 }
 
 enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young) {
-  if (nr_young == 0 && c->head.format > 1) return err_corrupt(c->path, HEAD_FORMAT, "the format of a version with young views, and it has none");
+  if (nr_young == 0 && c->head.format > 1)
+    return err_corrupt(c->path, HEAD_FORMAT, "the format of a version with young views, and it has none");
   return c->at == c->end ? REMIXDB_OK : err_corrupt(c->path, c->at, "%zu bytes too many", c->end - c->at);
 }
 
@@ -103,20 +115,29 @@ enum remixdb_status current_next(struct current *c, struct current_part *out) {
   const uint8_t *p = c->buf + c->at;
   const uint32_t alen = load32le(p + PART_ANCHOR), nr = load32le(p + PART_TABLES);
   const uint64_t remix = load64le(p + PART_REMIX);
-  const uint64_t young = head > PART_HEAD ? load64le(p + PART_YOUNG) : 0, nr_young = head > PART_HEAD ? load64le(p + PART_YOUNG_TABLES) : 0;
+  const uint64_t young = head > PART_HEAD ? load64le(p + PART_YOUNG) : 0,
+                 nr_young = head > PART_HEAD ? load64le(p + PART_YOUNG_TABLES) : 0;
   const size_t left = c->end - c->at - head;
-  if (alen > REMIXDB_KV_MAX || nr > CURRENT_RUNS_MAX || left < alen || (left - alen) / 8 < nr || (nr == 0) != (remix == 0))
+  if (alen > REMIXDB_KV_MAX || nr > CURRENT_RUNS_MAX || left < alen || (left - alen) / 8 < nr ||
+      (nr == 0) != (remix == 0))
     return err_corrupt(c->path, c->at, "a partition of %u tables and an anchor of %u bytes cannot be", nr, alen);
   // each view has tables of its own
   if ((young == 0) != (nr_young == 0) || nr_young > nr || (young && (nr_young == nr || young == remix)))
     return err_corrupt(c->path, c->at, "a young view of %llu of %u tables cannot be", (unsigned long long)nr_young, nr);
-  *out = (struct current_part){.anchor = kref(p + head, alen), .remix = remix, .young = young, .nr = nr, .nr_young = (uint32_t)nr_young, .tables = p + head + alen};
+  *out = (struct current_part){.anchor = kref(p + head, alen),
+                               .remix = remix,
+                               .young = young,
+                               .nr = nr,
+                               .nr_young = (uint32_t)nr_young,
+                               .tables = p + head + alen};
   // a file written later would take the place of one with a number that is said to be free
   bool used = (nr == 0 || remix < next_file) && (young == 0 || young < next_file);
   for (uint32_t i = 0; i < nr; i++) used = used && current_table(out, i) < next_file;
   for (uint32_t i = 0; i < nr; i++)
     if (current_table(out, i) == 0) return err_corrupt(c->path, c->at, "names table 0");
-  if (!used) return err_corrupt(c->path, c->at, "names a file that number %llu and up are free for", (unsigned long long)next_file);
+  if (!used)
+    return err_corrupt(c->path, c->at, "names a file that number %llu and up are free for",
+                       (unsigned long long)next_file);
   // a merge of one of two that are the same file would remove what the version goes on naming
   for (uint32_t i = 0; i < nr; i++)
     for (uint32_t k = 0; k < i; k++)
@@ -125,7 +146,8 @@ enum remixdb_status current_next(struct current *c, struct current_part *out) {
   return REMIXDB_OK;
 }
 
-enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *h, const struct current_part *parts) {
+enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *h,
+                                  const struct current_part *parts) {
   const uint32_t head = part_head(h->format);
   size_t len = HEAD_SIZE + SUM_SIZE;
   for (uint32_t i = 0; i < h->nr_parts; i++) len += head + parts[i].anchor.len + (size_t)parts[i].nr * 8;

@@ -28,7 +28,8 @@ static void parts_leave(struct merge *m) {
   (void)s;
 }
 
-void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
+void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen, const struct version *version,
+               uint64_t moment) {
   const struct wh *const mem[2] = {active, frozen};
   for (uint32_t i = 0; i < 2; i++) {
     m->has[i] = mem[i] != NULL && wh_count(mem[i]) != 0;
@@ -84,7 +85,9 @@ static enum remixdb_status stream_record(struct merge *m, struct remix_cursor *c
   look_up_end(m);
   return s;
 }
-static enum remixdb_status parts_record(struct merge *m, struct kv_rec *rec_out) { return stream_record(m, &m->remix, rec_out); }
+static enum remixdb_status parts_record(struct merge *m, struct kv_rec *rec_out) {
+  return stream_record(m, &m->remix, rec_out);
+}
 
 static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
   struct remix *const x = m->version->parts[part]->remix;
@@ -265,8 +268,11 @@ static void new_pick(struct merge *m) {
   if (unlikely(new_valid(m, MERGE_YOUNG))) young_pick(m);
 }
 
-// Whether the newer key is a tombstone's. Not looked at before it is needed: what it is in may be on its way from memory.
-static inline bool new_tomb(const struct merge *m) { return m->new_at == MERGE_YOUNG ? m->young_rec.tomb : m->mem[m->new_at].ver->tomb; }
+// Whether the newer key is a tombstone's. Not looked at before it is needed: what it is in may be on its way from
+// memory.
+static inline bool new_tomb(const struct merge *m) {
+  return m->new_at == MERGE_YOUNG ? m->young_rec.tomb : m->mem[m->new_at].ver->tomb;
+}
 
 // Finds out up to where the partition is known to come before the next newer key.
 static void clear_find(struct merge *m) {
@@ -367,12 +373,12 @@ static enum remixdb_status gap_leap(struct merge *m, uint32_t mem, struct kref t
 
 // A way over tombstones.
 struct way {
-  struct wh_pass pass;              // of the memtable whose gap is being made
-  uint32_t of;                      // that memtable; MERGE_NONE: there is none yet
-  uint32_t tops;                    // the streams whose tombstones were passed since `from`
-  bool known;                       // everything from `from` on was passed
+  struct wh_pass pass;  // of the memtable whose gap is being made
+  uint32_t of;          // that memtable; MERGE_NONE: there is none yet
+  uint32_t tops;        // the streams whose tombstones were passed since `from`
+  bool known;           // everything from `from` on was passed
   struct kref from;
-  const struct wh_leaf *asked[2];   // the leaf of the memtable of which it was asked what is known
+  const struct wh_leaf *asked[2];  // the leaf of the memtable of which it was asked what is known
 };
 
 // The merge stands at a memtable's tombstone. What the active one hides is no gap of the frozen one.
@@ -520,8 +526,8 @@ enum remixdb_status merge_seek_last(struct merge *m) {
   return seek_end(m, s);
 }
 
-// Turns round. A stream that does not stand on the current key stands at the first of its keys behind it; the one before that is the
-// first on the other side. One that has come to its end has its last there.
+// Turns round. A stream that does not stand on the current key stands at the first of its keys behind it; the one
+// before that is the first on the other side. One that has come to its end has its last there.
 static enum remixdb_status turn(struct merge *m, bool backward) {
   m->backward = backward;
   for (uint32_t i = 0; i < MERGE_PARTS; i++) {

@@ -4,14 +4,17 @@
 #include "table/batch.h"
 
 #define KEYS_AHEAD 8u  // keys of the caller that are fetched before they are reached
-#define VALUE_LINES 3u  // of a record, or of a value, that are fetched together; a longer one is long enough for the processor to see it coming
+#define VALUE_LINES \
+  3u  // of a record, or of a value, that are fetched together; a longer one is long enough for the processor to see it
+      // coming
 
 #define PART_KEYS 1024u    // looked up in one epoch at most: a bound on its time when all is in memory
 #define ADD_MIN 32u        // blocks that are handed over together, as long as more may come
 #define BATCH_PAGES 1024u  // of blocks that are waited for: bounds the memory of a batch, and how long it takes
 
-// A key whose candidate's block is not in the cache: it waits for the batch that the block is read with. Or one that has to be looked up
-// alone, which is put off until the batch has ended, because a thread with reads of its own on their way must not wait for others'.
+// A key whose candidate's block is not in the cache: it waits for the batch that the block is read with. Or one that
+// has to be looked up alone, which is put off until the batch has ended, because a thread with reads of its own on
+// their way must not wait for others'.
 struct waiting {
   uint64_t id;  // of the block: table and number
   size_t key;   // of the call
@@ -24,12 +27,12 @@ struct multiget {
   const struct remixdb_slice *keys;
   struct remixdb_buf *values;
   bool *found;
-  struct multiget_room *room;   // or NULL
-  size_t nr, next, nr_found;    // next: the first key of the next group
-  struct err_saved error;       // the first
-  size_t small;                 // the first key whose value did not fit, or nr
+  struct multiget_room *room;  // or NULL
+  size_t nr, next, nr_found;   // next: the first key of the next group
+  struct err_saved error;      // the first
+  size_t small;                // the first key whose value did not fit, or nr
   // a group: keys on their way through the stages
-  size_t at[MULTIGET_GROUP];    // which keys of the call
+  size_t at[MULTIGET_GROUP];  // which keys of the call
   struct kref key[MULTIGET_GROUP];
   uint64_t hash[MULTIGET_GROUP];
   const struct wh_ver *ver[MULTIGET_GROUP];
@@ -37,10 +40,10 @@ struct multiget {
   const uint8_t *data[MULTIGET_GROUP];  // of the block of the candidate
   // the blocks that are not cached
   uint32_t nr_waiting, pages_waiting;
-  uint32_t nr_added;            // of those that wait: their blocks are on their way
-  bool begun;                   // a batch
+  uint32_t nr_added;  // of those that wait: their blocks are on their way
+  bool begun;         // a batch
   struct waiting waiting[SST_BATCH_MAX];
-  uint16_t want[SST_BATCH_MAX]; // of each that waits
+  uint16_t want[SST_BATCH_MAX];  // of each that waits
   struct sst_hold holds[SST_BATCH_MAX];
   struct sst_hold alone;
   struct sst_batch batch;
@@ -94,7 +97,8 @@ static inline void found(struct multiget *m, size_t i, const uint8_t *val, uint3
 // ---- memtables
 
 // Looks in the memtable for the keys which[0, nr) and leaves those that are not in it there; returns how many.
-static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64_t moment, uint8_t *which, uint32_t nr) {
+static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64_t moment, uint8_t *which,
+                                 uint32_t nr) {
   // Keys seen at the moment were counted before it was published, and committed ones are never taken away.
   if (!wh || nr == 0 || wh_count(wh) == 0) return nr;
   wh_get_many(wh, m->key, m->hash, which, nr, moment, m->ver);
@@ -105,10 +109,8 @@ static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64
   uint32_t left = 0;
   for (uint32_t i = 0; i < nr; i++) {
     const struct wh_ver *const v = m->ver[which[i]];
-    if (v)
-      found(m, m->at[which[i]], v->val, v->vlen, v->tomb);
-    else
-      which[left++] = which[i];
+    if (v) found(m, m->at[which[i]], v->val, v->vlen, v->tomb);
+    else which[left++] = which[i];
   }
   return left;
 }
@@ -140,24 +142,21 @@ static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t 
     const uint32_t k = which[i];
     struct kv_rec rec;
     block_record(m->data[k], sst_pos_idx(m->probe[k].pos), &rec);
-    if (likely(kv_eq(kref(rec.key, rec.klen), m->probe[k].key)))
-      found(m, m->at[k], rec.val, rec.vlen, rec.tomb);
-    else
-      which[left++] = (uint8_t)k;
+    if (likely(kv_eq(kref(rec.key, rec.klen), m->probe[k].key))) found(m, m->at[k], rec.val, rec.vlen, rec.tomb);
+    else which[left++] = (uint8_t)k;
   }
   return left;
 }
 
-// Those of which[0, nr) that have a candidate are added to with, and to older those that are not in their view but may be in an older one.
-static void sort_out(struct multiget *m, const uint8_t *which, uint32_t nr, uint8_t *with, uint32_t *nr_with, uint8_t *older, uint32_t *nr_older) {
+// Those of which[0, nr) that have a candidate are added to with, and to older those that are not in their view but may
+// be in an older one.
+static void sort_out(struct multiget *m, const uint8_t *which, uint32_t nr, uint8_t *with, uint32_t *nr_with,
+                     uint8_t *older, uint32_t *nr_older) {
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t k = which[i];
-    if (m->probe[k].set)
-      with[(*nr_with)++] = (uint8_t)k;
-    else if (unlikely(m->probe[k].search))
-      wait_alone(m, k);
-    else if (unlikely(m->probe[k].older != NULL))
-      older[(*nr_older)++] = (uint8_t)k;
+    if (m->probe[k].set) with[(*nr_with)++] = (uint8_t)k;
+    else if (unlikely(m->probe[k].search)) wait_alone(m, k);
+    else if (unlikely(m->probe[k].older != NULL)) older[(*nr_older)++] = (uint8_t)k;
   }
 }
 
@@ -248,7 +247,9 @@ static void add_waiting(struct multiget *m) {
     const struct waiting *const w = &m->waiting[order[i]];
     if (i == 0 || w->id != m->waiting[order[i - 1]].id) {
       const uint32_t n = m->batch.nr + added++;
-      m->batch.requests[n] = (struct sst_request){.sst = w->probe.sst, .block = sst_pos_block(w->probe.pos), .hold = &m->holds[n]};
+      m->batch.requests[n] = (struct sst_request){.sst = w->probe.sst,
+                                                  .block = sst_pos_block(w->probe.pos),
+                                                  .hold = &m->holds[n]};
     }
     m->want[order[i]] = (uint16_t)(m->batch.nr + added - 1);
   }
@@ -257,16 +258,16 @@ static void add_waiting(struct multiget *m) {
 
 static void look_up_alone(struct multiget *m, const struct waiting *w) {
   struct kv_rec rec;
-  enum remixdb_status s = remix_get((struct remix *)(uintptr_t)w->probe.x, w->probe.key, w->probe.hash, &m->alone, &rec);
-  if (s == REMIXDB_NOTFOUND && w->probe.older) s = remix_get((struct remix *)(uintptr_t)w->probe.older, w->probe.key, w->probe.hash, &m->alone, &rec);
-  if (s == REMIXDB_OK)
-    found(m, w->key, rec.val, rec.vlen, rec.tomb);
-  else if (s != REMIXDB_NOTFOUND)
-    failed(m, s);
+  enum remixdb_status s = remix_get((struct remix *)(uintptr_t)w->probe.x, w->probe.key, w->probe.hash, &m->alone,
+                                    &rec);
+  if (s == REMIXDB_NOTFOUND && w->probe.older)
+    s = remix_get((struct remix *)(uintptr_t)w->probe.older, w->probe.key, w->probe.hash, &m->alone, &rec);
+  if (s == REMIXDB_OK) found(m, w->key, rec.val, rec.vlen, rec.tomb);
+  else if (s != REMIXDB_NOTFOUND) failed(m, s);
 }
 
-// Waits for the blocks, and goes on with all that wait. Those that then need another block wait again; they take the place of such as
-// have gone on.
+// Waits for the blocks, and goes on with all that wait. Those that then need another block wait again; they take the
+// place of such as have gone on.
 static void end_waiting(struct multiget *m) {
   add_waiting(m);
   const uint32_t nr = m->nr_waiting;
@@ -301,7 +302,8 @@ static void end_waiting(struct multiget *m) {
 
 // ---- a call
 
-void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found_out, struct multiget_room *room) {
+void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values,
+                    bool *found_out, struct multiget_room *room) {
   m->keys = keys;
   m->values = values;
   m->found = found_out;
@@ -314,7 +316,8 @@ void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *k
   memset(found_out, 0, nr * sizeof(*found_out));
 }
 
-static void look_up_group(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
+static void look_up_group(struct multiget *m, const struct wh *active, const struct wh *frozen,
+                          const struct version *version, uint64_t moment) {
   const size_t left = m->nr - m->next;
   uint8_t which[MULTIGET_GROUP];
   uint32_t nr = left < MULTIGET_GROUP ? (uint32_t)left : MULTIGET_GROUP;
@@ -334,10 +337,12 @@ static void look_up_group(struct multiget *m, const struct wh *active, const str
   look_in_tables(m, version, which, nr);
 }
 
-bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version, uint64_t moment) {
+bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version,
+                   uint64_t moment) {
   const size_t from = m->next;
   // reads begin as soon as there are some, and go on beside the search for more
-  while (m->next < m->nr && m->next - from < PART_KEYS && m->nr_waiting + MULTIGET_GROUP <= SST_BATCH_MAX && m->pages_waiting < BATCH_PAGES) {
+  while (m->next < m->nr && m->next - from < PART_KEYS && m->nr_waiting + MULTIGET_GROUP <= SST_BATCH_MAX &&
+         m->pages_waiting < BATCH_PAGES) {
     look_up_group(m, active, frozen, version, moment);
     if (m->nr_waiting - m->nr_added >= ADD_MIN) add_waiting(m);
   }
@@ -349,8 +354,10 @@ enum remixdb_status multiget_end(struct multiget *m, size_t *nr_out) {
   sst_hold_drop(&m->alone);
   *nr_out = m->nr_found;
   if (m->error.status != REMIXDB_OK) return err_raise(&m->error);
-  if (m->small < m->nr && m->room) return err_set(REMIXDB_TOOBIG, "the values have %zu bytes, the buffer %zu", m->room->wanted, m->room->cap);
+  if (m->small < m->nr && m->room)
+    return err_set(REMIXDB_TOOBIG, "the values have %zu bytes, the buffer %zu", m->room->wanted, m->room->cap);
   if (m->small < m->nr)
-    return err_set(REMIXDB_TOOBIG, "the value of key %zu has %u bytes, its buffer %u", m->small, m->values[m->small].len, m->values[m->small].cap);
+    return err_set(REMIXDB_TOOBIG, "the value of key %zu has %u bytes, its buffer %u", m->small,
+                   m->values[m->small].len, m->values[m->small].cap);
   return REMIXDB_OK;
 }

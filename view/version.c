@@ -149,7 +149,8 @@ static enum remixdb_status load_part(const struct sst_ctx *ctx, const struct cur
   const uint32_t nr_old = n->nr - n->nr_young;
   uint32_t opened = 0;
   enum remixdb_status s = REMIXDB_OK;
-  for (; opened < n->nr && s == REMIXDB_OK; opened += s == REMIXDB_OK) s = sst_open(ctx, current_table(n, opened), &runs[opened]);
+  for (; opened < n->nr && s == REMIXDB_OK; opened += s == REMIXDB_OK)
+    s = sst_open(ctx, current_table(n, opened), &runs[opened]);
   if (s == REMIXDB_OK && n->nr) s = remix_open(ctx, n->remix, runs, nr_old, &remix);
   if (s == REMIXDB_OK && n->young) s = remix_open(ctx, n->young, runs + nr_old, n->nr_young, &young);
   for (uint32_t i = 0; i < opened; i++) sst_unref(runs[i]);
@@ -176,7 +177,8 @@ static void load_task(struct task *t, struct worker *w) {
 }
 
 // Opens the partitions that were decoded. On failure none is left.
-static enum remixdb_status load_parts(struct loading *all, struct workers *ws, struct worker *self, struct load *loads, uint32_t nr, struct part **parts) {
+static enum remixdb_status load_parts(struct loading *all, struct workers *ws, struct worker *self, struct load *loads,
+                                      uint32_t nr, struct part **parts) {
   struct task **tasks = mem_alloc(nr * sizeof(*tasks));
   if (!tasks) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < nr; i++) {
@@ -283,7 +285,8 @@ static enum remixdb_status make_loaded(const struct current *c, struct part **pa
   return REMIXDB_OK;
 }
 
-enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self, struct version **out) {
+enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
+                                 struct version **out) {
   struct current c;
   enum remixdb_status s = current_read(ctx->dir, &c);
   if (s != REMIXDB_OK) return s;
@@ -292,7 +295,8 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, 
   struct load *loads = NULL;
   struct loading all = {.ctx = ctx, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = UINT32_MAX};
   s = current_check(&c);
-  if (s == REMIXDB_OK && (!(parts = mem_calloc(nr, sizeof(*parts))) || !(loads = mem_calloc(nr, sizeof(*loads))))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && (!(parts = mem_calloc(nr, sizeof(*parts))) || !(loads = mem_calloc(nr, sizeof(*loads)))))
+    s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = decode_parts(&c, loads);
   if (s == REMIXDB_OK) s = check_names(c.path, loads, nr);
   if (s == REMIXDB_OK) s = load_parts(&all, ws, self, loads, nr, parts);
@@ -306,8 +310,13 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, 
 
 enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v) {
   // what has no young views is written so that libraries that know of none can read it
-  const struct current_head head = {.format = v->nr_young ? 2 : 1, .nr_parts = v->nr_parts, .store_id = v->store_id, .number = v->number,
-                                    .next_file = v->next_file, .log_gen = v->log_gen, .log_seq = v->log_seq};
+  const struct current_head head = {.format = v->nr_young ? 2 : 1,
+                                    .nr_parts = v->nr_parts,
+                                    .store_id = v->store_id,
+                                    .number = v->number,
+                                    .next_file = v->next_file,
+                                    .log_gen = v->log_gen,
+                                    .log_seq = v->log_seq};
   size_t nr_tables = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) nr_tables += part_runs(v->parts[i]);
   struct current_part *parts = mem_alloc(v->nr_parts * sizeof(*parts));
@@ -315,8 +324,12 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
   enum remixdb_status s = parts && tables ? REMIXDB_OK : REMIXDB_NOMEM;
   for (uint32_t i = 0; s == REMIXDB_OK && i < v->nr_parts; i++) {
     const struct part *const p = v->parts[i];
-    parts[i] = (struct current_part){.anchor = part_anchor(p), .remix = p->remix ? p->remix->number : 0, .young = p->young ? p->young->number : 0,
-                                     .nr = part_runs(p), .nr_young = part_young_runs(p), .tables = at};
+    parts[i] = (struct current_part){.anchor = part_anchor(p),
+                                     .remix = p->remix ? p->remix->number : 0,
+                                     .young = p->young ? p->young->number : 0,
+                                     .nr = part_runs(p),
+                                     .nr_young = part_young_runs(p),
+                                     .tables = at};
     for (uint32_t r = 0; r < parts[i].nr; r++, at += 8) store64le(at, part_run(p, r)->number);
   }
   if (s == REMIXDB_OK) s = current_write(ctx->dir, &head, parts);
@@ -328,7 +341,8 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
 // ---- whose a file is
 
 // Of a log segment, a table or a REMIX.
-static enum remixdb_status data_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t size, uint64_t store_id, enum version_owner *out) {
+static enum remixdb_status data_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t size,
+                                      uint64_t store_id, enum version_owner *out) {
   const bool table = e->kind == FILES_IS_TABLE;
   uint8_t bytes[WAL_HEAD] = {0};  // a table's last, or what others begin with
   const size_t want = table ? FORMAT_SST_FOOTER : sizeof(bytes);
@@ -346,14 +360,17 @@ static enum remixdb_status data_owner(const struct env_dir *dir, const struct fi
   for (size_t i = 0; i < nr; i++) blank = blank && bytes[i] == 0;
   if (table) told = format_sst_footer_get(bytes, size, e->name, &f) == REMIXDB_OK;
   else if (e->kind == FILES_IS_LOG) told = nr == WAL_HEAD && wal_head_get(bytes, e->name, id, &h) == REMIXDB_OK;
-  else told = memcmp(bytes, REMIX_MAGIC, 8) == 0 && load64le(bytes + 32) == size;  // a crash may leave the beginning of what was written
+  else
+    told = memcmp(bytes, REMIX_MAGIC, 8) == 0 &&
+           load64le(bytes + 32) == size;  // a crash may leave the beginning of what was written
   if (table) id = f.store_id;
   if (told) *out = store_id == 0 || id == store_id ? VERSION_OWN : VERSION_FOREIGN;
   else *out = blank ? VERSION_OWN : VERSION_UNTOLD;
   return REMIXDB_OK;
 }
 
-enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id, enum version_owner *out) {
+enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id,
+                                  enum version_owner *out) {
   struct env_stat st = {.size = 0};
   const enum remixdb_status s = env_stat(dir, e->name, &st);
   *out = VERSION_FOREIGN;

@@ -5,7 +5,9 @@
 #define AHEAD 6u  // entries that are fetched before they are reached, by who steps
 #define FLOW 16u  // by who has stepped from leaf to leaf
 #define SPOT 1u   // by who only seeks
-#define ENTRY_HEAD 40u  // bytes of an entry that are looked at in any case, most of the time: its fields, its key, the number of its first version
+#define ENTRY_HEAD \
+  40u  // bytes of an entry that are looked at in any case, most of the time: its fields, its key, the number of its
+       // first version
 
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
   c->wh = wh;
@@ -23,14 +25,16 @@ static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
   prefetch(e + ENTRY_HEAD - 1);
 }
 
-// The entry's newest version, which most of the time is the one that is seen, and its value. The entry itself has been fetched before.
+// The entry's newest version, which most of the time is the one that is seen, and its value. The entry itself has been
+// fetched before.
 static inline void cursor_prefetch_version(const struct wh_cursor *c, uint32_t at) {
   const uint8_t *v = (const uint8_t *)wh_entry_newest(wh_leaf_entry(c->leaf, c->order[at]));
   if (!v) return;
   for (uint32_t i = 0; i < 3; i++) prefetch(v + i * CACHE_LINE);
 }
 
-// Asks for the entries order[at, at + nr), as far as that has not been done, and for the version of the one in their midst, which have had time to come.
+// Asks for the entries order[at, at + nr), as far as that has not been done, and for the version of the one in their
+// midst, which have had time to come.
 static inline void cursor_ask(struct wh_cursor *c, uint32_t at, uint32_t nr) {
   const uint32_t had = c->asked, to = at + nr < c->nr ? at + nr : c->nr;
   for (uint32_t i = had > at ? had : at; i < to; i++) cursor_prefetch(c, i);
@@ -55,7 +59,8 @@ static void cursor_take(struct wh_cursor *c, struct wh_leaf *l) {
 }
 
 static inline void leaf_prefetch_entries(const struct wh_leaf *l) {
-  for (uint32_t i = 0; i < WH_LEAF_KEYS; i += CACHE_LINE / sizeof(l->entries[0])) prefetch((const void *)&l->entries[i]);
+  for (uint32_t i = 0; i < WH_LEAF_KEYS; i += CACHE_LINE / sizeof(l->entries[0]))
+    prefetch((const void *)&l->entries[i]);
 }
 
 // To a neighbour, of which all entries are going to be read; and the one behind it in that direction, maybe.
@@ -65,7 +70,8 @@ static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l, const struct wh
   c->ahead = FLOW;
   if (!after) return;
   prefetch(after);
-  for (uint32_t i = 0; i < WH_LEAF_KEYS / 8; i += CACHE_LINE / sizeof(after->order[0])) prefetch((const void *)&after->order[i]);
+  for (uint32_t i = 0; i < WH_LEAF_KEYS / 8; i += CACHE_LINE / sizeof(after->order[0]))
+    prefetch((const void *)&after->order[i]);
   leaf_prefetch_entries(after);
 }
 

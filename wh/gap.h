@@ -52,14 +52,14 @@
 
 // Four words that are read and written as one. All zero: nothing is there.
 struct wh_note {
-  _Atomic uint64_t turn;     // odd: it is being written
+  _Atomic uint64_t turn;  // odd: it is being written
   _Atomic uint64_t word[4];
 };
 
 enum { WH_GAP_FORWARD, WH_GAP_BACKWARD };
 
-struct wh_gaps {              // of a leaf, in the arena; made by whoever needs it first
-  struct wh_note here;        // entries lo and hi (0: the leaf's end), since | 1 << 63, puts
+struct wh_gaps {        // of a leaf, in the arena; made by whoever needs it first
+  struct wh_note here;  // entries lo and hi (0: the leaf's end), since | 1 << 63, puts
   // By direction. [0] is of the newest moment, [1] of an older one. The anchor that it leads to: pointer and length;
   // since | 1 << 63; the place in the list.
   struct wh_note run[2][2];

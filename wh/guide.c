@@ -6,7 +6,8 @@ enum remixdb_status guide_create(const struct kref *bounds, void *const *items, 
   uint64_t len = 0;
   for (uint32_t i = 0; i < nr; i++) len += bounds[i].len;
   if (len > UINT32_MAX) return err_set(REMIXDB_NOMEM, "bounds of %llu bytes", (unsigned long long)len);
-  const size_t offs = offsetof(struct guide, items) + nr * sizeof(((struct guide *)NULL)->items[0]), bytes = offs + 4 * ((size_t)nr + 1);
+  const size_t offs = offsetof(struct guide, items) + nr * sizeof(((struct guide *)NULL)->items[0]),
+               bytes = offs + 4 * ((size_t)nr + 1);
   struct guide *const g = mem_alloc(bytes + len);
   if (!g) return REMIXDB_NOMEM;
   uint8_t *const base = (uint8_t *)g;
@@ -35,7 +36,8 @@ void guide_destroy(struct guide *g) {
   mem_free(g);
 }
 
-void guide_find_many(const struct guide *g, const struct kref *keys, const uint8_t *which, uint32_t nr, void **items_out) {
+void guide_find_many(const struct guide *g, const struct kref *keys, const uint8_t *which, uint32_t nr,
+                     void **items_out) {
   struct anchors_lookup wants[ANCHORS_MANY_MAX];
   uint32_t found[ANCHORS_MANY_MAX];
   if (nr == 0) return;

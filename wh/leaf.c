@@ -25,9 +25,12 @@ void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece) {
 }
 
 // The bytes that all keys of the range have in common.
-static uint32_t range_common(struct kref anchor, const struct kref *end) { return end ? kv_lcp_from(anchor, *end, 0) : 0; }
+static uint32_t range_common(struct kref anchor, const struct kref *end) {
+  return end ? kv_lcp_from(anchor, *end, 0) : 0;
+}
 
-void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end, const struct wh_content *content, uint32_t from, uint32_t to) {
+void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end, const struct wh_content *content,
+                  uint32_t from, uint32_t to) {
   // Pieces that still have three bytes that may tell keys apart are taken over: the keys need not be looked at.
   const uint32_t common = range_common(anchor, end);
   const bool kept = content && common >= content->skip && common < content->skip + 2;
@@ -47,7 +50,8 @@ void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end,
   atomic_init(&l->gaps, NULL);
   memset((void *)l->idx, 0xff, sizeof(l->idx));
   for (uint32_t i = from; i < to; i++)
-    wh_leaf_append(l, content->words[i], kept ? content->pieces[i] : wh_piece(wh_entry_key(wh_word_entry(content->words[i])), l->skip));
+    wh_leaf_append(l, content->words[i],
+                   kept ? content->pieces[i] : wh_piece(wh_entry_key(wh_word_entry(content->words[i])), l->skip));
   for (uint32_t i = 0; i < WH_LEAF_KEYS / 8; i++) {
     uint8_t as_they_came[8];
     for (uint32_t k = 0; k < 8; k++) as_they_came[k] = (uint8_t)(8 * i + k);
@@ -71,17 +75,22 @@ uint32_t wh_leaf_tombs(const struct wh_leaf *l) {
 
 // ---- order
 
-static inline struct kref leaf_key(const struct wh_leaf *l, uint32_t pos) { return wh_entry_key(wh_leaf_entry(l, pos)); }
+static inline struct kref leaf_key(const struct wh_leaf *l, uint32_t pos) {
+  return wh_entry_key(wh_leaf_entry(l, pos));
+}
 
 // An entry in a sort: its piece, as it orders, above its position.
-static inline uint64_t leaf_item(const struct wh_leaf *l, uint32_t pos) { return (uint64_t)((uint32_t)l->pieces[pos] ^ 0x80000000u) << 32 | pos; }
+static inline uint64_t leaf_item(const struct wh_leaf *l, uint32_t pos) {
+  return (uint64_t)((uint32_t)l->pieces[pos] ^ 0x80000000u) << 32 | pos;
+}
 
 static inline bool item_less(const struct wh_leaf *l, uint64_t a, uint64_t b) {
   if (likely((a ^ b) >> 32 != 0)) return a < b;
   return kv_cmp(leaf_key(l, (uint32_t)a), leaf_key(l, (uint32_t)b)) < 0;
 }
 
-static void items_merge(const struct wh_leaf *l, const uint64_t *a, uint32_t na, const uint64_t *b, uint32_t nb, uint64_t *out) {
+static void items_merge(const struct wh_leaf *l, const uint64_t *a, uint32_t na, const uint64_t *b, uint32_t nb,
+                        uint64_t *out) {
   while (na && nb) {
     if (item_less(l, *b, *a)) {
       *out++ = *b++;
@@ -132,9 +141,11 @@ static void order_merge(const struct wh_leaf *l, uint8_t *pos, uint32_t base, ui
   for (uint32_t i = 0; i < n; i++) pos[i] = (uint8_t)merged[i];
 }
 
-// Of pos[lo, hi), whose keys ascend, the first one that is not smaller than the key (or equal, with or_equal); hi: there is none. Looks at each step-th only, the first
-// one at lo + step - 1, which are fetched together instead of in a chain of cache misses.
-static uint32_t keys_search(const struct wh_leaf *l, const uint8_t *pos, uint32_t lo, uint32_t hi, uint32_t step, struct kref key, bool or_equal) {
+// Of pos[lo, hi), whose keys ascend, the first one that is not smaller than the key (or equal, with or_equal); hi:
+// there is none. Looks at each step-th only, the first one at lo + step - 1, which are fetched together instead of in a
+// chain of cache misses.
+static uint32_t keys_search(const struct wh_leaf *l, const uint8_t *pos, uint32_t lo, uint32_t hi, uint32_t step,
+                            struct kref key, bool or_equal) {
   uint32_t from = 0, to = (hi - lo) / step;
   for (uint32_t i = 0; to > 1 && i < to; i++) prefetch(wh_leaf_entry(l, pos[lo + step * i + step - 1]));
   while (from < to) {
@@ -145,7 +156,8 @@ static uint32_t keys_search(const struct wh_leaf *l, const uint8_t *pos, uint32_
   return lo + step * from;
 }
 
-uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, struct kref key, uint32_t rank, bool or_equal) {
+uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, struct kref key, uint32_t rank,
+                       bool or_equal) {
   const int32_t piece = wh_piece(key, l->skip);
   uint32_t lo = rank, hi = rank;
   while (hi < n && l->pieces[pos[hi]] == piece) hi++;
@@ -160,14 +172,16 @@ uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, 
 static void order_insert(const struct wh_leaf *l, uint8_t *pos, uint32_t base, uint32_t n) {
   for (; base < n; base++) {
     uint32_t at = wh_leaf_rank(l, base, l->pieces[base]);
-    if (at < base && l->pieces[pos[at]] == l->pieces[base]) at = wh_leaf_place(l, pos, base, leaf_key(l, base), at, false);
+    if (at < base && l->pieces[pos[at]] == l->pieces[base])
+      at = wh_leaf_place(l, pos, base, leaf_key(l, base), at, false);
     memmove(pos + at + 1, pos + at, base - at);
     pos[at] = (uint8_t)base;
   }
 }
 
-// The order that the leaf has, and of how many entries; 0: somebody is writing it. Acquire: who reads what a writer stored sees that it has begun, too (Boehm: "Can
-// Seqlocks Get Along With Programming Language Memory Models?", MSPC 2012).
+// The order that the leaf has, and of how many entries; 0: somebody is writing it. Acquire: who reads what a writer
+// stored sees that it has begun, too (Boehm: "Can Seqlocks Get Along With Programming Language Memory Models?", MSPC
+// 2012).
 static uint32_t order_load(const struct wh_leaf *l, uint8_t *pos, uint32_t *state_out) {
   const uint32_t state = *state_out = atomic_load_explicit(&l->ordered, memory_order_acquire), n = state & WH_ORDER_N;
   if (unlikely(state & WH_ORDER_BUSY)) return 0;
@@ -180,7 +194,9 @@ static uint32_t order_load(const struct wh_leaf *l, uint8_t *pos, uint32_t *stat
 
 // state: as it was when the order was looked at. When somebody else has written one since, that will do.
 static void order_store(struct wh_leaf *l, uint32_t state, const uint8_t *pos, uint32_t n) {
-  if (state & WH_ORDER_BUSY || !atomic_compare_exchange_strong_explicit(&l->ordered, &state, state | WH_ORDER_BUSY, memory_order_relaxed, memory_order_relaxed)) return;
+  if (state & WH_ORDER_BUSY || !atomic_compare_exchange_strong_explicit(&l->ordered, &state, state | WH_ORDER_BUSY,
+                                                                        memory_order_relaxed, memory_order_relaxed))
+    return;
   for (uint32_t i = 0; i < n; i += 8) {
     uint64_t w = 0;
     memcpy(&w, pos + i, n - i < sizeof(w) ? n - i : sizeof(w));

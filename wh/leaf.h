@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A leaf of the wormhole, shared by its files alone: up to WH_LEAF_KEYS entries in the order in which they came, a table of hashes that finds one by its key, and
-// the order of the keys, which is worked out when somebody asks for it. wh.h says what of it a reader without locks may rely on.
+// A leaf of the wormhole, shared by its files alone: up to WH_LEAF_KEYS entries in the order in which they came, a
+// table of hashes that finds one by its key, and the order of the keys, which is worked out when somebody asks for it.
+// wh.h says what of it a reader without locks may rely on.
 #ifndef WH_LEAF_H
 #define WH_LEAF_H
 
@@ -9,7 +10,7 @@
 
 #include "wh/ver.h"
 
-#define WH_IDX_SIZE 192u   // of which WH_LEAF_KEYS at most are taken
+#define WH_IDX_SIZE 192u  // of which WH_LEAF_KEYS at most are taken
 #define WH_IDX_FREE 0xffffu
 #define WH_PTR_BITS 48
 #define WH_PTR_MASK ((UINT64_C(1) << WH_PTR_BITS) - 1)
@@ -22,45 +23,54 @@
 
 struct wh_leaf {
   // line 0. anchor, lo8, end8 and skip are immutable.
-  struct kref anchor;                   // in the arena
-  uint64_t lo8;                         // wh_key8() of the anchor: most comparisons end here
-  _Atomic(struct wh_leaf *) next;       // written under the structure lock, release; frozen at death
-  uint64_t end8;                        // wh_key8() of the next leaf's anchor, all ones without one: keys below are the leaf's while it lives, and nothing more
-                                        // has to be looked at
-  uint32_t skip;                        // so many bytes, at least, all keys of the range have in common: the anchor's
-  _Atomic uint32_t ordered;             // WH_ORDER_N, and whether order is being written: a sequence lock that readers never wait for. The number only grows, so
-                                        // whoever finds it as it was has read what it stood for
-  struct lib_lock lock;                 // guards count, entries, pieces and idx against other writers
-  _Atomic uint16_t count;               // release, after the entry, its piece and its place in idx
-  _Atomic bool dead;                    // set with release under the leaf's lock and the structure lock
-  bool holes;                           // entries without a version may be among the leaf's; guarded by lock
-  _Atomic bool gapped;                  // gaps is set; release
-  uint16_t tombs;                       // entries whose newest version is a tombstone, pending or not; guarded by lock
-  _Atomic uint32_t puts;                // how many others were linked, modulo 2^32; written under lock, release
+  struct kref anchor;              // in the arena
+  uint64_t lo8;                    // wh_key8() of the anchor: most comparisons end here
+  _Atomic(struct wh_leaf *) next;  // written under the structure lock, release; frozen at death
+  uint64_t end8;  // wh_key8() of the next leaf's anchor, all ones without one: keys below are the leaf's while it
+                  // lives, and nothing more has to be looked at
+  uint32_t skip;  // so many bytes, at least, all keys of the range have in common: the anchor's
+  _Atomic uint32_t ordered;  // WH_ORDER_N, and whether order is being written: a sequence lock that readers never wait
+                             // for. The number only grows, so whoever finds it as it was has read what it stood for
+  struct lib_lock lock;      // guards count, entries, pieces and idx against other writers
+  _Atomic uint16_t count;    // release, after the entry, its piece and its place in idx
+  _Atomic bool dead;         // set with release under the leaf's lock and the structure lock
+  bool holes;                // entries without a version may be among the leaf's; guarded by lock
+  _Atomic bool gapped;       // gaps is set; release
+  uint16_t tombs;            // entries whose newest version is a tombstone, pending or not; guarded by lock
+  _Atomic uint32_t puts;     // how many others were linked, modulo 2^32; written under lock, release
   // The positions of entries[0, WH_ORDER_N) in order of key, a byte each, as the last one who asked for it found it.
   _Alignas(CACHE_LINE) _Atomic uint64_t order[WH_LEAF_KEYS / 8];
-  int32_t pieces[WH_LEAF_KEYS];         // of the entries' keys: wh_piece(); immutable below count
-  // Positions in entries by hash, below 8 more bits of it, so that a key that is not there seldom leads further; open addressing with linear probing; stored with
-  // release after entries[].
+  int32_t pieces[WH_LEAF_KEYS];  // of the entries' keys: wh_piece(); immutable below count
+  // Positions in entries by hash, below 8 more bits of it, so that a key that is not there seldom leads further; open
+  // addressing with linear probing; stored with release after entries[].
   _Atomic uint16_t idx[WH_IDX_SIZE];
   _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | the upper 16 bits of its hash on top
   _Atomic(struct wh_leaf *) prev;          // as next
   struct wh_leaf *after;                   // of a dead one: in the list it waits in
   _Atomic(struct wh_gaps *) gaps;          // wh/gap.h; NULL until somebody has passed tombstones here; release
 };
-_Static_assert(WH_IDX_SIZE > WH_LEAF_KEYS && WH_IDX_SIZE <= 256, "a search of idx ends, and 8 bits of a hash lead to each of its places");
+_Static_assert(WH_IDX_SIZE > WH_LEAF_KEYS && WH_IDX_SIZE <= 256,
+               "a search of idx ends, and 8 bits of a hash lead to each of its places");
 _Static_assert(offsetof(struct wh_leaf, order) == CACHE_LINE, "what a walk along the list reads is one line");
 _Static_assert(WH_LEAF_KEYS <= WH_ORDER_N && WH_LEAF_KEYS % 8 == 0, "a count of entries fits");
 
-static inline struct wh_leaf *wh_leaf_next(const struct wh_leaf *l) { return atomic_load_explicit(&l->next, memory_order_acquire); }
-static inline struct wh_leaf *wh_leaf_prev(const struct wh_leaf *l) { return atomic_load_explicit(&l->prev, memory_order_acquire); }
-static inline bool wh_leaf_dead(const struct wh_leaf *l) { return atomic_load_explicit(&l->dead, memory_order_acquire); }
+static inline struct wh_leaf *wh_leaf_next(const struct wh_leaf *l) {
+  return atomic_load_explicit(&l->next, memory_order_acquire);
+}
+static inline struct wh_leaf *wh_leaf_prev(const struct wh_leaf *l) {
+  return atomic_load_explicit(&l->prev, memory_order_acquire);
+}
+static inline bool wh_leaf_dead(const struct wh_leaf *l) {
+  return atomic_load_explicit(&l->dead, memory_order_acquire);
+}
 static inline struct wh_entry *wh_word_entry(uint64_t w) { return (struct wh_entry *)(uintptr_t)(w & WH_PTR_MASK); }
 // Relaxed: published by idx, the count or the order that the position came from.
 static inline uint64_t wh_leaf_word(const struct wh_leaf *l, uint32_t pos) {
   return atomic_load_explicit(&l->entries[pos], memory_order_relaxed);
 }
-static inline struct wh_entry *wh_leaf_entry(const struct wh_leaf *l, uint32_t pos) { return wh_word_entry(wh_leaf_word(l, pos)); }
+static inline struct wh_entry *wh_leaf_entry(const struct wh_leaf *l, uint32_t pos) {
+  return wh_word_entry(wh_leaf_word(l, pos));
+}
 static inline struct kref wh_entry_key(const struct wh_entry *e) { return kref(e->key, e->klen); }
 static inline bool wh_entry_is(const struct wh_entry *e, struct kref key) {
   return e->klen == key.len && (key.len == 0 || memcmp(e->key, key.ptr, key.len) == 0);
@@ -75,14 +85,20 @@ static inline struct wh_ver *wh_ver_older(const struct wh_ver *v) {
 // What a word of `recent` points to. An entry lies at a multiple of eight.
 static inline bool wh_recent_is_ver(const void *recent) { return ((uintptr_t)recent & 4) != 0; }
 // Of a version that such a word points to: what was written before it was published.
-static inline uint64_t wh_ver_head(const struct wh_ver *v) { return *(const uint64_t *)(const void *)((const uint8_t *)v - WH_VER_HEAD); }
+static inline uint64_t wh_ver_head(const struct wh_ver *v) {
+  return *(const uint64_t *)(const void *)((const uint8_t *)v - WH_VER_HEAD);
+}
 static inline struct kref wh_ver_key(const struct wh_ver *v) {
   const uint32_t klen = (uint32_t)(wh_ver_head(v) >> WH_PTR_BITS);
   return kref((const uint8_t *)v - WH_VER_HEAD - klen, klen);
 }
-static inline struct wh_entry *wh_ver_entry(const struct wh_ver *v) { return (struct wh_entry *)(uintptr_t)(wh_ver_head(v) & WH_PTR_MASK); }
+static inline struct wh_entry *wh_ver_entry(const struct wh_ver *v) {
+  return (struct wh_entry *)(uintptr_t)(wh_ver_head(v) & WH_PTR_MASK);
+}
 static inline uint64_t wh_entry_tag(uint32_t hash) { return (uint64_t)(hash >> 16) << WH_PTR_BITS; }
-static inline uint64_t wh_entry_word(const struct wh_entry *e, uint64_t hash) { return (uint64_t)(uintptr_t)e | wh_entry_tag((uint32_t)(hash >> 32)); }
+static inline uint64_t wh_entry_word(const struct wh_entry *e, uint64_t hash) {
+  return (uint64_t)(uintptr_t)e | wh_entry_tag((uint32_t)(hash >> 32));
+}
 // As much of the hash as the tag has: enough for a place in idx.
 static inline uint32_t wh_word_hash(uint64_t w) { return (uint32_t)(w >> WH_PTR_BITS) << 16; }
 static inline uint32_t wh_idx_start(uint32_t hash) { return (hash >> 24) * WH_IDX_SIZE >> 8; }
@@ -91,10 +107,13 @@ static inline uint32_t wh_idx_behind(uint32_t i) { return i + 1 == WH_IDX_SIZE ?
 static inline uint32_t wh_idx_word(uint32_t hash, uint32_t pos) { return (hash >> 8 & 0xff00) | pos; }
 static inline uint32_t wh_idx_pos(uint32_t word) { return word & 0xff; }
 static inline bool wh_idx_fits(uint32_t word, uint32_t hash) { return ((word ^ wh_idx_word(hash, 0)) & 0xff00) == 0; }
-static inline uint32_t wh_idx_load(const _Atomic uint16_t *at) { return atomic_load_explicit(at, memory_order_acquire); }
+static inline uint32_t wh_idx_load(const _Atomic uint16_t *at) {
+  return atomic_load_explicit(at, memory_order_acquire);
+}
 
-// The 8 bytes at from, big-endian, zeros behind the key's end. Where they differ they order as the keys do (when the keys agree
-// before from): a zero that is not there sorts like one that is, and a real difference comes after; equal ones say nothing.
+// The 8 bytes at from, big-endian, zeros behind the key's end. Where they differ they order as the keys do (when the
+// keys agree before from): a zero that is not there sorts like one that is, and a real difference comes after; equal
+// ones say nothing.
 static inline uint64_t wh_key8(struct kref k, uint32_t from) {
   const uint32_t rest = k.len > from ? k.len - from : 0;
   if (likely(rest >= 8)) return load64be(k.ptr + from);
@@ -111,24 +130,29 @@ static inline int wh_leaf_cmp(const struct wh_leaf *l, struct kref key, uint64_t
   return kv_cmp(l->anchor, key);
 }
 
-// What is compared of the keys of a leaf: four bytes behind those that they have in common, biased so that they order as signed numbers. Where two pieces differ
-// the keys are ordered as they are; equal ones say nothing.
-static inline int32_t wh_piece(struct kref key, uint32_t skip) { return (int32_t)((uint32_t)(wh_key8(key, skip) >> 32) ^ 0x80000000u); }
+// What is compared of the keys of a leaf: four bytes behind those that they have in common, biased so that they order
+// as signed numbers. Where two pieces differ the keys are ordered as they are; equal ones say nothing.
+static inline int32_t wh_piece(struct kref key, uint32_t skip) {
+  return (int32_t)((uint32_t)(wh_key8(key, skip) >> 32) ^ 0x80000000u);
+}
 
 // What a leaf holds, in order of key.
 struct wh_content {
   uint32_t nr, skip;
-  bool tombs;               // some may be tombstones'
+  bool tombs;  // some may be tombstones'
   uint64_t words[WH_LEAF_KEYS];
   int32_t pieces[WH_LEAF_KEYS];
 };
 
-// From the arena, aligned to a line, with an address that fits a tagged word. NULL: REMIXDB_NOMEM, and the message is set.
+// From the arena, aligned to a line, with an address that fits a tagged word. NULL: REMIXDB_NOMEM, and the message is
+// set.
 void *wh_line_alloc(struct arena *a, size_t size);
-// Makes the memory a locked leaf of the range [anchor, end), or of all from the anchor on, that holds content[from, to) (which may be NULL: nothing). Its neighbours
-// are the caller's to set. The anchor is in memory that stays.
-void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end, const struct wh_content *content, uint32_t from, uint32_t to);
-// The leaf's lock is held (or the leaf is not published), and there is room. word: pointer and tag, as in entries; piece: of its key.
+// Makes the memory a locked leaf of the range [anchor, end), or of all from the anchor on, that holds content[from, to)
+// (which may be NULL: nothing). Its neighbours are the caller's to set. The anchor is in memory that stays.
+void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end, const struct wh_content *content,
+                  uint32_t from, uint32_t to);
+// The leaf's lock is held (or the leaf is not published), and there is room. word: pointer and tag, as in entries;
+// piece: of its key.
 void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece);
 
 // The same as wh_leaf_find, by the order of the keys.
@@ -180,12 +204,16 @@ static inline uint32_t wh_leaf_rank(const struct wh_leaf *l, uint32_t n, int32_t
   for (uint32_t i = 0; i < n; i++) rank += l->pieces[i] < piece;
   return rank;
 }
-// How many of the n entries whose order pos is have a key smaller than this one (or equal, with or_equal), which shares the leaf's first bytes. rank: of its piece.
-uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, struct kref key, uint32_t rank, bool or_equal);
-// Writes the positions of the leaf's entries in order of key; returns how many. Who finds that the leaf does not have that order keeps it there, for those that come later:
-// it is only a cache, so a reader may. (Unless somebody else is about to.)
+// How many of the n entries whose order pos is have a key smaller than this one (or equal, with or_equal), which shares
+// the leaf's first bytes. rank: of its piece.
+uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, struct kref key, uint32_t rank,
+                       bool or_equal);
+// Writes the positions of the leaf's entries in order of key; returns how many. Who finds that the leaf does not have
+// that order keeps it there, for those that come later: it is only a cache, so a reader may. (Unless somebody else is
+// about to.)
 uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos);
-// What the leaf holds, but for entries that have no version. The lock is held. Returns how many entries it has with those.
+// What the leaf holds, but for entries that have no version. The lock is held. Returns how many entries it has with
+// those.
 uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out);
 
 // Of how many of its entries the newest version is a tombstone. The lock is held.

@@ -2,10 +2,10 @@
 #include "wh.h"
 #include "wh/gap.h"
 
-#define HOPS 64u     // from gap to gap in one search
+#define HOPS 64u                   // from gap to gap in one search
 #define SINCE (UINT64_C(1) << 63)  // in a note's third word: the note says something
-#define RUN_LEAVES 32u  // of one run, when it is made: so that the list does not go on too far meanwhile
-#define STALE 16u    // so many ranges are looked at again and again before the run is told that they have been
+#define RUN_LEAVES 32u             // of one run, when it is made: so that the list does not go on too far meanwhile
+#define STALE 16u  // so many ranges are looked at again and again before the run is told that they have been
 
 struct wh_counters wh_counters;
 
@@ -22,8 +22,10 @@ static bool note_read(const struct wh_note *n, uint64_t w[4]) {
 static void note_write(struct wh_note *n, const uint64_t w[4]) {
   uint64_t turn = atomic_load_explicit(&n->turn, memory_order_relaxed);
   if (turn & 1) return;
-  if (!atomic_compare_exchange_strong_explicit(&n->turn, &turn, turn + 1, memory_order_relaxed, memory_order_relaxed)) return;
-  for (uint32_t i = 0; i < 4; i++) atomic_store_explicit(&n->word[i], w[i], memory_order_release);  // after the odd turn
+  if (!atomic_compare_exchange_strong_explicit(&n->turn, &turn, turn + 1, memory_order_relaxed, memory_order_relaxed))
+    return;
+  for (uint32_t i = 0; i < 4; i++)
+    atomic_store_explicit(&n->word[i], w[i], memory_order_release);  // after the odd turn
   atomic_store_explicit(&n->turn, turn + 2, memory_order_release);
 }
 
@@ -37,7 +39,8 @@ static struct wh_gaps *gaps_of(struct wh *wh, struct wh_leaf *l) {
   if (g) return g;
   if (!(fresh = arena_alloc(&wh->arena, sizeof(*fresh)))) return NULL;
   memset((void *)fresh, 0, sizeof(*fresh));
-  if (!atomic_compare_exchange_strong_explicit(&l->gaps, &g, fresh, memory_order_acq_rel, memory_order_acquire)) return g;
+  if (!atomic_compare_exchange_strong_explicit(&l->gaps, &g, fresh, memory_order_acq_rel, memory_order_acquire))
+    return g;
   atomic_store_explicit(&l->gapped, true, memory_order_release);
   return fresh;
 }
@@ -79,7 +82,9 @@ void wh_gap_reopened(struct wh *wh, const struct wh_leaf *l) {
 
 // ---- runs
 
-static uint64_t reopened_nr(const struct wh *wh) { return atomic_load_explicit(&wh->reopened.nr, memory_order_acquire); }
+static uint64_t reopened_nr(const struct wh *wh) {
+  return atomic_load_explicit(&wh->reopened.nr, memory_order_acquire);
+}
 
 // A stretch of keys. hi.ptr NULL: it has no end.
 struct range {
@@ -95,7 +100,7 @@ static struct kref leaf_end(const struct wh_leaf *l) {
 
 // What a run is once it is read.
 struct run {
-  struct kref to;        // the anchor that it leads to
+  struct kref to;  // the anchor that it leads to
   uint64_t since, place;
 };
 
@@ -131,7 +136,9 @@ static void run_keep(struct wh *wh, struct wh_leaf *l, bool backward, uint64_t m
 }
 
 // How two ends of ranges are ordered; NULL comes last.
-static int end_cmp(struct kref a, struct kref b) { return a.ptr && b.ptr ? kv_cmp(a, b) : (a.ptr == NULL) - (b.ptr == NULL); }
+static int end_cmp(struct kref a, struct kref b) {
+  return a.ptr && b.ptr ? kv_cmp(a, b) : (a.ptr == NULL) - (b.ptr == NULL);
+}
 
 // Whether range a begins before b in the direction, or at the same place and is longer.
 static bool range_first(const struct range *a, const struct range *b, bool backward) {
@@ -216,7 +223,8 @@ static bool here_has(const struct here *h, struct kref key) {
 
 // Whether all entries from lo to hi (NULL: the leaf's ends) have committed tombstones as their newest versions;
 // *since_io grows to their numbers.
-static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const struct wh_entry *hi, uint64_t *since_io) {
+static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const struct wh_entry *hi,
+                           uint64_t *since_io) {
   uint8_t pos[WH_LEAF_KEYS];
   const uint32_t n = wh_leaf_order(l, pos);
   uint32_t i = 0;
@@ -403,7 +411,8 @@ static bool check_here(struct wh_leaf *l, const struct wh_gaps *g, char *why, si
   return true;
 }
 
-static bool check_run(struct wh *wh, const struct wh_leaf *l, const struct wh_note *n, bool backward, char *why, size_t cap) {
+static bool check_run(struct wh *wh, const struct wh_leaf *l, const struct wh_note *n, bool backward, char *why,
+                      size_t cap) {
   struct run r;
   struct range cut;
   if (!run_read(n, &r)) return true;

@@ -17,24 +17,22 @@ struct wh_bucket {
 
 struct wh_table {
   struct epoch_item retired;
-  uint32_t mask;                // buckets - 1
-  uint64_t used;                // slots that are not free, deleted ones too. Structure lock.
-  uint64_t cap;                 // of used, before it must grow
+  uint32_t mask;  // buckets - 1
+  uint64_t used;  // slots that are not free, deleted ones too. Structure lock.
+  uint64_t cap;   // of used, before it must grow
   size_t bytes;
   struct wh_bucket bucket[];
 };
 
 // ---- the table of prefixes
 
-// Hash of the first len - 1 bytes of key (it has them) followed by last; len >= 1. The last byte stands apart so that the
-// children of a prefix are hashed without writing them down. k8 = wh_key8(key, 0). Without the seed nobody can choose
-// keys whose prefixes meet in one bucket.
+// Hash of the first len - 1 bytes of key (it has them) followed by last; len >= 1. The last byte stands apart so that
+// the children of a prefix are hashed without writing them down. k8 = wh_key8(key, 0). Without the seed nobody can
+// choose keys whose prefixes meet in one bucket.
 static inline uint64_t prefix_hash(uint64_t seed, struct kref key, uint64_t k8, uint32_t len, uint32_t last) {
   uint64_t x;
-  if (len <= 8)
-    x = ((len > 1 ? k8 >> (72 - 8 * len) << 8 : 0) | last) + len * UINT64_C(0x9E3779B97F4A7C15) + seed;
-  else
-    x = hash64_seed(key.ptr, len - 1, seed) + last * UINT64_C(0x9E3779B97F4A7C15);
+  if (len <= 8) x = ((len > 1 ? k8 >> (72 - 8 * len) << 8 : 0) | last) + len * UINT64_C(0x9E3779B97F4A7C15) + seed;
+  else x = hash64_seed(key.ptr, len - 1, seed) + last * UINT64_C(0x9E3779B97F4A7C15);
   x = (x ^ (x >> 32)) * UINT64_C(0xD6E8FEB86659FD93);
   x = (x ^ (x >> 29)) * UINT64_C(0x94D049BB133111EB);
   return x ^ (x >> 32);
@@ -43,9 +41,10 @@ static inline uint64_t prefix_hash_own(uint64_t seed, struct kref key, uint64_t 
   return prefix_hash(seed, key, k8, len, key.ptr[len - 1]);
 }
 
-// The node of this hash and length. exact: its prefix must also equal key's first len bytes; else it is the caller's who must
-// live with a collision (of 48 bits).
-static inline struct wh_node *table_find(const struct wh_table *t, uint64_t hash, uint32_t len, const uint8_t *key, bool exact) {
+// The node of this hash and length. exact: its prefix must also equal key's first len bytes; else it is the caller's
+// who must live with a collision (of 48 bits).
+static inline struct wh_node *table_find(const struct wh_table *t, uint64_t hash, uint32_t len, const uint8_t *key,
+                                         bool exact) {
   for (uint32_t b = (uint32_t)hash & t->mask;; b = (b + 1) & t->mask) {
     const struct wh_bucket *bucket = &t->bucket[b];
     WH_COUNT(buckets);
@@ -56,7 +55,8 @@ static inline struct wh_node *table_find(const struct wh_table *t, uint64_t hash
       w = atomic_load_explicit(&bucket->slot[i], memory_order_acquire);
       if (w == SLOT_DELETED || (w ^ hash) >> WH_PTR_BITS) continue;
       struct wh_node *node = (struct wh_node *)(uintptr_t)(w & WH_PTR_MASK);
-      if (node->hash == (uint32_t)hash && node->len == len && (!exact || memcmp(node->prefix, key, len) == 0)) return node;
+      if (node->hash == (uint32_t)hash && node->len == len && (!exact || memcmp(node->prefix, key, len) == 0))
+        return node;
     }
   }
 }
@@ -196,14 +196,15 @@ static inline void way_ask(const struct wh_table *t, struct wh_way *w, uint64_t 
   prefetch(&t->bucket[(uint32_t)hash & t->mask]);
 }
 
-// As table_find, but what a slot's tag says is taken for true: to look at the node would be a line more for each step, and a wrong one is
-// found out like any other wrong hint.
+// As table_find, but what a slot's tag says is taken for true: to look at the node would be a line more for each step,
+// and a wrong one is found out like any other wrong hint.
 static inline const struct wh_node *way_answer(const struct wh_table *t, uint64_t hash) {
   for (uint32_t b = (uint32_t)hash & t->mask;; b = (b + 1) & t->mask) {
     for (uint32_t i = 0; i < BUCKET_SLOTS; i++) {
       const uint64_t w = atomic_load_explicit(&t->bucket[b].slot[i], memory_order_acquire);
       if (w == 0) return NULL;
-      if (unlikely((w ^ hash) >> WH_PTR_BITS == 0 && w != SLOT_DELETED)) return (const struct wh_node *)(uintptr_t)(w & WH_PTR_MASK);
+      if (unlikely((w ^ hash) >> WH_PTR_BITS == 0 && w != SLOT_DELETED))
+        return (const struct wh_node *)(uintptr_t)(w & WH_PTR_MASK);
     }
   }
 }
@@ -276,10 +277,8 @@ void wh_trie_hint_many(const struct wh_trie *trie, struct wh_way *ways, uint32_t
     struct wh_way *const w = &ways[i];
     if (w->state == WAY_CHILD) {
       w->node = way_answer(t, w->probe);
-      if (w->node)
-        prefetch(w->node);
-      else
-        w->state = WAY_LEAF;
+      if (w->node) prefetch(w->node);
+      else w->state = WAY_LEAF;
     } else if (w->state == WAY_PREV) {
       struct wh_leaf *const prev = wh_leaf_prev(w->leaf);
       if (prev) w->leaf = prev;
@@ -304,10 +303,8 @@ static uint32_t trie_prefix(struct wh_trie *trie, const struct wh_leaf *l) {
   uint32_t len = 0, hi = l->anchor.len < maxlen ? l->anchor.len : maxlen;
   while (len < hi) {
     const uint32_t mid = (len + hi + 1) / 2;
-    if (trie_node(trie, l, mid))
-      len = mid;
-    else
-      hi = mid - 1;
+    if (trie_node(trie, l, mid)) len = mid;
+    else hi = mid - 1;
   }
   return len;
 }
@@ -330,8 +327,8 @@ static void kids_set(struct wh_node *node, uint32_t c, bool on) {
 }
 
 // In the node: from_l gives way to first as lmost, from_r (either may be NULL) to last as rmost. Whether one was there.
-static bool node_swap(struct wh_node *node, const struct wh_leaf *from_l, struct wh_leaf *first, const struct wh_leaf *from_r,
-                      struct wh_leaf *last) {
+static bool node_swap(struct wh_node *node, const struct wh_leaf *from_l, struct wh_leaf *first,
+                      const struct wh_leaf *from_r, struct wh_leaf *last) {
   bool hit = false;
   const uint64_t lmost = atomic_load_explicit(&node->lmost, memory_order_relaxed);
   if (from_l && node_lmost(lmost) == from_l) {
@@ -351,7 +348,8 @@ void wh_trie_replace(struct wh_trie *trie, const struct wh_leaf *old, struct wh_
     if (!node_swap(trie_node(trie, old, len), old, fresh, old, fresh) || len == 0) return;
 }
 
-// Under a prefix of its anchor it is the first leaf exactly when right was (left's anchor, being smaller and next to it, is then outside), and the last exactly when left was.
+// Under a prefix of its anchor it is the first leaf exactly when right was (left's anchor, being smaller and next to
+// it, is then outside), and the last exactly when left was.
 void wh_trie_add(struct wh_trie *trie, struct wh_leaf *l, const struct wh_leaf *left, const struct wh_leaf *right) {
   struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_relaxed);
   const struct kref a = l->anchor;
@@ -473,4 +471,3 @@ bool wh_trie_check(const struct wh_trie *trie, char *why, size_t cap) {
   if (used != t->used || used > t->cap) WH_BROKEN("W3: %" PRIu64 " slots in use, counted %" PRIu64, used, t->used);
   return check_node(trie, &trie->root, why, cap);
 }
-

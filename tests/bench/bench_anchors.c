@@ -26,8 +26,8 @@ static void add(struct strings *s, struct kref key) {
 }
 
 static uint32_t url(uint64_t n, char *buf) {
-  return (uint32_t)sprintf(buf, "https://www.site-%05u.example/library/section-%02u/item-%05u.html", (unsigned)(n / URLS_OF_SITE),
-                           (unsigned)(n / 5000 % 20), (unsigned)(n % 5000));
+  return (uint32_t)sprintf(buf, "https://www.site-%05u.example/library/section-%02u/item-%05u.html",
+                           (unsigned)(n / URLS_OF_SITE), (unsigned)(n / 5000 % 20), (unsigned)(n % 5000));
 }
 
 static int by_number(const void *a, const void *b) {
@@ -35,7 +35,8 @@ static int by_number(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// Keys are cut to what tells them from the one before among all entries, of which random ones this far agree in so many bytes.
+// Keys are cut to what tells them from the one before among all entries, of which random ones this far agree in so many
+// bytes.
 static void add_random(struct strings *s, uint64_t entries, uint32_t nr) {
   uint32_t len = 1;
   for (uint64_t n = entries; n > 1; n /= 256) len++;
@@ -96,8 +97,9 @@ int main(int argc, char **argv) {
     const uint64_t took = time_ns() - began;
     if (took < best) best = took;
   }
-  printf("%s: %u anchors of %.1f bytes, %.1f bytes each beside them: %.1f ns a search (%llu)\n", urls ? "urls" : "random", s.nr,
-         (double)s.len / s.nr, (double)anchors_memory(&a) / s.nr, (double)best / searches, (unsigned long long)sum);
+  printf("%s: %u anchors of %.1f bytes, %.1f bytes each beside them: %.1f ns a search (%llu)\n",
+         urls ? "urls" : "random", s.nr, (double)s.len / s.nr, (double)anchors_memory(&a) / s.nr,
+         (double)best / searches, (unsigned long long)sum);
   anchors_fini(&a);
   free(keys);
   free(lens);

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much faster one remixdb_multi_get is than a loop of remixdb_get over the same number of keys: rounds of both in turn on one store,
-// for each the time per key, and the ratio of the medians.
+// How much faster one remixdb_multi_get is than a loop of remixdb_get over the same number of keys: rounds of both in
+// turn on one store, for each the time per key, and the ratio of the medians.
 //
 //   bench_multiget DIR [name=value ...]
-//     keys=10000000   keys in the store; it is filled when DIR holds none (in random order), and must be of the same keys otherwise
-//     vlen=120        bytes of a value; a key has 16
-//     dense=0         1: keys are consecutive numbers in digits; 0: they are spread over all 16-digit hexadecimal numbers
-//     group=256       keys of a call
-//     lookups=200000  keys of a round
-//     rounds=9
-//     absent=0        percent of the lookups for keys that are not there
-//     cache=2048      block cache, MiB
-//     direct=0        1: direct_io: the page cache takes no memory beside the block cache
-//     cold=0          1: direct_io, and the system's page cache is dropped before each round (as root; said when it could not be)
-//     mem=0           1: the store is filled anew each time and stays in the memtable
-//     zstd=0          1: compressed tables
-//     multi=0         1: only multi_get, 2: only get (for a profiler)
+//     keys=10000000   keys in the store; it is filled when DIR holds none (in random order), and must be of the same
+//     keys otherwise vlen=120        bytes of a value; a key has 16 dense=0         1: keys are consecutive numbers in
+//     digits; 0: they are spread over all 16-digit hexadecimal numbers group=256       keys of a call lookups=200000
+//     keys of a round rounds=9 absent=0        percent of the lookups for keys that are not there cache=2048      block
+//     cache, MiB direct=0        1: direct_io: the page cache takes no memory beside the block cache cold=0          1:
+//     direct_io, and the system's page cache is dropped before each round (as root; said when it could not be) mem=0 1:
+//     the store is filled anew each time and stays in the memtable zstd=0          1: compressed tables multi=0 1: only
+//     multi_get, 2: only get (for a profiler)
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,16 +25,16 @@
 #define KLEN 16u
 #define GROUP_MAX 4096u
 
-static uint64_t opt_keys = 10000000, opt_vlen = 120, opt_dense, opt_group = 256, opt_lookups = 200000, opt_rounds = 9, opt_absent,
-                opt_cache = 2048, opt_direct, opt_cold, opt_mem, opt_zstd, opt_multi;
+static uint64_t opt_keys = 10000000, opt_vlen = 120, opt_dense, opt_group = 256, opt_lookups = 200000, opt_rounds = 9,
+                opt_absent, opt_cache = 2048, opt_direct, opt_cold, opt_mem, opt_zstd, opt_multi;
 
 static const struct {
   const char *name;
   uint64_t *value;
-} options[] = {{"keys", &opt_keys},     {"vlen", &opt_vlen},     {"dense", &opt_dense}, {"group", &opt_group},
+} options[] = {{"keys", &opt_keys},       {"vlen", &opt_vlen},     {"dense", &opt_dense},   {"group", &opt_group},
                {"lookups", &opt_lookups}, {"rounds", &opt_rounds}, {"absent", &opt_absent}, {"cache", &opt_cache},
-               {"direct", &opt_direct},
-               {"cold", &opt_cold},     {"mem", &opt_mem},       {"zstd", &opt_zstd},   {"multi", &opt_multi}};
+               {"direct", &opt_direct},   {"cold", &opt_cold},     {"mem", &opt_mem},       {"zstd", &opt_zstd},
+               {"multi", &opt_multi}};
 
 static uint64_t clock_ns(clockid_t id) {
   struct timespec t;
@@ -158,7 +153,8 @@ static struct took run_get(struct xdb_ref *r) {
     const uint64_t n = opt_lookups - i < opt_group ? opt_lookups - i : opt_group;
     const uint64_t began = now_ns(), cpu_began = cpu_ns();
     for (uint64_t k = 0; k < n; k++)
-      found[k] = remixdb_getn(r, round_keys + (i + k) * KLEN, KLEN, round_vals + k * opt_vlen, (uint32_t)opt_vlen, &lens[k]);
+      found[k] = remixdb_getn(r, round_keys + (i + k) * KLEN, KLEN, round_vals + k * opt_vlen, (uint32_t)opt_vlen,
+                              &lens[k]);
     cpu += cpu_ns() - cpu_began;
     ns += now_ns() - began;
     for (uint64_t k = 0; k < n; k += 16) check(round_ids[i + k], found[k], lens[k], round_vals + k * opt_vlen);
@@ -203,13 +199,16 @@ int main(int argc, char **argv) {
     const char *const eq = strchr(argv[a], '=');
     bool known = false;
     for (size_t i = 0; eq && i < sizeof(options) / sizeof(options[0]); i++) {
-      if (strlen(options[i].name) != (size_t)(eq - argv[a]) || strncmp(argv[a], options[i].name, (size_t)(eq - argv[a])) != 0) continue;
+      if (strlen(options[i].name) != (size_t)(eq - argv[a]) ||
+          strncmp(argv[a], options[i].name, (size_t)(eq - argv[a])) != 0)
+        continue;
       *options[i].value = strtoull(eq + 1, NULL, 10);
       known = true;
     }
     if (!known) return fprintf(stderr, "%s: not an option\n", argv[a]), 2;
   }
-  if (opt_group == 0 || opt_group > GROUP_MAX || opt_vlen > 65000 || opt_keys == 0 || opt_rounds == 0 || opt_rounds > 1000)
+  if (opt_group == 0 || opt_group > GROUP_MAX || opt_vlen > 65000 || opt_keys == 0 || opt_rounds == 0 ||
+      opt_rounds > 1000)
     return fprintf(stderr, "an option is out of range\n"), 2;
   round_keys = malloc(opt_lookups * KLEN);
   round_ids = malloc(opt_lookups * sizeof(*round_ids));
@@ -239,7 +238,8 @@ int main(int argc, char **argv) {
       if (!remixdb_probe(r, key, KLEN)) die("probe");
     }
   }
-  double(*const v)[1000] = calloc(5, sizeof(*v));  // of the rounds: get, its processor time, multi_get, its processor time, ratio
+  double(*const v)[1000] = calloc(
+      5, sizeof(*v));  // of the rounds: get, its processor time, multi_get, its processor time, ratio
   bool dropped = true;
   for (uint64_t i = 0; i < opt_rounds; i++) {
     round_prepare();
@@ -256,13 +256,16 @@ int main(int argc, char **argv) {
   }
   if (!dropped) printf("the page cache could not be dropped\n");
   char *const stats = remixdb_stats(x);
-  const char *const io = strstr(stats, "\"io\":"), *const keys = strstr(stats, "\"memtable\":"), *const parts = strstr(stats, "\"partitions\":");
+  const char *const io = strstr(stats, "\"io\":"), *const keys = strstr(stats, "\"memtable\":"),
+                    *const parts = strstr(stats, "\"partitions\":");
   printf("%.*s %.*s %.*s\n", 12, io, 48, keys, 40, parts);
   remixdb_free(stats);
   double m[5];
   for (uint32_t k = 0; k < 5; k++) m[k] = median(v[k], opt_rounds);
-  printf("a key: get %.0f ns (processor %.0f), multi_get of %" PRIu64 " %.0f ns (processor %.0f)", m[0], m[1], opt_group, m[2], m[3]);
-  printf("; ratio of medians %.2f, of rounds %.2f to %.2f, median %.2f\n", m[0] / m[2], v[4][0], v[4][opt_rounds - 1], m[4]);
+  printf("a key: get %.0f ns (processor %.0f), multi_get of %" PRIu64 " %.0f ns (processor %.0f)", m[0], m[1],
+         opt_group, m[2], m[3]);
+  printf("; ratio of medians %.2f, of rounds %.2f to %.2f, median %.2f\n", m[0] / m[2], v[4][0], v[4][opt_rounds - 1],
+         m[4]);
   free(v);
   remixdb_unref(r);
   remixdb_close(x);

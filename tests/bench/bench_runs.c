@@ -1,32 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a REMIX is for: seeks and scans through it, and through a merging iterator over the same tables of one partition.
+// What a REMIX is for: seeks and scans through it, and through a merging iterator over the same tables of one
+// partition.
 //   bench_runs [runs[,runs...]] [records] [rounds] [anchors] [heap] [old]
 //     runs      tables of the partition: 1,2,4,8,16 (one after the other)
-//     records   1000000: of 16-byte keys, random numbers in hexadecimal digits, and values of 120 bytes, each in a table drawn for it
-//     rounds    21
-//     anchors   the merging iterator's indices are searched as a REMIX searches its anchors (see below)
-//     heap      it merges by a binary heap instead of a tree of losers
-//     old       one key in eight has old versions in other tables, one in twenty is deleted: to see that they are passed
-// All blocks are in the cache. A seek is of a key that is there, drawn at random, and ends with its record; a scan is a seek and 50 steps,
-// with 50 keys and values copied. A round does as many through the one as through the other, and who is first changes from round to
-// round. Times are of the thread's processor time: nothing is waited for but memory, and what others take of a shared machine
-// does not count. Before anything is measured both are held against what was written, record by record; that, too, fills the cache.
+//     records   1000000: of 16-byte keys, random numbers in hexadecimal digits, and values of 120 bytes, each in a
+//     table drawn for it rounds    21 anchors   the merging iterator's indices are searched as a REMIX searches its
+//     anchors (see below) heap      it merges by a binary heap instead of a tree of losers old       one key in eight
+//     has old versions in other tables, one in twenty is deleted: to see that they are passed
+// All blocks are in the cache. A seek is of a key that is there, drawn at random, and ends with its record; a scan is a
+// seek and 50 steps, with 50 keys and values copied. A round does as many through the one as through the other, and who
+// is first changes from round to round. Times are of the thread's processor time: nothing is waited for but memory, and
+// what others take of a shared machine does not count. Before anything is measured both are held against what was
+// written, record by record; that, too, fills the cache.
 //
 // The merging iterator is what LevelDB and RocksDB seek with, at its best:
-//   - Per table an index in memory: each block's last key, so that a seek looks into the one block that has its place (with separators shorter
-//     than that, as theirs are, some go on to the next). Searched by halves, comparing keys, 8 bytes at a time. With `anchors` it is a static
-//     B+-tree without branches (base/anchors.h), which they have not.
-//   - In the block a search by halves over the offsets of all records: theirs have one offset in 16 records, whose keys are then put
+//   - Per table an index in memory: each block's last key, so that a seek looks into the one block that has its place
+//   (with separators shorter
+//     than that, as theirs are, some go on to the next). Searched by halves, comparing keys, 8 bytes at a time. With
+//     `anchors` it is a static B+-tree without branches (base/anchors.h), which they have not.
+//   - In the block a search by halves over the offsets of all records: theirs have one offset in 16 records, whose keys
+//   are then put
 //     together one by one from what they share.
-//   - Blocks come from the same cache as the REMIX's, whose hit writes nothing, and are pinned alike. A table that stays in its block keeps its pin.
-//   - Tables are merged by a tree of losers: a step compares log2(runs) keys in full. A binary heap (RocksDB; here with `heap`) compares up to
-//     twice as many, a search among all (LevelDB) runs - 1. Versions of a key meet there, and the newer marks the older; theirs
-//     compare each key with a copy of the one before.
+//   - Blocks come from the same cache as the REMIX's, whose hit writes nothing, and are pinned alike. A table that
+//   stays in its block keeps its pin.
+//   - Tables are merged by a tree of losers: a step compares log2(runs) keys in full. A binary heap (RocksDB; here with
+//   `heap`) compares up to
+//     twice as many, a search among all (LevelDB) runs - 1. Versions of a key meet there, and the newer marks the
+//     older; theirs compare each key with a copy of the one before.
 //   - There are no sequence numbers to be compared, no levels, no memtables, no virtual calls.
-// Not in it: Bloom filters, since they say nothing of a key's neighbours, so that no table can be left out of a seek; fetching the
-// memory of several tables at once, which neither of the two does. Tables of a level that do not overlap would need one
-// iterator for all: here all overlap, as runs of a partition, or of tiered compaction, do.
+// Not in it: Bloom filters, since they say nothing of a key's neighbours, so that no table can be left out of a seek;
+// fetching the memory of several tables at once, which neither of the two does. Tables of a level that do not overlap
+// would need one iterator for all: here all overlap, as runs of a partition, or of tiered compaction, do.
 #include <inttypes.h>
 #include <time.h>
 
@@ -35,7 +40,7 @@
 #define KLEN 16u
 #define VLEN 120u
 #define STEPS 50u
-#define SEEKS 20000u   // of a round
+#define SEEKS 20000u  // of a round
 #define SCANS 2000u
 #define CHECKS 20000u
 #define ROUNDS_MAX 1000u
@@ -67,7 +72,7 @@ struct model {
   bool *dead;             // in its newest version
   uint32_t *live;         // numbers of those that are not
   uint32_t nr_live;
-  uint64_t nr_entries;    // all versions
+  uint64_t nr_entries;  // all versions
 };
 
 static int by_key(const void *a, const void *b) { return memcmp(a, b, KLEN); }
@@ -88,7 +93,8 @@ static void model_init(struct model *m, uint32_t records, uint32_t runs, bool ol
   }
   qsort(m->keys, records, KLEN, by_key);
   for (uint32_t i = 0; i < records; i++) {
-    if (i && memcmp(m->keys[i - 1], m->keys[i], KLEN) == 0) die("two keys are the same: another number of records, please");
+    if (i && memcmp(m->keys[i - 1], m->keys[i], KLEN) == 0)
+      die("two keys are the same: another number of records, please");
     m->in[i] = 1u << rng_next(&rng) % runs;
     if (old && rng_next(&rng) % 8 == 0) m->in[i] |= (uint32_t)rng_next(&rng) & ((1u << runs) - 1);
     m->nr_entries += (uint32_t)__builtin_popcount(m->in[i]);
@@ -122,20 +128,21 @@ static uint32_t model_find(const struct model *m, struct kref key) {
 
 // ---- the merging iterator
 
-// Of a table: the strings are those that a key is not less than when it is behind the last key of a block, and one for the first block.
+// Of a table: the strings are those that a key is not less than when it is behind the last key of a block, and one for
+// the first block.
 struct table_index {
   struct anchors anchors;
   uint8_t *offs, *bytes;
-  uint32_t *blocks;      // their numbers
+  uint32_t *blocks;  // their numbers
   uint32_t nr;
 };
 
 struct table_iter {
-  struct kv_rec rec;     // where it stands
-  bool end;              // or there
-  bool old;              // a newer version of the key has been met
-  const uint8_t *data;   // the block held
-  uint32_t idx, nr;      // in the block
+  struct kv_rec rec;    // where it stands
+  bool end;             // or there
+  bool old;             // a newer version of the key has been met
+  const uint8_t *data;  // the block held
+  uint32_t idx, nr;     // in the block
   uint32_t block;
   struct sst *t;
   struct sst_hold hold;
@@ -145,7 +152,8 @@ struct table_iter {
 struct merging {
   struct table_iter *tables;  // nr, oldest first
   uint32_t nr;
-  // Numbers of tables; [0]: the one that is first. A heap, or a tree in which losers[i] lost between 2i and 2i + 1, where nr + r stands for table r.
+  // Numbers of tables; [0]: the one that is first. A heap, or a tree in which losers[i] lost between 2i and 2i + 1,
+  // where nr + r stands for table r.
   uint32_t losers[REMIX_RUNS_MAX];
   bool by_anchors, heap;
 };
@@ -293,8 +301,9 @@ static inline void merging_step(struct merging *m) {
 static inline const struct table_iter *merging_at(const struct merging *m) { return &m->tables[m->losers[0]]; }
 static inline bool merging_valid(const struct merging *m) { return !merging_at(m)->end; }
 
-// All versions of a key but the newest are marked when that one is first: whoever is above one of them in the tree has a key that is neither
-// greater than its own nor less than the winner's, so the same, and came there by a comparison that the older one lost to an equal.
+// All versions of a key but the newest are marked when that one is first: whoever is above one of them in the tree has
+// a key that is neither greater than its own nor less than the winner's, so the same, and came there by a comparison
+// that the older one lost to an equal.
 static inline void merging_settle(struct merging *m) {
   while (merging_valid(m) && (merging_at(m)->old || merging_at(m)->rec.tomb)) merging_step(m);
 }
@@ -341,7 +350,9 @@ static void world_init(struct world *w, uint32_t runs, uint32_t records, struct 
   model_init(&w->m, records, runs, how.old);
   place_init(&w->p, ((size_t)64 << 20) + (size_t)w->m.nr_entries * (KLEN + VLEN) * 2);
   w->x = NULL;
-  must(sst_build_create(&w->p.ctx, &(struct sst_build_opts){.ckeys = true, .max_pages = SST_PAGES_MAX - BLOCK_PAGES_MAX}, w->p.queue, &b));
+  must(sst_build_create(&w->p.ctx,
+                        &(struct sst_build_opts){.ckeys = true, .max_pages = SST_PAGES_MAX - BLOCK_PAGES_MAX},
+                        w->p.queue, &b));
   for (uint32_t r = 0; r < runs; r++) {
     const uint64_t number = w->p.next++;
     struct sst *t;
@@ -351,14 +362,16 @@ static void world_init(struct world *w, uint32_t runs, uint32_t records, struct 
       const bool tomb = w->m.dead[i] && newest(w->m.in[i]) == r;
       value_fill(i, r, val);
       if (sst_build_full(b)) die("%" PRIu32 " records are too many for %" PRIu32 " tables", records, runs);
-      sst_build_add(b, &(struct kv_rec){.key = w->m.keys[i], .klen = KLEN, .val = val, .vlen = tomb ? 0 : VLEN, .tomb = tomb});
+      sst_build_add(
+          b, &(struct kv_rec){.key = w->m.keys[i], .klen = KLEN, .val = val, .vlen = tomb ? 0 : VLEN, .tomb = tomb});
     }
     must(sst_build_finish(b, &size));
     must(sst_open(&w->p.ctx, number, &t));
     w->x = remix_add(&w->p, w->x, t, true);
   }
   sst_build_destroy(b);
-  if (w->x->nr_keys != w->m.nr_live || w->x->nr_entries != w->m.nr_entries) die("REMIX: not as many keys and versions as were written");
+  if (w->x->nr_keys != w->m.nr_live || w->x->nr_entries != w->m.nr_entries)
+    die("REMIX: not as many keys and versions as were written");
   remix_cursor_init(&w->c, w->p.queue);
   must(remix_cursor_set(&w->c, w->x));
   merging_init(&w->merging, &w->p, w->x, how);
@@ -382,7 +395,8 @@ static void check_record(const struct world *w, uint32_t at, const struct kv_rec
   const uint32_t i = w->m.live[at];
   uint8_t val[VLEN];
   value_fill(i, newest(w->m.in[i]), val);
-  if (r->tomb || !kv_eq(kref(r->key, r->klen), model_key(&w->m, i)) || r->vlen != VLEN || memcmp(r->val, val, VLEN) != 0)
+  if (r->tomb || !kv_eq(kref(r->key, r->klen), model_key(&w->m, i)) || r->vlen != VLEN ||
+      memcmp(r->val, val, VLEN) != 0)
     die("%s: not the record of key %.*s", who, (int)KLEN, (const char *)w->m.keys[i]);
 }
 
@@ -394,7 +408,8 @@ static void check_from(struct world *w, struct kref key, uint32_t nr) {
   merging_seek(&w->merging, key);
   for (uint32_t n = 0, at = model_find(&w->m, key); n < nr; n++, at++) {
     if (remix_valid(&w->c) != (at < w->m.nr_live)) die("REMIX: it does not end where the records do");
-    if (merging_valid(&w->merging) != (at < w->m.nr_live)) die("merging iterator: it does not end where the records do");
+    if (merging_valid(&w->merging) != (at < w->m.nr_live))
+      die("merging iterator: it does not end where the records do");
     if (at == w->m.nr_live) break;
     remix_rec(&w->c, &r);
     check_record(w, at, &r, "REMIX");
@@ -496,15 +511,16 @@ static void measure(struct world *w, uint32_t rounds, uint32_t nr, uint32_t step
   for (uint32_t n = 0; n < rounds; n++) {
     for (uint32_t turn = 0; turn < 2; turn++) {
       // other keys in each turn, or the second one would find what the first one has brought into the processor's cache
-      for (uint32_t i = 0; i < nr; i++) memcpy(round_keys[i], w->m.keys[w->m.live[rng_next(&rng) % w->m.nr_live]], KLEN);
+      for (uint32_t i = 0; i < nr; i++)
+        memcpy(round_keys[i], w->m.keys[w->m.live[rng_next(&rng) % w->m.nr_live]], KLEN);
       if (turn == n % 2) remix[n] = run_remix(w, nr, steps);
       else merging[n] = run_merging(w, nr, steps);
     }
     ratio[n] = merging[n] / remix[n];
   }
   const double a = median(remix, rounds), b = median(merging, rounds), c = median(ratio, rounds);
-  printf("  %s: REMIX %.0f ns, merging iterator %.0f ns; ratio of medians %.2f, of rounds %.2f to %.2f, median %.2f", what, a, b, b / a,
-         ratio[0], ratio[rounds - 1], c);
+  printf("  %s: REMIX %.0f ns, merging iterator %.0f ns; ratio of medians %.2f, of rounds %.2f to %.2f, median %.2f",
+         what, a, b, b / a, ratio[0], ratio[rounds - 1], c);
   printf("; fastest rounds %.0f and %.0f ns, ratio %.2f\n", remix[0], merging[0], merging[0] / remix[0]);
 }
 
@@ -519,8 +535,8 @@ static void compare(uint32_t runs, uint32_t records, uint32_t rounds, struct man
   world_init(&w, runs, records, how);
   check(&w);
   const uint64_t before = misses(&w);
-  printf("%" PRIu32 " runs, %" PRIu64 " records, %" PRIu32 " keys; merging iterator: %s, %s\n", runs, w.x->nr_entries, w.m.nr_live,
-         how.by_anchors ? "anchors" : "search by halves", how.heap ? "heap" : "tree of losers");
+  printf("%" PRIu32 " runs, %" PRIu64 " records, %" PRIu32 " keys; merging iterator: %s, %s\n", runs, w.x->nr_entries,
+         w.m.nr_live, how.by_anchors ? "anchors" : "search by halves", how.heap ? "heap" : "tree of losers");
   measure(&w, rounds, SEEKS, 0, "seek");
   measure(&w, rounds, SCANS, STEPS, "scan");
   (void)fflush(stdout);
@@ -530,7 +546,8 @@ static void compare(uint32_t runs, uint32_t records, uint32_t rounds, struct man
 
 int main(int argc, char **argv) {
   const char *at = argc > 1 ? argv[1] : "1,2,4,8,16";
-  const unsigned long records = argc > 2 ? strtoul(argv[2], NULL, 10) : 1000000, rounds = argc > 3 ? strtoul(argv[3], NULL, 10) : 21;
+  const unsigned long records = argc > 2 ? strtoul(argv[2], NULL, 10) : 1000000,
+                      rounds = argc > 3 ? strtoul(argv[3], NULL, 10) : 21;
   struct manner how = {0};
   for (int i = 4; i < argc; i++) {
     if (strcmp(argv[i], "anchors") == 0) how.by_anchors = true;
@@ -542,7 +559,8 @@ int main(int argc, char **argv) {
   while (*at) {
     char *end;
     const unsigned long runs = strtoul(at, &end, 10);
-    if (end == at || runs == 0 || runs > REMIX_RUNS_MAX - 1 || (*end != 0 && *end != ',')) die("%s: numbers of tables, with commas between", at);
+    if (end == at || runs == 0 || runs > REMIX_RUNS_MAX - 1 || (*end != 0 && *end != ','))
+      die("%s: numbers of tables, with commas between", at);
     compare((uint32_t)runs, (uint32_t)records, (uint32_t)rounds, how);
     at = *end ? end + 1 : end;
   }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the fuzz targets share: bytes taken from the input, changes made to a good file as the input says, a place in memory for
-// tables, and the table that several of them read. A target is a function of the input alone: what it keeps from one call to the
-// next (tables that were built once) is never changed.
+// What the fuzz targets share: bytes taken from the input, changes made to a good file as the input says, a place in
+// memory for tables, and the table that several of them read. A target is a function of the input alone: what it keeps
+// from one call to the next (tables that were built once) is never changed.
 //
-// Each tests/fuzz_<name>.c defines one target by FUZZ(name). Under FUZZ_ONE it is libFuzzer's LLVMFuzzerTestOneInput; else it is
-// fuzz_<name>, which tests/fuzz/test_corpus.c replays the corpus through.
+// Each tests/fuzz_<name>.c defines one target by FUZZ(name). Under FUZZ_ONE it is libFuzzer's LLVMFuzzerTestOneInput;
+// else it is fuzz_<name>, which tests/fuzz/test_corpus.c replays the corpus through.
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -16,21 +16,21 @@
 #include "table/build.h"
 
 #if defined(FUZZ_ONE)
-#define FUZZ(name)                                                \
-  int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);   \
+#define FUZZ(name)                                              \
+  int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size); \
   int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #else
-#define FUZZ(name)                                      \
-  int fuzz_##name(const uint8_t *data, size_t size);    \
+#define FUZZ(name)                                   \
+  int fuzz_##name(const uint8_t *data, size_t size); \
   int fuzz_##name(const uint8_t *data, size_t size)
 #endif
 
-#define FUZZ_CHECK(cond)                                                                                     \
-  do {                                                                                                       \
-    if (!(cond)) {                                                                                           \
-      fprintf(stderr, "%s:%d: %s (last message: %s)\n", __FILE__, __LINE__, #cond, err_msg());               \
-      abort();                                                                                               \
-    }                                                                                                        \
+#define FUZZ_CHECK(cond)                                                                       \
+  do {                                                                                         \
+    if (!(cond)) {                                                                             \
+      fprintf(stderr, "%s:%d: %s (last message: %s)\n", __FILE__, __LINE__, #cond, err_msg()); \
+      abort();                                                                                 \
+    }                                                                                          \
   } while (0)
 #define FUZZ_OK(call) FUZZ_CHECK((call) == REMIXDB_OK)
 
@@ -86,10 +86,24 @@ static inline struct kref fuzz_key(struct fuzz_in *in, size_t max) {
 }
 static inline void fuzz_key_free(struct kref k) { free((void *)(uintptr_t)k.ptr); }
 
-// ---- changes to a good image. Each takes an operation (its low 4 bits; bit 7: the offset counts from the end), an offset and what
-// the operation wants. Returns the new length, which is never more than the old one.
+// ---- changes to a good image. Each takes an operation (its low 4 bits; bit 7: the offset counts from the end), an
+// offset and what the operation wants. Returns the new length, which is never more than the old one.
 
-enum { FUZZ_PUT8, FUZZ_PUT16, FUZZ_PUT32, FUZZ_PUT64, FUZZ_ADD8, FUZZ_ADD16, FUZZ_ADD32, FUZZ_ADD64, FUZZ_BYTES, FUZZ_MOVE, FUZZ_FILL, FUZZ_CUT, FUZZ_OWN };  // FUZZ_OWN and up: the target's own
+enum {
+  FUZZ_PUT8,
+  FUZZ_PUT16,
+  FUZZ_PUT32,
+  FUZZ_PUT64,
+  FUZZ_ADD8,
+  FUZZ_ADD16,
+  FUZZ_ADD32,
+  FUZZ_ADD64,
+  FUZZ_BYTES,
+  FUZZ_MOVE,
+  FUZZ_FILL,
+  FUZZ_CUT,
+  FUZZ_OWN
+};  // FUZZ_OWN and up: the target's own
 
 static inline size_t fuzz_change(struct fuzz_in *in, uint8_t *buf, size_t len) {
   const uint32_t op = fuzz_u8(in);
@@ -102,10 +116,16 @@ static inline size_t fuzz_change(struct fuzz_in *in, uint8_t *buf, size_t len) {
   uint64_t v = 0;
   const uint32_t kind = op & 15, width = 1u << (kind & 3);
   switch (kind) {
-    case FUZZ_PUT8: case FUZZ_PUT16: case FUZZ_PUT32: case FUZZ_PUT64:
+    case FUZZ_PUT8:
+    case FUZZ_PUT16:
+    case FUZZ_PUT32:
+    case FUZZ_PUT64:
       for (uint32_t i = 0; i < width && i < room; i++) buf[at + i] = (uint8_t)fuzz_u8(in);
       break;
-    case FUZZ_ADD8: case FUZZ_ADD16: case FUZZ_ADD32: case FUZZ_ADD64:
+    case FUZZ_ADD8:
+    case FUZZ_ADD16:
+    case FUZZ_ADD32:
+    case FUZZ_ADD64:
       if (room < width) break;
       memcpy(&v, buf + at, width);
       v += (uint64_t)(int64_t)(int8_t)fuzz_u8(in);
@@ -129,10 +149,8 @@ static inline size_t fuzz_change(struct fuzz_in *in, uint8_t *buf, size_t len) {
       n = fuzz_u16(in);
       memset(buf + at, (int)fuzz_u8(in), n < room ? n : room);
       break;
-    case FUZZ_CUT:
-      return at;
-    default:
-      break;
+    case FUZZ_CUT: return at;
+    default: break;
   }
   return len;
 }
@@ -151,7 +169,7 @@ struct fuzz_place {
   struct blkio_queue *queue;
   struct cache *cache;
   struct fdpool *fds;
-  struct sst_ctx ctx;       // without a cache: each block in memory of its own
+  struct sst_ctx ctx;  // without a cache: each block in memory of its own
   struct sst_ctx cached;
 };
 
@@ -168,7 +186,8 @@ static inline struct fuzz_place *fuzz_place_create(void) {
   FUZZ_OK(blkio_queue_create(&p->io, &p->queue));
   FUZZ_OK(cache_create(64 << 10, &p->epoch, &p->cache));
   FUZZ_OK(fdpool_create(p->env, 16, &p->fds));
-  p->ctx = (struct sst_ctx){.env = p->env, .dir = simdisk_dir(p->env, FUZZ_DIR), .io = &p->io, .fds = p->fds, .store_id = FUZZ_STORE_ID};
+  p->ctx = (struct sst_ctx){
+      .env = p->env, .dir = simdisk_dir(p->env, FUZZ_DIR), .io = &p->io, .fds = p->fds, .store_id = FUZZ_STORE_ID};
   p->cached = p->ctx;
   p->cached.cache = p->cache;
   return p;
@@ -263,13 +282,14 @@ FUZZ_UNTRACED static inline uint32_t fuzz_value_of(uint64_t table, uint32_t i, u
 struct fuzz_table {
   uint64_t number;
   enum fuzz_keys keys;
-  uint32_t first, step, nr;   // keys first, first + step, ...
-  uint32_t tomb_every;        // every so many of them is deleted; 0: none
+  uint32_t first, step, nr;  // keys first, first + step, ...
+  uint32_t tomb_every;       // every so many of them is deleted; 0: none
   uint32_t value_max;
   struct sst_build_opts opts;
 };
 
-static inline void fuzz_record(const struct fuzz_table *t, uint32_t at, uint8_t *kbuf, uint8_t *vbuf, struct kv_rec *r) {
+static inline void fuzz_record(const struct fuzz_table *t, uint32_t at, uint8_t *kbuf, uint8_t *vbuf,
+                               struct kv_rec *r) {
   const uint32_t i = t->first + at * t->step;
   const struct kref k = fuzz_key_of(t->keys, i, kbuf);
   *r = (struct kv_rec){.key = k.ptr, .klen = k.len, .val = vbuf, .tomb = t->tomb_every && at % t->tomb_every == 0};
@@ -294,7 +314,8 @@ static inline void fuzz_table_build(const struct fuzz_place *p, const struct fuz
 }
 
 static inline bool fuzz_same_record(const struct kv_rec *a, const struct kv_rec *b) {
-  return a->klen == b->klen && a->vlen == b->vlen && a->tomb == b->tomb && (a->klen == 0 || memcmp(a->key, b->key, a->klen) == 0) &&
+  return a->klen == b->klen && a->vlen == b->vlen && a->tomb == b->tomb &&
+         (a->klen == 0 || memcmp(a->key, b->key, a->klen) == 0) &&
          (a->vlen == 0 || memcmp(a->val, b->val, a->vlen) == 0);
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store on a disk in memory, in one thread and without workers: the input says how it is opened, which calls are made, which of
-// the calls below it fail, and when the power goes. Everything that is read is held against a model.
+// A store on a disk in memory, in one thread and without workers: the input says how it is opened, which calls are
+// made, which of the calls below it fail, and when the power goes. Everything that is read is held against a model.
 //
-// What a call may answer: while something fails, the status of that; after it, writes may still be refused for a failed write or
-// sync, for good, and for want of space or memory until that is over. What is read is right in any case, or an error. After a
-// power cut the store holds what the first so many writes made, no fewer than were synced, no batch by half; after a close that
-// went well, all.
+// What a call may answer: while something fails, the status of that; after it, writes may still be refused for a failed
+// write or sync, for good, and for want of space or memory until that is over. What is read is right in any case, or an
+// error. After a power cut the store holds what the first so many writes made, no fewer than were synced, no batch by
+// half; after a close that went well, all.
 #include <errno.h>
 
 #define ZDICT_STATIC_LINKING_ONLY
@@ -32,16 +32,16 @@
 enum { MAY_IO = 1, MAY_NOSPACE = 2, MAY_NOMEM = 4 };
 
 struct op {
-  uint64_t id;    // of the write, never used again; the value follows from it
+  uint64_t id;  // of the write, never used again; the value follows from it
   uint32_t key, vlen;
   bool del;
-  bool end;       // of a batch
+  bool end;  // of a batch
 };
 
 struct fuzz_iter {
   struct xdb_iter *it;
-  bool known;            // its place is known: the last call went well
-  uint32_t at;           // key; nr_keys: none
+  bool known;              // its place is known: the last call went well
+  uint32_t at;             // key; nr_keys: none
   uint64_t ids[KEYS_MAX];  // what it sees
 };
 
@@ -72,8 +72,8 @@ struct run {
   uint8_t kbuf[FUZZ_KEY_MAX], kbuf2[FUZZ_KEY_MAX], value[VALUE_MAX], got[VALUE_MAX];
 };
 
-// In place of zstd's: that one tries several parameters, with tables of 8 MB each, and would take most of the time of an input. Whose dictionary it is makes no
-// difference to the store.
+// In place of zstd's: that one tries several parameters, with tables of 8 MB each, and would take most of the time of
+// an input. Whose dictionary it is makes no difference to the store.
 #if defined(FUZZ_ONE)
 size_t ZDICT_trainFromBuffer(void *dict, size_t cap, const void *samples, const size_t *sizes, unsigned nr) {
   const ZDICT_fastCover_params_t p = {.k = 200, .d = 8, .f = 12, .accel = 1};
@@ -125,7 +125,9 @@ static bool hear(void *priv, const char *what, uint64_t done, uint64_t total) {
   return ++r->reports != r->give_up_at;
 }
 
-static bool gave_up(const struct run *r, enum remixdb_status s) { return s == REMIXDB_ABORTED && r->give_up_at && r->reports == r->give_up_at; }
+static bool gave_up(const struct run *r, enum remixdb_status s) {
+  return s == REMIXDB_ABORTED && r->give_up_at && r->reports == r->give_up_at;
+}
 
 static bool read_ok(const struct run *r, enum remixdb_status s) {
   FUZZ_CHECK(s == REMIXDB_OK || gave_up(r, s) || (kind_of(s) & r->may));
@@ -144,7 +146,8 @@ static void arm(struct run *r, unsigned what) {
   r->could |= what;
 }
 
-// Nothing fails any more. A store that only wanted space or memory is as good as new, when it is told that a while has passed.
+// Nothing fails any more. A store that only wanted space or memory is as good as new, when it is told that a while has
+// passed.
 static void heal(struct run *r) {
   for (int c = 0; c < SIMDISK_CALLS; c++) simdisk_fault(r->disk, (enum simdisk_call)c, 0, 0, EIO);
   simdisk_space(r->disk, UINT64_MAX);
@@ -201,7 +204,8 @@ static void look_up_packed(struct run *r, uint32_t first) {
     const uint32_t key = (first + i) % r->nr_keys;
     len += lens[i];
     if (s == REMIXDB_OK || s == REMIXDB_TOOBIG) FUZZ_CHECK(found[i] == (r->now[key] != 0));
-    if (s == REMIXDB_OK && found[i]) FUZZ_CHECK((size_t)offs[i] + lens[i] <= out.cap && check_value(r, key, room + offs[i], lens[i]) == r->now[key]);
+    if (s == REMIXDB_OK && found[i])
+      FUZZ_CHECK((size_t)offs[i] + lens[i] <= out.cap && check_value(r, key, room + offs[i], lens[i]) == r->now[key]);
   }
   if (s == REMIXDB_OK || s == REMIXDB_TOOBIG) FUZZ_CHECK(out.len == len && (len > out.cap) == (s == REMIXDB_TOOBIG));
   free(room);
@@ -362,16 +366,21 @@ static struct op make_op(struct run *r, uint32_t what) {
 
 static void put(struct run *r, uint32_t what) {
   const struct op op = make_op(r, what);
-  if (write_ok(r, xdb_put(r->ref, key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))) model_add(r, &op);
+  if (write_ok(r, xdb_put(r->ref, key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del)))
+    model_add(r, &op);
 }
 
 // Many writes for few bytes of input.
 static void put_many(struct run *r, uint32_t what) {
-  const uint32_t first = fuzz_u8(r->in), step = 1 + fuzz_u8(r->in) % 7, nr = 1 + (fuzz_u8(r->in) & 127), vlen = fuzz_u16(r->in) % r->vlen_max;
+  const uint32_t first = fuzz_u8(r->in), step = 1 + fuzz_u8(r->in) % 7, nr = 1 + (fuzz_u8(r->in) & 127),
+                 vlen = fuzz_u16(r->in) % r->vlen_max;
   r->cost += nr * (1 + vlen / 1000);
   for (uint32_t i = 0; i < nr; i++) {
-    const struct op op = {.id = r->next_id++, .key = (first + i * step) % r->nr_keys, .vlen = what & 1 && i % 3 == 0 ? 0 : VALUE_MIN + vlen,
-                          .del = what & 1 && i % 3 == 0, .end = true};
+    const struct op op = {.id = r->next_id++,
+                          .key = (first + i * step) % r->nr_keys,
+                          .vlen = what & 1 && i % 3 == 0 ? 0 : VALUE_MIN + vlen,
+                          .del = what & 1 && i % 3 == 0,
+                          .end = true};
     if (!op.del) value_of(&op, r->value);
     if (!write_ok(r, xdb_put(r->ref, key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))) return;
     model_add(r, &op);
@@ -441,7 +450,8 @@ static void merge(struct run *r, uint32_t what) {
   struct merging m = {.r = r, .op = make_op(r, what & 2), .what = (enum remixdb_merge_op)(what % 3)};
   m.op.del = m.what == REMIXDB_MERGE_DEL;
   if (m.op.del) m.op.vlen = 0;
-  const enum remixdb_status s = what & 4 ? merge_decide(r, &m) : xdb_merge(r->ref, key_at(r, m.op.key, r->kbuf), merge_fn, &m);
+  const enum remixdb_status s = what & 4 ? merge_decide(r, &m)
+                                         : xdb_merge(r->ref, key_at(r, m.op.key, r->kbuf), merge_fn, &m);
   if (write_ok(r, s) && m.what != REMIXDB_MERGE_KEEP) model_add(r, &m.op);
 }
 
@@ -660,8 +670,8 @@ static void fail(struct run *r) {
   const int errnum = errnums[how & 7];
   if (errnum == EINTR) {  // is tried again, so that for ever would be for ever
     simdisk_fault(r->disk, (enum simdisk_call)call, skip, 1 + (how >> 3), errnum);
-    if (call != SIMDISK_OPEN && call != SIMDISK_READ && call != SIMDISK_WRITE && call != SIMDISK_SYNC && call != SIMDISK_TRUNCATE &&
-        call != SIMDISK_ALLOCATE && call != SIMDISK_LOCK && call != SIMDISK_CLOSE)
+    if (call != SIMDISK_OPEN && call != SIMDISK_READ && call != SIMDISK_WRITE && call != SIMDISK_SYNC &&
+        call != SIMDISK_TRUNCATE && call != SIMDISK_ALLOCATE && call != SIMDISK_LOCK && call != SIMDISK_CLOSE)
       arm(r, MAY_IO);
     return;
   }
@@ -679,17 +689,22 @@ static void call(struct run *r) {
     case 8: put_many(r, what); break;
     case 9: write_batch(r, what); break;
     case 10: merge(r, what); break;
-    case 11: case 12:
+    case 11:
+    case 12:
       if (what & 128) look_up_packed(r, what);
       else if (look_up(r, r->ref, what % r->nr_keys, &id)) FUZZ_CHECK(id == r->now[what % r->nr_keys]);
       break;
-    case 13: case 14: case 15: seek(r, what); break;
-    case 16: case 17: step(r, what); break;
+    case 13:
+    case 14:
+    case 15: seek(r, what); break;
+    case 16:
+    case 17: step(r, what); break;
     case 18: (what & 8 ? pages : step)(r, what); break;
     case 19: iter_drop(r, what); break;
     case 20: snapshot(r); break;
     case 21: sync_store(r); break;
-    case 22: case 23: flush(r, what & 1); break;
+    case 22:
+    case 23: flush(r, what & 1); break;
     case 24: reopen(r, what); break;
     case 25: check_all(r, r->ref, r->now); break;
     case 26: verify(r); break;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Data blocks, records and varints from any bytes. What is accepted is read record by record, then written again by the builder.
+// Data blocks, records and varints from any bytes. What is accepted is read record by record, then written again by the
+// builder.
 //
-// Input: flags (bit 0: the head says what is expected, 1: the checksum is right, 2: the offsets and the count are those of the
-// records), pages, count, then the block from its byte 12 on.
+// Input: flags (bit 0: the head says what is expected, 1: the checksum is right, 2: the offsets and the count are those
+// of the records), pages, count, then the block from its byte 12 on.
 #include "table/block.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -35,7 +36,8 @@ static void try_records(const uint8_t *data, size_t size) {
     uint8_t buf[5];
     uint32_t v2;
     const uint8_t *const stop = kv_varint_put(buf, v);
-    FUZZ_CHECK(after <= end && stop - buf == (ptrdiff_t)kv_varint_size(v) && kv_varint_get(buf, stop, &v2) == stop && v2 == v);
+    FUZZ_CHECK(after <= end && stop - buf == (ptrdiff_t)kv_varint_size(v) && kv_varint_get(buf, stop, &v2) == stop &&
+               v2 == v);
   }
   free(own);
 }

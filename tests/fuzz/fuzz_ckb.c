@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compressed-keys blocks from any bytes. Keys that are accepted ascend and share what they are said to share; written again by the
-// builder they are the same.
+// Compressed-keys blocks from any bytes. Keys that are accepted ascend and share what they are said to share; written
+// again by the builder they are the same.
 //
-// Input: flags (bit 0: the checksums are right, 1: the bytes are chunks as they are, else entries from which chunks are made, 2: the last of them
-// is packed).
+// Input: flags (bit 0: the checksums are right, 1: the bytes are chunks as they are, else entries from which chunks are
+// made, 2: the last of them is packed).
 #include "table/ckb.h"
 #include "tests/fuzz/fuzz.h"
 #include "table/scan.h"
@@ -33,8 +33,8 @@ static uint8_t *bytes_room(struct bytes *b, size_t more) {
   return p;
 }
 
-// Puts a frame of what follows the chunk's head in its place. Bits of `how`: 1 the size is wrong, 2 a byte follows the frame, 3 its last byte is
-// not there.
+// Puts a frame of what follows the chunk's head in its place. Bits of `how`: 1 the size is wrong, 2 a byte follows the
+// frame, 3 its last byte is not there.
 static void pack(struct bytes *b, size_t chunk, uint32_t how) {
   const size_t entries = b->len - chunk - CKB_CHUNK_HEAD, cap = ZSTD_compressBound(entries);
   uint8_t *const frame = malloc(cap + 1);
@@ -57,7 +57,8 @@ static void close_chunk(struct bytes *b, size_t chunk, uint32_t count, uint32_t 
   store32le(b->p + chunk + 12, count);
 }
 
-// Entries: kind (bits 0-1: 0 and 1 an entry, 2 bytes as they are, 3 a new chunk: bits 2-5 how the one before is closed), then what it wants.
+// Entries: kind (bits 0-1: 0 and 1 an entry, 2 bytes as they are, 3 a new chunk: bits 2-5 how the one before is
+// closed), then what it wants.
 static void compose(struct fuzz_in *in, struct bytes *b, bool pack_last) {
   size_t chunk = 0;
   uint32_t count = 0, len;
@@ -124,7 +125,8 @@ static void keys_fini(struct keys *k) {
   free(k->tombs);
 }
 
-// Reads the CKB from the chunk at `off` to the end, as sst_keys does. Keys of a good one are gathered when out is not NULL.
+// Reads the CKB from the chunk at `off` to the end, as sst_keys does. Keys of a good one are gathered when out is not
+// NULL.
 static enum remixdb_status read_from(const uint8_t *p, size_t size, size_t off, struct keys *out) {
   struct ckb_read r;
   ckb_read_init(&r);
@@ -197,7 +199,8 @@ FUZZ(ckb) {
   if (read_from(exact, b.len, 0, &keys) == REMIXDB_OK && keys.bytes < KEYS_BYTES_MAX) {
     write_again(&keys);
     // from any chunk on it is good as well
-    for (size_t off = 0; b.len - off > CKB_CHUNK_HEAD; off += ckb_chunk_length(exact + off, b.len - off)) FUZZ_OK(read_from(exact, b.len, off, NULL));
+    for (size_t off = 0; b.len - off > CKB_CHUNK_HEAD; off += ckb_chunk_length(exact + off, b.len - off))
+      FUZZ_OK(read_from(exact, b.len, off, NULL));
   }
   keys_fini(&keys);
   free(exact);

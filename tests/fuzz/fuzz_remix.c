@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// REMIX files over fixed good tables: a good one, changed as the input says, then opened and used as the input says. Unchanged it
-// must answer what a sorted array answers. A changed one may be refused; when it is not, what it answers may be wrong, but it ends,
-// and nothing is read that is not there. Then it is the old view of a new REMIX and of a round of compaction.
+// REMIX files over fixed good tables: a good one, changed as the input says, then opened and used as the input says.
+// Unchanged it must answer what a sorted array answers. A changed one may be refused; when it is not, what it answers
+// may be wrong, but it ends, and nothing is read that is not there. Then it is the old view of a new REMIX and of a
+// round of compaction.
 //
-// Input: which good file, flags (bit 0: the checksum is right, 1: through the cache, 2: the rest of the input is the file, 3: it is
-// built upon, 4: it is compacted), how many calls, the calls, then changes (fuzz.h).
+// Input: which good file, flags (bit 0: the checksum is right, 1: through the cache, 2: the rest of the input is the
+// file, 3: it is built upon, 4: it is compacted), how many calls, the calls, then changes (fuzz.h).
 #include "compact/compact.h"
 #include "tests/fuzz/fuzz.h"
 #include "remix/build.h"
@@ -22,26 +23,36 @@ struct super {
 
 static const struct super views[] = {
     {true, 1, {{11, FUZZ_KEYS_NUMBERS, 0, 1, 40, 0, 10, {.ckeys = true}}}},
-    {true, 3, {{12, FUZZ_KEYS_NUMBERS, 0, 1, 150, 4, 20, {.ckeys = true}},
-               {13, FUZZ_KEYS_NUMBERS, 1, 3, 60, 2, 200, {.ckeys = true}},
-               {14, FUZZ_KEYS_NUMBERS, 20, 2, 60, 0, 9, {.ckeys = false}}}},
-    {false, 2, {{15, FUZZ_KEYS_PATHS, 0, 1, 50, 0, 20, {.ckeys = true}},
-                {16, FUZZ_KEYS_PATHS, 10, 1, 60, 3, 20, {.ckeys = true}}}},
-    {false, 2, {{17, FUZZ_KEYS_FAR, 0, 1, 12, 0, 20, {.ckeys = true}}, {18, FUZZ_KEYS_FAR, 3, 2, 9, 3, 20, {.ckeys = true}}}},
-    {true, 5, {{19, FUZZ_KEYS_SHORT, 0, 1, 90, 0, 3, {.ckeys = true}},
-               {20, FUZZ_KEYS_SHORT, 0, 2, 60, 2, 3, {.ckeys = true}},
-               {21, FUZZ_KEYS_SHORT, 0, 3, 40, 3, 3, {.ckeys = true}},
-               {22, FUZZ_KEYS_SHORT, 30, 1, 40, 1, 3, {.ckeys = true}},
-               {23, FUZZ_KEYS_SHORT, 5, 5, 20, 0, 5000, {.ckeys = true}}}},
+    {true,
+     3,
+     {{12, FUZZ_KEYS_NUMBERS, 0, 1, 150, 4, 20, {.ckeys = true}},
+      {13, FUZZ_KEYS_NUMBERS, 1, 3, 60, 2, 200, {.ckeys = true}},
+      {14, FUZZ_KEYS_NUMBERS, 20, 2, 60, 0, 9, {.ckeys = false}}}},
+    {false,
+     2,
+     {{15, FUZZ_KEYS_PATHS, 0, 1, 50, 0, 20, {.ckeys = true}},
+      {16, FUZZ_KEYS_PATHS, 10, 1, 60, 3, 20, {.ckeys = true}}}},
+    {false,
+     2,
+     {{17, FUZZ_KEYS_FAR, 0, 1, 12, 0, 20, {.ckeys = true}}, {18, FUZZ_KEYS_FAR, 3, 2, 9, 3, 20, {.ckeys = true}}}},
+    {true,
+     5,
+     {{19, FUZZ_KEYS_SHORT, 0, 1, 90, 0, 3, {.ckeys = true}},
+      {20, FUZZ_KEYS_SHORT, 0, 2, 60, 2, 3, {.ckeys = true}},
+      {21, FUZZ_KEYS_SHORT, 0, 3, 40, 3, 3, {.ckeys = true}},
+      {22, FUZZ_KEYS_SHORT, 30, 1, 40, 1, 3, {.ckeys = true}},
+      {23, FUZZ_KEYS_SHORT, 5, 5, 20, 0, 5000, {.ckeys = true}}}},
     // so many that a round merges them
-    {true, 8, {{30, FUZZ_KEYS_NUMBERS, 0, 3, 14, 0, 20, {.ckeys = true}},
-               {31, FUZZ_KEYS_NUMBERS, 2, 4, 15, 1, 20, {.ckeys = true}},
-               {32, FUZZ_KEYS_NUMBERS, 4, 5, 16, 2, 20, {.ckeys = true}},
-               {33, FUZZ_KEYS_NUMBERS, 6, 3, 17, 3, 20, {.ckeys = true}},
-               {34, FUZZ_KEYS_NUMBERS, 8, 4, 18, 0, 20, {.ckeys = true}},
-               {35, FUZZ_KEYS_NUMBERS, 10, 5, 19, 1, 20, {.ckeys = true}},
-               {36, FUZZ_KEYS_NUMBERS, 12, 3, 20, 2, 20, {.ckeys = true}},
-               {37, FUZZ_KEYS_NUMBERS, 14, 4, 21, 3, 20, {.ckeys = true}}}},
+    {true,
+     8,
+     {{30, FUZZ_KEYS_NUMBERS, 0, 3, 14, 0, 20, {.ckeys = true}},
+      {31, FUZZ_KEYS_NUMBERS, 2, 4, 15, 1, 20, {.ckeys = true}},
+      {32, FUZZ_KEYS_NUMBERS, 4, 5, 16, 2, 20, {.ckeys = true}},
+      {33, FUZZ_KEYS_NUMBERS, 6, 3, 17, 3, 20, {.ckeys = true}},
+      {34, FUZZ_KEYS_NUMBERS, 8, 4, 18, 0, 20, {.ckeys = true}},
+      {35, FUZZ_KEYS_NUMBERS, 10, 5, 19, 1, 20, {.ckeys = true}},
+      {36, FUZZ_KEYS_NUMBERS, 12, 3, 20, 2, 20, {.ckeys = true}},
+      {37, FUZZ_KEYS_NUMBERS, 14, 4, 21, 3, 20, {.ckeys = true}}}},
 };
 #define VIEWS (sizeof(views) / sizeof(views[0]))
 
@@ -128,8 +139,14 @@ static void build_good(const struct super *v, struct fuzz_image *out, struct fuz
   open_runs(&place->ctx, v, runs);
   for (uint32_t r = 0; r < v->nr; r++) {
     struct remix *x;
-    struct remix_build b = {.ctx = &place->ctx, .queue = place->queue, .number = NUMBER, .old = old, .keep = (1u << r) - 1,
-                            .fresh = &runs[r], .nr_fresh = 1, .tags = v->tags};
+    struct remix_build b = {.ctx = &place->ctx,
+                            .queue = place->queue,
+                            .number = NUMBER,
+                            .old = old,
+                            .keep = (1u << r) - 1,
+                            .fresh = &runs[r],
+                            .nr_fresh = 1,
+                            .tags = v->tags};
     FUZZ_OK(remix_build(&b));
     FUZZ_OK(remix_open(&place->ctx, NUMBER, runs, r + 1, &x));
     remix_unref(old);
@@ -154,8 +171,8 @@ static void setup(void) {
   fuzz_table_build(place, &fresh_table);
 }
 
-// Changes that leave a segment well-formed, so that it is believed: two entries change their selectors, or one gets another
-// discriminating bit.
+// Changes that leave a segment well-formed, so that it is believed: two entries change their selectors, or one gets
+// another discriminating bit.
 static void change_segment(struct fuzz_in *in, const struct super *v, uint8_t *p, size_t len) {
   const struct remix_layout l = remix_layout(v->nr, v->tags);
   const uint64_t segs = remix_segs_off(v->nr);
@@ -181,7 +198,7 @@ struct use {
   const struct super *view;
   const struct model *good;  // NULL: it was changed
   struct remix_cursor c;
-  uint32_t at;               // in the model; its nr: not valid
+  uint32_t at;  // in the model; its nr: not valid
 };
 
 static bool went_well(const struct use *u, enum remixdb_status s) {
@@ -253,7 +270,9 @@ static void call(struct use *u, struct fuzz_in *in) {
   struct kref key;
   epoch_enter(&place->epoch, &place->slot);
   switch (op & 7) {
-    case CALL_SEEK: case CALL_FOR_PREV: case CALL_GET:
+    case CALL_SEEK:
+    case CALL_FOR_PREV:
+    case CALL_GET:
       key = some_key(in, u->view);
       if ((op & 7) == CALL_GET) get(u, key);
       else seek(u, key, (op & 7) == CALL_FOR_PREV);
@@ -323,8 +342,13 @@ static void build_upon(struct use *u, uint32_t leave) {
   struct sst *runs[REMIX_RUNS_MAX];
   uint32_t nr = 0;
   struct remix *y;
-  struct remix_build b = {.ctx = u->x->ctx, .queue = place->queue, .number = NUMBER + 1, .old = u->x, .fresh = &runs[REMIX_RUNS_MAX - 1],
-                          .nr_fresh = 1, .tags = u->view->tags};
+  struct remix_build b = {.ctx = u->x->ctx,
+                          .queue = place->queue,
+                          .number = NUMBER + 1,
+                          .old = u->x,
+                          .fresh = &runs[REMIX_RUNS_MAX - 1],
+                          .nr_fresh = 1,
+                          .tags = u->view->tags};
   FUZZ_OK(sst_open(u->x->ctx, fresh_table.number, &runs[REMIX_RUNS_MAX - 1]));
   for (uint32_t r = 0; r < u->view->nr; r++) {
     if (leave >> r & 1) continue;

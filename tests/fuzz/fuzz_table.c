@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tables: a good one, changed as the input says, then opened and read in every way there is: by position with and without a cache,
-// by scans, by keys, read ahead, and into a REMIX. Unchanged it must read as it was written.
+// Tables: a good one, changed as the input says, then opened and read in every way there is: by position with and
+// without a cache, by scans, by keys, read ahead, and into a REMIX. Unchanged it must read as it was written.
 //
-// Input: which good table, flags (bit 0: the checksums of what was changed are right, 1: through the cache, 2: no good table, the
-// rest of the input is the file), how far scans skip, then changes (fuzz.h).
+// Input: which good table, flags (bit 0: the checksums of what was changed are right, 1: through the cache, 2: no good
+// table, the rest of the input is the file), how far scans skip, then changes (fuzz.h).
 #include "table/ckb.h"
 #include "table/readahead.h"
 #include "table/format.h"
@@ -24,7 +24,14 @@ static const struct fuzz_table tables[] = {
     {NUMBER, FUZZ_KEYS_FAR, 0, 1, 5, 0, 100, {.ckeys = true}},
     {NUMBER, FUZZ_KEYS_PATHS, 0, 1, 60, 7, 300, {.ckeys = true, .compression = REMIXDB_COMPRESSION_ZSTD}},
     {NUMBER, FUZZ_KEYS_NUMBERS, 0, 1, 12, 2, 9000, {.ckeys = false, .compression = REMIXDB_COMPRESSION_ZSTD}},
-    {NUMBER, FUZZ_KEYS_NUMBERS, 0, 3, 330, 11, 250, {.ckeys = true, .compression = REMIXDB_COMPRESSION_ZSTD}},  // has a dictionary
+    {NUMBER,
+     FUZZ_KEYS_NUMBERS,
+     0,
+     3,
+     330,
+     11,
+     250,
+     {.ckeys = true, .compression = REMIXDB_COMPRESSION_ZSTD}},  // has a dictionary
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 
@@ -62,7 +69,8 @@ static void fix(uint8_t *file, size_t size) {
     const uint8_t *const meta = file + meta_off;
     store64le(foot + 96, hash64_seed(meta, meta_len, format_sst_meta_seed(NUMBER)));
     const bool whole = nr_pages <= meta_len && min_len + max_len + dict_len + sizes_len <= meta_len - nr_pages;
-    const uint8_t *sizes = whole ? meta + nr_pages + min_len + max_len + dict_len : NULL, *const end = whole ? sizes + sizes_len : NULL;
+    const uint8_t *sizes = whole ? meta + nr_pages + min_len + max_len + dict_len : NULL,
+                  *const end = whole ? sizes + sizes_len : NULL;
     uint64_t at = 0;
     for (uint32_t block = 0; whole && block < nr_pages;) {
       uint32_t pages = 1, len;
@@ -113,7 +121,8 @@ static void look_at(const struct reading *r, uint64_t nr, const struct kv_rec *r
   FUZZ_CHECK(fuzz_same_record(rec, &want));
 }
 
-// Every record by its position, or a few of each block (then it has been read before by whole blocks); what another way read is held against it by the caller.
+// Every record by its position, or a few of each block (then it has been read before by whole blocks); what another way
+// read is held against it by the caller.
 static bool by_position(const struct reading *r, bool pin, uint32_t few) {
   struct sst_hold h = {0};
   bool all = true;
@@ -121,7 +130,8 @@ static bool by_position(const struct reading *r, bool pin, uint32_t few) {
   for (sst_pos pos = 0; pos != sst_end(r->t); pos = sst_advance(r->t, pos, 1), nr++) {
     struct kv_rec rec;
     epoch_enter(&place->epoch, &place->slot);
-    const bool passed = few && sst_pos_idx(pos) % (4 * few) >= few, ok = passed || went_well(r, sst_read_some(r->t, pos, few ? few : SST_ALL, pin, &h, &rec));
+    const bool passed = few && sst_pos_idx(pos) % (4 * few) >= few,
+               ok = passed || went_well(r, sst_read_some(r->t, pos, few ? few : SST_ALL, pin, &h, &rec));
     if (ok && !passed) look_at(r, nr, &rec);
     epoch_exit(&place->slot);
     all = all && ok;
@@ -207,7 +217,8 @@ static void by_remix(const struct reading *r) {
   struct sst *runs[2] = {NULL, r->t};
   struct remix *old, *x;
   FUZZ_OK(sst_open(r->t->ctx, neighbour.number, &runs[0]));
-  struct remix_build b = {.ctx = r->t->ctx, .queue = place->queue, .number = REMIX_NUMBER, .fresh = runs, .nr_fresh = 1, .tags = true};
+  struct remix_build b = {
+      .ctx = r->t->ctx, .queue = place->queue, .number = REMIX_NUMBER, .fresh = runs, .nr_fresh = 1, .tags = true};
   FUZZ_OK(remix_build(&b));
   FUZZ_OK(remix_open(r->t->ctx, REMIX_NUMBER, runs, 1, &old));
   b.number++;
@@ -262,13 +273,16 @@ FUZZ(table) {
     }
   }
   if (flags & 1) fix(file.p, file.len);
-  if (changed && !(flags & 4)) changed = file.len != images[which].len || memcmp(file.p, images[which].p, file.len) != 0;
+  if (changed && !(flags & 4))
+    changed = file.len != images[which].len || memcmp(file.p, images[which].p, file.len) != 0;
 
   char name[32];
   sst_name(name, NUMBER);
   fuzz_file_put(place->env, name, file.p, file.len);
   free(file.p);
-  struct reading r = {.good = changed ? NULL : &tables[which], .kbuf = fuzz_alloc(FUZZ_KEY_MAX), .vbuf = fuzz_alloc(FUZZ_VALUE_MAX)};
+  struct reading r = {.good = changed ? NULL : &tables[which],
+                      .kbuf = fuzz_alloc(FUZZ_KEY_MAX),
+                      .vbuf = fuzz_alloc(FUZZ_VALUE_MAX)};
   const enum remixdb_status s = sst_open(flags & 2 ? &place->cached : &place->ctx, NUMBER, &r.t);
   FUZZ_CHECK(s == REMIXDB_OK || (changed && fuzz_refused(s)));
   if (s == REMIXDB_OK) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The version file. Its bytes are the input's, or a good one's changed as the input says; the tables and REMIX files that a good
-// one names are there. One that is accepted finds a partition for every key as a walk over the anchors does, and written again it
-// says the same.
+// The version file. Its bytes are the input's, or a good one's changed as the input says; the tables and REMIX files
+// that a good one names are there. One that is accepted finds a partition for every key as a walk over the anchors
+// does, and written again it says the same.
 //
-// Input: flags (bit 0: the checksum is right, 1: magic, format and free numbers are right, 2: the rest of the input is the file),
-// which good file (bit 7: one with young views), a key to look for, then changes (fuzz.h).
+// Input: flags (bit 0: the checksum is right, 1: magic, format and free numbers are right, 2: the rest of the input is
+// the file), which good file (bit 7: one with young views), a key to look for, then changes (fuzz.h).
 #include "tests/fuzz/fuzz.h"
 #include "remix/build.h"
 #include "view/version.h"
@@ -28,7 +28,8 @@ static struct remix *make_remix(uint64_t number, uint32_t first, uint32_t nr) {
   struct sst *runs[TABLES];
   struct remix *x;
   for (uint32_t i = 0; i < nr; i++) FUZZ_OK(sst_open(&place->ctx, 10 + first + i, &runs[i]));
-  struct remix_build b = {.ctx = &place->ctx, .queue = place->queue, .number = number, .fresh = runs, .nr_fresh = nr, .tags = true};
+  struct remix_build b = {
+      .ctx = &place->ctx, .queue = place->queue, .number = number, .fresh = runs, .nr_fresh = nr, .tags = true};
   FUZZ_OK(remix_build(&b));
   FUZZ_OK(remix_open(&place->ctx, b.number, runs, nr, &x));
   for (uint32_t i = 0; i < nr; i++) sst_unref(runs[i]);
@@ -66,17 +67,19 @@ static void setup(void) {
   struct part *none[] = {make_part("", NULL, NULL)};
   struct part *one[] = {make_part("", mid, NULL)};
   // keys of tables 0, 1 to 3, 4 and 5: 00000 .. 00009, 00015 .. 00054, 00060 .. 00084
-  struct part *five[] = {make_part("", low, NULL), make_part("00012", mid, NULL), make_part("0005700001", NULL, NULL), make_part("00058", high, NULL),
-                         make_part("x", NULL, NULL)};
+  struct part *five[] = {make_part("", low, NULL), make_part("00012", mid, NULL), make_part("0005700001", NULL, NULL),
+                         make_part("00058", high, NULL), make_part("x", NULL, NULL)};
   save_good(none, 1, &goods[0]);
   save_good(one, 1, &goods[1]);
   save_good(five, 5, &goods[2]);
   // the same with the newest tables in young views
-  struct remix *const two = make_remix(31, 1, 2), *const third = make_remix(33, 3, 1), *const fourth = make_remix(34, 4, 1), *const fifth = make_remix(35, 5, 1);
+  struct remix *const two = make_remix(31, 1, 2), *const third = make_remix(33, 3, 1),
+                      *const fourth = make_remix(34, 4, 1), *const fifth = make_remix(35, 5, 1);
   remix_make_young(third);
   remix_make_young(fifth);
   struct part *young[] = {make_part("", two, third)};
-  struct part *some[] = {make_part("", low, NULL), make_part("00012", two, third), make_part("0005700001", NULL, NULL), make_part("00058", fourth, fifth)};
+  struct part *some[] = {make_part("", low, NULL), make_part("00012", two, third), make_part("0005700001", NULL, NULL),
+                         make_part("00058", fourth, fifth)};
   save_good(young, 1, &goods[3]);
   save_good(some, 4, &goods[4]);
   remix_unref(low);
@@ -136,7 +139,8 @@ static void check(const struct version *v) {
 FUZZ(version) {
   if (!place) setup();
   struct fuzz_in in = {data, data + size};
-  const uint32_t flags = fuzz_u8(&in), of = fuzz_u8(&in), which = of & 0x80 ? OLD_GOODS + of % YOUNG_GOODS : of % OLD_GOODS;
+  const uint32_t flags = fuzz_u8(&in), of = fuzz_u8(&in),
+                 which = of & 0x80 ? OLD_GOODS + of % YOUNG_GOODS : of % OLD_GOODS;
   const struct kref key = fuzz_key(&in, fuzz_u8(&in) & 15);
   struct fuzz_image file;
   if (flags & 4) {
@@ -157,7 +161,8 @@ FUZZ(version) {
   const bool good = !(flags & 4) && file.len == goods[which].len && memcmp(file.p, goods[which].p, file.len) == 0;
   uint64_t store_id = 0;
   struct version *v;
-  const enum remixdb_status peeked = version_peek(place->ctx.dir, &store_id), s = version_load(&place->ctx, NULL, NULL, &v);
+  const enum remixdb_status peeked = version_peek(place->ctx.dir, &store_id),
+                            s = version_load(&place->ctx, NULL, NULL, &v);
   FUZZ_CHECK(s == REMIXDB_OK || (!good && fuzz_refused(s)));
   FUZZ_CHECK(peeked == REMIXDB_OK || peeked == s);
   if (s == REMIXDB_OK) {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replay of the log from any files. The input says what segments and frames there are, good ones unless it says otherwise; their
-// checksums are made here from docs/FORMAT.md, not by the log.
+// Replay of the log from any files. The input says what segments and frames there are, good ones unless it says
+// otherwise; their checksums are made here from docs/FORMAT.md, not by the log.
 //
-// A good log is replayed whole. Any log is replayed the same way twice; one that is accepted goes on: what is appended comes back
-// behind what was replayed, also when it is opened once more, and opening it read-only changes nothing on the disk. Who reads a log as a damaged one finds in one that
-// is accepted what its opening replays, and in any other what there is, in order.
+// A good log is replayed whole. Any log is replayed the same way twice; one that is accepted goes on: what is appended
+// comes back behind what was replayed, also when it is opened once more, and opening it read-only changes nothing on
+// the disk. Who reads a log as a damaged one finds in one that is accepted what its opening replays, and in any other
+// what there is, in order.
 //
-// Input: flags (bit 0: the generations begin near the largest number, 1: so do the sequence numbers, 2: more is appended than one
-// record), how far what the version file says is from the truth, then what there is (enum part).
+// Input: flags (bit 0: the generations begin near the largest number, 1: so do the sequence numbers, 2: more is
+// appended than one record), how far what the version file says is from the truth, then what there is (enum part).
 #include "tests/fuzz/fuzz.h"
 #include "log/wal.h"
 
@@ -72,7 +73,9 @@ static uint64_t key_of(uint64_t gen) {
 }
 
 // An offset: as it should be, or what the input says.
-static uint64_t some_offset(struct fuzz_in *in, uint64_t right, bool as_input) { return as_input ? fuzz_u16(in) : right; }
+static uint64_t some_offset(struct fuzz_in *in, uint64_t right, bool as_input) {
+  return as_input ? fuzz_u16(in) : right;
+}
 
 static void add_segment(struct log *l, struct fuzz_in *in) {
   const uint32_t how = fuzz_u8(in);
@@ -217,7 +220,9 @@ static void compose(struct log *l, struct fuzz_in *in) {
 // ---- opening it
 
 static struct wal_opts opts_of(const struct log *l, bool read_only) {
-  return (struct wal_opts){.dir = simdisk_dir(simdisk_env(l->disk), FUZZ_DIR), .store_id = FUZZ_STORE_ID, .read_only = read_only};
+  return (struct wal_opts){.dir = simdisk_dir(simdisk_env(l->disk), FUZZ_DIR),
+                           .store_id = FUZZ_STORE_ID,
+                           .read_only = read_only};
 }
 
 static enum remixdb_status open_log(const struct log *l, bool read_only, struct replayed *got, struct wal **out) {
@@ -262,19 +267,24 @@ static void salvage_log(const struct log *l, uint64_t oldest_gen, struct replaye
 static void append(struct wal *w, struct replayed *all, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     static uint8_t value[5000];
-    const struct kv_rec r = {.key = value, .val = value, .klen = i % 3, .vlen = i % 4 ? 5 : i * 100 % 5000, .tomb = i % 5 == 4};
+    const struct kv_rec r = {
+        .key = value, .val = value, .klen = i % 3, .vlen = i % 4 ? 5 : i * 100 % 5000, .tomb = i % 5 == 4};
     uint64_t gen;
     FUZZ_OK(wal_begin(w, kv_rec_size(r.klen, r.vlen, r.tomb), &gen));
     const uint64_t seq = wal_put(w, kref(r.key, r.klen), r.val, r.vlen, r.tomb);
     wal_end(w);
-    replayed_add(all, seq, &(struct kv_rec){.key = r.key, .val = r.val, .klen = r.klen, .vlen = r.tomb ? 0 : r.vlen, .tomb = r.tomb});
+    replayed_add(
+        all, seq,
+        &(struct kv_rec){.key = r.key, .val = r.val, .klen = r.klen, .vlen = r.tomb ? 0 : r.vlen, .tomb = r.tomb});
   }
 }
 
-static bool same(const struct replayed *a, const struct replayed *b) { return a->nr == b->nr && a->hash == b->hash && (a->nr == 0 || a->first == b->first); }
+static bool same(const struct replayed *a, const struct replayed *b) {
+  return a->nr == b->nr && a->hash == b->hash && (a->nr == 0 || a->first == b->first);
+}
 
-// A file that has lost its header and holds frames of a generation that is still to come is nothing that a crash or a single
-// damage leaves; the log would take them for its own when it gets there.
+// A file that has lost its header and holds frames of a generation that is still to come is nothing that a crash or a
+// single damage leaves; the log would take them for its own when it gets there.
 static bool from_the_future(const struct log *l, const struct wal *w) {
   for (uint32_t i = 0; i < l->nr; i++)
     if (l->segs[i].gen >= wal_gen(w)) return true;
@@ -334,12 +344,9 @@ FUZZ(wal) {
   FUZZ_CHECK(simdisk_changes(l.disk) == changes);
   if (l.good) FUZZ_CHECK(s == REMIXDB_OK && same(&first, &l.want));
   FUZZ_CHECK(open_log(&l, false, &again, &w) == s && same(&first, &again));
-  if (s == REMIXDB_OK && from_the_future(&l, w))
-    FUZZ_OK(wal_close(w));
-  else if (s == REMIXDB_OK)
-    go_on(&l, w, &again, size && data[0] & 4 ? 40 : 1);
-  else
-    FUZZ_CHECK(simdisk_changes(l.disk) == changes);  // nothing is written before replay has succeeded
+  if (s == REMIXDB_OK && from_the_future(&l, w)) FUZZ_OK(wal_close(w));
+  else if (s == REMIXDB_OK) go_on(&l, w, &again, size && data[0] & 4 ? 40 : 1);
+  else FUZZ_CHECK(simdisk_changes(l.disk) == changes);  // nothing is written before replay has succeeded
   FUZZ_CHECK(simdisk_open_files(l.disk) == 0);
   simdisk_destroy(l.disk);
   return 0;

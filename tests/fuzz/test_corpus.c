@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replays what the fuzzers have found worth keeping (tests/corpus/<target>/), and a few changed copies of each, with any compiler
-// and in every mode. A target that finds something wrong says what and aborts; the file is named before that.
+// Replays what the fuzzers have found worth keeping (tests/corpus/<target>/), and a few changed copies of each, with
+// any compiler and in every mode. A target that finds something wrong says what and aborts; the file is named before
+// that.
 //
 // CORPUS in the environment is another directory of the same shape; CORPUS_SEED repeats the changes of a run.
 #include <setjmp.h>
@@ -96,8 +97,11 @@ static void replay(const char *name, target_fn fn) {
   if (nr == 0) fail_msg("%s is empty", dir);
 }
 
-#define TEST(name) \
-  static void test_##name(void **state) { (void)state; replay(#name, fuzz_##name); }
+#define TEST(name)                        \
+  static void test_##name(void **state) { \
+    (void)state;                          \
+    replay(#name, fuzz_##name);           \
+  }
 TARGETS(TEST)
 
 int main(void) {

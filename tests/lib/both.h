@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that run with stores without young views, and with such that have some: a test asks with_young when it makes its store.
+// Tests that run with stores without young views, and with such that have some: a test asks with_young when it makes
+// its store.
 #ifndef TESTS_BOTH_H
 #define TESTS_BOTH_H
 
@@ -18,7 +19,9 @@ static int setup_young(void **state) {
   return 0;
 }
 
-#define OLD(test) {#test, test, setup_old, NULL, NULL}
-#define YOUNG(test) {#test ", young views", test, setup_young, NULL, NULL}
+#define OLD(test) \
+  { #test, test, setup_old, NULL, NULL }
+#define YOUNG(test) \
+  { #test ", young views", test, setup_young, NULL, NULL }
 #define BOTH(test) OLD(test), YOUNG(test)
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is asked of every public call: one that fails sets its status and a message, one that succeeds sets REMIXDB_OK and none.
+// What is asked of every public call: one that fails sets its status and a message, one that succeeds sets REMIXDB_OK
+// and none.
 #ifndef CONTRACT_H
 #define CONTRACT_H
 
@@ -22,14 +23,16 @@ static inline void check_failed(enum remixdb_status s, const char *part, int lin
   if (remixdb_errcode() != s)
     fail_msg("line %d: status %s, expected %s (%s)", line, status_now(), remixdb_strerror(s), remixdb_errmsg());
   if (s != REMIXDB_NOTFOUND && remixdb_errmsg()[0] == '\0') fail_msg("line %d: no message", line);
-  if (part && !strstr(remixdb_errmsg(), part)) fail_msg("line %d: \"%s\" says nothing of \"%s\"", line, remixdb_errmsg(), part);
+  if (part && !strstr(remixdb_errmsg(), part))
+    fail_msg("line %d: \"%s\" says nothing of \"%s\"", line, remixdb_errmsg(), part);
 }
 #define FAILED(s, part) check_failed(s, part, __LINE__)
 
 // The call before succeeded.
 static inline void check_good(bool good, const char *what, int line) {
   if (!good) fail_msg("line %d: %s: %s: %s", line, what, status_now(), remixdb_errmsg());
-  if (remixdb_errcode() != REMIXDB_OK) fail_msg("line %d: %s succeeded, but the status is %s", line, what, status_now());
+  if (remixdb_errcode() != REMIXDB_OK)
+    fail_msg("line %d: %s succeeded, but the status is %s", line, what, status_now());
   if (remixdb_errmsg()[0]) fail_msg("line %d: %s succeeded, but there is a message: %s", line, what, remixdb_errmsg());
 }
 #define GOOD(call) check_good((call), #call, __LINE__)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Linked into every test program: at its end no descriptor may be open that was not open at its start, else the program fails.
+// Linked into every test program: at its end no descriptor may be open that was not open at its start, else the program
+// fails.
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,7 +12,8 @@
 static bool before[DESCRIPTORS];
 static pid_t started;  // children that were forked leave with what they have got
 
-// The system is asked for each of them: a list of the directory /proc/self/fd is not there everywhere, and shows valgrind's own.
+// The system is asked for each of them: a list of the directory /proc/self/fd is not there everywhere, and shows
+// valgrind's own.
 static bool is_open(int fd) { return fcntl(fd, F_GETFD) != -1; }
 
 __attribute__((constructor)) static void descriptors_note(void) {

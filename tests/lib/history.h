@@ -2,21 +2,24 @@
 //
 // A checker of histories: could what threads saw have happened one call after the other?
 //
-// A history is a set of operations on a few keys. Each has the times of its call and of its return, what it read and what it wrote, of any number
-// of keys; it is to be explained as one step at one moment between the two. So a batch is one operation that writes several keys, a snapshot or a
-// scan one that reads several (its interval is the call that fixed the moment, however much later it was read), a merge one that reads and writes.
-// The question is whether the operations have an order that agrees with time (what returned before another was called comes before it) and in which
+// A history is a set of operations on a few keys. Each has the times of its call and of its return, what it read and
+// what it wrote, of any number of keys; it is to be explained as one step at one moment between the two. So a batch is
+// one operation that writes several keys, a snapshot or a scan one that reads several (its interval is the call that
+// fixed the moment, however much later it was read), a merge one that reads and writes. The question is whether the
+// operations have an order that agrees with time (what returned before another was called comes before it) and in which
 // each reads what was there: strict serializability, which for operations on one key is linearizability.
 //
-// The algorithm is Lowe's just-in-time linearization ("Testing for linearizability", 2017) of the search of Wing and Gong ("Testing and
-// verifying concurrent objects", 1993), breadth first. Events are gone through in order of time with the set of all configurations that are possible so far: what
-// each key holds, and which of the operations that are under way have taken place. An operation need take place only when it returns, or when
-// another that returns needs it to have. A set that becomes empty proves that no order exists; one that does not is a proof of the contrary, since every
-// configuration in it was reached by an order. So the answer is sound and complete. Its cost grows with the number of operations under way at a time, not with
-// the length of the history, because values are unique: reads tell which configurations were not.
+// The algorithm is Lowe's just-in-time linearization ("Testing for linearizability", 2017) of the search of Wing and
+// Gong ("Testing and verifying concurrent objects", 1993), breadth first. Events are gone through in order of time with
+// the set of all configurations that are possible so far: what each key holds, and which of the operations that are
+// under way have taken place. An operation need take place only when it returns, or when another that returns needs it
+// to have. A set that becomes empty proves that no order exists; one that does not is a proof of the contrary, since
+// every configuration in it was reached by an order. So the answer is sound and complete. Its cost grows with the
+// number of operations under way at a time, not with the length of the history, because values are unique: reads tell
+// which configurations were not.
 //
-// One shortcut, which loses nothing: an operation that writes nothing takes place as soon as what it read is there, since that excludes no
-// continuation.
+// One shortcut, which loses nothing: an operation that writes nothing takes place as soon as what it read is there,
+// since that excludes no continuation.
 #ifndef HISTORY_H
 #define HISTORY_H
 
@@ -31,10 +34,10 @@
 #define HIST_CONFIGS_MAX 4000000u  // more are not looked at
 
 enum {
-  HIST_ANY,    // not read; not written
-  HIST_NONE,   // read: not there; written: deleted
-  HIST_SOME,   // read: there, with whatever value
-  HIST_FIRST   // from here on: values, each written once
+  HIST_ANY,   // not read; not written
+  HIST_NONE,  // read: not there; written: deleted
+  HIST_SOME,  // read: there, with whatever value
+  HIST_FIRST  // from here on: values, each written once
 };
 
 struct hist_op {
@@ -51,11 +54,12 @@ struct hist_config {
   uint32_t now[HIST_KEYS];
 };
 
-// A set of configurations. A place of the table is taken when it bears the set's stamp, so that clearing it costs nothing.
+// A set of configurations. A place of the table is taken when it bears the set's stamp, so that clearing it costs
+// nothing.
 struct hist_set {
   struct hist_config *at;
-  uint32_t nr, cap;   // cap: a power of two
-  uint64_t *slots;    // 2 * cap: stamp, position
+  uint32_t nr, cap;  // cap: a power of two
+  uint64_t *slots;   // 2 * cap: stamp, position
   uint32_t stamp;
 };
 
@@ -136,8 +140,10 @@ static inline void hist_settle(const struct hist_pending *p, struct hist_config 
   }
 }
 
-// The operation in the slot returns: of the configurations in `from` to those in which it has taken place, in `to`. All there were are in `seen`.
-static inline bool hist_return(const struct hist_pending *p, uint32_t slot, const struct hist_set *from, struct hist_set *seen, struct hist_set *to) {
+// The operation in the slot returns: of the configurations in `from` to those in which it has taken place, in `to`. All
+// there were are in `seen`.
+static inline bool hist_return(const struct hist_pending *p, uint32_t slot, const struct hist_set *from,
+                               struct hist_set *seen, struct hist_set *to) {
   const uint32_t bit = 1u << slot;
   hist_set_clear(seen);
   hist_set_clear(to);
@@ -175,7 +181,10 @@ static inline void hist_print_part(char *why, size_t cap, const char *word, cons
   size_t at = strlen(why);
   for (uint32_t k = 0; k < HIST_KEYS; k++) {
     if (part[k] == HIST_ANY || at + 40 > cap) continue;
-    at += (size_t)snprintf(why + at, cap - at, " %s[%u]=%s", word, k, part[k] == HIST_NONE ? "none" : part[k] == HIST_SOME ? "some" : "");
+    at += (size_t)snprintf(why + at, cap - at, " %s[%u]=%s", word, k,
+                           part[k] == HIST_NONE   ? "none"
+                           : part[k] == HIST_SOME ? "some"
+                                                  : "");
     if (part[k] >= HIST_FIRST) at += (size_t)snprintf(why + at, cap - at, "%u", part[k]);
   }
 }
@@ -183,13 +192,16 @@ static inline void hist_print_part(char *why, size_t cap, const char *word, cons
 static inline void hist_print_op(char *why, size_t cap, const struct hist_op *o) {
   const size_t at = strlen(why);
   if (at + 80 > cap) return;
-  (void)snprintf(why + at, cap - at, "\n  thread %u, %llu..%llu, %s:", o->thread, (unsigned long long)o->call, (unsigned long long)o->ret, o->what);
+  (void)snprintf(why + at, cap - at, "\n  thread %u, %llu..%llu, %s:", o->thread, (unsigned long long)o->call,
+                 (unsigned long long)o->ret, o->what);
   hist_print_part(why, cap, "read", o->reads);
   hist_print_part(why, cap, "wrote", o->writes);
 }
 
-// All keys are HIST_NONE at the start. why (of cap bytes, may be NULL): what could not be explained. peak_out (may be NULL): configurations at a time.
-static inline enum hist_verdict hist_check(const struct hist_op *ops, uint32_t nr, char *why, size_t cap, uint32_t *peak_out) {
+// All keys are HIST_NONE at the start. why (of cap bytes, may be NULL): what could not be explained. peak_out (may be
+// NULL): configurations at a time.
+static inline enum hist_verdict hist_check(const struct hist_op *ops, uint32_t nr, char *why, size_t cap,
+                                           uint32_t *peak_out) {
   struct hist_event *const events = hist_alloc(2 * (size_t)nr, sizeof(*events));
   for (uint32_t i = 0; i < nr; i++) {
     events[2 * i] = (struct hist_event){ops[i].call, i, false};
@@ -223,9 +235,11 @@ static inline enum hist_verdict hist_check(const struct hist_op *ops, uint32_t n
     else if (next.nr == 0) verdict = HIST_BAD;
     if (seen.nr > peak) peak = seen.nr;
     if (verdict != HIST_GOOD && why) {
-      (void)snprintf(why, cap, "%s, of %u configurations, and these under way:", verdict == HIST_BAD ? "cannot be explained" : "too many to look at", now.nr);
+      (void)snprintf(why, cap, "%s, of %u configurations, and these under way:",
+                     verdict == HIST_BAD ? "cannot be explained" : "too many to look at", now.nr);
       hist_print_op(why, cap, o);
-      for (uint32_t left = p.used & ~(1u << i); left; left &= left - 1) hist_print_op(why, cap, p.of[__builtin_ctz(left)]);
+      for (uint32_t left = p.used & ~(1u << i); left; left &= left - 1)
+        hist_print_op(why, cap, p.of[__builtin_ctz(left)]);
       for (uint32_t c = 0; c < now.nr && c < 4; c++) hist_print_part(why, cap, "\n  held", now.at[c].now);
     }
     p.used &= ~(1u << i);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model of a store that remembers: a fixed set of keys in order, and for each all values it has had, with the times. What a ref, a snapshot or an iterator
-// must show is the model at a time. Values follow from a number; so what comes back is checked byte by byte. One thread.
+// A model of a store that remembers: a fixed set of keys in order, and for each all values it has had, with the times.
+// What a ref, a snapshot or an iterator must show is the model at a time. Values follow from a number; so what comes
+// back is checked byte by byte. One thread.
 #ifndef MODEL_H
 #define MODEL_H
 
@@ -9,7 +10,7 @@
 
 struct model_ver {
   uint64_t time;
-  uint32_t id;   // of the value; 0: not there
+  uint32_t id;  // of the value; 0: not there
   uint32_t len;
 };
 
@@ -23,11 +24,11 @@ struct model_key {
 struct model {
   struct model_key *keys;
   uint32_t nr;
-  uint64_t time;       // of the last write; a batch is one
+  uint64_t time;  // of the last write; a batch is one
   uint32_t next_id;
   uint64_t rng;
   uint32_t vlen_max;
-  uint8_t *buf, *want; // of REMIXDB_KV_MAX + 1 bytes
+  uint8_t *buf, *want;  // of REMIXDB_KV_MAX + 1 bytes
 };
 
 enum key_kind { KEYS_FEW, KEYS_TEXT, KEYS_PREFIX, KEYS_MIXED, KEY_KINDS };
@@ -113,7 +114,9 @@ static inline struct model_ver model_at(const struct model *m, uint32_t i, uint6
   return lo ? k->vers[lo - 1] : (struct model_ver){0};
 }
 
-static inline bool model_has(const struct model *m, int64_t i, uint64_t time) { return model_at(m, (uint32_t)i, time).id != 0; }
+static inline bool model_has(const struct model *m, int64_t i, uint64_t time) {
+  return model_at(m, (uint32_t)i, time).id != 0;
+}
 
 // At the model's time.
 static inline void model_set(struct model *m, uint32_t i, uint32_t id, uint32_t len) {
@@ -198,7 +201,8 @@ static inline uint32_t model_vlen(struct model *m, uint32_t i) {
 static inline bool model_put(struct model *m, struct xdb_ref *ref, uint32_t i) {
   const uint32_t id = ++m->next_id, len = model_vlen(m, i);
   model_value(id, len, m->buf);
-  if (!(chance(&m->rng, 90) ? remixdb_put : remixdb_set)(ref, m->keys[i].ptr, m->keys[i].len, m->buf, len)) return false;
+  if (!(chance(&m->rng, 90) ? remixdb_put : remixdb_set)(ref, m->keys[i].ptr, m->keys[i].len, m->buf, len))
+    return false;
   m->time++;
   model_set(m, i, id, len);
   return true;
@@ -243,7 +247,8 @@ static inline void model_check_get(struct model *m, struct xdb_ref *ref, uint32_
 
 static inline void model_check_near(struct model *m, struct xdb_ref *ref, uint64_t time) {
   const uint32_t len = model_near(m, m->buf), at = model_rank(m, m->buf, len);
-  const bool there = at < m->nr && kv_eq(kref(m->keys[at].ptr, m->keys[at].len), kref(m->buf, len)) && model_has(m, at, time);
+  const bool there = at < m->nr && kv_eq(kref(m->keys[at].ptr, m->keys[at].len), kref(m->buf, len)) &&
+                     model_has(m, at, time);
   CHECK(remixdb_probe(ref, m->buf, len) == there);
 }
 
@@ -268,7 +273,8 @@ static inline void model_check_many(struct model *m, struct xdb_ref *ref, uint64
   if (near) {
     keys[0] = (struct remixdb_slice){m->buf, model_near(m, m->buf)};
     at[0] = model_rank(m, m->buf, keys[0].len);
-    if (at[0] == m->nr || !kv_eq(kref(m->keys[at[0]].ptr, m->keys[at[0]].len), kref(m->buf, keys[0].len))) at[0] = m->nr;
+    if (at[0] == m->nr || !kv_eq(kref(m->keys[at[0]].ptr, m->keys[at[0]].len), kref(m->buf, keys[0].len)))
+      at[0] = m->nr;
   }
   const size_t got = remixdb_multi_get(ref, nr, keys, with_values ? values : NULL, found);
   const enum remixdb_status s = remixdb_errcode();
@@ -292,7 +298,10 @@ static inline void model_check_packed(struct model *m, struct xdb_ref *ref, uint
   static uint8_t kbuf[MODEL_MANY * 4100], vbuf[20000];
   uint32_t klens[MODEL_MANY], at[MODEL_MANY], offs[MODEL_MANY], lens[MODEL_MANY];
   bool found[MODEL_MANY];
-  struct remixdb_packed out = {.cap = chance(&m->rng, 60) ? sizeof(vbuf) : (size_t)below(&m->rng, 3000), .offs = offs, .lens = lens, .found = found};
+  struct remixdb_packed out = {.cap = chance(&m->rng, 60) ? sizeof(vbuf) : (size_t)below(&m->rng, 3000),
+                               .offs = offs,
+                               .lens = lens,
+                               .found = found};
   out.ptr = out.cap ? vbuf : NULL;
   const uint32_t nr = (uint32_t)below(&m->rng, MODEL_MANY + 1);
   size_t keys_len = 0, there = 0, len = 0;
@@ -302,7 +311,9 @@ static inline void model_check_packed(struct model *m, struct xdb_ref *ref, uint
     klens[i] = near ? model_near(m, kbuf + keys_len) : m->keys[at[i]].len;
     if (!near) memcpy(kbuf + keys_len, m->keys[at[i]].ptr, klens[i]);
     if (near) at[i] = model_rank(m, kbuf + keys_len, klens[i]);
-    if (near && (at[i] == m->nr || !kv_eq(kref(m->keys[at[i]].ptr, m->keys[at[i]].len), kref(kbuf + keys_len, klens[i])))) at[i] = m->nr;
+    if (near &&
+        (at[i] == m->nr || !kv_eq(kref(m->keys[at[i]].ptr, m->keys[at[i]].len), kref(kbuf + keys_len, klens[i]))))
+      at[i] = m->nr;
     keys_len += klens[i];
   }
   const size_t got = remixdb_multi_get_packed(ref, nr, klens, kbuf, keys_len, &out);
@@ -322,11 +333,13 @@ static inline void model_check_packed(struct model *m, struct xdb_ref *ref, uint
 
 struct model_cursor {
   struct xdb_iter *it;
-  uint64_t time;   // of its last seek
-  int64_t at;      // the key it stands on; -1 or nr: none
+  uint64_t time;  // of its last seek
+  int64_t at;     // the key it stands on; -1 or nr: none
 };
 
-static inline bool cursor_valid(const struct model *m, const struct model_cursor *c) { return c->at >= 0 && c->at < (int64_t)m->nr; }
+static inline bool cursor_valid(const struct model *m, const struct model_cursor *c) {
+  return c->at >= 0 && c->at < (int64_t)m->nr;
+}
 
 static inline void cursor_check(struct model *m, struct model_cursor *c) {
   CHECK(remixdb_iter_valid(c->it) == cursor_valid(m, c));
@@ -334,7 +347,8 @@ static inline void cursor_check(struct model *m, struct model_cursor *c) {
   uint32_t klen, vlen;
   if (!cursor_valid(m, c)) {
     CHECK(!remixdb_iter_peek(c->it, m->buf, &klen, NULL, &vlen) && remixdb_errcode() == REMIXDB_NOTFOUND);
-    CHECK(!remixdb_iter_key(c->it, &klen) && !remixdb_iter_value(c->it, &vlen) && remixdb_errcode() == REMIXDB_NOTFOUND);
+    CHECK(!remixdb_iter_key(c->it, &klen) && !remixdb_iter_value(c->it, &vlen) &&
+          remixdb_errcode() == REMIXDB_NOTFOUND);
     return;
   }
   const struct model_key *const k = &m->keys[c->at];
@@ -365,7 +379,8 @@ static inline void cursor_settle(const struct model *m, struct model_cursor *c, 
 enum seek_kind { SEEK_TO_FIRST, SEEK_AT_LEAST, SEEK_AT_MOST, SEEK_TO_LAST, SEEK_KINDS };
 
 // time: of what the ref shows.
-static inline void cursor_seek(struct model *m, struct model_cursor *c, struct xdb_ref *ref, uint64_t time, enum seek_kind how) {
+static inline void cursor_seek(struct model *m, struct model_cursor *c, struct xdb_ref *ref, uint64_t time,
+                               enum seek_kind how) {
   if (!c->it) CHECK((c->it = remixdb_iter_create(ref)) != NULL);
   c->time = time;
   uint8_t *const buf = m->buf;
@@ -412,7 +427,8 @@ static inline void cursor_prev(struct model *m, struct model_cursor *c) {
 #define MODEL_PAGE 64u
 
 // Records from the key `at` on are what the page holds; from[i] becomes the key of record i. Gives the key behind them.
-static inline int64_t cursor_page_is(struct model *m, const struct model_cursor *c, const struct remixdb_page *p, int64_t at, int64_t *from) {
+static inline int64_t cursor_page_is(struct model *m, const struct model_cursor *c, const struct remixdb_page *p,
+                                     int64_t at, int64_t *from) {
   struct model_cursor k = *c;
   const uint8_t *bytes = p->ptr;
   for (uint32_t i = 0; i < p->nr; i++, cursor_settle(m, &k, at + (p->back ? -1 : 1), p->back ? -1 : 1), at = k.at) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory sanitizer knows of what instrumented code writes, and of the C library. These stand before calls into what is not
-// instrumented (zstd, the C library's AIO), see that what goes in was written, and tell what comes out. Linked into every program of that mode, as is uring.c.
+// The memory sanitizer knows of what instrumented code writes, and of the C library. These stand before calls into what
+// is not instrumented (zstd, the C library's AIO), see that what goes in was written, and tell what comes out. Linked
+// into every program of that mode, as is uring.c.
 #include <aio.h>
 #include <sys/stat.h>
 #include <zdict.h>

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What env.h does with a directory that is open, for a directory that is given by its path: opened, used once and closed.
+// What env.h does with a directory that is open, for a directory that is given by its path: opened, used once and
+// closed.
 #ifndef PATHS_H
 #define PATHS_H
 
 #include "base/files.h"
 
-static inline enum remixdb_status paths_list(struct env *e, const char *path, bool (*fn)(void *arg, const char *name), void *arg) {
+static inline enum remixdb_status paths_list(struct env *e, const char *path, bool (*fn)(void *arg, const char *name),
+                                             void *arg) {
   struct env_dir d;
   enum remixdb_status s = env_dir_open(ENV_PATHS(e), path, &d);
   if (s == REMIXDB_OK) s = env_list(&d, fn, arg);
@@ -22,7 +24,8 @@ static inline enum remixdb_status paths_sync_dir(struct env *e, const char *path
   return s;
 }
 
-static inline enum remixdb_status paths_replace_file(struct env *e, const char *path, const char *name, const void *buf, size_t len) {
+static inline enum remixdb_status paths_replace_file(struct env *e, const char *path, const char *name, const void *buf,
+                                                     size_t len) {
   struct env_dir d;
   enum remixdb_status s = env_dir_open(ENV_PATHS(e), path, &d);
   if (s == REMIXDB_OK) s = env_replace_file(&d, name, buf, len);
@@ -30,7 +33,8 @@ static inline enum remixdb_status paths_replace_file(struct env *e, const char *
   return s;
 }
 
-static inline enum remixdb_status paths_files(struct env *e, const char *path, struct files_entry **list_out, size_t *nr_out) {
+static inline enum remixdb_status paths_files(struct env *e, const char *path, struct files_entry **list_out,
+                                              size_t *nr_out) {
   struct env_dir d;
   enum remixdb_status s = env_dir_open(ENV_PATHS(e), path, &d);
   if (s == REMIXDB_OK) s = files_list(&d, list_out, nr_out);

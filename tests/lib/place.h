@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of versions, merges and compaction share: a directory with all that tables need, on an env whose calls can be
-// made to fail; keys; records whose values follow from a number; memtables and tables made of them. Included by one file per
-// program.
+// What the tests of versions, merges and compaction share: a directory with all that tables need, on an env whose calls
+// can be made to fail; keys; records whose values follow from a number; memtables and tables made of them. Included by
+// one file per program.
 #ifndef PLACE_H
 #define PLACE_H
 
@@ -43,10 +43,10 @@ enum {
   FAULT_LIST = 256
 };
 
-static _Atomic int64_t fault_io_left;   // calls until the one that fails; <= 0: it has failed
+static _Atomic int64_t fault_io_left;  // calls until the one that fails; <= 0: it has failed
 static _Atomic unsigned fault_io_kinds;
-static _Atomic bool fault_io_on;        // and all after it fail too
-static _Atomic bool fault_io_full;      // for want of space, whatever the call
+static _Atomic bool fault_io_on;    // and all after it fail too
+static _Atomic bool fault_io_full;  // for want of space, whatever the call
 
 // 0, or the -errno that the call fails with.
 static inline int fault_io(unsigned kind) {
@@ -241,7 +241,9 @@ struct keyset {
   uint32_t nr;
 };
 
-static inline int key_order(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
+static inline int key_order(const void *a, const void *b) {
+  return kv_cmp(*(const struct kref *)a, *(const struct kref *)b);
+}
 
 // Of nr keys, which it takes.
 static inline void keyset_sort(struct keyset *k, uint32_t nr) {
@@ -262,11 +264,11 @@ static inline void keyset_make(struct keyset *k, uint32_t nr, uint64_t *rng) {
     switch (rng_next(rng) % 4) {
       case 0:
         len = (uint32_t)(rng_next(rng) % 5);
-        for (uint32_t b = 0; b < len; b++) buf[b] = "\0\xff""ab\x80"[rng_next(rng) % 5];
+        for (uint32_t b = 0; b < len; b++)
+          buf[b] = "\0\xff"
+                   "ab\x80"[rng_next(rng) % 5];
         break;
-      case 1:
-        len = (uint32_t)sprintf(buf, "user%08u", (uint32_t)(rng_next(rng) % (4 * nr)));
-        break;
+      case 1: len = (uint32_t)sprintf(buf, "user%08u", (uint32_t)(rng_next(rng) % (4 * nr))); break;
       case 2:
         len = (uint32_t)sprintf(buf, "/a/path/that/is/shared/%u/", (uint32_t)(rng_next(rng) % 7));
         len += (uint32_t)sprintf(buf + len, "%u", (uint32_t)(rng_next(rng) % nr));
@@ -308,7 +310,8 @@ static inline uint32_t keyset_rank(const struct keyset *k, struct kref key) {
 // base: the usual length; one in 400 is of several pages when it is greater than 50.
 static inline uint32_t value_make(struct kref key, uint32_t what, uint32_t base, uint8_t *buf) {
   const uint64_t r = hash64_seed(key.ptr, key.len, what);
-  const uint32_t len = base > 50 && r % 400 == 0 ? 4000 + (uint32_t)(r >> 32) % 5000 : (uint32_t)(r >> 8) % (2 * base + 1);
+  const uint32_t len = base > 50 && r % 400 == 0 ? 4000 + (uint32_t)(r >> 32) % 5000
+                                                 : (uint32_t)(r >> 8) % (2 * base + 1);
   memset(buf, (int)(r >> 40), len);
   if (len >= 8) store64le(buf, r);
   return len;
@@ -320,7 +323,8 @@ static inline bool value_is(const struct kv_rec *r, struct kref key, uint32_t wh
   return !r->tomb && value_make(key, what, base, buf) == r->vlen && memcmp(buf, r->val, r->vlen) == 0;
 }
 
-static inline void mem_put(struct place *p, struct wh *wh, struct kref key, uint32_t what, uint32_t base, uint64_t seq) {
+static inline void mem_put(struct place *p, struct wh *wh, struct kref key, uint32_t what, uint32_t base,
+                           uint64_t seq) {
   static uint8_t buf[VALUE_MAX];
   struct wh_slot s;
   enter(p);
@@ -332,8 +336,8 @@ static inline void mem_put(struct place *p, struct wh *wh, struct kref key, uint
 }
 
 // A table of what[from..to), which is not all NONE.
-static inline struct sst *table_make(struct place *p, const struct keyset *k, const uint32_t *what, uint32_t from, uint32_t to,
-                                     uint32_t base, bool ckeys) {
+static inline struct sst *table_make(struct place *p, const struct keyset *k, const uint32_t *what, uint32_t from,
+                                     uint32_t to, uint32_t base, bool ckeys) {
   static uint8_t buf[VALUE_MAX];
   struct sst_build *b;
   struct sst *t;

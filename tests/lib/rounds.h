@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rounds of compaction with small tables, against a model: a version, the memtable that is to come into it, and what both hold. A round is made, looked at from all
-// sides, and installed. For the tests of compact/.
+// Rounds of compaction with small tables, against a model: a version, the memtable that is to come into it, and what
+// both hold. A round is made, looked at from all sides, and installed. For the tests of compact/.
 #ifndef TESTS_ROUNDS_H
 #define TESTS_ROUNDS_H
 
@@ -10,8 +10,8 @@
 #include "view/merge.h"
 #include "tests/lib/place.h"
 
-#define TABLE 16u                      // pages of a table
-#define VALUE 50u                      // bytes of a value, about, and no large ones; a few more, and there are
+#define TABLE 16u  // pages of a table
+#define VALUE 50u  // bytes of a value, about, and no large ones; a few more, and there are
 
 // What became of a partition's young view in a round that wrote into the partition.
 enum went {
@@ -33,17 +33,17 @@ struct world {
   uint64_t seq;
   uint32_t value;
   // the model, per key
-  uint32_t *disk, *fresh;              // what base and frozen have
-  uint8_t *back;                       // handed back in the last round: how often
+  uint32_t *disk, *fresh;  // what base and frozen have
+  uint8_t *back;           // handed back in the last round: how often
   uint32_t nr_back, next_what;
   uint64_t back_bytes;
   bool back_wrong;
-  enum remixdb_status back_status;     // what hand_back returns
+  enum remixdb_status back_status;  // what hand_back returns
   // the round's way to the workers and back
   bool allow_abort;
-  struct compact_whole *whole;         // NULL, or for the next round
-  bool scan_merges;                           // rounds are of what scans have paid for
-  uint64_t went[WENT_KINDS];           // in all rounds that were installed
+  struct compact_whole *whole;  // NULL, or for the next round
+  bool scan_merges;             // rounds are of what scans have paid for
+  uint64_t went[WENT_KINDS];    // in all rounds that were installed
   pthread_mutex_t lock;
   pthread_cond_t changed;
   bool done;
@@ -59,7 +59,8 @@ static inline enum remixdb_status hand_back(void *arg, struct worker *wk, const 
   epoch_exit(&wk->slot);
   const struct kref key = kref(rec->key, rec->klen);
   const uint32_t at = keyset_rank(&w->k, key);
-  if (at == w->k.nr || !kv_eq(w->k.keys[at], key) || w->fresh[at] == NONE || !value_is(rec, key, w->fresh[at], w->value))
+  if (at == w->k.nr || !kv_eq(w->k.keys[at], key) || w->fresh[at] == NONE ||
+      !value_is(rec, key, w->fresh[at], w->value))
     w->back_wrong = true;
   else w->back[at]++;
   w->nr_back++;
@@ -70,8 +71,9 @@ static inline enum remixdb_status hand_back(void *arg, struct worker *wk, const 
 static inline void round_fn(void *arg, struct worker *wk) {
   struct world *w = arg;
   struct version *next = NULL;
-  const enum remixdb_status s = w->scan_merges ? compact_scan_round(&w->c, wk, w->base, &next)
-                                        : compact_round(&w->c, wk, w->base, w->frozen, w->allow_abort, w->whole, &next);
+  const enum remixdb_status s = w->scan_merges
+                                    ? compact_scan_round(&w->c, wk, w->base, &next)
+                                    : compact_round(&w->c, wk, w->base, w->frozen, w->allow_abort, w->whole, &next);
   pthread_mutex_lock(&w->lock);
   w->status = s;
   err_save(&w->error, s);
@@ -247,7 +249,8 @@ static inline enum remixdb_status round_try(struct world *w) {
   return round_end(w);
 }
 
-// What was handed back: all new keys of some partitions and none of the others, once each; as many partitions as the stats say.
+// What was handed back: all new keys of some partitions and none of the others, once each; as many partitions as the
+// stats say.
 static inline void expect_back(struct world *w, uint64_t aborted) {
   assert_false(w->back_wrong);
   uint64_t parts = 0;
@@ -302,7 +305,8 @@ static inline void went_one(struct world *w, const struct part *was, const struc
   if (is && is->young) {
     assert_ptr_equal(was->remix, is->remix);
     uint32_t kept = 0;
-    while (kept < part_young_runs(was) && kept < is->young->nr_runs && was->young->runs[kept] == is->young->runs[kept]) kept++;
+    while (kept < part_young_runs(was) && kept < is->young->nr_runs && was->young->runs[kept] == is->young->runs[kept])
+      kept++;
     assert_true(is->young->nr_runs > kept);
     w->went[!was->young ? BEGUN : kept == was->young->nr_runs ? WENT_ON : MERGED]++;
     return;
@@ -350,8 +354,8 @@ static inline void round_install(struct world *w) {
 
 static inline void expect_kind_at(int line, const uint64_t *kinds, enum compact_kind kind, uint64_t nr) {
   if (kinds[kind] == nr) return;
-  fail_msg("line %d: keep %d, abort %d, minor %d, major %d, split %d: kind %d is not %d", line, (int)kinds[0], (int)kinds[1],
-           (int)kinds[2], (int)kinds[3], (int)kinds[4], kind, (int)nr);
+  fail_msg("line %d: keep %d, abort %d, minor %d, major %d, split %d: kind %d is not %d", line, (int)kinds[0],
+           (int)kinds[1], (int)kinds[2], (int)kinds[3], (int)kinds[4], kind, (int)nr);
 }
 #define expect_kind(kinds, kind, nr) expect_kind_at(__LINE__, kinds, kind, nr)
 
@@ -376,7 +380,9 @@ static inline uint32_t keys_for(struct world *w, double tables) {
   return a;
 }
 
-static inline uint32_t first_key_of(struct world *w, uint32_t part) { return keyset_rank(&w->k, part_anchor(w->base->parts[part])); }
+static inline uint32_t first_key_of(struct world *w, uint32_t part) {
+  return keyset_rank(&w->k, part_anchor(w->base->parts[part]));
+}
 
 // Three partitions of two tables.
 static inline void three_parts(struct world *w) {
@@ -402,7 +408,9 @@ static inline uint32_t due_of(struct world *w) {
   return nr;
 }
 
-static inline uint64_t scan_debt_of(struct world *w, uint32_t part) { return atomic_load(&remix_of(w, part)->scan_debt); }
+static inline uint64_t scan_debt_of(struct world *w, uint32_t part) {
+  return atomic_load(&remix_of(w, part)->scan_debt);
+}
 
 // Views that scans have read something in vain of.
 static inline uint64_t paid_of(const struct version *v) {
@@ -424,7 +432,8 @@ static inline uint64_t pages_of(struct world *w, uint32_t part) {
 static inline void scan_merge_ok(struct world *w, uint64_t nr, uint64_t *kinds_out) {
   uint64_t before[COMPACT_KINDS], after[COMPACT_KINDS], all = 0;
   struct compact_stats *const stats = &w->c.stats;
-  const uint64_t rounds = atomic_load(&stats->rounds), scan_merges = atomic_load(&stats->scan_merges), read = atomic_load(&stats->read_bytes);
+  const uint64_t rounds = atomic_load(&stats->rounds), scan_merges = atomic_load(&stats->scan_merges),
+                 read = atomic_load(&stats->read_bytes);
   const uint64_t work = atomic_load(&w->c.work);
   const uint64_t paid = paid_of(w->base);
   kinds_get(w, before);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What readers of the whole are tested on: two memtables, partitions of several tables, some of them with young views, a moment, and arrays that say what
-// is there.
-// Included by one file per program.
+// What readers of the whole are tested on: two memtables, partitions of several tables, some of them with young views,
+// a moment, and arrays that say what is there. Included by one file per program.
 #ifndef SCENE_H
 #define SCENE_H
 
@@ -25,16 +24,16 @@ struct scene {
   struct version *version;
   uint64_t moment;
   // the model
-  uint32_t *old, *young;       // per key: what the two views of its partition have of it
-  uint32_t *disk, *live;       // what they have together; what there is at the moment, never TOMB
+  uint32_t *old, *young;  // per key: what the two views of its partition have of it
+  uint32_t *disk, *live;  // what they have together; what there is at the moment, never TOMB
 };
 
 struct plan {
   uint32_t keys;
-  uint32_t active, frozen;     // so many writes; frozen UINT32_MAX: there is none
+  uint32_t active, frozen;  // so many writes; frozen UINT32_MAX: there is none
   uint32_t parts;
-  uint32_t tables;             // at most, in a partition
-  uint32_t tombs;              // one in so many
+  uint32_t tables;  // at most, in a partition
+  uint32_t tombs;   // one in so many
   size_t cache;
 };
 
@@ -50,7 +49,9 @@ static inline void keyset_lengthen(struct keyset *k, uint64_t *rng) {
     uint8_t *const key = malloc(same + 5);
     memset(key, 'x', same + 2);
     key[0] = (uint8_t)('a' + rng_next(rng) % 4);
-    for (uint32_t b = same + 2; b < same + 5; b++) key[b] = (uint8_t)"\0\xff""ab\x80"[rng_next(rng) % 5];
+    for (uint32_t b = same + 2; b < same + 5; b++)
+      key[b] = (uint8_t) "\0\xff"
+                         "ab\x80"[rng_next(rng) % 5];
     free((void *)(uintptr_t)k->keys[i].ptr);
     k->keys[i] = kref(key, same + 5);
   }
@@ -58,15 +59,18 @@ static inline void keyset_lengthen(struct keyset *k, uint64_t *rng) {
 }
 
 // One more table of a view: it takes over x. what: of all keys.
-static inline struct remix *scene_table(struct scene *s, struct remix *x, const uint32_t *what, uint32_t from, uint32_t to, uint64_t *rng) {
+static inline struct remix *scene_table(struct scene *s, struct remix *x, const uint32_t *what, uint32_t from,
+                                        uint32_t to, uint64_t *rng) {
   const uint64_t dice = rng_next(rng);
   for (uint32_t a = from; a < to; a++)
-    if (what[a] != NONE) return remix_add(&s->p, x, table_make(&s->p, &s->k, what, from, to, VALUE, dice & 1), dice & 2);
+    if (what[a] != NONE)
+      return remix_add(&s->p, x, table_make(&s->p, &s->k, what, from, to, VALUE, dice & 1), dice & 2);
   return x;
 }
 
 // What a table of a young view has of the keys, in one of several manners.
-static inline void young_what(const struct scene *s, const struct plan *plan, uint32_t manner, uint32_t from, uint32_t to, uint32_t *what, uint64_t *rng) {
+static inline void young_what(const struct scene *s, const struct plan *plan, uint32_t manner, uint32_t from,
+                              uint32_t to, uint32_t *what, uint64_t *rng) {
   const uint32_t sparse = 1 + (uint32_t)(rng_next(rng) % 6), value = 500 + (uint32_t)(rng_next(rng) % 100);
   bool stretch = false;
   for (uint32_t a = from; a < to; a++) {
@@ -74,19 +78,26 @@ static inline void young_what(const struct scene *s, const struct plan *plan, ui
     if (rng_next(rng) % 16 == 0) stretch = !stretch;
     switch (manner) {
       case 0: what[a] = chosen ? what_random(plan, value, rng) : NONE; break;
-      case 1: what[a] = chosen ? TOMB : NONE; break;                                    // tombstones alone
-      case 2: what[a] = stretch ? TOMB : chosen && !there ? what_random(plan, value, rng) : NONE; break;  // deleted stretches
-      case 3: what[a] = chosen && !there ? what_random(plan, value, rng) : NONE; break; // nothing that the older view has
+      case 1: what[a] = chosen ? TOMB : NONE; break;  // tombstones alone
+      case 2:
+        what[a] = stretch ? TOMB : chosen && !there ? what_random(plan, value, rng) : NONE;
+        break;  // deleted stretches
+      case 3:
+        what[a] = chosen && !there ? what_random(plan, value, rng) : NONE;
+        break;  // nothing that the older view has
       case 4: what[a] = chosen && there ? what_random(plan, value, rng) : NONE; break;  // nothing else
       case 5: what[a] = a + 1 == to ? TOMB : NONE; break;                               // one at the end
-      case 6: what[a] = a == from ? TOMB : a + 1 == to ? what_random(plan, value, rng) : NONE; break;     // and one at the beginning
-      default: what[a] = TOMB; break;                                                   // all of it is deleted
+      case 6:
+        what[a] = a == from ? TOMB : a + 1 == to ? what_random(plan, value, rng) : NONE;
+        break;                         // and one at the beginning
+      default: what[a] = TOMB; break;  // all of it is deleted
     }
   }
 }
 #define YOUNG_MANNERS 8u
 
-static inline struct remix *young_make(struct scene *s, const struct plan *plan, uint32_t from, uint32_t to, uint64_t *rng) {
+static inline struct remix *young_make(struct scene *s, const struct plan *plan, uint32_t from, uint32_t to,
+                                       uint64_t *rng) {
   const uint32_t tables = 1 + (uint32_t)(rng_next(rng) % 3);
   struct remix *x = NULL;
   for (uint32_t t = 0; t < tables && to > from; t++) {
@@ -224,8 +235,12 @@ static inline uint32_t key_near(const struct scene *s, uint64_t *rng, uint8_t *b
   if (len) memcpy(buf, k.ptr, len);
   switch (rng_next(rng) % 6) {
     case 0: buf[len++] = (uint8_t)rng_next(rng); break;
-    case 1: if (len) len--; break;
-    case 2: if (len) buf[len - 1] ^= (uint8_t)(1u << rng_next(rng) % 8); break;
+    case 1:
+      if (len) len--;
+      break;
+    case 2:
+      if (len) buf[len - 1] ^= (uint8_t)(1u << rng_next(rng) % 8);
+      break;
     default: break;
   }
   return len;

@@ -34,7 +34,8 @@ static char *sim_strdup(const char *s, size_t len) {
   return p;
 }
 
-// Bytes in pages, which copies share until one of them writes; a page that was never written is NULL and reads as zeroes.
+// Bytes in pages, which copies share until one of them writes; a page that was never written is NULL and reads as
+// zeroes.
 struct sim_page {
   _Atomic uint32_t refs;  // files, of any disk, that have it
   uint8_t data[SIM_PAGE];
@@ -68,15 +69,15 @@ struct sim_dir {
 struct sim_node {
   struct sim_node *next;  // of all
   bool is_dir, marked;
-  int special;            // opening it fails with this errno; 0: a file or a directory
-  bool gone;              // a directory that was removed: nothing is made in it
+  int special;  // opening it fails with this errno; 0: a file or a directory
+  bool gone;    // a directory that was removed: nothing is made in it
   uint32_t id;
-  uint32_t open;          // descriptors
+  uint32_t open;               // descriptors
   struct sim_bytes cur, kept;  // kept: what is durable
   struct sim_change *changes;
   size_t nr_changes, cap_changes;
   struct sim_dir names, kept_names;  // of a directory
-  int lock_exclusive;     // fd, or -1
+  int lock_exclusive;                // fd, or -1
   uint32_t lock_shared;
   struct sim_node *copy;  // in simdisk_crash
 };
@@ -92,7 +93,7 @@ struct sim_fd {
   unsigned flags;
   int locked;  // 1 shared, 2 exclusive
   char *name;
-  bool held;   // by the disk
+  bool held;  // by the disk
 };
 
 // A directory that the disk holds.
@@ -181,7 +182,8 @@ static void bytes_resize(struct sim_bytes *b, uint64_t size) {
 static void bytes_write(struct sim_bytes *b, uint64_t off, const uint8_t *p, size_t len) {
   if (off + len > b->size) bytes_resize(b, off + len);
   while (len > 0) {
-    const size_t page = (size_t)(off / SIM_PAGE), at = (size_t)(off % SIM_PAGE), n = len < SIM_PAGE - at ? len : SIM_PAGE - at;
+    const size_t page = (size_t)(off / SIM_PAGE), at = (size_t)(off % SIM_PAGE),
+                 n = len < SIM_PAGE - at ? len : SIM_PAGE - at;
     memcpy(page_own(&b->pages[page]) + at, p, n);
     off += n;
     p += n;
@@ -195,20 +197,16 @@ static size_t bytes_read(const struct sim_bytes *b, uint64_t off, uint8_t *p, si
   for (size_t done = 0; done < len;) {
     const size_t page = (size_t)((off + done) / SIM_PAGE), at = (size_t)((off + done) % SIM_PAGE);
     const size_t n = len - done < SIM_PAGE - at ? len - done : SIM_PAGE - at;
-    if (b->pages[page])
-      memcpy(p + done, b->pages[page]->data + at, n);
-    else
-      memset(p + done, 0, n);
+    if (b->pages[page]) memcpy(p + done, b->pages[page]->data + at, n);
+    else memset(p + done, 0, n);
     done += n;
   }
   return len;
 }
 
 static void bytes_apply(struct sim_bytes *b, const struct sim_change *c) {
-  if (!c->is_size)
-    bytes_write(b, c->off, c->data, c->len);
-  else if (!c->grow_only || c->off > b->size)
-    bytes_resize(b, c->off);
+  if (!c->is_size) bytes_write(b, c->off, c->data, c->len);
+  else if (!c->grow_only || c->off > b->size) bytes_resize(b, c->off);
 }
 
 // Each sector of the write is there or not.
@@ -218,7 +216,8 @@ static void bytes_tear(struct sim_bytes *b, const struct sim_change *c, uint64_t
     return;
   }
   for (size_t done = 0; done < c->len;) {
-    const size_t left = SIM_SECTOR - (size_t)((c->off + done) % SIM_SECTOR), n = c->len - done < left ? c->len - done : left;
+    const size_t left = SIM_SECTOR - (size_t)((c->off + done) % SIM_SECTOR),
+                 n = c->len - done < left ? c->len - done : left;
     if (rng_next(rng) & 1) bytes_write(b, c->off + done, c->data + done, n);
     done += n;
   }
@@ -264,9 +263,11 @@ static void rename_free(struct sim_rename *r) {
   free(r->to_name);
 }
 
-static void sim_rename(struct simdisk *d, struct sim_node *from, const char *from_name, struct sim_node *to, const char *to_name,
-                       struct sim_node *node) {
-  const struct sim_rename r = {.from = from, .to = to, .node = node,
+static void sim_rename(struct simdisk *d, struct sim_node *from, const char *from_name, struct sim_node *to,
+                       const char *to_name, struct sim_node *node) {
+  const struct sim_rename r = {.from = from,
+                               .to = to,
+                               .node = node,
                                .from_name = from ? sim_strdup(from_name, strlen(from_name)) : NULL,
                                .to_name = to ? sim_strdup(to_name, strlen(to_name)) : NULL};
   rename_apply(&r, false);
@@ -354,7 +355,8 @@ static bool sim_has_room(struct simdisk *d, const struct sim_node *n, uint64_t s
   return sim_used(d) - align_up(n->cur.size, SIM_PAGE) + align_up(size, SIM_PAGE) <= d->space;
 }
 
-// Finds the directory and the last name of a path (pointing into it), which begins in `dir`. NULL: -ENOENT. An empty name, of "/" or ".", is that of the directory itself.
+// Finds the directory and the last name of a path (pointing into it), which begins in `dir`. NULL: -ENOENT. An empty
+// name, of "/" or ".", is that of the directory itself.
 static struct sim_node *sim_parent(struct sim_node *dir, const char *path, const char **name_out, size_t *len_out) {
   while (dir) {
     while (*path == '/' || (path[0] == '.' && (path[1] == '/' || path[1] == '\0'))) path++;
@@ -386,7 +388,8 @@ static const char *sim_base(const char *path) {
   return slash ? slash + 1 : path;
 }
 
-// ---- faults. With the mutex held: 0, -errno, or what is to be done otherwise than asked (of SIMDISK_SHORT and those after it the negative).
+// ---- faults. With the mutex held: 0, -errno, or what is to be done otherwise than asked (of SIMDISK_SHORT and those
+// after it the negative).
 
 static int sim_fault(struct simdisk *d, enum simdisk_call call, const char *name) {
   if (d->off && call != SIMDISK_CLOSE) return -EIO;
@@ -401,7 +404,8 @@ static int sim_fault(struct simdisk *d, enum simdisk_call call, const char *name
   return -d->faults[call].errnum;
 }
 
-// The disk is going to change. *after: the power goes in this call, which is to have its effect and then to fail. 0, or -errno.
+// The disk is going to change. *after: the power goes in this call, which is to have its effect and then to fail. 0, or
+// -errno.
 static int sim_change_now(struct simdisk *d, enum simdisk_call call, bool *after) {
   d->changes++;
   if (d->on_change) d->on_change(d->on_change_arg);
@@ -423,7 +427,9 @@ static int sim_change(struct simdisk *d, enum simdisk_call call, const char *nam
   return rc < 0 || how == -SIMDISK_DONE ? rc : how;
 }
 
-static bool sim_now_and_then(struct simdisk *d, uint32_t one_in) { return d->short_io && rng_next(&d->short_io) % one_in == 0; }
+static bool sim_now_and_then(struct simdisk *d, uint32_t one_in) {
+  return d->short_io && rng_next(&d->short_io) % one_in == 0;
+}
 
 static struct simdisk *sim_enter(struct env *e) {
   struct simdisk *const d = e->priv;
@@ -441,7 +447,8 @@ static struct sim_fd *sim_fd(struct simdisk *d, int fd) {
   return &d->fds[fd - SIM_FD];
 }
 
-// Where a name is looked for: from the root, or in the directory of a descriptor, unless that was removed. NULL: nowhere.
+// Where a name is looked for: from the root, or in the directory of a descriptor, unless that was removed. NULL:
+// nowhere.
 static struct sim_node *sim_at(struct simdisk *d, int at) {
   if (at == ENV_HERE) return d->root;
   const struct sim_fd *const f = sim_fd(d, at);
@@ -618,7 +625,9 @@ static int sim_resize(struct env *e, int fd, uint64_t size, bool grow_only, enum
   return sim_leave(d, after ? -EIO : 0);
 }
 
-static int sim_truncate(struct env *e, int fd, uint64_t size) { return sim_resize(e, fd, size, false, SIMDISK_TRUNCATE); }
+static int sim_truncate(struct env *e, int fd, uint64_t size) {
+  return sim_resize(e, fd, size, false, SIMDISK_TRUNCATE);
+}
 
 static int sim_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
   return sim_resize(e, fd, off + len, true, SIMDISK_ALLOCATE);
@@ -628,7 +637,8 @@ static void sim_stat_of(struct simdisk *d, const struct sim_node *n, struct env_
   uint32_t links = 0;
   for (const struct sim_node *dir = d->nodes; dir; dir = dir->next)
     for (size_t i = 0; i < dir->names.nr; i++) links += dir->names.entries[i].node == n;
-  *out = (struct env_stat){.size = n->cur.size, .ino = n->id, .links = links, .is_dir = n->is_dir, .is_file = !n->is_dir && !n->special};
+  *out = (struct env_stat){
+      .size = n->cur.size, .ino = n->id, .links = links, .is_dir = n->is_dir, .is_file = !n->is_dir && !n->special};
 }
 
 static int sim_fstat(struct env *e, int fd, struct env_stat *out) {
@@ -658,7 +668,8 @@ static bool sim_under(const struct sim_node *top, const struct sim_node *n) {
 }
 
 // rename, link and unlink; `from` or `to` NULL where there is none.
-static int sim_move_locked(struct simdisk *d, int from_at, const char *from, int to_at, const char *to, bool keep, enum simdisk_call call) {
+static int sim_move_locked(struct simdisk *d, int from_at, const char *from, int to_at, const char *to, bool keep,
+                           enum simdisk_call call) {
   const char *from_name, *to_name = "";
   size_t from_len, to_len = 0;
   bool after;
@@ -759,10 +770,8 @@ static int sim_lock(struct env *e, int fd, bool exclusive) {
   if (others) return sim_leave(d, -EWOULDBLOCK);
   sim_let_go(f);
   f->locked = exclusive ? 2 : 1;
-  if (exclusive)
-    n->lock_exclusive = fd;
-  else
-    n->lock_shared++;
+  if (exclusive) n->lock_exclusive = fd;
+  else n->lock_shared++;
   return sim_leave(d, 0);
 }
 
@@ -832,7 +841,9 @@ void simdisk_destroy(struct simdisk *d) {
   free(d);
 }
 
-struct env *simdisk_env(struct simdisk *d) { return &d->env; }
+struct env *simdisk_env(struct simdisk *d) {
+  return &d->env;
+}
 
 const struct env_dir *simdisk_dir(struct env *e, const char *path) {
   struct simdisk *const d = sim_enter(e);
@@ -841,7 +852,9 @@ const struct env_dir *simdisk_dir(struct env *e, const char *path) {
   while (h && (h->dir.env != e || strcmp(h->dir.path, path) != 0 || d->fds[h->dir.fd - SIM_FD].node != n)) h = h->next;
   if (!h && n && n->is_dir) {
     h = sim_alloc(sizeof(*h));
-    h->dir = (struct env_dir){.env = e, .fd = sim_fd_new(d, n, ENV_READ | ENV_DIR, sim_base(path)), .path = sim_strdup(path, strlen(path))};
+    h->dir = (struct env_dir){.env = e,
+                              .fd = sim_fd_new(d, n, ENV_READ | ENV_DIR, sim_base(path)),
+                              .path = sim_strdup(path, strlen(path))};
     d->fds[h->dir.fd - SIM_FD].held = true;
     h->next = d->held;
     d->held = h;
@@ -894,7 +907,9 @@ struct simdisk *simdisk_crash(const struct simdisk *d, uint64_t seed) {
   }
   uint64_t rng = seed ^ 0xD1B54A32D192ED03ull;
   const uint64_t fate = rng_next(&rng) % SIM_FATES;
-  const size_t up_to = fate == SIM_NONE ? 0 : fate == SIM_PREFIX ? (size_t)(rng_next(&rng) % (d->nr_renames + 1)) : d->nr_renames;
+  const size_t up_to = fate == SIM_NONE     ? 0
+                       : fate == SIM_PREFIX ? (size_t)(rng_next(&rng) % (d->nr_renames + 1))
+                                            : d->nr_renames;
   for (size_t i = 0; i < up_to; i++) {
     if (fate == SIM_EACH && (rng_next(&rng) & 1)) continue;
     struct sim_rename r = d->renames[i];

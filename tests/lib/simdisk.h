@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A disk in memory, behind the table of file operations, that knows what was synced. simdisk_crash makes the disk that a power
-// cut could leave: every write and every directory change that was not synced is kept, dropped or torn, by a seed. It also
-// fails calls on demand, runs full, gives short counts and EINTR.
+// A disk in memory, behind the table of file operations, that knows what was synced. simdisk_crash makes the disk that
+// a power cut could leave: every write and every directory change that was not synced is kept, dropped or torn, by a
+// seed. It also fails calls on demand, runs full, gives short counts and EINTR.
 //
-// What it promises and what not, as POSIX and no more: fsync of a file makes its bytes and its size durable, not its name;
-// fsync of a directory makes the names in it durable; a rename is there whole or not at all; a sector of 512 bytes is written
-// whole or not at all; nothing else has an order.
+// What it promises and what not, as POSIX and no more: fsync of a file makes its bytes and its size durable, not its
+// name; fsync of a directory makes the names in it durable; a rename is there whole or not at all; a sector of 512
+// bytes is written whole or not at all; nothing else has an order.
 //
 // All calls are thread-safe, but for simdisk_crash and simdisk_destroy, which must be alone with the disk.
 #ifndef SIMDISK_H
@@ -16,38 +16,58 @@
 
 struct simdisk;
 
-// An empty disk with the directory "/". Paths are taken from it, with or without the first slash. NULL when there is no memory.
+// An empty disk with the directory "/". Paths are taken from it, with or without the first slash. NULL when there is no
+// memory.
 struct simdisk *simdisk_create(void);
-void simdisk_destroy(struct simdisk *d);        // NULL is allowed
-struct env *simdisk_env(struct simdisk *d);     // belongs to d; not native
-// A directory that is there, held as long as the disk lives; past all faults, and not counted among the open files. e: simdisk_env, or a copy of it. Belongs to the disk.
-// NULL: there is none.
+void simdisk_destroy(struct simdisk *d);     // NULL is allowed
+struct env *simdisk_env(struct simdisk *d);  // belongs to d; not native
+// A directory that is there, held as long as the disk lives; past all faults, and not counted among the open files. e:
+// simdisk_env, or a copy of it. Belongs to the disk. NULL: there is none.
 const struct env_dir *simdisk_dir(struct env *e, const char *path);
 
-// A new disk that a power cut at this moment could leave of d, which stays as it is. The same seed makes the same disk. Faults,
-// power and space are as on a new disk.
+// A new disk that a power cut at this moment could leave of d, which stays as it is. The same seed makes the same disk.
+// Faults, power and space are as on a new disk.
 struct simdisk *simdisk_crash(const struct simdisk *d, uint64_t seed);
 
-// The power goes after nr more changing calls (open that creates, pwrite, sync, truncate, allocate, rename, unlink, link, mkdir, rmdir):
-// all calls but close then return -EIO and have no effect. The call it goes in may have happened or not.
+// The power goes after nr more changing calls (open that creates, pwrite, sync, truncate, allocate, rename, unlink,
+// link, mkdir, rmdir): all calls but close then return -EIO and have no effect. The call it goes in may have happened
+// or not.
 void simdisk_power_off(struct simdisk *d, uint64_t nr);
 bool simdisk_is_off(struct simdisk *d);
-// Calls work again and nothing is lost: after simdisk_power_off this is what the death of the process, and not of the machine, leaves.
+// Calls work again and nothing is lost: after simdisk_power_off this is what the death of the process, and not of the
+// machine, leaves.
 void simdisk_power_on(struct simdisk *d);
-uint64_t simdisk_changes(struct simdisk *d);    // changing calls so far
+uint64_t simdisk_changes(struct simdisk *d);  // changing calls so far
 
-// fn is called before each changing call that is not made to fail, in the thread that makes it. It may call simdisk_crash of this disk, and nothing else of it: so
-// every state that a power cut can leave is at hand without running anything again. NULL ends it.
+// fn is called before each changing call that is not made to fail, in the thread that makes it. It may call
+// simdisk_crash of this disk, and nothing else of it: so every state that a power cut can leave is at hand without
+// running anything again. NULL ends it.
 void simdisk_on_change(struct simdisk *d, void (*fn)(void *arg), void *arg);
 
-// Makes a name that is neither a file nor a directory, durable at once: opening it fails with errnum, as with ELOOP that of a symbolic link does.
+// Makes a name that is neither a file nor a directory, durable at once: opening it fails with errnum, as with ELOOP
+// that of a symbolic link does.
 void simdisk_special(struct simdisk *d, const char *path, int errnum);
 
 enum simdisk_call {
-  SIMDISK_OPEN, SIMDISK_READ, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_TRUNCATE, SIMDISK_ALLOCATE, SIMDISK_STAT, SIMDISK_RENAME,
-  SIMDISK_UNLINK, SIMDISK_LINK, SIMDISK_MKDIR, SIMDISK_RMDIR, SIMDISK_LIST, SIMDISK_LOCK, SIMDISK_CLOSE, SIMDISK_CALLS
+  SIMDISK_OPEN,
+  SIMDISK_READ,
+  SIMDISK_WRITE,
+  SIMDISK_SYNC,
+  SIMDISK_TRUNCATE,
+  SIMDISK_ALLOCATE,
+  SIMDISK_STAT,
+  SIMDISK_RENAME,
+  SIMDISK_UNLINK,
+  SIMDISK_LINK,
+  SIMDISK_MKDIR,
+  SIMDISK_RMDIR,
+  SIMDISK_LIST,
+  SIMDISK_LOCK,
+  SIMDISK_CLOSE,
+  SIMDISK_CALLS
 };
-// After `skip` more calls of this kind the next nr of them return -errnum without effect. nr 0 ends it. One per kind. Instead of an errno:
+// After `skip` more calls of this kind the next nr of them return -errnum without effect. nr 0 ends it. One per kind.
+// Instead of an errno:
 enum {
   SIMDISK_SHORT = -1,    // a read or write moves half of what it is asked to
   SIMDISK_NOTHING = -2,  // a write takes nothing, and says so
@@ -60,9 +80,9 @@ void simdisk_fault_name(struct simdisk *d, const char *prefix);
 // Files may take this many bytes, rounded up to 4 KB each; more is -ENOSPC. UINT64_MAX, the default: no limit.
 void simdisk_space(struct simdisk *d, uint64_t bytes);
 uint64_t simdisk_used(struct simdisk *d);
-uint32_t simdisk_open_files(struct simdisk *d);            // descriptors that were not closed
-void simdisk_no_allocate(struct simdisk *d, bool on);      // allocate returns -EOPNOTSUPP
-void simdisk_short_io(struct simdisk *d, uint64_t seed);   // short counts and EINTR now and then; 0 ends it
+uint32_t simdisk_open_files(struct simdisk *d);           // descriptors that were not closed
+void simdisk_no_allocate(struct simdisk *d, bool on);     // allocate returns -EOPNOTSUPP
+void simdisk_short_io(struct simdisk *d, uint64_t seed);  // short counts and EINTR now and then; 0 ends it
 
 // Looking and damaging from outside, past all faults. False (-1): there is no such file, or it is shorter.
 int64_t simdisk_size(struct simdisk *d, const char *path);

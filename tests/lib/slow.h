@@ -14,6 +14,7 @@
 #define SLOW 1u
 #endif
 
-// Seconds after which a program that does not come to its end says so, before the Makefile's limit ends it without a word.
+// Seconds after which a program that does not come to its end says so, before the Makefile's limit ends it without a
+// word.
 #define SLOW_HANG_S (SLOW > 8 ? 1700u : 110u)
 #endif

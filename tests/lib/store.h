@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of the whole store share: a directory that comes and goes, checks that print the seed, small options, figures.
-// Included by one file per program.
+// What the tests of the whole store share: a directory that comes and goes, checks that print the seed, small options,
+// figures. Included by one file per program.
 #ifndef STORE_H
 #define STORE_H
 
@@ -29,24 +29,24 @@ static char dir[512];  // of the test
 
 #define SAY "TEST_SEED=%llu line %d: %s (%s: %s)"
 #define SAID(cond) (unsigned long long)seed, __LINE__, cond, remixdb_strerror(remixdb_errcode()), remixdb_errmsg()
-#define CHECK(cond)                              \
-  do {                                           \
-    if (!(cond)) fail_msg(SAY, SAID(#cond));     \
+#define CHECK(cond)                          \
+  do {                                       \
+    if (!(cond)) fail_msg(SAY, SAID(#cond)); \
   } while (0)
-#define CHECK_OK(call)                                                                                        \
-  do {                                                                                                        \
-    const enum remixdb_status check_s = (call);                                                               \
-    if (check_s != REMIXDB_OK)                                                                                \
-      fail_msg("TEST_SEED=%llu line %d: %s: %s: %s", (unsigned long long)seed, __LINE__, #call,               \
-               remixdb_strerror(check_s), err_msg());                                                         \
+#define CHECK_OK(call)                                                                          \
+  do {                                                                                          \
+    const enum remixdb_status check_s = (call);                                                 \
+    if (check_s != REMIXDB_OK)                                                                  \
+      fail_msg("TEST_SEED=%llu line %d: %s: %s: %s", (unsigned long long)seed, __LINE__, #call, \
+               remixdb_strerror(check_s), err_msg());                                           \
   } while (0)
 // For threads: cmocka's failures may be raised in the thread of the test only.
-#define THREAD_CHECK(cond)                       \
-  do {                                           \
-    if (!(cond)) {                               \
-      fprintf(stderr, SAY "\n", SAID(#cond));    \
-      abort();                                   \
-    }                                            \
+#define THREAD_CHECK(cond)                    \
+  do {                                        \
+    if (!(cond)) {                            \
+      fprintf(stderr, SAY "\n", SAID(#cond)); \
+      abort();                                \
+    }                                         \
   } while (0)
 
 // TEST_SEED in the environment, or what is given.
@@ -76,9 +76,7 @@ static inline int teardown(void **state) {
 }
 
 // An empty directory in place of the one that was used.
-static inline void setup_again(void) {
-  CHECK(teardown(NULL) == 0 && setup(NULL) == 0);
-}
+static inline void setup_again(void) { CHECK(teardown(NULL) == 0 && setup(NULL) == 0); }
 
 static inline struct remixdb_opts small_opts(int workers) {
   struct remixdb_opts o;
@@ -111,9 +109,10 @@ static inline struct xdb *quick_open(const struct remixdb_opts *o) {
   return x;
 }
 
-// Makes memtables and tables smaller than the options can, so that little data makes many rounds. Before anything is written.
+// Makes memtables and tables smaller than the options can, so that little data makes many rounds. Before anything is
+// written.
 static inline void shrink(struct xdb *x, size_t memtable, uint32_t table_pages) {
-  CHECK_OK(xdb_wait_idle(x));  // which is not to be at work while its orders change
+  CHECK_OK(xdb_wait_idle(x));    // which is not to be at work while its orders change
   pthread_mutex_lock(&x->lock);  // a worker may be looking whether there is more to do
   x->memtable_limit = memtable;
   pthread_mutex_unlock(&x->lock);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stores of a few KB on a simulated disk, and a model of what they hold: for the tests of formats and of damage. Values follow
-// from a rule, so that a listing of keys, numbers and lengths says everything; tests/py/remixdb_format.py has the same rule. The store's id is
-// fixed and nothing depends on the time, so that the same calls make the same files. Included by one file per program.
+// Stores of a few KB on a simulated disk, and a model of what they hold: for the tests of formats and of damage. Values
+// follow from a rule, so that a listing of keys, numbers and lengths says everything; tests/py/remixdb_format.py has
+// the same rule. The store's id is fixed and nothing depends on the time, so that the same calls make the same files.
+// Included by one file per program.
 #ifndef TINY_H
 #define TINY_H
 
@@ -33,21 +34,22 @@ struct tiny_rec {
   uint32_t klen;
   uint32_t number;  // of the write, from 1 on
   uint32_t vlen;
-  bool noise;       // the value is
-  bool there;       // else deleted
+  bool noise;  // the value is
+  bool there;  // else deleted
 };
 
 struct tiny {
   struct simdisk *disk;
   struct remixdb_opts opts;
-  uint32_t table_pages;    // at which a table is full; 0: the usual
+  uint32_t table_pages;             // at which a table is full; 0: the usual
   struct tiny_rec recs[TINY_RECS];  // by key
   uint32_t nr, number;
-  struct xdb *x;           // when open, with one ref
+  struct xdb *x;  // when open, with one ref
   struct xdb_ref *ref;
 };
 
-// ---- the rule: text is "key/number;" (at most 16 bytes of the key) over and over; noise is what rng_next gives, little-endian.
+// ---- the rule: text is "key/number;" (at most 16 bytes of the key) over and over; noise is what rng_next gives,
+// little-endian.
 
 static inline void tiny_value(const struct tiny_rec *r, uint8_t *buf) {
   if (r->noise) {
@@ -319,7 +321,8 @@ static inline void tiny_drop_pool(struct tiny *t) {
   for (uint32_t i = 0; i < files.nr; i++) {
     if (strncmp(files.names[i], "wal-", 4) != 0) continue;
     assert_true(simdisk_peek(t->disk, tiny_path(files.names[i]), 24, gen, 8));
-    if (load64le(gen) < load64le(oldest)) TINY_OK(env_unlink(ENV_PATHS(simdisk_env(t->disk)), tiny_path(files.names[i])));
+    if (load64le(gen) < load64le(oldest))
+      TINY_OK(env_unlink(ENV_PATHS(simdisk_env(t->disk)), tiny_path(files.names[i])));
   }
   TINY_OK(paths_sync_dir(simdisk_env(t->disk), TINY_DIR));
 }

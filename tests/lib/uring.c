@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a ring reads the kernel writes where neither the memory sanitizer nor valgrind sees it, and what it writes they do not see being read. These stand before the
-// calls of liburing and tell them. What a read brings is taken for written when it is handed over: between that and its completion nobody looks. Linked into every
-// program of those modes.
+// What a ring reads the kernel writes where neither the memory sanitizer nor valgrind sees it, and what it writes they
+// do not see being read. These stand before the calls of liburing and tell them. What a read brings is taken for
+// written when it is handed over: between that and its completion nobody looks. Linked into every program of those
+// modes.
 #include "tests/lib/wrap.h"
 
 #if !defined(REMIXDB_NO_URING)

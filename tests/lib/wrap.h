@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions that stand before those of other libraries; the linker puts them there (--wrap, for every WRAP that the Makefile finds in the files of the mode). They tell
-// the tool that the test runs under what it does not see of them.
+// Functions that stand before those of other libraries; the linker puts them there (--wrap, for every WRAP that the
+// Makefile finds in the files of the mode). They tell the tool that the test runs under what it does not see of them.
 #ifndef WRAP_H
 #define WRAP_H
 

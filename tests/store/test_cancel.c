@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that are cancelled (pthread_cancel) in a call of the library: the call ends first, the thread then, and the store goes on.
+// Threads that are cancelled (pthread_cancel) in a call of the library: the call ends first, the thread then, and the
+// store goes on.
 #include <errno.h>
 
 #include "tests/lib/store.h"
@@ -9,7 +10,9 @@
 #define VALUE 400u
 #define PATIENCE 120u  // seconds until a test that hangs is killed
 
-static struct remixdb_slice key_of(char *buf, uint32_t n) { return (struct remixdb_slice){buf, (uint32_t)sprintf(buf, "key%08u", n)}; }
+static struct remixdb_slice key_of(char *buf, uint32_t n) {
+  return (struct remixdb_slice){buf, (uint32_t)sprintf(buf, "key%08u", n)};
+}
 
 static bool put(struct xdb_ref *r, uint32_t n) {
   char key[16], value[VALUE];
@@ -18,7 +21,8 @@ static bool put(struct xdb_ref *r, uint32_t n) {
   return remixdb_put(r, k.ptr, k.len, value, sizeof(value));
 }
 
-// A logger, a function that hears of progress and one of a merge, in which a thread may be cancelled: what it is in then is a call.
+// A logger, a function that hears of progress and one of a merge, in which a thread may be cancelled: what it is in
+// then is a call.
 static void logs(void *priv, const char *line) {
   (void)priv, (void)line;
   pthread_testcancel();
@@ -125,8 +129,10 @@ static bool do_reopen(struct scene *s) {
 static const struct {
   const char *name;
   bool (*fn)(struct scene *s);
-} calls[] = {{"sync", do_sync},   {"merge", do_merge}, {"fill", do_fill},     {"flush", do_flush},     {"compact", do_compact},       {"write", do_write},
-             {"gets", do_gets},   {"scans", do_scans}, {"verify", do_verify}, {"figures", do_figures}, {"checkpoint", do_checkpoint}, {"another", do_another},
+} calls[] = {{"sync", do_sync},       {"merge", do_merge},           {"fill", do_fill},
+             {"flush", do_flush},     {"compact", do_compact},       {"write", do_write},
+             {"gets", do_gets},       {"scans", do_scans},           {"verify", do_verify},
+             {"figures", do_figures}, {"checkpoint", do_checkpoint}, {"another", do_another},
              {"reopen", do_reopen}};
 #define CALLS (sizeof(calls) / sizeof(calls[0]))
 
@@ -172,7 +178,8 @@ static void all_calls(const char *io, int workers) {
     void *end = NULL;
     CHECK(pthread_create(&t, NULL, cancelled_main, &c) == 0);
     CHECK(pthread_join(t, &end) == 0);
-    if (!atomic_load(&c.returned)) fail_msg("%s with %s and %d workers: the thread ended in the call", calls[i].name, io, workers);
+    if (!atomic_load(&c.returned))
+      fail_msg("%s with %s and %d workers: the thread ended in the call", calls[i].name, io, workers);
     if (!atomic_load(&c.good)) fail_msg("%s with %s and %d workers failed", calls[i].name, io, workers);
     CHECK(atomic_load(&c.restored) && end == PTHREAD_CANCELED);
   }

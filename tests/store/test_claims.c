@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Crafted files, with checksums that are right, that claim to hold much more than they can: opening takes memory and time for what is there, not for what is claimed.
+// Crafted files, with checksums that are right, that claim to hold much more than they can: opening takes memory and
+// time for what is there, not for what is claimed.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,7 +80,8 @@ static void make_store(bool logged) {
   assert_int_equal(try_open(&x), REMIXDB_OK);
   struct xdb_ref *r = remixdb_ref(x);
   char key[16];
-  for (uint32_t i = 0; i < 1000; i++) assert_true(remixdb_put(r, key, (uint32_t)snprintf(key, sizeof(key), "key%05u", i), "value", 5));
+  for (uint32_t i = 0; i < 1000; i++)
+    assert_true(remixdb_put(r, key, (uint32_t)snprintf(key, sizeof(key), "key%05u", i), "value", 5));
   assert_true(remixdb_sync(r));
   remixdb_unref(r);
   x->leave_log = logged;
@@ -100,7 +102,9 @@ static void write_all(const char *name, const void *buf, size_t len) {
 static void refused(uint64_t most) {
   struct xdb *x;
   assert_int_equal(try_open(&x), REMIXDB_CORRUPT);
-  if (atomic_load(&taken) > most) fail_msg("%llu bytes were taken to open it, %llu at most: %s", (unsigned long long)atomic_load(&taken), (unsigned long long)most, remixdb_errmsg());
+  if (atomic_load(&taken) > most)
+    fail_msg("%llu bytes were taken to open it, %llu at most: %s", (unsigned long long)atomic_load(&taken),
+             (unsigned long long)most, remixdb_errmsg());
 }
 
 // What a sound store takes to open: the buffers of the log above all.
@@ -122,7 +126,8 @@ static void test_partitions(void **state) {
   size_t len;
   uint8_t *const was = read_all("CURRENT", &len);
   const uint32_t nr = load32le(was + HEAD + 4);
-  assert_true(load32le(was + 8) == 1 && load32le(was + 12) == 1 && load32le(was + HEAD) == 0 && nr > 0 && len == HEAD + PART + 8 * nr + 8);
+  assert_true(load32le(was + 8) == 1 && load32le(was + 12) == 1 && load32le(was + HEAD) == 0 && nr > 0 &&
+              len == HEAD + PART + 8 * nr + 8);
   const size_t max = HEAD + PARTS * (PART + 8 + 8 * (size_t)nr) + 8;
   uint8_t *const now = calloc(1, max), *p = now + HEAD;
   assert_non_null(now);
@@ -145,22 +150,39 @@ static void test_partitions(void **state) {
 }
 
 // The metadata and footer of a table of so many pages, each a block of 255 records; data_size bytes lie before them.
-static void claim_table(const char *name, uint64_t store_id, uint64_t number, uint32_t pages, uint64_t data_size, uint32_t flags) {
+static void claim_table(const char *name, uint64_t store_id, uint64_t number, uint32_t pages, uint64_t data_size,
+                        uint32_t flags) {
   const uint32_t sizes = flags & FORMAT_SST_FLAG_ZSTD ? pages : 0;
-  const uint64_t used = pages + 2 + sizes, meta_len = align_up(data_size + used + FORMAT_SST_FOOTER, FORMAT_SST_ALIGN) - data_size - FORMAT_SST_FOOTER;
+  const uint64_t used = pages + 2 + sizes, meta_len = align_up(data_size + used + FORMAT_SST_FOOTER, FORMAT_SST_ALIGN) -
+                                                      data_size - FORMAT_SST_FOOTER;
   uint8_t *const meta = calloc(1, meta_len + FORMAT_SST_FOOTER);
   assert_non_null(meta);
   memset(meta, 255, pages);
   meta[pages] = 'a';
   meta[pages + 1] = 'b';
   memset(meta + pages + 2, (int)(data_size / pages), sizes);
-  const struct format_sst_footer f = {.store_id = store_id, .number = number, .nr_records = 255ull * pages, .key_bytes = 255ull * pages, .data_size = data_size,
-                                      .meta_off = data_size, .meta_len = meta_len, .meta_sum = hash64_seed(meta, meta_len, format_sst_meta_seed(number)),
-                                      .file_size = data_size + meta_len + FORMAT_SST_FOOTER, .nr_pages = pages, .flags = flags, .min_len = 1, .max_len = 1, .sizes_len = sizes};
+  const struct format_sst_footer f = {.store_id = store_id,
+                                      .number = number,
+                                      .nr_records = 255ull * pages,
+                                      .key_bytes = 255ull * pages,
+                                      .data_size = data_size,
+                                      .meta_off = data_size,
+                                      .meta_len = meta_len,
+                                      .meta_sum = hash64_seed(meta, meta_len, format_sst_meta_seed(number)),
+                                      .file_size = data_size + meta_len + FORMAT_SST_FOOTER,
+                                      .nr_pages = pages,
+                                      .flags = flags,
+                                      .min_len = 1,
+                                      .max_len = 1,
+                                      .sizes_len = sizes};
   format_sst_footer_put(meta + meta_len, &f);
   const int fd = open(path_of(name), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  for (uint64_t at = 0; sizes && at < data_size; at += pages) assert_int_equal(pwrite(fd, meta, pages, (off_t)at), pages);
-  assert_true(fd >= 0 && pwrite(fd, meta, meta_len + FORMAT_SST_FOOTER, (off_t)data_size) == (ssize_t)(meta_len + FORMAT_SST_FOOTER) && close(fd) == 0);
+  for (uint64_t at = 0; sizes && at < data_size; at += pages)
+    assert_int_equal(pwrite(fd, meta, pages, (off_t)at), pages);
+  assert_true(fd >= 0 &&
+              pwrite(fd, meta, meta_len + FORMAT_SST_FOOTER, (off_t)data_size) ==
+                  (ssize_t)(meta_len + FORMAT_SST_FOOTER) &&
+              close(fd) == 0);
   free(meta);
 }
 
@@ -209,7 +231,8 @@ static void test_frame(void **state) {
   struct wal_frame f;
   const struct wal_key k = wal_key(load64le(log + 16), load64le(log + 24));
   uint64_t seq = load64le(log + 56);
-  for (; at + WAL_FRAME_HEAD <= len && wal_frame_get(log + at, &k, at, &f); at += WAL_FRAME_HEAD + f.len) seq = f.first_seq + f.count - 1;
+  for (; at + WAL_FRAME_HEAD <= len && wal_frame_get(log + at, &k, at, &f); at += WAL_FRAME_HEAD + f.len)
+    seq = f.first_seq + f.count - 1;
   assert_int_equal(seq, 1000);
   // the head is right, for which it takes no payload; nothing follows it
   uint8_t head[WAL_FRAME_HEAD + 2] = {0};
@@ -219,7 +242,8 @@ static void test_frame(void **state) {
   store32le(head + 36, (uint32_t)hash64_seed(head + 8, 28, ~(k.seed + at)));
   assert_true(wal_frame_get(head, &k, at, &f) && f.len == WAL_FRAME_MAX);
   const int fd = open(path_of("wal-0"), O_WRONLY);
-  assert_true(fd >= 0 && pwrite(fd, head, sizeof(head), (off_t)at) == (ssize_t)sizeof(head) && ftruncate(fd, (off_t)2 << 30) == 0 && close(fd) == 0);
+  assert_true(fd >= 0 && pwrite(fd, head, sizeof(head), (off_t)at) == (ssize_t)sizeof(head) &&
+              ftruncate(fd, (off_t)2 << 30) == 0 && close(fd) == 0);
   assert_int_equal(try_open(&x), REMIXDB_OK);
   assert_in_range(atomic_load(&largest), 1, sound + 4 * MIB);
   assert_int_equal(x->recovery.nr_records, 1000);
@@ -230,8 +254,10 @@ static void test_frame(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_partitions, setup, teardown), cmocka_unit_test_setup_teardown(test_tables, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_sparse_log, setup, teardown), cmocka_unit_test_setup_teardown(test_frame, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_partitions, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_tables, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_sparse_log, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_frame, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The whole store, one thread and no workers, on a disk that loses power, fails and fills up, and with memory that runs out.
+// The whole store, one thread and no workers, on a disk that loses power, fails and fills up, and with memory that runs
+// out.
 //
-// After every power cut: what the last successful sync covered is there; what is there is what the first so many writes made, a batch being one write;
-// no crash is taken for damage; no file is left that the version does not name; and the store goes on from there, also when the
-// power goes again during the recovery. After every failed call: a status and a message, no loss, and the store goes on.
+// After every power cut: what the last successful sync covered is there; what is there is what the first so many writes
+// made, a batch being one write; no crash is taken for damage; no file is left that the version does not name; and the
+// store goes on from there, also when the power goes again during the recovery. After every failed call: a status and a
+// message, no loss, and the store goes on.
 //
-// CRASH_SEED in the environment repeats what a failure printed; CRASH_SEEDS runs so many seeds in each test. CRASH_NTH repeats the life with one failing call
-// that was printed; CRASH_NTH=all runs them all.
+// CRASH_SEED in the environment repeats what a failure printed; CRASH_SEEDS runs so many seeds in each test. CRASH_NTH
+// repeats the life with one failing call that was printed; CRASH_NTH=all runs them all.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,28 +42,31 @@
 #define VALUE_MAX 24000u
 #define HANG_S 250  // seconds for one seed; far more than any takes, also on a machine that has little time for it
 
-static uint64_t seed;           // of the run
-static char what[256];          // where in it we are
+static uint64_t seed;   // of the run
+static char what[256];  // where in it we are
 static uint64_t nr_cuts, nr_calls, nr_recoveries, nr_torn_openings, nr_faults, nr_hit;
 static uint64_t kinds[COMPACT_KINDS], scan_merges, young;
 
 #define SAY "CRASH_SEED=%llu, %s, line %d: %s (last message: %s)"
-#define CHECK(cond)                                                                                        \
-  do {                                                                                                     \
-    if (!(cond)) fail_msg(SAY, (unsigned long long)seed, what, __LINE__, #cond, err_msg());                \
+#define CHECK(cond)                                                                         \
+  do {                                                                                      \
+    if (!(cond)) fail_msg(SAY, (unsigned long long)seed, what, __LINE__, #cond, err_msg()); \
   } while (0)
-#define CHECK_OK(call)                                                                                                          \
-  do {                                                                                                                          \
-    const enum remixdb_status check_s = (call);                                                                                 \
-    if (check_s != REMIXDB_OK) fail_msg(SAY, (unsigned long long)seed, what, __LINE__, remixdb_strerror(check_s), err_msg());   \
+#define CHECK_OK(call)                                                                               \
+  do {                                                                                               \
+    const enum remixdb_status check_s = (call);                                                      \
+    if (check_s != REMIXDB_OK)                                                                       \
+      fail_msg(SAY, (unsigned long long)seed, what, __LINE__, remixdb_strerror(check_s), err_msg()); \
   } while (0)
 
 static void on_hang(int sig) {
   (void)sig;
   char line[384];
   struct timespec cpu = {0};
-  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);  // of all seeds: one that did not get on for want of it can be told from one that waits
-  const int n = snprintf(line, sizeof(line), "CRASH_SEED=%llu, %s: hangs (%lld s of processor time)\n", (unsigned long long)seed, what, (long long)cpu.tv_sec);
+  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID,
+                      &cpu);  // of all seeds: one that did not get on for want of it can be told from one that waits
+  const int n = snprintf(line, sizeof(line), "CRASH_SEED=%llu, %s: hangs (%lld s of processor time)\n",
+                         (unsigned long long)seed, what, (long long)cpu.tv_sec);
   if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) _exit(2);
   _exit(1);
 }
@@ -72,19 +77,19 @@ static bool chance(uint64_t *rng, uint32_t percent) { return rng_next(rng) % 100
 // ---- what was written
 
 struct op {
-  uint64_t id;    // of the write, never used again; the value follows from it
+  uint64_t id;  // of the write, never used again; the value follows from it
   uint32_t key;
   uint32_t vlen;
   bool del;
-  bool more;    // the next one is of the same batch
+  bool more;  // the next one is of the same batch
 };
 
 struct model {
   struct op *ops;
   size_t nr, cap;
-  size_t synced;                 // so many of them must survive
+  size_t synced;  // so many of them must survive
   uint64_t next_id;
-  uint64_t now[KEYS_MAX];        // id of the write that each key has its value from; 0: none
+  uint64_t now[KEYS_MAX];  // id of the write that each key has its value from; 0: none
   uint32_t nr_keys;
 };
 
@@ -137,11 +142,11 @@ static void value_of(const struct op *op, uint8_t *buf) {
 
 struct plan {
   uint32_t nr_keys, vlen_max;
-  size_t memtable_limit;   // under the least that the options allow, so that little data makes many rounds
+  size_t memtable_limit;  // under the least that the options allow, so that little data makes many rounds
   uint32_t table_pages;
-  uint32_t young_from;     // of struct compact
+  uint32_t young_from;                      // of struct compact
   uint32_t flush, sync, reopen, del, wear;  // in 1000 steps
-  uint32_t focus;          // percent of writes that go to few keys
+  uint32_t focus;                           // percent of writes that go to few keys
   bool no_allocate, short_io;
   struct remixdb_opts opts;
 };
@@ -179,13 +184,14 @@ struct run {
   struct xdb *x;
   struct xdb_ref *ref;
   uint64_t rng;
-  uint64_t wear_rng; // of its own: what a seed does besides stays what it was
-  uint32_t front;    // keys that come one after the other
-  bool faulty;       // calls may fail
-  bool no_memory;    // and only for this
-  bool may_nospace;  // the disk is full, or says so
-  bool may_nomem;    // descriptors may be refused
-  uint32_t look_apart;  // of the keys that are looked up after an opening, beside the iterator that reads them all: so many are left out after each
+  uint64_t wear_rng;    // of its own: what a seed does besides stays what it was
+  uint32_t front;       // keys that come one after the other
+  bool faulty;          // calls may fail
+  bool no_memory;       // and only for this
+  bool may_nospace;     // the disk is full, or says so
+  bool may_nomem;       // descriptors may be refused
+  uint32_t look_apart;  // of the keys that are looked up after an opening, beside the iterator that reads them all: so
+                        // many are left out after each
   uint8_t value[VALUE_MAX], got[VALUE_MAX];
 };
 
@@ -349,8 +355,8 @@ static void check_content(struct run *r, bool may_fail) {
   }
 }
 
-// The store holds what the first so many writes made, and no fewer than were synced: the others are taken out of the model.
-// False: it could not be read, because something was made to fail.
+// The store holds what the first so many writes made, and no fewer than were synced: the others are taken out of the
+// model. False: it could not be read, because something was made to fail.
 static bool check_prefix(struct run *r) {
   struct model *m = &r->model;
   uint64_t ids[KEYS_MAX];
@@ -370,7 +376,8 @@ static bool check_prefix(struct run *r) {
     differ += now[op->key] != ids[op->key];
   }
   if (found == SIZE_MAX)
-    fail_msg("CRASH_SEED=%llu, %s: %s; %zu writes, %zu of them synced, and the store holds %s%zd", (unsigned long long)seed, what,
+    fail_msg("CRASH_SEED=%llu, %s: %s; %zu writes, %zu of them synced, and the store holds %s%zd",
+             (unsigned long long)seed, what,
              any == SIZE_MAX ? "what is there is of no moment" : "synced writes are lost", m->nr, m->synced,
              any == SIZE_MAX ? "none of their states " : "the first ", any == SIZE_MAX ? (ssize_t)-1 : (ssize_t)any);
   m->nr = found;
@@ -612,7 +619,8 @@ static bool do_small_round(struct run *r) {
   return do_flush(r) && ok;
 }
 
-// As if scans had paid for a merge of so many of the partitions that can be merged. What fails in it fails nothing that was asked for.
+// As if scans had paid for a merge of so many of the partitions that can be merged. What fails in it fails nothing that
+// was asked for.
 static void do_wear(struct run *r, uint32_t most) {
   uint32_t nr = 0;
   epoch_enter(&r->x->epoch, &r->ref->slot);
@@ -683,8 +691,8 @@ static bool look_only(struct run *r, uint64_t *ids) {
   return s == REMIXDB_OK;
 }
 
-// Opens what a cut left. Power may go again on the way (so many times at most), or only the process dies; then on with what that
-// leaves.
+// Opens what a cut left. Power may go again on the way (so many times at most), or only the process dies; then on with
+// what that leaves.
 static void recover(struct run *r, uint32_t again) {
   nr_recoveries++;
   for (; again && chance(&r->rng, 60); again--) {
@@ -693,7 +701,8 @@ static void recover(struct run *r, uint32_t again) {
     CHECK(s != REMIXDB_CORRUPT && s != REMIXDB_VERSION && s != REMIXDB_NOTFOUND);
     if (s == REMIXDB_OK) {
       if (!simdisk_is_off(r->disk)) {
-        // it was open before the power went: then what is there stays there. It may go during the check, in what a worker does after a round
+        // it was open before the power went: then what is there stays there. It may go during the check, in what a
+        // worker does after a round
         if (check_prefix(r)) (void)steps(r, below(&r->rng, 30));
         else CHECK(r->plan.opts.workers && simdisk_is_off(r->disk));
       }
@@ -811,7 +820,7 @@ static bool small_life(struct run *r, uint32_t nr) {
 struct watch {
   struct run *r;
   uint64_t rng;
-  uint32_t outcomes;   // for each call
+  uint32_t outcomes;  // for each call
   uint64_t calls;
 };
 
@@ -858,8 +867,8 @@ static bool allocate(size_t size) {
   return n < allocations_fail_at || n - allocations_fail_at >= allocations_fail_nr;
 }
 
-// Ends all faults. The store is open or opens now, and takes writes; one that may not, because a call failed for good, is opened
-// again.
+// Ends all faults. The store is open or opens now, and takes writes; one that may not, because a call failed for good,
+// is opened again.
 static void heal(struct run *r, bool reopen) {
   for (int c = 0; c < SIMDISK_CALLS; c++) simdisk_fault(r->disk, (enum simdisk_call)c, 0, 0, EIO);
   simdisk_space(r->disk, UINT64_MAX);
@@ -887,21 +896,22 @@ static void heal(struct run *r, bool reopen) {
   }
 }
 
-static const char *const call_names[] = {"open", "read", "write", "sync", "truncate", "allocate", "stat", "rename",
-                                         "unlink", "link", "mkdir", "rmdir", "list", "lock", "close"};
-static const int fault_calls[] = {SIMDISK_OPEN, SIMDISK_READ, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_ALLOCATE, SIMDISK_STAT,
-                                  SIMDISK_RENAME, SIMDISK_UNLINK, SIMDISK_MKDIR, SIMDISK_LIST, SIMDISK_LOCK, SIMDISK_CLOSE};
+static const char *const call_names[] = {"open",   "read", "write", "sync",  "truncate", "allocate", "stat", "rename",
+                                         "unlink", "link", "mkdir", "rmdir", "list",     "lock",     "close"};
+static const int fault_calls[] = {SIMDISK_OPEN,     SIMDISK_READ, SIMDISK_WRITE,  SIMDISK_SYNC,
+                                  SIMDISK_ALLOCATE, SIMDISK_STAT, SIMDISK_RENAME, SIMDISK_UNLINK,
+                                  SIMDISK_MKDIR,    SIMDISK_LIST, SIMDISK_LOCK,   SIMDISK_CLOSE};
 #define NR_FAULT_CALLS (sizeof(fault_calls) / sizeof(fault_calls[0]))
 
 // Reads touch these.
 static bool reads_use(enum simdisk_call c) { return c == SIMDISK_OPEN || c == SIMDISK_READ || c == SIMDISK_STAT; }
 
 struct fault {
-  bool full;                // not a call fails, but the disk is full
-  bool memory;              // not a call fails, but an allocation
+  bool full;    // not a call fails, but the disk is full
+  bool memory;  // not a call fails, but an allocation
   enum simdisk_call call;
-  const char *name;         // of files
-  uint64_t nth;             // call or allocation; or bytes of room
+  const char *name;  // of files
+  uint64_t nth;      // call or allocation; or bytes of room
   int errnum;
   bool once;
 };
@@ -915,7 +925,8 @@ static void inject(struct run *r, const struct fault *f) {
     return;
   }
   if (f->memory) {
-    (void)snprintf(what, sizeof(what), "allocation %llu %s", (unsigned long long)f->nth, f->once ? "once" : "from then on");
+    (void)snprintf(what, sizeof(what), "allocation %llu %s", (unsigned long long)f->nth,
+                   f->once ? "once" : "from then on");
     r->no_memory = true;
     allocations = 0;
     allocations_fail_at = f->nth;
@@ -923,17 +934,18 @@ static void inject(struct run *r, const struct fault *f) {
     atomic_store(&mem_fault, allocate);
     return;
   }
-  (void)snprintf(what, sizeof(what), "%s %llu of \"%s\" %s %s", call_names[f->call], (unsigned long long)f->nth, f->name,
-                 f->errnum == EIO ? "EIO" : "ENOSPC", f->once ? "once" : "from then on");
+  (void)snprintf(what, sizeof(what), "%s %llu of \"%s\" %s %s", call_names[f->call], (unsigned long long)f->nth,
+                 f->name, f->errnum == EIO ? "EIO" : "ENOSPC", f->once ? "once" : "from then on");
   simdisk_fault_name(r->disk, f->name);
   simdisk_fault(r->disk, f->call, f->nth, f->once ? 1 : UINT64_MAX, f->errnum);
 }
 
-// Whether the store goes on by itself when there is room again. A sync that failed tells of data that may be gone, and only what
-// is read again can be trusted.
+// Whether the store goes on by itself when there is room again. A sync that failed tells of data that may be gone, and
+// only what is read again can be trusted.
 static bool passes(const struct fault *f) {
   if (f->full || f->memory) return true;
-  const bool syncs = f->call == SIMDISK_SYNC || (f->call == SIMDISK_OPEN && (!f->name[0] || strcmp(f->name, "store") == 0));
+  const bool syncs = f->call == SIMDISK_SYNC ||
+                     (f->call == SIMDISK_OPEN && (!f->name[0] || strcmp(f->name, "store") == 0));
   return (f->errnum == ENOSPC || f->errnum == EDQUOT) && !syncs;
 }
 
@@ -1003,7 +1015,9 @@ static void memory_seed(uint64_t s) {
 static void fault_seed(uint64_t s) {
   static const char *const names[] = {"", "", "CURRENT", "wal", "0", "store", "CREATING"};
   uint64_t rng = s;
-  struct fault f = {.full = chance(&rng, 10), .errnum = s / NR_FAULT_CALLS % 2 ? EIO : ENOSPC, .once = chance(&rng, 50)};
+  struct fault f = {.full = chance(&rng, 10),
+                    .errnum = s / NR_FAULT_CALLS % 2 ? EIO : ENOSPC,
+                    .once = chance(&rng, 50)};
   f.call = (enum simdisk_call)fault_calls[s % NR_FAULT_CALLS];
   f.name = names[below(&rng, sizeof(names) / sizeof(names[0]))];
   f.nth = f.full ? below(&rng, 400u << 10) : below(&rng, 1ull << below(&rng, f.name[0] ? 6 : 8));
@@ -1090,10 +1104,10 @@ static void read_many(struct run *r, bool may_fail) {
 
 struct script {
   struct run *r;
-  bool may_fail;        // reads may
-  bool once;            // one call fails, and no more
+  bool may_fail;  // reads may
+  bool once;      // one call fails, and no more
   uint32_t failures;
-  bool died;            // opening it failed again
+  bool died;  // opening it failed again
 };
 
 static void told(struct script *c, bool ok) { c->failures += !ok; }
@@ -1124,7 +1138,8 @@ static void script_close(struct script *c) {
 }
 
 static void script_puts(struct script *c, uint32_t first, uint32_t step, uint32_t nr) {
-  for (uint32_t i = 0; i < nr && c->r->x; i++) told(c, write_key(c->r, (first + i * step) % c->r->plan.nr_keys, i % 9 == 8));
+  for (uint32_t i = 0; i < nr && c->r->x; i++)
+    told(c, write_key(c->r, (first + i * step) % c->r->plan.nr_keys, i % 9 == 8));
 }
 
 static void script_look(struct script *c) {
@@ -1234,29 +1249,43 @@ static struct run *nth_run(uint32_t plan) {
 struct error_of {
   const char *name;
   int errnum;
-  bool hidden;   // the caller is not to notice
+  bool hidden;  // the caller is not to notice
 };
 
 static const struct error_of errors_of[] = {
-    {"EIO", EIO, false},       {"ENOSPC", ENOSPC, false}, {"EDQUOT", EDQUOT, false}, {"EMFILE", EMFILE, false},  {"ENFILE", ENFILE, false},
-    {"EACCES", EACCES, false}, {"EMLINK", EMLINK, false}, {"ENOLCK", ENOLCK, false}, {"EINTR", EINTR, true},
-    {"short", SIMDISK_SHORT, true}, {"nothing", SIMDISK_NOTHING, false}, {"done all the same", SIMDISK_DONE, false},
+    {"EIO", EIO, false},
+    {"ENOSPC", ENOSPC, false},
+    {"EDQUOT", EDQUOT, false},
+    {"EMFILE", EMFILE, false},
+    {"ENFILE", ENFILE, false},
+    {"EACCES", EACCES, false},
+    {"EMLINK", EMLINK, false},
+    {"ENOLCK", ENOLCK, false},
+    {"EINTR", EINTR, true},
+    {"short", SIMDISK_SHORT, true},
+    {"nothing", SIMDISK_NOTHING, false},
+    {"done all the same", SIMDISK_DONE, false},
 };
 
 // What a call of the kind can come to.
 static bool can_be(enum simdisk_call c, int errnum) {
-  const bool changes = c == SIMDISK_OPEN || c == SIMDISK_WRITE || c == SIMDISK_SYNC || c == SIMDISK_TRUNCATE || c == SIMDISK_ALLOCATE || c == SIMDISK_RENAME ||
-                       c == SIMDISK_UNLINK || c == SIMDISK_LINK || c == SIMDISK_MKDIR || c == SIMDISK_RMDIR;
+  const bool changes = c == SIMDISK_OPEN || c == SIMDISK_WRITE || c == SIMDISK_SYNC || c == SIMDISK_TRUNCATE ||
+                       c == SIMDISK_ALLOCATE || c == SIMDISK_RENAME || c == SIMDISK_UNLINK || c == SIMDISK_LINK ||
+                       c == SIMDISK_MKDIR || c == SIMDISK_RMDIR;
   switch (errnum) {
     case EIO: return true;
-    case ENOSPC: case EDQUOT: return (changes && c != SIMDISK_UNLINK && c != SIMDISK_RMDIR && c != SIMDISK_TRUNCATE) || c == SIMDISK_CLOSE;
-    case EMFILE: case ENFILE: return c == SIMDISK_OPEN || c == SIMDISK_LIST;
-    case EACCES: return c == SIMDISK_OPEN || c == SIMDISK_STAT || c == SIMDISK_RENAME || c == SIMDISK_UNLINK || c == SIMDISK_MKDIR;
+    case ENOSPC:
+    case EDQUOT:
+      return (changes && c != SIMDISK_UNLINK && c != SIMDISK_RMDIR && c != SIMDISK_TRUNCATE) || c == SIMDISK_CLOSE;
+    case EMFILE:
+    case ENFILE: return c == SIMDISK_OPEN || c == SIMDISK_LIST;
+    case EACCES:
+      return c == SIMDISK_OPEN || c == SIMDISK_STAT || c == SIMDISK_RENAME || c == SIMDISK_UNLINK || c == SIMDISK_MKDIR;
     case EMLINK: return c == SIMDISK_LINK;
     case ENOLCK: return c == SIMDISK_LOCK;
     case EINTR:
-      return c == SIMDISK_OPEN || c == SIMDISK_READ || c == SIMDISK_WRITE || c == SIMDISK_SYNC || c == SIMDISK_TRUNCATE || c == SIMDISK_ALLOCATE ||
-             c == SIMDISK_LOCK || c == SIMDISK_CLOSE;
+      return c == SIMDISK_OPEN || c == SIMDISK_READ || c == SIMDISK_WRITE || c == SIMDISK_SYNC ||
+             c == SIMDISK_TRUNCATE || c == SIMDISK_ALLOCATE || c == SIMDISK_LOCK || c == SIMDISK_CLOSE;
     case SIMDISK_SHORT: return c == SIMDISK_READ || c == SIMDISK_WRITE;
     case SIMDISK_NOTHING: return c == SIMDISK_WRITE;
     default: return changes;
@@ -1267,7 +1296,8 @@ static bool is_full(int errnum) { return errnum == ENOSPC || errnum == EDQUOT; }
 
 // A name as in `what`.
 static void nth_name(char *buf, size_t cap, uint32_t plan, const struct fault *f, const struct error_of *e) {
-  (void)snprintf(buf, cap, "%u,%s,%s,%s,%llu", plan, f->memory ? "allocation" : call_names[f->call], e->name, f->once ? "once" : "on", (unsigned long long)f->nth);
+  (void)snprintf(buf, cap, "%u,%s,%s,%s,%llu", plan, f->memory ? "allocation" : call_names[f->call], e->name,
+                 f->once ? "once" : "on", (unsigned long long)f->nth);
 }
 
 // One life with the fault; then it heals, is opened again and goes on.
@@ -1347,7 +1377,8 @@ static void test_power_cuts(void **state) {
     print_message(" %llu %s", (unsigned long long)kinds[k], names[k]);
     if (nr >= 40) assert_true(kinds[k] > 0);  // else the cuts are not where they should be
   }
-  print_message("; %llu merged for scans, %llu young views made\n", (unsigned long long)scan_merges, (unsigned long long)young);
+  print_message("; %llu merged for scans, %llu young views made\n", (unsigned long long)scan_merges,
+                (unsigned long long)young);
   if (nr >= 40) assert_true(scan_merges > 0 && young > 0);
 }
 
@@ -1365,8 +1396,8 @@ static void test_each_call(void **state) {
   const uint64_t first = first_seed(), nr = nr_seeds(24);
   nr_cuts = nr_calls = scan_merges = 0;
   for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 3);
-  print_message("before each of %llu calls, and in the recoveries: %llu power cuts; %llu merged for scans\n", (unsigned long long)nr_calls, (unsigned long long)nr_cuts,
-                (unsigned long long)scan_merges);
+  print_message("before each of %llu calls, and in the recoveries: %llu power cuts; %llu merged for scans\n",
+                (unsigned long long)nr_calls, (unsigned long long)nr_cuts, (unsigned long long)scan_merges);
   if (nr >= 20) assert_true(scan_merges > 0);
 }
 
@@ -1375,7 +1406,8 @@ static void test_faults(void **state) {
   const uint64_t first = first_seed(), nr = nr_seeds(150);
   scan_merges = 0;
   for (uint64_t s = first; s < first + nr; s++) fault_seed(s);
-  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit, (unsigned long long)scan_merges);
+  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)nr_faults,
+                (unsigned long long)nr_hit, (unsigned long long)scan_merges);
   if (nr >= 40) assert_true(scan_merges > 0);
 }
 
@@ -1383,11 +1415,17 @@ static const struct error_of no_memory = {"refused", ENOMEM, false};
 
 static struct fault nth_fault(uint32_t call, uint64_t nth, const struct error_of *e, bool once) {
   const bool memory = call == SIMDISK_CALLS;
-  return (struct fault){.memory = memory, .call = memory ? SIMDISK_OPEN : (enum simdisk_call)call, .name = "", .nth = nth, .errnum = e->errnum, .once = once};
+  return (struct fault){.memory = memory,
+                        .call = memory ? SIMDISK_OPEN : (enum simdisk_call)call,
+                        .name = "",
+                        .nth = nth,
+                        .errnum = e->errnum,
+                        .once = once};
 }
 
 // The lives of one kind of call (SIMDISK_CALLS: allocations), of which there are nr, and one error.
-static uint64_t nth_of(uint32_t plan, uint32_t call, uint64_t nr, const struct error_of *e, uint64_t stride, uint64_t *rng) {
+static uint64_t nth_of(uint32_t plan, uint32_t call, uint64_t nr, const struct error_of *e, uint64_t stride,
+                       uint64_t *rng) {
   const char *const given = getenv("CRASH_NTH");
   nr_faults = nr_hit = 0;
   for (int once = 1; once >= 0; once--) {
@@ -1423,8 +1461,8 @@ static void test_nth(void **state) {
     for (uint32_t c = 0; c <= SIMDISK_CALLS; c++) {
       if (calls[c] == 0) continue;
       const bool memory = c == SIMDISK_CALLS;
-      print_message("plan %u, %llu calls of %s; lives with one that fails (in so many it showed):", plan, (unsigned long long)calls[c],
-                    memory ? "memory" : call_names[c]);
+      print_message("plan %u, %llu calls of %s; lives with one that fails (in so many it showed):", plan,
+                    (unsigned long long)calls[c], memory ? "memory" : call_names[c]);
       for (uint32_t i = 0; i < (memory ? 1 : sizeof(errors_of) / sizeof(errors_of[0])); i++) {
         const struct error_of *e = memory ? &no_memory : &errors_of[i];
         if (memory || can_be((enum simdisk_call)c, e->errnum)) all += nth_of(plan, c, calls[c], e, stride, &rng);
@@ -1444,7 +1482,8 @@ static void test_nth_with_a_worker(void **state) {
   nr_faults = nr_hit = 0;
   for (uint64_t s = first; s < first + nr;) {
     const uint32_t plan = (uint32_t)below(&rng, NTH_PLANS), c = (uint32_t)below(&rng, SIMDISK_CALLS + 1);
-    const struct error_of *e = c == SIMDISK_CALLS ? &no_memory : &errors_of[below(&rng, sizeof(errors_of) / sizeof(errors_of[0]))];
+    const struct error_of *e = c == SIMDISK_CALLS ? &no_memory
+                                                  : &errors_of[below(&rng, sizeof(errors_of) / sizeof(errors_of[0]))];
     if (calls[plan][c] == 0 || (c < SIMDISK_CALLS && !can_be((enum simdisk_call)c, e->errnum))) continue;
     const struct fault f = nth_fault(c, below(&rng, calls[plan][c]), e, e->errnum == EINTR || chance(&rng, 50));
     nth_life(plan, 1, &f, e);
@@ -1493,7 +1532,8 @@ static void test_threads(void **state) {
     for (int once = 0; once < 2; once++) {
       uint64_t n = 0;
       for (;; n++) {
-        (void)snprintf(what, sizeof(what), "%s store, thread %llu %s", fresh ? "new" : "old", (unsigned long long)n, once ? "once" : "from then on");
+        (void)snprintf(what, sizeof(what), "%s store, thread %llu %s", fresh ? "new" : "old", (unsigned long long)n,
+                       once ? "once" : "from then on");
         threads = 0;
         threads_fail_at = n;
         threads_fail_nr = once ? 1 : UINT64_MAX;
@@ -1530,11 +1570,13 @@ static void test_memory(void **state) {
   const uint64_t first = first_seed(), nr = nr_seeds(150);
   nr_faults = nr_hit = scan_merges = 0;
   for (uint64_t s = first; s < first + nr; s++) memory_seed(s);
-  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)nr_faults, (unsigned long long)nr_hit, (unsigned long long)scan_merges);
+  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)nr_faults,
+                (unsigned long long)nr_hit, (unsigned long long)scan_merges);
   if (nr >= 40) assert_true(scan_merges > 0);
 }
 
-// Once a store has been opened no power cut brings back the mark of its making, which would let a later opening throw its files away when CURRENT is lost.
+// Once a store has been opened no power cut brings back the mark of its making, which would let a later opening throw
+// its files away when CURRENT is lost.
 static void test_mark(void **state) {
   (void)state;
   const struct remixdb_opts o = {.size = sizeof(o), .memtable_mb = 1, .create = true};
@@ -1563,7 +1605,8 @@ int main(int argc, char **argv) {
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   (void)signal(SIGALRM, on_hang);
 #if defined(__GLIBC__)
-  // a store is opened and closed a thousand times a second: what one gave back need not go to the system and be zeroed for the next
+  // a store is opened and closed a thousand times a second: what one gave back need not go to the system and be zeroed
+  // for the next
   (void)mallopt(M_MMAP_THRESHOLD, 1 << 30);
   (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What has a name of the store's and is not the store's: symbolic links, pipes, files of others and of other stores, second names of its own files. None of them is waited
-// for, written to, cut or removed.
+// What has a name of the store's and is not the store's: symbolic links, pipes, files of others and of other stores,
+// second names of its own files. None of them is waited for, written to, cut or removed.
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -139,7 +139,8 @@ static void expect_kept(const struct picture *was, const struct picture *now, co
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t a = picture_find(was, names[i]), b = picture_find(now, names[i]);
     CHECK(a < was->nr);
-    if (b == now->nr || was->inos[a] != now->inos[b] || was->sums[a] != now->sums[b]) fail_msg("%s is not what it was", names[i]);
+    if (b == now->nr || was->inos[a] != now->inos[b] || was->sums[a] != now->sums[b])
+      fail_msg("%s is not what it was", names[i]);
   }
 }
 
@@ -172,7 +173,8 @@ static const char *name_with(const struct picture *p, const char *end) {
 // Links and pipes, a text, another store's log, table and REMIX: all under names of a log's or a table's.
 static void test_foreign(void **state) {
   (void)state;
-  static const char *const foreign[] = {"wal-0", "wal-4", "wal-5", "wal-6", "000040.sst", "000041.sst", "000042.sst", "000043.remix", "000050.sst", "RESERVE"};
+  static const char *const foreign[] = {"wal-0",      "wal-4",      "wal-5",        "wal-6",      "000040.sst",
+                                        "000041.sst", "000042.sst", "000043.remix", "000050.sst", "RESERVE"};
   const uint32_t nr = sizeof(foreign) / sizeof(foreign[0]);
   on_disk();
   make_store("other", 200, 'o');
@@ -206,7 +208,8 @@ static void test_foreign(void **state) {
   // the end of the store is not theirs
   CHECK_OK(checkpoint_destroy(e, path_in("one", NULL)));
   const struct picture now = picture("one");
-  static const char *const stay[] = {"wal-0", "wal-4", "wal-6", "000040.sst", "000041.sst", "000042.sst", "000043.remix", "000050.sst"};
+  static const char *const stay[] = {"wal-0",      "wal-4",      "wal-6",        "000040.sst",
+                                     "000041.sst", "000042.sst", "000043.remix", "000050.sst"};
   expect_kept(&was, &now, stay, sizeof(stay) / sizeof(stay[0]));
   CHECK(now.nr == sizeof(stay) / sizeof(stay[0]));
   off_disk();
@@ -272,7 +275,8 @@ static void link_all(const char *from, const char *to) {
   CHECK_OK(paths_sync_dir(e, dir));
 }
 
-// A copy by hard links stays what it was, whatever becomes of the store, and the other way round. cut: the machine stops before the store is closed.
+// A copy by hard links stays what it was, whatever becomes of the store, and the other way round. cut: the machine
+// stops before the store is closed.
 static void run_copy(bool cut, uint32_t writes) {
   on_disk();
   struct xdb *x = begin("one");
@@ -384,8 +388,11 @@ static void test_files(void **state) {
 int main(void) {
   (void)alarm(300);  // what waits for a pipe waits for ever
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_files, setup, teardown), cmocka_unit_test(test_foreign), cmocka_unit_test(test_no_files),
-      cmocka_unit_test(test_repair_links),                          cmocka_unit_test(test_copy),
+      cmocka_unit_test_setup_teardown(test_files, setup, teardown),
+      cmocka_unit_test(test_foreign),
+      cmocka_unit_test(test_no_files),
+      cmocka_unit_test(test_repair_links),
+      cmocka_unit_test(test_copy),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Children made by fork: what they call of their parent's store does nothing, and leaves the store as it is; they do not keep its lock; and they have stores of their own.
+// Children made by fork: what they call of their parent's store does nothing, and leaves the store as it is; they do
+// not keep its lock; and they have stores of their own.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,7 +14,8 @@
 #define PATIENCE 60u  // seconds until a test that hangs is killed
 
 static struct remixdb_opts opts(void) {
-  struct remixdb_opts o = small_opts(LIB_TSAN ? 0 : 2);  // ThreadSanitizer ends children, made while there are threads, that start some
+  struct remixdb_opts o = small_opts(
+      LIB_TSAN ? 0 : 2);  // ThreadSanitizer ends children, made while there are threads, that start some
   return o;
 }
 
@@ -23,18 +25,19 @@ static struct xdb *open_at(const char *path) {
 }
 
 // In a child, a check that fails is its exit status.
-#define CHILD(cond)                                                                                                             \
-  do {                                                                                                                          \
-    if (!(cond)) {                                                                                                              \
-      fprintf(stderr, "child, line %d: %s (%s: %s)\n", __LINE__, #cond, remixdb_strerror(remixdb_errcode()), remixdb_errmsg()); \
-      _exit(1);                                                                                                                 \
-    }                                                                                                                           \
+#define CHILD(cond)                                                                                          \
+  do {                                                                                                       \
+    if (!(cond)) {                                                                                           \
+      fprintf(stderr, "child, line %d: %s (%s: %s)\n", __LINE__, #cond, remixdb_strerror(remixdb_errcode()), \
+              remixdb_errmsg());                                                                             \
+      _exit(1);                                                                                              \
+    }                                                                                                        \
   } while (0)
-#define REFUSED(call)                                                                           \
-  do {                                                                                          \
-    (void)remixdb_iter_valid(NULL);                                                             \
-    (void)(call);                                                                               \
-    CHILD(remixdb_errcode() == REMIXDB_INVALID && strstr(remixdb_errmsg(), "made by fork"));    \
+#define REFUSED(call)                                                                        \
+  do {                                                                                       \
+    (void)remixdb_iter_valid(NULL);                                                          \
+    (void)(call);                                                                            \
+    CHILD(remixdb_errcode() == REMIXDB_INVALID && strstr(remixdb_errmsg(), "made by fork")); \
   } while (0)
 
 static pid_t child(void) {
@@ -341,7 +344,8 @@ static void test_lock(void **state) {
   lock_goes(true);
 }
 
-// Stores are opened and closed in one thread, so that descriptors come and go, while another makes children: no child has a lock, and none closes what is not the library's.
+// Stores are opened and closed in one thread, so that descriptors come and go, while another makes children: no child
+// has a lock, and none closes what is not the library's.
 static void *opener(void *arg) {
   while (!atomic_load(&stop)) {
     struct xdb *const x = open_at(arg);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A full disk, as one who uses the public functions meets it: puts are refused, reads and deletes are not, nothing is lost, and when there is room again the same
-// store takes puts again.
+// A full disk, as one who uses the public functions meets it: puts are refused, reads and deletes are not, nothing is
+// lost, and when there is room again the same store takes puts again.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,9 +29,11 @@ static uint32_t now[NR];  // version of each key's value; 0: there is none
 static uint32_t next_version;
 static uint8_t buf[3000], got[3000];
 
-#define CHECK(cond)                                                                                                               \
-  do {                                                                                                                            \
-    if (!(cond)) fail_msg("FULL_SEED=%llu, line %d: %s (last message: %s)", (unsigned long long)seed, __LINE__, #cond, remixdb_errmsg()); \
+#define CHECK(cond)                                                                                         \
+  do {                                                                                                      \
+    if (!(cond))                                                                                            \
+      fail_msg("FULL_SEED=%llu, line %d: %s (last message: %s)", (unsigned long long)seed, __LINE__, #cond, \
+               remixdb_errmsg());                                                                           \
   } while (0)
 
 static uint32_t key_of(uint32_t i, char *kbuf) { return (uint32_t)snprintf(kbuf, 16, "key%06u", i); }
@@ -59,7 +61,9 @@ static bool del(uint32_t i) {
   return true;
 }
 
-static void check_value(uint32_t i, const uint8_t *val, uint32_t len) { CHECK(now[i] && len == value_of(i, now[i]) && memcmp(val, buf, len) == 0); }
+static void check_value(uint32_t i, const uint8_t *val, uint32_t len) {
+  CHECK(now[i] && len == value_of(i, now[i]) && memcmp(val, buf, len) == 0);
+}
 
 static void check_get(uint32_t i) {
   char kbuf[16];
@@ -95,7 +99,8 @@ static void check_all(void) {
   char kbufs[32][16];
   struct remixdb_slice keys[32];
   bool found[32];
-  for (uint32_t i = 0; i < 32; i++) keys[i] = (struct remixdb_slice){.ptr = kbufs[i], .len = key_of(i * 181 % NR, kbufs[i])};
+  for (uint32_t i = 0; i < 32; i++)
+    keys[i] = (struct remixdb_slice){.ptr = kbufs[i], .len = key_of(i * 181 % NR, kbufs[i])};
   const size_t n = remixdb_multi_get(ref, 32, keys, NULL, found);
   CHECK(remixdb_errcode() == REMIXDB_OK);
   size_t there = 0;
@@ -112,7 +117,8 @@ static void open_store(int workers) {
   o.workers = workers;
   o.memtable_mb = 1;
   o.cache_mb = 1;
-  if (xdb_open(DIR_NAME, &o, simdisk_env(disk), &x) != REMIXDB_OK) fail_msg("FULL_SEED=%llu: %s", (unsigned long long)seed, remixdb_errmsg());
+  if (xdb_open(DIR_NAME, &o, simdisk_env(disk), &x) != REMIXDB_OK)
+    fail_msg("FULL_SEED=%llu: %s", (unsigned long long)seed, remixdb_errmsg());
   CHECK((ref = remixdb_ref(x)) != NULL);
 }
 
@@ -150,7 +156,8 @@ static bool flush(uint32_t i) {
   return remixdb_flush(ref);
 }
 
-// There is room again. A compaction that failed for want of it is tried again after a second; until then it may be told.
+// There is room again. A compaction that failed for want of it is tried again after a second; until then it may be
+// told.
 static void soon(bool (*fn)(uint32_t i), uint32_t i) {
   const uint64_t until = time_ns() + WAIT_NS;
   while (!fn(i)) {
@@ -177,7 +184,9 @@ static void full_seed(uint64_t s, int workers, bool reserves) {
     for (uint32_t i = (uint32_t)rng_next(&rng) % 3; i < NR; i += 3) {
       if (!del(i)) {
         check_refused();
-        if (reserves) fail_msg("FULL_SEED=%llu: delete of key %u on a full disk: %s", (unsigned long long)seed, i, remixdb_errmsg());
+        if (reserves)
+          fail_msg("FULL_SEED=%llu: delete of key %u on a full disk: %s", (unsigned long long)seed, i,
+                   remixdb_errmsg());
       }
       if (i % 100 == 0) check_get(i);
     }
@@ -218,9 +227,10 @@ static void test_full(void **state) {
   full_seed(first, 0, false);
 }
 
-// The disk has not a byte left, and the store is opened: after its end, or after a power cut. Puts are refused, reads go on, and deletes of the first `share`
-// twentieths of all keys are taken. They and a compaction give room back, without any from outside, where that leaves no more to write than the store keeps
-// room for; else it is refused, and nothing is lost.
+// The disk has not a byte left, and the store is opened: after its end, or after a power cut. Puts are refused, reads
+// go on, and deletes of the first `share` twentieths of all keys are taken. They and a compaction give room back,
+// without any from outside, where that leaves no more to write than the store keeps room for; else it is refused, and
+// nothing is lost.
 static void no_byte(uint64_t s, int workers, bool cut, uint32_t share) {
   uint64_t rng = seed = s;
   memset(now, 0, sizeof(now));
@@ -246,7 +256,8 @@ static void no_byte(uint64_t s, int workers, bool cut, uint32_t share) {
   CHECK(simdisk_used(disk) <= full);
   if (!cut) fill(&rng);  // else there is room that the log had before, for more than could be brought into tables
   for (uint32_t i = 0; i < NR * share / 20; i++)
-    if (!del(i)) fail_msg("%d workers, cut %d, share %u: delete of key %u: %s", workers, cut, share, i, remixdb_errmsg());
+    if (!del(i))
+      fail_msg("%d workers, cut %d, share %u: delete of key %u: %s", workers, cut, share, i, remixdb_errmsg());
   check_all();
   const bool good = remixdb_compact(ref);
   if (!good) check_refused();
@@ -298,6 +309,7 @@ static void test_reason(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_full), cmocka_unit_test(test_no_byte), cmocka_unit_test(test_reason)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_full), cmocka_unit_test(test_no_byte),
+                                     cmocka_unit_test(test_reason)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The golden stores of tests/golden: this program makes them, and checks that the library of today reads them as the one that
-// wrote them did. What they hold is what the calls below put in; expected.json beside the files says it for readers that are not
-// this program (tests/py/test_format.py).
+// The golden stores of tests/golden: this program makes them, and checks that the library of today reads them as the
+// one that wrote them did. What they hold is what the calls below put in; expected.json beside the files says it for
+// readers that are not this program (tests/py/test_format.py).
 //
 //   test_golden                  makes every store in memory and looks at it, then at the files
 //   test_golden write DIR        writes the files anew (make golden): only when the formats change
 //
-// The same calls make the same files, but for what another version of libzstd compresses otherwise. Stores in a format that is read and not
-// written any more are kept under another name; they hold what the calls put in that made them, so that these must stay as they are.
+// The same calls make the same files, but for what another version of libzstd compresses otherwise. Stores in a format
+// that is read and not written any more are kept under another name; they hold what the calls put in that made them, so
+// that these must stay as they are.
 #include "tests/lib/tiny.h"
 
 #include <errno.h>
@@ -25,7 +26,8 @@ static struct kref key_u(uint8_t *buf, const char *fmt, uint32_t i) {
 
 static void flush(struct tiny *t) { TINY_OK(xdb_flush(t->x)); }
 
-// Several partitions of several runs each: compressed keys, tags, old versions, tombstones; and a log of several frames, one of them a batch.
+// Several partitions of several runs each: compressed keys, tags, old versions, tombstones; and a log of several
+// frames, one of them a batch.
 static struct tiny *make_plain(void) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
   t->table_pages = 2;
@@ -70,7 +72,7 @@ static struct tiny *make_compact(void) {
   for (uint32_t i = 0; i < 120; i++) {
     uint8_t key[8];
     const uint32_t len = 1 + i % 6;
-    for (uint32_t k = 0; k < len; k++) key[k] = (uint8_t)"\0\1\177\200\377a"[rng_next(&rng) % 6];
+    for (uint32_t k = 0; k < len; k++) key[k] = (uint8_t) "\0\1\177\200\377a"[rng_next(&rng) % 6];
     tiny_put(t, kref(key, len), i % 70, false);
     if (i == 60) flush(t);
   }
@@ -94,7 +96,8 @@ static struct tiny *make_compact(void) {
   return t;
 }
 
-// Compressed blocks: with a dictionary, without one because the table is small, and stored raw because they do not shrink.
+// Compressed blocks: with a dictionary, without one because the table is small, and stored raw because they do not
+// shrink.
 static struct tiny *make_zstd(void) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_ZSTD);
   tiny_open(t);
@@ -107,7 +110,8 @@ static struct tiny *make_zstd(void) {
   return t;
 }
 
-// Blocks of several pages, of values and of keys; keys that differ so far behind their first difference that the positions do not fit.
+// Blocks of several pages, of values and of keys; keys that differ so far behind their first difference that the
+// positions do not fit.
 static struct tiny *make_large(void) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
   static uint8_t key[4201];
@@ -131,7 +135,8 @@ static struct tiny *make_large(void) {
   return t;
 }
 
-// A young view of two tables: versions and tombstones of what the other view has, and keys of its own, one of which is deleted again.
+// A young view of two tables: versions and tombstones of what the other view has, and keys of its own, one of which is
+// deleted again.
 static struct tiny *make_young(void) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
   tiny_open(t);
@@ -150,7 +155,8 @@ static struct tiny *make_young(void) {
 static void log_put(struct tiny *t, struct wal *w, uint32_t i, bool model) {
   static uint8_t value[200];
   const struct kref key = KEY("log/%03u", i % 40);
-  struct tiny_rec one = {.key = (uint8_t *)(uintptr_t)key.ptr, .klen = key.len, .number = i, .vlen = 20 + i, .there = i % 6 != 5};
+  struct tiny_rec one = {
+      .key = (uint8_t *)(uintptr_t)key.ptr, .klen = key.len, .number = i, .vlen = 20 + i, .there = i % 6 != 5};
   const struct tiny_rec *const r = model ? tiny_model(t, key, one.vlen, false, one.there) : &one;
   tiny_value(r, value);
   uint64_t gen;
@@ -160,7 +166,9 @@ static void log_put(struct tiny *t, struct wal *w, uint32_t i, bool model) {
 }
 
 static void save_log_start(struct tiny *t, uint64_t gen, uint64_t seq) {
-  const struct sst_ctx ctx = {.env = simdisk_env(t->disk), .dir = simdisk_dir(simdisk_env(t->disk), TINY_DIR), .store_id = TINY_STORE_ID};
+  const struct sst_ctx ctx = {.env = simdisk_env(t->disk),
+                              .dir = simdisk_dir(simdisk_env(t->disk), TINY_DIR),
+                              .store_id = TINY_STORE_ID};
   struct part *p;
   struct version *v;
   TINY_OK(part_create(kref("", 0), NULL, NULL, &p));
@@ -174,8 +182,8 @@ static void save_log_start(struct tiny *t, uint64_t gen, uint64_t seq) {
   version_unref(v);
 }
 
-// A log of three segments; the newest is in a file that had a longer life before, whose frames lie behind its own. torn: the
-// machine stopped while the last frame was written, and half of it is there.
+// A log of three segments; the newest is in a file that had a longer life before, whose frames lie behind its own.
+// torn: the machine stopped while the last frame was written, and half of it is there.
 static struct tiny *make_log_of(bool torn) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
   const struct wal_opts wo = {.dir = simdisk_dir(simdisk_env(t->disk), TINY_DIR), .store_id = TINY_STORE_ID};

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads use the store in every way there is, on few keys, and write down what they did and saw, and when; then the history is checked: could it have
-// happened one call after the other (tests/lib/history.h)? So no write is lost or comes late, no read is stale or from the future, no batch is seen in part, a merge
-// loses nothing, and all that is read of one snapshot, or of an iterator between two seeks, is of one moment within the call that fixed it.
+// Threads use the store in every way there is, on few keys, and write down what they did and saw, and when; then the
+// history is checked: could it have happened one call after the other (tests/lib/history.h)? So no write is lost or
+// comes late, no read is stale or from the future, no batch is seen in part, a merge loses nothing, and all that is
+// read of one snapshot, or of an iterator between two seeks, is of one moment within the call that fixed it.
 //
-// The checker is checked first: against trying all orders, on small histories of which some are good and some are not; then by spoiling good recorded
-// ones in ways that it must find.
+// The checker is checked first: against trying all orders, on small histories of which some are good and some are not;
+// then by spoiling good recorded ones in ways that it must find.
 //
-// TEST_SEED in the environment gives the random choices (not the threads' interleaving); SOAK_SECONDS goes on with new seeds that long.
+// TEST_SEED in the environment gives the random choices (not the threads' interleaving); SOAK_SECONDS goes on with new
+// seeds that long.
 #include <sched.h>
 
 #include "tests/lib/history.h"
@@ -54,9 +56,11 @@ static void tiny_make(struct tiny *t, uint64_t *rng) {
     for (uint32_t k = 0; k < 2; k++) {
       if (kind == k || kind == 2) o->writes[k] = chance(rng, 20) ? (uint32_t)HIST_NONE : value++;
       if ((kind == 3 + k || kind == 5) && value > HIST_FIRST)
-        o->reads[k] = chance(rng, 30) ? (chance(rng, 50) ? HIST_NONE : HIST_SOME) : HIST_FIRST + (uint32_t)below(rng, value - HIST_FIRST);
+        o->reads[k] = chance(rng, 30) ? (chance(rng, 50) ? HIST_NONE : HIST_SOME)
+                                      : HIST_FIRST + (uint32_t)below(rng, value - HIST_FIRST);
     }
-    if (kind < 2 && chance(rng, 50)) o->reads[kind] = chance(rng, 50) || value < HIST_FIRST + 2 ? (uint32_t)HIST_NONE : HIST_FIRST;  // a merge
+    if (kind < 2 && chance(rng, 50))
+      o->reads[kind] = chance(rng, 50) || value < HIST_FIRST + 2 ? (uint32_t)HIST_NONE : HIST_FIRST;  // a merge
   }
 }
 
@@ -75,7 +79,8 @@ static void test_checker_all_orders(void **state) {
     const enum hist_verdict v = hist_check(t.ops, t.nr, why, sizeof(why), NULL);
     if (v != (can ? HIST_GOOD : HIST_BAD)) {
       for (uint32_t o = 0; o < t.nr; o++) hist_print_op(why, sizeof(why), &t.ops[o]);
-      fail_msg("TEST_SEED=%llu, history %u: %s order explains it, the checker says %d%s", (unsigned long long)seed, i, can ? "an" : "no", (int)v, why);
+      fail_msg("TEST_SEED=%llu, history %u: %s order explains it, the checker says %d%s", (unsigned long long)seed, i,
+               can ? "an" : "no", (int)v, why);
     }
     *(can ? &good : &bad) += 1;
   }
@@ -86,7 +91,7 @@ static void test_checker_all_orders(void **state) {
 // ---- recording. Key i lies between other keys, so that batches and scans cross leaves, blocks and partitions.
 
 #define ACTORS 5u
-#define FILLERS 120u    // between two keys
+#define FILLERS 120u  // between two keys
 #define VALUE_MAX 6000u
 #define HELD 3u
 #define CURSORS 2u
@@ -96,13 +101,14 @@ struct run {
   struct env *env;
   struct remixdb_opts opts;
   _Atomic uint64_t clock;
-  _Atomic uint32_t busy;      // actors that have not ended
-  uint32_t nr_ops;            // of each actor
-  bool sweeps;                // what lies between the keys is deleted most of the time
+  _Atomic uint32_t busy;  // actors that have not ended
+  uint32_t nr_ops;        // of each actor
+  bool sweeps;            // what lies between the keys is deleted most of the time
 };
 
-// Called in the same order by all: on x86-64 the addition is a barrier; elsewhere the fences make it one. Relaxed and with fences (which the thread sanitizer does
-// not know), so that it hides no missing order between the threads from the sanitizer.
+// Called in the same order by all: on x86-64 the addition is a barrier; elsewhere the fences make it one. Relaxed and
+// with fences (which the thread sanitizer does not know), so that it hides no missing order between the threads from
+// the sanitizer.
 static uint64_t tick(struct run *r) {
   atomic_thread_fence(memory_order_seq_cst);
   const uint64_t t = atomic_fetch_add_explicit(&r->clock, 1, memory_order_relaxed);
@@ -119,7 +125,7 @@ struct held {  // a snapshot, and the operation that what is read of it belongs 
 struct cursor {  // an iterator and the operation of its last seek
   struct xdb_iter *it;
   uint32_t op;
-  int at;        // its place: 2 i on key i, 2 i + 1 on a filler behind it; not on a key: out
+  int at;  // its place: 2 i on key i, 2 i + 1 on a filler behind it; not on a key: out
 };
 
 struct actor {
@@ -137,7 +143,9 @@ struct actor {
 #define PLACE_END (2 * (int)HIST_KEYS)
 
 static uint32_t key_of(uint32_t i, char buf[16]) { return (uint32_t)snprintf(buf, 16, "key%u", i); }
-static uint32_t filler_of(uint32_t i, uint32_t nr, char buf[16]) { return (uint32_t)snprintf(buf, 16, "key%u.%05u", i, nr); }
+static uint32_t filler_of(uint32_t i, uint32_t nr, char buf[16]) {
+  return (uint32_t)snprintf(buf, 16, "key%u.%05u", i, nr);
+}
 
 // Values follow from their numbers; a few are of several blocks.
 static uint32_t value_of(uint32_t id, uint32_t key, uint8_t *buf) {
@@ -286,7 +294,10 @@ static void act_batch(struct actor *a) {
   }
   // now and then with as much else as makes new leaves on the way
   for (uint64_t n = chance(&a->rng, 10) ? below(&a->rng, 300) : 0; n; n--)
-    THREAD_CHECK(remixdb_batch_put(b, kbuf, filler_of((uint32_t)below(&a->rng, HIST_KEYS), 1000 + (uint32_t)below(&a->rng, 1000), kbuf), "batch", 5));
+    THREAD_CHECK(
+        remixdb_batch_put(b, kbuf,
+                          filler_of((uint32_t)below(&a->rng, HIST_KEYS), 1000 + (uint32_t)below(&a->rng, 1000), kbuf),
+                          "batch", 5));
   struct hist_op *const o = begin(a, "batch");
   THREAD_CHECK(remixdb_write(a->ref, b));
   end(a, o);
@@ -312,7 +323,8 @@ static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void
 }
 
 static void act_merge(struct actor *a) {
-  static const enum remixdb_merge_op ops[] = {REMIXDB_MERGE_PUT, REMIXDB_MERGE_PUT, REMIXDB_MERGE_PUT, REMIXDB_MERGE_DEL, REMIXDB_MERGE_KEEP};
+  static const enum remixdb_merge_op ops[] = {REMIXDB_MERGE_PUT, REMIXDB_MERGE_PUT, REMIXDB_MERGE_PUT,
+                                              REMIXDB_MERGE_DEL, REMIXDB_MERGE_KEEP};
   struct merging m = {.a = a, .key = (uint32_t)below(&a->rng, HIST_KEYS), .op = ops[below(&a->rng, 5)]};
   m.id = new_value(a, m.key, &m.len);
   char kbuf[16];
@@ -607,7 +619,9 @@ static struct history record(uint32_t nr_ops, int workers, bool print) {
     free(actors[i]->ops);
     free(actors[i]);
   }
-  if (print) print_message("%u operations, %llu rounds, %llu partitions", h.nr, (unsigned long long)rounds, (unsigned long long)partitions);
+  if (print)
+    print_message("%u operations, %llu rounds, %llu partitions", h.nr, (unsigned long long)rounds,
+                  (unsigned long long)partitions);
   return h;
 }
 
@@ -615,7 +629,8 @@ static void check_history(const struct history *h) {
   static char why[8000];
   uint32_t peak;
   why[0] = '\0';
-  if (hist_check(h->ops, h->nr, why, sizeof(why), &peak) != HIST_GOOD) fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
+  if (hist_check(h->ops, h->nr, why, sizeof(why), &peak) != HIST_GOOD)
+    fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
   print_message(", at most %u configurations at a time\n", peak);
 }
 
@@ -681,7 +696,8 @@ static uint32_t older_value(const struct book *b, uint32_t key, const struct his
 
 enum spoil { STALE, FUTURE, SPLIT_BATCH, SWAP, LOST_UPDATE, HOLE, SPOILS };
 
-// Changes what one operation read (in two cases another's too) so that no order can explain it. False: there is no place here.
+// Changes what one operation read (in two cases another's too) so that no order can explain it. False: there is no
+// place here.
 static bool spoil_one(const struct book *b, struct hist_op *ops, uint32_t nr, enum spoil how, uint64_t *rng) {
   struct hist_op *const r = &ops[below(rng, nr)];
   const uint32_t k = (uint32_t)below(rng, HIST_KEYS), v = r->reads[k];
@@ -741,7 +757,8 @@ static void test_checker_spoilt(void **state) {
       memcpy(ops, h.ops, h.nr * sizeof(*ops));
       if (!spoil_one(&b, ops, h.nr, how, &rng)) continue;
       if (hist_check(ops, h.nr, NULL, 0, NULL) != HIST_BAD)
-        fail_msg("TEST_SEED=%llu: a history that was spoilt (%d, try %u) is taken for good", (unsigned long long)seed, (int)how, tries);
+        fail_msg("TEST_SEED=%llu: a history that was spoilt (%d, try %u) is taken for good", (unsigned long long)seed,
+                 (int)how, tries);
       done++;
     }
     if (done < 40) fail_msg("TEST_SEED=%llu: only %u places to spoil (%d)", (unsigned long long)seed, done, (int)how);

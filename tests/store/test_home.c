@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The directory of an open store: renamed, replaced by another, robbed of its LOCK. The store goes on where it is, and touches nothing else.
+// The directory of an open store: renamed, replaced by another, robbed of its LOCK. The store goes on where it is, and
+// touches nothing else.
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +23,7 @@
 
 // ---- stores whose every value says whose it is
 
-static struct env *e;           // what the stores of a test are on
+static struct env *e;  // what the stores of a test are on
 static struct remixdb_opts opts;
 
 static const char *path_in(const char *name) {
@@ -314,7 +315,8 @@ static void test_lock_removed(void **state) {
   run_everywhere(run_lock_removed);
 }
 
-// Where the file system locks no directories a store that has lost its LOCK installs nothing more, and what the next one makes of the directory stays.
+// Where the file system locks no directories a store that has lost its LOCK installs nothing more, and what the next
+// one makes of the directory stays.
 static struct env_ops nolock_ops;
 static struct env nolock_env, *locking_env;
 
@@ -361,9 +363,12 @@ static void test_no_directory_locks(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_renamed, setup, teardown),      cmocka_unit_test_setup_teardown(test_swapped, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_checkpoint, setup, teardown),   cmocka_unit_test(test_renamed_cuts),
-      cmocka_unit_test(test_repair_renamed),                               cmocka_unit_test_setup_teardown(test_lock_removed, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_renamed, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_swapped, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_checkpoint, setup, teardown),
+      cmocka_unit_test(test_renamed_cuts),
+      cmocka_unit_test(test_repair_renamed),
+      cmocka_unit_test_setup_teardown(test_lock_removed, setup, teardown),
       cmocka_unit_test(test_no_directory_locks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

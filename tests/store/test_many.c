@@ -178,7 +178,8 @@ static void expect_few_open(struct xdb *x, uint32_t max_open) {
   assert_non_null(p);
   assert_true(strtoul(p + strlen("\"open_files\":"), NULL, 10) <= max_open);
   remixdb_free(json);
-  if (atomic_load(&open_most) > (int)max_open) fail_msg("%d tables were open at a time, %u may be", atomic_load(&open_most), max_open);
+  if (atomic_load(&open_most) > (int)max_open)
+    fail_msg("%d tables were open at a time, %u may be", atomic_load(&open_most), max_open);
 }
 
 static void test_many(void **state) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ten thousand refs, each with an iterator: what they cost a store whose records are all in memory, and how many descriptors they take of one whose records are not.
+// Ten thousand refs, each with an iterator: what they cost a store whose records are all in memory, and how many
+// descriptors they take of one whose records are not.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -17,10 +18,10 @@
 #endif
 
 #define REFS 10000u
-#define LIMIT 1024u      // descriptors that the process may have
+#define LIMIT 1024u  // descriptors that the process may have
 #define KEYS 20000u
-#define VALUE 400u       // bytes: the store is several times as large as its cache
-#define THREADS 12u      // more than there are queues
+#define VALUE 400u   // bytes: the store is several times as large as its cache
+#define THREADS 12u  // more than there are queues
 
 static uint32_t open_descriptors(void) {
   uint32_t nr = 0;
@@ -28,7 +29,9 @@ static uint32_t open_descriptors(void) {
   return nr;
 }
 
-static struct remixdb_slice key_of(char *buf, uint32_t n) { return (struct remixdb_slice){buf, (uint32_t)sprintf(buf, "key%08u", n)}; }
+static struct remixdb_slice key_of(char *buf, uint32_t n) {
+  return (struct remixdb_slice){buf, (uint32_t)sprintf(buf, "key%08u", n)};
+}
 
 static void fill(struct xdb_ref *r, uint32_t nr) {
   char key[16], value[VALUE];
@@ -131,15 +134,19 @@ static void on_call(int sig, siginfo_t *info, void *context) {
   last_call = info->si_syscall;
 }
 
-// From here on each system call of this thread is counted and does nothing, but for those that end it. False when the system does not do that.
+// From here on each system call of this thread is counted and does nothing, but for those that end it. False when the
+// system does not do that.
 static bool count_calls(void) {
   static const uint32_t leave[] = {__NR_exit_group, __NR_rt_sigreturn};
-  struct sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, nr)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, leave[0], 1, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, leave[1], 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP)};
+  struct sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, nr)),
+                               BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, leave[0], 1, 0),
+                               BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, leave[1], 0, 1),
+                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP)};
   const struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
   const struct sigaction act = {.sa_sigaction = on_call, .sa_flags = SA_SIGINFO | SA_NODEFER};
-  return sigaction(SIGSYS, &act, NULL) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  return sigaction(SIGSYS, &act, NULL) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 #define UNCOUNTED 77
@@ -183,7 +190,8 @@ struct cold {
   _Atomic uint32_t *queues_most;
 };
 
-// Many refs, which live side by side: each scans through blocks that are not cached, so that they are read ahead, and looks up many keys at once.
+// Many refs, which live side by side: each scans through blocks that are not cached, so that they are read ahead, and
+// looks up many keys at once.
 static void *cold_reader(void *arg) {
   struct cold *const c = arg;
   struct scan *const all = calloc(c->to - c->from, sizeof(*all));
@@ -278,11 +286,12 @@ int main(void) {
   if (setrlimit(RLIMIT_NOFILE, &few) != 0) return 1;
   const struct CMUnitTest tests[] = {
 #if defined(__linux__) && !LIB_SANITIZED
-      cmocka_unit_test_setup_teardown(test_no_system_calls, setup, teardown),  // first: a process with threads must not fork
+    cmocka_unit_test_setup_teardown(test_no_system_calls, setup,
+                                    teardown),  // first: a process with threads must not fork
 #endif
-      cmocka_unit_test_setup_teardown(test_in_memory, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_cold, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_no_rings, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_in_memory, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_cold, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_no_rings, setup, teardown),
   };
   return cmocka_run_group_tests_name("many refs", tests, NULL, NULL);
 }

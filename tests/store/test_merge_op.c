@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// remixdb_merge: what the function is given and what it may answer, wherever the value lies; and that no update is lost: not between threads, not when a memtable is
-// switched in the middle, not over a kill or a power cut.
+// remixdb_merge: what the function is given and what it may answer, wherever the value lies; and that no update is
+// lost: not between threads, not when a memtable is switched in the middle, not over a kill or a power cut.
 //
 // TEST_SEED in the environment repeats a run's random choices.
 #include <errno.h>
@@ -16,10 +16,10 @@
 
 struct call {
   enum remixdb_merge_op op;
-  const void *v1;        // of a PUT
+  const void *v1;  // of a PUT
   uint32_t v1len;
-  uint32_t from, cut;    // v1 is what was given, without this many bytes in front and behind
-  bool own;              // which is what it answers with
+  uint32_t from, cut;  // v1 is what was given, without this many bytes in front and behind
+  bool own;            // which is what it answers with
   uint32_t calls;
   bool there;
   uint32_t v0len;
@@ -54,7 +54,8 @@ static bool by_decision;
 static bool merge(struct xdb_ref *r, const char *key, struct call c) {
   now = c;
   struct remixdb_decision d = {.decide = decide_fn, .priv = &now, .op = REMIXDB_MERGE_DEL, .v1 = "left", .v1len = 4};
-  return by_decision ? remixdb_merge_decide(r, key, (uint32_t)strlen(key), &d) : remixdb_merge(r, key, (uint32_t)strlen(key), call_fn, &now);
+  return by_decision ? remixdb_merge_decide(r, key, (uint32_t)strlen(key), &d)
+                     : remixdb_merge(r, key, (uint32_t)strlen(key), call_fn, &now);
 }
 
 static bool saw(const void *v0, uint32_t len) {
@@ -71,9 +72,12 @@ static bool holds(struct xdb_ref *r, const char *key, const void *val, uint32_t 
   return val && n == len && memcmp(got, val, n) == 0;
 }
 
-static struct call puts_text(const char *text) { return (struct call){.op = REMIXDB_MERGE_PUT, .v1 = text, .v1len = (uint32_t)strlen(text)}; }
+static struct call puts_text(const char *text) {
+  return (struct call){.op = REMIXDB_MERGE_PUT, .v1 = text, .v1len = (uint32_t)strlen(text)};
+}
 
-static const struct call keep = {.op = REMIXDB_MERGE_KEEP, .v1 = "not used", .v1len = 8}, del = {.op = REMIXDB_MERGE_DEL};
+static const struct call keep = {.op = REMIXDB_MERGE_KEEP, .v1 = "not used", .v1len = 8},
+                         del = {.op = REMIXDB_MERGE_DEL};
 
 static void test_answers(void **state) {
   (void)state;
@@ -102,18 +106,24 @@ static void test_answers(void **state) {
   CHECK(merge(r, "k", puts_text("")) && saw("", 0) && holds(r, "k", "", 0));
   CHECK(merge(r, "k", del) && saw("", 0) && holds(r, "k", NULL, 0));
   // the empty key
-  CHECK(merge(r, "", puts_text("x")) && saw(NULL, 0) && merge(r, "", puts_text("y")) && saw("x", 1) && holds(r, "", "y", 1));
+  CHECK(merge(r, "", puts_text("x")) && saw(NULL, 0) && merge(r, "", puts_text("y")) && saw("x", 1) &&
+        holds(r, "", "y", 1));
   // the largest, and one more
   static uint8_t big[REMIXDB_KV_MAX];
   memset(big, 'b', sizeof(big));
-  CHECK(merge(r, "big", (struct call){.op = REMIXDB_MERGE_PUT, .v1 = big, .v1len = REMIXDB_KV_MAX - 3}) && holds(r, "big", big, REMIXDB_KV_MAX - 3));
+  CHECK(merge(r, "big", (struct call){.op = REMIXDB_MERGE_PUT, .v1 = big, .v1len = REMIXDB_KV_MAX - 3}) &&
+        holds(r, "big", big, REMIXDB_KV_MAX - 3));
   seq = stat_of(x, "sequence");
-  CHECK(!merge(r, "big", (struct call){.op = REMIXDB_MERGE_PUT, .v1 = big, .v1len = REMIXDB_KV_MAX - 2}) && remixdb_errcode() == REMIXDB_TOOBIG && remixdb_errmsg()[0]);
+  CHECK(!merge(r, "big", (struct call){.op = REMIXDB_MERGE_PUT, .v1 = big, .v1len = REMIXDB_KV_MAX - 2}) &&
+        remixdb_errcode() == REMIXDB_TOOBIG && remixdb_errmsg()[0]);
   CHECK(saw(big, REMIXDB_KV_MAX - 3));
-  CHECK(!merge(r, "big", (struct call){.op = REMIXDB_MERGE_PUT, .v1 = big, .v1len = UINT32_MAX}) && remixdb_errcode() == REMIXDB_TOOBIG);
+  CHECK(!merge(r, "big", (struct call){.op = REMIXDB_MERGE_PUT, .v1 = big, .v1len = UINT32_MAX}) &&
+        remixdb_errcode() == REMIXDB_TOOBIG);
   // answers that are none
-  CHECK(!merge(r, "big", (struct call){.op = REMIXDB_MERGE_PUT, .v1 = NULL, .v1len = 5}) && remixdb_errcode() == REMIXDB_INVALID && remixdb_errmsg()[0]);
-  CHECK(!merge(r, "big", (struct call){.op = (enum remixdb_merge_op)77}) && remixdb_errcode() == REMIXDB_INVALID && remixdb_errmsg()[0]);
+  CHECK(!merge(r, "big", (struct call){.op = REMIXDB_MERGE_PUT, .v1 = NULL, .v1len = 5}) &&
+        remixdb_errcode() == REMIXDB_INVALID && remixdb_errmsg()[0]);
+  CHECK(!merge(r, "big", (struct call){.op = (enum remixdb_merge_op)77}) && remixdb_errcode() == REMIXDB_INVALID &&
+        remixdb_errmsg()[0]);
   CHECK(holds(r, "big", big, REMIXDB_KV_MAX - 3) && stat_of(x, "sequence") == seq);
   // the leaf has been given up: others write
   CHECK(remixdb_put(r, "big", 3, "small", 5) && holds(r, "big", "small", 5));
@@ -139,7 +149,8 @@ static void test_a_function_without_an_answer(void **state) {
   const uint64_t seq = stat_of(x, "sequence");
   for (uint32_t op = 0; op < 300; op++) {
     uint32_t calls = 0;
-    struct remixdb_decision d = {.decide = decides_nothing, .priv = &calls, .op = (enum remixdb_merge_op)op, .v1 = "left", .v1len = 4};
+    struct remixdb_decision d = {
+        .decide = decides_nothing, .priv = &calls, .op = (enum remixdb_merge_op)op, .v1 = "left", .v1len = 4};
     CHECK(remixdb_merge_decide(r, "k", 1, &d) && calls == 1 && d.op == REMIXDB_MERGE_KEEP);
     CHECK(d.v0len == 5 && d.v0 != NULL);
   }
@@ -148,8 +159,8 @@ static void test_a_function_without_an_answer(void **state) {
   remixdb_close(x);
 }
 
-// What is given may lie in the active memtable, in the frozen one, in tables: cached, read past the cache, compressed, of several blocks. The answer may be a part
-// of it.
+// What is given may lie in the active memtable, in the frozen one, in tables: cached, read past the cache, compressed,
+// of several blocks. The answer may be a part of it.
 static void test_places(void **state) {
   (void)state;
   static uint8_t val[40000];
@@ -172,7 +183,7 @@ static void test_places(void **state) {
         CHECK(remixdb_put(r, "neighbour", 9, val, 100) && remixdb_put(r, "k", 1, val, lens[i]));
         if (place == 1 || place == 2) CHECK(remixdb_flush(r));
         if (place == 2) CHECK(remixdb_put(r, "other", 5, "x", 1));  // the memtable is not empty
-        if (place == 3) {  // no room for tables: it stays frozen
+        if (place == 3) {                                           // no room for tables: it stays frozen
           simdisk_fault_name(d, "0");
           simdisk_fault(d, SIMDISK_OPEN, 0, UINT64_MAX, ENOSPC);
           CHECK(!remixdb_flush(r) && remixdb_errcode() == REMIXDB_NOSPACE);
@@ -180,9 +191,11 @@ static void test_places(void **state) {
         }
         const uint32_t half = lens[i] / 2;
         CHECK(merge(r, "k", keep) && saw(val, lens[i]));
-        CHECK(merge(r, "k", (struct call){.op = REMIXDB_MERGE_PUT, .own = true, .from = lens[i] - half}) && saw(val, lens[i]));
+        CHECK(merge(r, "k", (struct call){.op = REMIXDB_MERGE_PUT, .own = true, .from = lens[i] - half}) &&
+              saw(val, lens[i]));
         CHECK(holds(r, "k", val + lens[i] - half, half));
-        CHECK(merge(r, "k", (struct call){.op = REMIXDB_MERGE_PUT, .own = true, .cut = half / 2}) && saw(val + lens[i] - half, half));
+        CHECK(merge(r, "k", (struct call){.op = REMIXDB_MERGE_PUT, .own = true, .cut = half / 2}) &&
+              saw(val + lens[i] - half, half));
         CHECK(holds(r, "k", val + lens[i] - half, half - half / 2));
         CHECK(merge(r, "k", (struct call){.op = REMIXDB_MERGE_PUT, .own = true}));  // all of it
         CHECK(holds(r, "k", val + lens[i] - half, half - half / 2));
@@ -228,7 +241,8 @@ static void test_failures(void **state) {
       static uint8_t val[5000];
       store64le(val, ++sum);
       fault_mem_set(n);
-      const bool good = merge(r, key, (struct call){.op = REMIXDB_MERGE_PUT, .v1 = val, .v1len = sizeof(val) - round * 100});
+      const bool good = merge(r, key,
+                              (struct call){.op = REMIXDB_MERGE_PUT, .v1 = val, .v1len = sizeof(val) - round * 100});
       const bool hit = fault_mem_end();
       CHECK(good || (hit && remixdb_errcode() == REMIXDB_NOMEM));
       CHECK(holds(r, key, good ? val : NULL, sizeof(val) - round * 100));
@@ -249,7 +263,7 @@ static void test_failures(void **state) {
 
 struct switching {
   struct xdb *x;
-  const char *then;          // written by another thread before the function ends; NULL: nothing
+  const char *then;             // written by another thread before the function ends; NULL: nothing
   enum remixdb_merge_op first;  // the first answer
   uint32_t calls;
   char seen[4][16];
@@ -301,12 +315,9 @@ static void test_switched(void **state) {
     uint32_t calls;
     const char *second, *end;
   } cases[] = {
-      {NULL, REMIXDB_MERGE_PUT, 2, "first", "merged"},
-      {"newer", REMIXDB_MERGE_PUT, 2, "newer", "merged"},
-      {"", REMIXDB_MERGE_PUT, 2, "none", "merged"},
-      {"newer", REMIXDB_MERGE_DEL, 2, "newer", "merged"},
-      {"newer", REMIXDB_MERGE_KEEP, 1, NULL, "newer"},
-      {NULL, REMIXDB_MERGE_KEEP, 1, NULL, "first"},
+      {NULL, REMIXDB_MERGE_PUT, 2, "first", "merged"}, {"newer", REMIXDB_MERGE_PUT, 2, "newer", "merged"},
+      {"", REMIXDB_MERGE_PUT, 2, "none", "merged"},    {"newer", REMIXDB_MERGE_DEL, 2, "newer", "merged"},
+      {"newer", REMIXDB_MERGE_KEEP, 1, NULL, "newer"}, {NULL, REMIXDB_MERGE_KEEP, 1, NULL, "first"},
   };
   for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     for (int place = 0; place < 2; place++) {  // of the value: in the memtable, in a table
@@ -556,8 +567,9 @@ static void test_killed(void **state) {
     total = 0;
     for (uint32_t k = 0; k < COUNTERS; k++) {
       const uint64_t n = counter_get(r, k);
-      if (n < low[k]) fail_msg("TEST_SEED=%llu, kill %u: counter %u was %llu when it was synced, and is %llu", (unsigned long long)seed, round, k,
-                               (unsigned long long)low[k], (unsigned long long)n);
+      if (n < low[k])
+        fail_msg("TEST_SEED=%llu, kill %u: counter %u was %llu when it was synced, and is %llu",
+                 (unsigned long long)seed, round, k, (unsigned long long)low[k], (unsigned long long)n);
       low[k] = n;
       total += n;
     }
@@ -637,8 +649,9 @@ static void test_power(void **state) {
         for (uint64_t n = 0; n < sum; n++) want[counter_of(seed, n)]++;
         for (uint32_t c = 0; c < COUNTERS; c++) CHECK(counter_get(r, c) == want[c]);
         if (sum < y.synced || sum > y.done + 1)
-          fail_msg("TEST_SEED=%llu, cut %llu: %llu additions, %llu synced, and %llu are there", (unsigned long long)seed, (unsigned long long)cut,
-                   (unsigned long long)y.done, (unsigned long long)y.synced, (unsigned long long)sum);
+          fail_msg("TEST_SEED=%llu, cut %llu: %llu additions, %llu synced, and %llu are there",
+                   (unsigned long long)seed, (unsigned long long)cut, (unsigned long long)y.done,
+                   (unsigned long long)y.synced, (unsigned long long)sum);
         remixdb_unref(r);
         remixdb_close(x);
         CHECK(remixdb_errcode() == REMIXDB_OK);

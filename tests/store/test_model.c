@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every call there is, at random, in one thread, against a model: keys of several kinds, values up to the largest, snapshots and iterators that are held for
-// long, the store closed and opened with other options, checkpoints opened beside it. With workers = 0 all of a run follows from its seed.
+// Every call there is, at random, in one thread, against a model: keys of several kinds, values up to the largest,
+// snapshots and iterators that are held for long, the store closed and opened with other options, checkpoints opened
+// beside it. With workers = 0 all of a run follows from its seed.
 //
-// TEST_SEED in the environment repeats what a failure printed. SOAK_SECONDS goes on with new seeds that long; MODEL_OPS until so many operations are done.
+// TEST_SEED in the environment repeats what a failure printed. SOAK_SECONDS goes on with new seeds that long; MODEL_OPS
+// until so many operations are done.
 #include <signal.h>
 
 #include "admin/checkpoint.h"
@@ -26,13 +28,13 @@ struct run {
   struct simdisk *disk;  // NULL: real files
   struct env *env;
   struct remixdb_opts opts;
-  size_t memtable;       // of this opening
+  size_t memtable;  // of this opening
   struct xdb *x;
   struct xdb_ref *ref;
   struct xdb_batch *batch;
   struct shot shots[SHOTS];
   struct model_cursor cursors[CURSORS];
-  uint32_t place;        // where most writes go
+  uint32_t place;                // where most writes go
   uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
 };
 
@@ -143,7 +145,8 @@ struct load {
   uint8_t *bytes;
 };
 
-static void load_add(struct load *l, const struct model_key *k, const void *val, uint32_t vlen, enum remixdb_batch_op op) {
+static void load_add(struct load *l, const struct model_key *k, const void *val, uint32_t vlen,
+                     enum remixdb_batch_op op) {
   CHECK((l->bytes = realloc(l->bytes, l->len + k->len + vlen + 1)) != NULL);
   memcpy(l->bytes + l->len, k->ptr, k->len);
   if (vlen) memcpy(l->bytes + l->len + k->len, val, vlen);
@@ -158,7 +161,8 @@ static bool add(struct run *r, struct load *l, const struct model_key *k, uint32
     load_add(l, k, r->m.buf, vlen, op);
     return true;
   }
-  return op == REMIXDB_BATCH_DEL ? remixdb_batch_del(r->batch, k->ptr, k->len) : remixdb_batch_put(r->batch, k->ptr, k->len, r->m.buf, vlen);
+  return op == REMIXDB_BATCH_DEL ? remixdb_batch_del(r->batch, k->ptr, k->len)
+                                 : remixdb_batch_put(r->batch, k->ptr, k->len, r->m.buf, vlen);
 }
 
 // Loads what has been gathered, the first of them by hand; what cannot be changes nothing.
@@ -171,12 +175,14 @@ static void load_all(struct run *r, struct load *l) {
   if (nr && chance(&m->rng, 20)) {
     const uint32_t bad = one + (uint32_t)below(&m->rng, nr), was = l->klens[bad];
     l->klens[bad] += 1 + (uint32_t)below(&m->rng, UINT32_MAX - was);
-    CHECK(!remixdb_batch_load(r->batch, nr, l->ops + one, l->klens + one, l->vlens + one, l->bytes + skip, l->len - skip));
+    CHECK(!remixdb_batch_load(r->batch, nr, l->ops + one, l->klens + one, l->vlens + one, l->bytes + skip,
+                              l->len - skip));
     CHECK(remixdb_errcode() == REMIXDB_INVALID || remixdb_errcode() == REMIXDB_TOOBIG);
     CHECK(remixdb_batch_count(r->batch) == one);
     l->klens[bad] = was;
   }
-  CHECK(remixdb_batch_load(r->batch, nr, l->ops + one, l->klens + one, l->vlens + one, l->bytes ? l->bytes + skip : NULL, l->len - skip));
+  CHECK(remixdb_batch_load(r->batch, nr, l->ops + one, l->klens + one, l->vlens + one,
+                           l->bytes ? l->bytes + skip : NULL, l->len - skip));
 }
 
 static void do_batch(struct run *r) {
@@ -255,7 +261,8 @@ static void do_merge(struct run *r) {
   g.len = g.how == MERGE_TOO_BIG ? REMIXDB_KV_MAX - k->len + 1 : model_vlen(m, g.key);
   if (g.how == MERGE_PUTS) model_value(g.id, g.len, m->buf);
   struct remixdb_decision d = {.decide = decide_fn, .priv = &g, .op = REMIXDB_MERGE_DEL};
-  const bool good = chance(&m->rng, 30) ? remixdb_merge_decide(r->ref, k->ptr, k->len, &d) : remixdb_merge(r->ref, k->ptr, k->len, merge_fn, &g);
+  const bool good = chance(&m->rng, 30) ? remixdb_merge_decide(r->ref, k->ptr, k->len, &d)
+                                        : remixdb_merge(r->ref, k->ptr, k->len, merge_fn, &g);
   CHECK(good == (g.how != MERGE_TOO_BIG) && remixdb_errcode() == (good ? REMIXDB_OK : REMIXDB_TOOBIG));
   if (g.how == MERGE_PUTS || (g.how == MERGE_CUTS && there)) {
     m->time++;
@@ -289,7 +296,9 @@ static void do_maintenance(struct run *r) {
 
 static void do_get(struct run *r) { model_check_get(&r->m, r->ref, pick_key(r), r->m.time); }
 static void do_near(struct run *r) { model_check_near(&r->m, r->ref, r->m.time); }
-static void check_many(struct model *m, struct xdb_ref *ref, uint64_t time) { (chance(&m->rng, 60) ? model_check_many : model_check_packed)(m, ref, time); }
+static void check_many(struct model *m, struct xdb_ref *ref, uint64_t time) {
+  (chance(&m->rng, 60) ? model_check_many : model_check_packed)(m, ref, time);
+}
 static void do_many(struct run *r) { check_many(&r->m, r->ref, r->m.time); }
 
 // A step of an iterator on what the ref shows at the time.
@@ -418,10 +427,21 @@ static const struct {
   const char *name;
   uint32_t weight;
 } steps[] = {
-    {do_put, "put", 2600},         {do_del, "delete", 600},      {do_batch, "batch", 250},       {do_merge, "merge", 700},
-    {do_get, "get", 1800},         {do_near, "near", 200},       {do_many, "multi_get", 200},    {do_cursor, "iterator", 2200},
-    {do_shot, "snapshot", 1400},   {do_refused, "refused", 10},  {do_maintenance, "maintenance", 16}, {do_checkpoint, "checkpoint", 1},
-    {do_reopen, "reopen", 2},      {do_check, "check", 1},       {do_clear, "clear", 1},
+    {do_put, "put", 2600},
+    {do_del, "delete", 600},
+    {do_batch, "batch", 250},
+    {do_merge, "merge", 700},
+    {do_get, "get", 1800},
+    {do_near, "near", 200},
+    {do_many, "multi_get", 200},
+    {do_cursor, "iterator", 2200},
+    {do_shot, "snapshot", 1400},
+    {do_refused, "refused", 10},
+    {do_maintenance, "maintenance", 16},
+    {do_checkpoint, "checkpoint", 1},
+    {do_reopen, "reopen", 2},
+    {do_check, "check", 1},
+    {do_clear, "clear", 1},
     {do_drain, "drain", 8},
 };
 #define NR_STEPS (sizeof(steps) / sizeof(steps[0]))
@@ -495,7 +515,8 @@ static void run_model(uint64_t s, uint32_t nr) {
 
 static void report(void) {
   static const char *const names[COMPACT_KINDS] = {"kept", "handed back", "minor", "major", "split"};
-  print_message("%llu operations, %llu openings; partitions:", (unsigned long long)nr_ops, (unsigned long long)nr_opened);
+  print_message("%llu operations, %llu openings; partitions:", (unsigned long long)nr_ops,
+                (unsigned long long)nr_opened);
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) print_message(" %llu %s", (unsigned long long)kinds[k], names[k]);
   print_message("; %llu young views made\n", (unsigned long long)young);
 }

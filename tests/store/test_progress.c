@@ -88,8 +88,10 @@ static bool do_checkpoint(struct xdb_ref *r) { return remixdb_checkpoint(r, copy
 static const struct call {
   const char *what;
   bool (*fn)(struct xdb_ref *r);
-} calls[] = {
-    {"flush", remixdb_flush}, {"compact", remixdb_compact}, {"checkpoint", do_checkpoint}, {"verify", remixdb_verify}};
+} calls[] = {{"flush", remixdb_flush},
+             {"compact", remixdb_compact},
+             {"checkpoint", do_checkpoint},
+             {"verify", remixdb_verify}};
 #define NR_CALLS (sizeof(calls) / sizeof(calls[0]))
 
 static uint32_t key_at(char *buf, uint32_t i) { return (uint32_t)sprintf(buf, "key %06u", i); }

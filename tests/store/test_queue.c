@@ -45,13 +45,13 @@ static uint64_t looked_at(void) {
 }
 
 enum {
-  BACK = 1,      // goes out at the end of the key space and grows at its beginning
+  BACK = 1,  // goes out at the end of the key space and grows at its beginning
   SNAPS = 2,
   BATCHES = 4,
-  TABLES = 8,    // all of it has come before, and lies in tables
+  TABLES = 8,        // all of it has come before, and lies in tables
   OUT_OF_TURN = 16,  // now and then a key comes to where the queue has been
-  STEPS = 32,    // the next record is found by a step, not by a seek
-  YOUNG = 64,    // partitions get young views
+  STEPS = 32,        // the next record is found by a step, not by a seek
+  YOUNG = 64,        // partitions get young views
 };
 
 struct plan {
@@ -62,7 +62,7 @@ struct plan {
   size_t memtable;
   // With young views, whose tombstones each memtable passes once, seeks are not alike.
   uint32_t per_seek, worst;  // what is looked at, at most: on average of a part of the cycles, and in one search
-  uint32_t per_old;       // by a snapshot's search on average: it walks through the leaf in which its queue begins
+  uint32_t per_old;          // by a snapshot's search on average: it walks through the leaf in which its queue begins
 };
 
 struct shot {
@@ -160,7 +160,8 @@ static void shot_drop(struct shot *t) {
 
 static void shot_take(struct queue *q, struct shot *t) {
   shot_drop(t);
-  CHECK((t->s = remixdb_snapshot(q->ref)) && (t->ref = remixdb_snapshot_ref(t->s)) && (t->it = remixdb_iter_create(t->ref)));
+  CHECK((t->s = remixdb_snapshot(q->ref)) && (t->ref = remixdb_snapshot_ref(t->s)) &&
+        (t->it = remixdb_iter_create(t->ref)));
   t->first = q->out[0];
 }
 
@@ -260,7 +261,8 @@ static void expect_cost(const char *name, const char *of, uint32_t part, const s
                         uint32_t worst) {
   const double mean = c->seeks ? (double)c->looks / (double)c->seeks : 0;
   if (getenv("QUEUE_COSTS"))
-    print_message("%s, %s, part %u: %.1f looks a seek, at worst %llu\n", name, of, part, mean, (unsigned long long)c->worst);
+    print_message("%s, %s, part %u: %.1f looks a seek, at worst %llu\n", name, of, part, mean,
+                  (unsigned long long)c->worst);
   if (mean > per_seek) fail_msg("%s, %s, part %u: %.1f looks a seek", name, of, part, mean);
   if (c->worst > worst) fail_msg("%s, %s, part %u: %llu looks in a seek", name, of, part, (unsigned long long)c->worst);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The public contract, call by call: statuses, messages, limits, options, and bad input of every kind. What cannot be opened
-// must be told with the file's name, and left as it was found.
+// The public contract, call by call: statuses, messages, limits, options, and bad input of every kind. What cannot be
+// opened must be told with the file's name, and left as it was found.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,13 +29,15 @@
 
 #define PATH_SIZE 512
 
-#define CHECK(cond)                                                                                    \
-  do {                                                                                                 \
-    if (!(cond)) fail_msg("line %d: %s (%s: %s)", __LINE__, #cond, status_now(), remixdb_errmsg());    \
+#define CHECK(cond)                                                                                 \
+  do {                                                                                              \
+    if (!(cond)) fail_msg("line %d: %s (%s: %s)", __LINE__, #cond, status_now(), remixdb_errmsg()); \
   } while (0)
 
 // The message begins with the system's own words.
-static bool reason_is(int errnum) { return remixdb_errcode() == REMIXDB_IO && strncmp(remixdb_errmsg(), strerror(errnum), strlen(strerror(errnum))) == 0; }
+static bool reason_is(int errnum) {
+  return remixdb_errcode() == REMIXDB_IO && strncmp(remixdb_errmsg(), strerror(errnum), strlen(strerror(errnum))) == 0;
+}
 
 // ---- directories
 
@@ -86,7 +88,8 @@ static struct listing list_dir(const char *dir) {
     (void)snprintf(f->name, sizeof(f->name), "%.63s", e->d_name);
     const int fd = open(path, O_RDONLY);
     CHECK(fd >= 0);
-    for (ssize_t n; (n = read(fd, buf, sizeof(buf))) > 0; f->size += (uint64_t)n) f->sum = hash64_seed(buf, (size_t)n, f->sum);
+    for (ssize_t n; (n = read(fd, buf, sizeof(buf))) > 0; f->size += (uint64_t)n)
+      f->sum = hash64_seed(buf, (size_t)n, f->sum);
     (void)close(fd);
   }
   (void)closedir(d);
@@ -110,10 +113,10 @@ static void check_same(const struct listing *a, const struct listing *b, const c
   print_listing("after", b);
   fail_msg("line %d: the directory was changed by %s", line, what);
 }
-#define SAME(before, dir, what)                      \
-  do {                                               \
-    const struct listing now_ = list_dir(dir);       \
-    check_same(&(before), &now_, what, __LINE__);    \
+#define SAME(before, dir, what)                   \
+  do {                                            \
+    const struct listing now_ = list_dir(dir);    \
+    check_same(&(before), &now_, what, __LINE__); \
   } while (0)
 
 static bool ends_with(const char *name, const char *end) {
@@ -217,8 +220,8 @@ static void sample_make(const char *dir, bool compress) {
   CHECK(remixdb_errcode() == REMIXDB_OK);
 }
 
-// What a store with damage may say: each key as it was, or CORRUPT; keys of the log's torn tail (from *end_out on) may be gone,
-// but none before one that is there.
+// What a store with damage may say: each key as it was, or CORRUPT; keys of the log's torn tail (from *end_out on) may
+// be gone, but none before one that is there.
 static bool sample_look(struct xdb_ref *r, uint32_t *end_out) {
   bool whole = true, gone = false;
   *end_out = SAMPLE_KEYS;
@@ -278,12 +281,12 @@ static int in_child(int (*fn)(void *arg), void *arg) {
   return WIFEXITED(st) ? WEXITSTATUS(st) : 1000 + WTERMSIG(st);
 }
 
-#define CHILD_CHECK(cond)                                                                                        \
-  do {                                                                                                           \
-    if (!(cond)) {                                                                                               \
-      fprintf(stderr, "child, line %d: %s (%s: %s)\n", __LINE__, #cond, status_now(), remixdb_errmsg());         \
-      return 1;                                                                                                  \
-    }                                                                                                            \
+#define CHILD_CHECK(cond)                                                                                \
+  do {                                                                                                   \
+    if (!(cond)) {                                                                                       \
+      fprintf(stderr, "child, line %d: %s (%s: %s)\n", __LINE__, #cond, status_now(), remixdb_errmsg()); \
+      return 1;                                                                                          \
+    }                                                                                                    \
   } while (0)
 
 // ---- small things
@@ -304,7 +307,7 @@ static void test_words(void **state) {
     for (int t = 0; t < s; t++) CHECK(strcmp(text, remixdb_strerror((enum remixdb_status)t)) != 0);
   }
   CHECK(strcasecmp(remixdb_strerror(REMIXDB_IO), strerror(EIO)) != 0);  // it is every reason's status, not EIO's alone
-  CHECK(remixdb_strerror((enum remixdb_status)12345) && remixdb_strerror((enum remixdb_status)-1));
+  CHECK(remixdb_strerror((enum remixdb_status)12345) && remixdb_strerror((enum remixdb_status) - 1));
   // the status is each thread's own
   CHECK(!remixdb_open(NULL, 0, 0, true));
   FAILED(REMIXDB_INVALID, "dir");
@@ -580,9 +583,10 @@ static void test_lengths(void **state) {
   uint8_t *const big = malloc(REMIXDB_KV_MAX + 1), *const out = malloc(REMIXDB_KV_MAX);
   CHECK(big && out);
   memset(big, 'x', REMIXDB_KV_MAX + 1);
-  static const uint32_t lens[][2] = {{REMIXDB_KV_MAX + 1, 0}, {0, REMIXDB_KV_MAX + 1}, {1, REMIXDB_KV_MAX}, {REMIXDB_KV_MAX, 1},
-                                     {UINT32_MAX, 0},         {0, UINT32_MAX},         {1, UINT32_MAX},     {UINT32_MAX, 1},
-                                     {UINT32_MAX, UINT32_MAX}, {40000, 40000}};
+  static const uint32_t lens[][2] = {{REMIXDB_KV_MAX + 1, 0}, {0, REMIXDB_KV_MAX + 1}, {1, REMIXDB_KV_MAX},
+                                     {REMIXDB_KV_MAX, 1},     {UINT32_MAX, 0},         {0, UINT32_MAX},
+                                     {1, UINT32_MAX},         {UINT32_MAX, 1},         {UINT32_MAX, UINT32_MAX},
+                                     {40000, 40000}};
   for (uint32_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
     CHECK(!remixdb_put(r, big, lens[i][0], big, lens[i][1]));
     FAILED(REMIXDB_TOOBIG, "65500");
@@ -930,7 +934,8 @@ static void test_locked(void **state) {
   remove_tree(dir);
 }
 
-// A child made by fork has the lock's descriptor, too, and may live on for long: closing the store lets go of the lock all the same.
+// A child made by fork has the lock's descriptor, too, and may live on for long: closing the store lets go of the lock
+// all the same.
 static void test_lock_and_children(void **state) {
   (void)state;
   char dir[PATH_SIZE], byte;
@@ -962,14 +967,16 @@ static void test_lock_and_children(void **state) {
 // ---- damage
 
 // An open of dir must fail with one of two statuses, name the file, and change nothing.
-static void check_refused(const char *dir, enum remixdb_status s, enum remixdb_status or_s, const char *name, const char *what) {
+static void check_refused(const char *dir, enum remixdb_status s, enum remixdb_status or_s, const char *name,
+                          const char *what) {
   const struct listing before = list_dir(dir);
   struct remixdb_opts o = small_opts();
   for (int i = 0; i < 2; i++) {
     o.read_only = i == 1;
     struct xdb *const x = remixdb_open_opts(dir, &o);
     if (x) fail_msg("%s: the store opened", what);
-    if (remixdb_errcode() != s && remixdb_errcode() != or_s) fail_msg("%s: %s: %s", what, status_now(), remixdb_errmsg());
+    if (remixdb_errcode() != s && remixdb_errcode() != or_s)
+      fail_msg("%s: %s: %s", what, status_now(), remixdb_errmsg());
     if (!strstr(remixdb_errmsg(), name) || !strstr(remixdb_errmsg(), dir))
       fail_msg("%s: the message is \"%s\"", what, remixdb_errmsg());
     SAME(before, dir, what);
@@ -1110,9 +1117,11 @@ static void flip_all_over(const char *from, const char *name_of_copy) {
       struct xdb *const x = remixdb_open_opts(dir, &o);
       if (!x) {
         const enum remixdb_status s = remixdb_errcode();
-        if (s != REMIXDB_CORRUPT && s != REMIXDB_VERSION) fail_msg("%s: %s: %s", what, remixdb_strerror(s), remixdb_errmsg());
+        if (s != REMIXDB_CORRUPT && s != REMIXDB_VERSION)
+          fail_msg("%s: %s: %s", what, remixdb_strerror(s), remixdb_errmsg());
         // of the log it may be the place of the segment that is missed
-        if (!strstr(remixdb_errmsg(), wal ? dir : f->name)) fail_msg("%s: the message is \"%s\"", what, remixdb_errmsg());
+        if (!strstr(remixdb_errmsg(), wal ? dir : f->name))
+          fail_msg("%s: the message is \"%s\"", what, remixdb_errmsg());
       } else {
         if (exact) fail_msg("%s: the store opened", what);
         struct xdb_ref *const r = remixdb_ref(x);
@@ -1207,8 +1216,8 @@ static void test_damaged_log(void **state) {
 
 // ---- want of means
 
-// The store at arg, with as many descriptors as it takes: until then every open says what it could not open and leaves the store
-// readable.
+// The store at arg, with as many descriptors as it takes: until then every open says what it could not open and leaves
+// the store readable.
 static int descriptors_child(void *arg) {
   struct remixdb_opts o = small_opts();
   struct rlimit old;
@@ -1227,7 +1236,8 @@ static int descriptors_child(void *arg) {
     CHILD_CHECK(setrlimit(RLIMIT_NOFILE, &old) == 0);
     if (x) continue;
     refused++;
-    CHILD_CHECK(remixdb_errcode() == REMIXDB_NOMEM && strstr(remixdb_errmsg(), arg) && strstr(remixdb_errmsg(), strerror(EMFILE)));
+    CHILD_CHECK(remixdb_errcode() == REMIXDB_NOMEM && strstr(remixdb_errmsg(), arg) &&
+                strstr(remixdb_errmsg(), strerror(EMFILE)));
     const struct listing after = list_dir(arg);
     CHILD_CHECK(after.nr == before.nr && memcmp(&before, &after, sizeof(before)) == 0);
   }
@@ -1244,8 +1254,7 @@ static int descriptors_child(void *arg) {
     const uint32_t klen = sample_key(key, i), vlen = sample_value(want, i);
     if (!remixdb_getn(r, key, klen, got, sizeof(got), &len))
       CHILD_CHECK(remixdb_errcode() == REMIXDB_NOMEM && strstr(remixdb_errmsg(), strerror(EMFILE)));
-    else
-      CHILD_CHECK(len == vlen && memcmp(got, want, len) == 0);
+    else CHILD_CHECK(len == vlen && memcmp(got, want, len) == 0);
   }
   CHILD_CHECK(remixdb_put(r, "zz", 2, "", 0));
   CHILD_CHECK(remixdb_sync(r));
@@ -1267,7 +1276,7 @@ static void test_descriptors(void **state) {
   remove_tree(dir);
 }
 
-static _Atomic int64_t fault_at;   // allocations until one is refused; then all are, or none
+static _Atomic int64_t fault_at;  // allocations until one is refused; then all are, or none
 static _Atomic bool fault_lasts;
 
 static bool fault(size_t size) {
@@ -1287,8 +1296,8 @@ static bool fault_off(void) {
   return atomic_load(&fault_at) < 1;  // whether one was refused
 }
 
-// A seek with the key that the iterator stands on, when the store has been compacted meanwhile: it gives up the memory that the key lies in, and reads other
-// blocks into it.
+// A seek with the key that the iterator stands on, when the store has been compacted meanwhile: it gives up the memory
+// that the key lies in, and reads other blocks into it.
 static void test_own_key(void **state) {
   (void)state;
   char dir[PATH_SIZE], key[400], val[100];
@@ -1381,7 +1390,8 @@ static void told_close(const char *dir, struct xdb_ref *r, struct xdb *x) {
   remove_tree(dir);
 }
 
-// Of a block that the cache has no room for either, a get reads a piece, the next one beyond that the rest of it, and those behind it nothing.
+// Of a block that the cache has no room for either, a get reads a piece, the next one beyond that the rest of it, and
+// those behind it nothing.
 static void test_get_neighbours(void **state) {
   (void)state;
   char dir[PATH_SIZE];
@@ -1391,7 +1401,7 @@ static void test_get_neighbours(void **state) {
   for (uint32_t i = 0; i < TOLD_KEYS; i++) told_get(r, i);
   const uint64_t blocks = told(x, "reads") - reads;
   CHECK(blocks >= TOLD_KEYS / 40 && blocks <= 2 * TOLD_KEYS / 30);  // of 4 KiB, and 108 bytes a record
-  CHECK(told(x, "declined") == 0);                              // without a cache there is none to decline
+  CHECK(told(x, "declined") == 0);                                  // without a cache there is none to decline
   told_close(dir, r, x);
 }
 
@@ -1516,7 +1526,8 @@ static void test_no_memory_use(void **state) {
       bool found = remixdb_getn(r, key, klen, got, sizeof(got), &len);
       if (i % 7 == 0 && fault_off() && !found && remixdb_errcode() == REMIXDB_NOMEM)
         found = remixdb_getn(r, key, klen, got, sizeof(got), &len);
-      CHECK(found ? there[i] && len == vlen && memcmp(got, val, len) == 0 : !there[i] && remixdb_errcode() == REMIXDB_NOTFOUND);
+      CHECK(found ? there[i] && len == vlen && memcmp(got, val, len) == 0
+                  : !there[i] && remixdb_errcode() == REMIXDB_NOTFOUND);
     }
     if (round == 1) break;
     remixdb_unref(r);
@@ -1583,10 +1594,22 @@ static void test_bad_options(void **state) {
     switch (i) {
       case 0: o.io = "floppy"; break;
       case 1: o.io = ""; break;
-      case 2: o.worker_cores = "x"; o.workers = 1; break;
-      case 3: o.worker_cores = "0,"; o.workers = 1; break;
-      case 4: o.worker_cores = "5-2"; o.workers = 1; break;
-      case 5: o.worker_cores = ""; o.workers = 1; break;
+      case 2:
+        o.worker_cores = "x";
+        o.workers = 1;
+        break;
+      case 3:
+        o.worker_cores = "0,";
+        o.workers = 1;
+        break;
+      case 4:
+        o.worker_cores = "5-2";
+        o.workers = 1;
+        break;
+      case 5:
+        o.worker_cores = "";
+        o.workers = 1;
+        break;
       case 6: o.workers = 65; break;
       case 7: o.workers = INT_MAX; break;
       case 8: o.max_open_files = 15; break;
@@ -1598,7 +1621,10 @@ static void test_bad_options(void **state) {
       case 14: o.cache_mb = SIZE_MAX; break;
       case 15: o.wal_mb = SIZE_MAX; break;
       case 16: o.workers = -2; break;
-      case 17: o.worker_cores = "99999999999"; o.workers = 1; break;
+      case 17:
+        o.worker_cores = "99999999999";
+        o.workers = 1;
+        break;
     }
     struct xdb *const x = remixdb_open_opts(dir, &o);
     if (x) fail_msg("options %u were taken", i);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The public contract of what goes beyond putting, getting and iterating forward: merges, batches, many gets as one, iterators backward and without copying,
-// snapshots, checkpoints and their like. Arguments, statuses, messages, and what a refused call leaves as it was.
+// The public contract of what goes beyond putting, getting and iterating forward: merges, batches, many gets as one,
+// iterators backward and without copying, snapshots, checkpoints and their like. Arguments, statuses, messages, and
+// what a refused call leaves as it was.
 #include "tests/lib/contract.h"
 #include "tests/lib/store.h"
 
@@ -131,7 +132,9 @@ static void test_lengths(void **state) {
   uint32_t calls = 0;
   REFUSED(remixdb_merge(r, big, REMIXDB_KV_MAX + 1, keep, &calls), REMIXDB_TOOBIG, "65500");
   REFUSED(remixdb_merge(r, big, UINT32_MAX, keep, &calls), REMIXDB_TOOBIG, "65500");
-  REFUSED(remixdb_merge_decide(r, big, REMIXDB_KV_MAX + 1, &(struct remixdb_decision){.decide = decide_to_keep, .priv = &calls}), REMIXDB_TOOBIG, "65500");
+  REFUSED(remixdb_merge_decide(r, big, REMIXDB_KV_MAX + 1,
+                               &(struct remixdb_decision){.decide = decide_to_keep, .priv = &calls}),
+          REMIXDB_TOOBIG, "65500");
   CHECK(calls == 0);
   GOOD(remixdb_merge(r, big, REMIXDB_KV_MAX, keep, &calls));
   REFUSED(remixdb_batch_put(b, big, REMIXDB_KV_MAX, "v", 1), REMIXDB_TOOBIG, "65500");
@@ -151,7 +154,8 @@ static void test_lengths(void **state) {
   // larger than a memtable: nothing is written
   remixdb_batch_clear(b);
   char key[16];
-  for (uint32_t i = 0; i < 40; i++) GOOD(remixdb_batch_put(b, key, (uint32_t)snprintf(key, sizeof(key), "%u", i), big, 60000));
+  for (uint32_t i = 0; i < 40; i++)
+    GOOD(remixdb_batch_put(b, key, (uint32_t)snprintf(key, sizeof(key), "%u", i), big, 60000));
   REFUSED(remixdb_write(r, b), REMIXDB_TOOBIG, "memtable");
   CHECK(!remixdb_probe(r, "1", 1) && remixdb_batch_count(b) == 40);
   remixdb_batch_clear(b);
@@ -193,8 +197,9 @@ static bool at(struct xdb_iter *it, const char *key, const char *value) {
 static bool nowhere(struct xdb_iter *it) {
   uint32_t len = 55;
   if (remixdb_iter_valid(it) || remixdb_iter_status(it) != REMIXDB_OK) return false;
-  const bool none = !remixdb_iter_key(it, &len) && remixdb_errcode() == REMIXDB_NOTFOUND && !remixdb_iter_value(it, &len) &&
-                    remixdb_errcode() == REMIXDB_NOTFOUND && !remixdb_iter_peek(it, NULL, NULL, NULL, NULL);
+  const bool none = !remixdb_iter_key(it, &len) && remixdb_errcode() == REMIXDB_NOTFOUND &&
+                    !remixdb_iter_value(it, &len) && remixdb_errcode() == REMIXDB_NOTFOUND &&
+                    !remixdb_iter_peek(it, NULL, NULL, NULL, NULL);
   return none && remixdb_errcode() == REMIXDB_NOTFOUND && len == 55;
 }
 
@@ -217,13 +222,15 @@ static void test_iterators(void **state) {
   remixdb_iter_seek_for_prev(it, NULL, 0);
   CHECK(nowhere(it));
   for (int place = 0; place < 2; place++) {  // in the memtable, in tables
-    GOOD(remixdb_put(r, "", 0, "", 0) && remixdb_put(r, "b", 1, "B", 1) && remixdb_put(r, "d", 1, "", 0) && remixdb_put(r, "dd", 2, "DD", 2));
+    GOOD(remixdb_put(r, "", 0, "", 0) && remixdb_put(r, "b", 1, "B", 1) && remixdb_put(r, "d", 1, "", 0) &&
+         remixdb_put(r, "dd", 2, "DD", 2));
     if (place) GOOD(remixdb_flush(r));
     remixdb_iter_seek_last(it);
     CHECK(at(it, "dd", "DD"));
     const void *const held = remixdb_iter_key(it, NULL);
     GOOD(remixdb_put(r, "dd", 2, "new", 3) && remixdb_put(r, "zz", 2, "", 0) && remixdb_flush(r));
-    CHECK(remixdb_iter_key(it, NULL) == held && memcmp(held, "dd", 2) == 0 && at(it, "dd", "DD"));  // it stays, and where it was
+    CHECK(remixdb_iter_key(it, NULL) == held && memcmp(held, "dd", 2) == 0 &&
+          at(it, "dd", "DD"));  // it stays, and where it was
     remixdb_iter_prev(it);
     CHECK(at(it, "d", ""));
     remixdb_iter_prev(it);
@@ -240,7 +247,8 @@ static void test_iterators(void **state) {
     CHECK(nowhere(it));
     static const struct {
       const char *key, *found;
-    } seeks[] = {{"", ""}, {"a", ""}, {"b", "b"}, {"b\x01", "b"}, {"c", "b"}, {"d", "d"}, {"dc", "d"}, {"dd", "dd"}, {"de", "dd"}, {"\xff", "zz"}};
+    } seeks[] = {{"", ""},   {"a", ""},   {"b", "b"},   {"b\x01", "b"}, {"c", "b"},
+                 {"d", "d"}, {"dc", "d"}, {"dd", "dd"}, {"de", "dd"},   {"\xff", "zz"}};
     for (uint32_t i = 0; i < sizeof(seeks) / sizeof(seeks[0]); i++) {
       uint32_t len = 0;
       remixdb_iter_seek_for_prev(it, seeks[i].key, (uint32_t)strlen(seeks[i].key));
@@ -274,7 +282,8 @@ static void test_multi_get(void **state) {
   values[0].cap = 4;
   CHECK(remixdb_multi_get(r, 3, keys, values, found) == 2);
   FAILED(REMIXDB_TOOBIG, NULL);
-  CHECK(values[0].len == 10 && memcmp(room[0], "1234x", 5) == 0 && room[2][0] == 'e' && found[0] && !found[1] && found[2]);
+  CHECK(values[0].len == 10 && memcmp(room[0], "1234x", 5) == 0 && room[2][0] == 'e' && found[0] && !found[1] &&
+        found[2]);
   // only the length, or only whether it is there
   values[0] = (struct remixdb_buf){NULL, 0, 5};
   CHECK(remixdb_multi_get(r, 3, keys, values, found) == 2 && values[0].len == 10);
@@ -310,7 +319,8 @@ static void test_multi_get_packed(void **state) {
   struct remixdb_packed out = {.ptr = room, .cap = 11, .offs = offs, .lens = lens, .found = found};
   CHECK(remixdb_multi_get_packed(r, 4, klens, "abnone", 6, &out) == 3);
   check_good(true, "multi_get_packed", __LINE__);
-  CHECK(found[0] && !found[1] && found[2] && found[3] && lens[0] == 10 && lens[1] == 0 && lens[2] == 1 && lens[3] == 0 && out.len == 11);
+  CHECK(found[0] && !found[1] && found[2] && found[3] && lens[0] == 10 && lens[1] == 0 && lens[2] == 1 &&
+        lens[3] == 0 && out.len == 11);
   CHECK(offs[0] + 10 <= 11 && offs[2] < 11 && memcmp(room + offs[0], "1234567890", 10) == 0 && room[offs[2]] == 'e');
   // too small: all but the bytes is right, and nothing is written behind the buffer
   for (uint32_t cap = 0; cap < 11; cap++) {
@@ -320,7 +330,8 @@ static void test_multi_get_packed(void **state) {
     out.ptr = cap ? room : NULL;
     CHECK(remixdb_multi_get_packed(r, 4, klens, "abnone", 6, &out) == 3);
     FAILED(REMIXDB_TOOBIG, "11");
-    CHECK(found[0] && !found[1] && found[2] && found[3] && lens[0] == 10 && lens[1] == 0 && lens[2] == 1 && lens[3] == 0 && out.len == 11);
+    CHECK(found[0] && !found[1] && found[2] && found[3] && lens[0] == 10 && lens[1] == 0 && lens[2] == 1 &&
+          lens[3] == 0 && out.len == 11);
     for (uint32_t i = cap; i < sizeof(room); i++) CHECK(room[i] == 'x');
   }
   out.ptr = room;
@@ -328,7 +339,8 @@ static void test_multi_get_packed(void **state) {
   CHECK(remixdb_multi_get_packed(r, 0, NULL, NULL, 0, &out) == 0 && out.len == 0);
   check_good(true, "multi_get_packed of nothing", __LINE__);
   // arguments; nothing changes
-  static const uint32_t longer[4] = {1, 1, 0, 5}, shorter[4] = {1, 1, 0, 3}, most[4] = {1, UINT32_MAX, UINT32_MAX, 6}, long_key[1] = {REMIXDB_KV_MAX + 1};
+  static const uint32_t longer[4] = {1, 1, 0, 5}, shorter[4] = {1, 1, 0, 3}, most[4] = {1, UINT32_MAX, UINT32_MAX, 6},
+                        long_key[1] = {REMIXDB_KV_MAX + 1};
   static const uint8_t big[REMIXDB_KV_MAX + 1];
   found[0] = false;
   lens[0] = out.len = 77;
@@ -366,7 +378,8 @@ static bool page_is(const struct remixdb_page *p, const char *bytes) {
 
 static void test_pages(void **state) {
   (void)state;
-  GOOD(remixdb_put(r, "", 0, "", 0) && remixdb_put(r, "a", 1, "11", 2) && remixdb_put(r, "b", 1, "", 0) && remixdb_put(r, "c", 1, "333", 3));
+  GOOD(remixdb_put(r, "", 0, "", 0) && remixdb_put(r, "a", 1, "11", 2) && remixdb_put(r, "b", 1, "", 0) &&
+       remixdb_put(r, "c", 1, "333", 3));
   uint8_t room[16];
   uint32_t klens[4], vlens[4];
   struct remixdb_page p = {.ptr = room, .cap = sizeof(room), .klens = klens, .vlens = vlens, .max = 4};
@@ -378,14 +391,16 @@ static void test_pages(void **state) {
   // all of it
   remixdb_iter_seek(it, NULL, 0);
   GOOD(remixdb_iter_page(it, &p));
-  CHECK(p.nr == 4 && page_is(&p, "a11bc333") && klens[0] == 0 && vlens[0] == 0 && klens[1] == 1 && vlens[1] == 2 && vlens[2] == 0 && vlens[3] == 3);
+  CHECK(p.nr == 4 && page_is(&p, "a11bc333") && klens[0] == 0 && vlens[0] == 0 && klens[1] == 1 && vlens[1] == 2 &&
+        vlens[2] == 0 && vlens[3] == 3);
   // what was given at the end can be given back, after others have written, too
   GOOD(remixdb_put(r, "bb", 2, "new", 3));
   GOOD(remixdb_iter_unread(it, &p, 2));
   CHECK(p.nr == 0 && p.len == 0 && !p.after);
   GOOD(remixdb_iter_page(it, &p));
   CHECK(p.nr == 2 && page_is(&p, "bc333"));
-  CHECK(!remixdb_iter_page(it, &p) && remixdb_errcode() == REMIXDB_NOTFOUND && p.nr == 0 && !p.after && !remixdb_iter_valid(it));
+  CHECK(!remixdb_iter_page(it, &p) && remixdb_errcode() == REMIXDB_NOTFOUND && p.nr == 0 && !p.after &&
+        !remixdb_iter_valid(it));
   GOOD(remixdb_iter_unread(it, &p, 0));
   CHECK(!remixdb_iter_valid(it));
   // backward, keys only, in the room of one
@@ -436,7 +451,8 @@ static void test_pages(void **state) {
 
 static void test_batch_load(void **state) {
   (void)state;
-  static const uint8_t ops[3] = {REMIXDB_BATCH_PUT, REMIXDB_BATCH_DEL, REMIXDB_BATCH_PUT}, none[3] = {REMIXDB_BATCH_PUT, 2, REMIXDB_BATCH_PUT};
+  static const uint8_t ops[3] = {REMIXDB_BATCH_PUT, REMIXDB_BATCH_DEL, REMIXDB_BATCH_PUT},
+                       none[3] = {REMIXDB_BATCH_PUT, 2, REMIXDB_BATCH_PUT};
   static const uint32_t klens[3] = {1, 2, 0}, vlens[3] = {3, 0, 1}, zeros[3] = {0};
   static const char bytes[] = "k123k2v";
   static const uint8_t big[2 * REMIXDB_KV_MAX];
@@ -462,12 +478,17 @@ static void test_batch_load(void **state) {
   INVALID(remixdb_batch_load(b, 0, ops, klens, vlens, bytes, 7), "add up to 0");
   INVALID(remixdb_batch_load(b, 3, none, klens, vlens, bytes, 7), "operation 1");
   INVALID(remixdb_batch_load(b, 2, ops, zeros, (const uint32_t[]){3, 4}, bytes, 7), "operation 1");
-  REFUSED(remixdb_batch_load(b, 1, NULL, (const uint32_t[]){1}, (const uint32_t[]){REMIXDB_KV_MAX}, big, sizeof(big)), REMIXDB_TOOBIG, "65500");
-  REFUSED(remixdb_batch_load(b, 1, NULL, (const uint32_t[]){UINT32_MAX}, (const uint32_t[]){UINT32_MAX}, big, sizeof(big)), REMIXDB_TOOBIG, "65500");
+  REFUSED(remixdb_batch_load(b, 1, NULL, (const uint32_t[]){1}, (const uint32_t[]){REMIXDB_KV_MAX}, big, sizeof(big)),
+          REMIXDB_TOOBIG, "65500");
+  REFUSED(remixdb_batch_load(b, 1, NULL, (const uint32_t[]){UINT32_MAX}, (const uint32_t[]){UINT32_MAX}, big,
+                             sizeof(big)),
+          REMIXDB_TOOBIG, "65500");
   // a bad one behind good ones: none is taken
-  REFUSED(remixdb_batch_load(b, 2, NULL, (const uint32_t[]){1, UINT32_MAX}, (const uint32_t[]){3, 2}, bytes, 7), REMIXDB_TOOBIG, NULL);
+  REFUSED(remixdb_batch_load(b, 2, NULL, (const uint32_t[]){1, UINT32_MAX}, (const uint32_t[]){3, 2}, bytes, 7),
+          REMIXDB_TOOBIG, NULL);
   CHECK(remixdb_batch_count(b) == 0);
-  GOOD(remixdb_batch_load(b, 1, NULL, (const uint32_t[]){1}, (const uint32_t[]){REMIXDB_KV_MAX - 1}, big, REMIXDB_KV_MAX));
+  GOOD(remixdb_batch_load(b, 1, NULL, (const uint32_t[]){1}, (const uint32_t[]){REMIXDB_KV_MAX - 1}, big,
+                          REMIXDB_KV_MAX));
   remixdb_batch_destroy(b);
 }
 
@@ -492,7 +513,8 @@ static void test_snapshots(void **state) {
   REFUSED(remixdb_del(old, "k", 1), REMIXDB_READONLY, "snapshot");
   REFUSED(remixdb_write(old, b), REMIXDB_READONLY, "snapshot");
   REFUSED(remixdb_merge(old, "k", 1, keep, &calls), REMIXDB_READONLY, "snapshot");
-  REFUSED(remixdb_merge_decide(old, "k", 1, &(struct remixdb_decision){.decide = decide_to_keep, .priv = &calls}), REMIXDB_READONLY, "snapshot");
+  REFUSED(remixdb_merge_decide(old, "k", 1, &(struct remixdb_decision){.decide = decide_to_keep, .priv = &calls}),
+          REMIXDB_READONLY, "snapshot");
   REFUSED(remixdb_flush(old), REMIXDB_READONLY, "snapshot");
   REFUSED(remixdb_compact(old), REMIXDB_READONLY, "snapshot");
   CHECK(calls == 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The room that a store takes on disk: a small store is small, the files of the log keep their limit together, and a store that was closed has one log, which
-// is empty. On the simulated disk.
+// The room that a store takes on disk: a small store is small, the files of the log keep their limit together, and a
+// store that was closed has one log, which is empty. On the simulated disk.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -102,7 +102,8 @@ static void test_small(void **state) {
   simdisk_destroy(disk);
 }
 
-// After the end of a store one log is there, of a few KiB, and nothing in it; so it is when the next opening has written nothing.
+// After the end of a store one log is there, of a few KiB, and nothing in it; so it is when the next opening has
+// written nothing.
 static void check_closed(struct simdisk *d) {
   const struct logs l = logs_of(d);
   assert_int_equal(l.nr, 1);
@@ -150,7 +151,8 @@ static void test_opened(void **state) {
   simdisk_destroy(disk);
 }
 
-// Whatever is written, the log's files together keep the limit; also in the store that a power cut leaves, while it goes on.
+// Whatever is written, the log's files together keep the limit; also in the store that a power cut leaves, while it
+// goes on.
 static void keep_limit(int workers, uint64_t seed) {
   const uint64_t limit = 2 * MIB;  // twice the memtable
   uint64_t rng = seed, most = 0;
@@ -190,6 +192,7 @@ static void test_limit(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_small), cmocka_unit_test(test_closed), cmocka_unit_test(test_opened), cmocka_unit_test(test_limit)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_small), cmocka_unit_test(test_closed),
+                                     cmocka_unit_test(test_opened), cmocka_unit_test(test_limit)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

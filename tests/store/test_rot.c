@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Damage: every bit of every file of small stores is flipped, one at a time, every file is cut at every length, and each is taken
-// away. A store so damaged either does not open, with an error that names the file, or what it answers by get, forwards and backwards
-// is right, or such an error: never a wrong answer, never an empty store in place of a damaged one. Which of it, is known for every byte:
-// all are under a checksum but what the formats leave out, and nothing of that changes an answer.
+// Damage: every bit of every file of small stores is flipped, one at a time, every file is cut at every length, and
+// each is taken away. A store so damaged either does not open, with an error that names the file, or what it answers by
+// get, forwards and backwards is right, or such an error: never a wrong answer, never an empty store in place of a
+// damaged one. Which of it, is known for every byte: all are under a checksum but what the formats leave out, and
+// nothing of that changes an answer.
 //
-// In a release build all of it is done, but of the third store, which adds little to the first, a quarter; in others a sample. ROT_ALL=1
-// does everything; a failure prints the seed, and ROT_SEED repeats it.
+// In a release build all of it is done, but of the third store, which adds little to the first, a quarter; in others a
+// sample. ROT_ALL=1 does everything; a failure prints the seed, and ROT_SEED repeats it.
 #include "tests/lib/tiny.h"
 
 #include <errno.h>
@@ -32,16 +33,19 @@ static bool chosen(void) { return sample == 1 || rng_next(&rng) % sample == 0; }
 
 // What is being done, for messages.
 static char what[160];
-#define CHECK(cond)                                                                                              \
-  do {                                                                                                           \
-    if (!(cond))                                                                                                 \
-      fail_msg("ROT_SEED=%llu, %s, line %d: %s (last message: %s)", (unsigned long long)seed, what, __LINE__, #cond, err_msg()); \
+#define CHECK(cond)                                                                                                  \
+  do {                                                                                                               \
+    if (!(cond))                                                                                                     \
+      fail_msg("ROT_SEED=%llu, %s, line %d: %s (last message: %s)", (unsigned long long)seed, what, __LINE__, #cond, \
+               err_msg());                                                                                           \
   } while (0)
 
 // ---- the stores
 
 // NULL: the key is wherever there is room in it.
-static struct kref key_of(uint8_t *buf, uint32_t i) { return kref(buf, (uint32_t)snprintf((char *)buf, 32, "key/%03u", i)); }
+static struct kref key_of(uint8_t *buf, uint32_t i) {
+  return kref(buf, (uint32_t)snprintf((char *)buf, 32, "key/%03u", i));
+}
 #define KEY(i) key_of((uint8_t[32]){0}, i)
 
 // Two runs with old versions and tombstones; three segments of the log, each of an opening of its own.
@@ -79,7 +83,8 @@ static struct tiny *make_zstd(void) {
   TINY_OK(tiny_close(t));
   tiny_drop_pool(t);
   uint8_t dict_len[4];
-  CHECK(simdisk_peek(t->disk, tiny_path("000001.sst"), (uint64_t)simdisk_size(t->disk, tiny_path("000001.sst")) - 256 + 128, dict_len, 4));
+  CHECK(simdisk_peek(t->disk, tiny_path("000001.sst"),
+                     (uint64_t)simdisk_size(t->disk, tiny_path("000001.sst")) - 256 + 128, dict_len, 4));
   CHECK(load32le(dict_len) > 0);
   return t;
 }
@@ -88,7 +93,9 @@ static const struct store {
   const char *name;
   struct tiny *(*make)(void);
   uint32_t sample;
-} stores[] = {{"compressed keys", make_ckeys, SAMPLE}, {"zstd", make_zstd, SAMPLE}, {"compact", make_compact, 4 * SAMPLE}};
+} stores[] = {{"compressed keys", make_ckeys, SAMPLE},
+              {"zstd", make_zstd, SAMPLE},
+              {"compact", make_compact, 4 * SAMPLE}};
 #define STORES (sizeof(stores) / sizeof(stores[0]))
 
 // ---- what must come of damage
@@ -147,7 +154,8 @@ static void files_load(struct files *f, const struct tiny *t) {
     if (gen < oldest) x->kind = SPARE;
     if (gen == newest) x->end = load64le(x->good + 464);
     for (uint32_t k = 0; k < f->nr; k++)  // what the next segment says of it
-      if (f->file[k].kind >= LOG && f->file[k].kind <= SPARE && load64le(f->file[k].good + 24) > gen && load64le(f->file[k].good + 32) == gen)
+      if (f->file[k].kind >= LOG && f->file[k].kind <= SPARE && load64le(f->file[k].good + 24) > gen &&
+          load64le(f->file[k].good + 32) == gen)
         x->end = load64le(f->file[k].good + 40);
     if (x->kind == LOG) assert_true(x->end > 512 && x->end <= x->len);
   }
@@ -159,14 +167,10 @@ static void files_free(struct files *f) {
 
 static enum fate fate_of_flip(const struct file *f, size_t off) {
   switch (f->kind) {
-    case TABLE:
-      return off < f->data_end ? FATE_ERROR : off < f->ckb_end ? FATE_RIGHT : FATE_REFUSED;
-    case LOG:
-      return off < 448 || (off >= 504 && off < f->end) ? FATE_REFUSED : FATE_RIGHT;
-    case SPARE:
-      return FATE_RIGHT;
-    default:
-      return FATE_REFUSED;
+    case TABLE: return off < f->data_end ? FATE_ERROR : off < f->ckb_end ? FATE_RIGHT : FATE_REFUSED;
+    case LOG: return off < 448 || (off >= 504 && off < f->end) ? FATE_REFUSED : FATE_RIGHT;
+    case SPARE: return FATE_RIGHT;
+    default: return FATE_REFUSED;
   }
 }
 
@@ -174,7 +178,8 @@ static enum fate fate_of_cut(const struct file *f, size_t len) {
   return f->kind == SPARE || (f->kind == LOG && len >= f->end) ? FATE_RIGHT : FATE_REFUSED;
 }
 
-// An error is of the right kind and says where: the file itself; of a log, which may be known by another segment only, at least which part.
+// An error is of the right kind and says where: the file itself; of a log, which may be known by another segment only,
+// at least which part.
 static void check_error(const struct file *f, enum remixdb_status s, const char *msg) {
   CHECK(s == REMIXDB_CORRUPT);  // nor is a flipped format's number taken for a later library's
   CHECK(strstr(msg, f->name) || (f->kind >= LOG && f->kind <= SPARE && strstr(msg, "generation")));
@@ -351,7 +356,8 @@ static void test_open_log(void **state) {
     size_t len;
     uint8_t *const good = tiny_read_file(t, name, &len);
     for (size_t n = 0; n < 9 * len; n++) {  // every bit, then every length
-      (void)snprintf(what, sizeof(what), "%s, unclosed: %s %zu", name, n < 8 * len ? "bit" : "cut to", n < 8 * len ? n : n - 8 * len);
+      (void)snprintf(what, sizeof(what), "%s, unclosed: %s %zu", name, n < 8 * len ? "bit" : "cut to",
+                     n < 8 * len ? n : n - 8 * len);
       if (n < 8 * len) CHECK(simdisk_flip(t->disk, tiny_path(name), n / 8, (uint8_t)(1u << n % 8)));
       else tiny_write_file(t, name, good, n - 8 * len);
       struct tiny_errors e;
@@ -389,7 +395,8 @@ static struct tiny *copy_of(const struct tiny *t) {
   return c;
 }
 
-static void check_unchanged(const struct tiny *t, const struct files *f, const struct file *damaged, size_t off, uint32_t bit) {
+static void check_unchanged(const struct tiny *t, const struct files *f, const struct file *damaged, size_t off,
+                            uint32_t bit) {
   struct tiny_files names;
   tiny_list(t, &names);
   CHECK(names.nr == f->nr);
@@ -404,15 +411,17 @@ static void check_unchanged(const struct tiny *t, const struct files *f, const s
   }
 }
 
-// An opening that writes, a write, a compaction of everything: it fails, naming the file, or does not care. Wherever it stops, the
-// store opens again as it should with the damage undone, unless the damage was refused, and then nothing has changed.
+// An opening that writes, a write, a compaction of everything: it fails, naming the file, or does not care. Wherever it
+// stops, the store opens again as it should with the damage undone, unless the damage was refused, and then nothing has
+// changed.
 static void compact_over(struct tiny *t, const struct files *f) {
   for (uint32_t i = 0; i < f->nr; i++) {
     const struct file *const x = &f->file[i];
     const uint32_t every = (x->kind == TABLE ? 101 : 31) * (all || SAMPLE == 1 ? 1 : 4);
     for (size_t off = rng_next(&rng) % every; off < x->len; off += 1 + rng_next(&rng) % (2 * every)) {
       const uint32_t bit = (uint32_t)rng_next(&rng) % 8;
-      (void)snprintf(what, sizeof(what), "a compaction with bit %u of byte %zu of %s (of %zu)", bit, off, x->name, x->len);
+      (void)snprintf(what, sizeof(what), "a compaction with bit %u of byte %zu of %s (of %zu)", bit, off, x->name,
+                     x->len);
       struct tiny *const c = copy_of(t);
       CHECK(simdisk_flip(c->disk, tiny_path(x->name), off, (uint8_t)(1u << bit)));
       enum remixdb_status s = tiny_try_open(c, false);
@@ -477,7 +486,8 @@ static void read_tables(struct tiny *t, const struct files *f) {
   blkio_init(&io, e, BLKIO_SYNC);
   CHECK(blkio_queue_create(&io, &q) == REMIXDB_OK);
   CHECK(fdpool_create(e, 16, &fds) == REMIXDB_OK);
-  const struct sst_ctx ctx = {.env = e, .dir = simdisk_dir(e, TINY_DIR), .io = &io, .fds = fds, .store_id = TINY_STORE_ID};
+  const struct sst_ctx ctx = {
+      .env = e, .dir = simdisk_dir(e, TINY_DIR), .io = &io, .fds = fds, .store_id = TINY_STORE_ID};
   for (uint32_t i = 0; i < f->nr; i++) {
     const struct file *const x = &f->file[i];
     if (x->kind != TABLE) continue;
@@ -504,19 +514,24 @@ static void test_tables(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_flips),    cmocka_unit_test(test_cuts),         cmocka_unit_test(test_zeroes), cmocka_unit_test(test_exchanged),
-      cmocka_unit_test(test_open_log), cmocka_unit_test(test_compactions), cmocka_unit_test(test_tables),
+      cmocka_unit_test(test_flips),     cmocka_unit_test(test_cuts),     cmocka_unit_test(test_zeroes),
+      cmocka_unit_test(test_exchanged), cmocka_unit_test(test_open_log), cmocka_unit_test(test_compactions),
+      cmocka_unit_test(test_tables),
   };
   const char *const given = getenv("ROT_SEED"), *const whole = getenv("ROT_ALL");
   seed = given ? strtoull(given, NULL, 0) : time_ns();
   rng = seed;
   all = whole && strcmp(whole, "0") != 0;
   const int rc = cmocka_run_group_tests(tests, NULL, NULL);
-  print_message("%s: %llu bits flipped, %llu lengths cut; %llu stores refused, %llu opened and gave errors, %llu were right all the same\n",
-                all ? "everything" : SAMPLE == 1 ? "nearly everything" : "a sample", (unsigned long long)nr_flips, (unsigned long long)nr_cuts,
-                (unsigned long long)nr_refused, (unsigned long long)nr_errors, (unsigned long long)nr_unseen);
+  print_message("%s: %llu bits flipped, %llu lengths cut; %llu stores refused, %llu opened and gave errors, %llu were "
+                "right all the same\n",
+                all           ? "everything"
+                : SAMPLE == 1 ? "nearly everything"
+                              : "a sample",
+                (unsigned long long)nr_flips, (unsigned long long)nr_cuts, (unsigned long long)nr_refused,
+                (unsigned long long)nr_errors, (unsigned long long)nr_unseen);
   if (!all)
-    print_message("one of %u, of the last store one of %u; ROT_SEED=%llu, ROT_ALL=1 for everything\n", SAMPLE, 4 * SAMPLE,
-                  (unsigned long long)seed);
+    print_message("one of %u, of the last store one of %u; ROT_SEED=%llu, ROT_ALL=1 for everything\n", SAMPLE,
+                  4 * SAMPLE, (unsigned long long)seed);
   return rc;
 }

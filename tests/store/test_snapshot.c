@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Snapshots and iterators show one moment as long as they live, whatever is written, compacted and cut in parts meanwhile; they hold what they need, and no longer
-// than they need it.
+// Snapshots and iterators show one moment as long as they live, whatever is written, compacted and cut in parts
+// meanwhile; they hold what they need, and no longer than they need it.
 //
 // TEST_SEED in the environment repeats a run's random choices.
 #include <dirent.h>
@@ -36,7 +36,8 @@ static void shot_look(struct model *m, struct shot *t) {
   for (uint32_t n = 0; n < 10; n++) model_check_get(m, t->ref, (uint32_t)below(&m->rng, m->nr), t->time);
   model_check_near(m, t->ref, t->time);
   if (chance(&m->rng, 30)) model_check_many(m, t->ref, t->time);
-  if (!t->c.it || chance(&m->rng, 20)) cursor_seek(m, &t->c, t->ref, t->time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
+  if (!t->c.it || chance(&m->rng, 20))
+    cursor_seek(m, &t->c, t->ref, t->time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
   bool back = chance(&m->rng, 50);
   for (uint32_t n = 0; n < 20; n++) {
     if (chance(&m->rng, 10)) back = !back;
@@ -100,8 +101,9 @@ static void run_same(uint64_t s, int workers, uint32_t keys, uint32_t steps, uin
     }
   }
   const struct compact_stats *const st = &x->compact.stats;
-  print_message("%llu rounds: %llu handed back, %llu minor, %llu major, %llu split\n", (unsigned long long)st->rounds, (unsigned long long)st->kinds[COMPACT_ABORT],
-                (unsigned long long)st->kinds[COMPACT_MINOR], (unsigned long long)st->kinds[COMPACT_MAJOR], (unsigned long long)st->kinds[COMPACT_SPLIT]);
+  print_message("%llu rounds: %llu handed back, %llu minor, %llu major, %llu split\n", (unsigned long long)st->rounds,
+                (unsigned long long)st->kinds[COMPACT_ABORT], (unsigned long long)st->kinds[COMPACT_MINOR],
+                (unsigned long long)st->kinds[COMPACT_MAJOR], (unsigned long long)st->kinds[COMPACT_SPLIT]);
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += st->kinds[k];
   for (uint32_t i = 0; i < SHOTS; i++) {
     if (!shots[i].s) continue;
@@ -122,7 +124,8 @@ static void run_same(uint64_t s, int workers, uint32_t keys, uint32_t steps, uin
 
 static void test_same(void **state) {
   (void)state;
-  for (int workers = 0; workers < 3; workers++) run_same(seed_from(1) + (uint64_t)workers, workers, 1500, 20000 / SLOW, 5000);
+  for (int workers = 0; workers < 3; workers++)
+    run_same(seed_from(1) + (uint64_t)workers, workers, 1500, 20000 / SLOW, 5000);
   for (uint32_t k = COMPACT_MINOR; k < COMPACT_KINDS && SLOW == 1; k++) CHECK(kinds[k] > 0);
 }
 
@@ -143,8 +146,8 @@ static enum remixdb_status hand_back_late(void *arg, struct worker *w, const str
   return handing.real(arg, w, rec);
 }
 
-// A round hands a key back to the next memtable, with a number that is greater than every snapshot's: snapshots from before and after its write see what they
-// saw, and a write of the key that came meanwhile is not undone.
+// A round hands a key back to the next memtable, with a number that is greater than every snapshot's: snapshots from
+// before and after its write see what they saw, and a write of the key that came meanwhile is not undone.
 static void test_handed_back(void **state) {
   (void)state;
   for (uint32_t newer = 0; newer < 3; newer++) {  // not written again; after the round; during it
@@ -163,7 +166,8 @@ static void test_handed_back(void **state) {
     shot_take(&before, ref, m.time);
     CHECK(model_del(&m, ref, 10) && model_put(&m, ref, 20));
     shot_take(&after, ref, m.time);
-    const _Atomic uint64_t *const aborts = &x->compact.stats.kinds[COMPACT_ABORT], *const rounds = &x->compact.stats.rounds;
+    const _Atomic uint64_t *const aborts = &x->compact.stats.kinds[COMPACT_ABORT], *const rounds = &x->compact.stats
+                                                                                                        .rounds;
     const uint64_t nr_rounds = *rounds;
     handing.m = &m;
     handing.ref = remixdb_ref(x);
@@ -336,7 +340,8 @@ static void test_held(void **state) {
     model_check_all(&m, b.ref, b.time);
     if (a.s) shot_drop(&a);
     const struct pins of_b = pins_now(x);
-    CHECK(of_b.files < of_both.files && of_b.bytes < of_both.bytes && of_b.memory < of_both.memory && of_b.files > 0 && of_b.memory > 0);
+    CHECK(of_b.files < of_both.files && of_b.bytes < of_both.bytes && of_b.memory < of_both.memory && of_b.files > 0 &&
+          of_b.memory > 0);
     model_check_all(&m, b.ref, b.time);
     shot_drop(&b);
     p = pins_now(x);
@@ -402,11 +407,13 @@ static void test_calls(void **state) {
   CHECK(batch && remixdb_batch_put(batch, "k", 1, "v", 1));
   bool called = false;
   const uint64_t seq = stat_of(x, "sequence");
-  CHECK(!remixdb_put(b.ref, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY && strstr(remixdb_errmsg(), "snapshot"));
+  CHECK(!remixdb_put(b.ref, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY &&
+        strstr(remixdb_errmsg(), "snapshot"));
   CHECK(!remixdb_set(b.ref, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY);
   CHECK(!remixdb_del(b.ref, m.keys[0].ptr, m.keys[0].len) && remixdb_errcode() == REMIXDB_READONLY);
   CHECK(!remixdb_write(b.ref, batch) && remixdb_errcode() == REMIXDB_READONLY);
-  CHECK(!remixdb_merge(b.ref, m.keys[0].ptr, m.keys[0].len, never, &called) && remixdb_errcode() == REMIXDB_READONLY && !called);
+  CHECK(!remixdb_merge(b.ref, m.keys[0].ptr, m.keys[0].len, never, &called) && remixdb_errcode() == REMIXDB_READONLY &&
+        !called);
   CHECK(remixdb_sync(b.ref));
   CHECK(!remixdb_flush(b.ref) && remixdb_errcode() == REMIXDB_READONLY);
   CHECK(!remixdb_compact(b.ref) && remixdb_errcode() == REMIXDB_READONLY);
@@ -483,7 +490,8 @@ static void *crowd_write(void *arg) {
   uint8_t val[1000] = {0};
   for (uint32_t n = 1; !atomic_load(c->stop); n++) {
     store32le(val, n);
-    for (uint32_t k = 0; k < CROWD_KEYS; k++) THREAD_CHECK(remixdb_put(r, &k, 4, val, 4 + (uint32_t)below(&c->rng, 900)));
+    for (uint32_t k = 0; k < CROWD_KEYS; k++)
+      THREAD_CHECK(remixdb_put(r, &k, 4, val, 4 + (uint32_t)below(&c->rng, 900)));
   }
   remixdb_unref(r);
   return NULL;

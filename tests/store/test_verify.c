@@ -68,8 +68,12 @@ static void scene_close(struct scene *s) {
   s->x = NULL;
 }
 
-static uint32_t key_of(uint32_t i, char *buf) { return (uint32_t)snprintf(buf, 64, "user/%03u/%08x", i % 97, i * 2654435761u); }
-static uint32_t value_of(uint32_t i, uint32_t round, char *buf) { return (uint32_t)snprintf(buf, 256, "value %u of round %u %0*d", i, round, (int)(i % 150) + 1, 7); }
+static uint32_t key_of(uint32_t i, char *buf) {
+  return (uint32_t)snprintf(buf, 64, "user/%03u/%08x", i % 97, i * 2654435761u);
+}
+static uint32_t value_of(uint32_t i, uint32_t round, char *buf) {
+  return (uint32_t)snprintf(buf, 256, "value %u of round %u %0*d", i, round, (int)(i % 150) + 1, 7);
+}
 
 // What a key has after so many rounds: the round that wrote it last, 0 when it is deleted.
 static uint32_t round_of(uint32_t i, uint32_t rounds) {
@@ -81,7 +85,9 @@ static uint32_t round_of(uint32_t i, uint32_t rounds) {
 }
 
 // Some of a round's keys, puts and deletes, in two halves: 1, 2; 0 is what is neither.
-static uint32_t some_of(uint32_t i, uint32_t round) { return i % 20 == 0 || ((i + round) % 11 == 0 && i % 5 == 0) ? 1 + i / 20 % 2 : 0; }
+static uint32_t some_of(uint32_t i, uint32_t round) {
+  return i % 20 == 0 || ((i + round) % 11 == 0 && i % 5 == 0) ? 1 + i / 20 % 2 : 0;
+}
 
 // part: of some_of; 3: all.
 static void write_some(struct scene *s, uint32_t round, uint32_t part) {
@@ -110,7 +116,8 @@ static void check_content(struct xdb_ref *r, uint32_t rounds) {
   }
 }
 
-// Three rounds in tables (old versions and tombstones among them), a fourth in the memtable and the log; of which some is in a young view of two tables.
+// Three rounds in tables (old versions and tombstones among them), a fourth in the memtable and the log; of which some
+// is in a young view of two tables.
 static void scene_init(struct scene *s, bool ckeys, enum remixdb_compression compression) {
   memset(s, 0, sizeof(*s));
   s->disk = simdisk_create();
@@ -174,7 +181,8 @@ static bool name_add(void *arg, const char *name) {
   return true;
 }
 
-// Every damaged byte of a table or REMIX is found, and so is one of CURRENT and of what is durable of the log; the message names the file.
+// Every damaged byte of a table or REMIX is found, and so is one of CURRENT and of what is durable of the log; the
+// message names the file.
 static void test_damage_found(void **state) {
   (void)state;
   for (uint32_t way = 0; way < 2; way++) {
@@ -205,7 +213,8 @@ static void test_damage_found(void **state) {
         assert_true(simdisk_flip(s.disk, path, off, mask));
         const enum remixdb_status st = verify_store(s.r, &rep);
         if (st == REMIXDB_OK || rep.damaged == 0 || !strstr(err_msg(), l.names[i]))
-          fail_msg("%s: bit %#x of byte %llu of %lld flipped: %s, %s", l.names[i], mask, (unsigned long long)off, (long long)size, remixdb_strerror(st), err_msg());
+          fail_msg("%s: bit %#x of byte %llu of %lld flipped: %s, %s", l.names[i], mask, (unsigned long long)off,
+                   (long long)size, remixdb_strerror(st), err_msg());
         assert_true(simdisk_flip(s.disk, path, off, mask));
         flips++;
       }
@@ -251,7 +260,8 @@ static void test_all_named(void **state) {
   scene_fini(&s);
 }
 
-// What could not be opened for want of descriptors is not said to be damaged, but is not whole either; and damage goes before it.
+// What could not be opened for want of descriptors is not said to be damaged, but is not whole either; and damage goes
+// before it.
 static void test_not_read(void **state) {
   (void)state;
   struct scene s;
@@ -405,7 +415,8 @@ static void test_checkpoint_written(void **state) {
   scene_fini(&s);
 }
 
-// Power goes at every change while a checkpoint is made: the original is what it was, and what is at its place is the whole, or no store, and can be made again.
+// Power goes at every change while a checkpoint is made: the original is what it was, and what is at its place is the
+// whole, or no store, and can be made again.
 static void test_checkpoint_cuts(void **state) {
   (void)state;
   struct scene s;
@@ -464,7 +475,8 @@ static void file_put(struct env *env, const char *dir, const char *name, const v
   ok(env_close(env, fd, path));
 }
 
-// The process dies while it makes a checkpoint: what it leaves is not taken for a store, by nobody, until it is destroyed or made anew.
+// The process dies while it makes a checkpoint: what it leaves is not taken for a store, by nobody, until it is
+// destroyed or made anew.
 static void test_checkpoint_killed(void **state) {
   (void)state;
   struct scene s;
@@ -546,7 +558,8 @@ static void test_checkpoint_faults(void **state) {
   struct scene s;
   struct env_stat st;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
-  static const enum simdisk_call calls[] = {SIMDISK_OPEN, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_LINK, SIMDISK_MKDIR, SIMDISK_RENAME, SIMDISK_LIST, SIMDISK_READ};
+  static const enum simdisk_call calls[] = {SIMDISK_OPEN,  SIMDISK_WRITE,  SIMDISK_SYNC, SIMDISK_LINK,
+                                            SIMDISK_MKDIR, SIMDISK_RENAME, SIMDISK_LIST, SIMDISK_READ};
   uint32_t failed = 0;
   for (uint32_t c = 0; c < sizeof(calls) / sizeof(calls[0]); c++) {
     for (uint64_t nth = 0; nth < 40; nth++) {
@@ -572,7 +585,8 @@ static void test_checkpoint_faults(void **state) {
   scene_fini(&s);
 }
 
-static struct remixdb_opts *arriving;  // a store that another makes at the checkpoint's place as soon as it is let go of; NULL: none
+static struct remixdb_opts
+    *arriving;  // a store that another makes at the checkpoint's place as soon as it is let go of; NULL: none
 
 static int arriving_unlock(struct env *e, int fd) {
   struct env *const env = simdisk_env(e->priv);
@@ -592,7 +606,8 @@ static int arriving_unlock(struct env *e, int fd) {
   return rc;
 }
 
-// A checkpoint that fails removes what it has made and no more: not a directory that was there, nor a store that another has made there meanwhile.
+// A checkpoint that fails removes what it has made and no more: not a directory that was there, nor a store that
+// another has made there meanwhile.
 static void test_checkpoint_gives_up(void **state) {
   (void)state;
   struct scene s;
@@ -601,7 +616,8 @@ static void test_checkpoint_gives_up(void **state) {
   uint32_t failed = 0;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   struct env *const disk = simdisk_env(s.disk);
-  for (uint32_t way = 0; way < 3; way++) {  // in an empty directory, in one with files of others, where another makes a store
+  for (uint32_t way = 0; way < 3;
+       way++) {  // in an empty directory, in one with files of others, where another makes a store
     for (uint64_t nth = 0;; nth++) {
       struct env env = *disk;
       struct env_ops ops = *env.ops;
@@ -693,7 +709,11 @@ static void test_destroy_others(void **state) {
   static const struct {
     const char *name, *text;
   } dirs[][6] = {
-      {{"CURRENT", "MANIFEST-000005\n"}, {"LOCK", ""}, {"000009.sst", "a table of another store"}, {"MANIFEST-000005", "m"}, {"IDENTITY", "i"}},
+      {{"CURRENT", "MANIFEST-000005\n"},
+       {"LOCK", ""},
+       {"000009.sst", "a table of another store"},
+       {"MANIFEST-000005", "m"},
+       {"IDENTITY", "i"}},
       {{"LOCK", ""}, {"notes.txt", "n"}},
       {{"LOCK", "1234\n"}},
       {{"000009.sst", "mine"}},
@@ -706,7 +726,8 @@ static void test_destroy_others(void **state) {
     struct name_list l = {.nr = 0};
     uint32_t nr = 0;
     ok(env_mkdir(ENV_PATHS(env), DIR_NAME));
-    for (; nr < 6 && dirs[i][nr].name; nr++) file_put(env, DIR_NAME, dirs[i][nr].name, dirs[i][nr].text, strlen(dirs[i][nr].text));
+    for (; nr < 6 && dirs[i][nr].name; nr++)
+      file_put(env, DIR_NAME, dirs[i][nr].name, dirs[i][nr].text, strlen(dirs[i][nr].text));
     const uint64_t changes = simdisk_changes(disk);
     assert_int_equal(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
     assert_int_equal(simdisk_changes(disk), changes);
@@ -747,7 +768,9 @@ static void test_destroy_damaged(void **state) {
       if (i == way - 3 || size < 8) continue;
       assert_true(simdisk_flip(disk, path, 0, 1) && simdisk_flip(disk, path, (uint64_t)size - 1, 1));
     }
-    const bool lock = way >= 3 && (strcmp(l.names[way - 3], "LOCK") == 0 || strcmp(l.names[way - 3], FILES_RESERVE) == 0);  // and nothing else that shows a store is
+    const bool lock = way >= 3 &&
+                      (strcmp(l.names[way - 3], "LOCK") == 0 ||
+                       strcmp(l.names[way - 3], FILES_RESERVE) == 0);  // and nothing else that shows a store is
     assert_int_equal(checkpoint_destroy(env, DIR_NAME), lock ? REMIXDB_NOTFOUND : REMIXDB_OK);
     assert_int_equal(env_stat(ENV_PATHS(env), DIR_NAME, &st), lock ? REMIXDB_OK : REMIXDB_NOTFOUND);
     simdisk_destroy(disk);
@@ -763,7 +786,8 @@ static void test_destroy_damaged(void **state) {
     assert_int_equal(env_stat(ENV_PATHS(simdisk_env(disk)), DIR_NAME, &st), REMIXDB_NOTFOUND);
     simdisk_destroy(disk);
   }
-  // files with nothing in them, as a power cut may leave them, beside a LOCK: nobody loses anything; but of others' they may be what is beside
+  // files with nothing in them, as a power cut may leave them, beside a LOCK: nobody loses anything; but of others'
+  // they may be what is beside
   for (uint32_t way = 0; way < 5; way++) {
     static const uint8_t zero[600], text[600] = "text";
     struct simdisk *disk = simdisk_create();
@@ -780,7 +804,8 @@ static void test_destroy_damaged(void **state) {
   scene_fini(&s);
 }
 
-// A store is destroyed between another's opening of LOCK and its locking: what is opened then is a new store, and is one process's alone.
+// A store is destroyed between another's opening of LOCK and its locking: what is opened then is a new store, and is
+// one process's alone.
 static bool destroying;
 
 static int destroying_lock(struct env *e, int fd, bool exclusive) {
@@ -813,7 +838,8 @@ static void test_destroy_and_open(void **state) {
   scene_fini(&s);
 }
 
-// The other order: an opening comes at each change while a store is destroyed, or a checkpoint is made. It is told that another has it.
+// The other order: an opening comes at each change while a store is destroyed, or a checkpoint is made. It is told that
+// another has it.
 static struct remixdb_opts *busy_opts;  // NULL: nothing is to be opened
 static const char *busy_dir;
 static uint32_t busy_locked;
@@ -832,7 +858,8 @@ static void open_busy(struct env *e) {
     o.read_only = way == 2;
     const enum remixdb_status s = xdb_open(busy_dir, &o, simdisk_env(e->priv), &x);
     // what is not there yet, or no longer, may be said so by who would not make it
-    if (s != REMIXDB_LOCKED && (way == 0 || s != REMIXDB_NOTFOUND)) fail_msg("way %u: %s: %s", way, remixdb_strerror(s), err_msg());
+    if (s != REMIXDB_LOCKED && (way == 0 || s != REMIXDB_NOTFOUND))
+      fail_msg("way %u: %s: %s", way, remixdb_strerror(s), err_msg());
     busy_locked += s == REMIXDB_LOCKED;
   }
   busy_opts = opts;
@@ -921,13 +948,25 @@ static void test_destroy_cuts(void **state) {
   scene_fini(&s);
 }
 
-
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BOTH(test_whole),           BOTH(test_damage_found),      BOTH(test_all_named), BOTH(test_not_read), BOTH(test_checkpoint),
+      BOTH(test_whole),
+      BOTH(test_damage_found),
+      BOTH(test_all_named),
+      BOTH(test_not_read),
+      BOTH(test_checkpoint),
       OLD(test_checkpoint_written),
-      BOTH(test_checkpoint_cuts), OLD(test_checkpoint_killed), BOTH(test_checkpoint_faults), OLD(test_checkpoint_gives_up), OLD(test_destroy),   OLD(test_destroy_cuts),
-      OLD(test_destroy_and_open), OLD(test_open_busy), OLD(test_parent), OLD(test_destroy_others), OLD(test_destroy_damaged),
+      BOTH(test_checkpoint_cuts),
+      OLD(test_checkpoint_killed),
+      BOTH(test_checkpoint_faults),
+      OLD(test_checkpoint_gives_up),
+      OLD(test_destroy),
+      OLD(test_destroy_cuts),
+      OLD(test_destroy_and_open),
+      OLD(test_open_busy),
+      OLD(test_parent),
+      OLD(test_destroy_others),
+      OLD(test_destroy_damaged),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store as a whole against a model: random calls in one thread, iterators that stay open while everything under them is
-// replaced, threads that come and go, writers and readers at once, full and failing disks.
+// The store as a whole against a model: random calls in one thread, iterators that stay open while everything under
+// them is replaced, threads that come and go, writers and readers at once, full and failing disks.
 //
 // TEST_SEED in the environment repeats a run's random choices.
 #include <errno.h>
@@ -13,7 +13,8 @@
 
 static uint64_t seed_first;  // of all tests
 
-// ---- the model: a fixed set of keys in order, and which version of each is there. A value follows from key and version.
+// ---- the model: a fixed set of keys in order, and which version of each is there. A value follows from key and
+// version.
 
 struct key {
   uint8_t *ptr;
@@ -52,7 +53,8 @@ static int key_cmp(const void *a, const void *b) {
   return kv_cmp(kref(x->ptr, x->len), kref(y->ptr, y->len));
 }
 
-// Keys of every kind: none, zeros, 0xff, chains of prefixes, long shared beginnings, random bytes, texts, a few very long.
+// Keys of every kind: none, zeros, 0xff, chains of prefixes, long shared beginnings, random bytes, texts, a few very
+// long.
 static uint32_t key_make(uint64_t *rng, uint8_t *buf, uint32_t i) {
   uint32_t len;
   switch (rng_next(rng) % 8) {
@@ -75,12 +77,12 @@ static uint32_t key_make(uint64_t *rng, uint8_t *buf, uint32_t i) {
       for (uint32_t k = 0; k < len; k++) buf[k] = (uint8_t)rng_next(rng);
       return len;
     case 4:
-      if (rng_next(rng) % 50) return (uint32_t)snprintf((char *)buf, 32, "user%08u", (uint32_t)(rng_next(rng) % 1000000));
+      if (rng_next(rng) % 50)
+        return (uint32_t)snprintf((char *)buf, 32, "user%08u", (uint32_t)(rng_next(rng) % 1000000));
       len = 1000 + (uint32_t)(rng_next(rng) % 3000);
       for (uint32_t k = 0; k < len; k++) buf[k] = (uint8_t)('q' + (k == len - 1));
       return len;
-    default:
-      return (uint32_t)snprintf((char *)buf, 32, "%c/%06u", (int)('a' + rng_next(rng) % 20), i);
+    default: return (uint32_t)snprintf((char *)buf, 32, "%c/%06u", (int)('a' + rng_next(rng) % 20), i);
   }
 }
 
@@ -423,7 +425,8 @@ static void test_model_workers(void **state) {
   }
 }
 
-// ---- many partitions: iterators go on showing what they saw when the partitions under them are cut and put behind each other
+// ---- many partitions: iterators go on showing what they saw when the partitions under them are cut and put behind
+// each other
 
 #define PARTITIONS_TABLE 1000u  // pages
 
@@ -481,25 +484,30 @@ static void test_partitions(void **state) {
 
 // ---- threads at once
 
-// Each writer goes over its keys in order, again and again: its p-th write (from 0) is of key p % FLOW_KEYS. So what a reader
-// finds says how far the writer was, and a view of one moment shows the keys up to some place one version ahead of the others.
+// Each writer goes over its keys in order, again and again: its p-th write (from 0) is of key p % FLOW_KEYS. So what a
+// reader finds says how far the writer was, and a view of one moment shows the keys up to some place one version ahead
+// of the others.
 #define FLOW_WRITERS 2u
 #define FLOW_KEYS 200u
 
 struct flow {
   struct xdb *xdb;
-  uint32_t id;                         // of the writer
-  _Atomic uint64_t begun, done;        // writes of this writer: begun before a call, done after it
+  uint32_t id;                   // of the writer
+  _Atomic uint64_t begun, done;  // writes of this writer: begun before a call, done after it
   struct flow *all;
   _Atomic bool *stop;
   uint64_t rng;
-  _Atomic uint64_t *work;              // of readers: how often they came round
+  _Atomic uint64_t *work;  // of readers: how often they came round
 };
 
-static uint32_t flow_version(uint32_t i, uint64_t writes) { return (uint32_t)((writes + FLOW_KEYS - 1 - i) / FLOW_KEYS); }
+static uint32_t flow_version(uint32_t i, uint64_t writes) {
+  return (uint32_t)((writes + FLOW_KEYS - 1 - i) / FLOW_KEYS);
+}
 static bool flow_there(uint32_t ver) { return ver % 4 != 0; }  // of a key's versions each fourth is a delete
 
-static uint32_t flow_key(char *buf, uint32_t id, uint32_t i) { return (uint32_t)snprintf(buf, 32, "writer%u-%05u", id, i); }
+static uint32_t flow_key(char *buf, uint32_t id, uint32_t i) {
+  return (uint32_t)snprintf(buf, 32, "writer%u-%05u", id, i);
+}
 
 static uint32_t flow_value(uint8_t *buf, uint32_t id, uint32_t i, uint32_t ver) {
   uint64_t rng = (uint64_t)id << 60 | (uint64_t)i << 32 | ver;
@@ -570,7 +578,8 @@ static void *flow_read(void *arg) {
   return NULL;
 }
 
-// What was seen of a writer's keys (version 0: not there) is the store after some number of its writes between low and high.
+// What was seen of a writer's keys (version 0: not there) is the store after some number of its writes between low and
+// high.
 static bool flow_consistent(const uint32_t *seen, uint64_t low, uint64_t high) {
   for (uint64_t writes = low; writes <= high; writes++) {
     uint32_t i = 0;
@@ -622,7 +631,8 @@ static void *flow_scan(void *arg) {
   return NULL;
 }
 
-// A thread that writes a little and ends; every second one leaves its view of the store, and an iterator on a key, behind.
+// A thread that writes a little and ends; every second one leaves its view of the store, and an iterator on a key,
+// behind.
 struct guest {
   struct xdb *xdb;
   struct xdb_ref *ref;
@@ -690,9 +700,11 @@ static void run_flow(uint64_t nr, int workers, uint64_t ms) {
     CHECK(pthread_create(&t, NULL, guest_main, &guests[i]) == 0 && pthread_join(t, NULL) == 0);
     time_sleep_ns(ms * 1000000 / GUESTS);
   }
-  // some time, and then until everybody has done something and memtables have come and gone; a slow machine takes longer
+  // some time, and then until everybody has done something and memtables have come and gone; a slow machine takes
+  // longer
   const uint64_t rounds = stat_of(x, "rounds");
-  while (atomic_load(&reads) < 100 || atomic_load(&scans) < 3 || stat_of(x, "rounds") < rounds + 2) time_sleep_ns(1000000);
+  while (atomic_load(&reads) < 100 || atomic_load(&scans) < 3 || stat_of(x, "rounds") < rounds + 2)
+    time_sleep_ns(1000000);
   atomic_store(&stop, true);
   for (uint32_t i = 0; i < nr_threads; i++) CHECK(pthread_join(threads[i], NULL) == 0);
   // what the guests left is as good as it was
@@ -744,13 +756,17 @@ static void test_threads(void **state) {
 static void usage(uint64_t *us_out, uint64_t *switches_out) {
   struct rusage u;
   CHECK(getrusage(RUSAGE_SELF, &u) == 0);
-  *us_out = (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000 + (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+  *us_out = (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000 +
+            (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
   *switches_out = (uint64_t)u.ru_nvcsw;
 }
 
-// ---- a log of many records, replayed by several threads: several versions of a key, neighbours that come together, large records between small ones
+// ---- a log of many records, replayed by several threads: several versions of a key, neighbours that come together,
+// large records between small ones
 
-static uint32_t replay_key(uint8_t *buf, uint32_t i) { return (uint32_t)snprintf((char *)buf, 16, "%c%05u", 'a' + (int)(i % 7), i * 7919 % 100003); }
+static uint32_t replay_key(uint8_t *buf, uint32_t i) {
+  return (uint32_t)snprintf((char *)buf, 16, "%c%05u", 'a' + (int)(i % 7), i * 7919 % 100003);
+}
 
 static void test_replay(void **state) {
   (void)state;
@@ -769,7 +785,8 @@ static void test_replay(void **state) {
       CHECK(x);
       struct xdb_ref *r = remixdb_ref(x);
       for (uint32_t i = 1; i <= WRITES; i++) {
-        const uint32_t k = (uint32_t)(i % 3 ? rng_next(&rng) % KEYS : i / 3 % KEYS), number = i + WRITES * (uint32_t)round;
+        const uint32_t k = (uint32_t)(i % 3 ? rng_next(&rng) % KEYS : i / 3 % KEYS),
+                       number = i + WRITES * (uint32_t)round;
         uint8_t key[16];
         const uint32_t klen = replay_key(key, k);
         writes++;
@@ -798,7 +815,8 @@ static void test_replay(void **state) {
         const bool there = remixdb_get(r, key, klen, val, &vlen);
         memset(want, (int)(last[k] % 251), last[k] ? len[k] : 0);
         if (there != (last[k] != 0) || (there && (vlen != len[k] || memcmp(val, want, vlen) != 0)))
-          fail_msg("%d workers, seed %llu: key %u is not as it was written last", workers, (unsigned long long)seed_first, k);
+          fail_msg("%d workers, seed %llu: key %u is not as it was written last", workers,
+                   (unsigned long long)seed_first, k);
       }
       remixdb_unref(r);
       remixdb_close(x);
@@ -905,7 +923,8 @@ static void room_again(struct model *m) {
   }
 }
 
-// A full disk refuses writes until there is room, wherever it is met: nothing is lost, and what was refused is not there.
+// A full disk refuses writes until there is room, wherever it is met: nothing is lost, and what was refused is not
+// there.
 static void run_full_disk(uint64_t nr, int workers) {
   seed = seed_first + nr;
   struct model m;
@@ -1010,8 +1029,8 @@ static bool model_matches(struct model *m) {
   return true;
 }
 
-// After a failed write or sync: no more writes, reads as before, and what comes back is what was synced and some of what came
-// after, in order.
+// After a failed write or sync: no more writes, reads as before, and what comes back is what was synced and some of
+// what came after, in order.
 static void run_failed_disk(uint64_t nr, enum trouble what, int workers) {
   seed = seed_first + nr;
   struct model m;
@@ -1024,7 +1043,10 @@ static void run_failed_disk(uint64_t nr, enum trouble what, int workers) {
   }
   CHECK(remixdb_sync(m.ref) && xdb_wait_idle(m.xdb) == REMIXDB_OK);
   struct now *const synced = malloc(m.nr * sizeof(*synced));
-  struct { uint32_t at; struct now now; } *const after = malloc(5000 * sizeof(*after));
+  struct {
+    uint32_t at;
+    struct now now;
+  } *const after = malloc(5000 * sizeof(*after));
   CHECK(synced && after);
   memcpy(synced, m.now, m.nr * sizeof(*synced));
   atomic_store(&trouble, what);
@@ -1044,7 +1066,8 @@ static void run_failed_disk(uint64_t nr, enum trouble what, int workers) {
   CHECK(accepted < 5000);
   atomic_store(&trouble, TROUBLE_NONE);
   for (int i = 0; i < 3; i++) {
-    CHECK(!remixdb_put(m.ref, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_IO && strstr(remixdb_errmsg(), strerror(EIO)));
+    CHECK(!remixdb_put(m.ref, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_IO &&
+          strstr(remixdb_errmsg(), strerror(EIO)));
     CHECK(strstr(remixdb_errmsg(), dir));
     CHECK(!remixdb_del(m.ref, "k", 1) && remixdb_errcode() == REMIXDB_IO);
     CHECK(!remixdb_sync(m.ref) && remixdb_errcode() == REMIXDB_IO);
@@ -1077,8 +1100,8 @@ static void test_failed_disk(void **state) {
   }
 }
 
-// A ref is inside the cursors' domain from the first position that one of its iterators takes to the last one that is given up, and goes on to now with a seek
-// when there is but one.
+// A ref is inside the cursors' domain from the first position that one of its iterators takes to the last one that is
+// given up, and goes on to now with a seek when there is but one.
 static void test_stay(void **state) {
   (void)state;
   const struct remixdb_opts o = small_opts(0);

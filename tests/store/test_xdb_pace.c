@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pace of writers: what a quantum may take, of rounds whose figures are made up. What is measured is the clock that writers draw from, so that nothing
-// here depends on how fast the machine is.
+// The pace of writers: what a quantum may take, of rounds whose figures are made up. What is measured is the clock that
+// writers draw from, so that nothing here depends on how fast the machine is.
 #include "tests/lib/slow.h"
 #include "tests/lib/store.h"
 #include "log/state.h"
@@ -56,7 +56,8 @@ static void draw(void) {
   atomic_store(&x->rounds.compacting, false);
 }
 
-// A quantum drawn by a writer that comes later than the clock says moves it by what the quantum takes, for a round that still needs so long.
+// A quantum drawn by a writer that comes later than the clock says moves it by what the quantum takes, for a round that
+// still needs so long.
 static void expect_remaining(int line, double seconds) {
   const double takes = seconds * 1e9 * QUANTUM / (double)room(), most = 5e6;
   const uint64_t want = (uint64_t)(takes < most ? takes : most);
@@ -66,8 +67,8 @@ static void expect_remaining(int line, double seconds) {
   draw();
   const uint64_t after = time_ns(), at = atomic_load(&x->pace.at_ns);
   if (at < before + want - want / 1000 - 1 || at > after + want + want / 1000 + 1)
-    fail_msg("line %d: the clock is at %lld ns after %lld, a quantum takes %llu", line, (long long)(at - before), (long long)(after - before),
-             (unsigned long long)want);
+    fail_msg("line %d: the clock is at %lld ns after %lld, a quantum takes %llu", line, (long long)(at - before),
+             (long long)(after - before), (unsigned long long)want);
   assert_int_equal(r->debt, 0);
 }
 #define EXPECT_REMAINING(seconds) expect_remaining(__LINE__, (seconds))
@@ -86,7 +87,8 @@ static void test_remaining(void **state) {
   EXPECT_REMAINING(0.2);
   round_is(100000000, 0, 500000000, SECOND / 10, 5 * SECOND);
   EXPECT_REMAINING(0.3);
-  // three quarters of the work of this round in no time, one as if done before, at 500 million in a second: 4 quarters in 0.05 s
+  // three quarters of the work of this round in no time, one as if done before, at 500 million in a second: 4 quarters
+  // in 0.05 s
   round_is(100000000, 75000000, 500000000, 0, 0);
   EXPECT_REMAINING(0.0125);
   // at the end, and beyond what was thought to be the end, the tail is left
@@ -148,7 +150,8 @@ static void test_between(void **state) {
   end();
 }
 
-// Writers have workers fetch memory for the next memtable, and none of it when it is the allocator's, or there are no workers.
+// Writers have workers fetch memory for the next memtable, and none of it when it is the allocator's, or there are no
+// workers.
 static void test_ahead(void **state) {
   (void)state;
   static const uint8_t val[1000];
@@ -160,7 +163,9 @@ static void test_ahead(void **state) {
     const size_t chunk = x->memtables.chunks.chunk_size;
     for (uint32_t k = 0; k < 100; k++) CHECK_OK(xdb_put(r, kref(&k, sizeof(k)), val, sizeof(val), false));
     if (i == 0 && !LIB_SANITIZED) {
-      for (uint64_t until = time_ns() + 60 * SECOND; arena_pool_held(&x->memtables.chunks) < chunk && time_ns() < until;) time_sleep_ns(1000000);
+      for (uint64_t until = time_ns() + 60 * SECOND;
+           arena_pool_held(&x->memtables.chunks) < chunk && time_ns() < until;)
+        time_sleep_ns(1000000);
       assert_int_equal(arena_pool_held(&x->memtables.chunks), chunk);
     } else {
       time_sleep_ns(20000000);
@@ -220,8 +225,8 @@ static void wait_for_log(void) {
   }
 }
 
-// Who writes makes no file and no room in one, and syncs nothing: neither while memtables are frozen before they are full of rounds, nor when he waits for a round and
-// goes on the moment it ends.
+// Who writes makes no file and no room in one, and syncs nothing: neither while memtables are frozen before they are
+// full of rounds, nor when he waits for a round and goes on the moment it ends.
 static void test_log_ahead(void **state) {
   (void)state;
   static const uint8_t val[1000];
@@ -260,7 +265,8 @@ static void test_nap(void **state) {
   begin();
   fill();
   round_is(100, 100, 1, SECOND / 100, 0);
-  // Soon enough: nobody sleeps for so little. (A thread that loses its processor here comes late, and does not sleep either.)
+  // Soon enough: nobody sleeps for so little. (A thread that loses its processor here comes late, and does not sleep
+  // either.)
   atomic_store(&x->pace.at_ns, time_ns() + 1900000);
   r->debt = QUANTUM;
   draw();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writers that come to a full memtable together: one of them freezes it, and then there is room for all. Rounds are held up where they make a file, so that
-// whoever waits for one that is not his concern waits for ever: an alarm ends the program then.
+// Writers that come to a full memtable together: one of them freezes it, and then there is room for all. Rounds are
+// held up where they make a file, so that whoever waits for one that is not his concern waits for ever: an alarm ends
+// the program then.
 //
-// Rounds that scans have paid for: that they come, and what they do when a memtable is frozen, the store is closed or the disk fails just then.
+// Rounds that scans have paid for: that they come, and what they do when a memtable is frozen, the store is closed or
+// the disk fails just then.
 #include "tests/lib/store.h"
 
 #include <errno.h>
@@ -89,7 +91,7 @@ static int gate_open(struct env *e, int at, const char *path, unsigned flags) {
   return env_posix()->ops->open(env_posix(), at, path, flags);
 }
 
-static pthread_t remover;                 // the last one to remove a table; guarded by lock
+static pthread_t remover;  // the last one to remove a table; guarded by lock
 static _Atomic uint32_t removed;
 static _Atomic bool hold_remover;
 
@@ -139,7 +141,8 @@ static void wait_held_at(enum gate at) {
   pthread_mutex_unlock(&lock);
 }
 
-static _Atomic uint64_t hold_end;  // the round of this memtable is held up between its installation and what follows it; 0: none is
+static _Atomic uint64_t
+    hold_end;  // the round of this memtable is held up between its installation and what follows it; 0: none is
 static _Atomic bool at_end;
 
 static void see_line(void *arg, const char *line) {
@@ -257,7 +260,8 @@ static void *flush_it(void *arg) {
   return NULL;
 }
 
-// A flush that was called while a memtable was frozen freezes the next one, however many writers wait for that, too: it never waits for a second round but its own.
+// A flush that was called while a memtable was frozen freezes the next one, however many writers wait for that, too: it
+// never waits for a second round but its own.
 static void test_flush_is_next(void **state) {
   (void)state;
   for (uint32_t n = 0; n < 8; n++) {
@@ -298,12 +302,12 @@ static void test_flush_is_next(void **state) {
 
 #define KEYS 4000u
 #define LEVELS 5u
-#define SMALL 100u    // bytes of a value
-#define LARGE 1000u   // of which the cache holds a quarter
+#define SMALL 100u   // bytes of a value
+#define LARGE 1000u  // of which the cache holds a quarter
 #define ROOM (256u << 10)
-#define PAGES 2048u   // of a table: one holds everything
+#define PAGES 2048u  // of a table: one holds everything
 
-static uint32_t now[KEYS];    // what each key has: the number of its value, or 0
+static uint32_t now[KEYS];  // what each key has: the number of its value, or 0
 static uint32_t next_what;
 static uint32_t value_len;
 
@@ -405,7 +409,8 @@ static void idle(void) {
   for (bool busy = true; busy;) {
     CHECK_OK(xdb_wait_idle(x));
     pthread_mutex_lock(&x->lock);
-    busy = x->rounds.at != XDB_AT_REST || atomic_load(&x->scan_merges.due) || x->rounds.nr_installed != x->rounds.nr_frozen;  // and the log is as it stays
+    busy = x->rounds.at != XDB_AT_REST || atomic_load(&x->scan_merges.due) ||
+           x->rounds.nr_installed != x->rounds.nr_frozen;  // and the log is as it stays
     pthread_mutex_unlock(&x->lock);
     if (busy) time_sleep_ns(100000);
   }
@@ -592,7 +597,8 @@ static void check_copy(struct xdb_ref *r) {
   CHECK(nftw(copy, store_remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0);
 }
 
-// A memtable is frozen while the round is at work, while it has written all that it does not give up any more, or between that and its installation.
+// A memtable is frozen while the round is at work, while it has written all that it does not give up any more, or
+// between that and its installation.
 static void frozen_meanwhile(enum gate at) {
   struct xdb_ref *r = load(1, SMALL), *snap_r;
   struct xdb_snapshot *snap;
@@ -713,7 +719,8 @@ static void *read_on(void *arg) {
       struct kv_rec rec;
       THREAD_CHECK(xdb_iter_record(it, &rec) == REMIXDB_OK);
       value_of(load32le(rec.val), load32le((const uint8_t *)rec.val + 4), want);
-      THREAD_CHECK(kv_eq(key_of(load32le(rec.val), kbuf), kref(rec.key, rec.klen)) && rec.vlen == value_len && memcmp(rec.val, want, value_len) == 0);
+      THREAD_CHECK(kv_eq(key_of(load32le(rec.val), kbuf), kref(rec.key, rec.klen)) && rec.vlen == value_len &&
+                   memcmp(rec.val, want, value_len) == 0);
       THREAD_CHECK(xdb_iter_skip(it, 1) == REMIXDB_OK);
     }
   }
@@ -846,7 +853,8 @@ static void test_round_fails(void **state) {
   }
 }
 
-// No descriptor is to be had, for one of the files that a flush makes, or for a directory that it syncs: that passes, and the store takes writes all the while.
+// No descriptor is to be had, for one of the files that a flush makes, or for a directory that it syncs: that passes,
+// and the store takes writes all the while.
 static void test_no_descriptor(void **state) {
   (void)state;
   uint32_t failed = 0;
@@ -882,7 +890,8 @@ static void test_no_descriptor(void **state) {
     CHECK_OK(xdb_close(x));
     CHECK_OK(xdb_open("/store", &o, simdisk_env(disk), &x));
     CHECK_OK(xdb_ref(x, &r));
-    for (uint32_t i = 0; i < 300; i++) CHECK_OK(xdb_get(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "%u", i)), NULL, 0, NULL));
+    for (uint32_t i = 0; i < 300; i++)
+      CHECK_OK(xdb_get(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "%u", i)), NULL, 0, NULL));
     CHECK_OK(xdb_get(r, kref("more", 4), NULL, 0, NULL));
     CHECK_OK(xdb_get(r, kref("last", 4), NULL, 0, NULL));
     xdb_unref(r);
@@ -923,7 +932,8 @@ static void try_again(void *arg, const char *line) {
   workers_kick(x->workers);
 }
 
-// What a round has compacted that could not be installed is not done, even where another has brought the memtable into tables.
+// What a round has compacted that could not be installed is not done, even where another has brought the memtable into
+// tables.
 static void test_compact_not_installed(void **state) {
   (void)state;
   struct simdisk *disk = simdisk_create();
@@ -944,7 +954,8 @@ static void test_compact_not_installed(void **state) {
   CHECK_OK(xdb_compact(x));
   CHECK(tried_again == 1);
   CHECK(runs(r) == 1);
-  for (uint32_t i = 0; i < 150; i++) CHECK_OK(xdb_get(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "%u", i)), NULL, 0, NULL));
+  for (uint32_t i = 0; i < 150; i++)
+    CHECK_OK(xdb_get(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "%u", i)), NULL, 0, NULL));
   xdb_unref(r);
   CHECK_OK(xdb_close(x));
   x = NULL;
@@ -989,7 +1000,8 @@ static void grow_and_wear(struct xdb_ref *r) {
   wear(r);
 }
 
-// It is not made while a nearly full memtable grows so fast that it would soon be given up; it is when that is over, and it is asked for again.
+// It is not made while a nearly full memtable grows so fast that it would soon be given up; it is when that is over,
+// and it is asked for again.
 static void test_nearly_full_for_long(void **state) {
   (void)state;
   uint32_t before;
@@ -1016,7 +1028,8 @@ static void look_long_ago(void) {
   pthread_mutex_unlock(&x->lock);
 }
 
-// Asks every few seconds, as it seems, until the merge is made; the memtable seems to have grown by so many bytes each time.
+// Asks every few seconds, as it seems, until the merge is made; the memtable seems to have grown by so many bytes each
+// time.
 static void ask_until_merged(struct xdb_ref *r, uint32_t before, size_t growth) {
   while (runs(r) == before) {  // or for ever: the alarm
     look_long_ago();
@@ -1032,7 +1045,8 @@ static void ask_until_merged(struct xdb_ref *r, uint32_t before, size_t growth) 
   reopen(r);
 }
 
-// It is made, too, when it is asked for every few seconds only: not when the memtable has grown much in that time, which may have been just now.
+// It is made, too, when it is asked for every few seconds only: not when the memtable has grown much in that time,
+// which may have been just now.
 static void test_nearly_full_seldom(void **state) {
   (void)state;
   uint32_t before;
@@ -1045,7 +1059,8 @@ static void test_nearly_full_seldom(void **state) {
   ask_until_merged(r, before, 0);
 }
 
-// It is made, too, while a memtable that is full, but is not written, grows a little with each look: readers put its leaves in order.
+// It is made, too, while a memtable that is full, but is not written, grows a little with each look: readers put its
+// leaves in order.
 static void test_full_and_read(void **state) {
   (void)state;
   uint32_t before;
@@ -1092,7 +1107,8 @@ static void freeze_behind(struct xdb_ref *r, uint64_t rounds) {
 
 enum keeper { BY_SEEK, BY_END, BY_DESTROY, BY_SNAPSHOT, BY_VERIFY, KEEPERS };
 
-// Who reads is the last one to need a version's files, but does not wait until they are removed: workers do that, or the next round's end. Without workers they go at once.
+// Who reads is the last one to need a version's files, but does not wait until they are removed: workers do that, or
+// the next round's end. Without workers they go at once.
 static void test_readers_remove_nothing(void **state) {
   (void)state;
   for (enum keeper by = 0; by < KEEPERS; by++) {
@@ -1132,12 +1148,8 @@ static void test_readers_remove_nothing(void **state) {
           xdb_iter_destroy(it);
           it = NULL;
           break;
-        case BY_SNAPSHOT:
-          xdb_snapshot_release(snap);
-          break;
-        default:
-          xdb_super_drop(x, kept);
-          break;
+        case BY_SNAPSHOT: xdb_snapshot_release(snap); break;
+        default: xdb_super_drop(x, kept); break;
       }
       if (workers) {  // it has come back from there: who removes them is held up
         while (atomic_load(&removed) == 0) time_sleep_ns(100000);
@@ -1183,7 +1195,8 @@ static void test_removed_in_the_end(void **state) {
       allow(UINT64_MAX);
     } else {
       freeze_behind(r, rounds);
-      CHECK(atomic_load(&removed) >= LEVELS && atomic_load(&x->idle.nr_left) == 0);  // while the second round is held up
+      CHECK(atomic_load(&removed) >= LEVELS &&
+            atomic_load(&x->idle.nr_left) == 0);  // while the second round is held up
       allow(UINT64_MAX);
       idle();
     }

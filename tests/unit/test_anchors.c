@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finding among anchors against a search in an array: strings of all shapes, so that the numbers they are cut in agree by a little,
-// by much, and all the way down.
+// Finding among anchors against a search in an array: strings of all shapes, so that the numbers they are cut in agree
+// by a little, by much, and all the way down.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -91,10 +91,12 @@ static uint32_t shape_key(const struct shape *s, uint64_t *rng, uint8_t *buf) {
   for (; len < s->common; len++) buf[len] = (uint8_t)('k' + len % 3);
   for (uint32_t l = 0; l < s->layers; l++) {
     const uint32_t which = (uint32_t)(rng_next(rng) % s->groups);
-    for (uint32_t i = 0; i < s->stretch; i++, len++) buf[len] = (uint8_t)(i == which % s->stretch ? which : s->letters == 1 ? 0 : 's');
+    for (uint32_t i = 0; i < s->stretch; i++, len++)
+      buf[len] = (uint8_t)(i == which % s->stretch ? which : s->letters == 1 ? 0 : 's');
     if (rng_next(rng) % 8 == 0) return len;
   }
-  for (uint32_t n = (uint32_t)(rng_next(rng) % (s->tail + 1)); n > 0; n--) buf[len++] = letters[rng_next(rng) % s->letters];
+  for (uint32_t n = (uint32_t)(rng_next(rng) % (s->tail + 1)); n > 0; n--)
+    buf[len++] = letters[rng_next(rng) % s->letters];
   return len;
 }
 
@@ -108,16 +110,23 @@ static struct kref probe(const struct strings *s, const struct shape *shape, uin
     case 0: buf[len++] = 0; break;
     case 1: buf[len++] = 0xff; break;
     case 2: len = len ? (uint32_t)(rng_next(rng) % len) : 0; break;
-    case 3: if (len) buf[rng_next(rng) % len] ^= (uint8_t)(1u << rng_next(rng) % 8); break;
-    case 4: if (len) buf[len - 1]--; break;
-    case 5: for (uint32_t n = (uint32_t)(rng_next(rng) % 12); n > 0; n--) buf[len++] = 0; break;
+    case 3:
+      if (len) buf[rng_next(rng) % len] ^= (uint8_t)(1u << rng_next(rng) % 8);
+      break;
+    case 4:
+      if (len) buf[len - 1]--;
+      break;
+    case 5:
+      for (uint32_t n = (uint32_t)(rng_next(rng) % 12); n > 0; n--) buf[len++] = 0;
+      break;
     default: break;
   }
   return kref(buf, len);
 }
 
 // Many keys side by side, among all strings, among the first half of them, and among none.
-static void many_check(const struct strings *s, const struct anchors *a, const struct shape *shape, uint32_t times, uint64_t *rng) {
+static void many_check(const struct strings *s, const struct anchors *a, const struct shape *shape, uint32_t times,
+                       uint64_t *rng) {
   static uint8_t buf[ANCHORS_MANY_MAX][KEY_MAX + 64];
   struct anchors half, none = {0};
   struct anchors_lookup wants[ANCHORS_MANY_MAX];
@@ -135,7 +144,8 @@ static void many_check(const struct strings *s, const struct anchors *a, const s
     anchors_find_many(wants, nr, found);
     for (uint32_t i = 0; i < nr; i++)
       if (found[i] != expected[i])
-        fail_msg("key of %u bytes: string %u, %u expected of %u", wants[i].key.len, found[i], expected[i], wants[i].anchors->nr);
+        fail_msg("key of %u bytes: string %u, %u expected of %u", wants[i].key.len, found[i], expected[i],
+                 wants[i].anchors->nr);
   }
   anchors_fini(&half);
 }
@@ -159,9 +169,10 @@ static void test_shapes(void **state) {
   (void)state;
   uint64_t rng = seed_start("shapes");
   static const struct shape shapes[] = {
-      {0, 1, 1, 0, 12, 8},  {0, 1, 1, 0, 3, 3},    {1, 1, 1, 0, 10, 8},  {7, 1, 1, 0, 3, 8},    {8, 1, 1, 0, 8, 8},    {20, 1, 1, 0, 20, 2},
-      {0, 3, 9, 1, 6, 8},   {5, 20, 8, 2, 4, 4},   {9, 4, 30, 3, 6, 8},  {0, 2, 16, 12, 3, 2},  {40, 50, 7, 3, 20, 8}, {3, 2, 100, 12, 2, 8},
-      {0, 4, 10, 4, 10, 1}, {0, 1, 1, 0, 40, 1},   {6, 7, 5, 6, 12, 1},  {0, 200, 4, 4, 0, 1},
+      {0, 1, 1, 0, 12, 8},  {0, 1, 1, 0, 3, 3},   {1, 1, 1, 0, 10, 8},   {7, 1, 1, 0, 3, 8},
+      {8, 1, 1, 0, 8, 8},   {20, 1, 1, 0, 20, 2}, {0, 3, 9, 1, 6, 8},    {5, 20, 8, 2, 4, 4},
+      {9, 4, 30, 3, 6, 8},  {0, 2, 16, 12, 3, 2}, {40, 50, 7, 3, 20, 8}, {3, 2, 100, 12, 2, 8},
+      {0, 4, 10, 4, 10, 1}, {0, 1, 1, 0, 40, 1},  {6, 7, 5, 6, 12, 1},   {0, 200, 4, 4, 0, 1},
   };
   for (uint32_t n = 0; n < sizeof(shapes) / sizeof(shapes[0]); n++)
     for (uint32_t round = 0; round < 12; round++) {
@@ -179,7 +190,8 @@ static void test_shapes(void **state) {
     }
 }
 
-// A probe as above, or with bytes at the first places that no string has there: also behind all others, and before them.
+// A probe as above, or with bytes at the first places that no string has there: also behind all others, and before
+// them.
 static struct kref cell_probe(const struct strings *s, uint64_t *rng, uint8_t *buf) {
   const struct kref k = s->at[rng_next(rng) % s->nr];
   uint32_t len = k.len;
@@ -187,24 +199,31 @@ static struct kref cell_probe(const struct strings *s, uint64_t *rng, uint8_t *b
   for (uint32_t n = (uint32_t)(rng_next(rng) % 4); n > 0 && len > 0; n--) {
     uint8_t *const byte = &buf[rng_next(rng) % (len < 12 ? len : 12)];
     const uint64_t kind = rng_next(rng) % 5;
-    *byte = kind == 0 ? 0 : kind == 1 ? 0xff : kind == 2 ? (uint8_t)rng_next(rng) : (uint8_t)(*byte + (kind == 3 ? 1 : -1));
+    *byte = kind == 0   ? 0
+            : kind == 1 ? 0xff
+            : kind == 2 ? (uint8_t)rng_next(rng)
+                        : (uint8_t)(*byte + (kind == 3 ? 1 : -1));
   }
   if (rng_next(rng) % 4 == 0) len = (uint32_t)(rng_next(rng) % (len + 1));
   if (rng_next(rng) % 4 == 0) buf[len++] = (uint8_t)rng_next(rng);
   return kref(buf, len);
 }
 
-// Thousands of strings of one alphabet, which are cut in cells: evenly, some of them crowded, and so unevenly that there are no cells.
+// Thousands of strings of one alphabet, which are cut in cells: evenly, some of them crowded, and so unevenly that
+// there are no cells.
 static void test_cells(void **state) {
   (void)state;
   uint64_t rng = seed_start("cells");
   static const struct {
     const char *what;
-    uint32_t common, letters, len, crowded;  // letters: so many of all bytes; crowded: of 100 strings, those that share their first bytes
+    uint32_t common, letters, len,
+        crowded;  // letters: so many of all bytes; crowded: of 100 strings, those that share their first bytes
     bool cells;
   } sets[] = {
-      {"bytes", 0, 256, 16, 0, true},  {"bytes behind a prefix", 11, 256, 6, 0, true}, {"hexadecimal", 3, 16, 12, 0, true}, {"digits", 4, 10, 16, 0, true},
-      {"bits", 0, 2, 64, 0, false},    {"crowded", 0, 256, 8, 20, true},               {"too crowded", 0, 64, 8, 60, false}, {"few letters", 2, 5, 20, 0, true},
+      {"bytes", 0, 256, 16, 0, true},       {"bytes behind a prefix", 11, 256, 6, 0, true},
+      {"hexadecimal", 3, 16, 12, 0, true},  {"digits", 4, 10, 16, 0, true},
+      {"bits", 0, 2, 64, 0, false},         {"crowded", 0, 256, 8, 20, true},
+      {"too crowded", 0, 64, 8, 60, false}, {"few letters", 2, 5, 20, 0, true},
       {"short", 0, 40, 3, 0, true},
   };
   for (uint32_t n = 0; n < sizeof(sets) / sizeof(sets[0]); n++)
@@ -224,30 +243,36 @@ static void test_cells(void **state) {
         memset(buf, 'p', sets[n].common);
         uint32_t len = sets[n].common;
         const bool in = rng_next(&rng) % 100 < sets[n].crowded;
-        for (uint32_t k = 0; k < sets[n].len; k++) buf[len++] = in && k < 4 ? crowd[k] : letters[rng_next(&rng) % sets[n].letters];
+        for (uint32_t k = 0; k < sets[n].len; k++)
+          buf[len++] = in && k < 4 ? crowd[k] : letters[rng_next(&rng) % sets[n].letters];
         if (rng_next(&rng) % 8 == 0) len -= (uint32_t)(rng_next(&rng) % sets[n].len);
         s.at[s.nr++] = copy(buf, len);
       }
       strings_close(&s);
       struct anchors a;
       assert_int_equal(anchors_init(&a, s.offs, s.bytes, s.nr), REMIXDB_OK);
-      if (sets[n].cells != ((const uint8_t *)a.cells > (const uint8_t *)a.lines)) fail_msg("%s: %s cells", sets[n].what, sets[n].cells ? "no" : "has");
-      if (sets[n].cells && anchors_memory(&a) > 32ull * s.nr) fail_msg("%s: %zu bytes for %u", sets[n].what, anchors_memory(&a), s.nr);
+      if (sets[n].cells != ((const uint8_t *)a.cells > (const uint8_t *)a.lines))
+        fail_msg("%s: %s cells", sets[n].what, sets[n].cells ? "no" : "has");
+      if (sets[n].cells && anchors_memory(&a) > 32ull * s.nr)
+        fail_msg("%s: %zu bytes for %u", sets[n].what, anchors_memory(&a), s.nr);
       for (uint32_t i = 0; i < s.nr; i++) assert_int_equal(anchors_find(&a, s.at[i]), i);
       for (uint32_t i = 0; i < 40000; i++) {
         const struct kref key = cell_probe(&s, &rng, buf);
         const uint32_t got = anchors_find(&a, key), expected = model(&s, key);
-        if (got != expected) fail_msg("%s: key of %u bytes: string %u, %u expected of %u", sets[n].what, key.len, got, expected, s.nr);
+        if (got != expected)
+          fail_msg("%s: key of %u bytes: string %u, %u expected of %u", sets[n].what, key.len, got, expected, s.nr);
       }
       // behind all strings, and the greatest number of all, which is what a cell's line is filled up with
       memset(buf, 'p', sets[n].common);
       memset(buf + sets[n].common, 0xFF, 20);
-      for (uint32_t len = sets[n].common; len <= sets[n].common + 20; len++) assert_int_equal(anchors_find(&a, kref(buf, len)), model(&s, kref(buf, len)));
+      for (uint32_t len = sets[n].common; len <= sets[n].common + 20; len++)
+        assert_int_equal(anchors_find(&a, kref(buf, len)), model(&s, kref(buf, len)));
       for (uint32_t i = 0; i < 500; i++) {
         static uint8_t bufs[ANCHORS_MANY_MAX][128];
         struct anchors_lookup wants[ANCHORS_MANY_MAX];
         uint32_t found[ANCHORS_MANY_MAX];
-        for (uint32_t k = 0; k < ANCHORS_MANY_MAX; k++) wants[k] = (struct anchors_lookup){&a, cell_probe(&s, &rng, bufs[k])};
+        for (uint32_t k = 0; k < ANCHORS_MANY_MAX; k++)
+          wants[k] = (struct anchors_lookup){&a, cell_probe(&s, &rng, bufs[k])};
         anchors_find_many(wants, ANCHORS_MANY_MAX, found);
         for (uint32_t k = 0; k < ANCHORS_MANY_MAX; k++) assert_int_equal(found[k], model(&s, wants[k].key));
       }
@@ -348,8 +373,8 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_shapes),    cmocka_unit_test(test_cells),  cmocka_unit_test(test_zeros), cmocka_unit_test(test_none),
-      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_shapes), cmocka_unit_test(test_cells),     cmocka_unit_test(test_zeros),
+      cmocka_unit_test(test_none),   cmocka_unit_test(test_no_memory), cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

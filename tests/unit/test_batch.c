@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Batches: what is gathered, and that the store takes all of one or nothing, in every situation: whatever is in it, however large it is, when memory or the
-// disk fails, when the power goes, to readers while it is written.
+// Batches: what is gathered, and that the store takes all of one or nothing, in every situation: whatever is in it,
+// however large it is, when memory or the disk fails, when the power goes, to readers while it is written.
 //
 // TEST_SEED in the environment repeats a run.
 #include <errno.h>
@@ -407,7 +407,8 @@ static uint32_t read_frames(struct frame *out, uint32_t cap) {
     uint8_t id[16];
     memcpy(id, head + 16, 16);  // of the store; generation
     const uint32_t mark = (uint32_t)(hash64(id, 16) >> 32) | 1;
-    for (uint64_t at = 512; pread(fd, head, 40, (off_t)at) == 40 && load32le(head + 8) == mark; at += 40 + load32le(head + 12)) {
+    for (uint64_t at = 512; pread(fd, head, 40, (off_t)at) == 40 && load32le(head + 8) == mark;
+         at += 40 + load32le(head + 12)) {
       CHECK(nr < cap);
       out[nr++] = (struct frame){load64le(head + 16), load32le(head + 32)};
     }
@@ -449,8 +450,9 @@ static void test_one_frame(void **state) {
   for (uint32_t i = 0; i < BATCHES; i++) {
     uint32_t f = 0;
     while (f < nr && !(all[f].first <= first[i] && last[i] < all[f].first + all[f].count)) f++;
-    if (f == nr) fail_msg("TEST_SEED=%llu: batch %u, records %llu to %llu, is in no frame", (unsigned long long)seed, i,
-                          (unsigned long long)first[i], (unsigned long long)last[i]);
+    if (f == nr)
+      fail_msg("TEST_SEED=%llu: batch %u, records %llu to %llu, is in no frame", (unsigned long long)seed, i,
+               (unsigned long long)first[i], (unsigned long long)last[i]);
   }
   free(all);
   CHECK(sees(m, m->ref, m->now));
@@ -472,7 +474,8 @@ static void disk_open(struct model *m, struct simdisk *d, const struct remixdb_o
   shrink(m->x, 400u << 10, 32);
 }
 
-// The n-th allocation fails, for every n. The batch makes entries, splits leaves, is larger than a buffer of the log, and sometimes finds its memtable full.
+// The n-th allocation fails, for every n. The batch makes entries, splits leaves, is larger than a buffer of the log,
+// and sometimes finds its memtable full.
 static void test_no_memory(void **state) {
   (void)state;
   seed = seed_from(6);
@@ -487,7 +490,8 @@ static void test_no_memory(void **state) {
     for (int64_t n = 1, end = 0; !end; n++) {
       gather_begin(m);
       for (uint32_t i = 0; i < KEYS; i++)
-        if (round == 0 || chance(&m->rng, round == 1 ? 10 : 50)) gather(m, i, (uint32_t)below(&m->rng, 900), chance(&m->rng, 10));
+        if (round == 0 || chance(&m->rng, round == 1 ? 10 : 50))
+          gather(m, i, (uint32_t)below(&m->rng, 900), chance(&m->rng, 10));
       const uint64_t seq = sequence_of(m), rounds = rounds_of(m);
       fault_mem_set(n);
       const bool good = remixdb_write(m->ref, m->batch);
@@ -502,7 +506,8 @@ static void test_no_memory(void **state) {
       }
       if (n % 7 == 0 || !good) CHECK(sees(m, m->ref, m->now));
       char why[256];
-      if (!wh_check(atomic_load(&m->x->view)->active->wh, why, sizeof(why))) fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
+      if (!wh_check(atomic_load(&m->x->view)->active->wh, why, sizeof(why)))
+        fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
       hits += hit;
       end = !hit;
     }
@@ -526,7 +531,11 @@ static void test_failing_log(void **state) {
   static const struct {
     enum simdisk_call call;
     int errnum;
-  } faults[] = {{SIMDISK_WRITE, EIO}, {SIMDISK_WRITE, ENOSPC}, {SIMDISK_SYNC, EIO}, {SIMDISK_ALLOCATE, ENOSPC}, {SIMDISK_ALLOCATE, EIO}};
+  } faults[] = {{SIMDISK_WRITE, EIO},
+                {SIMDISK_WRITE, ENOSPC},
+                {SIMDISK_SYNC, EIO},
+                {SIMDISK_ALLOCATE, ENOSPC},
+                {SIMDISK_ALLOCATE, EIO}};
   uint32_t failed = 0;
   for (uint32_t f = 0; f < sizeof(faults) / sizeof(faults[0]); f++) {
     for (uint64_t n = 0; n < 6; n++) {
@@ -608,7 +617,8 @@ static bool life_write(struct model *m, struct life *l, bool each) {
 }
 
 // The same calls for the same seed, until one fails.
-static void life_run(struct model *m, struct life *l, struct simdisk *d, const struct remixdb_opts *o, size_t memtable) {
+static void life_run(struct model *m, struct life *l, struct simdisk *d, const struct remixdb_opts *o,
+                     size_t memtable) {
   const bool each = o->sync == REMIXDB_SYNC_EACH;
   if (xdb_open("/store", o, simdisk_env(d), &m->x) != REMIXDB_OK) {
     m->x = NULL;
@@ -619,8 +629,10 @@ static void life_run(struct model *m, struct life *l, struct simdisk *d, const s
   CHECK(m->ref);
   for (uint32_t i = 0; i < 24; i++) {
     const uint64_t dice = below(&m->rng, 100);
-    const uint32_t many = (uint32_t)(memtable >> 8);  // of 150 bytes; a large memtable takes batches that are a good part of a buffer of the log
-    gather_some(m, 1 + (uint32_t)below(&m->rng, dice < 10 ? many : 30), dice < 10 ? 150 : (uint32_t)(memtable >> 6), 15);
+    const uint32_t many = (uint32_t)(memtable >> 8);  // of 150 bytes; a large memtable takes batches that are a good
+                                                      // part of a buffer of the log
+    gather_some(m, 1 + (uint32_t)below(&m->rng, dice < 10 ? many : 30), dice < 10 ? 150 : (uint32_t)(memtable >> 6),
+                15);
     if (!life_write(m, l, each)) return;
     if (dice >= 80) {
       const uint32_t nr = l->nr;
@@ -638,8 +650,9 @@ static void life_check(const struct life *l, struct simdisk *d, const struct rem
   if (!sees(after, after->ref, l->states[n])) {
     uint32_t any = l->nr + 2;
     while (any > 0 && !sees(after, after->ref, l->states[any - 1])) any--;
-    fail_msg("TEST_SEED=%llu, cut %llu: %u batches were written and %u synced, and the store holds %s%d", (unsigned long long)seed,
-             (unsigned long long)cut, l->nr, l->synced, any ? "the first " : "part of one ", (int)any - 1);
+    fail_msg("TEST_SEED=%llu, cut %llu: %u batches were written and %u synced, and the store holds %s%d",
+             (unsigned long long)seed, (unsigned long long)cut, l->nr, l->synced, any ? "the first " : "part of one ",
+             (int)any - 1);
   }
   // it goes on
   gather_begin(after);
@@ -697,8 +710,8 @@ static void test_power(void **state) {
 
 // ---- readers while batches are written
 
-#define TEAMS 2u         // writers of batches, each with keys of its own
-#define TEAM_KEYS 500u   // all written by each batch, over many leaves and, now and then, more than a buffer of the log
+#define TEAMS 2u        // writers of batches, each with keys of its own
+#define TEAM_KEYS 500u  // all written by each batch, over many leaves and, now and then, more than a buffer of the log
 
 struct team {
   struct xdb *x;
@@ -710,7 +723,9 @@ struct team {
   uint64_t rng;
 };
 
-static uint32_t team_key(uint32_t id, uint32_t i, char buf[64]) { return (uint32_t)snprintf(buf, 64, "%05u/%u", i, id); }
+static uint32_t team_key(uint32_t id, uint32_t i, char buf[64]) {
+  return (uint32_t)snprintf(buf, 64, "%05u/%u", i, id);
+}
 
 // Every third batch deletes every fifth key.
 static bool team_has(uint32_t gen, uint32_t i) { return gen != 0 && !(gen % 3 == 0 && i % 5 == 0); }
@@ -742,7 +757,8 @@ static void *team_write(void *arg) {
   return NULL;
 }
 
-// All that is seen of a team at a moment is of one batch, which is not older than one that was done before, nor newer than what had begun after.
+// All that is seen of a team at a moment is of one batch, which is not older than one that was done before, nor newer
+// than what had begun after.
 static void team_scan(struct team *t, struct xdb_iter *it, bool back) {
   uint32_t low[TEAMS], high[TEAMS], gen[TEAMS], nr[TEAMS] = {0};
   for (uint32_t i = 0; i < TEAMS; i++) low[i] = atomic_load(&t->all[i].done);
@@ -825,7 +841,8 @@ static void *team_single(void *arg) {
   THREAD_CHECK(r);
   char kbuf[64];
   while (!atomic_load(t->stop)) {
-    const uint32_t klen = (uint32_t)snprintf(kbuf, sizeof(kbuf), "%05u/9%05u", (uint32_t)below(&t->rng, TEAM_KEYS), (uint32_t)below(&t->rng, 20));
+    const uint32_t klen = (uint32_t)snprintf(kbuf, sizeof(kbuf), "%05u/9%05u", (uint32_t)below(&t->rng, TEAM_KEYS),
+                                             (uint32_t)below(&t->rng, 20));
     if (chance(&t->rng, 30)) THREAD_CHECK(remixdb_del(r, kbuf, klen));
     else THREAD_CHECK(remixdb_put(r, kbuf, klen, kbuf, klen));
     if (chance(&t->rng, 10)) time_sleep_ns(10000);
@@ -862,7 +879,8 @@ static void test_readers(void **state) {
     atomic_store(&stop, true);
     for (uint32_t i = TEAMS; i < TEAMS + 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     char why[256];
-    if (!wh_check(atomic_load(&x->view)->active->wh, why, sizeof(why))) fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
+    if (!wh_check(atomic_load(&x->view)->active->wh, why, sizeof(why)))
+      fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
     if (SLOW == 1) CHECK(stat_of(x, "rounds") > 3);
     struct xdb_ref *const r = remixdb_ref(x);
     struct xdb_iter *const it = remixdb_iter_create(r);
@@ -876,8 +894,9 @@ static void test_readers(void **state) {
 
 // ---- a memtable is switched between the look at it and the write
 //
-// A merge's function holds the leaf of a key while another thread writes it, alone or in a batch, and comes as far as that leaf; then the memtable is frozen and its
-// round goes to its end. What was to be written must end in the memtable that came after.
+// A merge's function holds the leaf of a key while another thread writes it, alone or in a batch, and comes as far as
+// that leaf; then the memtable is frozen and its round goes to its end. What was to be written must end in the memtable
+// that came after.
 
 struct delay {
   struct xdb *x;
@@ -914,10 +933,13 @@ static void *delay_write(void *arg) {
   struct xdb_ref *const r = remixdb_ref(d->x);
   struct xdb_batch *const b = remixdb_batch_create();
   THREAD_CHECK(r && b);
-  THREAD_CHECK(remixdb_batch_put(b, "a", 1, "new", 3) && remixdb_batch_put(b, "k", 1, "new", 3) && remixdb_batch_put(b, "z", 1, "new", 3));
+  THREAD_CHECK(remixdb_batch_put(b, "a", 1, "new", 3) && remixdb_batch_put(b, "k", 1, "new", 3) &&
+               remixdb_batch_put(b, "z", 1, "new", 3));
   while (!atomic_load(&d->held)) time_sleep_ns(100000);
   atomic_store(&d->coming, true);
-  THREAD_CHECK(d->how == 0 ? remixdb_put(r, "k", 1, "new", 3) : d->how == 1 ? remixdb_del(r, "k", 1) : remixdb_write(r, b));
+  THREAD_CHECK(d->how == 0   ? remixdb_put(r, "k", 1, "new", 3)
+               : d->how == 1 ? remixdb_del(r, "k", 1)
+                             : remixdb_write(r, b));
   remixdb_batch_destroy(b);
   remixdb_unref(r);
   return NULL;
@@ -945,7 +967,8 @@ static void test_switched(void **state) {
     CHECK(pthread_join(t[0], NULL) == 0 && pthread_join(t[1], NULL) == 0);
     for (int again = 0; again < 3; again++) {
       const bool batch = i % 3 == 2;
-      CHECK(text_is(r, "k", i % 3 == 1 ? NULL : "new") && text_is(r, "a", batch ? "new" : NULL) && text_is(r, "z", batch ? "new" : "old"));
+      CHECK(text_is(r, "k", i % 3 == 1 ? NULL : "new") && text_is(r, "a", batch ? "new" : NULL) &&
+            text_is(r, "z", batch ? "new" : "old"));
       if (again == 0) CHECK(remixdb_flush(r));
       if (again != 1) continue;
       remixdb_unref(r);

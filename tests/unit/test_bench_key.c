@@ -71,7 +71,8 @@ static void test_a_value_is_good_for_its_key_only(void **state) {
       for (uint32_t at = 0; at < sizes[s]; at += sizes[s] / 50 + 1) {
         const bool end = at < 8 || at >= sizes[s] - 8;
         value[at] ^= 0x10;
-        assert_true(bench_value_good(&k, key, value, sizes[s], false, &version) == !end);  // the ends are looked at always
+        assert_true(bench_value_good(&k, key, value, sizes[s], false, &version) ==
+                    !end);  // the ends are looked at always
         assert_false(bench_value_good(&k, key, value, sizes[s], true, &version));
         value[at] ^= 0x10;
       }
@@ -99,7 +100,8 @@ static void test_permutations(void **state) {
   }
 }
 
-// Frequencies of the first ranks against the law; the sum behind it against adding up; growing against starting at that size.
+// Frequencies of the first ranks against the law; the sum behind it against adding up; growing against starting at that
+// size.
 static void test_zipf(void **state) {
   (void)state;
   const double theta = 0.99;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sets made by comparing, and blind search: the code with vector instructions against that without, and both against the plain
-// meaning.
+// Sets made by comparing, and blind search: the code with vector instructions against that without, and both against
+// the plain meaning.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -129,7 +129,8 @@ static void segment_make(struct segment *s, uint32_t common, uint32_t spread, ui
       const uint32_t shared = common + (uint32_t)(rng_next(rng) % (k.len - common + 1));
       for (; len < shared; len++) s->bytes[i][len] = k.ptr[len];
     }
-    for (uint32_t n = (uint32_t)(rng_next(rng) % (spread + 1)); n > 0 && len < KEY_MAX; n--) s->bytes[i][len++] = (uint8_t)(rng_next(rng) % letters);
+    for (uint32_t n = (uint32_t)(rng_next(rng) % (spread + 1)); n > 0 && len < KEY_MAX; n--)
+      s->bytes[i][len++] = (uint8_t)(rng_next(rng) % letters);
     s->keys[i] = kref(s->bytes[i], len);
     if (i && rng_next(rng) % versions == 0) s->keys[i] = s->keys[i - 1];
   }
@@ -142,7 +143,8 @@ static void segment_make(struct segment *s, uint32_t common, uint32_t spread, ui
   }
   if (s->base == UINT32_MAX) s->base = 0;
   memset(s->dbits, 0, sizeof(s->dbits));
-  for (uint32_t i = 1; i < s->nr; i++) store16le(s->dbits + 2 * i, d[i] == BLIND_SAME ? BLIND_SAME : d[i] - (s->base << 4));
+  for (uint32_t i = 1; i < s->nr; i++)
+    store16le(s->dbits + 2 * i, d[i] == BLIND_SAME ? BLIND_SAME : d[i] - (s->base << 4));
 }
 
 // Own memory for each, so that a sanitizer sees a look beyond it.
@@ -155,8 +157,12 @@ static struct kref probe(const struct segment *s, uint32_t i, uint64_t *rng) {
     case 0: len = len ? (uint32_t)(rng_next(rng) % len) : 0; break;
     case 1: p[len++] = (uint8_t)rng_next(rng); break;
     case 2: p[len++] = 0; break;
-    case 3: if (len) p[len - 1]++; break;
-    case 4: if (len) p[rng_next(rng) % len] ^= (uint8_t)(1u << rng_next(rng) % 8); break;
+    case 3:
+      if (len) p[len - 1]++;
+      break;
+    case 4:
+      if (len) p[rng_next(rng) % len] ^= (uint8_t)(1u << rng_next(rng) % 8);
+      break;
     default: break;
   }
   uint8_t *const q = malloc(len ? len : 1);
@@ -214,6 +220,7 @@ static void test_blind(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_comparisons), cmocka_unit_test(test_blind)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_comparisons),
+                                     cmocka_unit_test(test_blind)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,18 +32,20 @@ static struct env fake = {.ops = &fake_ops};
 static _Atomic uint32_t fake_reads, fake_writes;
 static _Atomic uint32_t fail_read_at, fail_write_at;  // the call that fails, counted from 1; 0 none
 static _Atomic int fail_errno, fail_truncate, fail_sync;
-static _Atomic uint32_t short_len;                    // most that a call moves; 0 no bound
+static _Atomic uint32_t short_len;  // most that a call moves; 0 no bound
 static _Atomic uint32_t eintr_every;
 
 static ssize_t fake_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
-  const uint32_t n = atomic_fetch_add(&fake_reads, 1) + 1, cut = atomic_load(&short_len), every = atomic_load(&eintr_every);
+  const uint32_t n = atomic_fetch_add(&fake_reads, 1) + 1, cut = atomic_load(&short_len),
+                 every = atomic_load(&eintr_every);
   if (n == atomic_load(&fail_read_at)) return -atomic_load(&fail_errno);
   if (every && n % every == 0) return -EINTR;
   return env_posix()->ops->pread(e, fd, buf, cut && cut < len ? cut : len, off);
 }
 
 static ssize_t fake_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
-  const uint32_t n = atomic_fetch_add(&fake_writes, 1) + 1, cut = atomic_load(&short_len), every = atomic_load(&eintr_every);
+  const uint32_t n = atomic_fetch_add(&fake_writes, 1) + 1, cut = atomic_load(&short_len),
+                 every = atomic_load(&eintr_every);
   if (n == atomic_load(&fail_write_at)) return -atomic_load(&fail_errno);
   if (every && n % every == 0) return -EINTR;
   return env_posix()->ops->pwrite(e, fd, buf, cut && cut < len ? cut : len, off);
@@ -68,7 +70,8 @@ static _Atomic bool fake_out_wrong;
 static int fake_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
   struct env_stat st;
   const int rc = env_posix()->ops->fstat(e, fd, &st);
-  if (rc < 0 || len == 0 || off != atomic_load(&fake_out_to) || off + len > st.size) atomic_store(&fake_out_wrong, true);
+  if (rc < 0 || len == 0 || off != atomic_load(&fake_out_to) || off + len > st.size)
+    atomic_store(&fake_out_wrong, true);
   atomic_store(&fake_out_to, off + len);
   atomic_fetch_add(&fake_outs, 1);
   return -EIO;  // which is of no consequence: it is advice
@@ -199,9 +202,12 @@ static void check_batch(struct blkio_queue *q, uint32_t nr, uint64_t *seed) {
   for (uint32_t i = 0; i < nr; i++) {
     uint32_t len = (uint32_t)(rng_next(seed) % 3 == 0 ? rng_next(seed) % 30000 : BLKIO_ALIGN);
     if (used + len > OUT_MAX) len = 0;
-    reads[i] = (struct blkio_read){
-        .fd = data_fd, .path = data_path, .buf = out_data + used, .len = len, .off = rng_next(seed) % (DATA_LEN - len),
-        .status = REMIXDB_IO};
+    reads[i] = (struct blkio_read){.fd = data_fd,
+                                   .path = data_path,
+                                   .buf = out_data + used,
+                                   .len = len,
+                                   .off = rng_next(seed) % (DATA_LEN - len),
+                                   .status = REMIXDB_IO};
     used += len;
   }
   memset(out_data, 0, used);
@@ -247,7 +253,10 @@ static void test_read_direct(void **state) {
     struct blkio_queue *const q = make_queue(&b);
     struct blkio_read reads[33];
     for (uint32_t i = 0; i < 33; i++)
-      reads[i] = (struct blkio_read){.fd = fd, .path = data_path, .buf = buf + i % 32 * BLKIO_ALIGN, .len = BLKIO_ALIGN,
+      reads[i] = (struct blkio_read){.fd = fd,
+                                     .path = data_path,
+                                     .buf = buf + i % 32 * BLKIO_ALIGN,
+                                     .len = BLKIO_ALIGN,
                                      .off = (uint64_t)(i * 7 % 32) * BLKIO_ALIGN};
     reads[32].off = DATA_LEN;  // the end of the file
     reads[32].buf = mem_alloc_aligned(BLKIO_ALIGN, BLKIO_ALIGN);
@@ -307,10 +316,8 @@ static void on_end(void *arg, struct blkio_read *r) {
   struct ended *const e = arg;
   const uint32_t i = (uint32_t)(r - e->reads);
   e->calls[i]++;
-  if (r->status == REMIXDB_OK)
-    e->wrong = e->wrong || memcmp(r->buf, data + r->off, r->len) != 0;
-  else
-    e->wrong = e->wrong || i % 50 != 7 || r->status != REMIXDB_CORRUPT || !strstr(err_msg(), r->path);
+  if (r->status == REMIXDB_OK) e->wrong = e->wrong || memcmp(r->buf, data + r->off, r->len) != 0;
+  else e->wrong = e->wrong || i % 50 != 7 || r->status != REMIXDB_CORRUPT || !strstr(err_msg(), r->path);
   (void)err_set(REMIXDB_INVALID, "a message of another kind");
 }
 
@@ -328,7 +335,11 @@ static void test_read_parts(void **state) {
       static char paths[300][16];
       for (uint32_t i = 0; i < nr; i++) {
         (void)snprintf(paths[i], sizeof(paths[i]), "file-%u", i);
-        reads[i] = (struct blkio_read){.fd = data_fd, .path = paths[i], .buf = out_data + i * 4096, .len = 4096, .off = i * 300,
+        reads[i] = (struct blkio_read){.fd = data_fd,
+                                       .path = paths[i],
+                                       .buf = out_data + i * 4096,
+                                       .len = 4096,
+                                       .off = i * 300,
                                        .status = REMIXDB_IO};
         if (fail && i % 50 == 7) reads[i].off = DATA_LEN - 100;
       }
@@ -366,7 +377,8 @@ static void test_read_fake(void **state) {
   for (uint32_t n = 1; n <= 10; n++) {
     struct blkio_read reads[10];
     for (uint32_t i = 0; i < 10; i++)
-      reads[i] = (struct blkio_read){.fd = data_fd, .path = data_path, .buf = out_data + i * 512, .len = 512, .off = i * 512};
+      reads[i] = (struct blkio_read){
+          .fd = data_fd, .path = data_path, .buf = out_data + i * 512, .len = 512, .off = i * 512};
     atomic_store(&fake_reads, 0);
     atomic_store(&fail_read_at, n);
     assert_int_equal(blkio_read_batch(q, reads, 10), REMIXDB_IO);
@@ -443,7 +455,8 @@ static void test_write(void **state) {
   }
 }
 
-// A table goes to the disk while it is written, a few megabytes at a time, but not past the page cache, where there is nothing to be brought there.
+// A table goes to the disk while it is written, a few megabytes at a time, but not past the page cache, where there is
+// nothing to be brought there.
 static void test_write_out(void **state) {
   (void)state;
   uint64_t seed = test_seed();
@@ -750,7 +763,8 @@ struct opened {
 
 static void opened_add(struct opened *o, struct blkio *b, uint64_t *rng) {
   for (uint32_t i = 0; i < 4; i++)
-    o->reads[i] = (struct blkio_read){.fd = data_fd, .path = data_path, .buf = o->buf[i], .len = 4096, .off = rng_next(rng) % (DATA_LEN - 4096)};
+    o->reads[i] = (struct blkio_read){
+        .fd = data_fd, .path = data_path, .buf = o->buf[i], .len = 4096, .off = rng_next(rng) % (DATA_LEN - 4096)};
   blkio_batch_begin(&o->batch, blkio_shared(b), o->reads, NULL, NULL);
   blkio_batch_add(&o->batch, 2);
   blkio_batch_add(&o->batch, 2);
@@ -761,8 +775,8 @@ static void opened_end(struct opened *o) {
   for (uint32_t i = 0; i < 4; i++) assert_memory_equal(o->buf[i], data + o->reads[i].off, 4096);
 }
 
-// No lane before the first read of a batch, one lane for all that follow each other, none for a single read, and never more than the bound: what comes beyond it
-// reads at once, in its own thread.
+// No lane before the first read of a batch, one lane for all that follow each other, none for a single read, and never
+// more than the bound: what comes beyond it reads at once, in its own thread.
 static void test_pool(void **state) {
   (void)state;
   static struct opened all[3 * POOL];
@@ -827,8 +841,8 @@ static bool deny_all(size_t size) {
   return false;
 }
 
-// Rings that are refused, or lost in a batch, and memory that is lacking: all is read, the reason is told once, the thread's message stays, and later there are
-// lanes again.
+// Rings that are refused, or lost in a batch, and memory that is lacking: all is read, the reason is told once, the
+// thread's message stays, and later there are lanes again.
 static void test_pool_trouble(void **state) {
   (void)state;
   static const int errnos[] = {EMFILE, ENOMEM, EPERM};
@@ -914,8 +928,11 @@ static void *reader(void *arg) {
   struct blkio_queue *const q = from_pool ? blkio_shared(&shared) : own;
   for (int turn = 0; turn < 20; turn++) {
     for (uint32_t i = 0; i < 80; i++)
-      reads[i] = (struct blkio_read){
-          .fd = data_fd, .path = data_path, .buf = buf + i * 4096, .len = 4096, .off = rng_next(&seed) % (DATA_LEN - 4096)};
+      reads[i] = (struct blkio_read){.fd = data_fd,
+                                     .path = data_path,
+                                     .buf = buf + i * 4096,
+                                     .len = 4096,
+                                     .off = rng_next(&seed) % (DATA_LEN - 4096)};
     if (blkio_read_batch(q, reads, 80) != REMIXDB_OK) atomic_fetch_add(&wrong, 1);
     for (uint32_t i = 0; i < 80; i++)
       if (memcmp(reads[i].buf, data + reads[i].off, 4096) != 0) atomic_fetch_add(&wrong, 1);
@@ -947,14 +964,16 @@ static void test_threads(void **state) {
   }
 }
 
-// A lane goes from hand to hand: each thread takes one for a few reads, thousands of times. Where there are as many lanes as threads, and where there are not.
+// A lane goes from hand to hand: each thread takes one for a few reads, thousands of times. Where there are as many
+// lanes as threads, and where there are not.
 static void *taker(void *arg) {
   uint64_t rng = (uintptr_t)arg;
   uint8_t buf[3][512];
   for (uint32_t turn = 0; turn < 2000; turn++) {
     struct blkio_read reads[3];
     for (uint32_t i = 0; i < 3; i++)
-      reads[i] = (struct blkio_read){.fd = data_fd, .path = data_path, .buf = buf[i], .len = 512, .off = rng_next(&rng) % (DATA_LEN - 512)};
+      reads[i] = (struct blkio_read){
+          .fd = data_fd, .path = data_path, .buf = buf[i], .len = 512, .off = rng_next(&rng) % (DATA_LEN - 512)};
     if (blkio_read_batch(blkio_shared(&shared), reads, 3) != REMIXDB_OK) atomic_fetch_add(&wrong, 1);
     for (uint32_t i = 0; i < 3; i++)
       if (memcmp(buf[i], data + reads[i].off, 512) != 0) atomic_fetch_add(&wrong, 1);
@@ -980,17 +999,17 @@ static void test_handed_on(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(test_parse, reset),         cmocka_unit_test_setup(test_fallback, reset),
-      cmocka_unit_test_setup(test_read_batch, reset),    cmocka_unit_test_setup(test_read_parts, reset),
-         cmocka_unit_test_setup(test_read_direct, reset),
-      cmocka_unit_test_setup(test_read_failures, reset), cmocka_unit_test_setup(test_read_fake, reset),
-      cmocka_unit_test_setup(test_write, reset),         cmocka_unit_test_setup(test_mixed, reset),
-      cmocka_unit_test_setup(test_write_failure, reset), cmocka_unit_test_setup(test_write_fake, reset),
-      cmocka_unit_test_setup(test_write_aligned, reset), cmocka_unit_test_setup(test_ring_lost, reset),
-      cmocka_unit_test_setup(test_engine_fails, reset),  cmocka_unit_test_setup(test_nomem, reset),
-      cmocka_unit_test_setup(test_threads, reset),       cmocka_unit_test_setup(test_write_out, reset),
-      cmocka_unit_test_setup(test_pool, reset),          cmocka_unit_test_setup(test_pool_bound, reset),
-      cmocka_unit_test_setup(test_pool_trouble, reset),  cmocka_unit_test_setup(test_handed_on, reset),
+      cmocka_unit_test_setup(test_parse, reset),       cmocka_unit_test_setup(test_fallback, reset),
+      cmocka_unit_test_setup(test_read_batch, reset),  cmocka_unit_test_setup(test_read_parts, reset),
+      cmocka_unit_test_setup(test_read_direct, reset), cmocka_unit_test_setup(test_read_failures, reset),
+      cmocka_unit_test_setup(test_read_fake, reset),   cmocka_unit_test_setup(test_write, reset),
+      cmocka_unit_test_setup(test_mixed, reset),       cmocka_unit_test_setup(test_write_failure, reset),
+      cmocka_unit_test_setup(test_write_fake, reset),  cmocka_unit_test_setup(test_write_aligned, reset),
+      cmocka_unit_test_setup(test_ring_lost, reset),   cmocka_unit_test_setup(test_engine_fails, reset),
+      cmocka_unit_test_setup(test_nomem, reset),       cmocka_unit_test_setup(test_threads, reset),
+      cmocka_unit_test_setup(test_write_out, reset),   cmocka_unit_test_setup(test_pool, reset),
+      cmocka_unit_test_setup(test_pool_bound, reset),  cmocka_unit_test_setup(test_pool_trouble, reset),
+      cmocka_unit_test_setup(test_handed_on, reset),
   };
   return cmocka_run_group_tests_name("blkio", tests, setup, teardown);
 }

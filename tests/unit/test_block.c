@@ -18,7 +18,8 @@ static uint32_t below(uint32_t n) { return (uint32_t)(rng_next(&seed) % n); }
 
 static struct kv_rec make(uint32_t klen, uint32_t vlen, bool tomb) {
   const uint32_t at = below(REMIXDB_KV_MAX - klen - vlen + 1);
-  return (struct kv_rec){.key = pool + at, .klen = klen, .val = pool + at + klen, .vlen = tomb ? 0 : vlen, .tomb = tomb};
+  return (
+      struct kv_rec){.key = pool + at, .klen = klen, .val = pool + at + klen, .vlen = tomb ? 0 : vlen, .tomb = tomb};
 }
 
 static void assert_same(const struct kv_rec *a, const struct kv_rec *b) {
@@ -30,9 +31,11 @@ static void assert_same(const struct kv_rec *a, const struct kv_rec *b) {
 }
 
 // Adds records from recs while they fit, finishes, verifies and compares; returns how many went in.
-static uint32_t round_trip(struct block_build *b, const struct kv_rec *recs, uint32_t nr, uint32_t block, uint32_t *pages_out) {
+static uint32_t round_trip(struct block_build *b, const struct kv_rec *recs, uint32_t nr, uint32_t block,
+                           uint32_t *pages_out) {
   uint32_t n = 0;
-  while (n < nr && block_build_fits(b, kv_rec_size(recs[n].klen, recs[n].vlen, recs[n].tomb))) block_build_add(b, &recs[n++]);
+  while (n < nr && block_build_fits(b, kv_rec_size(recs[n].klen, recs[n].vlen, recs[n].tomb)))
+    block_build_add(b, &recs[n++]);
   const uint32_t pages = block_build_finish(b, TABLE, block);
   assert_int_equal(b->count, 0);
   assert_in_range(pages, 1, BLOCK_PAGES_MAX);
@@ -83,7 +86,8 @@ static uint32_t empty_in(uint32_t pages, uint32_t rec_size) {
   return room % (2 + rec_size);
 }
 
-// Blocks of records of one size: of one page where these fill it well, else of as many as fill well, or as well as any number does.
+// Blocks of records of one size: of one page where these fill it well, else of as many as fill well, or as well as any
+// number does.
 static void test_growth(void **state) {
   (void)state;
   struct block_build b;
@@ -94,7 +98,8 @@ static void test_growth(void **state) {
     for (uint32_t i = 0; i < BLOCK_RECORDS_MAX + 1; i++) recs[i] = make(16, vlen, false);
     const uint32_t size = (uint32_t)kv_rec_size(16, vlen, false);
     uint32_t pages;
-    const uint32_t n = round_trip(&b, recs, BLOCK_RECORDS_MAX + 1, round, &pages), empty = pages * BLOCK_PAGE - BLOCK_HEAD - n * (2 + size);
+    const uint32_t n = round_trip(&b, recs, BLOCK_RECORDS_MAX + 1, round, &pages),
+                   empty = pages * BLOCK_PAGE - BLOCK_HEAD - n * (2 + size);
     if (n == BLOCK_RECORDS_MAX) continue;
     if (pages > BLOCK_GROW_PAGES) {
       assert_int_equal(n, 1);
@@ -104,18 +109,22 @@ static void test_growth(void **state) {
     if (size <= BLOCK_PAGE / 3) assert_int_equal(pages, 1);
     if (3 * empty <= pages * BLOCK_PAGE) continue;
     for (uint32_t p = pages + 1; p <= BLOCK_GROW_PAGES; p++)
-      assert_true((double)empty_in(p, size) / (p * BLOCK_PAGE) > (double)empty / (pages * BLOCK_PAGE) - 0.1 * (p - pages) - 1e-9);
+      assert_true((double)empty_in(p, size) / (p * BLOCK_PAGE) >
+                  (double)empty / (pages * BLOCK_PAGE) - 0.1 * (p - pages) - 1e-9);
   }
   // a page with one record of 2,100 bytes is half empty: two have three of them, and a third page would help little
-  static const uint32_t cases[][3] = {{2080, 3, 2}, {2048, 3, 2}, {2680, 3, 2}, {2980, 1, 1}, {1480, 2, 1}, {980, 4, 1}, {3280, 1, 1}, {4096, 2, 3}, {5980, 1, 2}};
+  static const uint32_t cases[][3] = {{2080, 3, 2}, {2048, 3, 2}, {2680, 3, 2}, {2980, 1, 1}, {1480, 2, 1},
+                                      {980, 4, 1},  {3280, 1, 1}, {4096, 2, 3}, {5980, 1, 2}};
   for (uint32_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
     uint32_t pages;
     for (uint32_t i = 0; i < 8; i++) recs[i] = make(16, cases[k][0], false);
     assert_int_equal(round_trip(&b, recs, 8, 1, &pages), cases[k][1]);
     assert_int_equal(pages, cases[k][2]);
   }
-  // Behind a record that leaves two fifths of a page empty: what makes the block larger for little, or larger than blocks grow, begins another.
-  static const uint32_t mixed[][3] = {{5000, 2, 2}, {9700, 2, 3}, {12000, 1, 1}, {13800, 2, 4}, {17000, 1, 1}, {40000, 1, 1}};
+  // Behind a record that leaves two fifths of a page empty: what makes the block larger for little, or larger than
+  // blocks grow, begins another.
+  static const uint32_t mixed[][3] = {{5000, 2, 2},  {9700, 2, 3},  {12000, 1, 1},
+                                      {13800, 2, 4}, {17000, 1, 1}, {40000, 1, 1}};
   for (uint32_t k = 0; k < sizeof(mixed) / sizeof(mixed[0]); k++) {
     uint32_t pages;
     recs[0] = make(16, 2430, false);
@@ -236,7 +245,8 @@ static bool well_formed(const uint8_t *buf, uint32_t count) {
   return true;
 }
 
-// Bytes whose checksum is right and whose contents are not: those of well-formed blocks pass, and can be read without leaving the block.
+// Bytes whose checksum is right and whose contents are not: those of well-formed blocks pass, and can be read without
+// leaving the block.
 static void test_forged(void **state) {
   (void)state;
   struct block_build b;
@@ -249,7 +259,9 @@ static void test_forged(void **state) {
     // mostly where the structure is: the head, the offsets, and where records begin
     for (uint32_t i = 0; i <= below(3); i++) {
       const uint32_t what = below(3);
-      const uint32_t at = what == 0 ? 8 + below(16) : what == 1 ? load16le(b.buf + BLOCK_HEAD + 2 * below(5)) + below(4) : 8 + below(BLOCK_PAGE - 8);
+      const uint32_t at = what == 0   ? 8 + below(16)
+                          : what == 1 ? load16le(b.buf + BLOCK_HEAD + 2 * below(5)) + below(4)
+                                      : 8 + below(BLOCK_PAGE - 8);
       buf[at] = below(2) ? (uint8_t)rng_next(&seed) : (uint8_t)(buf[at] ^ 1u << below(8));
     }
     // lengths that make up for each other: what lies between two offsets is one record of another shape
@@ -289,10 +301,12 @@ static void test_forged(void **state) {
   reseal(buf, 1);
   assert_int_equal(block_verify(buf, 1, 1, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
 
-  // the same of one behind a short record, whose length has two bytes, or one: the last byte of the page is the last of the block
+  // the same of one behind a short record, whose length has two bytes, or one: the last byte of the page is the last of
+  // the block
   for (uint32_t vlen = 100; vlen <= 300; vlen += 200) {
     const struct kv_rec last = make(20, vlen, false);
-    const uint32_t size = (uint32_t)kv_rec_size(20, vlen, false), filler = BLOCK_PAGE - BLOCK_HEAD - 2 * 2 - size - 2 - 1 - 10;
+    const uint32_t size = (uint32_t)kv_rec_size(20, vlen, false),
+                   filler = BLOCK_PAGE - BLOCK_HEAD - 2 * 2 - size - 2 - 1 - 10;
     r = make(10, filler, false);
     block_build_add(&b, &r);
     block_build_add(&b, &last);
@@ -303,7 +317,8 @@ static void test_forged(void **state) {
     assert_int_equal(block_verify(b.buf, 1, 2, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
   }
 
-  // a last record of one byte, the tombstone of an empty key: it may begin in the last byte but one, and must not in the last
+  // a last record of one byte, the tombstone of an empty key: it may begin in the last byte but one, and must not in
+  // the last
   for (uint32_t left = 1; left <= 2; left++) {
     const uint32_t first = BLOCK_HEAD + 2 * 2, last = BLOCK_PAGE - left;
     memset(buf, 0, BLOCK_PAGE);
@@ -345,8 +360,8 @@ int main(void) {
   const uint64_t start = seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
   for (uint32_t i = 0; i < sizeof(pool); i++) pool[i] = (uint8_t)rng_next(&seed);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random), cmocka_unit_test(test_growth), cmocka_unit_test(test_limits),    cmocka_unit_test(test_flips),
-      cmocka_unit_test(test_forged), cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_random), cmocka_unit_test(test_growth), cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_flips),  cmocka_unit_test(test_forged), cmocka_unit_test(test_no_memory),
   };
   const int rc = cmocka_run_group_tests(tests, NULL, NULL);
   if (rc) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)start);

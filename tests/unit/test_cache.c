@@ -33,14 +33,16 @@ static bool is_block(uint64_t id, uint32_t block, uint32_t nr_pages, const uint8
 struct tab {
   struct cache_table t;
   _Atomic uint32_t loads;
-  _Atomic int32_t failures;    // loads that are to fail
-  uint64_t sleep_ns;           // of a load
+  _Atomic int32_t failures;  // loads that are to fail
+  uint64_t sleep_ns;         // of a load
   struct epoch_item item;
 };
 
 static struct cache *cache;
 
-static bool in_frames(const uint8_t *buf) { return cache && cache->pages && buf >= cache->pages && buf < cache->pages + cache_size(cache); }
+static bool in_frames(const uint8_t *buf) {
+  return cache && cache->pages && buf >= cache->pages && buf < cache->pages + cache_size(cache);
+}
 
 static enum remixdb_status load(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own) {
   struct tab *const tab = arg;
@@ -354,7 +356,8 @@ static void test_once(void **state) {
   cache_table_fini(&tab.t);
 }
 
-// The second miss brings it in, when no more came between than a quarter of those that there is room for; one too late is a first one again.
+// The second miss brings it in, when no more came between than a quarter of those that there is room for; one too late
+// is a first one again.
 static void test_again(void **state) {
   (void)state;
   static const uint32_t sizes[] = {1, 2, 3, 8, CACHE_BLOCK_PAGES};
@@ -586,7 +589,8 @@ static void test_accounting(void **state) {
   make_cache(300);
   for (uint32_t k = 0; k < 3; k++) {
     tab_init(&tabs[k], 600, k + 10);
-    for (uint32_t i = 0; i < 600; i++) sizes[k][i] = (uint8_t)(rng_next(&seed) % 3 ? 1 : rng_next(&seed) % CACHE_BLOCK_PAGES + 1);
+    for (uint32_t i = 0; i < 600; i++)
+      sizes[k][i] = (uint8_t)(rng_next(&seed) % 3 ? 1 : rng_next(&seed) % CACHE_BLOCK_PAGES + 1);
   }
   bool other_inside = false;
   for (uint32_t n = 0; n < 6000; n++) {
@@ -598,7 +602,8 @@ static void test_accounting(void **state) {
       other_inside = !other_inside;
     } else if (what < 12) {
       const uint32_t h = (uint32_t)(rng_next(&seed) % 6);
-      if (held[h].data) assert_true(is_block(held_tab[h] + 10, held_block[h], sizes[held_tab[h]][held_block[h]], held[h].data));
+      if (held[h].data)
+        assert_true(is_block(held_tab[h] + 10, held_block[h], sizes[held_tab[h]][held_block[h]], held[h].data));
       epoch_enter(&ep, &me);
       if (held[h].data) cache_block_drop(&tabs[held_tab[h]].t, &held[h]);
       assert_int_equal(cache_get(&tabs[k].t, block, sizes[k][block], load, &tabs[k], &held[h]), REMIXDB_OK);
@@ -620,7 +625,8 @@ static void test_accounting(void **state) {
       struct cache_block b = {NULL, 0, false, NULL, 0};
       epoch_enter(&ep, &me);
       const bool bad = atomic_load(&tabs[k].failures) > 0;
-      assert_int_equal(cache_get(&tabs[k].t, block, sizes[k][block], load, &tabs[k], &b), bad ? REMIXDB_CORRUPT : REMIXDB_OK);
+      assert_int_equal(cache_get(&tabs[k].t, block, sizes[k][block], load, &tabs[k], &b),
+                       bad ? REMIXDB_CORRUPT : REMIXDB_OK);
       epoch_exit(&me);
       cache_block_fini(&tabs[k].t, &b);
     } else {
@@ -805,7 +811,8 @@ static void *get_same(void *arg) {
     epoch_enter(&ep, &slot);
     const enum remixdb_status s = cache_get(&same.t, block * 3, 3, load, &same, &b);
     if (s == REMIXDB_CORRUPT) atomic_fetch_add(&failed, 1);
-    if (s == REMIXDB_OK ? !is_block(8, block * 3, 3, b.data) : s != REMIXDB_CORRUPT || b.data) atomic_fetch_add(&wrong, 1);
+    if (s == REMIXDB_OK ? !is_block(8, block * 3, 3, b.data) : s != REMIXDB_CORRUPT || b.data)
+      atomic_fetch_add(&wrong, 1);
     cache_block_drop(&same.t, &b);
     epoch_exit(&slot);
   }
@@ -853,7 +860,8 @@ static void *get_begun(void *arg) {
   struct tab *const tab = arg;
   epoch_join(&ep, &slot);
   epoch_enter(&ep, &slot);
-  if (cache_get(&tab->t, 10, 3, load, tab, &b) != REMIXDB_OK || !is_block(tab->t.id, 10, 3, b.data)) atomic_fetch_add(&wrong, 1);
+  if (cache_get(&tab->t, 10, 3, load, tab, &b) != REMIXDB_OK || !is_block(tab->t.id, 10, 3, b.data))
+    atomic_fetch_add(&wrong, 1);
   cache_block_drop(&tab->t, &b);
   epoch_exit(&slot);
   cache_block_fini(&tab->t, &b);
@@ -1051,7 +1059,8 @@ static void *hammer(void *arg) {
     } else {
       const enum remixdb_status s = cache_get(&shared[k].t, block, pages, load, &shared[k], &b);
       if (what < 76) (void)sched_yield();
-      if (s == REMIXDB_OK ? !is_block(shared[k].t.id, block, pages, b.data) : s != REMIXDB_CORRUPT) atomic_fetch_add(&wrong, 1);
+      if (s == REMIXDB_OK ? !is_block(shared[k].t.id, block, pages, b.data) : s != REMIXDB_CORRUPT)
+        atomic_fetch_add(&wrong, 1);
     }
     epoch_exit(&slot);
     if (what == 99) {  // outside: the retired table's end takes the shard locks

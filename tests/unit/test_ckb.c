@@ -43,10 +43,13 @@ static struct keys make_keys(uint32_t nr, uint32_t tail) {
   return x;
 }
 
-// In turn keys that are packed well (16 hexadecimal digits) and keys that are not (40 bytes of noise): `run` of each, then of the others.
+// In turn keys that are packed well (16 hexadecimal digits) and keys that are not (40 bytes of noise): `run` of each,
+// then of the others.
 static int compare(const void *a, const void *b) { return memcmp(a, b, 40); }
 static struct keys make_mixed(uint32_t runs, uint32_t run) {
-  struct keys x = {.k = calloc(runs * run, sizeof(struct kref)), .tomb = calloc(runs * run, sizeof(bool)), .nr = runs * run};
+  struct keys x = {.k = calloc(runs * run, sizeof(struct kref)),
+                   .tomb = calloc(runs * run, sizeof(bool)),
+                   .nr = runs * run};
   x.mem = calloc(runs * run, 40);
   for (uint32_t r = 0; r < runs; r++) {
     uint8_t *const mem = x.mem + (size_t)r * run * 40;
@@ -135,7 +138,8 @@ static void test_round_trip(void **state) {
   ckb_build_fini(&c);
 }
 
-// What shrinks by an eighth is packed, and nothing else; that an entry's offset fits 16 bits holds for what is unpacked.
+// What shrinks by an eighth is packed, and nothing else; that an entry's offset fits 16 bits holds for what is
+// unpacked.
 static void test_packed_and_raw(void **state) {
   (void)state;
   struct ckb_build c = {0};
@@ -174,7 +178,8 @@ static void test_packed_and_raw(void **state) {
   x = make_mixed(2, 5000);
   struct keys noise = {.k = x.k + 5000, .tomb = x.tomb + 5000, .nr = 5000};
   build(&c, &noise);
-  for (size_t off = 0; off < c.len; off += ckb_chunk_length(c.buf + off, c.len - off)) assert_false(is_packed(c.buf + off));
+  for (size_t off = 0; off < c.len; off += ckb_chunk_length(c.buf + off, c.len - off))
+    assert_false(is_packed(c.buf + off));
   for (noise.nr = 1; noise.nr < 4; noise.nr++) {
     noise.k = x.k;
     build(&c, &noise);
@@ -195,7 +200,8 @@ static void test_largest_keys(void **state) {
     mem[(i + 1) * (size_t)REMIXDB_KV_MAX - 1] = (uint8_t)('0' + i);  // they differ in the last byte
     x.k[i] = kref(mem + i * (size_t)REMIXDB_KV_MAX, REMIXDB_KV_MAX);
   }
-  mem[3 * (size_t)REMIXDB_KV_MAX] = mem[4 * (size_t)REMIXDB_KV_MAX] = mem[5 * (size_t)REMIXDB_KV_MAX] = 'y';  // or in the first
+  mem[3 * (size_t)REMIXDB_KV_MAX] = mem[4 * (size_t)REMIXDB_KV_MAX] = mem[5 * (size_t)REMIXDB_KV_MAX] =
+      'y';  // or in the first
   build(&c, &x);
   uint32_t nr;
   assert_int_equal(read_all(c.buf, c.len, 0, &x, 0, &nr), REMIXDB_OK);
@@ -330,21 +336,58 @@ static enum remixdb_status read_entries(const char *bytes, uint32_t nr, uint32_t
 // Chunks whose checksum is right and whose entries are not.
 static void test_forged(void **state) {
   (void)state;
-  assert_int_equal(ENTRIES("\0\4ab" "\2\2c" "\1\2c", 3), REMIXDB_OK);            // ab abc ac
-  assert_int_equal(ENTRIES("\0\0" "\0\2a", 2), REMIXDB_OK);                      // "" a
-  assert_int_equal(ENTRIES("\0\4ab" "\2\2c" "\1\2c", 2), REMIXDB_CORRUPT);       // more bytes than keys
-  assert_int_equal(ENTRIES("\0\4ab" "\2\2c" "\1\2c", 4), REMIXDB_CORRUPT);       // more keys than bytes
-  assert_int_equal(ENTRIES("\0\4ab" "\2\2c" "\1\2c", 0), REMIXDB_CORRUPT);
-  assert_int_equal(ENTRIES("\1\4ab", 1), REMIXDB_CORRUPT);                       // the first shares
-  assert_int_equal(ENTRIES("\0\4ab" "\2\0", 2), REMIXDB_CORRUPT);                // the same key again
-  assert_int_equal(ENTRIES("\0\4ab" "\1\0", 2), REMIXDB_CORRUPT);                // ab a
-  assert_int_equal(ENTRIES("\0\4ab" "\3\2c", 2), REMIXDB_CORRUPT);               // shares more than there is
-  assert_int_equal(ENTRIES("\0\4ab" "\1\4bc", 2), REMIXDB_CORRUPT);              // shares less than there is
-  assert_int_equal(ENTRIES("\0\4ab" "\1\2a", 2), REMIXDB_CORRUPT);               // ab aa
-  assert_int_equal(ENTRIES("\0\6ab", 1), REMIXDB_CORRUPT);                       // a suffix behind the end
-  assert_int_equal(ENTRIES("\0\xff\xff\xff\xff\xff", 1), REMIXDB_CORRUPT);       // not a number
+  assert_int_equal(ENTRIES("\0\4ab"
+                           "\2\2c"
+                           "\1\2c",
+                           3),
+                   REMIXDB_OK);  // ab abc ac
+  assert_int_equal(ENTRIES("\0\0"
+                           "\0\2a",
+                           2),
+                   REMIXDB_OK);  // "" a
+  assert_int_equal(ENTRIES("\0\4ab"
+                           "\2\2c"
+                           "\1\2c",
+                           2),
+                   REMIXDB_CORRUPT);  // more bytes than keys
+  assert_int_equal(ENTRIES("\0\4ab"
+                           "\2\2c"
+                           "\1\2c",
+                           4),
+                   REMIXDB_CORRUPT);  // more keys than bytes
+  assert_int_equal(ENTRIES("\0\4ab"
+                           "\2\2c"
+                           "\1\2c",
+                           0),
+                   REMIXDB_CORRUPT);
+  assert_int_equal(ENTRIES("\1\4ab", 1), REMIXDB_CORRUPT);  // the first shares
+  assert_int_equal(ENTRIES("\0\4ab"
+                           "\2\0",
+                           2),
+                   REMIXDB_CORRUPT);  // the same key again
+  assert_int_equal(ENTRIES("\0\4ab"
+                           "\1\0",
+                           2),
+                   REMIXDB_CORRUPT);  // ab a
+  assert_int_equal(ENTRIES("\0\4ab"
+                           "\3\2c",
+                           2),
+                   REMIXDB_CORRUPT);  // shares more than there is
+  assert_int_equal(ENTRIES("\0\4ab"
+                           "\1\4bc",
+                           2),
+                   REMIXDB_CORRUPT);  // shares less than there is
+  assert_int_equal(ENTRIES("\0\4ab"
+                           "\1\2a",
+                           2),
+                   REMIXDB_CORRUPT);                                        // ab aa
+  assert_int_equal(ENTRIES("\0\6ab", 1), REMIXDB_CORRUPT);                  // a suffix behind the end
+  assert_int_equal(ENTRIES("\0\xff\xff\xff\xff\xff", 1), REMIXDB_CORRUPT);  // not a number
   assert_int_equal(ENTRIES("\0\xff\xff\xff\xff\x0f", 1), REMIXDB_CORRUPT);
-  assert_int_equal(ENTRIES("\0\4ab" "\xff\xff\xff\xff\x0f\2c", 2), REMIXDB_CORRUPT);
+  assert_int_equal(ENTRIES("\0\4ab"
+                           "\xff\xff\xff\xff\x0f\2c",
+                           2),
+                   REMIXDB_CORRUPT);
   assert_non_null(strstr(err_msg(), "some.sst"));
 
   // keys that grow beyond the limit
@@ -380,7 +423,9 @@ static void test_forged(void **state) {
   ckb_build_fini(&c);
 }
 
-static const char some_entries[] = "\0\4ab" "\2\2c" "\1\2c";
+static const char some_entries[] = "\0\4ab"
+                                   "\2\2c"
+                                   "\1\2c";
 #define SOME ((uint32_t)sizeof(some_entries) - 1)
 #define SOME_NR 3u
 
@@ -412,7 +457,8 @@ static void test_forged_packed(void **state) {
   }
   // sizes that cannot be, and those that are not the frame's
   const uint32_t never[] = {0, 1, CKB_CHUNK - CKB_CHUNK_HEAD + 1, CKB_CHUNK, UINT32_MAX};
-  for (uint32_t i = 0; i < sizeof(never) / sizeof(never[0]); i++) expect_corrupt_at(read_packed(frame, n, never[i], SOME_NR), 16);
+  for (uint32_t i = 0; i < sizeof(never) / sizeof(never[0]); i++)
+    expect_corrupt_at(read_packed(frame, n, never[i], SOME_NR), 16);
   for (uint32_t size = 2; size < 40; size++)
     if (size != SOME) expect_corrupt_at(read_packed(frame, n, size, SOME_NR), 20);
   expect_corrupt_at(read_packed(frame, n, CKB_CHUNK - CKB_CHUNK_HEAD, SOME_NR), 20);
@@ -488,7 +534,8 @@ static void refuse_after(uint32_t nr) {
   atomic_store(&mem_fault, allow_some);
 }
 
-// A chunk that is left out is not unpacked, which takes memory; one whose unpacking failed for lack of it can be read afterwards.
+// A chunk that is left out is not unpacked, which takes memory; one whose unpacking failed for lack of it can be read
+// afterwards.
 static void test_left_out(void **state) {
   (void)state;
   struct ckb_build c = {0};
@@ -546,7 +593,8 @@ static void test_no_memory_building(void **state) {
       if (s == REMIXDB_OK) continue;
       atomic_store(&mem_fault, NULL);
       assert_int_equal(s, REMIXDB_NOMEM);
-      assert_true(c.len == before.len && c.chunk == before.chunk && c.count == before.count && c.last_len == before.last_len);
+      assert_true(c.len == before.len && c.chunk == before.chunk && c.count == before.count &&
+                  c.last_len == before.last_len);
       refused++;
       s = i < x.nr ? ckb_build_add(&c, x.k[i], x.tomb[i]) : ckb_build_finish(&c);
       assert_int_equal(s, REMIXDB_OK);
@@ -606,10 +654,11 @@ int main(void) {
   const char *const given = getenv("TEST_SEED");
   const uint64_t start = seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trip), cmocka_unit_test(test_largest_keys), cmocka_unit_test(test_flips_and_cuts),
-      cmocka_unit_test(test_forged),     cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_skip_and_back),
-      cmocka_unit_test(test_packed_and_raw), cmocka_unit_test(test_forged_packed), cmocka_unit_test(test_left_out),
-      cmocka_unit_test(test_no_memory_building),
+      cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_largest_keys),
+      cmocka_unit_test(test_flips_and_cuts), cmocka_unit_test(test_forged),
+      cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_skip_and_back),
+      cmocka_unit_test(test_packed_and_raw), cmocka_unit_test(test_forged_packed),
+      cmocka_unit_test(test_left_out),       cmocka_unit_test(test_no_memory_building),
   };
   const int rc = cmocka_run_group_tests(tests, NULL, NULL);
   if (rc) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)start);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compaction with small tables: each thing that can be done to a partition, many rounds against a model, and every failure on
-// the way.
+// Compaction with small tables: each thing that can be done to a partition, many rounds against a model, and every
+// failure on the way.
 #include "tests/lib/rounds.h"
 
 #include "remix/write.h"
@@ -82,7 +82,8 @@ static void test_minor(void **state) {
   world_fini(&w);
 }
 
-// One partition with as many runs as it may have: the first of so many tables' size, the others of every n-th key of the same.
+// One partition with as many runs as it may have: the first of so many tables' size, the others of every n-th key of
+// the same.
 static void runs_make(struct world *w, double first, uint32_t every) {
   const uint32_t n = keys_for(w, first);
   put_range(w, 0, n, 1, false);
@@ -433,13 +434,13 @@ static void test_abort_fails(void **state) {
 
 struct mix {
   uint32_t keys, threads, rounds;
-  uint32_t writes;       // at most, in a round
-  uint32_t tombs;        // one in so many
-  bool window;           // a round's writes lie near each other
-  bool ascending;        // and the window moves on
+  uint32_t writes;  // at most, in a round
+  uint32_t tombs;   // one in so many
+  bool window;      // a round's writes lie near each other
+  bool ascending;   // and the window moves on
   bool abort;
-  bool young;            // young views begin sooner and later
-  bool scan_merges;             // and scans pay for a round now and then
+  bool young;        // young views begin sooner and later
+  bool scan_merges;  // and scans pay for a round now and then
 };
 
 static void scan_merge_by_chance(struct world *w, uint64_t *rng) {
@@ -477,7 +478,8 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
     w.c.tags = rng_next(&rng) % 3 != 0;
     const uint32_t span = x->window ? w.k.nr / 8 : w.k.nr;
     const uint32_t room = w.k.nr - span;
-    const uint32_t from = x->ascending ? (uint32_t)((uint64_t)room * r / x->rounds) : (uint32_t)(rng_next(&rng) % (room + 1));
+    const uint32_t from = x->ascending ? (uint32_t)((uint64_t)room * r / x->rounds)
+                                       : (uint32_t)(rng_next(&rng) % (room + 1));
     const uint32_t nr = (uint32_t)(rng_next(&rng) % (x->writes + 1)) / (x->young ? 1u << rng_next(&rng) % 6 : 1);
     if (x->young && r == 0) put_range(&w, 0, w.k.nr, 2, false);
     for (uint32_t i = 0; i < nr; i++) {
@@ -517,12 +519,12 @@ static void test_rounds(void **state) {
   const uint64_t seed = given && *given ? strtoull(given, NULL, 0) : 100;
   static const struct mix mixes[] = {
       {1500, 0, 25, 600, 5, false, false, true, false, false},
-      {1500, 0, 25, 900, 2, false, false, false, false, false},   // half of it deletes
+      {1500, 0, 25, 900, 2, false, false, false, false, false},  // half of it deletes
       {3000, 0, 25, 800, 8, true, false, true, false, false},
-      {4000, 0, 25, 900, 50, true, true, true, false, false},     // ascending keys
-      {40, 0, 40, 40, 3, false, false, false, false, false},      // the same few keys again and again
-      {3000, 2, 20, 900, 5, false, false, true, false, false},    // in threads
-      {1500, 0, 90, 60, 5, false, false, false, true, true},      // little beside much
+      {4000, 0, 25, 900, 50, true, true, true, false, false},   // ascending keys
+      {40, 0, 40, 40, 3, false, false, false, false, false},    // the same few keys again and again
+      {3000, 2, 20, 900, 5, false, false, true, false, false},  // in threads
+      {1500, 0, 90, 60, 5, false, false, false, true, true},    // little beside much
       {1500, 0, 90, 15, 2, false, false, false, true, false},
       {3000, 0, 60, 80, 8, true, false, true, true, false},
       {4000, 0, 60, 500, 20, true, true, true, true, true},
@@ -533,8 +535,9 @@ static void test_rounds(void **state) {
     printf("mix %u, seed %llu\n", i, (unsigned long long)(seed + i));
     rounds_once(&mixes[i], seed + i, all, went);
   }
-  printf("young views: %u begun, %u went on, %u merged, %u joined, %u deeper, %u all\n", (unsigned)went[BEGUN], (unsigned)went[WENT_ON], (unsigned)went[MERGED],
-         (unsigned)went[JOINED], (unsigned)went[DEEPER], (unsigned)went[ALL_TAKEN]);
+  printf("young views: %u begun, %u went on, %u merged, %u joined, %u deeper, %u all\n", (unsigned)went[BEGUN],
+         (unsigned)went[WENT_ON], (unsigned)went[MERGED], (unsigned)went[JOINED], (unsigned)went[DEEPER],
+         (unsigned)went[ALL_TAKEN]);
   if (seed != 100) return;  // any other may come to fewer things
   for (uint32_t i = 0; i < WENT_KINDS; i++) assert_true(went[i] > 0);
   for (uint32_t i = 0; i < COMPACT_KINDS; i++) assert_true(all[i] > 0);
@@ -568,7 +571,8 @@ static void test_threads(void **state) {
   place_native = false;
 }
 
-// What is compressed is measured by what it was before, or tables would be many and small, or one partition get too many of them.
+// What is compressed is measured by what it was before, or tables would be many and small, or one partition get too
+// many of them.
 static void test_compressed(void **state) {
   (void)state;
   struct world w;
@@ -596,8 +600,8 @@ static void test_compressed(void **state) {
   world_fini(&w);
 }
 
-// Runs so large that merging some makes them hardly fewer: the partition is split at once when there are a few of them. Smaller ones may be more, and little new data
-// (large == 2) does not have all of them written again.
+// Runs so large that merging some makes them hardly fewer: the partition is split at once when there are a few of them.
+// Smaller ones may be more, and little new data (large == 2) does not have all of them written again.
 static void test_split_soon(void **state) {
   (void)state;
   for (uint32_t large = 0; large < 3; large++) {
@@ -619,7 +623,8 @@ static void test_split_soon(void **state) {
   }
 }
 
-// An estimate of what is left can be far too low (few large records among many tombstones): the tables are large all the same.
+// An estimate of what is left can be far too low (few large records among many tombstones): the tables are large all
+// the same.
 static void test_low_estimate(void **state) {
   (void)state;
   struct world w;
@@ -728,7 +733,8 @@ static void test_retire(void **state) {
   for (uint32_t i = 0; i < old->nr_parts; i++) {
     const struct remix *x = old->parts[i]->remix;
     assert_int_equal(atomic_load(&x->obsolete), i == 1);
-    for (uint32_t t = 0; t < x->nr_runs; t++) assert_false(atomic_load(&x->runs[t]->obsolete));  // a minor one keeps the tables
+    for (uint32_t t = 0; t < x->nr_runs; t++)
+      assert_false(atomic_load(&x->runs[t]->obsolete));  // a minor one keeps the tables
   }
   version_unref(old);
   char *now = place_files(&w.p);
@@ -863,7 +869,8 @@ static void test_scan_merge_some(void **state) {
   world_fini(&w);
 }
 
-// Tables that lie beside each other are read like one: nothing is gained by merging them, nor by merging one of them alone with what lies above.
+// Tables that lie beside each other are read like one: nothing is gained by merging them, nor by merging one of them
+// alone with what lies above.
 static void test_scan_merge_levels(void **state) {
   (void)state;
   struct world w;
@@ -1219,7 +1226,8 @@ static void test_scan_merge_io_fails(void **state) {
   expect_scan_merge_after(&w);
 }
 
-// What fails where a table is written is seen soon: of what the round was to do, by itself and in other partitions, little is done any more. What is told is why.
+// What fails where a table is written is seen soon: of what the round was to do, by itself and in other partitions,
+// little is done any more. What is told is why.
 static void test_fails_soon(void **state) {
   (void)state;
   for (uint32_t one = 0; one < 2; one++) {
@@ -1229,7 +1237,8 @@ static void test_fails_soon(void **state) {
     const uint32_t n = one ? w.k.nr : keys_for(&w, 8);
     put_range(&w, 0, n, 1, false);
     round_ok(&w, NULL);
-    assert_true(one ? w.base->nr_parts == 1 && remix_of(&w, 0)->runs[0]->data_size > 3 * BLKIO_WRITER_BUF : w.base->nr_parts > 3);
+    assert_true(one ? w.base->nr_parts == 1 && remix_of(&w, 0)->runs[0]->data_size > 3 * BLKIO_WRITER_BUF
+                    : w.base->nr_parts > 3);
     put_range(&w, 0, n, 2, false);
     for (uint32_t open = 0; open < 2; open++) {
       // the first new table, or the first bytes written to one
@@ -1325,7 +1334,8 @@ static struct remix *forged_remix(struct place *p, uint64_t number, const char *
   return x;
 }
 
-// All checksums are right, and the order that it speaks of is not that of the keys: what a round makes of it, that is no version either, is not installed.
+// All checksums are right, and the order that it speaks of is not that of the keys: what a round makes of it, that is
+// no version either, is not installed.
 static void test_forged_order(void **state) {
   (void)state;
   static const char *const orders[] = {"ma", "ma0", "mab", "MXbaYZ"};
@@ -1372,7 +1382,9 @@ int main(void) {
       cmocka_unit_test(test_retire),
       cmocka_unit_test(test_retire_borders),
       cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_io_fails), cmocka_unit_test(test_fails_soon), cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_io_fails),
+      cmocka_unit_test(test_fails_soon),
+      cmocka_unit_test(test_pieces),
       cmocka_unit_test(test_damaged),
       cmocka_unit_test(test_forged_order),
       cmocka_unit_test(test_scan_merge_due),
@@ -1380,7 +1392,8 @@ int main(void) {
       cmocka_unit_test(test_scan_merge_levels),
       cmocka_unit_test(test_scan_merge_split),
       cmocka_unit_test(test_scan_merge_workers),
-      cmocka_unit_test(test_scan_merge_yield), cmocka_unit_test(test_scan_merge_yield_together),
+      cmocka_unit_test(test_scan_merge_yield),
+      cmocka_unit_test(test_scan_merge_yield_together),
       cmocka_unit_test(test_scan_merge_threads),
       cmocka_unit_test(test_scan_merge_no_memory),
       cmocka_unit_test(test_scan_merge_io_fails),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Young views, from the side that writes them: when one begins, goes on, has runs merged within it and ends, in all kinds of rounds, and every failure on the way.
+// Young views, from the side that writes them: when one begins, goes on, has runs merged within it and ends, in all
+// kinds of rounds, and every failure on the way.
 #include "tests/lib/rounds.h"
 
 // ---- young views
@@ -8,7 +9,8 @@
 #define YOUNG_TABLE (8 * TABLE)  // pages
 #define YOUNG_VALUE 1000u        // so that a few records fill a page
 
-// One partition of so many tables of every second key, and a young view begins where `from` times the new data is there. Returns a key behind them.
+// One partition of so many tables of every second key, and a young view begins where `from` times the new data is
+// there. Returns a key behind them.
 static uint32_t young_init(struct world *w, uint32_t keys, double tables, uint32_t from, uint64_t seed) {
   world_init(w, keys, 0, seed);
   w->c.build.max_pages = YOUNG_TABLE;
@@ -61,10 +63,11 @@ static void test_young_begins(void **state) {
   assert_int_equal(atomic_load(&w.c.stats.young), 1);
   assert_int_equal(atomic_load(&w.c.stats.remix_bytes) - written, young_of(&w, 0)->file_size);
   assert_true(atomic_load(&w.c.work) < old->nr_entries / 4);  // what is not touched is no work
-  assert_true(tombs_of(&w, 0) > 0);  // they hide what is below
+  assert_true(tombs_of(&w, 0) > 0);                           // they hide what is below
   // goes on with more at a time, up to its share
   remix_add_debt(young_of(&w, 0), 5);
-  const uint64_t scan_debt = atomic_load(&young_of(&w, 0)->scan_debt), room = old->nr_entries / COMPACT_YOUNG_SHARE - young_of(&w, 0)->nr_entries;
+  const uint64_t scan_debt = atomic_load(&young_of(&w, 0)->scan_debt),
+                 room = old->nr_entries / COMPACT_YOUNG_SHARE - young_of(&w, 0)->nr_entries;
   assert_true(room > most);
   young_round(&w, n, 0, (uint32_t)room, false, kinds);
   expect_kind(kinds, COMPACT_MINOR, 1);
@@ -84,7 +87,8 @@ static void test_young_begins(void **state) {
   const uint32_t runs = old->nr_runs;
   struct sst *was[REMIX_RUNS_MAX];
   memcpy(was, old->runs, runs * sizeof(was[0]));
-  const uint64_t paid = atomic_load(&old->scan_debt), tombs = tombs_of(&w, 0), read = atomic_load(&w.c.stats.read_bytes);
+  const uint64_t paid = atomic_load(&old->scan_debt), tombs = tombs_of(&w, 0),
+                 read = atomic_load(&w.c.stats.read_bytes);
   uint64_t data = 0;
   for (uint32_t r = 0; r < 2; r++) data += young_of(&w, 0)->runs[r]->data_size;
   put(&w, 1, true);  // is a tombstone already
@@ -104,7 +108,8 @@ static void test_young_begins(void **state) {
   world_fini(&w);
 }
 
-// Little comes again and again: the runs of the young view are merged with each other, and the other view is not touched.
+// Little comes again and again: the runs of the young view are merged with each other, and the other view is not
+// touched.
 static void test_young_merged(void **state) {
   (void)state;
   struct world w;
@@ -118,7 +123,8 @@ static void test_young_merged(void **state) {
     expect_kind(kinds, COMPACT_MINOR, 1);
     assert_int_equal(young_of(&w, 0)->nr_runs, rounds + 1);
   }
-  const uint64_t tombs = tombs_of(&w, 0), written = atomic_load(&w.c.stats.remix_bytes), young = atomic_load(&w.c.stats.young);
+  const uint64_t tombs = tombs_of(&w, 0), written = atomic_load(&w.c.stats.remix_bytes),
+                 young = atomic_load(&w.c.stats.young);
   assert_true(tombs > 0);
   remix_add_debt(young_of(&w, 0), 100000);
   young_round(&w, n, 1, 4, false, kinds);
@@ -134,7 +140,8 @@ static void test_young_merged(void **state) {
   world_fini(&w);
 }
 
-// The first young run is large for the view, so that a merge leaves it. With more new data than the view may have that run is merged all the same, as the view ends.
+// The first young run is large for the view, so that a merge leaves it. With more new data than the view may have that
+// run is merged all the same, as the view ends.
 static void test_young_merged_some(void **state) {
   (void)state;
   for (uint32_t over = 0; over < 2; over++) {
@@ -145,7 +152,8 @@ static void test_young_merged_some(void **state) {
     const uint32_t old_nr = old->nr_runs;
     young_round(&w, n, 1, (uint32_t)old->nr_entries / 11, false, kinds);
     struct sst *const first = young_of(&w, 0)->runs[0];
-    for (uint32_t r = 0; part_runs(w.base->parts[0]) < compact_run_limit(&w.c, w.base->parts[0], 0); r++) young_round(&w, n, r, 2, r % 2, NULL);
+    for (uint32_t r = 0; part_runs(w.base->parts[0]) < compact_run_limit(&w.c, w.base->parts[0], 0); r++)
+      young_round(&w, n, r, 2, r % 2, NULL);
     assert_true(tombs_of(&w, 0) > 0);
     const uint32_t runs = young_of(&w, 0)->nr_runs;
     put(&w, 30, true);
@@ -165,7 +173,8 @@ static void test_young_merged_some(void **state) {
   }
 }
 
-// Too many runs, of which few are young: the merge takes these and some of the other view's, and there is one view again.
+// Too many runs, of which few are young: the merge takes these and some of the other view's, and there is one view
+// again.
 static void test_young_deeper(void **state) {
   (void)state;
   struct world w;
@@ -237,7 +246,8 @@ static void test_young_all(void **state) {
   }
 }
 
-// Most of the partition is old versions, by what both views know: all of it is merged, though the new data would fit the young one.
+// Most of the partition is old versions, by what both views know: all of it is merged, though the new data would fit
+// the young one.
 static void test_young_garbage(void **state) {
   (void)state;
   struct world w;
@@ -351,7 +361,8 @@ static void test_young_abort(void **state) {
   assert_int_equal(young_of(&w, 0)->nr_runs, 2);
   // a merge within the young view that is given back
   w.allow_abort = false;
-  for (uint32_t r = 0; part_runs(w.base->parts[0]) < compact_run_limit(&w.c, w.base->parts[0], 0); r++) young_round(&w, n, r, 1, false, NULL);
+  for (uint32_t r = 0; part_runs(w.base->parts[0]) < compact_run_limit(&w.c, w.base->parts[0], 0); r++)
+    young_round(&w, n, r, 1, false, NULL);
   w.allow_abort = true;
   struct part *const again = w.base->parts[0];
   part_ref(again);
@@ -455,7 +466,8 @@ static void test_young_scan_merge(void **state) {
     assert_int_equal(old->nr_runs, 5);
     assert_int_equal(young->nr_runs, 3);
     scan_merge_ok(&w, 0, NULL);
-    const uint64_t tombs = tombs_of(&w, 0), of_old = atomic_load(&old->scan_debt), counted = atomic_load(&w.c.stats.young);
+    const uint64_t tombs = tombs_of(&w, 0), of_old = atomic_load(&old->scan_debt),
+                   counted = atomic_load(&w.c.stats.young);
     assert_true(tombs > 0);
     if (which & 1) remix_add_debt(young, UINT32_MAX);
     if (which & 2) remix_add_debt(old, UINT32_MAX);
@@ -475,7 +487,8 @@ static void test_young_scan_merge(void **state) {
   }
 }
 
-// The young view has tombstones of just the keys that the older view's newest runs have: as many records come of the merge as leave that view, and they are others.
+// The young view has tombstones of just the keys that the older view's newest runs have: as many records come of the
+// merge as leave that view, and they are others.
 static void test_young_scan_merge_same_keys(void **state) {
   (void)state;
   struct world w;
@@ -496,7 +509,8 @@ static void test_young_scan_merge_same_keys(void **state) {
   world_fini(&w);
 }
 
-// One run is reason enough for a young view; all of its tables are to be paid for, and no fewer blocks than a round is worth.
+// One run is reason enough for a young view; all of its tables are to be paid for, and no fewer blocks than a round is
+// worth.
 static void test_young_scan_merge_due(void **state) {
   (void)state;
   struct world w;
@@ -596,7 +610,8 @@ static void test_young_retire(void **state) {
     compact_retire(old, w.next);
     assert_int_equal(atomic_load(&p->remix->obsolete), join);
     assert_true(atomic_load(&p->young->obsolete));
-    for (uint32_t r = 0; r < part_runs(p); r++) assert_int_equal(atomic_load(&part_run(p, r)->obsolete), join && r >= part_old_runs(p));
+    for (uint32_t r = 0; r < part_runs(p); r++)
+      assert_int_equal(atomic_load(&part_run(p, r)->obsolete), join && r >= part_old_runs(p));
     if (!join) {
       // as nothing else has it: as if the round had not been
       atomic_store(&p->young->obsolete, false);
@@ -631,7 +646,8 @@ static void ready_to_fail_young(struct world *w, uint64_t seed) {
   round_ok(w, NULL);
   assert_true(w->base->nr_parts >= 4);
   w->c.young_from = 8;
-  const uint32_t parts = w->base->nr_parts, merged = first_key_of(w, 1), joined = first_key_of(w, 2), on = first_key_of(w, 3);
+  const uint32_t parts = w->base->nr_parts, merged = first_key_of(w, 1), joined = first_key_of(w, 2),
+                 on = first_key_of(w, 3);
   for (uint32_t r = 0; part_runs(w->base->parts[1]) < compact_run_limit(&w->c, w->base->parts[1], 0); r++) {
     put_range(w, merged + r, merged + r + 2, 1, r % 2);
     if (r < 2) put_range(w, joined + r, joined + 30, 3, r % 2);

@@ -52,7 +52,8 @@ static int remove_dir(void **state) {
 
 // ---- the real one
 
-// Reading leaves the time of the last access alone where that is allowed: to a file's owner. Others read it all the same.
+// Reading leaves the time of the last access alone where that is allowed: to a file's owner. Others read it all the
+// same.
 static void test_anothers_file(void **state) {
   (void)state;
   const bool root = geteuid() == 0;
@@ -124,7 +125,8 @@ static void test_direct(void **state) {
   int fd;
   assert_non_null(buf);
   memset(buf, 7, 4096);
-  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL | ENV_DIRECT, &fd), REMIXDB_OK);
+  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL | ENV_DIRECT, &fd),
+                   REMIXDB_OK);
   assert_int_equal(env_write(px, fd, path, buf, 4096, 4096), REMIXDB_OK);
   assert_int_equal(env_read(px, fd, path, buf, 8192, 0), REMIXDB_OK);
   assert_int_equal(buf[0], 0);
@@ -147,7 +149,8 @@ static bool stop_at_once(void *arg, const char *name) {
 // A file never gets the number of a standard descriptor that the program has closed.
 static void test_closed_std(void **state) {
   (void)state;
-  static const unsigned flags[] = {ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, ENV_READ, ENV_WRITE, ENV_READ | ENV_DIRECT};
+  static const unsigned flags[] = {ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, ENV_READ, ENV_WRITE,
+                                   ENV_READ | ENV_DIRECT};
   enum { NR = sizeof(flags) / sizeof(flags[0]) };
   char path[ENV_PATH_MAX];  // at() is for one at a time
   int kept[3], fd[NR], flag[NR];
@@ -278,9 +281,9 @@ static void test_lock(void **state) {
 // ---- the locked file is removed
 
 static struct {
-  uint32_t left;   // so many times, between the opening of a file and its locking
-  bool again;      // another takes its place
-  int held;        // and is locked: this descriptor
+  uint32_t left;  // so many times, between the opening of a file and its locking
+  bool again;     // another takes its place
+  int held;       // and is locked: this descriptor
   uint32_t open_nr;
 } removal;
 
@@ -345,18 +348,30 @@ static void test_lock_removed(void **state) {
 
 // ---- a bad disk over the real one: one call of one kind fails, others are interrupted or come short
 
-enum op { OP_NONE, OP_OPEN, OP_CLOSE, OP_READ, OP_WRITE, OP_SYNC_DATA, OP_SYNC_ALL, OP_TRUNC, OP_ALLOC, OP_FSTAT, OP_RENAME,
-          OP_LOCK };
+enum op {
+  OP_NONE,
+  OP_OPEN,
+  OP_CLOSE,
+  OP_READ,
+  OP_WRITE,
+  OP_SYNC_DATA,
+  OP_SYNC_ALL,
+  OP_TRUNC,
+  OP_ALLOC,
+  OP_FSTAT,
+  OP_RENAME,
+  OP_LOCK
+};
 
 struct bad {
   struct env env;
   struct env_ops ops;
   enum op fail;
-  int error;      // what it fails with
-  bool jumpy;     // every other read and write is interrupted, the rest do one byte
-  bool zero;      // writes write nothing
+  int error;   // what it fails with
+  bool jumpy;  // every other read and write is interrupted, the rest do one byte
+  bool zero;   // writes write nothing
   unsigned turn;
-  int open_nr;    // descriptors open
+  int open_nr;  // descriptors open
 };
 
 static struct bad *bad_of(struct env *e) { return e->priv; }
@@ -590,12 +605,20 @@ static void test_cancelled(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_read_write),     cmocka_unit_test(test_direct),
-      cmocka_unit_test(test_anothers_file), cmocka_unit_test(test_closed_std), cmocka_unit_test(test_names),          cmocka_unit_test(test_path),
-      cmocka_unit_test(test_whole_files),    cmocka_unit_test(test_lock),
-      cmocka_unit_test(test_lock_removed), cmocka_unit_test(test_cancelled),
-      cmocka_unit_test(test_interrupted_and_short), cmocka_unit_test(test_replace_fails),
-      cmocka_unit_test(test_read_file_fails), cmocka_unit_test(test_single_failures),
+      cmocka_unit_test(test_read_write),
+      cmocka_unit_test(test_direct),
+      cmocka_unit_test(test_anothers_file),
+      cmocka_unit_test(test_closed_std),
+      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_path),
+      cmocka_unit_test(test_whole_files),
+      cmocka_unit_test(test_lock),
+      cmocka_unit_test(test_lock_removed),
+      cmocka_unit_test(test_cancelled),
+      cmocka_unit_test(test_interrupted_and_short),
+      cmocka_unit_test(test_replace_fails),
+      cmocka_unit_test(test_read_file_fails),
+      cmocka_unit_test(test_single_failures),
   };
   return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -247,7 +247,7 @@ static void test_threads(void **state) {
 // ---- an entrant and an unlinking at the same moment: either sees the other
 
 #define MOMENTS 200000u
-#define MOMENTS_NS 400000000u       // and no longer
+#define MOMENTS_NS 400000000u         // and no longer
 #define FAR_BYTES ((size_t)32 << 20)  // more than what is near the processor
 
 struct meeting {
@@ -336,7 +336,8 @@ static void test_same_moment(void **state) {
   assert_int_equal(thread_start(&reclaimer, reclaimer_main, m, "reclaimer"), REMIXDB_OK);
   assert_int_equal(pthread_join(reclaimer, NULL), 0);
   assert_int_equal(pthread_join(entrant, NULL), 0);
-  print_message("%u moments: %u times the entrant found the object, %u times it was seen\n", m->moments, m->was_held, m->seen);
+  print_message("%u moments: %u times the entrant found the object, %u times it was seen\n", m->moments, m->was_held,
+                m->seen);
   if (m->passed_over) fail_msg("%u times what was held had passed", m->passed_over);
   free(m->far);
   epoch_fini(&m->e);
@@ -344,8 +345,9 @@ static void test_same_moment(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_stamps_and_slots), cmocka_unit_test(test_late_entrant), cmocka_unit_test(test_renew), cmocka_unit_test(test_retire),
-      cmocka_unit_test(test_fn_retires),       cmocka_unit_test(test_threads),      cmocka_unit_test(test_same_moment),
+      cmocka_unit_test(test_stamps_and_slots), cmocka_unit_test(test_late_entrant), cmocka_unit_test(test_renew),
+      cmocka_unit_test(test_retire),           cmocka_unit_test(test_fn_retires),   cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_same_moment),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,12 +26,12 @@ static struct fdpool_file files[FILES];
 
 static struct env_ops fake_ops;
 static struct env fake = {.ops = &fake_ops};
-static _Atomic int fake_limit;     // descriptors the "system" gives out
-static _Atomic int fake_refusal;   // what it says then
+static _Atomic int fake_limit;    // descriptors the "system" gives out
+static _Atomic int fake_refusal;  // what it says then
 static _Atomic int fake_open_nr, fake_open_max;
-static _Atomic int fake_opens;     // calls that succeeded
-static _Atomic int fake_eintrs;    // opens to interrupt
-static _Atomic int fake_meet;      // opens that wait until so many threads are in them
+static _Atomic int fake_opens;   // calls that succeeded
+static _Atomic int fake_eintrs;  // opens to interrupt
+static _Atomic int fake_meet;    // opens that wait until so many threads are in them
 
 static struct env_dir held;  // the directory of the files
 
@@ -55,8 +55,7 @@ static int fake_open(struct env *e, int at, const char *path, unsigned flags) {
     return fd;
   }
   int max = atomic_load(&fake_open_max);
-  while (nr > max && !atomic_compare_exchange_weak(&fake_open_max, &max, nr)) {
-  }
+  while (nr > max && !atomic_compare_exchange_weak(&fake_open_max, &max, nr)) {}
   atomic_fetch_add(&fake_opens, 1);
   return fd;
 }
@@ -487,9 +486,10 @@ static void test_meetings(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_clock),    cmocka_unit_test(test_in_use), cmocka_unit_test(test_patience), cmocka_unit_test(test_reserve),
-      cmocka_unit_test(test_refused),  cmocka_unit_test(test_failures), cmocka_unit_test(test_nomem),
-      cmocka_unit_test(test_open_together), cmocka_unit_test(test_threads), cmocka_unit_test(test_woken), cmocka_unit_test(test_meetings),
+      cmocka_unit_test(test_clock),   cmocka_unit_test(test_in_use),        cmocka_unit_test(test_patience),
+      cmocka_unit_test(test_reserve), cmocka_unit_test(test_refused),       cmocka_unit_test(test_failures),
+      cmocka_unit_test(test_nomem),   cmocka_unit_test(test_open_together), cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_woken),   cmocka_unit_test(test_meetings),
   };
   return cmocka_run_group_tests_name("fdpool", tests, setup, teardown);
 }

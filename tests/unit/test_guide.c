@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Guides against a search in the list of bounds, one by one and many at once; replacement of items; and every allocation that can fail.
+// Guides against a search in the list of bounds, one by one and many at once; replacement of items; and every
+// allocation that can fail.
 #include "wh/guide.h"
 
 #include <setjmp.h>
@@ -25,7 +26,8 @@ static int by_key(const void *a, const void *b) { return kv_cmp(*(const struct k
 // Few different bytes, so that many bounds share what is longer than a number of the tree.
 static struct kref some_key(uint64_t *rng, uint8_t *buf, uint32_t shape) {
   const uint32_t len = (uint32_t)(rng_next(rng) % (LEN_MAX - 4)) + 1;
-  for (uint32_t i = 0; i < len; i++) buf[i] = shape == 0 ? (uint8_t)rng_next(rng) : i < 12 && shape == 2 ? 'p' : (uint8_t)(rng_next(rng) % 3);
+  for (uint32_t i = 0; i < len; i++)
+    buf[i] = shape == 0 ? (uint8_t)rng_next(rng) : i < 12 && shape == 2 ? 'p' : (uint8_t)(rng_next(rng) % 3);
   return kref(buf, len);
 }
 
@@ -57,7 +59,8 @@ static void test_find(void **state) {
       const struct kref from = rng_next(&rng) % 2 ? bounds[rng_next(&rng) % nr] : some_key(&rng, buf, round % 3);
       uint32_t at = 0;
       while (at < nr && kv_cmp(bounds[at], from) < 0) at++;
-      void *const old = at < nr ? items[at] : items[0], *const fresh = k % 2 && at ? items[at - 1] : &marks[2 * MANY + k];
+      void *const old = at < nr ? items[at] : items[0], *const fresh = k % 2 && at ? items[at - 1]
+                                                                                   : &marks[2 * MANY + k];
       if (at == nr || items[at] != fresh) guide_replace(g, from, fresh, NULL);  // what stands there is another one
       guide_replace(g, from, old, fresh);
       for (; at < nr && items[at] == old; at++) items[at] = fresh;
@@ -73,7 +76,8 @@ static void test_find(void **state) {
     for (uint32_t k = 0; k < 64; k++) {
       uint32_t at = 0;
       while (at + 1 < nr && kv_cmp(bounds[at + 1], keys[k]) <= 0) at++;
-      if (guide_find(g, keys[k]) != items[at] || found[63 - k] != items[at]) fail_msg("TEST_SEED=%llu round %u", (unsigned long long)seed, round);
+      if (guide_find(g, keys[k]) != items[at] || found[63 - k] != items[at])
+        fail_msg("TEST_SEED=%llu round %u", (unsigned long long)seed, round);
     }
     assert_true(g->bytes >= nr * sizeof(void *));
     guide_destroy(g);

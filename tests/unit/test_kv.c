@@ -19,9 +19,9 @@ static int sign(int n) { return (n > 0) - (n < 0); }
 static void test_order(void **state) {
   (void)state;
   // in order; each against each
-  const struct kref k[] = {kref("", 0),        kref("\0", 1),  kref("\0\0", 2),  kref("a", 1),
-                           kref("a\0", 2),     kref("ab", 2),  kref("abc", 3),   kref("b", 1),
-                           kref("\x7f", 1),    kref("\x80", 1), kref("\xff", 1), kref("\xff\xff", 2)};
+  const struct kref k[] = {kref("", 0),     kref("\0", 1),   kref("\0\0", 2), kref("a", 1),
+                           kref("a\0", 2),  kref("ab", 2),   kref("abc", 3),  kref("b", 1),
+                           kref("\x7f", 1), kref("\x80", 1), kref("\xff", 1), kref("\xff\xff", 2)};
   const int nr = sizeof(k) / sizeof(k[0]);
   for (int i = 0; i < nr; i++)
     for (int j = 0; j < nr; j++) {
@@ -54,7 +54,8 @@ static void test_lcp(void **state) {
 
 static void test_varint(void **state) {
   (void)state;
-  const uint32_t edges[] = {0, 1, 127, 128, 16383, 16384, 2097151, 2097152, 268435455, 268435456, 0x7fffffff, 0xffffffff};
+  const uint32_t edges[] = {0,       1,       127,       128,       16383,      16384,
+                            2097151, 2097152, 268435455, 268435456, 0x7fffffff, 0xffffffff};
   for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
     uint8_t buf[5];
     uint32_t v = 0;
@@ -65,7 +66,7 @@ static void test_varint(void **state) {
     for (const uint8_t *cut = buf; cut < end; cut++) assert_null(kv_varint_get(buf, cut, &v));
   }
   uint32_t v;
-  const uint8_t wide[] = {0xff, 0xff, 0xff, 0xff, 0x10};      // the 33rd bit
+  const uint8_t wide[] = {0xff, 0xff, 0xff, 0xff, 0x10};       // the 33rd bit
   const uint8_t six[] = {0x80, 0x80, 0x80, 0x80, 0x80, 0x00};  // a sixth byte
   assert_null(kv_varint_get(wide, wide + sizeof(wide), &v));
   assert_null(kv_varint_get(six, six + sizeof(six), &v));
@@ -76,8 +77,11 @@ static void test_record(void **state) {
   const struct {
     uint32_t klen, vlen;
     bool tomb;
-  } c[] = {{0, 0, false},     {0, 0, true},     {1, 0, false},       {63, 127, false},           {64, 128, false},
-           {64, 0, true},     {8191, 0, true},  {8192, 0, false},    {0, 65500, false},  {REMIXDB_KV_MAX, 0, false},
+  } c[] = {{0, 0, false},         {0, 0, true},
+           {1, 0, false},         {63, 127, false},
+           {64, 128, false},      {64, 0, true},
+           {8191, 0, true},       {8192, 0, false},
+           {0, 65500, false},     {REMIXDB_KV_MAX, 0, false},
            {30000, 35500, false}, {REMIXDB_KV_MAX, 0, true}};
   uint8_t *const data = malloc(REMIXDB_KV_MAX);
   uint8_t *const buf = malloc(REMIXDB_KV_MAX + KV_HEAD_MAX);
@@ -95,7 +99,8 @@ static void test_record(void **state) {
     assert_memory_equal(r.key, in.key, r.klen);
     assert_memory_equal(r.val, in.val, r.vlen);
     // no prefix of it is a record
-    for (size_t cut = 0; cut < (size_t)(end - buf); cut += cut < 20 ? 1 : 1009) assert_null(kv_rec_get(buf, buf + cut, &r));
+    for (size_t cut = 0; cut < (size_t)(end - buf); cut += cut < 20 ? 1 : 1009)
+      assert_null(kv_rec_get(buf, buf + cut, &r));
     if (end > buf) assert_null(kv_rec_get(buf, end - 1, &r));
   }
   free(data);
@@ -107,8 +112,9 @@ static void test_record_limits(void **state) {
   const size_t cap = 200000;
   uint8_t *const buf = calloc(1, cap);
   struct kv_rec r;
-  const uint32_t bad[][2] = {{REMIXDB_KV_MAX + 1, 0}, {REMIXDB_KV_MAX, 1}, {0, REMIXDB_KV_MAX + 1}, {1, REMIXDB_KV_MAX},
-                             {0x7fffffff, 0}, {0, 0xffffffff}, {0x7fffffff, 0xffffffff}, {1, 0xffffffff}};
+  const uint32_t bad[][2] = {{REMIXDB_KV_MAX + 1, 0},  {REMIXDB_KV_MAX, 1}, {0, REMIXDB_KV_MAX + 1},
+                             {1, REMIXDB_KV_MAX},      {0x7fffffff, 0},     {0, 0xffffffff},
+                             {0x7fffffff, 0xffffffff}, {1, 0xffffffff}};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
     (void)kv_head_put(buf, bad[i][0], bad[i][1], false);
     assert_null(kv_rec_get(buf, buf + cap, &r));
@@ -140,8 +146,8 @@ int main(void) {
   const char *const s = getenv("TEST_SEED");
   seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_order),         cmocka_unit_test(test_lcp),           cmocka_unit_test(test_varint),
-      cmocka_unit_test(test_record),        cmocka_unit_test(test_record_limits), cmocka_unit_test(test_record_random),
+      cmocka_unit_test(test_order),  cmocka_unit_test(test_lcp),           cmocka_unit_test(test_varint),
+      cmocka_unit_test(test_record), cmocka_unit_test(test_record_limits), cmocka_unit_test(test_record_random),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,8 @@ static void test_alloc_failure(void **state) {
   struct mem_map m;
   atomic_store(&mem_fault, deny_all);
   err_finish(REMIXDB_OK);
-  void *const a = mem_alloc(1), *const b = mem_calloc(1, 1), *const c = mem_realloc(p, 8), *const d = mem_alloc_aligned(64, 64);
+  void *const a = mem_alloc(1), *const b = mem_calloc(1, 1), *const c = mem_realloc(p, 8),
+              *const d = mem_alloc_aligned(64, 64);
   struct mem_map small, large;
   const enum remixdb_status s = mem_map(4096, &m), s1 = mem_map_table(100, &small), s2 = mem_map_table(4 << 20, &large);
   struct arena ar;
@@ -280,7 +281,8 @@ static void test_arena_threads(void **state) {
     for (int k = 0; k < ARENA_ALLOCS; k++) {
       asked += align_up(jobs[i].size[k], 8);
       for (size_t b = 0; b < jobs[i].size[k]; b++)
-        if (jobs[i].got[k][b] != jobs[i].tag) fail_msg("byte %zu of allocation %d of thread %d was given twice", b, k, i);
+        if (jobs[i].got[k][b] != jobs[i].tag)
+          fail_msg("byte %zu of allocation %d of thread %d was given twice", b, k, i);
     }
   assert_true(arena_used(&a) >= asked);
   assert_true(arena_used(&a) <= asked + asked / 2);
@@ -403,8 +405,8 @@ static void test_parse_cores(void **state) {
   assert_int_equal(thread_parse_cores("3-3", cores, 1, &nr), REMIXDB_OK);
   assert_int_equal(nr, 1);
   assert_int_equal(cores[0], 3);
-  const char *const bad[] = {"",    ",",    "1,", ",1", "a", "1-", "-1", "4-2", "1 2", "1,,2", "99999999999999999999", "1-2-3",
-                             "0-65536", "auto"};
+  const char *const bad[] = {
+      "", ",", "1,", ",1", "a", "1-", "-1", "4-2", "1 2", "1,,2", "99999999999999999999", "1-2-3", "0-65536", "auto"};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
     err_finish(REMIXDB_OK);
     assert_int_equal(thread_parse_cores(bad[i], cores, 8, &nr), REMIXDB_INVALID);
@@ -420,8 +422,7 @@ static void test_cond(void **state) {
   cond_init(&c);
   (void)pthread_mutex_lock(&m);
   const uint64_t t0 = time_ns();
-  while (cond_wait_ns(&c, &m, 2000000)) {
-  }
+  while (cond_wait_ns(&c, &m, 2000000)) {}
   assert_true(time_ns() - t0 >= 2000000);
   assert_false(cond_wait_ns(&c, &m, 0));
   (void)pthread_mutex_unlock(&m);
@@ -470,7 +471,8 @@ static void test_hash(void **state) {
   // whatever instructions it is made of
   for (uint32_t i = 0; i < 3000; i++) {
     const size_t from = i % 64, len = i < 2000 ? i : sizeof(buf) - 64 - i % 256;
-    assert_true(hash64_seed(buf + from, len, i * UINT64_C(0x9E3779B97F4A7C15)) == XXH3_64bits_withSeed(buf + from, len, i * UINT64_C(0x9E3779B97F4A7C15)));
+    assert_true(hash64_seed(buf + from, len, i * UINT64_C(0x9E3779B97F4A7C15)) ==
+                XXH3_64bits_withSeed(buf + from, len, i * UINT64_C(0x9E3779B97F4A7C15)));
   }
 }
 
@@ -496,11 +498,11 @@ static void test_copy_small(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_alloc),        cmocka_unit_test(test_alloc_failure), cmocka_unit_test(test_map),
-      cmocka_unit_test(test_arena),        cmocka_unit_test(test_arena_pool),    cmocka_unit_test(test_arena_threads), cmocka_unit_test(test_lock),
-      cmocka_unit_test(test_lock_sleeps),  cmocka_unit_test(test_thread_start),  cmocka_unit_test(test_cores),
-      cmocka_unit_test(test_parse_cores),  cmocka_unit_test(test_cond),          cmocka_unit_test(test_bits),
-      cmocka_unit_test(test_hash),         cmocka_unit_test(test_rng),
+      cmocka_unit_test(test_alloc),      cmocka_unit_test(test_alloc_failure), cmocka_unit_test(test_map),
+      cmocka_unit_test(test_arena),      cmocka_unit_test(test_arena_pool),    cmocka_unit_test(test_arena_threads),
+      cmocka_unit_test(test_lock),       cmocka_unit_test(test_lock_sleeps),   cmocka_unit_test(test_thread_start),
+      cmocka_unit_test(test_cores),      cmocka_unit_test(test_parse_cores),   cmocka_unit_test(test_cond),
+      cmocka_unit_test(test_bits),       cmocka_unit_test(test_hash),          cmocka_unit_test(test_rng),
       cmocka_unit_test(test_copy_small),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The merge of two memtables and the partitions against an array, at random moments and in all directions. view/merge.c is compiled into this
-// program with a look at the epoch before each call that needs one.
+// The merge of two memtables and the partitions against an array, at random moments and in all directions. view/merge.c
+// is compiled into this program with a look at the epoch before each call that needs one.
 //
 // TEST_SEED in the environment repeats a run's random choices.
 #include "view/merge.h"
@@ -14,8 +14,12 @@ static void look_up(void) {
   if (atomic_load(&needed->at)) nr_inside++;
   else nr_outside++;
 }
-static void inside_seek_begin(struct wh_cursor *c, struct kref key, bool steps) { look_up(), wh_seek_begin(c, key, steps); }
-static void inside_seek_begin_place(struct wh_cursor *c, struct kref key, bool backward) { look_up(), wh_seek_begin_place(c, key, backward); }
+static void inside_seek_begin(struct wh_cursor *c, struct kref key, bool steps) {
+  look_up(), wh_seek_begin(c, key, steps);
+}
+static void inside_seek_begin_place(struct wh_cursor *c, struct kref key, bool backward) {
+  look_up(), wh_seek_begin_place(c, key, backward);
+}
 static void inside_seek(struct wh_cursor *c, struct kref key) { look_up(), wh_seek(c, key); }
 static void inside_seek_for_prev(struct wh_cursor *c, struct kref key) { look_up(), wh_seek_for_prev(c, key); }
 static void inside_seek_last(struct wh_cursor *c) { look_up(), wh_seek_last(c); }
@@ -25,12 +29,18 @@ static enum remixdb_status young_told(const struct remix *x, enum remixdb_status
   nr_young_failed += s != REMIXDB_OK && x && remix_is_young(x);
   return s;
 }
-static enum remixdb_status inside_remix_seek(struct remix_cursor *c, struct kref key) { return look_up(), young_told(c->x, remix_seek(c, key)); }
+static enum remixdb_status inside_remix_seek(struct remix_cursor *c, struct kref key) {
+  return look_up(), young_told(c->x, remix_seek(c, key));
+}
 static enum remixdb_status inside_remix_seek_for_prev(struct remix_cursor *c, struct kref key) {
   return look_up(), young_told(c->x, remix_seek_for_prev(c, key));
 }
-static enum remixdb_status inside_remix_record(struct remix_cursor *c, struct kv_rec *r) { return look_up(), young_told(c->x, remix_record(c, r)); }
-static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct remix *x) { return young_told(x, remix_cursor_set(c, x)); }
+static enum remixdb_status inside_remix_record(struct remix_cursor *c, struct kv_rec *r) {
+  return look_up(), young_told(c->x, remix_record(c, r));
+}
+static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct remix *x) {
+  return young_told(x, remix_cursor_set(c, x));
+}
 #define wh_seek_begin inside_seek_begin
 #define wh_seek_begin_place inside_seek_begin_place
 #define wh_seek inside_seek
@@ -225,49 +235,51 @@ static void scene_check(const struct plan *plan, uint64_t seed) {
 static void test_model(void **state) {
   (void)state;
   static const struct plan plans[] = {
-      {300, 200, 200, 4, 3, 4, 1 << 20},    // all of it
-      {300, 200, 200, 4, 3, 4, 0},          // no cache
-      {60, 400, 400, 3, 4, 3, 1 << 20},     // nearly all keys are everywhere
+      {300, 200, 200, 4, 3, 4, 1 << 20},  // all of it
+      {300, 200, 200, 4, 3, 4, 0},        // no cache
+      {60, 400, 400, 3, 4, 3, 1 << 20},   // nearly all keys are everywhere
       {60, 400, 400, 3, 4, 3, 0},
       {400, 0, UINT32_MAX, 6, 3, 5, 1 << 20},  // partitions only
-      {400, 0, 0, 1, 0, 5, 0},              // nothing at all
-      {200, 300, 0, 1, 0, 5, 0},            // one memtable only
-      {200, 0, 300, 8, 0, 5, 0},            // the other
-      {200, 300, 300, 8, 1, 2, 0},          // many tombstones, many partitions, some without a table
-      {3, 6, 6, 2, 2, 3, 0},                // hardly a key
+      {400, 0, 0, 1, 0, 5, 0},                 // nothing at all
+      {200, 300, 0, 1, 0, 5, 0},               // one memtable only
+      {200, 0, 300, 8, 0, 5, 0},               // the other
+      {200, 300, 300, 8, 1, 2, 0},             // many tombstones, many partitions, some without a table
+      {3, 6, 6, 2, 2, 3, 0},                   // hardly a key
       {1, 2, UINT32_MAX, 1, 1, 2, 0},
-      {1500, 30, 30, 2, 5, 6, 1 << 20},     // long stretches of the partitions alone
-      {1500, 30, 30, 60, 3, 3, 1 << 20},    // many small partitions, tombstones in all streams
+      {1500, 30, 30, 2, 5, 6, 1 << 20},   // long stretches of the partitions alone
+      {1500, 30, 30, 60, 3, 3, 1 << 20},  // many small partitions, tombstones in all streams
       {1500, 300, 300, 60, 3, 2, 0},
-      {1500, 40, 20, 4, 9, 2, 0},           // long deleted stretches, and segments of old versions
+      {1500, 40, 20, 4, 9, 2, 0},  // long deleted stretches, and segments of old versions
   };
   for (uint32_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++)
     for (uint64_t seed = 1; seed <= 4; seed++) scene_check(&plans[i], seed * 100 + i);
 }
 
 static const struct plan plans_young[] = {
-    {300, 200, 200, 4, 3, 4, 1 << 20},    // all of it
-    {300, 200, 200, 4, 3, 4, 0},          // no cache
-    {60, 400, 400, 3, 4, 3, 0},           // nearly all keys are everywhere
+    {300, 200, 200, 4, 3, 4, 1 << 20},       // all of it
+    {300, 200, 200, 4, 3, 4, 0},             // no cache
+    {60, 400, 400, 3, 4, 3, 0},              // nearly all keys are everywhere
     {400, 0, UINT32_MAX, 6, 3, 5, 1 << 20},  // partitions only
     {400, 0, UINT32_MAX, 6, 3, 5, 0},
-    {200, 300, 300, 8, 1, 2, 0},          // many tombstones, some partitions without a table
-    {3, 6, 6, 2, 2, 3, 0},                // hardly a key
-    {1500, 30, 30, 2, 5, 6, 1 << 20},     // long stretches of the partitions alone
-    {1500, 30, 30, 60, 3, 3, 1 << 20},    // many small partitions
+    {200, 300, 300, 8, 1, 2, 0},        // many tombstones, some partitions without a table
+    {3, 6, 6, 2, 2, 3, 0},              // hardly a key
+    {1500, 30, 30, 2, 5, 6, 1 << 20},   // long stretches of the partitions alone
+    {1500, 30, 30, 60, 3, 3, 1 << 20},  // many small partitions
     {1500, 0, UINT32_MAX, 60, 3, 3, 0},
-    {4000, 20, 20, 3, 3, 40, 1 << 20},    // few tombstones but the young views'
+    {4000, 20, 20, 3, 3, 40, 1 << 20},  // few tombstones but the young views'
 };
 
 static void test_young(void **state) {
   (void)state;
   for (scene_young = YOUNG_SOME; scene_young < YOUNG_PLANS; scene_young++) {
     for (uint32_t i = 0; i < sizeof(plans_young) / sizeof(plans_young[0]); i++)
-      for (uint64_t seed = 1; seed <= 3; seed++) scene_check(&plans_young[i], seed_base + seed * 1000 + i * 10 + scene_young);
+      for (uint64_t seed = 1; seed <= 3; seed++)
+        scene_check(&plans_young[i], seed_base + seed * 1000 + i * 10 + scene_young);
   }
   scene_young = YOUNG_EVERYWHERE;
   scene_long_keys = true;
-  for (uint64_t seed = 1; seed <= 6; seed++) scene_check(&(struct plan){200, 20, 20, 3, 3, 5, seed % 2 ? 1 << 20 : 0}, seed_base + seed);
+  for (uint64_t seed = 1; seed <= 6; seed++)
+    scene_check(&(struct plan){200, 20, 20, 3, 3, 5, seed % 2 ? 1 << 20 : 0}, seed_base + seed);
   scene_long_keys = false;
   scene_young = YOUNG_NOWHERE;
 }
@@ -284,7 +296,8 @@ static void step_to(struct scene *s, struct merge *m, bool forward, uint32_t *at
 
 static uint32_t seek_to(struct scene *s, struct merge *m, struct kref key, bool backward, uint64_t seed) {
   const uint32_t rank = keyset_rank(&s->k, key);
-  const uint32_t at = backward ? model_down(s, rank < s->k.nr && kv_eq(s->k.keys[rank], key) ? rank + 1 : rank) : model_up(s, rank);
+  const uint32_t at = backward ? model_down(s, rank < s->k.nr && kv_eq(s->k.keys[rank], key) ? rank + 1 : rank)
+                               : model_up(s, rank);
   enter(&s->p);
   ok(backward ? merge_seek_for_prev(m, key) : merge_seek(m, key));
   leave(&s->p);
@@ -342,7 +355,7 @@ static void every_place(struct scene *s, struct merge *m, uint64_t seed) {
 static void test_every_place(void **state) {
   (void)state;
   static const struct plan plans[] = {
-      {40, 0, UINT32_MAX, 1, 2, 5, 1 << 20}, {40, 0, UINT32_MAX, 4, 2, 5, 1 << 20}, {40, 8, 8, 4, 2, 4, 1 << 20},
+      {40, 0, UINT32_MAX, 1, 2, 5, 1 << 20},  {40, 0, UINT32_MAX, 4, 2, 5, 1 << 20},  {40, 8, 8, 4, 2, 4, 1 << 20},
       {40, 0, UINT32_MAX, 12, 2, 6, 1 << 20}, {120, 2, UINT32_MAX, 3, 2, 9, 1 << 20},
   };
   for (scene_young = YOUNG_NOWHERE; scene_young < YOUNG_PLANS; scene_young++) {
@@ -395,7 +408,8 @@ static void test_young_parked(void **state) {
   assert_true(scenes > 0);
 }
 
-// Everything is deleted: by the newest stream, by the partitions' own tombstones, or both; and there are tombstones in young views, too.
+// Everything is deleted: by the newest stream, by the partitions' own tombstones, or both; and there are tombstones in
+// young views, too.
 static void test_all_deleted(void **state) {
   (void)state;
   for (uint32_t n = 0; n < 9; n++) {
@@ -454,7 +468,8 @@ static void test_record_fails(void **state) {
   for (uint64_t seed = 20; seed < 29; seed++) {
     struct scene s;
     scene_young = seed < 26 ? YOUNG_NOWHERE : YOUNG_EVERYWHERE;
-    scene_init(&s, &(struct plan){6000, 8, UINT32_MAX, 2, 9, 5, 0}, seed);  // tables of many blocks, few other keys, no cache
+    scene_init(&s, &(struct plan){6000, 8, UINT32_MAX, 2, 9, 5, 0},
+               seed);  // tables of many blocks, few other keys, no cache
     struct merge m;
     merge_init(&m, NULL);
     merge_set(&m, s.active, s.frozen, s.version, s.moment);
@@ -616,8 +631,8 @@ static void test_no_memory(void **state) {
   scene_young = YOUNG_NOWHERE;
 }
 
-// Up to where the partitions come before the next newer key is found out when steps have passed a whole segment behind the one where it was first compared, not
-// before; from there on a step does not look at it.
+// Up to where the partitions come before the next newer key is found out when steps have passed a whole segment behind
+// the one where it was first compared, not before; from there on a step does not look at it.
 static void test_since(void **state) {
   (void)state;
   uint32_t passed_one = 0, exact = 0;
@@ -641,8 +656,11 @@ static void test_since(void **state) {
       assert_int_equal(m.clear_found, seg > since + 1);
       passed_one += seg == since + 1;
       exact += m.clear_found;
-      if (m.clear_found) assert_int_equal(m.clear, version_find(m.version, m.new_key) > part ? UINT32_MAX : remix_segment(m.remix.x, m.new_key));
-      if (m.at == MERGE_PARTS && m.same == 1u << MERGE_PARTS) assert_int_equal(m.near, seg < m.clear ? MERGE_ALONE : MERGE_BESIDE);
+      if (m.clear_found)
+        assert_int_equal(m.clear,
+                         version_find(m.version, m.new_key) > part ? UINT32_MAX : remix_segment(m.remix.x, m.new_key));
+      if (m.at == MERGE_PARTS && m.same == 1u << MERGE_PARTS)
+        assert_int_equal(m.near, seg < m.clear ? MERGE_ALONE : MERGE_BESIDE);
       if (n % 3 == 0 || !merge_next_fast(&m)) ok(merge_next(&m));
     }
     leave(&s.p);
@@ -658,7 +676,7 @@ static void test_since(void **state) {
 
 struct swept {
   struct scene s;
-  uint32_t *mem[2];   // what the frozen and the active memtable have of each key
+  uint32_t *mem[2];  // what the frozen and the active memtable have of each key
   uint64_t seq, rng;
 };
 
@@ -709,7 +727,8 @@ static void swept_check(struct swept *w, uint64_t seed) {
     }
     const bool again = rng_next(&w->rng) % 4 == 0;
     if (again) swept_range(w, 1);
-    for (uint32_t i = 0; i < 20; i++) swept_put(w, 1, (uint32_t)(rng_next(&w->rng) % s->k.nr), rng_next(&w->rng) % 100 < 40);
+    for (uint32_t i = 0; i < 20; i++)
+      swept_put(w, 1, (uint32_t)(rng_next(&w->rng) % s->k.nr), rng_next(&w->rng) % 100 < 40);
     const bool whole = wh_gaps_check(s->active, why, sizeof(why)) && wh_gaps_check(s->frozen, why, sizeof(why));
     if (!whole) fail_msg("seed %llu: %s", (unsigned long long)seed, why);
   }
@@ -739,10 +758,10 @@ int main(void) {
   const char *const given = getenv("TEST_SEED");
   seed_base = given ? strtoull(given, NULL, 0) : time_ns();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_model),       cmocka_unit_test(test_young),      cmocka_unit_test(test_every_place), cmocka_unit_test(test_since),
-      cmocka_unit_test(test_young_parked), cmocka_unit_test(test_all_deleted), cmocka_unit_test(test_while_written),
-      cmocka_unit_test(test_read_fails),  cmocka_unit_test(test_record_fails), cmocka_unit_test(test_damaged),
-      cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_swept),
+      cmocka_unit_test(test_model),         cmocka_unit_test(test_young),        cmocka_unit_test(test_every_place),
+      cmocka_unit_test(test_since),         cmocka_unit_test(test_young_parked), cmocka_unit_test(test_all_deleted),
+      cmocka_unit_test(test_while_written), cmocka_unit_test(test_read_fails),   cmocka_unit_test(test_record_fails),
+      cmocka_unit_test(test_damaged),       cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_swept),
   };
   const int failed = cmocka_run_group_tests(tests, NULL, NULL);
   if (failed) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)seed_base);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many keys together: two memtables and partitions against an array, with blocks, memory and descriptors that cannot be had; then whole
-// stores through the public interface, against gets one by one.
+// Many keys together: two memtables and partitions against an array, with blocks, memory and descriptors that cannot be
+// had; then whole stores through the public interface, against gets one by one.
 //
 // TEST_SEED in the environment repeats a run's random choices.
 #include "view/multiget.h"
@@ -17,11 +17,11 @@
 
 static uint64_t seed;
 
-#define CHECK(cond)                                                                                                            \
-  do {                                                                                                                         \
-    if (!(cond))                                                                                                               \
-      fail_msg("TEST_SEED=%llu line %d: %s (%s: %s)", (unsigned long long)seed, __LINE__, #cond, remixdb_strerror(remixdb_errcode()), \
-               remixdb_errmsg());                                                                                              \
+#define CHECK(cond)                                                                              \
+  do {                                                                                           \
+    if (!(cond))                                                                                 \
+      fail_msg("TEST_SEED=%llu line %d: %s (%s: %s)", (unsigned long long)seed, __LINE__, #cond, \
+               remixdb_strerror(remixdb_errcode()), remixdb_errmsg());                           \
   } while (0)
 
 // ---- a list of keys to be looked up, some of them more than once, and room for their values
@@ -57,8 +57,8 @@ static void list_random(const struct scene *s, struct list *l, uint32_t nr, uint
   memset(l->value_room, 0xEE, sizeof(l->value_room));
 }
 
-// Whether what is said of key i is what the array says; with `partly`, a key that is there may also be said not to be. small_out: whether its
-// value is one that does not fit.
+// Whether what is said of key i is what the array says; with `partly`, a key that is there may also be said not to be.
+// small_out: whether its value is one that does not fit.
 static bool list_right(const struct scene *s, const struct list *l, uint32_t i, bool partly, bool *small_out) {
   const struct kref key = kref(l->keys[i].ptr, l->keys[i].len);
   const uint32_t at = keyset_rank(&s->k, key);
@@ -78,7 +78,8 @@ static bool list_right(const struct scene *s, const struct list *l, uint32_t i, 
   return true;
 }
 
-static void list_check(const struct scene *s, const struct list *l, enum remixdb_status st, size_t nr_found, bool may_fail) {
+static void list_check(const struct scene *s, const struct list *l, enum remixdb_status st, size_t nr_found,
+                       bool may_fail) {
   bool any_small = false;
   size_t found = 0;
   const bool failed = st != REMIXDB_OK && st != REMIXDB_TOOBIG;
@@ -94,7 +95,8 @@ static void list_check(const struct scene *s, const struct list *l, enum remixdb
 }
 
 // As xdb_multi_get does it. Between two parts somebody writes, when `seq` is given.
-static enum remixdb_status look_up(struct scene *s, struct multiget *m, struct list *l, size_t *nr_out, uint64_t *seq, uint64_t *rng) {
+static enum remixdb_status look_up(struct scene *s, struct multiget *m, struct list *l, size_t *nr_out, uint64_t *seq,
+                                   uint64_t *rng) {
   multiget_begin(m, l->nr, l->keys, l->with_values ? l->values : NULL, l->found, NULL);
   enter(&s->p);
   while (multiget_part(m, s->active, s->frozen, s->version, s->moment)) {
@@ -119,7 +121,7 @@ static const struct plan plans[] = {
     {200, 300, 300, 8, 1, 2, 0},             // many tombstones, many partitions, some without a table
     {3, 6, 6, 2, 2, 3, 0},                   // hardly a key
     {1, 2, UINT32_MAX, 1, 1, 2, 0},
-    {20000, 30, 30, 3, 5, 6, 100 << 10},     // more blocks than a batch
+    {20000, 30, 30, 3, 5, 6, 100 << 10},  // more blocks than a batch
     {20000, 300, 300, 3, 5, 6, 0},
 };
 
@@ -130,7 +132,8 @@ static void places_seen(const struct scene *s, const struct list *l) {
   for (uint32_t i = 0; i < l->nr; i++) {
     const struct kref key = kref(l->keys[i].ptr, l->keys[i].len);
     const uint32_t at = keyset_rank(&s->k, key);
-    if (at == s->k.nr || !kv_eq(s->k.keys[at], key) || !s->version->parts[version_find(s->version, key)]->young) continue;
+    if (at == s->k.nr || !kv_eq(s->k.keys[at], key) || !s->version->parts[version_find(s->version, key)]->young)
+      continue;
     nr_seen[s->young[at] > TOMB ? 2 : s->young[at]][s->old[at] > TOMB ? 2 : s->old[at]]++;
   }
 }
@@ -189,12 +192,12 @@ static void test_model(void **state) {
 }
 
 static const struct plan plans_young[] = {
-    {600, 30, 30, 4, 3, 4, 1 << 20},         // all of it
-    {600, 30, 30, 4, 3, 4, 0},               // no cache
-    {600, 0, UINT32_MAX, 6, 3, 5, 40 << 10}, // hardly any, and partitions only
-    {60, 40, 40, 3, 4, 3, 0},                // nearly all keys are everywhere
-    {900, 0, 0, 60, 3, 3, 1 << 20},          // many partitions
-    {9000, 30, 30, 3, 5, 6, 0},              // more blocks than a batch
+    {600, 30, 30, 4, 3, 4, 1 << 20},          // all of it
+    {600, 30, 30, 4, 3, 4, 0},                // no cache
+    {600, 0, UINT32_MAX, 6, 3, 5, 40 << 10},  // hardly any, and partitions only
+    {60, 40, 40, 3, 4, 3, 0},                 // nearly all keys are everywhere
+    {900, 0, 0, 60, 3, 3, 1 << 20},           // many partitions
+    {9000, 30, 30, 3, 5, 6, 0},               // more blocks than a batch
 };
 
 static void test_young(void **state) {
@@ -233,8 +236,8 @@ static bool mem_some(size_t size) {
 
 enum fault { FAIL_READ, FAIL_READS, FAIL_OPEN, FAIL_OPENS, FAIL_MEMORY, FAIL_KINDS };
 
-// The n-th read, opening or allocation fails, and in some rounds all after it too. What is said to be there is right, what is not there may only
-// be missed when the status says so; and the next call is whole again.
+// The n-th read, opening or allocation fails, and in some rounds all after it too. What is said to be there is right,
+// what is not there may only be missed when the status says so; and the next call is whole again.
 static void fails(void) {
   struct list *const l = malloc(sizeof(*l));
   place_max_open = 2;  // so that tables have to be opened all the time
@@ -242,7 +245,8 @@ static void fails(void) {
     uint64_t rng = seed + kind;
     uint32_t failed = 0, missed = 0, some = 0;
     // In some stores hardly anything has to be read: then another one. An opening that fails once is tried again.
-    for (uint32_t nth = 0; nth == 0 || (nth < 10 && kind != FAIL_OPEN && (failed < 3 || missed == 0 || some == 0)); nth++) {
+    for (uint32_t nth = 0; nth == 0 || (nth < 10 && kind != FAIL_OPEN && (failed < 3 || missed == 0 || some == 0));
+         nth++) {
       struct scene s;
       for (uint32_t tables = 0; tables < 6;) {  // not too few of them
         scene_init(&s, &(struct plan){6000, 200, 200, 3, 4, 6, kind % 2 ? 60 << 10 : 0}, rng_next(&rng));
@@ -289,7 +293,8 @@ static void fails(void) {
       scene_fini(&s);
     }
     if (kind != FAIL_OPEN && (failed < 3 || missed == 0 || some == 0))
-      fail_msg("TEST_SEED=%llu kind %u: %u calls failed, %u of them in part, %u keys", (unsigned long long)seed, kind, failed, some, missed);
+      fail_msg("TEST_SEED=%llu kind %u: %u calls failed, %u of them in part, %u keys", (unsigned long long)seed, kind,
+               failed, some, missed);
   }
   place_max_open = 100;
   free(l);
@@ -407,7 +412,8 @@ static void test_contract(void **state) {
   for (uint32_t flushed = 0; flushed < 2; flushed++) {
     char buf[8][32];
     memset(buf, 'x', sizeof(buf));
-    const struct remixdb_slice keys[8] = {slice("c"), slice("nothing"), slice("a"), {NULL, 0}, slice("gone"), slice("a"), slice("b"), slice("c")};
+    const struct remixdb_slice keys[8] = {slice("c"),    slice("nothing"), slice("a"), {NULL, 0},
+                                          slice("gone"), slice("a"),       slice("b"), slice("c")};
     struct remixdb_buf vals[8];
     bool found[8] = {false, true, false, false, true, false, false, false};
     for (uint32_t i = 0; i < 8; i++) vals[i] = (struct remixdb_buf){buf[i], sizeof(buf[i]), 99};
@@ -481,9 +487,11 @@ struct kind {
 };
 
 static const struct kind kinds[] = {
-    {"uring", 0, false, true, false, false}, {"uring", 1, true, true, true, false},   {"uring", 64, false, false, false, false},
-    {"aio", 0, true, false, false, false},   {"aio", 1, false, true, true, false},    {"sync", 0, false, true, false, false},
-    {"sync", 1, true, true, false, false},   {"uring", 0, false, false, false, true}, {"uring", 1, false, true, false, true},
+    {"uring", 0, false, true, false, false},   {"uring", 1, true, true, true, false},
+    {"uring", 64, false, false, false, false}, {"aio", 0, true, false, false, false},
+    {"aio", 1, false, true, true, false},      {"sync", 0, false, true, false, false},
+    {"sync", 1, true, true, false, false},     {"uring", 0, false, false, false, true},
+    {"uring", 1, false, true, false, true},
 };
 
 #define STORE_KEYS 4000u
@@ -553,7 +561,8 @@ static void test_store(void **state) {
       }
       if (round % 3 == 2) ok(xdb_flush(x));
       for (uint32_t turn = 0; turn < (snap ? 2 : 1); turn++) {
-        const uint32_t nr = (uint32_t)(rng_next(&rng) % 3 ? GROUP_KEYS : 1 + rng_next(&rng) % GROUP_KEYS), *const want = turn ? then : now;
+        const uint32_t nr = (uint32_t)(rng_next(&rng) % 3 ? GROUP_KEYS : 1 + rng_next(&rng) % GROUP_KEYS),
+                       *const want = turn ? then : now;
         struct xdb_ref *const at = turn ? snap_ref : r;
         for (uint32_t i = 0; i < nr; i++)  // every tenth is none of them
           group_set(g, i, (uint32_t)(rng_next(&rng) % (nr_keys + nr_keys / 10)), kind->lengthy);
@@ -674,7 +683,8 @@ static void test_bad_disk(void **state) {
         failed += missing != 0;
         lost += missing < nr && missing;
       }
-      if (failed <= 10 || lost <= 5) fail_msg("cache %u turn %u: %u failed, %u of them in part", cache, turn, failed, lost);
+      if (failed <= 10 || lost <= 5)
+        fail_msg("cache %u turn %u: %u failed, %u of them in part", cache, turn, failed, lost);
     }
     xdb_unref(r);
     ok(xdb_close(x));
@@ -685,12 +695,13 @@ static void test_bad_disk(void **state) {
 
 // ---- threads
 
-#define THREAD_CHECK(cond)                                                                                           \
-  do {                                                                                                               \
-    if (!(cond)) {                                                                                                   \
-      fprintf(stderr, "TEST_SEED=%llu line %d: %s (%s)\n", (unsigned long long)seed, __LINE__, #cond, remixdb_errmsg()); \
-      abort();                                                                                                       \
-    }                                                                                                                \
+#define THREAD_CHECK(cond)                                                                            \
+  do {                                                                                                \
+    if (!(cond)) {                                                                                    \
+      fprintf(stderr, "TEST_SEED=%llu line %d: %s (%s)\n", (unsigned long long)seed, __LINE__, #cond, \
+              remixdb_errmsg());                                                                      \
+      abort();                                                                                        \
+    }                                                                                                 \
   } while (0)
 
 #define WAVE_KEYS 1500u
@@ -798,7 +809,8 @@ static void *crowd_writer(void *arg) {
     memset(val, 'w', VALUE_ROOM);
     store32le(val, n);
     store32le(val + 4, id);
-    THREAD_CHECK(remixdb_put(r, key, numbered_key(id, false, key), val, 8 + (uint32_t)(rng_next(&rng) % (n % 50 ? 700 : 6000))));
+    THREAD_CHECK(
+        remixdb_put(r, key, numbered_key(id, false, key), val, 8 + (uint32_t)(rng_next(&rng) % (n % 50 ? 700 : 6000))));
     atomic_store(&c->version[id], n);
   }
   free(val);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What compaction costs and leaves, seen from outside of the whole store: bytes written per byte of data, room on disk, what flush and compact promise, what
-// compression saves. Memtables are small, and all else in proportion, so that loads of many memtables take seconds. Bytes are counted where they are written.
+// What compaction costs and leaves, seen from outside of the whole store: bytes written per byte of data, room on disk,
+// what flush and compact promise, what compression saves. Memtables are small, and all else in proportion, so that
+// loads of many memtables take seconds. Bytes are counted where they are written.
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>
@@ -58,7 +59,8 @@ static int counting_open(struct env *e, int at, const char *path, unsigned flags
 
 static ssize_t counting_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
   const enum file kind = atomic_load(&file_of[fd]);
-  if ((kind == FILE_TABLE || kind == FILE_REMIX) && atomic_fetch_sub(&room, (int64_t)len) < (int64_t)len) return -ENOSPC;
+  if ((kind == FILE_TABLE || kind == FILE_REMIX) && atomic_fetch_sub(&room, (int64_t)len) < (int64_t)len)
+    return -ENOSPC;
   const ssize_t n = env_posix()->ops->pwrite(e, fd, buf, len, off);
   if (n > 0) atomic_fetch_add(&written[kind], (uint64_t)n);
   return n;
@@ -148,7 +150,7 @@ static uint64_t stat_of(const char *name) {
 }
 
 static struct kref key_of(uint64_t k, uint8_t *buf) {
-  for (uint32_t i = 0; i < KEY; i++) buf[i] = (uint8_t)"0123456789abcdef"[k >> (60 - 4 * i) & 15];
+  for (uint32_t i = 0; i < KEY; i++) buf[i] = (uint8_t) "0123456789abcdef"[k >> (60 - 4 * i) & 15];
   return kref(buf, KEY);
 }
 
@@ -202,20 +204,25 @@ static uint64_t count_keys(void) {
 
 // Bytes written per byte put: all of them, by the env's count, with which the store's own figures agree.
 static double amplification(const char *what) {
-  const uint64_t log = atomic_load(&written[FILE_LOG]), tables = atomic_load(&written[FILE_TABLE]), remix = atomic_load(&written[FILE_REMIX]);
+  const uint64_t log = atomic_load(&written[FILE_LOG]), tables = atomic_load(&written[FILE_TABLE]),
+                 remix = atomic_load(&written[FILE_REMIX]);
   const uint64_t other = atomic_load(&written[FILE_OTHER]);
   assert_int_equal(stat_of("table_bytes_written"), tables);
   assert_int_equal(stat_of("remix_bytes_written"), remix);
   const uint64_t frames = stat_of("written_bytes");  // headers and watermarks are not in it
   assert_true(log >= frames && log <= frames + frames / 50 + 64 * KIB);
   const double all = (double)(log + tables + remix + other) / (double)user;
-  printf("%s: %.2f (log %.2f, tables %.2f, REMIXes %.2f), %u rounds: %u abort, %u minor, %u major, %u split; %u partitions, %u tables\n", what, all,
-         (double)log / (double)user, (double)tables / (double)user, (double)remix / (double)user, (unsigned)stat_of("rounds"), (unsigned)stat_of("abort"),
-         (unsigned)stat_of("minor"), (unsigned)stat_of("major"), (unsigned)stat_of("split"), (unsigned)stat_of("partitions"), (unsigned)stat_of("tables"));
+  printf("%s: %.2f (log %.2f, tables %.2f, REMIXes %.2f), %u rounds: %u abort, %u minor, %u major, %u split; %u "
+         "partitions, %u tables\n",
+         what, all, (double)log / (double)user, (double)tables / (double)user, (double)remix / (double)user,
+         (unsigned)stat_of("rounds"), (unsigned)stat_of("abort"), (unsigned)stat_of("minor"),
+         (unsigned)stat_of("major"), (unsigned)stat_of("split"), (unsigned)stat_of("partitions"),
+         (unsigned)stat_of("tables"));
   return all;
 }
 
-// Records that are 64 memtables; a sanitizer takes its time, and has nothing more to find in as many. FULL: where less would be another case.
+// Records that are 64 memtables; a sanitizer takes its time, and has nothing more to find in as many. FULL: where less
+// would be another case.
 #define FULL (64 * MEMTABLE / (KEY + VALUE))
 #define LOAD (SLOW > 1 ? FULL / 2 : FULL)
 
@@ -245,7 +252,8 @@ static struct table_list tables_now(void) {
   const struct version *v = atomic_load(&x->view)->version;
   struct table_list l = {calloc((size_t)v->nr_parts * REMIX_RUNS_MAX, sizeof(*l.at)), 0};
   for (uint32_t i = 0; i < v->nr_parts; i++)
-    for (uint32_t r = 0; v->parts[i]->remix && r < v->parts[i]->remix->nr_runs; r++) l.at[l.nr++] = v->parts[i]->remix->runs[r]->number;
+    for (uint32_t r = 0; v->parts[i]->remix && r < v->parts[i]->remix->nr_runs; r++)
+      l.at[l.nr++] = v->parts[i]->remix->runs[r]->number;
   qsort(l.at, l.nr, sizeof(*l.at), cmp_u64);
   return l;
 }
@@ -267,7 +275,8 @@ static void test_sequential_load(void **state) {
   // what was there is there still
   struct table_list after = tables_now();
   assert_true(before.nr > 10);
-  for (uint32_t i = 0; i < before.nr; i++) assert_non_null(bsearch(&before.at[i], after.at, after.nr, sizeof(*after.at), cmp_u64));
+  for (uint32_t i = 0; i < before.nr; i++)
+    assert_non_null(bsearch(&before.at[i], after.at, after.nr, sizeof(*after.at), cmp_u64));
   free(before.at);
   free(after.at);
   assert_int_equal(count_keys(), LOAD);
@@ -285,7 +294,8 @@ static void *feed(void *arg) {
   struct feeder *f = arg;
   struct xdb_ref *r;
   if ((f->status = xdb_ref(x, &r)) != REMIXDB_OK) return NULL;
-  for (uint64_t i; f->status == REMIXDB_OK && (i = atomic_fetch_add(f->next, 1)) < LOAD / 2;) f->status = put_as(r, i, 1);
+  for (uint64_t i; f->status == REMIXDB_OK && (i = atomic_fetch_add(f->next, 1)) < LOAD / 2;)
+    f->status = put_as(r, i, 1);
   xdb_unref(r);
   return NULL;
 }
@@ -311,7 +321,8 @@ static void test_sequential_threads(void **state) {
   store_close();
 }
 
-// The rank of a record by its number of uses: Zipf with 0.99 (Gray et al., "Quickly Generating Billion-Record Synthetic Databases", 1994).
+// The rank of a record by its number of uses: Zipf with 0.99 (Gray et al., "Quickly Generating Billion-Record Synthetic
+// Databases", 1994).
 struct zipf {
   uint64_t n;
   double zetan, alpha, eta;
@@ -363,8 +374,10 @@ static void test_skewed_overwrites(void **state) {
     put(k, last[k]);
   }
   ok(xdb_wait_idle(x));
-  const double tables = (double)atomic_load(&written[FILE_TABLE]) / (double)user, log = (double)(stat_of("written_bytes") - logged) / (double)user;
-  printf("skewed overwrites: log %.2f, tables %.2f, %u handed back\n", log, tables, (unsigned)stat_of("handed_back_bytes"));
+  const double tables = (double)atomic_load(&written[FILE_TABLE]) / (double)user,
+               log = (double)(stat_of("written_bytes") - logged) / (double)user;
+  printf("skewed overwrites: log %.2f, tables %.2f, %u handed back\n", log, tables,
+         (unsigned)stat_of("handed_back_bytes"));
   assert_true(stat_of("abort") > aborts);
   assert_true(stat_of("handed_back_bytes") > 0);
   assert_true(stat_of("handed_back_bytes") <= stat_of("rounds") * MEMTABLE / COMPACT_ABORT_SHARE);
@@ -404,7 +417,8 @@ static void test_flush(void **state) {
 static bool add_size(void *arg, const char *name) {
   char path[ENV_PATH_MAX];
   struct env_stat st;
-  if (env_path(path, dir, name) == REMIXDB_OK && env_stat(ENV_PATHS(env_posix()), path, &st) == REMIXDB_OK) *(uint64_t *)arg += st.size;
+  if (env_path(path, dir, name) == REMIXDB_OK && env_stat(ENV_PATHS(env_posix()), path, &st) == REMIXDB_OK)
+    *(uint64_t *)arg += st.size;
   return true;
 }
 
@@ -440,10 +454,13 @@ static void test_compact_space(void **state) {
     expect_compact(left);
     uint64_t size = 0;
     ok(paths_list(env_posix(), dir, add_size, &size));
-    const double live = (double)(left * (KEY + VALUE)), tables = (double)(stat_of("table_bytes") + stat_of("remix_bytes"));
-    printf("workers %d: %.3f bytes on disk per live byte, %.3f without the log\n", workers, (double)size / live, tables / live);
+    const double live = (double)(left * (KEY + VALUE)),
+                 tables = (double)(stat_of("table_bytes") + stat_of("remix_bytes"));
+    printf("workers %d: %.3f bytes on disk per live byte, %.3f without the log\n", workers, (double)size / live,
+           tables / live);
     assert_true(tables <= 1.2 * live);
-    assert_true((double)size <= 1.25 * live + (workers == 1 ? 0 : (double)MEMTABLE));  // of so little data the log is much
+    assert_true((double)size <=
+                1.25 * live + (workers == 1 ? 0 : (double)MEMTABLE));  // of so little data the log is much
     expect_is(spread(1), 3);
     for (uint64_t i = 0; i < n; i += 11) {
       if (i % 3 == 0) expect_gone(spread(i));
@@ -500,7 +517,8 @@ static void *write_on(void *arg) {
   struct writer *w = arg;
   struct xdb_ref *r;
   if ((w->status = xdb_ref(x, &r)) != REMIXDB_OK) return NULL;
-  for (; w->status == REMIXDB_OK && (!atomic_load(&w->stop) || w->nr < 20000); w->nr++) w->status = put_as(r, spread(w->nr), 2);
+  for (; w->status == REMIXDB_OK && (!atomic_load(&w->stop) || w->nr < 20000); w->nr++)
+    w->status = put_as(r, spread(w->nr), 2);
   xdb_unref(r);
   return NULL;
 }
@@ -546,7 +564,8 @@ static void test_compact_fails(void **state) {
     for (uint64_t i = 0; i < n; i += 13) expect_is(spread(i), i % 2 ? 1 : 2);
     atomic_store(&room, INT64_MAX);
     enum remixdb_status s;
-    while ((s = xdb_compact(x)) == REMIXDB_NOSPACE) time_sleep_ns(100000000);  // it is tried again a second after it failed
+    while ((s = xdb_compact(x)) == REMIXDB_NOSPACE)
+      time_sleep_ns(100000000);  // it is tried again a second after it failed
     ok(s);
     expect_compact(n);
     for (uint64_t i = 0; i < n; i += 13) expect_is(spread(i), i % 2 ? 1 : 2);
@@ -577,10 +596,12 @@ static uint32_t json_make(uint64_t n, char *buf) {
   uint64_t s = n;
   const uint64_t a = rng_next(&s), b = rng_next(&s);
   return (uint32_t)sprintf(buf,
-                           "{\"id\":%llu,\"name\":\"%s\",\"email\":\"%s.%u@example.com\",\"state\":\"%s\",\"created\":\"2026-%02u-%02uT%02u:%02u:%02uZ\",\"balance\":%u.%02u,"
+                           "{\"id\":%llu,\"name\":\"%s\",\"email\":\"%s.%u@example.com\",\"state\":\"%s\",\"created\":"
+                           "\"2026-%02u-%02uT%02u:%02u:%02uZ\",\"balance\":%u.%02u,"
                            "\"tags\":[\"customer\",\"region-%u\"],\"score\":%u}",
-                           (unsigned long long)n, names[a % 8], names[a % 8], (unsigned)(b % 10000), states[a >> 8 & 3], (unsigned)(a >> 16) % 12 + 1,
-                           (unsigned)(a >> 24) % 28 + 1, (unsigned)(a >> 32) % 24, (unsigned)(a >> 40) % 60, (unsigned)(a >> 48) % 60, (unsigned)(b >> 16) % 100000,
+                           (unsigned long long)n, names[a % 8], names[a % 8], (unsigned)(b % 10000), states[a >> 8 & 3],
+                           (unsigned)(a >> 16) % 12 + 1, (unsigned)(a >> 24) % 28 + 1, (unsigned)(a >> 32) % 24,
+                           (unsigned)(a >> 40) % 60, (unsigned)(a >> 48) % 60, (unsigned)(b >> 16) % 100000,
                            (unsigned)(b >> 40) % 100, (unsigned)(b >> 48) % 16, (unsigned)(b >> 52) % 1000);
 }
 
@@ -627,7 +648,8 @@ static uint32_t tables_of_kind(bool compressed) {
   const struct version *v = atomic_load(&x->view)->version;
   uint32_t nr = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++)
-    for (uint32_t r = 0; v->parts[i]->remix && r < v->parts[i]->remix->nr_runs; r++) nr += (v->parts[i]->remix->runs[r]->offs != NULL) == compressed;
+    for (uint32_t r = 0; v->parts[i]->remix && r < v->parts[i]->remix->nr_runs; r++)
+      nr += (v->parts[i]->remix->runs[r]->offs != NULL) == compressed;
   return nr;
 }
 

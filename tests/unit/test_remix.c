@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// REMIX against a model: the file is compared byte for byte with one made the plain way from the sorted entries, and every search
-// with a search in an array.
+// REMIX against a model: the file is compared byte for byte with one made the plain way from the sorted entries, and
+// every search with a search in an array.
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -26,10 +26,10 @@ static uint32_t key_make(uint32_t kind, uint64_t *rng, uint8_t *buf) {
       len = rng_next(rng) % 7;
       for (uint32_t i = 0; i < len; i++) buf[i] = odd[rng_next(rng) % sizeof(odd)];
       return len;
-    case KEYS_NUMBERS:
-      return (uint32_t)sprintf((char *)buf, "%016llu", (unsigned long long)(rng_next(rng) % 100000));
+    case KEYS_NUMBERS: return (uint32_t)sprintf((char *)buf, "%016llu", (unsigned long long)(rng_next(rng) % 100000));
     case KEYS_PATHS:
-      len = (uint32_t)sprintf((char *)buf, "/a/long/common/prefix/of/all/of/them/%s", rng_next(rng) % 3 ? "share/" : "lib/");
+      len = (uint32_t)sprintf((char *)buf, "/a/long/common/prefix/of/all/of/them/%s",
+                              rng_next(rng) % 3 ? "share/" : "lib/");
       for (uint32_t n = rng_next(rng) % 4; n > 0; n--)
         len += (uint32_t)sprintf((char *)buf + len, "directory%u/", (uint32_t)(rng_next(rng) % 5));
       return len + (uint32_t)sprintf((char *)buf + len, "file%u", (uint32_t)(rng_next(rng) % 200));
@@ -66,10 +66,8 @@ static void keyset_of_kind(struct keyset *k, uint32_t kind, uint32_t nr, uint64_
   qsort(k->keys, nr, sizeof(*k->keys), key_order);
   k->nr = 0;
   for (uint32_t i = 0; i < nr; i++) {
-    if (k->nr && kv_eq(k->keys[k->nr - 1], k->keys[i]))
-      free((void *)(uintptr_t)k->keys[i].ptr);
-    else
-      k->keys[k->nr++] = k->keys[i];
+    if (k->nr && kv_eq(k->keys[k->nr - 1], k->keys[i])) free((void *)(uintptr_t)k->keys[i].ptr);
+    else k->keys[k->nr++] = k->keys[i];
   }
 }
 
@@ -290,8 +288,16 @@ static struct remix *part_build(struct tables *t, const struct remix *old, uint3
   char path[ENV_PATH_MAX];
   _Atomic uint64_t progress;
   atomic_init(&progress, 0);
-  struct remix_build b = {.ctx = &p->ctx, .queue = p->queue, .number = p->next++, .old = old, .keep = keep, .nr_fresh = nr_fresh,
-                          .fresh = t->sst + t->nr - nr_fresh, .tags = tags, .progress = &progress, .way = REMIX_BUILD_MERGE,
+  struct remix_build b = {.ctx = &p->ctx,
+                          .queue = p->queue,
+                          .number = p->next++,
+                          .old = old,
+                          .keep = keep,
+                          .nr_fresh = nr_fresh,
+                          .fresh = t->sst + t->nr - nr_fresh,
+                          .tags = tags,
+                          .progress = &progress,
+                          .way = REMIX_BUILD_MERGE,
                           .keep_image = true};
   ok(remix_build(&b));
   if (pages_read_out) *pages_read_out = b.data_pages_read;
@@ -317,7 +323,8 @@ static struct remix *part_build(struct tables *t, const struct remix *old, uint3
   remix_unref(built);
   // the checksum is the file's, and so is the format
   for (size_t i = 0; i < size - 8; i++)
-    if ((i < 8 || i >= 12) && x->image[i] != want[i]) fail_msg("byte %zu of %zu differs: %#x, %#x expected", i, size, x->image[i], want[i]);
+    if ((i < 8 || i >= 12) && x->image[i] != want[i])
+      fail_msg("byte %zu of %zu differs: %#x, %#x expected", i, size, x->image[i], want[i]);
   free(want);
   uint32_t nr;
   struct entry *e = part_view(t, &nr);
@@ -351,10 +358,8 @@ static uint32_t lower(const struct tables *t, const struct entry *e, uint32_t nr
   uint32_t lo = 0, hi = nr;
   while (lo < hi) {
     const uint32_t mid = (lo + hi) / 2;
-    if (kv_cmp(t->k.keys[e[mid].key], key) < 0)
-      lo = mid + 1;
-    else
-      hi = mid;
+    if (kv_cmp(t->k.keys[e[mid].key], key) < 0) lo = mid + 1;
+    else hi = mid;
   }
   return lo;
 }
@@ -370,7 +375,8 @@ static void check_record(const struct tables *t, const struct entry *e, const st
   free(val);
 }
 
-static void check_at(const struct tables *t, struct remix_cursor *c, const struct entry *e, uint32_t nr, uint32_t at, bool read) {
+static void check_at(const struct tables *t, struct remix_cursor *c, const struct entry *e, uint32_t nr, uint32_t at,
+                     bool read) {
   assert_int_equal(remix_valid(c), at < nr);
   if (at >= nr) return;
   assert_int_equal(remix_run(c), e[at].run);
@@ -389,17 +395,23 @@ static struct kref probe_make(const struct tables *t, uint64_t *rng, uint8_t *bu
     case 0: len = len ? len - 1 : 0; break;
     case 1: buf[len++] = 0; break;
     case 2: buf[len++] = 0xff; break;
-    case 3: if (len) buf[rng_next(rng) % len] ^= (uint8_t)(1u << rng_next(rng) % 8); break;
-    case 4: if (len) len = (uint32_t)(rng_next(rng) % len); break;
-    case 5: if (len) buf[len - 1]++; break;
+    case 3:
+      if (len) buf[rng_next(rng) % len] ^= (uint8_t)(1u << rng_next(rng) % 8);
+      break;
+    case 4:
+      if (len) len = (uint32_t)(rng_next(rng) % len);
+      break;
+    case 5:
+      if (len) buf[len - 1]++;
+      break;
     default: break;
   }
   return kref(buf, len);
 }
 
 // Skips from entry `at`, half of the time not beyond the segment of a key; returns how many were passed.
-static uint32_t check_skip(const struct tables *t, struct remix *x, struct remix_cursor *c, const struct entry *e, uint32_t nr,
-                           uint32_t at, uint32_t far, struct kref key) {
+static uint32_t check_skip(const struct tables *t, struct remix *x, struct remix_cursor *c, const struct entry *e,
+                           uint32_t nr, uint32_t at, uint32_t far, struct kref key) {
   const uint32_t end = far % 2 ? remix_segment(x, key) : UINT32_MAX, seg = c->seg;
   const uint32_t most = nr - 1 - at < far ? nr - 1 - at : far, moved = remix_skip(c, far, end);
   assert_true(moved <= most && remix_valid(c));
@@ -632,7 +644,8 @@ static void test_random_partitions(void **state) {
   assert_true(far > 0);
 }
 
-// What a table has of the keys where there are young views: stretches of tombstones longer than segments, or nothing else.
+// What a table has of the keys where there are young views: stretches of tombstones longer than segments, or nothing
+// else.
 static uint8_t *has_deleted(const struct keyset *k, bool all, uint64_t *rng) {
   uint8_t *has = calloc(k->nr, 1);
   bool stretch = all;
@@ -645,7 +658,8 @@ static uint8_t *has_deleted(const struct keyset *k, bool all, uint64_t *rng) {
   return has;
 }
 
-// Young views that delete: whole segments, whole tables, all of it. What is made of a young view, or is opened again, is what it would be of another one.
+// Young views that delete: whole segments, whole tables, all of it. What is made of a young view, or is opened again,
+// is what it would be of another one.
 static void test_young_deletes(void **state) {
   (void)state;
   uint64_t rng = seed_start("young deletes");
@@ -655,7 +669,8 @@ static void test_young_deletes(void **state) {
     struct tables t = {.p = &p};
     const uint32_t kind = round % KEYS_KINDS, runs = 1 + (uint32_t)(rng_next(&rng) % 4);
     keyset_of_kind(&t.k, kind, kind == KEYS_FAR ? 150 : 700, &rng);
-    for (uint32_t r = 0; r < runs; r++) part_add_table(&t, has_deleted(&t.k, round % 2 || r + 1 < runs, &rng), rng_next(&rng) % 2);
+    for (uint32_t r = 0; r < runs; r++)
+      part_add_table(&t, has_deleted(&t.k, round % 2 || r + 1 < runs, &rng), rng_next(&rng) % 2);
     struct remix *x = NULL;
     const bool tags = round / KEYS_KINDS % 2;
     for (t.nr = 1; t.nr <= runs; t.nr++) {
@@ -712,8 +727,8 @@ static void test_all_versions(void **state) {
   }
 }
 
-// Many steps of a store's life: runs leave, one to three tables that do not overlap arrive; each view is what building it from
-// nothing gives.
+// Many steps of a store's life: runs leave, one to three tables that do not overlap arrive; each view is what building
+// it from nothing gives.
 static void test_incremental(void **state) {
   (void)state;
   uint64_t rng = seed_start("incremental");
@@ -821,7 +836,8 @@ static void use_anyhow(struct tables *t, struct remix *x, bool build) {
   remix_cursor_fini(&c);
   sst_hold_fini(&hold);
   if (!build) return;
-  struct remix_build b = {.ctx = &t->p->ctx, .queue = t->p->queue, .number = 999, .old = x, .keep = UINT32_MAX, .tags = true};
+  struct remix_build b = {
+      .ctx = &t->p->ctx, .queue = t->p->queue, .number = 999, .old = x, .keep = UINT32_MAX, .tags = true};
   const enum remixdb_status s = remix_build(&b);
   char path[ENV_PATH_MAX];
   remix_path(t->p, 999, path);
@@ -949,8 +965,14 @@ static void test_no_memory(void **state) {
   t.nr = 3;
   old = part_build_all(&t, true);
   t.nr = 5;
-  struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 500, .old = old, .keep = UINT32_MAX, .fresh = t.sst + 3,
-                          .nr_fresh = 1, .tags = true};
+  struct remix_build b = {.ctx = &p.ctx,
+                          .queue = p.queue,
+                          .number = 500,
+                          .old = old,
+                          .keep = UINT32_MAX,
+                          .fresh = t.sst + 3,
+                          .nr_fresh = 1,
+                          .tags = true};
   char path[ENV_PATH_MAX];
   remix_path(&p, 500, path);
   uint32_t failed = 0;
@@ -1077,7 +1099,12 @@ static void test_damaged_table(void **state) {
     done(y);
     byte_flip(t.sst[1]->path, at);
     byte_flip(t.sst[1]->path, (long)t.sst[1]->ckb_off + 100);
-    struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 777, .old = x, .keep = UINT32_MAX, .tags = tags,
+    struct remix_build b = {.ctx = &p.ctx,
+                            .queue = p.queue,
+                            .number = 777,
+                            .old = x,
+                            .keep = UINT32_MAX,
+                            .tags = tags,
                             .way = REMIX_BUILD_MERGE};
     char path[ENV_PATH_MAX];
     remix_path(&p, 777, path);
@@ -1163,7 +1190,8 @@ static void test_cursor_moves(void **state) {
   place_fini(&p);
 }
 
-// In a young view every block that a seek reads counts as a jump; where bits are far each key that it reads may be in one.
+// In a young view every block that a seek reads counts as a jump; where bits are far each key that it reads may be in
+// one.
 static void test_young_far(void **state) {
   (void)state;
   struct place p;
@@ -1221,7 +1249,8 @@ static void *reader_main(void *arg) {
       d->wrong++;
     } else {
       for (uint32_t n = 0; n < 5 && remix_valid(&c); n++) {
-        if (remix_record(&c, &r) != REMIXDB_OK || !kv_eq(kref(r.key, r.klen), d->t->k.keys[d->e[at + n].key])) d->wrong++;
+        if (remix_record(&c, &r) != REMIXDB_OK || !kv_eq(kref(r.key, r.klen), d->t->k.keys[d->e[at + n].key]))
+          d->wrong++;
         remix_next(&c);
       }
     }
@@ -1263,10 +1292,12 @@ static void test_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random_partitions), cmocka_unit_test(test_all_versions),  cmocka_unit_test(test_incremental),
-      cmocka_unit_test(test_damaged_file),      cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),    cmocka_unit_test(test_cursor_moves),
-      cmocka_unit_test(test_threads),           cmocka_unit_test(test_disk_fails),    cmocka_unit_test(test_young_deletes),
+      cmocka_unit_test(test_random_partitions), cmocka_unit_test(test_all_versions),
+      cmocka_unit_test(test_incremental),       cmocka_unit_test(test_damaged_file),
+      cmocka_unit_test(test_open_refuses),      cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_damaged_table),     cmocka_unit_test(test_read_ahead),
+      cmocka_unit_test(test_cursor_moves),      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_disk_fails),        cmocka_unit_test(test_young_deletes),
       cmocka_unit_test(test_young_far),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

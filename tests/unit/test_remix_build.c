@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Building a REMIX, in all ways: every field of every segment against what follows from the keys, and what was read and compared to make it.
+// Building a REMIX, in all ways: every field of every segment against what follows from the keys, and what was read and
+// compared to make it.
 #include "tests/lib/place.h"
 
 #include <time.h>
@@ -21,21 +22,19 @@ enum { CKB_NONE, CKB_ALL, CKB_MIXED };
 struct world {
   struct place *p;
   struct keyset k;
-  uint32_t nr;                    // runs
+  uint32_t nr;  // runs
   struct sst *sst[REMIX_RUNS_MAX];
-  uint8_t *has[REMIX_RUNS_MAX];   // per key
-  struct remix *x;                // of all runs, or NULL
-  uint32_t ckb, value, tables;    // how tables are made; value: greatest length
+  uint8_t *has[REMIX_RUNS_MAX];  // per key
+  struct remix *x;               // of all runs, or NULL
+  uint32_t ckb, value, tables;   // how tables are made; value: greatest length
   bool tags, zstd;
-  bool moved;                     // what builds are told
-  struct remix_build b;           // the last build
+  bool moved;            // what builds are told
+  struct remix_build b;  // the last build
 };
 
 static void world_init(struct world *t, struct place *p, uint32_t ckb, uint32_t value, bool tags) {
   *t = (struct world){.p = p, .ckb = ckb, .value = value, .tags = tags};
 }
-
-
 
 static void world_fini(struct world *t) {
   for (uint32_t r = 0; r < t->nr; r++) {
@@ -80,7 +79,8 @@ static void keys_random16(struct keyset *k, uint32_t nr) {
 static bool keys_words(struct keyset *k, uint32_t times) {
   uint8_t *text;
   size_t len;
-  if (env_read_file(ENV_PATHS(env_posix()), "/usr/share/dict/american-english", SIZE_MAX, &text, &len) != REMIXDB_OK) return false;
+  if (env_read_file(ENV_PATHS(env_posix()), "/usr/share/dict/american-english", SIZE_MAX, &text, &len) != REMIXDB_OK)
+    return false;
   uint32_t lines = 0;
   for (size_t i = 0; i < len; i++) lines += text[i] == '\n';
   k->keys = calloc((size_t)lines * times, sizeof(*k->keys));
@@ -158,7 +158,9 @@ static struct sst *table_of(struct world *t, const uint8_t *has, uint32_t from, 
   uint64_t size;
   const bool ckeys = t->ckb == CKB_MIXED ? t->tables & 1 : t->ckb == CKB_ALL;
   t->tables++;
-  const struct sst_build_opts opts = {.ckeys = ckeys, .compression = t->zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE, .level = 1};
+  const struct sst_build_opts opts = {.ckeys = ckeys,
+                                      .compression = t->zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE,
+                                      .level = 1};
   ok(sst_build_create(&p->ctx, &opts, p->queue, &b));
   const uint64_t number = p->next++;
   sst_build_start(b, number);
@@ -214,7 +216,8 @@ static void check_view(const struct world *t) {
         assert_true(anchor.len <= key.len && memcmp(anchor.ptr, key.ptr, anchor.len) == 0);
         s = remix_segs(x) + (size_t)seg++ * l.stride;
         at = 0;
-        base = s[l.head + 1] & REMIX_SEG_FAR ? UINT32_MAX : 0;  // with far bits it is told by the first entry that has one
+        base = s[l.head + 1] & REMIX_SEG_FAR ? UINT32_MAX
+                                             : 0;  // with far bits it is told by the first entry that has one
         for (uint32_t q = 0; q < t->nr; q++) assert_int_equal(load32le(s + l.offs + 4 * q), pos[q]);
         assert_int_equal(load16le(s + l.dbits), 0);
         base = load16le(s + l.head + 2);
@@ -227,11 +230,13 @@ static void check_view(const struct world *t) {
           assert_true((bit >> 4) - base > REMIX_BYTE_MAX);
           far++;
         } else {
-          if (d + (base << 4) != bit) fail_msg("segment %u entry %u: bit %#x, %#x expected", seg - 1, at, d + (base << 4), bit);
+          if (d + (base << 4) != bit)
+            fail_msg("segment %u entry %u: bit %#x, %#x expected", seg - 1, at, d + (base << 4), bit);
         }
       }
       const uint8_t sel = (uint8_t)(r | (t->has[r][i] == HAS_TOMB ? REMIX_TOMB : 0) | (old ? REMIX_OLD : 0));
-      if (s[l.sel + at] != sel) fail_msg("segment %u entry %u: selector %#x, %#x expected", seg - 1, at, s[l.sel + at], sel);
+      if (s[l.sel + at] != sel)
+        fail_msg("segment %u entry %u: selector %#x, %#x expected", seg - 1, at, s[l.sel + at], sel);
       if (t->tags) assert_int_equal(s[at], remix_tag(hash64(key.ptr, key.len)));
       if (++at == s[l.head]) {
         uint32_t least = UINT32_MAX;
@@ -273,7 +278,8 @@ static double fill(const struct remix *x) { return x->nr_segs ? (double)x->nr_en
 
 // ---- building
 
-// The runs of `keep` stay, the last nr_fresh tables of t (already there) are new: `from` is the view before. The new one becomes t->x.
+// The runs of `keep` stay, the last nr_fresh tables of t (already there) are new: `from` is the view before. The new
+// one becomes t->x.
 static void world_build(struct world *t, uint32_t keep, uint32_t nr_fresh, enum remix_build_way way) {
   struct place *const p = t->p;
   _Atomic uint64_t progress;
@@ -460,7 +466,8 @@ static void test_ways_agree(void **state) {
   }
 }
 
-// The newest `take` runs leave, and what of them is newest comes again, in up to so many tables one behind the other. Returns how many these are; *same: nothing is left out.
+// The newest `take` runs leave, and what of them is newest comes again, in up to so many tables one behind the other.
+// Returns how many these are; *same: nothing is left out.
 static uint32_t world_merge(struct world *t, uint32_t take, uint32_t tables, bool *same) {
   uint8_t *const has = calloc(t->k.nr, 1);
   uint32_t records = 0;
@@ -474,7 +481,8 @@ static uint32_t world_merge(struct world *t, uint32_t take, uint32_t tables, boo
   return world_add_some(t, has, tables);
 }
 
-// Tables that were made of the newest runs alone: when they have all that these had, no key is read; and when not, or when nobody says so, it is seen.
+// Tables that were made of the newest runs alone: when they have all that these had, no key is read; and when not, or
+// when nobody says so, it is seen.
 static void test_moved(void **state) {
   (void)state;
   uint32_t moved = 0, not_same = 0;
@@ -537,7 +545,8 @@ static void test_moved_lean(void **state) {
   }
 }
 
-// Runs among others leave: theirs were the older versions of some keys, and the new tables would be newer than all that stay.
+// Runs among others leave: theirs were the older versions of some keys, and the new tables would be newer than all that
+// stay.
 static void test_moved_not_newest(void **state) {
   (void)state;
   struct place p;
@@ -588,8 +597,9 @@ static void test_moved_too_few(void **state) {
   place_fini(&p);
 }
 
-// A store's life in 50 steps: runs arrive, one to three at a time, and leave, mostly the newest ones (a major compaction: what they held comes
-// again in the new tables), at times any. After each the view is what its tables say; at the end, what one built from nothing is.
+// A store's life in 50 steps: runs arrive, one to three at a time, and leave, mostly the newest ones (a major
+// compaction: what they held comes again in the new tables), at times any. After each the view is what its tables say;
+// at the end, what one built from nothing is.
 static void live(uint32_t kind, uint32_t ckb) {
   struct place p;
   struct world t;
@@ -665,8 +675,8 @@ static void test_all_versions(void **state) {
 
 // ---- tests: what is read and compared
 
-// Every table has compressed keys: a minor compaction reads them and the old REMIX, and no data; and of the keys it compares little more than the
-// bytes by which they are told from each other.
+// Every table has compressed keys: a minor compaction reads them and the old REMIX, and no data; and of the keys it
+// compares little more than the bytes by which they are told from each other.
 static void minor_with_ckb(struct keyset *k, const char *what) {
   static const uint32_t shares[] = {9, 1000, 2};  // one of so many is new
   for (uint32_t n = 0; n < (k->nr > 900000 ? 2 : 3); n++) {
@@ -679,7 +689,8 @@ static void minor_with_ckb(struct keyset *k, const char *what) {
     for (uint32_t i = 0; i < k->nr; i++) has[i] = below(shares[n]) == 0;
     world_spread(&t, 8, 10, has);
     world_add(&t, has);
-    // what tells a key from the one before: the first byte in which it differs, of those it does not share with that one and its own before
+    // what tells a key from the one before: the first byte in which it differs, of those it does not share with that
+    // one and its own before
     uint64_t bytes = 0, lcp = 0;
     for (uint32_t i = 1; i < k->nr; i++) {
       const uint32_t next = kv_lcp_from(k->keys[i - 1], k->keys[i], 0);
@@ -688,14 +699,16 @@ static void minor_with_ckb(struct keyset *k, const char *what) {
     }
     const double differ = (double)bytes / k->nr;
     struct remix *const old = t.x;
-    for (enum remix_build_way way = shares[n] == 1000 ? REMIX_BUILD_AUTO : REMIX_BUILD_MERGE; way <= REMIX_BUILD_SPLICE; way++) {
+    for (enum remix_build_way way = shares[n] == 1000 ? REMIX_BUILD_AUTO : REMIX_BUILD_MERGE; way <= REMIX_BUILD_SPLICE;
+         way++) {
       remix_ref(old);
       world_build(&t, UINT32_MAX, 1, way);
       check_view(&t);
       const double compared = (double)t.b.key_bytes_compared / t.x->nr_entries;
-      print_message("%s, 1 of %u new, %s: %.2f bytes compared per entry (keys differ in %.2f), %llu keys read, %llu entries copied\n", what,
-                    shares[n], t.b.way == REMIX_BUILD_SPLICE ? "splice" : "merge", compared, differ, (unsigned long long)t.b.keys_read,
-                    (unsigned long long)t.b.entries_copied);
+      print_message("%s, 1 of %u new, %s: %.2f bytes compared per entry (keys differ in %.2f), %llu keys read, %llu "
+                    "entries copied\n",
+                    what, shares[n], t.b.way == REMIX_BUILD_SPLICE ? "splice" : "merge", compared, differ,
+                    (unsigned long long)t.b.keys_read, (unsigned long long)t.b.entries_copied);
       assert_int_equal(t.b.data_pages_read, 0);
       assert_true(t.b.ckb_bytes_read > 0 && t.b.ckb_bytes_read <= ckb_bytes(&t));
       // a splice compares with anchors, too, which is why it is not what is done where every second key is new
@@ -754,9 +767,9 @@ static void sparse(uint32_t entries, uint32_t nr, uint32_t ckb, uint64_t *pages_
     check_view(&t);
     const uint64_t fresh_pages = t.sst[8]->ckb_len ? 0 : t.sst[8]->nr_pages, pages = t.b.data_pages_read - fresh_pages;
     const uint32_t fresh_nr = (uint32_t)t.sst[8]->nr_records;
-    print_message("%u new keys %s, %u old ones: %llu data pages of %llu, %llu keys read, %llu entries copied\n", fresh_nr, names[n], entries,
-                  (unsigned long long)pages, (unsigned long long)all, (unsigned long long)t.b.keys_read,
-                  (unsigned long long)t.b.entries_copied);
+    print_message("%u new keys %s, %u old ones: %llu data pages of %llu, %llu keys read, %llu entries copied\n",
+                  fresh_nr, names[n], entries, (unsigned long long)pages, (unsigned long long)all,
+                  (unsigned long long)t.b.keys_read, (unsigned long long)t.b.entries_copied);
     assert_int_equal(t.b.way, REMIX_BUILD_SPLICE);
     // one page to find a key's place, and one now and then to cut a segment
     assert_true(pages <= fresh_nr + fresh_nr / 4 + 8);
@@ -783,8 +796,8 @@ static void test_sparse(void **state) {
   assert_true(mixed < small);
 }
 
-// The same again and again: when the view has as few entries in a segment as it may have, more is read to fill the next ones better, but as little
-// as before for the size of the view.
+// The same again and again: when the view has as few entries in a segment as it may have, more is read to fill the next
+// ones better, but as little as before for the size of the view.
 static void test_sparse_again(void **state) {
   (void)state;
   struct place p;
@@ -804,9 +817,11 @@ static void test_sparse_again(void **state) {
     world_build(&t, UINT32_MAX, 1, REMIX_BUILD_AUTO);
     const uint32_t fresh_nr = (uint32_t)t.sst[t.nr - 1]->nr_records;
     const uint64_t pages = t.b.data_pages_read - t.sst[t.nr - 1]->nr_pages;
-    print_message("step %u: %u new keys, %llu data pages of %llu, %llu keys read, %llu of %llu entries copied, %.2f in a segment\n", step + 1,
-                  fresh_nr, (unsigned long long)pages, (unsigned long long)data_pages(&t, t.nr - 1), (unsigned long long)t.b.keys_read,
-                  (unsigned long long)t.b.entries_copied, (unsigned long long)before, fill(t.x));
+    print_message("step %u: %u new keys, %llu data pages of %llu, %llu keys read, %llu of %llu entries copied, %.2f in "
+                  "a segment\n",
+                  step + 1, fresh_nr, (unsigned long long)pages, (unsigned long long)data_pages(&t, t.nr - 1),
+                  (unsigned long long)t.b.keys_read, (unsigned long long)t.b.entries_copied, (unsigned long long)before,
+                  fill(t.x));
     assert_int_equal(t.b.way, REMIX_BUILD_SPLICE);
     assert_true(pages <= 3 * fresh_nr);
     assert_true(t.b.keys_read <= 8 * fresh_nr);
@@ -881,8 +896,9 @@ static void test_fill(void **state) {
       pages += t.b.data_pages_read;
       fresh += t.sst[t.nr - 1]->nr_records;
     }
-    print_message("50 steps: at least %.1f entries in a segment, %.1f at the end; %.2f data pages read for each new key\n", least, fill(t.x),
-                  (double)pages / fresh);
+    print_message(
+        "50 steps: at least %.1f entries in a segment, %.1f at the end; %.2f data pages read for each new key\n", least,
+        fill(t.x), (double)pages / fresh);
     assert_true(least >= 26);
     world_fini(&t);
     place_fini(&p);
@@ -930,7 +946,8 @@ static char *world_path(const struct world *t, uint64_t number, char *path) {
   return path;
 }
 
-// Every allocation, and every call to the file system of every kind, fails in turn: a status with a message, and no file.
+// Every allocation, and every call to the file system of every kind, fails in turn: a status with a message, and no
+// file.
 static void test_failures(void **state) {
   (void)state;
   static const unsigned kinds[] = {0, FAULT_OPEN, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_CLOSE};
@@ -947,8 +964,15 @@ static void test_failures(void **state) {
     for (uint32_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
       uint32_t failed = 0;
       for (int64_t n = 1;; n++) {
-        struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 900, .old = old, .keep = keep, .fresh = t.sst + 4, .nr_fresh = 1,
-                                .tags = true, .way = way};
+        struct remix_build b = {.ctx = &p.ctx,
+                                .queue = p.queue,
+                                .number = 900,
+                                .old = old,
+                                .keep = keep,
+                                .fresh = t.sst + 4,
+                                .nr_fresh = 1,
+                                .tags = true,
+                                .way = way};
         if (kinds[k]) fault_io_set(kinds[k], n, false);
         else fault_mem_set(n);
         const enum remixdb_status s = remix_build(&b);
@@ -987,7 +1011,8 @@ static void file_put(const char *path, const uint8_t *p, size_t len) {
   assert_int_equal(fclose(f), 0);
 }
 
-// Damage in what a splice reads is found, compressed keys that are only passed over included; what it does not read it cannot know.
+// Damage in what a splice reads is found, compressed keys that are only passed over included; what it does not read it
+// cannot know.
 static void test_damaged_tables(void **state) {
   (void)state;
   for (uint32_t ckb = 0; ckb < 2; ckb++) {
@@ -1010,13 +1035,21 @@ static void test_damaged_tables(void **state) {
     world_path(&t, 900, path);
     size_t len;
     uint8_t *const image = file_get(t.sst[0]->path, &len);
-    const uint64_t from = ckb ? t.sst[0]->ckb_off : 0, to = ckb ? t.sst[0]->ckb_off + t.sst[0]->ckb_len : t.sst[0]->data_size;
+    const uint64_t from = ckb ? t.sst[0]->ckb_off : 0,
+                   to = ckb ? t.sst[0]->ckb_off + t.sst[0]->ckb_len : t.sst[0]->data_size;
     uint32_t found = 0, times = 0;
     for (uint64_t at = from + 1000; at < to; at += 4096, times++) {
       image[at] ^= 0x10;
       file_put(t.sst[0]->path, image, len);
-      struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 900, .old = old, .keep = UINT32_MAX, .fresh = t.sst + 2, .nr_fresh = 1,
-                              .tags = true, .way = REMIX_BUILD_SPLICE};
+      struct remix_build b = {.ctx = &p.ctx,
+                              .queue = p.queue,
+                              .number = 900,
+                              .old = old,
+                              .keep = UINT32_MAX,
+                              .fresh = t.sst + 2,
+                              .nr_fresh = 1,
+                              .tags = true,
+                              .way = REMIX_BUILD_SPLICE};
       const enum remixdb_status s = remix_build(&b);
       image[at] ^= 0x10;
       assert_true(s == REMIXDB_OK || s == REMIXDB_CORRUPT);
@@ -1027,7 +1060,8 @@ static void test_damaged_tables(void **state) {
     }
     file_put(t.sst[0]->path, image, len);
     mem_free(image);
-    if (ckb) assert_int_equal(found, times);  // its last key comes again and is looked at, so that all chunks are passed
+    if (ckb)
+      assert_int_equal(found, times);  // its last key comes again and is looked at, so that all chunks are passed
     else assert_true(found > 0 && found <= 90 && found < times);
     t.x = old;
     world_fini(&t);
@@ -1035,7 +1069,8 @@ static void test_damaged_tables(void **state) {
   }
 }
 
-// A REMIX whose checksum is right and which says what is not true of the keys: the splice ends, with a view or with an error.
+// A REMIX whose checksum is right and which says what is not true of the keys: the splice ends, with a view or with an
+// error.
 static void test_damaged_view(void **state) {
   (void)state;
   struct place p;
@@ -1068,7 +1103,14 @@ static void test_damaged_view(void **state) {
       if (remix_open(&p.ctx, old->number, t.sst, 3, &bad) == REMIXDB_OK) {
         // new keys come; or the newest run is another table now, and no key is read
         for (uint32_t moves = 0; moves < 2; moves++) {
-          struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 900, .old = bad, .fresh = t.sst + 3 + moves, .nr_fresh = 1, .moved = moves, .tags = true};
+          struct remix_build b = {.ctx = &p.ctx,
+                                  .queue = p.queue,
+                                  .number = 900,
+                                  .old = bad,
+                                  .fresh = t.sst + 3 + moves,
+                                  .nr_fresh = 1,
+                                  .moved = moves,
+                                  .tags = true};
           b.keep = moves ? first_runs(2) : below(3) ? UINT32_MAX : (uint32_t)rng_next(&seed);
           b.way = moves ? REMIX_BUILD_MOVED : REMIX_BUILD_SPLICE;
           const enum remixdb_status s = remix_build(&b);
@@ -1104,8 +1146,15 @@ static void test_overlap(void **state) {
     last[t.k.nr - 1] = HAS_PUT;  // the largest key, in both
     world_add(&t, all);
     world_add(&t, last);
-    struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 900, .old = t.x, .keep = UINT32_MAX, .fresh = t.sst + 2, .nr_fresh = 2,
-                            .tags = t.tags, .way = way};
+    struct remix_build b = {.ctx = &p.ctx,
+                            .queue = p.queue,
+                            .number = 900,
+                            .old = t.x,
+                            .keep = UINT32_MAX,
+                            .fresh = t.sst + 2,
+                            .nr_fresh = 2,
+                            .tags = t.tags,
+                            .way = way};
     char path[ENV_PATH_MAX];
     assert_int_equal(remix_build(&b), REMIXDB_CORRUPT);
     assert_int_not_equal(access(world_path(&t, 900, path), F_OK), 0);
@@ -1115,11 +1164,11 @@ static void test_overlap(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_ways_agree),     cmocka_unit_test(test_fifty_steps),    cmocka_unit_test(test_all_versions),
-    cmocka_unit_test(test_minor_random),   cmocka_unit_test(test_minor_words),    cmocka_unit_test(test_sparse),
-    cmocka_unit_test(test_dense_data),     cmocka_unit_test(test_fill),           cmocka_unit_test(test_fill_leaving),
-    cmocka_unit_test(test_failures),       cmocka_unit_test(test_damaged_tables), cmocka_unit_test(test_damaged_view),
-    cmocka_unit_test(test_overlap),        cmocka_unit_test(test_sparse_again),   cmocka_unit_test(test_moved),
+    cmocka_unit_test(test_ways_agree),       cmocka_unit_test(test_fifty_steps),    cmocka_unit_test(test_all_versions),
+    cmocka_unit_test(test_minor_random),     cmocka_unit_test(test_minor_words),    cmocka_unit_test(test_sparse),
+    cmocka_unit_test(test_dense_data),       cmocka_unit_test(test_fill),           cmocka_unit_test(test_fill_leaving),
+    cmocka_unit_test(test_failures),         cmocka_unit_test(test_damaged_tables), cmocka_unit_test(test_damaged_view),
+    cmocka_unit_test(test_overlap),          cmocka_unit_test(test_sparse_again),   cmocka_unit_test(test_moved),
     cmocka_unit_test(test_moved_not_newest), cmocka_unit_test(test_moved_too_few),  cmocka_unit_test(test_moved_lean),
 };
 

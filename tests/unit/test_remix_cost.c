@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What searches and steps cost: keys read, blocks read, keys compared, segments come to, on partitions of a million keys, random ones
-// and the paths of this machine's files. remix/remix.c and view/merge.c are compiled into this program with their counters; everything else comes from the library.
+// What searches and steps cost: keys read, blocks read, keys compared, segments come to, on partitions of a million
+// keys, random ones and the paths of this machine's files. remix/remix.c and view/merge.c are compiled into this
+// program with their counters; everything else comes from the library.
 #define REMIX_COUNTERS 1
 #include "remix/cursor.c"
 #include "remix/remix.c"
@@ -37,7 +38,8 @@ struct cost {
 
 static struct cost cost_now(void) {
   const struct remix_counters *c = &remix_counters;
-  return (struct cost){count(&c->key_reads), count(&c->key_compares), count(&c->records), count(&c->segments), count(&c->probes)};
+  return (struct cost){count(&c->key_reads), count(&c->key_compares), count(&c->records), count(&c->segments),
+                       count(&c->probes)};
 }
 
 static struct cost cost_since(struct cost from) {
@@ -118,7 +120,10 @@ static ssize_t counting_pread(struct env *e, int fd, void *buf, size_t len, uint
 }
 
 static void world_init(struct world *w, const struct keyset *k, size_t cache_size) {
-  *w = (struct world){.k = k, .state = calloc(k->nr, 1), .run = calloc(k->nr, 1), .live = malloc(k->nr * sizeof(*w->live))};
+  *w = (struct world){.k = k,
+                      .state = calloc(k->nr, 1),
+                      .run = calloc(k->nr, 1),
+                      .live = malloc(k->nr * sizeof(*w->live))};
   place_init(&w->p, cache_size);
   w->p.ops.pread = counting_pread;
 }
@@ -149,7 +154,11 @@ static void world_add(struct world *w, uint32_t run, const uint8_t *has, bool ta
     if (!has[i]) continue;
     value_of(i, run, val);
     const struct kref k = w->k->keys[i];
-    sst_build_add(b, &(struct kv_rec){.key = k.ptr, .klen = k.len, .val = val, .vlen = has[i] == DEAD ? 0 : VALUE_LEN, .tomb = has[i] == DEAD});
+    sst_build_add(b, &(struct kv_rec){.key = k.ptr,
+                                      .klen = k.len,
+                                      .val = val,
+                                      .vlen = has[i] == DEAD ? 0 : VALUE_LEN,
+                                      .tomb = has[i] == DEAD});
     w->state[i] = has[i];
     w->run[i] = (uint8_t)run;
   }
@@ -168,8 +177,8 @@ static void world_ready(struct world *w) {
   assert_int_equal(w->x->nr_keys, w->nr_live);
 }
 
-// A quarter of the keys are in no run. Of the others each has a newest version in a run of its own; with `mixed` one in eight has
-// older ones too, and one in twenty is deleted.
+// A quarter of the keys are in no run. Of the others each has a newest version in a run of its own; with `mixed` one in
+// eight has older ones too, and one in twenty is deleted.
 static void world_fill(struct world *w, uint32_t runs, bool mixed, bool tags) {
   uint64_t rng = runs;
   uint32_t *const in = calloc(w->k->nr, sizeof(*in));  // bit r: run r has it
@@ -213,8 +222,8 @@ static uint32_t live_at(const struct world *w, uint32_t i) {
 
 // ---- seek and get
 
-// Every key, those that are there and those that are not: one entry's key is read, and one block at most; the record of a key that is
-// there costs no other. scattered: one in three, all over the place.
+// Every key, those that are there and those that are not: one entry's key is read, and one block at most; the record of
+// a key that is there costs no other. scattered: one in three, all over the place.
 static void check_seeks(struct world *w, bool scattered) {
   struct remix_cursor c;
   struct kv_rec r;
@@ -271,20 +280,21 @@ static void check_gets(struct world *w, bool full) {
   double mean[3];
   for (uint32_t i = 0; i < 3; i++) mean[i] = nr[i] ? (double)sum[i].key_compares / (double)nr[i] : 0;
   const double live = mean[LIVE], absent = mean[ABSENT];
-  print_message("  get: %.4f comparisons for a key that is there, %.4f for one that is not, %.4f for one deleted\n", live, absent,
-                mean[DEAD]);
+  print_message("  get: %.4f comparisons for a key that is there, %.4f for one that is not, %.4f for one deleted\n",
+                live, absent, mean[DEAD]);
   if (!w->x->tags) return;
   assert_true(live == 1);
   assert_true(absent <= (remix_is_young(w->x) ? 0.006 : w->p.cache ? 0.13 : 0.04));
-  if (full && nr[ABSENT] > 50000) assert_true(absent > (remix_is_young(w->x) ? 0.002 : 0.1));  // the tags are looked at at all
+  if (full && nr[ABSENT] > 50000)
+    assert_true(absent > (remix_is_young(w->x) ? 0.002 : 0.1));  // the tags are looked at at all
 }
 
 static void check_searches(const struct keyset *k, uint32_t runs, bool mixed, bool tags) {
   struct world w;
   world_init(&w, k, (size_t)512 << 20);
   world_fill(&w, runs, mixed, tags);
-  print_message("%u keys of %s, %u runs%s%s: %llu entries\n", k->nr, k == &all_random ? "16 bytes" : "paths", runs, mixed ? ", mixed" : "",
-                tags ? "" : ", no tags", (unsigned long long)w.x->nr_entries);
+  print_message("%u keys of %s, %u runs%s%s: %llu entries\n", k->nr, k == &all_random ? "16 bytes" : "paths", runs,
+                mixed ? ", mixed" : "", tags ? "" : ", no tags", (unsigned long long)w.x->nr_entries);
   check_seeks(&w, false);
   check_gets(&w, !mixed);
   remix_make_young(w.x);
@@ -384,7 +394,8 @@ static void test_steps(void **state) {
   uint64_t rng = 5;
   const uint32_t most = 2 * log2_up(w.x->nr_segs) + 4;
   for (uint32_t i = 0; i < 100000; i++) {
-    const uint32_t rank = (uint32_t)(rng_next(&rng) % w.nr_live), far = (uint32_t)(rng_next(&rng) % (2u << rng_next(&rng) % 20));
+    const uint32_t rank = (uint32_t)(rng_next(&rng) % w.nr_live),
+                   far = (uint32_t)(rng_next(&rng) % (2u << rng_next(&rng) % 20));
     ok(remix_seek(&c, w.k->keys[w.live[rank]]));
     from = cost_now();
     const uint32_t moved = remix_skip(&c, far, UINT32_MAX), left = w.nr_live - 1 - rank;
@@ -411,7 +422,8 @@ static struct version *version_of_one(struct remix *x) {
   return v;
 }
 
-// Reads `nr` records from key number `first` on, through a merge; what is looked at: segments, counts of live entries, records.
+// Reads `nr` records from key number `first` on, through a merge; what is looked at: segments, counts of live entries,
+// records.
 static uint64_t scan_cost(struct world *w, uint32_t first, uint32_t nr, bool backward) {
   struct version *const v = version_of_one(w->x);
   struct merge m;
@@ -463,9 +475,10 @@ static void check_deleted(uint32_t every) {
   assert_int_equal(w.nr_live, without.nr_live);
   const uint32_t nr = DELETED / 2 + (every - 1) * DELETED;  // from a quarter before to a quarter behind
   for (uint32_t backward = 0; backward < 2; backward++) {
-    const uint64_t a = scan_cost(&w, first - DELETED / 4, nr, backward), b = scan_cost(&without, first - DELETED / 4, nr, backward);
-    print_message("  %u deleted, one in %u, %s: %llu looked at for %u records, %llu when they were never there\n", DELETED, every,
-                  backward ? "back" : "forward", (unsigned long long)a, nr, (unsigned long long)b);
+    const uint64_t a = scan_cost(&w, first - DELETED / 4, nr, backward),
+                   b = scan_cost(&without, first - DELETED / 4, nr, backward);
+    print_message("  %u deleted, one in %u, %s: %llu looked at for %u records, %llu when they were never there\n",
+                  DELETED, every, backward ? "back" : "forward", (unsigned long long)a, nr, (unsigned long long)b);
     assert_true(a <= 2 * b);
   }
   if (every == 1) {  // over them alone: a search in the counts
@@ -496,7 +509,8 @@ static void mem_add(struct world *w, struct wh *wh, uint32_t key, bool tomb, uin
   leave(&w->p);
 }
 
-// A few keys in the memtables: what lies between them is counted when it is skipped, and not compared when it is stepped through.
+// A few keys in the memtables: what lies between them is counted when it is skipped, and not compared when it is
+// stepped through.
 static void test_few_in_memtables(void **state) {
   (void)state;
   struct world w;
@@ -530,8 +544,9 @@ static void test_few_in_memtables(void **state) {
   ok(merge_seek(&m, kref(NULL, 0)));
   ok(merge_skip(&m, w.nr_live - 1));
   struct cost cost = cost_since(from);
-  print_message("  %u keys skipped, %u in memtables: %llu records read, %llu segments, %llu counts\n", w.nr_live - 1, few,
-                (unsigned long long)cost.records, (unsigned long long)cost.segments, (unsigned long long)cost.probes);
+  print_message("  %u keys skipped, %u in memtables: %llu records read, %llu segments, %llu counts\n", w.nr_live - 1,
+                few, (unsigned long long)cost.records, (unsigned long long)cost.segments,
+                (unsigned long long)cost.probes);
   assert_true(cost.records <= most && cost.records > 0);
   assert_true(cost.segments <= 3 * few && cost.probes <= few * 2 * log2_up(w.x->nr_segs));
   ok(merge_record(&m, &r));
@@ -646,9 +661,9 @@ int main(void) {
   keys_random(&all_random, RANDOM_KEYS);
   keys_paths(&all_paths);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_searches_8), cmocka_unit_test(test_searches_16), cmocka_unit_test(test_blocks),
-      cmocka_unit_test(test_versions_together), cmocka_unit_test(test_steps), cmocka_unit_test(test_deleted),
-      cmocka_unit_test(test_few_in_memtables), cmocka_unit_test(test_epochs),
+      cmocka_unit_test(test_searches_8),        cmocka_unit_test(test_searches_16), cmocka_unit_test(test_blocks),
+      cmocka_unit_test(test_versions_together), cmocka_unit_test(test_steps),       cmocka_unit_test(test_deleted),
+      cmocka_unit_test(test_few_in_memtables),  cmocka_unit_test(test_epochs),
   };
   const int rc = cmocka_run_group_tests(tests, NULL, NULL);
   keyset_free(&all_paths);

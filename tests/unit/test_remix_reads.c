@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What cursors and gets of a REMIX read from disk, and when: jumps between runs, blocks gathered and read ahead, what is held.
+// What cursors and gets of a REMIX read from disk, and when: jumps between runs, blocks gathered and read ahead, what
+// is held.
 #include "tests/lib/place.h"
 #include "table/pieces.h"
 
@@ -107,7 +108,8 @@ static void test_jumps(void **state) {
   place_init(&p, 8 << 20);
   cold_make(&w, &p, JUMP_KEYS, JUMP_RUNS);
   for (uint32_t r = 0; r < JUMP_RUNS; r++) assert_true(w.sst[r]->nr_pages > 50);
-  // where it begins does not count, nor does what follows it in a run; the other runs' first blocks do. What was read once does not again.
+  // where it begins does not count, nor does what follows it in a run; the other runs' first blocks do. What was read
+  // once does not again.
   for (uint32_t way = 0; way < 3; way++) {
     cold_again(&w);
     const uint64_t read = atomic_load(&p.io.read_bytes);
@@ -145,7 +147,8 @@ static void test_jumps(void **state) {
       assert_int_equal(c.scan_debt, scan_debt);
     }
   }
-  // the block that the seek looks at is the first, also when the key that was looked for is not there and the next one is another run's
+  // the block that the seek looks at is the first, also when the key that was looked for is not there and the next one
+  // is another run's
   uint32_t scan_debt = c.scan_debt;
   ok(remix_seek(&c, kref("00006000+", 9)));
   for (uint32_t k = 6001; k < 6001 + JUMP_RUNS; k++, remix_next(&c)) {
@@ -204,7 +207,8 @@ static void cold_young(struct cold *w) {
   remix_make_young(w->x);
 }
 
-// Seeks to places far apart in a young view of which nothing is cached, with some steps behind each: of each run the first block counts.
+// Seeks to places far apart in a young view of which nothing is cached, with some steps behind each: of each run the
+// first block counts.
 static void young_places(struct cold *w, struct remix_cursor *c, bool backward) {
   enter(w->p);
   for (uint32_t k = 100; k + 1000 < w->k.nr; k += 1000) {
@@ -225,7 +229,8 @@ static void young_places(struct cold *w, struct remix_cursor *c, bool backward) 
   leave(w->p);
 }
 
-// Of a young view what a seek reads and where a scan begins counts, too; what follows in the same run does not, nor what is read ahead.
+// Of a young view what a seek reads and where a scan begins counts, too; what follows in the same run does not, nor
+// what is read ahead.
 static void test_young_jumps(void **state) {
   (void)state;
   struct place p;
@@ -402,7 +407,8 @@ static void test_gathered(void **state) {
   remix_next(&c);
   read_here(&c, 502);
   reads += GATHER_RUNS - 2;
-  assert_true(reads_of(&w) >= reads && reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
+  assert_true(reads_of(&w) >= reads &&
+              reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
   reads = reads_of(&w);
   for (uint32_t k = 503; k < 502 + GATHER_RUNS; k++) {
     remix_next(&c);
@@ -416,7 +422,8 @@ static void test_gathered(void **state) {
   }
   assert_true(reads_of(&w) >= reads + GATHER_RUNS);
   assert_int_equal(c.scan_debt, GATHER_RUNS - 1);  // what was read since then follows what was there
-  // a place further on, from where a block is damaged: it is told where the scan comes to it, and the others are there all the same
+  // a place further on, from where a block is damaged: it is told where the scan comes to it, and the others are there
+  // all the same
   const uint32_t bad = 3;
   struct sst *const t = w.sst[bad];
   seek_to(&c, 5000);
@@ -452,7 +459,8 @@ static void test_gathered(void **state) {
   place_fini(&p);
 }
 
-// The same where the cache is full, so that what a seek reads stays in the cursor's own memory: it is not read again, and the others are read together.
+// The same where the cache is full, so that what a seek reads stays in the cursor's own memory: it is not read again,
+// and the others are read together.
 static void test_gathered_full(void **state) {
   (void)state;
   struct place p;
@@ -497,7 +505,8 @@ static void test_gathered_full(void **state) {
       read_here(&c, k + 2);
     }
     reads += GATHER_RUNS - (k == first ? 2 : 1);
-    assert_true(reads_of(&w) >= reads && reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
+    assert_true(reads_of(&w) >= reads &&
+                reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
     reads = reads_of(&w);
     for (uint32_t i = k == first ? 3 : 2; i < GATHER_RUNS; i++) {
       remix_next(&c);
@@ -547,7 +556,8 @@ static void test_ahead_own(void **state) {
     enter(&p);
     seek_to(&c, 20000);
     reads = reads_of(&w);
-    for (uint32_t k = 20000; k < 20000 + 40 * GATHER_RUNS; k++, remix_next(&c)) read_here(&c, k);  // two or three blocks of each
+    for (uint32_t k = 20000; k < 20000 + 40 * GATHER_RUNS; k++, remix_next(&c))
+      read_here(&c, k);  // two or three blocks of each
     assert_true(reads_of(&w) - reads <= GATHER_RUNS * 3);
     for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_null(c.holds[r].ahead.mem);
     // a long one does, until the cursor is sent nowhere, which gives all of it back
@@ -562,7 +572,8 @@ static void test_ahead_own(void **state) {
   }
 }
 
-// However a new cursor was sent to where it stands, most of its steps on are near ones: memory is asked for in groups of entries.
+// However a new cursor was sent to where it stands, most of its steps on are near ones: memory is asked for in groups
+// of entries.
 static void test_steps_are_near(void **state) {
   (void)state;
   struct place p;
@@ -594,7 +605,8 @@ static void test_steps_are_near(void **state) {
   place_fini(&p);
 }
 
-// A get in the block that the one before had to read needs no other read, be it in another epoch; in a table at the same address it does.
+// A get in the block that the one before had to read needs no other read, be it in another epoch; in a table at the
+// same address it does.
 static void test_get_again(void **state) {
   (void)state;
   struct place p;
@@ -643,8 +655,8 @@ static void pieces_learn(struct cold *w) {
   sst_hold_fini(&h);
 }
 
-// A get and a seek read a piece of a block; a cursor that steps, pieces until it is where it wants to be; one that steps back, what comes before, too. Every record is the right
-// one on all ways.
+// A get and a seek read a piece of a block; a cursor that steps, pieces until it is where it wants to be; one that
+// steps back, what comes before, too. Every record is the right one on all ways.
 static void test_pieces(void **state) {
   (void)state;
   struct place p;
@@ -674,12 +686,8 @@ static void test_pieces(void **state) {
     const uint64_t how = rng_next(&rng);
     const uint32_t to = (uint32_t)(how >> 32) % 9000;
     switch (how % 8) {
-      case 0:
-        seek_to(&c, at = to);
-        break;
-      case 1:
-        ok(remix_seek_for_prev(&c, numbered(at = to, buf)));
-        break;
+      case 0: seek_to(&c, at = to); break;
+      case 1: ok(remix_seek_for_prev(&c, numbered(at = to, buf))); break;
       case 2:
         seek_to(&c, at);  // and what is near
         break;
@@ -702,11 +710,13 @@ static void test_pieces(void **state) {
   place_fini(&p);
 }
 
-// What nr scans cost on average that read `length` records each, in the middle with a skip when that is not 0; two views in turn.
+// What nr scans cost on average that read `length` records each, in the middle with a skip when that is not 0; two
+// views in turn.
 struct scanned {
   uint32_t reads, bytes;  // reads in thousandths
 };
-static struct scanned scan_some(struct cold *w, struct remix_cursor *c, uint64_t *rng, uint32_t nr, uint32_t length, uint32_t skip, bool in_turn) {
+static struct scanned scan_some(struct cold *w, struct remix_cursor *c, uint64_t *rng, uint32_t nr, uint32_t length,
+                                uint32_t skip, bool in_turn) {
   struct blkio *const io = &w->p->io;
   const uint64_t reads = atomic_load(&io->nr_reads), bytes = atomic_load(&io->read_bytes);
   for (uint32_t i = 0; i < nr; i++) {
@@ -724,18 +734,20 @@ static struct scanned scan_some(struct cold *w, struct remix_cursor *c, uint64_t
     }
     leave(w->p);
   }
-  return (struct scanned){(uint32_t)((atomic_load(&io->nr_reads) - reads) * 1000 / nr), (uint32_t)((atomic_load(&io->read_bytes) - bytes) / nr)};
+  return (struct scanned){(uint32_t)((atomic_load(&io->nr_reads) - reads) * 1000 / nr),
+                          (uint32_t)((atomic_load(&io->read_bytes) - bytes) / nr)};
 }
 
 #define SCAN_RUNS 3u
-#define SCAN_BLOCK 28u   // records in a block, at least
-#define SCAN_RECORD 132u // bytes, a little more than a record has
+#define SCAN_BLOCK 28u    // records in a block, at least
+#define SCAN_RECORD 132u  // bytes, a little more than a record has
 #define SCAN_PIECE 600u
 #define SCAN_PIECES 3000u
-#define SCANS_FORGET 20u // after which the length of those before is forgotten
+#define SCANS_FORGET 20u  // after which the length of those before is forgotten
 
-// Scans of one length after the other read each block that they come to once and of it little that they do not need; those of another length soon do, too, and those that go to
-// another view each time. One that skips is two for the blocks, but is not thought to be long.
+// Scans of one length after the other read each block that they come to once and of it little that they do not need;
+// those of another length soon do, too, and those that go to another view each time. One that skips is two for the
+// blocks, but is not thought to be long.
 static void test_usual(void **state) {
   (void)state;
   static const uint32_t lengths[] = {1, 3, 10, 30, 100, 300, 10, 2, 50, 3000, 1, 20};
@@ -753,7 +765,8 @@ static void test_usual(void **state) {
   for (uint32_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
     const uint32_t n = lengths[i], nr = n < 1000 ? 400 : 40;
     // thousandths; of scans longer than the average counts to the blocks come one by one in the middle
-    const uint32_t reads = (n < SCAN_RUNS ? n : SCAN_RUNS) * 1000 + n * 1000 / (n < 1000 ? SCAN_BLOCK * (SST_PIECES_SPAN - 1) : SCAN_BLOCK) + 100;
+    const uint32_t reads = (n < SCAN_RUNS ? n : SCAN_RUNS) * 1000 +
+                           n * 1000 / (n < 1000 ? SCAN_BLOCK * (SST_PIECES_SPAN - 1) : SCAN_BLOCK) + 100;
     const uint32_t bytes = n == 1 ? SCAN_PIECE : n * SCAN_RECORD + n * SCAN_RECORD / 50 + SCAN_PIECES;
     (void)scan_some(w, &c, &rng, SCANS_FORGET, n, 0, false);
     for (uint32_t in_turn = 0; in_turn < 2; in_turn++) {
@@ -773,7 +786,8 @@ static void test_usual(void **state) {
       (void)scan_some(w, &c, &rng, SCANS_FORGET, n, 0, in_turn);
       if (n < 2 * SCAN_RUNS) continue;
       const struct scanned skipping = scan_some(w, &c, &rng, nr, n, 2000, in_turn);
-      assert_true(skipping.reads <= reads + SCAN_RUNS * 1000 && skipping.bytes <= 2 * bytes + SCAN_PIECES);  // what lies behind where it was left is read in vain
+      assert_true(skipping.reads <= reads + SCAN_RUNS * 1000 &&
+                  skipping.bytes <= 2 * bytes + SCAN_PIECES);  // what lies behind where it was left is read in vain
     }
   }
   // short ones between long ones: the long are prepared for
@@ -797,9 +811,10 @@ static void test_usual(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_jumps),    cmocka_unit_test(test_young_jumps),   cmocka_unit_test(test_jumps_added), cmocka_unit_test(test_gathered),
-      cmocka_unit_test(test_gathered_full), cmocka_unit_test(test_ahead_own), cmocka_unit_test(test_steps_are_near), cmocka_unit_test(test_get_again),
-      cmocka_unit_test(test_pieces), cmocka_unit_test(test_usual),
+      cmocka_unit_test(test_jumps),          cmocka_unit_test(test_young_jumps),   cmocka_unit_test(test_jumps_added),
+      cmocka_unit_test(test_gathered),       cmocka_unit_test(test_gathered_full), cmocka_unit_test(test_ahead_own),
+      cmocka_unit_test(test_steps_are_near), cmocka_unit_test(test_get_again),     cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_usual),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -194,11 +194,8 @@ static struct model model_make(enum style style, uint32_t nr) {
         klen = i == nr - 1 ? REMIXDB_KV_MAX : 4 + below(20000);
         vlen = below(10) * (klen < 60000);
         break;
-      case TEXT:
-        vlen = 100 + below(200);
-        break;
-      default:
-        break;
+      case TEXT: vlen = 100 + below(200); break;
+      default: break;
     }
     if (i == 0 && style != ONE) klen = 0, vlen = vlen > 60000 ? 60000 : vlen;  // the empty key comes first
     if (i == 0 && style == EXACT) vlen = 4000;
@@ -213,7 +210,7 @@ static struct model model_make(enum style style, uint32_t nr) {
     const uint32_t n = m.r[i].vlen;
     const bool text = style == TEXT || i % 2;
     for (uint32_t b = 0; b < n; b++)
-      v[b] = (uint8_t)(text ? (uint64_t)"some words that come again "[(b + i) % 27] : rng_next(&seed));
+      v[b] = (uint8_t)(text ? (uint64_t) "some words that come again "[(b + i) % 27] : rng_next(&seed));
   }
   return m;
 }
@@ -224,7 +221,8 @@ static void model_free(struct model *m) {
 }
 
 static struct sst_build_opts opts(bool ckeys, bool zstd) {
-  return (struct sst_build_opts){.ckeys = ckeys, .compression = zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE};
+  return (struct sst_build_opts){.ckeys = ckeys,
+                                 .compression = zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE};
 }
 
 static enum remixdb_status build_with(struct sst_build *b, uint64_t number, const struct model *m, uint64_t *size_out) {
@@ -373,7 +371,9 @@ static void check_single(struct world *w, struct sst *t, const struct model *m, 
   for (uint32_t i = 0; i < nr; i++) {
     of[i] = below(m->nr);
     const uint32_t block = sst_pos_block(pos[of[i]]);
-    reads[i] = (struct sst_block_read){.t = t, .block = block, .buf = mem_alloc_aligned(BLKIO_ALIGN, sst_block_room(t, block))};
+    reads[i] = (struct sst_block_read){.t = t,
+                                       .block = block,
+                                       .buf = mem_alloc_aligned(BLKIO_ALIGN, sst_block_room(t, block))};
   }
   assert_int_equal(sst_blocks_read(w->q, reads, nr), REMIXDB_OK);
   for (uint32_t i = 0; i < nr; i++) {
@@ -385,7 +385,8 @@ static void check_single(struct world *w, struct sst *t, const struct model *m, 
   assert_int_equal(sst_blocks_read(w->q, reads, 0), REMIXDB_OK);
 }
 
-static void check_table(struct world *w, uint64_t number, const struct model *m, struct sst_build_opts o, uint64_t size) {
+static void check_table(struct world *w, uint64_t number, const struct model *m, struct sst_build_opts o,
+                        uint64_t size) {
   struct sst *t;
   assert_int_equal(sst_open(&w->ctx, number, &t), REMIXDB_OK);
   assert_int_equal(t->file_size, size);
@@ -421,7 +422,11 @@ static void test_round_trips(void **state) {
       assert_int_equal(build(home, 7, &m, o, &size), REMIXDB_OK);
       assert_int_equal(files_in(home), 1);
       for (uint32_t c = 0; c < 3; c++) {
-        struct world *const w = world_open(env_posix(), c == 0 ? 0 : c == 1 ? 1u << 20 : 16u << 20, (style + v + c) % 3 == 0);
+        struct world *const w = world_open(env_posix(),
+                                           c == 0   ? 0
+                                           : c == 1 ? 1u << 20
+                                                    : 16u << 20,
+                                           (style + v + c) % 3 == 0);
         w->ctx.dir = &home->at;
         check_table(w, 7, &m, o, size);
         world_close(w);
@@ -494,7 +499,8 @@ static void test_builder(void **state) {
 }
 
 // More than the samples of a dictionary, and more than one large read.
-// A block that does not shrink leaves nothing behind in the builder's compression: the tables after it have dictionaries of their own.
+// A block that does not shrink leaves nothing behind in the builder's compression: the tables after it have
+// dictionaries of their own.
 static void test_builder_after_raw(void **state) {
   (void)state;
   struct world *const w = world_open(env_posix(), 1 << 20, false);
@@ -511,7 +517,9 @@ static void test_builder_after_raw(void **state) {
     sst_build_start(b, t + 1);
     for (uint32_t i = 0; i < counts[t]; i++) {
       const uint32_t klen = (uint32_t)snprintf(key, sizeof(key), "key%08u", i);
-      const uint32_t vlen = (uint32_t)snprintf(val, sizeof(val), "{\"table\": %u, \"name\": \"record %u\", \"kind\": \"something of kind %u\"}", t, i, i % 13);
+      const uint32_t vlen = (uint32_t)
+          snprintf(val, sizeof(val), "{\"table\": %u, \"name\": \"record %u\", \"kind\": \"something of kind %u\"}", t,
+                   i, i % 13);
       sst_build_add(b, &(struct kv_rec){(const uint8_t *)key, (const uint8_t *)val, klen, vlen, false});
     }
     sst_build_add(b, &(struct kv_rec){(const uint8_t *)"z", raw, 1, RAW, false});
@@ -527,7 +535,9 @@ static void test_builder_after_raw(void **state) {
     assert_int_equal(sst_open(&w->ctx, t + 1, &table), REMIXDB_OK);
     assert_int_equal(sst_scan_create(table, w->q, &scan), REMIXDB_OK);
     for (uint32_t i = 0; i < counts[t]; i++) {
-      const uint32_t vlen = (uint32_t)snprintf(val, sizeof(val), "{\"table\": %u, \"name\": \"record %u\", \"kind\": \"something of kind %u\"}", t, i, i % 13);
+      const uint32_t vlen = (uint32_t)
+          snprintf(val, sizeof(val), "{\"table\": %u, \"name\": \"record %u\", \"kind\": \"something of kind %u\"}", t,
+                   i, i % 13);
       assert_int_equal(sst_scan_next(scan, &r, &pos), REMIXDB_OK);
       assert_int_equal(r.vlen, vlen);
       assert_memory_equal(r.val, val, vlen);
@@ -667,8 +677,8 @@ static void ahead_is(struct sst *t, const struct model *m, const sst_pos *pos, u
   assert_rec(&r, &m->r[at]);
 }
 
-// One read for all blocks that begin in the pages, from whatever block on: they need no other, in any order and in whatever epoch; what lies behind them, and the same
-// pages of another table, do.
+// One read for all blocks that begin in the pages, from whatever block on: they need no other, in any order and in
+// whatever epoch; what lies behind them, and the same pages of another table, do.
 static void test_ahead(void **state) {
   (void)state;
   struct model m[2] = {model_make(MIXED, 120), model_make(MIXED, 120)};
@@ -684,7 +694,8 @@ static void test_ahead(void **state) {
     }
     struct sst_hold h = {0};
     for (uint32_t i = 0; i < m[0].nr; i++) {
-      const uint32_t block = sst_pos_block(pos[0][i]), left = t[0]->nr_pages - block, n = 1 + below(left < BLKIO_BATCH_MAX ? left : BLKIO_BATCH_MAX);
+      const uint32_t block = sst_pos_block(pos[0][i]), left = t[0]->nr_pages - block,
+                     n = 1 + below(left < BLKIO_BATCH_MAX ? left : BLKIO_BATCH_MAX);
       epoch_enter(&w->epoch, &w->slot);
       uint64_t reads = reads_of(w);
       sst_hold_readahead(t[0], block, n, &h);
@@ -851,7 +862,8 @@ static enum remixdb_status read_whole(struct world *w, uint64_t number, const st
   sst_readahead(t, w->q, 0, BLKIO_BATCH_MAX);
   const bool ahead = below(2);
   for (sst_pos p = 0; s == REMIXDB_OK && p != sst_end(t); p = sst_advance(t, p, 1)) {
-    if (ahead && !sst_holds(&h, t, sst_pos_block(p)) && !sst_holds_ahead(&h, t, sst_pos_block(p))) read_on(t, sst_pos_block(p), &h);
+    if (ahead && !sst_holds(&h, t, sst_pos_block(p)) && !sst_holds_ahead(&h, t, sst_pos_block(p)))
+      read_on(t, sst_pos_block(p), &h);
     s = sst_read(t, p, false, &h, &r);
     if (s == REMIXDB_OK && m) assert_rec(&r, &m->r[i]);
     i++;
@@ -983,8 +995,10 @@ static void test_many(void **state) {
     size_t cache;
     uint32_t model;
     bool direct, zstd;
-  } ways[] = {{0, 0, false, false},       {100 << 10, 1, true, true},  {1 << 20, 0, true, true},   {32 << 20, 1, false, false}, {0, 1, true, true},
-              {100 << 10, 0, false, false}, {1 << 20, 1, false, true}, {32 << 20, 0, true, false}, {0, 0, true, true},          {32 << 20, 1, true, true}};
+  } ways[] = {{0, 0, false, false},        {100 << 10, 1, true, true}, {1 << 20, 0, true, true},
+              {32 << 20, 1, false, false}, {0, 1, true, true},         {100 << 10, 0, false, false},
+              {1 << 20, 1, false, true},   {32 << 20, 0, true, false}, {0, 0, true, true},
+              {32 << 20, 1, true, true}};
   struct model models[] = {model_make(MIXED, 100), model_make(TEXT, 3000)};
   struct many x;
   for (uint32_t v = 0; v < sizeof(ways) / sizeof(ways[0]); v++) {
@@ -1015,7 +1029,8 @@ static void test_many(void **state) {
 
 static bool deny_large(size_t size) { return size <= 128u << 10; }
 
-// There is no memory to read so many at once, but to read each: that is how they are had, and what was taken before is given back.
+// There is no memory to read so many at once, but to read each: that is how they are had, and what was taken before is
+// given back.
 static void test_many_one_by_one(void **state) {
   (void)state;
   struct model m = model_make(TEXT, 3000);
@@ -1023,7 +1038,8 @@ static void test_many_one_by_one(void **state) {
   struct many x;
   many_open(&x, w, &m, true);
   epoch_enter(&w->epoch, &w->slot);
-  for (x.nr = 0; x.nr < 100; x.nr++) x.batch->requests[x.nr] = (struct sst_request){.sst = x.t[0], .block = x.nr, .hold = &x.holds[x.nr]};
+  for (x.nr = 0; x.nr < 100; x.nr++)
+    x.batch->requests[x.nr] = (struct sst_request){.sst = x.t[0], .block = x.nr, .hold = &x.holds[x.nr]};
   for (uint32_t round = 0; round < 2; round++) {
     const uint64_t reads = atomic_load(&w->io.nr_reads);
     atomic_store(&mem_fault, deny_large);
@@ -1223,8 +1239,8 @@ static void test_identity(void **state) {
   world_close(w);
 }
 
-// Footers, metadata, keys and blocks with right checksums and wrong contents: an error or some answer, and nothing read that
-// is not there.
+// Footers, metadata, keys and blocks with right checksums and wrong contents: an error or some answer, and nothing read
+// that is not there.
 static void test_forged(void **state) {
   (void)state;
   struct model m = model_make(MIXED, 10);
@@ -1251,12 +1267,15 @@ static void test_forged(void **state) {
           const uint32_t at = 24 + 8 * below(14);
           if (at == 96) continue;
           uint64_t x = load64le(foot + at);
-          x = below(3) == 0 ? rng_next(&seed) >> below(64) : below(2) ? x + below(3) - 1 : x + ((uint64_t)(below(3) - 1) << 32);
+          x = below(3) == 0 ? rng_next(&seed) >> below(64)
+              : below(2)    ? x + below(3) - 1
+                            : x + ((uint64_t)(below(3) - 1) << 32);
           store64le(foot + at, x);
           break;
         }
         case 1:  // counts, keys and sizes
-          meta[below((uint32_t)(f.nr_pages + f.min_len + f.max_len + f.dict_len + f.sizes_len))] ^= (uint8_t)(1u << below(8));
+          meta[below((uint32_t)(f.nr_pages + f.min_len + f.max_len + f.dict_len + f.sizes_len))] ^=
+              (uint8_t)(1u << below(8));
           break;
         default:  // counts that still add up
           meta[below(f.nr_pages)]++;
@@ -1314,8 +1333,8 @@ static void test_forged(void **state) {
 }
 
 // The table with other compressed keys, all checksums right.
-static enum remixdb_status with_keys(struct world *w, const char *path, const uint8_t *orig, size_t len, const struct model *m,
-                                     uint32_t leave_out, const struct kref *more) {
+static enum remixdb_status with_keys(struct world *w, const char *path, const uint8_t *orig, size_t len,
+                                     const struct model *m, uint32_t leave_out, const struct kref *more) {
   struct format_sst_footer f;
   assert_int_equal(format_sst_footer_get(orig + len - FORMAT_SST_FOOTER, len, path, &f), REMIXDB_OK);
   struct ckb_build c = {0};
@@ -1370,7 +1389,8 @@ static void test_one_frame(void **state) {
     uint64_t offs[] = {0, end};
     const struct sst t = {.number = 1, .path = (char[]){"t"}, .nr_pages = 1, .nr_recs = counts, .offs = offs};
     ZSTD_DCtx *zstd = NULL;
-    assert_int_equal(sst_unpack(&t, 0, 1, stored, (uint32_t)end, &zstd, block), way == 0 ? REMIXDB_OK : REMIXDB_CORRUPT);
+    assert_int_equal(sst_unpack(&t, 0, 1, stored, (uint32_t)end, &zstd, block),
+                     way == 0 ? REMIXDB_OK : REMIXDB_CORRUPT);
     if (way == 0) assert_memory_equal(block + FORMAT_SST_STORED_SKIP, body, len);
     (void)ZSTD_freeDCtx(zstd);
   }
@@ -1389,11 +1409,11 @@ static void test_wrong_keys(void **state) {
   uint8_t *const orig = slurp(path, &len);
   const struct kref more = kref("\xff\xff", 2);
   assert_int_equal(with_keys(w, path, orig, len, &m, m.nr, NULL), REMIXDB_OK);
-  assert_int_equal(with_keys(w, path, orig, len, &m, 0, NULL), REMIXDB_CORRUPT);         // fewer, at each end and in between
+  assert_int_equal(with_keys(w, path, orig, len, &m, 0, NULL), REMIXDB_CORRUPT);  // fewer, at each end and in between
   assert_int_equal(with_keys(w, path, orig, len, &m, m.nr / 2, NULL), REMIXDB_CORRUPT);
   assert_int_equal(with_keys(w, path, orig, len, &m, m.nr - 1, NULL), REMIXDB_CORRUPT);
-  assert_int_equal(with_keys(w, path, orig, len, &m, m.nr, &more), REMIXDB_CORRUPT);     // more
-  assert_int_equal(with_keys(w, path, orig, len, &m, 0, &more), REMIXDB_CORRUPT);        // as many, but others
+  assert_int_equal(with_keys(w, path, orig, len, &m, m.nr, &more), REMIXDB_CORRUPT);  // more
+  assert_int_equal(with_keys(w, path, orig, len, &m, 0, &more), REMIXDB_CORRUPT);     // as many, but others
   assert_int_equal(with_keys(w, path, orig, len, &m, m.nr - 1, &more), REMIXDB_CORRUPT);
   free(orig);
   world_close(w);
@@ -1465,8 +1485,8 @@ static void test_no_memory(void **state) {
   model_free(&m);
 }
 
-// The disk fails at each call in turn: an error that is a failure of the disk, no file left, and the builder good for the
-// next table.
+// The disk fails at each call in turn: an error that is a failure of the disk, no file left, and the builder good for
+// the next table.
 static void test_bad_disk(void **state) {
   (void)state;
   struct model m = model_make(SMALL, 9000);
@@ -1531,7 +1551,8 @@ static void *reader_main(void *arg) {
   struct sst_hold h = {0}, kept = {0};
   struct kv_rec r, k = {0};
   uint32_t kept_at = UINT32_MAX;
-  if (blkio_queue_create(&w->io, &q) != REMIXDB_OK || posix_memalign((void **)&slot, CACHE_LINE, sizeof(*slot)) != 0) return NULL;
+  if (blkio_queue_create(&w->io, &q) != REMIXDB_OK || posix_memalign((void **)&slot, CACHE_LINE, sizeof(*slot)) != 0)
+    return NULL;
   epoch_join(&w->epoch, slot);
   x->good = true;
   for (uint32_t i = 0; i < 3000 && x->good; i++) {
@@ -1625,14 +1646,13 @@ int main(void) {
   const char *const given = getenv("TEST_SEED");
   const uint64_t start = seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trips), cmocka_unit_test(test_builder), cmocka_unit_test(test_builder_after_raw),  cmocka_unit_test(test_large),
-      cmocka_unit_test(test_many), cmocka_unit_test(test_many_one_by_one), cmocka_unit_test(test_many_fails),
-      cmocka_unit_test(test_holds),       cmocka_unit_test(test_prefetch),
-      cmocka_unit_test(test_ahead),
-      cmocka_unit_test(test_ahead_fails),  cmocka_unit_test(test_flips),
-      cmocka_unit_test(test_cuts),        cmocka_unit_test(test_identity),  cmocka_unit_test(test_forged),
-      cmocka_unit_test(test_one_frame),   cmocka_unit_test(test_wrong_keys),  cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_disk),
-      cmocka_unit_test(test_threads),     cmocka_unit_test(test_order),
+      cmocka_unit_test(test_round_trips), cmocka_unit_test(test_builder),     cmocka_unit_test(test_builder_after_raw),
+      cmocka_unit_test(test_large),       cmocka_unit_test(test_many),        cmocka_unit_test(test_many_one_by_one),
+      cmocka_unit_test(test_many_fails),  cmocka_unit_test(test_holds),       cmocka_unit_test(test_prefetch),
+      cmocka_unit_test(test_ahead),       cmocka_unit_test(test_ahead_fails), cmocka_unit_test(test_flips),
+      cmocka_unit_test(test_cuts),        cmocka_unit_test(test_identity),    cmocka_unit_test(test_forged),
+      cmocka_unit_test(test_one_frame),   cmocka_unit_test(test_wrong_keys),  cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_bad_disk),    cmocka_unit_test(test_threads),     cmocka_unit_test(test_order),
   };
   const int rc = cmocka_run_group_tests(tests, make_root, remove_root);
   if (rc) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)start);

@@ -20,8 +20,8 @@ struct made {
   uint32_t *what;
   uint32_t base;
   struct sst *t;
-  sst_pos *pos;                // of record i
-  struct sst_pieces *pieces;   // what the builder gave; NULL: none
+  sst_pos *pos;               // of record i
+  struct sst_pieces *pieces;  // what the builder gave; NULL: none
 };
 
 static void made_build(struct made *m, const struct sst_build_opts *o) {
@@ -50,7 +50,8 @@ static void made_init(struct made *m, struct place *p, uint32_t base, const stru
   *m = (struct made){.p = p, .base = base};
   keyset_make(&m->k, KEYS, &seed);
   m->what = malloc(m->k.nr * sizeof(*m->what));
-  for (uint32_t i = 0; i < m->k.nr; i++) m->what[i] = rng_next(&seed) % 8 == 0 ? TOMB : 2 + (uint32_t)(rng_next(&seed) % 100);
+  for (uint32_t i = 0; i < m->k.nr; i++)
+    m->what[i] = rng_next(&seed) % 8 == 0 ? TOMB : 2 + (uint32_t)(rng_next(&seed) % 100);
   made_build(m, o);
   m->pos = malloc(m->k.nr * sizeof(*m->pos));
   for (uint32_t i = 0; i < m->k.nr; i++) m->pos[i] = sst_advance(m->t, 0, i);
@@ -71,7 +72,8 @@ static void made_give(struct made *m) {
 }
 
 // One whose blocks are known, and what is known of them.
-static const struct sst_pieces *made_known(struct made *m, struct place *p, size_t cache_size, uint32_t base, uint64_t seed) {
+static const struct sst_pieces *made_known(struct made *m, struct place *p, size_t cache_size, uint32_t base,
+                                           uint64_t seed) {
   place_init(p, cache_size);
   made_init(m, p, base, &(struct sst_build_opts){.pieces = true}, seed);
   made_give(m);
@@ -129,7 +131,8 @@ static void learn_all(struct made *m) {
 
 // ---- what is known
 
-// Each record is in the piece of the eighth of a page where it begins; a sum is of its piece's bytes, of the table and of the block.
+// Each record is in the piece of the eighth of a page where it begins; a sum is of its piece's bytes, of the table and
+// of the block.
 static void test_cut(void **state) {
   (void)state;
   static const uint32_t bases[] = {0, 3, 40, 200, 900};
@@ -158,7 +161,8 @@ static void test_cut(void **state) {
       uint32_t before = 0;
       for (uint32_t i = 0; i < nr; i++) before += load16le(b.buf + BLOCK_HEAD + 2 * i) / PART < q;
       assert_int_equal(p[q / SST_PIECES].first[q % SST_PIECES], before);
-      assert_int_equal(p[q / SST_PIECES].offs[q % SST_PIECES], before < nr ? load16le(b.buf + BLOCK_HEAD + 2 * before) : size);
+      assert_int_equal(p[q / SST_PIECES].offs[q % SST_PIECES],
+                       before < nr ? load16le(b.buf + BLOCK_HEAD + 2 * before) : size);
     }
     // a byte that changes changes its piece's sum, and no other
     for (uint32_t i = 0; i < 40; i++) {
@@ -167,14 +171,17 @@ static void test_cut(void **state) {
       b.buf[byte] ^= (uint8_t)(1u << i % 8);
       sst_pieces_cut(other, b.buf, 5, turn);
       for (uint32_t q = 0; q < pages * SST_PIECES; q++) {
-        const uint32_t from = p[q / SST_PIECES].offs[q % SST_PIECES], to = q + 1 < pages * SST_PIECES ? p[(q + 1) / SST_PIECES].offs[(q + 1) % SST_PIECES] : size;
-        assert_int_equal(other[q / SST_PIECES].sums[q % SST_PIECES] != p[q / SST_PIECES].sums[q % SST_PIECES], byte >= from && byte < to);
+        const uint32_t from = p[q / SST_PIECES].offs[q % SST_PIECES],
+                       to = q + 1 < pages * SST_PIECES ? p[(q + 1) / SST_PIECES].offs[(q + 1) % SST_PIECES] : size;
+        assert_int_equal(other[q / SST_PIECES].sums[q % SST_PIECES] != p[q / SST_PIECES].sums[q % SST_PIECES],
+                         byte >= from && byte < to);
       }
       b.buf[byte] ^= (uint8_t)(1u << i % 8);
     }
     for (uint32_t i = 0; i < 2; i++) {
       sst_pieces_cut(other, b.buf, 5 + i, turn + !i);
-      for (uint32_t q = 0; q < pages * SST_PIECES; q++) assert_int_not_equal(other[q / SST_PIECES].sums[q % SST_PIECES], p[q / SST_PIECES].sums[q % SST_PIECES]);
+      for (uint32_t q = 0; q < pages * SST_PIECES; q++)
+        assert_int_not_equal(other[q / SST_PIECES].sums[q % SST_PIECES], p[q / SST_PIECES].sums[q % SST_PIECES]);
     }
   }
   keyset_free(&k);
@@ -216,7 +223,8 @@ static void test_unsuited(void **state) {
   struct made m;
   place_init(&p, 0);
   for (uint32_t way = 0; way < 2; way++) {
-    const struct sst_build_opts o = {.pieces = true, .compression = way ? REMIXDB_COMPRESSION_NONE : REMIXDB_COMPRESSION_ZSTD};
+    const struct sst_build_opts o = {.pieces = true,
+                                     .compression = way ? REMIXDB_COMPRESSION_NONE : REMIXDB_COMPRESSION_ZSTD};
     made_init(&m, &p, way ? 900 : 60, &o, 2);
     assert_false(sst_pieces_suit(m.t));
     assert_null(m.pieces);
@@ -240,7 +248,8 @@ static void test_unsuited(void **state) {
 
 // ---- what is read
 
-// The first who needs one record reads its block whole, and those after it a piece; who wants all of it reads all, and finds out nothing.
+// The first who needs one record reads its block whole, and those after it a piece; who wants all of it reads all, and
+// finds out nothing.
 static void test_learn(void **state) {
   (void)state;
   struct place p;
@@ -261,8 +270,8 @@ static void test_learn(void **state) {
   place_fini(&p);
 }
 
-// Any records of any blocks, one after the other and at random, as many as are wanted, by holds that have been elsewhere: right each time, and everything that a hold says
-// it has. Much less is read than whole blocks.
+// Any records of any blocks, one after the other and at random, as many as are wanted, by holds that have been
+// elsewhere: right each time, and everything that a hold says it has. Much less is read than whole blocks.
 static void test_few(void **state) {
   (void)state;
   static const uint32_t bases[] = {2, 20, 60, 150};
@@ -286,7 +295,8 @@ static void test_few(void **state) {
       else if (i + 1 < m.k.nr) i++;
       const uint32_t nr = how >> 8 & 15 ? 1 + (uint32_t)(how >> 16) % 12 : how >> 12 & 1 ? SST_ALL : BLOCK_RECORDS_MAX;
       struct sst_hold *const x = &h[how >> 32 & 1];
-      if (!sst_holds(x, m.t, sst_pos_block(m.pos[i]))) whole += sst_block_pages(m.t, sst_pos_block(m.pos[i])) * BLOCK_PAGE;
+      if (!sst_holds(x, m.t, sst_pos_block(m.pos[i])))
+        whole += sst_block_pages(m.t, sst_pos_block(m.pos[i])) * BLOCK_PAGE;
       ok(read_at(&m, i, nr, x));
       if (how >> 40 & 1) check_hold(&m, x, i);
       if ((how >> 48) % 32 == 0) sst_hold_drop(x);
@@ -301,7 +311,8 @@ static void test_few(void **state) {
 // A block of one page begins here, and each of its pieces has records.
 static bool has_all(const struct made *m, const struct sst_pieces *all, uint32_t block) {
   const uint8_t *const first = all[block].first;
-  if (!m->t->nr_recs[block] || sst_block_pages(m->t, block) != 1 || first[SST_PIECES - 1] >= m->t->nr_recs[block]) return false;
+  if (!m->t->nr_recs[block] || sst_block_pages(m->t, block) != 1 || first[SST_PIECES - 1] >= m->t->nr_recs[block])
+    return false;
   for (uint32_t q = 1; q < SST_PIECES; q++)
     if (first[q] <= first[q - 1]) return false;
   return true;
@@ -326,7 +337,8 @@ static void test_more(void **state) {
       uint64_t sum = 0;
       for (uint32_t n = 0; n < SST_PIECES; n++) {
         // from the middle down and then the last; from the second up and then the first; from the last on all others
-        const uint32_t q = o == 0 ? n + 1 < SST_PIECES ? SST_PIECES - 2 - n : n : (n + (o == 1 ? 1 : SST_PIECES - 1)) % SST_PIECES;
+        const uint32_t q = o == 0 ? n + 1 < SST_PIECES ? SST_PIECES - 2 - n : n
+                                  : (n + (o == 1 ? 1 : SST_PIECES - 1)) % SST_PIECES;
         ok(read_at(&m, begin + first[q], 1, &h));
         sum = bytes_read(&m) - before;
         assert_true(h.from <= first[q] && h.to > first[q]);
@@ -352,7 +364,8 @@ static void test_more(void **state) {
 
 static uint64_t reads_of(const struct made *m) { return atomic_load(&m->p->io.nr_reads); }
 
-// Who wants more records than the block has gets those of the blocks behind it by the same read, as many as it wants, or as there is room for; whoever goes on farther reads on where they end.
+// Who wants more records than the block has gets those of the blocks behind it by the same read, as many as it wants,
+// or as there is room for; whoever goes on farther reads on where they end.
 static void test_behind(void **state) {
   (void)state;
   static const uint32_t bases[] = {20, 60, 150};
@@ -364,7 +377,8 @@ static void test_behind(void **state) {
     uint64_t rng = 7 + turn;
     (void)made_known(&m, &p, 0, bases[turn], turn);
     for (uint32_t n = 0; n < 1500; n++) {
-      const uint32_t nr = 1 + (uint32_t)(rng_next(&rng) % (n % 4 ? 30 : 250)), i = (uint32_t)(rng_next(&rng) % (m.k.nr - nr)), end = i + nr;
+      const uint32_t nr = 1 + (uint32_t)(rng_next(&rng) % (n % 4 ? 30 : 250)),
+                     i = (uint32_t)(rng_next(&rng) % (m.k.nr - nr)), end = i + nr;
       const uint32_t first = sst_pos_block(m.pos[i]), last = sst_pos_block(m.pos[end - 1]);
       const uint64_t reads = reads_of(&m), bytes = bytes_read(&m);
       sst_hold_drop(&h);
@@ -375,19 +389,23 @@ static void test_behind(void **state) {
         continue;
       }
       const uint32_t pages = last + sst_block_pages(m.t, last) - first;
-      assert_true(pages > SST_PIECES_SPAN ? h.own_bytes > 0 && h.own_bytes <= SST_PIECES_SPAN * BLOCK_PAGE : h.own_bytes > (last - first) * BLOCK_PAGE);
+      assert_true(pages > SST_PIECES_SPAN ? h.own_bytes > 0 && h.own_bytes <= SST_PIECES_SPAN * BLOCK_PAGE
+                                          : h.own_bytes > (last - first) * BLOCK_PAGE);
       assert_true(bytes_read(&m) - bytes <= h.own_bytes);
       const struct sst_hold before = h;
       for (uint32_t k = i + 1; k < end; k++) {
         const uint32_t b = sst_pos_block(m.pos[k]);
-        const bool there = (b - first + sst_block_pages(m.t, b)) * BLOCK_PAGE <= before.own_bytes || pages <= SST_PIECES_SPAN;
+        const bool there = (b - first + sst_block_pages(m.t, b)) * BLOCK_PAGE <= before.own_bytes ||
+                           pages <= SST_PIECES_SPAN;
         if (!there) break;
         assert_true(b == h.block ? sst_holds(&h, m.t, b) : sst_holds_behind(&h, m.t, b));
         ok(read_at(&m, k, end - k, &h));
         assert_int_equal(reads_of(&m), reads + 1);
       }
       uint32_t more = 0;
-      for (uint32_t b = first + sst_block_pages(m.t, first); b <= last && (b - first) * BLOCK_PAGE < before.own_bytes; b += sst_block_pages(m.t, b)) more++;
+      for (uint32_t b = first + sst_block_pages(m.t, first); b <= last && (b - first) * BLOCK_PAGE < before.own_bytes;
+           b += sst_block_pages(m.t, b))
+        more++;
       spans[more < 3 ? more : 3]++;
       // on from there, and back again
       if (pages <= SST_PIECES_SPAN) ok(read_at(&m, end, 3, &h));
@@ -408,7 +426,9 @@ static void test_behind_not(void **state) {
   struct sst_hold h = {0};
   const struct sst_pieces *const all = made_known(&m, &p, 64 * CACHE_PAGE, 60, 4);
   uint32_t i = 0;
-  while (!has_all(&m, all, sst_pos_block(m.pos[i])) || sst_pos_idx(m.pos[i]) != m.t->nr_recs[sst_pos_block(m.pos[i])] - 1u) i++;
+  while (!has_all(&m, all, sst_pos_block(m.pos[i])) ||
+         sst_pos_idx(m.pos[i]) != m.t->nr_recs[sst_pos_block(m.pos[i])] - 1u)
+    i++;
   const uint32_t next = sst_pos_block(m.pos[i + 1]);
   assert_false(cache_has(&m.t->cache, next));
   assert_true(sst_pieces_span(m.t, sst_pos_block(m.pos[i]), sst_pos_idx(m.pos[i]), 5) > BLOCK_PAGE);
@@ -427,7 +447,8 @@ static void test_behind_not(void **state) {
   place_fini(&p);
 }
 
-// Blocks of several pages among others: there is room for all of the last block, some of which came with the first, when more of it is wanted.
+// Blocks of several pages among others: there is room for all of the last block, some of which came with the first,
+// when more of it is wanted.
 static void test_behind_large(void **state) {
   (void)state;
   struct place p;
@@ -534,7 +555,8 @@ static void test_large(void **state) {
   for (uint32_t i = 0; i < 2000; i++) {
     const uint32_t vlen = i == 1000 ? REMIXDB_KV_MAX - 4 : 20;
     (void)snprintf((char *)value, 20, "%u", i);
-    sst_build_add(b, &(struct kv_rec){.key = (store32le(key, __builtin_bswap32(i)), key), .klen = 4, .val = value, .vlen = vlen});
+    sst_build_add(
+        b, &(struct kv_rec){.key = (store32le(key, __builtin_bswap32(i)), key), .klen = 4, .val = value, .vlen = vlen});
   }
   ok(sst_build_finish(b, &size));
   struct sst_pieces *const pieces = sst_build_pieces(b);
@@ -626,7 +648,8 @@ static void test_wrong_sums(void **state) {
   place_fini(&p);
 }
 
-// Reads and allocations that fail, at every place: they are reported, or done without, and the next one finds all as it was.
+// Reads and allocations that fail, at every place: they are reported, or done without, and the next one finds all as it
+// was.
 static void test_faults(void **state) {
   (void)state;
   struct place p;
@@ -662,7 +685,8 @@ static void test_faults(void **state) {
   place_fini(&p);
 }
 
-// A builder that cannot have the memory for them now and then: of what it gives, what is known is right, and there is nothing where it ended without.
+// A builder that cannot have the memory for them now and then: of what it gives, what is known is right, and there is
+// nothing where it ended without.
 static void test_builder_faults(void **state) {
   (void)state;
   struct place p;
@@ -696,7 +720,9 @@ static void test_builder_faults(void **state) {
       if (sst_block_pages(m.t, i) > BLOCK_GROW_PAGES) continue;
       if (atomic_load(&pieces[i].known) == 0) unknown++;
       // the table's number is in its sums
-      else assert_true(pieces[i].first[1] == m.pieces[i].first[1] && pieces[i].offs[3] == m.pieces[i].offs[3] && pieces[i].sums[0] != m.pieces[i].sums[0]);
+      else
+        assert_true(pieces[i].first[1] == m.pieces[i].first[1] && pieces[i].offs[3] == m.pieces[i].offs[3] &&
+                    pieces[i].sums[0] != m.pieces[i].sums[0]);
     }
     some += unknown > 0;
     mem_free(pieces);
@@ -763,9 +789,14 @@ static void test_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_cut),    cmocka_unit_test(test_given),  cmocka_unit_test(test_unsuited),   cmocka_unit_test(test_learn),  cmocka_unit_test(test_few),
-      cmocka_unit_test(test_more),   cmocka_unit_test(test_damage), cmocka_unit_test(test_wrong_sums), cmocka_unit_test(test_faults), cmocka_unit_test(test_builder_faults), cmocka_unit_test(test_large), cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_behind), cmocka_unit_test(test_behind_not), cmocka_unit_test(test_behind_wrong), cmocka_unit_test(test_behind_large),
+      cmocka_unit_test(test_cut),          cmocka_unit_test(test_given),
+      cmocka_unit_test(test_unsuited),     cmocka_unit_test(test_learn),
+      cmocka_unit_test(test_few),          cmocka_unit_test(test_more),
+      cmocka_unit_test(test_damage),       cmocka_unit_test(test_wrong_sums),
+      cmocka_unit_test(test_faults),       cmocka_unit_test(test_builder_faults),
+      cmocka_unit_test(test_large),        cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_behind),       cmocka_unit_test(test_behind_not),
+      cmocka_unit_test(test_behind_wrong), cmocka_unit_test(test_behind_large),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Versions: finding a partition against a search in an array, CURRENT written and read back, damaged in every bit, and what is
-// cleaned away.
+// Versions: finding a partition against a search in an array, CURRENT written and read back, damaged in every bit, and
+// what is cleaned away.
 #include <fcntl.h>
 
 #include "tests/lib/place.h"
@@ -40,7 +40,8 @@ static uint32_t shape_key(const struct shape *s, uint64_t *rng, uint8_t *buf) {
   for (; len < s->common; len++) buf[len] = (uint8_t)('k' + len % 3);
   const uint8_t same = letters[rng_next(rng) % 2];
   for (uint32_t i = 0; i < s->middle; i++) buf[len++] = same;
-  for (uint32_t n = (uint32_t)(rng_next(rng) % (s->tail + 1)); n > 0; n--) buf[len++] = letters[rng_next(rng) % s->letters];
+  for (uint32_t n = (uint32_t)(rng_next(rng) % (s->tail + 1)); n > 0; n--)
+    buf[len++] = letters[rng_next(rng) % s->letters];
   return len;
 }
 
@@ -73,7 +74,9 @@ static void find_once(const struct shape *s, uint64_t seed) {
         case 1: key[len++] = 0; break;
         case 2: key[len++] = 0xff; break;
         case 3: len = len ? (uint32_t)(rng_next(&rng) % len) : 0; break;
-        case 4: if (len) key[rng_next(&rng) % len] ^= (uint8_t)(1u << rng_next(&rng) % 8); break;
+        case 4:
+          if (len) key[rng_next(&rng) % len] ^= (uint8_t)(1u << rng_next(&rng) % 8);
+          break;
         default: break;
       }
     } else {
@@ -105,7 +108,8 @@ struct store {
   struct version *v;
 };
 
-// Four partitions: nothing; three tables; one table, REMIX without tags; nothing. With young views two more tables for the second and one for the third.
+// Four partitions: nothing; three tables; one table, REMIX without tags; nothing. With young views two more tables for
+// the second and one for the third.
 static void store_init(struct store *s, uint64_t seed) {
   uint64_t rng = seed;
   place_init(&s->p, 0);
@@ -335,7 +339,8 @@ static void test_damaged(void **state) {
     uint64_t id;
     buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
     file_put(&s, FILES_CURRENT, buf, len);
-    if (load(&s) != REMIXDB_CORRUPT || version_peek(&s.p.at, &id) != REMIXDB_CORRUPT) fail_msg("bit %zu is not corruption", bit);
+    if (load(&s) != REMIXDB_CORRUPT || version_peek(&s.p.at, &id) != REMIXDB_CORRUPT)
+      fail_msg("bit %zu is not corruption", bit);
     buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
   }
   for (size_t cut = 0; cut < len; cut++) {
@@ -369,20 +374,21 @@ static void test_forged(void **state) {
   ok(version_save(&s.p.ctx, s.v));
   size_t len;
   uint8_t *buf = current_get(&s, &len), *b = calloc(1, len + 64);
-  const size_t part1 = 56 + 16, part2 = part1 + 16 + s.v->parts[1]->alen + 3 * 8, part3 = part2 + 16 + s.v->parts[2]->alen + 8;
-#define FORGED(status, change, size)                                                                   \
-  do {                                                                                                 \
-    memcpy(b, buf, len);                                                                               \
-    change;                                                                                            \
-    const enum remixdb_status got = load_forged(&s, b, (size));                                        \
-    if (got != (status)) fail_msg("%s: status %d: %s", #change, got, got ? err_msg() : "");            \
+  const size_t part1 = 56 + 16, part2 = part1 + 16 + s.v->parts[1]->alen + 3 * 8,
+               part3 = part2 + 16 + s.v->parts[2]->alen + 8;
+#define FORGED(status, change, size)                                                        \
+  do {                                                                                      \
+    memcpy(b, buf, len);                                                                    \
+    change;                                                                                 \
+    const enum remixdb_status got = load_forged(&s, b, (size));                             \
+    if (got != (status)) fail_msg("%s: status %d: %s", #change, got, got ? err_msg() : ""); \
   } while (0)
   FORGED(REMIXDB_OK, (void)0, len);
   FORGED(REMIXDB_VERSION, store32le(b + 8, 0), len);
   FORGED(REMIXDB_VERSION, store32le(b + 8, 3), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + 8, 2), len);  // of which each partition has more
   FORGED(REMIXDB_VERSION, store32le(b + 8, UINT32_MAX), len);
-  FORGED(REMIXDB_CORRUPT, store32le(b + 12, 0), len);            // partitions
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, 0), len);  // partitions
   FORGED(REMIXDB_CORRUPT, store32le(b + 12, 3), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + 12, 5), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + 12, UINT32_MAX), len);
@@ -403,17 +409,17 @@ static void test_forged(void **state) {
   assert_non_null(strstr(err_msg(), "table 0"));
   FORGED(REMIXDB_CORRUPT, store32le(b + part1, UINT32_MAX), len);  // an anchor's length
   FORGED(REMIXDB_CORRUPT, store32le(b + part1, load32le(b + part1) + 1), len);
-  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 33), len);     // tables
+  FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 33), len);  // tables
   FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, UINT32_MAX), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 2), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 0), len);
-  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, 0), len);      // the REMIX
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, 0), len);  // the REMIX
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, load64le(b + part2 + 8)), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part3 + 8, 1), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part2 - 8, 1000000), len);  // a table
   FORGED(REMIXDB_CORRUPT, store64le(b + part2 - 8, load64le(b + part2 - 16)), len);
   assert_non_null(strstr(err_msg(), "twice"));  // before its REMIX is looked at, which may have been made to fit
-  FORGED(REMIXDB_CORRUPT, b[part1 + 16] ^= 0x80, len);            // an anchor
+  FORGED(REMIXDB_CORRUPT, b[part1 + 16] ^= 0x80, len);  // an anchor
   FORGED(REMIXDB_CORRUPT, b[part3 + 16] = 0, len);
   FORGED(REMIXDB_CORRUPT, (void)0, len + 1);
   FORGED(REMIXDB_CORRUPT, (void)0, len + 16);
@@ -471,7 +477,8 @@ static void test_forged_young(void **state) {
   size_t len;
   uint8_t *buf = current_get(&s, &len), *b = calloc(1, len + 64);
   const struct part *const p1 = s.v->parts[1], *const p2 = s.v->parts[2];
-  const size_t part1 = 56 + 32, tables1 = part1 + 32 + p1->alen, part2 = tables1 + 5 * 8, tables2 = part2 + 32 + p2->alen, part3 = tables2 + 2 * 8;
+  const size_t part1 = 56 + 32, tables1 = part1 + 32 + p1->alen, part2 = tables1 + 5 * 8,
+               tables2 = part2 + 32 + p2->alen, part3 = tables2 + 2 * 8;
   assert_int_equal(part3 + 32 + s.v->parts[3]->alen + 8, len);
   FORGED(REMIXDB_OK, (void)0, len);
   // to be read by somebody who knows none
@@ -487,7 +494,8 @@ static void test_forged_young(void **state) {
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, s.v->next_file), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, UINT64_MAX), len);
   // the views changed for each other
-  FORGED(REMIXDB_CORRUPT, (store64le(b + part1 + 8, p1->young->number), store64le(b + part1 + 16, p1->remix->number)), len);
+  FORGED(REMIXDB_CORRUPT, (store64le(b + part1 + 8, p1->young->number), store64le(b + part1 + 16, p1->remix->number)),
+         len);
   // how many tables are its: none, too few, too many, all, more than all, only the low half looked at
   for (uint64_t n = 0; n < 40; n++) FORGED(n == 2 ? REMIXDB_OK : REMIXDB_CORRUPT, store64le(b + part1 + 24, n), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, 5), len);
@@ -503,7 +511,10 @@ static void test_forged_young(void **state) {
   FORGED(REMIXDB_CORRUPT, store64le(b + part3 + 24, 1), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, 0), len);
   // tables in another order, the same twice, of the other view, free, of another partition
-  FORGED(REMIXDB_CORRUPT, (store64le(b + tables1 + 24, p1->young->runs[1]->number), store64le(b + tables1 + 32, p1->young->runs[0]->number)), len);
+  FORGED(REMIXDB_CORRUPT,
+         (store64le(b + tables1 + 24, p1->young->runs[1]->number),
+          store64le(b + tables1 + 32, p1->young->runs[0]->number)),
+         len);
   FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 32, p1->young->runs[0]->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 24, p1->remix->runs[0]->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 24, p2->young->runs[0]->number), len);
@@ -536,7 +547,8 @@ static void test_forged_young(void **state) {
       b[at] = (uint8_t)(rng_next(&rng) >> rng_next(&rng) % 64);
     }
     const enum remixdb_status got = load_forged(&s, b, len);
-    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT) fail_msg("seed %llu: status %d: %s", (unsigned long long)seed, got, err_msg());
+    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT)
+      fail_msg("seed %llu: status %d: %s", (unsigned long long)seed, got, err_msg());
   }
   free(b);
   mem_free(buf);
@@ -595,7 +607,8 @@ static void test_missing(void **state) {
   }
   ok(load(&s));
   // of all that is missing it is the first partition's that is told
-  const char *first = with_young ? s.v->parts[1]->young->path : s.v->parts[1]->remix->path, *second = s.v->parts[2]->remix->path;
+  const char *first = with_young ? s.v->parts[1]->young->path : s.v->parts[1]->remix->path,
+             *second = s.v->parts[2]->remix->path;
   char away[2][ENV_PATH_MAX + 8];
   (void)snprintf(away[0], sizeof(away[0]), "%s.away", first);
   (void)snprintf(away[1], sizeof(away[1]), "%s.away", second);
@@ -746,9 +759,23 @@ static void test_clean(void **state) {
   ok(version_clean(&s.p.ctx, s.v, &nr));
   assert_int_equal(nr, 0);
   static const char *const others[] = {
-      "LOCK",      "000001.wal",   "1.sst",         "0000001.sst", "000001.sst.bak", "000001", ".sst", "x000001.sst", "000001sst",
-      "notes.txt", "CURRENT.tmp2", "000001.remix2", "-00001.sst",  "000900.SST",
-      "99999999999999999999999.sst", "18446744073709551615.sst", "9223372036854775809.sst",
+      "LOCK",
+      "000001.wal",
+      "1.sst",
+      "0000001.sst",
+      "000001.sst.bak",
+      "000001",
+      ".sst",
+      "x000001.sst",
+      "000001sst",
+      "notes.txt",
+      "CURRENT.tmp2",
+      "000001.remix2",
+      "-00001.sst",
+      "000900.SST",
+      "99999999999999999999999.sst",
+      "18446744073709551615.sst",
+      "9223372036854775809.sst",
       "this name is longer than thirty-two bytes.sst",
   };
   const uint32_t nr_others = sizeof(others) / sizeof(others[0]);
@@ -828,9 +855,9 @@ static void test_too_large(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      OLD(test_find),         BOTH(test_round_trip), BOTH(test_shared),     BOTH(test_damaged),   OLD(test_forged), YOUNG(test_forged_young),
-      YOUNG(test_young_outside),
-      BOTH(test_missing),     BOTH(test_save_fails), BOTH(test_load_fails), BOTH(test_no_memory), BOTH(test_clean),
+      OLD(test_find),        BOTH(test_round_trip),    BOTH(test_shared),         BOTH(test_damaged),
+      OLD(test_forged),      YOUNG(test_forged_young), YOUNG(test_young_outside), BOTH(test_missing),
+      BOTH(test_save_fails), BOTH(test_load_fails),    BOTH(test_no_memory),      BOTH(test_clean),
       OLD(test_too_large),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

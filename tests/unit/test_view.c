@@ -89,8 +89,8 @@ static void fill(struct memtable *m, uint32_t nr, uint32_t *at) {
   epoch_leave(m->all->epoch, &slot);
 }
 
-// Memory for the next memtable is wanted ahead: a chunk at first, all of it by the time this one is full; one chunk while one is frozen. What takes a chunk of its own
-// does not count.
+// Memory for the next memtable is wanted ahead: a chunk at first, all of it by the time this one is full; one chunk
+// while one is frozen. What takes a chunk of its own does not count.
 static void test_ahead(void **state) {
   (void)state;
   struct world w;
@@ -201,8 +201,8 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_never_begun), cmocka_unit_test(test_kept), cmocka_unit_test(test_ahead),      cmocka_unit_test(test_view_keeps),
-      cmocka_unit_test(test_view_retired), cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_never_begun), cmocka_unit_test(test_kept),         cmocka_unit_test(test_ahead),
+      cmocka_unit_test(test_view_keeps),  cmocka_unit_test(test_view_retired), cmocka_unit_test(test_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,36 +24,40 @@
 
 static uint64_t seed_now;  // printed when a check of a random test fails
 
-#define CHECK(cond, ...)                                                                             \
-  do {                                                                                               \
-    if (!(cond)) {                                                                                   \
-      print_error("seed %llu: ", (unsigned long long)seed_now);                                      \
-      print_error(__VA_ARGS__);                                                                      \
-      print_error(" (last message: %s)\n", err_msg());                                               \
-      fail();                                                                                        \
-    }                                                                                                \
+#define CHECK(cond, ...)                                        \
+  do {                                                          \
+    if (!(cond)) {                                              \
+      print_error("seed %llu: ", (unsigned long long)seed_now); \
+      print_error(__VA_ARGS__);                                 \
+      print_error(" (last message: %s)\n", err_msg());          \
+      fail();                                                   \
+    }                                                           \
   } while (0)
 
 static uint64_t pick(uint64_t *rng, uint64_t below) { return rng_next(rng) % below; }
 
-// ---- the model: what was appended. A record is made from a tag, so that a stale one is told from the one that should be there.
+// ---- the model: what was appended. A record is made from a tag, so that a stale one is told from the one that should
+// be there.
 
 #define MODEL_MAX 60000u
 
 struct model {
-  uint64_t tags[MODEL_MAX];   // of record i, from 1 on
-  bool ends[MODEL_MAX];       // whether a batch ends with it
-  uint64_t nr;                // appended
-  uint64_t synced;            // acknowledged as durable
+  uint64_t tags[MODEL_MAX];         // of record i, from 1 on
+  bool ends[MODEL_MAX];             // whether a batch ends with it
+  uint64_t nr;                      // appended
+  uint64_t synced;                  // acknowledged as durable
   uint64_t oldest_gen, oldest_seq;  // what the version file would say
-  uint64_t gen, gen_seq;      // the active segment and the number it began after
+  uint64_t gen, gen_seq;            // the active segment and the number it began after
   bool fresh;
 };
 
 static uint8_t rec_key[256], rec_val[70000];
 
 static struct kv_rec rec_of(uint64_t tag) {
-  struct kv_rec r = {.key = rec_key, .val = rec_val, .klen = (uint32_t)(tag % 40), .vlen = (uint32_t)((tag >> 8) % 160)};
+  struct kv_rec r = {.key = rec_key,
+                     .val = rec_val,
+                     .klen = (uint32_t)(tag % 40),
+                     .vlen = (uint32_t)((tag >> 8) % 160)};
   r.tomb = (tag >> 16) % 8 == 0;
   if ((tag >> 20) % 64 == 0) r.vlen = 20000 + (uint32_t)((tag >> 32) % 40000);
   if (r.tomb) r.vlen = 0;
@@ -143,7 +147,9 @@ static enum remixdb_status append_by(struct wal *w, struct model *m, uint64_t *r
   return REMIXDB_OK;
 }
 
-static enum remixdb_status append(struct wal *w, struct model *m, uint64_t *rng, uint32_t nr) { return append_by(w, m, rng, nr, wal_begin); }
+static enum remixdb_status append(struct wal *w, struct model *m, uint64_t *rng, uint32_t nr) {
+  return append_by(w, m, rng, nr, wal_begin);
+}
 
 static enum remixdb_status sync_model(struct wal *w, struct model *m) {
   const enum remixdb_status s = wal_sync(w);
@@ -199,7 +205,8 @@ static const char *file_of(struct simdisk *d, uint64_t gen) {
   for (int i = 0; i < 20; i++) {
     uint8_t head[HEAD];
     (void)snprintf(path, sizeof(path), DIR "/wal-%d", i);
-    if (simdisk_peek(d, path, 0, head, HEAD) && memcmp(head, "#REMXWAL", 8) == 0 && load64le(head + 24) == gen) return path;
+    if (simdisk_peek(d, path, 0, head, HEAD) && memcmp(head, "#REMXWAL", 8) == 0 && load64le(head + 24) == gen)
+      return path;
   }
   return NULL;
 }
@@ -398,7 +405,8 @@ static void test_ahead(void **state) {
     // once in each step, and before each time that the room doubles; the second segment has its room from the beginning
     assert_in_range(helped, segment ? 0 : 7, segment ? 1 : 10);
     if (segment == 1) {
-      // the header has not been synced: nothing is made ready before; nor while there is an older segment, which will serve
+      // the header has not been synced: nothing is made ready before; nor while there is an older segment, which will
+      // serve
       assert_int_equal(nr_files(d), 2);
       assert_int_equal(sync_model(w, m), REMIXDB_OK);
       wal_ahead(w);
@@ -420,7 +428,8 @@ static void test_ahead(void **state) {
     assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
     assert_int_equal(waits(d), before);
   }
-  // A segment that nobody made ready is no larger than it must be, nor one that is made ready when the active one is small.
+  // A segment that nobody made ready is no larger than it must be, nor one that is made ready when the active one is
+  // small.
   assert_int_equal(sync_model(w, m), REMIXDB_OK);
   assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
   assert_int_equal(simdisk_size(d, DIR "/wal-2"), WAL_FIRST);
@@ -431,7 +440,8 @@ static void test_ahead(void **state) {
   simdisk_destroy(d);
 }
 
-// Without wal_ahead who appends makes room, before it is needed; and a disk that is full for what is made ahead takes all that is needed now.
+// Without wal_ahead who appends makes room, before it is needed; and a disk that is full for what is made ahead takes
+// all that is needed now.
 static void test_ahead_alone(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -466,7 +476,8 @@ static void test_ahead_alone(void **state) {
   assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
   // after an error that stays nothing is done
   assert_int_equal(sync_model(w, m), REMIXDB_OK);
-  while ((uint64_t)simdisk_size(d, DIR "/wal-1") > wal_segment_bytes(w) + step / 2 - WAL_BUF) assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
+  while ((uint64_t)simdisk_size(d, DIR "/wal-1") > wal_segment_bytes(w) + step / 2 - WAL_BUF)
+    assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
   assert_true(wal_ahead_pending(w));
   simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
   assert_int_equal(wal_sync(w), REMIXDB_IO);
@@ -600,26 +611,19 @@ static void crash_round(struct simdisk **disk, struct model *m, uint64_t *rng) {
   const uint64_t nr_ops = s == REMIXDB_OK ? pick(rng, 40) : 0;
   for (uint64_t i = 0; i < nr_ops && s == REMIXDB_OK; i++) {
     const uint64_t dice = pick(rng, 100);
-    if (dice < 55)
-      s = append(w, m, rng, 1 + (uint32_t)pick(rng, 4));
-    else if (dice < 58)
-      s = append(w, m, rng, 60 + (uint32_t)pick(rng, 300));
-    else if (dice < 72)
-      s = wal_flush(w);
-    else if (dice < 84)
-      s = sync_model(w, m);
-    else if (dice < 86)
-      s = wal_prepare(w);
-    else if (dice < 88)
-      s = wal_mark(w);
-    else if (dice < 96)
-      s = wal_switch(w, switched, m);
-    else
-      s = release_model(w, m);
+    if (dice < 55) s = append(w, m, rng, 1 + (uint32_t)pick(rng, 4));
+    else if (dice < 58) s = append(w, m, rng, 60 + (uint32_t)pick(rng, 300));
+    else if (dice < 72) s = wal_flush(w);
+    else if (dice < 84) s = sync_model(w, m);
+    else if (dice < 86) s = wal_prepare(w);
+    else if (dice < 88) s = wal_mark(w);
+    else if (dice < 96) s = wal_switch(w, switched, m);
+    else s = release_model(w, m);
     CHECK(s == REMIXDB_OK || (s == REMIXDB_IO && simdisk_is_off(d)), "op %llu: status %d", (unsigned long long)dice, s);
   }
   if (w) {
-    if (!simdisk_is_off(d) && pick(rng, 4) != 0) simdisk_power_off(d, pick(rng, 2) * pick(rng, 8));  // no clean end, or half of one
+    if (!simdisk_is_off(d) && pick(rng, 4) != 0)
+      simdisk_power_off(d, pick(rng, 2) * pick(rng, 8));  // no clean end, or half of one
     s = wal_close(w);
     if (s == REMIXDB_OK) m->synced = m->nr;
   }
@@ -692,8 +696,8 @@ static void die(struct simdisk *d, struct wal *w) {
   simdisk_fault(d, SIMDISK_SYNC, 0, 0, 0);
 }
 
-// Three live segments and a spare or two. *proven: the offset of the active one up to which damage must be found: all when the log
-// is closed; else what the last sync made durable, which a frame behind it states.
+// Three live segments and a spare or two. *proven: the offset of the active one up to which damage must be found: all
+// when the log is closed; else what the last sync made durable, which a frame behind it states.
 static struct simdisk *damage_disk(struct model *m, uint64_t seed, bool closed, uint64_t *proven) {
   struct simdisk *const d = disk_create();
   struct wal *w;
@@ -750,8 +754,9 @@ static void test_flips(void **state) {
       struct wal_recovery rec;
       const enum remixdb_status s = open_as(simdisk_dir(simdisk_env(d), DIR), m, true, &rec, &w);
       const bool watermark = off >= LEVEL && off < LEVEL_END;
-      CHECK(s == REMIXDB_CORRUPT || off >= durable || watermark, "generation %llu, byte %llu before %llu flipped: status %d",
-            (unsigned long long)gen, (unsigned long long)off, (unsigned long long)durable, s);
+      CHECK(s == REMIXDB_CORRUPT || off >= durable || watermark,
+            "generation %llu, byte %llu before %llu flipped: status %d", (unsigned long long)gen,
+            (unsigned long long)off, (unsigned long long)durable, s);
       CHECK(s == REMIXDB_OK || s == REMIXDB_CORRUPT, "status %d", s);
       CHECK(s == REMIXDB_OK || !watermark, "a watermark damaged, and nothing else");
       if (s == REMIXDB_OK) {
@@ -1007,7 +1012,8 @@ static void append_sized(struct wal *w, size_t nbytes) {
   assert_int_equal(wal_flush(w), REMIXDB_OK);
 }
 
-static enum remixdb_status open_any(struct simdisk *d, bool fresh, bool read_only, struct wal_recovery *rec, struct wal **out) {
+static enum remixdb_status open_any(struct simdisk *d, bool fresh, bool read_only, struct wal_recovery *rec,
+                                    struct wal **out) {
   const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .read_only = read_only};
   return wal_open(&o, 1, 0, fresh, NULL, NULL, rec, out);
 }
@@ -1101,9 +1107,7 @@ static void test_lost_segment(void **state) {
     (void)snprintf(path, sizeof(path), "%s", file_of(d, gen));
     int fd;
     switch (what / 4) {
-      case 0:
-        assert_int_equal(env_unlink(ENV_PATHS(e), path), REMIXDB_OK);
-        break;
+      case 0: assert_int_equal(env_unlink(ENV_PATHS(e), path), REMIXDB_OK); break;
       case 1:
         assert_int_equal(env_open(ENV_PATHS(e), path, ENV_READ | ENV_WRITE, &fd), REMIXDB_OK);
         assert_int_equal(env_truncate(e, fd, path, HEAD - 1), REMIXDB_OK);
@@ -1185,7 +1189,8 @@ static void test_mark(void **state) {
   simdisk_destroy(d);
 }
 
-// What the fsync of a watermark reports may be of frames that were written before it: whatever it is, nothing that follows is acknowledged.
+// What the fsync of a watermark reports may be of frames that were written before it: whatever it is, nothing that
+// follows is acknowledged.
 static void test_mark_tells_of_frames(void **state) {
   (void)state;
   static const int errnums[] = {EIO, ENOSPC, EDQUOT, ENOMEM};
@@ -1341,14 +1346,14 @@ static void test_forged_frames(void **state) {
     const uint64_t at = HEAD + FRAME_HEAD + 20;
     assert_true(simdisk_peek(d, DIR "/wal-0", at, good, sizeof(good)));
     memcpy(f, good, sizeof(f));
-    if (what == 1) store64le(f + 16, 3);                    // a gap in the numbers
-    if (what == 2) store64le(f + 16, 1);                    // a number twice
-    if (what == 3) store32le(f + 32, 2);                    // more records than there are
-    if (what == 4) store32le(f + 32, 0);                    // none
-    if (what == 5) f[FRAME_HEAD + 1] = 5;                   // bytes left over
-    if (what == 6) f[FRAME_HEAD + 1] = 100;                 // a value longer than the frame
-    if (what == 7) store64le(f + 24, at + 1);               // durable beyond itself
-    if (what == 8) store32le(f + 12, 1000000);              // longer than the file
+    if (what == 1) store64le(f + 16, 3);        // a gap in the numbers
+    if (what == 2) store64le(f + 16, 1);        // a number twice
+    if (what == 3) store32le(f + 32, 2);        // more records than there are
+    if (what == 4) store32le(f + 32, 0);        // none
+    if (what == 5) f[FRAME_HEAD + 1] = 5;       // bytes left over
+    if (what == 6) f[FRAME_HEAD + 1] = 100;     // a value longer than the frame
+    if (what == 7) store64le(f + 24, at + 1);   // durable beyond itself
+    if (what == 8) store32le(f + 12, 1000000);  // longer than the file
     store32le(f + 36, (uint32_t)hash64_seed(f + 8, 28, ~(seed + at)));
     store64le(f, hash64_seed(f + 8, sizeof(f) - 8, seed + at));
     assert_int_equal(what == 0, memcmp(f, good, sizeof(f)) == 0);
@@ -1440,7 +1445,8 @@ static void test_failed_sync_is_sticky(void **state) {
   }
 }
 
-// The disk has no room for more of the segment: a record is refused, nothing else happens, and it is accepted when there is room.
+// The disk has no room for more of the segment: a record is refused, nothing else happens, and it is accepted when
+// there is room.
 static void test_full_disk_at_allocate(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -1583,8 +1589,8 @@ static void test_no_memory(void **state) {
 // Each kind of call fails once, at every point of a whole life: nothing that was acknowledged is lost.
 static void test_every_call_fails(void **state) {
   (void)state;
-  static const enum simdisk_call calls[] = {SIMDISK_OPEN, SIMDISK_READ, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_ALLOCATE,
-                                            SIMDISK_STAT, SIMDISK_UNLINK, SIMDISK_LIST, SIMDISK_CLOSE};
+  static const enum simdisk_call calls[] = {SIMDISK_OPEN, SIMDISK_READ,   SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_ALLOCATE,
+                                            SIMDISK_STAT, SIMDISK_UNLINK, SIMDISK_LIST,  SIMDISK_CLOSE};
   for (size_t c = 0; c < sizeof(calls) / sizeof(calls[0]); c++) {
     for (uint64_t skip = 0; skip < 14; skip++) {
       struct simdisk *const d = disk_create();
@@ -1625,7 +1631,8 @@ static void test_every_call_fails(void **state) {
 
 struct crowd {
   struct wal *w;
-  uint64_t tags[APPENDERS * PER_THREAD + 1];  // by sequence number; guarded by the log's lock, as a memtable's stamps are
+  uint64_t
+      tags[APPENDERS * PER_THREAD + 1];  // by sequence number; guarded by the log's lock, as a memtable's stamps are
   _Atomic uint64_t gen_at_switch;
   _Atomic uint64_t published;
   _Atomic bool stop;
@@ -1735,7 +1742,8 @@ static void run_crowd(const struct env_dir *dir) {
     a[i] = (struct appender){c, (uint64_t)i + 1};
     assert_int_equal(thread_start(&threads[i], appender_main, &a[i], "append"), REMIXDB_OK);
   }
-  for (int i = 0; i < 2; i++) assert_int_equal(thread_start(&threads[APPENDERS + i], syncer_main, c, "sync"), REMIXDB_OK);
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(thread_start(&threads[APPENDERS + i], syncer_main, c, "sync"), REMIXDB_OK);
   assert_int_equal(thread_start(&threads[APPENDERS + 2], switcher_main, c, "switch"), REMIXDB_OK);
   for (int i = 0; i < APPENDERS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
   atomic_store(&c->stop, true);

@@ -112,10 +112,10 @@ static struct {
   struct env env;
   struct env_ops ops;
   const struct env_ops *real;
-  uint64_t from, to;           // of what was written of frames
-  const char *unread;          // the file of which [bad_from, bad_to) cannot be read
+  uint64_t from, to;   // of what was written of frames
+  const char *unread;  // the file of which [bad_from, bad_to) cannot be read
   uint64_t bad_from, bad_to;
-  const char *full;            // the file that cannot be written to: the disk is full, and the file system never writes in place
+  const char *full;  // the file that cannot be written to: the disk is full, and the file system never writes in place
   int fd, full_fd;
 } spy;
 
@@ -171,8 +171,8 @@ static struct wal *open_after_failed_sync(struct simdisk *d, struct wal *w) {
   return open_log(&spy.env, false);
 }
 
-// After an fsync that has failed the system may call pages clean that never came to the disk, and another fsync writes nothing: what nothing proves to be on disk is written again,
-// and no more than that.
+// After an fsync that has failed the system may call pages clean that never came to the disk, and another fsync writes
+// nothing: what nothing proves to be on disk is written again, and no more than that.
 static void test_written_again(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -221,7 +221,8 @@ static void test_written_again(void **state) {
   simdisk_destroy(d);
 }
 
-// A file system that never writes in place has no room for that when the disk is full, and the store opens all the same, with a segment that was made ready.
+// A file system that never writes in place has no room for that when the disk is full, and the store opens all the
+// same, with a segment that was made ready.
 static void test_not_written_again(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -262,7 +263,8 @@ static void test_many_segments(void **state) {
 
 // ---- a damaged log
 
-// A tail that a recovery has cut does not come back, and nor do the records of the same numbers that followed go: any power cut, then more writes.
+// A tail that a recovery has cut does not come back, and nor do the records of the same numbers that followed go: any
+// power cut, then more writes.
 static void test_cut_tail(void **state) {
   (void)state;
   uint32_t cut = 0;
@@ -368,7 +370,8 @@ static void test_broken_header_of_old(void **state) {
   }
 }
 
-// The header that says where an older one was cut is broken: what was cut bears numbers that the frames of the newer one have.
+// The header that says where an older one was cut is broken: what was cut bears numbers that the frames of the newer
+// one have.
 static void test_cut_tail_and_broken_header(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 100; seed++) {
@@ -461,7 +464,8 @@ static void test_unread(void **state) {
 #define EACH 12u   // records of a session, each in a frame of its own
 #define LONG 400u  // bytes of a value
 
-// Closed sessions, a segment each or two; record n has sequence number and tag n. Generations are 1, 3, 4, 6, 8: the second has two.
+// Closed sessions, a segment each or two; record n has sequence number and tag n. Generations are 1, 3, 4, 6, 8: the
+// second has two.
 static struct simdisk *sessions_create(void) {
   struct simdisk *const d = disk_create();
   for (uint32_t i = 0, n = 1; i < SESSIONS; i++) {
@@ -479,7 +483,9 @@ static struct simdisk *sessions_create(void) {
 static struct wal_head head_of(struct simdisk *d, const char *path) {
   uint8_t bytes[WAL_HEAD];
   struct wal_head h = {.gen = 0};
-  if (simdisk_size(d, path) >= (int64_t)sizeof(bytes) && simdisk_peek(d, path, 0, bytes, sizeof(bytes)) && wal_head_get(bytes, path, STORE, &h) != REMIXDB_OK) h.gen = 0;
+  if (simdisk_size(d, path) >= (int64_t)sizeof(bytes) && simdisk_peek(d, path, 0, bytes, sizeof(bytes)) &&
+      wal_head_get(bytes, path, STORE, &h) != REMIXDB_OK)
+    h.gen = 0;
   return h;
 }
 
@@ -511,14 +517,13 @@ static void damage(struct simdisk *d, uint64_t gen, uint32_t frames, enum damage
   (void)snprintf(path, sizeof(path), "%s", segment_of(d, gen));
   switch (what) {
     case GONE: ok(env_unlink(ENV_PATHS(simdisk_env(d)), path)); break;
-    case TAIL: cut_to(d, path, frame_at(frames - 3) + 100); break;       // the head of a frame is left
-    case AT_FRAME: cut_to(d, path, frame_at(frames - 3)); break;         // nothing is
+    case TAIL: cut_to(d, path, frame_at(frames - 3) + 100); break;  // the head of a frame is left
+    case AT_FRAME: cut_to(d, path, frame_at(frames - 3)); break;    // nothing is
     case NO_FRAME: cut_to(d, path, HEAD); break;
     case LAST: assert_true(simdisk_flip(d, path, frame_at(frames) - 1, 1)); break;
     case MIDDLE: assert_true(simdisk_flip(d, path, frame_at(2) + 60, 1)); break;
     case HEADER: assert_true(simdisk_flip(d, path, 40, 1)); break;
-    default:
-      assert_true(simdisk_flip(d, path, 40, 1) && simdisk_flip(d, path, HEAD + 20, 1));
+    default: assert_true(simdisk_flip(d, path, 40, 1) && simdisk_flip(d, path, HEAD + 20, 1));
   }
 }
 
@@ -547,12 +552,15 @@ static void check_told(const char *what, uint32_t a, uint32_t b) {
       named = named || in;
       told = told || in || (l->more && seq >= l->first_seq);
     }
-    if (was_seen(seq) ? named : !told) fail_msg("%s %u %u: record %llu is %s", what, a, b, (unsigned long long)seq, named ? "there and called lost" : "lost and not told");
+    if (was_seen(seq) ? named : !told)
+      fail_msg("%s %u %u: record %llu is %s", what, a, b, (unsigned long long)seq,
+               named ? "there and called lost" : "lost and not told");
   }
   for (uint32_t i = 1; i < seen.nr; i++) assert_true(seen.tags[i] > seen.tags[i - 1]);
 }
 
-// One kind of damage to each segment at a time: which records are lost is told exactly wherever something is left that says it.
+// One kind of damage to each segment at a time: which records are lost is told exactly wherever something is left that
+// says it.
 static void test_losses(void **state) {
   (void)state;
   struct simdisk *const whole = sessions_create();
@@ -576,8 +584,14 @@ static void test_losses(void **state) {
       }
       assert_int_equal(lost.nr, 1);
       const struct wal_loss *const l = &lost.l[0];
-      const uint64_t from = what == MIDDLE ? first + 2 : what == LAST ? last : what == TAIL || what == AT_FRAME ? last - 2 : first;
-      const uint64_t to = what == MIDDLE ? first + 2 : what == HEADER_AND_FIRST ? first : !newest || what == LAST ? last : from;
+      const uint64_t from = what == MIDDLE                     ? first + 2
+                            : what == LAST                     ? last
+                            : what == TAIL || what == AT_FRAME ? last - 2
+                                                               : first;
+      const uint64_t to = what == MIDDLE             ? first + 2
+                          : what == HEADER_AND_FIRST ? first
+                          : !newest || what == LAST  ? last
+                                                     : from;
       assert_true(!l->torn && l->first_seq == from && l->last_seq == to);
       assert_int_equal(l->more, newest && (what == GONE || what == TAIL || what == AT_FRAME || what == NO_FRAME));
       assert_int_equal(l->missing, what == GONE);
@@ -591,7 +605,8 @@ static void test_losses(void **state) {
       const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .read_only = true};
       char text[WAL_LOSS_TEXT];
       assert_int_equal(wal_open(&o, 1, 0, false, take, &seen, NULL, &w), REMIXDB_CORRUPT);
-      if (what >= TAIL && what <= MIDDLE && !strstr(err_msg(), wal_loss_text(l, text, sizeof(text)))) fail_msg("\"%s\" does not say \"%s\"", err_msg(), text);
+      if (what >= TAIL && what <= MIDDLE && !strstr(err_msg(), wal_loss_text(l, text, sizeof(text))))
+        fail_msg("\"%s\" does not say \"%s\"", err_msg(), text);
       simdisk_destroy(d);
     }
   }
@@ -615,7 +630,8 @@ static void test_losses_by_two(void **state) {
       damage(d, segments[i].gen, segments[i].frames, (enum damage)(a % DAMAGES));
       damage(d, segments[k].gen, segments[k].frames, (enum damage)(b % DAMAGES));
       ok(salvage(simdisk_env(d), 1, &out));
-      const bool blind = k == SEGMENTS - 1 && i == SEGMENTS - 2 && takes_header((enum damage)(a % DAMAGES)) && takes_header((enum damage)(b % DAMAGES));
+      const bool blind = k == SEGMENTS - 1 && i == SEGMENTS - 2 && takes_header((enum damage)(a % DAMAGES)) &&
+                         takes_header((enum damage)(b % DAMAGES));
       if (!blind) check_told("two", a, b);
       ok(salvage(simdisk_env(d), 0, &out));
       simdisk_destroy(d);
@@ -630,7 +646,8 @@ static void test_losses_at_ends(void **state) {
   struct simdisk *d = disk_create();
   struct wal_salvage out;
   ok(salvage(simdisk_env(d), 1, &out));
-  assert_true(lost.nr == 1 && lost.l[0].missing && lost.l[0].first_seq == 1 && lost.l[0].last_seq == 0 && lost.l[0].more);
+  assert_true(lost.nr == 1 && lost.l[0].missing && lost.l[0].first_seq == 1 && lost.l[0].last_seq == 0 &&
+              lost.l[0].more);
   ok(salvage(simdisk_env(d), 0, &out));
   assert_true(lost.nr == 1 && lost.l[0].missing && lost.l[0].first_seq == 0);
   struct wal *const w = open_log(simdisk_env(d), true);
@@ -639,7 +656,8 @@ static void test_losses_at_ends(void **state) {
   assert_true(simdisk_poke(c, DIR "/wal-0", frame_at(2) + 50, "x", 1));
   for (uint32_t i = 3; i < 9; i++) assert_true(simdisk_poke(c, DIR "/wal-0", frame_at(i) + 50, "x", 1));
   ok(salvage(simdisk_env(c), 1, &out));
-  assert_true(lost.nr <= 1 && lost.torn == lost.nr && out.lost_bytes == 0);  // nothing was synced: a crash may leave that
+  assert_true(lost.nr <= 1 && lost.torn == lost.nr &&
+              out.lost_bytes == 0);  // nothing was synced: a crash may leave that
   ok(wal_close(w));
   simdisk_destroy(c);
   simdisk_destroy(d);
@@ -714,7 +732,11 @@ static void test_numbers(void **state) {
   static const struct {
     uint64_t gen, seq;
     bool good;
-  } heads[] = {{1, 0, true}, {0, 0, false}, {(uint64_t)1 << 62, (uint64_t)1 << 62, true}, {((uint64_t)1 << 62) + 1, 0, false}, {1, ((uint64_t)1 << 62) + 1, false}};
+  } heads[] = {{1, 0, true},
+               {0, 0, false},
+               {(uint64_t)1 << 62, (uint64_t)1 << 62, true},
+               {((uint64_t)1 << 62) + 1, 0, false},
+               {1, ((uint64_t)1 << 62) + 1, false}};
   for (uint32_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
     const struct wal_head h = {.store_id = STORE, .gen = heads[i].gen, .last_seq = heads[i].seq};
     wal_head_put(head, &h);
@@ -724,7 +746,8 @@ static void test_numbers(void **state) {
   static const struct {
     uint64_t first;
     bool good;
-  } firsts[] = {{1, true}, {0, false}, {((uint64_t)1 << 62) - 1, true}, {(uint64_t)1 << 62, false}, {UINT64_MAX, false}};
+  } firsts[] = {
+      {1, true}, {0, false}, {((uint64_t)1 << 62) - 1, true}, {(uint64_t)1 << 62, false}, {UINT64_MAX, false}};
   for (uint32_t i = 0; i < sizeof(firsts) / sizeof(firsts[0]); i++) {
     struct wal_frame f = {.first_seq = firsts[i].first, .len = 9, .count = 2};
     memset(frame, 0, sizeof(frame));
@@ -772,8 +795,21 @@ static void test_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_written_again), cmocka_unit_test(test_not_written_again), cmocka_unit_test(test_broken_header_of_old), cmocka_unit_test(test_cut_tail_and_broken_header), cmocka_unit_test(test_many_segments), cmocka_unit_test(test_cut_tail), cmocka_unit_test(test_all_sessions),
-      cmocka_unit_test(test_broken_headers), cmocka_unit_test(test_unread), cmocka_unit_test(test_refused), cmocka_unit_test(test_store_id), cmocka_unit_test(test_numbers), cmocka_unit_test(test_losses), cmocka_unit_test(test_losses_by_two), cmocka_unit_test(test_losses_at_ends),
+      cmocka_unit_test(test_written_again),
+      cmocka_unit_test(test_not_written_again),
+      cmocka_unit_test(test_broken_header_of_old),
+      cmocka_unit_test(test_cut_tail_and_broken_header),
+      cmocka_unit_test(test_many_segments),
+      cmocka_unit_test(test_cut_tail),
+      cmocka_unit_test(test_all_sessions),
+      cmocka_unit_test(test_broken_headers),
+      cmocka_unit_test(test_unread),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_store_id),
+      cmocka_unit_test(test_numbers),
+      cmocka_unit_test(test_losses),
+      cmocka_unit_test(test_losses_by_two),
+      cmocka_unit_test(test_losses_at_ends),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,9 +20,9 @@
 
 static uint64_t seed;
 
-#define CHECK(cond)                                                                                           \
-  do {                                                                                                        \
-    if (!(cond)) fail_msg("TEST_SEED=%llu line %d: %s", (unsigned long long)seed, __LINE__, #cond);           \
+#define CHECK(cond)                                                                                 \
+  do {                                                                                              \
+    if (!(cond)) fail_msg("TEST_SEED=%llu line %d: %s", (unsigned long long)seed, __LINE__, #cond); \
   } while (0)
 
 static void check_index(const struct wh *wh, int line) {
@@ -86,10 +86,8 @@ static uint32_t model_rank(const struct model *m, struct kref key) {
   uint32_t lo = 0, hi = m->nr;
   while (lo < hi) {
     const uint32_t mid = (lo + hi) / 2;
-    if (kv_cmp(kref(m->keys[mid].key, m->keys[mid].len), key) < 0)
-      lo = mid + 1;
-    else
-      hi = mid;
+    if (kv_cmp(kref(m->keys[mid].key, m->keys[mid].len), key) < 0) lo = mid + 1;
+    else hi = mid;
   }
   return lo;
 }
@@ -235,8 +233,12 @@ static void model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32
     switch (rng_next(rng) % 5) {
       case 0: buf[len++] = (uint8_t)(rng_next(rng) % 3 * 127); break;
       case 1: len -= len > 0; break;
-      case 2: if (len) buf[len - 1]++; break;
-      case 3: if (len) buf[rng_next(rng) % len]--; break;
+      case 2:
+        if (len) buf[len - 1]++;
+        break;
+      case 3:
+        if (len) buf[rng_next(rng) % len]--;
+        break;
       default: break;
     }
     const struct kref key = kref(buf, len);
@@ -245,10 +247,8 @@ static void model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32
     const bool back = rng_next(rng) % 2;
     epoch_enter(&m->epoch, &m->slot);
     CHECK(ver_matches(wh_get(m->wh, key, key_hash(key), moment), there ? model_seen(&m->keys[at], moment) : NULL));
-    if (back)
-      wh_seek_for_prev(&c, key);
-    else
-      wh_seek(&c, key);
+    if (back) wh_seek_for_prev(&c, key);
+    else wh_seek(&c, key);
     epoch_exit(&m->slot);
     int64_t i = back ? (int64_t)at - !there : (int64_t)at, dir = back ? -1 : 1;
     for (uint32_t step = 0; step < 12; step++) {
@@ -261,10 +261,8 @@ static void model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32
       CHECK(kv_eq(wh_key(&c), model_kref(&m->keys[i])));
       CHECK(ver_matches(c.ver, model_seen(&m->keys[i], moment)));
       if (rng_next(rng) % 4 == 0) dir = -dir;
-      if (dir > 0)
-        wh_next(&c);
-      else
-        wh_prev(&c);
+      if (dir > 0) wh_next(&c);
+      else wh_prev(&c);
       i += dir;
     }
   }
@@ -298,7 +296,9 @@ static struct kref shape_key(enum shape shape, uint64_t n, uint64_t *rng, uint8_
       break;
     case ASCENDING: len = (uint32_t)sprintf((char *)buf, "%08llu", (unsigned long long)n); break;
     case DESCENDING: len = (uint32_t)sprintf((char *)buf, "%08llu", (unsigned long long)(99999999 - n)); break;
-    default: len = (uint32_t)sprintf((char *)buf, "%llu:%06llu", (unsigned long long)(n * 7 % 13), (unsigned long long)n); break;
+    default:
+      len = (uint32_t)sprintf((char *)buf, "%llu:%06llu", (unsigned long long)(n * 7 % 13), (unsigned long long)n);
+      break;
   }
   return kref(buf, len);
 }
@@ -343,13 +343,15 @@ static enum remixdb_status many_put(struct model *m, struct many *b, bool take_b
   wh_many_init(&w, m->wh);
   for (; linked < b->nr && s == REMIXDB_OK; linked += s == REMIXDB_OK) {
     memset(val, (uint8_t)(m->seq + 1 + linked), sizeof(val));
-    s = wh_many_link(&w, b->keys[linked], key_hash(b->keys[linked]), val, b->vlen[linked], b->tomb[linked], &b->links[linked]);
+    s = wh_many_link(&w, b->keys[linked], key_hash(b->keys[linked]), val, b->vlen[linked], b->tomb[linked],
+                     &b->links[linked]);
   }
   // what is pending is not there, whatever moves meanwhile
   for (uint32_t i = 0; i < b->nr; i += 1 + b->nr / 20) {
     const uint32_t at = model_rank(m, b->keys[i]);
     const bool there = at < m->nr && kv_eq(model_kref(&m->keys[at]), b->keys[i]);
-    CHECK(ver_matches(wh_get(m->wh, b->keys[i], key_hash(b->keys[i]), WH_PENDING - 1), there ? model_seen(&m->keys[at], WH_PENDING - 1) : NULL));
+    CHECK(ver_matches(wh_get(m->wh, b->keys[i], key_hash(b->keys[i]), WH_PENDING - 1),
+                      there ? model_seen(&m->keys[at], WH_PENDING - 1) : NULL));
   }
   if (s != REMIXDB_OK || take_back) {
     while (linked) wh_many_unlink(&w, &b->links[--linked]);
@@ -414,7 +416,8 @@ static struct kref twin_key(uint32_t number, uint32_t klen, uint8_t *buf) {
   return kref(buf, klen);
 }
 
-// Pairs of keys of that length that lead to the same word of `recent` and have the same tag: only the keys tell them apart.
+// Pairs of keys of that length that lead to the same word of `recent` and have the same tag: only the keys tell them
+// apart.
 static void twins(uint32_t klen) {
   enum { NR = 400000 };
   uint64_t rng = seed;
@@ -466,7 +469,8 @@ static void twins(uint32_t klen) {
         entries += !is_ver;
         const uint64_t moments[] = {m.seq, m.seq - rng_next(&rng) % 8};
         for (uint32_t o = 0; o < 2; o++)
-          CHECK(ver_matches(wh_get_end(m.wh, w, key[j], key_hash(key[j]), moments[o]), there ? model_seen(&m.keys[at], moments[o]) : NULL));
+          CHECK(ver_matches(wh_get_end(m.wh, w, key[j], key_hash(key[j]), moments[o]),
+                            there ? model_seen(&m.keys[at], moments[o]) : NULL));
         epoch_exit(&m.slot);
       }
     }
@@ -501,7 +505,8 @@ static void test_model(void **state) {
       struct kref key = shape_key(shape, n, &rng, buf);
       if (m.nr && rng_next(&rng) % 4 == 0) key = model_kref(&m.keys[rng_next(&rng) % m.nr]);
       const bool tomb = rng_next(&rng) % 8 == 0;
-      CHECK(model_put(&m, key, tomb ? 0 : (uint32_t)(rng_next(&rng) % 40), tomb, rng_next(&rng) % 8 == 0) == REMIXDB_OK);
+      CHECK(model_put(&m, key, tomb ? 0 : (uint32_t)(rng_next(&rng) % 40), tomb, rng_next(&rng) % 8 == 0) ==
+            REMIXDB_OK);
       if (n % 300 == 0) {
         moments[n / 300] = m.seq;
         CHECK_INDEX(m.wh);
@@ -523,7 +528,8 @@ static void test_moment(void **state) {
   struct model m;
   model_init(&m);
   uint8_t buf[KEY_CAP];
-  for (uint64_t n = 0; n < 1000; n++) CHECK(model_put(&m, shape_key(BINARY, n, &rng, buf), 8, false, false) == REMIXDB_OK);
+  for (uint64_t n = 0; n < 1000; n++)
+    CHECK(model_put(&m, shape_key(BINARY, n, &rng, buf), 8, false, false) == REMIXDB_OK);
   const uint64_t moment = m.seq;
   struct wh_cursor fore, back;
   wh_cursor_init(&fore, m.wh, moment);
@@ -552,7 +558,8 @@ static void test_moment(void **state) {
   model_fini(&m);
 }
 
-// Dead leaves serve again: not while a cursor stays, nor while somebody is in an epoch; all the same leaves are there, and what they take tells.
+// Dead leaves serve again: not while a cursor stays, nor while somebody is in an epoch; all the same leaves are there,
+// and what they take tells.
 static void test_recycle(void **state) {
   (void)state;
   enum { NR = 24000, PHASES = 4 };
@@ -589,7 +596,8 @@ static void test_recycle(void **state) {
   }
   // half of all leaves are dead: about 12 of some 70 bytes
   CHECK(grown[1][0] < grown[0][0] - grown[0][0] / 10);
-  CHECK(grown[1][1] > grown[0][1] - grown[0][1] / 16);  // what died before the cursor came is all there was: two times 32 leaves, of which 80 would be this much
+  CHECK(grown[1][1] > grown[0][1] - grown[0][1] / 16);  // what died before the cursor came is all there was: two times
+                                                        // 32 leaves, of which 80 would be this much
   CHECK(grown[1][2] > grown[1][0] + grown[1][0] / 25);
   CHECK(grown[1][3] < grown[1][2] && grown[1][3] < grown[1][1]);
 }
@@ -609,7 +617,8 @@ static void test_many(void **state) {
       for (uint32_t i = 0; i < 10; i++) {
         uint8_t buf[KEY_CAP];
         const bool old = m.nr && rng_next(&rng) % 2;
-        const struct kref key = old ? model_kref(&m.keys[rng_next(&rng) % m.nr]) : shape_key(shape, 10000 + n * 10 + i, &rng, buf);
+        const struct kref key = old ? model_kref(&m.keys[rng_next(&rng) % m.nr])
+                                    : shape_key(shape, 10000 + n * 10 + i, &rng, buf);
         CHECK(model_put(&m, key, 5, false, rng_next(&rng) % 3 == 0) == REMIXDB_OK);
       }
       CHECK(wh_count(m.wh) == m.nr);
@@ -624,8 +633,8 @@ static void test_many(void **state) {
   free(b);
 }
 
-// Pending keys that fill many leaves, taken back in any order, beside a few that stay: leaves shrink and merge, nodes of the trie
-// go.
+// Pending keys that fill many leaves, taken back in any order, beside a few that stay: leaves shrink and merge, nodes
+// of the trie go.
 static void test_removal(void **state) {
   (void)state;
   uint64_t rng = seed;
@@ -694,8 +703,8 @@ static void test_removal(void **state) {
   }
 }
 
-// A leaf whose left neighbour is locked must neither merge with it nor wait for it; when it is free they merge. Keys 71 to 200 in
-// falling order: one split, somewhere between 120 and 154.
+// A leaf whose left neighbour is locked must neither merge with it nor wait for it; when it is free they merge. Keys 71
+// to 200 in falling order: one split, somewhere between 120 and 154.
 static void test_merge_locked(void **state) {
   (void)state;
   struct model m;
@@ -778,7 +787,8 @@ static void guided_shuffle(struct guided *g, uint64_t *rng) {
   }
 }
 
-// Links pending versions of the keys from `from` on, in turn, or takes them back. Where two groups meet, keys differ early, so that leaves are cut there again and again.
+// Links pending versions of the keys from `from` on, in turn, or takes them back. Where two groups meet, keys differ
+// early, so that leaves are cut there again and again.
 static void guided_pass(struct guided *g, uint32_t from, bool take_back) {
   struct model *const m = &g->m;
   for (uint32_t i = 0, nr = 0; i < GUIDED_KEYS; i++) {
@@ -866,7 +876,7 @@ static void test_growth(void **state) {
 // ---- no memory
 
 static uint64_t fault_rng;
-static uint32_t fault_of;         // of 256 requests that many fail
+static uint32_t fault_of;  // of 256 requests that many fail
 static uint64_t faults;
 static bool fault_fn(size_t size) {
   (void)size;
@@ -899,7 +909,8 @@ static void test_nomem_create(void **state) {
   epoch_fini(&e);
 }
 
-// Most requests fail. Sizes vary, so the arena's chunks end at every kind of allocation; growth of the table asks on its own.
+// Most requests fail. Sizes vary, so the arena's chunks end at every kind of allocation; growth of the table asks on
+// its own.
 static void test_nomem(void **state) {
   (void)state;
   uint64_t rng = seed;
@@ -990,15 +1001,15 @@ struct shared {
   _Atomic uint32_t appended, locks;
   struct epoch epoch, cursors;
   struct wh *wh;
-  pthread_mutex_t lock;          // the log's
-  uint64_t last;                 // under lock
+  pthread_mutex_t lock;  // the log's
+  uint64_t last;         // under lock
   _Atomic uint64_t published;
-  uint16_t *log;                 // key of each number; written before it is published
-  struct kref keys[T_KEYS];      // in order
+  uint16_t *log;             // key of each number; written before it is published
+  struct kref keys[T_KEYS];  // in order
   uint8_t *key_bytes;
-  _Atomic uint32_t writers;      // that still write
+  _Atomic uint32_t writers;  // that still write
   _Atomic uint64_t scans;
-  _Atomic int broken;            // line of the first failure
+  _Atomic int broken;  // line of the first failure
 };
 
 struct worker {
@@ -1007,10 +1018,10 @@ struct worker {
   uint32_t id;
 };
 
-#define T_CHECK(sh, cond)                                                                   \
-  do {                                                                                      \
-    int none = 0;                                                                           \
-    if (!(cond)) (void)atomic_compare_exchange_strong(&(sh)->broken, &none, __LINE__);      \
+#define T_CHECK(sh, cond)                                                              \
+  do {                                                                                 \
+    int none = 0;                                                                      \
+    if (!(cond)) (void)atomic_compare_exchange_strong(&(sh)->broken, &none, __LINE__); \
   } while (0)
 
 static void commit(struct shared *sh, const struct wh_link *links, const uint32_t *ids, uint32_t nr) {
@@ -1043,10 +1054,8 @@ static void write_one(struct shared *sh, uint32_t k, bool take_back) {
   struct wh_slot s;
   lock_key(sh, k, &s);
   T_CHECK(sh, wh_link(&s, &k, sizeof(k), false) == REMIXDB_OK);
-  if (take_back)
-    wh_unlink(&s);
-  else
-    commit(sh, &(struct wh_link){s.entry, s.ver}, &k, 1);
+  if (take_back) wh_unlink(&s);
+  else commit(sh, &(struct wh_link){s.entry, s.ver}, &k, 1);
   wh_unlock(&s);
 }
 
@@ -1059,14 +1068,14 @@ static void write_batch(struct worker *w, uint32_t k, uint32_t step, bool take_b
   wh_many_init(&many, sh->wh);
   for (const uint32_t most = 1 + (uint32_t)(rng_next(&w->rng) % T_BATCH); nr < most && k < T_KEYS; k += step, nr++) {
     ids[nr] = k;
-    T_CHECK(sh, wh_many_link(&many, sh->keys[k], key_hash(sh->keys[k]), &k, sizeof(k), false, &links[nr]) == REMIXDB_OK);
+    T_CHECK(sh,
+            wh_many_link(&many, sh->keys[k], key_hash(sh->keys[k]), &k, sizeof(k), false, &links[nr]) == REMIXDB_OK);
     for (volatile uint32_t i = 0; nr == 4 && i < 1000;) i = i + 1;
   }
   if (rng_next(&w->rng) % 32 == 0) (void)sched_yield();
   if (take_back)
     for (uint32_t i = nr; i > 0; i--) wh_many_unlink(&many, &links[i - 1]);
-  else
-    commit(sh, links, ids, nr);
+  else commit(sh, links, ids, nr);
   wh_many_unlock(&many);
 }
 
@@ -1112,16 +1121,11 @@ static void *writer(void *arg) {
       if (nr > 1) write_batch(w, next < T_KEYS ? next : k, 1, dice == 0);
       else write_one(sh, next < T_KEYS ? next : k, false);
     } else if (sh->how == SPARSE) {
-      if (dice == 0)
-        write_one(sh, k - k % 50, rng_next(&w->rng) % 2);
-      else if (dice == 1)
-        write_batch(w, k - k % 50, 50, rng_next(&w->rng) % 2);
-      else if (dice == 2)
-        write_batch(w, k, 2, true);
-      else if (op / 150 % 2 == 0)
-        leave_pending(w, &p);
-      else
-        take_back(w, &p);
+      if (dice == 0) write_one(sh, k - k % 50, rng_next(&w->rng) % 2);
+      else if (dice == 1) write_batch(w, k - k % 50, 50, rng_next(&w->rng) % 2);
+      else if (dice == 2) write_batch(w, k, 2, true);
+      else if (op / 150 % 2 == 0) leave_pending(w, &p);
+      else take_back(w, &p);
     } else if (dice < 6) {
       write_one(sh, k, dice == 0);
     } else if (dice < 8) {
@@ -1193,19 +1197,15 @@ static void *reader(void *arg) {
       const int64_t dir = what ? -1 : 1;
       epoch_enter(&sh->epoch, &es);
       epoch_renew(&sh->cursors, &stay);
-      if (what)
-        wh_seek_last(&c);
-      else
-        wh_seek(&c, kref("", 0));
+      if (what) wh_seek_last(&c);
+      else wh_seek(&c, kref("", 0));
       epoch_exit(&es);
       for (int64_t k = what ? T_KEYS - 1 : 0; k >= 0 && k < T_KEYS; k += dir) {
         if (!seq_of[k]) continue;
         T_CHECK(sh, is_at(sh, &c, k, seq_of));
         if (!wh_valid(&c)) break;
-        if (what)
-          wh_prev(&c);
-        else
-          wh_next(&c);
+        if (what) wh_prev(&c);
+        else wh_next(&c);
       }
       T_CHECK(sh, !wh_valid(&c));
     } else {  // from somewhere, to and fro; and gets
@@ -1219,10 +1219,8 @@ static void *reader(void *arg) {
           epoch_exit(&es);
           epoch_enter(&sh->epoch, &es);
         }
-        if (dir > 0)
-          wh_seek(&c, sh->keys[from]);
-        else
-          wh_seek_for_prev(&c, sh->keys[from]);
+        if (dir > 0) wh_seek(&c, sh->keys[from]);
+        else wh_seek_for_prev(&c, sh->keys[from]);
         epoch_exit(&es);
         for (uint32_t step = 0; step < 100; step++) {
           while (k >= 0 && k < T_KEYS && !seq_of[k]) k += dir;
@@ -1233,10 +1231,8 @@ static void *reader(void *arg) {
           T_CHECK(sh, is_at(sh, &c, k, seq_of));
           if (!wh_valid(&c)) break;
           if (rng_next(&w->rng) % 16 == 0) dir = -dir;
-          if (dir > 0)
-            wh_next(&c);
-          else
-            wh_prev(&c);
+          if (dir > 0) wh_next(&c);
+          else wh_prev(&c);
           k += dir;
         }
         for (uint32_t i = 0; i < 50; i++) {
@@ -1277,7 +1273,8 @@ static void test_threads(void **state) {
     sh->log = calloc(T_KEYS + T_WRITERS * T_OPS * T_BATCH + 1, sizeof(*sh->log));
     sh->key_bytes = malloc((size_t)T_KEYS * KEY_CAP);
     uint64_t rng = seed + r;
-    for (uint32_t i = 0; i < T_KEYS; i++) sh->keys[i] = shape_key(rounds[r].shape, i, &rng, sh->key_bytes + (size_t)i * KEY_CAP);
+    for (uint32_t i = 0; i < T_KEYS; i++)
+      sh->keys[i] = shape_key(rounds[r].shape, i, &rng, sh->key_bytes + (size_t)i * KEY_CAP);
     for (bool again = true; again;) {  // until all differ
       again = false;
       qsort(sh->keys, T_KEYS, sizeof(sh->keys[0]), key_order);
@@ -1311,7 +1308,8 @@ static void test_threads(void **state) {
       assert_int_equal(thread_start(&t[i], i < T_WRITERS ? writer : reader, &w[i], "wh"), REMIXDB_OK);
     }
     for (uint32_t i = 0; i < T_WRITERS + 2; i++) assert_int_equal(pthread_join(t[i], NULL), 0);
-    if (atomic_load(&sh->broken)) fail_msg("TEST_SEED=%llu line %d", (unsigned long long)seed, atomic_load(&sh->broken));
+    if (atomic_load(&sh->broken))
+      fail_msg("TEST_SEED=%llu line %d", (unsigned long long)seed, atomic_load(&sh->broken));
     CHECK_INDEX(sh->wh);
     CHECK(atomic_load(&sh->scans) > 0);
     wh_destroy(sh->wh);
@@ -1338,8 +1336,8 @@ static struct kref tied_key(uint64_t *rng, uint8_t *buf) {
   return kref(buf, len);
 }
 
-// A place that was asked for is the one that is found at the cursor's moment, whatever comes into its leaf meanwhile or becomes of it; a seek to the end, or another
-// wish, takes its place, in any order.
+// A place that was asked for is the one that is found at the cursor's moment, whatever comes into its leaf meanwhile or
+// becomes of it; a seek to the end, or another wish, takes its place, in any order.
 static void test_wanted(void **state) {
   (void)state;
   uint64_t rng = seed;
@@ -1365,7 +1363,8 @@ static void test_wanted(void **state) {
     if (wish > 1) wh_seek_begin_place(&c, key, how && how < 3);
     epoch_exit(&m.slot);
     for (uint32_t i = (uint32_t)(rng_next(&rng) % 4); i > 0; i--)
-      CHECK(model_put(&m, n % 2 ? tied_key(&rng, buf) : shape_key(RANDOM16, n, &rng, buf), 1, false, rng_next(&rng) % 3 == 0) == REMIXDB_OK);
+      CHECK(model_put(&m, n % 2 ? tied_key(&rng, buf) : shape_key(RANDOM16, n, &rng, buf), 1, false,
+                      rng_next(&rng) % 3 == 0) == REMIXDB_OK);
     int64_t at = model_rank(&m, key);
     const bool there = at < m.nr && kv_eq(model_kref(&m.keys[at]), key);
     int64_t dir = 1;
@@ -1400,7 +1399,8 @@ static void test_wanted(void **state) {
   model_fini(&m);
 }
 
-// Leaves in which all pieces are the same: from so many on, keys are sampled. Each count of them, each place, before, at and behind each key.
+// Leaves in which all pieces are the same: from so many on, keys are sampled. Each count of them, each place, before,
+// at and behind each key.
 static void test_ties(void **state) {
   (void)state;
   uint64_t rng = seed;
@@ -1443,7 +1443,8 @@ static void test_ties(void **state) {
   }
 }
 
-// An order that somebody is writing, or began to write and left, is neither read nor written by others; and what comes in order fills its leaves.
+// An order that somebody is writing, or began to write and left, is neither read nor written by others; and what comes
+// in order fills its leaves.
 static void test_order_busy(void **state) {
   (void)state;
   struct model m;
@@ -1475,7 +1476,8 @@ static void test_order_busy(void **state) {
   atomic_store(&l->ordered, was | WH_ORDER_BUSY);
   wh_cursor_init(&c, m.wh, m.seq);
   wh_seek(&c, kref("", 0));
-  for (uint32_t i = 0; i < nr; i++, wh_next(&c)) CHECK(wh_valid(&c) && kv_eq(wh_key(&c), kref(buf, (uint32_t)sprintf(buf, "%03u", i))));
+  for (uint32_t i = 0; i < nr; i++, wh_next(&c))
+    CHECK(wh_valid(&c) && kv_eq(wh_key(&c), kref(buf, (uint32_t)sprintf(buf, "%03u", i))));
   CHECK(!wh_valid(&c));
   CHECK(atomic_load(&l->ordered) == (was | WH_ORDER_BUSY));
   for (uint32_t i = 0; i < WH_LEAF_KEYS / 8; i++) {
@@ -1490,7 +1492,8 @@ static void test_order_busy(void **state) {
   model_fini(&m);
 }
 
-// A separator is as short as can be (W2): without its last byte it would not be greater than the last key left of it. Nothing is removed here, so that stays.
+// A separator is as short as can be (W2): without its last byte it would not be greater than the last key left of it.
+// Nothing is removed here, so that stays.
 static void test_separators(void **state) {
   (void)state;
   uint64_t rng = seed;
@@ -1499,7 +1502,8 @@ static void test_separators(void **state) {
     uint8_t buf[KEY_CAP + 1];
     model_init(&m);
     for (uint32_t i = 0; i < 3000; i++)
-      CHECK(model_put(&m, shape < SHAPES ? shape_key((enum shape)shape, i, &rng, buf) : tied_key(&rng, buf), 0, false, false) == REMIXDB_OK);
+      CHECK(model_put(&m, shape < SHAPES ? shape_key((enum shape)shape, i, &rng, buf) : tied_key(&rng, buf), 0, false,
+                      false) == REMIXDB_OK);
     epoch_enter(&m.epoch, &m.slot);
     struct wh_slot s;
     wh_lock(m.wh, kref("", 0), key_hash(kref("", 0)), &s);
@@ -1521,7 +1525,8 @@ static void test_filled(void **state) {
   struct model m;
   model_init(&m);
   char buf[16];
-  for (uint32_t i = 0; i < 5 * WH_LEAF_KEYS; i++) CHECK(model_put(&m, kref(buf, (uint32_t)sprintf(buf, "%08u", i)), 0, false, false) == REMIXDB_OK);
+  for (uint32_t i = 0; i < 5 * WH_LEAF_KEYS; i++)
+    CHECK(model_put(&m, kref(buf, (uint32_t)sprintf(buf, "%08u", i)), 0, false, false) == REMIXDB_OK);
   epoch_enter(&m.epoch, &m.slot);
   for (uint32_t i = 0; i < 5; i++) {
     struct wh_slot s;
@@ -1539,7 +1544,8 @@ static void test_filled(void **state) {
 
 #define RACE_ROUNDS (LIB_SANITIZED ? 300u : 6000u)
 
-// One thread fills leaves, others put what it has brought in order, all at once: who finds an order half written, or another one at its end, has not read one.
+// One thread fills leaves, others put what it has brought in order, all at once: who finds an order half written, or
+// another one at its end, has not read one.
 struct race {
   struct epoch epoch;
   struct wh *wh;
@@ -1611,15 +1617,13 @@ int main(void) {
   const char *const s = getenv("TEST_SEED");
   seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_empty),   cmocka_unit_test(test_model),        cmocka_unit_test(test_moment),
-      cmocka_unit_test(test_recycle),
-      cmocka_unit_test(test_removal), cmocka_unit_test(test_growth),       cmocka_unit_test(test_nomem_create),
-      cmocka_unit_test(test_nomem),   cmocka_unit_test(test_nomem_many),    cmocka_unit_test(test_many),
-      cmocka_unit_test(test_guided),  cmocka_unit_test(test_guided_end),
-      cmocka_unit_test(test_ties),    cmocka_unit_test(test_filled),       cmocka_unit_test(test_wanted),
-      cmocka_unit_test(test_separators), cmocka_unit_test(test_twins),
-      cmocka_unit_test(test_order_busy), cmocka_unit_test(test_order_race),
-      cmocka_unit_test(test_merge_locked),  cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_empty),        cmocka_unit_test(test_model),        cmocka_unit_test(test_moment),
+      cmocka_unit_test(test_recycle),      cmocka_unit_test(test_removal),      cmocka_unit_test(test_growth),
+      cmocka_unit_test(test_nomem_create), cmocka_unit_test(test_nomem),        cmocka_unit_test(test_nomem_many),
+      cmocka_unit_test(test_many),         cmocka_unit_test(test_guided),       cmocka_unit_test(test_guided_end),
+      cmocka_unit_test(test_ties),         cmocka_unit_test(test_filled),       cmocka_unit_test(test_wanted),
+      cmocka_unit_test(test_separators),   cmocka_unit_test(test_twins),        cmocka_unit_test(test_order_busy),
+      cmocka_unit_test(test_order_race),   cmocka_unit_test(test_merge_locked), cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

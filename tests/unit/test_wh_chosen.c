@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Keys that somebody chose so that an index in memory gets slow. XXH3 of more than 16 bytes multiplies the first eight, mixed with a word of its secret and the seed, by the next eight: where the first give zero
-// the next ones do not come into the hash. So keys can be chosen against any seed that is known. With the one that the index draws they do nothing, and where the hash of
-// whole keys, which has no seed, is the same for many of them their order is asked. What is looked at is counted.
+// Keys that somebody chose so that an index in memory gets slow. XXH3 of more than 16 bytes multiplies the first eight,
+// mixed with a word of its secret and the seed, by the next eight: where the first give zero the next ones do not come
+// into the hash. So keys can be chosen against any seed that is known. With the one that the index draws they do
+// nothing, and where the hash of whole keys, which has no seed, is the same for many of them their order is asked. What
+// is looked at is counted.
 #define WH_COUNTERS 1
 #include "wh/leaf.c"
 #include "wh.c"
@@ -50,8 +52,8 @@ static void index_fini(struct index *x) {
   epoch_fini(&x->epoch);
 }
 
-// Against hashes with this seed: of all prefixes of more than 17 bytes, the eight bytes of the group do not count. With `whole` those that come behind are alike in all keys, too, so
-// that the keys have one hash.
+// Against hashes with this seed: of all prefixes of more than 17 bytes, the eight bytes of the group do not count. With
+// `whole` those that come behind are alike in all keys, too, so that the keys have one hash.
 static struct kref chosen(uint8_t *buf, uint64_t seed, uint32_t group, uint32_t nr, bool whole) {
   memset(buf, 'x', KEY_LEN);
   store64le(buf, SECRET + seed);
@@ -72,7 +74,8 @@ static void index_put(struct index *x, struct kref key) {
   epoch_exit(&x->slot);
 }
 
-// Puts all keys that are chosen against this seed, in no order, and gets them; returns the buckets looked at and the keys compared, each for 100 calls.
+// Puts all keys that are chosen against this seed, in no order, and gets them; returns the buckets looked at and the
+// keys compared, each for 100 calls.
 static void cost(struct index *x, uint64_t seed, bool whole, uint32_t *buckets_out, uint32_t *compares_out) {
   uint8_t buf[KEY_LEN];
   const uint64_t buckets = atomic_load(&wh_counters.buckets), compares = atomic_load(&wh_counters.compares);
@@ -106,7 +109,8 @@ static void test_prefixes(void **state) {
     index_init(&x, NULL);
     cost(&x, known_seed, false, &with_drawn, &compares);
     index_fini(&x);
-    print_message("%u.%02u buckets a call where the seed is known, %u.%02u where it is drawn\n", with_known / 100, with_known % 100, with_drawn / 100, with_drawn % 100);
+    print_message("%u.%02u buckets a call where the seed is known, %u.%02u where it is drawn\n", with_known / 100,
+                  with_known % 100, with_drawn / 100, with_drawn % 100);
     assert_true(with_known > 3 * with_drawn);  // the keys are well chosen
     assert_true(with_drawn < 100 * PER_PUT);
   }

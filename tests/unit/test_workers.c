@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Worker threads: every task runs once, rounds follow each other as they are asked for, and the end waits for the round that
-// runs.
+// Worker threads: every task runs once, rounds follow each other as they are asked for, and the end waits for the round
+// that runs.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -40,7 +40,8 @@ static void test_plan(void **state) {
     assert_int_equal(nr, 5);
     assert_true(nr_cores <= 2);
     assert_int_equal(cores[2], 4711);
-    assert_int_equal(workers_plan((int)WORKERS_MAX + 1, automatic[a], &nr, cores, WORKERS_MAX, &nr_cores), REMIXDB_INVALID);
+    assert_int_equal(workers_plan((int)WORKERS_MAX + 1, automatic[a], &nr, cores, WORKERS_MAX, &nr_cores),
+                     REMIXDB_INVALID);
   }
   ok(workers_plan(-1, "none", &nr, cores, WORKERS_MAX, &nr_cores));
   assert_true(nr >= 1);
@@ -94,7 +95,7 @@ struct counted {
   struct task task;
   struct group *g;
   _Atomic uint32_t runs;
-  uint64_t work;          // written by who runs it, read by the round: without order between them it would be a race
+  uint64_t work;  // written by who runs it, read by the round: without order between them it would be a race
   struct worker *worker;
 };
 
@@ -466,10 +467,11 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_plan),     cmocka_unit_test(test_tasks),
-      cmocka_unit_test(test_order),    cmocka_unit_test(test_parallel),
-      cmocka_unit_test(test_destroy),  cmocka_unit_test(test_kick_while_running),
-      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_kick_from_many), cmocka_unit_test(test_spare),
+      cmocka_unit_test(test_plan),      cmocka_unit_test(test_tasks),
+      cmocka_unit_test(test_order),     cmocka_unit_test(test_parallel),
+      cmocka_unit_test(test_destroy),   cmocka_unit_test(test_kick_while_running),
+      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_kick_from_many),
+      cmocka_unit_test(test_spare),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the benchmark asks of a store. Every engine is measured by the same loops through this table, so a call does whole
-// steps (move and copy out), and what it hands back is copied to buffers of the loop's for every engine alike.
+// What the benchmark asks of a store. Every engine is measured by the same loops through this table, so a call does
+// whole steps (move and copy out), and what it hands back is copied to buffers of the loop's for every engine alike.
 #ifndef BENCH_ENGINE_H
 #define BENCH_ENGINE_H
 
@@ -11,20 +11,24 @@
 #include <string.h>
 
 struct bench_config {
-  const char *dir;       // exists; the store's own
-  uint64_t num;          // records expected
-  uint32_t key_size;     // bytes
-  uint32_t value_size;   // bytes
+  const char *dir;      // exists; the store's own
+  uint64_t num;         // records expected
+  uint32_t key_size;    // bytes
+  uint32_t value_size;  // bytes
   size_t cache_mb;
   size_t memtable_mb;
   uint32_t threads;
-  uint32_t cores;        // processors this process may run on
+  uint32_t cores;           // processors this process may run on
   const char *compression;  // "none", "zstd", "lz4", "snappy"
   bool direct_io;
   bool larger_than_memory;  // twice the data exceeds the machine's memory
 };
 
-enum bench_status { BENCH_OK = 0, BENCH_NONE, BENCH_ERROR };  // NONE: no such key, or the end; ERROR: bench_error has told it
+enum bench_status {
+  BENCH_OK = 0,
+  BENCH_NONE,
+  BENCH_ERROR
+};  // NONE: no such key, or the end; ERROR: bench_error has told it
 
 // What a session may rely on; it lasts for one benchmark.
 enum {
@@ -76,10 +80,13 @@ struct bench_engine {
   void (*end)(void *session);
 
   enum bench_status (*put)(void *session, const void *key, uint32_t klen, const void *value, uint32_t vlen);
-  enum bench_status (*get)(void *session, const void *key, uint32_t klen, struct bench_record *r);  // sets r->value, r->vlen
+  enum bench_status (*get)(void *session, const void *key, uint32_t klen,
+                           struct bench_record *r);                         // sets r->value, r->vlen
   enum bench_status (*del)(void *session, const void *key, uint32_t klen);  // OK whether or not it was there
-  enum bench_status (*rmw)(void *session, const void *key, uint32_t klen, bench_modify_fn fn, void *arg);  // optional: get and put
-  // optional: single gets. nr: 1 to BENCH_MULTI_MAX. value i goes to r[i].value, its length or BENCH_ABSENT to r[i].vlen
+  enum bench_status (*rmw)(void *session, const void *key, uint32_t klen, bench_modify_fn fn,
+                           void *arg);  // optional: get and put
+  // optional: single gets. nr: 1 to BENCH_MULTI_MAX. value i goes to r[i].value, its length or BENCH_ABSENT to
+  // r[i].vlen
   enum bench_status (*multi_get)(void *session, uint32_t nr, const struct bench_slice *keys, struct bench_record *r);
 
   // A scan: seek, next or prev any number of times, done.

@@ -29,7 +29,8 @@ static inline void bench_hist_add(struct bench_hist *h, uint64_t v) {
 }
 
 void bench_hist_merge(struct bench_hist *to, const struct bench_hist *from);
-// The value that `part` (0 to 1) of all are at or below: the upper end of its bucket, at most the maximum. 0 when empty.
+// The value that `part` (0 to 1) of all are at or below: the upper end of its bucket, at most the maximum. 0 when
+// empty.
 uint64_t bench_hist_percentile(const struct bench_hist *h, double part);
 
 #endif

@@ -8,7 +8,11 @@
 
 bool bench_keys_init(struct bench_keys *k, uint64_t num, uint32_t key_size, uint32_t value_size, uint64_t seed) {
   const size_t size = BENCH_POOL + value_size;
-  *k = (struct bench_keys){.num = num, .band = UINT64_MAX / num / 3, .seed = bench_mix(seed), .key_size = key_size, .value_size = value_size};
+  *k = (struct bench_keys){.num = num,
+                           .band = UINT64_MAX / num / 3,
+                           .seed = bench_mix(seed),
+                           .key_size = key_size,
+                           .value_size = value_size};
   if (!(k->pool = malloc(size))) return false;
   uint64_t random = seed;
   for (size_t i = 0; i < size; i++) {
@@ -28,7 +32,8 @@ void bench_perm_init(struct bench_perm *p, uint64_t n, uint64_t seed) {
   while ((1ull << (2 * p->half)) < n) p->half++;
 }
 
-// The sum of i^-theta for i = 1 to n: term by term at first, then by the Euler-Maclaurin formula (its next term is below 1e-13).
+// The sum of i^-theta for i = 1 to n: term by term at first, then by the Euler-Maclaurin formula (its next term is
+// below 1e-13).
 static double zeta(uint64_t n, double theta) {
   const uint64_t first = n < 10000 ? n : 10000;
   double sum = 0;

@@ -2,16 +2,16 @@
 //
 // Keys and values of the benchmark, the same for every engine.
 //
-// The 64-bit numbers are cut into `num` strips of equal width, one for each record; a key's number lies somewhere in its
-// strip. So the order of records is the order of keys, and keys look random after their first digits. A strip has three
-// bands: the record that is loaded, one that may be inserted later, and numbers that are never there.
+// The 64-bit numbers are cut into `num` strips of equal width, one for each record; a key's number lies somewhere in
+// its strip. So the order of records is the order of keys, and keys look random after their first digits. A strip has
+// three bands: the record that is loaded, one that may be inserted later, and numbers that are never there.
 //
 // Keys of 16 bytes and more are the number's 16 hex digits, then '0's; shorter ones (8 to 15 bytes) the number in
 // big-endian bytes, then '0's.
 //
 // A value is: version (8 bytes), body, check (8 bytes). The check is a function of the key and the version, the body a
-// piece of a pool of bytes that compress to about a half, at a place the check tells. So every value says whether it is the one of
-// its key, and cheaply.
+// piece of a pool of bytes that compress to about a half, at a place the check tells. So every value says whether it is
+// the one of its key, and cheaply.
 #ifndef BENCH_KEY_H
 #define BENCH_KEY_H
 
@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define BENCH_KEY_MIN 8u
-#define BENCH_KEY_MAX 500u     // what every engine takes
+#define BENCH_KEY_MAX 500u  // what every engine takes
 #define BENCH_VALUE_MIN 16u
 #define BENCH_VALUE_MAX 60000u
 #define BENCH_POOL (64u << 10)
@@ -29,10 +29,10 @@ enum bench_band { BENCH_LOADED = 0, BENCH_INSERTED = 1, BENCH_MISSING = 2 };
 
 struct bench_keys {
   uint64_t num;
-  uint64_t band;       // width of a band
+  uint64_t band;  // width of a band
   uint64_t seed;
   uint32_t key_size, value_size;
-  uint8_t *pool;       // BENCH_POOL + value_size bytes
+  uint8_t *pool;  // BENCH_POOL + value_size bytes
 };
 
 // num, the sizes: within the limits above. False: no memory.
@@ -47,7 +47,9 @@ static inline uint64_t bench_mix(uint64_t z) {  // the finalizer of splitmix64: 
 
 static inline uint64_t bench_random(uint64_t *state) { return bench_mix(*state += 0x9E3779B97F4A7C15ull); }
 // A number below n.
-static inline uint64_t bench_random_below(uint64_t *state, uint64_t n) { return (uint64_t)(((unsigned __int128)bench_random(state) * n) >> 64); }
+static inline uint64_t bench_random_below(uint64_t *state, uint64_t n) {
+  return (uint64_t)(((unsigned __int128)bench_random(state) * n) >> 64);
+}
 // In [0, 1).
 static inline double bench_random_unit(uint64_t *state) { return (double)(bench_random(state) >> 11) * 0x1p-53; }
 
@@ -57,15 +59,19 @@ static inline uint64_t bench_load64(const void *p) {
   return v;
 }
 
-// memcmp of two keys, and memcpy of one: what a scan does for each record. Most keys differ in their first 8 bytes, and most have 16.
+// memcmp of two keys, and memcpy of one: what a scan does for each record. Most keys differ in their first 8 bytes, and
+// most have 16.
 static inline int bench_key_cmp(const void *a, const void *b, uint32_t key_size) {
   const uint64_t x = __builtin_bswap64(bench_load64(a)), y = __builtin_bswap64(bench_load64(b));
   if (__builtin_expect(x != y, 1)) return x < y ? -1 : 1;
   return memcmp(a, b, key_size);
 }
-static inline void bench_key_copy(void *to, const void *key, uint32_t key_size) { memcpy(to, key, __builtin_expect(key_size == 16, 1) ? 16 : key_size); }
+static inline void bench_key_copy(void *to, const void *key, uint32_t key_size) {
+  memcpy(to, key, __builtin_expect(key_size == 16, 1) ? 16 : key_size);
+}
 
-static inline void bench_hex8(uint8_t *out, uint32_t n) {  // 8 digits at once: a nibble in each byte, then the letters moved up
+static inline void bench_hex8(uint8_t *out,
+                              uint32_t n) {  // 8 digits at once: a nibble in each byte, then the letters moved up
   uint64_t x = n;
   x = (x | x << 16) & 0x0000FFFF0000FFFFull;
   x = (x | x << 8) & 0x00FF00FF00FF00FFull;
@@ -104,17 +110,19 @@ static inline void bench_value(const struct bench_keys *k, const uint8_t *key, u
 }
 
 // Whether it is a value of the key: length, check and, if `full`, body. *version_out is set when it is.
-static inline bool bench_value_good(const struct bench_keys *k, const uint8_t *key, const uint8_t *value, uint32_t vlen, bool full,
-                                    uint64_t *version_out) {
+static inline bool bench_value_good(const struct bench_keys *k, const uint8_t *key, const uint8_t *value, uint32_t vlen,
+                                    bool full, uint64_t *version_out) {
   if (vlen != k->value_size) return false;
   const uint64_t version = bench_load64(value), check = bench_load64(value + vlen - 8);
   *version_out = version;
-  return check == bench_value_check(k, key, version) && (!full || !memcmp(value + 8, k->pool + check % BENCH_POOL, vlen - 16));
+  return check == bench_value_check(k, key, version) &&
+         (!full || !memcmp(value + 8, k->pool + check % BENCH_POOL, vlen - 16));
 }
 
 // ---- orders and distributions of record numbers
 
-// The numbers 0 to n-1 in a random order: a Feistel network over the next even number of bits, walked until the result is below n.
+// The numbers 0 to n-1 in a random order: a Feistel network over the next even number of bits, walked until the result
+// is below n.
 struct bench_perm {
   uint64_t n, seed;
   uint32_t half;  // bits

@@ -84,7 +84,8 @@ static bool settle(void *store) {
 
 const struct bench_engine bench_leveldb = {
     .name = "leveldb",
-    .settings = "write_buffer_size = memtable, LRU cache, Bloom filters of 10 bits, all files kept open, log without sync; leveldb_get and a "
+    .settings = "write_buffer_size = memtable, LRU cache, Bloom filters of 10 bits, all files kept open, log without "
+                "sync; leveldb_get and a "
                 "copy; an iterator per thread, kept in benchmarks that only read, else made for every seek",
     .fill_batch = 1,
     .version = version,

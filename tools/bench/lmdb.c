@@ -18,7 +18,7 @@ struct session {
   MDB_cursor *cursor;  // of the read transaction
   uint32_t batch, gathered;
   unsigned put_flags;
-  bool stays;          // the read transaction is never reset
+  bool stays;  // the read transaction is never reset
   bool sync;
 };
 
@@ -208,17 +208,22 @@ static char *stats(void *store) {
   MDB_envinfo info;
   char *text = malloc(512);
   if (!text || mdb_env_stat(s->env, &st) || mdb_env_info(s->env, &info)) return text;
-  snprintf(text, 512, "depth %u, branch pages %zu, leaf pages %zu, overflow pages %zu, entries %zu, page size %u, last page %zu, map %zu MiB\n",
-           st.ms_depth, st.ms_branch_pages, st.ms_leaf_pages, st.ms_overflow_pages, st.ms_entries, st.ms_psize, info.me_last_pgno,
-           info.me_mapsize >> 20);
+  snprintf(text, 512,
+           "depth %u, branch pages %zu, leaf pages %zu, overflow pages %zu, entries %zu, page size %u, last page %zu, "
+           "map %zu MiB\n",
+           st.ms_depth, st.ms_branch_pages, st.ms_leaf_pages, st.ms_overflow_pages, st.ms_entries, st.ms_psize,
+           info.me_last_pgno, info.me_mapsize >> 20);
   return text;
 }
 
 const struct bench_engine bench_lmdb = {
     .name = "lmdb",
-    .settings = "MDB_NOSYNC|NOMETASYNC|WRITEMAP|MAPASYNC|NOTLS|NOMEMINIT (and NORDAHEAD when twice the data exceeds memory), a map of six "
-                "times the data; no cache of its own, the page cache is all; 1000 writes a transaction in benchmarks that only write, else 1; "
-                "MDB_APPEND in fillseq; a read transaction per thread, kept in benchmarks that only read, else renewed for every read",
+    .settings = "MDB_NOSYNC|NOMETASYNC|WRITEMAP|MAPASYNC|NOTLS|NOMEMINIT (and NORDAHEAD when twice the data exceeds "
+                "memory), a map of six "
+                "times the data; no cache of its own, the page cache is all; 1000 writes a transaction in benchmarks "
+                "that only write, else 1; "
+                "MDB_APPEND in fillseq; a read transaction per thread, kept in benchmarks that only read, else renewed "
+                "for every read",
     .fill_batch = 1000,
     .version = version,
     .open = store_open,

@@ -81,7 +81,8 @@ static void session_end(void *session) {
 
 static enum bench_status put(void *session, const void *key, uint32_t klen, const void *value, uint32_t vlen) {
   struct session *s = session;
-  return written(s, s->gather ? remixdb_batch_put(s->gather, key, klen, value, vlen) : remixdb_put(s->ref, key, klen, value, vlen));
+  return written(s, s->gather ? remixdb_batch_put(s->gather, key, klen, value, vlen)
+                              : remixdb_put(s->ref, key, klen, value, vlen));
 }
 
 static enum bench_status del(void *session, const void *key, uint32_t klen) {
@@ -123,7 +124,8 @@ static enum bench_status multi_get(void *session, uint32_t nr, const struct benc
   } while (++k < nr);
   (void)remixdb_multi_get(s->ref, nr, ks, values, found);
   const enum remixdb_status e = remixdb_errcode();
-  if (e != REMIXDB_OK && e != REMIXDB_TOOBIG) return failed("multi_get");  // a value that is too long is seen by its length
+  if (e != REMIXDB_OK && e != REMIXDB_TOOBIG)
+    return failed("multi_get");  // a value that is too long is seen by its length
   for (uint32_t i = 0; i < nr; i++) r[i].vlen = found[i] ? values[i].len : BENCH_ABSENT;
   return BENCH_OK;
 }
@@ -176,7 +178,8 @@ static bool administer(void *store, const char *what, bool (*fn)(struct xdb_ref 
 static bool flush(void *store) { return administer(store, "flush", remixdb_flush); }
 static bool compact(void *store) { return administer(store, "compact", remixdb_compact); }
 
-// A frozen memtable is there as long as a round of it has to run or runs. Merges for the sake of scans are not waited for.
+// A frozen memtable is there as long as a round of it has to run or runs. Merges for the sake of scans are not waited
+// for.
 static bool settle(void *store) {
   for (;;) {
     char *text = remixdb_stats(store);
@@ -198,7 +201,8 @@ static char *stats(void *store) {
 
 const struct bench_engine bench_remixdb = {
     .name = "remixdb",
-    .settings = "defaults (compressed keys, tags, workers and I/O chosen by the store), with the cache and the memtable given; an iterator per "
+    .settings = "defaults (compressed keys, tags, workers and I/O chosen by the store), with the cache and the "
+                "memtable given; an iterator per "
                 "thread, whose seek takes a new view of the store each time",
     .fill_batch = 1,
     .version = remixdb_version,

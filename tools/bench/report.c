@@ -5,7 +5,9 @@
 
 static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 static double mb(uint64_t bytes) { return (double)bytes / 1e6; }
-static double us(const struct bench_hist *h, double part) { return (double)bench_hist_percentile(h, part) * bench_tick_ns() / 1e3; }
+static double us(const struct bench_hist *h, double part) {
+  return (double)bench_hist_percentile(h, part) * bench_tick_ns() / 1e3;
+}
 
 static uint64_t written(const struct bench_report *t) { return t->after.write_bytes - t->before.write_bytes; }
 static uint64_t read_in(const struct bench_report *t) { return t->after.read_bytes - t->before.read_bytes; }
@@ -35,8 +37,8 @@ static void print_rate(FILE *f, const struct bench_report *t) {
 
 static void print_latency(FILE *f, const char *what, const struct bench_hist *h) {
   if (!h->count) return;
-  fprintf(f, "  %-8s latency us: p50 %.2f, p99 %.2f, p99.9 %.2f, max %.2f (%" PRIu64 " timed)\n", what, us(h, .5), us(h, .99), us(h, .999),
-          us(h, 1), h->count);
+  fprintf(f, "  %-8s latency us: p50 %.2f, p99 %.2f, p99.9 %.2f, max %.2f (%" PRIu64 " timed)\n", what, us(h, .5),
+          us(h, .99), us(h, .999), us(h, 1), h->count);
 }
 
 static void print_storage(FILE *f, const struct bench_report *t) {
@@ -57,7 +59,8 @@ void bench_report_print(FILE *f, const struct bench_report *t) {
   fprintf(f, "space %.1f MB", mb(t->space));
   if (t->live) fprintf(f, " (amplification %.2f)", space_amp(t));
   if (t->after.memory_known)
-    fprintf(f, "; memory %.1f MB at its peak, %.1f after (%.1f of its own)", mb(t->after.rss_peak), mb(t->after.rss), mb(t->after.rss_anon));
+    fprintf(f, "; memory %.1f MB at its peak, %.1f after (%.1f of its own)", mb(t->after.rss_peak), mb(t->after.rss),
+            mb(t->after.rss_anon));
   fprintf(f, "; cpu %.2f s", cpu_seconds(t));
   if (t->r.ops) fprintf(f, " (%.3f micros/op in its threads)", t->r.cpu_seconds * 1e6 / (double)t->r.ops);
   fprintf(f, "\n");
@@ -72,7 +75,9 @@ struct out {
   bool any;  // a column was written
 };
 
-static void name_of(struct out *o, const char *name) { fprintf(o->f, "%s%s", o->any ? "," : "", o->names ? name : ""), o->any = true; }
+static void name_of(struct out *o, const char *name) {
+  fprintf(o->f, "%s%s", o->any ? "," : "", o->names ? name : ""), o->any = true;
+}
 static void text(struct out *o, const char *name, const char *v) {
   name_of(o, name);
   if (!o->names) fputs(v, o->f);

@@ -12,13 +12,13 @@
 struct bench_report {
   const struct bench_engine *engine;
   const struct bench_config *config;
-  const char *label;                         // as given: name and parameters
+  const char *label;  // as given: name and parameters
   uint32_t threads;
-  struct bench_result r;                     // ops 0: a step, of which only the time is told
-  struct bench_usage base, fresh;            // before the store was opened first; when it was last made
-  struct bench_usage before, after;          // of the benchmark
-  uint64_t user_written;                     // keys and values since the store was made, bytes
-  uint64_t space, live;                      // allocated to its files; keys and values that are there
+  struct bench_result r;             // ops 0: a step, of which only the time is told
+  struct bench_usage base, fresh;    // before the store was opened first; when it was last made
+  struct bench_usage before, after;  // of the benchmark
+  uint64_t user_written;             // keys and values since the store was made, bytes
+  uint64_t space, live;              // allocated to its files; keys and values that are there
   uint64_t failures;
 };
 

@@ -31,8 +31,13 @@ static void store_free(struct store *s) {
 static const char *version(void) { return BENCH_ROCKSDB; }  // its header tells it to C++ only, so the Makefile reads it
 
 static int compression(const char *name) {
-  static const struct { const char *name; int id; } kinds[] = {{"none", rocksdb_no_compression}, {"zstd", rocksdb_zstd_compression},
-                                                               {"lz4", rocksdb_lz4_compression}, {"snappy", rocksdb_snappy_compression}};
+  static const struct {
+    const char *name;
+    int id;
+  } kinds[] = {{"none", rocksdb_no_compression},
+               {"zstd", rocksdb_zstd_compression},
+               {"lz4", rocksdb_lz4_compression},
+               {"snappy", rocksdb_snappy_compression}};
   for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
     if (!strcmp(kinds[i].name, name)) return kinds[i].id;
   return -1;
@@ -48,7 +53,8 @@ static void *store_open(const struct bench_config *c) {
   else rocksdb_block_based_options_set_no_block_cache(s->table, 1);
   rocksdb_block_based_options_set_filter_policy(s->table, rocksdb_filterpolicy_create_bloom_full(10));
   rocksdb_block_based_options_set_format_version(s->table, 5);
-  rocksdb_block_based_options_set_data_block_index_type(s->table, rocksdb_block_based_table_data_block_index_type_binary_search_and_hash);
+  rocksdb_block_based_options_set_data_block_index_type(
+      s->table, rocksdb_block_based_table_data_block_index_type_binary_search_and_hash);
   rocksdb_block_based_options_set_data_block_hash_ratio(s->table, 0.75);
   rocksdb_options_t *o = s->options = rocksdb_options_create();
   rocksdb_options_set_block_based_table_factory(o, s->table);
@@ -100,7 +106,8 @@ static enum bench_status multi_get(void *session, uint32_t nr, const struct benc
   size_t lens[BENCH_MULTI_MAX];
   rocksdb_pinnableslice_t *values[BENCH_MULTI_MAX];
   char *errs[BENCH_MULTI_MAX];
-  if (!nr || nr > BENCH_MULTI_MAX) return bench_error(&bench_rocksdb, "multi_get", "so many keys at once are not taken");
+  if (!nr || nr > BENCH_MULTI_MAX)
+    return bench_error(&bench_rocksdb, "multi_get", "so many keys at once are not taken");
   uint32_t k = 0;
   do {
     ptrs[k] = keys[k].ptr;
@@ -124,10 +131,11 @@ static bool flush(void *store) {
   return !err || failed("flush", err) == BENCH_OK;
 }
 
-// Nothing waits to be flushed or compacted, at several looks in a row: between a flush and the compaction it causes all are 0 for a moment.
+// Nothing waits to be flushed or compacted, at several looks in a row: between a flush and the compaction it causes all
+// are 0 for a moment.
 static bool settle(void *store) {
-  static const char *const busy[] = {"rocksdb.mem-table-flush-pending", "rocksdb.compaction-pending", "rocksdb.num-running-flushes",
-                                     "rocksdb.num-running-compactions"};
+  static const char *const busy[] = {"rocksdb.mem-table-flush-pending", "rocksdb.compaction-pending",
+                                     "rocksdb.num-running-flushes", "rocksdb.num-running-compactions"};
   struct store *s = store;
   for (int calm = 0; calm < 10; calm++) {
     for (size_t i = 0; i < sizeof(busy) / sizeof(busy[0]); i++) {
@@ -142,9 +150,12 @@ static bool settle(void *store) {
 
 const struct bench_engine bench_rocksdb = {
     .name = "rocksdb",
-    .settings = "write_buffer_size = memtable, 2 write buffers, LRU block cache, full Bloom filters of 10 bits, hash index in data blocks, "
-                "format 5, level compaction with dynamic level bytes, max_background_jobs = cores, max_open_files = -1; with one thread no "
-                "concurrent memtable writes; WAL without sync; rocksdb_get_pinned and a copy; an iterator per thread, kept in benchmarks that "
+    .settings = "write_buffer_size = memtable, 2 write buffers, LRU block cache, full Bloom filters of 10 bits, hash "
+                "index in data blocks, "
+                "format 5, level compaction with dynamic level bytes, max_background_jobs = cores, max_open_files = "
+                "-1; with one thread no "
+                "concurrent memtable writes; WAL without sync; rocksdb_get_pinned and a copy; an iterator per thread, "
+                "kept in benchmarks that "
                 "only read, else made for every seek",
     .fill_batch = 1,
     .version = version,

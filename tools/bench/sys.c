@@ -47,12 +47,14 @@ void bench_usage_get(struct bench_usage *u) {
   *u = (struct bench_usage){0};
   struct rusage r;
   if (!getrusage(RUSAGE_SELF, &r))
-    u->cpu_ns = (uint64_t)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1000000000u + (uint64_t)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) * 1000u;
+    u->cpu_ns = (uint64_t)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1000000000u +
+                (uint64_t)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) * 1000u;
   char line[256];
   FILE *f = fopen("/proc/self/io", "r");
   if (f) {
     while (fgets(line, sizeof(line), f)) {
-      (void)(field(line, "rchar:", 1, &u->rchar) || field(line, "wchar:", 1, &u->wchar) || field(line, "read_bytes:", 1, &u->read_bytes) ||
+      (void)(field(line, "rchar:", 1, &u->rchar) || field(line, "wchar:", 1, &u->wchar) ||
+             field(line, "read_bytes:", 1, &u->read_bytes) ||
              field(line, "cancelled_write_bytes:", 1, &u->cancelled_bytes));
       if (field(line, "write_bytes:", 1, &u->write_bytes)) u->io_known = true;
     }
@@ -77,7 +79,8 @@ void bench_usage_reset_peak(void) {
 
 void bench_std_fds(void) {
   for (int fd = 0; fd <= 2; fd++)
-    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // gets the lowest number that is free
+    if (fcntl(fd, F_GETFD) < 0)
+      (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // gets the lowest number that is free
 }
 
 uint64_t bench_memory(void) {

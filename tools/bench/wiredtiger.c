@@ -19,11 +19,13 @@ struct session {
   uint32_t gathered;
   uint32_t batch;  // above 1: transactions of so many writes
   bool in_txn;
-  bool stays;      // one transaction for all reads
+  bool stays;  // one transaction for all reads
   bool sync;
 };
 
-static enum bench_status failed(const char *what, int rc) { return bench_error(&bench_wiredtiger, what, wiredtiger_strerror(rc)); }
+static enum bench_status failed(const char *what, int rc) {
+  return bench_error(&bench_wiredtiger, what, wiredtiger_strerror(rc));
+}
 
 static const char *version(void) {
   static char text[32];
@@ -42,9 +44,11 @@ static void *store_open(const struct bench_config *c) {
   if (!s) return NULL;
   char config[400];
   // what the others may hold in cache and two memtables, it holds in its cache
-  snprintf(config, sizeof(config), "create,cache_size=%zuM,session_max=%u,log=(enabled=true,file_max=100M),transaction_sync=(enabled=false),"
+  snprintf(config, sizeof(config),
+           "create,cache_size=%zuM,session_max=%u,log=(enabled=true,file_max=100M),transaction_sync=(enabled=false),"
            "checkpoint=(wait=60,log_size=2GB),eviction=(threads_min=1,threads_max=%u),statistics=(none)%s",
-           c->cache_mb + 2 * c->memtable_mb, 2 * c->threads + 50, c->cores > 4 ? 4 : c->cores, c->direct_io ? ",direct_io=[data]" : "");
+           c->cache_mb + 2 * c->memtable_mb, 2 * c->threads + 50, c->cores > 4 ? 4 : c->cores,
+           c->direct_io ? ",direct_io=[data]" : "");
   WT_SESSION *session = NULL;
   int rc = wiredtiger_open(c->dir, NULL, config, &s->conn);
   if (!rc) rc = s->conn->open_session(s->conn, NULL, NULL, &session);
@@ -205,8 +209,10 @@ static bool settle(void *store) {
 
 const struct bench_engine bench_wiredtiger = {
     .name = "wiredtiger",
-    .settings = "B-tree, cache_size = cache + two memtables, log without sync, a checkpoint a minute, up to 4 eviction threads; a session and "
-                "a cursor per thread; benchmarks that only read in one snapshot transaction, else each call its own; settled is a checkpoint",
+    .settings = "B-tree, cache_size = cache + two memtables, log without sync, a checkpoint a minute, up to 4 eviction "
+                "threads; a session and "
+                "a cursor per thread; benchmarks that only read in one snapshot transaction, else each call its own; "
+                "settled is a checkpoint",
     .fill_batch = 1,
     .version = version,
     .open = store_open,

@@ -8,11 +8,12 @@
 #include <string.h>
 #include <time.h>
 
-#define TRACE_MAX (4u << 20)   // operations drawn at a time; more are drawn with the clock stopped
-#define SAMPLE 16u             // one operation of so many is timed
+#define TRACE_MAX (4u << 20)  // operations drawn at a time; more are drawn with the clock stopped
+#define SAMPLE 16u            // one operation of so many is timed
 #define MULTI_DEFAULT 32u
 #define REPORTS_MAX 20u
-#define RECORD_CAP (1u << 16)  // bytes: a key or a value of any engine's that this program wrote, or that is told to be too long
+#define RECORD_CAP \
+  (1u << 16)  // bytes: a key or a value of any engine's that this program wrote, or that is told to be too long
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
@@ -22,7 +23,7 @@ enum op_kind { OP_GET, OP_PUT, OP_DEL, OP_RMW, OP_SCAN, OP_MULTI };
 struct op {
   uint32_t index;  // record
   uint8_t kind, band;
-  uint16_t len;    // OP_SCAN: steps after the seek; OP_MULTI: how many of the following are read at once
+  uint16_t len;  // OP_SCAN: steps after the seek; OP_MULTI: how many of the following are read at once
 };
 
 enum order { FILL_NONE = 0, FILL_SEQ, FILL_RANDOM };
@@ -31,42 +32,58 @@ enum beside { ALONE = 0, BESIDE_WRITER };
 
 struct workload {
   const char *name, *what;
-  enum order fill;      // makes the records; starts with an empty store
+  enum order fill;                            // makes the records; starts with an empty store
   uint32_t get, put, insert, scan, rmw, del;  // percent
   enum latest draw;
   enum beside beside;
-  bool missing;         // reads records that are not there
-  bool whole;           // a scan of everything, in each thread
+  bool missing;  // reads records that are not there
+  bool whole;    // a scan of everything, in each thread
   bool reverse;
   bool multi;
-  bool by_ratio;        // get and put from the parameters
-  bool ycsb_scan;       // 1 to scan_max records
+  bool by_ratio;   // get and put from the parameters
+  bool ycsb_scan;  // 1 to scan_max records
   bool sync;
 };
 
 static const struct workload workloads[] = {
     {.name = "fillseq", .what = "puts all records in ascending order", .fill = FILL_SEQ},
-    {.name = "fillrandom", .what = "puts all records in random order, each once (--unique=0: records at random)", .fill = FILL_RANDOM},
+    {.name = "fillrandom",
+     .what = "puts all records in random order, each once (--unique=0: records at random)",
+     .fill = FILL_RANDOM},
     {.name = "fillsync", .what = "num/1000 puts, each on disk before the next", .fill = FILL_RANDOM, .sync = true},
     {.name = "overwrite", .what = "puts of records that are there", .put = 100},
     {.name = "readrandom", .what = "gets", .get = 100},
-    {.name = "readmissing", .what = "gets of keys that are not there, among those that are", .get = 100, .missing = true},
+    {.name = "readmissing",
+     .what = "gets of keys that are not there, among those that are",
+     .get = 100,
+     .missing = true},
     {.name = "readseq", .what = "the whole store in order, by each thread", .whole = true},
     {.name = "readreverse", .what = "the same in reverse order", .whole = true, .reverse = true},
     {.name = "seekrandom", .what = "a seek and --seek_nexts steps", .scan = 100},
     {.name = "multireadrandom", .what = "gets, --batch_size at once", .get = 100, .multi = true},
     {.name = "deleterandom", .what = "deletes", .del = 100},
     {.name = "readwhilewriting", .what = "gets beside a thread that overwrites", .get = 100, .beside = BESIDE_WRITER},
-    {.name = "seekrandomwhilewriting", .what = "seeks beside a thread that overwrites", .scan = 100, .beside = BESIDE_WRITER},
+    {.name = "seekrandomwhilewriting",
+     .what = "seeks beside a thread that overwrites",
+     .scan = 100,
+     .beside = BESIDE_WRITER},
     {.name = "readrandomwriterandom", .what = "--readwritepercent gets, the rest puts", .by_ratio = true},
     {.name = "ycsbload", .what = "YCSB: puts all records in random order", .fill = FILL_RANDOM},
     {.name = "ycsba", .what = "YCSB A: 50% reads, 50% updates, zipfian", .get = 50, .put = 50, .draw = ZIPFIAN},
     {.name = "ycsbb", .what = "YCSB B: 95% reads, 5% updates, zipfian", .get = 95, .put = 5, .draw = ZIPFIAN},
     {.name = "ycsbc", .what = "YCSB C: reads, zipfian", .get = 100, .draw = ZIPFIAN},
     {.name = "ycsbd", .what = "YCSB D: 95% reads, 5% inserts, the latest most", .get = 95, .insert = 5, .draw = LATEST},
-    {.name = "ycsbe", .what = "YCSB E: 95% scans of 1 to --scan_max records, 5% inserts, zipfian", .scan = 95, .insert = 5, .draw = ZIPFIAN,
+    {.name = "ycsbe",
+     .what = "YCSB E: 95% scans of 1 to --scan_max records, 5% inserts, zipfian",
+     .scan = 95,
+     .insert = 5,
+     .draw = ZIPFIAN,
      .ycsb_scan = true},
-    {.name = "ycsbf", .what = "YCSB F: 50% reads, 50% read-modify-writes, zipfian", .get = 50, .rmw = 50, .draw = ZIPFIAN},
+    {.name = "ycsbf",
+     .what = "YCSB F: 50% reads, 50% read-modify-writes, zipfian",
+     .get = 50,
+     .rmw = 50,
+     .draw = ZIPFIAN},
 };
 #define NR_WORKLOADS (sizeof(workloads) / sizeof(workloads[0]))
 
@@ -117,7 +134,8 @@ void bench_run_fini(struct bench_run *run) {
   free(run->versions);
 }
 
-// Relaxed: a bit is set or tested by one thread at a time, or the race is the benchmark's own (a delete beside a get is never asked for).
+// Relaxed: a bit is set or tested by one thread at a time, or the race is the benchmark's own (a delete beside a get is
+// never asked for).
 static bool is_present(const struct bench_run *run, uint64_t i) {
   return atomic_load_explicit(&run->present[i / 64], memory_order_relaxed) >> (i % 64) & 1;
 }
@@ -153,14 +171,14 @@ struct worker {
   struct bench_zipf zipf;
   pthread_t thread;
   uint32_t id, threads;
-  bool is_writer;                    // beside the readers
-  bool writes_only;                  // all of its writes are timed
-  bool fills;                        // all records: those there need not be kept track of
-  bool lenient;                      // what is there is not known: the store's content was not, or others change it meanwhile
-  bool one_writer;                   // a read version can be compared with the last one written
-  _Atomic bool *stop;                // the readers are done
+  bool is_writer;      // beside the readers
+  bool writes_only;    // all of its writes are timed
+  bool fills;          // all records: those there need not be kept track of
+  bool lenient;        // what is there is not known: the store's content was not, or others change it meanwhile
+  bool one_writer;     // a read version can be compared with the last one written
+  _Atomic bool *stop;  // the readers are done
 
-  uint64_t random, drawn, total;     // operations drawn, to draw
+  uint64_t random, drawn, total;  // operations drawn, to draw
   uint64_t own_inserts, insert_at;
   struct op *trace;
   uint32_t trace_cap, multi;
@@ -170,9 +188,9 @@ struct worker {
   uint8_t key[BENCH_KEY_MAX], *value;
   struct bench_record rec, *many;
   uint8_t (*many_keys)[BENCH_KEY_MAX];
-  uint8_t *last_key;                 // of a scan
+  uint8_t *last_key;  // of a scan
 
-  bool good;                         // the engine has not failed
+  bool good;  // the engine has not failed
   uint64_t began_ns, ended_ns, paused_ns;
   uint64_t cpu_ns;
   struct bench_result r;
@@ -180,7 +198,8 @@ struct worker {
 
 static void mismatch(struct worker *w, const struct op *op, const char *what) {
   if (atomic_fetch_add_explicit(&w->run->failures, 1, memory_order_relaxed) >= REPORTS_MAX) return;
-  fprintf(stderr, "xdbbench: %s: %s: record %" PRIu32 ", band %u: %s\n", w->run->engine->name, w->work->name, op->index, op->band, what);
+  fprintf(stderr, "xdbbench: %s: %s: record %" PRIu32 ", band %u: %s\n", w->run->engine->name, w->work->name, op->index,
+          op->band, what);
 }
 
 // ---- drawing
@@ -206,8 +225,8 @@ static uint32_t draw_record(struct worker *w, uint8_t *band_out) {
   return (uint32_t)bench_random_below(&w->random, num);
 }
 
-// Every thread inserts once in each run of 100 / percent operations, at a random place, so that all threads insert equally many and the
-// records inserted so far have no gaps.
+// Every thread inserts once in each run of 100 / percent operations, at a random place, so that all threads insert
+// equally many and the records inserted so far have no gaps.
 static bool insert_now(struct worker *w) {
   if (!w->work->insert) return false;
   const uint64_t run = 100 / w->work->insert, at = w->drawn % run;
@@ -228,7 +247,9 @@ static void draw_one(struct worker *w, struct op *op) {
   if (k->fill) {
     const uint64_t i = w->drawn * w->threads + w->id;  // the threads take turns
     op->kind = OP_PUT;
-    op->index = (uint32_t)(k->fill == FILL_SEQ ? i : w->p->unique ? bench_perm_at(w->order, i) : bench_random_below(&w->random, w->run->keys.num));
+    op->index = (uint32_t)(k->fill == FILL_SEQ ? i
+                           : w->p->unique      ? bench_perm_at(w->order, i)
+                                               : bench_random_below(&w->random, w->run->keys.num));
     return;
   }
   if (insert_now(w)) {
@@ -278,22 +299,27 @@ static uint32_t draw(struct worker *w) {
 // ---- checking
 
 // The value is one of the key's, and none older than the last whose put had returned before the read began (`oldest`).
-static bool value_good(struct worker *w, const struct op *op, const uint8_t *key, const struct bench_record *r, uint64_t oldest) {
+static bool value_good(struct worker *w, const struct op *op, const uint8_t *key, const struct bench_record *r,
+                       uint64_t oldest) {
   uint64_t version = 0;
-  if (unlikely(!bench_value_good(&w->run->keys, key, r->value, r->vlen, w->run->full, &version))) return mismatch(w, op, "a wrong value"), false;
+  if (unlikely(!bench_value_good(&w->run->keys, key, r->value, r->vlen, w->run->full, &version)))
+    return mismatch(w, op, "a wrong value"), false;
   if (unlikely(version < oldest)) return mismatch(w, op, "an old value"), false;
   return true;
 }
 
 static uint64_t oldest_version(const struct worker *w, const struct op *op) {
-  return w->run->versions && w->one_writer && op->band == BENCH_LOADED ? __atomic_load_n(&w->run->versions[op->index], __ATOMIC_ACQUIRE) : 0;
+  return w->run->versions && w->one_writer && op->band == BENCH_LOADED
+             ? __atomic_load_n(&w->run->versions[op->index], __ATOMIC_ACQUIRE)
+             : 0;
 }
 
 static bool expected(const struct worker *w, const struct op *op) {
   return op->band == BENCH_INSERTED || (op->band == BENCH_LOADED && (!w->run->sparse || is_present(w->run, op->index)));
 }
 
-static void check_get(struct worker *w, const struct op *op, const uint8_t *key, const struct bench_record *r, bool found, uint64_t oldest) {
+static void check_get(struct worker *w, const struct op *op, const uint8_t *key, const struct bench_record *r,
+                      bool found, uint64_t oldest) {
   w->r.reads++;
   if (found) {
     w->r.records++;
@@ -353,7 +379,8 @@ static bool check_scanned(struct worker *w, const struct op *op, uint32_t step) 
   w->r.records++;
   if (unlikely(r->klen != k->key_size)) return mismatch(w, op, "a scan came to a key of another length"), false;
   if (step == 0) {
-    if (op->band == BENCH_LOADED ? expected(w, op) && !w->lenient && memcmp(r->key, w->key, k->key_size) : memcmp(r->key, w->key, k->key_size) <= 0)
+    if (op->band == BENCH_LOADED ? expected(w, op) && !w->lenient && memcmp(r->key, w->key, k->key_size)
+                                 : memcmp(r->key, w->key, k->key_size) <= 0)
       return mismatch(w, op, "a seek came to another key"), false;
   } else if (unlikely(bench_key_cmp(r->key, w->last_key, k->key_size) <= 0)) {
     return mismatch(w, op, "a scan came to a key that is not larger"), false;
@@ -410,7 +437,8 @@ static enum bench_status do_multi(struct worker *w, const struct op *ops, uint32
 
 static bool is_write(const struct op *op) { return op->kind == OP_PUT || op->kind == OP_DEL || op->kind == OP_RMW; }
 
-// Of who only writes all operations are timed, for the longest is told; others are sampled, for reading the clock would cost some of them a tenth.
+// Of who only writes all operations are timed, for the longest is told; others are sampled, for reading the clock would
+// cost some of them a tenth.
 static bool do_op(struct worker *w, const struct op *op, bool sampled) {
   struct bench_run *run = w->run;
   const struct bench_engine *e = run->engine;
@@ -437,7 +465,10 @@ static bool do_op(struct worker *w, const struct op *op, bool sampled) {
 
 static void wait_for_rate(struct worker *w) {
   const uint64_t due = w->began_ns + (w->r.ops * 1000000000u) / w->p->write_rate, now = bench_time_ns();
-  if (now < due) nanosleep(&(struct timespec){.tv_sec = (time_t)((due - now) / 1000000000u), .tv_nsec = (long)((due - now) % 1000000000u)}, NULL);
+  if (now < due)
+    nanosleep(&(struct timespec){.tv_sec = (time_t)((due - now) / 1000000000u),
+                                 .tv_nsec = (long)((due - now) % 1000000000u)},
+              NULL);
 }
 
 static bool run_trace(struct worker *w, uint32_t n) {
@@ -499,7 +530,8 @@ static void run_whole(struct worker *w) {
   w->good = s != BENCH_ERROR;
   w->r.reads = w->r.ops = w->r.records;
   if (s == BENCH_NONE && w->r.records != bench_run_records(w->run) && !w->run->may_miss) {
-    fprintf(stderr, "xdbbench: %s: %s: %" PRIu64 " records, expected %" PRIu64 "\n", e->name, w->work->name, w->r.records, bench_run_records(w->run));
+    fprintf(stderr, "xdbbench: %s: %s: %" PRIu64 " records, expected %" PRIu64 "\n", e->name, w->work->name,
+            w->r.records, bench_run_records(w->run));
     atomic_fetch_add_explicit(&w->run->failures, 1, memory_order_relaxed);
   }
 }
@@ -509,13 +541,16 @@ static unsigned session_flags(const struct worker *w) {
   const bool writes = k->fill || k->put || k->insert || k->rmw || k->del || k->by_ratio || k->beside;
   const bool reads = !k->fill && (k->get || k->scan || k->rmw || k->by_ratio || k->whole);
   const bool ascending = k->fill == FILL_SEQ && w->threads == 1 && w->run->empty, sync = k->sync || w->p->sync;
-  return (writes ? 0 : BENCH_READS_ONLY) | (reads ? 0 : BENCH_WRITES_ONLY) | (ascending ? BENCH_ASCENDING : 0) | (sync ? BENCH_SYNC : 0);
+  return (writes ? 0 : BENCH_READS_ONLY) | (reads ? 0 : BENCH_WRITES_ONLY) | (ascending ? BENCH_ASCENDING : 0) |
+         (sync ? BENCH_SYNC : 0);
 }
 
 static void *worker_main(void *arg) {
   struct worker *w = arg;
   const unsigned flags = session_flags(w);
-  const uint32_t batch = !(flags & BENCH_WRITES_ONLY) || flags & BENCH_SYNC ? 1 : w->p->batch_size ? w->p->batch_size : w->run->engine->fill_batch;
+  const uint32_t batch = !(flags & BENCH_WRITES_ONLY) || flags & BENCH_SYNC ? 1
+                         : w->p->batch_size                                 ? w->p->batch_size
+                                                                            : w->run->engine->fill_batch;
   const uint32_t drawn = w->work->whole ? 0 : draw(w);
   w->session = w->run->engine->begin(w->run->store, flags, batch);
   pthread_mutex_lock(&w->line->lock);
@@ -537,7 +572,8 @@ static void *worker_main(void *arg) {
 
 static bool worker_init(struct worker *w) {
   const struct bench_keys *k = &w->run->keys;
-  w->random = bench_mix(w->run->seed ^ bench_mix(((uint64_t)w->run->phase << 32) + w->id + (w->is_writer ? 1000000 : 0)));
+  w->random = bench_mix(w->run->seed ^
+                        bench_mix(((uint64_t)w->run->phase << 32) + w->id + (w->is_writer ? 1000000 : 0)));
   w->version = ((uint64_t)w->run->phase << 40) + ((uint64_t)w->id << 32);  // larger than all of earlier benchmarks
   w->trace_cap = (uint32_t)(w->total < TRACE_MAX ? w->total : TRACE_MAX);
   if (w->work->multi) {
@@ -548,7 +584,10 @@ static bool worker_init(struct worker *w) {
   w->r.trace_bytes = w->trace_cap * sizeof(*w->trace);
   w->value = malloc(k->value_size);
   w->last_key = malloc(BENCH_KEY_MAX);
-  w->rec = (struct bench_record){.key = malloc(RECORD_CAP), .value = malloc(RECORD_CAP), .kcap = RECORD_CAP, .vcap = RECORD_CAP};
+  w->rec = (struct bench_record){.key = malloc(RECORD_CAP),
+                                 .value = malloc(RECORD_CAP),
+                                 .kcap = RECORD_CAP,
+                                 .vcap = RECORD_CAP};
   if (!w->value || !w->last_key || !w->rec.key || !w->rec.value) return false;
   if (w->multi) {
     w->many_keys = calloc(w->multi, sizeof(*w->many_keys));
@@ -586,7 +625,8 @@ static void add_result(struct bench_result *to, const struct bench_result *from)
   bench_hist_merge(&to->write, &from->write);
 }
 
-static void collect(struct bench_run *run, struct worker *ws, uint32_t readers, uint32_t all, struct bench_result *result) {
+static void collect(struct bench_run *run, struct worker *ws, uint32_t readers, uint32_t all,
+                    struct bench_result *result) {
   for (uint32_t i = 0; i < all; i++) {
     struct worker *w = &ws[i];
     const double seconds = (double)(w->ended_ns - w->began_ns - w->paused_ns) / 1e9;
@@ -605,7 +645,8 @@ static void collect(struct bench_run *run, struct worker *ws, uint32_t readers, 
   bench_hist_merge(&result->all, &result->write);
 }
 
-static bool run_workers(struct worker *ws, uint32_t readers, uint32_t all, struct start_line *line, _Atomic bool *stop) {
+static bool run_workers(struct worker *ws, uint32_t readers, uint32_t all, struct start_line *line,
+                        _Atomic bool *stop) {
   uint32_t started = 0;
   while (started < all && !pthread_create(&ws[started].thread, NULL, worker_main, &ws[started])) started++;
   pthread_mutex_lock(&line->lock);
@@ -663,15 +704,21 @@ bool bench_work(struct bench_run *run, const char *name, const struct bench_para
     w->fills = fills;
     w->lenient = run->may_miss || (run->sparse && all > 1 && !(session_flags(w) & BENCH_READS_ONLY));
     w->one_writer = readers == 1 || session_flags(w) & BENCH_READS_ONLY || k->beside;
-    // a filling's records are dealt out to the threads; other benchmarks have their number of operations in every thread
-    w->total = w->is_writer ? (num < TRACE_MAX ? num : TRACE_MAX) : k->fill ? fill / readers + (i < fill % readers) : p->ops ? p->ops : num;
+    // a filling's records are dealt out to the threads; other benchmarks have their number of operations in every
+    // thread
+    w->total = w->is_writer ? (num < TRACE_MAX ? num : TRACE_MAX)
+               : k->fill    ? fill / readers + (i < fill % readers)
+               : p->ops     ? p->ops
+                            : num;
     inserted += w->is_writer ? 0 : inserts_of(w);
     good = worker_init(w);
   }
   if (!good) {
     fprintf(stderr, "xdbbench: %s: out of memory\n", name);
   } else if (run->inserted + inserted > num) {
-    fprintf(stderr, "xdbbench: %s: inserts %" PRIu64 " records more, which is more than --num=%" PRIu64 " leaves room for\n", name, inserted, num);
+    fprintf(stderr,
+            "xdbbench: %s: inserts %" PRIu64 " records more, which is more than --num=%" PRIu64 " leaves room for\n",
+            name, inserted, num);
     good = false;
   } else {
     good = run_workers(ws, readers, all, &line, &stop);

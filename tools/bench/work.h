@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The benchmarks themselves: which operations on which records, by how many threads, checked and timed. Operations are drawn
-// before the clock starts, so that drawing them costs no engine anything.
+// The benchmarks themselves: which operations on which records, by how many threads, checked and timed. Operations are
+// drawn before the clock starts, so that drawing them costs no engine anything.
 #ifndef BENCH_WORK_H
 #define BENCH_WORK_H
 
@@ -18,19 +18,19 @@ enum bench_distribution { BENCH_UNIFORM = 0, BENCH_ZIPFIAN };
 
 // What may differ from benchmark to benchmark of one run.
 struct bench_params {
-  uint64_t ops;              // per thread, of a benchmark that is no filling; 0: num
+  uint64_t ops;  // per thread, of a benchmark that is no filling; 0: num
   uint32_t threads;
   uint32_t seek_nexts;
-  uint32_t batch_size;       // 0: see bench_engine.begin; multireadrandom: 32
-  uint32_t readwritepercent; // reads of readrandomwriterandom
-  uint32_t scan_max;         // records of a scan in ycsbe: 1 to this
-  uint64_t write_rate;       // per second, of the writer beside readers; 0: as fast as it goes
+  uint32_t batch_size;        // 0: see bench_engine.begin; multireadrandom: 32
+  uint32_t readwritepercent;  // reads of readrandomwriterandom
+  uint32_t scan_max;          // records of a scan in ycsbe: 1 to this
+  uint64_t write_rate;        // per second, of the writer beside readers; 0: as fast as it goes
   double zipf_theta;
   enum bench_distribution distribution;
-  bool unique;               // fillrandom: every record once, in random order
+  bool unique;  // fillrandom: every record once, in random order
   bool sync;
-  bool histogram;            // time every operation, not one of 16 where there are reads
-  bool seek_missing;         // seekrandom: to keys that are not there
+  bool histogram;     // time every operation, not one of 16 where there are reads
+  bool seek_missing;  // seekrandom: to keys that are not there
 };
 
 // A store, and what is known of its content.
@@ -51,12 +51,12 @@ struct bench_run {
 };
 
 struct bench_result {
-  uint64_t ops;        // reads and writes, deletes and seeks, or the records of a whole scan
+  uint64_t ops;  // reads and writes, deletes and seeks, or the records of a whole scan
   uint64_t reads, writes, missed;
-  uint64_t records;    // copied out, scans included
-  uint64_t side_ops;   // of the writer beside the readers
+  uint64_t records;   // copied out, scans included
+  uint64_t side_ops;  // of the writer beside the readers
   double seconds, side_seconds;
-  double cpu_seconds;  // processor time of the threads that made `ops`
+  double cpu_seconds;                  // processor time of the threads that made `ops`
   uint64_t bytes_read, bytes_written;  // keys and values, of the caller's
   uint64_t trace_bytes;                // memory the drawn operations take
   struct bench_hist read, write, all;  // ticks
@@ -76,8 +76,8 @@ void bench_run_reset(struct bench_run *run, bool whole);
 uint64_t bench_run_records(const struct bench_run *run);  // that are there
 void bench_run_fini(struct bench_run *run);
 
-// Runs a known benchmark. False: it could not be run, or the engine failed, and why was told; wrong and missing values are counted in
-// run->failures. Sets *result, whose `ops` is 0 when the engine cannot do it.
+// Runs a known benchmark. False: it could not be run, or the engine failed, and why was told; wrong and missing values
+// are counted in run->failures. Sets *result, whose `ops` is 0 when the engine cannot do it.
 bool bench_work(struct bench_run *run, const char *name, const struct bench_params *p, struct bench_result *result);
 
 #endif

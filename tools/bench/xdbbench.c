@@ -5,9 +5,10 @@
 //   xdbbench.out [--engine=remixdb] [--db=DIR] [--benchmarks=fillrandom,waitidle,readrandom,...] [flags]
 //   xdbbench.out --help
 //
-// Benchmarks run in the order given, on one store. The fill* ones and ycsbload begin with an empty one unless --use_existing_db is
-// given. A benchmark may have parameters of its own: readrandom:distribution=zipfian:threads=2. Values that are read are checked;
-// the exit status is 1 when one was wrong or missing or the engine failed, and 2 for a wrong flag or a --db that cannot be used.
+// Benchmarks run in the order given, on one store. The fill* ones and ycsbload begin with an empty one unless
+// --use_existing_db is given. A benchmark may have parameters of its own: readrandom:distribution=zipfian:threads=2.
+// Values that are read are checked; the exit status is 1 when one was wrong or missing or the engine failed, and 2 for
+// a wrong flag or a --db that cannot be used.
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -24,7 +25,7 @@
 #include "tools/bench/work.h"
 
 #define PATH_CAP 4096
-#define TEXT_CAP 1024u  // a benchmark with its parameters
+#define TEXT_CAP 1024u    // a benchmark with its parameters
 #define MARK ".xdbbench"  // in --db: the directories beside it are ours to remove
 
 static struct {
@@ -32,13 +33,14 @@ static struct {
   struct bench_params params;
   struct bench_run run;
   const char *benchmarks, *db, *csv;
-  char dir[PATH_CAP];   // of the store
+  char dir[PATH_CAP];  // of the store
   bool use_existing_db, keep, list;
-  bool csv_named;       // the columns were written
+  bool csv_named;  // the columns were written
   FILE *csv_file;
   struct bench_report report;  // of the running benchmark; what is of the store stays from one to the next
 } g = {
-    .config = {.num = 1000000, .key_size = 16, .value_size = 100, .cache_mb = 256, .memtable_mb = 64, .compression = "none"},
+    .config =
+        {.num = 1000000, .key_size = 16, .value_size = 100, .cache_mb = 256, .memtable_mb = 64, .compression = "none"},
     .params = {.threads = 1, .readwritepercent = 90, .scan_max = 100, .zipf_theta = 0.99, .unique = true},
     .run = {.engine = &bench_remixdb, .seed = 1},
     .benchmarks = "fillrandom,waitidle,readrandom,readmissing,seekrandom,readseq,overwrite",
@@ -47,7 +49,18 @@ static struct {
 // ---- flags
 
 enum flag_type {
-  FLAG_U64, FLAG_U32, FLAG_SIZE, FLAG_BOOL, FLAG_REAL, FLAG_DISTRIBUTION, FLAG_ENGINE, FLAG_COMPRESSION, FLAG_VERIFY, FLAG_BENCHMARKS, FLAG_DIR, FLAG_FILE
+  FLAG_U64,
+  FLAG_U32,
+  FLAG_SIZE,
+  FLAG_BOOL,
+  FLAG_REAL,
+  FLAG_DISTRIBUTION,
+  FLAG_ENGINE,
+  FLAG_COMPRESSION,
+  FLAG_VERIFY,
+  FLAG_BENCHMARKS,
+  FLAG_DIR,
+  FLAG_FILE
 };
 
 struct flag {
@@ -69,21 +82,25 @@ static const struct flag flags[] = {
     {"memtable_mb", FLAG_SIZE, &g.config.memtable_mb, "memtable (write buffer), MiB", 1, 1u << 24},
     {"compression", FLAG_COMPRESSION, &g.config.compression, "none, zstd, lz4 or snappy, as the engine has it", 0, 0},
     {"direct_io", FLAG_BOOL, &g.config.direct_io, "past the page cache", 0, 1},
-    {"use_existing_db", FLAG_BOOL, &g.use_existing_db, "go on with the store that is there; it is thought to be full", 0, 1},
+    {"use_existing_db", FLAG_BOOL, &g.use_existing_db, "go on with the store that is there; it is thought to be full",
+     0, 1},
     {"may_miss", FLAG_BOOL, &g.run.may_miss, "with use_existing_db: it may hold less than that", 0, 1},
     {"keep", FLAG_BOOL, &g.keep, "leave the store on disk at the end", 0, 1},
     {"seed", FLAG_U64, &g.run.seed, "of keys and draws", 0, UINT64_MAX},
-    {"verify", FLAG_VERIFY, &g.run.full, "ends (length, first and last 8 bytes of a value) or full (all of it, the order of records, lost writes)", 0, 0},
+    {"verify", FLAG_VERIFY, &g.run.full,
+     "ends (length, first and last 8 bytes of a value) or full (all of it, the order of records, lost writes)", 0, 0},
     {"csv", FLAG_FILE, &g.csv, "append a line for each benchmark to this file", 0, 0},
     // those below may also be given to a single benchmark
     {"ops", FLAG_U64, &g.params.ops, "operations in each thread of what is no filling (num)", 0, UINT32_MAX},
     {"reads", FLAG_U64, &g.params.ops, "the same", 0, UINT32_MAX},
     {"threads", FLAG_U32, &g.params.threads, "threads", 1, 1024},
-    {"distribution", FLAG_DISTRIBUTION, &g.params.distribution, "of records: uniform or zipfian (scattered over the keys)", 0, 0},
+    {"distribution", FLAG_DISTRIBUTION, &g.params.distribution,
+     "of records: uniform or zipfian (scattered over the keys)", 0, 0},
     {"zipf_theta", FLAG_REAL, &g.params.zipf_theta, "exponent of zipfian, below 1", 0, 0},
     {"seek_nexts", FLAG_U32, &g.params.seek_nexts, "steps after a seek", 0, 60000},
     {"seek_missing", FLAG_BOOL, &g.params.seek_missing, "seekrandom to keys that are not there", 0, 1},
-    {"batch_size", FLAG_U32, &g.params.batch_size, "writes, or gets of multireadrandom (up to 256), at once (as the engine likes it; 32)", 0, 1000000},
+    {"batch_size", FLAG_U32, &g.params.batch_size,
+     "writes, or gets of multireadrandom (up to 256), at once (as the engine likes it; 32)", 0, 1000000},
     {"readwritepercent", FLAG_U32, &g.params.readwritepercent, "reads of readrandomwriterandom", 0, 100},
     {"scan_max", FLAG_U32, &g.params.scan_max, "longest scan of ycsbe, records", 1, 60000},
     {"write_rate", FLAG_U64, &g.params.write_rate, "writes per second beside readers (no limit)", 0, 1000000000},
@@ -137,7 +154,9 @@ static bool parse_number(const struct flag *f, const char *text, uint64_t *out) 
   return *text >= '0' && *text <= '9' && !*end && !errno && *out >= f->least && *out <= f->most;
 }
 
-static bool is_compression(const char *text) { return !strcmp(text, "none") || !strcmp(text, "zstd") || !strcmp(text, "lz4") || !strcmp(text, "snappy"); }
+static bool is_compression(const char *text) {
+  return !strcmp(text, "none") || !strcmp(text, "zstd") || !strcmp(text, "lz4") || !strcmp(text, "snappy");
+}
 
 // False: the flag does not take it.
 static bool set_value(const struct flag *f, const char *value, void *to) {
@@ -151,9 +170,7 @@ static bool set_value(const struct flag *f, const char *value, void *to) {
       *(enum bench_distribution *)to = strcmp(value, "uniform") ? BENCH_ZIPFIAN : BENCH_UNIFORM;
       return !strcmp(value, "uniform") || !strcmp(value, "zipfian");
     case FLAG_ENGINE: return (*(const struct bench_engine **)to = bench_engine_find(value)) != NULL;
-    case FLAG_VERIFY:
-      *(bool *)to = !strcmp(value, "full");
-      return !strcmp(value, "full") || !strcmp(value, "ends");
+    case FLAG_VERIFY: *(bool *)to = !strcmp(value, "full"); return !strcmp(value, "full") || !strcmp(value, "ends");
     case FLAG_COMPRESSION: *(const char **)to = value; return is_compression(value);
     case FLAG_BENCHMARKS:
     case FLAG_DIR:
@@ -192,7 +209,9 @@ static bool set_flag(const char *of, const char *name, const char *value, struct
   return no_flag(of, name);
 }
 
-static const struct { const char *name, *what; } steps[] = {
+static const struct {
+  const char *name, *what;
+} steps[] = {
     {"flush", "writes what is in memory to tables"},
     {"compact", "down to the fewest tables"},
     {"waitidle", "waits until the work that writes have caused has settled"},
@@ -214,7 +233,8 @@ static void help(void) {
   for (size_t i = 0; i < NR_STEPS; i++) printf("  %-24s%s\n", steps[i].name, steps[i].what);
   printf("\nflags:\n");
   struct bench_params other;
-  for (size_t i = 0; i < NR_FLAGS; i++) printf("  --%-20s%s%s\n", flags[i].name, flags[i].what, place_of(&flags[i], &other) ? " *" : "");
+  for (size_t i = 0; i < NR_FLAGS; i++)
+    printf("  --%-20s%s%s\n", flags[i].name, flags[i].what, place_of(&flags[i], &other) ? " *" : "");
   printf("  (* also of a single benchmark: readrandom:distribution=zipfian:threads=2)\n");
 }
 
@@ -232,20 +252,25 @@ static bool store_close(void) {
   return !store || g.run.engine->close(store);
 }
 
-// Finds g.dir and sees to it that what is there may be removed: the mark says that this program made it, and is locked as long as it runs.
+// Finds g.dir and sees to it that what is there may be removed: the mark says that this program made it, and is locked
+// as long as it runs.
 static bool store_place(void) {
   char path[PATH_CAP + sizeof(MARK) + 1];
   struct stat st;
-  if (mkdir(g.db, 0777) && errno != EEXIST) return wrong("--db is \"%s\", which cannot be made: %s", g.db, strerror(errno));
+  if (mkdir(g.db, 0777) && errno != EEXIST)
+    return wrong("--db is \"%s\", which cannot be made: %s", g.db, strerror(errno));
   if (stat(g.db, &st) || !S_ISDIR(st.st_mode)) return wrong("--db is \"%s\", which is no directory", g.db);
   snprintf(path, sizeof(path), "%s/%s", g.db, MARK);
-  if ((size_t)snprintf(g.dir, sizeof(g.dir), "%s/%s", g.db, g.run.engine->name) >= sizeof(g.dir)) return wrong("--db is \"%s\", which is too long a name", g.db);
+  if ((size_t)snprintf(g.dir, sizeof(g.dir), "%s/%s", g.db, g.run.engine->name) >= sizeof(g.dir))
+    return wrong("--db is \"%s\", which is too long a name", g.db);
   g.config.dir = g.dir;
-  if (stat(path, &st) && !stat(g.dir, &st)) return wrong("%s is there, and xdbbench did not make it; give another --db", g.dir);
+  if (stat(path, &st) && !stat(g.dir, &st))
+    return wrong("%s is there, and xdbbench did not make it; give another --db", g.dir);
   const int mark = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (mark < 0) return wrong("--db is \"%s\", in which no file can be written: %s: %s", g.db, MARK, strerror(errno));
   if (flock(mark, LOCK_EX | LOCK_NB) == 0) return true;
-  return errno == EWOULDBLOCK ? wrong("--db is \"%s\", which is in use by another xdbbench; give another one", g.db) : wrong("%s: %s", path, strerror(errno));
+  return errno == EWOULDBLOCK ? wrong("--db is \"%s\", which is in use by another xdbbench; give another one", g.db)
+                              : wrong("%s: %s", path, strerror(errno));
 }
 
 static bool store_fresh(void) {
@@ -268,7 +293,10 @@ static bool is_step(const char *name) {
 // *known_out: whether the engine has it.
 static bool run_step(const char *name, bool *known_out) {
   const struct bench_engine *e = g.run.engine;
-  bool (*const fn)(void *) = !strcmp(name, "flush") ? e->flush : !strcmp(name, "compact") ? e->compact : !strcmp(name, "waitidle") ? e->settle : NULL;
+  bool (*const fn)(void *) = !strcmp(name, "flush")      ? e->flush
+                             : !strcmp(name, "compact")  ? e->compact
+                             : !strcmp(name, "waitidle") ? e->settle
+                                                         : NULL;
   *known_out = true;
   if (!strcmp(name, "reopen")) return store_close() && store_open();
   if (!strcmp(name, "warm")) {
@@ -292,7 +320,8 @@ static bool run_step(const char *name, bool *known_out) {
 static bool parse_benchmark(const char *label, char name_out[TEXT_CAP], struct bench_params *p) {
   char text[TEXT_CAP];
   if (!*label) return wrong("--benchmarks is \"%s\"; there has to be a name on both sides of a comma", g.benchmarks);
-  if ((size_t)snprintf(text, sizeof(text), "%s", label) >= sizeof(text)) return wrong("\"%s\" is too long for a benchmark", label);
+  if ((size_t)snprintf(text, sizeof(text), "%s", label) >= sizeof(text))
+    return wrong("\"%s\" is too long for a benchmark", label);
   char *next = strchr(text, ':');
   if (next) *next++ = 0;
   *p = g.params;
@@ -307,7 +336,9 @@ static bool parse_benchmark(const char *label, char name_out[TEXT_CAP], struct b
     if (!set_flag(of, flag, value, p)) return false;
   }
   const uint32_t most = bench_work_batch_max(text);
-  if (p->batch_size > most) return wrong("%sbatch_size is \"%" PRIu32 "\"; a number up to %" PRIu32 " is needed, such as %sbatch_size=%" PRIu32, of, p->batch_size, most, of, most);
+  if (p->batch_size > most)
+    return wrong("%sbatch_size is \"%" PRIu32 "\"; a number up to %" PRIu32 " is needed, such as %sbatch_size=%" PRIu32,
+                 of, p->batch_size, most, of, most);
   snprintf(name_out, TEXT_CAP, "%s", text);
   return true;
 }
@@ -378,12 +409,15 @@ static bool setup(void) {
   g.config.cores = bench_cores();
   const uint64_t memory = bench_memory();
   g.config.larger_than_memory = memory && g.config.num * (g.config.key_size + g.config.value_size) * 2 > memory;
-  if (!bench_keys_init(&g.run.keys, g.config.num, g.config.key_size, g.config.value_size, g.run.seed) || !bench_run_init(&g.run, g.use_existing_db))
-    return wrong("there is not enough memory for --num=%" PRIu64 "%s", g.config.num, g.run.full ? " with --verify=full" : "");
+  if (!bench_keys_init(&g.run.keys, g.config.num, g.config.key_size, g.config.value_size, g.run.seed) ||
+      !bench_run_init(&g.run, g.use_existing_db))
+    return wrong("there is not enough memory for --num=%" PRIu64 "%s", g.config.num,
+                 g.run.full ? " with --verify=full" : "");
   if (!store_place()) return false;
   struct stat st;
   if (g.csv) {
-    if (!(g.csv_file = fopen(g.csv, "a"))) return wrong("--csv is \"%s\", which cannot be written: %s", g.csv, strerror(errno));
+    if (!(g.csv_file = fopen(g.csv, "a")))
+      return wrong("--csv is \"%s\", which cannot be written: %s", g.csv, strerror(errno));
     g.csv_named = !fstat(fileno(g.csv_file), &st) && st.st_size > 0;
   }
   if (!g.use_existing_db && !stat(g.dir, &st) && !bench_dir_remove(g.dir)) return false;
@@ -398,9 +432,10 @@ static bool setup(void) {
 static void print_head(void) {
   const struct bench_config *c = &g.config;
   printf("engine     : %s %s\nsettings   : %s\n", g.run.engine->name, g.run.engine->version(), g.run.engine->settings);
-  printf("records    : %" PRIu64 " of %u + %u bytes, %.1f MB; cache %zu MiB, memtable %zu MiB, compression %s, seed %" PRIu64 ", in %s\n", c->num,
-         c->key_size, c->value_size, (double)(c->num * (c->key_size + c->value_size)) / 1e6, c->cache_mb, c->memtable_mb, c->compression, g.run.seed,
-         g.dir);
+  printf("records    : %" PRIu64
+         " of %u + %u bytes, %.1f MB; cache %zu MiB, memtable %zu MiB, compression %s, seed %" PRIu64 ", in %s\n",
+         c->num, c->key_size, c->value_size, (double)(c->num * (c->key_size + c->value_size)) / 1e6, c->cache_mb,
+         c->memtable_mb, c->compression, g.run.seed, g.dir);
 }
 
 int main(int argc, char **argv) {
