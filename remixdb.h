@@ -402,7 +402,7 @@ void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv);
 // ---- memory handed out, figures
 
 // The store's figures as JSON text: entries, bytes written by log, tables and REMIX, cache misses, memory, engine, ...
-// (README.md, "Figures"). The caller frees it with remixdb_free. NULL: REMIXDB_NOMEM.
+// (docs/FIGURES.md). The caller frees it with remixdb_free. NULL: REMIXDB_NOMEM.
 char *remixdb_stats(struct xdb *xdb);
 void remixdb_free(void *p);
 

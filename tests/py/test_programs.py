@@ -207,10 +207,10 @@ def all_files(path):
     return {p.relative_to(path): (p.read_bytes(), p.stat().st_mtime_ns) for p in path.rglob("*") if p.is_file()}
 
 
-def test_every_command_is_in_the_help_the_readme_and_the_manual():
+def test_every_command_is_in_the_help_its_page_and_the_manual():
     told = re.findall(r"^ +\S+remixdb.out (\w+) +([A-Z\[\] ]*[A-Z\]])", tool("--help").stdout, re.M)
     assert len(told) == 13
-    readme, manual = (ROOT / "README.md").read_text(), (ROOT / "docs" / "remixdb.1").read_text()
+    page, manual = (ROOT / "docs" / "COMMAND.md").read_text(), (ROOT / "docs" / "remixdb.1").read_text()
     for name, args in told:
         help_of = tool(name, "--help").stdout
         assert help_of.startswith("usage: ") and help_of.splitlines()[0].endswith(f" {args}") and tool("help", name).stdout == help_of
@@ -218,7 +218,7 @@ def test_every_command_is_in_the_help_the_readme_and_the_manual():
         for flag in re.findall(r"^  -\w, (--\w+)", help_of, re.M):
             assert flag.replace("-", "\\-") in manual
         if name != "help":
-            assert f"`remixdb {name} {args}`" in readme
+            assert f"`remixdb {name} {args}`" in page
         least, most = len(args.split()) - args.count("["), len(args.split())
         for wrong in {least - 1, most + 1} - {-1}:
             said = tool(name, *["x"] * wrong, status=2)

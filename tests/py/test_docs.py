@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles and runs every block of C and of Python in the README and the guide, so that what they show works."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = ["README.md", "docs/GUIDE.md"]
+COMPILER = next((c for c in (os.environ.get("CCC"), "cc", "gcc", "clang") if c and shutil.which(c.split()[0])), None)
+
+# A block without main is the middle of a program that has a store open.
+BEFORE = """#include <remixdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(void) {
+  struct xdb *db = remixdb_open("/tmp/example", 16, 16, true);
+  if (db == NULL) return fprintf(stderr, "%s\\n", remixdb_errmsg()), 1;
+  struct xdb_ref *ref = remixdb_ref(db);
+"""
+AFTER = """
+  remixdb_unref(ref);
+  remixdb_close(db);
+  return 0;
+}
+"""
+
+
+def blocks(language):
+    return list(find_blocks(language))
+
+
+def find_blocks(language):
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        for i, found in enumerate(re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)):
+            yield pytest.param(found, id=f"{page}-{i}")
+
+
+def in_place_of_tmp(text, tmp_path):
+    """The stores of the block lie in the test's own directory."""
+    assert "/tmp/example" in text
+    return text.replace("/tmp/example", str(tmp_path / "example"))
+
+
+def run(command, tmp_path, **env):
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env={**os.environ, **env})
+    assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
+@pytest.mark.parametrize("block", blocks("c"))
+def test_c(block, tmp_path):
+    source = tmp_path / "block.c"
+    whole = block if "int main" in block else BEFORE + block + AFTER
+    source.write_text(in_place_of_tmp(whole, tmp_path))
+    subprocess.run([*COMPILER.split(), "-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-variable", f"-I{ROOT}", source, f"-L{ROOT}",
+                    "-lremixdb", f"-Wl,-rpath,{ROOT}", "-o", tmp_path / "block"], check=True, timeout=120)
+    run([tmp_path / "block"], tmp_path)
+    assert (tmp_path / "example" / "CURRENT").exists()
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python(block, tmp_path):
+    out = run([sys.executable, "-c", in_place_of_tmp(block, tmp_path)], tmp_path, PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1")
+    assert out
+
+
+def test_every_page_has_blocks():
+    assert len(blocks("c")) >= 10 and len(blocks("python")) >= 2
+
+
+def test_links_lead_somewhere():
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
