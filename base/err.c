@@ -10,9 +10,11 @@
 
 ERR_TLS_FAST struct err_state err_state;
 static __thread char err_buf[ERR_MSG_MAX];
+static __thread uint32_t err_cleaning;  // how deep in cleaning up: messages are left as they are
 
 // The message may quote the one before it (its arguments may point into err_buf), so it is made aside.
 static void err_format(const char *head, const char *fmt, va_list ap) {
+  if (err_cleaning) return;
   char buf[ERR_MSG_MAX];
   size_t used = 0;
   if (head) {
@@ -81,6 +83,10 @@ enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt,
   va_end(ap);
   return REMIXDB_CORRUPT;
 }
+
+void err_cleanup_begin(void) { err_cleaning++; }
+
+void err_cleanup_end(void) { err_cleaning--; }
 
 enum remixdb_status err_code(void) { return (enum remixdb_status)err_state.code; }
 

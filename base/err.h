@@ -52,6 +52,20 @@ struct err_state {  // private to base/err.c and err_finish_ok
 extern ERR_TLS_FAST struct err_state err_state;
 static inline void err_finish_ok(void) { err_state = (struct err_state){REMIXDB_OK, 0}; }  // err_finish(REMIXDB_OK)
 
+// Cleaning up after a failure: between the two calls, which may nest, no call of this thread changes its message, so
+// the first failure is the one that is told. The calls in between must not hand their own message on (err_save).
+void err_cleanup_begin(void);
+void err_cleanup_end(void);
+// A call whose failure changes nothing for the caller. `why` says so to the reader. The thread's message stays.
+#define IGNORED(call, why)                             \
+  do {                                                 \
+    err_cleanup_begin();                               \
+    const enum remixdb_status ignored_status = (call); \
+    (void)ignored_status;                              \
+    (void)(why);                                       \
+    err_cleanup_end();                                 \
+  } while (0)
+
 // Carrying an error from the thread that met it to those that ask later.
 struct err_saved {
   enum remixdb_status status;

@@ -137,6 +137,23 @@ static void test_save_and_threads(void **state) {
   assert_string_equal(err_msg(), "");
 }
 
+static enum remixdb_status clean_one(void) { return err_set(REMIXDB_IO, "while cleaning"); }
+
+static void test_cleanup_keeps_the_first(void **state) {
+  (void)state;
+  (void)err_set(REMIXDB_CORRUPT, "the first");
+  err_cleanup_begin();
+  assert_int_equal(clean_one(), REMIXDB_IO);
+  IGNORED(clean_one(), "it nests");
+  assert_int_equal(clean_one(), REMIXDB_IO);
+  err_cleanup_end();
+  assert_string_equal(err_msg(), "the first");
+  IGNORED(clean_one(), "alone");
+  assert_string_equal(err_msg(), "the first");
+  assert_int_equal(clean_one(), REMIXDB_IO);  // over: messages are taken again
+  assert_string_equal(err_msg(), "while cleaning");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_set),
@@ -147,6 +164,7 @@ int main(void) {
       cmocka_unit_test(test_long_is_cut),
       cmocka_unit_test(test_message_may_quote_itself),
       cmocka_unit_test(test_save_and_threads),
+      cmocka_unit_test(test_cleanup_keeps_the_first),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
