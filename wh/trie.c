@@ -26,25 +26,66 @@ struct wh_table {
 
 // ---- the table of prefixes
 
+// A search or a walk through the prefixes of one key hashes the key once: what is hashed already of it, in pieces of so
+// many bytes.
+#define PIECE 128u
+struct prefixes {
+  uint64_t seed;
+  uint64_t hash;  // of the key's first `done` bytes
+  uint32_t done;
+  const uint8_t *same;  // memory whose first same_len bytes are the key's
+  uint32_t same_len;
+};
+
+static inline struct prefixes prefixes_of(const struct wh_trie *trie) {
+  return (struct prefixes){.seed = trie->seed, .hash = trie->seed};
+}
+
+// Hash of the key's first len bytes.
+static uint64_t prefix_long(struct prefixes *p, const uint8_t *key, uint32_t len) {
+  const uint32_t whole = len - len % PIECE;
+  if (p->done > whole) {
+    p->done = 0;
+    p->hash = p->seed;
+  }
+  for (; p->done < whole; p->done += PIECE) {
+    WH_COUNT(pieces);
+    p->hash = hash64_seed(key + p->done, PIECE, p->hash);
+  }
+  return hash64_seed(key + whole, len - whole, p->hash);
+}
+
 // Hash of the first len - 1 bytes of key (it has them) followed by last; len >= 1. The last byte stands apart so that
 // the children of a prefix are hashed without writing them down. k8 = wh_key8(key, 0). Without the seed nobody can
 // choose keys whose prefixes meet in one bucket.
-static inline uint64_t prefix_hash(uint64_t seed, struct kref key, uint64_t k8, uint32_t len, uint32_t last) {
+static inline uint64_t prefix_hash(struct prefixes *p, struct kref key, uint64_t k8, uint32_t len, uint32_t last) {
   uint64_t x;
-  if (len <= 8) x = ((len > 1 ? k8 >> (72 - 8 * len) << 8 : 0) | last) + len * UINT64_C(0x9E3779B97F4A7C15) + seed;
-  else x = hash64_seed(key.ptr, len - 1, seed) + last * UINT64_C(0x9E3779B97F4A7C15);
+  if (len <= 8) x = ((len > 1 ? k8 >> (72 - 8 * len) << 8 : 0) | last) + len * UINT64_C(0x9E3779B97F4A7C15) + p->seed;
+  else if (likely(len <= PIECE)) x = hash64_seed(key.ptr, len - 1, p->seed) + last * UINT64_C(0x9E3779B97F4A7C15);
+  else x = prefix_long(p, key.ptr, len - 1) + last * UINT64_C(0x9E3779B97F4A7C15);
   x = (x ^ (x >> 32)) * UINT64_C(0xD6E8FEB86659FD93);
   x = (x ^ (x >> 29)) * UINT64_C(0x94D049BB133111EB);
   return x ^ (x >> 32);
 }
-static inline uint64_t prefix_hash_own(uint64_t seed, struct kref key, uint64_t k8, uint32_t len) {
-  return prefix_hash(seed, key, k8, len, key.ptr[len - 1]);
+static inline uint64_t prefix_hash_own(struct prefixes *p, struct kref key, uint64_t k8, uint32_t len) {
+  return prefix_hash(p, key, k8, len, key.ptr[len - 1]);
 }
 
-// The node of this hash and length. exact: its prefix must also equal key's first len bytes; else it is the caller's
-// who must live with a collision (of 48 bits).
+// Whether the node's prefix is that of the key. Nodes of one path share their memory: few of them are compared.
+static bool prefix_is(struct prefixes *p, const struct wh_node *node, const uint8_t *key) {
+  if (node->prefix == key || (node->prefix == p->same && node->len <= p->same_len)) return true;
+  WH_COUNT(prefixes);
+  if (memcmp(node->prefix, key, node->len) != 0) return false;
+  p->same = node->prefix;
+  p->same_len = node->len;
+  return true;
+}
+
+// The node of this hash and length. exact: its prefix must also equal key's first len bytes (it is what is known of the
+// key); NULL: it is the caller's who must
+// live with a collision (of 48 bits).
 static inline struct wh_node *table_find(const struct wh_table *t, uint64_t hash, uint32_t len, const uint8_t *key,
-                                         bool exact) {
+                                         struct prefixes *exact) {
   for (uint32_t b = (uint32_t)hash & t->mask;; b = (b + 1) & t->mask) {
     const struct wh_bucket *bucket = &t->bucket[b];
     WH_COUNT(buckets);
@@ -55,8 +96,7 @@ static inline struct wh_node *table_find(const struct wh_table *t, uint64_t hash
       w = atomic_load_explicit(&bucket->slot[i], memory_order_acquire);
       if (w == SLOT_DELETED || (w ^ hash) >> WH_PTR_BITS) continue;
       struct wh_node *node = (struct wh_node *)(uintptr_t)(w & WH_PTR_MASK);
-      if (node->hash == (uint32_t)hash && node->len == len && (!exact || memcmp(node->prefix, key, len) == 0))
-        return node;
+      if (node->hash == (uint32_t)hash && node->len == len && (!exact || prefix_is(exact, node, key))) return node;
     }
   }
 }
@@ -155,13 +195,14 @@ static inline int node_child_below(const struct wh_node *node, uint32_t c, bool 
 }
 
 struct wh_leaf *wh_trie_hint(const struct wh_trie *trie, struct kref key, uint64_t k8, bool exact) {
+  struct prefixes p = prefixes_of(trie);
   const struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_acquire);
   const struct wh_node *node = &trie->root;
   const uint32_t maxlen = atomic_load_explicit(&trie->maxlen, memory_order_relaxed);
   uint32_t len = 0, hi = key.len < maxlen ? key.len : maxlen;
   while (len < hi) {
     const uint32_t mid = (len + hi + 1) / 2;
-    const struct wh_node *n = table_find(t, prefix_hash_own(trie->seed, key, k8, mid), mid, key.ptr, exact);
+    const struct wh_node *n = table_find(t, prefix_hash_own(&p, key, k8, mid), mid, key.ptr, exact ? &p : NULL);
     if (n) {
       node = n;
       len = mid;
@@ -177,8 +218,8 @@ struct wh_leaf *wh_trie_hint(const struct wh_trie *trie, struct kref key, uint64
     if (child >= 0) {
       if (!above) return node_rmost(node);
       // It does not start the key, so only the bytes it shares with this node can be compared.
-      const uint64_t hash = prefix_hash(trie->seed, key, k8, len + 1, (uint32_t)child);
-      const struct wh_node *n = table_find(t, hash, len + 1, NULL, false);
+      const uint64_t hash = prefix_hash(&p, key, k8, len + 1, (uint32_t)child);
+      const struct wh_node *n = table_find(t, hash, len + 1, NULL, NULL);
       return likely(n != NULL) && (!exact || memcmp(n->prefix, key.ptr, len) == 0) ? node_rmost(n) : first;
     }
   }
@@ -190,6 +231,13 @@ struct wh_leaf *wh_trie_hint(const struct wh_trie *trie, struct kref key, uint64
 // ---- many hints at once: a step reads one line per key, which the step before has asked for (wh_get_many)
 
 enum { WAY_LEAF, WAY_CHILD, WAY_PREV };
+
+// Of another key from here on.
+static inline struct prefixes *fresh(struct prefixes *p) {
+  p->hash = p->seed;
+  p->done = p->same_len = 0;
+  return p;
+}
 
 static inline void way_ask(const struct wh_table *t, struct wh_way *w, uint64_t hash) {
   w->probe = hash;
@@ -211,6 +259,7 @@ static inline const struct wh_node *way_answer(const struct wh_table *t, uint64_
 
 // The binary search over the length of the longest prefix that has a node.
 static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, struct wh_way *ways, uint32_t nr) {
+  struct prefixes p = prefixes_of(trie);
   const uint32_t maxlen = atomic_load_explicit(&trie->maxlen, memory_order_relaxed);
   uint8_t going[WH_GROUP_MAX];
   uint32_t left = 0;
@@ -220,7 +269,7 @@ static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, s
     w->len = 0;
     w->hi = w->key.len < maxlen ? w->key.len : maxlen;
     if (w->hi == 0) continue;
-    way_ask(t, w, prefix_hash_own(trie->seed, w->key, w->k8, (w->hi + 1) / 2));
+    way_ask(t, w, prefix_hash_own(fresh(&p), w->key, w->k8, (w->hi + 1) / 2));
     going[left++] = (uint8_t)i;
   }
   while (left) {
@@ -236,7 +285,7 @@ static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, s
         w->hi = mid - 1;
       }
       if (w->len < w->hi) {
-        way_ask(t, w, prefix_hash_own(trie->seed, w->key, w->k8, (w->len + w->hi + 1) / 2));
+        way_ask(t, w, prefix_hash_own(fresh(&p), w->key, w->k8, (w->len + w->hi + 1) / 2));
         going[stay++] = going[i];
       } else {
         prefetch(w->node);
@@ -248,6 +297,7 @@ static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, s
 
 // From the node to the leaf that it names for the key, or to what has to be read for that.
 static inline void way_turn(const struct wh_trie *trie, const struct wh_table *t, struct wh_way *w) {
+  struct prefixes p = prefixes_of(trie);
   const uint64_t lmost = atomic_load_explicit(&w->node->lmost, memory_order_acquire);
   w->leaf = node_lmost(lmost);
   w->state = WAY_LEAF;
@@ -255,7 +305,7 @@ static inline void way_turn(const struct wh_trie *trie, const struct wh_table *t
     bool above;
     const int child = node_child_below(w->node, w->key.ptr[w->len], &above);
     if (child >= 0 && above) {
-      way_ask(t, w, prefix_hash(trie->seed, w->key, w->k8, w->len + 1, (uint32_t)child));
+      way_ask(t, w, prefix_hash(&p, w->key, w->k8, w->len + 1, (uint32_t)child));
       w->state = WAY_CHILD;
       return;
     }
@@ -291,19 +341,20 @@ void wh_trie_hint_many(const struct wh_trie *trie, struct wh_way *ways, uint32_t
 // ---- changes: under the structure lock
 
 // The node of the anchor's first len bytes; NULL when there is none.
-static struct wh_node *trie_node(struct wh_trie *trie, const struct wh_leaf *l, uint32_t len) {
+static struct wh_node *trie_node(struct wh_trie *trie, struct prefixes *p, const struct wh_leaf *l, uint32_t len) {
   if (len == 0) return &trie->root;
   const struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_relaxed);
-  return table_find(t, prefix_hash_own(trie->seed, l->anchor, l->lo8, len), len, l->anchor.ptr, true);
+  return table_find(t, prefix_hash_own(p, l->anchor, l->lo8, len), len, l->anchor.ptr, p);
 }
 
 // How many bytes of the anchor have nodes.
 static uint32_t trie_prefix(struct wh_trie *trie, const struct wh_leaf *l) {
+  struct prefixes p = prefixes_of(trie);
   const uint32_t maxlen = atomic_load_explicit(&trie->maxlen, memory_order_relaxed);
   uint32_t len = 0, hi = l->anchor.len < maxlen ? l->anchor.len : maxlen;
   while (len < hi) {
     const uint32_t mid = (len + hi + 1) / 2;
-    if (trie_node(trie, l, mid)) len = mid;
+    if (trie_node(trie, &p, l, mid)) len = mid;
     else hi = mid - 1;
   }
   return len;
@@ -343,24 +394,26 @@ static bool node_swap(struct wh_node *node, const struct wh_leaf *from_l, struct
 }
 
 // Only prefixes of its anchor name the old one.
-void wh_trie_replace(struct wh_trie *trie, const struct wh_leaf *old, struct wh_leaf *fresh) {
+void wh_trie_replace(struct wh_trie *trie, const struct wh_leaf *old, struct wh_leaf *to) {
+  struct prefixes p = prefixes_of(trie);
   for (uint32_t len = old->anchor.len;; len--)
-    if (!node_swap(trie_node(trie, old, len), old, fresh, old, fresh) || len == 0) return;
+    if (!node_swap(trie_node(trie, &p, old, len), old, to, old, to) || len == 0) return;
 }
 
 // Under a prefix of its anchor it is the first leaf exactly when right was (left's anchor, being smaller and next to
 // it, is then outside), and the last exactly when left was.
 void wh_trie_add(struct wh_trie *trie, struct wh_leaf *l, const struct wh_leaf *left, const struct wh_leaf *right) {
+  struct prefixes p = prefixes_of(trie);
   struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_relaxed);
   const struct kref a = l->anchor;
   const uint32_t have = trie_prefix(trie, l);
-  struct wh_node *node = trie_node(trie, l, have);
+  struct wh_node *node = trie_node(trie, &p, l, have);
   if (a.len > atomic_load_explicit(&trie->maxlen, memory_order_relaxed))
     atomic_store_explicit(&trie->maxlen, a.len, memory_order_relaxed);
   if (have == a.len)  // a prefix of other anchors so far, which are all greater
     atomic_store_explicit(&node->lmost, (uint64_t)(uintptr_t)l | TERMINAL, memory_order_release);
   for (uint32_t len = have + 1; len <= a.len; len++) {
-    const uint64_t hash = prefix_hash_own(trie->seed, a, l->lo8, len);
+    const uint64_t hash = prefix_hash_own(&p, a, l->lo8, len);
     struct wh_node *n = trie->spare++;
     trie->nr_free_nodes--;
     n->prefix = a.ptr;
@@ -374,17 +427,18 @@ void wh_trie_add(struct wh_trie *trie, struct wh_leaf *l, const struct wh_leaf *
     node = n;
   }
   for (uint32_t len = have < a.len ? have : a.len - 1;; len--)
-    if (!node_swap(trie_node(trie, l, len), right, l, left, l) || len == 0) return;
+    if (!node_swap(trie_node(trie, &p, l, len), right, l, left, l) || len == 0) return;
 }
 
 void wh_trie_remove(struct wh_trie *trie, const struct wh_leaf *l, struct wh_leaf *left, struct wh_leaf *right) {
+  struct prefixes p = prefixes_of(trie);
   struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_relaxed);
   const struct kref a = l->anchor;
   for (uint32_t len = a.len; len > 0; len--) {
-    struct wh_node *node = trie_node(trie, l, len);
+    struct wh_node *node = trie_node(trie, &p, l, len);
     const uint64_t lmost = atomic_load_explicit(&node->lmost, memory_order_relaxed);
     if (node_lmost(lmost) == l && atomic_load_explicit(&node->rmost, memory_order_relaxed) == l) {
-      kids_set(trie_node(trie, l, len - 1), a.ptr[len - 1], false);
+      kids_set(trie_node(trie, &p, l, len - 1), a.ptr[len - 1], false);
       table_delete(t, node);
       continue;
     }
@@ -433,22 +487,24 @@ static bool check_node(const struct wh_trie *trie, const struct wh_node *node, c
   if (has_prefix(wh_leaf_prev(first), node->prefix, node->len)) WH_BROKEN("W3: not the leftmost leaf");
   if (has_prefix(wh_leaf_next(last), node->prefix, node->len)) WH_BROKEN("W3: not the rightmost leaf");
   if (((lmost & TERMINAL) != 0) != (first->anchor.len == node->len)) WH_BROKEN("W3: a wrong mark of an anchor's end");
-  const struct kref p = kref(node->prefix, node->len);
+  const struct kref prefix = kref(node->prefix, node->len);
+  struct prefixes p = prefixes_of(trie);
   for (uint32_t c = 0; c < 256; c++) {
     if (!kids_has(node, c)) continue;
-    const uint64_t hash = prefix_hash(trie->seed, p, wh_key8(p, 0), p.len + 1, c);
-    const struct wh_node *n = table_find(t, hash, p.len + 1, NULL, false);
-    if (n == NULL || n->prefix[p.len] != c) WH_BROKEN("W3: a byte without a child");
+    const uint64_t hash = prefix_hash(&p, prefix, wh_key8(prefix, 0), prefix.len + 1, c);
+    const struct wh_node *n = table_find(t, hash, prefix.len + 1, NULL, NULL);
+    if (n == NULL || n->prefix[prefix.len] != c) WH_BROKEN("W3: a byte without a child");
   }
   return true;
 }
 
 bool wh_trie_check_leaf(const struct wh_trie *trie, const struct wh_leaf *l, char *why, size_t cap) {
+  struct prefixes p = prefixes_of(trie);
   const struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_acquire);
   const struct wh_node *parent = &trie->root;
   for (uint32_t len = 1; len <= l->anchor.len; len++) {
-    const uint64_t hash = prefix_hash_own(trie->seed, l->anchor, l->lo8, len);
-    const struct wh_node *n = table_find(t, hash, len, l->anchor.ptr, true);
+    const uint64_t hash = prefix_hash_own(&p, l->anchor, l->lo8, len);
+    const struct wh_node *n = table_find(t, hash, len, l->anchor.ptr, &p);
     if (n == NULL) WH_BROKEN("W3: a prefix without a node");
     const uint32_t c = l->anchor.ptr[len - 1];
     if (!kids_has(parent, c)) WH_BROKEN("W3: a child without its byte");

@@ -40,6 +40,8 @@ struct wh_counters {
   _Atomic uint64_t checked;   // entries looked at to make a gap
   _Atomic uint64_t compares;  // keys compared to find one by its hash
   _Atomic uint64_t buckets;   // of the trie's table
+  _Atomic uint64_t pieces;    // of prefixes hashed
+  _Atomic uint64_t prefixes;  // compared in full
 };
 extern struct wh_counters wh_counters;
 #if defined(WH_COUNTERS)

@@ -130,6 +130,24 @@ static void test_whole_keys(void **state) {
   index_fini(&x);
 }
 
+// Keys of which each begins with the one before: their anchors have thousands of prefixes, and a change of the
+// structure goes through them. Not each of them is hashed, or compared, from its beginning.
+static void test_long_prefixes(void **state) {
+  (void)state;
+  enum { KEYS = 2000, STEP = 8, PER_KEY = 300 };
+  static uint8_t buf[KEYS * STEP];
+  struct index x;
+  memset(buf, 'p', sizeof(buf));
+  index_init(&x, NULL);
+  const uint64_t pieces = atomic_load(&wh_counters.pieces), prefixes = atomic_load(&wh_counters.prefixes);
+  for (uint32_t i = 0; i < KEYS; i++) index_put(&x, kref(buf, (uint32_t)((uint64_t)i * 7919 % KEYS) * STEP));
+  const uint64_t hashed = (atomic_load(&wh_counters.pieces) - pieces) / KEYS;
+  const uint64_t compared = (atomic_load(&wh_counters.prefixes) - prefixes) / KEYS;
+  print_message("%u pieces hashed and %u prefixes compared a put\n", (unsigned)hashed, (unsigned)compared);
+  assert_true(hashed < PER_KEY && compared < 20);
+  index_fini(&x);
+}
+
 static void test_seeds_differ(void **state) {
   (void)state;
   struct index x, y;
@@ -144,6 +162,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_prefixes),
       cmocka_unit_test(test_whole_keys),
+      cmocka_unit_test(test_long_prefixes),
       cmocka_unit_test(test_seeds_differ),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
