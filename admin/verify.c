@@ -184,10 +184,8 @@ static enum remixdb_status check_entry(const struct remix *x, const struct remix
     if (kv_cmp(anchor, key) > 0 || (prev->any && kv_cmp(before, anchor) >= 0))
       return WRONG("the anchor does not separate");
   }
-  bool known;
-  const uint32_t lcp = remix_walk_lcp(w, &known);
-  if (known && prev->any && lcp != (c == 0 ? UINT32_MAX : kv_lcp_from(before, key, 0)))
-    return WRONG("wrong discriminating bit");
+  const char *const wrong = remix_walk_wrong(w, before, key);
+  if (wrong) return WRONG(wrong);
 #undef WRONG
   return REMIXDB_OK;
 }

@@ -555,6 +555,38 @@ void remix_walk_next(struct remix_walk *w) {
   walk_seg(w);
 }
 
+// The lowest byte of the segment's discriminating bits is the base, and where there are none it is 0.
+static bool base_is_right(const struct remix_index *ix, const uint8_t *s, uint32_t nr) {
+  bool any = false, lowest = false;
+  for (uint32_t i = 1; i < nr; i++) {
+    const uint32_t d = load16le(s + ix->lay.dbits + 2 * i);
+    any = any || d != REMIX_BIT_SAME;
+    lowest = lowest || d >> 4 == 0;
+  }
+  return any ? lowest : seg_base(ix, s) == 0;
+}
+
+const char *remix_walk_wrong(const struct remix_walk *w, struct kref before, struct kref key) {
+  const struct remix_index *const ix = w->x->index;
+  const uint8_t *const s = seg_at(ix, w->seg);
+  const uint32_t lcp = kv_lcp_from(before, key, 0);
+  if (w->at == 0) {
+    const struct kref anchor = anchors_at(&ix->anchors, w->seg);
+    if (!base_is_right(ix, s, w->nr)) return "wrong base";
+    if (w->seg == 0) return NULL;
+    const bool begins = anchor.len == lcp + 1 && anchor.len <= key.len && memcmp(anchor.ptr, key.ptr, anchor.len) == 0;
+    return begins ? NULL : "wrong anchor";
+  }
+  const uint32_t d = load16le(s + ix->lay.dbits + 2 * w->at), base = seg_base(ix, s);
+  static const char wrong[] = "wrong discriminating bit";
+  if (kv_eq(before, key)) return d == REMIX_BIT_SAME ? NULL : wrong;
+  if (lcp < base || lcp >= key.len) return wrong;
+  if (lcp - base > REMIX_BYTE_MAX) return d == REMIX_BIT_FAR ? NULL : wrong;
+  // where the key before ends the leading bit tells, else the highest bit that differs
+  const uint32_t bit = lcp == before.len ? 0 : (uint32_t)__builtin_clz((uint32_t)(before.ptr[lcp] ^ key.ptr[lcp])) - 23;
+  return d == ((lcp - base) << 4 | bit) ? NULL : wrong;
+}
+
 uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out) {
   const struct remix_index *const ix = w->x->index;
   *known_out = true;

@@ -108,5 +108,9 @@ void remix_walk_next(struct remix_walk *w);
 // discriminating bit (across segments from the anchor's length). Returns UINT32_MAX for the same key, 0 for the view's
 // first entry. *known_out false when it is not recorded (a far one): the caller compares.
 uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out);
+// Whether what the segment says of the current entry is what the two keys say: its discriminating bit to the bit, the
+// base, and of a segment's first entry the anchor. NULL: it is; else what is wrong. `before`: the key of the entry before
+// it in the view, which is not greater.
+const char *remix_walk_wrong(const struct remix_walk *w, struct kref before, struct kref key);
 
 #endif
