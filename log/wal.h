@@ -1,64 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The write-ahead log: one segment per memtable (more after a recovery), each a preallocated file that is recycled.
-// Files are called wal-0, wal-1, ...: the name says nothing, the header's generation does, so recycling changes no
-// directory.
+// The write-ahead log. One log segment per memtable (a recovery may leave more); a log segment is one preallocated
+// file. Files are called wal-0, wal-1, ... The name has no meaning: the header holds the generation, so a file is
+// recycled without any change to the directory.
 //
-// A segment is a header and frames (docs/FORMAT.md). A frame is everything appended between two seals (a buffer that
-// filled, a sync, a switch): checksum, length, first sequence number, count, records. One checksum a frame, taken when
-// it is sealed, costs a tenth of one a record and saves its bytes; a batch (one wal_begin .. wal_end) never crosses a
-// frame, so that it is there whole or not at all.
+// A log segment is a header and frames (docs/FORMAT.md). A frame holds what is appended between two seals; a seal
+// happens when a buffer is full, at a sync and at a switch. It consists of checksum, length, first sequence number,
+// count and records. One checksum per frame costs a tenth of one per record. A batch (wal_begin .. wal_end) never
+// crosses a frame, so recovery finds it whole or not at all.
 //
 // Invariants
-//   L1  Sequence numbers are given under the log's lock, in the order of the bytes: record i of a frame has first + i,
-//   frames
-//       follow without gaps, also from one segment to the next.
-//   L2  A frame's checksum covers all that follows it and is seeded with the generation and the store's id: stale bytes
-//   of a
-//       recycled file, or of another store, never pass.
-//   L3  A frame says up to which offset its segment was known to be durable when it was sealed. A broken frame before
-//   an offset
-//       that any later valid frame (of this segment, or of a later one, which is synced only after this one is) calls
-//       durable is REMIXDB_CORRUPT. Any other broken frame is a torn tail: it and all after it, later segments
-//       included, are cut, so that what is recovered is a prefix. When nothing is written after a sync the watermark
-//       says it instead: an offset, and the generation it is of, in the header of the newest segment and of the one
-//       before it (so that a lost segment is missed). It is written after the sync it speaks of (a clean close;
-//       wal_mark), so it is true at any crash; its bytes have a checksum of their own and the header's leaves them out,
-//       so that a torn or damaged watermark takes nothing with it.
-//   L4  A segment's header says the generation and the final length of the one before it: a segment is replayed only
-//   when the one
-//       before was complete up to that length (else L3 decides between cut and corrupt). Generations grow; after a
-//       recovery one is left out, so that frames whose header a crash took never belong to a segment made later. A
-//       segment begins only when the header of the one before is durable: a generation missing between two others is
-//       REMIXDB_CORRUPT.
-//   L5  wal_sync returns only when everything appended before the call, in all segments, is durable; a segment is never
-//   synced
-//       before the older ones.
-//   L6  A failed write or fsync is sticky: later appends and syncs return it. REMIXDB_NOSPACE of an append is not:
-//   space is
-//       reserved (preallocated) before a record is accepted, so a full disk refuses the record and nothing else
-//       happens.
+//   L1  Order. Sequence numbers are given under the log's lock, in the order of the bytes. Record i of a frame has the
+//       number first + i. Numbers have no gap between frames, nor between log segments.
+//   L2  Checksums. A frame's checksum covers all that follows it and is seeded with the generation and the store's id.
+//       So stale bytes of a recycled file, or of another store, never pass for a frame.
+//   L3  Torn or damaged. Each frame states the offset up to which its segment was known to be durable at the seal.
+//       - A broken frame is REMIXDB_CORRUPT if it lies before an offset that a later valid frame calls durable. That
+//         frame may be in the same segment or in a later one: a segment is synced only after the older ones.
+//       - Any other broken frame is a torn tail. Recovery cuts it and all that follows, later segments included, so
+//         what it recovers is a prefix.
+//       - If nothing is written after a sync, a watermark speaks in place of a frame: a generation and an offset, in
+//         the header of the newest segment and of the one before it (which shows that a segment is lost). It is written
+//         after the sync it reports (by a clean close or wal_mark), so it is true after any crash. It has its own
+//         checksum and is outside the header's, so a torn watermark damages nothing else.
+//   L4  Chain. A header states the generation and the final length of the segment before it. A segment is replayed only
+//       when the one before is complete up to that length; else L3 decides between cut and corrupt. A segment begins
+//       only when the header of the one before is durable, so a generation missing between two others is
+//       REMIXDB_CORRUPT. Generations grow. A recovery leaves one out: a crash may have taken that one's header and left
+//       its frames, and these must never belong to a segment made later.
+//   L5  Durability. wal_sync returns only when everything appended before the call, in all segments, is durable. A
+//       segment is never synced before the older ones.
+//   L6  Errors. A failed write or fsync is sticky: later appends and syncs return it. An append's REMIXDB_NOSPACE is
+//       not: room on disk is reserved before a record is accepted, so a full disk refuses the record and changes
+//       nothing else.
 //
-// Locks: the log's lock is short: memcpy of the record and the caller's stamping. Sealed buffers are checksummed and
-// written outside of it. fsync is waited for on a condition (group commit: one fsync serves all that wait). Lock order:
-// a memtable leaf's lock, then the log's.
+// Locks: the log's lock is held for the copy of a record and for the caller's stamp. Sealed buffers are checksummed and
+// written without it. Threads wait for fsync on a condition (group commit: one fsync serves all waiting threads). Lock
+// order: a memtable leaf's lock, then the log's.
 #ifndef WAL_H
 #define WAL_H
 
 #include "base/env.h"
 #include "kv.h"
 
-#if !defined(WAL_BUF)         // a build that fuzzes makes it small
-#define WAL_BUF (256u << 10)  // bytes of a normal frame at most; a larger batch gets a buffer of its own
+#if !defined(WAL_BUF)         // a fuzzing build makes it small
+#define WAL_BUF (256u << 10)  // bytes of a normal frame at most; a larger batch gets its own buffer
 #endif
-#define WAL_FIRST (64u << 10)     // the room that a new segment begins with. It doubles each time that it grows,
-#define WAL_PREALLOC (16u << 20)  // up to steps of this size, when nothing else is asked for
-#define WAL_KEEP_PART 4u          // this part of a step is kept for the last records that a full disk takes,
-#define WAL_KEEP_MAX (2u << 20)   // and no more than that
-#define WAL_REST 4096u            // a log that was closed has so much room on disk, or twice that, behind what it holds
-#define WAL_FULL_PART \
-  64u  // of the limit 31/64 make a segment full, and 1/64 more is for the last records: two segments together keep the
-       // limit
+#define WAL_FIRST (64u << 10)     // a new segment's first step of room on disk; steps double
+#define WAL_PREALLOC (16u << 20)  // up to this size, unless wal_opts says otherwise
+#define WAL_KEEP_PART 4u          // this part of a step is kept for the last records on a full disk,
+#define WAL_KEEP_MAX (2u << 20)   // and at most so many bytes
+#define WAL_REST 4096u            // a closed log keeps so much room on disk, or twice that, behind its end
+// A segment is full at 31/64 of the limit; 1/64 more is for the last records. So two segments keep the limit.
+#define WAL_FULL_PART 64u
 
 struct wal;
 
@@ -66,125 +60,131 @@ struct wal_opts {
   const struct env_dir *dir;  // the caller's; outlives the log
   uint64_t store_id;
   bool read_only;  // replay only: nothing is written, no append may follow
-  // Called with the replay's arg when it has got all records, before anything is written; its failure is the opening's.
-  // NULL: nobody.
+  // Called with the replay's arg after the last record, before anything is written. Its failure makes wal_open fail.
+  // NULL: none.
   enum remixdb_status (*replayed)(void *arg);
-  uint32_t step;   // bytes by which a segment grows on disk at most, a power of two; 0 = WAL_PREALLOC
-  uint64_t limit;  // bytes that all files of the log have on disk together; 0: no limit. wal_full says when it is time
-                   // to switch
+  uint32_t step;   // most bytes by which a segment grows on disk, a power of two; 0 = WAL_PREALLOC
+  uint64_t limit;  // bytes on disk of all the log's files together; 0: no limit. wal_full tells when to switch
 };
 
 // What recovery found.
 struct wal_recovery {
   uint64_t nr_records, nr_frames, nr_segments;
-  uint64_t bytes;      // of frames replayed
-  uint64_t cut_bytes;  // of a torn tail left out (known ones)
-  uint64_t last_seq;   // of the last record replayed, or what was given
+  uint64_t bytes;      // of replayed frames
+  uint64_t cut_bytes;  // of a torn tail, as far as known
+  uint64_t last_seq;   // of the last replayed record; without one, the number given to wal_open
 };
-// Called for each record in order of seq; the record's pointers hold during the call. A status other than OK ends the
-// recovery with it.
+// Called for each record, in order of seq. The record's pointers hold during the call. Any status other than OK ends
+// the recovery and is its result.
 typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const struct kv_rec *rec);
 
-// Opens the log: replays every segment of generation >= oldest_gen, in order; syncs what it replayed, after writing
-// again what nothing proves to be on disk (it may be in the system's memory only, called clean after a failed fsync);
-// then starts a new segment with a later generation, or goes on in the last one: when that is empty and no other file
-// can have what would follow it (as a clean close leaves the log: nothing is written then), and when the disk has no
-// room for another. The segment oldest_gen must exist (else REMIXDB_CORRUPT) unless `fresh` says that the store is new
-// (then generation oldest_gen is made, and synced with the directory, before return). last_seq: the store's last number
-// when oldest_gen began; records replayed follow it without a gap (L1). Segments of older generations become spares.
-// REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM, REMIXDB_NOSPACE. Nothing is written before replay has
-// succeeded.
+// Opens the log.
+// 1. Replays every segment of generation >= oldest_gen, in order. last_seq: the store's last sequence number when
+//    oldest_gen began; replayed records follow it without a gap (L1). Older segments join the log pool.
+// 2. Makes the replayed records durable. It writes again what nothing proves to be on disk: after a failed fsync the
+//    system may call such pages clean.
+// 3. Starts a segment with a later generation. It continues the last segment instead in two cases: that one is empty
+//    and no other file can hold what would follow it (a clean close leaves the log so, and then nothing is written);
+//    or the disk has no room for another segment.
+// Segment oldest_gen must exist, else REMIXDB_CORRUPT. fresh: the store is new; generation oldest_gen is made and
+// synced with its directory. Nothing is written before the replay has succeeded.
+// REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM, REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
                                         wal_replay_fn replay, void *arg, struct wal_recovery *rec_out,
                                         struct wal **out);
-// Writes out and syncs what is buffered and marks it (wal_mark), removes the files that are kept for later and the room
-// that is not used but for two times WAL_REST, closes the files. When read_only or after an error nothing is written.
-// Frees w in any case.
+// Writes and syncs what is buffered, writes a watermark (wal_mark), removes the pool's files, cuts unused room down to
+// at most two times WAL_REST, and closes the files. A read-only log and one with an error write nothing. Frees w in any
+// case.
 MUST_CHECK enum remixdb_status wal_close(struct wal *w);
 
-// ---- appending. wal_begin .. wal_end brackets what must be in one frame; between them the log's lock is held, so
-// nothing there may block or fail. Makes room for nbytes of records (bytes on disk and in a buffer, waiting for a
-// buffer to be written when all are full) and takes the lock. *gen_out: the active segment's generation. On failure
-// (REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_TOOBIG above 1 GB, REMIXDB_READONLY, the sticky error) the lock is not held.
+// ---- appending
+
+// wal_begin .. wal_end brackets what must be in one frame. The log's lock is held in between, so nothing there may
+// block or fail. wal_begin makes room for nbytes of records, on disk and in a buffer; when all buffers are full it
+// waits until one is written. *gen_out: the active segment's generation.
+// On failure the lock is not held: REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_TOOBIG (above 1 GB), REMIXDB_READONLY, or
+// the sticky error.
 MUST_CHECK enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out);
-// The same for records that are to be taken when the disk is full: they may use what room wal_begin leaves in the
-// segment (a WAL_KEEP_PART of a step).
+// The same for records that a full disk should still take: they may use the room that wal_begin leaves in the segment
+// (a WAL_KEEP_PART of a step).
 MUST_CHECK enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out);
-// Appends a record (see kv.h) and returns its sequence number. val is ignored for a tombstone.
+// Appends a record (see kv.h) and returns its sequence number. A tombstone ignores val.
 uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen, bool tomb);
-// Gives the lock back; then writes out what this call made full. A write error becomes sticky and is reported by the
-// next call.
+// Releases the lock, then writes what this call filled. A write error becomes sticky; the next call reports it.
 void wal_end(struct wal *w);
 
-// Group commit: returns when all that was appended (by any thread) before the call is durable, the active segment's
-// header included: a version may name its generation afterwards. Blocks for the disk. REMIXDB_NOSPACE (where space
-// cannot be reserved) loses nothing: try again.
+// Group commit. Returns when everything that any thread appended before the call is durable. That includes the active
+// segment's header, so a version may name its generation afterwards. Blocks for the disk. REMIXDB_NOSPACE (on a disk
+// that reserves no room) loses nothing: try again.
 MUST_CHECK enum remixdb_status wal_sync(struct wal *w);
 // The last sequence number known to be durable. Relaxed.
 uint64_t wal_durable_seq(const struct wal *w);
-// Writes out what is buffered without syncing it (so that it survives the process, not the machine).
+// Writes what is buffered without a sync: it survives the process, not the machine.
 MUST_CHECK enum remixdb_status wal_flush(struct wal *w);
 
-// Puts a watermark (L3) at what is durable now: damage to what was synced last is then found, and is not taken for a
-// torn tail. Costs a write of 24 bytes and an fsync, two of each the first time in a segment, nothing when there is
-// nothing new to say: for moments of rest. A failure is one of a sync (L6), but for REMIXDB_NOMEM, and for a full disk,
-// which is none. Blocks for the disk.
+// Writes a watermark (L3) of what is durable now, so that later damage to it is not taken for a torn tail. Costs a
+// write of 24 bytes and an fsync (two of each the first time in a segment), or nothing if there is no news: call it
+// when the store rests. A failure is one of a sync (L6), with two exceptions: REMIXDB_NOMEM is not sticky, and a full
+// disk is no failure. Blocks for the disk.
 MUST_CHECK enum remixdb_status wal_mark(struct wal *w);
 
-// ---- segments
-// Has the file of the next segment ready (a recycled one, or new, its name durable), with as much room on disk as the
-// active one has by now if there is so much within the limit, and the active one's header durable. Blocks for the disk;
-// the log's lock is not held meanwhile. REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_IO.
+// ---- log segments
+
+// Makes the next segment's file ready: a recycled file, or a new one whose name is durable. It gets as much room on
+// disk as the active one has, as far as that exists within the limit. Also makes the active header durable. Blocks for
+// the disk without the log's lock. REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_prepare(struct wal *w);
-// What who appends, or switches, would have to wait for: room on disk in the active segment, and the next one's file
-// when the active one's header is durable. After the first switch no file is made for it while there are older
-// segments: one of them will serve, so that a log has two files. Blocks for the disk. What fails is tried again, and
-// reported, when it is needed.
+// Does ahead of time what an append or a switch would wait for: room on disk in the active segment and, once the active
+// header is durable, the next segment's file. After the first switch it makes no new file while older segments exist:
+// one of them will serve, so a log has two files. Blocks for the disk. A failed step is tried again when it is needed,
+// and reported then.
 void wal_ahead(struct wal *w);
-// Whether that would do something: a guess. Relaxed.
+// A guess whether wal_ahead has something to do. Relaxed.
 bool wal_ahead_pending(const struct wal *w);
-// Makes the next segment the active one (preparing it when it is not). fn(arg, new_gen) is called under the log's lock
-// at the moment of the switch: what is appended before belongs to the old generation, all after to the new one (fn may
-// be NULL). On failure nothing has changed and fn is not called.
+// Makes the next segment the active one, and prepares it first if need be. fn(arg, new_gen) is called under the log's
+// lock at the moment of the switch; NULL: none. All records appended before that moment belong to the old generation,
+// all later ones to the new one. On failure nothing has changed and fn is not called.
 MUST_CHECK enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg);
 uint64_t wal_gen(const struct wal *w);            // active generation, relaxed
 uint64_t wal_segment_bytes(const struct wal *w);  // appended to the active segment, relaxed
-bool wal_holds(const struct wal *w);  // whether any record, or segment, is before what is appended next. Relaxed
-// Whether the active segment is to be followed by another before more is appended, so that the log keeps its limit:
-// with `more` bytes to come (0: one record). A segment that has next to nothing takes any batch. last: into what is
-// left for the last records. Relaxed; never without a limit.
+bool wal_holds(const struct wal *w);              // the log holds a record, or an older segment; relaxed
+// Whether a switch must come before the next append, so that the log keeps its limit. more: bytes to come; 0: one
+// record. A nearly empty segment takes any batch. last: the append may use the room for the last records. Always false
+// without a limit. Relaxed.
 bool wal_full(const struct wal *w, size_t more, bool last);
-// Segments of generation < gen are not needed any more (a durable version file says so): up to two are kept for
-// recycling (one, when there is a limit), others are removed. The active one is always kept. Syncs first when the
-// active segment's header is not durable yet.
+// Segments of generation < gen are no longer needed (a durable version file says so). Up to two of them join the pool
+// (one if there is a limit), the others are removed. The active one always stays. Syncs first if the active header is
+// not durable yet.
 MUST_CHECK enum remixdb_status wal_release(struct wal *w, uint64_t gen);
-// Removes the files that are kept for recycling, the next segment's too: for when room counts more than time.
-// REMIXDB_IO.
+// Removes the pool's files and the prepared one, when room counts more than time. REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_shed(struct wal *w);
 
-// While `on` is set the log grows for wal_begin_last only: to wal_begin a segment whose room is used up is a full disk.
-// Any thread.
+// While `on` is set the log grows for wal_begin_last only; to wal_begin, a segment without room is a full disk. Any
+// thread.
 void wal_scarce(struct wal *w, bool on);
-// Gives back what the log has on disk and does not need at once: spares, and all but WAL_FIRST of the next segment, and
-// of what is left in the active one. Whether there was any. Any thread; blocks for the disk. A failure gives back less.
+// Gives room on disk back that the log does not need at once: the pool, and all but WAL_FIRST of the prepared segment
+// and of the rest of the active one. Returns whether there was any. A failed step gives back less. Any thread; blocks
+// for the disk.
 bool wal_yield(struct wal *w);
 
-// Reads again, and checks, what is known to be durable of every segment; a segment that is recycled meanwhile is left
-// out. Reads files while others append: any thread. fn (may be NULL) is called for each record. The records, frames,
-// segments and bytes that were read are added to *seen (may be NULL). REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM, or
-// what fn returned.
+// Reads and checks again what is known to be durable, segment by segment. It leaves a segment out that is recycled
+// meanwhile. Any thread, also while others append. fn (may be NULL) is called for each record. *seen (may be NULL) is
+// increased by the records, frames, segments and bytes that were read. REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM, or
+// fn's status.
 MUST_CHECK enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void *arg, struct wal_recovery *seen);
 
-// What a log has lost at one place, as far as that is known.
+// ---- damaged logs
+
+// A loss at one place of a log, as far as it is known.
 struct wal_loss {
-  const char *path;     // of the file; of the log's directory where no file has the segment. Holds during the call
+  const char *path;     // of the file; of the log's directory if no file has the segment. Holds during the call
   bool missing;         // no file has the segment
   bool torn;            // nothing says that it was durable: a crash may leave that, and an opening cuts it
   uint64_t gen;         // of the segment; 0: not known
-  uint64_t off, bytes;  // what is passed over in the file; bytes 0: not known how much
-  uint64_t first_seq, last_seq;  // sequence numbers of the lost records. first_seq 0: not known; last_seq below
-                                 // first_seq: not known whether there was any
-  bool more;                     // last_seq is the least that it can be
+  uint64_t off, bytes;  // what is skipped in the file; bytes 0: not known how much
+  // Sequence numbers of the lost records. first_seq 0: not known. last_seq < first_seq: not known if there was any
+  uint64_t first_seq, last_seq;
+  bool more;  // last_seq is a lower bound
 };
 #define WAL_LOSS_TEXT 160u  // bytes of its description, the end included
 // "3 records are lost, sequence numbers 5 to 7", "at least ...": into buf of WAL_LOSS_TEXT bytes, which is returned.
@@ -193,23 +193,23 @@ const char *wal_loss_text(const struct wal_loss *l, char *buf, size_t cap);
 // What can still be read of a damaged log.
 struct wal_salvage {
   uint64_t nr_records, nr_segments;
-  uint64_t lost_bytes;  // of losses, as far as known
-  uint64_t gen;         // of the segment that is being read, and at last the newest one's; 0: there is none
+  uint64_t lost_bytes;  // as far as known
+  uint64_t gen;         // of the segment being read; at the end, of the newest one; 0: none
   uint64_t base_seq;    // the last sequence number before that segment
 };
 struct wal_salvage_to {
   wal_replay_fn record;
-  void (*lost)(void *arg, const struct wal_loss *l);  // in order; NULL: nobody asks
+  void (*lost)(void *arg, const struct wal_loss *l);  // in order; NULL: none
   void *arg;
 };
-// Gives every record of every whole frame to `to`, in order, of the segments from generation oldest_gen on, the one
-// that begins after last_seq (0: all that the newest header leads back to; what lies before is not missed). What is
-// broken is passed over and told, as is a torn tail; what a recovery has cut is passed over. A segment whose header is
-// broken is known by its frames. The log must not be open. Nothing is written. REMIXDB_IO: something could not be read,
-// but all that could be was given. REMIXDB_NOMEM, REMIXDB_VERSION, or what to->record returns.
+// Gives every record of every whole frame to `to`, in order, from generation oldest_gen on, which begins after
+// last_seq. oldest_gen 0: all that the newest header leads back to; older records are not missed. Broken parts and a
+// torn tail are skipped and told to `to`; what a recovery has cut is skipped. The frames of a segment with a broken
+// header tell which one it is. The log must not be open. Nothing is written. REMIXDB_IO: some bytes could not be read,
+// all others were given. REMIXDB_NOMEM, REMIXDB_VERSION, or the status of to->record.
 MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq,
                                                 const struct wal_salvage_to *to, struct wal_salvage *out);
-// The store's id as the headers of the log say. REMIXDB_NOTFOUND: there is no whole one. REMIXDB_NOMEM, REMIXDB_IO.
+// The store's id by the log's headers. REMIXDB_NOTFOUND: no header is whole. REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out);
 
 struct wal_stats {
