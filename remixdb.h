@@ -1,24 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RemixDB: an embedded, ordered key-value store. This is the only header a program needs; link with -lremixdb.
+// RemixDB: an embedded, ordered key-value store. A program includes this header and links with -lremixdb.
 //
-// Threads. A `struct xdb` may be used by any number of threads at once. A `struct xdb_ref` is one thread's view of
-// it: make one per thread, and do not use one ref, or the iterators made from it, in two threads at the same time
-// (handing it from one thread to another is fine). Close in the order: iterators, refs, store. A store belongs to the
-// process that opened it: in a child made by fork every call with something of the store does nothing and sets
-// REMIXDB_INVALID, those that end something, too (what they would free stays). A child made inside a function that the
-// library calls must not return from it. A child may open stores of its own. A thread that is cancelled
-// (pthread_cancel, of the deferred type) in a call ends after it; a function that the library calls, the logger for
-// one, is a part of the call.
+//   struct xdb *db = remixdb_open("/path/to/store", 256, 256, true);  // cache and memtable in MiB
+//   struct xdb_ref *ref = remixdb_ref(db);                            // one for each thread
+//   remixdb_put(ref, "key", 3, "value", 5);
+//   remixdb_unref(ref);
+//   remixdb_close(db);
 //
-// Keys and values are byte strings. Keys are ordered as memcmp does, a shorter key before a longer one that it
-// prefixes. A key of length 0 is legal. klen + vlen is at most REMIXDB_KV_MAX.
+// Keys and values are byte strings. Keys are ordered as memcmp orders them; a key comes before every longer key that
+// it is a prefix of. An empty key is legal. A key and its value have at most REMIXDB_KV_MAX bytes together.
 //
-// Errors. A call that returns NULL or false has set the calling thread's status, remixdb_errcode(), and a message,
-// remixdb_errmsg(); but remixdb_iter_valid sets none. A call that succeeds sets it to REMIXDB_OK. "No such key" is
-// REMIXDB_NOTFOUND. Every call can set REMIXDB_INVALID (a NULL pointer, an empty name), REMIXDB_NOMEM, REMIXDB_IO and
-// REMIXDB_CORRUPT, and one that is given a key REMIXDB_TOOBIG (it is longer than REMIXDB_KV_MAX); the comments name
-// what else each one sets.
+// Threads. Any number of threads may use one `struct xdb`. A `struct xdb_ref` is one thread's access to it: each thread
+// makes its own. Two threads never use a ref, or an iterator made from it, at the same time. A thread may hand its ref
+// to another thread. Close in this order: iterators, refs, store.
+//
+// Errors. A call that fails returns NULL or false. It sets the thread's status, remixdb_errcode(), and a message,
+// remixdb_errmsg(). A call that succeeds sets the status to REMIXDB_OK. A missing key is REMIXDB_NOTFOUND. Every call
+// can set REMIXDB_INVALID (for example an argument is NULL), REMIXDB_NOMEM, REMIXDB_IO and REMIXDB_CORRUPT. A call that
+// takes a key can also set REMIXDB_TOOBIG (the key is longer than REMIXDB_KV_MAX). The comments name all other statuses
+// of a call. remixdb_iter_valid sets no status.
+//
+// Fork. A store belongs to the process that opened it. In a child made by fork, every call on that store, or on a ref,
+// iterator or snapshot of it, does nothing and sets REMIXDB_INVALID; a call that closes something frees nothing. The
+// child may open stores of its own. A child made inside one of the caller's functions, a merge function for example,
+// must not return from that function.
+//
+// Cancellation. A thread that is cancelled in a call (pthread_cancel, deferred type) ends after the call. A caller's
+// function that the library runs, the logger for example, is a part of the call.
 #ifndef REMIXDB_H
 #define REMIXDB_H
 
@@ -33,247 +42,261 @@ extern "C" {
 #define REMIXDB_VERSION_STRING "0.1.0"
 #define REMIXDB_KV_MAX 65500u  // the largest klen + vlen, in bytes
 
+// ---- errors
+
 enum remixdb_status {
   REMIXDB_OK = 0,
-  REMIXDB_NOTFOUND,  // no such key
+  REMIXDB_NOTFOUND,  // the key, or the store, does not exist
   REMIXDB_INVALID,   // an argument is not valid
-  REMIXDB_TOOBIG,    // a key, a value or a result is larger than what may hold it
-  REMIXDB_NOMEM,     // memory, or a file descriptor, could not be had
+  REMIXDB_TOOBIG,    // a key, a value or a result does not fit
+  REMIXDB_NOMEM,     // out of memory, or of file descriptors
   REMIXDB_IO,        // a system call failed: the message begins with the system's reason and names the file
-  REMIXDB_NOSPACE,   // the disk is full; writes go on when there is room again
-  REMIXDB_CORRUPT,   // a file of the store holds what it cannot hold; the message has the file and the offset
-  REMIXDB_LOCKED,    // another process, or another open in this one, holds the store
-  REMIXDB_READONLY,  // a write to a store opened with read_only, or to a snapshot
-  REMIXDB_VERSION,   // the store was written in a format that this library does not know
-  REMIXDB_EXISTS,    // error_if_exists was given and the store exists
-  REMIXDB_ABORTED    // the call was given up, because the function of remixdb_progress said so
+  REMIXDB_NOSPACE,   // the disk is full; writes go on when it has room again
+  REMIXDB_CORRUPT,   // a file of the store is damaged: the message names the file and the offset
+  REMIXDB_LOCKED,    // another process, or another open in this process, has the store
+  REMIXDB_READONLY,  // a write to a snapshot, or to a store that was opened with read_only
+  REMIXDB_VERSION,   // this library does not know the store's format
+  REMIXDB_EXISTS,    // the store exists already
+  REMIXDB_ABORTED    // the caller's progress function gave the call up
 };
 
-// The status of this thread's last remixdb call (calls that can neither fail nor miss do not change it).
+// The status of this thread's last call. Calls that can neither fail nor miss leave it unchanged.
 enum remixdb_status remixdb_errcode(void);
-// What happened, with file name and the system's reason; "" when nothing did. Never NULL. Valid until this thread's
-// next call.
+// The message of this thread's last call: the cause, the file's name, the system's reason. Empty when there is none,
+// never NULL. It is valid until this thread's next call.
 const char *remixdb_errmsg(void);
-// The name of a status in a few words. Never NULL, static.
+// A status in a few words. Static, never NULL.
 const char *remixdb_strerror(enum remixdb_status s);
-// "MAJOR.MINOR.PATCH" of the library that runs. Static.
+// The version of the library that runs, "MAJOR.MINOR.PATCH". Static.
 const char *remixdb_version(void);
 
-struct xdb;       // a store
-struct xdb_ref;   // one thread's view of it
-struct xdb_iter;  // an iterator
+struct xdb;           // a store
+struct xdb_ref;       // one thread's access to a store or a snapshot
+struct xdb_iter;      // an iterator
+struct xdb_batch;     // puts and deletes that are written together
+struct xdb_snapshot;  // the store at one moment
 
 // ---- options
 
 enum remixdb_compression { REMIXDB_COMPRESSION_NONE = 0, REMIXDB_COMPRESSION_ZSTD = 1 };
 
-enum { REMIXDB_SYNC_NONE = 0, REMIXDB_SYNC_EACH = -1 };  // for remixdb_opts.sync; N > 0 is "every N ms"
+enum { REMIXDB_SYNC_NONE = 0, REMIXDB_SYNC_EACH = -1 };  // for remixdb_opts.sync; N > 0 means "every N ms"
 
-// Fill in with remixdb_opts_init, then change what is to differ. The strings are read while the store is opened, and
-// not kept.
+// Call remixdb_opts_init, then change single fields. The store reads the strings while it opens and keeps none of them.
 struct remixdb_opts {
-  size_t size;         // sizeof(struct remixdb_opts) of the caller: lets the struct grow without breaking programs
-  size_t cache_mb;     // block cache, MiB; 0 = none, blocks are read from the file each time. Default 256
-  size_t memtable_mb;  // one memtable, MiB; there may be two. 0 = the default, 256
-  size_t wal_mb;       // what all files of the log take on disk, MiB; 0 = twice the memtable (the default)
-  bool ckeys;          // new tables hold a compressed-keys block, which makes compaction read less. Default true
-  bool tags;           // REMIX indexes hold an 8-bit hash tag per entry, which makes get faster. Default true
-  // Compaction threads; at most 64. 0 = compaction runs in the caller's thread, deterministically. -1 = auto (default):
-  // as many as worker_cores lists, else half of the cores, but 2 to 4 (1 on one core)
+  // sizeof(struct remixdb_opts) in the caller, so that the struct can grow without breaking programs.
+  size_t size;
+  // Block cache in MiB. 0: none, every read takes its blocks from the file. Default 256.
+  size_t cache_mb;
+  // One memtable in MiB; two may exist at a time. 0: the default, 256.
+  size_t memtable_mb;
+  // All files of the log on disk, in MiB. 0: twice the memtable, the default.
+  size_t wal_mb;
+  // New tables get a block of compressed keys, so that compaction reads less. Default true.
+  bool ckeys;
+  // REMIX indexes get an 8-bit hash tag per entry, so that gets are faster. Default true.
+  bool tags;
+  // Compaction threads, at most 64. 0: compaction runs in the caller's thread, deterministically. -1: as many as
+  // worker_cores lists, else half of the cores, but 2 to 4 (1 on one core). Default -1.
   int workers;
-  const char *worker_cores;  // "auto" (default; also NULL: the last ones, half of them at most), "none" (not pinned),
-                             // or a list such as "0,2,4-7"
-  const char *io;  // "auto" (default; also NULL), "uring", "aio", "sync"; REMIXDB_IO in the environment overrides it
-  bool direct_io;  // tables bypass the system's page cache. Default false
-  enum remixdb_compression compression;  // of new tables' data blocks. Default none
-  int compression_level;                 // zstd's level; 0 = zstd's default
-  int sync;  // REMIXDB_SYNC_NONE (default), REMIXDB_SYNC_EACH, or N > 0: a sync begins at most N ms after a write, or
-             // when the one before ends
-  bool read_only;  // nothing on disk is changed; writes get REMIXDB_READONLY; several may have it open so, and nobody
-                   // else. Default false
-  bool create;     // make the store when the directory holds none. Default true
-  bool error_if_exists;  // REMIXDB_EXISTS when it is there. Default false
-  // Descriptors the store may hold for tables; 0 = the default, 1000; at least 16. Fewer where the process may have
-  // few. Beside them it has about ten for the lock and the log, and on Linux one for each worker, and one for each 128
-  // that the process may have, but at most 32, for all that read from disk. A ref, an iterator or a snapshot takes none
+  // Cores for the workers: a list such as "0,2,4-7"; "none": any core; "auto": the last cores, at most half of all.
+  // Default "auto", which NULL means too.
+  const char *worker_cores;
+  // I/O engine: "uring", "aio", "sync" or "auto". Default "auto", which NULL means too. The environment variable
+  // REMIXDB_IO overrides it.
+  const char *io;
+  // Tables bypass the system's page cache. Default false.
+  bool direct_io;
+  // Of new tables' data blocks. Default REMIXDB_COMPRESSION_NONE.
+  enum remixdb_compression compression;
+  // zstd's level. 0: zstd's own default.
+  int compression_level;
+  // REMIXDB_SYNC_NONE (the default): only remixdb_sync syncs the log. REMIXDB_SYNC_EACH: every write waits for a sync.
+  // N > 0: a sync begins at most N ms after a write, or when the sync before it ends.
+  int sync;
+  // Nothing on disk changes, and writes get REMIXDB_READONLY. Several processes may open a store with read_only at the
+  // same time, but none that writes. Default false.
+  bool read_only;
+  // Makes the store when the directory holds none. Default true.
+  bool create;
+  // Refuses a store that exists, with REMIXDB_EXISTS. Default false.
+  bool error_if_exists;
+  // File descriptors for tables, at least 16. 0: the default, 1000. The store takes fewer when the process may not have
+  // so many. The lock and the log take about ten more. On Linux each worker takes one, and all readers share one per
+  // 128 descriptors of the process's limit, at most 32. A ref, an iterator or a snapshot takes none.
   uint32_t max_open_files;
-  void (*logger)(void *priv,
-                 const char *line);  // called with a line for what a user may want to know; any thread. Default NULL
+  // Gets a line for each event that a user may want to know. Any thread may call it. Default NULL.
+  void (*logger)(void *priv, const char *line);
+  // The logger's first argument.
   void *logger_priv;
 };
 
-// Fills `o` with the defaults; `size` is sizeof(*o). Does nothing when o is NULL.
+// Sets *o to the defaults. `size` is sizeof(*o). Does nothing when o is NULL.
 void remixdb_opts_init(struct remixdb_opts *o, size_t size);
 
 // ---- a store
 
-// Opens the store in `dir`, making the directory (its last component) and the store when there is none. Runs recovery:
-// everything acknowledged as synced is there. Files are opened by this name as long as the store is open: a process
-// that changes its working directory meanwhile gives an absolute one. cache_size_mb 0 means no block cache; mt_size_mb
-// 0 takes the default. NULL on failure: REMIXDB_LOCKED, REMIXDB_VERSION, REMIXDB_CORRUPT, REMIXDB_NOSPACE, REMIXDB_IO,
-// ... Nothing on disk is then changed when an existing store could not be read; remixdb_repair makes one of what can be
-// read of a corrupt one.
+// Opens the store in `dir`. Makes the store, and the last component of the path, when there is none. Recovery brings
+// back every write that was synced. cache_size_mb 0: no block cache. mt_size_mb 0: the default memtable. The store uses
+// `dir` until it closes: a process that changes its working directory gives an absolute path.
+// NULL: REMIXDB_LOCKED, REMIXDB_VERSION, REMIXDB_NOSPACE. REMIXDB_CORRUPT: remixdb_repair rebuilds the store from what
+// is readable. An existing store that cannot be read stays as it is.
 struct xdb *remixdb_open(const char *dir, size_t cache_size_mb, size_t mt_size_mb, bool tags);
-// The same without compressed-keys blocks and tags: smallest on disk.
+// The same without compressed-keys blocks and tags: takes the least room on disk.
 struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t mt_size_mb);
-// The same with all options; NULL for `o` takes the defaults. Also REMIXDB_EXISTS, REMIXDB_NOTFOUND (create is false
-// and there is none).
+// The same with all options; NULL for `o` means the defaults. Also REMIXDB_EXISTS; REMIXDB_NOTFOUND: there is no store,
+// and `create` is false.
 struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
-// Syncs the log, ends the workers, closes. All refs must have been unref'd, all snapshots released. NULL is allowed.
-// Blocks until the memtable that is being compacted, if there is one, is in tables. The status: OK when the last sync
-// succeeded and nothing had stopped writes before.
+// Syncs the log, ends the workers and frees the store. First unref all refs and release all snapshots. Waits until a
+// memtable that is being compacted is in tables. Status REMIXDB_OK: the sync succeeded, and no error had stopped
+// writes. Does nothing for NULL.
 void remixdb_close(struct xdb *xdb);
-// A view of the store for the calling thread. NULL: REMIXDB_NOMEM.
+// A ref for the calling thread. End it with remixdb_unref. NULL: REMIXDB_NOMEM.
 struct xdb_ref *remixdb_ref(struct xdb *xdb);
-// Ends it; its iterators must have been destroyed. NULL is allowed.
+// Ends the ref. First destroy its iterators. Does nothing for NULL.
 void remixdb_unref(struct xdb_ref *ref);
 
 // ---- writing and reading
 
-// Sets the key's value. True when accepted: visible to every reader at once, on disk after remixdb_sync (or at once
-// with REMIXDB_SYNC_EACH). May wait for compaction when writes come faster than it. REMIXDB_TOOBIG,
-// REMIXDB_NOSPACE, REMIXDB_READONLY. The buffers are the caller's and not kept. With REMIXDB_SYNC_EACH it can also be
-// that the write was accepted, and its sync failed: every reader sees it, but it is not known to be on disk.
+// Sets the key's value. True: every reader sees the value at once; it is on disk after remixdb_sync. The call copies
+// both buffers. It may wait for compaction when writes come faster than compaction can take them. REMIXDB_TOOBIG,
+// REMIXDB_NOSPACE, REMIXDB_READONLY. With REMIXDB_SYNC_EACH true means that the value is on disk. False can then also
+// mean that only the sync failed: readers see the value, but it may not be on disk.
 bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 // Another name for remixdb_put.
 bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
-// Deletes the key; true when accepted, whether or not it existed. Otherwise as remixdb_put; but when the disk is full
-// deletes are still taken, into room that is kept for them while the store is open, until that is used up. They make no
-// room by themselves: what they hide goes when compaction finds room to write anew.
+// Deletes the key. True whether or not the key existed. When the disk is full, the store still takes deletes, into room
+// that it keeps for them, until that room is used up. A delete alone frees nothing: compaction does, once it finds room
+// to write. Otherwise like remixdb_put.
 bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
 // Whether the key exists. False: REMIXDB_NOTFOUND, or an error.
 bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
-// Copies the key's value to vbuf_out, which must have room for it (REMIXDB_KV_MAX bytes always suffice), and its length
-// to *vlen_out. NULL skips either. False: REMIXDB_NOTFOUND, or an error; the outputs are then unchanged.
+// Copies the key's value to vbuf_out and its length to *vlen_out; NULL skips either. The buffer must have room for the
+// value: REMIXDB_KV_MAX bytes always suffice. False: REMIXDB_NOTFOUND, or an error; the outputs are then unchanged.
 bool remixdb_get(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf_out, uint32_t *vlen_out);
-// The same, copying at most vcap bytes; *vlen_out is the full length. False with REMIXDB_TOOBIG when it did not fit
-// (the first vcap bytes are then copied and *vlen_out is set).
+// Like remixdb_get, but copies at most vcap bytes. *vlen_out is always the value's full length. REMIXDB_TOOBIG: the
+// value did not fit; its first vcap bytes are in the buffer.
 bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, uint32_t *vlen_out);
+
 enum remixdb_merge_op { REMIXDB_MERGE_KEEP, REMIXDB_MERGE_PUT, REMIXDB_MERGE_DEL };
-// What to do with a key: v0 is its value (NULL: there is none; an empty value is not NULL), valid during the call. For
-// REMIXDB_MERGE_PUT *v1 and *v1len are the new value, which must stay until remixdb_merge returns. KEEP leaves things
-// as they are.
+// Decides about a key. v0 is its value, valid during the call; NULL means that there is none, and an empty value is not
+// NULL. REMIXDB_MERGE_KEEP changes nothing. REMIXDB_MERGE_PUT takes the new value from *v1 and *v1len; its bytes must
+// stay until remixdb_merge returns.
 typedef enum remixdb_merge_op (*remixdb_merge_fn)(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len,
                                                   void *priv);
-// Atomic read-modify-write: no other write of the key comes between what fn is given and what it decides. fn is called
-// in this thread while other writers of the key wait: it should be short, and it must not call the store. It is called
-// once, or again with the newer value when the memtable was changed at that very moment; the last call counts.
-// Otherwise as remixdb_put.
+// Atomic read-modify-write: no other write of the key comes between fn's argument and fn's decision. fn runs in this
+// thread, while other writers of the key wait: keep it short, and call nothing of the store in it. When the memtable
+// changes at that moment, fn runs again with the value of then; its last decision counts. Otherwise like remixdb_put.
 bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, remixdb_merge_fn fn, void *priv);
-// What a merge's function decides, in memory of the caller's. It is for bindings to languages whose functions may end
-// without a result, by an exception for instance: what such a function leaves here counts, and it is REMIXDB_MERGE_KEEP
-// until the function says otherwise.
+// A merge function and its decision, for bindings to languages whose functions may end without a result, for example
+// by an exception. The decision is REMIXDB_MERGE_KEEP until the function changes it.
 struct remixdb_decision {
-  void (*decide)(struct remixdb_decision *d);  // the function; called as a remixdb_merge_fn is
+  void (*decide)(struct remixdb_decision *d);  // the function; it runs as a remixdb_merge_fn does
   void *priv;                                  // the caller's own
-  const void *v0;                              // for the function: the key's value, as a remixdb_merge_fn gets it
-  uint32_t v0len;
-  uint32_t v1len;  // from the function, with op REMIXDB_MERGE_PUT: the new value, which must stay until
-                   // remixdb_merge_decide returns
-  const void *v1;
-  enum remixdb_merge_op op;  // from the function: what to do. Each call of the function begins with REMIXDB_MERGE_KEEP,
-                             // v1 NULL and v1len 0
+  const void *v0;                              // to the function: the key's value, as a remixdb_merge_fn gets it
+  uint32_t v0len;                              // to the function
+  uint32_t v1len;                              // from the function: the new value's length. 0 when a call begins
+  const void *v1;  // from the function, for REMIXDB_MERGE_PUT: the new value, which must stay until the call of
+                   // remixdb_merge_decide returns. NULL when a call of the function begins
+  enum remixdb_merge_op op;  // from the function. REMIXDB_MERGE_KEEP when a call of the function begins
 };
-// The same as remixdb_merge, with a function that puts its decision into *d. REMIXDB_INVALID: d or its function is
-// NULL, or op is none of the three; nothing is written. *d is the caller's and must stay until the call returns; no
-// other thread may use it meanwhile.
+// Like remixdb_merge, with a function that leaves its decision in *d. *d is the caller's: it must stay, and no other
+// thread may use it, until the call returns. REMIXDB_INVALID: d or its function is NULL, or the function left an
+// unknown op; nothing is written.
 bool remixdb_merge_decide(struct xdb_ref *ref, const void *kbuf, uint32_t klen, struct remixdb_decision *d);
 
-// A key of many, and where its value goes. The bytes are the caller's.
+// When it returns true, every write that came before it, by any thread, is on disk. Threads that sync at the same time
+// share one fsync. REMIXDB_NOSPACE: nothing is lost, try again. REMIXDB_IO: the store refuses writes until it is opened
+// again.
+bool remixdb_sync(struct xdb_ref *ref);
+
+// ---- many keys at once
+
+// Bytes of the caller's, for example one key of many.
 struct remixdb_slice {
   const void *ptr;
   uint32_t len;
 };
+// Where a value goes.
 struct remixdb_buf {
-  void *ptr;     // NULL (with cap 0): only the length is asked for
-  uint32_t cap;  // bytes there is room for
-  uint32_t len;  // out: the value's full length; 0 when it was not found
+  void *ptr;     // the caller's; NULL with cap 0: the caller wants the length only
+  uint32_t cap;  // bytes of room at ptr
+  uint32_t len;  // out: the value's full length; 0 when the key is missing
 };
-// Looks up nr keys (any number, in any order, a key more than once if need be), all at one moment: what it delivers is
-// what the store held then, whatever is written meanwhile. Much faster than as many calls of remixdb_get, because the
-// keys wait for memory and for the disk together. found[i] becomes whether key i is there; values[i] then gets its
-// length, and min(len, cap) bytes of it at ptr. values may be NULL: then only found is filled. Returns how many keys
-// were found. The status afterwards:
-//   REMIXDB_OK       every key was looked up, and every value that has a buffer fits; some keys may be missing
-//   REMIXDB_TOOBIG   every key was looked up, but some value is longer than its buffer (len > cap, ptr not NULL): its
-//   first cap bytes
-//                    were copied, found and len are right
-//   REMIXDB_INVALID  ref, keys or found is NULL (with nr > 0), a key's ptr is NULL and its len is not 0, a key is
-//   longer than
-//                    REMIXDB_KV_MAX, or a value's ptr is NULL and its cap is not 0: nothing was looked up, 0 is
-//                    returned, and found and values are unchanged
-//   another error    some keys could not be looked up (REMIXDB_IO, REMIXDB_CORRUPT, REMIXDB_NOMEM: the first that was
-//   met). Their found is false.
-//                    All others are as they would be without it, so that found true is true
+// Looks up nr keys at one moment, in any order; a key may appear more than once. Much faster than nr calls of
+// remixdb_get: the waits for memory and disk run side by side. Sets found[i] for every key. For each key that exists,
+// values[i].len gets the value's length and values[i].ptr at most cap bytes of it. values may be NULL. Returns the
+// number of keys found. The status afterwards:
+//   REMIXDB_OK       every key was looked up, and every value with a buffer fits. Keys may be missing.
+//   REMIXDB_TOOBIG   every key was looked up, but a value is longer than its buffer (len > cap, ptr not NULL). The
+//                    buffer has its first cap bytes; found and len are right.
+//   REMIXDB_INVALID  an argument is NULL, a key or a buffer is NULL and not empty, or a key is longer than
+//                    REMIXDB_KV_MAX. Returns 0 and changes nothing.
+//   another error    some keys could not be looked up; their found is false. The status is that of the first of them.
+//                    All other keys are as they would be without the error.
 size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values,
                          bool *found);
 
-// Where remixdb_multi_get_packed puts the values of many keys: in one buffer. All memory is the caller's.
+// Where remixdb_multi_get_packed puts the values of many keys. All memory is the caller's. Value i is the lens[i] bytes
+// at ptr + offs[i]. The values lie in any order, without gaps.
 struct remixdb_packed {
-  void *
-      ptr;  // the buffer. Value i becomes the lens[i] bytes at ptr + offs[i]; the values lie in any order, without gaps
-  size_t cap;      // bytes of the buffer; those beyond UINT32_MAX are not used
-  uint32_t *offs;  // one per key, out: the offset of the value in the buffer; 0 when the value is not there
-  uint32_t *lens;  // one per key, out: the length of the value; 0 when it was not found
-  bool *found;     // one per key, out: whether the key is there
-  size_t len;      // out: bytes of all the values that were found, also of those that did not fit
+  void *ptr;       // the buffer
+  size_t cap;      // bytes of room at ptr; the call uses at most UINT32_MAX of them
+  uint32_t *offs;  // out, one per key: the value's offset; 0 when the value is not in the buffer
+  uint32_t *lens;  // out, one per key: the value's length; 0 when the key is missing
+  bool *found;     // out, one per key
+  size_t len;      // out: bytes of all values found, including those that did not fit
 };
-// The same as remixdb_multi_get for callers to whom an array of structs is dear, as bindings to other languages are:
-// key i is the klens[i] bytes that follow those of key i - 1 in `keys`, which has keys_len bytes in all. Returns how
-// many keys were found. The status afterwards:
-//   REMIXDB_OK       every key was looked up, and every value is in the buffer
-//   REMIXDB_TOOBIG   every key was looked up, but the buffer is too small: found, lens and out->len are right, and
-//   which values are in the buffer is not told.
-//                    The next call needs a buffer of out->len bytes, or more when the store has changed since
-//   REMIXDB_INVALID  ref or out is NULL; or with nr > 0 keys (unless keys_len is 0), klens, offs, lens or found is
-//   NULL; out->ptr is NULL and out->cap is not 0;
-//                    the lengths of the keys do not add up to keys_len, or a key is longer than REMIXDB_KV_MAX: nothing
-//                    was looked up, 0 is returned, and *out is unchanged
-//   another error    as of remixdb_multi_get
+// Like remixdb_multi_get, for bindings to languages where an array of structs is expensive. `keys` holds all keys one
+// behind the other, keys_len bytes in all; key i has klens[i] bytes. Returns the number of keys found. The status
+// afterwards:
+//   REMIXDB_OK       every key was looked up, and every value is in the buffer.
+//   REMIXDB_TOOBIG   every key was looked up, but the buffer is too small: found, lens and out->len are right, offs and
+//                    the buffer are not. Try again with out->len bytes, or more if the store has changed.
+//   REMIXDB_INVALID  ref or out is NULL; an array is NULL although nr > 0; keys or out->ptr is NULL and not empty; the
+//                    lengths do not add up to keys_len; or a key is longer than REMIXDB_KV_MAX. Returns 0 and leaves
+//                    *out unchanged.
+//   another error    as for remixdb_multi_get.
 size_t remixdb_multi_get_packed(struct xdb_ref *ref, size_t nr, const uint32_t *klens, const void *keys,
                                 size_t keys_len, struct remixdb_packed *out);
 
-// When it returns true everything put before it, by any thread, is on disk. Threads that sync at the same time share
-// one fsync. REMIXDB_NOSPACE: nothing is lost, it can be tried again. REMIXDB_IO: the store takes no more writes until
-// it is opened again.
-bool remixdb_sync(struct xdb_ref *ref);
-
 // ---- batches
 
-struct xdb_batch;  // puts and deletes gathered to be written as one; belongs to no store, used by one thread at a time
+// A batch belongs to no store. One thread uses it at a time.
 
-// NULL: REMIXDB_NOMEM.
+// An empty batch. NULL: REMIXDB_NOMEM.
 struct xdb_batch *remixdb_batch_create(void);
-// Add to the batch; key and value are copied. False: REMIXDB_TOOBIG, REMIXDB_NOMEM; the batch is then as it was. Of
-// operations on the same key the last one counts.
+// Add an operation; the batch copies key and value. The last operation on a key counts. False: REMIXDB_TOOBIG,
+// REMIXDB_NOMEM; the batch is then unchanged.
 bool remixdb_batch_put(struct xdb_batch *b, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 bool remixdb_batch_del(struct xdb_batch *b, const void *kbuf, uint32_t klen);
 enum remixdb_batch_op { REMIXDB_BATCH_PUT, REMIXDB_BATCH_DEL };
-// Adds many operations that lie in one buffer. Operation i is ops[i], an enum remixdb_batch_op (ops NULL: all are
-// puts). Its key has klens[i] bytes, its value vlens[i] (0 for REMIXDB_BATCH_DEL); they lie in `bytes`, the value
-// behind its key, and behind those of operation i - 1, nbytes in all. Everything is copied. False: REMIXDB_TOOBIG (of
-// one operation), REMIXDB_NOMEM, REMIXDB_INVALID (also: the lengths do not add up to nbytes); the batch is then as it
-// was.
+// Adds nr operations from one buffer, and copies them. ops[i] is an enum remixdb_batch_op; ops NULL: all are puts.
+// `bytes` holds key and value of each operation, one behind the other, nbytes in all. Key i has klens[i] bytes, value i
+// vlens[i], which is 0 for a delete. False: REMIXDB_TOOBIG (one operation), REMIXDB_NOMEM, REMIXDB_INVALID (for example
+// the lengths do not add up to nbytes); the batch is then unchanged.
 bool remixdb_batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
                         const uint32_t *vlens, const void *bytes, size_t nbytes);
-// How many operations it holds; 0 for NULL.
+// The number of operations; 0 for NULL.
 size_t remixdb_batch_count(const struct xdb_batch *b);
-// Empties it.
+// Removes all operations.
 void remixdb_batch_clear(struct xdb_batch *b);
-// NULL is allowed.
+// Frees the batch. Does nothing for NULL.
 void remixdb_batch_destroy(struct xdb_batch *b);
-// Writes all of the batch or none of it, to every reader and after a crash. The batch is not changed and can be written
-// again. REMIXDB_TOOBIG: it is larger than a memtable, nothing is written. Otherwise as remixdb_put.
+// Writes all of the batch or nothing: for every reader, and after a crash. The batch stays as it is and can be written
+// again. REMIXDB_TOOBIG: the batch is larger than a memtable; nothing is written. Otherwise like remixdb_put.
 bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b);
 
 // ---- iterators
 
-// An iterator over the store, not yet positioned. What it sees is the store at its last seek: it never blocks writers
-// and is never changed by them. An iterator standing on a key keeps the memory and the files of that moment until it
-// seeks, comes to the end, parks or is destroyed. NULL: REMIXDB_NOMEM.
+// An iterator shows the store at the moment of its last seek. It blocks no writer, and writers do not change it. While
+// it stands on a key it keeps the memory and the files of its moment, until it seeks, reaches an end, parks or is
+// destroyed.
+
+// An iterator without a position. NULL: REMIXDB_NOMEM.
 struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref);
-// To the first key >= k; (NULL, 0) is the first key. Not valid afterwards when there is none, or on an error (the
-// status tells).
+// To the first key >= k; (NULL, 0): to the first key of all. When there is none, or on an error, the iterator is not
+// valid afterwards, and the status tells which. This holds for all seeks.
 void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen);
 // To the last key.
 void remixdb_iter_seek_last(struct xdb_iter *it);
@@ -281,129 +304,121 @@ void remixdb_iter_seek_last(struct xdb_iter *it);
 void remixdb_iter_seek_for_prev(struct xdb_iter *it, const void *kbuf, uint32_t klen);
 // Whether it stands on a key.
 bool remixdb_iter_valid(struct xdb_iter *it);
-// Copies the key and the value; a NULL buffer (or length) skips that part. False when not valid: REMIXDB_NOTFOUND, or
-// the error that ended it. The buffers must have room (REMIXDB_KV_MAX bytes always suffice).
+// Copies the key, the value and their lengths; NULL skips a part. The buffers must have room: REMIXDB_KV_MAX bytes
+// always suffice. False: REMIXDB_NOTFOUND, it is not valid; or the error that ended it.
 bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out);
 // To the next key.
 void remixdb_iter_skip1(struct xdb_iter *it);
 // The same nr times.
 void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr);
-// To the previous key; before the first it becomes not valid. Steps in both directions may be mixed.
+// To the previous key. Before the first key the iterator is not valid. Steps in both directions may be mixed.
 void remixdb_iter_prev(struct xdb_iter *it);
-// The key and the value it stands on, without copying: the bytes are the store's and hold until the iterator moves,
-// parks or is destroyed. NULL when it is not valid (REMIXDB_NOTFOUND, or the error that ended it); an empty one is not
-// NULL.
+// The key, or the value, without a copy. The bytes belong to the store. They hold until the iterator moves, parks or is
+// destroyed. NULL: REMIXDB_NOTFOUND, it is not valid; or the error that ended it. An empty value is not NULL.
 const void *remixdb_iter_key(struct xdb_iter *it, uint32_t *klen_out);
 const void *remixdb_iter_value(struct xdb_iter *it, uint32_t *vlen_out);
-
-// A page: records that remixdb_iter_page copies at once. Set it to zeros, then the fields for the call. All memory is
-// the caller's and may be another for each call.
-struct remixdb_page {
-  void *ptr;        // where the bytes go: the first record's key, its value, the next one's key, ... without gaps
-  size_t cap;       // bytes there is room for
-  uint32_t *klens;  // room for `max` lengths, out: those of the keys
-  uint32_t *vlens;  // the same of the values; NULL: keys only
-  uint32_t max;     // records there is room for, at least 1
-  bool back;        // towards smaller keys
-  bool after;   // in and out: the page begins behind the record that the iterator stands on. A call leaves it as the
-                // next one needs it; the caller sets it to false only after moving the iterator by another call
-  uint32_t nr;  // out: records copied
-  size_t len;   // out: bytes copied
-};
-// Copies records from where the iterator stands, as many as there is room for, and moves the iterator over them. Called
-// again with the same page it goes on. All pages are of the moment of the iterator's last seek. True: at least one
-// record was copied. False, with nr 0:
-//   REMIXDB_NOTFOUND  the iterator has come to its end, or stands nowhere
-//   REMIXDB_TOOBIG    not even one record fits: klens[0] and vlens[0] say what it needs, and the iterator stands on it.
-//   (One that is not valid was given too long
-//                     a key by its last seek.)
-//   REMIXDB_INVALID   it, p or p->klens is NULL, p->max is 0, or p->ptr is NULL and p->cap is not 0: the iterator has
-//   not moved, *p is unchanged another error     as of remixdb_iter_peek or the step that failed. An error behind the
-//   first record is told by the next call
-// Where the iterator stands then is known again after remixdb_iter_unread, a seek or a park: before a peek, a skip or a
-// prev call one of them. Until the call that says REMIXDB_NOTFOUND, or one of these, it keeps the memory and the files
-// of its moment.
-bool remixdb_iter_page(struct xdb_iter *it, struct remixdb_page *p);
-// Gives back the last nr records that were copied by way of p, at most those of the last page: moves the iterator to
-// the first of them, or with nr 0 to the record behind all of them (where there is none, it is not valid). p->after
-// becomes false, p->nr and p->len 0; so a second call with nr 0 changes nothing. False: REMIXDB_INVALID (it or p is
-// NULL), or an error of a step, after which the iterator is not valid.
-bool remixdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr);
-// Releases what it pins; it needs a seek before further use.
+// Gives back everything that it holds. It needs a seek before further use.
 void remixdb_iter_park(struct xdb_iter *it);
-// NULL is allowed.
+// Frees the iterator. Does nothing for NULL.
 void remixdb_iter_destroy(struct xdb_iter *it);
-// Why it is not valid: REMIXDB_OK (the end, or not positioned) or the error.
+// The reason why it is not valid: REMIXDB_OK (an end, or no position yet), or the error.
 enum remixdb_status remixdb_iter_status(struct xdb_iter *it);
+
+// A page: room for many records that remixdb_iter_page copies at once. Set all to zero, then the fields for the call.
+// All memory is the caller's, and may be different memory in each call.
+struct remixdb_page {
+  void *ptr;        // the bytes: first record's key, its value, next record's key, ... without gaps
+  size_t cap;       // bytes of room at ptr
+  uint32_t *klens;  // out: the keys' lengths; room for `max`
+  uint32_t *vlens;  // out: the values' lengths; room for `max`. NULL: keys only
+  uint32_t max;     // the most records of a call, at least 1
+  bool back;        // true: towards smaller keys
+  bool after;       // the page begins behind the record that the iterator stands on. Each call sets it for the next
+                    // one. The caller sets it to false after it moved the iterator by another call
+  uint32_t nr;      // out: records copied
+  size_t len;       // out: bytes copied
+};
+// Copies records from the iterator's position on, as many as fit, and moves the iterator over them. The next call with
+// the same page goes on there. All pages show the moment of the last seek. True: at least one record was copied.
+// False, with nr 0:
+//   REMIXDB_NOTFOUND  the iterator is at its end, or has no position.
+//   REMIXDB_TOOBIG    not even one record fits: klens[0] and vlens[0] are the lengths of the next one, and the iterator
+//                     stands on it. (An iterator that is not valid had too long a key in its last seek.)
+//   REMIXDB_INVALID   it, p or p->klens is NULL, p->max is 0, or p->ptr is NULL and p->cap is not 0. Nothing changes.
+//   another error     as for remixdb_iter_peek and the steps. The next call tells of an error behind the first record.
+// After a page the position is known again only after remixdb_iter_unread, a seek or a park: call one of them before a
+// peek, a skip or a prev. Until then, or until REMIXDB_NOTFOUND, the iterator keeps the memory and files of its moment.
+bool remixdb_iter_page(struct xdb_iter *it, struct remixdb_page *p);
+// Gives the last nr records of the last page back: the iterator then stands on the first of them. nr 0: it stands
+// behind the page's last record, or is not valid when there is no more. Sets p->after to false, p->nr and p->len to 0;
+// so a second call with nr 0 changes nothing. False: REMIXDB_INVALID (it or p is NULL), or the error of a step, after
+// which the iterator is not valid.
+bool remixdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr);
 
 // ---- snapshots
 
-struct xdb_snapshot;  // the store as it was at one moment
-
-// A snapshot of what the ref reads: everything written before the call, by any thread, and nothing written after. It
-// costs no copy; while it lives it keeps the memory and the files of that moment. NULL: REMIXDB_NOMEM. It must be
-// released before the store is closed.
+// A snapshot of what the ref reads: all writes before the call, by any thread, and none after it. It copies nothing,
+// but keeps the memory and the files of its moment. Release it before the store closes. NULL: REMIXDB_NOMEM.
 struct xdb_snapshot *remixdb_snapshot(struct xdb_ref *ref);
-// A ref that reads the snapshot: every read call works on it and answers the same as long as it lives; writes get
-// REMIXDB_READONLY. One per thread, as of the store; ended with remixdb_unref. NULL: REMIXDB_NOMEM.
+// A ref that reads the snapshot. Every read call works on it; writes get REMIXDB_READONLY. Each thread makes its own,
+// and ends it with remixdb_unref. NULL: REMIXDB_NOMEM.
 struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *s);
-// After its refs are unref'd. What only it held is freed. NULL is allowed.
+// Frees the snapshot and what only it kept. First unref its refs. Does nothing for NULL.
 void remixdb_snapshot_release(struct xdb_snapshot *s);
 
 // ---- administration
 
-// Brings what is in memory into tables, and waits for it. REMIXDB_NOSPACE, REMIXDB_READONLY (also for a snapshot's
-// ref).
+// Brings the memtable into tables, and waits for that. REMIXDB_NOSPACE; REMIXDB_READONLY, also for a snapshot's ref.
 bool remixdb_flush(struct xdb_ref *ref);
-// Brings all that was written before into the fewest tables each partition can have, without deleted keys and
-// overwritten values, and waits for it. Takes room on disk for a part of the store at a time. Writers go on meanwhile.
-// Otherwise as remixdb_flush.
+// Brings everything written before into the fewest tables, without deleted keys and overwritten values, and waits for
+// that. It works on one part of the store at a time, and needs room on disk for that part. Writers go on meanwhile.
+// Otherwise like remixdb_flush.
 bool remixdb_compact(struct xdb_ref *ref);
-// Makes `dir` a store of its own that holds what the ref reads at this moment (of a snapshot's ref: what the snapshot
-// holds). Tables are hard links where that is possible, else copies; what is in memory is written to a log of its own.
-// dir must not exist, or hold no store (REMIXDB_EXISTS; REMIXDB_LOCKED when it is open). All of it is durable when it
-// returns true; on failure nothing is left, but a directory that was there stays. What is left of a checkpoint whose
-// process died is not opened (REMIXDB_CORRUPT): remixdb_destroy removes it, another checkpoint to the same directory
-// replaces it. Writers go on meanwhile. REMIXDB_NOSPACE.
+// Makes `dir` a store of its own with what the ref reads at this moment; for a snapshot's ref, with what the snapshot
+// holds. It links the tables where the file system can, else copies them, and writes the memtables to a new log. All of
+// it is durable when the call returns true. Writers go on meanwhile. REMIXDB_EXISTS: `dir` holds a store;
+// REMIXDB_LOCKED: that store is open; REMIXDB_NOSPACE. A failure removes what the call made, but not a directory that
+// was there. When the process dies in the call, `dir` does not open (REMIXDB_CORRUPT): remixdb_destroy removes the
+// rest, another checkpoint to `dir` replaces it.
 bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
-// Reads everything from disk, past the cache, and checks every checksum, order and index (of the log what is durable;
-// not with read_only, whose opening has read it). Goes on after damage: the logger gets a line for each file that is
-// found damaged (an index whose table cannot be opened is not looked at, nor the log behind its first damage), and the
-// status and message are of the first. Writers go on meanwhile. REMIXDB_CORRUPT; REMIXDB_NOMEM: no damage was found,
-// but for want of memory or descriptors not all could be read.
+// Reads every file, past the cache, and checks every checksum, order and index. Of the log it reads the durable part,
+// and nothing with read_only, because opening has read it. It goes on after damage: the logger gets a line for each
+// damaged file; status and message are those of the first. An index whose table does not open, and the log behind its
+// first damage, stay unread. Writers go on meanwhile. REMIXDB_CORRUPT. REMIXDB_NOMEM: there was no damage, but memory
+// or descriptors did not suffice to read everything.
 bool remixdb_verify(struct xdb_ref *ref);
-// Makes a store of what can still be read of the damaged one in dir, which must not be open: the newest readable
-// version of every key. Everything is read and written anew, so there must be room for a second copy. What was there is
-// put aside in dir/lost.N, with a REPORT that names each loss: file, offset, sequence numbers as far as they are known.
-// What was not even damaged is put aside too. True, with REMIXDB_OK, when the store is there again, also when something
-// was lost: then remixdb_errmsg says so, in words that begin with LOST behind the directory's name; it is empty when
-// everything that the store was known to hold is there. An interrupted repair is ended by calling it again, and tells
-// the same; until then the store is not opened. REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_NOSPACE (nothing has
-// changed), REMIXDB_VERSION, REMIXDB_EXISTS (there are a thousand lost.N: remove some).
+// Rebuilds the damaged store in `dir` with the newest readable version of every key. The store must not be open. All
+// data is written again, so there must be room for a second copy. The old files, damaged or not, go to dir/lost.N with
+// a REPORT that names each loss: file, offset, and sequence numbers where they are known. True, REMIXDB_OK: the store
+// opens again. remixdb_errmsg is then empty when nothing is known to be lost; else it says LOST behind the directory's
+// name, and what. A repair that was interrupted must be called again before the store opens; it then tells the same.
+// REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_VERSION. REMIXDB_NOSPACE: nothing has changed. REMIXDB_EXISTS: there are a
+// thousand lost.N, remove some.
 bool remixdb_repair(const char *dir);
-// Removes the store in dir, also a damaged one: its own files only, and the directory when nothing else is in it and
-// `dir` is no symbolic link. REMIXDB_NOTFOUND when there is none: other programs' files may have names like a store's,
-// and where no file is one of ours by what is in it nothing is touched. REMIXDB_LOCKED when it is open.
+// Removes the store in `dir`, also a damaged one: the store's own files, then the directory when it is empty and `dir`
+// is no symbolic link. REMIXDB_NOTFOUND: there is no store. Other programs' files may have such names, so the call
+// removes nothing unless the content of a file shows that it is a store's. REMIXDB_LOCKED: the store is open.
 bool remixdb_destroy(const char *dir);
 
-// How far a long call has come: `what` is its name ("flush", "compact", "checkpoint" or "verify"), done of total, in a
-// unit of the call's own; total is an estimate, and 0 while it is not known. False gives the call up, which then fails
-// with REMIXDB_ABORTED.
+// Progress of a long call. `what` is "flush", "compact", "checkpoint" or "verify". done and total have a unit of the
+// call's own; total is an estimate, and 0 while it is unknown. Returning false gives the call up: it fails with
+// REMIXDB_ABORTED.
 typedef bool (*remixdb_progress_fn)(void *priv, const char *what, uint64_t done, uint64_t total);
-// From now on fn is told how far remixdb_flush, remixdb_compact, remixdb_checkpoint and remixdb_verify on this ref have
-// come; NULL (the default) ends that. It is called in the thread of the call, at its beginning, about every MiB of what
-// is read or copied or every 50 ms of waiting, and at last with done == total when the call has succeeded: then what it
-// returns does not matter. done never goes back. fn may take its time and may use the store through other refs, but not
-// through this one; no lock is held meanwhile, and nobody waits for it. What a call that is given up leaves: flush and
-// compact end the round that they wait for in the background, and what was compacted stays so; checkpoint leaves
-// nothing, as on any failure. With workers = 0 a round runs inside the call, without reports. Sets no status.
+// From now on fn follows remixdb_flush, remixdb_compact, remixdb_checkpoint and remixdb_verify on this ref; NULL, the
+// default, ends that. fn runs in the thread of the call: when the call begins; about every MiB read or copied, or every
+// 50 ms of waiting; and at the end of a call that succeeds, with done == total, where its result does not matter. done
+// never goes back. fn may take its time, and may use the store through other refs: the call holds no lock meanwhile,
+// and nobody waits for it. With workers = 0 there are no reports during a round. A flush or compaction that is given up
+// leaves its round running in the background, and keeps what was compacted. A checkpoint that is given up leaves
+// nothing. remixdb_progress itself sets no status.
 void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv);
 
-// ---- memory handed out, figures
+// ---- figures and memory
 
-// The store's figures as JSON text: entries, bytes written by log, tables and REMIX, cache misses, memory, engine, ...
-// (docs/FIGURES.md). The caller frees it with remixdb_free. NULL: REMIXDB_NOMEM.
+// The store's figures as JSON text: entries, bytes written, cache misses, memory and more (docs/FIGURES.md). Free the
+// text with remixdb_free. NULL: REMIXDB_NOMEM.
 char *remixdb_stats(struct xdb *xdb);
+// Frees memory that a call of this library returned. Does nothing for NULL.
 void remixdb_free(void *p);
 
 #ifdef __cplusplus
