@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Safe reclamation (epoch-based; Fraser 2004). A thread that is going to follow shared pointers enters an epoch in its
-// own slot and leaves it when done; what was unlinked at a stamp is reclaimed once every thread that was inside at that
-// moment has left. Entering and leaving write only the thread's own cache line.
+// Epoch-based reclamation (Fraser 2004): memory that readers may still hold is freed after they have left.
+//
+// A reader enters an epoch in its own slot, follows shared pointers, and leaves. A writer unlinks an object, takes a
+// stamp, and frees the object when the stamp has passed: every thread that was inside at the stamp has left.
+// Entering and leaving write the reader's own cache line only.
 //
 // Invariants
-//   E1  `now` only grows; it starts at 1. A slot's `at` is 0 outside, and the value of `now` read at entry inside.
-//   E2  An object unlinked before epoch_stamp() returned t can be held only by threads whose `at` is in [1, t].
-//   E3  epoch_passed(t) is true only when no slot has an `at` in [1, t]; it stays true.
-// Entry is: at = now, a full fence, then shared loads; and the unlinking side is: unlink, a full fence (the
-// fetch_add of epoch_stamp), then reading the slots. So either the entrant sees the unlinking or the reclaimer sees the
-// entrant. The entrant may have read an old `now`; it then only delays reclamation.
+//   E1  `now` only grows and starts at 1. A slot's `at` is 0 outside; inside, it is the `now` that the thread read at
+//       entry.
+//   E2  Only threads whose `at` is in [1, t] can hold an object that was unlinked before epoch_stamp() returned t.
+//   E3  epoch_passed(t) is true only when no slot has an `at` in [1, t]. It stays true.
+// Why it works: a reader stores `at`, fences, and then loads shared pointers. A writer unlinks, fences (in
+// epoch_stamp), and then reads the slots. So the reader sees the unlinking, or the writer sees the reader. A reader
+// that has read an old `now` only delays reclamation.
 #ifndef EPOCH_H
 #define EPOCH_H
 
 #include "lib.h"
 
-struct epoch_slot {  // one per thread that reads; embedded in its ref
+// One per reading thread, embedded in its ref.
+struct epoch_slot {
   _Alignas(CACHE_LINE) _Atomic uint64_t at;
   struct epoch_slot *next, *prev;  // in the domain's list, under its lock
 };
 
-struct epoch_item {  // embedded in what is retired
+// Embedded in an object that is retired.
+struct epoch_item {
   struct epoch_item *next;
   uint64_t stamp;
   void (*fn)(struct epoch_item *item, void *arg);  // frees it
@@ -38,40 +43,39 @@ struct epoch {
 };
 
 void epoch_init(struct epoch *e);
-void epoch_fini(struct epoch *e);                         // no slot may be joined; runs what is still retired
-void epoch_join(struct epoch *e, struct epoch_slot *s);   // s->at becomes 0
-void epoch_leave(struct epoch *e, struct epoch_slot *s);  // must be outside
+void epoch_fini(struct epoch *e);                         // no slot may be joined; frees all that is still retired
+void epoch_join(struct epoch *e, struct epoch_slot *s);   // the slot is outside afterwards
+void epoch_leave(struct epoch *e, struct epoch_slot *s);  // the slot must be outside
 
 static inline void epoch_enter(struct epoch *e, struct epoch_slot *s) {
   const uint64_t now = atomic_load_explicit(&e->now, memory_order_relaxed);
 #if defined(__x86_64__)
-  // The exchange is both the store and the full fence of the processor; a second one would double the price. What is
-  // left to forbid is the compiler's moving of later loads.
+  // The exchange is the store and the processor's full fence in one instruction. The signal fence stops the compiler
+  // from moving later loads before it.
   (void)atomic_exchange_explicit(&s->at, now, memory_order_seq_cst);
   atomic_signal_fence(memory_order_seq_cst);
 #else
-  // release: what was read before the last exit stays before it for who reads this value instead of the 0
+  // release: a scan that reads this value instead of 0 still sees the reads before the last exit as done
   atomic_store_explicit(&s->at, now, memory_order_release);
   atomic_thread_fence(memory_order_seq_cst);
 #endif
 }
-// For one who may be inside already, and from now on holds nothing of what was found before. When no stamp was taken
-// since, it is free of charge.
+// Enters anew: the thread may be inside already, and holds nothing that it found before. Free while no stamp is taken.
 static inline void epoch_renew(struct epoch *e, struct epoch_slot *s) {
   if (atomic_load_explicit(&s->at, memory_order_relaxed) != atomic_load_explicit(&e->now, memory_order_relaxed))
     epoch_enter(e, s);
 }
 static inline void epoch_exit(struct epoch_slot *s) { atomic_store_explicit(&s->at, 0, memory_order_release); }
 
-// Call after unlinking; returns the stamp to ask about. Any thread.
+// Returns a stamp for all that the caller has unlinked so far. Any thread.
 uint64_t epoch_stamp(struct epoch *e);
-// Whether all that were inside at the stamp have left. Takes the domain's lock for a scan of the slots; does not wait.
+// Tells whether all threads that were inside at the stamp have left. Locks the domain to scan its slots; never waits
+// for readers.
 bool epoch_passed(struct epoch *e, uint64_t stamp);
-// Waits until it has passed (sleeping in growing naps up to 1 ms). Must be called outside of any epoch.
+// Sleeps until the stamp has passed, in naps that grow to 1 ms. The caller must be outside of every epoch.
 void epoch_wait(struct epoch *e, uint64_t stamp);
-// fn(item, arg) is called by some later epoch_reclaim (or epoch_fini) once the stamp, taken here, has passed. Cannot
-// fail.
+// Takes a stamp. A later epoch_reclaim or epoch_fini calls fn(item, arg) once it has passed. Cannot fail.
 void epoch_retire(struct epoch *e, struct epoch_item *item, void (*fn)(struct epoch_item *, void *), void *arg);
-// Runs what is due, in the calling thread. Cheap when nothing is.
+// Frees the retired items whose stamps have passed, in the calling thread. Cheap when nothing is retired.
 void epoch_reclaim(struct epoch *e);
 #endif

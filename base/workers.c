@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/workers.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define WORKERS_AUTO_MAX 4u  // compaction of one store seldom has more partitions in work that are worth a thread
-#define WORKERS_AUTO_MIN \
-  2u  // on two cores, too: a writer that fills memtables faster than they are compacted sleeps half of its time
+// A round seldom has more partitions that are worth a thread.
+#define WORKERS_AUTO_MAX 4u
+// Also on two cores: a writer that outruns compaction sleeps half of its time.
+#define WORKERS_AUTO_MIN 2u
 
 struct worker_thread {
   struct worker w;
@@ -21,19 +23,21 @@ struct workers {
   void (*round)(void *arg, struct worker *w);
   void *arg;
   pthread_mutex_t lock;  // guards all below
-  pthread_cond_t work;   // a round or spare work is asked for, tasks were put out, or it is the end
+  pthread_cond_t work;   // somebody asked for a round or idle work, gave tasks, or told the threads to stop
   pthread_cond_t done;   // a task has ended
-  bool asked, in_round, stop;
-  workers_idle_fn spare;  // asked for; NULL: nothing is
+  bool round_asked, in_round, stop;
+  workers_idle_fn idle;  // the idle work that was asked for; NULL: none
   bool in_idle;
   struct task **tasks;  // of the workers_run in progress, largest first; NULL: none
-  uint32_t nr_tasks, next, running;
+  uint32_t nr_tasks;
+  uint32_t next;       // tasks[next] is the first that nobody has taken
+  uint32_t running;    // tasks that have begun and not ended
   struct worker self;  // the caller's, when there are no threads
   uint32_t nr;
   struct worker_thread threads[];
 };
 
-// One task, if there is one to take. The lock is held at call and return, not during the task.
+// Runs one task, if there is one to take. The caller holds the lock, and it is free during the task.
 static bool take_task(struct workers *ws, struct worker *w) {
   if (!ws->tasks || ws->next == ws->nr_tasks) return false;
   struct task *t = ws->tasks[ws->next++];
@@ -45,37 +49,40 @@ static bool take_task(struct workers *ws, struct worker *w) {
   return true;
 }
 
+// Runs a round, if one was asked for and none runs. The lock as in take_task; so in take_idle.
+static bool take_round(struct workers *ws, struct worker *w) {
+  if (!ws->round_asked || ws->in_round || ws->stop) return false;
+  ws->round_asked = false;
+  ws->in_round = true;
+  pthread_mutex_unlock(&ws->lock);
+  ws->round(ws->arg, w);
+  pthread_mutex_lock(&ws->lock);
+  ws->in_round = false;
+  pthread_cond_broadcast(&ws->work);
+  return true;
+}
+
+// Runs one piece of idle work, if it was asked for and nobody is at it.
+static bool take_idle(struct workers *ws, struct worker *w) {
+  if (!ws->idle || ws->in_idle || ws->stop) return false;
+  const workers_idle_fn idle = ws->idle;
+  ws->idle = NULL;  // a request that comes meanwhile is a new one
+  ws->in_idle = true;
+  pthread_mutex_unlock(&ws->lock);
+  const bool more = idle(ws->arg, w);
+  pthread_mutex_lock(&ws->lock);
+  ws->in_idle = false;
+  if (more) ws->idle = idle;
+  return true;
+}
+
 static void *worker_main(void *arg) {
   struct worker_thread *t = arg;
   struct workers *ws = t->ws;
-  if (t->core >= 0) (void)thread_pin((uint32_t)t->core);  // a core that cannot be had costs speed only
+  if (t->core >= 0) (void)thread_pin((uint32_t)t->core);  // without its core the thread is only slower
   pthread_mutex_lock(&ws->lock);
-  for (;;) {
-    if (take_task(ws, &t->w)) continue;
-    if (ws->asked && !ws->in_round && !ws->stop) {
-      ws->asked = false;
-      ws->in_round = true;
-      pthread_mutex_unlock(&ws->lock);
-      ws->round(ws->arg, &t->w);
-      pthread_mutex_lock(&ws->lock);
-      ws->in_round = false;
-      pthread_cond_broadcast(&ws->work);
-      continue;
-    }
-    if (ws->spare && !ws->in_idle && !ws->stop) {
-      const workers_idle_fn spare = ws->spare;
-      ws->spare = NULL;  // who asks meanwhile asks for one more
-      ws->in_idle = true;
-      pthread_mutex_unlock(&ws->lock);
-      const bool more = spare(ws->arg, &t->w);
-      pthread_mutex_lock(&ws->lock);
-      ws->in_idle = false;
-      if (more) ws->spare = spare;
-      continue;
-    }
-    if (ws->stop && !ws->in_round) break;
-    cond_wait(&ws->work, &ws->lock);
-  }
+  while (!ws->stop || ws->in_round)
+    if (!take_task(ws, &t->w) && !take_round(ws, &t->w) && !take_idle(ws, &t->w)) cond_wait(&ws->work, &ws->lock);
   pthread_mutex_unlock(&ws->lock);
   return NULL;
 }
@@ -153,16 +160,16 @@ void workers_kick(struct workers *ws) {
     return;
   }
   pthread_mutex_lock(&ws->lock);
-  ws->asked = true;
+  ws->round_asked = true;
   pthread_cond_signal(&ws->work);
   pthread_mutex_unlock(&ws->lock);
 }
 
-void workers_idle(struct workers *ws, workers_idle_fn spare) {
+void workers_idle(struct workers *ws, workers_idle_fn idle) {
   if (ws->nr == 0) return;
   pthread_mutex_lock(&ws->lock);
-  if (!ws->spare && !ws->in_idle) pthread_cond_signal(&ws->work);  // who is at it sees it when it has done
-  ws->spare = spare;
+  if (!ws->idle && !ws->in_idle) pthread_cond_signal(&ws->work);  // the worker that is at it looks again at its end
+  ws->idle = idle;
   pthread_mutex_unlock(&ws->lock);
 }
 
@@ -175,6 +182,7 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
   if (nr == 0) return;
   qsort(tasks, nr, sizeof(*tasks), larger_first);
   pthread_mutex_lock(&ws->lock);
+  assert(!ws->tasks && ws->running == 0);
   ws->tasks = tasks;
   ws->nr_tasks = nr;
   ws->next = 0;
@@ -189,7 +197,7 @@ enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out,
                                  uint32_t *nr_cores_out) {
   uint32_t list[1024];
   uint32_t nr_list = thread_cores(list, 1024);
-  if (nr_list > 1024) nr_list = 1024;  // there are more than were written
+  if (nr_list > 1024) nr_list = 1024;  // the machine has more, and the list ends here
   const bool automatic = !cores || strcmp(cores, "auto") == 0, none = cores && strcmp(cores, "none") == 0;
   uint32_t named = 0;
   if (!automatic && !none) {
@@ -201,8 +209,7 @@ enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out,
     nr = nr_list / 2 < WORKERS_AUTO_MAX ? nr_list / 2 : WORKERS_AUTO_MAX;
     if (nr < WORKERS_AUTO_MIN) nr = nr_list < WORKERS_AUTO_MIN ? nr_list : WORKERS_AUTO_MIN;
   }
-  if (nr > WORKERS_MAX)
-    return err_set(REMIXDB_INVALID, "%u workers are more than the %u there can be", nr, WORKERS_MAX);
+  if (nr > WORKERS_MAX) return err_set(REMIXDB_INVALID, "%u workers are more than the maximum of %u", nr, WORKERS_MAX);
   if (automatic && nr_list > 1) {
     named = nr < nr_list / 2 ? nr : nr_list / 2;
     if (named > cap) named = cap;

@@ -1,52 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The threads that compact, and help to open a store. Each sleeps until there is something to do. A round (one at a
-// time) is started by workers_kick and run by one worker; the round hands its tasks to workers_run, where it and all
-// idle workers take them, largest first. With no workers workers_run does them all in the caller. Rounds then run in
-// whoever asks for them: what a round does once it has let others ask for the next one (store/round.c: install) uses
-// nothing of its worker.
+// The store's threads. They compact, and help to open a store. An idle worker sleeps.
+//
+// workers_kick asks for a round, and one worker runs it; at most one round runs at a time. The round gives its tasks to
+// workers_run: this worker and all idle ones take them, the largest first.
+//
+// A store may have no workers. Then workers_kick and workers_run do everything in the calling thread. A round may ask
+// for the next one before it ends (store/round.c: install), so it must not use its worker any more after that point.
 #ifndef WORKERS_H
 #define WORKERS_H
 
 #include "blkio.h"
 #include "base/epoch.h"
 
-struct worker {  // what a task may use: its thread's own
+// The thread's own means, for its tasks.
+struct worker {
   struct blkio_queue *queue;
   struct epoch_slot slot;  // joined to the store's epoch domain
 };
 
 struct task {
   void (*run)(struct task *t, struct worker *w);  // reports its outcome in its own fields
-  uint64_t size;                                  // any measure of the work: larger ones are begun first
+  uint64_t size;                                  // any measure of the work: larger tasks begin first
 };
 
 struct workers;
 
-// Something useful that nobody waits for; false: nothing was left to do.
+// Does one piece of idle work. Returns false when nothing is left to do.
 typedef bool (*workers_idle_fn)(void *arg, struct worker *w);
 
-// nr threads (0: none), the first nr_cores of them each pinned to a core. round(arg, w) is what workers_kick runs.
+// Starts nr threads (0: none) and pins the first nr_cores of them, each to its core. round(arg, w) runs one round.
 // REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io,
                                               struct epoch *epoch, void (*round)(void *arg, struct worker *w),
                                               void *arg, struct workers **out);
-// Lets the round that runs end, then ends the threads. NULL is allowed.
+// Waits for the round that runs, then ends the threads. NULL is allowed.
 void workers_destroy(struct workers *ws);
 uint32_t workers_count(const struct workers *ws);
-// Asks for a round; several asked for while one runs make one more. Does not wait. With no workers it runs in the
-// caller, before return.
+// Asks for a round and does not wait. Requests that come while a round runs make one more round. Without workers the
+// round runs in the caller, before the return.
 void workers_kick(struct workers *ws);
-// Asks for spare(arg, w), with the arg of rounds: a worker that has nothing else to do runs it again and again until it
-// returns false; one at a time. Does not wait. With no workers nothing happens. The same function each time.
-void workers_idle(struct workers *ws, workers_idle_fn spare);
-// Runs all tasks and waits for them. Called from within a round, or while none was asked for. self: what tasks get that
-// the caller runs. Sorts the array.
+// Asks for idle work and does not wait: a worker without other work calls idle(arg, w), with the arg of rounds, until
+// it returns false. One worker does so at a time. Every request must name the same function. Without workers nothing
+// happens.
+void workers_idle(struct workers *ws, workers_idle_fn idle);
+// Runs all tasks and waits for them. Call it inside a round, or while no round was asked for. Tasks that run in the
+// caller get `self`. Sorts the array.
 void workers_run(struct workers *ws, struct worker *self, struct task **tasks, uint32_t nr);
 
-// What "auto" / "none" / a list mean for this process: how many workers (asked < 0: as many as suit the machine, or as
-// the list has cores) and on which cores. "auto" takes the last of the affinity list, never more than half of it, and
-// leaves further workers where they are; on one core nobody is pinned. Workers take the cores of a list in turn.
+// Turns the options into a number of workers and their cores.
+//   asked: how many workers; < 0: as many as suit the machine, or one for each core of the list.
+//   cores: "none"; a list, whose cores the workers take in turn; or "auto" (also NULL). "auto" takes the last cores
+//          that the process may use, at most half of them, and does not pin further workers; with one core it pins
+//          none.
 // REMIXDB_INVALID.
 MUST_CHECK enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out, uint32_t *cores_out,
                                             uint32_t cap, uint32_t *nr_cores_out);
