@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blind search: finding the place of a key among up to 32 sorted keys of which only the discriminating bits are at hand
-// (Ferguson, "Bit-Tree: a data structure for fast file processing", CACM 1992; the blind trie of Ferragina and Grossi,
-// "The String B-tree", JACM 1999). The bits lead to one entry, the candidate; one look at its key, and the first bit at
-// which it differs from the one sought, give the place.
+// Blind search: finds a key's place among up to 32 sorted keys with only their discriminating bits at hand (Ferguson,
+// "Bit-Tree: a data structure for fast file processing", CACM 1992; the blind trie of Ferragina and Grossi, "The String
+// B-tree", JACM 1999). The bits lead to one entry, the candidate. Reading the candidate's key gives the first bit in
+// which it differs from the key, and that bit gives the place.
 //
-// Bits, their positions and the marks SAME and FAR are those of remix/remix.h: dbits holds 32 numbers of 16 bits, of
-// which the first nr count, with bytes counted from `base`. None of them may be FAR.
+// remix/remix.h defines the bits, their positions, and the marks SAME and FAR. dbits holds 32 numbers of 16 bits; the
+// first nr count. Their bytes count from `base`. None of them may be FAR.
 #ifndef BLIND_H
 #define BLIND_H
 
@@ -15,10 +15,10 @@
 
 #define BLIND_SAME 0xFFFFu
 #define BLIND_FAR 0xFFFEu
-#define BLIND_BYTE_MAX 4094u  // the farthest byte behind the base that is stored
+#define BLIND_BYTE_MAX 4094u  // the farthest byte behind the base that can be stored
 
-// ---- the key's bits at the discriminating bits of all entries (0 at SAME). All of them are taken, without a branch:
-// which of them are asked for is as hard to foresee as the bits themselves.
+// ---- the key's bits at the discriminating bits of all entries (0 at SAME). All 32 are taken without a branch, because
+// a branch on the ones that the search needs would be mispredicted.
 
 static inline uint32_t blind_bits_plain(const uint8_t *dbits, uint32_t base, struct kref key) {
   static const uint8_t none[1];
@@ -27,14 +27,14 @@ static inline uint32_t blind_bits_plain(const uint8_t *dbits, uint32_t base, str
   for (uint32_t i = 0; i < 32; i++) {
     const uint32_t d = load16le(dbits + 2 * i), byte = base + (d >> 4);
     const bool in = byte < key.len;
-    // the leading bit and the byte: 9 bits, of which b counts from the highest; a mark's b is none of them
+    // a leading 1 and the byte are 9 bits; b counts from the highest. The b of a mark lies outside of them.
     const uint32_t v = (0x100u | p[in ? byte : 0]) & (in ? UINT32_MAX : 0);
     bits |= (v >> ((8 - (d & 15)) & 31) & 1) << i;
   }
   return bits;
 }
 
-// Whether they all lie in 16 bytes behind the base, as they do for most keys: the two below are for that.
+// Tells whether all bits lie in the 16 bytes from the base on, as for most keys. The vector versions below need it.
 static inline bool blind_near(const uint8_t *dbits) {
   return (set32_lt16(dbits, 16 << 4) | ~set32_lt16(dbits, BLIND_SAME)) == UINT32_MAX;
 }
@@ -42,13 +42,14 @@ static inline bool blind_near(const uint8_t *dbits) {
 #if defined(SET32_SSE2)
 #define BLIND_SSSE3 __attribute__((target("ssse3"), unused)) static inline
 
-// The bytes are looked up for all entries at once.
+// Looks up the bytes of 16 entries at once.
 BLIND_SSSE3 uint32_t blind_bits_ssse3(const uint8_t *dbits, uint32_t base, struct kref key) {
   const __m128i iota = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), zero = _mm_setzero_si128();
   const __m128i weights = _mm_setr_epi8(0, (char)0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0);
   const __m128i low = _mm_set1_epi16(15);
   const uint32_t rest = key.len > base ? key.len - base : 0;
-  // Bytes of the key from `skip` before the base on, without reading beyond it; what the shuffle has no byte for is 0.
+  // 16 bytes of the key, from `skip` bytes before the base on, and no byte outside of the key. The shuffle gives 0
+  // where it has no byte.
   __m128i window;
   uint32_t skip;
   if (rest >= 16) {
@@ -118,39 +119,39 @@ static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kr
 
 // ---- the search
 
-// The entry of [from, nr), which is not empty, that the trie leads the key to: no other one of them shares more leading
-// bits with it. They are all entries, or a subtree: the entries behind `from` up to the next one whose bit is not
-// behind some bit that the key and they share.
+// Returns the candidate among [from, nr), which is not empty: no other entry of it shares more leading bits with the
+// key. The range is all entries, or a subtree of the trie: it ends before the next entry whose bit is not behind some
+// bit up to which the key and the range agree.
 static inline uint32_t blind_candidate_in(const uint8_t *dbits, uint32_t from, uint32_t nr, uint32_t base,
                                           struct kref key) {
   const uint32_t zeros = ~blind_bits(dbits, base, key) & set32_below(nr);
   uint32_t cand = from, i = from + 1;
   for (;;) {
-    // Where the key has the 1 the entry is the better candidate, and the next one is asked.
+    // At an entry whose bit the key has as 1, that entry is the better candidate, and the search goes on to the next.
     const uint32_t m = zeros & set32_above(i - 1);
     const uint32_t zero = m ? set32_first(m) : nr;
     if (zero > i) cand = zero - 1;
     if (m == 0) return cand;
-    // Where it has the 0, all entries up to the next smaller bit have the 1 that it has not.
+    // The key has a 0 here. All entries up to the next smaller bit have a 1, so the search leaps over them.
     const uint32_t less = set32_lt16(dbits, load16le(dbits + 2 * zero)) & set32_above(zero) & set32_below(nr);
     if (less == 0) return cand;
     i = set32_first(less);
   }
 }
 
-// The entry that the whole trie leads the key to. It is the key's newest version when the key is there at all.
+// Returns the candidate among all entries. If the key is present, it is the key's newest version.
 static inline uint32_t blind_candidate(const uint8_t *dbits, uint32_t nr, uint32_t base, struct kref key) {
   return blind_candidate_in(dbits, 0, nr, base, key);
 }
 
-// The first entry whose key is not less than the key, given the candidate's; nr when there is none.
+// Returns the first entry whose key is not less than `key`; nr: there is none. found: the candidate's key.
 static inline uint32_t blind_place(const uint8_t *dbits, uint32_t nr, uint32_t base, struct kref key, uint32_t cand,
                                    struct kref found, bool *equal_out) {
   const uint32_t lcp = kv_lcp_from(key, found, 0);
   *equal_out = lcp == key.len && lcp == found.len;
   if (*equal_out) return cand;
-  bool greater;  // the key than the candidate's
-  uint32_t b;    // the first bit they differ in
+  bool greater;  // the key is greater than the candidate's
+  uint32_t b;    // the first bit in which they differ
   if (lcp == key.len || lcp == found.len) {
     greater = lcp == found.len;
     b = 0;
@@ -158,8 +159,8 @@ static inline uint32_t blind_place(const uint8_t *dbits, uint32_t nr, uint32_t b
     greater = key.ptr[lcp] > found.ptr[lcp];
     b = (uint32_t)__builtin_clz((uint32_t)(key.ptr[lcp] ^ found.ptr[lcp])) - 23;
   }
-  if (lcp < base) return greater ? nr : 0;  // in what all entries share
-  // Behind all bits that can be stored it counts as one more, less than the mark of an old version.
+  if (lcp < base) return greater ? nr : 0;  // they differ in bytes that all entries share
+  // A bit too far to be stored counts as one behind all that can be, and as less than the mark of an old version.
   const uint32_t bit = lcp - base <= BLIND_BYTE_MAX ? (lcp - base) << 4 | b : BLIND_FAR;
   const uint32_t less = set32_lt16(dbits, bit);
   if (greater) {

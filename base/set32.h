@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sets of the numbers 0 to 31 as the bits of an integer, and how they are made: by comparing 32 bytes, or 32 numbers of
-// 16 bits, with one value at once. Each comparison is written for the vector instructions there are and in plain C;
-// they give the same answers (tests/unit/test_blind.c). What the target is known to have when it is compiled is used.
-// AVX2 is not chosen at run time: it saves two instructions of a comparison of bytes and six of one of 16-bit numbers,
-// which does not show beside the branch, or the call, that would choose it.
+// Sets of the numbers 0 to 31, as the bits of an integer. A set is made by comparing 32 bytes, or 32 numbers of 16
+// bits, with one value. Each comparison exists in vector instructions and in plain C, and all give the same answers
+// (tests/unit/test_blind.c). The compiler's target decides which one is used. AVX2 is not chosen at run time: it saves
+// two instructions for bytes and six for 16-bit numbers, no more than the choice would cost.
 #ifndef SET32_H
 #define SET32_H
 
@@ -19,11 +18,11 @@
 #endif
 
 static inline uint32_t set32_below(uint32_t i) { return i < 32 ? (1u << i) - 1 : UINT32_MAX; }
-static inline uint32_t set32_above(uint32_t i) { return 0u - (2u << i); }              // i < 32; for 31 it is empty
-static inline uint32_t set32_first(uint32_t m) { return (uint32_t)__builtin_ctz(m); }  // m is not empty
+static inline uint32_t set32_above(uint32_t i) { return 0u - (2u << i); }                   // i < 32; empty for 31
+static inline uint32_t set32_first(uint32_t m) { return (uint32_t)__builtin_ctz(m); }       // m is not empty
 static inline uint32_t set32_last(uint32_t m) { return 31u - (uint32_t)__builtin_clz(m); }  // m is not empty
 
-// The baseline of x86-64 has no instruction for it, and the compiler's own would be a call.
+// The number of members. Baseline x86-64 has no instruction for it, and the compiler would call a function.
 static inline uint32_t set32_count(uint32_t m) {
 #if defined(__POPCNT__) || defined(__aarch64__)
   return (uint32_t)__builtin_popcount(m);
@@ -34,13 +33,13 @@ static inline uint32_t set32_count(uint32_t m) {
 #endif
 }
 
-// The member that n others come before; n is less than their count.
+// The n-th member, counted from 0; n is less than the number of members.
 static inline uint32_t set32_nth(uint32_t m, uint32_t n) {
   while (n-- > 0) m &= m - 1;
   return set32_first(m);
 }
 
-// ---- members whose byte, of the bits in `keep`, is v
+// ---- the members whose byte, masked by `keep`, equals v
 
 static inline uint32_t set32_eq8_plain(const uint8_t *p, uint8_t keep, uint8_t v) {
   const uint64_t ones = 0x0101010101010101ull, low7 = 0x7F7F7F7F7F7F7F7Full;
@@ -53,7 +52,7 @@ static inline uint32_t set32_eq8_plain(const uint8_t *p, uint8_t keep, uint8_t v
   return m;
 }
 
-// ---- members whose 16-bit number is less than v (v <= 0xFFFF)
+// ---- the members whose 16-bit number is less than v (v <= 0xFFFF)
 
 static inline uint32_t set32_lt16_plain(const uint8_t *p, uint32_t v) {
   uint32_t m = 0;
@@ -70,7 +69,7 @@ static inline uint32_t set32_eq8_sse2(const uint8_t *p, uint8_t keep, uint8_t v)
 }
 
 static inline uint32_t set32_lt16_sse2(const uint8_t *p, uint32_t v) {
-  // There is only a signed comparison: both sides are shifted by half the range.
+  // SSE2 compares signed numbers only, so both sides are shifted by half the range.
   const __m128i half = _mm_set1_epi16((short)0x8000), w = _mm_set1_epi16((short)(v ^ 0x8000));
   __m128i q[4];
   for (int i = 0; i < 4; i++)
@@ -89,7 +88,7 @@ SET32_AVX2 uint32_t set32_lt16_avx2(const uint8_t *p, uint32_t v) {
   const __m256i half = _mm256_set1_epi16((short)0x8000), w = _mm256_set1_epi16((short)(v ^ 0x8000));
   const __m256i lo = _mm256_cmpgt_epi16(w, _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)p), half));
   const __m256i hi = _mm256_cmpgt_epi16(w, _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(p + 32)), half));
-  // packing goes half by half: the four quarters come out as 0, 2, 1, 3
+  // packing works on each half, so the four quarters come out in the order 0, 2, 1, 3
   return (uint32_t)_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(lo, hi), 0xD8));
 }
 #endif
