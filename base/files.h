@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files of a store's directory, by their names. What has another name is not the store's, and is never touched.
+// The names of the files in a store's directory. The store never touches a file with any other name.
 #ifndef FILES_H
 #define FILES_H
 
 #include "base/env.h"
 
-#define FILES_CURRENT "CURRENT"  // the version: what the store is made of
+#define FILES_CURRENT "CURRENT"  // names the files that make up the store
 #define FILES_CURRENT_TMP "CURRENT.tmp"
-#define FILES_LOCK "LOCK"          // held while the store is open
-#define FILES_RESERVE "RESERVE"    // room on disk, with nothing in it
-#define FILES_CREATING "CREATING"  // there while a new store is being made: what is found beside it may be thrown away
-#define FILES_CHECKPOINTING \
-  "CHECKPOINTING"  // there while a checkpoint is being made: without CURRENT this is no store, and no place for a new
-                   // one
+#define FILES_LOCK "LOCK"        // locked while the store is open
+#define FILES_RESERVE "RESERVE"  // room on disk for a full disk
+// A mark: a new store is being made. Files beside it may be thrown away.
+#define FILES_CREATING "CREATING"
+// A mark: a checkpoint is being made. Without CURRENT the directory is no store, and no place for a new one.
+#define FILES_CHECKPOINTING "CHECKPOINTING"
 
-#define FILES_LONGEST "18446744073709551615.remix"  // no name of a store's file is longer
+#define FILES_LONGEST "18446744073709551615.remix"  // no file of a store has a longer name
 
-// A repair's directories within the store's: being built; complete, and what it replaces being moved aside; being moved
-// in. While one of the last two is there the store is not opened.
+// Directories of a repair, within the store's: the new store while it is built; the complete new store while the old
+// files are moved aside; the same while its files are moved in. The last two forbid opening the store.
 #define FILES_REPAIR_NEW "repair.new"
 #define FILES_REPAIR_DONE "repair.done"
 #define FILES_REPAIR_IN "repair.in"
@@ -36,7 +36,7 @@ enum files_kind {
   FILES_IS_RESERVE
 };
 
-// number_out (may be NULL): of a log segment's, table's or REMIX's name.
+// number_out (may be NULL): the number in the name of a log segment, table or REMIX.
 enum files_kind files_kind_of(const char *name, uint64_t *number_out);
 static inline bool files_is_mark(enum files_kind k) { return k == FILES_IS_CREATING || k == FILES_IS_CHECKPOINTING; }
 static inline bool files_holds_data(enum files_kind k) {
@@ -45,24 +45,24 @@ static inline bool files_holds_data(enum files_kind k) {
 void files_table_name(char *buf, uint64_t number);  // "000001.sst"; buf of 32 bytes
 void files_remix_name(char *buf, uint64_t number);  // "000001.remix"
 
-// The store's files in a directory, in no order.
+// A store's file in a directory.
 struct files_entry {
   enum files_kind kind;
   uint64_t number;
   char name[40];
 };
-// *list_out is the caller's to mem_free (NULL when there is none).
+// Lists the store's files in no order. The caller frees *list_out with mem_free; it is NULL when there are none.
 MUST_CHECK enum remixdb_status files_list(const struct env_dir *dir, struct files_entry **list_out, size_t *nr_out);
-// Whether there is a directory dir/name.
+// Tells whether dir/name is a directory.
 MUST_CHECK enum remixdb_status files_has_dir(const struct env_dir *dir, const char *name, bool *out);
-// Whether there is an empty file dir/name: a mark, or LOCK. Other programs' files may have such a name.
+// Tells whether dir/name is an empty file, as a mark or LOCK is. A file of another program may have the same name.
 MUST_CHECK enum remixdb_status files_has_mark(const struct env_dir *dir, const char *name, bool *out);
-// Whether a repair has to be ended before the store is opened.
+// Tells whether the store cannot be opened before a repair has ended.
 MUST_CHECK enum remixdb_status files_repair_pending(const struct env_dir *dir, bool *out);
-// Removes the regular files with a store's names in dir/name, and that directory when nothing else is in it; what is no
-// directory stays, absent is success.
+// Removes the regular files with a store's names from the directory dir/name, then the directory if it is empty. Absent
+// is success; a file of that name stays.
 MUST_CHECK enum remixdb_status files_remove_dir(const struct env_dir *dir, const char *name);
-// Makes the directory's own name durable: a sync of a directory is of the names in it. `made`: the name is new, and
-// must be made durable; otherwise its parent may also be a directory that only others can open.
+// Makes the directory's own name durable by a sync of its parent. made: the name is new, so every failure counts; if
+// not, the parent may be a directory that this user cannot open.
 MUST_CHECK enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool made);
 #endif

@@ -1,48 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Children made by fork. A child has the memory of a store that its parent opened, and none of the store's threads;
-// locks that other threads held are never given back in it; and its copies of the descriptors keep the parent's locks
-// of directories alive. So a child is to use nothing of such a store, and is to close those descriptors at once.
+// What a child made by fork does with a store that its parent has opened: nothing, but closing some descriptors.
 //
-// Handlers of pthread_atfork do both, so that a call finds out by one load of a word that is 0 in every process but
-// such a child. The alternatives are worse: asking for the process's number is a system call for each call of the
-// library, a page that is zeroed in children (MADV_WIPEONFORK) is Linux's alone, and neither closes a descriptor of a
-// child that never calls. Locks that children do not inherit (fcntl) are lost when the process closes any other
-// descriptor of the file. The handlers are the only thing that the library adds to a process. glibc and FreeBSD forget
-// them when the library is unloaded; musl unloads nothing.
+// A child has the store's memory and none of its threads. Locks that other threads held stay locked for ever. Copies of
+// the descriptors keep the parent's locks of directories alive. So the child must not use the store, and must close
+// those descriptors at once.
+//
+// Handlers of pthread_atfork do both. A call of the library finds out by one load of `fork_count`, which is 0 in every
+// process but such a child. Other ways are worse: getpid is a system call for every call of the library; a page that is
+// zeroed in children (MADV_WIPEONFORK) exists on Linux only; and neither closes descriptors in a child that never
+// calls. Locks that children do not inherit (fcntl) are lost as soon as the process closes any other descriptor of the
+// file. The handlers are all that the library adds to a process. glibc and FreeBSD drop them when the library is
+// unloaded; musl unloads nothing.
 //
 // Invariants
-//   K1  `fork_count` is how many forks of a process that watched lie between the first one and this. It changes in a
-//   child only, before fork returns there. What was
-//       opened with another count belongs to another process.
-//   K2  A lock is taken, and given back, with `fork_hold`: no child is made between the opening of a descriptor that
-//   carries a lock and its being on the list, nor
-//       between its leaving the list and its being closed. So a child closes all of them, and nothing else. It does not
-//       unlock them: that would be the parent's loss.
+//   K1  `fork_count` counts the forks between the first process that called fork_watch and this one. It changes only in
+//       a child, before fork returns there. An object that was opened at another count belongs to another process.
+//   K2  Directory locks are taken and released under fork_hold, together with their place in the list. So no child is
+//       made with such a descriptor open but not in the list, and a child closes all of them and nothing else. It does
+//       not unlock them, because the parent would lose the lock.
 //
-// A child made without the C library's fork (a raw clone, vfork, posix_spawn) runs no handlers: it has to call exec,
-// which closes all that is the library's.
+// A child made without the C library's fork (a raw clone, vfork, posix_spawn) runs no handlers. It must call exec,
+// which closes all descriptors of the library.
 #ifndef FORK_H
 #define FORK_H
 
 #include "lib.h"
 
-// Descriptors of the kernel's that a child closes; -1: none. In what owns them.
+// Descriptors that a child closes; -1: none. Embedded in their owner.
 struct fork_closes {
   int fd[2];
   struct fork_closes *next, *prev;
 };
 
-// Has the handlers called from now on; once is enough, again does nothing. REMIXDB_NOMEM. Any thread.
+// Installs the handlers. Calling it again does nothing. REMIXDB_NOMEM. Any thread.
 MUST_CHECK enum remixdb_status fork_watch(void);
-// No fork of this process, but those without handlers, begins before fork_release. Short; not nested. Any thread.
+// Delays every fork of this process (but those without handlers) until fork_release. Hold it briefly; do not nest. Any
+// thread.
 void fork_hold(void);
 void fork_release(void);
-// With fork_hold. f stays where it is until it is removed; its descriptors are open.
+// Call both under fork_hold. f must not move while it is in the list, and its descriptors are open.
 void fork_add(struct fork_closes *f);
 void fork_remove(struct fork_closes *f);
 
-// 0 in every process that is not a child of one that watched. Relaxed: it changes before there is a second thread.
+// K1. Relaxed is enough: it changes before the child has a second thread.
 extern _Atomic uint32_t fork_count;
 static inline uint32_t fork_now(void) { return atomic_load_explicit(&fork_count, memory_order_relaxed); }
 #endif
