@@ -1,51 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Block I/O: batched reads and asynchronous sequential writes over one of three engines, chosen at run time: io_uring
-// (liburing), POSIX AIO, plain pread/pwrite. A ring that cannot be created, for whatever reason (ENOSYS, EPERM,
-// EOPNOTSUPP, ENOMEM, EMFILE, ...), is not an error: the next engine serves, and blkio_engine says which. On an env
-// that is not native every transfer goes through the env's table.
+// Block I/O: batched reads, and asynchronous sequential writes. One of three engines does the transfers: io_uring
+// (liburing), POSIX AIO, or plain pread and pwrite. blkio_init tries them in this order. A ring that cannot be created
+// (ENOSYS, EPERM, EOPNOTSUPP, ENOMEM, EMFILE, ...) is no error: the next engine serves, and blkio_engine names it. An
+// env that is not native gets every transfer through its table.
 //
-// A `blkio` is the store's choice of engine; all threads share it. A `lane` (private) is what has transfers in flight:
-// a ring, or a list of AIO requests, with the memory of BLKIO_READS_MAX reads. A lane of the io_uring engine holds one
-// descriptor. A `blkio_queue` is how a caller gets at a lane:
-//   - The shared queue serves any number of threads. Each batch of reads takes a lane of the store's pool with its
-//   first read, and gives it back at its end.
-//     Refs and iterators use it: they hold no lane, no descriptor and no memory between two batches.
-//   - A queue of its own (blkio_queue_create) serves one thread at a time, and keeps its lane until it is destroyed.
-//   Workers have one each: their writers
-//     have transfers in flight beside their reads.
+// A `blkio` is the store's choice of engine. All threads share it.
+// A `lane` (private) has transfers in flight: a ring or a list of AIO requests, and memory for BLKIO_READS_MAX reads.
+// A lane of io_uring holds one descriptor.
+// A `blkio_queue` leads to a lane:
+//   - The shared queue serves all threads. A batch of reads takes a lane of the store's pool with its first read, and
+//     gives it back at its end. Refs and iterators use this queue, so they hold nothing between two batches.
+//   - A queue of its own (blkio_queue_create) serves one thread at a time and keeps its lane. Each worker has one,
+//     because its writer has transfers in flight beside its reads.
 //
 // Invariants
-//   B1  A slot of the pool is empty, or has an idle lane, or is taken. One thread at a time has a taken lane, and no
-//   other touches it. Taking is a
-//       compare-exchange (acquire), giving back is a store (release), so that all that one thread has done with a lane
-//       is seen by the next.
-//   B2  An idle lane has nothing queued and nothing in flight. Buffers of a read belong to the kernel until its
-//   completion has been taken, so a lane is given back
-//       after the last of them.
-//   B3  The pool makes at most `lanes_max` lanes. A lane is made by the first batch that needs one and finds none idle.
-//   B4  Nobody waits for a lane. A batch that gets none, since all are taken or none can be made, reads one by one in
-//   its own thread, with plain
-//       calls: it is slower, and it ends without any other thread's doing. So a batch may stay open for long, even
-//       between calls of the store's user.
-//   B5  A lane whose ring was refused, or failed in use, never goes back into the pool. The next one is tried for after
-//   BLKIO_RETRY_NS, and `trouble` hears
-//       of the first such failure of the store, and of no other.
-//   B6  A read that is done without a batch (blkio_read_one), or is the only one of its batch, takes no lane.
-//   B7  A child made by fork uses none of it: a ring belongs to the process that made it.
+//   B1  A slot of the pool is empty, has an idle lane, or is taken. Only the thread that has taken a lane touches it.
+//       Taking is a compare-exchange (acquire) and giving back a store (release), so the next thread sees all that the
+//       last one did with the lane.
+//   B2  An idle lane has nothing queued and nothing in flight. The kernel owns a read's buffer until its completion is
+//       taken, so a batch gives its lane back after the last completion.
+//   B3  The pool has at most `lanes_max` lanes. A batch that finds no idle lane makes one.
+//   B4  Nobody waits for a lane. A batch without a lane reads one by one, in its own thread, with plain calls. That is
+//       slower, and depends on no other thread. So a batch may stay open for long, even between calls of the user.
+//   B5  A lane whose ring was refused, or has failed, never returns to the pool. BLKIO_RETRY_NS pass before the next
+//       ring is tried. `trouble` hears of the store's first such failure only.
+//   B6  A single read (blkio_read_one, or a batch of one) takes no lane.
+//   B7  A child made by fork must not use a blkio: a ring belongs to the process that made it.
 #ifndef BLKIO_H
 #define BLKIO_H
 
 #include "base/env.h"
 
 #define BLKIO_ALIGN 4096     // of offsets, sizes and addresses under direct I/O
-#define BLKIO_BATCH_MAX 64   // reads that a read-ahead asks for at once
-#define BLKIO_READS_MAX 128  // reads in flight in a queue: disks that serve many at once reach their best near it
+#define BLKIO_BATCH_MAX 64   // reads that readahead asks for at once
+#define BLKIO_READS_MAX 128  // reads in flight in a lane: enough for disks that serve many at once
 
 enum blkio_kind { BLKIO_AUTO, BLKIO_URING, BLKIO_AIO, BLKIO_SYNC };
 
-#define BLKIO_LANES_MAX 32     // of the pool: what all readers together have at a time
-#define BLKIO_DESCRIPTORS 128  // descriptors of the process for one lane: where it may have few there are fewer lanes
+#define BLKIO_LANES_MAX 32     // of the pool, for all readers together
+#define BLKIO_DESCRIPTORS 128  // the process may have one lane per so many descriptors
 #define BLKIO_RETRY_NS 1000000000ull
 
 struct blkio_lane;
@@ -58,38 +52,40 @@ struct blkio_queue {  // private
 struct blkio {
   struct env *env;
   enum blkio_kind kind;  // never BLKIO_AUTO after init
-  int refused;  // errno for which io_uring was not chosen, though it was wanted; 0: it was chosen, or not wanted
+  int refused;           // errno of the refused io_uring; 0: it was chosen, or not wanted
   uint32_t lanes_max;
   struct blkio_queue shared;
   void (*trouble)(void *arg, int errnum);  // NULL: nobody wants to know
   void *trouble_arg;
-  char pad[CACHE_LINE];  // keeps the counters' traffic off the lines above, which every read loads
-  _Atomic uint64_t nr_reads, read_bytes, nr_writes, write_bytes;             // relaxed, for stats
+  char pad[CACHE_LINE];  // keeps the counters off the lines above, which every read loads
+  _Atomic uint64_t nr_reads, read_bytes, nr_writes, write_bytes;             // relaxed, for figures
   _Alignas(CACHE_LINE) _Atomic(struct blkio_lane *) lanes[BLKIO_LANES_MAX];  // B1
   _Atomic uint64_t retry_ns;                                                 // no lane is made before; relaxed
-  _Atomic bool troubled;                                                     // it has been said
+  _Atomic bool troubled;                                                     // `trouble` was called
 };
 
-// "auto", "uring", "aio", "sync", NULL = auto. REMIXDB_INVALID for another word.
+// Accepts "auto", "uring", "aio", "sync"; NULL means "auto". REMIXDB_INVALID: another word.
 MUST_CHECK enum remixdb_status blkio_parse(const char *name, enum blkio_kind *out);
-// Tries the wanted engine once (uring, then aio, then sync) and keeps what works. Cannot fail. The pool is empty.
+// Tries the wanted engine and then the simpler ones, and keeps the first that works. Cannot fail. The pool is empty.
 void blkio_init(struct blkio *b, struct env *env, enum blkio_kind want);
-// Bounds the pool by what the process may have (`descriptors`), and sets who is told, once, that a lane cannot be had:
-// trouble(arg, errnum), in any thread, possibly inside an epoch. Before the first batch.
+// Bounds the pool by the number of descriptors that the process may have. Sets the function that is told, once, that a
+// lane cannot be had: trouble(arg, errnum), in any thread, possibly inside an epoch. Call it before the first batch.
 void blkio_pool(struct blkio *b, uint64_t descriptors, void (*trouble)(void *arg, int errnum), void *arg);
-// Frees the pool. No batch is open, and queues of their own are destroyed.
+// Frees the pool. No batch may be open, and all queues of their own must be destroyed.
 void blkio_fini(struct blkio *b);
 const char *blkio_engine(const struct blkio *b);  // "uring", "aio", "sync"
 
-// Lanes of the pool that are there, idle or taken. Any thread.
+// Returns how many lanes the pool has, idle or taken. Any thread.
 uint32_t blkio_lanes(struct blkio *b);
 
-// The queue of all threads, for batches of reads only. It lives as long as b.
+// The queue of all threads, for batches of reads only. Lives as long as b.
 static inline struct blkio_queue *blkio_shared(struct blkio *b) { return &b->shared; }
-// A queue for one thread at a time. REMIXDB_NOMEM. Its lane is made when it is first used; while it cannot be had the
-// queue works through pread and pwrite.
+// Makes a queue for one thread at a time. REMIXDB_NOMEM. The first use makes its lane; while that fails, the queue
+// works with pread and pwrite.
 MUST_CHECK enum remixdb_status blkio_queue_create(struct blkio *b, struct blkio_queue **out);
 void blkio_queue_destroy(struct blkio_queue *q);  // NULL is allowed; nothing may be in flight
+
+// ---- reads
 
 struct blkio_read {
   int fd;
@@ -97,59 +93,60 @@ struct blkio_read {
   void *buf;
   uint32_t len;
   uint64_t off;
-  enum remixdb_status status;  // out: of this read. A file that ends first is REMIXDB_CORRUPT
+  enum remixdb_status status;  // out: of this read; REMIXDB_CORRUPT: the file ends first
 };
-// Reads them all, at most BLKIO_READS_MAX at a time in flight, and waits. Returns OK, or the status of the first that
-// failed (its message is set).
+// Reads them all and waits. Returns OK, or the status of the first that failed, with its message.
 MUST_CHECK enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr);
-// Reads that are started as they are found, and waited for together, so that a thread has work of its own while they
-// are on their way. done(arg, read) is called in this thread for each that has ended, in any order, by the two calls
-// below; when read->status is not OK its message is the thread's. It must not use the queue.
+
+// A batch starts reads as the caller finds them, and waits for them together at the end. The caller works meanwhile.
+// blkio_batch_add and blkio_batch_end call done(arg, read) in this thread for each read that has ended, in any order.
+// When read->status is not OK, the thread's message is the read's. `done` must not use the queue.
 typedef void (*blkio_done_fn)(void *arg, struct blkio_read *read);
 struct blkio_batch {  // the caller's memory
   struct blkio_queue *q;
-  struct blkio_lane *lane;  // NULL: not taken so far, or none was to be had
+  struct blkio_lane *lane;  // NULL: not taken so far, or none could be had
   struct blkio_read *reads;
-  uint32_t nr;    // added so far
-  uint32_t next;  // private, as are the following: the first that is not started,
-  uint32_t left;  // and how many have not ended
+  uint32_t nr;  // added so far
+  // private below
+  uint32_t next;  // the first that is not started
+  uint32_t left;  // how many have not ended
   blkio_done_fn done;
   void *arg;
   struct err_saved first;
   const struct blkio_read *first_read;
 };
-// reads: all there will be, none of them looked at yet. done may be NULL. Until blkio_batch_end a queue of one's own
-// serves no other batch. Takes no lane.
+// `reads` has room for all reads of the batch. Their contents are not looked at yet. `done` may be NULL. A queue of its
+// own serves no other batch until blkio_batch_end. Takes no lane.
 void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blkio_read *reads, blkio_done_fn done,
                        void *arg);
-// Adds the next nr of the reads. Waits for nothing, but without a lane, when they are read here.
+// Adds the next nr reads. Does not wait; without a lane it does the reads itself.
 void blkio_batch_add(struct blkio_batch *b, uint32_t nr);
-// Waits for all of them. Returns OK, or the status of the first that failed (its message is set).
+// Waits for all reads. Returns OK, or the status of the first that failed, with its message.
 MUST_CHECK enum remixdb_status blkio_batch_end(struct blkio_batch *b);
-// One read in the calling thread, by pread: a ring saves nothing for one. Any thread.
+// Does one read with pread in the calling thread: a ring gains nothing for one. Any thread.
 MUST_CHECK enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len,
                                               uint64_t off);
 
-// ---- a file written once from front to back, through a ring of large aligned buffers: while one fills, others are on
-// their way. Sticky: after the first error later calls do nothing, and finish returns it. The file's descriptor is the
-// caller's.
+// ---- the writer: writes a file once, from front to back, through a few large aligned buffers. While one fills, the
+// others are in flight. After the first error all calls do nothing, and finish returns the error. The caller owns the
+// descriptor.
 struct blkio_writer;
-#if !defined(BLKIO_WRITER_BUF)  // a build that fuzzes makes it small
+#if !defined(BLKIO_WRITER_BUF)  // fuzzing builds make it small
 #define BLKIO_WRITER_BUF (512u << 10)
 #endif
 #define BLKIO_WRITER_NR 4
-// reusable for one file after the other; q is not the shared one
+// A writer serves one file after the other. q must not be the shared queue. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status blkio_writer_create(struct blkio_queue *q, struct blkio_writer **out);
-void blkio_writer_destroy(struct blkio_writer *w);  // waits for what is in flight; NULL is allowed
-// Starts a file at offset 0. direct: fd was opened with ENV_DIRECT; the tail is then padded to BLKIO_ALIGN and cut by
-// truncate at finish.
-void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct);  // path is copied
+void blkio_writer_destroy(struct blkio_writer *w);  // waits for writes in flight; NULL is allowed
+// Starts a file at offset 0. Copies path. direct: fd was opened with ENV_DIRECT; finish then pads the tail to
+// BLKIO_ALIGN and truncates the file to its size.
+void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct);
 void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len);
 uint64_t blkio_writer_offset(const struct blkio_writer *w);  // bytes put so far
-bool blkio_writer_failed(const struct blkio_writer *w);      // an error has been seen; others may be on their way
-// Waits for all writes; syncs the file (all of it) when sync is set.
+bool blkio_writer_failed(const struct blkio_writer *w);      // has met an error; writes in flight may still fail
+// Waits for all writes. sync: also syncs the whole file.
 MUST_CHECK enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync);
 
-// For tests: when not 0, the creation of rings and every later use of them fails with this errno.
+// For tests: when not 0, creating a ring and every use of one fails with this errno.
 extern _Atomic int blkio_test_ring_errno;
 #endif

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Keys and records: references, order, and the one record codec that the log and the tables share.
+// Keys and records: references, their order, and the record codec that the log and the tables share.
 #ifndef KV_H
 #define KV_H
 
 #include "lib.h"
 
-// A key somewhere in memory. Does not own it.
+// A reference to a key. Does not own the bytes.
 struct kref {
   const uint8_t *ptr;
   uint32_t len;
 };
 
-// A decoded record; pointers into the buffer it was decoded from. A tombstone has vlen 0.
+// A decoded record. Points into the buffer that it was decoded from. A tombstone has vlen 0.
 struct kv_rec {
   const uint8_t *key;
   const uint8_t *val;
@@ -23,7 +23,8 @@ struct kv_rec {
 
 static inline struct kref kref(const void *p, uint32_t len) { return (struct kref){(const uint8_t *)p, len}; }
 
-// memcmp order, a prefix before what it prefixes: < 0, 0, > 0. Most keys differ in their first bytes, or have no more.
+// Compares like memcmp, and a prefix comes first: < 0, 0, > 0. Tries the first 8 bytes as a number, because most keys
+// differ there.
 static inline int kv_cmp(struct kref a, struct kref b) {
   if (likely(a.len >= 8 && b.len >= 8)) {
     const uint64_t x = load64be(a.ptr), y = load64be(b.ptr);
@@ -36,11 +37,11 @@ static inline int kv_cmp(struct kref a, struct kref b) {
 static inline bool kv_eq(struct kref a, struct kref b) {
   return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
 }
-// Length of the common prefix, looked for from byte `from` on (the caller knows that the first `from` are equal).
+// Returns the length of the common prefix. The caller knows that the first `from` bytes are equal.
 uint32_t kv_lcp_from(struct kref a, struct kref b, uint32_t from);
 
-// Varints: 7 bits a byte, low first, at most 5 bytes for 32 bits. put: returns the end; p must have 5 bytes of room.
-// get: returns the end, or NULL when the bytes end first or the number does not fit 32 bits.
+// Varints: 7 bits a byte, low bits first, at most 5 bytes. put: p has 5 bytes of room; returns the end. get: returns
+// the end, or NULL when the bytes end first or the number does not fit 32 bits.
 uint8_t *kv_varint_put(uint8_t *p, uint32_t v);
 const uint8_t *kv_varint_get(const uint8_t *p, const uint8_t *end, uint32_t *v_out);
 static inline uint32_t kv_varint_size(uint32_t v) {
@@ -52,11 +53,11 @@ static inline uint32_t kv_varint_size(uint32_t v) {
 static inline size_t kv_rec_size(uint32_t klen, uint32_t vlen, bool tomb) {
   return kv_varint_size(klen << 1) + (tomb ? 0 : kv_varint_size(vlen) + (size_t)vlen) + klen;
 }
-// Writes the two varints only; returns the end. At most KV_HEAD_MAX bytes.
+// Writes only the two varints, at most KV_HEAD_MAX bytes. Returns the end.
 uint8_t *kv_head_put(uint8_t *p, uint32_t klen, uint32_t vlen, bool tomb);
-// Writes all of it (kv_rec_size bytes); returns the end.
+// Writes the whole record, kv_rec_size bytes. Returns the end.
 uint8_t *kv_rec_put(uint8_t *p, const struct kv_rec *r);
-// Decodes the record at p, checking every length against end and against REMIXDB_KV_MAX. Returns its end, or NULL when
+// Decodes the record at p. Checks every length against `end` and REMIXDB_KV_MAX. Returns the record's end; NULL: it is
 // malformed.
 const uint8_t *kv_rec_get(const uint8_t *p, const uint8_t *end, struct kv_rec *r_out);
 #endif

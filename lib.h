@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ground: memory, locks, threads, time, bits, hashing. Knows nothing of a store.
+// The basics: memory, locks, threads, time, bits, hashing. Knows nothing of a store.
 #ifndef LIB_H
 #define LIB_H
 
@@ -17,8 +17,8 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-// Asks for the cache line of an address, which may be any: to be read, to be written, or to be read from the second
-// level. An empty asm is an effect, as these are not to gcc: it leaves out calls of functions that do nothing else.
+// Prefetches the cache line of an address: for reading, for writing, or into the second-level cache. Any address is
+// allowed. gcc drops calls of functions that only prefetch, so an empty asm gives them an effect.
 #if defined(__GNUC__) && !defined(__clang__)
 #define PREFETCH_STAYS() __asm__ volatile("")
 #else
@@ -37,7 +37,7 @@ static inline void prefetch_far(const void *p) {
   PREFETCH_STAYS();
 }
 
-// ---- the sanitizer that the build is under: each is 0 or 1
+// ---- the sanitizer of this build: each is 0 or 1
 #if defined(__has_feature)
 #define LIB_FEATURE(x) __has_feature(x)
 #else
@@ -56,76 +56,76 @@ static inline void prefetch_far(const void *p) {
 #define LIB_MSAN LIB_FEATURE(memory_sanitizer)
 #define LIB_SANITIZED (LIB_ASAN || LIB_TSAN || LIB_MSAN)
 
-// ---- memory. Each sets the thread's message and returns NULL when there is none; what is got is freed by mem_free.
+// ---- memory. Each call returns NULL and sets the thread's message when memory is missing. mem_free frees all of it.
 void *mem_alloc(size_t size);
 void *mem_calloc(size_t nr, size_t size);            // zeroed
 void *mem_realloc(void *p, size_t size);             // p stays valid on failure
-void *mem_alloc_aligned(size_t align, size_t size);  // align a power of two; free with mem_free
+void *mem_alloc_aligned(size_t align, size_t size);  // align: a power of two
 void mem_free(void *p);
-// For tests: when set, asked before every allocation (mem_map too); false makes it fail.
+// For tests: when set, it is called before every allocation, also by mem_map; false makes the allocation fail.
 extern bool (*_Atomic mem_fault)(size_t size);
 
-// A mapping of zeroed pages: 1 GB pages when size asks for them and wastes at most 1/8, else 2 MB pages, else the
-// system's (with transparent huge pages asked for). REMIXDB_NOMEM.
+// Maps zeroed pages. Uses pages of 1 GB or 2 MB where they waste at most 1/8 and the system has them, else the system's
+// own, with transparent huge pages asked for. REMIXDB_NOMEM.
 struct mem_map {
   uint8_t *ptr;
-  size_t size;  // what was mapped, >= what was asked
+  size_t size;  // bytes mapped, at least what was asked
   size_t page;  // size of its pages
 };
 MUST_CHECK enum remixdb_status mem_map(size_t size, struct mem_map *out);
-// For tables of any size that are read at random: from 1 MB on a mapping, else memory of the heap (page is 0), aligned
-// to a cache line and not zeroed. REMIXDB_NOMEM.
+// Memory for a table of any size that is read at random: a mapping from 1 MB on, else memory of the heap (page is 0),
+// aligned to a cache line. It may not be zeroed. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status mem_map_table(size_t size, struct mem_map *out);
-void mem_unmap(struct mem_map *m);  // of either; m->ptr may be NULL
+void mem_unmap(struct mem_map *m);  // frees either; m->ptr may be NULL
 
-// ---- arena: many small allocations freed at once. Any number of threads may allocate at the same time (one atomic
-// add; a lock only when a chunk ends). Nothing is freed before arena_fini.
+// ---- arena: many small allocations that are freed together, by arena_fini. Any number of threads may allocate at the
+// same time: an allocation is one atomic add, and takes a lock only when a chunk ends.
 struct arena_chunk;
 struct arena_pool;
 struct arena {
   _Atomic(struct arena_chunk *) chunk;  // the one being cut; published with release once its header is written
   _Atomic size_t large_used;            // bytes handed out in chunks of their own (relaxed)
   struct arena_chunk *large;            // those chunks; under the lock
-  size_t chunk_size;                    // of each normal chunk
-  struct arena_pool *pool;              // where normal chunks come from and go to; NULL: the system
+  size_t chunk_size;                    // bytes of each normal chunk
+  struct arena_pool *pool;              // lends normal chunks; NULL: the system does
   pthread_mutex_t lock;                 // guards the taking of a chunk
 };
-// chunk_size: bytes, a power of two >= 64 KB. No memory is taken before the first allocation. pool: NULL, or one of the
-// same chunk size that outlives the arena.
+// chunk_size: bytes, a power of two >= 64 KB. pool: NULL, or one with the same chunk size that outlives the arena.
+// Takes no memory before the first allocation.
 void arena_init(struct arena *a, size_t chunk_size, struct arena_pool *pool);
 void arena_fini(struct arena *a);
-// size > 0, any size (a large one gets a chunk of its own); 8-byte aligned, not zeroed. NULL: REMIXDB_NOMEM.
+// size > 0. The memory is aligned to 8 bytes and not zeroed. A large size gets a chunk of its own. NULL: REMIXDB_NOMEM.
 void *arena_alloc(struct arena *a, size_t size);
-// Bytes handed out, alignment and the tails that ended chunks left over included (a tail is less than 1/4 of a chunk).
-// Never goes down; may be asked while others allocate.
+// Returns the bytes handed out, with alignment and the unused tails of ended chunks (each less than 1/4 of a chunk).
+// Never goes down. Any thread, also while others allocate.
 size_t arena_used(const struct arena *a);
-size_t arena_used_small(const struct arena *a);  // without what got a chunk of its own
-#define ARENA_GAP \
-  (LIB_ASAN ? 8u : 0u)  // bytes left between allocations, so that the address sanitizer sees who passes the end of one
+size_t arena_used_small(const struct arena *a);  // the same without chunks of their own
+// Bytes between two allocations: the address sanitizer sees a write behind the first of them.
+#define ARENA_GAP (LIB_ASAN ? 8u : 0u)
 
-// Chunks of ended arenas kept for the next: pages that come from the system are zeroed by it, which costs more than all
-// else that an arena does with them. Any thread.
+// Keeps the chunks of ended arenas for the next ones. The system zeroes each new page, which costs more than all that
+// an arena does with it. Any thread.
 struct arena_pool {
   pthread_mutex_t lock;  // guards all below
   struct arena_chunk *chunks;
   size_t chunk_size;
   size_t held, limit;  // bytes
-  bool spilled;  // chunks went back to the system for want of room, and nobody has needed one of the system's since:
-                 // what is kept is enough
+  bool spilled;  // chunks went back to the system because the pool was full, and it has not run empty since: it needs
+                 // no more
 };
 void arena_pool_init(struct arena_pool *p, size_t chunk_size, size_t limit);
 void arena_pool_fini(struct arena_pool *p);
 size_t arena_pool_held(struct arena_pool *p);  // bytes
-// Whether it has less than `enough` bytes, and may hold a chunk more, and has not spilled.
+// Tells whether the pool has less than `enough` bytes, may hold one chunk more, and has not spilled.
 bool arena_pool_short(struct arena_pool *p, size_t enough);
-// Adds a chunk whose pages the system has given already, if it is short of them and there is memory. Whether it did:
-// else who needs one takes it from the system.
+// If the pool is short and there is memory, adds a chunk and touches its pages, so that the system gives them now.
+// Returns whether it did. Failing is harmless: an arena that needs a chunk asks the system.
 bool arena_pool_fill(struct arena_pool *p, size_t enough);
 
-// ---- a lock of 4 bytes for short critical sections: spins a little, then sleeps in the kernel (futex on Linux;
-// elsewhere it yields, then naps). Zero is unlocked. Not recursive, no fairness.
+// ---- a lock of 4 bytes for short critical sections. It spins a little, then sleeps: in the kernel on Linux (futex),
+// elsewhere by yielding and napping. Zero is unlocked. Not recursive, not fair.
 struct lib_lock {
-  _Atomic uint32_t word;  // 0 free, 1 held, 2 held and somebody sleeps
+  _Atomic uint32_t word;  // 0: free; 1: held; 2: held, and a thread may sleep
 };
 void lib_lock_slow(struct lib_lock *l);
 void lib_lock_wake(struct lib_lock *l);
@@ -140,30 +140,31 @@ static inline void lib_unlock(struct lib_lock *l) {
 }
 
 // ---- threads
-// Starts fn(arg) with all signals blocked. name: at most 15 characters are shown by the system. REMIXDB_NOMEM /
-// REMIXDB_IO.
+// Starts fn(arg) with all signals blocked. The system shows at most 15 characters of name. REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name);
-// For tests: when set, asked before every start; false makes it fail as for want of threads.
+// For tests: when set, it is called before every start; false makes the start fail as if the system had no threads
+// left.
 extern bool (*_Atomic thread_fault)(void);
-// The processors this process may run on, ascending; returns how many (at least 1), writes at most cap of them.
+// Writes the processors that this process may run on, ascending, at most cap of them. Returns how many there are, at
+// least 1.
 uint32_t thread_cores(uint32_t *cores_out, uint32_t cap);
-// Binds the calling thread to one processor; false when the system does not do that.
+// Binds the calling thread to one processor. Returns false when the system refuses.
 bool thread_pin(uint32_t core);
-// How many descriptors this process may have open at once.
+// Returns how many descriptors this process may have open at once.
 uint64_t process_descriptors(void);
-// Parses "0,2,4-7" into at most cap cores. REMIXDB_INVALID.
+// Parses a list like "0,2,4-7" into at most cap cores. REMIXDB_INVALID.
 MUST_CHECK enum remixdb_status thread_parse_cores(const char *list, uint32_t *cores_out, uint32_t cap,
                                                   uint32_t *nr_out);
 void thread_join(pthread_t t);
-// pthread_cond_t on the monotonic clock, a wait, and a wait of at most ns: false when the time ran out.
+// A condition variable on the monotonic clock. cond_wait_ns waits at most ns and returns false when the time is over.
 void cond_init(pthread_cond_t *c);
 void cond_wait(pthread_cond_t *c, pthread_mutex_t *m);
 bool cond_wait_ns(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ns);
 
-// A thread that is cancelled (pthread_cancel) must not end inside the library, where it may hold locks. CANCEL_LATER,
-// the first declaration of a block, puts a deferred cancellation off until the block is left. It stands around
-// everything that is a cancellation point, and around the user's functions, and nowhere else: calls that meet none of
-// these pay nothing. All waits of the library are those above, which have it.
+// A cancelled thread (pthread_cancel) must not end inside the library, where it may hold locks. CANCEL_LATER, as the
+// first declaration of a block, delays a deferred cancellation until the block ends. It stands around every
+// cancellation point and every call of a user's function, and nowhere else: other calls pay nothing. The waits above
+// have it, and the library uses no others.
 static inline int cancel_off(void) {
   int before;
   (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -177,9 +178,8 @@ uint64_t time_ns(void);
 void time_sleep_ns(uint64_t ns);
 
 // ---- bits
-static inline uint64_t align_up(uint64_t n, uint64_t align) {
-  return (n + align - 1) & ~(align - 1);
-}  // align a power of two
+// align: a power of two
+static inline uint64_t align_up(uint64_t n, uint64_t align) { return (n + align - 1) & ~(align - 1); }
 static inline uint32_t load16le(const void *p) {
   uint16_t v;
   memcpy(&v, p, 2);
@@ -209,7 +209,7 @@ static inline void copy_chunk(uint8_t *to, const uint8_t *from) {
   memcpy(&c, from, 16);
   memcpy(to, &c, 16);
 }
-// memcpy without a call, for up to COPY_SMALL bytes: from both ends, which meet or overlap.
+// memcpy without a call, for at most COPY_SMALL bytes. Copies from both ends, and the two copies may overlap.
 #define COPY_SMALL 128u
 static inline void copy_small(void *to_ptr, const void *from_ptr, size_t n) {
   uint8_t *const to = to_ptr;
@@ -242,23 +242,23 @@ static inline void copy_small(void *to_ptr, const void *from_ptr, size_t n) {
   }
 }
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "files are little-endian and read without swapping; a big-endian port starts here"
+#error "files are little-endian and are read without swapping: a big-endian port starts here"
 #endif
 
 // ---- hashing: XXH3 of libxxhash
 uint64_t hash64(const void *p, size_t len);
 uint64_t hash64_seed(const void *p, size_t len, uint64_t seed);
-// A seed for hashes in memory that nobody who chooses keys can foresee, another one each time. Where the system gives
-// no random numbers the clock and an address stand in for them. Any thread.
+// Returns a new seed for hashes in memory. It is random, so nobody can choose keys that collide. If the system gives no
+// random numbers, the clock and an address serve as the seed. Any thread.
 uint64_t random_seed(void);
 // For tests: when set, it gives the seeds.
 extern uint64_t (*_Atomic random_seed_source)(void);
-// For hash64_seed alone: the same of base/hash_avx2.c.
+// hash64_seed for processors with AVX2 (base/hash_avx2.c). Only hash64_seed calls it.
 #if defined(__x86_64__)
 uint64_t hash64_seed_avx2(const void *p, size_t len, uint64_t seed);
 #endif
 
-// ---- a small random generator (splitmix64) for tests and sampling, not for secrets
+// ---- a small random generator (splitmix64), for sampling and tests, not for secrets
 static inline uint64_t rng_next(uint64_t *state) {
   uint64_t z = (*state += 0x9E3779B97F4A7C15ull);
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;

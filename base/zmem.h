@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// zstd's memory from this library's allocator, so that its failure is met, and tested, like any other's. The calls that
-// take an allocator are not among those whose interface zstd promises to keep; they have not changed since they are
-// there, and every build of the shared library that is known has them.
+// Gives zstd the memory of this library's allocator, so that tests can make it fail like any other. The functions of
+// zstd that take an allocator belong to its experimental interface. They have not changed since they exist, and every
+// known build of the shared library has them.
 #ifndef ZMEM_H
 #define ZMEM_H
 
@@ -19,8 +19,8 @@ static inline void zmem_free(void *unused, void *p) {
   (void)unused;
   mem_free(p);
 }
-// For a call that answers NULL both for memory that could not be had and for other failures: *lacking is set to true
-// for the first. It is written by that call alone; what was made keeps the pointer, and never follows it.
+// Some functions return NULL for missing memory and for other failures. With this allocator they set *lacking to true
+// for missing memory. Only the creating call writes it: the created object keeps the pointer and never uses it.
 static inline void *zmem_alloc_telling(void *lacking, size_t size) {
   void *const p = mem_alloc(size);
   if (!p) *(bool *)lacking = true;
