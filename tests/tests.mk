@@ -21,7 +21,7 @@ $B/tests/unit/test_bench_%: $B/tests/unit/test_bench_%.o $B/tools/bench/%.o
 	$(call say,LINK)
 	$(link) $(if $(WRAP_O),$(LIBS)) $(TEST_LIBS) -lm -o $@
 
-SHARED := $(addprefix $B/tests/lib/,simdisk.o descriptors.o) $(WRAP_O)
+SHARED := $(addprefix $B/tests/lib/,check.o descriptors.o simdisk.o) $(WRAP_O)
 $(filter-out $B/tests/unit/test_bench_%,$(UNITS)): %: %.o $(SHARED) $(STATIC)
 	$(call say,LINK)
 	$(link) $(LIBS) $(TEST_LIBS) -o $@

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/lib/check.h"
 #include "tests/lib/slow.h"
 
 #define FILE_MAX (64u << 10)
@@ -28,8 +29,6 @@ typedef int (*target_fn)(const uint8_t *data, size_t size);
 #define TARGETS(X) X(api) X(block) X(ckb) X(remix) X(table) X(version) X(wal)
 #define DECLARE(name) int fuzz_##name(const uint8_t *data, size_t size);
 TARGETS(DECLARE)
-
-static uint64_t seed;
 
 static size_t slurp(const char *path, uint8_t *buf) {
   FILE *const f = fopen(path, "rb");
@@ -83,10 +82,10 @@ static void replay(const char *name, target_fn fn) {
     (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
     const size_t len = slurp(path, whole);
     // said in the buffer of a stream that is not flushed when all is well
-    (void)fprintf(stdout, "%s, CORPUS_SEED=%llu\n", path, (unsigned long long)seed);
+    (void)fprintf(stdout, "%s, CORPUS_SEED=%llu\n", path, (unsigned long long)check_seed);
     (void)fflush(stdout);
     run_one(fn, whole, len);
-    uint64_t rng = hash64_seed(whole, len, seed);
+    uint64_t rng = hash64_seed(whole, len, check_seed);
     for (uint32_t i = 0; i < nr_changed; i++) {
       memcpy(changed, whole, len);
       run_one(fn, changed, change(changed, len, &rng));
@@ -106,7 +105,7 @@ TARGETS(TEST)
 
 int main(void) {
   const char *const s = getenv("CORPUS_SEED");
-  seed = s ? strtoull(s, NULL, 10) : time_ns();
+  check_seed = s ? strtoull(s, NULL, 10) : time_ns();
 #define ENTRY(name) cmocka_unit_test(test_##name),
   const struct CMUnitTest tests[] = {TARGETS(ENTRY)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #ifndef MODEL_H
 #define MODEL_H
 
+#include "tests/lib/check.h"
 #include "tests/lib/store.h"
 
 struct model_ver {
@@ -70,7 +71,7 @@ static inline uint32_t model_key_make(uint64_t *rng, enum key_kind kind, uint32_
 // About nr keys; the empty one is always there.
 static inline void model_init(struct model *m, enum key_kind kind, uint32_t nr, uint32_t vlen_max) {
   memset(m, 0, sizeof(*m));
-  m->rng = seed;
+  m->rng = check_seed;
   m->vlen_max = vlen_max;
   m->keys = calloc(nr, sizeof(*m->keys));
   m->buf = malloc(REMIXDB_KV_MAX + 1);

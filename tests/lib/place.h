@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include "tests/lib/fault.h"
 #include "tests/lib/paths.h"
 #include "remix/build.h"
@@ -24,10 +26,6 @@
 #include "wh.h"
 
 #define PLACE_STORE_ID 0x1122334455667788ull
-
-static inline void ok(enum remixdb_status s) {
-  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, err_msg());
-}
 
 // ---- failures: the n-th call of a kind, once, from the moment it is asked for
 
@@ -167,11 +165,11 @@ static inline void place_init(struct place *p, size_t cache_size) {
   epoch_init(&p->epoch);
   epoch_join(&p->epoch, &p->slot);
   struct env *const env = place_native ? env_posix() : &p->env;
-  ok(env_dir_open(ENV_PATHS(env), p->dir, &p->at));
+  OK(env_dir_open(ENV_PATHS(env), p->dir, &p->at));
   blkio_init(&p->io, env, place_native ? BLKIO_AUTO : BLKIO_SYNC);
-  ok(blkio_queue_create(&p->io, &p->queue));
-  if (cache_size) ok(cache_create(cache_size, &p->epoch, &p->cache));
-  ok(fdpool_create(env, place_max_open, &p->fds));
+  OK(blkio_queue_create(&p->io, &p->queue));
+  if (cache_size) OK(cache_create(cache_size, &p->epoch, &p->cache));
+  OK(fdpool_create(env, place_max_open, &p->fds));
   p->ctx = (struct sst_ctx){
       .env = env, .dir = &p->at, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};
   p->next = 1;
@@ -192,7 +190,7 @@ static inline void place_fini(struct place *p) {
   cache_destroy(p->cache);
   fdpool_destroy(p->fds);
   env_dir_close(&p->at);
-  ok(paths_list(env_posix(), p->dir, place_remove, p));
+  OK(paths_list(env_posix(), p->dir, place_remove, p));
   assert_int_equal(rmdir(p->dir), 0);
 }
 
@@ -212,7 +210,7 @@ static inline bool place_name_add(void *arg, const char *name) {
 static inline int place_name_cmp(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 static inline char *place_files(struct place *p) {
   struct place_names *n = calloc(1, sizeof(*n));
-  ok(paths_list(env_posix(), p->dir, place_name_add, n));
+  OK(paths_list(env_posix(), p->dir, place_name_add, n));
   assert_true(n->nr < 512);
   qsort(n->at, n->nr, sizeof(n->at[0]), place_name_cmp);
   char *all = calloc(n->nr + 1, 64);
@@ -329,7 +327,7 @@ static inline void mem_put(struct place *p, struct wh *wh, struct kref key, uint
   struct wh_slot s;
   enter(p);
   wh_lock(wh, key, hash64(key.ptr, key.len), &s);
-  ok(wh_link(&s, buf, what == TOMB ? 0 : value_make(key, what, base, buf), what == TOMB));
+  OK(wh_link(&s, buf, what == TOMB ? 0 : value_make(key, what, base, buf), what == TOMB));
   wh_stamp(&s, seq);
   wh_unlock(&s);
   leave(p);
@@ -342,7 +340,7 @@ static inline struct sst *table_make(struct place *p, const struct keyset *k, co
   struct sst_build *b;
   struct sst *t;
   uint64_t size;
-  ok(sst_build_create(&p->ctx, &(struct sst_build_opts){.ckeys = ckeys}, p->queue, &b));
+  OK(sst_build_create(&p->ctx, &(struct sst_build_opts){.ckeys = ckeys}, p->queue, &b));
   const uint64_t number = p->next++;
   sst_build_start(b, number);
   for (uint32_t i = from; i < to; i++) {
@@ -351,9 +349,9 @@ static inline struct sst *table_make(struct place *p, const struct keyset *k, co
     r.vlen = r.tomb ? 0 : value_make(k->keys[i], what[i], base, buf);
     sst_build_add(b, &r);
   }
-  ok(sst_build_finish(b, &size));
+  OK(sst_build_finish(b, &size));
   sst_build_destroy(b);
-  ok(sst_open(&p->ctx, number, &t));
+  OK(sst_open(&p->ctx, number, &t));
   return t;
 }
 
@@ -372,8 +370,8 @@ static inline struct remix *remix_add(struct place *p, struct remix *old, struct
                           .fresh = &runs[nr],
                           .nr_fresh = 1,
                           .tags = tags};
-  ok(remix_build(&b));
-  ok(remix_open(&p->ctx, b.number, runs, nr + 1, &x));
+  OK(remix_build(&b));
+  OK(remix_open(&p->ctx, b.number, runs, nr + 1, &x));
   if (old) atomic_store(&old->obsolete, true);
   remix_unref(old);
   sst_unref(t);

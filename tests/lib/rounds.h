@@ -5,6 +5,7 @@
 #ifndef TESTS_ROUNDS_H
 #define TESTS_ROUNDS_H
 
+#include "tests/lib/check.h"
 #include "compact/compact.h"
 
 #include "view/merge.h"
@@ -99,16 +100,16 @@ static inline void world_init(struct world *w, uint32_t keys, uint32_t threads, 
   w->c.hand_back = hand_back;
   w->c.arg = w;
   atomic_store(&w->c.next_file, 1);
-  ok(workers_create(threads, NULL, 0, &w->p.io, &w->p.epoch, round_fn, w, &w->c.workers));
+  OK(workers_create(threads, NULL, 0, &w->p.io, &w->p.epoch, round_fn, w, &w->c.workers));
   struct part *only;
-  ok(part_create(kref("", 0), NULL, NULL, &only));
-  ok(version_create(&only, 1, &w->base));
+  OK(part_create(kref("", 0), NULL, NULL, &only));
+  OK(version_create(&only, 1, &w->base));
   w->disk = calloc(w->k.nr, sizeof(*w->disk));
   w->fresh = calloc(w->k.nr, sizeof(*w->fresh));
   w->back = calloc(w->k.nr, 1);
   w->next_what = 2;
   w->value = VALUE;
-  ok(wh_create(&w->p.epoch, 64 << 10, NULL, &w->frozen));
+  OK(wh_create(&w->p.epoch, 64 << 10, NULL, &w->frozen));
 }
 
 static inline void world_fini(struct world *w) {
@@ -135,7 +136,7 @@ static inline void put_range(struct world *w, uint32_t from, uint32_t to, uint32
 
 static inline void thaw(struct world *w) {  // forgets the frozen memtable
   wh_destroy(w->frozen);
-  ok(wh_create(&w->p.epoch, 64 << 10, NULL, &w->frozen));
+  OK(wh_create(&w->p.epoch, 64 << 10, NULL, &w->frozen));
   memset(w->fresh, 0, w->k.nr * sizeof(*w->fresh));
 }
 
@@ -145,16 +146,16 @@ static inline void thaw(struct world *w) {  // forgets the frozen memtable
 static inline void expect_contents(struct world *w, struct version *v, const uint32_t *what) {
   struct merge m;
   struct wh *empty;
-  ok(wh_create(&w->p.epoch, 64 << 10, NULL, &empty));
+  OK(wh_create(&w->p.epoch, 64 << 10, NULL, &empty));
   merge_init(&m, NULL);
   merge_set(&m, empty, NULL, v, 0);
   uint32_t at = 0;
   enter(&w->p);
-  for (ok(merge_seek(&m, kref(NULL, 0)));; ok(merge_next(&m)), at++) {
+  for (OK(merge_seek(&m, kref(NULL, 0)));; OK(merge_next(&m)), at++) {
     while (at < w->k.nr && what[at] <= TOMB) at++;
     if (!merge_valid(&m)) break;
     struct kv_rec r;
-    ok(merge_record(&m, &r));
+    OK(merge_record(&m, &r));
     if (at == w->k.nr) fail_msg("a key too many, number %u", keyset_rank(&w->k, kref(r.key, r.klen)));
     if (!kv_eq(kref(r.key, r.klen), w->k.keys[at]))
       fail_msg("key %u where %u should be", keyset_rank(&w->k, kref(r.key, r.klen)), at);
@@ -438,7 +439,7 @@ static inline void scan_merge_ok(struct world *w, uint64_t nr, uint64_t *kinds_o
   const uint64_t paid = paid_of(w->base);
   kinds_get(w, before);
   w->scan_merges = true;
-  ok(round_try(w));
+  OK(round_try(w));
   w->scan_merges = false;
   kinds_get(w, after);
   for (uint32_t i = 0; i < COMPACT_KINDS; i++) all += after[i] -= before[i];

@@ -5,6 +5,7 @@
 #ifndef SCENE_H
 #define SCENE_H
 
+#include "tests/lib/check.h"
 #include "tests/lib/place.h"
 
 #define VALUE 30u
@@ -153,9 +154,9 @@ static inline void parts_make(struct scene *s, const struct plan *plan, uint64_t
   begin[nr] = s->k.nr;
   for (uint32_t i = 0; i < nr; i++) {
     if (x[i] && young_wanted(nr_full++, all_full, rng)) young[i] = young_make(s, plan, begin[i], begin[i + 1], rng);
-    ok(part_create(i ? s->k.keys[begin[i]] : kref("", 0), x[i], young[i], &parts[i]));
+    OK(part_create(i ? s->k.keys[begin[i]] : kref("", 0), x[i], young[i], &parts[i]));
   }
-  ok(version_create(parts, nr, &s->version));
+  OK(version_create(parts, nr, &s->version));
 }
 
 // The scene's version without its young views.
@@ -165,9 +166,9 @@ static inline struct version *version_old(const struct scene *s) {
   for (uint32_t i = 0; i < s->version->nr_parts; i++) {
     struct part *const p = s->version->parts[i];
     if (p->remix) remix_ref(p->remix);
-    ok(part_create(part_anchor(p), p->remix, NULL, &parts[i]));
+    OK(part_create(part_anchor(p), p->remix, NULL, &parts[i]));
   }
-  ok(version_create(parts, s->version->nr_parts, &v));
+  OK(version_create(parts, s->version->nr_parts, &v));
   return v;
 }
 
@@ -176,9 +177,9 @@ static inline void version_again(struct scene *s) {
   s->version->store_id = PLACE_STORE_ID;
   s->version->number = s->version->log_gen = 1;
   s->version->next_file = s->p.next;
-  ok(version_save(&s->p.ctx, s->version));
+  OK(version_save(&s->p.ctx, s->version));
   version_unref(s->version);
-  ok(version_load(&s->p.ctx, NULL, NULL, &s->version));
+  OK(version_load(&s->p.ctx, NULL, NULL, &s->version));
 }
 
 static inline void scene_init(struct scene *s, const struct plan *plan, uint64_t seed) {
@@ -190,10 +191,10 @@ static inline void scene_init(struct scene *s, const struct plan *plan, uint64_t
   parts_make(s, plan, &rng);
   uint32_t *mem[2];
   for (uint32_t i = 0; i < 2; i++) mem[i] = calloc(s->k.nr, sizeof(uint32_t));
-  ok(wh_create(&s->p.epoch, 64 << 10, NULL, &s->active));
+  OK(wh_create(&s->p.epoch, 64 << 10, NULL, &s->active));
   uint64_t seq = 1000;
   if (plan->frozen != UINT32_MAX) {
-    ok(wh_create(&s->p.epoch, 64 << 10, NULL, &s->frozen));
+    OK(wh_create(&s->p.epoch, 64 << 10, NULL, &s->frozen));
     for (uint32_t i = 0; i < plan->frozen; i++) {
       const uint32_t a = (uint32_t)(rng_next(&rng) % s->k.nr), what = what_random(plan, 10000 + i, &rng);
       mem_put(&s->p, s->frozen, s->k.keys[a], what, VALUE, ++seq);

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <ftw.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -24,22 +26,10 @@
 #include "xdb.h"
 #include "store/round.h"
 
-static uint64_t seed;  // of what runs
 static char dir[512];  // of the test
 
 #define SAY "TEST_SEED=%llu line %d: %s (%s: %s)"
-#define SAID(cond) (unsigned long long)seed, __LINE__, cond, remixdb_strerror(remixdb_errcode()), remixdb_errmsg()
-#define CHECK(cond)                          \
-  do {                                       \
-    if (!(cond)) fail_msg(SAY, SAID(#cond)); \
-  } while (0)
-#define CHECK_OK(call)                                                                          \
-  do {                                                                                          \
-    const enum remixdb_status check_s = (call);                                                 \
-    if (check_s != REMIXDB_OK)                                                                  \
-      fail_msg("TEST_SEED=%llu line %d: %s: %s: %s", (unsigned long long)seed, __LINE__, #call, \
-               remixdb_strerror(check_s), err_msg());                                           \
-  } while (0)
+#define SAID(cond) (unsigned long long)check_seed, __LINE__, cond, remixdb_strerror(remixdb_errcode()), remixdb_errmsg()
 // For threads: cmocka's failures may be raised in the thread of the test only.
 #define THREAD_CHECK(cond)                    \
   do {                                        \
@@ -105,14 +95,14 @@ static inline struct env *quick_env(void) {
 // Opens the store in the directory, where no sync is waited for.
 static inline struct xdb *quick_open(const struct remixdb_opts *o) {
   struct xdb *x = NULL;
-  CHECK_OK(xdb_open(dir, o, quick_env(), &x));
+  OK(xdb_open(dir, o, quick_env(), &x));
   return x;
 }
 
 // Makes memtables and tables smaller than the options can, so that little data makes many rounds. Before anything is
 // written.
 static inline void shrink(struct xdb *x, size_t memtable, uint32_t table_pages) {
-  CHECK_OK(xdb_wait_idle(x));    // which is not to be at work while its orders change
+  OK(xdb_wait_idle(x));          // which is not to be at work while its orders change
   pthread_mutex_lock(&x->lock);  // a worker may be looking whether there is more to do
   x->memtable_limit = memtable;
   pthread_mutex_unlock(&x->lock);

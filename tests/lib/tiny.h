@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include "tests/lib/simdisk.h"
 #include "xdb.h"
 #include "store/round.h"
@@ -23,11 +25,6 @@
 #define TINY_STORE_ID 0x1122334455667788ull
 #define TINY_RECS 512u
 #define TINY_FILE_MAX (1u << 20)
-
-static inline void tiny_ok(enum remixdb_status s, int line) {
-  if (s != REMIXDB_OK) fail_msg("line %d: status %d: %s", line, s, err_msg());
-}
-#define TINY_OK(call) tiny_ok((call), __LINE__)
 
 struct tiny_rec {
   uint8_t *key;
@@ -133,19 +130,19 @@ static inline struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compr
   t->disk = simdisk_create();
   simdisk_no_allocate(t->disk, true);
   struct env *const e = simdisk_env(t->disk);
-  TINY_OK(env_mkdir(ENV_PATHS(e), TINY_DIR));
+  OK(env_mkdir(ENV_PATHS(e), TINY_DIR));
   const struct wal_opts wo = {.dir = simdisk_dir(e, TINY_DIR), .store_id = TINY_STORE_ID};
   struct wal *w;
-  TINY_OK(wal_open(&wo, 1, 0, true, NULL, NULL, NULL, &w));
-  TINY_OK(wal_close(w));
+  OK(wal_open(&wo, 1, 0, true, NULL, NULL, NULL, &w));
+  OK(wal_close(w));
   struct part *p;
   struct version *v;
-  TINY_OK(part_create(kref("", 0), NULL, NULL, &p));
-  TINY_OK(version_create(&p, 1, &v));
+  OK(part_create(kref("", 0), NULL, NULL, &p));
+  OK(version_create(&p, 1, &v));
   v->store_id = TINY_STORE_ID;
   v->number = v->next_file = v->log_gen = 1;
   const struct sst_ctx ctx = {.env = e, .dir = simdisk_dir(e, TINY_DIR), .store_id = TINY_STORE_ID};
-  TINY_OK(version_save(&ctx, v));
+  OK(version_save(&ctx, v));
   version_unref(v);
   return t;
 }
@@ -160,11 +157,11 @@ static inline enum remixdb_status tiny_try_open(struct tiny *t, bool read_only) 
   }
   t->x->compact.memtable_size = 0;  // nothing is handed back: each flush makes a run
   if (t->table_pages) t->x->compact.build.max_pages = t->table_pages;
-  TINY_OK(xdb_ref(t->x, &t->ref));
+  OK(xdb_ref(t->x, &t->ref));
   return s;
 }
 
-static inline void tiny_open(struct tiny *t) { TINY_OK(tiny_try_open(t, false)); }
+static inline void tiny_open(struct tiny *t) { OK(tiny_try_open(t, false)); }
 
 static inline enum remixdb_status tiny_close(struct tiny *t) {
   if (!t->x) return REMIXDB_OK;
@@ -188,12 +185,12 @@ static inline void tiny_put(struct tiny *t, struct kref key, uint32_t vlen, bool
   static uint8_t value[REMIXDB_KV_MAX];
   const struct tiny_rec *const r = tiny_model(t, key, vlen, noise, true);
   tiny_value(r, value);
-  TINY_OK(xdb_put(t->ref, key, value, vlen, false));
+  OK(xdb_put(t->ref, key, value, vlen, false));
 }
 
 static inline void tiny_del(struct tiny *t, struct kref key) {
   (void)tiny_model(t, key, 0, false, false);
-  TINY_OK(xdb_put(t->ref, key, NULL, 0, true));
+  OK(xdb_put(t->ref, key, NULL, 0, true));
 }
 
 // ---- looking
@@ -221,7 +218,7 @@ static inline void tiny_error(struct tiny_errors *e, enum remixdb_status s) {
 // One direction. False: it gave what is not so.
 static inline bool tiny_walk(const struct tiny *t, struct xdb_ref *ref, bool forward, struct tiny_errors *e) {
   struct xdb_iter *it;
-  TINY_OK(xdb_iter_create(ref, &it));
+  OK(xdb_iter_create(ref, &it));
   uint32_t at = forward ? 0 : t->nr;
   bool right = true;
   enum remixdb_status s = forward ? xdb_iter_seek(it, kref("", 0)) : xdb_iter_seek_last(it);
@@ -264,10 +261,10 @@ static inline bool tiny_look(const struct tiny *t, struct xdb_ref *ref, struct t
 // The store as it is on the disk holds what the model does.
 static inline void tiny_check(struct tiny *t, bool read_only) {
   struct tiny_errors e;
-  TINY_OK(tiny_try_open(t, read_only));
+  OK(tiny_try_open(t, read_only));
   if (!tiny_look(t, t->ref, &e)) fail_msg("a wrong answer");
   if (e.nr) fail_msg("status %d: %s", e.status, e.msg);
-  TINY_OK(tiny_close(t));
+  OK(tiny_close(t));
 }
 
 // ---- files
@@ -290,7 +287,7 @@ static inline int tiny_name_cmp(const void *a, const void *b) { return strcmp(a,
 // Those of the store, in order.
 static inline void tiny_list(const struct tiny *t, struct tiny_files *out) {
   out->nr = 0;
-  TINY_OK(paths_list(simdisk_env(t->disk), TINY_DIR, tiny_name, out));
+  OK(paths_list(simdisk_env(t->disk), TINY_DIR, tiny_name, out));
   assert_true(out->nr < 32);
   qsort(out->names, out->nr, sizeof(out->names[0]), tiny_name_cmp);
 }
@@ -321,19 +318,18 @@ static inline void tiny_drop_pool(struct tiny *t) {
   for (uint32_t i = 0; i < files.nr; i++) {
     if (strncmp(files.names[i], "wal-", 4) != 0) continue;
     assert_true(simdisk_peek(t->disk, tiny_path(files.names[i]), 24, gen, 8));
-    if (load64le(gen) < load64le(oldest))
-      TINY_OK(env_unlink(ENV_PATHS(simdisk_env(t->disk)), tiny_path(files.names[i])));
+    if (load64le(gen) < load64le(oldest)) OK(env_unlink(ENV_PATHS(simdisk_env(t->disk)), tiny_path(files.names[i])));
   }
-  TINY_OK(paths_sync_dir(simdisk_env(t->disk), TINY_DIR));
+  OK(paths_sync_dir(simdisk_env(t->disk), TINY_DIR));
 }
 
 // Makes the file, or replaces it.
 static inline void tiny_write_file(struct tiny *t, const char *name, const void *p, size_t len) {
   struct env *const e = simdisk_env(t->disk);
   int fd;
-  TINY_OK(env_open(ENV_PATHS(e), tiny_path(name), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
-  if (len) TINY_OK(env_write(e, fd, tiny_path(name), p, len, 0));
-  TINY_OK(env_sync_all(e, fd, tiny_path(name)));
-  TINY_OK(env_close(e, fd, tiny_path(name)));
+  OK(env_open(ENV_PATHS(e), tiny_path(name), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+  if (len) OK(env_write(e, fd, tiny_path(name), p, len, 0));
+  OK(env_sync_all(e, fd, tiny_path(name)));
+  OK(env_close(e, fd, tiny_path(name)));
 }
 #endif

@@ -61,16 +61,17 @@ def test_c(block, tmp_path):
     source = tmp_path / "block.c"
     whole = block if "int main" in block else BEFORE + block + AFTER
     source.write_text(in_place_of_tmp(whole, tmp_path))
-    subprocess.run([*COMPILER.split(), "-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-variable", f"-I{ROOT}", source, f"-L{ROOT}",
-                    "-lremixdb", f"-Wl,-rpath,{ROOT}", "-o", tmp_path / "block"], check=True, timeout=120)
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-variable", f"-I{ROOT}"]
+    libraries = [f"-L{ROOT}", "-lremixdb", f"-Wl,-rpath,{ROOT}"]
+    subprocess.run([*COMPILER.split(), *flags, source, *libraries, "-o", tmp_path / "block"], check=True, timeout=120)
     run([tmp_path / "block"], tmp_path)
     assert (tmp_path / "example" / "CURRENT").exists()
 
 
 @pytest.mark.parametrize("block", blocks("python"))
 def test_python(block, tmp_path):
-    out = run([sys.executable, "-c", in_place_of_tmp(block, tmp_path)], tmp_path, PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1")
-    assert out
+    env = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert run([sys.executable, "-c", in_place_of_tmp(block, tmp_path)], tmp_path, **env)
 
 
 def test_every_page_has_blocks():

@@ -4,6 +4,7 @@
 // store goes on.
 #include <errno.h>
 
+#include "tests/lib/check.h"
 #include "tests/lib/store.h"
 
 #define KEYS 6000u

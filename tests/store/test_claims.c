@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +79,7 @@ static enum remixdb_status try_open(struct xdb **out) {
 // A store with some records in a table, or in the log.
 static void make_store(bool logged) {
   struct xdb *x;
-  assert_int_equal(try_open(&x), REMIXDB_OK);
+  OK(try_open(&x));
   struct xdb_ref *r = remixdb_ref(x);
   char key[16];
   for (uint32_t i = 0; i < 1000; i++)
@@ -85,12 +87,12 @@ static void make_store(bool logged) {
   assert_true(remixdb_sync(r));
   remixdb_unref(r);
   x->leave_log = logged;
-  assert_int_equal(xdb_close(x), REMIXDB_OK);
+  OK(xdb_close(x));
 }
 
 static uint8_t *read_all(const char *name, size_t *len_out) {
   uint8_t *buf;
-  assert_int_equal(env_read_file(ENV_PATHS(env_posix()), path_of(name), MIB, &buf, len_out), REMIXDB_OK);
+  OK(env_read_file(ENV_PATHS(env_posix()), path_of(name), MIB, &buf, len_out));
   return buf;
 }
 
@@ -101,7 +103,7 @@ static void write_all(const char *name, const void *buf, size_t len) {
 
 static void refused(uint64_t most) {
   struct xdb *x;
-  assert_int_equal(try_open(&x), REMIXDB_CORRUPT);
+  FAILS(try_open(&x), REMIXDB_CORRUPT);
   if (atomic_load(&taken) > most)
     fail_msg("%llu bytes were taken to open it, %llu at most: %s", (unsigned long long)atomic_load(&taken),
              (unsigned long long)most, remixdb_errmsg());
@@ -110,10 +112,10 @@ static void refused(uint64_t most) {
 // What a sound store takes to open: the buffers of the log above all.
 static uint64_t usual(void) {
   struct xdb *x;
-  assert_int_equal(try_open(&x), REMIXDB_OK);
+  OK(try_open(&x));
   const uint64_t bytes = atomic_load(&taken);
   x->leave_log = true;
-  assert_int_equal(xdb_close(x), REMIXDB_OK);
+  OK(xdb_close(x));
   return bytes;
 }
 
@@ -211,12 +213,12 @@ static void test_sparse_log(void **state) {
   struct xdb *x;
   make_store(true);
   assert_int_equal(truncate(path_of("wal-0"), (off_t)8 << 30), 0);
-  assert_int_equal(try_open(&x), REMIXDB_OK);
+  OK(try_open(&x));
   assert_in_range(atomic_load(&bytes_read), 1, 16 * MIB);
   struct xdb_ref *r = remixdb_ref(x);
   assert_true(remixdb_probe(r, "key00999", 8));
   remixdb_unref(r);
-  assert_int_equal(xdb_close(x), REMIXDB_OK);
+  OK(xdb_close(x));
 }
 
 // A frame that says that it is a gigabyte, most of it a hole.
@@ -244,11 +246,11 @@ static void test_frame(void **state) {
   const int fd = open(path_of("wal-0"), O_WRONLY);
   assert_true(fd >= 0 && pwrite(fd, head, sizeof(head), (off_t)at) == (ssize_t)sizeof(head) &&
               ftruncate(fd, (off_t)2 << 30) == 0 && close(fd) == 0);
-  assert_int_equal(try_open(&x), REMIXDB_OK);
+  OK(try_open(&x));
   assert_in_range(atomic_load(&largest), 1, sound + 4 * MIB);
   assert_int_equal(x->recovery.nr_records, 1000);
   x->leave_log = true;
-  assert_int_equal(xdb_close(x), REMIXDB_OK);
+  OK(xdb_close(x));
   mem_free(log);
 }
 

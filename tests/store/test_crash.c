@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <dirent.h>
 #include <errno.h>
 #if defined(__GLIBC__)
@@ -42,22 +44,8 @@
 #define VALUE_MAX 24000u
 #define HANG_S 250  // seconds for one seed; far more than any takes, also on a machine that has little time for it
 
-static uint64_t seed;   // of the run
-static char what[256];  // where in it we are
 static uint64_t nr_cuts, nr_calls, nr_recoveries, nr_torn_openings, nr_faults, nr_hit;
 static uint64_t kinds[COMPACT_KINDS], scan_merges, young;
-
-#define SAY "CRASH_SEED=%llu, %s, line %d: %s (last message: %s)"
-#define CHECK(cond)                                                                         \
-  do {                                                                                      \
-    if (!(cond)) fail_msg(SAY, (unsigned long long)seed, what, __LINE__, #cond, err_msg()); \
-  } while (0)
-#define CHECK_OK(call)                                                                               \
-  do {                                                                                               \
-    const enum remixdb_status check_s = (call);                                                      \
-    if (check_s != REMIXDB_OK)                                                                       \
-      fail_msg(SAY, (unsigned long long)seed, what, __LINE__, remixdb_strerror(check_s), err_msg()); \
-  } while (0)
 
 static void on_hang(int sig) {
   (void)sig;
@@ -66,7 +54,7 @@ static void on_hang(int sig) {
   (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID,
                       &cpu);  // of all seeds: one that did not get on for want of it can be told from one that waits
   const int n = snprintf(line, sizeof(line), "CRASH_SEED=%llu, %s: hangs (%lld s of processor time)\n",
-                         (unsigned long long)seed, what, (long long)cpu.tv_sec);
+                         (unsigned long long)check_seed, check_what, (long long)cpu.tv_sec);
   if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) _exit(2);
   _exit(1);
 }
@@ -198,8 +186,8 @@ struct run {
 static struct run *run_create(uint64_t s) {
   struct run *r = calloc(1, sizeof(*r));
   assert_non_null(r);
-  seed = s;
-  (void)snprintf(what, sizeof(what), "at the start");
+  check_seed = s;
+  (void)snprintf(check_what, sizeof(check_what), "at the start");
   (void)alarm(HANG_S);
   r->rng = s * 0x9E3779B97F4A7C15ull + 1;
   make_plan(&r->plan, &r->rng);
@@ -377,7 +365,7 @@ static bool check_prefix(struct run *r) {
   }
   if (found == SIZE_MAX)
     fail_msg("CRASH_SEED=%llu, %s: %s; %zu writes, %zu of them synced, and the store holds %s%zd",
-             (unsigned long long)seed, what,
+             (unsigned long long)check_seed, check_what,
              any == SIZE_MAX ? "what is there is of no moment" : "synced writes are lost", m->nr, m->synced,
              any == SIZE_MAX ? "none of their states " : "the first ", any == SIZE_MAX ? (ssize_t)-1 : (ssize_t)any);
   m->nr = found;
@@ -423,7 +411,7 @@ static bool see_name(void *arg, const char *name) {
       }
     }
   }
-  (void)snprintf(what + strlen(what), sizeof(what) - strlen(what), ", file %s", name);
+  (void)snprintf(check_what + strlen(check_what), sizeof(check_what) - strlen(check_what), ", file %s", name);
   n->nr_strange++;
   return false;
 }
@@ -439,7 +427,7 @@ static void check_files(struct run *r, bool log_too) {
     remixes += (p->remix != NULL) + (p->young != NULL);
     tables += part_runs(p);
   }
-  CHECK_OK(paths_list(simdisk_env(r->disk), DIR_NAME, see_name, &n));
+  OK(paths_list(simdisk_env(r->disk), DIR_NAME, see_name, &n));
   CHECK(n.nr_strange == 0);
   CHECK(n.nr_tables == tables && n.nr_remixes == remixes);
   // the segments that are replayed, the new one, one that is prepared and the spares
@@ -447,7 +435,7 @@ static void check_files(struct run *r, bool log_too) {
   wal_stats(r->x->wal, &ws);
   CHECK(n.nr_logs >= 1);
   if (log_too && (ws.segments > 6 || n.nr_logs > ws.segments + 4))
-    fail_msg("CRASH_SEED=%llu, %s: %u log files, %llu segments", (unsigned long long)seed, what, n.nr_logs,
+    fail_msg("CRASH_SEED=%llu, %s: %u log files, %llu segments", (unsigned long long)check_seed, check_what, n.nr_logs,
              (unsigned long long)ws.segments);
 }
 
@@ -683,7 +671,7 @@ static bool look_only(struct run *r, uint64_t *ids) {
   r->plan.opts.read_only = false;
   if (s == REMIXDB_OK) {
     CHECK(read_all(r, ids));
-    CHECK_OK(run_close(r));
+    OK(run_close(r));
   } else {
     CHECK(s == REMIXDB_NOTFOUND && r->model.synced == 0);  // the cut came before there was one
   }
@@ -717,7 +705,7 @@ static void recover(struct run *r, uint32_t again) {
   }
   uint64_t ids[KEYS_MAX];
   const bool looked = chance(&r->rng, 20) && look_only(r, ids);
-  CHECK_OK(run_open(r));
+  OK(run_open(r));
   check_files(r, true);
   CHECK(check_prefix(r));
   if (looked) CHECK(memcmp(ids, r->model.now, sizeof(ids)) == 0);
@@ -773,9 +761,9 @@ static void cut_seed(uint64_t s, int workers) {
   struct run *r = run_create(s);
   r->plan.opts.workers = workers;
   run_disk(r, simdisk_create());
-  CHECK_OK(run_open(r));
+  OK(run_open(r));
   for (uint32_t life = 0; life < 3; life++) {
-    (void)snprintf(what, sizeof(what), "life %u", life);
+    (void)snprintf(check_what, sizeof(check_what), "life %u", life);
     CHECK(steps(r, enough(r, 6)));
     check_files(r, false);
     if (chance(&r->rng, 25)) {
@@ -788,7 +776,7 @@ static void cut_seed(uint64_t s, int workers) {
     after_cut(r);
     nr_cuts++;
     for (uint32_t outcome = 0; outcome < 3; outcome++) {
-      (void)snprintf(what, sizeof(what), "life %u, outcome %u", life, outcome);
+      (void)snprintf(check_what, sizeof(check_what), "life %u, outcome %u", life, outcome);
       struct run *f = fork_run(r, rng_next(&r->rng));
       recover(f, 0);
       if (chance(&f->rng, 40)) {
@@ -797,12 +785,12 @@ static void cut_seed(uint64_t s, int workers) {
       }
       drop_fork(f);
     }
-    (void)snprintf(what, sizeof(what), "life %u, going on", life);
+    (void)snprintf(check_what, sizeof(check_what), "life %u, going on", life);
     if (chance(&r->rng, 30)) simdisk_power_on(r->disk);
     else run_disk(r, simdisk_crash(r->disk, rng_next(&r->rng)));
     recover(r, 3);
   }
-  CHECK_OK(run_close(r));
+  OK(run_close(r));
   run_destroy(r);
 }
 
@@ -830,7 +818,7 @@ static void cut_here(void *arg) {
   w->calls++;
   for (uint32_t outcome = 0; outcome < w->outcomes; outcome++) {
     nr_cuts++;
-    (void)snprintf(what, sizeof(what), "call %llu, outcome %u", (unsigned long long)w->calls, outcome);
+    (void)snprintf(check_what, sizeof(check_what), "call %llu, outcome %u", (unsigned long long)w->calls, outcome);
     struct run *f = fork_run(w->r, rng_next(&w->rng));
     f->look_apart = 6;
     recover(f, outcome == 0 ? 0 : 2);
@@ -890,7 +878,7 @@ static void heal(struct run *r, bool reopen) {
       const size_t nr = r->model.nr;
       if (run_close(r) == REMIXDB_OK) r->model.synced = nr;
     }
-    CHECK_OK(run_open(r));
+    OK(run_open(r));
     CHECK(check_prefix(r));
     check_files(r, true);
   }
@@ -920,12 +908,12 @@ static void inject(struct run *r, const struct fault *f) {
   r->faulty = true;
   r->may_nospace = f->full || f->errnum == ENOSPC;
   if (f->full) {
-    (void)snprintf(what, sizeof(what), "room for %llu bytes", (unsigned long long)f->nth);
+    (void)snprintf(check_what, sizeof(check_what), "room for %llu bytes", (unsigned long long)f->nth);
     simdisk_space(r->disk, simdisk_used(r->disk) + f->nth);
     return;
   }
   if (f->memory) {
-    (void)snprintf(what, sizeof(what), "allocation %llu %s", (unsigned long long)f->nth,
+    (void)snprintf(check_what, sizeof(check_what), "allocation %llu %s", (unsigned long long)f->nth,
                    f->once ? "once" : "from then on");
     r->no_memory = true;
     allocations = 0;
@@ -934,8 +922,9 @@ static void inject(struct run *r, const struct fault *f) {
     atomic_store(&mem_fault, allocate);
     return;
   }
-  (void)snprintf(what, sizeof(what), "%s %llu of \"%s\" %s %s", call_names[f->call], (unsigned long long)f->nth,
-                 f->name, f->errnum == EIO ? "EIO" : "ENOSPC", f->once ? "once" : "from then on");
+  (void)snprintf(check_what, sizeof(check_what), "%s %llu of \"%s\" %s %s", call_names[f->call],
+                 (unsigned long long)f->nth, f->name, f->errnum == EIO ? "EIO" : "ENOSPC",
+                 f->once ? "once" : "from then on");
   simdisk_fault_name(r->disk, f->name);
   simdisk_fault(r->disk, f->call, f->nth, f->once ? 1 : UINT64_MAX, f->errnum);
 }
@@ -1305,8 +1294,8 @@ static void nth_life(uint32_t plan, int workers, const struct fault *f, const st
   struct run *r = nth_run(plan);
   r->plan.opts.workers = workers;
   inject(r, f);
-  (void)snprintf(what, sizeof(what), "CRASH_NTH=");
-  nth_name(what + strlen(what), sizeof(what) - strlen(what), plan, f, e);
+  (void)snprintf(check_what, sizeof(check_what), "CRASH_NTH=");
+  nth_name(check_what + strlen(check_what), sizeof(check_what) - strlen(check_what), plan, f, e);
   if (e->hidden) r->faulty = false;
   r->may_nospace = is_full(e->errnum);
   r->may_nomem = e->errnum == EMFILE || e->errnum == ENFILE;
@@ -1330,7 +1319,7 @@ static void nth_life(uint32_t plan, int workers, const struct fault *f, const st
   bool any = false;
   struct env_stat st;
   const enum remixdb_status s = env_stat(ENV_PATHS(simdisk_env(r->disk)), "/copy", &st);
-  if (s == REMIXDB_OK) CHECK_OK(paths_list(simdisk_env(r->disk), "/copy", see_any, &any));
+  if (s == REMIXDB_OK) OK(paths_list(simdisk_env(r->disk), "/copy", see_any, &any));
   if (f->once && !crashed) CHECK(!any);
   run_destroy(r);
 }
@@ -1340,7 +1329,7 @@ static void nth_count(uint32_t plan, uint64_t *calls, uint64_t *mem_out) {
   struct run *r = nth_run(plan);
   const struct fault none = {.memory = true, .nth = UINT64_MAX};
   inject(r, &none);
-  (void)snprintf(what, sizeof(what), "plan %u without a failure", plan);
+  (void)snprintf(check_what, sizeof(check_what), "plan %u without a failure", plan);
   r->faulty = r->no_memory = false;
   struct script c = {.r = r};
   script(&c);
@@ -1348,7 +1337,7 @@ static void nth_count(uint32_t plan, uint64_t *calls, uint64_t *mem_out) {
   for (uint32_t i = 0; i < SIMDISK_CALLS; i++) calls[i] = simdisk_calls(r->disk, (enum simdisk_call)i);
   *mem_out = allocations;
   atomic_store(&mem_fault, NULL);
-  CHECK_OK(run_close(r));
+  OK(run_close(r));
   run_destroy(r);
 }
 
@@ -1523,7 +1512,7 @@ static void test_threads(void **state) {
   for (uint32_t fresh = 0; fresh < 2; fresh++) {
     struct run *r = nth_run(0);
     if (!fresh) CHECK(small_life(r, 40));
-    CHECK_OK(run_close(r));
+    OK(run_close(r));
     const size_t written_nr = r->model.nr;
     r->model.synced = written_nr;
     r->plan.opts.workers = 3;
@@ -1532,8 +1521,8 @@ static void test_threads(void **state) {
     for (int once = 0; once < 2; once++) {
       uint64_t n = 0;
       for (;; n++) {
-        (void)snprintf(what, sizeof(what), "%s store, thread %llu %s", fresh ? "new" : "old", (unsigned long long)n,
-                       once ? "once" : "from then on");
+        (void)snprintf(check_what, sizeof(check_what), "%s store, thread %llu %s", fresh ? "new" : "old",
+                       (unsigned long long)n, once ? "once" : "from then on");
         threads = 0;
         threads_fail_at = n;
         threads_fail_nr = once ? 1 : UINT64_MAX;
@@ -1544,7 +1533,7 @@ static void test_threads(void **state) {
         atomic_store(&thread_fault, NULL);
         if (s == REMIXDB_OK) {  // there were no more
           CHECK(n == threads && n == 4);
-          CHECK_OK(xdb_close(x));
+          OK(xdb_close(x));
           check_threads(before);
           break;
         }
@@ -1556,10 +1545,10 @@ static void test_threads(void **state) {
       if (fresh) run_disk(r, simdisk_create());
     }
     r->plan.opts.sync = REMIXDB_SYNC_NONE;
-    CHECK_OK(run_open(r));
+    OK(run_open(r));
     CHECK(check_prefix(r) && r->model.nr == written_nr);
     CHECK(steps(r, 20));
-    CHECK_OK(run_close(r));
+    OK(run_close(r));
     check_threads(before);
     run_destroy(r);
   }
@@ -1580,21 +1569,21 @@ static void test_memory(void **state) {
 static void test_mark(void **state) {
   (void)state;
   const struct remixdb_opts o = {.size = sizeof(o), .memtable_mb = 1, .create = true};
-  for (seed = 0; seed < 32; seed++) {
+  for (check_seed = 0; check_seed < 32; check_seed++) {
     struct simdisk *disk = simdisk_create();
     struct xdb *x;
     struct xdb_ref *r;
-    (void)snprintf(what, sizeof(what), "the mark of a new store");
-    CHECK_OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
-    CHECK_OK(xdb_ref(x, &r));
-    CHECK_OK(xdb_put(r, kref("key", 3), "value", 5, false));
-    CHECK_OK(xdb_sync(r));
-    struct simdisk *const after = simdisk_crash(disk, seed);
+    (void)snprintf(check_what, sizeof(check_what), "the mark of a new store");
+    OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+    OK(xdb_ref(x, &r));
+    OK(xdb_put(r, kref("key", 3), "value", 5, false));
+    OK(xdb_sync(r));
+    struct simdisk *const after = simdisk_crash(disk, check_seed);
     xdb_unref(r);
-    CHECK_OK(xdb_close(x));
+    OK(xdb_close(x));
     simdisk_destroy(disk);
     CHECK(simdisk_size(after, DIR_NAME "/CREATING") < 0);
-    CHECK_OK(env_unlink(ENV_PATHS(simdisk_env(after)), DIR_NAME "/CURRENT"));
+    OK(env_unlink(ENV_PATHS(simdisk_env(after)), DIR_NAME "/CURRENT"));
     CHECK(xdb_open(DIR_NAME, &o, simdisk_env(after), &x) == REMIXDB_CORRUPT);
     simdisk_destroy(after);
   }
@@ -1602,6 +1591,7 @@ static void test_mark(void **state) {
 
 // An argument names the tests to run, as in "test_f*".
 int main(int argc, char **argv) {
+  check_seed_name = "CRASH_SEED";
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   (void)signal(SIGALRM, on_hang);
 #if defined(__GLIBC__)

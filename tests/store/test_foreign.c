@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 #include "admin/checkpoint.h"
@@ -36,8 +38,8 @@ static void on_disk(void) {
   disk = simdisk_create();
   e = simdisk_env(disk);
   (void)snprintf(dir, sizeof(dir), "/s");
-  CHECK_OK(env_mkdir(ENV_PATHS(e), dir));
-  CHECK_OK(paths_sync_dir(e, "/"));
+  OK(env_mkdir(ENV_PATHS(e), dir));
+  OK(paths_sync_dir(e, "/"));
   opts = small_opts(0);
 }
 
@@ -49,14 +51,14 @@ static void off_disk(void) {
 static struct xdb_ref *r;
 static struct xdb *begin(const char *store) {
   struct xdb *x;
-  CHECK_OK(xdb_open(path_in(store, NULL), &opts, e, &x));
-  CHECK_OK(xdb_ref(x, &r));
+  OK(xdb_open(path_in(store, NULL), &opts, e, &x));
+  OK(xdb_ref(x, &r));
   return x;
 }
 
 static void end(struct xdb *x) {
   xdb_unref(r);
-  CHECK_OK(xdb_close(x));
+  OK(xdb_close(x));
 }
 
 // Rounds in which log segments are recycled and tables come and go.
@@ -64,17 +66,17 @@ static void write_from(struct xdb *x, uint32_t from, uint32_t to, char what) {
   char key[16], value[VALUE];
   memset(value, what, sizeof(value));
   for (uint32_t i = from; i < to; i++) {
-    CHECK_OK(xdb_put(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "k%05u", i)), value, VALUE, false));
-    if (i % 20 == 19) CHECK_OK(xdb_sync(r));
-    if (i % 50 == 49) CHECK_OK(xdb_flush(x));
+    OK(xdb_put(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "k%05u", i)), value, VALUE, false));
+    if (i % 20 == 19) OK(xdb_sync(r));
+    if (i % 50 == 49) OK(xdb_flush(x));
   }
-  CHECK_OK(xdb_sync(r));
+  OK(xdb_sync(r));
 }
 
 static void check_from(uint32_t from, uint32_t to, char what) {
   char key[16], value[VALUE];
   for (uint32_t i = from; i < to; i++) {
-    CHECK_OK(xdb_get(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "k%05u", i)), value, VALUE, NULL));
+    OK(xdb_get(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "k%05u", i)), value, VALUE, NULL));
     CHECK(value[0] == what && value[VALUE - 1] == what);
   }
 }
@@ -100,12 +102,12 @@ static bool picture_add(void *arg, const char *name) {
   uint8_t *buf;
   size_t len;
   CHECK(p->nr < 64);
-  CHECK_OK(env_stat(ENV_PATHS(e), path_in(picture_of, name), &st));
+  OK(env_stat(ENV_PATHS(e), path_in(picture_of, name), &st));
   (void)snprintf(p->names[p->nr], sizeof(p->names[0]), "%s", name);
   p->inos[p->nr] = st.ino;
   p->sums[p->nr] = 0;
   if (st.is_file) {
-    CHECK_OK(env_read_file(ENV_PATHS(e), path_in(picture_of, name), 64 << 20, &buf, &len));
+    OK(env_read_file(ENV_PATHS(e), path_in(picture_of, name), 64 << 20, &buf, &len));
     p->sums[p->nr] = hash64(buf, len) + len;
     mem_free(buf);
   }
@@ -116,7 +118,7 @@ static bool picture_add(void *arg, const char *name) {
 static struct picture picture(const char *store) {
   struct picture p = {.nr = 0};
   picture_of = store;
-  CHECK_OK(paths_list(e, path_in(store, NULL), picture_add, &p));
+  OK(paths_list(e, path_in(store, NULL), picture_add, &p));
   return p;
 }
 
@@ -147,16 +149,16 @@ static void expect_kept(const struct picture *was, const struct picture *now, co
 static void file_put(const char *store, const char *name, const void *buf, size_t len) {
   int fd;
   const char *const path = path_in(store, name);
-  CHECK_OK(env_create(ENV_PATHS(e), path, ENV_WRITE, &fd));
-  CHECK_OK(env_write(e, fd, path, buf, len, 0));
-  CHECK_OK(env_sync_all(e, fd, path));
-  CHECK_OK(env_close(e, fd, path));
+  OK(env_create(ENV_PATHS(e), path, ENV_WRITE, &fd));
+  OK(env_write(e, fd, path, buf, len, 0));
+  OK(env_sync_all(e, fd, path));
+  OK(env_close(e, fd, path));
 }
 
 static void file_copy(const char *from, const char *from_name, const char *to, const char *to_name) {
   uint8_t *buf;
   size_t len;
-  CHECK_OK(env_read_file(ENV_PATHS(e), path_in(from, from_name), 64 << 20, &buf, &len));
+  OK(env_read_file(ENV_PATHS(e), path_in(from, from_name), 64 << 20, &buf, &len));
   file_put(to, to_name, buf, len);
   mem_free(buf);
 }
@@ -182,7 +184,7 @@ static void test_foreign(void **state) {
   const struct picture other = picture("other");
   CHECK(simdisk_size(disk, path_in("one", "wal-0")) >= 0);
   // the number of the log's only file is taken away from it
-  CHECK_OK(env_rename(ENV_PATHS(e), path_in("one", "wal-0"), ENV_PATHS(e), path_in("one", "wal-12")));
+  OK(env_rename(ENV_PATHS(e), path_in("one", "wal-0"), ENV_PATHS(e), path_in("one", "wal-12")));
   simdisk_special(disk, path_in("one", "wal-0"), ENXIO);
   simdisk_special(disk, path_in("one", "wal-4"), ELOOP);
   file_put("one", "wal-5", "a text of somebody's", 20);
@@ -191,22 +193,22 @@ static void test_foreign(void **state) {
   simdisk_special(disk, path_in("one", "000041.sst"), ENXIO);
   file_copy("other", name_with(&other, ".sst"), "one", "000042.sst");
   file_copy("other", name_with(&other, ".remix"), "one", "000043.remix");
-  CHECK_OK(env_mkdir(ENV_PATHS(e), path_in("one", "000050.sst")));
+  OK(env_mkdir(ENV_PATHS(e), path_in("one", "000050.sst")));
   file_put("one", "RESERVE", "a text", 6);
-  CHECK_OK(paths_sync_dir(e, path_in("one", NULL)));
+  OK(paths_sync_dir(e, path_in("one", NULL)));
   const struct picture was = picture("one");
   for (uint32_t i = 0; i < 6; i++) {
     struct xdb *x = begin("one");
     check_from(0, 300 + 200 * i, 'a');
     write_from(x, 300 + 200 * i, 500 + 200 * i, 'a');
     struct verify_report report;
-    CHECK_OK(verify_store(r, &report));
+    OK(verify_store(r, &report));
     end(x);
     const struct picture now = picture("one");
     expect_kept(&was, &now, foreign, nr);
   }
   // the end of the store is not theirs
-  CHECK_OK(checkpoint_destroy(e, path_in("one", NULL)));
+  OK(checkpoint_destroy(e, path_in("one", NULL)));
   const struct picture now = picture("one");
   static const char *const stay[] = {"wal-0",      "wal-4",      "wal-6",        "000040.sst",
                                      "000041.sst", "000042.sst", "000043.remix", "000050.sst"};
@@ -224,7 +226,7 @@ static void test_no_files(void **state) {
     struct xdb *x;
     on_disk();
     make_store("one", 60, 'a');
-    CHECK_OK(env_unlink(ENV_PATHS(e), path_in("one", names[i % 2])));
+    OK(env_unlink(ENV_PATHS(e), path_in("one", names[i % 2])));
     simdisk_special(disk, path_in("one", names[i % 2]), errnums[i / 2]);
     CHECK(xdb_open(path_in("one", NULL), &opts, e, &x) == REMIXDB_IO);
     CHECK(strstr(err_msg(), "not a file") && strstr(err_msg(), names[i % 2]));
@@ -244,7 +246,7 @@ static void test_repair_links(void **state) {
   CHECK(repair_store(e, path_in("one", NULL), NULL) == REMIXDB_IO);
   struct picture now = picture("one");
   expect_kept(&was, &now, names, 3);
-  CHECK_OK(checkpoint_destroy(e, path_in("one", NULL)));
+  OK(checkpoint_destroy(e, path_in("one", NULL)));
   now = picture("one");
   expect_kept(&was, &now, names, 3);
   CHECK(now.nr == 3);
@@ -258,21 +260,21 @@ static bool link_one(void *arg, const char *name) {
   int fd;
   (void)arg;
   // on disk, too: RESERVE is not synced by the store
-  CHECK_OK(env_open(ENV_PATHS(e), path_in(link_from, name), ENV_READ | ENV_WRITE, &fd));
-  CHECK_OK(env_sync_all(e, fd, name));
+  OK(env_open(ENV_PATHS(e), path_in(link_from, name), ENV_READ | ENV_WRITE, &fd));
+  OK(env_sync_all(e, fd, name));
   env_close_quiet(e, fd);
-  CHECK_OK(env_link(ENV_PATHS(e), path_in(link_from, name), ENV_PATHS(e), path_in(link_to, name)));
+  OK(env_link(ENV_PATHS(e), path_in(link_from, name), ENV_PATHS(e), path_in(link_to, name)));
   return true;
 }
 
 // As cp -al does.
 static void link_all(const char *from, const char *to) {
-  CHECK_OK(env_mkdir(ENV_PATHS(e), path_in(to, NULL)));
+  OK(env_mkdir(ENV_PATHS(e), path_in(to, NULL)));
   link_from = from;
   link_to = to;
-  CHECK_OK(paths_list(e, path_in(from, NULL), link_one, NULL));
-  CHECK_OK(paths_sync_dir(e, path_in(to, NULL)));
-  CHECK_OK(paths_sync_dir(e, dir));
+  OK(paths_list(e, path_in(from, NULL), link_one, NULL));
+  OK(paths_sync_dir(e, path_in(to, NULL)));
+  OK(paths_sync_dir(e, dir));
 }
 
 // A copy by hard links stays what it was, whatever becomes of the store, and the other way round. cut: the machine
@@ -285,7 +287,7 @@ static void run_copy(bool cut, uint32_t writes) {
     struct simdisk *const before = disk;
     disk = simdisk_crash(before, writes);
     xdb_unref(r);
-    CHECK_OK(xdb_close(x));
+    OK(xdb_close(x));
     simdisk_destroy(before);
     e = simdisk_env(disk);
   } else {
@@ -296,10 +298,10 @@ static void run_copy(bool cut, uint32_t writes) {
   for (uint32_t i = 0; i < 4; i++) {
     x = begin("one");
     // closed with the log that was replayed still in use
-    if (i == 0) CHECK_OK(xdb_put(r, kref("a", 1), "b", 1, false));
+    if (i == 0) OK(xdb_put(r, kref("a", 1), "b", 1, false));
     if (i == 0) end(x), x = begin("one");
     write_from(x, writes + 100 * i, writes + 100 * i + 100, 'b');
-    if (i == 2) CHECK_OK(xdb_compact(x));
+    if (i == 2) OK(xdb_compact(x));
     end(x);
     const struct picture now = picture("copy");
     expect_same(&was, &now);
@@ -371,7 +373,7 @@ static void test_files(void **state) {
   CHECK(symlink(path_in("two", NULL), path_in("one", "repair.new")) == 0);
   CHECK(symlink(path_in("two", NULL), path_in("one", "repair.in")) == 0);
   CHECK(repair_store(e, path_in("one", NULL), NULL) == REMIXDB_IO);
-  CHECK_OK(checkpoint_destroy(e, path_in("one", NULL)));
+  OK(checkpoint_destroy(e, path_in("one", NULL)));
   struct xdb *x = begin("two");
   check_from(0, 100, 'b');
   end(x);

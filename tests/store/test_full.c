@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,20 +23,12 @@
 #define NR 6000u
 #define WAIT_NS 20000000000ull
 
-static uint64_t seed;
 static struct simdisk *disk;
 static struct xdb *x;
 static struct xdb_ref *ref;
 static uint32_t now[NR];  // version of each key's value; 0: there is none
 static uint32_t next_version;
 static uint8_t buf[3000], got[3000];
-
-#define CHECK(cond)                                                                                         \
-  do {                                                                                                      \
-    if (!(cond))                                                                                            \
-      fail_msg("FULL_SEED=%llu, line %d: %s (last message: %s)", (unsigned long long)seed, __LINE__, #cond, \
-               remixdb_errmsg());                                                                           \
-  } while (0)
 
 static uint32_t key_of(uint32_t i, char *kbuf) { return (uint32_t)snprintf(kbuf, 16, "key%06u", i); }
 static uint32_t len_of(uint32_t i, uint32_t version) { return 8 + (i * 37 + version * 101) % 500; }
@@ -118,7 +112,7 @@ static void open_store(int workers) {
   o.memtable_mb = 1;
   o.cache_mb = 1;
   if (xdb_open(DIR_NAME, &o, simdisk_env(disk), &x) != REMIXDB_OK)
-    fail_msg("FULL_SEED=%llu: %s", (unsigned long long)seed, remixdb_errmsg());
+    fail_msg("FULL_SEED=%llu: %s", (unsigned long long)check_seed, remixdb_errmsg());
   CHECK((ref = remixdb_ref(x)) != NULL);
 }
 
@@ -169,7 +163,7 @@ static void soon(bool (*fn)(uint32_t i), uint32_t i) {
 
 // reserves: the file system does. Where it does not, deletes and syncs may be refused as well.
 static void full_seed(uint64_t s, int workers, bool reserves) {
-  uint64_t rng = seed = s;
+  uint64_t rng = check_seed = s;
   memset(now, 0, sizeof(now));
   disk = simdisk_create();
   simdisk_no_allocate(disk, !reserves);
@@ -185,7 +179,7 @@ static void full_seed(uint64_t s, int workers, bool reserves) {
       if (!del(i)) {
         check_refused();
         if (reserves)
-          fail_msg("FULL_SEED=%llu: delete of key %u on a full disk: %s", (unsigned long long)seed, i,
+          fail_msg("FULL_SEED=%llu: delete of key %u on a full disk: %s", (unsigned long long)check_seed, i,
                    remixdb_errmsg());
       }
       if (i % 100 == 0) check_get(i);
@@ -232,7 +226,7 @@ static void test_full(void **state) {
 // without any from outside, where that leaves no more to write than the store keeps room for; else it is refused, and
 // nothing is lost.
 static void no_byte(uint64_t s, int workers, bool cut, uint32_t share) {
-  uint64_t rng = seed = s;
+  uint64_t rng = check_seed = s;
   memset(now, 0, sizeof(now));
   disk = simdisk_create();
   open_store(workers);
@@ -293,7 +287,7 @@ static void test_reason(void **state) {
   memset(now, 0, sizeof(now));
   open_store(0);
   simdisk_space(disk, simdisk_used(disk));
-  uint64_t rng = seed = 1;
+  uint64_t rng = check_seed = 1;
   fill(&rng);
   atomic_store(&mem_fault, none);
   for (uint32_t i = 0; i < 100000; i++) {
@@ -309,6 +303,7 @@ static void test_reason(void **state) {
 }
 
 int main(void) {
+  check_seed_name = "FULL_SEED";
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_full), cmocka_unit_test(test_no_byte),
                                      cmocka_unit_test(test_reason)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@
 // The same calls make the same files, but for what another version of libzstd compresses otherwise. Stores in a format
 // that is read and not written any more are kept under another name; they hold what the calls put in that made them, so
 // that these must stay as they are.
+#include "tests/lib/check.h"
 #include "tests/lib/tiny.h"
 
 #include <errno.h>
@@ -24,7 +25,7 @@ static struct kref key_u(uint8_t *buf, const char *fmt, uint32_t i) {
 #define KEY(fmt, i) key_u((uint8_t[64]){0}, fmt, i)
 #define TEXT(s) kref(s, sizeof(s) - 1)
 
-static void flush(struct tiny *t) { TINY_OK(xdb_flush(t->x)); }
+static void flush(struct tiny *t) { OK(xdb_flush(t->x)); }
 
 // Several partitions of several runs each: compressed keys, tags, old versions, tombstones; and a log of several
 // frames, one of them a batch.
@@ -48,17 +49,17 @@ static struct tiny *make_plain(void) {
   for (uint32_t i = 0; i < 6; i++) {
     tiny_put(t, KEY("user/%04u", 100 * i), 15 * i, false);
     tiny_del(t, KEY("user/%04u", 100 * i + 2));
-    TINY_OK(xdb_sync(t->ref));
+    OK(xdb_sync(t->ref));
   }
   static uint8_t value[200];
   struct xdb_batch *b;
-  TINY_OK(batch_create(&b));
+  OK(batch_create(&b));
   for (uint32_t i = 0; i < 5; i++) {
     const struct tiny_rec *const r = tiny_model(t, KEY("batch/%u", i), 200, i % 2, true);
     tiny_value(r, value);
-    TINY_OK(batch_add(b, kref(r->key, r->klen), value, 200, false));
+    OK(batch_add(b, kref(r->key, r->klen), value, 200, false));
   }
-  TINY_OK(xdb_write(t->ref, b));
+  OK(xdb_write(t->ref, b));
   batch_destroy(b);
   return t;
 }
@@ -160,7 +161,7 @@ static void log_put(struct tiny *t, struct wal *w, uint32_t i, bool model) {
   const struct tiny_rec *const r = model ? tiny_model(t, key, one.vlen, false, one.there) : &one;
   tiny_value(r, value);
   uint64_t gen;
-  TINY_OK(wal_begin(w, kv_rec_size(key.len, r->vlen, !r->there), &gen));
+  OK(wal_begin(w, kv_rec_size(key.len, r->vlen, !r->there), &gen));
   (void)wal_put(w, key, value, r->vlen, !r->there);
   wal_end(w);
 }
@@ -171,14 +172,14 @@ static void save_log_start(struct tiny *t, uint64_t gen, uint64_t seq) {
                               .store_id = TINY_STORE_ID};
   struct part *p;
   struct version *v;
-  TINY_OK(part_create(kref("", 0), NULL, NULL, &p));
-  TINY_OK(version_create(&p, 1, &v));
+  OK(part_create(kref("", 0), NULL, NULL, &p));
+  OK(version_create(&p, 1, &v));
   v->store_id = TINY_STORE_ID;
   v->number = 2;
   v->next_file = 1;
   v->log_gen = gen;
   v->log_seq = seq;
-  TINY_OK(version_save(&ctx, v));
+  OK(version_save(&ctx, v));
   version_unref(v);
 }
 
@@ -188,32 +189,32 @@ static struct tiny *make_log_of(bool torn) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
   const struct wal_opts wo = {.dir = simdisk_dir(simdisk_env(t->disk), TINY_DIR), .store_id = TINY_STORE_ID};
   struct wal *w;
-  TINY_OK(wal_open(&wo, 1, 0, false, NULL, NULL, NULL, &w));
-  TINY_OK(wal_switch(w, NULL, NULL));
+  OK(wal_open(&wo, 1, 0, false, NULL, NULL, NULL, &w));
+  OK(wal_switch(w, NULL, NULL));
   for (uint32_t i = 0; i < 30; i++) {  // not needed any more in the end
     log_put(t, w, i, false);
-    if (i % 7 == 0) TINY_OK(wal_flush(w));
+    if (i % 7 == 0) OK(wal_flush(w));
   }
-  TINY_OK(wal_switch(w, NULL, NULL));
+  OK(wal_switch(w, NULL, NULL));
   const uint64_t gen = wal_gen(w);
   for (uint32_t i = 30; i < 60; i++) {
     log_put(t, w, i, true);
-    if (i % 5 == 0) TINY_OK(wal_flush(w));
-    if (i % 10 == 0) TINY_OK(wal_sync(w));
+    if (i % 5 == 0) OK(wal_flush(w));
+    if (i % 10 == 0) OK(wal_sync(w));
   }
   save_log_start(t, gen, 30);
-  TINY_OK(wal_release(w, gen));
-  TINY_OK(wal_switch(w, NULL, NULL));
+  OK(wal_release(w, gen));
+  OK(wal_switch(w, NULL, NULL));
   log_put(t, w, 60, true);
-  TINY_OK(wal_sync(w));
-  TINY_OK(wal_switch(w, NULL, NULL));
+  OK(wal_sync(w));
+  OK(wal_switch(w, NULL, NULL));
   for (uint32_t i = 61; i < 67; i++) {
     log_put(t, w, i, true);
-    if (i % 2) TINY_OK(wal_flush(w));
+    if (i % 2) OK(wal_flush(w));
   }
-  TINY_OK(wal_sync(w));
+  OK(wal_sync(w));
   if (!torn) {
-    TINY_OK(wal_close(w));
+    OK(wal_close(w));
     return t;
   }
   const uint64_t at = wal_segment_bytes(w);
@@ -222,12 +223,12 @@ static struct tiny *make_log_of(bool torn) {
   const char *const name = "wal-1";
   uint8_t *const before = tiny_read_file(t, name, &len);
   log_put(t, w, 67, false);
-  TINY_OK(wal_flush(w));
+  OK(wal_flush(w));
   assert_true(wal_segment_bytes(w) - at > 60 && at + 60 + sizeof(old) < len);
   memcpy(old, before + at + 60, sizeof(old));
   free(before);
   simdisk_fault(t->disk, SIMDISK_WRITE, 0, UINT64_MAX, EIO);
-  assert_int_equal(wal_close(w), REMIXDB_IO);
+  FAILS(wal_close(w), REMIXDB_IO);
   simdisk_fault(t->disk, SIMDISK_WRITE, 0, 0, 0);
   assert_true(simdisk_poke(t->disk, tiny_path(name), at + 60, old, sizeof(old)));
   return t;
@@ -259,7 +260,7 @@ static const struct golden {
 
 static struct tiny *make(const struct golden *g) {
   struct tiny *const t = g->make();
-  TINY_OK(tiny_close(t));
+  OK(tiny_close(t));
   if (!g->spares) tiny_drop_pool(t);
   return t;
 }
@@ -295,10 +296,10 @@ static void write_golden(const struct golden *g, const char *dir) {
   char path[1024];
   (void)snprintf(path, sizeof(path), "%s/%s", dir, g->name);
   if (mkdir(path, 0777) != 0 && errno != EEXIST) fail_msg("%s: %s", path, strerror(errno));
-  TINY_OK(paths_list(env_posix(), path, tiny_name, &old));
+  OK(paths_list(env_posix(), path, tiny_name, &old));
   for (uint32_t i = 0; i < old.nr; i++) {
     (void)snprintf(path, sizeof(path), "%s/%s/%s", dir, g->name, old.names[i]);
-    TINY_OK(env_unlink(ENV_PATHS(env_posix()), path));
+    OK(env_unlink(ENV_PATHS(env_posix()), path));
   }
   tiny_list(t, &files);
   for (uint32_t i = 0; i < files.nr; i++) {
@@ -334,16 +335,16 @@ static void load_golden(struct tiny *t, const char *name) {
   simdisk_destroy(t->disk);
   t->disk = simdisk_create();
   simdisk_no_allocate(t->disk, true);
-  TINY_OK(env_mkdir(ENV_PATHS(simdisk_env(t->disk)), TINY_DIR));
+  OK(env_mkdir(ENV_PATHS(simdisk_env(t->disk)), TINY_DIR));
   (void)snprintf(path, sizeof(path), GOLDEN_DIR "/%s", name);
-  TINY_OK(paths_list(env_posix(), path, tiny_name, &files));
+  OK(paths_list(env_posix(), path, tiny_name, &files));
   assert_true(files.nr > 2);
   for (uint32_t i = 0; i < files.nr; i++) {
     uint8_t *b;
     size_t len;
     if (strcmp(files.names[i], "expected.json") == 0) continue;
     (void)snprintf(path, sizeof(path), GOLDEN_DIR "/%s/%s", name, files.names[i]);
-    TINY_OK(env_read_file(ENV_PATHS(env_posix()), path, TINY_FILE_MAX, &b, &len));
+    OK(env_read_file(ENV_PATHS(env_posix()), path, TINY_FILE_MAX, &b, &len));
     tiny_write_file(t, files.names[i], b, len);
     mem_free(b);
   }
@@ -354,9 +355,9 @@ static void check_all_ways(struct tiny *t) {
   tiny_check(t, true);
   tiny_check(t, false);
   tiny_open(t);
-  TINY_OK(xdb_flush(t->x));
+  OK(xdb_flush(t->x));
   tiny_put(t, TEXT("one more"), 100, false);
-  TINY_OK(tiny_close(t));
+  OK(tiny_close(t));
   tiny_check(t, true);
 }
 

@@ -12,6 +12,7 @@
 // seeds that long.
 #include <sched.h>
 
+#include "tests/lib/check.h"
 #include "tests/lib/history.h"
 #include "tests/lib/store.h"
 
@@ -67,7 +68,7 @@ static void tiny_make(struct tiny *t, uint64_t *rng) {
 static void test_checker_all_orders(void **state) {
   (void)state;
   uint64_t rng = seed_from(1);
-  seed = rng;
+  check_seed = rng;
   uint32_t good = 0, bad = 0;
   struct hist_config start = {.done = 0};
   for (uint32_t k = 0; k < HIST_KEYS; k++) start.now[k] = HIST_NONE;
@@ -79,8 +80,8 @@ static void test_checker_all_orders(void **state) {
     const enum hist_verdict v = hist_check(t.ops, t.nr, why, sizeof(why), NULL);
     if (v != (can ? HIST_GOOD : HIST_BAD)) {
       for (uint32_t o = 0; o < t.nr; o++) hist_print_op(why, sizeof(why), &t.ops[o]);
-      fail_msg("TEST_SEED=%llu, history %u: %s order explains it, the checker says %d%s", (unsigned long long)seed, i,
-               can ? "an" : "no", (int)v, why);
+      fail_msg("TEST_SEED=%llu, history %u: %s order explains it, the checker says %d%s",
+               (unsigned long long)check_seed, i, can ? "an" : "no", (int)v, why);
     }
     *(can ? &good : &bad) += 1;
   }
@@ -559,21 +560,21 @@ static struct actor *actor_create(struct run *r, uint32_t id, uint32_t cap) {
   a->cap = cap;
   a->ops = calloc(cap ? cap : 1, sizeof(*a->ops));
   CHECK(a->ops);
-  a->rng = seed * 1000 + id;
+  a->rng = check_seed * 1000 + id;
   return a;
 }
 
 static void run_open(struct run *r, size_t memtable, uint32_t pages) {
   r->x = NULL;
-  CHECK_OK(xdb_open(dir, &r->opts, r->env, &r->x));
+  OK(xdb_open(dir, &r->opts, r->env, &r->x));
   shrink(r->x, memtable, pages);
-  r->x->compact.young_from = (uint32_t)(seed % 4) * 2;  // none, or as soon as may be
+  r->x->compact.young_from = (uint32_t)(check_seed % 4) * 2;  // none, or as soon as may be
 }
 
 // Gives the actors' operations, and a look at everything after all of them, after closing and opening once more too.
 static struct history record(uint32_t nr_ops, int workers, bool print) {
-  uint64_t rng = seed;
-  struct run r = {.nr_ops = nr_ops, .sweeps = seed % 2 != 0, .opts = small_opts(workers)};
+  uint64_t rng = check_seed;
+  struct run r = {.nr_ops = nr_ops, .sweeps = check_seed % 2 != 0, .opts = small_opts(workers)};
   // most histories do not wait for the disk, so that more happens at once; the real one has the engines that read ahead
   r.env = chance(&rng, 20) ? env_posix() : quick_env();
   r.opts.tags = chance(&rng, 50);
@@ -589,7 +590,7 @@ static struct history record(uint32_t nr_ops, int workers, bool print) {
   pthread_t threads[ACTORS + 1];
   for (uint32_t i = 0; i <= ACTORS; i++) {
     actors[i] = actor_create(&r, i, i < ACTORS ? nr_ops : 0);
-    CHECK_OK(thread_start(&threads[i], i < ACTORS ? actor_main : filler_main, actors[i], "history"));
+    OK(thread_start(&threads[i], i < ACTORS ? actor_main : filler_main, actors[i], "history"));
   }
   for (uint32_t i = 0; i <= ACTORS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
   struct actor *const last = actors[ACTORS + 1] = actor_create(&r, ACTORS + 1, 4 * HIST_KEYS);
@@ -604,7 +605,7 @@ static struct history record(uint32_t nr_ops, int workers, bool print) {
     }
     CHECK(stat_of(r.x, "count") == 0 && stat_of(r.x, "iterators") == 0);
     remixdb_unref(last->ref);
-    if (round == 1) CHECK_OK(xdb_flush(r.x));
+    if (round == 1) OK(xdb_flush(r.x));
     if (round != 2) continue;
     remixdb_close(r.x);
     CHECK(remixdb_errcode() == REMIXDB_OK);
@@ -630,12 +631,12 @@ static void check_history(const struct history *h) {
   uint32_t peak;
   why[0] = '\0';
   if (hist_check(h->ops, h->nr, why, sizeof(why), &peak) != HIST_GOOD)
-    fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
+    fail_msg("TEST_SEED=%llu: %s", (unsigned long long)check_seed, why);
   print_message(", at most %u configurations at a time\n", peak);
 }
 
 static uint32_t run_history(uint64_t s, uint32_t nr_ops, int workers) {
-  seed = s;
+  check_seed = s;
   struct history h = record(nr_ops, workers, true);
   check_history(&h);
   free(h.ops);
@@ -745,23 +746,24 @@ static bool spoil_one(const struct book *b, struct hist_op *ops, uint32_t nr, en
 
 static void test_checker_spoilt(void **state) {
   (void)state;
-  seed = seed_from(300);
+  check_seed = seed_from(300);
   struct history h = record(400, 1, true);
   check_history(&h);
   const struct book b = book_make(&h);
   struct hist_op *const ops = hist_alloc(h.nr, sizeof(*ops));
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   for (enum spoil how = 0; how < SPOILS; how++) {
     uint32_t done = 0;
     for (uint32_t tries = 0; done < 40 && tries < 1000000; tries++) {
       memcpy(ops, h.ops, h.nr * sizeof(*ops));
       if (!spoil_one(&b, ops, h.nr, how, &rng)) continue;
       if (hist_check(ops, h.nr, NULL, 0, NULL) != HIST_BAD)
-        fail_msg("TEST_SEED=%llu: a history that was spoilt (%d, try %u) is taken for good", (unsigned long long)seed,
-                 (int)how, tries);
+        fail_msg("TEST_SEED=%llu: a history that was spoilt (%d, try %u) is taken for good",
+                 (unsigned long long)check_seed, (int)how, tries);
       done++;
     }
-    if (done < 40) fail_msg("TEST_SEED=%llu: only %u places to spoil (%d)", (unsigned long long)seed, done, (int)how);
+    if (done < 40)
+      fail_msg("TEST_SEED=%llu: only %u places to spoil (%d)", (unsigned long long)check_seed, done, (int)how);
   }
   free(ops);
   free(b.by);

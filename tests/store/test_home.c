@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 #include "admin/checkpoint.h"
@@ -43,14 +45,14 @@ struct held {
 
 static struct held hold(const char *name, char whose) {
   struct held h = {.whose = whose};
-  CHECK_OK(xdb_open(path_in(name), &opts, e, &h.x));
-  CHECK_OK(xdb_ref(h.x, &h.r));
+  OK(xdb_open(path_in(name), &opts, e, &h.x));
+  OK(xdb_ref(h.x, &h.r));
   return h;
 }
 
 static void let_go(struct held *h) {
   xdb_unref(h->r);
-  CHECK_OK(xdb_close(h->x));
+  OK(xdb_close(h->x));
   h->x = NULL;
 }
 
@@ -60,11 +62,11 @@ static void write_some(struct held *h, uint32_t nr) {
   memset(value, h->whose, sizeof(value));
   for (uint32_t i = 0; i < nr; i++, h->written++) {
     const int len = snprintf(key, sizeof(key), "k%05u", h->written);
-    CHECK_OK(xdb_put(h->r, kref(key, (uint32_t)len), value, VALUE, false));
-    if (i % 50 == 49) CHECK_OK(xdb_sync(h->r));
-    if (i % 100 == 99) CHECK_OK(xdb_flush(h->x));
+    OK(xdb_put(h->r, kref(key, (uint32_t)len), value, VALUE, false));
+    if (i % 50 == 49) OK(xdb_sync(h->r));
+    if (i % 100 == 99) OK(xdb_flush(h->x));
   }
-  CHECK_OK(xdb_sync(h->r));
+  OK(xdb_sync(h->r));
 }
 
 // All that was written is there, nothing else is, and it is whole.
@@ -74,13 +76,13 @@ static void check_store(const char *name, const struct held *was) {
   for (uint32_t i = 0; i < was->written; i++) {
     const int len = snprintf(key, sizeof(key), "k%05u", i);
     uint32_t vlen;
-    CHECK_OK(xdb_get(h.r, kref(key, (uint32_t)len), value, VALUE, &vlen));
+    OK(xdb_get(h.r, kref(key, (uint32_t)len), value, VALUE, &vlen));
     CHECK(vlen == VALUE && value[0] == was->whose && value[VALUE - 1] == was->whose);
   }
   const int len = snprintf(key, sizeof(key), "k%05u", was->written);
   CHECK(xdb_get(h.r, kref(key, (uint32_t)len), NULL, 0, NULL) == REMIXDB_NOTFOUND);
   struct verify_report report;
-  CHECK_OK(verify_store(h.r, &report));
+  OK(verify_store(h.r, &report));
   let_go(&h);
 }
 
@@ -94,8 +96,8 @@ static void on_disk(void) {
   e = simdisk_env(disk);
   memcpy(system_dir, dir, sizeof(dir));
   (void)snprintf(dir, sizeof(dir), "/s");
-  CHECK_OK(env_mkdir(ENV_PATHS(e), dir));
-  CHECK_OK(paths_sync_dir(e, "/"));
+  OK(env_mkdir(ENV_PATHS(e), dir));
+  OK(paths_sync_dir(e, "/"));
 }
 
 static void off_disk(void) {
@@ -105,8 +107,8 @@ static void off_disk(void) {
 }
 
 static void move_dir(const char *from, const char *to) {
-  CHECK_OK(env_rename(ENV_PATHS(e), path_in(from), ENV_PATHS(e), path_in(to)));
-  CHECK_OK(paths_sync_dir(e, dir));
+  OK(env_rename(ENV_PATHS(e), path_in(from), ENV_PATHS(e), path_in(to)));
+  OK(paths_sync_dir(e, dir));
 }
 
 // ---- renamed
@@ -140,7 +142,7 @@ static void run_swapped(void) {
     write_some(&b, KEYS);
     write_some(&a, KEYS / 2);
   }
-  CHECK_OK(checkpoint_make(a.r, path_in("copy")));
+  OK(checkpoint_make(a.r, path_in("copy")));
   struct held copy = a;
   let_go(&b);
   let_go(&a);
@@ -148,7 +150,7 @@ static void run_swapped(void) {
   check_store("one", &b);
   check_store("copy", &copy);
   // what is removed is what has the name
-  CHECK_OK(checkpoint_destroy(e, path_in("one")));
+  OK(checkpoint_destroy(e, path_in("one")));
   check_store("two", &a);
   check_store("copy", &copy);
 }
@@ -158,8 +160,8 @@ static void run_checkpoint(void) {
   struct held a = hold("one", 'a');
   write_some(&a, KEYS);
   move_dir("one", "moved");
-  CHECK_OK(env_mkdir(ENV_PATHS(e), path_in("one")));
-  CHECK_OK(checkpoint_make(a.r, path_in("one")));
+  OK(env_mkdir(ENV_PATHS(e), path_in("one")));
+  OK(checkpoint_make(a.r, path_in("one")));
   write_some(&a, 0);
   struct held copy = a;
   write_some(&a, KEYS);
@@ -265,7 +267,7 @@ static void test_repair_renamed(void **state) {
     moving_env = *e;
     moving_env.ops = &moving_ops;
     moving_left = when;
-    CHECK_OK(repair_store(&moving_env, path_in("one"), NULL));
+    OK(repair_store(&moving_env, path_in("one"), NULL));
     CHECK(moving_left == 0);
     check_store("moved", &a);
     const struct held b = {.whose = 'b', .written = 100};
@@ -292,22 +294,22 @@ static void run_lock_removed(void) {
   struct held a = hold("one", 'a');
   write_some(&a, KEYS);
   expect_locked();
-  CHECK_OK(env_unlink(ENV_PATHS(e), path_in("one/LOCK")));
+  OK(env_unlink(ENV_PATHS(e), path_in("one/LOCK")));
   expect_locked();
   write_some(&a, KEYS);
   expect_locked();
   let_go(&a);
   check_store("one", &a);
   // nor does it who only reads
-  CHECK_OK(env_unlink(ENV_PATHS(e), path_in("one/LOCK")));
+  OK(env_unlink(ENV_PATHS(e), path_in("one/LOCK")));
   struct xdb *x, *y;
   struct remixdb_opts o = opts;
   o.read_only = true;
-  CHECK_OK(xdb_open(path_in("one"), &o, e, &x));
-  CHECK_OK(xdb_open(path_in("one"), &o, e, &y));
-  CHECK_OK(xdb_close(y));
+  OK(xdb_open(path_in("one"), &o, e, &x));
+  OK(xdb_open(path_in("one"), &o, e, &y));
+  OK(xdb_close(y));
   CHECK(xdb_open(path_in("one"), &opts, e, &y) == REMIXDB_LOCKED);
-  CHECK_OK(xdb_close(x));
+  OK(xdb_close(x));
 }
 
 static void test_lock_removed(void **state) {
@@ -337,16 +339,16 @@ static void test_no_directory_locks(void **state) {
   nolock_env = *e;
   nolock_env.ops = &nolock_ops;
   struct held a = {.whose = 'a'}, b = {.whose = 'a'};
-  CHECK_OK(xdb_open(path_in("one"), &opts, &nolock_env, &a.x));
-  CHECK_OK(xdb_ref(a.x, &a.r));
+  OK(xdb_open(path_in("one"), &opts, &nolock_env, &a.x));
+  OK(xdb_ref(a.x, &a.r));
   write_some(&a, KEYS);
   struct xdb *x;
   CHECK(xdb_open(path_in("one"), &opts, &nolock_env, &x) == REMIXDB_LOCKED);
-  CHECK_OK(env_unlink(ENV_PATHS(e), path_in("one/LOCK")));
-  CHECK_OK(xdb_open(path_in("one"), &opts, &nolock_env, &b.x));
-  CHECK_OK(xdb_ref(b.x, &b.r));
+  OK(env_unlink(ENV_PATHS(e), path_in("one/LOCK")));
+  OK(xdb_open(path_in("one"), &opts, &nolock_env, &b.x));
+  OK(xdb_ref(b.x, &b.r));
   b.written = a.written;
-  CHECK_OK(xdb_put(a.r, kref("late", 4), "x", 1, false));
+  OK(xdb_put(a.r, kref("late", 4), "x", 1, false));
   CHECK(xdb_flush(a.x) == REMIXDB_IO);
   CHECK(strstr(err_msg(), "LOCK was removed"));
   CHECK(xdb_put(a.r, kref("later", 5), "x", 1, false) == REMIXDB_IO);

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include "xdb.h"
 #include "store/round.h"
 #include "admin/stats.h"
@@ -19,10 +21,6 @@
 #define TABLE_PAGES 4u
 #define VALUE 100u
 #define FD_MAX 65536
-
-static void ok(enum remixdb_status s) {
-  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, err_msg());
-}
 
 // ---- an env that counts descriptors of tables
 
@@ -89,7 +87,7 @@ static struct xdb *open_store(uint32_t max_open, int workers) {
   o.workers = workers;
   o.worker_cores = "none";
   o.max_open_files = max_open;
-  ok(xdb_open(dir, &o, &env, &x));
+  OK(xdb_open(dir, &o, &env, &x));
   x->compact.build.max_pages = TABLE_PAGES;
   return x;
 }
@@ -112,7 +110,7 @@ static void put(struct xdb_ref *r, uint32_t i, uint32_t version) {
   char buf[32];
   uint8_t val[VALUE];
   value_of(i, version, val);
-  ok(xdb_put(r, key_of(i, buf), val, VALUE, false));
+  OK(xdb_put(r, key_of(i, buf), val, VALUE, false));
 }
 
 static uint32_t nr_keys;
@@ -124,10 +122,10 @@ static void expect_all(struct xdb_ref *r, uint32_t every) {
   uint8_t val[VALUE];
   char buf[32];
   uint32_t i = 0;
-  ok(xdb_iter_create(r, &it));
-  for (ok(xdb_iter_seek(it, kref(NULL, 0))); xdb_iter_valid(it); ok(xdb_iter_skip(it, 1)), i++) {
+  OK(xdb_iter_create(r, &it));
+  for (OK(xdb_iter_seek(it, kref(NULL, 0))); xdb_iter_valid(it); OK(xdb_iter_skip(it, 1)), i++) {
     struct kv_rec rec;
-    ok(xdb_iter_record(it, &rec));
+    OK(xdb_iter_record(it, &rec));
     value_of(i, version_of(i, every), val);
     assert_true(kv_eq(kref(rec.key, rec.klen), key_of(i, buf)));
     assert_int_equal(rec.vlen, VALUE);
@@ -173,7 +171,7 @@ static void *get_main(void *arg) {
 
 static void expect_few_open(struct xdb *x, uint32_t max_open) {
   char *json;
-  ok(xdb_stats(x, &json));
+  OK(xdb_stats(x, &json));
   const char *p = strstr(json, "\"open_files\":");
   assert_non_null(p);
   assert_true(strtoul(p + strlen("\"open_files\":"), NULL, 10) <= max_open);
@@ -186,14 +184,14 @@ static void test_many(void **state) {
   (void)state;
   struct xdb_ref *r;
   struct xdb *x = open_store(OPEN_MAX, 1);
-  ok(xdb_ref(x, &r));
+  OK(xdb_ref(x, &r));
   while (count_tables(x) < TABLES) {
     for (uint32_t n = 0; n < 20000; n++) put(r, nr_keys++, 0);
-    ok(xdb_flush(x));
+    OK(xdb_flush(x));
   }
   expect_few_open(x, OPEN_MAX);
   xdb_unref(r);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   assert_int_equal(atomic_load(&open_tables), 0);
 
   // opening and a scan
@@ -202,7 +200,7 @@ static void test_many(void **state) {
   x = open_store(OPEN_MAX, 2);
   printf("%u tables opened in %u ms\n", count_tables(x), (unsigned)((time_ns() - began) / 1000000));
   assert_true(count_tables(x) >= TABLES);
-  ok(xdb_ref(x, &r));
+  OK(xdb_ref(x, &r));
   expect_all(r, 0);
   assert_true(atomic_load(&open_most) > (int)OPEN_MAX / 2);  // what may be used is used
   expect_few_open(x, OPEN_MAX);
@@ -213,12 +211,12 @@ static void test_many(void **state) {
   struct getter g[4];
   for (uint32_t i = 0; i < 4; i++) {
     g[i] = (struct getter){.x = x, .seed = i, .stop = &stop};
-    ok(thread_start(&g[i].thread, get_main, &g[i], "get"));
+    OK(thread_start(&g[i].thread, get_main, &g[i], "get"));
   }
   for (uint32_t i = 0; i < nr_keys; i += 50) put(r, i, 1);
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   x->compact.build.max_pages = 100 * TABLE_PAGES;
-  ok(xdb_compact(x));
+  OK(xdb_compact(x));
   atomic_store(&stop, true);
   for (uint32_t i = 0; i < 4; i++) {
     (void)pthread_join(g[i].thread, NULL);
@@ -228,7 +226,7 @@ static void test_many(void **state) {
   expect_all(r, 50);
   expect_few_open(x, OPEN_MAX);
   xdb_unref(r);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   assert_int_equal(atomic_load(&open_tables), 0);
 }
 
@@ -238,16 +236,16 @@ static void test_few(void **state) {
   struct xdb_ref *r;
   atomic_store(&open_most, 0);
   struct xdb *x = open_store(16, 10);
-  ok(xdb_ref(x, &r));
+  OK(xdb_ref(x, &r));
   _Atomic bool stop;
   atomic_init(&stop, false);
   struct getter g[20];
   for (uint32_t i = 0; i < 20; i++) {
     g[i] = (struct getter){.x = x, .seed = i, .stop = &stop};
-    ok(thread_start(&g[i].thread, get_main, &g[i], "get"));
+    OK(thread_start(&g[i].thread, get_main, &g[i], "get"));
   }
   for (uint32_t i = 0; i < nr_keys; i += 50) put(r, i, 1);
-  ok(xdb_compact(x));
+  OK(xdb_compact(x));
   atomic_store(&stop, true);
   for (uint32_t i = 0; i < 20; i++) {
     (void)pthread_join(g[i].thread, NULL);
@@ -255,7 +253,7 @@ static void test_few(void **state) {
   }
   expect_few_open(x, 16);
   xdb_unref(r);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
 }
 
 int main(void) {

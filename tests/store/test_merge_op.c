@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "tests/lib/check.h"
 #include "tests/lib/fault.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
@@ -166,15 +167,15 @@ static void test_places(void **state) {
   static uint8_t val[40000];
   static const uint32_t lens[] = {1, 100, 3000, 9000, 40000};
   for (uint32_t variant = 0; variant < 4; variant++) {
-    seed = seed_from(2) + variant;
-    uint64_t rng = seed;
+    check_seed = seed_from(2) + variant;
+    uint64_t rng = check_seed;
     struct remixdb_opts o = small_opts(0);
     o.cache_mb = variant % 2;
     o.compression = variant / 2 ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
     struct simdisk *const d = simdisk_create();
     (void)snprintf(dir, sizeof(dir), "/store");
     struct xdb *x;
-    CHECK_OK(xdb_open(dir, &o, simdisk_env(d), &x));
+    OK(xdb_open(dir, &o, simdisk_env(d), &x));
     struct xdb_ref *const r = remixdb_ref(x);
     CHECK(r);
     for (uint32_t place = 0; place < 4; place++) {
@@ -223,7 +224,7 @@ static void test_failures(void **state) {
   struct simdisk *const d = simdisk_create();
   (void)snprintf(dir, sizeof(dir), "/store");
   struct xdb *x;
-  CHECK_OK(xdb_open(dir, &o, simdisk_env(d), &x));
+  OK(xdb_open(dir, &o, simdisk_env(d), &x));
   struct xdb_ref *const r = remixdb_ref(x);
   CHECK(r && remixdb_put(r, "k", 1, "v", 1) && remixdb_flush(r));
   simdisk_fault(d, SIMDISK_READ, 0, UINT64_MAX, EIO);
@@ -328,8 +329,8 @@ static void test_switched(void **state) {
       if (place) CHECK(remixdb_flush(r) && remixdb_put(r, "other", 5, "x", 1));
       struct switching s = {.x = x, .then = cases[i].then, .first = cases[i].first};
       pthread_t t[2];
-      CHECK_OK(thread_start(&t[0], flush_main, &s, "flush"));
-      CHECK_OK(thread_start(&t[1], write_main, &s, "write"));
+      OK(thread_start(&t[0], flush_main, &s, "flush"));
+      OK(thread_start(&t[1], write_main, &s, "write"));
       CHECK(remixdb_merge(r, "k", 1, switch_fn, &s));
       CHECK(pthread_join(t[0], NULL) == 0 && pthread_join(t[1], NULL) == 0);
       CHECK(s.calls == cases[i].calls && strcmp(s.seen[0], "first") == 0);
@@ -426,7 +427,7 @@ static void *add_main(void *arg) {
 static void test_counters(void **state) {
   (void)state;
   for (int workers = 0; workers < 3; workers++) {
-    seed = seed_from(10) + (uint64_t)workers;
+    check_seed = seed_from(10) + (uint64_t)workers;
     const struct remixdb_opts o = small_opts(workers);
     struct xdb *x = quick_open(&o);
     shrink(x, 120u << 10, 8);
@@ -438,9 +439,9 @@ static void test_counters(void **state) {
     pthread_t t[ADDERS];
     CHECK(taken);
     for (uint32_t i = 0; i < ADDERS; i++) {
-      a[i] = (struct adder){.x = x, .nr = nr, .added = added[i], .busy = &busy, .rng = seed * 100 + i};
+      a[i] = (struct adder){.x = x, .nr = nr, .added = added[i], .busy = &busy, .rng = check_seed * 100 + i};
       for (uint32_t c = 0; c < COUNTERS; c++) a[i].taken[c] = taken + (size_t)c * ADDERS * nr;
-      CHECK_OK(thread_start(&t[i], add_main, &a[i], "add"));
+      OK(thread_start(&t[i], add_main, &a[i], "add"));
     }
     struct xdb_ref *r = remixdb_ref(x);
     CHECK(r);
@@ -524,8 +525,8 @@ static _Noreturn void child_run(int fd, uint64_t s) {
 
 static void test_killed(void **state) {
   (void)state;
-  seed = seed_from(20);
-  uint64_t rng = seed, total = 0, reports = 0;
+  check_seed = seed_from(20);
+  uint64_t rng = check_seed, total = 0, reports = 0;
   uint64_t low[COUNTERS] = {0};
   for (uint32_t round = 0; round < 8; round++) {
     int fds[2];
@@ -535,7 +536,7 @@ static void test_killed(void **state) {
     CHECK(pid >= 0);
     if (pid == 0) {
       (void)close(fds[0]);
-      child_run(fds[1], seed + round);
+      child_run(fds[1], check_seed + round);
     }
     (void)close(fds[1]);
     // from its first report on it lives for a while
@@ -569,7 +570,7 @@ static void test_killed(void **state) {
       const uint64_t n = counter_get(r, k);
       if (n < low[k])
         fail_msg("TEST_SEED=%llu, kill %u: counter %u was %llu when it was synced, and is %llu",
-                 (unsigned long long)seed, round, k, (unsigned long long)low[k], (unsigned long long)n);
+                 (unsigned long long)check_seed, round, k, (unsigned long long)low[k], (unsigned long long)n);
       low[k] = n;
       total += n;
     }
@@ -622,7 +623,7 @@ static void test_power(void **state) {
   (void)snprintf(dir, sizeof(dir), "/store");
   uint64_t cuts = 0;
   for (uint32_t run = 0; run < 2; run++) {
-    seed = seed_from(30) + run;
+    check_seed = seed_from(30) + run;
     struct remixdb_opts o = small_opts(0);
     o.cache_mb = 0;
     o.sync = run ? REMIXDB_SYNC_EACH : REMIXDB_SYNC_NONE;
@@ -632,25 +633,25 @@ static void test_power(void **state) {
       simdisk_no_allocate(d, true);
       simdisk_power_off(d, cut);
       struct tally y;
-      tally_run(d, &o, seed, &y);
+      tally_run(d, &o, check_seed, &y);
       if (cut == UINT64_MAX) {
         calls = simdisk_changes(d);
         stride = 1 + calls / (200 / SLOW);
       }
       for (uint64_t outcome = 0; outcome < 2 && cut != UINT64_MAX; outcome++) {
-        struct simdisk *const left = simdisk_crash(d, seed * 77777 + cut * 3 + outcome);
+        struct simdisk *const left = simdisk_crash(d, check_seed * 77777 + cut * 3 + outcome);
         struct xdb *x;
-        CHECK_OK(xdb_open(dir, &o, simdisk_env(left), &x));
+        OK(xdb_open(dir, &o, simdisk_env(left), &x));
         struct xdb_ref *const r = remixdb_ref(x);
         CHECK(r);
         // the sum says how many there were; each counter must have its share of exactly these
         uint64_t sum = 0, want[COUNTERS] = {0};
         for (uint32_t c = 0; c < COUNTERS; c++) sum += counter_get(r, c);
-        for (uint64_t n = 0; n < sum; n++) want[counter_of(seed, n)]++;
+        for (uint64_t n = 0; n < sum; n++) want[counter_of(check_seed, n)]++;
         for (uint32_t c = 0; c < COUNTERS; c++) CHECK(counter_get(r, c) == want[c]);
         if (sum < y.synced || sum > y.done + 1)
           fail_msg("TEST_SEED=%llu, cut %llu: %llu additions, %llu synced, and %llu are there",
-                   (unsigned long long)seed, (unsigned long long)cut, (unsigned long long)y.done,
+                   (unsigned long long)check_seed, (unsigned long long)cut, (unsigned long long)y.done,
                    (unsigned long long)y.synced, (unsigned long long)sum);
         remixdb_unref(r);
         remixdb_close(x);

@@ -8,6 +8,7 @@
 // until so many operations are done.
 #include <signal.h>
 
+#include "tests/lib/check.h"
 #include "admin/checkpoint.h"
 #include "tests/lib/model.h"
 #include "tests/lib/simdisk.h"
@@ -44,7 +45,7 @@ static const char *step_name = "";
 static void on_hang(int sig) {
   (void)sig;
   char line[200];
-  const int n = snprintf(line, sizeof(line), "TEST_SEED=%llu: %s hangs\n", (unsigned long long)seed, step_name);
+  const int n = snprintf(line, sizeof(line), "TEST_SEED=%llu: %s hangs\n", (unsigned long long)check_seed, step_name);
   if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) _exit(2);
   _exit(1);
 }
@@ -77,7 +78,7 @@ static bool hear(void *priv, const char *what, uint64_t done, uint64_t total) {
 
 static void run_open(struct run *r) {
   choose_opts(r);
-  CHECK_OK(xdb_open(dir, &r->opts, r->env, &r->x));
+  OK(xdb_open(dir, &r->opts, r->env, &r->x));
   shrink(r->x, r->memtable, 4 + (uint32_t)below(&r->m.rng, chance(&r->m.rng, 50) ? 20 : 300));
   static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
   r->x->compact.young_from = from[below(&r->m.rng, sizeof(from))];
@@ -363,9 +364,9 @@ static void do_checkpoint(struct run *r) {
   const uint64_t time = t->s ? t->time : m->time;
   char copy[COPY_DIR_LEN];
   (void)snprintf(copy, sizeof(copy), "%s-copy", dir);
-  CHECK_OK(checkpoint_make(t->s ? t->ref : r->ref, copy));
+  OK(checkpoint_make(t->s ? t->ref : r->ref, copy));
   struct xdb *x;
-  CHECK_OK(xdb_open(copy, &r->opts, r->env, &x));
+  OK(xdb_open(copy, &r->opts, r->env, &x));
   struct xdb_ref *const ref = remixdb_ref(x);
   CHECK(ref);
   model_check_all(m, ref, time);
@@ -373,7 +374,7 @@ static void do_checkpoint(struct run *r) {
   remixdb_unref(ref);
   remixdb_close(x);
   CHECK(remixdb_errcode() == REMIXDB_OK);
-  CHECK_OK(checkpoint_destroy(r->env, copy));
+  OK(checkpoint_destroy(r->env, copy));
 }
 
 static void do_reopen(struct run *r) {
@@ -392,7 +393,7 @@ static void do_clear(struct run *r) {
 
 static void check_gaps(const struct wh *wh) {
   char why[200];
-  if (!wh_gaps_check(wh, why, sizeof(why))) fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
+  if (!wh_gaps_check(wh, why, sizeof(why))) fail_msg("TEST_SEED=%llu: %s", (unsigned long long)check_seed, why);
 }
 
 // The store as a queue: what comes first (or last) goes, again and again, and now and then a key comes to where all has
@@ -471,7 +472,7 @@ static uint64_t oldest_time(const struct run *r) {
 static void run_model(uint64_t s, uint32_t nr) {
   static const uint32_t vlens[] = {40, 300, 300, 2000, 6000, REMIXDB_KV_MAX};
   static const uint32_t keys[KEY_KINDS] = {12, 3000, 500, 2500};
-  seed = s;
+  check_seed = s;
   uint64_t rng = s;
   struct run *const r = calloc(1, sizeof(*r));
   CHECK(r);

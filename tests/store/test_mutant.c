@@ -31,12 +31,12 @@ static struct simdisk *make_store(uint64_t *number_out, uint8_t **image_out, uin
   struct xdb_ref *r;
   char key[64];
   opts = small_opts(0);
-  CHECK_OK(xdb_open("/m", &opts, simdisk_env(d), &x));
-  CHECK_OK(xdb_ref(x, &r));
+  OK(xdb_open("/m", &opts, simdisk_env(d), &x));
+  OK(xdb_ref(x, &r));
   for (uint32_t round = 0; round < 3; round++) {
     for (uint32_t i = round; i < KEYS; i += 1 + round)
-      CHECK_OK(xdb_put(r, kref(key, key_of(i, key)), &round, 4, round == 2 && i % 5 == 0));
-    CHECK_OK(xdb_flush(x));
+      OK(xdb_put(r, kref(key, key_of(i, key)), &round, 4, round == 2 && i % 5 == 0));
+    OK(xdb_flush(x));
   }
   const struct remix *const m = atomic_load(&x->view)->version->parts[0]->remix;
   *number_out = m->number;
@@ -46,7 +46,7 @@ static struct simdisk *make_store(uint64_t *number_out, uint8_t **image_out, uin
   assert_non_null(*image_out);
   memcpy(*image_out, m->image, m->image_size);
   xdb_unref(r);
-  CHECK_OK(xdb_close(x));
+  OK(xdb_close(x));
   return d;
 }
 
@@ -56,17 +56,18 @@ static void check_reads(struct xdb_ref *r, const char *what) {
   struct kv_rec rec;
   char key[64];
   bool there[KEYS] = {false};
-  CHECK_OK(xdb_iter_create(r, &it));
-  CHECK_OK(xdb_iter_seek(it, kref("", 0)));
+  OK(xdb_iter_create(r, &it));
+  OK(xdb_iter_seek(it, kref("", 0)));
   while (xdb_iter_record(it, &rec) == REMIXDB_OK) {
     for (uint32_t i = 0; i < KEYS; i++)
       if (kv_eq(kref(rec.key, rec.klen), kref(key, key_of(i, key)))) there[i] = true;
-    CHECK_OK(xdb_iter_skip(it, 1));
+    OK(xdb_iter_skip(it, 1));
   }
   for (uint32_t i = 0; i < KEYS; i++) {
     const struct kref k = kref(key, key_of(i, key));
-    if ((xdb_get(r, k, NULL, 0, NULL) == REMIXDB_OK) != there[i]) fail_msg("%s: get and scan differ about key %u", what, i);
-    CHECK_OK(xdb_iter_seek(it, k));
+    if ((xdb_get(r, k, NULL, 0, NULL) == REMIXDB_OK) != there[i])
+      fail_msg("%s: get and scan differ about key %u", what, i);
+    OK(xdb_iter_seek(it, k));
     const bool found = xdb_iter_record(it, &rec) == REMIXDB_OK && kv_eq(kref(rec.key, rec.klen), k);
     if (found != there[i]) fail_msg("%s: seek and scan differ about key %u", what, i);
   }
@@ -96,13 +97,13 @@ static void test_mutants(void **state) {
     else file[at] = (uint8_t)(was + 1 + rng_next(&rng) % 254);
     if (at >= 8 && at < 12) store32le(file + 8, 1);
     store64le(file + len - 8, hash64_seed(file, len - 8, number));
-    (void)snprintf(what, sizeof(what), "TEST_SEED=%llu mutant %u, byte %llu, %02x to %02x", (unsigned long long)seed_from(1), i,
-                   (unsigned long long)at, was, file[at]);
+    (void)snprintf(what, sizeof(what), "TEST_SEED=%llu mutant %u, byte %llu, %02x to %02x",
+                   (unsigned long long)seed_from(1), i, (unsigned long long)at, was, file[at]);
     int fd;
-    CHECK_OK(env_open(ENV_PATHS(e), path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
-    CHECK_OK(env_write(e, fd, path, file, len, 0));
-    CHECK_OK(env_sync_all(e, fd, path));
-    CHECK_OK(env_close(e, fd, path));
+    OK(env_open(ENV_PATHS(e), path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+    OK(env_write(e, fd, path, file, len, 0));
+    OK(env_sync_all(e, fd, path));
+    OK(env_close(e, fd, path));
     struct remixdb_opts o = opts;
     o.read_only = true;
     struct xdb *x;
@@ -111,7 +112,7 @@ static void test_mutants(void **state) {
       refused++;
       continue;
     }
-    CHECK_OK(xdb_ref(x, &r));
+    OK(xdb_ref(x, &r));
     struct verify_report report;
     if (verify_store(r, &report) == REMIXDB_OK) {
       check_reads(r, what);
@@ -120,7 +121,7 @@ static void test_mutants(void **state) {
       seen++;
     }
     xdb_unref(r);
-    CHECK_OK(xdb_close(x));
+    OK(xdb_close(x));
   }
   print_message("%u mutants: %u refused, %u seen by verify, %u that read the same\n", nr, refused, seen, same);
   CHECK(refused > nr / 20 && seen > nr / 20);

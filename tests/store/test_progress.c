@@ -4,6 +4,7 @@
 // given up at any report.
 #include <errno.h>
 
+#include "tests/lib/check.h"
 #include "tests/lib/store.h"
 
 #define KEYS 1000u
@@ -114,7 +115,7 @@ static struct xdb *open_slow(int workers, bool links) {
   struct remixdb_opts o = small_opts(workers);
   struct xdb *x = NULL;
   atomic_store(&sync_ms, 0);
-  CHECK_OK(xdb_open(dir, &o, slow_env(links), &x));
+  OK(xdb_open(dir, &o, slow_env(links), &x));
   shrink(x, 1u << 19, 64);  // a compaction is several rounds
   return x;
 }
@@ -170,7 +171,7 @@ static void test_waiting_is_told(void **state) {
     const uint32_t c = n % 2;
     atomic_store(&sync_ms, 0);
     put_all(r, n);
-    CHECK_OK(xdb_wait_idle(x));
+    OK(xdb_wait_idle(x));
     CHECK(remixdb_put(r, "one more", 8, "", 0));
     atomic_store(&sync_ms, n < 2 ? 60 : 20);
     struct told t;
@@ -193,7 +194,7 @@ static void give_up_everywhere(struct xdb *x, struct xdb_ref *r, const struct ca
     CHECK(at < 200);
     atomic_store(&sync_ms, 0);
     put_all(r, ++*stamp);
-    CHECK_OK(xdb_wait_idle(x));
+    OK(xdb_wait_idle(x));
     CHECK(remixdb_put(r, "one more", 8, "", 0));
     atomic_store(&sync_ms, 20);
     struct told t;

@@ -21,6 +21,7 @@
 #include "remix/remix.c"
 #include "view/merge.c"
 
+#include "tests/lib/check.h"
 #include "xdb.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
@@ -228,13 +229,13 @@ static void gaps_check(struct xdb *x) {
 }
 
 static void queue_open(struct queue *q, const struct plan *p) {
-  seed = seed_from(1);
-  *q = (struct queue){.plan = p, .rng = seed};
+  check_seed = seed_from(1);
+  *q = (struct queue){.plan = p, .rng = check_seed};
   struct remixdb_opts o = small_opts(0);
   o.cache_mb = 64;
   o.memtable_mb = 64;
   q->disk = simdisk_create();
-  CHECK_OK(xdb_open("/store", &o, simdisk_env(q->disk), &q->x));
+  OK(xdb_open("/store", &o, simdisk_env(q->disk), &q->x));
   shrink(q->x, p->memtable, 300);
   if (p->flags & YOUNG) q->x->compact.young_from = 1;
   CHECK((q->ref = remixdb_ref(q->x)) && (q->it = remixdb_iter_create(q->ref)) && (q->batch = remixdb_batch_create()));

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,11 +30,6 @@
 #include "lib.h"
 
 #define PATH_SIZE 512
-
-#define CHECK(cond)                                                                                 \
-  do {                                                                                              \
-    if (!(cond)) fail_msg("line %d: %s (%s: %s)", __LINE__, #cond, status_now(), remixdb_errmsg()); \
-  } while (0)
 
 // The message begins with the system's own words.
 static bool reason_is(int errnum) {

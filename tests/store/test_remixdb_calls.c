@@ -3,6 +3,7 @@
 // The public contract of what goes beyond putting, getting and iterating forward: merges, batches, many gets as one,
 // iterators backward and without copying, snapshots, checkpoints and their like. Arguments, statuses, messages, and
 // what a refused call leaves as it was.
+#include "tests/lib/check.h"
 #include "tests/lib/contract.h"
 #include "tests/lib/store.h"
 

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,10 +27,6 @@
 #define DIR_NAME "/store"
 #define NR_KEYS 1000u
 #define ROUNDS 4u
-
-static void ok(enum remixdb_status s) {
-  if (s != REMIXDB_OK) fail_msg("%s: %s", remixdb_strerror(s), err_msg());
-}
 
 static bool without_keys;  // compressed ones
 
@@ -59,30 +57,30 @@ static struct simdisk *make_store(enum remixdb_compression compression) {
   const struct remixdb_opts o = options(compression);
   struct xdb *x;
   struct xdb_ref *r;
-  ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
-  ok(xdb_ref(x, &r));
+  OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  OK(xdb_ref(x, &r));
   for (uint32_t round = 1; round <= ROUNDS; round++) {
     for (uint32_t part = with_young && round == ROUNDS ? 1 : 2; part <= 2; part++) {
       for (uint32_t i = 0; i < NR_KEYS; i++) {
         char k[64], v[256];
         const uint32_t klen = key_of(i, k);
         if (with_young && round == ROUNDS && is_some(i) != (part == 1)) continue;
-        if (touches(i, round)) ok(xdb_put(r, kref(k, klen), v, value_of(i, round, v), deletes(i, round)));
+        if (touches(i, round)) OK(xdb_put(r, kref(k, klen), v, value_of(i, round, v), deletes(i, round)));
       }
       if (part == 1) {
         x->compact.young_from = 8;
         x->compact.memtable_size = 0;  // nothing is handed back
-        ok(xdb_flush(x));
+        OK(xdb_flush(x));
         char *json;
-        ok(xdb_stats(x, &json));
+        OK(xdb_stats(x, &json));
         assert_non_null(strstr(json, "\"young_views\":1,"));
         mem_free(json);
       }
     }
-    if (round < ROUNDS) ok(xdb_flush(x));
+    if (round < ROUNDS) OK(xdb_flush(x));
   }
   xdb_unref(r);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   return disk;
 }
 
@@ -96,8 +94,8 @@ static struct tally look(struct simdisk *disk) {
   const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
   struct xdb *x;
   struct xdb_ref *r;
-  ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
-  ok(xdb_ref(x, &r));
+  OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  OK(xdb_ref(x, &r));
   for (uint32_t i = 0; i < NR_KEYS; i++) {
     char k[64], v[256], got[256];
     uint32_t len = 0, round = ROUNDS;
@@ -119,9 +117,9 @@ static struct tally look(struct simdisk *disk) {
       }
     assert_true(found);
   }
-  ok(verify_store(r, NULL));
+  OK(verify_store(r, NULL));
   xdb_unref(r);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   return t;
 }
 
@@ -138,7 +136,7 @@ static bool name_add(void *arg, const char *name) {
 }
 static struct name_list names_of(struct simdisk *disk, const char *dir) {
   struct name_list l = {.nr = 0};
-  ok(paths_list(simdisk_env(disk), dir, name_add, &l));
+  OK(paths_list(simdisk_env(disk), dir, name_add, &l));
   return l;
 }
 static const char *path_of(const char *name) {
@@ -149,7 +147,7 @@ static const char *path_of(const char *name) {
 static bool report_has(struct simdisk *disk, const char *text) {
   uint8_t *buf;
   size_t len;
-  ok(env_read_file(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/lost.1/REPORT", 1 << 20, &buf, &len));
+  OK(env_read_file(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/lost.1/REPORT", 1 << 20, &buf, &len));
   const bool has = strstr((const char *)buf, text) != NULL;
   mem_free(buf);
   return has;
@@ -161,7 +159,7 @@ static void test_whole(void **state) {
   for (uint32_t way = 0; way < 2; way++) {
     struct simdisk *disk = make_store(way ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
     struct repair_report rep;
-    ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
+    OK(repair_store(simdisk_env(disk), DIR_NAME, &rep));
     assert_true(rep.tables >= 1 && rep.tables_damaged == 0 && rep.tables_lost == 0 && rep.blocks_lost == 0 &&
                 rep.log_bytes_lost == 0 && !rep.version_lost);
     const struct tally t = look(disk);
@@ -171,7 +169,7 @@ static void test_whole(void **state) {
     bool current = false;
     for (uint32_t i = 0; i < l.nr; i++) current = current || strcmp(l.names[i], FILES_CURRENT) == 0;
     assert_true(current);
-    ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));  // and again
+    OK(repair_store(simdisk_env(disk), DIR_NAME, &rep));  // and again
     assert_int_equal(look(disk).newest, NR_KEYS);
     simdisk_destroy(disk);
   }
@@ -191,12 +189,12 @@ static void test_each_file(void **state) {
         struct simdisk *disk = simdisk_crash(whole, 1);
         struct repair_report rep;
         const int64_t size = simdisk_size(disk, path_of(l.names[i]));
-        if (damage == 0) ok(env_unlink(ENV_PATHS(simdisk_env(disk)), path_of(l.names[i])));
+        if (damage == 0) OK(env_unlink(ENV_PATHS(simdisk_env(disk)), path_of(l.names[i])));
         else
           for (int64_t off = 0; off < 64 && off < size; off++)
             assert_true(simdisk_flip(disk, path_of(l.names[i]),
                                      (uint64_t)(damage == 1 ? off + 20 : size - 1 - off) % (uint64_t)size, 0x5a));
-        ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
+        OK(repair_store(simdisk_env(disk), DIR_NAME, &rep));
         const struct tally t = look(disk);
         if (kind == FILES_IS_REMIX) assert_int_equal(t.newest, NR_KEYS);  // the tables have it all
         if (kind == FILES_IS_CURRENT) assert_true(rep.version_lost && t.newest == NR_KEYS);
@@ -231,12 +229,12 @@ static void damage(struct simdisk *disk, const char *name, enum damage what) {
     end--;
   const uint64_t at = what == FIRST ? 40 : what == MIDDLE ? end / 2 : end - 1;
   if (what == GONE) {
-    ok(env_unlink(ENV_PATHS(env), path_of(name)));
+    OK(env_unlink(ENV_PATHS(env), path_of(name)));
   } else if (what == CUT) {
     int fd;
-    ok(env_open(ENV_PATHS(env), path_of(name), ENV_READ | ENV_WRITE, &fd));
-    ok(env_truncate(env, fd, path_of(name), end / 3));
-    ok(env_close(env, fd, path_of(name)));
+    OK(env_open(ENV_PATHS(env), path_of(name), ENV_READ | ENV_WRITE, &fd));
+    OK(env_truncate(env, fd, path_of(name), end / 3));
+    OK(env_close(env, fd, path_of(name)));
   } else {
     assert_true(simdisk_flip(disk, path_of(name), at, 0x5a));
   }
@@ -245,7 +243,7 @@ static void damage(struct simdisk *disk, const char *name, enum damage what) {
 // Repairs, and checks what is told against what is there. Returns the keys that are not what they were.
 static uint32_t check_told(struct simdisk *disk, const char *what, bool *told_out) {
   struct repair_report rep;
-  ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
+  OK(repair_store(simdisk_env(disk), DIR_NAME, &rep));
   const struct tally t = look(disk);
   const uint32_t changed = t.older + t.none;
   *told_out = rep.losses > 0;
@@ -299,10 +297,10 @@ static void test_told(void **state) {
 
 static void log_put(struct wal *w, const char *key, const char *value) {
   uint64_t gen;
-  ok(wal_begin(w, kv_rec_size((uint32_t)strlen(key), (uint32_t)strlen(value), false), &gen));
+  OK(wal_begin(w, kv_rec_size((uint32_t)strlen(key), (uint32_t)strlen(value), false), &gen));
   (void)wal_put(w, kref(key, (uint32_t)strlen(key)), value, (uint32_t)strlen(value), false);
   wal_end(w);
-  ok(wal_sync(w));
+  OK(wal_sync(w));
 }
 
 // CURRENT is lost, and the log has a hole: its segments say "old", the hole "new", the tables what they were given.
@@ -313,36 +311,36 @@ static void repair_hole(bool released, char *value, uint32_t cap, struct repair_
   const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
   struct xdb *x;
   struct xdb_ref *r;
-  ok(xdb_open(DIR_NAME, &o, env, &x));
+  OK(xdb_open(DIR_NAME, &o, env, &x));
   const uint64_t id = x->store_id;
-  ok(xdb_ref(x, &r));
-  ok(xdb_put(r, kref("key", 3), released ? "new" : "before", released ? 3 : 6, false));
-  if (released) ok(xdb_put(r, kref("other", 5), "same", 4, false));
+  OK(xdb_ref(x, &r));
+  OK(xdb_put(r, kref("key", 3), released ? "new" : "before", released ? 3 : 6, false));
+  if (released) OK(xdb_put(r, kref("other", 5), "same", 4, false));
   x->compact.memtable_size = 0;
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   xdb_unref(r);
-  ok(xdb_close(x));
-  ok(env_unlink(ENV_PATHS(env), path_of(FILES_CURRENT)));
+  OK(xdb_close(x));
+  OK(env_unlink(ENV_PATHS(env), path_of(FILES_CURRENT)));
   const struct wal_opts wo = {.dir = simdisk_dir(env, DIR_NAME), .store_id = id, .step = 64u << 10};
   struct wal *w;
-  ok(wal_open(&wo, 1, 0, true, NULL, NULL, NULL, &w));
+  OK(wal_open(&wo, 1, 0, true, NULL, NULL, NULL, &w));
   log_put(w, "other", "same");
   log_put(w, "key", "old");
   const uint64_t hole = wal_segment_bytes(w);
   log_put(w, "key", "new");
-  ok(wal_switch(w, NULL, NULL));
+  OK(wal_switch(w, NULL, NULL));
   log_put(w, "last", "x");
-  ok(wal_close(w));
+  OK(wal_close(w));
   assert_true(simdisk_flip(disk, path_of("wal-0"), hole + 45, 1));
-  ok(repair_store(env, DIR_NAME, rep));
-  ok(xdb_open(DIR_NAME, &o, env, &x));
-  ok(xdb_ref(x, &r));
+  OK(repair_store(env, DIR_NAME, rep));
+  OK(xdb_open(DIR_NAME, &o, env, &x));
+  OK(xdb_ref(x, &r));
   uint32_t len = 0;
-  ok(xdb_get(r, kref("key", 3), value, cap - 1, &len));
+  OK(xdb_get(r, kref("key", 3), value, cap - 1, &len));
   value[len] = '\0';
-  ok(xdb_get(r, kref("last", 4), NULL, 0, NULL));
+  OK(xdb_get(r, kref("last", 4), NULL, 0, NULL));
   xdb_unref(r);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   assert_true(report_has(disk, "is a guess"));
   simdisk_destroy(disk);
 }
@@ -382,11 +380,11 @@ static void test_format_bits(void **state) {
       const uint64_t at = format_at(kind, simdisk_size(disk, path_of(l.names[i]))) + bit / 8;
       assert_true(simdisk_flip(disk, path_of(l.names[i]), at, (uint8_t)(1u << bit % 8)));
       const enum remixdb_status s = xdb_open(DIR_NAME, &o, simdisk_env(disk), &x);
-      if (s == REMIXDB_OK) ok(xdb_close(x));  // a spare of the log
-      else assert_int_equal(s, REMIXDB_CORRUPT);
+      if (s == REMIXDB_OK) OK(xdb_close(x));  // a spare of the log
+      else FAILS(s, REMIXDB_CORRUPT);
       assert_true(s != REMIXDB_OK || kind == FILES_IS_LOG);
       refused += s != REMIXDB_OK;
-      ok(repair_store(simdisk_env(disk), DIR_NAME, NULL));
+      OK(repair_store(simdisk_env(disk), DIR_NAME, NULL));
       assert_int_equal(look(disk).newest, NR_KEYS);
       simdisk_destroy(disk);
     }
@@ -415,7 +413,7 @@ static void test_later_format(void **state) {
     if (kind == FILES_IS_LOG) store64le(bytes + 504, hash64(bytes, 448));
     assert_true(simdisk_poke(disk, path, 0, bytes, size));
     free(bytes);
-    assert_int_equal(repair_store(simdisk_env(disk), DIR_NAME, NULL), REMIXDB_VERSION);
+    FAILS(repair_store(simdisk_env(disk), DIR_NAME, NULL), REMIXDB_VERSION);
     assert_int_equal(names_of(disk, DIR_NAME).nr, l.nr);
     refused++;
     simdisk_destroy(disk);
@@ -442,7 +440,7 @@ static void test_unreadable(void **state) {
   const struct name_list l = names_of(whole, DIR_NAME);
   struct simdisk *disk = simdisk_crash(whole, 1);
   struct repair_report all;
-  ok(repair_store(simdisk_env(disk), DIR_NAME, &all));
+  OK(repair_store(simdisk_env(disk), DIR_NAME, &all));
   simdisk_destroy(disk);
   for (uint32_t i = 0; i < l.nr; i++) {
     if (files_kind_of(l.names[i], NULL) != FILES_IS_TABLE) continue;
@@ -455,7 +453,7 @@ static void test_unreadable(void **state) {
                     : way == 1 ? SIMDISK_STAT
                                : SIMDISK_READ,
                     0, UINT64_MAX, way == 0 ? EACCES : EIO);
-      ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
+      OK(repair_store(simdisk_env(disk), DIR_NAME, &rep));
       for (uint32_t c = 0; c < SIMDISK_CALLS; c++) simdisk_fault(disk, (enum simdisk_call)c, 0, 0, 0);
       assert_int_equal(rep.tables_lost, 1);
       assert_int_equal(rep.tables, all.tables - 1);
@@ -485,10 +483,10 @@ static void test_no_descriptor(void **state) {
       const enum remixdb_status s = repair_store(simdisk_env(disk), DIR_NAME, &rep);
       hit = simdisk_calls(disk, SIMDISK_OPEN) > skip;
       simdisk_fault(disk, SIMDISK_OPEN, 0, 0, 0);
-      if (hit) assert_int_equal(s, REMIXDB_NOMEM);
-      else ok(s);
+      if (hit) FAILS(s, REMIXDB_NOMEM);
+      else OK(s);
       refused += hit;
-      if (hit) ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
+      if (hit) OK(repair_store(simdisk_env(disk), DIR_NAME, &rep));
       assert_true(rep.tables_lost == 0 && rep.tables_damaged == 0);
       assert_int_equal(look(disk).newest, NR_KEYS);
       simdisk_destroy(disk);
@@ -550,7 +548,7 @@ static void test_bad_sector(void **state) {
       struct simdisk *disk = simdisk_crash(whole, 1);
       struct repair_report rep;
       if (headless) assert_true(simdisk_flip(disk, path_of(name), size - 1, 0x5a));
-      ok(repair_store(bad_env(disk, name, at), DIR_NAME, &rep));
+      OK(repair_store(bad_env(disk, name, at), DIR_NAME, &rep));
       assert_int_equal(rep.tables_damaged, 1);
       const struct tally t = look(disk);
       assert_true(t.newest + 70 > NR_KEYS && t.newest < NR_KEYS);
@@ -569,17 +567,17 @@ static void test_bad_sector_long(void **state) {
   struct xdb *x;
   struct xdb_ref *r;
   static uint8_t value[LEN];
-  ok(xdb_open(DIR_NAME, &o, simdisk_env(whole), &x));
-  ok(xdb_ref(x, &r));
+  OK(xdb_open(DIR_NAME, &o, simdisk_env(whole), &x));
+  OK(xdb_ref(x, &r));
   for (uint32_t i = 0; i < NR; i++) {
     char k[64];
     memset(value, (int)i, LEN);
-    ok(xdb_put(r, kref(k, key_of(i, k)), value, LEN, false));
+    OK(xdb_put(r, kref(k, key_of(i, k)), value, LEN, false));
   }
   x->compact.memtable_size = 0;
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   xdb_unref(r);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   const struct name_list l = names_of(whole, DIR_NAME);
   const char *const name = largest_table(whole, &l);
   const uint64_t size = (uint64_t)simdisk_size(whole, path_of(name));
@@ -587,9 +585,9 @@ static void test_bad_sector_long(void **state) {
   for (uint64_t page = 0; page < NR * LEN / BLOCK_PAGE; page += 7) {
     struct simdisk *disk = simdisk_crash(whole, 1);
     uint32_t kept = 0;
-    ok(repair_store(bad_env(disk, name, page * BLOCK_PAGE + 2048), DIR_NAME, NULL));
-    ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
-    ok(xdb_ref(x, &r));
+    OK(repair_store(bad_env(disk, name, page * BLOCK_PAGE + 2048), DIR_NAME, NULL));
+    OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+    OK(xdb_ref(x, &r));
     for (uint32_t i = 0; i < NR; i++) {
       char k[64];
       uint32_t len;
@@ -599,7 +597,7 @@ static void test_bad_sector_long(void **state) {
     }
     assert_int_equal(kept, NR - 1);
     xdb_unref(r);
-    ok(xdb_close(x));
+    OK(xdb_close(x));
     simdisk_destroy(disk);
   }
   simdisk_destroy(whole);
@@ -612,32 +610,32 @@ static void test_log(void **state) {
   const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
   struct xdb *x;
   struct xdb_ref *r;
-  ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
-  ok(xdb_ref(x, &r));
+  OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  OK(xdb_ref(x, &r));
   uint64_t at[10];
   for (uint32_t i = 0; i < 10; i++) {
     char k[16];
     at[i] = wal_segment_bytes(x->wal);
-    ok(xdb_put(r, kref(k, (uint32_t)snprintf(k, sizeof(k), "key%u", i)), "value", 5, false));
-    ok(xdb_sync(r));
+    OK(xdb_put(r, kref(k, (uint32_t)snprintf(k, sizeof(k), "key%u", i)), "value", 5, false));
+    OK(xdb_sync(r));
   }
   xdb_unref(r);
   x->leave_log = true;
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   assert_true(simdisk_flip(disk, DIR_NAME "/wal-0", at[4] + 8, 1));
-  assert_int_equal(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x), REMIXDB_CORRUPT);
+  FAILS(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x), REMIXDB_CORRUPT);
   struct repair_report rep;
-  ok(repair_store(simdisk_env(disk), DIR_NAME, &rep));
+  OK(repair_store(simdisk_env(disk), DIR_NAME, &rep));
   assert_true(rep.log_records == 9 && rep.log_bytes_lost > 0);
-  ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
-  ok(xdb_ref(x, &r));
+  OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  OK(xdb_ref(x, &r));
   for (uint32_t i = 0; i < 10; i++) {
     char k[16];
     assert_int_equal(xdb_get(r, kref(k, (uint32_t)snprintf(k, sizeof(k), "key%u", i)), NULL, 0, NULL),
                      i == 4 ? REMIXDB_NOTFOUND : REMIXDB_OK);
   }
   xdb_unref(r);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   simdisk_destroy(disk);
 }
 
@@ -661,12 +659,12 @@ static void test_cuts(void **state) {
       struct xdb *x;
       const enum remixdb_status s = xdb_open(DIR_NAME, &o, simdisk_env(after), &x);
       if (s == REMIXDB_OK) {
-        ok(xdb_close(x));
+        OK(xdb_close(x));
         opened++;
         assert_int_equal(look(after).newest, NR_KEYS);
         break;
       }
-      assert_int_equal(s, REMIXDB_CORRUPT);
+      FAILS(s, REMIXDB_CORRUPT);
       refused++;
       if (again == 0) {  // cut a second time, early or late
         simdisk_power_off(after, cut % 2 ? cut % 40 : cut);
@@ -678,7 +676,7 @@ static void test_cuts(void **state) {
       }
     }
     const enum remixdb_status last = repair_store(simdisk_env(after), DIR_NAME, NULL);
-    ok(last);
+    OK(last);
     assert_int_equal(look(after).newest, NR_KEYS);
     simdisk_destroy(after);
     (void)st;
@@ -704,15 +702,15 @@ static void test_others(void **state) {
     struct simdisk *disk = simdisk_create();
     struct env *env = simdisk_env(disk);
     uint32_t nr = 0;
-    ok(env_mkdir(ENV_PATHS(env), DIR_NAME));
+    OK(env_mkdir(ENV_PATHS(env), DIR_NAME));
     for (; nr < 4 && dirs[i][nr].name; nr++) {
       int fd;
-      ok(env_open(ENV_PATHS(env), path_of(dirs[i][nr].name), ENV_WRITE | ENV_CREATE, &fd));
-      ok(env_write(env, fd, dirs[i][nr].name, dirs[i][nr].text, strlen(dirs[i][nr].text), 0));
-      ok(env_close(env, fd, dirs[i][nr].name));
+      OK(env_open(ENV_PATHS(env), path_of(dirs[i][nr].name), ENV_WRITE | ENV_CREATE, &fd));
+      OK(env_write(env, fd, dirs[i][nr].name, dirs[i][nr].text, strlen(dirs[i][nr].text), 0));
+      OK(env_close(env, fd, dirs[i][nr].name));
     }
     const uint64_t changes = simdisk_changes(disk);
-    assert_int_equal(repair_store(env, DIR_NAME, NULL), REMIXDB_NOTFOUND);
+    FAILS(repair_store(env, DIR_NAME, NULL), REMIXDB_NOTFOUND);
     assert_int_equal(simdisk_changes(disk), changes);
     assert_int_equal(names_of(disk, DIR_NAME).nr, nr);
     simdisk_destroy(disk);
@@ -724,12 +722,12 @@ static void test_refusals(void **state) {
   struct simdisk *disk = make_store(REMIXDB_COMPRESSION_NONE);
   const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
   struct xdb *x;
-  ok(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
-  assert_int_equal(repair_store(simdisk_env(disk), DIR_NAME, NULL), REMIXDB_LOCKED);
-  ok(xdb_close(x));
-  assert_int_equal(repair_store(simdisk_env(disk), "/nowhere", NULL), REMIXDB_NOTFOUND);
-  ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), "/empty"));
-  assert_int_equal(repair_store(simdisk_env(disk), "/empty", NULL), REMIXDB_NOTFOUND);
+  OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  FAILS(repair_store(simdisk_env(disk), DIR_NAME, NULL), REMIXDB_LOCKED);
+  OK(xdb_close(x));
+  FAILS(repair_store(simdisk_env(disk), "/nowhere", NULL), REMIXDB_NOTFOUND);
+  OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), "/empty"));
+  FAILS(repair_store(simdisk_env(disk), "/empty", NULL), REMIXDB_NOTFOUND);
   simdisk_destroy(disk);
 }
 
@@ -747,7 +745,7 @@ static void test_nothing_left(void **state) {
     s = repair_store(simdisk_env(disk), DIR_NAME, NULL);
     simdisk_space(disk, UINT64_MAX);
     if (s == REMIXDB_OK) break;
-    assert_int_equal(s, REMIXDB_NOSPACE);
+    FAILS(s, REMIXDB_NOSPACE);
     assert_int_equal(simdisk_used(disk), used);
     assert_int_equal(names_of(disk, DIR_NAME).nr, before.nr);
     refused++;
@@ -767,11 +765,11 @@ static void test_nothing_left(void **state) {
       s = repair_store(simdisk_env(disk), DIR_NAME, NULL);
       const bool hit = simdisk_calls(disk, calls[c]) > skip;
       simdisk_fault(disk, calls[c], 0, 0, 0);
-      ok(files_repair_pending(simdisk_dir(simdisk_env(disk), DIR_NAME), &pending));
+      OK(files_repair_pending(simdisk_dir(simdisk_env(disk), DIR_NAME), &pending));
       if (s != REMIXDB_OK && !pending && names_of(disk, DIR_NAME).nr == before.nr) refused++;
       else if (s != REMIXDB_OK && !pending)
         assert_true(names_of(disk, DIR_NAME "/lost.1").nr > 0);  // it is done, all but the end
-      if (pending) ok(repair_store(simdisk_env(disk), DIR_NAME, NULL));
+      if (pending) OK(repair_store(simdisk_env(disk), DIR_NAME, NULL));
       assert_int_equal(look(disk).newest, NR_KEYS);
       simdisk_destroy(disk);
       if (!hit) break;

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,11 +28,6 @@
 static struct simdisk *disk;
 static struct xdb *x;
 static struct xdb_ref *ref;
-
-#define CHECK(cond)                                                                             \
-  do {                                                                                          \
-    if (!(cond)) fail_msg("line %d: %s (last message: %s)", __LINE__, #cond, remixdb_errmsg()); \
-  } while (0)
 
 static void open_store(struct simdisk *d, int workers, size_t memtable_mb) {
   struct remixdb_opts o;
@@ -68,8 +65,8 @@ static bool add_log(void *arg, const char *name) {
 static struct logs logs_of(struct simdisk *d) {
   struct logs l = {.d = d};
   struct env_dir dir;
-  assert_int_equal(env_dir_open(ENV_PATHS(simdisk_env(d)), DIR_NAME, &dir), REMIXDB_OK);
-  assert_int_equal(env_list(&dir, add_log, &l), REMIXDB_OK);
+  OK(env_dir_open(ENV_PATHS(simdisk_env(d)), DIR_NAME, &dir));
+  OK(env_list(&dir, add_log, &l));
   env_dir_close(&dir);
   return l;
 }

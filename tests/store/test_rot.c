@@ -8,6 +8,7 @@
 //
 // In a release build all of it is done, but of the third store, which adds little to the first, a quarter; in others a
 // sample. ROT_ALL=1 does everything; a failure prints the seed, and ROT_SEED repeats it.
+#include "tests/lib/check.h"
 #include "tests/lib/tiny.h"
 
 #include <errno.h>
@@ -32,13 +33,6 @@ static uint64_t nr_flips, nr_cuts, nr_refused, nr_errors, nr_unseen;
 static bool chosen(void) { return sample == 1 || rng_next(&rng) % sample == 0; }
 
 // What is being done, for messages.
-static char what[160];
-#define CHECK(cond)                                                                                                  \
-  do {                                                                                                               \
-    if (!(cond))                                                                                                     \
-      fail_msg("ROT_SEED=%llu, %s, line %d: %s (last message: %s)", (unsigned long long)seed, what, __LINE__, #cond, \
-               err_msg());                                                                                           \
-  } while (0)
 
 // ---- the stores
 
@@ -53,17 +47,17 @@ static struct tiny *make_store(bool ckeys, bool tags) {
   struct tiny *const t = tiny_create(ckeys, tags, REMIXDB_COMPRESSION_NONE);
   tiny_open(t);
   for (uint32_t i = 0; i < 40; i++) tiny_put(t, KEY(2 * i), 40 + i % 30, false);
-  TINY_OK(xdb_flush(t->x));
+  OK(xdb_flush(t->x));
   for (uint32_t i = 0; i < 10; i++) tiny_put(t, KEY(7 * i), 10 + i, i % 2);
   for (uint32_t i = 0; i < 5; i++) tiny_del(t, KEY(16 * i + 2));
-  TINY_OK(xdb_flush(t->x));
+  OK(xdb_flush(t->x));
   for (uint32_t life = 0; life < 3; life++) {
     for (uint32_t i = 0; i < 4; i++) {
       tiny_put(t, KEY(100 + 10 * life + i), 12, false);
-      if (i == 1) TINY_OK(xdb_sync(t->ref));
+      if (i == 1) OK(xdb_sync(t->ref));
     }
     tiny_del(t, KEY(14 + 20 * life));
-    TINY_OK(tiny_close(t));
+    OK(tiny_close(t));
     if (life < 2) tiny_open(t);
   }
   if (ckeys) tiny_drop_pool(t);  // the other store shows that they are nothing
@@ -78,9 +72,9 @@ static struct tiny *make_zstd(void) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_ZSTD);
   tiny_open(t);
   for (uint32_t i = 0; i < 26; i++) tiny_put(t, KEY(i), 1800, false);
-  TINY_OK(xdb_flush(t->x));
+  OK(xdb_flush(t->x));
   tiny_put(t, KEY(3), 30, false);
-  TINY_OK(tiny_close(t));
+  OK(tiny_close(t));
   tiny_drop_pool(t);
   uint8_t dict_len[4];
   CHECK(simdisk_peek(t->disk, tiny_path("000001.sst"),
@@ -225,7 +219,7 @@ static void each_store(void (*fn)(struct tiny *t, const struct files *f)) {
   for (size_t i = 0; i < STORES; i++) {
     struct tiny *const t = stores[i].make();
     struct files f;
-    (void)snprintf(what, sizeof(what), "%s", stores[i].name);
+    (void)snprintf(check_what, sizeof(check_what), "%s", stores[i].name);
     sample = all ? 1 : stores[i].sample;
     tiny_check(t, true);
     files_load(&f, t);
@@ -242,7 +236,7 @@ static void flip_all(struct tiny *t, const struct files *f) {
     for (size_t off = 0; off < x->len; off++) {
       for (uint32_t bit = 0; bit < 8; bit++) {
         if (!chosen()) continue;
-        (void)snprintf(what, sizeof(what), "bit %u of byte %zu of %s (of %zu)", bit, off, x->name, x->len);
+        (void)snprintf(check_what, sizeof(check_what), "bit %u of byte %zu of %s (of %zu)", bit, off, x->name, x->len);
         CHECK(simdisk_flip(t->disk, tiny_path(x->name), off, (uint8_t)(1u << bit)));
         check_damaged(t, x, fate_of_flip(x, off));
         CHECK(simdisk_flip(t->disk, tiny_path(x->name), off, (uint8_t)(1u << bit)));
@@ -262,12 +256,12 @@ static void cut_all(struct tiny *t, const struct files *f) {
     const struct file *const x = &f->file[i];
     for (size_t len = 0; len < x->len; len++) {
       if (!chosen()) continue;
-      (void)snprintf(what, sizeof(what), "%s (of %zu) cut to %zu", x->name, x->len, len);
+      (void)snprintf(check_what, sizeof(check_what), "%s (of %zu) cut to %zu", x->name, x->len, len);
       tiny_write_file(t, x->name, x->good, len);
       check_damaged(t, x, fate_of_cut(x, len));
       nr_cuts++;
     }
-    (void)snprintf(what, sizeof(what), "%s gone", x->name);
+    (void)snprintf(check_what, sizeof(check_what), "%s gone", x->name);
     CHECK(env_unlink(ENV_PATHS(simdisk_env(t->disk)), tiny_path(x->name)) == REMIXDB_OK);
     check_damaged(t, x, fate_of_cut(x, 0));
     tiny_write_file(t, x->name, x->good, x->len);
@@ -294,7 +288,8 @@ static void zero_all(struct tiny *t, const struct files *f) {
           const enum fate fate = x->good[k] ? fate_of_flip(x, k) : FATE_RIGHT;
           if (fate == FATE_REFUSED || worst == FATE_RIGHT) worst = fate;
         }
-        (void)snprintf(what, sizeof(what), "%zu bytes at %zu of %s (of %zu) zero", len, off, x->name, x->len);
+        (void)snprintf(check_what, sizeof(check_what), "%zu bytes at %zu of %s (of %zu) zero", len, off, x->name,
+                       x->len);
         CHECK(simdisk_poke(t->disk, tiny_path(x->name), off, zero, len));
         check_damaged(t, x, worst);
         CHECK(simdisk_poke(t->disk, tiny_path(x->name), off, x->good + off, len));
@@ -308,7 +303,7 @@ static void exchange_all(struct tiny *t, const struct files *f) {
     for (uint32_t k = 0; k < f->nr; k++) {
       const struct file *const x = &f->file[i], *const other = &f->file[k];
       if (i == k) continue;
-      (void)snprintf(what, sizeof(what), "what is in %s is in %s, too", other->name, x->name);
+      (void)snprintf(check_what, sizeof(check_what), "what is in %s is in %s, too", other->name, x->name);
       tiny_write_file(t, x->name, other->good, other->len);
       // only a segment that is needed can be one more time in the place of a spare
       check_damaged(t, x, x->kind == SPARE && other->kind != LOG ? FATE_RIGHT : FATE_REFUSED);
@@ -336,12 +331,12 @@ static void test_open_log(void **state) {
   tiny_open(t);
   for (uint32_t i = 0; i < 5; i++) {
     tiny_put(t, KEY(i), 20, false);
-    TINY_OK(xdb_sync(t->ref));
+    OK(xdb_sync(t->ref));
   }
   struct tiny *const synced = tiny_keep(t);
   tiny_put(t, KEY(1), 30, false);
   tiny_del(t, KEY(2));
-  TINY_OK(wal_flush(t->x->wal));
+  OK(wal_flush(t->x->wal));
   simdisk_fault(t->disk, SIMDISK_WRITE, 0, UINT64_MAX, EIO);
   simdisk_fault(t->disk, SIMDISK_SYNC, 0, UINT64_MAX, EIO);
   assert_int_not_equal(tiny_close(t), REMIXDB_OK);
@@ -356,7 +351,7 @@ static void test_open_log(void **state) {
     size_t len;
     uint8_t *const good = tiny_read_file(t, name, &len);
     for (size_t n = 0; n < 9 * len; n++) {  // every bit, then every length
-      (void)snprintf(what, sizeof(what), "%s, unclosed: %s %zu", name, n < 8 * len ? "bit" : "cut to",
+      (void)snprintf(check_what, sizeof(check_what), "%s, unclosed: %s %zu", name, n < 8 * len ? "bit" : "cut to",
                      n < 8 * len ? n : n - 8 * len);
       if (n < 8 * len) CHECK(simdisk_flip(t->disk, tiny_path(name), n / 8, (uint8_t)(1u << n % 8)));
       else tiny_write_file(t, name, good, n - 8 * len);
@@ -420,8 +415,8 @@ static void compact_over(struct tiny *t, const struct files *f) {
     const uint32_t every = (x->kind == TABLE ? 101 : 31) * (all || SAMPLE == 1 ? 1 : 4);
     for (size_t off = rng_next(&rng) % every; off < x->len; off += 1 + rng_next(&rng) % (2 * every)) {
       const uint32_t bit = (uint32_t)rng_next(&rng) % 8;
-      (void)snprintf(what, sizeof(what), "a compaction with bit %u of byte %zu of %s (of %zu)", bit, off, x->name,
-                     x->len);
+      (void)snprintf(check_what, sizeof(check_what), "a compaction with bit %u of byte %zu of %s (of %zu)", bit, off,
+                     x->name, x->len);
       struct tiny *const c = copy_of(t);
       CHECK(simdisk_flip(c->disk, tiny_path(x->name), off, (uint8_t)(1u << bit)));
       enum remixdb_status s = tiny_try_open(c, false);
@@ -495,7 +490,8 @@ static void read_tables(struct tiny *t, const struct files *f) {
     CHECK(read_table(&ctx, q, number) == REMIXDB_OK);
     for (size_t bit = 0; bit < 8 * x->len; bit++) {
       if (!chosen()) continue;
-      (void)snprintf(what, sizeof(what), "bit %zu of byte %zu of table %s (of %zu)", bit % 8, bit / 8, x->name, x->len);
+      (void)snprintf(check_what, sizeof(check_what), "bit %zu of byte %zu of table %s (of %zu)", bit % 8, bit / 8,
+                     x->name, x->len);
       CHECK(simdisk_flip(t->disk, tiny_path(x->name), bit / 8, (uint8_t)(1u << bit % 8)));
       const enum remixdb_status s = read_table(&ctx, q, number);
       check_error(x, s, err_msg());
@@ -513,6 +509,7 @@ static void test_tables(void **state) {
 }
 
 int main(void) {
+  check_seed_name = "ROT_SEED";
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_flips),     cmocka_unit_test(test_cuts),     cmocka_unit_test(test_zeroes),
       cmocka_unit_test(test_exchanged), cmocka_unit_test(test_open_log), cmocka_unit_test(test_compactions),

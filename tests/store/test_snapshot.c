@@ -6,6 +6,7 @@
 // TEST_SEED in the environment repeats a run's random choices.
 #include <dirent.h>
 
+#include "tests/lib/check.h"
 #include "tests/lib/fault.h"
 #include "tests/lib/model.h"
 
@@ -54,7 +55,7 @@ static void shot_look(struct model *m, struct shot *t) {
 static uint64_t kinds[COMPACT_KINDS];  // what partitions were met with
 
 static void run_same(uint64_t s, int workers, uint32_t keys, uint32_t steps, uint32_t vlen_max) {
-  seed = s;
+  check_seed = s;
   struct model m;
   model_init(&m, KEYS_MIXED, keys, vlen_max);
   struct remixdb_opts o = small_opts(workers);
@@ -151,7 +152,7 @@ static enum remixdb_status hand_back_late(void *arg, struct worker *w, const str
 static void test_handed_back(void **state) {
   (void)state;
   for (uint32_t newer = 0; newer < 3; newer++) {  // not written again; after the round; during it
-    seed = seed_from(5);
+    check_seed = seed_from(5);
     struct model m;
     model_init(&m, KEYS_TEXT, 6000, 150);
     const struct remixdb_opts o = small_opts(0);
@@ -160,7 +161,7 @@ static void test_handed_back(void **state) {
     x->compact.young_from = 0;  // with a young view it would not be dear enough to be handed back
     struct xdb_ref *const ref = remixdb_ref(x);
     for (uint32_t i = 0; i < m.nr; i++) CHECK(model_put(&m, ref, i));
-    CHECK_OK(xdb_flush(x));
+    OK(xdb_flush(x));
     CHECK(stat_of(x, "partitions") > 1);
     struct shot before = {0}, after = {0};
     shot_take(&before, ref, m.time);
@@ -188,7 +189,7 @@ static void test_handed_back(void **state) {
       model_check_all(&m, after.ref, after.time);
       model_check_all(&m, last.ref, last.time);
       model_check_all(&m, ref, m.time);
-      CHECK_OK(xdb_flush(x));
+      OK(xdb_flush(x));
     }
     shot_drop(&before);
     shot_drop(&after);
@@ -202,7 +203,7 @@ static void test_handed_back(void **state) {
 
 // Nothing is held, or soon will not be: a worker lets go of what its round replaced shortly after the round has ended.
 static void wait_unpinned(struct xdb *x) {
-  CHECK_OK(xdb_flush(x));
+  OK(xdb_flush(x));
   for (uint32_t n = 0; stat_of(x, "memory_bytes") || stat_of(x, "files"); n++) {
     CHECK(n < 20000);
     time_sleep_ns(1000000);
@@ -214,7 +215,7 @@ static void wait_unpinned(struct xdb *x) {
 static void test_many(void **state) {
   (void)state;
   enum { NR = 600 };
-  seed = seed_from(10);
+  check_seed = seed_from(10);
   struct model m;
   model_init(&m, KEYS_TEXT, 400, 2000);
   const struct remixdb_opts o = small_opts(1);
@@ -229,7 +230,7 @@ static void test_many(void **state) {
       CHECK(chance(&m.rng, 25) ? model_del(&m, ref, i) : model_put(&m, ref, i));
     }
     shot_take(&shots[n], ref, m.time);
-    if (n % 50 == 0) CHECK_OK(xdb_flush(x));
+    if (n % 50 == 0) OK(xdb_flush(x));
     CHECK(stat_of(x, "count") == n + 1);
   }
   CHECK(stat_of(x, "memory_bytes") > 0 && stat_of(x, "files") > 0);
@@ -296,14 +297,14 @@ static struct pins pins_now(struct xdb *x) {
 static void rewrite(struct model *m, struct xdb *x, struct xdb_ref *ref) {
   for (uint32_t round = 0; round < 3; round++) {
     for (uint32_t i = 0; i < m->nr; i++) CHECK(model_put(m, ref, i));
-    CHECK_OK(xdb_flush(x));
+    OK(xdb_flush(x));
   }
 }
 
 static void test_held(void **state) {
   (void)state;
   for (uint32_t holder = 0; holder < 3; holder++) {  // a snapshot; an iterator; an iterator on a snapshot
-    seed = seed_from(20) + holder;
+    check_seed = seed_from(20) + holder;
     struct model m;
     model_init(&m, KEYS_TEXT, 1000, 1000);
     struct remixdb_opts o = small_opts(0);
@@ -324,7 +325,7 @@ static void test_held(void **state) {
     }
     p = pins_now(x);
     CHECK(p.memory == 0 && p.files == 0);  // it is the store's own as well
-    CHECK_OK(xdb_flush(x));
+    OK(xdb_flush(x));
     const struct pins of_memory = pins_now(x);
     CHECK(of_memory.memory > 0);
     rewrite(&m, x, ref);
@@ -350,7 +351,7 @@ static void test_held(void **state) {
     for (uint32_t n = 0; n < 3; n++) {
       cursor_seek(&m, &a.c, ref, m.time, SEEK_TO_LAST);
       CHECK(model_put(&m, ref, 1));
-      CHECK_OK(xdb_flush(x));
+      OK(xdb_flush(x));
       CHECK(pins_now(x).memory > 0);
       if (n == 0) remixdb_iter_park(a.c.it);
       else if (n == 1) cursor_drop(&a.c);
@@ -377,7 +378,7 @@ static enum remixdb_merge_op never(const void *v0, uint32_t v0len, const void **
 
 static void test_calls(void **state) {
   (void)state;
-  seed = seed_from(30);
+  check_seed = seed_from(30);
   struct model m;
   model_init(&m, KEYS_TEXT, 200, 500);
   struct remixdb_opts o = small_opts(0);
@@ -398,7 +399,7 @@ static void test_calls(void **state) {
   model_check_all(&m, again, a.time);
   remixdb_unref(again);
   shot_drop(&a);
-  CHECK_OK(xdb_flush(x));
+  OK(xdb_flush(x));
   model_check_all(&m, b.ref, b.time);
   // the empty store
   model_check_all(&m, empty.ref, 0);
@@ -429,7 +430,7 @@ static void test_calls(void **state) {
   remixdb_unref(other);
   const uint64_t time = m.time;
   for (uint32_t i = 0; i < m.nr; i++) CHECK(model_put(&m, ref, i));
-  CHECK_OK(xdb_flush(x));
+  OK(xdb_flush(x));
   model_check_all(&m, a.ref, time);
   shot_drop(&a);
   remixdb_unref(ref);
@@ -450,7 +451,7 @@ static void test_calls(void **state) {
 
 static void test_no_memory(void **state) {
   (void)state;
-  seed = seed_from(31);
+  check_seed = seed_from(31);
   const struct remixdb_opts o = small_opts(0);
   struct xdb *const x = quick_open(&o);
   struct xdb_ref *const ref = remixdb_ref(x);
@@ -554,7 +555,7 @@ static void *crowd_read(void *arg) {
 static void test_threads(void **state) {
   (void)state;
   for (int workers = 0; workers < 2; workers++) {
-    seed = seed_from(40) + (uint64_t)workers;
+    check_seed = seed_from(40) + (uint64_t)workers;
     const struct remixdb_opts o = small_opts(workers);
     struct xdb *const x = quick_open(&o);
     shrink(x, 150u << 10, 16);
@@ -563,8 +564,8 @@ static void test_threads(void **state) {
     struct crowd c[4];
     pthread_t t[4];
     for (uint32_t i = 0; i < 4; i++) {
-      c[i] = (struct crowd){x, &stop, &done, seed * 10 + i};
-      CHECK_OK(thread_start(&t[i], i ? crowd_read : crowd_write, &c[i], "snapshot"));
+      c[i] = (struct crowd){x, &stop, &done, check_seed * 10 + i};
+      OK(thread_start(&t[i], i ? crowd_read : crowd_write, &c[i], "snapshot"));
     }
     const uint64_t until = time_ns() + 500000000;
     while (time_ns() < until || atomic_load(&done) < 300 || stat_of(x, "rounds") < 5) {
@@ -573,7 +574,7 @@ static void test_threads(void **state) {
     }
     atomic_store(&stop, true);
     for (uint32_t i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
-    CHECK_OK(xdb_wait_idle(x));
+    OK(xdb_wait_idle(x));
     CHECK(stat_of(x, "count") == 0);
     wait_unpinned(x);
     remixdb_close(x);

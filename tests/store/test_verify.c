@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,14 +37,10 @@ struct scene {
   uint32_t nr_said;
 };
 
-static void ok(enum remixdb_status s) {
-  if (s != REMIXDB_OK) fail_msg("%s: %s", remixdb_strerror(s), err_msg());
-}
-
 // A figure of the store's.
 static uint64_t stat_of(struct xdb *x, const char *name) {
   char *json, quoted[64];
-  ok(xdb_stats(x, &json));
+  OK(xdb_stats(x, &json));
   (void)snprintf(quoted, sizeof(quoted), "\"%s\":", name);
   const char *const at = strstr(json, quoted);
   assert_non_null(at);
@@ -57,8 +55,8 @@ static void logger(void *priv, const char *line) {
 }
 
 static void scene_open(struct scene *s, const char *dir) {
-  ok(xdb_open(dir, &s->opts, simdisk_env(s->disk), &s->x));
-  ok(xdb_ref(s->x, &s->r));
+  OK(xdb_open(dir, &s->opts, simdisk_env(s->disk), &s->x));
+  OK(xdb_ref(s->x, &s->r));
 }
 
 static void scene_close(struct scene *s) {
@@ -95,8 +93,8 @@ static void write_some(struct scene *s, uint32_t round, uint32_t part) {
   for (uint32_t i = 0; i < NR_KEYS; i++) {
     const uint32_t klen = key_of(i, k);
     if (part < 3 && some_of(i, round) != part) continue;
-    if ((i + round) % 11 == 0 && round > 1) ok(xdb_put(s->r, kref(k, klen), NULL, 0, true));
-    else if (round == 1 || i % round == 0) ok(xdb_put(s->r, kref(k, klen), v, value_of(i, round, v), false));
+    if ((i + round) % 11 == 0 && round > 1) OK(xdb_put(s->r, kref(k, klen), NULL, 0, true));
+    else if (round == 1 || i % round == 0) OK(xdb_put(s->r, kref(k, klen), v, value_of(i, round, v), false));
   }
 }
 
@@ -132,20 +130,20 @@ static void scene_init(struct scene *s, bool ckeys, enum remixdb_compression com
   scene_open(s, DIR_NAME);
   for (uint32_t round = 1; round <= 3; round++) {
     write_round(s, round);
-    ok(xdb_flush(s->x));
+    OK(xdb_flush(s->x));
   }
   if (with_young) {
     s->x->compact.young_from = 8;
     s->x->compact.memtable_size = 0;  // nothing is handed back
     for (uint32_t half = 1; half <= 2; half++) {
       write_some(s, 4, half);
-      ok(xdb_flush(s->x));
+      OK(xdb_flush(s->x));
     }
     assert_int_equal(stat_of(s->x, "young_views"), 1);
     assert_int_equal(stat_of(s->x, "young"), 2);
   }
   write_some(s, 4, with_young ? 0 : 3);
-  ok(xdb_sync(s->r));
+  OK(xdb_sync(s->r));
 }
 
 static void scene_fini(struct scene *s) {
@@ -159,7 +157,7 @@ static void test_whole(void **state) {
     struct scene s;
     struct verify_report rep;
     scene_init(&s, way & 1, way & 2 ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
-    ok(verify_store(s.r, &rep));
+    OK(verify_store(s.r, &rep));
     assert_true(rep.tables >= 1 && rep.remixes >= 1 && rep.records >= NR_KEYS && rep.damaged == 0);
     assert_int_equal(rep.tables, stat_of(s.x, "tables"));
     assert_int_equal(rep.records, stat_of(s.x, "table_entries"));
@@ -190,7 +188,7 @@ static void test_damage_found(void **state) {
     struct name_list l = {.nr = 0};
     uint32_t flips = 0;
     scene_init(&s, true, way ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
-    ok(paths_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
+    OK(paths_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
     uint64_t rng = 12345 + way;
     for (uint32_t i = 0; i < l.nr; i++) {
       char path[128];
@@ -220,7 +218,7 @@ static void test_damage_found(void **state) {
       }
     }
     assert_true(flips >= 4 * 12);
-    ok(verify_store(s.r, NULL));
+    OK(verify_store(s.r, NULL));
     scene_fini(&s);
   }
 }
@@ -228,7 +226,7 @@ static void test_damage_found(void **state) {
 // The names of the store's tables, of which there are several; l keeps them.
 static uint32_t tables_list(struct scene *s, struct name_list *l, const char **tables) {
   uint32_t nr = 0;
-  ok(paths_list(simdisk_env(s->disk), DIR_NAME, name_add, l));
+  OK(paths_list(simdisk_env(s->disk), DIR_NAME, name_add, l));
   for (uint32_t i = 0; i < l->nr; i++)
     if (files_kind_of(l->names[i], NULL) == FILES_IS_TABLE) tables[nr++] = l->names[i];
   assert_true(nr >= 2);
@@ -250,7 +248,7 @@ static void test_all_named(void **state) {
     assert_true(simdisk_flip(s.disk, path, 100, 1));
   }
   s.nr_said = 0;
-  assert_int_equal(verify_store(s.r, &rep), REMIXDB_CORRUPT);
+  FAILS(verify_store(s.r, &rep), REMIXDB_CORRUPT);
   assert_int_equal(rep.damaged, nr);
   for (uint32_t i = 0; i < nr; i++) {
     bool named = false;
@@ -271,22 +269,22 @@ static void test_not_read(void **state) {
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   const uint32_t nr = tables_list(&s, &l, tables);
   simdisk_fault(s.disk, SIMDISK_OPEN, 0, UINT64_MAX, EMFILE);
-  assert_int_equal(verify_store(s.r, &rep), REMIXDB_NOMEM);
+  FAILS(verify_store(s.r, &rep), REMIXDB_NOMEM);
   assert_true(rep.damaged == 0 && rep.unread >= nr + 1);
   for (uint32_t i = 0; i < nr; i++) {
     char path[128];
     const char *const other = tables[(i + 1) % nr];
     (void)snprintf(path, sizeof(path), DIR_NAME "/%s", other);
     simdisk_fault_name(s.disk, tables[i]);
-    assert_int_equal(verify_store(s.r, &rep), REMIXDB_NOMEM);
+    FAILS(verify_store(s.r, &rep), REMIXDB_NOMEM);
     assert_true(rep.damaged == 0 && rep.unread == 1 && strstr(err_msg(), tables[i]));
     assert_true(simdisk_flip(s.disk, path, 100, 1));
-    assert_int_equal(verify_store(s.r, &rep), REMIXDB_CORRUPT);
+    FAILS(verify_store(s.r, &rep), REMIXDB_CORRUPT);
     assert_true(rep.damaged == 1 && rep.unread == 1 && strstr(err_msg(), other));
     assert_true(simdisk_flip(s.disk, path, 100, 1));
   }
   simdisk_fault(s.disk, SIMDISK_OPEN, 0, 0, 0);
-  ok(verify_store(s.r, &rep));
+  OK(verify_store(s.r, &rep));
   assert_true(rep.damaged == 0 && rep.unread == 0);
   scene_fini(&s);
 }
@@ -298,31 +296,31 @@ static void test_checkpoint(void **state) {
   struct xdb_ref *r, *sr;
   struct xdb_snapshot *snap;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
-  ok(xdb_snapshot(s.r, &snap));
-  ok(xdb_snapshot_ref(snap, &sr));
-  ok(checkpoint_make(s.r, COPY));
-  assert_int_equal(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
-  assert_int_equal(checkpoint_make(s.r, DIR_NAME), REMIXDB_LOCKED);
+  OK(xdb_snapshot(s.r, &snap));
+  OK(xdb_snapshot_ref(snap, &sr));
+  OK(checkpoint_make(s.r, COPY));
+  FAILS(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
+  FAILS(checkpoint_make(s.r, DIR_NAME), REMIXDB_LOCKED);
   // the original goes on, and even goes: the copy is a store of its own
   write_round(&s, 5);
-  ok(xdb_flush(s.x));
-  ok(checkpoint_make(sr, "/old"));
+  OK(xdb_flush(s.x));
+  OK(checkpoint_make(sr, "/old"));
   xdb_unref(sr);
   xdb_snapshot_release(snap);
   check_content(s.r, 5);
   scene_close(&s);
-  ok(checkpoint_destroy(simdisk_env(s.disk), DIR_NAME));
+  OK(checkpoint_destroy(simdisk_env(s.disk), DIR_NAME));
   const char *const dirs[] = {COPY, "/old"};
   for (uint32_t i = 0; i < 2; i++) {
-    ok(xdb_open(dirs[i], &s.opts, simdisk_env(s.disk), &x));
-    ok(xdb_ref(x, &r));
+    OK(xdb_open(dirs[i], &s.opts, simdisk_env(s.disk), &x));
+    OK(xdb_ref(x, &r));
     check_content(r, 4);
-    ok(verify_store(r, NULL));
+    OK(verify_store(r, NULL));
     assert_int_equal(stat_of(x, "young_views"), with_young);
-    ok(xdb_put(r, kref("more", 4), "x", 1, false));
-    ok(xdb_flush(x));
+    OK(xdb_put(r, kref("more", 4), "x", 1, false));
+    OK(xdb_flush(x));
     xdb_unref(r);
-    ok(xdb_close(x));
+    OK(xdb_close(x));
   }
   scene_fini(&s);
 }
@@ -383,27 +381,27 @@ static void test_checkpoint_written(void **state) {
   remixdb_opts_init(&s.opts, sizeof(s.opts));
   s.opts.workers = 0;
   s.opts.memtable_mb = 128;
-  ok(xdb_open(DIR_NAME, &s.opts, &slow, &s.x));
-  ok(xdb_ref(s.x, &s.r));
-  for (uint32_t i = 0; i < MANY_KEYS; i++) ok(xdb_put(s.r, kref(k, many_key(i, k)), &i, sizeof(i), false));
-  ok(xdb_snapshot(s.r, &snap));
-  ok(xdb_snapshot_ref(snap, &sr));
+  OK(xdb_open(DIR_NAME, &s.opts, &slow, &s.x));
+  OK(xdb_ref(s.x, &s.r));
+  for (uint32_t i = 0; i < MANY_KEYS; i++) OK(xdb_put(s.r, kref(k, many_key(i, k)), &i, sizeof(i), false));
+  OK(xdb_snapshot(s.r, &snap));
+  OK(xdb_snapshot_ref(snap, &sr));
   struct putting p = {.x = s.x};
   pthread_t t;
   copying = pthread_self();
   atomic_store(&waited, 0);
   putting = &p;
-  ok(thread_start(&t, put_many, &p, "put"));
-  ok(checkpoint_make(sr, COPY));
+  OK(thread_start(&t, put_many, &p, "put"));
+  OK(checkpoint_make(sr, COPY));
   atomic_store(&p.stop, true);
   assert_int_equal(pthread_join(t, NULL), 0);
   putting = NULL;
   assert_true(atomic_load(&waited) > 0);
-  ok(p.status);
+  OK(p.status);
   xdb_unref(sr);
   xdb_snapshot_release(snap);
-  ok(xdb_open(COPY, &s.opts, simdisk_env(s.disk), &x));
-  ok(xdb_ref(x, &r));
+  OK(xdb_open(COPY, &s.opts, simdisk_env(s.disk), &x));
+  OK(xdb_ref(x, &r));
   for (uint32_t i = 0; i < 2 * MANY_KEYS; i++) {
     uint32_t got = 0, len;
     const enum remixdb_status st = xdb_get(r, kref(k, many_key(i, k)), (char *)&got, sizeof(got), &len);
@@ -411,7 +409,7 @@ static void test_checkpoint_written(void **state) {
     if (i < MANY_KEYS) assert_int_equal(got, i);
   }
   xdb_unref(r);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   scene_fini(&s);
 }
 
@@ -443,17 +441,17 @@ static void test_checkpoint_cuts(void **state) {
     o.create = false;
     enum remixdb_status opened = xdb_open(COPY, &o, simdisk_env(after), &x);
     if (opened == REMIXDB_OK) {
-      ok(xdb_ref(x, &r));
+      OK(xdb_ref(x, &r));
       check_content(r, 4);
       xdb_unref(r);
-      ok(xdb_close(x));
+      OK(xdb_close(x));
       whole++;
     } else {
       assert_true(opened == REMIXDB_NOTFOUND || opened == REMIXDB_CORRUPT);
       assert_int_not_equal(st, REMIXDB_OK);
       const enum remixdb_status gone = cut % 2 ? REMIXDB_OK : checkpoint_destroy(simdisk_env(after), COPY);
       assert_true(gone == REMIXDB_OK || gone == REMIXDB_NOTFOUND);
-      ok(checkpoint_make(s.r, COPY));
+      OK(checkpoint_make(s.r, COPY));
       none++;
     }
     scene_close(&s);
@@ -469,10 +467,10 @@ static void file_put(struct env *env, const char *dir, const char *name, const v
   char path[128];
   int fd;
   (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-  ok(env_open(ENV_PATHS(env), path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
-  ok(env_write(env, fd, path, bytes, len, 0));
-  ok(env_sync_all(env, fd, path));
-  ok(env_close(env, fd, path));
+  OK(env_open(ENV_PATHS(env), path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+  OK(env_write(env, fd, path, bytes, len, 0));
+  OK(env_sync_all(env, fd, path));
+  OK(env_close(env, fd, path));
 }
 
 // The process dies while it makes a checkpoint: what it leaves is not taken for a store, by nobody, until it is
@@ -485,21 +483,21 @@ static void test_checkpoint_killed(void **state) {
   struct env_stat st;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   // a file of somebody else's that has the mark's name
-  ok(env_mkdir(ENV_PATHS(simdisk_env(s.disk)), COPY));
+  OK(env_mkdir(ENV_PATHS(simdisk_env(s.disk)), COPY));
   file_put(simdisk_env(s.disk), COPY, "CHECKPOINTING", "not a mark", 10);
   file_put(simdisk_env(s.disk), COPY, "000001.sst", "mine", 4);
-  assert_int_equal(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
+  FAILS(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
   assert_int_equal(simdisk_size(s.disk, COPY "/000001.sst"), 4);
-  ok(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/000001.sst"));
+  OK(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/000001.sst"));
   scene_close(&s);
   file_put(simdisk_env(s.disk), COPY, "CREATING", "nor this", 8);
   scene_open(&s, COPY);  // a store can be made beside them, and they stay
   scene_close(&s);
   assert_int_equal(simdisk_size(s.disk, COPY "/CHECKPOINTING"), 10);
   assert_int_equal(simdisk_size(s.disk, COPY "/CREATING"), 8);
-  ok(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/CHECKPOINTING"));
-  ok(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/CREATING"));
-  ok(checkpoint_destroy(simdisk_env(s.disk), COPY));
+  OK(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/CHECKPOINTING"));
+  OK(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/CREATING"));
+  OK(checkpoint_destroy(simdisk_env(s.disk), COPY));
   uint32_t refused = 0;
   for (uint64_t cut = 0;; cut++) {
     struct simdisk *const before = s.disk, *const disk = simdisk_crash(before, 1);
@@ -518,31 +516,31 @@ static void test_checkpoint_killed(void **state) {
       struct name_list was = {.nr = 0}, is = {.nr = 0};
       o.create = way != 1;
       o.read_only = way == 2;
-      ok(paths_list(env, COPY, name_add, &was));
-      assert_int_equal(xdb_open(COPY, &o, env, &x), REMIXDB_CORRUPT);
+      OK(paths_list(env, COPY, name_add, &was));
+      FAILS(xdb_open(COPY, &o, env, &x), REMIXDB_CORRUPT);
       assert_non_null(strstr(err_msg(), "checkpoint"));
       assert_non_null(strstr(err_msg(), COPY));
-      ok(paths_list(env, COPY, name_add, &is));
+      OK(paths_list(env, COPY, name_add, &is));
       assert_int_equal(is.nr, was.nr);
       refused++;
     }
     // without the mark there is no file yet, or no longer
     struct name_list l = {.nr = 0};
     if (!marked && !whole && env_stat(ENV_PATHS(env), COPY, &st) == REMIXDB_OK) {
-      ok(paths_list(env, COPY, name_add, &l));
+      OK(paths_list(env, COPY, name_add, &l));
       assert_true(l.nr <= 1);
     }
-    if (whole) assert_int_equal(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
-    else if (cut % 2 && marked) ok(checkpoint_destroy(env, COPY));
-    if (cut % 2 && marked && !whole) assert_int_equal(env_stat(ENV_PATHS(env), COPY, &st), REMIXDB_NOTFOUND);
-    if (!whole) ok(checkpoint_make(s.r, COPY));
+    if (whole) FAILS(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
+    else if (cut % 2 && marked) OK(checkpoint_destroy(env, COPY));
+    if (cut % 2 && marked && !whole) FAILS(env_stat(ENV_PATHS(env), COPY, &st), REMIXDB_NOTFOUND);
+    if (!whole) OK(checkpoint_make(s.r, COPY));
     o = s.opts;
-    ok(xdb_open(COPY, &o, env, &x));
-    assert_int_equal(env_stat(ENV_PATHS(env), COPY "/CHECKPOINTING", &st), REMIXDB_NOTFOUND);
-    ok(xdb_ref(x, &r));
+    OK(xdb_open(COPY, &o, env, &x));
+    FAILS(env_stat(ENV_PATHS(env), COPY "/CHECKPOINTING", &st), REMIXDB_NOTFOUND);
+    OK(xdb_ref(x, &r));
     check_content(r, 4);
     xdb_unref(r);
-    ok(xdb_close(x));
+    OK(xdb_close(x));
     scene_close(&s);
     simdisk_destroy(disk);
     s.disk = before;
@@ -567,7 +565,7 @@ static void test_checkpoint_faults(void **state) {
       const enum remixdb_status made = checkpoint_make(s.r, COPY);
       simdisk_fault(s.disk, calls[c], 0, 0, 0);
       if (made == REMIXDB_OK) {
-        ok(checkpoint_destroy(simdisk_env(s.disk), COPY));
+        OK(checkpoint_destroy(simdisk_env(s.disk), COPY));
         if (calls[c] != SIMDISK_LINK) break;  // a link that fails becomes a copy
       } else {
         assert_true(err_msg()[0] != '\0');
@@ -598,11 +596,11 @@ static int arriving_unlock(struct env *e, int fd) {
   struct xdb *x;
   struct xdb_ref *r;
   simdisk_fault(e->priv, SIMDISK_SYNC, 0, 0, 0);
-  ok(xdb_open(COPY, o, env, &x));
-  ok(xdb_ref(x, &r));
-  ok(xdb_put(r, kref("theirs", 6), "x", 1, false));
+  OK(xdb_open(COPY, o, env, &x));
+  OK(xdb_ref(x, &r));
+  OK(xdb_put(r, kref("theirs", 6), "x", 1, false));
   xdb_unref(r);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   return rc;
 }
 
@@ -624,7 +622,7 @@ static void test_checkpoint_gives_up(void **state) {
       struct name_list l = {.nr = 0};
       ops.unlock = arriving_unlock;
       env.ops = &ops;
-      if (way < 2) ok(env_mkdir(ENV_PATHS(disk), COPY));
+      if (way < 2) OK(env_mkdir(ENV_PATHS(disk), COPY));
       if (way == 1) file_put(disk, COPY, "LOCK", "theirs", 6);
       if (way == 1) file_put(disk, COPY, "notes.txt", "n", 1);
       arriving = way == 2 ? &s.opts : NULL;
@@ -636,21 +634,21 @@ static void test_checkpoint_gives_up(void **state) {
       arriving = NULL;
       failed += made != REMIXDB_OK;
       if (made != REMIXDB_OK && way < 2) {
-        ok(paths_list(disk, COPY, name_add, &l));
+        OK(paths_list(disk, COPY, name_add, &l));
         assert_int_equal(l.nr, way * 2);
         if (way == 1) assert_int_equal(simdisk_size(s.disk, COPY "/LOCK"), 6);
       } else if (made != REMIXDB_OK) {
         struct remixdb_opts o = s.opts;
         o.create = false;
-        ok(xdb_open(COPY, &o, disk, &x));
-        ok(xdb_ref(x, &r));
-        ok(xdb_get(r, kref("theirs", 6), NULL, 0, NULL));
+        OK(xdb_open(COPY, &o, disk, &x));
+        OK(xdb_ref(x, &r));
+        OK(xdb_get(r, kref("theirs", 6), NULL, 0, NULL));
         xdb_unref(r);
-        ok(xdb_close(x));
+        OK(xdb_close(x));
       }
-      if (way < 2) ok(env_unlink(ENV_PATHS(disk), COPY "/notes.txt"));
-      if (made == REMIXDB_OK || way == 2) ok(checkpoint_destroy(disk, COPY));
-      else ok(env_unlink(ENV_PATHS(disk), COPY "/LOCK"));
+      if (way < 2) OK(env_unlink(ENV_PATHS(disk), COPY "/notes.txt"));
+      if (made == REMIXDB_OK || way == 2) OK(checkpoint_destroy(disk, COPY));
+      else OK(env_unlink(ENV_PATHS(disk), COPY "/LOCK"));
       if (made == REMIXDB_OK) break;
     }
   }
@@ -665,24 +663,24 @@ static void test_destroy(void **state) {
   int fd;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   struct env *env = simdisk_env(s.disk);
-  assert_int_equal(checkpoint_destroy(env, DIR_NAME), REMIXDB_LOCKED);
-  assert_int_equal(checkpoint_destroy(env, "/nowhere"), REMIXDB_NOTFOUND);
+  FAILS(checkpoint_destroy(env, DIR_NAME), REMIXDB_LOCKED);
+  FAILS(checkpoint_destroy(env, "/nowhere"), REMIXDB_NOTFOUND);
   scene_close(&s);
   // somebody else's file is left alone, and with it the directory
-  ok(env_open(ENV_PATHS(env), DIR_NAME "/notes.txt", ENV_WRITE | ENV_CREATE, &fd));
-  ok(env_close(env, fd, "notes"));
-  ok(checkpoint_destroy(env, DIR_NAME));
+  OK(env_open(ENV_PATHS(env), DIR_NAME "/notes.txt", ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_close(env, fd, "notes"));
+  OK(checkpoint_destroy(env, DIR_NAME));
   struct name_list l = {.nr = 0};
-  ok(paths_list(env, DIR_NAME, name_add, &l));
+  OK(paths_list(env, DIR_NAME, name_add, &l));
   assert_int_equal(l.nr, 1);
   assert_string_equal(l.names[0], "notes.txt");
-  assert_int_equal(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
-  ok(env_unlink(ENV_PATHS(env), DIR_NAME "/notes.txt"));
+  FAILS(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
+  OK(env_unlink(ENV_PATHS(env), DIR_NAME "/notes.txt"));
   for (uint32_t way = 0; way < 2; way++) {  // a directory that others use, as a mount point, stays
     scene_open(&s, DIR_NAME);
     scene_close(&s);
     if (way == 0) simdisk_fault(s.disk, SIMDISK_RMDIR, 0, 1, EBUSY);
-    ok(checkpoint_destroy(env, DIR_NAME));
+    OK(checkpoint_destroy(env, DIR_NAME));
     assert_int_equal(env_stat(ENV_PATHS(env), DIR_NAME, &st), way == 0 ? REMIXDB_OK : REMIXDB_NOTFOUND);
   }
   scene_fini(&s);
@@ -692,13 +690,13 @@ static void test_destroy(void **state) {
 static void test_parent(void **state) {
   (void)state;
   struct simdisk *disk = simdisk_create();
-  ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
+  OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
   for (uint32_t made = 0; made < 2; made++) {
     simdisk_fault(disk, SIMDISK_OPEN, 0, 1, EMFILE);
-    assert_int_equal(files_sync_parent(simdisk_env(disk), DIR_NAME, made), REMIXDB_NOMEM);
+    FAILS(files_sync_parent(simdisk_env(disk), DIR_NAME, made), REMIXDB_NOMEM);
     simdisk_fault(disk, SIMDISK_OPEN, 0, 1, EACCES);
     assert_int_equal(files_sync_parent(simdisk_env(disk), DIR_NAME, made), made ? REMIXDB_IO : REMIXDB_OK);
-    ok(files_sync_parent(simdisk_env(disk), DIR_NAME, made));
+    OK(files_sync_parent(simdisk_env(disk), DIR_NAME, made));
   }
   simdisk_destroy(disk);
 }
@@ -725,22 +723,22 @@ static void test_destroy_others(void **state) {
     struct env *env = simdisk_env(disk);
     struct name_list l = {.nr = 0};
     uint32_t nr = 0;
-    ok(env_mkdir(ENV_PATHS(env), DIR_NAME));
+    OK(env_mkdir(ENV_PATHS(env), DIR_NAME));
     for (; nr < 6 && dirs[i][nr].name; nr++)
       file_put(env, DIR_NAME, dirs[i][nr].name, dirs[i][nr].text, strlen(dirs[i][nr].text));
     const uint64_t changes = simdisk_changes(disk);
-    assert_int_equal(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
+    FAILS(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
     assert_int_equal(simdisk_changes(disk), changes);
-    ok(paths_list(env, DIR_NAME, name_add, &l));
+    OK(paths_list(env, DIR_NAME, name_add, &l));
     assert_int_equal(l.nr, nr);
     simdisk_destroy(disk);
   }
   // what cannot be read may be ours: that is said, and nothing touched
   struct simdisk *disk = simdisk_create();
-  ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
+  OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
   file_put(simdisk_env(disk), DIR_NAME, "000009.sst", "a table of another store", 24);
   simdisk_fault(disk, SIMDISK_READ, 0, 1, EIO);
-  assert_int_equal(checkpoint_destroy(simdisk_env(disk), DIR_NAME), REMIXDB_IO);
+  FAILS(checkpoint_destroy(simdisk_env(disk), DIR_NAME), REMIXDB_IO);
   assert_int_equal(simdisk_size(disk, DIR_NAME "/000009.sst"), 24);
   simdisk_destroy(disk);
 }
@@ -754,8 +752,8 @@ static void test_destroy_damaged(void **state) {
   char path[128];
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   scene_close(&s);
-  ok(paths_sync_dir(simdisk_env(s.disk), DIR_NAME));  // what was removed stays away
-  ok(paths_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
+  OK(paths_sync_dir(simdisk_env(s.disk), DIR_NAME));  // what was removed stays away
+  OK(paths_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
   for (uint32_t way = 0; way < 3 + l.nr; way++) {
     struct simdisk *disk = simdisk_crash(s.disk, way);
     struct env *env = simdisk_env(disk);
@@ -779,11 +777,11 @@ static void test_destroy_damaged(void **state) {
   static const char *const left[] = {"LOCK", "CREATING", "CHECKPOINTING"};
   for (uint32_t i = 0; i < 4; i++) {
     struct simdisk *disk = simdisk_create();
-    ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
+    OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
     if (i < 3) file_put(simdisk_env(disk), DIR_NAME, left[i], "", 0);
-    else ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/repair.done"));
-    ok(checkpoint_destroy(simdisk_env(disk), DIR_NAME));
-    assert_int_equal(env_stat(ENV_PATHS(simdisk_env(disk)), DIR_NAME, &st), REMIXDB_NOTFOUND);
+    else OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/repair.done"));
+    OK(checkpoint_destroy(simdisk_env(disk), DIR_NAME));
+    FAILS(env_stat(ENV_PATHS(simdisk_env(disk)), DIR_NAME, &st), REMIXDB_NOTFOUND);
     simdisk_destroy(disk);
   }
   // files with nothing in them, as a power cut may leave them, beside a LOCK: nobody loses anything; but of others'
@@ -791,12 +789,12 @@ static void test_destroy_damaged(void **state) {
   for (uint32_t way = 0; way < 5; way++) {
     static const uint8_t zero[600], text[600] = "text";
     struct simdisk *disk = simdisk_create();
-    ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
+    OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
     if (way != 3) file_put(simdisk_env(disk), DIR_NAME, "LOCK", "", 0);
     file_put(simdisk_env(disk), DIR_NAME, "CURRENT", "", 0);
     file_put(simdisk_env(disk), DIR_NAME, "wal-1", way == 1 ? text : zero, sizeof(zero));
     if (way == 2) file_put(simdisk_env(disk), DIR_NAME, "notes.txt", "n", 1);
-    if (way == 4) ok(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/000007.sst"));
+    if (way == 4) OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/000007.sst"));
     assert_int_equal(checkpoint_destroy(simdisk_env(disk), DIR_NAME), way == 0 ? REMIXDB_OK : REMIXDB_NOTFOUND);
     assert_int_equal(simdisk_size(disk, DIR_NAME "/wal-1"), way == 0 ? -1 : 600);
     simdisk_destroy(disk);
@@ -812,8 +810,8 @@ static int destroying_lock(struct env *e, int fd, bool exclusive) {
   struct env *const env = simdisk_env(e->priv);
   if (destroying) {
     destroying = false;
-    ok(checkpoint_destroy(env, DIR_NAME));
-    ok(env_mkdir(ENV_PATHS(env), DIR_NAME));
+    OK(checkpoint_destroy(env, DIR_NAME));
+    OK(env_mkdir(ENV_PATHS(env), DIR_NAME));
   }
   return env->ops->lock(env, fd, exclusive);
 }
@@ -831,10 +829,10 @@ static void test_destroy_and_open(void **state) {
   destroying = true;
   const enum remixdb_status first = xdb_open(DIR_NAME, &s.opts, &env, &x);
   const enum remixdb_status second = xdb_open(DIR_NAME, &s.opts, simdisk_env(s.disk), &y);
-  assert_int_equal(first, REMIXDB_OK);
-  assert_int_equal(second, REMIXDB_LOCKED);
+  OK(first);
+  FAILS(second, REMIXDB_LOCKED);
   assert_int_equal(atomic_load(&x->published), 0);
-  ok(xdb_close(x));
+  OK(xdb_close(x));
   scene_fini(&s);
 }
 
@@ -889,13 +887,13 @@ static void test_open_busy(void **state) {
   busy_opts = &s.opts;
   busy_dir = COPY;
   s.x->env = &env;
-  ok(checkpoint_make(s.r, COPY));
+  OK(checkpoint_make(s.r, COPY));
   s.x->env = simdisk_env(s.disk);
   assert_true(busy_locked > 3);
   busy_locked = 0;
   busy_dir = DIR_NAME;
   scene_close(&s);
-  ok(checkpoint_destroy(&env, DIR_NAME));
+  OK(checkpoint_destroy(&env, DIR_NAME));
   assert_true(busy_locked > 3);
   busy_opts = NULL;
   scene_fini(&s);
@@ -911,7 +909,7 @@ static void test_destroy_cuts(void **state) {
   file_put(simdisk_env(s.disk), DIR_NAME, "000900.sst", "begun", 5);
   file_put(simdisk_env(s.disk), DIR_NAME, "000901.remix", "", 0);
   file_put(simdisk_env(s.disk), DIR_NAME, "CURRENT.tmp", "RM", 2);
-  ok(paths_sync_dir(simdisk_env(s.disk), DIR_NAME));
+  OK(paths_sync_dir(simdisk_env(s.disk), DIR_NAME));
   uint32_t whole = 0, none = 0;
   for (uint64_t cut = 0;; cut++) {
     struct simdisk *disk = simdisk_crash(s.disk, cut);
@@ -926,20 +924,20 @@ static void test_destroy_cuts(void **state) {
     const enum remixdb_status opened = xdb_open(DIR_NAME, &s.opts, simdisk_env(after), &x);
     if (opened == REMIXDB_OK) {
       struct xdb_ref *r;
-      ok(xdb_ref(x, &r));
+      OK(xdb_ref(x, &r));
       const bool empty = wal_segment_bytes(x->wal) > 0 && atomic_load(&x->published) == 0;
       if (!empty) check_content(r, 4);
       else none++;  // all of its files were gone: this one is new
       whole += !empty;
       xdb_unref(r);
-      ok(xdb_close(x));
-      ok(checkpoint_destroy(simdisk_env(after), DIR_NAME));
+      OK(xdb_close(x));
+      OK(checkpoint_destroy(simdisk_env(after), DIR_NAME));
     } else {
-      assert_int_equal(opened, REMIXDB_CORRUPT);
-      ok(checkpoint_destroy(simdisk_env(after), DIR_NAME));
+      FAILS(opened, REMIXDB_CORRUPT);
+      OK(checkpoint_destroy(simdisk_env(after), DIR_NAME));
       none++;
     }
-    assert_int_equal(env_stat(ENV_PATHS(simdisk_env(after)), DIR_NAME, &es), REMIXDB_NOTFOUND);
+    FAILS(env_stat(ENV_PATHS(simdisk_env(after)), DIR_NAME, &es), REMIXDB_NOTFOUND);
     simdisk_destroy(after);
     s.disk = before;
     if (!off) break;

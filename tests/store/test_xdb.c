@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "tests/lib/check.h"
 #include "tests/lib/store.h"
 #include "xdb.h"
 
@@ -88,7 +89,7 @@ static uint32_t key_make(uint64_t *rng, uint8_t *buf, uint32_t i) {
 
 static void model_init(struct model *m, uint32_t nr, uint32_t val_max) {
   memset(m, 0, sizeof(*m));
-  m->rng = seed;
+  m->rng = check_seed;
   m->val_max = val_max;
   m->keys = calloc(nr, sizeof(*m->keys));
   m->buf = malloc(REMIXDB_KV_MAX);
@@ -380,7 +381,7 @@ static void model_run(struct model *m, uint32_t steps, int workers) {
 }
 
 static void run_model(uint64_t nr, int workers, uint32_t keys, uint32_t steps, uint32_t val_max) {
-  seed = seed_first + nr;
+  check_seed = seed_first + nr;
   struct model m;
   model_init(&m, keys, val_max);
   model_choose(&m, workers);
@@ -437,7 +438,7 @@ static void put_every(struct model *m, uint32_t from, uint32_t step) {
 
 static void test_partitions(void **state) {
   (void)state;
-  seed = seed_first + 300;
+  check_seed = seed_first + 300;
   struct model m;
   model_init(&m, 7000, 5500);
   m.val_min = 4700;
@@ -664,9 +665,9 @@ static void *guest_main(void *arg) {
 #define GUESTS 40u
 
 static void run_flow(uint64_t nr, int workers, uint64_t ms) {
-  seed = seed_first + nr;
+  check_seed = seed_first + nr;
   struct remixdb_opts o = small_opts(workers);
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   o.ckeys = rng_next(&rng) % 2;
   o.tags = rng_next(&rng) % 2;
   o.sync = rng_next(&rng) % 2 ? 5 : REMIXDB_SYNC_NONE;
@@ -684,7 +685,7 @@ static void run_flow(uint64_t nr, int workers, uint64_t ms) {
     f->id = i;
     f->all = flows;
     f->stop = &stop;
-    f->rng = seed + i;
+    f->rng = check_seed + i;
     f->work = i == nr_threads - 1 ? &scans : &reads;
   }
   for (uint32_t i = 0; i < nr_threads; i++) {
@@ -926,7 +927,7 @@ static void room_again(struct model *m) {
 // A full disk refuses writes until there is room, wherever it is met: nothing is lost, and what was refused is not
 // there.
 static void run_full_disk(uint64_t nr, int workers) {
-  seed = seed_first + nr;
+  check_seed = seed_first + nr;
   struct model m;
   model_init(&m, 1000, 3000);
   m.opts = small_opts(workers);
@@ -999,7 +1000,7 @@ static int full_for_current_open(struct env *e, int at, const char *path, unsign
 
 static void test_full_at_version(void **state) {
   (void)state;
-  seed = seed_first + 510;
+  check_seed = seed_first + 510;
   struct model m;
   model_init(&m, 300, 3000);
   m.opts = small_opts(0);
@@ -1032,7 +1033,7 @@ static bool model_matches(struct model *m) {
 // After a failed write or sync: no more writes, reads as before, and what comes back is what was synced and some of
 // what came after, in order.
 static void run_failed_disk(uint64_t nr, enum trouble what, int workers) {
-  seed = seed_first + nr;
+  check_seed = seed_first + nr;
   struct model m;
   model_init(&m, 150, 3000);
   m.opts = small_opts(workers);
@@ -1108,37 +1109,37 @@ static void test_stay(void **state) {
   struct xdb *x;
   struct xdb_ref *r;
   struct xdb_iter *a, *b;
-  CHECK_OK(xdb_open(dir, &o, env_posix(), &x));
-  CHECK_OK(xdb_ref(x, &r));
-  CHECK_OK(xdb_put(r, kref("k", 1), "v", 1, false));
-  CHECK_OK(xdb_iter_create(r, &a));
-  CHECK_OK(xdb_iter_create(r, &b));
+  OK(xdb_open(dir, &o, env_posix(), &x));
+  OK(xdb_ref(x, &r));
+  OK(xdb_put(r, kref("k", 1), "v", 1, false));
+  OK(xdb_iter_create(r, &a));
+  OK(xdb_iter_create(r, &b));
   const _Atomic uint64_t *const at = &r->stay.at;
   CHECK(atomic_load(at) == 0);
-  CHECK_OK(xdb_iter_seek(a, kref("", 0)));
+  OK(xdb_iter_seek(a, kref("", 0)));
   uint64_t stamp = epoch_stamp(&x->cursors);
   CHECK(xdb_iter_valid(a) && !epoch_passed(&x->cursors, stamp));
-  CHECK_OK(xdb_iter_seek(a, kref("", 0)));
+  OK(xdb_iter_seek(a, kref("", 0)));
   CHECK(epoch_passed(&x->cursors, stamp) && atomic_load(at) != 0);
-  CHECK_OK(xdb_iter_seek(b, kref("k", 1)));
+  OK(xdb_iter_seek(b, kref("k", 1)));
   stamp = epoch_stamp(&x->cursors);
-  CHECK_OK(xdb_iter_seek(b, kref("k", 1)));  // a may be on what died before
+  OK(xdb_iter_seek(b, kref("k", 1)));  // a may be on what died before
   CHECK(!epoch_passed(&x->cursors, stamp));
-  CHECK_OK(xdb_iter_skip(a, 1));  // to its end
+  OK(xdb_iter_skip(a, 1));  // to its end
   CHECK(!xdb_iter_valid(a) && !epoch_passed(&x->cursors, stamp));
   xdb_iter_park(a);  // once more changes nothing
   xdb_iter_destroy(a);
   CHECK(!epoch_passed(&x->cursors, stamp));
-  CHECK_OK(xdb_iter_seek_last(b));
+  OK(xdb_iter_seek_last(b));
   CHECK(epoch_passed(&x->cursors, stamp) && atomic_load(at) != 0);
-  CHECK_OK(xdb_iter_seek(b, kref("l", 1)));  // nothing there
+  OK(xdb_iter_seek(b, kref("l", 1)));  // nothing there
   CHECK(!xdb_iter_valid(b) && atomic_load(at) == 0);
-  CHECK_OK(xdb_iter_seek_for_prev(b, kref("l", 1)));
+  OK(xdb_iter_seek_for_prev(b, kref("l", 1)));
   CHECK(atomic_load(at) != 0);
   xdb_iter_destroy(b);
   CHECK(atomic_load(at) == 0 && r->stays == 0);
   xdb_unref(r);
-  CHECK_OK(xdb_close(x));
+  OK(xdb_close(x));
 }
 
 int main(void) {

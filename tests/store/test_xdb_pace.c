@@ -2,6 +2,7 @@
 //
 // The pace of writers: what a quantum may take, of rounds whose figures are made up. What is measured is the clock that
 // writers draw from, so that nothing here depends on how fast the machine is.
+#include "tests/lib/check.h"
 #include "tests/lib/slow.h"
 #include "tests/lib/store.h"
 #include "log/state.h"
@@ -19,18 +20,18 @@ static struct xdb_ref *r;
 static void begin(void) {
   struct remixdb_opts o = small_opts(0);
   x = quick_open(&o);
-  CHECK_OK(xdb_ref(x, &r));
+  OK(xdb_ref(x, &r));
 }
 
 static void end(void) {
   xdb_unref(r);
-  CHECK_OK(xdb_close(x));
+  OK(xdb_close(x));
 }
 
 // Fills about a third of the memtable.
 static void fill(void) {
   static const uint8_t val[1000];
-  for (uint32_t i = 0; i < 330; i++) CHECK_OK(xdb_put(r, kref(&i, sizeof(i)), val, sizeof(val), false));
+  for (uint32_t i = 0; i < 330; i++) OK(xdb_put(r, kref(&i, sizeof(i)), val, sizeof(val), false));
 }
 
 static uint64_t room(void) {
@@ -159,9 +160,9 @@ static void test_ahead(void **state) {
     struct remixdb_opts o = small_opts(i != 1);
     o.memtable_mb = i == 2 ? 1 : 40;
     x = quick_open(&o);
-    CHECK_OK(xdb_ref(x, &r));
+    OK(xdb_ref(x, &r));
     const size_t chunk = x->memtables.chunks.chunk_size;
-    for (uint32_t k = 0; k < 100; k++) CHECK_OK(xdb_put(r, kref(&k, sizeof(k)), val, sizeof(val), false));
+    for (uint32_t k = 0; k < 100; k++) OK(xdb_put(r, kref(&k, sizeof(k)), val, sizeof(val), false));
     if (i == 0 && !LIB_SANITIZED) {
       for (uint64_t until = time_ns() + 60 * SECOND;
            arena_pool_held(&x->memtables.chunks) < chunk && time_ns() < until;)
@@ -239,15 +240,15 @@ static void test_log_ahead(void **state) {
   struct env env = {.ops = &ops};
   for (uint32_t held = 0; held < 2; held++) {
     atomic_store(&hold_rounds, held != 0);
-    CHECK_OK(xdb_open(dir, &o, &env, &x));
-    CHECK_OK(xdb_ref(x, &r));
+    OK(xdb_open(dir, &o, &env, &x));
+    OK(xdb_ref(x, &r));
     writer = pthread_self();
     atomic_store(&of_writer, 0);
     const uint64_t first = wal_gen(x->wal);
     for (uint32_t k = 0; wal_gen(x->wal) < first + 4; k++) {
       const uint32_t key = k * 2654435761u;
       if (held) r->debt_max = UINT64_MAX;  // he does not slow down before
-      CHECK_OK(xdb_put(r, kref(&key, sizeof(key)), val, sizeof(val), false));
+      OK(xdb_put(r, kref(&key, sizeof(key)), val, sizeof(val), false));
       if (wal_ahead_pending(x->wal)) {
         xdb_pace_draw(r);  // which asks for them
         wait_for_log();
@@ -322,7 +323,7 @@ static void test_learn(void **state) {
 }
 
 int main(void) {
-  seed = seed_from(1);
+  check_seed = seed_from(1);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_remaining, setup, teardown),
       cmocka_unit_test_setup_teardown(test_quantum, setup, teardown),

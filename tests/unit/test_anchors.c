@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include "base/anchors.h"
 
 static uint64_t seed_start(const char *what) {
@@ -131,7 +133,7 @@ static void many_check(const struct strings *s, const struct anchors *a, const s
   struct anchors half, none = {0};
   struct anchors_lookup wants[ANCHORS_MANY_MAX];
   uint32_t found[ANCHORS_MANY_MAX], expected[ANCHORS_MANY_MAX];
-  assert_int_equal(anchors_init(&half, s->offs, s->bytes, (s->nr + 1) / 2), REMIXDB_OK);
+  OK(anchors_init(&half, s->offs, s->bytes, (s->nr + 1) / 2));
   for (uint32_t t = 0; t < times; t++) {
     const uint32_t nr = (uint32_t)(rng_next(rng) % (ANCHORS_MANY_MAX + 1));
     for (uint32_t i = 0; i < nr; i++) {
@@ -152,7 +154,7 @@ static void many_check(const struct strings *s, const struct anchors *a, const s
 
 static void strings_check(const struct strings *s, const struct shape *shape, uint32_t times, uint64_t *rng) {
   struct anchors a;
-  assert_int_equal(anchors_init(&a, s->offs, s->bytes, s->nr), REMIXDB_OK);
+  OK(anchors_init(&a, s->offs, s->bytes, s->nr));
   uint8_t buf[KEY_MAX + 64];
   for (uint32_t i = 0; i < s->nr + times; i++) {
     const struct kref key = i < s->nr ? s->at[i] : probe(s, shape, rng, buf);
@@ -250,7 +252,7 @@ static void test_cells(void **state) {
       }
       strings_close(&s);
       struct anchors a;
-      assert_int_equal(anchors_init(&a, s.offs, s.bytes, s.nr), REMIXDB_OK);
+      OK(anchors_init(&a, s.offs, s.bytes, s.nr));
       if (sets[n].cells != ((const uint8_t *)a.cells > (const uint8_t *)a.lines))
         fail_msg("%s: %s cells", sets[n].what, sets[n].cells ? "no" : "has");
       if (sets[n].cells && anchors_memory(&a) > 32ull * s.nr)
@@ -309,7 +311,7 @@ static void test_none(void **state) {
   struct anchors a;
   uint8_t offs[8] = {0};
   for (uint32_t nr = 0; nr < 2; nr++) {
-    assert_int_equal(anchors_init(&a, offs, offs, nr), REMIXDB_OK);
+    OK(anchors_init(&a, offs, offs, nr));
     assert_int_equal(anchors_find(&a, kref("key", 3)), 0);
     assert_int_equal(anchors_find(&a, kref(NULL, 0)), 0);
     anchors_fini(&a);
@@ -342,7 +344,7 @@ static void no_memory(const struct shape *shape) {
       anchors_fini(&a);
       break;
     }
-    assert_int_equal(st, REMIXDB_NOMEM);
+    FAILS(st, REMIXDB_NOMEM);
   }
   assert_true(n > 10);
   strings_free(&s);
@@ -365,7 +367,7 @@ static void test_memory(void **state) {
   }
   strings_close(&s);
   struct anchors a;
-  assert_int_equal(anchors_init(&a, s.offs, s.bytes, s.nr), REMIXDB_OK);
+  OK(anchors_init(&a, s.offs, s.bytes, s.nr));
   assert_true(anchors_memory(&a) < 16ull * s.nr);
   anchors_fini(&a);
   strings_free(&s);

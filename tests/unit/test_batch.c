@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include "tests/lib/check.h"
 #include "tests/lib/fault.h"
 #include "tests/lib/simdisk.h"
 #include "store/batch.h"
@@ -54,10 +55,10 @@ static bool op_is(const struct batch_op *op, const struct entry *e) {
 
 static void test_sorted(void **state) {
   (void)state;
-  seed = seed_from(1);
-  uint64_t rng = seed;
+  check_seed = seed_from(1);
+  uint64_t rng = check_seed;
   struct xdb_batch *b;
-  CHECK_OK(batch_create(&b));
+  OK(batch_create(&b));
   struct entry *const all = calloc(2000, sizeof(*all));
   static uint8_t val[70000];
   for (uint32_t round = 0; round < 300; round++) {
@@ -74,7 +75,7 @@ static void test_sorted(void **state) {
       e->vlen = (uint32_t)below(&rng, chance(&rng, 2) ? REMIXDB_KV_MAX - KEY_MAX : 60);
       e->fill = (uint8_t)rng_next(&rng);
       memset(val, e->fill, e->vlen);
-      CHECK_OK(batch_add(b, kref(key, klen), val, e->vlen, e->tomb));
+      OK(batch_add(b, kref(key, klen), val, e->vlen, e->tomb));
       memset(key, 0x55, sizeof(key));  // it has been copied
       memset(val, 0x55, e->vlen);
       CHECK(b->nr == i + 1);
@@ -83,7 +84,7 @@ static void test_sorted(void **state) {
     for (int again = 0; again < 2; again++) {
       struct batch_op *ops;
       size_t nr_ops;
-      CHECK_OK(batch_sorted(b, &ops, &nr_ops));
+      OK(batch_sorted(b, &ops, &nr_ops));
       CHECK(nr_ops == nr_keys && b->nr == nr);
       for (size_t i = 0; i < nr_ops; i++) CHECK(op_is(&ops[i], &all[i]));
       mem_free(ops);
@@ -100,7 +101,7 @@ static void test_sorted_no_memory(void **state) {
   fault_mem_set(1);
   CHECK(batch_create(&b) == REMIXDB_NOMEM && !b);
   CHECK(fault_mem_end());
-  CHECK_OK(batch_create(&b));
+  OK(batch_create(&b));
   uint32_t refused = 0;
   for (uint32_t i = 0; i < 20000; i++) {
     const size_t nr = b->nr, len = b->len;
@@ -111,7 +112,7 @@ static void test_sorted_no_memory(void **state) {
     if (!failed) continue;
     CHECK(b->nr == nr && b->len == len);
     refused++;
-    CHECK_OK(batch_add(b, kref(&i, sizeof(i)), "value", 5, false));
+    OK(batch_add(b, kref(&i, sizeof(i)), "value", 5, false));
   }
   CHECK(refused > 3 && b->nr == 20000);
   static const uint32_t lens[64] = {[0 ... 63] = 1000};
@@ -128,7 +129,7 @@ static void test_sorted_no_memory(void **state) {
   fault_mem_set(1);
   CHECK(batch_sorted(b, &ops, &nr) == REMIXDB_NOMEM);
   CHECK(fault_mem_end());
-  CHECK_OK(batch_sorted(b, &ops, &nr));
+  OK(batch_sorted(b, &ops, &nr));
   CHECK(nr == 20000);
   mem_free(ops);
   batch_destroy(b);
@@ -169,14 +170,14 @@ static void value_of(uint32_t key, struct step s, uint8_t *buf) {
 static struct model *model_create(void) {
   struct model *const m = calloc(1, sizeof(*m));
   CHECK(m);
-  m->rng = seed;
+  m->rng = check_seed;
   m->batch = remixdb_batch_create();
   CHECK(m->batch);
   return m;
 }
 
 static void model_open(struct model *m, const struct remixdb_opts *o, struct env *env) {
-  CHECK_OK(xdb_open(dir, o, env, &m->x));
+  OK(xdb_open(dir, o, env, &m->x));
   m->ref = remixdb_ref(m->x);
   CHECK(m->ref);
 }
@@ -263,7 +264,7 @@ static void put_one(struct model *m, uint32_t key) {
 
 static void test_content(void **state) {
   (void)state;
-  seed = seed_from(2);
+  check_seed = seed_from(2);
   for (int workers = 0; workers < 2; workers++) {
     const struct remixdb_opts o = small_opts(workers);
     struct model *const m = model_create();
@@ -302,7 +303,7 @@ static void test_content(void **state) {
 
 static void test_empty(void **state) {
   (void)state;
-  seed = seed_from(3);
+  check_seed = seed_from(3);
   struct remixdb_opts o = small_opts(0);
   struct model *const m = model_create();
   model_open(m, &o, quick_env());
@@ -343,7 +344,7 @@ static size_t batch_memory(const struct model *m) {
 
 static void test_sizes(void **state) {
   (void)state;
-  seed = seed_from(4);
+  check_seed = seed_from(4);
   const uint32_t rounds = SLOW > 8 ? 24 : 60;
   for (uint32_t variant = 0; variant < 3; variant++) {
     struct remixdb_opts o = small_opts(variant == 1);
@@ -420,7 +421,7 @@ static uint32_t read_frames(struct frame *out, uint32_t cap) {
 static void test_one_frame(void **state) {
   (void)state;
   enum { BATCHES = 120, FRAMES = 5000 };
-  seed = seed_from(5);
+  check_seed = seed_from(5);
   struct remixdb_opts o = small_opts(0);
   o.memtable_mb = 64;
   struct model *const m = model_create();
@@ -451,7 +452,7 @@ static void test_one_frame(void **state) {
     uint32_t f = 0;
     while (f < nr && !(all[f].first <= first[i] && last[i] < all[f].first + all[f].count)) f++;
     if (f == nr)
-      fail_msg("TEST_SEED=%llu: batch %u, records %llu to %llu, is in no frame", (unsigned long long)seed, i,
+      fail_msg("TEST_SEED=%llu: batch %u, records %llu to %llu, is in no frame", (unsigned long long)check_seed, i,
                (unsigned long long)first[i], (unsigned long long)last[i]);
   }
   free(all);
@@ -478,14 +479,14 @@ static void disk_open(struct model *m, struct simdisk *d, const struct remixdb_o
 // and sometimes finds its memtable full.
 static void test_no_memory(void **state) {
   (void)state;
-  seed = seed_from(6);
+  check_seed = seed_from(6);
   struct remixdb_opts o = small_opts(0);
   uint32_t hits = 0, refused = 0;
   for (uint32_t round = 0; round < 4; round++) {
     struct simdisk *const d = simdisk_create();
     simdisk_no_allocate(d, true);
     struct model *const m = model_create();
-    m->rng = seed * 10 + round;
+    m->rng = check_seed * 10 + round;
     disk_open(m, d, &o);
     for (int64_t n = 1, end = 0; !end; n++) {
       gather_begin(m);
@@ -507,7 +508,7 @@ static void test_no_memory(void **state) {
       if (n % 7 == 0 || !good) CHECK(sees(m, m->ref, m->now));
       char why[256];
       if (!wh_check(atomic_load(&m->x->view)->active->wh, why, sizeof(why)))
-        fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
+        fail_msg("TEST_SEED=%llu: %s", (unsigned long long)check_seed, why);
       hits += hit;
       end = !hit;
     }
@@ -527,7 +528,7 @@ static void test_no_memory(void **state) {
 // A call of the log's file fails, or the disk is full, at every place.
 static void test_failing_log(void **state) {
   (void)state;
-  seed = seed_from(7);
+  check_seed = seed_from(7);
   static const struct {
     enum simdisk_call call;
     int errnum;
@@ -651,8 +652,8 @@ static void life_check(const struct life *l, struct simdisk *d, const struct rem
     uint32_t any = l->nr + 2;
     while (any > 0 && !sees(after, after->ref, l->states[any - 1])) any--;
     fail_msg("TEST_SEED=%llu, cut %llu: %u batches were written and %u synced, and the store holds %s%d",
-             (unsigned long long)seed, (unsigned long long)cut, l->nr, l->synced, any ? "the first " : "part of one ",
-             (int)any - 1);
+             (unsigned long long)check_seed, (unsigned long long)cut, l->nr, l->synced,
+             any ? "the first " : "part of one ", (int)any - 1);
   }
   // it goes on
   gather_begin(after);
@@ -673,7 +674,7 @@ static void test_power(void **state) {
   struct life l = {.states = calloc(STEPS_MAX, sizeof(*l.states))};
   CHECK(l.states);
   for (uint32_t run = 0; run < 3; run++) {
-    seed = seed_from(8) + run;
+    check_seed = seed_from(8) + run;
     struct remixdb_opts o = small_opts(0);
     o.cache_mb = 0;
     o.sync = run == 1 ? REMIXDB_SYNC_EACH : REMIXDB_SYNC_NONE;
@@ -692,7 +693,7 @@ static void test_power(void **state) {
         remixdb_close(m->x);
       }
       for (uint64_t outcome = 0; outcome < 2 && cut != UINT64_MAX; outcome++) {
-        struct simdisk *const left = simdisk_crash(d, seed * 1000003 + cut * 7 + outcome);
+        struct simdisk *const left = simdisk_crash(d, check_seed * 1000003 + cut * 7 + outcome);
         life_check(&l, left, &o, cut);
         simdisk_destroy(left);
         nr_cuts++;
@@ -854,7 +855,7 @@ static void *team_single(void *arg) {
 static void test_readers(void **state) {
   (void)state;
   for (int workers = 0; workers < 3; workers++) {
-    seed = seed_from(20) + (uint64_t)workers;
+    check_seed = seed_from(20) + (uint64_t)workers;
     struct remixdb_opts o = small_opts(workers);
     struct xdb *const x = remixdb_open_opts(dir, &o);
     CHECK(x);
@@ -871,8 +872,8 @@ static void test_readers(void **state) {
       t->stop = &stop;
       t->all = teams;
       t->looks = &looks;
-      t->rng = seed + i;
-      CHECK_OK(thread_start(&threads[i], i < TEAMS ? team_write : i == TEAMS ? team_single : team_read, t, "batch"));
+      t->rng = check_seed + i;
+      OK(thread_start(&threads[i], i < TEAMS ? team_write : i == TEAMS ? team_single : team_read, t, "batch"));
     }
     for (uint32_t i = 0; i < TEAMS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     while (atomic_load(&looks) < 10) time_sleep_ns(1000000);
@@ -880,7 +881,7 @@ static void test_readers(void **state) {
     for (uint32_t i = TEAMS; i < TEAMS + 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     char why[256];
     if (!wh_check(atomic_load(&x->view)->active->wh, why, sizeof(why)))
-      fail_msg("TEST_SEED=%llu: %s", (unsigned long long)seed, why);
+      fail_msg("TEST_SEED=%llu: %s", (unsigned long long)check_seed, why);
     if (SLOW == 1) CHECK(stat_of(x, "rounds") > 3);
     struct xdb_ref *const r = remixdb_ref(x);
     struct xdb_iter *const it = remixdb_iter_create(r);
@@ -961,8 +962,8 @@ static void test_switched(void **state) {
     CHECK(r && remixdb_put(r, "k", 1, "old", 3) && remixdb_put(r, "z", 1, "old", 3));
     struct delay d = {.x = x, .how = i % 3};
     pthread_t t[2];
-    CHECK_OK(thread_start(&t[0], delay_flush, &d, "flush"));
-    CHECK_OK(thread_start(&t[1], delay_write, &d, "write"));
+    OK(thread_start(&t[0], delay_flush, &d, "flush"));
+    OK(thread_start(&t[1], delay_write, &d, "write"));
     CHECK(remixdb_merge(r, "k", 1, delay_fn, &d));
     CHECK(pthread_join(t[0], NULL) == 0 && pthread_join(t[1], NULL) == 0);
     for (int again = 0; again < 3; again++) {

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -143,7 +145,7 @@ static uint64_t test_seed(void) {
 
 static struct blkio_queue *make_queue(struct blkio *b) {
   struct blkio_queue *q = NULL;
-  assert_int_equal(blkio_queue_create(b, &q), REMIXDB_OK);
+  OK(blkio_queue_create(b, &q));
   assert_non_null(q);
   return q;
 }
@@ -153,16 +155,16 @@ static struct blkio_queue *make_queue(struct blkio *b) {
 static void test_parse(void **state) {
   (void)state;
   enum blkio_kind k = BLKIO_SYNC;
-  assert_int_equal(blkio_parse(NULL, &k), REMIXDB_OK);
+  OK(blkio_parse(NULL, &k));
   assert_int_equal(k, BLKIO_AUTO);
   static const char *const names[] = {"auto", "uring", "aio", "sync"};
   for (int i = 0; i < 4; i++) {
-    assert_int_equal(blkio_parse(names[i], &k), REMIXDB_OK);
+    OK(blkio_parse(names[i], &k));
     assert_int_equal(k, i);
   }
   static const char *const bad[] = {"", "URING", "io_uring", "syn", "sync "};
   for (int i = 0; i < 5; i++) {
-    assert_int_equal(blkio_parse(bad[i], &k), REMIXDB_INVALID);
+    FAILS(blkio_parse(bad[i], &k), REMIXDB_INVALID);
     assert_int_not_equal(strlen(err_msg()), 0);
   }
 }
@@ -211,9 +213,9 @@ static void check_batch(struct blkio_queue *q, uint32_t nr, uint64_t *seed) {
     used += len;
   }
   memset(out_data, 0, used);
-  assert_int_equal(blkio_read_batch(q, reads, nr), REMIXDB_OK);
+  OK(blkio_read_batch(q, reads, nr));
   for (uint32_t i = 0; i < nr; i++) {
-    assert_int_equal(reads[i].status, REMIXDB_OK);
+    OK(reads[i].status);
     assert_memory_equal(reads[i].buf, data + reads[i].off, reads[i].len);
   }
   free(reads);
@@ -236,7 +238,7 @@ static void test_read_batch(void **state) {
     assert_int_equal(atomic_load(&b.nr_reads), nr_all);
     blkio_queue_destroy(q);
     uint8_t buf[100];
-    assert_int_equal(blkio_read_one(&b, data_fd, data_path, buf, sizeof(buf), 12345), REMIXDB_OK);
+    OK(blkio_read_one(&b, data_fd, data_path, buf, sizeof(buf), 12345));
     assert_memory_equal(buf, data + 12345, sizeof(buf));
     assert_int_equal(atomic_load(&b.nr_reads), nr_all + 1);
   }
@@ -245,7 +247,7 @@ static void test_read_batch(void **state) {
 static void test_read_direct(void **state) {
   (void)state;
   int fd = -1;
-  assert_int_equal(env_open(ENV_PATHS(env_posix()), data_path, ENV_READ | ENV_DIRECT, &fd), REMIXDB_OK);
+  OK(env_open(ENV_PATHS(env_posix()), data_path, ENV_READ | ENV_DIRECT, &fd));
   uint8_t *const buf = mem_alloc_aligned(BLKIO_ALIGN, 32 * BLKIO_ALIGN);
   for (size_t k = 0; k < KINDS; k++) {
     struct blkio b;
@@ -260,7 +262,7 @@ static void test_read_direct(void **state) {
                                      .off = (uint64_t)(i * 7 % 32) * BLKIO_ALIGN};
     reads[32].off = DATA_LEN;  // the end of the file
     reads[32].buf = mem_alloc_aligned(BLKIO_ALIGN, BLKIO_ALIGN);
-    assert_int_equal(blkio_read_batch(q, reads, 33), REMIXDB_CORRUPT);
+    FAILS(blkio_read_batch(q, reads, 33), REMIXDB_CORRUPT);
     for (uint32_t i = 0; i < 32; i++) assert_memory_equal(reads[i].buf, data + reads[i].off, BLKIO_ALIGN);
     mem_free(reads[32].buf);
     blkio_queue_destroy(q);
@@ -300,7 +302,7 @@ static void test_read_failures(void **state) {
     }
     uint64_t seed = 5;
     check_batch(q, 70, &seed);  // and it goes on working
-    assert_int_equal(blkio_read_one(&b, data_fd, data_path, out_data, 10, DATA_LEN), REMIXDB_CORRUPT);
+    FAILS(blkio_read_one(&b, data_fd, data_path, out_data, 10, DATA_LEN), REMIXDB_CORRUPT);
     blkio_queue_destroy(q);
   }
 }
@@ -381,7 +383,7 @@ static void test_read_fake(void **state) {
           .fd = data_fd, .path = data_path, .buf = out_data + i * 512, .len = 512, .off = i * 512};
     atomic_store(&fake_reads, 0);
     atomic_store(&fail_read_at, n);
-    assert_int_equal(blkio_read_batch(q, reads, 10), REMIXDB_IO);
+    FAILS(blkio_read_batch(q, reads, 10), REMIXDB_IO);
     assert_non_null(strstr(err_msg(), data_path));
     uint32_t failed = 0;
     for (uint32_t i = 0; i < 10; i++) failed += reads[i].status != REMIXDB_OK;
@@ -389,7 +391,7 @@ static void test_read_fake(void **state) {
   }
   atomic_store(&fake_reads, 0);
   atomic_store(&fail_read_at, 1);
-  assert_int_equal(blkio_read_one(&b, data_fd, data_path, out_data, 10, 0), REMIXDB_IO);
+  FAILS(blkio_read_one(&b, data_fd, data_path, out_data, 10, 0), REMIXDB_IO);
   blkio_queue_destroy(q);
 }
 
@@ -408,7 +410,7 @@ static void check_file(uint64_t len) {
 static int open_out(bool direct) {
   int fd = -1;
   const unsigned flags = ENV_READ | ENV_WRITE | ENV_CREATE | ENV_TRUNC | (direct ? ENV_DIRECT : 0);
-  assert_int_equal(env_open(ENV_PATHS(env_posix()), out_path, flags, &fd), REMIXDB_OK);
+  OK(env_open(ENV_PATHS(env_posix()), out_path, flags, &fd));
   return fd;
 }
 
@@ -433,7 +435,7 @@ static void test_write(void **state) {
     blkio_init(&b, env_posix(), kinds[k]);
     struct blkio_queue *const q = make_queue(&b);
     struct blkio_writer *w = NULL;
-    assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+    OK(blkio_writer_create(q, &w));
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < 16; i++) {
       const bool direct = i & 1;
@@ -442,7 +444,7 @@ static void test_write(void **state) {
       const int fd = open_out(direct);
       blkio_writer_start(w, fd, out_path, direct);
       put_pieces(w, 0, len, &seed);
-      assert_int_equal(blkio_writer_finish(w, i == 15), REMIXDB_OK);
+      OK(blkio_writer_finish(w, i == 15));
       assert_int_equal(blkio_writer_offset(w), len);
       (void)close(fd);
       check_file(len);
@@ -467,7 +469,7 @@ static void test_write_out(void **state) {
     fake_reset(false);
     blkio_init(&b, &fake, BLKIO_SYNC);
     struct blkio_queue *const q = make_queue(&b);
-    assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+    OK(blkio_writer_create(q, &w));
     for (uint32_t file = 0; file < 2; file++) {  // the second begins from nothing
       const int fd = open_out(direct);
       atomic_store(&fake_out_to, 0);
@@ -475,7 +477,7 @@ static void test_write_out(void **state) {
       blkio_writer_start(w, fd, out_path, direct);
       put_pieces(w, 0, OUT_MAX - 8192, &seed);
       const uint64_t out = atomic_load(&fake_out_to);
-      assert_int_equal(blkio_writer_finish(w, true), REMIXDB_OK);
+      OK(blkio_writer_finish(w, true));
       (void)close(fd);
       check_file(OUT_MAX - 8192);
       assert_false(atomic_load(&fake_out_wrong));
@@ -501,8 +503,8 @@ static void test_mixed(void **state) {
     blkio_init(&b, env_posix(), kinds[k]);
     struct blkio_queue *const q = make_queue(&b);
     struct blkio_writer *w = NULL, *v = NULL;
-    assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
-    assert_int_equal(blkio_writer_create(q, &v), REMIXDB_OK);
+    OK(blkio_writer_create(q, &w));
+    OK(blkio_writer_create(q, &v));
     const int fd = open_out(false), other = open(other_path, O_RDWR | O_CREAT | O_TRUNC, 0644);
     blkio_writer_start(w, fd, out_path, false);
     blkio_writer_start(v, other, other_path, false);
@@ -511,8 +513,8 @@ static void test_mixed(void **state) {
       put_pieces(v, at, at + OUT_MAX / 16, &seed);
       check_batch(q, (uint32_t)(rng_next(&seed) % 100), &seed);
     }
-    assert_int_equal(blkio_writer_finish(v, false), REMIXDB_OK);
-    assert_int_equal(blkio_writer_finish(w, false), REMIXDB_OK);
+    OK(blkio_writer_finish(v, false));
+    OK(blkio_writer_finish(w, false));
     check_file(OUT_MAX);
     assert_int_equal(rename(other_path, out_path), 0);
     check_file(OUT_MAX);
@@ -533,14 +535,14 @@ static void test_write_failure(void **state) {
     blkio_init(&b, env_posix(), kinds[k]);
     struct blkio_queue *const q = make_queue(&b);
     struct blkio_writer *w = NULL;
-    assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+    OK(blkio_writer_create(q, &w));
     const int ro = open(data_path, O_RDONLY);
     for (uint64_t len = 1000; len <= OUT_MAX; len = len * 5 + 1000) {
       blkio_writer_start(w, ro, "readonly", false);
       put_pieces(w, 0, len, &seed);
-      assert_int_equal(blkio_writer_finish(w, true), REMIXDB_IO);
+      FAILS(blkio_writer_finish(w, true), REMIXDB_IO);
       assert_non_null(strstr(err_msg(), "readonly"));
-      assert_int_equal(blkio_writer_finish(w, true), REMIXDB_IO);
+      FAILS(blkio_writer_finish(w, true), REMIXDB_IO);
     }
     const int fd = open_out(false);
     // abandoned in the middle, then another one begun
@@ -548,7 +550,7 @@ static void test_write_failure(void **state) {
     put_pieces(w, 0, OUT_MAX / 2 + 77, &seed);
     blkio_writer_start(w, fd, out_path, false);
     put_pieces(w, 0, OUT_MAX - 5, &seed);
-    assert_int_equal(blkio_writer_finish(w, false), REMIXDB_OK);
+    OK(blkio_writer_finish(w, false));
     check_file(OUT_MAX - 5);
     // destroyed with writes in flight
     blkio_writer_start(w, fd, out_path, false);
@@ -567,7 +569,7 @@ static void test_write_fake(void **state) {
   blkio_init(&b, &fake, BLKIO_AUTO);
   struct blkio_queue *const q = make_queue(&b);
   struct blkio_writer *w = NULL;
-  assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+  OK(blkio_writer_create(q, &w));
   const uint64_t len = 5 * BLKIO_WRITER_BUF + 1234;
 
   atomic_store(&short_len, 100000);
@@ -575,7 +577,7 @@ static void test_write_fake(void **state) {
   int fd = open_out(false);
   blkio_writer_start(w, fd, out_path, false);
   put_pieces(w, 0, len, &seed);
-  assert_int_equal(blkio_writer_finish(w, true), REMIXDB_OK);
+  OK(blkio_writer_finish(w, true));
   assert_int_equal(atomic_load(&fake_syncs), 1);
   check_file(len);
 
@@ -590,7 +592,7 @@ static void test_write_fake(void **state) {
       blkio_writer_put(w, data, len);
       const enum remixdb_status s = blkio_writer_finish(w, sync);
       if (n > 6) {
-        assert_int_equal(s, REMIXDB_OK);
+        OK(s);
         assert_int_equal(atomic_load(&fake_syncs), sync);
         break;
       }
@@ -605,20 +607,20 @@ static void test_write_fake(void **state) {
   atomic_store(&fail_truncate, EIO);
   blkio_writer_start(w, fd, out_path, true);
   blkio_writer_put(w, data, 4096);
-  assert_int_equal(blkio_writer_finish(w, true), REMIXDB_OK);  // nothing to cut
+  OK(blkio_writer_finish(w, true));  // nothing to cut
   blkio_writer_start(w, fd, out_path, true);
   blkio_writer_put(w, data, 100);
-  assert_int_equal(blkio_writer_finish(w, true), REMIXDB_IO);
+  FAILS(blkio_writer_finish(w, true), REMIXDB_IO);
   assert_non_null(strstr(err_msg(), "truncate"));
   atomic_store(&fail_truncate, 0);
   atomic_store(&fail_sync, EIO);
   blkio_writer_start(w, fd, out_path, true);
   blkio_writer_put(w, data, 100);
-  assert_int_equal(blkio_writer_finish(w, true), REMIXDB_IO);
+  FAILS(blkio_writer_finish(w, true), REMIXDB_IO);
   assert_non_null(strstr(err_msg(), "sync"));
   blkio_writer_start(w, fd, out_path, false);
   blkio_writer_put(w, data, 100);
-  assert_int_equal(blkio_writer_finish(w, false), REMIXDB_OK);
+  OK(blkio_writer_finish(w, false));
   (void)close(fd);
   blkio_writer_destroy(w);
   blkio_queue_destroy(q);
@@ -642,14 +644,14 @@ static void test_write_aligned(void **state) {
   blkio_init(&b, &env, BLKIO_AUTO);
   struct blkio_queue *const q = make_queue(&b);
   struct blkio_writer *w = NULL;
-  assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+  OK(blkio_writer_create(q, &w));
   const int fd = open_out(false);
   for (int i = 0; i < 10; i++) {
     const uint64_t len = rng_next(&seed) % OUT_MAX;
     assert_int_equal(ftruncate(fd, 0), 0);
     blkio_writer_start(w, fd, out_path, true);
     put_pieces(w, 0, len, &seed);
-    assert_int_equal(blkio_writer_finish(w, false), REMIXDB_OK);
+    OK(blkio_writer_finish(w, false));
     assert_int_equal(atomic_load(&unaligned), 0);
     check_file(len);
   }
@@ -685,7 +687,7 @@ static void test_ring_lost(void **state) {
     // it is lost with writes in flight
     struct blkio_queue *const r = make_queue(&b);
     struct blkio_writer *w = NULL;
-    assert_int_equal(blkio_writer_create(r, &w), REMIXDB_OK);
+    OK(blkio_writer_create(r, &w));
     const int fd = open_out(false);
     blkio_writer_start(w, fd, out_path, false);
     check_batch(r, 100, &seed);
@@ -698,7 +700,7 @@ static void test_ring_lost(void **state) {
     if (b.kind == BLKIO_URING) assert_true(atomic_load(&fake_writes) > writes_before);
     check_batch(r, 100, &seed);
     put_pieces(w, OUT_MAX - 100, OUT_MAX, &seed);
-    assert_int_equal(blkio_writer_finish(w, false), REMIXDB_OK);
+    OK(blkio_writer_finish(w, false));
     check_file(OUT_MAX);
     (void)close(fd);
     blkio_writer_destroy(w);
@@ -715,20 +717,20 @@ static void test_engine_fails(void **state) {
     blkio_init(&b, &fake, kinds[k]);
     struct blkio_queue *const q = make_queue(&b);
     struct blkio_writer *w = NULL;
-    assert_int_equal(blkio_writer_create(q, &w), REMIXDB_OK);
+    OK(blkio_writer_create(q, &w));
     const int ro = open(data_path, O_RDONLY);
     atomic_store(&fail_write_at, 1);
     atomic_store(&fail_errno, ENOSPC);
     blkio_writer_start(w, ro, data_path, false);
     blkio_writer_put(w, data, 3 * BLKIO_WRITER_BUF);
-    assert_int_equal(blkio_writer_finish(w, false), REMIXDB_NOSPACE);
+    FAILS(blkio_writer_finish(w, false), REMIXDB_NOSPACE);
     assert_int_equal(atomic_load(&fake_writes), 1);
     // Reads that end early are finished the same way.
     struct blkio_read reads[2] = {
         {.fd = data_fd, .path = data_path, .buf = out_data, .len = 4096, .off = 0},
         {.fd = data_fd, .path = data_path, .buf = out_data + 4096, .len = 8192, .off = DATA_LEN - 5000}};
-    assert_int_equal(blkio_read_batch(q, reads, 2), REMIXDB_CORRUPT);
-    assert_int_equal(reads[0].status, REMIXDB_OK);
+    FAILS(blkio_read_batch(q, reads, 2), REMIXDB_CORRUPT);
+    OK(reads[0].status);
     assert_true(atomic_load(&fake_reads) > 0);
     (void)close(ro);
     blkio_writer_destroy(w);
@@ -771,7 +773,7 @@ static void opened_add(struct opened *o, struct blkio *b, uint64_t *rng) {
 }
 
 static void opened_end(struct opened *o) {
-  assert_int_equal(blkio_batch_end(&o->batch), REMIXDB_OK);
+  OK(blkio_batch_end(&o->batch));
   for (uint32_t i = 0; i < 4; i++) assert_memory_equal(o->buf[i], data + o->reads[i].off, 4096);
 }
 
@@ -791,7 +793,7 @@ static void test_pool(void **state) {
     struct blkio_batch none;
     blkio_batch_begin(&none, blkio_shared(&b), NULL, NULL, NULL);
     blkio_batch_add(&none, 0);
-    assert_int_equal(blkio_batch_end(&none), REMIXDB_OK);
+    OK(blkio_batch_end(&none));
     for (uint32_t n = 0; n < 20; n++) check_batch(blkio_shared(&b), 1, &rng);
     assert_int_equal(blkio_lanes(&b), 0);
     for (uint32_t n = 0; n < 20; n++) check_batch(blkio_shared(&b), 2 + n * 10, &rng);
@@ -895,7 +897,7 @@ static void test_nomem(void **state) {
   atomic_store(&mem_fault, deny);
   enum remixdb_status s = blkio_queue_create(&b, &q);
   atomic_store(&mem_fault, NULL);
-  assert_int_equal(s, REMIXDB_NOMEM);
+  FAILS(s, REMIXDB_NOMEM);
   assert_null(q);
   q = make_queue(&b);
   for (int n = 0; n < 2; n++) {
@@ -903,7 +905,7 @@ static void test_nomem(void **state) {
     atomic_store(&mem_fault, deny);
     s = blkio_writer_create(q, &w);
     atomic_store(&mem_fault, NULL);
-    assert_int_equal(s, REMIXDB_NOMEM);
+    FAILS(s, REMIXDB_NOMEM);
     assert_null(w);
   }
   blkio_queue_destroy(q);
@@ -952,8 +954,7 @@ static void test_threads(void **state) {
     blkio_init(&shared, env_posix(), kinds[k % KINDS]);
     shared.lanes_max = POOL;
     atomic_store(&wrong, 0);
-    for (uint32_t i = 0; i < READERS; i++)
-      assert_int_equal(thread_start(&t[i], reader, (void *)(uintptr_t)(i + 1), "reader"), REMIXDB_OK);
+    for (uint32_t i = 0; i < READERS; i++) OK(thread_start(&t[i], reader, (void *)(uintptr_t)(i + 1), "reader"));
     for (uint32_t i = 0; i < READERS; i++) (void)pthread_join(t[i], NULL);
     assert_int_equal(atomic_load(&wrong), 0);
     assert_int_equal(atomic_load(&shared.nr_reads), READERS * 20 * 80);
@@ -988,8 +989,7 @@ static void test_handed_on(void **state) {
     blkio_init(&shared, env_posix(), kinds[k / 3]);
     shared.lanes_max = k % 3 == 0 ? 1 : k % 3 == 1 ? POOL : BLKIO_LANES_MAX;
     atomic_store(&wrong, 0);
-    for (uint32_t i = 0; i < READERS; i++)
-      assert_int_equal(thread_start(&t[i], taker, (void *)(uintptr_t)(i + 1), "taker"), REMIXDB_OK);
+    for (uint32_t i = 0; i < READERS; i++) OK(thread_start(&t[i], taker, (void *)(uintptr_t)(i + 1), "taker"));
     for (uint32_t i = 0; i < READERS; i++) (void)pthread_join(t[i], NULL);
     assert_int_equal(atomic_load(&wrong), 0);
     assert_true(blkio_lanes(&shared) <= shared.lanes_max && blkio_lanes(&shared) <= READERS);

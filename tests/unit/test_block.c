@@ -7,14 +7,15 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include "table/block.h"
 
 #define TABLE 77u
 
-static uint64_t seed;
 static uint8_t pool[REMIXDB_KV_MAX];  // what keys and values are cut from
 
-static uint32_t below(uint32_t n) { return (uint32_t)(rng_next(&seed) % n); }
+static uint32_t below(uint32_t n) { return (uint32_t)(rng_next(&check_seed) % n); }
 
 static struct kv_rec make(uint32_t klen, uint32_t vlen, bool tomb) {
   const uint32_t at = below(REMIXDB_KV_MAX - klen - vlen + 1);
@@ -42,7 +43,7 @@ static uint32_t round_trip(struct block_build *b, const struct kv_rec *recs, uin
   // a copy of its exact size: reading past the end does not go unseen
   uint8_t *const buf = malloc(pages * BLOCK_PAGE);
   memcpy(buf, b->buf, pages * BLOCK_PAGE);
-  assert_int_equal(block_verify(buf, pages, n, TABLE, block, "t", 0), REMIXDB_OK);
+  OK(block_verify(buf, pages, n, TABLE, block, "t", 0));
   assert_int_equal(block_count(buf), n);
   for (uint32_t i = 0; i < n; i++) {
     struct kv_rec r;
@@ -57,7 +58,7 @@ static uint32_t round_trip(struct block_build *b, const struct kv_rec *recs, uin
 static void test_random(void **state) {
   (void)state;
   struct block_build b;
-  assert_int_equal(block_build_init(&b), REMIXDB_OK);
+  OK(block_build_init(&b));
   enum { NR = 300 };
   static struct kv_rec recs[NR];
   for (uint32_t round = 0; round < 400; round++) {
@@ -91,7 +92,7 @@ static uint32_t empty_in(uint32_t pages, uint32_t rec_size) {
 static void test_growth(void **state) {
   (void)state;
   struct block_build b;
-  assert_int_equal(block_build_init(&b), REMIXDB_OK);
+  OK(block_build_init(&b));
   static struct kv_rec recs[BLOCK_RECORDS_MAX + 1];
   for (uint32_t round = 0; round < 3000; round++) {
     const uint32_t vlen = round < 2000 ? 8 * round + below(8) : below(6000);
@@ -138,7 +139,7 @@ static void test_growth(void **state) {
 static void test_limits(void **state) {
   (void)state;
   struct block_build b;
-  assert_int_equal(block_build_init(&b), REMIXDB_OK);
+  OK(block_build_init(&b));
   uint32_t pages;
 
   // 255 records that would all fit in less than a page
@@ -209,22 +210,22 @@ static uint32_t small_block(struct block_build *b, bool tomb) {
 static void test_flips(void **state) {
   (void)state;
   struct block_build b;
-  assert_int_equal(block_build_init(&b), REMIXDB_OK);
+  OK(block_build_init(&b));
   memset(b.buf, 0, 2 * BLOCK_PAGE);  // also what no block has filled is looked at
   assert_int_equal(small_block(&b, true), 1);
   for (uint32_t bit = 0; bit < BLOCK_PAGE * 8; bit++) {
     b.buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
-    assert_int_equal(block_verify(b.buf, 1, 5, TABLE, 12, "some.sst", 4096), REMIXDB_CORRUPT);
+    FAILS(block_verify(b.buf, 1, 5, TABLE, 12, "some.sst", 4096), REMIXDB_CORRUPT);
     b.buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
   }
   assert_non_null(strstr(err_msg(), "some.sst"));
-  assert_int_equal(block_verify(b.buf, 1, 5, TABLE, 12, "t", 0), REMIXDB_OK);
+  OK(block_verify(b.buf, 1, 5, TABLE, 12, "t", 0));
   // the right bytes in a wrong place
-  assert_int_equal(block_verify(b.buf, 1, 5, TABLE + 1, 12, "t", 0), REMIXDB_CORRUPT);
-  assert_int_equal(block_verify(b.buf, 1, 5, TABLE, 13, "t", 0), REMIXDB_CORRUPT);
-  assert_int_equal(block_verify(b.buf, 1, 6, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
-  assert_int_equal(block_verify(b.buf, 1, 4, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
-  assert_int_equal(block_verify(b.buf, 2, 5, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(b.buf, 1, 5, TABLE + 1, 12, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(b.buf, 1, 5, TABLE, 13, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(b.buf, 1, 6, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(b.buf, 1, 4, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(b.buf, 2, 5, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
   block_build_fini(&b);
 }
 
@@ -250,7 +251,7 @@ static bool well_formed(const uint8_t *buf, uint32_t count) {
 static void test_forged(void **state) {
   (void)state;
   struct block_build b;
-  assert_int_equal(block_build_init(&b), REMIXDB_OK);
+  OK(block_build_init(&b));
   uint8_t *const buf = malloc(BLOCK_PAGE);
   uint32_t passed = 0, refused = 0;
   for (uint32_t round = 0; round < 20000; round++) {
@@ -262,7 +263,7 @@ static void test_forged(void **state) {
       const uint32_t at = what == 0   ? 8 + below(16)
                           : what == 1 ? load16le(b.buf + BLOCK_HEAD + 2 * below(5)) + below(4)
                                       : 8 + below(BLOCK_PAGE - 8);
-      buf[at] = below(2) ? (uint8_t)rng_next(&seed) : (uint8_t)(buf[at] ^ 1u << below(8));
+      buf[at] = below(2) ? (uint8_t)rng_next(&check_seed) : (uint8_t)(buf[at] ^ 1u << below(8));
     }
     // lengths that make up for each other: what lies between two offsets is one record of another shape
     if (below(4) == 0) {
@@ -296,10 +297,10 @@ static void test_forged(void **state) {
   assert_true(end < BLOCK_PAGE);
   (void)kv_head_put(buf + BLOCK_HEAD + 2, 20, 4042 + BLOCK_PAGE - end, false);
   reseal(buf, 1);
-  assert_int_equal(block_verify(buf, 1, 1, TABLE, 12, "t", 0), REMIXDB_OK);
+  OK(block_verify(buf, 1, 1, TABLE, 12, "t", 0));
   (void)kv_head_put(buf + BLOCK_HEAD + 2, 20, 4043 + BLOCK_PAGE - end, false);
   reseal(buf, 1);
-  assert_int_equal(block_verify(buf, 1, 1, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(buf, 1, 1, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
 
   // the same of one behind a short record, whose length has two bytes, or one: the last byte of the page is the last of
   // the block
@@ -311,10 +312,10 @@ static void test_forged(void **state) {
     block_build_add(&b, &r);
     block_build_add(&b, &last);
     assert_int_equal(block_build_finish(&b, TABLE, 12), 1);
-    assert_int_equal(block_verify(b.buf, 1, 2, TABLE, 12, "t", 0), REMIXDB_OK);
+    OK(block_verify(b.buf, 1, 2, TABLE, 12, "t", 0));
     (void)kv_head_put(b.buf + BLOCK_PAGE - size, 20, vlen + 1, false);
     reseal(b.buf, 1);
-    assert_int_equal(block_verify(b.buf, 1, 2, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+    FAILS(block_verify(b.buf, 1, 2, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
   }
 
   // a last record of one byte, the tombstone of an empty key: it may begin in the last byte but one, and must not in
@@ -350,15 +351,15 @@ static void test_no_memory(void **state) {
   (void)state;
   struct block_build b;
   atomic_store(&mem_fault, deny);
-  assert_int_equal(block_build_init(&b), REMIXDB_NOMEM);
+  FAILS(block_build_init(&b), REMIXDB_NOMEM);
   atomic_store(&mem_fault, NULL);
   block_build_fini(&b);
 }
 
 int main(void) {
   const char *const given = getenv("TEST_SEED");
-  const uint64_t start = seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-  for (uint32_t i = 0; i < sizeof(pool); i++) pool[i] = (uint8_t)rng_next(&seed);
+  const uint64_t start = check_seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
+  for (uint32_t i = 0; i < sizeof(pool); i++) pool[i] = (uint8_t)rng_next(&check_seed);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random), cmocka_unit_test(test_growth), cmocka_unit_test(test_limits),
       cmocka_unit_test(test_flips),  cmocka_unit_test(test_forged), cmocka_unit_test(test_no_memory),

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,13 +84,13 @@ static int teardown(void **state) {
 }
 
 static void make_cache(size_t pages) {
-  assert_int_equal(cache_create(pages * PAGE, &ep, &cache), REMIXDB_OK);
+  OK(cache_create(pages * PAGE, &ep, &cache));
   cache->disk_ns = UINT32_MAX;  // no load is the disk's, however long it takes here
 }
 
 static void tab_init(struct tab *tab, uint32_t nr_pages, uint64_t id) {
   memset(tab, 0, sizeof(*tab));
-  assert_int_equal(cache_table_init(&tab->t, cache, nr_pages, id), REMIXDB_OK);
+  OK(cache_table_init(&tab->t, cache, nr_pages, id));
 }
 
 static struct cache_stats stats(void) {
@@ -102,7 +104,7 @@ static bool touch(struct tab *tab, uint32_t block, uint32_t nr_pages) {
   static struct cache_block b;
   const uint32_t before = atomic_load(&tab->loads);
   epoch_enter(&ep, &me);
-  assert_int_equal(cache_get(&tab->t, block, nr_pages, load, tab, &b), REMIXDB_OK);
+  OK(cache_get(&tab->t, block, nr_pages, load, tab, &b));
   assert_true(is_block(tab->t.id, block, nr_pages, b.data));
   cache_block_fini(&tab->t, &b);
   epoch_exit(&me);
@@ -123,12 +125,12 @@ static void test_no_cache(void **state) {
   make_cache(0);
   for (int i = 0; i < 2; i++) {
     struct tab tab = {.sleep_ns = 0};
-    assert_int_equal(cache_table_init(&tab.t, i ? cache : NULL, 100, 1), REMIXDB_OK);
+    OK(cache_table_init(&tab.t, i ? cache : NULL, 100, 1));
     assert_null(tab.t.cache);
     assert_false(cache_room(&tab.t, 3, 1));
     struct cache_block b = {NULL, 0, false, NULL, 0};
     for (uint32_t n = 1; n <= CACHE_BLOCK_PAGES; n++) {
-      assert_int_equal(cache_get(&tab.t, 3, n, load, &tab, &b), REMIXDB_OK);
+      OK(cache_get(&tab.t, 3, n, load, &tab, &b));
       assert_int_equal(b.frame, 0);
       assert_true(is_block(1, 3, n, b.data));
       assert_int_equal((uintptr_t)b.data % PAGE, 0);
@@ -136,11 +138,11 @@ static void test_no_cache(void **state) {
       assert_false(b.pinned);
     }
     const uint8_t *const own = b.own;
-    assert_int_equal(cache_get(&tab.t, 4, 2, load, &tab, &b), REMIXDB_OK);
+    OK(cache_get(&tab.t, 4, 2, load, &tab, &b));
     assert_ptr_equal(b.data, own);  // the buffer is kept
     cache_offer(&tab.t, 5, 1, b.data);
     atomic_store(&tab.failures, 1);
-    assert_int_equal(cache_get(&tab.t, 4, 2, load, &tab, &b), REMIXDB_CORRUPT);
+    FAILS(cache_get(&tab.t, 4, 2, load, &tab, &b), REMIXDB_CORRUPT);
     assert_null(b.data);
     cache_block_drop(&tab.t, &b);
     cache_block_fini(NULL, &b);
@@ -160,14 +162,14 @@ static void test_hit(void **state) {
   epoch_enter(&ep, &me);
   uint32_t f = 0;
   assert_null(cache_hit(&tab.t, 9, &f));
-  assert_int_equal(cache_get(&tab.t, 9, 3, load, &tab, &b), REMIXDB_OK);
+  OK(cache_get(&tab.t, 9, 3, load, &tab, &b));
   assert_true(is_block(7, 9, 3, b.data));
   assert_int_not_equal(b.frame, 0);
   assert_null(b.own);
   assert_ptr_equal(cache_hit(&tab.t, 9, &f), b.data);
   assert_int_equal(f, b.frame);
   const uint8_t *const data = b.data;
-  assert_int_equal(cache_get(&tab.t, 9, 3, load, &tab, &b), REMIXDB_OK);
+  OK(cache_get(&tab.t, 9, 3, load, &tab, &b));
   assert_ptr_equal(b.data, data);
   assert_int_equal(atomic_load(&tab.loads), 1);
   epoch_exit(&me);
@@ -189,10 +191,10 @@ static void test_load_fails(void **state) {
   tab_init(&tab, 100, 7);
   struct cache_block b = {NULL, 0, false, NULL, 0};
   epoch_enter(&ep, &me);
-  assert_int_equal(cache_get(&tab.t, 1, 1, load, &tab, &b), REMIXDB_OK);
+  OK(cache_get(&tab.t, 1, 1, load, &tab, &b));
   for (int i = 0; i < 100; i++) {  // more pages than there are: none may be lost
     atomic_store(&tab.failures, 1);
-    assert_int_equal(cache_get(&tab.t, 20, 16, load, &tab, &b), REMIXDB_CORRUPT);
+    FAILS(cache_get(&tab.t, 20, 16, load, &tab, &b), REMIXDB_CORRUPT);
     assert_string_equal(err_msg(), "block 20 is bad");
     assert_null(b.data);
     assert_int_equal(b.frame, 0);
@@ -200,7 +202,7 @@ static void test_load_fails(void **state) {
   }
   assert_int_equal(stats().used, PAGE);
   assert_int_equal(stats().bypasses, 0);
-  assert_int_equal(cache_get(&tab.t, 20, 16, load, &tab, &b), REMIXDB_OK);
+  OK(cache_get(&tab.t, 20, 16, load, &tab, &b));
   assert_true(cached(&tab, 20));
   epoch_exit(&me);
   cache_block_fini(&tab.t, &b);
@@ -217,7 +219,7 @@ static void test_epoch_keeps(void **state) {
   struct cache_block held[8];
   memset(held, 0, sizeof(held));
   epoch_enter(&ep, &other);
-  for (uint32_t i = 0; i < 8; i++) assert_int_equal(cache_get(&tab.t, i, 1, load, &tab, &held[i]), REMIXDB_OK);
+  for (uint32_t i = 0; i < 8; i++) OK(cache_get(&tab.t, i, 1, load, &tab, &held[i]));
   for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
   for (uint32_t i = 0; i < 8; i++) assert_true(is_block(3, i, 1, held[i].data));
   // C5: nothing can be reused before that epoch ends, and nobody waited for it.
@@ -274,7 +276,7 @@ static void test_small(void **state) {
       if (n <= sizes[k]) assert_true(lacking < 60);
       assert_true(stats().used <= stats().size);
       cache_table_fini(&tab.t);  // block numbers have other sizes in the next round
-      assert_int_equal(cache_table_init(&tab.t, cache, 500, k), REMIXDB_OK);
+      OK(cache_table_init(&tab.t, cache, 500, k));
     }
     cache_table_fini(&tab.t);
     assert_int_equal(stats().used, 0);
@@ -328,7 +330,7 @@ static void test_once(void **state) {
   struct cache_block b = {NULL, 0, false, NULL, 0};
   epoch_enter(&ep, &me);
   for (uint32_t i = 0; i < 10000; i++) {
-    assert_int_equal(cache_get(&tab.t, 2000 + i, 1, load, &tab, &b), REMIXDB_OK);
+    OK(cache_get(&tab.t, 2000 + i, 1, load, &tab, &b));
     assert_true(is_block(3, 2000 + i, 1, b.data));
     assert_int_equal(b.frame, 0);
     assert_ptr_equal(b.data, b.own);  // one buffer for all
@@ -393,9 +395,9 @@ static void test_again(void **state) {
   struct cache_block b = {NULL, 0, false, NULL, 0};
   epoch_enter(&ep, &me);
   atomic_store(&tab.failures, 1);
-  assert_int_equal(cache_get(&tab.t, block, 1, load, &tab, &b), REMIXDB_CORRUPT);
+  FAILS(cache_get(&tab.t, block, 1, load, &tab, &b), REMIXDB_CORRUPT);
   assert_null(b.data);
-  assert_int_equal(cache_get(&tab.t, block, 1, load, &tab, &b), REMIXDB_OK);
+  OK(cache_get(&tab.t, block, 1, load, &tab, &b));
   assert_true(cached(&tab, block));
   epoch_exit(&me);
   cache_block_fini(&tab.t, &b);
@@ -496,7 +498,7 @@ static void test_pin(void **state) {
   memset(held, 0, sizeof(held));
   epoch_enter(&ep, &other);
   for (uint32_t i = 0; i < 2; i++) {
-    assert_int_equal(cache_get(&tab.t, 20 * i, 10, load, &tab, &held[i]), REMIXDB_OK);
+    OK(cache_get(&tab.t, 20 * i, 10, load, &tab, &held[i]));
     cache_block_pin(&tab.t, &held[i]);
     cache_block_pin(&tab.t, &held[i]);  // once
     assert_true(held[i].pinned);
@@ -512,7 +514,7 @@ static void test_pin(void **state) {
   assert_null(held[0].data);
   // A get drops the former hold.
   epoch_enter(&ep, &other);
-  assert_int_equal(cache_get(&tab.t, 1999, 1, load, &tab, &held[1]), REMIXDB_OK);
+  OK(cache_get(&tab.t, 1999, 1, load, &tab, &held[1]));
   epoch_exit(&other);
   assert_false(held[1].pinned);
   for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
@@ -530,7 +532,7 @@ static void test_pin_in_limbo(void **state) {
   tab_init(&tab, 2000, 3);
   struct cache_block held = {NULL, 0, false, NULL, 0};
   epoch_enter(&ep, &other);
-  assert_int_equal(cache_get(&tab.t, 0, 1, load, &tab, &held), REMIXDB_OK);
+  OK(cache_get(&tab.t, 0, 1, load, &tab, &held));
   for (uint32_t i = 0; i < 200; i++) (void)bring(&tab, 100 + i, 1);
   assert_false(cached(&tab, 0));
   cache_block_pin(&tab.t, &held);
@@ -606,7 +608,7 @@ static void test_accounting(void **state) {
         assert_true(is_block(held_tab[h] + 10, held_block[h], sizes[held_tab[h]][held_block[h]], held[h].data));
       epoch_enter(&ep, &me);
       if (held[h].data) cache_block_drop(&tabs[held_tab[h]].t, &held[h]);
-      assert_int_equal(cache_get(&tabs[k].t, block, sizes[k][block], load, &tabs[k], &held[h]), REMIXDB_OK);
+      OK(cache_get(&tabs[k].t, block, sizes[k][block], load, &tabs[k], &held[h]));
       cache_block_pin(&tabs[k].t, &held[h]);
       held_tab[h] = k;
       held_block[h] = block;
@@ -754,22 +756,22 @@ static void test_nomem(void **state) {
   atomic_store(&mem_fault, deny);
   s = cache_table_init(&tab.t, cache, 100, 1);
   atomic_store(&mem_fault, NULL);
-  assert_int_equal(s, REMIXDB_NOMEM);
+  FAILS(s, REMIXDB_NOMEM);
   cache_table_fini(&tab.t);
   tab_init(&tab, 2000, 1);
   // A reader's own buffer
   epoch_enter(&ep, &other);
   for (uint32_t i = 0; i < 200; i++) (void)touch(&tab, i, 1);
   struct cache_block b = {NULL, 0, false, NULL, 0};
-  assert_int_equal(cache_get(&tab.t, 300, 1, load, &tab, &b), REMIXDB_OK);
+  OK(cache_get(&tab.t, 300, 1, load, &tab, &b));
   assert_int_equal(b.frame, 0);
   atomic_store(&deny_after, 0);
   atomic_store(&mem_fault, deny);
   s = cache_get(&tab.t, 301, 2, load, &tab, &b);
   atomic_store(&mem_fault, NULL);
-  assert_int_equal(s, REMIXDB_NOMEM);
+  FAILS(s, REMIXDB_NOMEM);
   assert_null(b.data);
-  assert_int_equal(cache_get(&tab.t, 301, 2, load, &tab, &b), REMIXDB_OK);
+  OK(cache_get(&tab.t, 301, 2, load, &tab, &b));
   epoch_exit(&other);
   cache_block_fini(&tab.t, &b);
   cache_table_fini(&tab.t);
@@ -828,7 +830,7 @@ static void run_same(int32_t failures) {
   atomic_store(&same.failures, failures);
   atomic_store(&wrong, 0);
   atomic_store(&failed, 0);
-  for (int i = 0; i < THREADS; i++) assert_int_equal(thread_start(&t[i], get_same, NULL, "same"), REMIXDB_OK);
+  for (int i = 0; i < THREADS; i++) OK(thread_start(&t[i], get_same, NULL, "same"));
   for (int i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
   assert_int_equal(atomic_load(&wrong), 0);
 }
@@ -891,7 +893,7 @@ static void test_fills(void **state) {
     assert_int_equal(cache_fill_begin(&tab.t, 10, 3, &b[2], &f[2]), CACHE_FILL_LATER);
     epoch_exit(&other);
     // a thread that wants it waits for it; when it fails it reads by itself
-    assert_int_equal(thread_start(&t, get_begun, &tab, "begun"), REMIXDB_OK);
+    OK(thread_start(&t, get_begun, &tab, "begun"));
     time_sleep_ns(3000000);
     assert_int_equal(atomic_load(&tab.loads), 0);
     fill(7, 10, 3, f[0].buf);
@@ -925,7 +927,7 @@ static void test_fills_without(void **state) {
   make_cache(8);
   for (int with = 0; with < 2; with++) {
     struct tab tab = {.sleep_ns = 0};
-    assert_int_equal(cache_table_init(&tab.t, with ? cache : NULL, 100, 7), REMIXDB_OK);
+    OK(cache_table_init(&tab.t, with ? cache : NULL, 100, 7));
     struct cache_block b[20];
     struct cache_fill f[20];
     memset(b, 0, sizeof(b));
@@ -1083,8 +1085,7 @@ static void run_hammer(size_t pages) {
   atomic_store(&passing_id, 1000);
   for (uint32_t k = 0; k < TABS; k++) tab_init(&shared[k], TAB_PAGES, k);
   atomic_store(&passing, tab_new());
-  for (uint32_t i = 0; i < THREADS; i++)
-    assert_int_equal(thread_start(&t[i], hammer, (void *)(uintptr_t)(i + 1), "hammer"), REMIXDB_OK);
+  for (uint32_t i = 0; i < THREADS; i++) OK(thread_start(&t[i], hammer, (void *)(uintptr_t)(i + 1), "hammer"));
   for (uint32_t i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
   assert_int_equal(atomic_load(&wrong), 0);
   struct tab *const last = atomic_load(&passing);

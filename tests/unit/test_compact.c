@@ -2,6 +2,7 @@
 //
 // Compaction with small tables: each thing that can be done to a partition, many rounds against a model, and every
 // failure on the way.
+#include "tests/lib/check.h"
 #include "tests/lib/rounds.h"
 
 #include "remix/write.h"
@@ -345,7 +346,7 @@ static void test_whole(void **state) {
   put_range(&w, 0, n, 3, false);
   whole = (struct compact_whole){.budget = 1};
   fault_io_set(FAULT_WRITE, 1, false);
-  assert_int_equal(round_try(&w), REMIXDB_NOSPACE);
+  FAILS(round_try(&w), REMIXDB_NOSPACE);
   (void)fault_io_end();
   assert_false(whole.end);
   assert_int_equal(whole.to_len, 0);
@@ -420,7 +421,7 @@ static void test_abort_fails(void **state) {
   put(&w, first_key_of(&w, 0) + 10, false);
   put_range(&w, two, two + 150, 1, false);
   w.back_status = REMIXDB_NOSPACE;
-  assert_int_equal(round_try(&w), REMIXDB_NOSPACE);
+  FAILS(round_try(&w), REMIXDB_NOSPACE);
   assert_string_equal(w.error.msg, "hand_back was told to fail");
   assert_null(w.next);
   assert_int_equal(w.nr_back, 1);
@@ -498,15 +499,15 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
     w.base->store_id = PLACE_STORE_ID;
     w.base->number = w.base->log_gen = 1;
     w.base->next_file = atomic_load(&w.c.next_file);
-    ok(version_save(&w.p.ctx, w.base));
+    OK(version_save(&w.p.ctx, w.base));
     version_unref(w.base);
-    ok(version_load(&w.p.ctx, NULL, NULL, &w.base));
+    OK(version_load(&w.p.ctx, NULL, NULL, &w.base));
     uint32_t cleaned;
-    ok(version_clean(&w.p.ctx, w.base, &cleaned));
+    OK(version_clean(&w.p.ctx, w.base, &cleaned));
     assert_int_equal(cleaned, 0);
     expect_contents(&w, w.base, w.disk);
     char path[ENV_PATH_MAX];
-    ok(env_path(path, w.p.dir, FILES_CURRENT));
+    OK(env_path(path, w.p.dir, FILES_CURRENT));
     assert_int_equal(unlink(path), 0);
   }
   for (uint32_t i = 0; i < WENT_KINDS; i++) went[i] += w.went[i];
@@ -687,12 +688,12 @@ static void test_pieces(void **state) {
     world_init(&w, 12000, 0, 23);
     cache_destroy(w.p.cache);
     w.p.cache = NULL;
-    if (sizes[i]) ok(cache_create(sizes[i], &w.p.epoch, &w.p.cache));
+    if (sizes[i]) OK(cache_create(sizes[i], &w.p.epoch, &w.p.cache));
     w.p.ctx.cache = w.p.cache;
     const uint32_t n = keys_for(&w, 8);
     for (uint32_t round = 0; round < 2; round++) {
       put_range(&w, round, n, 2, false);
-      ok(round_try(&w));
+      OK(round_try(&w));
       const struct remix *const x = w.next->parts[0]->remix;
       const bool known = atomic_load(&x->runs[x->nr_runs - 1]->pieces) != NULL;  // before anybody reads it
       assert_int_equal(known, i == 0 || (i == 1 && round == 1));
@@ -711,7 +712,7 @@ static void test_retire(void **state) {
   three_parts(&w);
   const uint32_t one = first_key_of(&w, 1) + 5;
   put_range(&w, one, one + 100, 1, false);
-  ok(round_try(&w));
+  OK(round_try(&w));
   struct version *old = w.base;
   struct remix *gone = old->parts[1]->remix;
   char *both = place_files(&w.p);
@@ -721,11 +722,11 @@ static void test_retire(void **state) {
   struct kv_rec r;
   merge_init(&m, NULL);
   struct wh *empty;
-  ok(wh_create(&w.p.epoch, 64 << 10, NULL, &empty));
+  OK(wh_create(&w.p.epoch, 64 << 10, NULL, &empty));
   merge_set(&m, empty, NULL, old, 0);
   version_ref(old);
   enter(&w.p);
-  ok(merge_seek(&m, w.k.keys[one]));
+  OK(merge_seek(&m, w.k.keys[one]));
   leave(&w.p);
 
   compact_retire(old, w.next);
@@ -742,7 +743,7 @@ static void test_retire(void **state) {
   free(now);
   expect_contents(&w, old, w.disk);
   enter(&w.p);
-  ok(merge_record(&m, &r));
+  OK(merge_record(&m, &r));
   leave(&w.p);
   merge_park(&m);
   merge_fini(&m);
@@ -756,7 +757,7 @@ static void test_retire(void **state) {
   thaw(&w);
   char *before = place_files(&w.p);
   put_range(&w, one, one + 50, 1, false);
-  ok(round_try(&w));
+  OK(round_try(&w));
   compact_retire(w.next, w.base);
   version_unref(w.next);
   now = place_files(&w.p);
@@ -1002,7 +1003,7 @@ static void test_scan_merge_yield_together(void **state) {
     wear_all(&w);
     atomic_store(&w.c.yield, true);
     w.scan_merges = true;
-    assert_int_equal(round_try(&w), REMIXDB_ABORTED);
+    FAILS(round_try(&w), REMIXDB_ABORTED);
     assert_non_null(strstr(w.error.msg, "more urgent"));
   }
   atomic_store(&w.c.yield, false);
@@ -1022,7 +1023,7 @@ static void test_scan_merge_yield(void **state) {
   wear(&w, 0);
   atomic_store(&w.c.yield, true);
   w.scan_merges = true;
-  assert_int_equal(round_try(&w), REMIXDB_ABORTED);
+  FAILS(round_try(&w), REMIXDB_ABORTED);
   assert_null(w.next);
   assert_true(w.error.msg[0] != 0);
   assert_int_equal(scan_debt_of(&w, 0), 0);
@@ -1044,7 +1045,7 @@ static void test_scan_merge_yield(void **state) {
       compact_retire(w.next, w.base);
       version_unref(w.next);
     } else {
-      assert_int_equal(s, REMIXDB_ABORTED);
+      FAILS(s, REMIXDB_ABORTED);
       assert_null(w.next);
       given_up++;
     }
@@ -1081,7 +1082,7 @@ static void test_scan_merge_threads(void **state) {
     w.scan_merges = true;
     round_begin(&w);
     expect_contents(&w, w.base, w.disk);
-    ok(round_end(&w));
+    OK(round_end(&w));
     w.scan_merges = false;
     assert_non_null(w.next);
     round_install(&w);
@@ -1094,7 +1095,7 @@ static void test_scan_merge_threads(void **state) {
 static struct part *part_of(struct kref anchor, struct remix *x) {
   struct part *p;
   if (x) remix_ref(x);
-  ok(part_create(anchor, x, NULL, &p));
+  OK(part_create(anchor, x, NULL, &p));
   return p;
 }
 
@@ -1137,7 +1138,7 @@ static void test_retire_borders(void **state) {
     struct part *parts[4];
     struct version *next;
     for (uint32_t i = 0; i < cases[c].nr; i++) parts[i] = part_of(cases[c].parts[i].anchor, cases[c].parts[i].x);
-    ok(version_create(parts, cases[c].nr, &next));
+    OK(version_create(parts, cases[c].nr, &next));
     compact_retire(w.base, next);
     for (uint32_t i = 0; i < 3; i++) expect_retired(x[i], !cases[c].has[i]);
     compact_retire(next, w.base);  // it has nothing of its own
@@ -1268,7 +1269,7 @@ static void test_damaged(void **state) {
   assert_int_equal(fseek(f, 60, SEEK_SET), 0);
   assert_int_equal(fwrite("damaged!", 1, 8, f), 8);
   assert_int_equal(fflush(f), 0);
-  assert_int_equal(round_try(&w), REMIXDB_CORRUPT);
+  FAILS(round_try(&w), REMIXDB_CORRUPT);
   assert_non_null(strstr(w.error.msg, t->path));
   expect_failed(&w, REMIXDB_CORRUPT, false);
   assert_int_equal(fseek(f, 60, SEEK_SET), 0);
@@ -1284,7 +1285,7 @@ static struct sst *forged_table(struct place *p, char letter, uint32_t *counter)
   struct sst *t;
   uint64_t size;
   const uint64_t number = p->next++;
-  ok(sst_build_create(&p->ctx, &(struct sst_build_opts){.ckeys = true, .max_pages = TABLE}, p->queue, &b));
+  OK(sst_build_create(&p->ctx, &(struct sst_build_opts){.ckeys = true, .max_pages = TABLE}, p->queue, &b));
   sst_build_start(b, number);
   for (;;) {
     char key[512];
@@ -1297,9 +1298,9 @@ static struct sst *forged_table(struct place *p, char letter, uint32_t *counter)
     sst_build_add(b, &rec);
     ++*counter;
   }
-  ok(sst_build_finish(b, &size));
+  OK(sst_build_finish(b, &size));
   sst_build_destroy(b);
-  ok(sst_open(&p->ctx, number, &t));
+  OK(sst_open(&p->ctx, number, &t));
   return t;
 }
 
@@ -1312,7 +1313,7 @@ static struct remix *forged_remix(struct place *p, uint64_t number, const char *
   uint32_t nr = 0, nr_segs = 0, counter = 0;
   for (const char *c = letters; *c; c++)
     for (uint32_t i = 0; i < 2; i++) runs[nr++] = forged_table(p, *c, &counter);
-  ok(remix_write_start(&rw, &p->ctx, p->queue, number, runs, nr, true));
+  OK(remix_write_start(&rw, &p->ctx, p->queue, number, runs, nr, true));
   for (uint32_t r = 0; r < nr; r++) {
     for (uint64_t left = runs[r]->nr_records; left > 0;) {
       const uint32_t n = left < 28 ? (uint32_t)left : 28;
@@ -1323,13 +1324,13 @@ static struct remix *forged_remix(struct place *p, uint64_t number, const char *
       for (uint32_t i = 0; i < 32; i++) dbit[i] = 16 * i + 5;
       (void)snprintf(anchor, sizeof(anchor), "%08x", ++nr_segs);
       const struct remix_entries e = {.sel = sel, .tag = tag, .dbit = dbit};
-      ok(remix_write_segment(&rw, &e, n, kref(anchor, 8)));
+      OK(remix_write_segment(&rw, &e, n, kref(anchor, 8)));
       left -= n;
     }
   }
-  ok(remix_write_finish(&rw, &size));
+  OK(remix_write_finish(&rw, &size));
   remix_write_fini(&rw);
-  ok(remix_open(&p->ctx, number, runs, nr, &x));
+  OK(remix_open(&p->ctx, number, runs, nr, &x));
   for (uint32_t r = 0; r < nr; r++) sst_unref(runs[r]);
   return x;
 }
@@ -1345,13 +1346,13 @@ static void test_forged_order(void **state) {
     struct compact_whole whole = {.budget = UINT64_C(1) << 40};
     world_init(&w, 10, 0, 1);
     w.p.next = 100;
-    ok(part_create(kref("", 0), forged_remix(&w.p, 99, orders[i]), NULL, &part));
+    OK(part_create(kref("", 0), forged_remix(&w.p, 99, orders[i]), NULL, &part));
     version_unref(w.base);
-    ok(version_create(&part, 1, &w.base));
+    OK(version_create(&part, 1, &w.base));
     atomic_store(&w.c.next_file, 1000);
     w.whole = &whole;
     mem_put(&w.p, w.frozen, kref("z", 1), 5, VALUE, ++w.seq);
-    assert_int_equal(round_try(&w), REMIXDB_CORRUPT);
+    FAILS(round_try(&w), REMIXDB_CORRUPT);
     assert_non_null(strstr(w.error.msg, "not in order"));
     assert_null(w.next);
     world_fini(&w);

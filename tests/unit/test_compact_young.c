@@ -2,6 +2,7 @@
 //
 // Young views, from the side that writes them: when one begins, goes on, has runs merged within it and ends, in all
 // kinds of rounds, and every failure on the way.
+#include "tests/lib/check.h"
 #include "tests/lib/rounds.h"
 
 // ---- young views
@@ -593,7 +594,7 @@ static void test_young_retire(void **state) {
   struct part *const p = old->parts[0];
   for (uint32_t join = 0; join < 2; join++) {
     for (uint32_t i = 0; i < (join ? p->remix->nr_entries / 8 : 10); i++) put(&w, 3 + i, false);
-    ok(round_try(&w));
+    OK(round_try(&w));
     assert_int_equal(w.next->parts[0]->young == NULL, join);
     version_ref(old);
     if (!join) {
@@ -604,7 +605,7 @@ static void test_young_retire(void **state) {
       expect_files(&w, old);
       assert_false(atomic_load(&p->remix->obsolete) || atomic_load(&p->young->obsolete));
       for (uint32_t r = 0; r < part_runs(p); r++) assert_false(atomic_load(&part_run(p, r)->obsolete));
-      ok(round_try(&w));
+      OK(round_try(&w));
       version_ref(old);
     }
     compact_retire(old, w.next);

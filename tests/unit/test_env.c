@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,7 +26,7 @@ static const char *at(const char *name) {
   static char path[4][ENV_PATH_MAX];
   static unsigned n;
   char *const p = path[n++ % 4];
-  assert_int_equal(env_path(p, dir, name), REMIXDB_OK);
+  OK(env_path(p, dir, name));
   return p;
 }
 
@@ -61,15 +63,15 @@ static void test_anothers_file(void **state) {
   int fd = -1;
   const enum remixdb_status s = env_open(ENV_PATHS(px), "/etc/passwd", ENV_READ, &fd);
   if (root) assert_int_equal(seteuid(0), 0);
-  assert_int_equal(s, REMIXDB_OK);
+  OK(s);
   char c;
-  assert_int_equal(env_read(px, fd, "/etc/passwd", &c, 1, 0), REMIXDB_OK);
-  assert_int_equal(env_close(px, fd, "/etc/passwd"), REMIXDB_OK);
+  OK(env_read(px, fd, "/etc/passwd", &c, 1, 0));
+  OK(env_close(px, fd, "/etc/passwd"));
 #if defined(O_NOATIME)
-  assert_int_equal(paths_replace_file(px, dir, "own", "x", 1), REMIXDB_OK);
-  assert_int_equal(env_open(ENV_PATHS(px), at("own"), ENV_READ, &fd), REMIXDB_OK);
+  OK(paths_replace_file(px, dir, "own", "x", 1));
+  OK(env_open(ENV_PATHS(px), at("own"), ENV_READ, &fd));
   assert_true(fcntl(fd, F_GETFL) & O_NOATIME);
-  assert_int_equal(env_close(px, fd, at("own")), REMIXDB_OK);
+  OK(env_close(px, fd, at("own")));
 #endif
 }
 
@@ -78,43 +80,43 @@ static void test_read_write(void **state) {
   const char *const path = at("f");
   int fd = 0;
   err_finish(REMIXDB_OK);
-  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_READ, &fd), REMIXDB_NOTFOUND);
+  FAILS(env_open(ENV_PATHS(px), path, ENV_READ, &fd), REMIXDB_NOTFOUND);
   assert_int_equal(fd, -1);
   assert_string_equal(err_msg(), "");
-  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &fd), REMIXDB_OK);
+  OK(env_open(ENV_PATHS(px), path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &fd));
   assert_true(fd >= 0);
-  assert_int_equal(env_write(px, fd, path, "hello world", 11, 3), REMIXDB_OK);
+  OK(env_write(px, fd, path, "hello world", 11, 3));
   uint64_t size = 0;
-  assert_int_equal(env_size(px, fd, path, &size), REMIXDB_OK);
+  OK(env_size(px, fd, path, &size));
   assert_int_equal(size, 14);
   char buf[32] = "";
-  assert_int_equal(env_read(px, fd, path, buf, 14, 0), REMIXDB_OK);
+  OK(env_read(px, fd, path, buf, 14, 0));
   assert_memory_equal(buf, "\0\0\0hello world", 14);
-  assert_int_equal(env_read(px, fd, path, buf, 15, 0), REMIXDB_CORRUPT);
+  FAILS(env_read(px, fd, path, buf, 15, 0), REMIXDB_CORRUPT);
   assert_non_null(strstr(err_msg(), "offset 14"));
   assert_non_null(strstr(err_msg(), path));
   size_t nr = 99;
-  assert_int_equal(env_read_upto(px, fd, path, buf, 32, 9, &nr), REMIXDB_OK);
+  OK(env_read_upto(px, fd, path, buf, 32, 9, &nr));
   assert_int_equal(nr, 5);
-  assert_int_equal(env_read_upto(px, fd, path, buf, 32, 100, &nr), REMIXDB_OK);
+  OK(env_read_upto(px, fd, path, buf, 32, 100, &nr));
   assert_int_equal(nr, 0);
-  assert_int_equal(env_sync_data(px, fd, path), REMIXDB_OK);
-  assert_int_equal(env_sync_all(px, fd, path), REMIXDB_OK);
-  assert_int_equal(env_truncate(px, fd, path, 5), REMIXDB_OK);
-  assert_int_equal(env_size(px, fd, path, &size), REMIXDB_OK);
+  OK(env_sync_data(px, fd, path));
+  OK(env_sync_all(px, fd, path));
+  OK(env_truncate(px, fd, path, 5));
+  OK(env_size(px, fd, path, &size));
   assert_int_equal(size, 5);
-  assert_int_equal(env_allocate(px, fd, path, 0, 8192), REMIXDB_OK);
-  assert_int_equal(env_size(px, fd, path, &size), REMIXDB_OK);
+  OK(env_allocate(px, fd, path, 0, 8192));
+  OK(env_size(px, fd, path, &size));
   assert_true(size == 8192 || size == 5);
   env_write_out(px, fd, 0, 4096);
-  assert_int_equal(env_close(px, fd, path), REMIXDB_OK);
+  OK(env_close(px, fd, path));
   // what is there cannot be made again, but can be emptied
-  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_WRITE | ENV_CREATE | ENV_EXCL, &fd), REMIXDB_IO);
-  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd), REMIXDB_OK);
-  assert_int_equal(env_size(px, fd, path, &size), REMIXDB_OK);
+  FAILS(env_open(ENV_PATHS(px), path, ENV_WRITE | ENV_CREATE | ENV_EXCL, &fd), REMIXDB_IO);
+  OK(env_open(ENV_PATHS(px), path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+  OK(env_size(px, fd, path, &size));
   assert_int_equal(size, 0);
-  assert_int_equal(env_close(px, fd, path), REMIXDB_OK);
-  assert_int_equal(env_close(px, fd, path), REMIXDB_IO);
+  OK(env_close(px, fd, path));
+  FAILS(env_close(px, fd, path), REMIXDB_IO);
   env_close_quiet(px, -1);
 }
 
@@ -125,13 +127,12 @@ static void test_direct(void **state) {
   int fd;
   assert_non_null(buf);
   memset(buf, 7, 4096);
-  assert_int_equal(env_open(ENV_PATHS(px), path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL | ENV_DIRECT, &fd),
-                   REMIXDB_OK);
-  assert_int_equal(env_write(px, fd, path, buf, 4096, 4096), REMIXDB_OK);
-  assert_int_equal(env_read(px, fd, path, buf, 8192, 0), REMIXDB_OK);
+  OK(env_open(ENV_PATHS(px), path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL | ENV_DIRECT, &fd));
+  OK(env_write(px, fd, path, buf, 4096, 4096));
+  OK(env_read(px, fd, path, buf, 8192, 0));
   assert_int_equal(buf[0], 0);
   assert_int_equal(buf[8191], 7);
-  assert_int_equal(env_close(px, fd, path), REMIXDB_OK);
+  OK(env_close(px, fd, path));
   mem_free(buf);
 }
 
@@ -173,10 +174,10 @@ static void test_closed_std(void **state) {
   }
   assert_true(closed);
   for (uint32_t i = 0; i < NR; i++) {
-    assert_int_equal(s[i], REMIXDB_OK);
+    OK(s[i]);
     assert_true(fd[i] > 2);
     assert_int_equal(flag[i], FD_CLOEXEC);
-    assert_int_equal(env_close(px, fd[i], path), REMIXDB_OK);
+    OK(env_close(px, fd[i], path));
   }
 }
 
@@ -184,87 +185,87 @@ static void test_names(void **state) {
   (void)state;
   struct env_stat st;
   int fd;
-  assert_int_equal(env_stat(ENV_PATHS(px), at("none"), &st), REMIXDB_NOTFOUND);
-  assert_int_equal(env_open(ENV_PATHS(px), at("n-a"), ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
-  assert_int_equal(env_write(px, fd, at("n-a"), "x", 1, 0), REMIXDB_OK);
+  FAILS(env_stat(ENV_PATHS(px), at("none"), &st), REMIXDB_NOTFOUND);
+  OK(env_open(ENV_PATHS(px), at("n-a"), ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_write(px, fd, at("n-a"), "x", 1, 0));
   env_close_quiet(px, fd);
-  assert_int_equal(env_stat(ENV_PATHS(px), at("n-a"), &st), REMIXDB_OK);
+  OK(env_stat(ENV_PATHS(px), at("n-a"), &st));
   assert_true(st.size == 1 && !st.is_dir);
-  assert_int_equal(env_link(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-b")), REMIXDB_OK);
-  assert_int_equal(env_link(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-b")), REMIXDB_IO);
-  assert_int_equal(env_rename(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-c")), REMIXDB_OK);
-  assert_int_equal(env_rename(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-c")), REMIXDB_IO);
+  OK(env_link(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-b")));
+  FAILS(env_link(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-b")), REMIXDB_IO);
+  OK(env_rename(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-c")));
+  FAILS(env_rename(ENV_PATHS(px), at("n-a"), ENV_PATHS(px), at("n-c")), REMIXDB_IO);
   assert_non_null(strstr(err_msg(), "n-a"));
-  assert_int_equal(env_mkdir(ENV_PATHS(px), at("n-d")), REMIXDB_OK);
-  assert_int_equal(env_mkdir(ENV_PATHS(px), at("n-d")), REMIXDB_OK);    // present is success
-  assert_int_equal(env_mkdir(ENV_PATHS(px), at("n-b")), REMIXDB_IO);    // but not as a file
-  assert_int_equal(env_mkdir(ENV_PATHS(px), at("no/no")), REMIXDB_IO);  // one component only
-  assert_int_equal(env_stat(ENV_PATHS(px), at("n-d"), &st), REMIXDB_OK);
+  OK(env_mkdir(ENV_PATHS(px), at("n-d")));
+  OK(env_mkdir(ENV_PATHS(px), at("n-d")));                   // present is success
+  FAILS(env_mkdir(ENV_PATHS(px), at("n-b")), REMIXDB_IO);    // but not as a file
+  FAILS(env_mkdir(ENV_PATHS(px), at("no/no")), REMIXDB_IO);  // one component only
+  OK(env_stat(ENV_PATHS(px), at("n-d"), &st));
   assert_true(st.is_dir);
   int nr = 0;
-  assert_int_equal(paths_list(px, dir, count_names, &nr), REMIXDB_OK);
+  OK(paths_list(px, dir, count_names, &nr));
   assert_int_equal(nr, 3);
   nr = 0;
-  assert_int_equal(paths_list(px, dir, stop_at_once, &nr), REMIXDB_OK);
+  OK(paths_list(px, dir, stop_at_once, &nr));
   assert_int_equal(nr, 1);
-  assert_int_equal(paths_list(px, at("none"), count_names, &nr), REMIXDB_NOTFOUND);
-  assert_int_equal(paths_sync_dir(px, dir), REMIXDB_OK);
-  assert_int_equal(paths_sync_dir(px, at("none")), REMIXDB_NOTFOUND);
-  assert_int_equal(env_unlink(ENV_PATHS(px), at("n-b")), REMIXDB_OK);
-  assert_int_equal(env_unlink(ENV_PATHS(px), at("n-b")), REMIXDB_OK);  // absent is success
-  assert_int_equal(env_unlink(ENV_PATHS(px), at("n-c")), REMIXDB_OK);
+  FAILS(paths_list(px, at("none"), count_names, &nr), REMIXDB_NOTFOUND);
+  OK(paths_sync_dir(px, dir));
+  FAILS(paths_sync_dir(px, at("none")), REMIXDB_NOTFOUND);
+  OK(env_unlink(ENV_PATHS(px), at("n-b")));
+  OK(env_unlink(ENV_PATHS(px), at("n-b")));  // absent is success
+  OK(env_unlink(ENV_PATHS(px), at("n-c")));
 }
 
 static void test_path(void **state) {
   (void)state;
   char buf[ENV_PATH_MAX];
   static char name[ENV_PATH_MAX + 1];
-  assert_int_equal(env_path(buf, "a/b", "c"), REMIXDB_OK);
+  OK(env_path(buf, "a/b", "c"));
   assert_string_equal(buf, "a/b/c");
   memset(name, 'n', ENV_PATH_MAX);
-  assert_int_equal(env_path(buf, "d", name), REMIXDB_INVALID);
+  FAILS(env_path(buf, "d", name), REMIXDB_INVALID);
   name[ENV_PATH_MAX - 3] = '\0';
-  assert_int_equal(env_path(buf, "d", name), REMIXDB_OK);  // fits with its end, exactly
+  OK(env_path(buf, "d", name));  // fits with its end, exactly
   assert_int_equal(strlen(buf), ENV_PATH_MAX - 1);
-  assert_int_equal(paths_replace_file(px, dir, name, "", 0), REMIXDB_INVALID);  // no room for the temporary name
+  FAILS(paths_replace_file(px, dir, name, "", 0), REMIXDB_INVALID);  // no room for the temporary name
 }
 
 static void test_whole_files(void **state) {
   (void)state;
   uint8_t *buf;
   size_t len;
-  assert_int_equal(env_read_file(ENV_PATHS(px), at("whole"), 100, &buf, &len), REMIXDB_NOTFOUND);
+  FAILS(env_read_file(ENV_PATHS(px), at("whole"), 100, &buf, &len), REMIXDB_NOTFOUND);
   assert_null(buf);
-  assert_int_equal(paths_replace_file(px, dir, "whole", "", 0), REMIXDB_OK);
-  assert_int_equal(env_read_file(ENV_PATHS(px), at("whole"), 100, &buf, &len), REMIXDB_OK);
+  OK(paths_replace_file(px, dir, "whole", "", 0));
+  OK(env_read_file(ENV_PATHS(px), at("whole"), 100, &buf, &len));
   assert_int_equal(len, 0);
   assert_int_equal(buf[0], 0);
   mem_free(buf);
-  assert_int_equal(paths_replace_file(px, dir, "whole", "0123456789", 10), REMIXDB_OK);
-  assert_int_equal(paths_replace_file(px, dir, "whole", "012345", 6), REMIXDB_OK);
-  assert_int_equal(env_read_file(ENV_PATHS(px), at("whole"), 6, &buf, &len), REMIXDB_OK);
+  OK(paths_replace_file(px, dir, "whole", "0123456789", 10));
+  OK(paths_replace_file(px, dir, "whole", "012345", 6));
+  OK(env_read_file(ENV_PATHS(px), at("whole"), 6, &buf, &len));
   assert_int_equal(len, 6);
   assert_memory_equal(buf, "012345", 7);
   mem_free(buf);
-  assert_int_equal(env_read_file(ENV_PATHS(px), at("whole"), 5, &buf, &len), REMIXDB_CORRUPT);
+  FAILS(env_read_file(ENV_PATHS(px), at("whole"), 5, &buf, &len), REMIXDB_CORRUPT);
   assert_null(buf);
   struct env_stat st;
-  assert_int_equal(env_stat(ENV_PATHS(px), at("whole.tmp"), &st), REMIXDB_NOTFOUND);
+  FAILS(env_stat(ENV_PATHS(px), at("whole.tmp"), &st), REMIXDB_NOTFOUND);
 }
 
 static void test_lock(void **state) {
   (void)state;
   int fd, fd2;
-  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd), REMIXDB_NOTFOUND);  // a reader makes no file
+  FAILS(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd), REMIXDB_NOTFOUND);  // a reader makes no file
   assert_int_equal(fd, -1);
-  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd), REMIXDB_OK);
-  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd2), REMIXDB_LOCKED);
+  OK(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd));
+  FAILS(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd2), REMIXDB_LOCKED);
   assert_int_equal(fd2, -1);
-  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd2), REMIXDB_LOCKED);
+  FAILS(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd2), REMIXDB_LOCKED);
   assert_non_null(strstr(err_msg(), "LOCK"));
   env_close_quiet(px, fd);
-  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd), REMIXDB_OK);
-  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd2), REMIXDB_OK);  // readers share
+  OK(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd));
+  OK(env_lock(ENV_PATHS(px), at("LOCK"), false, &fd2));  // readers share
   env_close_quiet(px, fd);
   env_close_quiet(px, fd2);
   // the lock of a process that dies is free
@@ -274,7 +275,7 @@ static void test_lock(void **state) {
   int status = 0;
   assert_int_equal(waitpid(pid, &status, 0), pid);
   assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd), REMIXDB_OK);
+  OK(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd));
   env_close_quiet(px, fd);
 }
 
@@ -305,7 +306,7 @@ static int removing_lock(struct env *e, int fd, bool exclusive) {
   if (removal.left) {
     removal.left--;
     assert_int_equal(unlink(at("LOCK")), 0);
-    if (removal.again) assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), true, &removal.held), REMIXDB_OK);
+    if (removal.again) OK(env_lock(ENV_PATHS(px), at("LOCK"), true, &removal.held));
   }
   return px->ops->lock(px, fd, exclusive);
 }
@@ -320,26 +321,26 @@ static void test_lock_removed(void **state) {
   struct env e = {.ops = &ops};
   int fd, fd2;
   removal.left = 3;
-  assert_int_equal(env_lock(ENV_PATHS(&e), at("LOCK"), true, &fd), REMIXDB_OK);
+  OK(env_lock(ENV_PATHS(&e), at("LOCK"), true, &fd));
   assert_int_equal(removal.open_nr, 1);
-  assert_int_equal(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd2), REMIXDB_LOCKED);
+  FAILS(env_lock(ENV_PATHS(px), at("LOCK"), true, &fd2), REMIXDB_LOCKED);
   env_unlock(&e, fd);
   // somebody else has made it anew
   removal.left = 1;
   removal.again = true;
-  assert_int_equal(env_lock(ENV_PATHS(&e), at("LOCK"), true, &fd), REMIXDB_LOCKED);
+  FAILS(env_lock(ENV_PATHS(&e), at("LOCK"), true, &fd), REMIXDB_LOCKED);
   assert_int_equal(fd, -1);
   env_unlock(px, removal.held);
   removal.left = 1;
-  assert_int_equal(env_lock(ENV_PATHS(&e), at("LOCK"), false, &fd), REMIXDB_LOCKED);
+  FAILS(env_lock(ENV_PATHS(&e), at("LOCK"), false, &fd), REMIXDB_LOCKED);
   env_unlock(px, removal.held);
   // a reader makes none
   removal.left = 1;
   removal.again = false;
-  assert_int_equal(env_lock(ENV_PATHS(&e), at("LOCK"), false, &fd), REMIXDB_NOTFOUND);
+  FAILS(env_lock(ENV_PATHS(&e), at("LOCK"), false, &fd), REMIXDB_NOTFOUND);
   // not for ever
   removal.left = UINT32_MAX;
-  assert_int_equal(env_lock(ENV_PATHS(&e), at("LOCK"), true, &fd), REMIXDB_LOCKED);
+  FAILS(env_lock(ENV_PATHS(&e), at("LOCK"), true, &fd), REMIXDB_LOCKED);
   assert_non_null(strstr(err_msg(), "LOCK"));
   assert_int_equal(fd, -1);
   assert_int_equal(removal.open_nr, 0);
@@ -450,8 +451,8 @@ static void test_interrupted_and_short(void **state) {
   uint8_t *buf;
   size_t len;
   b.jumpy = true;
-  assert_int_equal(paths_replace_file(e, dir, "jumpy", "twenty bytes of text", 20), REMIXDB_OK);
-  assert_int_equal(env_read_file(ENV_PATHS(e), at("jumpy"), 20, &buf, &len), REMIXDB_OK);
+  OK(paths_replace_file(e, dir, "jumpy", "twenty bytes of text", 20));
+  OK(env_read_file(ENV_PATHS(e), at("jumpy"), 20, &buf, &len));
   assert_int_equal(len, 20);
   assert_memory_equal(buf, "twenty bytes of text", 21);
   mem_free(buf);
@@ -470,8 +471,8 @@ static void test_replace_fails(void **state) {
            {OP_WRITE, EIO, REMIXDB_IO, "write"},         {OP_SYNC_ALL, EIO, REMIXDB_IO, "sync"},
            {OP_CLOSE, EDQUOT, REMIXDB_NOSPACE, "close"}, {OP_RENAME, EIO, REMIXDB_IO, "rename"}};
   struct env_dir held;
-  assert_int_equal(env_dir_open(ENV_PATHS(px), dir, &held), REMIXDB_OK);
-  assert_int_equal(env_replace_file(&held, "keep", "old", 3), REMIXDB_OK);
+  OK(env_dir_open(ENV_PATHS(px), dir, &held));
+  OK(env_replace_file(&held, "keep", "old", 3));
   for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
     struct bad b;
     struct env *const e = bad_init(&b, c[i].op, c[i].error);
@@ -482,11 +483,11 @@ static void test_replace_fails(void **state) {
     assert_int_equal(env_replace_file(&held, "keep", "newer", 5), c[i].want);
     assert_non_null(strstr(err_msg(), c[i].msg));
     assert_int_equal(b.open_nr, 0);
-    assert_int_equal(env_read_file(ENV_PATHS(px), at("keep"), 100, &buf, &len), REMIXDB_OK);
+    OK(env_read_file(ENV_PATHS(px), at("keep"), 100, &buf, &len));
     assert_int_equal(len, 3);
     assert_memory_equal(buf, "old", 3);
     mem_free(buf);
-    assert_int_equal(env_stat(ENV_PATHS(px), at("keep.tmp"), &st), REMIXDB_NOTFOUND);
+    FAILS(env_stat(ENV_PATHS(px), at("keep.tmp"), &st), REMIXDB_NOTFOUND);
   }
   held.env = px;
   env_dir_close(&held);
@@ -502,17 +503,17 @@ static void test_read_file_fails(void **state) {
   struct bad b;
   uint8_t *buf;
   size_t len;
-  assert_int_equal(paths_replace_file(px, dir, "r", "text", 4), REMIXDB_OK);
-  assert_int_equal(env_read_file(ENV_PATHS(bad_init(&b, OP_READ, EIO)), at("r"), 100, &buf, &len), REMIXDB_IO);
+  OK(paths_replace_file(px, dir, "r", "text", 4));
+  FAILS(env_read_file(ENV_PATHS(bad_init(&b, OP_READ, EIO)), at("r"), 100, &buf, &len), REMIXDB_IO);
   assert_true(!buf && b.open_nr == 0);
-  assert_int_equal(env_read_file(ENV_PATHS(bad_init(&b, OP_FSTAT, EIO)), at("r"), 100, &buf, &len), REMIXDB_IO);
+  FAILS(env_read_file(ENV_PATHS(bad_init(&b, OP_FSTAT, EIO)), at("r"), 100, &buf, &len), REMIXDB_IO);
   assert_true(!buf && b.open_nr == 0);
-  assert_int_equal(env_read_file(ENV_PATHS(bad_init(&b, OP_OPEN, EMFILE)), at("r"), 100, &buf, &len), REMIXDB_NOMEM);
+  FAILS(env_read_file(ENV_PATHS(bad_init(&b, OP_OPEN, EMFILE)), at("r"), 100, &buf, &len), REMIXDB_NOMEM);
   struct env *const e = bad_init(&b, OP_NONE, 0);
   atomic_store(&mem_fault, deny_all);
   const enum remixdb_status s = env_read_file(ENV_PATHS(e), at("r"), 100, &buf, &len);
   atomic_store(&mem_fault, NULL);
-  assert_int_equal(s, REMIXDB_NOMEM);
+  FAILS(s, REMIXDB_NOMEM);
   assert_true(!buf && b.open_nr == 0);
 }
 
@@ -522,27 +523,27 @@ static void test_single_failures(void **state) {
   int fd;
   const char *const path = at("single");
   struct env *e = bad_init(&b, OP_NONE, 0);
-  assert_int_equal(env_open(ENV_PATHS(e), path, ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
+  OK(env_open(ENV_PATHS(e), path, ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
   b.fail = OP_SYNC_DATA, b.error = EIO;
-  assert_int_equal(env_sync_data(e, fd, path), REMIXDB_IO);
+  FAILS(env_sync_data(e, fd, path), REMIXDB_IO);
   b.fail = OP_TRUNC, b.error = EIO;
-  assert_int_equal(env_truncate(e, fd, path, 0), REMIXDB_IO);
+  FAILS(env_truncate(e, fd, path, 0), REMIXDB_IO);
   b.fail = OP_ALLOC, b.error = EOPNOTSUPP;
-  assert_int_equal(env_allocate(e, fd, path, 0, 4096), REMIXDB_OK);
+  OK(env_allocate(e, fd, path, 0, 4096));
   b.fail = OP_ALLOC, b.error = ENOSPC;
-  assert_int_equal(env_allocate(e, fd, path, 0, 4096), REMIXDB_NOSPACE);
+  FAILS(env_allocate(e, fd, path, 0, 4096), REMIXDB_NOSPACE);
   b.fail = OP_SYNC_ALL, b.error = EIO;
-  assert_int_equal(paths_sync_dir(e, dir), REMIXDB_IO);
+  FAILS(paths_sync_dir(e, dir), REMIXDB_IO);
   b.fail = OP_SYNC_ALL, b.error = EINVAL;
-  assert_int_equal(paths_sync_dir(e, dir), REMIXDB_OK);
+  OK(paths_sync_dir(e, dir));
   b.fail = OP_NONE;
   b.zero = true;
-  assert_int_equal(env_write(e, fd, path, "x", 1, 0), REMIXDB_IO);  // not forever
+  FAILS(env_write(e, fd, path, "x", 1, 0), REMIXDB_IO);  // not forever
   b.fail = OP_CLOSE, b.error = EINTR;
-  assert_int_equal(env_close(e, fd, path), REMIXDB_OK);
+  OK(env_close(e, fd, path));
   const enum op of_lock[] = {OP_LOCK, OP_FSTAT};
   for (size_t i = 0; i < sizeof(of_lock) / sizeof(of_lock[0]); i++) {
-    assert_int_equal(env_lock(ENV_PATHS(bad_init(&b, of_lock[i], ENOLCK)), path, true, &fd), REMIXDB_IO);
+    FAILS(env_lock(ENV_PATHS(bad_init(&b, of_lock[i], ENOLCK)), path, true, &fd), REMIXDB_IO);
     assert_int_equal(fd, -1);
     assert_int_equal(b.open_nr, 0);
   }

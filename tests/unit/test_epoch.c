@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,8 +230,8 @@ static void test_threads(void **state) {
   n->b = ~1ull;
   atomic_store(&w.cur, n);
   atomic_store(&w.made, 1);
-  for (int i = 0; i < READERS; i++) assert_int_equal(thread_start(&r[i], reader_main, &w, "reader"), REMIXDB_OK);
-  for (int i = 0; i < WRITERS; i++) assert_int_equal(thread_start(&wr[i], writer_main, &w, "writer"), REMIXDB_OK);
+  for (int i = 0; i < READERS; i++) OK(thread_start(&r[i], reader_main, &w, "reader"));
+  for (int i = 0; i < WRITERS; i++) OK(thread_start(&wr[i], writer_main, &w, "writer"));
   for (int i = 0; i < WRITERS; i++) {
     assert_int_equal(pthread_join(wr[i], &ret), 0);
     assert_null(ret);
@@ -332,8 +334,8 @@ static void test_same_moment(void **state) {
   m->far = malloc(FAR_BYTES);
   assert_non_null(m->far);
   memset(m->far, 1, FAR_BYTES);
-  assert_int_equal(thread_start(&entrant, entrant_main, m, "entrant"), REMIXDB_OK);
-  assert_int_equal(thread_start(&reclaimer, reclaimer_main, m, "reclaimer"), REMIXDB_OK);
+  OK(thread_start(&entrant, entrant_main, m, "entrant"));
+  OK(thread_start(&reclaimer, reclaimer_main, m, "reclaimer"));
   assert_int_equal(pthread_join(reclaimer, NULL), 0);
   assert_int_equal(pthread_join(entrant, NULL), 0);
   print_message("%u moments: %u times the entrant found the object, %u times it was seen\n", m->moments, m->was_held,

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,36 +17,36 @@
 
 static void test_set(void **state) {
   (void)state;
-  assert_int_equal(err_set(REMIXDB_INVALID, "klen %d", 7), REMIXDB_INVALID);
+  FAILS(err_set(REMIXDB_INVALID, "klen %d", 7), REMIXDB_INVALID);
   assert_string_equal(err_msg(), "klen 7");
   err_finish(REMIXDB_INVALID);
-  assert_int_equal(err_code(), REMIXDB_INVALID);
+  FAILS(err_code(), REMIXDB_INVALID);
   assert_string_equal(err_msg(), "klen 7");
   // an answer and a success leave no message behind
   err_finish(REMIXDB_NOTFOUND);
-  assert_int_equal(err_code(), REMIXDB_NOTFOUND);
+  FAILS(err_code(), REMIXDB_NOTFOUND);
   assert_string_equal(err_msg(), "");
   (void)err_set(REMIXDB_IO, "x");
   err_finish(REMIXDB_OK);
-  assert_int_equal(err_code(), REMIXDB_OK);
+  OK(err_code());
   assert_string_equal(err_msg(), "");
 }
 
 static void test_errno(void **state) {
   (void)state;
-  assert_int_equal(err_errno(ENOSPC, "write", "/d/f"), REMIXDB_NOSPACE);
+  FAILS(err_errno(ENOSPC, "write", "/d/f"), REMIXDB_NOSPACE);
   assert_non_null(strstr(err_msg(), ": write /d/f"));
   assert_non_null(strstr(err_msg(), strerror(ENOSPC)));
-  assert_int_equal(err_errno(EDQUOT, "write", "f"), REMIXDB_NOSPACE);
-  assert_int_equal(err_errno(ENOMEM, "mmap", "f"), REMIXDB_NOMEM);
+  FAILS(err_errno(EDQUOT, "write", "f"), REMIXDB_NOSPACE);
+  FAILS(err_errno(ENOMEM, "mmap", "f"), REMIXDB_NOMEM);
   // these pass, as a lack of memory does; the message says what can be done
-  assert_int_equal(err_errno(EMFILE, "open", "f"), REMIXDB_NOMEM);
+  FAILS(err_errno(EMFILE, "open", "f"), REMIXDB_NOMEM);
   assert_non_null(strstr(err_msg(), strerror(EMFILE)));
   assert_non_null(strstr(err_msg(), "max_open_files"));
-  assert_int_equal(err_errno(ENFILE, "open", "f"), REMIXDB_NOMEM);
+  FAILS(err_errno(ENFILE, "open", "f"), REMIXDB_NOMEM);
   assert_non_null(strstr(err_msg(), strerror(ENFILE)));
-  assert_int_equal(err_errno(EIO, "read", "f"), REMIXDB_IO);
-  assert_int_equal(err_errno(987654, "read", "f"), REMIXDB_IO);
+  FAILS(err_errno(EIO, "read", "f"), REMIXDB_IO);
+  FAILS(err_errno(987654, "read", "f"), REMIXDB_IO);
   assert_true(strlen(err_msg()) > strlen(": read f"));
 }
 
@@ -62,7 +64,7 @@ static void test_the_reason_comes_first(void **state) {
 
 static void test_corrupt(void **state) {
   (void)state;
-  assert_int_equal(err_corrupt("a/b.sst", 4096, "count %u", 300u), REMIXDB_CORRUPT);
+  FAILS(err_corrupt("a/b.sst", 4096, "count %u", 300u), REMIXDB_CORRUPT);
   assert_string_equal(err_msg(), "a/b.sst: offset 4096: count 300");
   // of a path that is too long its end stays, and so does the reason
   char path[2000];
@@ -128,12 +130,12 @@ static void test_save_and_threads(void **state) {
   assert_int_equal(pthread_join(t, &ret), 0);
   assert_null(ret);
   assert_string_equal(err_msg(), "mine");
-  assert_int_equal(err_raise(&e), REMIXDB_NOSPACE);
+  FAILS(err_raise(&e), REMIXDB_NOSPACE);
   assert_string_equal(err_msg(), "in the thread");
   // nothing saved, nothing raised
   err_finish(REMIXDB_OK);
   err_save(&e, REMIXDB_OK);
-  assert_int_equal(err_raise(&e), REMIXDB_OK);
+  OK(err_raise(&e));
   assert_string_equal(err_msg(), "");
 }
 
@@ -143,14 +145,14 @@ static void test_cleanup_keeps_the_first(void **state) {
   (void)state;
   (void)err_set(REMIXDB_CORRUPT, "the first");
   err_cleanup_begin();
-  assert_int_equal(clean_one(), REMIXDB_IO);
+  FAILS(clean_one(), REMIXDB_IO);
   IGNORED(clean_one(), "it nests");
-  assert_int_equal(clean_one(), REMIXDB_IO);
+  FAILS(clean_one(), REMIXDB_IO);
   err_cleanup_end();
   assert_string_equal(err_msg(), "the first");
   IGNORED(clean_one(), "alone");
   assert_string_equal(err_msg(), "the first");
-  assert_int_equal(clean_one(), REMIXDB_IO);  // over: messages are taken again
+  FAILS(clean_one(), REMIXDB_IO);  // over: messages are taken again
   assert_string_equal(err_msg(), "while cleaning");
 }
 

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -97,7 +99,7 @@ static struct fdpool *make_pool(uint32_t max_open, uint32_t nr_files) {
   atomic_store(&fake_open_max, 0);
   atomic_store(&fake_opens, 0);
   assert_int_equal(atomic_load(&fake_open_nr), 0);
-  assert_int_equal(fdpool_create(&fake, max_open, &p), REMIXDB_OK);
+  OK(fdpool_create(&fake, max_open, &p));
   for (uint32_t i = 0; i < nr_files; i++) fdpool_add(p, &files[i], &held, paths[i], ENV_READ);
   assert_int_equal(fdpool_open_count(p), 0);
   return p;
@@ -117,7 +119,7 @@ static bool is_file(int fd, uint32_t i) {
 
 static int take(uint32_t i) {
   int fd = -1;
-  assert_int_equal(fdpool_acquire(&files[i], &fd), REMIXDB_OK);
+  OK(fdpool_acquire(&files[i], &fd));
   assert_true(is_file(fd, i));
   return fd;
 }
@@ -182,7 +184,7 @@ static void test_in_use(void **state) {
   _Atomic int done;
   atomic_init(&done, 0);
   atomic_store(&wrong, 0);
-  assert_int_equal(thread_start(&t, take_third, &done, "take"), REMIXDB_OK);
+  OK(thread_start(&t, take_third, &done, "take"));
   fdpool_release(&files[1]);
   time_sleep_ns(20000000);
   assert_int_equal(atomic_load(&done), 0);
@@ -238,7 +240,7 @@ static void test_reserve(void **state) {
   pthread_t t;
   _Atomic int done;
   atomic_init(&done, 0);
-  assert_int_equal(thread_start(&t, reserve, &done, "reserve"), REMIXDB_OK);
+  OK(thread_start(&t, reserve, &done, "reserve"));
   (void)take(0);
   (void)take(1);
   int fd;
@@ -272,7 +274,7 @@ static void test_refused(void **state) {
     (void)take(1);
     (void)take(2);
     int fd = 0;
-    assert_int_equal(fdpool_acquire(&files[3], &fd), REMIXDB_NOMEM);
+    FAILS(fdpool_acquire(&files[3], &fd), REMIXDB_NOMEM);
     assert_int_equal(fd, -1);
     assert_non_null(strstr(err_msg(), paths[3]));
     assert_int_equal(fdpool_open_count(p), 3);
@@ -282,7 +284,7 @@ static void test_refused(void **state) {
     fdpool_release(&files[2]);
     // A lower limit of the system's: all unused ones are closed before giving up.
     atomic_store(&fake_limit, 0);
-    assert_int_equal(fdpool_acquire(&files[5], &fd), REMIXDB_NOMEM);
+    FAILS(fdpool_acquire(&files[5], &fd), REMIXDB_NOMEM);
     assert_int_equal(fdpool_open_count(p), 0);
     atomic_store(&fake_limit, 3);
     use(5);
@@ -299,14 +301,14 @@ static void test_failures(void **state) {
   fdpool_add(p, &gone, &held, path, ENV_READ);
   use(0);
   int fd = 0;
-  assert_int_equal(fdpool_acquire(&gone, &fd), REMIXDB_IO);
+  FAILS(fdpool_acquire(&gone, &fd), REMIXDB_IO);
   assert_int_equal(fd, -1);
   assert_non_null(strstr(err_msg(), path));
   assert_int_equal(fdpool_open_count(p), 1);
   // Another reason than the number of descriptors costs no other file its own.
   atomic_store(&fake_limit, 1);
   atomic_store(&fake_refusal, EACCES);
-  assert_int_equal(fdpool_acquire(&files[1], &fd), REMIXDB_IO);
+  FAILS(fdpool_acquire(&files[1], &fd), REMIXDB_IO);
   assert_false(opens(0));
   atomic_store(&fake_limit, 1000);
   atomic_store(&fake_eintrs, 3);
@@ -327,7 +329,7 @@ static void test_nomem(void **state) {
   atomic_store(&mem_fault, deny);
   const enum remixdb_status s = fdpool_create(&fake, 1, &p);
   atomic_store(&mem_fault, NULL);
-  assert_int_equal(s, REMIXDB_NOMEM);
+  FAILS(s, REMIXDB_NOMEM);
   assert_null(p);
 }
 
@@ -349,7 +351,7 @@ static void test_open_together(void **state) {
   pthread_t t[THREADS];
   atomic_store(&wrong, 0);
   atomic_store(&fake_meet, THREADS);
-  for (int i = 0; i < THREADS; i++) assert_int_equal(thread_start(&t[i], open_same, NULL, "open"), REMIXDB_OK);
+  for (int i = 0; i < THREADS; i++) OK(thread_start(&t[i], open_same, NULL, "open"));
   for (int i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
   assert_int_equal(atomic_load(&wrong), 0);
   assert_int_equal(atomic_load(&fake_opens), THREADS);
@@ -379,8 +381,7 @@ static void test_threads(void **state) {
   struct fdpool *const p = make_pool(4, FILES);
   pthread_t t[THREADS];
   atomic_store(&wrong, 0);
-  for (int i = 0; i < THREADS; i++)
-    assert_int_equal(thread_start(&t[i], hammer, (void *)(uintptr_t)(i + 1), "hammer"), REMIXDB_OK);
+  for (int i = 0; i < THREADS; i++) OK(thread_start(&t[i], hammer, (void *)(uintptr_t)(i + 1), "hammer"));
   for (int i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
   assert_int_equal(atomic_load(&wrong), 0);
   assert_true(fdpool_open_count(p) <= 4);
@@ -413,7 +414,7 @@ static bool woken(void *(*waiter)(void *), void (*give)(void)) {
   pthread_t t;
   _Atomic uint64_t got;
   atomic_init(&got, 0);
-  assert_int_equal(thread_start(&t, waiter, &got, "wait"), REMIXDB_OK);
+  OK(thread_start(&t, waiter, &got, "wait"));
   time_sleep_ns(50000000);
   assert_int_equal(atomic_load(&got), 0);
   const uint64_t gave = time_ns();
@@ -475,7 +476,7 @@ static void test_meetings(void **state) {
   atomic_store(&arrived, 0);
   atomic_store(&slept, 0);
   (void)take(0);
-  for (uintptr_t i = 0; i < 2; i++) assert_int_equal(thread_start(&t[i], meet, (void *)(i + 1), "meet"), REMIXDB_OK);
+  for (uintptr_t i = 0; i < 2; i++) OK(thread_start(&t[i], meet, (void *)(i + 1), "meet"));
   for (int i = 0; i < 2; i++) (void)pthread_join(t[i], NULL);
   fdpool_release(&files[0]);
   assert_int_equal(atomic_load(&wrong), 0);

@@ -12,10 +12,11 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #define MANY 1500u
 #define LEN_MAX 24u
 
-static uint64_t seed;
 static uint8_t bytes[MANY][LEN_MAX];
 static struct kref bounds[MANY];
 static void *items[MANY];
@@ -44,11 +45,11 @@ static uint32_t make_bounds(uint64_t *rng, uint32_t shape, uint32_t nr) {
 static void test_find(void **state) {
   (void)state;
   static const uint32_t sizes[] = {1, 2, 9, 100, MANY};
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   for (uint32_t round = 0; round < 15; round++) {
     const uint32_t nr = make_bounds(&rng, round % 3, sizes[round / 3]);
     struct guide *g;
-    assert_int_equal(guide_create(bounds, items, nr, &g), REMIXDB_OK);
+    OK(guide_create(bounds, items, nr, &g));
     for (uint32_t i = 0; i < nr; i += 3) {  // in place
       void *const old = items[i];
       items[i] = &marks[MANY + i];
@@ -77,7 +78,7 @@ static void test_find(void **state) {
       uint32_t at = 0;
       while (at + 1 < nr && kv_cmp(bounds[at + 1], keys[k]) <= 0) at++;
       if (guide_find(g, keys[k]) != items[at] || found[63 - k] != items[at])
-        fail_msg("TEST_SEED=%llu round %u", (unsigned long long)seed, round);
+        fail_msg("TEST_SEED=%llu round %u", (unsigned long long)check_seed, round);
     }
     assert_true(g->bytes >= nr * sizeof(void *));
     guide_destroy(g);
@@ -92,7 +93,7 @@ static bool deny(size_t size) {
 
 static void test_no_memory(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   const uint32_t nr = make_bounds(&rng, 0, MANY);
   struct guide *g = NULL;
   enum remixdb_status s = REMIXDB_NOMEM;
@@ -110,7 +111,7 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const char *const s = getenv("TEST_SEED");
-  seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
+  check_seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_find), cmocka_unit_test(test_no_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

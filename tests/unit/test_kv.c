@@ -10,9 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "tests/lib/check.h"
 #include "kv.h"
-
-static uint64_t seed;
 
 static int sign(int n) { return (n > 0) - (n < 0); }
 
@@ -127,7 +126,7 @@ static void test_record_limits(void **state) {
 // Whatever the bytes, what is decoded lies inside of them.
 static void test_record_random(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   for (int round = 0; round < 20000; round++) {
     const size_t len = rng_next(&rng) % 24;
     uint8_t *const buf = malloc(len ? len : 1);
@@ -136,7 +135,7 @@ static void test_record_random(void **state) {
     const uint8_t *const end = kv_rec_get(buf, buf + len, &r);
     if (end) {
       if (end > buf + len || r.key < buf || r.key + r.klen != r.val || r.val + r.vlen != end)
-        fail_msg("TEST_SEED=%llu", (unsigned long long)seed);
+        fail_msg("TEST_SEED=%llu", (unsigned long long)check_seed);
     }
     free(buf);
   }
@@ -144,7 +143,7 @@ static void test_record_random(void **state) {
 
 int main(void) {
   const char *const s = getenv("TEST_SEED");
-  seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
+  check_seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_order),  cmocka_unit_test(test_lcp),           cmocka_unit_test(test_varint),
       cmocka_unit_test(test_record), cmocka_unit_test(test_record_limits), cmocka_unit_test(test_record_random),

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -71,15 +73,15 @@ static void test_alloc_failure(void **state) {
   assert_null(b);
   assert_null(c);
   assert_null(d);
-  assert_int_equal(s, REMIXDB_NOMEM);
+  FAILS(s, REMIXDB_NOMEM);
   assert_null(m.ptr);
   mem_unmap(&m);
-  assert_int_equal(s1, REMIXDB_NOMEM);
-  assert_int_equal(s2, REMIXDB_NOMEM);
+  FAILS(s1, REMIXDB_NOMEM);
+  FAILS(s2, REMIXDB_NOMEM);
   assert_true(!small.ptr && !large.ptr);
   assert_null(f);
   assert_null(g);
-  assert_int_equal(ts, REMIXDB_NOMEM);
+  FAILS(ts, REMIXDB_NOMEM);
   assert_true(strlen(err_msg()) > 0);
   assert_string_equal((char *)p, "abc");  // a failed realloc leaves what was
   mem_free(p);
@@ -94,7 +96,7 @@ static void test_map(void **state) {
   const size_t sizes[] = {1, 4096, 5000, (2u << 20) - 1, 2u << 20, 7u << 20};
   for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
     struct mem_map m;
-    assert_int_equal(mem_map(sizes[i], &m), REMIXDB_OK);
+    OK(mem_map(sizes[i], &m));
     assert_true(m.size >= sizes[i]);
     assert_int_equal(m.size % m.page, 0);
     if (m.size >= 2u << 20) assert_int_equal((uintptr_t)m.ptr % (2u << 20), 0);
@@ -106,15 +108,15 @@ static void test_map(void **state) {
   }
   struct mem_map m;
   for (size_t size = 1; size < 8u << 20; size = size * 3 + 1) {
-    assert_int_equal(mem_map_table(size, &m), REMIXDB_OK);
+    OK(mem_map_table(size, &m));
     assert_true(m.size >= size);
     assert_int_equal((uintptr_t)m.ptr % CACHE_LINE, 0);
     memset(m.ptr, 0x5a, size);
     mem_unmap(&m);
     assert_null(m.ptr);
   }
-  assert_int_equal(mem_map(SIZE_MAX - 10, &m), REMIXDB_NOMEM);
-  assert_int_equal(mem_map((size_t)1 << 60, &m), REMIXDB_NOMEM);
+  FAILS(mem_map(SIZE_MAX - 10, &m), REMIXDB_NOMEM);
+  FAILS(mem_map((size_t)1 << 60, &m), REMIXDB_NOMEM);
   assert_null(m.ptr);
 }
 
@@ -270,7 +272,7 @@ static void test_arena_threads(void **state) {
   for (int i = 0; i < ARENA_THREADS; i++) {
     jobs[i].a = &a;
     jobs[i].tag = (uint8_t)(i + 1);
-    assert_int_equal(thread_start(&t[i], arena_job_main, &jobs[i], "arena"), REMIXDB_OK);
+    OK(thread_start(&t[i], arena_job_main, &jobs[i], "arena"));
   }
   for (int i = 0; i < ARENA_THREADS; i++) {
     void *ret;
@@ -317,7 +319,7 @@ static void test_lock(void **state) {
   static struct lock_job j;
   pthread_t t[LOCK_THREADS];
   assert_int_equal(sizeof(j.lock), 4);
-  for (int i = 0; i < LOCK_THREADS; i++) assert_int_equal(thread_start(&t[i], lock_job_main, &j, "lock"), REMIXDB_OK);
+  for (int i = 0; i < LOCK_THREADS; i++) OK(thread_start(&t[i], lock_job_main, &j, "lock"));
   atomic_store(&j.go, true);
   for (int i = 0; i < LOCK_THREADS; i++) assert_int_equal(pthread_join(t[i], NULL), 0);
   assert_int_equal(j.count, (uint64_t)LOCK_THREADS * LOCK_ROUNDS);
@@ -339,7 +341,7 @@ static void test_lock_sleeps(void **state) {
   static struct lock_job j;
   pthread_t t[2];
   lib_lock(&j.lock);
-  for (int i = 0; i < 2; i++) assert_int_equal(thread_start(&t[i], lock_sleeper, &j, "sleeper"), REMIXDB_OK);
+  for (int i = 0; i < 2; i++) OK(thread_start(&t[i], lock_sleeper, &j, "sleeper"));
   while (!atomic_load(&j.go)) (void)sched_yield();
   time_sleep_ns(20000000);
   assert_int_equal(j.count, 0);
@@ -361,7 +363,7 @@ static void test_thread_start(void **state) {
   pthread_t t;
   void *ret;
   (void)pthread_sigmask(SIG_SETMASK, NULL, &before);
-  assert_int_equal(thread_start(&t, thread_mask, &inside, "a name longer than sixteen bytes"), REMIXDB_OK);
+  OK(thread_start(&t, thread_mask, &inside, "a name longer than sixteen bytes"));
   assert_int_equal(pthread_join(t, &ret), 0);
   assert_ptr_equal(ret, &inside);
   assert_true(sigismember(&inside, SIGTERM) == 1 && sigismember(&inside, SIGUSR1) == 1);
@@ -386,7 +388,7 @@ static void test_cores(void **state) {
 #if defined(__linux__)
   pthread_t t;
   void *ret;
-  assert_int_equal(thread_start(&t, thread_pins, &cores[0], "pin"), REMIXDB_OK);
+  OK(thread_start(&t, thread_pins, &cores[0], "pin"));
   assert_int_equal(pthread_join(t, &ret), 0);
   assert_ptr_equal(ret, &cores[0]);
   assert_false(thread_pin(0xffffffffu));
@@ -398,21 +400,21 @@ static void test_cores(void **state) {
 static void test_parse_cores(void **state) {
   (void)state;
   uint32_t cores[8], nr = 0;
-  assert_int_equal(thread_parse_cores("0,2,4-7", cores, 8, &nr), REMIXDB_OK);
+  OK(thread_parse_cores("0,2,4-7", cores, 8, &nr));
   const uint32_t want[] = {0, 2, 4, 5, 6, 7};
   assert_int_equal(nr, 6);
   assert_memory_equal(cores, want, sizeof(want));
-  assert_int_equal(thread_parse_cores("3-3", cores, 1, &nr), REMIXDB_OK);
+  OK(thread_parse_cores("3-3", cores, 1, &nr));
   assert_int_equal(nr, 1);
   assert_int_equal(cores[0], 3);
   const char *const bad[] = {
       "", ",", "1,", ",1", "a", "1-", "-1", "4-2", "1 2", "1,,2", "99999999999999999999", "1-2-3", "0-65536", "auto"};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
     err_finish(REMIXDB_OK);
-    assert_int_equal(thread_parse_cores(bad[i], cores, 8, &nr), REMIXDB_INVALID);
+    FAILS(thread_parse_cores(bad[i], cores, 8, &nr), REMIXDB_INVALID);
     assert_true(strlen(err_msg()) > 0);
   }
-  assert_int_equal(thread_parse_cores("0-8", cores, 8, &nr), REMIXDB_INVALID);  // nine do not fit
+  FAILS(thread_parse_cores("0-8", cores, 8, &nr), REMIXDB_INVALID);  // nine do not fit
 }
 
 static void test_cond(void **state) {

@@ -61,6 +61,7 @@ static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct 
 #undef remix_record
 #undef remix_cursor_set
 
+#include "tests/lib/check.h"
 #include "tests/lib/scene.h"
 
 static uint64_t seed_base;  // of what is drawn anew each time
@@ -85,12 +86,12 @@ static void record_here(struct merge *m, struct kv_rec *rec_out) {
     const enum remixdb_status st = merge_record(m, rec_out);
     (void)fault_io_end();
     if (st == REMIXDB_OK) return;
-    assert_int_equal(st, REMIXDB_IO);
+    FAILS(st, REMIXDB_IO);
     assert_true(merge_valid(m));
     nr_failed++;
     if (nr_failed % 3 == 0) return;  // and is not tried again: what comes next must not notice
   }
-  ok(merge_record(m, rec_out));
+  OK(merge_record(m, rec_out));
 }
 
 static void expect_at(struct scene *s, struct merge *m, uint32_t at, const char *what, uint64_t seed) {
@@ -129,17 +130,17 @@ static void walk(struct scene *s, struct merge *m, uint32_t steps, uint64_t seed
       const struct kref key = kref(buf, key_near(s, &rng, buf));
       const uint32_t rank = keyset_rank(&s->k, key);
       if (dice % 3 == 0) {
-        ok(merge_seek_last(m));
+        OK(merge_seek_last(m));
         seek_out(s, m);
         at = model_down(s, s->k.nr);
         expect_at(s, m, at, "seek_last", seed);
       } else if (dice % 3 == 1) {
-        ok(merge_seek(m, key));
+        OK(merge_seek(m, key));
         seek_out(s, m);
         at = model_up(s, rank);
         expect_at(s, m, at, "seek", seed);
       } else {
-        ok(merge_seek_for_prev(m, key));
+        OK(merge_seek_for_prev(m, key));
         seek_out(s, m);
         at = model_down(s, rank < s->k.nr && kv_eq(s->k.keys[rank], key) ? rank + 1 : rank);
         expect_at(s, m, at, "seek_for_prev", seed);
@@ -150,13 +151,13 @@ static void walk(struct scene *s, struct merge *m, uint32_t steps, uint64_t seed
       if (dice < 14 && dice >= 8) {
         forward = true;
         const uint32_t far = (uint32_t)(rng_next(&rng) % (dice % 2 ? 4 : s->k.nr));
-        ok(merge_skip(m, far));
+        OK(merge_skip(m, far));
         for (uint32_t n = 0; n < far && at < s->k.nr; n++) at = model_up(s, at + 1);
       } else if (forward) {
-        if (dice % 3 == 0 || !merge_next_fast(m)) ok(merge_next(m));
+        if (dice % 3 == 0 || !merge_next_fast(m)) OK(merge_next(m));
         at = model_up(s, at + 1);
       } else {
-        ok(merge_prev(m));
+        OK(merge_prev(m));
         at = model_down(s, at);
       }
       // sometimes the record is not looked at
@@ -173,17 +174,17 @@ static void sweep(struct scene *s, struct merge *m, uint64_t seed) {
   uint32_t at = model_up(s, 0);
   needed = m->slot;
   enter(&s->p);
-  ok(merge_seek(m, kref(NULL, 0)));
+  OK(merge_seek(m, kref(NULL, 0)));
   seek_out(s, m);
-  for (;; ok(merge_next(m)), at = model_up(s, at + 1)) {
+  for (;; OK(merge_next(m)), at = model_up(s, at + 1)) {
     expect_at(s, m, at, "first to last", seed);
     if (at == s->k.nr) break;
   }
   at = model_down(s, s->k.nr);
   if (m->slot) enter(&s->p);
-  ok(merge_seek_last(m));
+  OK(merge_seek_last(m));
   seek_out(s, m);
-  for (;; ok(merge_prev(m)), at = model_down(s, at)) {
+  for (;; OK(merge_prev(m)), at = model_down(s, at)) {
     expect_at(s, m, at, "last to first", seed);
     if (at == s->k.nr) break;
   }
@@ -207,7 +208,7 @@ static void scene_check(const struct plan *plan, uint64_t seed) {
   walk(&s, &m, 100, seed + 1);
   // sources change under a merge that stays: first the memtables only, as when they were compacted
   struct wh *empty;
-  ok(wh_create(&s.p.epoch, 64 << 10, NULL, &empty));
+  OK(wh_create(&s.p.epoch, 64 << 10, NULL, &empty));
   for (uint32_t a = 0; a < s.k.nr; a++) s.live[a] = s.disk[a] == TOMB ? NONE : s.disk[a];
   merge_set(&m, empty, NULL, s.version, s.moment);
   assert_false(merge_valid(&m));
@@ -288,7 +289,7 @@ static void test_young(void **state) {
 
 static void step_to(struct scene *s, struct merge *m, bool forward, uint32_t *at, uint64_t seed) {
   step_in(s, m);
-  ok(forward ? merge_next(m) : merge_prev(m));
+  OK(forward ? merge_next(m) : merge_prev(m));
   if (!m->slot) leave(&s->p);
   *at = forward ? model_up(s, *at + 1) : model_down(s, *at);
   expect_at(s, m, *at, forward ? "every place: next" : "every place: prev", seed);
@@ -299,7 +300,7 @@ static uint32_t seek_to(struct scene *s, struct merge *m, struct kref key, bool 
   const uint32_t at = backward ? model_down(s, rank < s->k.nr && kv_eq(s->k.keys[rank], key) ? rank + 1 : rank)
                                : model_up(s, rank);
   enter(&s->p);
-  ok(backward ? merge_seek_for_prev(m, key) : merge_seek(m, key));
+  OK(backward ? merge_seek_for_prev(m, key) : merge_seek(m, key));
   leave(&s->p);
   expect_at(s, m, at, backward ? "every place: seek_for_prev" : "every place: seek", seed);
   return at;
@@ -328,7 +329,7 @@ static void every_place(struct scene *s, struct merge *m, uint64_t seed) {
   for (uint32_t far = 0; far < s->k.nr; far++) {
     for (uint32_t way = 0; way < 2; way++) {
       enter(&s->p);
-      ok(way ? merge_seek(m, kref(NULL, 0)) : merge_seek_last(m));
+      OK(way ? merge_seek(m, kref(NULL, 0)) : merge_seek_last(m));
       leave(&s->p);
       uint32_t at = way ? model_up(s, 0) : model_down(s, s->k.nr), n = 0;
       for (; n < far && at < s->k.nr; n++) step_to(s, m, way, &at, seed);
@@ -344,7 +345,7 @@ static void every_place(struct scene *s, struct merge *m, uint64_t seed) {
       if (far % 3 == 0) step_to(s, m, false, &at, seed);
       if (at == s->k.nr) continue;
       step_in(s, m);
-      ok(merge_skip(m, far));
+      OK(merge_skip(m, far));
       if (!m->slot) leave(&s->p);
       for (uint32_t n = 0; n < far && at < s->k.nr; n++) at = model_up(s, at + 1);
       expect_at(s, m, at, "every place: skip", seed);
@@ -518,7 +519,7 @@ static void read_fails(void) {
       }
       leave(&s.p);
       if (st == REMIXDB_OK) continue;
-      assert_int_equal(st, REMIXDB_IO);
+      FAILS(st, REMIXDB_IO);
       assert_non_null(strstr(err_msg(), s.p.dir));
       if (moved) assert_false(merge_valid(&m));
       failed++;
@@ -570,7 +571,7 @@ static void damaged(bool young) {
         assert_true(value_is(&r, s.k.keys[at], s.live[at], VALUE));
       }
     } else {
-      assert_int_equal(st, REMIXDB_CORRUPT);
+      FAILS(st, REMIXDB_CORRUPT);
       bad++;
     }
     leave(&s.p);
@@ -609,7 +610,7 @@ static void no_memory(void) {
       else st = rng_next(&rng) % 3 ? merge_next(&m) : merge_prev(&m);
       leave(&s.p);
       if (st == REMIXDB_OK) continue;
-      assert_int_equal(st, REMIXDB_NOMEM);
+      FAILS(st, REMIXDB_NOMEM);
       assert_false(merge_valid(&m));
       turned = true;
     }
@@ -643,7 +644,7 @@ static void test_since(void **state) {
     merge_init(&m, NULL);
     merge_set(&m, s.active, s.frozen, s.version, s.moment);
     enter(&s.p);
-    ok(merge_seek(&m, kref(NULL, 0)));
+    OK(merge_seek(&m, kref(NULL, 0)));
     const uint8_t *key = NULL;
     uint32_t part = UINT32_MAX, since = 0;
     for (uint32_t n = 0; merge_valid(&m); n++) {
@@ -661,7 +662,7 @@ static void test_since(void **state) {
                          version_find(m.version, m.new_key) > part ? UINT32_MAX : remix_segment(m.remix.x, m.new_key));
       if (m.at == MERGE_PARTS && m.same == 1u << MERGE_PARTS)
         assert_int_equal(m.near, seg < m.clear ? MERGE_ALONE : MERGE_BESIDE);
-      if (n % 3 == 0 || !merge_next_fast(&m)) ok(merge_next(&m));
+      if (n % 3 == 0 || !merge_next_fast(&m)) OK(merge_next(&m));
     }
     leave(&s.p);
     merge_park(&m);

@@ -4,6 +4,7 @@
 // had; then whole stores through the public interface, against gets one by one.
 //
 // TEST_SEED in the environment repeats a run's random choices.
+#include "tests/lib/check.h"
 #include "view/multiget.h"
 
 #include "tests/lib/scene.h"
@@ -14,15 +15,6 @@
 
 #include <ftw.h>
 #include <time.h>
-
-static uint64_t seed;
-
-#define CHECK(cond)                                                                              \
-  do {                                                                                           \
-    if (!(cond))                                                                                 \
-      fail_msg("TEST_SEED=%llu line %d: %s (%s: %s)", (unsigned long long)seed, __LINE__, #cond, \
-               remixdb_strerror(remixdb_errcode()), remixdb_errmsg());                           \
-  } while (0)
 
 // ---- a list of keys to be looked up, some of them more than once, and room for their values
 
@@ -160,7 +152,7 @@ static void model_check(const struct plan *plan, struct list *l, uint32_t times,
   struct scene s;
   struct multiget *m;
   scene_init(&s, plan, rng_next(rng));
-  ok(multiget_create(blkio_shared(&s.p.io), &m));
+  OK(multiget_create(blkio_shared(&s.p.io), &m));
   uint64_t seq = 1000000;
   for (uint32_t n = 0; n < times; n++) {
     size_t nr;
@@ -181,7 +173,7 @@ static void test_model(void **state) {
   struct list *const l = malloc(sizeof(*l));
   for (uint32_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
     for (uint32_t native = 0; native < 2; native++) {
-      uint64_t rng = seed + i;
+      uint64_t rng = check_seed + i;
       place_native = native;
       model_check(&plans[i], l, 30, &rng);
     }
@@ -203,7 +195,7 @@ static const struct plan plans_young[] = {
 static void test_young(void **state) {
   (void)state;
   struct list *const l = malloc(sizeof(*l));
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   memset(nr_seen, 0, sizeof(nr_seen));
   for (scene_young = YOUNG_SOME; scene_young < YOUNG_PLANS; scene_young++) {
     for (uint32_t i = 0; i < sizeof(plans_young) / sizeof(plans_young[0]); i++) {
@@ -242,7 +234,7 @@ static void fails(void) {
   struct list *const l = malloc(sizeof(*l));
   place_max_open = 2;  // so that tables have to be opened all the time
   for (uint32_t kind = 0; kind < FAIL_KINDS; kind++) {
-    uint64_t rng = seed + kind;
+    uint64_t rng = check_seed + kind;
     uint32_t failed = 0, missed = 0, some = 0;
     // In some stores hardly anything has to be read: then another one. An opening that fails once is tried again.
     for (uint32_t nth = 0; nth == 0 || (nth < 10 && kind != FAIL_OPEN && (failed < 3 || missed == 0 || some == 0));
@@ -293,8 +285,8 @@ static void fails(void) {
       scene_fini(&s);
     }
     if (kind != FAIL_OPEN && (failed < 3 || missed == 0 || some == 0))
-      fail_msg("TEST_SEED=%llu kind %u: %u calls failed, %u of them in part, %u keys", (unsigned long long)seed, kind,
-               failed, some, missed);
+      fail_msg("TEST_SEED=%llu kind %u: %u calls failed, %u of them in part, %u keys", (unsigned long long)check_seed,
+               kind, failed, some, missed);
   }
   place_max_open = 100;
   free(l);
@@ -312,7 +304,7 @@ static void test_fails(void **state) {
 static void test_young_fails(void **state) {
   (void)state;
   struct list *const l = malloc(sizeof(*l));
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   scene_young = YOUNG_EVERYWHERE;
   for (uint32_t n = 0; n < 12; n++) {
     struct scene s;
@@ -322,7 +314,7 @@ static void test_young_fails(void **state) {
     size_t nr;
     scene_long_keys = n % 3 == 0;
     scene_init(&s, &(struct plan){250, 0, 0, 2, 3, 4, n % 2 ? 1 << 20 : 0}, rng_next(&rng));
-    ok(multiget_create(blkio_shared(&s.p.io), &m));
+    OK(multiget_create(blkio_shared(&s.p.io), &m));
     const struct super v = {.version = s.version};
     uint32_t failed = 0;
     for (uint32_t a = 0; a < s.k.nr; a++) {
@@ -455,7 +447,7 @@ static void test_contract(void **state) {
     CHECK(remixdb_multi_get(r, 1, &long_key, vals, &said) == 0 && remixdb_errcode() == REMIXDB_INVALID);
     CHECK(remixdb_multi_get(r, 1, keys, &bad_val, &said) == 0 && remixdb_errcode() == REMIXDB_INVALID);
     CHECK(said && bad_val.len == 99 && strlen(remixdb_errmsg()) > 0);
-    ok(xdb_flush(x));
+    OK(xdb_flush(x));
   }
   remixdb_unref(r);
   remixdb_close(x);
@@ -530,7 +522,7 @@ static void group_set(struct group *g, uint32_t i, uint32_t id, bool lengthy) {
 
 static void test_store(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   struct group *const g = group_make();
   static uint32_t now[STORE_KEYS], then[STORE_KEYS];
   static uint8_t key[KEY_ROOM], val[VALUE_ROOM], got[VALUE_ROOM];
@@ -559,7 +551,7 @@ static void test_store(void **state) {
         CHECK((snap = remixdb_snapshot(r)) && (snap_ref = remixdb_snapshot_ref(snap)));
         memcpy(then, now, sizeof(now));
       }
-      if (round % 3 == 2) ok(xdb_flush(x));
+      if (round % 3 == 2) OK(xdb_flush(x));
       for (uint32_t turn = 0; turn < (snap ? 2 : 1); turn++) {
         const uint32_t nr = (uint32_t)(rng_next(&rng) % 3 ? GROUP_KEYS : 1 + rng_next(&rng) % GROUP_KEYS),
                        *const want = turn ? then : now;
@@ -607,7 +599,7 @@ static void test_absent(void **state) {
     const uint32_t klen = numbered_key(id, false, key);
     CHECK(remixdb_put(r, key, klen, val, numbered_value(id, 1, 100, val)));
   }
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   for (uint32_t there = 0; there < 2; there++) {
     const uint64_t before = atomic_load(&x->io.nr_reads);
     uint32_t nr = 0;
@@ -627,7 +619,7 @@ static void test_absent(void **state) {
 // A disk whose reads fail, and one that changes what was written: no wrong data, and the status says it.
 static void test_bad_disk(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   struct group *const g = group_make();
   static uint8_t key[KEY_ROOM], val[VALUE_ROOM];
   for (uint32_t cache = 0; cache < 2; cache++) {
@@ -637,13 +629,13 @@ static void test_bad_disk(void **state) {
     o.cache_mb = cache;
     struct xdb *x;
     struct xdb_ref *r;
-    ok(xdb_open("/store", &o, simdisk_env(d), &x));
-    ok(xdb_ref(x, &r));
+    OK(xdb_open("/store", &o, simdisk_env(d), &x));
+    OK(xdb_ref(x, &r));
     for (uint32_t id = 0; id < STORE_KEYS; id++) {
       const uint32_t klen = numbered_key(id, false, key);
-      ok(xdb_put(r, kref(key, klen), val, numbered_value(id, 1, 600, val), false));
+      OK(xdb_put(r, kref(key, klen), val, numbered_value(id, 1, 600, val), false));
     }
-    ok(xdb_flush(x));
+    OK(xdb_flush(x));
     for (uint32_t turn = 0; turn < 2; turn++) {
       if (turn) {  // damage that stays
         const struct version *const v = atomic_load(&x->view)->version;
@@ -655,9 +647,9 @@ static void test_bad_disk(void **state) {
         }
         CHECK(hit > 20);
         xdb_unref(r);
-        ok(xdb_close(x));
-        ok(xdb_open("/store", &o, simdisk_env(d), &x));  // and with nothing in the cache
-        ok(xdb_ref(x, &r));
+        OK(xdb_close(x));
+        OK(xdb_open("/store", &o, simdisk_env(d), &x));  // and with nothing in the cache
+        OK(xdb_ref(x, &r));
       }
       uint32_t failed = 0, lost = 0;
       for (uint32_t round = 0; round < 40; round++) {
@@ -687,7 +679,7 @@ static void test_bad_disk(void **state) {
         fail_msg("cache %u turn %u: %u failed, %u of them in part", cache, turn, failed, lost);
     }
     xdb_unref(r);
-    ok(xdb_close(x));
+    OK(xdb_close(x));
     simdisk_destroy(d);
   }
   group_free(g);
@@ -695,13 +687,13 @@ static void test_bad_disk(void **state) {
 
 // ---- threads
 
-#define THREAD_CHECK(cond)                                                                            \
-  do {                                                                                                \
-    if (!(cond)) {                                                                                    \
-      fprintf(stderr, "TEST_SEED=%llu line %d: %s (%s)\n", (unsigned long long)seed, __LINE__, #cond, \
-              remixdb_errmsg());                                                                      \
-      abort();                                                                                        \
-    }                                                                                                 \
+#define THREAD_CHECK(cond)                                                                                  \
+  do {                                                                                                      \
+    if (!(cond)) {                                                                                          \
+      fprintf(stderr, "TEST_SEED=%llu line %d: %s (%s)\n", (unsigned long long)check_seed, __LINE__, #cond, \
+              remixdb_errmsg());                                                                            \
+      abort();                                                                                              \
+    }                                                                                                       \
   } while (0)
 
 #define WAVE_KEYS 1500u
@@ -779,7 +771,7 @@ static void test_one_moment(void **state) {
     o.cache_mb = cache;
     struct waves w = {.xdb = open_with(&o)};
     pthread_t t[3];
-    for (uint32_t i = 0; i < 3; i++) ok(thread_start(&t[i], i ? wave_reader : wave_writer, &w, "waves"));
+    for (uint32_t i = 0; i < 3; i++) OK(thread_start(&t[i], i ? wave_reader : wave_writer, &w, "waves"));
     for (uint32_t i = 0; i < 3; i++) CHECK(pthread_join(t[i], NULL) == 0);
     CHECK(atomic_load(&w.looks) > 2 && atomic_load(&w.crossed) > 0);
     char *const stats = remixdb_stats(w.xdb);
@@ -802,7 +794,7 @@ struct crowd {
 static void *crowd_writer(void *arg) {
   struct crowd *const c = arg;
   struct xdb_ref *const r = remixdb_ref(c->xdb);
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   uint8_t key[64], *const val = malloc(VALUE_ROOM);
   for (uint32_t n = 1; n <= c->rounds; n++) {
     const uint32_t id = (uint32_t)(rng_next(&rng) % STORE_KEYS);
@@ -865,7 +857,7 @@ static void test_crowd(void **state) {
     c->xdb = open_with(&o);
     c->rounds = 9000;
     pthread_t t[4];
-    for (uint32_t i = 0; i < 4; i++) ok(thread_start(&t[i], i ? crowd_reader : crowd_writer, c, "crowd"));
+    for (uint32_t i = 0; i < 4; i++) OK(thread_start(&t[i], i ? crowd_reader : crowd_writer, c, "crowd"));
     for (uint32_t i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
     remixdb_close(c->xdb);
     free(c);
@@ -875,7 +867,7 @@ static void test_crowd(void **state) {
 
 int main(void) {
   const char *const s = getenv("TEST_SEED");
-  seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
+  check_seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
   (void)unsetenv("REMIXDB_IO");  // the engines are chosen here
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_model),
@@ -890,6 +882,6 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_crowd, setup, teardown),
   };
   const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  if (failed) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)seed);
+  if (failed) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)check_seed);
   return failed;
 }

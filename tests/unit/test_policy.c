@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include "tests/lib/slow.h"
 #include "xdb.h"
 #include "store/round.h"
@@ -25,10 +27,6 @@
 #define TABLE_PAGES 1024u  // as much less than of a memtable of 1 MiB as the memtable is
 #define KEY 16u
 #define VALUE 120u
-
-static void ok(enum remixdb_status s) {
-  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, err_msg());
-}
 
 // ---- an env that counts what is written, to which kind of file, and can be out of room
 
@@ -115,13 +113,13 @@ static void store_open(struct remixdb_opts *o) {
   o->memtable_mb = 1;
   o->cache_mb = 4;
   o->worker_cores = "none";
-  ok(xdb_open(dir, o, &env, &x));
+  OK(xdb_open(dir, o, &env, &x));
   x->memtable_limit = MEMTABLE;
   x->wal->limit = 4 * MEMTABLE;
   wal_bound(x->wal);
   x->compact.memtable_size = MEMTABLE;
   x->compact.build.max_pages = TABLE_PAGES;
-  ok(xdb_ref(x, &ref));
+  OK(xdb_ref(x, &ref));
 }
 
 static void store_open_plain(int workers) {
@@ -135,12 +133,12 @@ static void store_close(void) {
   xdb_unref(ref);
   struct xdb *const was = x;
   x = NULL;
-  ok(xdb_close(was));
+  OK(xdb_close(was));
 }
 
 static uint64_t stat_of(const char *name) {
   char *json, want[64];
-  ok(xdb_stats(x, &json));
+  OK(xdb_stats(x, &json));
   (void)snprintf(want, sizeof(want), "\"%s\":", name);
   const char *p = strstr(json, want);
   if (!p) fail_msg("no figure \"%s\"", name);
@@ -168,19 +166,19 @@ static enum remixdb_status put_as(struct xdb_ref *r, uint64_t k, uint32_t what) 
 }
 
 static void put(uint64_t k, uint32_t what) {
-  ok(put_as(ref, k, what));
+  OK(put_as(ref, k, what));
   user += KEY + VALUE;
 }
 
 static void del(uint64_t k) {
   uint8_t key[KEY];
-  ok(xdb_put(ref, key_of(k, key), NULL, 0, true));
+  OK(xdb_put(ref, key_of(k, key), NULL, 0, true));
 }
 
 static void expect_is(uint64_t k, uint32_t what) {
   uint8_t key[KEY], val[VALUE];
   uint32_t len;
-  ok(xdb_get(ref, key_of(k, key), val, VALUE, &len));
+  OK(xdb_get(ref, key_of(k, key), val, VALUE, &len));
   uint64_t seed = k ^ what;
   assert_int_equal(len, VALUE);
   for (uint32_t i = 0; i < VALUE; i += 8) assert_true(load64le(val + i) == rng_next(&seed));
@@ -188,14 +186,14 @@ static void expect_is(uint64_t k, uint32_t what) {
 
 static void expect_gone(uint64_t k) {
   uint8_t key[KEY];
-  assert_int_equal(xdb_get(ref, key_of(k, key), NULL, 0, NULL), REMIXDB_NOTFOUND);
+  FAILS(xdb_get(ref, key_of(k, key), NULL, 0, NULL), REMIXDB_NOTFOUND);
 }
 
 static uint64_t count_keys(void) {
   struct xdb_iter *it;
   uint64_t nr = 0;
-  ok(xdb_iter_create(ref, &it));
-  for (ok(xdb_iter_seek(it, kref(NULL, 0))); xdb_iter_valid(it); ok(xdb_iter_skip(it, 1))) nr++;
+  OK(xdb_iter_create(ref, &it));
+  for (OK(xdb_iter_seek(it, kref(NULL, 0))); xdb_iter_valid(it); OK(xdb_iter_skip(it, 1))) nr++;
   xdb_iter_destroy(it);
   return nr;
 }
@@ -230,7 +228,7 @@ static void test_random_load(void **state) {
   (void)state;
   store_open_plain(1);
   for (uint64_t i = 0; i < LOAD; i++) put(spread(i), 1);
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   assert_true(amplification("random load") <= 5);
   assert_int_equal(stat_of("table_keys"), LOAD);
   assert_true(stat_of("minor") > 0 && stat_of("major") > 0);
@@ -265,10 +263,10 @@ static void test_sequential_load(void **state) {
   for (uint64_t i = 0; i < LOAD; i++) {
     put(i, 1);
     if (i != LOAD / 2) continue;
-    ok(xdb_wait_idle(x));
+    OK(xdb_wait_idle(x));
     before = tables_now();
   }
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   assert_true(amplification("sequential load") <= 2.3);
   assert_int_equal(stat_of("table_bytes_merged"), 0);
   assert_true(stat_of("partitions") > 4);
@@ -308,14 +306,14 @@ static void test_sequential_threads(void **state) {
   struct feeder f[4];
   for (uint32_t i = 0; i < 4; i++) {
     f[i] = (struct feeder){.next = &next};
-    ok(thread_start(&f[i].thread, feed, &f[i], "feed"));
+    OK(thread_start(&f[i].thread, feed, &f[i], "feed"));
   }
   for (uint32_t i = 0; i < 4; i++) {
     (void)pthread_join(f[i].thread, NULL);
-    ok(f[i].status);
+    OK(f[i].status);
   }
   user = LOAD / 2 * (KEY + VALUE);
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   assert_true(amplification("sequential load by 4 threads") <= 2.5);
   assert_int_equal(count_keys(), LOAD / 2);
   store_close();
@@ -359,7 +357,7 @@ static void test_skewed_overwrites(void **state) {
   store_open_plain(1);
   x->compact.build.max_pages = TABLE_PAGES / 8;
   for (uint64_t i = 0; i < keys; i++) put(i, 1);
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   assert_true(stat_of("partitions") >= 8);
   const uint64_t aborts = stat_of("abort");
   user = 0;
@@ -373,7 +371,7 @@ static void test_skewed_overwrites(void **state) {
     last[k] = (uint8_t)(2 + i % 200);
     put(k, last[k]);
   }
-  ok(xdb_wait_idle(x));
+  OK(xdb_wait_idle(x));
   const double tables = (double)atomic_load(&written[FILE_TABLE]) / (double)user,
                log = (double)(stat_of("written_bytes") - logged) / (double)user;
   printf("skewed overwrites: log %.2f, tables %.2f, %u handed back\n", log, tables,
@@ -393,18 +391,18 @@ static void test_flush(void **state) {
   (void)state;
   for (int workers = 0; workers < 3; workers++) {
     store_open_plain(workers);
-    ok(xdb_flush(x));
+    OK(xdb_flush(x));
     assert_int_equal(stat_of("rounds"), workers ? stat_of("rounds") : 0);  // nothing to flush
     x->compact.build.max_pages = 64;
     const uint64_t n = 4000;
     for (uint64_t i = 0; i < n; i++) put(spread(i), (uint32_t)workers);
-    ok(xdb_flush(x));
+    OK(xdb_flush(x));
     assert_int_equal(stat_of("active_keys"), 0);
     assert_int_equal(stat_of("frozen_keys"), 0);
     // a single key, which a round of the store's own would hand back
     const uint64_t aborts = stat_of("abort");
     put(spread(1), 9);
-    ok(xdb_flush(x));
+    OK(xdb_flush(x));
     assert_int_equal(stat_of("active_keys"), 0);
     assert_int_equal(stat_of("abort"), aborts);
     expect_is(spread(1), 9);
@@ -448,12 +446,12 @@ static void test_compact_space(void **state) {
     for (uint64_t i = 0; i < n; i += 2) put(spread(i), 2);
     for (uint64_t i = 0; i < n; i += 3) del(spread(i));
     put(spread(1), 3);
-    ok(xdb_compact(x));
+    OK(xdb_compact(x));
     const uint64_t left = n - (n + 2) / 3;
     assert_int_equal(stat_of("active_keys"), 0);
     expect_compact(left);
     uint64_t size = 0;
-    ok(paths_list(env_posix(), dir, add_size, &size));
+    OK(paths_list(env_posix(), dir, add_size, &size));
     const double live = (double)(left * (KEY + VALUE)),
                  tables = (double)(stat_of("table_bytes") + stat_of("remix_bytes"));
     printf("workers %d: %.3f bytes on disk per live byte, %.3f without the log\n", workers, (double)size / live,
@@ -469,11 +467,11 @@ static void test_compact_space(void **state) {
     assert_int_equal(count_keys(), left);
     // again: there is nothing to do, and nothing is done
     const uint64_t before = stat_of("table_bytes_written");
-    ok(xdb_compact(x));
+    OK(xdb_compact(x));
     assert_int_equal(stat_of("table_bytes_written"), before);
     // all of it goes
     for (uint64_t i = 0; i < n; i++) del(spread(i));
-    ok(xdb_compact(x));
+    OK(xdb_compact(x));
     assert_int_equal(stat_of("tables"), 0);
     assert_int_equal(stat_of("partitions"), 1);
     assert_int_equal(count_keys(), 0);
@@ -481,7 +479,7 @@ static void test_compact_space(void **state) {
     store_open_plain(workers);
     assert_int_equal(count_keys(), 0);
     put(1, 1);
-    ok(xdb_compact(x));
+    OK(xdb_compact(x));
     expect_compact(1);
     del(1);
     store_close();
@@ -495,11 +493,11 @@ static void test_compact_joins(void **state) {
   x->compact.build.max_pages = 16;
   const uint64_t n = FULL / 16;
   for (uint64_t i = 0; i < n; i++) put(i, 1);
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   const uint64_t parts = stat_of("partitions"), tables = stat_of("tables");
   assert_true(parts > 10);
   x->compact.build.max_pages = TABLE_PAGES;
-  ok(xdb_compact(x));
+  OK(xdb_compact(x));
   expect_compact(n);
   assert_true(stat_of("partitions") == 1 && stat_of("tables") <= tables / 10);
   assert_int_equal(count_keys(), n);
@@ -532,15 +530,15 @@ static void test_compact_while_writing(void **state) {
   for (uint64_t i = 0; i < n; i++) put(spread(i), 1);
   struct writer w = {.nr = 0};
   atomic_init(&w.stop, false);
-  ok(thread_start(&w.thread, write_on, &w, "write"));
+  OK(thread_start(&w.thread, write_on, &w, "write"));
   for (uint32_t i = 0; i < 3; i++) {
-    ok(xdb_compact(x));
-    ok(xdb_flush(x));
+    OK(xdb_compact(x));
+    OK(xdb_flush(x));
   }
   atomic_store(&w.stop, true);
   (void)pthread_join(w.thread, NULL);
-  ok(w.status);
-  ok(xdb_compact(x));
+  OK(w.status);
+  OK(xdb_compact(x));
   expect_compact(w.nr > n ? w.nr : n);
   for (uint64_t i = 0; i < n; i += 13) expect_is(spread(i), i < w.nr ? 2 : 1);
   assert_int_equal(count_keys(), w.nr > n ? w.nr : n);
@@ -554,35 +552,35 @@ static void test_compact_fails(void **state) {
     store_open_plain(workers);
     const uint64_t n = 20000;
     for (uint64_t i = 0; i < n; i++) put(spread(i), 1);
-    ok(xdb_flush(x));
+    OK(xdb_flush(x));
     for (uint64_t i = 0; i < n; i += 2) put(spread(i), 2);
     atomic_store(&room, (int64_t)(64 * KIB));
-    assert_int_equal(xdb_compact(x), REMIXDB_NOSPACE);
+    FAILS(xdb_compact(x), REMIXDB_NOSPACE);
     assert_true(err_msg()[0] != 0);
-    assert_int_equal(xdb_flush(x), REMIXDB_NOSPACE);
+    FAILS(xdb_flush(x), REMIXDB_NOSPACE);
     assert_int_equal(count_keys(), n);
     for (uint64_t i = 0; i < n; i += 13) expect_is(spread(i), i % 2 ? 1 : 2);
     atomic_store(&room, INT64_MAX);
     enum remixdb_status s;
     while ((s = xdb_compact(x)) == REMIXDB_NOSPACE)
       time_sleep_ns(100000000);  // it is tried again a second after it failed
-    ok(s);
+    OK(s);
     expect_compact(n);
     for (uint64_t i = 0; i < n; i += 13) expect_is(spread(i), i % 2 ? 1 : 2);
     store_close();
-    ok(paths_list(env_posix(), dir, remove_one, NULL));
+    OK(paths_list(env_posix(), dir, remove_one, NULL));
   }
   // not of a store that is only read
   store_open_plain(0);
   put(1, 1);
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   store_close();
   struct remixdb_opts o;
   remixdb_opts_init(&o, sizeof(o));
   o.read_only = true;
   store_open(&o);
-  assert_int_equal(xdb_flush(x), REMIXDB_READONLY);
-  assert_int_equal(xdb_compact(x), REMIXDB_READONLY);
+  FAILS(xdb_flush(x), REMIXDB_READONLY);
+  FAILS(xdb_compact(x), REMIXDB_READONLY);
   expect_is(1, 1);
   store_close();
 }
@@ -615,9 +613,9 @@ static uint64_t put_records(uint64_t from, uint64_t to, bool json) {
     if (json) len = json_make(i, val);
     else
       for (uint64_t at = 0, s = i; at < 200; at += 8) store64le(val + at, rng_next(&s));
-    ok(xdb_put(ref, key_of(i, key), val, len, false));
+    OK(xdb_put(ref, key_of(i, key), val, len, false));
   }
-  ok(xdb_flush(x));
+  OK(xdb_flush(x));
   return stat_of("table_bytes_written") - before;
 }
 
@@ -629,7 +627,7 @@ static void expect_records(uint64_t from, uint64_t to, bool json) {
     if (json) len = json_make(i, want);
     else
       for (uint64_t at = 0, s = i; at < 200; at += 8) store64le(want + at, rng_next(&s));
-    ok(xdb_get(ref, key_of(i, key), got, sizeof(got), &n));
+    OK(xdb_get(ref, key_of(i, key), got, sizeof(got), &n));
     assert_int_equal(n, len);
     assert_memory_equal(got, want, len);
   }
@@ -683,7 +681,7 @@ static void test_compression(void **state) {
   assert_true(noise <= noise_plain + noise_plain / 100);
   expect_records(0, next, true);
   expect_records(next, next + 2 * n, false);
-  ok(xdb_compact(x));
+  OK(xdb_compact(x));
   assert_int_equal(tables_of_kind(false), 0);
   expect_records(0, next, true);
   expect_records(next, next + 2 * n, false);
@@ -692,7 +690,7 @@ static void test_compression(void **state) {
   assert_true(tables_of_kind(true) > 0);
   expect_records(0, next, true);
   put_records(0, n, true);
-  ok(xdb_compact(x));
+  OK(xdb_compact(x));
   assert_true(tables_of_kind(false) > 0 && tables_of_kind(true) > 0);  // what needed no compacting is as it was
   expect_records(0, next, true);
   store_close();

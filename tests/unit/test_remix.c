@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include "tests/lib/place.h"
 
 // ---- keys
@@ -100,7 +102,7 @@ static void part_add_table(struct tables *t, uint8_t *has, bool ckeys) {
   uint8_t *val = malloc(16384);
   uint64_t size;
   const uint64_t number = p->next++;
-  ok(sst_build_create(&p->ctx, &(struct sst_build_opts){.ckeys = ckeys}, p->queue, &b));
+  OK(sst_build_create(&p->ctx, &(struct sst_build_opts){.ckeys = ckeys}, p->queue, &b));
   sst_build_start(b, number);
   for (uint32_t i = 0; i < t->k.nr; i++) {
     if (!has[i]) continue;
@@ -108,10 +110,10 @@ static void part_add_table(struct tables *t, uint8_t *has, bool ckeys) {
     r.vlen = r.tomb ? 0 : table_value(number, t->k.keys[i], val);
     sst_build_add(b, &r);
   }
-  ok(sst_build_finish(b, &size));
+  OK(sst_build_finish(b, &size));
   sst_build_destroy(b);
   free(val);
-  ok(sst_open(&p->ctx, number, &t->sst[t->nr]));
+  OK(sst_open(&p->ctx, number, &t->sst[t->nr]));
   t->has[t->nr++] = has;
 }
 
@@ -278,7 +280,7 @@ static uint8_t *slow_image(const struct tables *t, bool tags, uint64_t number, s
 static void remix_path(const struct place *p, uint64_t number, char *path) {
   char name[32];
   remix_name(name, number);
-  ok(env_path(path, p->dir, name));
+  OK(env_path(path, p->dir, name));
 }
 
 // Builds from `old` (NULL: from nothing) and the last nr_fresh tables of t, and holds the file against the plain one.
@@ -299,23 +301,23 @@ static struct remix *part_build(struct tables *t, const struct remix *old, uint3
                           .progress = &progress,
                           .way = REMIX_BUILD_MERGE,
                           .keep_image = true};
-  ok(remix_build(&b));
+  OK(remix_build(&b));
   if (pages_read_out) *pages_read_out = b.data_pages_read;
 
   size_t size;
   uint8_t *want = slow_image(t, tags, b.number, &size);
   struct env_stat st;
   remix_path(p, b.number, path);
-  ok(env_stat(ENV_PATHS(env_posix()), path, &st));
+  OK(env_stat(ENV_PATHS(env_posix()), path, &st));
   assert_int_equal(st.size, b.file_size);
   struct remix *x;
-  ok(remix_open(&p->ctx, b.number, t->sst, t->nr, &x));
+  OK(remix_open(&p->ctx, b.number, t->sst, t->nr, &x));
   assert_int_equal(x->file_size, b.file_size);
   assert_int_equal(x->image_size, size);
   // what was built is what is read
   struct remix *built;
   assert_int_equal(b.image_size, size);
-  ok(remix_open_built(&p->ctx, b.number, t->sst, t->nr, b.image, b.image_size, b.file_size, &built));
+  OK(remix_open_built(&p->ctx, b.number, t->sst, t->nr, b.image, b.image_size, b.file_size, &built));
   mem_free(b.image);
   assert_int_equal(built->image_size, size);
   assert_memory_equal(built->image, x->image, size);
@@ -382,7 +384,7 @@ static void check_at(const struct tables *t, struct remix_cursor *c, const struc
   assert_int_equal(remix_run(c), e[at].run);
   if (!read) return;
   struct kv_rec r;
-  ok(remix_record(c, &r));
+  OK(remix_record(c, &r));
   check_record(t, &e[at], &r);
 }
 
@@ -435,7 +437,7 @@ static void check_queries(struct tables *t, struct remix *x, uint32_t times, uin
   struct sst_hold hold = {0};
   remix_cursor_init(&c, rng_next(rng) % 2 ? t->p->queue : NULL);
   assert_false(remix_valid(&c));
-  ok(remix_cursor_set(&c, x));
+  OK(remix_cursor_set(&c, x));
   assert_false(remix_valid(&c));
   for (uint32_t i = 0; i < times; i++) {
     const struct kref key = probe_make(t, rng, buf);
@@ -453,13 +455,13 @@ static void check_queries(struct tables *t, struct remix *x, uint32_t times, uin
       remix_seek_begin(&c, t->k.keys[rng_next(rng) % t->k.nr]);
       if (wish == 0) remix_seek_first(&c);
       else if (wish == 1) remix_seek_last(&c);
-      else ok(remix_cursor_set(&c, c.x));
+      else OK(remix_cursor_set(&c, c.x));
     }
     if (wish >= 5) remix_seek_begin(&c, key);
     if (rng_next(rng) % 2) {
-      ok(remix_seek(&c, key));
+      OK(remix_seek(&c, key));
     } else {
-      ok(remix_seek_for_prev(&c, key));
+      OK(remix_seek_for_prev(&c, key));
       if (!here) stand = at ? at - 1 : nr;
     }
     check_at(t, &c, e, nr, stand, rng_next(rng) % 2);
@@ -481,7 +483,7 @@ static void check_queries(struct tables *t, struct remix *x, uint32_t times, uin
       }
       check_at(t, &c, e, nr, stand, rng_next(rng) % 2);
     }
-    if (rng_next(rng) % 16 == 0) ok(remix_cursor_set(&c, c.x));
+    if (rng_next(rng) % 16 == 0) OK(remix_cursor_set(&c, c.x));
     leave(t->p);
   }
   // all of it in both directions
@@ -545,7 +547,7 @@ static void check_probes(struct tables *t, struct remix *x, uint64_t *rng) {
     remix_probe_next(p, which, left);
     for (uint32_t i = 0; i < left; i++) {
       struct remix_probe *const w = &p[which[i]];
-      ok(sst_read(w->sst, w->pos, false, &hold, &r));
+      OK(sst_read(w->sst, w->pos, false, &hold, &r));
       if (!kv_eq(kref(r.key, r.klen), w->key)) continue;
       check_record(t, &e[at[which[i] / 2]], &r);
       found[which[i] / 2] = true;
@@ -683,7 +685,7 @@ static void test_young_deletes(void **state) {
       check_probes(&t, x, &rng);
       // opened again it is not young until it is told
       struct remix *again;
-      ok(remix_open(&p.ctx, x->number, t.sst, t.nr, &again));
+      OK(remix_open(&p.ctx, x->number, t.sst, t.nr, &again));
       assert_false(remix_is_young(again));
       t.young = false;
       check_queries(&t, again, 10, &rng);
@@ -776,10 +778,10 @@ static void test_incremental(void **state) {
     struct sst_hold hold = {0};
     struct kv_rec r;
     remix_cursor_init(&c, NULL);
-    ok(remix_cursor_set(&c, x));
+    OK(remix_cursor_set(&c, x));
     enter(&p);
-    assert_int_equal(remix_get(x, kref("a", 1), hash64("a", 1), &hold, &r), REMIXDB_NOTFOUND);
-    ok(remix_seek(&c, kref("a", 1)));
+    FAILS(remix_get(x, kref("a", 1), hash64("a", 1), &hold, &r), REMIXDB_NOTFOUND);
+    OK(remix_seek(&c, kref("a", 1)));
     assert_false(remix_valid(&c));
     remix_seek_first(&c);
     assert_false(remix_valid(&c));
@@ -810,7 +812,7 @@ static void file_put(const char *path, const uint8_t *p, size_t len) {
 
 static uint8_t *file_get(const char *path, size_t *len_out) {
   uint8_t *p;
-  ok(env_read_file(ENV_PATHS(env_posix()), path, SIZE_MAX, &p, len_out));
+  OK(env_read_file(ENV_PATHS(env_posix()), path, SIZE_MAX, &p, len_out));
   return p;
 }
 
@@ -820,18 +822,18 @@ static void use_anyhow(struct tables *t, struct remix *x, bool build) {
   struct sst_hold hold = {0};
   struct kv_rec r;
   remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, x));
+  OK(remix_cursor_set(&c, x));
   enter(t->p);
   for (uint32_t i = 0; i < t->k.nr; i += 7) {
     const struct kref k = t->k.keys[i];
     enum remixdb_status s = remix_get(x, k, hash64(k.ptr, k.len), &hold, &r);
     assert_true(s == REMIXDB_OK || s == REMIXDB_NOTFOUND);
     if (s == REMIXDB_OK) assert_true(kv_eq(kref(r.key, r.klen), k));
-    ok(remix_seek(&c, k));
-    ok(remix_seek_for_prev(&c, k));
+    OK(remix_seek(&c, k));
+    OK(remix_seek_for_prev(&c, k));
   }
-  for (remix_seek_first(&c); remix_valid(&c); remix_next(&c)) ok(remix_record(&c, &r));
-  for (remix_seek_last(&c); remix_valid(&c); remix_prev(&c)) ok(remix_record(&c, &r));
+  for (remix_seek_first(&c); remix_valid(&c); remix_next(&c)) OK(remix_record(&c, &r));
+  for (remix_seek_last(&c); remix_valid(&c); remix_prev(&c)) OK(remix_record(&c, &r));
   leave(t->p);
   remix_cursor_fini(&c);
   sst_hold_fini(&hold);
@@ -843,7 +845,7 @@ static void use_anyhow(struct tables *t, struct remix *x, bool build) {
   remix_path(t->p, 999, path);
   assert_true(s == REMIXDB_OK || s == REMIXDB_CORRUPT);
   assert_int_equal(access(path, F_OK) == 0, s == REMIXDB_OK);
-  if (s == REMIXDB_OK) ok(env_unlink(ENV_PATHS(env_posix()), path));
+  if (s == REMIXDB_OK) OK(env_unlink(ENV_PATHS(env_posix()), path));
 }
 
 // The file as format 1 has it: the image, with a checksum at its end.
@@ -879,7 +881,7 @@ static void test_damaged_file(void **state) {
         if ((i + bit) % 3 == 0) {
           file_put(path, image, len);
           const enum remixdb_status s = remix_open(&p.ctx, number, t.sst, t.nr, &y);
-          assert_int_equal(s, REMIXDB_CORRUPT);
+          FAILS(s, REMIXDB_CORRUPT);
         }
         // with a checksum that fits, the structure itself has to be looked at
         if (i < len - 8) {
@@ -901,11 +903,11 @@ static void test_damaged_file(void **state) {
     }
     for (size_t n = 0; n < len; n++) {
       file_put(path, image, n);
-      assert_int_equal(remix_open(&p.ctx, number, t.sst, t.nr, &y), REMIXDB_CORRUPT);
+      FAILS(remix_open(&p.ctx, number, t.sst, t.nr, &y), REMIXDB_CORRUPT);
       assert_null(y);
     }
     file_put(path, image, len);
-    ok(remix_open(&p.ctx, number, t.sst, t.nr, &y));
+    OK(remix_open(&p.ctx, number, t.sst, t.nr, &y));
     remix_unref(y);
     mem_free(image);
     done(x);
@@ -925,21 +927,21 @@ static void test_open_refuses(void **state) {
   const uint64_t number = x->number;
   // fresh tables may not overlap
   struct remix_build b = {.ctx = &p.ctx, .queue = p.queue, .number = 888, .fresh = t.sst, .nr_fresh = 4};
-  assert_int_equal(remix_build(&b), REMIXDB_CORRUPT);
+  FAILS(remix_build(&b), REMIXDB_CORRUPT);
   struct sst *other[4] = {t.sst[1], t.sst[0], t.sst[2], t.sst[3]};
-  assert_int_equal(remix_open(&p.ctx, number, other, 4, &y), REMIXDB_CORRUPT);
-  assert_int_equal(remix_open(&p.ctx, number, t.sst, 3, &y), REMIXDB_CORRUPT);
-  assert_int_equal(remix_open(&p.ctx, number + 1, t.sst, 4, &y), REMIXDB_CORRUPT);
+  FAILS(remix_open(&p.ctx, number, other, 4, &y), REMIXDB_CORRUPT);
+  FAILS(remix_open(&p.ctx, number, t.sst, 3, &y), REMIXDB_CORRUPT);
+  FAILS(remix_open(&p.ctx, number + 1, t.sst, 4, &y), REMIXDB_CORRUPT);
   assert_null(y);
   struct sst_ctx stranger = p.ctx;
   stranger.store_id++;
-  assert_int_equal(remix_open(&stranger, number, t.sst, 4, &y), REMIXDB_CORRUPT);
+  FAILS(remix_open(&stranger, number, t.sst, 4, &y), REMIXDB_CORRUPT);
   // another file under this one's name
   char from[ENV_PATH_MAX], to[ENV_PATH_MAX];
   remix_path(&p, number, from);
   remix_path(&p, number + 5, to);
-  ok(env_link(ENV_PATHS(env_posix()), from, ENV_PATHS(env_posix()), to));
-  assert_int_equal(remix_open(&p.ctx, number + 5, t.sst, 4, &y), REMIXDB_CORRUPT);
+  OK(env_link(ENV_PATHS(env_posix()), from, ENV_PATHS(env_posix()), to));
+  FAILS(remix_open(&p.ctx, number + 5, t.sst, 4, &y), REMIXDB_CORRUPT);
 
   // the file goes with the last reference when it is obsolete, and not before
   remix_ref(x);
@@ -981,7 +983,7 @@ static void test_no_memory(void **state) {
     const enum remixdb_status s = remix_build(&b);
     (void)fault_mem_end();
     if (s == REMIXDB_OK) break;
-    assert_int_equal(s, REMIXDB_NOMEM);
+    FAILS(s, REMIXDB_NOMEM);
     assert_int_not_equal(access(path, F_OK), 0);
     failed++;
   }
@@ -992,7 +994,7 @@ static void test_no_memory(void **state) {
     const enum remixdb_status s = remix_open(&p.ctx, 500, t.sst, 4, &x);
     (void)fault_mem_end();
     if (s == REMIXDB_OK) break;
-    assert_int_equal(s, REMIXDB_NOMEM);
+    FAILS(s, REMIXDB_NOMEM);
     assert_null(x);
   }
   for (int64_t n = 1;; n++) {
@@ -1069,7 +1071,7 @@ static void test_damaged_table(void **state) {
     struct sst_hold hold = {0};
     struct kv_rec r;
     remix_cursor_init(&c, NULL);
-    ok(remix_cursor_set(&c, x));
+    OK(remix_cursor_set(&c, x));
     enter(&p);
     for (uint32_t i = 0; i < nr; i++) {
       const struct kref k = t.k.keys[e[i].key];
@@ -1108,7 +1110,7 @@ static void test_damaged_table(void **state) {
                             .way = REMIX_BUILD_MERGE};
     char path[ENV_PATH_MAX];
     remix_path(&p, 777, path);
-    assert_int_equal(remix_build(&b), REMIXDB_CORRUPT);
+    FAILS(remix_build(&b), REMIXDB_CORRUPT);
     assert_int_not_equal(access(path, F_OK), 0);
     byte_flip(t.sst[1]->path, (long)t.sst[1]->ckb_off + 100);
     done(x);
@@ -1132,9 +1134,9 @@ static void test_read_ahead(void **state) {
   struct kv_rec r;
   struct cache_stats stats;
   remix_cursor_init(&c, p.queue);
-  ok(remix_cursor_set(&c, x));
+  OK(remix_cursor_set(&c, x));
   enter(&p);
-  for (remix_seek_first(&c); remix_valid(&c); remix_next(&c)) ok(remix_record(&c, &r));
+  for (remix_seek_first(&c); remix_valid(&c); remix_next(&c)) OK(remix_record(&c, &r));
   leave(&p);
   cache_stats(p.cache, &stats);
   assert_true(pages > 100);
@@ -1163,15 +1165,15 @@ static void test_cursor_moves(void **state) {
   }
   struct remix_cursor c;
   remix_cursor_init(&c, NULL);
-  ok(remix_seek(&c, kref("a", 1)));
+  OK(remix_seek(&c, kref("a", 1)));
   assert_false(remix_valid(&c));
   for (uint32_t i = 0; i < 200; i++) {
     const uint32_t n = (uint32_t)(rng_next(&rng) % 9);
     const struct kref key = t.k.keys[rng_next(&rng) % t.k.nr];
-    ok(remix_cursor_set(&c, x[n]));
+    OK(remix_cursor_set(&c, x[n]));
     assert_false(remix_valid(&c));
     enter(&p);
-    ok(remix_seek(&c, key));
+    OK(remix_seek(&c, key));
     uint32_t at = lower(&t, e[n], nr[n], key);
     check_at(&t, &c, e[n], nr[n], at, true);
     for (uint32_t j = 0; j < 40 && remix_valid(&c); j++) {
@@ -1179,7 +1181,7 @@ static void test_cursor_moves(void **state) {
       check_at(&t, &c, e[n], nr[n], ++at, j % 2);
     }
     leave(&p);
-    if (i % 10 == 0) ok(remix_cursor_set(&c, NULL));
+    if (i % 10 == 0) OK(remix_cursor_set(&c, NULL));
   }
   remix_cursor_fini(&c);
   for (uint32_t i = 0; i < 9; i++) {
@@ -1206,11 +1208,11 @@ static void test_young_far(void **state) {
   struct remix *const x = part_build_all(&t, false);
   assert_true(check_walk(&t, x) > 0);
   remix_make_young(x);
-  ok(remix_cursor_set(&c, x));
+  OK(remix_cursor_set(&c, x));
   enter(&p);
   for (uint32_t i = 0; i < 300; i++) {
     const uint64_t before = c.scan_debt >= 64 ? 0 : c.scan_debt, reads = atomic_load(&p.io.nr_reads);
-    ok(remix_seek(&c, t.k.keys[rng_next(&rng) % t.k.nr]));
+    OK(remix_seek(&c, t.k.keys[rng_next(&rng) % t.k.nr]));
     assert_int_equal(c.scan_debt - before, atomic_load(&p.io.nr_reads) - reads);
   }
   leave(&p);
@@ -1278,7 +1280,7 @@ static void test_threads(void **state) {
   struct reader readers[4];
   for (uint32_t i = 0; i < 4; i++) {
     readers[i] = (struct reader){.t = &t, .x = x, .e = e, .nr = nr, .seed = rng + i};
-    ok(thread_start(&threads[i], reader_main, &readers[i], "reader"));
+    OK(thread_start(&threads[i], reader_main, &readers[i], "reader"));
   }
   for (uint32_t i = 0; i < 4; i++) {
     assert_int_equal(pthread_join(threads[i], NULL), 0);

@@ -2,6 +2,7 @@
 //
 // Building a REMIX, in all ways: every field of every segment against what follows from the keys, and what was read and
 // compared to make it.
+#include "tests/lib/check.h"
 #include "tests/lib/place.h"
 
 #include <time.h>
@@ -11,8 +12,7 @@
 
 #define MILLION (SLOW > 8 ? 40000u : SLOW > 1 ? 150000u : 1000000u)
 
-static uint64_t seed;
-static uint32_t below(uint32_t n) { return (uint32_t)(rng_next(&seed) % n); }
+static uint32_t below(uint32_t n) { return (uint32_t)(rng_next(&check_seed) % n); }
 
 // ---- a partition and its model
 
@@ -67,7 +67,7 @@ static void keys_random16(struct keyset *k, uint32_t nr) {
   k->keys = calloc(nr, sizeof(*k->keys));
   k->nr = nr;
   for (uint32_t i = 0; i < nr; i++) {
-    const uint64_t a[2] = {rng_next(&seed), rng_next(&seed)};
+    const uint64_t a[2] = {rng_next(&check_seed), rng_next(&check_seed)};
     k->keys[i] = key_copy(a, 16);
   }
   keys_sort(k);
@@ -107,7 +107,7 @@ static void keys_kind(struct keyset *k, uint32_t kind, uint32_t nr) {
   static const uint8_t odd[] = {0x00, 0xff, 'a', 'b', 0x80, 0x7f};
   uint8_t *const buf = malloc(65536);
   if (kind == KIND_MIXED) {
-    keyset_make(k, nr, &seed);
+    keyset_make(k, nr, &check_seed);
     free(buf);
     return;
   }
@@ -127,7 +127,7 @@ static void keys_kind(struct keyset *k, uint32_t kind, uint32_t nr) {
         break;
       case KIND_BINARY:
         len = 1 + below(40);
-        for (uint32_t j = 0; j < len; j++) buf[j] = (uint8_t)rng_next(&seed);
+        for (uint32_t j = 0; j < len; j++) buf[j] = (uint8_t)rng_next(&check_seed);
         break;
       case KIND_FAR:
         // common stretches of up to 9,000 bytes, so that bits of one segment are more than 4,094 bytes apart
@@ -161,7 +161,7 @@ static struct sst *table_of(struct world *t, const uint8_t *has, uint32_t from, 
   const struct sst_build_opts opts = {.ckeys = ckeys,
                                       .compression = t->zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE,
                                       .level = 1};
-  ok(sst_build_create(&p->ctx, &opts, p->queue, &b));
+  OK(sst_build_create(&p->ctx, &opts, p->queue, &b));
   const uint64_t number = p->next++;
   sst_build_start(b, number);
   for (uint32_t i = from; i < to; i++) {
@@ -172,9 +172,9 @@ static struct sst *table_of(struct world *t, const uint8_t *has, uint32_t from, 
     if (!r.tomb && r.vlen > room) r.vlen = room;
     sst_build_add(b, &r);
   }
-  ok(sst_build_finish(b, &size));
+  OK(sst_build_finish(b, &size));
   sst_build_destroy(b);
-  ok(sst_open(&p->ctx, number, &s));
+  OK(sst_open(&p->ctx, number, &s));
   return s;
 }
 
@@ -296,11 +296,11 @@ static void world_build(struct world *t, uint32_t keep, uint32_t nr_fresh, enum 
                               .progress = &progress,
                               .way = way,
                               .keep_image = true};
-  ok(remix_build(&t->b));
+  OK(remix_build(&t->b));
   struct remix *y, *built;
-  ok(remix_open(&p->ctx, t->b.number, t->sst, t->nr, &y));
+  OK(remix_open(&p->ctx, t->b.number, t->sst, t->nr, &y));
   // what was built is what is read
-  ok(remix_open_built(&p->ctx, t->b.number, t->sst, t->nr, t->b.image, t->b.image_size, t->b.file_size, &built));
+  OK(remix_open_built(&p->ctx, t->b.number, t->sst, t->nr, t->b.image, t->b.image_size, t->b.file_size, &built));
   mem_free(t->b.image);
   t->b.image = NULL;
   assert_int_equal(built->image_size, y->image_size);
@@ -590,8 +590,8 @@ static void test_moved_too_few(void **state) {
   memset(run_map, UINT8_MAX, sizeof(run_map));
   run_map[0] = 0;
   struct remix_write w = {0};
-  ok(remix_write_start(&w, &p.ctx, p.queue, p.next++, runs, 2, true));
-  assert_int_equal(remix_write_moved(&w, t.x, run_map, 1), REMIXDB_CORRUPT);
+  OK(remix_write_start(&w, &p.ctx, p.queue, p.next++, runs, 2, true));
+  FAILS(remix_write_moved(&w, t.x, run_map, 1), REMIXDB_CORRUPT);
   remix_write_fini(&w);
   world_fini(&t);
   place_fini(&p);
@@ -620,7 +620,7 @@ static void live(uint32_t kind, uint32_t ckb) {
           if (t.has[r][i]) has[i] = t.has[r][i];
       keep = first_runs(kept);
     } else if (what == 1) {  // any
-      keep = (uint32_t)rng_next(&seed);
+      keep = (uint32_t)rng_next(&check_seed);
     }
     for (uint32_t r = t.nr; r-- > 0;)
       if (!(keep >> r & 1)) world_drop(&t, r);
@@ -662,7 +662,7 @@ static void test_all_versions(void **state) {
     }
     // down again: any of them leave, and nothing is new
     while (t.nr > 1) {
-      const uint32_t keep = (uint32_t)rng_next(&seed) | 1;
+      const uint32_t keep = (uint32_t)rng_next(&check_seed) | 1;
       for (uint32_t r = t.nr; r-- > 0;)
         if (!(keep >> r & 1)) world_drop(&t, r);
       world_build(&t, keep, 0, REMIX_BUILD_SPLICE);
@@ -942,7 +942,7 @@ static void fault_world(struct world *t, struct place *p, uint32_t ckb, bool zst
 static char *world_path(const struct world *t, uint64_t number, char *path) {
   char name[32];
   remix_name(name, number);
-  ok(env_path(path, t->p->dir, name));
+  OK(env_path(path, t->p->dir, name));
   return path;
 }
 
@@ -978,17 +978,17 @@ static void test_failures(void **state) {
         const enum remixdb_status s = remix_build(&b);
         const bool met = kinds[k] ? fault_io_end() : fault_mem_end();
         if (!met) {
-          ok(s);
+          OK(s);
           break;
         }
         if (kinds[k]) assert_true(s == REMIXDB_IO || s == REMIXDB_NOSPACE);
-        else assert_int_equal(s, REMIXDB_NOMEM);
+        else FAILS(s, REMIXDB_NOMEM);
         assert_true(err_msg()[0] != 0);
         assert_int_not_equal(access(path, F_OK), 0);
         failed++;
       }
       assert_int_equal(access(path, F_OK), 0);
-      ok(env_unlink(ENV_PATHS(env_posix()), path));
+      OK(env_unlink(ENV_PATHS(env_posix()), path));
       assert_true(failed > 0);
     }
     t.x = old;
@@ -999,7 +999,7 @@ static void test_failures(void **state) {
 
 static uint8_t *file_get(const char *path, size_t *len) {
   uint8_t *p;
-  ok(env_read_file(ENV_PATHS(env_posix()), path, SIZE_MAX, &p, len));
+  OK(env_read_file(ENV_PATHS(env_posix()), path, SIZE_MAX, &p, len));
   return p;
 }
 
@@ -1054,7 +1054,7 @@ static void test_damaged_tables(void **state) {
       image[at] ^= 0x10;
       assert_true(s == REMIXDB_OK || s == REMIXDB_CORRUPT);
       assert_int_equal(access(path, F_OK) == 0, s == REMIXDB_OK);
-      if (s == REMIXDB_OK) ok(env_unlink(ENV_PATHS(env_posix()), path));
+      if (s == REMIXDB_OK) OK(env_unlink(ENV_PATHS(env_posix()), path));
       found += s == REMIXDB_CORRUPT;
       if (s == REMIXDB_CORRUPT) assert_non_null(strstr(err_msg(), t.sst[0]->path));
     }
@@ -1093,7 +1093,7 @@ static void test_damaged_view(void **state) {
   uint8_t *const image = malloc(len);
   memcpy(image, old->image, len);
   store32le(image + 8, 1);
-  ok(env_unlink(ENV_PATHS(env_posix()), path));
+  OK(env_unlink(ENV_PATHS(env_posix()), path));
   uint32_t opened = 0, refused = 0;
   for (size_t i = 104; i < len - 8; i++) {
     for (uint32_t bit = 0; bit < 8; bit++) {
@@ -1111,13 +1111,13 @@ static void test_damaged_view(void **state) {
                                   .nr_fresh = 1,
                                   .moved = moves,
                                   .tags = true};
-          b.keep = moves ? first_runs(2) : below(3) ? UINT32_MAX : (uint32_t)rng_next(&seed);
+          b.keep = moves ? first_runs(2) : below(3) ? UINT32_MAX : (uint32_t)rng_next(&check_seed);
           b.way = moves ? REMIX_BUILD_MOVED : REMIX_BUILD_SPLICE;
           const enum remixdb_status s = remix_build(&b);
           assert_true(s == REMIXDB_OK || (s == REMIXDB_CORRUPT && !moves));
           assert_true(!moves || b.way == REMIX_BUILD_MOVED);
           assert_int_equal(access(made, F_OK) == 0, s == REMIXDB_OK);
-          if (s == REMIXDB_OK) ok(env_unlink(ENV_PATHS(env_posix()), made));
+          if (s == REMIXDB_OK) OK(env_unlink(ENV_PATHS(env_posix()), made));
           refused += s == REMIXDB_CORRUPT;
         }
         opened++;
@@ -1156,7 +1156,7 @@ static void test_overlap(void **state) {
                             .tags = t.tags,
                             .way = way};
     char path[ENV_PATH_MAX];
-    assert_int_equal(remix_build(&b), REMIXDB_CORRUPT);
+    FAILS(remix_build(&b), REMIXDB_CORRUPT);
     assert_int_not_equal(access(world_path(&t, 900, path), F_OK), 0);
     world_fini(&t);
     place_fini(&p);
@@ -1174,7 +1174,7 @@ static const struct CMUnitTest tests[] = {
 
 int main(void) {
   const char *const given = getenv("TEST_SEED");
-  const uint64_t start = seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
+  const uint64_t start = check_seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
   const int rc = cmocka_run_group_tests(tests, NULL, NULL);
   if (rc) (void)fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)start);
   return rc;

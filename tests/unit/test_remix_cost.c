@@ -16,6 +16,7 @@
 
 #include <ftw.h>
 
+#include "tests/lib/check.h"
 #include "tests/lib/place.h"
 
 #if defined(NDEBUG)
@@ -148,7 +149,7 @@ static void world_add(struct world *w, uint32_t run, const uint8_t *has, bool ta
   uint64_t size;
   uint8_t val[VALUE_LEN];
   const uint64_t number = w->p.next++;
-  ok(sst_build_create(&w->p.ctx, &(struct sst_build_opts){.ckeys = true}, w->p.queue, &b));
+  OK(sst_build_create(&w->p.ctx, &(struct sst_build_opts){.ckeys = true}, w->p.queue, &b));
   sst_build_start(b, number);
   for (uint32_t i = 0; i < w->k->nr; i++) {
     if (!has[i]) continue;
@@ -162,9 +163,9 @@ static void world_add(struct world *w, uint32_t run, const uint8_t *has, bool ta
     w->state[i] = has[i];
     w->run[i] = (uint8_t)run;
   }
-  ok(sst_build_finish(b, &size));
+  OK(sst_build_finish(b, &size));
   sst_build_destroy(b);
-  ok(sst_open(&w->p.ctx, number, &t));
+  OK(sst_open(&w->p.ctx, number, &t));
   w->x = remix_add(&w->p, w->x, t, tags);
 }
 
@@ -228,7 +229,7 @@ static void check_seeks(struct world *w, bool scattered) {
   struct remix_cursor c;
   struct kv_rec r;
   remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w->x));
+  OK(remix_cursor_set(&c, w->x));
   for (uint32_t n = 0; n < w->k->nr / (scattered ? 3 : 1); n++) {
     const uint32_t i = scattered ? (uint32_t)((uint64_t)n * 2654435761u % w->k->nr) : n;
     const struct kref key = w->k->keys[i];
@@ -236,7 +237,7 @@ static void check_seeks(struct world *w, bool scattered) {
     const struct cost from = cost_now();
     const uint64_t preads = count(&nr_preads);
     const bool before = n % 4 == 3;
-    ok(before ? remix_seek_for_prev(&c, key) : remix_seek(&c, key));
+    OK(before ? remix_seek_for_prev(&c, key) : remix_seek(&c, key));
     const struct cost cost = cost_since(from);
     assert_int_equal(cost.key_reads, 1);
     assert_int_equal(cost.key_compares, 1);
@@ -245,7 +246,7 @@ static void check_seeks(struct world *w, bool scattered) {
     const uint32_t at = live_at(w, i), stand = !before || w->state[i] == LIVE ? at : at - 1;
     assert_int_equal(remix_valid(&c), stand < w->nr_live);
     if (stand < w->nr_live) {
-      ok(remix_record(&c, &r));
+      OK(remix_record(&c, &r));
       check_record(w, w->live[stand], &r);
       if (!w->p.cache && w->state[i] == LIVE) assert_true(count(&nr_preads) - preads <= 1);
     }
@@ -378,7 +379,7 @@ static void test_steps(void **state) {
   struct remix_cursor c;
   struct kv_rec r;
   remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   enter(&w.p);
   struct cost from = cost_now();
   uint32_t nr = 0;
@@ -396,14 +397,14 @@ static void test_steps(void **state) {
   for (uint32_t i = 0; i < 100000; i++) {
     const uint32_t rank = (uint32_t)(rng_next(&rng) % w.nr_live),
                    far = (uint32_t)(rng_next(&rng) % (2u << rng_next(&rng) % 20));
-    ok(remix_seek(&c, w.k->keys[w.live[rank]]));
+    OK(remix_seek(&c, w.k->keys[w.live[rank]]));
     from = cost_now();
     const uint32_t moved = remix_skip(&c, far, UINT32_MAX), left = w.nr_live - 1 - rank;
     cost = cost_since(from);
     assert_int_equal(moved, far < left ? far : left);
     assert_int_equal(cost.key_reads + cost.key_compares + cost.records, 0);
     assert_true(cost.segments <= 1 && cost.probes <= most);
-    ok(remix_record(&c, &r));
+    OK(remix_record(&c, &r));
     check_record(&w, w.live[rank + moved], &r);
   }
   leave(&w.p);
@@ -417,8 +418,8 @@ static struct version *version_of_one(struct remix *x) {
   struct part *p;
   struct version *v;
   remix_ref(x);
-  ok(part_create(kref("", 0), x, NULL, &p));
-  ok(version_create(&p, 1, &v));
+  OK(part_create(kref("", 0), x, NULL, &p));
+  OK(version_create(&p, 1, &v));
   return v;
 }
 
@@ -431,17 +432,17 @@ static uint64_t scan_cost(struct world *w, uint32_t first, uint32_t nr, bool bac
   merge_init(&m, NULL);
   merge_set(&m, NULL, NULL, v, 0);
   enter(&w->p);
-  ok(merge_seek(&m, w->k->keys[first]));
+  OK(merge_seek(&m, w->k->keys[first]));
   if (backward) {
-    ok(merge_skip(&m, nr - 1));
+    OK(merge_skip(&m, nr - 1));
     assert_true(merge_valid(&m));
   }
   const struct cost from = cost_now();
   for (uint32_t i = 0, at = live_at(w, first) + (backward ? nr - 1 : 0); i < nr; i++) {
     assert_true(merge_valid(&m));
-    ok(merge_record(&m, &r));
+    OK(merge_record(&m, &r));
     check_record(w, w->live[at], &r);
-    ok(backward ? merge_prev(&m) : merge_next(&m));
+    OK(backward ? merge_prev(&m) : merge_next(&m));
     at += backward ? -1u : 1u;
   }
   const struct cost cost = cost_since(from);
@@ -503,7 +504,7 @@ static void mem_add(struct world *w, struct wh *wh, uint32_t key, bool tomb, uin
   const struct kref k = w->k->keys[key];
   enter(&w->p);
   wh_lock(wh, k, hash64(k.ptr, k.len), &s);
-  ok(wh_link(&s, "memtable", tomb ? 0 : 8, tomb));
+  OK(wh_link(&s, "memtable", tomb ? 0 : 8, tomb));
   wh_stamp(&s, seq);
   wh_unlock(&s);
   leave(&w->p);
@@ -517,7 +518,7 @@ static void test_few_in_memtables(void **state) {
   world_init(&w, &some_random, (size_t)512 << 20);
   world_fill(&w, 8, true, true);
   struct wh *mem[2];
-  for (uint32_t i = 0; i < 2; i++) ok(wh_create(&w.p.epoch, 64 << 10, NULL, &mem[i]));
+  for (uint32_t i = 0; i < 2; i++) OK(wh_create(&w.p.epoch, 64 << 10, NULL, &mem[i]));
   uint64_t rng = 9;
   const uint32_t few = 100;
   for (uint32_t i = 0; i < few; i++) {
@@ -541,22 +542,22 @@ static void test_few_in_memtables(void **state) {
   enter(&w.p);
   const uint32_t most = few * (REMIX_SEG + 1);  // records whose keys are compared: a segment for each
   struct cost from = cost_now();
-  ok(merge_seek(&m, kref(NULL, 0)));
-  ok(merge_skip(&m, w.nr_live - 1));
+  OK(merge_seek(&m, kref(NULL, 0)));
+  OK(merge_skip(&m, w.nr_live - 1));
   struct cost cost = cost_since(from);
   print_message("  %u keys skipped, %u in memtables: %llu records read, %llu segments, %llu counts\n", w.nr_live - 1,
                 few, (unsigned long long)cost.records, (unsigned long long)cost.segments,
                 (unsigned long long)cost.probes);
   assert_true(cost.records <= most && cost.records > 0);
   assert_true(cost.segments <= 3 * few && cost.probes <= few * 2 * log2_up(w.x->nr_segs));
-  ok(merge_record(&m, &r));
+  OK(merge_record(&m, &r));
   assert_true(kv_eq(kref(r.key, r.klen), w.k->keys[w.live[w.nr_live - 1]]));
-  ok(merge_next(&m));
+  OK(merge_next(&m));
   assert_false(merge_valid(&m));
 
   from = cost_now();
   uint32_t nr = 0;
-  for (ok(merge_seek(&m, kref(NULL, 0))); merge_valid(&m); ok(merge_next(&m))) nr++;
+  for (OK(merge_seek(&m, kref(NULL, 0))); merge_valid(&m); OK(merge_next(&m))) nr++;
   cost = cost_since(from);
   assert_int_equal(nr, w.nr_live);
   assert_true(cost.records <= 2 * most);
@@ -565,12 +566,12 @@ static void test_few_in_memtables(void **state) {
   for (uint32_t i = 0; i < 3000; i++) {
     uint32_t at = (uint32_t)(rng_next(&rng) % w.nr_live);
     const uint32_t far = (uint32_t)(rng_next(&rng) % (2u << rng_next(&rng) % 19));
-    ok(merge_seek(&m, w.k->keys[w.live[at]]));
-    ok(merge_skip(&m, far));
+    OK(merge_seek(&m, w.k->keys[w.live[at]]));
+    OK(merge_skip(&m, far));
     at += far;
     assert_int_equal(merge_valid(&m), at < w.nr_live);
     if (at >= w.nr_live) continue;
-    ok(merge_record(&m, &r));
+    OK(merge_record(&m, &r));
     assert_true(kv_eq(kref(r.key, r.klen), w.k->keys[w.live[at]]));
     if (w.run[w.live[at]] < 100) check_record(&w, w.live[at], &r);
     else assert_true(r.vlen == 8);
@@ -617,7 +618,7 @@ static void test_epochs(void **state) {
   free(has);
   world_ready(&w);
   struct wh *mem;
-  ok(wh_create(&w.p.epoch, 64 << 10, NULL, &mem));
+  OK(wh_create(&w.p.epoch, 64 << 10, NULL, &mem));
   for (uint32_t i = 0; i + 1 < some.nr; i++) mem_add(&w, mem, i, true, i + 1);
   struct version *const v = version_of_one(w.x);
   struct merge m;
@@ -628,9 +629,9 @@ static void test_epochs(void **state) {
     merge_set(&m, mem, NULL, v, some.nr);
     epochs_seen = reads_in_epoch_max = reads_in_epoch = last_at = 0;
     enter(&w.p);
-    ok(merge_seek(&m, kref(NULL, 0)));
+    OK(merge_seek(&m, kref(NULL, 0)));
     assert_true(merge_valid(&m));
-    ok(merge_record(&m, &r));
+    OK(merge_record(&m, &r));
     assert_true(kv_eq(kref(r.key, r.klen), some.keys[some.nr - 1]));
     leave(&w.p);
     if (lend) {
@@ -642,11 +643,11 @@ static void test_epochs(void **state) {
     // backward, and by a skip
     enter(&w.p);
     epochs_seen = 0;
-    ok(merge_seek_for_prev(&m, some.keys[some.nr - 2]));
+    OK(merge_seek_for_prev(&m, some.keys[some.nr - 2]));
     assert_false(merge_valid(&m));
     if (lend) assert_true(epochs_seen >= some.nr / MERGE_STEPS / 2);
-    ok(merge_seek(&m, some.keys[some.nr - 1]));
-    ok(merge_skip(&m, 10));
+    OK(merge_seek(&m, some.keys[some.nr - 1]));
+    OK(merge_skip(&m, 10));
     assert_false(merge_valid(&m));
     merge_park(&m);
     leave(&w.p);

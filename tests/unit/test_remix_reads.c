@@ -2,6 +2,7 @@
 //
 // What cursors and gets of a REMIX read from disk, and when: jumps between runs, blocks gathered and read ahead, what
 // is held.
+#include "tests/lib/check.h"
 #include "tests/lib/place.h"
 #include "table/pieces.h"
 
@@ -46,9 +47,9 @@ static void cold_again(struct cold *w) {
   for (uint32_t r = 0; r < w->nr; r++) {
     const uint64_t table = w->sst[r]->number;
     sst_unref(w->sst[r]);
-    ok(sst_open(&w->p->ctx, table, &w->sst[r]));
+    OK(sst_open(&w->p->ctx, table, &w->sst[r]));
   }
-  ok(remix_open(&w->p->ctx, number, w->sst, w->nr, &w->x));
+  OK(remix_open(&w->p->ctx, number, w->sst, w->nr, &w->x));
 }
 
 static void cold_free(struct cold *w) {
@@ -61,13 +62,13 @@ static void read_here(struct remix_cursor *c, uint32_t key) {
   struct kv_rec r;
   uint8_t buf[9];
   assert_true(remix_valid(c));
-  ok(remix_record(c, &r));
+  OK(remix_record(c, &r));
   assert_true(kv_eq(kref(r.key, r.klen), numbered(key, buf)));
 }
 
 static void seek_to(struct remix_cursor *c, uint32_t key) {
   uint8_t buf[9];
-  ok(remix_seek(c, numbered(key, buf)));
+  OK(remix_seek(c, numbered(key, buf)));
 }
 
 static uint64_t scan_debt_of(const struct cold *w) { return atomic_load(&w->x->scan_debt); }
@@ -78,7 +79,7 @@ static void read_all(struct cold *w, bool backward, struct blkio_queue *queue) {
   struct remix_cursor c;
   const uint64_t before = scan_debt_of(w);
   remix_cursor_init(&c, queue);
-  ok(remix_cursor_set(&c, w->x));
+  OK(remix_cursor_set(&c, w->x));
   enter(w->p);
   if (backward) {
     remix_seek_last(&c);
@@ -120,7 +121,7 @@ static void test_jumps(void **state) {
   // looking up places, and stepping without looking at records
   cold_again(&w);
   remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   enter(&p);
   for (uint32_t k = 0; k + 1000 < JUMP_KEYS; k += 1000) {
     const uint64_t reads = reads_of(&w);
@@ -136,7 +137,7 @@ static void test_jumps(void **state) {
   assert_int_equal(scan_debt_of(&w), 0);
   // behind a seek each of the other runs is one
   cold_again(&w);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   enter(&p);
   for (uint32_t k = 500, scan_debt = 0; k < 6000; k += 1000) {
     seek_to(&c, k);
@@ -150,7 +151,7 @@ static void test_jumps(void **state) {
   // the block that the seek looks at is the first, also when the key that was looked for is not there and the next one
   // is another run's
   uint32_t scan_debt = c.scan_debt;
-  ok(remix_seek(&c, kref("00006000+", 9)));
+  OK(remix_seek(&c, kref("00006000+", 9)));
   for (uint32_t k = 6001; k < 6001 + JUMP_RUNS; k++, remix_next(&c)) {
     read_here(&c, k);
     scan_debt += k < 6000 + JUMP_RUNS;
@@ -189,7 +190,7 @@ static void test_jumps(void **state) {
   // one run has nothing to jump to
   cold_make(&w, &p, 3000, 1);
   for (uint32_t i = 0; i < 2; i++) assert_int_equal(scan_debt_all(&w, i, NULL), 0);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   enter(&p);
   for (uint32_t k = 0; k < 2900; k += 100) {
     seek_to(&c, k);
@@ -214,7 +215,7 @@ static void young_places(struct cold *w, struct remix_cursor *c, bool backward) 
   for (uint32_t k = 100; k + 1000 < w->k.nr; k += 1000) {
     uint8_t buf[9];
     const uint64_t reads = reads_of(w), before = scan_debt_of(w) + c->scan_debt;
-    if (backward) ok(remix_seek_for_prev(c, numbered(k, buf)));
+    if (backward) OK(remix_seek_for_prev(c, numbered(k, buf)));
     else seek_to(c, k);
     assert_true(reads_of(w) > reads);
     assert_int_equal(scan_debt_of(w) + c->scan_debt - before, reads_of(w) - reads);
@@ -251,14 +252,14 @@ static void test_young_jumps(void **state) {
     for (uint32_t backward = 0; backward < 2; backward++) {
       cold_young(&w);
       remix_cursor_init(&c, NULL);
-      ok(remix_cursor_set(&c, w.x));
+      OK(remix_cursor_set(&c, w.x));
       young_places(&w, &c, backward);
       remix_cursor_fini(&c);
     }
     // where a skip ends
     cold_young(&w);
     remix_cursor_init(&c, NULL);
-    ok(remix_cursor_set(&c, w.x));
+    OK(remix_cursor_set(&c, w.x));
     enter(&p);
     seek_to(&c, 6000);
     read_here(&c, 6000);
@@ -272,7 +273,7 @@ static void test_young_jumps(void **state) {
     struct kv_rec r;
     uint8_t buf[9];
     const struct kref key = numbered(30000, buf);
-    ok(remix_get(w.x, key, hash64(key.ptr, key.len), &hold, &r));
+    OK(remix_get(w.x, key, hash64(key.ptr, key.len), &hold, &r));
     assert_int_equal(c.scan_debt, 2);
     leave(&p);
     sst_hold_fini(&hold);
@@ -286,7 +287,7 @@ static void test_young_jumps(void **state) {
   cold_make(&w, &p, 9000, JUMP_RUNS);
   cold_young(&w);
   remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   for (uint32_t backward = 0; backward < 2; backward++) young_places(&w, &c, backward);
   enter(&p);
   uint32_t scan_debt = c.scan_debt;
@@ -329,7 +330,7 @@ static void test_jumps_added(void **state) {
   cold_again(&w);
   cold_again(&other);
   remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   atomic_store(&w.x->scan_debt_due, 66);
   enter(&p);
   // two of them each time; they are handed over together when the cursor goes elsewhere
@@ -345,7 +346,7 @@ static void test_jumps_added(void **state) {
   assert_int_equal(scan_debt_of(&w), 64);
   assert_int_equal(seen.calls, 0);
   // the rest when it goes to another REMIX, which has none of it
-  ok(remix_cursor_set(&c, other.x));
+  OK(remix_cursor_set(&c, other.x));
   assert_int_equal(c.scan_debt, 0);
   assert_int_equal(scan_debt_of(&w), 2 * nr);
   assert_int_equal(scan_debt_of(&other), 0);
@@ -356,12 +357,12 @@ static void test_jumps_added(void **state) {
   for (uint32_t k = 0; k < JUMP_RUNS; k++, remix_next(&c)) read_here(&c, 10 + k);
   leave(&p);
   // set anew it has none; who has not said when they are due is asked each time
-  ok(remix_cursor_set(&c, c.x));
+  OK(remix_cursor_set(&c, c.x));
   assert_int_equal(scan_debt_of(&other), 2);
   assert_int_equal(scan_debt_of(&w), 2 * nr);
   assert_int_equal(seen.calls, 2);
   assert_ptr_equal(seen.x, other.x);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   remix_cursor_fini(&c);
   assert_int_equal(scan_debt_of(&other), 2);
   assert_int_equal(scan_debt_of(&w), 2 * nr);
@@ -396,7 +397,7 @@ static void test_gathered(void **state) {
   cold_again(&w);
   atomic_store(&place_slow, true);
   remix_cursor_init(&c, p.queue);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   enter(&p);
   seek_to(&c, 500);
   read_here(&c, 500);
@@ -430,7 +431,7 @@ static void test_gathered(void **state) {
   const uint32_t from = 5000 / GATHER_RUNS * GATHER_RUNS, block = sst_pos_block(sst_advance(t, 0, from / GATHER_RUNS));
   byte_flip(t->path, (long)block * BLOCK_PAGE + 200);
   for (uint32_t k = 5000; k < 5000 + GATHER_RUNS; k++, remix_next(&c)) {
-    if (k % GATHER_RUNS == bad) assert_int_equal(remix_record(&c, &rec), REMIXDB_CORRUPT);
+    if (k % GATHER_RUNS == bad) FAILS(remix_record(&c, &rec), REMIXDB_CORRUPT);
     else read_here(&c, k);
   }
   byte_flip(t->path, (long)block * BLOCK_PAGE + 200);
@@ -444,7 +445,7 @@ static void test_gathered(void **state) {
   place_init(&p, 0);
   cold_make(&w, &p, 3000, GATHER_RUNS);
   remix_cursor_init(&c, p.queue);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   enter(&p);
   remix_seek_first(&c);
   for (uint32_t k = 0; k < 3 * GATHER_RUNS; k++, remix_next(&c)) {
@@ -472,7 +473,7 @@ static void test_gathered_full(void **state) {
   cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
   cold_again(&w);
   remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   enter(&p);
   remix_seek_first(&c);
   for (uint32_t k = 0; k < 20000; k++, remix_next(&c)) {
@@ -484,7 +485,7 @@ static void test_gathered_full(void **state) {
   }
   remix_cursor_fini(&c);
   remix_cursor_init(&c, p.queue);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   atomic_store(&place_slow, true);
   const uint32_t first = 22000;
   for (uint32_t k = first; k < JUMP_KEYS; k += 2000) {
@@ -552,7 +553,7 @@ static void test_ahead_own(void **state) {
     // a short one does not
     struct remix_cursor c;
     remix_cursor_init(&c, p.queue);
-    ok(remix_cursor_set(&c, w.x));
+    OK(remix_cursor_set(&c, w.x));
     enter(&p);
     seek_to(&c, 20000);
     reads = reads_of(&w);
@@ -564,7 +565,7 @@ static void test_ahead_own(void **state) {
     for (uint32_t k = 20000 + 40 * GATHER_RUNS; k < 20000 + 1000 * GATHER_RUNS; k++, remix_next(&c)) read_here(&c, k);
     for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_non_null(c.holds[r].ahead.mem);
     leave(&p);
-    ok(remix_cursor_set(&c, NULL));
+    OK(remix_cursor_set(&c, NULL));
     for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_true(!c.holds[r].ahead.mem && !c.holds[r].cb.own);
     remix_cursor_fini(&c);
     cold_free(&w);
@@ -584,15 +585,15 @@ static void test_steps_are_near(void **state) {
     struct remix_cursor c;
     uint8_t buf[9];
     remix_cursor_init(&c, p.queue);
-    ok(remix_cursor_set(&c, w.x));
+    OK(remix_cursor_set(&c, w.x));
     enter(&p);
-    if (way == 0) ok(remix_seek(&c, numbered(1000, buf)));
-    else if (way == 1) ok(remix_seek_for_prev(&c, numbered(1000, buf)));
+    if (way == 0) OK(remix_seek(&c, numbered(1000, buf)));
+    else if (way == 1) OK(remix_seek_for_prev(&c, numbered(1000, buf)));
     else remix_seek_first(&c);
     uint32_t far = 0;
     for (uint32_t i = 0; i < 1000; i++) {
       struct kv_rec r;
-      ok(remix_record(&c, &r));
+      OK(remix_record(&c, &r));
       if (remix_next_fast(&c)) continue;
       far++;
       remix_next(&c);
@@ -621,7 +622,7 @@ static void test_get_again(void **state) {
       const uint64_t reads = reads_of(&w);
       const struct kref key = numbered(1000 + k + 2 * i, buf);
       enter(&p);
-      ok(remix_get(w.x, key, hash64(key.ptr, key.len), &h, &rec));
+      OK(remix_get(w.x, key, hash64(key.ptr, key.len), &h, &rec));
       assert_true(kv_eq(kref(rec.key, rec.klen), key));
       leave(&p);
       assert_int_equal(reads_of(&w) - reads, i == 0);
@@ -649,7 +650,7 @@ static void pieces_learn(struct cold *w) {
   for (uint32_t i = 0; i < w->k.nr; i++) {
     const struct kref key = numbered(i, buf);
     enter(w->p);
-    ok(remix_get(w->x, key, hash64(key.ptr, key.len), &h, &rec));
+    OK(remix_get(w->x, key, hash64(key.ptr, key.len), &h, &rec));
     leave(w->p);
   }
   sst_hold_fini(&h);
@@ -670,12 +671,12 @@ static void test_pieces(void **state) {
   cold_make(&w, &p, 9000, 3);
   pieces_learn(&w);
   remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w.x));
+  OK(remix_cursor_set(&c, w.x));
   const uint64_t begun = atomic_load(&p.io.read_bytes), reads = reads_of(&w);
   for (uint32_t i = 0; i < 1000; i++) {
     const struct kref key = numbered((uint32_t)(rng_next(&rng) % 9000), buf);
     enter(&p);
-    ok(i % 2 ? remix_seek(&c, key) : remix_get(w.x, key, hash64(key.ptr, key.len), &h, &rec));
+    OK(i % 2 ? remix_seek(&c, key) : remix_get(w.x, key, hash64(key.ptr, key.len), &h, &rec));
     leave(&p);
   }
   assert_true(atomic_load(&p.io.read_bytes) - begun < (reads_of(&w) - reads) * BLOCK_PAGE / 3);
@@ -687,7 +688,7 @@ static void test_pieces(void **state) {
     const uint32_t to = (uint32_t)(how >> 32) % 9000;
     switch (how % 8) {
       case 0: seek_to(&c, at = to); break;
-      case 1: ok(remix_seek_for_prev(&c, numbered(at = to, buf))); break;
+      case 1: OK(remix_seek_for_prev(&c, numbered(at = to, buf))); break;
       case 2:
         seek_to(&c, at);  // and what is near
         break;
@@ -721,7 +722,7 @@ static struct scanned scan_some(struct cold *w, struct remix_cursor *c, uint64_t
   const uint64_t reads = atomic_load(&io->nr_reads), bytes = atomic_load(&io->read_bytes);
   for (uint32_t i = 0; i < nr; i++) {
     uint32_t k = (uint32_t)(rng_next(rng) % (w->k.nr - length - skip - 1));
-    if (in_turn) ok(remix_cursor_set(c, w[i % 2].x));
+    if (in_turn) OK(remix_cursor_set(c, w[i % 2].x));
     enter(w->p);
     seek_to(c, k);
     for (uint32_t n = 0; n < length; n++, k++) {
@@ -761,7 +762,7 @@ static void test_usual(void **state) {
     pieces_learn(&w[i]);
   }
   remix_cursor_init(&c, NULL);
-  ok(remix_cursor_set(&c, w[0].x));
+  OK(remix_cursor_set(&c, w[0].x));
   for (uint32_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
     const uint32_t n = lengths[i], nr = n < 1000 ? 400 : 40;
     // thousandths; of scans longer than the average counts to the blocks come one by one in the middle
@@ -770,7 +771,7 @@ static void test_usual(void **state) {
     const uint32_t bytes = n == 1 ? SCAN_PIECE : n * SCAN_RECORD + n * SCAN_RECORD / 50 + SCAN_PIECES;
     (void)scan_some(w, &c, &rng, SCANS_FORGET, n, 0, false);
     for (uint32_t in_turn = 0; in_turn < 2; in_turn++) {
-      ok(remix_cursor_set(&c, w[0].x));
+      OK(remix_cursor_set(&c, w[0].x));
       const struct scanned s = scan_some(w, &c, &rng, nr, n, 0, in_turn);
       assert_true(s.reads <= reads && s.bytes <= bytes);
       // one that is much longer
@@ -780,7 +781,7 @@ static void test_usual(void **state) {
       const uint64_t before = atomic_load(&p.io.read_bytes);
       uint8_t buf[9];
       enter(&p);
-      for (uint32_t k = 0; k < 100; k++) ok(remix_seek_for_prev(&c, numbered((uint32_t)(rng_next(&rng) % 9000), buf)));
+      for (uint32_t k = 0; k < 100; k++) OK(remix_seek_for_prev(&c, numbered((uint32_t)(rng_next(&rng) % 9000), buf)));
       leave(&p);
       assert_true(atomic_load(&p.io.read_bytes) - before <= 100 * 2 * SCAN_PIECE);
       (void)scan_some(w, &c, &rng, SCANS_FORGET, n, 0, in_turn);
@@ -799,7 +800,7 @@ static void test_usual(void **state) {
   uint32_t bytes[2];
   for (uint32_t with = 0; with < 2; with++) {
     remix_cursor_init(&c, with ? p.queue : NULL);
-    ok(remix_cursor_set(&c, w[0].x));
+    OK(remix_cursor_set(&c, w[0].x));
     (void)scan_some(w, &c, &rng, SCANS_FORGET, 500, 0, false);
     bytes[with] = scan_some(w, &c, &rng, 200, 500, 0, false).bytes;
     remix_cursor_fini(&c);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Blocks read in pieces: what is known of them, what is read, and that nothing is taken for right that is not.
+#include "tests/lib/check.h"
 #include "tests/lib/place.h"
 
 #include <pthread.h>
@@ -28,7 +29,7 @@ static void made_build(struct made *m, const struct sst_build_opts *o) {
   static uint8_t buf[VALUE_MAX];
   struct sst_build *b;
   uint64_t size;
-  ok(sst_build_create(&m->p->ctx, o, m->p->queue, &b));
+  OK(sst_build_create(&m->p->ctx, o, m->p->queue, &b));
   const uint64_t number = m->p->next++;
   // another table first, of which nothing may be left
   for (uint32_t time = 0; time < 2; time++) {
@@ -39,11 +40,11 @@ static void made_build(struct made *m, const struct sst_build_opts *o) {
       sst_build_add(b, &r);
     }
   }
-  ok(sst_build_finish(b, &size));
+  OK(sst_build_finish(b, &size));
   m->pieces = sst_build_pieces(b);
   assert_null(sst_build_pieces(b));
   sst_build_destroy(b);
-  ok(sst_open(&m->p->ctx, number, &m->t));
+  OK(sst_open(&m->p->ctx, number, &m->t));
 }
 
 static void made_init(struct made *m, struct place *p, uint32_t base, const struct sst_build_opts *o, uint64_t seed) {
@@ -126,7 +127,7 @@ static enum remixdb_status read_once(struct made *m, uint32_t i, uint32_t nr) {
 // All blocks are read, as they are by who needs one record of each.
 static void learn_all(struct made *m) {
   for (uint32_t i = 0; i < m->k.nr; i++)
-    if (sst_pos_idx(m->pos[i]) == 0) ok(read_once(m, i, 1));
+    if (sst_pos_idx(m->pos[i]) == 0) OK(read_once(m, i, 1));
 }
 
 // ---- what is known
@@ -140,7 +141,7 @@ static void test_cut(void **state) {
   struct block_build b;
   struct keyset k;
   uint64_t rng = 7;
-  ok(block_build_init(&b));
+  OK(block_build_init(&b));
   keyset_make(&k, KEYS, &rng);
   for (uint32_t turn = 0, at = 0; turn < 100; turn++) {
     const uint32_t base = bases[turn % (sizeof(bases) / sizeof(bases[0]))];
@@ -260,7 +261,7 @@ static void test_learn(void **state) {
     const uint32_t pages = sst_block_pages(m.t, sst_pos_block(m.pos[i]));
     for (uint32_t time = 0; time < 4; time++) {
       const uint64_t before = bytes_read(&m);
-      ok(read_once(&m, i, time == 0 ? SST_ALL : 1));
+      OK(read_once(&m, i, time == 0 ? SST_ALL : 1));
       const uint64_t bytes = bytes_read(&m) - before;
       if (time < 2 || pages > 1) assert_true(time < 2 ? bytes == pages * BLOCK_PAGE : bytes <= pages * BLOCK_PAGE);
       else assert_true(bytes > 0 && bytes < BLOCK_PAGE / 2);
@@ -297,7 +298,7 @@ static void test_few(void **state) {
       struct sst_hold *const x = &h[how >> 32 & 1];
       if (!sst_holds(x, m.t, sst_pos_block(m.pos[i])))
         whole += sst_block_pages(m.t, sst_pos_block(m.pos[i])) * BLOCK_PAGE;
-      ok(read_at(&m, i, nr, x));
+      OK(read_at(&m, i, nr, x));
       if (how >> 40 & 1) check_hold(&m, x, i);
       if ((how >> 48) % 32 == 0) sst_hold_drop(x);
     }
@@ -339,19 +340,19 @@ static void test_more(void **state) {
         // from the middle down and then the last; from the second up and then the first; from the last on all others
         const uint32_t q = o == 0 ? n + 1 < SST_PIECES ? SST_PIECES - 2 - n : n
                                   : (n + (o == 1 ? 1 : SST_PIECES - 1)) % SST_PIECES;
-        ok(read_at(&m, begin + first[q], 1, &h));
+        OK(read_at(&m, begin + first[q], 1, &h));
         sum = bytes_read(&m) - before;
         assert_true(h.from <= first[q] && h.to > first[q]);
       }
       assert_int_equal(sum, BLOCK_PAGE - offs[0]);  // each byte of the records once
       assert_true(h.from == 0 && h.to == SST_ALL);
-      ok(read_at(&m, begin, SST_ALL, &h));
+      OK(read_at(&m, begin, SST_ALL, &h));
       assert_int_equal(bytes_read(&m) - before, sum);
       sst_hold_fini(&h);
     }
     // who wants all of a block gets it by the block's own checksum
     const uint64_t before = bytes_read(&m);
-    ok(read_once(&m, begin, BLOCK_RECORDS_MAX));
+    OK(read_once(&m, begin, BLOCK_RECORDS_MAX));
     assert_int_equal(bytes_read(&m) - before, BLOCK_PAGE);
     seen++;
   }
@@ -382,7 +383,7 @@ static void test_behind(void **state) {
       const uint32_t first = sst_pos_block(m.pos[i]), last = sst_pos_block(m.pos[end - 1]);
       const uint64_t reads = reads_of(&m), bytes = bytes_read(&m);
       sst_hold_drop(&h);
-      ok(read_at(&m, i, nr, &h));
+      OK(read_at(&m, i, nr, &h));
       assert_int_equal(reads_of(&m), reads + 1);
       if (last == first || (h.from == 0 && h.to == SST_ALL)) {  // one that is read whole comes alone
         assert_int_equal(h.own_bytes, 0);
@@ -399,7 +400,7 @@ static void test_behind(void **state) {
                            pages <= SST_PIECES_SPAN;
         if (!there) break;
         assert_true(b == h.block ? sst_holds(&h, m.t, b) : sst_holds_behind(&h, m.t, b));
-        ok(read_at(&m, k, end - k, &h));
+        OK(read_at(&m, k, end - k, &h));
         assert_int_equal(reads_of(&m), reads + 1);
       }
       uint32_t more = 0;
@@ -408,8 +409,8 @@ static void test_behind(void **state) {
         more++;
       spans[more < 3 ? more : 3]++;
       // on from there, and back again
-      if (pages <= SST_PIECES_SPAN) ok(read_at(&m, end, 3, &h));
-      ok(read_at(&m, i, 2, &h));
+      if (pages <= SST_PIECES_SPAN) OK(read_at(&m, end, 3, &h));
+      OK(read_at(&m, i, 2, &h));
     }
     sst_hold_fini(&h);
     made_fini(&m);
@@ -436,7 +437,7 @@ static void test_behind_not(void **state) {
   atomic_store(&known->known, 0);
   assert_int_equal(sst_pieces_span(m.t, sst_pos_block(m.pos[i]), sst_pos_idx(m.pos[i]), 5), 0);
   atomic_store(&known->known, KNOWN);
-  ok(read_at(&m, i + 1, SST_ALL, &h));
+  OK(read_at(&m, i + 1, SST_ALL, &h));
   assert_true(cache_has(&m.t->cache, next));
   assert_int_equal(sst_pieces_span(m.t, sst_pos_block(m.pos[i]), sst_pos_idx(m.pos[i]), 5), 0);
   // behind the last block there is nothing
@@ -458,17 +459,17 @@ static void test_behind_large(void **state) {
   uint8_t key[4], value[1500] = {0};
   const uint32_t nr = 3000;
   place_init(&p, 0);
-  ok(sst_build_create(&p.ctx, &(struct sst_build_opts){.pieces = true}, p.queue, &b));
+  OK(sst_build_create(&p.ctx, &(struct sst_build_opts){.pieces = true}, p.queue, &b));
   sst_build_start(b, p.next);
   for (uint32_t i = 0; i < nr; i++) {
     store32le(key, __builtin_bswap32(i));
     store32le(value, i);
     sst_build_add(b, &(struct kv_rec){.key = key, .klen = 4, .val = value, .vlen = i % 100 < 20 ? sizeof(value) : 20});
   }
-  ok(sst_build_finish(b, &size));
+  OK(sst_build_finish(b, &size));
   struct sst_pieces *const pieces = sst_build_pieces(b);
   sst_build_destroy(b);
-  ok(sst_open(&p.ctx, p.next++, &t));
+  OK(sst_open(&p.ctx, p.next++, &t));
   assert_true(sst_pieces_suit(t));
   sst_give_pieces(t, pieces);
   uint32_t ends = 0;  // scans whose first read ended in the first page of a block of several
@@ -478,7 +479,7 @@ static void test_behind_large(void **state) {
     const uint32_t i = (uint32_t)(rng_next(&rng) % (nr - 60)), want = 1 + (uint32_t)(rng_next(&rng) % 30);
     enter(&p);
     for (uint32_t k = i; k < i + 60; k++) {
-      ok(sst_read_some(t, sst_advance(t, 0, k), k < i + want ? i + want - k : 1, true, &h, &r));
+      OK(sst_read_some(t, sst_advance(t, 0, k), k < i + want ? i + want - k : 1, true, &h, &r));
       assert_int_equal(load32le(r.val), k);
       if (k > i || h.own_bytes == 0) continue;
       const uint32_t last = h.own_first + h.own_bytes / BLOCK_PAGE;
@@ -506,30 +507,30 @@ static void test_behind_wrong(void **state) {
     struct sst_hold h = {0};
     const uint32_t off = all[next].offs[0] + i % (all[next].offs[1] - all[next].offs[0]);
     byte_flip(m.t->path, (long)next * BLOCK_PAGE + off);
-    ok(read_at(&m, i, 4, &h));
+    OK(read_at(&m, i, 4, &h));
     assert_true(sst_holds_behind(&h, m.t, next));
-    assert_int_equal(read_at(&m, i + 1, 3, &h), REMIXDB_CORRUPT);
+    FAILS(read_at(&m, i + 1, 3, &h), REMIXDB_CORRUPT);
     byte_flip(m.t->path, (long)next * BLOCK_PAGE + off);
-    ok(read_at(&m, i + 1, 3, &h));
+    OK(read_at(&m, i + 1, 3, &h));
     // in memory the same: it is read again
     sst_hold_drop(&h);
-    ok(read_at(&m, i, 4, &h));
+    OK(read_at(&m, i, 4, &h));
     h.cb.own[(next - h.own_first) * BLOCK_PAGE + off] ^= 1;
     const uint64_t reads = reads_of(&m);
-    ok(read_at(&m, i + 1, 3, &h));
+    OK(read_at(&m, i + 1, 3, &h));
     assert_int_equal(reads_of(&m), reads + 1);
     // a read that fails is made once more without it
     sst_hold_drop(&h);
     fault_io_set(FAULT_READ, 1, false);
-    ok(read_at(&m, i, 4, &h));
+    OK(read_at(&m, i, 4, &h));
     assert_true(fault_io_end());
     assert_int_equal(h.own_bytes, 0);
-    ok(read_at(&m, i + 1, 3, &h));
+    OK(read_at(&m, i + 1, 3, &h));
     // and without the memory for it
     sst_hold_fini(&h);
     memset(&h, 0, sizeof(h));
     fault_mem_set(1);
-    ok(read_at(&m, i, 4, &h));
+    OK(read_at(&m, i, 4, &h));
     assert_true(fault_mem_end());
     assert_int_equal(h.own_bytes, 0);
     sst_hold_fini(&h);
@@ -550,7 +551,7 @@ static void test_large(void **state) {
   uint8_t key[4];
   uint8_t *const value = calloc(1, REMIXDB_KV_MAX);
   place_init(&p, 0);
-  ok(sst_build_create(&p.ctx, &(struct sst_build_opts){.pieces = true}, p.queue, &b));
+  OK(sst_build_create(&p.ctx, &(struct sst_build_opts){.pieces = true}, p.queue, &b));
   sst_build_start(b, p.next);
   for (uint32_t i = 0; i < 2000; i++) {
     const uint32_t vlen = i == 1000 ? REMIXDB_KV_MAX - 4 : 20;
@@ -558,10 +559,10 @@ static void test_large(void **state) {
     sst_build_add(
         b, &(struct kv_rec){.key = (store32le(key, __builtin_bswap32(i)), key), .klen = 4, .val = value, .vlen = vlen});
   }
-  ok(sst_build_finish(b, &size));
+  OK(sst_build_finish(b, &size));
   struct sst_pieces *const pieces = sst_build_pieces(b);
   sst_build_destroy(b);
-  ok(sst_open(&p.ctx, p.next++, &t));
+  OK(sst_open(&p.ctx, p.next++, &t));
   assert_true(sst_pieces_suit(t));
   for (uint32_t given = 0; given < 2; given++) {
     struct sst_hold h = {0};
@@ -571,7 +572,7 @@ static void test_large(void **state) {
       const sst_pos pos = sst_advance(t, 0, i % 2000);
       (void)snprintf(want, sizeof(want), "%u", i % 2000);
       enter(&p);
-      ok(sst_read_some(t, pos, 1, false, &h, &r));
+      OK(sst_read_some(t, pos, 1, false, &h, &r));
       leave(&p);
       assert_string_equal((const char *)r.val, want);
       assert_int_equal(r.vlen, i % 2000 == 1000 ? REMIXDB_KV_MAX - 4 : 20);
@@ -607,18 +608,18 @@ static void test_damage(void **state) {
     const uint32_t off = all[b].offs[1] + (uint32_t)(i % (all[b].offs[2] - all[b].offs[1]));
     byte_flip(m.t->path, (long)b * BLOCK_PAGE + off);
     struct sst_hold h = {0};
-    ok(read_at(&m, i, 1, &h));
-    ok(read_at(&m, i + first[1] - 1, 1, &h));
-    assert_int_equal(read_at(&m, i + first[1], 1, &h), REMIXDB_CORRUPT);
+    OK(read_at(&m, i, 1, &h));
+    OK(read_at(&m, i + first[1] - 1, 1, &h));
+    FAILS(read_at(&m, i + first[1], 1, &h), REMIXDB_CORRUPT);
     assert_non_null(strstr(err_msg(), "checksum of block"));
-    ok(read_at(&m, i + first[3], 1, &h));
-    ok(read_at(&m, i, 1, &h));  // what lies between is not needed
+    OK(read_at(&m, i + first[3], 1, &h));
+    OK(read_at(&m, i, 1, &h));  // what lies between is not needed
     assert_int_equal(h.to, first[1]);
-    assert_int_equal(read_once(&m, i, SST_ALL), REMIXDB_CORRUPT);
-    assert_int_equal(read_once(&m, i + first[2] - 1, 1), REMIXDB_CORRUPT);
-    ok(read_once(&m, i + first[2], 1));
+    FAILS(read_once(&m, i, SST_ALL), REMIXDB_CORRUPT);
+    FAILS(read_once(&m, i + first[2] - 1, 1), REMIXDB_CORRUPT);
+    OK(read_once(&m, i + first[2], 1));
     byte_flip(m.t->path, (long)b * BLOCK_PAGE + off);
-    ok(read_at(&m, i + first[1], 1, &h));
+    OK(read_at(&m, i + first[1], 1, &h));
     sst_hold_fini(&h);
     seen++;
   }
@@ -639,8 +640,8 @@ static void test_wrong_sums(void **state) {
   made_give(&m);
   struct sst_hold h = {0};
   for (uint32_t i = 0; i < m.k.nr; i += 3) {
-    ok(read_once(&m, i, 1));
-    ok(read_at(&m, i, 2, &h));
+    OK(read_once(&m, i, 1));
+    OK(read_at(&m, i, 2, &h));
     assert_int_equal(h.to, SST_ALL);
   }
   sst_hold_fini(&h);
@@ -676,7 +677,7 @@ static void test_faults(void **state) {
       had += 3 - bad;
       if (memory) (void)fault_mem_end();
       else assert_int_equal(fault_io_end(), bad > 0);  // no read fails without being told
-      for (uint32_t n = 0; n < 3; n++) ok(read_at(&m, i + 17 * n, 1, &h));
+      for (uint32_t n = 0; n < 3; n++) OK(read_at(&m, i + 17 * n, 1, &h));
       sst_hold_fini(&h);
     }
     assert_true(failed > 100 && had > 100);
@@ -701,7 +702,7 @@ static void test_builder_faults(void **state) {
     struct sst_build *b;
     uint64_t size;
     uint8_t value[VALUE_MAX];
-    ok(sst_build_create(&p.ctx, &(struct sst_build_opts){.pieces = true}, p.queue, &b));
+    OK(sst_build_create(&p.ctx, &(struct sst_build_opts){.pieces = true}, p.queue, &b));
     sst_build_start(b, p.next++);
     fault_mem_set(nth);
     for (uint32_t i = 0; i < (ended ? m.k.nr : three); i++) {

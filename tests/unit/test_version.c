@@ -4,6 +4,7 @@
 // what is cleaned away.
 #include <fcntl.h>
 
+#include "tests/lib/check.h"
 #include "tests/lib/place.h"
 #include "tests/lib/both.h"
 
@@ -14,8 +15,8 @@
 static struct version *version_of(struct kref *anchors, uint32_t nr) {
   struct part **parts = calloc(nr, sizeof(*parts));
   struct version *v;
-  for (uint32_t i = 0; i < nr; i++) ok(part_create(anchors[i], NULL, NULL, &parts[i]));
-  ok(version_create(parts, nr, &v));
+  for (uint32_t i = 0; i < nr; i++) OK(part_create(anchors[i], NULL, NULL, &parts[i]));
+  OK(version_create(parts, nr, &v));
   free(parts);
   return v;
 }
@@ -129,9 +130,9 @@ static void store_init(struct store *s, uint64_t seed) {
       free(what);
     }
     if (young) remix_make_young(young);
-    ok(part_create(i ? s->k.keys[cut[i]] : kref("", 0), x, young, &parts[i]));
+    OK(part_create(i ? s->k.keys[cut[i]] : kref("", 0), x, young, &parts[i]));
   }
-  ok(version_create(parts, 4, &s->v));
+  OK(version_create(parts, 4, &s->v));
   s->v->store_id = PLACE_STORE_ID;
   s->v->number = 77;
   s->v->next_file = s->p.next;
@@ -185,7 +186,7 @@ static enum remixdb_status list(struct store *s) {
   return st;
 }
 
-static void path_of(struct store *s, const char *name, char *path) { ok(env_path(path, s->p.dir, name)); }
+static void path_of(struct store *s, const char *name, char *path) { OK(env_path(path, s->p.dir, name)); }
 
 static void file_put(struct store *s, const char *name, const void *buf, size_t len) {
   char path[ENV_PATH_MAX];
@@ -202,7 +203,7 @@ static uint8_t *current_get(struct store *s, size_t *len) {
   char path[ENV_PATH_MAX];
   uint8_t *buf;
   path_of(s, FILES_CURRENT, path);
-  ok(env_read_file(ENV_PATHS(env_posix()), path, 1 << 20, &buf, len));
+  OK(env_read_file(ENV_PATHS(env_posix()), path, 1 << 20, &buf, len));
   return buf;
 }
 
@@ -223,7 +224,7 @@ static void load_helped(struct store *s) {
     struct workers *ws;
     struct worker self = {0};
     struct version *v = NULL;
-    ok(workers_create(nr, NULL, 0, &s->p.io, &s->p.epoch, NULL, NULL, &ws));
+    OK(workers_create(nr, NULL, 0, &s->p.io, &s->p.epoch, NULL, NULL, &ws));
     assert_int_equal(version_load(&s->p.ctx, ws, &self, &v), alone);
     if (alone != REMIXDB_OK) assert_string_equal(err_msg(), msg);
     else expect_same(s->v, v);
@@ -237,15 +238,15 @@ static void test_round_trip(void **state) {
   struct store s;
   store_init(&s, 1);
   uint64_t id = 0;
-  assert_int_equal(version_peek(&s.p.at, &id), REMIXDB_NOTFOUND);
-  assert_int_equal(load(&s), REMIXDB_NOTFOUND);
+  FAILS(version_peek(&s.p.at, &id), REMIXDB_NOTFOUND);
+  FAILS(load(&s), REMIXDB_NOTFOUND);
   for (uint32_t i = 0; i < 3; i++) {
     struct version *v;
     s.v->number++;
-    ok(version_save(&s.p.ctx, s.v));
-    ok(version_peek(&s.p.at, &id));
+    OK(version_save(&s.p.ctx, s.v));
+    OK(version_peek(&s.p.at, &id));
     assert_int_equal(id, PLACE_STORE_ID);
-    ok(version_load(&s.p.ctx, NULL, NULL, &v));
+    OK(version_load(&s.p.ctx, NULL, NULL, &v));
     expect_same(s.v, v);
     version_unref(v);
     load_helped(&s);
@@ -257,7 +258,7 @@ static void test_round_trip(void **state) {
   }
   // the tables' numbers, partition by partition, without opening any
   struct version_names names;
-  ok(version_list(&s.p.at, &names));
+  OK(version_list(&s.p.at, &names));
   assert_int_equal(names.store_id, PLACE_STORE_ID);
   assert_int_equal(names.log_gen, s.v->log_gen);
   assert_int_equal(names.log_seq, s.v->log_seq);
@@ -272,18 +273,18 @@ static void test_round_trip(void **state) {
   // the smallest there is
   struct part *only;
   struct version *v, *w;
-  ok(part_create(kref("", 0), NULL, NULL, &only));
-  ok(version_create(&only, 1, &v));
+  OK(part_create(kref("", 0), NULL, NULL, &only));
+  OK(version_create(&only, 1, &v));
   v->number = v->next_file = v->log_gen = 1;
-  ok(version_save(&s.p.ctx, v));
-  ok(version_load(&s.p.ctx, NULL, NULL, &w));
+  OK(version_save(&s.p.ctx, v));
+  OK(version_load(&s.p.ctx, NULL, NULL, &w));
   expect_same(v, w);
   size_t len;
   uint8_t *const bare = current_get(&s, &len);
   store64le(bare + 32, 0);  // it names no file that would be above the next number
   store64le(bare + len - 8, hash64(bare, len - 8));
   file_put(&s, FILES_CURRENT, bare, len);
-  assert_int_equal(load(&s), REMIXDB_CORRUPT);
+  FAILS(load(&s), REMIXDB_CORRUPT);
   mem_free(bare);
   version_unref(v);
   version_unref(w);
@@ -301,7 +302,7 @@ static void test_shared(void **state) {
   struct version *v;
   part_ref(both[0]);
   part_ref(both[1]);
-  ok(version_create(both, 2, &v));
+  OK(version_create(both, 2, &v));
   atomic_store(&s.v->parts[1]->remix->obsolete, true);
   atomic_store(&s.v->parts[2]->remix->obsolete, true);
   char young[ENV_PATH_MAX] = "";
@@ -332,7 +333,7 @@ static void test_damaged(void **state) {
   (void)state;
   struct store s;
   store_init(&s, 3);
-  ok(version_save(&s.p.ctx, s.v));
+  OK(version_save(&s.p.ctx, s.v));
   size_t len;
   uint8_t *buf = current_get(&s, &len);
   for (size_t bit = 0; bit < 8 * len; bit++) {
@@ -351,10 +352,10 @@ static void test_damaged(void **state) {
   memcpy(more, buf, len);
   for (size_t n = 1; n <= 8; n++) {
     file_put(&s, FILES_CURRENT, more, len + n);
-    assert_int_equal(load(&s), REMIXDB_CORRUPT);
+    FAILS(load(&s), REMIXDB_CORRUPT);
   }
   file_put(&s, FILES_CURRENT, buf, len);
-  ok(load(&s));
+  OK(load(&s));
   free(more);
   mem_free(buf);
   store_fini(&s);
@@ -371,7 +372,7 @@ static void test_forged(void **state) {
   (void)state;
   struct store s;
   store_init(&s, 4);
-  ok(version_save(&s.p.ctx, s.v));
+  OK(version_save(&s.p.ctx, s.v));
   size_t len;
   uint8_t *buf = current_get(&s, &len), *b = calloc(1, len + 64);
   const size_t part1 = 56 + 16, part2 = part1 + 16 + s.v->parts[1]->alen + 3 * 8,
@@ -433,7 +434,7 @@ static void test_forged(void **state) {
   store32le(many + 56 + 4, 40);
   store64le(many + 56 + 8, load64le(buf + part2 + 8));
   for (uint32_t i = 0; i < 40; i++) store64le(many + 72 + 8 * i, load64le(buf + part2 - 8));
-  assert_int_equal(load_forged(&s, many, 56 + 16 + 40 * 8 + 8), REMIXDB_CORRUPT);
+  FAILS(load_forged(&s, many, 56 + 16 + 40 * 8 + 8), REMIXDB_CORRUPT);
   free(many);
 
   // the first anchor is not empty
@@ -441,14 +442,14 @@ static void test_forged(void **state) {
   store32le(b + 56, 1);
   b[72] = 0;
   memcpy(b + 73, buf + 72, len - 72);
-  assert_int_equal(load_forged(&s, b, len + 1), REMIXDB_CORRUPT);
+  FAILS(load_forged(&s, b, len + 1), REMIXDB_CORRUPT);
   // a table's keys lie outside of its partition
   const uint32_t alen = s.v->parts[1]->alen;
   memcpy(b, buf, part1 + 16 + alen);
   store32le(b + part1, alen + 1);
   b[part1 + 16 + alen] = 0;
   memcpy(b + part1 + 16 + alen + 1, buf + part1 + 16 + alen, len - (part1 + 16 + alen));
-  assert_int_equal(load_forged(&s, b, len + 1), REMIXDB_CORRUPT);
+  FAILS(load_forged(&s, b, len + 1), REMIXDB_CORRUPT);
 
   // anything at all
   for (uint64_t seed = 1; seed <= 3000; seed++) {
@@ -473,7 +474,7 @@ static void test_forged_young(void **state) {
   (void)state;
   struct store s;
   store_init(&s, 10);
-  ok(version_save(&s.p.ctx, s.v));
+  OK(version_save(&s.p.ctx, s.v));
   size_t len;
   uint8_t *buf = current_get(&s, &len), *b = calloc(1, len + 64);
   const struct part *const p1 = s.v->parts[1], *const p2 = s.v->parts[2];
@@ -489,7 +490,7 @@ static void test_forged_young(void **state) {
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->young->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->remix->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p1->remix->number), len);
-  assert_int_equal(list(&s), REMIXDB_CORRUPT);  // which opens nothing
+  FAILS(list(&s), REMIXDB_CORRUPT);  // which opens nothing
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p1->young->runs[0]->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, s.v->next_file), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, UINT64_MAX), len);
@@ -499,7 +500,7 @@ static void test_forged_young(void **state) {
   // how many tables are its: none, too few, too many, all, more than all, only the low half looked at
   for (uint64_t n = 0; n < 40; n++) FORGED(n == 2 ? REMIXDB_OK : REMIXDB_CORRUPT, store64le(b + part1 + 24, n), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, 5), len);
-  assert_int_equal(list(&s), REMIXDB_CORRUPT);
+  FAILS(list(&s), REMIXDB_CORRUPT);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, UINT64_MAX), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, 2ull + (1ull << 32)), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part2 + 24, 2), len);
@@ -537,7 +538,7 @@ static void test_forged_young(void **state) {
   uint8_t head[56 + 32 + 8] = {0};
   memcpy(head, buf, 56);
   store32le(head + 12, 1);
-  assert_int_equal(load_forged(&s, head, sizeof(head)), REMIXDB_CORRUPT);
+  FAILS(load_forged(&s, head, sizeof(head)), REMIXDB_CORRUPT);
 
   for (uint64_t seed = 1; seed <= 3000; seed++) {
     uint64_t rng = seed;
@@ -571,14 +572,14 @@ static void test_young_outside(void **state) {
       free(what);
     }
     remix_make_young(views[1]);
-    ok(part_create(kref("", 0), NULL, NULL, &parts[0]));
-    ok(part_create(s.k.keys[50], views[0], views[1], &parts[1]));
-    ok(part_create(s.k.keys[100], NULL, NULL, &parts[2]));
-    ok(version_create(parts, 3, &v));
+    OK(part_create(kref("", 0), NULL, NULL, &parts[0]));
+    OK(part_create(s.k.keys[50], views[0], views[1], &parts[1]));
+    OK(part_create(s.k.keys[100], NULL, NULL, &parts[2]));
+    OK(version_create(parts, 3, &v));
     v->store_id = PLACE_STORE_ID;
     v->number = v->log_gen = 1;
     v->next_file = s.p.next;
-    ok(version_save(&s.p.ctx, v));
+    OK(version_save(&s.p.ctx, v));
     assert_int_equal(load(&s), where ? REMIXDB_CORRUPT : REMIXDB_OK);
     if (where) assert_non_null(strstr(err_msg(), "outside of its partition"));
     version_unref(v);
@@ -590,7 +591,7 @@ static void test_missing(void **state) {
   (void)state;
   struct store s;
   store_init(&s, 5);
-  ok(version_save(&s.p.ctx, s.v));
+  OK(version_save(&s.p.ctx, s.v));
   for (uint32_t i = 1; i <= 2; i++) {
     const struct part *const p = s.v->parts[i];
     const uint32_t runs = part_runs(p);
@@ -599,13 +600,13 @@ static void test_missing(void **state) {
       char away[ENV_PATH_MAX + 8];
       (void)snprintf(away, sizeof(away), "%s.away", path);
       assert_int_equal(rename(path, away), 0);
-      assert_int_equal(load(&s), REMIXDB_CORRUPT);
+      FAILS(load(&s), REMIXDB_CORRUPT);
       assert_non_null(strstr(err_msg(), path));
       load_helped(&s);
       assert_int_equal(rename(away, path), 0);
     }
   }
-  ok(load(&s));
+  OK(load(&s));
   // of all that is missing it is the first partition's that is told
   const char *first = with_young ? s.v->parts[1]->young->path : s.v->parts[1]->remix->path,
              *second = s.v->parts[2]->remix->path;
@@ -614,13 +615,13 @@ static void test_missing(void **state) {
   (void)snprintf(away[1], sizeof(away[1]), "%s.away", second);
   assert_int_equal(rename(first, away[0]), 0);
   assert_int_equal(rename(second, away[1]), 0);
-  assert_int_equal(load(&s), REMIXDB_CORRUPT);
+  FAILS(load(&s), REMIXDB_CORRUPT);
   assert_non_null(strstr(err_msg(), first));
   for (int i = 0; i < 20; i++) load_helped(&s);
   assert_int_equal(rename(away[0], first), 0);
   assert_int_equal(rename(away[1], second), 0);
   s.p.ctx.store_id++;  // of another store
-  assert_int_equal(load(&s), REMIXDB_CORRUPT);
+  FAILS(load(&s), REMIXDB_CORRUPT);
   s.p.ctx.store_id--;
   store_fini(&s);
 }
@@ -631,7 +632,7 @@ static void test_save_fails(void **state) {
   (void)state;
   struct store s;
   store_init(&s, 6);
-  ok(version_save(&s.p.ctx, s.v));
+  OK(version_save(&s.p.ctx, s.v));
   size_t old_len, len;
   uint8_t *old = current_get(&s, &old_len);
   s.v->number++;
@@ -656,16 +657,16 @@ static void test_save_fails(void **state) {
     s.v->number++;
     fault_io_set(FAULT_SYNC, 2, false);
     atomic_store(&fault_io_full, full);
-    assert_int_equal(version_save(&s.p.ctx, s.v), REMIXDB_IO);
+    FAILS(version_save(&s.p.ctx, s.v), REMIXDB_IO);
     assert_true(fault_io_end());
-    ok(load(&s));
+    OK(load(&s));
   }
   // the first one of a store
   char path[ENV_PATH_MAX];
   path_of(&s, FILES_CURRENT, path);
   assert_int_equal(unlink(path), 0);
   fault_io_set(FAULT_WRITE, 1, false);
-  assert_int_equal(version_save(&s.p.ctx, s.v), REMIXDB_NOSPACE);
+  FAILS(version_save(&s.p.ctx, s.v), REMIXDB_NOSPACE);
   assert_true(fault_io_end());
   mem_free(old);
   store_fini(&s);
@@ -675,7 +676,7 @@ static void test_load_fails(void **state) {
   (void)state;
   struct store s;
   store_init(&s, 7);
-  ok(version_save(&s.p.ctx, s.v));
+  OK(version_save(&s.p.ctx, s.v));
   static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ, FAULT_STAT};
   for (uint32_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
     for (int64_t n = 1;; n++) {
@@ -683,16 +684,16 @@ static void test_load_fails(void **state) {
       const enum remixdb_status st = load(&s);
       const bool failed = fault_io_end();
       if (!failed) {
-        ok(st);
+        OK(st);
         assert_true(n > 2);
         break;
       }
-      assert_int_equal(st, REMIXDB_IO);
+      FAILS(st, REMIXDB_IO);
     }
   }
   uint64_t id;
   fault_io_set(FAULT_READ, 1, false);
-  assert_int_equal(version_peek(&s.p.at, &id), REMIXDB_IO);
+  FAILS(version_peek(&s.p.at, &id), REMIXDB_IO);
   (void)fault_io_end();
   store_fini(&s);
 }
@@ -701,7 +702,7 @@ static void test_no_memory(void **state) {
   (void)state;
   struct store s;
   store_init(&s, 8);
-  ok(version_save(&s.p.ctx, s.v));
+  OK(version_save(&s.p.ctx, s.v));
   file_put(&s, "999999.sst", "x", 1);
   for (uint32_t what = 0; what < 6; what++) {
     for (int64_t n = 1;; n++) {
@@ -734,12 +735,12 @@ static void test_no_memory(void **state) {
       }
       const bool failed = fault_mem_end();
       if (!failed) {
-        ok(st);
+        OK(st);
         assert_true(n > 1);
         break;
       }
-      assert_int_equal(st, REMIXDB_NOMEM);
-      ok(load(&s));
+      FAILS(st, REMIXDB_NOMEM);
+      OK(load(&s));
     }
   }
   assert_int_equal(atomic_load(&s.v->parts[1]->refs), 1);
@@ -754,9 +755,9 @@ static void test_clean(void **state) {
   (void)state;
   struct store s;
   store_init(&s, 9);
-  ok(version_save(&s.p.ctx, s.v));
+  OK(version_save(&s.p.ctx, s.v));
   uint32_t nr;
-  ok(version_clean(&s.p.ctx, s.v, &nr));
+  OK(version_clean(&s.p.ctx, s.v, &nr));
   assert_int_equal(nr, 0);
   static const char *const others[] = {
       "LOCK",
@@ -796,25 +797,25 @@ static void test_clean(void **state) {
     sst_name(name, 2000 + i);
     file_put(&s, name, "x", 1);
   }
-  ok(version_clean(&s.p.ctx, s.v, &nr));
+  OK(version_clean(&s.p.ctx, s.v, &nr));
   assert_int_equal(nr, sizeof(gone) / sizeof(gone[0]) + 2 + 100);
   char *now = place_files(&s.p);
   assert_string_equal(now, kept);
-  ok(load(&s));
+  OK(load(&s));
   free(now);
   free(kept);
 
   // what fails says so, and what is named stays
   file_put(&s, "000900.sst", "x", 1);
   fault_io_set(FAULT_LIST, 1, false);
-  assert_int_equal(version_clean(&s.p.ctx, s.v, &nr), REMIXDB_IO);
+  FAILS(version_clean(&s.p.ctx, s.v, &nr), REMIXDB_IO);
   (void)fault_io_end();
   fault_io_set(FAULT_UNLINK, 1, false);
-  assert_int_equal(version_clean(&s.p.ctx, s.v, &nr), REMIXDB_IO);
+  FAILS(version_clean(&s.p.ctx, s.v, &nr), REMIXDB_IO);
   (void)fault_io_end();
-  ok(version_clean(&s.p.ctx, s.v, &nr));
+  OK(version_clean(&s.p.ctx, s.v, &nr));
   assert_int_equal(nr, 1);
-  ok(load(&s));
+  OK(load(&s));
   store_fini(&s);
 }
 
@@ -829,21 +830,21 @@ static void test_too_large(void **state) {
   struct version *const small = version_of(&first, 1);
   small->store_id = PLACE_STORE_ID;
   small->number = small->next_file = small->log_gen = 1;
-  ok(version_save(&p.ctx, small));
+  OK(version_save(&p.ctx, small));
   char *const before = place_files(&p);
   // its partitions are one and the same: all that is asked of them is how long they are
   struct version *const large = calloc(1, sizeof(*large) + NR * sizeof(large->parts[0]));
   struct part *part;
   assert_non_null(large);
-  ok(part_create(kref(bytes, sizeof(bytes)), NULL, NULL, &part));
+  OK(part_create(kref(bytes, sizeof(bytes)), NULL, NULL, &part));
   large->nr_parts = NR;
   for (uint32_t i = 0; i < NR; i++) large->parts[i] = part;
-  assert_int_equal(version_save(&p.ctx, large), REMIXDB_NOMEM);
+  FAILS(version_save(&p.ctx, large), REMIXDB_NOMEM);
   assert_non_null(strstr(err_msg(), "too large"));
   char *const after = place_files(&p);
   assert_string_equal(before, after);
   uint64_t id;
-  ok(version_peek(&p.at, &id));
+  OK(version_peek(&p.at, &id));
   assert_int_equal(id, PLACE_STORE_ID);
   part_unref(part);
   free(large);

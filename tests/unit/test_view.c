@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include "tests/lib/fault.h"
 #include "view/super.h"
 #include "wh/state.h"
@@ -26,8 +28,8 @@ static void world_init(struct world *w) {
   epoch_init(&w->cursors);
   memtables_init(&w->all, &w->epoch, &w->cursors, LIMIT);
   struct part *p;
-  assert_int_equal(part_create(kref("", 0), NULL, NULL, &p), REMIXDB_OK);
-  assert_int_equal(version_create(&p, 1, &w->version), REMIXDB_OK);
+  OK(part_create(kref("", 0), NULL, NULL, &p));
+  OK(version_create(&p, 1, &w->version));
 }
 
 static void world_fini(struct world *w) {
@@ -40,7 +42,7 @@ static void world_fini(struct world *w) {
 
 static struct memtable *memtable_new(struct world *w) {
   struct memtable *m;
-  assert_int_equal(memtable_create(&w->all, &m), REMIXDB_OK);
+  OK(memtable_create(&w->all, &m));
   return m;
 }
 
@@ -81,7 +83,7 @@ static void fill(struct memtable *m, uint32_t nr, uint32_t *at) {
     struct wh_slot s;
     epoch_enter(m->all->epoch, &slot);
     wh_lock(m->wh, kref(at, sizeof(*at)), hash64(at, sizeof(*at)), &s);
-    assert_int_equal(wh_link(&s, val, sizeof(val), false), REMIXDB_OK);
+    OK(wh_link(&s, val, sizeof(val), false));
     wh_stamp(&s, *at + 1);
     wh_unlock(&s);
     epoch_exit(&slot);
@@ -100,7 +102,7 @@ static void test_ahead(void **state) {
   memtables_init(&large, &w.epoch, &w.cursors, limit);
   const size_t chunk = large.chunks.chunk_size;
   struct memtable *m;
-  assert_int_equal(memtable_create(&large, &m), REMIXDB_OK);
+  OK(memtable_create(&large, &m));
   uint32_t at = 0;
   for (size_t before = chunk; wh_memory(m->wh) < limit; fill(m, 500, &at)) {
     const size_t wanted = memtables_target(&large, m, false);
@@ -183,10 +185,10 @@ static void test_no_memory(void **state) {
     fault_mem_set(nth);
     const enum remixdb_status s = memtable_create(&w.all, &m);
     if (!fault_mem_end()) {
-      assert_int_equal(s, REMIXDB_OK);
+      OK(s);
       break;
     }
-    assert_int_equal(s, REMIXDB_NOMEM);
+    FAILS(s, REMIXDB_NOMEM);
     assert_null(w.all.first);
     failures++;
   }

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +26,7 @@
 
 static uint64_t seed_now;  // printed when a check of a random test fails
 
-#define CHECK(cond, ...)                                        \
+#define CHECK_SAYS(cond, ...)                                   \
   do {                                                          \
     if (!(cond)) {                                              \
       print_error("seed %llu: ", (unsigned long long)seed_now); \
@@ -82,20 +84,20 @@ struct replay {
 
 static enum remixdb_status replay_check(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct replay *const r = arg;
-  CHECK(seq == r->next, "record %llu where %llu should be", (unsigned long long)seq, (unsigned long long)r->next);
-  CHECK(seq <= r->m->nr, "record %llu was never appended", (unsigned long long)seq);
+  CHECK_SAYS(seq == r->next, "record %llu where %llu should be", (unsigned long long)seq, (unsigned long long)r->next);
+  CHECK_SAYS(seq <= r->m->nr, "record %llu was never appended", (unsigned long long)seq);
   const struct kv_rec want = rec_of(r->m->tags[seq]);
   const bool same = rec->klen == want.klen && rec->vlen == want.vlen && rec->tomb == want.tomb &&
                     memcmp(rec->key, want.key, want.klen) == 0 && memcmp(rec->val, want.val, want.vlen) == 0;
-  CHECK(same, "record %llu is not the one appended", (unsigned long long)seq);
+  CHECK_SAYS(same, "record %llu is not the one appended", (unsigned long long)seq);
   r->next++;
   return REMIXDB_OK;
 }
 
 static void check_recovered(const struct model *m, const struct wal_recovery *rec) {
   const unsigned long long synced = m->synced, found = rec->last_seq;
-  CHECK(found >= synced, "%llu were synced, %llu recovered", synced, found);
-  CHECK(found == m->oldest_seq || m->ends[found], "half a batch was recovered");
+  CHECK_SAYS(found >= synced, "%llu were synced, %llu recovered", synced, found);
+  CHECK_SAYS(found == m->oldest_seq || m->ends[found], "half a batch was recovered");
 }
 
 static enum remixdb_status open_as(const struct env_dir *dir, const struct model *m, bool read_only,
@@ -105,7 +107,7 @@ static enum remixdb_status open_as(const struct env_dir *dir, const struct model
   *out = NULL;
   const enum remixdb_status s = wal_open(&o, m->oldest_gen, m->oldest_seq, m->fresh, replay_check, &r, rec, out);
   assert_int_equal(s == REMIXDB_OK, *out != NULL);
-  if (s == REMIXDB_OK) CHECK(rec->last_seq + 1 == r.next, "last_seq is not of the last record");
+  if (s == REMIXDB_OK) CHECK_SAYS(rec->last_seq + 1 == r.next, "last_seq is not of the last record");
   return s;
 }
 
@@ -178,8 +180,8 @@ static enum remixdb_status release_model(struct wal *w, struct model *m) {
 static struct simdisk *disk_create(void) {
   struct simdisk *const d = simdisk_create();
   struct env *const e = simdisk_env(d);
-  assert_int_equal(env_mkdir(ENV_PATHS(e), DIR), REMIXDB_OK);
-  assert_int_equal(paths_sync_dir(e, "/"), REMIXDB_OK);
+  OK(env_mkdir(ENV_PATHS(e), DIR));
+  OK(paths_sync_dir(e, "/"));
   return d;
 }
 
@@ -189,13 +191,13 @@ static void check_image(struct simdisk *d, const struct model *m) {
   struct wal_recovery rec;
   const uint64_t changes = simdisk_changes(d);
   const enum remixdb_status s = open_as(simdisk_dir(simdisk_env(d), DIR), m, true, &rec, &w);
-  CHECK(s == REMIXDB_OK, "status %d after a crash", s);
+  CHECK_SAYS(s == REMIXDB_OK, "status %d after a crash", s);
   check_recovered(m, &rec);
   uint64_t gen;
-  assert_int_equal(wal_begin(w, 10, &gen), REMIXDB_READONLY);
-  assert_int_equal(wal_sync(w), REMIXDB_OK);
-  assert_int_equal(wal_flush(w), REMIXDB_OK);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  FAILS(wal_begin(w, 10, &gen), REMIXDB_READONLY);
+  OK(wal_sync(w));
+  OK(wal_flush(w));
+  OK(wal_close(w));
   assert_int_equal(simdisk_changes(d), changes);
 }
 
@@ -232,23 +234,23 @@ static void test_round_trip(void **state) {
   struct wal_stats st;
   uint64_t rng = 1;
   for (int round = 0; round < 4; round++) {
-    assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
+    OK(open_model(simdisk_dir(e, DIR), m, &w));
     const uint64_t before = m->nr;
     if (round > 0) assert_int_equal(before, 1000 * (unsigned)round);
-    for (int i = 0; i < 1000; i++) assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
+    for (int i = 0; i < 1000; i++) OK(append(w, m, &rng, 1));
     wal_stats(w, &st);
     assert_int_equal(st.records, 1000);
     assert_true(st.buffer_bytes >= 4 * WAL_BUF);
     assert_true(st.frames >= st.bytes / WAL_BUF);
     assert_true(wal_segment_bytes(w) >= HEAD + st.bytes);
     assert_true(wal_durable_seq(w) == before);
-    if (round == 1) assert_int_equal(sync_model(w, m), REMIXDB_OK);
-    if (round == 2) assert_int_equal(wal_flush(w), REMIXDB_OK);
-    assert_int_equal(wal_close(w), REMIXDB_OK);
+    if (round == 1) OK(sync_model(w, m));
+    if (round == 2) OK(wal_flush(w));
+    OK(wal_close(w));
   }
-  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(e, DIR), m, &w));
   assert_int_equal(m->nr, 4000);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
   free(m);
   simdisk_destroy(d);
 }
@@ -264,17 +266,17 @@ static void test_format(void **state) {
   m->oldest_gen = 7;
   m->oldest_seq = 41;
   const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE};
-  assert_int_equal(wal_open(&o, 7, 41, true, NULL, NULL, NULL, &w), REMIXDB_OK);
-  assert_int_equal(wal_begin(w, 100, &gen), REMIXDB_OK);
+  OK(wal_open(&o, 7, 41, true, NULL, NULL, NULL, &w));
+  OK(wal_begin(w, 100, &gen));
   assert_int_equal(gen, 7);
   assert_int_equal(wal_put(w, kref("key", 3), "value", 5, false), 42);
   assert_int_equal(wal_put(w, kref("gone", 4), NULL, 0, true), 43);
   wal_end(w);
-  assert_int_equal(wal_sync(w), REMIXDB_OK);
-  assert_int_equal(wal_begin(w, 3, &gen), REMIXDB_OK);
+  OK(wal_sync(w));
+  OK(wal_begin(w, 3, &gen));
   assert_int_equal(wal_put(w, kref("", 0), "", 0, false), 44);
   wal_end(w);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
 
   assert_true(simdisk_peek(d, DIR "/wal-0", 0, b, sizeof(b)));
   assert_memory_equal(b, "#REMXWAL", 8);
@@ -323,7 +325,7 @@ static struct wal *open_steps(struct simdisk *d, struct model *m, uint32_t step)
   struct replay r = {m, m->oldest_seq + 1};
   struct wal_recovery rec;
   struct wal *w;
-  assert_int_equal(wal_open(&o, m->oldest_gen, m->oldest_seq, m->fresh, replay_check, &r, &rec, &w), REMIXDB_OK);
+  OK(wal_open(&o, m->oldest_gen, m->oldest_seq, m->fresh, replay_check, &r, &rec, &w));
   m->gen = wal_gen(w);
   m->fresh = false;
   return w;
@@ -340,30 +342,30 @@ static void test_small(void **state) {
   struct wal *w = open_steps(d, m, step);
   assert_int_equal(simdisk_size(d, DIR "/wal-0"), step);
   for (int round = 0; round < 3; round++) {
-    while (wal_segment_bytes(w) < 3 * step) assert_int_equal(append(w, m, &rng, 3), REMIXDB_OK);
-    assert_int_equal(sync_model(w, m), REMIXDB_OK);
+    while (wal_segment_bytes(w) < 3 * step) OK(append(w, m, &rng, 3));
+    OK(sync_model(w, m));
     assert_true(simdisk_used(d) < (uint64_t)(nr_files(d) + 1) * 5 * step);
-    assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
-    assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
-    assert_int_equal(release_model(w, m), REMIXDB_OK);
-    assert_int_equal(wal_prepare(w), REMIXDB_OK);
+    OK(wal_switch(w, switched, m));
+    OK(append(w, m, &rng, 1));
+    OK(release_model(w, m));
+    OK(wal_prepare(w));
     if (round) continue;
     assert_true(nr_files(d) > 1);
-    assert_int_equal(wal_shed(w), REMIXDB_OK);
+    OK(wal_shed(w));
     assert_int_equal(nr_files(d), 1);
     wal_stats(w, &st);
     assert_int_equal(st.segments, 1);
     assert_int_equal(st.spare_segments, 0);
-    assert_int_equal(wal_shed(w), REMIXDB_OK);
+    OK(wal_shed(w));
   }
   // a file that cannot be removed is kept, as a spare
   simdisk_fault(d, SIMDISK_UNLINK, 0, 1, EIO);
-  assert_int_equal(wal_shed(w), REMIXDB_IO);
-  assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
-  assert_int_equal(append(w, m, &rng, 2), REMIXDB_OK);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  FAILS(wal_shed(w), REMIXDB_IO);
+  OK(wal_switch(w, switched, m));
+  OK(append(w, m, &rng, 2));
+  OK(wal_close(w));
+  OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
+  OK(wal_close(w));
   free(m);
   simdisk_destroy(d);
 }
@@ -387,14 +389,14 @@ static void test_ahead(void **state) {
   assert_int_equal(simdisk_size(d, DIR "/wal-0"), WAL_FIRST);
   while (wal_segment_bytes(w) < WAL_FIRST / 2 - 4096) {
     assert_false(wal_ahead_pending(w));
-    assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
+    OK(append(w, m, &rng, 1));
   }
   assert_int_equal(nr_files(d), 1);
   for (int segment = 0; segment < 2; segment++) {
     uint32_t helped = 0;
     while (wal_segment_bytes(w) < 4 * step) {
       before = waits(d);
-      assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
+      OK(append(w, m, &rng, 1));
       assert_int_equal(waits(d), before);
       if (!wal_ahead_pending(w)) continue;
       wal_ahead(w);
@@ -408,34 +410,34 @@ static void test_ahead(void **state) {
       // the header has not been synced: nothing is made ready before; nor while there is an older segment, which will
       // serve
       assert_int_equal(nr_files(d), 2);
-      assert_int_equal(sync_model(w, m), REMIXDB_OK);
+      OK(sync_model(w, m));
       wal_ahead(w);
       assert_int_equal(nr_files(d), 2);
-      assert_int_equal(release_model(w, m), REMIXDB_OK);
-      assert_int_equal(wal_prepare(w), REMIXDB_OK);
+      OK(release_model(w, m));
+      OK(wal_prepare(w));
     }
     assert_int_equal(nr_files(d), 2);
     // what was given up is made again
-    assert_int_equal(wal_shed(w), REMIXDB_OK);
+    OK(wal_shed(w));
     assert_int_equal(nr_files(d), 1);
-    while (!wal_ahead_pending(w)) assert_int_equal(append(w, m, &rng, 50), REMIXDB_OK);
+    while (!wal_ahead_pending(w)) OK(append(w, m, &rng, 50));
     wal_ahead(w);
     assert_int_equal(nr_files(d), 2);
     const uint64_t room = (uint64_t)simdisk_size(d, segment ? DIR "/wal-1" : DIR "/wal-0");
     assert_in_range(room, 4 * step, 5 * step);
     assert_int_equal(simdisk_size(d, segment ? DIR "/wal-0" : DIR "/wal-1"), room);
     before = waits(d);
-    assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
+    OK(wal_switch(w, switched, m));
     assert_int_equal(waits(d), before);
   }
   // A segment that nobody made ready is no larger than it must be, nor one that is made ready when the active one is
   // small.
-  assert_int_equal(sync_model(w, m), REMIXDB_OK);
-  assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
+  OK(sync_model(w, m));
+  OK(wal_switch(w, switched, m));
   assert_int_equal(simdisk_size(d, DIR "/wal-2"), WAL_FIRST);
-  assert_int_equal(wal_prepare(w), REMIXDB_OK);
+  OK(wal_prepare(w));
   assert_int_equal(simdisk_size(d, DIR "/wal-3"), WAL_FIRST);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
   free(m);
   simdisk_destroy(d);
 }
@@ -449,9 +451,9 @@ static void test_ahead_alone(void **state) {
   const uint32_t step = 4u << 20;
   uint64_t rng = 32;
   struct wal *const w = open_steps(d, m, step);
-  while (wal_segment_bytes(w) < step) assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
+  while (wal_segment_bytes(w) < step) OK(append(w, m, &rng, 20));
   while (wal_segment_bytes(w) < 3 * step) {
-    assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
+    OK(append(w, m, &rng, 20));
     assert_true((uint64_t)simdisk_size(d, DIR "/wal-0") >= wal_segment_bytes(w) + step / 4 - WAL_BUF - 4096);
     assert_true((uint64_t)simdisk_size(d, DIR "/wal-0") <= wal_segment_bytes(w) + step + step / 4);
   }
@@ -464,28 +466,28 @@ static void test_ahead_alone(void **state) {
   assert_int_equal(simdisk_size(d, DIR "/wal-0"), room);
   assert_int_equal(simdisk_size(d, DIR "/wal-1"), WAL_FIRST);
   // not tried again and again
-  assert_int_equal(append(w, m, &rng, 500), REMIXDB_OK);
+  OK(append(w, m, &rng, 500));
   const uint64_t before = waits(d);
   if (wal_ahead_pending(w)) wal_ahead(w);
   assert_in_range(waits(d) - before, 0, 1);
-  assert_int_equal(sync_model(w, m), REMIXDB_OK);
+  OK(sync_model(w, m));
   simdisk_space(d, UINT64_MAX);
-  assert_int_equal(wal_prepare(w), REMIXDB_OK);
+  OK(wal_prepare(w));
   assert_true(simdisk_size(d, DIR "/wal-1") >= simdisk_size(d, DIR "/wal-0"));
-  assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
-  assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
+  OK(wal_switch(w, switched, m));
+  OK(append(w, m, &rng, 20));
   // after an error that stays nothing is done
-  assert_int_equal(sync_model(w, m), REMIXDB_OK);
+  OK(sync_model(w, m));
   while ((uint64_t)simdisk_size(d, DIR "/wal-1") > wal_segment_bytes(w) + step / 2 - WAL_BUF)
-    assert_int_equal(append(w, m, &rng, 20), REMIXDB_OK);
+    OK(append(w, m, &rng, 20));
   assert_true(wal_ahead_pending(w));
   simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
-  assert_int_equal(wal_sync(w), REMIXDB_IO);
+  FAILS(wal_sync(w), REMIXDB_IO);
   simdisk_fault(d, SIMDISK_SYNC, 0, 0, 0);
   const uint64_t changes = simdisk_changes(d);
   wal_ahead(w);
   assert_int_equal(simdisk_changes(d), changes);
-  assert_int_equal(wal_close(w), REMIXDB_IO);
+  FAILS(wal_close(w), REMIXDB_IO);
   free(m);
   simdisk_destroy(d);
 }
@@ -499,44 +501,44 @@ static void test_switch_and_recycle(void **state) {
   struct wal_stats st;
   uint64_t rng = 2;
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(e, DIR), m, &w));
   for (int i = 0; i < 5; i++) {  // nothing released: five more files
-    for (int k = 0; k < 50; k++) assert_int_equal(append(w, m, &rng, 1 + (uint32_t)pick(&rng, 3)), REMIXDB_OK);
-    if (i & 1) assert_int_equal(wal_prepare(w), REMIXDB_OK);
+    for (int k = 0; k < 50; k++) OK(append(w, m, &rng, 1 + (uint32_t)pick(&rng, 3)));
+    if (i & 1) OK(wal_prepare(w));
     const uint64_t gen = m->gen;
-    assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
+    OK(wal_switch(w, switched, m));
     assert_int_equal(m->gen, gen + 1);
     assert_int_equal(wal_gen(w), gen + 1);
     assert_int_equal(wal_segment_bytes(w), HEAD);
   }
   assert_int_equal(nr_files(d), 6);
-  assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
+  OK(append(w, m, &rng, 1));
   wal_stats(w, &st);
   assert_int_equal(st.segments, 6);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
-  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
+  OK(wal_close(w));
+  OK(open_model(simdisk_dir(e, DIR), m, &w));
   assert_int_equal(nr_files(d), 7);
-  assert_int_equal(release_model(w, m), REMIXDB_OK);  // one active, two spares
+  OK(release_model(w, m));  // one active, two spares
   assert_int_equal(nr_files(d), 3);
   wal_stats(w, &st);
   assert_int_equal(st.segments, 1);
   assert_int_equal(st.spare_segments, 2);
   for (int i = 0; i < 8; i++) {  // the files go round
-    for (int k = 0; k < 20; k++) assert_int_equal(append(w, m, &rng, 2), REMIXDB_OK);
-    assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
-    for (int k = 0; k < 5; k++) assert_int_equal(append(w, m, &rng, 2), REMIXDB_OK);
-    assert_int_equal(release_model(w, m), REMIXDB_OK);
+    for (int k = 0; k < 20; k++) OK(append(w, m, &rng, 2));
+    OK(wal_switch(w, switched, m));
+    for (int k = 0; k < 5; k++) OK(append(w, m, &rng, 2));
+    OK(release_model(w, m));
     assert_int_equal(nr_files(d), 3);
   }
-  assert_int_equal(wal_release(w, UINT64_MAX), REMIXDB_OK);  // the active one stays whatever is asked
-  assert_int_equal(append(w, m, &rng, 2), REMIXDB_OK);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_release(w, UINT64_MAX));  // the active one stays whatever is asked
+  OK(append(w, m, &rng, 2));
+  OK(wal_close(w));
   const uint64_t nr = m->nr;
   check_image(d, m);
-  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(e, DIR), m, &w));
   assert_int_equal(m->nr, nr);
   assert_int_equal(nr_files(d), 2);  // those that were kept went with the end, and this is another one
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
   free(m);
   simdisk_destroy(d);
 }
@@ -548,27 +550,27 @@ static void test_large_batches(void **state) {
   struct model *const m = model_create();
   struct wal *w;
   uint64_t rng = 3, gen;
-  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(e, DIR), m, &w));
   for (int i = 0; i < 3; i++) {
-    assert_int_equal(append(w, m, &rng, 10), REMIXDB_OK);
-    assert_int_equal(append(w, m, &rng, 4000), REMIXDB_OK);
+    OK(append(w, m, &rng, 10));
+    OK(append(w, m, &rng, 4000));
   }
   struct wal_stats st;
   wal_stats(w, &st);
   assert_int_equal(st.buffer_bytes, 4 * WAL_BUF);  // what the batches took was given back
-  assert_int_equal(wal_begin(w, (size_t)2 << 30, &gen), REMIXDB_TOOBIG);
+  FAILS(wal_begin(w, (size_t)2 << 30, &gen), REMIXDB_TOOBIG);
   // a begin whose caller then has nothing to say
-  assert_int_equal(wal_begin(w, 1000, &gen), REMIXDB_OK);
+  OK(wal_begin(w, 1000, &gen));
   wal_end(w);
-  assert_int_equal(wal_begin(w, 1000000, &gen), REMIXDB_OK);
+  OK(wal_begin(w, 1000000, &gen));
   wal_end(w);
-  assert_int_equal(wal_begin(w, 0, &gen), REMIXDB_OK);
+  OK(wal_begin(w, 0, &gen));
   wal_end(w);
-  assert_int_equal(append(w, m, &rng, 4000), REMIXDB_OK);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
-  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
+  OK(append(w, m, &rng, 4000));
+  OK(wal_close(w));
+  OK(open_model(simdisk_dir(e, DIR), m, &w));
   assert_int_equal(m->nr, 3 * 4010 + 4000);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
   free(m);
   simdisk_destroy(d);
 }
@@ -585,14 +587,14 @@ static void test_replay_status(void **state) {
   struct model *const m = model_create();
   struct wal *w;
   uint64_t rng = 4;
-  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
-  for (int i = 0; i < 5; i++) assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(e, DIR), m, &w));
+  for (int i = 0; i < 5; i++) OK(append(w, m, &rng, 1));
+  OK(wal_close(w));
   const struct wal_opts o = {.dir = simdisk_dir(e, DIR), .store_id = STORE};
   const uint64_t changes = simdisk_changes(d);
-  assert_int_equal(wal_open(&o, 1, 0, false, replay_refuse, NULL, NULL, &w), REMIXDB_NOMEM);
+  FAILS(wal_open(&o, 1, 0, false, replay_refuse, NULL, NULL, &w), REMIXDB_NOMEM);
   assert_null(w);
-  assert_int_equal(wal_open(&o, 1, 1, false, NULL, NULL, NULL, &w), REMIXDB_CORRUPT);  // the numbers do not follow
+  FAILS(wal_open(&o, 1, 1, false, NULL, NULL, NULL, &w), REMIXDB_CORRUPT);  // the numbers do not follow
   assert_int_equal(simdisk_changes(d), changes);
   free(m);
   simdisk_destroy(d);
@@ -607,7 +609,7 @@ static void crash_round(struct simdisk **disk, struct model *m, uint64_t *rng) {
   if (pick(rng, 4) == 0) simdisk_short_io(d, rng_next(rng) | 1);
   if (pick(rng, 4) != 0) simdisk_power_off(d, pick(rng, pick(rng, 2) ? 12 : 60));
   enum remixdb_status s = open_model(simdisk_dir(simdisk_env(d), DIR), m, &w);
-  CHECK(s == REMIXDB_OK || (s == REMIXDB_IO && simdisk_is_off(d)), "open: status %d", s);
+  CHECK_SAYS(s == REMIXDB_OK || (s == REMIXDB_IO && simdisk_is_off(d)), "open: status %d", s);
   const uint64_t nr_ops = s == REMIXDB_OK ? pick(rng, 40) : 0;
   for (uint64_t i = 0; i < nr_ops && s == REMIXDB_OK; i++) {
     const uint64_t dice = pick(rng, 100);
@@ -619,7 +621,8 @@ static void crash_round(struct simdisk **disk, struct model *m, uint64_t *rng) {
     else if (dice < 88) s = wal_mark(w);
     else if (dice < 96) s = wal_switch(w, switched, m);
     else s = release_model(w, m);
-    CHECK(s == REMIXDB_OK || (s == REMIXDB_IO && simdisk_is_off(d)), "op %llu: status %d", (unsigned long long)dice, s);
+    CHECK_SAYS(s == REMIXDB_OK || (s == REMIXDB_IO && simdisk_is_off(d)), "op %llu: status %d",
+               (unsigned long long)dice, s);
   }
   if (w) {
     if (!simdisk_is_off(d) && pick(rng, 4) != 0)
@@ -663,15 +666,15 @@ static void test_process_death(void **state) {
   struct model *const m = model_create();
   struct wal *w;
   uint64_t rng = 9;
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
-  for (int i = 0; i < 100; i++) assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
-  assert_int_equal(wal_flush(w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
+  for (int i = 0; i < 100; i++) OK(append(w, m, &rng, 1));
+  OK(wal_flush(w));
   const uint64_t flushed = m->nr;
-  assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
+  OK(append(w, m, &rng, 1));
   simdisk_fault(d, SIMDISK_WRITE, 0, UINT64_MAX, EIO);
-  assert_int_equal(wal_close(w), REMIXDB_IO);
+  FAILS(wal_close(w), REMIXDB_IO);
   simdisk_fault(d, SIMDISK_WRITE, 0, 0, 0);
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
   assert_int_equal(m->nr, flushed);
   // opening made it durable: a power cut now changes nothing
   simdisk_power_off(d, 0);
@@ -680,7 +683,7 @@ static void test_process_death(void **state) {
     check_image(c, m);
     simdisk_destroy(c);
   }
-  assert_int_equal(wal_close(w), REMIXDB_IO);  // nothing was left to do, not even to mark, but to give room back
+  FAILS(wal_close(w), REMIXDB_IO);  // nothing was left to do, not even to mark, but to give room back
   free(m);
   simdisk_destroy(d);
 }
@@ -703,25 +706,25 @@ static struct simdisk *damage_disk(struct model *m, uint64_t seed, bool closed, 
   struct wal *w;
   uint64_t rng = seed;
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
   for (int seg = 0; seg < 5; seg++) {
     for (int i = 0; i < 12; i++) {
-      assert_int_equal(append(w, m, &rng, 1 + (uint32_t)pick(&rng, 3)), REMIXDB_OK);
-      if (i % 3 == 0) assert_int_equal(wal_flush(w), REMIXDB_OK);
-      if (i % 5 == 0) assert_int_equal(sync_model(w, m), REMIXDB_OK);
+      OK(append(w, m, &rng, 1 + (uint32_t)pick(&rng, 3)));
+      if (i % 3 == 0) OK(wal_flush(w));
+      if (i % 5 == 0) OK(sync_model(w, m));
     }
-    if (seg < 4) assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
-    if (seg == 1) assert_int_equal(release_model(w, m), REMIXDB_OK);
+    if (seg < 4) OK(wal_switch(w, switched, m));
+    if (seg == 1) OK(release_model(w, m));
   }
-  assert_int_equal(sync_model(w, m), REMIXDB_OK);
+  OK(sync_model(w, m));
   *proven = wal_segment_bytes(w);
-  assert_int_equal(append(w, m, &rng, 2), REMIXDB_OK);
+  OK(append(w, m, &rng, 2));
   if (closed) {
-    assert_int_equal(sync_model(w, m), REMIXDB_OK);
+    OK(sync_model(w, m));
     *proven = wal_segment_bytes(w);
-    assert_int_equal(wal_close(w), REMIXDB_OK);
+    OK(wal_close(w));
   } else {
-    assert_int_equal(wal_flush(w), REMIXDB_OK);
+    OK(wal_flush(w));
     die(d, w);
   }
   return d;
@@ -754,17 +757,17 @@ static void test_flips(void **state) {
       struct wal_recovery rec;
       const enum remixdb_status s = open_as(simdisk_dir(simdisk_env(d), DIR), m, true, &rec, &w);
       const bool watermark = off >= LEVEL && off < LEVEL_END;
-      CHECK(s == REMIXDB_CORRUPT || off >= durable || watermark,
-            "generation %llu, byte %llu before %llu flipped: status %d", (unsigned long long)gen,
-            (unsigned long long)off, (unsigned long long)durable, s);
-      CHECK(s == REMIXDB_OK || s == REMIXDB_CORRUPT, "status %d", s);
-      CHECK(s == REMIXDB_OK || !watermark, "a watermark damaged, and nothing else");
+      CHECK_SAYS(s == REMIXDB_CORRUPT || off >= durable || watermark,
+                 "generation %llu, byte %llu before %llu flipped: status %d", (unsigned long long)gen,
+                 (unsigned long long)off, (unsigned long long)durable, s);
+      CHECK_SAYS(s == REMIXDB_OK || s == REMIXDB_CORRUPT, "status %d", s);
+      CHECK_SAYS(s == REMIXDB_OK || !watermark, "a watermark damaged, and nothing else");
       if (s == REMIXDB_OK) {
         assert_true(rec.last_seq >= m->synced);
         if (gen < m->gen) assert_int_equal(rec.last_seq, m->nr);
-        assert_int_equal(wal_close(w), REMIXDB_OK);
+        OK(wal_close(w));
       } else {
-        CHECK(strstr(err_msg(), DIR) != NULL, "a message without the place");
+        CHECK_SAYS(strstr(err_msg(), DIR) != NULL, "a message without the place");
       }
       assert_true(simdisk_flip(d, name, off, mask));
     }
@@ -794,17 +797,17 @@ static void test_rubbish(void **state) {
       if (how < 2 && off + len <= size) assert_true(simdisk_poke(d, path, off, bytes, len));
       if (how == 2) {
         int fd;
-        assert_int_equal(env_open(ENV_PATHS(simdisk_env(d)), path, ENV_READ | ENV_WRITE, &fd), REMIXDB_OK);
-        assert_int_equal(env_truncate(simdisk_env(d), fd, path, off), REMIXDB_OK);
-        assert_int_equal(env_sync_all(simdisk_env(d), fd, path), REMIXDB_OK);
-        assert_int_equal(env_close(simdisk_env(d), fd, path), REMIXDB_OK);
+        OK(env_open(ENV_PATHS(simdisk_env(d)), path, ENV_READ | ENV_WRITE, &fd));
+        OK(env_truncate(simdisk_env(d), fd, path, off));
+        OK(env_sync_all(simdisk_env(d), fd, path));
+        OK(env_close(simdisk_env(d), fd, path));
       }
     }
     struct wal *w;
     struct wal_recovery rec;
     const enum remixdb_status s = open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w);
-    CHECK(s == REMIXDB_OK || s == REMIXDB_CORRUPT, "status %d", s);
-    if (s == REMIXDB_OK) assert_int_equal(wal_close(w), REMIXDB_OK);
+    CHECK_SAYS(s == REMIXDB_OK || s == REMIXDB_CORRUPT, "status %d", s);
+    if (s == REMIXDB_OK) OK(wal_close(w));
     free(m);
     simdisk_destroy(d);
   }
@@ -817,9 +820,9 @@ static void copy_file(struct simdisk *d, const char *from, const char *to) {
   int fd;
   assert_non_null(b);
   assert_true(simdisk_peek(d, from, 0, b, len));
-  assert_int_equal(env_open(ENV_PATHS(e), to, ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
-  assert_int_equal(env_write(e, fd, to, b, len, 0), REMIXDB_OK);
-  assert_int_equal(env_close(e, fd, to), REMIXDB_OK);
+  OK(env_open(ENV_PATHS(e), to, ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_write(e, fd, to, b, len, 0));
+  OK(env_close(e, fd, to));
   free(b);
 }
 
@@ -839,7 +842,7 @@ static void test_wrong_files(void **state) {
     switch (what) {
       case 0:  // the oldest and a middle one are gone
       case 1:
-        assert_int_equal(env_unlink(ENV_PATHS(e), path), REMIXDB_OK);
+        OK(env_unlink(ENV_PATHS(e), path));
         (void)snprintf(said, sizeof(said), "%llu is missing", (unsigned long long)gens[what]);
         break;
       case 2:  // a generation twice
@@ -908,7 +911,7 @@ static void test_wrong_files(void **state) {
     const uint64_t changes = simdisk_changes(d);
     assert_int_equal(open_as(simdisk_dir(e, DIR), m, what < 12 && (what & 1), &rec, &w), want);
     if (w) {
-      assert_int_equal(wal_close(w), REMIXDB_OK);
+      OK(wal_close(w));
     } else {
       assert_int_equal(simdisk_changes(d), changes);
       assert_non_null(strstr(err_msg(), DIR));
@@ -931,7 +934,7 @@ static void test_numbers_at_their_end(void **state) {
     struct wal *w;
     uint8_t head[HEAD];
     m->oldest_seq = UINT64_MAX - below;
-    assert_int_equal(open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w), REMIXDB_CORRUPT);
+    FAILS(open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w), REMIXDB_CORRUPT);
     m->oldest_seq = seq;
     // the newest segment; the version file names it, or leads to the one before
     assert_true(simdisk_peek(d, file_of(d, m->gen), 0, head, HEAD));
@@ -939,10 +942,10 @@ static void test_numbers_at_their_end(void **state) {
     store64le(head + 504, hash64(head, 448));
     assert_true(simdisk_poke(d, file_of(d, m->gen), 0, head, HEAD));
     m->oldest_gen = UINT64_MAX - below;
-    assert_int_equal(open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w), REMIXDB_CORRUPT);
+    FAILS(open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w), REMIXDB_CORRUPT);
     assert_non_null(strstr(err_msg(), DIR));
     m->oldest_gen = gen;
-    assert_int_equal(open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w), REMIXDB_CORRUPT);
+    FAILS(open_as(simdisk_dir(simdisk_env(d), DIR), m, false, &rec, &w), REMIXDB_CORRUPT);
     assert_int_equal(simdisk_changes(d), changes);
     free(m);
     simdisk_destroy(d);
@@ -958,17 +961,17 @@ static void test_lost_header(void **state) {
   struct wal *w;
   uint64_t rng = 6;
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_model(simdisk_dir(e, DIR), m, &w), REMIXDB_OK);
-  assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
-  assert_int_equal(sync_model(w, m), REMIXDB_OK);
-  assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
+  OK(open_model(simdisk_dir(e, DIR), m, &w));
+  OK(append(w, m, &rng, 1));
+  OK(sync_model(w, m));
+  OK(wal_switch(w, switched, m));
   for (int i = 0; i < 4; i++) {
-    assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
-    assert_int_equal(wal_flush(w), REMIXDB_OK);
+    OK(append(w, m, &rng, 1));
+    OK(wal_flush(w));
   }
   const uint64_t lost = m->gen;
   simdisk_power_off(d, 0);
-  assert_int_equal(wal_close(w), REMIXDB_IO);
+  FAILS(wal_close(w), REMIXDB_IO);
   struct simdisk *c = NULL;
   // keep what was written but for the new header
   for (uint64_t seed = 0; !c; seed++) {
@@ -984,11 +987,11 @@ static void test_lost_header(void **state) {
   }
   check_image(c, m);
   simdisk_no_allocate(c, true);
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(c), DIR), m, &w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(simdisk_env(c), DIR), m, &w));
   assert_int_equal(m->nr, 1);
   assert_true(m->gen > lost);
-  assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(append(w, m, &rng, 1));
+  OK(wal_close(w));
   m->synced = m->nr;
   check_image(c, m);
   free(m);
@@ -1000,7 +1003,7 @@ static void test_lost_header(void **state) {
 static void append_sized(struct wal *w, size_t nbytes) {
   static const uint8_t zero[REMIXDB_KV_MAX];
   uint64_t gen;
-  assert_int_equal(wal_begin(w, nbytes, &gen), REMIXDB_OK);
+  OK(wal_begin(w, nbytes, &gen));
   while (nbytes > 0) {
     // 1 byte for the empty key, 1 to 3 for the length
     size_t vlen = nbytes < 60000 ? nbytes - 2 : 50000;
@@ -1009,7 +1012,7 @@ static void append_sized(struct wal *w, size_t nbytes) {
     (void)wal_put(w, kref(NULL, 0), zero, (uint32_t)vlen, false);
   }
   wal_end(w);
-  assert_int_equal(wal_flush(w), REMIXDB_OK);
+  OK(wal_flush(w));
 }
 
 static enum remixdb_status open_any(struct simdisk *d, bool fresh, bool read_only, struct wal_recovery *rec,
@@ -1022,7 +1025,7 @@ static enum remixdb_status status_after_flip(struct simdisk *d, const char *path
   struct wal *w;
   assert_true(simdisk_flip(d, path, off, 1));
   const enum remixdb_status s = open_any(d, false, true, NULL, &w);
-  if (s == REMIXDB_OK) assert_int_equal(wal_close(w), REMIXDB_OK);
+  if (s == REMIXDB_OK) OK(wal_close(w));
   assert_true(simdisk_flip(d, path, off, 1));
   return s;
 }
@@ -1034,43 +1037,43 @@ static void test_witnesses(void **state) {
     struct simdisk *const d = disk_create();
     struct wal *w;
     simdisk_no_allocate(d, true);
-    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    OK(open_any(d, true, false, NULL, &w));
     append_sized(w, 20);
     enum remixdb_status want = REMIXDB_CORRUPT;
     switch (what) {
       case 0:  // none: the frame was synced, and nothing behind it says so
-        assert_int_equal(wal_sync(w), REMIXDB_OK);
+        OK(wal_sync(w));
         want = REMIXDB_OK;
         break;
       case 1:  // the header of the next segment
-        assert_int_equal(wal_sync(w), REMIXDB_OK);
-        assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+        OK(wal_sync(w));
+        OK(wal_switch(w, NULL, NULL));
         break;
       case 2:  // the first frame of the next segment
-        assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
-        assert_int_equal(wal_sync(w), REMIXDB_OK);
+        OK(wal_switch(w, NULL, NULL));
+        OK(wal_sync(w));
         append_sized(w, 20);
         break;
       case 3:  // the beginning of the segment after the next
-        assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
-        assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+        OK(wal_switch(w, NULL, NULL));
+        OK(wal_switch(w, NULL, NULL));
         break;
       case 4:  // the watermark of its own segment
-        assert_int_equal(wal_sync(w), REMIXDB_OK);
-        assert_int_equal(wal_mark(w), REMIXDB_OK);
+        OK(wal_sync(w));
+        OK(wal_mark(w));
         break;
       case 5:  // the same, of a clean end; then without it
-        assert_int_equal(wal_close(w), REMIXDB_OK);
+        OK(wal_close(w));
         assert_int_equal(status_after_flip(d, DIR "/wal-0", HEAD + FRAME_HEAD + 5), want);
         assert_true(simdisk_flip(d, DIR "/wal-0", LEVEL + 20, 1));
-        assert_int_equal(open_any(d, false, false, NULL, &w), REMIXDB_OK);
+        OK(open_any(d, false, false, NULL, &w));
         assert_true(simdisk_flip(d, DIR "/wal-1", 0, 1));  // what this opening has begun would be a witness too
         want = REMIXDB_OK;
         break;
       default:  // the watermark of the next one
-        assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
-        assert_int_equal(wal_sync(w), REMIXDB_OK);
-        assert_int_equal(wal_mark(w), REMIXDB_OK);
+        OK(wal_switch(w, NULL, NULL));
+        OK(wal_sync(w));
+        OK(wal_mark(w));
         assert_true(simdisk_flip(d, DIR "/wal-0", LEVEL + 20, 1));
         break;
     }
@@ -1091,27 +1094,27 @@ static void test_lost_segment(void **state) {
     struct wal_recovery rec;
     char path[64];
     simdisk_no_allocate(d, true);
-    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    OK(open_any(d, true, false, NULL, &w));
     append_sized(w, 20);
     const bool second_life = what & 1, marked = what & 2;
     if (second_life) {
-      assert_int_equal(wal_close(w), REMIXDB_OK);
-      assert_int_equal(open_any(d, false, false, NULL, &w), REMIXDB_OK);
+      OK(wal_close(w));
+      OK(open_any(d, false, false, NULL, &w));
     } else {
-      assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+      OK(wal_switch(w, NULL, NULL));
     }
     const uint64_t gen = wal_gen(w);
     append_sized(w, 20);
-    if (marked) assert_int_equal(wal_close(w), REMIXDB_OK);
+    if (marked) OK(wal_close(w));
     else die(d, w);
     (void)snprintf(path, sizeof(path), "%s", file_of(d, gen));
     int fd;
     switch (what / 4) {
-      case 0: assert_int_equal(env_unlink(ENV_PATHS(e), path), REMIXDB_OK); break;
+      case 0: OK(env_unlink(ENV_PATHS(e), path)); break;
       case 1:
-        assert_int_equal(env_open(ENV_PATHS(e), path, ENV_READ | ENV_WRITE, &fd), REMIXDB_OK);
-        assert_int_equal(env_truncate(e, fd, path, HEAD - 1), REMIXDB_OK);
-        assert_int_equal(env_close(e, fd, path), REMIXDB_OK);
+        OK(env_open(ENV_PATHS(e), path, ENV_READ | ENV_WRITE, &fd));
+        OK(env_truncate(e, fd, path, HEAD - 1));
+        OK(env_close(e, fd, path));
         break;
       default:
         // the frames of a second life say that their header is durable, those behind a switch do not
@@ -1124,7 +1127,7 @@ static void test_lost_segment(void **state) {
       assert_non_null(strstr(err_msg(), DIR "/wal-"));
     } else {
       assert_int_equal(rec.nr_records, 1);
-      assert_int_equal(wal_close(w), REMIXDB_OK);
+      OK(wal_close(w));
     }
     simdisk_destroy(d);
   }
@@ -1137,55 +1140,55 @@ static void test_mark(void **state) {
   struct wal *w;
   struct wal_recovery rec;
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+  OK(open_any(d, true, false, NULL, &w));
   uint64_t changes = simdisk_changes(d);
-  assert_int_equal(wal_mark(w), REMIXDB_OK);  // nothing to lose
+  OK(wal_mark(w));  // nothing to lose
   assert_int_equal(simdisk_changes(d), changes);
   append_sized(w, 20);
   changes = simdisk_changes(d);
-  assert_int_equal(wal_mark(w), REMIXDB_OK);  // nothing durable
+  OK(wal_mark(w));  // nothing durable
   assert_int_equal(simdisk_changes(d), changes);
-  assert_int_equal(wal_sync(w), REMIXDB_OK);
+  OK(wal_sync(w));
   changes = simdisk_changes(d);
-  assert_int_equal(wal_mark(w), REMIXDB_OK);
+  OK(wal_mark(w));
   assert_int_equal(simdisk_changes(d), changes + 2);
-  assert_int_equal(wal_mark(w), REMIXDB_OK);
+  OK(wal_mark(w));
   assert_int_equal(simdisk_changes(d), changes + 2);
-  assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
-  assert_int_equal(wal_sync(w), REMIXDB_OK);
+  OK(wal_switch(w, NULL, NULL));
+  OK(wal_sync(w));
   changes = simdisk_changes(d);
-  assert_int_equal(wal_mark(w), REMIXDB_OK);  // the header says all of the segment before it
+  OK(wal_mark(w));  // the header says all of the segment before it
   assert_int_equal(simdisk_changes(d), changes);
   for (int i = 0; i < 2; i++) {
     append_sized(w, 20);
-    assert_int_equal(wal_sync(w), REMIXDB_OK);
+    OK(wal_sync(w));
     changes = simdisk_changes(d);
-    assert_int_equal(wal_mark(w), REMIXDB_OK);
+    OK(wal_mark(w));
     assert_int_equal(simdisk_changes(d), changes + (i == 0 ? 4 : 2));
   }
   changes = simdisk_changes(d);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
   assert_int_equal(simdisk_changes(d), changes);
-  assert_int_equal(open_any(d, false, true, &rec, &w), REMIXDB_OK);
+  OK(open_any(d, false, true, &rec, &w));
   assert_int_equal(rec.nr_records, 3);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
 
   // one that fails stops the log, as a sync that fails does; but not for want of room, which only its own bytes need
-  assert_int_equal(open_any(d, false, false, &rec, &w), REMIXDB_OK);
+  OK(open_any(d, false, false, &rec, &w));
   append_sized(w, 20);
-  assert_int_equal(wal_sync(w), REMIXDB_OK);
+  OK(wal_sync(w));
   simdisk_fault(d, SIMDISK_WRITE, 0, 1, ENOSPC);
-  assert_int_equal(wal_mark(w), REMIXDB_OK);
+  OK(wal_mark(w));
   append_sized(w, 20);
-  assert_int_equal(wal_sync(w), REMIXDB_OK);
+  OK(wal_sync(w));
   simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
-  assert_int_equal(wal_mark(w), REMIXDB_IO);
+  FAILS(wal_mark(w), REMIXDB_IO);
   uint64_t gen;
-  assert_int_equal(wal_begin(w, 20, &gen), REMIXDB_IO);
-  assert_int_equal(wal_close(w), REMIXDB_IO);
-  assert_int_equal(open_any(d, false, true, &rec, &w), REMIXDB_OK);
+  FAILS(wal_begin(w, 20, &gen), REMIXDB_IO);
+  FAILS(wal_close(w), REMIXDB_IO);
+  OK(open_any(d, false, true, &rec, &w));
   assert_int_equal(rec.nr_records, 5);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
   simdisk_destroy(d);
 }
 
@@ -1198,16 +1201,16 @@ static void test_mark_tells_of_frames(void **state) {
     struct simdisk *const d = disk_create();
     struct wal *w;
     uint64_t gen;
-    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    OK(open_any(d, true, false, NULL, &w));
     append_sized(w, 20);
-    assert_int_equal(wal_sync(w), REMIXDB_OK);
+    OK(wal_sync(w));
     append_sized(w, 20);  // written, not synced
     simdisk_fault(d, SIMDISK_SYNC, 0, 1, errnums[i]);
-    assert_int_equal(wal_mark(w), REMIXDB_IO);
-    assert_int_equal(wal_begin(w, 20, &gen), REMIXDB_IO);
-    assert_int_equal(wal_sync(w), REMIXDB_IO);
+    FAILS(wal_mark(w), REMIXDB_IO);
+    FAILS(wal_begin(w, 20, &gen), REMIXDB_IO);
+    FAILS(wal_sync(w), REMIXDB_IO);
     assert_int_equal(wal_durable_seq(w), 1);
-    assert_int_equal(wal_close(w), REMIXDB_IO);
+    FAILS(wal_close(w), REMIXDB_IO);
     simdisk_destroy(d);
   }
 }
@@ -1245,9 +1248,9 @@ static void beside_run(bool mark_first) {
   beside.ops.sync_data = beside_sync;
   beside.env.ops = &beside.ops;
   const struct wal_opts o = {.dir = simdisk_dir(&beside.env, DIR), .store_id = STORE};
-  assert_int_equal(wal_open(&o, 1, 0, true, NULL, NULL, NULL, &w), REMIXDB_OK);
+  OK(wal_open(&o, 1, 0, true, NULL, NULL, NULL, &w));
   append_sized(w, 20);
-  assert_int_equal(wal_sync(w), REMIXDB_OK);
+  OK(wal_sync(w));
   append_sized(w, 20);
   pthread_t first, second;
   void *said[2];
@@ -1261,10 +1264,10 @@ static void beside_run(bool mark_first) {
   atomic_store(&beside.go, true);
   assert_int_equal(pthread_join(first, &said[0]), 0);
   assert_int_equal(pthread_join(second, &said[1]), 0);
-  assert_int_equal((uintptr_t)said[0], REMIXDB_IO);
-  assert_int_equal((uintptr_t)said[1], REMIXDB_IO);
+  FAILS((uintptr_t)said[0], REMIXDB_IO);
+  FAILS((uintptr_t)said[1], REMIXDB_IO);
   assert_int_equal(wal_durable_seq(w), 1);
-  assert_int_equal(wal_close(w), REMIXDB_IO);
+  FAILS(wal_close(w), REMIXDB_IO);
   simdisk_destroy(d);
 }
 
@@ -1281,9 +1284,9 @@ static void test_left_file(void **state) {
     struct simdisk *const d = disk_create();
     struct wal *w;
     struct wal_recovery rec;
-    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    OK(open_any(d, true, false, NULL, &w));
     append_sized(w, 20);
-    assert_int_equal(wal_sync(w), REMIXDB_OK);
+    OK(wal_sync(w));
     if (way == 0) {
       simdisk_fault(d, SIMDISK_ALLOCATE, 0, UINT64_MAX, ENOSPC);
       simdisk_fault(d, SIMDISK_UNLINK, 0, 1, ENOSPC);
@@ -1293,15 +1296,15 @@ static void test_left_file(void **state) {
     assert_int_equal(wal_switch(w, NULL, NULL), way == 0 ? REMIXDB_NOSPACE : REMIXDB_IO);
     simdisk_fault(d, SIMDISK_ALLOCATE, 0, 0, 0);
     assert_int_equal(nr_files(d), 2);
-    assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
+    OK(wal_switch(w, NULL, NULL));
     assert_int_equal(nr_files(d), 2);
     append_sized(w, 20);
-    assert_int_equal(wal_sync(w), REMIXDB_OK);
+    OK(wal_sync(w));
     struct simdisk *const c = simdisk_crash(d, 1);
-    assert_int_equal(wal_close(w), REMIXDB_OK);
-    assert_int_equal(open_any(c, false, true, &rec, &w), REMIXDB_OK);
+    OK(wal_close(w));
+    OK(open_any(c, false, true, &rec, &w));
     assert_int_equal(rec.nr_records, 2);
-    assert_int_equal(wal_close(w), REMIXDB_OK);
+    OK(wal_close(w));
     simdisk_destroy(c);
     simdisk_destroy(d);
   }
@@ -1315,14 +1318,14 @@ static void test_distant_witness(void **state) {
     struct simdisk *const d = disk_create();
     struct wal *w;
     simdisk_no_allocate(d, true);
-    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    OK(open_any(d, true, false, NULL, &w));
     append_sized(w, 20);
     append_sized(w, (1 << 20) - before[i] - 20 - 2 * FRAME_HEAD);
     assert_int_equal(wal_segment_bytes(w), HEAD + (1 << 20) - before[i]);
-    assert_int_equal(wal_sync(w), REMIXDB_OK);
+    OK(wal_sync(w));
     append_sized(w, 20);
     die(d, w);
-    assert_int_equal(status_after_flip(d, DIR "/wal-0", HEAD + FRAME_HEAD + 5), REMIXDB_CORRUPT);
+    FAILS(status_after_flip(d, DIR "/wal-0", HEAD + FRAME_HEAD + 5), REMIXDB_CORRUPT);
     simdisk_destroy(d);
   }
 }
@@ -1339,7 +1342,7 @@ static void test_forged_frames(void **state) {
     struct wal *w;
     struct wal_recovery rec;
     simdisk_no_allocate(d, true);
-    assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+    OK(open_any(d, true, false, NULL, &w));
     append_sized(w, 20);
     append_sized(w, 20);
     die(d, w);
@@ -1358,9 +1361,9 @@ static void test_forged_frames(void **state) {
     store64le(f, hash64_seed(f + 8, sizeof(f) - 8, seed + at));
     assert_int_equal(what == 0, memcmp(f, good, sizeof(f)) == 0);
     assert_true(simdisk_poke(d, DIR "/wal-0", at, f, sizeof(f)));
-    assert_int_equal(open_any(d, false, true, &rec, &w), REMIXDB_OK);
+    OK(open_any(d, false, true, &rec, &w));
     assert_int_equal(rec.nr_records, what == 0 ? 2 : 1);
-    assert_int_equal(wal_close(w), REMIXDB_OK);
+    OK(wal_close(w));
     simdisk_destroy(d);
   }
 }
@@ -1371,17 +1374,17 @@ static void test_fresh_over_leftovers(void **state) {
   struct simdisk *const d = disk_create();
   struct wal *w;
   struct wal_recovery rec;
-  assert_int_equal(open_any(d, true, false, NULL, &w), REMIXDB_OK);
+  OK(open_any(d, true, false, NULL, &w));
   for (int i = 0; i < 3; i++) append_sized(w, 20);
-  assert_int_equal(wal_switch(w, NULL, NULL), REMIXDB_OK);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
-  assert_int_equal(open_any(d, true, false, &rec, &w), REMIXDB_OK);
+  OK(wal_switch(w, NULL, NULL));
+  OK(wal_close(w));
+  OK(open_any(d, true, false, &rec, &w));
   assert_int_equal(rec.nr_records, 0);
   append_sized(w, 20);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
-  assert_int_equal(open_any(d, false, true, &rec, &w), REMIXDB_OK);
+  OK(wal_close(w));
+  OK(open_any(d, false, true, &rec, &w));
   assert_int_equal(rec.nr_records, 1);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
   simdisk_destroy(d);
 }
 
@@ -1394,30 +1397,30 @@ static void test_failed_write_is_sticky(void **state) {
   struct wal *w;
   uint64_t rng = 10, gen;
   char first[512];
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
-  assert_int_equal(append(w, m, &rng, 5), REMIXDB_OK);
-  assert_int_equal(sync_model(w, m), REMIXDB_OK);
-  assert_int_equal(wal_prepare(w), REMIXDB_OK);
-  assert_int_equal(append(w, m, &rng, 5), REMIXDB_OK);
+  OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
+  OK(append(w, m, &rng, 5));
+  OK(sync_model(w, m));
+  OK(wal_prepare(w));
+  OK(append(w, m, &rng, 5));
   simdisk_fault(d, SIMDISK_WRITE, 0, 1, EIO);
-  assert_int_equal(wal_flush(w), REMIXDB_IO);
+  FAILS(wal_flush(w), REMIXDB_IO);
   (void)snprintf(first, sizeof(first), "%s", err_msg());
   assert_non_null(strstr(first, "wal-0"));
   for (int i = 0; i < 3; i++) {
     err_finish(REMIXDB_OK);
-    assert_int_equal(wal_sync(w), REMIXDB_IO);
+    FAILS(wal_sync(w), REMIXDB_IO);
     assert_string_equal(err_msg(), first);
-    assert_int_equal(wal_begin(w, 10, &gen), REMIXDB_IO);
-    assert_int_equal(wal_begin(w, 1000000, &gen), REMIXDB_IO);
-    assert_int_equal(wal_flush(w), REMIXDB_IO);
-    assert_int_equal(wal_switch(w, switched, m), REMIXDB_IO);
-    assert_int_equal(wal_release(w, UINT64_MAX), REMIXDB_IO);
+    FAILS(wal_begin(w, 10, &gen), REMIXDB_IO);
+    FAILS(wal_begin(w, 1000000, &gen), REMIXDB_IO);
+    FAILS(wal_flush(w), REMIXDB_IO);
+    FAILS(wal_switch(w, switched, m), REMIXDB_IO);
+    FAILS(wal_release(w, UINT64_MAX), REMIXDB_IO);
   }
   assert_int_equal(wal_durable_seq(w), 5);
-  assert_int_equal(wal_close(w), REMIXDB_IO);
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
+  FAILS(wal_close(w), REMIXDB_IO);
+  OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
   assert_int_equal(m->nr, 5);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
   free(m);
   simdisk_destroy(d);
 }
@@ -1430,16 +1433,16 @@ static void test_failed_sync_is_sticky(void **state) {
     struct model *const m = model_create();
     struct wal *w;
     uint64_t rng = 11, gen;
-    assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
-    assert_int_equal(append(w, m, &rng, 5), REMIXDB_OK);
+    OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
+    OK(append(w, m, &rng, 5));
     simdisk_fault(d, SIMDISK_SYNC, 0, 1, errnums[i]);
-    assert_int_equal(wal_sync(w), REMIXDB_IO);  // a full disk too: what the system dropped does not come back
-    assert_int_equal(wal_sync(w), REMIXDB_IO);
-    assert_int_equal(wal_begin(w, 10, &gen), REMIXDB_IO);
+    FAILS(wal_sync(w), REMIXDB_IO);  // a full disk too: what the system dropped does not come back
+    FAILS(wal_sync(w), REMIXDB_IO);
+    FAILS(wal_begin(w, 10, &gen), REMIXDB_IO);
     assert_int_equal(wal_durable_seq(w), 0);
-    assert_int_equal(wal_close(w), REMIXDB_IO);
-    assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
-    assert_int_equal(wal_close(w), REMIXDB_OK);
+    FAILS(wal_close(w), REMIXDB_IO);
+    OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
+    OK(wal_close(w));
     free(m);
     simdisk_destroy(d);
   }
@@ -1455,38 +1458,38 @@ static void test_full_disk_at_allocate(void **state) {
   uint64_t rng = 12;
   enum remixdb_status s;
   simdisk_space(d, WAL_PREALLOC);
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
   do s = append(w, m, &rng, 2000);
   while (s == REMIXDB_OK);
-  assert_int_equal(s, REMIXDB_NOSPACE);
+  FAILS(s, REMIXDB_NOSPACE);
   assert_true(wal_segment_bytes(w) > WAL_PREALLOC / 2);
   while (append(w, m, &rng, 1) == REMIXDB_OK) {}  // what is smaller may fit
-  assert_int_equal(append(w, m, &rng, 2000), REMIXDB_NOSPACE);
+  FAILS(append(w, m, &rng, 2000), REMIXDB_NOSPACE);
   // some room is kept, and used up in the end
   const uint64_t before = wal_segment_bytes(w);
   while ((s = append_by(w, m, &rng, 10, wal_begin_last)) == REMIXDB_OK) {
-    if (m->nr % 7 == 0) assert_int_equal(append(w, m, &rng, 2000), REMIXDB_NOSPACE);
+    if (m->nr % 7 == 0) FAILS(append(w, m, &rng, 2000), REMIXDB_NOSPACE);
   }
-  assert_int_equal(s, REMIXDB_NOSPACE);
+  FAILS(s, REMIXDB_NOSPACE);
   assert_in_range(wal_segment_bytes(w) - before, WAL_KEEP_MAX - 200000, WAL_KEEP_MAX + 200000);
-  assert_int_equal(wal_switch(w, switched, m), REMIXDB_NOSPACE);
+  FAILS(wal_switch(w, switched, m), REMIXDB_NOSPACE);
   const uint64_t gen = m->gen;
   assert_int_equal(wal_gen(w), gen);
-  assert_int_equal(sync_model(w, m), REMIXDB_OK);  // what was accepted has its room
+  OK(sync_model(w, m));  // what was accepted has its room
   simdisk_space(d, UINT64_MAX);
-  assert_int_equal(append(w, m, &rng, 2000), REMIXDB_OK);
-  assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
-  assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
+  OK(append(w, m, &rng, 2000));
+  OK(wal_switch(w, switched, m));
+  OK(append(w, m, &rng, 1));
   const uint64_t nr = m->nr;
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(wal_close(w));
   // a store opens on a disk that is full but for a few blocks
   simdisk_space(d, simdisk_used(d) + 4096);
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
   assert_int_equal(m->nr, nr);
-  assert_int_equal(append(w, m, &rng, 1), REMIXDB_NOSPACE);
+  FAILS(append(w, m, &rng, 1), REMIXDB_NOSPACE);
   simdisk_space(d, UINT64_MAX);
-  assert_int_equal(append(w, m, &rng, 1), REMIXDB_OK);
-  assert_int_equal(wal_close(w), REMIXDB_OK);
+  OK(append(w, m, &rng, 1));
+  OK(wal_close(w));
   free(m);
   simdisk_destroy(d);
 }
@@ -1499,42 +1502,42 @@ static void test_full_disk_at_write(void **state) {
   struct wal *w;
   uint64_t rng = 13;
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w), REMIXDB_OK);
-  assert_int_equal(append(w, m, &rng, 10), REMIXDB_OK);
-  assert_int_equal(sync_model(w, m), REMIXDB_OK);
+  OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &w));
+  OK(append(w, m, &rng, 10));
+  OK(sync_model(w, m));
   simdisk_space(d, simdisk_used(d));
   enum remixdb_status s = REMIXDB_OK;
   uint64_t refused = 0;
   for (int i = 0; i < 3000; i++) {
     s = append(w, m, &rng, 1);
     if (s == REMIXDB_OK) continue;
-    assert_int_equal(s, REMIXDB_NOSPACE);
+    FAILS(s, REMIXDB_NOSPACE);
     refused++;
   }
   assert_true(refused > 0);
-  assert_int_equal(wal_flush(w), REMIXDB_NOSPACE);
-  assert_int_equal(wal_sync(w), REMIXDB_NOSPACE);
+  FAILS(wal_flush(w), REMIXDB_NOSPACE);
+  FAILS(wal_sync(w), REMIXDB_NOSPACE);
   assert_true(m->nr > 100);
   assert_int_equal(wal_durable_seq(w), 10);
   simdisk_space(d, UINT64_MAX);
-  assert_int_equal(append(w, m, &rng, 10), REMIXDB_OK);
-  assert_int_equal(sync_model(w, m), REMIXDB_OK);
+  OK(append(w, m, &rng, 10));
+  OK(sync_model(w, m));
   // the header of a new segment, too
-  assert_int_equal(wal_prepare(w), REMIXDB_OK);
+  OK(wal_prepare(w));
   simdisk_space(d, simdisk_used(d));
-  assert_int_equal(append(w, m, &rng, 200), REMIXDB_OK);
-  assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
-  assert_int_equal(wal_sync(w), REMIXDB_NOSPACE);
+  OK(append(w, m, &rng, 200));
+  OK(wal_switch(w, switched, m));
+  FAILS(wal_sync(w), REMIXDB_NOSPACE);
   simdisk_space(d, UINT64_MAX);
-  assert_int_equal(append(w, m, &rng, 10), REMIXDB_OK);
-  assert_int_equal(sync_model(w, m), REMIXDB_OK);
+  OK(append(w, m, &rng, 10));
+  OK(sync_model(w, m));
   simdisk_power_off(d, 0);
   for (uint64_t seed = 0; seed < 5; seed++) {
     struct simdisk *const c = simdisk_crash(d, seed);
     check_image(c, m);
     simdisk_destroy(c);
   }
-  assert_int_equal(wal_close(w), REMIXDB_IO);  // the mark, and nothing else
+  FAILS(wal_close(w), REMIXDB_IO);  // the mark, and nothing else
   simdisk_power_on(d);
   check_image(d, m);
   free(m);
@@ -1563,23 +1566,23 @@ static void test_no_memory(void **state) {
       atomic_store(&mem_fault, fault_after);
       s = open_model(simdisk_dir(simdisk_env(d), DIR), m, &w);
       atomic_store(&mem_fault, NULL);
-      if (s != REMIXDB_OK) assert_int_equal(s, REMIXDB_NOMEM);
+      if (s != REMIXDB_OK) FAILS(s, REMIXDB_NOMEM);
     }
-    assert_int_equal(append(w, m, &rng, 5), REMIXDB_OK);
+    OK(append(w, m, &rng, 5));
     atomic_store(&allocs_left, 0);
     atomic_store(&mem_fault, fault_after);
     const uint64_t nr = m->nr;
-    assert_int_equal(append(w, m, &rng, 4000), REMIXDB_NOMEM);  // needs a buffer of its own
+    FAILS(append(w, m, &rng, 4000), REMIXDB_NOMEM);  // needs a buffer of its own
     assert_int_equal(m->nr, nr);
     const enum remixdb_status s2 = wal_switch(w, switched, m);
-    if (s2 != REMIXDB_OK) assert_int_equal(s2, REMIXDB_NOMEM);
-    assert_int_equal(append(w, m, &rng, 5), REMIXDB_OK);  // needs none
-    assert_int_equal(sync_model(w, m), REMIXDB_OK);
+    if (s2 != REMIXDB_OK) FAILS(s2, REMIXDB_NOMEM);
+    OK(append(w, m, &rng, 5));  // needs none
+    OK(sync_model(w, m));
     atomic_store(&mem_fault, NULL);
-    assert_int_equal(append(w, m, &rng, 4000), REMIXDB_OK);
-    assert_int_equal(wal_switch(w, switched, m), REMIXDB_OK);
-    assert_int_equal(append(w, m, &rng, 5), REMIXDB_OK);
-    assert_int_equal(wal_close(w), REMIXDB_OK);
+    OK(append(w, m, &rng, 4000));
+    OK(wal_switch(w, switched, m));
+    OK(append(w, m, &rng, 5));
+    OK(wal_close(w));
     m->synced = m->nr;
   }
   free(m);
@@ -1603,7 +1606,7 @@ static void test_every_call_fails(void **state) {
       for (int life = 0; life < 3; life++) {
         enum remixdb_status s = open_model(simdisk_dir(simdisk_env(d), DIR), m, &w);
         if (s != REMIXDB_OK) {
-          CHECK(s == REMIXDB_IO, "status %d", s);
+          CHECK_SAYS(s == REMIXDB_IO, "status %d", s);
           continue;
         }
         for (int i = 0; i < 4 && s == REMIXDB_OK; i++) {
@@ -1612,7 +1615,7 @@ static void test_every_call_fails(void **state) {
           if (s == REMIXDB_OK) s = append(w, m, &rng, 2);
           if (s == REMIXDB_OK) s = wal_switch(w, switched, m);
           if (s == REMIXDB_OK && i > 1) s = release_model(w, m);
-          CHECK(s == REMIXDB_OK || s == REMIXDB_IO, "status %d", s);
+          CHECK_SAYS(s == REMIXDB_OK || s == REMIXDB_IO, "status %d", s);
         }
         if (wal_close(w) == REMIXDB_OK) m->synced = m->nr;
       }
@@ -1737,14 +1740,13 @@ static void run_crowd(const struct env_dir *dir) {
   struct wal_recovery rec;
   assert_non_null(c);
   c->m = model_create();
-  assert_int_equal(open_model(dir, c->m, &c->w), REMIXDB_OK);
+  OK(open_model(dir, c->m, &c->w));
   for (int i = 0; i < APPENDERS; i++) {
     a[i] = (struct appender){c, (uint64_t)i + 1};
-    assert_int_equal(thread_start(&threads[i], appender_main, &a[i], "append"), REMIXDB_OK);
+    OK(thread_start(&threads[i], appender_main, &a[i], "append"));
   }
-  for (int i = 0; i < 2; i++)
-    assert_int_equal(thread_start(&threads[APPENDERS + i], syncer_main, c, "sync"), REMIXDB_OK);
-  assert_int_equal(thread_start(&threads[APPENDERS + 2], switcher_main, c, "switch"), REMIXDB_OK);
+  for (int i = 0; i < 2; i++) OK(thread_start(&threads[APPENDERS + i], syncer_main, c, "sync"));
+  OK(thread_start(&threads[APPENDERS + 2], switcher_main, c, "switch"));
   for (int i = 0; i < APPENDERS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
   atomic_store(&c->stop, true);
   for (int i = 0; i < 3; i++) assert_int_equal(pthread_join(threads[APPENDERS + i], NULL), 0);
@@ -1754,13 +1756,13 @@ static void run_crowd(const struct env_dir *dir) {
   struct wal_stats st;
   wal_stats(c->w, &st);
   assert_int_equal(st.records, nr);
-  assert_int_equal(wal_close(c->w), REMIXDB_OK);
+  OK(wal_close(c->w));
   const struct wal_opts o = {.dir = dir, .store_id = STORE};
-  assert_int_equal(wal_open(&o, 1, 0, false, crowd_replay, c, &rec, &c->w), REMIXDB_OK);
+  OK(wal_open(&o, 1, 0, false, crowd_replay, c, &rec, &c->w));
   assert_int_equal(rec.last_seq, nr);
   assert_int_equal(rec.nr_records, nr);
   assert_int_equal(rec.cut_bytes, 0);
-  assert_int_equal(wal_close(c->w), REMIXDB_OK);
+  OK(wal_close(c->w));
   free(c->m);
   free(c);
 }
@@ -1787,10 +1789,10 @@ static void test_threads_on_files(void **state) {
   (void)snprintf(dir, sizeof(dir), "%s/remixdb-wal-XXXXXX", tmp && *tmp ? tmp : "/tmp");
   assert_non_null(mkdtemp(dir));
   struct env_dir held;
-  assert_int_equal(env_dir_open(ENV_PATHS(env_posix()), dir, &held), REMIXDB_OK);
+  OK(env_dir_open(ENV_PATHS(env_posix()), dir, &held));
   run_crowd(&held);
   env_dir_close(&held);
-  assert_int_equal(paths_list(env_posix(), dir, remove_one, dir), REMIXDB_OK);
+  OK(paths_list(env_posix(), dir, remove_one, dir));
   assert_int_equal(rmdir(dir), 0);
 }
 
@@ -1817,12 +1819,12 @@ static void test_threads_and_a_failing_sync(void **state) {
   pthread_t threads[APPENDERS];
   assert_non_null(c);
   simdisk_no_allocate(d, true);
-  assert_int_equal(open_model(simdisk_dir(simdisk_env(d), DIR), m, &c->w), REMIXDB_OK);
+  OK(open_model(simdisk_dir(simdisk_env(d), DIR), m, &c->w));
   simdisk_fault(d, SIMDISK_SYNC, 50, 1, EIO);
-  for (int i = 0; i < APPENDERS; i++) assert_int_equal(thread_start(&threads[i], fail_main, c, "append"), REMIXDB_OK);
+  for (int i = 0; i < APPENDERS; i++) OK(thread_start(&threads[i], fail_main, c, "append"));
   for (int i = 0; i < APPENDERS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
   assert_int_equal(atomic_load(&c->bad), 0);
-  assert_int_equal(wal_close(c->w), REMIXDB_IO);
+  FAILS(wal_close(c->w), REMIXDB_IO);
   free(m);
   free(c);
   simdisk_destroy(d);
@@ -1837,18 +1839,18 @@ static void test_simdisk(void **state) {
   int fd, fd2;
   char b[8];
   unsigned seen[2][2] = {{0, 0}, {0, 0}};
-  assert_int_equal(env_mkdir(ENV_PATHS(e), "/a"), REMIXDB_OK);
-  assert_int_equal(env_mkdir(ENV_PATHS(e), "/a/b"), REMIXDB_OK);
-  assert_int_equal(paths_sync_dir(e, "/"), REMIXDB_OK);
-  assert_int_equal(paths_sync_dir(e, "/a"), REMIXDB_OK);
-  assert_int_equal(env_open(ENV_PATHS(e), "/a/b/f", ENV_READ, &fd), REMIXDB_NOTFOUND);
-  assert_int_equal(env_open(ENV_PATHS(e), "/a/b/f", ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
-  assert_int_equal(env_write(e, fd, "f", "old", 3, 0), REMIXDB_OK);
-  assert_int_equal(env_sync_data(e, fd, "f"), REMIXDB_OK);
-  assert_int_equal(paths_sync_dir(e, "/a/b"), REMIXDB_OK);
-  assert_int_equal(env_write(e, fd, "f", "new", 3, 0), REMIXDB_OK);
-  assert_int_equal(env_close(e, fd, "f"), REMIXDB_OK);
-  assert_int_equal(env_rename(ENV_PATHS(e), "/a/b/f", ENV_PATHS(e), "/a/b/g"), REMIXDB_OK);
+  OK(env_mkdir(ENV_PATHS(e), "/a"));
+  OK(env_mkdir(ENV_PATHS(e), "/a/b"));
+  OK(paths_sync_dir(e, "/"));
+  OK(paths_sync_dir(e, "/a"));
+  FAILS(env_open(ENV_PATHS(e), "/a/b/f", ENV_READ, &fd), REMIXDB_NOTFOUND);
+  OK(env_open(ENV_PATHS(e), "/a/b/f", ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_write(e, fd, "f", "old", 3, 0));
+  OK(env_sync_data(e, fd, "f"));
+  OK(paths_sync_dir(e, "/a/b"));
+  OK(env_write(e, fd, "f", "new", 3, 0));
+  OK(env_close(e, fd, "f"));
+  OK(env_rename(ENV_PATHS(e), "/a/b/f", ENV_PATHS(e), "/a/b/g"));
   assert_int_equal(simdisk_size(d, "/a/b/f"), -1);
   for (uint64_t seed = 0; seed < 200; seed++) {
     struct simdisk *const c = simdisk_crash(d, seed);
@@ -1861,40 +1863,40 @@ static void test_simdisk(void **state) {
     simdisk_destroy(c);
   }
   for (int i = 0; i < 4; i++) assert_true(seen[i / 2][i % 2] > 0);
-  assert_int_equal(paths_sync_dir(e, "/a/b"), REMIXDB_OK);
-  assert_int_equal(env_link(ENV_PATHS(e), "/a/b/g", ENV_PATHS(e), "/a/h"), REMIXDB_OK);
-  assert_int_equal(env_unlink(ENV_PATHS(e), "/a/b/g"), REMIXDB_OK);
+  OK(paths_sync_dir(e, "/a/b"));
+  OK(env_link(ENV_PATHS(e), "/a/b/g", ENV_PATHS(e), "/a/h"));
+  OK(env_unlink(ENV_PATHS(e), "/a/b/g"));
   for (uint64_t seed = 0; seed < 50; seed++) {
     struct simdisk *const c = simdisk_crash(d, seed);
     assert_true(simdisk_size(c, "/a/b/f") < 0);
     simdisk_destroy(c);
   }
-  assert_int_equal(paths_replace_file(e, "/a", "CURRENT", "12345", 5), REMIXDB_OK);
+  OK(paths_replace_file(e, "/a", "CURRENT", "12345", 5));
   for (uint64_t seed = 0; seed < 50; seed++) {
     struct simdisk *const c = simdisk_crash(d, seed);
     assert_true(simdisk_peek(c, "/a/CURRENT", 0, b, 5));
     assert_memory_equal(b, "12345", 5);
     simdisk_destroy(c);
   }
-  assert_int_equal(env_lock(ENV_PATHS(e), "/LOCK", true, &fd), REMIXDB_OK);
-  assert_int_equal(env_lock(ENV_PATHS(e), "/LOCK", true, &fd2), REMIXDB_LOCKED);
-  assert_int_equal(env_lock(ENV_PATHS(e), "/LOCK", false, &fd2), REMIXDB_LOCKED);
-  assert_int_equal(env_close(e, fd, "LOCK"), REMIXDB_OK);
-  assert_int_equal(env_lock(ENV_PATHS(e), "/LOCK", false, &fd), REMIXDB_OK);
-  assert_int_equal(env_lock(ENV_PATHS(e), "/LOCK", false, &fd2), REMIXDB_OK);
+  OK(env_lock(ENV_PATHS(e), "/LOCK", true, &fd));
+  FAILS(env_lock(ENV_PATHS(e), "/LOCK", true, &fd2), REMIXDB_LOCKED);
+  FAILS(env_lock(ENV_PATHS(e), "/LOCK", false, &fd2), REMIXDB_LOCKED);
+  OK(env_close(e, fd, "LOCK"));
+  OK(env_lock(ENV_PATHS(e), "/LOCK", false, &fd));
+  OK(env_lock(ENV_PATHS(e), "/LOCK", false, &fd2));
   env_close_quiet(e, fd);
   env_close_quiet(e, fd2);
-  assert_int_equal(env_open(ENV_PATHS(e), "/t", ENV_READ | ENV_WRITE | ENV_CREATE, &fd), REMIXDB_OK);
-  assert_int_equal(env_write(e, fd, "t", "abcdef", 6, 4094), REMIXDB_OK);
-  assert_int_equal(env_truncate(e, fd, "t", 4097), REMIXDB_OK);
-  assert_int_equal(env_truncate(e, fd, "t", 5000), REMIXDB_OK);
-  assert_int_equal(env_read(e, fd, "t", b, 6, 4094), REMIXDB_OK);
+  OK(env_open(ENV_PATHS(e), "/t", ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_write(e, fd, "t", "abcdef", 6, 4094));
+  OK(env_truncate(e, fd, "t", 4097));
+  OK(env_truncate(e, fd, "t", 5000));
+  OK(env_read(e, fd, "t", b, 6, 4094));
   assert_memory_equal(b, "abc\0\0\0", 6);
   simdisk_space(d, simdisk_used(d));
-  assert_int_equal(env_allocate(e, fd, "t", 0, 1 << 20), REMIXDB_NOSPACE);
+  FAILS(env_allocate(e, fd, "t", 0, 1 << 20), REMIXDB_NOSPACE);
   simdisk_power_off(d, 0);
   (void)e->ops->pwrite(e, fd, "x", 1, 0);
-  assert_int_equal(env_write(e, fd, "t", "x", 1, 0), REMIXDB_IO);
+  FAILS(env_write(e, fd, "t", "x", 1, 0), REMIXDB_IO);
   assert_true(simdisk_is_off(d));
   env_close_quiet(e, fd);
   simdisk_destroy(d);

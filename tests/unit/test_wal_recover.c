@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +23,6 @@
 #define DIR "/db"
 #define HEAD 512u
 #define TAGS 4096u
-
-static void ok(enum remixdb_status s) {
-  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, err_msg());
-}
 
 // What was replayed: a record's value begins with its tag.
 struct seen {
@@ -45,8 +43,8 @@ static enum remixdb_status take(void *arg, uint64_t seq, const struct kv_rec *r)
 static struct simdisk *disk_create(void) {
   struct simdisk *const d = simdisk_create();
   assert_non_null(d);
-  ok(env_mkdir(ENV_PATHS(simdisk_env(d)), DIR));
-  ok(paths_sync_dir(simdisk_env(d), "/"));
+  OK(env_mkdir(ENV_PATHS(simdisk_env(d)), DIR));
+  OK(paths_sync_dir(simdisk_env(d), "/"));
   return d;
 }
 
@@ -55,7 +53,7 @@ static struct wal *open_log(struct env *e, bool fresh) {
   struct wal *w;
   struct wal_recovery rec;
   seen.nr = 0;
-  ok(wal_open(&o, 1, 0, fresh, take, &seen, &rec, &w));
+  OK(wal_open(&o, 1, 0, fresh, take, &seen, &rec, &w));
   return w;
 }
 
@@ -64,7 +62,7 @@ static void append(struct wal *w, uint32_t tag, uint32_t vlen) {
   uint64_t gen;
   memset(val, 'v', vlen);
   memcpy(val, &tag, 4);
-  ok(wal_begin(w, kv_rec_size(3, vlen, false), &gen));
+  OK(wal_begin(w, kv_rec_size(3, vlen, false), &gen));
   (void)wal_put(w, kref("key", 3), val, vlen, false);
   wal_end(w);
 }
@@ -72,7 +70,7 @@ static void append(struct wal *w, uint32_t tag, uint32_t vlen) {
 // One record in a frame of its own, which is in the file.
 static void put(struct wal *w, uint32_t tag, uint32_t vlen) {
   append(w, tag, vlen);
-  ok(wal_flush(w));
+  OK(wal_flush(w));
 }
 
 // What a salvage told of losses.
@@ -164,8 +162,8 @@ static struct env *spy_on(struct simdisk *d) {
 // What was written is on its way when an fsync fails; then the log is opened again.
 static struct wal *open_after_failed_sync(struct simdisk *d, struct wal *w) {
   simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
-  assert_int_equal(wal_sync(w), REMIXDB_IO);
-  assert_int_equal(wal_close(w), REMIXDB_IO);
+  FAILS(wal_sync(w), REMIXDB_IO);
+  FAILS(wal_close(w), REMIXDB_IO);
   spy.from = UINT64_MAX;
   spy.to = 0;
   return open_log(&spy.env, false);
@@ -179,7 +177,7 @@ static void test_written_again(void **state) {
   struct env *const e = spy_on(d);
   struct wal *w = open_log(e, true);
   put(w, 1, 100);
-  ok(wal_sync(w));
+  OK(wal_sync(w));
   const uint64_t at = wal_segment_bytes(w);
   put(w, 2, 100);
   const uint64_t end = wal_segment_bytes(w);
@@ -188,20 +186,20 @@ static void test_written_again(void **state) {
   assert_int_equal(spy.from, at);
   assert_int_equal(spy.to, end);
   put(w, 3, 100);
-  ok(wal_sync(w));
-  ok(wal_close(w));
+  OK(wal_sync(w));
+  OK(wal_close(w));
   spy.from = UINT64_MAX;
   w = open_log(e, false);  // closed well: all of it is known to be durable
   assert_int_equal(seen.nr, 3);
   assert_int_equal(spy.from, UINT64_MAX);
   // who dies without a word leaves the last frames without a proof; the next header is one
   put(w, 4, 100);
-  ok(wal_sync(w));
+  OK(wal_sync(w));
   for (int i = 0; i < 2; i++) {
     simdisk_fault(d, SIMDISK_WRITE, 0, 1, EIO);
     append(w, 5, 100);
-    assert_int_equal(wal_flush(w), REMIXDB_IO);
-    assert_int_equal(wal_close(w), REMIXDB_IO);
+    FAILS(wal_flush(w), REMIXDB_IO);
+    FAILS(wal_close(w), REMIXDB_IO);
     spy.from = UINT64_MAX;
     w = open_log(e, false);
     assert_int_equal(seen.nr, 4);
@@ -209,15 +207,15 @@ static void test_written_again(void **state) {
   }
   // as is, for all of a segment, a later one of which something is durable
   put(w, 6, 100);
-  ok(wal_switch(w, NULL, NULL));
+  OK(wal_switch(w, NULL, NULL));
   put(w, 7, 100);
-  ok(wal_sync(w));
+  OK(wal_sync(w));
   const uint64_t known = wal_segment_bytes(w);
   put(w, 8, 100);
   w = open_after_failed_sync(d, w);
   assert_int_equal(seen.nr, 7);
   assert_int_equal(spy.from, known);
-  ok(wal_close(w));
+  OK(wal_close(w));
   simdisk_destroy(d);
 }
 
@@ -229,16 +227,16 @@ static void test_not_written_again(void **state) {
   struct env *const e = spy_on(d);
   struct wal *w = open_log(e, true);
   put(w, 1, 100);
-  ok(wal_sync(w));
-  ok(wal_prepare(w));
+  OK(wal_sync(w));
+  OK(wal_prepare(w));
   simdisk_fault(d, SIMDISK_WRITE, 0, 1, EIO);
   append(w, 2, 100);
-  assert_int_equal(wal_flush(w), REMIXDB_IO);  // so that no watermark is written
-  assert_int_equal(wal_close(w), REMIXDB_IO);
+  FAILS(wal_flush(w), REMIXDB_IO);  // so that no watermark is written
+  FAILS(wal_close(w), REMIXDB_IO);
   spy.full = "wal-0";
   w = open_log(e, false);
   assert_int_equal(seen.nr, 1);
-  ok(wal_close(w));
+  OK(wal_close(w));
   simdisk_destroy(d);
 }
 
@@ -250,12 +248,12 @@ static void test_many_segments(void **state) {
     struct wal *const w = open_log(simdisk_env(d), i == 0);
     assert_int_equal(seen.nr, i);
     put(w, i, 100);
-    ok(wal_sync(w));
-    ok(wal_close(w));
+    OK(wal_sync(w));
+    OK(wal_close(w));
     assert_int_equal(simdisk_open_files(d), 0);
   }
   struct wal_salvage out;
-  ok(salvage(simdisk_env(d), 1, &out));
+  OK(salvage(simdisk_env(d), 1, &out));
   assert_int_equal(out.nr_segments, 40);
   watched = NULL;
   simdisk_destroy(d);
@@ -272,24 +270,24 @@ static void test_cut_tail(void **state) {
     struct simdisk *const d = disk_create();
     struct wal *w = open_log(simdisk_env(d), true);
     put(w, 1, 100);
-    ok(wal_sync(w));
-    if (seed % 3 == 0) ok(wal_switch(w, NULL, NULL));
+    OK(wal_sync(w));
+    if (seed % 3 == 0) OK(wal_switch(w, NULL, NULL));
     for (uint32_t i = 0; i < 6; i++) put(w, 1000 + i, 3000);
-    if (seed % 3 == 1) ok(wal_switch(w, NULL, NULL));
+    if (seed % 3 == 1) OK(wal_switch(w, NULL, NULL));
     for (uint32_t i = 0; i < 3; i++) put(w, 1100 + i, seed % 2 ? 60 : 3000);
     struct simdisk *const c = simdisk_crash(d, seed);
-    ok(wal_close(w));
+    OK(wal_close(w));
     simdisk_destroy(d);
     w = open_log(simdisk_env(c), false);
     cut += seen.nr < 10;
     for (uint32_t i = 0; i < 3; i++) put(w, 2000 + i, 100);
-    ok(wal_sync(w));
-    ok(wal_close(w));
+    OK(wal_sync(w));
+    OK(wal_close(w));
     w = open_log(simdisk_env(c), false);
-    ok(wal_close(w));
+    OK(wal_close(w));
     const struct seen want = seen;
     struct wal_salvage out;
-    ok(salvage(simdisk_env(c), seed % 2, &out));
+    OK(salvage(simdisk_env(c), seed % 2, &out));
     expect_seen(want.tags, want.nr);
     assert_int_equal(out.nr_records, want.nr);
     assert_int_equal(out.lost_bytes, 0);
@@ -306,20 +304,20 @@ static void test_all_sessions(void **state) {
   for (uint32_t i = 0; i < 4; i++) {
     struct wal *const w = open_log(simdisk_env(d), i == 0);
     put(w, 10 + i, 100);
-    ok(wal_sync(w));
-    ok(wal_close(w));
+    OK(wal_sync(w));
+    OK(wal_close(w));
   }
   struct wal_salvage out;
-  ok(salvage(simdisk_env(d), 0, &out));
+  OK(salvage(simdisk_env(d), 0, &out));
   expect_seen(all, 4);
   // what was released is no longer led to when its file serves again
   struct wal *const w = open_log(simdisk_env(d), false);
-  ok(wal_release(w, wal_gen(w)));
-  ok(wal_switch(w, NULL, NULL));
+  OK(wal_release(w, wal_gen(w)));
+  OK(wal_switch(w, NULL, NULL));
   put(w, 20, 100);
-  ok(wal_sync(w));
-  ok(wal_close(w));
-  ok(salvage(simdisk_env(d), 0, &out));
+  OK(wal_sync(w));
+  OK(wal_close(w));
+  OK(salvage(simdisk_env(d), 0, &out));
   assert_true(seen.nr >= 1 && seen.tags[seen.nr - 1] == 20);
   simdisk_destroy(d);
 }
@@ -334,8 +332,8 @@ static void test_broken_headers(void **state) {
       for (uint32_t i = 0; i < 3; i++) {
         struct wal *const w = open_log(simdisk_env(d), i == 0);
         put(w, 10 + i, 100);
-        ok(wal_sync(w));
-        ok(wal_close(w));
+        OK(wal_sync(w));
+        OK(wal_close(w));
       }
       for (uint32_t i = 0; i < 3; i++) {
         char path[32];
@@ -343,7 +341,7 @@ static void test_broken_headers(void **state) {
         if (broken & 1u << i) assert_true(simdisk_flip(d, path, 100, 0x10));
       }
       struct wal_salvage out;
-      ok(salvage(simdisk_env(d), oldest, &out));
+      OK(salvage(simdisk_env(d), oldest, &out));
       if (!oldest && (broken == 2 || broken == 3)) expect_seen(all + 1, 2);  // nothing leads past the one in the midst
       else expect_seen(all, 3);
       simdisk_destroy(d);
@@ -359,12 +357,12 @@ static void test_broken_header_of_old(void **state) {
     const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .step = 64u << 10};
     struct wal *w;
     struct wal_salvage out;
-    ok(wal_open(&o, gen, 0, true, NULL, NULL, NULL, &w));
+    OK(wal_open(&o, gen, 0, true, NULL, NULL, NULL, &w));
     put(w, 7, 100);
-    ok(wal_sync(w));
-    ok(wal_close(w));
+    OK(wal_sync(w));
+    OK(wal_close(w));
     assert_true(simdisk_flip(d, DIR "/wal-0", 100, 0x10));
-    ok(salvage(simdisk_env(d), gen, &out));
+    OK(salvage(simdisk_env(d), gen, &out));
     assert_int_equal(seen.nr, 1);
     simdisk_destroy(d);
   }
@@ -378,16 +376,16 @@ static void test_cut_tail_and_broken_header(void **state) {
     struct simdisk *const d = disk_create();
     struct wal *w = open_log(simdisk_env(d), true);
     put(w, 1, 100);
-    ok(wal_sync(w));
+    OK(wal_sync(w));
     for (uint32_t i = 0; i < 9; i++) put(w, 1000 + i, 3000);
     struct simdisk *const c = simdisk_crash(d, seed);
-    ok(wal_close(w));
+    OK(wal_close(w));
     simdisk_destroy(d);
     w = open_log(simdisk_env(c), false);
     const struct seen before = seen;
     for (uint32_t i = 0; i < 3; i++) put(w, 2000 + i, 100);
-    ok(wal_sync(w));
-    ok(wal_close(w));
+    OK(wal_sync(w));
+    OK(wal_close(w));
     for (uint32_t i = 1; i < 4; i++) {
       char path[32];
       uint8_t gen = 0;
@@ -395,7 +393,7 @@ static void test_cut_tail_and_broken_header(void **state) {
       if (simdisk_peek(c, path, 24, &gen, 1) && gen == 3) assert_true(simdisk_flip(c, path, 100, 0x10));
     }
     struct wal_salvage out;
-    ok(salvage(simdisk_env(c), 1, &out));
+    OK(salvage(simdisk_env(c), 1, &out));
     assert_int_equal(seen.nr, before.nr + 3);
     for (uint32_t i = 0; i < 3; i++) assert_int_equal(seen.tags[before.nr + i], 2000 + i);
     simdisk_destroy(c);
@@ -412,23 +410,23 @@ static void test_unread(void **state) {
   for (uint32_t i = 0; i < 3; i++) {
     struct wal *const w = open_log(e, i == 0);
     put(w, 10 + i, 100);
-    ok(wal_sync(w));
-    ok(wal_close(w));
+    OK(wal_sync(w));
+    OK(wal_close(w));
   }
   // a spare that nobody needs
   int fd;
-  ok(env_open(ENV_PATHS(e), DIR "/wal-9", ENV_WRITE | ENV_CREATE, &fd));
-  ok(env_write(e, fd, DIR "/wal-9", "x", 1, 8191));
-  ok(env_close(e, fd, DIR "/wal-9"));
+  OK(env_open(ENV_PATHS(e), DIR "/wal-9", ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_write(e, fd, DIR "/wal-9", "x", 1, 8191));
+  OK(env_close(e, fd, DIR "/wal-9"));
   spy.unread = "wal-9";
   spy.bad_from = 0;
   spy.bad_to = UINT64_MAX;
-  assert_int_equal(salvage(e, 1, &out), REMIXDB_IO);
+  FAILS(salvage(e, 1, &out), REMIXDB_IO);
   assert_non_null(strstr(err_msg(), "wal-9"));
   expect_seen(all, 3);
   // one that is needed
   spy.unread = "wal-1";
-  assert_int_equal(salvage(e, 1, &out), REMIXDB_IO);
+  FAILS(salvage(e, 1, &out), REMIXDB_IO);
   assert_int_equal(seen.nr, 2);
   assert_int_equal(seen.tags[0], 10);
   assert_int_equal(seen.tags[1], 12);
@@ -436,7 +434,7 @@ static void test_unread(void **state) {
   spy.unread = NULL;
   simdisk_fault_name(d, "wal-0");
   simdisk_fault(d, SIMDISK_OPEN, 0, 100, EIO);
-  assert_int_equal(salvage(e, 1, &out), REMIXDB_IO);
+  FAILS(salvage(e, 1, &out), REMIXDB_IO);
   expect_seen(all + 1, 2);
   simdisk_destroy(d);
 
@@ -445,12 +443,12 @@ static void test_unread(void **state) {
   spy_on(p);
   struct wal *const w = open_log(&spy.env, true);
   for (uint32_t i = 0; i < 300; i++) put(w, i, 500);
-  ok(wal_sync(w));
-  ok(wal_close(w));
+  OK(wal_sync(w));
+  OK(wal_close(w));
   spy.unread = "wal-0";
   spy.bad_from = 20 * 4096;
   spy.bad_to = 21 * 4096;
-  assert_int_equal(salvage(&spy.env, 1, &out), REMIXDB_IO);
+  FAILS(salvage(&spy.env, 1, &out), REMIXDB_IO);
   assert_true(seen.nr >= 288 && seen.nr < 300);
   assert_true(out.lost_bytes >= 4096 && out.lost_bytes < 4096 + 2 * 560);
   assert_int_equal(seen.tags[seen.nr - 1], 299);
@@ -471,11 +469,11 @@ static struct simdisk *sessions_create(void) {
   for (uint32_t i = 0, n = 1; i < SESSIONS; i++) {
     struct wal *const w = open_log(simdisk_env(d), i == 0);
     for (uint32_t k = 0; k < EACH; k++, n++) {
-      if (i == 1 && k == EACH / 2) ok(wal_switch(w, NULL, NULL));
+      if (i == 1 && k == EACH / 2) OK(wal_switch(w, NULL, NULL));
       put(w, n, LONG);
-      if (k % 3 == 2) ok(wal_sync(w));
+      if (k % 3 == 2) OK(wal_sync(w));
     }
-    ok(wal_close(w));
+    OK(wal_close(w));
   }
   return d;
 }
@@ -505,9 +503,9 @@ static uint64_t frame_at(uint32_t i) { return HEAD + (uint64_t)i * (WAL_FRAME_HE
 
 static void cut_to(struct simdisk *d, const char *path, uint64_t size) {
   int fd;
-  ok(env_open(ENV_PATHS(simdisk_env(d)), path, ENV_READ | ENV_WRITE, &fd));
-  ok(env_truncate(simdisk_env(d), fd, path, size));
-  ok(env_close(simdisk_env(d), fd, path));
+  OK(env_open(ENV_PATHS(simdisk_env(d)), path, ENV_READ | ENV_WRITE, &fd));
+  OK(env_truncate(simdisk_env(d), fd, path, size));
+  OK(env_close(simdisk_env(d), fd, path));
 }
 
 enum damage { GONE, TAIL, AT_FRAME, NO_FRAME, LAST, MIDDLE, HEADER, HEADER_AND_FIRST, DAMAGES };
@@ -516,7 +514,7 @@ static void damage(struct simdisk *d, uint64_t gen, uint32_t frames, enum damage
   char path[32];
   (void)snprintf(path, sizeof(path), "%s", segment_of(d, gen));
   switch (what) {
-    case GONE: ok(env_unlink(ENV_PATHS(simdisk_env(d)), path)); break;
+    case GONE: OK(env_unlink(ENV_PATHS(simdisk_env(d)), path)); break;
     case TAIL: cut_to(d, path, frame_at(frames - 3) + 100); break;  // the head of a frame is left
     case AT_FRAME: cut_to(d, path, frame_at(frames - 3)); break;    // nothing is
     case NO_FRAME: cut_to(d, path, HEAD); break;
@@ -565,7 +563,7 @@ static void test_losses(void **state) {
   (void)state;
   struct simdisk *const whole = sessions_create();
   struct wal_salvage out;
-  ok(salvage(simdisk_env(whole), 1, &out));
+  OK(salvage(simdisk_env(whole), 1, &out));
   assert_true(seen.nr == RECORDS && lost.nr == 0 && out.lost_bytes == 0);
   for (uint32_t i = 0; i < SEGMENTS; i++) {
     for (uint32_t what = 0; what < DAMAGES; what++) {
@@ -575,7 +573,7 @@ static void test_losses(void **state) {
       const bool newest = i == SEGMENTS - 1;
       const uint64_t first = segments[i].first, last = first + segments[i].frames - 1;
       damage(d, segments[i].gen, segments[i].frames, (enum damage)what);
-      ok(salvage(simdisk_env(d), 1, &out));
+      OK(salvage(simdisk_env(d), 1, &out));
       check_told("one", i, what);
       if (what == HEADER) {
         assert_true(seen.nr == RECORDS && lost.nr == 0);
@@ -604,7 +602,7 @@ static void test_losses(void **state) {
       struct wal *w;
       const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .read_only = true};
       char text[WAL_LOSS_TEXT];
-      assert_int_equal(wal_open(&o, 1, 0, false, take, &seen, NULL, &w), REMIXDB_CORRUPT);
+      FAILS(wal_open(&o, 1, 0, false, take, &seen, NULL, &w), REMIXDB_CORRUPT);
       if (what >= TAIL && what <= MIDDLE && !strstr(err_msg(), wal_loss_text(l, text, sizeof(text))))
         fail_msg("\"%s\" does not say \"%s\"", err_msg(), text);
       simdisk_destroy(d);
@@ -629,11 +627,11 @@ static void test_losses_by_two(void **state) {
       // the second one's file is looked for by its header: it goes first where the other needs its own
       damage(d, segments[i].gen, segments[i].frames, (enum damage)(a % DAMAGES));
       damage(d, segments[k].gen, segments[k].frames, (enum damage)(b % DAMAGES));
-      ok(salvage(simdisk_env(d), 1, &out));
+      OK(salvage(simdisk_env(d), 1, &out));
       const bool blind = k == SEGMENTS - 1 && i == SEGMENTS - 2 && takes_header((enum damage)(a % DAMAGES)) &&
                          takes_header((enum damage)(b % DAMAGES));
       if (!blind) check_told("two", a, b);
-      ok(salvage(simdisk_env(d), 0, &out));
+      OK(salvage(simdisk_env(d), 0, &out));
       simdisk_destroy(d);
     }
   }
@@ -645,20 +643,20 @@ static void test_losses_at_ends(void **state) {
   (void)state;
   struct simdisk *d = disk_create();
   struct wal_salvage out;
-  ok(salvage(simdisk_env(d), 1, &out));
+  OK(salvage(simdisk_env(d), 1, &out));
   assert_true(lost.nr == 1 && lost.l[0].missing && lost.l[0].first_seq == 1 && lost.l[0].last_seq == 0 &&
               lost.l[0].more);
-  ok(salvage(simdisk_env(d), 0, &out));
+  OK(salvage(simdisk_env(d), 0, &out));
   assert_true(lost.nr == 1 && lost.l[0].missing && lost.l[0].first_seq == 0);
   struct wal *const w = open_log(simdisk_env(d), true);
   for (uint32_t i = 1; i < 9; i++) put(w, i, LONG);
   struct simdisk *const c = simdisk_crash(d, 3);
   assert_true(simdisk_poke(c, DIR "/wal-0", frame_at(2) + 50, "x", 1));
   for (uint32_t i = 3; i < 9; i++) assert_true(simdisk_poke(c, DIR "/wal-0", frame_at(i) + 50, "x", 1));
-  ok(salvage(simdisk_env(c), 1, &out));
+  OK(salvage(simdisk_env(c), 1, &out));
   assert_true(lost.nr <= 1 && lost.torn == lost.nr &&
               out.lost_bytes == 0);  // nothing was synced: a crash may leave that
-  ok(wal_close(w));
+  OK(wal_close(w));
   simdisk_destroy(c);
   simdisk_destroy(d);
 }
@@ -671,11 +669,11 @@ static void make_log(struct env *e, uint64_t gen, uint64_t seq) {
   const struct wal_head h = {.store_id = STORE, .gen = gen, .last_seq = seq};
   int fd;
   wal_head_put(head, &h);
-  ok(env_open(ENV_PATHS(e), DIR "/wal-0", ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
-  ok(env_write(e, fd, DIR "/wal-0", head, sizeof(head), 0));
-  ok(env_sync_all(e, fd, DIR "/wal-0"));
-  ok(env_close(e, fd, DIR "/wal-0"));
-  ok(env_sync_dir(simdisk_dir(e, DIR)));
+  OK(env_open(ENV_PATHS(e), DIR "/wal-0", ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_write(e, fd, DIR "/wal-0", head, sizeof(head), 0));
+  OK(env_sync_all(e, fd, DIR "/wal-0"));
+  OK(env_close(e, fd, DIR "/wal-0"));
+  OK(env_sync_dir(simdisk_dir(e, DIR)));
 }
 
 static enum remixdb_status open_numbers(struct env *e, uint64_t gen, uint64_t seq, bool read_only, struct wal **out) {
@@ -699,7 +697,7 @@ static void test_numbers(void **state) {
         seen.nr = 0;
         const enum remixdb_status s = open_numbers(simdisk_env(d), gen, seq, false, &w);
         if (s != REMIXDB_OK) {
-          assert_int_equal(s, REMIXDB_CORRUPT);
+          FAILS(s, REMIXDB_CORRUPT);
           assert_non_null(strstr(err_msg(), "run out"));
           if (!written) assert_int_equal(simdisk_changes(d), before);
         } else {
@@ -711,18 +709,18 @@ static void test_numbers(void **state) {
             wal_end(w);
             written = true;
           } else {
-            assert_int_equal(begun, REMIXDB_CORRUPT);
+            FAILS(begun, REMIXDB_CORRUPT);
           }
           const enum remixdb_status switched = wal_switch(w, NULL, NULL);
           assert_true(switched == REMIXDB_OK || (switched == REMIXDB_CORRUPT && strstr(err_msg(), "run out")));
-          ok(wal_close(w));
+          OK(wal_close(w));
         }
-        ok(open_numbers(simdisk_env(d), gen, seq, true, &w));  // it can always be read
-        ok(wal_close(w));
+        OK(open_numbers(simdisk_env(d), gen, seq, true, &w));  // it can always be read
+        OK(wal_close(w));
       }
-      assert_int_equal(open_numbers(simdisk_env(d), 0, seq, true, &w), REMIXDB_CORRUPT);
-      assert_int_equal(open_numbers(simdisk_env(d), max + 1, seq, true, &w), REMIXDB_CORRUPT);
-      assert_int_equal(open_numbers(simdisk_env(d), gen, max + 1, true, &w), REMIXDB_CORRUPT);
+      FAILS(open_numbers(simdisk_env(d), 0, seq, true, &w), REMIXDB_CORRUPT);
+      FAILS(open_numbers(simdisk_env(d), max + 1, seq, true, &w), REMIXDB_CORRUPT);
+      FAILS(open_numbers(simdisk_env(d), gen, max + 1, true, &w), REMIXDB_CORRUPT);
       simdisk_destroy(d);
     }
   }
@@ -761,10 +759,10 @@ static void test_store_id(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
   uint64_t id = 0;
-  ok(wal_close(open_log(simdisk_env(d), true)));
+  OK(wal_close(open_log(simdisk_env(d), true)));
   simdisk_fault(d, SIMDISK_OPEN, 0, 1, EMFILE);
-  assert_int_equal(wal_store_id(simdisk_dir(simdisk_env(d), DIR), &id), REMIXDB_NOMEM);
-  ok(wal_store_id(simdisk_dir(simdisk_env(d), DIR), &id));
+  FAILS(wal_store_id(simdisk_dir(simdisk_env(d), DIR), &id), REMIXDB_NOMEM);
+  OK(wal_store_id(simdisk_dir(simdisk_env(d), DIR), &id));
   assert_true(id == STORE);
   simdisk_destroy(d);
 }
@@ -780,13 +778,13 @@ static void test_refused(void **state) {
   struct simdisk *const d = disk_create();
   struct wal *w = open_log(simdisk_env(d), true);
   put(w, 1, 100);
-  ok(wal_switch(w, NULL, NULL));
+  OK(wal_switch(w, NULL, NULL));
   put(w, 2, 100);
-  ok(wal_close(w));
+  OK(wal_close(w));
   const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .read_only = true};
   struct wal_salvage out;
   const struct wal_salvage_to to = {.record = refuse};
-  assert_int_equal(wal_read_damaged(&o, 1, 0, &to, &out), REMIXDB_IO);
+  FAILS(wal_read_damaged(&o, 1, 0, &to, &out), REMIXDB_IO);
   assert_string_equal(err_msg(), "refused");
   assert_int_equal(out.nr_segments, 1);
   assert_int_equal(simdisk_open_files(d), 0);

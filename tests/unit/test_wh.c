@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,16 +20,10 @@
 #define CHUNK 65536u
 #define KEY_CAP 512u
 
-static uint64_t seed;
-
-#define CHECK(cond)                                                                                 \
-  do {                                                                                              \
-    if (!(cond)) fail_msg("TEST_SEED=%llu line %d: %s", (unsigned long long)seed, __LINE__, #cond); \
-  } while (0)
-
 static void check_index(const struct wh *wh, int line) {
   char why[256];
-  if (!wh_check(wh, why, sizeof(why))) fail_msg("TEST_SEED=%llu line %d: %s", (unsigned long long)seed, line, why);
+  if (!wh_check(wh, why, sizeof(why)))
+    fail_msg("TEST_SEED=%llu line %d: %s", (unsigned long long)check_seed, line, why);
 }
 #define CHECK_INDEX(wh) check_index(wh, __LINE__)
 
@@ -372,7 +368,7 @@ static void test_empty(void **state) {
   (void)state;
   struct model m;
   model_init(&m);
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   CHECK_INDEX(m.wh);
   CHECK(wh_count(m.wh) == 0);
   CHECK(wh_memory(m.wh) > 0);
@@ -420,7 +416,7 @@ static struct kref twin_key(uint32_t number, uint32_t klen, uint8_t *buf) {
 // apart.
 static void twins(uint32_t klen) {
   enum { NR = 400000 };
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   uint8_t bufs[2][KEY_CAP];
   struct twin *const t = malloc(NR * sizeof(*t));
   struct model m;
@@ -495,7 +491,7 @@ static void test_twins(void **state) {
 
 static void test_model(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct model m;
     model_init(&m);
@@ -524,7 +520,7 @@ static void test_model(void **state) {
 // A cursor keeps its moment whatever is written after, and needs no epoch to step.
 static void test_moment(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   struct model m;
   model_init(&m);
   uint8_t buf[KEY_CAP];
@@ -567,7 +563,7 @@ static void test_recycle(void **state) {
   size_t grown[2][PHASES];
   struct epoch_slot inside;
   for (uint32_t i = 0; i < 2; i++) {
-    uint64_t rng = seed;
+    uint64_t rng = check_seed;
     model_init(&m[i]);
     if (i == 0) wh_recycle(m[i].wh, NULL);
     epoch_join(&m[i].epoch, &inside);
@@ -605,7 +601,7 @@ static void test_recycle(void **state) {
 // Many at a time, beside single ones; taken back now and then, which leaves keys without versions in the leaves.
 static void test_many(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   struct many *const b = malloc(sizeof(*b));
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct model m;
@@ -637,7 +633,7 @@ static void test_many(void **state) {
 // of the trie go.
 static void test_removal(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct model m;
     model_init(&m);
@@ -816,7 +812,7 @@ static void guided_pass(struct guided *g, uint32_t from, bool take_back) {
 // Leaves are cut, made anew, merged, and cut again with anchors that the guide knows from before.
 static void test_guided(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   struct guided *const g = guided_create();
   for (uint32_t k = 0; k < GUIDED_KEYS; k += GUIDED_GROUP) {
     char buf[16];
@@ -836,7 +832,7 @@ static void test_guided(void **state) {
 // Leaves are added behind the last one, taken away, and added again where they were.
 static void test_guided_end(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   struct guided *const g = guided_create();
   guided_pass(g, 0, false);
   for (uint32_t round = 0; round < 2; round++) {
@@ -851,7 +847,7 @@ static void test_guided_end(void **state) {
 // The table of prefixes that growth replaces stays until those who may be in it have left.
 static void test_growth(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   struct model m;
   model_init(&m);
   struct epoch_slot other;
@@ -889,7 +885,7 @@ static void test_nomem_create(void **state) {
   (void)state;
   struct epoch e;
   epoch_init(&e);
-  fault_rng = seed;
+  fault_rng = check_seed;
   fault_of = 32;
   faults = 0;
   atomic_store(&mem_fault, fault_fn);
@@ -913,9 +909,9 @@ static void test_nomem_create(void **state) {
 // its own.
 static void test_nomem(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   faults = 0;
-  fault_rng = seed + 1;
+  fault_rng = check_seed + 1;
   fault_of = 200;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct model m;
@@ -953,9 +949,9 @@ static void test_nomem(void **state) {
 // The same for many at a time: all of them or none.
 static void test_nomem_many(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   struct many *const b = malloc(sizeof(*b));
-  fault_rng = seed + 2;
+  fault_rng = check_seed + 2;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct model m;
     model_init(&m);
@@ -1272,7 +1268,7 @@ static void test_threads(void **state) {
     (void)pthread_mutex_init(&sh->lock, NULL);
     sh->log = calloc(T_KEYS + T_WRITERS * T_OPS * T_BATCH + 1, sizeof(*sh->log));
     sh->key_bytes = malloc((size_t)T_KEYS * KEY_CAP);
-    uint64_t rng = seed + r;
+    uint64_t rng = check_seed + r;
     for (uint32_t i = 0; i < T_KEYS; i++)
       sh->keys[i] = shape_key(rounds[r].shape, i, &rng, sh->key_bytes + (size_t)i * KEY_CAP);
     for (bool again = true; again;) {  // until all differ
@@ -1284,7 +1280,7 @@ static void test_threads(void **state) {
         again = true;
       }
     }
-    assert_int_equal(wh_create(&sh->epoch, CHUNK, NULL, &sh->wh), REMIXDB_OK);
+    OK(wh_create(&sh->epoch, CHUNK, NULL, &sh->wh));
     wh_recycle(sh->wh, &sh->cursors);
     struct epoch_slot es;
     epoch_join(&sh->epoch, &es);
@@ -1294,7 +1290,7 @@ static void test_threads(void **state) {
       struct wh_slot s;
       epoch_enter(&sh->epoch, &es);
       wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), &s);
-      assert_int_equal(wh_link(&s, &k, sizeof(k), false), REMIXDB_OK);
+      OK(wh_link(&s, &k, sizeof(k), false));
       commit(sh, &(struct wh_link){s.entry, s.ver}, &k, 1);
       wh_unlock(&s);
       epoch_exit(&es);
@@ -1304,12 +1300,12 @@ static void test_threads(void **state) {
     struct worker w[T_WRITERS + 2];
     pthread_t t[T_WRITERS + 2];
     for (uint32_t i = 0; i < T_WRITERS + 2; i++) {
-      w[i] = (struct worker){.sh = sh, .rng = seed * 31 + i, .id = i};
-      assert_int_equal(thread_start(&t[i], i < T_WRITERS ? writer : reader, &w[i], "wh"), REMIXDB_OK);
+      w[i] = (struct worker){.sh = sh, .rng = check_seed * 31 + i, .id = i};
+      OK(thread_start(&t[i], i < T_WRITERS ? writer : reader, &w[i], "wh"));
     }
     for (uint32_t i = 0; i < T_WRITERS + 2; i++) assert_int_equal(pthread_join(t[i], NULL), 0);
     if (atomic_load(&sh->broken))
-      fail_msg("TEST_SEED=%llu line %d", (unsigned long long)seed, atomic_load(&sh->broken));
+      fail_msg("TEST_SEED=%llu line %d", (unsigned long long)check_seed, atomic_load(&sh->broken));
     CHECK_INDEX(sh->wh);
     CHECK(atomic_load(&sh->scans) > 0);
     wh_destroy(sh->wh);
@@ -1340,7 +1336,7 @@ static struct kref tied_key(uint64_t *rng, uint8_t *buf) {
 // becomes of it; a seek to the end, or another wish, takes its place, in any order.
 static void test_wanted(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   struct model m;
   uint8_t buf[KEY_CAP + 1];
   model_init(&m);
@@ -1403,7 +1399,7 @@ static void test_wanted(void **state) {
 // at and behind each key.
 static void test_ties(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   for (uint32_t nr = 1; nr <= WH_LEAF_KEYS; nr++) {
     struct model m;
     model_init(&m);
@@ -1496,7 +1492,7 @@ static void test_order_busy(void **state) {
 // Nothing is removed here, so that stays.
 static void test_separators(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   for (uint32_t shape = 0; shape <= SHAPES; shape++) {
     struct model m;
     uint8_t buf[KEY_CAP + 1];
@@ -1575,16 +1571,16 @@ static void *race_reader(void *arg) {
 }
 static void test_order_race(void **state) {
   (void)state;
-  uint64_t rng = seed;
+  uint64_t rng = check_seed;
   for (uint32_t round = 0; round < RACE_ROUNDS; round++) {
     struct race *const r = mem_alloc_aligned(CACHE_LINE, align_up(sizeof(*r), CACHE_LINE));
     memset(r, 0, sizeof(*r));
     epoch_init(&r->epoch);
-    assert_int_equal(wh_create(&r->epoch, CHUNK, NULL, &r->wh), REMIXDB_OK);
+    OK(wh_create(&r->epoch, CHUNK, NULL, &r->wh));
     pthread_t t[3];
     struct epoch_slot es;
     epoch_join(&r->epoch, &es);
-    for (uint32_t i = 0; i < 3; i++) assert_int_equal(thread_start(&t[i], race_reader, r, "wh"), REMIXDB_OK);
+    for (uint32_t i = 0; i < 3; i++) OK(thread_start(&t[i], race_reader, r, "wh"));
     for (uint32_t n = 1; n <= 120; n++) {
       uint8_t key[8];
       const uint64_t k = rng_next(&rng) >> (round % 2 ? 0 : 40);
@@ -1593,7 +1589,7 @@ static void test_order_race(void **state) {
       epoch_enter(&r->epoch, &es);
       wh_lock(r->wh, kref(key, 8), hash64(key, 8), &s);
       if (s.entry == NULL) {
-        assert_int_equal(wh_link(&s, "", 0, false), REMIXDB_OK);
+        OK(wh_link(&s, "", 0, false));
         wh_stamp(&s, n);
         atomic_store_explicit(&r->published, n, memory_order_release);
       } else {
@@ -1615,7 +1611,7 @@ static void test_order_race(void **state) {
 
 int main(void) {
   const char *const s = getenv("TEST_SEED");
-  seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
+  check_seed = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_empty),        cmocka_unit_test(test_model),        cmocka_unit_test(test_moment),
       cmocka_unit_test(test_recycle),      cmocka_unit_test(test_removal),      cmocka_unit_test(test_growth),

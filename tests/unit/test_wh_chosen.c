@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lib/check.h"
+
 #define SECRET UINT64_C(0xbe4ba423396cfeb8)  // the first word of XXH3's secret
 #define GROUPS 300u
 #define GROUP_KEYS 300u
@@ -39,7 +41,7 @@ static void index_init(struct index *x, uint64_t (*seeds)(void)) {
   epoch_init(&x->epoch);
   epoch_join(&x->epoch, &x->slot);
   x->seq = 0;
-  assert_int_equal(wh_create(&x->epoch, 1 << 20, NULL, &x->wh), REMIXDB_OK);
+  OK(wh_create(&x->epoch, 1 << 20, NULL, &x->wh));
   atomic_store(&random_seed_source, NULL);
 }
 
@@ -68,7 +70,7 @@ static void index_put(struct index *x, struct kref key) {
   struct wh_slot s;
   epoch_enter(&x->epoch, &x->slot);
   wh_lock(x->wh, key, hash64(key.ptr, key.len), &s);
-  assert_int_equal(wh_link(&s, "v", 1, false), REMIXDB_OK);
+  OK(wh_link(&s, "v", 1, false));
   wh_stamp(&s, ++x->seq);
   wh_unlock(&s);
   epoch_exit(&x->slot);

@@ -8,11 +8,9 @@
 
 #include <cmocka.h>
 
-#include "base/workers.h"
+#include "tests/lib/check.h"
 
-static void ok(enum remixdb_status s) {
-  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, err_msg());
-}
+#include "base/workers.h"
 
 // ---- plans
 
@@ -24,7 +22,7 @@ static void test_plan(void **state) {
   static const char *const automatic[] = {NULL, "auto"};
   for (uint32_t a = 0; a < 2; a++) {
     for (int asked = -1; asked <= (int)WORKERS_MAX; asked++) {
-      ok(workers_plan(asked, automatic[a], &nr, cores, WORKERS_MAX, &nr_cores));
+      OK(workers_plan(asked, automatic[a], &nr, cores, WORKERS_MAX, &nr_cores));
       if (asked >= 0) assert_int_equal(nr, asked);
       else assert_true(nr >= 1 && nr <= nr_mine && (nr <= 2 || nr <= nr_mine / 2) && (nr_mine == 1 || nr >= 2));
       assert_true(nr_cores <= nr && nr_cores <= nr_mine / 2);
@@ -32,39 +30,38 @@ static void test_plan(void **state) {
       for (uint32_t i = 0; i < nr_cores; i++) assert_int_equal(cores[i], mine[nr_mine - 1 - i]);
     }
     cores[0] = 4711;
-    ok(workers_plan(5, automatic[a], &nr, cores, 0, &nr_cores));
+    OK(workers_plan(5, automatic[a], &nr, cores, 0, &nr_cores));
     assert_int_equal(nr_cores, 0);
     assert_int_equal(cores[0], 4711);
     cores[2] = 4711;
-    ok(workers_plan(5, automatic[a], &nr, cores, 2, &nr_cores));
+    OK(workers_plan(5, automatic[a], &nr, cores, 2, &nr_cores));
     assert_int_equal(nr, 5);
     assert_true(nr_cores <= 2);
     assert_int_equal(cores[2], 4711);
-    assert_int_equal(workers_plan((int)WORKERS_MAX + 1, automatic[a], &nr, cores, WORKERS_MAX, &nr_cores),
-                     REMIXDB_INVALID);
+    FAILS(workers_plan((int)WORKERS_MAX + 1, automatic[a], &nr, cores, WORKERS_MAX, &nr_cores), REMIXDB_INVALID);
   }
-  ok(workers_plan(-1, "none", &nr, cores, WORKERS_MAX, &nr_cores));
+  OK(workers_plan(-1, "none", &nr, cores, WORKERS_MAX, &nr_cores));
   assert_true(nr >= 1);
   assert_int_equal(nr_cores, 0);
-  ok(workers_plan(0, "none", &nr, cores, WORKERS_MAX, &nr_cores));
+  OK(workers_plan(0, "none", &nr, cores, WORKERS_MAX, &nr_cores));
   assert_int_equal(nr, 0);
 
-  ok(workers_plan(-1, "3,0-1", &nr, cores, WORKERS_MAX, &nr_cores));
+  OK(workers_plan(-1, "3,0-1", &nr, cores, WORKERS_MAX, &nr_cores));
   assert_int_equal(nr, 3);
   assert_int_equal(nr_cores, 3);
   assert_int_equal(cores[0], 3);
   assert_int_equal(cores[1], 0);
   assert_int_equal(cores[2], 1);
-  ok(workers_plan(2, "5-8", &nr, cores, WORKERS_MAX, &nr_cores));
+  OK(workers_plan(2, "5-8", &nr, cores, WORKERS_MAX, &nr_cores));
   assert_int_equal(nr, 2);
   assert_int_equal(nr_cores, 4);
-  ok(workers_plan(7, "5-7", &nr, cores, WORKERS_MAX, &nr_cores));  // in turn
+  OK(workers_plan(7, "5-7", &nr, cores, WORKERS_MAX, &nr_cores));  // in turn
   assert_int_equal(nr, 7);
   assert_int_equal(nr_cores, 7);
   for (uint32_t i = 0; i < 7; i++) assert_int_equal(cores[i], 5 + i % 3);
-  ok(workers_plan(7, "5-7", &nr, cores, 5, &nr_cores));
+  OK(workers_plan(7, "5-7", &nr, cores, 5, &nr_cores));
   assert_int_equal(nr_cores, 5);
-  ok(workers_plan(0, "5-8", &nr, cores, WORKERS_MAX, &nr_cores));
+  OK(workers_plan(0, "5-8", &nr, cores, WORKERS_MAX, &nr_cores));
   assert_int_equal(nr, 0);
   assert_int_equal(nr_cores, 0);
   static const char *const bad[] = {"", "x", "1-", "1,", ",1", "2-1", "auto,1", "None", "0-64", "-1", "1 2"};
@@ -154,7 +151,7 @@ static void group_init(struct group *g, uint32_t threads, const uint32_t *cores,
   pthread_cond_init(&g->changed, NULL);
   g->nr_tasks = 20;
   g->batches = 5;
-  ok(workers_create(threads, cores, nr_cores, &g->io, &g->epoch, round_fn, g, &g->ws));
+  OK(workers_create(threads, cores, nr_cores, &g->io, &g->epoch, round_fn, g, &g->ws));
   assert_int_equal(workers_count(g->ws), threads);
 }
 
@@ -232,7 +229,7 @@ static void test_order(void **state) {
   struct workers *ws;
   epoch_init(&epoch);
   blkio_init(&io, env_posix(), BLKIO_SYNC);
-  ok(workers_create(0, NULL, 0, &io, &epoch, order_round, &ws, &ws));
+  OK(workers_create(0, NULL, 0, &io, &epoch, order_round, &ws, &ws));
   workers_kick(ws);
   assert_int_equal(order_nr, 8);
   workers_destroy(ws);
@@ -283,7 +280,7 @@ static void test_parallel(void **state) {
   struct blkio io;
   epoch_init(&epoch);
   blkio_init(&io, env_posix(), BLKIO_SYNC);
-  ok(workers_create(3, NULL, 0, &io, &epoch, meet_round, NULL, &meeting.ws));
+  OK(workers_create(3, NULL, 0, &io, &epoch, meet_round, NULL, &meeting.ws));
   workers_kick(meeting.ws);
   pthread_mutex_lock(&meeting.lock);
   while (!meeting.done) pthread_cond_wait(&meeting.changed, &meeting.lock);
@@ -400,7 +397,7 @@ static void test_kick_from_many(void **state) {
   struct group g;
   group_init(&g, 2, NULL, 0);
   pthread_t t[3];
-  for (uint32_t i = 0; i < 3; i++) ok(thread_start(&t[i], kicker, &g, "kicker"));
+  for (uint32_t i = 0; i < 3; i++) OK(thread_start(&t[i], kicker, &g, "kicker"));
   for (uint32_t i = 0; i < 3; i++) pthread_join(t[i], NULL);
   // one that is asked for after all others have ended must come
   pthread_mutex_lock(&g.lock);
@@ -453,12 +450,12 @@ static void test_no_memory(void **state) {
       const enum remixdb_status s = workers_create(threads, NULL, 0, &g.io, &g.epoch, round_fn, &g, &ws);
       atomic_store(&mem_fault, NULL);
       if (atomic_load(&fault_left) > 0) {
-        ok(s);
+        OK(s);
         workers_destroy(ws);
         assert_true(n > 2);
         break;
       }
-      assert_int_equal(s, REMIXDB_NOMEM);
+      FAILS(s, REMIXDB_NOMEM);
       assert_null(ws);
     }
     group_fini(&g);
