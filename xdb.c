@@ -593,8 +593,8 @@ static enum remixdb_status start_threads(struct xdb *x) {
   const uint32_t processors = thread_cores(NULL, 0), others = processors > 1 ? processors - 1 : 1;
   x->compact.scan_merge_parts = nr > others ? others : nr > 0 ? nr : 1;
   if (nr) {  // without, what a call does would depend on what the cache holds
-    x->ctx.scan_debt_due = xdb_round_scan_debt;
-    x->ctx.scan_debt_arg = x;
+    x->watch = (struct remix_watch){xdb_round_scan_debt, x};
+    x->compact.watch = &x->watch;
   }
   return xdb_sync_start(x);
 }
@@ -744,6 +744,7 @@ static enum remixdb_status load(struct xdb *x, const struct env_dir *at, const c
   s = o->exists ? version_load(&x->ctx, x->workers, &o->self, &o->version) : dir_make_store(x, &o->version);
   if (s != REMIXDB_OK) return s;
   x->ctx.store_id = x->store_id;
+  compact_watch(&x->compact, o->version);
   atomic_store_explicit(&x->compact.next_file, o->version->next_file, memory_order_relaxed);
   struct super *view = super_create(o->active, NULL, o->version);
   if (!view) return REMIXDB_NOMEM;

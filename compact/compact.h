@@ -73,6 +73,7 @@ struct compact {
   // COMPACT_PROGRESS_SHIFT bytes written or one entry of a REMIX. For the writers' pace, and for who waits. Relaxed
   _Atomic uint64_t progress, work;
   _Atomic bool yield;  // ends a round of compact_scan_round soon. Relaxed
+  const struct remix_watch *watch;  // of the REMIXes that rounds make; NULL: none
   struct compact_stats stats;
   // Puts a key back into the active memtable and its log, unless a newer version is there.
   enum remixdb_status (*hand_back)(void *arg, struct worker *w, const struct kv_rec *rec);
@@ -118,6 +119,8 @@ static inline void compact_whole_on(struct compact_whole *whole) {
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, bool allow_abort, struct compact_whole *whole,
                                              struct version **out);
+// Has c->watch told of the scan debt of all REMIXes of a version that no other thread has yet.
+void compact_watch(const struct compact *c, const struct version *v);
 // Whether scans have paid for a merge of some of its runs; sets scan_debt_due. Any thread, while it is alive.
 bool compact_scan_debt_paid(struct remix *x);
 // A round that merges those partitions, of which it takes at most as many as there are workers. *out: NULL when there

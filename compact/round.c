@@ -42,8 +42,11 @@ static void build_remix(struct task *t, struct worker *w) {
     atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
     s = remix_open_built(c->ctx, b.number, runs, nr, b.image, b.image_size, b.file_size, &o->remix);
     mem_free(b.image);
-    if (s == REMIXDB_OK) atomic_store_explicit(&o->remix->scan_debt, scan_debt, memory_order_relaxed);
-    if (s == REMIXDB_OK && o->job->young) remix_make_young(o->remix);
+    if (s == REMIXDB_OK) {
+      atomic_store_explicit(&o->remix->scan_debt, scan_debt, memory_order_relaxed);
+      remix_watch(o->remix, c->watch);
+      if (o->job->young) remix_make_young(o->remix);
+    }
     if (s != REMIXDB_OK) {
       char name[32];
       remix_name(name, b.number);
@@ -277,6 +280,14 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
 }
 
 // ---- for scans
+
+void compact_watch(const struct compact *c, const struct version *v) {
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct part *const p = v->parts[i];
+    if (p->remix) remix_watch(p->remix, c->watch);
+    if (p->young) remix_watch(p->young, c->watch);
+  }
+}
 
 enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
                                        struct version **out) {

@@ -526,10 +526,12 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
   }
 }
 
+void remix_watch(struct remix *x, const struct remix_watch *w) { x->watch = w; }
+
 void remix_add_debt(struct remix *x, uint64_t scan_debt) {
   const uint64_t sum = atomic_fetch_add_explicit(&x->scan_debt, scan_debt, memory_order_relaxed) + scan_debt;
-  if (x->ctx->scan_debt_due && sum >= atomic_load_explicit(&x->scan_debt_due, memory_order_relaxed))
-    x->ctx->scan_debt_due(x->ctx->scan_debt_arg, x);
+  if (x->watch && sum >= atomic_load_explicit(&x->scan_debt_due, memory_order_relaxed))
+    x->watch->due(x->watch->arg, x);
 }
 
 // ---- walking

@@ -51,7 +51,9 @@ void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
 void remix_make_young(struct remix *x);
 bool remix_is_young(const struct remix *x);
 size_t remix_memory(const struct remix *x);
-// Adds to its jumps, and tells ctx->scan_debt_due when there are enough of them.
+// Who is told of its scan debt: w lives as long as it does, or is NULL, as after opening. Before another thread has it.
+void remix_watch(struct remix *x, const struct remix_watch *w);
+// Adds to its scan debt, and calls the watch when the debt is due.
 void remix_add_debt(struct remix *x, uint64_t scan_debt);
 struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
 

@@ -24,6 +24,15 @@ extern struct remix_counters remix_counters;
 #define REMIX_COUNT(field) ((void)0)
 #endif
 
+struct remix;
+
+// Hears that a REMIX has enough scan debt. due is called from any reader's thread, inside an epoch or not, while the
+// REMIX is alive, and again with each debt that is added after that. It must not wait.
+struct remix_watch {
+  void (*due)(void *arg, struct remix *x);
+  void *arg;
+};
+
 struct remix {
   const struct sst_ctx *ctx;
   uint64_t number;
@@ -44,8 +53,9 @@ struct remix {
   // Jumps: blocks that scans have read from disk only because there are several runs. A scan reads a block where it
   // begins, and then what follows it in the same run; when it comes to a block of another run, that is a jump. In a
   // young view, which is read beside another, where it begins is one, too. Both relaxed; scan_debt_due is set by what
-  // ctx->scan_debt_due calls, 0 at first.
+  // watch->due calls, 0 at first.
   _Atomic uint64_t scan_debt, scan_debt_due;
+  const struct remix_watch *watch;  // NULL: nobody wants to know
 };
 
 // The segments, each of remix_layout.stride bytes.

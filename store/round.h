@@ -12,7 +12,7 @@
 // for it (compact/compact.h), of partitions alone, unless the active memtable is nearly full and still grows. Such a
 // round gives up when a memtable is frozen meanwhile.
 void xdb_round_run(void *arg, struct worker *w);
-// What the store's REMIXes tell when scans have paid for a merge (sst.h: worn).
+// The watch of the store's REMIXes (remix/state.h); arg is the store.
 void xdb_round_scan_debt(void *arg, struct remix *x);
 // There are to be no more rounds but of frozen memtables: the store is to be closed.
 void xdb_round_last(struct xdb *x);

@@ -114,6 +114,7 @@ struct xdb {
   struct sst_ctx ctx;
   struct wal *wal;          // with read_only it was replayed, and takes nothing
   struct workers *workers;  // NULL: read_only
+  struct remix_watch watch;  // the REMIXes'
   struct compact compact;
   struct wal_recovery recovery;
   uint32_t nr_cleaned;  // files that no version names, removed by the opening

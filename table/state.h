@@ -23,8 +23,6 @@ static inline void sst_retired_add(struct sst_retired *r, int64_t files, uint64_
   atomic_fetch_add_explicit(&r->bytes, files < 0 ? 0 - bytes : bytes, memory_order_relaxed);
 }
 
-struct remix;
-
 // What the tables and REMIX files of a store share. Lives longer than they do.
 struct sst_ctx {
   struct env *env;
@@ -35,10 +33,6 @@ struct sst_ctx {
   uint64_t store_id;
   bool direct_io;
   struct sst_retired *retired;  // counts tables and REMIXes; NULL: not counted
-  // A REMIX's jumps have passed its scan_debt_due (remix/remix.h), and do so again and again. Any reader's thread,
-  // inside an epoch or not; the REMIX is alive. It may not wait. NULL: nobody wants to know.
-  void (*scan_debt_due)(void *arg, struct remix *x);
-  void *scan_debt_arg;
 };
 
 // What is known of pieces of the blocks, of one page (table/pieces.h).

@@ -322,13 +322,14 @@ static void test_jumps_added(void **state) {
   struct cold w, other;
   struct remix_cursor c;
   struct scan_merges seen = {0};
+  const struct remix_watch watch = {scan_debt_fn, &seen};
   place_init(&p, 8 << 20);
-  p.ctx.scan_debt_due = scan_debt_fn;
-  p.ctx.scan_debt_arg = &seen;
   cold_make(&w, &p, JUMP_KEYS, JUMP_RUNS);
   cold_make(&other, &p, 3000, JUMP_RUNS);
   cold_again(&w);
   cold_again(&other);
+  remix_watch(w.x, &watch);
+  remix_watch(other.x, &watch);
   remix_cursor_init(&c, NULL);
   OK(remix_cursor_set(&c, w.x));
   atomic_store(&w.x->scan_debt_due, 66);
@@ -376,7 +377,7 @@ static void test_jumps_added(void **state) {
   remix_add_debt(other.x, 1);
   assert_int_equal(seen.calls, 4);
   assert_int_equal(scan_debt_of(&other), 103);
-  p.ctx.scan_debt_due = NULL;
+  remix_watch(other.x, NULL);
   remix_add_debt(other.x, 1000);
   assert_int_equal(seen.calls, 4);
   cold_free(&w);
