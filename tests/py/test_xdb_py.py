@@ -849,7 +849,8 @@ def test_names_are_those_of_the_header():
     text = (ROOT / "remixdb.h").read_text()
     body = text[text.index("struct remixdb_opts {"):]
     body = re.sub(r"//.*", "", body[:body.index("\n};")])
-    fields = [line.split(";")[0].split("(*")[-1].split(")")[0].split()[-1].strip("*") for line in body.splitlines()[1:] if ";" in line]
+    members = [m for m in body[body.index("{") + 1 :].split(";") if m.strip()]
+    fields = [m.split("(*")[-1].split(")")[0].split()[-1].strip("*") if "(*" in m else m.split()[-1].strip("*") for m in members]
     assert fields == [name for name, _ in xdb._Opts._fields_]
     assert f"REMIXDB_COMPRESSION_NONE = {xdb.COMPRESSION_NONE}, REMIXDB_COMPRESSION_ZSTD = {xdb.COMPRESSION_ZSTD} " in text
     assert f"REMIXDB_SYNC_NONE = {xdb.SYNC_NONE}, REMIXDB_SYNC_EACH = {xdb.SYNC_EACH} " in text

@@ -605,6 +605,14 @@ static ssize_t watching_pread(struct env *e, int fd, void *buf, size_t len, uint
 }
 
 // A way over keys that are deleted in the memtable, and are in the tables, is long. It is made in many epochs.
+// A memtable that deletes the first nr keys.
+static struct wh *tombstones(struct world *w, uint32_t nr) {
+  struct wh *mem;
+  OK(wh_create(&w->p.epoch, 64 << 10, NULL, &mem));
+  for (uint32_t i = 0; i < nr; i++) mem_add(w, mem, i, true, i + 1);
+  return mem;
+}
+
 static void test_epochs(void **state) {
   (void)state;
   const struct keyset some = {some_random.keys, some_random.nr < 60000 ? some_random.nr : 60000};
@@ -617,16 +625,16 @@ static void test_epochs(void **state) {
   world_add(&w, 0, has, true);
   free(has);
   world_ready(&w);
-  struct wh *mem;
-  OK(wh_create(&w.p.epoch, 64 << 10, NULL, &mem));
-  for (uint32_t i = 0; i + 1 < some.nr; i++) mem_add(&w, mem, i, true, i + 1);
   struct version *const v = version_of_one(w.x);
   struct merge m;
   struct kv_rec r;
   for (uint32_t lend = 0; lend < 2; lend++) {
+    // a memtable of its own for each way: a stretch of tombstones that was walked over once is leapt over afterwards
+    struct wh *mem[2];
+    for (uint32_t i = 0; i < 2; i++) mem[i] = tombstones(&w, some.nr - 1);
     merge_init(&m, NULL);
     if (lend) merge_use_epoch(&m, &w.p.epoch, &w.p.slot);
-    merge_set(&m, mem, NULL, v, some.nr);
+    merge_set(&m, mem[0], NULL, v, some.nr);
     epochs_seen = reads_in_epoch_max = reads_in_epoch = last_at = 0;
     enter(&w.p);
     OK(merge_seek(&m, kref(NULL, 0)));
@@ -641,6 +649,8 @@ static void test_epochs(void **state) {
       assert_int_equal(epochs_seen, 1);
     }
     // backward, and by a skip
+    merge_park(&m);
+    merge_set(&m, mem[1], NULL, v, some.nr);
     enter(&w.p);
     epochs_seen = 0;
     OK(merge_seek_for_prev(&m, some.keys[some.nr - 2]));
@@ -652,9 +662,9 @@ static void test_epochs(void **state) {
     merge_park(&m);
     leave(&w.p);
     merge_fini(&m);
+    for (uint32_t i = 0; i < 2; i++) wh_destroy(mem[i]);
   }
   version_unref(v);
-  wh_destroy(mem);
   world_fini(&w);
 }
 
