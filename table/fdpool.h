@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bounds the descriptors held for tables. A file that is used is opened on need; when the bound is reached one that has
-// not been used for a while is closed (CLOCK, Corbato 1968). A descriptor in use is never closed; when all are in use,
-// a thread waits for one that is given back: they are used for the length of a read. Tables that are being written have
-// a place in the pool as well (fdpool_reserve), but at most half of all places, so that those who read go on. Also when
-// the system refuses (EMFILE, ENFILE): the pool closes an unused one and tries again before it reports the error.
+// Bounds the open descriptors of tables. A file is opened when it is used. At the bound, opening one closes another
+// that has not been used for a while (CLOCK, Corbato 1968). A descriptor in use stays open. When all are in use a
+// thread waits for one, which takes about as long as a read. When the system refuses a descriptor (EMFILE, ENFILE) the
+// pool closes an unused one and tries again, before it reports the error. Tables that are being written take places of
+// the pool, too (fdpool_reserve), but at most half of them, so that readers go on.
 //
-// Any thread. Who uses a file that is open changes the file's own word and nothing else; the pool's one short mutex is
-// for opening, closing and waiting.
+// Any thread may call. The use of an open file changes only the file's own word. The pool's mutex is for opening,
+// closing and waiting, and is held for a short time.
 //
 // Invariants
-//   F1  A file's descriptor changes under the lock only: from none by a store, to none by an exchange that finds no
-//   users. So who has counted itself as a user has a
-//       descriptor that stays.
-//   F2  A thread that waits says so (`wanted`) before it looks for an unused descriptor; who gives one back looks at
-//   `wanted` after it has. Both are sequentially
-//       consistent, so one of the two sees the other, and nobody sleeps while a descriptor is unused.
+//   F1  A file gets its descriptor by a store under the lock, and loses it by an exchange under the lock that finds no
+//       users. So a counted user's descriptor stays open.
+//   F2  A thread announces that it waits (`wanted`) before it looks for an unused descriptor. A thread that gives one
+//       back reads `wanted` afterwards. Both are sequentially consistent, so one of the two sees the other, and no
+//       thread sleeps while a descriptor is unused.
 #ifndef FDPOOL_H
 #define FDPOOL_H
 
@@ -24,33 +23,33 @@
 struct fdpool;
 struct fdpool_file {  // embedded in what owns the file
   struct fdpool *pool;
-  const struct env_dir *dir;  // it and the path are the owner's, valid until removed
+  const struct env_dir *dir;  // dir and path belong to the owner, until fdpool_remove
   const char *path;           // ends with the name in the directory
   unsigned flags;             // ENV_READ [| ENV_DIRECT]
-  _Atomic uint64_t
-      state;  // descriptor + 1 (0: closed) in the upper half, in the lower one FDPOOL_USED and the number of users
-  struct fdpool_file *next, *prev;  // ring of the open ones; guarded by the pool's lock
+  // Upper half: descriptor + 1, or 0 when the file is closed. Lower half: FDPOOL_USED and the number of users.
+  _Atomic uint64_t state;
+  struct fdpool_file *next, *prev;  // ring of the open files; guarded by the pool's lock
 };
-#define FDPOOL_USED 0x80000000u  // since the hand last passed
-// max_open: at least 2.
+#define FDPOOL_USED 0x80000000u  // used since the hand last passed
+// max_open: the bound, at least 2. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdpool **out);
-void fdpool_destroy(struct fdpool *p);  // all files have been removed; NULL is allowed
+void fdpool_destroy(struct fdpool *p);  // after the last fdpool_remove; NULL is allowed
 void fdpool_add(struct fdpool *p, struct fdpool_file *f, const struct env_dir *dir, const char *path,
                 unsigned flags);            // opens nothing
-void fdpool_remove(struct fdpool_file *f);  // closes it; nobody uses it
-// The descriptor, good until fdpool_release. May wait for other threads to give descriptors back, so the caller holds
-// none of this pool; should all who hold some wait for more all the same, the bound is passed after FDPOOL_PATIENCE_NS
-// instead of waiting for ever. REMIXDB_IO, also when the file is gone.
+void fdpool_remove(struct fdpool_file *f);  // closes the file, which has no users
+// The descriptor, valid until fdpool_release. May wait until other threads give descriptors back, so the caller must
+// hold none of this pool. After FDPOOL_PATIENCE_NS the pool passes its bound, so that threads that break this rule do
+// not wait for ever. REMIXDB_IO, also when the file is gone.
 MUST_CHECK enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out);
-// The same for a caller that holds others: does not wait. False when there is no place, or the file could not be opened
-// (a later fdpool_acquire tells why).
+// The same without waiting, for a caller that may hold others. False: no place is free, or the file cannot be opened,
+// and then fdpool_acquire reports why.
 MUST_CHECK bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out);
 void fdpool_release(struct fdpool_file *f);
-// A place for a descriptor that the caller opens, for long, and closes before it gives the place back. Waits until
-// there is one; the caller holds none.
+// Takes a place for a descriptor that the caller itself opens, for long. The caller closes it before fdpool_unreserve.
+// Waits until a place is free; the caller holds no descriptor of the pool.
 void fdpool_reserve(struct fdpool *p);
 void fdpool_unreserve(struct fdpool *p);
 #define FDPOOL_PATIENCE_NS 2000000000ull
-// Descriptors open or being opened, and places given away.
+// Descriptors that are open or being opened, and reserved places.
 uint32_t fdpool_open_count(struct fdpool *p);
 #endif
