@@ -4,6 +4,7 @@
 #include "remixdb.h"
 
 #include "admin/checkpoint.h"
+#include "admin/destroy.h"
 #include "admin/repair.h"
 #include "admin/verify.h"
 #include "xdb.h"
@@ -593,7 +594,7 @@ PUBLIC bool remixdb_repair(const char *dir) {
 
 PUBLIC bool remixdb_destroy(const char *dir) {
   enum remixdb_status s = check_dir(dir);
-  if (s == REMIXDB_OK) s = checkpoint_destroy(env_posix(), dir);
+  if (s == REMIXDB_OK) s = destroy_store(env_posix(), dir);
   done(s);
   if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no store", dir);
   return s == REMIXDB_OK;

@@ -2,102 +2,27 @@
 #include "admin/checkpoint.h"
 
 #include "base/dirlock.h"
-#include "admin/witness.h"
+#include "admin/destroy.h"
 #include "store/idle.h"
 
 #define COPY_CHUNK (1u << 20)
-#define REPORT_BYTES (1u << 20)  // between two reports
-
-// ---- the end of a store
-
-// The directory is a store's, so what is only damaged is its, too.
-static enum remixdb_status remove_own(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id) {
-  enum version_owner owner;
-  const enum remixdb_status s = version_owner(dir, e, store_id, &owner);
-  return s == REMIXDB_OK && owner != VERSION_FOREIGN ? env_unlink(dir, e->name) : s;
-}
-
-// All but LOCK, which is held, and the directories of repairs. `last` shows whose directory it is (witness_find): it
-// goes when the others are gone for good, so that what is left can be destroyed again. CURRENT goes first, if there is
-// another that shows it. What is not the store's stays.
-static enum remixdb_status remove_files(const struct env_dir *dir, const struct files_entry *list, size_t nr,
-                                        const char *last, uint64_t store_id) {
-  enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t turn = 0; turn < 3 && s == REMIXDB_OK; turn++) {
-    for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
-      const bool is_last = strcmp(list[i].name, last) == 0;
-      const uint32_t when = is_last ? 2 : list[i].kind == FILES_IS_CURRENT ? 0 : 1;
-      if (when == turn && list[i].kind != FILES_IS_LOCK) s = remove_own(dir, &list[i], store_id);
-    }
-    if (s == REMIXDB_OK && turn < 2) s = env_sync_dir(dir);
-  }
-  return s;
-}
-
-static enum remixdb_status remove_store(const struct env_dir *dir, const struct files_entry *list, size_t nr,
-                                        const char *witness) {
-  static const char *const repairs[] = {FILES_REPAIR_NEW, FILES_REPAIR_DONE, FILES_REPAIR_IN};
-  uint64_t store_id = 0;  // where CURRENT cannot be read, any of ours
-  enum remixdb_status s = version_peek(dir, &store_id);
-  if (s == REMIXDB_NOMEM) return s;
-  s = remove_files(dir, list, nr, witness, store_id);
-  for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++)
-    s = files_remove_dir(dir, repairs[i]);
-  if (s == REMIXDB_OK) s = env_unlink(dir, FILES_LOCK);
-  return s == REMIXDB_OK ? env_sync_dir(dir) : s;
-}
-
-// The same of a directory that is held.
-static enum remixdb_status destroy_in(const struct env_dir *dir) {
-  struct files_entry *list;
-  size_t nr;
-  const char *witness;
-  struct dirlock lock;
-  enum remixdb_status s = files_list(dir, &list, &nr);
-  if (s != REMIXDB_OK) return s;
-  s = witness_find(dir, list, nr, &witness);
-  mem_free(list);
-  if (s != REMIXDB_OK) return s;  // of what is not a store's directory nothing is touched, and no LOCK made in it
-  if ((s = dirlock_take(dir, true, &lock)) != REMIXDB_OK) return s;
-  // what is there now cannot change any more
-  if ((s = files_list(dir, &list, &nr)) == REMIXDB_OK) {
-    s = witness_find(dir, list, nr, &witness);
-    if (s == REMIXDB_OK) s = remove_store(dir, list, nr, witness);
-    mem_free(list);
-  }
-  dirlock_give(&lock);
-  return s;
-}
-
-enum remixdb_status checkpoint_destroy(struct env *env, const char *path) {
-  struct env_stat st;
-  struct env_dir dir;
-  enum remixdb_status s = env_stat(ENV_PATHS(env), path, &st);
-  if (s == REMIXDB_OK && !st.is_dir) s = REMIXDB_NOTFOUND;
-  if (s != REMIXDB_OK) return s;
-  s = env_dir_open(ENV_PATHS(env), path, &dir);
-  if (s == REMIXDB_OK) s = destroy_in(&dir);
-  if (s == REMIXDB_OK) s = env_dir_remove(ENV_PATHS(env), path, &dir);
-  env_dir_close(&dir);
-  return s;
-}
-
-// ---- a store of another one's files
+#define REPORT_BYTES (1u << 20)  // between two reports of progress
 
 // The directory that becomes a store.
 struct target {
   struct env *env;
   const char *path;
   struct env_dir dir;
-  bool made, made_lock;  // it, and LOCK, were not there before
-  bool begun;            // what else is there of a store's files was made here
+  bool made;       // this call made the directory
+  bool made_lock;  // this call, or an interrupted checkpoint, made LOCK
+  bool begun;      // the same of all other files of a store in it
   struct dirlock lock;
   const struct progress *progress;
   uint64_t done, total;  // bytes of files, and of records in memory
   uint64_t told;         // at the last report
 };
 
-// Bytes have found their place. The end is told when it is reached.
+// Counts bytes that are in their place. Reports less than the total: only checkpoint_make reports the end.
 static enum remixdb_status went_on(struct target *t, uint64_t bytes) {
   t->done += bytes;
   if (t->done - t->told < REPORT_BYTES) return REMIXDB_OK;
@@ -142,7 +67,7 @@ static enum remixdb_status copy_file(const struct env_dir *from_dir, struct targ
 
 static enum remixdb_status share_file(const struct env_dir *from, struct target *t, const char *name, uint64_t size) {
   if (env_link(from, name, &t->dir, name) == REMIXDB_OK) return went_on(t, size);
-  return copy_file(from, t, name);  // whatever the link's failure was: if it was more than that, this fails too
+  return copy_file(from, t, name);  // if more than linking is impossible, this fails, too
 }
 
 static enum remixdb_status share_files(const struct xdb *x, const struct version *v, struct target *t) {
@@ -164,8 +89,7 @@ static enum remixdb_status share_files(const struct xdb *x, const struct version
   return s;
 }
 
-// The bytes that a checkpoint of the view links, copies or writes, about; one more, so that there is always something
-// to do.
+// Estimates the bytes that a checkpoint of the super links, copies and writes. Adds one, so the total is never 0.
 static uint64_t bytes_of(const struct super *v) {
   uint64_t bytes = 1 + wh_memory(v->active->wh) + (v->frozen ? wh_memory(v->frozen->wh) : 0);
   for (uint32_t i = 0; i < v->version->nr_parts; i++) {
@@ -176,7 +100,7 @@ static uint64_t bytes_of(const struct super *v) {
   return bytes;
 }
 
-// What the memtable holds at the moment goes into the log, in order of key: of each key there is one record.
+// Writes what the memtable holds at the moment into the log, in order of key, one record for each key.
 static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const struct wh *wh, uint64_t moment,
                                         struct target *t) {
   struct wh_cursor *c = mem_alloc(sizeof(*c));
@@ -200,7 +124,7 @@ static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const 
   return s;
 }
 
-// The log of the new store: what the older memtable holds first.
+// Makes the log of the new store. The frozen memtable is older and comes first.
 static enum remixdb_status make_log(struct xdb_ref *r, const struct super *v, uint64_t moment, struct target *t) {
   const struct wal_opts wo = {.dir = &t->dir, .store_id = r->xdb->store_id};
   struct wal *w;
@@ -208,10 +132,9 @@ static enum remixdb_status make_log(struct xdb_ref *r, const struct super *v, ui
   if (s != REMIXDB_OK) return s;
   if (v->frozen) s = log_memtable(r, w, v->frozen->wh, moment, t);
   if (s == REMIXDB_OK) s = log_memtable(r, w, v->active->wh, moment, t);
-  struct err_saved why;
-  err_save(&why, s);
-  const enum remixdb_status closed = wal_close(w);
-  return s == REMIXDB_OK ? closed : err_raise(&why);
+  if (s == REMIXDB_OK) return wal_close(w);
+  IGNORED(wal_close(w), "the log goes with the rest of the checkpoint");
+  return s;
 }
 
 static enum remixdb_status make_current(const struct xdb *x, const struct version *base, uint64_t moment,
@@ -242,7 +165,7 @@ static enum remixdb_status make_mark(const struct env_dir *dir) {
   return s == REMIXDB_OK ? env_sync_dir(dir) : s;
 }
 
-// The directory is there and empty of any store; LOCK is held.
+// Makes the store in the directory, which holds no store and is locked.
 static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64_t moment, struct target *t) {
   struct xdb *x = r->xdb;
   t->begun = true;
@@ -256,8 +179,8 @@ static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64
   return s == REMIXDB_OK ? files_sync_parent(t->env, t->path, t->made) : s;
 }
 
-// The directory, which may be a new one, is one's own: LOCK is held, and nothing of a store is there. What an
-// interrupted checkpoint has left is removed.
+// Makes the directory if it is absent, and locks it. Removes what an interrupted checkpoint has left. REMIXDB_EXISTS:
+// it holds other files of a store.
 static enum remixdb_status claim(struct target *t) {
   struct env_stat st;
   struct files_entry *list;
@@ -276,9 +199,9 @@ static enum remixdb_status claim(struct target *t) {
     marked = marked || list[i].kind == FILES_IS_CHECKPOINTING;
   }
   if (marked) s = files_has_mark(&t->dir, FILES_CHECKPOINTING, &marked);
-  if (s == REMIXDB_OK && marked && !current) {  // another checkpoint was begun here, and LOCK is its
+  if (s == REMIXDB_OK && marked && !current) {  // all here is an interrupted checkpoint's, LOCK too
     t->begun = t->made_lock = true;
-    s = remove_files(&t->dir, list, nr, FILES_CHECKPOINTING, 0);
+    s = destroy_files(&t->dir, list, nr, FILES_CHECKPOINTING, 0);
   } else if (s == REMIXDB_OK && holds) {
     s = err_set(REMIXDB_EXISTS, "%s: holds files of a store already", t->path);
   }
@@ -291,34 +214,41 @@ static enum remixdb_status remove_begun(struct target *t) {
   size_t nr;
   enum remixdb_status s = files_list(&t->dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  s = remove_files(&t->dir, list, nr, FILES_CHECKPOINTING, 0);
+  s = destroy_files(&t->dir, list, nr, FILES_CHECKPOINTING, 0);
   mem_free(list);
   return s;
 }
 
-// The directory is not to be made into a store after all, for this reason: what was made goes again. What cannot be
-// removed can be destroyed.
+// Removes the files that were made in the directory, which is open. `why`: what making the store failed with.
+static enum remixdb_status undo_files(struct target *t, enum remixdb_status why) {
+  enum remixdb_status s = REMIXDB_OK;
+  if (!dirlock_held(&t->lock)) {  // LOCK may be another opening's by now
+    if (why == REMIXDB_LOCKED || !t->made_lock) return REMIXDB_OK;
+    s = dirlock_take(&t->dir, true, &t->lock);
+  }
+  if (s == REMIXDB_OK && t->begun) s = remove_begun(t);
+  if (s == REMIXDB_OK && t->made_lock) s = env_unlink(&t->dir, FILES_LOCK);
+  return s == REMIXDB_OK && t->begun ? env_sync_dir(&t->dir) : s;
+}
+
+// Removes the directory if it was made, unless another opening makes a store in it.
+static enum remixdb_status undo_dir(struct target *t, enum remixdb_status why) {
+  if (!t->made || why == REMIXDB_LOCKED) return REMIXDB_OK;
+  const struct env_dir *const at = ENV_PATHS(t->env);
+  return t->dir.fd >= 0 ? env_dir_remove(at, t->path, &t->dir) : env_rmdir(at, t->path);
+}
+
+// Removes all that was made, after the failure s. Returns s.
 static enum remixdb_status give_up(struct target *t, enum remixdb_status s) {
-  struct err_saved why;
-  err_save(&why, s);
-  const bool held = t->dir.path && t->dir.fd >= 0;
-  enum remixdb_status gone = held ? REMIXDB_OK : REMIXDB_NOTFOUND;
-  // without the lock its file may be another's by now
-  if (held && !dirlock_held(&t->lock))
-    gone = s != REMIXDB_LOCKED && t->made_lock ? dirlock_take(&t->dir, true, &t->lock) : REMIXDB_LOCKED;
-  if (gone == REMIXDB_OK && t->begun) gone = remove_begun(t);
-  if (gone == REMIXDB_OK && t->made_lock) gone = env_unlink(&t->dir, FILES_LOCK);
-  if (gone == REMIXDB_OK && t->begun) gone = env_sync_dir(&t->dir);
+  if (t->dir.fd >= 0) IGNORED(undo_files(t, s), "the user can destroy the rest");
   dirlock_give(&t->lock);
-  // where another has made a store meanwhile it stays
-  if (t->made && s != REMIXDB_LOCKED)
-    gone = held ? env_dir_remove(ENV_PATHS(t->env), t->path, &t->dir) : env_rmdir(ENV_PATHS(t->env), t->path);
+  IGNORED(undo_dir(t, s), "an empty directory does no harm");
   env_dir_close(&t->dir);
-  return err_raise(&why);
+  return s;
 }
 
 enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
-  struct target t = {.env = r->xdb->env, .path = path, .progress = &r->progress};
+  struct target t = {.env = r->xdb->env, .path = path, .dir = {.fd = -1}, .progress = &r->progress};
   enum remixdb_status s = progress_report(t.progress, "checkpoint", 0, 0);
   if (s != REMIXDB_OK) return s;
   if ((s = claim(&t)) != REMIXDB_OK) return give_up(&t, s);
@@ -326,10 +256,10 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
   struct super *v = xdb_ref_hold(r, &moment);
   t.total = bytes_of(v);
   s = fill(r, v, moment, &t);
-  struct err_saved why;
-  err_save(&why, s);
+  err_cleanup_begin();
   xdb_super_drop(r->xdb, v);
-  if (s != REMIXDB_OK) return give_up(&t, err_raise(&why));
+  err_cleanup_end();
+  if (s != REMIXDB_OK) return give_up(&t, s);
   dirlock_give(&t.lock);
   env_dir_close(&t.dir);
   return progress_report(t.progress, "checkpoint", t.total, t.total);

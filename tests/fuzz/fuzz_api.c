@@ -14,6 +14,7 @@
 
 #include "store/batch.h"
 #include "admin/checkpoint.h"
+#include "admin/destroy.h"
 #include "tests/fuzz/fuzz.h"
 #include "admin/verify.h"
 #include "xdb.h"
@@ -661,7 +662,7 @@ static void copy(struct run *r) {
   r->x = x;
   r->ref = ref;
   r->could = could;
-  FUZZ_OK(checkpoint_destroy(simdisk_env(r->disk), COPY));
+  FUZZ_OK(destroy_store(simdisk_env(r->disk), COPY));
 }
 
 static void fail(struct run *r) {

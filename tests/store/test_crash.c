@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "admin/checkpoint.h"
+#include "admin/destroy.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/slow.h"
 #include "admin/verify.h"
@@ -1157,7 +1158,7 @@ static void script_copy(struct script *c) {
     struct env_stat st;
     if (c->once) CHECK(env_stat(ENV_PATHS(env), "/copy", &st) == REMIXDB_NOTFOUND);
   } else {
-    for (uint32_t tries = 0; tries < 2 && (s = checkpoint_destroy(env, "/copy")) != REMIXDB_OK; tries++) {
+    for (uint32_t tries = 0; tries < 2 && (s = destroy_store(env, "/copy")) != REMIXDB_OK; tries++) {
       if (s != REMIXDB_NOTFOUND) check_failure(r, s);
       told(c, false);
     }

@@ -15,7 +15,7 @@
 
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
-#include "admin/checkpoint.h"
+#include "admin/destroy.h"
 #include "admin/repair.h"
 #include "admin/verify.h"
 #include "store/syncer.h"
@@ -208,7 +208,7 @@ static void test_foreign(void **state) {
     expect_kept(&was, &now, foreign, nr);
   }
   // the end of the store is not theirs
-  OK(checkpoint_destroy(e, path_in("one", NULL)));
+  OK(destroy_store(e, path_in("one", NULL)));
   const struct picture now = picture("one");
   static const char *const stay[] = {"wal-0",      "wal-4",      "wal-6",        "000040.sst",
                                      "000041.sst", "000042.sst", "000043.remix", "000050.sst"};
@@ -246,7 +246,7 @@ static void test_repair_links(void **state) {
   CHECK(repair_store(e, path_in("one", NULL), NULL) == REMIXDB_IO);
   struct picture now = picture("one");
   expect_kept(&was, &now, names, 3);
-  OK(checkpoint_destroy(e, path_in("one", NULL)));
+  OK(destroy_store(e, path_in("one", NULL)));
   now = picture("one");
   expect_kept(&was, &now, names, 3);
   CHECK(now.nr == 3);
@@ -373,7 +373,7 @@ static void test_files(void **state) {
   CHECK(symlink(path_in("two", NULL), path_in("one", "repair.new")) == 0);
   CHECK(symlink(path_in("two", NULL), path_in("one", "repair.in")) == 0);
   CHECK(repair_store(e, path_in("one", NULL), NULL) == REMIXDB_IO);
-  OK(checkpoint_destroy(e, path_in("one", NULL)));
+  OK(destroy_store(e, path_in("one", NULL)));
   struct xdb *x = begin("two");
   check_from(0, 100, 'b');
   end(x);

@@ -16,6 +16,7 @@
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 #include "admin/checkpoint.h"
+#include "admin/destroy.h"
 #include "admin/repair.h"
 #include "admin/verify.h"
 #include "store/syncer.h"
@@ -150,7 +151,7 @@ static void run_swapped(void) {
   check_store("one", &b);
   check_store("copy", &copy);
   // what is removed is what has the name
-  OK(checkpoint_destroy(e, path_in("one")));
+  OK(destroy_store(e, path_in("one")));
   check_store("two", &a);
   check_store("copy", &copy);
 }
@@ -285,7 +286,7 @@ static void expect_locked(void) {
     o.read_only = way == 1;
     CHECK(xdb_open(path_in("one"), &o, e, &x) == REMIXDB_LOCKED);
   }
-  CHECK(checkpoint_destroy(e, path_in("one")) == REMIXDB_LOCKED);
+  CHECK(destroy_store(e, path_in("one")) == REMIXDB_LOCKED);
   CHECK(repair_store(e, path_in("one"), NULL) == REMIXDB_LOCKED);
 }
 

@@ -10,6 +10,7 @@
 
 #include "tests/lib/check.h"
 #include "admin/checkpoint.h"
+#include "admin/destroy.h"
 #include "tests/lib/model.h"
 #include "tests/lib/simdisk.h"
 
@@ -374,7 +375,7 @@ static void do_checkpoint(struct run *r) {
   remixdb_unref(ref);
   remixdb_close(x);
   CHECK(remixdb_errcode() == REMIXDB_OK);
-  OK(checkpoint_destroy(r->env, copy));
+  OK(destroy_store(r->env, copy));
 }
 
 static void do_reopen(struct run *r) {

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "admin/checkpoint.h"
+#include "admin/destroy.h"
 #include "admin/verify.h"
 #include "xdb.h"
 #include "store/round.h"
@@ -309,7 +310,7 @@ static void test_checkpoint(void **state) {
   xdb_snapshot_release(snap);
   check_content(s.r, 5);
   scene_close(&s);
-  OK(checkpoint_destroy(simdisk_env(s.disk), DIR_NAME));
+  OK(destroy_store(simdisk_env(s.disk), DIR_NAME));
   const char *const dirs[] = {COPY, "/old"};
   for (uint32_t i = 0; i < 2; i++) {
     OK(xdb_open(dirs[i], &s.opts, simdisk_env(s.disk), &x));
@@ -449,7 +450,7 @@ static void test_checkpoint_cuts(void **state) {
     } else {
       assert_true(opened == REMIXDB_NOTFOUND || opened == REMIXDB_CORRUPT);
       assert_int_not_equal(st, REMIXDB_OK);
-      const enum remixdb_status gone = cut % 2 ? REMIXDB_OK : checkpoint_destroy(simdisk_env(after), COPY);
+      const enum remixdb_status gone = cut % 2 ? REMIXDB_OK : destroy_store(simdisk_env(after), COPY);
       assert_true(gone == REMIXDB_OK || gone == REMIXDB_NOTFOUND);
       OK(checkpoint_make(s.r, COPY));
       none++;
@@ -497,7 +498,7 @@ static void test_checkpoint_killed(void **state) {
   assert_int_equal(simdisk_size(s.disk, COPY "/CREATING"), 8);
   OK(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/CHECKPOINTING"));
   OK(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/CREATING"));
-  OK(checkpoint_destroy(simdisk_env(s.disk), COPY));
+  OK(destroy_store(simdisk_env(s.disk), COPY));
   uint32_t refused = 0;
   for (uint64_t cut = 0;; cut++) {
     struct simdisk *const before = s.disk, *const disk = simdisk_crash(before, 1);
@@ -531,7 +532,7 @@ static void test_checkpoint_killed(void **state) {
       assert_true(l.nr <= 1);
     }
     if (whole) FAILS(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
-    else if (cut % 2 && marked) OK(checkpoint_destroy(env, COPY));
+    else if (cut % 2 && marked) OK(destroy_store(env, COPY));
     if (cut % 2 && marked && !whole) FAILS(env_stat(ENV_PATHS(env), COPY, &st), REMIXDB_NOTFOUND);
     if (!whole) OK(checkpoint_make(s.r, COPY));
     o = s.opts;
@@ -565,14 +566,14 @@ static void test_checkpoint_faults(void **state) {
       const enum remixdb_status made = checkpoint_make(s.r, COPY);
       simdisk_fault(s.disk, calls[c], 0, 0, 0);
       if (made == REMIXDB_OK) {
-        OK(checkpoint_destroy(simdisk_env(s.disk), COPY));
+        OK(destroy_store(simdisk_env(s.disk), COPY));
         if (calls[c] != SIMDISK_LINK) break;  // a link that fails becomes a copy
       } else {
         assert_true(err_msg()[0] != '\0');
         failed++;
         // what the failure itself kept from being removed may be destroyed
         if (env_stat(ENV_PATHS(simdisk_env(s.disk)), COPY, &st) == REMIXDB_OK) {
-          const enum remixdb_status gone = checkpoint_destroy(simdisk_env(s.disk), COPY);
+          const enum remixdb_status gone = destroy_store(simdisk_env(s.disk), COPY);
           assert_true(gone == REMIXDB_OK || gone == REMIXDB_NOTFOUND);
         }
       }
@@ -647,7 +648,7 @@ static void test_checkpoint_gives_up(void **state) {
         OK(xdb_close(x));
       }
       if (way < 2) OK(env_unlink(ENV_PATHS(disk), COPY "/notes.txt"));
-      if (made == REMIXDB_OK || way == 2) OK(checkpoint_destroy(disk, COPY));
+      if (made == REMIXDB_OK || way == 2) OK(destroy_store(disk, COPY));
       else OK(env_unlink(ENV_PATHS(disk), COPY "/LOCK"));
       if (made == REMIXDB_OK) break;
     }
@@ -663,24 +664,24 @@ static void test_destroy(void **state) {
   int fd;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   struct env *env = simdisk_env(s.disk);
-  FAILS(checkpoint_destroy(env, DIR_NAME), REMIXDB_LOCKED);
-  FAILS(checkpoint_destroy(env, "/nowhere"), REMIXDB_NOTFOUND);
+  FAILS(destroy_store(env, DIR_NAME), REMIXDB_LOCKED);
+  FAILS(destroy_store(env, "/nowhere"), REMIXDB_NOTFOUND);
   scene_close(&s);
   // somebody else's file is left alone, and with it the directory
   OK(env_open(ENV_PATHS(env), DIR_NAME "/notes.txt", ENV_WRITE | ENV_CREATE, &fd));
   OK(env_close(env, fd, "notes"));
-  OK(checkpoint_destroy(env, DIR_NAME));
+  OK(destroy_store(env, DIR_NAME));
   struct name_list l = {.nr = 0};
   OK(paths_list(env, DIR_NAME, name_add, &l));
   assert_int_equal(l.nr, 1);
   assert_string_equal(l.names[0], "notes.txt");
-  FAILS(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
+  FAILS(destroy_store(env, DIR_NAME), REMIXDB_NOTFOUND);
   OK(env_unlink(ENV_PATHS(env), DIR_NAME "/notes.txt"));
   for (uint32_t way = 0; way < 2; way++) {  // a directory that others use, as a mount point, stays
     scene_open(&s, DIR_NAME);
     scene_close(&s);
     if (way == 0) simdisk_fault(s.disk, SIMDISK_RMDIR, 0, 1, EBUSY);
-    OK(checkpoint_destroy(env, DIR_NAME));
+    OK(destroy_store(env, DIR_NAME));
     assert_int_equal(env_stat(ENV_PATHS(env), DIR_NAME, &st), way == 0 ? REMIXDB_OK : REMIXDB_NOTFOUND);
   }
   scene_fini(&s);
@@ -727,7 +728,7 @@ static void test_destroy_others(void **state) {
     for (; nr < 6 && dirs[i][nr].name; nr++)
       file_put(env, DIR_NAME, dirs[i][nr].name, dirs[i][nr].text, strlen(dirs[i][nr].text));
     const uint64_t changes = simdisk_changes(disk);
-    FAILS(checkpoint_destroy(env, DIR_NAME), REMIXDB_NOTFOUND);
+    FAILS(destroy_store(env, DIR_NAME), REMIXDB_NOTFOUND);
     assert_int_equal(simdisk_changes(disk), changes);
     OK(paths_list(env, DIR_NAME, name_add, &l));
     assert_int_equal(l.nr, nr);
@@ -738,7 +739,7 @@ static void test_destroy_others(void **state) {
   OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
   file_put(simdisk_env(disk), DIR_NAME, "000009.sst", "a table of another store", 24);
   simdisk_fault(disk, SIMDISK_READ, 0, 1, EIO);
-  FAILS(checkpoint_destroy(simdisk_env(disk), DIR_NAME), REMIXDB_IO);
+  FAILS(destroy_store(simdisk_env(disk), DIR_NAME), REMIXDB_IO);
   assert_int_equal(simdisk_size(disk, DIR_NAME "/000009.sst"), 24);
   simdisk_destroy(disk);
 }
@@ -769,7 +770,7 @@ static void test_destroy_damaged(void **state) {
     const bool lock = way >= 3 &&
                       (strcmp(l.names[way - 3], "LOCK") == 0 ||
                        strcmp(l.names[way - 3], FILES_RESERVE) == 0);  // and nothing else that shows a store is
-    assert_int_equal(checkpoint_destroy(env, DIR_NAME), lock ? REMIXDB_NOTFOUND : REMIXDB_OK);
+    assert_int_equal(destroy_store(env, DIR_NAME), lock ? REMIXDB_NOTFOUND : REMIXDB_OK);
     assert_int_equal(env_stat(ENV_PATHS(env), DIR_NAME, &st), lock ? REMIXDB_OK : REMIXDB_NOTFOUND);
     simdisk_destroy(disk);
   }
@@ -780,7 +781,7 @@ static void test_destroy_damaged(void **state) {
     OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
     if (i < 3) file_put(simdisk_env(disk), DIR_NAME, left[i], "", 0);
     else OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/repair.done"));
-    OK(checkpoint_destroy(simdisk_env(disk), DIR_NAME));
+    OK(destroy_store(simdisk_env(disk), DIR_NAME));
     FAILS(env_stat(ENV_PATHS(simdisk_env(disk)), DIR_NAME, &st), REMIXDB_NOTFOUND);
     simdisk_destroy(disk);
   }
@@ -795,7 +796,7 @@ static void test_destroy_damaged(void **state) {
     file_put(simdisk_env(disk), DIR_NAME, "wal-1", way == 1 ? text : zero, sizeof(zero));
     if (way == 2) file_put(simdisk_env(disk), DIR_NAME, "notes.txt", "n", 1);
     if (way == 4) OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/000007.sst"));
-    assert_int_equal(checkpoint_destroy(simdisk_env(disk), DIR_NAME), way == 0 ? REMIXDB_OK : REMIXDB_NOTFOUND);
+    assert_int_equal(destroy_store(simdisk_env(disk), DIR_NAME), way == 0 ? REMIXDB_OK : REMIXDB_NOTFOUND);
     assert_int_equal(simdisk_size(disk, DIR_NAME "/wal-1"), way == 0 ? -1 : 600);
     simdisk_destroy(disk);
   }
@@ -810,7 +811,7 @@ static int destroying_lock(struct env *e, int fd, bool exclusive) {
   struct env *const env = simdisk_env(e->priv);
   if (destroying) {
     destroying = false;
-    OK(checkpoint_destroy(env, DIR_NAME));
+    OK(destroy_store(env, DIR_NAME));
     OK(env_mkdir(ENV_PATHS(env), DIR_NAME));
   }
   return env->ops->lock(env, fd, exclusive);
@@ -893,7 +894,7 @@ static void test_open_busy(void **state) {
   busy_locked = 0;
   busy_dir = DIR_NAME;
   scene_close(&s);
-  OK(checkpoint_destroy(&env, DIR_NAME));
+  OK(destroy_store(&env, DIR_NAME));
   assert_true(busy_locked > 3);
   busy_opts = NULL;
   scene_fini(&s);
@@ -914,7 +915,7 @@ static void test_destroy_cuts(void **state) {
   for (uint64_t cut = 0;; cut++) {
     struct simdisk *disk = simdisk_crash(s.disk, cut);
     simdisk_power_off(disk, cut);
-    const enum remixdb_status st = checkpoint_destroy(simdisk_env(disk), DIR_NAME);
+    const enum remixdb_status st = destroy_store(simdisk_env(disk), DIR_NAME);
     const bool off = simdisk_is_off(disk);
     (void)st;
     struct simdisk *after = simdisk_crash(disk, cut * 3 + 1), *const before = s.disk;
@@ -931,10 +932,10 @@ static void test_destroy_cuts(void **state) {
       whole += !empty;
       xdb_unref(r);
       OK(xdb_close(x));
-      OK(checkpoint_destroy(simdisk_env(after), DIR_NAME));
+      OK(destroy_store(simdisk_env(after), DIR_NAME));
     } else {
       FAILS(opened, REMIXDB_CORRUPT);
-      OK(checkpoint_destroy(simdisk_env(after), DIR_NAME));
+      OK(destroy_store(simdisk_env(after), DIR_NAME));
       none++;
     }
     FAILS(env_stat(ENV_PATHS(simdisk_env(after)), DIR_NAME, &es), REMIXDB_NOTFOUND);
