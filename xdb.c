@@ -218,7 +218,7 @@ static enum remixdb_status write_back(void *arg, struct worker *w, const struct 
 
 static enum remixdb_status check_writable(const struct xdb_ref *r) {
   struct xdb *x = r->xdb;
-  if (unlikely(r->view)) return err_set(REMIXDB_READONLY, "%s: a snapshot is not written to", x->dir);
+  if (unlikely(r->super)) return err_set(REMIXDB_READONLY, "%s: a snapshot is not written to", x->dir);
   if (unlikely(x->opts.read_only)) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
   return REMIXDB_OK;
 }
@@ -409,8 +409,8 @@ void xdb_iter_park(struct xdb_iter *it) {
   epoch_exit(&r->slot);
   if (it->stays) xdb_ref_unstay(r);
   it->stays = false;
-  xdb_super_drop(r->xdb, it->view);
-  it->view = NULL;
+  xdb_super_drop(r->xdb, it->super);
+  it->super = NULL;
   it->status = REMIXDB_OK;
 }
 
@@ -438,11 +438,11 @@ static void iter_renew(struct xdb_iter *it, struct super **old_out) {
   struct xdb_ref *r = it->ref;
   struct super *v = xdb_ref_super(r);
   *old_out = NULL;
-  if (v != it->view) {
+  if (v != it->super) {
     super_ref(v);
-    *old_out = it->view;
+    *old_out = it->super;
     merge_park(&it->merge);
-    it->view = v;
+    it->super = v;
   }
   merge_set(&it->merge, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, xdb_ref_moment(r));
 }
@@ -454,7 +454,7 @@ static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, str
   // The key may be the one it stands on, in memory that it gives up, or reads other blocks into, before the search has
   // ended.
   uint8_t small[COPY_SMALL], *large = NULL;
-  if (it->view && key.len > 0) {
+  if (it->super && key.len > 0) {
     if (unlikely(key.len > COPY_SMALL) && !(large = mem_alloc(key.len))) {
       xdb_iter_fail(it, REMIXDB_NOMEM);
       return REMIXDB_NOMEM;
@@ -517,7 +517,7 @@ static enum remixdb_status page_begin(struct xdb_iter *it, struct remixdb_page *
   p->len = 0;
   if (!after) return REMIXDB_OK;
   if (xdb_iter_valid(it)) return iter_done(it, page_step(it, p->back));
-  if (it->view) xdb_iter_park(it);
+  if (it->super) xdb_iter_park(it);
   return it->status == REMIXDB_OK ? REMIXDB_OK : err_raise(&it->error);
 }
 
@@ -563,7 +563,7 @@ enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p,
   p->len = 0;
   if (!xdb_iter_valid(it)) {
     if (it->status != REMIXDB_OK) return err_raise(&it->error);
-    if (!it->view) return REMIXDB_OK;
+    if (!it->super) return REMIXDB_OK;
     if (!after || nr == 0) {
       xdb_iter_park(it);
       return REMIXDB_OK;
@@ -748,7 +748,7 @@ static enum remixdb_status load(struct xdb *x, const struct env_dir *at, const c
   atomic_store_explicit(&x->compact.next_file, o->version->next_file, memory_order_relaxed);
   struct super *view = super_create(o->active, NULL, o->version);
   if (!view) return REMIXDB_NOMEM;
-  atomic_store_explicit(&x->view, view, memory_order_release);
+  atomic_store_explicit(&x->super, view, memory_order_release);
   // a process that died may have given CURRENT its name and not made that durable: what an older one names must not go
   // before it is
   return o->exists && !x->opts.read_only ? env_sync_dir(&x->home) : REMIXDB_OK;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store: opening and closing, reading and writing keys, iterators. remixdb.c has checked the arguments. Refs and
-// snapshots, by which it is used, are declared in store/ref.h and store/snapshot.h; flush and compaction in
-// store/round.h, sync in store/syncer.h.
+// The store: opening and closing, reading and writing keys, iterators. remixdb.c has checked the arguments. store/ref.h
+// has refs, store/snapshot.h snapshots, store/flush.h flush and compaction, store/syncer.h sync.
 #ifndef XDB_H
 #define XDB_H
 
@@ -11,75 +10,75 @@
 #include "view/merge.h"
 #include "view/multiget.h"
 
-// The contract is remixdb_open_opts's. env is the caller's and outlives the store.
+// The contract of remixdb_open_opts. env is the caller's and outlives the store.
 MUST_CHECK enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, struct env *env,
                                         struct xdb **out);
-// The same for a directory `name` in one that is open.
+// The same for the directory `name` in `at`, which is open.
 MUST_CHECK enum remixdb_status xdb_open_at(const struct env_dir *at, const char *name, const struct remixdb_opts *o,
                                            struct xdb **out);
 MUST_CHECK enum remixdb_status xdb_close(struct xdb *x);  // frees x in any case
 
 // ---- reading keys
 
-// Copies at most cap bytes of the value to val_out (which may be NULL: cap 0); *vlen_out, when given, is the full
-// length. REMIXDB_NOTFOUND.
+// Copies at most cap bytes of the value to val_out. *vlen_out is the full length. Both may be NULL. REMIXDB_NOTFOUND;
+// REMIXDB_TOOBIG: the value is longer than cap, and val_out is not NULL.
 MUST_CHECK enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap,
                                        uint32_t *vlen_out);
-// Looks up nr keys at one moment: the contract is remixdb_multi_get's. With a room, which may be NULL, the values go
-// there and each of `values` is told where (multiget_begin). *nr_out is set in any case.
+// Looks up nr keys at one moment: the contract of remixdb_multi_get. room may be NULL; else the values go there, and
+// each of `values` gets its place (multiget_begin). Sets *nr_out in any case.
 MUST_CHECK enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
                                              struct remixdb_buf *values, bool *found, struct multiget_room *room,
                                              size_t *nr_out);
 
 // ---- writing
 
-// tomb: a delete. When the disk is full it is taken all the same, also by a full memtable (a quarter more), as long as
-// the log has room (wal_begin_last).
+// tomb: a delete. On a full disk the store still takes it, while the log keeps room for it (wal_begin_last); a full
+// memtable may then grow by a quarter.
 MUST_CHECK enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb);
-// All of the batch or nothing, to readers and after a crash: the leaves of its keys stay locked from the first version
-// linked to the last one stamped, its records are one frame of the log, and one store publishes them. The batch is not
-// changed. REMIXDB_TOOBIG: larger than a memtable.
+// All of the batch or nothing, for readers and after a crash: the leaves of its keys stay locked from the first link to
+// the last stamp, its records are one frame of the log, and one atomic store publishes them. The batch stays as it is.
+// REMIXDB_TOOBIG: it is larger than a memtable.
 MUST_CHECK enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b);
-// fn is called with the key's leaf locked: it must not call the store. When the memtable is frozen at that moment it is
-// called again, with what is there then.
+// fn runs with the key's leaf locked, so it must not call the store. It runs again, with the value of then, when the
+// memtable is frozen at that moment.
 MUST_CHECK enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv);
 
 // ---- iterators
 //
-// Over the store or a snapshot, both ways. Between two calls an iterator that has a position holds a view, and its ref
-// is inside xdb.cursors, but in no other epoch.
+// Over the store or a snapshot, in both directions. Between two calls an iterator with a position holds a super, and
+// its ref is inside xdb.cursors and in no other epoch.
 
 struct xdb_iter {
   struct xdb_ref *ref;
-  struct super *view;  // counted; NULL: parked or not yet positioned
+  struct super *super;  // counted; NULL: parked, or no position yet
   enum remixdb_status status;
-  struct err_saved error;  // why status
+  struct err_saved error;  // the message of status
   struct merge merge;
-  bool stays;  // it has a position, which the ref's stay stands for
+  bool stays;  // it has a position: it is one of the ref's stays
 };
 
 MUST_CHECK enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out);
 void xdb_iter_destroy(struct xdb_iter *it);
-void xdb_iter_park(struct xdb_iter *it);
+void xdb_iter_park(struct xdb_iter *it);  // gives up all that it holds; a seek takes it up again
 static inline bool xdb_iter_valid(const struct xdb_iter *it) { return merge_valid(&it->merge); }
-// The status is kept in the iterator as well.
+// The iterator keeps the status, too.
 MUST_CHECK enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key);           // first key >= key
 MUST_CHECK enum remixdb_status xdb_iter_seek_for_prev(struct xdb_iter *it, struct kref key);  // last key <= key
 MUST_CHECK enum remixdb_status xdb_iter_seek_last(struct xdb_iter *it);
-// Makes it invalid for this reason.
+// Makes it invalid, with this status and the thread's message.
 void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s);
 MUST_CHECK enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr);
 MUST_CHECK enum remixdb_status xdb_iter_prev(struct xdb_iter *it);
-// xdb_iter_skip of one, for most steps; else false, and nothing has changed.
+// A step forward where that is cheap. False: nothing has changed, call xdb_iter_skip.
 static inline bool xdb_iter_next_fast(struct xdb_iter *it) { return merge_next_fast(&it->merge); }
-// REMIXDB_NOTFOUND when not valid; the record holds until the iterator moves.
+// The record holds until the iterator moves. REMIXDB_NOTFOUND: it is not valid.
 MUST_CHECK enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out);
-// The same for most records; else false.
+// The same where the record is at hand. False: call xdb_iter_record.
 MUST_CHECK static inline bool xdb_iter_record_held(const struct xdb_iter *it, struct kv_rec *rec_out) {
   return merge_record_held(&it->merge, rec_out);
 }
-// The contracts are remixdb_iter_page's and remixdb_iter_unread's. At its end an iterator that has given records is not
-// valid, but holds its view until the next call, which may be an unread.
+// The contracts of remixdb_iter_page and remixdb_iter_unread. An iterator that reaches its end with records in the page
+// is not valid, but holds its super until the next call, which may be an unread.
 MUST_CHECK enum remixdb_status xdb_iter_page(struct xdb_iter *it, struct remixdb_page *p);
 MUST_CHECK enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr);
 #endif

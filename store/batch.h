@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A batch: puts and deletes gathered by one thread, to be written as one. Bound to no store.
+// A batch: puts and deletes that are written together. It belongs to no store. One thread uses it at a time.
 #ifndef BATCH_H
 #define BATCH_H
 
@@ -15,7 +15,7 @@ struct batch_op {
 };
 
 struct xdb_batch {
-  uint8_t *data;  // per operation: varint head (see kv.h), key, value
+  uint8_t *data;  // records in the codec of kv.h, one per operation
   size_t len, cap;
   size_t nr;  // operations
 };
@@ -23,13 +23,13 @@ struct xdb_batch {
 MUST_CHECK enum remixdb_status batch_create(struct xdb_batch **out);
 void batch_destroy(struct xdb_batch *b);  // NULL is allowed
 void batch_clear(struct xdb_batch *b);    // keeps its memory
-// Copies key and value. REMIXDB_NOMEM: the batch is as it was.
+// Copies key and value. REMIXDB_NOMEM: the batch is unchanged.
 MUST_CHECK enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen,
                                          bool tomb);
-// Adds the operations of remixdb_batch_load, whose lengths have been checked. REMIXDB_NOMEM: the batch is as it was.
+// Adds the operations of remixdb_batch_load. The caller has checked the lengths. REMIXDB_NOMEM: the batch is unchanged.
 MUST_CHECK enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
                                           const uint32_t *vlens, const uint8_t *bytes);
-// What counts of it: of each key the last operation, in order of key. *ops_out is the caller's to mem_free; it points
-// into the batch, which must stay as it is meanwhile. nr_out may be 0.
+// The last operation on each key, in order of keys. The caller frees *ops_out with mem_free. It points into the batch,
+// which must stay as it is meanwhile. *nr_out may be 0.
 MUST_CHECK enum remixdb_status batch_sorted(const struct xdb_batch *b, struct batch_op **ops_out, size_t *nr_out);
 #endif

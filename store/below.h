@@ -2,20 +2,20 @@
 //
 // Looking up a key below the active memtable: in the frozen memtable, then in the key's partition.
 //
-// A lookup has two steps. The first one asks the processor for the memory that the second one reads first, so that this
-// memory is on its way while the active memtable is searched.
+// A lookup has two steps. The first prefetches the memory that the second reads first, so that this memory is on its
+// way while the caller searches the active memtable.
 #ifndef STORE_BELOW_H
 #define STORE_BELOW_H
 
 #include "store/state.h"
 
-// Where a key is looked for below the active memtable: what has been asked for.
+// What the first step hands to the second.
 struct xdb_below {
   struct wh_begun frozen;  // of the frozen memtable, when there is one
   const struct part *part;
   const uint8_t *seg;  // of the partition's newest view
 };
-// Asks for what xdb_below_end reads first, in the same epoch: it is on its way while the active memtable is searched.
+// Prefetches what xdb_below_end reads first. Both run in the same epoch.
 static inline void xdb_below_begin(const struct super *v, struct kref key, uint64_t hash, struct xdb_below *out) {
   const struct version *const version = v->version;
   const struct part *const part = out->part = version->parts[version->nr_parts > 1 ? version_find(version, key) : 0];
@@ -23,8 +23,8 @@ static inline void xdb_below_begin(const struct super *v, struct kref key, uint6
   const struct remix *const newest = unlikely(part->young != NULL) ? part->young : part->remix;
   out->seg = newest ? remix_get_begin(newest, key) : NULL;
 }
-// What lies below the active memtable, seen at the moment: the frozen one, then the partitions. *rec_out may be a
-// tombstone; it holds until the epoch is left.
+// The key's newest record below the active memtable that `moment` sees. *rec_out may be a tombstone. It holds until the
+// caller leaves the epoch. REMIXDB_NOTFOUND.
 static inline enum remixdb_status xdb_below_end(const struct super *v, const struct xdb_below *b, struct kref key,
                                                 uint64_t hash, uint64_t moment, struct sst_hold *h,
                                                 struct kv_rec *rec_out) {
@@ -40,7 +40,7 @@ static inline enum remixdb_status xdb_below_end(const struct super *v, const str
   const enum remixdb_status s = remix_get_end(part->young, b->seg, key, hash, h, rec_out);
   return s == REMIXDB_NOTFOUND ? remix_get(part->remix, key, hash, h, rec_out) : s;
 }
-// The same at once.
+// Both steps.
 static inline enum remixdb_status xdb_below_get(const struct super *v, struct kref key, uint64_t hash, uint64_t moment,
                                                 struct sst_hold *h, struct kv_rec *rec_out) {
   struct xdb_below below;

@@ -48,15 +48,14 @@ void idle_destroy(struct xdb *x) {
     version_destroy(v);
     atomic_fetch_sub_explicit(&x->idle.nr_left, 1, memory_order_release);  // to idle_destroy_wait: its files are gone
   }
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   pthread_cond_broadcast(&x->changed);
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
 }
 
 void idle_destroy_wait(struct xdb *x) {
   idle_destroy(x);
-  pthread_mutex_lock(&x->lock);
-  while (atomic_load_explicit(&x->idle.nr_left, memory_order_acquire))
-    (void)cond_wait_ns(&x->changed, &x->lock, SETTLE_NS);
-  pthread_mutex_unlock(&x->lock);
+  xdb_lock(x);
+  while (atomic_load_explicit(&x->idle.nr_left, memory_order_acquire)) xdb_lock_wait(x, SETTLE_NS);
+  xdb_unlock(x);
 }

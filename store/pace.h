@@ -2,29 +2,29 @@
 //
 // The pace of writers.
 //
-// While a memtable is being compacted the next one should fill no faster than the compaction advances. From the work
-// that is left and the rate at which it is done follows the time that the round still needs; spread over the room that
-// is left it gives the time that a quantum of new data may take. Writers draw from one clock, so that it holds for all
-// of them together. A writer that comes later than the clock says waits for nothing. A quantum that would have to take
-// long is made smaller, so that no nap is long; and a nap is put off until it is of two milliseconds, unless the
-// memtable is nearly full: few slow writes are better than many that are not so slow. The time is never said to be less
-// than what the end of a round takes, in which nothing advances: so writers become slower and slower before a memtable
-// that is nearly full, and seldom come to where they would have to wait for all of it.
+// While a round compacts one memtable, the next one should fill no faster than the round advances. The round's
+// remaining work and its rate give the time that it still needs. That time, spread over the memtable's free room, is
+// the time that a quantum of new data should take. All writers draw from one clock, so the pace holds for all of them
+// together. A writer that comes later than the clock does not wait. Where a quantum would take long, it is made
+// smaller, so that no nap is long. A nap is put off until it comes to two milliseconds, unless the memtable is nearly
+// full: a few slow writes are better than many writes that are a little slow. The end of a round advances nothing, so
+// the time never counts as less than that end takes: writers slow down before a memtable that is nearly full, and
+// rarely have to stop.
 #ifndef STORE_PACE_H
 #define STORE_PACE_H
 
 #include "store/ref.h"
 
-// After a write of so many bytes, outside of any epoch: may sleep, for some milliseconds at most.
-void xdb_pace_draw(struct xdb_ref *r);
+void xdb_pace_draw(struct xdb_ref *r);  // by xdb_pace alone
+// After a write of nbytes. May sleep for a few milliseconds. Outside of any epoch.
 static inline void xdb_pace(struct xdb_ref *r, size_t nbytes) {
   if (unlikely((r->debt += nbytes) >= r->debt_max)) xdb_pace_draw(r);
 }
 
-// A round has ended well: the work that it counted, how long it took, and how long it was from the end of the work
-// until it was installed. One round at a time.
+// Learns from a round that ended well: its work (compact.work), the time the work took, and the time from its end until
+// the round was installed. One round at a time.
 void xdb_pace_learn(struct xdb *x, uint64_t work, uint64_t ns, uint64_t tail_ns);
 
-// Counts the time for which a writer was made to wait.
+// Counts a wait of a writer.
 void xdb_pace_stalled(struct xdb *x, uint64_t ns);
 #endif

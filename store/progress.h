@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far a long call has come, told to the function that its ref names (remixdb_progress).
+// Reports of a long call to its ref's progress function (remixdb_progress).
 #ifndef STORE_PROGRESS_H
 #define STORE_PROGRESS_H
 
 #include "lib.h"
 
 struct progress {
-  remixdb_progress_fn fn;  // NULL: nobody is told
+  remixdb_progress_fn fn;  // NULL: no reports
   void *priv;
 };
 
-// Calls the function, if there is one, in this thread. Outside of any lock and epoch: it may take long, and may use the
-// store through other refs. It may change this thread's message, so no failure is pending. REMIXDB_ABORTED: the call is
-// to be given up. When done == total the work is complete, and what the function returns does not matter.
+// Calls the function, if there is one, in this thread. Outside of any lock and epoch: the function may take long, and
+// may use the store through other refs. It may change this thread's message, so no failure is pending. REMIXDB_ABORTED:
+// it gives the call up. When done == total the work is complete, and the function's result does not matter.
 MUST_CHECK static inline enum remixdb_status progress_report(const struct progress *p, const char *what, uint64_t done,
                                                              uint64_t total) {
   if (!p->fn) return REMIXDB_OK;

@@ -28,7 +28,7 @@ static void switch_super(void *arg, uint64_t gen) {
   struct switching *s = arg;
   s->next->active->gen = gen;
   s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
-  atomic_store_explicit(&s->x->view, s->next, memory_order_release);
+  atomic_store_explicit(&s->x->super, s->next, memory_order_release);
 }
 
 // lock is held; nothing is frozen.
@@ -69,7 +69,7 @@ static void recycle_log(struct xdb *x, uint64_t gen) {
 // is not needed goes. had_frozen: the round was of a frozen memtable, whose content is in the version; else the log is
 // not concerned, and a memtable may be frozen meanwhile.
 static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   struct super *old = xdb_super(x);
   struct version *const base =
       old->version;  // which only rounds replace, as they do a view that has a frozen memtable when they begin
@@ -79,7 +79,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   next->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
   next->log_gen = had_frozen ? old->active->gen : base->log_gen;
   next->log_seq = had_frozen ? old->active->base_seq : base->log_seq;
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   enum remixdb_status s = fresh ? REMIXDB_OK : REMIXDB_NOMEM;
   if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
   if (s == REMIXDB_OK) s = env_sync_dir(&x->home);
@@ -101,17 +101,17 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
     return err_raise(&why);
   }
   if (had_frozen) recycle_log(x, next->log_gen);
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   old = xdb_super(x);
   if (!had_frozen) super_follow(fresh, old);
-  atomic_store_explicit(&x->view, fresh, memory_order_release);
+  atomic_store_explicit(&x->super, fresh, memory_order_release);
   *when_out = time_ns();
   if (had_frozen) {
     atomic_store_explicit(&x->rounds.compacting, false, memory_order_release);
     x->rounds.flushing = false;
     pthread_cond_broadcast(&x->changed);
   }
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   compact_retire(base, next);
   reserve_measure(x, next, 0);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
@@ -119,10 +119,10 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   epoch_reclaim(&x->epoch);
   if (!had_frozen) return REMIXDB_OK;
   // who waits for the round waits for the room that it gives back, too
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   x->rounds.nr_installed++;
   pthread_cond_broadcast(&x->changed);
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   return REMIXDB_OK;
 }
 
@@ -157,7 +157,7 @@ static bool freeze_far(struct xdb *x, size_t used) {
 // Whether there is to be a round for scans, because there is something to do and nothing more urgent. again: after one
 // that may have left more to do.
 static bool scan_merge_turn(struct xdb *x, bool again, struct version **base_out) {
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   const struct super *v = xdb_super(x);
   const bool worn = again || x->scan_merges.put_off || atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed);
   const bool able = !x->scan_merges.ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
@@ -171,7 +171,7 @@ static bool scan_merge_turn(struct xdb *x, bool again, struct version **base_out
     atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
     *base_out = v->version;  // which only rounds replace
   }
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   return begun;
 }
 
@@ -203,10 +203,10 @@ void xdb_round_scan_debt(void *arg, struct remix *r) {
 }
 
 void xdb_round_last(struct xdb *x) {
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   x->scan_merges.ending = true;
   atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
 }
 
 // A part of xdb_compact's work, for one round. It is the round's from when it was taken until it is done.
@@ -226,9 +226,9 @@ static void whole_done(struct xdb *x, struct xdb_whole *whole) {
 }
 
 static void end_whole(struct xdb *x, struct xdb_whole *whole) {
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   whole_done(x, whole);
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
 }
 
 // The disk is full: gives back what can be done without. asked: somebody waits for the round in order to have room.
@@ -255,7 +255,7 @@ static enum remixdb_status run_memtable(struct xdb *x, struct worker *w, const s
 
 static void run(struct xdb *x, struct worker *w) {
   struct xdb_whole *whole = NULL;
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   struct super *v = xdb_super(x);
   const bool wanted = v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   x->rounds.error.status = REMIXDB_OK;
@@ -265,7 +265,7 @@ static void run(struct xdb *x, struct worker *w) {
     whole->taken = true;
     x->rounds.whole = NULL;
   }
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   if (!wanted) {
     scan_merge_run(x, w);
     return;
@@ -291,30 +291,30 @@ static void run(struct xdb *x, struct worker *w) {
     if (whole) end_whole(x, whole);
     return;
   }
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   x->rounds.error = why;
   x->rounds.failed_ns = time_ns();
   whole_done(x, whole);
   pthread_cond_broadcast(&x->changed);
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
 }
 
 void xdb_round_run(void *arg, struct worker *w) {
   struct xdb *const x = arg;
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   x->rounds.at = XDB_AT_MEMTABLE;
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   run(x, w);
   idle_destroy(x);  // where one round follows the other no worker is idle
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   const bool failed = x->rounds.error.status != REMIXDB_OK;
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   if (!failed) (void)reserve_keep(x);
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   x->rounds.at = XDB_AT_REST;
   pthread_cond_broadcast(&x->changed);
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
 }
 
 // A call that waits for rounds, and tells how far it has come.
@@ -345,17 +345,17 @@ static void waiter_look(struct waiter *w) {
 static enum remixdb_status waiter_wait(struct waiter *w) {
   struct xdb *const x = w->x;
   if (!w->progress.fn) {
-    (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+    xdb_lock_wait(x, RETRY_NS);
     return REMIXDB_OK;
   }
-  (void)cond_wait_ns(&x->changed, &x->lock, REPORT_NS);
+  xdb_lock_wait(x, REPORT_NS);
   if (time_ns() - w->told_ns < REPORT_NS) return REMIXDB_OK;
   waiter_look(w);
   if (!w->own && --x->rounds.nr_flushers == 0) pthread_cond_broadcast(&x->changed);
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   const enum remixdb_status s = progress_report(&w->progress, w->what, w->done, w->total);
   w->told_ns = time_ns();
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   x->rounds.nr_flushers += !w->own;
   return s;
 }
@@ -367,14 +367,14 @@ static enum remixdb_status wait_on(struct xdb *x, struct waiter *w) {
   if (s != REMIXDB_OK) return s;
   if (x->rounds.error.status == REMIXDB_OK) {
     if (w) return waiter_wait(w);
-    (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
+    xdb_lock_wait(x, RETRY_NS);
     return REMIXDB_OK;
   }
   if (time_ns() - x->rounds.failed_ns < RETRY_NS) return err_raise(&x->rounds.error);
   x->rounds.error.status = REMIXDB_OK;
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   workers_kick(x->workers);
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   return REMIXDB_OK;
 }
 
@@ -392,7 +392,7 @@ static bool freeze_due(struct xdb *x, enum xdb_round_when when, size_t batch) {
 
 enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size_t batch) {
   bool kick = false;
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   enum remixdb_status s = xdb_failure(x);
   // Another writer may freeze it first, or a flush, which would else wait for one round after the other: what is active
   // then has room, and its round is nobody's concern.
@@ -404,17 +404,17 @@ enum remixdb_status xdb_round_room(struct xdb *x, enum xdb_round_when when, size
       kick = s == REMIXDB_OK;
     }
   }
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   if (kick) workers_kick(x->workers);
   return s;
 }
 
 enum remixdb_status xdb_wait_idle(struct xdb *x) {
   if (x->opts.read_only) return REMIXDB_OK;
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   const enum remixdb_status s = wait_for_round(x, NULL);
-  while (x->rounds.at != XDB_AT_REST) (void)cond_wait_ns(&x->changed, &x->lock, RETRY_NS);
-  pthread_mutex_unlock(&x->lock);
+  while (x->rounds.at != XDB_AT_REST) xdb_lock_wait(x, RETRY_NS);
+  xdb_unlock(x);
   idle_destroy_wait(x);
   return s;
 }
@@ -457,9 +457,9 @@ static bool freeze_asked(struct waiter *w, enum xdb_round_when when, enum remixd
     const bool wanted = *s_out == REMIXDB_OK && freeze_due(x, when, 0);
     if (wanted) *s_out = freeze(x);
     if (!wanted || *s_out != REMIXDB_NOSPACE) return wanted;
-    pthread_mutex_unlock(&x->lock);
+    xdb_unlock(x);
     const bool again = reserve_spend(x);
-    pthread_mutex_lock(&x->lock);
+    xdb_lock(x);
     if (!again) return wanted;
   }
 }
@@ -469,7 +469,7 @@ static bool freeze_asked(struct waiter *w, enum xdb_round_when when, enum remixd
 static enum remixdb_status flush_round(struct waiter *w, enum xdb_round_when when) {
   struct xdb *const x = w->x;
   if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   enum remixdb_status s = xdb_failure(x);
   const bool wanted = s == REMIXDB_OK && freeze_asked(w, when, &s);
   pthread_cond_broadcast(&x->changed);  // who has given way looks again
@@ -478,14 +478,14 @@ static enum remixdb_status flush_round(struct waiter *w, enum xdb_round_when whe
     x->rounds.flushing = true;
     x->rounds.whole = w->whole;
     w->own = true;
-    pthread_mutex_unlock(&x->lock);
+    xdb_unlock(x);
     workers_kick(x->workers);
-    pthread_mutex_lock(&x->lock);
+    xdb_lock(x);
     s = wait_installed(w, nr);
     w->own = false;
     if (x->rounds.whole == w->whole) x->rounds.whole = NULL;
   }
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   return s;
 }
 
@@ -526,24 +526,24 @@ static enum remixdb_status shrink_log(struct xdb *x) {
 
 // The bytes that a compaction of all will read, about.
 static uint64_t whole_bytes(struct xdb *x) {
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   const struct super *const view = xdb_super(x);
   uint64_t bytes = wh_memory(view->active->wh);
   for (uint32_t i = 0; i < view->version->nr_parts; i++) {
     const struct part *const p = view->version->parts[i];
     for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
   }
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   return bytes + 1;
 }
 
 // A round has brought the partitions before w->whole->work.to into their fewest tables.
 static void whole_on(struct waiter *w) {
   struct compact_whole *const work = &w->whole->work;
-  pthread_mutex_lock(&w->x->lock);
+  xdb_lock(w->x);
   const struct version *const v = xdb_super(w->x)->version;
   w->base = w->total / v->nr_parts * version_find(v, kref(work->to, work->to_len));
-  pthread_mutex_unlock(&w->x->lock);
+  xdb_unlock(w->x);
   compact_whole_on(work);
 }
 
@@ -553,9 +553,9 @@ static bool go_smaller(struct waiter *w) {
   struct compact_whole *const work = w->whole ? &w->whole->work : NULL;  // NULL: the call is given up
   if (!work || work->largest / 2 < WHOLE_MOST_MIN) return false;
   work->most = work->largest / 2;
-  pthread_mutex_lock(&w->x->lock);
+  xdb_lock(w->x);
   w->x->rounds.failed_ns = 0;  // the memtable's round is tried again at once
-  pthread_mutex_unlock(&w->x->lock);
+  xdb_unlock(w->x);
   return true;
 }
 

@@ -9,7 +9,7 @@ enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out) {
   if (!s) return REMIXDB_NOMEM;
   s->xdb = x;
   s->taken_ns = r->snapshot ? r->snapshot->taken_ns : time_ns();
-  s->view = xdb_ref_hold(r, &s->moment);
+  s->super = xdb_ref_hold(r, &s->moment);
   pthread_mutex_lock(&x->snapshots.lock);
   s->next = x->snapshots.first;
   if (s->next) s->next->prev = s;
@@ -24,7 +24,7 @@ enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *s, struct xdb_ref **ou
   const enum remixdb_status made = xdb_ref(s->xdb, out);
   if (made != REMIXDB_OK) return made;
   (*out)->snapshot = s;
-  (*out)->view = s->view;
+  (*out)->super = s->super;
   (*out)->moment = s->moment;
   return REMIXDB_OK;
 }
@@ -38,6 +38,6 @@ void xdb_snapshot_release(struct xdb_snapshot *s) {
   else x->snapshots.first = s->next;
   x->snapshots.nr--;
   pthread_mutex_unlock(&x->snapshots.lock);
-  xdb_super_drop(x, s->view);
+  xdb_super_drop(x, s->super);
   mem_free(s);
 }

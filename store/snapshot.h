@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Snapshots: the store at a moment, for as long as it is wanted.
+// Snapshots: the store at one moment, kept for a user.
 #ifndef STORE_SNAPSHOT_H
 #define STORE_SNAPSHOT_H
 
@@ -8,14 +8,14 @@
 
 struct xdb_snapshot {
   struct xdb *xdb;
-  struct super *view;  // counted
+  struct super *super;  // counted
   uint64_t moment;
   uint64_t taken_ns;                 // time_ns() at the moment
   struct xdb_snapshot *next, *prev;  // guarded by xdb.snapshots.lock
 };
 
-// A snapshot of what the ref reads now: it holds the view, so that its memtables, tables and REMIXes stay, and the
-// moment in it (X2). Any thread may release it, after its refs.
+// A snapshot of what the ref reads now: a counted super, so that memtables, tables and REMIXes stay, and a moment (X2).
+// Any thread may release it, after its refs. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out);
 MUST_CHECK enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *s, struct xdb_ref **out);
 void xdb_snapshot_release(struct xdb_snapshot *s);  // NULL is allowed

@@ -4,6 +4,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#ifndef NDEBUG
+static __thread char self;  // its address names the thread
+
+void xdb_lock_note(struct xdb *x, bool mine) { x->lock_owner = mine ? &self : NULL; }
+bool xdb_lock_is_mine(const struct xdb *x) { return x->lock_owner == &self; }
+#endif
+
 void xdb_say(struct xdb *x, const char *fmt, ...) {
   if (!x->opts.logger) return;
   char line[ERR_MSG_MAX + 128];
@@ -16,13 +23,13 @@ void xdb_say(struct xdb *x, const char *fmt, ...) {
 }
 
 void xdb_fail(struct xdb *x, const struct err_saved *why) {
-  pthread_mutex_lock(&x->lock);
+  xdb_lock(x);
   if (atomic_load_explicit(&x->failed, memory_order_relaxed) == 0) {
     x->error = *why;
     atomic_store_explicit(&x->failed, (uint32_t)why->status, memory_order_release);
   }
   pthread_cond_broadcast(&x->changed);
-  pthread_mutex_unlock(&x->lock);
+  xdb_unlock(x);
   xdb_say(x, "writes are refused from now on: %s", why->msg);
 }
 

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store in memory: what its calls share. xdb.h makes it, ends it, and has its calls.
+// The store in memory: what its calls share. xdb.h makes it and ends it, and has its calls.
 //
-// One atomic pointer, the view, names the active memtable, the frozen one (being compacted; or none) and the version of
-// the partitions. It is replaced, never edited, under `lock`; readers load it inside an epoch. An old view's count is
-// dropped after all epochs in which it could be seen have passed; iterators hold a count of their own. Where theirs is
-// the last one, the version's files are for workers to remove (store/idle.h).
+// One atomic pointer, the super, names the active memtable, the frozen one (while a round compacts it) and the version
+// of the partitions. It is replaced, never edited, under `lock`; readers load it inside an epoch. The store's count on
+// an old super goes when all epochs have passed in which a reader could see it. An iterator has a count of its own.
+// When a reader drops the last count, workers remove the version's files (store/idle.h).
 //
 // Invariants
 //   X1  A sequence number is published only when its version is stamped in the memtable and its record is in the log's
-//   buffer; numbers are published in order.
-//       So every number up to `published` is committed, and a moment taken from it never changes.
-//   X2  A reader loads the view first, then the moment. What is at or before the moment is in that view, or was moved
-//   on by a view installed before it. X3  A writer that has linked a version in a memtable commits it only when the
-//   log's generation is still that memtable's; otherwise it takes the version
-//       back and begins again with the new view. So nothing is committed in a frozen memtable.
-//   X4  A memtable leaves the view only when the version that holds its content is durable, and its log segments are
-//   released only after that.
-// Lock order: lock, a leaf's lock, the log's lock. `lock` is never taken with an epoch entered.
+//       buffer. Numbers are published in order. So every number up to `published` is committed, and a moment taken from
+//       it never changes.
+//   X2  A reader loads the super first, then the moment. What is at or before the moment is in that super, or a later
+//       super moved it on.
+//   X3  A writer that has linked a version in a memtable commits it only while the log's generation is that memtable's.
+//       Otherwise it takes the version back and begins again with the new super. So nothing is committed in a frozen
+//       memtable.
+//   X4  A memtable leaves the super only when the version with its content is durable. Its log segments are released
+//       only after that.
+// Lock order: lock, a leaf's lock, the log's lock. No thread takes `lock` inside an epoch.
 #ifndef STORE_STATE_H
 #define STORE_STATE_H
 
@@ -26,43 +27,38 @@
 #include "view/super.h"
 #include "log/wal.h"
 
-// What the store's parts keep in it. Each belongs to the file of its name in store/.
+// The parts of a store. Each belongs to the file of its name in store/.
 
 // Rounds (round.c). Guarded by xdb.lock.
 struct rounds {
-  _Atomic bool compacting;  // there is a frozen memtable. Written under the lock, read without
-  struct err_saved error;   // why the last round failed, when it may be tried again; status OK: it did not
-  uint64_t failed_ns;       // when that was
-  uint64_t nr_frozen;       // memtables that were frozen,
-  uint64_t nr_installed;    // and those of them whose rounds have ended well
-  bool flushing;            // the frozen memtable hands nothing back
-  uint32_t
-      nr_flushers;  // threads that wait to freeze the active memtable; writers whose memtable is full leave it to them
-  enum {
-    XDB_AT_REST,
-    XDB_AT_MEMTABLE,
-    XDB_AT_SCANS
-  } at;                     // what the running round works on: a frozen memtable, or a scan merge
-  struct xdb_whole *whole;  // for the next round that begins; NULL: it decides by what there is to do
+  _Atomic bool compacting;  // a memtable is frozen. Written under the lock, read without it
+  struct err_saved error;   // why the last round failed, when it may be tried again. Status OK: it did not fail
+  uint64_t failed_ns;       // when it failed
+  uint64_t nr_frozen;       // memtables frozen so far
+  uint64_t nr_installed;    // of these, memtables that are in tables
+  bool flushing;            // the round of the frozen memtable hands nothing back
+  uint32_t nr_flushers;  // threads that wait to freeze the active memtable: writers with a full one let them go first
+  enum { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // the work of the round that runs
+  struct xdb_whole *whole;  // the next round takes this work with it; NULL: none is asked for
 };
 
-// Scan merges (round.c). Guarded by xdb.lock; `due` and `again_ns` are relaxed atomics that readers look at.
+// Scan merges (scan_merge.c). Guarded by xdb.lock. Readers look at `due` and `again_ns`, which are relaxed.
 struct scan_merges {
-  _Atomic bool due;           // some partition may have paid for one
+  _Atomic bool due;           // the scan debt of some partition may pay for a merge
   _Atomic uint64_t again_ns;  // readers do not ask again before this time
-  bool put_off;               // one is made after the next round of a memtable, or when it is asked for again
-  size_t used;         // bytes in the nearly full active memtable when its growth was last looked at; 0: it was not
-  uint64_t looked_ns;  // when that was
-  bool ending;         // the store is about to close: no more of them
+  bool put_off;               // a merge waits for the next round of a memtable, or for the next reader that asks
+  size_t used;                // bytes of the nearly full active memtable at the last look; 0: no look yet
+  uint64_t looked_ns;         // when that look was
+  bool ending;                // the store is about to close: no more merges
 };
 
 // The pace of writers (pace.c). Relaxed.
 struct pace {
-  _Atomic uint64_t at_ns;  // when the next writer may go on
+  _Atomic uint64_t at_ns;  // the next writer may go on at this time
   _Atomic uint64_t round_began_ns, last_round_ns;
-  _Atomic uint64_t round_rate;              // work that past rounds did in a second
-  _Atomic uint64_t round_tail_ns;           // from the end of a round's work until it was installed
-  _Atomic uint64_t stall_ns, stall_max_ns;  // how long writers waited, in sum and at most
+  _Atomic uint64_t round_rate;              // work of past rounds in a second
+  _Atomic uint64_t round_tail_ns;           // from the end of a round's work until it is installed
+  _Atomic uint64_t stall_ns, stall_max_ns;  // waits of writers, in sum and at most
 };
 
 // The thread that syncs every N ms (syncer.c).
@@ -77,54 +73,54 @@ struct syncer {
 
 // The snapshots that exist (snapshot.c).
 struct snapshots {
-  pthread_mutex_t lock;  // guards the list; no lock is taken with it
+  pthread_mutex_t lock;  // guards the list; its holder takes no other lock
   struct xdb_snapshot *first;
   uint32_t nr;
 };
 
-// What readers leave to workers (idle.c): versions whose last reference was a reader's.
+// Versions whose last reference a reader dropped: workers destroy them (idle.c).
 struct idle {
   _Atomic(struct version *) left;  // a stack; release-pushed
-  _Atomic uint32_t nr_left;        // with those that workers are destroying; release-decremented when one is gone
+  _Atomic uint32_t nr_left;        // those on the stack, and those being destroyed; release-decremented
 };
 
-// store/reserve.h. Guarded by its lock, which is taken with no other than xdb.lock; the log's is taken within.
+// Reserved room on disk (reserve.c). Its lock is taken inside no lock but xdb.lock; the log's lock is taken inside it.
 struct xdb_reserve {
   pthread_mutex_t lock;
-  uint64_t size, want;  // bytes of the file, and what it is to have
+  uint64_t size, want;  // bytes of the file: what it has and what it should have
   bool off;             // the file system cannot reserve room
-  bool scarce;          // there was none for it: the log grows for deletes only
+  bool scarce;          // the disk had no room for the file: the log grows for deletes only
 };
 
 struct xdb {
-  // set at open
+  // Set by opening.
   struct env *env;
-  struct env_dir home;       // its directory, held while the store is open
+  struct env_dir home;       // the store's directory, held while the store is open
   char *dir;                 // its path, for messages
-  struct remixdb_opts opts;  // its strings are the caller's: for opening alone
-  size_t memtable_limit;     // bytes of a memtable at which it is frozen
+  struct remixdb_opts opts;  // the strings are the caller's: only opening reads them
+  size_t memtable_limit;     // bytes of memory at which a memtable is frozen
   uint64_t wal_limit;        // bytes that the log may have on disk
-  bool leave_log;            // the end brings nothing into tables: the next opening replays it
+  bool leave_log;            // closing leaves the log as it is, and the next opening replays it
   struct dirlock dirlock;
-  uint32_t forks;  // fork_count when it was opened: another one tells a child made by fork
+  uint32_t forks;  // fork_count at opening; a child made by fork has another one
   uint64_t store_id;
   struct blkio io;
   struct fdpool *fds;
   struct cache *cache;
   struct sst_ctx ctx;
-  struct wal *wal;          // with read_only it was replayed, and takes nothing
-  struct workers *workers;  // NULL: read_only
-  struct remix_watch watch;  // the REMIXes'
+  struct wal *wal;           // with read_only it was replayed, and takes no records
+  struct workers *workers;   // NULL with read_only
+  struct remix_watch watch;  // of all REMIXes: tells of scan debt
   struct compact compact;
   struct wal_recovery recovery;
-  uint32_t nr_cleaned;  // files that no version names, removed by the opening
+  uint32_t nr_cleaned;  // files that no version named, removed by opening
 
-  _Alignas(CACHE_LINE) _Atomic(struct super *) view;  // release-published under lock
-  _Alignas(CACHE_LINE) _Atomic uint64_t published;    // see X1; release-stored under the log's lock
+  _Alignas(CACHE_LINE) _Atomic(struct super *) super;  // release-published under `lock`
+  _Alignas(CACHE_LINE) _Atomic uint64_t published;     // X1; release-stored under the log's lock
   _Alignas(CACHE_LINE) struct epoch epoch;
-  struct epoch cursors;  // who keeps a position in a memtable between calls (wh_recycle)
+  struct epoch cursors;  // threads that keep a position in a memtable between calls (wh_recycle)
 
-  _Alignas(CACHE_LINE) _Atomic uint32_t failed;  // status that refuses all writes; 0: none. The message is in `error`
+  _Alignas(CACHE_LINE) _Atomic uint32_t failed;  // the status that refuses all writes, or 0. Its message is in `error`
 
   struct rounds rounds;
   struct scan_merges scan_merges;
@@ -133,8 +129,9 @@ struct xdb {
   struct snapshots snapshots;
   struct idle idle;
 
-  pthread_mutex_t lock;    // guards rounds, scan_merges and what is below, and the replacement of view
-  pthread_cond_t changed;  // a round has ended, or a flush that waited has had its turn
+  pthread_mutex_t lock;    // guards rounds, scan_merges, error, and the replacement of super; take it with xdb_lock
+  const void *lock_owner;  // debug builds: the thread that holds `lock`
+  pthread_cond_t changed;  // a round has ended, or a thread that waits to freeze has had its turn
   struct err_saved error;  // why `failed`
 
   struct xdb_reserve reserve;
@@ -144,20 +141,43 @@ struct xdb {
   _Atomic uint32_t nr_refs, nr_iters;
 };
 
-// Whether this process is a child, made by fork, of the one that opened the store.
+// Debug builds note the owner of xdb.lock. A function that needs the lock asserts xdb_lock_is_mine.
+#ifdef NDEBUG
+static inline void xdb_lock_note(struct xdb *x, bool mine) { (void)x, (void)mine; }
+#else
+void xdb_lock_note(struct xdb *x, bool mine);
+#endif
+bool xdb_lock_is_mine(const struct xdb *x);  // debug builds only
+
+static inline void xdb_lock(struct xdb *x) {
+  pthread_mutex_lock(&x->lock);
+  xdb_lock_note(x, true);
+}
+static inline void xdb_unlock(struct xdb *x) {
+  xdb_lock_note(x, false);
+  pthread_mutex_unlock(&x->lock);
+}
+// Lets xdb.lock go until `changed` is signalled or so many nanoseconds have passed. May return early.
+static inline void xdb_lock_wait(struct xdb *x, uint64_t ns) {
+  xdb_lock_note(x, false);
+  (void)cond_wait_ns(&x->changed, &x->lock, ns);
+  xdb_lock_note(x, true);
+}
+
+// Whether this process is a child, made by fork, of the process that opened the store.
 static inline bool xdb_is_anothers(const struct xdb *x) { return unlikely(fork_now() != 0) && fork_now() != x->forks; }
 
-// Inside an epoch, or under lock.
-static inline struct super *xdb_super(struct xdb *x) { return atomic_load_explicit(&x->view, memory_order_acquire); }
+// Inside an epoch, or under xdb.lock.
+static inline struct super *xdb_super(struct xdb *x) { return atomic_load_explicit(&x->super, memory_order_acquire); }
 
-// From here on no write is accepted. The first reason stays. Takes lock.
+// Refuses all writes from now on. The first reason stays. Takes xdb.lock.
 void xdb_fail(struct xdb *x, const struct err_saved *why);
-// Why writes are refused: REMIXDB_OK when they are not.
+// Why the store refuses writes, or REMIXDB_OK.
 MUST_CHECK enum remixdb_status xdb_failure_raise(struct xdb *x);
 static inline enum remixdb_status xdb_failure(struct xdb *x) {
   return likely(atomic_load_explicit(&x->failed, memory_order_relaxed) == 0) ? REMIXDB_OK : xdb_failure_raise(x);
 }
 
-// A line for the store's logger.
+// Sends a line to the user's logger. Outside of any lock.
 void xdb_say(struct xdb *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #endif

@@ -420,7 +420,7 @@ static bool see_name(void *arg, const char *name) {
 // The directory holds what the version names and nothing else.
 static void check_files(struct run *r, bool log_too) {
   if (r->plan.opts.workers) return;  // files go some time after the round that made them superfluous
-  const struct super *v = atomic_load(&r->x->view);
+  const struct super *v = atomic_load(&r->x->super);
   struct names n = {.v = v->version};
   uint32_t tables = 0, remixes = 0;
   for (uint32_t i = 0; i < v->version->nr_parts; i++) {
@@ -447,7 +447,7 @@ static bool in_memtable(struct run *r, const struct op *op) {
   uint8_t kbuf[32];
   const struct kref k = key_of(op->key, kbuf);
   epoch_enter(&r->x->epoch, &r->ref->slot);  // a worker may replace the view
-  const struct super *v = atomic_load(&r->x->view);
+  const struct super *v = atomic_load(&r->x->super);
   const struct wh_ver *ver = wh_get(v->active->wh, k, hash64(k.ptr, k.len), atomic_load(&r->x->published));
   const bool in = ver && ver->tomb == op->del && (op->del || (ver->vlen >= 8 && load64le(ver->val) == op->id));
   epoch_exit(&r->ref->slot);
@@ -613,7 +613,7 @@ static bool do_small_round(struct run *r) {
 static void do_wear(struct run *r, uint32_t most) {
   uint32_t nr = 0;
   epoch_enter(&r->x->epoch, &r->ref->slot);
-  const struct version *v = atomic_load(&r->x->view)->version;
+  const struct version *v = atomic_load(&r->x->super)->version;
   for (uint32_t i = 0; i < v->nr_parts && nr < most; i++) {
     struct remix *const x = v->parts[i]->remix;
     if (!x) continue;

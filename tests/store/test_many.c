@@ -94,7 +94,7 @@ static struct xdb *open_store(uint32_t max_open, int workers) {
 
 static uint32_t count_tables(struct xdb *x) {
   uint32_t nr = 0;
-  const struct version *v = atomic_load(&x->view)->version;
+  const struct version *v = atomic_load(&x->super)->version;
   for (uint32_t i = 0; i < v->nr_parts; i++) nr += v->parts[i]->remix ? v->parts[i]->remix->nr_runs : 0;
   return nr;
 }

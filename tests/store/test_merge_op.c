@@ -188,7 +188,7 @@ static void test_places(void **state) {
           simdisk_fault_name(d, "0");
           simdisk_fault(d, SIMDISK_OPEN, 0, UINT64_MAX, ENOSPC);
           CHECK(!remixdb_flush(r) && remixdb_errcode() == REMIXDB_NOSPACE);
-          CHECK(atomic_load(&x->view)->frozen != NULL);
+          CHECK(atomic_load(&x->super)->frozen != NULL);
         }
         const uint32_t half = lens[i] / 2;
         CHECK(merge(r, "k", keep) && saw(val, lens[i]));
@@ -286,7 +286,7 @@ static void *write_main(void *arg) {
   struct switching *const s = arg;
   struct xdb_ref *const r = remixdb_ref(s->x);
   THREAD_CHECK(r);
-  while (!atomic_load(&s->go) || atomic_load(&s->x->view) == s->old) time_sleep_ns(100000);
+  while (!atomic_load(&s->go) || atomic_load(&s->x->super) == s->old) time_sleep_ns(100000);
   if (s->then && *s->then) THREAD_CHECK(remixdb_put(r, "k", 1, s->then, (uint32_t)strlen(s->then)));
   else if (s->then) THREAD_CHECK(remixdb_del(r, "k", 1));
   atomic_store(&s->written, true);
@@ -301,7 +301,7 @@ static enum remixdb_merge_op switch_fn(const void *v0, uint32_t v0len, const voi
   *v1 = "merged";
   *v1len = 6;
   if (s->calls++) return REMIXDB_MERGE_PUT;
-  s->old = atomic_load(&s->x->view);
+  s->old = atomic_load(&s->x->super);
   atomic_store(&s->go, true);
   while (!atomic_load(&s->written)) time_sleep_ns(100000);
   return s->first;

@@ -38,7 +38,7 @@ static struct simdisk *make_store(uint64_t *number_out, uint8_t **image_out, uin
       OK(xdb_put(r, kref(key, key_of(i, key)), &round, 4, round == 2 && i % 5 == 0));
     OK(xdb_flush(x));
   }
-  const struct remix *const m = atomic_load(&x->view)->version->parts[0]->remix;
+  const struct remix *const m = atomic_load(&x->super)->version->parts[0]->remix;
   *number_out = m->number;
   *len_out = m->image_size;
   *segs_out = remix_segs_off(m->nr_runs);

@@ -285,7 +285,7 @@ struct pins {
 static struct pins pins_now(struct xdb *x) {
   const struct pins p = {stat_of(x, "memory_bytes"), stat_of(x, "files"), stat_of(x, "file_bytes")};
   const struct files f = files_now();
-  const struct version *const v = atomic_load(&x->view)->version;
+  const struct version *const v = atomic_load(&x->super)->version;
   uint64_t remixes = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) remixes += (v->parts[i]->remix != NULL) + (v->parts[i]->young != NULL);
   CHECK(f.nr == stat_of(x, "tables") + remixes + p.files);

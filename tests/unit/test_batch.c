@@ -507,7 +507,7 @@ static void test_no_memory(void **state) {
       }
       if (n % 7 == 0 || !good) CHECK(sees(m, m->ref, m->now));
       char why[256];
-      if (!wh_check(atomic_load(&m->x->view)->active->wh, why, sizeof(why)))
+      if (!wh_check(atomic_load(&m->x->super)->active->wh, why, sizeof(why)))
         fail_msg("TEST_SEED=%llu: %s", (unsigned long long)check_seed, why);
       hits += hit;
       end = !hit;
@@ -880,7 +880,7 @@ static void test_readers(void **state) {
     atomic_store(&stop, true);
     for (uint32_t i = TEAMS; i < TEAMS + 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     char why[256];
-    if (!wh_check(atomic_load(&x->view)->active->wh, why, sizeof(why)))
+    if (!wh_check(atomic_load(&x->super)->active->wh, why, sizeof(why)))
       fail_msg("TEST_SEED=%llu: %s", (unsigned long long)check_seed, why);
     if (SLOW == 1) CHECK(stat_of(x, "rounds") > 3);
     struct xdb_ref *const r = remixdb_ref(x);
@@ -909,13 +909,13 @@ static enum remixdb_merge_op delay_fn(const void *v0, uint32_t v0len, const void
   struct delay *const d = priv;
   (void)v0, (void)v0len, (void)v1, (void)v1len;
   struct xdb *const x = d->x;
-  const struct super *const old = atomic_load(&x->view);
+  const struct super *const old = atomic_load(&x->super);
   atomic_store(&d->held, true);
   while (!atomic_load(&d->coming)) time_sleep_ns(100000);
   time_sleep_ns(3000000);  // it waits for the leaf now, most likely
   atomic_store(&d->go, true);
   // this thread's epoch keeps the old view, and with it every later one, where it can be looked at
-  while (atomic_load(&x->view) == old || atomic_load(&x->view)->frozen) time_sleep_ns(100000);
+  while (atomic_load(&x->super) == old || atomic_load(&x->super)->frozen) time_sleep_ns(100000);
   return REMIXDB_MERGE_KEEP;
 }
 

@@ -638,7 +638,7 @@ static void test_bad_disk(void **state) {
     OK(xdb_flush(x));
     for (uint32_t turn = 0; turn < 2; turn++) {
       if (turn) {  // damage that stays
-        const struct version *const v = atomic_load(&x->view)->version;
+        const struct version *const v = atomic_load(&x->super)->version;
         uint32_t hit = 0;
         for (uint32_t p = 0; p < v->nr_parts; p++) {
           const struct sst *const t = v->parts[p]->remix ? v->parts[p]->remix->runs[0] : NULL;

@@ -247,7 +247,7 @@ static int cmp_u64(const void *a, const void *b) {
 }
 
 static struct table_list tables_now(void) {
-  const struct version *v = atomic_load(&x->view)->version;
+  const struct version *v = atomic_load(&x->super)->version;
   struct table_list l = {calloc((size_t)v->nr_parts * REMIX_RUNS_MAX, sizeof(*l.at)), 0};
   for (uint32_t i = 0; i < v->nr_parts; i++)
     for (uint32_t r = 0; v->parts[i]->remix && r < v->parts[i]->remix->nr_runs; r++)
@@ -422,7 +422,7 @@ static bool add_size(void *arg, const char *name) {
 
 // All partitions are as small as they can be, and hold nothing that nobody can read.
 static void expect_compact(uint64_t keys) {
-  const struct version *v = atomic_load(&x->view)->version;
+  const struct version *v = atomic_load(&x->super)->version;
   assert_int_equal(stat_of("table_entries"), keys);
   assert_int_equal(stat_of("table_keys"), keys);
   for (uint32_t i = 0; i < v->nr_parts; i++) {
@@ -643,7 +643,7 @@ static void open_compressed(enum remixdb_compression how, int level) {
 }
 
 static uint32_t tables_of_kind(bool compressed) {
-  const struct version *v = atomic_load(&x->view)->version;
+  const struct version *v = atomic_load(&x->super)->version;
   uint32_t nr = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++)
     for (uint32_t r = 0; v->parts[i]->remix && r < v->parts[i]->remix->nr_runs; r++)
