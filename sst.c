@@ -9,11 +9,7 @@
 #include "table/pieces.h"
 #include "table/stored.h"
 
-_Static_assert(BLOCK_PAGE == FORMAT_SST_PAGE && SST_PAGES_MAX == FORMAT_SST_PAGES_MAX &&
-                   BLOCK_RECORDS_MAX == FORMAT_SST_BLOCK_RECORDS,
-               "one set of limits");
-_Static_assert(BLOCK_PAGE == CACHE_PAGE && BLOCK_PAGES_MAX == CACHE_BLOCK_PAGES, "a block fits a frame");
-_Static_assert(BLKIO_ALIGN == FORMAT_SST_ALIGN, "aligned reads do not pass the end of a file");
+_Static_assert(FORMAT_SST_ALIGN % BLKIO_ALIGN == 0, "aligned reads do not pass the end of a file");
 
 // ---- opening and closing
 

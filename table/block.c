@@ -3,27 +3,33 @@
 
 #include <assert.h>
 
-// A block's offsets lie before its records, and how many there will be is known at the end only. Records are therefore
-// gathered behind the largest table of offsets and moved once; a first record that needs more pages than a block grows
-// to is alone and goes straight to its place.
+// A block's offsets lie before its records, and only the end tells how many there are. So records are gathered behind
+// the largest table of offsets and moved once. A record that needs more than BLOCK_GROW_PAGES is alone in its block and
+// goes straight to its place.
 #define BLOCK_GATHER (BLOCK_HEAD + 2 * BLOCK_RECORDS_MAX)
-#define BLOCK_EMPTY 3u  // a block grows when more than 1/3 of it would be empty,
-#define BLOCK_GAIN \
-  10u  // and each page more makes that smaller by 1/10 of the block: who gets one record reads all of it
+// A block grows when more than 1/3 of it would stay empty and each further page makes the empty part smaller by 1/10 of
+// the block. More growth would not pay: a get of one record reads the whole block.
+#define BLOCK_EMPTY 3u
+#define BLOCK_GAIN 10u
+#define BLOCK_SUMMED (BLOCK_OFF_SUM + 8)  // the checksum is of the bytes from here on
 
-_Static_assert(BLOCK_HEAD + 2 + KV_HEAD_MAX + REMIXDB_KV_MAX <= BLOCK_PAGES_MAX * BLOCK_PAGE,
+_Static_assert(BLOCK_HEAD + 2 + KV_HEAD_MAX + REMIXDB_KV_MAX <= BLOCK_BYTES_MAX,
                "the largest record fits the largest block");
-_Static_assert(BLOCK_GATHER + BLOCK_GROW_PAGES * BLOCK_PAGE <= BLOCK_PAGES_MAX * BLOCK_PAGE,
-               "what is gathered fits the buffer");
+_Static_assert(BLOCK_GATHER + BLOCK_GROW_PAGES * BLOCK_PAGE <= BLOCK_BYTES_MAX, "the gathered records fit the buffer");
 
 static inline uint32_t pages_for(size_t size) { return (uint32_t)((size + BLOCK_PAGE - 1) / BLOCK_PAGE); }
-static inline size_t block_end(const struct block_build *b) { return BLOCK_HEAD + 2 * (size_t)b->count + b->used; }
-static inline bool block_is_alone(size_t rec_size) { return pages_for(BLOCK_HEAD + 2 + rec_size) > BLOCK_GROW_PAGES; }
+static inline size_t block_end(const struct block_build *b) { return block_records_at(b->count) + b->used; }
+static inline bool block_is_alone(size_t rec_size) {
+  return pages_for(block_records_at(1) + rec_size) > BLOCK_GROW_PAGES;
+}
+static inline uint64_t block_sum(const uint8_t *buf, uint32_t nr_pages, uint64_t table, uint32_t block) {
+  return hash64_seed(buf + BLOCK_SUMMED, (size_t)nr_pages * BLOCK_PAGE - BLOCK_SUMMED, block_seed(table, block));
+}
 
 enum remixdb_status block_build_init(struct block_build *b) {
   b->count = 0;
   b->used = 0;
-  b->buf = mem_alloc_aligned(BLOCK_PAGE, BLOCK_PAGES_MAX * BLOCK_PAGE);
+  b->buf = mem_alloc_aligned(BLOCK_PAGE, BLOCK_BYTES_MAX);
   return b->buf ? REMIXDB_OK : REMIXDB_NOMEM;
 }
 
@@ -34,7 +40,7 @@ void block_build_fini(struct block_build *b) {
 
 uint32_t block_build_pages(const struct block_build *b) { return b->count ? pages_for(block_end(b)) : 0; }
 
-// Whether the block should become larger for a record, and more of its size, of which none fits the pages it has.
+// Whether the block should grow for a record of this size, and more like it. None fits the pages that it has.
 static bool block_grows(const struct block_build *b, size_t rec_size) {
   const size_t end = block_end(b), now = pages_for(end), size = now * BLOCK_PAGE, empty = size - end;
   if (empty * BLOCK_EMPTY <= size) return false;
@@ -57,7 +63,7 @@ bool block_build_fits(const struct block_build *b, size_t rec_size) {
 void block_build_add(struct block_build *b, const struct kv_rec *r) {
   const size_t size = kv_rec_size(r->klen, r->vlen, r->tomb);
   assert(block_build_fits(b, size));
-  uint8_t *const p = b->buf + (block_is_alone(size) ? BLOCK_HEAD + 2 : BLOCK_GATHER + b->used);
+  uint8_t *const p = b->buf + (block_is_alone(size) ? block_records_at(1) : BLOCK_GATHER + b->used);
   b->offs[b->count++] = (uint16_t)b->used;
   uint8_t *const end = kv_rec_put(p, r);
   assert((size_t)(end - p) == size);
@@ -67,29 +73,29 @@ void block_build_add(struct block_build *b, const struct kv_rec *r) {
 
 uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t block) {
   assert(b->count > 0);
-  const uint32_t base = BLOCK_HEAD + 2 * b->count;
+  const uint32_t base = block_records_at(b->count);
   const uint32_t end = base + b->used;
   const uint32_t pages = pages_for(end);
   uint8_t *const buf = b->buf;
   if (pages <= BLOCK_GROW_PAGES) memmove(buf + base, buf + BLOCK_GATHER, b->used);
-  for (uint32_t i = 0; i < b->count; i++) store16le(buf + BLOCK_HEAD + 2 * i, base + b->offs[i]);
+  for (uint32_t i = 0; i < b->count; i++) store16le(buf + block_offset_at(i), base + b->offs[i]);
   memset(buf + end, 0, pages * BLOCK_PAGE - end);
-  buf[8] = (uint8_t)pages;
-  buf[9] = (uint8_t)b->count;
-  store16le(buf + 10, 0);
-  store64le(buf, hash64_seed(buf + 8, pages * BLOCK_PAGE - 8, block_seed(table, block)));
+  buf[BLOCK_OFF_PAGES] = (uint8_t)pages;
+  buf[BLOCK_OFF_COUNT] = (uint8_t)b->count;
+  store16le(buf + BLOCK_OFF_RESERVED, 0);
+  store64le(buf + BLOCK_OFF_SUM, block_sum(buf, pages, table, block));
   b->count = 0;
   b->used = 0;
   return pages;
 }
 
-// Whether the records lie one behind the other, all of them live and short as block_record_short knows them; false says
-// nothing. Each is looked at where its offset says it begins, and has to end where the next one does: no look waits for
-// the one before, as it does for who walks from record to record.
+// Whether all records are short (block_record_short) and lie one behind the other; false proves nothing. Each record is
+// decoded where its offset says that it begins, and must end where the next one begins. So no decoding waits for the
+// one before, as it would in a walk from record to record.
 static bool body_is_short(const uint8_t *buf, uint32_t size, uint32_t nr_recs) {
-  uint32_t bad = 0, at = BLOCK_HEAD + 2 * nr_recs;
+  uint32_t bad = 0, at = block_records_at(nr_recs);
   for (uint32_t i = 0; i < nr_recs; i++) {
-    const uint32_t off = load16le(buf + BLOCK_HEAD + 2 * i);
+    const uint32_t off = block_record_at(buf, i);
     struct kv_rec r;
     if (unlikely(off + 3 > size || !block_record_short(buf, i, &r))) return false;
     bad |= off ^ at;
@@ -100,22 +106,23 @@ static bool body_is_short(const uint8_t *buf, uint32_t size, uint32_t nr_recs) {
 
 enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, const char *path,
                                       uint64_t off) {
-  if (unlikely(buf[8] != nr_pages))
-    return err_corrupt(path, off + 8, "block of %u pages where there is one of %u", buf[8], nr_pages);
-  if (unlikely(buf[9] != nr_recs || nr_recs == 0))
-    return err_corrupt(path, off + 9, "block of %u records where there is one of %u", buf[9], nr_recs);
-  if (unlikely(load16le(buf + 10) != 0)) return err_corrupt(path, off + 10, "reserved bytes of a block");
+  if (unlikely(block_pages(buf) != nr_pages))
+    return err_corrupt(path, off + BLOCK_OFF_PAGES, "block of %u pages, %u expected", block_pages(buf), nr_pages);
+  if (unlikely(block_count(buf) != nr_recs || nr_recs == 0))
+    return err_corrupt(path, off + BLOCK_OFF_COUNT, "block of %u records, %u expected", block_count(buf), nr_recs);
+  if (unlikely(load16le(buf + BLOCK_OFF_RESERVED) != 0))
+    return err_corrupt(path, off + BLOCK_OFF_RESERVED, "reserved bytes of a block are not 0");
   const uint8_t *const end = buf + (size_t)nr_pages * BLOCK_PAGE;
   if (likely(body_is_short(buf, nr_pages * BLOCK_PAGE, nr_recs))) return REMIXDB_OK;
-  // records lie one behind the other, so that ascending offsets follow; 255 offsets fit any block
-  const uint8_t *p = buf + BLOCK_HEAD + 2 * nr_recs;
+  // records that lie one behind the other have ascending offsets; 255 offsets fit any block
+  const uint8_t *p = buf + block_records_at(nr_recs);
   for (uint32_t i = 0; i < nr_recs; i++) {
     struct kv_rec r;
-    if (unlikely(load16le(buf + BLOCK_HEAD + 2 * i) != (size_t)(p - buf)))
-      return err_corrupt(path, off + BLOCK_HEAD + 2 * i, "offset of record %u of a block", i);
+    if (unlikely(block_record_at(buf, i) != (size_t)(p - buf)))
+      return err_corrupt(path, off + block_offset_at(i), "offset of record %u of a block", i);
     const uint8_t *const next = kv_rec_get(p, end, &r);
     if (unlikely(!next)) return err_corrupt(path, off + (uint64_t)(p - buf), "record %u of a block", i);
-    // block_record looks at two bytes; only the tombstone of an empty key has one.
+    // block_record reads two bytes; only the tombstone of an empty key has one
     if (unlikely(end - p < 2))
       return err_corrupt(path, off + (uint64_t)(p - buf), "record %u of a block begins in its last byte", i);
     p = next;
@@ -124,7 +131,7 @@ enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uin
 }
 
 void block_record_long(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
-  const uint8_t *p = buf + load16le(buf + BLOCK_HEAD + 2 * i);
+  const uint8_t *p = buf + block_record_at(buf, i);
   uint32_t h, v = 0;
   p = kv_varint_get(p, p + 5, &h);
   r->klen = h >> 1;
@@ -137,7 +144,7 @@ void block_record_long(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
 
 enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table,
                                  uint32_t block, const char *path, uint64_t off) {
-  const uint64_t sum = hash64_seed(buf + 8, (size_t)nr_pages * BLOCK_PAGE - 8, block_seed(table, block));
-  if (unlikely(load64le(buf) != sum)) return err_corrupt(path, off, "checksum of block %u", block);
+  if (unlikely(load64le(buf + BLOCK_OFF_SUM) != block_sum(buf, nr_pages, table, block)))
+    return err_corrupt(path, off, "checksum of block %u", block);
   return block_verify_body(buf, nr_pages, nr_recs, path, off);
 }

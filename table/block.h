@@ -1,56 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Data blocks: both sides of their codec. A block is 1 to 16 pages of 4 KiB; layout in docs/FORMAT.md:
-//   0  u64  checksum   XXH3-64 of bytes 8 .. end, seeded with (table number << 16 | block number): a block read from
-//   the wrong place does not pass 8  u8   pages 9  u8   count      records, 1 to 255 10 u16  reserved, 0 12 u16  offset
-//   of each record, ascending
-//      ...  records (kv.h), zeros to the end
+// Data blocks: both sides of their codec. A block is 1 to 16 pages of 4 KiB; docs/FORMAT.md has the layout:
+//   0   u64  checksum   XXH3-64 of all that follows, seeded with the table's and the block's number (block_seed): a
+//                       block read from the wrong place does not pass
+//   8   u8   pages
+//   9   u8   count      records, 1 to 255
+//   10  u16  reserved, 0
+//   12  u16  offset of each record, ascending
+//   ...      records (kv.h), then zeros to the end
 #ifndef BLOCK_H
 #define BLOCK_H
 
 #include "kv.h"
 
-#define BLOCK_PAGE 4096u
+#define BLOCK_PAGE 4096u  // bytes of a page
 #define BLOCK_PAGES_MAX 16u
-#define BLOCK_HEAD 12u
+#define BLOCK_BYTES_MAX (BLOCK_PAGES_MAX * BLOCK_PAGE)
 #define BLOCK_RECORDS_MAX 255u
-#define BLOCK_GROW_PAGES 4u  // a block of several records has at most so many
+#define BLOCK_GROW_PAGES 4u  // pages of a block of several records, at most
+
+#define BLOCK_HEAD 12u  // bytes before the offsets
+enum {                  // offsets in the head; private to the codec
+  BLOCK_OFF_SUM = 0,
+  BLOCK_OFF_PAGES = 8,
+  BLOCK_OFF_COUNT = 9,
+  BLOCK_OFF_RESERVED = 10,
+};
 
 static inline uint64_t block_seed(uint64_t table, uint32_t block) { return table << 16 | block; }
 
-// ---- writing: one block at a time in a buffer of its own
+// ---- writing: one block at a time, in a buffer of its own
 struct block_build {
-  uint8_t *buf;  // BLOCK_PAGES_MAX pages
+  uint8_t *buf;  // BLOCK_BYTES_MAX
   uint32_t count;
   uint32_t used;                     // bytes of records so far
   uint16_t offs[BLOCK_RECORDS_MAX];  // relative to the first record
 };
-MUST_CHECK enum remixdb_status block_build_init(struct block_build *b);
+MUST_CHECK enum remixdb_status block_build_init(struct block_build *b);  // REMIXDB_NOMEM
 void block_build_fini(struct block_build *b);
-// Whether a record of this encoded size still goes in. The first record always does, and makes the block as many pages
-// as it needs. Further ones do while they find room in these; and where they would leave much of them empty, as records
-// do that are not much smaller than a page, a block grows to BLOCK_GROW_PAGES at most, when more of such records fill
-// it so much better that it pays for the larger block that a get reads.
+// Whether a record of rec_size encoded bytes still goes in. The first record always does, and the block gets the pages
+// that it needs. Further records go in while these pages have room. Records not much smaller than a page would leave
+// much of them empty. Then the block grows, to BLOCK_GROW_PAGES at most, if more such records fill it so much better
+// that the larger block, which each get reads, pays.
 bool block_build_fits(const struct block_build *b, size_t rec_size);
-uint32_t block_build_pages(const struct block_build *b);  // that it would have if it were finished now; 0: it is empty
+uint32_t block_build_pages(const struct block_build *b);  // pages of the block if it were finished now; 0: it is empty
 void block_build_add(struct block_build *b, const struct kv_rec *r);  // must fit
-// Lays the block out in b->buf, checksums it, returns its number of pages, and empties b for the next one (buf holds
-// until the next add).
+// Lays the block out in b->buf, with its checksum, and returns its number of pages. Empties b for the next block; buf
+// stays valid until the next add.
 uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t block);
 
 // ---- reading
-// Checks everything once: checksum, pages == nr_pages, count == nr_recs, ascending offsets, each record well-formed
-// within the block. path and off for the message. After this the accessors below need no checks.
+
+// What a block's head says; of a block that is not verified it may be anything.
+static inline uint32_t block_pages(const uint8_t *buf) { return buf[BLOCK_OFF_PAGES]; }
+static inline uint32_t block_count(const uint8_t *buf) { return buf[BLOCK_OFF_COUNT]; }
+// Places in a block, in bytes from its beginning: the offset of record i, and the first of nr records.
+static inline uint32_t block_offset_at(uint32_t i) { return BLOCK_HEAD + 2 * i; }
+static inline uint32_t block_records_at(uint32_t nr) { return block_offset_at(nr); }
+// Record i begins there.
+static inline uint32_t block_record_at(const uint8_t *buf, uint32_t i) { return load16le(buf + block_offset_at(i)); }
+
+// Checks everything once: the checksum, pages == nr_pages, count == nr_recs, ascending offsets, and that each record is
+// well-formed and inside the block. path and off are for the message. The accessors below rely on it and check nothing.
+// REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table,
                                             uint32_t block, const char *path, uint64_t off);
-// The same without the checksum: for a block that was verified in another form (compressed).
+// The same without the checksum, for a block whose compressed form was verified.
 MUST_CHECK enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs,
                                                  const char *path, uint64_t off);
-static inline uint32_t block_count(const uint8_t *buf) { return buf[9]; }
-// Record i of a verified block, when it is a live one with a key shorter than 64 bytes and a value shorter than 16,384;
-// else false.
+// Record i of a verified block, if it is short: live, with a key of less than 64 bytes and a value of less than 16,384.
+// Otherwise false.
 static inline bool block_record_short(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
-  const uint8_t *p = buf + load16le(buf + BLOCK_HEAD + 2 * i);
+  const uint8_t *p = buf + block_record_at(buf, i);
   const uint32_t h = p[0];
   uint32_t v = p[1];
   if (unlikely(h & 0x81)) return false;

@@ -56,11 +56,11 @@ static void sst_build_fail(struct sst_build *b, enum remixdb_status s) {
 }
 
 static enum remixdb_status sst_build_create_zstd(struct sst_build *b) {
-  b->stored = mem_alloc(SST_PAGES_MAX * sizeof(*b->stored));
+  b->stored = mem_alloc(FORMAT_SST_PAGES_MAX * sizeof(*b->stored));
   b->dict = mem_alloc(FORMAT_SST_DICT_MAX);
-  b->gathered = mem_alloc(SST_BUILD_GATHER + BLOCK_PAGES_MAX * BLOCK_PAGE);
+  b->gathered = mem_alloc(SST_BUILD_GATHER + BLOCK_BYTES_MAX);
   b->samples = mem_alloc(SST_BUILD_SAMPLES * BLOCK_PAGE);
-  b->packed = mem_alloc(FORMAT_SST_STORED_HEAD + BLOCK_PAGES_MAX * BLOCK_PAGE);
+  b->packed = mem_alloc(FORMAT_SST_STORED_HEAD + BLOCK_BYTES_MAX);
   if (!b->stored || !b->dict || !b->gathered || !b->samples || !b->packed) return REMIXDB_NOMEM;
   b->zstd = ZSTD_createCCtx_advanced(zmem());
   if (!b->zstd) return err_set(REMIXDB_NOMEM, "no memory for compression");
@@ -79,13 +79,14 @@ enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst
   b->ctx = ctx;
   b->opts = *o;
   if (b->opts.max_pages == 0) b->opts.max_pages = SST_MAX_BLOCKS;
-  if (b->opts.max_pages > SST_PAGES_MAX - BLOCK_PAGES_MAX) b->opts.max_pages = SST_PAGES_MAX - BLOCK_PAGES_MAX;
+  if (b->opts.max_pages > FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX)
+    b->opts.max_pages = FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX;
   b->fd = -1;
   ckb_build_init(&b->ckb, 0);
   enum remixdb_status s = block_build_init(&b->block);
   if (s == REMIXDB_OK) s = blkio_writer_create(q, &b->writer);
   if (s != REMIXDB_OK) goto out;
-  b->nr_recs = mem_alloc(SST_PAGES_MAX);
+  b->nr_recs = mem_alloc(FORMAT_SST_PAGES_MAX);
   b->min = mem_alloc(REMIXDB_KV_MAX);
   b->max = mem_alloc(REMIXDB_KV_MAX);
   if (!b->nr_recs || !b->min || !b->max) s = REMIXDB_NOMEM;
@@ -174,7 +175,7 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
 
 // Writes one block compressed, or raw when that does not make it smaller.
 static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *block, uint32_t number) {
-  const size_t len = (size_t)block[8] * BLOCK_PAGE - FORMAT_SST_STORED_SKIP;
+  const size_t len = (size_t)block_pages(block) * BLOCK_PAGE - FORMAT_SST_STORED_SKIP;
   const uint8_t *const src = block + FORMAT_SST_STORED_SKIP;
   uint8_t *const p = b->packed, *const dst = p + FORMAT_SST_STORED_HEAD;
   size_t n = ZSTD_compress2(b->zstd, dst, len - 1, src, len);
@@ -183,14 +184,15 @@ static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *bl
     (void)ZSTD_CCtx_reset(b->zstd, ZSTD_reset_session_only);
     if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
       return err_set(REMIXDB_NOMEM, "%s: no memory for compression", b->path);
-    p[8] = FORMAT_SST_STORED_RAW;
+    p[FORMAT_SST_STORED_KIND] = FORMAT_SST_STORED_RAW;
     memcpy(dst, src, len);
     n = len;
   } else {
-    p[8] = FORMAT_SST_STORED_ZSTD;
+    p[FORMAT_SST_STORED_KIND] = FORMAT_SST_STORED_ZSTD;
   }
   n += FORMAT_SST_STORED_HEAD;
-  store64le(p, hash64_seed(p + 8, n - 8, block_seed(b->number, number)));
+  store64le(p + FORMAT_SST_STORED_SUM,
+            hash64_seed(p + FORMAT_SST_STORED_KIND, n - FORMAT_SST_STORED_KIND, block_seed(b->number, number)));
   blkio_writer_put(b->writer, p, n);
   b->stored[number] = (uint32_t)n;
   return REMIXDB_OK;
@@ -233,7 +235,7 @@ static enum remixdb_status sst_build_put_gathered(struct sst_build *b) {
   while (s == REMIXDB_OK && (size_t)number * BLOCK_PAGE < b->gathered_len) {
     const uint8_t *const p = b->gathered + (size_t)number * BLOCK_PAGE;
     s = sst_build_pack(b, p, number);
-    number += p[8];
+    number += block_pages(p);
   }
   return s;
 }
@@ -299,7 +301,7 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
     sst_build_fail(b, s);
     return;
   }
-  assert(b->nr_pages + BLOCK_PAGES_MAX <= SST_PAGES_MAX);
+  assert(b->nr_pages + BLOCK_PAGES_MAX <= FORMAT_SST_PAGES_MAX);
   if (r->klen) memcpy(b->max, r->key, r->klen);
   b->max_len = r->klen;
   if (unlikely(b->nr_records == 0)) {

@@ -51,10 +51,10 @@ struct shard {
   uint32_t reserve_min, reserve_max;
   bool starved;  // there was no frame to be had while limbo could not be emptied
   uint32_t free_pages, limbo_pages;
-  uint32_t free_mask;                    // bit n: free[n] is not empty
-  uint32_t free[CACHE_BLOCK_PAGES + 1];  // free runs of n pages, the last: or more
-  struct page_queue limbo;               // in order of stamp
-  struct page_queue held;                // stamp passed, but pinned
+  uint32_t free_mask;                  // bit n: free[n] is not empty
+  uint32_t free[BLOCK_PAGES_MAX + 1];  // free runs of n pages, the last: or more
+  struct page_queue limbo;             // in order of stamp
+  struct page_queue held;              // stamp passed, but pinned
   uint64_t misses, evictions, declined, bypasses;
 };
 
@@ -87,7 +87,7 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
   *out = NULL;
   struct cache_full *const c = mem_calloc(1, sizeof(*c));
   if (!c) return REMIXDB_NOMEM;
-  const size_t nr = size / CACHE_PAGE;
+  const size_t nr = size / BLOCK_PAGE;
   c->epoch = epoch;
   c->pub.disk_ns = CACHE_DISK_NS;
   c->nr_pages = nr < UINT32_MAX / 2 ? (uint32_t)nr : UINT32_MAX / 2;
@@ -98,7 +98,7 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
     c->pages = mem_calloc((size_t)c->nr_pages + 2, sizeof(*c->pages));
     c->pub.marks = mem_calloc((size_t)c->nr_pages + 1, sizeof(*c->pub.marks));
     c->shards = mem_alloc_aligned(CACHE_LINE, nr_shards * sizeof(*c->shards));
-    if (!c->pages || !c->pub.marks || !c->shards || mem_map((size_t)c->nr_pages * CACHE_PAGE, &c->map) != REMIXDB_OK) {
+    if (!c->pages || !c->pub.marks || !c->shards || mem_map((size_t)c->nr_pages * BLOCK_PAGE, &c->map) != REMIXDB_OK) {
       cache_destroy(&c->pub);
       return REMIXDB_NOMEM;
     }
@@ -113,7 +113,7 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
   return REMIXDB_OK;
 }
 
-size_t cache_size(const struct cache *c) { return (size_t)cache_full(c)->nr_pages * CACHE_PAGE; }
+size_t cache_size(const struct cache *c) { return (size_t)cache_full(c)->nr_pages * BLOCK_PAGE; }
 
 void cache_destroy(struct cache *pub) {
   if (!pub) return;
@@ -145,7 +145,7 @@ static uint32_t queue_pop(struct page *pages, struct page_queue *q) {
   return f;
 }
 
-static inline uint32_t free_class(uint32_t n) { return n < CACHE_BLOCK_PAGES ? n : CACHE_BLOCK_PAGES; }
+static inline uint32_t free_class(uint32_t n) { return n < BLOCK_PAGES_MAX ? n : BLOCK_PAGES_MAX; }
 
 static void free_link(struct page *pages, struct shard *s, uint32_t f, uint32_t n) {
   const uint32_t class = free_class(n);
@@ -350,7 +350,7 @@ static void shard_evict_run(struct cache_full *c, struct shard *s, uint32_t n) {
 // A frame of n pages in state LOADING, or 0 when there is none at once.
 static uint32_t frame_take(struct cache_full *c, struct shard *s, uint32_t n) {
   struct page *const pages = c->pages;
-  if (n == 0 || n > CACHE_BLOCK_PAGES || n > s->end - s->first) return 0;
+  if (n == 0 || n > BLOCK_PAGES_MAX || n > s->end - s->first) return 0;
   uint32_t f = free_take(pages, s, n);
   if (!f) f = fresh_take(pages, s, n);
   if (!f) {
@@ -435,11 +435,11 @@ static void block_set(const struct cache *c, struct cache_block *b, uint32_t fra
 }
 
 enum remixdb_status cache_block_reserve(struct cache_block *b, uint32_t nr_pages) {
-  const uint32_t size = nr_pages * CACHE_PAGE;
+  const uint32_t size = nr_pages * BLOCK_PAGE;
   if (b->own_size >= size) return REMIXDB_OK;
   mem_free(b->own);
   b->own_size = 0;
-  b->own = mem_alloc_aligned(CACHE_PAGE, size);
+  b->own = mem_alloc_aligned(BLOCK_PAGE, size);
   if (!b->own) return REMIXDB_NOMEM;
   b->own_size = size;
   return REMIXDB_OK;
@@ -527,7 +527,7 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
 
   self.frame = f;
   const enum remixdb_status status = block_load(c, timed, block, nr_pages, load, arg,
-                                                c->pub.pages + (size_t)(f - 1) * CACHE_PAGE, false);
+                                                c->pub.pages + (size_t)(f - 1) * BLOCK_PAGE, false);
   cache_fill_end(t, block, nr_pages, b, &self, status == REMIXDB_OK);
   return status;
 }
@@ -560,7 +560,7 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
       return CACHE_FILL_HIT;
     }
     if (fill->frame) {
-      fill->buf = c->pub.pages + (size_t)(fill->frame - 1) * CACHE_PAGE;
+      fill->buf = c->pub.pages + (size_t)(fill->frame - 1) * BLOCK_PAGE;
       return CACHE_FILL_READ;
     }
   }
@@ -593,7 +593,7 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
   (void)pthread_mutex_unlock(&s->lock);
   if (!f) return;
 
-  memcpy(c->pub.pages + (size_t)(f - 1) * CACHE_PAGE, data, (size_t)nr_pages * CACHE_PAGE);
+  memcpy(c->pub.pages + (size_t)(f - 1) * BLOCK_PAGE, data, (size_t)nr_pages * BLOCK_PAGE);
 
   (void)pthread_mutex_lock(&s->lock);
   frame_publish(c->pages, f, slot);
@@ -663,7 +663,7 @@ void cache_stats(const struct cache *pub, struct cache_stats *out) {
   for (uint32_t i = 0; i < c->nr_shards; i++) {
     struct shard *const s = &c->shards[i];
     (void)pthread_mutex_lock(&s->lock);
-    out->used += (uint64_t)(s->fresh - s->first - s->free_pages - s->limbo_pages) * CACHE_PAGE;
+    out->used += (uint64_t)(s->fresh - s->first - s->free_pages - s->limbo_pages) * BLOCK_PAGE;
     out->misses += s->misses;
     out->evictions += s->evictions;
     out->declined += s->declined;

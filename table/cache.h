@@ -1,111 +1,110 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The block cache. Memory is one mapping cut in pages of 4 KiB; a frame is 1 to 16 contiguous pages and holds one
-// verified, decompressed block. Every table owns an array with one slot per page of its data (block number); a slot
-// holds the first page's index + 1; or 0; or, marked CACHE_MISSED, which miss of its shard it was when the block was
-// last denied a frame. A hit is one load of the slot (acquire), and no shared cache line is written (but the frame's
-// `used` mark, once after each sweep).
+// The block cache. Its memory is one mapping, cut into pages of BLOCK_PAGE bytes. A frame is 1 to BLOCK_PAGES_MAX
+// contiguous pages; it holds one block, verified and decompressed. A frame's number is the index of its first page + 1.
+// Each table owns an array of slots, one per page of its data. The slot at a block's number holds:
+//   - the number of the frame that has the block, or
+//   - CACHE_MISSED with a count: when the block was last refused a frame, in misses of its shard (C7), or
+//   - 0.
+// A hit is one load of the slot (acquire). The only shared cache line that it writes is the frame's mark, once per
+// sweep of the clock hand.
+//
+// Frames are divided into shards, chosen by (table, block). A shard has a mutex, which only misses take, a CLOCK hand,
+// and lists of free runs by length. The hand sweeps in order of address: evicted neighbours make contiguous runs for
+// large blocks. Lock order: the shard's mutex, then the epoch's lock (epoch_passed).
 //
 // Invariants
-//   C1  A slot names a frame only while that holds the block, verified; it is release-published after the frame is
-//   filled. C2  A frame is taken away by CLOCK: only when not `used` since the hand last passed and not pinned; its
-//   slot is set to 0,
-//       then it is stamped (epoch) and waits in limbo. It is reused only when the stamp has passed and it is not
-//       pinned. So what a reader got inside an epoch stays whole until it leaves the epoch, and what it pinned until it
-//       unpins.
-//   C3  A pin is taken only inside an epoch on a frame found in a slot. Therefore a frame in limbo whose stamp has
-//   passed gains
-//       no pins.
-//   C4  Two threads that miss the same block read it once, where it gets a frame: the first marks it loading, the
-//   others wait for it (bounded by that
-//       read) and take it from the slot; when the load fails each of them tries by itself.
-//       A read without a frame (C5, C7) is not waited for. A thread that reads many blocks at once waits for others
-//       only when it has ended all reads of its own, so no two wait for each other.
-//   C5  Nobody waits for a frame: when none can be had at once the block is read into the caller's own buffer and not
-//   published. C6  Memory held for frames never exceeds the size given at creation. C7  Once no more is free than the
-//   reserve, a block that is missed gets a frame when it was missed before within a quarter as many misses of its shard
-//   as that has room for
-//       blocks of its size. (Within as many: twice as many frames filled, and as many misses, for keys drawn uniformly
-//       and zipfian; but another working set is in after two thirds of the misses.) The first time it is read into the
-//       caller's own buffer, and its slot notes when. So what is read once puts out nothing, and goes to memory that
-//       the processor's caches still have: of 1.2 us that 4 KiB from the page cache took, 0.35 were the frame's lines.
-//       (2Q, Johnson and Shasha 1994; the blocks that it would keep a list of are in their slots.) Who reads such a
-//       block twice at once, by two iterators, reads it twice: from the page cache that costs less than it saves
-//       elsewhere. Where loads are the disk's (one in eight of cache_get's is timed) it would not, and blocks get their
-//       frame at once; what is read ahead does, too, since who reads ahead looks for it there.
-// Sharded by (table, block); each shard has a mutex (miss path only), a CLOCK hand that sweeps in order of address, so
-// that evicting neighbours makes contiguous runs for large blocks, and free lists by run length. Lock: shard mutex,
-// then the epoch's lock (epoch_passed).
+//   C1  A slot names a frame only while the frame holds that block, verified. The slot is published (release) after the
+//       frame is filled.
+//   C2  CLOCK evicts a frame that is not pinned and has had no hit since the hand last passed. The slot becomes 0, the
+//       frame gets an epoch stamp and waits in limbo. It is reused when the stamp has passed and no pin is left. So a
+//       reader's data stays whole until it leaves its epoch, and pinned data until it unpins.
+//   C3  A reader takes a pin only inside an epoch, on a frame that it found in a slot. So a frame in limbo whose stamp
+//       has passed gains no pins.
+//   C4  A block that gets a frame is read once, however many threads miss it: the first marks it as loading, the others
+//       wait for that read and take the block from the slot. When the load fails, each tries for itself. Nobody waits
+//       for a read without a frame (C5, C7). A thread that reads many blocks at once waits for others only after its
+//       own reads have ended, so no two threads wait for each other.
+//   C5  Nobody waits for a frame. When none is free at once, the block is read into the caller's own buffer and is not
+//       published.
+//   C6  Memory of frames never exceeds the size given at creation.
+//   C7  A full shard admits a block at its second miss. A shard is full when no more than its reserve is free. The
+//       first miss reads into the caller's own buffer, and the slot notes the miss. A second miss gets a frame when it
+//       comes within a quarter as many misses of the shard as the shard has room for blocks of that size. So blocks
+//       that are read once evict nothing. Two iterators that read such a block at the same time read it twice. (After
+//       2Q, Johnson and Shasha 1994; the slots take the place of its list of blocks.) Two kinds of reads are admitted
+//       at once: all while loads come from the disk (one in eight loads of cache_get is timed), and readahead, because
+//       its reader looks for the blocks in the cache.
 #ifndef CACHE_H
 #define CACHE_H
 
 #include "base/epoch.h"
-
-#define CACHE_PAGE 4096u
-#define CACHE_BLOCK_PAGES 16u  // the largest block
+#include "table/block.h"
 
 // What a hit reads of the cache; constant after creation. The rest of the cache is private.
 struct cache {
   uint8_t *pages;
-  // Per frame number: CACHE_USED (hit since the hand last passed; relaxed), and the number of pins, taken relaxed
-  // inside an epoch, given back with release, read with acquire before reuse. One word for both, as who steps through a
-  // block needs both; apart from what else is known of a frame, so that many share a line.
+  // Per frame number: CACHE_USED (hit since the hand last passed; relaxed) and the number of pins. A pin is taken
+  // relaxed inside an epoch, given back with release, and read with acquire before reuse. A step through a block needs
+  // both, so they share a word. The frame's other fields are elsewhere, so that many marks share a cache line.
   _Atomic uint32_t *marks;
-  uint64_t disk_ns;  // a load that takes longer for each page is the disk's (C7); CACHE_DISK_NS, but in tests
+  uint64_t disk_ns;  // a load that takes longer per page comes from the disk (C7); CACHE_DISK_NS, except in tests
 };
 #define CACHE_DISK_NS 10000u
 #define CACHE_USED 0x80000000u
 
-struct cache_table {        // embedded in a table; zeroed memory is not enough: cache_table_init
-  struct cache *cache;      // NULL: no cache, also when its size is 0. Then no slots, and cache_hit must not be called
-  _Atomic uint32_t *slots;  // one per page of data; the table's, nr_pages long
+struct cache_table {        // embedded in a table; cache_table_init makes it
+  struct cache *cache;      // NULL: no cache, or one of size 0. Then no slots, and cache_hit must not be called
+  _Atomic uint32_t *slots;  // one per page of data: nr_pages
   uint32_t nr_pages;
-  uint64_t id;  // distinguishes tables in shard choice
+  uint64_t id;  // part of the choice of a shard
 };
 
-// A reader's hold on one block. Zero it before first use; reuse it for the next block; cache_block_fini at the end.
+// A reader's claim on one block. Zero it before the first use, reuse it for the next block, and end with
+// cache_block_fini.
 struct cache_block {
-  const uint8_t *data;  // NULL: none. Inside the epoch in which it was got, or while pinned, or own memory
-  uint32_t frame;       // page index + 1; 0 when data is own memory
+  const uint8_t *data;  // NULL: none. In a frame it is valid inside the epoch of the call that set it, or while pinned
+  uint32_t frame;       // 0: data is in the own buffer
   bool pinned;
-  uint8_t *own;  // buffer of its own, kept for reuse; mem_free'd by fini
+  uint8_t *own;  // buffer of its own, kept for reuse
   uint32_t own_size;
 };
 
-// size: bytes; 0 is allowed and means that every get reads into own memory. REMIXDB_NOMEM.
+// size: bytes; with 0 every get reads into the caller's own buffer. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache **out);
 size_t cache_size(const struct cache *c);  // bytes for blocks
-void cache_destroy(struct cache *c);       // all tables are gone; NULL is allowed
+void cache_destroy(struct cache *c);       // after the last table; NULL is allowed
 MUST_CHECK enum remixdb_status cache_table_init(struct cache_table *t, struct cache *c, uint32_t nr_pages, uint64_t id);
-// Takes the table's frames out of the cache. No reader uses the table any more (pins must be gone).
+// Frees the table's slots and its frames. No reader uses the table any more, and no pin is left.
 void cache_table_fini(struct cache_table *t);
 
-// Fills buf (nr_pages * CACHE_PAGE bytes) with the block, verified; own: it is the caller's own memory, and what of it
-// the caller does without may be left out. Called without locks held.
+// Fills buf (nr_pages * BLOCK_PAGE bytes) with the block, verified. own: buf is the buffer of cache_get's caller, and
+// may be filled only as far as that caller needs it. Called without locks.
 typedef enum remixdb_status (*cache_load_fn)(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own);
 
 static inline const uint8_t *cache_frame_data(const struct cache *c, uint32_t frame) {
-  return c->pages + (size_t)(frame - 1) * CACHE_PAGE;
+  return c->pages + (size_t)(frame - 1) * BLOCK_PAGE;
 }
-// Sets `used` when it is not set: the line stays shared between the readers' processors until the hand clears it.
+// Marks the frame as used, unless it is marked: the line stays shared between processors until the hand clears the
+// mark.
 static inline void cache_frame_touch(const struct cache *c, uint32_t frame) {
   _Atomic uint32_t *const mark = &c->marks[frame];
   if (unlikely(!(atomic_load_explicit(mark, memory_order_relaxed) & CACHE_USED)))
     (void)atomic_fetch_or_explicit(mark, CACHE_USED, memory_order_relaxed);
 }
 
-#define CACHE_MISSED 0x80000000u  // of a slot: no frame; the other bits count the shard's misses
+#define CACHE_MISSED 0x80000000u  // in a slot: no frame; the other bits are a count of misses
 static inline uint32_t cache_slot_frame(uint32_t slot) { return slot & CACHE_MISSED ? 0 : slot; }
-// The frame that has the block, or 0. Acquire: what it holds can be read.
+// The frame that has the block, or 0. Acquire: its data can be read.
 static inline uint32_t cache_frame(const struct cache_table *t, uint32_t block) {
   return cache_slot_frame(atomic_load_explicit(&t->slots[block], memory_order_acquire));
 }
-// Whether it is there: a guess, as it may come or go at any time.
+// Whether the cache has the block. A guess: it may come or go at any time.
 static inline bool cache_has(const struct cache_table *t, uint32_t block) {
   return t->cache && cache_slot_frame(atomic_load_explicit(&t->slots[block], memory_order_relaxed)) != 0;
 }
 
-// The way of a hit: NULL on a miss. Inside an epoch; the pointer holds until the epoch is left.
+// The fast path of a get; NULL on a miss. Inside an epoch; the data is valid until the epoch is left.
 static inline const uint8_t *cache_hit(struct cache_table *t, uint32_t block, uint32_t *frame_out) {
   const uint32_t f = cache_frame(t, block);
   if (f == 0) return NULL;
@@ -114,73 +113,73 @@ static inline const uint8_t *cache_hit(struct cache_table *t, uint32_t block, ui
   return cache_frame_data(t->cache, f);
 }
 
-// The block: from the cache, or by load(arg, ...) into a new frame, or into b's own memory. Drops b's former hold.
-// Inside an epoch; b->data holds until the epoch is left, unless pinned by cache_block_pin. On failure (the load's
-// status, REMIXDB_NOMEM) b holds nothing.
+// Makes b hold the block: from the cache, or by load(arg, ...) into a new frame or into b's own buffer. Drops the block
+// that b held. Inside an epoch; b->data is valid until the epoch is left, or longer with cache_block_pin. On failure
+// (the load's status, REMIXDB_NOMEM) b holds nothing.
 MUST_CHECK enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr_pages, cache_load_fn load,
                                          void *arg, struct cache_block *b);
-// ---- many blocks at once: begun one by one, read together by the caller, ended one by one. One thread.
-struct cache_load {  // private: a block that its thread reads
+// ---- many blocks at once: fills begin one by one, the caller reads them together, and they end one by one. One
+// thread.
+struct cache_load {  // private: a block that a thread is reading
   const _Atomic uint32_t *slot;
-  uint64_t seq;  // tells it from a later one at the same address
+  uint64_t seq;  // distinguishes it from a later load at the same address
   uint32_t nr_waiters;
   struct cache_load *next;
 };
 struct cache_fill {
-  uint8_t *buf;            // where the block is to be read to, aligned to CACHE_PAGE
-  uint32_t frame;          // private: 0 when buf is b's own memory
+  uint8_t *buf;            // destination of the read, aligned to BLOCK_PAGE
+  uint32_t frame;          // private; 0: buf is b's own buffer
   struct cache_load load;  // private
 };
 enum cache_fill_begun {
-  CACHE_FILL_HIT,    // it is in the cache: b holds it, and there is nothing to end
-  CACHE_FILL_READ,   // to be read to fill->buf, verified, and ended
-  CACHE_FILL_LATER,  // another fill or get reads it, or there is no memory: to be had by cache_get once all fills of
-                     // this thread have ended
+  CACHE_FILL_HIT,    // b holds the block, and there is nothing to end
+  CACHE_FILL_READ,   // the caller reads the block into fill->buf, verifies it and ends the fill
+  CACHE_FILL_LATER,  // another fill or get reads the block, or memory is lacking: the caller calls cache_get once all
+                     // fills of its thread have ended
 };
-// Drops b's former hold. Inside an epoch, which lasts until the fill has ended. fill stays where it is until then.
+// Drops the block that b held. Inside an epoch, which lasts until the fill has ended. Until then fill does not move.
 enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b,
                                        struct cache_fill *fill);
-// good: fill->buf holds the block, verified. It is published, when it is in a frame, and b holds it as after cache_get;
-// else b holds nothing.
+// good: fill->buf holds the block, verified. Then b holds it as after cache_get, and a frame is published. Otherwise b
+// holds nothing.
 void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b,
                     struct cache_fill *fill, bool good);
 
-// Whether the cache has room for that block without another one leaving it. A guess.
+// Whether the cache has room for the block without an eviction. A guess.
 bool cache_room(struct cache_table *t, uint32_t block, uint32_t nr_pages);
-// Publishes a block that was read otherwise (read-ahead): copies it into a frame when one can be had and it is not
-// there; else does nothing.
+// Publishes a block that readahead has read, by copying it into a frame. Does nothing when the cache has the block, or
+// when no frame is free.
 void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data);
-// Inside the epoch of its cache_get; no effect on own memory or when pinned.
+// Pins the frame. Inside the epoch of b's cache_get. Has no effect on the own buffer, or when b is pinned.
 static inline void cache_block_pin(struct cache_table *t, struct cache_block *b) {
   if (!b->frame || b->pinned) return;
-  // relaxed: who reuses the frame has seen this thread leave its epoch, and with that this
+  // relaxed: the thread that reuses the frame has seen this one leave its epoch, and with that the pin
   (void)atomic_fetch_add_explicit(&t->cache->marks[b->frame], 1, memory_order_relaxed);
   b->pinned = true;
 }
-// Asks for the memory that a hit of this block, and its pin, are going to look at, when it is there. Returns its data
-// for more of that kind, or NULL; it may be anything by the time it is read.
+// Prefetches what a hit of the block, and a pin, will read. Returns the block's data for further prefetches, or NULL on
+// a miss. The frame may have changed by the time it is read.
 const uint8_t *cache_prefetch(const struct cache_table *t, uint32_t block);
-// Makes the own buffer so large; what was in it is lost when it was smaller. Not while b has it as its data.
-// REMIXDB_NOMEM.
+// Makes the own buffer at least nr_pages long; growing loses its contents. b->data must not be in it. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status cache_block_reserve(struct cache_block *b, uint32_t nr_pages);
-// Unpins; data becomes NULL; keeps the own buffer.
+// Unpins; data becomes NULL. Keeps the own buffer.
 static inline void cache_block_drop(struct cache_table *t, struct cache_block *b) {
-  // release: the holder's reads come before the reuse
+  // release: this thread's reads come before the reuse
   if (b->pinned) (void)atomic_fetch_sub_explicit(&t->cache->marks[b->frame], 1, memory_order_release);
   b->data = NULL;
   b->frame = 0;
   b->pinned = false;
 }
-// Drops and frees the own buffer. t may be NULL when not pinned.
+// Drops, and frees the own buffer. t may be NULL when b is not pinned.
 void cache_block_fini(struct cache_table *t, struct cache_block *b);
 
 struct cache_stats {
   uint64_t size;       // bytes for frames
   uint64_t used;       // bytes of frames that hold a block, are being filled, or are still pinned
-  uint64_t misses;     // blocks that were read when they were needed (not ahead), those of the last two among them
+  uint64_t misses;     // blocks read on demand, without readahead; includes the last two
   uint64_t evictions;  // blocks
-  uint64_t declined;   // blocks read for the first time in a while: into own memory (C7)
-  uint64_t bypasses;   // blocks for which there was no frame (C5)
+  uint64_t declined;   // blocks refused a frame at their first miss (C7)
+  uint64_t bypasses;   // blocks for which no frame was free (C5)
 };
 void cache_stats(const struct cache *c, struct cache_stats *out);
 #endif

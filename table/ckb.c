@@ -6,6 +6,7 @@
 
 #include "base/zmem.h"
 
+#define CKB_SUMMED (CKB_OFF_SUM + 8u)  // the checksum is of the bytes from here on
 #define CKB_ENTRY_MAX (2 * 5 + REMIXDB_KV_MAX)
 #define CKB_SLACK 16u   // bytes behind a decoded key that may be written: short suffixes are copied as one vector
 #define CKB_LEVEL 1     // keys that ascend have little to find for the higher ones
@@ -18,6 +19,10 @@ _Static_assert(CKB_CHUNK <= 1u << 16, "an entry begins at an offset of 16 bits")
 // Never the seed of a block: that one has the table number in its upper 48 bits, this one its complement. Offsets stay
 // below 2^32 because a table's keys do.
 static uint64_t ckb_seed(uint64_t table, uint64_t off) { return ~(table << 32) ^ off; }
+
+static inline uint64_t ckb_sum(const uint8_t *chunk, uint32_t len, uint64_t table, uint64_t off) {
+  return hash64_seed(chunk + CKB_SUMMED, len - CKB_SUMMED, ckb_seed(table, off));
+}
 
 // Makes *buf hold `need` bytes, doubling so that the copying stays linear.
 static enum remixdb_status ckb_reserve(uint8_t **buf, size_t *cap, size_t need) {
@@ -85,12 +90,12 @@ static enum remixdb_status ckb_build_close(struct ckb_build *c) {
   if (frame) {
     len = CKB_PACKED_HEAD + (uint32_t)frame;
     packed = CKB_PACKED;
-    store32le(p + CKB_CHUNK_HEAD, entries);
+    store32le(p + CKB_OFF_UNPACKED, entries);
     memcpy(p + CKB_PACKED_HEAD, c->packed, frame);
   }
-  store32le(p + 8, len | packed);
-  store32le(p + 12, c->count);
-  store64le(p, hash64_seed(p + 8, len - 8, ckb_seed(c->table, c->chunk)));
+  store32le(p + CKB_OFF_LENGTH, len | packed);
+  store32le(p + CKB_OFF_COUNT, c->count);
+  store64le(p + CKB_OFF_SUM, ckb_sum(p, len, c->table, c->chunk));
   c->len = c->chunk += len;
   c->count = 0;
   return REMIXDB_OK;
@@ -140,23 +145,23 @@ void ckb_read_fini(struct ckb_read *r) {
 }
 
 uint32_t ckb_chunk_length(const uint8_t *p, uint64_t left) {
-  const uint32_t word = load32le(p + 8), len = word & ~CKB_PACKED,
+  const uint32_t word = load32le(p + CKB_OFF_LENGTH), len = word & ~CKB_PACKED,
                  least = word & CKB_PACKED ? CKB_PACKED_HEAD + 1 : CKB_CHUNK_HEAD + 2;
   return len < least || len > CKB_CHUNK || len > left ? 0 : len;
 }
 
 enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uint32_t len, uint64_t table, uint64_t off,
                                    const char *path, uint64_t file_off) {
-  if (unlikely(load64le(chunk) != hash64_seed(chunk + 8, len - 8, ckb_seed(table, off))))
+  if (unlikely(load64le(chunk + CKB_OFF_SUM) != ckb_sum(chunk, len, table, off)))
     return err_corrupt(path, file_off, "checksum of compressed keys");
-  const uint32_t word = load32le(chunk + 8), count = load32le(chunk + 12);
+  const uint32_t word = load32le(chunk + CKB_OFF_LENGTH), count = load32le(chunk + CKB_OFF_COUNT);
   if (unlikely(ckb_chunk_length(chunk, len) != len || count == 0))
-    return err_corrupt(path, file_off + 8, "head of compressed keys");
+    return err_corrupt(path, file_off + CKB_OFF_LENGTH, "head of compressed keys");
   uint32_t packed = 0;
   if (word & CKB_PACKED) {
-    packed = load32le(chunk + CKB_CHUNK_HEAD);
+    packed = load32le(chunk + CKB_OFF_UNPACKED);
     if (unlikely(packed < 2 || packed > CKB_CHUNK - CKB_CHUNK_HEAD))
-      return err_corrupt(path, file_off + CKB_CHUNK_HEAD, "size of packed compressed keys");
+      return err_corrupt(path, file_off + CKB_OFF_UNPACKED, "size of packed compressed keys");
   }
   r->chunk = chunk;
   r->packed = packed;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "table/format.h"
 
-// Offsets in the footer. Magic and version stay where they are, at the end, in every format there will be.
+// Offsets in the footer. Magic and version stay at the end in every later format.
 enum {
   SST_SUM = 0,
+  SST_SUMMED = 8,  // the checksum is of the bytes from here on
   SST_STORE_ID = 8,
   SST_NUMBER = 16,
   SST_NR_RECORDS = 24,
@@ -26,6 +27,8 @@ enum {
   SST_VERSION = 244,
   SST_MAGIC = 248,
 };
+
+static inline uint64_t footer_sum(const uint8_t *p) { return hash64(p + SST_SUMMED, FORMAT_SST_FOOTER - SST_SUMMED); }
 
 void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f) {
   memset(p, 0, FORMAT_SST_FOOTER);
@@ -50,11 +53,11 @@ void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f) {
   store32le(p + SST_SIZES_LEN, f->sizes_len);
   store32le(p + SST_VERSION, FORMAT_SST_VERSION);
   store64le(p + SST_MAGIC, FORMAT_SST_MAGIC);
-  store64le(p + SST_SUM, hash64(p + 8, FORMAT_SST_FOOTER - 8));
+  store64le(p + SST_SUM, footer_sum(p));
 }
 
-// What must hold between the footer's own numbers; NULL, or what is wrong.
-static const char *format_sst_footer_flaw(const struct format_sst_footer *f, uint64_t file_size) {
+// Checks the footer's numbers against each other. Returns NULL, or words for what is wrong.
+static const char *footer_flaw(const struct format_sst_footer *f, uint64_t file_size) {
   const bool zstd = f->flags & FORMAT_SST_FLAG_ZSTD;
   const bool ckb = f->flags & FORMAT_SST_FLAG_CKB;
   if (f->flags & ~(FORMAT_SST_FLAG_CKB | FORMAT_SST_FLAG_ZSTD)) return "unknown flags";
@@ -62,8 +65,8 @@ static const char *format_sst_footer_flaw(const struct format_sst_footer *f, uin
   if (f->number == 0) return "table number 0";
   if (f->number >= (uint64_t)1 << 47) return "table number too large";
   if (f->nr_pages == 0 || f->nr_pages > FORMAT_SST_PAGES_MAX) return "number of pages out of range";
-  const uint64_t pages_size = (uint64_t)f->nr_pages * FORMAT_SST_PAGE;
-  // each is bounded by the file first, so that no sum below can wrap
+  const uint64_t pages_size = (uint64_t)f->nr_pages * BLOCK_PAGE;
+  // the file bounds each number first, so that no sum below can wrap
   if (f->data_size > file_size || f->ckb_len > file_size || f->ckb_off > file_size || f->meta_off > file_size ||
       f->meta_len > file_size)
     return "a part lies outside of the file";
@@ -78,8 +81,7 @@ static const char *format_sst_footer_flaw(const struct format_sst_footer *f, uin
     return "compression tables out of range";
   const uint64_t used = (uint64_t)f->nr_pages + f->min_len + f->max_len + f->dict_len + f->sizes_len;
   if (used > f->meta_len || f->meta_len - used >= FORMAT_SST_ALIGN) return "size of metadata out of range";
-  if (f->nr_records == 0 || f->nr_records > (uint64_t)f->nr_pages * FORMAT_SST_BLOCK_RECORDS ||
-      f->nr_tombs > f->nr_records)
+  if (f->nr_records == 0 || f->nr_records > (uint64_t)f->nr_pages * BLOCK_RECORDS_MAX || f->nr_tombs > f->nr_records)
     return "number of records out of range";
   if (f->key_bytes > pages_size || f->value_bytes > pages_size) return "bytes of records out of range";
   return NULL;
@@ -89,10 +91,9 @@ enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, 
                                           struct format_sst_footer *f_out) {
   const uint64_t off = file_size - FORMAT_SST_FOOTER;
   if (load64le(p + SST_MAGIC) != FORMAT_SST_MAGIC) return err_corrupt(path, off + SST_MAGIC, "not the end of a table");
-  if (load64le(p + SST_SUM) != hash64(p + 8, FORMAT_SST_FOOTER - 8))
-    return err_corrupt(path, off, "checksum of footer");
-  const uint32_t version = load32le(p +
-                                    SST_VERSION);  // after the checksum: a flipped bit is damage, not a later format
+  if (load64le(p + SST_SUM) != footer_sum(p)) return err_corrupt(path, off, "checksum of footer");
+  // after the checksum: a flipped bit is damage, not a later format
+  const uint32_t version = load32le(p + SST_VERSION);
   if (version > FORMAT_SST_VERSION)
     return err_set(REMIXDB_VERSION, "%s: table format %u; this library knows up to %u", path, version,
                    FORMAT_SST_VERSION);
@@ -118,6 +119,6 @@ enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, 
       .dict_len = load32le(p + SST_DICT_LEN),
       .sizes_len = load32le(p + SST_SIZES_LEN),
   };
-  const char *const flaw = format_sst_footer_flaw(f_out, file_size);
+  const char *const flaw = footer_flaw(f_out, file_size);
   return flaw ? err_corrupt(path, off, "footer: %s", flaw) : REMIXDB_OK;
 }

@@ -20,7 +20,7 @@ static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, ui
   if (!x) return REMIXDB_NOMEM;
   const uint64_t from = t->ctx->direct_io ? sst_align_down(off) : off;
   const uint64_t to = t->ctx->direct_io ? align_up(off + len, BLKIO_ALIGN) : off + len;
-  enum remixdb_status s = sst_scratch_reserve(x, SST_BLOCK_BYTES + 2 * BLKIO_ALIGN);
+  enum remixdb_status s = sst_scratch_reserve(x, BLOCK_BYTES_MAX + 2 * BLKIO_ALIGN);
   if (s == REMIXDB_OK) s = blkio_read_one(io, fd, t->path, x->buf, (uint32_t)(to - from), from);
   if (s == REMIXDB_OK) {
     if (t->offs) {
@@ -218,13 +218,13 @@ void sst_prefetch_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const s
     size_t from, to;
     if (sst_holds_some(h, t, block, idx, n) && idx + n < h->to) {
       data = h->cb.data;
-      from = load16le(data + BLOCK_HEAD + 2 * idx);
-      to = idx + n < recs ? load16le(data + BLOCK_HEAD + 2 * (idx + n)) : from + (size_t)n * t->rec_size;
+      from = block_record_at(data, idx);
+      to = idx + n < recs ? block_record_at(data, idx + n) : from + (size_t)n * t->rec_size;
     } else {
       data = cache_prefetch(&t->cache, block);
       if (!data) return;
-      prefetch(data + BLOCK_HEAD + 2 * recs - 1);
-      from = BLOCK_HEAD + 2 * recs + (size_t)idx * t->rec_size;
+      prefetch(data + block_records_at(recs) - 1);
+      from = sst_record_guess(t, block, idx);
       to = from + (size_t)n * t->rec_size;
     }
     prefetch_bytes(data + from, to - from < STRETCH_BYTES ? to - from : STRETCH_BYTES);

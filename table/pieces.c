@@ -23,14 +23,13 @@ static inline uint32_t piece_sum(const uint8_t *bytes, size_t len, uint64_t tabl
 }
 
 void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, uint32_t number) {
-  const uint32_t pages = block[8], nr_recs = block_count(block);
+  const uint32_t pages = block_pages(block), nr_recs = block_count(block);
   uint32_t i = 0;
   if (pages > BLOCK_GROW_PAGES) return;  // of one record, if it is a builder's
   for (uint32_t k = 0; k < pages * SST_PIECES; k++) {
-    while (i < nr_recs && load16le(block + BLOCK_HEAD + 2 * i) < k * PART) i++;
+    while (i < nr_recs && block_record_at(block, i) < k * PART) i++;
     p[k / SST_PIECES].first[k % SST_PIECES] = (uint8_t)i;
-    p[k / SST_PIECES].offs[k % SST_PIECES] = (uint16_t)(i < nr_recs ? load16le(block + BLOCK_HEAD + 2 * i)
-                                                                    : pages * BLOCK_PAGE);
+    p[k / SST_PIECES].offs[k % SST_PIECES] = (uint16_t)(i < nr_recs ? block_record_at(block, i) : pages * BLOCK_PAGE);
   }
   for (uint32_t k = 0; k < pages * SST_PIECES; k++) {
     const uint32_t off = piece_off(p, k, pages);
@@ -60,7 +59,7 @@ static struct sst_pieces *pieces_of(struct sst *t) {
 }
 
 void sst_pieces_learn(struct sst *t, uint32_t block, const uint8_t *data) {
-  if (!sst_pieces_suit(t) || data[8] > BLOCK_GROW_PAGES) return;
+  if (!sst_pieces_suit(t) || block_pages(data) > BLOCK_GROW_PAGES) return;
   struct sst_pieces *const all = pieces_of(t);
   uint8_t no = NO;
   if (!all) return;  // every read of a block is a whole one, then
@@ -82,7 +81,7 @@ static bool records_alike(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t f
   uint32_t size = 3;
   for (uint32_t i = from, at = begin; i < to; i++, at += size) {
     if (unlikely(at + (size < 3 ? 3 : size) > end)) return false;
-    store16le(buf + BLOCK_HEAD + 2 * i, at);
+    store16le(buf + block_offset_at(i), at);
     if (unlikely(!block_record_short(buf, i, &r))) return false;
     const uint32_t len = (uint32_t)(r.val - (buf + at)) + r.vlen;
     if (i == from) size = len;
@@ -95,7 +94,7 @@ static bool records_walk(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t fr
   const uint8_t *at = buf + begin;
   for (uint32_t i = from; i < to; i++) {
     struct kv_rec r;
-    store16le(buf + BLOCK_HEAD + 2 * i, (uint32_t)(at - buf));
+    store16le(buf + block_offset_at(i), (uint32_t)(at - buf));
     at = kv_rec_get(at, buf + end, &r);
     if (unlikely(!at)) return false;
   }

@@ -56,7 +56,7 @@ void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, ui
 
 static enum remixdb_status ahead_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored,
                                         struct sst_ahead_mem *m) {
-  if (!m->block) m->block = mem_alloc(SST_BLOCK_BYTES);
+  if (!m->block) m->block = mem_alloc(BLOCK_BYTES_MAX);
   struct sst_scratch *const x = m->block ? sst_scratch_take() : NULL;
   if (!x) return REMIXDB_NOMEM;
   const enum remixdb_status s = sst_unpack(t, block, pages, stored, sst_block_stored(t, block, pages), &x->zstd,
@@ -86,7 +86,7 @@ static void readahead_publish(struct sst *t, struct sst_scratch *x, uint32_t blo
     const uint32_t pages = sst_block_pages(t, block), len = sst_block_stored(t, block, pages);
     const uint8_t *data = stored;
     if (t->offs) {
-      if (!x->block) x->block = mem_alloc(SST_BLOCK_BYTES);
+      if (!x->block) x->block = mem_alloc(BLOCK_BYTES_MAX);
       if (!x->block || sst_unpack(t, block, pages, stored, len, &x->zstd, x->block) != REMIXDB_OK) return;
       data = x->block;
     } else if (block_verify(data, pages, t->nr_recs[block], t->number, block, t->path, sst_block_off(t, block)) !=

@@ -177,7 +177,7 @@ enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct
   s->block = s->last_block = SST_NO_BLOCK;
   enum remixdb_status st = sst_window_init(&s->win, 0, t->data_size);
   if (st == REMIXDB_OK && t->offs) {
-    s->unpacked[0] = mem_alloc(SST_BLOCK_BYTES);
+    s->unpacked[0] = mem_alloc(BLOCK_BYTES_MAX);
     st = s->unpacked[0] ? sst_zstd_reserve(&s->zstd) : REMIXDB_NOMEM;
   }
   if (st != REMIXDB_OK) {
@@ -237,7 +237,7 @@ static enum remixdb_status sst_scan_turn(struct sst_scan *s, uint32_t block) {
   const uint8_t *const was = s->data, *const last = s->last_data;
   const uint64_t lo = s->win.lo, hi = s->win.hi;
   if (s->t->offs) {
-    if (!s->unpacked[1]) s->unpacked[1] = mem_alloc(SST_BLOCK_BYTES);
+    if (!s->unpacked[1]) s->unpacked[1] = mem_alloc(BLOCK_BYTES_MAX);
     if (!s->unpacked[1]) return REMIXDB_NOMEM;
     uint8_t *const p = s->unpacked[0];
     s->unpacked[0] = s->unpacked[1];
@@ -347,7 +347,7 @@ static enum remixdb_status sst_keys_next_chunk(struct sst_keys_state *x) {
   enum remixdb_status s = sst_window_get(&x->win, t, x->q, x->chunk_off, CKB_CHUNK_HEAD, &p);
   if (s != REMIXDB_OK) return s;
   const uint32_t len = ckb_chunk_length(p, left);
-  if (len == 0) return err_corrupt(t->path, x->chunk_off + 8, "length of compressed keys");
+  if (len == 0) return err_corrupt(t->path, x->chunk_off + CKB_OFF_LENGTH, "length of compressed keys");
   s = sst_window_get(&x->win, t, x->q, x->chunk_off, len, &p);
   if (s == REMIXDB_OK) s = ckb_read_chunk(&x->read, p, len, t->number, x->off, t->path, x->chunk_off);
   if (s == REMIXDB_OK) {

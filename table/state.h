@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An open table in memory, and positions in it: what sst.h and the files of table/ share.
+// An open table in memory, and positions in it. sst.h and the files of table/ share it.
 #ifndef TABLE_STATE_H
 #define TABLE_STATE_H
 
@@ -10,10 +10,9 @@
 #include "table/cache.h"
 #include "table/fdpool.h"
 
-#define SST_PAGES_MAX 65520u   // what 16-bit block numbers allow
-#define SST_MAX_BLOCKS 20480u  // pages at which a builder calls a table full: 80 MiB
+#define SST_MAX_BLOCKS 20480u  // pages of a full table: 80 MiB
 
-// Files that no version names any more and that somebody still reads. Relaxed.
+// Counts files that no version names any more and that readers still use. Relaxed.
 struct sst_retired {
   _Atomic uint64_t files, bytes;
 };
@@ -23,7 +22,7 @@ static inline void sst_retired_add(struct sst_retired *r, int64_t files, uint64_
   atomic_fetch_add_explicit(&r->bytes, files < 0 ? 0 - bytes : bytes, memory_order_relaxed);
 }
 
-// What the tables and REMIX files of a store share. Lives longer than they do.
+// What the tables and REMIX files of a store share. It outlives them.
 struct sst_ctx {
   struct env *env;
   const struct env_dir *dir;
@@ -35,41 +34,42 @@ struct sst_ctx {
   struct sst_retired *retired;  // counts tables and REMIXes; NULL: not counted
 };
 
-// What is known of pieces of the blocks, of one page (table/pieces.h).
+// What is known of the pieces of one page (table/pieces.h).
 #define SST_PIECES 8u  // of a page
 struct sst_pieces {
-  uint32_t sums[SST_PIECES];  // of their bytes
-  uint16_t offs[SST_PIECES];  // in the block, of the first record that begins at or behind the beginning of the eighth,
-                              // or the block's size: there a piece begins
-  uint8_t first[SST_PIECES];  // that record's index, or the number of records
-  _Atomic uint8_t known;      // of the block's first page. 0: no, 1: a thread is at it, 2: all of the block's pages are
+  uint32_t sums[SST_PIECES];  // checksum of each piece
+  // A piece begins with the first record that begins in its eighth of the page or later.
+  uint16_t offs[SST_PIECES];  // that record's offset in the block; the block's size if there is none
+  uint8_t first[SST_PIECES];  // that record's index; the number of records if there is none
+  // In the block's first page. 0: nothing is known, 1: a thread works on it, 2: all of the block's pages are known
+  _Atomic uint8_t known;
   uint8_t spare[7];
 };
 
 struct sst {
   const struct sst_ctx *ctx;
-  uint64_t number;  // of the file
+  uint64_t number;  // in the file's name
   char *path;
   struct fdpool_file file;
   struct cache_table cache;
   uint32_t nr_pages;     // pages of data blocks
-  uint32_t last, least;  // the last block, and the fewest records that one before it has
-  uint8_t *nr_recs;  // per page: records of the block that begins there; 0 inside a larger block. nr_pages + 1 long,
-                     // ends in 1
+  uint32_t last, least;  // the last block; the smallest number of records of a block before it
+  // Per page: the records of the block that begins there, or 0 inside a larger block. One more, which is 1, ends it.
+  uint8_t *nr_recs;
   _Atomic(struct sst_pieces *) pieces;  // nr_pages of them; NULL until something is known
   uint32_t rec_size;                    // bytes of a record in its block, on average
-  uint64_t *offs;                       // compressed: file offset of each page's block, nr_pages + 1 long; else NULL
-  void *zdict;                          // decompression dictionary, or NULL
+  uint64_t *offs;  // compressed table: file offset of each page's block, nr_pages + 1 long; otherwise NULL
+  void *zdict;     // decompression dictionary, or NULL
   uint64_t nr_records, nr_tombs;
   uint64_t key_bytes, value_bytes;
   uint64_t file_size, data_size;  // data_size: bytes of data blocks in the file
-  uint64_t ckb_off, ckb_len;      // ckb_len 0: none
-  struct kref min, max;           // smallest and largest key; own memory
+  uint64_t ckb_off, ckb_len;      // the compressed-keys block; ckb_len 0: none
+  struct kref min, max;           // smallest and largest key, in one allocation of the table's
   _Atomic uint32_t refs;
-  _Atomic bool obsolete;  // the file is removed with the last reference
+  _Atomic bool obsolete;  // the last reference removes the file
 };
 
-typedef uint32_t sst_pos;
+typedef uint32_t sst_pos;  // block number << 8 | index of the record
 static inline sst_pos sst_pos_make(uint32_t block, uint32_t idx) { return block << 8 | idx; }
 static inline uint32_t sst_pos_block(sst_pos p) { return p >> 8; }
 static inline uint32_t sst_pos_idx(sst_pos p) { return p & 255; }
@@ -78,8 +78,8 @@ static inline uint32_t sst_block_pages(const struct sst *t, uint32_t block) {
   while (unlikely(t->nr_recs[block + n] == 0)) n++;
   return n;
 }
-// The position n records further on; the end is (nr_pages, 0), never passed. Where every block has so many records it
-// is not looked how many this one has, for which memory would be waited for.
+// The position n records further on, at most the end (nr_pages, 0). When each block has that many records, the number
+// of this one's is not read, which saves a cache miss.
 static inline sst_pos sst_advance(const struct sst *t, sst_pos pos, uint32_t n) {
   uint32_t block = pos >> 8, idx = (pos & 255) + n;
   if (likely(idx < t->least && block < t->last)) return pos + n;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "table/stored.h"
 
+#include <assert.h>
+
 #include "table/format.h"
 #include "base/zmem.h"
 
 // ---- scratch
 
 #define SCRATCH_NR 16
-#define SCRATCH_BUF (1u << 20)  // larger ones are not kept
-static _Atomic(struct sst_scratch *) slots[SCRATCH_NR];
-static _Atomic uint64_t nr_tables;  // that are open
+#define SCRATCH_BUF (1u << 20)                           // larger buffers are not kept
+static _Atomic(struct sst_scratch *) slots[SCRATCH_NR];  // an exchange takes what is there; NULL: nothing
+static _Atomic uint64_t nr_tables;                       // open ones
 
 static void scratch_free(struct sst_scratch *x) {
   if (!x) return;
@@ -71,20 +73,23 @@ enum remixdb_status sst_zstd_reserve(ZSTD_DCtx **z) {
 enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored, uint32_t len,
                                ZSTD_DCtx **zstd, uint8_t *buf) {
   const uint64_t off = sst_block_off(t, block);
-  if (unlikely(load64le(stored) != hash64_seed(stored + 8, len - 8, block_seed(t->number, block))))
+  assert(len > FORMAT_SST_STORED_HEAD);  // sst_open checks it
+  const uint64_t sum = hash64_seed(stored + FORMAT_SST_STORED_KIND, len - FORMAT_SST_STORED_KIND,
+                                   block_seed(t->number, block));
+  if (unlikely(load64le(stored + FORMAT_SST_STORED_SUM) != sum))
     return err_corrupt(t->path, off, "checksum of block %u", block);
   const uint8_t *const src = stored + FORMAT_SST_STORED_HEAD;
   const size_t src_len = len - FORMAT_SST_STORED_HEAD;
   const size_t dst_len = (size_t)pages * BLOCK_PAGE - FORMAT_SST_STORED_SKIP;
   memset(buf, 0, FORMAT_SST_STORED_SKIP);
   uint8_t *const dst = buf + FORMAT_SST_STORED_SKIP;
-  if (stored[8] == FORMAT_SST_STORED_RAW) {
+  if (stored[FORMAT_SST_STORED_KIND] == FORMAT_SST_STORED_RAW) {
     if (unlikely(src_len != dst_len)) return err_corrupt(t->path, off, "size of block %u", block);
     memcpy(dst, src, dst_len);
-  } else if (stored[8] == FORMAT_SST_STORED_ZSTD) {
+  } else if (stored[FORMAT_SST_STORED_KIND] == FORMAT_SST_STORED_ZSTD) {
     const enum remixdb_status s = sst_zstd_reserve(zstd);
     if (s != REMIXDB_OK) return s;
-    // one frame and nothing behind it: decompression would take several for one
+    // exactly one frame: decompression accepts several in a row
     if (unlikely(ZSTD_findFrameCompressedSize(src, src_len) != src_len))
       return err_corrupt(t->path, off, "frame of block %u", block);
     const size_t n = t->zdict ? ZSTD_decompress_usingDDict(*zstd, dst, dst_len, src, src_len, t->zdict)
@@ -92,7 +97,7 @@ enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pag
     if (unlikely(ZSTD_isError(n))) return err_corrupt(t->path, off, "block %u: %s", block, ZSTD_getErrorName(n));
     if (unlikely(n != dst_len)) return err_corrupt(t->path, off, "size of block %u", block);
   } else {
-    return err_corrupt(t->path, off + 8, "kind of block %u", block);
+    return err_corrupt(t->path, off + FORMAT_SST_STORED_KIND, "kind of block %u", block);
   }
   return block_verify_body(buf, pages, t->nr_recs[block], t->path, off);
 }

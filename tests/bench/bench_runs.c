@@ -35,6 +35,7 @@
 #include <inttypes.h>
 #include <time.h>
 
+#include "table/format.h"
 #include "tests/lib/place.h"
 
 #define KLEN 16u
@@ -351,7 +352,7 @@ static void world_init(struct world *w, uint32_t runs, uint32_t records, struct 
   place_init(&w->p, ((size_t)64 << 20) + (size_t)w->m.nr_entries * (KLEN + VLEN) * 2);
   w->x = NULL;
   must(sst_build_create(&w->p.ctx,
-                        &(struct sst_build_opts){.ckeys = true, .max_pages = SST_PAGES_MAX - BLOCK_PAGES_MAX},
+                        &(struct sst_build_opts){.ckeys = true, .max_pages = FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX},
                         w->p.queue, &b));
   for (uint32_t r = 0; r < runs; r++) {
     const uint64_t number = w->p.next++;

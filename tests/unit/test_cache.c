@@ -14,7 +14,7 @@
 
 #include "table/cache.h"
 
-#define PAGE CACHE_PAGE
+#define PAGE BLOCK_PAGE
 
 // ---- blocks that tell which they are, in each cache line of theirs
 
@@ -129,7 +129,7 @@ static void test_no_cache(void **state) {
     assert_null(tab.t.cache);
     assert_false(cache_room(&tab.t, 3, 1));
     struct cache_block b = {NULL, 0, false, NULL, 0};
-    for (uint32_t n = 1; n <= CACHE_BLOCK_PAGES; n++) {
+    for (uint32_t n = 1; n <= BLOCK_PAGES_MAX; n++) {
       OK(cache_get(&tab.t, 3, n, load, &tab, &b));
       assert_int_equal(b.frame, 0);
       assert_true(is_block(1, 3, n, b.data));
@@ -268,7 +268,7 @@ static void test_small(void **state) {
     make_cache(sizes[k]);
     struct tab tab;
     tab_init(&tab, 500, k);
-    for (uint32_t n = 1; n <= CACHE_BLOCK_PAGES; n++) {
+    for (uint32_t n = 1; n <= BLOCK_PAGES_MAX; n++) {
       const uint64_t without = stats().bypasses + stats().declined;
       for (uint32_t i = 0; i < 60; i++) (void)touch(&tab, i % 25 * 16, n);
       const uint64_t lacking = stats().bypasses + stats().declined - without;
@@ -349,7 +349,7 @@ static void test_once(void **state) {
   assert_int_equal(stats().used, 0);
   // there is room again: the first time is enough
   tab_init(&tab, 2000, 4);
-  assert_true(cache_room(&tab.t, 0, CACHE_BLOCK_PAGES));
+  assert_true(cache_room(&tab.t, 0, BLOCK_PAGES_MAX));
   for (uint32_t i = 0; i < FULL_PAGES / 2; i++) {
     (void)touch(&tab, i, 1);
     assert_true(cached(&tab, i));
@@ -362,7 +362,7 @@ static void test_once(void **state) {
 // is a first one again.
 static void test_again(void **state) {
   (void)state;
-  static const uint32_t sizes[] = {1, 2, 3, 8, CACHE_BLOCK_PAGES};
+  static const uint32_t sizes[] = {1, 2, 3, 8, BLOCK_PAGES_MAX};
   make_cache(FULL_PAGES);
   struct tab tab;
   tab_init(&tab, 60000, 3);
@@ -370,7 +370,7 @@ static void test_again(void **state) {
   uint32_t once = nr + 1, block = 50000;
   for (uint32_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
     const uint32_t n = sizes[k], span = FULL_PAGES / n / 4;
-    for (uint32_t late = 0; late < 2; late++, block += CACHE_BLOCK_PAGES) {
+    for (uint32_t late = 0; late < 2; late++, block += BLOCK_PAGES_MAX) {
       do assert_false(touch(&tab, once, 1));  // until what an eviction left over is used up
       while (cached(&tab, once++));
       assert_false(touch(&tab, block, n));
@@ -592,7 +592,7 @@ static void test_accounting(void **state) {
   for (uint32_t k = 0; k < 3; k++) {
     tab_init(&tabs[k], 600, k + 10);
     for (uint32_t i = 0; i < 600; i++)
-      sizes[k][i] = (uint8_t)(rng_next(&seed) % 3 ? 1 : rng_next(&seed) % CACHE_BLOCK_PAGES + 1);
+      sizes[k][i] = (uint8_t)(rng_next(&seed) % 3 ? 1 : rng_next(&seed) % BLOCK_PAGES_MAX + 1);
   }
   bool other_inside = false;
   for (uint32_t n = 0; n < 6000; n++) {
@@ -614,7 +614,7 @@ static void test_accounting(void **state) {
       held_block[h] = block;
       epoch_exit(&me);
     } else if (what < 20) {
-      static uint8_t buf[CACHE_BLOCK_PAGES * PAGE];
+      static uint8_t buf[BLOCK_PAGES_MAX * PAGE];
       fill(k + 10, block, sizes[k][block], buf);
       cache_offer(&tabs[k].t, block, sizes[k][block], buf);
     } else if (what == 20 && n % 8 == 0) {
@@ -680,7 +680,7 @@ static void test_table_gone(void **state) {
 
 static void test_offer(void **state) {
   (void)state;
-  static uint8_t buf[CACHE_BLOCK_PAGES * PAGE];
+  static uint8_t buf[BLOCK_PAGES_MAX * PAGE];
   make_cache(64);
   struct tab tab;
   tab_init(&tab, 400, 5);
@@ -952,7 +952,7 @@ static void test_fills_without(void **state) {
     }
     atomic_store(&deny_after, 0);
     atomic_store(&mem_fault, deny);
-    const enum cache_fill_begun begun = cache_fill_begin(&tab.t, 99, with ? CACHE_BLOCK_PAGES : 1, &b[9], &f[9]);
+    const enum cache_fill_begun begun = cache_fill_begin(&tab.t, 99, with ? BLOCK_PAGES_MAX : 1, &b[9], &f[9]);
     atomic_store(&mem_fault, NULL);
     assert_int_equal(begun, CACHE_FILL_LATER);
     epoch_exit(&me);
@@ -975,7 +975,7 @@ static uint32_t block_of(uint64_t *seed) {
   const uint32_t group = (uint32_t)(rng_next(seed) % (TAB_PAGES / 16));
   return group * 16 + (group % 4 ? (uint32_t)(rng_next(seed) % 4) * 4 : 0);
 }
-static uint32_t pages_of(uint32_t block) { return block % 64 == 0 ? CACHE_BLOCK_PAGES : (block / 4) % 4 + 1; }
+static uint32_t pages_of(uint32_t block) { return block % 64 == 0 ? BLOCK_PAGES_MAX : (block / 4) % 4 + 1; }
 
 static void tab_free(struct epoch_item *item, void *arg) {
   (void)item;
@@ -1030,7 +1030,7 @@ static void *hammer(void *arg) {
   struct epoch_slot slot;
   struct cache_block b = {NULL, 0, false, NULL, 0}, held[HELD];
   uint32_t held_tab[HELD] = {0}, held_block[HELD] = {0};
-  static __thread uint8_t buf[CACHE_BLOCK_PAGES * PAGE];
+  static __thread uint8_t buf[BLOCK_PAGES_MAX * PAGE];
   memset(held, 0, sizeof(held));
   epoch_join(&ep, &slot);
   for (uint32_t n = 0; n < 2500; n++) {

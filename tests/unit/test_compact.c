@@ -682,7 +682,7 @@ static void test_progress(void **state) {
 // Who writes a table tells it what its pieces are when the cache had no room for what there was, and else does not ask.
 static void test_pieces(void **state) {
   (void)state;
-  static const size_t sizes[] = {0, 64 * CACHE_PAGE, 4096 * CACHE_PAGE};
+  static const size_t sizes[] = {0, 64 * BLOCK_PAGE, 4096 * BLOCK_PAGE};
   for (uint32_t i = 0; i < 3; i++) {
     struct world w;
     world_init(&w, 12000, 0, 23);

@@ -469,7 +469,7 @@ static void test_gathered_full(void **state) {
   struct cold w;
   struct remix_cursor c;
   struct cache_stats st;
-  place_init(&p, 512 * CACHE_PAGE);
+  place_init(&p, 512 * BLOCK_PAGE);
   p.cache->disk_ns = UINT32_MAX;  // or the cache would find out as well
   cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
   cold_again(&w);
@@ -531,7 +531,7 @@ static void test_ahead_own(void **state) {
   struct place p;
   struct cold w;
   for (uint32_t with = 0; with < 2; with++) {
-    place_init(&p, with ? 64 * CACHE_PAGE : 0);
+    place_init(&p, with ? 64 * BLOCK_PAGE : 0);
     cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
     cold_again(&w);
     struct cache_stats before = {0}, after = {0};

@@ -282,7 +282,7 @@ static void test_few(void **state) {
     struct sst_hold h[3];
     uint64_t rng = 100 + turn, whole = 0;
     const bool cached = turn % 3 == 2;
-    place_init(&p, cached ? 16 * CACHE_PAGE : 0);
+    place_init(&p, cached ? 16 * BLOCK_PAGE : 0);
     made_init(&m, &p, bases[turn % 4], &(struct sst_build_opts){.pieces = true}, turn);
     if (turn % 2) made_give(&m);
     else learn_all(&m);
@@ -425,7 +425,7 @@ static void test_behind_not(void **state) {
   struct place p;
   struct made m;
   struct sst_hold h = {0};
-  const struct sst_pieces *const all = made_known(&m, &p, 64 * CACHE_PAGE, 60, 4);
+  const struct sst_pieces *const all = made_known(&m, &p, 64 * BLOCK_PAGE, 60, 4);
   uint32_t i = 0;
   while (!has_all(&m, all, sst_pos_block(m.pos[i])) ||
          sst_pos_idx(m.pos[i]) != m.t->nr_recs[sst_pos_block(m.pos[i])] - 1u)
@@ -772,7 +772,7 @@ static void test_threads(void **state) {
     struct place p;
     struct made m;
     struct reader readers[4];
-    place_init(&p, turn % 2 ? 32 * CACHE_PAGE : 0);
+    place_init(&p, turn % 2 ? 32 * BLOCK_PAGE : 0);
     made_init(&m, &p, 60, &(struct sst_build_opts){.pieces = turn > 1}, turn);
     for (uint32_t i = 0; i < 4; i++) {
       readers[i] = (struct reader){.m = &m, .seed = turn * 10 + i};
