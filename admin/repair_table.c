@@ -62,12 +62,12 @@ static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
 static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t page,
                                       size_t *nr_out) {
   const uint64_t off = page * BLOCK_PAGE;
-  enum remixdb_status s = env_read_upto(p->env, fd, path, buf, BLOCK_PAGE * BLOCK_PAGES_MAX, off, nr_out);
+  enum remixdb_status s = env_read_upto(p->env, fd, path, buf, BLOCK_BYTES_MAX, off, nr_out);
   if (s != REMIXDB_IO) return s;
   s = env_read_upto(p->env, fd, path, buf, BLOCK_PAGE, off, nr_out);
-  if (s != REMIXDB_OK || *nr_out < BLOCK_PAGE || buf[8] <= 1 || buf[8] > BLOCK_PAGES_MAX) return s;
+  if (s != REMIXDB_OK || *nr_out < BLOCK_PAGE || block_pages(buf) <= 1 || block_pages(buf) > BLOCK_PAGES_MAX) return s;
   size_t more;
-  s = env_read_upto(p->env, fd, path, buf + BLOCK_PAGE, (buf[8] - 1u) * BLOCK_PAGE, off + BLOCK_PAGE, &more);
+  s = env_read_upto(p->env, fd, path, buf + BLOCK_PAGE, (block_pages(buf) - 1u) * BLOCK_PAGE, off + BLOCK_PAGE, &more);
   *nr_out += more;
   return s;
 }
@@ -114,7 +114,7 @@ static enum remixdb_status pages_block(struct repair *p, struct pages *g, uint64
   *pages_out = 0;
   enum remixdb_status s = read_block(p, g->fd, g->path, g->buf, page, &nr);
   if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
-  const uint32_t pages = g->buf[8], count = g->buf[9];
+  const uint32_t pages = block_pages(g->buf), count = block_count(g->buf);
   if (pages < 1 || pages > BLOCK_PAGES_MAX || count < 1 || (size_t)pages * BLOCK_PAGE > nr ||
       page + pages > FORMAT_SST_PAGES_MAX)
     return REMIXDB_OK;
@@ -219,7 +219,7 @@ static enum remixdb_status keep_pages(struct repair *p, uint64_t number) {
   g->fd = -1;
   enum remixdb_status s = pages_open(p, g);
   const bool unread = s == REMIXDB_NOTFOUND || s == REMIXDB_IO;
-  if (s == REMIXDB_OK && !(g->buf = mem_alloc_aligned(BLOCK_PAGE, BLOCK_PAGE * BLOCK_PAGES_MAX))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && !(g->buf = mem_alloc_aligned(BLOCK_PAGE, BLOCK_BYTES_MAX))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = pages_keep(p, g);
   env_close_quiet(p->env, g->fd);
   mem_free(g->buf);

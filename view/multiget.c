@@ -134,7 +134,7 @@ static void wait_for_block(struct multiget *m, uint32_t k) {
 static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
   for (uint32_t i = 0; i < nr; i++) {
     const uint8_t *const data = m->data[which[i]];
-    const uint8_t *const rec = data + load16le(data + BLOCK_HEAD + 2 * sst_pos_idx(m->probe[which[i]].pos));
+    const uint8_t *const rec = data + block_record_at(data, sst_pos_idx(m->probe[which[i]].pos));
     for (uint32_t l = 0; l < VALUE_LINES; l++) prefetch(rec + l * CACHE_LINE);
   }
   uint32_t left = 0;
@@ -187,7 +187,7 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
       uint32_t frame;
       m->data[k] = p->sst->cache.cache ? cache_hit(&p->sst->cache, sst_pos_block(p->pos), &frame) : NULL;
       if (likely(m->data[k] != NULL)) {
-        prefetch(m->data[k] + BLOCK_HEAD + 2 * sst_pos_idx(p->pos));
+        prefetch(m->data[k] + block_offset_at(sst_pos_idx(p->pos)));
         which[left++] = (uint8_t)k;
       } else if (likely(remix_probe_fits(p))) {
         wait_for_block(m, k);
