@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures stores side by side with xdbbench.out and writes medians and ratios, as tables (Markdown, CSV) and a chart (SVG).
+"""Measures stores side by side with xdbbench.out; writes medians and ratios, as tables (Markdown, CSV) and a chart (SVG).
 
 Every engine runs in a process of its own on a fresh directory; the engines take turns over several rounds, each round beginning with
 another one, so that what disturbs the machine for a while disturbs all alike.
@@ -34,6 +34,12 @@ SCENARIOS = {
     "fits": {
         "num": 1_000_000, "key_size": 16, "value_size": 120, "cache_mb": 256, "memtable_mb": 64, "ops": 300_000,
         "benchmarks": f"fillseq,fillrandom,flush,waitidle,warm,{READS},{MIXED},overwrite,{YCSB}",
+    },
+    # the same in a few minutes: the table on the first page
+    "short": {
+        "num": 1_000_000, "key_size": 16, "value_size": 120, "cache_mb": 256, "memtable_mb": 64, "ops": 300_000,
+        "benchmarks": "fillrandom,flush,waitidle,warm,readrandom,readmissing,multireadrandom,seekrandom,"
+                      f"seekrandom:seek_nexts=50,readseq,readreverse,{YCSB_LOAD},ycsba,ycsbb,ycsbe",
     },
     # several times the cache
     "large": {
