@@ -2,98 +2,194 @@
 #include "admin/stats.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "store/snapshot.h"
 
-enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
-  const size_t cap = 4096;
-  char *buf = mem_alloc(cap);
-  if (!buf) return REMIXDB_NOMEM;
-  uint64_t tables = 0, entries = 0, keys = 0, table_bytes = 0, remix_bytes = 0, index_memory = 0, table_memory = 0;
-  pthread_mutex_lock(&x->lock);  // holds the view where it is
-  const struct super *v = xdb_super(x);
-  const uint64_t active = wh_memory(v->active->wh), frozen = v->frozen ? wh_memory(v->frozen->wh) : 0;
-  const uint64_t active_keys = wh_count(v->active->wh), frozen_keys = v->frozen ? wh_count(v->frozen->wh) : 0;
-  const uint32_t parts = v->version->nr_parts;
-  const uint64_t number = v->version->number;
-  const uint32_t young_views = v->version->nr_young;
-  for (uint32_t i = 0; i < parts; i++) {
-    const struct part *const p = v->version->parts[i];
-    const struct remix *const views[] = {p->remix, p->young};
-    for (uint32_t k = 0; k < 2; k++) {
-      if (!views[k]) continue;
-      entries += views[k]->nr_entries;
-      keys += views[k]->nr_keys;
-      remix_bytes += views[k]->file_size;
-      index_memory += remix_memory(views[k]);
-    }
-    tables += part_runs(p);
+#define JSON_MAX 4096u  // bytes of the text; all figures at their largest fit
+#define LOAD(field) atomic_load_explicit(&(field), memory_order_relaxed)
+
+// ---- what is gathered under the store's lock
+
+// All that the partitions of the store's version have.
+struct parts_figures {
+  uint64_t partitions, tables, entries, keys, young_views, version_number;
+  uint64_t table_bytes, remix_bytes;    // on disk
+  uint64_t table_memory, remix_memory;  // in memory
+};
+
+struct memtables_figures {
+  uint64_t active_bytes, active_keys, frozen_bytes, frozen_keys;
+  uint64_t pinned_bytes;  // of all others: only readers keep them
+};
+
+struct snapshots_figures {
+  uint64_t count, oldest_ms;
+};
+
+static void add_view(struct parts_figures *f, const struct remix *x) {
+  if (!x) return;
+  f->entries += x->nr_entries;
+  f->keys += x->nr_keys;
+  f->remix_bytes += x->file_size;
+  f->remix_memory += remix_memory(x);
+}
+
+static void gather_parts(const struct version *v, struct parts_figures *f) {
+  *f = (struct parts_figures){.partitions = v->nr_parts, .young_views = v->nr_young, .version_number = v->number};
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct part *const p = v->parts[i];
+    add_view(f, p->remix);
+    add_view(f, p->young);
+    f->tables += part_runs(p);
     for (uint32_t t = 0; t < part_runs(p); t++) {
-      table_bytes += part_run(p, t)->file_size;
-      table_memory += sst_memory(part_run(p, t));
+      f->table_bytes += part_run(p, t)->file_size;
+      f->table_memory += sst_memory(part_run(p, t));
     }
   }
-  // what readers keep: every memtable that lives but the two of the view
-  const uint64_t pinned = memtables_kept(&x->memtables, v->active, v->frozen);
+}
+
+static void gather_memtables(struct xdb *x, const struct super *v, struct memtables_figures *f) {
+  *f = (struct memtables_figures){.active_bytes = wh_memory(v->active->wh), .active_keys = wh_count(v->active->wh)};
+  f->pinned_bytes = memtables_kept(&x->memtables, v->active, v->frozen);
+  if (!v->frozen) return;
+  f->frozen_bytes = wh_memory(v->frozen->wh);
+  f->frozen_keys = wh_count(v->frozen->wh);
+}
+
+static void gather_snapshots(struct xdb *x, struct snapshots_figures *f) {
   uint64_t oldest_ns = 0;
   pthread_mutex_lock(&x->snapshots.lock);
-  const uint32_t snapshots = x->snapshots.nr;
+  f->count = x->snapshots.nr;
   for (const struct xdb_snapshot *s = x->snapshots.first; s; s = s->next)
     if (oldest_ns == 0 || s->taken_ns < oldest_ns) oldest_ns = s->taken_ns;
   pthread_mutex_unlock(&x->snapshots.lock);
-  const uint64_t oldest_ms = oldest_ns ? (time_ns() - oldest_ns) / 1000000 : 0;
-  pthread_mutex_unlock(&x->lock);
+  f->oldest_ms = oldest_ns ? (time_ns() - oldest_ns) / 1000000 : 0;
+}
+
+// ---- the text
+
+struct json {
+  char *text;
+  size_t len;
+  bool overflow;  // the rest is missing
+};
+
+static void json_add(struct json *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void json_add(struct json *j, const char *fmt, ...) {
+  if (j->overflow) return;
+  va_list ap;
+  va_start(ap, fmt);
+  const int n = vsnprintf(j->text + j->len, JSON_MAX - j->len, fmt, ap);
+  va_end(ap);
+  j->overflow = n < 0 || (size_t)n >= JSON_MAX - j->len;
+  if (!j->overflow) j->len += (size_t)n;
+}
+
+struct figure {
+  const char *name;
+  uint64_t value;
+};
+
+static void json_figures(struct json *j, const struct figure *f, size_t nr) {
+  for (size_t i = 0; i < nr; i++) json_add(j, "%s\"%s\":%" PRIu64, i ? "," : "", f[i].name, f[i].value);
+}
+
+// Adds the figures that follow as members of the object that is open, or as an object of its own with this name.
+#define FIGURES(j, ...)                                    \
+  do {                                                     \
+    const struct figure list[] = {__VA_ARGS__};            \
+    json_figures(j, list, sizeof(list) / sizeof(list[0])); \
+  } while (0)
+#define OBJECT(j, name, ...)           \
+  do {                                 \
+    json_add(j, ",\n \"%s\":{", name); \
+    FIGURES(j, __VA_ARGS__);           \
+    json_add(j, "}");                  \
+  } while (0)
+
+static void put_store(struct json *j, struct xdb *x, const struct parts_figures *parts) {
+  json_add(j, "\"version\":\"%s\",\"io\":\"%s\",\"read_only\":%s,", REMIXDB_VERSION_STRING, blkio_engine(&x->io),
+           x->opts.read_only ? "true" : "false");
+  FIGURES(j, {"workers", x->workers ? workers_count(x->workers) : 0}, {"refs", LOAD(x->nr_refs)},
+          {"iterators", LOAD(x->nr_iters)});
+  json_add(j, ",\n ");
+  FIGURES(j, {"sequence", LOAD(x->published)}, {"version_number", parts->version_number},
+          {"partitions", parts->partitions}, {"tables", parts->tables}, {"table_entries", parts->entries},
+          {"table_keys", parts->keys}, {"young_views", parts->young_views});
+}
+
+static void put_sizes(struct json *j, struct xdb *x, const struct parts_figures *parts,
+                      const struct memtables_figures *mem, const struct wal_stats *wal,
+                      const struct cache_stats *cache) {
+  OBJECT(j, "disk", {"table_bytes", parts->table_bytes}, {"remix_bytes", parts->remix_bytes},
+         {"log_bytes", x->wal ? wal_segment_bytes(x->wal) : 0});
+  OBJECT(j, "memory", {"memtable_active", mem->active_bytes}, {"memtable_frozen", mem->frozen_bytes},
+         {"memtable_pool", arena_pool_held(&x->memtables.chunks)}, {"cache_size", cache->size},
+         {"cache_used", cache->used}, {"remix", parts->remix_memory}, {"tables", parts->table_memory},
+         {"log_buffers", wal->buffer_bytes});
+}
+
+static void put_readers(struct json *j, struct xdb *x, const struct memtables_figures *mem,
+                        const struct snapshots_figures *snapshots) {
+  OBJECT(j, "snapshots", {"count", snapshots->count}, {"oldest_ms", snapshots->oldest_ms});
+  OBJECT(j, "pinned", {"memory_bytes", mem->pinned_bytes}, {"files", LOAD(x->retired.files)},
+         {"file_bytes", LOAD(x->retired.bytes)});
+  OBJECT(j, "memtable", {"active_keys", mem->active_keys}, {"frozen_keys", mem->frozen_keys});
+}
+
+static void put_traffic(struct json *j, struct xdb *x, const struct wal_stats *wal, const struct cache_stats *cache) {
+  OBJECT(j, "log", {"written_bytes", wal->bytes}, {"records", wal->records}, {"frames", wal->frames},
+         {"syncs", wal->syncs}, {"segments", wal->segments}, {"spare_segments", wal->spare_segments},
+         {"durable_sequence", x->wal ? wal_durable_seq(x->wal) : 0});
+  OBJECT(j, "cache", {"misses", cache->misses}, {"evictions", cache->evictions}, {"declined", cache->declined},
+         {"bypasses", cache->bypasses});
+  OBJECT(j, "io_totals", {"reads", LOAD(x->io.nr_reads)}, {"read_bytes", LOAD(x->io.read_bytes)},
+         {"writes", LOAD(x->io.nr_writes)}, {"write_bytes", LOAD(x->io.write_bytes)},
+         {"open_files", fdpool_open_count(x->fds)}, {"queues", blkio_lanes(&x->io)});
+}
+
+static void put_work(struct json *j, struct xdb *x) {
+  const struct compact_stats *const c = &x->compact.stats;
+  OBJECT(j, "compaction", {"rounds", LOAD(c->rounds)}, {"failed", LOAD(c->failed)},
+         {"keep", LOAD(c->kinds[COMPACT_KEEP])}, {"abort", LOAD(c->kinds[COMPACT_ABORT])},
+         {"minor", LOAD(c->kinds[COMPACT_MINOR])}, {"major", LOAD(c->kinds[COMPACT_MAJOR])},
+         {"split", LOAD(c->kinds[COMPACT_SPLIT])}, {"scan_merges", LOAD(c->scan_merges)}, {"young", LOAD(c->young)},
+         {"table_bytes_written", LOAD(c->table_bytes)}, {"remix_bytes_written", LOAD(c->remix_bytes)},
+         {"table_bytes_merged", LOAD(c->read_bytes)}, {"handed_back_bytes", LOAD(c->handed_back)},
+         {"remix_data_pages_read", LOAD(c->remix_data_pages)});
+  OBJECT(j, "recovery", {"records", x->recovery.nr_records}, {"frames", x->recovery.nr_frames},
+         {"segments", x->recovery.nr_segments}, {"bytes", x->recovery.bytes}, {"cut_bytes", x->recovery.cut_bytes});
+  OBJECT(j, "stall", {"total_us", LOAD(x->pace.stall_ns) / 1000}, {"longest_us", LOAD(x->pace.stall_max_ns) / 1000});
+}
+
+enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
+  struct json j = {.text = mem_alloc(JSON_MAX)};
+  if (!j.text) return REMIXDB_NOMEM;
+  struct parts_figures parts;
+  struct memtables_figures mem;
+  struct snapshots_figures snapshots;
   struct wal_stats wal = {0};
-  if (x->wal) wal_stats(x->wal, &wal);
   struct cache_stats cache = {0};
+  pthread_mutex_lock(&x->lock);  // keeps the super alive
+  gather_parts(xdb_super(x)->version, &parts);
+  gather_memtables(x, xdb_super(x), &mem);
+  gather_snapshots(x, &snapshots);
+  pthread_mutex_unlock(&x->lock);
+  if (x->wal) wal_stats(x->wal, &wal);
   if (x->cache) cache_stats(x->cache, &cache);
-  const struct compact_stats *c = &x->compact.stats;
-#define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)
-  const int n = snprintf(
-      buf, cap,
-      "{\"version\":\"%s\",\"io\":\"%s\",\"read_only\":%s,\"workers\":%u,\"refs\":%u,\"iterators\":%u,\n"
-      " \"sequence\":%" PRIu64 ",\"version_number\":%" PRIu64 ",\"partitions\":%u,\"tables\":%" PRIu64
-      ",\"table_entries\":%" PRIu64 ",\"table_keys\":%" PRIu64 ",\"young_views\":%u,\n"
-      " \"disk\":{\"table_bytes\":%" PRIu64 ",\"remix_bytes\":%" PRIu64 ",\"log_bytes\":%" PRIu64 "},\n"
-      " \"memory\":{\"memtable_active\":%" PRIu64 ",\"memtable_frozen\":%" PRIu64 ",\"memtable_pool\":%" PRIu64
-      ",\"cache_size\":%" PRIu64 ",\"cache_used\":%" PRIu64 ",\"remix\":%" PRIu64 ",\"tables\":%" PRIu64
-      ",\"log_buffers\":%" PRIu64 "},\n"
-      " \"snapshots\":{\"count\":%u,\"oldest_ms\":%" PRIu64 "},\n"
-      " \"pinned\":{\"memory_bytes\":%" PRIu64 ",\"files\":%" PRIu64 ",\"file_bytes\":%" PRIu64 "},\n"
-      " \"memtable\":{\"active_keys\":%" PRIu64 ",\"frozen_keys\":%" PRIu64 "},\n"
-      " \"log\":{\"written_bytes\":%" PRIu64 ",\"records\":%" PRIu64 ",\"frames\":%" PRIu64 ",\"syncs\":%" PRIu64
-      ",\"segments\":%" PRIu64 ",\"spare_segments\":%" PRIu64 ",\"durable_sequence\":%" PRIu64 "},\n"
-      " \"cache\":{\"misses\":%" PRIu64 ",\"evictions\":%" PRIu64 ",\"declined\":%" PRIu64 ",\"bypasses\":%" PRIu64
-      "},\n"
-      " \"io_totals\":{\"reads\":%" PRIu64 ",\"read_bytes\":%" PRIu64 ",\"writes\":%" PRIu64 ",\"write_bytes\":%" PRIu64
-      ",\"open_files\":%u,\"queues\":%u},\n"
-      " \"compaction\":{\"rounds\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"keep\":%" PRIu64 ",\"abort\":%" PRIu64
-      ",\"minor\":%" PRIu64 ",\"major\":%" PRIu64 ",\"split\":%" PRIu64 ",\"scan_merges\":%" PRIu64
-      ",\"young\":%" PRIu64 ",\"table_bytes_written\":%" PRIu64 ",\"remix_bytes_written\":%" PRIu64
-      ",\"table_bytes_merged\":%" PRIu64 ",\"handed_back_bytes\":%" PRIu64 ",\"remix_data_pages_read\":%" PRIu64 "},\n"
-      " \"recovery\":{\"records\":%" PRIu64 ",\"frames\":%" PRIu64 ",\"segments\":%" PRIu64 ",\"bytes\":%" PRIu64
-      ",\"cut_bytes\":%" PRIu64 "},\n"
-      " \"stall\":{\"total_us\":%" PRIu64 ",\"longest_us\":%" PRIu64 "}}\n",
-      REMIXDB_VERSION_STRING, blkio_engine(&x->io), x->opts.read_only ? "true" : "false",
-      x->workers ? workers_count(x->workers) : 0, GET(x->nr_refs), GET(x->nr_iters), GET(x->published), number, parts,
-      tables, entries, keys, young_views, table_bytes, remix_bytes, x->wal ? wal_segment_bytes(x->wal) : 0, active,
-      frozen, (uint64_t)arena_pool_held(&x->memtables.chunks), cache.size, cache.used, index_memory, table_memory,
-      wal.buffer_bytes, snapshots, oldest_ms, pinned, GET(x->retired.files), GET(x->retired.bytes), active_keys,
-      frozen_keys, wal.bytes, wal.records, wal.frames, wal.syncs, wal.segments, wal.spare_segments,
-      x->wal ? wal_durable_seq(x->wal) : 0, cache.misses, cache.evictions, cache.declined, cache.bypasses,
-      GET(x->io.nr_reads), GET(x->io.read_bytes), GET(x->io.nr_writes), GET(x->io.write_bytes),
-      fdpool_open_count(x->fds), blkio_lanes(&x->io), GET(c->rounds), GET(c->failed), GET(c->kinds[COMPACT_KEEP]),
-      GET(c->kinds[COMPACT_ABORT]), GET(c->kinds[COMPACT_MINOR]), GET(c->kinds[COMPACT_MAJOR]),
-      GET(c->kinds[COMPACT_SPLIT]), GET(c->scan_merges), GET(c->young), GET(c->table_bytes), GET(c->remix_bytes),
-      GET(c->read_bytes), GET(c->handed_back), GET(c->remix_data_pages), x->recovery.nr_records, x->recovery.nr_frames,
-      x->recovery.nr_segments, x->recovery.bytes, x->recovery.cut_bytes, GET(x->pace.stall_ns) / 1000,
-      GET(x->pace.stall_max_ns) / 1000);
-#undef GET
-  if (n < 0 || (size_t)n >= cap) {
-    mem_free(buf);
+  json_add(&j, "{");
+  put_store(&j, x, &parts);
+  put_sizes(&j, x, &parts, &mem, &wal, &cache);
+  put_readers(&j, x, &mem, &snapshots);
+  put_traffic(&j, x, &wal, &cache);
+  put_work(&j, x);
+  json_add(&j, "}\n");
+  if (j.overflow) {
+    mem_free(j.text);
     return err_set(REMIXDB_TOOBIG, "the figures do not fit their buffer");
   }
-  *json_out = buf;
+  *json_out = j.text;
   return REMIXDB_OK;
 }
