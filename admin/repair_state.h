@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a repair is in memory, shared by its files alone: admin/repair.c (the steps), admin/repair_table.c and
-// admin/repair_log.c (reading what is left).
+// A repair in memory, for its own files: admin/repair.c (the steps), admin/repair_table.c and admin/repair_log.c
+// (reading the damaged files).
 #ifndef REPAIR_STATE_H
 #define REPAIR_STATE_H
 
@@ -12,34 +12,34 @@
 
 struct repair {
   struct env *env;
-  struct env_dir dir;  // the store's, held
-  struct sst_ctx ctx;  // of the damaged tables
+  struct env_dir dir;  // the store's
+  struct sst_ctx ctx;  // for the damaged tables
   struct blkio io;
   struct fdpool *fds;
   struct epoch epoch;
   struct epoch_slot slot;
   struct xdb *x;  // the new store
   struct xdb_ref *r;
-  bool put_failed;  // what failed was a write to it
+  bool put_failed;  // the last write to it failed
   struct repair_report report;
   uint64_t new_id;     // the new store's
-  char lost_name[32];  // of the directory of what was put aside; "" until it has its name
-  char *text;          // the report's
+  char lost_name[32];  // "lost.N", where the old files go; "" until it has its name
+  char *text;          // of the report; NULL: none so far
   size_t text_len, text_cap;
 };
 
-// A line of the report. One that memory is missing for is left out: the figures still count it.
+// Adds a line to the report. Without memory the line is left out; the figures still count.
 void repair_note(struct repair *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-// A loss: so many records, or more. The line says what is known of it.
+// Counts a loss of `records` records (more: or more), and adds a line that describes it.
 void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-// Writes a record to the new store. What xdb_put returns.
+// Writes a record to the new store. Returns the status of xdb_put.
 MUST_CHECK enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec);
 
-// Keeps what can be read of a table. REMIXDB_OK also when nothing can; REMIXDB_NOMEM, REMIXDB_VERSION (nothing is
-// damaged there), or what writing failed with.
+// Keeps all that can be read of a table. REMIXDB_OK, even when nothing can. REMIXDB_VERSION: a newer library wrote the
+// table, so it is not damaged. REMIXDB_NOMEM. A failed write's status.
 MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number);
-// Keeps what can be read of the log. v: what CURRENT says, or of its fields the store's id alone when the report says
-// that it is lost. The same statuses.
+// Keeps all that can be read of the log. v: the contents of CURRENT; only its store_id counts when the report says that
+// CURRENT is lost. The same statuses.
 MUST_CHECK enum remixdb_status repair_log(struct repair *p, const struct version_names *v);
 #endif

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What shows that a directory is a store's.
+// The witness: the file that shows that a directory is a store's.
 #ifndef ADMIN_WITNESS_H
 #define ADMIN_WITNESS_H
 
 #include "base/files.h"
 
-// Finds what shows that `dir`, whose files are in the list, is a store's directory, however damaged. Other programs'
-// files may have names like a store's, so bytes decide. *name_out, a name in the list or a constant, is the first of
-// these that is there:
-//   - a log segment, a table or a REMIX that has its magic;
-//   - a repair's directory;
-//   - CURRENT with its magic;
+// Finds the file that shows that `dir` is a store's directory, even a damaged one's. Other programs may use the same
+// names, so the bytes decide. `list` has the files of `dir`. *name_out, a name in the list or a constant, is the first
+// of these that exists:
+//   - a log segment, a table or a REMIX with its magic number;
+//   - a directory of a repair;
+//   - CURRENT with its magic number;
 //   - the mark of a store or a checkpoint in the making;
-//   - LOCK, empty, and beside it only such names with nothing in them: what a destroyed store leaves last, or a power
-//   cut of a young one.
-// REMIXDB_NOTFOUND (no message): nothing shows it. REMIXDB_IO, REMIXDB_NOMEM: nothing shows it, but something could not
-// be read.
+//   - LOCK, empty, and beside it only empty files with a store's names: the rest of a destroyed store, or of a young
+//     one after a power cut.
+// REMIXDB_NOTFOUND (no message): there is no witness. REMIXDB_IO, REMIXDB_NOMEM: no witness, but a file could not be
+// read.
 MUST_CHECK enum remixdb_status witness_find(const struct env_dir *dir, const struct files_entry *list, size_t nr,
                                             const char **name_out);
 #endif
