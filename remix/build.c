@@ -5,8 +5,7 @@
 
 #include "remix/splice.h"
 
-#define BUILD_SAME REMIX_WRITE_SAME  // common prefix with the key before: it is that key
-#define BUILD_REPORT 1024u           // entries between two reports of progress
+#define BUILD_REPORT 1024u  // entries between two reports of progress
 #define BUILD_MOVE_FILL \
   24u  // entries in a segment on average, with less of which a view is rather made anew (a splice holds SPLICE_FILL,
        // nearly)
@@ -15,7 +14,7 @@
 struct build_head {
   bool any;
   struct kref key;  // in the sst_keys of its run
-  uint32_t lcp;     // bytes that it shares with the last key put out; BUILD_SAME for the same key
+  uint32_t lcp;     // bytes that it shares with the last key put out; REMIX_SAME for the same key
   uint32_t run;     // in the new view
   bool tomb;
   const uint8_t *tag;  // as the old view has it, or NULL
@@ -106,8 +105,8 @@ static enum remixdb_status build_put(struct build *x, const struct build_head *h
   struct build_seg *const g = &x->seg;
   enum remixdb_status s = REMIXDB_OK;
   uint8_t sel = (uint8_t)(h->run | (h->tomb ? REMIX_TOMB : 0)), tag = 0;
-  uint32_t dbit = BUILD_SAME;
-  if (h->lcp != BUILD_SAME) {
+  uint32_t dbit = REMIX_SAME;
+  if (h->lcp != REMIX_SAME) {
     s = build_dbit(x, h, &dbit);
     if (s == REMIXDB_OK && g->nr == REMIX_SEG) s = build_flush(x, REMIX_SEG);
     if (s != REMIXDB_OK) return s;
@@ -153,11 +152,11 @@ static enum remixdb_status build_head_lcp(struct build *x, struct build_head *h,
     h->lcp = 0;
   } else if (!known) {
     h->lcp = build_lcp(x, last, h->key, 0);
-    if (h->lcp == last.len && h->lcp == h->key.len) h->lcp = BUILD_SAME;
+    if (h->lcp == last.len && h->lcp == h->key.len) h->lcp = REMIX_SAME;
   } else {
     h->lcp = lcp;
     // what comes from a file must not lead beyond a key
-    if (unlikely(lcp == BUILD_SAME ? last.len != h->key.len : lcp > last.len || lcp > h->key.len))
+    if (unlikely(lcp == REMIX_SAME ? last.len != h->key.len : lcp > last.len || lcp > h->key.len))
       return err_corrupt(x->runs[h->run]->path, 0, "keys are not in the order of the view");
   }
   return REMIXDB_OK;
@@ -167,7 +166,7 @@ static enum remixdb_status build_head_lcp(struct build *x, struct build_head *h,
 static enum remixdb_status build_next_old(struct build *x) {
   struct build_head *const h = &x->old;
   struct remix_walk *const w = &x->walk;
-  uint32_t lcp = BUILD_SAME;
+  uint32_t lcp = REMIX_SAME;
   bool known = true;
   h->any = false;
   if (!x->b->old) return REMIXDB_OK;
@@ -225,7 +224,7 @@ static enum remixdb_status build_merge(struct build *x) {
       old = a->any;
     } else if (a->lcp != b->lcp) {
       old = a->lcp > b->lcp;
-    } else if (unlikely(a->lcp == BUILD_SAME)) {
+    } else if (unlikely(a->lcp == REMIX_SAME)) {
       s = err_corrupt(x->runs[b->run]->path, 0, "two versions of a key");
       break;
     } else {
@@ -235,7 +234,7 @@ static enum remixdb_status build_merge(struct build *x) {
       old = !same && (lcp == a->key.len || (lcp < b->key.len && a->key.ptr[lcp] < b->key.ptr[lcp]));
       s = build_put(x, old ? a : b);
       if (s != REMIXDB_OK) break;
-      (old ? b : a)->lcp = same ? BUILD_SAME : lcp;
+      (old ? b : a)->lcp = same ? REMIX_SAME : lcp;
       s = old ? build_next_old(x) : build_next_fresh(x);
       continue;
     }

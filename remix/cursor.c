@@ -96,7 +96,7 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
   struct kv_rec rec;
   c->front_seg = seg;
   c->front_at = 0;
-  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return seg_search_binary(x, s, key, seek_entry, c, out, &rec);
+  if (unlikely(seg_far(ix, s))) return seg_search_binary(x, s, key, seek_entry, c, out, &rec);
   const uint8_t *const dbits = s + ix->lay.dbits;
   const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
   const uint32_t tagged = x->tags ? set32_eq8(s, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;

@@ -1,45 +1,93 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A REMIX file and its image in memory: magic, limits, and where things are in a segment. docs/FORMAT.md has the
-// layout.
+// The layout of a REMIX: limits, the header's offsets, and where the parts of a segment are. docs/FORMAT.md is the full
+// description. The same layout holds for the image in memory; a file of format 2 has its own part behind the header.
+// All numbers are little-endian.
 #ifndef REMIX_FORMAT_H
 #define REMIX_FORMAT_H
 
 #include "lib.h"
 
-#define REMIX_SEG 32u
-#define REMIX_RUNS_MAX 32u
-#define REMIX_RUN 0x1Fu   // selector: the run,
-#define REMIX_TOMB 0x40u  // a tombstone,
-#define REMIX_OLD 0x80u   // not the newest version of its key
+#define REMIX_SEG 32u       // entries of a segment, at most
+#define REMIX_RUNS_MAX 32u  // runs of a view
 
-#define REMIX_BIT_SAME 0xFFFFu
-#define REMIX_BIT_FAR 0xFFFEu
-#define REMIX_BYTE_MAX 4094u  // the farthest byte behind the base that is stored (base/blind.h searches by these)
+// A selector is one byte.
+#define REMIX_RUN 0x1Fu       // the run
+#define REMIX_SEL_ZERO 0x20u  // always 0
+#define REMIX_TOMB 0x40u      // a tombstone
+#define REMIX_OLD 0x80u       // not the newest version of its key
 
 #define REMIX_MAGIC "RDBREMIX"
-#define REMIX_FORMAT 2u  // 1: the file is the image itself
-#define REMIX_HEAD 104u  // fixed part of the header; the runs' table numbers (u64) follow, then zeros up to REMIX_ALIGN
-#define REMIX_ALIGN 64u
-#define REMIX_SEG_ALIGN 16u  // of a segment's size: whole lines would cost up to a third more memory and save little
-#define REMIX_FLAG_TAGS 1u   // of the file
-#define REMIX_SEG_FAR 1u     // of a segment: some entry is REMIX_BIT_FAR
+#define REMIX_FORMAT 2u      // in format 1 the file is the image itself
+#define REMIX_ALIGN 64u      // of the segments' offset
+#define REMIX_SEG_ALIGN 16u  // of a segment's size: whole cache lines would cost up to a third more memory
+#define REMIX_FLAG_TAGS 1u   // header flag: entries have tags
+#define REMIX_SEG_FAR 1u     // segment flag: some discriminating bit is BLIND_FAR (base/blind.h)
 
-// Where things are in a segment: tags, selectors, head (u8 count, u8 flags, u16 base), cursor offsets, discriminating
-// bits. What get needs comes first.
+// Offsets in the header.
+enum {
+  REMIX_HEAD_MAGIC = 0,         // u8[8]
+  REMIX_HEAD_FORMAT = 8,        // u32
+  REMIX_HEAD_FLAGS = 12,        // u32
+  REMIX_HEAD_STORE_ID = 16,     // u64
+  REMIX_HEAD_NUMBER = 24,       // u64, of the file
+  REMIX_HEAD_SIZE = 32,         // u64, of the image; in a file, of the file
+  REMIX_HEAD_RUNS = 40,         // u32, how many
+  REMIX_HEAD_SEGS = 44,         // u32, how many
+  REMIX_HEAD_ENTRIES = 48,      // u64, how many
+  REMIX_HEAD_KEYS = 56,         // u64, entries that are neither old nor tombstones
+  REMIX_HEAD_STRIDE = 64,       // u32, bytes of a segment
+  REMIX_HEAD_ZERO = 68,         // u32
+  REMIX_HEAD_SEGS_AT = 72,      // u64, offset of the segments
+  REMIX_HEAD_OFFS_AT = 80,      // u64, offset of the anchors' offsets: u32[segments + 1]
+  REMIX_HEAD_ANCHORS_AT = 88,   // u64, offset of the anchors' bytes
+  REMIX_HEAD_ANCHORS_LEN = 96,  // u64
+  REMIX_HEAD_TABLES = 104,      // u64 for each run: its table's number; then zeros up to REMIX_ALIGN
+  REMIX_SUM = 8,                // size of the checksum at the end, u64
+};
+
+// Where the parts of a segment are: tags, selectors, head, cursor offsets, discriminating bits. A get needs the first
+// ones only.
 struct remix_layout {
   uint32_t sel, head, offs, dbits, stride;
+};
+// Offsets in a segment's head.
+enum {
+  REMIX_SEG_NR = 0,     // u8, entries
+  REMIX_SEG_FLAGS = 1,  // u8
+  REMIX_SEG_BASE = 2,   // u16, bytes that all keys share; dbits count from there
+  REMIX_SEG_HEAD = 4,   // size
 };
 static inline struct remix_layout remix_layout(uint32_t nr_runs, bool tags) {
   struct remix_layout l;
   l.sel = tags ? REMIX_SEG : 0;
   l.head = l.sel + REMIX_SEG;
-  l.offs = l.head + 4;
+  l.offs = l.head + REMIX_SEG_HEAD;
   l.dbits = l.offs + 4 * nr_runs;
   l.stride = (uint32_t)align_up(l.dbits + 2 * REMIX_SEG, REMIX_SEG_ALIGN);
   return l;
 }
-static inline uint64_t remix_segs_off(uint32_t nr_runs) { return align_up(REMIX_HEAD + 8ull * nr_runs, REMIX_ALIGN); }
+// The fields of a segment s.
+static inline uint32_t remix_seg_nr(const struct remix_layout *l, const uint8_t *s) {
+  return s[l->head + REMIX_SEG_NR];
+}
+static inline uint32_t remix_seg_flags(const struct remix_layout *l, const uint8_t *s) {
+  return s[l->head + REMIX_SEG_FLAGS];
+}
+static inline uint32_t remix_seg_base(const struct remix_layout *l, const uint8_t *s) {
+  return load16le(s + l->head + REMIX_SEG_BASE);
+}
+static inline uint32_t remix_seg_off(const struct remix_layout *l, const uint8_t *s, uint32_t run) {
+  return load32le(s + l->offs + 4 * run);
+}
+static inline uint32_t remix_seg_dbit(const struct remix_layout *l, const uint8_t *s, uint32_t entry) {
+  return load16le(s + l->dbits + 2 * entry);
+}
+
+// Offset of the segments.
+static inline uint64_t remix_segs_off(uint32_t nr_runs) {
+  return align_up(REMIX_HEAD_TABLES + 8ull * nr_runs, REMIX_ALIGN);
+}
 // The tag of a key: the 8 highest bits of its hash64.
 static inline uint8_t remix_tag(uint64_t hash) { return (uint8_t)(hash >> 56); }
 #endif

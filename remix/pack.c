@@ -14,7 +14,8 @@
 // The columns, in this order in the file. Each as it is, or as one zstd frame, whichever is shorter.
 enum { COL_TAGS, COL_HEADS, COL_SELS, COL_DBITS_LOW, COL_DBITS_HIGH, COL_ANCHORS, COLS };
 #define COLUMN_SLACK REMIX_SEG  // bytes behind a column that may be read: segments are copied in full width
-#define PACK_DIR (16u * COLS)   // of each column: u64 length, u64 length in the file
+// Behind the header: for each column these two lengths.
+enum { DIR_LEN = 0, DIR_STORED = 8, DIR_ENTRY = 16, DIR_SIZE = DIR_ENTRY * COLS };  // u64 each
 
 // What head and layout say of an image.
 struct shape {
@@ -27,15 +28,15 @@ struct shape {
 
 static struct shape shape_of(const uint8_t *head, uint32_t nr_runs) {
   struct shape h = {.nr_runs = nr_runs,
-                    .nr_segs = load32le(head + 44),
-                    .nr_entries = load64le(head + 48),
-                    .tags = load32le(head + 12) & REMIX_FLAG_TAGS};
+                    .nr_segs = load32le(head + REMIX_HEAD_SEGS),
+                    .nr_entries = load64le(head + REMIX_HEAD_ENTRIES),
+                    .tags = load32le(head + REMIX_HEAD_FLAGS) & REMIX_FLAG_TAGS};
   h.lay = remix_layout(nr_runs, h.tags);
   h.segs = remix_segs_off(nr_runs);
   h.offs = h.segs + (uint64_t)h.nr_segs * h.lay.stride;
   h.anchors = h.offs + 4 * ((uint64_t)h.nr_segs + 1);
-  h.anchors_len = load64le(head + 96);
-  h.size = h.anchors + h.anchors_len + 8;
+  h.anchors_len = load64le(head + REMIX_HEAD_ANCHORS_LEN);
+  h.size = h.anchors + h.anchors_len + REMIX_SUM;
   return h;
 }
 
@@ -62,9 +63,9 @@ static enum remixdb_status column_make(struct column *c, uint64_t cap) {
 static void pack_segments(const uint8_t *image, const struct shape *h, struct column *c) {
   for (uint32_t i = 0; i < h->nr_segs; i++) {
     const uint8_t *const s = image + h->segs + (size_t)i * h->lay.stride;
-    const uint32_t nr = s[h->lay.head];
+    const uint32_t nr = remix_seg_nr(&h->lay, s);
     if (h->tags) memcpy(c[COL_TAGS].p + c[COL_TAGS].len, s, nr);
-    memcpy(c[COL_HEADS].p + c[COL_HEADS].len, s + h->lay.head, 4);
+    memcpy(c[COL_HEADS].p + c[COL_HEADS].len, s + h->lay.head, REMIX_SEG_HEAD);
     memcpy(c[COL_SELS].p + c[COL_SELS].len, s + h->lay.sel, nr);
     uint8_t *const low = c[COL_DBITS_LOW].p + c[COL_DBITS_LOW].len, *const high = c[COL_DBITS_HIGH].p +
                                                                                   c[COL_DBITS_HIGH].len;
@@ -72,7 +73,7 @@ static void pack_segments(const uint8_t *image, const struct shape *h, struct co
       low[e] = s[h->lay.dbits + 2 * e];
       high[e] = s[h->lay.dbits + 2 * e + 1];
     }
-    c[COL_HEADS].len += 4;
+    c[COL_HEADS].len += REMIX_SEG_HEAD;
     c[COL_TAGS].len += h->tags ? nr : 0;
     c[COL_SELS].len += nr;
     c[COL_DBITS_LOW].len += nr;
@@ -100,7 +101,7 @@ static void pack_anchors(const uint8_t *image, const struct shape *h, struct col
 
 static enum remixdb_status pack_columns(const uint8_t *image, const struct shape *h, struct column *c) {
   const uint64_t caps[COLS] = {[COL_TAGS] = h->tags ? h->nr_entries : 0,
-                               [COL_HEADS] = 4ull * h->nr_segs,
+                               [COL_HEADS] = (uint64_t)REMIX_SEG_HEAD * h->nr_segs,
                                [COL_SELS] = h->nr_entries,
                                [COL_DBITS_LOW] = h->nr_entries,
                                [COL_DBITS_HIGH] = h->nr_entries,
@@ -129,7 +130,7 @@ static enum remixdb_status pack_column(ZSTD_CCtx *z, const struct column *c, boo
 }
 
 enum remixdb_status remix_pack(const uint8_t *image, size_t len, uint8_t **file_out, size_t *len_out) {
-  const struct shape h = shape_of(image, load32le(image + 40));
+  const struct shape h = shape_of(image, load32le(image + REMIX_HEAD_RUNS));
   assert(h.size == len);
   (void)len;
   struct column c[COLS] = {{0}};
@@ -137,26 +138,27 @@ enum remixdb_status remix_pack(const uint8_t *image, size_t len, uint8_t **file_
   uint8_t *file = NULL;
   enum remixdb_status s = z ? pack_columns(image, &h, c) : err_set(REMIXDB_NOMEM, "no memory for compression");
   if (s != REMIXDB_OK) goto out;
-  size_t cap = h.segs + PACK_DIR + 8;
+  size_t cap = h.segs + DIR_SIZE + REMIX_SUM;
   for (uint32_t i = 0; i < COLS; i++) cap += c[i].len;
   if (!(file = mem_alloc(cap))) {
     s = REMIXDB_NOMEM;
     goto out;
   }
   memcpy(file, image, h.segs);
-  size_t at = h.segs + PACK_DIR;
+  size_t at = h.segs + DIR_SIZE;
   for (uint32_t i = 0; i < COLS; i++) {
     size_t n;
     if ((s = pack_column(z, &c[i], i != COL_TAGS, file + at, &n)) != REMIXDB_OK) goto out;
-    store64le(file + h.segs + 16 * i, c[i].len);
-    store64le(file + h.segs + 16 * i + 8, n);
+    uint8_t *const d = file + h.segs + DIR_ENTRY * i;
+    store64le(d + DIR_LEN, c[i].len);
+    store64le(d + DIR_STORED, n);
     at += n;
   }
-  store32le(file + 8, REMIX_FORMAT);
-  store64le(file + 32, at + 8);
-  store64le(file + at, hash64_seed(file, at, load64le(image + 24)));
+  store32le(file + REMIX_HEAD_FORMAT, REMIX_FORMAT);
+  store64le(file + REMIX_HEAD_SIZE, at + REMIX_SUM);
+  store64le(file + at, hash64_seed(file, at, load64le(image + REMIX_HEAD_NUMBER)));
   *file_out = file;
-  *len_out = at + 8;
+  *len_out = at + REMIX_SUM;
 out:
   if (s != REMIXDB_OK) mem_free(file);
   (void)ZSTD_freeCCtx(z);
@@ -169,16 +171,16 @@ out:
 static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *file, size_t len, const struct shape *h,
                                           const char *path, struct column *c) {
   const uint64_t lens[COLS] = {[COL_TAGS] = h->tags ? h->nr_entries : 0,
-                               [COL_HEADS] = 4ull * h->nr_segs,
+                               [COL_HEADS] = (uint64_t)REMIX_SEG_HEAD * h->nr_segs,
                                [COL_SELS] = h->nr_entries,
                                [COL_DBITS_LOW] = h->nr_entries,
                                [COL_DBITS_HIGH] = h->nr_entries};
-  uint64_t at = h->segs + PACK_DIR;
+  uint64_t at = h->segs + DIR_SIZE;
   for (uint32_t i = 0; i < COLS; i++) {
-    const uint8_t *const d = file + h->segs + 16 * i;
-    const uint64_t whole = load64le(d), stored = load64le(d + 8);
+    const uint8_t *const d = file + h->segs + DIR_ENTRY * i;
+    const uint64_t whole = load64le(d + DIR_LEN), stored = load64le(d + DIR_STORED);
     const bool fits = i == COL_ANCHORS ? whole <= 10ull * h->nr_segs + h->anchors_len : whole == lens[i];
-    if (!fits || stored > whole || stored > len - 8 - at)
+    if (!fits || stored > whole || stored > len - REMIX_SUM - at)
       return err_corrupt(path, (uint64_t)(d - file), "length of column %u", i);
     const enum remixdb_status s = column_make(&c[i], whole);
     if (s != REMIXDB_OK) return s;
@@ -196,7 +198,7 @@ static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *file, siz
     }
     at += stored;
   }
-  return at == len - 8 ? REMIXDB_OK : err_corrupt(path, at, "columns end before the file");
+  return at == len - REMIX_SUM ? REMIXDB_OK : err_corrupt(path, at, "columns end before the file");
 }
 
 // The entries of a segment of nr: in full width, as their room in the image is, with zeros behind the last one.
@@ -223,8 +225,8 @@ static enum remixdb_status unpack_segments(const struct column *c, const struct 
   for (uint32_t r = 0; r < h->nr_runs; r++) pos[r] = sst_advance(runs[r], 0, 0);
   for (uint32_t i = 0; i < h->nr_segs; i++) {
     uint8_t *const s = image + h->segs + (size_t)i * h->lay.stride;
-    memcpy(s + h->lay.head, c[COL_HEADS].p + 4 * (size_t)i, 4);
-    const uint32_t nr = s[h->lay.head];
+    memcpy(s + h->lay.head, c[COL_HEADS].p + REMIX_SEG_HEAD * (size_t)i, REMIX_SEG_HEAD);
+    const uint32_t nr = remix_seg_nr(&h->lay, s);
     if (nr > REMIX_SEG || nr > h->nr_entries - at) return err_corrupt(path, 0, "segment %u has %u entries", i, nr);
     if (h->tags) unpack_bytes(s, c[COL_TAGS].p + at, nr);
     unpack_bytes(s + h->lay.sel, c[COL_SELS].p + at, nr);
@@ -245,7 +247,9 @@ static enum remixdb_status unpack_segments(const struct column *c, const struct 
     if (pos[r] != sst_end(runs[r]) || seen[r] != runs[r]->nr_records)
       return err_corrupt(path, 0, "%llu entries of run %u, whose table has %llu records", (unsigned long long)seen[r],
                          r, (unsigned long long)runs[r]->nr_records);
-  return at == h->nr_entries ? REMIXDB_OK : err_corrupt(path, 48, "segments have %llu entries", (unsigned long long)at);
+  return at == h->nr_entries
+             ? REMIXDB_OK
+             : err_corrupt(path, REMIX_HEAD_ENTRIES, "segments have %llu entries", (unsigned long long)at);
 }
 
 static enum remixdb_status unpack_anchors(const struct column *c, const struct shape *h, const char *path,
@@ -268,26 +272,28 @@ static enum remixdb_status unpack_anchors(const struct column *c, const struct s
     at += shared + (uint64_t)more;
   }
   store32le(image + h->offs + 4 * (size_t)h->nr_segs, (uint32_t)at);
-  return p == end && at == h->anchors_len ? REMIXDB_OK
-                                          : err_corrupt(path, 96, "anchors have %llu bytes", (unsigned long long)at);
+  return p == end && at == h->anchors_len
+             ? REMIXDB_OK
+             : err_corrupt(path, REMIX_HEAD_ANCHORS_LEN, "anchors have %llu bytes", (unsigned long long)at);
 }
 
 enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *const *runs, uint32_t nr_runs,
                                  const char *path, struct mem_map *map_out, size_t *len_out) {
   uint64_t records = 0;
   for (uint32_t r = 0; r < nr_runs; r++) records += runs[r]->nr_records;
-  if (load32le(file + 40) != nr_runs)
-    return err_corrupt(path, 40, "%u runs, %u expected", load32le(file + 40), nr_runs);
-  if (len < remix_segs_off(nr_runs) + PACK_DIR + 8) return err_corrupt(path, 32, "too short for %u runs", nr_runs);
+  const uint32_t nr_said = load32le(file + REMIX_HEAD_RUNS);
+  if (nr_said != nr_runs) return err_corrupt(path, REMIX_HEAD_RUNS, "%u runs, %u expected", nr_said, nr_runs);
+  if (len < remix_segs_off(nr_runs) + DIR_SIZE + REMIX_SUM)
+    return err_corrupt(path, REMIX_HEAD_SIZE, "too short for %u runs", nr_runs);
   const struct shape h = shape_of(file, nr_runs);
   // what bounds the memory that is taken
   if (h.nr_entries != records || h.nr_segs > records / SEG_LEAST + SEG_FEW)
-    return err_corrupt(path, 44, "%u segments, %llu entries of %llu records", h.nr_segs,
+    return err_corrupt(path, REMIX_HEAD_SEGS, "%u segments, %llu entries of %llu records", h.nr_segs,
                        (unsigned long long)h.nr_entries, (unsigned long long)records);
   uint64_t keys = 0;
   for (uint32_t r = 0; r < nr_runs; r++) keys += runs[r]->key_bytes;
   if (h.anchors_len > UINT32_MAX || h.anchors_len > keys || h.anchors_len > (uint64_t)h.nr_segs * REMIXDB_KV_MAX)
-    return err_corrupt(path, 96, "length of the anchors");
+    return err_corrupt(path, REMIX_HEAD_ANCHORS_LEN, "length of the anchors");
   struct column c[COLS] = {{0}};
   struct mem_map map = {0};
   ZSTD_DCtx *const z = ZSTD_createDCtx_advanced(zmem());
@@ -298,7 +304,7 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   uint8_t *const image = map.ptr;
   if (map.page == 0) memset(image, 0, h.size);  // else it comes zeroed from the system
   memcpy(image, file, h.segs);
-  store64le(image + 32, h.size);
+  store64le(image + REMIX_HEAD_SIZE, h.size);
   s = unpack_segments(c, &h, runs, path, image);
   if (s == REMIXDB_OK) s = unpack_anchors(&c[COL_ANCHORS], &h, path, image);
 out:

@@ -9,51 +9,51 @@
 
 struct remix_counters remix_counters;
 
-_Static_assert(REMIX_BIT_SAME == BLIND_SAME && REMIX_BIT_FAR == BLIND_FAR && REMIX_BYTE_MAX == BLIND_BYTE_MAX &&
-                   REMIX_SEG == 32,
-               "one set of marks");
+_Static_assert(REMIX_SEG == 32, "a set of entries has 32 bits");
 
-// One allocation for all, so that the way from a REMIX to its segments is short.
+// One allocation, so that x, ix and map are near each other in memory.
 struct remix_whole {
   struct remix x;
   struct remix_index ix;
   struct mem_map map;  // of the image
 };
 
-#define REMIX_HOLE (128u << 10)  // a file has no such stretch of zeros: what is so regular is packed
+#define REMIX_HOLE (128u << 10)  // bytes; a packed file has no hole of this size
 
 // ---- opening
 
 void remix_name(char *buf, uint64_t number) { files_remix_name(buf, number); }
 
-// Everything in the header against the file and the tables. Offsets are all determined by the counts, so that they need
-// only be equal.
+// Compares the header with the file and the tables. The counts determine all offsets.
 static enum remixdb_status check_header(struct remix *x) {
   struct remix_index *const ix = x->index;
   const uint8_t *const p = x->image;
-  const uint32_t flags = load32le(p + 12);
-  if (flags & ~REMIX_FLAG_TAGS) return err_corrupt(x->path, 12, "flags %#x that are not known", flags);
+  const uint32_t flags = load32le(p + REMIX_HEAD_FLAGS), nr_runs = load32le(p + REMIX_HEAD_RUNS);
+  if (flags & ~REMIX_FLAG_TAGS) return err_corrupt(x->path, REMIX_HEAD_FLAGS, "flags %#x that are not known", flags);
   x->tags = flags & REMIX_FLAG_TAGS;
-  if (load64le(p + 16) != x->ctx->store_id) return err_corrupt(x->path, 16, "of another store");
-  if (load64le(p + 24) != x->number)
-    return err_corrupt(x->path, 24, "is file %llu", (unsigned long long)load64le(p + 24));
-  if (load32le(p + 40) != x->nr_runs)
-    return err_corrupt(x->path, 40, "%u runs, %u expected", load32le(p + 40), x->nr_runs);
-  x->nr_segs = load32le(p + 44);
-  x->nr_entries = load64le(p + 48);
-  x->nr_keys = load64le(p + 56);
+  if (load64le(p + REMIX_HEAD_STORE_ID) != x->ctx->store_id)
+    return err_corrupt(x->path, REMIX_HEAD_STORE_ID, "of another store");
+  const uint64_t number = load64le(p + REMIX_HEAD_NUMBER);
+  if (number != x->number) return err_corrupt(x->path, REMIX_HEAD_NUMBER, "is file %llu", (unsigned long long)number);
+  if (nr_runs != x->nr_runs) return err_corrupt(x->path, REMIX_HEAD_RUNS, "%u runs, %u expected", nr_runs, x->nr_runs);
+  x->nr_segs = load32le(p + REMIX_HEAD_SEGS);
+  x->nr_entries = load64le(p + REMIX_HEAD_ENTRIES);
+  x->nr_keys = load64le(p + REMIX_HEAD_KEYS);
   ix->lay = remix_layout(x->nr_runs, x->tags);
-  if (load32le(p + 64) != ix->lay.stride || load32le(p + 68) != 0)
-    return err_corrupt(x->path, 64, "segment size %u", load32le(p + 64));
-  const uint64_t segs = load64le(p + 72), offs = load64le(p + 80), anchors = load64le(p + 88), len = load64le(p + 96);
+  if (load32le(p + REMIX_HEAD_STRIDE) != ix->lay.stride || load32le(p + REMIX_HEAD_ZERO) != 0)
+    return err_corrupt(x->path, REMIX_HEAD_STRIDE, "segment size %u", load32le(p + REMIX_HEAD_STRIDE));
+  const uint64_t segs = load64le(p + REMIX_HEAD_SEGS_AT), offs = load64le(p + REMIX_HEAD_OFFS_AT),
+                 anchors = load64le(p + REMIX_HEAD_ANCHORS_AT), len = load64le(p + REMIX_HEAD_ANCHORS_LEN);
   if (segs != remix_segs_off(x->nr_runs) || offs != segs + (uint64_t)x->nr_segs * ix->lay.stride ||
-      anchors != offs + 4 * ((uint64_t)x->nr_segs + 1) || len > x->image_size || anchors + len + 8 != x->image_size)
-    return err_corrupt(x->path, 72, "sections do not fit the file");
+      anchors != offs + 4 * ((uint64_t)x->nr_segs + 1) || len > x->image_size ||
+      anchors + len + REMIX_SUM != x->image_size)
+    return err_corrupt(x->path, REMIX_HEAD_SEGS_AT, "sections do not fit the file");
   for (uint32_t r = 0; r < x->nr_runs; r++) {
-    const uint64_t number = load64le(p + REMIX_HEAD + 8 * r);
-    if (number != x->runs[r]->number)
-      return err_corrupt(x->path, REMIX_HEAD + 8 * r, "run %u is table %llu, %llu expected", r,
-                         (unsigned long long)number, (unsigned long long)x->runs[r]->number);
+    const uint32_t at = REMIX_HEAD_TABLES + 8 * r;
+    const uint64_t table = load64le(p + at);
+    if (table != x->runs[r]->number)
+      return err_corrupt(x->path, at, "run %u is table %llu, %llu expected", r, (unsigned long long)table,
+                         (unsigned long long)x->runs[r]->number);
   }
   ix->segs = p + segs;
   ix->anchors = (struct anchors){.offs = p + offs, .bytes = p + anchors, .nr = x->nr_segs};
@@ -62,7 +62,7 @@ static enum remixdb_status check_header(struct remix *x) {
 
 static enum remixdb_status check_anchors(const struct remix *x) {
   const struct anchors *const a = &x->index->anchors;
-  const uint64_t at = (uint64_t)(a->offs - x->image), len = load64le(x->image + 96);
+  const uint64_t at = (uint64_t)(a->offs - x->image), len = load64le(x->image + REMIX_HEAD_ANCHORS_LEN);
   const uint32_t nr = x->nr_segs;
   uint32_t prev = load32le(a->offs);
   if (prev != 0) return err_corrupt(x->path, at, "first anchor at %u", prev);
@@ -80,24 +80,22 @@ static enum remixdb_status check_anchors(const struct remix *x) {
   return REMIXDB_OK;
 }
 
-// What a segment says of its entries, without the tables. NULL when all is well, else what is wrong.
+// Checks a segment without the tables. NULL: it is well formed; else the error's name.
 static const char *check_entries(const struct remix_index *ix, const uint8_t *s) {
   const uint8_t *const sel = s + ix->lay.sel, *const dbits = s + ix->lay.dbits;
-  const uint32_t nr = seg_nr(ix, s), flags = s[ix->lay.head + 1];
+  const uint32_t nr = seg_nr(ix, s), flags = remix_seg_flags(&ix->lay, s);
   if (nr == 0 || nr > REMIX_SEG) return "count of entries out of range";
   if (flags & ~REMIX_SEG_FAR) return "unknown flags";
   const uint32_t in = set32_below(nr), old = set32_eq8(sel, REMIX_OLD, REMIX_OLD);
-  if ((set32_eq8(sel, 0xFF, 0) | in) != UINT32_MAX || set32_eq8(sel, 0x20, 0) != UINT32_MAX)
+  if ((set32_eq8(sel, 0xFF, 0) | in) != UINT32_MAX || set32_eq8(sel, REMIX_SEL_ZERO, 0) != UINT32_MAX)
     return "malformed selector";
   if (old & 1) return "begins with an old version";
-  const uint32_t zero = set32_eq16(dbits, 0), same = set32_eq16(dbits, REMIX_BIT_SAME),
-                 far = set32_eq16(dbits, REMIX_BIT_FAR);
+  const uint32_t zero = set32_eq16(dbits, 0), same = set32_eq16(dbits, BLIND_SAME), far = set32_eq16(dbits, BLIND_FAR);
   if (!(zero & 1) || (zero | in) != UINT32_MAX) return "malformed discriminating bit";
   if (same != old) return "old versions and discriminating bits disagree";
   if ((far != 0) != (flags == REMIX_SEG_FAR)) return "flag of far bits is wrong";
-  if (set32_lt16(dbits, (REMIX_BYTE_MAX + 1) << 4) != ~(same | far)) return "malformed discriminating bit";
-  // A bit within a byte is at most 8: in each 16-bit lane, adding 7 to the low 4 bits must not carry, but for the two
-  // marks.
+  if (set32_lt16(dbits, (BLIND_BYTE_MAX + 1) << 4) != ~(same | far)) return "malformed discriminating bit";
+  // A bit within a byte is at most 8: in each 16-bit lane, adding 7 to the low 4 bits carries for the two marks only.
   uint32_t over = 0;
   for (uint32_t i = 0; i < REMIX_SEG; i += 4) {
     const uint64_t carry = ((load64le(dbits + 2 * i) & 0x000F000F000F000Full) + 0x0007000700070007ull) &
@@ -113,8 +111,8 @@ static const char *check_entries(const struct remix_index *ix, const uint8_t *s)
   return NULL;
 }
 
-// Every segment, and, unless that is known, that its cursor offsets and selectors walk each table exactly from its
-// beginning to its end. Counts what is live on the way.
+// Checks every segment and counts live entries. Unless `walked`, checks as well that cursor offsets and selectors walk
+// each table exactly from its beginning to its end.
 static enum remixdb_status check_segments(struct remix *x, bool walked) {
   struct remix_index *const ix = x->index;
   ix->live = mem_alloc(((size_t)x->nr_segs + 1) * sizeof(ix->live[0]));
@@ -148,60 +146,72 @@ static enum remixdb_status check_segments(struct remix *x, bool walked) {
       return err_corrupt(x->path, 0, "%llu entries of run %u, whose table has %llu records",
                          (unsigned long long)seen[r], r, (unsigned long long)x->runs[r]->nr_records);
   if (entries != x->nr_entries)
-    return err_corrupt(x->path, 48, "counts %llu entries", (unsigned long long)x->nr_entries);
-  if (keys != x->nr_keys) return err_corrupt(x->path, 56, "counts %llu keys", (unsigned long long)x->nr_keys);
+    return err_corrupt(x->path, REMIX_HEAD_ENTRIES, "counts %llu entries", (unsigned long long)x->nr_entries);
+  if (keys != x->nr_keys)
+    return err_corrupt(x->path, REMIX_HEAD_KEYS, "counts %llu keys", (unsigned long long)x->nr_keys);
   return REMIXDB_OK;
 }
 
-// Reads the file and makes x->image of it; *walked_out is set when its cursor offsets are known to be right. What tells
-// another format from a damaged file is looked at first.
-static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
+// The fields that every format has in the same place. They are checked before the checksum, to tell another kind of
+// file and a short file from a damaged one.
+static enum remixdb_status check_start(const struct remix *x, const uint8_t *head) {
+  const uint64_t size = load64le(head + REMIX_HEAD_SIZE), least = remix_segs_off(0) + sizeof(uint32_t) + REMIX_SUM;
+  if (memcmp(head + REMIX_HEAD_MAGIC, REMIX_MAGIC, sizeof(REMIX_MAGIC) - 1) != 0)
+    return err_corrupt(x->path, REMIX_HEAD_MAGIC, "not a REMIX file");
+  if (size == x->file_size && size >= least) return REMIXDB_OK;
+  return err_corrupt(x->path, 0, "malformed header, or a file of %llu bytes cut from %llu",
+                     (unsigned long long)x->file_size, (unsigned long long)size);
+}
+
+// Reads the whole file into *file_out, which is the caller's also on failure.
+static enum remixdb_status read_file(struct remix *x, int fd, struct mem_map *file_out) {
   struct env *const env = x->ctx->env;
-  int fd = -1;
-  uint8_t head[40];
-  struct mem_map file = {0}, *const map = &((struct remix_whole *)x)->map;
-  enum remixdb_status s = env_open(x->ctx->dir, env_name(x->path), ENV_READ, &fd);
-  if (s == REMIXDB_NOTFOUND) return err_corrupt(x->path, 0, "file is missing");
-  if (s != REMIXDB_OK) return s;
-  s = env_size(env, fd, x->path, &x->file_size);
+  uint8_t head[REMIX_HEAD_RUNS];
+  enum remixdb_status s = env_size(env, fd, x->path, &x->file_size);
   if (s == REMIXDB_OK) s = env_read(env, fd, x->path, head, sizeof(head), 0);
-  if (s != REMIXDB_OK) goto out;
-  if (memcmp(head, REMIX_MAGIC, 8) != 0) {
-    s = err_corrupt(x->path, 0, "not a REMIX file");
-    goto out;
-  }
-  if (load64le(head + 32) != x->file_size || x->file_size < remix_segs_off(0) + 4 + 8) {
-    s = err_corrupt(x->path, 0, "malformed header, or a file of %llu bytes cut from %llu",
-                    (unsigned long long)x->file_size, (unsigned long long)load64le(head + 32));
-    goto out;
-  }
-  if (env_is_hollow(env, fd, 0, x->file_size, REMIX_HOLE)) {
-    s = err_corrupt(x->path, 0, "has a hole where there should be an index");
-    goto out;
-  }
-  s = mem_map_table(x->file_size, &file);
-  if (s != REMIXDB_OK) goto out;
-  s = env_read(env, fd, x->path, file.ptr, x->file_size, 0);
-  if (s != REMIXDB_OK) goto out;
-  const uint32_t format = load32le(file.ptr + 8);
-  if (hash64_seed(file.ptr, x->file_size - 8, x->number) != load64le(file.ptr + x->file_size - 8)) {
-    s = err_corrupt(x->path, x->file_size - 8, "checksum does not match");
-  } else if (format > REMIX_FORMAT) {  // after the checksum: a flipped bit is damage, not a later format
-    s = err_set(REMIXDB_VERSION, "%s: format %u is newer than this library's %u", x->path, format, REMIX_FORMAT);
-  } else if (format == 0) {
-    s = err_corrupt(x->path, 8, "format 0");
-  } else if (format == 1) {
-    *map = file;
+  if (s == REMIXDB_OK) s = check_start(x, head);
+  if (s != REMIXDB_OK) return s;
+  if (env_is_hollow(env, fd, 0, x->file_size, REMIX_HOLE))
+    return err_corrupt(x->path, 0, "has a hole where there should be an index");
+  s = mem_map_table(x->file_size, file_out);
+  return s == REMIXDB_OK ? env_read(env, fd, x->path, file_out->ptr, x->file_size, 0) : s;
+}
+
+// Makes x->image of the file's bytes. Takes *file over if it is the image. *walked_out: unpacking has found the cursor
+// offsets by walking the tables.
+static enum remixdb_status unpack_file(struct remix *x, struct mem_map *file, bool *walked_out) {
+  struct mem_map *const map = &((struct remix_whole *)x)->map;
+  const uint64_t sum_at = x->file_size - REMIX_SUM;
+  const uint32_t format = load32le(file->ptr + REMIX_HEAD_FORMAT);
+  enum remixdb_status s = REMIXDB_OK;
+  if (hash64_seed(file->ptr, sum_at, x->number) != load64le(file->ptr + sum_at))
+    return err_corrupt(x->path, sum_at, "checksum does not match");
+  // after the checksum: a flipped bit is damage, not a later format
+  if (format > REMIX_FORMAT)
+    return err_set(REMIXDB_VERSION, "%s: format %u is newer than this library's %u", x->path, format, REMIX_FORMAT);
+  if (format == 0) return err_corrupt(x->path, REMIX_HEAD_FORMAT, "format 0");
+  if (format == 1) {
+    *map = *file;
+    *file = (struct mem_map){0};
     x->image_size = x->file_size;
-    file = (struct mem_map){0};
   } else {
-    s = remix_unpack(file.ptr, x->file_size, x->runs, x->nr_runs, x->path, map, &x->image_size);
+    s = remix_unpack(file->ptr, x->file_size, x->runs, x->nr_runs, x->path, map, &x->image_size);
     *walked_out = true;
   }
   x->image = map->ptr;
-out:
+  return s;
+}
+
+static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
+  struct mem_map file = {0};
+  int fd = -1;
+  enum remixdb_status s = env_open(x->ctx->dir, env_name(x->path), ENV_READ, &fd);
+  if (s == REMIXDB_NOTFOUND) return err_corrupt(x->path, 0, "file is missing");
+  if (s != REMIXDB_OK) return s;
+  s = read_file(x, fd, &file);
+  if (s == REMIXDB_OK) s = unpack_file(x, &file, walked_out);
   mem_unmap(&file);
-  env_close_quiet(env, fd);
+  env_close_quiet(x->ctx->env, fd);
   return s;
 }
 
@@ -216,7 +226,7 @@ static void remix_free(struct remix *x) {
   mem_free(x);
 }
 
-// The image as it was built, copied to where tables are that are read at random.
+// Copies the image that was built into memory that suits random reads.
 static enum remixdb_status take_image(struct remix *x, const uint8_t *image, size_t size, uint64_t file_size) {
   struct mem_map *const map = &((struct remix_whole *)x)->map;
   const enum remixdb_status s = mem_map_table(size, map);
@@ -228,13 +238,22 @@ static enum remixdb_status take_image(struct remix *x, const uint8_t *image, siz
   return REMIXDB_OK;
 }
 
-// image NULL: from the file.
-static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
-                                     uint32_t nr_runs, const uint8_t *image, size_t image_size, uint64_t file_size,
-                                     struct remix **out) {
+static enum remixdb_status make_path(struct remix *x) {
   char name[32];
-  enum remixdb_status s = REMIXDB_NOMEM;
-  *out = NULL;
+  x->path = mem_alloc(ENV_PATH_MAX);
+  if (!x->path) return REMIXDB_NOMEM;
+  remix_name(name, x->number);
+  const enum remixdb_status s = env_path(x->path, x->ctx->dir->path, name);
+  if (s != REMIXDB_OK) return s;
+  char *const path = mem_realloc(x->path, strlen(x->path) + 1);
+  if (!path) return REMIXDB_NOMEM;
+  x->path = path;
+  return REMIXDB_OK;
+}
+
+// A REMIX with its path and its tables, and without an image.
+static enum remixdb_status remix_create(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
+                                        uint32_t nr_runs, struct remix **out) {
   assert(nr_runs <= REMIX_RUNS_MAX);
   struct remix_whole *const whole = mem_calloc(1, sizeof(*whole));
   if (!whole) return REMIXDB_NOMEM;
@@ -246,35 +265,34 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
   atomic_init(&x->obsolete, false);
   atomic_init(&x->scan_debt, 0);
   atomic_init(&x->scan_debt_due, 0);
-
   x->runs = mem_alloc(nr_runs * sizeof(x->runs[0]));
-  if (!x->runs) goto out;
-  for (; x->nr_runs < nr_runs; x->nr_runs++) {
+  for (; x->runs && x->nr_runs < nr_runs; x->nr_runs++) {
     x->runs[x->nr_runs] = runs[x->nr_runs];
     sst_ref(x->runs[x->nr_runs]);
   }
-  x->path = mem_alloc(ENV_PATH_MAX);
-  if (!x->path) goto out;
-  remix_name(name, number);
-  s = env_path(x->path, ctx->dir->path, name);
-  if (s != REMIXDB_OK) goto out;
-  char *const path = mem_realloc(x->path, strlen(x->path) + 1);
-  if (!path) {
-    s = REMIXDB_NOMEM;
-    goto out;
-  }
-  x->path = path;
+  const enum remixdb_status s = x->runs ? make_path(x) : REMIXDB_NOMEM;
+  if (s != REMIXDB_OK) remix_free(x);
+  else *out = x;
+  return s;
+}
 
+// image NULL: reads the file.
+static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
+                                     uint32_t nr_runs, const uint8_t *image, size_t image_size, uint64_t file_size,
+                                     struct remix **out) {
+  struct remix *x = NULL;
   bool walked = false;
+  *out = NULL;
+  enum remixdb_status s = remix_create(ctx, number, runs, nr_runs, &x);
+  if (s != REMIXDB_OK) return s;
   s = image ? take_image(x, image, image_size, file_size) : read_image(x, &walked);
   if (s == REMIXDB_OK && x->image_size < remix_segs_off(nr_runs))
-    s = err_corrupt(x->path, 32, "too short for %u runs", nr_runs);
+    s = err_corrupt(x->path, REMIX_HEAD_SIZE, "too short for %u runs", nr_runs);
   if (s == REMIXDB_OK) s = check_header(x);
   if (s == REMIXDB_OK) s = check_anchors(x);
   if (s == REMIXDB_OK) s = check_segments(x, walked);
   if (s == REMIXDB_OK)
     s = anchors_init(&x->index->anchors, x->index->anchors.offs, x->index->anchors.bytes, x->nr_segs);
-out:
   if (s != REMIXDB_OK) remix_free(x);
   else *out = x;
   return s;
@@ -294,13 +312,11 @@ enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number,
 void remix_ref(struct remix *x) { atomic_fetch_add_explicit(&x->refs, 1, memory_order_relaxed); }
 
 void remix_unref(struct remix *x) {
-  // acq_rel: what others did with it happened before it goes
+  // acq_rel: the uses by other threads happened before the REMIX goes
   if (!x || atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) != 1) return;
   if (atomic_load_explicit(&x->obsolete, memory_order_relaxed)) {
     if (x->ctx->retired) sst_retired_add(x->ctx->retired, -1, x->file_size);
-    // A file that cannot be removed now is removed when the store is opened next.
-    const enum remixdb_status s = env_unlink(x->ctx->dir, env_name(x->path));
-    (void)s;
+    IGNORED(env_unlink(x->ctx->dir, env_name(x->path)), "the next opening removes the file");
   }
   remix_free(x);
 }
@@ -335,17 +351,17 @@ struct kref remix_anchor(const struct remix *x, uint32_t seg) {
 
 // ---- searching within a segment
 
-enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *s, struct kref key, seg_read_fn read,
+enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *p, struct kref key, seg_read_fn read,
                                       void *arg, struct seg_pos_found *out, struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
-  const uint8_t *const sel = s + ix->lay.sel;
-  uint32_t lo = 0, hi = seg_nr(ix, s);
+  const uint8_t *const sel = p + ix->lay.sel;
+  uint32_t lo = 0, hi = seg_nr(ix, p);
   out->equal = false;
   while (lo < hi) {
     uint32_t mid = (lo + hi) / 2;
     while (mid > lo && sel[mid] & REMIX_OLD) mid--;  // the newest version stands for all
-    const enum remixdb_status st = read(arg, s, mid, rec_out);
-    if (st != REMIXDB_OK) return st;
+    const enum remixdb_status s = read(arg, p, mid, rec_out);
+    if (s != REMIXDB_OK) return s;
     REMIX_COUNT(key_compares);
     const int r = kv_cmp(kref(rec_out->key, rec_out->klen), key);
     if (r == 0) {
@@ -364,40 +380,40 @@ enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *s, s
   return REMIXDB_OK;
 }
 
-// A get's reader for seg_search_binary: one hold serves all runs.
+// The reader of a get for seg_search_binary: one hold serves all runs.
 struct get_reader {
   const struct remix *x;
   struct sst_hold *hold;
 };
 
-static enum remixdb_status get_entry(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
+static enum remixdb_status get_entry(void *arg, const uint8_t *p, uint32_t i, struct kv_rec *rec_out) {
   const struct get_reader *const r = arg;
-  return entry_read(r->x, s, i, 1, r->hold, rec_out);
+  return entry_read(r->x, p, i, 1, r->hold, rec_out);
 }
 
-// Without tags. An entry that is the only one that can be the key, and is deleted, need not be read.
-static enum remixdb_status get_blind(const struct remix *x, const uint8_t *s, struct kref key, struct sst_hold *h,
+// A get without tags. A candidate that is a tombstone need not be read: no other entry can be the key.
+static enum remixdb_status get_blind(const struct remix *x, const uint8_t *p, struct kref key, struct sst_hold *h,
                                      struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
-  enum remixdb_status st;
-  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) {
+  enum remixdb_status s;
+  if (unlikely(seg_far(ix, p))) {
     struct seg_pos_found spot;
     struct get_reader reader = {x, h};
-    st = seg_search_binary(x, s, key, get_entry, &reader, &spot, rec_out);
-    return st == REMIXDB_OK && (!spot.equal || (rec_out->tomb && !ix->young)) ? REMIXDB_NOTFOUND : st;
+    s = seg_search_binary(x, p, key, get_entry, &reader, &spot, rec_out);
+    return s == REMIXDB_OK && (!spot.equal || (rec_out->tomb && !ix->young)) ? REMIXDB_NOTFOUND : s;
   }
-  const uint32_t cand = blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
-  if (s[ix->lay.sel + cand] & REMIX_TOMB && !ix->young) return REMIXDB_NOTFOUND;
-  st = entry_read(x, s, cand, 1, h, rec_out);
-  if (st != REMIXDB_OK) return st;
+  const uint32_t cand = blind_candidate(p + ix->lay.dbits, seg_nr(ix, p), seg_base(ix, p), key);
+  if (p[ix->lay.sel + cand] & REMIX_TOMB && !ix->young) return REMIXDB_NOTFOUND;
+  s = entry_read(x, p, cand, 1, h, rec_out);
+  if (s != REMIXDB_OK) return s;
   REMIX_COUNT(key_compares);
   return kv_eq(kref(rec_out->key, rec_out->klen), key) ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
 
-// Of entries with the key's tag the one that the blind search leaves: no other can be the key.
+// The blind search leaves at most one of the entries with the key's tag: no other can be the key.
 static __attribute__((noinline)) uint32_t only_candidate(const struct remix_index *ix, const uint8_t *s,
                                                          struct kref key, uint32_t tagged) {
-  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return tagged;
+  if (unlikely(seg_far(ix, s))) return tagged;
   return tagged & 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
 }
 
@@ -406,14 +422,14 @@ static inline bool key_bit(struct kref key, uint32_t base, uint32_t dbit) {
   return byte < key.len && (b == 0 || key.ptr[byte] >> (8 - b) & 1);
 }
 
-// Whether the key has the bits in which the newest version `i` of some key differs from its neighbours: three in four
-// of other keys have not. For who has to read a block to find out more; the search would tell nearly all of them, but
-// takes a good part of what a read from the page cache does.
+// Whether the key has the bits in which entry i, a newest version, differs from its neighbours: three in four other
+// keys do not. This saves reading a block from disk. The blind search would find nearly all other keys, but it costs a
+// good part of a read from the page cache.
 static bool entry_fits(const struct remix_index *ix, const uint8_t *s, struct kref key, uint32_t i) {
   const uint8_t *const dbits = s + ix->lay.dbits;
   const uint32_t base = seg_base(ix, s),
-                 behind = ~set32_eq16(dbits, REMIX_BIT_SAME) & set32_above(i) & set32_below(seg_nr(ix, s));
-  if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) return true;
+                 behind = ~set32_eq16(dbits, BLIND_SAME) & set32_above(i) & set32_below(seg_nr(ix, s));
+  if (unlikely(seg_far(ix, s))) return true;
   if (i > 0 && !key_bit(key, base, load16le(dbits + 2 * i))) return false;
   return behind == 0 || !key_bit(key, base, load16le(dbits + 2 * set32_first(behind)));
 }
@@ -431,25 +447,25 @@ enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, s
   return remix_get_end(x, remix_get_begin(x, key), key, hash, h, rec_out);
 }
 
-enum remixdb_status remix_get_end(struct remix *x, const uint8_t *s, struct kref key, uint64_t hash, struct sst_hold *h,
+enum remixdb_status remix_get_end(struct remix *x, const uint8_t *p, struct kref key, uint64_t hash, struct sst_hold *h,
                                   struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
-  if (unlikely(!s)) return REMIXDB_NOTFOUND;
-  if (!x->tags) return get_blind(x, s, key, h, rec_out);
-  uint32_t m = set32_eq8(s, 0xFF, remix_tag(hash)) & seg_live(ix, s);
-  // where several have the tag one would be read in vain as often as not; and of a young view most keys are not there
+  if (unlikely(!p)) return REMIXDB_NOTFOUND;
+  if (!x->tags) return get_blind(x, p, key, h, rec_out);
+  uint32_t m = set32_eq8(p, 0xFF, remix_tag(hash)) & seg_live(ix, p);
+  // if several have the tag, half of the first reads would be in vain; and a young view lacks most keys
   const bool sought = unlikely(m & (m - 1)) || (unlikely(ix->young) && m);
-  if (unlikely(sought)) m = only_candidate(ix, s, key, m);
+  if (unlikely(sought)) m = only_candidate(ix, p, key, m);
   while (m) {
-    const uint32_t i = set32_first(m), run = s[ix->lay.sel + i] & REMIX_RUN;
+    const uint32_t i = set32_first(m), run = p[ix->lay.sel + i] & REMIX_RUN;
     struct sst *const t = x->runs[run];
-    sst_prefetch_place(t, seg_off(ix, s, run));
-    const sst_pos pos = seg_pos(x, s, run, i);
-    if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, s, key, i))
-      break;  // it is the only one
+    sst_prefetch_place(t, seg_off(ix, p, run));
+    const sst_pos pos = seg_pos(x, p, run, i);
+    if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, p, key, i))
+      break;  // the only candidate
     REMIX_COUNT(key_reads);
-    const enum remixdb_status st = sst_read_some(t, pos, 1, false, h, rec_out);
-    if (unlikely(st != REMIXDB_OK)) return st;
+    const enum remixdb_status s = sst_read_some(t, pos, 1, false, h, rec_out);
+    if (unlikely(s != REMIXDB_OK)) return s;
     REMIX_COUNT(key_compares);
     if (likely(kv_eq(kref(rec_out->key, rec_out->klen), key))) return REMIXDB_OK;
     m &= m - 1;
@@ -459,7 +475,7 @@ enum remixdb_status remix_get_end(struct remix *x, const uint8_t *s, struct kref
 
 // ---- many keys at once
 
-// Group prefetching (see anchors_find_many), then line by line of the segment.
+// Group prefetching: the anchors of all keys (anchors_find_many), then the lines of all segments.
 void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) {
   struct anchors_lookup wants[ANCHORS_MANY_MAX];
   uint32_t found[ANCHORS_MANY_MAX];
@@ -483,7 +499,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     const struct remix_layout *const lay = &w->x->index->lay;
     const uint32_t needed = w->x->tags && !w->x->index->young ? lay->dbits : lay->stride;
     for (uint32_t o = 0; o < needed; o += CACHE_LINE) prefetch(w->seg + o);
-    prefetch(w->seg + needed - 1);  // a segment need not begin with a line
+    prefetch(w->seg + needed - 1);  // a segment need not begin at a cache line
   }
   for (uint32_t i = 0; i < nr; i++) {
     struct remix_probe *const w = &p[which[i]];
@@ -493,7 +509,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     if (likely(w->x->tags)) {
       w->set = set32_eq8(s, 0xFF, remix_tag(w->hash)) & seg_live(ix, s);
       if (unlikely(ix->young) && w->set) w->set = only_candidate(ix, s, w->key, w->set);
-    } else if (unlikely(s[ix->lay.head + 1] & REMIX_SEG_FAR)) {
+    } else if (unlikely(seg_far(ix, s))) {
       w->search = true;
     } else {
       w->set = 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), w->key) & seg_live(ix, s);
@@ -530,8 +546,7 @@ void remix_watch(struct remix *x, const struct remix_watch *w) { x->watch = w; }
 
 void remix_add_debt(struct remix *x, uint64_t scan_debt) {
   const uint64_t sum = atomic_fetch_add_explicit(&x->scan_debt, scan_debt, memory_order_relaxed) + scan_debt;
-  if (x->watch && sum >= atomic_load_explicit(&x->scan_debt_due, memory_order_relaxed))
-    x->watch->due(x->watch->arg, x);
+  if (x->watch && sum >= atomic_load_explicit(&x->scan_debt_due, memory_order_relaxed)) x->watch->due(x->watch->arg, x);
 }
 
 // ---- walking
@@ -557,12 +572,12 @@ void remix_walk_next(struct remix_walk *w) {
   walk_seg(w);
 }
 
-// The lowest byte of the segment's discriminating bits is the base, and where there are none it is 0.
+// The base is the lowest byte of the segment's discriminating bits; without any, it is 0.
 static bool base_is_right(const struct remix_index *ix, const uint8_t *s, uint32_t nr) {
   bool any = false, lowest = false;
   for (uint32_t i = 1; i < nr; i++) {
-    const uint32_t d = load16le(s + ix->lay.dbits + 2 * i);
-    any = any || d != REMIX_BIT_SAME;
+    const uint32_t d = remix_seg_dbit(&ix->lay, s, i);
+    any = any || d != BLIND_SAME;
     lowest = lowest || d >> 4 == 0;
   }
   return any ? lowest : seg_base(ix, s) == 0;
@@ -579,12 +594,12 @@ const char *remix_walk_wrong(const struct remix_walk *w, struct kref before, str
     const bool begins = anchor.len == lcp + 1 && anchor.len <= key.len && memcmp(anchor.ptr, key.ptr, anchor.len) == 0;
     return begins ? NULL : "wrong anchor";
   }
-  const uint32_t d = load16le(s + ix->lay.dbits + 2 * w->at), base = seg_base(ix, s);
+  const uint32_t d = remix_seg_dbit(&ix->lay, s, w->at), base = seg_base(ix, s);
   static const char wrong[] = "wrong discriminating bit";
-  if (kv_eq(before, key)) return d == REMIX_BIT_SAME ? NULL : wrong;
+  if (kv_eq(before, key)) return d == BLIND_SAME ? NULL : wrong;
   if (lcp < base || lcp >= key.len) return wrong;
-  if (lcp - base > REMIX_BYTE_MAX) return d == REMIX_BIT_FAR ? NULL : wrong;
-  // where the key before ends the leading bit tells, else the highest bit that differs
+  if (lcp - base > BLIND_BYTE_MAX) return d == BLIND_FAR ? NULL : wrong;
+  // behind the end of the key before it is the leading bit; else the highest bit that differs
   const uint32_t bit = lcp == before.len ? 0 : (uint32_t)__builtin_clz((uint32_t)(before.ptr[lcp] ^ key.ptr[lcp])) - 23;
   return d == ((lcp - base) << 4 | bit) ? NULL : wrong;
 }
@@ -595,8 +610,8 @@ uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out) {
   // An anchor is one byte longer than what its key shares with the key before (R3).
   if (w->at == 0) return w->seg ? anchors_at(&ix->anchors, w->seg).len - 1 : 0;
   const uint8_t *const s = seg_at(ix, w->seg);
-  const uint32_t d = load16le(s + ix->lay.dbits + 2 * w->at);
-  if (d == REMIX_BIT_SAME) return UINT32_MAX;
-  *known_out = d != REMIX_BIT_FAR;
+  const uint32_t d = remix_seg_dbit(&ix->lay, s, w->at);
+  if (d == BLIND_SAME) return REMIX_SAME;
+  *known_out = d != BLIND_FAR;
   return seg_base(ix, s) + (d >> 4);
 }

@@ -1,100 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // REMIX: the sorted view over the tables (runs) of one partition (Zhong, Chen, Wu, Jiang: "REMIX: Efficient Range Query
-// for LSM-trees", FAST 2021), "%06llu.remix". The view is cut in segments of at most 32 entries; a segment has an
-// anchor, a cursor offset per run, and per entry a selector, a hash tag (when tags are on) and a discriminating-bit
-// position. Runs are in order of age, oldest first; among the versions of a key the newest comes first.
+// for LSM-trees", FAST 2021), in the file "%06llu.remix". Runs are numbered by age, the oldest is 0. An entry is one
+// record of one run. The view is cut into segments of at most 32 entries. A segment has an anchor, a cursor offset for
+// each run, and for each entry a selector, a tag (if tags are on) and a discriminating bit.
 //
 // Invariants
-//   R1  Entries are in order of (key, age of the run: newest first). All versions of a key lie in one segment.
-//   R2  An entry whose key is that of the entry before it carries REMIX_OLD; the newest version never does. REMIX_TOMB
-//   is the
-//       record's own flag.
-//   R3  A segment's anchor is the shortest prefix of its first key that is greater than the key before the segment; the
-//   first
-//       one's is empty.
-//   R4  The cursor offset of run r is the position of r's first entry at or after the segment; counting r's selectors
-//   before
-//       entry i from there gives the position of run r's next record at entry i.
-//   R5  The discriminating bit of entry i (i > 0 in its segment) is the first bit at which its key differs from entry
-//   i-1's, in
-//       the bit order below; they form a blind trie over the segment's distinct keys.
+//   R1  Entries ascend by key; versions of one key go from the newest run to the oldest. All versions of a key are in
+//       one segment.
+//   R2  An entry with the key of the entry before it carries REMIX_OLD; the newest version never does. REMIX_TOMB is
+//       the record's own flag.
+//   R3  The first segment's anchor is empty. Any other anchor is the shortest prefix of the segment's first key that is
+//       greater than the key before the segment.
+//   R4  The cursor offset of run r is the position of r's first entry at or after the segment's beginning. Advanced by
+//       the number of r's selectors before entry i, it is the position of r's next record at entry i.
+//   R5  The discriminating bit of entry i (i > 0 in its segment) is the first bit at which its key differs from the key
+//       of entry i-1. These bits form a blind trie over the segment's distinct keys.
 //
-// Bit order: a key is read as its bytes, each preceded by a 1 bit, and 0 bits after the end; so a prefix sorts before
-// what it prefixes and no two keys are equal in all bits. A bit position is byte << 4 | b, b = 0 for the leading
-// bit, 1..8 for the byte's bits from the highest. In a segment it is stored in 16 bits with the byte counted from the
-// segment's base (bytes common to all its keys, stored once); 0xFFFF marks "same key as before", and 0xFFFE one too far
-// away (more than 4,094 bytes behind the base): a segment that holds such a one is searched by binary search of its
-// keys.
+// Bit order: each byte of a key is preceded by a 1 bit, and 0 bits follow the key's end. So a prefix sorts before what
+// it prefixes, and no two keys have all bits in common. A bit's position is byte << 4 | b: b = 0 for the leading bit,
+// 1..8 for the byte's bits from the highest. A segment stores a position in 16 bits and counts bytes from its base, the
+// number of bytes that all its keys share. BLIND_SAME means the key of the entry before. BLIND_FAR means a bit more
+// than 4,094 bytes behind the base; a segment with such a bit is searched by binary search of its keys.
 #ifndef REMIX_H
 #define REMIX_H
 
 #include "remix/state.h"
 
-// Reads and checks the file: checksums, and that every count, offset, selector and position agrees with the tables
-// (which it references). *out has one reference. REMIXDB_CORRUPT also when missing, REMIXDB_VERSION.
+// Reads the file and checks it: its checksum, and every count, offset, selector and position against the tables. *out
+// has one reference, and references the tables. REMIXDB_CORRUPT also when the file is missing; REMIXDB_VERSION,
+// REMIXDB_NOMEM, REMIXDB_IO.
 MUST_CHECK enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                           uint32_t nr_runs, struct remix **out);
-// The same for a file that was just written and synced from this image (remix/build.h), which is copied: the file is
-// not read. All that can be wrong with a view is looked for as if it had been. REMIXDB_NOMEM, REMIXDB_CORRUPT.
+// The same for a file that was just written and synced from this image (remix/build.h). Copies the image, checks it in
+// the same way, and does not read the file. REMIXDB_NOMEM, REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                                 uint32_t nr_runs, const uint8_t *image, size_t image_size,
                                                 uint64_t file_size, struct remix **out);
 void remix_ref(struct remix *x);
-// NULL is allowed; the last one also drops the tables' references, and removes the file when obsolete.
+// NULL is allowed. The last reference drops those to the tables, and removes the file if the REMIX is obsolete.
 void remix_unref(struct remix *x);
 void remix_retire(struct remix *x);           // makes it obsolete: no version will name it
-void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf of 32 bytes
-// From now on it is a young view, which is read beside an older one: tombstones are live (a get or a cursor gives them
-// like any record, for they hide what is in the older view), and a block that a seek reads of it, or a scan begins
-// with, is a jump, too. Before anybody else has it.
+void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf has 32 bytes
+// Makes it a young view, which is read beside an older one. Its tombstones are live, because they hide entries of the
+// older view: a get or a cursor gives them like any record. Each block that a seek reads from disk, or a scan begins
+// with, is a jump. Call it before another thread has the REMIX.
 void remix_make_young(struct remix *x);
 bool remix_is_young(const struct remix *x);
-size_t remix_memory(const struct remix *x);
-// Who is told of its scan debt: w lives as long as it does, or is NULL, as after opening. Before another thread has it.
+size_t remix_memory(const struct remix *x);  // bytes
+// Sets who hears of its scan debt. w outlives it; NULL, as after opening: nobody. Call it before another thread has the
+// REMIX.
 void remix_watch(struct remix *x, const struct remix_watch *w);
-// Adds to its scan debt, and calls the watch when the debt is due.
+// Adds to its scan debt, and calls the watch if the debt is due. Any thread.
 void remix_add_debt(struct remix *x, uint64_t scan_debt);
 struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
 
-// The newest version of the key, when that is live (not a tombstone, or the view is a young one): REMIXDB_OK,
-// REMIXDB_NOTFOUND, or an error. hash = hash64(key). Inside an epoch; the record holds until the epoch is left or h is
-// used again. With tags the keys that are read are those of live entries of one segment with the key's tag; where there
-// are several, or the view is a young one, of them that one which the blind search leaves. So for a key that is there
-// it is its own; for another one 32/256 = 0.125 at most, a quarter of it where the block is not cached, and 1/256 in a
-// young view. Without tags it is one, as in a seek. (With far bits there is no blind search: all that have the tag may
-// be read.)
+// Finds the newest version of the key. REMIXDB_NOTFOUND also for a tombstone, but not in a young view. hash =
+// hash64(key). Call it inside an epoch; the record holds until the epoch ends or h is used again.
+//
+// With tags, the candidates are the live entries of one segment that have the key's tag. If there are several, or in a
+// young view, the blind search leaves at most one of them. So a key that is there costs one read. Another key costs
+// 32/256 = 0.125 reads at most, a quarter of that if the block is not cached, and 1/256 in a young view. Without tags a
+// get reads one key, as a seek does. In a segment with far bits all candidates may be read.
 MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
                                          struct kv_rec *rec_out);
-// The same in two steps, in one epoch: what the second one reads first is fetched while the caller does something else.
+// remix_get in two steps of one epoch: the first prefetches the segment that the second reads.
 const uint8_t *remix_get_begin(const struct remix *x, struct kref key);
 MUST_CHECK enum remixdb_status remix_get_end(struct remix *x, const uint8_t *wanted, struct kref key, uint64_t hash,
                                              struct sst_hold *h, struct kv_rec *rec_out);
-// The segment that the key belongs to: all entries of segments before it are less than the key. Any key; reads no
-// entry.
+// The segment that the key belongs to: all entries before it are less than the key. Reads no entry.
 uint32_t remix_segment(const struct remix *x, struct kref key);
 
-// ---- many keys at once: the steps of remix_get for all keys of a group side by side, what each step will read being
-// fetched in the step before. Inside an epoch, all of it.
+// ---- many keys at once: the steps of remix_get, each for a whole group of keys. Each step prefetches what the next
+// one reads. All steps of a group are in one epoch.
 struct remix_probe {
   const struct remix *x;      // in, as are key and hash
-  const struct remix *older;  // the caller's: another view to go to when the key is not in this one
+  const struct remix *older;  // the caller's: the view to try when the key is not in this one
   struct kref key;
   uint64_t hash;
-  bool search;      // out: such a segment that remix_get has to search it
-  uint32_t set;     // out: live entries that can be the key and have not been asked for; with search, none
-  struct sst *sst;  // out: where the entry asked for last is
+  bool search;      // out: the segment has far bits, so only remix_get can search it
+  uint32_t set;     // out: entries that can be the key and have not been taken yet; empty with search
+  struct sst *sst;  // out: the place of the entry taken last
   sst_pos pos;
   const uint8_t *seg;  // private, as are the next
   uint32_t at, entry;
 };
 // Finds the candidates of the nr probes p[which[0]], p[which[1]], ... Reads no block.
 void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr);
-// Takes the first candidate out of each one's set, which is not empty: sst and pos. The slot of its block in the cache
-// is fetched.
+// Takes the first candidate out of each probe's set, which must not be empty, and sets sst and pos. Prefetches the
+// cache's slot of its block.
 void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
-// Whether the candidate asked for last can be the key for all that its segment says of it: worth to know before its
-// block is read from disk.
+// Whether the segment leaves it possible that the candidate taken last is the key. Ask before reading its block from
+// disk.
 bool remix_probe_fits(const struct remix_probe *p);
 
 // ---- walking all entries in order, all versions, without holds: for compaction and building
@@ -105,14 +102,15 @@ struct remix_walk {
 };
 void remix_walk_init(struct remix_walk *w, const struct remix *x);  // at the first entry
 static inline bool remix_walk_valid(const struct remix_walk *w) { return w->seg < w->x->nr_segs; }
-void remix_walk_next(struct remix_walk *w);
-// Byte length of the common prefix of the current entry's key and the entry before it in the view: from the
-// discriminating bit (across segments from the anchor's length). Returns UINT32_MAX for the same key, 0 for the view's
-// first entry. *known_out false when it is not recorded (a far one): the caller compares.
+void remix_walk_next(struct remix_walk *w);  // must be valid
+// Stands for a common prefix or a discriminating bit: the entry has the key of the entry before it.
+#define REMIX_SAME UINT32_MAX
+// Bytes that the current entry's key shares with the key of the entry before it in the view: 0 for the view's first
+// entry, REMIX_SAME for the same key. *known_out is false for a far bit: then the caller compares the keys.
 uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out);
-// Whether what the segment says of the current entry is what the two keys say: its discriminating bit to the bit, the
-// base, and of a segment's first entry the anchor. NULL: it is; else what is wrong. `before`: the key of the entry before
-// it in the view, which is not greater.
+// Compares the current entry's discriminating bit, the segment's base and, at a segment's first entry, its anchor with
+// the entry's key. NULL: they are right; else the error's name. before: the key of the entry before it in the view,
+// which is not greater than key.
 const char *remix_walk_wrong(const struct remix_walk *w, struct kref before, struct kref key);
 
 #endif

@@ -10,12 +10,13 @@
 static inline const uint8_t *seg_at(const struct remix_index *ix, uint32_t seg) {
   return ix->segs + (size_t)seg * ix->lay.stride;
 }
-static inline uint32_t seg_nr(const struct remix_index *ix, const uint8_t *s) { return s[ix->lay.head]; }
-static inline uint32_t seg_base(const struct remix_index *ix, const uint8_t *s) {
-  return load16le(s + ix->lay.head + 2);
+static inline uint32_t seg_nr(const struct remix_index *ix, const uint8_t *s) { return remix_seg_nr(&ix->lay, s); }
+static inline uint32_t seg_base(const struct remix_index *ix, const uint8_t *s) { return remix_seg_base(&ix->lay, s); }
+static inline bool seg_far(const struct remix_index *ix, const uint8_t *s) {
+  return remix_seg_flags(&ix->lay, s) & REMIX_SEG_FAR;
 }
 static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) {
-  return load32le(s + ix->lay.offs + 4 * run);
+  return remix_seg_off(&ix->lay, s, run);
 }
 static inline uint32_t seg_live(const struct remix_index *ix, const uint8_t *s) {
   const uint8_t *const sel = s + ix->lay.sel;

@@ -21,7 +21,6 @@ _Static_assert(SPLICE_WINDOW >= 2 * SPLICE_TRIM + REMIX_SEG * (SPLICE_ABSORB + 2
 // ---- how an entry differs from the one before it: an absolute discriminating bit, or what is known of it. In order: a
 // smaller one is nearer to the key's beginning (but for those of the same byte).
 
-#define REL_SAME REMIX_WRITE_SAME  // the same key
 #define REL_JOIN \
   0x40000000u  // | byte << 8 | value: it differs in this byte, where it has this value; the bit is not known
 #define REL_BOTH 0x80000000u  // | byte: it differs in this byte; the bit is not known
@@ -29,13 +28,13 @@ _Static_assert(SPLICE_WINDOW >= 2 * SPLICE_TRIM + REMIX_SEG * (SPLICE_ABSORB + 2
 
 _Static_assert(REMIXDB_KV_MAX <= UINT16_MAX, "a byte's number has 16 bits");
 
-static inline bool rel_exact(uint32_t rel) { return rel <= REL_EXACT_MAX || rel == REL_SAME; }
+static inline bool rel_exact(uint32_t rel) { return rel <= REL_EXACT_MAX || rel == REMIX_SAME; }
 
 static inline uint32_t rel_join(uint32_t byte, uint8_t value) { return REL_JOIN | byte << 8 | value; }
 
 static inline uint32_t rel_byte(uint32_t rel) {
   if (rel <= REL_EXACT_MAX) return rel >> 4;
-  if (rel == REL_SAME) return UINT32_MAX;
+  if (rel == REMIX_SAME) return rel;
   return rel & REL_BOTH ? rel & UINT16_MAX : rel >> 8 & UINT16_MAX;
 }
 
@@ -138,9 +137,9 @@ struct splice {
   uint32_t next;                // first old segment that has not been touched
   uint64_t passed;              // entries of the old view that have been passed
 
-  uint32_t
-      pending;  // entries have been left out since the last that was kept: the next one's rel over them. REL_SAME: none
-  bool any;     // an entry has been kept
+  uint32_t pending;        // entries have been left out since the last that was kept: the next one's rel over them.
+                           // REMIX_SAME: none
+  bool any;                // an entry has been kept
   bool after_fresh;        // the last one kept is new:
   struct kref last_fresh;  // this, in the batch or in last
   uint8_t *last;           // REMIXDB_KV_MAX bytes
@@ -213,14 +212,15 @@ static inline const uint8_t *old_seg(const struct splice *x, uint32_t seg) {
 }
 
 static inline struct here old_here(const struct splice *x, uint32_t seg) {
-  const uint8_t *const s = old_seg(x, seg), *const head = s + x->lay.head;
+  const struct remix_layout *const l = &x->lay;
+  const uint8_t *const s = old_seg(x, seg);
   return (struct here){.seg = seg,
-                       .nr = head[0],
-                       .base = load16le(head + 2),
-                       .far = head[1] & REMIX_SEG_FAR,
-                       .sel = s + x->lay.sel,
+                       .nr = remix_seg_nr(l, s),
+                       .base = remix_seg_base(l, s),
+                       .far = remix_seg_flags(l, s) & REMIX_SEG_FAR,
+                       .sel = s + l->sel,
                        .tag = x->in->old->tags ? s : NULL,
-                       .dbits = s + x->lay.dbits};
+                       .dbits = s + l->dbits};
 }
 
 static inline uint32_t old_run(const struct splice *x, uint32_t seg, uint32_t at) {
@@ -231,7 +231,7 @@ static inline uint32_t old_run(const struct splice *x, uint32_t seg, uint32_t at
 static inline sst_pos old_pos(const struct splice *x, uint32_t seg, uint32_t at, uint32_t run) {
   const uint8_t *const s = old_seg(x, seg);
   const uint32_t before = set32_count(set32_eq8(s + x->lay.sel, REMIX_RUN, (uint8_t)run) & set32_below(at));
-  return sst_advance(x->in->old->runs[run], load32le(s + x->lay.offs + 4 * run), before);
+  return sst_advance(x->in->old->runs[run], remix_seg_off(&x->lay, s, run), before);
 }
 
 // An entry's block is put on the list of what is to be read, if it is to be read singly and is not there.
@@ -297,7 +297,7 @@ static enum remixdb_status far_load(struct splice *x) {
     if (s != REMIXDB_OK) return s;
     f->off[i + 1] = f->bytes.len;
     if (i == 0) continue;
-    if (x->rel[i] == REL_SAME) continue;
+    if (x->rel[i] == REMIX_SAME) continue;
     const struct kref before = kref(f->bytes.p + f->off[i - 1], (uint32_t)(f->off[i] - f->off[i - 1]));
     key.ptr = f->bytes.p + f->off[i];
     const uint32_t lcp = kv_lcp_from(before, key, 0);
@@ -395,7 +395,7 @@ static enum remixdb_status window_write(struct splice *x, uint32_t to) {
   struct kref anchor;
   enum remixdb_status s = REMIXDB_OK;
   uint32_t open = 0;
-  for (uint32_t i = from + 1; i < to; i++) open |= win->rel[i] - REL_JOIN < REL_SAME - REL_JOIN;
+  for (uint32_t i = from + 1; i < to; i++) open |= win->rel[i] - REL_JOIN < REMIX_SAME - REL_JOIN;
   for (uint32_t i = from + 1; open && i < to && s == REMIXDB_OK; i++)
     if (!rel_exact(win->rel[i])) s = window_resolve(x, i);
   if (s == REMIXDB_OK) s = window_anchor(x, from, &anchor);
@@ -446,9 +446,9 @@ static void window_pack(struct window *win) {
 static enum remixdb_status window_cut(const struct splice *x, uint32_t from, uint32_t size, uint32_t *cut_out) {
   const struct window *const win = &x->win;
   uint32_t cut = from + size;
-  while (cut < win->nr && cut > from && win->rel[cut] == REL_SAME) cut--;
+  while (cut < win->nr && cut > from && win->rel[cut] == REMIX_SAME) cut--;
   if (cut == from)
-    for (cut = from + size; cut < win->nr && win->rel[cut] == REL_SAME;) cut++;
+    for (cut = from + size; cut < win->nr && win->rel[cut] == REMIX_SAME;) cut++;
   *cut_out = cut;
   if (likely(cut - from <= REMIX_SEG)) return REMIXDB_OK;
   return err_corrupt(x->in->old->path, 0, "more versions of a key than runs");
@@ -457,7 +457,7 @@ static enum remixdb_status window_cut(const struct splice *x, uint32_t from, uin
 // Whether a segment may begin with entry i without a key that has yet to be read.
 static bool window_cut_free(const struct splice *x, uint32_t i) {
   struct kref anchor;
-  if (x->win.rel[i] == REL_SAME) return false;
+  if (x->win.rel[i] == REMIX_SAME) return false;
   if (window_anchor_known(x, i, &anchor)) return true;
   const struct piece *const p = window_piece(&x->win, i);
   return key_ready(x, p->seg, piece_at(p, i));
@@ -541,7 +541,7 @@ static void window_add(struct window *win, uint32_t seg, uint32_t at) {
 static void window_put(struct splice *x, uint8_t sel, uint8_t tag, uint32_t rel) {
   struct window *const win = &x->win;
   const uint32_t i = win->nr++;
-  win->sel[i] = (uint8_t)((sel & ~REMIX_OLD) | (rel == REL_SAME ? REMIX_OLD : 0));
+  win->sel[i] = (uint8_t)((sel & ~REMIX_OLD) | (rel == REMIX_SAME ? REMIX_OLD : 0));
   win->tag[i] = tag;
   win->rel[i] = rel;
 }
@@ -572,7 +572,7 @@ static enum remixdb_status pass_one(struct splice *x, uint32_t i) {
     x->pending = rel;
     return REMIXDB_OK;
   }
-  x->pending = REL_SAME;
+  x->pending = REMIX_SAME;
   if (unlikely(!x->any)) rel = 0;
   if (unlikely(!rel_exact(rel) && x->after_fresh)) {
     const enum remixdb_status s = rel_after_fresh(x, i, &rel);
@@ -621,7 +621,7 @@ static bool leaves(const struct splice *x, uint32_t seg) {
   if (!x->dropping) return false;
   const uint8_t *const p = old_seg(x, seg);
   bool all = true;
-  for (uint32_t i = 0; i < p[x->lay.head]; i++) all &= x->in->keep >> (p[x->lay.sel + i] & REMIX_RUN) & 1;
+  for (uint32_t i = 0; i < remix_seg_nr(&x->lay, p); i++) all &= x->in->keep >> (p[x->lay.sel + i] & REMIX_RUN) & 1;
   return !all;
 }
 
@@ -636,7 +636,7 @@ static enum remixdb_status open_seg(struct splice *x, uint32_t seg) {
   const uint32_t base = w->base << 4;
   for (uint32_t i = 0; i < REMIX_SEG; i++) {
     const uint32_t d = load16le(w->dbits + 2 * i);
-    x->rel[i] = d == REMIX_BIT_SAME ? REL_SAME : base + d;
+    x->rel[i] = d == BLIND_SAME ? REMIX_SAME : base + d;
   }
   x->rel[0] = 0;
   x->floor = 0;
@@ -666,7 +666,7 @@ static enum remixdb_status copy_segs(struct splice *x, uint32_t to) {
   struct kref anchor = remix_anchor(old, from);
   // what was left out before it may have been what it differed from last
   if (from > 0 && rel_byte(x->pending) < anchor.len) anchor.len = rel_byte(x->pending) + 1;
-  x->pending = REL_SAME;
+  x->pending = REMIX_SAME;
   const uint64_t before = x->w->nr_entries;
   const enum remixdb_status s = remix_write_copy(x->w, old, from, to, x->in->run_map, anchor);
   if (s != REMIXDB_OK) return s;
@@ -711,7 +711,7 @@ static enum remixdb_status go_to(struct splice *x, uint32_t seg) {
   if (s == REMIXDB_OK) s = window_trim(x);
   x->win.absorbed = 0;
   if (s == REMIXDB_OK) s = open_seg(x, seg);
-  if (s != REMIXDB_OK || !x->in->dense || x->win.nr == 0 || x->after_fresh || x->pending != REL_SAME ||
+  if (s != REMIXDB_OK || !x->in->dense || x->win.nr == 0 || x->after_fresh || x->pending != REMIX_SAME ||
       rel_exact(x->rel[0]))
     return s;
   // The two segments become one: the key before is read while it is near.
@@ -747,7 +747,7 @@ static enum remixdb_status place_far(struct splice *x, struct kref key, struct p
   if (lo < x->here.nr) {
     const struct kref old = far_key(&x->far, lo);
     const uint32_t lcp = kv_lcp_from(old, key, 0);
-    out->behind = kv_eq(old, key) ? REL_SAME : rel_bit(lcp, key_byte(key, lcp), key_byte(old, lcp));
+    out->behind = kv_eq(old, key) ? REMIX_SAME : rel_bit(lcp, key_byte(key, lcp), key_byte(old, lcp));
   }
   if (lo > 0) {
     const struct kref old = far_key(&x->far, lo - 1);
@@ -798,9 +798,9 @@ static enum remixdb_status place_blind(struct splice *x, struct kref key, uint32
     return s;
   }
   const bool equal = a < 0 && b < 0;
-  const uint32_t bit = equal ? REL_SAME : rel_bit(lcp, b, a), at = equal ? cand : place_of(w, cand, bit, false);
+  const uint32_t bit = equal ? REMIX_SAME : rel_bit(lcp, b, a), at = equal ? cand : place_of(w, cand, bit, false);
   *out = (struct place){.at = at, .before = x->rel[at], .behind = bit};
-  return unlikely(out->before == REL_SAME) ? bad_order(x->in->old->runs[old_run(x, w->seg, at)]) : REMIXDB_OK;
+  return unlikely(out->before == REMIX_SAME) ? bad_order(x->in->old->runs[old_run(x, w->seg, at)]) : REMIXDB_OK;
 }
 
 // Where a key belongs of which it is known at which bit it differs from the new key before it, which is right before
@@ -841,7 +841,7 @@ static enum remixdb_status put_fresh(struct splice *x, const struct batch_key *k
   x->any = true;
   x->after_fresh = true;
   x->entered = true;
-  x->pending = REL_SAME;
+  x->pending = REMIX_SAME;
   x->last_fresh = key;
   return s;
 }
@@ -969,7 +969,7 @@ enum remixdb_status remix_splice(struct remix_splice *in) {
   if (!x) return REMIXDB_NOMEM;
   x->in = in;
   x->w = in->write;
-  x->pending = REL_SAME;
+  x->pending = REMIX_SAME;
   x->lay = remix_layout(old->nr_runs, old->tags);
   x->segs = remix_segs(old);
   if (old->nr_segs > 2) x->common = kv_lcp_from(remix_anchor(old, 1), remix_anchor(old, old->nr_segs - 1), 0);

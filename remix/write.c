@@ -3,9 +3,10 @@
 
 #include <assert.h>
 
+#include "base/blind.h"
 #include "remix/pack.h"
 
-_Static_assert(REMIX_BIT_FAR + 1 == REMIX_BIT_SAME, "one is made of the other");
+_Static_assert(BLIND_FAR + 1 == BLIND_SAME, "one is made of the other");
 
 enum remixdb_status remix_bytes_reserve(struct remix_bytes *a, size_t more) {
   if (likely(more <= a->cap - a->len)) return REMIXDB_OK;
@@ -101,25 +102,25 @@ enum remixdb_status remix_write_segment(struct remix_write *w, const struct remi
   uint16_t stored[REMIX_SEG];
   memset(bits, 0xFF, sizeof(bits));
   memcpy(bits + 1, e->dbit + 1, (nr - 1) * sizeof(bits[0]));
-  const int32_t same = (int32_t)(REMIX_WRITE_SAME & INT32_MAX);  // the greatest
+  const int32_t same = (int32_t)(REMIX_SAME & INT32_MAX);  // the greatest
   int32_t least = same, far = 0;
   for (uint32_t i = 0; i < REMIX_SEG; i++) {
     bits[i] &= INT32_MAX;
     least = bits[i] < least ? bits[i] : least;
   }
   const int32_t base = least == same ? 0 : least >> 4;
-  const int32_t end = base * 16 + (int32_t)((REMIX_BYTE_MAX + 1) << 4);
+  const int32_t end = base * 16 + (int32_t)((BLIND_BYTE_MAX + 1) << 4);
   for (uint32_t i = 0; i < REMIX_SEG; i++) {
     const int32_t over = bits[i] >= end, none = bits[i] == same;
     far |= over & ~none;
-    stored[i] = (uint16_t)(over ? (int32_t)REMIX_BIT_FAR + none : bits[i] - base * 16);
+    stored[i] = (uint16_t)(over ? (int32_t)BLIND_FAR + none : bits[i] - base * 16);
   }
   memcpy(p + l->dbits + 2, stored + 1, (nr - 1) * sizeof(stored[0]));
   if (w->tags) memcpy(p, e->tag, nr);
   memcpy(p + l->sel, e->sel, nr);
-  p[l->head] = (uint8_t)nr;
-  p[l->head + 1] = far ? REMIX_SEG_FAR : 0;
-  store16le(p + l->head + 2, (uint32_t)base);
+  p[l->head + REMIX_SEG_NR] = (uint8_t)nr;
+  p[l->head + REMIX_SEG_FLAGS] = far ? REMIX_SEG_FAR : 0;
+  store16le(p + l->head + REMIX_SEG_BASE, (uint32_t)base);
   memcpy(p + l->offs, w->pos, 4 * w->nr_runs);
   uint8_t count[REMIX_RUNS_MAX] = {0};
   for (uint32_t i = 0; i < nr; i++) count[e->sel[i] & REMIX_RUN]++;
@@ -139,11 +140,12 @@ static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, 
   w->nr_segs++;
   if (w->tags) memcpy(p, q, REMIX_SEG);
   memcpy(p + l->sel, q + k->sel, REMIX_SEG);
-  memcpy(p + l->head, q + k->head, 4);
+  memcpy(p + l->head, q + k->head, REMIX_SEG_HEAD);
   memcpy(p + l->dbits, q + k->dbits, 2 * REMIX_SEG);
   memset(p + l->dbits + 2 * REMIX_SEG, 0, l->stride - l->dbits - 2 * REMIX_SEG);
-  w->nr_keys += write_count_keys(p + l->sel, p[l->head]);
-  w->nr_entries += p[l->head];
+  const uint32_t nr = remix_seg_nr(l, p);
+  w->nr_keys += write_count_keys(p + l->sel, nr);
+  w->nr_entries += nr;
   return p;
 }
 
@@ -172,7 +174,7 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
     s = write_anchor(w, seg == from ? anchor : remix_anchor(x, seg));
     if (s != REMIXDB_OK) return s;
     uint8_t *const p = write_same(w, &k, q);
-    const uint32_t nr = p[l->head];
+    const uint32_t nr = remix_seg_nr(l, p);
     if (renamed)
       for (uint32_t i = 0; i < nr; i++)
         p[l->sel + i] = (uint8_t)((p[l->sel + i] & ~REMIX_RUN) | run_map[p[l->sel + i] & REMIX_RUN]);
@@ -181,8 +183,7 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
   // the kept runs stand where the view's next segment has them
   for (uint32_t r = 0; r < x->nr_runs; r++) {
     if (run_map[r] >= w->nr_runs) continue;
-    w->pos[run_map[r]] = to < x->nr_segs ? load32le(segs + (size_t)to * k.stride + k.offs + 4 * r)
-                                         : sst_end(x->runs[r]);
+    w->pos[run_map[r]] = to < x->nr_segs ? remix_seg_off(&k, segs + (size_t)to * k.stride, r) : sst_end(x->runs[r]);
   }
   return REMIXDB_OK;
 }
@@ -208,7 +209,7 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
     if ((s = write_anchor(w, remix_anchor(x, seg))) != REMIXDB_OK) break;
     uint8_t *const p = write_same(w, &k, q), *const sel = p + l->sel;
     write_offs(w, p, x, &k, q, run_map);
-    const uint32_t nr = p[l->head];
+    const uint32_t nr = remix_seg_nr(l, p);
     for (uint32_t at = 0;;) {
       const uint32_t end = left < nr - at ? at + (uint32_t)left : nr;  // so far it is that table
       for (uint32_t i = at; i < end; i++) sel[i] = (uint8_t)((sel[i] & ~REMIX_RUN) | names[sel[i] & REMIX_RUN]);
@@ -238,32 +239,32 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
 static enum remixdb_status write_head(struct remix_write *w) {
   uint8_t word[4];
   store32le(word, (uint32_t)w->anchors.len);
-  enum remixdb_status s = remix_bytes_put(&w->anchor_offs, word, 4);
+  enum remixdb_status s = remix_bytes_put(&w->anchor_offs, word, sizeof(word));
   const uint64_t offs = w->image.len, anchors = offs + w->anchor_offs.len;
-  if (s == REMIXDB_OK) s = remix_bytes_reserve(&w->image, w->anchor_offs.len + w->anchors.len + 8);
+  if (s == REMIXDB_OK) s = remix_bytes_reserve(&w->image, w->anchor_offs.len + w->anchors.len + REMIX_SUM);
   if (s == REMIXDB_OK) s = remix_bytes_put(&w->image, w->anchor_offs.p, w->anchor_offs.len);
   if (s == REMIXDB_OK) s = remix_bytes_put(&w->image, w->anchors.p, w->anchors.len);
   if (s != REMIXDB_OK) return s;
 
   uint8_t *const p = w->image.p;
-  memcpy(p, REMIX_MAGIC, 8);
-  store32le(p + 8, REMIX_FORMAT);
-  store32le(p + 12, w->tags ? REMIX_FLAG_TAGS : 0);
-  store64le(p + 16, w->ctx->store_id);
-  store64le(p + 24, w->number);
-  store64le(p + 32, w->image.len + 8);
-  store32le(p + 40, w->nr_runs);
-  store32le(p + 44, w->nr_segs);
-  store64le(p + 48, w->nr_entries);
-  store64le(p + 56, w->nr_keys);
-  store32le(p + 64, w->lay.stride);
-  store64le(p + 72, remix_segs_off(w->nr_runs));
-  store64le(p + 80, offs);
-  store64le(p + 88, anchors);
-  store64le(p + 96, w->anchors.len);
-  for (uint32_t r = 0; r < w->nr_runs; r++) store64le(p + REMIX_HEAD + 8 * r, w->runs[r]->number);
+  memcpy(p + REMIX_HEAD_MAGIC, REMIX_MAGIC, 8);
+  store32le(p + REMIX_HEAD_FORMAT, REMIX_FORMAT);
+  store32le(p + REMIX_HEAD_FLAGS, w->tags ? REMIX_FLAG_TAGS : 0);
+  store64le(p + REMIX_HEAD_STORE_ID, w->ctx->store_id);
+  store64le(p + REMIX_HEAD_NUMBER, w->number);
+  store64le(p + REMIX_HEAD_SIZE, w->image.len + REMIX_SUM);
+  store32le(p + REMIX_HEAD_RUNS, w->nr_runs);
+  store32le(p + REMIX_HEAD_SEGS, w->nr_segs);
+  store64le(p + REMIX_HEAD_ENTRIES, w->nr_entries);
+  store64le(p + REMIX_HEAD_KEYS, w->nr_keys);
+  store32le(p + REMIX_HEAD_STRIDE, w->lay.stride);
+  store64le(p + REMIX_HEAD_SEGS_AT, remix_segs_off(w->nr_runs));
+  store64le(p + REMIX_HEAD_OFFS_AT, offs);
+  store64le(p + REMIX_HEAD_ANCHORS_AT, anchors);
+  store64le(p + REMIX_HEAD_ANCHORS_LEN, w->anchors.len);
+  for (uint32_t r = 0; r < w->nr_runs; r++) store64le(p + REMIX_HEAD_TABLES + 8 * r, w->runs[r]->number);
   store64le(p + w->image.len, 0);
-  w->image.len += 8;
+  w->image.len += REMIX_SUM;
   return REMIXDB_OK;
 }
 

@@ -8,14 +8,12 @@
 
 #include "remix/remix.h"
 
-#define REMIX_WRITE_SAME UINT32_MAX  // the key of the entry before
-
 // Entries of a segment as the caller has them: arrays of the same length, of which a part becomes a segment.
 struct remix_entries {
   const uint8_t *sel;  // REMIX_ selector, with the runs of the new view
   const uint8_t *tag;  // not looked at without tags
   const uint32_t
-      *dbit;  // absolute discriminating bit (byte << 4 | b), or REMIX_WRITE_SAME; that of the first is not looked at
+      *dbit;  // absolute discriminating bit (byte << 4 | b), or REMIX_SAME; that of the first is not looked at
 };
 
 struct remix_bytes {

@@ -7,6 +7,7 @@
 //
 // Input: which good file, flags (bit 0: the checksum is right, 1: through the cache, 2: the rest of the input is the
 // file, 3: it is built upon, 4: it is compacted), how many calls, the calls, then changes (fuzz.h).
+#include "base/blind.h"
 #include "compact/compact.h"
 #include "tests/fuzz/fuzz.h"
 #include "remix/build.h"
@@ -183,7 +184,7 @@ static void change_segment(struct fuzz_in *in, const struct super *v, uint8_t *p
   uint8_t *const sel = s + l.sel, *const dbits = s + l.dbits;
   if (op & 1 && i > 0) {
     const uint32_t d = j | fuzz_u8(in) << 5;
-    if (load16le(dbits + 2 * i) != REMIX_BIT_SAME) store16le(dbits + 2 * i, (d >> 3) << 4 | (d & 7));
+    if (load16le(dbits + 2 * i) != BLIND_SAME) store16le(dbits + 2 * i, (d >> 3) << 4 | (d & 7));
     return;
   }
   const uint8_t a = sel[i], b = sel[j], keep_mask = op & 2 ? REMIX_OLD : 0;

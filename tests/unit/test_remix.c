@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/blind.h"
 #include "tests/lib/check.h"
 
 #include "tests/lib/place.h"
@@ -232,11 +233,11 @@ static uint8_t *slow_image(const struct tables *t, bool tags, uint64_t number, s
       keys += !e[i].old && !e[i].tomb;
       taken[e[i].run]++;
       if (i == from) continue;
-      uint32_t d = REMIX_BIT_SAME;
+      uint32_t d = BLIND_SAME;
       if (!e[i].old) {
         d = slow_dbit(t->k.keys[e[i - 1].key], k);
         if ((d >> 4) - base > 4094) {
-          d = REMIX_BIT_FAR;
+          d = BLIND_FAR;
           s[l.head + 1] = REMIX_SEG_FAR;
         } else {
           d -= base << 4;

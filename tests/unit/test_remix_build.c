@@ -2,6 +2,7 @@
 //
 // Building a REMIX, in all ways: every field of every segment against what follows from the keys, and what was read and
 // compared to make it.
+#include "base/blind.h"
 #include "tests/lib/check.h"
 #include "tests/lib/place.h"
 
@@ -225,9 +226,9 @@ static void check_view(const struct world *t) {
       } else {
         const uint32_t d = load16le(s + l.dbits + 2 * at);
         if (old) {
-          assert_int_equal(d, REMIX_BIT_SAME);
-        } else if (d == REMIX_BIT_FAR) {
-          assert_true((bit >> 4) - base > REMIX_BYTE_MAX);
+          assert_int_equal(d, BLIND_SAME);
+        } else if (d == BLIND_FAR) {
+          assert_true((bit >> 4) - base > BLIND_BYTE_MAX);
           far++;
         } else {
           if (d + (base << 4) != bit)
@@ -242,7 +243,7 @@ static void check_view(const struct world *t) {
         uint32_t least = UINT32_MAX;
         for (uint32_t e = 1; e < at; e++) {
           const uint32_t d = load16le(s + l.dbits + 2 * e);
-          if (d < REMIX_BIT_FAR && d >> 4 < least) least = d >> 4;
+          if (d < BLIND_FAR && d >> 4 < least) least = d >> 4;
         }
         assert_true(least == 0 || least == UINT32_MAX);  // the base is the least byte there is
         if (least == UINT32_MAX) assert_int_equal(base, 0);
