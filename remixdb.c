@@ -8,7 +8,7 @@
 #include "admin/repair.h"
 #include "admin/verify.h"
 #include "xdb.h"
-#include "store/round.h"
+#include "store/flush.h"
 #include "store/snapshot.h"
 #include "admin/stats.h"
 #include "store/syncer.h"

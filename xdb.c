@@ -10,7 +10,8 @@
 #include "store/pace.h"
 #include "store/replay.h"
 #include "store/reserve.h"
-#include "store/round.h"
+#include "store/scan_merge.h"
+#include "store/flush.h"
 #include "store/syncer.h"
 #include "view/multiget.h"
 
@@ -226,7 +227,7 @@ static enum remixdb_status check_writable(const struct xdb_ref *r) {
 // The memtable was full, for a batch of so many bytes or for one record (0).
 static enum remixdb_status wait_for_room(struct xdb *x, size_t batch) {
   const uint64_t began = time_ns();
-  const enum remixdb_status s = xdb_round_room(x, XDB_ROUND_FULL, batch);
+  const enum remixdb_status s = xdb_wait_room(x, XDB_FREEZE_FULL, batch);
   if (s == REMIXDB_OK) xdb_pace_stalled(x, time_ns() - began);
   return s;
 }
@@ -593,7 +594,7 @@ static enum remixdb_status start_threads(struct xdb *x) {
   const uint32_t processors = thread_cores(NULL, 0), others = processors > 1 ? processors - 1 : 1;
   x->compact.scan_merge_parts = nr > others ? others : nr > 0 ? nr : 1;
   if (nr) {  // without, what a call does would depend on what the cache holds
-    x->watch = (struct remix_watch){xdb_round_scan_debt, x};
+    x->watch = (struct remix_watch){scan_merge_ask, x};
     x->compact.watch = &x->watch;
   }
   return xdb_sync_start(x);
@@ -782,7 +783,7 @@ static void clean_up(struct xdb *x, const struct opening *o) {
 // same.
 static enum remixdb_status shorten_log(struct xdb *x) {
   if (x->opts.read_only || x->recovery.nr_segments <= REPLAY_SEGMENTS_MAX) return REMIXDB_OK;
-  const enum remixdb_status s = xdb_round_room(x, XDB_ROUND_ANY, 0);
+  const enum remixdb_status s = xdb_wait_room(x, XDB_FREEZE_ANY, 0);
   if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) return s;
   xdb_say(x, "the log could not be shortened: %s", err_msg());
   return REMIXDB_OK;
@@ -836,7 +837,7 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
 enum remixdb_status xdb_close(struct xdb *x) {
   if (x->workers) {
     // a round that runs, or was asked for, is finished: the next opening has that much less to replay
-    xdb_round_last(x);
+    scan_merge_stop(x);
     const enum remixdb_status idle = xdb_wait_idle(x);  // and what was left for workers to destroy is gone
     (void)idle;                                         // what could not be compacted is in the log
     if (!x->leave_log) xdb_flush_last(x);

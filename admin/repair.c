@@ -9,7 +9,7 @@
 #include "admin/repair_state.h"
 #include "base/dirlock.h"
 #include "admin/witness.h"
-#include "store/round.h"
+#include "store/flush.h"
 #include "store/syncer.h"
 
 #define MEMTABLE_MB 64u

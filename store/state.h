@@ -38,7 +38,7 @@ struct rounds {
   uint64_t nr_installed;    // of these, memtables that are in tables
   bool flushing;            // the round of the frozen memtable hands nothing back
   uint32_t nr_flushers;  // threads that wait to freeze the active memtable: writers with a full one let them go first
-  enum { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // the work of the round that runs
+  enum xdb_at { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // the work of the round that runs
   struct xdb_whole *whole;  // the next round takes this work with it; NULL: none is asked for
 };
 

@@ -16,7 +16,7 @@ enum remixdb_status xdb_sync(struct xdb_ref *r) {
   return s;
 }
 
-// With sync_lock held, which is let go meanwhile. False: it is time to stop, or (when `rest`) something was written.
+// With the lock held, which is let go meanwhile. False: it is time to stop, or (when `rest`) something was written.
 static bool sync_wait(struct xdb *x, uint64_t ns, bool rest) {
   const uint64_t until = time_ns() + ns;
   for (;;) {
@@ -27,7 +27,7 @@ static bool sync_wait(struct xdb *x, uint64_t ns, bool rest) {
   }
 }
 
-// wal_sync or wal_mark, with sync_lock let go meanwhile. Whether it is to be tried again.
+// wal_sync or wal_mark, with the lock let go meanwhile. Whether it is to be tried again.
 static bool sync_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
   pthread_mutex_unlock(&x->syncer.lock);
   const enum remixdb_status s = fn(x->wal);

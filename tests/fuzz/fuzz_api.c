@@ -18,7 +18,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "admin/verify.h"
 #include "xdb.h"
-#include "store/round.h"
+#include "store/flush.h"
 #include "store/snapshot.h"
 #include "store/syncer.h"
 

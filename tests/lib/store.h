@@ -24,7 +24,7 @@
 
 #include "tests/lib/slow.h"
 #include "xdb.h"
-#include "store/round.h"
+#include "store/flush.h"
 
 static char dir[512];  // of the test
 

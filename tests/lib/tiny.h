@@ -18,7 +18,7 @@
 
 #include "tests/lib/simdisk.h"
 #include "xdb.h"
-#include "store/round.h"
+#include "store/flush.h"
 #include "store/syncer.h"
 
 #define TINY_DIR "/tiny"

@@ -36,7 +36,7 @@
 #include "tests/lib/slow.h"
 #include "admin/verify.h"
 #include "xdb.h"
-#include "store/round.h"
+#include "store/flush.h"
 #include "store/syncer.h"
 
 #define DIR_NAME "/store"

@@ -12,7 +12,7 @@
 #include "tests/lib/check.h"
 
 #include "xdb.h"
-#include "store/round.h"
+#include "store/flush.h"
 #include "admin/stats.h"
 #include "tests/lib/paths.h"
 

@@ -18,7 +18,7 @@
 #include "admin/repair.h"
 #include "admin/verify.h"
 #include "xdb.h"
-#include "store/round.h"
+#include "store/flush.h"
 #include "admin/stats.h"
 #include "store/syncer.h"
 #include "tests/lib/both.h"

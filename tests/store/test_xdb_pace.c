@@ -8,7 +8,7 @@
 #include "log/state.h"
 #include "store/pace.h"
 #include "store/ref.h"
-#include "store/round.h"
+#include "store/flush.h"
 #include "xdb.h"
 
 #define SECOND 1000000000ull

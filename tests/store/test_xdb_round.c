@@ -18,6 +18,7 @@
 #include "store/snapshot.h"
 #include "store/idle.h"
 #include "store/syncer.h"
+#include "store/scan_merge.h"
 
 #define WRITERS 4u
 #define MEMTABLE (64u << 10)
@@ -205,7 +206,7 @@ static void test_room_is_there(void **state) {
   uint64_t i = fill(r, 0);
   put(r, i++);
   wait_held(1);
-  OK(xdb_round_room(x, XDB_ROUND_FULL, 0));  // another one has frozen it
+  OK(xdb_wait_room(x, XDB_FREEZE_FULL, 0));  // another one has frozen it
   assert_int_equal(frozen(), 1);
   put(r, i);
   xdb_unref(r);
@@ -975,7 +976,7 @@ static void test_nearly_full(void **state) {
   time_sleep_ns(20000000);  // for a round to begin that should not
   CHECK(runs(r) == before && stat_of(x, "scan_merges") == 0);
   limit(ROOM);
-  OK(xdb_round_room(x, XDB_ROUND_ANY, 0));
+  OK(xdb_wait_room(x, XDB_FREEZE_ANY, 0));
   idle();
   CHECK(stat_of(x, "abort") == 1);  // so that the partition is the one that scans have paid for
   CHECK(stat_of(x, "scan_merges") == 1 && runs(r) < before);
@@ -1085,7 +1086,7 @@ static void test_obsolete(void **state) {
   write_key(r, 1, false);
   OK(xdb_flush(x));
   idle();
-  xdb_round_last(x);  // what is asked for now stays to be seen
+  scan_merge_stop(x);  // what is asked for now stays to be seen
   remix_add_debt(obsolete, UINT32_MAX);
   CHECK(compact_scan_debt_paid(obsolete));
   CHECK(!atomic_load(&x->scan_merges.due));

@@ -11,7 +11,7 @@
 #include "tests/lib/simdisk.h"
 #include "store/below.h"
 #include "xdb.h"
-#include "store/round.h"
+#include "store/flush.h"
 
 #include <ftw.h>
 #include <time.h>

@@ -17,7 +17,7 @@
 
 #include "tests/lib/slow.h"
 #include "xdb.h"
-#include "store/round.h"
+#include "store/flush.h"
 #include "log/state.h"
 #include "admin/stats.h"
 #include "tests/lib/paths.h"

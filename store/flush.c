@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/flush.h"
+
+#include <assert.h>
+
+#include "store/idle.h"
+#include "store/install.h"
+#include "store/reserve.h"
+
+#define REPORT_NS 50000000ull       // between two reports of a call that waits for a round
+#define RETRY_NS 1000000000ull      // between two tries of a round that failed for want of space or memory
+#define WHOLE_MOST_MIN (64u << 10)  // a compaction of the whole that cannot write so many bytes at once gives up
+#define WHOLE_PASSES 16u            // the most passes over partitions that the disk had no room for
+
+// ---- waiting for rounds
+
+// A call that waits for rounds and reports its progress.
+struct waiter {
+  struct xdb *x;
+  struct progress progress;
+  const char *what;
+  uint64_t total;           // bytes; 0: not known yet
+  uint64_t base;            // done by earlier rounds
+  uint64_t done;            // the last report: it never goes back
+  uint64_t told_ns;         // when that was
+  bool own;                 // it waits for its own round; else for its turn to freeze (rounds.nr_flushers)
+  struct xdb_whole *whole;  // the work that it gives to its round; NULL: none
+};
+
+// Finds out how far the call has come. `done` stays below `total`: the end has a report of its own. xdb.lock is held.
+static void waiter_look(struct waiter *w) {
+  const struct compact *c = &w->x->compact;
+  if (!w->own) return;
+  const uint64_t done = w->base + (atomic_load_explicit(&c->progress, memory_order_relaxed) << COMPACT_PROGRESS_SHIFT);
+  if (!w->whole) w->total = atomic_load_explicit(&c->work, memory_order_relaxed) << COMPACT_PROGRESS_SHIFT;
+  const uint64_t most = w->total ? w->total - 1 : 0;
+  if (done > w->done) w->done = done < most ? done : most;
+}
+
+// Waits for something to change. Lets xdb.lock, which is held, go meanwhile, and while the progress function runs. Then
+// the call does not count as a flusher, so that no writer waits for that function. REMIXDB_ABORTED.
+static enum remixdb_status waiter_wait(struct waiter *w) {
+  struct xdb *const x = w->x;
+  assert(xdb_lock_is_mine(x));
+  if (!w->progress.fn) {
+    xdb_lock_wait(x, RETRY_NS);
+    return REMIXDB_OK;
+  }
+  xdb_lock_wait(x, REPORT_NS);
+  if (time_ns() - w->told_ns < REPORT_NS) return REMIXDB_OK;
+  waiter_look(w);
+  if (!w->own && --x->rounds.nr_flushers == 0) pthread_cond_broadcast(&x->changed);
+  xdb_unlock(x);
+  const enum remixdb_status s = progress_report(&w->progress, w->what, w->done, w->total);
+  w->told_ns = time_ns();
+  xdb_lock(x);
+  x->rounds.nr_flushers += !w->own;
+  return s;
+}
+
+// Waits for something to change while a memtable is frozen; w: for this call, or NULL. Asks again for a round that
+// failed. Lets xdb.lock, which is held, go meanwhile. Returns a failure when the round will not end soon.
+static enum remixdb_status wait_on(struct xdb *x, struct waiter *w) {
+  assert(xdb_lock_is_mine(x));
+  const enum remixdb_status s = xdb_failure(x);
+  if (s != REMIXDB_OK) return s;
+  if (x->rounds.error.status == REMIXDB_OK) {
+    if (w) return waiter_wait(w);
+    xdb_lock_wait(x, RETRY_NS);
+    return REMIXDB_OK;
+  }
+  if (time_ns() - x->rounds.failed_ns < RETRY_NS) return err_raise(&x->rounds.error);
+  x->rounds.error.status = REMIXDB_OK;
+  xdb_unlock(x);
+  workers_kick(x->workers);
+  xdb_lock(x);
+  return REMIXDB_OK;
+}
+
+// Waits until no memtable is frozen. Lets xdb.lock, which is held, go meanwhile.
+static enum remixdb_status wait_for_round(struct xdb *x, struct waiter *w) {
+  enum remixdb_status s = REMIXDB_OK;
+  while (s == REMIXDB_OK && atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed)) s = wait_on(x, w);
+  return s;
+}
+
+enum remixdb_status xdb_wait_idle(struct xdb *x) {
+  if (x->opts.read_only) return REMIXDB_OK;
+  xdb_lock(x);
+  const enum remixdb_status s = wait_for_round(x, NULL);
+  while (x->rounds.at != XDB_AT_REST) xdb_lock_wait(x, RETRY_NS);
+  xdb_unlock(x);
+  idle_destroy_wait(x);
+  return s;
+}
+
+// ---- room for writers
+
+// xdb.lock is held.
+static bool freeze_due(struct xdb *x, enum xdb_freeze when, size_t batch) {
+  assert(xdb_lock_is_mine(x));
+  const struct memtable *m = xdb_super(x)->active;
+  return when == XDB_FREEZE_ANY || (when == XDB_FREEZE_USED ? wh_count(m->wh) != 0 : xdb_round_due(x, m, batch));
+}
+
+enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t batch) {
+  bool kick = false;
+  xdb_lock(x);
+  enum remixdb_status s = xdb_failure(x);
+  // Another writer may freeze the memtable first; the next one has room, and this call need not wait for a round. So
+  // may a flush, which goes first: writers would make it wait for one round after the other.
+  while (s == REMIXDB_OK && !kick && freeze_due(x, when, batch)) {
+    if (atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed) || x->rounds.nr_flushers) {
+      s = wait_on(x, NULL);
+    } else {
+      s = round_freeze(x);
+      kick = s == REMIXDB_OK;
+    }
+  }
+  xdb_unlock(x);
+  if (kick) workers_kick(x->workers);
+  return s;
+}
+
+// ---- flush
+
+// Waits until memtable number `nr` is in tables, or its round has failed. Lets xdb.lock, which is held, go meanwhile.
+// Afterwards w->whole is the caller's again. Only when the call is given up while a round works on it, it stays the
+// round's, and w->whole becomes NULL.
+static enum remixdb_status wait_installed(struct waiter *w, uint64_t nr) {
+  struct xdb *const x = w->x;
+  for (;;) {
+    if (!w->whole || !w->whole->taken || w->whole->done) {
+      if (x->rounds.nr_installed >= nr) return REMIXDB_OK;
+      const enum remixdb_status s = xdb_failure(x);
+      if (s != REMIXDB_OK) return s;
+      if (x->rounds.error.status != REMIXDB_OK) return err_raise(&x->rounds.error);
+    }
+    const enum remixdb_status s = waiter_wait(w);
+    if (s == REMIXDB_OK) continue;
+    if (w->whole && w->whole->taken && !w->whole->done) {
+      w->whole->abandoned = true;
+      w->whole = NULL;
+    }
+    return s;
+  }
+}
+
+// Freezes the active memtable, if it is still as `when` says. Lets xdb.lock, which is held, go while it waits. Returns
+// whether freezing was due; *s_out is then how it went, else how waiting went.
+static bool freeze_in_turn(struct waiter *w, enum xdb_freeze when, enum remixdb_status *s_out) {
+  struct xdb *const x = w->x;
+  for (;;) {
+    x->rounds.nr_flushers++;
+    if (x->rounds.error.status == REMIXDB_NOSPACE && reserve_there(x)) {
+      // The frozen memtable's round failed while no call waited for it. Now it may spend the reserved room.
+      x->rounds.flushing = true;
+      x->rounds.failed_ns = 0;
+    }
+    *s_out = wait_for_round(x, w);
+    x->rounds.nr_flushers--;
+    const bool due = *s_out == REMIXDB_OK && freeze_due(x, when, 0);
+    if (due) *s_out = round_freeze(x);
+    if (!due || *s_out != REMIXDB_NOSPACE) return due;
+    xdb_unlock(x);
+    const bool again = reserve_spend(x);
+    xdb_lock(x);
+    if (!again) return due;
+  }
+}
+
+// Freezes the active memtable, if it is as `when` says, and waits for its round, which hands nothing back and does the
+// work of w->whole.
+static enum remixdb_status flush_round(struct waiter *w, enum xdb_freeze when) {
+  struct xdb *const x = w->x;
+  if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
+  xdb_lock(x);
+  enum remixdb_status s = xdb_failure(x);
+  const bool due = s == REMIXDB_OK && freeze_in_turn(w, when, &s);
+  pthread_cond_broadcast(&x->changed);  // writers that let this call go first look again
+  if (due && s == REMIXDB_OK) {
+    const uint64_t nr = x->rounds.nr_frozen;
+    x->rounds.flushing = true;
+    x->rounds.whole = w->whole;
+    w->own = true;
+    xdb_unlock(x);
+    workers_kick(x->workers);
+    xdb_lock(x);
+    s = wait_installed(w, nr);
+    w->own = false;
+    if (x->rounds.whole == w->whole) x->rounds.whole = NULL;
+  }
+  xdb_unlock(x);
+  return s;
+}
+
+// The first report of a call.
+static enum remixdb_status waiter_begin(struct waiter *w) {
+  w->told_ns = time_ns();
+  return w->x->opts.read_only ? REMIXDB_OK : progress_report(&w->progress, w->what, 0, w->total);
+}
+
+// The last report of a call that has succeeded.
+static enum remixdb_status waiter_end(const struct waiter *w) {
+  const uint64_t total = w->total > w->done ? w->total : w->done + 1;
+  return progress_report(&w->progress, w->what, total, total);
+}
+
+enum remixdb_status xdb_flush_told(struct xdb *x, const struct progress *p) {
+  struct waiter w = {.x = x, .progress = *p, .what = "flush"};
+  enum remixdb_status s = waiter_begin(&w);
+  if (s == REMIXDB_OK) s = flush_round(&w, XDB_FREEZE_USED);
+  return s == REMIXDB_OK ? waiter_end(&w) : s;
+}
+
+enum remixdb_status xdb_flush(struct xdb *x) { return xdb_flush_told(x, &(struct progress){0}); }
+
+void xdb_flush_last(struct xdb *x) {
+  struct waiter w = {.x = x};
+  if (!wal_holds(x->wal) || flush_round(&w, XDB_FREEZE_ANY) == REMIXDB_OK) return;
+  xdb_say(x, "%s: some records stay in the log, because they could not be brought into tables: %s", x->dir, err_msg());
+}
+
+// ---- compaction of the whole store, a part in each round
+
+// About how many bytes a compaction of all will read.
+static uint64_t whole_bytes(struct xdb *x) {
+  xdb_lock(x);
+  const struct super *const super = xdb_super(x);
+  uint64_t bytes = wh_memory(super->active->wh);
+  for (uint32_t i = 0; i < super->version->nr_parts; i++) {
+    const struct part *const p = super->version->parts[i];
+    for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
+  }
+  xdb_unlock(x);
+  return bytes + 1;
+}
+
+// A round has brought the partitions before w->whole->work.to into their fewest tables: on to the next ones.
+static void whole_on(struct waiter *w) {
+  struct compact_whole *const work = &w->whole->work;
+  xdb_lock(w->x);
+  const struct version *const v = xdb_super(w->x)->version;
+  w->base = w->total / v->nr_parts * version_find(v, kref(work->to, work->to_len));
+  xdb_unlock(w->x);
+  compact_whole_on(work);
+}
+
+// The disk had no room for a round. Returns whether to try again with smaller partitions only; these then make room for
+// larger ones.
+static bool go_smaller(struct waiter *w) {
+  struct compact_whole *const work = w->whole ? &w->whole->work : NULL;  // NULL: the call is given up
+  if (!work || work->largest / 2 < WHOLE_MOST_MIN) return false;
+  work->most = work->largest / 2;
+  xdb_lock(w->x);
+  w->x->rounds.failed_ns = 0;  // the memtable's round tries again at once
+  xdb_unlock(w->x);
+  return true;
+}
+
+// One pass over all partitions. Sets *any_out when it has written something.
+static enum remixdb_status compact_pass(struct waiter *w, bool *any_out) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (bool end = false; s == REMIXDB_OK && !end;) {
+    w->whole->taken = w->whole->done = w->whole->installed = false;
+    w->whole->work.largest = 0;
+    s = flush_round(w, XDB_FREEZE_ANY);
+    if (s == REMIXDB_NOSPACE && go_smaller(w)) s = REMIXDB_OK;
+    if (s != REMIXDB_OK || !w->whole->installed) continue;  // the round with this work failed: once more
+    *any_out = *any_out || w->whole->work.largest;
+    end = w->whole->work.end;
+    if (end) break;
+    whole_on(w);
+    s = progress_report(&w->progress, w->what, w->done, w->total);
+  }
+  return s;
+}
+
+// Passes until no partition is left out for want of room, or a pass achieves nothing.
+static enum remixdb_status compact_passes(struct waiter *w) {
+  enum remixdb_status s = REMIXDB_OK;
+  bool any = true, left = true;
+  for (uint32_t pass = 0; s == REMIXDB_OK && left && any && pass < WHOLE_PASSES; pass++) {
+    any = w->whole->work.left = false;
+    w->whole->work.most = UINT64_MAX;
+    w->whole->work.from_len = 0;
+    s = compact_pass(w, &any);
+    left = w->whole && w->whole->work.left;
+  }
+  if (s == REMIXDB_OK && left)
+    s = err_set(REMIXDB_NOSPACE, "%s: No space left on device: some partitions could not be compacted", w->x->dir);
+  return s;
+}
+
+// Removes the log files that are kept for reuse, and replaces the active one, which has grown, by a new one.
+static enum remixdb_status shrink_log(struct xdb *x) {
+  struct waiter w = {.x = x};
+  enum remixdb_status s = wal_shed(x->wal);
+  if (s == REMIXDB_OK) s = flush_round(&w, XDB_FREEZE_ANY);
+  return s == REMIXDB_OK ? wal_shed(x->wal) : s;
+}
+
+enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p) {
+  struct waiter w = {.x = x, .progress = *p, .what = "compact", .whole = mem_calloc(1, sizeof(*w.whole))};
+  if (!w.whole) return REMIXDB_NOMEM;
+  // A round takes about as long as writing a few memtables: a writer waits for one round at most.
+  w.whole->work.budget = 4 * x->memtable_limit;
+  if (p->fn && !x->opts.read_only) w.total = whole_bytes(x);
+  enum remixdb_status s = waiter_begin(&w);
+  if (s == REMIXDB_OK) s = compact_passes(&w);
+  mem_free(w.whole);
+  if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
+  return s == REMIXDB_OK ? waiter_end(&w) : s;
+}
+
+enum remixdb_status xdb_compact(struct xdb *x) { return xdb_compact_told(x, &(struct progress){0}); }

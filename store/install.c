@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/install.h"
+
+#include <assert.h>
+
+#include "store/reserve.h"
+
+// ---- freezing
+
+struct switching {
+  struct xdb *x;
+  struct super *next;
+};
+
+// Under the log's lock: everything committed so far is in the old memtable and the old segment, everything after it in
+// the new ones.
+static void switch_super(void *arg, uint64_t gen) {
+  struct switching *s = arg;
+  s->next->active->gen = gen;
+  s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
+  atomic_store_explicit(&s->x->super, s->next, memory_order_release);
+}
+
+enum remixdb_status round_freeze(struct xdb *x) {
+  struct super *old = xdb_super(x);
+  assert(xdb_lock_is_mine(x) && !old->frozen);
+  struct memtable *fresh;
+  enum remixdb_status s = memtable_create(&x->memtables, &fresh);
+  if (s != REMIXDB_OK) return s;
+  struct switching sw = {x, super_create(fresh, old->active, old->version)};
+  memtable_unref(fresh);  // the super has its own reference now
+  if (!sw.next) return REMIXDB_NOMEM;
+  if ((s = wal_switch(x->wal, switch_super, &sw)) != REMIXDB_OK) {
+    super_unref(sw.next);
+    return s;
+  }
+  atomic_store_explicit(&x->pace.round_began_ns, time_ns(), memory_order_relaxed);
+  atomic_store_explicit(&x->compact.progress, 0, memory_order_relaxed);
+  atomic_store_explicit(&x->compact.work, 0, memory_order_relaxed);
+  atomic_store_explicit(&x->rounds.compacting, true, memory_order_release);
+  atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
+  x->rounds.error.status = REMIXDB_OK;
+  x->scan_merges.used = 0;  // that look was at the old memtable
+  x->rounds.nr_frozen++;
+  super_retire(&x->epoch, old);
+  return REMIXDB_OK;
+}
+
+// ---- installing, step by step
+
+// The super that comes next; *base_out: the version that it replaces. Only rounds replace versions, and no other round
+// runs, so *base_out stays the store's. NULL: REMIXDB_NOMEM.
+static struct super *prepare(struct xdb *x, struct version *next, bool had_frozen, struct version **base_out) {
+  xdb_lock(x);
+  const struct super *const old = xdb_super(x);
+  const struct version *const base = *base_out = old->version;
+  assert(!had_frozen || old->frozen);
+  struct super *const fresh = super_create(old->active, had_frozen ? NULL : old->frozen, next);
+  next->store_id = x->store_id;
+  next->number = base->number + 1;
+  next->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
+  next->log_gen = had_frozen ? old->active->gen : base->log_gen;
+  next->log_seq = had_frozen ? old->active->base_seq : base->log_seq;
+  xdb_unlock(x);
+  return fresh;
+}
+
+// Makes `next` durable: log and directory first, then CURRENT. *unknown_out: a crash now could leave either CURRENT.
+static enum remixdb_status make_durable(struct xdb *x, const struct version *next, bool had_frozen, bool *unknown_out) {
+  *unknown_out = false;
+  enum remixdb_status s = had_frozen ? wal_sync(x->wal) : REMIXDB_OK;
+  if (s == REMIXDB_OK) s = env_sync_dir(&x->home);
+  if (s != REMIXDB_OK) return s;
+  if ((s = dirlock_check(&x->dirlock, &x->home)) != REMIXDB_OK) {
+    *unknown_out = true;  // another process may have the store: touch none of its files
+    return s;
+  }
+  s = version_save(&x->ctx, next);
+  *unknown_out = s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM;
+  return s;
+}
+
+// The log's segments before this generation can be used again. Writers that wait for this round freeze the next
+// memtable at once: the file of its segment is ready before they wake. A failure here comes again, and is reported,
+// when the file is needed.
+static void recycle_log(struct xdb *x, uint64_t gen) {
+  if (wal_release(x->wal, gen) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
+  if (wal_prepare(x->wal) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
+  wal_ahead(x->wal);
+}
+
+// Replaces the super. *old_out: the one replaced, with the store's reference.
+static void publish(struct xdb *x, struct super *fresh, bool had_frozen, struct super **old_out, uint64_t *when_out) {
+  xdb_lock(x);
+  *old_out = xdb_super(x);
+  if (!had_frozen) super_follow(fresh, *old_out);
+  atomic_store_explicit(&x->super, fresh, memory_order_release);
+  *when_out = time_ns();
+  if (had_frozen) {
+    atomic_store_explicit(&x->rounds.compacting, false, memory_order_release);
+    x->rounds.flushing = false;
+    pthread_cond_broadcast(&x->changed);
+  }
+  xdb_unlock(x);
+}
+
+static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
+  struct version *base;
+  struct super *old, *const fresh = prepare(x, next, had_frozen, &base);
+  bool unknown = false;
+  const enum remixdb_status s = fresh ? make_durable(x, next, had_frozen, &unknown) : REMIXDB_NOMEM;
+  if (s != REMIXDB_OK) {
+    struct err_saved why;
+    err_save(&why, s);
+    err_cleanup_begin();
+    if (unknown) xdb_fail(x, &why);   // the files of both versions stay: the next opening decides
+    else compact_retire(next, base);  // nothing names the new files
+    super_unref(fresh);
+    err_cleanup_end();
+    return s;
+  }
+  if (had_frozen) recycle_log(x, next->log_gen);
+  publish(x, fresh, had_frozen, &old, when_out);
+  compact_retire(base, next);
+  reserve_measure(x, next, 0);
+  epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
+  super_unref(old);
+  epoch_reclaim(&x->epoch);
+  if (!had_frozen) return REMIXDB_OK;
+  // A flush that waits for the round waits for the room that it gives back, too.
+  xdb_lock(x);
+  x->rounds.nr_installed++;
+  pthread_cond_broadcast(&x->changed);
+  xdb_unlock(x);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
+  const enum remixdb_status s = install(x, next, had_frozen, when_out);
+  err_cleanup_begin();  // dropping the version may fail to remove files
+  version_unref(next);
+  err_cleanup_end();
+  return s;
+}

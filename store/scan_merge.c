@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/scan_merge.h"
+
+#include <assert.h>
+
+#include "store/install.h"
+
+#define ROOM 4u                 // a merge begins while at least 1/4 of the active memtable is free,
+#define AHEAD_NS 2000000000ull  // or while the memtable will not be full within this time.
+#define LOOK_NS 100000000ull    // Its growth is measured over at least this time. A longer time
+#define SPAN_NS 1000000000ull   // than this counts as this.
+#define CREEP 1024u             // Growth of 1/1024 of the limit does not count: readers that sort leaves cause it, too
+
+// Whether the active memtable, which has `used` bytes, is likely to stay active until a merge ends: it is not nearly
+// full, or it grows slowly. xdb.lock is held.
+static bool freeze_is_far(struct xdb *x, size_t used) {
+  const size_t limit = x->memtable_limit;
+  assert(xdb_lock_is_mine(x));
+  if (used <= limit - limit / ROOM) return true;
+  const uint64_t now = time_ns(), since = now - x->scan_merges.looked_ns;
+  if (used >= x->scan_merges.used) {
+    if (since < LOOK_NS) return false;
+    const size_t creep = limit / CREEP, left = used < limit ? limit - used : 0;
+    const double room = (double)(left > creep ? left : creep), span = (double)(since < SPAN_NS ? since : SPAN_NS);
+    if ((double)(used - x->scan_merges.used) * (double)AHEAD_NS <= room * span) return true;
+  }
+  x->scan_merges.used = used;
+  x->scan_merges.looked_ns = now;
+  atomic_store_explicit(&x->scan_merges.again_ns, now + LOOK_NS, memory_order_relaxed);
+  return false;
+}
+
+// Whether to begin a merge: one is due and nothing is more urgent. again: the last merge may have left more to do.
+// *base_out: the version to merge in, which only rounds replace.
+static bool begin(struct xdb *x, bool again, struct version **base_out) {
+  xdb_lock(x);
+  const struct super *v = xdb_super(x);
+  const bool wanted = again || x->scan_merges.put_off ||
+                      atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed);
+  const bool able = !x->scan_merges.ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  const bool begun = wanted && able && freeze_is_far(x, wh_memory(v->active->wh));
+  // A merge that is put off is asked for again by readers, as long as there is a reason. A merge that gives way to a
+  // frozen memtable stays due for that round.
+  atomic_store_explicit(&x->scan_merges.due, wanted && !able, memory_order_relaxed);
+  x->scan_merges.put_off = wanted && able && !begun;
+  if (begun) {
+    x->rounds.at = XDB_AT_SCANS;
+    atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
+    *base_out = v->version;
+  }
+  xdb_unlock(x);
+  return begun;
+}
+
+void scan_merge_run(struct xdb *x, struct worker *w) {
+  struct version *base, *next;
+  for (bool again = false; begin(x, again, &base);) {
+    const uint64_t began = time_ns();
+    uint64_t installed = began;
+    enum remixdb_status s = compact_scan_round(&x->compact, w, base, &next);
+    const bool any = s == REMIXDB_OK && next;
+    if (any) s = round_install(x, next, false, &installed);
+    if (s != REMIXDB_OK) xdb_say(x, "a scan merge failed: %s", err_msg());
+    else if (any) xdb_say(x, "scan merge: %.3f s", (double)(installed - began) * 1e-9);
+    again = any && s == REMIXDB_OK;
+  }
+}
+
+void scan_merge_ask(void *arg, struct remix *r) {
+  struct xdb *const x = arg;
+  // An obsolete REMIX may have readers, but no round can merge its runs.
+  if (atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed) ||
+      atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_scan_debt_paid(r))
+    return;
+  const uint64_t again = atomic_load_explicit(&x->scan_merges.again_ns, memory_order_relaxed);
+  if (again && time_ns() < again) return;
+  if (!atomic_exchange_explicit(&x->scan_merges.due, true, memory_order_relaxed)) workers_kick(x->workers);
+}
+
+void scan_merge_stop(struct xdb *x) {
+  xdb_lock(x);
+  x->scan_merges.ending = true;
+  atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
+  xdb_unlock(x);
+}
