@@ -40,41 +40,41 @@ static void wal_event_wake(struct wal_event *e) {
 
 struct wal_seg *wal_seg_create(const struct env_dir *dir, uint32_t nr) {
   const size_t len = strlen(dir->path) + sizeof("/wal-4294967295");
-  struct wal_seg *const s = mem_calloc(1, sizeof(*s) + len);
-  if (!s) return NULL;
-  s->fd = -1;
-  s->nr = nr;
-  (void)snprintf(s->path, len, "%s/wal-%u", dir->path, nr);
-  return s;
+  struct wal_seg *const seg = mem_calloc(1, sizeof(*seg) + len);
+  if (!seg) return NULL;
+  seg->fd = -1;
+  seg->nr = nr;
+  (void)snprintf(seg->path, len, "%s/wal-%u", dir->path, nr);
+  return seg;
 }
 
-void wal_seg_destroy(struct wal *w, struct wal_seg *s) {
-  if (!s) return;
-  env_close_quiet(w->env, s->fd);
-  mem_free(s);
+void wal_seg_destroy(struct wal *w, struct wal_seg *seg) {
+  if (!seg) return;
+  env_close_quiet(w->env, seg->fd);
+  mem_free(seg);
 }
 
-void wal_segs_destroy(struct wal *w, struct wal_seg *s) {
-  while (s) {
-    struct wal_seg *const next = s->next;
-    wal_seg_destroy(w, s);
-    s = next;
+void wal_segs_destroy(struct wal *w, struct wal_seg *seg) {
+  while (seg) {
+    struct wal_seg *const next = seg->next;
+    wal_seg_destroy(w, seg);
+    seg = next;
   }
 }
 
-void wal_pool_add(struct wal *w, struct wal_seg *s) {
+void wal_pool_add(struct wal *w, struct wal_seg *seg) {
   struct wal_seg **at = &w->spares;
   while (*at) at = &(*at)->next;
-  s->next = NULL;
-  *at = s;
+  seg->next = NULL;
+  *at = seg;
   atomic_fetch_add_explicit(&w->nr_pooled, 1, memory_order_relaxed);
 }
 
-void wal_foreign_add(struct wal *w, struct wal_seg *s) {
-  env_close_quiet(w->env, s->fd);
-  s->fd = -1;
-  s->next = w->foreign;
-  w->foreign = s;
+void wal_foreign_add(struct wal *w, struct wal_seg *seg) {
+  env_close_quiet(w->env, seg->fd);
+  seg->fd = -1;
+  seg->next = w->foreign;
+  w->foreign = seg;
 }
 
 bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr) {
@@ -86,21 +86,21 @@ bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr) {
 }
 
 static struct wal_seg *wal_pool_take(struct wal *w) {
-  struct wal_seg *const s = w->spares;
-  if (!s) return NULL;
-  w->spares = s->next;
-  s->next = NULL;
+  struct wal_seg *const seg = w->spares;
+  if (!seg) return NULL;
+  w->spares = seg->next;
+  seg->next = NULL;
   atomic_fetch_sub_explicit(&w->nr_pooled, 1, memory_order_relaxed);
-  return s;
+  return seg;
 }
 
 // The smallest number no file of the log has. Under admin, which whoever changes one of the lists holds too.
 static uint32_t wal_free_nr(const struct wal *w) {
   for (uint32_t nr = 0;; nr++) {
     bool used = w->next && w->next->nr == nr;
-    for (const struct wal_seg *s = w->segs; s && !used; s = s->next) used = s->nr == nr;
-    for (const struct wal_seg *s = w->spares; s && !used; s = s->next) used = s->nr == nr;
-    for (const struct wal_seg *s = w->foreign; s && !used; s = s->next) used = s->nr == nr;
+    for (const struct wal_seg *seg = w->segs; seg && !used; seg = seg->next) used = seg->nr == nr;
+    for (const struct wal_seg *seg = w->spares; seg && !used; seg = seg->next) used = seg->nr == nr;
+    for (const struct wal_seg *seg = w->foreign; seg && !used; seg = seg->next) used = seg->nr == nr;
     if (!used) return nr;
   }
 }
@@ -115,8 +115,8 @@ static uint64_t wal_step(const struct wal *w, uint64_t alloc) {
 
 // What is kept of its room for the last records: less than what has workers told that more is wanted, and than what the
 // limit leaves behind a full segment.
-static uint64_t wal_keep(const struct wal *w, const struct wal_seg *s) {
-  const uint64_t keep = wal_step(w, s->alloc) / WAL_KEEP_PART;
+static uint64_t wal_keep(const struct wal *w, const struct wal_seg *seg) {
+  const uint64_t keep = wal_step(w, seg->alloc) / WAL_KEEP_PART;
   return keep < WAL_KEEP_MAX ? keep : WAL_KEEP_MAX;
 }
 
@@ -127,8 +127,8 @@ static uint64_t wal_room(struct wal *w) {
   lib_lock(&w->lock);
   const uint64_t full = w->limit == UINT64_MAX ? 0 : atomic_load_explicit(&w->full_at, memory_order_relaxed) + last;
   if (w->active && w->active->alloc < full) room += full - w->active->alloc;
-  for (const struct wal_seg *s = w->segs; s; s = s->next) room += s->alloc;
-  for (const struct wal_seg *s = w->spares; s; s = s->next) room += s->alloc;
+  for (const struct wal_seg *seg = w->segs; seg; seg = seg->next) room += seg->alloc;
+  for (const struct wal_seg *seg = w->spares; seg; seg = seg->next) room += seg->alloc;
   lib_unlock(&w->lock);
   return room;
 }
@@ -141,7 +141,7 @@ static uint64_t wal_within(struct wal *w, uint64_t more) {
 
 void wal_bound(struct wal *w) {
   uint64_t others = 0;
-  for (const struct wal_seg *s = w->segs; s; s = s->next) others += s == w->active ? 0 : s->alloc;
+  for (const struct wal_seg *seg = w->segs; seg; seg = seg->next) others += seg == w->active ? 0 : seg->alloc;
   const uint64_t last = w->limit / WAL_FULL_PART, most = w->limit / 2 - last, left = w->limit - last - wal_step(w, 0);
   const uint64_t at = others + most <= left ? most : others < left ? left - others : 0;
   atomic_store_explicit(&w->older, w->segs != w->active, memory_order_relaxed);
@@ -161,76 +161,76 @@ bool wal_full(const struct wal *w, size_t more, bool last) {
   return bytes >= (last ? at + part : at) || (bytes > part && more > at - bytes);
 }
 
-// Room for the first step of s, and for `expected` bytes when there is so much, durable with its size so that later
+// Room for the first step of seg, and for `expected` bytes when there is so much, durable with its size so that later
 // syncs find nothing of that to do. Under admin.
-static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *s, uint64_t expected) {
+static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *seg, uint64_t expected) {
   const uint64_t first = wal_step(w, 0);
-  enum remixdb_status st = env_size(w->env, s->fd, s->path, &s->alloc);
-  if (st != REMIXDB_OK) return st;
+  enum remixdb_status s = env_size(w->env, seg->fd, seg->path, &seg->alloc);
+  if (s != REMIXDB_OK) return s;
   // the file is in none of the log's lists
-  uint64_t to = expected > s->alloc ? wal_within(w, expected) : s->alloc;
+  uint64_t to = expected > seg->alloc ? wal_within(w, expected) : seg->alloc;
   if (to < first) to = first;
-  if (s->alloc >= to) return REMIXDB_OK;
-  st = env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc);
-  if (st == REMIXDB_NOSPACE && to > first) {
+  if (seg->alloc >= to) return REMIXDB_OK;
+  s = env_allocate(w->env, seg->fd, seg->path, seg->alloc, to - seg->alloc);
+  if (s == REMIXDB_NOSPACE && to > first) {
     // what a failed allocation has taken all the same is not known; the room that was asked for is had without it
-    if (s->alloc >= first) return REMIXDB_OK;
+    if (seg->alloc >= first) return REMIXDB_OK;
     to = first;
-    st = env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc);
+    s = env_allocate(w->env, seg->fd, seg->path, seg->alloc, to - seg->alloc);
   }
   // with a page a segment can begin, and take some deletes
-  while (st == REMIXDB_NOSPACE && to > WAL_REST && to / 2 >= s->alloc) {
+  while (s == REMIXDB_NOSPACE && to > WAL_REST && to / 2 >= seg->alloc) {
     to /= 2;
-    st = to > s->alloc ? env_allocate(w->env, s->fd, s->path, s->alloc, to - s->alloc) : REMIXDB_OK;
+    s = to > seg->alloc ? env_allocate(w->env, seg->fd, seg->path, seg->alloc, to - seg->alloc) : REMIXDB_OK;
   }
-  if (st != REMIXDB_OK) return st;
-  s->alloc = to;
-  return env_sync_all(w->env, s->fd, s->path);
+  if (s != REMIXDB_OK) return s;
+  seg->alloc = to;
+  return env_sync_all(w->env, seg->fd, seg->path);
 }
 
 // Opens a file that is there for a new segment. *serves_out: it may be written over. Else it is not the log's any more:
 // what has come into its place is foreign, and one that has another name as well loses this one, so that the other's
 // content stays.
-static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *s, bool *serves_out) {
-  struct env_stat st;
+static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *seg, bool *serves_out) {
+  struct env_stat info;
   uint8_t head[WAL_HEAD];
   size_t nr = 0;
   *serves_out = false;
-  enum remixdb_status status = env_stat(w->dir, wal_seg_name(s), &st);
-  if (status == REMIXDB_OK && st.is_file) status = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE, &s->fd);
-  if (status == REMIXDB_OK && s->fd >= 0) status = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), 0, &nr);
-  if (status == REMIXDB_NOTFOUND) {  // somebody removed it; it is no loss
-    wal_seg_destroy(w, s);
+  enum remixdb_status s = env_stat(w->dir, wal_seg_name(seg), &info);
+  if (s == REMIXDB_OK && info.is_file) s = env_open(w->dir, wal_seg_name(seg), ENV_READ | ENV_WRITE, &seg->fd);
+  if (s == REMIXDB_OK && seg->fd >= 0) s = env_read_upto(w->env, seg->fd, seg->path, head, sizeof(head), 0, &nr);
+  if (s == REMIXDB_NOTFOUND) {  // somebody removed it; it is no loss
+    wal_seg_destroy(w, seg);
     return REMIXDB_OK;
   }
-  if (status != REMIXDB_OK) return status;
-  if (s->fd < 0 || !wal_is_own(w, head, nr)) {
-    wal_foreign_add(w, s);
+  if (s != REMIXDB_OK) return s;
+  if (seg->fd < 0 || !wal_is_own(w, head, nr)) {
+    wal_foreign_add(w, seg);
     return REMIXDB_OK;
   }
-  *serves_out = st.links <= 1;
+  *serves_out = info.links <= 1;
   if (*serves_out) return REMIXDB_OK;
-  status = env_unlink(w->dir, wal_seg_name(s));
-  if (status == REMIXDB_OK) wal_seg_destroy(w, s);
-  return status;
+  s = env_unlink(w->dir, wal_seg_name(seg));
+  if (s == REMIXDB_OK) wal_seg_destroy(w, seg);
+  return s;
 }
 
 // A new file, open. What an earlier try has left under its name serves.
 static enum remixdb_status wal_file_make(struct wal *w, struct wal_seg **out) {
   for (;;) {
-    struct env_stat st;
+    struct env_stat info;
     bool serves;
-    struct wal_seg *const s = wal_seg_create(w->dir, wal_free_nr(w));
-    *out = s;
-    if (!s) return REMIXDB_NOMEM;
-    enum remixdb_status status = env_stat(w->dir, wal_seg_name(s), &st);
-    const bool there = status == REMIXDB_OK;
-    if (status == REMIXDB_NOTFOUND)
-      status = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &s->fd);
-    else if (there) status = wal_file_open(w, s, &serves);
-    if (status != REMIXDB_OK) {
-      wal_seg_destroy(w, s);
-      return status;
+    struct wal_seg *const seg = wal_seg_create(w->dir, wal_free_nr(w));
+    *out = seg;
+    if (!seg) return REMIXDB_NOMEM;
+    enum remixdb_status s = env_stat(w->dir, wal_seg_name(seg), &info);
+    const bool there = s == REMIXDB_OK;
+    if (s == REMIXDB_NOTFOUND)
+      s = env_open(w->dir, wal_seg_name(seg), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &seg->fd);
+    else if (there) s = wal_file_open(w, seg, &serves);
+    if (s != REMIXDB_OK) {
+      wal_seg_destroy(w, seg);
+      return s;
     }
     if (!there || serves) return REMIXDB_OK;
   }
@@ -240,50 +240,50 @@ static enum remixdb_status wal_file_make(struct wal *w, struct wal_seg **out) {
 // admin. full_ok: a disk too full to reserve room is no failure, because the caller writes the header at once and later
 // appends ask for room again.
 static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool full_ok, struct wal_seg **out) {
-  enum remixdb_status st;
-  struct wal_seg *s;
+  enum remixdb_status s;
+  struct wal_seg *seg;
   *out = NULL;
-  while ((s = wal_pool_take(w)) != NULL) {
+  while ((seg = wal_pool_take(w)) != NULL) {
     bool serves;
-    st = wal_file_open(w, s, &serves);
-    if (st == REMIXDB_OK && !serves) continue;
-    if (st == REMIXDB_OK) st = wal_seg_reserve(w, s, expected);
-    if (st == REMIXDB_OK || (st == REMIXDB_NOSPACE && full_ok)) {
-      *out = s;
+    s = wal_file_open(w, seg, &serves);
+    if (s == REMIXDB_OK && !serves) continue;
+    if (s == REMIXDB_OK) s = wal_seg_reserve(w, seg, expected);
+    if (s == REMIXDB_OK || (s == REMIXDB_NOSPACE && full_ok)) {
+      *out = seg;
       return REMIXDB_OK;
     }
-    env_close_quiet(w->env, s->fd);
-    s->fd = -1;
-    wal_pool_add(w, s);
-    return st;
+    env_close_quiet(w->env, seg->fd);
+    seg->fd = -1;
+    wal_pool_add(w, seg);
+    return s;
   }
-  if ((st = wal_file_make(w, &s)) != REMIXDB_OK) return st;
-  st = wal_seg_reserve(w, s, expected);
-  if (st == REMIXDB_NOSPACE && full_ok) st = REMIXDB_OK;
-  if (st == REMIXDB_OK) st = env_sync_dir(w->dir);
-  if (st == REMIXDB_OK) {
-    *out = s;
+  if ((s = wal_file_make(w, &seg)) != REMIXDB_OK) return s;
+  s = wal_seg_reserve(w, seg, expected);
+  if (s == REMIXDB_NOSPACE && full_ok) s = REMIXDB_OK;
+  if (s == REMIXDB_OK) s = env_sync_dir(w->dir);
+  if (s == REMIXDB_OK) {
+    *out = seg;
     return REMIXDB_OK;
   }
-  env_close_quiet(w->env, s->fd);
-  s->fd = -1;
+  env_close_quiet(w->env, seg->fd);
+  seg->fd = -1;
   // An empty file under a log's name is a spare; leaving it is as good as removing it, but it may hold the last room on
   // disk.
   struct err_saved e;
-  err_save(&e, st);
-  (void)w->env->ops->unlink(w->env, w->dir->fd, wal_seg_name(s));
-  mem_free(s);
+  err_save(&e, s);
+  (void)w->env->ops->unlink(w->env, w->dir->fd, wal_seg_name(seg));
+  mem_free(seg);
   return err_raise(&e);
 }
 
-// Makes s the segment h. Does not write the header.
-void wal_seg_begin(struct wal_seg *s, const struct wal_head *h) {
-  s->h = *h;
-  s->key = wal_key(h->store_id, h->gen);
-  s->end = WAL_HEAD;
-  s->durable = 0;
-  s->level = (struct wal_level){0};
-  wal_head_put(s->head, h);
+// Makes seg the segment h. Does not write the header.
+void wal_seg_begin(struct wal_seg *seg, const struct wal_head *h) {
+  seg->h = *h;
+  seg->key = wal_key(h->store_id, h->gen);
+  seg->end = WAL_HEAD;
+  seg->durable = 0;
+  seg->level = (struct wal_level){0};
+  wal_head_put(seg->head, h);
 }
 
 // ---- errors
@@ -342,9 +342,9 @@ static uint64_t wal_at(const struct wal *w) {
 }
 
 // From where on more room is wanted.
-static uint64_t wal_watch(const struct wal *w, const struct wal_seg *s) {
-  const uint64_t part = wal_step(w, s->alloc) / WAL_LOW;
-  return s->alloc > part ? s->alloc - part : 0;
+static uint64_t wal_watch(const struct wal *w, const struct wal_seg *seg) {
+  const uint64_t part = wal_step(w, seg->alloc) / WAL_LOW;
+  return seg->alloc > part ? seg->alloc - part : 0;
 }
 
 // How far records may go in the current buffer: what the buffer has and what the disk has room for, but for what is
@@ -747,10 +747,10 @@ static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, 
 
 // The prepared segment, which there is no more. Under admin.
 static struct wal_seg *wal_next_take(struct wal *w) {
-  struct wal_seg *const s = w->next;
+  struct wal_seg *const seg = w->next;
   w->next = NULL;
   atomic_store_explicit(&w->next_for, 0, memory_order_relaxed);
-  return s;
+  return seg;
 }
 
 static enum remixdb_status wal_prepare_as(struct wal *w, bool ahead) {
@@ -782,16 +782,16 @@ void wal_ahead(struct wal *w) {
   }
 }
 
-// With the lock held: s becomes the active segment.
-static void wal_activate(struct wal *w, struct wal_seg *s) {
-  s->next = NULL;
-  if (w->active) w->active->next = s;
-  else w->segs = s;
-  w->active = s;
+// With the lock held: seg becomes the active segment.
+static void wal_activate(struct wal *w, struct wal_seg *seg) {
+  seg->next = NULL;
+  if (w->active) w->active->next = seg;
+  else w->segs = seg;
+  w->active = seg;
   w->grow_refused = 0;
   w->st.segments++;
-  atomic_store_explicit(&w->gen, s->h.gen, memory_order_relaxed);
-  atomic_store_explicit(&w->seg_bytes, s->end, memory_order_relaxed);
+  atomic_store_explicit(&w->gen, seg->h.gen, memory_order_relaxed);
+  atomic_store_explicit(&w->seg_bytes, seg->end, memory_order_relaxed);
   wal_bound(w);
 }
 
@@ -843,13 +843,13 @@ static bool wal_has_too_much(struct wal *w, uint32_t keep) {
 
 enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
   while (wal_has_too_much(w, keep)) {
-    struct wal_seg *const s = wal_pool_take(w);
-    const enum remixdb_status st = env_unlink(w->dir, wal_seg_name(s));
-    if (st != REMIXDB_OK) {
-      wal_pool_add(w, s);
-      return st;
+    struct wal_seg *const seg = wal_pool_take(w);
+    const enum remixdb_status s = env_unlink(w->dir, wal_seg_name(seg));
+    if (s != REMIXDB_OK) {
+      wal_pool_add(w, seg);
+      return s;
     }
-    wal_seg_destroy(w, s);
+    wal_seg_destroy(w, seg);
   }
   return REMIXDB_OK;
 }
@@ -939,29 +939,29 @@ bool wal_yield(struct wal *w) {
 
 // Puts a watermark into a segment whose header is durable, and makes it durable. Under admin. Of a segment that was
 // recovered the file is not open.
-static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *s, const struct wal_level *l) {
+static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *seg, const struct wal_level *l) {
   uint8_t p[WAL_LEVEL_LEN];
-  int fd = s->fd;
-  enum remixdb_status st = REMIXDB_OK;
-  wal_level_put(p, &s->key, l);
+  int fd = seg->fd;
+  enum remixdb_status s = REMIXDB_OK;
+  wal_level_put(p, &seg->key, l);
   if (fd < 0) {
-    st = env_open(w->dir, wal_seg_name(s), ENV_READ | ENV_WRITE, &fd);
-    if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: removed while the store is open", s->path);
-    if (st != REMIXDB_OK) return st;
+    s = env_open(w->dir, wal_seg_name(seg), ENV_READ | ENV_WRITE, &fd);
+    if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_IO, "%s: removed while the store is open", seg->path);
+    if (s != REMIXDB_OK) return s;
   }
   // where the file has another name as well, what was replayed from it stays as it is: the segment that follows says
   // the same in its header
   struct env_stat links;
   const int rc = w->env->ops->fstat(w->env, fd, &links);
   const bool shared = rc >= 0 && links.links > 1;
-  if (rc < 0) st = err_errno(-rc, "stat", s->path);
-  else if (!shared) st = env_write(w->env, fd, s->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
+  if (rc < 0) s = err_errno(-rc, "stat", seg->path);
+  else if (!shared) s = env_write(w->env, fd, seg->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
   // Whatever an fsync reports may be of frames that were written before: unlike what the write reports it does not
   // pass.
-  if (st == REMIXDB_OK && env_sync_data(w->env, fd, s->path) != REMIXDB_OK) st = REMIXDB_IO;
-  if (fd != s->fd) env_close_quiet(w->env, fd);
-  if (st == REMIXDB_OK && !shared) s->level = *l;
-  return st;
+  if (s == REMIXDB_OK && env_sync_data(w->env, fd, seg->path) != REMIXDB_OK) s = REMIXDB_IO;
+  if (fd != seg->fd) env_close_quiet(w->env, fd);
+  if (s == REMIXDB_OK && !shared) seg->level = *l;
+  return s;
 }
 
 enum remixdb_status wal_mark(struct wal *w) {
@@ -970,30 +970,30 @@ enum remixdb_status wal_mark(struct wal *w) {
   lib_lock(&w->lock);
   while (w->syncing)
     wal_event_wait(w, &w->synced);  // the system tells one caller of a failure: no sync may run beside this one's
-  enum remixdb_status st = wal_error(w);
+  enum remixdb_status s = wal_error(w);
   struct wal_seg *const seg = w->active;
   struct wal_seg *before = w->segs;
   while (before != seg && before->next != seg) before = before->next;
   const struct wal_level l = {.gen = seg->h.gen, .end = seg->durable};
   // an empty segment has nothing to lose, and its header may say all there is to say of the older ones
   const bool news = l.end > WAL_HEAD || (l.end == WAL_HEAD && seg->h.prev_durable < seg->h.prev_len);
-  if (st == REMIXDB_OK && news) {
+  if (s == REMIXDB_OK && news) {
     w->syncing = true;
     lib_unlock(&w->lock);
-    if (seg->level.end < l.end) st = wal_level_write(w, seg, &l);
-    if (st == REMIXDB_OK && before != seg && before->level.gen < l.gen) st = wal_level_write(w, before, &l);
-    if (st == REMIXDB_NOSPACE) st = REMIXDB_OK;  // of a file system that never writes in place; the log is good without
+    if (seg->level.end < l.end) s = wal_level_write(w, seg, &l);
+    if (s == REMIXDB_OK && before != seg && before->level.gen < l.gen) s = wal_level_write(w, before, &l);
+    if (s == REMIXDB_NOSPACE) s = REMIXDB_OK;  // of a file system that never writes in place; the log is good without
     lib_lock(&w->lock);
     w->syncing = false;
-    if (st != REMIXDB_OK && st != REMIXDB_NOMEM) {
-      wal_fail(w, st);
-      st = wal_error(w);
+    if (s != REMIXDB_OK && s != REMIXDB_NOMEM) {
+      wal_fail(w, s);
+      s = wal_error(w);
     }
     wal_event_wake(&w->synced);
   }
   lib_unlock(&w->lock);
   (void)pthread_mutex_unlock(&w->admin);
-  return st;
+  return s;
 }
 
 void wal_stats(struct wal *w, struct wal_stats *out) {
@@ -1009,33 +1009,33 @@ void wal_stats(struct wal *w, struct wal_stats *out) {
 
 // Begins the segment that appends go to, with its header durable before return.
 enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h) {
-  struct wal_seg *s;
-  enum remixdb_status st = wal_file_take(w, 0, true, &s);
-  if (st != REMIXDB_OK) return st;
-  wal_seg_begin(s, h);
+  struct wal_seg *seg;
+  enum remixdb_status s = wal_file_take(w, 0, true, &seg);
+  if (s != REMIXDB_OK) return s;
+  wal_seg_begin(seg, h);
   // what an earlier life has left would be written full by a store whose disk has no room to bring as much into tables
   const uint64_t first = wal_step(w, 0);
-  if (s->alloc > first && (st = env_truncate(w->env, s->fd, s->path, first)) == REMIXDB_OK) s->alloc = first;
-  if (st == REMIXDB_OK) st = env_write(w->env, s->fd, s->path, s->head, WAL_HEAD, 0);
-  if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
-  if (st != REMIXDB_OK) {
-    env_close_quiet(w->env, s->fd);
-    s->fd = -1;
-    wal_pool_add(w, s);
-    return st;
+  if (seg->alloc > first && (s = env_truncate(w->env, seg->fd, seg->path, first)) == REMIXDB_OK) seg->alloc = first;
+  if (s == REMIXDB_OK) s = env_write(w->env, seg->fd, seg->path, seg->head, WAL_HEAD, 0);
+  if (s == REMIXDB_OK) s = env_sync_all(w->env, seg->fd, seg->path);
+  if (s != REMIXDB_OK) {
+    env_close_quiet(w->env, seg->fd);
+    seg->fd = -1;
+    wal_pool_add(w, seg);
+    return s;
   }
-  s->durable = WAL_HEAD;
+  seg->durable = WAL_HEAD;
   w->durable_gen = h->gen;
-  wal_activate(w, s);
+  wal_activate(w, seg);
   return REMIXDB_OK;
 }
 
-void wal_adopt(struct wal *w, struct wal_seg *s) {
-  s->alloc = s->size;
-  w->durable_gen = s->h.gen;
-  w->active = s;
-  atomic_store_explicit(&w->gen, s->h.gen, memory_order_relaxed);
-  atomic_store_explicit(&w->seg_bytes, s->end, memory_order_relaxed);
+void wal_adopt(struct wal *w, struct wal_seg *seg) {
+  seg->alloc = seg->size;
+  w->durable_gen = seg->h.gen;
+  w->active = seg;
+  atomic_store_explicit(&w->gen, seg->h.gen, memory_order_relaxed);
+  atomic_store_explicit(&w->seg_bytes, seg->end, memory_order_relaxed);
   wal_bound(w);
 }
 

@@ -123,41 +123,41 @@ static bool wal_name(void *arg, const char *name) {
     if (name[i] < '0' || name[i] > '9') return true;
     nr = nr * 10 + (uint32_t)(name[i] - '0');
   }
-  struct wal_seg *const s = wal_seg_create(n->dir, nr);
-  if (!s) {
+  struct wal_seg *const seg = wal_seg_create(n->dir, nr);
+  if (!seg) {
     n->nomem = true;
     return false;
   }
-  s->next = n->segs;
-  n->segs = s;
+  seg->next = n->segs;
+  n->segs = seg;
   return true;
 }
 
-enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *s) {
+enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *seg) {
   uint8_t head[WAL_HEAD];
   size_t nr = 0;
   struct env_stat info;
-  enum remixdb_status st = env_stat(w->dir, wal_seg_name(s), &info);
-  s->foreign = st == REMIXDB_OK && !info.is_file;
-  s->shared = st == REMIXDB_OK && info.links > 1;
-  if (s->foreign) return REMIXDB_OK;
-  if (st == REMIXDB_OK) st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
-  if (st == REMIXDB_NOTFOUND)
+  enum remixdb_status s = env_stat(w->dir, wal_seg_name(seg), &info);
+  seg->foreign = s == REMIXDB_OK && !info.is_file;
+  seg->shared = s == REMIXDB_OK && info.links > 1;
+  if (seg->foreign) return REMIXDB_OK;
+  if (s == REMIXDB_OK) s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
+  if (s == REMIXDB_NOTFOUND)
     return REMIXDB_OK;  // it went between the listing and here; if it was needed it is missed later
-  if (st != REMIXDB_OK) return st;
-  st = env_size(w->env, s->fd, s->path, &s->size);
-  if (st == REMIXDB_OK) st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), 0, &nr);
-  if (st == REMIXDB_OK && nr == sizeof(head)) {
-    st = wal_head_get(head, s->path, w->store_id, &s->h);
-    s->headed = st == REMIXDB_OK;
-    if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
+  if (s != REMIXDB_OK) return s;
+  s = env_size(w->env, seg->fd, seg->path, &seg->size);
+  if (s == REMIXDB_OK) s = env_read_upto(w->env, seg->fd, seg->path, head, sizeof(head), 0, &nr);
+  if (s == REMIXDB_OK && nr == sizeof(head)) {
+    s = wal_head_get(head, seg->path, w->store_id, &seg->h);
+    seg->headed = s == REMIXDB_OK;
+    if (s == REMIXDB_NOTFOUND) s = REMIXDB_OK;
   }
-  if (st == REMIXDB_OK) s->foreign = !s->headed && !wal_is_own(w, head, nr);
-  env_close_quiet(w->env, s->fd);
-  s->fd = -1;
-  s->key = wal_key(w->store_id, s->h.gen);
-  if (s->headed) s->level = wal_level_get(head + WAL_LEVEL, &s->key, s->h.gen);
-  return st;
+  if (s == REMIXDB_OK) seg->foreign = !seg->headed && !wal_is_own(w, head, nr);
+  env_close_quiet(w->env, seg->fd);
+  seg->fd = -1;
+  seg->key = wal_key(w->store_id, seg->h.gen);
+  if (seg->headed) seg->level = wal_level_get(head + WAL_LEVEL, &seg->key, seg->h.gen);
+  return s;
 }
 
 int wal_seg_cmp(const void *a, const void *b) {
@@ -171,32 +171,32 @@ enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, struct wal
   struct wal_names names = {.dir = w->dir};
   struct wal_seg **all = NULL;
   size_t nr = 0;
-  enum remixdb_status st = env_list(w->dir, wal_name, &names);
-  if (names.nomem) st = REMIXDB_NOMEM;
-  for (struct wal_seg *s = names.segs; s && st == REMIXDB_OK; s = s->next) {
-    st = wal_head_read(w, s);
-    if (st == REMIXDB_IO && unread) {
-      s->unread = true;
-      if (unread->status == REMIXDB_OK) err_save(unread, st);
-      st = REMIXDB_OK;
+  enum remixdb_status s = env_list(w->dir, wal_name, &names);
+  if (names.nomem) s = REMIXDB_NOMEM;
+  for (struct wal_seg *seg = names.segs; seg && s == REMIXDB_OK; seg = seg->next) {
+    s = wal_head_read(w, seg);
+    if (s == REMIXDB_IO && unread) {
+      seg->unread = true;
+      if (unread->status == REMIXDB_OK) err_save(unread, s);
+      s = REMIXDB_OK;
     }
     nr++;
   }
-  if (st == REMIXDB_OK) {
+  if (s == REMIXDB_OK) {
     all = mem_calloc(nr, sizeof(*all));
-    if (!all) st = REMIXDB_NOMEM;
+    if (!all) s = REMIXDB_NOMEM;
   }
-  if (st != REMIXDB_OK) {
+  if (s != REMIXDB_OK) {
     wal_segs_destroy(w, names.segs);
-    return st;
+    return s;
   }
   nr = 0;
-  for (struct wal_seg *s = names.segs, *next; s; s = next) {
-    next = s->next;
-    s->next = NULL;
+  for (struct wal_seg *seg = names.segs, *next; seg; seg = next) {
+    next = seg->next;
+    seg->next = NULL;
     // what is no file cannot be a damaged segment either
-    if (s->foreign && s->size == 0) wal_foreign_add(w, s);
-    else all[nr++] = s;
+    if (seg->foreign && seg->size == 0) wal_foreign_add(w, seg);
+    else all[nr++] = seg;
   }
   qsort(all, nr, sizeof(all[0]), wal_seg_cmp);
   *all_out = all;

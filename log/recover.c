@@ -95,31 +95,31 @@ static enum remixdb_status wal_judge(struct wal_reader *r, const struct wal_seg 
 }
 
 // Looks in a file without a header for frames of the generation. *out: as of wal_scan from WAL_HEAD on.
-static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *s, uint64_t gen, struct wal_heads *out) {
+static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *seg, uint64_t gen, struct wal_heads *out) {
   struct wal_reader r = {.env = w->env};
   const struct wal_key k = wal_key(w->store_id, gen);
   *out = (struct wal_heads){.end = WAL_HEAD};
-  enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
-  if (st == REMIXDB_NOTFOUND) return REMIXDB_OK;
-  if (st != REMIXDB_OK) return st;
-  wal_reader_aim(&r, s);
-  st = wal_scan(&r, &k, WAL_HEAD, s->size, out);
-  env_close_quiet(w->env, s->fd);
-  s->fd = -1;
+  enum remixdb_status s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
+  if (s == REMIXDB_NOTFOUND) return REMIXDB_OK;
+  if (s != REMIXDB_OK) return s;
+  wal_reader_aim(&r, seg);
+  s = wal_scan(&r, &k, WAL_HEAD, seg->size, out);
+  env_close_quiet(w->env, seg->fd);
+  seg->fd = -1;
   mem_free(r.buf);
-  return st;
+  return s;
 }
 
 // The newest segment's header may be what is damaged; then nothing leads to it. A crash can lose a header too, but not
 // one that a frame behind it calls durable. `newest`: the largest generation a header has; the next one to begin has at
 // most two more.
-static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *s, uint64_t newest) {
+static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *seg, uint64_t newest) {
   for (uint64_t gen = newest + 1; gen <= newest + 2; gen++) {
     struct wal_heads heads;
-    const enum remixdb_status st = wal_scan_headless(w, s, gen, &heads);
-    if (st != REMIXDB_OK) return st;
+    const enum remixdb_status s = wal_scan_headless(w, seg, gen, &heads);
+    if (s != REMIXDB_OK) return s;
     if (heads.durable > 0) {
-      return err_corrupt(s->path, 0,
+      return err_corrupt(seg->path, 0,
                          "broken header of a segment; its frames, of generation %llu, say that it was durable",
                          (unsigned long long)gen);
     }
@@ -135,8 +135,8 @@ static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size
     struct wal_heads heads;
     if (!all[i] || all[i]->headed) continue;
     headless = all[i];
-    const enum remixdb_status st = wal_scan_headless(w, all[i], gen, &heads);
-    if (st != REMIXDB_OK) return st;
+    const enum remixdb_status s = wal_scan_headless(w, all[i], gen, &heads);
+    if (s != REMIXDB_OK) return s;
     if (heads.end > WAL_HEAD) {
       return err_corrupt(headless->path, 0, "broken header of a segment; its frames are of generation %llu (%s)",
                          (unsigned long long)gen, why);
@@ -164,91 +164,91 @@ static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t
       (void)snprintf(why, sizeof(why), "from %llu on they are needed", (unsigned long long)oldest);
       return wal_missing(w, all, nr, gen, why);
     }
-    struct wal_seg *const s = all[--i];
+    struct wal_seg *const seg = all[--i];
     all[i] = NULL;
-    s->next = w->segs;
-    w->segs = s;
+    seg->next = w->segs;
+    w->segs = seg;
     if (gen == oldest) return REMIXDB_OK;
-    if (s->h.prev_len == 0 || s->h.prev_gen < oldest) {
+    if (seg->h.prev_len == 0 || seg->h.prev_gen < oldest) {
       return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s does not lead to it)", w->dir->path,
-                     (unsigned long long)oldest, s->path);
+                     (unsigned long long)oldest, seg->path);
     }
-    gen = s->h.prev_gen;
+    gen = seg->h.prev_gen;
   }
 }
 
 // Not all at once: there may be more than a process may have open.
-static enum remixdb_status wal_seg_open(struct wal *w, struct wal_seg *s) {
-  if (s->fd >= 0) return REMIXDB_OK;
-  const enum remixdb_status st = env_open(w->dir, wal_seg_name(s), w->read_only ? ENV_READ : ENV_READ | ENV_WRITE,
-                                          &s->fd);
-  return st == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: removed while it was being recovered", s->path) : st;
+static enum remixdb_status wal_seg_open(struct wal *w, struct wal_seg *seg) {
+  if (seg->fd >= 0) return REMIXDB_OK;
+  const enum remixdb_status s = env_open(w->dir, wal_seg_name(seg), w->read_only ? ENV_READ : ENV_READ | ENV_WRITE,
+                                          &seg->fd);
+  return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: removed while it was being recovered", seg->path) : s;
 }
 
-static void wal_seg_close(struct wal *w, struct wal_seg *s) {
-  env_close_quiet(w->env, s->fd);
-  s->fd = -1;
+static void wal_seg_close(struct wal *w, struct wal_seg *seg) {
+  env_close_quiet(w->env, seg->fd);
+  seg->fd = -1;
 }
 
 // Replays w->segs and cuts it to what was replayed. *seq: in, the number before; out, the last.
 static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *arg, uint64_t *seq,
                                        struct wal_recovery *rec) {
   struct wal_reader r = {.env = w->env};
-  enum remixdb_status st = REMIXDB_OK;
+  enum remixdb_status s = REMIXDB_OK;
   // The highest watermark: the watermarks of one log are of one truth, and what the highest says of older segments is
   // all of it.
   const struct wal_seg *top = NULL, *last = NULL;
-  for (const struct wal_seg *s = w->segs; s; s = s->next) {
-    const bool higher = s->level.gen && (!top || s->level.gen > top->level.gen ||
-                                         (s->level.gen == top->level.gen && s->level.end > top->level.end));
-    if (higher) top = s;
-    last = s;
+  for (const struct wal_seg *seg = w->segs; seg; seg = seg->next) {
+    const bool higher = seg->level.gen && (!top || seg->level.gen > top->level.gen ||
+                                         (seg->level.gen == top->level.gen && seg->level.end > top->level.end));
+    if (higher) top = seg;
+    last = seg;
   }
   const struct wal_level level = top ? top->level : (struct wal_level){0};
   if (level.gen > last->h.gen) {
     const struct wal_loss lost = {.path = top->path, .off = WAL_LEVEL, .gen = level.gen};
-    st = wal_lost(&lost, "the log's generation %llu is missing; it was durable up to %llu",
+    s = wal_lost(&lost, "the log's generation %llu is missing; it was durable up to %llu",
                   (unsigned long long)level.gen, (unsigned long long)level.end);
     goto out;
   }
-  for (struct wal_seg *s = w->segs; s; s = s->next) {
+  for (struct wal_seg *seg = w->segs; seg; seg = seg->next) {
     struct wal_loss lost;
-    if (s->h.last_seq != *seq) {
+    if (seg->h.last_seq != *seq) {
       lost = (struct wal_loss){
-          .path = s->path, .off = 56, .gen = s->h.gen, .first_seq = *seq + 1, .last_seq = s->h.last_seq};
-      st = wal_lost(&lost, "the segment follows sequence number %llu, the store is at %llu",
-                    (unsigned long long)s->h.last_seq, (unsigned long long)*seq);
+          .path = seg->path, .off = 56, .gen = seg->h.gen, .first_seq = *seq + 1, .last_seq = seg->h.last_seq};
+      s = wal_lost(&lost, "the segment follows sequence number %llu, the store is at %llu",
+                    (unsigned long long)seg->h.last_seq, (unsigned long long)*seq);
       goto out;
     }
-    struct wal_seg *const next = s->next;
-    const uint64_t limit = next ? next->h.prev_len : s->size;
-    wal_reader_aim(&r, s);
-    st = wal_seg_open(w, s);
-    if (st == REMIXDB_OK) st = wal_replay(&r, limit, fn, arg, seq, rec, &s->end, &s->durable);
-    if (st != REMIXDB_OK) goto out;
+    struct wal_seg *const next = seg->next;
+    const uint64_t limit = next ? next->h.prev_len : seg->size;
+    wal_reader_aim(&r, seg);
+    s = wal_seg_open(w, seg);
+    if (s == REMIXDB_OK) s = wal_replay(&r, limit, fn, arg, seq, rec, &seg->end, &seg->durable);
+    if (s != REMIXDB_OK) goto out;
     rec->nr_segments++;
-    w->active = s;
-    if (level.gen == s->h.gen && level.end > s->durable) s->durable = level.end;
-    if (next && next->h.prev_durable > s->durable) s->durable = next->h.prev_durable;
-    const bool whole = next && s->end == limit;
-    if (level.gen == s->h.gen ? s->end < level.end : level.gen > s->h.gen && !whole) {
-      st = wal_broken(&r, s, s->end, limit, *seq, next, level.gen == s->h.gen ? level.end : 0, &lost);
-      if (st == REMIXDB_OK) st = wal_lost(&lost, "broken frame; by the watermark in %s this was durable", top->path);
+    w->active = seg;
+    if (level.gen == seg->h.gen && level.end > seg->durable) seg->durable = level.end;
+    if (next && next->h.prev_durable > seg->durable) seg->durable = next->h.prev_durable;
+    const bool whole = next && seg->end == limit;
+    if (level.gen == seg->h.gen ? seg->end < level.end : level.gen > seg->h.gen && !whole) {
+      s = wal_broken(&r, seg, seg->end, limit, *seq, next, level.gen == seg->h.gen ? level.end : 0, &lost);
+      if (s == REMIXDB_OK) s = wal_lost(&lost, "broken frame; by the watermark in %s this was durable", top->path);
       goto out;
     }
     if (whole) {
-      wal_seg_close(w, s);
+      wal_seg_close(w, seg);
       continue;
     }
     if (next && next->next) {  // the one after next began when the header of next was durable, and so all of this one
-      st = wal_broken(&r, s, s->end, limit, *seq, next, 0, &lost);
-      if (st == REMIXDB_OK) st = wal_lost(&lost, "broken frame; the log goes on for more than one segment after it");
+      s = wal_broken(&r, seg, seg->end, limit, *seq, next, 0, &lost);
+      if (s == REMIXDB_OK) s = wal_lost(&lost, "broken frame; the log goes on for more than one segment after it");
       goto out;
     }
-    if (next) st = wal_seg_open(w, next);
-    if (st == REMIXDB_OK) st = wal_judge(&r, s, s->end, limit, *seq, next, rec);
-    if (st != REMIXDB_OK) goto out;
-    s->next = NULL;
+    if (next) s = wal_seg_open(w, next);
+    if (s == REMIXDB_OK) s = wal_judge(&r, seg, seg->end, limit, *seq, next, rec);
+    if (s != REMIXDB_OK) goto out;
+    seg->next = NULL;
     if (next) {
       env_close_quiet(w->env, next->fd);
       next->fd = -1;
@@ -259,50 +259,50 @@ static enum remixdb_status wal_recover(struct wal *w, wal_replay_fn fn, void *ar
   }
 out:
   mem_free(r.buf);
-  return st;
+  return s;
 }
 
-// Writes bytes [from, s->end) of the segment once more, as they are.
-static enum remixdb_status wal_write_again(struct wal *w, const struct wal_seg *s, uint64_t from) {
-  if (from >= s->end) return REMIXDB_OK;
+// Writes bytes [from, seg->end) of the segment once more, as they are.
+static enum remixdb_status wal_write_again(struct wal *w, const struct wal_seg *seg, uint64_t from) {
+  if (from >= seg->end) return REMIXDB_OK;
   uint8_t *const buf = mem_alloc(WAL_WINDOW);
-  enum remixdb_status st = buf ? REMIXDB_OK : REMIXDB_NOMEM;
-  for (uint64_t off = from; off < s->end && st == REMIXDB_OK; off += WAL_WINDOW) {
-    const size_t n = s->end - off < WAL_WINDOW ? (size_t)(s->end - off) : WAL_WINDOW;
-    st = env_read(w->env, s->fd, s->path, buf, n, off);
-    if (st == REMIXDB_OK) st = env_write(w->env, s->fd, s->path, buf, n, off);
+  enum remixdb_status s = buf ? REMIXDB_OK : REMIXDB_NOMEM;
+  for (uint64_t off = from; off < seg->end && s == REMIXDB_OK; off += WAL_WINDOW) {
+    const size_t n = seg->end - off < WAL_WINDOW ? (size_t)(seg->end - off) : WAL_WINDOW;
+    s = env_read(w->env, seg->fd, seg->path, buf, n, off);
+    if (s == REMIXDB_OK) s = env_write(w->env, seg->fd, seg->path, buf, n, off);
   }
   mem_free(buf);
-  return st;
+  return s;
 }
 
 // The segment's file ends where what was replayed of it does.
-static enum remixdb_status wal_cut(struct wal *w, struct wal_seg *s) {
-  if (s->shared) return REMIXDB_OK;
-  const enum remixdb_status st = env_truncate(w->env, s->fd, s->path, s->end);
-  if (st == REMIXDB_OK) s->size = s->end;
-  return st;
+static enum remixdb_status wal_cut(struct wal *w, struct wal_seg *seg) {
+  if (seg->shared) return REMIXDB_OK;
+  const enum remixdb_status s = env_truncate(w->env, seg->fd, seg->path, seg->end);
+  if (s == REMIXDB_OK) seg->size = seg->end;
+  return s;
 }
 
 // Gives the segment a file of its own where the one it is in has another name as well: what is there under that name is
 // never written to. As much of it as was replayed.
-static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *s) {
+static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *seg) {
   int fd = -1;
-  if (!s->shared) return REMIXDB_OK;
-  enum remixdb_status st = env_create(w->dir, FILES_CURRENT_TMP, ENV_READ | ENV_WRITE,
+  if (!seg->shared) return REMIXDB_OK;
+  enum remixdb_status s = env_create(w->dir, FILES_CURRENT_TMP, ENV_READ | ENV_WRITE,
                                       &fd);  // a name that the next opening removes
-  if (st == REMIXDB_OK) st = env_copy(w->env, s->fd, s->path, fd, s->path, s->end);
-  if (st == REMIXDB_OK) st = env_sync_all(w->env, fd, s->path);
-  if (st == REMIXDB_OK) st = env_rename(w->dir, FILES_CURRENT_TMP, w->dir, wal_seg_name(s));
-  if (st == REMIXDB_OK) st = env_sync_dir(w->dir);
-  if (st != REMIXDB_OK) {
+  if (s == REMIXDB_OK) s = env_copy(w->env, seg->fd, seg->path, fd, seg->path, seg->end);
+  if (s == REMIXDB_OK) s = env_sync_all(w->env, fd, seg->path);
+  if (s == REMIXDB_OK) s = env_rename(w->dir, FILES_CURRENT_TMP, w->dir, wal_seg_name(seg));
+  if (s == REMIXDB_OK) s = env_sync_dir(w->dir);
+  if (s != REMIXDB_OK) {
     env_close_quiet(w->env, fd);
-    return st;
+    return s;
   }
-  wal_seg_close(w, s);
-  s->fd = fd;
-  s->shared = false;
-  s->size = s->end;
+  wal_seg_close(w, seg);
+  seg->fd = fd;
+  seg->shared = false;
+  seg->size = seg->end;
   return REMIXDB_OK;
 }
 
@@ -312,23 +312,23 @@ static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *s) {
 // before it (L5). `keep`, when it is not NULL, stays as it is, and open.
 static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg *keep) {
   const struct wal_seg *proven = NULL;
-  for (const struct wal_seg *s = w->segs; s; s = s->next)
-    if (s->durable) proven = s;
-  for (struct wal_seg *s = w->segs; s; s = s->next) {
-    const bool all = proven && s->h.gen < proven->h.gen;
-    enum remixdb_status st = wal_seg_open(w, s);
-    if (st == REMIXDB_OK && !all && s->durable < s->end) st = wal_seg_unshare(w, s);
-    if (st == REMIXDB_OK && !all && !s->shared) st = wal_write_again(w, s, s->durable);
-    if (st == REMIXDB_NOSPACE)
-      st = REMIXDB_OK;  // of a file system that never writes in place, as in wal_mark; a full disk must not keep the
+  for (const struct wal_seg *seg = w->segs; seg; seg = seg->next)
+    if (seg->durable) proven = seg;
+  for (struct wal_seg *seg = w->segs; seg; seg = seg->next) {
+    const bool all = proven && seg->h.gen < proven->h.gen;
+    enum remixdb_status s = wal_seg_open(w, seg);
+    if (s == REMIXDB_OK && !all && seg->durable < seg->end) s = wal_seg_unshare(w, seg);
+    if (s == REMIXDB_OK && !all && !seg->shared) s = wal_write_again(w, seg, seg->durable);
+    if (s == REMIXDB_NOSPACE)
+      s = REMIXDB_OK;  // of a file system that never writes in place, as in wal_mark; a full disk must not keep the
                         // store closed
     // room that nothing is appended to any more
-    if (st == REMIXDB_OK && s != keep && s->size > align_up(s->end, WAL_PAGE)) st = wal_cut(w, s);
-    if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
-    if (st != REMIXDB_OK) return st;
-    s->alloc = s->size;
-    s->durable = s->end;
-    if (s != keep) wal_seg_close(w, s);
+    if (s == REMIXDB_OK && seg != keep && seg->size > align_up(seg->end, WAL_PAGE)) s = wal_cut(w, seg);
+    if (s == REMIXDB_OK) s = env_sync_all(w->env, seg->fd, seg->path);
+    if (s != REMIXDB_OK) return s;
+    seg->alloc = seg->size;
+    seg->durable = seg->end;
+    if (seg != keep) wal_seg_close(w, seg);
   }
   return REMIXDB_OK;
 }
@@ -337,41 +337,41 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
 // and there is no file but the chain's: so nothing that was cut, and no segment whose header a crash took, can ever be
 // taken for what is appended now, or for the segment after it.
 static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *rec) {
-  struct wal_seg *const s = w->active;
+  struct wal_seg *const seg = w->active;
   const bool alone = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed) == 0 && rec->cut_bytes == 0;
-  return s && alone && !s->shared && s->end == WAL_HEAD && s->size <= w->limit / 2 && s->size <= WAL_PREALLOC ? s
+  return seg && alone && !seg->shared && seg->end == WAL_HEAD && seg->size <= w->limit / 2 && seg->size <= WAL_PREALLOC ? seg
                                                                                                               : NULL;
 }
 
 // The disk has no room for another segment: appends go to the last one, with what was behind its end cut off, and with
 // all files gone that could have what would follow it. So the same holds as above.
 static enum remixdb_status wal_go_on(struct wal *w) {
-  struct wal_seg *const s = w->active;
-  if (s->shared)
+  struct wal_seg *const seg = w->active;
+  if (seg->shared)
     return err_set(REMIXDB_NOSPACE, "%s: the last segment has another name as well, and there is no room for one more",
-                   s->path);
-  enum remixdb_status st = wal_trim(w, 0);
-  if (st == REMIXDB_OK) st = env_sync_dir(w->dir);
-  if (st == REMIXDB_OK) st = wal_seg_open(w, s);
-  if (st == REMIXDB_OK && s->size > s->end) st = wal_cut(w, s);
-  if (st == REMIXDB_OK) st = env_sync_all(w->env, s->fd, s->path);
-  if (st != REMIXDB_OK) return st;
+                   seg->path);
+  enum remixdb_status s = wal_trim(w, 0);
+  if (s == REMIXDB_OK) s = env_sync_dir(w->dir);
+  if (s == REMIXDB_OK) s = wal_seg_open(w, seg);
+  if (s == REMIXDB_OK && seg->size > seg->end) s = wal_cut(w, seg);
+  if (s == REMIXDB_OK) s = env_sync_all(w->env, seg->fd, seg->path);
+  if (s != REMIXDB_OK) return s;
   // as much as there is, for deletes; what comes later asks for its own
   for (uint64_t room = WAL_FIRST; room >= WAL_PAGE; room /= 2) {
-    const uint64_t to = align_up(s->end + room, WAL_PAGE);
-    if (env_allocate(w->env, s->fd, s->path, s->size, to - s->size) != REMIXDB_OK) continue;
-    s->size = to;
+    const uint64_t to = align_up(seg->end + room, WAL_PAGE);
+    if (env_allocate(w->env, seg->fd, seg->path, seg->size, to - seg->size) != REMIXDB_OK) continue;
+    seg->size = to;
     break;
   }
-  wal_adopt(w, s);
+  wal_adopt(w, seg);
   return REMIXDB_OK;
 }
 
 // Where appends go after what was replayed.
 static enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const struct wal_recovery *rec) {
   struct wal_seg *const last = w->active, *const keep = wal_reusable(w, rec);
-  enum remixdb_status st = wal_sync_replayed(w, keep);
-  if (st != REMIXDB_OK) return st;
+  enum remixdb_status s = wal_sync_replayed(w, keep);
+  if (s != REMIXDB_OK) return s;
   if (keep) {
     wal_adopt(w, keep);
     return REMIXDB_OK;
@@ -383,9 +383,9 @@ static enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const st
                              .prev_len = len,
                              .prev_durable = len,
                              .last_seq = rec->last_seq};
-  st = wal_begin_segment(w, &h);
-  if (st == REMIXDB_NOSPACE && last) st = wal_go_on(w);
-  if (st != REMIXDB_OK) return st;
+  s = wal_begin_segment(w, &h);
+  if (s == REMIXDB_NOSPACE && last) s = wal_go_on(w);
+  if (s != REMIXDB_OK) return s;
   if (wal_trim(w, WAL_POOL) != REMIXDB_OK) {
     // what cannot be removed now is tried again with each release
   }
@@ -395,14 +395,14 @@ static enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const st
 // Files that are there before the store is were left by a creation that did not end. Their frames may bear the
 // generation and the id that this one begins with, so they are not recycled.
 static enum remixdb_status wal_remove_all(struct wal *w, struct wal_seg **all, size_t nr) {
-  enum remixdb_status st = REMIXDB_OK;
-  for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
-    if (!all[i]->foreign && (st = env_unlink(w->dir, wal_seg_name(all[i]))) != REMIXDB_OK) break;
+  enum remixdb_status s = REMIXDB_OK;
+  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+    if (!all[i]->foreign && (s = env_unlink(w->dir, wal_seg_name(all[i]))) != REMIXDB_OK) break;
     if (all[i]->foreign) wal_foreign_add(w, all[i]);
     else wal_seg_destroy(w, all[i]);
     all[i] = NULL;
   }
-  return st != REMIXDB_OK || nr == 0 ? st : env_sync_dir(w->dir);
+  return s != REMIXDB_OK || nr == 0 ? s : env_sync_dir(w->dir);
 }
 
 enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
@@ -419,26 +419,26 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   }
   struct wal *const w = wal_create(o);
   if (!w) return REMIXDB_NOMEM;
-  enum remixdb_status st = wal_list(w, NULL, &all, &nr);
-  if (st != REMIXDB_OK) goto out;
+  enum remixdb_status s = wal_list(w, NULL, &all, &nr);
+  if (s != REMIXDB_OK) goto out;
   if (!fresh) {
     const uint64_t newest = nr > 0 && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
     if (!o->read_only && newest > WAL_NUMBER_MAX - 2) {
-      st = err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out at %llu; it can be opened with read_only",
+      s = err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out at %llu; it can be opened with read_only",
                    o->dir->path, (unsigned long long)newest);
       goto out;
     }
     gen = newest + 2;  // frames of the generation between may be there, their header lost; they must not become valid
-    st = wal_chain(w, all, nr, oldest_gen);
-    for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
-      if (all[i] && !all[i]->headed) st = wal_judge_headless(w, all[i], newest);
+    s = wal_chain(w, all, nr, oldest_gen);
+    for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+      if (all[i] && !all[i]->headed) s = wal_judge_headless(w, all[i], newest);
     }
-    if (st == REMIXDB_OK) st = wal_recover(w, replay, arg, &rec.last_seq, &rec);
-    if (st == REMIXDB_OK && o->replayed) st = o->replayed(arg);
-    if (st != REMIXDB_OK) goto out;
+    if (s == REMIXDB_OK) s = wal_recover(w, replay, arg, &rec.last_seq, &rec);
+    if (s == REMIXDB_OK && o->replayed) s = o->replayed(arg);
+    if (s != REMIXDB_OK) goto out;
   } else if (!o->read_only) {
-    st = wal_remove_all(w, all, nr);
-    if (st != REMIXDB_OK) goto out;
+    s = wal_remove_all(w, all, nr);
+    if (s != REMIXDB_OK) goto out;
   }
   for (size_t i = 0; i < nr; i++) {
     if (all[i]) all[i]->alloc = all[i]->size;
@@ -453,15 +453,15 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   if (o->read_only) {
     atomic_store_explicit(&w->gen, w->active ? w->active->h.gen : oldest_gen, memory_order_relaxed);
   } else {
-    st = wal_begin_after(w, gen, &rec);
+    s = wal_begin_after(w, gen, &rec);
   }
 out:
   for (size_t i = 0; i < nr; i++) wal_seg_destroy(w, all[i]);
   mem_free(all);
   if (rec_out) *rec_out = rec;
-  if (st == REMIXDB_OK) *out = w;
+  if (s == REMIXDB_OK) *out = w;
   else wal_destroy(w);
-  return st;
+  return s;
 }
 
 // ---- verifying
@@ -487,23 +487,23 @@ static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_
   return REMIXDB_OK;
 }
 
-static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, wal_replay_fn fn, void *arg,
+static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *seg, wal_replay_fn fn, void *arg,
                                           struct wal_recovery *seen) {
   struct wal_reader r = {.env = w->env};
   struct wal_recovery rec = {0};
-  const uint64_t durable = s->durable, gen = s->h.gen;
-  uint64_t seq = s->h.last_seq, end = 0, said;
-  enum remixdb_status st = wal_head_read(w, s);
-  if (st == REMIXDB_OK && (!s->headed || s->h.gen != gen))
-    st = err_corrupt(s->path, 0, "broken header of a segment that is in use");
-  if (st == REMIXDB_OK) st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
-  if (st == REMIXDB_NOTFOUND) st = err_corrupt(s->path, 0, "is missing");
-  if (st == REMIXDB_OK) {
-    wal_reader_aim(&r, s);
-    st = wal_replay(&r, durable, fn, arg, &seq, &rec, &end, &said);
+  const uint64_t durable = seg->durable, gen = seg->h.gen;
+  uint64_t seq = seg->h.last_seq, end = 0, said;
+  enum remixdb_status s = wal_head_read(w, seg);
+  if (s == REMIXDB_OK && (!seg->headed || seg->h.gen != gen))
+    s = err_corrupt(seg->path, 0, "broken header of a segment that is in use");
+  if (s == REMIXDB_OK) s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
+  if (s == REMIXDB_NOTFOUND) s = err_corrupt(seg->path, 0, "is missing");
+  if (s == REMIXDB_OK) {
+    wal_reader_aim(&r, seg);
+    s = wal_replay(&r, durable, fn, arg, &seq, &rec, &end, &said);
   }
-  if (st == REMIXDB_OK && end != durable)
-    st = err_corrupt(s->path, end, "broken frame; all before %llu was durable", (unsigned long long)durable);
+  if (s == REMIXDB_OK && end != durable)
+    s = err_corrupt(seg->path, end, "broken frame; all before %llu was durable", (unsigned long long)durable);
   if (seen) {
     seen->nr_records += rec.nr_records;
     seen->nr_frames += rec.nr_frames;
@@ -511,22 +511,22 @@ static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *s, wal_
     seen->bytes += end;
   }
   mem_free(r.buf);
-  return st;
+  return s;
 }
 
 enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void *arg, struct wal_recovery *seen) {
   for (uint64_t gen = 0;;) {
-    struct wal_seg *s, *again;
-    enum remixdb_status st = wal_seg_copy(w, gen, &s);
-    if (st != REMIXDB_OK || !s) return st;
-    const uint64_t mine = s->h.gen;
+    struct wal_seg *seg, *again;
+    enum remixdb_status s = wal_seg_copy(w, gen, &seg);
+    if (s != REMIXDB_OK || !seg) return s;
+    const uint64_t mine = seg->h.gen;
     struct err_saved why = {.status = REMIXDB_OK};
-    if (s->durable) {
-      st = wal_seg_verify(w, s, fn, arg, seen);
-      err_save(&why, st);
+    if (seg->durable) {
+      s = wal_seg_verify(w, seg, fn, arg, seen);
+      err_save(&why, s);
     }
-    wal_seg_destroy(w, s);
-    if (st != REMIXDB_OK) {  // was it still the same segment at the end?
+    wal_seg_destroy(w, seg);
+    if (s != REMIXDB_OK) {  // was it still the same segment at the end?
       const enum remixdb_status copied = wal_seg_copy(w, mine, &again);
       if (copied != REMIXDB_OK) return copied;
       const bool there = again && again->h.gen == mine;

@@ -18,15 +18,15 @@ static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal
     const uint8_t *p;
     size_t nr;
     struct wal_frame f;
-    enum remixdb_status st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
-    if (st != REMIXDB_OK) return st;
+    enum remixdb_status s = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
+    if (s != REMIXDB_OK) return s;
     if (nr < WAL_FRAME_HEAD) return REMIXDB_OK;
     if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq ||
         WAL_FRAME_HEAD + (uint64_t)f.len > limit - off)
       continue;
     if (f.len > WAL_WINDOW && env_is_hollow(r->env, r->seg->fd, off, off + f.len, WAL_HOLE)) continue;
     const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
-    if ((st = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK) return st;
+    if ((s = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK) return s;
     if (nr < size || wal_frame_sum(k, off, p, f.len) != f.sum || !wal_frame_decodes(&f, p + WAL_FRAME_HEAD)) continue;
     *at_out = off;
     return REMIXDB_OK;
@@ -36,37 +36,37 @@ static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal
 
 // No whole frame follows a break in the newest segment: what heads and the watermark say was there.
 static enum remixdb_status wal_tail_loss(struct wal_reader *r, const struct wal_break *b, struct wal_loss *l) {
-  const struct wal_seg *const s = r->seg;
+  const struct wal_seg *const seg = r->seg;
   const uint64_t level_end = b->level_end;
   struct wal_heads heads;
-  const enum remixdb_status st = wal_scan(r, &s->key, l->off, b->limit, &heads);
-  if (st != REMIXDB_OK) return st;
+  const enum remixdb_status s = wal_scan(r, &seg->key, l->off, b->limit, &heads);
+  if (s != REMIXDB_OK) return s;
   const uint64_t end = heads.frame_end > level_end ? heads.frame_end : level_end;
-  const bool durable = b->durable || level_end > l->off || heads.durable > l->off || (s->guessed && heads.durable > 0);
+  const bool durable = b->durable || level_end > l->off || heads.durable > l->off || (seg->guessed && heads.durable > 0);
   if (end > l->off) l->bytes = end - l->off;
   if (heads.last_seq >= l->first_seq) l->last_seq = heads.last_seq;
   else if (level_end > l->off) l->last_seq = l->first_seq;  // one at least was there
   l->more = heads.frame_end == 0 || heads.frame_end != level_end;
   l->torn = !durable;
-  return st;
+  return s;
 }
 
 enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, struct wal_loss *out,
                              uint64_t *whole_out) {
-  const struct wal_seg *const s = r->seg;
+  const struct wal_seg *const seg = r->seg;
   *out = (struct wal_loss){
-      .path = s->path, .gen = s->h.gen, .off = b->off, .first_seq = b->seq + 1, .last_seq = b->seq};
+      .path = seg->path, .gen = seg->h.gen, .off = b->off, .first_seq = b->seq + 1, .last_seq = b->seq};
   *whole_out = b->limit;
   if (b->seq >= b->upto) return REMIXDB_OK;
   uint64_t at;
-  enum remixdb_status st = wal_next_whole(r, &s->key, b->off, b->limit, b->seq, &at);
-  if (st != REMIXDB_OK) return st;
+  enum remixdb_status s = wal_next_whole(r, &seg->key, b->off, b->limit, b->seq, &at);
+  if (s != REMIXDB_OK) return s;
   if (at < b->limit) {
     const uint8_t *p;
     size_t nr;
     struct wal_frame f;
-    if ((st = wal_reader_get(r, at, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK) return st;
-    if (nr == WAL_FRAME_HEAD && wal_frame_get(p, &s->key, at, &f) &&
+    if ((s = wal_reader_get(r, at, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK) return s;
+    if (nr == WAL_FRAME_HEAD && wal_frame_get(p, &seg->key, at, &f) &&
         f.first_seq <= b->upto) {  // else it was cut: its number was given again
       out->last_seq = f.first_seq - 1;
       out->bytes = at - b->off;
@@ -85,13 +85,13 @@ enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, st
 // Up to where segment i of all is replayed: a recovery may have cut it, or left it out, and the newest header that
 // leads to it or past it says so. What was cut bears numbers that were given again.
 static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t i) {
-  const struct wal_seg *const s = all[i];
+  const struct wal_seg *const seg = all[i];
   for (size_t k = nr; --k > i;) {
     const struct wal_head *const h = &all[k]->h;
-    if (h->prev_len == 0 || h->prev_gen > s->h.gen) continue;
-    return h->prev_gen < s->h.gen ? 0 : h->prev_len < s->size ? h->prev_len : s->size;
+    if (h->prev_len == 0 || h->prev_gen > seg->h.gen) continue;
+    return h->prev_gen < seg->h.gen ? 0 : h->prev_len < seg->size ? h->prev_len : seg->size;
   }
-  return s->size;
+  return seg->size;
 }
 
 // The oldest generation that the newest header leads back to, as far as there are headers. The one that the last of
@@ -112,38 +112,38 @@ static bool wal_has_gen(struct wal_seg *const *all, size_t nr, uint64_t gen) {
 }
 
 // Makes file i, which has no header, the segment of this generation: its frames follow sequence number base.
-static void wal_guess(struct wal *w, struct wal_seg *s, uint64_t gen, uint64_t base) {
-  s->h = (struct wal_head){.store_id = w->store_id, .gen = gen, .last_seq = base};
-  s->key = wal_key(w->store_id, gen);
-  s->headed = s->guessed = true;
+static void wal_guess(struct wal *w, struct wal_seg *seg, uint64_t gen, uint64_t base) {
+  seg->h = (struct wal_head){.store_id = w->store_id, .gen = gen, .last_seq = base};
+  seg->key = wal_key(w->store_id, gen);
+  seg->headed = seg->guessed = true;
 }
 
-// Which of [from, to] the first frame of the open file s is of, if that is whole.
-static enum remixdb_status wal_guess_first(struct wal *w, struct wal_seg *const *all, size_t nr, struct wal_seg *s,
+// Which of [from, to] the first frame of the open file seg is of, if that is whole.
+static enum remixdb_status wal_guess_first(struct wal *w, struct wal_seg *const *all, size_t nr, struct wal_seg *seg,
                                            uint64_t from, uint64_t to) {
   uint8_t head[WAL_FRAME_HEAD];
   size_t len = 0;
-  const enum remixdb_status st = env_read_upto(w->env, s->fd, s->path, head, sizeof(head), WAL_HEAD, &len);
-  if (st != REMIXDB_OK || len < sizeof(head)) return st;
+  const enum remixdb_status s = env_read_upto(w->env, seg->fd, seg->path, head, sizeof(head), WAL_HEAD, &len);
+  if (s != REMIXDB_OK || len < sizeof(head)) return s;
   for (uint64_t gen = from; gen <= to; gen++) {
     const struct wal_key k = wal_key(w->store_id, gen);
     struct wal_frame f;
     if (!wal_frame_get(head, &k, WAL_HEAD, &f)) continue;
-    if (!wal_has_gen(all, nr, gen)) wal_guess(w, s, gen, f.first_seq - 1);
+    if (!wal_has_gen(all, nr, gen)) wal_guess(w, seg, gen, f.first_seq - 1);
     break;
   }
   return REMIXDB_OK;
 }
 
-// Whether the open file s has frames of this generation, wherever in it.
-static enum remixdb_status wal_guess_any(struct wal *w, struct wal_reader *r, struct wal_seg *s, uint64_t gen) {
+// Whether the open file seg has frames of this generation, wherever in it.
+static enum remixdb_status wal_guess_any(struct wal *w, struct wal_reader *r, struct wal_seg *seg, uint64_t gen) {
   const struct wal_key k = wal_key(w->store_id, gen);
   struct wal_heads heads;
-  wal_reader_aim(r, s);
-  const enum remixdb_status st = wal_scan(r, &k, WAL_HEAD, s->size, &heads);
-  if (st == REMIXDB_OK && heads.first_seq) wal_guess(w, s, gen, heads.first_seq - 1);
-  s->beheaded = s->headed;
-  return st;
+  wal_reader_aim(r, seg);
+  const enum remixdb_status s = wal_scan(r, &k, WAL_HEAD, seg->size, &heads);
+  if (s == REMIXDB_OK && heads.first_seq) wal_guess(w, seg, gen, heads.first_seq - 1);
+  seg->beheaded = seg->headed;
+  return s;
 }
 
 // The generations that files without a header are looked for.
@@ -155,32 +155,32 @@ struct wal_wanted {
 
 // The generations that must be there, or follow the newest header, and that no file has.
 static enum remixdb_status wal_guess_wanted(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr,
-                                            struct wal_seg *s, const struct wal_wanted *g) {
+                                            struct wal_seg *seg, const struct wal_wanted *g) {
   const uint64_t known[] = {g->oldest, g->level, g->newest + 1, g->newest + 2};
-  enum remixdb_status st = REMIXDB_OK;
-  for (size_t i = 0; i < sizeof(known) / sizeof(known[0]) && st == REMIXDB_OK && !s->headed; i++)
-    if (known[i] >= g->oldest && !wal_has_gen(all, nr, known[i])) st = wal_guess_any(w, r, s, known[i]);
-  for (size_t i = 0; i < nr && st == REMIXDB_OK && !s->headed; i++) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (size_t i = 0; i < sizeof(known) / sizeof(known[0]) && s == REMIXDB_OK && !seg->headed; i++)
+    if (known[i] >= g->oldest && !wal_has_gen(all, nr, known[i])) s = wal_guess_any(w, r, seg, known[i]);
+  for (size_t i = 0; i < nr && s == REMIXDB_OK && !seg->headed; i++) {
     const struct wal_head *const h = &all[i]->h;
     if (all[i]->headed && h->prev_len && h->prev_gen >= g->oldest && !wal_has_gen(all, nr, h->prev_gen))
-      st = wal_guess_any(w, r, s, h->prev_gen);
+      s = wal_guess_any(w, r, seg, h->prev_gen);
   }
-  return st;
+  return s;
 }
 
-// Gives file s, which has no header, the generation that its frames say, when no other file has that.
+// Gives file seg, which has no header, the generation that its frames say, when no other file has that.
 static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr,
-                                            struct wal_seg *s, const struct wal_wanted *g) {
-  enum remixdb_status st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
-  if (st != REMIXDB_OK) return st;
-  st = wal_guess_first(w, all, nr, s, g->from, g->to);
-  if ((st == REMIXDB_OK || st == REMIXDB_IO) && !s->headed) {  // what cannot be read counts as zeros from here on
-    const enum remixdb_status any = wal_guess_wanted(w, r, all, nr, s, g);
-    if (any != REMIXDB_OK) st = any;
+                                            struct wal_seg *seg, const struct wal_wanted *g) {
+  enum remixdb_status s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
+  if (s != REMIXDB_OK) return s;
+  s = wal_guess_first(w, all, nr, seg, g->from, g->to);
+  if ((s == REMIXDB_OK || s == REMIXDB_IO) && !seg->headed) {  // what cannot be read counts as zeros from here on
+    const enum remixdb_status any = wal_guess_wanted(w, r, all, nr, seg, g);
+    if (any != REMIXDB_OK) s = any;
   }
-  env_close_quiet(w->env, s->fd);
-  s->fd = -1;
-  return st;
+  env_close_quiet(w->env, seg->fd);
+  seg->fd = -1;
+  return s;
 }
 
 // Finds out what the files without a header are, those of generations before `oldest` excepted: they are not needed any
@@ -194,18 +194,18 @@ static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r
                                .level = level,
                                .from = to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1,
                                .to = to};
-  enum remixdb_status st = REMIXDB_OK;
-  for (size_t i = 0; i < nr && st == REMIXDB_OK; i++) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
     if (all[i]->headed) continue;
-    st = wal_salvage_head(w, r, all, nr, all[i], &g);
-    if (st == REMIXDB_NOTFOUND) st = REMIXDB_OK;
-    if (st != REMIXDB_IO) continue;
+    s = wal_salvage_head(w, r, all, nr, all[i], &g);
+    if (s == REMIXDB_NOTFOUND) s = REMIXDB_OK;
+    if (s != REMIXDB_IO) continue;
     all[i]->unread = true;
-    if (r->unread->status == REMIXDB_OK) err_save(r->unread, st);
-    st = REMIXDB_OK;
+    if (r->unread->status == REMIXDB_OK) err_save(r->unread, s);
+    s = REMIXDB_OK;
   }
   qsort(all, nr, sizeof(all[0]), wal_seg_cmp);
-  return st;
+  return s;
 }
 
 // ---- reading them
@@ -239,9 +239,9 @@ static void wal_tell(struct salvage *v, const struct wal_loss *l) {
 }
 
 // Records from v->seq on, up to last_seq, that were in frames before the first one that a file has.
-static void wal_tell_beheaded(struct salvage *v, const struct wal_seg *s) {
+static void wal_tell_beheaded(struct salvage *v, const struct wal_seg *seg) {
   const struct wal_loss l = {
-      .path = s->path, .gen = s->h.gen, .off = WAL_HEAD, .first_seq = v->seq + 1, .last_seq = s->h.last_seq};
+      .path = seg->path, .gen = seg->h.gen, .off = WAL_HEAD, .first_seq = v->seq + 1, .last_seq = seg->h.last_seq};
   wal_tell(v, &l);
 }
 
@@ -261,44 +261,44 @@ static enum remixdb_status wal_salvage_frame(struct wal_reader *r, struct salvag
   const uint8_t *p;
   size_t nr;
   struct wal_frame f;
-  enum remixdb_status st = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
-  if (st != REMIXDB_OK) return st;
+  enum remixdb_status s = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
+  if (s != REMIXDB_OK) return s;
   if (nr < WAL_FRAME_HEAD || !wal_frame_get(p, &r->seg->key, off, &f))
     return err_corrupt(r->seg->path, off, "the file changes while it is read");
   *size_out = WAL_FRAME_HEAD + (size_t)f.len;
-  if ((st = wal_reader_get(r, off, *size_out, &p, &nr)) != REMIXDB_OK) return st;
+  if ((s = wal_reader_get(r, off, *size_out, &p, &nr)) != REMIXDB_OK) return s;
   const uint8_t *const end = p + nr;
   p += WAL_FRAME_HEAD;
   v->seq = f.first_seq - 1;
   for (uint32_t i = 0; i < f.count && p; i++) {
     struct kv_rec kv;
     p = kv_rec_get(p, end, &kv);
-    if (p && (st = v->to->record(v->to->arg, ++v->seq, &kv)) != REMIXDB_OK) return st;
+    if (p && (s = v->to->record(v->to->arg, ++v->seq, &kv)) != REMIXDB_OK) return s;
   }
   v->out->nr_records += f.count;
-  return st;
+  return s;
 }
 
 // Reads segment i, and tells what is lost of it, and between it and the next one.
 static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, struct salvage *v, size_t i) {
-  const struct wal_seg *const s = v->all[i], *const next = wal_salvage_next(v, i);
+  const struct wal_seg *const seg = v->all[i], *const next = wal_salvage_next(v, i);
   struct wal_break b = {.off = WAL_HEAD,
                         .limit = wal_salvage_limit(v->all, v->nr, i),
                         .upto = next ? next->h.last_seq : UINT64_MAX,
-                        .level_end = v->level.gen == s->h.gen ? v->level.end : 0,
-                        .durable = v->level.gen > s->h.gen};
+                        .level_end = v->level.gen == seg->h.gen ? v->level.end : 0,
+                        .durable = v->level.gen > seg->h.gen};
   const uint64_t unread = r->nr_unread;
-  wal_reader_aim(r, s);
+  wal_reader_aim(r, seg);
   for (;;) {
     struct wal_loss l;
     uint64_t whole;
     size_t size = 0;
     b.seq = v->seq;
-    enum remixdb_status st = wal_hole(r, &b, &l, &whole);
-    if (st != REMIXDB_OK) return st;
+    enum remixdb_status s = wal_hole(r, &b, &l, &whole);
+    if (s != REMIXDB_OK) return s;
     const bool at_end = whole >= b.limit, lost = l.last_seq >= l.first_seq;
     if (at_end && next && lost && next->beheaded) wal_tell_beheaded(v, next);
-    else if (at_end && next && lost && next->h.prev_len && next->h.prev_gen != s->h.gen)
+    else if (at_end && next && lost && next->h.prev_len && next->h.prev_gen != seg->h.gen)
       wal_tell_missing(v, w, next->h.prev_gen, l.last_seq, false);
     else if (lost || (at_end && !next && (l.bytes || unread != r->nr_unread))) {
       if (unread != r->nr_unread) l.torn = false;  // a frame may have been where zeros were taken for it
@@ -308,7 +308,7 @@ static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, 
       if (lost) v->seq = l.last_seq;
       return REMIXDB_OK;
     }
-    if ((st = wal_salvage_frame(r, v, whole, &size)) != REMIXDB_OK) return st;
+    if ((s = wal_salvage_frame(r, v, whole, &size)) != REMIXDB_OK) return s;
     b.off = whole + size;
   }
 }
@@ -334,40 +334,40 @@ static void wal_salvage_end(struct wal *w, struct salvage *v, const struct wal_s
 // A file may be needed of which nothing is known.
 static void wal_tell_unread(struct salvage *v, const struct wal_seg *last) {
   for (size_t i = 0; i < v->nr; i++) {
-    const struct wal_seg *const s = v->all[i];
-    const struct wal_loss l = {.path = s->path, .gen = s->h.gen, .more = true};
-    if (s->unread && (!s->headed || s == last)) wal_tell(v, &l);
+    const struct wal_seg *const seg = v->all[i];
+    const struct wal_loss l = {.path = seg->path, .gen = seg->h.gen, .more = true};
+    if (seg->unread && (!seg->headed || seg == last)) wal_tell(v, &l);
   }
 }
 
 static enum remixdb_status wal_salvage_all(struct wal *w, struct wal_reader *r, struct salvage *v) {
   const struct wal_seg *last = NULL;
-  enum remixdb_status st = REMIXDB_OK;
-  for (size_t i = 0; i < v->nr && st == REMIXDB_OK; i++) {
-    struct wal_seg *const s = v->all[i];
+  enum remixdb_status s = REMIXDB_OK;
+  for (size_t i = 0; i < v->nr && s == REMIXDB_OK; i++) {
+    struct wal_seg *const seg = v->all[i];
     if (!wal_is_read(v, i)) continue;
-    if (!last) wal_salvage_begin(w, v, s);
-    if (s->h.last_seq > v->seq) v->seq = s->h.last_seq;
-    last = s;
-    v->out->gen = s->h.gen;
-    v->out->base_seq = s->h.last_seq;
+    if (!last) wal_salvage_begin(w, v, seg);
+    if (seg->h.last_seq > v->seq) v->seq = seg->h.last_seq;
+    last = seg;
+    v->out->gen = seg->h.gen;
+    v->out->base_seq = seg->h.last_seq;
     v->out->nr_segments++;
-    st = env_open(w->dir, wal_seg_name(s), ENV_READ, &s->fd);
-    if (st == REMIXDB_IO) {  // all of it counts as zeros, and those behind it may be whole
-      if (r->unread->status == REMIXDB_OK) err_save(r->unread, st);
-      s->unread = true;
-      s->size = 0;
-      st = REMIXDB_OK;
+    s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
+    if (s == REMIXDB_IO) {  // all of it counts as zeros, and those behind it may be whole
+      if (r->unread->status == REMIXDB_OK) err_save(r->unread, s);
+      seg->unread = true;
+      seg->size = 0;
+      s = REMIXDB_OK;
     }
-    if (st == REMIXDB_OK) st = wal_seg_salvage(w, r, v, i);
-    env_close_quiet(w->env, s->fd);
-    s->fd = -1;
+    if (s == REMIXDB_OK) s = wal_seg_salvage(w, r, v, i);
+    env_close_quiet(w->env, seg->fd);
+    seg->fd = -1;
   }
-  if (st == REMIXDB_NOTFOUND) st = err_set(REMIXDB_IO, "%s: a segment was removed meanwhile", w->dir->path);
-  if (st != REMIXDB_OK) return st;
+  if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_IO, "%s: a segment was removed meanwhile", w->dir->path);
+  if (s != REMIXDB_OK) return s;
   wal_salvage_end(w, v, last);
   wal_tell_unread(v, last);
-  return st;
+  return s;
 }
 
 static struct wal_level wal_highest_level(struct wal_seg *const *all, size_t nr) {
@@ -389,18 +389,18 @@ enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_g
   struct wal *const w = wal_create(&mine);
   if (!w) return REMIXDB_NOMEM;
   struct wal_reader r = {.env = w->env, .unread = &unread};
-  enum remixdb_status st = wal_list(w, &unread, &v.all, &v.nr);
-  if (st == REMIXDB_OK) {
+  enum remixdb_status s = wal_list(w, &unread, &v.all, &v.nr);
+  if (s == REMIXDB_OK) {
     if (oldest_gen == 0) v.oldest = wal_salvage_oldest(v.all, v.nr);
     v.level = wal_highest_level(v.all, v.nr);
-    st = wal_salvage_heads(w, &r, v.all, v.nr, v.oldest, v.level.gen);
+    s = wal_salvage_heads(w, &r, v.all, v.nr, v.oldest, v.level.gen);
   }
-  if (st == REMIXDB_OK) st = wal_salvage_all(w, &r, &v);
+  if (s == REMIXDB_OK) s = wal_salvage_all(w, &r, &v);
   for (size_t i = 0; i < v.nr; i++) wal_seg_destroy(w, v.all[i]);
   mem_free(v.all);
   mem_free(r.buf);
   wal_destroy(w);
-  return st == REMIXDB_OK && unread.status != REMIXDB_OK ? err_raise(&unread) : st;
+  return s == REMIXDB_OK && unread.status != REMIXDB_OK ? err_raise(&unread) : s;
 }
 
 // ---- whose it is
@@ -417,21 +417,21 @@ static bool wal_id_look(void *arg, const char *name) {
   size_t nr = 0;
   int fd;
   if (strncmp(name, "wal-", 4) != 0) return true;
-  enum remixdb_status st = env_open(f->dir, name, ENV_READ, &fd);
-  f->nomem = st == REMIXDB_NOMEM;
-  if (st != REMIXDB_OK) return !f->nomem;
-  st = env_read_upto(f->dir->env, fd, name, head, sizeof(head), 0, &nr);
+  enum remixdb_status s = env_open(f->dir, name, ENV_READ, &fd);
+  f->nomem = s == REMIXDB_NOMEM;
+  if (s != REMIXDB_OK) return !f->nomem;
+  s = env_read_upto(f->dir->env, fd, name, head, sizeof(head), 0, &nr);
   env_close_quiet(f->dir->env, fd);
   struct wal_head h;
-  if (st == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, load64le(head + 16), &h) == REMIXDB_OK)
+  if (s == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, load64le(head + 16), &h) == REMIXDB_OK)
     f->id = h.store_id;
   return f->id == 0;
 }
 
 enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out) {
   struct wal_id_search f = {.dir = dir};
-  const enum remixdb_status st = env_list(dir, wal_id_look, &f);
-  if (st != REMIXDB_OK || f.nomem) return st != REMIXDB_OK ? st : REMIXDB_NOMEM;
+  const enum remixdb_status s = env_list(dir, wal_id_look, &f);
+  if (s != REMIXDB_OK || f.nomem) return s != REMIXDB_OK ? s : REMIXDB_NOMEM;
   *id_out = f.id;
   return f.id ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
