@@ -1,42 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "log/format.h"
 
+// Offsets, little-endian. In a segment's header; docs/FORMAT.md has the whole:
+enum {
+  HEAD_MAGIC = 0,          // u64
+  HEAD_VERSION = 8,        // u32
+  HEAD_STORE_ID = 16,      // u64
+                           // WAL_HEAD_GEN, u64
+  HEAD_PREV_GEN = 32,      // u64
+  HEAD_PREV_LEN = 40,      // u64
+  HEAD_PREV_DURABLE = 48,  // u64
+                           // WAL_HEAD_LAST_SEQ, u64
+                           // WAL_LEVEL: the watermark
+                           // WAL_HEAD_SUM, u64: of the bytes before the watermark
+};
+// In a watermark:
+enum {
+  LEVEL_SUM = 0,  // u64, of the rest
+  LEVEL_GEN = 8,  // u64
+  LEVEL_END = 16  // u64
+};
+// In a frame's head:
+enum {
+  FRAME_SUM = 0,       // u64, of all that follows, the records included
+                       // WAL_FRAME_MAGIC, u32
+  FRAME_LEN = 12,      // u32, of the records
+  FRAME_SEQ = 16,      // u64, of the first record
+  FRAME_DURABLE = 24,  // u64
+  FRAME_COUNT = 32,    // u32, of records
+  FRAME_CHECK = 36,    // u32, of the head from the magic on
+};
+
 void wal_head_put(uint8_t *p, const struct wal_head *h) {
   memset(p, 0, WAL_HEAD);
-  store64le(p, WAL_MAGIC);
-  store32le(p + 8, WAL_VERSION);
-  store64le(p + 16, h->store_id);
-  store64le(p + 24, h->gen);
-  store64le(p + 32, h->prev_gen);
-  store64le(p + 40, h->prev_len);
-  store64le(p + 48, h->prev_durable);
-  store64le(p + 56, h->last_seq);
+  store64le(p + HEAD_MAGIC, WAL_MAGIC);
+  store32le(p + HEAD_VERSION, WAL_VERSION);
+  store64le(p + HEAD_STORE_ID, h->store_id);
+  store64le(p + WAL_HEAD_GEN, h->gen);
+  store64le(p + HEAD_PREV_GEN, h->prev_gen);
+  store64le(p + HEAD_PREV_LEN, h->prev_len);
+  store64le(p + HEAD_PREV_DURABLE, h->prev_durable);
+  store64le(p + WAL_HEAD_LAST_SEQ, h->last_seq);
   store64le(p + WAL_HEAD_SUM, hash64(p, WAL_LEVEL));
 }
 
 enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t store_id, struct wal_head *out) {
-  if (load64le(p) != WAL_MAGIC) return REMIXDB_NOTFOUND;
-  const uint32_t version = load32le(p + 8);
+  if (load64le(p + HEAD_MAGIC) != WAL_MAGIC) return REMIXDB_NOTFOUND;
+  const uint32_t version = load32le(p + HEAD_VERSION);
   const uint64_t sum = load64le(p + WAL_HEAD_SUM);
   if (sum != hash64(p, WAL_LEVEL)) {
-    // Two layouts go by the number 1. One is today's; that of the other has no watermark, and its checksum goes up to
-    // itself.
+    // Number 1 stands for two layouts. One is that of number 2; the other has no watermark, and its checksum covers all
+    // bytes before it.
     if (version != 1 || sum != hash64(p, WAL_HEAD_SUM)) return REMIXDB_NOTFOUND;
     return err_set(REMIXDB_VERSION, "%s: log format 1 without a watermark is older than what this library reads", path);
   }
   if (version == 0 || version > WAL_VERSION)
     return err_set(REMIXDB_VERSION, "%s: log format %u; this library knows 1 to %u", path, version, WAL_VERSION);
-  *out = (struct wal_head){.store_id = load64le(p + 16),
-                           .gen = load64le(p + 24),
-                           .prev_gen = load64le(p + 32),
-                           .prev_len = load64le(p + 40),
-                           .prev_durable = load64le(p + 48),
-                           .last_seq = load64le(p + 56)};
+  *out = (struct wal_head){.store_id = load64le(p + HEAD_STORE_ID),
+                           .gen = load64le(p + WAL_HEAD_GEN),
+                           .prev_gen = load64le(p + HEAD_PREV_GEN),
+                           .prev_len = load64le(p + HEAD_PREV_LEN),
+                           .prev_durable = load64le(p + HEAD_PREV_DURABLE),
+                           .last_seq = load64le(p + WAL_HEAD_LAST_SEQ)};
   const bool sane = out->store_id == store_id && out->gen > 0 && out->gen <= WAL_NUMBER_MAX &&
                     out->last_seq <= WAL_NUMBER_MAX && out->prev_durable <= out->prev_len &&
                     (out->prev_len == 0 || (out->prev_len >= WAL_HEAD && out->prev_gen < out->gen));
   return sane ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
+
+uint64_t wal_head_store_id(const uint8_t *p) { return load64le(p + HEAD_STORE_ID); }
 
 struct wal_key wal_key(uint64_t store_id, uint64_t gen) {
   uint8_t id[16];
@@ -48,44 +80,46 @@ struct wal_key wal_key(uint64_t store_id, uint64_t gen) {
 }
 
 void wal_level_put(uint8_t *p, const struct wal_key *k, const struct wal_level *l) {
-  store64le(p + 8, l->gen);
-  store64le(p + 16, l->end);
-  store64le(p, hash64_seed(p + 8, WAL_LEVEL_LEN - 8, k->seed + WAL_LEVEL));
+  store64le(p + LEVEL_GEN, l->gen);
+  store64le(p + LEVEL_END, l->end);
+  store64le(p + LEVEL_SUM, hash64_seed(p + LEVEL_GEN, WAL_LEVEL_LEN - LEVEL_GEN, k->seed + WAL_LEVEL));
 }
 
 struct wal_level wal_level_get(const uint8_t *p, const struct wal_key *k, uint64_t gen) {
-  const struct wal_level l = {.gen = load64le(p + 8), .end = load64le(p + 16)};
-  const bool sound = load64le(p) == hash64_seed(p + 8, WAL_LEVEL_LEN - 8, k->seed + WAL_LEVEL) && l.gen >= gen &&
-                     l.gen <= WAL_NUMBER_MAX && l.end >= WAL_HEAD;
+  const struct wal_level l = {.gen = load64le(p + LEVEL_GEN), .end = load64le(p + LEVEL_END)};
+  const bool sound = load64le(p + LEVEL_SUM) ==
+                         hash64_seed(p + LEVEL_GEN, WAL_LEVEL_LEN - LEVEL_GEN, k->seed + WAL_LEVEL) &&
+                     l.gen >= gen && l.gen <= WAL_NUMBER_MAX && l.end >= WAL_HEAD;
   return sound ? l : (struct wal_level){0};
 }
 
-// The offset in the seed ties a frame to its place: a copy of it elsewhere, in a value for example, is no frame.
+// The seed holds the offset, which ties a frame to its place: a copy of it elsewhere (in a value) is no frame.
 static uint32_t wal_frame_check(const struct wal_key *k, uint64_t off, const uint8_t *p) {
-  return (uint32_t)hash64_seed(p + 8, 28, ~(k->seed + off));
+  return (uint32_t)hash64_seed(p + WAL_FRAME_MAGIC, FRAME_CHECK - WAL_FRAME_MAGIC, ~(k->seed + off));
 }
 
 uint64_t wal_frame_sum(const struct wal_key *k, uint64_t off, const uint8_t *p, size_t len) {
-  return hash64_seed(p + 8, WAL_FRAME_HEAD - 8 + len, k->seed + off);
+  return hash64_seed(p + WAL_FRAME_MAGIC, WAL_FRAME_HEAD - WAL_FRAME_MAGIC + len, k->seed + off);
 }
 
 void wal_frame_put(uint8_t *p, const struct wal_key *k, uint64_t off, const struct wal_frame *f) {
-  store32le(p + 8, k->magic);
-  store32le(p + 12, f->len);
-  store64le(p + 16, f->first_seq);
-  store64le(p + 24, f->durable);
-  store32le(p + 32, f->count);
-  store32le(p + 36, wal_frame_check(k, off, p));
-  store64le(p, wal_frame_sum(k, off, p, f->len));
+  store32le(p + WAL_FRAME_MAGIC, k->magic);
+  store32le(p + FRAME_LEN, f->len);
+  store64le(p + FRAME_SEQ, f->first_seq);
+  store64le(p + FRAME_DURABLE, f->durable);
+  store32le(p + FRAME_COUNT, f->count);
+  store32le(p + FRAME_CHECK, wal_frame_check(k, off, p));
+  store64le(p + FRAME_SUM, wal_frame_sum(k, off, p, f->len));
 }
 
 bool wal_frame_get(const uint8_t *p, const struct wal_key *k, uint64_t off, struct wal_frame *out) {
-  if (load32le(p + 8) != k->magic || load32le(p + 36) != wal_frame_check(k, off, p)) return false;
-  *out = (struct wal_frame){.sum = load64le(p),
-                            .len = load32le(p + 12),
-                            .first_seq = load64le(p + 16),
-                            .durable = load64le(p + 24),
-                            .count = load32le(p + 32)};
+  if (load32le(p + WAL_FRAME_MAGIC) != k->magic || load32le(p + FRAME_CHECK) != wal_frame_check(k, off, p))
+    return false;
+  *out = (struct wal_frame){.sum = load64le(p + FRAME_SUM),
+                            .len = load32le(p + FRAME_LEN),
+                            .first_seq = load64le(p + FRAME_SEQ),
+                            .durable = load64le(p + FRAME_DURABLE),
+                            .count = load32le(p + FRAME_COUNT)};
   return out->count > 0 && out->count <= out->len && out->len <= WAL_FRAME_MAX && out->first_seq > 0 &&
          out->first_seq <= WAL_NUMBER_MAX - out->count + 1 && out->durable <= off &&
          (out->durable == 0 || out->durable >= WAL_HEAD);

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The log's formats (docs/FORMAT.md, "The log"): segment headers, watermarks, frames. For the files of the log, and for
-// what has to know its files from others'.
+// The log's formats (docs/FORMAT.md, "The log"): headers of log segments, watermarks, frames. For the files of the log,
+// and for code that tells the log's files from others.
 #ifndef WAL_FORMAT_H
 #define WAL_FORMAT_H
 
 #include "lib.h"
 
 #define WAL_MAGIC 0x4C4157584D455223ull  // "#REMXWAL"
-#define WAL_VERSION 2u                   // what is written; 1 is read where it is laid out the same (wal_head_get)
-#define WAL_HEAD 512u                    // of a segment: one sector, so that it is there whole or not at all
-#define WAL_HEAD_SUM 504u                // offset of its checksum, in this and every later version
-#define WAL_LEVEL \
-  448u  // offset of the watermark, which the header's checksum leaves out: it is written later, in place
+#define WAL_VERSION 2u                   // written; 1 is read where its layout is the same (wal_head_get)
+#define WAL_HEAD 512u                    // bytes of a header: one sector, so the disk writes it whole or not at all
+#define WAL_HEAD_GEN 24u                 // offset of the generation
+#define WAL_HEAD_LAST_SEQ 56u            // offset of the last sequence number before the segment
+#define WAL_LEVEL 448u  // offset of the watermark; written later in place, outside the header's checksum
 #define WAL_LEVEL_LEN 24u
+#define WAL_HEAD_SUM 504u  // offset of the checksum, in this and every later version
 #define WAL_FRAME_HEAD 40u
-#define WAL_FRAME_MAX (1u << 30)  // payload of one frame
-#define WAL_NUMBER_MAX \
-  ((uint64_t)1 << 62)  // of generations and sequence numbers; they count up, so that this is never reached
+#define WAL_FRAME_MAGIC 8u                  // offset of the magic in a frame's head
+#define WAL_FRAME_MAX (1u << 30)            // payload bytes of one frame
+#define WAL_NUMBER_MAX ((uint64_t)1 << 62)  // of generations and sequence numbers; they count up and never reach it
 
 struct wal_head {
   uint64_t store_id, gen;
@@ -25,13 +26,13 @@ struct wal_head {
   uint64_t last_seq;                          // of all segments before
 };
 
-// A watermark: segment `gen` is durable up to `end`, and every older one whole. It is in that segment's header, and in
-// the one's before it, so that a segment can be missed. gen 0: none.
+// A watermark: segment `gen` is durable up to `end`, and every older one is durable whole. It is in that segment's
+// header, and in the header before, which shows when the segment is lost. gen 0: none.
 struct wal_level {
   uint64_t gen, end;
 };
 
-// What the frames of one segment are tied to it with.
+// Ties frames to one segment: the seed of their checksums, and the magic in their heads.
 struct wal_key {
   uint64_t seed;
   uint32_t magic;
@@ -43,18 +44,20 @@ struct wal_frame {
 };
 
 void wal_head_put(uint8_t *p, const struct wal_head *h);
-// REMIXDB_NOTFOUND: these bytes are no header of this store. REMIXDB_VERSION: they are one that this library cannot
+// REMIXDB_NOTFOUND: the WAL_HEAD bytes are no header of this store. REMIXDB_VERSION: a header that this library cannot
 // read, newer or older.
 MUST_CHECK enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t store_id,
                                             struct wal_head *out);
+// The id that a header states. Checks nothing.
+uint64_t wal_head_store_id(const uint8_t *p);
 struct wal_key wal_key(uint64_t store_id, uint64_t gen);
-// p: where the watermark is in the header of the segment k.
+// p: the watermark in the header of segment k.
 void wal_level_put(uint8_t *p, const struct wal_key *k, const struct wal_level *l);
-// What is not sound says nothing: gen 0.
+// A watermark that is not sound counts as none: gen 0.
 struct wal_level wal_level_get(const uint8_t *p, const struct wal_key *k, uint64_t gen);
 uint64_t wal_frame_sum(const struct wal_key *k, uint64_t off, const uint8_t *p, size_t len);
-// p: head and payload of a frame that goes to offset off. Fills in the head.
+// p: head and payload of a frame for offset off. Fills in the head.
 void wal_frame_put(uint8_t *p, const struct wal_key *k, uint64_t off, const struct wal_frame *f);
-// Whether p, WAL_FRAME_HEAD bytes, is the head of a frame of this segment at this offset. Says nothing of the payload.
+// Whether p, WAL_FRAME_HEAD bytes, is the head of a frame of this segment at this offset. The payload is not checked.
 bool wal_frame_get(const uint8_t *p, const struct wal_key *k, uint64_t off, struct wal_frame *out);
 #endif

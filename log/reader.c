@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "log/segments.h"
+
 // ---- bytes
 
 void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg) {
@@ -13,7 +15,7 @@ void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg) {
   r->len = 0;
 }
 
-// As much as there is of `want` bytes into the window, page by page, with zeros for those that cannot be read.
+// Reads up to `want` bytes into the window, page by page. A page that cannot be read counts as zeros.
 static enum remixdb_status wal_read_around(struct wal_reader *r, size_t want, uint64_t off) {
   const uint64_t left = off < r->seg->size ? r->seg->size - off : 0;
   const size_t all = want < left ? want : (size_t)left;
@@ -90,11 +92,11 @@ enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint
                                                  &p, &nr);
     if (s != REMIXDB_OK) return s;
     if (nr < WAL_FRAME_HEAD) break;
-    const size_t last = nr - WAL_FRAME_HEAD;  // a head may begin up to here
+    const size_t last = nr - WAL_FRAME_HEAD;  // the last place for a head
     for (size_t i = 0; i <= last; i++) {
-      const uint8_t *const hit = memchr(p + i + 8, (int)(k->magic & 0xff), last - i + 1);
+      const uint8_t *const hit = memchr(p + i + WAL_FRAME_MAGIC, (int)(k->magic & 0xff), last - i + 1);
       if (!hit) break;
-      i = (size_t)(hit - p) - 8;
+      i = (size_t)(hit - p) - WAL_FRAME_MAGIC;
       struct wal_frame f;
       if (!wal_frame_get(p + i, k, off + i, &f)) continue;
       wal_heads_add(out, &f, off + i, limit);
@@ -142,8 +144,7 @@ enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *seg) {
   seg->shared = s == REMIXDB_OK && info.links > 1;
   if (seg->foreign) return REMIXDB_OK;
   if (s == REMIXDB_OK) s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
-  if (s == REMIXDB_NOTFOUND)
-    return REMIXDB_OK;  // it went between the listing and here; if it was needed it is missed later
+  if (s == REMIXDB_NOTFOUND) return REMIXDB_OK;  // removed since the listing; recovery misses it if it was needed
   if (s != REMIXDB_OK) return s;
   s = env_size(w->env, seg->fd, seg->path, &seg->size);
   if (s == REMIXDB_OK) s = env_read_upto(w->env, seg->fd, seg->path, head, sizeof(head), 0, &nr);
@@ -194,7 +195,7 @@ enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, struct wal
   for (struct wal_seg *seg = names.segs, *next; seg; seg = next) {
     next = seg->next;
     seg->next = NULL;
-    // what is no file cannot be a damaged segment either
+    // A directory or a link cannot be a damaged segment.
     if (seg->foreign && seg->size == 0) wal_foreign_add(w, seg);
     else all[nr++] = seg;
   }

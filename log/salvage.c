@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is left of a damaged log, and what is lost of it.
+// Salvage: reads all whole frames of a damaged log and tells what is lost.
 #include "log/reader.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define SALVAGE_GENS 4096u  // of so many generations a broken header is looked for
+#include "log/segments.h"
+
+#define SALVAGE_GENS 4096u  // generations among which a file with a broken header is looked for
 
 // ---- where a segment is broken
 
-// The next frame that is whole, at or after `off` and with numbers above seq. *at_out: where; limit when there is none.
+// Finds the next whole frame at or after `off` with numbers above seq. *at_out: its offset; limit: there is none.
 static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit,
                                           uint64_t seq, uint64_t *at_out) {
   *at_out = limit;
@@ -21,7 +23,7 @@ static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal
     enum remixdb_status s = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
     if (s != REMIXDB_OK) return s;
     if (nr < WAL_FRAME_HEAD) return REMIXDB_OK;
-    if (load32le(p + 8) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq ||
+    if (load32le(p + WAL_FRAME_MAGIC) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq ||
         WAL_FRAME_HEAD + (uint64_t)f.len > limit - off)
       continue;
     if (f.len > WAL_WINDOW && env_is_hollow(r->env, r->seg->fd, off, off + f.len, WAL_HOLE)) continue;
@@ -34,7 +36,7 @@ static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal
   return REMIXDB_OK;
 }
 
-// No whole frame follows a break in the newest segment: what heads and the watermark say was there.
+// No whole frame follows a break in the newest segment. Frames' heads and the watermark tell what was there.
 static enum remixdb_status wal_tail_loss(struct wal_reader *r, const struct wal_break *b, struct wal_loss *l) {
   const struct wal_seg *const seg = r->seg;
   const uint64_t level_end = b->level_end;
@@ -42,10 +44,11 @@ static enum remixdb_status wal_tail_loss(struct wal_reader *r, const struct wal_
   const enum remixdb_status s = wal_scan(r, &seg->key, l->off, b->limit, &heads);
   if (s != REMIXDB_OK) return s;
   const uint64_t end = heads.frame_end > level_end ? heads.frame_end : level_end;
-  const bool durable = b->durable || level_end > l->off || heads.durable > l->off || (seg->guessed && heads.durable > 0);
+  const bool durable = b->durable || level_end > l->off || heads.durable > l->off ||
+                       (seg->guessed && heads.durable > 0);
   if (end > l->off) l->bytes = end - l->off;
   if (heads.last_seq >= l->first_seq) l->last_seq = heads.last_seq;
-  else if (level_end > l->off) l->last_seq = l->first_seq;  // one at least was there
+  else if (level_end > l->off) l->last_seq = l->first_seq;  // at least one
   l->more = heads.frame_end == 0 || heads.frame_end != level_end;
   l->torn = !durable;
   return s;
@@ -67,7 +70,7 @@ enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, st
     struct wal_frame f;
     if ((s = wal_reader_get(r, at, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK) return s;
     if (nr == WAL_FRAME_HEAD && wal_frame_get(p, &seg->key, at, &f) &&
-        f.first_seq <= b->upto) {  // else it was cut: its number was given again
+        f.first_seq <= b->upto) {  // else a recovery cut it, and gave its number again
       out->last_seq = f.first_seq - 1;
       out->bytes = at - b->off;
       *whole_out = at;
@@ -82,8 +85,8 @@ enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, st
 
 // ---- which segments there are
 
-// Up to where segment i of all is replayed: a recovery may have cut it, or left it out, and the newest header that
-// leads to it or past it says so. What was cut bears numbers that were given again.
+// The offset up to which segment i of `all` is read. A recovery may have cut the segment, or left it out; the newest
+// header that leads to it or past it says so. The numbers of cut records were given again.
 static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t i) {
   const struct wal_seg *const seg = all[i];
   for (size_t k = nr; --k > i;) {
@@ -94,8 +97,8 @@ static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t 
   return seg->size;
 }
 
-// The oldest generation that the newest header leads back to, as far as there are headers. The one that the last of
-// them names may be there without its own.
+// The oldest generation that the newest header leads back to, through the headers that exist. The generation that the
+// last of them names may have lost its own header.
 static uint64_t wal_salvage_oldest(struct wal_seg *const *all, size_t nr) {
   uint64_t gen = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0, oldest = 1;
   for (size_t i = nr; gen && i-- > 0 && all[i]->headed && all[i]->h.gen >= gen;) {
@@ -111,14 +114,14 @@ static bool wal_has_gen(struct wal_seg *const *all, size_t nr, uint64_t gen) {
   return false;
 }
 
-// Makes file i, which has no header, the segment of this generation: its frames follow sequence number base.
+// Makes a file without a header the segment of this generation, whose frames follow sequence number base.
 static void wal_guess(struct wal *w, struct wal_seg *seg, uint64_t gen, uint64_t base) {
   seg->h = (struct wal_head){.store_id = w->store_id, .gen = gen, .last_seq = base};
   seg->key = wal_key(w->store_id, gen);
   seg->headed = seg->guessed = true;
 }
 
-// Which of [from, to] the first frame of the open file seg is of, if that is whole.
+// Guesses the generation, among [from, to], from the head of the open file's first frame.
 static enum remixdb_status wal_guess_first(struct wal *w, struct wal_seg *const *all, size_t nr, struct wal_seg *seg,
                                            uint64_t from, uint64_t to) {
   uint8_t head[WAL_FRAME_HEAD];
@@ -135,7 +138,7 @@ static enum remixdb_status wal_guess_first(struct wal *w, struct wal_seg *const 
   return REMIXDB_OK;
 }
 
-// Whether the open file seg has frames of this generation, wherever in it.
+// Guesses this generation if the open file has a frame of it anywhere.
 static enum remixdb_status wal_guess_any(struct wal *w, struct wal_reader *r, struct wal_seg *seg, uint64_t gen) {
   const struct wal_key k = wal_key(w->store_id, gen);
   struct wal_heads heads;
@@ -146,14 +149,15 @@ static enum remixdb_status wal_guess_any(struct wal *w, struct wal_reader *r, st
   return s;
 }
 
-// The generations that files without a header are looked for.
+// The generations that a file without a header may have.
 struct wal_wanted {
-  uint64_t oldest, newest;  // that are needed; that a header has
-  uint64_t level;           // of the highest watermark
-  uint64_t from, to;        // those of first frames
+  uint64_t oldest;    // still needed
+  uint64_t newest;    // of all headers
+  uint64_t level;     // of the highest watermark
+  uint64_t from, to;  // tried with each file's first frame
 };
 
-// The generations that must be there, or follow the newest header, and that no file has.
+// Tries the generations that no header has and that must exist, or follow the newest header.
 static enum remixdb_status wal_guess_wanted(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr,
                                             struct wal_seg *seg, const struct wal_wanted *g) {
   const uint64_t known[] = {g->oldest, g->level, g->newest + 1, g->newest + 2};
@@ -168,13 +172,13 @@ static enum remixdb_status wal_guess_wanted(struct wal *w, struct wal_reader *r,
   return s;
 }
 
-// Gives file seg, which has no header, the generation that its frames say, when no other file has that.
+// Gives a file without a header the generation that its frames tell, if no other file has it.
 static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr,
                                             struct wal_seg *seg, const struct wal_wanted *g) {
   enum remixdb_status s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
   if (s != REMIXDB_OK) return s;
   s = wal_guess_first(w, all, nr, seg, g->from, g->to);
-  if ((s == REMIXDB_OK || s == REMIXDB_IO) && !seg->headed) {  // what cannot be read counts as zeros from here on
+  if ((s == REMIXDB_OK || s == REMIXDB_IO) && !seg->headed) {  // unreadable bytes count as zeros from here on
     const enum remixdb_status any = wal_guess_wanted(w, r, all, nr, seg, g);
     if (any != REMIXDB_OK) s = any;
   }
@@ -183,8 +187,8 @@ static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r,
   return s;
 }
 
-// Finds out what the files without a header are, those of generations before `oldest` excepted: they are not needed any
-// more. Each opening skips a generation.
+// Guesses which segments the files without a header are. Generations before `oldest` are not needed. Each opening skips
+// one generation.
 static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r, struct wal_seg **all, size_t nr,
                                              uint64_t oldest, uint64_t level) {
   const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
@@ -210,7 +214,7 @@ static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r
 
 // ---- reading them
 
-// The segments that are read, oldest first, and where the reading has come to.
+// The segments to read, oldest first, and the progress.
 struct salvage {
   struct wal_seg **all;
   size_t nr;
@@ -219,14 +223,14 @@ struct salvage {
   const struct wal_salvage_to *to;
   struct wal_salvage *out;
   uint64_t seq;
-  bool placed;  // seq is known: the version says it, or a segment was read
+  bool placed;  // seq is known: from the version, or from a segment that was read
 };
 
 static bool wal_is_read(const struct salvage *v, size_t i) {
   return v->all[i]->headed && v->all[i]->h.gen >= v->oldest && wal_salvage_limit(v->all, v->nr, i) > 0;
 }
 
-// The segment that is read after the i-th; NULL: none.
+// The segment to read after the i-th; NULL: none.
 static const struct wal_seg *wal_salvage_next(const struct salvage *v, size_t i) {
   for (size_t k = i + 1; k < v->nr; k++)
     if (wal_is_read(v, k)) return v->all[k];
@@ -238,14 +242,14 @@ static void wal_tell(struct salvage *v, const struct wal_loss *l) {
   if (v->to->lost) v->to->lost(v->to->arg, l);
 }
 
-// Records from v->seq on, up to last_seq, that were in frames before the first one that a file has.
+// Tells of the records after v->seq that were in frames before the first one of the segment.
 static void wal_tell_beheaded(struct salvage *v, const struct wal_seg *seg) {
   const struct wal_loss l = {
       .path = seg->path, .gen = seg->h.gen, .off = WAL_HEAD, .first_seq = v->seq + 1, .last_seq = seg->h.last_seq};
   wal_tell(v, &l);
 }
 
-// Records from v->seq on that no file has: up to last_seq, or `more` behind it.
+// Tells of the records after v->seq that no file has: up to last_seq, or `more`.
 static void wal_tell_missing(struct salvage *v, const struct wal *w, uint64_t gen, uint64_t last_seq, bool more) {
   const struct wal_loss l = {.path = w->dir->path,
                              .missing = true,
@@ -279,7 +283,7 @@ static enum remixdb_status wal_salvage_frame(struct wal_reader *r, struct salvag
   return s;
 }
 
-// Reads segment i, and tells what is lost of it, and between it and the next one.
+// Reads segment i. Tells of losses in it, and between it and the next one.
 static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, struct salvage *v, size_t i) {
   const struct wal_seg *const seg = v->all[i], *const next = wal_salvage_next(v, i);
   struct wal_break b = {.off = WAL_HEAD,
@@ -301,7 +305,7 @@ static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, 
     else if (at_end && next && lost && next->h.prev_len && next->h.prev_gen != seg->h.gen)
       wal_tell_missing(v, w, next->h.prev_gen, l.last_seq, false);
     else if (lost || (at_end && !next && (l.bytes || unread != r->nr_unread))) {
-      if (unread != r->nr_unread) l.torn = false;  // a frame may have been where zeros were taken for it
+      if (unread != r->nr_unread) l.torn = false;  // a frame may be behind the zeros
       wal_tell(v, &l);
     }
     if (at_end) {
@@ -313,7 +317,7 @@ static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, 
   }
 }
 
-// What is missed before the first segment that is read.
+// Tells what is missing before the first segment.
 static void wal_salvage_begin(struct wal *w, struct salvage *v, const struct wal_seg *first) {
   const bool lost = v->placed && first->h.last_seq > v->seq;
   if (lost && first->beheaded) wal_tell_beheaded(v, first);
@@ -322,7 +326,7 @@ static void wal_salvage_begin(struct wal *w, struct salvage *v, const struct wal
   v->placed = true;
 }
 
-// What is missed behind the last one; NULL: none was read, though a store has one at least.
+// Tells what is missing behind the last segment. NULL: none was read, though every store has one.
 static void wal_salvage_end(struct wal *w, struct salvage *v, const struct wal_seg *last) {
   const struct wal_level *const l = &v->level;
   const bool later = l->gen > 0 && l->gen >= v->oldest && (!last || l->gen > last->h.gen),
@@ -331,7 +335,7 @@ static void wal_salvage_end(struct wal *w, struct salvage *v, const struct wal_s
   wal_tell_missing(v, w, later ? l->gen : v->placed ? v->oldest : 0, filled ? v->seq + 1 : v->seq, true);
 }
 
-// A file may be needed of which nothing is known.
+// Tells of unreadable files that may be needed.
 static void wal_tell_unread(struct salvage *v, const struct wal_seg *last) {
   for (size_t i = 0; i < v->nr; i++) {
     const struct wal_seg *const seg = v->all[i];
@@ -353,7 +357,7 @@ static enum remixdb_status wal_salvage_all(struct wal *w, struct wal_reader *r, 
     v->out->base_seq = seg->h.last_seq;
     v->out->nr_segments++;
     s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
-    if (s == REMIXDB_IO) {  // all of it counts as zeros, and those behind it may be whole
+    if (s == REMIXDB_IO) {  // it counts as zeros; the segments behind it may be whole
       if (r->unread->status == REMIXDB_OK) err_save(r->unread, s);
       seg->unread = true;
       seg->size = 0;
@@ -403,12 +407,12 @@ enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_g
   return s == REMIXDB_OK && unread.status != REMIXDB_OK ? err_raise(&unread) : s;
 }
 
-// ---- whose it is
+// ---- the store's id
 
 struct wal_id_search {
   const struct env_dir *dir;
   uint64_t id;
-  bool nomem;  // or no descriptor: that says nothing of a file
+  bool nomem;  // no memory or no descriptor; says nothing about the file
 };
 
 static bool wal_id_look(void *arg, const char *name) {
@@ -423,7 +427,7 @@ static bool wal_id_look(void *arg, const char *name) {
   s = env_read_upto(f->dir->env, fd, name, head, sizeof(head), 0, &nr);
   env_close_quiet(f->dir->env, fd);
   struct wal_head h;
-  if (s == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, load64le(head + 16), &h) == REMIXDB_OK)
+  if (s == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, wal_head_store_id(head), &h) == REMIXDB_OK)
     f->id = h.store_id;
   return f->id == 0;
 }

@@ -1,0 +1,564 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "log/segments.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "log/append.h"
+
+// ---- files
+
+struct wal_seg *wal_seg_create(const struct env_dir *dir, uint32_t nr) {
+  const size_t len = strlen(dir->path) + sizeof("/wal-4294967295");
+  struct wal_seg *const seg = mem_calloc(1, sizeof(*seg) + len);
+  if (!seg) return NULL;
+  seg->fd = -1;
+  seg->nr = nr;
+  (void)snprintf(seg->path, len, "%s/wal-%u", dir->path, nr);
+  return seg;
+}
+
+void wal_seg_close(struct wal *w, struct wal_seg *seg) {
+  env_close_quiet(w->env, seg->fd);
+  seg->fd = -1;
+}
+
+void wal_seg_destroy(struct wal *w, struct wal_seg *seg) {
+  if (!seg) return;
+  wal_seg_close(w, seg);
+  mem_free(seg);
+}
+
+void wal_segs_destroy(struct wal *w, struct wal_seg *seg) {
+  while (seg) {
+    struct wal_seg *const next = seg->next;
+    wal_seg_destroy(w, seg);
+    seg = next;
+  }
+}
+
+void wal_seg_begin(struct wal_seg *seg, const struct wal_head *h) {
+  seg->h = *h;
+  seg->key = wal_key(h->store_id, h->gen);
+  seg->end = WAL_HEAD;
+  seg->durable = 0;
+  seg->level = (struct wal_level){0};
+  wal_head_put(seg->head, h);
+}
+
+bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr) {
+  struct wal_head h;
+  assert(nr <= WAL_HEAD);
+  if (nr == WAL_HEAD && wal_head_get(head, "", w->store_id, &h) == REMIXDB_OK) return true;
+  for (size_t i = 0; i < nr; i++)
+    if (head[i]) return false;
+  return true;
+}
+
+// ---- the pool
+
+void wal_pool_add(struct wal *w, struct wal_seg *seg) {
+  struct wal_seg **at = &w->spares;
+  assert(seg->fd < 0);
+  while (*at) at = &(*at)->next;
+  seg->next = NULL;
+  *at = seg;
+  atomic_fetch_add_explicit(&w->nr_pooled, 1, memory_order_relaxed);
+}
+
+static struct wal_seg *wal_pool_take(struct wal *w) {
+  struct wal_seg *const seg = w->spares;
+  if (!seg) return NULL;
+  w->spares = seg->next;
+  seg->next = NULL;
+  atomic_fetch_sub_explicit(&w->nr_pooled, 1, memory_order_relaxed);
+  return seg;
+}
+
+void wal_foreign_add(struct wal *w, struct wal_seg *seg) {
+  wal_seg_close(w, seg);
+  seg->next = w->foreign;
+  w->foreign = seg;
+}
+
+static bool wal_has_nr(const struct wal_seg *list, uint32_t nr) {
+  while (list && list->nr != nr) list = list->next;
+  return list != NULL;
+}
+
+// The smallest number that no file of the log has. Under admin, which every thread holds that changes a list.
+static uint32_t wal_free_nr(const struct wal *w) {
+  uint32_t nr = 0;
+  while ((w->next && w->next->nr == nr) || wal_has_nr(w->segs, nr) || wal_has_nr(w->spares, nr) ||
+         wal_has_nr(w->foreign, nr))
+    nr++;
+  return nr;
+}
+
+// ---- room on disk
+
+uint64_t wal_step(const struct wal *w, uint64_t alloc) {
+  if (alloc >= w->step) return w->step;
+  uint64_t step = w->step < WAL_FIRST ? w->step : WAL_FIRST;
+  while (step < w->step && step * 2 <= alloc) step *= 2;
+  return step;
+}
+
+uint64_t wal_keep(const struct wal *w, const struct wal_seg *seg) {
+  const uint64_t keep = wal_step(w, seg->alloc) / WAL_KEEP_PART;
+  return keep < WAL_KEEP_MAX ? keep : WAL_KEEP_MAX;
+}
+
+uint64_t wal_watch(const struct wal *w, const struct wal_seg *seg) {
+  const uint64_t part = wal_step(w, seg->alloc) / WAL_LOW;
+  return seg->alloc > part ? seg->alloc - part : 0;
+}
+
+// Room on disk of all files once the active segment is full. Under admin.
+static uint64_t wal_room(struct wal *w) {
+  const uint64_t last = w->limit / WAL_FULL_PART;
+  uint64_t room = w->next ? w->next->alloc : 0;
+  lib_lock(&w->lock);
+  const uint64_t full = w->limit == UINT64_MAX ? 0 : atomic_load_explicit(&w->full_at, memory_order_relaxed) + last;
+  if (w->active && w->active->alloc < full) room += full - w->active->alloc;
+  for (const struct wal_seg *seg = w->segs; seg; seg = seg->next) room += seg->alloc;
+  for (const struct wal_seg *seg = w->spares; seg; seg = seg->next) room += seg->alloc;
+  lib_unlock(&w->lock);
+  return room;
+}
+
+// How many of `more` bytes of room the limit leaves. Under admin.
+static uint64_t wal_within(struct wal *w, uint64_t more) {
+  const uint64_t room = wal_room(w), left = room < w->limit ? w->limit - room : 0;
+  return more < left ? more : left;
+}
+
+void wal_bound(struct wal *w) {
+  uint64_t others = 0;
+  for (const struct wal_seg *seg = w->segs; seg; seg = seg->next) others += seg == w->active ? 0 : seg->alloc;
+  const uint64_t last = w->limit / WAL_FULL_PART, most = w->limit / 2 - last, left = w->limit - last - wal_step(w, 0);
+  const uint64_t at = others + most <= left ? most : others < left ? left - others : 0;
+  atomic_store_explicit(&w->older, w->segs != w->active, memory_order_relaxed);
+  atomic_store_explicit(&w->full_at, w->limit == UINT64_MAX ? UINT64_MAX - last : at, memory_order_relaxed);
+}
+
+bool wal_holds(const struct wal *w) {
+  return atomic_load_explicit(&w->seg_bytes, memory_order_relaxed) > WAL_HEAD ||
+         atomic_load_explicit(&w->older, memory_order_relaxed);
+}
+
+bool wal_full(const struct wal *w, size_t more, bool last) {
+  const uint64_t bytes = atomic_load_explicit(&w->seg_bytes, memory_order_relaxed),
+                 at = atomic_load_explicit(&w->full_at, memory_order_relaxed);
+  if (likely(!last && more == 0)) return bytes >= at;
+  const uint64_t part = w->limit / WAL_FULL_PART;
+  return bytes >= (last ? at + part : at) || (bytes > part && more > at - bytes);
+}
+
+bool wal_short_of_room(const struct wal *w, uint32_t part) {
+  const struct wal_seg *const seg = w->active;
+  return wal_at(w) + wal_step(w, seg->alloc) / part > seg->alloc && w->grow_refused != seg->alloc &&
+         seg->alloc < w->limit / 2 && !w->scarce;
+}
+
+enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
+  if (w->growing) {
+    wal_event_wait(w, &w->written);
+    return REMIXDB_OK;
+  }
+  struct wal_seg *const seg = w->active;
+  const uint64_t from = seg->alloc, all = align_up(need, wal_step(w, from)), most = w->limit / 2;
+  const uint64_t to = all <= most ? all : need < most ? most : need;
+  assert(need > from && to >= need);
+  w->growing = true;  // keeps the segment active
+  lib_unlock(&w->lock);
+  const enum remixdb_status s = env_allocate(w->env, seg->fd, seg->path, from, to - from);
+  lib_lock(&w->lock);
+  w->growing = false;
+  if (s == REMIXDB_OK) {
+    seg->alloc = to;
+    wal_limit(w);
+  }
+  wal_event_wake(&w->written);
+  return s;
+}
+
+void wal_grow_ahead(struct wal *w) {
+  const uint64_t alloc = w->active->alloc;
+  if (wal_grow(w, alloc + 1) != REMIXDB_OK) w->grow_refused = alloc;
+}
+
+// The next segment is prepared when the active one has this part of the bytes that make it full.
+#define WAL_NEXT_PART 8u
+
+bool wal_is_behind(const struct wal *w) {
+  const struct wal_seg *const seg = w->active;
+  const bool next = atomic_load_explicit(&w->next_for, memory_order_relaxed) >= seg->alloc;
+  // A segment that ends early needs no next one ready, and a small store does not need the next one's room.
+  const uint64_t early = w->limit == UINT64_MAX
+                             ? wal_step(w, seg->alloc) / 2
+                             : atomic_load_explicit(&w->full_at, memory_order_relaxed) / WAL_NEXT_PART;
+  return wal_short_of_room(w, WAL_LOW) || (!next && wal_at(w) > early && w->durable_gen >= seg->h.gen);
+}
+
+void wal_scarce(struct wal *w, bool on) {
+  lib_lock(&w->lock);
+  w->scarce = on;
+  lib_unlock(&w->lock);
+}
+
+// ---- a file for a segment; under admin
+
+// Reserves room for the first step of seg, and for `expected` bytes as far as they exist. The room is durable together
+// with the file's size, so later syncs need not write that. The file is in none of the log's lists.
+static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *seg, uint64_t expected) {
+  const uint64_t first = wal_step(w, 0);
+  enum remixdb_status s = env_size(w->env, seg->fd, seg->path, &seg->alloc);
+  if (s != REMIXDB_OK) return s;
+  uint64_t to = expected > seg->alloc ? wal_within(w, expected) : seg->alloc;
+  if (to < first) to = first;
+  if (seg->alloc >= to) return REMIXDB_OK;
+  s = env_allocate(w->env, seg->fd, seg->path, seg->alloc, to - seg->alloc);
+  if (s == REMIXDB_NOSPACE && to > first) {
+    // A failed allocation may have taken some bytes; the file can do without them.
+    if (seg->alloc >= first) return REMIXDB_OK;
+    to = first;
+    s = env_allocate(w->env, seg->fd, seg->path, seg->alloc, to - seg->alloc);
+  }
+  // With one page a segment can begin, and take some deletes.
+  while (s == REMIXDB_NOSPACE && to > WAL_REST && to / 2 >= seg->alloc) {
+    to /= 2;
+    s = to > seg->alloc ? env_allocate(w->env, seg->fd, seg->path, seg->alloc, to - seg->alloc) : REMIXDB_OK;
+  }
+  if (s != REMIXDB_OK) return s;
+  seg->alloc = to;
+  return env_sync_all(w->env, seg->fd, seg->path);
+}
+
+// Opens an existing file for a new segment. *serves_out: it may be overwritten. If not, the log gives the file up: it
+// is foreign if its bytes are not the log's; if it has another name as well, this name is removed, so that the content
+// stays under the other one.
+static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *seg, bool *serves_out) {
+  struct env_stat info;
+  uint8_t head[WAL_HEAD];
+  size_t nr = 0;
+  *serves_out = false;
+  enum remixdb_status s = env_stat(w->dir, wal_seg_name(seg), &info);
+  if (s == REMIXDB_OK && info.is_file) s = env_open(w->dir, wal_seg_name(seg), ENV_READ | ENV_WRITE, &seg->fd);
+  if (s == REMIXDB_OK && seg->fd >= 0) s = env_read_upto(w->env, seg->fd, seg->path, head, sizeof(head), 0, &nr);
+  if (s == REMIXDB_NOTFOUND) {  // somebody removed it; it is no loss
+    wal_seg_destroy(w, seg);
+    return REMIXDB_OK;
+  }
+  if (s != REMIXDB_OK) return s;
+  if (seg->fd < 0 || !wal_is_own(w, head, nr)) {
+    wal_foreign_add(w, seg);
+    return REMIXDB_OK;
+  }
+  *serves_out = info.links <= 1;
+  if (*serves_out) return REMIXDB_OK;
+  s = env_unlink(w->dir, wal_seg_name(seg));
+  if (s == REMIXDB_OK) wal_seg_destroy(w, seg);
+  return s;
+}
+
+// A new file, open. A file that an earlier attempt left under its name serves.
+static enum remixdb_status wal_file_make(struct wal *w, struct wal_seg **out) {
+  for (;;) {
+    struct env_stat info;
+    bool serves;
+    struct wal_seg *const seg = wal_seg_create(w->dir, wal_free_nr(w));
+    *out = seg;
+    if (!seg) return REMIXDB_NOMEM;
+    enum remixdb_status s = env_stat(w->dir, wal_seg_name(seg), &info);
+    const bool there = s == REMIXDB_OK;
+    if (s == REMIXDB_NOTFOUND)
+      s = env_open(w->dir, wal_seg_name(seg), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_EXCL, &seg->fd);
+    else if (there) s = wal_file_open(w, seg, &serves);
+    if (s != REMIXDB_OK) {
+      wal_seg_destroy(w, seg);
+      return s;
+    }
+    if (!there || serves) return REMIXDB_OK;
+  }
+}
+
+// An open file for a new segment that may have `expected` bytes: from the pool, or a new one whose name is durable.
+// full_ok: a disk without room to reserve is no failure, because the caller writes the header at once and later appends
+// ask for room again.
+static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool full_ok, struct wal_seg **out) {
+  enum remixdb_status s;
+  struct wal_seg *seg;
+  *out = NULL;
+  while ((seg = wal_pool_take(w)) != NULL) {
+    bool serves;
+    s = wal_file_open(w, seg, &serves);
+    if (s == REMIXDB_OK && !serves) continue;
+    if (s == REMIXDB_OK) s = wal_seg_reserve(w, seg, expected);
+    if (s == REMIXDB_OK || (s == REMIXDB_NOSPACE && full_ok)) {
+      *out = seg;
+      return REMIXDB_OK;
+    }
+    wal_seg_close(w, seg);
+    wal_pool_add(w, seg);
+    return s;
+  }
+  if ((s = wal_file_make(w, &seg)) != REMIXDB_OK) return s;
+  s = wal_seg_reserve(w, seg, expected);
+  if (s == REMIXDB_NOSPACE && full_ok) s = REMIXDB_OK;
+  if (s == REMIXDB_OK) s = env_sync_dir(w->dir);
+  if (s == REMIXDB_OK) {
+    *out = seg;
+    return REMIXDB_OK;
+  }
+  IGNORED(env_unlink(w->dir, wal_seg_name(seg)), "a blank file may stay and serve later; it may hold the last room");
+  wal_seg_destroy(w, seg);
+  return s;
+}
+
+// ---- preparing and switching
+
+enum remixdb_status wal_settle(struct wal *w) {
+  lib_lock(&w->lock);
+  const enum remixdb_status s = wal_error(w);
+  const bool settled = w->durable_gen >= w->active->h.gen;
+  lib_unlock(&w->lock);
+  return s != REMIXDB_OK || settled ? s : wal_sync(w);
+}
+
+// Under admin. make: makes a new file if the pool has none.
+//
+// A segment begins only after the one before has a durable header (L4). Recovery relies on it twice: a generation
+// missing between two others is damage, never the work of a crash; and no frame on disk has a generation more than one
+// above that of every header on disk.
+static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, bool make) {
+  if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir->path);
+  const enum remixdb_status s = wal_settle(w);
+  if (s != REMIXDB_OK) return s;
+  atomic_store_explicit(&w->next_for, expected, memory_order_relaxed);
+  struct wal_seg *const next = w->next;
+  if (!next) return make || w->spares ? wal_file_take(w, expected, false, &w->next) : REMIXDB_OK;
+  // The segment serves without this room; the first frames' sync makes its size durable.
+  const uint64_t to = next->alloc < expected ? next->alloc + wal_within(w, expected - next->alloc) : next->alloc;
+  if (next->alloc < to && env_allocate(w->env, next->fd, next->path, next->alloc, to - next->alloc) == REMIXDB_OK)
+    next->alloc = to;
+  return REMIXDB_OK;
+}
+
+// Takes the prepared segment out; NULL: there is none. Under admin.
+static struct wal_seg *wal_next_take(struct wal *w) {
+  struct wal_seg *const seg = w->next;
+  w->next = NULL;
+  atomic_store_explicit(&w->next_for, 0, memory_order_relaxed);
+  return seg;
+}
+
+static enum remixdb_status wal_prepare_as(struct wal *w, bool ahead) {
+  (void)pthread_mutex_lock(&w->admin);
+  lib_lock(&w->lock);
+  const uint64_t expected = w->scarce ? 0 : w->active->alloc;
+  const bool make = !ahead || !w->turned || w->segs == w->active;
+  lib_unlock(&w->lock);
+  const enum remixdb_status s = wal_prepare_locked(w, expected, make);
+  (void)pthread_mutex_unlock(&w->admin);
+  return s;
+}
+
+enum remixdb_status wal_prepare(struct wal *w) { return wal_prepare_as(w, false); }
+
+bool wal_ahead_pending(const struct wal *w) { return atomic_load_explicit(&w->behind, memory_order_relaxed); }
+
+void wal_ahead(struct wal *w) {
+  lib_lock(&w->lock);
+  // The next buffer sets it again, so a failed step is not repeated without pause.
+  atomic_store_explicit(&w->behind, false, memory_order_relaxed);
+  const bool sound = w->err.status == REMIXDB_OK && !w->read_only;
+  if (sound && wal_short_of_room(w, WAL_LOW) && !w->growing) wal_grow_ahead(w);
+  const bool next = sound && wal_is_behind(w) && !wal_short_of_room(w, WAL_LOW);
+  lib_unlock(&w->lock);
+  // A switch meets the same failure and reports it. (IGNORED would take a sticky error's message away.)
+  if (next && wal_prepare_as(w, true) != REMIXDB_OK) return;
+}
+
+// With the lock held: seg becomes the active segment.
+static void wal_activate(struct wal *w, struct wal_seg *seg) {
+  assert(!w->cur && (!w->active || seg->h.gen > w->active->h.gen));
+  seg->next = NULL;
+  if (w->active) w->active->next = seg;
+  else w->segs = seg;
+  w->active = seg;
+  w->grow_refused = 0;
+  w->st.segments++;
+  atomic_store_explicit(&w->gen, seg->h.gen, memory_order_relaxed);
+  atomic_store_explicit(&w->seg_bytes, seg->end, memory_order_relaxed);
+  wal_bound(w);
+}
+
+// The moment of a switch: the prepared segment becomes active. Under admin, with the log's lock held.
+static void wal_turn(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg) {
+  wal_seal(w);
+  const struct wal_seg *const old = w->active;
+  struct wal_seg *const seg = wal_next_take(w);
+  assert(seg);
+  const struct wal_head h = {.store_id = w->store_id,
+                             .gen = old->h.gen + 1,
+                             .prev_gen = old->h.gen,
+                             .prev_len = old->end,
+                             .prev_durable = old->durable,
+                             .last_seq = w->seq};
+  wal_seg_begin(seg, &h);
+  wal_activate(w, seg);
+  w->turned = true;
+  // The header is written like a frame: in line, so a sync waits for it, and again if the disk is full.
+  seg->head_buf = (struct wal_buf){
+      .seg = seg, .mem = seg->head, .cap = WAL_HEAD, .len = WAL_HEAD, .kind = WAL_BUF_HEADER};
+  wal_out_add(w, &seg->head_buf);
+  if (fn) fn(arg, h.gen);
+}
+
+enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg) {
+  (void)pthread_mutex_lock(&w->admin);
+  enum remixdb_status s = wal_prepare_locked(w, 0, true);
+  if (s == REMIXDB_OK) {
+    lib_lock(&w->lock);
+    while (w->growing) wal_event_wait(w, &w->written);
+    s = wal_error(w);
+    if (s == REMIXDB_OK && w->active->h.gen >= WAL_NUMBER_MAX)
+      s = err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out", w->dir->path);
+    if (s == REMIXDB_OK) {
+      wal_turn(w, fn, arg);
+      wal_push(w);
+    }
+    lib_unlock(&w->lock);
+  }
+  (void)pthread_mutex_unlock(&w->admin);
+  return s;
+}
+
+enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h) {
+  struct wal_seg *seg;
+  enum remixdb_status s = wal_file_take(w, 0, true, &seg);
+  if (s != REMIXDB_OK) return s;
+  wal_seg_begin(seg, h);
+  // A recycled file may be large. A store on a full disk would fill that room, and have none for tables of as much.
+  const uint64_t first = wal_step(w, 0);
+  if (seg->alloc > first && (s = env_truncate(w->env, seg->fd, seg->path, first)) == REMIXDB_OK) seg->alloc = first;
+  if (s == REMIXDB_OK) s = env_write(w->env, seg->fd, seg->path, seg->head, WAL_HEAD, 0);
+  if (s == REMIXDB_OK) s = env_sync_all(w->env, seg->fd, seg->path);
+  if (s != REMIXDB_OK) {
+    wal_seg_close(w, seg);
+    wal_pool_add(w, seg);
+    return s;
+  }
+  seg->durable = WAL_HEAD;
+  w->durable_gen = h->gen;
+  wal_activate(w, seg);
+  return REMIXDB_OK;
+}
+
+void wal_adopt(struct wal *w, struct wal_seg *seg) {
+  assert(!w->cur && !seg->next && seg->fd >= 0 && seg->durable == seg->end);
+  seg->alloc = seg->size;
+  w->durable_gen = seg->h.gen;
+  w->active = seg;
+  atomic_store_explicit(&w->gen, seg->h.gen, memory_order_relaxed);
+  atomic_store_explicit(&w->seg_bytes, seg->end, memory_order_relaxed);
+  wal_bound(w);
+}
+
+// ---- giving files and room back
+
+// Under admin. With a limit one file is kept beside the segments, the prepared one or one in the pool, and only while
+// all files together keep the limit.
+static bool wal_has_too_much(struct wal *w, uint32_t keep) {
+  const uint32_t nr = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed);
+  if (nr == 0 || nr > keep) return nr != 0;
+  return w->limit != UINT64_MAX && (nr > 1 || w->next || wal_room(w) > w->limit);
+}
+
+enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
+  while (wal_has_too_much(w, keep)) {
+    struct wal_seg *const seg = wal_pool_take(w);
+    const enum remixdb_status s = env_unlink(w->dir, wal_seg_name(seg));
+    if (s != REMIXDB_OK) {
+      wal_pool_add(w, seg);
+      return s;
+    }
+    wal_seg_destroy(w, seg);
+  }
+  return REMIXDB_OK;
+}
+
+enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
+  if (w->read_only) return REMIXDB_OK;
+  (void)pthread_mutex_lock(&w->admin);
+  // It makes every older segment durable, so no write and no sync of one is under way.
+  enum remixdb_status s = wal_settle(w);
+  while (s == REMIXDB_OK) {
+    lib_lock(&w->lock);
+    struct wal_seg *const old = w->segs;
+    const bool take = old != w->active && old->h.gen < gen;
+    if (take) {
+      assert(old->durable == old->end);
+      w->segs = old->next;
+      w->st.segments--;
+      wal_bound(w);
+    }
+    lib_unlock(&w->lock);
+    if (!take) break;
+    wal_seg_close(w, old);
+    wal_pool_add(w, old);
+  }
+  if (s == REMIXDB_OK) s = wal_trim(w, WAL_POOL);
+  (void)pthread_mutex_unlock(&w->admin);
+  return s;
+}
+
+enum remixdb_status wal_shed(struct wal *w) {
+  if (w->read_only) return REMIXDB_OK;
+  (void)pthread_mutex_lock(&w->admin);
+  struct wal_seg *const next = wal_next_take(w);
+  if (next) {
+    wal_seg_close(w, next);
+    wal_pool_add(w, next);
+  }
+  const enum remixdb_status s = wal_trim(w, 0);
+  (void)pthread_mutex_unlock(&w->admin);
+  return s;
+}
+
+// Cuts the active segment's room off soon behind its end. Returns whether there was any.
+static bool wal_cut_active(struct wal *w) {
+  lib_lock(&w->lock);
+  while (w->growing) wal_event_wait(w, &w->written);
+  struct wal_seg *const seg = w->active;
+  const uint64_t to = align_up(wal_at(w), WAL_REST) + WAL_FIRST;
+  const bool any = w->err.status == REMIXDB_OK && w->nr_retained == 0 && seg->alloc > to;
+  if (any) {
+    // From here on no record goes behind `to`, and `growing` keeps the file from getting longer.
+    seg->alloc = w->grow_refused = to;
+    wal_limit(w);
+    w->growing = true;
+    lib_unlock(&w->lock);
+    IGNORED(env_truncate(w->env, seg->fd, seg->path, to), "the file stays longer than known; later growth uses that");
+    lib_lock(&w->lock);
+    w->growing = false;
+    wal_event_wake(&w->written);
+  }
+  lib_unlock(&w->lock);
+  return any;
+}
+
+bool wal_yield(struct wal *w) {
+  if (w->read_only) return false;
+  (void)pthread_mutex_lock(&w->admin);
+  struct wal_seg *const next = w->next;
+  const uint64_t first = wal_step(w, 0);
+  bool any = w->spares && wal_trim(w, 0) == REMIXDB_OK;
+  if (next && next->alloc > first && env_truncate(w->env, next->fd, next->path, first) == REMIXDB_OK) {
+    next->alloc = first;
+    any = true;
+  }
+  (void)pthread_mutex_unlock(&w->admin);
+  return wal_cut_active(w) || any;
+}

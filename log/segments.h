@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Log segments: their files, the log pool, their room on disk, and which one is active. Private to the log.
+#ifndef WAL_SEGMENTS_H
+#define WAL_SEGMENTS_H
+
+#include "log/state.h"
+
+#define WAL_POOL 2u  // most files in the pool
+// A segment should get more room when less than this part of a step is left: by wal_ahead,
+#define WAL_LOW 2u
+#define WAL_NEEDED 4u  // or, if that has not happened, by an append.
+
+// ---- files
+struct wal_seg *wal_seg_create(const struct env_dir *dir, uint32_t nr);  // NULL: REMIXDB_NOMEM
+void wal_seg_destroy(struct wal *w, struct wal_seg *seg);                // closes its file; NULL is allowed
+void wal_segs_destroy(struct wal *w, struct wal_seg *seg);               // a list of them
+void wal_seg_close(struct wal *w, struct wal_seg *seg);                  // closes its file, if it is open
+static inline const char *wal_seg_name(const struct wal_seg *seg) { return env_name(seg->path); }
+// Makes seg the segment h, in memory; the header is not written.
+void wal_seg_begin(struct wal_seg *seg, const struct wal_head *h);
+// Whether the first `nr` bytes of a file, at most WAL_HEAD, are those of a segment of this log, or all zero: a file
+// that was made for a segment and not begun.
+bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr);
+
+// ---- the pool; under admin
+void wal_pool_add(struct wal *w, struct wal_seg *seg);
+void wal_foreign_add(struct wal *w, struct wal_seg *seg);  // closes it
+// Removes files of the pool until at most `keep` are left and all files together keep the log's limit.
+MUST_CHECK enum remixdb_status wal_trim(struct wal *w, uint32_t keep);
+
+// ---- the active segment
+// Begins the segment that appends go to; its header is durable before return. Nobody else uses the log yet.
+MUST_CHECK enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h);
+// Sends appends to seg: recovered, durable, open, and the last in w->segs. Nobody else uses the log yet.
+void wal_adopt(struct wal *w, struct wal_seg *seg);
+
+// ---- room on disk; with the log's lock held, or alone with the log
+// Sets what follows from the list of segments for readers without the lock: `older` and `full_at`.
+void wal_bound(struct wal *w);
+// The step by which a segment with so much room grows. Steps double, so the log of a small store is small.
+uint64_t wal_step(const struct wal *w, uint64_t alloc);
+// The part of a segment's room that is kept for the last records. It is less than the rest at which workers hear that
+// more room is wanted, and less than what the limit leaves behind a full segment.
+uint64_t wal_keep(const struct wal *w, const struct wal_seg *seg);
+// From this offset on the segment should get more room.
+uint64_t wal_watch(const struct wal *w, const struct wal_seg *seg);
+// Whether less than a `part` of a step is left and room should be made ahead of need.
+bool wal_short_of_room(const struct wal *w, uint32_t part);
+// Whether wal_ahead has something to do.
+bool wal_is_behind(const struct wal *w);
+// Makes the active segment's room reach `need`, or waits for the thread that changes its room. Yields the lock.
+MUST_CHECK enum remixdb_status wal_grow(struct wal *w, uint64_t need);
+// Makes room ahead of need, or notes that the disk refused. Yields the lock.
+void wal_grow_ahead(struct wal *w);
+// Makes the active segment's header durable, and with it all older segments. Under admin, without the log's lock.
+MUST_CHECK enum remixdb_status wal_settle(struct wal *w);
+#endif
