@@ -4,21 +4,21 @@
 #include <assert.h>
 
 #define SHARDS_MAX 16u
-#define SHARD_BYTES_MIN ((size_t)8 << 20)  // a shard more is worth it for this much
-#define BATCH_PAGES 64u                    // evicted together, so that one look at all epochs serves them all
-#define RESERVE_PART 8u                    // kept free or in limbo at most: this part of a shard
-#define ADMIT_PART 4u   // of the misses that a shard has room for: a block missed again within so many gets a frame
-#define LOADS_TIMED 8u  // one in so many loads is timed
-#define RUN_TRIES 32u   // stretches looked at for one large block
-#define HELD_TRIES 4u   // frames found pinned that are looked at again each time
+#define SHARD_BYTES_MIN ((size_t)8 << 20)  // a cache has one shard per this many bytes
+#define BATCH_PAGES 64u                    // pages evicted together, so that they share one look at all epochs
+#define RESERVE_PART 8u                    // at most 1/8 of a shard is kept free or in limbo
+#define ADMIT_PART 4u                      // a second miss counts within 1/4 as many misses as the shard has blocks
+#define LOADS_TIMED 8u                     // one in this many loads is timed
+#define RUN_TRIES 32u                      // stretches tried for one large block
+#define HELD_TRIES 4u                      // pinned frames in `held` that are tried again each time
 
-// What a page is. Only the first page of a run (a frame, or free pages side by side) says more than PAGE_INNER.
+// The state of a page. Only the first page of a run (a frame, or contiguous free pages) has one besides PAGE_INNER.
 enum page_state {
   PAGE_INNER,
   PAGE_FREE,
-  PAGE_LOADING,  // a frame that one thread fills, not in a slot yet
-  PAGE_LIVE,     // a frame in a slot
-  PAGE_LIMBO,    // evicted, its epoch may not have passed; or passed, but pinned
+  PAGE_LOADING,  // a frame that one thread is filling; no slot names it
+  PAGE_LIVE,     // a frame that a slot names
+  PAGE_LIMBO,    // an evicted frame whose stamp has not passed, or that is pinned
 };
 
 // One per page, guarded by the shard's lock.
@@ -26,10 +26,10 @@ struct page {
   uint8_t state;
   uint32_t nr_pages;    // of the run that begins here
   uint32_t free_len;    // length of the free run that ends here, or 0
-  uint32_t next, prev;  // page numbers in the list the run is in; 0 ends it
+  uint32_t next, prev;  // page numbers in the run's list; 0 ends it
   union {
-    _Atomic uint32_t *slot;  // live: where it is published
-    uint64_t stamp;          // in limbo. Nothing points to the table any more
+    _Atomic uint32_t *slot;  // live: the slot that names it
+    uint64_t stamp;          // in limbo; the table may be gone
   };
 };
 
@@ -43,16 +43,15 @@ struct shard {
   struct cache_load *loads;
   uint64_t load_seq;
   uint32_t first, end;  // its pages
-  // pages from here to the end were never used, so that their memory is not touched before it is needed
-  uint32_t fresh;
-  uint32_t hand;      // CLOCK: the first page of a run, or `fresh`
-  uint32_t run_hand;  // the same for large blocks
-  uint32_t reserve;   // pages kept free or in limbo: between the two below
+  uint32_t fresh;       // pages from here to the end were never used: untouched memory takes no room
+  uint32_t hand;        // CLOCK: the first page of a run, or `fresh`
+  uint32_t run_hand;    // the same for large blocks
+  uint32_t reserve;     // pages to keep free or in limbo, between the next two
   uint32_t reserve_min, reserve_max;
-  bool starved;  // there was no frame to be had while limbo could not be emptied
+  bool starved;  // a miss got no frame while limbo was not empty
   uint32_t free_pages, limbo_pages;
   uint32_t free_mask;                  // bit n: free[n] is not empty
-  uint32_t free[BLOCK_PAGES_MAX + 1];  // free runs of n pages, the last: or more
+  uint32_t free[BLOCK_PAGES_MAX + 1];  // free runs of n pages; the last: or more
   struct page_queue limbo;             // in order of stamp
   struct page_queue held;              // stamp passed, but pinned
   uint64_t misses, evictions, declined, bypasses;
@@ -60,9 +59,9 @@ struct shard {
 
 struct cache_full {
   struct cache pub;
-  struct page *pages;  // by page number, which begins at 1
+  struct page *pages;  // by page number; the first is 1
   struct epoch *epoch;
-  _Atomic bool disk;  // the last load that was timed was the disk's. A guess, relaxed
+  _Atomic bool disk;  // the last timed load came from the disk; relaxed, a guess
   uint32_t nr_pages;
   uint32_t nr_shards;  // a power of two
   struct shard *shards;
@@ -73,14 +72,14 @@ static inline struct cache_full *cache_full(const struct cache *c) { return (str
 
 // ---- creation
 
-static void shard_init(struct shard *s, uint32_t first, uint32_t end) {
-  (void)pthread_mutex_init(&s->lock, NULL);
-  (void)pthread_cond_init(&s->loaded, NULL);
-  s->first = s->fresh = s->hand = s->run_hand = first;
-  s->end = end;
+static void shard_init(struct shard *sh, uint32_t first, uint32_t end) {
+  (void)pthread_mutex_init(&sh->lock, NULL);
+  (void)pthread_cond_init(&sh->loaded, NULL);
+  sh->first = sh->fresh = sh->hand = sh->run_hand = first;
+  sh->end = end;
   const uint32_t part = (end - first) / RESERVE_PART;
-  s->reserve_max = part > 0 ? part : 1;
-  s->reserve_min = s->reserve = part > BATCH_PAGES ? BATCH_PAGES : s->reserve_max;
+  sh->reserve_max = part > 0 ? part : 1;
+  sh->reserve_min = sh->reserve = part > BATCH_PAGES ? BATCH_PAGES : sh->reserve_max;
 }
 
 enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache **out) {
@@ -94,7 +93,7 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
   if (c->nr_pages > 0) {
     uint32_t nr_shards = 1;
     while (nr_shards < SHARDS_MAX && size / SHARD_BYTES_MIN >= (size_t)nr_shards * 2) nr_shards *= 2;
-    // one before the first, and one after the last to be looked at
+    // one more before the first page, and one behind the last
     c->pages = mem_calloc((size_t)c->nr_pages + 2, sizeof(*c->pages));
     c->pub.marks = mem_calloc((size_t)c->nr_pages + 1, sizeof(*c->pub.marks));
     c->shards = mem_alloc_aligned(CACHE_LINE, nr_shards * sizeof(*c->shards));
@@ -129,7 +128,7 @@ void cache_destroy(struct cache *pub) {
   mem_free(c);
 }
 
-// ---- pages of a shard; its lock is held
+// ---- pages of a shard; the caller has its lock
 
 static void queue_push(struct page *pages, struct page_queue *q, uint32_t f) {
   pages[f].next = 0;
@@ -140,6 +139,7 @@ static void queue_push(struct page *pages, struct page_queue *q, uint32_t f) {
 
 static uint32_t queue_pop(struct page *pages, struct page_queue *q) {
   const uint32_t f = q->head;
+  assert(f != 0);
   q->head = pages[f].next;
   if (!q->head) q->tail = 0;
   return f;
@@ -147,80 +147,81 @@ static uint32_t queue_pop(struct page *pages, struct page_queue *q) {
 
 static inline uint32_t free_class(uint32_t n) { return n < BLOCK_PAGES_MAX ? n : BLOCK_PAGES_MAX; }
 
-static void free_link(struct page *pages, struct shard *s, uint32_t f, uint32_t n) {
+static void free_link(struct page *pages, struct shard *sh, uint32_t f, uint32_t n) {
   const uint32_t class = free_class(n);
   struct page *const p = &pages[f];
   p->state = PAGE_FREE;
   p->nr_pages = n;
   p->prev = 0;
-  p->next = s->free[class];
+  p->next = sh->free[class];
   if (p->next) pages[p->next].prev = f;
-  s->free[class] = f;
-  s->free_mask |= 1u << class;
+  sh->free[class] = f;
+  sh->free_mask |= 1u << class;
   pages[f + n - 1].free_len = n;
-  s->free_pages += n;
+  sh->free_pages += n;
 }
 
-static void free_unlink(struct page *pages, struct shard *s, uint32_t f) {
+static void free_unlink(struct page *pages, struct shard *sh, uint32_t f) {
   struct page *const p = &pages[f];
   const uint32_t class = free_class(p->nr_pages);
   if (p->next) pages[p->next].prev = p->prev;
   if (p->prev) pages[p->prev].next = p->next;
-  else s->free[class] = p->next;
-  if (!s->free[class]) s->free_mask &= ~(1u << class);
+  else sh->free[class] = p->next;
+  if (!sh->free[class]) sh->free_mask &= ~(1u << class);
   pages[f + p->nr_pages - 1].free_len = 0;
-  s->free_pages -= p->nr_pages;
+  sh->free_pages -= p->nr_pages;
 }
 
-// Gives pages back, joined with what is free beside them.
-static void free_put(struct page *pages, struct shard *s, uint32_t f, uint32_t n) {
+// Gives pages back, joined with their free neighbours.
+static void free_put(struct page *pages, struct shard *sh, uint32_t f, uint32_t n) {
   uint32_t begin = f, end = f + n;
-  const uint32_t before = f > s->first ? pages[f - 1].free_len : 0;
+  assert(n > 0 && f >= sh->first && end <= sh->fresh);
+  const uint32_t before = f > sh->first ? pages[f - 1].free_len : 0;
   if (before) {
     begin -= before;
-    free_unlink(pages, s, begin);
+    free_unlink(pages, sh, begin);
     pages[f].state = PAGE_INNER;
   }
-  if (end < s->fresh && pages[end].state == PAGE_FREE) {
+  if (end < sh->fresh && pages[end].state == PAGE_FREE) {
     const uint32_t after = end;
     end += pages[after].nr_pages;
-    free_unlink(pages, s, after);
+    free_unlink(pages, sh, after);
     pages[after].state = PAGE_INNER;
   }
-  if (s->hand > begin && s->hand < end) s->hand = begin;
-  if (s->run_hand > begin && s->run_hand < end) s->run_hand = begin;
-  free_link(pages, s, begin, end - begin);
+  if (sh->hand > begin && sh->hand < end) sh->hand = begin;
+  if (sh->run_hand > begin && sh->run_hand < end) sh->run_hand = begin;
+  free_link(pages, sh, begin, end - begin);
 }
 
-// n pages side by side out of the shortest free run that has them; 0 when there are none.
-static uint32_t free_take(struct page *pages, struct shard *s, uint32_t n) {
-  const uint32_t fitting = s->free_mask >> n << n;
+// Takes n contiguous pages from the shortest free run that has them. 0: there is none.
+static uint32_t free_take(struct page *pages, struct shard *sh, uint32_t n) {
+  const uint32_t fitting = sh->free_mask >> n << n;
   if (!fitting) return 0;
-  const uint32_t f = s->free[__builtin_ctz(fitting)];
+  const uint32_t f = sh->free[__builtin_ctz(fitting)];
   const uint32_t rest = pages[f].nr_pages - n;
-  free_unlink(pages, s, f);
-  if (rest) free_link(pages, s, f + n, rest);
+  free_unlink(pages, sh, f);
+  if (rest) free_link(pages, sh, f + n, rest);
   return f;
 }
 
-static uint32_t fresh_take(struct page *pages, struct shard *s, uint32_t n) {
-  const uint32_t f = s->fresh, left = s->end - f;
+static uint32_t fresh_take(struct page *pages, struct shard *sh, uint32_t n) {
+  const uint32_t f = sh->fresh, left = sh->end - f;
   if (left >= n) {
-    s->fresh += n;
+    sh->fresh += n;
     return f;
   }
   if (left == 0) return 0;
-  s->fresh = s->end;
-  free_put(pages, s, f, left);
-  return free_take(pages, s, n);
+  sh->fresh = sh->end;
+  free_put(pages, sh, f, left);
+  return free_take(pages, sh, n);
 }
 
-// A reader that stays in its epoch (its processor was taken away, or its read is slow) keeps all of limbo. The reserve
-// is to last for as long as that takes: it doubles when it did not, and shrinks while it does.
-static void shard_tune(struct shard *s) {
-  if (s->starved) s->reserve = s->reserve < s->reserve_max / 2 ? s->reserve * 2 : s->reserve_max;
-  else s->reserve -= (s->reserve - s->reserve_min) / 16;
-  s->starved = false;
+// A reader that stays in its epoch, because it was preempted or its read is slow, keeps limbo full. The reserve should
+// last until it leaves. So it doubles when it ran out, and otherwise shrinks.
+static void shard_tune(struct shard *sh) {
+  if (sh->starved) sh->reserve = sh->reserve < sh->reserve_max / 2 ? sh->reserve * 2 : sh->reserve_max;
+  else sh->reserve -= (sh->reserve - sh->reserve_min) / 16;
+  sh->starved = false;
 }
 
 static inline bool frame_pinned(const struct cache_full *c, uint32_t f, memory_order order) {
@@ -233,78 +234,79 @@ static inline void frame_clear(const struct cache_full *c, uint32_t f) {
   (void)atomic_fetch_and_explicit(&c->pub.marks[f], ~CACHE_USED, memory_order_relaxed);
 }
 
-// Takes back from limbo what no reader can hold any more.
-static void shard_reclaim(struct cache_full *c, struct shard *s) {
+// Frees the frames in limbo that no reader can hold any more.
+static void shard_reclaim(struct cache_full *c, struct shard *sh) {
   struct page *const pages = c->pages;
-  const uint32_t oldest = s->limbo.head;
-  while (s->limbo.head && epoch_passed(c->epoch, pages[s->limbo.head].stamp)) {
-    const uint32_t f = queue_pop(pages, &s->limbo);
-    s->limbo_pages -= pages[f].nr_pages;
-    // acquire: pairs with the release of the last unpin, so that the holder's reads come before the next filling. Pins
-    // taken inside the epoch are seen because the epoch has passed, and there can be no later ones (C3).
-    if (unlikely(frame_pinned(c, f, memory_order_acquire))) queue_push(pages, &s->held, f);
-    else free_put(pages, s, f, pages[f].nr_pages);
+  const uint32_t oldest = sh->limbo.head;
+  while (sh->limbo.head && epoch_passed(c->epoch, pages[sh->limbo.head].stamp)) {
+    const uint32_t f = queue_pop(pages, &sh->limbo);
+    sh->limbo_pages -= pages[f].nr_pages;
+    // acquire pairs with the release of the last unpin: the holder's reads come before the next load. Pins taken inside
+    // the epoch are visible because the epoch has passed, and no later ones exist (C3).
+    if (unlikely(frame_pinned(c, f, memory_order_acquire))) queue_push(pages, &sh->held, f);
+    else free_put(pages, sh, f, pages[f].nr_pages);
   }
-  if (s->limbo.head != oldest) shard_tune(s);
-  for (uint32_t i = 0; i < HELD_TRIES && s->held.head; i++) {
-    const uint32_t f = queue_pop(pages, &s->held);
-    if (frame_pinned(c, f, memory_order_acquire)) queue_push(pages, &s->held, f);
-    else free_put(pages, s, f, pages[f].nr_pages);
+  if (sh->limbo.head != oldest) shard_tune(sh);
+  for (uint32_t i = 0; i < HELD_TRIES && sh->held.head; i++) {
+    const uint32_t f = queue_pop(pages, &sh->held);
+    if (frame_pinned(c, f, memory_order_acquire)) queue_push(pages, &sh->held, f);
+    else free_put(pages, sh, f, pages[f].nr_pages);
   }
 }
 
-// Takes a live frame out of its slot. The caller stamps it once all of its batch are out.
-static void frame_unpublish(struct page *pages, struct shard *s, uint32_t f) {
+// Evicts a live frame: takes it out of its slot. The caller stamps the whole batch afterwards.
+static void frame_unpublish(struct page *pages, struct shard *sh, uint32_t f) {
   struct page *const p = &pages[f];
   assert(p->state == PAGE_LIVE && atomic_load_explicit(p->slot, memory_order_relaxed) == f);
-  // epoch_stamp is the fence after it for readers; release: the last touch of a table that may be on its way out
+  // release: the last access to a table that may be closing. For readers, epoch_stamp is the fence behind it
   atomic_store_explicit(p->slot, 0, memory_order_release);
   p->state = PAGE_LIMBO;
-  queue_push(pages, &s->limbo, f);
-  s->limbo_pages += p->nr_pages;
-  s->evictions++;
+  queue_push(pages, &sh->limbo, f);
+  sh->limbo_pages += p->nr_pages;
+  sh->evictions++;
 }
 
-// Stamps what was put in limbo from f on.
+// Stamps the frames in limbo from f on.
 static void limbo_stamp(struct cache_full *c, uint32_t f) {
   const uint64_t stamp = epoch_stamp(c->epoch);
   for (; f; f = c->pages[f].next) c->pages[f].stamp = stamp;
 }
 
-// CLOCK (Corbato 1968). A block just read is not `used` before it is hit again, so that what is read once leaves on the
-// first pass. Evicts ahead of need: what is evicted now can be had only after this thread, too, has left its epoch.
-static void shard_evict(struct cache_full *c, struct shard *s) {
+// CLOCK (Corbato 1968). A new block counts as used only after another hit, so a block that is read once leaves on the
+// first pass. Evicts ahead of need: a frame that is evicted now is free only after this thread, too, has left its
+// epoch.
+static void shard_evict(struct cache_full *c, struct shard *sh) {
   struct page *const pages = c->pages;
-  const uint32_t spare = s->free_pages + s->limbo_pages + (s->end - s->fresh);
-  const uint32_t lacking = s->reserve > spare ? s->reserve - spare : 0;
+  const uint32_t spare = sh->free_pages + sh->limbo_pages + (sh->end - sh->fresh);
+  const uint32_t lacking = sh->reserve > spare ? sh->reserve - spare : 0;
   const uint32_t want = lacking < BATCH_PAGES ? lacking : BATCH_PAGES;
-  const uint32_t runs_max = want * 4 + 32;  // a bound on the time under the lock; the next miss goes on from there
-  const uint32_t before = s->limbo.tail;
+  const uint32_t runs_max = want * 4 + 32;  // bounds the time under the lock; the next miss continues
+  const uint32_t before = sh->limbo.tail;
   for (uint32_t i = 0, got = 0; i < runs_max && got < want; i++) {
-    if (s->hand >= s->fresh) s->hand = s->first;
-    const uint32_t f = s->hand;
+    if (sh->hand >= sh->fresh) sh->hand = sh->first;
+    const uint32_t f = sh->hand;
     assert(pages[f].state != PAGE_INNER);
-    s->hand += pages[f].nr_pages;
+    sh->hand += pages[f].nr_pages;
     if (pages[f].state != PAGE_LIVE) continue;
     if (frame_used(c, f)) {
       frame_clear(c, f);
     } else if (!frame_pinned(c, f, memory_order_relaxed)) {
-      frame_unpublish(pages, s, f);
+      frame_unpublish(pages, sh, f);
       got += pages[f].nr_pages;
     }
   }
-  const uint32_t from = before ? pages[before].next : s->limbo.head;
+  const uint32_t from = before ? pages[before].next : sh->limbo.head;
   if (from) limbo_stamp(c, from);
 }
 
-// The end of n pages or more that can be taken from f on, all free, in limbo or unused; or 0, with *blocker_out the end
-// of the first run in the way.
-static uint32_t run_check(const struct cache_full *c, const struct shard *s, uint32_t f, uint32_t n,
+// Whether n pages from f on are free, in limbo, or neither used nor pinned. Returns the end of the last run among them,
+// or 0 and in *blocker_out the end of the first run in the way.
+static uint32_t run_check(const struct cache_full *c, const struct shard *sh, uint32_t f, uint32_t n,
                           uint32_t *blocker_out) {
   const uint32_t until = f + n;
   while (f < until) {
-    if (f >= s->fresh) {
-      *blocker_out = s->first;
+    if (f >= sh->fresh) {
+      *blocker_out = sh->first;
       return 0;
     }
     const struct page *const p = &c->pages[f];
@@ -320,113 +322,113 @@ static uint32_t run_check(const struct cache_full *c, const struct shard *s, uin
   return f;
 }
 
-// Makes room for a large block where there are free pages, but not side by side. CLOCK with two hands (Babaoglu and Joy
-// 1981): the front hand clears `used`, the back hand evicts a stretch of neighbours that have not been used since.
-static void shard_evict_run(struct cache_full *c, struct shard *s, uint32_t n) {
+// Makes room for a large block when the free pages are not contiguous. CLOCK with two hands (Babaoglu and Joy 1981):
+// the front hand clears the used marks, the back hand evicts a stretch of neighbours that have had no hit since.
+static void shard_evict_run(struct cache_full *c, struct shard *sh, uint32_t n) {
   struct page *const pages = c->pages;
-  const uint32_t size = s->end - s->first;
+  const uint32_t size = sh->end - sh->first;
   const uint32_t limbo_max = size / 4 > n ? size / 4 : n;
   const uint32_t ahead = size < 256 ? size / 2 : size / 8;
-  if (s->limbo_pages + n > limbo_max) return;  // enough is on its way, or readers stay in their epochs
+  if (sh->limbo_pages + n > limbo_max) return;  // limbo frees enough soon, or readers stay in their epochs
   for (uint32_t i = 0; i < RUN_TRIES; i++) {
-    const uint32_t back = s->run_hand < s->fresh ? s->run_hand : s->first;
+    const uint32_t back = sh->run_hand < sh->fresh ? sh->run_hand : sh->first;
     uint32_t blocker = 0;
-    const uint32_t end = run_check(c, s, back, n, &blocker);
-    s->run_hand = end ? end : blocker;
-    for (uint32_t k = back; k < s->run_hand; k++) {
-      const uint32_t front = k + ahead < s->end ? k + ahead : k + ahead - size;
+    const uint32_t end = run_check(c, sh, back, n, &blocker);
+    sh->run_hand = end ? end : blocker;
+    for (uint32_t k = back; k < sh->run_hand; k++) {
+      const uint32_t front = k + ahead < sh->end ? k + ahead : k + ahead - size;
       if (frame_used(c, front)) frame_clear(c, front);
     }
     if (!end) continue;
-    const uint32_t before = s->limbo.tail;
+    const uint32_t before = sh->limbo.tail;
     for (uint32_t f = back; f < end; f += pages[f].nr_pages)
-      if (pages[f].state == PAGE_LIVE) frame_unpublish(pages, s, f);
-    const uint32_t from = before ? pages[before].next : s->limbo.head;
+      if (pages[f].state == PAGE_LIVE) frame_unpublish(pages, sh, f);
+    const uint32_t from = before ? pages[before].next : sh->limbo.head;
     if (from) limbo_stamp(c, from);
     return;
   }
 }
 
-// A frame of n pages in state LOADING, or 0 when there is none at once.
-static uint32_t frame_take(struct cache_full *c, struct shard *s, uint32_t n) {
+// Takes a frame of n pages, in state PAGE_LOADING. 0: none is free at once.
+static uint32_t frame_take(struct cache_full *c, struct shard *sh, uint32_t n) {
   struct page *const pages = c->pages;
-  if (n == 0 || n > BLOCK_PAGES_MAX || n > s->end - s->first) return 0;
-  uint32_t f = free_take(pages, s, n);
-  if (!f) f = fresh_take(pages, s, n);
+  if (n == 0 || n > BLOCK_PAGES_MAX || n > sh->end - sh->first) return 0;
+  uint32_t f = free_take(pages, sh, n);
+  if (!f) f = fresh_take(pages, sh, n);
   if (!f) {
-    shard_reclaim(c, s);
-    f = free_take(pages, s, n);
+    shard_reclaim(c, sh);
+    f = free_take(pages, sh, n);
   }
   if (f) {
     pages[f].state = PAGE_LOADING;
     pages[f].nr_pages = n;
     frame_clear(c, f);
-  } else if (s->limbo.head) {
-    s->starved = true;
+  } else if (sh->limbo.head) {
+    sh->starved = true;
   }
-  if (s->free_pages + s->limbo_pages + (s->end - s->fresh) < (s->reserve + 1) / 2) shard_evict(c, s);
-  if (n > 1 && !(s->free_mask >> n) && s->end - s->fresh < n) shard_evict_run(c, s, n);  // for the next one, too
+  if (sh->free_pages + sh->limbo_pages + (sh->end - sh->fresh) < (sh->reserve + 1) / 2) shard_evict(c, sh);
+  if (n > 1 && !(sh->free_mask >> n) && sh->end - sh->fresh < n) shard_evict_run(c, sh, n);  // also for the next one
   return f;
 }
 
 // ---- blocks
 
 static inline struct shard *shard_of(struct cache_full *c, const struct cache_table *t, uint32_t block) {
-  // the finalizer's multiplications of splitmix64; the upper bits are the mixed ones
+  // the multiplications of splitmix64's finalizer; the upper bits are the well-mixed ones
   const uint64_t h = (t->id * 0x9E3779B97F4A7C15ull + block) * 0xBF58476D1CE4E5B9ull;
   return &c->shards[h >> 60 & (c->nr_shards - 1)];
 }
 _Static_assert(SHARDS_MAX <= 16, "four bits of the hash choose the shard");
 
-// No other block has to leave for one of so many pages.
-static inline bool shard_roomy(const struct shard *s, uint32_t nr_pages) {
-  const uint32_t fresh = s->end - s->fresh;
-  return fresh >= nr_pages || s->free_pages + s->limbo_pages + fresh > s->reserve;
+// Whether the shard has room for a block of nr_pages without an eviction.
+static inline bool shard_roomy(const struct shard *sh, uint32_t nr_pages) {
+  const uint32_t fresh = sh->end - sh->fresh;
+  return fresh >= nr_pages || sh->free_pages + sh->limbo_pages + fresh > sh->reserve;
 }
 
-// Whether a block that is missed is to get a frame (C7). When not, its slot has noted that.
-static bool shard_admits(const struct cache_full *c, struct shard *s, _Atomic uint32_t *slot, uint32_t nr_pages) {
-  if (shard_roomy(s, nr_pages) || atomic_load_explicit(&c->disk, memory_order_relaxed)) return true;
-  const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)s->misses | CACHE_MISSED;
-  const uint32_t within = (s->end - s->first) / nr_pages / ADMIT_PART;
+// Whether a missed block gets a frame (C7). If not, its slot notes the miss.
+static bool shard_admits(const struct cache_full *c, struct shard *sh, _Atomic uint32_t *slot, uint32_t nr_pages) {
+  if (shard_roomy(sh, nr_pages) || atomic_load_explicit(&c->disk, memory_order_relaxed)) return true;
+  const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)sh->misses | CACHE_MISSED;
+  const uint32_t within = (sh->end - sh->first) / nr_pages / ADMIT_PART;
   if (was && (now - was) % CACHE_MISSED <= (within ? within : 1)) return true;
   atomic_store_explicit(slot, now, memory_order_relaxed);
-  s->declined++;
+  sh->declined++;
   return false;
 }
 
-static void load_begin(struct shard *s, struct cache_load *load, const _Atomic uint32_t *slot) {
-  *load = (struct cache_load){.slot = slot, .seq = s->load_seq++, .nr_waiters = 0, .next = s->loads};
-  s->loads = load;
+static void load_begin(struct shard *sh, struct cache_load *load, const _Atomic uint32_t *slot) {
+  *load = (struct cache_load){.slot = slot, .seq = sh->load_seq++, .nr_waiters = 0, .next = sh->loads};
+  sh->loads = load;
 }
 
-static void load_end(struct shard *s, struct cache_load *load) {
-  struct cache_load **p = &s->loads;
+static void load_end(struct shard *sh, struct cache_load *load) {
+  struct cache_load **p = &sh->loads;
   while (*p != load) p = &(*p)->next;
   *p = load->next;
-  if (load->nr_waiters) (void)pthread_cond_broadcast(&s->loaded);
+  if (load->nr_waiters) (void)pthread_cond_broadcast(&sh->loaded);
 }
 
-static struct cache_load *load_find(const struct shard *s, const _Atomic uint32_t *slot) {
-  struct cache_load *load = s->loads;
+static struct cache_load *load_find(const struct shard *sh, const _Atomic uint32_t *slot) {
+  struct cache_load *load = sh->loads;
   while (load && load->slot != slot) load = load->next;
   return load;
 }
 
-// Waits for the end of another thread's read, whatever comes of it. That thread takes no lock and waits for no epoch of
-// ours meanwhile.
-static void load_wait(struct shard *s, struct cache_load *load, const _Atomic uint32_t *slot) {
+// Waits until another thread's read has ended or failed. That thread takes no lock meanwhile, and does not wait for the
+// epoch of this one.
+static void load_wait(struct shard *sh, struct cache_load *load, const _Atomic uint32_t *slot) {
   const uint64_t seq = load->seq;
   load->nr_waiters++;
-  do cond_wait(&s->loaded, &s->lock);
-  while ((load = load_find(s, slot)) && load->seq == seq);
+  do cond_wait(&sh->loaded, &sh->lock);
+  while ((load = load_find(sh, slot)) && load->seq == seq);
 }
 
 static void frame_publish(struct page *pages, uint32_t f, _Atomic uint32_t *slot) {
   assert(cache_slot_frame(atomic_load_explicit(slot, memory_order_relaxed)) == 0);
   pages[f].state = PAGE_LIVE;
   pages[f].slot = slot;
-  atomic_store_explicit(slot, f, memory_order_release);  // readers see the block whole
+  atomic_store_explicit(slot, f, memory_order_release);  // readers see the whole block
 }
 
 static void block_set(const struct cache *c, struct cache_block *b, uint32_t frame) {
@@ -445,24 +447,24 @@ enum remixdb_status cache_block_reserve(struct cache_block *b, uint32_t nr_pages
   return REMIXDB_OK;
 }
 
-// Loads a block, and finds out by those that are timed where from. c may be NULL when not timed.
+// Loads a block. A timed load tells whether loads come from the disk. c may be NULL when not timed.
 static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t block, uint32_t nr_pages,
                                       cache_load_fn load, void *arg, uint8_t *buf, bool own) {
   if (likely(!timed)) return load(arg, block, nr_pages, buf, own);
   const uint64_t began = time_ns();
-  const enum remixdb_status status = load(arg, block, nr_pages, buf, own);
+  const enum remixdb_status s = load(arg, block, nr_pages, buf, own);
   const bool disk = time_ns() - began > nr_pages * c->pub.disk_ns;
   if (disk != atomic_load_explicit(&c->disk, memory_order_relaxed))
     atomic_store_explicit(&c->disk, disk, memory_order_relaxed);
-  return status;
+  return s;
 }
 
 static enum remixdb_status block_load_own(struct cache_full *c, bool timed, struct cache_block *b, uint32_t block,
                                           uint32_t nr_pages, cache_load_fn load, void *arg) {
-  enum remixdb_status status = cache_block_reserve(b, nr_pages);
-  if (status == REMIXDB_OK) status = block_load(c, timed, block, nr_pages, load, arg, b->own, true);
-  if (status == REMIXDB_OK) b->data = b->own;
-  return status;
+  enum remixdb_status s = cache_block_reserve(b, nr_pages);
+  if (s == REMIXDB_OK) s = block_load(c, timed, block, nr_pages, load, arg, b->own, true);
+  if (s == REMIXDB_OK) b->data = b->own;
+  return s;
 }
 
 void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b,
@@ -472,12 +474,12 @@ void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, st
     return;
   }
   struct cache_full *const c = cache_full(t->cache);
-  struct shard *const s = shard_of(c, t, block);
-  (void)pthread_mutex_lock(&s->lock);
+  struct shard *const sh = shard_of(c, t, block);
+  (void)pthread_mutex_lock(&sh->lock);
   if (good) frame_publish(c->pages, fill->frame, &t->slots[block]);
-  else free_put(c->pages, s, fill->frame, nr_pages);  // nobody has seen it
-  load_end(s, &fill->load);
-  (void)pthread_mutex_unlock(&s->lock);
+  else free_put(c->pages, sh, fill->frame, nr_pages);  // no reader has seen it
+  load_end(sh, &fill->load);
+  (void)pthread_mutex_unlock(&sh->lock);
   if (good) block_set(&c->pub, b, fill->frame);
 }
 
@@ -495,41 +497,41 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   }
 
   struct cache_full *const c = cache_full(t->cache);
-  struct shard *const s = shard_of(c, t, block);
+  struct shard *const sh = shard_of(c, t, block);
   _Atomic uint32_t *const slot = &t->slots[block];
   struct cache_fill self;
-  (void)pthread_mutex_lock(&s->lock);
-  // Slots change under the lock only, and what a slot holds stays for this thread's epoch.
+  (void)pthread_mutex_lock(&sh->lock);
+  // Slots change under the lock only, and a frame in a slot stays whole until this thread's epoch ends
   f = cache_frame(t, block);
-  struct cache_load *other = f ? NULL : load_find(s, slot);
+  struct cache_load *other = f ? NULL : load_find(sh, slot);
   if (other) {
-    load_wait(s, other, slot);
+    load_wait(sh, other, slot);
     f = cache_frame(t, block);
-    other = f ? NULL : load_find(s, slot);  // that read failed; nobody waits for another one
+    other = f ? NULL : load_find(sh, slot);  // that read failed, and nobody waits twice
   }
   if (f) {
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&sh->lock);
     cache_frame_touch(&c->pub, f);
     block_set(&c->pub, b, f);
     return REMIXDB_OK;
   }
-  s->misses++;
-  const bool timed = s->misses % LOADS_TIMED == 0;
-  const bool wanted = !other && shard_admits(c, s, slot, nr_pages);
-  f = wanted ? frame_take(c, s, nr_pages) : 0;
+  sh->misses++;
+  const bool timed = sh->misses % LOADS_TIMED == 0;
+  const bool wanted = !other && shard_admits(c, sh, slot, nr_pages);
+  f = wanted ? frame_take(c, sh, nr_pages) : 0;
   if (!f) {
-    s->bypasses += wanted || other;
-    (void)pthread_mutex_unlock(&s->lock);
+    sh->bypasses += wanted || other;
+    (void)pthread_mutex_unlock(&sh->lock);
     return block_load_own(c, timed, b, block, nr_pages, load, arg);
   }
-  load_begin(s, &self.load, slot);
-  (void)pthread_mutex_unlock(&s->lock);
+  load_begin(sh, &self.load, slot);
+  (void)pthread_mutex_unlock(&sh->lock);
 
   self.frame = f;
-  const enum remixdb_status status = block_load(c, timed, block, nr_pages, load, arg,
-                                                c->pub.pages + (size_t)(f - 1) * BLOCK_PAGE, false);
-  cache_fill_end(t, block, nr_pages, b, &self, status == REMIXDB_OK);
-  return status;
+  const enum remixdb_status s = block_load(c, timed, block, nr_pages, load, arg,
+                                           c->pub.pages + (size_t)(f - 1) * BLOCK_PAGE, false);
+  cache_fill_end(t, block, nr_pages, b, &self, s == REMIXDB_OK);
+  return s;
 }
 
 enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, uint32_t nr_pages, struct cache_block *b,
@@ -539,20 +541,20 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
   if (t->cache) {
     assert(block < t->nr_pages);
     struct cache_full *const c = cache_full(t->cache);
-    struct shard *const s = shard_of(c, t, block);
+    struct shard *const sh = shard_of(c, t, block);
     _Atomic uint32_t *const slot = &t->slots[block];
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&sh->lock);
     // as in cache_get
     const uint32_t f = cache_frame(t, block);
-    const bool other = !f && load_find(s, slot);
+    const bool other = !f && load_find(sh, slot);
     if (!f && !other) {
-      s->misses++;
-      const bool wanted = shard_admits(c, s, slot, nr_pages);
-      fill->frame = wanted ? frame_take(c, s, nr_pages) : 0;
-      if (fill->frame) load_begin(s, &fill->load, slot);
-      else s->bypasses += wanted;
+      sh->misses++;
+      const bool wanted = shard_admits(c, sh, slot, nr_pages);
+      fill->frame = wanted ? frame_take(c, sh, nr_pages) : 0;
+      if (fill->frame) load_begin(sh, &fill->load, slot);
+      else sh->bypasses += wanted;
     }
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&sh->lock);
     if (other) return CACHE_FILL_LATER;
     if (f) {
       cache_frame_touch(&c->pub, f);
@@ -564,17 +566,17 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
       return CACHE_FILL_READ;
     }
   }
-  if (cache_block_reserve(b, nr_pages) != REMIXDB_OK) return CACHE_FILL_LATER;  // which tries again, and reports it
+  if (cache_block_reserve(b, nr_pages) != REMIXDB_OK) return CACHE_FILL_LATER;  // cache_get tries again, and reports it
   fill->buf = b->own;
   return CACHE_FILL_READ;
 }
 
 bool cache_room(struct cache_table *t, uint32_t block, uint32_t nr_pages) {
   if (!t->cache) return false;
-  struct shard *const s = shard_of(cache_full(t->cache), t, block);
-  (void)pthread_mutex_lock(&s->lock);
-  const bool roomy = shard_roomy(s, nr_pages);
-  (void)pthread_mutex_unlock(&s->lock);
+  struct shard *const sh = shard_of(cache_full(t->cache), t, block);
+  (void)pthread_mutex_lock(&sh->lock);
+  const bool roomy = shard_roomy(sh, nr_pages);
+  (void)pthread_mutex_unlock(&sh->lock);
   return roomy;
 }
 
@@ -582,23 +584,23 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
   if (!t->cache) return;
   assert(block < t->nr_pages);
   struct cache_full *const c = cache_full(t->cache);
-  struct shard *const s = shard_of(c, t, block);
+  struct shard *const sh = shard_of(c, t, block);
   _Atomic uint32_t *const slot = &t->slots[block];
   struct cache_load self;
   if (cache_has(t, block)) return;
-  (void)pthread_mutex_lock(&s->lock);
-  const bool wanted = !cache_frame(t, block) && !load_find(s, slot);
-  const uint32_t f = wanted ? frame_take(c, s, nr_pages) : 0;
-  if (f) load_begin(s, &self, slot);
-  (void)pthread_mutex_unlock(&s->lock);
+  (void)pthread_mutex_lock(&sh->lock);
+  const bool wanted = !cache_frame(t, block) && !load_find(sh, slot);
+  const uint32_t f = wanted ? frame_take(c, sh, nr_pages) : 0;
+  if (f) load_begin(sh, &self, slot);
+  (void)pthread_mutex_unlock(&sh->lock);
   if (!f) return;
 
   memcpy(c->pub.pages + (size_t)(f - 1) * BLOCK_PAGE, data, (size_t)nr_pages * BLOCK_PAGE);
 
-  (void)pthread_mutex_lock(&s->lock);
+  (void)pthread_mutex_lock(&sh->lock);
   frame_publish(c->pages, f, slot);
-  load_end(s, &self);
-  (void)pthread_mutex_unlock(&s->lock);
+  load_end(sh, &self);
+  (void)pthread_mutex_unlock(&sh->lock);
 }
 
 const uint8_t *cache_prefetch(const struct cache_table *t, uint32_t block) {
@@ -633,24 +635,24 @@ void cache_table_fini(struct cache_table *t) {
   if (!t->cache) return;
   struct cache_full *const c = cache_full(t->cache);
   for (uint32_t block = 0; block < t->nr_pages; block++) {
-    // acquire: who emptied the slot has done with it before the slots go
+    // acquire: a thread that emptied the slot is done with it before the slots are freed
     if (cache_frame(t, block) == 0) continue;
-    struct shard *const s = shard_of(c, t, block);
-    (void)pthread_mutex_lock(&s->lock);
-    const uint32_t f = cache_frame(t, block);  // it may just have been evicted
+    struct shard *const sh = shard_of(c, t, block);
+    (void)pthread_mutex_lock(&sh->lock);
+    const uint32_t f = cache_frame(t, block);  // an eviction may have come first
     if (f) {
       struct page *const p = &c->pages[f];
       atomic_store_explicit(&t->slots[block], 0, memory_order_relaxed);
       const bool pinned = frame_pinned(c, f, memory_order_acquire);
       assert(!pinned);
       if (likely(!pinned)) {
-        free_put(c->pages, s, f, p->nr_pages);
-      } else {  // a caller's mistake: the frame stays whole for whom it serves
+        free_put(c->pages, sh, f, p->nr_pages);
+      } else {  // a caller's mistake: the frame stays whole for its reader
         p->state = PAGE_LIMBO;
-        queue_push(c->pages, &s->held, f);
+        queue_push(c->pages, &sh->held, f);
       }
     }
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&sh->lock);
   }
   mem_free(t->slots);
   t->slots = NULL;
@@ -661,13 +663,13 @@ void cache_stats(const struct cache *pub, struct cache_stats *out) {
   struct cache_full *const c = cache_full(pub);
   *out = (struct cache_stats){.size = cache_size(pub)};
   for (uint32_t i = 0; i < c->nr_shards; i++) {
-    struct shard *const s = &c->shards[i];
-    (void)pthread_mutex_lock(&s->lock);
-    out->used += (uint64_t)(s->fresh - s->first - s->free_pages - s->limbo_pages) * BLOCK_PAGE;
-    out->misses += s->misses;
-    out->evictions += s->evictions;
-    out->declined += s->declined;
-    out->bypasses += s->bypasses;
-    (void)pthread_mutex_unlock(&s->lock);
+    struct shard *const sh = &c->shards[i];
+    (void)pthread_mutex_lock(&sh->lock);
+    out->used += (uint64_t)(sh->fresh - sh->first - sh->free_pages - sh->limbo_pages) * BLOCK_PAGE;
+    out->misses += sh->misses;
+    out->evictions += sh->evictions;
+    out->declined += sh->declined;
+    out->bypasses += sh->bypasses;
+    (void)pthread_mutex_unlock(&sh->lock);
   }
 }
