@@ -7,15 +7,14 @@
 struct fdpool {
   struct env *env;
   uint32_t max_open;
-  _Atomic uint32_t wanted;  // threads that wait, and places beyond the bound; changed under the lock, looked at by who
-                            // gives a descriptor back
-  _Alignas(CACHE_LINE) pthread_mutex_t lock;  // guards what follows
-  pthread_cond_t freed;                       // a place, or a descriptor in it, is not used any more
-  uint32_t nr_open;      // places taken: open descriptors, those being opened or closed, reserved places
-  uint32_t nr_reserved;  // of them
-  uint32_t nr_waiting;
-  uint32_t nr_ring;
-  struct fdpool_file *hand;  // in the ring of open files: the next to be looked at; NULL: none is open
+  _Atomic uint32_t wanted;  // waiting threads and places beyond the bound; changes under the lock (F2)
+  _Alignas(CACHE_LINE) pthread_mutex_t lock;  // guards the rest
+  pthread_cond_t freed;                       // a place has become free, or its descriptor unused
+  uint32_t nr_open;                           // taken places: descriptors open, being opened or closed; reserved places
+  uint32_t nr_reserved;                       // the reserved ones of these
+  uint32_t nr_waiting;                        // threads
+  uint32_t nr_ring;                           // open files
+  struct fdpool_file *hand;                   // CLOCK: the next one to look at; NULL: no file is open
 };
 
 enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdpool **out) {
@@ -45,7 +44,7 @@ void fdpool_add(struct fdpool *p, struct fdpool_file *f, const struct env_dir *d
 static inline int state_fd(uint64_t state) { return (int)(state >> 32) - 1; }
 static inline uint32_t state_users(uint64_t state) { return (uint32_t)state & ~FDPOOL_USED; }
 
-// One user more, when the file is open.
+// Counts one more user, if the file is open.
 static inline bool file_enter(struct fdpool_file *f, int *fd_out) {
   uint64_t state = atomic_load_explicit(&f->state, memory_order_relaxed);
   while (state_fd(state) >= 0) {
@@ -61,7 +60,7 @@ static inline bool file_enter(struct fdpool_file *f, int *fd_out) {
 
 // ---- under the lock
 
-// Opens the file to all, with one user. The hand comes to it last.
+// Publishes the file's descriptor, with one user. The hand comes to it last.
 static void ring_add(struct fdpool *p, struct fdpool_file *f, int fd) {
   if (p->hand) {
     f->next = p->hand;
@@ -82,10 +81,9 @@ static void ring_remove(struct fdpool *p, struct fdpool_file *f) {
   p->nr_ring--;
 }
 
-// Takes a descriptor from a file that nobody uses, for the caller to close; -1 when all are in use. Its place is the
-// caller's.
+// Takes the descriptor of an unused file, with its place, for the caller to close. -1: all are in use.
 static int take_unused(struct fdpool *p) {
-  // once round to forget that files were used, and once more; a file that is used meanwhile is left alone
+  // one round clears the used marks, a second one takes; a file that is used meanwhile stays
   for (uint32_t i = 2 * p->nr_ring; i > 0; i--) {
     struct fdpool_file *const f = p->hand;
     uint64_t state = atomic_load(&f->state);
@@ -114,7 +112,7 @@ static void place_give(struct fdpool *p) {
   if (p->nr_waiting) (void)pthread_cond_broadcast(&p->freed);
 }
 
-// Closes a descriptor, and gives its place back only then. The lock is not held meanwhile.
+// Closes a descriptor, without the lock, and then gives its place back.
 static void close_fd(struct fdpool *p, int fd) {
   (void)pthread_mutex_unlock(&p->lock);
   env_close_quiet(p->env, fd);
@@ -122,7 +120,7 @@ static void close_fd(struct fdpool *p, int fd) {
   place_give(p);
 }
 
-// A place, when there is one. *unused_out: a descriptor to be closed before it is used, or -1.
+// Takes a place if one is free. *unused_out: a descriptor to close before the place is used, or -1.
 static bool find_place(struct fdpool *p, int *unused_out) {
   *unused_out = -1;
   if (p->nr_open >= p->max_open) return (*unused_out = take_unused(p)) >= 0;
@@ -130,7 +128,7 @@ static bool find_place(struct fdpool *p, int *unused_out) {
   return true;
 }
 
-// Before the look that decides whether to wait, and after the wait.
+// Begins before the check that decides whether to wait, and ends after the wait (F2).
 static void wait_begin(struct fdpool *p) {
   p->nr_waiting++;
   count_waiters(p);
@@ -154,8 +152,8 @@ void fdpool_remove(struct fdpool_file *f) {
   (void)pthread_mutex_unlock(&p->lock);
 }
 
-// The env's raw call, because the reason of a refusal decides what to do. Nothing is locked, so that a slow file system
-// holds up only those who need this file.
+// Makes the env's raw call, because the errno decides what to do. Holds no lock, so that a slow file system delays only
+// the threads that need this file.
 static int open_fd(struct fdpool *p, const struct fdpool_file *f) {
   for (;;) {
     const int fd = p->env->ops->open(p->env, f->dir->fd, env_name(f->path), f->flags);
@@ -169,8 +167,8 @@ static int open_fd(struct fdpool *p, const struct fdpool_file *f) {
   }
 }
 
-// A place for a file that is closed. False with *fd_out >= 0 when somebody else has opened it, which needs none, and
-// with -1 when there is no place and the caller does not wait.
+// Takes a place for a closed file. False with *fd_out >= 0: another thread has opened it, and no place is needed. False
+// with *fd_out -1: no place is free, and the caller does not wait.
 static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
   struct fdpool *const p = f->pool;
   uint64_t until = 0;
@@ -196,16 +194,16 @@ static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
   return placed;
 }
 
-// Of a file that was found closed: 0, the errno of a failure, or EAGAIN when there is no place and the caller does not
-// wait.
+// The descriptor of a file that was closed. Returns 0, an errno, or EAGAIN when no place is free and the caller does
+// not wait.
 static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait, int *fd_out) {
   struct fdpool *const p = f->pool;
-  // the place is taken before the file is opened, so that threads that open at the same time keep to the bound
+  // the place comes before the open, so that threads that open at the same time keep to the bound
   *fd_out = -1;
   if (!place_for(f, wait, fd_out)) return *fd_out >= 0 ? 0 : EAGAIN;
   const int fd = open_fd(p, f);
   (void)pthread_mutex_lock(&p->lock);
-  if (file_enter(f, fd_out)) {  // another thread opened it meanwhile: one descriptor is enough
+  if (file_enter(f, fd_out)) {  // another thread has opened it: one descriptor is enough
     if (fd >= 0) close_fd(p, fd);
     else place_give(p);
   } else if (fd >= 0) {
@@ -228,7 +226,7 @@ bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out) {
   return file_enter(f, fd_out) || get_closed(f, false, fd_out) == 0;
 }
 
-// For those who wait, and for the bound.
+// Serves waiting threads, and brings the pool back to its bound.
 static __attribute__((noinline)) void release_to_waiters(struct fdpool *p) {
   int fd;
   (void)pthread_mutex_lock(&p->lock);
@@ -238,7 +236,7 @@ static __attribute__((noinline)) void release_to_waiters(struct fdpool *p) {
 }
 
 void fdpool_release(struct fdpool_file *f) {
-  struct fdpool *const p = f->pool;  // f may be gone once it has no users
+  struct fdpool *const p = f->pool;  // without users f may go at once
   const uint64_t before = atomic_fetch_sub(&f->state, 1);
   assert(state_users(before) > 0 && state_fd(before) >= 0);
   (void)before;

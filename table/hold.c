@@ -34,9 +34,9 @@ static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, ui
   return s;
 }
 
-// Load request: records [idx, idx + nr) of one block. span: bytes to read from the block's beginning on into the hold's
-// own memory, when blocks behind it come with it; 0: the block alone. Set by the load: the records [from, to) that are
-// there, and span 0 when nothing behind the block was read.
+// Load request: records [idx, idx + nr) of one block. span: bytes to read from the block's beginning on, when it brings
+// blocks behind it, too; 0: the block alone. The load sets [from, to), the records that are there, and makes span 0
+// when it read nothing behind the block.
 struct load {
   struct sst *t;
   uint32_t idx, nr, span, from, to;
@@ -51,9 +51,8 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
   const bool few = own && l->nr != SST_ALL;
   l->from = l->to = 0;
   s = few ? sst_pieces_read(t, fd, block, l->idx, l->nr, l->span, buf, &l->from, &l->to) : REMIXDB_NOTFOUND;
-  if (unlikely(l->span && s != REMIXDB_OK &&
-               s != REMIXDB_NOTFOUND)) {  // it may be what lies behind that cannot be read
-    l->span = 0;
+  if (unlikely(l->span && s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {
+    l->span = 0;  // maybe only the bytes behind the block cannot be read
     s = sst_pieces_read(t, fd, block, l->idx, l->nr, 0, buf, &l->from, &l->to);
   }
   if (s == REMIXDB_NOTFOUND) {
@@ -89,7 +88,7 @@ static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t
   return REMIXDB_OK;
 }
 
-// The block was read with the one before it that h holds, or some of it was. REMIXDB_NOTFOUND: nothing that is of use.
+// Takes the block from the bytes that were read behind the one that h holds. REMIXDB_NOTFOUND: they are of no use.
 static __attribute__((noinline)) enum remixdb_status sst_take_behind(struct sst *t, uint32_t block,
                                                                      struct sst_hold *h) {
   const uint32_t first = h->own_first, bytes = h->own_bytes, at = (block - first) * BLOCK_PAGE;
@@ -104,9 +103,9 @@ static __attribute__((noinline)) enum remixdb_status sst_take_behind(struct sst 
   return REMIXDB_OK;
 }
 
-// h holds some of the block, but not what is to be read now. All that lies on that side of it comes to the same memory:
-// who goes on in a block, or comes back to it, is likely to do so again. To the cache that is no new miss.
-// REMIXDB_NOTFOUND: the block has to be read whole.
+// h holds some records of the block, but not those to be read now. Reads all that lie on their side into the same
+// buffer: a reader that goes on in a block, or comes back to it, is likely to do so again. The cache does not count a
+// miss. REMIXDB_NOTFOUND: the block must be read whole.
 static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t, uint32_t block, uint32_t idx,
                                                                    uint32_t nr, struct sst_hold *h) {
   const uint32_t from = idx < h->from || nr == SST_ALL ? 0 : idx,
@@ -145,7 +144,7 @@ static __attribute__((noinline)) enum remixdb_status hold_take_ahead(struct sst 
   return REMIXDB_OK;
 }
 
-// Makes h hold record idx of the block, which it does not hold yet.
+// Makes h hold records of the block from idx on, which it does not hold yet.
 static inline enum remixdb_status hold_get(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr,
                                            struct sst_hold *h) {
   if (unlikely(sst_holds_ahead(h, t, block))) return hold_take_ahead(t, block, h);
@@ -181,12 +180,12 @@ enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hol
 }
 
 void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
-  sst_hold_drop(h);  // it may be of what is read over
+  sst_hold_drop(h);  // the read replaces readahead memory
   sst_ahead_read(&h->ahead, t, block, nr_pages, &t->file);
 }
 
 void sst_hold_drop(struct sst_hold *h) {
-  // only a pin needs the table, and keeps it
+  // only a pin needs the table, which stays open for it
   if (h->kind == SST_HOLD_PINNED) cache_block_drop(&h->sst->cache, &h->cb);
   h->cb.data = NULL;
   h->cb.frame = 0;
@@ -202,10 +201,10 @@ void sst_hold_fini(struct sst_hold *h) {
 
 // ---- prefetches
 
-#define STRETCH_BYTES 4096u  // the processor itself goes on with what is larger
+#define STRETCH_BYTES 4096u  // of a block; the processor's own prefetcher continues longer ones
 
-// To the second level: there is more room on the way to it, so that the processor waits less for room to ask, and the
-// first is near from there.
+// Prefetches into the second-level cache: it has more requests under way than the first level, so the processor waits
+// less for a free one. The first level is near from there.
 static void prefetch_bytes(const uint8_t *p, size_t nr) {
   for (size_t o = 0; o < nr; o += CACHE_LINE) prefetch_far(p + o);
 }

@@ -3,21 +3,24 @@
 
 #include <assert.h>
 
-#define PART (BLOCK_PAGE / SST_PIECES)
-#define NO 0u
-#define BUSY 1u
-#define KNOWN 2u
+#define PART (BLOCK_PAGE / SST_PIECES)  // bytes of a page's eighth
+enum { NO = 0, BUSY = 1, KNOWN = 2 };   // of sst_pieces.known
 
-_Static_assert(sizeof(struct sst_pieces) == CACHE_LINE, "one miss");
+_Static_assert(sizeof(struct sst_pieces) == CACHE_LINE, "one cache miss");
 _Static_assert(BLOCK_GROW_PAGES *BLOCK_PAGE <= UINT16_MAX, "offsets in blocks of several records fit");
 
+// Piece k of a block of so many pages, counted from the block's first: its offset, its first record, its checksum. The
+// piece behind the last one begins at the block's end.
 static inline uint32_t piece_off(const struct sst_pieces *p, uint32_t k, uint32_t pages) {
   return k < pages * SST_PIECES ? p[k / SST_PIECES].offs[k % SST_PIECES] : pages * BLOCK_PAGE;
 }
 static inline uint32_t piece_first(const struct sst_pieces *p, uint32_t k, uint32_t pages, uint32_t nr_recs) {
   return k < pages * SST_PIECES ? p[k / SST_PIECES].first[k % SST_PIECES] : nr_recs;
 }
-// With a seed of its own XXH3 makes a secret of it each time, which takes as long as the piece does.
+static inline uint32_t piece_sum_of(const struct sst_pieces *p, uint32_t k) {
+  return p[k / SST_PIECES].sums[k % SST_PIECES];
+}
+// The seed is mixed in afterwards: from a seed XXH3 derives a secret each time, which takes as long as the piece.
 static inline uint32_t piece_sum(const uint8_t *bytes, size_t len, uint64_t table, uint32_t block) {
   return (uint32_t)((hash64_seed(bytes, len, 0) ^ block_seed(table, block)) * 0x9E3779B97F4A7C15ull >> 32);
 }
@@ -25,7 +28,7 @@ static inline uint32_t piece_sum(const uint8_t *bytes, size_t len, uint64_t tabl
 void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, uint32_t number) {
   const uint32_t pages = block_pages(block), nr_recs = block_count(block);
   uint32_t i = 0;
-  if (pages > BLOCK_GROW_PAGES) return;  // of one record, if it is a builder's
+  if (pages > BLOCK_GROW_PAGES) return;  // a builder makes such a block of one record
   for (uint32_t k = 0; k < pages * SST_PIECES; k++) {
     while (i < nr_recs && block_record_at(block, i) < k * PART) i++;
     p[k / SST_PIECES].first[k % SST_PIECES] = (uint8_t)i;
@@ -46,7 +49,7 @@ struct sst_pieces *sst_pieces_make(uint32_t nr) {
   return p;
 }
 
-// The table's, made when they are needed first. NULL: no memory.
+// The table's pieces, made at the first need. NULL: no memory.
 static struct sst_pieces *pieces_of(struct sst *t) {
   struct sst_pieces *all = atomic_load_explicit(&t->pieces, memory_order_acquire);
   if (likely(all != NULL)) return all;
@@ -62,20 +65,20 @@ void sst_pieces_learn(struct sst *t, uint32_t block, const uint8_t *data) {
   if (!sst_pieces_suit(t) || block_pages(data) > BLOCK_GROW_PAGES) return;
   struct sst_pieces *const all = pieces_of(t);
   uint8_t no = NO;
-  if (!all) return;  // every read of a block is a whole one, then
+  if (!all) return;  // then each read reads a whole block
   if (atomic_compare_exchange_strong_explicit(&all[block].known, &no, BUSY, memory_order_relaxed, memory_order_relaxed))
     sst_pieces_cut(&all[block], data, t->number, block);
 }
 
-// The piece that has record i, which is there.
+// The piece that has record i.
 static inline uint32_t piece_of(const struct sst_pieces *p, uint32_t pages, uint32_t i) {
   uint32_t k = 0;
   for (uint32_t n = 1; n < pages * SST_PIECES; n++) k += p[n / SST_PIECES].first[n % SST_PIECES] <= i;
   return k;
 }
 
-// Offsets of the records [from, to), which lie in [begin, end), where all are short and as long as the first one is:
-// each is looked at where it has to begin, and no look waits for the one before. False says nothing.
+// Fills in the offsets of the records [from, to), which lie in [begin, end), if all are short and have one size. Each
+// is decoded where it must begin, so no decoding waits for the one before. False proves nothing.
 static bool records_alike(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to) {
   struct kv_rec r;
   uint32_t size = 3;
@@ -90,6 +93,7 @@ static bool records_alike(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t f
   return begin + (to - from) * size <= end;
 }
 
+// The same for records of any kind: each begins where the one before ends. False: they are malformed.
 static bool records_walk(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to) {
   const uint8_t *at = buf + begin;
   for (uint32_t i = from; i < to; i++) {
@@ -101,14 +105,14 @@ static bool records_walk(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t fr
   return true;
 }
 
-// Pieces [lo, hi), which are in buf: whether they are right, and the offsets of their records.
+// Checks the pieces [lo, hi), which are in buf, and fills in the offsets of their records. REMIXDB_NOTFOUND: not valid.
 static enum remixdb_status pieces_take(const struct sst *t, uint32_t block, uint32_t pages, const struct sst_pieces *p,
                                        uint32_t lo, uint32_t hi, uint8_t *buf) {
   const uint32_t begin = piece_off(p, lo, pages), end = piece_off(p, hi, pages), nr_recs = t->nr_recs[block];
+  assert(lo <= hi && hi <= pages * SST_PIECES);
   for (uint32_t k = lo, off = begin; k < hi; k++) {
     const uint32_t next = piece_off(p, k + 1, pages);
-    if (unlikely(piece_sum(buf + off, next - off, t->number, block) != p[k / SST_PIECES].sums[k % SST_PIECES]))
-      return REMIXDB_NOTFOUND;
+    if (unlikely(piece_sum(buf + off, next - off, t->number, block) != piece_sum_of(p, k))) return REMIXDB_NOTFOUND;
     off = next;
   }
   const uint32_t from = piece_first(p, lo, pages, nr_recs), to = piece_first(p, hi, pages, nr_recs);
@@ -116,7 +120,7 @@ static enum remixdb_status pieces_take(const struct sst *t, uint32_t block, uint
                                                                                              : REMIXDB_NOTFOUND;
 }
 
-// The same from the file, with what lies behind them up to `until`, when that is farther.
+// Reads the pieces [lo, hi) and checks them. Reads on to the offset `until`, unchecked, if that is further.
 static enum remixdb_status pieces_fetch(const struct sst *t, int fd, uint32_t block, uint32_t pages,
                                         const struct sst_pieces *p, uint32_t lo, uint32_t hi, uint32_t until,
                                         uint8_t *buf) {
@@ -128,7 +132,7 @@ static enum remixdb_status pieces_fetch(const struct sst *t, int fd, uint32_t bl
   return likely(s == REMIXDB_OK) ? pieces_take(t, block, pages, p, lo, hi, buf) : s;
 }
 
-// What is known of a block's pieces; NULL: nothing.
+// The pieces of a block; NULL: they are not known.
 static inline const struct sst_pieces *pieces_known(const struct sst *t, uint32_t block) {
   const struct sst_pieces *const all = atomic_load_explicit(&t->pieces, memory_order_acquire);
   return all && atomic_load_explicit(&all[block].known, memory_order_acquire) == KNOWN ? &all[block] : NULL;
@@ -170,7 +174,7 @@ enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint3
   enum remixdb_status s = REMIXDB_OK;
   assert(idx < nr_recs && nr > 0);
   if (*from == *to) {
-    // of all of them the block's own checksum is the better one
+    // for a whole block its own checksum is the better one
     if (lo == 0 && piece_off(p, hi, pages) == pages * BLOCK_PAGE) return REMIXDB_NOTFOUND;
     s = pieces_fetch(t, fd, block, pages, p, lo, hi, span, buf);
   } else {
