@@ -5,12 +5,17 @@
 
 #include "table/stored.h"
 
-static void batch_fail(struct sst_batch *b, struct sst_request *w, enum remixdb_status s) {
-  w->status = s;
-  if (b->error.status == REMIXDB_OK) err_save(&b->error, s);
+// The batch's error is its first.
+static void batch_note(struct sst_batch *b, enum remixdb_status s) {
+  if (s != REMIXDB_OK && b->error.status == REMIXDB_OK) err_save(&b->error, s);
 }
 
-// What has been read is made the block and published while the other reads are on their way.
+static void batch_fail(struct sst_batch *b, struct sst_request *w, enum remixdb_status s) {
+  w->status = s;
+  batch_note(b, s);
+}
+
+// A read has ended: makes the block of it and publishes it, while other reads are under way.
 static void batch_done(void *arg, struct blkio_read *read) {
   struct sst_batch *const b = arg;
   const size_t i = (size_t)(read - b->reads);
@@ -30,12 +35,11 @@ static void batch_done(void *arg, struct blkio_read *read) {
   else batch_fail(b, w, s);
 }
 
-// Begins blocks of wants[from, to) that are not had yet and lists what is to be read; a compressed one in whole aligned
-// pages, as direct I/O wants them, to memory that is given later. What cannot be begun now (another thread reads it, or
-// this one does; memory or a descriptor is lacking) keeps its status.
+// Begins the fills of requests [from, to) that have no block yet, and lists their reads. A compressed block is read in
+// whole aligned pages, for direct I/O, into memory that batch_scratch gives. A request that cannot begin now keeps its
+// status: another fill reads its block, or memory or a descriptor is lacking.
 static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
-  const struct sst
-      *opened = NULL;  // the table of the last read: it has been given a descriptor, one for all of its reads
+  const struct sst *opened = NULL;  // the last table with a read: one descriptor serves all its reads
   int fd = -1;
   for (uint32_t i = from; i < to; i++) {
     struct sst_request *const w = &b->requests[i];
@@ -53,7 +57,7 @@ static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
     if (t != opened) {
       if (!fdpool_try_acquire(&t->file, &fd)) {
         cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, false);
-        opened = NULL;  // nor is there another one's any more
+        opened = NULL;  // fd is no table's any more
         continue;
       }
       opened = t;
@@ -69,7 +73,7 @@ static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
   }
 }
 
-// Gives memory to those of the reads from `from` on that have none.
+// Gives memory to the reads from `from` on that have none. False: no memory.
 static bool batch_scratch(struct sst_batch *b, uint32_t from) {
   struct sst_scratch **const x = &b->scratch[b->nr_parts];
   size_t size = 0, at = 0;
@@ -90,7 +94,7 @@ static bool batch_scratch(struct sst_batch *b, uint32_t from) {
   return true;
 }
 
-// Starts reading what can be begun of wants[from, to). False: nothing can, or it had to be given up for want of memory.
+// Starts reads for requests [from, to). False: none can start, or memory is lacking.
 static bool batch_start(struct sst_batch *b, uint32_t from, uint32_t to) {
   const uint32_t first = b->nr_reads;
   if (b->nr_parts == SST_BATCH_PARTS) return false;
@@ -110,11 +114,9 @@ static bool batch_start(struct sst_batch *b, uint32_t from, uint32_t to) {
   return false;
 }
 
-// Waits for what has been started, and gives back all that it took.
+// Waits for the reads that have started, and gives back their descriptors and memory.
 static void batch_finish(struct sst_batch *b) {
-  if (blkio_batch_end(&b->io) != REMIXDB_OK) {
-    // each read's status has been looked at
-  }
+  batch_note(b, blkio_batch_end(&b->io));  // batch_done has noted it, too
   for (uint32_t i = 0; i < b->nr_reads; i++)
     if (b->of[i].opened) fdpool_release(&b->of[i].request->sst->file);
   for (uint32_t i = 0; i < b->nr_parts; i++) {
@@ -136,16 +138,16 @@ void sst_batch_add(struct sst_batch *b, uint32_t nr) {
   b->nr += nr;
   for (uint32_t i = from; i < b->nr; i++) {
     sst_hold_drop(b->requests[i].hold);
-    b->requests[i].status = REMIXDB_ABORTED;  // neither had nor failed yet
+    b->requests[i].status = REMIXDB_ABORTED;  // has no block and no failure yet
   }
-  (void)batch_start(b, from, b->nr);  // what is not started now is at the end
+  (void)batch_start(b, from, b->nr);  // the end starts those that cannot start now
 }
 
 enum remixdb_status sst_batch_end(struct sst_batch *b) {
-  // once more, unless there are more tables than descriptors: then as often as some can be opened
+  // one more turn, or several when there are more tables than descriptors
   do batch_finish(b);
   while (batch_start(b, 0, b->nr));
-  // One by one what could not be begun. Only now, with nothing of its own begun, may this thread wait for others.
+  // Reads the rest one by one. Now that this thread has no fill open it may wait for others (C4).
   for (uint32_t i = 0; i < b->nr; i++) {
     struct sst_request *const w = &b->requests[i];
     if (w->status != REMIXDB_ABORTED) continue;

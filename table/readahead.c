@@ -8,10 +8,10 @@
 // ---- into memory of the reader's own
 
 struct sst_ahead_mem {
-  uint64_t off;  // of the file, where buf begins
-  uint8_t *buf;  // aligned; the blocks as they are stored
-  size_t size;
-  uint8_t *block;  // of a compressed table: the block that is held. NULL until needed
+  uint64_t off;    // the file's offset of buf[0]
+  uint8_t *buf;    // the blocks as they are stored; aligned to BLKIO_ALIGN
+  size_t size;     // of buf
+  uint8_t *block;  // the last block that was taken, unpacked; NULL until a compressed table needs it
 };
 
 static struct sst_ahead_mem *ahead_reserve(struct sst_ahead *a, size_t size) {
@@ -47,7 +47,7 @@ void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, ui
   if (!m || !fdpool_try_acquire(file, &fd)) return;
   const enum remixdb_status s = blkio_read_one(t->ctx->io, fd, t->path, m->buf, (uint32_t)(until - from), from);
   fdpool_release(file);
-  if (s != REMIXDB_OK) return;  // the read that needs one of the blocks meets the error again, and reports it
+  if (s != REMIXDB_OK) return;  // the read that needs a block meets the error again, and reports it
   m->off = from;
   a->number = t->number;
   a->from = block;
@@ -79,7 +79,7 @@ enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uin
 
 // ---- into the cache
 
-// Verifies and offers the blocks from `block` to `to`, which lie one behind the other in what was read.
+// Verifies the blocks that begin in the pages [block, to), and publishes them. stored: their bytes.
 static void readahead_publish(struct sst *t, struct sst_scratch *x, uint32_t block, uint32_t to,
                               const uint8_t *stored) {
   while (block < to) {
@@ -107,23 +107,24 @@ void sst_readahead_all(struct blkio_queue *q, const struct sst_stretch *stretche
   size_t size = 0;
   if (!q || nr == 0) return;
   for (uint32_t i = 0; i < nr; i++) {
-    const struct sst_stretch *const s = &stretches[i];
-    const uint64_t from = sst_align_down(sst_block_off(s->t, s->from)),
-                   to = align_up(sst_block_off(s->t, s->to), BLKIO_ALIGN);
+    const struct sst_stretch *const one = &stretches[i];
+    struct sst *const t = one->t;
+    const uint64_t from = sst_align_down(sst_block_off(t, one->from)),
+                   to = align_up(sst_block_off(t, one->to), BLKIO_ALIGN);
     int fd;
-    if (!s->t->cache.cache || !fdpool_try_acquire(&s->t->file, &fd)) continue;
-    of[nr_reads] = s;
+    if (!t->cache.cache || !fdpool_try_acquire(&t->file, &fd)) continue;
+    of[nr_reads] = one;
     reads[nr_reads++] = (struct blkio_read){
-        .fd = fd, .path = s->t->path, .len = (uint32_t)(to - from), .off = from, .status = REMIXDB_ABORTED};
+        .fd = fd, .path = t->path, .len = (uint32_t)(to - from), .off = from, .status = REMIXDB_ABORTED};
     size += to - from;
   }
   struct sst_scratch *const x = nr_reads ? sst_scratch_take() : NULL;
   const bool ready = x && sst_scratch_reserve(x, size) == REMIXDB_OK;
   size_t at = 0;
   for (uint32_t i = 0; i < nr_reads && ready; at += reads[i++].len) reads[i].buf = x->buf + at;
-  if (ready && blkio_read_batch(q, reads, nr_reads) != REMIXDB_OK) {
-    // each read has its own status; what failed is met again, and reported, by the read that needs it
-  }
+  if (ready)
+    IGNORED(blkio_read_batch(q, reads, nr_reads),
+            "each read has its status; sst_read meets the error again, and reports it");
   for (uint32_t i = 0; i < nr_reads; i++) {
     struct sst *const t = of[i]->t;
     fdpool_release(&t->file);
