@@ -30,19 +30,19 @@ static void sst_free(struct sst *t) {
   mem_free(t->nr_recs);
   mem_free(t->offs);
   (void)ZSTD_freeDDict(t->zdict);
-  mem_free((void *)(uintptr_t)t->min.ptr);  // max lies behind it
+  mem_free((void *)(uintptr_t)t->min.ptr);  // max is behind it
   mem_free(t->path);
   mem_free(t);
   sst_scratch_leave();
 }
 
-#define SST_HOLE (128u << 10)  // more than a block has: each begins with a checksum
+#define SST_HOLE (128u << 10)  // bytes of a hole that no table has: each block begins with a checksum
 
-// Blocks begin where the counts are not zero; a block has at most 16 pages, and the counts add up. Sets what
-// sst_advance goes by.
+// Checks the counts of records: a block begins where its count is not 0, it has at most BLOCK_PAGES_MAX pages, and the
+// counts add up. Sets t->last and t->least.
 static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
   uint64_t sum = 0;
-  uint32_t pages = BLOCK_PAGES_MAX;  // of the block so far: a first page of 0 is one too many
+  uint32_t pages = BLOCK_PAGES_MAX;  // of the block so far; a table whose first count is 0 exceeds it at once
   t->last = 0;
   t->least = BLOCK_RECORDS_MAX + 1;
   for (uint32_t i = 0; i < t->nr_pages; i++) {
@@ -59,7 +59,7 @@ static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
   return REMIXDB_OK;
 }
 
-// File offsets of the blocks, from their stored sizes.
+// Makes the file offsets of the blocks from their stored sizes.
 static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, const uint8_t *end, uint64_t off) {
   t->offs = mem_alloc(((size_t)t->nr_pages + 1) * sizeof(*t->offs));
   if (!t->offs) return REMIXDB_NOMEM;
@@ -68,9 +68,9 @@ static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, con
     const uint32_t pages = sst_block_pages(t, block);
     uint32_t size;
     p = kv_varint_get(p, end, &size);
-    // stored raw it is one byte longer than a plain block, the kind
-    // no two records have the same offset and the same key: they cannot be packed into less than this
-    if (!p || size <= FORMAT_SST_STORED_HEAD + t->nr_recs[block] / 4u || size > pages * BLOCK_PAGE + 1)
+    // Records differ in offset and key, which bounds the compressed size from below. A raw block is the longest.
+    const uint32_t raw = pages * BLOCK_PAGE - FORMAT_SST_STORED_SKIP + FORMAT_SST_STORED_HEAD;
+    if (!p || size <= FORMAT_SST_STORED_HEAD + t->nr_recs[block] / 4u || size > raw)
       return err_corrupt(t->path, off, "stored size of block %u", block);
     for (uint32_t i = 0; i < pages; i++) t->offs[block + i] = at;
     at += size;
@@ -81,13 +81,14 @@ static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, con
   return REMIXDB_OK;
 }
 
+// Decodes the metadata: counts, smallest and largest key, dictionary, stored sizes.
 static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_sst_footer *f, const uint8_t *meta) {
   if (f->meta_sum != hash64_seed(meta, f->meta_len, format_sst_meta_seed(t->number)))
     return err_corrupt(t->path, f->meta_off, "checksum of metadata");
   const uint8_t *const min = meta + t->nr_pages, *const dict = min + f->min_len + f->max_len,
                        *const sizes = dict + f->dict_len;
 
-  // one more, not zero, ends the last block
+  // one more count, not 0, ends the last block
   t->nr_recs = mem_alloc((size_t)t->nr_pages + 1);
   if (!t->nr_recs) return REMIXDB_NOMEM;
   memcpy(t->nr_recs, meta, t->nr_pages);
@@ -115,6 +116,7 @@ static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_ss
   return REMIXDB_OK;
 }
 
+// Reads footer and metadata.
 static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
   struct blkio *const io = t->ctx->io;
   struct format_sst_footer f;
@@ -146,7 +148,7 @@ static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
   t->ckb_len = f.ckb_len;
 
   const uint64_t from = sst_align_down(f.meta_off);
-  const uint32_t len = (uint32_t)(t->file_size - from);  // bounded by the footer's checks to less than 1 MB
+  const uint32_t len = (uint32_t)(t->file_size - from);  // the footer's checks bound it to less than 1 MB
   meta = mem_alloc_aligned(BLKIO_ALIGN, len);
   s = meta ? blkio_read_one(io, fd, t->path, meta, len, from) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = sst_decode_meta(t, &f, meta + (f.meta_off - from));
@@ -168,7 +170,7 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
   atomic_init(&t->obsolete, false);
 
   char name[32], path[ENV_PATH_MAX];
-  struct env_stat st;
+  struct env_stat file;
   int fd;
   sst_name(name, number);
   enum remixdb_status s = env_path(path, ctx->dir->path, name);
@@ -180,12 +182,12 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
     goto out;
   }
   memcpy(t->path, path, path_size);
-  s = env_stat(ctx->dir, env_name(t->path), &st);
+  s = env_stat(ctx->dir, env_name(t->path), &file);
   if (s == REMIXDB_NOTFOUND) s = err_corrupt(t->path, 0, "table is missing");
   if (s != REMIXDB_OK) goto out;
-  t->file_size = st.size;
-  if (st.size == 0 || st.size % FORMAT_SST_ALIGN) {
-    s = err_corrupt(t->path, st.size, "table is truncated or of a wrong size");
+  t->file_size = file.size;
+  if (file.size == 0 || file.size % FORMAT_SST_ALIGN) {
+    s = err_corrupt(t->path, file.size, "table is truncated or of a wrong size");
     goto out;
   }
 
@@ -214,13 +216,11 @@ void sst_give_pieces(struct sst *t, struct sst_pieces *p) {
 void sst_ref(struct sst *t) { (void)atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed); }
 
 void sst_unref(struct sst *t) {
-  // acq_rel: what others did with it happened before it goes
+  // acq_rel: other threads' accesses come before the end
   if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
   if (atomic_load_explicit(&t->obsolete, memory_order_relaxed)) {
     if (t->ctx->retired) sst_retired_add(t->ctx->retired, -1, t->file_size);
-    // a file left over takes room only: the next opening of the store removes it
-    const enum remixdb_status s = env_unlink(t->ctx->dir, env_name(t->path));
-    (void)s;
+    IGNORED(env_unlink(t->ctx->dir, env_name(t->path)), "a file left over costs room until the store is opened again");
   }
   sst_free(t);
 }

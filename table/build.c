@@ -10,12 +10,12 @@
 #include "table/pieces.h"
 #include "base/zmem.h"
 
-#if !defined(SST_BUILD_GATHER)       // a build that fuzzes makes it small
+#if !defined(SST_BUILD_GATHER)       // small in fuzzing builds
 #define SST_BUILD_GATHER (1u << 20)  // bytes of blocks that wait for the dictionary
 #endif
-#define SST_BUILD_SAMPLES \
-  64u  // pages of them to train on: four times as many take three times as long, for 1 % of size
-#define SST_BUILD_DICT_PART 32u  // it is at most this part of what was gathered: it must not cost more than it saves
+// Pages of them to train on. Four times as many take three times as long, for 1 % of size.
+#define SST_BUILD_SAMPLES 64u
+#define SST_BUILD_DICT_PART 32u  // a dictionary has at most 1/32 of these bytes, so that it saves more than it costs
 #define SST_BUILD_DICT_MIN 1024u
 
 struct sst_build {
@@ -28,21 +28,21 @@ struct sst_build {
   int fd;  // -1: no table is open
   char path[ENV_PATH_MAX];
   struct err_saved error;  // the first; sticky until the next start
-  uint32_t nr_pages;       // of blocks closed
+  uint32_t nr_pages;       // of the blocks that are closed
   uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
   uint32_t min_len, max_len;
   uint8_t *min, *max;         // REMIXDB_KV_MAX bytes each
   uint8_t *nr_recs;           // per page
-  struct sst_pieces *pieces;  // per page, as many as there is room for; NULL: none
+  struct sst_pieces *pieces;  // per page, cap_pieces of them; NULL: none
   uint32_t cap_pieces;
-  uint32_t *stored;  // per page that begins a block: its size in the file; compressed only
-  // compressed only
+  // The rest is for compression.
+  uint32_t *stored;  // per page that begins a block: its bytes in the file
   ZSTD_CCtx *zstd;
-  const ZSTD_CDict *zdict;  // in memory of its own
+  const ZSTD_CDict *zdict;  // in zdict_mem
   void *zdict_mem;
-  uint8_t *dict;  // FORMAT_SST_DICT_MAX
+  uint8_t *dict;  // FORMAT_SST_DICT_MAX bytes
   uint32_t dict_len;
-  uint8_t *gathered;  // the first blocks, until there are enough of them to train with
+  uint8_t *gathered;  // the first blocks, until they are enough to train a dictionary
   size_t gathered_len;
   bool gathering;
   uint8_t *samples;  // SST_BUILD_SAMPLES pages
@@ -64,7 +64,7 @@ static enum remixdb_status sst_build_create_zstd(struct sst_build *b) {
   if (!b->stored || !b->dict || !b->gathered || !b->samples || !b->packed) return REMIXDB_NOMEM;
   b->zstd = ZSTD_createCCtx_advanced(zmem());
   if (!b->zstd) return err_set(REMIXDB_NOMEM, "no memory for compression");
-  // which dictionary it is, the table knows; an unknown level is cut to the range by zstd itself
+  // the table has its one dictionary, so frames name none; zstd brings any level into its range
   (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_dictIDFlag, 0);
   (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_checksumFlag, 0);
   (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_compressionLevel, b->opts.level);
@@ -100,21 +100,15 @@ out:
   return REMIXDB_OK;
 }
 
-// Leaves no file. The thread's message stays: it is of what led here.
+// Removes an unfinished file. The thread's message stays.
 static void sst_build_abandon(struct sst_build *b) {
   if (b->fd < 0) return;
-  struct err_saved keep;
-  err_save(&keep, REMIXDB_ABORTED);
-  if (blkio_writer_finish(b->writer, false) != REMIXDB_OK) {
-    // only waited for: nothing may be in flight to a descriptor that closes
-  }
+  IGNORED(blkio_writer_finish(b->writer, false),
+          "it only has to wait: nothing may be in flight to a closed descriptor");
   env_close_quiet(b->ctx->env, b->fd);
   fdpool_unreserve(b->ctx->fds);
   b->fd = -1;
-  if (env_unlink(b->ctx->dir, env_name(b->path)) != REMIXDB_OK) {
-    // what no version names is removed when the store is opened
-  }
-  if (keep.msg[0]) (void)err_raise(&keep);
+  IGNORED(env_unlink(b->ctx->dir, env_name(b->path)), "opening the store removes files that no version names");
 }
 
 void sst_build_destroy(struct sst_build *b) {
@@ -155,13 +149,13 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   b->gathering = b->opts.compression != REMIXDB_COMPRESSION_NONE;
   ckb_build_init(&b->ckb, number);
   if (b->zdict) (void)ZSTD_CCtx_refCDict(b->zstd, NULL);
-  mem_free(b->zdict_mem);  // also of one that was refused
+  mem_free(b->zdict_mem);  // also that of a dictionary that zstd refused
   b->zdict = b->zdict_mem = NULL;
 
   char name[32];
   sst_name(name, number);
   enum remixdb_status s = env_path(b->path, b->ctx->dir->path, name);
-  // Numbers are not used twice, but a file of this one may be left of a process that died.
+  // No table has had this number, but a process that died may have left a file of it.
   fdpool_reserve(b->ctx->fds);
   if (s == REMIXDB_OK) s = env_create(b->ctx->dir, name, ENV_WRITE | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
   if (s == REMIXDB_OK) {
@@ -173,14 +167,14 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   sst_build_fail(b, s);
 }
 
-// Writes one block compressed, or raw when that does not make it smaller.
+// Writes one block: compressed, or raw if that is not larger.
 static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *block, uint32_t number) {
   const size_t len = (size_t)block_pages(block) * BLOCK_PAGE - FORMAT_SST_STORED_SKIP;
   const uint8_t *const src = block + FORMAT_SST_STORED_SKIP;
   uint8_t *const p = b->packed, *const dst = p + FORMAT_SST_STORED_HEAD;
   size_t n = ZSTD_compress2(b->zstd, dst, len - 1, src, len);
   if (ZSTD_isError(n)) {
-    // a frame that did not fit is still open, and while it is no other dictionary is taken
+    // a frame that did not fit is still open, and would keep the next dictionary out
     (void)ZSTD_CCtx_reset(b->zstd, ZSTD_reset_session_only);
     if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
       return err_set(REMIXDB_NOMEM, "%s: no memory for compression", b->path);
@@ -198,7 +192,7 @@ static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *bl
   return REMIXDB_OK;
 }
 
-// Trains on pages spread over what was gathered. A table too small or too random for a dictionary goes without.
+// Trains a dictionary on pages spread over the gathered blocks. A table that is too small or too random has none.
 static enum remixdb_status sst_build_train(struct sst_build *b) {
   size_t cap = b->gathered_len / SST_BUILD_DICT_PART;
   if (cap > FORMAT_SST_DICT_MAX) cap = FORMAT_SST_DICT_MAX;
@@ -212,10 +206,9 @@ static enum remixdb_status sst_build_train(struct sst_build *b) {
   }
   const size_t n = ZDICT_trainFromBuffer(b->dict, cap, b->samples, sizes, (unsigned)nr);
   if (ZDICT_isError(n) || n == 0) return REMIXDB_OK;
-  // What is compressed with it is a page, most of the time: parameters for an unknown size would be those of a large
-  // one. In memory of ours, because zstd up to 1.5.4 does not survive its lack here. Zeroed, because the dictionary's
-  // level is not written there when it is made with parameters, and read with every block: nought is what says that
-  // there is none.
+  // The parameters are for a page, as most blocks have one; for an unknown size zstd would choose those of a large one.
+  // The memory is ours because zstd up to 1.5.4 crashes here when memory is lacking. It is zeroed because zstd does not
+  // set the dictionary's level when it is made with parameters, but reads it with each block; 0 means none.
   const ZSTD_compressionParameters params = ZSTD_getCParams(b->opts.level, BLOCK_PAGE, n);
   const size_t size = ZSTD_estimateCDictSize_advanced(n, params, ZSTD_dlm_byRef);
   if (!(b->zdict_mem = mem_calloc(1, size))) return REMIXDB_NOMEM;
@@ -227,7 +220,7 @@ static enum remixdb_status sst_build_train(struct sst_build *b) {
   return REMIXDB_OK;
 }
 
-// Ends the gathering: trains, then writes what waited.
+// Ends the gathering: trains, then writes the gathered blocks.
 static enum remixdb_status sst_build_put_gathered(struct sst_build *b) {
   b->gathering = false;
   enum remixdb_status s = sst_build_train(b);
@@ -240,7 +233,7 @@ static enum remixdb_status sst_build_put_gathered(struct sst_build *b) {
   return s;
 }
 
-// Room for what is known of so many pages. False: no memory for it, and all is as it was.
+// Makes room for the pieces of cap pages. False: no memory; nothing has changed.
 static bool sst_build_more_pieces(struct sst_build *b, uint32_t cap) {
   struct sst_pieces *const p = sst_pieces_make(cap);
   if (!p) return false;
@@ -251,10 +244,10 @@ static bool sst_build_more_pieces(struct sst_build *b, uint32_t cap) {
   return true;
 }
 
-// Without memory for it the readers find it out.
+// Notes the pieces of a block. If memory is lacking, readers make them later.
 static void sst_build_cut(struct sst_build *b, const uint8_t *block, uint32_t number) {
   if (!b->opts.pieces || b->opts.compression != REMIXDB_COMPRESSION_NONE || b->ctx->direct_io) return;
-  if (b->key_bytes + b->value_bytes > b->nr_records * SST_PIECES_RECORD) return;  // as they are so far
+  if (b->key_bytes + b->value_bytes > b->nr_records * SST_PIECES_RECORD) return;  // of the records so far
   if (b->nr_pages > b->cap_pieces && !sst_build_more_pieces(b, b->nr_pages * 2)) return;
   sst_pieces_cut(&b->pieces[number], block, b->number, number);
 }
@@ -272,7 +265,7 @@ static enum remixdb_status sst_build_close_block(struct sst_build *b) {
   const size_t size = (size_t)pages * BLOCK_PAGE;
   if (b->gathering) {
     memcpy(b->gathered + b->gathered_len, buf, size);
-    // the checksum is not stored, and would be noise in the training
+    // the checksum is not stored, and would be noise for the training
     memset(b->gathered + b->gathered_len, 0, FORMAT_SST_STORED_SKIP);
     b->gathered_len += size;
     return b->gathered_len >= SST_BUILD_GATHER ? sst_build_put_gathered(b) : REMIXDB_OK;
@@ -287,12 +280,11 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
   assert(r->klen + (r->tomb ? 0 : r->vlen) <= REMIXDB_KV_MAX);
   const size_t size = kv_rec_size(r->klen, r->vlen, r->tomb);
   enum remixdb_status s = REMIXDB_OK;
-  // The order is what old files say it is, so it is looked at: a table out of order would be found to be one only when
-  // it is read.
+  // Old files may be damaged, so the order of their records is checked here, and not only when the new table is read.
   if (unlikely(b->nr_records && kv_cmp(kref(b->max, b->max_len), kref(r->key, r->klen)) >= 0)) {
-    sst_build_fail(b,
-                   err_corrupt(b->path, blkio_writer_offset(b->writer),
-                               "what it is made of is not in order at record %llu", (unsigned long long)b->nr_records));
+    sst_build_fail(b, err_corrupt(b->path, blkio_writer_offset(b->writer),
+                                  "the records for this table are out of order at record %llu",
+                                  (unsigned long long)b->nr_records));
     return;
   }
   if (!block_build_fits(&b->block, size)) s = sst_build_close_block(b);
@@ -318,8 +310,7 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
 struct sst_pieces *sst_build_pieces(struct sst_build *b) {
   struct sst_pieces *p = NULL;
   if (b->pieces && b->cap_pieces >= b->nr_pages) {
-    if (b->cap_pieces > b->nr_pages)
-      (void)sst_build_more_pieces(b, b->nr_pages);  // what is too much is given back, when there is memory to do so
+    if (b->cap_pieces > b->nr_pages) (void)sst_build_more_pieces(b, b->nr_pages);  // shrinks, or keeps what it has
     p = b->pieces;
   } else {
     mem_free(b->pieces);
@@ -345,7 +336,7 @@ uint64_t sst_build_bytes(const struct sst_build *b) {
   return ((uint64_t)b->nr_pages + block_build_pages(&b->block)) * BLOCK_PAGE;
 }
 
-// Metadata and footer, behind all else.
+// Writes the metadata and the footer.
 static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data_size) {
   const bool zstd = b->opts.compression != REMIXDB_COMPRESSION_NONE;
   const size_t cap = (size_t)b->nr_pages + b->min_len + b->max_len + b->dict_len +
@@ -420,9 +411,8 @@ enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out) {
     s = env_close(b->ctx->env, fd, b->path);
     fdpool_unreserve(b->ctx->fds);
     sst_build_fail(b, s);
-    if (s != REMIXDB_OK && env_unlink(b->ctx->dir, env_name(b->path)) != REMIXDB_OK) {
-      // the failure to close is what is reported
-    }
+    if (s != REMIXDB_OK)
+      IGNORED(env_unlink(b->ctx->dir, env_name(b->path)), "opening the store removes files that no version names");
   }
   sst_build_fail(b, s);
   sst_build_abandon(b);

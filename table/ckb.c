@@ -8,23 +8,23 @@
 
 #define CKB_SUMMED (CKB_OFF_SUM + 8u)  // the checksum is of the bytes from here on
 #define CKB_ENTRY_MAX (2 * 5 + REMIXDB_KV_MAX)
-#define CKB_SLACK 16u   // bytes behind a decoded key that may be written: short suffixes are copied as one vector
-#define CKB_LEVEL 1     // keys that ascend have little to find for the higher ones
-#define CKB_SHORT 144u  // more than a key of which both lengths are of one byte and the suffix is short
+#define CKB_SLACK 16u   // bytes behind a decoded key that may be written: a short suffix is copied as one vector
+#define CKB_LEVEL 1     // higher levels find little more in ascending keys
+#define CKB_SHORT 144u  // longer than a key with one-byte lengths and a short suffix
 
 _Static_assert(CKB_CHUNK_HEAD + CKB_ENTRY_MAX <= CKB_CHUNK, "the largest key fits a chunk");
-_Static_assert(127 + CKB_SLACK < CKB_SHORT, "such a key");
-_Static_assert(CKB_CHUNK <= 1u << 16, "an entry begins at an offset of 16 bits");
+_Static_assert(127 + CKB_SLACK < CKB_SHORT, "room for a key with one-byte lengths and a short suffix");
+_Static_assert(CKB_CHUNK <= 1u << 16, "an entry's offset has 16 bits");
 
-// Never the seed of a block: that one has the table number in its upper 48 bits, this one its complement. Offsets stay
-// below 2^32 because a table's keys do.
+// Differs from each block's seed, which has the table's number in its upper 48 bits; this one has its complement.
+// Offsets are below 2^32, because a table's keys have fewer bytes.
 static uint64_t ckb_seed(uint64_t table, uint64_t off) { return ~(table << 32) ^ off; }
 
 static inline uint64_t ckb_sum(const uint8_t *chunk, uint32_t len, uint64_t table, uint64_t off) {
   return hash64_seed(chunk + CKB_SUMMED, len - CKB_SUMMED, ckb_seed(table, off));
 }
 
-// Makes *buf hold `need` bytes, doubling so that the copying stays linear.
+// Makes *buf hold `need` bytes. Doubles it, so that the cost of copying stays linear.
 static enum remixdb_status ckb_reserve(uint8_t **buf, size_t *cap, size_t need) {
   if (likely(need <= *cap)) return REMIXDB_OK;
   size_t to = *cap ? *cap * 2 : 4096;
@@ -36,7 +36,7 @@ static enum remixdb_status ckb_reserve(uint8_t **buf, size_t *cap, size_t need) 
   return REMIXDB_OK;
 }
 
-// Moves buf to hold a key of `need` bytes; what it holds stays.
+// The same for a key's buffer.
 static enum remixdb_status ckb_reserve_key(uint8_t **buf, uint32_t *cap, uint32_t need) {
   size_t c = *cap;
   const enum remixdb_status s = ckb_reserve(buf, &c, need);
@@ -60,10 +60,10 @@ void ckb_build_fini(struct ckb_build *c) {
   *c = (struct ckb_build){0};
 }
 
-// The entries of the open chunk into c->packed. *len_out: bytes of the frame; 0 when too little would be saved.
+// Packs the entries of the open chunk into c->packed. *len_out: bytes of the frame; 0: it would save too little.
 static enum remixdb_status ckb_build_pack(struct ckb_build *c, uint32_t entries, size_t *len_out) {
   *len_out = 0;
-  const size_t most = entries - (entries + 7) / 8, head = CKB_PACKED_HEAD - CKB_CHUNK_HEAD;
+  const size_t most = entries - (entries + 7) / 8, head = CKB_PACKED_HEAD - CKB_CHUNK_HEAD;  // saves an eighth
   if (most <= head) return REMIXDB_OK;
   if (!c->zstd && !(c->zstd = ZSTD_createCCtx_advanced(zmem())))
     return err_set(REMIXDB_NOMEM, "no memory for compression");
@@ -73,7 +73,7 @@ static enum remixdb_status ckb_build_pack(struct ckb_build *c, uint32_t entries,
   if (!ZSTD_isError(n)) {
     *len_out = n;
   } else if (ZSTD_getErrorCode(n) != ZSTD_error_dstSize_tooSmall) {
-    // there is nothing else that these calls could lack
+    // these calls can lack memory only
     return err_set(REMIXDB_NOMEM, "no memory for compression: %s", ZSTD_getErrorName(n));
   }
   return REMIXDB_OK;
@@ -102,7 +102,7 @@ static enum remixdb_status ckb_build_close(struct ckb_build *c) {
 }
 
 enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tomb) {
-  // all that can fail comes first, so that a failure changes nothing
+  // whatever can fail comes first, so that a failure changes nothing
   enum remixdb_status s = ckb_reserve(&c->buf, &c->cap, c->len + CKB_CHUNK_HEAD + 10 + key.len);
   if (s == REMIXDB_OK) s = ckb_reserve_key(&c->last, &c->last_cap, key.len ? key.len : 1);
   if (unlikely(s != REMIXDB_OK)) return s;
@@ -173,28 +173,27 @@ enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uin
   return REMIXDB_OK;
 }
 
-// Makes entries of the frame at p. A failure leaves the reader as it was.
+// Unpacks the frame at r->p. A failure leaves the reader as it was.
 static enum remixdb_status ckb_read_unpack(struct ckb_read *r, const char *path, uint64_t file_off) {
   if (!r->zstd && !(r->zstd = ZSTD_createDCtx_advanced(zmem())))
     return err_set(REMIXDB_NOMEM, "no memory for decompression");
   if (!r->unpacked && !(r->unpacked = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
   const size_t len = (size_t)(r->end - r->p);
-  // one frame, and nothing behind it: decompression would take several for one
+  // exactly one frame: decompression accepts several in a row
   if (unlikely(ZSTD_findFrameCompressedSize(r->p, len) != len))
     return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys");
   const size_t n = ZSTD_decompressDCtx(r->zstd, r->unpacked, r->packed, r->p, len);
   if (unlikely(ZSTD_isError(n)))
     return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys: %s", ZSTD_getErrorName(n));
   if (unlikely(n != r->packed))
-    return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys gives too little");
+    return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys is too short");
   r->packed = 0;
   r->chunk = r->p = r->unpacked;
   r->end = r->unpacked + n;
   return REMIXDB_OK;
 }
 
-// The first entry of a chunk, and any that is not of the ordinary kind: lengths of more than 7 bits, or near the
-// chunk's end.
+// Reads an entry of any kind: a chunk's first, one with a length of more than 7 bits, or one near the chunk's end.
 static enum remixdb_status ckb_read_any(struct ckb_read *r, const char *path, uint64_t file_off) {
   uint32_t shared, head;
   if (unlikely(r->packed)) {
@@ -208,7 +207,7 @@ static enum remixdb_status ckb_read_any(struct ckb_read *r, const char *path, ui
   if (unlikely(rest > (size_t)(r->end - p))) goto bad;
 
   if (likely(!r->first)) {
-    // With the longest prefix shared, the next byte alone decides the order.
+    // the shared prefix is the longest one, so the next byte decides the order
     if (unlikely(shared > r->klen || rest == 0 || rest > REMIXDB_KV_MAX - shared)) goto bad;
     if (unlikely(shared < r->klen && p[0] <= r->key[shared])) goto bad;
     r->shared = shared;
@@ -243,22 +242,22 @@ bad:
 enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *path, uint64_t file_off) {
   assert(nr > 0 && nr <= r->left);
   for (;;) {
-    // Both lengths are of one byte, the suffix is short and there is room to copy a whole vector: these are nearly all.
-    // What the loop needs is in locals, which the bytes it writes cannot be taken to change.
+    // Nearly all entries: both lengths have one byte, the suffix is short, and a whole vector can be copied. The loop's
+    // state is in locals: the compiler must assume that the bytes it writes change anything else.
     const uint8_t *p = r->p;
     const uint8_t *const end = r->end - (CKB_SLACK + 2), *const chunk = r->chunk;
     uint8_t *const key = r->key;
     uint32_t klen = r->klen, shared = r->shared, head = r->tomb, at = r->at;
-    const uint32_t from = at, most = nr < r->left ? nr : nr - 1;  // the chunk's last entry is not one of these
+    const uint32_t from = at, most = nr < r->left ? nr : nr - 1;  // without the chunk's last entry
     const uint32_t to = r->first || r->cap < 2 * CKB_SHORT ? at : at + most;
     for (; at != to && p <= end; at++) {
-      const uint32_t w = load16le(p), s = w & 0xFF, h = w >> 8, rest = h >> 1;
-      if (unlikely(w & 0x8080 || s > klen || rest - 1 >= CKB_SLACK)) break;
-      if (unlikely(p[2] <= key[s] && s < klen)) break;
-      memcpy(key + s, p + 2, CKB_SLACK);
+      const uint32_t w = load16le(p), same = w & 0xFF, h = w >> 8, rest = h >> 1;
+      if (unlikely(w & 0x8080 || same > klen || rest - 1 >= CKB_SLACK)) break;
+      if (unlikely(p[2] <= key[same] && same < klen)) break;
+      memcpy(key + same, p + 2, CKB_SLACK);
       r->back[at % CKB_BACK] = (uint16_t)(p - chunk);
-      klen = s + rest;
-      shared = s;
+      klen = same + rest;
+      shared = same;
       head = h;
       p += 2 + rest;
     }
@@ -275,20 +274,20 @@ enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *p
   }
 }
 
-// One step of the loop above, for those who look at every key.
+// One step of the loop above.
 enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t file_off) {
   assert(r->left > 0);
   const uint8_t *const p = r->p;
   uint8_t *const key = r->key;
   if (likely(r->left > 1 && !r->first && r->cap >= 2 * CKB_SHORT && r->end - p >= (ptrdiff_t)(CKB_SLACK + 2))) {
-    const uint32_t w = load16le(p), s = w & 0xFF, rest = w >> 9, klen = r->klen;
-    if (likely(!(w & 0x8080) && s <= klen && rest - 1 < CKB_SLACK && (p[2] > key[s] || s == klen))) {
-      memcpy(key + s, p + 2, CKB_SLACK);
+    const uint32_t w = load16le(p), same = w & 0xFF, rest = w >> 9, klen = r->klen;
+    if (likely(!(w & 0x8080) && same <= klen && rest - 1 < CKB_SLACK && (p[2] > key[same] || same == klen))) {
+      memcpy(key + same, p + 2, CKB_SLACK);
       r->back[r->at % CKB_BACK] = (uint16_t)(p - r->chunk);
       r->at++;
       r->left--;
-      r->klen = s + rest;
-      r->shared = s;
+      r->klen = same + rest;
+      r->shared = same;
       r->tomb = w >> 8 & 1;
       r->p = p + 2 + rest;
       return REMIXDB_OK;
@@ -297,7 +296,7 @@ enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t
   return ckb_read_any(r, path, file_off);
 }
 
-// An entry that has been read before, so that it is known to be sound. Returns its suffix.
+// Decodes an entry that was read before, and so is well-formed. Returns its suffix.
 static const uint8_t *ckb_read_again(const struct ckb_read *r, uint32_t at, uint32_t *shared_out, uint32_t *rest_out) {
   const uint8_t *p = r->chunk + r->back[at % CKB_BACK];
   p = kv_varint_get(p, r->end, shared_out);
@@ -306,8 +305,8 @@ static const uint8_t *ckb_read_again(const struct ckb_read *r, uint32_t at, uint
   return p;
 }
 
-// What all keys from there to the current one share is in the current one; the rest is in the suffixes of the entry and
-// of those before it.
+// The current key has the prefix that all keys from `at` to it share. The rest of the wanted key is in the suffixes of
+// its entry and of entries before it.
 enum remixdb_status ckb_read_back(const struct ckb_read *r, uint32_t at, uint8_t **buf, uint32_t *cap,
                                   uint32_t *klen_out) {
   assert(at < r->at);

@@ -6,8 +6,8 @@
 #include "table/ckb.h"
 #include "table/stored.h"
 
-#define SST_READ (256u << 10)  // one large read
-#define SST_READS 4u           // of them at a time, at most
+#define SST_READ (256u << 10)  // bytes of a large read
+#define SST_READS 4u           // large reads at a time, at most
 #define SST_WINDOW (SST_READ * SST_READS)
 
 // ---- single blocks
@@ -21,7 +21,7 @@ static inline uint32_t sst_block_span(const struct sst *t, uint32_t block, uint3
   return (uint32_t)(align_up(end, BLKIO_ALIGN) - sst_block_from(t, block));
 }
 
-// What is stored, in whole aligned pages; with compression the block itself lies behind it.
+// Room for the stored block, in whole aligned pages, and with compression for the block itself behind it.
 size_t sst_block_room(const struct sst *t, uint32_t block) {
   const uint32_t pages = sst_block_pages(t, block);
   return sst_block_span(t, block, pages) + (t->offs ? (size_t)pages * BLOCK_PAGE : 0);
@@ -41,7 +41,7 @@ static enum remixdb_status sst_block_check(struct sst_block_read *r, ZSTD_DCtx *
   return sst_unpack(t, r->block, pages, stored, sst_block_stored(t, r->block, pages), zstd, data);
 }
 
-// Reads as many of them as there are descriptors for at once: a descriptor is waited for only while none is held.
+// Reads as many of the blocks as get a descriptor at once. Waits for a descriptor only while it holds none.
 static enum remixdb_status sst_blocks_read_some(struct blkio_queue *q, struct sst_block_read *reads, uint32_t nr,
                                                 uint32_t *nr_out) {
   struct blkio_read io[SST_BLOCKS_MAX];
@@ -80,14 +80,14 @@ enum remixdb_status sst_blocks_read(struct blkio_queue *q, struct sst_block_read
   return s;
 }
 
-// ---- a window that moves over a part of the file in large aligned reads
+// ---- a window that moves over a part of the file, in large aligned reads
 
 struct sst_window {
   uint8_t *buf;
   size_t size;
-  uint64_t lo, hi;  // what of the file it holds; both aligned
+  uint64_t lo, hi;  // buf has the bytes [lo, hi) of the file; both aligned
   uint64_t limit;   // the part's end
-  uint32_t reads;   // large reads at a time: grows while they follow each other
+  uint32_t reads;   // large reads at a time; grows while they follow each other
 };
 
 static enum remixdb_status sst_window_init(struct sst_window *w, uint64_t start, uint64_t limit) {
@@ -111,7 +111,7 @@ static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, 
   } else {
     w->reads = 1;
   }
-  // as far as the reads, the buffer and the part go: one read is more than any block or chunk
+  // the reads, the buffer and the part bound it; one large read is longer than any block or chunk
   uint64_t to = lo + keep + (uint64_t)w->reads * SST_READ;
   if (to > lo + w->size) to = lo + w->size;
   if (to > align_up(w->limit, BLKIO_ALIGN)) to = align_up(w->limit, BLKIO_ALIGN);
@@ -139,7 +139,7 @@ static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, 
   return s;
 }
 
-// *p_out: bytes [off, off + len) of the file, until the next call. len <= 65 KB, within the part.
+// *p_out: bytes [off, off + len) of the file, until the next call. len <= BLOCK_BYTES_MAX + 1, within the part.
 static inline enum remixdb_status sst_window_get(struct sst_window *w, struct sst *t, struct blkio_queue *q,
                                                  uint64_t off, uint32_t len, const uint8_t **p_out) {
   if (unlikely(off < w->lo || off + len > w->hi)) {
@@ -159,146 +159,146 @@ struct sst_scan {
   struct blkio_queue *q;
   struct sst_window win;
   sst_pos pos;          // of the next record
-  uint32_t block;       // the one that data is
-  const uint8_t *data;  // verified
-  uint32_t last_block;  // the one before it, verified too: who goes back a little meets it again
+  uint32_t block;       // the current block, or SST_NO_BLOCK
+  const uint8_t *data;  // its bytes, verified
+  uint32_t last_block;  // the block before, verified; a short way back meets it again
   const uint8_t *last_data;
-  uint8_t *unpacked[2];  // a block's memory each, when compressed
+  uint8_t *unpacked[2];  // BLOCK_BYTES_MAX each, for a compressed table; NULL until needed
   ZSTD_DCtx *zstd;
   uint64_t pages_read;
 };
 
 enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct sst_scan **out) {
   *out = NULL;
-  struct sst_scan *const s = mem_calloc(1, sizeof(*s));
-  if (!s) return REMIXDB_NOMEM;
-  s->t = t;
-  s->q = q;
-  s->block = s->last_block = SST_NO_BLOCK;
-  enum remixdb_status st = sst_window_init(&s->win, 0, t->data_size);
-  if (st == REMIXDB_OK && t->offs) {
-    s->unpacked[0] = mem_alloc(BLOCK_BYTES_MAX);
-    st = s->unpacked[0] ? sst_zstd_reserve(&s->zstd) : REMIXDB_NOMEM;
+  struct sst_scan *const scan = mem_calloc(1, sizeof(*scan));
+  if (!scan) return REMIXDB_NOMEM;
+  scan->t = t;
+  scan->q = q;
+  scan->block = scan->last_block = SST_NO_BLOCK;
+  enum remixdb_status s = sst_window_init(&scan->win, 0, t->data_size);
+  if (s == REMIXDB_OK && t->offs) {
+    scan->unpacked[0] = mem_alloc(BLOCK_BYTES_MAX);
+    s = scan->unpacked[0] ? sst_zstd_reserve(&scan->zstd) : REMIXDB_NOMEM;
   }
-  if (st != REMIXDB_OK) {
-    sst_scan_destroy(s);
-    return st;
+  if (s != REMIXDB_OK) {
+    sst_scan_destroy(scan);
+    return s;
   }
-  *out = s;
+  *out = scan;
   return REMIXDB_OK;
 }
 
-void sst_scan_destroy(struct sst_scan *s) {
-  if (!s) return;
-  mem_free(s->win.buf);
-  mem_free(s->unpacked[0]);
-  mem_free(s->unpacked[1]);
-  (void)ZSTD_freeDCtx(s->zstd);
-  mem_free(s);
+void sst_scan_destroy(struct sst_scan *scan) {
+  if (!scan) return;
+  mem_free(scan->win.buf);
+  mem_free(scan->unpacked[0]);
+  mem_free(scan->unpacked[1]);
+  (void)ZSTD_freeDCtx(scan->zstd);
+  mem_free(scan);
 }
 
-static enum remixdb_status sst_scan_load(struct sst_scan *s, uint32_t block) {
-  struct sst *const t = s->t;
+static enum remixdb_status sst_scan_load(struct sst_scan *scan, uint32_t block) {
+  struct sst *const t = scan->t;
   const uint32_t pages = sst_block_pages(t, block), len = sst_block_stored(t, block, pages);
   const uint64_t off = sst_block_off(t, block);
   const uint8_t *p;
-  s->block = SST_NO_BLOCK;
-  enum remixdb_status st = sst_window_get(&s->win, t, s->q, off, len, &p);
-  if (st != REMIXDB_OK) return st;
+  scan->block = SST_NO_BLOCK;
+  enum remixdb_status s = sst_window_get(&scan->win, t, scan->q, off, len, &p);
+  if (s != REMIXDB_OK) return s;
   if (t->offs) {
-    st = sst_unpack(t, block, pages, p, len, &s->zstd, s->unpacked[0]);
-    p = s->unpacked[0];
+    s = sst_unpack(t, block, pages, p, len, &scan->zstd, scan->unpacked[0]);
+    p = scan->unpacked[0];
   } else {
-    st = block_verify(p, pages, t->nr_recs[block], t->number, block, t->path, off);
+    s = block_verify(p, pages, t->nr_recs[block], t->number, block, t->path, off);
   }
-  if (st != REMIXDB_OK) return st;
-  s->block = block;
-  s->data = p;
-  s->pages_read += pages;
+  if (s != REMIXDB_OK) return s;
+  scan->block = block;
+  scan->data = p;
+  scan->pages_read += pages;
   return REMIXDB_OK;
 }
 
-enum remixdb_status sst_scan_next(struct sst_scan *s, struct kv_rec *rec_out, sst_pos *pos_out) {
-  const uint32_t block = sst_pos_block(s->pos);
-  if (unlikely(block != s->block)) {
-    if (block >= s->t->nr_pages) return REMIXDB_NOTFOUND;
-    const enum remixdb_status st = sst_scan_load(s, block);
-    if (st != REMIXDB_OK) return st;
+enum remixdb_status sst_scan_next(struct sst_scan *scan, struct kv_rec *rec_out, sst_pos *pos_out) {
+  const uint32_t block = sst_pos_block(scan->pos);
+  if (unlikely(block != scan->block)) {
+    if (block >= scan->t->nr_pages) return REMIXDB_NOTFOUND;
+    const enum remixdb_status s = sst_scan_load(scan, block);
+    if (s != REMIXDB_OK) return s;
   }
-  block_record(s->data, sst_pos_idx(s->pos), rec_out);
-  *pos_out = s->pos;
-  s->pos = sst_advance(s->t, s->pos, 1);
+  block_record(scan->data, sst_pos_idx(scan->pos), rec_out);
+  *pos_out = scan->pos;
+  scan->pos = sst_advance(scan->t, scan->pos, 1);
   return REMIXDB_OK;
 }
 
-// Another block, while the one there was is kept, if it can be.
-static enum remixdb_status sst_scan_turn(struct sst_scan *s, uint32_t block) {
-  const uint32_t was_block = s->block;
-  const uint8_t *const was = s->data, *const last = s->last_data;
-  const uint64_t lo = s->win.lo, hi = s->win.hi;
-  if (s->t->offs) {
-    if (!s->unpacked[1]) s->unpacked[1] = mem_alloc(BLOCK_BYTES_MAX);
-    if (!s->unpacked[1]) return REMIXDB_NOMEM;
-    uint8_t *const p = s->unpacked[0];
-    s->unpacked[0] = s->unpacked[1];
-    s->unpacked[1] = p;
+// Makes `block` the current one. Keeps the one before, if its bytes stay.
+static enum remixdb_status sst_scan_turn(struct sst_scan *scan, uint32_t block) {
+  const uint32_t was_block = scan->block;
+  const uint8_t *const was = scan->data, *const last = scan->last_data;
+  const uint64_t lo = scan->win.lo, hi = scan->win.hi;
+  if (scan->t->offs) {
+    if (!scan->unpacked[1]) scan->unpacked[1] = mem_alloc(BLOCK_BYTES_MAX);
+    if (!scan->unpacked[1]) return REMIXDB_NOMEM;
+    uint8_t *const p = scan->unpacked[0];
+    scan->unpacked[0] = scan->unpacked[1];
+    scan->unpacked[1] = p;
   }
-  enum remixdb_status st = REMIXDB_OK;
-  if (block == s->last_block) {
-    s->block = block;
-    s->data = last;
+  enum remixdb_status s = REMIXDB_OK;
+  if (block == scan->last_block) {
+    scan->block = block;
+    scan->data = last;
   } else {
-    s->last_block = SST_NO_BLOCK;
-    st = sst_scan_load(s, block);
+    scan->last_block = SST_NO_BLOCK;
+    s = sst_scan_load(scan, block);
   }
-  // without compression it lies in the window, if that has not moved
-  s->last_block = s->t->offs || (lo == s->win.lo && hi == s->win.hi) ? was_block : SST_NO_BLOCK;
-  s->last_data = was;
-  return st;
+  // without compression its bytes stay if the window has not moved
+  scan->last_block = scan->t->offs || (lo == scan->win.lo && hi == scan->win.hi) ? was_block : SST_NO_BLOCK;
+  scan->last_data = was;
+  return s;
 }
 
-// The record at pos. Not to be mixed with sst_scan_next.
-static enum remixdb_status sst_scan_at(struct sst_scan *s, sst_pos pos, struct kv_rec *rec_out) {
+// The record at pos. A scan uses either this or sst_scan_next.
+static enum remixdb_status sst_scan_at(struct sst_scan *scan, sst_pos pos, struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos);
-  if (block != s->block) {
-    const enum remixdb_status st = sst_scan_turn(s, block);
-    if (st != REMIXDB_OK) return st;
+  if (block != scan->block) {
+    const enum remixdb_status s = sst_scan_turn(scan, block);
+    if (s != REMIXDB_OK) return s;
   }
-  block_record(s->data, sst_pos_idx(pos), rec_out);
+  block_record(scan->data, sst_pos_idx(pos), rec_out);
   return REMIXDB_OK;
 }
 
-void sst_scan_skip(struct sst_scan *s, uint32_t n) {
-  if (n > s->t->nr_records) n = (uint32_t)s->t->nr_records;  // keeps the sum in sst_advance from wrapping
-  s->pos = sst_advance(s->t, s->pos, n);
+void sst_scan_skip(struct sst_scan *scan, uint32_t n) {
+  if (n > scan->t->nr_records) n = (uint32_t)scan->t->nr_records;  // so that no sum in sst_advance wraps
+  scan->pos = sst_advance(scan->t, scan->pos, n);
 }
 
 // ---- keys
 
 struct sst_chunk {
-  uint64_t off;    // within the compressed keys
-  uint64_t first;  // number of its first key in the table
+  uint64_t off;    // in the compressed-keys block
+  uint64_t first;  // its first key's number in the table
 };
 
 struct sst_keys_state {
   struct sst *t;
   struct blkio_queue *q;
-  struct sst_scan *scan;  // without compressed keys
-  struct sst_window win;  // with them
-  struct ckb_read read;   // and, without, the memory of the key before
-  uint64_t off;           // of the next chunk within them
-  uint64_t chunk_off;     // of the current one in the file, for messages
+  struct sst_scan *scan;  // reads the data; NULL: the table has compressed keys
+  struct sst_window win;  // over the compressed keys
+  struct ckb_read read;   // the current chunk; with a scan, memory of the key before
+  uint64_t off;           // of the next chunk in the compressed-keys block
+  uint64_t chunk_off;     // of the current chunk in the file, for messages
   uint64_t ckb_read;      // bytes of chunks checked
   sst_pos pos;            // of the next key
-  // for single keys
-  uint32_t ord_block;        // so many records are in the pages
-  uint64_t ord;              // before this one
+  // The rest is for single keys.
+  uint32_t ord_block;        // the blocks before this one
+  uint64_t ord;              // have this many records
   struct sst_chunk *chunks;  // those met so far
   uint32_t nr_chunks, cap_chunks;
-  uint8_t *key;  // one gone back to
+  uint8_t *key;  // a passed key that was decoded again
   uint32_t key_cap;
-  struct ckb_read behind;  // over a chunk before the current one, in memory of its own
-  uint32_t behind_chunk;   // which; UINT32_MAX: none
+  struct ckb_read behind;  // a chunk that was passed, in behind_buf
+  uint32_t behind_chunk;   // its index in `chunks`; UINT32_MAX: none
   uint8_t *behind_buf;
 };
 
@@ -357,7 +357,7 @@ static enum remixdb_status sst_keys_next_chunk(struct sst_keys_state *x) {
   return s;
 }
 
-// The key comes from the record; the one before it is kept, of which only what differs is copied.
+// The next key of a table without compressed keys. x->read keeps it, and copies only what differs from the key before.
 static enum remixdb_status sst_keys_next_data(struct sst_keys_state *x, sst_pos *pos_out) {
   struct ckb_read *const r = &x->read;
   struct kv_rec rec;
@@ -368,10 +368,11 @@ static enum remixdb_status sst_keys_next_data(struct sst_keys_state *x, sst_pos 
   if (r->any && (r->shared == key.len || (r->shared < last.len && key.ptr[r->shared] < last.ptr[r->shared])))
     return err_corrupt(x->t->path, sst_block_off(x->t, sst_pos_block(*pos_out)), "keys out of order");
   if (key.len + 1 > r->cap) {
-    uint8_t *const p = mem_realloc(r->key, key.len * 2 + 64);
+    const uint32_t cap = key.len * 2 + 64;
+    uint8_t *const p = mem_realloc(r->key, cap);
     if (!p) return REMIXDB_NOMEM;
     r->key = p;
-    r->cap = key.len * 2 + 64;
+    r->cap = cap;
   }
   memcpy(r->key + r->shared, key.ptr + r->shared, key.len - r->shared);
   r->klen = key.len;
@@ -399,7 +400,7 @@ enum remixdb_status sst_keys_next(struct sst_keys *k) {
   k->key = kref(r->key, r->klen);
   k->shared = r->shared;
   k->tomb = r->tomb;
-  // the ends are known from elsewhere: keys that belong to other records do not pass
+  // the metadata has the first and the last key, too: keys of other records do not pass
   const bool last = x->pos == sst_end(t);
   if (unlikely((first && !kv_eq(k->key, t->min)) || (last && !kv_eq(k->key, t->max))))
     return err_corrupt(t->path, x->scan ? 0 : x->chunk_off, "%s key differs from the metadata",
@@ -409,7 +410,7 @@ enum remixdb_status sst_keys_next(struct sst_keys *k) {
   return REMIXDB_OK;
 }
 
-// How many records are before pos, counted on from the position before.
+// The number of records before pos. Counts on from the position of the last call.
 static uint64_t sst_keys_ordinal(struct sst_keys_state *x, sst_pos pos) {
   const uint8_t *const nr_recs = x->t->nr_recs;
   const uint32_t block = sst_pos_block(pos);
@@ -418,7 +419,7 @@ static uint64_t sst_keys_ordinal(struct sst_keys_state *x, sst_pos pos) {
   return x->ord + sst_pos_idx(pos);
 }
 
-// Takes the next chunk, and writes down where it is.
+// Begins the next chunk, and notes where it is.
 static enum remixdb_status sst_keys_enter_chunk(struct sst_keys_state *x) {
   struct ckb_read *const r = &x->read;
   if (x->nr_chunks == x->cap_chunks) {
@@ -430,14 +431,14 @@ static enum remixdb_status sst_keys_enter_chunk(struct sst_keys_state *x) {
   }
   uint64_t first = 0;
   if (x->nr_chunks) first = x->chunks[x->nr_chunks - 1].first + r->at + r->left;
-  r->any = r->any && r->left == 0;  // the order can be checked only against the key right before
+  r->any = r->any && r->left == 0;  // order can be checked only against the key right before
   const uint64_t off = x->off;
   const enum remixdb_status s = sst_keys_next_chunk(x);
   if (s == REMIXDB_OK) x->chunks[x->nr_chunks++] = (struct sst_chunk){off, first};
   return s;
 }
 
-// A key of a chunk that was left behind, or too far back in the current one: the chunk is read again, for itself.
+// Key number `ord` of the table, in a chunk that was passed, or too far back in the current one. Reads the chunk again.
 static enum remixdb_status sst_keys_behind(struct sst_keys_state *x, uint64_t ord, struct kref *out) {
   struct sst *const t = x->t;
   struct ckb_read *const r = &x->behind;
@@ -484,7 +485,7 @@ enum remixdb_status sst_keys_at(struct sst_keys *k, sst_pos pos) {
     return s;
   }
   const uint64_t ord = sst_keys_ordinal(x, pos);
-  uint64_t first;  // of the current chunk
+  uint64_t first;  // number of the current chunk's first key
   for (;;) {
     first = x->nr_chunks ? x->chunks[x->nr_chunks - 1].first : 0;
     if (ord < first + r->at + r->left) break;
