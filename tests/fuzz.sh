@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# fuzz.sh run DIR TARGET...: runs the fuzz targets DIR/fuzz_TARGET, one after the other. What is found stays in
+# fuzz.sh run DIR TARGET...: runs the fuzz targets DIR/fuzz_TARGET, one after the other. It keeps its findings in
 # build/fuzz: the corpus grows there, and an input that fails is build/fuzz/TARGET-crash-*, -timeout-* or -oom-*.
 # fuzz.sh merge DIR TARGET...: makes tests/corpus few inputs that reach as much as build/fuzz and tests/corpus together.
 # How often each place is reached does not count.

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # seam.sh MODE OBJECT...: what each object of the library may ask of the system. Nothing touches a file behind env's
 # back, nothing takes memory or starts threads but lib, nothing prints, exits or changes the process. Every name that an
-# object leaves undefined is one of the library's own or is allowed below; all others fail. What compiler and sanitizers
-# call is left out.
+# object leaves undefined is one of the library's own or is allowed below; all others fail. Calls that compiler and
+# sanitizers insert are left out.
 mode=$1
 shift
 {

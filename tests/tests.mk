@@ -47,7 +47,7 @@ units: $(UNITS) $(UNIT_PROGRAMS)
 export ASAN_OPTIONS := detect_stack_use_after_return=1:allocator_may_return_null=1:$(ASAN_OPTIONS)
 export UBSAN_OPTIONS := print_stacktrace=1:$(UBSAN_OPTIONS)
 export TSAN_OPTIONS := second_deadlock_stack=1:allocator_may_return_null=1:$(TSAN_OPTIONS)
-# What a test program is run by.
+# The command that runs a test program.
 UNDER := $(if $(filter valgrind,$(MODE)),valgrind -q --error-exitcode=97 --leak-check=full \
   --errors-for-leak-kinds=definite$(comma)indirect$(comma)possible --fair-sched=try \
   --suppressions=tests/lib/valgrind.supp)

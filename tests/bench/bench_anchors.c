@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What finding a segment costs: an index of anchors alone, as it would be over so many entries.
+// Cost of finding a segment: an index of anchors alone, as it would be over so many entries.
 //   bench_anchors [random|urls] [entries] [searches]
 // random: keys of 16 random bytes. urls: many in each of many groups, which agree in far more than 8 bytes.
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a REMIX is for: seeks and scans through it, and through a merging iterator over the same tables of one
+// The purpose of a REMIX: seeks and scans through it, compared with a merging iterator over the same tables of one
 // partition.
 //   bench_runs [runs[,runs...]] [records] [rounds] [anchors] [heap] [old]
 //     runs      tables of the partition: 1,2,4,8,16 (one after the other)
@@ -129,8 +129,8 @@ static uint32_t model_find(const struct model *m, struct kref key) {
 
 // ---- the merging iterator
 
-// Of a table: the strings are those that a key is not less than when it is behind the last key of a block, and one for
-// the first block.
+// Index of a table. A key behind the last key of a block is not less than that block's string; the first block has a
+// string, too.
 struct table_index {
   struct anchors anchors;
   uint8_t *offs, *bytes;

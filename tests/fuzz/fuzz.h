@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the fuzz targets share: bytes taken from the input, changes made to a good file as the input says, a place in
-// memory for tables, and the table that several of them read. A target is a function of the input alone: what it keeps
-// from one call to the next (tables that were built once) is never changed.
+// Common part of the fuzz targets: bytes taken from the input, damage done to a good file as the input says, a place in
+// memory for tables, and the table that several targets read. A target is a function of the input alone: state that it
+// keeps between calls (tables that were built once) never changes.
 //
 // Each tests/fuzz_<name>.c defines one target by FUZZ(name). Under FUZZ_ONE it is libFuzzer's LLVMFuzzerTestOneInput;
 // else it is fuzz_<name>, which tests/fuzz/test_corpus.c replays the corpus through.
@@ -41,7 +41,7 @@
 #define FUZZ_UNTRACED
 #endif
 
-// What damaged bytes may be answered with.
+// The statuses that damaged bytes may lead to.
 static inline bool fuzz_refused(enum remixdb_status s) { return s == REMIXDB_CORRUPT || s == REMIXDB_VERSION; }
 
 static inline void *fuzz_alloc(size_t size) {
@@ -241,7 +241,7 @@ static inline struct fuzz_image fuzz_image_copy(const struct fuzz_image *im) {
 enum fuzz_keys { FUZZ_KEYS_NUMBERS, FUZZ_KEYS_PATHS, FUZZ_KEYS_SHORT, FUZZ_KEYS_FAR, FUZZ_KEYS_KINDS };
 #define FUZZ_KEY_MAX 9000u
 
-// Keys of a kind ascend with i. Of NUMBERS and SHORT some are the beginning of others, the empty one among them.
+// Keys of a kind ascend with i. Some keys of NUMBERS and SHORT are prefixes of others; the empty key is among them.
 static inline struct kref fuzz_key_of(enum fuzz_keys kind, uint32_t i, uint8_t *buf) {
   uint32_t len = 0;
   switch (kind) {

@@ -3,10 +3,10 @@
 // A store on a disk in memory, in one thread and without workers: the input says how it is opened, which calls are
 // made, which of the calls below it fail, and when the power goes. Everything that is read is held against a model.
 //
-// What a call may answer: while something fails, the status of that; after it, writes may still be refused for a failed
-// write or sync, for good, and for want of space or memory until that is over. What is read is right in any case, or an
-// error. After a power cut the store holds what the first so many writes made, no fewer than were synced, no batch by
-// half; after a close that went well, all.
+// Allowed answers: while something fails, a call returns that failure's status. Later, writes may still be refused:
+// for good after a failed write or sync, and for want of space or memory until that is over. A read is right, or it
+// returns an error. After a power cut the store holds the result of a prefix of the writes, at least of those that were
+// synced, and no batch by half; after a clean close, of all writes.
 #include <errno.h>
 
 #define ZDICT_STATIC_LINKING_ONLY
@@ -73,8 +73,8 @@ struct run {
   uint8_t kbuf[FUZZ_KEY_MAX], kbuf2[FUZZ_KEY_MAX], value[VALUE_MAX], got[VALUE_MAX];
 };
 
-// In place of zstd's: that one tries several parameters, with tables of 8 MB each, and would take most of the time of
-// an input. Whose dictionary it is makes no difference to the store.
+// Replaces zstd's function, which tries several parameters with tables of 8 MB each and would take most of an input's
+// time. The store works alike with any dictionary.
 #if defined(FUZZ_ONE)
 size_t ZDICT_trainFromBuffer(void *dict, size_t cap, const void *samples, const size_t *sizes, unsigned nr) {
   const ZDICT_fastCover_params_t p = {.k = 200, .d = 8, .f = 12, .accel = 1};
@@ -184,7 +184,7 @@ static bool look_up(struct run *r, struct xdb_ref *ref, uint32_t key, uint64_t *
   return true;
 }
 
-// Keys from one on, in one buffer. What is found is right; with a failure nothing is known of what is not.
+// Looks up the keys from one on, in one buffer. Records found are right; after a failure missing ones prove nothing.
 static void look_up_packed(struct run *r, uint32_t first) {
   uint32_t klens[8], offs[8], lens[8];
   bool found[8];
@@ -304,7 +304,7 @@ static enum remixdb_status try_open(struct run *r, const char *dir, bool read_on
   return err_raise(&why);
 }
 
-// The power is on. What fails is told; then it opens.
+// The power is on. An opening that fails tells why; then the store opens.
 static void open_store(struct run *r) {
   if (read_ok(r, try_open(r, STORE, false))) return;
   heal(r);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Data blocks, records and varints from any bytes. What is accepted is read record by record, then written again by the
-// builder.
+// Data blocks, records and varints from any bytes. The target reads an accepted block record by record and writes it
+// again with the builder.
 //
 // Input: flags (bit 0: the head says what is expected, 1: the checksum is right, 2: the offsets and the count are those
 // of the records), pages, count, then the block from its byte 12 on.

@@ -60,7 +60,7 @@ static const struct super views[] = {
 // A new run over any of them.
 static const struct fuzz_table fresh_table = {80, FUZZ_KEYS_SHORT, 0, 4, 30, 5, 10, {.ckeys = true}};
 
-// What a view holds: the newest version of each key, tombstones too, ascending.
+// The records of a view: the newest version of each key, tombstones too, ascending.
 struct model {
   struct kv_rec *recs;
   uint32_t nr;
@@ -357,7 +357,7 @@ static void build_upon(struct use *u, uint32_t leave) {
     runs[nr++] = u->x->runs[r];
   }
   runs[nr++] = runs[REMIX_RUNS_MAX - 1];
-  // What is built on what is not true is not true either, and may be refused; it is never read then.
+  // A REMIX built on wrong input is wrong too. It may be refused; nobody reads it.
   if (went_well(u, remix_build(&b)) && went_well(u, remix_open(u->x->ctx, b.number, runs, nr, &y))) {
     atomic_store(&y->obsolete, true);
     remix_unref(y);

@@ -3,10 +3,10 @@
 // Replay of the log from any files. The input says what segments and frames there are, good ones unless it says
 // otherwise; their checksums are made here from docs/FORMAT.md, not by the log.
 //
-// A good log is replayed whole. Any log is replayed the same way twice; one that is accepted goes on: what is appended
-// comes back behind what was replayed, also when it is opened once more, and opening it read-only changes nothing on
-// the disk. Who reads a log as a damaged one finds in one that is accepted what its opening replays, and in any other
-// what there is, in order.
+// A good log is replayed whole. Every log replays the same way twice. After an accepted log, appended records come back
+// behind the replayed ones, also when the log is opened once more; opening it read-only changes nothing on the disk.
+// Reading an accepted log as a damaged one finds the records that an opening replays; reading any other log finds the
+// records that are there, in order.
 //
 // Input: flags (bit 0: the generations begin near the largest number, 1: so do the sequence numbers, 2: more is
 // appended than one record), how far what the version file says is from the truth, then what there is (enum part).
@@ -21,7 +21,7 @@
 
 enum part { PART_SEGMENT, PART_FRAME, PART_BYTES, PART_CHANGE, PART_MARK, PARTS };
 
-// What was replayed, or should be: so much of it as tells it from anything else.
+// The replayed or expected records, in as much detail as tells them from any others.
 struct replayed {
   uint64_t first, nr, hash;
 };
@@ -236,7 +236,7 @@ static enum remixdb_status open_log(const struct log *l, bool read_only, struct 
   return s;
 }
 
-// What can be read of it, damaged or not: in order, whatever there is.
+// Takes the readable records of a log, damaged or not: they come in order.
 static enum remixdb_status salvage(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct replayed *const p = arg;
   FUZZ_CHECK(rec->klen + rec->vlen <= REMIXDB_KV_MAX && (!rec->tomb || rec->vlen == 0));

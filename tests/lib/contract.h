@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is asked of every public call: one that fails sets its status and a message, one that succeeds sets REMIXDB_OK
-// and none.
+// The contract of every public call: a failing call sets its status and a message, a successful one sets REMIXDB_OK and
+// no message.
 #ifndef CONTRACT_H
 #define CONTRACT_H
 

@@ -170,7 +170,7 @@ static inline bool hist_return(const struct hist_pending *p, uint32_t slot, cons
   return true;
 }
 
-// What returned at a moment comes after what was called at it: the two are under way together.
+// At one moment calls come before returns: the two operations overlap.
 static inline int hist_event_cmp(const void *a, const void *b) {
   const struct hist_event *const x = a, *const y = b;
   if (x->when != y->when) return x->when < y->when ? -1 : 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model of a store that remembers: a fixed set of keys in order, and for each all values it has had, with the times.
-// What a ref, a snapshot or an iterator must show is the model at a time. Values follow from a number; so what comes
-// back is checked byte by byte. One thread.
+// A model of a store that remembers: a fixed set of ordered keys, and all values of each key with their times. A ref, a
+// snapshot or an iterator must show the model at one time. A number determines a value, so the tests check every byte
+// that they read. One thread.
 #ifndef MODEL_H
 #define MODEL_H
 

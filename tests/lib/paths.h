@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What env.h does with a directory that is open, for a directory that is given by its path: opened, used once and
-// closed.
+// Functions of env.h that take an open directory, for a directory given by its path: each opens it, uses it once and
+// closes it.
 #ifndef PATHS_H
 #define PATHS_H
 

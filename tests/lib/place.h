@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of versions, merges and compaction share: a directory with all that tables need, on an env whose calls
-// can be made to fail; keys; records whose values follow from a number; memtables and tables made of them. Included by
-// one file per program.
+// Fixture of the tests of versions, merges and compaction: a directory with all that tables need, on an env whose calls
+// can be made to fail; keys; records whose values follow from a number; memtables and tables made of them. Each program
+// includes it in one file.
 #ifndef PLACE_H
 #define PLACE_H
 
@@ -243,7 +243,7 @@ static inline int key_order(const void *a, const void *b) {
   return kv_cmp(*(const struct kref *)a, *(const struct kref *)b);
 }
 
-// Of nr keys, which it takes.
+// Sorts nr keys and drops duplicates. k owns the bytes of its keys.
 static inline void keyset_sort(struct keyset *k, uint32_t nr) {
   qsort(k->keys, nr, sizeof(*k->keys), key_order);
   k->nr = 0;
@@ -300,7 +300,7 @@ static inline uint32_t keyset_rank(const struct keyset *k, struct kref key) {
   return lo;
 }
 
-// ---- records. What a key has in a memtable, a table or the whole: nothing, a tombstone, or the value of a number.
+// ---- records. State of a key in a memtable, a table or the whole: nothing, a tombstone, or the value of a number.
 #define NONE 0u
 #define TOMB 1u  // greater: a value
 

@@ -14,7 +14,7 @@
 #define TABLE 16u  // pages of a table
 #define VALUE 50u  // bytes of a value, about, and no large ones; a few more, and there are
 
-// What became of a partition's young view in a round that wrote into the partition.
+// Fate of a partition's young view in a round that wrote into the partition.
 enum went {
   BEGUN,      // there was none
   WENT_ON,    // its runs are as they were, and there are more
@@ -250,8 +250,8 @@ static inline enum remixdb_status round_try(struct world *w) {
   return round_end(w);
 }
 
-// What was handed back: all new keys of some partitions and none of the others, once each; as many partitions as the
-// stats say.
+// Checks the records handed back: all new keys of some partitions and none of the others, once each, and as many
+// partitions as the stats say.
 static inline void expect_back(struct world *w, uint64_t aborted) {
   assert_false(w->back_wrong);
   uint64_t parts = 0;
@@ -300,7 +300,7 @@ static inline uint32_t runs_kept(const struct part *was, const struct remix *x) 
   return nr;
 }
 
-// What became of one partition's views.
+// Classifies the fate of one partition's views.
 static inline void went_one(struct world *w, const struct part *was, const struct part *is) {
   if (was == is) return;
   if (is && is->young) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What readers of the whole are tested on: two memtables, partitions of several tables, some of them with young views,
-// a moment, and arrays that say what is there. Included by one file per program.
+// Fixture of the tests that read the whole: two memtables, partitions of several tables, some of them with young views,
+// a moment, and arrays that tell the expected content. Each program includes it in one file.
 #ifndef SCENE_H
 #define SCENE_H
 
@@ -69,7 +69,7 @@ static inline struct remix *scene_table(struct scene *s, struct remix *x, const 
   return x;
 }
 
-// What a table of a young view has of the keys, in one of several manners.
+// Fills in the keys that a table of a young view has, in one of several manners.
 static inline void young_what(const struct scene *s, const struct plan *plan, uint32_t manner, uint32_t from,
                               uint32_t to, uint32_t *what, uint64_t *rng) {
   const uint32_t sparse = 1 + (uint32_t)(rng_next(rng) % 6), value = 500 + (uint32_t)(rng_next(rng) % 100);
@@ -113,7 +113,7 @@ static inline struct remix *young_make(struct scene *s, const struct plan *plan,
   return x;
 }
 
-// Of the all_full partitions that hold anything, for the one behind nr_full others.
+// Whether the partition behind nr_full others gets a young view; all_full partitions hold anything.
 static inline bool young_wanted(uint32_t nr_full, uint32_t all_full, uint64_t *rng) {
   switch (scene_young) {
     case YOUNG_SOME: return rng_next(rng) % 2;

@@ -455,7 +455,7 @@ static struct sim_node *sim_at(struct simdisk *d, int at) {
   return f && f->node->is_dir && !f->node->gone ? f->node : NULL;
 }
 
-// What faults are given by: the last name of a path, or that of the descriptor where it is the directory itself.
+// The name by which faults are given: the last name of a path, or that of the descriptor where it is the directory.
 static const char *sim_said(struct simdisk *d, int at, const char *path) {
   const struct sim_fd *const f = at == ENV_HERE ? NULL : sim_fd(d, at);
   return f && strcmp(path, ".") == 0 ? f->name : sim_base(path);

@@ -4,9 +4,9 @@
 // a power cut could leave: every write and every directory change that was not synced is kept, dropped or torn, by a
 // seed. It also fails calls on demand, runs full, gives short counts and EINTR.
 //
-// What it promises and what not, as POSIX and no more: fsync of a file makes its bytes and its size durable, not its
-// name; fsync of a directory makes the names in it durable; a rename is there whole or not at all; a sector of 512
-// bytes is written whole or not at all; nothing else has an order.
+// It promises as much as POSIX and no more: fsync of a file makes its bytes and its size durable, not its name; fsync
+// of a directory makes the names in it durable; a rename is there whole or not at all; a sector of 512 bytes is written
+// whole or not at all; nothing else has an order.
 //
 // All calls are thread-safe, but for simdisk_crash and simdisk_destroy, which must be alone with the disk.
 #ifndef SIMDISK_H

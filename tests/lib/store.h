@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of the whole store share: a directory that comes and goes, checks that print the seed, small options,
-// figures. Included by one file per program.
+// Fixture of the tests of the whole store: a directory that comes and goes, checks that print the seed, small options,
+// figures. Each program includes it in one file.
 #ifndef STORE_H
 #define STORE_H
 

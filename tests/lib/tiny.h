@@ -202,7 +202,7 @@ static inline bool tiny_is(const struct tiny_rec *r, const void *val, uint32_t v
   return vlen == 0 || memcmp(value, val, vlen) == 0;
 }
 
-// What a look at all of a store found besides right answers.
+// Errors that a look at the whole store found besides right answers.
 struct tiny_errors {
   uint32_t nr;
   enum remixdb_status status;  // of the first, with its message

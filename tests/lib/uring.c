@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a ring reads the kernel writes where neither the memory sanitizer nor valgrind sees it, and what it writes they
-// do not see being read. These stand before the calls of liburing and tell them. What a read brings is taken for
-// written when it is handed over: between that and its completion nobody looks. Linked into every program of those
-// modes.
+// The kernel fills the buffers of a ring's reads and reads those of its writes. The memory sanitizer and valgrind see
+// neither. These wrappers stand before the calls of liburing and tell them. A read's buffer counts as written when the
+// read is submitted: nobody looks at it until the read completes. All programs of those modes link this file.
 #include "tests/lib/wrap.h"
 
 #if !defined(REMIXDB_NO_URING)

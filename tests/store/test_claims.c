@@ -109,7 +109,7 @@ static void refused(uint64_t most) {
              (unsigned long long)most, remixdb_errmsg());
 }
 
-// What a sound store takes to open: the buffers of the log above all.
+// Memory that opening a sound store takes, mostly for the buffers of the log.
 static uint64_t usual(void) {
   struct xdb *x;
   OK(try_open(&x));

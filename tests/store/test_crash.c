@@ -84,7 +84,7 @@ struct model {
 
 static void model_fini(struct model *m) { free(m->ops); }
 
-// Of a write that begins: it may be found from here on.
+// Adds an operation of a write that begins: from here on the store may hold it.
 static void model_add(struct model *m, const struct op *op) {
   if (m->nr == m->cap) {
     m->cap = m->cap ? m->cap * 2 : 256;
@@ -330,7 +330,7 @@ static bool read_all(struct run *r, uint64_t *ids) {
   return s == REMIXDB_OK;
 }
 
-// What the store holds is what was accepted, all of it. may_fail: reads may fail, but not lie.
+// The store holds all accepted operations and nothing else. may_fail: reads may fail, but not lie.
 static void check_content(struct run *r, bool may_fail) {
   uint64_t ids[KEYS_MAX];
   const bool all = read_all(r, ids);
@@ -549,7 +549,7 @@ struct merging {
   struct op op;
 };
 
-// What it is given is what the model has.
+// The function of a merge gets the model's value.
 static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
   struct merging *m = priv;
   struct run *r = m->r;
@@ -608,8 +608,8 @@ static bool do_small_round(struct run *r) {
   return do_flush(r) && ok;
 }
 
-// As if scans had paid for a merge of so many of the partitions that can be merged. What fails in it fails nothing that
-// was asked for.
+// Pretends that scans have paid for a merge of so many of the partitions that can be merged. Failures of that merge
+// fail nothing that was asked for.
 static void do_wear(struct run *r, uint32_t most) {
   uint32_t nr = 0;
   epoch_enter(&r->x->epoch, &r->ref->slot);
@@ -1257,7 +1257,7 @@ static const struct error_of errors_of[] = {
     {"done all the same", SIMDISK_DONE, false},
 };
 
-// What a call of the kind can come to.
+// Whether a call of the kind can fail with the error.
 static bool can_be(enum simdisk_call c, int errnum) {
   const bool changes = c == SIMDISK_OPEN || c == SIMDISK_WRITE || c == SIMDISK_SYNC || c == SIMDISK_TRUNCATE ||
                        c == SIMDISK_ALLOCATE || c == SIMDISK_RENAME || c == SIMDISK_UNLINK || c == SIMDISK_LINK ||
@@ -1491,7 +1491,7 @@ static bool thread_denied(void) {
   return n < threads_fail_at || n - threads_fail_at >= threads_fail_nr;
 }
 
-// Of this process, where the system tells.
+// The threads of this process; 0 where the system does not tell.
 static uint32_t nr_threads(void) {
   DIR *const d = opendir("/proc/self/task");
   if (!d) return 0;

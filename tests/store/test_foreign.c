@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What has a name of the store's and is not the store's: symbolic links, pipes, files of others and of other stores,
-// second names of its own files. None of them is waited for, written to, cut or removed.
+// Files that have a name of the store's and are not the store's: symbolic links, pipes, files of others and of other
+// stores, second names of its own files. The store waits for none of them, and writes to, cuts or removes none.
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

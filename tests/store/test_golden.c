@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The golden stores of tests/golden: this program makes them, and checks that the library of today reads them as the
-// one that wrote them did. What they hold is what the calls below put in; expected.json beside the files says it for
+// The golden stores of tests/golden: this program makes them, and checks that the library of today reads them as the
+// library that wrote them did. The calls below determine their content; expected.json beside the files states it for
 // readers that are not this program (tests/py/test_format.py).
-//
 //   test_golden                  makes every store in memory and looks at it, then at the files
 //   test_golden write DIR        writes the files anew (make golden): only when the formats change
 //

@@ -184,7 +184,7 @@ static struct hist_op *begin(struct actor *a, const char *what) {
 
 static void end(struct actor *a, struct hist_op *o) { o->ret = tick(a->run); }
 
-// What is seen of one moment twice is the same.
+// Two looks at one moment see the same.
 static void see(struct hist_op *o, uint32_t key, uint32_t what) {
   uint32_t *const r = &o->reads[key];
   if (*r == HIST_ANY || (*r == HIST_SOME && what >= HIST_FIRST)) *r = what;

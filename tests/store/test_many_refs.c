@@ -54,7 +54,7 @@ static struct xdb *open_here(uint32_t cache_mb) {
   return x;
 }
 
-// What a user's scan of a snapshot is: a snapshot, a ref of it, an iterator, a seek, a few steps.
+// A user's scan of a snapshot: a snapshot, a ref of it, an iterator, a seek, a few steps.
 struct scan {
   struct xdb_snapshot *s;
   struct xdb_ref *r;

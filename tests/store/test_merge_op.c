@@ -140,7 +140,8 @@ static void test_decisions(void **state) {
 
 static void decides_nothing(struct remixdb_decision *d) { ++*(uint32_t *)d->priv; }
 
-// As an exception in another language leaves it. What lay in the caller's memory before must not count.
+// The function returns without an answer, as after an exception in another language. The caller's memory counts for
+// nothing.
 static void test_a_function_without_an_answer(void **state) {
   (void)state;
   const struct remixdb_opts o = small_opts(0);
@@ -160,8 +161,8 @@ static void test_a_function_without_an_answer(void **state) {
   remixdb_close(x);
 }
 
-// What is given may lie in the active memtable, in the frozen one, in tables: cached, read past the cache, compressed,
-// of several blocks. The answer may be a part of it.
+// The given value may lie in the active memtable, in the frozen one, in tables: cached, read past the cache,
+// compressed, of several blocks. The answer may be a part of it.
 static void test_places(void **state) {
   (void)state;
   static uint8_t val[40000];

@@ -120,7 +120,7 @@ static uint32_t pick_key(struct run *r) {
 static void do_put(struct run *r) { CHECK(model_put(&r->m, r->ref, pick_key(r))); }
 static void do_del(struct run *r) { CHECK(model_del(&r->m, r->ref, pick_key(r))); }
 
-// What cannot be is refused, and changes nothing.
+// Invalid calls are refused and change nothing.
 static void do_refused(struct run *r) {
   struct model *const m = &r->m;
   const struct model_key *const k = &m->keys[below(&m->rng, m->nr)];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a queue costs: records come in at one end and are found and deleted at the other, for longer than a memtable
-// lasts. What a search looks at must not grow with what was deleted where it begins: entries of memtables, gaps,
-// records of tables are counted. Both ends, both directions, with snapshots, in batches, out of tables, several queues
-// at a time, time series whose oldest range is deleted, and keys that come to where the queue has gone already. The
-// first keys found are compared with a model of the queue.
+// Cost of a queue: records come in at one end and are found and deleted at the other, for longer than a memtable lasts.
+// Deleted records at the place where a search begins must not make the search look at more: the test counts entries of
+// memtables, gaps and records of tables. Both ends, both directions, with snapshots, in batches, out of tables, several
+// queues at a time, time series whose oldest range is deleted, and keys that come to where the queue has gone already.
+// The first keys found are compared with a model of the queue.
 //
 // Then what makes a gap invalid, one case at a time.
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The public contract, call by call: statuses, messages, limits, options, and bad input of every kind. What cannot be
-// opened must be told with the file's name, and left as it was found.
+// The public contract, call by call: statuses, messages, limits, options, and bad input of every kind. A store that
+// cannot be opened must be reported with the file's name, and left as it was found.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -217,8 +217,8 @@ static void sample_make(const char *dir, bool compress) {
   CHECK(remixdb_errcode() == REMIXDB_OK);
 }
 
-// What a store with damage may say: each key as it was, or CORRUPT; keys of the log's torn tail (from *end_out on) may
-// be gone, but none before one that is there.
+// Allowed reads of a store with damage: each key as it was, or CORRUPT; keys of the log's torn tail (from *end_out on)
+// may be gone, but none before one that is there.
 static bool sample_look(struct xdb_ref *r, uint32_t *end_out) {
   bool whole = true, gone = false;
   *end_out = SAMPLE_KEYS;
@@ -1387,8 +1387,8 @@ static void told_close(const char *dir, struct xdb_ref *r, struct xdb *x) {
   remove_tree(dir);
 }
 
-// Of a block that the cache has no room for either, a get reads a piece, the next one beyond that the rest of it, and
-// those behind it nothing.
+// Without room in the cache a get reads one piece of a block, the next get beyond that piece reads the rest of it, and
+// later gets read nothing.
 static void test_get_neighbours(void **state) {
   (void)state;
   char dir[PATH_SIZE];
@@ -1402,7 +1402,7 @@ static void test_get_neighbours(void **state) {
   told_close(dir, r, x);
 }
 
-// What is read once is declined by a cache that is full, and the figures say so.
+// A full cache declines a block that is read once, and the figures say so.
 static void test_declined(void **state) {
   (void)state;
   char dir[PATH_SIZE];

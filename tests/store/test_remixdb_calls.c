@@ -32,7 +32,7 @@ static int close_one(void **state) {
     FAILED(status, part);                   \
   } while (0)
 #define INVALID(call, part) REFUSED(call, REMIXDB_INVALID, part)
-// Of a call that gives nothing back.
+// For a call that returns nothing.
 #define NOTHING(call) ((call), remixdb_errcode() == REMIXDB_OK)
 
 static enum remixdb_merge_op keep(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {

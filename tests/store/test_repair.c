@@ -175,7 +175,7 @@ static void test_whole(void **state) {
   }
 }
 
-// One file damaged or gone at a time. What it held may be lost, no more.
+// One file damaged or gone at a time. The records in that file may be lost, and no others.
 static void test_each_file(void **state) {
   (void)state;
   for (uint32_t way = 0; way < 2; way++) {

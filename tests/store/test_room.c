@@ -83,7 +83,7 @@ static bool has(uint32_t i) {
   return remixdb_probe(ref, key, (uint32_t)snprintf(key, sizeof(key), "key%08u", i));
 }
 
-// What a new store takes before its first record, with it, and closed.
+// Disk room of a new store: before its first record, with it, and closed.
 static void test_small(void **state) {
   (void)state;
   disk = simdisk_create();

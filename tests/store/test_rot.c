@@ -32,7 +32,7 @@ static uint64_t nr_flips, nr_cuts, nr_refused, nr_errors, nr_unseen;
 
 static bool chosen(void) { return sample == 1 || rng_next(&rng) % sample == 0; }
 
-// What is being done, for messages.
+// The step that the test is at, for messages.
 
 // ---- the stores
 
@@ -324,7 +324,7 @@ static void test_exchanged(void **state) {
 
 // ---- a log that was not closed
 
-// What is behind the last sync may be cut, as a whole frame, and nothing else.
+// Opening a log that was not closed may lose whole frames behind the last sync, and nothing else.
 static void test_open_log(void **state) {
   (void)state;
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);

@@ -74,7 +74,7 @@ static uint32_t value_of(uint32_t i, uint32_t round, char *buf) {
   return (uint32_t)snprintf(buf, 256, "value %u of round %u %0*d", i, round, (int)(i % 150) + 1, 7);
 }
 
-// What a key has after so many rounds: the round that wrote it last, 0 when it is deleted.
+// State of a key after so many rounds: the round that wrote it last, 0 when it is deleted.
 static uint32_t round_of(uint32_t i, uint32_t rounds) {
   for (uint32_t r = rounds; r > 0; r--) {
     if ((i + r) % 11 == 0 && r > 1) return 0;
@@ -259,8 +259,8 @@ static void test_all_named(void **state) {
   scene_fini(&s);
 }
 
-// What could not be opened for want of descriptors is not said to be damaged, but is not whole either; and damage goes
-// before it.
+// A file that cannot be opened for want of descriptors is not reported as damaged, and the store is not reported as
+// whole; damage goes before it.
 static void test_not_read(void **state) {
   (void)state;
   struct scene s;
@@ -367,7 +367,7 @@ static void *put_many(void *arg) {
   return NULL;
 }
 
-// Of a snapshot, while keys come in between all that it has in the memtable.
+// A checkpoint of a snapshot, while new keys come in between all keys that the snapshot has in the memtable.
 static void test_checkpoint_written(void **state) {
   (void)state;
   struct scene s = {.disk = simdisk_create()};

@@ -326,7 +326,7 @@ static void model_cursor_step(struct model *m) {
   }
 }
 
-// What may change from one opening to the next.
+// Chooses the options that may change from one opening to the next.
 static void model_choose(struct model *m, int workers) {
   static const char *const engines[] = {"auto", "sync", "aio", "uring"};
   struct remixdb_opts *const o = &m->opts;
@@ -579,8 +579,8 @@ static void *flow_read(void *arg) {
   return NULL;
 }
 
-// What was seen of a writer's keys (version 0: not there) is the store after some number of its writes between low and
-// high.
+// Whether a reader's view of a writer's keys (version 0: not there) is the store after some number of its writes
+// between low and high.
 static bool flow_consistent(const uint32_t *seen, uint64_t low, uint64_t high) {
   for (uint64_t writes = low; writes <= high; writes++) {
     uint32_t i = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pace of writers: what a quantum may take, of rounds whose figures are made up. What is measured is the clock that
-// writers draw from, so that nothing here depends on how fast the machine is.
+// The pace of writers: the time of a quantum, for rounds with made-up figures. The test reads the clock that writers
+// draw from, so nothing here depends on the machine's speed.
 #include "tests/lib/check.h"
 #include "tests/lib/slow.h"
 #include "tests/lib/store.h"
@@ -226,8 +226,8 @@ static void wait_for_log(void) {
   }
 }
 
-// Who writes makes no file and no room in one, and syncs nothing: neither while memtables are frozen before they are
-// full of rounds, nor when he waits for a round and goes on the moment it ends.
+// A writer makes no file and no room in one, and syncs nothing: neither while memtables are frozen before they are full
+// of rounds, nor when it waits for a round and goes on the moment that round ends.
 static void test_log_ahead(void **state) {
   (void)state;
   static const uint8_t val[1000];

@@ -395,7 +395,7 @@ static bool names(const struct version *v, const char *name) {
   return false;
 }
 
-// Of a store that was closed: all tables are there that the version names, and nothing that it does not.
+// Files of a closed store: all tables that the version names, and no others.
 static void check_files(const struct files_entry *list, size_t nr) {
   const struct version *v = xdb_super(x)->version;
   uint32_t tables = 0;
@@ -539,7 +539,7 @@ static void test_scans_keep_a_processor(void **state) {
   }
 }
 
-// What a call does without workers does not depend on what the cache holds.
+// Without workers a call's effect does not depend on the content of the cache.
 static void test_no_workers(void **state) {
   (void)state;
   uint64_t rng = check_seed;
@@ -657,7 +657,7 @@ static void test_frozen_before_it_is_installed(void **state) {
   frozen_meanwhile(GATE_CURRENT);
 }
 
-// Who flushes does not wait for what was begun.
+// A flush does not wait for a round that has begun.
 static void test_flush_meanwhile(void **state) {
   (void)state;
   struct xdb_ref *r = load(1, SMALL);
@@ -751,7 +751,7 @@ static void test_readers(void **state) {
   reopen(r);
 }
 
-// What a reader has found stays until it leaves its epoch.
+// Memory that a reader has found stays until the reader leaves its epoch.
 static void test_reader_inside(void **state) {
   (void)state;
   struct xdb_ref *r = load(1, SMALL);
@@ -815,7 +815,7 @@ static void test_close_meanwhile(void **state) {
   }
 }
 
-// What fails was not necessary; unless it is unknown which CURRENT there is.
+// A failing scan merge fails no call, unless it is unknown which CURRENT there is.
 static void test_round_fails(void **state) {
   (void)state;
   static const enum gate gates[] = {GATE_TABLE, GATE_REMIX, GATE_CURRENT, GATE_CURRENT};
@@ -934,8 +934,7 @@ static void try_again(void *arg, const char *line) {
   workers_kick(x->workers);
 }
 
-// What a round has compacted that could not be installed is not done, even where another has brought the memtable into
-// tables.
+// A compaction that could not be installed is not done, even where another round has brought the memtable into tables.
 static void test_compact_not_installed(void **state) {
   (void)state;
   struct simdisk *disk = simdisk_create();
@@ -964,7 +963,7 @@ static void test_compact_not_installed(void **state) {
   simdisk_destroy(disk);
 }
 
-// What a nearly full memtable is about to ask for comes first; then what was asked for.
+// The work that a nearly full memtable is about to need comes first; then the work that was asked for.
 static void test_nearly_full(void **state) {
   (void)state;
   struct xdb_ref *r = load(1, SMALL);
@@ -1109,8 +1108,8 @@ static void freeze_behind(struct xdb_ref *r, uint64_t rounds) {
 
 enum keeper { BY_SEEK, BY_END, BY_DESTROY, BY_SNAPSHOT, BY_VERIFY, KEEPERS };
 
-// Who reads is the last one to need a version's files, but does not wait until they are removed: workers do that, or
-// the next round's end. Without workers they go at once.
+// A reader is the last user of a version's files, but does not wait for their removal: workers remove them, or the next
+// round's end does. Without workers they go at once.
 static void test_readers_remove_nothing(void **state) {
   (void)state;
   for (enum keeper by = 0; by < KEEPERS; by++) {

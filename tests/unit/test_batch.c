@@ -333,7 +333,7 @@ static void test_empty(void **state) {
 
 // ---- sizes
 
-// What the batch takes of a memtable.
+// The memory that the batch takes of a memtable.
 static size_t batch_memory(const struct model *m) {
   size_t n = 0;
   char kbuf[64];
@@ -895,9 +895,8 @@ static void test_readers(void **state) {
 
 // ---- a memtable is switched between the look at it and the write
 //
-// A merge's function holds the leaf of a key while another thread writes it, alone or in a batch, and comes as far as
-// that leaf; then the memtable is frozen and its round goes to its end. What was to be written must end in the memtable
-// that came after.
+// A merge's function holds the leaf of a key while another thread writes that key, alone or in a batch, and gets as far
+// as that leaf. Then the memtable is frozen and its round ends. The write must end in the memtable that came after.
 
 struct delay {
   struct xdb *x;

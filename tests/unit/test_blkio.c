@@ -65,7 +65,7 @@ static int fake_sync_all(struct env *e, int fd) {
   return errnum ? -errnum : env_posix()->ops->sync_all(e, fd);
 }
 
-// What of a file was told to go to the disk: one range behind the other, and nothing that has not been written.
+// Ranges of a file that were sent to the disk: they are adjacent, and nothing unwritten is among them.
 static _Atomic uint32_t fake_outs;
 static _Atomic uint64_t fake_out_to;
 static _Atomic bool fake_out_wrong;
@@ -708,7 +708,7 @@ static void test_ring_lost(void **state) {
   }
 }
 
-// What an engine failed to do is done by the plain call, whose own failure is the one reported.
+// When an engine fails, the plain call does the work; a failure of the plain call is the one reported.
 static void test_engine_fails(void **state) {
   (void)state;
   for (size_t k = 0; k < 2; k++) {

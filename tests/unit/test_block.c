@@ -198,7 +198,7 @@ static void test_limits(void **state) {
   block_build_fini(&b);
 }
 
-// Of five records: lengths of one byte and of two; live ones, or a tombstone among them.
+// A block of five records with lengths of one byte and of two; all live, or a tombstone among them.
 static uint32_t small_block(struct block_build *b, bool tomb) {
   for (uint32_t i = 0; i < 5; i++) {
     const struct kv_rec r = make(8 + i, i * 50, tomb && i == 3);

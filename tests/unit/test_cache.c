@@ -1100,7 +1100,7 @@ static void run_hammer(size_t pages) {
     }
     cache_table_fini(&shared[k].t);
   }
-  // What was pinned in limbo is looked at again as misses come; then nothing is missing.
+  // Misses look again at the frames that were pinned in limbo; then no page is missing.
   struct tab tab;
   tab_init(&tab, 20000, 5000);
   const uint32_t nr = (uint32_t)pages;

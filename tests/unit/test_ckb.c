@@ -139,8 +139,7 @@ static void test_round_trip(void **state) {
   ckb_build_fini(&c);
 }
 
-// What shrinks by an eighth is packed, and nothing else; that an entry's offset fits 16 bits holds for what is
-// unpacked.
+// A chunk is packed when that saves an eighth, and only then; an entry's offset in an unpacked chunk fits 16 bits.
 static void test_packed_and_raw(void **state) {
   (void)state;
   struct ckb_build c = {0};

@@ -410,7 +410,7 @@ static void test_abort(void **state) {
   world_fini(&w);
 }
 
-// What cannot be put back keeps the round from being installed.
+// A round whose data cannot be put back is not installed.
 static void test_abort_fails(void **state) {
   (void)state;
   struct world w;
@@ -572,8 +572,8 @@ static void test_threads(void **state) {
   place_native = false;
 }
 
-// What is compressed is measured by what it was before, or tables would be many and small, or one partition get too
-// many of them.
+// Plans count compressed data by its size before compression. Otherwise tables would be many and small, or one
+// partition would get too many of them.
 static void test_compressed(void **state) {
   (void)state;
   struct world w;
@@ -679,7 +679,7 @@ static void test_progress(void **state) {
   world_fini(&w);
 }
 
-// Who writes a table tells it what its pieces are when the cache had no room for what there was, and else does not ask.
+// The writer of a table records its pieces when the cache has no room for the data, and asks for them only then.
 static void test_pieces(void **state) {
   (void)state;
   static const size_t sizes[] = {0, 64 * BLOCK_PAGE, 4096 * BLOCK_PAGE};
@@ -767,7 +767,7 @@ static void test_retire(void **state) {
   world_fini(&w);
 }
 
-// What has been paid for: no less than what the merge would write, and than what is worth a round.
+// A scan merge is due when scans have paid for it: for all that it would write, and for no less than a round's worth.
 static void test_scan_merge_due(void **state) {
   (void)state;
   struct world w;
@@ -1227,8 +1227,8 @@ static void test_scan_merge_io_fails(void **state) {
   expect_scan_merge_after(&w);
 }
 
-// What fails where a table is written is seen soon: of what the round was to do, by itself and in other partitions,
-// little is done any more. What is told is why.
+// A failure while a table is written is seen soon: the round stops its other work, in the partition and in others. The
+// message tells the cause.
 static void test_fails_soon(void **state) {
   (void)state;
   for (uint32_t one = 0; one < 2; one++) {

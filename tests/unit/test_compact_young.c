@@ -333,7 +333,7 @@ static void test_young_append_runs(void **state) {
   world_fini(&w);
 }
 
-// What is handed back leaves both views as they are; where a young view makes the new data cheap it is not.
+// Handing new data back leaves both views as they are. Data that a young view makes cheap is not handed back.
 static void test_young_abort(void **state) {
   (void)state;
   struct world w;
@@ -584,7 +584,7 @@ static void test_young_scan_merge_workers(void **state) {
   world_fini(&w);
 }
 
-// What a version has not that another one has is retired, by views: a REMIX, its own tables, and no one else's.
+// Retiring a version retires, view by view, a REMIX and its own tables that the other version lacks, and nothing else.
 static void test_young_retire(void **state) {
   (void)state;
   struct world w;

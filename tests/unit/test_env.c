@@ -311,7 +311,7 @@ static int removing_lock(struct env *e, int fd, bool exclusive) {
   return px->ops->lock(px, fd, exclusive);
 }
 
-// Who holds the lock may remove the file, as destroying a store does: a lock that was had on it then is no lock.
+// The owner of the lock may remove the file, as destroying a store does. A lock taken on that file is then no lock.
 static void test_lock_removed(void **state) {
   (void)state;
   struct env_ops ops = *px->ops;

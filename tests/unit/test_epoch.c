@@ -67,7 +67,7 @@ static void test_late_entrant(void **state) {
   epoch_fini(&e);
 }
 
-// Who goes on to now holds up nothing that was stamped before, and stays inside.
+// A slot that moves on to now no longer holds up earlier stamps, and stays inside.
 static void test_renew(void **state) {
   (void)state;
   struct epoch e;

@@ -228,8 +228,8 @@ static bool mem_some(size_t size) {
 
 enum fault { FAIL_READ, FAIL_READS, FAIL_OPEN, FAIL_OPENS, FAIL_MEMORY, FAIL_KINDS };
 
-// The n-th read, opening or allocation fails, and in some rounds all after it too. What is said to be there is right,
-// what is not there may only be missed when the status says so; and the next call is whole again.
+// The n-th read, opening or allocation fails; in some rounds all later ones fail too. Returned values are right, a
+// key may only be missed when the status says so, and the next call is whole again.
 static void fails(void) {
   struct list *const l = malloc(sizeof(*l));
   place_max_open = 2;  // so that tables have to be opened all the time
@@ -585,7 +585,7 @@ static void test_store(void **state) {
   group_free(g);
 }
 
-// Of keys that are not there, though an entry of their segment has their tag, hardly a block is read from disk.
+// Absent keys read hardly a block from disk, though an entry of their segment has their tag.
 static void test_absent(void **state) {
   (void)state;
   struct group *const g = group_make();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What compaction costs and leaves, seen from outside of the whole store: bytes written per byte of data, room on disk,
-// what flush and compact promise, what compression saves. Memtables are small, and all else in proportion, so that
-// loads of many memtables take seconds. Bytes are counted where they are written.
+// Cost and result of compaction, seen from outside of the whole store: bytes written per byte of data, room on disk,
+// promises of flush and compact, savings of compression. Memtables are small, and all else in proportion, so that loads
+// of many memtables take seconds. Bytes are counted where they are written.
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>
@@ -545,7 +545,7 @@ static void test_compact_while_writing(void **state) {
   store_close();
 }
 
-// What stops it is told; when there is room again it is done, and nothing was lost by the failure.
+// A failing compaction tells why. With room again it succeeds, and the failure has lost nothing.
 static void test_compact_fails(void **state) {
   (void)state;
   for (int workers = 0; workers < 2; workers++) {

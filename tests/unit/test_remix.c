@@ -164,7 +164,7 @@ static struct entry *part_view(const struct tables *t, uint32_t *nr_out) {
   return e;
 }
 
-// What a cursor stops at.
+// The entries that a cursor stops at.
 static struct entry *part_live(const struct tables *t, uint32_t *nr_out) {
   uint32_t all, nr = 0;
   struct entry *e = part_view(t, &all);
@@ -343,7 +343,7 @@ static void done(struct remix *x) {
   remix_unref(x);
 }
 
-// Of all tables of t, which overlap: they arrive one by one.
+// Builds a REMIX of all tables of t, which overlap: they arrive one by one.
 static struct remix *part_build_all(struct tables *t, bool tags) {
   struct remix *x = NULL;
   const uint32_t all = t->nr;
@@ -647,8 +647,7 @@ static void test_random_partitions(void **state) {
   assert_true(far > 0);
 }
 
-// What a table has of the keys where there are young views: stretches of tombstones longer than segments, or nothing
-// else.
+// The keys that a table holds in tests of young views: stretches of tombstones longer than segments, or nothing else.
 static uint8_t *has_deleted(const struct keyset *k, bool all, uint64_t *rng) {
   uint8_t *has = calloc(k->nr, 1);
   bool stretch = all;
@@ -661,8 +660,8 @@ static uint8_t *has_deleted(const struct keyset *k, bool all, uint64_t *rng) {
   return has;
 }
 
-// Young views that delete: whole segments, whole tables, all of it. What is made of a young view, or is opened again,
-// is what it would be of another one.
+// Young views that delete: whole segments, whole tables, everything. A REMIX made from a young view, or opened again,
+// equals one made from an ordinary view.
 static void test_young_deletes(void **state) {
   (void)state;
   uint64_t rng = seed_start("young deletes");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What searches and steps cost: keys read, blocks read, keys compared, segments come to, on partitions of a million
-// keys, random ones and the paths of this machine's files. remix/remix.c and view/merge.c are compiled into this
-// program with their counters; everything else comes from the library.
+// Cost of searches and steps on partitions of a million keys, random ones and the paths of this machine's files: keys
+// read, blocks read, keys compared, segments visited. The program compiles remix/remix.c and view/merge.c with their
+// counters; everything else comes from the library.
 #define REMIX_COUNTERS 1
 #include "remix/cursor.c"
 #include "remix/remix.c"
@@ -178,8 +178,8 @@ static void world_ready(struct world *w) {
   assert_int_equal(w->x->nr_keys, w->nr_live);
 }
 
-// A quarter of the keys are in no run. Of the others each has a newest version in a run of its own; with `mixed` one in
-// eight has older ones too, and one in twenty is deleted.
+// A quarter of the keys are in no run. Each other key has its newest version in one run; with `mixed` one in eight has
+// older versions too, and one in twenty is deleted.
 static void world_fill(struct world *w, uint32_t runs, bool mixed, bool tags) {
   uint64_t rng = runs;
   uint32_t *const in = calloc(w->k->nr, sizeof(*in));  // bit r: run r has it

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What cursors and gets of a REMIX read from disk, and when: jumps between runs, blocks gathered and read ahead, what
-// is held.
+// Reads that cursors and gets of a REMIX make from disk, and when: jumps between runs, blocks gathered and read ahead,
+// blocks held.
 #include "tests/lib/check.h"
 #include "tests/lib/place.h"
 #include "table/pieces.h"
@@ -100,7 +100,7 @@ static uint64_t scan_debt_all(struct cold *w, bool backward, struct blkio_queue 
   return scan_debt_of(w) - before;
 }
 
-// What a scan reads because there are several runs, and nothing else, counts.
+// Scan debt counts only the reads that a scan makes because there are several runs.
 static void test_jumps(void **state) {
   (void)state;
   struct place p;
@@ -109,8 +109,8 @@ static void test_jumps(void **state) {
   place_init(&p, 8 << 20);
   cold_make(&w, &p, JUMP_KEYS, JUMP_RUNS);
   for (uint32_t r = 0; r < JUMP_RUNS; r++) assert_true(w.sst[r]->nr_pages > 50);
-  // where it begins does not count, nor does what follows it in a run; the other runs' first blocks do. What was read
-  // once does not again.
+  // The first block of the scan and the following blocks of its run do not count; the other runs' first blocks do. A
+  // block that was read once does not count again.
   for (uint32_t way = 0; way < 3; way++) {
     cold_again(&w);
     const uint64_t read = atomic_load(&p.io.read_bytes);
@@ -230,8 +230,8 @@ static void young_places(struct cold *w, struct remix_cursor *c, bool backward) 
   leave(w->p);
 }
 
-// Of a young view what a seek reads and where a scan begins counts, too; what follows in the same run does not, nor
-// what is read ahead.
+// In a young view the reads of a seek and of a scan's first block count, too; later blocks of the same run and
+// readahead do not.
 static void test_young_jumps(void **state) {
   (void)state;
   struct place p;
@@ -525,7 +525,7 @@ static void test_gathered_full(void **state) {
   place_fini(&p);
 }
 
-// What the cache has no room for a long scan reads ahead all the same, and leaves the cache as it is.
+// A long scan reads ahead although the cache has no room for its blocks, and leaves the cache as it is.
 static void test_ahead_own(void **state) {
   (void)state;
   struct place p;
@@ -712,8 +712,7 @@ static void test_pieces(void **state) {
   place_fini(&p);
 }
 
-// What nr scans cost on average that read `length` records each, in the middle with a skip when that is not 0; two
-// views in turn.
+// Average cost of nr scans of `length` records each, with a skip in the middle when that is not 0; two views in turn.
 struct scanned {
   uint32_t reads, bytes;  // reads in thousandths
 };

@@ -630,7 +630,7 @@ static void test_holds(void **state) {
   model_free(&m);
 }
 
-// What was read ahead is not read again.
+// A block that was read ahead is not read again.
 static void test_prefetch(void **state) {
   (void)state;
   struct model m = model_make(MIXED, 120);

@@ -189,7 +189,7 @@ static void test_cut(void **state) {
   block_build_fini(&b);
 }
 
-// What the builder gives is what a reader finds out. Of blocks of one large record nothing is known.
+// A reader finds the pieces that the builder gave. Blocks of one large record have none.
 static void test_given(void **state) {
   (void)state;
   struct place p;
@@ -319,7 +319,7 @@ static bool has_all(const struct made *m, const struct sst_pieces *all, uint32_t
   return true;
 }
 
-// What a hold has is read no more, whether it is to the left or to the right.
+// Records in a hold are not read again, whether they are to the left or to the right.
 static void test_more(void **state) {
   (void)state;
   struct place p;
@@ -365,8 +365,8 @@ static void test_more(void **state) {
 
 static uint64_t reads_of(const struct made *m) { return atomic_load(&m->p->io.nr_reads); }
 
-// Who wants more records than the block has gets those of the blocks behind it by the same read, as many as it wants,
-// or as there is room for; whoever goes on farther reads on where they end.
+// A reader that wants more records than the block has gets those of the following blocks by the same read: as many as
+// it wants, or as there is room for. A reader that goes on farther reads on where they end.
 static void test_behind(void **state) {
   (void)state;
   static const uint32_t bases[] = {20, 60, 150};
@@ -494,7 +494,7 @@ static void test_behind_large(void **state) {
   place_fini(&p);
 }
 
-// What is wrong behind a block is told to who comes to it, and to nobody before.
+// An error behind a block is told to the reader that reaches it, and to nobody before.
 static void test_behind_wrong(void **state) {
   (void)state;
   struct place p;

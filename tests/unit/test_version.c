@@ -819,7 +819,7 @@ static void test_clean(void **state) {
   store_fini(&s);
 }
 
-// What could not be read again is not written: the version that is there stays.
+// A version that could not be read again is not written: the existing version stays.
 static void test_too_large(void **state) {
   (void)state;
   enum { NR = 17000 };

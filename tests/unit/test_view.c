@@ -55,7 +55,7 @@ static void test_never_begun(void **state) {
   super_unref(NULL);
 }
 
-// What is kept beside the view's memtables is what lives and is neither of them, in whatever order they go.
+// memtables_kept counts the live memtables other than the view's two, in whatever order they go.
 static void test_kept(void **state) {
   (void)state;
   struct world w;
@@ -92,7 +92,7 @@ static void fill(struct memtable *m, uint32_t nr, uint32_t *at) {
 }
 
 // Memory for the next memtable is wanted ahead: a chunk at first, all of it by the time this one is full; one chunk
-// while one is frozen. What takes a chunk of its own does not count.
+// while a memtable is frozen. Values that take a chunk of their own do not count.
 static void test_ahead(void **state) {
   (void)state;
   struct world w;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The write-ahead log on a simulated disk: appending, syncing, switching and releasing segments, replay after power
+// cuts and damage, the durability watermark, preparing ahead, threads, and failures of every call.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -168,7 +171,7 @@ static void switched(void *arg, uint64_t gen) {
   m->gen_seq = m->nr;
 }
 
-// What an installed version does: everything before the active segment is not needed any more.
+// Does the work of an installed version: everything before the active segment becomes unnecessary.
 static enum remixdb_status release_model(struct wal *w, struct model *m) {
   const enum remixdb_status s = sync_model(w, m);
   if (s != REMIXDB_OK) return s;
@@ -375,7 +378,7 @@ static uint64_t waits(struct simdisk *d) {
   return simdisk_calls(d, SIMDISK_OPEN) + simdisk_calls(d, SIMDISK_ALLOCATE) + simdisk_calls(d, SIMDISK_SYNC);
 }
 
-// What wal_ahead does when it is wanted nobody else does, and nothing that is not needed.
+// wal_ahead does its work when it is wanted, nothing unnecessary, and nobody else does that work.
 static void test_ahead(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -1133,7 +1136,7 @@ static void test_lost_segment(void **state) {
   }
 }
 
-// What marking costs, and that it is done once.
+// Cost of marking, and that it is done once.
 static void test_mark(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -1192,8 +1195,8 @@ static void test_mark(void **state) {
   simdisk_destroy(d);
 }
 
-// What the fsync of a watermark reports may be of frames that were written before it: whatever it is, nothing that
-// follows is acknowledged.
+// A watermark's fsync may report the failure of frames that were written before it: whatever it reports, no later
+// record is acknowledged.
 static void test_mark_tells_of_frames(void **state) {
   (void)state;
   static const int errnums[] = {EIO, ENOSPC, EDQUOT, ENOMEM};
@@ -1368,7 +1371,7 @@ static void test_forged_frames(void **state) {
   }
 }
 
-// What a creation that did not end has left is not the new store's, though it has the same id and generation.
+// The remains of a creation that did not end are not the new store's, though they have the same id and generation.
 static void test_fresh_over_leftovers(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an opening does with the files of a log beside replaying them, and what repair reads of a damaged one.
+// Work of an opening on the files of a log beside replaying them, and the records that repair reads of a damaged log.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@
 #define HEAD 512u
 #define TAGS 4096u
 
-// What was replayed: a record's value begins with its tag.
+// The replayed records: each value begins with its tag.
 struct seen {
   uint32_t tags[TAGS], nr;
 };
@@ -73,7 +73,7 @@ static void put(struct wal *w, uint32_t tag, uint32_t vlen) {
   OK(wal_flush(w));
 }
 
-// What a salvage told of losses.
+// Losses that a salvage reported.
 static struct {
   struct wal_loss l[64];
   char path[64][64];
@@ -159,7 +159,7 @@ static struct env *spy_on(struct simdisk *d) {
   return &spy.env;
 }
 
-// What was written is on its way when an fsync fails; then the log is opened again.
+// An fsync fails while written records are on their way to the disk; then the log is opened again.
 static struct wal *open_after_failed_sync(struct simdisk *d, struct wal *w) {
   simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
   FAILS(wal_sync(w), REMIXDB_IO);
@@ -349,7 +349,7 @@ static void test_broken_headers(void **state) {
   }
 }
 
-// Of an old store, whose generations are far from the first.
+// A broken header in an old store, whose generations are far from the first.
 static void test_broken_header_of_old(void **state) {
   (void)state;
   for (uint64_t gen = 4000; gen <= 1000000; gen = gen * 3 / 2) {
@@ -400,7 +400,7 @@ static void test_cut_tail_and_broken_header(void **state) {
   }
 }
 
-// What cannot be read takes nothing with it that can, and is told.
+// An unreadable file hides no readable one, and is reported.
 static void test_unread(void **state) {
   (void)state;
   static const uint32_t all[] = {10, 11, 12};
@@ -681,7 +681,7 @@ static enum remixdb_status open_numbers(struct env *e, uint64_t gen, uint64_t se
   return wal_open(&o, gen, seq, false, take, &seen, NULL, out);
 }
 
-// What is written can be read at the next opening, or it is refused before anything is written.
+// A written record can be read at the next opening, or the log refuses it and writes nothing.
 static void test_numbers(void **state) {
   (void)state;
   const uint64_t max = (uint64_t)1 << 62;
@@ -772,7 +772,7 @@ static enum remixdb_status refuse(void *arg, uint64_t seq, const struct kv_rec *
   return err_set(REMIXDB_IO, "refused");
 }
 
-// Who takes the records may fail with the same status as a read; that ends it.
+// The consumer of the records may fail with the same status as a read; that ends the salvage.
 static void test_refused(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();

@@ -1142,7 +1142,7 @@ static void *writer(void *arg) {
   return NULL;
 }
 
-// What is seen at a moment: number of the newest version of each key, 0 for none.
+// Expected content at a moment: the number of each key's newest version, 0 for none.
 static void expect(const struct shared *sh, uint64_t moment, uint64_t *seq_of) {
   memset(seq_of, 0, T_KEYS * sizeof(*seq_of));
   for (uint64_t i = 1; i <= moment; i++) seq_of[sh->log[i]] = i;
@@ -1515,7 +1515,7 @@ static void test_separators(void **state) {
   }
 }
 
-// What comes in order fills its leaves, and they know their order; a leaf that a split leaves keeps it, too.
+// Keys in order fill their leaves, and the leaves know their order; a leaf that a split leaves keeps it, too.
 static void test_filled(void **state) {
   (void)state;
   struct model m;
