@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Appending and group commit: buffers are filled, sealed, written in order, and synced.
-#include "log/append.h"
+#include "log/state.h"
 
 #include <assert.h>
 
@@ -219,7 +219,8 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
   return s == REMIXDB_OK || s == REMIXDB_NOSPACE ? s : wal_error(w);
 }
 
-enum remixdb_status wal_drain(struct wal *w, uint64_t end) {
+// Yields the lock until all buffers with a ticket below `end` are written, by this thread or others.
+static enum remixdb_status wal_drain(struct wal *w, uint64_t end) {
   assert(end <= w->next_ticket);
   for (;;) {
     enum remixdb_status s = wal_error(w);

@@ -4,8 +4,6 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "log/append.h"
-
 // ---- files
 
 struct wal_seg *wal_seg_create(const struct env_dir *dir, uint32_t nr) {

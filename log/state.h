@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A log in memory: its segments, its buffers and their locks. Private to the files of the log.
+// A log in memory: its segments, its buffers and their locks; and the steps of log/append.c that log segments need.
+// Private to the files of the log.
 #ifndef WAL_STATE_H
 #define WAL_STATE_H
 
@@ -113,7 +114,34 @@ struct wal {
   _Atomic uint64_t next_for;  // the active segment's room when the next one was last prepared; 0: not yet
 };
 
+// ---- log/open.c
 // NULL: REMIXDB_NOMEM.
 struct wal *wal_create(const struct wal_opts *o);
 void wal_destroy(struct wal *w);
+
+// ---- log/append.c. All are called with the log's lock held. "Yields" marks those that release it for a while; then
+// the caller must read everything again.
+
+// Yields until the event happens next, or earlier.
+void wal_event_wait(struct wal *w, struct wal_event *e);
+void wal_event_wake(struct wal_event *e);
+
+// The sticky error, or REMIXDB_OK.
+MUST_CHECK enum remixdb_status wal_error(const struct wal *w);
+
+// The active segment's end, the open buffer included.
+uint64_t wal_at(const struct wal *w);
+// Sets w->lim after a change of the segment's room.
+void wal_limit(struct wal *w);
+// Ends the open frame, if there is one. A thread writes it later, without the lock.
+void wal_seal(struct wal *w);
+// Puts a buffer at the end of the line of those to be written.
+void wal_out_add(struct wal *w, struct wal_buf *b);
+// Yields until all buffers in line are written. A failure is sticky, or leaves its buffer in line: a later call reports
+// it.
+void wal_push(struct wal *w);
+
+// Before and after the log's life:
+MUST_CHECK bool wal_buffers_init(struct wal *w);  // false: REMIXDB_NOMEM, buffers_fini is needed all the same
+void wal_buffers_fini(struct wal *w);
 #endif

@@ -2,9 +2,8 @@
 //
 // The life of a log: opening, closing, statistics. log/append.c takes records, log/segments.c has the files,
 // log/recover.c and log/salvage.c read what an earlier life has left.
-#include "log/wal.h"
+#include "log/state.h"
 
-#include "log/append.h"
 #include "log/reader.h"
 #include "log/recover.h"
 #include "log/segments.h"
