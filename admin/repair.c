@@ -16,7 +16,7 @@
 #define LOST_MAX 1000u
 #define LOST_DIR "lost"
 #define REPORT_FILE "REPORT"
-#define REPORT_FIRST "repair %016" PRIx64 ": %s\n"  // the new store's id
+#define REPORT_FIRST "repair %016" PRIx64 ": %s\n"  // the new store's id, and one of the two below
 #define REPORT_LOST "LOST, see below  "
 #define REPORT_WHOLE "nothing is lost  "
 #define REPORT_HEAD (7u + 16 + 2 + sizeof(REPORT_LOST) - 1 + 1)  // bytes of the first line
@@ -55,14 +55,14 @@ void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt,
   p->report.more_lost = p->report.more_lost || more;
 }
 
-// ---- moving
+// ---- directories
 
 static enum remixdb_status rename_in(struct repair *p, const char *from, const char *to) {
   const enum remixdb_status s = env_rename(&p->dir, from, &p->dir, to);
   return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
 }
 
-// Opens a directory that is there as long as nobody interferes.
+// Opens a directory that must exist.
 static enum remixdb_status enter(const struct env_dir *at, const char *name, struct env_dir *out) {
   const enum remixdb_status s = env_dir_open(at, name, out);
   return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: was removed meanwhile", out->path) : s;
@@ -82,7 +82,7 @@ static int cmp_u64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// The id that the footer of a table in the list says. REMIXDB_NOTFOUND: none does.
+// Finds the store's id in the footer of a table in the list. REMIXDB_NOTFOUND: no footer can be read.
 static enum remixdb_status id_of_tables(struct repair *p, const struct files_entry *list, size_t nr, uint64_t *id_out) {
   for (size_t i = 0; i < nr; i++) {
     char path[ENV_PATH_MAX];
@@ -106,16 +106,17 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
   return REMIXDB_NOTFOUND;
 }
 
-// Which tables there are, oldest first, and whose.
+// Finds the tables, oldest first, and the store's id.
 static enum remixdb_status find_tables(struct repair *p, const struct files_entry *list, size_t nr,
                                        struct version_names *v) {
   enum remixdb_status s = version_list(&p->dir, v);
   if (s == REMIXDB_OK || s == REMIXDB_NOMEM || s == REMIXDB_INVALID) return s;
-  if (s == REMIXDB_VERSION) return s;  // a newer library's: nothing is damaged
+  if (s == REMIXDB_VERSION) return s;  // a newer library wrote it: it is not damaged
   if (s == REMIXDB_NOTFOUND) repair_lose(p, 0, true, "%s/" FILES_CURRENT ": is missing", p->dir.path);
   else repair_lose(p, 0, true, "%s", err_msg());
-  repair_note(p, "  all tables in the directory are taken, in order of their numbers; keys whose tombstones were "
-                 "compacted away may come back");
+  repair_note(p,
+              "  all tables in the directory are used, in order of their numbers; deleted keys may come back if their "
+              "tombstones were compacted away");
   p->report.version_lost = true;
   *v = (struct version_names){0};
   if (!(v->tables = mem_alloc((nr ? nr : 1) * sizeof(uint64_t)))) return REMIXDB_NOMEM;
@@ -124,7 +125,7 @@ static enum remixdb_status find_tables(struct repair *p, const struct files_entr
   qsort(v->tables, v->nr_tables, sizeof(uint64_t), cmp_u64);
   s = wal_store_id(&p->dir, &v->store_id);
   if (s == REMIXDB_NOTFOUND) s = id_of_tables(p, list, nr, &v->store_id);
-  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;  // blocks alone can be read without it
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;  // single blocks can be read without the id
 }
 
 // Fills the new store.
@@ -137,8 +138,8 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   return s == REMIXDB_OK ? repair_log(p, &v) : s;
 }
 
-// The new store's files have numbers that no old file has: what stays in lost.N cannot be taken for one of them. A name
-// can bear any number, and one that no store comes to does not count.
+// Returns a file number above those of all old files, so that a file in lost.N is never taken for one of the new store.
+// Ignores numbers that no store reaches: anybody can give a file such a name.
 static uint64_t number_above(const struct files_entry *list, size_t nr) {
   uint64_t above = 1;
   for (size_t i = 0; i < nr; i++) {
@@ -146,6 +147,14 @@ static uint64_t number_above(const struct files_entry *list, size_t nr) {
     if (numbered && list[i].number >= above && list[i].number < UINT32_MAX) above = list[i].number + 1;
   }
   return above;
+}
+
+static enum remixdb_status close_new(struct repair *p) {
+  xdb_unref(p->r);
+  const enum remixdb_status s = xdb_close(p->x);
+  p->x = NULL;
+  p->r = NULL;
+  return s;
 }
 
 static enum remixdb_status build(struct repair *p, const struct files_entry *list, size_t nr) {
@@ -157,7 +166,7 @@ static enum remixdb_status build(struct repair *p, const struct files_entry *lis
                            .error_if_exists = true};
   enum remixdb_status s = xdb_open_at(&p->dir, FILES_REPAIR_NEW, &o, &p->x);
   if (s != REMIXDB_OK) return s;
-  p->x->leave_log = true;  // nothing is left in it
+  p->x->leave_log = true;  // the flush below empties it
   const uint64_t above = number_above(list, nr);
   if (above > atomic_load_explicit(&p->x->compact.next_file, memory_order_relaxed))
     atomic_store_explicit(&p->x->compact.next_file, above, memory_order_relaxed);
@@ -166,17 +175,14 @@ static enum remixdb_status build(struct repair *p, const struct files_entry *lis
   if (s == REMIXDB_OK) s = collect(p, list, nr);
   if (s == REMIXDB_OK) s = xdb_flush(p->x);  // the next opening has nothing to replay
   if (s == REMIXDB_OK) s = xdb_sync(p->r);
-  struct err_saved why;
-  err_save(&why, s);
-  xdb_unref(p->r);
-  const enum remixdb_status closed = xdb_close(p->x);
-  p->x = NULL;
-  p->r = NULL;
-  return s == REMIXDB_OK ? closed : err_raise(&why);
+  if (s == REMIXDB_OK) return close_new(p);
+  IGNORED(close_new(p), "the new store is thrown away");
+  return s;
 }
 
-// ---- taking the old files' place
+// ---- the new files take the place of the old ones
 
+// Moves CURRENT to `lost`, or all other listed files but RESERVE and LOCK.
 static enum remixdb_status move_aside(struct repair *p, const struct env_dir *lost, const struct files_entry *list,
                                       size_t nr, bool current) {
   enum remixdb_status s = REMIXDB_OK;
@@ -187,7 +193,7 @@ static enum remixdb_status move_aside(struct repair *p, const struct env_dir *lo
   return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
 }
 
-// Gives the directory of what was put aside, which is in repair.done, its name in the store's.
+// Moves the directory of the old files from repair.done into the store's, as lost.N.
 static enum remixdb_status name_lost(struct repair *p, const struct env_dir *done) {
   for (uint32_t i = 1; i <= LOST_MAX; i++) {
     char name[32];
@@ -200,11 +206,11 @@ static enum remixdb_status name_lost(struct repair *p, const struct env_dir *don
     return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
   }
   return err_set(REMIXDB_EXISTS,
-                 "%s: holds %u directories of earlier repairs, lost.1 and on: remove some, then call it again",
+                 "%s: holds %u directories of earlier repairs, lost.1 and on: remove some, then repair again",
                  p->dir.path, LOST_MAX);
 }
 
-// All of the old store goes into `lost`, CURRENT first, LOCK stays.
+// Moves all of the old store into `lost`, CURRENT first. LOCK stays.
 static enum remixdb_status fill_lost(struct repair *p, const struct env_dir *lost) {
   struct files_entry *list;
   size_t nr;
@@ -216,7 +222,7 @@ static enum remixdb_status fill_lost(struct repair *p, const struct env_dir *los
   return s == REMIXDB_OK ? env_sync_dir(lost) : s;
 }
 
-// repair.done is there: what it replaces goes aside.
+// Phase 2, repair.done: puts the old files aside.
 static enum remixdb_status put_aside(struct repair *p) {
   struct env_dir done, lost = {.fd = -1};
   enum remixdb_status s = enter(&p->dir, FILES_REPAIR_DONE, &done);
@@ -224,14 +230,14 @@ static enum remixdb_status put_aside(struct repair *p) {
     s = env_dir_open(&done, LOST_DIR, &lost);
     if (s == REMIXDB_OK) s = fill_lost(p, &lost);
     if (s == REMIXDB_OK) s = name_lost(p, &done);
-    if (s == REMIXDB_NOTFOUND) s = REMIXDB_OK;  // it has its name already
+    if (s == REMIXDB_NOTFOUND) s = REMIXDB_OK;  // it is lost.N already
   }
   env_dir_close(&lost);
   env_dir_close(&done);
   return s == REMIXDB_OK ? rename_in(p, FILES_REPAIR_DONE, FILES_REPAIR_IN) : s;
 }
 
-// The files of repair.in become the store's, CURRENT last.
+// Moves the files of repair.in into the store's directory, CURRENT last.
 static enum remixdb_status move_files(struct repair *p, const struct env_dir *in) {
   struct files_entry *list;
   size_t nr;
@@ -247,10 +253,10 @@ static enum remixdb_status move_files(struct repair *p, const struct env_dir *in
   if (s == REMIXDB_OK) s = env_sync_dir(&p->dir);
   if (s == REMIXDB_OK && current) s = env_rename(in, FILES_CURRENT, &p->dir, FILES_CURRENT);
   if (s == REMIXDB_OK) s = env_sync_dir(&p->dir);
-  return s == REMIXDB_OK ? env_sync_dir(in) : s;  // what left it must not come back
+  return s == REMIXDB_OK ? env_sync_dir(in) : s;  // a moved file must not be in both after a crash
 }
 
-// repair.in is there.
+// Phase 3, repair.in: moves the new files in.
 static enum remixdb_status move_in(struct repair *p) {
   struct env_dir in;
   enum remixdb_status s = enter(&p->dir, FILES_REPAIR_IN, &in);
@@ -260,7 +266,7 @@ static enum remixdb_status move_in(struct repair *p) {
   return s == REMIXDB_OK ? env_sync_dir(&p->dir) : s;
 }
 
-// Ends what was decided, from wherever it stands.
+// Ends the repair from the phase that it is in.
 static enum remixdb_status finish(struct repair *p) {
   struct env_stat st;
   enum remixdb_status s = env_stat(&p->dir, FILES_REPAIR_IN, &st);
@@ -268,7 +274,7 @@ static enum remixdb_status finish(struct repair *p) {
   return s == REMIXDB_OK ? move_in(p) : s;
 }
 
-// Whether dir/name/REPORT is of the repair that made the store `id`, and says that something was lost.
+// Tells whether dir/name/REPORT belongs to the repair that made the store `id`, and whether it reports a loss.
 static enum remixdb_status read_verdict(struct repair *p, const char *name, uint64_t id, bool *mine_out,
                                         bool *lost_out) {
   char head[REPORT_HEAD + 1] = "", want[REPORT_HEAD + 1];
@@ -291,7 +297,7 @@ static enum remixdb_status read_verdict(struct repair *p, const char *name, uint
   return s;
 }
 
-// Finds the report of the repair that made the store `id`.
+// Does the same for the lost.N that has the report of that repair.
 static enum remixdb_status find_verdict(struct repair *p, uint64_t id, bool *mine_out, bool *lost_out) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 1; i <= LOST_MAX && s == REMIXDB_OK && !*mine_out; i++) {
@@ -305,8 +311,8 @@ static enum remixdb_status find_verdict(struct repair *p, uint64_t id, bool *min
   return s;
 }
 
-// An earlier call began it: its report, which is where everything was put aside, says whether something was lost. One
-// that cannot be read counts as one of a loss: the repair has ended all the same.
+// Finds out whether the repair that an earlier call began has lost anything: its report, beside the old files, tells.
+// An unreadable report counts as a loss. It does not make the repair fail.
 static void recall(struct repair *p) {
   uint64_t id = 0;
   bool mine = false, lost = true;
@@ -316,18 +322,18 @@ static void recall(struct repair *p) {
   p->report.losses = 1;
   p->report.more_lost = true;
   (void)snprintf(p->report.told, sizeof(p->report.told),
-                 mine ? "LOST: the report says what" : "LOST, perhaps: there is no report that can be read");
+                 mine ? "LOST: the report tells what" : "LOST, perhaps: no report can be read");
 }
 
 // ---- all of it
 
-// What was lost, in words, for the report's last line and the caller.
+// Puts the losses into words, for the report's last line and the caller.
 static void sum_up(struct repair *p) {
   struct repair_report *const r = &p->report;
   if (r->losses == 0) return;
   const char *const places = r->losses == 1 ? "place" : "places";
   if (r->records_lost == 0)
-    (void)snprintf(r->told, sizeof(r->told), "LOST: nobody knows how many records, in %u %s", r->losses, places);
+    (void)snprintf(r->told, sizeof(r->told), "LOST: an unknown number of records, in %u %s", r->losses, places);
   else
     (void)snprintf(r->told, sizeof(r->told), "LOST: %s%" PRIu64 " records, in %u %s", r->more_lost ? "at least " : "",
                    r->records_lost, r->losses, places);
@@ -344,8 +350,7 @@ static enum remixdb_status write_report(struct repair *p) {
               r->records, err_s(r->records), r->tables, err_s(r->tables), r->tables_damaged, r->blocks_lost,
               err_s(r->blocks_lost), r->tables_lost, r->log_records, err_s(r->log_records),
               r->losses ? r->told : "nothing is lost");
-  // a call that only ends what this one begins finds the report again by its first line, and knows by it whether
-  // something is lost
+  // A call that only ends this repair finds the report by its first line, and learns from it whether anything is lost.
   (void)snprintf(head, sizeof(head), REPORT_FIRST, p->new_id, r->losses ? REPORT_LOST : REPORT_WHOLE);
   if (p->text) memcpy(p->text, head, REPORT_HEAD);
   enum remixdb_status s = enter(&p->dir, FILES_REPAIR_NEW, &new_dir);
@@ -359,21 +364,17 @@ static enum remixdb_status write_report(struct repair *p) {
   return s;
 }
 
-// Nothing names what was made until now: it goes, with the room that it took. What fails here is left for the next
-// repair to throw away. Returns the first failure.
-static enum remixdb_status give_up(struct repair *p, enum remixdb_status s) {
+// Removes the new store, which nothing refers to, so that its room is free again.
+static enum remixdb_status remove_new(struct repair *p) {
   struct env_dir new_dir, lost = {.fd = -1};
-  struct err_saved why;
-  err_save(&why, s);
-  enum remixdb_status gone = env_dir_open(&p->dir, FILES_REPAIR_NEW, &new_dir);
-  if (gone == REMIXDB_OK) gone = env_dir_open(&new_dir, LOST_DIR, &lost);
-  if (gone == REMIXDB_OK) gone = env_unlink(&lost, REPORT_FILE);
-  if (gone == REMIXDB_OK) gone = env_rmdir(&new_dir, LOST_DIR);
-  if (gone == REMIXDB_OK || gone == REMIXDB_NOTFOUND) gone = files_remove_dir(&p->dir, FILES_REPAIR_NEW);
-  (void)gone;
+  enum remixdb_status s = env_dir_open(&p->dir, FILES_REPAIR_NEW, &new_dir);
+  if (s == REMIXDB_OK) s = env_dir_open(&new_dir, LOST_DIR, &lost);
+  if (s == REMIXDB_OK) s = env_unlink(&lost, REPORT_FILE);
+  if (s == REMIXDB_OK) s = env_rmdir(&new_dir, LOST_DIR);
+  if (s == REMIXDB_OK || s == REMIXDB_NOTFOUND) s = files_remove_dir(&p->dir, FILES_REPAIR_NEW);
   env_dir_close(&lost);
   env_dir_close(&new_dir);
-  return err_raise(&why);
+  return s;
 }
 
 static enum remixdb_status repair_locked(struct repair *p) {
@@ -388,17 +389,18 @@ static enum remixdb_status repair_locked(struct repair *p) {
   }
   if ((s = files_remove_dir(&p->dir, FILES_REPAIR_NEW)) != REMIXDB_OK) return s;
   if ((s = files_list(&p->dir, &list, &nr)) != REMIXDB_OK) return s;
-  repair_note(p, "%*s", (int)REPORT_HEAD - 1, "");  // the first line, filled in at the end
+  repair_note(p, "%*s", (int)REPORT_HEAD - 1, "");  // room for the first line, which write_report fills in
   s = build(p, list, nr);
   mem_free(list);
   if (s == REMIXDB_OK) s = write_report(p);
   if (s == REMIXDB_OK) s = rename_in(p, FILES_REPAIR_NEW, FILES_REPAIR_DONE);
-  // where the new name may not be durable it is there all the same, and nothing is at the old one
-  return s == REMIXDB_OK ? finish(p) : give_up(p, s);
+  if (s == REMIXDB_OK) return finish(p);
+  // If only the sync after the rename has failed, repair.new is absent and repair.done stays.
+  IGNORED(remove_new(p), "the next repair throws it away");
+  return s;
 }
 
-// REMIXDB_NOTFOUND: nothing shows that the directory is a store's, or what does is what a destroyed one or a checkpoint
-// leaves.
+// REMIXDB_NOTFOUND: the directory has no witness of a store, or only the rest of a destroyed store or of a checkpoint.
 static enum remixdb_status check_store(const struct env_dir *dir) {
   struct files_entry *list;
   size_t nr;
@@ -406,18 +408,18 @@ static enum remixdb_status check_store(const struct env_dir *dir) {
   enum remixdb_status s = files_list(dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
   s = witness_find(dir, list, nr, &witness);
-  static const char *const nothing[] = {FILES_LOCK, FILES_REPAIR_NEW, FILES_CHECKPOINTING};
-  for (size_t i = 0; i < sizeof(nothing) / sizeof(nothing[0]) && s == REMIXDB_OK; i++)
-    if (strcmp(witness, nothing[i]) == 0) s = REMIXDB_NOTFOUND;
+  static const char *const rests[] = {FILES_LOCK, FILES_REPAIR_NEW, FILES_CHECKPOINTING};
+  for (size_t i = 0; i < sizeof(rests) / sizeof(rests[0]) && s == REMIXDB_OK; i++)
+    if (strcmp(witness, rests[i]) == 0) s = REMIXDB_NOTFOUND;
   mem_free(list);
   return s;
 }
 
-// Of a store whose directory p holds, and has locked.
+// Repairs the store whose directory p has opened and locked.
 static enum remixdb_status repair_held(struct repair *p) {
   struct env *const env = p->env;
   enum remixdb_status s = check_store(&p->dir);
-  if (s != REMIXDB_OK) return s;  // another has destroyed it meanwhile
+  if (s != REMIXDB_OK) return s;  // it was destroyed before p had the lock
   epoch_init(&p->epoch);
   epoch_join(&p->epoch, &p->slot);
   blkio_init(&p->io, env, BLKIO_SYNC);
@@ -446,8 +448,6 @@ enum remixdb_status repair_store(struct env *env, const char *path, struct repai
   if (s == REMIXDB_OK) s = check_store(&p->dir);
   if (s == REMIXDB_OK) s = dirlock_take(&p->dir, true, &lock);
   if (s == REMIXDB_OK) s = repair_held(p);
-  struct err_saved why;
-  err_save(&why, s);
   struct repair_report *const r = &p->report;
   const size_t used = strlen(r->told);
   if (r->losses)
@@ -457,5 +457,5 @@ enum remixdb_status repair_store(struct env *env, const char *path, struct repai
   dirlock_give(&lock);
   env_dir_close(&p->dir);
   mem_free(p);
-  return err_raise(&why);
+  return s;
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What can still be read of a damaged store's log.
+// Reading a damaged store's log.
 //
-// Without CURRENT nothing says which segments were released: their records are in tables. That does no harm while the
-// log has no hole: whatever of a key comes last is its newest version. Where a hole is behind a released segment, the
-// newest version may be in the tables, and one that the segment has would hide it. So the records before the last hole
-// that is not in the newest segment (which is never released) are doubtful. The tables themselves tell: a segment was
-// released when they have what one of its records, or of a later one's, says. A doubtful record of such a segment is
-// kept only where the tables have nothing of its key.
+// CURRENT tells which segments were released because tables have their records. Without CURRENT such a segment may
+// still be among the files. A log without a hole does no harm then: the last record of a key is its newest version.
+// With a hole behind a released segment, the key's newest version may be in a table, and an older one in the segment
+// would hide it. So records before the last hole are doubtful, unless the hole is in the newest segment, which is never
+// released.
+//
+// The tables decide: if they have exactly what a record of a segment says, that segment and all older ones were
+// released. A doubtful record of a released segment is kept only if the tables have nothing of its key.
 #include "admin/repair_state.h"
 
 #include <inttypes.h>
@@ -19,11 +21,11 @@ struct logging {
   struct repair *p;
   struct wal_salvage out;       // what is being read
   uint64_t doubt;               // records before this sequence number are doubtful
-  uint64_t hole, hole_gen;      // the last hole, and the segment that was read when it was met
-  uint64_t released;            // segments of this generation and before were released; 0: none
-  uint64_t left_out, taken;     // doubtful records that the tables disagree with
-  struct xdb_snapshot *tables;  // the new store when it holds what the tables have
-  struct xdb_ref *ref;          // of that
+  uint64_t hole, hole_gen;      // the last hole: its first sequence number, and the generation that was being read
+  uint64_t released;            // segments up to this generation were released; 0: none
+  uint64_t left_out, taken;     // doubtful records against which the tables have another value
+  struct xdb_snapshot *tables;  // the new store with the tables' records alone
+  struct xdb_ref *ref;          // of that snapshot
   uint8_t *value;               // of REMIXDB_KV_MAX bytes
 };
 
@@ -32,8 +34,7 @@ struct logging {
 static void see_hole(void *arg, const struct wal_loss *l) {
   struct logging *const g = arg;
   if (l->torn || l->first_seq == 0) return;
-  if (l->missing &&
-      l->gen > g->out.gen) {  // the newest segment is missing: the one that was read last may have been released, too
+  if (l->missing && l->gen > g->out.gen) {  // the newest segment is missing, so the others may all be released
     g->doubt = UINT64_MAX;
     return;
   }
@@ -47,7 +48,7 @@ static enum remixdb_status see_record(void *arg, uint64_t seq, const struct kv_r
   return REMIXDB_OK;
 }
 
-// Whether the tables have just this of the key. *any_out: they have something of it.
+// *any_out: the tables have a value of the key. *same_out: they have exactly this one.
 static enum remixdb_status tables_have(struct logging *g, const struct kv_rec *rec, bool *same_out, bool *any_out) {
   uint32_t len = 0;
   const enum remixdb_status s = xdb_get(g->ref, kref(rec->key, rec->klen), g->value, REMIXDB_KV_MAX, &len);
@@ -62,7 +63,7 @@ static enum remixdb_status see_release(void *arg, uint64_t seq, const struct kv_
   bool same = false, any;
   if (seq >= g->doubt || g->released == g->out.gen) return REMIXDB_OK;
   const enum remixdb_status s = tables_have(g, rec, &same, &any);
-  if (s == REMIXDB_OK && same) g->released = g->out.gen;  // segments come in order of age
+  if (s == REMIXDB_OK && same) g->released = g->out.gen;  // segments come from the oldest to the newest
   return s;
 }
 
@@ -92,11 +93,11 @@ static void tell_loss(void *arg, const struct wal_loss *l) {
   if (l->torn)
     repair_note(g->p,
                 "%s%s: offset %" PRIu64 ": %" PRIu64
-                " bytes of a torn tail are left out; nothing says that they were synced",
+                " bytes of a torn tail are left out; nothing shows that they were synced",
                 dots, end, l->off, l->bytes);
   else if (l->missing)
     repair_lose(g->p, lost, l->more, "%s%s: the log's generation %" PRIu64 " is missing: %s", dots, end, l->gen, text);
-  else if (l->off == 0) repair_lose(g->p, lost, l->more, "%s%s: it cannot be read: %s", dots, end, text);
+  else if (l->off == 0) repair_lose(g->p, lost, l->more, "%s%s: cannot be read: %s", dots, end, text);
   else
     repair_lose(g->p, lost, l->more, "%s%s: offset %" PRIu64 ", %" PRIu64 " bytes: %s", dots, end, l->off, l->bytes,
                 text);
@@ -109,10 +110,10 @@ static enum remixdb_status read_log(struct logging *g, const struct version_name
   return wal_read_damaged(&wo, g->p->report.version_lost ? 0 : v->log_gen, v->log_seq, &to, &g->out);
 }
 
-// Finds out which records are doubtful, and which segments were released.
+// Finds the doubtful records and the released segments.
 static enum remixdb_status look_for_doubt(struct logging *g, const struct version_names *v) {
   enum remixdb_status s = read_log(g, v, see_record, see_hole);
-  if (s != REMIXDB_OK && s != REMIXDB_IO) return s;  // what cannot be read is told when it is kept
+  if (s != REMIXDB_OK && s != REMIXDB_IO) return s;  // IO: the pass that keeps records reports it
   if (g->hole && g->out.gen > g->hole_gen && g->hole > g->doubt) g->doubt = g->hole;
   if (g->doubt == 0) return REMIXDB_OK;
   if (!(g->value = mem_alloc(REMIXDB_KV_MAX))) return REMIXDB_NOMEM;
@@ -135,8 +136,8 @@ enum remixdb_status repair_log(struct repair *p, const struct version_names *v) 
   if (g.left_out || g.taken)
     repair_lose(p, 0, true,
                 "without " FILES_CURRENT " the order of tables and of the log before a hole is a guess: %" PRIu64
-                " records of the log were left out for other values in tables, "
-                "%" PRIu64 " were taken in spite of them; their keys may have older values",
+                " records of the log were left out because tables have other values, %" PRIu64
+                " were kept although tables have other values; their keys may have older values",
                 g.left_out, g.taken);
   xdb_unref(g.ref);
   xdb_snapshot_release(g.tables);

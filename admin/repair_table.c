@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What can still be read of a damaged table.
+// Reading a damaged table.
 #include "admin/repair_state.h"
 
 #include <inttypes.h>
@@ -8,9 +8,9 @@
 
 #include "table/scan.h"
 
-// ---- a table whose metadata is whole
+// ---- a table with whole metadata
 
-// For messages: the beginning of a key, made readable.
+// Writes the beginning of a key into buf for a message, with escapes.
 static const char *readable(struct kref key, char *buf, size_t cap) {
   size_t n = 0;
   for (uint32_t i = 0; i < key.len && n + 5 < cap; i++) {
@@ -21,8 +21,7 @@ static const char *readable(struct kref key, char *buf, size_t cap) {
   return buf;
 }
 
-// A table whose metadata is whole: block by block; those that are not are left out. Returns what keeping a record
-// failed with.
+// Keeps the records of all whole blocks. Returns the status of a failed write.
 static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
   struct sst_hold h = {0};
   char last[160] = "", text[160];
@@ -47,7 +46,7 @@ static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
       if (!gap) repair_note(p, "  ... after key %s ...", last);
       gap = true;
       lost++;
-      break;  // the whole block is
+      break;  // the rest of the block is lost, too
     }
   }
   sst_hold_fini(&h);
@@ -57,8 +56,8 @@ static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
   return s;
 }
 
-// The block that a page may begin, as far as it is there: as much as the longest one takes. Where a sector cannot be
-// read, no page before it is to be lost for that: the page alone then, and the others that it says are its block's.
+// Reads as much as the longest block has, from the page on. If the disk cannot read that, reads only the page and the
+// further pages of its block, so that a bad sector behind them does no harm.
 static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t page,
                                       size_t *nr_out) {
   const uint64_t off = page * BLOCK_PAGE;
@@ -72,14 +71,13 @@ static enum remixdb_status read_block(struct repair *p, int fd, const char *path
   return s;
 }
 
-// ---- a table whose metadata is damaged
+// ---- a table with damaged metadata
 //
-// Blocks say themselves how long they are and how many records they have, and their checksums are of their places. A
-// compressed table has neither without its metadata.
+// A block tells its own length and its number of records, and its checksum covers its place. So blocks can be found
+// page by page. A compressed table has none of this without its metadata.
 
-#define PAGES_TAIL \
-  (FORMAT_SST_PAGES_MAX + 2 * REMIXDB_KV_MAX)  // bytes behind the blocks that are looked at: counts and two keys;
-                                               // longer than a chunk of compressed keys
+// Bytes to read behind the blocks: counts and two keys. A chunk of compressed keys is shorter.
+#define PAGES_TAIL (FORMAT_SST_PAGES_MAX + 2 * REMIXDB_KV_MAX)
 
 struct pages {
   uint64_t number, size;
@@ -87,17 +85,19 @@ struct pages {
   char path[ENV_PATH_MAX];
   uint8_t *buf;  // of one block
   struct format_sst_footer foot;
-  bool footed;                    // the footer is whole
-  uint64_t blocks, records, bad;  // read; in them; pages that are no block, or none that is whole
-  uint32_t end;                   // behind the last block
-  bool gap;                       // a page before that is in no block
-  // what the metadata begins with when all blocks are there: the counts of all pages, the smallest key, the largest
+  bool footed;       // the footer is whole
+  uint64_t blocks;   // whole ones
+  uint64_t records;  // in them
+  uint64_t bad;      // pages in no whole block
+  uint32_t end;      // the page behind the last whole block
+  bool gap;          // a page before that is in no whole block
+  // The beginning of the metadata, if all blocks are whole: the counts of all pages, the smallest key, the largest key.
   uint32_t min_len, max_len;
   uint64_t min_hash, max_hash;
   uint8_t counts[FORMAT_SST_PAGES_MAX];
 };
 
-// The footer, when it is whole. REMIXDB_CORRUPT: the table is another store's.
+// Reads the footer, which may be damaged. REMIXDB_CORRUPT: the table belongs to another store.
 static enum remixdb_status pages_footer(struct repair *p, struct pages *g) {
   uint8_t bytes[FORMAT_SST_FOOTER];
   if (g->size < sizeof(bytes)) return REMIXDB_OK;
@@ -108,7 +108,7 @@ static enum remixdb_status pages_footer(struct repair *p, struct pages *g) {
   return err_corrupt(g->path, g->size - FORMAT_SST_FOOTER, "a table of another store");
 }
 
-// The block at a page, when there is a whole one: keeps its records. *pages_out: how many it has, 0 when there is none.
+// Keeps the records of the block that begins at the page. *pages_out: its pages; 0: there is no whole block.
 static enum remixdb_status pages_block(struct repair *p, struct pages *g, uint64_t page, uint32_t *pages_out) {
   size_t nr;
   *pages_out = 0;
@@ -140,15 +140,15 @@ static enum remixdb_status pages_block(struct repair *p, struct pages *g, uint64
   return s;
 }
 
-// Whether these bytes are how the metadata begins when the blocks that were read are all there are.
+// Tells whether these bytes are the beginning of metadata for exactly the blocks that were read.
 static bool pages_meta_begins(const struct pages *g, const uint8_t *bytes, size_t nr) {
   if (nr < (size_t)g->end + g->min_len + g->max_len || memcmp(bytes, g->counts, g->end) != 0) return false;
   const uint8_t *const min = bytes + g->end, *const max = min + g->min_len;
   return hash64(min, g->min_len) == g->min_hash && hash64(max, g->max_len) == g->max_hash;
 }
 
-// Whether what follows the last block shows that no other did: the first chunk of the compressed keys, whose checksum
-// is of its place, or the metadata.
+// Tells whether no block is missing behind the last one: what follows is the first chunk of compressed keys, whose
+// checksum covers its place, or the metadata.
 static enum remixdb_status pages_complete(struct repair *p, struct pages *g, bool *out) {
   const uint64_t at = (uint64_t)g->end * BLOCK_PAGE;
   uint8_t *const tail = mem_alloc(PAGES_TAIL);
@@ -163,7 +163,7 @@ static enum remixdb_status pages_complete(struct repair *p, struct pages *g, boo
   return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
 }
 
-// Tells what became of it.
+// Reports what was kept and what is lost.
 static void pages_tell(struct repair *p, const struct pages *g, bool complete) {
   repair_note(p,
               "%s: %" PRIu64 " blocks with %" PRIu64 " records were read without the metadata; %" PRIu64
@@ -176,7 +176,7 @@ static void pages_tell(struct repair *p, const struct pages *g, bool complete) {
                 g->path);
   else if (!g->footed && !complete)
     repair_lose(p, !g->blocks, true, "%s: %s",
-                g->blocks ? "how many records is not known, if any" : "at least 1 record", g->path);
+                g->blocks ? "an unknown number of records, perhaps none" : "at least 1 record", g->path);
 }
 
 static enum remixdb_status pages_keep(struct repair *p, struct pages *g) {
@@ -205,7 +205,7 @@ static enum remixdb_status pages_open(struct repair *p, struct pages *g) {
   if (s == REMIXDB_OK) s = env_open(&p->dir, name, ENV_READ, &g->fd);
   if (s == REMIXDB_OK) s = env_size(p->env, g->fd, g->path, &g->size);
   if (s != REMIXDB_NOTFOUND && s != REMIXDB_IO) return s;
-  // it cannot be read; the others can, and the log. A table has one record at least
+  // The repair goes on without this table, which had at least one record.
   if (s == REMIXDB_NOTFOUND) repair_lose(p, 1, true, "at least 1 record: %s: is missing", g->path);
   else repair_lose(p, 1, true, "at least 1 record: %s", err_msg());
   p->report.tables_lost++;
@@ -235,7 +235,7 @@ enum remixdb_status repair_table(struct repair *p, uint64_t number) {
     sst_unref(t);
     return s;
   }
-  if (s == REMIXDB_NOMEM || s == REMIXDB_VERSION) return s;  // a newer library's: nothing is damaged
+  if (s == REMIXDB_NOMEM || s == REMIXDB_VERSION) return s;  // VERSION: a newer library wrote it, it is not damaged
   repair_note(p, "%s", err_msg());
   return keep_pages(p, number);
 }

@@ -13,16 +13,16 @@ struct verifier {
   struct sst_ctx ctx;  // of the tables opened here: without the cache
   struct blkio_queue *queue;
   struct verify_report report;
-  struct err_saved first;  // of what was found: damage before what was not read; when it is given up, that
+  struct err_saved first;  // the first damage, else the first unread file; REMIXDB_ABORTED: the user gave up
   const struct progress *progress;
-  uint64_t done, total;  // bytes of keys and values, of the log's too
+  uint64_t done, total;  // bytes of keys and values, also of the log's
   uint64_t told;         // at the last report
 };
 
 static bool given_up(const struct verifier *v) { return v->first.status == REMIXDB_ABORTED; }
 
-// Bytes of records have been read. What was read again after damage is counted again, but the end is told when it is
-// reached.
+// Counts bytes of records that were read. Tables are read again after damage, and count again. So this reports less
+// than the total, and verify_store reports the end.
 static enum remixdb_status went_on(struct verifier *v, uint64_t bytes) {
   v->done += bytes;
   if (v->done - v->told < REPORT_BYTES) return REMIXDB_OK;
@@ -30,8 +30,8 @@ static enum remixdb_status went_on(struct verifier *v, uint64_t bytes) {
   return progress_report(v->progress, "verify", v->done < v->total ? v->done : v->total - 1, v->total);
 }
 
-// A file is damaged, or could not be read: for want of memory or descriptors, which says nothing about it. Or it was
-// given up, and no file is at fault.
+// Takes note of a failure. REMIXDB_ABORTED: the user gave up. REMIXDB_NOMEM: a file could not be read for lack of
+// memory or descriptors, and may be whole. Any other status: a file is damaged.
 static void found(struct verifier *v, enum remixdb_status s) {
   if (s == REMIXDB_ABORTED) {
     err_save(&v->first, s);
@@ -46,14 +46,14 @@ static void found(struct verifier *v, enum remixdb_status s) {
 
 // ---- a table
 
-// Its records in order, each checked against the one before and against the compressed keys.
+// A table's records in order. Each is checked against the record before it and against the compressed keys.
 struct stream {
   struct verifier *v;
   struct sst *t;
   struct sst_scan *scan;
   struct sst_keys keys;
   bool has_keys;
-  uint8_t *last;  // a copy of the key before
+  uint8_t *last;  // a copy of the last key
   uint32_t last_len, last_cap;
   uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
 };
@@ -86,15 +86,14 @@ static enum remixdb_status stream_open(struct stream *st, struct verifier *v, ui
     st->has_keys = s == REMIXDB_OK;
   }
   if (s != REMIXDB_OK) {
-    struct err_saved why;
-    err_save(&why, s);
+    err_cleanup_begin();
     stream_close(st);
-    return err_raise(&why);
+    err_cleanup_end();
   }
   return s;
 }
 
-// The next record, or REMIXDB_NOTFOUND.
+// Gives the next record. REMIXDB_NOTFOUND: there is none.
 static enum remixdb_status stream_next(struct stream *st, struct kv_rec *rec) {
   const struct sst *t = st->t;
   sst_pos pos;
@@ -140,7 +139,7 @@ static enum remixdb_status stream_end(struct stream *st) {
   return REMIXDB_OK;
 }
 
-// By itself, from the beginning.
+// Checks a table alone, from the beginning.
 static void verify_table(struct verifier *v, uint64_t number) {
   struct stream st;
   struct kv_rec rec;
@@ -157,15 +156,15 @@ static void verify_table(struct verifier *v, uint64_t number) {
 
 // ---- a partition
 
-// What the walk over a REMIX has seen.
+// The last entry of a walk over a REMIX.
 struct walked {
-  uint8_t *key;  // of the entry before, a copy
+  uint8_t *key;  // a copy
   uint32_t len, cap;
   uint32_t run;
   bool any;
 };
 
-// One entry of the REMIX against its record.
+// Checks one entry of the REMIX against its record.
 static enum remixdb_status check_entry(const struct remix *x, const struct remix_walk *w, const struct walked *prev,
                                        const struct kv_rec *rec, struct kref low, struct kref high) {
   const struct kref key = kref(rec->key, rec->klen), before = kref(prev->key, prev->len);
@@ -182,7 +181,7 @@ static enum remixdb_status check_entry(const struct remix *x, const struct remix
   if (w->at == 0) {
     const struct kref anchor = remix_anchor(x, w->seg);
     if (kv_cmp(anchor, key) > 0 || (prev->any && kv_cmp(before, anchor) >= 0))
-      return WRONG("the anchor does not separate");
+      return WRONG("the anchor does not separate the segments");
   }
   const char *const wrong = remix_walk_wrong(w, before, key);
   if (wrong) return WRONG(wrong);
@@ -190,8 +189,7 @@ static enum remixdb_status check_entry(const struct remix *x, const struct remix
   return REMIXDB_OK;
 }
 
-// Walks the view and all its tables together. *bad_out: the run that cannot be read, UINT32_MAX when the REMIX itself
-// is wrong.
+// Walks the view and all its tables together. *bad_out: the run that cannot be read; UINT32_MAX: the REMIX is wrong.
 static enum remixdb_status walk_view(const struct remix *x, struct stream *runs, struct kref low, struct kref high,
                                      uint32_t *bad_out) {
   struct remix_walk w;
@@ -212,7 +210,7 @@ static enum remixdb_status walk_view(const struct remix *x, struct stream *runs,
   }
   for (uint32_t r = 0; r < x->nr_runs && s == REMIXDB_OK; r++) {
     s = stream_next(&runs[r], &rec);
-    if (s == REMIXDB_OK) s = err_corrupt(x->path, 0, "does not have all entries of table %" PRIu64, runs[r].t->number);
+    if (s == REMIXDB_OK) s = err_corrupt(x->path, 0, "lacks entries of table %" PRIu64, runs[r].t->number);
     else if (s != REMIXDB_NOTFOUND) *bad_out = r;
     else if ((s = stream_end(&runs[r])) != REMIXDB_OK) *bad_out = r;
   }
@@ -242,7 +240,7 @@ static void verify_view(struct verifier *v, const struct remix *x, struct kref l
   }
   for (uint32_t r = 0; r < opened; r++) stream_close(&runs[r]);
   remix_unref(fresh);
-  // The walk ended early: the other tables have not been read to their end.
+  // The walk ended early, so the other tables were not read to their ends.
   for (uint32_t r = 0; s != REMIXDB_OK && runs && tables && r < x->nr_runs && !given_up(v); r++)
     if (r != bad) verify_table(v, x->runs[r]->number);
   mem_free(runs);
@@ -264,7 +262,7 @@ static enum remixdb_status logged(void *arg, uint64_t seq, const struct kv_rec *
   return went_on(arg, (uint64_t)rec->klen + rec->vlen);
 }
 
-// Of a store that is only read the opening has read the log.
+// The opening of a read-only store has read the log already.
 static void verify_log(struct verifier *v) {
   const struct xdb *const x = v->x;
   struct wal_recovery seen = {0};
@@ -285,7 +283,7 @@ static void verify_parts(struct verifier *v, const struct version *version) {
   }
 }
 
-// The bytes of the records in tables and, about, in the log; one more, so that there is always something to do.
+// Estimates the bytes of all records in tables and in the log. Adds one, so the total is never 0.
 static uint64_t bytes_of(const struct xdb *x, const struct version *version) {
   uint64_t bytes = 1;
   for (uint32_t i = 0; i < version->nr_parts; i++)

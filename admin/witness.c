@@ -6,8 +6,8 @@
 #include "table/format.h"
 #include "view/current.h"
 
-// The first 8 bytes of a file, or the last. *size_out: how large it is, 0 when it is gone since it was listed, 1 when
-// it is a directory, which is nobody's file. Less than 8: nothing was read.
+// Reads the first 8 bytes of a file, or the last. *size_out: its size; 0: the file is gone since it was listed; 1: it
+// is a directory. Nothing was read if the size is below 8.
 static enum remixdb_status peek(const struct env_dir *dir, const char *name, bool last, uint8_t bytes[8],
                                 uint64_t *size_out) {
   struct env_stat st;
@@ -20,14 +20,14 @@ static enum remixdb_status peek(const struct env_dir *dir, const char *name, boo
     size_t nr;
     s = env_read_upto(dir->env, fd, name, bytes, 8, last ? size - 8 : 0, &nr);
     env_close_quiet(dir->env, fd);
-    if (s == REMIXDB_OK && nr < 8) return s;  // cut meanwhile
+    if (s == REMIXDB_OK && nr < 8) return s;  // the file was truncated meanwhile
   }
   if (s == REMIXDB_OK) *size_out = size;
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
-// Whether the file is one that this library, or a newer one, has written under such a name. Only the magic is looked
-// at: the rest may be damaged.
+// Tells whether this library, or a newer one, has written the file. Only the magic number counts: the rest may be
+// damaged.
 static enum remixdb_status is_ours(const struct env_dir *dir, const struct files_entry *e, bool *out) {
   uint8_t magic[8];
   uint64_t size;
@@ -47,8 +47,8 @@ static bool see_other(void *arg, const char *name) {
   return !*other;
 }
 
-// LOCK is there and empty, and beside it nothing but files with a store's names and nothing in them, or room that was
-// taken for it: what a destroyed store, or a power cut, may leave of one.
+// Tells whether LOCK exists and is empty, and all other files have a store's names and are empty, or begin with zeros
+// (allocated room). That is the rest of a destroyed store, or of a young one after a power cut.
 static enum remixdb_status only_blank(const struct env_dir *dir, const struct files_entry *list, size_t nr, bool *out) {
   bool other = false;
   enum remixdb_status s = files_has_mark(dir, FILES_LOCK, out);
@@ -64,7 +64,7 @@ static enum remixdb_status only_blank(const struct env_dir *dir, const struct fi
   return s;
 }
 
-// In which order files are asked; 1 is for the directories of repairs.
+// The order in which witnesses are looked for. Rank 1 is for the directories of repairs.
 static uint32_t witness_rank(enum files_kind k) {
   return files_holds_data(k) ? 0 : k == FILES_IS_CURRENT ? 2 : files_is_mark(k) ? 3 : 4;
 }
