@@ -13,21 +13,21 @@
 #define BLKIO_HAS_URING 0
 #endif
 
-#define INFLIGHT_MAX (BLKIO_READS_MAX + 8 * BLKIO_WRITER_NR)  // what comes beyond it is done by the plain call
-#define RING_ENTRIES 256u                                     // never full, so an entry can always be had
-#define WRITER_OUT (4u << 20)  // bytes that are brought on their way to the disk at a time
-#define RING_TRIES 16u         // refusals in a row before a ring is given up
-#define NAP_NS 50000u
+#define INFLIGHT_MAX (BLKIO_READS_MAX + 8 * BLKIO_WRITER_NR)  // transfers beyond it are done by the plain call
+#define RING_ENTRIES 256u                                     // the ring is never full
+#define WRITER_OUT (4u << 20)                                 // bytes that the system is told to write out at a time
+#define RING_TRIES 16u                                        // refusals in a row before a ring is given up
+#define NAP_NS 50000u                                         // a nap after a refusal
 _Static_assert(INFLIGHT_MAX <= RING_ENTRIES, "the ring holds all that may be in flight");
 _Static_assert(BLKIO_WRITER_BUF % BLKIO_ALIGN == 0, "writes of whole buffers are aligned");
 
 _Atomic int blkio_test_ring_errno;
 
-// One transfer. An engine only tries it; whatever it did not move (a short count, EINTR, EAGAIN, an operation it does
-// not know, a true error) is done again by the plain call, which has the loops and the messages.
+// One transfer. An engine only tries it. The plain call, which has the loops and the messages, then moves the rest
+// after a short count, EINTR, EAGAIN, an unknown operation or a true error.
 struct blkio_op {
   struct blkio_op *next;    // in a list of the lane
-  struct blkio_read *read;  // what it reads for; NULL for a writer's
+  struct blkio_read *read;  // NULL: a writer's
   int fd;
   uint8_t *buf;
   uint32_t len;
@@ -40,12 +40,12 @@ struct blkio_op {
 struct blkio_lane {
   struct blkio *io;
   enum blkio_kind kind;                    // BLKIO_SYNC when its ring was given up
-  _Atomic(struct blkio_lane *) *slot;      // of the pool; NULL: a queue's own
+  _Atomic(struct blkio_lane *) *slot;      // in the pool; NULL: a queue's own lane
   struct blkio_op *queued, **queued_tail;  // in the ring's order, not yet handed to the kernel
   uint32_t nr_inflight;                    // handed over and not completed
   struct blkio_op *done_reads;
   struct blkio_op *free_ops;
-  struct blkio_op *aio[INFLIGHT_MAX];  // AIO: those in flight
+  struct blkio_op *aio[INFLIGHT_MAX];  // AIO only: transfers in flight
   bool has_ring;
 #if BLKIO_HAS_URING
   struct io_uring ring;
@@ -78,7 +78,7 @@ static void op_done(struct blkio_lane *q, struct blkio_op *op, ssize_t res) {
   }
 }
 
-// A lane cannot be had, or was lost.
+// A lane could not be made, or was lost.
 static void lane_trouble(struct blkio *b, int errnum) {
   atomic_store_explicit(&b->retry_ns, time_ns() + BLKIO_RETRY_NS, memory_order_relaxed);
   if (!atomic_exchange_explicit(&b->troubled, true, memory_order_relaxed) && b->trouble)
@@ -91,11 +91,11 @@ static void lane_trouble(struct blkio *b, int errnum) {
 
 static int ring_refused(void) { return -atomic_load_explicit(&blkio_test_ring_errno, memory_order_relaxed); }
 
-// A ring may be mapped where another thread's was. liburing's system calls hide that order from ThreadSanitizer; this
-// shows it: released before a ring is unmapped, acquired after one is mapped.
+// A ring may be mapped where another thread's ring was. liburing hides the order of the two from ThreadSanitizer. This
+// counter shows it: released before a ring is unmapped, acquired after a ring is mapped.
 static _Atomic uint32_t ring_ends;
 
-// 0, or -errno.
+// Returns 0, or -errno.
 static int ring_init(struct io_uring *ring) {
   CANCEL_LATER;
   int rc = ring_refused();
@@ -110,7 +110,7 @@ static void ring_fini(struct io_uring *ring) {
   io_uring_queue_exit(ring);
 }
 
-// Kernels before 5.6 make rings, but without these operations. 0, or -errno.
+// Kernels before 5.6 have rings without reads and writes. Returns 0, or -errno.
 static int ring_works(void) {
   struct io_uring ring;
   const int rc = ring_init(&ring);
@@ -135,7 +135,7 @@ static bool ring_start(struct blkio_lane *q, struct blkio_op *op) {
   return true;
 }
 
-// The kernel took the first nr of those queued, or res tells why it took none of them.
+// The kernel has taken the first nr queued transfers. res < 0: it refused them, with -errno.
 static void ring_move(struct blkio_lane *q, uint32_t nr, ssize_t res) {
   for (; nr > 0 && q->queued; nr--) {
     struct blkio_op *const op = q->queued;
@@ -146,7 +146,7 @@ static void ring_move(struct blkio_lane *q, uint32_t nr, ssize_t res) {
   }
 }
 
-// Takes the completions that are there; returns how many.
+// Takes the completions that have arrived, and returns how many.
 static uint32_t ring_reap(struct blkio_lane *q) {
   struct io_uring_cqe *cqe;
   uint32_t nr = 0;
@@ -161,7 +161,7 @@ static uint32_t ring_reap(struct blkio_lane *q) {
   return nr;
 }
 
-// Hands over what is queued; with wait, sleeps until something has completed.
+// Submits the queued transfers. wait: sleeps until one has completed.
 static void ring_drive(struct blkio_lane *q, bool wait) {
   uint32_t nr = 0;
   for (uint32_t refusals = 0; q->queued;) {
@@ -172,22 +172,22 @@ static void ring_drive(struct blkio_lane *q, bool wait) {
       refusals = 0;
       continue;
     }
-    // The kernel is short of memory, or its list of completions is full: taking those and time help. Any other error
-    // stays.
+    // The kernel may be short of memory, or its list of completions full. Taking completions and waiting help then. No
+    // other error goes away.
     nr += ring_reap(q);
     if (++refusals < RING_TRIES && (rc == 0 || rc == -EINTR || rc == -EAGAIN || rc == -EBUSY || rc == -ENOMEM)) {
       if (rc != -EINTR) time_sleep_ns(NAP_NS);
       continue;
     }
-    // What stays in the ring must never be handed over later, so no more is submitted to it.
+    // The refused transfers are still in the ring, so nothing may be submitted to it any more.
     q->kind = BLKIO_SYNC;
     ring_move(q, UINT32_MAX, rc ? rc : -EAGAIN);
     lane_trouble(q->io, rc ? -rc : EAGAIN);
     nr++;
   }
   nr += ring_reap(q);
-  // What is in flight writes to or reads from memory of ours: there is no giving up before it has completed. A wait
-  // that is refused for another reason than a signal naps instead of spinning.
+  // Transfers in flight use our memory, so they must complete first. If the kernel refuses to wait, and no signal came,
+  // this naps instead of spinning.
   while (wait && nr == 0 && q->nr_inflight) {
     struct io_uring_cqe *cqe;
     int rc = ring_refused();
@@ -201,17 +201,16 @@ static void ring_drive(struct blkio_lane *q, bool wait) {
 
 // ---- POSIX AIO
 
-// glibc's AIO starts threads from threads that ThreadSanitizer was not told of, which kills the program: such builds do
-// without.
+// glibc's AIO starts threads that ThreadSanitizer does not know, which kills the program. Such builds have no AIO.
 #define BLKIO_HAS_AIO (!LIB_TSAN)
 
 static bool aio_works(void) {
   if (!BLKIO_HAS_AIO) return false;
-  struct aiocb *none[1] = {NULL};  // entries of NULL are passed over; a system without AIO refuses the call
+  struct aiocb *none[1] = {NULL};  // NULL entries are ignored, but a system without AIO refuses the call
   return lio_listio(LIO_NOWAIT, none, 1, NULL) == 0;
 }
 
-// Systems bound what a process may have in flight (16 on macOS): refusals are ordinary.
+// Refusals are ordinary: systems bound the transfers in flight of a process (16 on macOS).
 static bool aio_start(struct blkio_lane *q, struct blkio_op *op) {
   memset(&op->cb, 0, sizeof(op->cb));
   op->cb.aio_fildes = op->fd;
@@ -230,7 +229,7 @@ static uint32_t aio_reap(struct blkio_lane *q) {
     struct blkio_op *const op = q->aio[i];
     const int errnum = aio_error(&op->cb);
     if (errnum == EINPROGRESS) continue;
-    const ssize_t res = aio_return(&op->cb);  // to be called in any case, it frees what the system keeps
+    const ssize_t res = aio_return(&op->cb);  // also after an error: it frees memory of the system
     q->aio[i] = q->aio[--q->nr_inflight];
     op_done(q, op, errnum ? -(ssize_t)errnum : res);
     nr++;
@@ -283,15 +282,14 @@ static void lane_destroy(struct blkio_lane *q) {
   mem_free(q);
 }
 
-// NULL when it cannot be had: what was to be said has been said, and the thread's message is what it was.
+// Returns NULL on failure, after telling `trouble`. The thread's message stays.
 static struct blkio_lane *lane_create(struct blkio *b) {
   const uint64_t retry_ns = atomic_load_explicit(&b->retry_ns, memory_order_relaxed);
   if (unlikely(retry_ns != 0) && time_ns() < retry_ns) return NULL;
-  struct err_saved before;
-  err_save(&before, err_code());
+  err_cleanup_begin();
   struct blkio_lane *const q = mem_calloc(1, sizeof(*q));
+  err_cleanup_end();
   if (!q) {
-    err_restore(&before);
     lane_trouble(b, ENOMEM);
     return NULL;
   }
@@ -316,16 +314,16 @@ static struct blkio_lane *lane_create(struct blkio *b) {
   return q;
 }
 
-// What stands in a slot while its lane is taken, or made.
+// Stands in a slot while its lane is taken, or is being made.
 static const struct blkio_op taken_mark;
 #define TAKEN ((struct blkio_lane *)(uintptr_t)&taken_mark)
 
-// The lowest slots first, so that there are no more lanes than batches at a time.
+// Takes an idle lane, else makes one. Prefers low slots, so there are no more lanes than open batches.
 static struct blkio_lane *lane_take(struct blkio *b) {
   for (uint32_t i = 0; i < b->lanes_max; i++) {
     struct blkio_lane *q = atomic_load_explicit(&b->lanes[i], memory_order_relaxed);
     if (!q || q == TAKEN) continue;
-    // acquire: pairs with lane_give. The lane may have been taken and given back since the load: it is idle all the
+    // acquire: pairs with lane_give. The lane may have been taken and given back since the load; it is idle all the
     // same.
     if (atomic_compare_exchange_strong_explicit(&b->lanes[i], &q, TAKEN, memory_order_acquire, memory_order_relaxed))
       return q;
@@ -382,7 +380,7 @@ void blkio_queue_destroy(struct blkio_queue *q) {
   mem_free(q);
 }
 
-// The lane for what the queue begins now; NULL: there is none, and plain calls serve.
+// Returns the lane for the next transfers. NULL: there is none, and plain calls serve.
 static struct blkio_lane *queue_lane(struct blkio_queue *q) {
   if (q->io->kind == BLKIO_SYNC) return NULL;
   if (q->shared) return lane_take(q->io);
@@ -390,7 +388,7 @@ static struct blkio_lane *queue_lane(struct blkio_queue *q) {
   return q->lane;
 }
 
-// Starts it if the engine takes it; else it is done with nothing moved.
+// Starts the transfer. If the engine refuses it, it is done with nothing moved.
 static void lane_start(struct blkio_lane *q, struct blkio_op *op) {
   bool started = false;
   op->done = false;
@@ -408,7 +406,7 @@ static void lane_drive(struct blkio_lane *q, bool wait) {
   if (q->kind == BLKIO_AIO) aio_drive(q, wait);
 }
 
-// Bytes of a done op that need not be moved again: all, or whole aligned parts, as direct I/O wants it for the rest.
+// Returns the bytes that need not be moved again: all, or an aligned part, because direct I/O needs an aligned rest.
 static uint32_t op_moved(const struct blkio_op *op) {
   if (op->res <= 0) return 0;
   return (size_t)op->res >= op->len ? op->len : (uint32_t)op->res & ~(BLKIO_ALIGN - 1u);
@@ -435,7 +433,7 @@ static void batch_ended(struct blkio_batch *b, struct blkio_read *r, enum remixd
   if (b->done) b->done(b->arg, r);
 }
 
-// Starts what there is room for, and ends what has completed.
+// Starts as many reads as there is room for, and ends those that have completed.
 static void batch_drive(struct blkio_batch *b, bool wait) {
   struct blkio_lane *const q = b->lane;
   for (; b->next < b->nr && q->free_ops; b->next++) {
@@ -461,7 +459,7 @@ static void batch_drive(struct blkio_batch *b, bool wait) {
   }
 }
 
-// The same without a lane: all that has been added.
+// Does all reads that were added, without a lane.
 static void batch_plain(struct blkio_batch *b) {
   while (b->next < b->nr) {
     struct blkio_read *const r = &b->reads[b->next++];
@@ -486,13 +484,14 @@ void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
   if (nr == 0) return;
   for (uint32_t i = 0; i < nr; i++) bytes += b->reads[b->nr + i].len;
   count_reads(b->q->io, nr, bytes);
+  assert(b->next <= b->nr);
   b->nr += nr;
   b->left += nr;
   if (!b->lane && !(b->lane = queue_lane(b->q))) {
     batch_plain(b);
     return;
   }
-  // again as long as something ends and makes room for more
+  // as long as reads end and make room for others
   uint32_t before;
   do {
     before = b->next;
@@ -502,6 +501,7 @@ void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
 
 enum remixdb_status blkio_batch_end(struct blkio_batch *b) {
   while (b->left > 0) batch_drive(b, true);
+  assert(b->next == b->nr);
   if (b->lane && b->q->shared) lane_give(b->q->io, b->lane);
   b->lane = NULL;
   return err_raise(&b->first);
@@ -524,14 +524,14 @@ enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, vo
 
 struct blkio_writer {
   struct blkio_queue *q;
-  uint8_t *mem;                          // the buffers, one after the other
+  uint8_t *mem;                          // all buffers
   struct blkio_op ops[BLKIO_WRITER_NR];  // of each buffer
-  bool busy[BLKIO_WRITER_NR];            // its op was started and not yet looked at
+  bool busy[BLKIO_WRITER_NR];            // its op was started and not settled
   uint32_t cur;                          // the buffer being filled; never busy between calls
   uint32_t fill;                         // bytes in it
   uint64_t base;                         // its offset in the file
   uint64_t total;                        // bytes put
-  uint64_t out;                          // offset up to which the system was told to write
+  uint64_t out;                          // offset up to which the system was told to write out
   int fd;
   bool direct;
   struct err_saved err;  // the first one
@@ -564,7 +564,7 @@ static void writer_note(struct blkio_writer *w, enum remixdb_status s) {
   if (s != REMIXDB_OK && !writer_failed(w)) err_save(&w->err, s);
 }
 
-// Waits until the buffer's write is over, and completes it.
+// Waits until the buffer's write has ended, and writes the rest if it was short.
 static void writer_settle(struct blkio_writer *w, uint32_t i) {
   struct blkio_op *const op = &w->ops[i];
   if (!w->busy[i]) return;
@@ -575,7 +575,7 @@ static void writer_settle(struct blkio_writer *w, uint32_t i) {
     writer_note(w, env_write(w->q->io->env, op->fd, w->path, op->buf + moved, op->len - moved, op->off + moved));
 }
 
-// Waits for what an abandoned file has in flight.
+// Waits for all writes in flight, of an abandoned file.
 static void writer_drain(struct blkio_writer *w) {
   for (uint32_t i = 0; i < BLKIO_WRITER_NR; i++) {
     while (w->busy[i] && !w->ops[i].done) lane_drive(w->q->lane, true);
@@ -609,7 +609,7 @@ static void writer_start(struct blkio_queue *q, struct blkio_op *op) {
   lane_drive(lane, false);
 }
 
-// Sends the first len bytes of the current buffer on their way.
+// Starts writing the first len bytes of the current buffer.
 static void writer_submit(struct blkio_writer *w, uint32_t len) {
   struct blkio_op *const op = &w->ops[w->cur];
   struct blkio *const b = w->q->io;
@@ -625,8 +625,8 @@ static void writer_submit(struct blkio_writer *w, uint32_t len) {
   if (op->done) writer_settle(w, w->cur);
 }
 
-// What has been written goes on to the disk, a few megabytes at a time, while the rest is made: else all of it would be
-// waited for at the end.
+// Tells the system to write out the finished part of the file, a few megabytes at a time. Otherwise the sync at the end
+// would wait for all of it.
 static void writer_out(struct blkio_writer *w) {
   uint64_t to = w->base;
   for (uint32_t i = 0; i < BLKIO_WRITER_NR; i++)
@@ -636,7 +636,7 @@ static void writer_out(struct blkio_writer *w) {
   w->out = to;
 }
 
-// The current buffer is full: goes on to the next one. So every write but the last begins and ends aligned.
+// Writes the full current buffer and goes on to the next. So every write but the last begins and ends aligned.
 static void writer_flush(struct blkio_writer *w) {
   writer_submit(w, BLKIO_WRITER_BUF);
   w->cur = (w->cur + 1) % BLKIO_WRITER_NR;
@@ -660,7 +660,7 @@ void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len) {
 
 uint64_t blkio_writer_offset(const struct blkio_writer *w) { return w->total; }
 
-bool blkio_writer_failed(const struct blkio_writer *w) { return w->err.status != REMIXDB_OK; }
+bool blkio_writer_failed(const struct blkio_writer *w) { return writer_failed(w); }
 
 enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync) {
   struct env *const env = w->q->io->env;
