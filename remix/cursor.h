@@ -1,82 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Positions in a REMIX: seeking, stepping both ways, reading the records.
+// Positions in a REMIX: seeking, stepping both ways, reading records.
 #ifndef REMIX_CURSOR_H
 #define REMIX_CURSOR_H
 
 #include "remix/remix.h"
 
-// A position in the view, at a live entry: the newest version of a key, and not a tombstone (but in a young view); all
-// others are passed by the bits of their selectors. It holds (pinned, or in memory of its own) the block it reads in
-// each run, or what it needs of it, so it may stand still outside of any epoch; the remix must stay alive. One thread.
-// Seeks and remix_record must be made inside an epoch; what only steps needs none.
+// A cursor stands at a live entry: the newest version of a key, and in an older view no tombstone. The selectors' bits
+// tell which entries to pass. For each run the cursor holds the block that it reads, pinned or in memory of its own, so
+// it may stand still outside of any epoch. The REMIX must stay alive. One thread. Seeks and remix_record need an epoch;
+// steps need none.
 enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 
-// The block that a cursor holds for a run, and where the run stands in it: the index of the run's first record at or
-// after the cursor's entry, when that is less than nr. Kept up step by step, so that a step needs no counting of
-// selectors. Of a block that was read in pieces there may be nothing before the record that was read first: what is
-// known is forgotten when the cursor turns back.
+// The block that a cursor holds for a run. idx is the run's first record at or after the cursor's entry, if it is less
+// than nr. Each step keeps it up to date, so no step counts selectors. A block that was read in pieces may lack the
+// records before the first one read; so the cursor forgets these fields when it turns back.
 struct remix_run_pos {
   const uint8_t *data;
-  uint32_t idx, nr;  // nr: end of the block's records that are there; 0: nothing is known
-  uint32_t ahead;    // pages to read ahead of the run, grows while it is read on and on
+  uint32_t idx, nr;  // nr: end of the records that are in memory; 0: nothing is known
+  uint32_t ahead;    // pages to read ahead of the run; grows while the run is read on and on
 };
 
 struct remix_cursor {
   struct remix *x;
   uint32_t seg, at;            // entry `at` of segment `seg`; seg == nr_segs: not valid
-  uint32_t live;               // the segment's live entries, a bit for each
-  uint32_t cap;                // runs there is room for
+  uint32_t live;               // the segment's live entries, one bit each
+  uint32_t cap;                // runs that holds and near have room for
   const uint8_t *s, *sel;      // the segment, and its selectors
-  struct sst_hold *holds;      // per run
-  struct remix_run_pos *near;  // per run
-  struct blkio_queue *queue;   // for read-ahead; NULL: none
-  bool no_room;                // what was read into the cache for it was not there: not tried again on this REMIX
-  bool disk;      // the last read that was timed was the disk's: blocks that will be needed soon are read together
-  uint8_t reads;  // which of them are timed
-  bool begun;     // a block has been read since it was moved other than by steps (or need not have been): the next one
-                  // elsewhere is a jump
+  struct sst_hold *holds;      // one for each run
+  struct remix_run_pos *near;  // one for each run
+  struct blkio_queue *queue;   // for readahead; NULL: none
+  bool no_room;                // the cache had no room for readahead; it is not tried again on this REMIX
+  bool disk;                   // the last timed read came from the disk: blocks that are needed soon are read together
+  uint8_t reads;               // counts reads, to time some of them
+  bool begun;  // since the last move that was not a step, a block has been read or did not need to be: the next block
+               // of another run is a jump
   uint32_t scan_debt;  // not yet added to the REMIX's
-  enum remix_way way;  // how it was moved last: where memory is asked for before it is read
-  // Up to this entry (stepping back: down to it) memory has been asked for.
+  enum remix_way way;  // the last move
+  // Prefetching. The memory of all entries up to (stepping back: down to) this one has been asked for.
   uint32_t front_seg, front_at;
-  uint32_t
-      warm;  // stepping on: at this entry of the segment there is more to do than to step, REMIX_SEG at most; else 0
-  uint32_t cool;   // the same stepping back: before this entry
-  uint32_t group;  // entries to ask for at once; grows
-  // What it will need of a block (sst.h: sst_read_some) is told by how far it went after the last seeks; in entries, as
-  // if all segments were full.
-  uint32_t from, came;  // where it was when it had stepped on by `came` since the last seek
-  uint32_t usual;       // about as far as it went; 0: nobody stepped on after the last seek
-  uint32_t begun_seg;   // of remix_seek_begin
+  uint32_t warm;   // stepping on: a step to this entry of the segment does more than step; at most REMIX_SEG; else 0
+  uint32_t cool;   // stepping back: a step to an entry before this one does more
+  uint32_t group;  // entries to prefetch at once; grows
+  // The distance that the cursor went after the last seeks tells how much of a block to read (sst_read_some). Counted
+  // in entries, as if all segments were full.
+  uint32_t from, came;  // the place where it had stepped on by `came` since the last seek
+  uint32_t usual;       // about the usual distance; 0: no step followed the last seek
+  uint32_t begun_seg;   // the segment that remix_seek_begin found, if wanted
   bool wanted;
 };
 // A cursor without a REMIX; zeroed. queue may be NULL.
 void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue);
 void remix_cursor_fini(struct remix_cursor *c);
-// Drops its holds and moves it to another REMIX, or NULL, which gives back the holds' memory: not valid afterwards.
+// Drops the holds and moves the cursor to another REMIX; it is not valid afterwards. NULL gives back the holds' memory.
 // REMIXDB_NOMEM, but not with NULL.
 MUST_CHECK enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x);
 static inline bool remix_valid(const struct remix_cursor *c) { return c->x && c->seg < c->x->nr_segs; }
-// First entry >= key, last entry <= key. After an error the cursor is not valid.
+// Go to the first entry >= key, and to the last entry <= key. After an error the cursor is not valid.
 //
-// A seek reads the key of exactly one entry (and of it alone a block), for keys that are there and for others: the
-// candidate of the blind search, of which no other entry shares a longer prefix with the key, and which is the key
-// itself, in its newest version, when the key is there. What it shares with the key then gives the place. (But where
-// discriminating bits are FAR.) Tags can therefore not save a read here. They could only save the search among the bits
-// when an entry with the key's tag turns out to be the key; where it does not (one in 256 for every other entry of the
-// segment: in 12% of the seeks to keys that are not there), its key says nothing of where the others lie, and a second
-// one would have to be read. So a seek trusts the candidate, and asks the tags only where memory should be on its way
-// before the candidate is known.
+// A seek reads exactly one key, whether the sought key is there or not: the key of the blind search's candidate. No
+// other entry shares a longer prefix with the sought key, and if the sought key is there, the candidate is its newest
+// version. The shared prefix gives the place. In a segment with far bits the seek is a binary search of keys.
+// Tags cannot save this read: a key that has the tag by chance says nothing of the place, so a second key would be
+// read. The seek uses tags only to prefetch before it knows the candidate.
 MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key);
 MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key);
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
-// Before a seek of this key, and no other call of the cursor: what it is going to read first is fetched while the
-// caller does something else. In the same epoch.
+// Prefetches what a seek of this key reads first. The seek is the cursor's next call, in the same epoch.
 void remix_seek_begin(struct remix_cursor *c, struct kref key);
-// The same as remix_next when that comes to the entry right behind and nothing else has to be done; else false, and
-// nothing has moved. Needs no epoch: what is looked at are the view and what lives as long as its tables.
+// remix_next, if the next entry is live and nothing but a step is to be done. Else returns false, and nothing has
+// moved. Needs no epoch: it reads the view and memory that lives as long as the tables.
 static inline bool remix_next_fast(struct remix_cursor *c) {
   const uint32_t to = c->at + 1;
   if (unlikely(to >= c->warm || !(c->live >> to & 1))) return false;
@@ -84,15 +78,13 @@ static inline bool remix_next_fast(struct remix_cursor *c) {
   c->at = to;
   return true;
 }
-// The key that remix_next_fast would come to, when it is right behind the cursor's entry and its block is held; else
-// false, which says nothing.
+// The key that remix_next_fast would come to, if its block is held. False says nothing.
 MUST_CHECK static inline bool remix_key_ahead(const struct remix_cursor *c, struct kref *out) {
   const uint32_t to = c->at + 1;
   if (unlikely(to >= c->warm || !(c->live >> to & 1))) return false;
   const uint32_t run = c->sel[to] & REMIX_RUN;
   const struct remix_run_pos *const n = &c->near[run];
-  const uint32_t idx = n->idx +
-                       (run == (c->sel[c->at] & REMIX_RUN));  // where the runs stand is known for the cursor's entry
+  const uint32_t idx = n->idx + (run == (c->sel[c->at] & REMIX_RUN));  // near is of the cursor's entry
   struct kv_rec r;
   if (unlikely(idx >= n->nr || !block_record_short(n->data, idx, &r))) return false;
   REMIX_COUNT(records);
@@ -100,21 +92,20 @@ MUST_CHECK static inline bool remix_key_ahead(const struct remix_cursor *c, stru
   return true;
 }
 void remix_next_slow(struct remix_cursor *c);  // private to remix_next
-// One entry on, or back; must be valid. Reads nothing, compares nothing. A stretch without a live entry takes O(log of
-// its segments).
+// One live entry on, or back; must be valid. Reads no block and compares no key. Passing n segments without a live
+// entry takes O(log n).
 static inline void remix_next(struct remix_cursor *c) {
   if (unlikely(!remix_next_fast(c))) remix_next_slow(c);
 }
 void remix_prev(struct remix_cursor *c);
-// As many entries on as there are, up to nr, but not into segment `end` (UINT32_MAX: there is no such limit); must be
-// valid and stays so. Returns how many. O(log of the segments passed).
+// Goes on by nr entries, or by as many as there are, but not into segment `end` (UINT32_MAX: no such limit). Must be
+// valid, and stays valid. Returns the number of entries. O(log n) for n segments.
 uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end);
 static inline uint32_t remix_run(const struct remix_cursor *c) { return c->sel[c->at] & REMIX_RUN; }
-// The current entry's record; holds until the cursor moves to another block of the same run (a key stays readable while
-// the cursor stands). Reads a block when it is not held. When it fails the cursor stays where it is.
+// The current entry's record. It holds until the cursor moves to another block of the same run; its key stays readable
+// while the cursor stands. Reads the block if it is not held. After an error the cursor stands where it was.
 MUST_CHECK enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out);
-// The same when the block is held already and the record a short one; else false. Needs no epoch: what a cursor holds
-// is pinned.
+// The same, if the block is held and the record is a short one; else false. Needs no epoch: a held block is pinned.
 MUST_CHECK static inline bool remix_record_held(const struct remix_cursor *c, struct kv_rec *rec_out) {
   const struct remix_run_pos *const n = &c->near[remix_run(c)];
   if (unlikely(n->idx >= n->nr || !block_record_short(n->data, n->idx, rec_out))) return false;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Segments of a REMIX in memory: where their parts are, and how an entry of one is read. Private to remix/: remix.c and
-// cursor.c.
+// Segments of a REMIX in memory: their parts, and reading an entry. Private to remix.c and cursor.c.
 #ifndef REMIX_SEG_H
 #define REMIX_SEG_H
 
@@ -35,14 +34,14 @@ static inline sst_pos seg_pos(const struct remix *x, const uint8_t *s, uint32_t 
   return sst_advance(x->runs[run], seg_off(ix, s, run), before);
 }
 
-// Whether the block has to be read from disk for one who has the hold.
+// Whether a reader with this hold must read the block from disk.
 static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32_t block) {
   return !cache_has(&t->cache, block) && !sst_holds(h, t, block) && !sst_holds_ahead(h, t, block) &&
          !sst_holds_behind(h, t, block);
 }
 
-// The record of entry i, until the epoch is left: what a search looks at is not pinned. nr: records of the run that
-// will be read from there on.
+// The record of entry i; it holds until the epoch ends, because a search pins nothing. nr: records of the run that the
+// caller is going to read from there on.
 static inline enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr,
                                              struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
@@ -51,22 +50,21 @@ static inline enum remixdb_status entry_read(const struct remix *x, const uint8_
   return sst_read_some(x->runs[run], seg_pos(x, s, run, i), nr, false, h, rec_out);
 }
 
-// Asks for the memory that reading entry i is going to look at.
+// Prefetches the memory that entry_read of entry i reads.
 static inline void entry_prefetch(const struct remix *x, const uint8_t *s, uint32_t i) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   sst_prefetch(x->runs[run], seg_pos(x, s, run, i));
 }
 
-// Where a key is, or would be, in a segment.
+// The place of a key in a segment.
 struct seg_pos_found {
-  uint32_t at;  // first entry whose key is >= the key; the segment's count when there is none
+  uint32_t at;  // first entry whose key is >= the key; the segment's count if there is none
   bool equal;
 };
 
 // Reads the key of entry i of segment s. arg is the caller's.
 typedef enum remixdb_status (*seg_read_fn)(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out);
-// Binary search by keys, for a segment whose discriminating bits do not all fit 16 bits. After an equal key, *rec_out
-// is its newest version's record.
+// Binary search by keys, for a segment with far bits. If a key is equal, *rec_out is its newest version.
 MUST_CHECK enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *s, struct kref key,
                                                  seg_read_fn read, void *arg, struct seg_pos_found *out,
                                                  struct kv_rec *rec_out);
