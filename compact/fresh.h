@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The new data of a round: the frozen memtable's records, measured by partition, and read job by job.
+// The new data of a round: the frozen memtable's records, measured by partition and read job by job.
 #ifndef COMPACT_FRESH_H
 #define COMPACT_FRESH_H
 
@@ -13,15 +13,14 @@ MUST_CHECK enum remixdb_status fresh_measure(struct round *r);
 struct range {
   struct wh_cursor cursor;
   struct kref end;  // ptr NULL: none
-  bool with_end;    // the key `end` belongs to it
-  bool empty;       // there is none, and no cursor
+  bool with_end;    // the key `end` belongs to the range
+  bool empty;       // the job has no new data; cursor is not set
 };
 
-// Stands at the job's first new record. w: the calling thread's. The memtable must stay until the range is done with.
+// Puts the range at the job's first new record. w is the calling thread's. The memtable must outlive the range.
 void range_begin(struct range *r, const struct job *j, struct worker *w);
 bool range_valid(const struct range *r);  // false: no record is left
-void range_record(const struct range *r,
-                  struct kv_rec *rec);  // the current record, in the memtable's memory; must be valid
-// To the next record; must be valid.
-static inline void range_next(struct range *r) { wh_next(&r->cursor); }
+// The current record, in the memtable's memory; must be valid.
+void range_record(const struct range *r, struct kv_rec *rec);
+static inline void range_next(struct range *r) { wh_next(&r->cursor); }  // must be valid
 #endif

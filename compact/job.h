@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A round at work: its jobs, one for each partition, and what comes of them. Private to compact/.
+// A round at work: its jobs, one or two for each partition, and their results. Private to compact/.
 //
-// A round has four steps, each with a file: measure the new data (fresh.c), decide (plan.c), write tables (tables.c),
-// build REMIXes and make the next version (round.c). Jobs run side by side on the workers; a job's fields are its own
-// until all of them have ended.
+// A round has four steps, each in a file: measure the new data (fresh.c), decide (plan.c), write tables (tables.c),
+// build REMIXes and make the next version (round.c). Jobs run side by side on the workers. Until all jobs have ended, a
+// job's fields are its own thread's.
 #ifndef COMPACT_JOB_H
 #define COMPACT_JOB_H
 
 #include "compact/compact.h"
 
-// New records that belong to a partition.
+// The new records of a partition.
 struct fresh {
-  uint64_t bytes, count;                // with keys up to the largest that is there
-  uint64_t behind_bytes, behind_count;  // with larger ones
+  uint64_t bytes, count;                // with keys up to the partition's largest
+  uint64_t behind_bytes, behind_count;  // with larger keys
 };
 
 // The work on one partition of the base, or on several neighbours that become one.
@@ -28,17 +28,17 @@ struct job {
   // decided
   enum compact_kind kind;
   bool may_abort;
-  bool scan_merge;       // merged for its scans' sake
+  bool scan_merge;       // a scan merge
   bool append;           // a split that leaves the partition as it is and puts new ones behind it
-  bool young;            // what is written comes into the young view: the other one stays as it is
-  bool upto;             // the new data behind the partition's keys is another job's, which appends it
+  bool young;            // the tables go into the young view; the older view stays
+  bool upto;             // another job appends the new data behind the partition's keys
   uint32_t take;         // so many of the newest runs are merged with the new data
-  bool all;              // of all its partitions
+  bool all;              // all runs of all of its partitions are merged
   bool pieces;           // as the round's
   _Atomic bool *failed;  // the round's
-  bool in_vain;          // it ended because of that
-  uint64_t cost;         // bytes that will be written, about
-  uint64_t table_bytes;  // of data to put in each new table
+  bool in_vain;          // the job ended because another one failed
+  uint64_t cost;         // bytes to write, about
+  uint64_t table_bytes;  // bytes of data for each new table
   // made
   struct sst **tables;
   uint32_t nr_tables, cap_tables;
@@ -46,13 +46,13 @@ struct job {
   struct err_saved error;
 };
 
-// A partition of the next version that needs a REMIX built.
+// A partition of the next version with a new REMIX.
 struct output {
   struct task task;
   struct job *job;
   struct sst **fresh;  // within job->tables
   uint32_t nr_fresh;
-  uint32_t keep;  // runs of the old view that stay
+  uint32_t keep;  // bit r: run r of the old view stays
   struct remix *remix;
   enum remixdb_status status;
   struct err_saved error;
@@ -63,19 +63,19 @@ struct round {
   struct worker *self;
   const struct version *base;
   const struct wh *frozen;
-  bool pieces;          // of the tables' blocks many will be read one by one
-  _Atomic bool failed;  // a job has: the others end soon. Relaxed
-  struct fresh *fresh;  // per partition of the base
+  bool pieces;          // the cache cannot hold all tables: readers will read pieces of blocks
+  _Atomic bool failed;  // a job has failed: the others end soon. Relaxed
+  struct fresh *fresh;  // one for each partition of the base
   struct job *jobs;     // in order of their keys; room for two per partition
   uint32_t nr_jobs;
-  struct output *outputs;
+  struct output *outputs;  // in order of their keys
   uint32_t nr_outputs;
   struct task **tasks;  // room for all jobs
 };
 
 static inline const struct part *old_part(const struct job *j) { return j->base->parts[j->part]; }
 static inline uint32_t old_runs(const struct job *j) { return part_runs(old_part(j)); }
-// The view that is made anew with what is written.
+// The view that gets the new tables.
 static inline const struct remix *old_view(const struct job *j) {
   return j->young ? old_part(j)->young : old_part(j)->remix;
 }
@@ -88,12 +88,12 @@ static inline const struct sst *last_table(const struct part *p) {
   return last;
 }
 
-// What a record takes in a block: itself and its offset.
+// Bytes of a record in a block: the record and its offset.
 static inline uint64_t record_bytes(uint32_t klen, uint32_t vlen, bool tomb) {
   return kv_rec_size(klen, vlen, tomb) + 2;
 }
 
-// All sizes here are of blocks before compression: that is what says when a table is full.
+// Sizes in bytes of blocks before compression: these decide when a table is full.
 static inline uint32_t table_pages(const struct compact *c) {
   return c->build.max_pages ? c->build.max_pages : SST_MAX_BLOCKS;
 }

@@ -6,10 +6,11 @@
 
 #include "compact/job.h"
 
-// A task, the job's. Its tables are synced, and referenced by the job. Sets the job's status.
+// The job's task. The job references its tables, which are synced. Sets the job's status.
 void tables_write(struct task *t, struct worker *w);
-// The number of a new file, which no file bears yet; name_of: sst_name or remix_name.
+// A number for a new file. No file has a name of that number. name_of: sst_name or remix_name.
 MUST_CHECK uint64_t tables_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number));
-// Removes a file that was written and that nothing will name. Returns `why`, with its message.
+// Removes a new file that could not be opened, so that no version will name it. Returns `why` with its message. If the
+// file cannot be removed, the next opening of the store does.
 MUST_CHECK enum remixdb_status tables_remove_new(const struct compact *c, const char *name, enum remixdb_status why);
 #endif
