@@ -1,75 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gaps, shared by the wormhole's files alone: what readers that passed a run of tombstones leave behind for those that
-// come later, so that nobody walks over it again.
+// Gaps. Private to wh.c and wh/. A reader that has passed a run of tombstones leaves a gap behind, so that later
+// readers need not walk over them again.
 //
-// A gap is a stretch of the key space of which it is known that a reader of the memtable *and of all that lies below
-// it* finds nothing there at any moment from `since` on. A memtable's tombstones hide what older memtables and tables
-// have, and what lies below a memtable means the same for as long as the memtable lives: it was complete before the
-// first write came to the memtable, and compaction changes its form only. So a gap needs no word about tables. It is
-// made by the one who merged all of it (view/merge.c), and it is used by the same.
+// A gap is a stretch of the key space in which a reader of the memtable *and of all older data* finds nothing at any
+// moment from `since` on. The memtable's tombstones hide what older memtables and tables have. All that lies below a
+// memtable was complete before the first write came to it, and compaction changes only its form. So its meaning stays
+// the same while the memtable lives, and a gap needs no word about tables. The merge (view/merge.c) makes gaps and uses
+// them.
 //
 // There are two kinds.
-//   Within a leaf: [lo, hi], two entries of the leaf, or the leaf's ends. It is *whole* when it has both ends.
-//   A run: from a leaf's one end over whole leaves up to the anchor of another leaf. It begins at a leaf, in one of the
-//   two directions.
-// Those that find a way over several runs make one of it, so a way takes few steps however long it has grown.
+//   Within a leaf: [lo, hi], two entries of the leaf, or the leaf's ends. It is *whole* if it has both ends.
+//   A run: from one end of a leaf over whole leaves up to the anchor of another leaf, in one of the two directions.
+// A reader that finds its way over several runs makes one run of them, so a way takes few steps however long it grows.
 //
-// Invariants (tests/unit/test_gap.c)
-//   G1  Each entry within a gap that is valid has a tombstone as its newest version, and had one at `since` or was not
-//       there.
-//   G2  A leaf counts all versions that are no tombstones (`puts`), each after it was linked and before it is
-//       committed. A gap within a leaf has the count that was read before its entries were looked at, and is valid
-//       while the leaf has the same. So whoever has a moment that sees a put into the gap sees that the gap is not
-//       valid, for the count was written before. A writer whose key is outside of the gap brings it on to the new
-//       count; where a reader writes it meanwhile, that one wins and it is not valid.
-//   G3  A put into a leaf that has nothing but tombstones, or nothing at all (a split may have left it that), *reopens*
-//       it. The writer puts the leaf's range into the list of those that were reopened, after the version was linked
-//       and before it is committed; so does a merge of two leaves where the outcome has other entries than tombstones.
-//       A run has a place in this list that was read before its leaves were looked at, and reaches no further than to
-//       the first range that comes into the list from there on. When the list has forgotten that place the run is not
-//       valid.
-//   G4  Into a run goes a leaf only that is whole by a gap that is valid, and alive, after that place in the list was
-//       read. (A dead leaf's successor may have been put to where the dead one does not show it.)
-//   G5  A reader uses a gap only when its moment is at `since` or after it: to one before, a snapshot's, there may be
-//       something. For such there is a second place for runs.
-//   G6  Nothing but the copying of runs to the leaf that takes a dead one's place outlives a leaf. A gap is a hint:
-//       where one is missing a reader walks.
+// Invariants (tests/unit/test_merge.c and tests/store/test_queue.c check G1 and G3 by wh_gaps_check)
+//   G1  Each entry within a valid gap has a tombstone as its newest version. At `since` it had one too, or did not
+//       exist.
+//   G2  A leaf counts its puts, which are the versions other than tombstones (`puts`). The writer counts after it has
+//       linked the version and before it commits. A gap within a leaf stores the count that its maker read before it
+//       looked at the entries. The gap is valid while the leaf has the same count. The count is written before the
+//       commit, so a reader whose moment sees a put into the gap also sees that the gap is not valid. A writer whose
+//       key lies outside of the gap brings the gap on to the new count. If a reader is writing the gap meanwhile, the
+//       reader wins, and the gap is not valid.
+//   G3  A put into a leaf with no entries, or with nothing but tombstones, *reopens* the leaf. (A split can leave a
+//       leaf without entries.) The writer adds the leaf's range to the list of reopened ranges, after it has linked the
+//       version and before it commits. A merge of two leaves does the same if the new leaf has other entries than
+//       tombstones. A run stores a place in this list, which its maker read before it looked at the leaves. The run
+//       reaches only to the first range that the list gets from that place on. When the list has forgotten the place,
+//       the run is not valid.
+//   G4  A run takes only leaves that are alive and that a valid gap makes whole, both seen after its place in the list
+//       was read. (The successor of a dead leaf may have got a put that the dead leaf does not show.)
+//   G5  A reader uses a gap only if its moment is `since` or later. At an earlier moment, such as a snapshot's, keys
+//       may exist there. Runs have a second place for readers at earlier moments.
+//   G6  A gap ends with its leaf, except that runs are copied to the leaf that takes a dead one's place. A gap is a
+//       hint: where it is missing, a reader walks.
 //
-// Why G2 and G3 hold for a put that the maker of a gap did not see. The writer links, counts, maybe lists, and commits,
-// in this order, under the leaf's lock. If the maker had read the count or the place in the list after the writer's
-// store, it would have seen the version too. So it read it before, and the writer's store is one that a later reader
-// compares with. A put into a leaf that is not listed finds another entry there that is no tombstone, whose own put is
-// listed; the maker saw that one's tombstone, hence what was linked before it.
+// Proof of G2 and G3 for a put that the maker of a gap did not see. The writer links, counts, adds to the list if it
+// must, and commits, in this order, under the leaf's lock. If the maker had read the count or the place in the list
+// after the writer's store, it would have seen the version too. So it read them earlier, and a later reader, which
+// compares with the stored value, notices the writer's store. A put that is not listed finds another entry in the leaf
+// that is no tombstone; the put of that entry is listed. The maker saw that entry's tombstone, hence all that was
+// linked before it.
 //
-// No one waits: a reader writes a gap under a turn (a sequence lock) that it takes with a compare-and-swap or leaves
-// alone, and what is being written counts as missing. Writers take the list's lock under a leaf's lock; readers never
-// do.
+// No thread waits. A reader writes a gap under a turn (a sequence lock), which it takes with a compare-and-swap, or
+// gives up. A gap that is being written counts as missing. Writers take the list's lock under a leaf's lock; readers
+// never take it.
 #ifndef WH_GAP_H
 #define WH_GAP_H
 
 #include "wh/state.h"
 
-// Four words that are read and written as one. All zero: nothing is there.
+// Four words that are read and written as one. All zero: empty.
 struct wh_note {
-  _Atomic uint64_t turn;  // odd: it is being written
+  _Atomic uint64_t turn;  // odd: a thread is writing
   _Atomic uint64_t word[4];
 };
 
 enum { WH_GAP_FORWARD, WH_GAP_BACKWARD };
 
-struct wh_gaps {        // of a leaf, in the arena; made by whoever needs it first
+// The gaps of a leaf, in the arena. The first thread that needs them makes them.
+struct wh_gaps {
   struct wh_note here;  // entries lo and hi (0: the leaf's end), since | 1 << 63, puts
-  // By direction. [0] is of the newest moment, [1] of an older one. The anchor that it leads to: pointer and length;
-  // since | 1 << 63; the place in the list.
+  // By direction; then [0] for the newest moment, [1] for an older one. Pointer and length of the anchor that the run
+  // leads to, since | 1 << 63, place in the list.
   struct wh_note run[2][2];
 };
 
-// The runs of the old leaf in a direction are the new one's, which takes its place and has the end that they begin at.
-// The new one is not shared yet. Without memory they are lost.
+// Copies the old leaf's runs in a direction to the new leaf that takes its place and has the end at which they begin.
+// The new leaf is not shared yet. Without memory the runs are lost.
 void wh_gaps_inherit(struct wh *wh, const struct wh_leaf *old, struct wh_leaf *fresh, bool backward);
-// Under the leaf's lock. G2: a put of the key was linked, the leaf has gaps, and its count of puts was `before`.
+// G2: brings a gap on to the new count of puts, if the key lies outside of it. A put of the key was linked, and the
+// count was `before`. The caller holds the leaf's lock.
 void wh_gap_keep(struct wh_leaf *l, struct kref key, uint32_t before);
-// G3. Under the leaf's lock.
+// G3: adds the leaf's range to the list of reopened ranges. The caller holds the leaf's lock.
 void wh_gap_reopened(struct wh *wh, const struct wh_leaf *l);
 #endif

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A leaf of the wormhole, shared by its files alone: up to WH_LEAF_KEYS entries in the order in which they came, a
-// table of hashes that finds one by its key, and the order of the keys, which is worked out when somebody asks for it.
-// wh.h says what of it a reader without locks may rely on.
+// A leaf of the wormhole. Private to wh.c and wh/.
+//
+// A leaf has up to WH_LEAF_KEYS entries in the order of their arrival, a table that finds an entry by its key's hash,
+// and the order of the keys, which the first reader to need it works out. wh.h tells what a reader without locks may
+// rely on.
 #ifndef WH_LEAF_H
 #define WH_LEAF_H
 
@@ -10,48 +12,48 @@
 
 #include "wh/ver.h"
 
-#define WH_IDX_SIZE 192u  // of which WH_LEAF_KEYS at most are taken
+#define WH_IDX_SIZE 192u  // at most WH_LEAF_KEYS places of it are taken
 #define WH_IDX_FREE 0xffffu
 #define WH_PTR_BITS 48
 #define WH_PTR_MASK ((UINT64_C(1) << WH_PTR_BITS) - 1)
 #define WH_VER_BEFORE 12u     // bytes from a version back to the pointer to the older one
-#define WH_VER_HEAD 20u       // and to the word that tells the entry and the length of the key, which ends there
-#define WH_VER_KEY_MAX 32u    // longer ones are their entries' alone: they would take more memory than the way is worth
-#define WH_SAME_HASH 4u       // keys with the hash of another that are compared with it
+#define WH_VER_HEAD 20u       // and to the word with the entry and the key's length; the key ends there
+#define WH_VER_KEY_MAX 32u    // longer keys have no copy beside a version: it would cost more memory than it is worth
+#define WH_SAME_HASH 4u       // keys of equal hash that a search compares before it goes by their order
 #define WH_ORDER_N 0xffu      // how many entries the order covers
-#define WH_ORDER_BUSY 0x100u  // it is being written
+#define WH_ORDER_BUSY 0x100u  // a thread is writing the order
 
 struct wh_leaf {
   // line 0. anchor, lo8, end8 and skip are immutable.
   struct kref anchor;              // in the arena
-  uint64_t lo8;                    // wh_key8() of the anchor: most comparisons end here
+  uint64_t lo8;                    // wh_key8() of the anchor; decides most comparisons
   _Atomic(struct wh_leaf *) next;  // written under the structure lock, release; frozen at death
-  uint64_t end8;  // wh_key8() of the next leaf's anchor, all ones without one: keys below are the leaf's while it
-                  // lives, and nothing more has to be looked at
-  uint32_t skip;  // so many bytes, at least, all keys of the range have in common: the anchor's
-  _Atomic uint32_t ordered;  // WH_ORDER_N, and whether order is being written: a sequence lock that readers never wait
-                             // for. The number only grows, so whoever finds it as it was has read what it stood for
+  uint64_t end8;  // wh_key8() of the next leaf's anchor; all ones: there is none. Keys below it belong to the leaf
+                  // while it lives
+  uint32_t skip;  // all keys of the range begin with the anchor's first `skip` bytes, at least
+  _Atomic uint32_t ordered;  // WH_ORDER_N and WH_ORDER_BUSY: a sequence lock that readers never wait for. The number
+                             // only grows, so a reader that finds it unchanged has read the order that it stands for
   struct lib_lock lock;      // guards count, entries, pieces and idx against other writers
   _Atomic uint16_t count;    // release, after the entry, its piece and its place in idx
   _Atomic bool dead;         // set with release under the leaf's lock and the structure lock
-  bool holes;                // entries without a version may be among the leaf's; guarded by lock
+  bool holes;                // some entries may have no version; guarded by lock
   _Atomic bool gapped;       // gaps is set; release
   uint16_t tombs;            // entries whose newest version is a tombstone, pending or not; guarded by lock
-  _Atomic uint32_t puts;     // how many others were linked, modulo 2^32; written under lock, release
-  // The positions of entries[0, WH_ORDER_N) in order of key, a byte each, as the last one who asked for it found it.
+  _Atomic uint32_t puts;  // versions other than tombstones that were linked, modulo 2^32; written under lock, release
+  // The positions of entries[0, ordered & WH_ORDER_N) in order of key, a byte each.
   _Alignas(CACHE_LINE) _Atomic uint64_t order[WH_LEAF_KEYS / 8];
-  int32_t pieces[WH_LEAF_KEYS];  // of the entries' keys: wh_piece(); immutable below count
-  // Positions in entries by hash, below 8 more bits of it, so that a key that is not there seldom leads further; open
-  // addressing with linear probing; stored with release after entries[].
+  int32_t pieces[WH_LEAF_KEYS];  // wh_piece() of the entries' keys; immutable below count
+  // Positions in entries by hash; open addressing with linear probing; stored with release after entries[]. Above the
+  // position stand 8 more bits of the hash, so that a search for a missing key seldom reads an entry.
   _Atomic uint16_t idx[WH_IDX_SIZE];
   _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | the upper 16 bits of its hash on top
   _Atomic(struct wh_leaf *) prev;          // as next
-  struct wh_leaf *after;                   // of a dead one: in the list it waits in
-  _Atomic(struct wh_gaps *) gaps;          // wh/gap.h; NULL until somebody has passed tombstones here; release
+  struct wh_leaf *after;                   // the next one in a list of dead leaves
+  _Atomic(struct wh_gaps *) gaps;          // wh/gap.h; NULL until a merge has passed tombstones here; release
 };
 _Static_assert(WH_IDX_SIZE > WH_LEAF_KEYS && WH_IDX_SIZE <= 256,
                "a search of idx ends, and 8 bits of a hash lead to each of its places");
-_Static_assert(offsetof(struct wh_leaf, order) == CACHE_LINE, "what a walk along the list reads is one line");
+_Static_assert(offsetof(struct wh_leaf, order) == CACHE_LINE, "a walk along the list reads one line of a leaf");
 _Static_assert(WH_LEAF_KEYS <= WH_ORDER_N && WH_LEAF_KEYS % 8 == 0, "a count of entries fits");
 
 static inline struct wh_leaf *wh_leaf_next(const struct wh_leaf *l) {
@@ -64,7 +66,7 @@ static inline bool wh_leaf_dead(const struct wh_leaf *l) {
   return atomic_load_explicit(&l->dead, memory_order_acquire);
 }
 static inline struct wh_entry *wh_word_entry(uint64_t w) { return (struct wh_entry *)(uintptr_t)(w & WH_PTR_MASK); }
-// Relaxed: published by idx, the count or the order that the position came from.
+// Relaxed is enough: the position came from idx, count or order, which published the word.
 static inline uint64_t wh_leaf_word(const struct wh_leaf *l, uint32_t pos) {
   return atomic_load_explicit(&l->entries[pos], memory_order_relaxed);
 }
@@ -78,13 +80,13 @@ static inline bool wh_entry_is(const struct wh_entry *e, struct kref key) {
 static inline struct wh_ver *wh_entry_newest(const struct wh_entry *e) {
   return atomic_load_explicit(&e->newest, memory_order_acquire);
 }
-// Published with the version.
+// Written before the version was published.
 static inline struct wh_ver *wh_ver_older(const struct wh_ver *v) {
   return v->chained ? *(struct wh_ver *const *)(const void *)((const uint8_t *)v - WH_VER_BEFORE) : NULL;
 }
-// What a word of `recent` points to. An entry lies at a multiple of eight.
+// Whether a word of `recent` points to a version. Otherwise it points to an entry, at a multiple of eight.
 static inline bool wh_recent_is_ver(const void *recent) { return ((uintptr_t)recent & 4) != 0; }
-// Of a version that such a word points to: what was written before it was published.
+// The word before a version that `recent` names: entry and length of the key. Written before the version was published.
 static inline uint64_t wh_ver_head(const struct wh_ver *v) {
   return *(const uint64_t *)(const void *)((const uint8_t *)v - WH_VER_HEAD);
 }
@@ -99,11 +101,11 @@ static inline uint64_t wh_entry_tag(uint32_t hash) { return (uint64_t)(hash >> 1
 static inline uint64_t wh_entry_word(const struct wh_entry *e, uint64_t hash) {
   return (uint64_t)(uintptr_t)e | wh_entry_tag((uint32_t)(hash >> 32));
 }
-// As much of the hash as the tag has: enough for a place in idx.
+// The tag's part of the hash, which is enough for a place in idx.
 static inline uint32_t wh_word_hash(uint64_t w) { return (uint32_t)(w >> WH_PTR_BITS) << 16; }
 static inline uint32_t wh_idx_start(uint32_t hash) { return (hash >> 24) * WH_IDX_SIZE >> 8; }
 static inline uint32_t wh_idx_behind(uint32_t i) { return i + 1 == WH_IDX_SIZE ? 0 : i + 1; }
-// What idx holds for an entry of this hash and position, and back.
+// The word in idx for an entry of this hash and position, and its parts.
 static inline uint32_t wh_idx_word(uint32_t hash, uint32_t pos) { return (hash >> 8 & 0xff00) | pos; }
 static inline uint32_t wh_idx_pos(uint32_t word) { return word & 0xff; }
 static inline bool wh_idx_fits(uint32_t word, uint32_t hash) { return ((word ^ wh_idx_word(hash, 0)) & 0xff00) == 0; }
@@ -111,9 +113,9 @@ static inline uint32_t wh_idx_load(const _Atomic uint16_t *at) {
   return atomic_load_explicit(at, memory_order_acquire);
 }
 
-// The 8 bytes at from, big-endian, zeros behind the key's end. Where they differ they order as the keys do (when the
-// keys agree before from): a zero that is not there sorts like one that is, and a real difference comes after; equal
-// ones say nothing.
+// The 8 bytes at `from`, big-endian, with zeros behind the key's end. For keys that agree before `from`, different
+// values order as the keys do: a missing byte counts as a zero, and the difference lies behind it. Equal values tell
+// nothing.
 static inline uint64_t wh_key8(struct kref k, uint32_t from) {
   const uint32_t rest = k.len > from ? k.len - from : 0;
   if (likely(rest >= 8)) return load64be(k.ptr + from);
@@ -124,46 +126,47 @@ static inline uint64_t wh_key8(struct kref k, uint32_t from) {
   return v;
 }
 
-// The leaf's anchor against a key, k8 = wh_key8(key, 0).
+// Compares the leaf's anchor with a key. k8 = wh_key8(key, 0).
 static inline int wh_leaf_cmp(const struct wh_leaf *l, struct kref key, uint64_t k8) {
   if (l->lo8 != k8) return l->lo8 < k8 ? -1 : 1;
   return kv_cmp(l->anchor, key);
 }
 
-// What is compared of the keys of a leaf: four bytes behind those that they have in common, biased so that they order
-// as signed numbers. Where two pieces differ the keys are ordered as they are; equal ones say nothing.
+// The piece of a key in a leaf: the four bytes behind the common ones, biased so that they order as signed numbers.
+// Different pieces order as their keys do. Equal pieces tell nothing.
 static inline int32_t wh_piece(struct kref key, uint32_t skip) {
   return (int32_t)((uint32_t)(wh_key8(key, skip) >> 32) ^ 0x80000000u);
 }
 
-// What a leaf holds, in order of key.
+// A leaf's entries in order of key.
 struct wh_content {
   uint32_t nr, skip;
-  bool tombs;  // some may be tombstones'
+  bool tombs;  // some of them may be tombstones
   uint64_t words[WH_LEAF_KEYS];
   int32_t pieces[WH_LEAF_KEYS];
 };
 
-// From the arena, aligned to a line, with an address that fits a tagged word. NULL: REMIXDB_NOMEM, and the message is
-// set.
+// Memory from the arena, aligned to a cache line, with an address that fits a tagged word. NULL: REMIXDB_NOMEM, and the
+// message is set.
 void *wh_line_alloc(struct arena *a, size_t size);
-// Makes the memory a locked leaf of the range [anchor, end), or of all from the anchor on, that holds content[from, to)
-// (which may be NULL: nothing). Its neighbours are the caller's to set. The anchor is in memory that stays.
+// Makes the memory a locked leaf for the range [anchor, end), with the entries content[from, to). end NULL: the range
+// has no end. content NULL: no entries. The caller sets the neighbours. The anchor's bytes must live as long as the
+// index.
 void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end, const struct wh_content *content,
                   uint32_t from, uint32_t to);
-// The leaf's lock is held (or the leaf is not published), and there is room. word: pointer and tag, as in entries;
-// piece: of its key.
+// Appends an entry. The caller holds the leaf's lock, or the leaf is not published. There must be room. word: pointer
+// and tag, as in entries; piece: of its key.
 void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece);
 
 // The same as wh_leaf_find, by the order of the keys.
 struct wh_entry *wh_leaf_find_sorted(const struct wh_leaf *l, struct kref key);
-// The entry of the key; hash = hash64(key). NULL: it is not there. Who can choose keys can give all of a leaf one hash:
-// after a few keys that only have the same hash, their order tells.
+// The entry of the key; hash = hash64(key). NULL: it is not there. A user who chooses keys can give all keys of a leaf
+// one hash. So after a few other keys of equal hash the search goes by their order.
 static inline struct wh_entry *wh_leaf_find(const struct wh_leaf *l, struct kref key, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
   const uint64_t tag = wh_entry_tag(h32);
   uint32_t others = 0;
-  for (uint32_t i = wh_idx_start(h32);; i = wh_idx_behind(i)) {  // ends: not all of idx is taken
+  for (uint32_t i = wh_idx_start(h32);; i = wh_idx_behind(i)) {  // ends, since idx is never full
     const uint32_t at = wh_idx_load(&l->idx[i]);
     if (at == WH_IDX_FREE) return NULL;
     if (!wh_idx_fits(at, h32)) continue;
@@ -177,19 +180,20 @@ static inline struct wh_entry *wh_leaf_find(const struct wh_leaf *l, struct kref
   }
 }
 
-// The newest version of the chain that is seen at the moment.
+// The newest version at the moment, from v on; NULL: none.
 static inline const struct wh_ver *wh_ver_seen(const struct wh_ver *v, uint64_t moment) {
   while (v && wh_ver_seq(v) > moment) v = wh_ver_older(v);
   return v;
 }
 
-// What a search of the leaf reads first.
+// Prefetches the lines that a search of the leaf reads first.
 static inline void wh_leaf_prefetch(const struct wh_leaf *l, uint64_t hash) {
   prefetch((const void *)&l->idx[wh_idx_start((uint32_t)(hash >> 32))]);
   prefetch(l);
 }
 
-// Whether a leaf at or left of the key's place is the key's: the range check of the holder of its lock, or of a reader.
+// Whether the leaf's range ends behind the key. For a leaf whose anchor is not greater than the key: whether the key
+// belongs to it. Callers hold the leaf's lock, or are readers.
 static inline bool wh_leaf_ends_behind(const struct wh_leaf *l, struct kref key, uint64_t k8) {
   if (likely(k8 < l->end8)) return true;
   const struct wh_leaf *next = wh_leaf_next(l);
@@ -198,27 +202,27 @@ static inline bool wh_leaf_ends_behind(const struct wh_leaf *l, struct kref key,
 
 // ---- order
 
-// How many of the first n pieces are smaller.
+// How many of the first n pieces are smaller than this one.
 static inline uint32_t wh_leaf_rank(const struct wh_leaf *l, uint32_t n, int32_t piece) {
   uint32_t rank = 0;
   for (uint32_t i = 0; i < n; i++) rank += l->pieces[i] < piece;
   return rank;
 }
-// How many of the n entries whose order pos is have a key smaller than this one (or equal, with or_equal), which shares
-// the leaf's first bytes. rank: of its piece.
+// How many of n entries have a key smaller than this one (or_equal: or equal). pos: their positions in order of key.
+// The key shares the leaf's first `skip` bytes. rank: wh_leaf_rank of its piece.
 uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, struct kref key, uint32_t rank,
                        bool or_equal);
-// Writes the positions of the leaf's entries in order of key; returns how many. Who finds that the leaf does not have
-// that order keeps it there, for those that come later: it is only a cache, so a reader may. (Unless somebody else is
-// about to.)
+// Writes the positions of the leaf's entries in order of key. Returns their number. If the leaf's own order is too
+// short, stores the new one there for later calls, unless another thread is storing one. Readers may do so, because the
+// order is only a cache (W9).
 uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos);
-// What the leaf holds, but for entries that have no version. The lock is held. Returns how many entries it has with
-// those.
+// The leaf's entries, without those that have no version. The caller holds the lock. Returns how many entries the leaf
+// has, with those.
 uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out);
 
-// Of how many of its entries the newest version is a tombstone. The lock is held.
+// How many entries have a tombstone as their newest version. The caller holds the lock.
 uint32_t wh_leaf_tombs(const struct wh_leaf *l);
 
-// ---- for checks (wh_check): what is broken into why, of cap bytes, and false.
+// ---- for checks (wh_check): returns false, with a message in why, of cap bytes.
 #define WH_BROKEN(...) return (void)snprintf(why, cap, __VA_ARGS__), false
 #endif

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trie of the wormhole, shared by its files alone: a node for every prefix of every anchor, in a hash table, so
-// that the longest prefix of a key that has one is found by binary search over its length. A node lists which bytes
-// continue its prefix and the first and last leaf whose anchors start with it.
+// The trie of the wormhole. Private to wh.c and wh/.
 //
-// A change updates the list first, then the nodes of the prefixes of the anchors concerned, the longest first where
-// bounds move, and can stop at the first prefix that does not name the leaf: a leaf that is not at the edge of a
-// subtree is not at the edge of one that contains it. New nodes enter the table from the shortest to the longest, each
-// before its parent's bit; removal is the reverse. A reader in between finds too short a prefix, no child, or an old
-// leaf; each gives a leaf near the right one, and wh_locate goes on from there by the list.
+// Every prefix of every anchor has a node in a hash table. A binary search over the length finds the longest prefix of
+// a key that has one. A node lists the bytes that continue its prefix, and the first and the last leaf whose anchors
+// start with it.
 //
-// Those that change it hold the structure lock; hints are given to anybody inside the epoch.
+// A change updates the list of leaves first, then the nodes of the changed anchors' prefixes. Where bounds move, it
+// goes from the longest prefix to the shortest, and stops at the first one that does not name the leaf: a leaf that is
+// not at the edge of a subtree is not at the edge of a larger one. New nodes enter the table from the shortest to the
+// longest, each before its parent's bit. Removal is the reverse. A reader in between finds too short a prefix, no
+// child, or an old leaf. Each leads to a leaf near the right one, and wh_locate goes on from there along the list.
+//
+// Changes need the structure lock. Any thread inside the epoch may ask for hints.
 #ifndef WH_TRIE_H
 #define WH_TRIE_H
 
 #include "wh/leaf.h"
 
-struct wh_node {          // one line
-  const uint8_t *prefix;  // immutable, as are len and hash
+// A node fills one cache line. prefix, len and hash are immutable. The rest is written under the structure lock, with
+// release.
+struct wh_node {
+  const uint8_t *prefix;
   uint32_t len;
   uint32_t hash;           // low half of the prefix's hash; the table has its top 16 bits
-  _Atomic uint64_t lmost;  // pointer to wh_leaf | 1 when that one's anchor is the prefix itself; this, rmost and kids:
-                           // structure lock, release
+  _Atomic uint64_t lmost;  // pointer to wh_leaf | 1 if that leaf's anchor is the prefix itself
   _Atomic(struct wh_leaf *) rmost;
   _Atomic uint64_t kids[4];  // bitmap of the bytes that continue the prefix
 };
@@ -31,50 +34,52 @@ struct wh_table;
 
 struct wh_trie {
   _Atomic(struct wh_table *) table;  // release
-  _Atomic uint32_t maxlen;           // no anchor is or was longer; relaxed, it is only a hint
+  _Atomic uint32_t maxlen;           // no anchor is or was longer; relaxed, because it is only a hint
   _Atomic size_t table_bytes;        // relaxed
-  uint64_t seed;                     // of the hashes: nobody who chooses keys knows it
+  uint64_t seed;                     // of the hashes; unknown to a user who chooses keys
   struct epoch *epoch;
   struct arena *arena;                       // of nodes
   _Alignas(CACHE_LINE) struct wh_node root;  // of the empty prefix; not in the table
-  struct wh_node *spare;                     // nodes not used yet; of those that change it
-  uint64_t nr_free_nodes;
+  struct wh_node *spare;                     // the next unused node; structure lock
+  uint64_t nr_free_nodes;                    // from there on
 };
 
-// The trie of one leaf, whose anchor is empty. REMIXDB_NOMEM: nothing is held. Both outlive it.
+// Makes the trie of one leaf, whose anchor is empty. Epoch and arena outlive it. REMIXDB_NOMEM: nothing is held.
 MUST_CHECK enum remixdb_status wh_trie_init(struct wh_trie *t, struct epoch *epoch, struct arena *arena,
                                             struct wh_leaf *l);
-void wh_trie_fini(struct wh_trie *t);  // nobody uses it any more; zeroed memory is allowed
-// Nodes and room for wh_trie_add of the leaf: all that can fail of it. REMIXDB_NOMEM.
+void wh_trie_fini(struct wh_trie *t);  // no thread uses it any more; zeroed memory is allowed
+// Gets nodes and room for wh_trie_add of this leaf, which then cannot fail. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wh_trie_reserve(struct wh_trie *t, const struct wh_leaf *l);
-// Adds the leaf between left and right (NULL: it is the last). Reserved before.
+// Adds the leaf between left and right (NULL: it is the last one). Call wh_trie_reserve first.
 void wh_trie_add(struct wh_trie *t, struct wh_leaf *l, const struct wh_leaf *left, const struct wh_leaf *right);
-// fresh has the anchor of old and takes its place.
+// Puts fresh, which has the same anchor, in the place of old.
 void wh_trie_replace(struct wh_trie *t, const struct wh_leaf *old, struct wh_leaf *fresh);
-// Takes out the leaf (not the first): left is the leaf before it, right the one behind. Nodes that only it needed go.
+// Removes a leaf other than the first one, and the nodes that only it needed. left is the leaf before it, right the one
+// behind (NULL: none).
 void wh_trie_remove(struct wh_trie *t, const struct wh_leaf *l, struct wh_leaf *left, struct wh_leaf *right);
-// A leaf at or near the one for the key, never NULL. k8 = wh_key8(key, 0). exact: no collision of hashes leads astray.
+// The key's leaf or one near it, never NULL. k8 = wh_key8(key, 0). exact: compares prefixes, so that no collision of
+// hashes leads astray.
 struct wh_leaf *wh_trie_hint(const struct wh_trie *t, struct kref key, uint64_t k8, bool exact);
-// The last leaf, or one that was.
+// The last leaf, or a former last one.
 static inline struct wh_leaf *wh_trie_last(const struct wh_trie *t) {
   return atomic_load_explicit(&t->root.rmost, memory_order_acquire);
 }
 
-// The same as a hint for nr <= WH_GROUP_MAX keys side by side: in, key and k8; out, leaf. Not exact.
+// Hints for nr <= WH_GROUP_MAX keys side by side, not exact. The caller sets key and k8; the call sets leaf.
 struct wh_way {
   struct kref key;
   uint64_t k8;
   struct wh_leaf *leaf;
   // private
-  uint64_t probe;  // hash of the prefix that is looked for
+  uint64_t probe;  // hash of the prefix that the next step looks for
   const struct wh_node *node;
-  uint32_t len, hi;  // of the longest prefix: at least, at most
+  uint32_t len, hi;  // bounds of the longest prefix's length
   uint8_t state;
 };
 void wh_trie_hint_many(const struct wh_trie *t, struct wh_way *ways, uint32_t nr);
 
-// For tests: check all nodes for W3 and W6, and that every prefix of the leaf's anchor has one. False and a message in
-// why (of cap bytes) when not.
+// For tests. The first checks all nodes for W3 and W6. The second checks that every prefix of the leaf's anchor has a
+// node. False: one is broken, and why (cap bytes) has a message.
 bool wh_trie_check(const struct wh_trie *t, char *why, size_t cap);
 bool wh_trie_check_leaf(const struct wh_trie *t, const struct wh_leaf *l, char *why, size_t cap);
 #endif

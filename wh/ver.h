@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A key and its versions in the memtable's index: what cursors and gets give out, and what leaves hold.
+// A key and its versions in the memtable's index. Leaves hold them; cursors and gets return them.
 #ifndef WH_VER_H
 #define WH_VER_H
 
@@ -8,40 +8,42 @@
 #include "kv.h"
 
 #define WH_LEAF_KEYS 128
-#define WH_PENDING UINT64_MAX  // seq of a version that is not committed: greater than any moment, so nobody sees it
+#define WH_PENDING UINT64_MAX  // seq of an uncommitted version: greater than any moment, so no reader sees it
 
-#define WH_GROUP_MAX 64u  // keys of one group of lookups side by side
+#define WH_GROUP_MAX 64u  // keys that one group of lookups has at most
 
-struct wh_ver {  // one version of a key; immutable but for its number. Lies four bytes before a multiple of eight.
+// One version of a key. Only its number changes. Its address is four bytes below a multiple of eight.
+struct wh_ver {
   uint32_t vlen : 30;
   uint32_t tomb : 1;
-  uint32_t chained : 1;  // a pointer to the next older version stands before it, and a short key before that; most keys
-                         // have one version, and no place for them
+  uint32_t chained : 1;  // a pointer to the next older version stands before it, and a short key may stand before that.
+                         // Most keys have one version and spend no memory on these
   uint32_t seq[2];       // the number: wh_ver_number
   uint8_t val[];
 };
 static inline _Atomic uint64_t *wh_ver_number(const struct wh_ver *v) {
   return (_Atomic uint64_t *)(uintptr_t)v->seq;
-}  // stored with release when committed
+}  // the commit stores it with release
 static inline uint64_t wh_ver_seq(const struct wh_ver *v) {
   return atomic_load_explicit(wh_ver_number(v), memory_order_acquire);
 }
 
-struct wh_entry {  // a key; immutable but for newest. Its first version follows in the same allocation.
-  _Atomic(struct wh_ver *) newest;  // release-published; NULL when its only version was taken back
+// A key. Only newest changes. Its first version follows in the same allocation.
+struct wh_entry {
+  _Atomic(struct wh_ver *) newest;  // published with release; NULL: its only version was taken back
   uint32_t klen;
   uint8_t key[];
 };
 
-// What was looked at, for tests: counted by what is compiled with WH_COUNTERS.
+// Counts of the work done, for tests. Only code compiled with WH_COUNTERS counts.
 struct wh_counters {
-  _Atomic uint64_t entries;   // that cursors came to
-  _Atomic uint64_t hops;      // from gap to gap
-  _Atomic uint64_t checked;   // entries looked at to make a gap
+  _Atomic uint64_t entries;   // entries that cursors came to
+  _Atomic uint64_t hops;      // steps from gap to gap
+  _Atomic uint64_t checked;   // entries checked to make a gap
   _Atomic uint64_t compares;  // keys compared to find one by its hash
-  _Atomic uint64_t buckets;   // of the trie's table
-  _Atomic uint64_t pieces;    // of prefixes hashed
-  _Atomic uint64_t prefixes;  // compared in full
+  _Atomic uint64_t buckets;   // buckets of the trie's table that were read
+  _Atomic uint64_t pieces;    // pieces of prefixes that were hashed
+  _Atomic uint64_t prefixes;  // prefixes compared in full
 };
 extern struct wh_counters wh_counters;
 #if defined(WH_COUNTERS)
