@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The file CURRENT: which files a store is made of. Reading and writing its bytes; view/version.h opens what it names.
-// docs/FORMAT.md has the layout.
+// The file CURRENT, which names the files of a store: reading and writing its bytes. view/version.h opens the files it
+// names. docs/FORMAT.md has the layout.
 #ifndef VIEW_CURRENT_H
 #define VIEW_CURRENT_H
 
 #include "base/files.h"
 #include "kv.h"
 
-#define CURRENT_NUMBER_MAX ((uint64_t)1 << 46)  // of files; they count up, so that this is never reached
+// Numbers count up and never reach these bounds.
+#define CURRENT_NUMBER_MAX ((uint64_t)1 << 46)  // of files
+#define CURRENT_COUNT_MAX ((uint64_t)1 << 62)   // of versions, log generations, sequence numbers (WAL_NUMBER_MAX)
 
-#define CURRENT_COUNT_MAX \
-  ((uint64_t)1 << 62)  // of versions, and of the log's generations and sequence numbers (WAL_NUMBER_MAX)
-
-// What stands before the partitions.
+// The head, before the partitions.
 struct current_head {
-  uint32_t format;  // 1, or 2 where some partition has a young view
+  uint32_t format;  // 1, or 2 if a partition has a young view
   uint32_t nr_parts;
   uint64_t store_id, number;
   uint64_t next_file;  // the next free file number
-  uint64_t log_gen;    // the oldest log generation that is needed,
-  uint64_t log_seq;    // and the sequence number when it began
+  uint64_t log_gen;    // the oldest log generation still needed
+  uint64_t log_seq;    // the sequence number when that began
 };
 
-// A partition. Its pointers are into the file's bytes.
+// A partition. Its pointers point into the file's bytes.
 struct current_part {
   struct kref anchor;
   uint64_t remix, young;  // file numbers; 0: none
@@ -34,7 +33,7 @@ static inline uint64_t current_table(const struct current_part *p, uint32_t i) {
   return load64le(p->tables + 8 * (size_t)i);
 }
 
-// A file that has been read, and how far its partitions have been taken.
+// A file that has been read, and the position among its partitions.
 struct current {
   char path[ENV_PATH_MAX];
   struct current_head head;
@@ -42,23 +41,24 @@ struct current {
   size_t len, at, end;  // end: of the partitions
 };
 
-// Reads the file and checks its checksum, its format, and the bounds of the head's other numbers. REMIXDB_NOTFOUND:
-// there is none. REMIXDB_CORRUPT, REMIXDB_VERSION. On success the caller closes it.
+// Reads the file and checks its checksum, its format, and the bounds of the head's numbers. On success the caller
+// closes it. REMIXDB_NOTFOUND: there is none. REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status current_read(const struct env_dir *dir, struct current *out);
-// Whether the number of partitions can be right. REMIXDB_CORRUPT.
+// Checks that the file has room for so many partitions. REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check(const struct current *c);
-// After the last partition: nothing is left, and the format fits the number of young views. REMIXDB_CORRUPT.
+// Checks, after the last partition, that nothing is left and the format fits the number of young views.
+// REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young);
-// Whether the bytes, 8 of them, are the file's magic.
+// Whether 8 bytes are the file's magic.
 bool current_is_magic(const uint8_t *bytes);
 void current_close(struct current *c);
 static inline bool current_more(const struct current *c) { return c->at < c->end; }
-// The next partition, checked: its counts, and that it names no file twice and none whose number is free. current_more
-// must hold, or be false by damage. REMIXDB_CORRUPT.
+// The next partition. Checks its counts, and that it names no file twice and none whose number is still free. May also
+// be called without current_more: a damaged count leads there. REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_next(struct current *c, struct current_part *out);
 
-// Replaces the file. parts: head->nr_parts of them, whose `tables` are u64 little-endian. REMIXDB_NOSPACE,
-// REMIXDB_NOMEM: the file is what it was. After any other failure either one may be there after a crash.
+// Replaces the file. parts: head->nr_parts of them; their `tables` are u64 little-endian. REMIXDB_NOSPACE,
+// REMIXDB_NOMEM: the file has not changed. After any other failure a crash may leave the old or the new one.
 MUST_CHECK enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *head,
                                              const struct current_part *parts);
 #endif

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A memtable: an index of what was written lately, and which segments of the log hold the same. Counted; its memory
-// comes from chunks that all memtables of a store share, so that what a dropped one held serves the next.
+// A memtable: an index of the newest writes, and the log generation that holds the same records. It is counted. All
+// memtables of a store take memory from one pool of chunks, so a dropped one's memory serves the next.
 #ifndef MEMTABLE_H
 #define MEMTABLE_H
 
 #include "wh.h"
 
-// All memtables of a store: that of its view, and those that snapshots and iterators keep. One that was never begun is
-// zero.
+// All memtables of a store: those of its super, and those that snapshots and iterators keep. All zero before
+// memtables_init.
 struct memtables {
   struct epoch *epoch, *cursors;
   struct arena_pool chunks;
-  pthread_mutex_t lock;  // guards the list; no lock is taken with it
+  pthread_mutex_t lock;  // guards the list; no lock is taken within it
   struct memtable *first;
 };
 
@@ -21,24 +21,23 @@ struct memtable {
   struct memtables *all;
   struct memtable *next, *prev;  // guarded by all->lock
   struct wh *wh;
-  uint64_t gen;       // generation of its log segment (of the newest, after a recovery); set before it is shared
-  uint64_t base_seq;  // last number given before that generation began
+  uint64_t gen;       // generation of its log segment (after a recovery, of the newest one); set before it is shared
+  uint64_t base_seq;  // last sequence number given before that generation began
 };
 
-// cursors: see wh_recycle. limit: bytes that a memtable is to hold; that much is kept for the next ones.
+// cursors: see wh_recycle. limit: bytes that a memtable is meant to hold; the pool keeps as many for the next ones.
 void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit);
-// None lives any more. Nothing when it was never begun.
+// No memtable lives any more. Does nothing without memtables_init.
 void memtables_fini(struct memtables *all);
-// Bytes of those that live beside these two (frozen may be NULL). Both stay alive meanwhile. Any thread.
+// Bytes of the living memtables beside these two (frozen may be NULL), which stay alive meanwhile. Any thread.
 uint64_t memtables_kept(struct memtables *all, const struct memtable *active, const struct memtable *frozen);
 
-// What the pool of chunks should hold, in bytes, beside the active memtable: one chunk until that is half full; then
-// more and more, so that the next memtable finds all of its memory when this one is full. One chunk while another is
-// frozen, whose chunks will serve again. 0: nothing is fetched ahead of such a size. Any thread, in the memtable's
-// epoch.
+// Bytes that the pool should hold beside the active memtable. One chunk until that is half full, then more and more, so
+// that the next memtable finds all of its memory when this one is full. One chunk while another is frozen, because that
+// one's chunks will serve again. 0: chunks of this size are not fetched ahead. Any thread, in the memtable's epoch.
 size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen);
 
-// An empty one with one reference, the caller's. REMIXDB_NOMEM.
+// An empty memtable with one reference, the caller's. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status memtable_create(struct memtables *all, struct memtable **out);
 void memtable_unref(struct memtable *m);  // NULL is allowed
 #endif

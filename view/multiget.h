@@ -1,43 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many keys looked up together, a group at a time: their ways through the memtables, the partitions' REMIXes and the
-// block cache are gone side by side, so that they wait for memory together, and the blocks that are not cached are read
-// in one batch. (Group prefetching: Chen, Ailamaki, Gibbons, Mowry, "Improving Hash Join Performance through
-// Prefetching", ICDE 2004.)
+// Looks many keys up together, one group at a time. The keys of a group pass the memtables, the REMIXes and the block
+// cache side by side, so they wait for memory together. Blocks that are not cached are read in one batch. (Group
+// prefetching: Chen, Ailamaki, Gibbons, Mowry, "Improving Hash Join Performance through Prefetching", ICDE 2004.)
 #ifndef MULTIGET_H
 #define MULTIGET_H
 
 #include "view/version.h"
 #include "wh.h"
 
-#define MULTIGET_GROUP \
-  64u  // keys that go side by side: more than the processor can fetch at once, few enough to stay in its first cache
+// Keys of a group: more than the processor can fetch at once, few enough to stay in its first cache.
+#define MULTIGET_GROUP 64u
 _Static_assert(MULTIGET_GROUP <= WH_GROUP_MAX, "a group goes through every layer as one");
 
-struct multiget;  // what one thread needs for it; kept from one call to the next
+struct multiget;  // one thread's state; kept from one call to the next
 
-// queue: for the blocks that have to be read; the shared one, or the thread's own. REMIXDB_NOMEM.
+// queue: reads blocks; the shared one, or the thread's own. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status multiget_create(struct blkio_queue *queue, struct multiget **out);
 void multiget_destroy(struct multiget *m);  // NULL is allowed
 
-// A buffer that many values go to, one behind the other in the order in which they are found.
+// One buffer for many values. They lie one behind the other, in the order in which they are found.
 struct multiget_room {
   uint8_t *ptr;
-  size_t cap, len;  // bytes there are, bytes used
-  size_t wanted;    // of all values found, also of those that did not fit
+  size_t cap, len;  // bytes of the buffer, bytes used
+  size_t wanted;    // bytes of all values found, also of those that did not fit
 };
 
-// Begins a call. values may be NULL; both arrays are the caller's until multiget_end, and found is filled with false.
-// With a room, which needs `values`, each of these gets its place there: ptr and cap, or NULL and 0 for a value that is
-// empty or does not fit.
+// Begins a call. `values` may be NULL. The arrays belong to the caller and stay until multiget_end; `found` becomes all
+// false. room may be NULL; it needs `values`, and sets the ptr and cap of each: its place in the room, or NULL and 0 if
+// the value is empty or does not fit.
 void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values,
                     bool *found, struct multiget_room *room);
-// Looks up the next part of the keys (some groups) at the moment, and copies out what is found. frozen may be NULL.
-// False when there are no more. Inside an epoch, which may be another one for each part; active, frozen and version are
-// the same for all of them.
+// Looks the next part of the keys up (some groups) at the moment, and copies the values that are found. frozen may be
+// NULL. Returns whether more keys are left. Inside an epoch; each part may have its own, but active, frozen and version
+// must be the same for all parts.
 bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version,
                    uint64_t moment);
-// Ends it. *nr_out: how many keys were found. REMIXDB_OK; the first error met, when a key could not be looked up; else
-// REMIXDB_TOOBIG, when a value did not fit.
+// Ends the call. *nr_out: how many keys were found. The first error of a key that could not be looked up, else
+// REMIXDB_TOOBIG if a value did not fit, else REMIXDB_OK.
 MUST_CHECK enum remixdb_status multiget_end(struct multiget *m, size_t *nr_out);
 #endif

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A view: what the store is made of at a time. It is never edited; a new one replaces it. Counted, and a count on each
-// of its parts.
-#ifndef VIEW_H
-#define VIEW_H
+// A super: the active memtable, the frozen one and the version, which a call reads together. It is never edited; a new
+// one replaces it. It is counted, and holds a count on each of its parts.
+#ifndef SUPER_H
+#define SUPER_H
 
 #include "view/memtable.h"
 #include "view/version.h"
@@ -16,24 +16,27 @@ struct super {
   struct version *version;
 };
 
-// Takes references of its own to all three; frozen may be NULL. One reference, the caller's. NULL: REMIXDB_NOMEM.
+// Takes references of its own to all three; frozen may be NULL. The caller holds the one reference to the result. NULL:
+// REMIXDB_NOMEM.
 struct super *super_create(struct memtable *active, struct memtable *frozen, struct version *version);
-// The view is alive: the caller has a reference, or is in the epoch in which it found the store's view, whose count
-// cannot be dropped before that is left, or holds a snapshot.
+// The super must be alive: the caller has a reference, or holds a snapshot, or is in the epoch in which it found the
+// store's super (the store's own count cannot go before that epoch ends).
 static inline void super_ref(struct super *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
-struct version *super_destroy(struct super *v);  // by super_drop alone
-// Gives up a reference. Returns the version whose last reference went with it, which is the caller's to destroy, or
-// NULL. NULL is allowed. Outside of any epoch, as the last reference of a memtable may free much.
+struct version *super_destroy(struct super *v);  // for super_drop only
+// Gives a reference up. Returns the version if its last reference went with it (the caller destroys it), else NULL. v
+// may be NULL. Outside of any epoch: a memtable's last reference may free much.
+// acq_rel: the thread that frees has seen all uses by the others.
 MUST_CHECK static inline struct version *super_drop(struct super *v) {
   return v && atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1 ? super_destroy(v) : NULL;
 }
-// The same, with the end of the version. For those who may wait for files to go; readers do not (store/idle.h).
+// The same, and destroys the version. For threads that may wait for the removal of files; readers do not
+// (store/idle.h).
 static inline void super_unref(struct super *v) {
   struct version *const last = super_drop(v);
   if (last) version_destroy(last);
 }
-// Of a view that nobody else has seen yet: it gets the memtables of another one.
+// Gives v, which no other thread has seen yet, the memtables of another super.
 void super_follow(struct super *v, const struct super *other);
-// Drops the reference when all epochs have passed in which it can be seen; does not wait.
+// Drops the reference when all epochs have passed in which v can be seen. Does not wait.
 void super_retire(struct epoch *e, struct super *v);
 #endif
