@@ -9,6 +9,7 @@
 #include "admin/verify.h"
 #include "xdb.h"
 #include "store/flush.h"
+#include "store/page.h"
 #include "store/snapshot.h"
 #include "admin/stats.h"
 #include "store/syncer.h"

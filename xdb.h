@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The store: opening and closing, reading and writing keys, iterators. remixdb.c has checked the arguments. store/ref.h
-// has refs, store/snapshot.h snapshots, store/flush.h flush and compaction, store/syncer.h sync.
+// has refs, store/snapshot.h snapshots, store/flush.h flush and compaction, store/syncer.h sync,
+// store/page.h pages of an iterator.
 #ifndef XDB_H
 #define XDB_H
 
@@ -65,6 +66,9 @@ static inline bool xdb_iter_valid(const struct xdb_iter *it) { return merge_vali
 MUST_CHECK enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key);           // first key >= key
 MUST_CHECK enum remixdb_status xdb_iter_seek_for_prev(struct xdb_iter *it, struct kref key);  // last key <= key
 MUST_CHECK enum remixdb_status xdb_iter_seek_last(struct xdb_iter *it);
+// After a call of `merge` that moved the iterator and returned s, outside of any epoch: keeps s, and parks the iterator
+// when it is not valid. Returns s.
+MUST_CHECK enum remixdb_status xdb_iter_moved(struct xdb_iter *it, enum remixdb_status s);
 // Makes it invalid, with this status and the thread's message.
 void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s);
 MUST_CHECK enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr);
@@ -77,8 +81,4 @@ MUST_CHECK enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_re
 MUST_CHECK static inline bool xdb_iter_record_held(const struct xdb_iter *it, struct kv_rec *rec_out) {
   return merge_record_held(&it->merge, rec_out);
 }
-// The contracts of remixdb_iter_page and remixdb_iter_unread. An iterator that reaches its end with records in the page
-// is not valid, but holds its super until the next call, which may be an unread.
-MUST_CHECK enum remixdb_status xdb_iter_page(struct xdb_iter *it, struct remixdb_page *p);
-MUST_CHECK enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr);
 #endif

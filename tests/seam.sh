@@ -43,7 +43,7 @@ BEGIN {
   allow("table/ckb", "ZSTD_*")
   allow("table/build", "ZSTD_* ZDICT_*")
   allow("remix/pack", "ZSTD_*")
-  allow("xdb", "getenv")                      # REMIXDB_IO
+  allow("store/setup", "getenv")              # REMIXDB_IO
   allow("store/dir", "getpid clock_gettime")  # the id of a new store
 }
 $1 == "own" { own[$2] = 1 }

@@ -19,6 +19,7 @@
 #include "admin/verify.h"
 #include "xdb.h"
 #include "store/flush.h"
+#include "store/page.h"
 #include "store/snapshot.h"
 #include "store/syncer.h"
 

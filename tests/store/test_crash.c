@@ -37,6 +37,7 @@
 #include "admin/verify.h"
 #include "xdb.h"
 #include "store/flush.h"
+#include "store/page.h"
 #include "store/syncer.h"
 
 #define DIR_NAME "/store"

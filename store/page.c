@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/page.h"
+
+static inline enum remixdb_status step(struct xdb_iter *it, bool back) {
+  if (back) return merge_prev(&it->merge);
+  return merge_next_fast(&it->merge) ? REMIXDB_OK : merge_next(&it->merge);
+}
+
+static void clear(struct remixdb_page *p) {
+  p->after = false;
+  p->nr = 0;
+  p->len = 0;
+}
+
+// Goes behind the last record of the page before. An iterator at its end then gives its super up.
+static enum remixdb_status begin(struct xdb_iter *it, struct remixdb_page *p) {
+  const bool after = p->after;
+  clear(p);
+  if (!after) return REMIXDB_OK;
+  if (xdb_iter_valid(it)) return xdb_iter_moved(it, step(it, p->back));
+  if (it->super) xdb_iter_park(it);
+  return it->status == REMIXDB_OK ? REMIXDB_OK : err_raise(&it->error);
+}
+
+// Appends a record. False: it does not fit. Its lengths are in the page in both cases.
+static inline bool put(struct remixdb_page *p, const struct kv_rec *r) {
+  const uint32_t vlen = p->vlens ? r->vlen : 0;
+  p->klens[p->nr] = r->klen;
+  if (p->vlens) p->vlens[p->nr] = vlen;
+  if (unlikely((uint64_t)r->klen + vlen > p->cap - p->len)) return false;
+  if (likely(r->klen)) memcpy((uint8_t *)p->ptr + p->len, r->key, r->klen);
+  p->len += r->klen;
+  if (likely(vlen)) memcpy((uint8_t *)p->ptr + p->len, r->val, vlen);
+  p->len += vlen;
+  p->nr++;
+  return true;
+}
+
+enum remixdb_status xdb_iter_page(struct xdb_iter *it, struct remixdb_page *p) {
+  struct kv_rec r;
+  enum remixdb_status s = begin(it, p);
+  if (s != REMIXDB_OK) return s;
+  while ((likely(xdb_iter_record_held(it, &r)) || (s = xdb_iter_record(it, &r)) == REMIXDB_OK) && put(p, &r)) {
+    p->after = p->nr == p->max;
+    if (p->after) return REMIXDB_OK;
+    if (unlikely((s = step(it, p->back)) != REMIXDB_OK)) {
+      s = xdb_iter_moved(it, s);
+      break;
+    }
+    p->after = !xdb_iter_valid(it);
+    if (unlikely(p->after)) return REMIXDB_OK;  // the super stays: an unread may follow
+  }
+  if (p->nr) return REMIXDB_OK;  // the next call meets the error again
+  if (s != REMIXDB_OK) return s;
+  return err_set(REMIXDB_TOOBIG, "the record has %u and %u bytes, the page room for %zu", r.klen, r.vlen, p->cap);
+}
+
+enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr) {
+  const bool after = p->after;
+  enum remixdb_status s = REMIXDB_OK;
+  clear(p);
+  if (!xdb_iter_valid(it)) {
+    if (it->status != REMIXDB_OK) return err_raise(&it->error);
+    if (!it->super) return REMIXDB_OK;
+    if (!after || nr == 0) {
+      xdb_iter_park(it);
+      return REMIXDB_OK;
+    }
+    // It stands behind the last record of all: back to that one, at the same moment.
+    epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
+    s = p->back ? merge_seek(&it->merge, kref("", 0)) : merge_seek_last(&it->merge);
+    epoch_exit(&it->ref->slot);
+    s = xdb_iter_moved(it, s);
+  } else if (after && nr == 0) {
+    return xdb_iter_moved(it, step(it, p->back));
+  }
+  for (uint32_t n = nr - after; n > 0 && s == REMIXDB_OK && xdb_iter_valid(it); n--)
+    s = xdb_iter_moved(it, step(it, !p->back));
+  return s;
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/setup.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "store/reserve.h"
+#include "store/round.h"
+#include "store/scan_merge.h"
+#include "store/syncer.h"
+
+#define MIB ((size_t)1 << 20)
+#define OPEN_FILES_MIN 16u
+#define OTHER_FILES 12u  // descriptors for the lock, the log, files being written, and what the program has open
+#define WORKER_RINGS 4u  // at least so many descriptors for the rings of workers
+
+struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
+  const size_t size = align_up(sizeof(struct xdb), CACHE_LINE);
+  struct xdb *x = mem_alloc_aligned(CACHE_LINE, size);
+  if (!x) return NULL;
+  memset(x, 0, size);
+  x->env = env;
+  x->forks = fork_now();
+  x->opts = *o;
+  epoch_init(&x->epoch);
+  epoch_init(&x->cursors);
+  pthread_mutex_init(&x->lock, NULL);
+  cond_init(&x->changed);
+  pthread_mutex_init(&x->syncer.lock, NULL);
+  cond_init(&x->syncer.wake);
+  pthread_mutex_init(&x->snapshots.lock, NULL);
+  reserve_init(x);
+  return x;
+}
+
+// ---- limits
+
+static enum remixdb_status check_opts(struct remixdb_opts *o) {
+  if (o->memtable_mb == 0) o->memtable_mb = 256;
+  if (o->wal_mb == 0) o->wal_mb = 2 * o->memtable_mb;
+  if (o->max_open_files == 0) o->max_open_files = 1000;
+  const size_t most = (SIZE_MAX >> 20) / 4;
+  if (o->memtable_mb > most || o->wal_mb > most || o->cache_mb > most)
+    return err_set(REMIXDB_INVALID, "a size in MiB is out of range");
+  if (o->max_open_files < OPEN_FILES_MIN)
+    return err_set(REMIXDB_INVALID, "max_open_files is %u and must be at least %u", o->max_open_files, OPEN_FILES_MIN);
+  if (o->sync < REMIXDB_SYNC_EACH)
+    return err_set(REMIXDB_INVALID, "sync is %d: it is REMIXDB_SYNC_NONE, REMIXDB_SYNC_EACH or milliseconds", o->sync);
+  if (o->workers < -1)
+    return err_set(REMIXDB_INVALID, "workers is %d: it is a number of threads, or -1 for auto", o->workers);
+  if (o->compression != REMIXDB_COMPRESSION_NONE && o->compression != REMIXDB_COMPRESSION_ZSTD)
+    return err_set(REMIXDB_INVALID, "compression %d is not known", (int)o->compression);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const char *name) {
+  const enum remixdb_status s = check_opts(&x->opts);
+  if (s != REMIXDB_OK) return s;
+  x->memtable_limit = x->opts.memtable_mb * MIB;
+  x->wal_limit = (uint64_t)x->opts.wal_mb * MIB;
+  memtables_init(&x->memtables, &x->epoch, &x->cursors, x->memtable_limit);
+  if (!(x->dir = env_path_new(at, name))) return REMIXDB_NOMEM;
+  struct compact *c = &x->compact;
+  c->ctx = &x->ctx;
+  c->epoch = &x->epoch;
+  c->build = (struct sst_build_opts){.ckeys = x->opts.ckeys,
+                                     .compression = x->opts.compression,
+                                     .level = x->opts.compression_level,
+                                     .max_pages = compact_table_pages(x->memtable_limit)};
+  c->tags = x->opts.tags;
+  c->young_from = COMPACT_YOUNG_FROM;
+  // Records that are handed back must not fill the next memtable's log segment at once: they would come back for ever.
+  c->memtable_size = x->wal_limit / 2 < x->memtable_limit ? (size_t)(x->wal_limit / 2) : x->memtable_limit;
+  return REMIXDB_OK;
+}
+
+// ---- services
+
+// io_uring gave no ring.
+static void ring_trouble(void *arg, int errnum) {
+  struct xdb *x = arg;
+  char words[128];
+  xdb_say(x, "%s: %s: io_uring gives no ring; reads without one take their blocks one by one", x->dir,
+          err_reason(errnum, words, sizeof(words)));
+}
+
+// How many table files may be open at once. Tables can close files, the rest of the store cannot: where the process may
+// have few descriptors (`limit`), tables leave some to the rest.
+static uint32_t table_files(struct xdb *x, uint64_t limit) {
+  const uint32_t workers = x->opts.workers > (int)WORKER_RINGS ? (uint32_t)x->opts.workers : WORKER_RINGS;
+  const uint64_t others = OTHER_FILES + (x->io.kind == BLKIO_URING ? x->io.lanes_max + workers : 0);
+  const uint64_t room = limit > OPEN_FILES_MIN + others ? limit - others : OPEN_FILES_MIN;
+  if (x->opts.max_open_files <= room) return x->opts.max_open_files;
+  xdb_say(x, "%s: %u table files may be open at once, not %u: the process may have %" PRIu64 " descriptors", x->dir,
+          (uint32_t)room, x->opts.max_open_files, limit);
+  return (uint32_t)room;
+}
+
+enum remixdb_status setup_services(struct xdb *x) {
+  enum blkio_kind kind;
+  const char *io = getenv("REMIXDB_IO");
+  enum remixdb_status s = blkio_parse(io && *io ? io : x->opts.io, &kind);
+  if (s != REMIXDB_OK) return s;
+  blkio_init(&x->io, x->env, kind);
+  const uint64_t limit = process_descriptors();
+  blkio_pool(&x->io, limit, ring_trouble, x);
+  if ((s = fdpool_create(x->env, table_files(x, limit), &x->fds)) != REMIXDB_OK) return s;
+  if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
+  x->ctx = (struct sst_ctx){.env = x->env,
+                            .dir = &x->home,
+                            .io = &x->io,
+                            .cache = x->cache,
+                            .fds = x->fds,
+                            .store_id = x->store_id,
+                            .direct_io = x->opts.direct_io,
+                            .retired = &x->retired};
+  return REMIXDB_OK;
+}
+
+// ---- threads
+
+enum remixdb_status setup_threads(struct xdb *x) {
+  uint32_t nr, nr_cores, cores[WORKERS_MAX];
+  enum remixdb_status s = workers_plan(x->opts.workers, x->opts.worker_cores, &nr, cores, WORKERS_MAX, &nr_cores);
+  if (s == REMIXDB_OK) s = workers_create(nr, cores, nr_cores, &x->io, &x->epoch, xdb_round_run, x, &x->workers);
+  if (s != REMIXDB_OK) return s;
+  x->compact.workers = x->workers;
+  // Scan merges leave one processor to scans, where there are several.
+  const uint32_t processors = thread_cores(NULL, 0), others = processors > 1 ? processors - 1 : 1;
+  x->compact.scan_merge_parts = nr > others ? others : nr > 0 ? nr : 1;
+  if (nr) {  // without workers the work of a call must not depend on the cache
+    x->watch = (struct remix_watch){scan_merge_ask, x};
+    x->compact.watch = &x->watch;
+  }
+  return xdb_sync_start(x);
+}
+
+void setup_end_threads(struct xdb *x) {
+  xdb_sync_stop(x);
+  workers_destroy(x->workers);
+  x->workers = NULL;
+}
+
+void setup_destroy(struct xdb *x) {
+  super_unref(xdb_super(x));
+  epoch_fini(&x->cursors);
+  epoch_fini(&x->epoch);
+  memtables_fini(&x->memtables);
+  cache_destroy(x->cache);
+  fdpool_destroy(x->fds);
+  blkio_fini(&x->io);
+  dirlock_give(&x->dirlock);
+  env_dir_close(&x->home);
+  pthread_cond_destroy(&x->changed);
+  pthread_mutex_destroy(&x->lock);
+  pthread_cond_destroy(&x->syncer.wake);
+  pthread_mutex_destroy(&x->syncer.lock);
+  pthread_mutex_destroy(&x->snapshots.lock);
+  reserve_fini(x);
+  mem_free(x->dir);
+  mem_free(x);
+}
