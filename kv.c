@@ -66,7 +66,7 @@ const uint8_t *kv_rec_get(const uint8_t *p, const uint8_t *end, struct kv_rec *r
     p = kv_varint_get(p, end, &vlen);
     if (unlikely(!p)) return NULL;
   }
-  // each is bounded first, so that the sum cannot wrap
+  // each is checked first, so the sum cannot wrap
   if (unlikely(klen > REMIXDB_KV_MAX || vlen > REMIXDB_KV_MAX || klen + vlen > REMIXDB_KV_MAX)) return NULL;
   if (unlikely((size_t)(end - p) < (size_t)klen + vlen)) return NULL;
   *r_out = (struct kv_rec){.key = p, .val = p + klen, .klen = klen, .vlen = vlen, .tomb = tomb};

@@ -40,7 +40,7 @@ static void *mem_check(void *p, size_t size) {
   return p;
 }
 
-// malloc(0) may be NULL, which here means failure: ask for a byte.
+// malloc(0) may return NULL, which means failure here. So this asks for a byte.
 void *mem_alloc(size_t size) { return mem_check(mem_denied(size) ? NULL : malloc(size ? size : 1), size); }
 
 void *mem_calloc(size_t nr, size_t size) {
@@ -98,7 +98,7 @@ enum remixdb_status mem_map(size_t size, struct mem_map *out) {
   const long sys_page = sysconf(_SC_PAGESIZE);
   const size_t page = sys_page > 0 ? (size_t)sys_page : 4096;
   const size_t full = align_up(size ? size : 1, page);
-  // Transparent huge pages need addresses aligned to them: map more, and give back what is before and after.
+  // Transparent huge pages must be aligned. So this maps more, and returns the parts before and behind.
   const size_t slack = full >= MEM_PAGE_2M ? MEM_PAGE_2M : 0;
   uint8_t *p = full >= size && full + slack >= full ? mem_map_plain(full + slack, 0) : NULL;
   if (!p) return err_set(REMIXDB_NOMEM, "no memory for a mapping of %zu bytes", size);
@@ -129,7 +129,7 @@ void mem_unmap(struct mem_map *m) {
 
 // ---- arena
 
-// Sanitizers know what malloc gives, not what an arena does: what is not handed out is hidden from them.
+// Sanitizers know malloc, but not arenas. These tell them which memory of an arena is not handed out.
 #if LIB_ASAN
 #include <sanitizer/asan_interface.h>
 static void arena_hide(void *p, size_t size) { __asan_poison_memory_region(p, size); }
@@ -137,24 +137,24 @@ static void arena_show(void *p, size_t size) { __asan_unpoison_memory_region(p, 
 #elif LIB_MSAN
 #include <sanitizer/msan_interface.h>
 static void arena_hide(void *p, size_t size) { __msan_poison(p, size); }
-static void arena_show(void *p, size_t size) { (void)p, (void)size; }  // it has yet to be written
+static void arena_show(void *p, size_t size) { (void)p, (void)size; }  // stays poisoned until it is written
 #else
 static inline void arena_hide(void *p, size_t size) { (void)p, (void)size; }
 static inline void arena_show(void *p, size_t size) { (void)p, (void)size; }
 #endif
 
-// A chunk is cut by adding to `cut`; an add that ends past `size` got nothing, and neither will any after it. Sizes
-// count from the start of the chunk, this header included.
+// An allocation adds its size to `cut`. If the sum passes `size`, the chunk has ended: this allocation and all later
+// ones get nothing from it. Sizes count from the start of the chunk, with this header.
 struct arena_chunk {
   _Atomic size_t cut;
   size_t size;
-  size_t base;  // bytes in the chunks before this one: keeps arena_used growing
+  size_t base;  // bytes in the chunks before this one
   struct arena_chunk *next;
-  struct mem_map map;  // ptr NULL: from mem_alloc_aligned
+  struct mem_map map;  // ptr NULL: the memory is from mem_alloc_aligned
 };
 
 #define ARENA_HEAD ((size_t)CACHE_LINE)
-_Static_assert(sizeof(struct arena_chunk) <= CACHE_LINE, "the header of a chunk fits what is left for it");
+_Static_assert(sizeof(struct arena_chunk) <= CACHE_LINE, "the header of a chunk fits its room");
 
 void arena_init(struct arena *a, size_t chunk_size, struct arena_pool *pool) {
   assert(!pool || pool->chunk_size == chunk_size);
@@ -167,7 +167,7 @@ void arena_init(struct arena *a, size_t chunk_size, struct arena_pool *pool) {
   (void)pthread_mutex_init(&a->lock, NULL);
 }
 
-// Keeps the chunk for the next arena; false when there are enough.
+// Keeps the chunk for the next arena. Returns false when the pool is full.
 static bool arena_pool_put(struct arena_pool *p, struct arena_chunk *c) {
   (void)pthread_mutex_lock(&p->lock);
   const bool kept = p->held + c->size <= p->limit;
@@ -198,12 +198,12 @@ static struct arena_chunk *arena_pool_take(struct arena_pool *p) {
 static void arena_free_list(struct arena_chunk *c, struct arena_pool *pool) {
   while (c) {
     struct arena_chunk *const next = c->next;
-    struct mem_map map = c->map;  // the header lies in what it describes
+    struct mem_map map = c->map;  // a copy, because the header lies in the map
     if (pool && arena_pool_put(pool, c)) {
       c = next;
       continue;
     }
-    arena_show(c, c->size);  // what comes to lie there is of others
+    arena_show(c, c->size);  // the memory returns to the system
     if (map.ptr) mem_unmap(&map);
     else mem_free(c);
     c = next;
@@ -236,7 +236,7 @@ void arena_fini(struct arena *a) {
   (void)pthread_mutex_destroy(&a->lock);
 }
 
-// A chunk of at least `size` bytes with the first `cut` of them taken. NULL: REMIXDB_NOMEM.
+// Makes a chunk of at least `size` bytes, of which `cut` are taken. NULL: REMIXDB_NOMEM.
 static struct arena_chunk *arena_chunk_create(size_t size, size_t cut) {
   struct mem_map map = {NULL, 0, 0};
   struct arena_chunk *c;
@@ -271,19 +271,19 @@ bool arena_pool_fill(struct arena_pool *p, size_t enough) {
   arena_show((uint8_t *)c + ARENA_HEAD, c->size - ARENA_HEAD);
   for (size_t at = ARENA_HEAD; at < c->size; at += 4096) *((volatile uint8_t *)c + at) = 0;
   c->next = NULL;
-  const bool kept = arena_pool_put(p, c);  // others may have filled it
+  const bool kept = arena_pool_put(p, c);  // other threads may have filled the pool
   if (!kept) arena_free_list(c, NULL);
   return kept;
 }
 
 static void *arena_cut(struct arena_chunk *c, size_t size) {
-  // Chunks that are full are left alone, so that `cut` cannot wrap however often they are asked.
+  // A full chunk is not added to, so `cut` cannot wrap.
   if (atomic_load_explicit(&c->cut, memory_order_relaxed) > c->size) return NULL;
   const size_t at = atomic_fetch_add_explicit(&c->cut, size, memory_order_relaxed);
   return likely(at <= c->size && size <= c->size - at) ? (uint8_t *)c + at : NULL;
 }
 
-// A large allocation does not touch the chunk being cut: ending that for it would waste what is left there.
+// A large allocation leaves the current chunk alone: ending that would waste its rest.
 static void *arena_alloc_large(struct arena *a, size_t size) {
   if (size > SIZE_MAX / 2) return mem_check(NULL, size);
   struct arena_chunk *const c = arena_chunk_create(size + ARENA_HEAD, size + ARENA_HEAD);
@@ -296,7 +296,7 @@ static void *arena_alloc_large(struct arena *a, size_t size) {
   return (uint8_t *)c + ARENA_HEAD;
 }
 
-// Takes the next chunk, unless another thread has done so since `full` was found full; then tries again.
+// Allocates after `full` was found full: takes the next chunk, unless another thread has done so already.
 static void *arena_alloc_slow(struct arena *a, struct arena_chunk *full, size_t size) {
   void *p = NULL;
   (void)pthread_mutex_lock(&a->lock);
@@ -379,7 +379,7 @@ void lib_lock_slow(struct lib_lock *l) {
     lib_pause();
   }
 #if defined(__linux__)
-  // Who comes from sleep cannot know whether others sleep too, so it takes the lock as 2 and its unlock wakes one.
+  // A thread that wakes does not know whether others sleep, too. So it sets 2, and its unlock wakes one of them.
   while (atomic_exchange_explicit(&l->word, 2, memory_order_acquire) != 0)
     (void)syscall(SYS_futex, &l->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
 #else
@@ -394,7 +394,7 @@ void lib_lock_wake(struct lib_lock *l) {
 #if defined(__linux__)
   (void)syscall(SYS_futex, &l->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 #else
-  (void)l;  // nobody sets 2 where nobody sleeps on the word
+  (void)l;  // nobody sleeps on the word here, so nobody sets 2
 #endif
 }
 
@@ -410,7 +410,7 @@ static void *thread_main(void *p) {
   struct thread_start_arg a;
   memcpy(&a, p, sizeof(a));
   mem_free(p);
-  // A thread names itself, because on some systems no other may; a name that is refused is no loss.
+  // Some systems let only the thread itself set its name. A refused name is no loss.
 #if defined(__linux__)
   (void)pthread_setname_np(pthread_self(), a.name);
 #elif defined(__APPLE__)
@@ -430,7 +430,7 @@ enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg,
   a->arg = arg;
   const size_t len = strlen(name);
   memcpy(a->name, name, len < sizeof(a->name) ? len : sizeof(a->name) - 1);
-  // A new thread inherits the mask: signals stay the program's own threads' business.
+  // A new thread inherits the mask, so signals go to the program's own threads.
   sigset_t all, old;
   (void)sigfillset(&all);
   (void)pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -450,11 +450,11 @@ uint32_t thread_cores(uint32_t *cores_out, uint32_t cap) {
   union {
     cpu_set_t set;
     uint64_t words[THREAD_CORES_MAX / 64];
-  } mask;  // a kernel for more processors than a cpu_set_t holds refuses a smaller one
+  } mask;  // a kernel with more processors than a cpu_set_t holds refuses a smaller mask
   memset(&mask, 0, sizeof(mask));
   if (sched_getaffinity(0, sizeof(mask), &mask.set) == 0) {
     for (uint32_t i = 0; i < THREAD_CORES_MAX; i++) {
-      if (i % 64 == 0 && mask.words[i / 64] == 0) {  // nearly all of it
+      if (i % 64 == 0 && mask.words[i / 64] == 0) {  // skips most of the mask
         i += 63;
         continue;
       }
@@ -508,7 +508,7 @@ uint64_t process_descriptors(void) {
   return getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur != RLIM_INFINITY ? (uint64_t)r.rlim_cur : UINT64_MAX;
 }
 
-// Reads digits at *p and moves past them; false when there are none or the number is no core's.
+// Parses the number at *p and moves past it. Returns false when there are no digits or the number is too large.
 static bool thread_parse_core(const char **p, uint32_t *core_out) {
   uint32_t n = 0;
   const char *s = *p;
@@ -573,7 +573,7 @@ void cond_wait(pthread_cond_t *c, pthread_mutex_t *m) {
 
 bool cond_wait_ns(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ns) {
   CANCEL_LATER;
-  if (ns > (uint64_t)1 << 60) ns = (uint64_t)1 << 60;  // 36 years; keeps the sum below from wrapping
+  if (ns > (uint64_t)1 << 60) ns = (uint64_t)1 << 60;  // 36 years: the sum below cannot wrap
 #if defined(__APPLE__)
   const struct timespec ts = time_spec(ns);
   return pthread_cond_timedwait_relative_np(c, m, &ts) != ETIMEDOUT;
@@ -599,7 +599,7 @@ void time_sleep_ns(uint64_t ns) {
 
 // ---- hashing
 
-#define HASH_LONG 512u  // bytes from which on wider instructions are worth a look at the processor
+#define HASH_LONG 512u  // bytes; shorter inputs gain less from AVX2 than asking the processor costs
 
 uint64_t hash64(const void *p, size_t len) { return XXH3_64bits(p, len); }
 

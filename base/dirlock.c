@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-// *fd_out is -1 where the file system has no locks on directories.
+// Locks the directory itself. *fd_out is -1 if the file system cannot lock directories.
 static enum remixdb_status lock_itself(const struct env_dir *d, bool exclusive, int *fd_out) {
   int rc;
   enum remixdb_status s = env_open(d, ".", ENV_READ | ENV_DIR, fd_out);
@@ -14,7 +14,7 @@ static enum remixdb_status lock_itself(const struct env_dir *d, bool exclusive, 
   if (rc >= 0) return REMIXDB_OK;
   env_close_quiet(d->env, *fd_out);
   *fd_out = -1;
-  // EBADF: exclusive locks are of files that are open for writing, which a directory never is
+  // EBADF: this file system wants files open for writing, which a directory never is
   if (rc == -EBADF || rc == -EINVAL || rc == -EISDIR || rc == -EOPNOTSUPP || rc == -ENOTSUP || rc == -ENOLCK ||
       rc == -ENOSYS)
     return REMIXDB_OK;
@@ -26,10 +26,10 @@ static enum remixdb_status lock_itself(const struct env_dir *d, bool exclusive, 
 static enum remixdb_status take(const struct env_dir *d, bool exclusive, struct dirlock *out) {
   enum remixdb_status s = lock_itself(d, exclusive, &out->dir_fd);
   if (s == REMIXDB_OK) s = env_lock(d, FILES_LOCK, exclusive, &out->file_fd);
-  return s == REMIXDB_NOTFOUND && !exclusive ? REMIXDB_OK : s;  // who only reads makes no file
+  return s == REMIXDB_NOTFOUND && !exclusive ? REMIXDB_OK : s;  // a reader makes no LOCK
 }
 
-// Descriptors of an env that is not native are not the kernel's: no child has them.
+// Takes the lock on a native env. Other envs' descriptors are not the kernel's, so no child has them.
 static enum remixdb_status take_native(const struct env_dir *d, bool exclusive, struct dirlock *out) {
   fork_hold();
   const enum remixdb_status s = take(d, exclusive, out);
@@ -46,11 +46,8 @@ enum remixdb_status dirlock_take(const struct env_dir *d, bool exclusive, struct
   if (s != REMIXDB_OK) return s;
   *out = (struct dirlock){.env = d->env, .dir_fd = -1, .file_fd = -1};
   s = d->env->native ? take_native(d, exclusive, out) : take(d, exclusive, out);
-  if (s == REMIXDB_OK) return s;
-  struct err_saved why;
-  err_save(&why, s);
-  dirlock_give(out);
-  return err_raise(&why);
+  if (s != REMIXDB_OK) dirlock_give(out);
+  return s;
 }
 
 enum remixdb_status dirlock_check(const struct dirlock *l, const struct env_dir *d) {
@@ -59,11 +56,10 @@ enum remixdb_status dirlock_check(const struct dirlock *l, const struct env_dir 
   const int rc = l->env->ops->fstat(l->env, l->file_fd, &held);
   if (rc < 0) return err_errno(-rc, "stat", FILES_LOCK);
   const enum remixdb_status s = env_stat(d, FILES_LOCK, &named);
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
   if (s == REMIXDB_OK && held.dev == named.dev && held.ino == named.ino) return s;
-  return s != REMIXDB_OK && s != REMIXDB_NOTFOUND
-             ? s
-             : err_set(REMIXDB_IO, "%s: LOCK was removed while the store was open; another may have opened it",
-                       d->path);
+  return err_set(REMIXDB_IO, "%s: LOCK was removed while the store was open; another process may have opened the store",
+                 d->path);
 }
 
 static void give(struct dirlock *l) {

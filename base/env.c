@@ -10,13 +10,13 @@
 #include <unistd.h>
 
 #define ENV_IO_MAX ((size_t)1 << 30)  // bytes of one system call; some systems refuse more than INT_MAX
-#define ENV_COPY ((size_t)1 << 20)    // bytes that are copied at a time
-#define ENV_LOCK_TRIES 100u           // each is the end of a store that was removed in a moment
+#define ENV_COPY ((size_t)1 << 20)    // bytes to copy at a time
+#define ENV_LOCK_TRIES 100u           // each one fails because a store was removed just then
 
-// ---- the real file system: raw calls, -errno. Each of them is a cancellation point on some system.
+// ---- the real file system: raw calls that return -errno. Each is a cancellation point on some system.
 
-// Where the program has closed one of the standard descriptors a file would get its number, and what is printed would
-// be written into it.
+// Never returns a standard descriptor. If the program has closed one, a file would get its number, and prints would go
+// into the file.
 static int open_above_std(int at, const char *name, int flags) {
   const int fd = openat(at, name, flags, 0644);
   if (likely(fd < 0 || fd > STDERR_FILENO)) return fd;
@@ -26,14 +26,13 @@ static int open_above_std(int at, const char *name, int flags) {
   return above;
 }
 
-// What is no regular file may make an opening wait (a pipe without a writer), or mean another file: it is opened
-// without waiting, and looked at before it is used.
+// Opens without waiting, and refuses all but a regular file: opening a pipe without a writer would wait.
 static int open_file(int at, const char *name, int flags) {
   struct stat st;
   const int fd = open_above_std(at, name, flags | O_NONBLOCK);
   if (fd < 0) return -errno;
   int err = fstat(fd, &st) != 0 ? errno : S_ISREG(st.st_mode) ? 0 : S_ISDIR(st.st_mode) ? EISDIR : ENXIO;
-  // rings take O_NONBLOCK for an order not to wait for the disk
+  // with O_NONBLOCK rings would not wait for the disk
   if (!err && fcntl(fd, F_SETFL, flags) != 0) err = errno;
   if (!err) return fd;
   (void)close(fd);
@@ -66,14 +65,14 @@ static int raw_open(struct env *e, int at, const char *name, unsigned flags) {
   if (flags & ENV_DIRECT) {
     fd = open_kind(at, name, o | O_DIRECT, dir);
     if (fd != -EINVAL) return fd;
-    // This file system has no direct I/O. Some make the file before they find out; ours to open then.
+    // This file system has no direct I/O. It may have made the file before it said so.
     o &= ~O_EXCL;
   }
 #endif
 #if defined(O_NOATIME)
   if (!(flags & (ENV_WRITE | ENV_DIR))) {
     fd = open_kind(at, name, o | O_NOATIME, dir);
-    if (fd != -EPERM) return fd;  // EPERM: it is another user's
+    if (fd != -EPERM) return fd;  // EPERM: the file is another user's
   }
 #endif
   fd = open_kind(at, name, o, dir);
@@ -107,8 +106,8 @@ static int raw_sync_data(struct env *e, int fd) {
   CANCEL_LATER;
   (void)e;
 #if defined(__APPLE__)
-  // fsync leaves the data in the drive's cache there, so it serves only where the file system has nothing stronger: any
-  // other failure is one.
+  // On macOS fsync leaves the data in the drive's cache. It serves only if the file system has nothing stronger; any
+  // other failure is a failure.
   if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
   if (errno != ENOTSUP && errno != ENOTTY && errno != EINVAL) return -errno;
   return fsync(fd) == 0 ? 0 : -errno;
@@ -133,7 +132,7 @@ static int raw_truncate(struct env *e, int fd, uint64_t size) {
   return ftruncate(fd, (off_t)size) == 0 ? 0 : -errno;
 }
 
-// Not posix_fallocate on glibc, which writes zeroes itself where the file system cannot.
+// Does not use glibc's posix_fallocate, which writes zeros itself if the file system cannot allocate.
 static int raw_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
   CANCEL_LATER;
   (void)e;
@@ -142,7 +141,7 @@ static int raw_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
   return errno == ENOSYS ? -EOPNOTSUPP : -errno;
 #elif defined(__FreeBSD__)
   const int rc = posix_fallocate(fd, (off_t)off, (off_t)len);
-  return rc == EINVAL ? -EOPNOTSUPP : -rc;  // EINVAL is ZFS's way to say so
+  return rc == EINVAL ? -EOPNOTSUPP : -rc;  // ZFS says EINVAL
 #else
   (void)fd, (void)off, (void)len;
   return -EOPNOTSUPP;
@@ -205,9 +204,8 @@ static int raw_rmdir(struct env *e, int at, const char *name) {
 
 static int raw_list(struct env *e, int at, const char *name, bool (*fn)(void *arg, const char *name), void *arg) {
   CANCEL_LATER;
-  const int fd = raw_open(
-      e, at, name,
-      ENV_READ | ENV_DIR);  // one of its own: two threads that read through one descriptor would share the place in it
+  // A descriptor of its own, because threads that read through one descriptor share its position.
+  const int fd = raw_open(e, at, name, ENV_READ | ENV_DIR);
   if (fd < 0) return fd;
   DIR *const d = fdopendir(fd);
   if (!d) {
@@ -257,9 +255,8 @@ static int64_t raw_seek(struct env *e, int fd, uint64_t off, bool hole) {
   CANCEL_LATER;
   (void)e;
 #if defined(SEEK_DATA) && defined(SEEK_HOLE)
-  const off_t at = lseek(fd, (off_t)off,
-                         hole ? SEEK_HOLE
-                              : SEEK_DATA);  // files are read and written at offsets: their own positions mean nothing
+  // Moving the file's position does no harm: all reads and writes name their offsets.
+  const off_t at = lseek(fd, (off_t)off, hole ? SEEK_HOLE : SEEK_DATA);
   return at >= 0 ? (int64_t)at : -errno;
 #else
   (void)fd, (void)off, (void)hole;
@@ -297,12 +294,12 @@ struct env *env_posix(void) {
 
 // ---- loops, checks and messages
 
-// A file's path for messages, which is cut where it does not fit.
+// Returns a file's path for messages; only its name if the path does not fit.
 static const char *message_path(char *buf, const struct env_dir *at, const char *name) {
   return at->fd == ENV_HERE || env_path(buf, at->path, name) != REMIXDB_OK ? name : buf;
 }
 
-// Of what failed with -errno on a name in a directory.
+// Reports the failure of a call on a name in a directory; rc: its -errno.
 static enum remixdb_status at_errno(int rc, const char *what, const struct env_dir *at, const char *name) {
   char path[ENV_PATH_MAX];
   return err_errno(-rc, what, message_path(path, at, name));
@@ -316,7 +313,7 @@ enum remixdb_status env_open(const struct env_dir *at, const char *name, unsigne
   if (fd >= 0) return REMIXDB_OK;
   if (fd == -ENOENT && !(flags & ENV_CREATE)) return REMIXDB_NOTFOUND;
   char path[ENV_PATH_MAX];
-  // of a symbolic link each system has its own
+  // systems differ in what they say of a symbolic link
   if (fd == -ELOOP || fd == -EMLINK || fd == -ENXIO)
     return err_set(REMIXDB_IO, "%s: is a symbolic link, a pipe or a device: not a file", message_path(path, at, name));
   return at_errno(fd, "open", at, name);
@@ -356,7 +353,7 @@ void env_dir_close(struct env_dir *d) {
   *d = (struct env_dir){.fd = -1};
 }
 
-// The descriptor is gone after EINTR too (Linux), or closing it twice could close another thread's.
+// After EINTR the descriptor is closed, too (Linux): closing it again could close another thread's.
 enum remixdb_status env_close(struct env *e, int fd, const char *path) {
   const int rc = e->ops->close(e, fd);
   return rc >= 0 || rc == -EINTR ? REMIXDB_OK : err_errno(-rc, "close", path);
@@ -394,7 +391,7 @@ enum remixdb_status env_write(struct env *e, int fd, const char *path, const voi
     const ssize_t n = e->ops->pwrite(e, fd, (const uint8_t *)buf + done, len - done, off + done);
     if (n == -EINTR) continue;
     if (n < 0) return err_errno((int)-n, "write", path);
-    if (n == 0) return err_set(REMIXDB_IO, "write %s: nothing was written", path);  // or this would never end
+    if (n == 0) return err_set(REMIXDB_IO, "write %s: nothing was written", path);  // would loop for ever
     done += (size_t)n;
   }
   return REMIXDB_OK;
@@ -418,7 +415,7 @@ enum remixdb_status env_sync_dir(const struct env_dir *d) {
   int rc;
   do rc = d->env->ops->sync_all(d->env, d->fd);
   while (rc == -EINTR);
-  // EINVAL: a file system on which directories need no sync and have none
+  // EINVAL: directories of this file system have no sync, and need none
   return rc >= 0 || rc == -EINVAL ? REMIXDB_OK : err_errno(-rc, "sync", d->path);
 }
 
@@ -470,7 +467,6 @@ enum remixdb_status env_link(const struct env_dir *from_at, const char *from, co
 enum remixdb_status env_mkdir(const struct env_dir *at, const char *name) {
   const int rc = at->env->ops->mkdir(at->env, at->fd, name);
   if (rc >= 0) return REMIXDB_OK;
-  // A file in the place of the directory is no directory.
   struct env_stat st;
   if (rc == -EEXIST && at->env->ops->stat(at->env, at->fd, name, &st) >= 0)
     return st.is_dir ? REMIXDB_OK : at_errno(-ENOTDIR, "mkdir", at, name);
@@ -503,7 +499,7 @@ enum remixdb_status env_dir_make(const struct env_dir *at, const char *name, boo
   return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: was removed meanwhile", out->path) : s;
 }
 
-// Whether the open file is still the one of that name. A lock on another keeps nobody out.
+// Tells whether the name still leads to the open file. A lock on any other file keeps nobody out.
 static enum remixdb_status is_named(const struct env_dir *at, int fd, const char *name, bool *out) {
   struct env_stat file, named;
   const int rc = at->env->ops->fstat(at->env, fd, &file);
@@ -554,12 +550,12 @@ enum remixdb_status env_lock(const struct env_dir *at, const char *name, bool ex
     const enum remixdb_status s = open_locked(at, name, exclusive, fd_out, &named);
     if (s != REMIXDB_OK || named) return s;
   }
-  return err_set(REMIXDB_LOCKED, "lock %s: others remove the file again and again", name);
+  return err_set(REMIXDB_LOCKED, "lock %s: others keep removing the file", name);
 }
 
 void env_unlock(struct env *e, int fd) {
   if (fd < 0) return;
-  (void)e->ops->unlock(e, fd);  // what fails here is done by the closing
+  (void)e->ops->unlock(e, fd);  // after a failure, closing unlocks it
   env_close_quiet(e, fd);
 }
 
@@ -609,38 +605,36 @@ enum remixdb_status env_copy(struct env *e, int in, const char *from, int out, c
   return s;
 }
 
+// Reads all of an open file into a buffer of its own.
+static enum remixdb_status read_all(struct env *e, int fd, const char *path, size_t max, uint8_t **buf_out,
+                                    size_t *len_out) {
+  uint64_t size;
+  enum remixdb_status s = env_size(e, fd, path, &size);
+  if (s != REMIXDB_OK) return s;
+  if (size > max)
+    return err_corrupt(path, max, "the file has %llu bytes, more than %zu", (unsigned long long)size, max);
+  uint8_t *const buf = mem_alloc((size_t)size + 1);
+  if (!buf) return REMIXDB_NOMEM;
+  if ((s = env_read(e, fd, path, buf, (size_t)size, 0)) != REMIXDB_OK) {
+    mem_free(buf);
+    return s;
+  }
+  buf[size] = 0;
+  *buf_out = buf;
+  *len_out = (size_t)size;
+  return REMIXDB_OK;
+}
+
 enum remixdb_status env_read_file(const struct env_dir *at, const char *name, size_t max, uint8_t **buf_out,
                                   size_t *len_out) {
-  struct env *const e = at->env;
-  char buf_path[ENV_PATH_MAX];
-  const char *const path = message_path(buf_path, at, name);
-  int fd = -1;
-  uint8_t *buf = NULL;
-  uint64_t size = 0;
+  char path[ENV_PATH_MAX];
+  int fd;
   *buf_out = NULL;
   *len_out = 0;
   enum remixdb_status s = env_open(at, name, ENV_READ, &fd);
   if (s != REMIXDB_OK) return s;
-  s = env_size(e, fd, path, &size);
-  if (s != REMIXDB_OK) goto out;
-  if (size > max) {
-    s = err_corrupt(path, max, "the file has %llu bytes, at most %zu were expected", (unsigned long long)size, max);
-    goto out;
-  }
-  buf = mem_alloc((size_t)size + 1);
-  if (!buf) {
-    s = REMIXDB_NOMEM;
-    goto out;
-  }
-  s = env_read(e, fd, path, buf, (size_t)size, 0);
-  if (s != REMIXDB_OK) goto out;
-  buf[size] = 0;
-  *buf_out = buf;
-  *len_out = (size_t)size;
-  buf = NULL;
-out:
-  mem_free(buf);
-  env_close_quiet(e, fd);
+  s = read_all(at->env, fd, message_path(path, at, name), max, buf_out, len_out);
+  env_close_quiet(at->env, fd);
   return s;
 }
 
@@ -658,8 +652,8 @@ enum remixdb_status env_replace_file(const struct env_dir *at, const char *name,
   if (s == REMIXDB_OK) s = env_close(e, fd, said);
   else env_close_quiet(e, fd);
   if (s == REMIXDB_OK) s = env_rename(at, tmp, at, name);
-  // a full disk that is told of here does not mean that nothing has happened
+  // The file is replaced: a full disk at this point is no longer "nothing has happened".
   if (s == REMIXDB_OK) return env_sync_dir(at) == REMIXDB_OK ? REMIXDB_OK : REMIXDB_IO;
-  (void)e->ops->unlink(e, at->fd, tmp);  // the raw call, which leaves the message of what failed first
+  IGNORED(env_unlink(at, tmp), "the next replacement makes it anew");
   return s;
 }

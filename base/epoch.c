@@ -17,7 +17,7 @@ void epoch_init(struct epoch *e) {
 
 static void epoch_run(struct epoch_item *item) {
   while (item) {
-    struct epoch_item *const next = item->next;  // the item is gone after its fn
+    struct epoch_item *const next = item->next;  // fn frees the item
     item->fn(item, item->arg);
     item = next;
   }
@@ -59,15 +59,16 @@ uint64_t epoch_stamp(struct epoch *e) {
   return t;
 }
 
-// Raises the horizon to what a scan of the slots shows and returns it: every stamp up to it has passed. Stamps handed
-// out before `now` is read here had their unlinking before that; the fence puts it before the loads of the slots, which
-// is what epoch_enter relies on. A thread that enters late with an old `now` sees those unlinkings, so the horizon need
-// not go back for it. The lock is held.
+// Scans the slots, raises the horizon as far as they allow, and returns it: every stamp up to it has passed. The caller
+// holds the lock.
+// Every stamp handed out before the load of `now` had its unlinking before that load, and the fence orders the load
+// before those of the slots. epoch_enter relies on this order. A thread that enters late with an old `now` sees these
+// unlinkings, so the horizon need not go back.
 static uint64_t epoch_scan(struct epoch *e) {
   uint64_t low = atomic_load_explicit(&e->now, memory_order_seq_cst);
   atomic_thread_fence(memory_order_seq_cst);
   for (struct epoch_slot *s = e->slots.next; s != &e->slots; s = s->next) {
-    // acquire: what the thread read inside is done before it is freed
+    // acquire: the thread's reads inside come before the freeing
     const uint64_t at = atomic_load_explicit(&s->at, memory_order_acquire);
     if (at && at < low) low = at;
   }
@@ -89,7 +90,7 @@ bool epoch_passed(struct epoch *e, uint64_t stamp) {
 }
 
 void epoch_wait(struct epoch *e, uint64_t stamp) {
-  // Readers are inside for microseconds: give way a few times before sleeping.
+  // Readers are inside for microseconds only, so yielding often suffices.
   for (int i = 0; i < 4; i++) {
     if (epoch_passed(e, stamp)) return;
     (void)sched_yield();

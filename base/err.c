@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/err.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -10,9 +11,9 @@
 
 ERR_TLS_FAST struct err_state err_state;
 static __thread char err_buf[ERR_MSG_MAX];
-static __thread uint32_t err_cleaning;  // how deep in cleaning up: messages are left as they are
+static __thread uint32_t err_cleaning;  // depth of err_cleanup_begin: no message changes above 0
 
-// The message may quote the one before it (its arguments may point into err_buf), so it is made aside.
+// Formats into a buffer of its own, because the arguments may point into err_buf.
 static void err_format(const char *head, const char *fmt, va_list ap) {
   if (err_cleaning) return;
   char buf[ERR_MSG_MAX];
@@ -35,8 +36,7 @@ enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) {
   return s;
 }
 
-// strerror_r has two shapes; this gives one. Where it looks for words in the user's language it opens files, and a
-// thread may be cancelled in it.
+// strerror_r has two signatures. It may open files for words in the user's language, so it is a cancellation point.
 const char *err_reason(int errnum, char *buf, size_t cap) {
   const char *words = buf;
   int cancel;
@@ -62,9 +62,8 @@ enum remixdb_status err_errno(int errnum, const char *op, const char *path) {
   if (errnum == ENOSPC || errnum == EDQUOT) s = REMIXDB_NOSPACE;
   if (errnum == ENOMEM) s = REMIXDB_NOMEM;
   const char *todo = "";
-  if (errnum == EMFILE ||
-      errnum == ENFILE) {  // as passing as a lack of memory: nothing was begun, and others give descriptors back
-    s = REMIXDB_NOMEM;
+  if (errnum == EMFILE || errnum == ENFILE) {
+    s = REMIXDB_NOMEM;  // like a lack of memory: nothing has begun, and it passes when descriptors are closed
     todo = errnum == EMFILE ? "; raise the limit (ulimit -n) or lower max_open_files"
                             : "; raise the system's limit or lower max_open_files";
   }
@@ -86,7 +85,10 @@ enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt,
 
 void err_cleanup_begin(void) { err_cleaning++; }
 
-void err_cleanup_end(void) { err_cleaning--; }
+void err_cleanup_end(void) {
+  assert(err_cleaning > 0);
+  err_cleaning--;
+}
 
 enum remixdb_status err_code(void) { return (enum remixdb_status)err_state.code; }
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/fork.h"
 
+#include <assert.h>
+
 #include "base/env.h"
 
 _Atomic uint32_t fork_count;
 
-static struct lib_lock lock;  // guards what follows; held over a fork
+static struct lib_lock lock;  // guards the two below; held during a fork
 static bool watched;
-static struct fork_closes *closes;  // a list
+static struct fork_closes *closes;  // the list
 
 static void before_fork(void) { lib_lock(&lock); }
 static void in_parent(void) { lib_unlock(&lock); }
@@ -28,7 +30,7 @@ enum remixdb_status fork_watch(void) {
   const int errnum = watched ? 0 : pthread_atfork(before_fork, in_parent, in_child);
   watched = watched || errnum == 0;
   lib_unlock(&lock);
-  return errnum ? err_set(REMIXDB_NOMEM, "no memory for what is done when the process forks") : REMIXDB_OK;
+  return errnum ? err_set(REMIXDB_NOMEM, "no memory for the handlers of fork") : REMIXDB_OK;
 }
 
 void fork_hold(void) { lib_lock(&lock); }
@@ -37,6 +39,7 @@ void fork_release(void) { lib_unlock(&lock); }
 void fork_add(struct fork_closes *f) {
   f->prev = NULL;
   f->next = closes;
+  assert(!closes || !closes->prev);
   if (closes) closes->prev = f;
   closes = f;
 }

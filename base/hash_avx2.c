@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// hash64_seed once more, compiled for processors that have AVX2: libxxhash's header chooses its instructions when it is
-// compiled.
+// hash64_seed once more, compiled for processors with AVX2. libxxhash's header chooses its instructions at compile
+// time.
 #include "lib.h"
 
 #if defined(__x86_64__)
