@@ -6,21 +6,20 @@
 #include "remix/splice.h"
 
 #define BUILD_REPORT 1024u  // entries between two reports of progress
-#define BUILD_MOVE_FILL \
-  24u  // entries in a segment on average, with less of which a view is rather made anew (a splice holds SPLICE_FILL,
-       // nearly)
+// Entries in a segment on average. A view with fewer is not moved but merged. A splice nearly holds SPLICE_FILL.
+#define BUILD_MOVE_FILL 24u
 
-// One of the two sorted streams. Its head is the next entry that it has to give.
+// The head of one of the two sorted streams: its next entry.
 struct build_head {
   bool any;
   struct kref key;  // in the sst_keys of its run
-  uint32_t lcp;     // bytes that it shares with the last key put out; REMIX_SAME for the same key
+  uint32_t lcp;     // bytes that it shares with the last key written; REMIX_SAME for the same key
   uint32_t run;     // in the new view
   bool tomb;
   const uint8_t *tag;  // as the old view has it, or NULL
 };
 
-// The segment being filled. Where a key's versions do not all fit, they go to the next one together.
+// The segment being filled. If a key's versions do not all fit, they go to the next one together.
 struct build_seg {
   uint32_t nr;
   uint32_t group;      // first version of the last key
@@ -39,15 +38,15 @@ struct build {
   struct remix_fresh fresh_keys;
   struct remix_write write;
 
-  // for a merge: the old view, less the runs that leave
+  // for a merge: the old view without the runs that leave
   struct build_head old;
   struct remix_walk walk;
-  bool walking;                          // stands on an entry that has been taken
+  bool walking;                          // the walk stands at an entry that has been taken
   struct sst_keys keys[REMIX_RUNS_MAX];  // per old run that stays
   struct build_head fresh;
-  uint8_t *last;  // last key put out, REMIXDB_KV_MAX bytes
+  uint8_t *last;  // last key written, REMIXDB_KV_MAX bytes
   uint32_t last_len;
-  bool any;  // there is one
+  bool any;  // there is a last key
   struct build_seg seg;
   uint32_t unreported;
 };
@@ -60,13 +59,13 @@ static void build_report(struct build *x, uint32_t least) {
   x->unreported = 0;
 }
 
-// The first len bytes of the last key put out are the anchor of the segment that begins.
+// Begins a segment. Its anchor is the first len bytes of the last key written.
 static void build_anchor(struct build *x, uint32_t len) {
   memcpy(x->seg.anchor, x->last, len);
   x->seg.anchor_len = len;
 }
 
-// Writes the first nr entries as a segment; what is behind them begins the next one.
+// Writes the first nr entries as a segment; the others begin the next one.
 static enum remixdb_status build_flush(struct build *x, uint32_t nr) {
   struct build_seg *const g = &x->seg;
   const struct remix_entries e = {.sel = g->sel, .tag = g->tag, .dbit = g->dbit};
@@ -81,8 +80,7 @@ static enum remixdb_status build_flush(struct build *x, uint32_t nr) {
   return REMIXDB_OK;
 }
 
-// Where the key differs from the last one put out. That it is greater there shows that the tables are what the view was
-// made of.
+// The discriminating bit from the last key written. If the key is not greater, the tables are not those of the view.
 static enum remixdb_status build_dbit(const struct build *x, const struct build_head *h, uint32_t *dbit_out) {
   const uint32_t lcp = h->lcp;
   if (!x->any) {
@@ -145,7 +143,7 @@ static uint32_t build_lcp(struct build *x, struct kref a, struct kref b, uint32_
   return lcp;
 }
 
-// The head of a stream follows the key that was put out last: this is lcp, unless it is not known.
+// Sets the head's lcp with the last key written; compares the keys unless lcp is known.
 static enum remixdb_status build_head_lcp(struct build *x, struct build_head *h, uint32_t lcp, bool known) {
   const struct kref last = kref(x->last, x->last_len);
   if (!x->any) {
@@ -155,7 +153,7 @@ static enum remixdb_status build_head_lcp(struct build *x, struct build_head *h,
     if (h->lcp == last.len && h->lcp == h->key.len) h->lcp = REMIX_SAME;
   } else {
     h->lcp = lcp;
-    // what comes from a file must not lead beyond a key
+    // a wrong length from a file must not lead beyond a key
     if (unlikely(lcp == REMIX_SAME ? last.len != h->key.len : lcp > last.len || lcp > h->key.len))
       return err_corrupt(x->runs[h->run]->path, 0, "keys are not in the order of the view");
   }
@@ -212,33 +210,31 @@ static enum remixdb_status build_next_fresh(struct build *x) {
   return build_head_lcp(x, h, f->shared, true);
 }
 
-// Merging by longest common prefixes: of two heads the one that shares more with the last key put out comes first; only
-// when they share the same are they compared, and only from there on.
-static enum remixdb_status build_merge(struct build *x) {
+// Decides which head is written next, by longest common prefixes: the head that shares more with the last key written.
+// If both share the same, compares them from there on; then the other head's lcp is the one with this head.
+static inline enum remixdb_status build_order(struct build *x, bool *old_out) {
   struct build_head *const a = &x->old, *const b = &x->fresh;
+  *old_out = a->any;
+  if (!a->any || !b->any) return REMIXDB_OK;
+  *old_out = a->lcp > b->lcp;
+  if (a->lcp != b->lcp) return REMIXDB_OK;
+  if (unlikely(a->lcp == REMIX_SAME)) return err_corrupt(x->runs[b->run]->path, 0, "two versions of a key");
+  const uint32_t lcp = build_lcp(x, a->key, b->key, a->lcp);
+  const bool same = lcp == a->key.len && lcp == b->key.len;
+  // the fresh version of a key comes before the old ones
+  *old_out = !same && (lcp == a->key.len || (lcp < b->key.len && a->key.ptr[lcp] < b->key.ptr[lcp]));
+  // the first head's lcp stays: build_put needs it
+  (*old_out ? b : a)->lcp = same ? REMIX_SAME : lcp;
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status build_merge(struct build *x) {
   enum remixdb_status s = build_next_old(x);
   if (s == REMIXDB_OK) s = build_next_fresh(x);
-  while (s == REMIXDB_OK && (a->any || b->any)) {
-    bool old;
-    if (!a->any || !b->any) {
-      old = a->any;
-    } else if (a->lcp != b->lcp) {
-      old = a->lcp > b->lcp;
-    } else if (unlikely(a->lcp == REMIX_SAME)) {
-      s = err_corrupt(x->runs[b->run]->path, 0, "two versions of a key");
-      break;
-    } else {
-      const uint32_t lcp = build_lcp(x, a->key, b->key, a->lcp);
-      const bool same = lcp == a->key.len && lcp == b->key.len;
-      // the fresh version of a key comes before the old ones
-      old = !same && (lcp == a->key.len || (lcp < b->key.len && a->key.ptr[lcp] < b->key.ptr[lcp]));
-      s = build_put(x, old ? a : b);
-      if (s != REMIXDB_OK) break;
-      (old ? b : a)->lcp = same ? REMIX_SAME : lcp;
-      s = old ? build_next_old(x) : build_next_fresh(x);
-      continue;
-    }
-    s = build_put(x, old ? a : b);
+  while (s == REMIXDB_OK && (x->old.any || x->fresh.any)) {
+    bool old = false;
+    s = build_order(x, &old);
+    if (s == REMIXDB_OK) s = build_put(x, old ? &x->old : &x->fresh);
     if (s == REMIXDB_OK) s = old ? build_next_old(x) : build_next_fresh(x);
   }
   if (s == REMIXDB_OK && x->seg.nr) s = build_flush(x, x->seg.nr);
@@ -291,9 +287,8 @@ static enum remixdb_status build_by_splice(struct build *x, bool dense, bool pro
 
 // ---- which way
 
-// Whether the new tables have all that leaves of the old view, which there is, and nothing else: a version that was
-// dropped would be one record less. The runs that leave have to be newer than those that stay, as the new ones are. A
-// view whose segments are not full is made anew.
+// Whether the new tables have exactly the records of the leaving runs: a dropped version would be one record less. The
+// runs that leave must be newer than those that stay, as the new tables are. A view with thin segments is not moved.
 static bool build_can_move(const struct build *x, uint64_t fresh) {
   const struct remix_build *const b = x->b;
   const struct remix *const old = b->old;
@@ -347,7 +342,7 @@ static void build_runs(struct build *x) {
   for (uint32_t i = 0; i < b->nr_fresh; i++) x->runs[x->nr_runs++] = b->fresh[i];
 }
 
-// What was written must be all there is: a REMIX that leaves out a record of its tables would not open.
+// A REMIX that leaves out a record of its tables would not open.
 static enum remixdb_status build_check(const struct build *x) {
   for (uint32_t r = 0; r < x->nr_runs; r++)
     if (x->write.pos[r] != sst_end(x->runs[r]))

@@ -5,38 +5,37 @@
 #include "remix/seg.h"
 #include "table/readahead.h"
 
-// Entries whose memory is asked for at once: few at first, for many scans are short; then more, which costs less for
-// each.
+// Entries to prefetch at once: few at first, because many scans are short; then more, which costs less for each.
 #define REMIX_GROUP_MIN 8u
 #define REMIX_GROUP_MAX REMIX_SEG
-#define USUAL_MAX 1024u  // entries: longer scans read whole blocks
-#define USUAL_MORE \
-  12u  // entries more than are thought to come: runs share segments unevenly, and to read twice costs as much as to
-       // copy two KiB more
-#define REMIX_AHEAD_MIN 4u
-#define REMIX_AHEAD_MAX BLKIO_BATCH_MAX
-#define REMIX_AHEAD_ALL \
-  256u  // pages read ahead into a cursor's own memory, all runs together, so that they stay in a processor's cache,
-#define REMIX_AHEAD_OWN 16u  // but so many for each
-#define READS_TIMED 8u       // so many reads of single blocks, one of them timed,
-#define READ_DISK_NS \
-  10000u  // (and a quarter for each that is read with it) to find out whether they come from the disk, and not from the
-          // system's page cache
+#define USUAL_MAX 1024u  // entries; longer scans read whole blocks
+// Entries to read more than expected: runs share segments unevenly, and a second read costs as much as a copy of 2 KiB.
+#define USUAL_MORE 12u
+#define REMIX_AHEAD_MIN 4u               // pages of a run's readahead, at first
+#define REMIX_AHEAD_MAX BLKIO_BATCH_MAX  // and at most
+// Pages of readahead in a cursor's own memory, for all runs together, so that they stay in the processor's cache; but
+// for each run at least REMIX_AHEAD_OWN.
+#define REMIX_AHEAD_ALL 256u
+#define REMIX_AHEAD_OWN 16u
+// One of so many reads of single blocks is timed. Longer than this, and a quarter more for each block read with it,
+// means that the disk served it, and not the system's page cache.
+#define READS_TIMED 8u
+#define READ_DISK_NS 10000u
 
-#define DEBT_TOGETHER 64u  // are added to the REMIX's at once, so that scanning threads do not fight for the line
+#define DEBT_TOGETHER 64u  // jumps added to the REMIX's at once, so that scanning threads do not fight for the line
 
 // ---- searching within a segment
 
 static inline uint32_t cursor_ordinal(const struct remix_cursor *c) { return c->seg * REMIX_SEG + c->at; }
 
-// How many entries it has stepped on by since the last seek, but those before it stepped back.
+// The entries stepped on by since the last seek; a step back starts the count again.
 static inline uint32_t cursor_came(const struct remix_cursor *c) {
   return c->way == REMIX_ON ? c->came + cursor_ordinal(c) - c->from : c->came;
 }
 
-// How many records of the run of entry i a cursor is thought to read from that one on: as it steps, it will come to as
-// many entries as after the last seeks, and who has gone farther goes as far again. A seek after which nobody has
-// stepped reads one. Stepping back, it may need all of the block.
+// Estimates the records of entry i's run that the cursor reads from that one on. It takes as many steps as after the
+// last seeks; if it has taken more, it takes as many again. A seek that follows a seek without steps reads one record.
+// Stepping back may need the whole block.
 static uint32_t cursor_expect(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
   if (c->way == REMIX_BACK) return SST_ALL;
   if (c->way == REMIX_SOUGHT && c->usual == 0) return 1;
@@ -46,7 +45,7 @@ static uint32_t cursor_expect(const struct remix_cursor *c, const uint8_t *s, ui
   return 1 + share * ((left < USUAL_MAX ? left : USUAL_MAX) + USUAL_MORE) / REMIX_SEG;
 }
 
-// The same for a seek, with the cursor's hold of the run. In a young view what has to be read for it is a jump.
+// entry_read for a seek, with the cursor's hold of the run. In a young view a block from disk is a jump.
 static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
   const struct remix *const x = c->x;
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
@@ -59,8 +58,8 @@ static enum remixdb_status seek_entry(void *arg, const uint8_t *s, uint32_t i, s
   return entry_seek(arg, s, i, rec_out);
 }
 
-// The memory of nr entries of a segment, from entry `from` on: in each run a stretch. Where the blocks are is fetched
-// for all of them before it is looked at.
+// Prefetches the records of nr entries of a segment, from entry `from` on: a stretch in each run. First asks for the
+// places of all runs' blocks, then reads them.
 static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
@@ -84,35 +83,34 @@ static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint3
   }
 }
 
-// In a segment of a cursor. The one key that is read is the candidate's (see remix/remix.h). Tags tell where to ask for
-// memory early: an entry with the key's tag is the candidate most of the time, and is known before it; without one the
-// key is not there, and the entry behind the candidate is where the cursor will stand as often as at the candidate. Who
-// stepped on after the last seek will do so after this one: what it comes to then is asked for before the candidate is
-// waited for.
-static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, const uint8_t *s, struct kref key,
+// Finds the key's place in a segment. Reads one key, the candidate's (remix_seek). Tags tell what to prefetch before
+// the candidate is known. An entry with the key's tag mostly is the candidate. Without such an entry the key is not
+// there, and the cursor will stand at the candidate or, as often, at the entry behind it. If steps followed the last
+// seek, they will follow this one: the entries that they come to are prefetched before the wait for the candidate.
+static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, const uint8_t *p, struct kref key,
                                       uint32_t ahead, struct seg_pos_found *out) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
   struct kv_rec rec;
   c->front_seg = seg;
   c->front_at = 0;
-  if (unlikely(seg_far(ix, s))) return seg_search_binary(x, s, key, seek_entry, c, out, &rec);
-  const uint8_t *const dbits = s + ix->lay.dbits;
-  const uint32_t nr = seg_nr(ix, s), base = seg_base(ix, s);
-  const uint32_t tagged = x->tags ? set32_eq8(s, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
-  if (ahead)  // where the blocks of all runs are: each group of entries would wait for those of its own
-    for (uint32_t r = 0; r < x->nr_runs; r++) sst_prefetch_place(x->runs[r], seg_off(ix, s, r));
-  if (tagged) entry_prefetch(x, s, set32_first(tagged));
+  if (unlikely(seg_far(ix, p))) return seg_search_binary(x, p, key, seek_entry, c, out, &rec);
+  const uint8_t *const dbits = p + ix->lay.dbits;
+  const uint32_t nr = seg_nr(ix, p), base = seg_base(ix, p);
+  const uint32_t tagged = x->tags ? set32_eq8(p, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
+  if (ahead)  // for all runs at once: else each group of entries would wait for its own
+    for (uint32_t r = 0; r < x->nr_runs; r++) sst_prefetch_place(x->runs[r], seg_off(ix, p, r));
+  if (tagged) entry_prefetch(x, p, set32_first(tagged));
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
   if (ahead) {
     prefetch(&ix->live[seg + 1]);  // for the step to the next segment
-    group_prefetch(c, s, cand, ahead);
+    group_prefetch(c, p, cand, ahead);
     c->front_at = cand + ahead < nr ? cand + ahead : nr;
   } else if (x->tags && !tagged && cand + 1 < nr) {
-    entry_prefetch(x, s, cand + 1);
+    entry_prefetch(x, p, cand + 1);
   }
-  const enum remixdb_status st = entry_seek(c, s, cand, &rec);
-  if (st != REMIXDB_OK) return st;
+  const enum remixdb_status s = entry_seek(c, p, cand, &rec);
+  if (s != REMIXDB_OK) return s;
   REMIX_COUNT(key_compares);
   out->at = blind_place(dbits, nr, base, key, cand, kref(rec.key, rec.klen), &out->equal);
   return REMIXDB_OK;
@@ -130,7 +128,7 @@ static __attribute__((noinline)) void cursor_add_debt(struct remix_cursor *c) {
   c->scan_debt = 0;
 }
 
-// What is known of where the runs stand is forgotten: the cursor goes elsewhere, or a search uses its holds.
+// Forgets the places of the runs: the cursor goes elsewhere, or a search uses its holds.
 static inline void cursor_leave(struct remix_cursor *c) {
   for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = c->near[r].ahead = 0;
   c->begun = c->x->index->young;
@@ -161,7 +159,7 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   c->from = cursor_ordinal(c);
   c->s = NULL;
   c->no_room = c->wanted = false;
-  for (uint32_t r = 0; !x && r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // memory of their own, too
+  for (uint32_t r = 0; !x && r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // with their own memory
   if (x && x->nr_runs > c->cap) {
     struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * (sizeof(*holds) + sizeof(*c->near)));
     if (!holds) return REMIXDB_NOMEM;
@@ -192,35 +190,35 @@ static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
   c->from = cursor_ordinal(c);
 }
 
-// Before it goes somewhere else.
+// Before a seek.
 static inline void cursor_sought(struct remix_cursor *c) {
   cursor_turn(c, REMIX_SOUGHT);
   c->group = REMIX_GROUP_MIN;
   c->usual = c->came = 0;
 }
 
-// The average length with one more scan in it: goes up sooner than down, since to read twice costs more than to read
-// too much.
+// The average length with one more scan. It rises sooner than it falls: a second read costs more than a read of too
+// much.
 static inline uint32_t usual_length(uint32_t usual, uint32_t came) {
   if (came > USUAL_MAX) came = USUAL_MAX;
   return came > usual ? (usual + came + 1) / 2 : (usual * 3 + came) / 4;
 }
 
-// Before the first of several steps one way.
+// Before the first of several steps in one direction.
 static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
   if (way == REMIX_BACK || c->way == REMIX_BACK) {
     c->front_seg = c->seg;
     c->front_at = c->at + (way == REMIX_BACK);
     c->group = REMIX_GROUP_MIN;
   }
-  // a hold may have nothing of its block before the records that were read
+  // a hold may lack its block's records before those that were read
   if (way == REMIX_BACK)
     for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = 0;
   cursor_turn(c, way);
   c->cool = REMIX_SEG;
 }
 
-// By binary search.
+// The last of [lo, hi) whose count is not above rank, by binary search; lo is known to be one.
 static uint32_t live_between(const uint32_t *live, uint32_t lo, uint32_t hi, uint32_t rank) {
   while (hi - lo > 1) {
     const uint32_t mid = lo + (hi - lo) / 2;
@@ -231,8 +229,8 @@ static uint32_t live_between(const uint32_t *live, uint32_t lo, uint32_t hi, uin
   return lo;
 }
 
-// The segment that holds the live entry before which `rank` others come in the view. It is known to be at or behind
-// `from`, which is not far from it most of the time.
+// The segment of the live entry with `rank` live entries before it in the view. It is at or behind `from`, and mostly
+// near.
 static uint32_t live_after(const struct remix *x, uint32_t from, uint32_t rank) {
   const uint32_t *const live = x->index->live;
   uint32_t lo = from, hi = x->nr_segs;
@@ -244,7 +242,7 @@ static uint32_t live_after(const struct remix *x, uint32_t from, uint32_t rank) 
   return live_between(live, lo, hi, rank);
 }
 
-// The same for one that is known to be before `to`.
+// The same for a segment before `to`.
 static uint32_t live_before(const struct remix *x, uint32_t to, uint32_t rank) {
   const uint32_t *const live = x->index->live;
   uint32_t hi = to, lo = to - 1;
@@ -256,9 +254,8 @@ static uint32_t live_before(const struct remix *x, uint32_t to, uint32_t rank) {
   return live_between(live, lo, hi, rank);
 }
 
-// Asks for the memory of the records ahead of a cursor that steps on, group by group, so that it is there when they are
-// read. Runs are read in turn, each of them in order: which records come next in which run is in the selectors, and the
-// processor cannot know it.
+// Prefetches the records ahead of a cursor that steps on, group by group. The selectors tell which records come next in
+// which run; the processor's own prefetcher cannot know it.
 static void warm_on(struct remix_cursor *c) {
   const struct remix_index *const ix = c->x->index;
   const uint32_t nr = seg_nr(ix, c->s);
@@ -283,8 +280,7 @@ static void warm_on(struct remix_cursor *c) {
   c->warm = until < REMIX_SEG ? until : REMIX_SEG;
 }
 
-// The same for one that steps back. Its groups stay small: in large ones much of what was asked for was waited for all
-// the same.
+// The same for a cursor that steps back. Its groups stay small: much of a large group would be late.
 static void warm_back(struct remix_cursor *c) {
   const struct remix_index *const ix = c->x->index;
   if (unlikely(c->seg - c->front_seg > 1 || (c->front_seg == c->seg && c->front_at > c->at + 1))) {
@@ -303,12 +299,12 @@ static void warm_back(struct remix_cursor *c) {
   c->cool = c->at >= more ? c->at - more + 1 : 0;
 }
 
-// The runs of so many entries of the cursor's segment go on by one record, or back.
+// Moves the runs of entries [from, to) of the cursor's segment by one record: on (1) or back (UINT32_MAX).
 static inline void run_pos_pass(struct remix_cursor *c, uint32_t from, uint32_t to, uint32_t by) {
   for (uint32_t i = from; i < to; i++) c->near[c->sel[i] & REMIX_RUN].idx += by;
 }
 
-// To the first live entry behind segment c->seg.
+// Goes to the first live entry behind segment c->seg.
 static void cursor_next_segment(struct remix_cursor *c) {
   const struct remix *const x = c->x;
   const uint32_t rank = x->index->live[c->seg + 1];
@@ -338,7 +334,7 @@ void remix_next_slow(struct remix_cursor *c) {
   if (to >= c->warm) warm_on(c);
 }
 
-// To the last one before it.
+// Goes to the last live entry before segment c->seg.
 static void cursor_prev_segment(struct remix_cursor *c) {
   const struct remix *const x = c->x;
   const uint32_t rank = x->index->live[c->seg];
@@ -355,7 +351,7 @@ static void cursor_prev_segment(struct remix_cursor *c) {
   if (c->way == REMIX_BACK) warm_back(c);
 }
 
-// To the first live entry that is not before entry `at` of segment seg.
+// Goes to the first live entry at or behind entry `at` of segment seg.
 static void cursor_stand(struct remix_cursor *c, uint32_t seg, uint32_t at) {
   cursor_seg(c, seg);
   const uint32_t m = c->live & ~set32_below(at);
@@ -363,7 +359,7 @@ static void cursor_stand(struct remix_cursor *c, uint32_t seg, uint32_t at) {
   else cursor_next_segment(c);
 }
 
-// To the last one before it.
+// Goes to the last live entry before entry `at` of segment seg.
 static void cursor_stand_before(struct remix_cursor *c, uint32_t seg, uint32_t at) {
   cursor_leave(c);
   cursor_seg(c, seg);
@@ -379,7 +375,7 @@ void remix_seek_begin(struct remix_cursor *c, struct kref key) {
   seg_prefetch(c->x->index, seg_at(c->x->index, c->begun_seg));
 }
 
-// ahead: entries whose memory is asked for at once; 0: none.
+// ahead: entries to prefetch at once; 0: none.
 static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t ahead, uint32_t *seg_out,
                                        struct seg_pos_found *found_out) {
   const struct remix_index *const ix = c->x->index;
@@ -399,15 +395,15 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   struct seg_pos_found spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   const uint32_t usual = c->way == REMIX_ON ? usual_length(c->usual, cursor_came(c)) : 0;
-  // as far as a scan of that length goes without asking again
+  // as far as a scan of the usual length goes without another group
   const uint32_t want = usual == 0 ? 0 : usual + REMIX_GROUP_MIN + 1,
                  ahead = want < REMIX_GROUP_MAX ? want : REMIX_GROUP_MAX;
   cursor_sought(c);
   c->usual = usual;
   if (ahead) c->group = ahead * 2 < REMIX_GROUP_MAX ? ahead * 2 : REMIX_GROUP_MAX;
-  const enum remixdb_status st = cursor_find(c, key, ahead, &seg, &spot);
-  if (st == REMIXDB_OK) cursor_stand(c, seg, spot.at);
-  return st;
+  const enum remixdb_status s = cursor_find(c, key, ahead, &seg, &spot);
+  if (s == REMIXDB_OK) cursor_stand(c, seg, spot.at);
+  return s;
 }
 
 enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key) {
@@ -415,9 +411,9 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
   struct seg_pos_found spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   cursor_sought(c);
-  const enum remixdb_status st = cursor_find(c, key, 0, &seg, &spot);
-  if (st == REMIXDB_OK) cursor_stand_before(c, seg, spot.at + spot.equal);
-  return st;
+  const enum remixdb_status s = cursor_find(c, key, 0, &seg, &spot);
+  if (s == REMIXDB_OK) cursor_stand_before(c, seg, spot.at + spot.equal);
+  return s;
 }
 
 void remix_seek_first(struct remix_cursor *c) {
@@ -479,9 +475,9 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
 
 uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
 
-// Reads ahead in a run when, stepping forward, the run's next block is not in the cache for the third time since the
-// cursor was set; then more each time. Into the cache while that has room; else, or without one, into memory of the
-// hold's own: a scan that is larger than the cache leaves that to others.
+// Readahead in a run. It begins when, stepping forward, the run's next block is not in the cache for the third time
+// since the cursor was set, and doubles each time. It goes into the cache while that has room. Else, or without a
+// cache, it goes into the hold's own memory, so a scan larger than the cache leaves the cache to others.
 static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct sst_hold *h,
                          struct remix_run_pos *n) {
   if (!c->queue) return;
@@ -499,19 +495,18 @@ static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, 
   sst_hold_readahead(t, block, nr < most ? nr : most, h);
 }
 
-// Whether the block is the one behind what a hold of the run has. Of what is not pinned it tells all the same where the
-// run was read last.
+// Whether the block follows the hold's block. A hold that is not pinned still tells the run's last block.
 static inline bool follows(const struct sst_hold *h, const struct sst *t, uint32_t block) {
   return h->sst == t && h->block + sst_block_pages(t, h->block) == block;
 }
 
-// Reads together the blocks that the cursor comes to in its next c->group entries, the current one first, where they
-// are not cached: each run has its own, and a disk takes about as long for several as for one. Returns how many.
+// Reads together the blocks of the cursor's next c->group entries that are not cached, the current one first: each run
+// has its own, and a disk reads several in about the time of one. Returns the number of blocks.
 static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
   struct sst_stretch found[BLKIO_BATCH_MAX];
-  uint32_t end[REMIX_RUNS_MAX] = {0};  // pages of each run that have been looked at
+  uint32_t end[REMIX_RUNS_MAX] = {0};  // each run's pages before this one are done
   uint32_t nr = 0, left = c->group;
   for (uint32_t seg = c->seg, at = c->at; left > 0 && seg < x->nr_segs; seg++, at = 0) {
     const uint8_t *const s = seg_at(ix, seg), *const sel = s + ix->lay.sel;
@@ -534,7 +529,7 @@ static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) 
   return nr;
 }
 
-// The record is not held, or was not by the same way.
+// Reads the record's block: the cursor does not hold it, or has forgotten it.
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
                                                                  struct sst_hold *h, struct remix_run_pos *n,
                                                                  struct kv_rec *rec_out) {

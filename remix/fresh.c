@@ -13,7 +13,7 @@ static void fresh_close(struct remix_fresh *f) {
 
 void remix_fresh_fini(struct remix_fresh *f) { fresh_close(f); }
 
-// The first key of a table behind another: it is compared with that one's last.
+// Compares the first key of a table with the last key of the table in front of it.
 static enum remixdb_status fresh_order(struct remix_fresh *f) {
   const struct kref last = f->tables[f->table - 1]->max, key = f->keys.key;
   f->shared = kv_lcp_from(last, key, 0);

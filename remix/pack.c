@@ -7,17 +7,17 @@
 #include "base/set32.h"
 #include "base/zmem.h"
 
-#define SEG_LEAST 4u  // segments have more entries than this on average, but for a few at the ends of stretches
+#define SEG_LEAST 4u  // entries; segments have more on average, apart from SEG_FEW at the ends of stretches
 #define SEG_FEW 64u
-#define PACK_LEVEL 1  // higher ones gain a few percent
+#define PACK_LEVEL 1  // of zstd; higher levels gain a few percent
 
-// The columns, in this order in the file. Each as it is, or as one zstd frame, whichever is shorter.
+// The columns, in the order of the file. Each is stored as it is or as one zstd frame, whichever is shorter.
 enum { COL_TAGS, COL_HEADS, COL_SELS, COL_DBITS_LOW, COL_DBITS_HIGH, COL_ANCHORS, COLS };
-#define COLUMN_SLACK REMIX_SEG  // bytes behind a column that may be read: segments are copied in full width
+#define COLUMN_SLACK REMIX_SEG  // readable bytes behind a column: segments are copied in full width
 // Behind the header: for each column these two lengths.
 enum { DIR_LEN = 0, DIR_STORED = 8, DIR_ENTRY = 16, DIR_SIZE = DIR_ENTRY * COLS };  // u64 each
 
-// What head and layout say of an image.
+// An image's counts, offsets and size, from its header.
 struct shape {
   uint32_t nr_runs, nr_segs;
   uint64_t nr_entries;
@@ -50,7 +50,6 @@ static void columns_free(struct column *c) {
   for (uint32_t i = 0; i < COLS; i++) mem_unmap(&c[i].map);
 }
 
-// As large tables are: their pages cost the system less than writing them does.
 static enum remixdb_status column_make(struct column *c, uint64_t cap) {
   c->cap = cap;
   const enum remixdb_status s = mem_map_table((cap ? cap : 1) + COLUMN_SLACK, &c->map);
@@ -114,13 +113,13 @@ static enum remixdb_status pack_columns(const uint8_t *image, const struct shape
   return s;
 }
 
-// Tags are bytes of hashes: nothing to find in them.
+// compress is false for tags: they are bytes of hashes.
 static enum remixdb_status pack_column(ZSTD_CCtx *z, const struct column *c, bool compress, uint8_t *to,
                                        size_t *len_out) {
   if (compress && c->len > 1) {
     *len_out = ZSTD_compressCCtx(z, to, c->len - 1, c->p, c->len, PACK_LEVEL);
     if (!ZSTD_isError(*len_out)) return REMIXDB_OK;
-    // else it does not shrink, and goes as it is
+    // another error means that it does not shrink
     if (ZSTD_getErrorCode(*len_out) == ZSTD_error_memory_allocation)
       return err_set(REMIXDB_NOMEM, "no memory for compression");
   }
@@ -201,7 +200,7 @@ static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *file, siz
   return at == len - REMIX_SUM ? REMIXDB_OK : err_corrupt(path, at, "columns end before the file");
 }
 
-// The entries of a segment of nr: in full width, as their room in the image is, with zeros behind the last one.
+// Copies nr entries in the full width of a segment, with zeros behind the last one.
 static void unpack_bytes(uint8_t *restrict to, const uint8_t *restrict from, uint32_t nr) {
   memcpy(to, from, REMIX_SEG);
   memset(to + nr, 0, REMIX_SEG - nr);
@@ -217,7 +216,7 @@ static void unpack_dbits(uint8_t *restrict to, const uint8_t *restrict low, cons
   memset(to + 2 * nr, 0, 2 * (REMIX_SEG - nr));
 }
 
-// Cursor offsets are where counting selectors leads; one of a run that there is not has no place to count.
+// Counting selectors gives the cursor offsets. A selector of a run that is not there is counted nowhere.
 static enum remixdb_status unpack_segments(const struct column *c, const struct shape *h, struct sst *const *runs,
                                            const char *path, uint8_t *image) {
   sst_pos pos[REMIX_RUNS_MAX];
@@ -257,7 +256,7 @@ static enum remixdb_status unpack_anchors(const struct column *c, const struct s
   const uint8_t *p = c->p, *const end = p + c->len;
   uint8_t *const bytes = image + h->anchors;
   uint64_t at = 0;
-  uint32_t last = 0;  // where the last one begins
+  uint32_t last = 0;  // offset of the anchor before
   for (uint32_t i = 0; i < h->nr_segs; i++) {
     uint32_t shared, more = 0;
     p = kv_varint_get(p, end, &shared);
@@ -286,7 +285,7 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   if (len < remix_segs_off(nr_runs) + DIR_SIZE + REMIX_SUM)
     return err_corrupt(path, REMIX_HEAD_SIZE, "too short for %u runs", nr_runs);
   const struct shape h = shape_of(file, nr_runs);
-  // what bounds the memory that is taken
+  // these bound the memory that unpacking takes
   if (h.nr_entries != records || h.nr_segs > records / SEG_LEAST + SEG_FEW)
     return err_corrupt(path, REMIX_HEAD_SEGS, "%u segments, %llu entries of %llu records", h.nr_segs,
                        (unsigned long long)h.nr_entries, (unsigned long long)records);
@@ -302,7 +301,7 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   if (s != REMIXDB_OK) goto out;
   if ((s = mem_map_table(h.size, &map)) != REMIXDB_OK) goto out;
   uint8_t *const image = map.ptr;
-  if (map.page == 0) memset(image, 0, h.size);  // else it comes zeroed from the system
+  if (map.page == 0) memset(image, 0, h.size);  // else the system has zeroed it
   memcpy(image, file, h.segs);
   store64le(image + REMIX_HEAD_SIZE, h.size);
   s = unpack_segments(c, &h, runs, path, image);

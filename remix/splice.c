@@ -8,9 +8,9 @@
 #define SPLICE_BATCH 64u                 // new keys whose blocks are read together
 #define SPLICE_BATCH_BYTES (256u << 10)  // of their keys, about
 #define SPLICE_WINDOW 512u               // entries
-#define SPLICE_TRIM 64u                  // entries from which on a window gives full segments away
+#define SPLICE_TRIM 64u                  // entries from which on a window writes full segments
 #define SPLICE_BLOCKS 128u               // blocks kept
-#define SPLICE_LEAN 6u                   // entries that a cut may be away from the middle to save reading a key
+#define SPLICE_LEAN 6u                   // entries that a cut may move to save reading a key
 #define SPLICE_REPORT 1024u              // entries between two reports of progress
 
 _Static_assert(SPLICE_BATCH <= SST_BLOCKS_MAX, "a batch is read at once");
@@ -18,11 +18,12 @@ _Static_assert(SPLICE_BLOCKS >= 2 * SST_BLOCKS_MAX, "a batch's blocks stay while
 _Static_assert(SPLICE_WINDOW >= 2 * SPLICE_TRIM + REMIX_SEG * (SPLICE_ABSORB + 2),
                "a window holds what it may take in");
 
-// ---- how an entry differs from the one before it: an absolute discriminating bit, or what is known of it. In order: a
-// smaller one is nearer to the key's beginning (but for those of the same byte).
+// ---- how an entry differs from the one before it: its rel. It is an absolute discriminating bit, REMIX_SAME, or
+// partial knowledge of the bit. Rels compare: a smaller one is nearer to the key's beginning, unless both are of the
+// same byte.
 
-#define REL_JOIN \
-  0x40000000u  // | byte << 8 | value: it differs in this byte, where it has this value; the bit is not known
+// | byte << 8 | value: it differs in this byte, which has this value in the entry; the bit is not known.
+#define REL_JOIN 0x40000000u
 #define REL_BOTH 0x80000000u  // | byte: it differs in this byte; the bit is not known
 #define REL_EXACT_MAX (REL_JOIN - 1)
 
@@ -38,7 +39,7 @@ static inline uint32_t rel_byte(uint32_t rel) {
   return rel & REL_BOTH ? rel & UINT16_MAX : rel >> 8 & UINT16_MAX;
 }
 
-// Entry c's from the one before b, when b's own is a and c's from b is `b_to_c`: what differs first counts.
+// The rel of entry c to the entry before b, where a is b's rel and b_to_c is that of c to b: the nearer one.
 static uint32_t rel_over(uint32_t a, uint32_t b_to_c) {
   const uint32_t la = rel_byte(a), lb = rel_byte(b_to_c);
   if (la != lb) return la < lb ? a : b_to_c;
@@ -47,7 +48,7 @@ static uint32_t rel_over(uint32_t a, uint32_t b_to_c) {
   return REL_BOTH | lb;
 }
 
-// The bit at which two bytes differ, a < b: a value below 256, or -1 for a key that has ended.
+// The first bit at which two bytes differ. a < b; -1 stands for the end of a key.
 static inline uint32_t rel_bit(uint32_t byte, int a, int b) {
   return a < 0 ? byte << 4 : byte << 4 | ((uint32_t)__builtin_clz((uint32_t)(a ^ b)) - 23);
 }
@@ -56,25 +57,25 @@ static inline int key_byte(struct kref k, uint32_t i) { return i < k.len ? k.ptr
 
 // ---- state
 
-// Where entries of the window come from: a stretch of a segment, or one new key.
+// Where entries of the window come from: a stretch of an old segment, or one new key.
 struct piece {
-  uint32_t first;  // of the window's entries
+  uint32_t first;  // its first entry in the window
   uint32_t seg;    // PIECE_FRESH
-  uint32_t at;     // of the segment's entries; of a new key where in bytes an anchor for it begins
+  uint32_t at;     // the entry in the segment; of a new key, the offset of its anchor in bytes
 };
 #define PIECE_FRESH UINT32_MAX
 
 // Entries that are not written yet: [from, nr).
 struct window {
   uint32_t from, nr;
-  uint32_t absorbed;  // old segments taken in, in a row, that nothing came into
-  uint8_t sel[SPLICE_WINDOW +
-              REMIX_SEG];  // with the new runs. A segment's length behind the end may be written, of these three
+  uint32_t absorbed;  // old segments without new keys taken in, in a row
+  // Copies of a fixed size write up to a segment behind nr.
+  uint8_t sel[SPLICE_WINDOW + REMIX_SEG];  // with the new runs
   uint8_t tag[SPLICE_WINDOW + REMIX_SEG];
   uint32_t rel[SPLICE_WINDOW + REMIX_SEG];
   uint32_t nr_pieces;  // in order
   struct piece pieces[SPLICE_WINDOW];
-  struct remix_bytes bytes;  // of each new key the first rel_byte + 1
+  struct remix_bytes bytes;  // the first rel_byte + 1 bytes of each new key
 };
 
 struct batch_key {
@@ -90,7 +91,7 @@ struct batch {
   struct remix_bytes bytes;
 };
 
-// Blocks read singly; the oldest gives its place to the next.
+// Blocks read singly. The next one takes the place of the oldest.
 struct blocks {
   uint64_t id[SPLICE_BLOCKS];  // run << 32 | block; UINT64_MAX: none
   uint8_t *buf[SPLICE_BLOCKS];
@@ -121,7 +122,7 @@ struct splice {
   bool dropping;                         // some run leaves
   struct sst_keys keys[REMIX_RUNS_MAX];  // of the old view's runs, opened when needed
   uint32_t find_at;                      // segment of the last key that was found
-  uint32_t find_common;                  // and how many of its first bytes are what all anchors share
+  uint32_t find_common;                  // its bytes that are equal to the anchors' common ones
 
   struct remix_layout lay;  // of the old view's segments
   const uint8_t *segs;
@@ -131,17 +132,15 @@ struct splice {
   bool open;                    // there is one
   bool entered;                 // a new key has been put there, right before entry `at`
   uint32_t at;                  // its first entry that has not been passed
-  uint32_t rel[2 * REMIX_SEG];  // as recorded, but that of entry `at`, which is its rel to the new key when that is
-                                // before it
-  uint32_t floor;               // all keys that belong in the segment share so many bytes
+  uint32_t rel[2 * REMIX_SEG];  // as recorded; entry `at` has its rel to the new key if that is right before it
+  uint32_t floor;               // bytes that all keys that belong in the segment share
   uint32_t next;                // first old segment that has not been touched
   uint64_t passed;              // entries of the old view that have been passed
 
-  uint32_t pending;        // entries have been left out since the last that was kept: the next one's rel over them.
-                           // REMIX_SAME: none
+  uint32_t pending;        // the rel over entries that were left out behind the last one kept; REMIX_SAME: none
   bool any;                // an entry has been kept
-  bool after_fresh;        // the last one kept is new:
-  struct kref last_fresh;  // this, in the batch or in last
+  bool after_fresh;        // the last entry kept is a new key:
+  struct kref last_fresh;  // this one, in the batch or in last
   uint8_t *last;           // REMIXDB_KV_MAX bytes
   uint64_t reported;
   struct window win;
@@ -175,7 +174,7 @@ static uint32_t blocks_find(const struct blocks *b, uint64_t id) {
 
 static inline uint64_t block_id(uint32_t run, sst_pos pos) { return (uint64_t)run << 32 | sst_pos_block(pos); }
 
-// Reads what is wanted.
+// Reads the wanted blocks.
 static enum remixdb_status blocks_fetch(struct splice *x) {
   struct blocks *const b = &x->blocks;
   struct sst_block_read reads[SST_BLOCKS_MAX];
@@ -234,7 +233,7 @@ static inline sst_pos old_pos(const struct splice *x, uint32_t seg, uint32_t at,
   return sst_advance(x->in->old->runs[run], remix_seg_off(&x->lay, s, run), before);
 }
 
-// An entry's block is put on the list of what is to be read, if it is to be read singly and is not there.
+// Puts an entry's block on the list of wanted blocks, if blocks are read singly and it is not there.
 static void key_prefetch(struct splice *x, uint32_t seg, uint32_t at) {
   struct blocks *const b = &x->blocks;
   const uint32_t run = old_run(x, seg, at);
@@ -245,14 +244,14 @@ static void key_prefetch(struct splice *x, uint32_t seg, uint32_t at) {
   if (blocks_find(b, id) == UINT32_MAX) b->wanted[b->nr_wanted++] = id;
 }
 
-// Whether key_get needs to read nothing, or nothing that is not read anyway.
+// Whether key_get costs no read of a single block.
 static bool key_ready(const struct splice *x, uint32_t seg, uint32_t at) {
   const uint32_t run = old_run(x, seg, at);
   if (!x->in->probe || x->in->old->runs[run]->ckb_len) return true;
   return blocks_find(&x->blocks, block_id(run, old_pos(x, seg, at, run))) != UINT32_MAX;
 }
 
-// The key holds until the next one is got.
+// Reads the key of an entry of the old view. It holds until the next call.
 static enum remixdb_status key_get(struct splice *x, uint32_t seg, uint32_t at, struct kref *out) {
   struct blocks *const b = &x->blocks;
   const uint32_t run = old_run(x, seg, at);
@@ -282,7 +281,7 @@ static enum remixdb_status key_get(struct splice *x, uint32_t seg, uint32_t at, 
   return s;
 }
 
-// ---- segments with far bits: all keys are read
+// ---- segments with far bits: a splice reads all of their keys
 
 static enum remixdb_status far_load(struct splice *x) {
   struct far_seg *const f = &x->far;
@@ -314,7 +313,7 @@ static struct kref far_key(const struct far_seg *f, uint32_t i) {
 
 // ---- the window, out
 
-// The piece that entry i is of.
+// The piece of entry i.
 static const struct piece *window_piece(const struct window *win, uint32_t i) {
   uint32_t lo = 0, hi = win->nr_pieces;
   while (hi - lo > 1) {
@@ -338,8 +337,8 @@ static enum remixdb_status window_bad_order(const struct splice *x, uint32_t i) 
   return bad_order(x->in->old->runs[old_run(x, p->seg, piece_at(p, i))]);
 }
 
-// An anchor that is there without a key being read: a new key's, or an old segment's when entry i is still what it
-// separates from what is before it.
+// An anchor for entry i that needs no read: a new key's, or an old segment's if it still separates entry i from the
+// entry before.
 static bool window_anchor_known(const struct splice *x, uint32_t i, struct kref *out) {
   const struct window *const win = &x->win;
   const struct piece *const p = window_piece(win, i);
@@ -356,8 +355,8 @@ static bool window_anchor_known(const struct splice *x, uint32_t i, struct kref 
   return len <= a.len;
 }
 
-// An anchor for entry i: the first bytes of its key, up to where it differs from the entry before it. Holds until a key
-// is got.
+// An anchor for entry i: the first bytes of its key, up to where it differs from the entry before it. Holds until the
+// next key_get.
 static enum remixdb_status window_anchor(struct splice *x, uint32_t i, struct kref *out) {
   if (window_anchor_known(x, i, out)) return REMIXDB_OK;
   const enum remixdb_status s = window_key(x, i, out);
@@ -368,7 +367,7 @@ static enum remixdb_status window_anchor(struct splice *x, uint32_t i, struct kr
   return s;
 }
 
-// Makes entry i's rel exact. The entry before it is an old one, for behind a new one it was made so at once.
+// Makes entry i's rel exact. The entry before it is an old one: behind a new key a rel is exact at once.
 static enum remixdb_status window_resolve(struct splice *x, uint32_t i) {
   struct window *const win = &x->win;
   const uint32_t rel = win->rel[i], byte = rel_byte(rel);
@@ -388,7 +387,7 @@ static enum remixdb_status window_resolve(struct splice *x, uint32_t i) {
   return REMIXDB_OK;
 }
 
-// Writes entries [from, to), which are the first, as a segment.
+// Writes the window's entries before `to` as a segment.
 static enum remixdb_status window_write(struct splice *x, uint32_t to) {
   struct window *const win = &x->win;
   const uint32_t from = win->from;
@@ -408,7 +407,7 @@ static enum remixdb_status window_write(struct splice *x, uint32_t to) {
   return s;
 }
 
-// Moves what is left to the front.
+// Moves the window's entries to the front of its arrays.
 static void window_pack(struct window *win) {
   const uint32_t from = win->from, left = win->nr - from;
   if (left == 0) {
@@ -424,7 +423,7 @@ static void window_pack(struct window *win) {
   win->nr_pieces -= first;
   for (uint32_t i = 0; i < win->nr_pieces; i++) {
     struct piece p = win->pieces[first + i];
-    if (p.first < from) {  // only the first, and only a stretch
+    if (p.first < from) {  // only the first piece, which is a stretch
       p.at += from - p.first;
       p.first = from;
     }
@@ -442,7 +441,8 @@ static void window_pack(struct window *win) {
   win->nr = left;
 }
 
-// Where to end a segment that begins at `from` and should have `size` entries: no key is parted. *cut_out > from.
+// The end of a segment that begins at `from` and should have `size` entries. A key's versions stay together. *cut_out >
+// from.
 static enum remixdb_status window_cut(const struct splice *x, uint32_t from, uint32_t size, uint32_t *cut_out) {
   const struct window *const win = &x->win;
   uint32_t cut = from + size;
@@ -454,7 +454,7 @@ static enum remixdb_status window_cut(const struct splice *x, uint32_t from, uin
   return err_corrupt(x->in->old->path, 0, "more versions of a key than runs");
 }
 
-// Whether a segment may begin with entry i without a key that has yet to be read.
+// Whether a segment may begin with entry i without a read.
 static bool window_cut_free(const struct splice *x, uint32_t i) {
   struct kref anchor;
   if (x->win.rel[i] == REMIX_SAME) return false;
@@ -463,7 +463,7 @@ static bool window_cut_free(const struct splice *x, uint32_t i) {
   return key_ready(x, p->seg, piece_at(p, i));
 }
 
-// The same as a cut there, but near, when that saves a read.
+// A cut near `cut`, if that saves a read.
 static uint32_t window_cut_lean(const struct splice *x, uint32_t from, uint32_t cut) {
   for (uint32_t n = 0; n <= SPLICE_LEAN; n++) {
     if (cut + n < x->win.nr && cut + n - from <= REMIX_SEG && window_cut_free(x, cut + n)) return cut + n;
@@ -472,8 +472,8 @@ static uint32_t window_cut_lean(const struct splice *x, uint32_t from, uint32_t 
   return cut;
 }
 
-// Full segments are given away; not the last one where the next old segment may be left as it is: what is left would be
-// a small one.
+// Writes full segments. If the next old segment may stay as it is, the last one is kept: the rest behind it would
+// become a small segment.
 static enum remixdb_status window_trim(struct splice *x) {
   struct window *const win = &x->win;
   const uint32_t least = x->in->dense ? REMIX_SEG + 1 : SPLICE_TRIM;
@@ -487,7 +487,7 @@ static enum remixdb_status window_trim(struct splice *x) {
   return REMIXDB_OK;
 }
 
-// Reads together what the segments that end at these cuts need.
+// Reads together the blocks that the segments ending at these cuts need.
 static enum remixdb_status window_fetch(struct splice *x, const uint32_t *cuts) {
   const struct window *const win = &x->win;
   struct kref anchor;
@@ -502,7 +502,7 @@ static enum remixdb_status window_fetch(struct splice *x, const uint32_t *cuts) 
   return x->blocks.nr_wanted ? blocks_fetch(x) : REMIXDB_OK;
 }
 
-// Writes all of the window, in as few segments as will do, of about the same size.
+// Writes the whole window in as few segments as possible, of about the same size.
 static enum remixdb_status window_flush(struct splice *x) {
   struct window *const win = &x->win;
   uint32_t cuts[SPLICE_WINDOW], nr = 0;
@@ -520,12 +520,12 @@ static enum remixdb_status window_flush(struct splice *x) {
   return s;
 }
 
-// Whether the window is good to be written before old segment x->next, into which something comes or nothing.
+// Whether to write the window before old segment x->next. comes: new keys come into that one, or a run leaves it.
 static bool window_good(const struct splice *x, bool comes) {
   const uint32_t nr = x->win.nr - x->win.from, segs = (nr + REMIX_SEG - 1) / REMIX_SEG;
   if (comes) return nr >= segs * (x->in->dense ? REMIX_SEG : SPLICE_FILL);
   if (x->win.absorbed >= SPLICE_ABSORB || nr >= segs * SPLICE_FILL) return true;
-  // the view as it will be if all that is left is copied
+  // the counts of the new view if the rest is copied
   const struct remix *const old = x->in->old;
   const uint64_t all_segs = (uint64_t)x->w->nr_segs + segs + (old->nr_segs - x->next);
   const uint64_t all = x->w->nr_entries + nr + (old->nr_entries - x->passed);
@@ -546,7 +546,7 @@ static void window_put(struct splice *x, uint8_t sel, uint8_t tag, uint32_t rel)
   win->rel[i] = rel;
 }
 
-// Makes the rel of entry i of the walk's segment exact when the last new key is right before it.
+// Makes the rel of entry i of the open segment exact. The last new key is right before it.
 static enum remixdb_status rel_after_fresh(struct splice *x, uint32_t i, uint32_t *rel) {
   const uint32_t byte = rel_byte(*rel);
   int b = *rel & 0xFF;
@@ -563,7 +563,7 @@ static enum remixdb_status rel_after_fresh(struct splice *x, uint32_t i, uint32_
   return REMIXDB_OK;
 }
 
-// One old entry of the walk's segment, which stays or leaves.
+// Passes one entry of the open segment: it stays, or leaves with its run.
 static enum remixdb_status pass_one(struct splice *x, uint32_t i) {
   const struct here *const w = &x->here;
   const uint8_t sel = w->sel[i];
@@ -585,20 +585,19 @@ static enum remixdb_status pass_one(struct splice *x, uint32_t i) {
   return REMIXDB_OK;
 }
 
-// Entries [from, to) of the walk's segment, when no run leaves, so that the runs keep their numbers; the entry before
-// them is in the window, and begins the piece that they go on with.
+// Passes entries [from, to) of the open segment. No run leaves, so runs keep their numbers. The entry before them is in
+// the window and begins their piece.
 static void pass_many(struct splice *x, uint32_t from, uint32_t to) {
   const struct here *const w = &x->here;
   struct window *const win = &x->win;
-  // Copies of a fixed size cost less than calls for the few bytes there are. Behind tags and selectors the segment goes
-  // on for longer.
+  // Copies of a fixed size cost less than calls for a few bytes. The segment has more bytes behind tags and selectors.
   memcpy(win->rel + win->nr, x->rel + from, REMIX_SEG * sizeof(x->rel[0]));
   memcpy(win->sel + win->nr, w->sel + from, REMIX_SEG);
   if (w->tag) memcpy(win->tag + win->nr, w->tag + from, REMIX_SEG);
   win->nr += to - from;
 }
 
-// Entries up to `to` of the walk's segment go by.
+// Passes the entries before `to` of the open segment.
 static enum remixdb_status pass(struct splice *x, uint32_t to) {
   enum remixdb_status s = REMIXDB_OK;
   if (x->at == to) return s;
@@ -617,6 +616,7 @@ static enum remixdb_status pass(struct splice *x, uint32_t to) {
 
 // ---- segments
 
+// Whether a run of some entry of the segment leaves.
 static bool leaves(const struct splice *x, uint32_t seg) {
   if (!x->dropping) return false;
   const uint8_t *const p = old_seg(x, seg);
@@ -645,7 +645,7 @@ static enum remixdb_status open_seg(struct splice *x, uint32_t seg) {
     const struct kref a = remix_anchor(old, seg);
     if (unlikely(a.len == 0 || a.len > REMIXDB_KV_MAX)) return err_corrupt(old->path, 0, "anchor of segment %u", seg);
     x->rel[0] = rel_join(a.len - 1, a.ptr[a.len - 1]);
-    // Of two keys of the segment, or one and the anchor before or behind it, none differs earlier.
+    // Two keys of the segment, or a key and the anchor before or behind it, do not differ earlier.
     const uint32_t behind = x->next < old->nr_segs ? remix_anchor(old, x->next).len - 1 : 0;
     x->floor = a.len < behind ? a.len : behind;
     if (w->nr > 1 && w->base < x->floor) x->floor = w->base;
@@ -659,12 +659,12 @@ static enum remixdb_status close_seg(struct splice *x) {
   return pass(x, x->here.nr);
 }
 
-// Segments [x->next, to), which nothing leaves, while the window is empty.
+// Copies segments [x->next, to). No run leaves them, and the window is empty.
 static enum remixdb_status copy_segs(struct splice *x, uint32_t to) {
   const uint32_t from = x->next;
   const struct remix *const old = x->in->old;
   struct kref anchor = remix_anchor(old, from);
-  // what was left out before it may have been what it differed from last
+  // the entry that its anchor differs from may have been left out
   if (from > 0 && rel_byte(x->pending) < anchor.len) anchor.len = rel_byte(x->pending) + 1;
   x->pending = REMIX_SAME;
   const uint64_t before = x->w->nr_entries;
@@ -679,7 +679,7 @@ static enum remixdb_status copy_segs(struct splice *x, uint32_t to) {
   return s;
 }
 
-// Segments [x->next, to), which no new key comes into.
+// Passes segments [x->next, to). They get no new key.
 static enum remixdb_status skip_to(struct splice *x, uint32_t to) {
   enum remixdb_status s = REMIXDB_OK;
   while (s == REMIXDB_OK && x->next < to) {
@@ -702,7 +702,7 @@ static enum remixdb_status skip_to(struct splice *x, uint32_t to) {
   return s;
 }
 
-// Goes on to the segment that a new key comes into.
+// Opens the segment of a new key.
 static enum remixdb_status go_to(struct splice *x, uint32_t seg) {
   if (likely(x->open && x->here.seg == seg)) return REMIXDB_OK;
   enum remixdb_status s = close_seg(x);
@@ -714,7 +714,7 @@ static enum remixdb_status go_to(struct splice *x, uint32_t seg) {
   if (s != REMIXDB_OK || !x->in->dense || x->win.nr == 0 || x->after_fresh || x->pending != REMIX_SAME ||
       rel_exact(x->rel[0]))
     return s;
-  // The two segments become one: the key before is read while it is near.
+  // The two segments become one. The key before is near, so it is read at once.
   struct kref key;
   s = window_key(x, x->win.nr - 1, &key);
   if (s != REMIXDB_OK) return s;
@@ -731,7 +731,7 @@ static enum remixdb_status go_to(struct splice *x, uint32_t seg) {
 struct place {
   uint32_t at;      // the first entry not less than the key
   uint32_t before;  // the key's rel to the entry before it
-  uint32_t behind;  // that entry's rel to the key, when it has one
+  uint32_t behind;  // that entry's rel to the key, if there is such an entry
 };
 
 static enum remixdb_status place_far(struct splice *x, struct kref key, struct place *out) {
@@ -757,29 +757,29 @@ static enum remixdb_status place_far(struct splice *x, struct kref key, struct p
   return REMIXDB_OK;
 }
 
-// Entries whose bit is less than dbit; those whose bit is not behind it with dbit + 1.
+// The set of entries with a bit less than dbit.
 static uint32_t place_less(const struct here *w, uint32_t dbit) {
-  if (dbit >> 4 < w->base) return 0;  // it lies within what all of them share
+  if (dbit >> 4 < w->base) return 0;  // all keys share this byte
   const uint32_t bit = dbit - (w->base << 4);
   return set32_lt16(w->dbits, bit < (BLIND_BYTE_MAX + 1) << 4 ? bit : BLIND_FAR);
 }
 
-// The first entry greater than a key that differs from the candidate's at dbit first, or nr.
+// The first entry greater than a key, or nr. The key differs from the candidate's at dbit first.
 static uint32_t place_of(const struct here *w, uint32_t cand, uint32_t dbit, bool greater) {
   const uint32_t less = place_less(w, dbit);
   const uint32_t m = less & (greater ? set32_above(cand) & set32_below(w->nr) : ~set32_above(cand));
   return greater ? (m ? set32_first(m) : w->nr) : m ? set32_last(m) : 0;
 }
 
-// The first entry, `from` (> 0) or behind it, whose bit is dbit or less; nr when there is none.
+// The first entry at or behind `from` (> 0) with a bit of dbit or less; nr: none.
 static uint32_t place_not_behind(const struct here *w, uint32_t from, uint32_t dbit) {
   if (from >= w->nr) return w->nr;
   const uint32_t m = place_less(w, dbit + 1) & set32_above(from - 1) & set32_below(w->nr);
   return m ? set32_first(m) : w->nr;
 }
 
-// The blind search among entries [from, to), which share `known` bytes with the key and differ from all others before
-// they do from it.
+// The blind search among entries [from, to). They share `known` bytes with the key, and each other entry differs from
+// them before they differ from the key.
 static enum remixdb_status place_blind(struct splice *x, struct kref key, uint32_t from, uint32_t to, uint32_t known,
                                        struct place *out) {
   const struct here *const w = &x->here;
@@ -803,8 +803,8 @@ static enum remixdb_status place_blind(struct splice *x, struct kref key, uint32
   return unlikely(out->before == REMIX_SAME) ? bad_order(x->in->old->runs[old_run(x, w->seg, at)]) : REMIXDB_OK;
 }
 
-// Where a key belongs of which it is known at which bit it differs from the new key before it, which is right before
-// entry x->at: what it has in common with old entries is told by that one.
+// The place of a key behind the new key before it, which is right before entry x->at. bit: the first bit at which the
+// two keys differ. That entry's rel to the new key tells how much old entries share with this key.
 static enum remixdb_status place_near(struct splice *x, struct kref key, uint32_t bit, struct place *out) {
   const struct here *const w = &x->here;
   uint32_t from = x->at;
@@ -812,15 +812,14 @@ static enum remixdb_status place_near(struct splice *x, struct kref key, uint32_
   if (from == w->nr) return REMIXDB_OK;
   out->behind = x->rel[from];
   if (bit > x->rel[from])
-    return REMIXDB_OK;  // it has that bit in common with the new key, and is less than the old one
+    return REMIXDB_OK;  // at the entry's bit this key equals the new key, so it is less than the entry
   if (bit < x->rel[from]) {
-    // All entries up to the next bit that is not behind this one have it in common with the new key before: they are
-    // less.
+    // The entries before the next bit that is not behind this one equal the new key at this bit: they are less.
     from = place_not_behind(w, from + 1, bit);
     *out = (struct place){.at = from, .before = bit, .behind = from < w->nr ? x->rel[from] : 0};
     if (from == w->nr || x->rel[from] < bit) return REMIXDB_OK;
   }
-  // There the old entries take the same side as the key: those that do, up to where they differ earlier, are searched.
+  // From here on the old entries equal this key at the bit, up to an entry that differs earlier.
   return place_blind(x, key, from, place_not_behind(w, from + 1, bit), bit >> 4, out);
 }
 
@@ -833,7 +832,7 @@ static enum remixdb_status put_fresh(struct splice *x, const struct batch_key *k
   const uint32_t len = rel_byte(rel) + 1;
   if (unlikely(len > key.len && x->any)) return bad_order(fresh_table(x, k));
   window_add(win, PIECE_FRESH, (uint32_t)win->bytes.len);
-  // the view's very first key may be empty; its anchor is, too
+  // the view's first key may be empty, and its anchor is
   if (s == REMIXDB_OK) s = remix_bytes_put(&win->bytes, len <= key.len ? (const char *)key.ptr : "", len);
   if (s != REMIXDB_OK) return s;
   const uint8_t sel = (uint8_t)((x->in->nr_kept + k->table) | (k->tomb ? REMIX_TOMB : 0));
@@ -871,7 +870,7 @@ static enum remixdb_status put_key(struct splice *x, const struct batch_key *k) 
   if (!x->after_fresh) {
     rel = rel_over(x->pending, p.before);
     if (unlikely(!rel_exact(rel) && x->any)) {
-      // it shares these bytes with the old entry that was first
+      // it shares these bytes with the segment's first entry
       const uint32_t byte = rel_byte(rel);
       if (byte >= key.len) return bad_order(fresh_table(x, k));
       rel = rel_join(byte, key.ptr[byte]);
@@ -882,8 +881,8 @@ static enum remixdb_status put_key(struct splice *x, const struct batch_key *k) 
   return s;
 }
 
-// The last segment whose anchor is not greater than a key, which is greater than all keys that were looked for before.
-// Looks near the last one first (exponential search), so that it costs the logarithm of the distance.
+// The last segment whose anchor is not greater than the key. Keys come in ascending order, so an exponential search
+// from the last segment found takes the logarithm of the distance.
 static uint32_t find_seg(struct splice *x, struct kref key, uint32_t shared) {
   const struct remix *const old = x->in->old;
   const uint32_t last = old->nr_segs - 1;
@@ -915,7 +914,7 @@ static uint32_t find_seg(struct splice *x, struct kref key, uint32_t shared) {
   return lo;
 }
 
-// The next new keys, and where they belong. REMIXDB_NOTFOUND: there are none.
+// Gets the next new keys and finds their segments. REMIXDB_NOTFOUND: there are none.
 static enum remixdb_status batch_fill(struct splice *x) {
   struct batch *const b = &x->batch;
   struct remix_fresh *const f = x->in->fresh;
@@ -932,7 +931,7 @@ static enum remixdb_status batch_fill(struct splice *x) {
     struct batch_key *const k = &b->keys[b->nr];
     *k = (struct batch_key){
         .off = (uint32_t)b->bytes.len, .len = f->key.len, .shared = f->shared, .table = f->table, .tomb = f->tomb};
-    s = remix_bytes_reserve(&b->bytes, f->key.len + 1);  // one more, so that there is memory for an empty key, too
+    s = remix_bytes_reserve(&b->bytes, f->key.len + 1);  // one more: an empty key needs memory, too
     if (s == REMIXDB_OK) s = remix_bytes_put(&b->bytes, f->key.ptr, f->key.len);
     if (s != REMIXDB_OK) return s;
     x->find_at = k->seg = find_seg(x, f->key, f->shared);

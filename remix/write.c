@@ -6,7 +6,7 @@
 #include "base/blind.h"
 #include "remix/pack.h"
 
-_Static_assert(BLIND_FAR + 1 == BLIND_SAME, "one is made of the other");
+_Static_assert(BLIND_FAR + 1 == BLIND_SAME, "remix_write_segment makes one of the other");
 
 enum remixdb_status remix_bytes_reserve(struct remix_bytes *a, size_t more) {
   if (likely(more <= a->cap - a->len)) return REMIXDB_OK;
@@ -43,7 +43,7 @@ enum remixdb_status remix_write_start(struct remix_write *w, const struct sst_ct
     w->pos[r] = sst_advance(runs[r], sst_pos_make(0, 0), 0);
     entries += runs[r]->nr_records;
   }
-  // Room for nearly full segments, and a little more, which is only touched when used.
+  // Room for nearly full segments. Memory behind the last segment is never touched.
   const uint64_t segs = remix_segs_off(nr_runs);
   const uint64_t room = entries / REMIX_SEG + entries / (4 * REMIX_SEG) + 2;
   const enum remixdb_status s = remix_bytes_reserve(&w->image, segs + room * w->lay.stride);
@@ -78,7 +78,7 @@ static enum remixdb_status write_room(struct remix_write *w, uint32_t nr_segs) {
   return remix_bytes_reserve(&w->image, (size_t)nr_segs * w->lay.stride);
 }
 
-// Newest versions that are not tombstones, among nr selectors behind which there are zeros.
+// Counts newest versions that are not tombstones among nr selectors. Zeros follow them.
 static uint32_t write_count_keys(const uint8_t *sel, uint32_t nr) {
   uint32_t keys = 0;
   for (uint32_t i = 0; i < REMIX_SEG; i++) keys += (sel[i] & (REMIX_OLD | REMIX_TOMB)) == 0;
@@ -97,7 +97,7 @@ enum remixdb_status remix_write_segment(struct remix_write *w, const struct remi
   w->nr_segs++;
   memset(p, 0, l->stride);
 
-  // Loops of a fixed length, without branches and of signed numbers, become vector code on all machines.
+  // Loops of a fixed length, without branches and over signed numbers, become vector code on all machines.
   int32_t bits[REMIX_SEG];
   uint16_t stored[REMIX_SEG];
   memset(bits, 0xFF, sizeof(bits));
@@ -131,8 +131,8 @@ enum remixdb_status remix_write_segment(struct remix_write *w, const struct remi
   return REMIXDB_OK;
 }
 
-// What a segment of another view says of its keys, and its selectors, as they are: a discriminating bit says nothing of
-// runs. Cursor offsets are the caller's, and what the runs are called. There is room for it. Returns the segment.
+// Copies a segment of another view with its selectors, without cursor offsets; discriminating bits do not depend on
+// runs. The caller fills in cursor offsets and numbers of runs. There must be room. Returns the segment.
 static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, const uint8_t *q) {
   const struct remix_layout *const l = &w->lay;
   uint8_t *const p = w->image.p + w->image.len;
@@ -149,7 +149,7 @@ static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, 
   return p;
 }
 
-// Cursor offsets: of the runs that are kept those that they had there.
+// Writes cursor offsets. A kept run has the same as in the other view.
 static void write_offs(struct remix_write *w, uint8_t *p, const struct remix *x, const struct remix_layout *k,
                        const uint8_t *q, const uint8_t *run_map) {
   const struct remix_layout *const l = &w->lay;
@@ -180,7 +180,7 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
         p[l->sel + i] = (uint8_t)((p[l->sel + i] & ~REMIX_RUN) | run_map[p[l->sel + i] & REMIX_RUN]);
     write_offs(w, p, x, &k, q, run_map);
   }
-  // the kept runs stand where the view's next segment has them
+  // the next segment's cursor offsets are the kept runs' positions
   for (uint32_t r = 0; r < x->nr_runs; r++) {
     if (run_map[r] >= w->nr_runs) continue;
     w->pos[run_map[r]] = to < x->nr_segs ? remix_seg_off(&k, segs + (size_t)to * k.stride, r) : sst_end(x->runs[r]);
@@ -188,7 +188,7 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
   return REMIXDB_OK;
 }
 
-// What the other view's runs are called as long as the next entry that has moved is in this table.
+// The new numbers of the other view's runs while the next moved entry is in this table.
 static void moved_to(uint8_t *names, const struct remix *x, const uint8_t *run_map, uint32_t nr_runs, uint32_t table) {
   for (uint32_t r = 0; r < x->nr_runs; r++) names[r] = run_map[r] < nr_runs ? run_map[r] : (uint8_t)table;
 }
@@ -199,7 +199,7 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
   const struct remix_layout k = remix_layout(x->nr_runs, x->tags);
   assert(first < w->nr_runs && (x->tags || !w->tags));
   uint32_t table = first;
-  uint64_t left = w->runs[table]->nr_records;  // of the table, that no entry before is
+  uint64_t left = w->runs[table]->nr_records;  // records of the table without an entry yet
   bool over = false;                           // the last table has been passed
   uint8_t names[REMIX_RUN + 1] = {0};
   moved_to(names, x, run_map, w->nr_runs, table);
@@ -211,7 +211,8 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
     write_offs(w, p, x, &k, q, run_map);
     const uint32_t nr = remix_seg_nr(l, p);
     for (uint32_t at = 0;;) {
-      const uint32_t end = left < nr - at ? at + (uint32_t)left : nr;  // so far it is that table
+      const uint32_t end = left < nr - at ? at + (uint32_t)left
+                                          : nr;  // moved entries before this one are in that table
       for (uint32_t i = at; i < end; i++) sel[i] = (uint8_t)((sel[i] & ~REMIX_RUN) | names[sel[i] & REMIX_RUN]);
       const uint32_t passed = set32_count(set32_eq8(sel, REMIX_RUN, (uint8_t)table) & set32_below(end) &
                                           ~set32_below(at));
@@ -234,8 +235,7 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
 
 // ---- the file
 
-// Puts the anchors behind the segments and fills in the header. The image's last 8 bytes, a checksum where it is the
-// file, stay 0.
+// Puts the anchors behind the segments and fills in the header. The image ends in zeros in place of a checksum.
 static enum remixdb_status write_head(struct remix_write *w) {
   uint8_t word[4];
   store32le(word, (uint32_t)w->anchors.len);
@@ -295,14 +295,7 @@ enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out
   mem_free(file);
   if (s == REMIXDB_OK) s = env_close(env, fd, path);
   else env_close_quiet(env, fd);
-  if (s != REMIXDB_OK) {
-    struct err_saved saved;
-    err_save(&saved, s);
-    if (env_unlink(w->ctx->dir, name) != REMIXDB_OK) {
-      // what is left over is removed when the store is opened next
-    }
-    s = err_raise(&saved);
-  }
+  if (s != REMIXDB_OK) IGNORED(env_unlink(w->ctx->dir, name), "the next opening of the store removes the file");
   *size_out = len;
   return s;
 }
