@@ -16,7 +16,8 @@
 # make test-unit       the test programs alone; build/MODE-COMPILER/tests/unit/test_wal is one of them
 # make check-asan, check-tsan, check-msan, check-valgrind
 # make check-headers, check-exports, check-seam, check-prefetch, check-leaks, check-layers, check-compile
-# make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time, FUZZ=name for one; needs clang
+# make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time, and MUTANTS (20000) crafted stores;
+#                      FUZZ=name for one; needs clang
 # make fuzz-merge      takes what make fuzz found into tests/corpus
 # make soak            random campaigns with new seeds for SOAK_SECONDS (600)
 # make golden          writes the golden files (tests/golden) anew: for a change of formats only
@@ -43,7 +44,7 @@ endif
 
 .PHONY: all deps demo golden install uninstall clean help lint bench bench-deps soak test test-unit units FORCE
 .PHONY: $(addprefix check-,asan tsan msan valgrind built headers exports seam prefetch leaks layers compile)
-.PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge
+.PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge run-mutants
 help:
 	@sed -n '/^# make /,/^$$/s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 

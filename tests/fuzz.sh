@@ -4,11 +4,17 @@
 # build/fuzz: the corpus grows there, and an input that fails is build/fuzz/TARGET-crash-*, -timeout-* or -oom-*.
 # fuzz.sh merge DIR TARGET...: makes tests/corpus few inputs that reach as much as build/fuzz and tests/corpus together.
 # How often each place is reached does not count.
+# fuzz.sh mutants PROGRAM: runs tests/store/test_mutant.c, built as PROGRAM, on MUTANTS (20,000) crafted stores with a
+# new seed. It prints the seed; TEST_SEED repeats it.
 #
 # Environment: FUZZ_SECONDS for each target (60), FUZZ_JOBS at a time (one per core).
 set -u
 
-[ $# -ge 3 ] || { echo "usage: $0 run|merge DIR TARGET..." >&2; exit 2; }
+if [ "${1:-}" = mutants ] && [ $# -eq 2 ]; then
+  echo "== mutants: ${MUTANTS:=20000}"
+  MUTANTS=$MUTANTS TEST_SEED=${TEST_SEED:-$(date +%s)} exec "$2"
+fi
+[ $# -ge 3 ] || { echo "usage: $0 run|merge DIR TARGET..., or $0 mutants PROGRAM" >&2; exit 2; }
 verb=$1 dir=$2
 shift 2
 seconds=${FUZZ_SECONDS:-60}

@@ -83,9 +83,22 @@ check-valgrind:
 	@$(MAKE) --no-print-directory O=v test-unit
 SOME_CLANG = $(shell for c in $(CCC) clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14; do \
   command -v $$c >/dev/null 2>&1 && $$c --version 2>/dev/null | grep -q clang && { echo $$c; break; }; done)
-check-msan fuzz fuzz-merge:
-	@[ -n "$(SOME_CLANG)" ] || { echo "make $@: there is no clang here"; exit 1; }
-	@$(MAKE) --no-print-directory CCC='$(SOME_CLANG)' $(if $(filter check-msan,$@),O=m test-unit,O=f run-$@)
+FUZZ ?= $(FUZZ_SRCS:tests/fuzz/fuzz_%.c=%) mutant
+have_clang = @[ -n "$(SOME_CLANG)" ] || { echo "make $@: there is no clang here"; exit 1; }
+with_clang = $(MAKE) --no-print-directory CCC='$(SOME_CLANG)'
+check-msan:
+	$(have_clang)
+	@$(with_clang) O=m test-unit
+# The mutants need no fuzzer: `mutant` among the targets is a test program.
+fuzz:
+	$(have_clang)
+	@bad=0; \
+	$(if $(filter-out mutant,$(FUZZ)),$(with_clang) O=f FUZZ='$(filter-out mutant,$(FUZZ))' run-fuzz || bad=1;) \
+	$(if $(filter mutant,$(FUZZ)),$(with_clang) O=a run-mutants || bad=1;) \
+	exit $$bad
+fuzz-merge:
+	$(have_clang)
+	@$(with_clang) O=f FUZZ='$(filter-out mutant,$(FUZZ))' run-fuzz-merge
 
 check = @B=$B MODE=$(MODE) CCC='$(CCC)' CFLAGS=$(call quote,$(CFLAGS_ALL)) CXX='$(CXX)' UNDER='$(UNDER)' \
   LEAK_MEMORY=$(LEAK_MEMORY) sh tests/checks.sh $(@:check-%=%)
@@ -107,10 +120,11 @@ check-exports: $(SO)
 check-seam: $(OBJS)
 	$(if $(filter-out Darwin,$(UNAME)),$(check) $^)
 
-FUZZ ?= $(FUZZ_SRCS:tests/fuzz/fuzz_%.c=%)
 export FUZZ_SECONDS FUZZ_JOBS
 run-fuzz run-fuzz-merge: $(FUZZ:%=$B/tests/fuzz/fuzz_%)
 	@sh tests/fuzz.sh $(if $(filter run-fuzz,$@),run,merge) $B/tests/fuzz $(FUZZ)
+run-mutants: $B/tests/store/test_mutant
+	@sh tests/fuzz.sh mutants $<
 
 SOAK_SECONDS ?= 600
 soak: $(addprefix $B/tests/store/test_,model history crash)
