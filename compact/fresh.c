@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/fresh.h"
 
+#include <assert.h>
+
 static uint64_t cursor_bytes(const struct wh_cursor *c) {
   return record_bytes(c->entry->klen, c->ver->vlen, c->ver->tomb);
 }
 
-// Everything in the frozen memtable is committed or will never be: any moment sees the same. It takes no new writers,
-// so the cursor needs no stay (wh_recycle).
+// A frozen memtable takes no new writers, so all of its records are committed or never will be. Any moment sees the
+// same records, and the cursor needs no stay (wh_recycle).
 static void cursor_begin(struct wh_cursor *c, const struct compact *compact, const struct wh *frozen, struct kref key,
                          struct worker *w) {
   wh_cursor_init(c, frozen, WH_PENDING - 1);
@@ -15,7 +17,7 @@ static void cursor_begin(struct wh_cursor *c, const struct compact *compact, con
   epoch_exit(&w->slot);
 }
 
-// Measures the partitions from `from` on, before `to`.
+// Partitions [from, to) to measure.
 struct slice {
   struct task task;
   struct round *r;
@@ -23,33 +25,38 @@ struct slice {
   enum remixdb_status status;
 };
 
+// Measures partition i. c stands at its first new record, and goes to the first one behind it.
+static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *c, struct fresh *f) {
+  const struct part *const p = v->parts[i];
+  const bool bounded = i + 1 < v->nr_parts;
+  const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0),
+                    max = p->remix ? last_table(p)->max : kref(NULL, 0);
+  bool behind = false;
+  for (; wh_valid(c); wh_next(c)) {
+    if (bounded && kv_cmp(wh_key(c), end) >= 0) break;
+    assert(kv_cmp(wh_key(c), part_anchor(p)) >= 0);
+    behind = behind || (p->remix && kv_cmp(wh_key(c), max) > 0);
+    *(behind ? &f->behind_bytes : &f->bytes) += cursor_bytes(c);
+    *(behind ? &f->behind_count : &f->count) += 1;
+  }
+}
+
 static void measure(struct task *t, struct worker *w) {
-  struct slice *s = (struct slice *)t;
-  const struct version *v = s->r->base;
+  struct slice *const slice = (struct slice *)t;
+  const struct version *const v = slice->r->base;
   struct wh_cursor *c = mem_alloc(sizeof(*c));
   if (!c) {
-    s->status = REMIXDB_NOMEM;
+    slice->status = REMIXDB_NOMEM;
     return;
   }
-  cursor_begin(c, s->r->c, s->r->frozen, part_anchor(v->parts[s->from]), w);
-  for (uint32_t i = s->from; i < s->to && wh_valid(c); i++) {
-    struct fresh *f = &s->r->fresh[i];
-    const bool any = v->parts[i]->remix != NULL, bounded = i + 1 < v->nr_parts;
-    const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0),
-                      max = any ? last_table(v->parts[i])->max : kref(NULL, 0);
-    bool behind = false;
-    for (; wh_valid(c); wh_next(c)) {
-      if (bounded && kv_cmp(wh_key(c), end) >= 0) break;
-      behind = behind || (any && kv_cmp(wh_key(c), max) > 0);
-      *(behind ? &f->behind_bytes : &f->bytes) += cursor_bytes(c);
-      *(behind ? &f->behind_count : &f->count) += 1;
-    }
-  }
+  cursor_begin(c, slice->r->c, slice->r->frozen, part_anchor(v->parts[slice->from]), w);
+  for (uint32_t i = slice->from; i < slice->to && wh_valid(c); i++) measure_part(v, i, c, &slice->r->fresh[i]);
   mem_free(c);
 }
 
-// A few slices for each worker, as they are not equally large.
+// A few slices for each worker, because slices are not equally large.
 enum remixdb_status fresh_measure(struct round *r) {
+  assert(r->frozen && r->base->nr_parts > 0);
   const uint32_t nr_parts = r->base->nr_parts, most = 4 * (workers_count(r->c->workers) + 1),
                  nr = nr_parts < most ? nr_parts : most;
   struct slice *slices = mem_calloc(nr, sizeof(*slices));
@@ -78,6 +85,7 @@ bool range_valid(const struct range *r) {
 void range_begin(struct range *r, const struct job *j, struct worker *w) {
   const struct version *v = j->base;
   const uint32_t next = j->part + j->nr_parts;
+  assert(j->nr_parts > 0 && next <= v->nr_parts && !(j->upto && j->append));
   r->empty = !j->frozen;
   if (r->empty) return;
   r->end = next < v->nr_parts ? part_anchor(v->parts[next]) : kref(NULL, 0);
@@ -90,5 +98,6 @@ void range_begin(struct range *r, const struct job *j, struct worker *w) {
 
 void range_record(const struct range *r, struct kv_rec *rec) {
   const struct wh_cursor *c = &r->cursor;
+  assert(range_valid(r));
   *rec = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/plan.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define GARBAGE_SLACK 40u  // percent of a table
-#define ABORT_COST 3u      // bytes written per byte of new data from which on a partition may be aborted
-#define ABORT_ENTRY 96u    // bytes that a memtable takes for a record more than a block does
-#define MERGE_COST 8u      // bytes that a merge of some runs may write per byte of new data and table that it removes
+#define ABORT_COST 3u      // a partition may be aborted if it writes more bytes than this per byte of new data
+#define ABORT_ENTRY 96u    // bytes that a record takes in a memtable more than in a block
+#define MERGE_COST 8u  // bytes that a merge of some runs may write per byte of new data and per table that it removes
 
 static uint32_t tables_for(const struct compact *c, uint64_t bytes) {
   const uint64_t table = table_bytes(c);
@@ -23,8 +24,8 @@ static uint64_t runs_bytes(const struct part *p, uint32_t newest) {
 
 static uint64_t all_bytes(const struct part *p) { return runs_bytes(p, part_runs(p)); }
 
-// Of so many bytes of runs, what is neither an old version nor a tombstone, about: what the young view makes old in the
-// other one is not known.
+// Estimates how many of these bytes of runs are neither old versions nor tombstones. It does not know which entries of
+// the older view the young view hides.
 static uint64_t live_bytes(const struct part *p, uint64_t bytes) {
   uint64_t entries = 0, keys = 0;
   if (p->remix) entries = p->remix->nr_entries, keys = p->remix->nr_keys;
@@ -34,15 +35,13 @@ static uint64_t live_bytes(const struct part *p, uint64_t bytes) {
 
 static uint64_t all_live_bytes(const struct part *p) { return live_bytes(p, all_bytes(p)); }
 
-// Whether the cache has room for all of it.
 bool plan_fits_cache(const struct compact *c, const struct version *v) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) sum += all_bytes(v->parts[i]);
   return c->ctx->cache && sum <= cache_size(c->ctx->cache);
 }
 
-// Bytes that merging the newest `take` runs with the new data will write: what is known to be old versions or
-// tombstones is not written again by a merge of all runs, and about half of it by a merge of some.
+// A merge of all runs writes no old versions and tombstones, and a merge of some runs about half of them.
 uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
   const struct part *const p = old_part(j);
   uint64_t sum = j->bytes;
@@ -55,18 +54,18 @@ uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
   return sum;
 }
 
-// The slack is for blocks that do not fill.
+// The slack is for blocks that do not fill up.
 static uint32_t tables_planned(const struct compact *c, uint64_t bytes) { return tables_for(c, bytes + bytes / 16); }
 
-// Equal tables rather than full ones and a rest. Where one is enough it may fill: a share of less than that could be
-// less than a block, of which no table could have a part.
+// Bytes for each table: equal tables rather than full ones and a rest. A single table may fill up: a smaller share
+// could be less than a block.
 static uint64_t share_for(const struct compact *c, uint64_t bytes) {
   const uint32_t nr = tables_planned(c, bytes);
   return nr <= 1 ? table_bytes(c) : (bytes + bytes / 16) / nr;
 }
 
-// Whether so much of a partition is old versions that it is merged for that alone: `more` bytes of new data will be
-// stored, of which about half makes something old, too.
+// Whether a partition has so many old versions that they alone are worth a merge. `more` bytes of new data are to come;
+// about half of them will hide a record.
 static bool mostly_garbage(const struct compact *c, const struct part *p, uint64_t more) {
   const uint64_t total = all_bytes(p);
   return total + more / 2 > 2 * live_bytes(p, total) + table_bytes(c) * GARBAGE_SLACK / 100;
@@ -80,12 +79,11 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
                : COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(part_run(p, 0)->number % COMPACT_RUNS_SPREAD);
 }
 
-// How many of the newest runs to merge with the new data, as there are too many. A run goes in while it is not much
-// larger than all that is newer together, so that every byte moves into a run that is about twice as large, and is
-// moved a logarithmic number of times (the shape of a merge order that is known to be the best for runs of one size:
-// Mathieu, Staelin, Young, Yousefi, "Bigtable Merge Compaction", 2014). But at least as many as make room, and more
-// where a merge of few would write much to remove little: tables that are as large as tables get, which only a split
-// helps.
+// How many of the newest runs to merge with the new data, because there are too many runs. A run goes in while it is
+// not much larger than everything newer together. So every byte moves into a run about twice as large, and moves a
+// logarithmic number of times (the shape of the best known merge order for runs of one size: Mathieu, Staelin, Young,
+// Yousefi, "Bigtable Merge Compaction", 2014). The merge takes at least as many runs as make room. It takes more if a
+// merge of few would write much to remove little: only a split helps against full tables.
 static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
   const struct compact *c = j->c;
   const struct part *const p = old_part(j);
@@ -101,7 +99,7 @@ static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
   return runs;
 }
 
-// All runs are merged with the new data.
+// Decides to merge all runs with the new data.
 static void decide_all(struct job *j) {
   j->take = old_runs(j);
   j->all = true;
@@ -111,7 +109,7 @@ static void decide_all(struct job *j) {
   j->table_bytes = share_for(j->c, j->cost);
 }
 
-// Whether no key of a run lies among those of the runs first .. n - 1, all counted from the view's newest.
+// Whether run n's key range overlaps none of runs first .. n - 1. Runs are counted from the view's newest.
 static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
   const struct sst *const t = x->runs[x->nr_runs - 1 - n];
   for (uint32_t i = first; i < n; i++) {
@@ -121,9 +119,8 @@ static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
   return true;
 }
 
-// How many of a view's newest runs to merge so that scans read from fewer: those that remove the most levels for the
-// bytes they hold. A level is what lies apart, as the tables of a split do, and is read by a scan like one run. 0:
-// there is but one.
+// How many of a view's newest runs a scan merge takes: as many as remove the most levels for their bytes. A level is a
+// group of runs that do not overlap, as the tables of a split: a scan reads it like one run. 0: there is only one.
 static uint32_t scan_merge_depth(const struct remix *x, uint64_t *bytes_out) {
   uint64_t bytes = 0;
   uint32_t best = 0, levels = 0;
@@ -141,8 +138,9 @@ static uint32_t scan_merge_depth(const struct remix *x, uint64_t *bytes_out) {
   return best;
 }
 
-// The newest `take` runs are merged with the new data.
+// Decides to merge the newest `take` runs with the new data.
 static void decide_major(struct job *j, uint32_t take) {
+  assert(take > 0 && take <= old_runs(j));
   j->take = take;
   if (take == old_runs(j)) {
     decide_all(j);
@@ -153,8 +151,8 @@ static void decide_major(struct job *j, uint32_t take) {
   j->table_bytes = share_for(j->c, plan_merged_bytes(j, take));
 }
 
-// Whether the new data may come into the partition's young view: it is little for the partition, and with it the view
-// stays small.
+// Whether the new data may go into the partition's young view: it is little for the partition, and the view stays small
+// with it.
 static bool fits_young(const struct job *j) {
   const struct part *const p = old_part(j);
   const uint64_t there = p->young ? p->young->nr_entries : 0, old = p->remix->nr_entries;
@@ -170,15 +168,14 @@ static void decide(struct job *j) {
     j->kind = COMPACT_KEEP;
     return;
   }
-  // into an empty partition, or behind all others: writing the new data is all there is to do, and tombstones have
-  // nothing to hide
+  // in an empty partition tombstones have nothing to hide
   if (!p->remix || mostly_garbage(c, p, j->bytes)) {
     decide_all(j);
     return;
   }
   uint32_t take = part_runs(p) + fresh > compact_run_limit(c, p, j->bytes) ? merge_depth(j, fresh) : 0;
   j->young = take <= part_young_runs(p) && fits_young(j);
-  // a young view that does not stay becomes a table of the other one
+  // a young view that does not stay becomes a table of the older view
   if (!j->young && take < part_young_runs(p)) take = part_young_runs(p);
   if (take) {
     decide_major(j, take);
@@ -189,8 +186,8 @@ static void decide(struct job *j) {
   j->table_bytes = share_for(c, j->bytes);
 }
 
-// New data behind all keys of a partition that is full, by its size or its runs, does not touch it. A little of it does
-// not: it would make small partitions.
+// Whether a job of its own appends the new data behind all of the partition's keys: the partition is full, by its size
+// or its runs, and the new data is not little, which would make small partitions.
 static bool appends(const struct round *r, uint32_t part) {
   const struct compact *c = r->c;
   const struct part *const p = r->base->parts[part];
@@ -202,6 +199,7 @@ static bool appends(const struct round *r, uint32_t part) {
 }
 
 static struct job *add_job(struct round *r, uint32_t part, uint32_t nr_parts) {
+  assert(nr_parts > 0 && part + nr_parts <= r->base->nr_parts && r->nr_jobs < 2 * r->base->nr_parts);
   struct job *j = &r->jobs[r->nr_jobs++];
   *j = (struct job){.c = r->c,
                     .base = r->base,
@@ -238,9 +236,9 @@ static void plan_part(struct round *r, uint32_t part) {
   j->table_bytes = share_for(r->c, j->bytes);
 }
 
-// From `part` on, before `end`: a partition, or neighbours that need fewer tables together, is merged when that makes
-// fewer tables or leaves something out. Neighbours go together only as long as no more than `most` bytes are written.
-// Returns the partition behind them.
+// Plans a part of a full compaction, from `part` on, before `end`: one partition, or neighbours that need fewer tables
+// together and at most `most` bytes to write. They are merged if that makes fewer tables or drops records. Returns the
+// partition behind them.
 static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end, uint64_t most) {
   const struct compact *c = r->c;
   uint64_t bytes = 0;
@@ -260,7 +258,7 @@ static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end, uint64_
   if (needed || tables > tables_for(c, bytes)) {
     struct job *j = add_job(r, part, next - part);
     decide_all(j);
-    j->table_bytes = table_bytes(c);  // full ones: fewer there cannot be, however good the estimate is
+    j->table_bytes = table_bytes(c);  // full tables: the fewest, even if the estimate is wrong
   } else {
     for (uint32_t i = part; i < next; i++) decide(add_job(r, i, 1));
   }
@@ -289,11 +287,12 @@ void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out)
     bytes += cost;
   }
   *next_out = at;
+  assert(at <= nr);
   while (at < nr) plan_part(r, at++);
 }
 
-// Of the partitions that scans have paid for so many as may be merged together; they have to be paid for again,
-// whatever comes of it. In any case the young view ends with it.
+// Plans scan merges of as many paid partitions as may be merged together. Their debt begins again whatever comes of it.
+// A scan merge always ends the young view.
 void plan_scan_merges(struct round *r) {
   uint64_t bytes;
   uint32_t left = r->c->scan_merge_parts;
@@ -318,7 +317,7 @@ static int worst_first(const void *a, const void *b) {
   return (cx < cy) - (cx > cy);
 }
 
-// Partitions whose new data is dear to write give it back, the dearest first, as long as there is room for it.
+// The dearest partitions are aborted first, as long as the memtable has room for their new data.
 enum remixdb_status plan_aborts(struct round *r) {
   struct job **by_cost = mem_alloc(r->nr_jobs * sizeof(*by_cost));
   if (!by_cost) return REMIXDB_NOMEM;
@@ -330,15 +329,16 @@ enum remixdb_status plan_aborts(struct round *r) {
   qsort(by_cost, nr, sizeof(*by_cost), worst_first);
   uint64_t room = r->c->memtable_size / COMPACT_ABORT_SHARE;
   for (uint32_t i = 0; i < nr; i++) {
-    // the memtable counts an entry's headers and its place in a leaf too
+    // a memtable needs an entry's headers and its place in a leaf, too
     const uint64_t need = by_cost[i]->bytes + ABORT_ENTRY * by_cost[i]->count;
     if (need > room) continue;
     room -= need;
-    by_cost[i]->kind = COMPACT_ABORT;
-    by_cost[i]->take = 0;
-    by_cost[i]->all = false;
-    by_cost[i]->young = false;
-    by_cost[i]->cost = 0;
+    struct job *const j = by_cost[i];
+    assert(!j->append && !j->scan_merge);
+    j->kind = COMPACT_ABORT;
+    j->take = 0;
+    j->all = j->young = false;
+    j->cost = 0;
   }
   mem_free(by_cost);
   return REMIXDB_OK;
@@ -363,7 +363,7 @@ void plan_work(struct round *r) {
 bool compact_scan_debt_paid(struct remix *x) {
   uint64_t due = atomic_load_explicit(&x->scan_debt_due, memory_order_relaxed);
   if (due == 0) {
-    const bool young = remix_is_young(x);  // all of its runs are merged then
+    const bool young = remix_is_young(x);  // a scan merge takes all of its runs
     uint64_t bytes = 0;
     due = UINT64_MAX;
     for (uint32_t r = 0; young && r < x->nr_runs; r++) bytes += run_bytes(x->runs[r]);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/compact.h"
 
+#include <assert.h>
+
 #include "compact/fresh.h"
 #include "compact/plan.h"
 #include "compact/tables.h"
@@ -8,13 +10,48 @@
 
 // ---- REMIXes and the next version
 
+// The runs of an output's view: the kept runs of the old view, then the new tables. Both views together must not have
+// more runs than a version may name.
+static enum remixdb_status output_runs(const struct output *o, const struct remix *old, struct sst **runs,
+                                       uint32_t *nr_out) {
+  uint32_t nr = 0;
+  for (uint32_t r = 0; old && r < old->nr_runs; r++)
+    if (o->keep & 1u << r) runs[nr++] = old->runs[r];
+  const uint32_t all = nr + o->nr_fresh + (o->job->young ? part_old_runs(old_part(o->job)) : 0);
+  if (all > REMIX_RUNS_MAX) return err_set(REMIXDB_INVALID, "a partition cannot have %u tables", all);
+  for (uint32_t i = 0; i < o->nr_fresh; i++) runs[nr++] = o->fresh[i];
+  *nr_out = nr;
+  return REMIXDB_OK;
+}
+
+// Opens the REMIX that was built over these runs. If no run of the old view is gone, its scan debt goes on.
+static enum remixdb_status output_open(struct output *o, const struct remix_build *b, struct sst *const *runs,
+                                       uint32_t nr) {
+  const struct compact *const c = o->job->c;
+  const struct remix *const old = b->old;
+  const enum remixdb_status s = remix_open_built(c->ctx, b->number, runs, nr, b->image, b->image_size, b->file_size,
+                                                 &o->remix);
+  if (s != REMIXDB_OK) {
+    char name[32];
+    remix_name(name, b->number);
+    return tables_remove_new(c, name, s);
+  }
+  if (old && nr == old->nr_runs + o->nr_fresh) {
+    const uint64_t scan_debt = atomic_load_explicit(&old->scan_debt, memory_order_relaxed);
+    atomic_store_explicit(&o->remix->scan_debt, scan_debt, memory_order_relaxed);
+  }
+  remix_watch(o->remix, c->watch);
+  if (o->job->young) remix_make_young(o->remix);
+  return s;
+}
+
 static void build_remix(struct task *t, struct worker *w) {
-  struct output *o = (struct output *)t;
-  struct compact *c = o->job->c;
-  const struct remix *old = o->keep ? old_view(o->job) : NULL;
+  struct output *const o = (struct output *)t;
+  struct compact *const c = o->job->c;
   struct remix_build b = {.ctx = c->ctx,
                           .queue = w->queue,
-                          .old = old,
+                          .number = tables_new_number(c, remix_name),
+                          .old = o->keep ? old_view(o->job) : NULL,
                           .keep = o->keep,
                           .fresh = o->fresh,
                           .nr_fresh = o->nr_fresh,
@@ -22,36 +59,15 @@ static void build_remix(struct task *t, struct worker *w) {
                           .progress = &c->progress,
                           .keep_image = true};
   b.moved = o->job->count == 0 && (o->job->young || part_young_runs(old_part(o->job)) == 0);
-  b.number = tables_new_number(c, remix_name);
   struct sst *runs[REMIX_RUNS_MAX];
   uint32_t nr = 0;
-  for (uint32_t r = 0; old && r < old->nr_runs; r++)
-    if (o->keep & 1u << r) runs[nr++] = old->runs[r];
-  enum remixdb_status s = REMIXDB_OK;
-  // of both views together: a version that says more could not be opened
-  const uint32_t all = nr + o->nr_fresh + (o->job->young ? part_old_runs(old_part(o->job)) : 0);
-  if (all > REMIX_RUNS_MAX) s = err_set(REMIXDB_INVALID, "a partition cannot have %u tables", all);
-  for (uint32_t i = 0; i < o->nr_fresh && s == REMIXDB_OK; i++) runs[nr++] = o->fresh[i];
+  enum remixdb_status s = output_runs(o, b.old, runs, &nr);
   if (s == REMIXDB_OK) s = remix_build(&b);
-  // where no run of the view is gone, what scans have paid for is as it was
-  const uint64_t scan_debt = old && nr == old->nr_runs + o->nr_fresh
-                                 ? atomic_load_explicit(&old->scan_debt, memory_order_relaxed)
-                                 : 0;
   if (s == REMIXDB_OK) {
     atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
-    s = remix_open_built(c->ctx, b.number, runs, nr, b.image, b.image_size, b.file_size, &o->remix);
+    s = output_open(o, &b, runs, nr);
     mem_free(b.image);
-    if (s == REMIXDB_OK) {
-      atomic_store_explicit(&o->remix->scan_debt, scan_debt, memory_order_relaxed);
-      remix_watch(o->remix, c->watch);
-      if (o->job->young) remix_make_young(o->remix);
-    }
-    if (s != REMIXDB_OK) {
-      char name[32];
-      remix_name(name, b.number);
-      s = tables_remove_new(c, name, s);
-    }
   }
   if (s != REMIXDB_OK) err_save(&o->error, o->status = s);
 }
@@ -71,18 +87,21 @@ static enum remixdb_status write_all(struct round *r) {
   return REMIXDB_OK;
 }
 
-// Which partitions come of a job's tables.
+// Plans the partitions that hold a job's tables.
 static void plan_outputs(struct round *r, struct job *j) {
   const uint32_t young = part_young_runs(old_part(j));
   const uint32_t kept = j->append || j->all ? 0
                         : j->young          ? young - j->take
                                             : part_old_runs(old_part(j)) - (j->take - young);
+  assert(writes_tables(j) && (j->young ? j->take <= young : j->all || j->append || j->take >= young));
+  assert(kept <= REMIX_RUNS_MAX);
   const bool one = j->kind == COMPACT_MINOR || kept || j->young;
   for (uint32_t at = 0, group; at < j->nr_tables; at += group) {
     const uint32_t left = j->nr_tables - at;
     group = one || left < COMPACT_PART_TABLES ? left : COMPACT_PART_TABLES;
     // a small rest makes no partition of its own
     if (left == group + 1 && j->tables[j->nr_tables - 1]->nr_pages < table_pages(j->c) / 4) group = left;
+    assert(group > 0 && group <= left);
     struct output *o = &r->outputs[r->nr_outputs++];
     *o = (struct output){.job = j, .fresh = j->tables + at, .nr_fresh = group};
     o->keep = kept ? (kept == 32 ? UINT32_MAX : (1u << kept) - 1) : 0;
@@ -129,15 +148,16 @@ static enum remixdb_status hand_back(struct round *r) {
   return s;
 }
 
-// The shortest key that is greater than all keys of the table before and not greater than any of the table after.
+// The shortest key that is greater than all keys of one table and not greater than any key of the next.
 static struct kref separator(const struct sst *before, const struct sst *after) {
   const uint32_t lcp = kv_lcp_from(before->max, after->min, 0);
+  assert(kv_cmp(before->max, after->min) < 0);
   return kref(after->min.ptr, lcp < after->min.len ? lcp + 1 : after->min.len);
 }
 
-// The order of what was merged is what the old files say it is. Within a table it was looked at when that was written;
-// here it is between the tables of a job, and at the ends of its range: a version with a table outside of its partition
-// could not be opened again.
+// A merge takes the order of records from the old files. Each table's builder has checked the order within the table.
+// This checks it between a job's tables, and at the ends of the job's range: a version with a table outside of its
+// partition could not be opened again.
 static enum remixdb_status check_range(const struct job *j) {
   const struct version *v = j->base;
   const uint32_t next = j->part + j->nr_parts;
@@ -154,8 +174,36 @@ static enum remixdb_status check_range(const struct job *j) {
   return REMIXDB_OK;
 }
 
-// Partitions that hold nothing go, and the ones before them take over their range; but not the first, whose anchor is
-// empty.
+// Adds the partitions that a job leaves as they are, or empty, to parts. An empty partition goes, and the one before it
+// takes over its range. The first partition stays, because its anchor is empty.
+static enum remixdb_status add_old_parts(const struct job *j, struct part **parts, uint32_t *nr) {
+  struct part *const old = j->base->parts[j->part];
+  enum remixdb_status s = REMIXDB_OK;
+  if (!writes_tables(j)) {
+    if (!old->remix && *nr) return s;
+    part_ref(old);
+    parts[(*nr)++] = old;
+  } else if (j->nr_tables == 0 && *nr == 0) {
+    s = part_create(part_anchor(old), NULL, NULL, &parts[0]);
+    *nr += s == REMIXDB_OK;
+  }
+  return s;
+}
+
+// Adds the partition of an output. before: the table in front of it, if the job has written or left one.
+static enum remixdb_status add_output(const struct output *o, const struct sst *before, struct part **parts,
+                                      uint32_t *nr) {
+  const struct job *const j = o->job;
+  struct part *const old = j->base->parts[j->part];
+  const struct kref anchor = before ? separator(before, o->fresh[0]) : part_anchor(old);
+  remix_ref(o->remix);
+  if (j->young) remix_ref(old->remix);
+  const enum remixdb_status s = j->young ? part_create(anchor, old->remix, o->remix, &parts[*nr])
+                                         : part_create(anchor, o->remix, NULL, &parts[*nr]);
+  *nr += s == REMIXDB_OK;
+  return s;
+}
+
 static enum remixdb_status next_version(struct round *r, struct version **out) {
   struct part **parts = mem_calloc(r->nr_jobs + r->nr_outputs, sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
@@ -163,28 +211,16 @@ static enum remixdb_status next_version(struct round *r, struct version **out) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < r->nr_jobs && s == REMIXDB_OK; i++) {
     const struct job *j = &r->jobs[i];
-    struct part *old = r->base->parts[j->part];
-    if ((s = check_range(j)) != REMIXDB_OK) break;
-    if (!writes_tables(j)) {
-      if (!old->remix && nr) continue;
-      part_ref(old);
-      parts[nr++] = old;
-    } else if (j->nr_tables == 0 && nr == 0) {
-      s = part_create(part_anchor(old), NULL, NULL, &parts[nr]);
-      nr += s == REMIXDB_OK;
-    }
-    const struct sst *before = j->append ? last_table(old) : NULL;
+    assert(i == 0 || j->part == r->jobs[i - 1].part + (j->append ? 0 : r->jobs[i - 1].nr_parts));
+    if ((s = check_range(j)) == REMIXDB_OK) s = add_old_parts(j, parts, &nr);
+    const struct sst *before = j->append ? last_table(old_part(j)) : NULL;
     for (; at < r->nr_outputs && r->outputs[at].job == j && s == REMIXDB_OK; at++) {
-      struct output *o = &r->outputs[at];
-      const struct kref anchor = before ? separator(before, o->fresh[0]) : part_anchor(old);
-      remix_ref(o->remix);
-      if (j->young) remix_ref(old->remix);
-      s = j->young ? part_create(anchor, old->remix, o->remix, &parts[nr])
-                   : part_create(anchor, o->remix, NULL, &parts[nr]);
-      nr += s == REMIXDB_OK;
+      const struct output *o = &r->outputs[at];
+      s = add_output(o, before, parts, &nr);
       before = o->fresh[o->nr_fresh - 1];
     }
   }
+  assert(s != REMIXDB_OK || at == r->nr_outputs);
   if (s == REMIXDB_OK) s = version_create(parts, nr, out);
   else
     for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
@@ -214,8 +250,7 @@ static void round_count(struct round *r) {
   struct compact_stats *const stats = &r->c->stats;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *j = &r->jobs[i];
-    // what is put behind a partition is all that is done to it, when there is no more; and nobody looked at those that
-    // a round for scans leaves as they are
+    // not counted: a partition that is kept beside an appending job, and what a scan round leaves as it is
     const bool counts = r->frozen ? !(j->upto && j->kind == COMPACT_KEEP) : j->scan_merge;
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
     if (j->scan_merge) atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
@@ -234,13 +269,10 @@ static enum remixdb_status round_begin(struct round *r) {
   return r->fresh && r->jobs && r->tasks ? REMIXDB_OK : REMIXDB_NOMEM;
 }
 
-// Of a round that has failed no file is left. Returns its status.
+// Frees a round. A failed one leaves no file. Returns s.
 static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
-  struct err_saved why;
-  if (s != REMIXDB_OK) {
-    err_save(&why, s);
-    if (s != REMIXDB_ABORTED) atomic_fetch_add_explicit(&r->c->stats.failed, 1, memory_order_relaxed);
-  }
+  if (s != REMIXDB_OK && s != REMIXDB_ABORTED) atomic_fetch_add_explicit(&r->c->stats.failed, 1, memory_order_relaxed);
+  err_cleanup_begin();
   for (uint32_t i = 0; i < r->nr_outputs; i++) {
     if (!r->outputs[i].remix) continue;
     if (s != REMIXDB_OK) remix_retire(r->outputs[i].remix);
@@ -258,7 +290,8 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   mem_free(r->tasks);
   mem_free(r->jobs);
   mem_free(r->fresh);
-  return s == REMIXDB_OK ? s : err_raise(&why);
+  err_cleanup_end();
+  return s;
 }
 
 enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen,
@@ -279,7 +312,7 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
   return round_end(&r, s);
 }
 
-// ---- for scans
+// ---- scan merges
 
 void compact_watch(const struct compact *c, const struct version *v) {
   for (uint32_t i = 0; i < v->nr_parts; i++) {
@@ -306,7 +339,7 @@ enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, s
 
 // ---- retiring
 
-// Of the partitions [from, to).
+// Whether a partition of [from, to) has this REMIX or table.
 static bool parts_have(const struct version *v, uint32_t from, uint32_t to, const void *object) {
   for (uint32_t i = from; i < to; i++) {
     const struct part *const p = v->parts[i];
@@ -320,7 +353,7 @@ static bool parts_have(const struct version *v, uint32_t from, uint32_t to, cons
 void compact_retire(const struct version *base, const struct version *next) {
   for (uint32_t i = 0; i < base->nr_parts; i++) {
     const struct part *const p = base->parts[i];
-    // whatever of it is there yet is in a partition that shares keys with it (V2)
+    // a file of p that next still has is in a partition that shares keys with p (V2)
     const uint32_t from = version_find(next, part_anchor(p));
     uint32_t to = from + 1;
     while (to < next->nr_parts &&

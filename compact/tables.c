@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compact/tables.h"
 
+#include <assert.h>
+
 #include "compact/fresh.h"
 #include "compact/plan.h"
 #include "table/scan.h"
 
 #define PROGRESS_EVERY 256u  // records between two reports
 
-// The runs of a view that take part, as one sorted stream of the newest version in them of each key.
+// The newest runs of a view as one sorted stream, with the newest version that they have of each key.
 struct run_stream {
-  struct remix_walk walk;  // x NULL: none do
+  struct remix_walk walk;  // x NULL: no run takes part
   uint32_t first;          // runs from this one on
   bool found;              // a version of the current key has been given out
   bool any;                // there is a record
@@ -26,7 +28,7 @@ static void run_stream_close(struct run_stream *v) {
   v->any = false;
 }
 
-// The next record, if there is one.
+// Goes to the next record; any is false at the end.
 static enum remixdb_status run_stream_next(struct run_stream *v) {
   v->any = false;
   while (v->walk.x && remix_walk_valid(&v->walk)) {
@@ -51,10 +53,11 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
   return REMIXDB_OK;
 }
 
-// The newest `take` runs of the view; comes to the first record.
+// Begins with the newest `take` runs of the view, at the first record.
 static enum remixdb_status run_stream_begin(struct run_stream *v, const struct remix *x, uint32_t take,
                                             struct compact *c, struct blkio_queue *queue) {
   if (take == 0) return REMIXDB_OK;
+  assert(take <= x->nr_runs);
   v->first = x->nr_runs - take;
   v->found = false;
   remix_walk_init(&v->walk, x);
@@ -66,13 +69,13 @@ static enum remixdb_status run_stream_begin(struct run_stream *v, const struct r
   return run_stream_next(v);
 }
 
-// The same of all partitions of a job, and of both their views: where both have a key the young one's is newer.
+// The same over all partitions of a job and both views of each. If both views have a key, the young one's is newer.
 struct old_stream {
   const struct job *j;
   struct worker *w;
-  uint32_t next_part;  // after the one that is read, among the job's; as many as there are: none
+  uint32_t next_part;  // of the job's, behind the one being read; nr_parts: none
   struct run_stream old, young;
-  bool old_given, young_given;  // whose record was given out, or hidden by it
+  bool old_given, young_given;  // its record was given out, or hidden by the other's
 };
 
 static void old_close(struct old_stream *o) {
@@ -88,7 +91,7 @@ static void old_init(struct old_stream *o, const struct job *j, struct worker *w
   o->next_part = j->all || j->take ? 0 : j->nr_parts;
 }
 
-// Goes on to the job's next partition. REMIXDB_NOTFOUND: there is none.
+// Goes to the job's next partition. REMIXDB_NOTFOUND: there is none.
 static enum remixdb_status old_next_part(struct old_stream *o) {
   const struct job *j = o->j;
   old_close(o);
@@ -113,7 +116,7 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
   return REMIXDB_OK;
 }
 
-// The next number that no file has: what lies there and is not the store's keeps its name.
+// A foreign file may have a name of the next number. It keeps the name.
 uint64_t tables_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number)) {
   for (;;) {
     char name[32];
@@ -124,14 +127,9 @@ uint64_t tables_new_number(struct compact *c, void (*name_of)(char *buf, uint64_
   }
 }
 
-// A file stands, but nothing will name it, because it could not be opened: it goes now, or when the store is opened
-// next. Returns why.
 enum remixdb_status tables_remove_new(const struct compact *c, const char *name, enum remixdb_status why) {
-  struct err_saved saved;
-  err_save(&saved, why);
-  const enum remixdb_status s = env_unlink(c->ctx->dir, name);
-  (void)s;
-  return err_raise(&saved);
+  IGNORED(env_unlink(c->ctx->dir, name), "the next opening of the store removes the file");
+  return why;
 }
 
 struct table_writer {
@@ -139,41 +137,47 @@ struct table_writer {
   struct sst_build *build;
   uint64_t number;  // of the table being built; 0: none
   bool drop_tombs;
-  uint64_t expected;        // bytes of records that will come, about
-  uint64_t reported, seen;  // bytes of records that came
-  uint32_t since;
+  uint64_t expected;        // bytes of all records, about
+  uint64_t reported, seen;  // bytes of records so far
+  uint32_t since;           // records since the last report
 };
 
+// Room for one more table of the job.
+static enum remixdb_status table_room(struct job *j) {
+  if (j->nr_tables < j->cap_tables) return REMIXDB_OK;
+  const uint32_t cap = j->cap_tables ? j->cap_tables * 2 : 8;
+  struct sst **const grown = mem_realloc(j->tables, cap * sizeof(*grown));
+  if (!grown) return REMIXDB_NOMEM;
+  j->tables = grown;
+  j->cap_tables = cap;
+  return REMIXDB_OK;
+}
+
+// Finishes and opens the table being built, if there is one.
 static enum remixdb_status table_end(struct table_writer *tw) {
-  struct job *j = tw->j;
-  struct compact *c = j->c;
-  if (tw->number == 0) return REMIXDB_OK;
+  struct job *const j = tw->j;
+  struct compact *const c = j->c;
   const uint64_t number = tw->number;
+  if (number == 0) return REMIXDB_OK;
   tw->number = 0;
   uint64_t size;
   enum remixdb_status s = sst_build_finish(tw->build, &size);
   if (s != REMIXDB_OK) return s;
   atomic_fetch_add_explicit(&c->stats.table_bytes, size, memory_order_relaxed);
-  if (j->nr_tables == j->cap_tables) {
-    const uint32_t cap = j->cap_tables ? j->cap_tables * 2 : 8;
-    struct sst **grown = mem_realloc(j->tables, cap * sizeof(*grown));
-    if (!grown) s = REMIXDB_NOMEM;
-    else {
-      j->tables = grown;
-      j->cap_tables = cap;
-    }
-  }
+  s = table_room(j);
   if (s == REMIXDB_OK) s = sst_open(c->ctx, number, &j->tables[j->nr_tables]);
-  if (s == REMIXDB_OK) {
-    sst_give_pieces(j->tables[j->nr_tables++], sst_build_pieces(tw->build));
-    return s;
+  if (s != REMIXDB_OK) {
+    char name[32];
+    sst_name(name, number);
+    return tables_remove_new(c, name, s);
   }
-  char name[32];
-  sst_name(name, number);
-  return tables_remove_new(c, name, s);
+  struct sst *const t = j->tables[j->nr_tables++];
+  assert(kv_cmp(t->min, t->max) <= 0);
+  sst_give_pieces(t, sst_build_pieces(tw->build));
+  return s;
 }
 
-// A table ends when it has its share, but not for a small rest: that goes in too, as far as a table may grow.
+// A table ends when it has its share. A small rest still goes in, if the table can take it.
 static bool table_done(const struct table_writer *tw, const struct kv_rec *next) {
   if (!sst_build_takes(tw->build, next)) return true;
   const uint64_t share = tw->j->table_bytes;
@@ -250,6 +254,7 @@ static enum remixdb_status write_merged(struct table_writer *tw, struct range *r
 void tables_write(struct task *t, struct worker *w) {
   struct job *j = (struct job *)t;
   struct compact *c = j->c;
+  assert(writes_tables(j) && j->table_bytes > 0 && j->nr_tables == 0);
   struct range *range = mem_alloc(sizeof(*range));
   struct old_stream old;
   old_init(&old, j, w);
@@ -265,7 +270,7 @@ void tables_write(struct task *t, struct worker *w) {
   }
   old_close(&old);
   if (s != REMIXDB_OK) {
-    err_save(&j->error, j->status = s);  // before the builder's cleaning up can say something else
+    err_save(&j->error, j->status = s);  // before the builder's clean-up can set another message
     atomic_store_explicit(j->failed, true, memory_order_relaxed);
   }
   sst_build_destroy(tw.build);
