@@ -16,6 +16,7 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
+// Sets the thread's status. Returns whether it is REMIXDB_OK.
 static inline bool done(enum remixdb_status s) {
   if (likely(s == REMIXDB_OK)) {
     err_finish_ok();
@@ -27,8 +28,8 @@ static inline bool done(enum remixdb_status s) {
 
 static enum remixdb_status null_argument(const char *what) { return err_set(REMIXDB_INVALID, "%s is NULL", what); }
 
-// A store belongs to the process that opened it. In a child made by fork nothing is done with it, and nothing of it is
-// freed: its locks may be held by threads that are not there, and what is in memory is its parent's to write.
+// A store belongs to the process that opened it. A child made by fork does nothing with it and frees nothing of it: the
+// threads that hold its locks are not there, and the parent writes what is in memory.
 static __attribute__((noinline)) enum remixdb_status check_process(const struct xdb *x) {
   return xdb_is_anothers(x)
              ? err_set(REMIXDB_INVALID,
@@ -48,9 +49,9 @@ static inline enum remixdb_status check_iter(const struct xdb_iter *it) {
   if (unlikely(!it)) return null_argument("it");
   return unlikely(fork_now() != 0) ? check_process(it->ref->xdb) : REMIXDB_OK;
 }
-static inline enum remixdb_status check_snapshot(const struct xdb_snapshot *s) {
-  if (unlikely(!s)) return null_argument("s");
-  return unlikely(fork_now() != 0) ? check_process(s->xdb) : REMIXDB_OK;
+static inline enum remixdb_status check_snapshot(const struct xdb_snapshot *snap) {
+  if (unlikely(!snap)) return null_argument("s");
+  return unlikely(fork_now() != 0) ? check_process(snap->xdb) : REMIXDB_OK;
 }
 // Whether a call that sets no status when it succeeds may go on.
 static inline bool may_go_on(enum remixdb_status s) { return likely(s == REMIXDB_OK) || done(s); }
@@ -135,7 +136,7 @@ static struct xdb *open_store(const char *dir, const struct remixdb_opts *o) {
   enum remixdb_status s = check_dir(dir);
   if (s == REMIXDB_OK) s = xdb_open(dir, o, env_posix(), &x);
   done(s);
-  // of a key this status is an answer and has no message; of a store it is a failure like others
+  // For a key this status is an answer and has no message. For a store it is a failure like others.
   if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no store", dir);
   return x;
 }
@@ -216,7 +217,7 @@ PUBLIC bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, v
                          uint32_t *vlen_out) {
   enum remixdb_status s = check_key(ref, kbuf, klen);
   if (s == REMIXDB_OK && !vbuf && vcap) s = null_argument("vbuf");
-  // without a buffer only the length is asked for, but a value that does not fit into nothing is still TOOBIG
+  // Without a buffer the caller wants the length only. A value that is not empty is still TOOBIG.
   uint8_t none;
   return done(likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf ? vbuf : &none, vcap, vlen_out) : s);
 }
@@ -227,7 +228,7 @@ PUBLIC bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, 
   return done(s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), fn, priv) : s);
 }
 
-// A remixdb_merge_fn whose priv is a struct remixdb_decision.
+// A remixdb_merge_fn; priv is a struct remixdb_decision.
 static enum remixdb_merge_op decided(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
   struct remixdb_decision *const d = priv;
   d->v0 = v0;
@@ -407,7 +408,7 @@ PUBLIC struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref) {
   return it;
 }
 
-// Whether it can be brought to a place. One that is given a key that is not valid has none afterwards.
+// Checks the arguments of a seek. After an invalid key the iterator has no position.
 static inline bool check_place(struct xdb_iter *it, const void *kbuf, uint32_t klen) {
   enum remixdb_status s = check_iter(it);
   if (likely(s == REMIXDB_OK)) {
@@ -436,7 +437,8 @@ PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) {
   return likely(s == REMIXDB_OK) ? xdb_iter_valid(it) : done(s);
 }
 
-// What is not at hand, or long. Apart, so that the other way makes no call and keeps all in registers.
+// A record that is not at hand, or long. A function of its own, so that the fast way makes no call and keeps all in
+// registers.
 static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out,
                                                 uint32_t *vlen_out) {
   struct kv_rec r;
@@ -464,6 +466,7 @@ PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *kle
   return true;
 }
 
+// The key, or the value.
 static const void *iter_part(struct xdb_iter *it, bool value, uint32_t *len_out) {
   struct kv_rec r;
   const enum remixdb_status s = check_iter(it);
@@ -533,21 +536,21 @@ PUBLIC enum remixdb_status remixdb_iter_status(struct xdb_iter *it) {
 // ---- snapshots
 
 PUBLIC struct xdb_snapshot *remixdb_snapshot(struct xdb_ref *ref) {
-  struct xdb_snapshot *s = NULL;
-  const enum remixdb_status checked = check_ref(ref);
-  done(checked == REMIXDB_OK ? xdb_snapshot(ref, &s) : checked);
-  return s;
+  struct xdb_snapshot *snap = NULL;
+  const enum remixdb_status s = check_ref(ref);
+  done(s == REMIXDB_OK ? xdb_snapshot(ref, &snap) : s);
+  return snap;
 }
 
-PUBLIC struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *s) {
+PUBLIC struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *snap) {
   struct xdb_ref *r = NULL;
-  const enum remixdb_status checked = check_snapshot(s);
-  done(checked == REMIXDB_OK ? xdb_snapshot_ref(s, &r) : checked);
+  const enum remixdb_status s = check_snapshot(snap);
+  done(s == REMIXDB_OK ? xdb_snapshot_ref(snap, &r) : s);
   return r;
 }
 
-PUBLIC void remixdb_snapshot_release(struct xdb_snapshot *s) {
-  if (s && may_go_on(check_snapshot(s))) xdb_snapshot_release(s);
+PUBLIC void remixdb_snapshot_release(struct xdb_snapshot *snap) {
+  if (snap && may_go_on(check_snapshot(snap))) xdb_snapshot_release(snap);
 }
 
 // ---- administration

@@ -251,6 +251,7 @@ enum write_how {
   WRITE_BACK,  // a full memtable takes it without a limit; nothing happens when the memtable has the key
 };
 
+// Whether the memtable takes a record.
 static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
   if (how == WRITE_NEW) return !xdb_round_due(x, m, 0);
   return how == WRITE_BACK ||

@@ -17,7 +17,7 @@ void batch_destroy(struct xdb_batch *b) {
 
 void batch_clear(struct xdb_batch *b) { b->len = b->nr = 0; }
 
-// Makes room for so many bytes more.
+// Makes room for `more` bytes.
 static enum remixdb_status reserve(struct xdb_batch *b, size_t more) {
   if (more <= b->cap - b->len) return REMIXDB_OK;
   size_t cap = b->cap ? b->cap : 2048;
@@ -57,7 +57,7 @@ enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *op
   return REMIXDB_OK;
 }
 
-// By key; of equal ones the later operation, which lies further behind in the batch, first.
+// Orders by key. Of equal keys the later operation, which has the higher address, comes first.
 static int op_cmp(const void *a, const void *b) {
   const struct batch_op *x = a, *y = b;
   const int c = kv_cmp(x->key, y->key);
@@ -72,7 +72,7 @@ enum remixdb_status batch_sorted(const struct xdb_batch *b, struct batch_op **op
   for (size_t i = 0; i < b->nr; i++) {
     struct kv_rec r;
     p = kv_rec_get(p, b->data + b->len, &r);
-    assert(p);  // written by batch_add
+    assert(p);  // `add` has written it
     ops[i] = (struct batch_op){kref(r.key, r.klen), hash64(r.key, r.klen), r.val, r.vlen, r.tomb};
     if (i && kv_cmp(ops[i - 1].key, ops[i].key) >= 0) sorted = false;
   }

@@ -4,7 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DIR_TRIES 100u  // each is a directory that was renamed or removed in a moment
+#define DIR_TRIES 100u  // each try meets a directory that was renamed or removed at that moment
 
 static uint64_t new_store_id(const void *salt) {
   struct timespec t;
@@ -14,7 +14,7 @@ static uint64_t new_store_id(const void *salt) {
   return id ? id : 1;
 }
 
-// A directory without CURRENT: an error when it holds files of a store, unless one is in the making.
+// Looks at a directory without CURRENT. Files of a store in it are an error, unless a store is in the making there.
 static enum remixdb_status headless(struct xdb *x, bool *creating_out) {
   struct files_entry *list;
   size_t nr;
@@ -33,7 +33,7 @@ static enum remixdb_status headless(struct xdb *x, bool *creating_out) {
   struct env_stat st;
   if (!copying && (!data || *creating_out)) return REMIXDB_OK;
   if (env_stat(&x->home, FILES_CURRENT, &st) == REMIXDB_OK)
-    return REMIXDB_OK;  // another opening, or checkpoint, has just made it
+    return REMIXDB_OK;  // another opening, or a checkpoint, has just made CURRENT
   if (copying)
     return err_set(REMIXDB_CORRUPT,
                    "%s: a checkpoint was interrupted here: this is no store; remixdb_destroy removes it, another "
@@ -47,7 +47,7 @@ static enum remixdb_status headless(struct xdb *x, bool *creating_out) {
                            "is missing, but the directory holds files of a store; no new store is made over them");
 }
 
-// The log of a store that was never finished; tables that may lie beside it go when the new one has been opened.
+// Removes the log of a store that was never finished. Its tables, if any, go when the new store has been opened.
 static enum remixdb_status remove_half_made(struct xdb *x) {
   struct files_entry *list;
   size_t nr;
@@ -63,7 +63,7 @@ static enum remixdb_status remove_half_made(struct xdb *x) {
   return s;
 }
 
-// What is in the directory. REMIXDB_CORRUPT: no store, and none may be made there.
+// Looks at the directory. REMIXDB_CORRUPT: it holds no store, and none may be made there.
 static enum remixdb_status look(struct xdb *x, bool *exists_out, bool *creating_out) {
   struct env_stat st;
   bool repairing;
@@ -79,7 +79,7 @@ static enum remixdb_status look(struct xdb *x, bool *exists_out, bool *creating_
   return s == REMIXDB_NOTFOUND ? headless(x, creating_out) : s;
 }
 
-// The same while LOCK is not held: who holds it may just be making what is there, mending it, or removing it.
+// The same without the directory's lock: another process may hold it, and be making, mending or removing the store.
 static enum remixdb_status look_first(struct xdb *x, bool *exists_out, bool *creating_out) {
   struct err_saved why;
   struct dirlock l;
@@ -94,16 +94,16 @@ static enum remixdb_status look_first(struct xdb *x, bool *exists_out, bool *cre
   return s;
 }
 
-// Locks the directory and looks at it: *exists_out: it holds a store (CURRENT).
+// Locks the directory and looks at it. *exists_out: it holds a store (CURRENT).
 static enum remixdb_status lock_dir(struct xdb *x, bool *exists_out) {
   const bool may_make = x->opts.create && !x->opts.read_only;
   bool creating;
-  // what is refused, a format that is not known too, is told before anything is touched
+  // Refuse before anything is touched, for example an unknown format.
   enum remixdb_status s = look_first(x, exists_out, &creating);
   if (s != REMIXDB_OK) return s;
   if (!*exists_out && !may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
   if ((s = dirlock_take(&x->home, !x->opts.read_only, &x->dirlock)) != REMIXDB_OK) return s;
-  // somebody may have made it between the look and the lock, or destroyed it
+  // Another process may have made or destroyed the store between the look and the lock.
   if ((s = look(x, exists_out, &creating)) != REMIXDB_OK || *exists_out) return s;
   if (!may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);
   return creating ? remove_half_made(x) : REMIXDB_OK;
@@ -128,7 +128,8 @@ enum remixdb_status dir_open(struct xdb *x, const struct env_dir *at, const char
     s = env_dir_is(at, name, &x->home, &named);
     if (named) s = err_raise(&why);
   }
-  if (s == REMIXDB_OK && !named) s = err_set(REMIXDB_IO, "%s: is renamed or removed again and again", x->dir);
+  if (s == REMIXDB_OK && !named)
+    s = err_set(REMIXDB_IO, "%s: the directory is renamed or removed again and again", x->dir);
   return s == REMIXDB_OK && !*exists_out ? files_sync_parent(x->env, x->dir, made) : s;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/idle.h"
 
-#define SETTLE_NS 1000000000ull  // then it looks again
+#define SETTLE_NS 1000000000ull  // between two looks of a thread that waits
 
 size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
   epoch_enter(&x->epoch, slot);
@@ -12,6 +12,7 @@ size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
   return used;
 }
 
+// Idle work (workers_idle).
 static bool spare(void *arg, struct worker *w) {
   struct xdb *x = arg;
   size_t wanted;
@@ -31,7 +32,7 @@ void xdb_super_drop(struct xdb *x, struct super *v) {
     return;
   }
   atomic_fetch_add_explicit(&x->idle.nr_left, 1, memory_order_relaxed);
-  // release: whoever takes it sees all of it, and what others did with it, which happened before their references went
+  // release: the thread that takes the version sees all of it, and what others did before they dropped their references
   last->next = atomic_load_explicit(&x->idle.left, memory_order_relaxed);
   while (!atomic_compare_exchange_weak_explicit(&x->idle.left, &last->next, last, memory_order_release,
                                                 memory_order_relaxed))
@@ -40,13 +41,13 @@ void xdb_super_drop(struct xdb *x, struct super *v) {
 }
 
 void idle_destroy(struct xdb *x) {
-  // acquire: what xdb_super_drop released
+  // acquire: pairs with the release in xdb_super_drop
   struct version *v = atomic_exchange_explicit(&x->idle.left, NULL, memory_order_acquire), *next;
   if (!v) return;
   for (; v; v = next) {
     next = v->next;
     version_destroy(v);
-    atomic_fetch_sub_explicit(&x->idle.nr_left, 1, memory_order_release);  // to idle_destroy_wait: its files are gone
+    atomic_fetch_sub_explicit(&x->idle.nr_left, 1, memory_order_release);  // pairs with idle_destroy_wait
   }
   xdb_lock(x);
   pthread_cond_broadcast(&x->changed);

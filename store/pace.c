@@ -3,13 +3,13 @@
 
 #include "store/idle.h"
 
-#define PACE_QUANTUM (16u << 10)
+#define PACE_QUANTUM (16u << 10)  // bytes that a ref writes between two looks at the pace
 #define PACE_QUANTUM_MIN 512u
-#define PACE_NAP_MIN 50000u     // shorter naps cost more than they even out
-#define PACE_NAP_GOAL 2000000u  // many writes that are a little slow are worse than few that take this
+#define PACE_NAP_MIN 50000u     // ns; a shorter nap costs more than it evens out
+#define PACE_NAP_GOAL 2000000u  // ns; a few writes that take this are better than many that are a little slow
 #define PACE_NAP_MAX 5000000u
-#define PACE_WORK_MIN 10000u  // a round of less says nothing about the rate
-#define PACE_BEFORE 4u        // rounds before count as if they had done 1/4 of this one's work
+#define PACE_WORK_MIN 10000u  // a round with less work says nothing about the rate
+#define PACE_BEFORE 4u        // earlier rounds count as 1/4 of this round's work
 
 void xdb_pace_stalled(struct xdb *x, uint64_t ns) {
   atomic_fetch_add_explicit(&x->pace.stall_ns, ns, memory_order_relaxed);
@@ -18,7 +18,7 @@ void xdb_pace_stalled(struct xdb *x, uint64_t ns) {
                                                             memory_order_relaxed)) {}
 }
 
-// The mean of what it was and what was seen now.
+// Moves the mean half of the way to what was seen now.
 static void learn(_Atomic uint64_t *mean, uint64_t seen) {
   const uint64_t was = atomic_load_explicit(mean, memory_order_relaxed);
   atomic_store_explicit(mean, was ? was / 2 + seen / 2 : seen, memory_order_relaxed);
@@ -30,8 +30,8 @@ void xdb_pace_learn(struct xdb *x, uint64_t work, uint64_t ns, uint64_t tail_ns)
   if (work >= PACE_WORK_MIN) learn(&x->pace.round_rate, (uint64_t)((double)work * 1e9 / (double)(ns + 1)) + 1);
 }
 
-// Nanoseconds the round still needs, about. The rate is that of this round and of those before: at its beginning
-// nothing else is known, and its end is not always as fast as its beginning.
+// About how many nanoseconds the round still needs. The rate is a mean of this round and earlier ones: when a round
+// begins nothing else is known, and its end is not always as fast as its beginning.
 static double round_remaining(struct xdb *x, uint64_t now) {
   const uint64_t began = atomic_load_explicit(&x->pace.round_began_ns, memory_order_relaxed);
   const double elapsed = now > began ? (double)(now - began) : 0;  // it may have begun since
@@ -39,7 +39,7 @@ static double round_remaining(struct xdb *x, uint64_t now) {
   const double done = (double)atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
   const double rate = (double)atomic_load_explicit(&x->pace.round_rate, memory_order_relaxed) * 1e-9;
   const double tail = (double)atomic_load_explicit(&x->pace.round_tail_ns, memory_order_relaxed);
-  if (work == 0) {  // not yet known: as long as the last one took
+  if (work == 0) {  // unknown yet: assume as much as the last round
     const double last = (double)atomic_load_explicit(&x->pace.last_round_ns, memory_order_relaxed);
     return last - elapsed > tail ? last - elapsed : tail;
   }
@@ -68,13 +68,13 @@ void xdb_pace_draw(struct xdb_ref *r) {
   const uint64_t interval = share < PACE_NAP_MAX ? (uint64_t)share : PACE_NAP_MAX;
   uint64_t at = atomic_load_explicit(&x->pace.at_ns, memory_order_relaxed), mine;
   do {
-    // nobody waits longer than the longest nap, so a clock further ahead, of many writers, would only slow the rounds
-    // to come
+    // No writer waits longer than the longest nap. A clock that is further ahead, because of many writers, would only
+    // slow down writers in later rounds.
     mine = at <= now ? now : at - now < PACE_NAP_MAX ? at : now + PACE_NAP_MAX;
   } while (!atomic_compare_exchange_weak_explicit(&x->pace.at_ns, &at, mine + interval, memory_order_relaxed,
                                                   memory_order_relaxed));
   const uint64_t nap = mine - now;
-  // with little room left what is not waited for now is waited for at the round's end
+  // With little room left, a writer that does not wait now waits at the round's end.
   if (nap < (room > x->memtable_limit / 64 ? PACE_NAP_GOAL : PACE_NAP_MIN)) return;
   time_sleep_ns(nap);
   xdb_pace_stalled(x, nap);

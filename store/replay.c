@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/replay.h"
 
-#define WAL_STEP_PART 32u        // the log grows on disk by no more than this part of what it may have
-#define REPLAY_BYTES (1u << 20)  // gathered before they are linked; more than any record has
-#define REPLAY_RECORDS 8192u
-#define REPLAY_SHARES 2u  // for each thread
-#define REPLAY_FEW 512u   // so few are not worth waking a worker
+#define WAL_STEP_PART 32u        // the log grows on disk by at most 1/32 of its limit at a time
+#define REPLAY_BYTES (1u << 20)  // bytes gathered before they are linked; more than any record has
+#define REPLAY_RECORDS 8192u     // records gathered before they are linked
+#define REPLAY_SHARES 2u         // shares per thread
+#define REPLAY_FEW 512u          // so few records are not worth waking a worker
 
 _Static_assert(REPLAY_BYTES >= REMIXDB_KV_MAX, "a record fits");
 
@@ -41,7 +41,7 @@ struct replaying {
   uint8_t bytes[REPLAY_BYTES];  // keys and values
 };
 
-// All at one time: what the search for each looks at is fetched for all of them before the first is linked.
+// Links a group. Looking all keys up side by side first brings the memory for linking into the processor's cache.
 static enum remixdb_status link_group(struct replaying *r, struct worker *w, const struct replay_rec *const *group,
                                       uint32_t nr) {
   struct wh *wh = r->m->wh;
@@ -69,6 +69,7 @@ static enum remixdb_status link_group(struct replaying *r, struct worker *w, con
   return s;
 }
 
+// Task: links the records of one share.
 static void link_share(struct task *t, struct worker *w) {
   struct replay_share *share = (struct replay_share *)t;
   struct replaying *r = share->r;
@@ -86,14 +87,15 @@ static void link_share(struct task *t, struct worker *w) {
   err_save(&share->error, s);
 }
 
-// The memory for what is linked next. Threads that came to a new page at the same time would have the system clear one
-// for each.
+// Task: gets memory for the next records. Otherwise threads that come to a new page at the same time would each make
+// the system clear one.
 static void fill_pool(struct task *t, struct worker *w) {
   (void)w;
   struct arena_pool *const pool = &((struct replay_fill *)t)->x->memtables.chunks;
   (void)arena_pool_fill(pool, pool->chunk_size);
 }
 
+// Links all that is gathered.
 static enum remixdb_status link_gathered(struct replaying *r) {
   struct workers *ws = r->x->workers;
   const uint32_t nr_threads = ws ? workers_count(ws) + 1 : 1;
@@ -116,6 +118,7 @@ static enum remixdb_status link_gathered(struct replaying *r) {
   return REMIXDB_OK;
 }
 
+// Gathers a record (wal_open).
 static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct replaying *r = arg;
   const size_t nbytes = (size_t)rec->klen + rec->vlen;
@@ -131,11 +134,12 @@ static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *
   return REMIXDB_OK;
 }
 
+// The log has no more records (wal_open).
 static enum remixdb_status replayed(void *arg) {
   struct replaying *r = arg;
   const enum remixdb_status s = r->nr ? link_gathered(r) : REMIXDB_OK;
   struct xdb *const x = r->x;
-  // before a segment is begun, for which there may be no other room
+  // Before the log begins a segment: there may be no other room for it.
   if (s == REMIXDB_OK && !x->opts.read_only && version_clean(&x->ctx, r->version, &x->nr_cleaned) != REMIXDB_OK)
     xdb_say(x, "files that no version names are left: %s", err_msg());
   return s;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/reserve.h"
 
-#define RESERVE_PART 16u
+#define RESERVE_PART 16u  // at least 1/16 of the tables
 #define RESERVE_MIN ((uint64_t)32 << 10)
 #define RESERVE_MAX ((uint64_t)64 << 20)
 
@@ -19,7 +19,7 @@ void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged) {
   pthread_mutex_unlock(&x->reserve.lock);
 }
 
-// With the lock held. Whether that is news, for `tell`.
+// Returns whether that is news, for `tell`. reserve.lock is held.
 static bool set_scarce(struct xdb *x, bool scarce) {
   if (scarce == x->reserve.scarce) return false;
   x->reserve.scarce = scarce;
@@ -27,7 +27,7 @@ static bool set_scarce(struct xdb *x, bool scarce) {
   return true;
 }
 
-// Without the lock: the logger is the user's.
+// Outside of any lock: the logger is the user's.
 static void tell(struct xdb *x, bool scarce) {
   xdb_say(x,
           scarce ? "%s: the disk is full: until room is freed only deletes are taken"
@@ -35,8 +35,8 @@ static void tell(struct xdb *x, bool scarce) {
           x->dir);
 }
 
-// Makes the file so large; REMIXDB_NOSPACE: as large as there is room. *size_out: what it is then. A failed allocation
-// may have taken room all the same, which is given back.
+// Makes the file `want` bytes large. REMIXDB_NOSPACE: it takes the room there is. *size_out: its size then. A failed
+// allocation may have taken room: that is given back.
 static enum remixdb_status grow(struct xdb *x, int fd, uint64_t want, uint64_t *size_out) {
   enum remixdb_status s = env_size(x->env, fd, FILES_RESERVE, size_out);
   if (s == REMIXDB_OK && *size_out > want && (s = env_truncate(x->env, fd, FILES_RESERVE, want)) == REMIXDB_OK)
@@ -56,8 +56,8 @@ static enum remixdb_status grow(struct xdb *x, int fd, uint64_t want, uint64_t *
   return full ? REMIXDB_NOSPACE : s;
 }
 
-// Sees to it that a file of that name may be cut or removed. *free_out: it may. Not one in which there is something, or
-// what is no file: that is somebody's. One that has another name as well loses this one.
+// *free_out: the store may cut or remove what has the file's name. It may not where that is no file, or a file with
+// content: it is another program's. A file with a second name loses this one.
 static enum remixdb_status make_free(struct xdb *x, bool *free_out) {
   struct env_stat st;
   uint8_t first[512];
@@ -75,22 +75,23 @@ static enum remixdb_status make_free(struct xdb *x, bool *free_out) {
   return s == REMIXDB_OK && *free_out && st.links > 1 ? env_unlink(&x->home, FILES_RESERVE) : s;
 }
 
-// The same as grow, and removes a file that would be empty. What is there and is not the store's is left, and nothing
-// is reserved.
+// Like grow, but removes a file that would be empty. Another program's file stays, and then nothing is reserved.
 static enum remixdb_status resize(struct xdb *x, uint64_t want, uint64_t *size_out) {
   bool may;
   int fd;
   *size_out = 0;
-  const enum remixdb_status looked = make_free(x, &may);
-  if (looked == REMIXDB_OK && !may) x->reserve.off = true;
-  if (looked != REMIXDB_OK || !may) return looked;
+  enum remixdb_status s = make_free(x, &may);
+  if (s == REMIXDB_OK && !may) x->reserve.off = true;
+  if (s != REMIXDB_OK || !may) return s;
   if (want == 0) return env_unlink(&x->home, FILES_RESERVE);
-  enum remixdb_status s = env_open(&x->home, FILES_RESERVE, ENV_READ | ENV_WRITE | ENV_CREATE, &fd);
+  s = env_open(&x->home, FILES_RESERVE, ENV_READ | ENV_WRITE | ENV_CREATE, &fd);
   if (s != REMIXDB_OK) return s;
   s = grow(x, fd, want, size_out);
   env_close_quiet(x->env, fd);
-  const enum remixdb_status gone = *size_out == 0 ? env_unlink(&x->home, FILES_RESERVE) : REMIXDB_OK;
-  return s == REMIXDB_OK ? gone : s;
+  if (*size_out) return s;
+  if (s == REMIXDB_OK) return env_unlink(&x->home, FILES_RESERVE);
+  IGNORED(env_unlink(&x->home, FILES_RESERVE), "an empty file takes no room");
+  return s;
 }
 
 bool reserve_keep(struct xdb *x) {

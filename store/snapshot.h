@@ -17,6 +17,6 @@ struct xdb_snapshot {
 // A snapshot of what the ref reads now: a counted super, so that memtables, tables and REMIXes stay, and a moment (X2).
 // Any thread may release it, after its refs. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out);
-MUST_CHECK enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *s, struct xdb_ref **out);
-void xdb_snapshot_release(struct xdb_snapshot *s);  // NULL is allowed
+MUST_CHECK enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *snap, struct xdb_ref **out);
+void xdb_snapshot_release(struct xdb_snapshot *snap);  // NULL is allowed
 #endif

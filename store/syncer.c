@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/syncer.h"
 
-#define REST_NS 1000000000ull  // without a write after a sync: then the log is marked
+#define REST_NS 1000000000ull  // so long after a sync without a write the log is marked
 
 enum remixdb_status xdb_sync(struct xdb_ref *r) {
   struct xdb *x = r->xdb;
@@ -16,7 +16,8 @@ enum remixdb_status xdb_sync(struct xdb_ref *r) {
   return s;
 }
 
-// With the lock held, which is let go meanwhile. False: it is time to stop, or (when `rest`) something was written.
+// Waits so long. Lets syncer.lock, which is held, go meanwhile. False: the thread is to stop, or (with `rest`)
+// something was written.
 static bool sync_wait(struct xdb *x, uint64_t ns, bool rest) {
   const uint64_t until = time_ns() + ns;
   for (;;) {
@@ -27,7 +28,7 @@ static bool sync_wait(struct xdb *x, uint64_t ns, bool rest) {
   }
 }
 
-// wal_sync or wal_mark, with the lock let go meanwhile. Whether it is to be tried again.
+// Runs wal_sync or wal_mark. Lets syncer.lock, which is held, go meanwhile. Returns whether to try again.
 static bool sync_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
   pthread_mutex_unlock(&x->syncer.lock);
   const enum remixdb_status s = fn(x->wal);
@@ -44,15 +45,15 @@ static bool sync_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
 static void *sync_main(void *arg) {
   struct xdb *x = arg;
   const uint64_t every = (uint64_t)x->opts.sync * 1000000;
-  bool marked = true;  // nothing was synced since the log was marked
-  uint64_t began = 0;  // when the last sync did, if something was written during it
+  bool marked = true;  // no sync since the log was marked
+  uint64_t began = 0;  // when the last sync began, if something was written during it
   pthread_mutex_lock(&x->syncer.lock);
   while (!x->syncer.stop) {
     if (atomic_load_explicit(&x->syncer.dirty, memory_order_acquire)) {
       const uint64_t passed = began ? time_ns() - began : 0;
       if (passed < every) (void)sync_wait(x, every - passed, false);
       atomic_store_explicit(&x->syncer.dirty, false,
-                            memory_order_release);  // before the sync: what comes during it is synced by the next
+                            memory_order_release);  // before the sync: the next one syncs what comes during it
       began = time_ns();
       const bool again = sync_run(x, wal_sync);
       if (again) atomic_store_explicit(&x->syncer.dirty, true, memory_order_relaxed);
