@@ -5,62 +5,61 @@
 
 #define NODE 8u         // numbers of a node: one cache line
 #define LEVELS_MAX 11u  // 8^11 passes 2^32
-#define PIECE 8u        // bytes that a number stands for
+#define PIECE 8u        // bytes of a number
 #define REF_TREE 0x80000000u
-#define PLACES_MAX 6u    // bytes of a number that its cell is made of, at most
-#define CELL_NUMBERS 4u  // numbers of a cell, about
-#define CELL_LINE 7u     // numbers that lie in the cell's own line; of more they lie in level 0
-#define CELL_SCAN 16u    // cells of more than these are searched through the levels
+#define PLACES_MAX 6u    // bytes of a number that choose its cell, at most
+#define CELL_NUMBERS 4u  // numbers of a cell, on average
+#define CELL_LINE 7u     // numbers in the cell's own line; a cell with more refers to level 0
+#define CELL_SCAN 16u    // a cell with more numbers is searched through the levels
 #define SCAN_STEP 4u     // numbers compared without a branch between them
 #define BYTES 256u
 
-// Cells of a tree: where the numbers lie, by what their first bytes are. The bytes at each place are ranked among those
-// that occur there, so that digits or letters are as dense as random bytes; the ranks are the digits of a number that,
-// made smaller in proportion, is the cell. As ranks ascend with bytes,
-//   A1  of two numbers the smaller one is not in a cell behind the other's;
-// so the first number not less than v lies in v's cell, or is the first one behind it.
+// The cells of a tree. At each of the first places of the numbers, the bytes that occur there are ranked, so that
+// digits or letters fill the cells as evenly as random bytes. A number's ranks are the digits of one large number. That
+// number, scaled down, is the cell. Ranks ascend with bytes, so
+//   A1  the cell of the smaller of two numbers is not behind the cell of the other.
+// So the first number not less than v lies in v's cell, or is the first one behind that cell.
 struct anchors_cells {
-  uint32_t lines;  // where its lines begin
-  uint32_t ranks;  // where its ranks begin: per place and byte, how many smaller ones occur there, and ABSENT
-  uint16_t nr_places;
-  uint16_t shift;  // the number made of the ranks, shifted by so much,
-  uint32_t scale;  // times this, by 2^32, is the cell
-  uint64_t weight[PLACES_MAX];
+  uint32_t lines;      // where its lines begin
+  uint32_t ranks;      // where its ranks begin: for each place and byte, how many smaller bytes occur there, and ABSENT
+  uint16_t nr_places;  // bytes that choose the cell
+  uint16_t shift;      // cell = (number made of the ranks >> shift) * scale >> 32
+  uint32_t scale;
+  uint64_t weight[PLACES_MAX];  // of each place's rank in that number
 };
-_Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "one cache line tells the cell");
+_Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "choosing a cell reads one cache line");
 
 struct anchors_line {
-  uint32_t first, nr;  // the first of the tree's numbers that lies in the cell or behind it, and how many lie in it
-  uint64_t numbers[CELL_LINE];  // they, when there are no more; then all ones
+  uint32_t first;               // the first of the tree's numbers that lies in the cell or behind it
+  uint32_t nr;                  // how many lie in the cell
+  uint64_t numbers[CELL_LINE];  // these, if they are at most CELL_LINE; then all ones
 };
-_Static_assert(sizeof(struct anchors_line) == CACHE_LINE, "one cache line is the cell");
-#define ABSENT 1u  // the byte itself does not occur at that place
+_Static_assert(sizeof(struct anchors_line) == CACHE_LINE, "a cell is one cache line");
+#define ABSENT 1u  // flag of a rank: the byte does not occur at that place
 #define RANK_SHIFT 1u
 
-// A tree over the strings first .. last, which share `common` bytes at least. Its numbers are the distinct ones among
-// them.
+// A tree over the strings first .. last, which share at least `common` bytes. Its numbers are the distinct ones among
+// those strings.
 struct anchors_tree {
-  uint32_t group;  // the first string with the number that led here: shorter ones may come before `first`
-  uint32_t first, last;
-  uint32_t common;
-  uint32_t
-      shared;   // where a copy begins of those common bytes that the way here has not told: the strings lie far apart
-  uint32_t nr;  // numbers
-  uint32_t
-      refs;  // where its refs begin, one per number and one more; NO_REFS: number i is that of string first + i alone
-  uint32_t cells;  // which cells are its own; NO_CELLS: it is too small for them, or its numbers lie too unevenly
+  uint32_t group;        // the first string with the number that led to this tree; shorter strings come before `first`
+  uint32_t first, last;  // strings
+  uint32_t common;       // bytes
+  uint32_t shared;       // where a copy begins of the common bytes that no tree above has compared
+  uint32_t nr;           // numbers
+  uint32_t refs;   // where its refs begin, one per number and one more; NO_REFS: number i is string first + i's own
+  uint32_t cells;  // its cells; NO_CELLS: it is too small, or its numbers lie too unevenly
   uint32_t nr_levels;
-  uint32_t
-      level[LEVELS_MAX];  // where each begins, in nodes. Level 0 is all numbers in order; one of a level above is the
-                          // greatest of the node below it. Each ends in padding of all ones: no search leaves it
+  // Where each level begins, in nodes. Level 0 has all numbers in order. A number of another level is the greatest one
+  // of the node below. Every level ends in padding of all ones, so a search never leaves it.
+  uint32_t level[LEVELS_MAX];
 };
 #define NO_REFS UINT32_MAX
 #define NO_CELLS UINT32_MAX
-// A ref is the first string with that number, or REF_TREE and the number of the tree that tells them apart.
+// A ref is the first string with that number, or REF_TREE and the index of the tree over the strings with it.
 
 // ---- searching
 
-// The piece of k that begins at `from` (from <= k.len), zeros after the end, as a number that orders as the bytes do.
+// Returns the piece of k from `from` (<= k.len) on, padded with zeros, as a number that sorts as the bytes do.
 static inline uint64_t piece(struct kref k, uint32_t from) {
   const uint32_t rest = k.len - from;
   if (likely(rest >= 8)) return load64be(k.ptr + from);
@@ -71,7 +70,7 @@ static inline uint64_t piece(struct kref k, uint32_t from) {
   return v << 8 * (8 - rest);
 }
 
-// The child of node `at` of the level in which the first number not less than v lies.
+// Returns the child of node `at` that has the first number not less than v.
 static inline uint32_t tree_step(const struct anchors *a, const struct anchors_tree *t, uint32_t level, uint32_t at,
                                  uint64_t v) {
   const uint64_t *const node = a->nodes + ((size_t)t->level[level] + at) * NODE;
@@ -80,13 +79,14 @@ static inline uint32_t tree_step(const struct anchors *a, const struct anchors_t
   return at * NODE + nr;
 }
 
-// The cell of the number made of the ranks.
+// sum: the number made of the ranks.
 static inline uint64_t cell_of(const struct anchors_cells *c, uint64_t sum) {
   return (sum >> c->shift) * c->scale >> 32;
 }
 
-// The number made of the ranks where a byte does not occur: v lies before all numbers that agree with it so far and go
-// on with a greater byte, and behind all others of those. What lies behind all numbers is in the last cell.
+// Makes the number of the ranks if one of v's bytes does not occur at its place. Then v lies between two groups of
+// numbers that agree with it up to this place: those with a smaller byte here and those with a greater one. If v is
+// behind all numbers, its cell is the last one.
 static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v) {
   uint64_t sum = 0;
   for (uint32_t p = 0; p < c->nr_places; p++) {
@@ -97,7 +97,7 @@ static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells 
   return sum;
 }
 
-// The line of v's cell.
+// Returns the line of v's cell.
 static inline const struct anchors_line *cell_line(const struct anchors *a, const struct anchors_cells *c, uint64_t v) {
   const uint16_t *const ranks = a->ranks + c->ranks;
   uint64_t sum = 0;
@@ -111,8 +111,8 @@ static inline const struct anchors_line *cell_line(const struct anchors *a, cons
   return a->lines + c->lines + cell_of(c, sum);
 }
 
-// The first number not less than v, which lies in from .. to. Numbers behind `to` are not less, and padding is never
-// less.
+// Finds the first number not less than v among from .. to. Looks further in steps, which is safe: numbers behind `to`
+// and padding are never less.
 static inline uint32_t cell_scan(const struct anchors *a, const struct anchors_tree *t, uint32_t from, uint32_t to,
                                  uint64_t v) {
   const uint64_t *const numbers = a->nodes + (size_t)t->level[0] * NODE;
@@ -122,23 +122,23 @@ static inline uint32_t cell_scan(const struct anchors *a, const struct anchors_t
   return at;
 }
 
-// The first string with number `at` of the tree; behind the last number, the string behind the tree.
+// Returns the first string with number `at`; behind the last number, the string behind the tree.
 static inline uint32_t tree_string(const struct anchors *a, const struct anchors_tree *t, uint32_t at) {
   if (t->refs == NO_REFS) return t->first + at;
   const uint32_t ref = a->refs[t->refs + at];
   return ref & REF_TREE ? a->trees[ref & ~REF_TREE].group : ref;
 }
 
-// A search on its way.
+// The state of a search.
 struct way {
   const struct anchors_tree *t;
-  uint64_t v;      // the key's number in it
-  uint32_t known;  // bytes in which the key is known to agree with all strings of the tree
-  uint32_t at;     // how many of its numbers are less than v; at the end, the answer
+  uint64_t v;      // the key's number in the tree
+  uint32_t known;  // bytes in which the key agrees with all strings of the tree
+  uint32_t at;     // how many numbers of the tree are less than v; at the end, the answer
   bool equal;      // number `at` is v
 };
 
-// Whether the tree has to be searched; else the answer is there.
+// Enters the tree w->t. Returns false if the answer is known without a search.
 static inline bool tree_enter(const struct anchors *a, struct kref key, struct way *w) {
   const struct anchors_tree *const t = w->t;
   if (t->common > w->known) {
@@ -152,7 +152,7 @@ static inline bool tree_enter(const struct anchors *a, struct kref key, struct w
   return true;
 }
 
-// In a line that has all numbers of its cell.
+// Searches a line that has all numbers of its cell.
 static inline void line_search(const struct anchors_line *line, struct way *w) {
   uint32_t less = 0;
   for (uint32_t i = 0; i < CELL_LINE; i++) less += line->numbers[i] < w->v;
@@ -160,7 +160,7 @@ static inline void line_search(const struct anchors_line *line, struct way *w) {
   w->equal = less < line->nr && line->numbers[less] == w->v;
 }
 
-// `at` was found in level 0.
+// Notes that the search has found `at` in level 0.
 static inline void tree_found(const struct anchors *a, struct way *w, uint32_t at) {
   w->at = at;
   w->equal = at < w->t->nr && a->nodes[(size_t)w->t->level[0] * NODE + at] == w->v;
@@ -185,7 +185,7 @@ static inline void tree_search(const struct anchors *a, struct way *w) {
   tree_found(a, w, at);
 }
 
-// After the search of the tree: whether another one has to be searched; else the answer is there.
+// Goes on after the search of a tree. Returns true if another tree must be searched, false if the answer is there.
 static inline bool tree_leave(const struct anchors *a, struct kref key, struct way *w) {
   const struct anchors_tree *const t = w->t;
   const uint32_t at = w->at;
@@ -202,7 +202,7 @@ static inline bool tree_leave(const struct anchors *a, struct kref key, struct w
       w->t = sub;
       return true;
     }
-    end = sub->first;  // all strings of it are longer than the key, and begin with it
+    end = sub->first;  // the strings of `sub` are longer than the key and begin with it
   } else {
     end = tree_string(a, t, at + 1);
   }
@@ -221,11 +221,11 @@ uint32_t anchors_find(const struct anchors *a, struct kref key) {
   return w.at;
 }
 
-// Where a search among many stands: before the node of a level, or
-#define STEP_LINE LEVELS_MAX         // before its cell's line,
-#define STEP_SCAN (LEVELS_MAX + 1u)  // or before the numbers of a crowded cell
+// The next step of a search among many: below LEVELS_MAX, it reads a node of that level. Otherwise
+#define STEP_LINE LEVELS_MAX         // it reads the line of its cell, or
+#define STEP_SCAN (LEVELS_MAX + 1u)  // it scans the numbers of a crowded cell.
 
-// The first step in a tree that was entered. line_out: of STEP_LINE.
+// Returns the first step in a tree that was entered, and prefetches for it. *line_out: the line of STEP_LINE.
 static inline uint32_t many_enter(const struct anchors *a, const struct way *w, const struct anchors_line **line_out) {
   const struct anchors_tree *const t = w->t;
   if (t->cells != NO_CELLS) {
@@ -235,6 +235,39 @@ static inline uint32_t many_enter(const struct anchors *a, const struct way *w, 
   }
   prefetch(a->nodes + (size_t)t->level[t->nr_levels - 1] * NODE);
   return t->nr_levels - 1;
+}
+
+// Goes on from the cell's line: finds `at` there (true), or chooses the next step.
+static inline bool many_line(const struct anchors *a, struct way *w, const struct anchors_line *line, uint8_t *step) {
+  if (line->nr <= CELL_LINE) {
+    line_search(line, w);
+    return true;
+  }
+  if (line->nr > CELL_SCAN) {
+    *step = (uint8_t)(w->t->nr_levels - 1);
+    return false;
+  }
+  const uint64_t *const numbers = a->nodes + (size_t)w->t->level[0] * NODE;
+  for (uint32_t n = 0; n < line->nr; n += NODE) prefetch(numbers + line->first + n);
+  prefetch(numbers + line->first + line->nr);
+  *step = STEP_SCAN;
+  return false;
+}
+
+// Does the next step of a search and prefetches for the one after. Returns true when the tree is searched.
+static inline bool many_step(const struct anchors *a, struct way *w, const struct anchors_line *line, uint8_t *step) {
+  if (*step == STEP_LINE) return many_line(a, w, line, step);
+  if (*step == STEP_SCAN) {
+    tree_found(a, w, cell_scan(a, w->t, line->first, line->first + line->nr, w->v));
+    return true;
+  }
+  w->at = tree_step(a, w->t, *step, w->at, w->v);
+  if (*step == 0) {
+    tree_found(a, w, w->at);
+    return true;
+  }
+  prefetch(a->nodes + ((size_t)w->t->level[--*step] + w->at) * NODE);
+  return false;
 }
 
 void anchors_find_many(const struct anchors_lookup *wants, uint32_t nr, uint32_t *found_out) {
@@ -255,31 +288,9 @@ void anchors_find_many(const struct anchors_lookup *wants, uint32_t nr, uint32_t
     for (uint32_t k = 0; k < left; k++) {
       const uint32_t i = going[k];
       const struct anchors *const a = wants[i].anchors;
-      struct way *const w = &ways[i];
-      const uint64_t *const numbers = a->nodes + (size_t)w->t->level[0] * NODE;
-      bool searched = false;
-      const struct anchors_line *const line = lines[i];
-      if (step[i] == STEP_LINE && line->nr <= CELL_LINE) {
-        line_search(line, w);
-        searched = true;
-      } else if (step[i] == STEP_LINE && line->nr <= CELL_SCAN) {
-        for (uint32_t n = 0; n < line->nr; n += NODE) prefetch(numbers + line->first + n);
-        prefetch(numbers + line->first + line->nr);
-        step[i] = STEP_SCAN;
-      } else if (step[i] == STEP_LINE) {
-        step[i] = (uint8_t)(w->t->nr_levels - 1);
-      } else if (step[i] == STEP_SCAN) {
-        tree_found(a, w, cell_scan(a, w->t, line->first, line->first + line->nr, w->v));
-        searched = true;
-      } else {
-        w->at = tree_step(a, w->t, step[i], w->at, w->v);
-        searched = step[i] == 0;
-        if (searched) tree_found(a, w, w->at);
-        else prefetch(a->nodes + ((size_t)w->t->level[--step[i]] + w->at) * NODE);
-      }
-      if (searched) {
-        if (likely(!tree_leave(a, wants[i].key, w)) || !tree_enter(a, wants[i].key, w)) continue;
-        step[i] = (uint8_t)many_enter(a, w, &lines[i]);
+      if (many_step(a, &ways[i], lines[i], &step[i])) {
+        if (likely(!tree_leave(a, wants[i].key, &ways[i])) || !tree_enter(a, wants[i].key, &ways[i])) continue;
+        step[i] = (uint8_t)many_enter(a, &ways[i], &lines[i]);
       }
       going[stay++] = (uint8_t)i;
     }
@@ -290,7 +301,7 @@ void anchors_find_many(const struct anchors_lookup *wants, uint32_t nr, uint32_t
 
 // ---- building
 
-// An array that grows. Lengths in bytes.
+// A growing array. Lengths in bytes.
 struct buffer {
   uint8_t *p;
   size_t len, cap;
@@ -301,7 +312,7 @@ struct build {
   struct buffer trees, nodes, refs, cells, lines, ranks, shared;
 };
 
-// `more` bytes at its end, or NULL. Aligned as what is in it, when that is all of one kind.
+// Returns `more` bytes at the end, or NULL. They are aligned if all elements have one type.
 static void *extend(struct buffer *b, size_t more) {
   if (unlikely(more >= b->cap - b->len)) {
     const size_t cap = 2 * b->len + more + 64;
@@ -320,12 +331,12 @@ static inline struct anchors_tree *tree_at(struct build *b, size_t i) {
 }
 static inline size_t nr_trees(const struct build *b) { return b->trees.len / sizeof(struct anchors_tree); }
 
-// known: the bytes that a key which comes to it is known to agree in.
+// Adds a tree. known: bytes in which a key that comes to the tree agrees with it.
 static enum remixdb_status tree_add(struct build *b, uint32_t group, uint32_t first, uint32_t last, uint32_t known) {
   const struct kref k = anchors_at(b->a, first);
   const uint32_t common = kv_lcp_from(k, anchors_at(b->a, last), known);
   const size_t at = b->shared.len;
-  if (at + (common - known) > UINT32_MAX) return err_set(REMIXDB_NOMEM, "an index of anchors passes 4 GiB");
+  if (at + (common - known) > UINT32_MAX) return err_set(REMIXDB_NOMEM, "an index of anchors would pass 4 GiB");
   uint8_t *const shared = extend(&b->shared, common - known);
   struct anchors_tree *const t = shared ? extend(&b->trees, sizeof(*t)) : NULL;
   if (!t) return REMIXDB_NOMEM;
@@ -334,8 +345,8 @@ static enum remixdb_status tree_add(struct build *b, uint32_t group, uint32_t fi
   return REMIXDB_OK;
 }
 
-// The strings with one number: i .. end - 1. The shorter ones, which the zeros behind their end make equal to the
-// others, come first; there is one of each length at most.
+// Adds the ref of the strings i .. end - 1, which share a number. Strings that end within the number come first
+// (padding makes them equal to others), at most one of each length. If many are left, they get a tree of their own.
 static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t i, uint32_t end) {
   uint32_t first = i;
   uint32_t *const ref = extend(&b->refs, sizeof(*ref));
@@ -347,8 +358,8 @@ static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t 
   return tree_add(b, i, first, end - 1, common + PIECE);
 }
 
-// Ranks of the bytes at the first places of the numbers, as many places as tell as many cells as there are numbers;
-// returns how many.
+// Ranks the bytes at the first places of the numbers. Stops when the ranks can tell as many cells apart as there are
+// numbers, and returns the number of places. *product_out: how many cells the ranks can tell apart.
 static uint32_t rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*ranks)[BYTES], struct anchors_cells *c,
                            uint64_t *product_out) {
   bool there[PLACES_MAX][BYTES] = {0};
@@ -369,8 +380,34 @@ static uint32_t rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*rank
   return places;
 }
 
-// Cells for a tree whose numbers are there, when they are worth it: their ranks take no more than an eighth of what the
-// numbers do, and three of four numbers lie where they can be scanned for.
+// Fills the lines of the cells. Returns how many numbers lie in cells that are not too crowded to scan.
+static uint32_t lines_fill(struct anchors_line *lines, uint64_t nr_lines, const uint64_t *numbers, uint32_t nr,
+                           const struct anchors_cells *c, uint16_t (*ranks)[BYTES]) {
+  for (uint64_t i = 0; i < nr_lines; i++) {
+    lines[i].nr = 0;
+    for (uint32_t k = 0; k < CELL_LINE; k++) lines[i].numbers[k] = UINT64_MAX;
+  }
+  for (uint32_t i = 0; i < nr; i++) {
+    uint64_t sum = 0;
+    for (uint32_t p = 0; p < c->nr_places; p++)
+      sum += (ranks[p][numbers[i] >> (56 - 8 * p) & 255] >> RANK_SHIFT) * c->weight[p];
+    const uint64_t cell = cell_of(c, sum);
+    assert(cell < nr_lines);
+    struct anchors_line *const line = &lines[cell];
+    if (line->nr < CELL_LINE) line->numbers[line->nr] = numbers[i];
+    line->nr++;
+  }
+  uint32_t first = 0, scanned = 0;
+  for (uint64_t i = 0; i < nr_lines; i++) {
+    lines[i].first = first;
+    first += lines[i].nr;
+    if (lines[i].nr <= CELL_SCAN) scanned += lines[i].nr;
+  }
+  return scanned;
+}
+
+// Makes the cells of a tree from its numbers, if they are worth their memory: the ranks take at most an eighth of the
+// numbers' room, and three of four numbers lie in cells that are scanned.
 static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, const uint64_t *numbers) {
   uint16_t ranks[PLACES_MAX][BYTES];
   struct anchors_cells c = {.lines = (uint32_t)(b->lines.len / sizeof(struct anchors_line)),
@@ -380,32 +417,14 @@ static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, 
   if ((size_t)t->nr * sizeof(*numbers) < 8 * sizeof(ranks[0])) return REMIXDB_OK;
   c.nr_places = (uint16_t)rank_bytes(numbers, t->nr, ranks, &c, &product);
   if ((size_t)t->nr * sizeof(*numbers) < 8 * c.nr_places * sizeof(ranks[0])) return REMIXDB_OK;
-  // Where few bytes tell few numbers apart there are no more cells than these do.
+  // There are no more cells than the ranks can tell apart.
   const uint64_t nr = product < t->nr / CELL_NUMBERS ? product : t->nr / CELL_NUMBERS;
   while ((product - 1) >> c.shift >= UINT32_MAX) c.shift++;
   c.scale = (uint32_t)(((nr << 32) - 1) / (((product - 1) >> c.shift) + 1));
   const size_t before = b->lines.len;
   struct anchors_line *const lines = extend(&b->lines, nr * sizeof(*lines));
   if (!lines) return REMIXDB_NOMEM;
-  for (uint64_t i = 0; i < nr; i++) {
-    lines[i].nr = 0;
-    for (uint32_t k = 0; k < CELL_LINE; k++) lines[i].numbers[k] = UINT64_MAX;
-  }
-  for (uint32_t i = 0; i < t->nr; i++) {
-    uint64_t sum = 0;
-    for (uint32_t p = 0; p < c.nr_places; p++)
-      sum += (ranks[p][numbers[i] >> (56 - 8 * p) & 255] >> RANK_SHIFT) * c.weight[p];
-    struct anchors_line *const line = &lines[cell_of(&c, sum)];
-    if (line->nr < CELL_LINE) line->numbers[line->nr] = numbers[i];
-    line->nr++;
-  }
-  uint32_t first = 0, scanned = 0;
-  for (uint64_t i = 0; i < nr; i++) {
-    lines[i].first = first;
-    first += lines[i].nr;
-    if (lines[i].nr <= CELL_SCAN) scanned += lines[i].nr;
-  }
-  if (scanned < t->nr / 4 * 3) {
+  if (lines_fill(lines, nr, numbers, t->nr, &c, ranks) < t->nr / 4 * 3) {
     b->lines.len = before;
     return REMIXDB_OK;
   }
@@ -418,20 +437,52 @@ static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, 
   return REMIXDB_OK;
 }
 
-static enum remixdb_status tree_build(struct build *b, size_t number) {
-  const struct anchors *const a = b->a;
-  struct anchors_tree t = *tree_at(b, number);
+// Counts the distinct numbers of the tree.
+static uint32_t count_numbers(const struct anchors *a, const struct anchors_tree *t) {
+  uint32_t nr = 0;
   uint64_t before = 0;
-  for (uint32_t i = t.first; i <= t.last; i++) {
-    const uint64_t v = piece(anchors_at(a, i), t.common);
-    t.nr += i == t.first || v != before;
+  for (uint32_t i = t->first; i <= t->last; i++) {
+    const uint64_t v = piece(anchors_at(a, i), t->common);
+    nr += i == t->first || v != before;
     before = v;
   }
+  return nr;
+}
 
-  // Level 0 has room for a few more, so that there is padding in every level, and scans may look behind the last one.
+// Makes level 0 and the refs. `room`: of the level; what is left gets padding.
+static enum remixdb_status numbers_build(struct build *b, struct anchors_tree *t, uint64_t *level, size_t room) {
+  const bool several = t->nr <= t->last - t->first;  // strings share a number
+  uint32_t nr = 0, from = t->first;
+  enum remixdb_status s = REMIXDB_OK;
+  t->refs = several ? (uint32_t)(b->refs.len / sizeof(uint32_t)) : NO_REFS;
+  for (uint32_t i = t->first; i <= t->last && s == REMIXDB_OK; i++) {
+    const uint64_t v = piece(anchors_at(b->a, i), t->common);
+    if (nr && level[nr - 1] == v) continue;
+    assert(!nr || level[nr - 1] < v);
+    if (nr && several) s = group_add(b, t->common, from, i);
+    from = i;
+    level[nr++] = v;
+  }
+  if (s != REMIXDB_OK) return s;
+  assert(nr == t->nr);
+  for (size_t i = nr; i < room; i++) level[i] = UINT64_MAX;
+  if (!several) return REMIXDB_OK;
+  if ((s = group_add(b, t->common, from, t->last + 1)) != REMIXDB_OK) return s;
+  uint32_t *const end = extend(&b->refs, sizeof(*end));
+  if (!end) return REMIXDB_NOMEM;
+  *end = t->last + 1;
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status tree_build(struct build *b, size_t number) {
+  struct anchors_tree t = *tree_at(b, number);
+  t.nr = count_numbers(b->a, &t);
+
+  // Level 0 has room for a few more, so that every level has padding and scans may look behind the last number.
   const size_t begin = b->nodes.len / sizeof(uint64_t);
   size_t len[LEVELS_MAX], all = 0;
   for (size_t n = (size_t)t.nr + SCAN_STEP;; n = len[t.nr_levels - 1] / NODE) {
+    assert(t.nr_levels < LEVELS_MAX);
     t.level[t.nr_levels] = (uint32_t)((begin + all) / NODE);
     len[t.nr_levels] = align_up(n, NODE);
     all += len[t.nr_levels++];
@@ -439,24 +490,9 @@ static enum remixdb_status tree_build(struct build *b, size_t number) {
   }
   uint64_t *level = extend(&b->nodes, all * sizeof(*level));
   if (!level) return REMIXDB_NOMEM;
-  const bool several = t.nr <= t.last - t.first;  // strings with one number
-  t.refs = several ? (uint32_t)(b->refs.len / sizeof(uint32_t)) : NO_REFS;
-
-  uint32_t nr = 0, from = t.first;
-  enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t i = t.first; i <= t.last && s == REMIXDB_OK; i++) {
-    const uint64_t v = piece(anchors_at(a, i), t.common);
-    if (nr && level[nr - 1] == v) continue;
-    if (nr && several) s = group_add(b, t.common, from, i);
-    from = i;
-    level[nr++] = v;
-  }
-  if (s == REMIXDB_OK && several) s = group_add(b, t.common, from, t.last + 1);
-  uint32_t *const end = s == REMIXDB_OK && several ? extend(&b->refs, sizeof(*end)) : NULL;
-  if (several && !end) return REMIXDB_NOMEM;
-  if (end) *end = t.last + 1;
-  for (size_t i = nr; i < len[0]; i++) level[i] = UINT64_MAX;
-  if ((s = cells_build(b, &t, level)) != REMIXDB_OK) return s;
+  enum remixdb_status s = numbers_build(b, &t, level, len[0]);
+  if (s == REMIXDB_OK) s = cells_build(b, &t, level);
+  if (s != REMIXDB_OK) return s;
   for (uint32_t l = 1; l < t.nr_levels; l++) {
     const uint64_t *const below = level;
     const size_t nodes = len[l - 1] / NODE;
@@ -468,7 +504,7 @@ static enum remixdb_status tree_build(struct build *b, size_t number) {
   return REMIXDB_OK;
 }
 
-// All of it in one piece.
+// Moves all parts into one piece of memory.
 static enum remixdb_status gather(struct anchors *a, const struct build *b) {
   const struct buffer *const parts[] = {&b->nodes, &b->lines, &b->cells, &b->trees, &b->refs, &b->ranks, &b->shared};
   const uint32_t nr = sizeof(parts) / sizeof(parts[0]);
@@ -498,7 +534,7 @@ enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const u
   if (nr <= 1) return REMIXDB_OK;
   struct build b = {.a = a};
   enum remixdb_status s = tree_add(&b, 1, 1, nr - 1, 0);
-  // each builds one tree and may add others behind it
+  // building a tree may add others behind it
   for (size_t i = 0; s == REMIXDB_OK && i < nr_trees(&b); i++) s = tree_build(&b, i);
   if (s == REMIXDB_OK) s = gather(a, &b);
   mem_free(b.trees.p);
