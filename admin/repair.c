@@ -68,7 +68,7 @@ static enum remixdb_status enter(const struct env_dir *at, const char *name, str
   return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: was removed meanwhile", out->path) : s;
 }
 
-// ---- reading what is left
+// ---- reading the damaged files
 
 enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec) {
   p->report.records++;

@@ -10,7 +10,7 @@
 #define JSON_MAX 4096u  // bytes of the text; all figures at their largest fit
 #define LOAD(field) atomic_load_explicit(&(field), memory_order_relaxed)
 
-// ---- what is gathered under the store's lock
+// ---- figures that need the store's lock
 
 // All that the partitions of the store's version have.
 struct parts_figures {

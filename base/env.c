@@ -608,7 +608,7 @@ enum remixdb_status env_copy(struct env *e, int in, const char *from, int out, c
 // Reads all of an open file into a buffer of its own.
 static enum remixdb_status read_all(struct env *e, int fd, const char *path, size_t max, uint8_t **buf_out,
                                     size_t *len_out) {
-  uint64_t size;
+  uint64_t size = 0;
   enum remixdb_status s = env_size(e, fd, path, &size);
   if (s != REMIXDB_OK) return s;
   if (size > max)

@@ -32,7 +32,7 @@ enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt,
 // The plural ending of a counted noun in a message: "" for 1, else "s".
 static inline const char *err_s(uint64_t n) { return n == 1 ? "" : "s"; }
 
-// What remixdb_errcode and remixdb_errmsg return. err_code is set by the public face only.
+// The values of remixdb_errcode and remixdb_errmsg. Only the public face sets the code.
 enum remixdb_status err_code(void);
 const char *err_msg(void);
 void err_finish(enum remixdb_status s);  // sets the thread's code; on REMIXDB_OK/NOTFOUND clears the message

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a child made by fork does with a store that its parent has opened: nothing, but closing some descriptors.
+// Children made by fork: such a child must not use a store that its parent has opened.
 //
 // A child has the store's memory and none of its threads. Locks that other threads held stay locked for ever. Copies of
 // the descriptors keep the parent's locks of directories alive. So the child must not use the store, and must close
