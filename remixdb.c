@@ -73,13 +73,22 @@ static enum remixdb_status check_lengths(const void *kbuf, uint32_t klen, const 
   return REMIXDB_OK;
 }
 
-static enum remixdb_status check_kv(const struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf,
-                                    uint32_t vlen) {
+// Says what is wrong, or that the process is a child's with a store of its own.
+static __attribute__((noinline)) enum remixdb_status check_kv_slow(const struct xdb_ref *ref, const void *kbuf,
+                                                                   uint32_t klen, const void *vbuf, uint32_t vlen) {
   const enum remixdb_status s = check_ref(ref);
-  return likely(s == REMIXDB_OK) ? check_lengths(kbuf, klen, vbuf, vlen) : s;
+  return s == REMIXDB_OK ? check_lengths(kbuf, klen, vbuf, vlen) : s;
 }
 
-static enum remixdb_status check_key(const struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
+// Inline, because every get and put passes it.
+static inline enum remixdb_status check_kv(const struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf,
+                                           uint32_t vlen) {
+  const bool usual = ref && fork_now() == 0 && (kbuf || !klen) && (vbuf || !vlen) && klen <= REMIXDB_KV_MAX &&
+                     vlen <= REMIXDB_KV_MAX - klen;
+  return likely(usual) ? REMIXDB_OK : check_kv_slow(ref, kbuf, klen, vbuf, vlen);
+}
+
+static inline enum remixdb_status check_key(const struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
   return check_kv(ref, kbuf, klen, NULL, 0);
 }
 
@@ -469,8 +478,12 @@ PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *kle
 // The key, or the value.
 static const void *iter_part(struct xdb_iter *it, bool value, uint32_t *len_out) {
   struct kv_rec r;
-  const enum remixdb_status s = check_iter(it);
-  if (!done(likely(s == REMIXDB_OK) ? xdb_iter_record(it, &r) : s)) return NULL;
+  if (likely(it && fork_now() == 0 && xdb_iter_record_held(it, &r))) {
+    err_finish_ok();
+  } else {
+    const enum remixdb_status s = check_iter(it);
+    if (!done(s == REMIXDB_OK ? xdb_iter_record(it, &r) : s)) return NULL;
+  }
   if (len_out) *len_out = value ? r.vlen : r.klen;
   const void *const p = value ? r.val : r.key;
   return p ? p : "";
