@@ -36,7 +36,7 @@ static void sst_free(struct sst *t) {
   sst_scratch_leave();
 }
 
-#define SST_HOLE (128u << 10)  // bytes of a hole that no table has: each block begins with a checksum
+#define SST_HOLE (128u << 10)  // no table has so long a hole: it would span a block, which begins with a checksum
 
 // Checks the counts of records: a block begins where its count is not 0, it has at most BLOCK_PAGES_MAX pages, and the
 // counts add up. Sets t->last and t->least.

@@ -110,6 +110,7 @@ enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tom
   uint32_t shared = 0;
   if (c->count) {
     shared = kv_lcp_from(kref(c->last, c->last_len), key, 0);
+    assert(shared < key.len && (shared == c->last_len || key.ptr[shared] > c->last[shared]));
     const uint32_t rest = key.len - shared;
     const size_t size = kv_varint_size(shared) + kv_varint_size(rest << 1) + rest;
     if (c->len + size - c->chunk > CKB_CHUNK) {

@@ -147,6 +147,7 @@ static __attribute__((noinline)) enum remixdb_status hold_take_ahead(struct sst 
 // Makes h hold records of the block from idx on, which it does not hold yet.
 static inline enum remixdb_status hold_get(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr,
                                            struct sst_hold *h) {
+  assert(!sst_holds_some(h, t, block, idx, nr));
   if (unlikely(sst_holds_ahead(h, t, block))) return hold_take_ahead(t, block, h);
   if (unlikely(h->kind == SST_HOLD_PINNED)) sst_hold_drop(h);
   uint32_t frame;

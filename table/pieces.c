@@ -167,12 +167,12 @@ enum remixdb_status sst_pieces_check(const struct sst *t, uint32_t block, uint32
 enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint32_t idx, uint32_t nr, uint32_t span,
                                     uint8_t *buf, uint32_t *from, uint32_t *to) {
   const struct sst_pieces *const p = pieces_known(t, block);
+  assert(idx < t->nr_recs[block] && nr > 0);
   if (!p) return REMIXDB_NOTFOUND;
   const uint32_t pages = sst_block_pages(t, block), nr_recs = t->nr_recs[block];
   const uint32_t last = nr < nr_recs - idx ? idx + nr - 1 : nr_recs - 1;
   uint32_t lo = piece_of(p, pages, idx), hi = piece_of(p, pages, last) + 1;
   enum remixdb_status s = REMIXDB_OK;
-  assert(idx < nr_recs && nr > 0);
   if (*from == *to) {
     // for a whole block its own checksum is the better one
     if (lo == 0 && piece_off(p, hi, pages) == pages * BLOCK_PAGE) return REMIXDB_NOTFOUND;

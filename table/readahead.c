@@ -66,6 +66,7 @@ static enum remixdb_status ahead_unpack(const struct sst *t, uint32_t block, uin
 }
 
 enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uint32_t block, const uint8_t **data_out) {
+  assert(sst_ahead_has(a, t, block));
   struct sst_ahead_mem *const m = a->mem;
   const uint32_t pages = sst_block_pages(t, block);
   const uint64_t off = sst_block_off(t, block);

@@ -73,6 +73,7 @@ typedef uint32_t sst_pos;  // block number << 8 | index of the record
 static inline sst_pos sst_pos_make(uint32_t block, uint32_t idx) { return block << 8 | idx; }
 static inline uint32_t sst_pos_block(sst_pos p) { return p >> 8; }
 static inline uint32_t sst_pos_idx(sst_pos p) { return p & 255; }
+static inline sst_pos sst_end(const struct sst *t) { return sst_pos_make(t->nr_pages, 0); }
 static inline uint32_t sst_block_pages(const struct sst *t, uint32_t block) {
   uint32_t n = 1;
   while (unlikely(t->nr_recs[block + n] == 0)) n++;
@@ -81,13 +82,12 @@ static inline uint32_t sst_block_pages(const struct sst *t, uint32_t block) {
 // The position n records further on, at most the end (nr_pages, 0). When each block has that many records, the number
 // of this one's is not read, which saves a cache miss.
 static inline sst_pos sst_advance(const struct sst *t, sst_pos pos, uint32_t n) {
-  uint32_t block = pos >> 8, idx = (pos & 255) + n;
+  uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos) + n;
   if (likely(idx < t->least && block < t->last)) return pos + n;
   while (unlikely(block < t->nr_pages && idx >= t->nr_recs[block])) {
     idx -= t->nr_recs[block];
     block += sst_block_pages(t, block);
   }
-  return block < t->nr_pages ? block << 8 | idx : t->nr_pages << 8;
+  return block < t->nr_pages ? sst_pos_make(block, idx) : sst_end(t);
 }
-static inline sst_pos sst_end(const struct sst *t) { return t->nr_pages << 8; }
 #endif

@@ -36,7 +36,8 @@ void sst_scratch_enter(void);                // a table opens
 void sst_scratch_leave(void);                // a table has closed
 struct sst_scratch *sst_scratch_take(void);  // NULL: no memory
 void sst_scratch_give(struct sst_scratch *x);
-MUST_CHECK enum remixdb_status sst_scratch_reserve(struct sst_scratch *x,
-                                                   size_t size);  // makes buf that large. REMIXDB_NOMEM
-MUST_CHECK enum remixdb_status sst_zstd_reserve(ZSTD_DCtx **z);   // makes one when *z is NULL. REMIXDB_NOMEM
+// Makes x->buf at least `size` bytes long; its contents are lost. REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status sst_scratch_reserve(struct sst_scratch *x, size_t size);
+// Makes a context if *z is NULL. REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status sst_zstd_reserve(ZSTD_DCtx **z);
 #endif
