@@ -79,11 +79,11 @@ struct compact {
 };
 
 // Pages of a table: as many as a memtable holds, at least 8 MiB, so that files are not many and small, and at most
-// SST_MAX_BLOCKS. Much larger tables would make few partitions: every round would touch all of them, and none would be
+// SST_FULL_PAGES. Much larger tables would make few partitions: every round would touch all of them, and none would be
 // small enough to be handed back.
 static inline uint32_t compact_table_pages(size_t memtable_size) {
   const size_t pages = (memtable_size > COMPACT_TABLE_MIN ? memtable_size : COMPACT_TABLE_MIN) / BLOCK_PAGE;
-  return pages < SST_MAX_BLOCKS ? (uint32_t)pages : SST_MAX_BLOCKS;
+  return pages < SST_FULL_PAGES ? (uint32_t)pages : SST_FULL_PAGES;
 }
 
 // The number of runs above which some of a partition's runs are merged. Partitions that fill at the same pace must not

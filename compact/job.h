@@ -95,7 +95,7 @@ static inline uint64_t record_bytes(uint32_t klen, uint32_t vlen, bool tomb) {
 
 // Sizes in bytes of blocks before compression: these decide when a table is full.
 static inline uint32_t table_pages(const struct compact *c) {
-  return c->build.max_pages ? c->build.max_pages : SST_MAX_BLOCKS;
+  return c->build.max_pages ? c->build.max_pages : SST_FULL_PAGES;
 }
 static inline uint64_t table_bytes(const struct compact *c) { return (uint64_t)table_pages(c) * BLOCK_PAGE; }
 static inline uint64_t run_bytes(const struct sst *t) { return (uint64_t)t->nr_pages * BLOCK_PAGE; }

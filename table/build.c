@@ -78,7 +78,7 @@ enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst
   if (!b) return REMIXDB_NOMEM;
   b->ctx = ctx;
   b->opts = *o;
-  if (b->opts.max_pages == 0) b->opts.max_pages = SST_MAX_BLOCKS;
+  if (b->opts.max_pages == 0) b->opts.max_pages = SST_FULL_PAGES;
   if (b->opts.max_pages > FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX)
     b->opts.max_pages = FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX;
   b->fd = -1;

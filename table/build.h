@@ -13,7 +13,7 @@ struct sst_build_opts {
   enum remixdb_compression compression;
   int level;    // zstd's; 0: its default
   bool pieces;  // keep what is known of the blocks' pieces (table/pieces.h); no effect with compression
-  // Pages of data in a full table, at most FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX. 0: SST_MAX_BLOCKS.
+  // Pages of data in a full table, at most FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX. 0: SST_FULL_PAGES.
   uint32_t max_pages;
 };
 struct sst_build;

@@ -10,7 +10,7 @@
 #include "table/cache.h"
 #include "table/fdpool.h"
 
-#define SST_MAX_BLOCKS 20480u  // pages of a full table: 80 MiB
+#define SST_FULL_PAGES 20480u  // pages of a full table: 80 MiB
 
 // Counts files that no version names any more and that readers still use. Relaxed.
 struct sst_retired {
