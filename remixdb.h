@@ -107,7 +107,7 @@ struct remixdb_opts {
   const char *io;
   // Tables bypass the system's page cache. Default false.
   bool direct_io;
-  // Of new tables' data blocks. Default REMIXDB_COMPRESSION_NONE.
+  // How new tables compress their data blocks. Default REMIXDB_COMPRESSION_NONE.
   enum remixdb_compression compression;
   // zstd's level. 0: zstd's own default.
   int compression_level;
@@ -408,8 +408,8 @@ typedef bool (*remixdb_progress_fn)(void *priv, const char *what, uint64_t done,
 // default, ends that. fn runs in the thread of the call: when the call begins; about every MiB read or copied, or every
 // 50 ms of waiting; and at the end of a call that succeeds, with done == total, where its result does not matter. done
 // never goes back. fn may take its time, and may use the store through other refs: the call holds no lock meanwhile,
-// and nobody waits for it. With workers = 0 there are no reports during a round. A flush or compaction that is given up
-// leaves its round running in the background, and keeps what was compacted. A checkpoint that is given up leaves
+// and no thread waits for it. With workers = 0 there are no reports during a round. A flush or compaction that is given
+// up leaves its round running in the background, and keeps what was compacted. A checkpoint that is given up leaves
 // nothing. remixdb_progress itself sets no status.
 void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv);
 

@@ -24,7 +24,7 @@
 // For rounds (compact.hand_back): writes a record again, see "putting".
 static enum remixdb_status write_back(void *arg, struct worker *w, const struct kv_rec *rec);
 
-// What opening holds until the store's super has taken it over.
+// Held by opening until the store's super has taken it over.
 struct opening {
   struct worker self;  // the opening thread as a worker
   struct memtable *active;
@@ -56,7 +56,7 @@ static enum remixdb_status recover(struct xdb *x, struct opening *o) {
   return s == REMIXDB_OK && !o->exists ? version_save(&x->ctx, o->version) : s;
 }
 
-// The store works. What it can do without is told to the logger when it fails.
+// The store works already, so these steps tell a failure to the logger only.
 static void clean_up(struct xdb *x, const struct opening *o) {
   const struct version *const v = o->version;
   if (!x->opts.read_only && dir_finish_making(x) != REMIXDB_OK)
@@ -234,7 +234,7 @@ static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const st
       atomic_store_explicit(&x->published, seq, memory_order_release);
       wh_unlock(slot);
       epoch_exit(es);
-      wal_end(x->wal);  // may write a buffer out: nobody need wait for the leaf, or for this epoch, meanwhile
+      wal_end(x->wal);  // last, because it may write a buffer out: no thread waits for the leaf or this epoch meanwhile
       return REMIXDB_OK;
     }
     wal_end(x->wal);
@@ -526,8 +526,8 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
     epoch_exit(&r->slot);
     return REMIXDB_ABORTED;
   }
-  // What lies below the active memtable does not change while that one is active. So it is read before the leaf is
-  // locked, and no writer waits for the disk.
+  // The data below the active memtable does not change while that memtable is active. So the read comes before the lock
+  // of the leaf, and no writer waits for the disk.
   enum remixdb_status s = REMIXDB_NOTFOUND;
   if (!wh_get(m->wh, c->key, c->hash, WH_PENDING - 1))
     s = xdb_below_get(v, c->key, c->hash, WH_PENDING - 1, &r->hold, &below);

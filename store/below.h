@@ -9,7 +9,7 @@
 
 #include "store/state.h"
 
-// What the first step hands to the second.
+// Handed from the first step to the second.
 struct xdb_below {
   struct wh_begun frozen;  // of the frozen memtable, when there is one
   const struct part *part;

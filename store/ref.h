@@ -26,7 +26,7 @@ struct xdb_ref {
 MUST_CHECK enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out);
 void xdb_unref(struct xdb_ref *r);  // NULL is allowed
 
-// What the ref reads: load the super first, then the moment (X2). Inside an epoch.
+// The super and the moment that the ref reads. Load the super first (X2). Inside an epoch.
 static inline struct super *xdb_ref_super(const struct xdb_ref *r) {
   return likely(!r->super) ? xdb_super(r->xdb) : r->super;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a store is made of besides its data: limits, I/O, caches, threads. Opening sets them up in the order of this
+// The parts of a store besides its data: limits, I/O, caches, threads. Opening sets them up in the order of this
 // header, in one thread, and ends them when a later step fails; closing ends them, too.
 #ifndef STORE_SETUP_H
 #define STORE_SETUP_H
