@@ -29,7 +29,7 @@ enum {
 static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define CURRENT_FORMAT 2u
 #define CURRENT_RUNS_MAX REMIX_RUNS_MAX
-#define CURRENT_SIZE_MAX (1u << 30)  // what is larger is neither written nor read
+#define CURRENT_SIZE_MAX (1u << 30)  // a larger file is neither written nor read
 
 bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic, sizeof(current_magic)) == 0; }
 
@@ -50,15 +50,15 @@ static enum remixdb_status check_file(const struct current *c) {
     return err_corrupt(c->path, 0, "not a version file");
   if (hash64(c->buf, c->len - SUM_SIZE) != load64le(c->buf + c->len - SUM_SIZE))
     return err_corrupt(c->path, c->len - SUM_SIZE, "checksum does not match");
-  const uint32_t format = load32le(c->buf +
-                                   HEAD_FORMAT);  // after the checksum: a flipped bit is damage, not a later format
+  // Read after the checksum: a flipped bit is damage, not a later format.
+  const uint32_t format = load32le(c->buf + HEAD_FORMAT);
   if (format == 0 || format > CURRENT_FORMAT)
     return err_set(REMIXDB_VERSION, "%s: format %u is not known to this library (it knows up to %u)", c->path, format,
                    CURRENT_FORMAT);
   return REMIXDB_OK;
 }
 
-// Where 0 is not a number, and where counting cannot have led.
+// Numbers that are 0, or that counting cannot have reached.
 static enum remixdb_status check_head(const struct current *c) {
   const struct current_head *const h = &c->head;
   if (h->number == 0 || h->number > CURRENT_COUNT_MAX)
@@ -99,7 +99,7 @@ enum remixdb_status current_check(const struct current *c) {
 
 enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young) {
   if (nr_young == 0 && c->head.format > 1)
-    return err_corrupt(c->path, HEAD_FORMAT, "the format of a version with young views, and it has none");
+    return err_corrupt(c->path, HEAD_FORMAT, "the format is that of a version with young views, but it has none");
   return c->at == c->end ? REMIXDB_OK : err_corrupt(c->path, c->at, "%zu bytes too many", c->end - c->at);
 }
 
@@ -121,7 +121,7 @@ enum remixdb_status current_next(struct current *c, struct current_part *out) {
   if (alen > REMIXDB_KV_MAX || nr > CURRENT_RUNS_MAX || left < alen || (left - alen) / 8 < nr ||
       (nr == 0) != (remix == 0))
     return err_corrupt(c->path, c->at, "a partition of %u tables and an anchor of %u bytes cannot be", nr, alen);
-  // each view has tables of its own
+  // Each view has its own tables.
   if ((young == 0) != (nr_young == 0) || nr_young > nr || (young && (nr_young == nr || young == remix)))
     return err_corrupt(c->path, c->at, "a young view of %llu of %u tables cannot be", (unsigned long long)nr_young, nr);
   *out = (struct current_part){.anchor = kref(p + head, alen),
@@ -130,15 +130,15 @@ enum remixdb_status current_next(struct current *c, struct current_part *out) {
                                .nr = nr,
                                .nr_young = (uint32_t)nr_young,
                                .tables = p + head + alen};
-  // a file written later would take the place of one with a number that is said to be free
+  // A file with a free number would be overwritten by a later one.
   bool used = (nr == 0 || remix < next_file) && (young == 0 || young < next_file);
   for (uint32_t i = 0; i < nr; i++) used = used && current_table(out, i) < next_file;
   for (uint32_t i = 0; i < nr; i++)
     if (current_table(out, i) == 0) return err_corrupt(c->path, c->at, "names table 0");
   if (!used)
-    return err_corrupt(c->path, c->at, "names a file that number %llu and up are free for",
+    return err_corrupt(c->path, c->at, "names a file whose number is free (they are from %llu on)",
                        (unsigned long long)next_file);
-  // a merge of one of two that are the same file would remove what the version goes on naming
+  // If two tables were one file, the merge of one would remove the other.
   for (uint32_t i = 0; i < nr; i++)
     for (uint32_t k = 0; k < i; k++)
       if (current_table(out, i) == current_table(out, k)) return err_corrupt(c->path, c->at, "names a table twice");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/memtable.h"
 
-// A sanitizer sees the use of a dropped memtable only when its memory goes back to the system.
+// A sanitizer notices the use of a dropped memtable only if its memory is given back to the system.
 #define KEEP_CHUNKS (!LIB_SANITIZED)
 
-#define MAPPED_CHUNK ((size_t)1 << 20)  // smaller ones are the allocator's, which keeps some itself
+#define MAPPED_CHUNK ((size_t)1 << 20)  // the allocator itself keeps smaller ones
 
 void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit) {
   size_t chunk = 64u << 10;

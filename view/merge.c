@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/merge.h"
 
-#define FEW_TOMBS 4u  // passed before gaps are asked for, or made
+#include <assert.h>
+
+#define FEW_TOMBS 4u  // tombstones to pass before the merge asks for gaps, or makes them
 
 void merge_init(struct merge *m, struct blkio_queue *queue) {
   memset(m, 0, sizeof(*m));
@@ -21,11 +23,9 @@ void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *sl
   m->slot = slot;
 }
 
-// Moving a cursor to no REMIX allocates nothing, so it cannot fail.
 static void parts_leave(struct merge *m) {
-  enum remixdb_status s = remix_cursor_set(&m->remix, NULL);
-  if (m->young.x) s = remix_cursor_set(&m->young, NULL);
-  (void)s;
+  IGNORED(remix_cursor_set(&m->remix, NULL), "setting no REMIX allocates nothing, so it cannot fail");
+  if (m->young.x) IGNORED(remix_cursor_set(&m->young, NULL), "the same");
 }
 
 void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen, const struct version *version,
@@ -50,7 +50,8 @@ void merge_park(struct merge *m) {
   m->near = MERGE_FAR;
 }
 
-// A key has been passed. All that is kept from here on is pinned, or lives as long as the sources or the caller's stay.
+// Counts a key that was passed; every MERGE_STEPS keys of a seek it starts a new epoch. All that the merge keeps is
+// pinned, or lives as long as the sources or the caller's stay in the cursors' domain.
 static void passed(struct merge *m) {
   if (likely(++m->steps < MERGE_STEPS)) return;
   m->steps = 0;
@@ -69,7 +70,7 @@ static void clear_forget(struct merge *m) {
   m->since = UINT32_MAX;
 }
 
-// Around a look-up outside of a seek: an epoch of its own, when there are the means, else it is in its caller's.
+// Around a look-up outside of a seek: enters an epoch if the slot was lent, else the caller is inside one.
 static void look_up_begin(struct merge *m) {
   if (m->slot && !m->inside) epoch_enter(m->epoch, m->slot);
 }
@@ -77,7 +78,7 @@ static void look_up_end(struct merge *m) {
   if (m->slot && !m->inside) epoch_exit(m->slot);
 }
 
-// Where the record's block is not held it is looked up.
+// Looks the record's block up if it is not held.
 static enum remixdb_status stream_record(struct merge *m, struct remix_cursor *c, struct kv_rec *rec_out) {
   if (likely(remix_record_held(c, rec_out))) return REMIXDB_OK;
   look_up_begin(m);
@@ -95,7 +96,7 @@ static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
   return m->remix.x == x ? REMIXDB_OK : remix_cursor_set(&m->remix, x);
 }
 
-// When the REMIX has ended, on to the next partition (or the one before) that holds anything.
+// At the end of a REMIX, moves on to the next (backward: the previous) partition that is not empty.
 static enum remixdb_status parts_settle(struct merge *m, bool backward) {
   m->remix_key.ptr = NULL;
   if (likely(parts_valid(m))) return REMIXDB_OK;
@@ -123,7 +124,7 @@ static enum remixdb_status parts_seek(struct merge *m, struct kref key, bool bac
   return s == REMIXDB_OK ? parts_settle(m, backward) : s;
 }
 
-// To the last key of all, or (backward false) to the first.
+// Moves to the last key of all; backward false: to the first.
 static enum remixdb_status parts_seek_end(struct merge *m, bool backward) {
   const enum remixdb_status s = parts_enter(m, backward ? m->version->nr_parts - 1 : 0);
   if (s != REMIXDB_OK) return s;
@@ -162,7 +163,7 @@ static void young_to_end(struct merge *m, bool backward) {
   else remix_seek_first(&m->young);
 }
 
-// Where its view has ended, on to the next one (or the one before). Reads the record that it comes to.
+// At the end of a young view, moves on to the next (backward: the previous) one. Reads the record there.
 static enum remixdb_status young_settle(struct merge *m, bool backward) {
   while (!remix_valid(&m->young)) {
     if (backward ? m->young_at == 0 : m->young_at + 1 == m->version->nr_young) return REMIXDB_OK;
@@ -173,7 +174,7 @@ static enum remixdb_status young_settle(struct merge *m, bool backward) {
   return stream_record(m, &m->young, &m->young_rec);
 }
 
-// The first young view of the partition or one behind it; nr_young: there is none.
+// The first young view of this partition or a later one; nr_young: there is none.
 static uint32_t young_find(const struct version *v, uint32_t part) {
   uint32_t lo = 0, hi = v->nr_young;
   while (lo < hi) {
@@ -189,7 +190,7 @@ static enum remixdb_status young_seek(struct merge *m, struct kref key, bool bac
   const uint32_t part = version_find(v, key);
   uint32_t at = young_find(v, part);
   const bool there = at < v->nr_young && v->young[at] == part;
-  if (!there && (backward ? at == 0 : at == v->nr_young)) return remix_cursor_set(&m->young, NULL);  // that is its end
+  if (!there && (backward ? at == 0 : at == v->nr_young)) return remix_cursor_set(&m->young, NULL);  // at the end
   if (!there && backward) at--;
   enum remixdb_status s = young_enter(m, at);
   if (s != REMIXDB_OK) return s;
@@ -198,7 +199,7 @@ static enum remixdb_status young_seek(struct merge *m, struct kref key, bool bac
   return s == REMIXDB_OK ? young_settle(m, backward) : s;
 }
 
-// To the last key of all, or (backward false) to the first.
+// Moves to the last key of all; backward false: to the first.
 static enum remixdb_status young_seek_end(struct merge *m, bool backward) {
   const enum remixdb_status s = young_enter(m, backward ? m->version->nr_young - 1 : 0);
   if (s != REMIXDB_OK) return s;
@@ -236,13 +237,13 @@ static enum remixdb_status new_seek_end(struct merge *m, uint32_t i, bool backwa
   return REMIXDB_OK;
 }
 
-// How the first key stands to the second in the direction.
+// Compares two keys in the direction of the merge.
 static inline int order(const struct merge *m, struct kref a, struct kref b) {
   const int c = kv_cmp(a, b);
   return m->backward ? -c : c;
 }
 
-// The young views' key among the memtables'.
+// Lets the young views' key compete with the memtables'.
 static __attribute__((noinline)) void young_pick(struct merge *m) {
   const struct kref key = new_key(m, MERGE_YOUNG);
   const int c = m->new_at == MERGE_NONE ? -1 : order(m, key, m->new_key);
@@ -253,7 +254,8 @@ static __attribute__((noinline)) void young_pick(struct merge *m) {
   m->new_key = key;
 }
 
-// Which of them comes first (backward: last), after one of them was moved; of equal keys the newest one's.
+// Picks the first key of the newer streams (backward: the last), after one of them was moved. Of equal keys it picks
+// the newest stream's.
 static void new_pick(struct merge *m) {
   const bool a = new_valid(m, MERGE_ACTIVE), f = new_valid(m, MERGE_FROZEN);
   clear_forget(m);
@@ -268,20 +270,20 @@ static void new_pick(struct merge *m) {
   if (unlikely(new_valid(m, MERGE_YOUNG))) young_pick(m);
 }
 
-// Whether the newer key is a tombstone's. Not looked at before it is needed: what it is in may be on its way from
-// memory.
+// Whether the newer key is a tombstone's. Not read earlier than needed: its memory may still be on its way to the
+// cache.
 static inline bool new_tomb(const struct merge *m) {
   return m->new_at == MERGE_YOUNG ? m->young_rec.tomb : m->mem[m->new_at].ver->tomb;
 }
 
-// Finds out up to where the partition is known to come before the next newer key.
+// Finds the partition's segment that the next newer key belongs to.
 static void clear_find(struct merge *m) {
   const uint32_t part = version_find(m->version, m->new_key);
   m->clear = part > m->part ? UINT32_MAX : part < m->part ? 0 : remix_segment(m->remix.x, m->new_key);
   m->clear_found = true;
 }
 
-// Whether the partitions' entry is known to come before the newer one without looking at its key.
+// Whether the partitions' entry is known to come before the newer one, without a look at its key.
 static inline bool parts_clear(struct merge *m) {
   const uint32_t seg = m->remix.seg;
   if (m->backward) return false;
@@ -292,7 +294,7 @@ static inline bool parts_clear(struct merge *m) {
 
 // ---- all together
 
-// Picks the smallest (backward: the largest) key among the streams; of equal ones the newest stream, which comes first.
+// Picks the smallest (backward: the largest) key among the streams. Of equal keys it picks the newest stream's.
 static enum remixdb_status pick(struct merge *m) {
   const bool parts = parts_valid(m);
   if (m->new_at == MERGE_NONE) {
@@ -300,7 +302,7 @@ static enum remixdb_status pick(struct merge *m) {
     m->same = 1u << MERGE_PARTS;
     return REMIXDB_OK;
   }
-  int c = -1;  // how the newer key stands to the partitions', in the direction
+  int c = -1;  // the newer key compared with the partitions', in the direction
   if (parts && parts_clear(m)) {
     c = 1;
   } else if (parts) {
@@ -339,9 +341,10 @@ static enum remixdb_status fail(struct merge *m, enum remixdb_status s) {
 
 static inline bool at_tomb(const struct merge *m) { return m->at < MERGE_PARTS && new_tomb(m); }
 
-// Whether the memtable, at whose tombstone the merge stands, knows that there is nothing up to some key further on, as
-// far as no newer stream comes before that.
+// The merge stands at a tombstone of this memtable. Whether that has a gap here. *to_out: its end, or the first key of
+// a newer stream in it.
 static bool gap_find(struct merge *m, uint32_t mem, struct kref *to_out) {
+  assert(mem <= MERGE_FROZEN);
   if (!wh_gap(&m->mem[mem], m->new_key, m->backward, to_out)) return false;
   for (uint32_t i = 0; i < mem; i++)
     if (new_valid(m, i) && order(m, new_key(m, i), *to_out) < 0) *to_out = new_key(m, i);
@@ -357,7 +360,7 @@ static enum remixdb_status gap_leap_parts(struct merge *m, struct kref to) {
   return s == REMIXDB_OK ? parts_seek(m, to, m->backward) : s;
 }
 
-// Brings the memtable and all older streams to the key, as far as they stand before it.
+// Moves the memtable and all older streams up to the key, if they stand before it.
 static enum remixdb_status gap_leap(struct merge *m, uint32_t mem, struct kref to) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = mem; i < MERGE_PARTS && s == REMIXDB_OK; i++) {
@@ -374,15 +377,16 @@ static enum remixdb_status gap_leap(struct merge *m, uint32_t mem, struct kref t
 // A way over tombstones.
 struct way {
   struct wh_pass pass;  // of the memtable whose gap is being made
-  uint32_t of;          // that memtable; MERGE_NONE: there is none yet
-  uint32_t tops;        // the streams whose tombstones were passed since `from`
-  bool known;           // everything from `from` on was passed
+  uint32_t of;          // that memtable; MERGE_NONE: none yet
+  uint32_t tops;        // bit i: a tombstone of stream i was passed since `from`
+  bool known;           // all keys from `from` on were passed
   struct kref from;
-  const struct wh_leaf *asked[2];  // the leaf of the memtable of which it was asked what is known
+  const struct wh_leaf *asked[2];  // each memtable's leaf that was asked last for a gap
 };
 
-// The merge stands at a memtable's tombstone. What the active one hides is no gap of the frozen one.
+// The merge stands at a memtable's tombstone. Keys that the active memtable hides are no gap of the frozen one.
 static void way_pass(struct way *w, const struct merge *m) {
+  assert(m->at <= MERGE_FROZEN);
   if (m->at < w->of) {
     if (w->of != MERGE_NONE) wh_pass_end(&w->pass);
     const bool all = w->known && (m->at == MERGE_ACTIVE || !(w->tops & 1u << MERGE_ACTIVE));
@@ -392,7 +396,7 @@ static void way_pass(struct way *w, const struct merge *m) {
   if (m->at == w->of) wh_pass_tomb(&w->pass);
 }
 
-// Leaps, when the tombstone's memtable knows how far; once in each of its leaves.
+// Leaps over a gap of the tombstone's memtable. Asks once per leaf.
 static enum remixdb_status way_leap(struct way *w, struct merge *m, bool *leapt_out) {
   const uint32_t at = m->at;
   struct kref to;
@@ -415,8 +419,8 @@ static enum remixdb_status way_leap(struct way *w, struct merge *m, bool *leapt_
   return REMIXDB_OK;
 }
 
-// The same as settle where more than a few tombstones follow each other: over gaps, and making them. tops: the streams
-// whose tombstones were passed since the seek began.
+// The part of settle for more than a few tombstones in a row: leaps over gaps, and makes them. tops: bit i: a tombstone
+// of stream i was passed since the seek began.
 static __attribute__((noinline)) enum remixdb_status settle_far(struct merge *m, uint32_t tops) {
   struct way w = {.of = MERGE_NONE, .tops = tops, .known = m->sought, .from = m->sought_key};
   enum remixdb_status s = REMIXDB_OK;
@@ -440,7 +444,7 @@ static __attribute__((noinline)) enum remixdb_status settle_far(struct merge *m,
   return s;
 }
 
-// To the first live key from where the streams stand.
+// Moves on to the first live key, from where the streams stand.
 static enum remixdb_status settle(struct merge *m) {
   enum remixdb_status s = pick(m);
   uint32_t tops = 0;
@@ -459,7 +463,7 @@ static enum remixdb_status settle(struct merge *m) {
   return s;
 }
 
-// A seek is in its caller's epoch.
+// A seek runs in its caller's epoch.
 static void seek_begin(struct merge *m, bool backward, struct kref key) {
   m->backward = backward;
   m->sought = true;
@@ -479,7 +483,7 @@ static enum remixdb_status seek_end(struct merge *m, enum remixdb_status s) {
   return s;
 }
 
-// Asks for what a search of the key reads first, in the partitions and in the memtables.
+// Prefetches what a search for the key reads first, in the partitions and in the memtables.
 static enum remixdb_status seek_want(struct merge *m, struct kref key, bool backward) {
   for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
     if (m->has[i]) wh_seek_begin(&m->mem[i], key, !backward && m->remix.way == REMIX_ON);
@@ -489,7 +493,7 @@ static enum remixdb_status seek_want(struct merge *m, struct kref key, bool back
   return s;
 }
 
-// Whether the newest memtable knows that there is nothing up to some key further on.
+// Whether the newest memtable has a gap at the key. *to_out: its end.
 static bool seek_gap(const struct merge *m, struct kref key, struct kref *to_out) {
   const uint32_t i = m->has[MERGE_ACTIVE] ? MERGE_ACTIVE : MERGE_FROZEN;
   if (!m->has[i] || likely(!wh_gapped(&m->mem[i]))) return false;
@@ -526,9 +530,10 @@ enum remixdb_status merge_seek_last(struct merge *m) {
   return seek_end(m, s);
 }
 
-// Turns round. A stream that does not stand on the current key stands at the first of its keys behind it; the one
-// before that is the first on the other side. One that has come to its end has its last there.
+// Turns the merge round. A stream that is not at the current key stands at the first of its keys behind that; its key
+// before is the first on the other side. If the stream is at its end, its last key is that.
 static enum remixdb_status turn(struct merge *m, bool backward) {
+  assert(m->backward != backward);
   m->backward = backward;
   for (uint32_t i = 0; i < MERGE_PARTS; i++) {
     if (!m->has[i] || m->same & 1u << i) continue;
@@ -544,6 +549,7 @@ static enum remixdb_status turn(struct merge *m, bool backward) {
 }
 
 static enum remixdb_status step(struct merge *m, bool backward) {
+  assert(merge_valid(m) && (m->same & 1u << m->at));
   enum remixdb_status s = REMIXDB_OK;
   if (unlikely(m->backward != backward)) s = turn(m, backward);
   if (s == REMIXDB_OK) s = step_same(m);
@@ -554,7 +560,7 @@ bool merge_next_held(struct merge *m) {
   struct kref key;
   if (!remix_key_ahead(&m->remix, &key)) return false;
   const int c = kv_cmp(m->new_key, key);
-  if (c <= 0 && new_tomb(m)) return false;  // there is more to pass than this
+  if (c <= 0 && new_tomb(m)) return false;  // a longer way
   if (!remix_next_fast(&m->remix)) return false;
   m->remix_key = key;
   if (c <= 0) {
@@ -585,6 +591,7 @@ enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
 }
 
 enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out) {
+  assert(merge_valid(m));
   if (m->at == MERGE_PARTS) return parts_record(m, rec_out);
   if (m->at == MERGE_YOUNG) {
     *rec_out = m->young_rec;

@@ -1,49 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/multiget.h"
 
+#include <assert.h>
+
 #include "table/batch.h"
 
-#define KEYS_AHEAD 8u  // keys of the caller that are fetched before they are reached
-#define VALUE_LINES \
-  3u  // of a record, or of a value, that are fetched together; a longer one is long enough for the processor to see it
-      // coming
-
-#define PART_KEYS 1024u    // looked up in one epoch at most: a bound on its time when all is in memory
+#define KEYS_AHEAD 8u   // so many of the caller's keys ahead are prefetched
+#define VALUE_LINES 3u  // lines of a record or a value to prefetch; the processor itself fetches the rest of a long one
+#define PART_KEYS 1024u    // most keys in one epoch: bounds its time when all blocks are in memory
 #define ADD_MIN 32u        // blocks that are handed over together, as long as more may come
-#define BATCH_PAGES 1024u  // of blocks that are waited for: bounds the memory of a batch, and how long it takes
+#define BATCH_PAGES 1024u  // most pages of the blocks of a batch: bounds its memory and its time
 
-// A key whose candidate's block is not in the cache: it waits for the batch that the block is read with. Or one that
-// has to be looked up alone, which is put off until the batch has ended, because a thread with reads of its own on
-// their way must not wait for others'.
+// A key that waits: for the batch that reads its candidate's block, which is not in the cache; or for the end of the
+// batch, to be looked up alone. (A thread that has reads in flight must not wait for other threads' reads.)
 struct waiting {
-  uint64_t id;  // of the block: table and number
+  uint64_t id;  // of the block: table and number; NO_BLOCK: to be looked up alone
   size_t key;   // of the call
   struct remix_probe probe;
 };
 
 struct multiget {
   struct blkio_queue *queue;
-  // the call
+  // The call:
   const struct remixdb_slice *keys;
   struct remixdb_buf *values;
   bool *found;
   struct multiget_room *room;  // or NULL
   size_t nr, next, nr_found;   // next: the first key of the next group
-  struct err_saved error;      // the first
+  struct err_saved error;      // the first error
   size_t small;                // the first key whose value did not fit, or nr
-  // a group: keys on their way through the stages
-  size_t at[MULTIGET_GROUP];  // which keys of the call
+  // A group of keys on their way through the stages:
+  size_t at[MULTIGET_GROUP];  // their indexes among the keys of the call
   struct kref key[MULTIGET_GROUP];
   uint64_t hash[MULTIGET_GROUP];
   const struct wh_ver *ver[MULTIGET_GROUP];
   struct remix_probe probe[MULTIGET_GROUP];
-  const uint8_t *data[MULTIGET_GROUP];  // of the block of the candidate
-  // the blocks that are not cached
+  const uint8_t *data[MULTIGET_GROUP];  // of the candidate's block
+  // The blocks that are not cached:
   uint32_t nr_waiting, pages_waiting;
-  uint32_t nr_added;  // of those that wait: their blocks are on their way
-  bool begun;         // a batch
+  uint32_t nr_added;  // how many of the waiting keys have their blocks in flight
+  bool begun;         // a batch has begun
   struct waiting waiting[SST_BATCH_MAX];
-  uint16_t want[SST_BATCH_MAX];  // of each that waits
+  uint16_t want[SST_BATCH_MAX];  // the request in the batch of each waiting key
   struct sst_hold holds[SST_BATCH_MAX];
   struct sst_hold alone;
   struct sst_batch batch;
@@ -63,13 +61,13 @@ void multiget_destroy(struct multiget *m) {
   mem_free(m);
 }
 
-// ---- what comes of a key
+// ---- results
 
 static void failed(struct multiget *m, enum remixdb_status s) {
   if (m->error.status == REMIXDB_OK) err_save(&m->error, s);
 }
 
-// A place for a value in the room.
+// Gives a value its place in the room. False: it does not fit.
 static bool take_room(struct multiget_room *room, struct remixdb_buf *b, uint32_t len) {
   room->wanted += len;
   *b = (struct remixdb_buf){NULL, 0, len};
@@ -80,7 +78,7 @@ static bool take_room(struct multiget_room *room, struct remixdb_buf *b, uint32_
   return true;
 }
 
-// i: key of the call.
+// i: the key's index in the call.
 static inline void found(struct multiget *m, size_t i, const uint8_t *val, uint32_t len, bool tomb) {
   if (tomb) return;
   m->found[i] = true;
@@ -96,10 +94,10 @@ static inline void found(struct multiget *m, size_t i, const uint8_t *val, uint3
 
 // ---- memtables
 
-// Looks in the memtable for the keys which[0, nr) and leaves those that are not in it there; returns how many.
+// Looks for the keys which[0, nr) in the memtable. Keeps those in `which` that are not in it; returns how many.
 static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64_t moment, uint8_t *which,
                                  uint32_t nr) {
-  // Keys seen at the moment were counted before it was published, and committed ones are never taken away.
+  // An empty count proves it: keys seen at the moment were counted before it was published, and none is ever removed.
   if (!wh || nr == 0 || wh_count(wh) == 0) return nr;
   wh_get_many(wh, m->key, m->hash, which, nr, moment, m->ver);
   for (uint32_t i = 0; i < nr; i++) {
@@ -117,20 +115,23 @@ static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64
 
 // ---- tables
 
-#define NO_BLOCK UINT64_MAX  // greater than all others
+#define NO_BLOCK UINT64_MAX  // sorts last
 
 static void wait_alone(struct multiget *m, uint32_t k) {
+  assert(m->nr_waiting < SST_BATCH_MAX);
   m->waiting[m->nr_waiting++] = (struct waiting){.id = NO_BLOCK, .key = m->at[k], .probe = m->probe[k]};
 }
 
 static void wait_for_block(struct multiget *m, uint32_t k) {
   const struct remix_probe *const p = &m->probe[k];
   const uint32_t block = sst_pos_block(p->pos);
+  assert(m->nr_waiting < SST_BATCH_MAX);
   m->waiting[m->nr_waiting++] = (struct waiting){.id = p->sst->number << 16 | block, .key = m->at[k], .probe = *p};
   m->pages_waiting += sst_block_pages(p->sst, block);
 }
 
-// Compares the candidates, whose blocks are had: data[]. Leaves those that are other keys in which; returns how many.
+// Compares the keys with their candidates, whose blocks are in data[]. Keeps those in `which` whose candidate is
+// another key; returns how many.
 static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
   for (uint32_t i = 0; i < nr; i++) {
     const uint8_t *const data = m->data[which[i]];
@@ -148,8 +149,8 @@ static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t 
   return left;
 }
 
-// Those of which[0, nr) that have a candidate are added to with, and to older those that are not in their view but may
-// be in an older one.
+// Sorts which[0, nr): keys with a candidate go to `with`; keys that are not in their view but may be in an older one go
+// to `older`.
 static void sort_out(struct multiget *m, const uint8_t *which, uint32_t nr, uint8_t *with, uint32_t *nr_with,
                      uint8_t *older, uint32_t *nr_older) {
   for (uint32_t i = 0; i < nr; i++) {
@@ -160,7 +161,7 @@ static void sort_out(struct multiget *m, const uint8_t *which, uint32_t nr, uint
   }
 }
 
-// Goes on with probes until each is found, is out of candidates, or waits for a block.
+// Probes the keys until each one is found, has no more candidates, or waits for a block.
 static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
   for (;;) {
     uint8_t older[MULTIGET_GROUP];
@@ -179,7 +180,7 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
     remix_probe_next(m->probe, which, left);
     nr = left;
     left = 0;
-    uint8_t others[MULTIGET_GROUP];  // cannot be the key, and are not read to find that out
+    uint8_t others[MULTIGET_GROUP];  // their candidate cannot be the key, and its block is not read
     uint32_t nr_others = 0;
     for (uint32_t i = 0; i < nr; i++) {
       const uint32_t k = which[i];
@@ -218,7 +219,7 @@ static void look_in_tables(struct multiget *m, const struct version *version, ui
 
 // ---- blocks that are not cached
 
-// Shell's sort with the gaps of Ciura (2001): there are few, and no memory has to be had for it.
+// Shell's sort with the gaps of Ciura (2001): the entries are few, and it needs no memory.
 static void sort_by_block(const struct waiting *w, uint16_t *order, uint32_t nr) {
   static const uint8_t gaps[] = {132, 57, 23, 10, 4, 1};
   for (uint32_t g = 0; g < sizeof(gaps); g++) {
@@ -232,7 +233,7 @@ static void sort_by_block(const struct waiting *w, uint16_t *order, uint32_t nr)
   }
 }
 
-// Hands over the blocks of those that wait and have not been added yet, each block once.
+// Hands the blocks of the waiting keys over that were not added yet, each block once.
 static void add_waiting(struct multiget *m) {
   uint16_t order[SST_BATCH_MAX];
   const uint32_t from = m->nr_added, nr = m->nr_waiting - from;
@@ -266,8 +267,8 @@ static void look_up_alone(struct multiget *m, const struct waiting *w) {
   else if (s != REMIXDB_NOTFOUND) failed(m, s);
 }
 
-// Waits for the blocks, and goes on with all that wait. Those that then need another block wait again; they take the
-// place of such as have gone on.
+// Waits for the blocks and continues with all waiting keys. A key that then needs another block waits again, in the
+// place of a key that has continued.
 static void end_waiting(struct multiget *m) {
   add_waiting(m);
   const uint32_t nr = m->nr_waiting;
@@ -287,7 +288,7 @@ static void end_waiting(struct multiget *m) {
         continue;
       }
       const struct sst_request *const w = &m->batch.requests[m->want[i]];
-      if (unlikely(w->status != REMIXDB_OK)) continue;  // noted as failed
+      if (unlikely(w->status != REMIXDB_OK)) continue;  // sst_batch_end reports it
       m->at[had] = m->waiting[i].key;
       m->probe[had] = m->waiting[i].probe;
       m->data[had] = w->hold->cb.data;
@@ -340,7 +341,7 @@ static void look_up_group(struct multiget *m, const struct wh *active, const str
 bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version,
                    uint64_t moment) {
   const size_t from = m->next;
-  // reads begin as soon as there are some, and go on beside the search for more
+  // Reads start as soon as there are some, and run while the search finds more.
   while (m->next < m->nr && m->next - from < PART_KEYS && m->nr_waiting + MULTIGET_GROUP <= SST_BATCH_MAX &&
          m->pages_waiting < BATCH_PAGES) {
     look_up_group(m, active, frozen, version, moment);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "log/format.h"
+#include "remix/format.h"
 #include "table/format.h"
 #include "view/current.h"
 
@@ -30,7 +31,7 @@ enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct 
 void part_ref(struct part *p) { atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); }
 
 void part_unref(struct part *p) {
-  // acq_rel: whoever frees has seen all that others did before they let go
+  // acq_rel: the thread that frees has seen all uses by the others.
   if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
   remix_unref(p->remix);
   remix_unref(p->young);
@@ -39,7 +40,7 @@ void part_unref(struct part *p) {
 
 // ---- versions in memory
 
-// The anchors once more, one behind the other, as `anchors` wants them: offsets, then bytes.
+// Copies the anchors into one piece of memory, in the form of `anchors`: offsets, then bytes.
 static enum remixdb_status index_anchors(struct version *v) {
   size_t len = 0, at = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) len += v->parts[i]->alen;
@@ -49,6 +50,7 @@ static enum remixdb_status index_anchors(struct version *v) {
   if (!p) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     const struct kref a = part_anchor(v->parts[i]);
+    assert(i == 0 ? a.len == 0 : kv_cmp(part_anchor(v->parts[i - 1]), a) < 0);  // V1
     store32le(p + 4 * (size_t)i, (uint32_t)at);
     if (a.len) memcpy(p + offs + at, a.ptr, a.len);
     at += a.len;
@@ -90,7 +92,7 @@ enum remixdb_status version_create(struct part **parts, uint32_t nr, struct vers
 void version_ref(struct version *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
 
 bool version_drop(struct version *v) {
-  // acq_rel: what others did with it happened before it goes
+  // acq_rel: as in part_unref
   return atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1;
 }
 
@@ -124,15 +126,15 @@ static int cmp_u64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// What tells a table's or REMIX's file from all others in one number.
+// One number for a file: the numbers of tables and of REMIXes overlap.
 static uint64_t file_key(uint64_t number, bool remix) { return number << 1 | remix; }
 
-// Partitions that are opened, some at the same time.
+// Partitions that several threads open.
 struct loading {
   const struct sst_ctx *ctx;
   pthread_mutex_t lock;
-  _Atomic uint32_t failed;  // the first that could not be opened; UINT32_MAX: none. Written under the lock
-  struct err_saved error;   // of that one; guarded by the lock
+  _Atomic uint32_t failed;  // the first partition that failed; UINT32_MAX: none. Written under the lock
+  struct err_saved error;   // its error; guarded by the lock
 };
 
 struct load {
@@ -160,7 +162,8 @@ static enum remixdb_status load_part(const struct sst_ctx *ctx, const struct cur
   return s;
 }
 
-// Of several that fail the first is told of, whatever the order: what lies before a failed one is opened all the same.
+// If several partitions fail, the first one's error is reported, in any order of the threads: partitions before a
+// failed one are still opened.
 static void load_task(struct task *t, struct worker *w) {
   struct load *l = (struct load *)t;
   struct loading *all = l->all;
@@ -176,7 +179,7 @@ static void load_task(struct task *t, struct worker *w) {
   pthread_mutex_unlock(&all->lock);
 }
 
-// Opens the partitions that were decoded. On failure none is left.
+// Opens the decoded partitions. On failure it closes them all.
 static enum remixdb_status load_parts(struct loading *all, struct workers *ws, struct worker *self, struct load *loads,
                                       uint32_t nr, struct part **parts) {
   struct task **tasks = mem_alloc(nr * sizeof(*tasks));
@@ -200,7 +203,7 @@ static enum remixdb_status load_parts(struct loading *all, struct workers *ws, s
   return failed ? err_raise(&all->error) : REMIXDB_OK;
 }
 
-// A file belongs to one partition: naming it in each of many would have it opened, and its index unpacked, for each.
+// A file belongs to one partition. If a damaged CURRENT named it in many, each would open it and unpack its index.
 static enum remixdb_status check_names(const char *path, const struct load *loads, uint32_t nr) {
   size_t all = 0, at = 0;
   for (uint32_t i = 0; i < nr; i++) all += 2 + (size_t)loads[i].names.nr;
@@ -210,7 +213,7 @@ static enum remixdb_status check_names(const char *path, const struct load *load
     const struct current_part *const n = &loads[i].names;
     if (n->nr) keys[at++] = file_key(n->remix, true);
     if (n->young) keys[at++] = file_key(n->young, true);
-    for (uint32_t t = 0; t < n->nr; t++) keys[at++] = file_key(load64le(n->tables + 8 * (size_t)t), false);
+    for (uint32_t t = 0; t < n->nr; t++) keys[at++] = file_key(current_table(n, t), false);
   }
   qsort(keys, at, sizeof(*keys), cmp_u64);
   uint64_t twice = 0;
@@ -220,7 +223,7 @@ static enum remixdb_status check_names(const char *path, const struct load *load
   return twice ? err_corrupt(path, 0, "names file %llu for two partitions", (unsigned long long)twice) : REMIXDB_OK;
 }
 
-// V2
+// Checks V2.
 static enum remixdb_status check_ranges(const char *path, struct part *const *parts, uint32_t nr) {
   for (uint32_t i = 0; i < nr; i++) {
     for (uint32_t r = 0; r < part_runs(parts[i]); r++) {
@@ -237,7 +240,7 @@ enum remixdb_status version_list(const struct env_dir *dir, struct version_names
   enum remixdb_status s = current_read(dir, &c);
   if (s != REMIXDB_OK) return s;
   *out = (struct version_names){.store_id = c.head.store_id, .log_gen = c.head.log_gen, .log_seq = c.head.log_seq};
-  if (!(out->tables = mem_alloc(c.len))) s = REMIXDB_NOMEM;  // more than there can be
+  if (!(out->tables = mem_alloc(c.len))) s = REMIXDB_NOMEM;  // more than enough
   while (s == REMIXDB_OK && current_more(&c)) {
     struct current_part n;
     s = current_next(&c, &n);
@@ -251,7 +254,7 @@ enum remixdb_status version_list(const struct env_dir *dir, struct version_names
   return s;
 }
 
-// Decodes all partitions that the file names, in order of their anchors.
+// Decodes all partitions, and checks V1.
 static enum remixdb_status decode_parts(struct current *c, struct load *loads) {
   uint32_t nr_young = 0;
   for (uint32_t i = 0; i < c->head.nr_parts; i++) {
@@ -266,7 +269,7 @@ static enum remixdb_status decode_parts(struct current *c, struct load *loads) {
   return current_check_end(c, nr_young);
 }
 
-// Makes the version of the open partitions, whose references it takes in any case.
+// Makes the version of the open partitions. Takes their references over, also when it fails.
 static enum remixdb_status make_loaded(const struct current *c, struct part **parts, struct version **out) {
   const uint32_t nr = c->head.nr_parts;
   enum remixdb_status s = check_ranges(c->path, parts, nr);
@@ -309,7 +312,7 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, 
 }
 
 enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v) {
-  // what has no young views is written so that libraries that know of none can read it
+  // Format 1 has no young views. Libraries that know no others can read it.
   const struct current_head head = {.format = v->nr_young ? 2 : 1,
                                     .nr_parts = v->nr_parts,
                                     .store_id = v->store_id,
@@ -338,13 +341,35 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
   return s;
 }
 
-// ---- whose a file is
+// ---- the owner of a file
 
-// Of a log segment, a table or a REMIX.
+// Whether the bytes of a log segment, a table or a REMIX state a store's id. bytes: the last ones of a table, the first
+// ones of the others; nr: of WAL_HEAD at most.
+static bool states_id(const struct files_entry *e, const uint8_t *bytes, size_t nr, uint64_t size, uint64_t *id_out) {
+  struct format_sst_footer f;
+  struct wal_head h;
+  switch (e->kind) {
+    case FILES_IS_TABLE:
+      if (format_sst_footer_get(bytes, size, e->name, &f) != REMIXDB_OK) return false;
+      *id_out = f.store_id;
+      return true;
+    case FILES_IS_LOG:
+      if (nr < WAL_HEAD || wal_head_get(bytes, e->name, wal_head_store_id(bytes), &h) != REMIXDB_OK) return false;
+      *id_out = h.store_id;
+      return true;
+    default:
+      *id_out = load64le(bytes + REMIX_HEAD_STORE_ID);
+      // A crash may leave only the beginning of the file.
+      return memcmp(bytes + REMIX_HEAD_MAGIC, REMIX_MAGIC, 8) == 0 && load64le(bytes + REMIX_HEAD_SIZE) == size;
+  }
+}
+
+// The owner of a log segment, a table or a REMIX.
 static enum remixdb_status data_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t size,
                                       uint64_t store_id, enum version_owner *out) {
+  uint8_t bytes[WAL_HEAD] = {0};
+  _Static_assert(FORMAT_SST_FOOTER <= sizeof(bytes), "a footer fits");
   const bool table = e->kind == FILES_IS_TABLE;
-  uint8_t bytes[WAL_HEAD] = {0};  // a table's last, or what others begin with
   const size_t want = table ? FORMAT_SST_FOOTER : sizeof(bytes);
   size_t nr = 0;
   int fd;
@@ -353,34 +378,26 @@ static enum remixdb_status data_owner(const struct env_dir *dir, const struct fi
   s = env_read_upto(dir->env, fd, e->name, bytes, want, table && size >= want ? size - want : 0, &nr);
   env_close_quiet(dir->env, fd);
   if (s != REMIXDB_OK) return s;
-  struct format_sst_footer f = {.store_id = 0};
-  struct wal_head h;
-  uint64_t id = load64le(bytes + 16);
-  bool told = false, blank = true;
+  uint64_t id;
+  bool blank = true;
   for (size_t i = 0; i < nr; i++) blank = blank && bytes[i] == 0;
-  if (table) told = format_sst_footer_get(bytes, size, e->name, &f) == REMIXDB_OK;
-  else if (e->kind == FILES_IS_LOG) told = nr == WAL_HEAD && wal_head_get(bytes, e->name, id, &h) == REMIXDB_OK;
-  else
-    told = memcmp(bytes, REMIX_MAGIC, 8) == 0 &&
-           load64le(bytes + 32) == size;  // a crash may leave the beginning of what was written
-  if (table) id = f.store_id;
-  if (told) *out = store_id == 0 || id == store_id ? VERSION_OWN : VERSION_FOREIGN;
+  if (states_id(e, bytes, nr, size, &id)) *out = store_id == 0 || id == store_id ? VERSION_OWN : VERSION_FOREIGN;
   else *out = blank ? VERSION_OWN : VERSION_UNTOLD;
   return REMIXDB_OK;
 }
 
 enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id,
                                   enum version_owner *out) {
-  struct env_stat st = {.size = 0};
-  const enum remixdb_status s = env_stat(dir, e->name, &st);
+  struct env_stat info = {.size = 0};
+  const enum remixdb_status s = env_stat(dir, e->name, &info);
   *out = VERSION_FOREIGN;
-  if (s != REMIXDB_OK || !st.is_file) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
-  if (files_holds_data(e->kind)) return data_owner(dir, e, st.size, store_id, out);
-  *out = !files_is_mark(e->kind) || st.size == 0 ? VERSION_OWN : VERSION_UNTOLD;
+  if (s != REMIXDB_OK || !info.is_file) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+  if (files_holds_data(e->kind)) return data_owner(dir, e, info.size, store_id, out);
+  *out = !files_is_mark(e->kind) || info.size == 0 ? VERSION_OWN : VERSION_UNTOLD;
   return REMIXDB_OK;
 }
 
-// ---- what no version names
+// ---- files that no version names
 
 enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out) {
   struct files_entry *list = NULL;

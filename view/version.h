@@ -17,6 +17,8 @@
 #ifndef VERSION_H
 #define VERSION_H
 
+#include <assert.h>
+
 #include "base/anchors.h"
 #include "base/files.h"
 #include "remix/remix.h"
@@ -72,6 +74,7 @@ static inline uint32_t part_young_runs(const struct part *p) { return p->young ?
 static inline uint32_t part_runs(const struct part *p) { return part_old_runs(p) + part_young_runs(p); }
 static inline struct sst *part_run(const struct part *p, uint32_t r) {
   const uint32_t old = part_old_runs(p);
+  assert(r < part_runs(p));
   return r < old ? p->remix->runs[r] : p->young->runs[r - old];
 }
 
