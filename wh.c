@@ -1,32 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The wormhole. Three parts: leaves (wh/leaf.h), the trie (wh/trie.h), and the list that ties them. The list is the
-// truth, trie and guide are only hints.
+// The wormhole has three parts: leaves (wh/leaf.h), the trie (wh/trie.h), and the list that ties them together. The
+// list is the truth. Trie and guide are hints.
 //
-// Why a reader without locks is right. A change of the structure holds the structure lock and the locks of the leaves
-// that die in it. New leaves are made locked, take their place in the list, then the old ones are marked dead, then the
-// trie is brought up to date and the structure lock given back: the change is over. Only then are the new leaves
-// unlocked. Call a leaf *fresh for S* unless the change in which it died was over before the moment S was taken
-// ("before" is C11's happens-before).
-//   (a) A fresh leaf holds every key of its range that has a version <= S. Keys with a committed version are never
-//   taken out of
-//       the index, only copied to successors, and a commit into a successor comes after the change: if S includes such
-//       a commit, the change was over before S.
-//   (b) A leaf seen alive by a reader that has S already is fresh: had the change been over before S, coherence would
-//   show it
-//       dead. (That its memory is no other leaf by now is what epochs are for: W6.)
-//   (c) If X is fresh, so is Y when read from X.next or X.prev. Suppose the change that killed Y was over before S. If
-//   X outlived
-//       it, the change stored Y's successor in X, and the reader would see that. If X died in it, or in an earlier one
-//       (the structure lock puts changes in order), X's change was over before S too, and X is not fresh. A dead leaf's
-//       own pointers are frozen because a change writes only to living leaves: it finds the neighbours through a living
-//       leaf.
-//   (d) The range of a leaf is fixed: a split of its right neighbour keeps that neighbour's anchor, a merge with it
-//   kills the leaf.
-// From (a) to (d): the ranges of the leaves a cursor visits along next (or prev) abut; a leaf holds only keys of its
-// range, and all of those for S. So no key is missed and none is seen twice, whatever splits and merges meanwhile, and
-// it does not matter whether a leaf's neighbour is read before or after its entries. The same holds for a single get: a
-// leaf of the key's range that is seen alive has the key, or nobody has it for S.
+// Proof that a reader needs no locks. A structure change holds the structure lock and the locks of the leaves that die
+// in it. It makes new leaves locked and puts them into the list. Then it marks the old leaves dead, updates the trie,
+// and gives the structure lock back: the change is over. Only then does it unlock the new leaves. Call a leaf *fresh
+// for S* unless the change in which it died was over before the moment S was taken ("before" is C11's happens-before).
+//   (a) A fresh leaf holds every key of its range that has a version <= S. Keys with a committed version never leave
+//       the index; they are only copied to successors. A commit into a successor comes after the change. So if S
+//       includes such a commit, the change was over before S.
+//   (b) A leaf that a reader sees alive after it took S is fresh. If the change had been over before S, coherence would
+//       show the leaf dead. (Epochs ensure that its memory is no other leaf by now: W6.)
+//   (c) If X is fresh, then so is a leaf Y read from X.next or X.prev. Suppose the change that killed Y was over before
+//       S. If X outlived it, the change stored Y's successor in X, and the reader would see that. If X died in it or
+//       in an earlier one (the structure lock orders changes), X's change was over before S too, and X is not fresh. A
+//       dead leaf's own pointers are frozen, because a change finds its neighbours through a living leaf and writes
+//       only to living leaves.
+//   (d) A leaf's range is fixed. A split of its right neighbour keeps that neighbour's anchor. A merge with it kills
+//       the leaf.
+// From (a) to (d): the ranges of the leaves that a cursor visits along next (or prev) abut. A leaf holds only keys of
+// its range, and all of those for S. So the cursor misses no key and sees none twice, whatever splits and merges go on
+// meanwhile. It does not matter whether it reads a leaf's neighbour before or after the leaf's entries. The same holds
+// for a single get: a leaf of the key's range that is seen alive has the key, or the key does not exist for S.
 #include "wh.h"
 
 #include "wh/gap.h"
@@ -35,11 +31,11 @@
 #include <inttypes.h>
 
 #define MERGE_KEYS (WH_LEAF_KEYS / 2)
-#define GUIDE_STEPS 3u    // steps along the list from what the guide says to where the trie is asked
+#define GUIDE_STEPS 3u    // steps along the list from the guide's leaf, before the trie is asked
 #define GUIDE_LEAVES 32u  // with fewer leaves there is no guide
-#define HINT_STEPS 8u     // steps along the list after which the hint is taken for a hash collision's
-#define DEAD_LEAVES 32u   // so many of them wait together
-#define ROOM_LINES 4u     // asked for ahead; what is larger the processor goes on with itself
+#define HINT_STEPS 8u     // after so many steps along the list the hint counts as a hash collision's
+#define DEAD_LEAVES 32u   // dead leaves that wait together
+#define ROOM_LINES 4u     // lines to prefetch for a record; the processor continues a longer one by itself
 
 static bool lock_try(struct lib_lock *l) {
   uint32_t free_word = 0;
@@ -53,7 +49,7 @@ static void guide_free(struct epoch_item *item, void *arg) {
   guide_destroy((struct guide *)(void *)item);
 }
 
-// A picture of the list as it is. Without memory the old one stays, and is a little worse. Under the structure lock.
+// Makes the guide again from the list. Without memory the old one stays and gets worse. Under the structure lock.
 static void guide_renew(struct wh *wh) {
   struct guide *const old = atomic_load_explicit(&wh->guide, memory_order_relaxed), *fresh = NULL;
   const uint32_t nr = wh->nr_leaves;
@@ -65,7 +61,7 @@ static void guide_renew(struct wh *wh) {
   for (struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_relaxed); l && n < nr;
        l = atomic_load_explicit(&l->next, memory_order_relaxed)) {
     if (old && n + 8 < old->nr)
-      prefetch(atomic_load_explicit(&old->items[n + 8], memory_order_relaxed));  // near what comes in eight steps
+      prefetch(atomic_load_explicit(&old->items[n + 8], memory_order_relaxed));  // near the leaf eight steps on
     bounds[n] = l->anchor;
     items[n++] = l;
   }
@@ -77,13 +73,13 @@ static void guide_renew(struct wh *wh) {
   mem_free(bounds);
 }
 
-// What the guide leads to the old leaf for is the new one's from this bound on (W7). Under the structure lock.
+// Lets the guide name the new leaf in place of the old one, from this bound on (W7). Under the structure lock.
 static void guide_hand_over(struct wh *wh, struct kref bound, const struct wh_leaf *old, struct wh_leaf *l) {
   struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_relaxed);
   if (g) guide_replace(g, bound, old, l);
 }
 
-// So many leaves more. Under the structure lock, when the list is whole.
+// Adds to the number of leaves. Under the structure lock, when the list is whole.
 static void leaves_count(struct wh *wh, int32_t more) {
   wh->nr_leaves += (uint32_t)more;
   if (unlikely(wh->nr_leaves >= wh->guide_due)) guide_renew(wh);
@@ -98,7 +94,7 @@ static void leaves_push(struct wh_leaf_list *list, struct wh_leaf *l) {
   list->nr++;
 }
 
-// A leaf that was never shared.
+// Gives back a leaf that was never shared.
 static void leaf_give(struct wh *wh, struct wh_leaf *l) {
   lib_lock(&wh->dead_lock);
   l->after = wh->free_leaves;
@@ -106,7 +102,7 @@ static void leaf_give(struct wh *wh, struct wh_leaf *l) {
   lib_unlock(&wh->dead_lock);
 }
 
-// NULL: there is none.
+// Takes a leaf that may serve again; NULL: there is none.
 static struct wh_leaf *leaf_free(struct wh *wh) {
   lib_lock(&wh->dead_lock);
   struct wh_leaf *const l = wh->free_leaves;
@@ -115,11 +111,12 @@ static struct wh_leaf *leaf_free(struct wh *wh) {
   return l;
 }
 
-// Dead leaves wait in two lists: one that grows, and one that was stamped when the other was begun. dead_lock.
+// Dead leaves wait in two lists: `dead` grows, and `waiting` got its stamps when `dead` was begun. Once the stamps have
+// passed, the waiting ones are free and the others begin to wait. Under dead_lock.
 static void leaves_turn(struct wh *wh) {
   if (wh->waiting.nr) {
     if (!epoch_passed(wh->epoch, wh->stamp) || !epoch_passed(wh->cursors, wh->cursors_stamp)) return;
-    // what a sanitizer sees when somebody is on one all the same
+    // shows a sanitizer when a thread is on one all the same
     for (struct wh_leaf *l = wh->waiting.first; LIB_SANITIZED && l; l = l->after)
       memset(l, 0xa5, offsetof(struct wh_leaf, after));
     wh->waiting.last->after = wh->free_leaves;
@@ -131,7 +128,7 @@ static void leaves_turn(struct wh *wh) {
   wh->cursors_stamp = epoch_stamp(wh->cursors);
 }
 
-// The change in which it died is over but for the structure lock, which is held.
+// Puts a leaf among the dead ones. Under the structure lock, as the last step of the change in which it died.
 static void leaf_died(struct wh *wh, struct wh_leaf *l) {
   if (wh->cursors == NULL) return;
   lib_lock(&wh->dead_lock);
@@ -140,7 +137,7 @@ static void leaf_died(struct wh *wh, struct wh_leaf *l) {
   lib_unlock(&wh->dead_lock);
 }
 
-// A locked leaf, as wh_leaf_init makes it. NULL: no memory.
+// Makes a locked leaf by wh_leaf_init. NULL: no memory.
 static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const struct kref *end,
                                    const struct wh_content *content, uint32_t from, uint32_t to) {
   struct wh_leaf *l = leaf_free(wh);
@@ -157,8 +154,8 @@ static const struct kref *leaf_end(const struct wh_leaf *l) {
 
 // ---- the list
 
-// A dead leaf is left to the left, where the anchors get smaller and end at the head, which is replaced before it dies;
-// from a living leaf the way to the right is over living leaves. So it ends unless the structure changes all the time.
+// From a dead leaf the way goes left. Anchors get smaller there, down to the head, which is replaced before it dies.
+// From a living leaf the way goes right, over living leaves. So it ends unless the structure changes all the time.
 struct wh_leaf *wh_locate(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8) {
   for (uint32_t steps = 1;; steps++) {
     if (wh_leaf_dead(l) || wh_leaf_cmp(l, key, k8) > 0) {
@@ -175,11 +172,13 @@ struct wh_leaf *wh_locate(const struct wh *wh, struct wh_leaf *l, struct kref ke
 
 // ---- changes of the structure
 
-// The new leaves first..last (linked to each other, locked) take the place of the old ones from..to, which die.
-// Structure lock; the locks of from and to.
+// Replaces the old leaves from..to, which die, by the new leaves first..last, which are linked to each other and
+// locked. Under the structure lock and the locks of from and to.
 static void list_replace(struct wh *wh, struct wh_leaf *from, struct wh_leaf *to, struct wh_leaf *first,
                          struct wh_leaf *last) {
   struct wh_leaf *prev = wh_leaf_prev(from), *next = wh_leaf_next(to);
+  assert(wh_leaf_locked(from) && wh_leaf_locked(to) && wh_leaf_locked(first) && wh_leaf_locked(last));
+  assert(!wh_leaf_dead(from) && !wh_leaf_dead(to));
   atomic_store_explicit(&first->prev, prev, memory_order_relaxed);
   atomic_store_explicit(&last->next, next, memory_order_relaxed);
   atomic_store_explicit(prev ? &prev->next : &wh->head, first, memory_order_release);
@@ -191,21 +190,22 @@ static void list_replace(struct wh *wh, struct wh_leaf *from, struct wh_leaf *to
 static void struct_lock(struct wh *wh) { (void)pthread_mutex_lock(&wh->lock); }
 static void struct_unlock(struct wh *wh) { (void)pthread_mutex_unlock(&wh->lock); }
 
-// The slot's key is in this new leaf now, which is locked. behind: a locked leaf next to it on the left that holds what
-// was in the slot's leaf, when that has become two; NULL: there is none, or all keys are in `leaf`. The other keys of
-// many may be in `behind`: it is kept for them, and given back otherwise.
+// Moves the slot to the new leaf of its key, which is locked. behind: the new left leaf, locked, if a split made two;
+// NULL: there is none, or no key of the slot's group is in it. A slot of many keeps `behind` locked, because other keys
+// may be in it. A single slot unlocks it.
 static void slot_move(struct wh_slot *slot, struct wh_leaf *behind, struct wh_leaf *leaf) {
   struct wh_many *m = slot->many;
   slot->leaf = leaf;
   if (m) {
     m->leaves[m->nr - 1] = behind ? behind : leaf;
-    if (behind) m->leaves[m->nr++] = leaf;  // wh_many_link has made room
+    if (behind) m->leaves[m->nr++] = leaf;  // wh_many_link made room
   } else if (behind) {
     lib_unlock(&behind->lock);
   }
 }
 
-// These two, or this one, take the place of the old leaf. Runs forward begin at its anchor, runs backward at its end.
+// Hands the old leaf's runs to its successors l and r, or to one leaf that is both. Runs forward begin at the old
+// leaf's anchor, runs backward at its end.
 static inline void leaf_inherit(struct wh *wh, const struct wh_leaf *old, struct wh_leaf *l, struct wh_leaf *r) {
   if (likely(!atomic_load_explicit(&old->gapped, memory_order_relaxed))) return;
   wh_gaps_inherit(wh, old, l, false);
@@ -229,8 +229,8 @@ static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const struct wh_co
   return REMIXDB_OK;
 }
 
-// The length of the shortest prefix of content[cut] that is greater than the key before it. Where their pieces differ
-// they tell, but for zeros at a key's end.
+// The length of the shortest prefix of content[cut] that is greater than the key before it. Different pieces tell it;
+// the answer may be too long where a key ends inside its piece, since missing bytes count as zeros.
 static uint32_t cut_len(const struct wh_content *c, uint32_t cut) {
   const uint32_t differ = (uint32_t)(c->pieces[cut - 1] ^ c->pieces[cut]);
   if (likely(differ)) return c->skip + (uint32_t)__builtin_clz(differ) / 8 + 1;
@@ -239,7 +239,7 @@ static uint32_t cut_len(const struct wh_content *c, uint32_t cut) {
          1;
 }
 
-// Where to cut: near the middle, where the separator is shortest.
+// Chooses the cut with the shortest separator near the middle.
 static uint32_t split_point(const struct wh_content *c) {
   uint32_t best = 0, best_len = UINT32_MAX;
   for (uint32_t i = 0; i <= c->nr / 4; i++) {  // the middle, one right of it, one left, two right, ...
@@ -253,7 +253,8 @@ static uint32_t split_point(const struct wh_content *c) {
   return best;
 }
 
-// Cuts the slot's leaf in two. first: the least key that is to come into the right one, in memory that stays.
+// Cuts the slot's leaf in two. first: the smallest key that goes into the right one, in memory that lives as long as
+// the index.
 static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_content *content, uint32_t cut,
                                     struct kref first) {
   struct wh *wh = slot->wh;
@@ -290,27 +291,27 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_conten
   lib_unlock(&old->lock);
   if (kv_cmp(r->anchor, slot->key) <= 0) {
     slot_move(slot, l, r);
-  } else {  // many come in ascending order: none of the others is in r
+  } else {  // keys of many ascend, so no earlier one is in r
     lib_unlock(&r->lock);
     slot_move(slot, NULL, l);
   }
   return REMIXDB_OK;
 }
 
-// Makes room for the slot's key, of which key is a copy that stays. On success slot->leaf is the leaf for it, locked;
-// REMIXDB_NOMEM: nothing has changed.
+// Makes room for the slot's key. key: a copy that lives as long as the index. On success slot->leaf is the key's leaf,
+// locked. REMIXDB_NOMEM: nothing has changed.
 static enum remixdb_status leaf_make_room(struct wh_slot *slot, struct kref key) {
   struct wh_content c;
   const uint32_t n = wh_leaf_content(slot->leaf, &c);
   if (c.nr < n) return leaf_rebuild(slot, &c);  // leftovers of wh_unlink without memory
-  // A key behind all of them begins a leaf of its own: what comes in order fills the leaves.
+  // A key behind all others begins a leaf of its own, so that keys in ascending order fill the leaves.
   if (kv_cmp(wh_entry_key(wh_word_entry(c.words[n - 1])), key) < 0) return leaf_cut(slot, &c, n, key);
   const uint32_t cut = split_point(&c);
   return leaf_cut(slot, &c, cut, wh_entry_key(wh_word_entry(c.words[cut])));
 }
 
-// Takes entries without version out of the slot's leaf: a new leaf without them replaces it, or it and its left
-// neighbour when they are small. False: no memory, they stay.
+// Takes the entries without versions out of the slot's leaf. A new leaf replaces it, or replaces it and its left
+// neighbour if both are small. False: no memory, and the entries stay.
 static bool leaf_shrink(struct wh_slot *slot) {
   struct wh *wh = slot->wh;
   struct wh_leaf *old = slot->leaf;
@@ -320,12 +321,12 @@ static bool leaf_shrink(struct wh_slot *slot) {
   struct wh_leaf *l = NULL;
   struct_lock(wh);
   struct wh_leaf *left = wh_leaf_prev(old);
-  // Its holder may wait for ours, so its lock is only tried.
+  // The holder of the left leaf's lock may wait for ours, so try it only.
   if (left && atomic_load_explicit(&left->count, memory_order_relaxed) + c.nr <= MERGE_KEYS && lock_try(&left->lock)) {
     if (wh_leaf_content(left, &both) + c.nr <= MERGE_KEYS) {
       memcpy(both.words + both.nr, c.words, c.nr * sizeof(c.words[0]));
       both.nr += c.nr;
-      both.skip = UINT32_MAX;  // of two leaves
+      both.skip = UINT32_MAX;  // the pieces of two leaves differ in their place
       both.tombs |= c.tombs;
       l = leaf_create(wh, left->anchor, leaf_end(old), &both, 0, both.nr);
     }
@@ -339,7 +340,7 @@ static bool leaf_shrink(struct wh_slot *slot) {
       leaves_count(wh, -1);
       leaf_died(wh, left);
       leaf_died(wh, old);
-      // Puts to where one of them had nothing but tombstones do not say so from here on.
+      // One of them may have had only tombstones; puts to its range are not listed from here on
       if (both.tombs && l->tombs != both.nr) wh_gap_reopened(wh, l);
     }
     lib_unlock(&left->lock);
@@ -351,9 +352,9 @@ static bool leaf_shrink(struct wh_slot *slot) {
   return true;
 }
 
-// ---- what was written lately
+// ---- recent: what was written lately
 
-// An eighth of the first chunk: larger ones push more out of the processor's caches than they gain.
+// Takes an eighth of the first chunk. A larger table pushes more out of the processor's caches than it gains.
 static bool recent_init(struct wh *wh, size_t arena_chunk) {
   const size_t bytes = arena_chunk / 8;
   wh->nr_recent = (uint32_t)(bytes / sizeof(wh->recent[0]));
@@ -366,13 +367,13 @@ static inline _Atomic uint64_t *recent_place(const struct wh *wh, uint64_t hash)
   return &wh->recent[(uint64_t)(uint32_t)hash * wh->nr_recent >> 32];
 }
 
-// What is likely the key's entry or version; NULL: it is not known.
+// Most likely the key's entry or version; NULL: not known.
 static inline void *recent_find(const struct wh *wh, uint64_t hash) {
   const uint64_t w = atomic_load_explicit(recent_place(wh, hash), memory_order_acquire);
   return (w ^ wh_entry_tag((uint32_t)(hash >> 32))) >> WH_PTR_BITS ? NULL : wh_word_entry(w);
 }
 
-// The leaf of the key is locked.
+// Puts the word of the entry or version in its place. The key's leaf is locked.
 static inline void recent_put(struct wh *wh, const void *entry_or_ver, uint64_t hash) {
   _Atomic uint64_t *const at = recent_place(wh, hash);
   const uint64_t w = wh_entry_word(entry_or_ver, hash);
@@ -423,7 +424,7 @@ uint64_t wh_count(const struct wh *wh) { return atomic_load_explicit(&wh->count,
 
 // ---- writing
 
-// In a locked leaf of the key's range. recent: what recent_find found.
+// The key's entry in a locked leaf of its range; NULL: none. recent: the result of recent_find.
 static inline struct wh_entry *entry_find(const struct wh_leaf *l, void *recent, struct kref key, uint64_t hash) {
   if (recent && wh_recent_is_ver(recent)) {
     if (kv_eq(wh_ver_key(recent), key)) return wh_ver_entry(recent);
@@ -441,8 +442,7 @@ void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot
   struct wh_leaf *l = wh_hint(wh, key, k8);
   wh_leaf_prefetch(l, hash);
   if (is_ver) prefetch(wh_ver_entry(recent));
-  // Only a leaf of the key's range is waited for: that is what keeps the order of locks of those who hold leaves
-  // further left.
+  // Wait only for a leaf of the key's range: that keeps the order of locks for threads that hold leaves further left.
   for (;;) {
     l = wh_locate(wh, l, key, k8);
     lib_lock(&l->lock);
@@ -465,26 +465,24 @@ _Static_assert(REMIXDB_KV_MAX < 1u << 30, "a length fits wh_ver.vlen");
 _Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 && WH_VER_BEFORE % 8 == 4 &&
                    WH_VER_BEFORE >= sizeof(struct wh_ver *) && WH_VER_HEAD % 8 == 4 &&
                    WH_VER_HEAD >= WH_VER_BEFORE + sizeof(uint64_t),
-               "numbers, pointers to older versions, and what tells the entry, lie at multiples of eight, as what "
-               "comes from an arena does");
+               "a version's number, pointer and head word lie at multiples of eight, as the arena's memory does");
 
 // The first place for a version at or behind `from`, in memory that begins at a multiple of eight.
 static inline size_t ver_place(size_t from) { return align_up(from + 4, 8) - 4; }
 
-// What follows on memory just allocated is allocated, and written, soon. Asked for two records ahead, since a line that
-// is not there makes its writer wait.
+// Prefetches the memory two records ahead, which is soon allocated and written. A missing line makes its writer wait.
 static inline void prefetch_room(const uint8_t *p, size_t size) {
   for (size_t o = 0; o < size && o < ROOM_LINES * CACHE_LINE; o += CACHE_LINE) prefetch_write(p + 2 * size + o);
 }
 
-// Whether a word (wh_entry_word) can hold the address; the message is set.
+// REMIXDB_NOMEM, with a message: a word (wh_entry_word) cannot hold the address.
 static enum remixdb_status addr_fits(const void *p) {
   return likely((uint64_t)(uintptr_t)p >> WH_PTR_BITS == 0)
              ? REMIXDB_OK
              : err_set(REMIXDB_NOMEM, "an address of more than %d bits", WH_PTR_BITS);
 }
 
-// older: written before it already; NULL: no place is there.
+// older: the next older version, whose pointer stands before v already; NULL: v has no room for it.
 static void ver_init(struct wh_ver *v, const struct wh_ver *older, const void *val, uint32_t vlen, bool tomb) {
   atomic_init(wh_ver_number(v), WH_PENDING);
   v->vlen = vlen;
@@ -493,8 +491,8 @@ static void ver_init(struct wh_ver *v, const struct wh_ver *older, const void *v
   if (vlen) memcpy(v->val, val, vlen);
 }
 
-// A version was linked for an entry, which had this one before (NULL: none); it is not committed yet. What the leaf
-// counts, in the order that gaps need (G2, G3).
+// Counts a version that was linked and is not committed yet, in the order that gaps need (G2, G3). older: the entry's
+// newest version before it; NULL: none.
 static inline void leaf_note(struct wh_slot *slot, const struct wh_ver *older, bool tomb) {
   struct wh_leaf *const l = slot->leaf;
   if (likely(!tomb)) {
@@ -512,6 +510,7 @@ static inline void leaf_note(struct wh_slot *slot, const struct wh_ver *older, b
 enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb) {
   struct wh *wh = slot->wh;
   struct wh_entry *e = slot->entry;
+  assert(wh_leaf_locked(slot->leaf) && !wh_leaf_dead(slot->leaf));
   if (e) {
     struct wh_ver *const older = atomic_load_explicit(&e->newest, memory_order_relaxed);
     const bool with_key = older && slot->key.len <= WH_VER_KEY_MAX;
@@ -561,10 +560,11 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   return REMIXDB_OK;
 }
 
-// Versions were taken back.
+// Counts the tombstones again after versions were taken back.
 static void leaf_recount(struct wh_leaf *l) { l->tombs = (uint16_t)wh_leaf_tombs(l); }
 
 void wh_unlink(struct wh_slot *slot) {
+  assert(wh_leaf_locked(slot->leaf) && wh_ver_seq(slot->ver) == WH_PENDING);
   struct wh_ver *const older = wh_ver_older(slot->ver);
   atomic_store_explicit(&slot->entry->newest, older, memory_order_release);
   slot->ver = NULL;
@@ -578,7 +578,7 @@ void wh_many_init(struct wh_many *m, struct wh *wh) { *m = (struct wh_many){.wh 
 
 enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val, uint32_t vlen,
                                  bool tomb, struct wh_link *out) {
-  if (m->nr + 2 > m->cap) {  // the key's leaf, and what a split makes of it
+  if (m->nr + 2 > m->cap) {  // room for the key's leaf, and for one more that a split makes
     const uint32_t cap = m->cap ? m->cap * 2 : 16;
     struct wh_leaf **grown = mem_realloc(m->leaves, cap * sizeof(struct wh_leaf *));
     if (grown == NULL) return REMIXDB_NOMEM;
@@ -603,6 +603,7 @@ enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t ha
 
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
   struct wh_ver *const older = wh_ver_older(l->ver);
+  assert(wh_ver_seq(l->ver) == WH_PENDING);
   atomic_store_explicit(&l->entry->newest, older, memory_order_release);
   m->back = true;
   if (older) return;
@@ -612,7 +613,7 @@ void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
 
 void wh_many_unlock(struct wh_many *m) {
   for (uint32_t i = 0; i < m->nr; i++) {
-    if (unlikely(m->holes)) m->leaves[i]->holes = true;  // in which of them is not looked for
+    if (unlikely(m->holes)) m->leaves[i]->holes = true;  // any of them may have some
     if (unlikely(m->back)) leaf_recount(m->leaves[i]);
     lib_unlock(&m->leaves[i]->lock);
   }
@@ -622,17 +623,17 @@ void wh_many_unlock(struct wh_many *m) {
 
 // ---- reading
 
-// The value behind the version, which is looked at first.
+// Prefetches the value behind the version's first line.
 static inline void ver_prefetch(const struct wh_ver *v) {
   prefetch((const uint8_t *)v + CACHE_LINE);
   prefetch((const uint8_t *)v + 2 * CACHE_LINE);
 }
 
-// From a hint.
+// The key's newest version at the moment, from a hint l.
 static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8,
                                             uint64_t hash, uint64_t moment) {
-  // An entry with a version is the key's one entry wherever it was found, in a dead leaf too: successors share it, and
-  // one that was given up for another lost its version first.
+  // An entry with a version is the key's only entry, even in a dead leaf: successors share it, and an entry that
+  // another one replaced lost its version first.
   const struct wh_entry *e = wh_leaf_find(l, key, hash);
   const struct wh_ver *v = e ? wh_entry_newest(e) : NULL;
   if (v) {
@@ -640,13 +641,13 @@ static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf 
     return wh_ver_seen(v, moment);
   }
   struct wh_leaf *right = wh_locate(wh, l, key, k8);
-  if (likely(right == l)) return NULL;  // it was the key's leaf and is alive now, so it was when it was searched
+  if (likely(right == l)) return NULL;  // l is the key's leaf and alive now, so it was alive during the search
   e = wh_leaf_find(right, key, hash);
   return e ? wh_ver_seen(wh_entry_newest(e), moment) : NULL;
 }
 
 struct wh_begun wh_get_begin(const struct wh *wh, struct kref key, uint64_t hash) {
-  // An index that is nearly empty, as most are that are only read, is not worth a line of the table.
+  // A nearly empty index is not worth reading a line of the table. Stores that are only read have such a one.
   const bool few = atomic_load_explicit(&wh->guide, memory_order_relaxed) == NULL;
   const void *const recent = few ? NULL : recent_find(wh, hash);
   if (recent) {
@@ -682,10 +683,10 @@ const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash,
 // ---- reading many keys at once
 //
 // Group prefetching (Chen, Ailamaki, Gibbons, Mowry: "Improving Hash Join Performance through Prefetching", ICDE 2004):
-// a step reads one line per key, which the step before has asked for. The steps only find out what will be read; the
-// last one is wh_get's own search of the leaf, with all it needs at hand.
+// each step reads one line per key, which the step before has prefetched. The steps only find out what the last one
+// reads, which is wh_get's own search of the leaf.
 
-// Asks for the words of the entries that wh_leaf_find will look at.
+// Prefetches the words of the entries that wh_leaf_find will look at.
 static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
   uint32_t nr = 0;
@@ -698,7 +699,8 @@ static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
   }
 }
 
-// Asks for the entry that has the key, most likely; without one, for the neighbour that shows where the leaf ends.
+// Prefetches the entry that most likely has the key. Without one, prefetches the next leaf, which shows where this one
+// ends.
 static inline void leaf_prefetch_entry(const struct wh_leaf *l, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
   for (uint32_t i = wh_idx_start(h32);; i = wh_idx_behind(i)) {

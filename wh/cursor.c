@@ -2,12 +2,14 @@
 #include "wh.h"
 #include "wh/state.h"
 
-#define AHEAD 6u  // entries that are fetched before they are reached, by who steps
-#define FLOW 16u  // by who has stepped from leaf to leaf
-#define SPOT 1u   // by who only seeks
-#define ENTRY_HEAD \
-  40u  // bytes of an entry that are looked at in any case, most of the time: its fields, its key, the number of its
-       // first version
+#include <assert.h>
+
+// Entries that a cursor prefetches ahead:
+#define AHEAD 6u  // when it steps
+#define FLOW 16u  // when it has stepped from leaf to leaf
+#define SPOT 1u   // when it only seeks
+// The first bytes of an entry that a cursor mostly reads: fields, key, number of the first version.
+#define ENTRY_HEAD 40u
 
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment) {
   c->wh = wh;
@@ -25,16 +27,16 @@ static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
   prefetch(e + ENTRY_HEAD - 1);
 }
 
-// The entry's newest version, which most of the time is the one that is seen, and its value. The entry itself has been
-// fetched before.
+// Prefetches the entry's newest version, which mostly is the one that is seen, and its value. The entry itself was
+// prefetched earlier.
 static inline void cursor_prefetch_version(const struct wh_cursor *c, uint32_t at) {
   const uint8_t *v = (const uint8_t *)wh_entry_newest(wh_leaf_entry(c->leaf, c->order[at]));
   if (!v) return;
   for (uint32_t i = 0; i < 3; i++) prefetch(v + i * CACHE_LINE);
 }
 
-// Asks for the entries order[at, at + nr), as far as that has not been done, and for the version of the one in their
-// midst, which have had time to come.
+// Prefetches those of the entries order[at, at + nr) that were not prefetched yet, and the version of the one in the
+// middle, which has had time to arrive.
 static inline void cursor_ask(struct wh_cursor *c, uint32_t at, uint32_t nr) {
   const uint32_t had = c->asked, to = at + nr < c->nr ? at + nr : c->nr;
   for (uint32_t i = had > at ? had : at; i < to; i++) cursor_prefetch(c, i);
@@ -54,7 +56,7 @@ static inline void cursor_ask_back(struct wh_cursor *c, uint32_t at, uint32_t nr
 static void cursor_take(struct wh_cursor *c, struct wh_leaf *l) {
   c->leaf = l;
   c->ahead = AHEAD;
-  c->gapped = atomic_load_explicit(&l->gapped, memory_order_relaxed);  // a hint: who looks for them reads the pointer
+  c->gapped = atomic_load_explicit(&l->gapped, memory_order_relaxed);  // a hint: wh_gap reads the pointer
   c->nr = wh_leaf_order(l, c->order);
 }
 
@@ -63,7 +65,8 @@ static inline void leaf_prefetch_entries(const struct wh_leaf *l) {
     prefetch((const void *)&l->entries[i]);
 }
 
-// To a neighbour, of which all entries are going to be read; and the one behind it in that direction, maybe.
+// Goes to a neighbour, all of whose entries are about to be read. Prefetches `after`, the leaf behind it in that
+// direction (NULL: none), too.
 static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l, const struct wh_leaf *after) {
   leaf_prefetch_entries(l);
   cursor_take(c, l);
@@ -75,7 +78,7 @@ static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l, const struct wh
   leaf_prefetch_entries(after);
 }
 
-// From order[at] on to the first entry that is seen, through the leaves behind. ask: how many entries to ask for.
+// Goes from order[at] on to the first entry that is seen, through the leaves behind. ask: how many entries to prefetch.
 static void cursor_forward(struct wh_cursor *c, uint32_t at, uint32_t ask) {
   for (;; ask = c->ahead) {
     for (; at < c->nr; at++, ask = c->ahead) {
@@ -97,7 +100,7 @@ static void cursor_forward(struct wh_cursor *c, uint32_t at, uint32_t ask) {
   c->leaf = NULL;
 }
 
-// From order[nr - 1] back, through the leaves before. nr is one more than the position to begin at.
+// Goes back from order[nr - 1] to the first entry that is seen, through the leaves before.
 static void cursor_backward(struct wh_cursor *c, uint32_t nr, uint32_t ask) {
   for (;; ask = c->ahead) {
     for (; nr > 0; nr--, ask = c->ahead) {
@@ -119,7 +122,7 @@ static void cursor_backward(struct wh_cursor *c, uint32_t nr, uint32_t ask) {
   c->leaf = NULL;
 }
 
-// To the leaf of the key, and there to the first entry that may be the key's or behind it.
+// Goes to the leaf of the key, and there to the first entry whose piece is not smaller than the key's.
 static void cursor_locate(struct wh_cursor *c, struct kref key) {
   const uint64_t k8 = wh_key8(key, 0);
   struct wh_leaf *const hint = c->hint ? c->hint : wh_hint(c->wh, key, k8), *const l = wh_locate(c->wh, hint, key, k8);
@@ -128,7 +131,7 @@ static void cursor_locate(struct wh_cursor *c, struct kref key) {
   c->at = wh_leaf_rank(l, c->nr, wh_piece(key, l->skip));
 }
 
-// How many of the leaf's keys are smaller than the key (or equal, with or_equal).
+// How many of the leaf's keys are smaller than the key (or_equal: or equal).
 static inline uint32_t cursor_rank(struct wh_cursor *c, struct kref key, bool or_equal) {
   if (!c->placed) {
     cursor_locate(c, key);
@@ -185,5 +188,12 @@ void wh_seek_last(struct wh_cursor *c) {
   cursor_backward(c, c->nr, SPOT);
 }
 
-void wh_next(struct wh_cursor *c) { cursor_forward(c, c->at + 1, c->ahead); }
-void wh_prev(struct wh_cursor *c) { cursor_backward(c, c->at, c->ahead); }
+void wh_next(struct wh_cursor *c) {
+  assert(wh_valid(c));
+  cursor_forward(c, c->at + 1, c->ahead);
+}
+
+void wh_prev(struct wh_cursor *c) {
+  assert(wh_valid(c));
+  cursor_backward(c, c->at, c->ahead);
+}

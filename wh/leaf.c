@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wh/leaf.h"
 
-#define MERGE_TAIL 8u  // so many entries are put in order together
-#define SAMPLE 16u     // of so many keys whose pieces are the same the last one
+#include <assert.h>
+
+#define MERGE_TAIL 8u  // from so many new entries on, they are sorted together, then merged
+#define SAMPLE 16u     // among keys of equal pieces, a search looks at every 16th first
 
 void *wh_line_alloc(struct arena *a, size_t size) {
   uint8_t *p = arena_alloc(a, size + CACHE_LINE - 8);
@@ -16,6 +18,7 @@ void *wh_line_alloc(struct arena *a, size_t size) {
 
 void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece) {
   const uint32_t n = atomic_load_explicit(&l->count, memory_order_relaxed), hash = wh_word_hash(word);
+  assert(n < WH_LEAF_KEYS);
   atomic_store_explicit(&l->entries[n], word, memory_order_relaxed);
   l->pieces[n] = piece;
   uint32_t i = wh_idx_start(hash);
@@ -24,15 +27,16 @@ void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece) {
   atomic_store_explicit(&l->count, (uint16_t)(n + 1), memory_order_release);
 }
 
-// The bytes that all keys of the range have in common.
+// How many first bytes all keys of the range share.
 static uint32_t range_common(struct kref anchor, const struct kref *end) {
   return end ? kv_lcp_from(anchor, *end, 0) : 0;
 }
 
 void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end, const struct wh_content *content,
                   uint32_t from, uint32_t to) {
-  // Pieces that still have three bytes that may tell keys apart are taken over: the keys need not be looked at.
+  // Old pieces with at least three bytes behind the common ones are kept, so that no key need be read.
   const uint32_t common = range_common(anchor, end);
+  assert(from <= to && to - from <= WH_LEAF_KEYS);
   const bool kept = content && common >= content->skip && common < content->skip + 2;
   l->anchor = anchor;
   l->lo8 = wh_key8(anchor, 0);
@@ -79,7 +83,7 @@ static inline struct kref leaf_key(const struct wh_leaf *l, uint32_t pos) {
   return wh_entry_key(wh_leaf_entry(l, pos));
 }
 
-// An entry in a sort: its piece, as it orders, above its position.
+// An entry in a sort: its piece, in unsigned order, above its position.
 static inline uint64_t leaf_item(const struct wh_leaf *l, uint32_t pos) {
   return (uint64_t)((uint32_t)l->pieces[pos] ^ 0x80000000u) << 32 | pos;
 }
@@ -104,7 +108,7 @@ static void items_merge(const struct wh_leaf *l, const uint64_t *a, uint32_t na,
   memcpy(out + na, b, nb * sizeof(*b));
 }
 
-// Merge sort from runs of 8; what is sorted already costs one pass.
+// Merge sort from runs of 8. Sorted input costs one pass.
 static void items_sort(const struct wh_leaf *l, uint64_t *v, uint32_t n, uint64_t *tmp) {
   uint32_t i = 1;
   while (i < n && item_less(l, v[i - 1], v[i])) i++;
@@ -141,9 +145,9 @@ static void order_merge(const struct wh_leaf *l, uint8_t *pos, uint32_t base, ui
   for (uint32_t i = 0; i < n; i++) pos[i] = (uint8_t)merged[i];
 }
 
-// Of pos[lo, hi), whose keys ascend, the first one that is not smaller than the key (or equal, with or_equal); hi:
-// there is none. Looks at each step-th only, the first one at lo + step - 1, which are fetched together instead of in a
-// chain of cache misses.
+// The first place in pos[lo, hi), whose keys ascend, with a key that is not smaller than this one (or_equal: that is
+// greater); hi: there is none. Looks only at every step-th place, from lo + step - 1 on. Prefetches all of these
+// together, which avoids a chain of cache misses.
 static uint32_t keys_search(const struct wh_leaf *l, const uint8_t *pos, uint32_t lo, uint32_t hi, uint32_t step,
                             struct kref key, bool or_equal) {
   uint32_t from = 0, to = (hi - lo) / step;
@@ -168,7 +172,7 @@ uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, 
   return keys_search(l, pos, lo, hi, 1, key, or_equal);
 }
 
-// A few entries more, each to its place.
+// Inserts a few new entries, each at its place.
 static void order_insert(const struct wh_leaf *l, uint8_t *pos, uint32_t base, uint32_t n) {
   for (; base < n; base++) {
     uint32_t at = wh_leaf_rank(l, base, l->pieces[base]);
@@ -179,9 +183,9 @@ static void order_insert(const struct wh_leaf *l, uint8_t *pos, uint32_t base, u
   }
 }
 
-// The order that the leaf has, and of how many entries; 0: somebody is writing it. Acquire: who reads what a writer
-// stored sees that it has begun, too (Boehm: "Can Seqlocks Get Along With Programming Language Memory Models?", MSPC
-// 2012).
+// Reads the leaf's order and returns how many entries it covers; 0: a thread is writing it. The loads are acquire: a
+// reader of a word that a writer stored then sees that the writer has begun (Boehm: "Can Seqlocks Get Along With
+// Programming Language Memory Models?", MSPC 2012).
 static uint32_t order_load(const struct wh_leaf *l, uint8_t *pos, uint32_t *state_out) {
   const uint32_t state = *state_out = atomic_load_explicit(&l->ordered, memory_order_acquire), n = state & WH_ORDER_N;
   if (unlikely(state & WH_ORDER_BUSY)) return 0;
@@ -192,7 +196,7 @@ static uint32_t order_load(const struct wh_leaf *l, uint8_t *pos, uint32_t *stat
   return likely(atomic_load_explicit(&l->ordered, memory_order_relaxed) == state) ? n : 0;
 }
 
-// state: as it was when the order was looked at. When somebody else has written one since, that will do.
+// Stores an order, unless another thread has stored one since. state: the value that order_load saw.
 static void order_store(struct wh_leaf *l, uint32_t state, const uint8_t *pos, uint32_t n) {
   if (state & WH_ORDER_BUSY || !atomic_compare_exchange_strong_explicit(&l->ordered, &state, state | WH_ORDER_BUSY,
                                                                         memory_order_relaxed, memory_order_relaxed))
@@ -206,7 +210,7 @@ static void order_store(struct wh_leaf *l, uint32_t state, const uint8_t *pos, u
 }
 
 uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos) {
-  // The order first: whoever stored it had seen the count it covers, so the count read now is not smaller.
+  // Read the order first: the thread that stored it had seen the count that it covers, so the count is not smaller now.
   uint32_t state;
   const uint32_t base = order_load(l, pos, &state), n = atomic_load_explicit(&l->count, memory_order_acquire);
   if (likely(n == base)) return n;
@@ -218,7 +222,7 @@ uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos) {
 
 struct wh_entry *wh_leaf_find_sorted(const struct wh_leaf *l, struct kref key) {
   uint8_t pos[WH_LEAF_KEYS];
-  const uint32_t n = wh_leaf_order((struct wh_leaf *)(uintptr_t)l, pos);  // which it keeps: it is only a cache
+  const uint32_t n = wh_leaf_order((struct wh_leaf *)(uintptr_t)l, pos);  // may store the order, which is only a cache
   const uint32_t at = wh_leaf_place(l, pos, n, key, wh_leaf_rank(l, n, wh_piece(key, l->skip)), false);
   WH_COUNT(compares);
   if (at == n) return NULL;

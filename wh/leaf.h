@@ -65,6 +65,10 @@ static inline struct wh_leaf *wh_leaf_prev(const struct wh_leaf *l) {
 static inline bool wh_leaf_dead(const struct wh_leaf *l) {
   return atomic_load_explicit(&l->dead, memory_order_acquire);
 }
+// For assertions: whether any thread holds the leaf's lock.
+static inline bool wh_leaf_locked(const struct wh_leaf *l) {
+  return atomic_load_explicit(&l->lock.word, memory_order_relaxed) != 0;
+}
 static inline struct wh_entry *wh_word_entry(uint64_t w) { return (struct wh_entry *)(uintptr_t)(w & WH_PTR_MASK); }
 // Relaxed is enough: the position came from idx, count or order, which published the word.
 static inline uint64_t wh_leaf_word(const struct wh_leaf *l, uint32_t pos) {

@@ -2,23 +2,23 @@
 #include "wh.h"
 #include "wh/gap.h"
 
-#define HOPS 64u                   // from gap to gap in one search
-#define SINCE (UINT64_C(1) << 63)  // in a note's third word: the note says something
-#define RUN_LEAVES 32u             // of one run, when it is made: so that the list does not go on too far meanwhile
-#define STALE 16u  // so many ranges are looked at again and again before the run is told that they have been
+#define HOPS 64u                   // most steps from gap to gap in one search
+#define SINCE (UINT64_C(1) << 63)  // in a note's third word: the note is not empty
+#define RUN_LEAVES 32u             // most leaves of a new run, so that the list does not go on too far meanwhile
+#define STALE 16u  // from so many checked ranges on, a run's place in the list moves on, so that they are checked once
 
 struct wh_counters wh_counters;
 
 // ---- notes
 
-// False: nothing is there, or it is being written.
+// False: the note is empty, or a thread is writing it.
 static bool note_read(const struct wh_note *n, uint64_t w[4]) {
   const uint64_t turn = atomic_load_explicit(&n->turn, memory_order_acquire);
   for (uint32_t i = 0; i < 4; i++) w[i] = atomic_load_explicit(&n->word[i], memory_order_acquire);
   return !(turn & 1) && w[2] & SINCE && atomic_load_explicit(&n->turn, memory_order_relaxed) == turn;
 }
 
-// Unless somebody else is writing it.
+// Writes the note, unless another thread is writing it.
 static void note_write(struct wh_note *n, const uint64_t w[4]) {
   uint64_t turn = atomic_load_explicit(&n->turn, memory_order_relaxed);
   if (turn & 1) return;
@@ -33,7 +33,7 @@ static uint64_t word_of(const void *p) { return (uint64_t)(uintptr_t)p; }
 static const struct wh_entry *word_entry(uint64_t w) { return (const struct wh_entry *)(uintptr_t)w; }
 static struct kref word_key(uint64_t ptr, uint64_t len) { return kref((const uint8_t *)(uintptr_t)ptr, (uint32_t)len); }
 
-// The notes of the leaf; NULL: there is no memory for them.
+// The leaf's gaps, made if there are none; NULL: no memory.
 static struct wh_gaps *gaps_of(struct wh *wh, struct wh_leaf *l) {
   struct wh_gaps *g = atomic_load_explicit(&l->gaps, memory_order_acquire), *fresh;
   if (g) return g;
@@ -54,7 +54,7 @@ void wh_gaps_inherit(struct wh *wh, const struct wh_leaf *old, struct wh_leaf *f
   }
 }
 
-// ---- what writers do
+// ---- for writers
 
 void wh_gap_keep(struct wh_leaf *l, struct kref key, uint32_t before) {
   struct wh_gaps *const g = atomic_load_explicit(&l->gaps, memory_order_acquire);
@@ -98,7 +98,7 @@ static struct kref leaf_end(const struct wh_leaf *l) {
   return next ? next->anchor : kref(NULL, 0);
 }
 
-// What a run is once it is read.
+// A run that was read.
 struct run {
   struct kref to;  // the anchor that it leads to
   uint64_t since, place;
@@ -121,7 +121,7 @@ static void run_clear(struct wh_note *n) {
   note_write(n, nothing);
 }
 
-// Keeps the run where a reader of this moment looks for it, unless one is there that leads as far.
+// Stores the run where a reader of this moment looks for it, unless the run there leads as far.
 static void run_keep(struct wh *wh, struct wh_leaf *l, bool backward, uint64_t moment, const struct run *r) {
   struct wh_gaps *const g = gaps_of(wh, l);
   struct run had;
@@ -135,19 +135,19 @@ static void run_keep(struct wh *wh, struct wh_leaf *l, bool backward, uint64_t m
   run_write(n, r);
 }
 
-// How two ends of ranges are ordered; NULL comes last.
+// Compares two ends of ranges; NULL comes last.
 static int end_cmp(struct kref a, struct kref b) {
   return a.ptr && b.ptr ? kv_cmp(a, b) : (a.ptr == NULL) - (b.ptr == NULL);
 }
 
-// Whether range a begins before b in the direction, or at the same place and is longer.
+// Whether range a begins before b in the direction, or begins with it and is longer.
 static bool range_first(const struct range *a, const struct range *b, bool backward) {
   const int lo = kv_cmp(a->lo, b->lo), hi = end_cmp(a->hi, b->hi);
   return backward ? hi > 0 || (hi == 0 && lo < 0) : lo < 0 || (lo == 0 && hi > 0);
 }
 
-// The first of the ranges from number `from` to `to` that touches the stretch, in the direction; of two that begin
-// together there the longer one. 0: none, 1: one, -1: it is not known, the list has gone on.
+// Finds the first reopened range that touches the stretch, in the direction, among those of numbers [from, to); of two
+// that begin together, the longer one. 1: found; 0: none; -1: unknown, because the list has gone on.
 static int reopened_first(const struct wh *wh, uint64_t from, uint64_t to, struct range in, bool backward,
                           struct range *out) {
   const struct wh_reopened *const r = &wh->reopened;
@@ -155,7 +155,7 @@ static int reopened_first(const struct wh *wh, uint64_t from, uint64_t to, struc
   for (uint64_t i = from; i < to && to - from <= WH_REOPENED; i++) {
     uint64_t w[4];
     for (uint32_t k = 0; k < 4; k++) w[k] = atomic_load_explicit(&r->range[i % WH_REOPENED][k], memory_order_acquire);
-    // It may be half of one range and half of another.
+    // The words may belong to two ranges.
     if (atomic_load_explicit(&r->begun, memory_order_relaxed) - from > WH_REOPENED) return -1;
     const struct range at = {word_key(w[0], w[1]), word_key(w[2], w[3])};
     if (!before_end(at.lo, in.hi) || !before_end(in.lo, at.hi)) continue;
@@ -167,15 +167,15 @@ static int reopened_first(const struct wh *wh, uint64_t from, uint64_t to, struc
   return atomic_load_explicit(&r->begun, memory_order_relaxed) - from > WH_REOPENED ? -1 : found;
 }
 
-// The leaf that a run in this direction comes to at the anchor; NULL: there is none.
+// The leaf that a run in this direction reaches at the anchor; NULL: none.
 static struct wh_leaf *leaf_at(const struct wh *wh, struct kref anchor, bool backward) {
   const uint64_t k8 = wh_key8(anchor, 0);
   struct wh_leaf *const l = wh_locate(wh, wh_hint(wh, anchor, k8), anchor, k8);
   return backward && kv_eq(l->anchor, anchor) ? wh_leaf_prev(l) : l;
 }
 
-// The run of the leaf for this moment, as far as it is valid. What it leads to behind a leaf that was reopened is left
-// to the leaf behind that one. False: there is none.
+// The leaf's run for this moment, as far as it is valid. The part behind a reopened leaf goes to the leaf behind that
+// one. False: there is no run.
 static bool run_find(struct wh *wh, struct wh_leaf *l, struct wh_note *n, bool backward, uint64_t moment,
                      struct run *out) {
   struct range cut;
@@ -209,7 +209,7 @@ struct here {
   uint64_t since;
 };
 
-// The gap within the leaf, when it is valid.
+// The gap within the leaf. False: there is no valid one.
 static bool here_find(const struct wh_leaf *l, const struct wh_gaps *g, struct here *out) {
   uint64_t w[4];
   if (!note_read(&g->here, w) || w[3] != atomic_load_explicit(&l->puts, memory_order_acquire)) return false;
@@ -221,8 +221,8 @@ static bool here_has(const struct here *h, struct kref key) {
   return !(h->lo && kv_cmp(key, wh_entry_key(h->lo)) < 0) && !(h->hi && kv_cmp(key, wh_entry_key(h->hi)) > 0);
 }
 
-// Whether all entries from lo to hi (NULL: the leaf's ends) have committed tombstones as their newest versions;
-// *since_io grows to their numbers.
+// Whether all entries from lo to hi (NULL: the leaf's ends) have committed tombstones as their newest versions.
+// Raises *since_io to the largest of their numbers.
 static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const struct wh_entry *hi,
                            uint64_t *since_io) {
   uint8_t pos[WH_LEAF_KEYS];
@@ -242,16 +242,16 @@ static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const s
   return !hi;
 }
 
-// ---- a way over what is known
+// ---- a way over gaps
 
 // One step of it.
 struct step {
   struct kref to;
   uint64_t since;
-  bool out, whole;  // out of the leaf; all of it was passed
+  bool out, whole;  // the step leaves the leaf; it passes all of the leaf
 };
 
-// From the key in the leaf, or (edge) from the leaf's end that comes first in the direction. False: nothing is known.
+// Steps from the key in the leaf, or (edge) from the leaf's first end in the direction. False: no gap begins there.
 static bool leaf_step(struct wh *wh, struct wh_leaf *l, struct kref key, bool edge, bool backward, uint64_t moment,
                       struct step *out) {
   struct wh_gaps *const g = atomic_load_explicit(&l->gaps, memory_order_acquire);
@@ -307,15 +307,15 @@ void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, 
   if (from) p->from_key = *from;
 }
 
-// Whether all of the leaf in which the way begins was passed, up to where it is.
+// Whether the way began at or before the leaf's first end in the direction.
 static bool begins_before(const struct wh_pass *p, const struct wh_leaf *l) {
   if (!p->known) return false;
-  if (!p->from_key.ptr) return true;  // from the end of all
+  if (!p->from_key.ptr) return true;  // at the first or last key of all
   const struct kref end = leaf_end(l);
   return p->backward ? end.ptr && kv_cmp(end, p->from_key) <= 0 : kv_cmp(p->from_key, l->anchor) <= 0;
 }
 
-// The entry of the cursor's leaf that was passed first; NULL: all from the leaf's end on.
+// The first entry of the cursor's leaf that was passed; NULL: all from the leaf's end on.
 static const struct wh_entry *passed_first(const struct wh_pass *p) {
   const struct wh_cursor *const c = p->cursor;
   if (!p->known) return c->entry;
@@ -326,7 +326,7 @@ static const struct wh_entry *passed_first(const struct wh_pass *p) {
   return at <= c->at ? wh_leaf_entry(c->leaf, c->order[at]) : c->entry;
 }
 
-// Keeps what was passed in the leaf; all: up to its end. Returns whether the whole leaf is a gap.
+// Stores the part of the leaf that was passed as its gap; all: up to its end. Returns whether the whole leaf is a gap.
 static bool leaf_keep(struct wh_pass *p, bool all, uint64_t *since_out) {
   struct wh_leaf *const l = p->leaf;
   struct wh_gaps *const g = gaps_of((struct wh *)(uintptr_t)p->cursor->wh, l);
@@ -334,9 +334,9 @@ static bool leaf_keep(struct wh_pass *p, bool all, uint64_t *since_out) {
   const uint32_t puts = atomic_load_explicit(&l->puts, memory_order_acquire);  // before the entries
   const struct wh_entry *const far = all ? NULL : p->last;
   struct here h = {.lo = p->backward ? far : p->from, .hi = p->backward ? p->from : far}, had;
-  const struct wh_entry *lo = h.lo, *hi = h.hi;  // what has to be looked at
+  const struct wh_entry *lo = h.lo, *hi = h.hi;  // the part to check
   uint64_t w[4];
-  // What was found closed before, and still is, is not looked at again.
+  // A part that a valid gap covers is not checked again.
   if (note_read(&g->here, w) && w[3] == puts) {
     had = (struct here){word_entry(w[0]), word_entry(w[1]), w[2] & ~SINCE};
     const bool joins = p->from ? here_has(&had, wh_entry_key(p->from)) : (p->backward ? had.hi : had.lo) == NULL;
@@ -365,11 +365,11 @@ static void run_end(struct wh_pass *p) {
   p->run_leaves = 0;
 }
 
-// The leaf is a gap up to this anchor; NULL: it is not.
+// Adds a leaf to the run; to: the anchor up to which it is a gap. to.ptr NULL: it is no gap, and the run ends.
 static void run_add(struct wh_pass *p, struct wh_leaf *l, struct kref to, uint64_t since) {
   if (!to.ptr || p->run_leaves == RUN_LEAVES) {
     run_end(p);
-    p->place = reopened_nr(p->cursor->wh);  // for leaves that are looked at from here on
+    p->place = reopened_nr(p->cursor->wh);  // for leaves that are checked from here on (G4)
     return;
   }
   if (!p->run) {
@@ -390,7 +390,7 @@ void wh_pass_leaf(struct wh_pass *p) {
     const bool beside = (p->backward ? wh_leaf_prev(was) : wh_leaf_next(was)) == to;
     const bool whole = leaf_keep(p, true, &since) && beside && !wh_leaf_dead(was);
     run_add(p, was, whole ? p->backward ? was->anchor : to->anchor : kref(NULL, 0), since);
-    p->from = NULL;  // from where it comes all was passed, and so was what lies before the leaf's first entry
+    p->from = NULL;  // the way came over the leaf's end, and passed all from there on
   }
   p->leaf = to;
 }

@@ -5,29 +5,28 @@
 #include <inttypes.h>
 
 #define SLOT_DELETED UINT64_C(1)  // no node has this address, tag 0
-#define TERMINAL UINT64_C(1)      // in wh_node.lmost: lmost's anchor is the node's prefix itself
+#define TERMINAL UINT64_C(1)      // in wh_node.lmost: that leaf's anchor is the node's prefix itself
 #define BUCKET_SLOTS 8
 #define TABLE_BUCKETS_MIN 16u
 #define NODE_SLAB 31u
 
 struct wh_bucket {
-  // 0 free, SLOT_DELETED, or pointer to wh_node | tag; filled from the left; release.
+  // 0: free; SLOT_DELETED; or pointer to wh_node | tag. Filled from the left. Release.
   _Alignas(CACHE_LINE) _Atomic uint64_t slot[BUCKET_SLOTS];
 };
 
 struct wh_table {
   struct epoch_item retired;
   uint32_t mask;  // buckets - 1
-  uint64_t used;  // slots that are not free, deleted ones too. Structure lock.
-  uint64_t cap;   // of used, before it must grow
+  uint64_t used;  // slots that are not free, deleted ones included. Structure lock
+  uint64_t cap;   // with more used slots the table must grow
   size_t bytes;
   struct wh_bucket bucket[];
 };
 
 // ---- the table of prefixes
 
-// A search or a walk through the prefixes of one key hashes the key once: what is hashed already of it, in pieces of so
-// many bytes.
+// The state in which a search or a walk through the prefixes of one key hashes the key once, in pieces of PIECE bytes.
 #define PIECE 128u
 struct prefixes {
   uint64_t seed;
@@ -55,9 +54,9 @@ static uint64_t prefix_long(struct prefixes *p, const uint8_t *key, uint32_t len
   return hash64_seed(key + whole, len - whole, p->hash);
 }
 
-// Hash of the first len - 1 bytes of key (it has them) followed by last; len >= 1. The last byte stands apart so that
-// the children of a prefix are hashed without writing them down. k8 = wh_key8(key, 0). Without the seed nobody can
-// choose keys whose prefixes meet in one bucket.
+// Hash of the first len - 1 bytes of the key, which has them, followed by the byte `last`; len >= 1. The last byte is
+// apart so that a child of a prefix can be hashed without a copy. k8 = wh_key8(key, 0). A user who does not know the
+// seed cannot choose keys whose prefixes meet in one bucket.
 static inline uint64_t prefix_hash(struct prefixes *p, struct kref key, uint64_t k8, uint32_t len, uint32_t last) {
   uint64_t x;
   if (len <= 8) x = ((len > 1 ? k8 >> (72 - 8 * len) << 8 : 0) | last) + len * UINT64_C(0x9E3779B97F4A7C15) + p->seed;
@@ -71,7 +70,7 @@ static inline uint64_t prefix_hash_own(struct prefixes *p, struct kref key, uint
   return prefix_hash(p, key, k8, len, key.ptr[len - 1]);
 }
 
-// Whether the node's prefix is that of the key. Nodes of one path share their memory: few of them are compared.
+// Whether the node's prefix is the key's. Nodes of one path share their prefix's memory, so few are compared.
 static bool prefix_is(struct prefixes *p, const struct wh_node *node, const uint8_t *key) {
   if (node->prefix == key || (node->prefix == p->same && node->len <= p->same_len)) return true;
   WH_COUNT(prefixes);
@@ -81,9 +80,8 @@ static bool prefix_is(struct prefixes *p, const struct wh_node *node, const uint
   return true;
 }
 
-// The node of this hash and length. exact: its prefix must also equal key's first len bytes (it is what is known of the
-// key); NULL: it is the caller's who must
-// live with a collision (of 48 bits).
+// The node of this hash and length; NULL: none. exact: the prefix must equal the key's first len bytes, too. exact
+// NULL: the caller must live with a collision of 48 bits.
 static inline struct wh_node *table_find(const struct wh_table *t, uint64_t hash, uint32_t len, const uint8_t *key,
                                          struct prefixes *exact) {
   for (uint32_t b = (uint32_t)hash & t->mask;; b = (b + 1) & t->mask) {
@@ -101,7 +99,7 @@ static inline struct wh_node *table_find(const struct wh_table *t, uint64_t hash
   }
 }
 
-// The caller has made room.
+// Inserts the node. The caller has made room.
 static void table_insert(struct wh_table *t, struct wh_node *node, uint64_t hash) {
   const uint64_t word = (uint64_t)(uintptr_t)node | (hash & ~WH_PTR_MASK);
   for (uint32_t b = (uint32_t)hash & t->mask;; b = (b + 1) & t->mask) {
@@ -143,7 +141,8 @@ static void table_free(struct epoch_item *item, void *arg) {
   mem_free((uint8_t *)item - offsetof(struct wh_table, retired));
 }
 
-// Makes the table fit for more nodes; the old one goes when its readers have left. Under the structure lock.
+// Makes room for more nodes. A table that is too small is replaced; it goes when its readers have left. Under the
+// structure lock.
 static enum remixdb_status table_reserve(struct wh_trie *trie, uint64_t more) {
   struct wh_table *old = atomic_load_explicit(&trie->table, memory_order_relaxed);
   if (old->used + more <= old->cap) return REMIXDB_OK;
@@ -177,7 +176,7 @@ static inline struct wh_leaf *node_rmost(const struct wh_node *node) {
 }
 static inline struct wh_leaf *node_lmost(uint64_t lmost) { return (struct wh_leaf *)(uintptr_t)(lmost & ~TERMINAL); }
 
-// The largest child below byte c, -1 when there is none; *above_out: whether there is one above.
+// The largest child below byte c; -1: none. *above_out: whether there is a child above c.
 static inline int node_child_below(const struct wh_node *node, uint32_t c, bool *above_out) {
   uint64_t w[4];
   for (uint32_t i = 0; i < 4; i++) w[i] = atomic_load_explicit(&node->kids[i], memory_order_acquire);
@@ -217,7 +216,7 @@ struct wh_leaf *wh_trie_hint(const struct wh_trie *trie, struct kref key, uint64
     const int child = node_child_below(node, key.ptr[len], &above);
     if (child >= 0) {
       if (!above) return node_rmost(node);
-      // It does not start the key, so only the bytes it shares with this node can be compared.
+      // The child is no prefix of the key, so only the bytes that it shares with this node can be compared.
       const uint64_t hash = prefix_hash(&p, key, k8, len + 1, (uint32_t)child);
       const struct wh_node *n = table_find(t, hash, len + 1, NULL, NULL);
       return likely(n != NULL) && (!exact || memcmp(n->prefix, key.ptr, len) == 0) ? node_rmost(n) : first;
@@ -228,11 +227,11 @@ struct wh_leaf *wh_trie_hint(const struct wh_trie *trie, struct kref key, uint64
   return prev ? prev : first;
 }
 
-// ---- many hints at once: a step reads one line per key, which the step before has asked for (wh_get_many)
+// ---- many hints at once: each step reads one line per key, which the step before has prefetched (wh_get_many)
 
 enum { WAY_LEAF, WAY_CHILD, WAY_PREV };
 
-// Of another key from here on.
+// Begins another key.
 static inline struct prefixes *fresh(struct prefixes *p) {
   p->hash = p->seed;
   p->done = p->same_len = 0;
@@ -244,8 +243,8 @@ static inline void way_ask(const struct wh_table *t, struct wh_way *w, uint64_t 
   prefetch(&t->bucket[(uint32_t)hash & t->mask]);
 }
 
-// As table_find, but what a slot's tag says is taken for true: to look at the node would be a line more for each step,
-// and a wrong one is found out like any other wrong hint.
+// As table_find, but trusts a slot's tag. Looking at the node would cost one more line in each step. A wrong node only
+// leads to a wrong hint.
 static inline const struct wh_node *way_answer(const struct wh_table *t, uint64_t hash) {
   for (uint32_t b = (uint32_t)hash & t->mask;; b = (b + 1) & t->mask) {
     for (uint32_t i = 0; i < BUCKET_SLOTS; i++) {
@@ -295,7 +294,7 @@ static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, s
   }
 }
 
-// From the node to the leaf that it names for the key, or to what has to be read for that.
+// Goes from the node to the leaf that it names for the key, or prefetches what must be read for that.
 static inline void way_turn(const struct wh_trie *trie, const struct wh_table *t, struct wh_way *w) {
   struct prefixes p = prefixes_of(trie);
   const uint64_t lmost = atomic_load_explicit(&w->node->lmost, memory_order_acquire);
@@ -377,7 +376,8 @@ static void kids_set(struct wh_node *node, uint32_t c, bool on) {
   atomic_store_explicit(&node->kids[c >> 6], on ? w | bit : w & ~bit, memory_order_release);
 }
 
-// In the node: from_l gives way to first as lmost, from_r (either may be NULL) to last as rmost. Whether one was there.
+// Replaces from_l by first as the node's lmost, and from_r by last as its rmost; from_l or from_r NULL: not that one.
+// Returns whether the node named one of them.
 static bool node_swap(struct wh_node *node, const struct wh_leaf *from_l, struct wh_leaf *first,
                       const struct wh_leaf *from_r, struct wh_leaf *last) {
   bool hit = false;
@@ -393,15 +393,15 @@ static bool node_swap(struct wh_node *node, const struct wh_leaf *from_l, struct
   return hit;
 }
 
-// Only prefixes of its anchor name the old one.
+// Only nodes of prefixes of its anchor name the old leaf.
 void wh_trie_replace(struct wh_trie *trie, const struct wh_leaf *old, struct wh_leaf *to) {
   struct prefixes p = prefixes_of(trie);
   for (uint32_t len = old->anchor.len;; len--)
     if (!node_swap(trie_node(trie, &p, old, len), old, to, old, to) || len == 0) return;
 }
 
-// Under a prefix of its anchor it is the first leaf exactly when right was (left's anchor, being smaller and next to
-// it, is then outside), and the last exactly when left was.
+// Under a prefix of its anchor, l is the first leaf exactly if right was: left's anchor, the next smaller one, is then
+// outside. It is the last leaf exactly if left was.
 void wh_trie_add(struct wh_trie *trie, struct wh_leaf *l, const struct wh_leaf *left, const struct wh_leaf *right) {
   struct prefixes p = prefixes_of(trie);
   struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_relaxed);
@@ -410,10 +410,11 @@ void wh_trie_add(struct wh_trie *trie, struct wh_leaf *l, const struct wh_leaf *
   struct wh_node *node = trie_node(trie, &p, l, have);
   if (a.len > atomic_load_explicit(&trie->maxlen, memory_order_relaxed))
     atomic_store_explicit(&trie->maxlen, a.len, memory_order_relaxed);
-  if (have == a.len)  // a prefix of other anchors so far, which are all greater
+  if (have == a.len)  // so far only a prefix of other anchors, which are all greater
     atomic_store_explicit(&node->lmost, (uint64_t)(uintptr_t)l | TERMINAL, memory_order_release);
   for (uint32_t len = have + 1; len <= a.len; len++) {
     const uint64_t hash = prefix_hash_own(&p, a, l->lo8, len);
+    assert(trie->nr_free_nodes > 0);
     struct wh_node *n = trie->spare++;
     trie->nr_free_nodes--;
     n->prefix = a.ptr;
