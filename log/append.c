@@ -250,7 +250,7 @@ static enum remixdb_status wal_write_oldest(struct wal *w) {
 
 // ---- appending
 
-// What no waiting makes possible.
+// Refuses an append that no waiting makes possible.
 static enum remixdb_status wal_check_append(const struct wal *w, size_t nbytes) {
   if (nbytes > WAL_FRAME_MAX)
     return err_set(REMIXDB_TOOBIG, "a batch of %zu bytes; at most %u go into the log at once", nbytes, WAL_FRAME_MAX);

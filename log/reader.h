@@ -35,7 +35,7 @@ MUST_CHECK enum remixdb_status wal_reader_get(struct wal_reader *r, uint64_t off
 // the first record is used.
 bool wal_frame_decodes(const struct wal_frame *f, const uint8_t *p);
 
-// What the heads of frames in a part of a file say. Their records may be broken.
+// Summary of the frame heads in a part of a file. The records may be broken.
 struct wal_heads {
   uint64_t durable;              // the largest durable offset that a head states
   uint64_t end;                  // of the last frame, at most the limit; without a frame, where the search began

@@ -63,7 +63,7 @@ struct wal_event {
 
 // `lock` guards all of this, except where a comment says otherwise.
 struct wal {
-  // What an append touches.
+  // Touched by every append.
   struct lib_lock lock;
   bool end_work;        // wal_end has more to do than unlock
   uint8_t *pos;         // where the next record goes in `cur`

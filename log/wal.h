@@ -67,7 +67,7 @@ struct wal_opts {
   uint64_t limit;  // bytes on disk of all the log's files together; 0: no limit. wal_full tells when to switch
 };
 
-// What recovery found.
+// Results of a recovery.
 struct wal_recovery {
   uint64_t nr_records, nr_frames, nr_segments;
   uint64_t bytes;      // of replayed frames
@@ -190,7 +190,7 @@ struct wal_loss {
 // "3 records are lost, sequence numbers 5 to 7", "at least ...": into buf of WAL_LOSS_TEXT bytes, which is returned.
 const char *wal_loss_text(const struct wal_loss *l, char *buf, size_t cap);
 
-// What can still be read of a damaged log.
+// Results of reading a damaged log.
 struct wal_salvage {
   uint64_t nr_records, nr_segments;
   uint64_t lost_bytes;  // as far as known

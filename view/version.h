@@ -81,7 +81,7 @@ static inline struct sst *part_run(const struct part *p, uint32_t r) {
 // Reads the store's id from CURRENT before any table is opened. REMIXDB_NOTFOUND: there is no CURRENT. REMIXDB_VERSION,
 // REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_out);
-// What CURRENT names, without opening any of it. The same statuses, and REMIXDB_NOMEM.
+// The names in CURRENT, without opening a file. The same statuses, and REMIXDB_NOMEM.
 struct version_names {
   uint64_t store_id, log_gen, log_seq;
   uint64_t *tables;  // numbers, partition by partition, the oldest first; the caller's to mem_free
