@@ -39,7 +39,7 @@
 #define COMPACT_APPEND_RUNS 8u        // runs; a partition that would get more takes no new data behind all of its keys
 #define COMPACT_ABORT_SHARE 16u       // a round hands back at most 1/16 of a memtable
 #define COMPACT_TABLE_MIN (8u << 20)  // bytes
-#define COMPACT_YOUNG_FROM 32u        // a young view begins in a partition with so many times the new data's entries,
+#define COMPACT_YOUNG_FROM 32u        // a young view begins if the partition has 32 times the new data's entries,
 #define COMPACT_YOUNG_SHARE 8u        // and ends if it would have more than 1/8 of the older view's entries
 #define COMPACT_PROGRESS_SHIFT 5u     // a unit of progress: 32 bytes written, or one entry of a REMIX
 #define COMPACT_SCAN_DEBT_MIN 512u    // jumps; fewer are not worth a round

@@ -32,7 +32,7 @@ struct job {
   bool append;           // a split that leaves the partition as it is and puts new ones behind it
   bool young;            // the tables go into the young view; the older view stays
   bool upto;             // another job appends the new data behind the partition's keys
-  uint32_t take;         // so many of the newest runs are merged with the new data
+  uint32_t take;         // number of the newest runs that are merged with the new data
   bool all;              // all runs of all of its partitions are merged
   bool pieces;           // as the round's
   _Atomic bool *failed;  // the round's

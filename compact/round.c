@@ -250,7 +250,7 @@ static void round_count(struct round *r) {
   struct compact_stats *const stats = &r->c->stats;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *j = &r->jobs[i];
-    // not counted: a partition that is kept beside an appending job, and what a scan round leaves as it is
+    // not counted: a partition kept beside an appending job, and partitions that a scan round leaves alone
     const bool counts = r->frozen ? !(j->upto && j->kind == COMPACT_KEEP) : j->scan_merge;
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
     if (j->scan_merge) atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);

@@ -6,7 +6,7 @@
 #include "remix/splice.h"
 
 #define BUILD_REPORT 1024u  // entries between two reports of progress
-// Entries in a segment on average. A view with fewer is not moved but merged. A splice nearly holds SPLICE_FILL.
+// Entries in a segment on average. A view with fewer is merged instead of moved. A splice nearly holds SPLICE_FILL.
 #define BUILD_MOVE_FILL 24u
 
 // The head of one of the two sorted streams: its next entry.
@@ -160,7 +160,7 @@ static enum remixdb_status build_head_lcp(struct build *x, struct build_head *h,
   return REMIXDB_OK;
 }
 
-// The next entry of the old view whose run stays.
+// Goes to the next entry of the old view, past the runs that leave.
 static enum remixdb_status build_next_old(struct build *x) {
   struct build_head *const h = &x->old;
   struct remix_walk *const w = &x->walk;

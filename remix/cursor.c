@@ -17,8 +17,8 @@
 // for each run at least REMIX_AHEAD_OWN.
 #define REMIX_AHEAD_ALL 256u
 #define REMIX_AHEAD_OWN 16u
-// One of so many reads of single blocks is timed. Longer than this, and a quarter more for each block read with it,
-// means that the disk served it, and not the system's page cache.
+// One of READS_TIMED reads of single blocks is timed. If it takes longer than READ_DISK_NS, and a quarter more for each
+// block read with it, the block came from the disk and not from the system's page cache.
 #define READS_TIMED 8u
 #define READ_DISK_NS 10000u
 

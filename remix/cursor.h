@@ -67,7 +67,7 @@ MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref ke
 MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key);
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
-// Prefetches what a seek of this key reads first. The seek is the cursor's next call, in the same epoch.
+// Prefetches the segment that a seek of this key reads first. The seek is the cursor's next call, in the same epoch.
 void remix_seek_begin(struct remix_cursor *c, struct kref key);
 // remix_next, if the next entry is live and nothing but a step is to be done. Else returns false, and nothing has
 // moved. Needs no epoch: it reads the view and memory that lives as long as the tables.

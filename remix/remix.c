@@ -607,7 +607,7 @@ const char *remix_walk_wrong(const struct remix_walk *w, struct kref before, str
 uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out) {
   const struct remix_index *const ix = w->x->index;
   *known_out = true;
-  // An anchor is one byte longer than what its key shares with the key before (R3).
+  // An anchor is one byte longer than the prefix that its key shares with the key before (R3).
   if (w->at == 0) return w->seg ? anchors_at(&ix->anchors, w->seg).len - 1 : 0;
   const uint8_t *const s = seg_at(ix, w->seg);
   const uint32_t d = remix_seg_dbit(&ix->lay, s, w->at);

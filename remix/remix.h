@@ -48,8 +48,8 @@ void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf has 32 byte
 void remix_make_young(struct remix *x);
 bool remix_is_young(const struct remix *x);
 size_t remix_memory(const struct remix *x);  // bytes
-// Sets who hears of its scan debt. w outlives it; NULL, as after opening: nobody. Call it before another thread has the
-// REMIX.
+// Sets the watch of its scan debt, which outlives it. NULL, as after opening: none. Call it before another thread has
+// the REMIX.
 void remix_watch(struct remix *x, const struct remix_watch *w);
 // Adds to its scan debt, and calls the watch if the debt is due. Any thread.
 void remix_add_debt(struct remix *x, uint64_t scan_debt);

@@ -641,7 +641,7 @@ static enum remixdb_status open_seg(struct splice *x, uint32_t seg) {
   x->rel[0] = 0;
   x->floor = 0;
   if (seg > 0) {
-    // An anchor is one byte longer than what its key shares with the key before (R3).
+    // An anchor is one byte longer than the prefix that its key shares with the key before (R3).
     const struct kref a = remix_anchor(old, seg);
     if (unlikely(a.len == 0 || a.len > REMIXDB_KV_MAX)) return err_corrupt(old->path, 0, "anchor of segment %u", seg);
     x->rel[0] = rel_join(a.len - 1, a.ptr[a.len - 1]);
