@@ -64,7 +64,6 @@ __all__ = ["Xdb", "XdbRef", "XdbIter", "XdbBatch", "XdbSnapshot", "XdbError", "S
 KV_MAX = 65500  # the largest len(key) + len(value)
 COMPRESSION_NONE, COMPRESSION_ZSTD = 0, 1  # for the option compression
 SYNC_NONE, SYNC_EACH = 0, -1  # for the option sync; N > 0 is "every N ms"
-_U32_MAX = 0xFFFFFFFF
 
 
 class Status(enum.IntEnum):
@@ -102,128 +101,6 @@ class XdbError(Exception):
         return f"{getattr(self.status, 'name', self.status)}: {self.message}"
 
 
-# ---- the library
-
-# name: (result, arguments). Inputs are c_char_p, which takes bytes with zeros in them, since the lengths go along; what is
-# written to, and what must not be taken for a string, is c_void_p.
-_P, _S, _U32, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_bool
-_U32P = ctypes.POINTER(ctypes.c_uint32)
-_DECIDE_FN = ctypes.CFUNCTYPE(None, _P)
-_LOG_FN = ctypes.CFUNCTYPE(None, _P, _S)
-_MERGE_KEEP, _MERGE_PUT, _MERGE_DEL = range(3)
-_SIGNATURES = {
-    "remixdb_errcode": (ctypes.c_int, ()),
-    "remixdb_errmsg": (_S, ()),
-    "remixdb_strerror": (_S, (ctypes.c_int,)),
-    "remixdb_version": (_S, ()),
-    "remixdb_opts_init": (None, (_P, ctypes.c_size_t)),
-    "remixdb_open_opts": (_P, (_S, _P)),
-    "remixdb_close": (None, (_P,)),
-    "remixdb_ref": (_P, (_P,)),
-    "remixdb_unref": (None, (_P,)),
-    "remixdb_put": (_BOOL, (_P, _S, _U32, _S, _U32)),
-    "remixdb_del": (_BOOL, (_P, _S, _U32)),
-    "remixdb_probe": (_BOOL, (_P, _S, _U32)),
-    "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
-    "remixdb_multi_get_packed": (ctypes.c_size_t, (_P, ctypes.c_size_t, _P, _S, ctypes.c_size_t, _P)),
-    "remixdb_merge_decide": (_BOOL, (_P, _S, _U32, _P)),
-    "remixdb_sync": (_BOOL, (_P,)),
-    "remixdb_flush": (_BOOL, (_P,)),
-    "remixdb_compact": (_BOOL, (_P,)),
-    "remixdb_checkpoint": (_BOOL, (_P, _S)),
-    "remixdb_verify": (_BOOL, (_P,)),
-    "remixdb_repair": (_BOOL, (_S,)),
-    "remixdb_destroy": (_BOOL, (_S,)),
-    "remixdb_batch_create": (_P, ()),
-    "remixdb_batch_put": (_BOOL, (_P, _S, _U32, _S, _U32)),
-    "remixdb_batch_del": (_BOOL, (_P, _S, _U32)),
-    "remixdb_batch_load": (_BOOL, (_P, ctypes.c_size_t, _S, _P, _P, _S, ctypes.c_size_t)),
-    "remixdb_batch_count": (ctypes.c_size_t, (_P,)),
-    "remixdb_batch_clear": (None, (_P,)),
-    "remixdb_batch_destroy": (None, (_P,)),
-    "remixdb_write": (_BOOL, (_P, _P)),
-    "remixdb_snapshot": (_P, (_P,)),
-    "remixdb_snapshot_ref": (_P, (_P,)),
-    "remixdb_snapshot_release": (None, (_P,)),
-    "remixdb_iter_create": (_P, (_P,)),
-    "remixdb_iter_seek": (None, (_P, _S, _U32)),
-    "remixdb_iter_seek_last": (None, (_P,)),
-    "remixdb_iter_seek_for_prev": (None, (_P, _S, _U32)),
-    "remixdb_iter_prev": (None, (_P,)),
-    "remixdb_iter_valid": (_BOOL, (_P,)),
-    "remixdb_iter_peek": (_BOOL, (_P, _P, _U32P, _P, _U32P)),
-    "remixdb_iter_skip1": (None, (_P,)),
-    "remixdb_iter_skip": (None, (_P, _U32)),
-    "remixdb_iter_page": (_BOOL, (_P, _P)),
-    "remixdb_iter_unread": (_BOOL, (_P, _P, _U32)),
-    "remixdb_iter_park": (None, (_P,)),
-    "remixdb_iter_destroy": (None, (_P,)),
-    "remixdb_stats": (_P, (_P,)),
-    "remixdb_free": (None, (_P,)),
-}
-
-
-class _Opts(ctypes.Structure):
-    _fields_ = (("size", ctypes.c_size_t), ("cache_mb", ctypes.c_size_t), ("memtable_mb", ctypes.c_size_t), ("wal_mb", ctypes.c_size_t),
-                ("ckeys", _BOOL), ("tags", _BOOL), ("workers", ctypes.c_int), ("worker_cores", _S), ("io", _S), ("direct_io", _BOOL),
-                ("compression", ctypes.c_int), ("compression_level", ctypes.c_int), ("sync", ctypes.c_int), ("read_only", _BOOL),
-                ("create", _BOOL), ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _LOG_FN), ("logger_priv", _P))
-
-
-class _Decision(ctypes.Structure):
-    _fields_ = (("decide", _P), ("priv", _P), ("v0", _P), ("v0len", _U32), ("v1len", _U32), ("v1", _S), ("op", ctypes.c_int))
-
-
-class _Page(ctypes.Structure):
-    _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("klens", _P), ("vlens", _P), ("max", _U32), ("back", _BOOL), ("after", _BOOL), ("nr", _U32),
-                ("len", ctypes.c_size_t))
-
-
-class _Packed(ctypes.Structure):
-    _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("offs", _P), ("lens", _P), ("found", _P), ("len", ctypes.c_size_t))
-
-
-_GATHER_MAX, _GATHER_BYTES = 2048, 4096  # keys and values of a batch that the library is given at once; what is larger goes alone
-_PAGE_FIRST, _PAGE_GROWS, _PAGE_MAX = 1, 8, 1024  # records of an iterator's first page, of the next one as many times more, of one at most
-_PAGE_ROOM = 1 << 12, 1 << 16  # bytes of a page, of a first and of a later one; a record that is larger has a page alone
-_NAMES = ("libremixdb.so", "libremixdb.so.0", "libremixdb.dylib", "libremixdb.0.dylib")
-
-_library = None
-_library_lock = threading.RLock()  # a signal's handler may be the next to need it
-
-
-def _load():
-    path = os.environ.get("REMIXDB_LIBRARY")
-    if path:
-        return ctypes.CDLL(path)
-    here = os.path.dirname(os.path.abspath(__file__))
-    for name in _NAMES:
-        path = os.path.join(here, name)
-        if os.path.exists(path):
-            return ctypes.CDLL(path)
-    installed = ctypes.util.find_library("remixdb")
-    for name in _NAMES + ((installed,) if installed else ()):
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            pass
-    raise OSError("libremixdb.so was not found; build it, install it, or set REMIXDB_LIBRARY to its path")
-
-
-def _lib():
-    global _library
-    if _library is None:
-        with _library_lock:
-            if _library is None:
-                lib = _load()
-                for name, (result, arguments) in _SIGNATURES.items():
-                    function = getattr(lib, name)
-                    function.restype = result
-                    function.argtypes = arguments
-                _library = lib
-    return _library
-
-
 def version():
     """The version of the library, "MAJOR.MINOR.PATCH"."""
     return _lib().remixdb_version().decode()
@@ -254,258 +131,6 @@ def destroy(dirname):
     lib = _lib()
     if not lib.remixdb_destroy(_dirname(dirname)):
         raise _last_error(lib)
-
-
-def _last_error(lib):
-    """The error of this thread's last call, as an exception to be raised."""
-    status = lib.remixdb_errcode()
-    message = lib.remixdb_errmsg() or lib.remixdb_strerror(status)
-    return XdbError(status, message.decode("utf-8", "replace"))
-
-
-def _bytes(x, what):
-    if isinstance(x, bytes):
-        return x
-    if isinstance(x, str):
-        return x.encode("utf-8")
-    if isinstance(x, (bytearray, memoryview)):
-        return bytes(x)
-    raise TypeError(f"a {what} is bytes, bytearray, memoryview or str, not {type(x).__name__}")
-
-
-def _dirname(x):
-    name = os.fsencode(x)
-    if b"\0" in name:
-        raise ValueError("a zero byte in the directory's name")
-    return name
-
-
-def _address(numbers: array) -> int:
-    return numbers.buffer_info()[0]
-
-
-def _int(x, what, kind=ctypes.c_size_t):
-    """For a C integer of this kind; ctypes would cut off what does not fit."""
-    if not isinstance(x, int) or isinstance(x, bool):
-        raise TypeError(f"{what} is an int, not {type(x).__name__}")
-    if kind(x).value != x:
-        raise ValueError(f"{what} is {x}, which is out of range")
-    return x
-
-
-def _flag(x, what):
-    if not isinstance(x, bool):
-        raise TypeError(f"{what} is True or False, not {type(x).__name__}")
-    return x
-
-
-def _word(x, what):
-    if not isinstance(x, str):
-        raise TypeError(f"{what} is a str, not {type(x).__name__}")
-    if "\0" in x:
-        raise ValueError(f"a zero byte in {what}")
-    return x.encode("utf-8")
-
-
-def _length(x, what):
-    # The library refuses what is larger than a record; a length that 32 bits cannot hold would not even reach it.
-    if len(x) > _U32_MAX:
-        raise XdbError(Status.TOOBIG, f"a {what} of {len(x)} bytes")
-    return len(x)
-
-
-# ---- the logger
-
-
-class _Log:
-    """The lines that the library has to tell, on their way to the user's function.
-
-    They come from any thread, the library's own too, and in the middle of calls. No Python code may run there: the garbage collector
-    could run with it, and close a store, which waits for that very thread. So the library calls a function that is written in C,
-    list.insert, with an index behind every end, and a thread that has called a store hands over what has gathered when its call is over."""
-
-    def __init__(self, function):
-        if not callable(function):
-            raise TypeError(f"logger is a function, not {type(function).__name__}")
-        self._function = function
-        self._turn = threading.Lock()  # one thread hands over at a time: lines stay in order; what the function itself causes comes after it
-        self.lines = []
-        self.callback = _LOG_FN(self.lines.insert)
-        self.priv = sys.maxsize
-
-    def hand_over(self):
-        while self.lines and not self._turn.locked():
-            with self._turn:
-                self._tell()
-
-    def _tell(self):
-        # Its loop is not in the with block itself: what a signal's handler raises at the jump backward of a loop that begins with a try is not
-        # seen there by Python 3.12 and later, and the lock would stay taken.
-        while self.lines:
-            try:
-                self._function(self.lines.pop(0).decode("utf-8", "replace"))
-            except Exception:  # the call that it comes after has succeeded, or raises its own
-                sys.excepthook(*sys.exc_info())
-
-
-# ---- handles
-
-_forks = 0  # how many forks lie between the process that imported this and this one
-_walkers = weakref.WeakSet()  # handles of iterators that may have records ahead
-
-
-def _forked():
-    global _forks
-    _forks += 1
-    for handle in list(_walkers):
-        handle.ahead.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
-
-
-class _Here(threading.local):
-    """Of a thread: the lock it holds while the library is in a merge, and the handles that are to be closed when the call it is in has ended.
-
-    The function of a merge runs while a lock of the store is held, and its ref is in the middle of a call, so nothing may be called and
-    nothing closed before it has returned."""
-
-    def __init__(self):
-        self.merging = threading.Lock()
-        self.late = []
-
-
-_here = _Here()
-
-
-class _Handle:
-    """A pointer of the library, and the handles that have to be closed before it.
-
-    Handles refer to each other, never to the objects below that users hold, so that any order in which those are closed or
-    collected closes the pointers in the order that the library asks for. Locks are taken from the store to its refs; an iterator has its
-    ref's, because the library allows one thread at a time on a ref and its iterators. `log` is the store's _Log, when it has one.
-
-    A call is made so, and `pointer` stays good until it ends:
-
-        with handle as lock, lock:
-            lib.function(handle.pointer, ...)
-
-    A signal's handler may come, and raise, after every call of a function. A lock is therefore taken and given back by a with statement
-    of its own, where nothing can come between; and a pointer is stored, and taken to be destroyed, by the very function that calls the
-    library: list.extend of a starmap, and next of a map.
-    """
-
-    def __init__(self, what, destroy, parent=None, lock=None, log=None):
-        self._what = what
-        self._pointer = None
-        self._made = []
-        self._destroyed = map(destroy, self._made)  # its next destroys, once
-        self._parent = parent
-        self._children = set()
-        self.ahead = []  # of an iterator: lengths of keys that it has been given ahead; when it is empty no record is taken from there
-        self._forks = _forks
-        self._log = log if parent is None else parent._log
-        self.lock = lock if lock is not None else threading.RLock()
-
-    def make(self, lib, create, *args):
-        """Has the library make the pointer; the parent, if there is one, is locked."""
-        if self._parent is not None:
-            self._parent._children.add(self)
-        self._made.extend(itertools.starmap(create, [args]))
-        if self._made[0] is None:
-            self._made.clear()
-            raise _last_error(lib)
-        self._pointer = self._made[0]
-
-    def __enter__(self):
-        # Before the lock: in a child made by fork, nobody may be left to release it.
-        if self._forks != _forks:
-            raise XdbError(Status.INVALID, f"the {self._what} belongs to the process that opened it")
-        if _here.merging.locked():
-            raise XdbError(Status.INVALID, f"the {self._what} is not to be used by the function of a merge")
-        return self.lock
-
-    def __exit__(self, *exc):
-        if _here.late or (self._log is not None and self._log.lines):
-            self._after()
-
-    @property
-    def pointer(self):
-        if self._pointer is None:
-            raise XdbError(Status.INVALID, f"the {self._what} is closed")
-        return self._pointer
-
-    @property
-    def closed(self):
-        return self._pointer is None or self._forks != _forks
-
-    def collect(self):
-        """What the garbage collector does in place of close: it may come at any time."""
-        if _here.merging.locked():
-            _here.late.append(self)
-            return
-        error = self.close()
-        if error is not None:
-            raise error  # Python prints it
-
-    def close(self):
-        """Closes the children, then this. Gives the error of a store whose closing failed. What this thread is in the middle of a call
-        of, for it is a signal's handler that closes, is closed when that has ended."""
-        if self._forks != _forks:
-            return None  # the parent process has it, with its threads; here there is nothing that could be closed
-        if _here.merging.locked():
-            raise XdbError(Status.INVALID, f"the {self._what} is not to be closed by the function of a merge")
-        if self._in_call():
-            _here.late.append(self)
-            self._shut()
-            return None
-        error = self._end()
-        self._after()
-        return error
-
-    def _in_call(self):
-        return self.lock._is_owned() or any(child._in_call() for child in list(self._children))
-
-    def _shut(self):
-        self._pointer = None
-        self.ahead.clear()
-        for child in list(self._children):
-            child._shut()
-
-    def _end(self):
-        error = None
-        with self.lock:
-            self._pointer = None
-            self.ahead.clear()
-            for child in list(self._children):
-                child._end()
-            if next(self._destroyed, self) is None and self._what == "store":
-                lib = _lib()
-                if lib.remixdb_errcode() != Status.OK:
-                    error = _last_error(lib)
-        if self._parent is not None:
-            self._parent._children.discard(self)
-        return error
-
-    def _after(self):
-        """What had to wait for the end of a call."""
-        for handle in list(_here.late):
-            if handle._forks != _forks:
-                _here.late.remove(handle)
-            elif not handle._in_call():
-                error = handle._end()
-                if handle in _here.late:
-                    _here.late.remove(handle)
-                if error is not None:
-                    raise error
-        if self._log is not None and not self.lock._is_owned():
-            self._log.hand_over()
-
-
-def _of(thing, *kinds):
-    if not isinstance(thing, kinds):
-        raise TypeError(f"{' or '.join(kind.__name__ for kind in kinds)} is needed, not {type(thing).__name__}")
 
 
 class _Closable:
@@ -645,6 +270,9 @@ class XdbSnapshot(_Closable):
     def iter(self):
         """A new XdbIter with a ref of its own."""
         return XdbIter(XdbRef(self))
+
+
+_GATHER_MAX, _GATHER_BYTES = 2048, 4096  # keys and values of a batch that the library is given at once; what is larger goes alone
 
 
 class XdbBatch(_Closable):
@@ -1165,7 +793,196 @@ class XdbIter(_Closable):
         return _Reversed(self)
 
 
-# ---- what iterators are made of
+# ---- the library
+
+# name: (result, arguments). Inputs are c_char_p, which takes bytes with zeros in them, since the lengths go along; what is
+# written to, and what must not be taken for a string, is c_void_p.
+_P, _S, _U32, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_bool
+_U32P = ctypes.POINTER(ctypes.c_uint32)
+_DECIDE_FN = ctypes.CFUNCTYPE(None, _P)
+_LOG_FN = ctypes.CFUNCTYPE(None, _P, _S)
+_MERGE_KEEP, _MERGE_PUT, _MERGE_DEL = range(3)
+_SIGNATURES = {
+    "remixdb_errcode": (ctypes.c_int, ()),
+    "remixdb_errmsg": (_S, ()),
+    "remixdb_strerror": (_S, (ctypes.c_int,)),
+    "remixdb_version": (_S, ()),
+    "remixdb_opts_init": (None, (_P, ctypes.c_size_t)),
+    "remixdb_open_opts": (_P, (_S, _P)),
+    "remixdb_close": (None, (_P,)),
+    "remixdb_ref": (_P, (_P,)),
+    "remixdb_unref": (None, (_P,)),
+    "remixdb_put": (_BOOL, (_P, _S, _U32, _S, _U32)),
+    "remixdb_del": (_BOOL, (_P, _S, _U32)),
+    "remixdb_probe": (_BOOL, (_P, _S, _U32)),
+    "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
+    "remixdb_multi_get_packed": (ctypes.c_size_t, (_P, ctypes.c_size_t, _P, _S, ctypes.c_size_t, _P)),
+    "remixdb_merge_decide": (_BOOL, (_P, _S, _U32, _P)),
+    "remixdb_sync": (_BOOL, (_P,)),
+    "remixdb_flush": (_BOOL, (_P,)),
+    "remixdb_compact": (_BOOL, (_P,)),
+    "remixdb_checkpoint": (_BOOL, (_P, _S)),
+    "remixdb_verify": (_BOOL, (_P,)),
+    "remixdb_repair": (_BOOL, (_S,)),
+    "remixdb_destroy": (_BOOL, (_S,)),
+    "remixdb_batch_create": (_P, ()),
+    "remixdb_batch_put": (_BOOL, (_P, _S, _U32, _S, _U32)),
+    "remixdb_batch_del": (_BOOL, (_P, _S, _U32)),
+    "remixdb_batch_load": (_BOOL, (_P, ctypes.c_size_t, _S, _P, _P, _S, ctypes.c_size_t)),
+    "remixdb_batch_count": (ctypes.c_size_t, (_P,)),
+    "remixdb_batch_clear": (None, (_P,)),
+    "remixdb_batch_destroy": (None, (_P,)),
+    "remixdb_write": (_BOOL, (_P, _P)),
+    "remixdb_snapshot": (_P, (_P,)),
+    "remixdb_snapshot_ref": (_P, (_P,)),
+    "remixdb_snapshot_release": (None, (_P,)),
+    "remixdb_iter_create": (_P, (_P,)),
+    "remixdb_iter_seek": (None, (_P, _S, _U32)),
+    "remixdb_iter_seek_last": (None, (_P,)),
+    "remixdb_iter_seek_for_prev": (None, (_P, _S, _U32)),
+    "remixdb_iter_prev": (None, (_P,)),
+    "remixdb_iter_valid": (_BOOL, (_P,)),
+    "remixdb_iter_peek": (_BOOL, (_P, _P, _U32P, _P, _U32P)),
+    "remixdb_iter_skip1": (None, (_P,)),
+    "remixdb_iter_skip": (None, (_P, _U32)),
+    "remixdb_iter_page": (_BOOL, (_P, _P)),
+    "remixdb_iter_unread": (_BOOL, (_P, _P, _U32)),
+    "remixdb_iter_park": (None, (_P,)),
+    "remixdb_iter_destroy": (None, (_P,)),
+    "remixdb_stats": (_P, (_P,)),
+    "remixdb_free": (None, (_P,)),
+}
+
+
+class _Opts(ctypes.Structure):
+    _fields_ = (("size", ctypes.c_size_t), ("cache_mb", ctypes.c_size_t), ("memtable_mb", ctypes.c_size_t), ("wal_mb", ctypes.c_size_t),
+                ("ckeys", _BOOL), ("tags", _BOOL), ("workers", ctypes.c_int), ("worker_cores", _S), ("io", _S), ("direct_io", _BOOL),
+                ("compression", ctypes.c_int), ("compression_level", ctypes.c_int), ("sync", ctypes.c_int), ("read_only", _BOOL),
+                ("create", _BOOL), ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _LOG_FN), ("logger_priv", _P))
+
+
+class _Decision(ctypes.Structure):
+    _fields_ = (("decide", _P), ("priv", _P), ("v0", _P), ("v0len", _U32), ("v1len", _U32), ("v1", _S), ("op", ctypes.c_int))
+
+
+class _Page(ctypes.Structure):
+    _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("klens", _P), ("vlens", _P), ("max", _U32), ("back", _BOOL), ("after", _BOOL), ("nr", _U32),
+                ("len", ctypes.c_size_t))
+
+
+class _Packed(ctypes.Structure):
+    _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("offs", _P), ("lens", _P), ("found", _P), ("len", ctypes.c_size_t))
+
+_NAMES = ("libremixdb.so", "libremixdb.so.0", "libremixdb.dylib", "libremixdb.0.dylib")
+
+_library = None
+_library_lock = threading.RLock()  # a signal's handler may be the next to need it
+
+
+def _load():
+    path = os.environ.get("REMIXDB_LIBRARY")
+    if path:
+        return ctypes.CDLL(path)
+    here = os.path.dirname(os.path.abspath(__file__))
+    for name in _NAMES:
+        path = os.path.join(here, name)
+        if os.path.exists(path):
+            return ctypes.CDLL(path)
+    installed = ctypes.util.find_library("remixdb")
+    for name in _NAMES + ((installed,) if installed else ()):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            pass
+    raise OSError("libremixdb.so was not found; build it, install it, or set REMIXDB_LIBRARY to its path")
+
+
+def _lib():
+    global _library
+    if _library is None:
+        with _library_lock:
+            if _library is None:
+                lib = _load()
+                for name, (result, arguments) in _SIGNATURES.items():
+                    function = getattr(lib, name)
+                    function.restype = result
+                    function.argtypes = arguments
+                _library = lib
+    return _library
+
+
+def _last_error(lib):
+    """The error of this thread's last call, as an exception to be raised."""
+    status = lib.remixdb_errcode()
+    message = lib.remixdb_errmsg() or lib.remixdb_strerror(status)
+    return XdbError(status, message.decode("utf-8", "replace"))
+
+
+# ---- arguments
+
+_U32_MAX = 0xFFFFFFFF
+
+
+def _bytes(x, what):
+    if isinstance(x, bytes):
+        return x
+    if isinstance(x, str):
+        return x.encode("utf-8")
+    if isinstance(x, (bytearray, memoryview)):
+        return bytes(x)
+    raise TypeError(f"a {what} is bytes, bytearray, memoryview or str, not {type(x).__name__}")
+
+
+def _dirname(x):
+    name = os.fsencode(x)
+    if b"\0" in name:
+        raise ValueError("a zero byte in the directory's name")
+    return name
+
+
+def _address(numbers: array) -> int:
+    return numbers.buffer_info()[0]
+
+
+def _int(x, what, kind=ctypes.c_size_t):
+    """For a C integer of this kind; ctypes would cut off what does not fit."""
+    if not isinstance(x, int) or isinstance(x, bool):
+        raise TypeError(f"{what} is an int, not {type(x).__name__}")
+    if kind(x).value != x:
+        raise ValueError(f"{what} is {x}, which is out of range")
+    return x
+
+
+def _flag(x, what):
+    if not isinstance(x, bool):
+        raise TypeError(f"{what} is True or False, not {type(x).__name__}")
+    return x
+
+
+def _word(x, what):
+    if not isinstance(x, str):
+        raise TypeError(f"{what} is a str, not {type(x).__name__}")
+    if "\0" in x:
+        raise ValueError(f"a zero byte in {what}")
+    return x.encode("utf-8")
+
+
+def _length(x, what):
+    # The library refuses what is larger than a record; a length that 32 bits cannot hold would not even reach it.
+    if len(x) > _U32_MAX:
+        raise XdbError(Status.TOOBIG, f"a {what} of {len(x)} bytes")
+    return len(x)
+
+
+def _of(thing, *kinds):
+    if not isinstance(thing, kinds):
+        raise TypeError(f"{' or '.join(kind.__name__ for kind in kinds)} is needed, not {type(thing).__name__}")
+
+
+# ---- the records that iterators read ahead
+
+_PAGE_FIRST, _PAGE_GROWS, _PAGE_MAX = 1, 8, 1024  # records of an iterator's first page, of the next one as many times more, of one at most
+_PAGE_ROOM = 1 << 12, 1 << 16  # bytes of a page, of a first and of a later one; a record that is larger has a page alone
 
 
 class _Ahead:
@@ -1227,3 +1044,192 @@ class _Reversed:
         if pair is None:
             raise StopIteration
         return pair
+
+
+# ---- the logger
+
+
+class _Log:
+    """The lines that the library has to tell, on their way to the user's function.
+
+    They come from any thread, the library's own too, and in the middle of calls. No Python code may run there: the garbage collector
+    could run with it, and close a store, which waits for that very thread. So the library calls a function that is written in C,
+    list.insert, with an index behind every end, and a thread that has called a store hands over what has gathered when its call is over."""
+
+    def __init__(self, function):
+        if not callable(function):
+            raise TypeError(f"logger is a function, not {type(function).__name__}")
+        self._function = function
+        self._turn = threading.Lock()  # one thread hands over at a time: lines stay in order; what the function itself causes comes after it
+        self.lines = []
+        self.callback = _LOG_FN(self.lines.insert)
+        self.priv = sys.maxsize
+
+    def hand_over(self):
+        while self.lines and not self._turn.locked():
+            with self._turn:
+                self._tell()
+
+    def _tell(self):
+        # Its loop is not in the with block itself: what a signal's handler raises at the jump backward of a loop that begins with a try is not
+        # seen there by Python 3.12 and later, and the lock would stay taken.
+        while self.lines:
+            try:
+                self._function(self.lines.pop(0).decode("utf-8", "replace"))
+            except Exception:  # the call that it comes after has succeeded, or raises its own
+                sys.excepthook(*sys.exc_info())
+
+
+# ---- handles
+
+_forks = 0  # how many forks lie between the process that imported this and this one
+_walkers = weakref.WeakSet()  # handles of iterators that may have records ahead
+
+
+def _forked():
+    global _forks
+    _forks += 1
+    for handle in list(_walkers):
+        handle.ahead.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class _Here(threading.local):
+    """Of a thread: the lock it holds while the library is in a merge, and the handles that are to be closed when the call it is in has ended.
+
+    The function of a merge runs while a lock of the store is held, and its ref is in the middle of a call, so nothing may be called and
+    nothing closed before it has returned."""
+
+    def __init__(self):
+        self.merging = threading.Lock()
+        self.late = []
+
+
+_here = _Here()
+
+
+class _Handle:
+    """A pointer of the library, and the handles that have to be closed before it.
+
+    Handles refer to each other, never to the objects below that users hold, so that any order in which those are closed or
+    collected closes the pointers in the order that the library asks for. Locks are taken from the store to its refs; an iterator has its
+    ref's, because the library allows one thread at a time on a ref and its iterators. `log` is the store's _Log, when it has one.
+
+    A call is made so, and `pointer` stays good until it ends:
+
+        with handle as lock, lock:
+            lib.function(handle.pointer, ...)
+
+    A signal's handler may come, and raise, after every call of a function. A lock is therefore taken and given back by a with statement
+    of its own, where nothing can come between; and a pointer is stored, and taken to be destroyed, by the very function that calls the
+    library: list.extend of a starmap, and next of a map.
+    """
+
+    def __init__(self, what, destroy, parent=None, lock=None, log=None):
+        self._what = what
+        self._pointer = None
+        self._made = []
+        self._destroyed = map(destroy, self._made)  # its next destroys, once
+        self._parent = parent
+        self._children = set()
+        self.ahead = []  # of an iterator: lengths of keys that it has been given ahead; when it is empty no record is taken from there
+        self._forks = _forks
+        self._log = log if parent is None else parent._log
+        self.lock = lock if lock is not None else threading.RLock()
+
+    def make(self, lib, create, *args):
+        """Has the library make the pointer; the parent, if there is one, is locked."""
+        if self._parent is not None:
+            self._parent._children.add(self)
+        self._made.extend(itertools.starmap(create, [args]))
+        if self._made[0] is None:
+            self._made.clear()
+            raise _last_error(lib)
+        self._pointer = self._made[0]
+
+    def __enter__(self):
+        # Before the lock: in a child made by fork, nobody may be left to release it.
+        if self._forks != _forks:
+            raise XdbError(Status.INVALID, f"the {self._what} belongs to the process that opened it")
+        if _here.merging.locked():
+            raise XdbError(Status.INVALID, f"the {self._what} is not to be used by the function of a merge")
+        return self.lock
+
+    def __exit__(self, *exc):
+        if _here.late or (self._log is not None and self._log.lines):
+            self._after()
+
+    @property
+    def pointer(self):
+        if self._pointer is None:
+            raise XdbError(Status.INVALID, f"the {self._what} is closed")
+        return self._pointer
+
+    @property
+    def closed(self):
+        return self._pointer is None or self._forks != _forks
+
+    def collect(self):
+        """What the garbage collector does in place of close: it may come at any time."""
+        if _here.merging.locked():
+            _here.late.append(self)
+            return
+        error = self.close()
+        if error is not None:
+            raise error  # Python prints it
+
+    def close(self):
+        """Closes the children, then this. Gives the error of a store whose closing failed. What this thread is in the middle of a call
+        of, for it is a signal's handler that closes, is closed when that has ended."""
+        if self._forks != _forks:
+            return None  # the parent process has it, with its threads; here there is nothing that could be closed
+        if _here.merging.locked():
+            raise XdbError(Status.INVALID, f"the {self._what} is not to be closed by the function of a merge")
+        if self._in_call():
+            _here.late.append(self)
+            self._shut()
+            return None
+        error = self._end()
+        self._after()
+        return error
+
+    def _in_call(self):
+        return self.lock._is_owned() or any(child._in_call() for child in list(self._children))
+
+    def _shut(self):
+        self._pointer = None
+        self.ahead.clear()
+        for child in list(self._children):
+            child._shut()
+
+    def _end(self):
+        error = None
+        with self.lock:
+            self._pointer = None
+            self.ahead.clear()
+            for child in list(self._children):
+                child._end()
+            if next(self._destroyed, self) is None and self._what == "store":
+                lib = _lib()
+                if lib.remixdb_errcode() != Status.OK:
+                    error = _last_error(lib)
+        if self._parent is not None:
+            self._parent._children.discard(self)
+        return error
+
+    def _after(self):
+        """What had to wait for the end of a call."""
+        for handle in list(_here.late):
+            if handle._forks != _forks:
+                _here.late.remove(handle)
+            elif not handle._in_call():
+                error = handle._end()
+                if handle in _here.late:
+                    _here.late.remove(handle)
+                if error is not None:
+                    raise error
+        if self._log is not None and not self.lock._is_owned():
+            self._log.hand_over()
