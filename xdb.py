@@ -6,7 +6,7 @@
     with Xdb("/tmp/example") as db, db.ref() as ref:
         ref.put("apple", "green")
         ref.get("apple")                      # b"green"; None when there is no such key
-        ref.sync()                            # what was put before is on disk now
+        ref.sync()                            # all puts so far are on disk now
         with ref.iter() as it:
             for key, value in it:             # in order, as bytes
                 print(key, value)
@@ -21,27 +21,29 @@
             ref.put("pear", "eaten")
             old.get("pear")                   # b"green", as long as the snapshot lives
 
-Keys and values are bytes, bytearray, memoryview, or str, which is encoded as UTF-8; what comes back is bytes. A call that
-fails raises XdbError, which carries the status. A ref may be handed from thread to thread; threads that use the same one
-take turns, so a thread that is to run beside others has a ref of its own.
+Keys and values are bytes, bytearray, memoryview, or str, which is encoded as UTF-8; results are bytes. A call that
+fails raises XdbError, which carries the status. A ref may be handed from thread to thread. Threads that use the same
+ref take turns; a thread that is to run beside others needs a ref of its own.
 
-Things may be closed in any order, or left to the garbage collector: closing a store closes its refs and iterators first,
-and what is used after that raises XdbError. A store belongs to the process that opened it; a child made by fork cannot use
-it, and does no harm by trying.
+Objects may be closed in any order, or left to the garbage collector. Closing a store closes its refs and iterators
+first; using one of them later raises XdbError. A store belongs to the process that opened it. A child made by fork
+cannot use it, and does no harm by trying.
 
-A signal's handler (KeyboardInterrupt is raised by one) runs when the library's call that it comes in has returned, however long that takes. What it
-raises leaves nothing open and nothing locked, but whether the call that it interrupted has done its work is not known. At the beginning of a
-merge's function Python only prints it, and merge raises KeyboardInterrupt in its place; so it does when it collects what nobody closed, and
-that may then stay open. A handler may close what it likes: what the interrupted call is in the middle of is closed when that ends.
-Otherwise it should leave stores alone: what it does with one may be told, as its status, to the call that it has interrupted.
+Signals. A signal's handler (one raises KeyboardInterrupt) runs when the library's current call has returned, however
+long that takes. An exception from a handler leaves nothing open and nothing locked, but the interrupted call may or
+may not have done its work. Python only prints an exception that comes at the beginning of a merge's function; merge
+then raises KeyboardInterrupt. Python also only prints one that comes while it collects an object that nobody closed;
+that object may stay open. A handler may close any object: one that the interrupted call uses is closed when the call
+ends. A handler should not use stores otherwise, because its call's status may reach the interrupted call.
 
-The library is looked for when the first store is opened: where the environment variable REMIXDB_LIBRARY says, else beside
-this file, else where the system's loader looks.
+The first opening of a store loads the library: from the path in the environment variable REMIXDB_LIBRARY, else from
+this file's directory, else from the places where the system's loader looks.
 """
 
 import sys
 
-# Up to 3.9 a signal's handler may raise between the end of a with block and the call that gives its lock back, which then stays taken.
+# Up to Python 3.9 a signal's handler may raise between the end of a with block and the call that releases its lock. The
+# lock would stay taken.
 if sys.version_info < (3, 10):
     raise ImportError("xdb.py needs Python 3.10 or later; this is Python %d.%d" % tuple(sys.version_info[:2]))
 
@@ -58,8 +60,8 @@ import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "COMPRESSION_NONE", "COMPRESSION_ZSTD", "SYNC_NONE",
-           "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair", "destroy"]
+__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "COMPRESSION_NONE",
+           "COMPRESSION_ZSTD", "SYNC_NONE", "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair", "destroy"]
 
 KV_MAX = 65500  # the largest len(key) + len(value)
 COMPRESSION_NONE, COMPRESSION_ZSTD = 0, 1  # for the option compression
@@ -85,8 +87,8 @@ class Status(enum.IntEnum):
 
 
 class XdbError(Exception):
-    """A call failed. `status` is a Status (a plain int when the library knows one that this file does not), `message` says
-    what happened, with the file's name where there is one."""
+    """A call failed. `status` is a Status (a plain int for a status that this file does not know). `message` tells what
+    happened, with the file's name where there is one."""
 
     def __init__(self, status, message):
         try:
@@ -114,12 +116,12 @@ class _Keep:
         return "KEEP"
 
 
-KEEP = _Keep()  # what a merge's function returns to leave the key as it is
+KEEP = _Keep()  # a merge's function returns this to leave the key as it is
 
 
 def repair(dirname):
-    """Makes a store of what can still be read of the damaged one in the directory; what was there is put aside in it, with a report.
-    The store must not be open. Returns what was lost, in words; "" when nothing was."""
+    """Makes a store of the readable part of the damaged one in the directory. The old files are put aside in the
+    directory, with a report. The store must not be open. Returns the losses in words; "" when nothing was lost."""
     lib = _lib()
     if not lib.remixdb_repair(_dirname(dirname)):
         raise _last_error(lib)
@@ -134,7 +136,7 @@ def destroy(dirname):
 
 
 class _Closable:
-    """What the classes below share: closing by hand, by a with statement, or by the garbage collector."""
+    """Base of the public classes: closing by hand, by a with statement, or by the garbage collector."""
 
     def _make(self, handle, lib, create, *args):
         self._handle = handle
@@ -157,11 +159,11 @@ class _Closable:
 
     @property
     def closed(self):
-        """Whether it has been closed, by itself or with what it belongs to."""
+        """Whether it has been closed, by itself or together with its owner."""
         return self._handle.closed
 
     def close(self):
-        """Closes it, and what depends on it. Closing twice does nothing."""
+        """Closes it, and everything that depends on it. Closing twice does nothing."""
         error = self._handle.close()
         if self._handle not in _here.late:
             self._finalizer.detach()
@@ -176,12 +178,12 @@ class _Closable:
 
 
 class Xdb(_Closable):
-    """The store in directory `dirname`, made when there is none; an absolute name when the process is going to change its working
-    directory. `cachesz` is the size of the block cache in MiB, 0 for none;
-    `mtsz` that of a memtable in MiB, 0 for the default; `tags` keeps hash tags, which make get faster.
+    """The store in directory `dirname`; it is made when there is none. The name must be absolute when the process is
+    going to change its working directory. `cachesz` is the size of the block cache in MiB, 0 for none; `mtsz` is the
+    size of a memtable in MiB, 0 for the default; `tags` keeps hash tags, which make get faster.
 
     The other options have the names, meanings and defaults of struct remixdb_opts:
-    wal_mb             what all files of the log take on disk, MiB; 0 = twice the memtable
+    wal_mb             size of all files of the log on disk, MiB; 0 = twice the memtable
     ckeys              new tables hold a compressed-keys block, which makes compaction read less
     workers            compaction threads; 0 = compaction runs in the caller's thread; -1 = auto; at most 64
     worker_cores       "auto", "none" (not pinned), or a list such as "0,2,4-7"
@@ -189,17 +191,20 @@ class Xdb(_Closable):
     direct_io          tables bypass the system's page cache
     compression        of new tables' data: COMPRESSION_NONE, COMPRESSION_ZSTD
     compression_level  zstd's level; 0 = zstd's default
-    sync               SYNC_NONE, SYNC_EACH (each write is on disk when its call returns), or N > 0: a sync begins at most N ms after it
-    read_only          nothing on disk is changed; several may have the store open so, and nobody else
+    sync               SYNC_NONE, SYNC_EACH (each write is on disk when its call returns), or N > 0: a sync begins at
+                       most N ms after a write
+    read_only          nothing on disk is changed; several readers may open the store so, but no writer beside them
     create             make the store when there is none; otherwise XdbError with NOTFOUND
-    error_if_exists    XdbError with EXISTS when it is there
+    error_if_exists    XdbError with EXISTS when the store exists
     max_open_files     descriptors the store may hold for tables; 0 = the default; at least 16
-    logger             function that is called with a line (str) for what a user may want to know. The threads that call the store call it,
-                       after their calls, with all that there was to tell since. It is kept until the store is closed"""
+    logger             function that is called with a line (str) for each event that a user may want to know. The
+                       threads that call the store call it, after their calls, with all lines since the last time.
+                       The store keeps it until it is closed"""
 
-    def __init__(self, dirname, cachesz=256, mtsz=256, tags=True, *, wal_mb=0, ckeys=True, workers=-1, worker_cores="auto", io="auto",
-                 direct_io=False, compression=COMPRESSION_NONE, compression_level=0, sync=SYNC_NONE, read_only=False, create=True,
-                 error_if_exists=False, max_open_files=1000, logger=None):
+    def __init__(self, dirname, cachesz=256, mtsz=256, tags=True, *, wal_mb=0, ckeys=True, workers=-1,
+                 worker_cores="auto", io="auto", direct_io=False, compression=COMPRESSION_NONE, compression_level=0,
+                 sync=SYNC_NONE, read_only=False, create=True, error_if_exists=False, max_open_files=1000,
+                 logger=None):
         name = _dirname(dirname)
         lib = _lib()
         opts = _Opts()
@@ -228,7 +233,7 @@ class Xdb(_Closable):
             self._make(handle, lib, lib.remixdb_open_opts, name, ctypes.byref(opts))
 
     def ref(self):
-        """A new XdbRef, through which the store is read and written."""
+        """A new XdbRef, for reading and writing the store."""
         return XdbRef(self)
 
     def iter(self):
@@ -251,20 +256,20 @@ class Xdb(_Closable):
 
 
 class XdbSnapshot(_Closable):
-    """The store as it was at one moment; made by XdbRef.snapshot(). It costs no copy; while it lives it keeps the memory and the files of
-    that moment."""
+    """The store as it was at one moment; made by XdbRef.snapshot(). It copies nothing; while it lives it keeps the
+    memory and the files of that moment."""
 
     def __init__(self, ref):
         _of(ref, XdbRef)
         lib = _lib()
-        self._store = ref._store  # which it may outlive the ref in
+        self._store = ref._store  # the snapshot may outlive the ref
         store = self._store._handle
         with store as outer, ref._handle as inner, outer, inner:
             handle = _Handle("snapshot", lib.remixdb_snapshot_release, parent=store)
             self._make(handle, lib, lib.remixdb_snapshot, ref._handle.pointer)
 
     def ref(self):
-        """A new XdbRef that reads the snapshot; what would write raises XdbError with READONLY."""
+        """A new XdbRef that reads the snapshot; its writes raise XdbError with READONLY."""
         return XdbRef(self)
 
     def iter(self):
@@ -272,22 +277,25 @@ class XdbSnapshot(_Closable):
         return XdbIter(XdbRef(self))
 
 
-_GATHER_MAX, _GATHER_BYTES = 2048, 4096  # keys and values of a batch that the library is given at once; what is larger goes alone
+# A batch passes its operations to the library in groups: at most so many keys and values, of at most so many bytes a
+# pair. A larger pair goes alone.
+_GATHER_MAX, _GATHER_BYTES = 2048, 4096
 
 
 class XdbBatch(_Closable):
-    """Puts and deletes gathered to be written as one: all of them or none, to every reader and after a crash. Of operations on the same
-    key the last one counts.
+    """Puts and deletes that are written as one: every reader sees all of them or none, also after a crash. The last of
+    several operations on a key counts.
 
-    XdbRef.batch() gives one that is written when its with block ends, unless it ends with an exception. XdbBatch() gives one that is
-    written by XdbRef.write(), as often as one likes."""
+    XdbRef.batch() gives a batch that is written when its with block ends, unless the block ends with an exception.
+    XdbRef.write() writes a batch made by XdbBatch(), as often as one likes."""
 
     def __init__(self, ref=None):
         if ref is not None:
             _of(ref, XdbRef)
         lib = _lib()
         self._ref = ref
-        # Key, value, key, value, ... that the library has not been given yet; None is the value of a delete. Always the same list: other threads may add to it.
+        # Key, value, key, value, ... that the library does not have yet; None is the value of a delete. It stays the
+        # same list, because other threads may add to it.
         self._pending = []
         self._deletes = False  # whether there ever was one
         self._make(_Handle("batch", lib.remixdb_batch_destroy), lib, lib.remixdb_batch_create)
@@ -310,11 +318,13 @@ class XdbBatch(_Closable):
             self._gathered()
 
     def update(self, items: Mapping | Iterable) -> None:
-        """Many puts: of a dict, or of (key, value) pairs. Faster than one by one. When one of them cannot be put, some before it have been."""
+        """Puts all items of a dict, or of (key, value) pairs; faster than single puts. When an item cannot be put, some
+        items before it have been put."""
         pairs = iter(items.items() if isinstance(items, Mapping) else items)
         while chunk := list(itertools.islice(pairs, _GATHER_MAX // 2)):
             keys, values = zip(*chunk, strict=True)
-            if {bytes}.issuperset(map(type, keys)) and {bytes}.issuperset(map(type, values)) and max(map(len, keys)) + max(map(len, values)) <= _GATHER_BYTES:
+            if ({bytes}.issuperset(map(type, keys)) and {bytes}.issuperset(map(type, values))
+                    and max(map(len, keys)) + max(map(len, values)) <= _GATHER_BYTES):
                 if self.closed:
                     self._refuse()
                 flat = [None] * (2 * len(chunk))
@@ -340,14 +350,14 @@ class XdbBatch(_Closable):
 
     def _refuse(self):
         with self._handle:
-            self._handle.pointer  # raises what there is to say
+            self._handle.pointer  # raises the error
 
     def _gathered(self):
-        if not _here.merging.locked():  # in a merge's function the library is left alone
+        if not _here.merging.locked():  # a merge's function must not call the library
             self._load()
 
     def _load(self):
-        """Gives the library what has been gathered."""
+        """Passes the gathered operations to the library."""
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
@@ -361,9 +371,10 @@ class XdbBatch(_Closable):
                 parts = [b"" if part is None else part for part in items]
             lens, data = array("I", map(len, parts)), b"".join(parts)
             klens, vlens = lens[0::2], lens[1::2]
-            # The assignment calls the library, and takes them off the list when it has them: no handler comes between.
-            refused = map(operator.not_, map(lib.remixdb_batch_load, [handle.pointer], [len(klens)], [ops], [_address(klens)], [_address(vlens)], [data],
-                                             [len(data)]))
+            # The assignment calls the library and removes the accepted items from the list: no handler comes between.
+            refused = map(operator.not_,
+                          map(lib.remixdb_batch_load, [handle.pointer], [len(klens)], [ops], [_address(klens)],
+                              [_address(vlens)], [data], [len(data)]))
             pending[:len(items)] = itertools.chain.from_iterable(itertools.compress([items], refused))
             if pending and pending[0] is items[0] and lib.remixdb_errcode() != Status.OK:
                 raise _last_error(lib)
@@ -382,7 +393,7 @@ class XdbBatch(_Closable):
             return _lib().remixdb_batch_count(handle.pointer) + len(self._pending) // 2
 
     def __bool__(self):
-        return True  # an empty one is one
+        return True  # also for an empty batch
 
     def __exit__(self, kind, *exc):
         try:
@@ -399,7 +410,7 @@ class XdbRef(_Closable):
         _of(source, Xdb, XdbSnapshot)
         lib = _lib()
         of_snapshot = isinstance(source, XdbSnapshot)
-        self._source = source  # neither is collected while a ref to it is in use
+        self._source = source  # keeps it from being collected while the ref is in use
         self._store = source._store if of_snapshot else source
         self._rooms = []
         self._value_guess = 256  # bytes of room for each value of multi_get
@@ -409,12 +420,14 @@ class XdbRef(_Closable):
             self._make(handle, lib, lib.remixdb_snapshot_ref if of_snapshot else lib.remixdb_ref, parent.pointer)
 
     def _room(self):
-        """Where the library copies a record to, for the iterators, too: buffers of key and value, and their lengths. Taken off the list while in use, for a signal's
-        handler or a finalizer that uses the same ref may come between any two lines."""
+        """Room for one record that the library copies, for the iterators, too: buffers of key and value, and their
+        lengths. A room in use is off the list, because a signal's handler or a finalizer that uses the same ref may
+        come between any two lines."""
         try:
             return self._rooms.pop()
         except IndexError:
-            return ctypes.create_string_buffer(KV_MAX), ctypes.create_string_buffer(KV_MAX), ctypes.c_uint32(), ctypes.c_uint32()
+            return (ctypes.create_string_buffer(KV_MAX), ctypes.create_string_buffer(KV_MAX),
+                    ctypes.c_uint32(), ctypes.c_uint32())
 
     def put(self, key, value):
         """Sets the key's value. It is on disk after sync."""
@@ -437,7 +450,8 @@ class XdbRef(_Closable):
             return answer
 
     def multi_get(self, keys: Iterable) -> list[bytes | None]:
-        """The values of many keys at one moment, a list: bytes, or None where there is no such key. Much faster than as many get."""
+        """A list of the values of many keys at one moment: bytes, or None where there is no such key. Much faster than
+        single gets."""
         keys = list(keys)
         if not {bytes}.issuperset(map(type, keys)):
             keys = [_bytes(key, "key") for key in keys]
@@ -445,7 +459,8 @@ class XdbRef(_Closable):
         if len(packed) > _U32_MAX:
             for key in keys:
                 _length(key, "key")
-        klens, offs, lens, found = array("I", map(len, keys)), array("I", bytes(4 * nr)), array("I", bytes(4 * nr)), bytearray(nr)
+        klens, found = array("I", map(len, keys)), bytearray(nr)
+        offs, lens = array("I", bytes(4 * nr)), array("I", bytes(4 * nr))
         flags = (ctypes.c_char * nr).from_buffer(found)
         lib = _lib()
         handle = self._handle
@@ -454,13 +469,14 @@ class XdbRef(_Closable):
             while True:
                 room = ctypes.create_string_buffer(size or 1)
                 out = _Packed(ctypes.addressof(room), size, _address(offs), _address(lens), ctypes.addressof(flags))
-                nr_found = lib.remixdb_multi_get_packed(handle.pointer, nr, _address(klens), packed, len(packed), ctypes.byref(out))
+                nr_found = lib.remixdb_multi_get_packed(handle.pointer, nr, _address(klens), packed, len(packed),
+                                                        ctypes.byref(out))
                 status = lib.remixdb_errcode()
                 if status == Status.OK:
                     break
                 if status != Status.TOOBIG:
                     raise _last_error(lib)
-                size = out.len  # all of it again: values read at two moments might not belong together
+                size = out.len  # read all again: values of two moments might not belong together
         values = ctypes.string_at(room, out.len)
         if nr:
             self._value_guess = len(values) // nr * 5 // 4 + 16
@@ -485,18 +501,19 @@ class XdbRef(_Closable):
         self._call(_lib().remixdb_del, key, klen)
 
     def sync(self):
-        """When it returns, everything put before it, by any thread, is on disk."""
+        """When it returns, all earlier writes, by any thread, are on disk."""
         self._call(_lib().remixdb_sync)
 
     def merge(self, key, fn):
-        """Reads, decides and writes as one: no other write of the key comes between. `fn` is called with the value (bytes, or None when
-        there is none) and returns the new one, None to delete the key, or KEEP to leave it as it is. It should be short, must not use the
-        store, and may be called more than once; the last call counts. Gives the value that the key has then, None when it has none."""
+        """Reads, decides and writes as one step: no other write of the key comes between. `fn` gets the value (bytes,
+        or None when there is none) and returns the new one, None to delete the key, or KEEP to leave it as it is. It
+        should be short, must not use the store, and may be called more than once; the last call counts. Returns the
+        key's final value, None when it has none."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
         lib = _lib()
-        # What a signal's handler raises where no try sees it, as at the first line of `decide`, is printed by ctypes and goes no further. Then
-        # these stay, and the library finds the "keep" that it has written itself.
+        # ctypes prints, and drops, an exception of a signal's handler that no try sees, as at the first line of
+        # `decide`. Then these stay as they are, and the library finds the "keep" that it has written itself.
         result, unanswered = None, KeyboardInterrupt()
         error = unanswered
         decision = _Decision()
@@ -512,7 +529,7 @@ class XdbRef(_Closable):
                 elif answer is not KEEP:
                     answer = _bytes(answer, "value")
                     decision.v1len = _length(answer, "value")
-                    decision.v1 = answer  # which keeps the bytes until the call has ended
+                    decision.v1 = answer  # this keeps the bytes until the call has ended
                     result = answer
                     decision.op = _MERGE_PUT
                 error = None
@@ -520,8 +537,8 @@ class XdbRef(_Closable):
                 error = e
                 decision.op = _MERGE_KEEP
 
-        function = _DECIDE_FN(decide)  # not kept by the decision, which `decide` refers to: that would be a cycle
-        decision.decide = _P.from_buffer(function).value  # its address; what ctypes.cast gives is a cycle, too
+        function = _DECIDE_FN(decide)  # the decision must not keep it: `decide` refers to the decision, a cycle
+        decision.decide = _P.from_buffer(function).value  # its address; ctypes.cast would make a cycle, too
         handle = self._handle
         with handle as lock, lock, _here.merging:
             good = lib.remixdb_merge_decide(handle.pointer, key, klen, ctypes.byref(decision))
@@ -541,17 +558,17 @@ class XdbRef(_Closable):
         if not isinstance(batch, XdbBatch):
             raise TypeError(f"an XdbBatch is written, not {type(batch).__name__}")
         handle = batch._handle
-        with handle as lock, lock:  # nobody takes a batch's lock after a ref's
+        with handle as lock, lock:  # order of locks: a batch's before a ref's
             while batch._pending:
                 batch._load()
             self._call(_lib().remixdb_write, handle.pointer)
 
     def snapshot(self):
-        """A new XdbSnapshot: what this ref reads now."""
+        """A new XdbSnapshot of the present state of this ref."""
         return XdbSnapshot(self)
 
     def checkpoint(self, dirname):
-        """Makes the directory a store of its own that holds what this ref reads now."""
+        """Makes the directory a store of its own with the records that this ref reads now."""
         name = _dirname(dirname)
         self._call(_lib().remixdb_checkpoint, name)
 
@@ -560,11 +577,11 @@ class XdbRef(_Closable):
         self._call(_lib().remixdb_verify)
 
     def flush(self):
-        """Brings what is in memory into tables, and waits for it."""
+        """Brings the records in memory into tables, and waits for it."""
         self._call(_lib().remixdb_flush)
 
     def compact(self):
-        """Brings all that was written before into the fewest tables, without deleted keys and old values, and waits for it."""
+        """Brings all earlier writes into the fewest tables, without deleted keys and old values, and waits for it."""
         self._call(_lib().remixdb_compact)
 
     def iter(self):
@@ -580,18 +597,18 @@ class XdbRef(_Closable):
 
 
 class XdbIter(_Closable):
-    """An iterator; made by XdbRef.iter(). What it sees is the store at its last seek. It copies records ahead, one at first and then more, up to 1,024
-    records and 64 KiB, or one record that is larger.
+    """An iterator; made by XdbRef.iter(). It sees the store as it was at its last seek. It copies records ahead, one at
+    first and then more, up to 1,024 records and 64 KiB, or one larger record.
 
-    As a Python iterator it gives the (key, value) pairs from where it stands; from the first key when it has not been
-    positioned yet. `reversed` gives them backward; from the last key when it has not been positioned yet."""
+    As a Python iterator it gives the (key, value) pairs from its position on, or from the first key when it has none
+    yet. `reversed` gives them backward, from the last key when it has no position yet."""
 
     def __init__(self, ref):
         _of(ref, XdbRef)
         lib = _lib()
         self._ref = ref
         self._placed = False  # a seek has been made, and no park after it
-        self._fresh = True     # neither of both yet
+        self._fresh = True  # neither a seek nor a park yet
         self._ahead = _Ahead()
         self._grown = _PAGE_FIRST  # records of the next page
         parent = ref._handle
@@ -599,9 +616,9 @@ class XdbIter(_Closable):
             handle = _Handle("iterator", lib.remixdb_iter_destroy, parent=parent, lock=lock)
             self._make(handle, lib, lib.remixdb_iter_create, parent.pointer)
 
-    # Records are copied by pages, and the library's iterator stands ahead of this one. A signal's handler may raise, or use this iterator, after every call, so each
-    # step is one that can be begun again: the library writes into the page what it has copied, at once with doing so; and what makes records of a page, or gives them
-    # back, is in effect at a single point.
+    # The library copies records by pages, and its iterator stands ahead of this one. A signal's handler may raise, or
+    # use this iterator, after every call, so each step can be begun again: the library updates the page in the same
+    # call that copies the records; and unpacking a page, or giving records back, takes effect at a single point.
 
     def _fill(self, back: bool) -> bool:
         """Has the library copy a page in this direction. False: there are no more."""
@@ -616,8 +633,9 @@ class XdbIter(_Closable):
                 page = ahead.page
                 if not page.nr:
                     ahead.open(back, self._grown, size)
-                    # Where a handler has had it filled meanwhile nothing is called.
-                    calls = map(lib.remixdb_iter_page, [handle.pointer], map(ctypes.byref, itertools.filterfalse(operator.attrgetter("nr"), [page])))
+                    # When a handler has filled the page meanwhile this calls nothing.
+                    empty = itertools.filterfalse(operator.attrgetter("nr"), [page])
+                    calls = map(lib.remixdb_iter_page, [handle.pointer], map(ctypes.byref, empty))
                     good, status = next(zip(calls, iter(lib.remixdb_errcode, None)), (True, Status.OK))
                     if status == Status.TOOBIG and ahead.klens[0] + ahead.vlens[0] > size:
                         size = ahead.klens[0] + ahead.vlens[0]
@@ -643,18 +661,19 @@ class XdbIter(_Closable):
             _walkers.add(self._handle)
 
     def _settle(self):
-        """Brings the library's iterator to where this one stands. An error of that stays with it, and is told by what is done next."""
+        """Moves the library's iterator to this one's position. It keeps an error; the next call reports it."""
         ahead = self._ahead
         if ahead.page.nr:
             self._unpack(ahead)
             ahead = self._ahead
         if ahead.page.after or operator.length_hint(ahead.left):
-            # list takes all that is left, and then the library is told how many, in one go.
-            next(map(_lib().remixdb_iter_unread, [self._handle.pointer], [ctypes.byref(ahead.page)], map(len, map(list, [ahead.left]))))
+            # One expression takes all records left and tells the library their number.
+            left = map(len, map(list, [ahead.left]))
+            next(map(_lib().remixdb_iter_unread, [self._handle.pointer], [ctypes.byref(ahead.page)], left))
             self._grown = _PAGE_FIRST
 
     def _next(self, back: bool):
-        """The next pair in this direction when none is ahead, None at the end."""
+        """The next pair in this direction when no record is ahead, None at the end."""
         while self._fill(back):
             for pair in self._ahead.backward if back else self._ahead.forward:
                 return pair
@@ -671,19 +690,19 @@ class XdbIter(_Closable):
                 raise _last_error(lib)
 
     def seek(self, key=None):
-        """To the first key that is not smaller; without a key, to the first one."""
+        """Moves to the first key that is not smaller; without a key, to the first one."""
         key = None if key is None else _bytes(key, "key")
         klen = 0 if key is None else _length(key, "key")
         self._move(_lib().remixdb_iter_seek, key, klen)
         self._placed = True
 
     def seek_last(self):
-        """To the last key."""
+        """Moves to the last key."""
         self._move(_lib().remixdb_iter_seek_last)
         self._placed = True
 
     def seek_for_prev(self, key):
-        """To the last key that is not greater."""
+        """Moves to the last key that is not greater."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
         self._move(_lib().remixdb_iter_seek_for_prev, key, klen)
@@ -700,7 +719,7 @@ class XdbIter(_Closable):
             return lib.remixdb_iter_valid(handle.pointer)
 
     def peek(self) -> tuple[bytes, bytes] | None:
-        """(key, value), None when it does not stand on a key."""
+        """The (key, value) at its position, None when it does not stand on a key."""
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
@@ -714,7 +733,7 @@ class XdbIter(_Closable):
             return pair
 
     def key(self):
-        """The key it stands on, None when it does not."""
+        """The key at its position, None when it does not stand on a key."""
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
@@ -727,7 +746,7 @@ class XdbIter(_Closable):
             return key
 
     def value(self):
-        """The value of that key."""
+        """The value at its position, None when it does not stand on a key."""
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
@@ -740,15 +759,15 @@ class XdbIter(_Closable):
             return value
 
     def prev(self):
-        """To the previous key; before the first it stands nowhere."""
+        """Moves to the previous key; before the first key it has no position."""
         self._move(_lib().remixdb_iter_prev)
 
     def skip1(self):
-        """To the next key. At the end, and when it was not positioned, it does nothing."""
+        """Moves to the next key. At the end, and without a position, it does nothing."""
         self._move(_lib().remixdb_iter_skip1)
 
     def skip(self, n):
-        """The same n times."""
+        """Moves to the next key n times."""
         n = _int(n, "n")
         lib = _lib()
         handle = self._handle
@@ -760,7 +779,7 @@ class XdbIter(_Closable):
                 n -= step
 
     def park(self):
-        """Lets go of the memory it holds on to; it needs a seek before further use."""
+        """Releases the memory that it holds; it needs a seek before further use."""
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
@@ -795,8 +814,8 @@ class XdbIter(_Closable):
 
 # ---- the library
 
-# name: (result, arguments). Inputs are c_char_p, which takes bytes with zeros in them, since the lengths go along; what is
-# written to, and what must not be taken for a string, is c_void_p.
+# name: (result, arguments). Inputs are c_char_p, which takes bytes with zeros in them, since the lengths go along.
+# Buffers that the library writes to, and pointers that are no strings, are c_void_p.
 _P, _S, _U32, _BOOL = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_bool
 _U32P = ctypes.POINTER(ctypes.c_uint32)
 _DECIDE_FN = ctypes.CFUNCTYPE(None, _P)
@@ -855,23 +874,26 @@ _SIGNATURES = {
 
 
 class _Opts(ctypes.Structure):
-    _fields_ = (("size", ctypes.c_size_t), ("cache_mb", ctypes.c_size_t), ("memtable_mb", ctypes.c_size_t), ("wal_mb", ctypes.c_size_t),
-                ("ckeys", _BOOL), ("tags", _BOOL), ("workers", ctypes.c_int), ("worker_cores", _S), ("io", _S), ("direct_io", _BOOL),
-                ("compression", ctypes.c_int), ("compression_level", ctypes.c_int), ("sync", ctypes.c_int), ("read_only", _BOOL),
-                ("create", _BOOL), ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _LOG_FN), ("logger_priv", _P))
+    _fields_ = (("size", ctypes.c_size_t), ("cache_mb", ctypes.c_size_t), ("memtable_mb", ctypes.c_size_t),
+                ("wal_mb", ctypes.c_size_t), ("ckeys", _BOOL), ("tags", _BOOL), ("workers", ctypes.c_int),
+                ("worker_cores", _S), ("io", _S), ("direct_io", _BOOL), ("compression", ctypes.c_int),
+                ("compression_level", ctypes.c_int), ("sync", ctypes.c_int), ("read_only", _BOOL), ("create", _BOOL),
+                ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _LOG_FN), ("logger_priv", _P))
 
 
 class _Decision(ctypes.Structure):
-    _fields_ = (("decide", _P), ("priv", _P), ("v0", _P), ("v0len", _U32), ("v1len", _U32), ("v1", _S), ("op", ctypes.c_int))
+    _fields_ = (("decide", _P), ("priv", _P), ("v0", _P), ("v0len", _U32), ("v1len", _U32), ("v1", _S),
+                ("op", ctypes.c_int))
 
 
 class _Page(ctypes.Structure):
-    _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("klens", _P), ("vlens", _P), ("max", _U32), ("back", _BOOL), ("after", _BOOL), ("nr", _U32),
-                ("len", ctypes.c_size_t))
+    _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("klens", _P), ("vlens", _P), ("max", _U32), ("back", _BOOL),
+                ("after", _BOOL), ("nr", _U32), ("len", ctypes.c_size_t))
 
 
 class _Packed(ctypes.Structure):
-    _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("offs", _P), ("lens", _P), ("found", _P), ("len", ctypes.c_size_t))
+    _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("offs", _P), ("lens", _P), ("found", _P),
+                ("len", ctypes.c_size_t))
 
 _NAMES = ("libremixdb.so", "libremixdb.so.0", "libremixdb.dylib", "libremixdb.0.dylib")
 
@@ -945,7 +967,7 @@ def _address(numbers: array) -> int:
 
 
 def _int(x, what, kind=ctypes.c_size_t):
-    """For a C integer of this kind; ctypes would cut off what does not fit."""
+    """Checks that x fits a C integer of this kind; ctypes would cut off its upper bits."""
     if not isinstance(x, int) or isinstance(x, bool):
         raise TypeError(f"{what} is an int, not {type(x).__name__}")
     if kind(x).value != x:
@@ -968,7 +990,7 @@ def _word(x, what):
 
 
 def _length(x, what):
-    # The library refuses what is larger than a record; a length that 32 bits cannot hold would not even reach it.
+    # The library refuses lengths above KV_MAX, but a length that 32 bits cannot hold would not even reach it.
     if len(x) > _U32_MAX:
         raise XdbError(Status.TOOBIG, f"a {what} of {len(x)} bytes")
     return len(x)
@@ -981,19 +1003,20 @@ def _of(thing, *kinds):
 
 # ---- the records that iterators read ahead
 
-_PAGE_FIRST, _PAGE_GROWS, _PAGE_MAX = 1, 8, 1024  # records of an iterator's first page, of the next one as many times more, of one at most
-_PAGE_ROOM = 1 << 12, 1 << 16  # bytes of a page, of a first and of a later one; a record that is larger has a page alone
+_PAGE_FIRST, _PAGE_GROWS, _PAGE_MAX = 1, 8, 1024  # records of an iterator's first page; factor from page to page; most
+_PAGE_ROOM = 1 << 12, 1 << 16  # bytes of the first page and of a later one; a larger record has a page alone
 
 
 class _Ahead:
-    """Records that an iterator has been given ahead, and the page for those that come next.
+    """Records that an iterator has ahead, and the page for the records that come next.
 
-    `forward` and `backward` give the pairs, one of them none; `left` the lengths of their keys: what it has still to give is the number of records that were not
-    taken yet, and when it ends so do they."""
+    One of `forward` and `backward` gives the pairs, the other none. `left` gives the lengths of their keys: its
+    length hint is the number of records that were not taken yet, and the pairs end when it ends."""
 
     __slots__ = ("page", "back", "left", "forward", "backward", "room", "klens", "vlens")
 
-    def __init__(self, page: _Page | None = None, back: bool = False, klens: list[int] = (), vlens: list[int] = (), data: bytes = b""):
+    def __init__(self, page: _Page | None = None, back: bool = False, klens: list[int] = (), vlens: list[int] = (),
+                 data: bytes = b""):
         read = io.BytesIO(data).read
         self.page = page if page is not None else _Page()
         self.room, self.klens, self.vlens = b"", (), ()
@@ -1013,10 +1036,11 @@ class _Ahead:
         page.klens, page.vlens = _address(self.klens), _address(self.vlens)
 
     def unpack(self) -> tuple["_Ahead", list[int]]:
-        """The records that the page has been filled with, and what makes them end."""
+        """The records of the filled page, and the list of key lengths: clearing that list ends the records."""
         page = self.page
         klens = self.klens[:page.nr].tolist()
-        made = _Ahead(_Page(back=page.back, after=page.after), page.back, klens, self.vlens[:page.nr].tolist(), ctypes.string_at(self.room, page.len))
+        vlens, data = self.vlens[:page.nr].tolist(), ctypes.string_at(self.room, page.len)
+        made = _Ahead(_Page(back=page.back, after=page.after), page.back, klens, vlens, data)
         made.room, made.klens, made.vlens = self.room, self.klens, self.vlens
         return made, klens
 
@@ -1050,17 +1074,19 @@ class _Reversed:
 
 
 class _Log:
-    """The lines that the library has to tell, on their way to the user's function.
+    """The library's log lines, on their way to the user's function.
 
-    They come from any thread, the library's own too, and in the middle of calls. No Python code may run there: the garbage collector
-    could run with it, and close a store, which waits for that very thread. So the library calls a function that is written in C,
-    list.insert, with an index behind every end, and a thread that has called a store hands over what has gathered when its call is over."""
+    They come from any thread, the library's own too, and in the middle of calls. No Python code may run there: it
+    could start the garbage collector, which could close a store and wait for that very thread. So the library calls a
+    function that is written in C, list.insert, with an index behind every end. A thread that has called a store hands
+    the gathered lines over when its call has ended."""
 
     def __init__(self, function):
         if not callable(function):
             raise TypeError(f"logger is a function, not {type(function).__name__}")
         self._function = function
-        self._turn = threading.Lock()  # one thread hands over at a time: lines stay in order; what the function itself causes comes after it
+        # one thread hands over at a time, in order; lines that the function causes come later
+        self._turn = threading.Lock()
         self.lines = []
         self.callback = _LOG_FN(self.lines.insert)
         self.priv = sys.maxsize
@@ -1071,18 +1097,27 @@ class _Log:
                 self._tell()
 
     def _tell(self):
-        # Its loop is not in the with block itself: what a signal's handler raises at the jump backward of a loop that begins with a try is not
-        # seen there by Python 3.12 and later, and the lock would stay taken.
+        # The loop is not in the with block itself. Python 3.12 and later do not see there an exception that a signal's
+        # handler raises at the jump backward of a loop that begins with a try; the lock would stay taken.
         while self.lines:
             try:
                 self._function(self.lines.pop(0).decode("utf-8", "replace"))
-            except Exception:  # the call that it comes after has succeeded, or raises its own
+            except Exception:  # the call before it has succeeded, or raises its own error
                 sys.excepthook(*sys.exc_info())
 
 
 # ---- handles
+#
+# Why handles exist beside the public objects. The library asks for an order: iterators end before their ref, refs and
+# snapshots before their store. Users close objects in any order, or not at all; the garbage collector comes at any
+# time, in any thread; a signal's handler may raise after any call; a fork leaves pointers in a child that must not
+# use them. A public object cannot answer for all that: it may be collected while its children live. So each public
+# object owns a handle, which has the library's pointer. Handles refer to their parents and children and never to
+# public objects, so they are no part of a cycle that keeps an object alive. The handle knows the lock that guards the
+# pointer, and whether this process may use it. Each thread keeps a list (_Here.late) of handles that it closes when
+# its call has ended.
 
-_forks = 0  # how many forks lie between the process that imported this and this one
+_forks = 0  # forks between the process that imported this module and this process
 _walkers = weakref.WeakSet()  # handles of iterators that may have records ahead
 
 
@@ -1098,10 +1133,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Here(threading.local):
-    """Of a thread: the lock it holds while the library is in a merge, and the handles that are to be closed when the call it is in has ended.
+    """State of a thread: the lock it holds while the library is in a merge, and the handles to close when its present
+    call has ended.
 
-    The function of a merge runs while a lock of the store is held, and its ref is in the middle of a call, so nothing may be called and
-    nothing closed before it has returned."""
+    A merge's function runs while the library holds a lock of the store and while its ref is in the middle of a call.
+    The function must call nothing and close nothing."""
 
     def __init__(self):
         self.merging = threading.Lock()
@@ -1112,20 +1148,19 @@ _here = _Here()
 
 
 class _Handle:
-    """A pointer of the library, and the handles that have to be closed before it.
+    """A pointer of the library, and the handles to close before it.
 
-    Handles refer to each other, never to the objects below that users hold, so that any order in which those are closed or
-    collected closes the pointers in the order that the library asks for. Locks are taken from the store to its refs; an iterator has its
-    ref's, because the library allows one thread at a time on a ref and its iterators. `log` is the store's _Log, when it has one.
+    Locks are taken from the store to its refs. An iterator has its ref's lock, because the library allows one thread
+    at a time on a ref and its iterators. `log` is the store's _Log, when it has one.
 
-    A call is made so, and `pointer` stays good until it ends:
+    A call has this form, and `pointer` stays good until the call ends:
 
         with handle as lock, lock:
             lib.function(handle.pointer, ...)
 
-    A signal's handler may come, and raise, after every call of a function. A lock is therefore taken and given back by a with statement
-    of its own, where nothing can come between; and a pointer is stored, and taken to be destroyed, by the very function that calls the
-    library: list.extend of a starmap, and next of a map.
+    A signal's handler may come, and raise, after every call of a function. So a with statement of its own takes and
+    releases each lock, where nothing can come between. The function that calls the library also stores the pointer, or
+    takes it to be destroyed: list.extend of a starmap, and next of a map.
     """
 
     def __init__(self, what, destroy, parent=None, lock=None, log=None):
@@ -1135,13 +1170,13 @@ class _Handle:
         self._destroyed = map(destroy, self._made)  # its next destroys, once
         self._parent = parent
         self._children = set()
-        self.ahead = []  # of an iterator: lengths of keys that it has been given ahead; when it is empty no record is taken from there
+        self.ahead = []  # an iterator's key lengths of the records ahead; clearing it ends those records
         self._forks = _forks
         self._log = log if parent is None else parent._log
         self.lock = lock if lock is not None else threading.RLock()
 
     def make(self, lib, create, *args):
-        """Has the library make the pointer; the parent, if there is one, is locked."""
+        """Makes the library's pointer. The caller holds the parent's lock, if there is a parent."""
         if self._parent is not None:
             self._parent._children.add(self)
         self._made.extend(itertools.starmap(create, [args]))
@@ -1151,7 +1186,7 @@ class _Handle:
         self._pointer = self._made[0]
 
     def __enter__(self):
-        # Before the lock: in a child made by fork, nobody may be left to release it.
+        # Checked before the lock is taken: in a child made by fork, nobody may be left to release it.
         if self._forks != _forks:
             raise XdbError(Status.INVALID, f"the {self._what} belongs to the process that opened it")
         if _here.merging.locked():
@@ -1173,7 +1208,7 @@ class _Handle:
         return self._pointer is None or self._forks != _forks
 
     def collect(self):
-        """What the garbage collector does in place of close: it may come at any time."""
+        """Closes for the garbage collector, which may come at any time."""
         if _here.merging.locked():
             _here.late.append(self)
             return
@@ -1182,10 +1217,10 @@ class _Handle:
             raise error  # Python prints it
 
     def close(self):
-        """Closes the children, then this. Gives the error of a store whose closing failed. What this thread is in the middle of a call
-        of, for it is a signal's handler that closes, is closed when that has ended."""
+        """Closes the children, then this. Returns the error when closing a store failed. When a signal's handler
+        closes a handle that this thread's call is using, the handle is closed when that call has ended."""
         if self._forks != _forks:
-            return None  # the parent process has it, with its threads; here there is nothing that could be closed
+            return None  # the parent process has the store and its threads; here there is nothing to close
         if _here.merging.locked():
             raise XdbError(Status.INVALID, f"the {self._what} is not to be closed by the function of a merge")
         if self._in_call():
@@ -1221,7 +1256,7 @@ class _Handle:
         return error
 
     def _after(self):
-        """What had to wait for the end of a call."""
+        """Does the work that had to wait for the end of a call."""
         for handle in list(_here.late):
             if handle._forks != _forks:
                 _here.late.remove(handle)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of the files of a store, written from docs/FORMAT.md and nothing else: it shares no code with the library, so that
-the document is tested too. It checks all that the document lets a reader check, also what the library leaves to the writer: that a
-REMIX says of its tables exactly what is true of their keys.
+"""A reader of the files of a store, written from docs/FORMAT.md and nothing else: it shares no code with the library,
+so that the document is tested too. It checks all that the document lets a reader check, also what the library leaves
+to the writer: that a REMIX says of its tables exactly what is true of their keys.
 
     store = Store("path/to/a/store")
     store.records()          # {key: value} of all that is there
@@ -32,7 +32,8 @@ class FormatError(Exception):
 
 
 class UnknownFormat(FormatError):
-    """The file says that it has a format which this reader does not know: a newer one, or one that is not read any more."""
+    """The file says that it has a format which this reader does not know: a newer one, or one that is not read any
+    more."""
 
 
 Record = namedtuple("Record", "key value tomb position")  # position: of a table's record, else None
@@ -124,9 +125,12 @@ class Table:
             raise UnknownFormat(self.name, at + 244, f"table format {self.format}")
         if self.format == 0:
             self.fail(at + 244, "version")
-        (self.store_id, self.number, self.nr_records, self.nr_tombs, self.key_bytes, self.value_bytes, self.data_size, self.ckb_off,
-         self.ckb_len, self.meta_off, self.meta_len, self.meta_sum, file_size) = struct.unpack_from("<13Q", foot, 8)  # fmt: skip
-        self.nr_pages, self.flags, self.min_len, self.max_len, self.dict_len, self.sizes_len = struct.unpack_from("<6I", foot, 112)
+        (self.store_id, self.number, self.nr_records, self.nr_tombs, self.key_bytes, self.value_bytes,
+         self.data_size, self.ckb_off,
+         # fmt: skip
+         self.ckb_len, self.meta_off, self.meta_len, self.meta_sum, file_size) = struct.unpack_from("<13Q", foot, 8)
+        (self.nr_pages, self.flags, self.min_len, self.max_len, self.dict_len,
+         self.sizes_len) = struct.unpack_from("<6I", foot, 112)
         if any(foot[136:244]):
             self.fail(at + 136, "zeros of the footer")
         if self.flags & ~3:
@@ -198,7 +202,8 @@ class Table:
                 body = b"\0" * 8 + self._unpack(zstd, body, pages, offset)
             self._block(body, block, pages, count, offset)
         tombs = sum(r.tomb for r in self.records)
-        if (len(self.records), tombs, sum(len(r.key) for r in self.records), sum(len(r.value) for r in self.records)) != (
+        if (len(self.records), tombs, sum(len(r.key) for r in self.records),
+            sum(len(r.value) for r in self.records)) != (
             self.nr_records,
             self.nr_tombs,
             self.key_bytes,
@@ -324,10 +329,11 @@ def discriminating_bit(a, b):
 
 
 class Remix:
-    """A REMIX over tables (oldest first): `entries` of (run, record, old), `segments` as they are in the image; `packed`: of format 2, for
-    each column whether it is compressed."""
+    """A REMIX over tables (oldest first): `entries` of (run, record, old), `segments` as they are in the image;
+    `packed`: of format 2, for each column whether it is compressed."""
 
-    Segment = namedtuple("Segment", "anchor tags selectors far base offsets bits first")  # first: index of its first entry
+    # first: index of its first entry
+    Segment = namedtuple("Segment", "anchor tags selectors far base offsets bits first")
 
     def __init__(self, name, data, tables, store_id=None):
         self.name, self.tables = name, tables
@@ -405,7 +411,8 @@ class Remix:
                 upcoming[x & 31] += 1
             bits = bytes(b for pair in zip(low[part], high[part]) for b in pair)
             s = tags[part].ljust(32, b"\0") if flags & 1 else b""
-            s += selectors[part].ljust(32, b"\0") + heads[4 * i : 4 * i + 4] + struct.pack(f"<{runs}I", *offsets) + bits.ljust(64, b"\0")
+            s += (selectors[part].ljust(32, b"\0") + heads[4 * i : 4 * i + 4] + struct.pack(f"<{runs}I", *offsets)
+                  + bits.ljust(64, b"\0"))
             image += s + bytes(-len(s) % 16)
         if first != entries:
             self.fail(48, "number of entries")
@@ -437,7 +444,8 @@ class Remix:
             self.fail(12, "unknown flags")
         if (number is not None and self.number != number) or (store_id is not None and store_id != self.store_id):
             self.fail(16, "another file, or another store's")
-        self.nr_runs, self.nr_segments, self.nr_entries, self.nr_keys = u32(data, 40), u32(data, 44), u64(data, 48), u64(data, 56)
+        (self.nr_runs, self.nr_segments,
+         self.nr_entries, self.nr_keys) = u32(data, 40), u32(data, 44), u64(data, 48), u64(data, 56)
         r = self.nr_runs
         if r > 32 or r != len(self.tables):
             self.fail(40, "number of runs")
@@ -481,7 +489,8 @@ class Remix:
             if any(x & 0x20 for x in selectors) or any((x & 31) >= self.nr_runs for x in selectors[:count]):
                 self.fail(at + t, "selectors")
             self.segments.append(
-                Remix.Segment(anchor, tags[:count], selectors[:count], bool(flags & 1), base, offsets, bits[:count], first)
+                Remix.Segment(anchor, tags[:count], selectors[:count], bool(flags & 1), base, offsets, bits[:count],
+                              first)
             )
             first += count
         if first != self.nr_entries:
@@ -502,7 +511,8 @@ class Remix:
         for i, s in enumerate(self.segments):
             at = self.at_segments + i * self.segment_size
             part = self.entries[s.first : s.first + len(s.selectors)]
-            positions = [t.records[n].position if n < len(t.records) else t.end() for t, n in zip(self.tables, upcoming)]
+            positions = [t.records[n].position if n < len(t.records) else t.end() for t,
+                         n in zip(self.tables, upcoming)]
             if s.offsets != positions:
                 self.fail(at, "cursor offsets")
             for run, _, _ in part:
@@ -553,8 +563,8 @@ class Remix:
         return None
 
     def seek(self, key):
-        """The index of the first entry whose key is not less; nr_entries when there is none. Reads one key of a segment, unless
-        FAR is there."""
+        """The index of the first entry whose key is not less; nr_entries when there is none. Reads one key of a
+        segment, unless FAR is there."""
         s = self.segment_of(key)
         count = len(s.selectors)
         if s.far:
@@ -596,7 +606,8 @@ class Segment:
 
     def __init__(self, name, data, store_id):
         self.name, self.data = name, data
-        self.generation, self.before, self.before_len, self.before_durable, self.last_seq = struct.unpack_from("<5Q", data, 24)
+        (self.generation, self.before, self.before_len,
+         self.before_durable, self.last_seq) = struct.unpack_from("<5Q", data, 24)
         self.key = xxh3(struct.pack("<QQ", store_id, self.generation))
         mark = data[WATERMARK : WATERMARK + 24]
         self.watermark = None  # (generation, offset)
@@ -608,8 +619,9 @@ class Segment:
 
 
 class Log:
-    """The log of a store: `segments` replayed, oldest first; `records` as (sequence number, Record); `cut`: (file, offset) of a
-    torn tail, None when the last frame is whole and nothing of another lies behind it; `spares`: files that are not needed."""
+    """The log of a store: `segments` replayed, oldest first; `records` as (sequence number, Record); `cut`: (file,
+    offset) of a torn tail, None when the last frame is whole and nothing of another lies behind it; `spares`: files
+    that are not needed."""
 
     def __init__(self, files, store_id, oldest, last_seq):
         self.store_id = store_id
@@ -752,7 +764,8 @@ class Log:
 
 # ---- versions
 
-Partition = namedtuple("Partition", "anchor remix tables young nr_young")  # the last nr_young of the tables are the young view's
+# the last nr_young of the tables are the young view's
+Partition = namedtuple("Partition", "anchor remix tables young nr_young")
 
 
 class Version:
@@ -768,8 +781,10 @@ class Version:
         if self.format not in (1, 2):
             raise UnknownFormat(name, 8, f"format {self.format}")
         count = u32(data, 12)
-        self.store_id, self.number, self.next_file, self.log_generation, self.log_seq = struct.unpack_from("<5Q", data, 16)
-        if not (0 < self.number <= COUNT_MAX and 0 < self.next_file <= 1 << 46 and 0 < self.log_generation <= COUNT_MAX and self.log_seq <= COUNT_MAX):
+        (self.store_id, self.number, self.next_file,
+         self.log_generation, self.log_seq) = struct.unpack_from("<5Q", data, 16)
+        if not (0 < self.number <= COUNT_MAX and 0 < self.next_file <= 1 << 46
+                and 0 < self.log_generation <= COUNT_MAX and self.log_seq <= COUNT_MAX):
             raise FormatError(name, 24, "a number out of its bounds")
         self.partitions = []
         at, end = 56, len(data) - 8
@@ -803,7 +818,8 @@ class Version:
 
 
 class Store:
-    """A store in a directory, all of it decoded: `version`, `tables` by number, `remixes` and `young` (one per partition, or None), `log`."""
+    """A store in a directory, all of it decoded: `version`, `tables` by number, `remixes` and `young` (one per
+    partition, or None), `log`."""
 
     def __init__(self, directory):
         self.directory = directory

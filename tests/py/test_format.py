@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formats of docs/FORMAT.md, from outside: remixdb_format.py, which knows nothing but the document, decodes the golden stores and
-what the library of today writes; the library of today reads the golden stores. How they are made: tests/store/test_golden.c. FORMAT_SEED in the environment repeats what a failure printed."""
+"""The formats of docs/FORMAT.md, from outside: remixdb_format.py, which knows nothing but the document, decodes the
+golden stores and what the library of today writes; the library of today reads the golden stores. How they are made:
+tests/store/test_golden.c. FORMAT_SEED in the environment repeats what a failure printed."""
 
 import json
 import os
@@ -20,7 +21,8 @@ import remixdb_format as fmt  # noqa: E402
 import xdb  # noqa: E402
 
 GOLDEN = HERE.parent / "golden"
-NAMES = ["compact", "compact-remix1", "large", "large-sst1", "log", "plain", "plain-sst1", "torn", "young", "zstd", "zstd-remix1", "zstd-sst1"]
+NAMES = ["compact", "compact-remix1", "large", "large-sst1", "log", "plain", "plain-sst1", "torn", "young", "zstd",
+         "zstd-remix1", "zstd-sst1"]
 REMIXES = [n for n in NAMES if n not in ("log", "torn")]
 
 
@@ -50,7 +52,8 @@ def test_contents(golden, name):
     records, store_id = expected(name)
     store = golden[name]
     assert store.records() == records
-    ids = {store.version.store_id, *(t.store_id for t in store.tables.values()), *(x.store_id for x in store.remixes + store.young if x)}
+    ids = {store.version.store_id, *(t.store_id for t in store.tables.values()),
+           *(x.store_id for x in store.remixes + store.young if x)}
     assert ids == {store_id}
 
 
@@ -101,7 +104,8 @@ def test_version_covers(golden):
 
 
 def test_young_covers(golden):
-    """A view of two tables beside one that is much larger; versions, tombstones and keys in it that the other one has, and has not."""
+    """A view of two tables beside one that is much larger; versions, tombstones and keys in it that the other one
+    has, and has not."""
     store = golden["young"]
     parts = store.version.partitions
     assert len(parts) == 1 and parts[0].young
@@ -110,20 +114,24 @@ def test_young_covers(golden):
     assert young.nr_entries * 8 <= old.nr_entries
     there = {r.key for _, r, is_old in old.entries if not is_old and not r.tomb}
     newest = {r.key: r for _, r, is_old in young.entries if not is_old}
-    assert any(r.tomb and k in there for k, r in newest.items()) and any(not r.tomb and k in there for k, r in newest.items())
+    assert any(r.tomb and k in there for k, r in newest.items()) and any(not r.tomb and k in there for k,
+                                                                         r in newest.items())
     assert any(not r.tomb and k not in there for k, r in newest.items())
     assert any(is_old for _, _, is_old in young.entries)
     assert any(old and not r.tomb for _, r, old in young.entries)
 
 
 def test_version_forged(tmp_path):
-    """Each field of a young view made wrong, with a checksum that is right: the reader and the library refuse the same."""
+    """Each field of a young view made wrong, with a checksum that is right: the reader and the library refuse the
+    same."""
     good = (GOLDEN / "young" / "CURRENT").read_bytes()
     anchor, tables = fmt.u32(good, 56), fmt.u32(good, 60)
     young, remix = struct.unpack_from("<Q", good, 72)[0], struct.unpack_from("<Q", good, 64)[0]
     last = 56 + 32 + anchor + 8 * (tables - 1)
-    for at, value in ((8, 1), (8, 3), (72, 0), (72, remix), (72, 1 << 40), (80, 0), (80, 1), (80, tables), (80, tables + 1), (80, 2 + (1 << 32)), (64, young), (last, 1 << 40),
-                      (24, 0), (24, (1 << 62) + 1), (32, 0), (32, (1 << 46) + 1), (40, 0), (40, (1 << 62) + 1), (48, (1 << 62) + 1), (last, 0)):
+    for at, value in ((8, 1), (8, 3), (72, 0), (72, remix), (72, 1 << 40), (80, 0), (80, 1), (80, tables),
+                      (80, tables + 1), (80, 2 + (1 << 32)), (64, young), (last, 1 << 40),
+                      (24, 0), (24, (1 << 62) + 1), (32, 0), (32, (1 << 46) + 1), (40, 0), (40, (1 << 62) + 1),
+                      (48, (1 << 62) + 1), (last, 0)):
         data = bytearray(good)
         struct.pack_into("<I" if at == 8 else "<Q", data, at, value)
         struct.pack_into("<Q", data, len(data) - 8, fmt.xxh3(bytes(data[:-8])))
@@ -157,8 +165,8 @@ def test_logs_cover(golden):
 
 
 def test_broken_frame(golden):
-    """A bit of the last frame that is whole: the watermark says that it was durable, or the frame behind it; without either nobody could
-    tell it from a torn tail."""
+    """A bit of the last frame that is whole: the watermark says that it was durable, or the frame behind it; without
+    either nobody could tell it from a torn tail."""
     end = golden["log"].log.segments[-1].frames[-1].offset
     for name, erase in (("log", False), ("torn", False), ("log", True)):
         files = {p.name: bytearray(p.read_bytes()) for p in (GOLDEN / name).glob("wal-*")}
@@ -181,7 +189,8 @@ def test_log_formats(golden):
     assert {fmt.u32(p.read_bytes(), 8) for p in GOLDEN.rglob("wal-*")} == {1, 2}
     good = {p.name: p.read_bytes() for p in (GOLDEN / "log").glob("wal-*")}
     assert all(fmt.u32(data, 8) == 2 for data in good.values())
-    for number, end, error in ((1, 448, None), (0, 448, fmt.UnknownFormat), (3, 448, fmt.UnknownFormat), (1, 504, fmt.UnknownFormat)):
+    for number, end, error in ((1, 448, None), (0, 448, fmt.UnknownFormat), (3, 448, fmt.UnknownFormat),
+                               (1, 504, fmt.UnknownFormat)):
         files = {name: bytearray(data) for name, data in good.items()}
         for data in files.values():
             struct.pack_into("<I", data, 8, number)
@@ -207,7 +216,8 @@ def test_searching(golden, name):
             some = sorted(rng.sample(some, 60))
         targets = {b"", b"\xff" * 9}
         for k in some:
-            targets |= {k, k + b"\0", k + b"\xff", k[:-1], k[: len(k) // 2], bytes(b ^ (rng.random() < 0.2) << rng.randrange(8) for b in k)}
+            targets |= {k, k + b"\0", k + b"\xff", k[:-1], k[: len(k) // 2],
+                        bytes(b ^ (rng.random() < 0.2) << rng.randrange(8) for b in k)}
         for target in targets:
             place = next((i for i, k in enumerate(keys) if k >= target), len(keys))
             assert x.seek(target) == place, target
@@ -292,8 +302,8 @@ WRITERS = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_library_writes(writer, tmp_path):
-    """What the library of today writes, the reader decodes: after a compaction or several, with the log as a crash of the process
-    leaves it, and closed."""
+    """What the library of today writes, the reader decodes: after a compaction or several, with the log as a crash of
+    the process leaves it, and closed."""
     seed = int(os.environ.get("FORMAT_SEED") or random.randrange(1 << 32))
     rng = random.Random(seed)
     print(f"seed {seed}")
@@ -304,7 +314,8 @@ def test_library_writes(writer, tmp_path):
     for life in range(3):
         size = 0
         while size < 1400 << 10:
-            key = rng.choice([b"", b"a/", b"a/very/long/common/path/"]) + b"%05d" % rng.randrange(6000) + b"x" * rng.choice([0, 0, 0, 300])
+            key = (rng.choice([b"", b"a/", b"a/very/long/common/path/"]) + b"%05d" % rng.randrange(6000)
+                   + b"x" * rng.choice([0, 0, 0, 300]))
             if size and rng.random() < 0.12:
                 ref.delete(key)
                 records.pop(key, None)
@@ -328,7 +339,8 @@ def test_library_writes(writer, tmp_path):
         decoded = fmt.Store(store)
         assert decoded.records() == records
         # a closed store has one file of the log, and nothing in it
-        assert len(decoded.log.segments) == 1 and not decoded.log.records and not decoded.log.spares and decoded.log.cut is None
+        assert (len(decoded.log.segments) == 1 and not decoded.log.records and not decoded.log.spares
+                and decoded.log.cut is None)
         db = open_store(store, **WRITERS[writer])
         ref = db.ref()
     assert decoded.tables

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs: what they say to wrong arguments, and that they leave alone what is not theirs; the commands of remixdb on a store."""
+"""The programs: what they say to wrong arguments, and that they leave alone what is not theirs; the commands of
+remixdb on a store."""
 
 import contextlib
 import gzip
@@ -25,7 +26,8 @@ import xdb  # noqa: E402
 
 
 def run(program, *args, status=0, **env):
-    done = subprocess.run([ROOT / f"{program}.out", *map(str, args)], capture_output=True, text=True, timeout=120, env={**os.environ, **env})
+    done = subprocess.run([ROOT / f"{program}.out", *map(str, args)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, **env})
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -64,18 +66,22 @@ def test_wrong_arguments_are_named(tmp_path, program, args, env, part):
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("program, args", [("remixdb", ("put", "-x", "k", "v")), ("xdbtest", ("-x", 1, 4, 5, 5, 1)), ("xdbexit", ("-x", 1, 4))])
+@pytest.mark.parametrize("program, args", [("remixdb", ("put", "-x", "k", "v")), ("xdbtest", ("-x", 1, 4, 5, 5, 1)),
+                                           ("xdbexit", ("-x", 1, 4))])
 def test_a_flag_is_not_taken_for_a_directory(tmp_path, program, args):
-    done = subprocess.run([ROOT / f"{program}.out", *map(str, args)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([ROOT / f"{program}.out", *map(str, args)], cwd=tmp_path, capture_output=True, text=True,
+                          timeout=120)
     assert done.returncode == 2 and 'no flag "-x"; a directory of that name is given as ./-x' in done.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_tables_leave_descriptors_to_the_rest_of_the_store(tmp_path):
     few = 32  # the store has more tables than that at times
-    done = subprocess.run([ROOT / "xdbtest.out", tmp_path / "store", "4", "1", "17", "17", "2"], capture_output=True, text=True, timeout=120,
+    done = subprocess.run([ROOT / "xdbtest.out", tmp_path / "store", "4", "1", "17", "17", "2"], capture_output=True,
+                          text=True, timeout=120,
                           env={**os.environ, "THREADS": "1", "WORKERS": "1"},
-                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+                          preexec_fn=lambda: resource.setrlimit(
+                              resource.RLIMIT_NOFILE, (few, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -111,7 +117,8 @@ def test_import_names_the_line_that_is_too_long(tmp_path):
 
 
 def tour(tmp_path, stdout, **kw):
-    return subprocess.Popen([ROOT / "xdbdemo.out"], stdout=stdout, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}, **kw)
+    return subprocess.Popen([ROOT / "xdbdemo.out"], stdout=stdout, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, "TMPDIR": str(tmp_path)}, **kw)
 
 
 def pipe_with_room(room):
@@ -129,7 +136,8 @@ def pipe_with_room(room):
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("room", [0, 1500])
 def test_an_interrupted_tour_removes_its_directory(tmp_path, sig, room):
-    reader, writer = pipe_with_room(room)  # it waits for the pipe: at its first line, or in its midst with the store open
+    # it waits for the pipe: at its first line, or in its midst with the store open
+    reader, writer = pipe_with_room(room)
     process = tour(tmp_path, writer, preexec_fn=lambda: signal.signal(sig, signal.SIG_DFL))
     while not list(tmp_path.glob("xdbdemo.*/store/CURRENT" if room else "xdbdemo.*")):
         assert process.poll() is None
@@ -213,7 +221,8 @@ def test_every_command_is_in_the_help_its_page_and_the_manual():
     page, manual = (ROOT / "docs" / "COMMAND.md").read_text(), (ROOT / "docs" / "remixdb.1").read_text()
     for name, args in told:
         help_of = tool(name, "--help").stdout
-        assert help_of.startswith("usage: ") and help_of.splitlines()[0].endswith(f" {args}") and tool("help", name).stdout == help_of
+        assert (help_of.startswith("usage: ") and help_of.splitlines()[0].endswith(f" {args}")
+                and tool("help", name).stdout == help_of)
         assert f"\n\\fB{name}\\fR " in manual
         for flag in re.findall(r"^  -\w, (--\w+)", help_of, re.M):
             assert flag.replace("-", "\\-") in manual
@@ -233,7 +242,8 @@ def test_every_command_is_in_the_help_its_page_and_the_manual():
 
 def test_put_get_del(tmp_path):
     store = tmp_path / "store"
-    for command, *args in (("get", "k"), ("del", "k"), ("dump",), ("stats",), ("verify",), ("compact",), ("checkpoint", tmp_path / "to"),
+    for command, *args in (("get", "k"), ("del", "k"), ("dump",), ("stats",), ("verify",), ("compact",),
+                           ("checkpoint", tmp_path / "to"),
                            ("repair",)):
         assert str(store) in tool(command, store, *args, status=1).stderr
         assert not store.exists() and not (tmp_path / "to").exists()
@@ -266,7 +276,8 @@ def test_commands_that_read_change_nothing(store, tmp_path):
         assert "another process has it open" in tool("put", store, "c", "", status=1).stderr
     said = tool("verify", store)
     assert re.fullmatch(r".*nothing is damaged\n", said.stdout)
-    assert re.fullmatch(r"remixdb: verify: 2 tables and 1 index with 3 records, and 0 records of the log, are whole; \d+ bytes read, 0 files damaged, "
+    assert re.fullmatch(r"remixdb: verify: 2 tables and 1 index with 3 records, and 0 records of the log, are whole; "
+                        r"\d+ bytes read, 0 files damaged, "
                         r"0 could not be read\n", said.stderr)
     assert len(tool("checkpoint", store, tmp_path / "to").stdout.splitlines()) == 1
     assert all_files(store) == before
@@ -287,7 +298,8 @@ def test_compact(store):
 
 def test_an_open_store(store, tmp_path):
     with xdb.Xdb(store, 8, 8):
-        for command, *args in (("get", "k"), ("put", "k", "v"), ("del", "k"), ("dump",), ("stats",), ("verify",), ("compact",),
+        for command, *args in (("get", "k"), ("put", "k", "v"), ("del", "k"), ("dump",), ("stats",), ("verify",),
+                               ("compact",),
                                ("checkpoint", tmp_path / "to"), ("repair",), ("import", "/dev/null")):
             assert "another process has it open" in tool(command, store, *args, status=1).stderr
     assert tool("dump", store).stdout == HELD
@@ -325,10 +337,13 @@ def test_damage_is_told_and_repaired(store, what):
     assert (advice in tool("get", store, "b", status=4).stderr) and (advice in tool("dump", store, status=4).stderr)
     done = tool("repair", store, status=4)
     said = done.stdout
-    assert re.fullmatch(rf".*: repaired; \d+ records? kept: .*\. {store}/lost\.1 has what was there, and a REPORT .*\n", said)
-    assert re.fullmatch(r"remixdb: .*: repaired; LOST: (at least )?\d+ records, in 1 place; lost\.1/REPORT .*\n", done.stderr) and "; LOST: " in said
+    assert re.fullmatch(rf".*: repaired; \d+ records? kept: .*\. {store}/lost\.1 has what was there, and a REPORT .*\n",
+                        said)
+    assert re.fullmatch(r"remixdb: .*: repaired; LOST: (at least )?\d+ records, in 1 place; lost\.1/REPORT .*\n",
+                        done.stderr) and "; LOST: " in said
     assert re.search(rf"^LOST: .*{damaged.name}", (store / "lost.1" / "REPORT").read_text(), re.M)
-    assert (store / "lost.1" / damaged.name).exists() and (store / "lost.1" / "REPORT").read_text().splitlines()[-1] in said
+    lost = store / "lost.1"
+    assert (lost / damaged.name).exists() and (lost / "REPORT").read_text().splitlines()[-1] in said
     tool("verify", store)
     assert tool("dump", store).stdout == ("c\tthree\n" if what == "table" else HELD)
     figures = json.loads(tool("stats", store).stdout)  # what was kept is in tables
@@ -372,23 +387,29 @@ os._exit(7)""", ROOT, store, str(nr)], timeout=120).returncode == 7
     if damage == "gone":
         assert "generation 1 is missing: records from sequence number 1 on are lost" in report
         return
-    found = re.search(r"LOST: .*/wal-0: offset (\d+), (\d+) bytes: (at least )?(\d+) records are lost, sequence numbers (\d+) to (at least )?(\d+)", report)
+    found = re.search(r"LOST: .*/wal-0: offset (\d+), (\d+) bytes: (at least )?(\d+) records are lost, "
+                      r"sequence numbers (\d+) to (at least )?(\d+)", report)
     assert found and int(found[5]) == kept + 1 and bool(found[6]) == bool(found[3]) == at_least
     assert int(found[4]) == int(found[7]) - kept and (int(found[7]) < nr if at_least else int(found[7]) == nr)
     # the opening says the same
-    assert f"offset {found[1]}: broken frame" in said.stderr and re.search(r"records are lost, sequence numbers .*", found[0])[0] in said.stderr
+    assert f"offset {found[1]}: broken frame" in said.stderr and re.search(r"records are lost, sequence numbers .*",
+                                                                           found[0])[0] in said.stderr
 
 
 MODES = {
     "xdbdemo": [(), ("--help",), ("-h",), ("import", "STORE", "/dev/null"), ("dump", "STORE")],
-    "remixdb": [("--help",), ("-h",), ("--version",), ("get", "--help"), ("import", "STORE", "/dev/null"), ("dump", "STORE"), ("scan", "STORE"), ("get", "STORE", "a"),
-                ("put", "STORE", "k", "v"), ("del", "STORE", "k"), ("stats", "STORE"), ("verify", "STORE"), ("checkpoint", "STORE", "NEW"), ("compact", "STORE"),
+    "remixdb": [("--help",), ("-h",), ("--version",), ("get", "--help"), ("import", "STORE", "/dev/null"),
+                ("dump", "STORE"), ("scan", "STORE"), ("get", "STORE", "a"),
+                ("put", "STORE", "k", "v"), ("del", "STORE", "k"), ("stats", "STORE"), ("verify", "STORE"),
+                ("checkpoint", "STORE", "NEW"), ("compact", "STORE"),
                 ("repair", "STORE"), ("destroy", "STORE"), ("help",), ("help", "get")],
     "xdbtest": [("--help",), ("NEW", 1, 4, 5, 5, 1)],
     "xdbexit": [("--help",), ("NEW", 1, 4), ("NEW", 1, 4, "--kill"), ("NEW", 1, 4, "--kill", 0)],
-    "xdbbench": [("--help",), ("--db=NEW", "--num=100", "--benchmarks=stats"), ("--db=NEW", "--num=100", "--benchmarks=fillseq")],
+    "xdbbench": [("--help",), ("--db=NEW", "--num=100", "--benchmarks=stats"),
+                 ("--db=NEW", "--num=100", "--benchmarks=fillseq")],
 }
-EVERY_MODE = pytest.mark.parametrize("program, args", [(program, args) for program, modes in MODES.items() for args in modes])
+EVERY_MODE = pytest.mark.parametrize("program, args", [(program, args) for program, modes in MODES.items()
+                                                       for args in modes])
 
 
 def run_mode(store, program, args, **kw):
@@ -426,10 +447,12 @@ def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
     assert "directory" in tool("import", store, tmp_path, status=1).stderr
     assert str(tmp_path / "none") in tool("import", store, tmp_path / "none", status=1).stderr
     fd = os.open(tmp_path, os.O_RDONLY)
-    done = subprocess.run([ROOT / "remixdb.out", "import", store, "-"], stdin=fd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([ROOT / "remixdb.out", "import", store, "-"], stdin=fd, capture_output=True, text=True,
+                          timeout=120)
     os.close(fd)
     assert done.returncode == 1 and "directory" in done.stderr
-    done = subprocess.run([ROOT / "remixdb.out", "import", store, "-"], preexec_fn=lambda: os.close(0), capture_output=True, text=True, timeout=120)
+    done = subprocess.run([ROOT / "remixdb.out", "import", store, "-"], preexec_fn=lambda: os.close(0),
+                          capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and done.stderr.startswith("remixdb: -: ")
     assert not store.exists()
     (tmp_path / "empty").write_text("")
@@ -441,7 +464,8 @@ def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
 
 
 def import_bytes(store, data, *flags, status=0):
-    done = subprocess.run([ROOT / "remixdb.out", "import", *flags, store, "-"], input=data, capture_output=True, timeout=120)
+    done = subprocess.run([ROOT / "remixdb.out", "import", *flags, store, "-"], input=data, capture_output=True,
+                          timeout=120)
     assert done.returncode == status, done.stderr
     return done
 
@@ -465,37 +489,47 @@ def records_of(store):
 
 def test_an_imported_line_is_a_key_and_a_value(tmp_path):
     store = tmp_path / "store"
-    import_bytes(store, b"key\tvalue\nword\n\tno key\nempty\t\nsame\t1\nsame\t2\ttab\r\nesc\\ta\\x00\\\\\\n\tv\\r\\xFf\\t\nlast\tline")
-    assert records_of(store) == {b"key": b"value", b"word": b"", b"": b"no key", b"empty": b"", b"same": b"2\ttab", b"esc\ta\0\\\n": b"v\r\xff\t",
+    import_bytes(store, b"key\tvalue\nword\n\tno key\nempty\t\nsame\t1\nsame\t2\ttab\r\n"
+                 b"esc\\ta\\x00\\\\\\n\tv\\r\\xFf\\t\nlast\tline")
+    assert records_of(store) == {b"key": b"value", b"word": b"", b"": b"no key", b"empty": b"", b"same": b"2\ttab",
+                                 b"esc\ta\0\\\n": b"v\r\xff\t",
                                  b"last": b"line"}
     assert tool("get", store, "key").stdout == "value\n"
-    assert dump_bytes(store) == b"\tno key\nempty\nesc\\ta\0\\\\\\n\tv\\r\xff\t\nkey\tvalue\nlast\tline\nsame\t2\ttab\nword\n"
+    assert dump_bytes(store) == (b"\tno key\nempty\nesc\\ta\0\\\\\\n\tv\\r\xff\t\nkey\tvalue\nlast\tline\n"
+                                 b"same\t2\ttab\nword\n")
 
 
 def test_lines_without_escapes_come_back_as_sort_prints_them(tmp_path):
     chance = random.Random(1)
     letters = bytes(c for c in range(9, 256) if c not in b"\n\r\\\v\f")
-    lines = {bytes(chance.choices(letters, k=chance.randrange(1, 20))).split(b"\t")[0] + chance.choice((b"", b"\tvalue", b"\tv\tw")) for _ in range(2000)}
+    lines = {bytes(chance.choices(letters, k=chance.randrange(1, 20))).split(b"\t")[0]
+             + chance.choice((b"", b"\tvalue", b"\tv\tw")) for _ in range(2000)}
     keyed = {line.split(b"\t")[0]: line for line in sorted(lines) if line.split(b"\t")[0]}
     (tmp_path / "lines").write_bytes(b"".join(line + b"\n" for line in chance.sample(list(keyed.values()), len(keyed))))
     run("xdbdemo", "import", tmp_path / "store", tmp_path / "lines")
-    done = subprocess.run([ROOT / "xdbdemo.out", "dump", tmp_path / "store"], capture_output=True, timeout=120, check=True)
+    done = subprocess.run([ROOT / "xdbdemo.out", "dump", tmp_path / "store"], capture_output=True, timeout=120,
+                          check=True)
     assert done.stdout == b"".join(keyed[key] + b"\n" for key in sorted(keyed))
 
 
 # What a dump could begin with, and an import refuse.
-LIKE_OTHERS = [{b"\x1f\x8b\x08": b""}, {b"BZh": b"1"}, {b"\xfd7zXZ": b""}, {b"\x28\xb5\x2f\xfd": b"x"}, {b"\x04\x22\x4d\x18": b""}, {b"PK\x03\x04": b""},
-               {b"\xff\xfe": b""}, {b"\xfe\xffa": b"b"}, {b"\xef\xbb\xbfa": b"b"}, {b"{": b""}, {b'{"a": 1}': b""}, {b"[": b""}, {b'[{"a"': b""},
+LIKE_OTHERS = [{b"\x1f\x8b\x08": b""}, {b"BZh": b"1"}, {b"\xfd7zXZ": b""}, {b"\x28\xb5\x2f\xfd": b"x"},
+               {b"\x04\x22\x4d\x18": b""}, {b"PK\x03\x04": b""},
+               {b"\xff\xfe": b""}, {b"\xfe\xffa": b"b"}, {b"\xef\xbb\xbfa": b"b"}, {b"{": b""}, {b'{"a": 1}': b""},
+               {b"[": b""}, {b'[{"a"': b""},
                {b"a,b": b"", b"c,d": b"", b"e,f": b""}, {b'"a",b': b"", b'"c,",d': b""}, {b"": b""}, {b"\\": b"\\"}, {}]
 
 
-@pytest.mark.parametrize("flags", [(), ("--ascii",), ("--separator=,",), ("-s", "\\x01"), ("-s", "x"), ("-s", "\\x00", "-a")])
+@pytest.mark.parametrize("flags", [(), ("--ascii",), ("--separator=,",), ("-s", "\\x01"), ("-s", "x"),
+                                   ("-s", "\\x00", "-a")])
 def test_what_is_dumped_is_imported(tmp_path, flags):
     chance = random.Random(str(flags))
     special = b"\t\n\r\\,x\0\xff\"{["
     def some(most):
-        return bytes(chance.choice((chance.choice(special), chance.randrange(256))) for _ in range(chance.randrange(most)))
-    stores = [*LIKE_OTHERS, *({some(12): some(30) for _ in range(200)} for _ in range(3)), {bytes([c]): bytes([c]) for c in range(256)}]
+        return bytes(chance.choice((chance.choice(special), chance.randrange(256)))
+                     for _ in range(chance.randrange(most)))
+    stores = [*LIKE_OTHERS, *({some(12): some(30) for _ in range(200)} for _ in range(3)),
+              {bytes([c]): bytes([c]) for c in range(256)}]
     for nr, records in enumerate(stores):
         first, second = tmp_path / f"{nr}.a", tmp_path / f"{nr}.b"
         fill(first, records)
@@ -508,22 +542,29 @@ def test_what_is_dumped_is_imported(tmp_path, flags):
 
 
 @pytest.mark.parametrize("data, kind, advice", [
-    (gzip.compress(b"a\tb\n"), "compressed by gzip", "gzip -dc"), (b"BZh91AY", "compressed by bzip2", "bzip2 -dc"), (b"\xfd7zXZ\0", "compressed by xz", "xz -dc"),
-    (b"\x28\xb5\x2f\xfdx", "compressed by zstd", "zstd -dc"), (b"\x04\x22\x4d\x18x", "compressed by lz4", "lz4 -dc"), (b"PK\x03\x04x", "a zip archive", "unzip -p"),
-    ("a\tb\n".encode("utf-16"), "UTF-16", "iconv"), (b'{"a": "b"}\n', "JSON", "jq"), (b'[\n  {"a": 1}\n]\n', "JSON", "jq"), (b"{\r\n", "JSON", "jq"),
-    (b"key,value\n1,one\n2,two\n", "CSV", "--separator=,"), (b'"a, b",c\nd,e', "CSV", "--separator=,"), (b"\xef\xbb\xbfk,v\na,b\n", "CSV", "--separator=,"),
+    (gzip.compress(b"a\tb\n"), "compressed by gzip", "gzip -dc"), (b"BZh91AY", "compressed by bzip2", "bzip2 -dc"),
+    (b"\xfd7zXZ\0", "compressed by xz", "xz -dc"),
+    (b"\x28\xb5\x2f\xfdx", "compressed by zstd", "zstd -dc"), (b"\x04\x22\x4d\x18x", "compressed by lz4", "lz4 -dc"),
+    (b"PK\x03\x04x", "a zip archive", "unzip -p"),
+    ("a\tb\n".encode("utf-16"), "UTF-16", "iconv"), (b'{"a": "b"}\n', "JSON", "jq"),
+    (b'[\n  {"a": 1}\n]\n', "JSON", "jq"), (b"{\r\n", "JSON", "jq"),
+    (b"key,value\n1,one\n2,two\n", "CSV", "--separator=,"), (b'"a, b",c\nd,e', "CSV", "--separator=,"),
+    (b"\xef\xbb\xbfk,v\na,b\n", "CSV", "--separator=,"),
 ])
 def test_an_import_refuses_what_is_no_text_of_records(tmp_path, data, kind, advice):
     (tmp_path / "file").write_bytes(data)
     for program in "remixdb", "xdbdemo":
         said = run(program, "import", tmp_path / "store", tmp_path / "file", status=1)
-        assert f"{tmp_path}/file: is {kind}, and not a record a line; " in said.stderr and advice in said.stderr and "--raw" in said.stderr
+        assert f"{tmp_path}/file: is {kind}, and not a record a line; " in said.stderr
+        assert advice in said.stderr and "--raw" in said.stderr
         assert said.stdout == "" and not (tmp_path / "store").exists()
     import_bytes(tmp_path / "store", data, "--raw")
-    assert dump_bytes(tmp_path / "store", "--raw") == b"".join(sorted(line + b"\n" for line in data.split(b"\n") if line))
+    assert dump_bytes(tmp_path / "store", "--raw") == b"".join(sorted(line + b"\n" for line in data.split(b"\n")
+                                                                      if line))
 
 
-@pytest.mark.parametrize("data", [b"Washington, D.C.\nParis\n", b"{a}\n", b"[sic]\n", b'{"a"}\tb\n', b"a,b\tc\nd,e\tf\n", b"one,line\n", b"a,b\nc,d,e\n"])
+@pytest.mark.parametrize("data", [b"Washington, D.C.\nParis\n", b"{a}\n", b"[sic]\n", b'{"a"}\tb\n',
+                                  b"a,b\tc\nd,e\tf\n", b"one,line\n", b"a,b\nc,d,e\n"])
 def test_an_import_takes_lines_that_only_look_a_little_like_others(tmp_path, data):
     import_bytes(tmp_path / "store", data)
     assert dump_bytes(tmp_path / "store") == b"".join(sorted(line + b"\n" for line in data.split(b"\n") if line))
@@ -564,11 +605,14 @@ def test_scan(tmp_path):
     def text(key):
         return "".join(f"\\x{c:02x}" for c in key)
     for n in range(150):
-        low, high, prefix = (bytes(chance.choices(b"ab\xff\t", k=chance.randrange(4))) if chance.random() < 0.5 else None for _ in range(3))
+        low, high, prefix = (bytes(chance.choices(b"ab\xff\t", k=chance.randrange(4))) if chance.random() < 0.5
+                             else None for _ in range(3))
         limit, reverse = chance.choice((None, 1, 5)), chance.random() < 0.5
-        expected = [k for k in keys if (low is None or k >= low) and (high is None or k < high) and (prefix is None or k.startswith(prefix))]
+        expected = [k for k in keys if (low is None or k >= low) and (high is None or k < high)
+                    and (prefix is None or k.startswith(prefix))]
         expected = (expected[::-1] if reverse else expected)[:limit]
-        flags = [f"--{name}={text(key)}" for name, key in (("from", low), ("to", high), ("prefix", prefix)) if key is not None]
+        flags = [f"--{name}={text(key)}" for name, key in (("from", low), ("to", high), ("prefix", prefix))
+                 if key is not None]
         flags += [f"--limit={limit}"] * (limit is not None) + ["--reverse"] * reverse
         with_values = n % 2 == 0
         out = dump_bytes(tmp_path / "store", *flags, *(() if with_values else ("--keys",)), command="scan")
@@ -582,12 +626,14 @@ def test_keys_and_values_with_escapes(tmp_path):
     store = tmp_path / "store"
     tool("put", "-e", store, "a\\x00b", "1\\n2")
     assert records_of(store) == {b"a\0b": b"1\n2"}
-    assert tool("get", "-e", store, "a\\x00b").stdout == "1\\n2\n" and tool("get", "--escapes", store, "a\\x00", status=3).stdout == ""
+    assert tool("get", "-e", store, "a\\x00b").stdout == "1\\n2\n" and tool("get", "--escapes", store, "a\\x00",
+                                                                            status=3).stdout == ""
     assert '"a\\n"' in tool("del", "-e", store, "a\\n").stdout
     assert "KEY: a backslash" in tool("get", "-e", store, "\\", status=2).stderr
     tool("put", store, "-e", "--")  # behind DIR all is KEY and VALUE
     assert tool("get", store, "-e").stdout == "--\n"
-    done = subprocess.run([ROOT / "remixdb.out", "put", store, "input"], input=bytes(range(256)), capture_output=True, timeout=60)
+    done = subprocess.run([ROOT / "remixdb.out", "put", store, "input"], input=bytes(range(256)),
+                          capture_output=True, timeout=60)
     assert done.returncode == 0 and records_of(store)[b"input"] == bytes(range(256))
 
 
@@ -615,7 +661,8 @@ def test_the_systems_reason_comes_first(tmp_path):
 
 
 def test_what_the_library_tells_comes_with_v_alone(store, tmp_path):
-    for command, *args in ("get", "a"), ("dump",), ("compact",), ("checkpoint", tmp_path / "to"), ("import", "/dev/null"):
+    for command, *args in (("get", "a"), ("dump",), ("compact",), ("checkpoint", tmp_path / "to"),
+                           ("import", "/dev/null")):
         flags = [f for f in ("-v", "--verbose") if command != "checkpoint" or f == "-v"]
         for flag in flags:
             said = tool(command, flag, store, *args).stderr
@@ -643,7 +690,8 @@ def test_progress_on_a_terminal(tmp_path, command):
         import_bytes(tmp_path / "store", lines)
     reader, writer = os.pipe()
     process = subprocess.Popen([ROOT / "remixdb.out", command, tmp_path / "store", *["-"] * (command == "import")],
-                               **({"stdin": reader, "stdout": subprocess.DEVNULL} if command == "import" else {"stdout": writer}), stderr=theirs)
+                               **({"stdin": reader, "stdout": subprocess.DEVNULL} if command == "import"
+                                  else {"stdout": writer}), stderr=theirs)
     os.close(theirs)
     os.close(writer if command == "dump" else reader)
     pipe = reader if command == "dump" else writer

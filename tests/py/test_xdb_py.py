@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""xdb.py: what a user sees of it. The library is found as xdb.py finds it (REMIXDB_LIBRARY, beside xdb.py, the loader)."""
+"""xdb.py: what a user sees of it. The library is found as xdb.py finds it (REMIXDB_LIBRARY, beside xdb.py, the
+loader)."""
 
 import bisect
 import collections
@@ -50,7 +51,8 @@ def ref(db):
 def script(text, *args, env=None):
     """Runs a Python program of its own, so that a crash at its exit shows."""
     full = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
-    return subprocess.run([sys.executable, "-c", text, *map(str, args)], env=full, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", text, *map(str, args)], env=full, capture_output=True, text=True,
+                          timeout=60)
 
 
 def raises(status, call, *args):
@@ -119,7 +121,8 @@ def test_many_keys_together(ref):
     assert ref.multi_get(want) == list(want.values())
     keys = random.choices([*want, b"gone", b"never"], k=1000)
     assert ref.multi_get(iter(keys)) == [want.get(key) for key in keys]
-    assert ref.multi_get(["large", bytearray(b"none"), memoryview(b"gone"), "large"]) == [want[b"large"], b"", None, want[b"large"]]
+    assert ref.multi_get(["large", bytearray(b"none"), memoryview(b"gone"),
+                          "large"]) == [want[b"large"], b"", None, want[b"large"]]
     raises(Status.INVALID, ref.multi_get, ["none", b"x" * (xdb.KV_MAX + 1)])
     with pytest.raises(TypeError):
         ref.multi_get(["none", 1])
@@ -208,7 +211,7 @@ def test_random_operations_against_a_dict(db):
             if what >= 10:
                 random_new_call(rnd, ref, it, model, key, what)
             elif what < 4:
-                value = rnd.randbytes(rnd.randrange(300)) if hasattr(rnd, "randbytes") else os.urandom(rnd.randrange(300))
+                value = rnd.randbytes(rnd.randrange(300))
                 ref.put(key, value)
                 model[key] = value
             elif what < 6:
@@ -329,7 +332,8 @@ def test_backward(ref):
         it.seek_for_prev(None)
     raises(Status.TOOBIG, it.seek_for_prev, b"x" * (xdb.KV_MAX + 1))
     assert not it.valid()
-    for call in (it.peek, it.key, it.value, it.prev, it.skip1, lambda: next(it), lambda: list(it), lambda: next(reversed(it))):
+    for call in (it.peek, it.key, it.value, it.prev, it.skip1, lambda: next(it), lambda: list(it),
+                 lambda: next(reversed(it))):
         with pytest.raises(XdbError):  # an error is not the end
             call()
     it.seek("")
@@ -356,7 +360,8 @@ def test_reversed(ref, db):
 
 
 class Reader:
-    """What an iterator must show: the records of its last seek, and where it stands; -1 and the number of records are nowhere."""
+    """What an iterator must show: the records of its last seek, and where it stands; -1 and the number of records are
+    nowhere."""
 
     def __init__(self):
         self.records, self.at = [], -1
@@ -374,7 +379,8 @@ class Reader:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_iterators_at_random(db, seed):
-    """Single records and many at once, both ways, mixed with all that depends on where the iterator stands, while the store changes."""
+    """Single records and many at once, both ways, mixed with all that depends on where the iterator stands, while the
+    store changes."""
     rng = random.Random(seed)
     ref = db.ref()
     store = {}
@@ -504,7 +510,8 @@ def test_many_records_take_few_calls(ref, monkeypatch):
     batch.update(items[10000:])
     ref.write(batch)
     assert len(batch) == 20000
-    assert lib.calls["remixdb_batch_load"] <= 22 and lib.calls["remixdb_batch_put"] == 0 and lib.calls["remixdb_write"] == 1
+    assert lib.calls["remixdb_batch_load"] <= 22
+    assert lib.calls["remixdb_batch_put"] == 0 and lib.calls["remixdb_write"] == 1
     for walk, want in ((ref.iter(), items), (reversed(ref.iter()), items[::-1])):
         lib.calls.clear()
         assert list(walk) == want
@@ -563,7 +570,8 @@ def test_batch_of_every_kind_of_operation(ref):
         raises(Status.TOOBIG, batch.put, "k", b"v" * xdb.KV_MAX)
         raises(Status.TOOBIG, batch.delete, b"k" * (xdb.KV_MAX + 1))
         assert len(batch) == 0
-    for call in (lambda: batch.put("a", "b"), lambda: batch.delete("a"), lambda: batch.update({"a": "b"}), lambda: batch.update({b"a": b"b"}), lambda: len(batch)):
+    for call in (lambda: batch.put("a", "b"), lambda: batch.delete("a"), lambda: batch.update({"a": "b"}),
+                 lambda: batch.update({b"a": b"b"}), lambda: len(batch)):
         raises(Status.INVALID, call)
 
 
@@ -592,7 +600,8 @@ def test_multi_get_of_large_and_many_values(ref):
     for _ in range(20):
         keys = [str(rng.randrange(700)).encode() for _ in range(rng.choice([0, 1, 5, 400]))]
         assert ref.multi_get(keys) == [want.get(key) for key in keys]
-        assert ref.multi_get([rng.choice([bytearray, memoryview, bytes, bytes.decode])(key) for key in keys]) == [want.get(key) for key in keys]
+        assert ref.multi_get([rng.choice([bytearray, memoryview, bytes, bytes.decode])(key)
+                              for key in keys]) == [want.get(key) for key in keys]
     assert ref.multi_get(iter([b"1", "none"])) == [want[b"1"], None]
 
 
@@ -644,7 +653,8 @@ def test_batch_by_hand(ref, tmp_path):
             batch.put(str(i), b"x" * 60000)
         raises(Status.TOOBIG, ref.write, batch)
         assert ref.get("0") is None
-    for call in (lambda: batch.put("a", "1"), lambda: batch.delete("a"), batch.clear, lambda: len(batch), lambda: ref.write(batch)):
+    for call in (lambda: batch.put("a", "1"), lambda: batch.delete("a"), batch.clear, lambda: len(batch),
+                 lambda: ref.write(batch)):
         raises(Status.INVALID, call)
 
 
@@ -694,7 +704,8 @@ def test_a_merge_function_cannot_use_the_store(db, ref):
     ref.put("k", "v")
     it = ref.iter()
     it.seek()
-    for call in (lambda: ref.get("k"), lambda: ref.put("k", "w"), db.ref, db.stats, db.close, ref.close, it.peek, it.close, it.skip1):
+    for call in (lambda: ref.get("k"), lambda: ref.put("k", "w"), db.ref, db.stats, db.close, ref.close, it.peek,
+                 it.close, it.skip1):
         def fn(value):
             call()
 
@@ -753,7 +764,8 @@ def test_snapshot(db, ref):
         assert list(reversed(snapshot.iter())) == [(b"b", b"1"), (b"a", b"1")]
         with XdbBatch() as batch:
             batch.put("a", "3")
-            for call in (lambda: old.put("a", "3"), lambda: old.delete("a"), lambda: old.merge("a", lambda v: v), lambda: old.write(batch),
+            for call in (lambda: old.put("a", "3"), lambda: old.delete("a"), lambda: old.merge("a", lambda v: v),
+                         lambda: old.write(batch),
                          old.flush, old.compact):
                 raises(Status.READONLY, call)
         with old.snapshot() as again, again.ref() as older:
@@ -850,9 +862,11 @@ def test_names_are_those_of_the_header():
     body = text[text.index("struct remixdb_opts {"):]
     body = re.sub(r"//.*", "", body[:body.index("\n};")])
     members = [m for m in body[body.index("{") + 1 :].split(";") if m.strip()]
-    fields = [m.split("(*")[-1].split(")")[0].split()[-1].strip("*") if "(*" in m else m.split()[-1].strip("*") for m in members]
+    fields = [m.split("(*")[-1].split(")")[0].split()[-1].strip("*") if "(*" in m else m.split()[-1].strip("*")
+              for m in members]
     assert fields == [name for name, _ in xdb._Opts._fields_]
-    assert f"REMIXDB_COMPRESSION_NONE = {xdb.COMPRESSION_NONE}, REMIXDB_COMPRESSION_ZSTD = {xdb.COMPRESSION_ZSTD} " in text
+    assert (f"REMIXDB_COMPRESSION_NONE = {xdb.COMPRESSION_NONE}, REMIXDB_COMPRESSION_ZSTD = {xdb.COMPRESSION_ZSTD} "
+            in text)
     assert f"REMIXDB_SYNC_NONE = {xdb.SYNC_NONE}, REMIXDB_SYNC_EACH = {xdb.SYNC_EACH} " in text
     own = set(inspect.signature(Xdb).parameters) - {"dirname", "cachesz", "mtsz"}
     assert own == set(fields) - {"size", "cache_mb", "memtable_mb", "logger_priv"}
@@ -868,7 +882,8 @@ def test_ckeys_and_tags(tmp_path):
 
 def test_compression(tmp_path):
     sizes = [filled(tmp_path / str(i), compression=compression, compression_level=level)["disk"]["table_bytes"]
-             for i, (compression, level) in enumerate([(xdb.COMPRESSION_NONE, 0), (xdb.COMPRESSION_ZSTD, 1), (xdb.COMPRESSION_ZSTD, 19)])]
+             for i, (compression, level) in enumerate([(xdb.COMPRESSION_NONE, 0), (xdb.COMPRESSION_ZSTD, 1),
+                                                       (xdb.COMPRESSION_ZSTD, 19)])]
     assert sizes[0] > 2 * sizes[1] and sizes[1] > sizes[2]
 
 
@@ -915,7 +930,8 @@ def test_io(tmp_path, monkeypatch):
     assert filled(tmp_path / "e", nr=100, io="sync")["io"] == "aio"
 
 
-@pytest.mark.skipif(not hasattr(os, "O_DIRECT") or not os.path.isdir("/proc/self/fdinfo"), reason="no O_DIRECT, or no /proc")
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT") or not os.path.isdir("/proc/self/fdinfo"),
+                    reason="no O_DIRECT, or no /proc")
 def test_direct_io(tmp_path):
     (tmp_path / "probe").write_text("")
     try:
@@ -926,8 +942,10 @@ def test_direct_io(tmp_path):
         filled(tmp_path / "s", nr=100)
         with open_store(tmp_path / "s", direct_io=direct) as db, db.ref() as ref:
             assert len(list(ref.iter())) == 100
-            tables = [fd for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}").endswith(".sst")]
-            flags = [int(pathlib.Path(f"/proc/self/fdinfo/{fd}").read_text().split("flags:")[1].split()[0], 8) for fd in tables]
+            tables = [fd for fd in os.listdir("/proc/self/fd")
+                      if os.path.realpath(f"/proc/self/fd/{fd}").endswith(".sst")]
+            flags = [int(pathlib.Path(f"/proc/self/fdinfo/{fd}").read_text().split("flags:")[1].split()[0], 8)
+                     for fd in tables]
             assert flags and all(bool(f & os.O_DIRECT) == direct for f in flags)
 
 
@@ -968,7 +986,8 @@ def test_read_only(tmp_path):
             assert db.stats()["read_only"] is True
             with db.ref() as ref:
                 assert ref.get("k") == b"v"
-                for call in (lambda: ref.put("k", "w"), lambda: ref.delete("k"), lambda: ref.merge("k", lambda v: "w"), ref.flush, ref.compact):
+                for call in (lambda: ref.put("k", "w"), lambda: ref.delete("k"),
+                             lambda: ref.merge("k", lambda v: "w"), ref.flush, ref.compact):
                     raises(Status.READONLY, call)
                 ref.verify()
     assert {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()} == before
@@ -995,15 +1014,20 @@ def test_max_open_files(tmp_path):
 
 
 OF_OTHER_TYPES = [
-    {"wal_mb": "8"}, {"wal_mb": None}, {"workers": 1.5}, {"workers": True}, {"compression": "zstd"}, {"compression": None},
-    {"compression_level": "9"}, {"sync": True}, {"sync": "each"}, {"max_open_files": "many"}, {"ckeys": 1}, {"direct_io": "yes"},
-    {"read_only": 1}, {"create": None}, {"error_if_exists": 0}, {"io": None}, {"io": b"sync"}, {"worker_cores": 0}, {"logger": "x"}]
+    {"wal_mb": "8"}, {"wal_mb": None}, {"workers": 1.5}, {"workers": True}, {"compression": "zstd"},
+    {"compression": None},
+    {"compression_level": "9"}, {"sync": True}, {"sync": "each"}, {"max_open_files": "many"}, {"ckeys": 1},
+    {"direct_io": "yes"},
+    {"read_only": 1}, {"create": None}, {"error_if_exists": 0}, {"io": None}, {"io": b"sync"}, {"worker_cores": 0},
+    {"logger": "x"}]
 DO_NOT_FIT = [
-    {"wal_mb": -1}, {"wal_mb": 1 << 64}, {"workers": 1 << 31}, {"workers": -(1 << 40)}, {"compression": 1 << 32}, {"compression_level": 1 << 31},
+    {"wal_mb": -1}, {"wal_mb": 1 << 64}, {"workers": 1 << 31}, {"workers": -(1 << 40)}, {"compression": 1 << 32},
+    {"compression_level": 1 << 31},
     {"sync": 1 << 32}, {"max_open_files": -1}, {"max_open_files": 1 << 32}, {"io": "sync\0"}, {"worker_cores": "0\0"}]
 
 
-@pytest.mark.parametrize("error, bad", [(TypeError, bad) for bad in OF_OTHER_TYPES] + [(ValueError, bad) for bad in DO_NOT_FIT])
+@pytest.mark.parametrize("error, bad", [(TypeError, bad) for bad in OF_OTHER_TYPES]
+                         + [(ValueError, bad) for bad in DO_NOT_FIT])
 def test_options_that_c_would_misread_are_refused(tmp_path, error, bad):
     with pytest.raises(error) as info:
         open_store(tmp_path / "s", **bad)
@@ -1012,8 +1036,10 @@ def test_options_that_c_would_misread_are_refused(tmp_path, error, bad):
 
 
 @pytest.mark.parametrize("bad, part", [
-    ({"wal_mb": 1 << 60}, "MiB"), ({"workers": -2}, "workers"), ({"workers": 65}, "workers"), ({"compression": 2}, "compression"),
-    ({"sync": -2}, "sync"), ({"max_open_files": 15}, "max_open_files"), ({"io": "fast"}, '"fast"'), ({"worker_cores": "0,x"}, "0,x")])
+    ({"wal_mb": 1 << 60}, "MiB"), ({"workers": -2}, "workers"), ({"workers": 65}, "workers"),
+    ({"compression": 2}, "compression"),
+    ({"sync": -2}, "sync"), ({"max_open_files": 15}, "max_open_files"), ({"io": "fast"}, '"fast"'),
+    ({"worker_cores": "0,x"}, "0,x")])
 def test_options_that_the_library_refuses(tmp_path, monkeypatch, bad, part):
     monkeypatch.delenv("REMIXDB_IO", raising=False)
     error = raises(Status.INVALID, lambda: open_store(tmp_path / "s", **bad))
@@ -1086,7 +1112,8 @@ def test_fewer_files_than_told_are_spoken_of(tmp_path):
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     (line,) = [line for line in said if "descriptors" in line]
-    allowed = int(re.search(r"(\d+) table files", line).group(1))  # some descriptors are left to the rest of the store, how many depends on its engine
+    # some descriptors are left to the rest of the store, how many depends on its engine
+    allowed = int(re.search(r"(\d+) table files", line).group(1))
     assert 250 <= allowed < 290 and "5000" in line and "300" in line
 
 
@@ -1155,7 +1182,8 @@ def test_logger_may_use_the_store(tmp_path):
 
 
 def test_logger_and_the_garbage_collector(tmp_path):
-    """What is collected in a thread of the library, or in the middle of a call, would be closed there, and wait for what waits for it."""
+    """What is collected in a thread of the library, or in the middle of a call, would be closed there, and wait for
+    what waits for it."""
     result = script("""
 import gc, sys, threading, xdb
 said, threads = [], set()
@@ -1256,7 +1284,8 @@ def test_statuses_are_those_of_the_header():
     text = (ROOT / "remixdb.h").read_text()
     body = text[text.index("enum remixdb_status {"):]
     body = body[:body.index("};")]
-    names = [line.split("REMIXDB_")[1].split()[0].strip(",") for line in body.splitlines() if line.strip().startswith("REMIXDB_")]
+    names = [line.split("REMIXDB_")[1].split()[0].strip(",") for line in body.splitlines()
+             if line.strip().startswith("REMIXDB_")]
     assert names == [s.name for s in Status]
     assert f"#define REMIXDB_KV_MAX {xdb.KV_MAX}u" in text
     assert f'"{xdb.version()}"' in text
@@ -1266,9 +1295,12 @@ def test_statuses_are_those_of_the_header():
 
 
 def all_calls(ref, it):
-    return [lambda: ref.put("k", "v"), lambda: ref.get("k"), lambda: ref.probe("k"), lambda: ref.delete("k"), ref.sync, ref.iter,
-            it.seek, it.valid, it.peek, it.skip1, lambda: it.skip(2), it.park, lambda: list(it), lambda: next(it), it.seek_last,
-            lambda: it.seek_for_prev("k"), it.prev, it.key, it.value, lambda: list(reversed(it)), lambda: ref.multi_get(["k"]), ref.flush,
+    return [lambda: ref.put("k", "v"), lambda: ref.get("k"), lambda: ref.probe("k"), lambda: ref.delete("k"),
+            ref.sync, ref.iter,
+            it.seek, it.valid, it.peek, it.skip1, lambda: it.skip(2), it.park, lambda: list(it), lambda: next(it),
+            it.seek_last,
+            lambda: it.seek_for_prev("k"), it.prev, it.key, it.value, lambda: list(reversed(it)),
+            lambda: ref.multi_get(["k"]), ref.flush,
             ref.compact, lambda: ref.merge("k", lambda v: v), lambda: ref.write(XdbBatch()), ref.snapshot, ref.verify,
             lambda: ref.checkpoint("never")]
 
@@ -1517,7 +1549,8 @@ except OSError as e:
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("end", ["", "sys.exit(0)", "h = []; h.append((h, db, ref, it))", "del db", "del ref", "db.close()",
+@pytest.mark.parametrize("end", ["", "sys.exit(0)", "h = []; h.append((h, db, ref, it))", "del db", "del ref",
+                                 "db.close()",
                                  "import threading; threading.Thread(target=work, daemon=True).start()"])
 def test_exit_without_closing(tmp_path, end):
     result = script(f"""
@@ -1533,8 +1566,8 @@ def work():
         while True:
             r.put("x", "y")
     except xdb.XdbError as e:
-        # The store is closed at the program's end. Nothing is printed then: CPython ends the process with an error of its own when it
-        # stops a daemon thread in the middle of a print.
+        # The store is closed at the program's end. Nothing is printed then: CPython ends the process with an error of
+        # its own when it stops a daemon thread in the middle of a print.
         if e.status is not xdb.Status.INVALID:
             raise
 {end}
@@ -1579,7 +1612,8 @@ print(calls > 10)
 
 
 def test_a_merge_that_is_interrupted(tmp_path):
-    """An exception that a handler raises comes out of merge, wherever it was raised; but Python itself drops what is raised in a finalizer."""
+    """An exception that a handler raises comes out of merge, wherever it was raised; but Python itself drops what is
+    raised in a finalizer."""
     result = script("""
 import signal, sys, xdb
 db = xdb.Xdb(sys.argv[1], 8, 8)
@@ -1603,7 +1637,8 @@ print(stopped)
 
 
 def test_a_merge_that_is_interrupted_everywhere_leaves_the_key_alone_or_changes_it_as_told(tmp_path):
-    """What lies in memory by chance is never taken for the function's decision: no value but those that functions gave, and no delete."""
+    """What lies in memory by chance is never taken for the function's decision: no value but those that functions
+    gave, and no delete."""
     result = script("""
 import signal, sys, xdb
 db = xdb.Xdb(sys.argv[1], 8, 8, workers=0)

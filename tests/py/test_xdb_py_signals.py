@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """xdb.py: what a signal's handler does, or raises, in the middle of it.
 
-Python runs a handler between two steps of the main thread: after a call of a function, at the beginning of one, and at a jump backward. The
-tests here come to each of these places of xdb.py, one after the other, without a signal."""
+Python runs a handler between two steps of the main thread: after a call of a function, at the beginning of one, and
+at a jump backward. The tests here come to each of these places of xdb.py, one after the other, without a signal."""
 
 import collections
 import dis
@@ -23,9 +23,11 @@ sys.path.insert(0, str(ROOT))
 import xdb  # noqa: E402
 from xdb import Status, Xdb, XdbBatch, XdbError  # noqa: E402
 
-places = pytest.mark.skipif(sys.version_info < (3, 11) or sys.implementation.name != "cpython", reason="the places of CPython 3.11 and later")
+places = pytest.mark.skipif(sys.version_info < (3, 11) or sys.implementation.name != "cpython",
+                            reason="the places of CPython 3.11 and later")
 
-DESTROYS = {"remixdb_open_opts": "remixdb_close", "remixdb_ref": "remixdb_unref", "remixdb_snapshot_ref": "remixdb_unref",
+DESTROYS = {"remixdb_open_opts": "remixdb_close", "remixdb_ref": "remixdb_unref",
+            "remixdb_snapshot_ref": "remixdb_unref",
             "remixdb_snapshot": "remixdb_snapshot_release", "remixdb_iter_create": "remixdb_iter_destroy",
             "remixdb_batch_create": "remixdb_batch_destroy", "remixdb_stats": "remixdb_free"}
 TAKE_NO_POINTER = {"remixdb_opts_init", "remixdb_open_opts"}
@@ -38,7 +40,10 @@ class Library:
         self.alive = {}  # pointer: (what destroys it, what it was made from)
         self.faults = []
         for name, (_, arguments) in xdb._SIGNATURES.items():
-            nr = 0 if name in TAKE_NO_POINTER or not arguments or arguments[0] is not xdb._P else 2 if name == "remixdb_write" else 1
+            if name in TAKE_NO_POINTER or not arguments or arguments[0] is not xdb._P:
+                nr = 0
+            else:
+                nr = 2 if name == "remixdb_write" else 1
             setattr(self, name, functools.partial(self._call, name, getattr(lib, name), nr))
 
     def _call(self, name, function, nr, *args):
@@ -53,7 +58,8 @@ class Library:
         result = function(*args)
         if name in DESTROYS and result is not None:
             of = args[0] if nr and name != "remixdb_stats" else None
-            while name == "remixdb_snapshot" and self.alive[of][1] is not None:  # a snapshot outlives the ref it is taken through
+            # a snapshot outlives the ref it is taken through
+            while name == "remixdb_snapshot" and self.alive[of][1] is not None:
                 of = self.alive[of][1]
             self.alive[result] = DESTROYS[name], of
         return result
@@ -97,7 +103,8 @@ class Place:
         elif event == "opcode":
             code, before = frame.f_code, self.before.get(frame)
             self.before[frame] = at = frame.f_lasti
-            if before is None or not names_of(code)[before].startswith(("CALL", "JUMP_BACKWARD")) or names_of(code)[at] == "PUSH_EXC_INFO":
+            if (before is None or not names_of(code)[before].startswith(("CALL", "JUMP_BACKWARD"))
+                    or names_of(code)[at] == "PUSH_EXC_INFO"):
                 return self.trace
             if handlers_of(code).get(before) == handlers_of(code).get(at):
                 self.come(frame)
@@ -209,7 +216,8 @@ CALLS = {
     "ref of a snapshot": lambda t: t.snapshot.ref().get("a"),
     "iterator": lambda t: next(t.db.iter()),
     "backward": lambda t: next(reversed(t.ref.iter())),
-    "walk": lambda t: (t.it.seek("c"), t.it.skip1(), t.it.prev(), t.it.skip(2), t.it.key(), t.it.value(), t.it.peek(), t.it.valid()),
+    "walk": lambda t: (t.it.seek("c"), t.it.skip1(), t.it.prev(), t.it.skip(2), t.it.key(), t.it.value(),
+                       t.it.peek(), t.it.valid()),
     "seek": lambda t: (t.it.seek_last(), t.it.key(), t.it.seek_for_prev("bb"), t.it.key()),
     "scan": lambda t: (list(itertools.islice(t.ref.iter(), 4)), list(itertools.islice(reversed(t.ref.iter()), 4))),
     "gather": gather,
@@ -219,7 +227,8 @@ CALLS = {
 
 
 @places
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of what is raised before a merge's function is in its try, which Python prints
+# of what is raised before a merge's function is in its try, which Python prints
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_an_exception_at_every_place(tmp_path, lib, name):
     """Nothing is left over, nothing stays locked, and all works on."""
@@ -353,7 +362,8 @@ def test_a_handler_that_closes_at_every_place(tmp_path, lib, name, which):
         assert not lib.faults and not xdb._here.late, place.done
         if closed == [True]:
             left = [destroy for pointer, (destroy, _) in lib.alive.items() if pointer in made]
-            assert left.count("remixdb_close") == (which != "db") and left.count("remixdb_iter_destroy") == (which == "batch"), place.done
+            assert left.count("remixdb_close") == (which != "db"), place.done
+            assert left.count("remixdb_iter_destroy") == (which == "batch"), place.done
         for thing in t[1:]:
             thing.close()
         gc.collect()
@@ -503,7 +513,8 @@ def test_a_batch_whose_putting_is_interrupted_is_whole(tmp_path, lib, monkeypatc
 
 def script(text, *args):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run([sys.executable, "-c", text, *map(str, args)], env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", text, *map(str, args)], env=env, capture_output=True, text=True,
+                          timeout=120)
 
 
 def test_a_handler_that_closes_the_store_and_ends_the_program(tmp_path):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""xdbbench.out: every benchmark runs on a small store, what it reports adds up, and a wrong or missing value ends it with 1."""
+"""xdbbench.out: every benchmark runs on a small store, what it reports adds up, and a wrong or missing value ends it
+with 1."""
 
 import csv
 import fcntl
@@ -36,8 +37,10 @@ def rows(path):
 def test_every_benchmark_runs(tmp_path):
     figures = tmp_path / "figures.csv"
     order = [n for n in names() if n.startswith("fill")] + ["ycsbload"]
-    order = ["fillsync", "fillseq", "fillrandom", *[n for n in names() if n not in order and not n.startswith("ycsb") and n != "deleterandom"]]
-    order += ["deleterandom", "readrandom", "readseq", "ycsbload", *[n for n in names() if n.startswith("ycsb") and n != "ycsbload"], "readseq"]
+    order = ["fillsync", "fillseq", "fillrandom", *[n for n in names() if n not in order and not n.startswith("ycsb")
+                                                    and n != "deleterandom"]]
+    order += ["deleterandom", "readrandom", "readseq", "ycsbload",
+              *[n for n in names() if n.startswith("ycsb") and n != "ycsbload"], "readseq"]
     assert set(order) == set(names())
     bench(tmp_path / "db", f"--csv={figures}", "--benchmarks=" + ",".join(order))
     done = rows(figures)
@@ -59,9 +62,10 @@ def test_every_benchmark_runs(tmp_path):
 
 def test_threads_and_parameters(tmp_path):
     figures = tmp_path / "figures.csv"
-    list_ = ("fillrandom:threads=2,readrandom:threads=3:distribution=zipfian,seekrandom:seek_nexts=20,seekrandom:seek_missing,"
-             "readwhilewriting:threads=2:write_rate=10000,multireadrandom:batch_size=7,overwrite:batch_size=10,ycsba:threads=2,"
-             "ycsbd:threads=3,ycsbe:threads=2,readseq,readreverse:threads=2,reopen,readseq,readrandomwriterandom:readwritepercent=0")
+    list_ = ("fillrandom:threads=2,readrandom:threads=3:distribution=zipfian,seekrandom:seek_nexts=20,"
+             "seekrandom:seek_missing,readwhilewriting:threads=2:write_rate=10000,multireadrandom:batch_size=7,"
+             "overwrite:batch_size=10,ycsba:threads=2,ycsbd:threads=3,ycsbe:threads=2,readseq,readreverse:threads=2,"
+             "reopen,readseq,readrandomwriterandom:readwritepercent=0")
     bench(tmp_path / "db", f"--csv={figures}", f"--benchmarks={list_}", "--histogram", "--key_size=24")
     done = {row["benchmark"]: row for row in rows(figures)}
     assert int(done["readrandom:threads=3:distribution=zipfian"]["ops"]) == 3 * OPS
@@ -74,17 +78,20 @@ def test_threads_and_parameters(tmp_path):
 
 def test_the_largest_batches(tmp_path):
     list_ = "fillrandom,overwrite,multireadrandom:batch_size=256"
-    assert 'multireadrandom:batch_size is "1000"' in bench(tmp_path / "db", "--batch_size=1000", "--benchmarks=fillrandom,multireadrandom", status=2).stderr
+    assert 'multireadrandom:batch_size is "1000"' in bench(tmp_path / "db", "--batch_size=1000",
+                                                           "--benchmarks=fillrandom,multireadrandom", status=2).stderr
     bench(tmp_path / "db", "--batch_size=1000", f"--benchmarks={list_}")
 
 
 def test_keys_of_eight_bytes_and_large_values(tmp_path):
-    bench(tmp_path / "db", "--key_size=8", "--value_size=5000", "--benchmarks=fillseq,readseq,readreverse,readrandom,readmissing")
+    bench(tmp_path / "db", "--key_size=8", "--value_size=5000",
+          "--benchmarks=fillseq,readseq,readreverse,readrandom,readmissing")
 
 
 @pytest.mark.parametrize("benchmark", ["readrandom", "readseq", "seekrandom", "multireadrandom", "ycsbc", "ycsbe"])
 def test_wrong_values_end_it_with_1(tmp_path, benchmark):
-    """A store filled with the keys of one seed does not hold those of another, and values that are no function of their keys are wrong."""
+    """A store filled with the keys of one seed does not hold those of another, and values that are no function of
+    their keys are wrong."""
     bench(tmp_path / "db", "--keep", "--benchmarks=fillrandom")
     bench(tmp_path / "db", "--use_existing_db", f"--benchmarks={benchmark}")
     if benchmark != "readseq":
@@ -114,13 +121,15 @@ def test_lost_records_end_it_with_1(tmp_path):
 
 
 @pytest.mark.parametrize("flag, told", [
-    ("--nosuch=1", 'no flag "--nosuch"'), ("-x", 'no flag "-x"'), ("fillseq", 'no flag "fillseq"'), ("sync", 'no flag "sync"'), ("--", 'no flag "--"'),
+    ("--nosuch=1", 'no flag "--nosuch"'), ("-x", 'no flag "-x"'), ("fillseq", 'no flag "fillseq"'),
+    ("sync", 'no flag "sync"'), ("--", 'no flag "--"'),
     ("--num", "--num has no value; a number from 1 to 4294967295 is needed"),
     ("--num=0", '--num is "0"; a number from 1 to 4294967295 is needed'),
     *[(f"--num={n}", f'--num is "{n}"; a number') for n in ("", "x", "-1", "10k", "1.5", " 1", "99999999999999999999")],
     ("--key_size=501", '--key_size is "501"; a number from 8 to 500 is needed'),
     ("--sync=yes", '--sync is "yes"; 0 or 1 is needed'),
-    *[(f"--zipf_theta={n}", f'--zipf_theta is "{n}"; a number above 0 and below 1 is needed') for n in ("", "0", "1", "nan", "0.5x")],
+    *[(f"--zipf_theta={n}", f'--zipf_theta is "{n}"; a number above 0 and below 1 is needed')
+      for n in ("", "0", "1", "nan", "0.5x")],
     ("--distribution=normal", '--distribution is "normal"; uniform or zipfian is needed'),
     ("--verify=no", '--verify is "no"; ends or full is needed'),
     ("--compression=gzip", '--compression is "gzip"; none, zstd, lz4 or snappy is needed'),
@@ -129,14 +138,18 @@ def test_lost_records_end_it_with_1(tmp_path):
     ("--db=/dev/null", '--db is "/dev/null", which is no directory'),
     ("--db=/dev/null/none", '--db is "/dev/null/none", which cannot be made: Not a directory'),
     ("--csv=/dev/null/none", '--csv is "/dev/null/none", which cannot be written: Not a directory'),
-    ("--benchmarks", "--benchmarks has no value; a list such as"), ("--benchmarks=", '--benchmarks is ""; a list such as'),
-    *[(f"--benchmarks={b}", f'--benchmarks is "{b}"; there has to be a name') for b in (",", "fillseq,,readseq", ",fillseq", "fillseq,")],
+    ("--benchmarks", "--benchmarks has no value; a list such as"),
+    ("--benchmarks=", '--benchmarks is ""; a list such as'),
+    *[(f"--benchmarks={b}", f'--benchmarks is "{b}"; there has to be a name')
+      for b in (",", "fillseq,,readseq", ",fillseq", "fillseq,")],
     ("--benchmarks=fillseq, readseq", 'no benchmark " readseq"'), ("--benchmarks=:ops=5", 'no benchmark ""'),
-    ("--benchmarks=readrandom:nosuch=1", 'no flag "readrandom:nosuch"'), ("--benchmarks=readrandom:", 'no flag "readrandom:"'),
+    ("--benchmarks=readrandom:nosuch=1", 'no flag "readrandom:nosuch"'),
+    ("--benchmarks=readrandom:", 'no flag "readrandom:"'),
     ("--benchmarks=readrandom:num=5", "readrandom:num is of a whole run"),
     ("--benchmarks=fillseq,readrandom:threads=0", 'readrandom:threads is "0"; a number from 1 to 1024 is needed'),
     ("--benchmarks=readrandom:ops", "readrandom:ops has no value; a number from 0 to"),
-    ("--benchmarks=fillseq,multireadrandom:batch_size=257", 'multireadrandom:batch_size is "257"; a number up to 256 is needed'),
+    ("--benchmarks=fillseq,multireadrandom:batch_size=257",
+     'multireadrandom:batch_size is "257"; a number up to 256 is needed'),
     ("--benchmarks=" + "x" * 2000, "is too long"),
 ])
 def test_wrong_flags_end_it_with_2(tmp_path, flag, told):
@@ -168,6 +181,7 @@ def test_a_directory_in_use_is_left_alone(tmp_path):
 
 def test_what_is_timed(tmp_path):
     """Of what only writes every operation, else one in 16."""
-    out = bench(tmp_path / "db", "--num=3200", "--ops=3200", "--benchmarks=fillrandom,overwrite,readrandom,readrandomwriterandom:readwritepercent=50")
+    out = bench(tmp_path / "db", "--num=3200", "--ops=3200",
+                "--benchmarks=fillrandom,overwrite,readrandom,readrandomwriterandom:readwritepercent=50")
     timed = [int(n) for n in re.findall(r"\((\d+) timed\)", out.stdout)]
     assert timed[:3] == [3200, 3200, 200] and sum(timed[3:]) == 200

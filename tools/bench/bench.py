@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures stores side by side with xdbbench.out; writes medians and ratios, as tables (Markdown, CSV) and a chart (SVG).
+"""Measures stores side by side with xdbbench.out; writes medians and ratios, as tables (Markdown, CSV) and a chart
+(SVG).
 
-Every engine runs in a process of its own on a fresh directory; the engines take turns over several rounds, each round beginning with
-another one, so that what disturbs the machine for a while disturbs all alike.
+Every engine runs in a process of its own on a fresh directory; the engines take turns over several rounds, each round
+beginning with another one, so that what disturbs the machine for a while disturbs all alike.
 
-  bench.py [--scenario fits] [--engines remixdb,lmdb,...] [--rounds 3] [--db DIR] [--out bench/results] [-- FLAGS OF xdbbench.out]
+  bench.py [--scenario fits] [--engines remixdb,lmdb,...] [--rounds 3] [--db DIR] [--out bench/results] [-- FLAGS OF
+  xdbbench.out]
 
 An engine may be remixdb@DIR: the libremixdb.so in DIR instead of the one beside the program, to compare two builds.
 """
@@ -24,10 +26,13 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-READS = "readrandom,readrandom:distribution=zipfian,readmissing,multireadrandom,seekrandom,seekrandom:seek_nexts=50,readseq,readreverse"
-MIXED = "readwhilewriting:write_rate=20000,seekrandomwhilewriting:write_rate=20000:seek_nexts=10,readrandomwriterandom:readwritepercent=50"
+READS = ("readrandom,readrandom:distribution=zipfian,readmissing,multireadrandom,seekrandom,seekrandom:seek_nexts=50,"
+         "readseq,readreverse")
+MIXED = ("readwhilewriting:write_rate=20000,seekrandomwhilewriting:write_rate=20000:seek_nexts=10,"
+         "readrandomwriterandom:readwritepercent=50")
 YCSB_LOAD = "ycsbload,flush,waitidle,warm"
-# The order that YCSB's authors recommend: E, which adds records, begins with a new load. Before that it runs once on what the others have left.
+# The order that YCSB's authors recommend: E, which adds records, begins with a new load. Before that it runs once on
+# what the others have left.
 YCSB = f"{YCSB_LOAD},ycsba,ycsbb,ycsbc,ycsbf,ycsbd,ycsbe,{YCSB_LOAD},ycsbe"
 SCENARIOS = {
     # what a machine's memory and the cache hold
@@ -124,7 +129,8 @@ def short(n):
 
 
 def table(head, rows):
-    return "\n".join(["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)] + ["| " + " | ".join(r) + " |" for r in rows]) + "\n"
+    return "\n".join(["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+                     + ["| " + " | ".join(r) + " |" for r in rows]) + "\n"
 
 
 def figures(m, engines, column, form, steps=False):
@@ -152,12 +158,14 @@ def ratios(m, first, others, column, ratio):
 def markdown(m, engines, versions, args, flags):
     first, others = engines[0], engines[1:]
     out = [f"# xdbbench, scenario {args.scenario}\n",
-           f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} processors, {platform.system()} {platform.release()}; "
+           f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} processors, "
+           f"{platform.system()} {platform.release()}; "
            f"medians of {args.rounds} rounds, engines taking turns.\n",
            ", ".join(f"{e} {versions[e]}" for e in engines) + "\n", "`" + " ".join(flags) + "`\n",
            "## Operations per second\n", figures(m, engines, "ops_per_s", short)]
     if others:
-        out += [f"## {first}, times as fast as\n", ratios(m, first, others, "ops_per_s", lambda mine, other: mine / other),
+        out += [f"## {first}, times as fast as\n", ratios(m, first, others, "ops_per_s", lambda mine,
+                                                          other: mine / other),
                 f"## {first}, times as fast by processor time of the measuring threads\n",
                 ratios(m, first, others, "cpu_us", lambda mine, other: other / mine)]
     us = lambda v: f"{v:.2f}" if v < 100 else f"{v:.0f}"  # noqa: E731
@@ -170,7 +178,8 @@ def markdown(m, engines, versions, args, flags):
         ("Longest write, microseconds", "write_max_us", us),
         ("Bytes written to storage by byte put, since the store was made", "write_amp_total", ratio),
         ("Bytes on disk by byte of keys and values", "space_amp", ratio), ("Memory at its peak, MB", "rss_peak", mb),
-        ("Memory of its own afterwards, MB", "rss_anon", mb), ("Processor time of all threads, seconds", "cpu_s", ratio),
+        ("Memory of its own afterwards, MB", "rss_anon", mb),
+        ("Processor time of all threads, seconds", "cpu_s", ratio),
         ("Spread of operations per second over the rounds, by the median", "spread", ratio),
     ]:
         out += [f"## {title}\n", figures(m, engines, column, form)]
@@ -184,19 +193,23 @@ def svg(m, engines, title):
     rows = [(b, e) for b, e in m.items() if not is_step(b)]
     left, width, bar, gap = 330, 520, 11, 9
     height = 60 + sum(len(e) * bar + gap for _, e in rows)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" font-family="sans-serif" font-size="10">',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" '
+           'font-family="sans-serif" font-size="10">',
            '<rect width="100%" height="100%" fill="white"/>', f'<text x="10" y="20" font-size="14">{title}</text>']
     x = 10
     for i, engine in enumerate(engines):
-        out.append(f'<rect x="{x}" y="30" width="10" height="10" fill="{colours[i % len(colours)]}"/><text x="{x + 14}" y="39">{engine}</text>')
+        out.append(f'<rect x="{x}" y="30" width="10" height="10" fill="{colours[i % len(colours)]}"/>'
+                   f'<text x="{x + 14}" y="39">{engine}</text>')
         x += 30 + 7 * len(engine)
     y = 55
     for benchmark, by_engine in rows:
         most = max(c["ops_per_s"] for c in by_engine.values()) or 1
-        out.append(f'<text x="{left - 8}" y="{y + len(by_engine) * bar / 2 + 4:.0f}" text-anchor="end">{benchmark}</text>')
+        out.append(f'<text x="{left - 8}" y="{y + len(by_engine) * bar / 2 + 4:.0f}" '
+                   f'text-anchor="end">{benchmark}</text>')
         for engine, columns in by_engine.items():
             w = width * columns["ops_per_s"] / most
-            out.append(f'<rect x="{left}" y="{y}" width="{w:.1f}" height="{bar - 1}" fill="{colours[engines.index(engine) % len(colours)]}"/>'
+            out.append(f'<rect x="{left}" y="{y}" width="{w:.1f}" height="{bar - 1}" '
+                       f'fill="{colours[engines.index(engine) % len(colours)]}"/>'
                        f'<text x="{left + w + 4:.1f}" y="{y + bar - 2}">{short(columns["ops_per_s"])}</text>')
             y += bar
         y += gap
@@ -206,7 +219,8 @@ def svg(m, engines, title):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenario", choices=SCENARIOS, default="fits")
-    parser.add_argument("--engines", help="separated by commas; the ratios are of the first (all that xdbbench.out has)")
+    parser.add_argument("--engines",
+                        help="separated by commas; the ratios are of the first (all that xdbbench.out has)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--db", default=os.environ.get("TMPDIR") or tempfile.gettempdir(), help="where the stores go")
     parser.add_argument("--out", default=ROOT / "bench" / "results", type=pathlib.Path)
@@ -243,7 +257,8 @@ def main():
         writer.writerows(rows)
     text = markdown(m, engines, versions, args, flags)
     (args.out / f"{args.scenario}.md").write_text(text)
-    (args.out / f"{args.scenario}.svg").write_text(svg(m, engines, f"xdbbench, scenario {args.scenario}: operations per second"))
+    title = f"xdbbench, scenario {args.scenario}: operations per second"
+    (args.out / f"{args.scenario}.svg").write_text(svg(m, engines, title))
     print(text)
     print(f"written: {args.out}/{args.scenario}.md, .csv, .svg")
 
