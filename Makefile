@@ -15,7 +15,7 @@
 # More tests (docs/TESTING.md):
 # make test-unit       the test programs alone; build/MODE-COMPILER/tests/unit/test_wal is one of them
 # make check-asan, check-tsan, check-msan, check-valgrind
-# make check-headers, check-exports, check-seam, check-prefetch, check-leaks, check-layers, check-compile
+# make check-headers, check-exports, check-seam, check-prefetch, check-leaks, check-layers, check-words, check-compile
 # make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time, and MUTANTS (20000) crafted stores;
 #                      FUZZ=name for one; needs clang
 # make fuzz-merge      takes what make fuzz found into tests/corpus
@@ -43,7 +43,7 @@ MAKEFLAGS += $(shell case " $$MAKEFLAGS" in (*' -j'*) ;; (*) echo "-j$$(getconf 
 endif
 
 .PHONY: all deps demo golden install uninstall clean help lint bench bench-deps soak test test-unit units FORCE
-.PHONY: $(addprefix check-,asan tsan msan valgrind built headers exports seam prefetch leaks layers compile)
+.PHONY: $(addprefix check-,asan tsan msan valgrind built headers exports seam prefetch leaks layers words compile)
 .PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge run-mutants
 help:
 	@sed -n '/^# make /,/^$$/s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))

@@ -141,7 +141,7 @@ static void put_readers(struct json *j, struct xdb *x, const struct memtables_fi
 
 static void put_traffic(struct json *j, struct xdb *x, const struct wal_stats *wal, const struct cache_stats *cache) {
   OBJECT(j, "log", {"written_bytes", wal->bytes}, {"records", wal->records}, {"frames", wal->frames},
-         {"syncs", wal->syncs}, {"segments", wal->segments}, {"spare_segments", wal->spare_segments},
+         {"syncs", wal->syncs}, {"segments", wal->segments}, {"pool_segments", wal->pool_segments},
          {"durable_sequence", x->wal ? wal_durable_seq(x->wal) : 0});
   OBJECT(j, "cache", {"misses", cache->misses}, {"evictions", cache->evictions}, {"declined", cache->declined},
          {"bypasses", cache->bypasses});

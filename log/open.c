@@ -159,5 +159,5 @@ void wal_stats(struct wal *w, struct wal_stats *out) {
   out->records = w->seq - w->st.records;  // st.records is the number that the first append followed
   if (w->cur) out->bytes += (uint64_t)(w->pos - w->cur->mem);
   lib_unlock(&w->lock);
-  out->spare_segments = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed);
+  out->pool_segments = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed);
 }

@@ -213,7 +213,7 @@ MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64
 MUST_CHECK enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out);
 
 struct wal_stats {
-  uint64_t bytes, frames, syncs, records, segments, spare_segments, buffer_bytes;
+  uint64_t bytes, frames, syncs, records, segments, pool_segments, buffer_bytes;
 };
 void wal_stats(struct wal *w, struct wal_stats *out);
 #endif

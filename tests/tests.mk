@@ -56,7 +56,7 @@ LEAK_MEMORY := $(if $(filter asan,$(MODE)),$(filter Linux,$(UNAME)),$(filter val
 TEST_TIMEOUT ?= $(if $(filter valgrind,$(MODE)),1800,600)
 # The Python tests use the library that is in the root; they are not run with a sanitizer or coverage.
 PYTHON_TESTS := $(if $(filter release debug,$(MODE)),$(PY_TESTS))
-CHECKS := lint $(addprefix check-,built headers exports seam prefetch leaks layers)
+CHECKS := lint $(addprefix check-,built headers exports seam prefetch leaks layers words)
 
 run_tests = LOGS=$B/logs UNDER='$(UNDER)' TEST_TIMEOUT=$(TEST_TIMEOUT) REMIXDB_LIBRARY='$(CURDIR)/$(SO)' \
   MAKE='$(firstword $(MAKE))' sh tests/run.sh $(filter -j%,$(MAKEFLAGS))
@@ -102,6 +102,11 @@ fuzz-merge:
 
 check = @B=$B MODE=$(MODE) CCC='$(CCC)' CFLAGS=$(call quote,$(CFLAGS_ALL)) CXX='$(CXX)' UNDER='$(UNDER)' \
   LEAK_MEMORY=$(LEAK_MEMORY) sh tests/checks.sh $(@:check-%=%)
+# Words that had a second meaning do not come back (tests/words.txt), and the search finds one that is there.
+check-words:
+	@mkdir -p $B; sh tests/words.sh; bad=$$?; printf 'struct super\tplanted\n' >$B/words.txt; \
+	  ! sh tests/words.sh $B/words.txt >/dev/null || { echo "words: a planted one is not found"; bad=1; }; exit $$bad
+
 # Includes go down the layers (tests/layers.txt).
 check-layers:
 	@sh tests/layers_check.sh

@@ -563,7 +563,7 @@ static void test_young_scan_merge_due(void **state) {
   world_fini(&w);
 }
 
-// The round takes as many partitions as there are workers, whichever view is worn.
+// The round takes as many partitions as there are workers, whichever view its scan debt is in.
 static void test_young_scan_merge_workers(void **state) {
   (void)state;
   struct world w;

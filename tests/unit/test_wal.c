@@ -358,7 +358,7 @@ static void test_small(void **state) {
     assert_int_equal(nr_files(d), 1);
     wal_stats(w, &st);
     assert_int_equal(st.segments, 1);
-    assert_int_equal(st.spare_segments, 0);
+    assert_int_equal(st.pool_segments, 0);
     OK(wal_shed(w));
   }
   // a file that cannot be removed is kept, as a spare
@@ -525,7 +525,7 @@ static void test_switch_and_recycle(void **state) {
   assert_int_equal(nr_files(d), 3);
   wal_stats(w, &st);
   assert_int_equal(st.segments, 1);
-  assert_int_equal(st.spare_segments, 2);
+  assert_int_equal(st.pool_segments, 2);
   for (int i = 0; i < 8; i++) {  // the files go round
     for (int k = 0; k < 20; k++) OK(append(w, m, &rng, 2));
     OK(wal_switch(w, switched, m));

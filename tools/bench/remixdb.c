@@ -178,7 +178,7 @@ static bool administer(void *store, const char *what, bool (*fn)(struct xdb_ref 
 static bool flush(void *store) { return administer(store, "flush", remixdb_flush); }
 static bool compact(void *store) { return administer(store, "compact", remixdb_compact); }
 
-// A frozen memtable is there as long as a round of it has to run or runs. Merges for the sake of scans are not waited
+// A frozen memtable is there as long as a round of it has to run or runs. Scan merges are not waited
 // for.
 static bool settle(void *store) {
   for (;;) {
