@@ -3,14 +3,14 @@
 // RemixDB in five minutes. Read it from the top: every step of the tour is one short function, does one thing with the
 // library, checks what came back and prints what it shows.
 //
-//   xdbdemo.out                     the tour, in a temporary directory that is removed afterwards, and when the tour is
-//   interrupted xdbdemo.out import DIR FILE     puts every line of FILE ("-" is standard input) into the store in DIR
+//   xdbdemo.out                     the tour, in a temporary directory; an interrupted tour removes it, too
+//   xdbdemo.out import DIR FILE     puts every line of FILE ("-" is standard input) into the store in DIR
 //   xdbdemo.out dump DIR            prints every record of the store in DIR, in order of the keys
 //
-// import and dump are commands of remixdb (tools/), whose others are here as well.
+// The other commands of remixdb (tools/) work here as well.
 //
-// A program that uses RemixDB includes remixdb.h and links with -lremixdb; there is nothing else to it. This one takes
-// its messages and commands from tools/.
+// A program that uses RemixDB includes remixdb.h and links with -lremixdb. This program takes its messages and commands
+// from tools/.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE  // for mkdtemp, nftw and getline under -std=c11
 #endif
@@ -42,8 +42,8 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
   return 0;
 }
 
-// When the tour ends early its store is open, and threads of the store may make a file meanwhile: then it takes more
-// than one try.
+// A tour that ends early leaves its store open. The store's threads may make a file meanwhile, so removing the
+// directory may take more than one try.
 static void scratch_remove(void) {
   for (int i = 0; i < 10 && scratch[0] != '\0'; i++) {
     nftw(scratch, remove_one, 8, FTW_DEPTH | FTW_PHYS);
@@ -53,19 +53,19 @@ static void scratch_remove(void) {
   scratch[0] = '\0';
 }
 
-// The library installs no handlers and blocks all signals in its threads: they are the program's own affair. Here a
-// handler only notes the signal, and between two lines of the tour its directory is removed and the signal ends the
-// program after all.
+// The library installs no handlers and blocks all signals in its threads: signals are the program's own affair. This
+// program's handler only notes the signal. Between two lines of the tour the program removes the directory and lets the
+// signal end it.
 static atomic_int caught;  // 0: none
 
-// A write that waits for who reads the tour is ended by a signal. One that was just about to begin is ended by an
-// alarm.
+// A signal interrupts a write that waits for the reader of the tour. An alarm interrupts a write that was just about to
+// begin.
 static void catch_signal(int sig) {
   if (sig != SIGALRM) caught = sig;
   alarm(1);
 }
 
-// One that was ignored from the start, as nohup does, stays ignored. No SA_RESTART: see above.
+// A signal that was ignored from the start, as by nohup, stays ignored. No SA_RESTART: see above.
 static void tour_signals(void (*handler)(int)) {
   static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
   const struct sigaction to = {.sa_handler = handler}, again = {.sa_handler = catch_signal};
@@ -83,13 +83,13 @@ static void end_if_caught(void) {
   raise(caught);
 }
 
-// A call of the library failed that should not have. The status says what kind of failure it was, the message what
-// happened to which file. Both belong to the thread that made the call and describe its last one.
+// A call of the library failed unexpectedly. The status gives the kind of failure; the message tells what happened to
+// which file. Both belong to the calling thread and describe its last call.
 static _Noreturn void fail_call(const char *what) {
   tool_end(TOOL_FAILED, "%s: %s: %s", what, remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
 }
 
-// The tour checks everything that it claims.
+// The tour checks each of its claims.
 static void expect(bool is_so, const char *claim) {
   if (is_so) return;
   tool_end(TOOL_FAILED, "this should hold and does not: %s (the last status is: %s; %s)", claim,
@@ -138,7 +138,7 @@ static void tour_put_get(struct xdb_ref *ref) {
   if (!remixdb_put(ref, "apple", 5, "green", 5)) fail_call("put");
   say("put apple = green");
 
-  // remixdb_get trusts that the buffer is large enough. REMIXDB_KV_MAX bytes are, for every value there can be.
+  // remixdb_get trusts that the buffer is large enough. REMIXDB_KV_MAX bytes are enough for every value.
   static char value[REMIXDB_KV_MAX];
   uint32_t len = 0;
   if (!remixdb_get(ref, "apple", 5, value, &len)) fail_call("get");
@@ -182,7 +182,7 @@ static void tour_bytes(struct xdb_ref *ref) {
   expect(remixdb_probe(ref, "nothing", 7) && get_is(ref, "nothing", ""), "an empty value is a value");
   say("the empty key and the empty value are legal");
 
-  // Leave only what the next steps need.
+  // Leave only the records that the next steps need.
   if (!remixdb_del(ref, key, sizeof(key)) || !remixdb_del(ref, "", 0) || !remixdb_del(ref, "nothing", 7))
     fail_call("delete");
 }
@@ -223,7 +223,7 @@ static void tour_iterate(struct xdb_ref *ref) {
   if (it == NULL) fail_call("iter_create");
   expect(!remixdb_iter_valid(it), "a new iterator stands nowhere");
 
-  // (NULL, 0) is the smallest key there can be, so this is the first key of the store.
+  // (NULL, 0) is the smallest possible key, so this seeks the first key of the store.
   say("every record, in order:");
   char key[64], value[64];
   uint32_t klen = 0, vlen = 0;
@@ -235,7 +235,7 @@ static void tour_iterate(struct xdb_ref *ref) {
     say("  %.*s = %.*s", (int)klen, key, (int)vlen, value);
     nr++;
   }
-  // An iterator that is not valid has come to the end, or met an error: only the status tells.
+  // An iterator that is not valid is at the end, or has met an error: only the status tells which.
   expect(remixdb_iter_status(it) == REMIXDB_OK, "the loop ended at the end");
   expect(nr == 6, "every record was met");
 
@@ -253,7 +253,7 @@ static void tour_iterate(struct xdb_ref *ref) {
   expect(!remixdb_iter_peek(it, NULL, NULL, NULL, NULL), "there is nothing to peek at the end");
   say("skip1  -> the end");
 
-  // What is not wanted is not copied.
+  // A NULL buffer leaves out the key or the value.
   remixdb_iter_seek(it, "date", 4);
   expect(remixdb_iter_peek(it, NULL, NULL, value, &vlen) && vlen == 5, "peek of the value alone");
   say("peek copies the key, the value or both");
@@ -267,7 +267,7 @@ static void tour_iterate(struct xdb_ref *ref) {
   expect(key_is(it, "elderberry"), "after a new seek it is");
   say("elderberry, put after the seek, is seen by the next seek only");
 
-  // A standing iterator keeps the memory of its moment alive. One that is kept for later is parked.
+  // A standing iterator keeps the memory of its moment alive. Park an iterator to keep it for later.
   remixdb_iter_park(it);
   remixdb_iter_seek(it, "grape", 5);
   expect(key_is(it, "grape"), "a parked iterator goes on with a seek");
@@ -279,7 +279,7 @@ static void tour_backward(struct xdb_ref *ref) {
   title("Backward, and without copying");
   struct xdb_iter *const it = remixdb_iter_create(ref);
   if (it == NULL) fail_call("iter_create");
-  // remixdb_iter_key and remixdb_iter_value give the store's own bytes; they hold until the iterator moves.
+  // remixdb_iter_key and remixdb_iter_value give the store's own bytes, valid until the iterator moves.
   uint32_t klen = 0, vlen = 0;
   unsigned nr = 0;
   for (remixdb_iter_seek_last(it); remixdb_iter_valid(it); remixdb_iter_prev(it)) {
@@ -315,7 +315,7 @@ static void tour_batch(struct xdb_ref *ref) {
   say("40 went from one account to the other: no reader, and no crash, ever sees one half of it");
 }
 
-// Adds to a number in text. What it points to must stay until remixdb_merge returns.
+// Adds to a number in text. The result must stay in place until remixdb_merge returns.
 static enum remixdb_merge_op add_40(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
   static const unsigned long most = 1000;
   char old[16] = "0";
@@ -354,7 +354,7 @@ static void tour_snapshot(struct xdb_ref *ref) {
   expect(!remixdb_put(old, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY, "it is not written to");
   say("writing to it: %s (%s)", remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
   remixdb_unref(old);
-  remixdb_snapshot_release(then);  // what only it held is freed
+  remixdb_snapshot_release(then);  // frees the old versions that only the snapshot held
 
   static const char *const accounts[] = {"account a", "account d"};
   for (int i = 0; i < 2; i++) {
@@ -368,7 +368,7 @@ struct writer {
   bool ok;
 };
 
-// A thread that uses the store makes a ref of its own, and ends it before it ends itself.
+// A thread that uses the store makes a ref of its own, and gives it back before it ends.
 static void *writer_main(void *arg) {
   struct writer *const w = arg;
   struct xdb_ref *const ref = remixdb_ref(w->xdb);
@@ -433,7 +433,7 @@ static void tour_lock(const char *dir) {
 static void tour_reopen(const char *dir) {
   title("Options, and opening again");
   struct remixdb_opts o;
-  remixdb_opts_init(&o, sizeof(o));  // all defaults; then change what is to differ
+  remixdb_opts_init(&o, sizeof(o));  // all defaults; then change some
   o.cache_mb = 16;
   o.memtable_mb = 16;
   o.tags = false;
@@ -478,7 +478,7 @@ static void tour_reopen(const char *dir) {
 
 static void tour(void) {
   const char *const tmp = getenv("TMPDIR");
-  setvbuf(stdout, NULL, _IOLBF, 0);  // a line is seen when its step is done, through a pipe as well
+  setvbuf(stdout, NULL, _IOLBF, 0);  // shows each line when its step is done, through a pipe as well
   tour_signals(catch_signal);
   atexit(scratch_remove);
   snprintf(scratch, sizeof(scratch) - 64, "%s/xdbdemo.XXXXXX", tmp != NULL && tmp[0] != '\0' ? tmp : "/tmp");
@@ -519,7 +519,7 @@ static void tour(void) {
   tour_lock(dir);
 
   title("Close");
-  // In this order: iterators, refs, store.
+  // Close in this order: iterators, refs, store.
   remixdb_unref(ref);
   remixdb_close(xdb);
   expect(remixdb_errcode() == REMIXDB_OK, "the last sync succeeded");

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Does what was synced survive a program that ends without closing the store, or is killed?
+// Do synced writes survive a program that ends without closing the store, or is killed?
 //
 //   xdbexit.out DIR CACHE_MB MT_MB
 //     Walks the store, checks that every key an earlier run synced is there, in order, with its value, and prints
-//     "found N keys". Then it puts 100,000 new keys with values of 1,024 bytes, syncs, and ends by _exit: nothing is
-//     closed. How many keys have been synced is also written to DIR/xdbexit.synced, so that the loss of a whole run
+//     "found N keys". Then it puts 100,000 new keys with values of 1,024 bytes, syncs, and ends by _exit without
+//     closing anything. It also writes the number of synced keys to DIR/xdbexit.synced, so that the loss of a whole run
 //     shows.
 //
 //   xdbexit.out DIR CACHE_MB MT_MB --kill [ROUNDS]
 //     ROUNDS times, 1 when not given: a child process opens the store, and its threads put, delete, write batches,
 //     count in counters they share, by merges, and sync until it is killed by SIGKILL at a random moment. The child
 //     tells the parent, through a pipe, what each sync that succeeded covers. The parent then opens the store and
-//     checks that all of that is there, that what is there of the rest is, thread by thread, a prefix of what was
-//     written, that no batch is there in part, that the counters have been counted as often as what is there says, and
-//     that no value is torn. Some rounds also kill a second child while it recovers. A small MT_MB, such as 4, makes
-//     the kills fall into compactions as well.
+//     checks that all covered writes are there, that the others are, thread by thread, a prefix of the writes, that
+//     no batch is there in part, that the counters agree with the writes that are there, and that no value is torn.
+//     Some rounds also kill a second child while it recovers. A small MT_MB, such as 4, makes the kills fall into
+//     compactions as well.
 //
 // Both may use the same directory, in any order. SEED in the environment repeats the random choices of --kill. The exit
 // status is 0 when all is well, 1 when anything is missing or wrong, 2 for wrong arguments.
@@ -67,8 +67,8 @@ static void flush_stdout(void) {
   if (fflush(stdout) != 0) die("standard output: %s", strerror(errno));
 }
 
-// A file of the store must not get the number of a standard descriptor that is closed, for what is printed would go
-// into it. It still cannot be used.
+// Opens the closed ones of the standard descriptors. A file of the store must not get such a number, because printed
+// lines would go into it.
 static void hold_std_fds(void) {
   for (int fd = 0; fd <= 2; fd++) {
     if (fcntl(fd, F_GETFD) < 0)
@@ -121,7 +121,7 @@ static bool hex_parse(const char *text, uint32_t len, uint64_t *out) {
   return true;
 }
 
-// The keys of the two modes begin with words of their own, "exit" before "kill".
+// The keys of each mode begin with its own word; "exit" sorts before "kill".
 #define PREFIX_LEN 4u
 
 // ---- without --kill: keys "exit" + 12 hex digits, numbered from 0
@@ -139,7 +139,7 @@ static void synced_path(const char *suffix, char *out, size_t cap) {
   if ((size_t)snprintf(out, cap, "%s/" SYNCED_FILE "%s", dir, suffix) >= cap) die("%s: the name is too long", dir);
 }
 
-// How many keys earlier runs have synced, 0 when nothing is known.
+// The number of keys that earlier runs have synced, 0 when it is unknown.
 static uint64_t synced_read(void) {
   char path[4096];
   synced_path("", path, sizeof(path));
@@ -170,7 +170,7 @@ static _Noreturn void die_foreign(const char *key, uint32_t klen) {
   die("%s holds key \"%.*s\", which is not of this program", dir, (int)klen, key);
 }
 
-// Walks the keys of this mode and returns how many there are; says what is missing or wrong.
+// Walks the keys of this mode and returns their number; reports missing and wrong ones.
 static uint64_t exit_walk(struct xdb_ref *ref, uint64_t synced, bool *ok_out) {
   static char key[REMIXDB_KV_MAX + 1];
   static uint8_t value[REMIXDB_KV_MAX];
@@ -239,14 +239,14 @@ static _Noreturn void exit_main(void) {
 // ---- --kill
 //
 // Every thread of the child works on a lane of its own. The operations of a lane are numbered from 0 through all
-// rounds; operation n goes to slot n % SLOTS of the lane, overwriting what was there, so that the store does not grow,
-// and is a delete or a put by a function of n. After a kill the content of a lane is right when it is what the
-// operations 0..m-1 leave behind, for one m that is not below what was synced.
+// rounds. Operation n overwrites slot n % SLOTS of the lane, so that the store does not grow; a function of n decides
+// whether it is a delete or a put. After a kill the content of a lane is right when the operations 0..m-1 make it, for
+// one m that is not below the number of synced operations.
 //
-// Operations come in groups of GROUP. Some groups, by a function of their number, are written as one batch: what is
-// left of such a group to do when a round begins is there whole or not at all. After each group its thread counts one
-// up in one of a few counters that all threads share: since a lane is a prefix, what is there of it tells how often,
-// but for the last time.
+// Operations come in groups of GROUP. A function of a group's number decides whether the group is written as one batch:
+// the part of it that a round writes is there whole or not at all. After each group its thread adds one to one of a few
+// counters that all threads share. A lane is a prefix, so its length tells how often its thread has counted, except for
+// the last time.
 
 #define LANES 4u
 #define SLOTS 16384u  // a power of two
@@ -260,15 +260,15 @@ static _Noreturn void exit_main(void) {
 
 struct lane {
   uint64_t next;         // the first operation of the round to come
-  uint64_t seen;         // one more than the newest operation that a value is there of
-  uint64_t op[SLOTS];    // what the slot's value says: operation + 1; 0 is "no such key"
+  uint64_t seen;         // one more than the newest operation whose value is there
+  uint64_t op[SLOTS];    // operation of the slot's value, + 1; 0 is "no such key"
   uint32_t salt[SLOTS];  // the salt of the round that wrote it
 };
 
 static struct lane lanes[LANES];
 static uint64_t counted;  // sum of the counters
 
-// What the child tells. Its size is below PIPE_BUF, so that a message is written whole or not at all.
+// A message of the child. Its size is below PIPE_BUF, so a message is written whole or not at all.
 struct message {
   uint64_t opened;       // 1: the store is open, nothing else yet
   uint64_t upto[LANES];  // operations of the lane below this number are synced
@@ -323,7 +323,7 @@ static void tell(const struct message *m) {
   if (write(child.pipe, m, sizeof(*m)) != (ssize_t)sizeof(*m)) _exit(1);
 }
 
-// Operation op of the lane, into the batch or, when it is NULL, to the store.
+// Does operation op of the lane, in the batch or, when that is NULL, in the store.
 static void child_do(unsigned lane, uint64_t op, struct xdb_ref *ref, struct xdb_batch *batch) {
   uint8_t value[KILL_VMAX];
   char key[KILL_KLEN + 1];
@@ -372,7 +372,7 @@ static void *child_thread_main(void *arg) {
       counter_key(op / GROUP + c->lane, key);
       if (op % GROUP == 0 && !remixdb_merge(ref, key, KILL_KLEN, count_up, &n)) child_fail("merge");
     }
-    // A sync covers what any thread has put before it, so that is what is told.
+    // A sync covers the earlier writes of all threads, so the message tells all of them.
     struct message m = {0};
     for (unsigned l = 0; l < LANES; l++) m.upto[l] = atomic_load_explicit(&child.done[l], memory_order_acquire);
     if (!remixdb_sync(ref)) child_fail("sync");
@@ -407,8 +407,8 @@ static uint64_t now_ms(void) {
   return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
-// Takes the next message; false when the child has closed the pipe by dying. timeout_ms -1 waits without end; when the
-// time is over *timed_out_out is true.
+// Takes the next message; false when the child's death has closed the pipe. timeout_ms -1 waits without end; at the end
+// of the time *timed_out_out is true.
 static bool listen(int fd, int timeout_ms, struct message *m_out, bool *timed_out_out) {
   struct pollfd p = {.fd = fd, .events = POLLIN};
   *timed_out_out = false;
@@ -429,8 +429,8 @@ static bool listen(int fd, int timeout_ms, struct message *m_out, bool *timed_ou
   return got == (ssize_t)sizeof(*m_out);
 }
 
-// Runs a child and kills it after delay_ms, counted from its start or from when it has opened the store. synced[] is
-// raised to what it has told.
+// Runs a child and kills it after delay_ms, counted from its start or from its opening of the store. Raises synced[] to
+// the numbers in its messages.
 static void run_and_kill(unsigned threads, uint32_t salt, uint64_t rng, uint64_t delay_ms, bool from_open,
                          uint64_t synced[LANES]) {
   int fd[2];
@@ -451,7 +451,7 @@ static void run_and_kill(unsigned threads, uint32_t salt, uint64_t rng, uint64_t
     const uint64_t now = now_ms();
     if (counting && !killed && now >= deadline) {
       kill(pid, SIGKILL);
-      killed = true;  // what it had told before is still in the pipe
+      killed = true;  // its earlier messages are still in the pipe
     }
     if (!listen(fd[0], counting && !killed ? (int)(deadline - now) : -1, &m, &timed_out)) {
       if (timed_out) continue;
@@ -476,8 +476,7 @@ static void run_and_kill(unsigned threads, uint32_t salt, uint64_t rng, uint64_t
   }
 }
 
-// Reads a lane's slots from the store into *out and checks that every value is whole. Returns the number of values that
-// are not.
+// Reads a lane's slots from the store into *out and checks that every value is whole. Returns the number of torn ones.
 static uint64_t lane_read(struct xdb_ref *ref, unsigned lane, struct lane *out) {
   static char key[REMIXDB_KV_MAX];
   static uint8_t value[REMIXDB_KV_MAX], expected[KILL_VMAX];
@@ -516,9 +515,9 @@ static uint64_t lane_read(struct xdb_ref *ref, unsigned lane, struct lane *out) 
   return wrong;
 }
 
-// Finds the number m of operations that the lane has kept, and checks that its content is just what they leave behind.
-// old is the lane as it was before the round, NULL when that is not known; operations from old->next on have to be of
-// the round's salt. Returns the number of faults and sets now->next to m.
+// Finds the number m of operations that the lane has kept, and checks that they make exactly its content. old is the
+// lane before the round, NULL when that is not known; operations from old->next on must have the round's salt. Returns
+// the number of faults and sets now->next to m.
 static uint64_t lane_check(unsigned lane, struct lane *now, const struct lane *old, uint64_t synced, uint32_t salt) {
   uint64_t m = 0, wrong = 0;
   char key[KILL_KLEN + 1];
@@ -526,10 +525,10 @@ static uint64_t lane_check(unsigned lane, struct lane *now, const struct lane *o
     if (now->op[i] > m) m = now->op[i];
   }
   now->seen = m;
-  // Deletes leave no trace but the absence of what they deleted; those at the end may or may not have been kept.
+  // Deletes leave no trace but the absence of a value; the last ones may or may not have been kept.
   while (op_is_del(lane, m) && now->op[m % SLOTS] == 0) m++;
   now->next = m;
-  // The newest operation there is of a batch that was written in this round: then so is the rest of it.
+  // When the newest operation belongs to a batch of this round, the rest of that batch is there, too.
   const uint64_t end = (now->seen + GROUP - 1) / GROUP * GROUP;
   if (old != NULL && now->seen > old->next && group_is_batch(lane, end / GROUP - 1) && m < end) {
     complain("SEED=%llu: lane %u: of the batch of operations %llu to %llu the last %llu are missing",
@@ -565,7 +564,7 @@ static uint64_t lane_check(unsigned lane, struct lane *now, const struct lane *o
   return wrong;
 }
 
-// The counters' sum. How far each lane has come says what it is, but for the last time that each thread counted.
+// The counters' sum. The lanes' lengths determine it, except for the last time that each thread counted.
 static uint64_t counters_check(struct xdb_ref *ref, bool first, const struct lane *old, unsigned threads) {
   uint64_t sum = 0, most = counted, wrong = 0;
   for (unsigned i = 0; i < COUNTERS; i++) {
@@ -589,7 +588,7 @@ static uint64_t counters_check(struct xdb_ref *ref, bool first, const struct lan
   return wrong;
 }
 
-// Somebody else's store is not written to. Both modes' keys are "exit" or "kill" and more, so that three looks tell.
+// Refuses to write to another program's store. All keys begin with "exit" or "kill", so three looks tell.
 static void refuse_foreign(struct xdb_ref *ref) {
   static const char *const from[] = {"", "exiu", "kilm"};
   static char key[REMIXDB_KV_MAX];
@@ -608,7 +607,7 @@ static void refuse_foreign(struct xdb_ref *ref) {
   remixdb_iter_destroy(it);
 }
 
-// Opens the store, checks all lanes against what is known and takes them over. Returns how many keys they have.
+// Opens the store, checks all lanes against the known state and takes them over. Returns the number of their keys.
 static uint64_t check_all(bool first, const uint64_t synced[LANES], uint32_t salt, unsigned threads) {
   static struct lane now, old[LANES];
   struct xdb *const xdb = store_open();
@@ -647,12 +646,12 @@ static int kill_main(unsigned rounds) {
     const uint32_t salt = (uint32_t)rng_next(&rng);
     const bool from_open = rng_next(&rng) % 4 != 0;
     const bool again = rng_next(&rng) % 4 == 0;
-    // Half of the delays are drawn from a logarithmic scale, since much is under way in the first milliseconds.
+    // Half of the delays come from a logarithmic scale, because much happens in the first milliseconds.
     const uint64_t scale = rng_next(&rng);
     const uint64_t delay_ms = 1 + rng_next(&rng) % (scale % 2 == 0 ? DELAY_MS_MAX : UINT64_C(1) << (scale >> 8) % 10);
     const uint64_t again_ms = rng_next(&rng) % RECOVERY_MS_MAX;
 
-    // Everything that the last check found was then closed in order, so all of it counts as synced.
+    // The last check closed the store in order, so all records that it found count as synced.
     for (unsigned l = 0; l < LANES; l++) synced[l] = lanes[l].next;
     const uint64_t start = lanes_total(NULL);
     run_and_kill(threads, salt, rng_next(&rng), delay_ms, from_open, synced);
@@ -670,7 +669,7 @@ static int kill_main(unsigned rounds) {
 
 // ---- arguments
 
-// wrong: NULL when the help was asked for.
+// wrong: the complaint; NULL when the user asked for the help.
 static _Noreturn void usage(const char *name, const char *wrong) {
   fprintf(wrong == NULL ? stdout : stderr,
           "usage: %s DIR CACHE_MB MT_MB                    check what earlier runs left in DIR, put 100,000 keys, "
@@ -696,7 +695,7 @@ static uint64_t number(const char *name, const char *text, uint64_t max) {
 
 int main(int argc, char **argv) {
   hold_std_fds();
-  // --kill may stand anywhere; the arguments that are left are taken in order.
+  // --kill may stand anywhere; the other arguments keep their order.
   const char *arg[3] = {NULL};
   int nr = 0;
   bool kill_mode = false;
@@ -710,7 +709,7 @@ int main(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--kill") == 0 && !kill_mode) {
       kill_mode = true;
-      // What is behind it is ROUNDS when the other three are there without it.
+      // The argument behind it is ROUNDS when the other three are there without it.
       if (i + 1 < argc && argc - 2 > 3) rounds = number("ROUNDS", argv[++i], 1000000000);
     } else if (argv[i][0] == '-' && (nr == 0 || argv[i][1] == '-')) {
       complain("there is no flag \"%s\"; a directory of that name is given as ./%s", argv[i], argv[i]);

@@ -6,15 +6,15 @@
 //   xdbtest.out DIR CACHE_MB MT_MB DATA_POWER UPDATE_POWER [EPOCHS]
 //
 // There are 2^DATA_POWER keys; each thread makes 2^UPDATE_POWER updates per epoch. A line per epoch goes to the
-// standard output, everything else to standard error. Any mismatch is told with the seed and the key, and the exit
+// standard output, everything else to standard error. A mismatch is reported with the seed and the key, and the exit
 // status is 1.
 //
-// From the environment: SEED repeats a run's random choices (with one thread, all of the run), THREADS and WORKERS set
-// the numbers of updater threads and of the store's compaction threads.
+// Environment: SEED repeats a run's random choices (with one thread, the whole run). THREADS and WORKERS set the
+// numbers of updater threads and of the store's compaction threads.
 //
 // The model is one word a key: the number of the key's last update, and whether that was a put. A value is a function
-// of the key, that number and a salt kept in every value, so that whole values are checked without being kept. A
-// directory that holds a store of this program already is read first: its values say what the model has to be.
+// of the key, that number and a salt kept in every value, so the program checks whole values without keeping them. When
+// the directory already holds a store of this program, the program reads it first and makes the model from its values.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE  // for sched_getaffinity
 #endif
@@ -103,8 +103,8 @@ static uint64_t rng_next(uint64_t *state) {
   return mix(*state);
 }
 
-// ---- keys: a bijection of 64-bit numbers scatters neighbouring key numbers over the whole key space, and can be
-// undone when a scan meets the key.
+// ---- keys: a bijection of 64-bit numbers scatters neighbouring key numbers over the whole key space. A scan inverts
+// it to get the key's number.
 
 #define SCATTER_A UINT64_C(0x9e3779b97f4a7c15)
 #define SCATTER_B UINT64_C(0xd6e8feb86659fd93)
@@ -134,7 +134,7 @@ static void key_make(uint64_t nr, char key_out[KEY_LEN]) {
   for (unsigned i = KEY_LEN; i > 0; i--, x >>= 4) key_out[i - 1] = digit[x & 15];
 }
 
-// False when it is no key of this program.
+// False: not a key of this program.
 static bool key_parse(const char *key, uint32_t klen, uint64_t *nr_out) {
   if (klen != KEY_LEN) return false;
   uint64_t x = 0;
@@ -167,7 +167,7 @@ static uint32_t value_make(uint64_t nr, uint32_t version, uint64_t salt, uint8_t
   return len;
 }
 
-// What a value says of itself; only the comparison with value_make's bytes proves it.
+// The claims of a value about itself; only the comparison with value_make's bytes proves them.
 static bool value_parse(const uint8_t *value, uint32_t vlen, uint64_t *nr_out, uint64_t *salt_out,
                         uint32_t *version_out) {
   if (vlen < VALUE_HEAD) return false;
@@ -243,7 +243,7 @@ struct worker {
   struct check_bufs *bufs;
 };
 
-// Threads come and go with every phase, each with a ref of its own: the store has to stand that, too.
+// Threads come and go with every phase, each with a ref of its own: the store must bear that, too.
 static void run_threads(void *(*fn)(void *), uint64_t phase_seed) {
   static struct worker w[THREADS_MAX];
   for (unsigned i = 0; i < t.threads; i++) {
@@ -324,8 +324,8 @@ static struct scan *scan_open(void) {
   return s;
 }
 
-// The next record, into s; false at the end. Keys that do not ascend end the program, since nothing can be said of a
-// scan that goes astray.
+// Reads the next record into s; false at the end. Keys that do not ascend end the program, because the rest of such a
+// scan proves nothing.
 static bool scan_next(struct scan *s) {
   if (s->nr > 0) remixdb_iter_skip1(s->it);
   if (!remixdb_iter_valid(s->it)) {
@@ -351,8 +351,8 @@ static void scan_close(struct scan *s) {
   free(s);
 }
 
-// Compares the store with the model in order and returns the number of records met. Each key that is met ascends, is in
-// the model, and has the model's value; the keys of the model that were not met are found by the bits left unset.
+// Compares the store with the model in order and returns the number of records. The keys must ascend, be in the model,
+// and have the model's values. The bits left unset show keys of the model that the scan did not find.
 static uint64_t scan_check(const char *how) {
   memset(t.seen, 0, (size_t)((t.keyrange + 63) / 64 * 8));
   struct scan *const s = scan_open();
@@ -378,8 +378,7 @@ static uint64_t scan_check(const char *how) {
   return met;
 }
 
-// Makes the model from what the store holds. Nothing has been written yet, so a store that is not this program's is
-// left as it is.
+// Makes the model from the store's records. Nothing has been written yet, so another program's store stays as it is.
 static void adopt(void) {
   struct scan *const s = scan_open();
   uint32_t newest = 0;
@@ -396,8 +395,8 @@ static void adopt(void) {
     compare_value("the store as it was", nr, s->vlen, &s->bufs);
     if (version > newest) newest = version;
   }
-  // What is not there may have been deleted; starting all of these after the newest update keeps old values from being
-  // taken for new ones.
+  // Absent keys may have been deleted. Their updates start after the newest one, so that an old value never passes
+  // for a new one.
   for (uint64_t nr = 0; nr < t.keyrange; nr++) {
     if ((t.model[nr] & 1) == 0) t.model[nr] = newest << 1;
   }
@@ -512,7 +511,7 @@ int main(int argc, char **argv) {
   t.updates = UINT64_C(1) << number("UPDATE_POWER", argv[5], 0, 40);
   const unsigned epochs = argc > 6 ? (unsigned)number("EPOCHS", argv[6], 1, 1000000000) : EPOCHS_DEFAULT;
 
-  // The store's threads take up to half of the processors, the updaters what is left.
+  // The store's threads take up to half of the processors, the updaters take the rest.
   const unsigned cpus = processors();
   const unsigned half = cpus / 2 < 4 ? cpus / 2 : 4;
   const unsigned workers = (unsigned)number_env("WORKERS", half > 1 ? half : 1, 0, 64);

@@ -17,17 +17,17 @@
 // ---- a store in use
 
 static bool all_messages;            // -v
-static const char *wanted_messages;  // those that begin so
+static const char *wanted_messages;  // messages with this prefix
 
-// The library calls this, from any of its threads, when it has something to tell.
+// The store's logger. The library calls it from any of its threads.
 static void message(void *priv, const char *line) {
   (void)priv;
   if (all_messages || (wanted_messages && strncmp(line, wanted_messages, strlen(wanted_messages)) == 0))
     progress_say(line);
 }
 
-// With STORE_READ the lock is shared with other readers, and what the log holds is gathered in memory: it is read and
-// checked, but neither cut nor continued, and no worker is started. So that is for everything that does not write.
+// STORE_READ shares the lock with other readers. The store reads and checks its log into memory, neither cuts nor
+// continues it, and starts no worker. Every command that does not write uses it.
 struct store store_open(const char *dir, enum store_how how, const struct options *o, const char *messages) {
   struct store s = {.dir = dir};
   struct remixdb_opts opts;
@@ -65,7 +65,7 @@ static unsigned long long figure(const struct store *s, const char *name) {
 
 // ---- one record
 
-// The bytes of an argument, which is overwritten when it has escapes. At most UINT32_MAX.
+// Replaces the escapes of an argument in place and returns its length, at most UINT32_MAX.
 static uint32_t argument(char *arg, const char *what, const struct options *o) {
   size_t len = strlen(arg);
   const char *const wrong = o->escapes ? text_unescape(arg, len, &len) : NULL;
@@ -76,14 +76,14 @@ static uint32_t argument(char *arg, const char *what, const struct options *o) {
 
 static const struct text_format text = TEXT_FORMAT_DEFAULT;
 
-// A key in a message.
+// Prints a key of a message, quoted.
 static void print_key(FILE *out, const char *key, uint32_t klen) {
   putc('"', out);
   text_write_bytes(out, key, klen, &text);
   putc('"', out);
 }
 
-// The key's value, whatever its size, which the caller frees. NULL: REMIXDB_NOTFOUND, or the program ends.
+// The key's value, of any size; the caller frees it. NULL: no such key. Other failures end the program.
 static char *get_value(const struct store *s, const char *key, uint32_t klen, uint32_t *vlen_out) {
   for (uint32_t cap = REMIXDB_KV_MAX;; cap = *vlen_out) {
     char *const value = malloc(cap);
@@ -115,7 +115,7 @@ static int command_get(char **arg, const struct options *o) {
   return found ? TOOL_DONE : TOOL_NO_KEY;
 }
 
-// All of standard input.
+// Reads all of standard input. The caller frees the value.
 static char *read_value(uint32_t *len_out) {
   size_t len = 0, cap = 1 << 16;
   char *value = malloc(cap);
@@ -224,7 +224,7 @@ static int command_destroy(char **arg, const struct options *o) {
 
 // ---- repair
 
-// The bytes on disk of a directory's files. 0: it is not there.
+// The bytes on disk of a directory's files. 0: no such directory.
 static uint64_t directory_bytes(const char *dir) {
   DIR *const d = opendir(dir);
   uint64_t bytes = 0;
@@ -237,7 +237,7 @@ static uint64_t directory_bytes(const char *dir) {
   return bytes;
 }
 
-// Watches a repair, which is one call without a ref: what it writes grows beside what it reads.
+// Watches a repair, which is one call without a ref: compares the size of the new files with that of the old ones.
 struct watch {
   const char *dir;
   pthread_mutex_t lock;
@@ -264,8 +264,7 @@ static void *watch_main(void *arg) {
 static bool repair_watched(const char *dir) {
   struct watch w = {.dir = dir, .lock = PTHREAD_MUTEX_INITIALIZER, .ended_changed = PTHREAD_COND_INITIALIZER};
   pthread_t thread;
-  const bool watched = pthread_create(&thread, NULL, watch_main, &w) ==
-                       0;  // without it there is no progress to be seen
+  const bool watched = pthread_create(&thread, NULL, watch_main, &w) == 0;  // else the repair shows no progress
   const bool repaired = remixdb_repair(dir);
   pthread_mutex_lock(&w.lock);
   w.ended = true;
@@ -276,7 +275,7 @@ static bool repair_watched(const char *dir) {
   return repaired;
 }
 
-// The last line of a repair's report, which sums up. The caller frees it; NULL: there is no such file.
+// The last line of a repair's report, its sum. The caller frees it; NULL: there is no such file.
 static char *report_sum(const char *path) {
   FILE *const in = fopen(path, "r");
   char *line = NULL;
@@ -287,7 +286,7 @@ static char *report_sum(const char *path) {
   return line;
 }
 
-// The directory beside the store's files where the next repair puts aside what was there.
+// The directory beside the store's files where the next repair puts the old files aside.
 static void lost_name(char *path, size_t cap, const char *dir) {
   unsigned nr = 0;
   do snprintf(path, cap, "%s/lost.%u", dir, ++nr);
@@ -303,7 +302,7 @@ static int command_repair(char **arg, const struct options *o) {
     if (remixdb_errcode() == REMIXDB_NOTFOUND) tool_end(TOOL_FAILED, "%s: there is no store", dir);
     tool_fail_call(dir, "repair");
   }
-  snprintf(told, sizeof(told), "%s", remixdb_errmsg());  // what is lost
+  snprintf(told, sizeof(told), "%s", remixdb_errmsg());  // the losses
   snprintf(report, sizeof(report), "%s/REPORT", lost);
   char *const line = report_sum(report);
   if (line != NULL) printf("%s: repaired; %s. %s has what was there, and a REPORT of what was lost\n", dir, line, lost);
@@ -344,14 +343,14 @@ static const struct option_name {
     {ASCII, 'a', "ascii", NULL, "write an escape for every byte that is no printable ASCII character"},
     {FROM, 'f', "from", "KEY", "begin with this key, or the first one behind it"},
     {TO, 't', "to", "KEY", "end before this key"},
-    {PREFIX, 'p', "prefix", "KEY", "only keys that begin so"},
+    {PREFIX, 'p', "prefix", "KEY", "only keys that begin with KEY"},
     {LIMIT, 'n', "limit", "N", "at most N records"},
     {KEYS, 'k', "keys", NULL, "keys alone"},
     {REVERSE, 'R', "reverse", NULL, "from the last key to the first"},
     {ESCAPES, 'e', "escapes", NULL,
      "KEY and VALUE are given with the escapes \\t \\n \\r \\\\ \\xHH, and a value is printed with them"},
     {VERBOSE, 'v', "verbose", NULL,
-     "print what the library tells, and progress also when standard error is no terminal"},
+     "print the library's messages, and progress also when standard error is no terminal"},
 };
 #define NR_OPTIONS (sizeof(option_names) / sizeof(option_names[0]))
 
@@ -361,10 +360,10 @@ static int command_help(char **arg, const struct options *o);
 static const struct command {
   const char *name, *args;
   int min_args, max_args;
-  int literal_from;  // arguments from this one on are taken as they stand, also when they begin with "-"
+  int literal_from;  // arguments from this one on are never options, also when they begin with "-"
   unsigned options;
-  const char *help;  // in one line,
-  const char *more;  // and what else there is to say
+  const char *help;  // one line
+  const char *more;  // further lines
   int (*run)(char **arg, const struct options *o);
 } commands[] = {
     {"get", "DIR KEY", 2, 2, 1, ESCAPES | VERBOSE, "print the value of KEY",
@@ -385,7 +384,7 @@ static const struct command {
      "put every line of FILE (- is standard input) into the store; makes it when there is none",
      "A line is a record: the key up to the first tab, then the value. A line without a tab is a key with an empty "
      "value. Escapes: \\t \\n \\r \\\\ \\xHH.\n"
-     "Of lines with the same key the last one counts. Compressed files, JSON and CSV are refused.\n",
+     "The last of several lines with the same key counts. Compressed files, JSON and CSV are refused.\n",
      command_import},
     {"stats", "DIR", 1, 1, 9, VERBOSE, "print the store's figures, as JSON", "", command_stats},
     {"verify", "DIR", 1, 1, 9, VERBOSE, "read everything, and check it",
@@ -393,13 +392,13 @@ static const struct command {
     {"checkpoint", "DIR TO", 2, 2, 9, VERBOSE,
      "make TO a store that holds the same; shares files with DIR where it can", "", command_checkpoint},
     {"compact", "DIR", 1, 1, 9, VERBOSE,
-     "bring everything into the fewest tables, without what was deleted or overwritten", "", command_compact},
-    {"repair", "DIR", 1, 1, 9, VERBOSE, "make a store of what can still be read of a damaged one",
-     "What was there is put aside in DIR/lost.N, with a REPORT of what was lost. The exit status is 4 when something "
+     "bring everything into the fewest tables, without deleted and overwritten records", "", command_compact},
+    {"repair", "DIR", 1, 1, 9, VERBOSE, "make a store of the readable part of a damaged one",
+     "The old files are put aside in DIR/lost.N, with a REPORT of the losses. The exit status is 4 when something "
      "is lost.\n",
      command_repair},
     {"destroy", "DIR", 1, 1, 9, VERBOSE, "remove the store: its own files, and DIR when nothing else is in it",
-     "Nothing is asked.\n", command_destroy},
+     "It asks no question.\n", command_destroy},
     {"help", "[COMMAND]", 0, 1, 9, 0, "tell about a command", "", command_help},
 };
 #define NR_COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -500,7 +499,7 @@ static void option_set(struct options *o, enum option id, char *value) {
   }
 }
 
-// The bytes of a key that an option gives, whose escapes are replaced when all options are known.
+// Replaces the escapes of an option's key, once all options are known, and returns its length.
 static size_t key_len(char *key, const char *name, const struct options *o) {
   if (key == NULL) return 0;
   size_t len = strlen(key);
@@ -510,8 +509,8 @@ static size_t key_len(char *key, const char *name, const struct options *o) {
   return len;
 }
 
-// Reads the options among the arguments of command c, from argv[2] on, and moves the others to `args`. Returns how many
-// those are.
+// Reads the options among the arguments of command c, from argv[2] on, and moves the others to `args`. Returns their
+// number.
 static int options_read(const struct command *c, int argc, char **argv, struct options *o, char **args) {
   int nr = 0;
   bool ended = false;

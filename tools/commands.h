@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The commands on a store that `remixdb` consists of, and that xdbdemo has as well.
+// The commands of `remixdb`; xdbdemo has them, too.
 #ifndef TOOLS_COMMANDS_H
 #define TOOLS_COMMANDS_H
 
@@ -9,7 +9,7 @@
 #include "tools/text.h"
 #include "tools/tool.h"
 
-// What the options of a command line ask for.
+// The options of a command line.
 struct options {
   bool verbose;
   bool escapes;  // KEY and VALUE are given with escapes, and values are printed with them
@@ -20,10 +20,10 @@ struct options {
   unsigned long long limit;
 };
 
-// Does what the arguments behind the program's name ask for: argv[1] is a command, or --help, or --version. Returns how
-// the program is to end, or ends it.
+// Runs the command line: argv[1] is a command, or --help, or --version. Returns the program's exit status, or ends the
+// program.
 int commands_run(int argc, char **argv);
-// A line of help for each command: for the ones named in `only` (a list that ends with NULL), or for all (NULL).
+// Prints a line of help for each command in `only` (a list that ends with NULL), or for all commands (NULL).
 void commands_list(FILE *out, const char *const *only);
 
 // ---- a store in use by a command
@@ -31,7 +31,7 @@ void commands_list(FILE *out, const char *const *only);
 enum store_how {
   STORE_READ,  // nothing on disk is changed, and others may read at the same time
   STORE_WRITE,
-  STORE_MAKE  // it is made when there is none
+  STORE_MAKE  // makes the store when there is none
 };
 
 struct store {
@@ -40,8 +40,8 @@ struct store {
   struct xdb_ref *ref;
 };
 
-// Opens it, or ends the program. `messages`: the library's messages that begin so are shown in any case, NULL none; all
-// are with o->verbose.
+// Opens the store, or ends the program. o->verbose shows all messages of the library; else those that begin with
+// `messages` are shown, NULL: none.
 struct store store_open(const char *dir, enum store_how how, const struct options *o, const char *messages);
 // Closes it; a failure ends the program.
 void store_close(const struct store *s);

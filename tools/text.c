@@ -11,7 +11,7 @@ static int hex_digit(char c) {
   return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-// The escape at p, whose backslash is one of `left` bytes. Returns how many bytes it has; 0: it is none.
+// Reads the escape at p; `left` bytes begin with its backslash. Returns the number of its bytes; 0: not an escape.
 static size_t escape_read(const char *p, size_t left, char *out) {
   if (left < 2) return 0;
   switch (p[1]) {
@@ -120,11 +120,11 @@ bool text_write(FILE *out, const void *key, size_t klen, const void *value, size
   return putc('\n', out) != EOF;
 }
 
-// ---- what is no text of this form
+// ---- files that are no text of this form
 
 static const struct kind {
   const char *name, *advice;
-  const char *magic;  // what such a file begins with; NULL: see below
+  const char *magic;  // the first bytes of such a file; NULL: see below
   size_t len;
 } kinds[] = {
     [TEXT_PLAIN] = {"text", "", NULL, 0},
@@ -153,7 +153,7 @@ static const struct kind {
 const char *text_kind_name(enum text_kind k) { return kinds[k].name; }
 const char *text_kind_advice(enum text_kind k) { return kinds[k].advice; }
 
-// An object or an array begins, and nothing in the line separates a key from a value.
+// Whether an object or an array begins, and no separator is in the line.
 static bool is_json(const char *line, size_t len, unsigned char separator) {
   if (line[0] != '{' && line[0] != '[') return false;
   if (memchr(line, separator, len)) return false;
@@ -162,7 +162,7 @@ static bool is_json(const char *line, size_t len, unsigned char separator) {
   return at == len || memchr("\"{}[]", line[at], 5) != NULL;
 }
 
-// The commas of a line that stand in no quotes; 0 when it has a separator.
+// The number of a line's commas outside of quotes; 0 when the line has a separator.
 static unsigned csv_commas(const char *line, size_t len, unsigned char separator) {
   unsigned commas = 0;
   bool quoted = false;
@@ -174,7 +174,7 @@ static unsigned csv_commas(const char *line, size_t len, unsigned char separator
   return commas;
 }
 
-// Two lines or more, of which the first ones have the same number of commas and no separator.
+// Whether there are two lines or more, and the first ones have the same number of commas and no separator.
 static bool is_csv(const char *head, size_t len, bool whole, unsigned char separator) {
   const unsigned lines_max = 5;
   unsigned lines = 0, first = 0;
@@ -192,7 +192,7 @@ static bool is_csv(const char *head, size_t len, bool whole, unsigned char separ
 
 enum text_kind text_kind(const void *head, size_t len, bool whole, const struct text_format *f) {
   const char *const p = head;
-  // an escape is of this form alone
+  // only this form has escapes
   if (f->raw || len == 0 || p[0] == '\\' || p[0] == '\n') return TEXT_PLAIN;
   for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
     if (kinds[k].magic && len >= kinds[k].len && memcmp(p, kinds[k].magic, kinds[k].len) == 0) return (enum text_kind)k;

@@ -36,17 +36,18 @@ struct text_record {
   size_t klen, vlen;
 };
 
-// Reads the record of a line, which comes without its newline and is overwritten. NULL: *out is filled in. Otherwise:
-// what is wrong with the line.
+// Reads the record of a line, which comes without its newline and is overwritten. NULL: *out is filled in. Otherwise
+// returns the fault of the line.
 const char *text_parse(char *line, size_t len, const struct text_format *f, struct text_record *out);
-// Replaces the escapes in `text` (len bytes) by the bytes they mean; *len_out is never more. NULL, or what is wrong.
+// Replaces the escapes in `text` (len bytes) by the bytes they mean; *len_out is never more. NULL, or the fault.
 const char *text_unescape(char *text, size_t len, size_t *len_out);
 // Writes a record with its newline. False: errno.
 bool text_write(FILE *out, const void *key, size_t klen, const void *value, size_t vlen, const struct text_format *f);
 // Writes bytes that are no key, with escapes and without a newline. False: errno.
 bool text_write_bytes(FILE *out, const void *bytes, size_t len, const struct text_format *f);
 
-// What the beginning of a file is that holds no records of this form, although its lines could be taken for such.
+// Kinds of files, by their beginning. All but the first two hold no records of this form, although their lines could
+// pass for records.
 enum text_kind {
   TEXT_PLAIN,   // nothing speaks against it
   TEXT_MARKED,  // text behind a byte order mark of TEXT_MARK_LEN bytes
@@ -62,12 +63,11 @@ enum text_kind {
 };
 #define TEXT_MARK_LEN 3u
 
-// head: the first TEXT_HEAD bytes of the file, or all of it (`whole`). What text_write writes first can be of another
-// kind than TEXT_PLAIN by chance; with its first byte written as an escape it is not. With f->raw every file is
-// TEXT_PLAIN.
+// head: the first TEXT_HEAD bytes of the file, or all of it (`whole`). Output of text_write can look like another kind
+// than TEXT_PLAIN by chance; an escape for its first byte prevents that. With f->raw every file is TEXT_PLAIN.
 enum text_kind text_kind(const void *head, size_t len, bool whole, const struct text_format *f);
-// What such a file is ("compressed by gzip"), and the command or the words that tell what to do instead. They hold no
-// file name.
+// The name of the kind ("compressed by gzip"), and advice in the form of a command or of words. Neither holds a file
+// name.
 const char *text_kind_name(enum text_kind k);
 const char *text_kind_advice(enum text_kind k);
 #endif

@@ -42,8 +42,8 @@ enum tool_exit tool_complain(const char *dir, const char *call) {
   if (s == REMIXDB_LOCKED)
     fprintf(stderr, "%s: another process has it open; try again when that has closed it\n", name);
   if (s != REMIXDB_CORRUPT) return TOOL_FAILED;
-  fprintf(stderr, "%s: make a copy of the directory; then \"%s repair %s\" makes a store of what can still be read\n",
-          name, called, dir);
+  fprintf(stderr, "%s: make a copy of the directory; then \"%s repair %s\" makes a store of the readable part\n", name,
+          called, dir);
   return TOOL_DAMAGED;
 }
 
@@ -51,7 +51,7 @@ _Noreturn void tool_fail_call(const char *dir, const char *call) { exit(tool_com
 
 void tool_flush(void) {
   if (ferror(stdout))
-    tool_end(TOOL_FAILED, "standard output could not be written to");  // the reason is of an earlier call
+    tool_end(TOOL_FAILED, "standard output could not be written to");  // the reason belongs to an earlier call
   if (fflush(stdout) != 0) tool_end(TOOL_FAILED, "standard output: %s", strerror(errno));
 }
 

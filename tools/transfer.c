@@ -16,7 +16,7 @@
 struct input {
   const char *path;
   FILE *file;
-  uint64_t line;  // the number of the one that was read last
+  uint64_t line;  // number of the last line read
 };
 
 static _Noreturn void fail_input(const struct input *in) { tool_end(TOOL_FAILED, "%s: %s", in->path, strerror(errno)); }
@@ -27,7 +27,7 @@ struct head {
   size_t len, at;
 };
 
-// Passes a byte order mark by. What holds no records as text is refused, before a store is made for it.
+// Skips a byte order mark. Refuses a file that holds no records as text, before a store is made for it.
 static void check_kind(const struct input *in, struct head *h, const struct options *o) {
   const bool whole = h->len < sizeof(h->bytes);
   enum text_kind k = text_kind(h->bytes, h->len, whole, &o->format);
@@ -41,7 +41,7 @@ static void check_kind(const struct input *in, struct head *h, const struct opti
            in->path, text_kind_name(k), text_kind_advice(k));
 }
 
-// Opens the input and reads its beginning: what cannot be read, a directory for one, must not make a store.
+// Opens the input and reads its beginning: an unreadable input, such as a directory, must not make a store.
 static void input_open(struct input *in, struct head *h, const struct options *o) {
   in->file = strcmp(in->path, "-") == 0 ? stdin : fopen(in->path, "rb");
   if (in->file == NULL) fail_input(in);
@@ -50,7 +50,7 @@ static void input_open(struct input *in, struct head *h, const struct options *o
   check_kind(in, h, o);
 }
 
-// The next line without its newline: what is left of the head, then the file. False at the end.
+// Reads the next line, without its newline: from the rest of the head, then from the file. False at the end.
 static bool input_line(struct input *in, struct head *h, char **line, size_t *cap, size_t *len_out) {
   const size_t left = h->len - h->at;
   const char *const begin = h->bytes + h->at, *const newline = left ? memchr(begin, '\n', left) : NULL;
@@ -66,7 +66,7 @@ static bool input_line(struct input *in, struct head *h, char **line, size_t *ca
     if (got < 0 && left == 0) return false;
     if (got < 0) got = 0;
   }
-  if (left) {  // pieced together, which happens to the lines of the head alone
+  if (left) {  // only lines of the head are pieced together
     if (taken + (size_t)got + 1 > *cap) {
       *cap = taken + (size_t)got + 1;
       char *const grown = realloc(*line, *cap);
@@ -84,7 +84,7 @@ static bool input_line(struct input *in, struct head *h, char **line, size_t *ca
   return true;
 }
 
-// Ends the program, with the lines before in the store: closing it syncs them.
+// Ends the program; the earlier lines stay in the store, because closing it syncs them.
 static _Noreturn void end_at_line(const struct store *s, enum tool_exit status) {
   store_close(s);
   exit(status);
@@ -144,11 +144,11 @@ int command_import(char **arg, const struct options *o) {
 
 // ---- dump and scan
 
-// Records on their way to standard output. The first ones are held back until it is known how they look to an import.
+// Records on their way to standard output. The first ones wait until it is known how they look to an import.
 struct output {
   const struct options *o;
   FILE *to;
-  FILE *held;  // NULL: they have gone
+  FILE *held;  // the first records; NULL: they are written
   char *text;
   size_t text_len;
   uint64_t records;
@@ -162,7 +162,8 @@ static void output_begin(struct output *out, const struct options *o) {
   if (out->held == NULL) fail_output();
 }
 
-// An import would refuse what looks like another kind of file. Its first byte written as an escape does not.
+// Writes the held records. An import would refuse output that looks like another kind of file; an escape for its first
+// byte prevents that.
 static void output_release(struct output *out) {
   if (out->held == NULL) return;
   if (fclose(out->held) != 0) fail_output();
@@ -201,7 +202,7 @@ static int range_order(const struct options *o, const void *key, size_t klen) {
   return has_prefix(o, key, klen) ? 0 : compare(key, klen, o->prefix, o->prefix_len);
 }
 
-// To the first record that may be in the range.
+// Moves to the first record that may be in the range.
 static void seek_first(struct xdb_iter *it, const struct options *o) {
   const bool by_prefix = o->prefix && (o->from == NULL || compare(o->prefix, o->prefix_len, o->from, o->from_len) > 0);
   if (by_prefix) remixdb_iter_seek(it, o->prefix, (uint32_t)o->prefix_len);
@@ -209,8 +210,8 @@ static void seek_first(struct xdb_iter *it, const struct options *o) {
   else remixdb_iter_seek(it, NULL, 0);
 }
 
-// The smallest string that is greater than all that begin with the prefix; 0: there is none. `next` has room for the
-// prefix.
+// Makes the smallest string that is greater than all strings with the prefix and returns its length; 0: there is none.
+// `next` has room for the prefix.
 static size_t after_prefix(char *next, const char *prefix, size_t len) {
   while (len > 0 && (unsigned char)prefix[len - 1] == 0xff) len--;
   if (len == 0) return 0;
@@ -219,7 +220,7 @@ static size_t after_prefix(char *next, const char *prefix, size_t len) {
   return len;
 }
 
-// To the last record that may be in the range: the last one below its end.
+// Moves to the last record that may be in the range: the last one below its end.
 static void seek_last(struct xdb_iter *it, const struct options *o) {
   char *const next = o->prefix ? malloc(o->prefix_len + 1) : NULL;
   if (o->prefix && next == NULL) tool_end(TOOL_FAILED, "out of memory");

@@ -332,7 +332,7 @@ def test_damage_is_told_and_repaired(store, what):
     flip(damaged, damaged.read_bytes().index(value))
     said = tool("verify", store, status=4)
     assert said.stdout == "" and damaged.name in said.stderr
-    advice = f"repair {store}\" makes a store of what can still be read"
+    advice = f"repair {store}\" makes a store of the readable part"
     assert advice in said.stderr
     assert (advice in tool("get", store, "b", status=4).stderr) and (advice in tool("dump", store, status=4).stderr)
     done = tool("repair", store, status=4)
