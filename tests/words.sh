@@ -7,7 +7,8 @@ tab=$(printf '\t')
 bad=0
 while IFS="$tab" read -r pattern advice; do
   case $pattern in '' | '#'*) continue ;; esac
-  found=$(git grep -nE "$pattern" -- '*.c' '*.h' '*.py' '*.sh' '*.md' ':!tests/words.sh' ':!tests/golden' ':!docs/CHANGELOG.md' 2>/dev/null)
+  found=$(git grep -nE "$pattern" -- '*.c' '*.h' '*.py' '*.sh' '*.md' ':!tests/words.sh' ':!tests/golden' \
+    ':!docs/CHANGELOG.md' 2>/dev/null)
   [ -z "$found" ] && continue
   printf '%s\n' "$found"
   echo "words: $advice"

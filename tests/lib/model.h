@@ -297,7 +297,7 @@ static inline void model_check_many(struct model *m, struct xdb_ref *ref, uint64
 // The same with keys and values in one buffer each.
 static inline void model_check_packed(struct model *m, struct xdb_ref *ref, uint64_t time) {
   static uint8_t kbuf[MODEL_MANY * 4100], vbuf[20000];
-  uint32_t klens[MODEL_MANY], at[MODEL_MANY], offs[MODEL_MANY], lens[MODEL_MANY];
+  uint32_t klens[MODEL_MANY] = {0}, at[MODEL_MANY], offs[MODEL_MANY], lens[MODEL_MANY];
   bool found[MODEL_MANY];
   struct remixdb_packed out = {.cap = chance(&m->rng, 60) ? sizeof(vbuf) : (size_t)below(&m->rng, 3000),
                                .offs = offs,

@@ -18,6 +18,7 @@
 #include "tests/lib/slow.h"
 #include "xdb.h"
 #include "store/flush.h"
+#include "log/segments.h"
 #include "log/state.h"
 #include "admin/stats.h"
 #include "tests/lib/paths.h"
