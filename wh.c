@@ -754,11 +754,8 @@ static bool check_chain(const struct wh_entry *e, char *why, size_t cap) {
   return true;
 }
 
-static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *keys, char *why, size_t cap) {
-  const struct wh_leaf *next = wh_leaf_next(l);
-  const uint32_t n = atomic_load_explicit(&l->count, memory_order_acquire);
-  if (wh_leaf_dead(l)) WH_BROKEN("W1: a dead leaf in the list");
-  if (n > WH_LEAF_KEYS) WH_BROKEN("W1: %u keys in a leaf", n);
+// The hash part of a leaf names each of its n entries once, with the right hash and tag.
+static bool check_hashes(const struct wh_leaf *l, uint32_t n, char *why, size_t cap) {
   uint32_t taken = 0;
   for (uint32_t i = 0; i < WH_IDX_SIZE; i++) {
     const uint32_t at = wh_idx_load(&l->idx[i]);
@@ -772,6 +769,15 @@ static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *k
     taken++;
   }
   if (taken != n) WH_BROKEN("W1: the hash part has %u of %u entries", taken, n);
+  return true;
+}
+
+static bool check_leaf(const struct wh *wh, const struct wh_leaf *l, uint64_t *keys, char *why, size_t cap) {
+  const struct wh_leaf *next = wh_leaf_next(l);
+  const uint32_t n = atomic_load_explicit(&l->count, memory_order_acquire);
+  if (wh_leaf_dead(l)) WH_BROKEN("W1: a dead leaf in the list");
+  if (n > WH_LEAF_KEYS) WH_BROKEN("W1: %u keys in a leaf", n);
+  if (!check_hashes(l, n, why, cap)) return false;
   uint8_t pos[WH_LEAF_KEYS];
   (void)wh_leaf_order((struct wh_leaf *)(uintptr_t)l, pos);
   for (uint32_t i = 0; i < n; i++) {

@@ -193,6 +193,13 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
   pthread_mutex_unlock(&ws->lock);
 }
 
+// How many workers suit a machine of so many cores: half of them, within the limits.
+static uint32_t plan_count(uint32_t nr_cores) {
+  const uint32_t half = nr_cores / 2 < WORKERS_AUTO_MAX ? nr_cores / 2 : WORKERS_AUTO_MAX;
+  if (half >= WORKERS_AUTO_MIN) return half;
+  return nr_cores < WORKERS_AUTO_MIN ? nr_cores : WORKERS_AUTO_MIN;
+}
+
 enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out, uint32_t *cores_out, uint32_t cap,
                                  uint32_t *nr_cores_out) {
   uint32_t list[1024];
@@ -204,11 +211,7 @@ enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out,
     const enum remixdb_status s = thread_parse_cores(cores, cores_out, cap, &named);
     if (s != REMIXDB_OK) return s;
   }
-  uint32_t nr = asked >= 0 ? (uint32_t)asked : 0;
-  if (asked < 0 && !(nr = named)) {
-    nr = nr_list / 2 < WORKERS_AUTO_MAX ? nr_list / 2 : WORKERS_AUTO_MAX;
-    if (nr < WORKERS_AUTO_MIN) nr = nr_list < WORKERS_AUTO_MIN ? nr_list : WORKERS_AUTO_MIN;
-  }
+  const uint32_t nr = asked >= 0 ? (uint32_t)asked : named ? named : plan_count(nr_list);
   if (nr > WORKERS_MAX) return err_set(REMIXDB_INVALID, "%u workers are more than the maximum of %u", nr, WORKERS_MAX);
   if (automatic && nr_list > 1) {
     named = nr < nr_list / 2 ? nr : nr_list / 2;

@@ -283,6 +283,21 @@ static enum remixdb_status wal_salvage_frame(struct wal_reader *r, struct salvag
   return s;
 }
 
+// Tells of a hole in a segment, if something is lost there or may be. at_end: the hole is the segment's end, which
+// `next` follows (NULL: none). unread: some of the segment could not be read.
+static void wal_tell_hole(struct salvage *v, struct wal *w, const struct wal_seg *seg, const struct wal_seg *next,
+                          bool at_end, bool unread, struct wal_loss *l) {
+  const bool lost = l->last_seq >= l->first_seq;
+  if (next && lost && next->beheaded) {
+    wal_tell_beheaded(v, next);
+  } else if (next && lost && next->h.prev_len && next->h.prev_gen != seg->h.gen) {
+    wal_tell_missing(v, w, next->h.prev_gen, l->last_seq, false);
+  } else if (lost || (at_end && !next && (l->bytes || unread))) {
+    if (unread) l->torn = false;  // a frame may be behind the zeros
+    wal_tell(v, l);
+  }
+}
+
 // Reads segment i. Tells of losses in it, and between it and the next one.
 static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, struct salvage *v, size_t i) {
   const struct wal_seg *const seg = v->all[i], *const next = wal_salvage_next(v, i);
@@ -300,16 +315,10 @@ static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, 
     b.seq = v->seq;
     enum remixdb_status s = wal_hole(r, &b, &l, &whole);
     if (s != REMIXDB_OK) return s;
-    const bool at_end = whole >= b.limit, lost = l.last_seq >= l.first_seq;
-    if (at_end && next && lost && next->beheaded) wal_tell_beheaded(v, next);
-    else if (at_end && next && lost && next->h.prev_len && next->h.prev_gen != seg->h.gen)
-      wal_tell_missing(v, w, next->h.prev_gen, l.last_seq, false);
-    else if (lost || (at_end && !next && (l.bytes || unread != r->nr_unread))) {
-      if (unread != r->nr_unread) l.torn = false;  // a frame may be behind the zeros
-      wal_tell(v, &l);
-    }
+    const bool at_end = whole >= b.limit;
+    wal_tell_hole(v, w, seg, at_end ? next : NULL, at_end, unread != r->nr_unread, &l);
     if (at_end) {
-      if (lost) v->seq = l.last_seq;
+      if (l.last_seq >= l.first_seq) v->seq = l.last_seq;
       return REMIXDB_OK;
     }
     if ((s = wal_salvage_frame(r, v, whole, &size)) != REMIXDB_OK) return s;

@@ -108,8 +108,26 @@ void current_close(struct current *c) {
   c->buf = NULL;
 }
 
-enum remixdb_status current_next(struct current *c, struct current_part *out) {
+// The files that a partition names: none has a number that is free, or 0, and no table is named twice.
+static enum remixdb_status check_files(const struct current *c, const struct current_part *p) {
   const uint64_t next_file = c->head.next_file;
+  // A file with a free number would be overwritten by a later one.
+  bool used = (p->nr == 0 || p->remix < next_file) && (p->young == 0 || p->young < next_file);
+  for (uint32_t i = 0; i < p->nr; i++) {
+    if (current_table(p, i) == 0) return err_corrupt(c->path, c->at, "names table 0");
+    used = used && current_table(p, i) < next_file;
+  }
+  if (!used)
+    return err_corrupt(c->path, c->at, "names a file whose number is free (they are from %llu on)",
+                       (unsigned long long)next_file);
+  // If two tables were one file, the merge of one would remove the other.
+  for (uint32_t i = 0; i < p->nr; i++)
+    for (uint32_t k = 0; k < i; k++)
+      if (current_table(p, i) == current_table(p, k)) return err_corrupt(c->path, c->at, "names a table twice");
+  return REMIXDB_OK;
+}
+
+enum remixdb_status current_next(struct current *c, struct current_part *out) {
   const uint32_t head = part_head(c->head.format);
   if (c->end - c->at < head) return err_corrupt(c->path, c->at, "a partition is cut short");
   const uint8_t *p = c->buf + c->at;
@@ -130,18 +148,8 @@ enum remixdb_status current_next(struct current *c, struct current_part *out) {
                                .nr = nr,
                                .nr_young = (uint32_t)nr_young,
                                .tables = p + head + alen};
-  // A file with a free number would be overwritten by a later one.
-  bool used = (nr == 0 || remix < next_file) && (young == 0 || young < next_file);
-  for (uint32_t i = 0; i < nr; i++) used = used && current_table(out, i) < next_file;
-  for (uint32_t i = 0; i < nr; i++)
-    if (current_table(out, i) == 0) return err_corrupt(c->path, c->at, "names table 0");
-  if (!used)
-    return err_corrupt(c->path, c->at, "names a file whose number is free (they are from %llu on)",
-                       (unsigned long long)next_file);
-  // If two tables were one file, the merge of one would remove the other.
-  for (uint32_t i = 0; i < nr; i++)
-    for (uint32_t k = 0; k < i; k++)
-      if (current_table(out, i) == current_table(out, k)) return err_corrupt(c->path, c->at, "names a table twice");
+  const enum remixdb_status s = check_files(c, out);
+  if (s != REMIXDB_OK) return s;
   c->at += head + alen + (size_t)nr * 8;
   return REMIXDB_OK;
 }

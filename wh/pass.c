@@ -326,6 +326,19 @@ static const struct wh_entry *passed_first(const struct wh_pass *p) {
   return at <= c->at ? wh_leaf_entry(c->leaf, c->order[at]) : c->entry;
 }
 
+// Whether the gap has the place where the pass began.
+static bool here_joins(const struct wh_pass *p, const struct here *had) {
+  return p->from ? here_has(had, wh_entry_key(p->from)) : (p->backward ? had->hi : had->lo) == NULL;
+}
+
+// Whether a gap that ends at `end` reaches as far as the pass came: `far`. NULL is the leaf's end, for both.
+static bool reaches(const struct wh_pass *p, const struct wh_entry *far, const struct wh_entry *end) {
+  if (!end) return true;
+  if (!far) return false;
+  const int beyond = kv_cmp(wh_entry_key(far), wh_entry_key(end));
+  return p->backward ? beyond >= 0 : beyond <= 0;
+}
+
 // Stores the part of the leaf that was passed as its gap; all: up to its end. Returns whether the whole leaf is a gap.
 static bool leaf_keep(struct wh_pass *p, bool all, uint64_t *since_out) {
   struct wh_leaf *const l = p->leaf;
@@ -339,10 +352,8 @@ static bool leaf_keep(struct wh_pass *p, bool all, uint64_t *since_out) {
   // A part that a valid gap covers is not checked again.
   if (note_read(&g->here, w) && w[3] == puts) {
     had = (struct here){word_entry(w[0]), word_entry(w[1]), w[2] & ~SINCE};
-    const bool joins = p->from ? here_has(&had, wh_entry_key(p->from)) : (p->backward ? had.hi : had.lo) == NULL;
     const struct wh_entry *const end = p->backward ? had.lo : had.hi;
-    const int beyond = end && far ? kv_cmp(wh_entry_key(far), wh_entry_key(end)) : 0;
-    const bool covers = joins && (!end || (far && (p->backward ? beyond >= 0 : beyond <= 0)));
+    const bool joins = here_joins(p, &had), covers = joins && reaches(p, far, end);
     *since_out = had.since;
     if (covers) return !had.lo && !had.hi;
     if (joins) {
