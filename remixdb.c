@@ -498,9 +498,17 @@ static __attribute__((noinline)) void skip_slow(struct xdb_iter *it, uint32_t nr
 }
 
 PUBLIC void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr) { skip_slow(it, nr); }
-PUBLIC void remixdb_iter_prev(struct xdb_iter *it) {
+static __attribute__((noinline)) void prev_slow(struct xdb_iter *it) {
   const enum remixdb_status s = check_iter(it);
-  done(likely(s == REMIXDB_OK) ? xdb_iter_prev(it) : s);
+  done(s == REMIXDB_OK ? xdb_iter_prev(it) : s);
+}
+
+PUBLIC void remixdb_iter_prev(struct xdb_iter *it) {
+  if (unlikely(!it || fork_now() != 0)) {
+    prev_slow(it);
+    return;
+  }
+  done(xdb_iter_prev(it));
 }
 PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) {
   if (unlikely(!it || fork_now() != 0 || !xdb_iter_next_fast(it))) {

@@ -5,7 +5,7 @@
 
 #include "base/env.h"
 
-_Atomic uint32_t fork_count;
+uint32_t fork_count;
 
 static struct lib_lock lock;  // guards the two below; held during a fork
 static bool watched;
@@ -21,7 +21,7 @@ static void in_child(void) {
     env_close_quiet(e, f->fd[1]);
   }
   closes = NULL;
-  atomic_store_explicit(&fork_count, fork_now() + 1, memory_order_relaxed);
+  fork_count++;
   lib_unlock(&lock);
 }
 

@@ -43,7 +43,7 @@ void fork_release(void);
 void fork_add(struct fork_closes *f);
 void fork_remove(struct fork_closes *f);
 
-// K1. Relaxed is enough: it changes before the child has a second thread.
-extern _Atomic uint32_t fork_count;
-static inline uint32_t fork_now(void) { return atomic_load_explicit(&fork_count, memory_order_relaxed); }
+// K1. It needs no atomic: it changes only in a child that has one thread, in the handler, before fork returns there.
+extern uint32_t fork_count;
+static inline uint32_t fork_now(void) { return fork_count; }
 #endif
