@@ -86,13 +86,17 @@ static inline struct wh_ver *wh_entry_newest(const struct wh_entry *e) {
 }
 // Written before the version was published.
 static inline struct wh_ver *wh_ver_older(const struct wh_ver *v) {
-  return v->chained ? *(struct wh_ver *const *)(const void *)((const uint8_t *)v - WH_VER_BEFORE) : NULL;
+  struct wh_ver *older = NULL;
+  if (v->chained) memcpy(&older, (const uint8_t *)v - WH_VER_BEFORE, sizeof(older));
+  return older;
 }
 // Whether a word of `recent` points to a version. Otherwise it points to an entry, at a multiple of eight.
 static inline bool wh_recent_is_ver(const void *recent) { return ((uintptr_t)recent & 4) != 0; }
 // The word before a version that `recent` names: entry and length of the key. Written before the version was published.
 static inline uint64_t wh_ver_head(const struct wh_ver *v) {
-  return *(const uint64_t *)(const void *)((const uint8_t *)v - WH_VER_HEAD);
+  uint64_t head;
+  memcpy(&head, (const uint8_t *)v - WH_VER_HEAD, sizeof(head));
+  return head;
 }
 static inline struct kref wh_ver_key(const struct wh_ver *v) {
   const uint32_t klen = (uint32_t)(wh_ver_head(v) >> WH_PTR_BITS);
