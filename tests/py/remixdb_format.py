@@ -150,8 +150,14 @@ class Table:
             self.fail(at + 80, "place of the metadata")
         if not self.flags & 2 and (self.data_size != self.nr_pages * PAGE or self.dict_len or self.sizes_len):
             self.fail(at + 56, "size of the data")
-        if self.dict_len > 16384 or self.min_len > KV_MAX or self.max_len > KV_MAX:
+        if not 1 <= self.data_size <= self.nr_pages * (PAGE + 1):
+            self.fail(at + 56, "size of the data")
+        if self.dict_len > 16384 or max(self.min_len, self.max_len) > KV_MAX or self.sizes_len > self.nr_pages * 5:
             self.fail(at + 120, "lengths of the metadata's parts")
+        if not 1 <= self.nr_records <= self.nr_pages * 255 or self.nr_tombs > self.nr_records:
+            self.fail(at + 24, "number of records")
+        if max(self.key_bytes, self.value_bytes) > self.nr_pages * PAGE:
+            self.fail(at + 40, "bytes of the records")
 
     def _metadata(self):
         at, end = self.meta_off, self.meta_off + self.meta_len
@@ -182,7 +188,7 @@ class Table:
                     size, p = varint(sizes, p, len(sizes))
                 except ValueError as e:
                     self.fail(at, f"stored sizes: {e}")
-                if not 9 < size <= pages * PAGE + 1:
+                if not 9 + counts[block] // 4 < size <= pages * PAGE + 1:
                     self.fail(at, f"stored size of block {block}")
             self.blocks.append((block, pages, counts[block], offset, size))
             offset += size
@@ -236,6 +242,8 @@ class Table:
         for i in range(count):
             if u16(body, 12 + 2 * i) != at:
                 self.fail(offset + 12 + 2 * i, "offset of a record")
+            if at == len(body) - 1:
+                self.fail(offset + at, "a record begins in the last byte of a block")
             try:
                 r, at = record(body, at, len(body))
             except ValueError as e:
@@ -350,7 +358,7 @@ class Remix:
 
     def _file(self, data, number):
         """What is looked at before the checksum, and this."""
-        if len(data) < 104 + 12 or data[:8] != b"RDBREMIX":
+        if len(data) < 140 or data[:8] != b"RDBREMIX":
             self.fail(0, "magic")
         if u64(data, 32) != len(data):
             self.fail(32, "size of the file")
@@ -394,6 +402,10 @@ class Remix:
         flags, runs, segments, entries = u32(data, 12), u32(data, 40), u32(data, 44), u64(data, 48)
         if runs != len(self.tables) or entries != sum(t.nr_records for t in self.tables):
             self.fail(40, "number of runs or entries")
+        if segments > entries // 4 + 64:
+            self.fail(44, "number of segments")
+        if u64(data, 96) > min(sum(t.key_bytes for t in self.tables), segments * KV_MAX, (1 << 32) - 1):
+            self.fail(96, "length of the anchors")
         tags, heads, selectors, low, high, packed_anchors = self._columns(data, entries, segments)
         image = bytearray(data[: u64(data, 72)])
         upcoming = [0] * runs  # the next record of each run
@@ -613,9 +625,15 @@ class Segment:
         self.watermark = None  # (generation, offset)
         if u64(mark, 0) == xxh3(mark[8:], self.key + WATERMARK):
             generation, offset = u64(mark, 8), u64(mark, 16)
-            if generation >= self.generation and offset >= WAL_HEAD:
+            if self.generation <= generation <= COUNT_MAX and offset >= WAL_HEAD:
                 self.watermark = (generation, offset)
         self.frames, self.records, self.end = [], [], WAL_HEAD
+
+    def in_bounds(self):
+        """Whether every field of the header is within its bounds; else the header counts as none."""
+        before = self.before_len == 0 or (self.before_len >= WAL_HEAD and self.before < self.generation)
+        return (0 < self.generation <= COUNT_MAX and self.last_seq <= COUNT_MAX and before
+                and self.before_durable <= self.before_len)
 
 
 class Log:
@@ -651,8 +669,12 @@ class Log:
                 continue
             if version not in (1, 2):
                 raise UnknownFormat(name, 8, f"log format {version}")
-            (headed if u64(data, 16) == self.store_id else headless).append(Segment(name, data, self.store_id))
-        return [s for s in headed], [getattr(s, "name", s) for s in headless]
+            segment = Segment(name, data, self.store_id)
+            if u64(data, 16) == self.store_id and segment.in_bounds():
+                headed.append(segment)
+            else:
+                headless.append(name)
+        return headed, headless
 
     def _chain(self, headed, oldest):
         by_generation = {}
@@ -683,7 +705,9 @@ class Log:
         if u32(data, at + 36) != xxh3(data[at + 8 : at + 36], ~(key + at)) & 0xFFFFFFFF:
             return None
         checksum, _, length, first_seq, durable, count = struct.unpack_from("<QIIQQI", data, at)
-        if not 1 <= length <= 1 << 30 or count < 1 or not (durable == 0 or WAL_HEAD <= durable <= at):
+        if not 1 <= count <= length <= 1 << 30 or not (durable == 0 or WAL_HEAD <= durable <= at):
+            return None
+        if not 1 <= first_seq <= COUNT_MAX - count + 1:
             return None
         return Frame(at, length, first_seq, durable, count, checksum)
 

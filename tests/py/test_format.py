@@ -183,6 +183,27 @@ def test_broken_frame(golden):
                 fmt.Log(files, v.store_id, v.log_generation, v.log_seq)
 
 
+def test_head_bounds(golden):
+    """Behind a broken frame lies a head that says that the break was durable. It counts if its fields are within their
+    bounds, and else the break is a torn tail."""
+    v, last = golden["log"].version, golden["log"].log.segments[-1]
+    end, key = last.frames[-1].offset, last.key
+    for length, first_seq, count, sound in ((8, 1, 8, True), (8, 1, 9, False), (8, 0, 1, False), (8, 1 << 62, 2, False),
+                                            (8, 1 << 62, 1, True)):
+        files = {p.name: bytearray(p.read_bytes()) for p in (GOLDEN / "log").glob("wal-*")}
+        for data in files.values():
+            data[fmt.WATERMARK : fmt.WATERMARK + 24] = bytes(24)
+        data, at = files[last.name], end + 45
+        head = struct.pack("<IIQQI", key >> 32 | 1, length, first_seq, at, count)
+        data[at + 8 : at + 36] = head
+        struct.pack_into("<I", data, at + 36, fmt.xxh3(head, ~(key + at)) & 0xFFFFFFFF)
+        if sound:
+            with pytest.raises(fmt.FormatError):
+                fmt.Log(files, v.store_id, v.log_generation, v.log_seq)
+        else:
+            assert fmt.Log(files, v.store_id, v.log_generation, v.log_seq).segments[-1].end == end
+
+
 def test_log_formats(golden):
     """The number 1 stands for a layout that is read, and for one that is refused as such and not as damage."""
     v = golden["log"].version
