@@ -13,7 +13,7 @@
 # make help            this text
 #
 # More tests (docs/TESTING.md):
-# make test-unit       the test programs alone; build/MODE-COMPILER/tests/unit/test_wal is one of them
+# make test-unit       the test programs alone; build/MODE-COMPILER/tests/unit/test_wal_append is one of them
 # make check-asan, check-tsan, check-msan, check-valgrind
 # make check-headers, check-exports, check-seam, check-prefetch, check-leaks, check-layers, check-words, check-compile
 # make fuzz            every fuzz target for FUZZ_SECONDS (60), FUZZ_JOBS at a time, and MUTANTS (20000) crafted stores;

@@ -21,7 +21,15 @@ $B/tests/unit/test_bench_%: $B/tests/unit/test_bench_%.o $B/tools/bench/%.o
 	$(call say,LINK)
 	$(link) $(if $(WRAP_O),$(LIBS)) $(TEST_LIBS) -lm -o $@
 
-SHARED := $(addprefix $B/tests/lib/,check.o descriptors.o simdisk.o) $(WRAP_O)
+# What tests share is compiled once, and a program is linked with the parts that it uses. The check of descriptors is in
+# all of them: no program calls it.
+FIXTURE_SRCS := $(filter-out $(patsubst %,tests/lib/%.c,descriptors leak msan uring),$(wildcard tests/lib/*.c))
+FIXTURES := $B/tests/lib/fixtures.a
+$(FIXTURES): $(FIXTURE_SRCS:%.c=$B/%.o)
+	@rm -f $@
+	$(call say,AR  )
+	$(Q)$(AR) rcs $@ $^
+SHARED := $B/tests/lib/descriptors.o $(WRAP_O) $(FIXTURES)
 $(filter-out $B/tests/unit/test_bench_%,$(UNITS)): %: %.o $(SHARED) $(STATIC)
 	$(call say,LINK)
 	$(link) $(LIBS) $(TEST_LIBS) -o $@
@@ -114,7 +122,7 @@ check-headers:
 	$(check) $(HDRS)
 # EXTRA_CFLAGS names a directory that has the headers of xxHash, zstd and cmocka and no others.
 check-compile:
-	$(check) $(SRCS) $(SIMPLE:%.out=%.c) $(TOOLS:%=%.c) tools/remixdb.c $(BENCH:%=%.c) $(UNIT_SRCS)
+	$(check) $(SRCS) $(SIMPLE:%.out=%.c) $(TOOLS:%=%.c) tools/remixdb.c $(BENCH:%=%.c) $(FIXTURE_SRCS) $(UNIT_SRCS)
 check-leaks: $B/tests/lib/leak
 	$(check) $<
 check-prefetch: $B/table/hold.o

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The simulated disk keeps its promises, or the tests that use it prove nothing.
+#include "tests/lib/check.h"
+#include "tests/lib/simdisk.h"
+
+// A disk with the durable directories /a and /a/b.
+static struct simdisk *dirs_create(void) {
+  struct simdisk *const d = simdisk_create();
+  struct env *const e = simdisk_env(d);
+  OK(env_mkdir(ENV_PATHS(e), "/a"));
+  OK(env_mkdir(ENV_PATHS(e), "/a/b"));
+  OK(paths_sync_dir(e, "/"));
+  OK(paths_sync_dir(e, "/a"));
+  return d;
+}
+
+// The durable file /a/b/f with the content "old", over which "new" has been written.
+static void file_over(struct simdisk *d) {
+  struct env *const e = simdisk_env(d);
+  int fd;
+  FAILS(env_open(ENV_PATHS(e), "/a/b/f", ENV_READ, &fd), REMIXDB_NOTFOUND);
+  OK(env_open(ENV_PATHS(e), "/a/b/f", ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_write(e, fd, "f", "old", 3, 0));
+  OK(env_sync_data(e, fd, "f"));
+  OK(paths_sync_dir(e, "/a/b"));
+  OK(env_write(e, fd, "f", "new", 3, 0));
+  OK(env_close(e, fd, "f"));
+}
+
+// A crash leaves the rename or not, and the write or not: all four come.
+static void test_unsynced(void **state) {
+  (void)state;
+  struct simdisk *const d = dirs_create();
+  struct env *const e = simdisk_env(d);
+  unsigned seen[2][2] = {{0, 0}, {0, 0}};
+  char b[8];
+  file_over(d);
+  OK(env_rename(ENV_PATHS(e), "/a/b/f", ENV_PATHS(e), "/a/b/g"));
+  assert_int_equal(simdisk_size(d, "/a/b/f"), -1);
+  for (uint64_t seed = 0; seed < 200; seed++) {
+    struct simdisk *const c = simdisk_crash(d, seed);
+    const bool f = simdisk_size(c, "/a/b/f") >= 0, g = simdisk_size(c, "/a/b/g") >= 0;
+    assert_true(f != g);
+    assert_true(simdisk_peek(c, f ? "/a/b/f" : "/a/b/g", 0, b, 3));
+    const bool is_new = memcmp(b, "new", 3) == 0;
+    assert_true(is_new || memcmp(b, "old", 3) == 0);
+    seen[g][is_new]++;
+    simdisk_destroy(c);
+  }
+  for (int i = 0; i < 4; i++) assert_true(seen[i / 2][i % 2] > 0);
+  simdisk_destroy(d);
+}
+
+static void test_synced(void **state) {
+  (void)state;
+  struct simdisk *const d = dirs_create();
+  struct env *const e = simdisk_env(d);
+  char b[8];
+  file_over(d);
+  OK(env_rename(ENV_PATHS(e), "/a/b/f", ENV_PATHS(e), "/a/b/g"));
+  OK(paths_sync_dir(e, "/a/b"));
+  OK(env_link(ENV_PATHS(e), "/a/b/g", ENV_PATHS(e), "/a/h"));
+  OK(env_unlink(ENV_PATHS(e), "/a/b/g"));
+  OK(paths_replace_file(e, "/a", "CURRENT", "12345", 5));
+  for (uint64_t seed = 0; seed < 50; seed++) {
+    struct simdisk *const c = simdisk_crash(d, seed);
+    assert_true(simdisk_size(c, "/a/b/f") < 0);
+    assert_true(simdisk_peek(c, "/a/CURRENT", 0, b, 5));
+    assert_memory_equal(b, "12345", 5);
+    simdisk_destroy(c);
+  }
+  simdisk_destroy(d);
+}
+
+static void test_locks(void **state) {
+  (void)state;
+  struct simdisk *const d = simdisk_create();
+  struct env *const e = simdisk_env(d);
+  int fd, fd2;
+  OK(env_lock(ENV_PATHS(e), "/LOCK", true, &fd));
+  FAILS(env_lock(ENV_PATHS(e), "/LOCK", true, &fd2), REMIXDB_LOCKED);
+  FAILS(env_lock(ENV_PATHS(e), "/LOCK", false, &fd2), REMIXDB_LOCKED);
+  OK(env_close(e, fd, "LOCK"));
+  OK(env_lock(ENV_PATHS(e), "/LOCK", false, &fd));
+  OK(env_lock(ENV_PATHS(e), "/LOCK", false, &fd2));
+  env_close_quiet(e, fd);
+  env_close_quiet(e, fd2);
+  simdisk_destroy(d);
+}
+
+// Bytes that a truncation cut read as zeroes when the file grows again; then the disk is full, and loses its power.
+static void test_sizes(void **state) {
+  (void)state;
+  struct simdisk *const d = simdisk_create();
+  struct env *const e = simdisk_env(d);
+  int fd;
+  char b[8];
+  OK(env_open(ENV_PATHS(e), "/t", ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_write(e, fd, "t", "abcdef", 6, 4094));
+  OK(env_truncate(e, fd, "t", 4097));
+  OK(env_truncate(e, fd, "t", 5000));
+  OK(env_read(e, fd, "t", b, 6, 4094));
+  assert_memory_equal(b, "abc\0\0\0", 6);
+  simdisk_space(d, simdisk_used(d));
+  FAILS(env_allocate(e, fd, "t", 0, 1 << 20), REMIXDB_NOSPACE);
+  simdisk_power_off(d, 0);
+  (void)e->ops->pwrite(e, fd, "x", 1, 0);
+  FAILS(env_write(e, fd, "t", "x", 1, 0), REMIXDB_IO);
+  assert_true(simdisk_is_off(d));
+  env_close_quiet(e, fd);
+  simdisk_destroy(d);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_unsynced),
+      cmocka_unit_test(test_synced),
+      cmocka_unit_test(test_locks),
+      cmocka_unit_test(test_sizes),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
