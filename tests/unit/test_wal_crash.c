@@ -218,8 +218,8 @@ static void test_mark_tells_of_frames(void **state) {
   }
 }
 
-// A disk that holds up one sync. The system reports a failed write once for each open file, so a sync beside that of the
-// watermark would not hear of it.
+// A disk that holds up one sync. The system reports a failed write once for each open file, so a sync beside that of
+// the watermark would not hear of it.
 static struct {
   struct env env;
   struct env_ops ops;
