@@ -3,11 +3,6 @@
 
 char dir[2 * TEMP_DIR];
 
-uint64_t seed_from(uint64_t standard) {
-  const char *const s = getenv("TEST_SEED");
-  return s && *s ? strtoull(s, NULL, 0) : standard;
-}
-
 int setup(void **state) {
   (void)state;
   return temp_make(dir, "test") ? 0 : -1;

@@ -32,9 +32,6 @@ extern char dir[2 * TEMP_DIR];  // of the test
     }                                         \
   } while (0)
 
-// TEST_SEED in the environment, or the given seed.
-uint64_t seed_from(uint64_t standard);
-
 static inline uint64_t below(uint64_t *rng, uint64_t n) { return rng_next(rng) % n; }
 static inline bool chance(uint64_t *rng, uint32_t percent) { return rng_next(rng) % 100 < percent; }
 

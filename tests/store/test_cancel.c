@@ -230,7 +230,7 @@ static void test_at_any_moment(void **state) {
   o.sync = 1;
   struct xdb *const x = remixdb_open_opts(dir, &o);
   CHECK(x != NULL);
-  uint64_t rng = seed_from(5);
+  uint64_t rng = check_seed_or(5);
   for (uint32_t n = 0; n < (LIB_SANITIZED ? 30u : 100u); n++) {
     struct victim v[3] = {{.x = x, .number = n}, {.x = x, .number = n + 1}, {.x = x, .number = n + 2}};
     pthread_t t[3];

@@ -67,7 +67,7 @@ static void tiny_make(struct tiny *t, uint64_t *rng) {
 
 static void test_checker_all_orders(void **state) {
   (void)state;
-  uint64_t rng = seed_from(1);
+  uint64_t rng = check_seed_or(1);
   check_seed = rng;
   uint32_t good = 0, bad = 0;
   struct hist_config start = {.done = 0};
@@ -646,20 +646,21 @@ static uint32_t run_history(uint64_t s, uint32_t nr_ops, int workers) {
 
 static void test_alone(void **state) {
   (void)state;
-  (void)run_history(seed_from(100), 1500 / SLOW, 0);
+  (void)run_history(check_seed_or(100), 1500 / SLOW, 0);
 }
 
 static void test_workers(void **state) {
   (void)state;
   const char *const soak = getenv("SOAK_SECONDS");
   if (soak && *soak) {
-    const uint64_t until = time_ns() + strtoull(soak, NULL, 10) * 1000000000ull, first = seed_from(time_ns() / 1000);
+    const uint64_t until = time_ns() + strtoull(soak, NULL, 10) * 1000000000ull,
+                   first = check_seed_or(time_ns() / 1000);
     uint64_t nr = 0, s = first;
     for (; time_ns() < until; s++) nr += run_history(s, 6000 / SLOW, (int)(s % 3));
     print_message("%llu operations in %llu histories\n", (unsigned long long)nr, (unsigned long long)(s - first));
     return;
   }
-  for (uint32_t i = 0; i < 4; i++) (void)run_history(seed_from(200) + i, 2500 / SLOW, 1 + (int)(i % 2));
+  for (uint32_t i = 0; i < 4; i++) (void)run_history(check_seed_or(200) + i, 2500 / SLOW, 1 + (int)(i % 2));
 }
 
 // ---- spoiling
@@ -746,7 +747,7 @@ static bool spoil_one(const struct book *b, struct hist_op *ops, uint32_t nr, en
 
 static void test_checker_spoilt(void **state) {
   (void)state;
-  check_seed = seed_from(300);
+  check_seed = check_seed_or(300);
   struct history h = record(400, 1, true);
   check_history(&h);
   const struct book b = book_make(&h);

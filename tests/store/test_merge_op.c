@@ -168,7 +168,7 @@ static void test_places(void **state) {
   static uint8_t val[40000];
   static const uint32_t lens[] = {1, 100, 3000, 9000, 40000};
   for (uint32_t variant = 0; variant < 4; variant++) {
-    check_seed = seed_from(2) + variant;
+    check_seed = check_seed_or(2) + variant;
     uint64_t rng = check_seed;
     struct remixdb_opts o = small_opts(0);
     o.cache_mb = variant % 2;
@@ -428,7 +428,7 @@ static void *add_main(void *arg) {
 static void test_counters(void **state) {
   (void)state;
   for (int workers = 0; workers < 3; workers++) {
-    check_seed = seed_from(10) + (uint64_t)workers;
+    check_seed = check_seed_or(10) + (uint64_t)workers;
     const struct remixdb_opts o = small_opts(workers);
     struct xdb *x = quick_open(&o);
     shrink(x, 120u << 10, 8);
@@ -526,7 +526,7 @@ static _Noreturn void child_run(int fd, uint64_t s) {
 
 static void test_killed(void **state) {
   (void)state;
-  check_seed = seed_from(20);
+  check_seed = check_seed_or(20);
   uint64_t rng = check_seed, total = 0, reports = 0;
   uint64_t low[COUNTERS] = {0};
   for (uint32_t round = 0; round < 8; round++) {
@@ -624,7 +624,7 @@ static void test_power(void **state) {
   (void)snprintf(dir, sizeof(dir), "/store");
   uint64_t cuts = 0;
   for (uint32_t run = 0; run < 2; run++) {
-    check_seed = seed_from(30) + run;
+    check_seed = check_seed_or(30) + run;
     struct remixdb_opts o = small_opts(0);
     o.cache_mb = 0;
     o.sync = run ? REMIXDB_SYNC_EACH : REMIXDB_SYNC_NONE;

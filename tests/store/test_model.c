@@ -529,7 +529,7 @@ static void test_model(void **state) {
   if ((soak && *soak) || (ops && *ops)) {
     const uint64_t until = soak && *soak ? time_ns() + strtoull(soak, NULL, 10) * 1000000000ull : UINT64_MAX;
     const uint64_t most = ops && *ops ? strtoull(ops, NULL, 10) : UINT64_MAX;
-    for (uint64_t s = seed_from(time_ns() / 1000); time_ns() < until && nr_ops < most; s++) {
+    for (uint64_t s = check_seed_or(time_ns() / 1000); time_ns() < until && nr_ops < most; s++) {
       (void)alarm(600);
       run_model(s, 30000);
       if (s % 20 == 0) report();
@@ -537,7 +537,7 @@ static void test_model(void **state) {
     report();
     return;
   }
-  for (uint64_t s = seed_from(1), n = 0; n < (given ? 1 : SLOW == 1 ? 16 : 6); s++, n++) run_model(s, 30000);
+  for (uint64_t s = check_seed_or(1), n = 0; n < (given ? 1 : SLOW == 1 ? 16 : 6); s++, n++) run_model(s, 30000);
   report();
   for (uint32_t k = 0; k < COMPACT_KINDS && SLOW == 1 && !given; k++) CHECK(kinds[k] > 0);
   CHECK(young > 0 || SLOW > 1 || given);

@@ -772,7 +772,7 @@ static enum outcome one(uint64_t i, uint64_t seed, bool *repaired) {
 
 static void test_mutants(void **state) {
   (void)state;
-  const uint64_t seed = seed_from(1), nr = number_from("MUTANTS", 1000 / SLOW);
+  const uint64_t seed = check_seed_or(1), nr = number_from("MUTANTS", 1000 / SLOW);
   const uint64_t only = number_from("MUTANT", UINT64_MAX);
   uint64_t count[OUTCOMES] = {0}, repaired = 0;
   print_message("TEST_SEED=%llu, %llu mutants of %u fields\n", (unsigned long long)seed, (unsigned long long)nr,

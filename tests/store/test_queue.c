@@ -229,7 +229,7 @@ static void gaps_check(struct xdb *x) {
 }
 
 static void queue_open(struct queue *q, const struct plan *p) {
-  check_seed = seed_from(1);
+  check_seed = check_seed_or(1);
   *q = (struct queue){.plan = p, .rng = check_seed};
   struct remixdb_opts o = small_opts(0);
   o.cache_mb = 64;

@@ -126,7 +126,7 @@ static void run_same(uint64_t s, int workers, uint32_t keys, uint32_t steps, uin
 static void test_same(void **state) {
   (void)state;
   for (int workers = 0; workers < 3; workers++)
-    run_same(seed_from(1) + (uint64_t)workers, workers, 1500, 20000 / SLOW, 5000);
+    run_same(check_seed_or(1) + (uint64_t)workers, workers, 1500, 20000 / SLOW, 5000);
   for (uint32_t k = COMPACT_MINOR; k < COMPACT_KINDS && SLOW == 1; k++) CHECK(kinds[k] > 0);
 }
 
@@ -152,7 +152,7 @@ static enum remixdb_status hand_back_late(void *arg, struct worker *w, const str
 static void test_handed_back(void **state) {
   (void)state;
   for (uint32_t newer = 0; newer < 3; newer++) {  // not written again; after the round; during it
-    check_seed = seed_from(5);
+    check_seed = check_seed_or(5);
     struct model m;
     model_init(&m, KEYS_TEXT, 6000, 150);
     const struct remixdb_opts o = small_opts(0);
@@ -215,7 +215,7 @@ static void wait_unpinned(struct xdb *x) {
 static void test_many(void **state) {
   (void)state;
   enum { NR = 600 };
-  check_seed = seed_from(10);
+  check_seed = check_seed_or(10);
   struct model m;
   model_init(&m, KEYS_TEXT, 400, 2000);
   const struct remixdb_opts o = small_opts(1);
@@ -304,7 +304,7 @@ static void rewrite(struct model *m, struct xdb *x, struct xdb_ref *ref) {
 static void test_held(void **state) {
   (void)state;
   for (uint32_t holder = 0; holder < 3; holder++) {  // a snapshot; an iterator; an iterator on a snapshot
-    check_seed = seed_from(20) + holder;
+    check_seed = check_seed_or(20) + holder;
     struct model m;
     model_init(&m, KEYS_TEXT, 1000, 1000);
     struct remixdb_opts o = small_opts(0);
@@ -378,7 +378,7 @@ static enum remixdb_merge_op never(const void *v0, uint32_t v0len, const void **
 
 static void test_calls(void **state) {
   (void)state;
-  check_seed = seed_from(30);
+  check_seed = check_seed_or(30);
   struct model m;
   model_init(&m, KEYS_TEXT, 200, 500);
   struct remixdb_opts o = small_opts(0);
@@ -451,7 +451,7 @@ static void test_calls(void **state) {
 
 static void test_no_memory(void **state) {
   (void)state;
-  check_seed = seed_from(31);
+  check_seed = check_seed_or(31);
   const struct remixdb_opts o = small_opts(0);
   struct xdb *const x = quick_open(&o);
   struct xdb_ref *const ref = remixdb_ref(x);
@@ -555,7 +555,7 @@ static void *crowd_read(void *arg) {
 static void test_threads(void **state) {
   (void)state;
   for (int workers = 0; workers < 2; workers++) {
-    check_seed = seed_from(40) + (uint64_t)workers;
+    check_seed = check_seed_or(40) + (uint64_t)workers;
     const struct remixdb_opts o = small_opts(workers);
     struct xdb *const x = quick_open(&o);
     shrink(x, 150u << 10, 16);

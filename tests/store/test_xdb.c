@@ -1143,7 +1143,7 @@ static void test_stay(void **state) {
 }
 
 int main(void) {
-  seed_first = seed_from(time_ns() % 1000000 * 1000);
+  seed_first = check_seed_or(time_ns() % 1000000 * 1000);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_model_alone, setup, teardown),
       cmocka_unit_test_setup_teardown(test_model_small_values, setup, teardown),

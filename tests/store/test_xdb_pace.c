@@ -323,7 +323,7 @@ static void test_learn(void **state) {
 }
 
 int main(void) {
-  check_seed = seed_from(1);
+  check_seed = check_seed_or(1);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_remaining, setup, teardown),
       cmocka_unit_test_setup_teardown(test_quantum, setup, teardown),

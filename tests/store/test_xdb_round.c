@@ -1207,7 +1207,7 @@ static void test_removed_in_the_end(void **state) {
 }
 
 int main(void) {
-  check_seed = seed_from(1);
+  check_seed = check_seed_or(1);
   alarm(100);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_room_is_there, setup, teardown),

@@ -55,7 +55,7 @@ static bool op_is(const struct batch_op *op, const struct entry *e) {
 
 static void test_sorted(void **state) {
   (void)state;
-  check_seed = seed_from(1);
+  check_seed = check_seed_or(1);
   uint64_t rng = check_seed;
   struct xdb_batch *b;
   OK(batch_create(&b));
@@ -264,7 +264,7 @@ static void put_one(struct model *m, uint32_t key) {
 
 static void test_content(void **state) {
   (void)state;
-  check_seed = seed_from(2);
+  check_seed = check_seed_or(2);
   for (int workers = 0; workers < 2; workers++) {
     const struct remixdb_opts o = small_opts(workers);
     struct model *const m = model_create();
@@ -303,7 +303,7 @@ static void test_content(void **state) {
 
 static void test_empty(void **state) {
   (void)state;
-  check_seed = seed_from(3);
+  check_seed = check_seed_or(3);
   struct remixdb_opts o = small_opts(0);
   struct model *const m = model_create();
   model_open(m, &o, quick_env());
@@ -344,7 +344,7 @@ static size_t batch_memory(const struct model *m) {
 
 static void test_sizes(void **state) {
   (void)state;
-  check_seed = seed_from(4);
+  check_seed = check_seed_or(4);
   const uint32_t rounds = SLOW > 8 ? 24 : 60;
   for (uint32_t variant = 0; variant < 3; variant++) {
     struct remixdb_opts o = small_opts(variant == 1);
@@ -421,7 +421,7 @@ static uint32_t read_frames(struct frame *out, uint32_t cap) {
 static void test_one_frame(void **state) {
   (void)state;
   enum { BATCHES = 120, FRAMES = 5000 };
-  check_seed = seed_from(5);
+  check_seed = check_seed_or(5);
   struct remixdb_opts o = small_opts(0);
   o.memtable_mb = 64;
   struct model *const m = model_create();
@@ -479,7 +479,7 @@ static void disk_open(struct model *m, struct simdisk *d, const struct remixdb_o
 // and sometimes finds its memtable full.
 static void test_no_memory(void **state) {
   (void)state;
-  check_seed = seed_from(6);
+  check_seed = check_seed_or(6);
   struct remixdb_opts o = small_opts(0);
   uint32_t hits = 0, refused = 0;
   for (uint32_t round = 0; round < 4; round++) {
@@ -528,7 +528,7 @@ static void test_no_memory(void **state) {
 // A call of the log's file fails, or the disk is full, at every place.
 static void test_failing_log(void **state) {
   (void)state;
-  check_seed = seed_from(7);
+  check_seed = check_seed_or(7);
   static const struct {
     enum simdisk_call call;
     int errnum;
@@ -674,7 +674,7 @@ static void test_power(void **state) {
   struct life l = {.states = calloc(STEPS_MAX, sizeof(*l.states))};
   CHECK(l.states);
   for (uint32_t run = 0; run < 3; run++) {
-    check_seed = seed_from(8) + run;
+    check_seed = check_seed_or(8) + run;
     struct remixdb_opts o = small_opts(0);
     o.cache_mb = 0;
     o.sync = run == 1 ? REMIXDB_SYNC_EACH : REMIXDB_SYNC_NONE;
@@ -855,7 +855,7 @@ static void *team_single(void *arg) {
 static void test_readers(void **state) {
   (void)state;
   for (int workers = 0; workers < 3; workers++) {
-    check_seed = seed_from(20) + (uint64_t)workers;
+    check_seed = check_seed_or(20) + (uint64_t)workers;
     struct remixdb_opts o = small_opts(workers);
     struct xdb *const x = remixdb_open_opts(dir, &o);
     CHECK(x);
