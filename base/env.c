@@ -605,10 +605,11 @@ enum remixdb_status env_copy(struct env *e, int in, const char *from, int out, c
   return s;
 }
 
-// Reads all of an open file into a buffer of its own.
-static enum remixdb_status read_all(struct env *e, int fd, const char *path, size_t max, uint8_t **buf_out,
-                                    size_t *len_out) {
+enum remixdb_status env_read_all(struct env *e, int fd, const char *path, size_t max, uint8_t **buf_out,
+                                 size_t *len_out) {
   uint64_t size = 0;
+  *buf_out = NULL;
+  *len_out = 0;
   enum remixdb_status s = env_size(e, fd, path, &size);
   if (s != REMIXDB_OK) return s;
   if (size > max)
@@ -623,19 +624,6 @@ static enum remixdb_status read_all(struct env *e, int fd, const char *path, siz
   *buf_out = buf;
   *len_out = (size_t)size;
   return REMIXDB_OK;
-}
-
-enum remixdb_status env_read_file(const struct env_dir *at, const char *name, size_t max, uint8_t **buf_out,
-                                  size_t *len_out) {
-  char path[ENV_PATH_MAX];
-  int fd;
-  *buf_out = NULL;
-  *len_out = 0;
-  enum remixdb_status s = env_open(at, name, ENV_READ, &fd);
-  if (s != REMIXDB_OK) return s;
-  s = read_all(at->env, fd, message_path(path, at, name), max, buf_out, len_out);
-  env_close_quiet(at->env, fd);
-  return s;
 }
 
 enum remixdb_status env_replace_file(const struct env_dir *at, const char *name, const void *buf, size_t len) {

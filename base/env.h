@@ -163,10 +163,10 @@ const char *env_name(const char *path);
 
 // ---- whole small files
 
-// Reads all of a file of at most `max` bytes (REMIXDB_CORRUPT: it has more). The caller frees *buf_out with mem_free;
-// one zero byte follows the data. REMIXDB_NOTFOUND.
-MUST_CHECK enum remixdb_status env_read_file(const struct env_dir *at, const char *name, size_t max, uint8_t **buf_out,
-                                             size_t *len_out);
+// Reads all of an open file of at most `max` bytes (REMIXDB_CORRUPT: it has more). The caller frees *buf_out with
+// mem_free; one zero byte follows the data.
+MUST_CHECK enum remixdb_status env_read_all(struct env *e, int fd, const char *path, size_t max, uint8_t **buf_out,
+                                            size_t *len_out);
 // Replaces all of a file: writes and syncs a temporary file, renames it, and syncs the directory. After REMIXDB_NOSPACE
 // or REMIXDB_NOMEM the file is the old one; after another failure it may be either.
 MUST_CHECK enum remixdb_status env_replace_file(const struct env_dir *at, const char *name, const void *buf,

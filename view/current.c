@@ -29,7 +29,11 @@ enum {
 static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define CURRENT_FORMAT 2u
 #define CURRENT_RUNS_MAX REMIX_RUNS_MAX
-#define CURRENT_SIZE_MAX (1u << 30)  // a larger file is neither written nor read
+#define CURRENT_SIZE_MAX (1u << 30)    // a larger file is neither written nor read
+#define CURRENT_SIZE_SMALL (1u << 20)  // a larger file is held against what the directory has
+#define CURRENT_HOLE (128u << 10)      // no part of the file has so many zeros: an anchor has fewer bytes
+// The most bytes of a partition, its tables left out.
+#define CURRENT_PART_MAX (PART_HEAD_YOUNG + REMIXDB_KV_MAX)
 
 bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic, sizeof(current_magic)) == 0; }
 
@@ -72,10 +76,40 @@ static enum remixdb_status check_head(const struct current *c) {
   return REMIXDB_OK;
 }
 
+static bool count_table(void *arg, const char *name) {
+  *(uint64_t *)arg += files_kind_of(name, NULL) == FILES_IS_TABLE;
+  return true;
+}
+
+// A large file may be a hole that nobody has written, or claim partitions without any files. A partition that is not
+// empty has a table. The bound counts the longest anchors, so a sound file stays far below it: also one that has lost
+// most of its tables, which a repair reads.
+static enum remixdb_status check_size(const struct env_dir *dir, const char *path, int fd) {
+  uint64_t size, tables = 0;
+  enum remixdb_status s = env_size(dir->env, fd, path, &size);
+  if (s != REMIXDB_OK || size <= CURRENT_SIZE_SMALL || size > CURRENT_SIZE_MAX) return s;
+  if (env_is_hollow(dir->env, fd, 0, size, CURRENT_HOLE))
+    return err_corrupt(path, 0, "has a hole where partitions should be");
+  if ((s = env_list(dir, count_table, &tables)) != REMIXDB_OK) return s;
+  if (size <= HEAD_SIZE + SUM_SIZE + CURRENT_PART_MAX + tables * (CURRENT_PART_MAX + 8)) return REMIXDB_OK;
+  return err_corrupt(path, 0, "the file has %llu bytes, far more than partitions with %llu tables take",
+                     (unsigned long long)size, (unsigned long long)tables);
+}
+
+static enum remixdb_status read_bytes(const struct env_dir *dir, struct current *out) {
+  int fd;
+  enum remixdb_status s = env_open(dir, FILES_CURRENT, ENV_READ, &fd);
+  if (s != REMIXDB_OK) return s;
+  s = check_size(dir, out->path, fd);
+  if (s == REMIXDB_OK) s = env_read_all(dir->env, fd, out->path, CURRENT_SIZE_MAX, &out->buf, &out->len);
+  env_close_quiet(dir->env, fd);
+  return s;
+}
+
 enum remixdb_status current_read(const struct env_dir *dir, struct current *out) {
   *out = (struct current){.buf = NULL};
   enum remixdb_status s = env_path(out->path, dir->path, FILES_CURRENT);
-  if (s == REMIXDB_OK) s = env_read_file(dir, FILES_CURRENT, CURRENT_SIZE_MAX, &out->buf, &out->len);
+  if (s == REMIXDB_OK) s = read_bytes(dir, out);
   if (s != REMIXDB_OK) return s;
   if ((s = check_file(out)) == REMIXDB_OK) {
     get_head(out->buf, &out->head);

@@ -41,8 +41,9 @@ struct current {
   size_t len, at, end;  // end: of the partitions
 };
 
-// Reads the file and checks its checksum, its format, and the bounds of the head's numbers. On success the caller
-// closes it. REMIXDB_NOTFOUND: there is none. REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM.
+// Reads the file and checks its size, checksum and format, and the bounds of the head's numbers. Takes memory for a
+// large file only if it has no large hole and the directory's tables account for it. On success the caller closes it.
+// REMIXDB_NOTFOUND: there is none. REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status current_read(const struct env_dir *dir, struct current *out);
 // Checks that the file has room for so many partitions. REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check(const struct current *c);

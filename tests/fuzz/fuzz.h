@@ -222,7 +222,7 @@ static inline struct fuzz_image fuzz_file_get(struct env *env, const char *name)
   struct fuzz_image im = {0};
   uint8_t *buf;
   FUZZ_OK(env_path(path, FUZZ_DIR, name));
-  FUZZ_OK(env_read_file(ENV_PATHS(env), path, 64 << 20, &buf, &im.len));
+  FUZZ_OK(paths_read_file(ENV_PATHS(env), path, 64 << 20, &buf, &im.len));
   im.p = fuzz_alloc(im.len);
   memcpy(im.p, buf, im.len);
   mem_free(buf);

@@ -41,4 +41,17 @@ static inline enum remixdb_status paths_files(struct env *e, const char *path, s
   env_dir_close(&d);
   return s;
 }
+
+// Reads all of a file of at most `max` bytes, as env_read_all does. REMIXDB_NOTFOUND.
+static inline enum remixdb_status paths_read_file(const struct env_dir *at, const char *name, size_t max,
+                                                  uint8_t **buf_out, size_t *len_out) {
+  int fd;
+  *buf_out = NULL;
+  *len_out = 0;
+  enum remixdb_status s = env_open(at, name, ENV_READ, &fd);
+  if (s != REMIXDB_OK) return s;
+  s = env_read_all(at->env, fd, name, max, buf_out, len_out);
+  env_close_quiet(at->env, fd);
+  return s;
+}
 #endif

@@ -14,12 +14,16 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
+#include <zstd.h>
 
 #include "log/format.h"
+#include "remix/format.h"
 #include "remixdb.h"
 #include "store/state.h"
 #include "table/format.h"
+#include "tests/lib/paths.h"
 #include "xdb.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -92,7 +96,7 @@ static void make_store(bool logged) {
 
 static uint8_t *read_all(const char *name, size_t *len_out) {
   uint8_t *buf;
-  OK(env_read_file(ENV_PATHS(env_posix()), path_of(name), MIB, &buf, len_out));
+  OK(paths_read_file(ENV_PATHS(env_posix()), path_of(name), MIB, &buf, len_out));
   return buf;
 }
 
@@ -149,6 +153,77 @@ static void test_partitions(void **state) {
   refused(sound + 4 * max + MIB);
   mem_free(was);
   free(now);
+}
+
+// CURRENT gets this size and a checksum that is right. Bytes of it are there at its beginning, at its end and at every
+// step (0: nowhere else); the rest is a hole.
+static void grow_current(uint64_t size, uint64_t step) {
+  const int fd = open(path_of("CURRENT"), O_RDWR);
+  assert_true(fd >= 0 && ftruncate(fd, (off_t)size) == 0);
+  for (uint64_t at = step; step && at < size - 8; at += step) assert_int_equal(pwrite(fd, "x", 1, (off_t)at), 1);
+  void *const p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+  assert_true(p != MAP_FAILED);
+  uint8_t sum[8];
+  store64le(sum, hash64(p, size - 8));
+  assert_true(munmap(p, size) == 0 && pwrite(fd, sum, 8, (off_t)size - 8) == 8 && close(fd) == 0);
+}
+
+// A version file of many MiB: of a store that has one table; and all hole, where enough files have tables' names.
+static void test_current(void **state) {
+  (void)state;
+  const uint64_t size = 64 * MIB, part = 65500 + 32;
+  make_store(false);
+  const uint64_t sound = usual();
+  grow_current(size, 64 << 10);
+  refused(sound + MIB);
+  if (!strstr(remixdb_errmsg(), "far more than")) fail_msg("%s", remixdb_errmsg());
+  for (uint64_t i = 0; i <= size / part; i++) {
+    char name[32];
+    (void)snprintf(name, sizeof(name), "%06llu.sst", (unsigned long long)(1000 + i));
+    write_all(name, "", 0);
+  }
+  assert_int_equal(truncate(path_of("CURRENT"), 56), 0);
+  grow_current(size, 0);
+  refused(sound + MIB);
+  if (!strstr(remixdb_errmsg(), "hole")) fail_msg("%s", remixdb_errmsg());
+}
+
+// An index of many segments without entries, which zstd makes a few hundred bytes of.
+static void test_segments(void **state) {
+  (void)state;
+  enum { SEGS = 1 << 20, ENTRIES = 1000, COLUMNS = 6 };
+  make_store(false);
+  const uint64_t sound = usual();
+  size_t len, was_len;
+  uint8_t *const current = read_all("CURRENT", &len);
+  const uint64_t number = load64le(current + 56 + 8), segs_off = remix_segs_off(load32le(current + 56 + 4));
+  char name[32];
+  (void)snprintf(name, sizeof(name), "%06llu.remix", (unsigned long long)number);
+  uint8_t *const was = read_all(name, &was_len);
+  assert_true(load32le(was + REMIX_HEAD_FORMAT) == 2 && load64le(was + REMIX_HEAD_ENTRIES) == ENTRIES);
+  const uint64_t lens[COLUMNS] = {ENTRIES, 4ull * SEGS, ENTRIES, ENTRIES, ENTRIES, 0};
+  const size_t cap = ZSTD_compressBound(lens[1]) + 8 * ENTRIES + segs_off;
+  uint8_t *const now = calloc(1, cap), *const none = calloc(1, lens[1]);
+  assert_true(now && none);
+  memcpy(now, was, segs_off);
+  store32le(now + REMIX_HEAD_SEGS, SEGS);
+  uint64_t at = segs_off + 16 * COLUMNS;
+  for (uint32_t i = 0; i < COLUMNS; i++) {
+    const size_t stored = i == 1 ? ZSTD_compress(now + at, cap - at, none, lens[i], 1) : lens[i];
+    assert_false(ZSTD_isError(stored));
+    store64le(now + segs_off + 16 * i, lens[i]);
+    store64le(now + segs_off + 16 * i + 8, stored);
+    at += stored;
+  }
+  store64le(now + REMIX_HEAD_SIZE, at + 8);
+  store64le(now + at, hash64_seed(now, at, number));
+  write_all(name, now, at + 8);
+  refused(sound + MIB);
+  if (!strstr(remixdb_errmsg(), "segments, ")) fail_msg("%s", remixdb_errmsg());
+  free(now);
+  free(none);
+  mem_free(was);
+  mem_free(current);
 }
 
 // The metadata and footer of a table of so many pages, each a block of 255 records; data_size bytes lie before them.
@@ -257,6 +332,8 @@ static void test_frame(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_partitions, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_current, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_segments, setup, teardown),
       cmocka_unit_test_setup_teardown(test_tables, setup, teardown),
       cmocka_unit_test_setup_teardown(test_sparse_log, setup, teardown),
       cmocka_unit_test_setup_teardown(test_frame, setup, teardown),

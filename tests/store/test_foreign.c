@@ -107,7 +107,7 @@ static bool picture_add(void *arg, const char *name) {
   p->inos[p->nr] = st.ino;
   p->sums[p->nr] = 0;
   if (st.is_file) {
-    OK(env_read_file(ENV_PATHS(e), path_in(picture_of, name), 64 << 20, &buf, &len));
+    OK(paths_read_file(ENV_PATHS(e), path_in(picture_of, name), 64 << 20, &buf, &len));
     p->sums[p->nr] = hash64(buf, len) + len;
     mem_free(buf);
   }
@@ -158,7 +158,7 @@ static void file_put(const char *store, const char *name, const void *buf, size_
 static void file_copy(const char *from, const char *from_name, const char *to, const char *to_name) {
   uint8_t *buf;
   size_t len;
-  OK(env_read_file(ENV_PATHS(e), path_in(from, from_name), 64 << 20, &buf, &len));
+  OK(paths_read_file(ENV_PATHS(e), path_in(from, from_name), 64 << 20, &buf, &len));
   file_put(to, to_name, buf, len);
   mem_free(buf);
 }

@@ -11,6 +11,7 @@
 // that is read and not written any more are kept under another name; they hold what the calls put in that made them, so
 // that these must stay as they are.
 #include "tests/lib/check.h"
+#include "tests/lib/paths.h"
 #include "tests/lib/tiny.h"
 
 #include <errno.h>
@@ -344,7 +345,7 @@ static void load_golden(struct tiny *t, const char *name) {
     size_t len;
     if (strcmp(files.names[i], "expected.json") == 0) continue;
     (void)snprintf(path, sizeof(path), GOLDEN_DIR "/%s/%s", name, files.names[i]);
-    OK(env_read_file(ENV_PATHS(env_posix()), path, TINY_FILE_MAX, &b, &len));
+    OK(paths_read_file(ENV_PATHS(env_posix()), path, TINY_FILE_MAX, &b, &len));
     tiny_write_file(t, files.names[i], b, len);
     mem_free(b);
   }

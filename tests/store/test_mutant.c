@@ -318,7 +318,7 @@ static bool take_file(void *arg, const char *name) {
   struct file *const f = walk_file = &s->files[s->nr++];
   field_copy(f->name, sizeof(f->name), name);
   (void)snprintf(path, sizeof(path), GOLDEN "/%s/%s", s->name, name);
-  OK(env_read_file(ENV_PATHS(env_posix()), path, 16 << 20, &f->p, &f->len));
+  OK(paths_read_file(ENV_PATHS(env_posix()), path, 16 << 20, &f->p, &f->len));
   const char *const dot = strrchr(name, '.');
   if (strcmp(name, "CURRENT") == 0) walk_current();
   else if (strncmp(name, "wal-", 4) == 0) walk_log();

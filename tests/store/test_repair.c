@@ -147,7 +147,7 @@ static const char *path_of(const char *name) {
 static bool report_has(struct simdisk *disk, const char *text) {
   uint8_t *buf;
   size_t len;
-  OK(env_read_file(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/lost.1/REPORT", 1 << 20, &buf, &len));
+  OK(paths_read_file(ENV_PATHS(simdisk_env(disk)), DIR_NAME "/lost.1/REPORT", 1 << 20, &buf, &len));
   const bool has = strstr((const char *)buf, text) != NULL;
   mem_free(buf);
   return has;

@@ -812,7 +812,7 @@ static void file_put(const char *path, const uint8_t *p, size_t len) {
 
 static uint8_t *file_get(const char *path, size_t *len_out) {
   uint8_t *p;
-  OK(env_read_file(ENV_PATHS(env_posix()), path, SIZE_MAX, &p, len_out));
+  OK(paths_read_file(ENV_PATHS(env_posix()), path, SIZE_MAX, &p, len_out));
   return p;
 }
 

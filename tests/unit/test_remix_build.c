@@ -80,7 +80,7 @@ static void keys_random16(struct keyset *k, uint32_t nr) {
 static bool keys_words(struct keyset *k, uint32_t times) {
   uint8_t *text;
   size_t len;
-  if (env_read_file(ENV_PATHS(env_posix()), "/usr/share/dict/american-english", SIZE_MAX, &text, &len) != REMIXDB_OK)
+  if (paths_read_file(ENV_PATHS(env_posix()), "/usr/share/dict/american-english", SIZE_MAX, &text, &len) != REMIXDB_OK)
     return false;
   uint32_t lines = 0;
   for (size_t i = 0; i < len; i++) lines += text[i] == '\n';
@@ -1000,7 +1000,7 @@ static void test_failures(void **state) {
 
 static uint8_t *file_get(const char *path, size_t *len) {
   uint8_t *p;
-  OK(env_read_file(ENV_PATHS(env_posix()), path, SIZE_MAX, &p, len));
+  OK(paths_read_file(ENV_PATHS(env_posix()), path, SIZE_MAX, &p, len));
   return p;
 }
 

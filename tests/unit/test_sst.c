@@ -836,7 +836,7 @@ static void test_ahead_fails(void **state) {
 
 static uint8_t *slurp(const char *path, size_t *len_out) {
   uint8_t *buf;
-  OK(env_read_file(ENV_PATHS(env_posix()), path, 64u << 20, &buf, len_out));
+  OK(paths_read_file(ENV_PATHS(env_posix()), path, 64u << 20, &buf, len_out));
   uint8_t *const copy = malloc(*len_out);
   memcpy(copy, buf, *len_out);
   mem_free(buf);

@@ -203,7 +203,7 @@ static uint8_t *current_get(struct store *s, size_t *len) {
   char path[ENV_PATH_MAX];
   uint8_t *buf;
   path_of(s, FILES_CURRENT, path);
-  OK(env_read_file(ENV_PATHS(env_posix()), path, 1 << 20, &buf, len));
+  OK(paths_read_file(ENV_PATHS(env_posix()), path, 1 << 20, &buf, len));
   return buf;
 }
 
