@@ -38,7 +38,7 @@ $B/tests/fuzz/fuzz_%: $B/tests/fuzz/fuzz_%.o $B/tests/lib/simdisk.o $(STATIC)
 	$(call say,LINK)
 	$(link) $(LIBS) -o $@
 
-# Measuring programs: built on demand, run by hand. Some use what the tests share, which needs cmocka.
+# Measuring programs: built on demand, run by hand. They may use what the tests share, which needs cmocka.
 $B/tests/bench/bench_runs: private BENCH_LIBS := $(TEST_LIBS)
 $B/tests/bench/bench_%: $B/tests/bench/bench_%.o $(WRAP_O) $(FIXTURES) $(STATIC)
 	$(call say,LINK)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fixture of the tests of versions, merges and compaction: a directory with all that tables need, on an env whose calls
-// can be made to fail; keys; records whose values follow from a number; memtables and tables made of them. Each program
-// includes it in one file.
+// Fixture of the tests of REMIXes, versions, merges and compaction: a directory with all that tables need, on an env
+// whose calls can fail on demand; keys; records whose values follow from a number; memtables, tables and REMIXes of
+// them.
 #ifndef PLACE_H
 #define PLACE_H
 
@@ -27,7 +27,7 @@
 
 #define PLACE_STORE_ID 0x1122334455667788ull
 
-// ---- failures: the n-th call of a kind, once, from the moment it is asked for
+// ---- failures
 
 enum {
   FAULT_OPEN = 1,
@@ -41,87 +41,14 @@ enum {
   FAULT_LIST = 256
 };
 
-static _Atomic int64_t fault_io_left;  // calls until the one that fails; <= 0: it has failed
-static _Atomic unsigned fault_io_kinds;
-static _Atomic bool fault_io_on;    // and all after it fail too
-static _Atomic bool fault_io_full;  // for want of space, whatever the call
+// From now on the nth call (from 1) of these kinds fails: a write with -ENOSPC, any other with -EIO. on: and all after
+// it.
+void fault_io_set(unsigned kinds, int64_t nth, bool on);
+extern _Atomic bool fault_io_full;  // every failing call gives -ENOSPC, until fault_io_end
+// Ends the failures. Returns whether a call has failed.
+bool fault_io_end(void);
 
-// 0, or the -errno that the call fails with.
-static inline int fault_io(unsigned kind) {
-  if (!(atomic_load_explicit(&fault_io_kinds, memory_order_relaxed) & kind)) return 0;
-  const int64_t left = atomic_fetch_sub_explicit(&fault_io_left, 1, memory_order_relaxed);
-  if (left > 1 || (left < 1 && !atomic_load_explicit(&fault_io_on, memory_order_relaxed))) return 0;
-  return kind == FAULT_WRITE || atomic_load_explicit(&fault_io_full, memory_order_relaxed) ? -ENOSPC : -EIO;
-}
-
-static inline void fault_io_set(unsigned kinds, int64_t nth, bool on) {
-  atomic_store(&fault_io_left, nth);
-  atomic_store(&fault_io_on, on);
-  atomic_store(&fault_io_kinds, kinds);
-}
-
-// Ends it; whether a call was made to fail.
-static inline bool fault_io_end(void) {
-  atomic_store(&fault_io_kinds, 0);
-  atomic_store(&fault_io_full, false);
-  return atomic_load(&fault_io_left) <= 0;
-}
-
-#define PLACE_REAL (env_posix()->ops)
-
-static inline int place_open(struct env *e, int at, const char *path, unsigned flags) {
-  (void)e;
-  const int bad = fault_io(FAULT_OPEN);
-  return bad ? bad : PLACE_REAL->open(env_posix(), at, path, flags);
-}
-static inline int place_close(struct env *e, int fd) {
-  (void)e;
-  const int rc = PLACE_REAL->close(env_posix(), fd);
-  const int bad = fault_io(FAULT_CLOSE);
-  return bad ? bad : rc;
-}
-static _Atomic bool place_slow;  // the disk is slower than any memory
-static inline ssize_t place_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
-  (void)e;
-  if (atomic_load_explicit(&place_slow, memory_order_relaxed)) time_sleep_ns(200000);
-  const int bad = fault_io(FAULT_READ);
-  return bad ? bad : PLACE_REAL->pread(env_posix(), fd, buf, len, off);
-}
-static inline ssize_t place_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
-  (void)e;
-  const int bad = fault_io(FAULT_WRITE);
-  return bad ? bad : PLACE_REAL->pwrite(env_posix(), fd, buf, len, off);
-}
-// Nothing is lost here: what the disk does is not waited for.
-static inline int place_sync(struct env *e, int fd) {
-  (void)e, (void)fd;
-  return fault_io(FAULT_SYNC);
-}
-static inline int place_fstat(struct env *e, int fd, struct env_stat *out) {
-  (void)e;
-  const int bad = fault_io(FAULT_STAT);
-  return bad ? bad : PLACE_REAL->fstat(env_posix(), fd, out);
-}
-static inline int place_stat(struct env *e, int at, const char *path, struct env_stat *out) {
-  (void)e;
-  const int bad = fault_io(FAULT_STAT);
-  return bad ? bad : PLACE_REAL->stat(env_posix(), at, path, out);
-}
-static inline int place_rename(struct env *e, int from_at, const char *from, int to_at, const char *to) {
-  (void)e;
-  const int bad = fault_io(FAULT_RENAME);
-  return bad ? bad : PLACE_REAL->rename(env_posix(), from_at, from, to_at, to);
-}
-static inline int place_unlink(struct env *e, int at, const char *path) {
-  (void)e;
-  const int bad = fault_io(FAULT_UNLINK);
-  return bad ? bad : PLACE_REAL->unlink(env_posix(), at, path);
-}
-static inline int place_list(struct env *e, int at, const char *name, bool (*fn)(void *, const char *), void *arg) {
-  (void)e;
-  const int bad = fault_io(FAULT_LIST);
-  return bad ? bad : PLACE_REAL->list(env_posix(), at, name, fn, arg);
-}
+#define PLACE_REAL (env_posix()->ops)  // below the calls that fail
 
 // ---- the place
 
@@ -140,97 +67,28 @@ struct place {
   uint64_t next;  // file number
 };
 
-// The places made from now on are on the real env, with the engine that suits it: nothing can be made to fail.
-static bool place_native;
-static uint32_t place_max_open = 100;  // descriptors of tables
+// Settings of the places that are made from now on.
+extern bool place_native;        // on the real env, with the engine that suits it; no call fails on demand
+extern uint32_t place_max_open;  // descriptors of tables
+// A setting of all places: each read takes longer than any work in memory.
+extern _Atomic bool place_slow;
 
-static inline void place_init(struct place *p, size_t cache_size) {
-  memset(p, 0, sizeof(*p));
-  const char *tmp = getenv("TMPDIR");
-  (void)snprintf(p->dir, sizeof(p->dir), "%s/remixdb_test.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  assert_non_null(mkdtemp(p->dir));
-  p->ops = *PLACE_REAL;
-  p->ops.open = place_open;
-  p->ops.close = place_close;
-  p->ops.pread = place_pread;
-  p->ops.pwrite = place_pwrite;
-  p->ops.sync_data = place_sync;
-  p->ops.sync_all = place_sync;
-  p->ops.fstat = place_fstat;
-  p->ops.stat = place_stat;
-  p->ops.rename = place_rename;
-  p->ops.unlink = place_unlink;
-  p->ops.list = place_list;
-  p->env = (struct env){.ops = &p->ops};
-  epoch_init(&p->epoch);
-  epoch_join(&p->epoch, &p->slot);
-  struct env *const env = place_native ? env_posix() : &p->env;
-  OK(env_dir_open(ENV_PATHS(env), p->dir, &p->at));
-  blkio_init(&p->io, env, place_native ? BLKIO_AUTO : BLKIO_SYNC);
-  OK(blkio_queue_create(&p->io, &p->queue));
-  if (cache_size) OK(cache_create(cache_size, &p->epoch, &p->cache));
-  OK(fdpool_create(env, place_max_open, &p->fds));
-  p->ctx = (struct sst_ctx){
-      .env = env, .dir = &p->at, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};
-  p->next = 1;
-}
-
-static inline bool place_remove(void *arg, const char *name) {
-  const struct place *p = arg;
-  char path[ENV_PATH_MAX];
-  if (env_path(path, p->dir, name) == REMIXDB_OK) (void)unlink(path);
-  return true;
-}
-
-static inline void place_fini(struct place *p) {
-  blkio_queue_destroy(p->queue);
-  blkio_fini(&p->io);
-  epoch_leave(&p->epoch, &p->slot);
-  epoch_fini(&p->epoch);
-  cache_destroy(p->cache);
-  fdpool_destroy(p->fds);
-  env_dir_close(&p->at);
-  OK(paths_list(env_posix(), p->dir, place_remove, p));
-  assert_int_equal(rmdir(p->dir), 0);
-}
+// cache_size 0: there is no cache.
+void place_init(struct place *p, size_t cache_size);
+void place_fini(struct place *p);
+// The place's call for opening a file, for a test that puts its own before it.
+int place_open(struct env *e, int at, const char *path, unsigned flags);
 
 static inline void enter(struct place *p) { epoch_enter(&p->epoch, &p->slot); }
 static inline void leave(struct place *p) { epoch_exit(&p->slot); }
 
 // The names in the directory, sorted, one to a line. The caller frees.
-struct place_names {
-  char *at[512];
-  uint32_t nr;
-};
-static inline bool place_name_add(void *arg, const char *name) {
-  struct place_names *n = arg;
-  if (n->nr < 512) n->at[n->nr++] = strdup(name);
-  return true;
-}
-static inline int place_name_cmp(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
-static inline char *place_files(struct place *p) {
-  struct place_names *n = calloc(1, sizeof(*n));
-  OK(paths_list(env_posix(), p->dir, place_name_add, n));
-  assert_true(n->nr < 512);
-  qsort(n->at, n->nr, sizeof(n->at[0]), place_name_cmp);
-  char *all = calloc(n->nr + 1, 64);
-  for (uint32_t i = 0; i < n->nr; i++) {
-    strcat(strcat(all, n->at[i]), "\n");
-    free(n->at[i]);
-  }
-  free(n);
-  return all;
-}
+char *place_files(struct place *p);
+// Compares two names, for qsort.
+int place_name_cmp(const void *a, const void *b);
 
-static inline void byte_flip(const char *path, long off) {
-  FILE *f = fopen(path, "r+b");
-  assert_non_null(f);
-  assert_int_equal(fseek(f, off, SEEK_SET), 0);
-  const int c = fgetc(f);
-  assert_int_equal(fseek(f, off, SEEK_SET), 0);
-  assert_int_not_equal(fputc(c ^ 0x10, f), EOF);
-  assert_int_equal(fclose(f), 0);
-}
+// Flips a bit of the file, and flips it back the next time.
+void byte_flip(const char *path, long off);
 
 // ---- keys
 
@@ -239,142 +97,39 @@ struct keyset {
   uint32_t nr;
 };
 
-static inline int key_order(const void *a, const void *b) {
-  return kv_cmp(*(const struct kref *)a, *(const struct kref *)b);
-}
+int key_order(const void *a, const void *b);  // of two struct kref, for qsort
 
 // Sorts nr keys and drops duplicates. k owns the bytes of its keys.
-static inline void keyset_sort(struct keyset *k, uint32_t nr) {
-  qsort(k->keys, nr, sizeof(*k->keys), key_order);
-  k->nr = 0;
-  for (uint32_t i = 0; i < nr; i++) {
-    if (k->nr && kv_eq(k->keys[k->nr - 1], k->keys[i])) free((void *)(uintptr_t)k->keys[i].ptr);
-    else k->keys[k->nr++] = k->keys[i];
-  }
-}
+void keyset_sort(struct keyset *k, uint32_t nr);
 
 // Keys with long stretches in common, some of them the beginning of others, the empty one among them.
-static inline void keyset_make(struct keyset *k, uint32_t nr, uint64_t *rng) {
-  k->keys = calloc(nr, sizeof(*k->keys));
-  for (uint32_t i = 0; i < nr; i++) {
-    char buf[128];
-    uint32_t len = 0;
-    switch (rng_next(rng) % 4) {
-      case 0:
-        len = (uint32_t)(rng_next(rng) % 5);
-        for (uint32_t b = 0; b < len; b++)
-          buf[b] = "\0\xff"
-                   "ab\x80"[rng_next(rng) % 5];
-        break;
-      case 1: len = (uint32_t)sprintf(buf, "user%08u", (uint32_t)(rng_next(rng) % (4 * nr))); break;
-      case 2:
-        len = (uint32_t)sprintf(buf, "/a/path/that/is/shared/%u/", (uint32_t)(rng_next(rng) % 7));
-        len += (uint32_t)sprintf(buf + len, "%u", (uint32_t)(rng_next(rng) % nr));
-        break;
-      default:
-        len = 1 + (uint32_t)(rng_next(rng) % 20);
-        for (uint32_t b = 0; b < len; b++) buf[b] = (char)rng_next(rng);
-        break;
-    }
-    if (i == 0) len = 0;
-    uint8_t *p = malloc(len + 1);
-    memcpy(p, buf, len);
-    k->keys[i] = kref(p, len);
-  }
-  keyset_sort(k, nr);
-}
+void keyset_make(struct keyset *k, uint32_t nr, uint64_t *rng);
 
-static inline void keyset_free(struct keyset *k) {
-  for (uint32_t i = 0; i < k->nr; i++) free((void *)(uintptr_t)k->keys[i].ptr);
-  free(k->keys);
-}
+void keyset_free(struct keyset *k);
 
 // The number of keys less than the key.
-static inline uint32_t keyset_rank(const struct keyset *k, struct kref key) {
-  uint32_t lo = 0, hi = k->nr;
-  while (lo < hi) {
-    const uint32_t mid = (lo + hi) / 2;
-    if (kv_cmp(k->keys[mid], key) < 0) lo = mid + 1;
-    else hi = mid;
-  }
-  return lo;
-}
+uint32_t keyset_rank(const struct keyset *k, struct kref key);
 
-// ---- records. State of a key in a memtable, a table or the whole: nothing, a tombstone, or the value of a number.
+// ---- records
+
+// State of a key in a memtable, a table or the whole: NONE, TOMB, or a number from which its value follows.
 #define NONE 0u
-#define TOMB 1u  // greater: a value
+#define TOMB 1u
 
 #define VALUE_MAX 9000u
-// base: the usual length; one in 400 is of several pages when it is greater than 50.
-static inline uint32_t value_make(struct kref key, uint32_t what, uint32_t base, uint8_t *buf) {
-  const uint64_t r = hash64_seed(key.ptr, key.len, what);
-  const uint32_t len = base > 50 && r % 400 == 0 ? 4000 + (uint32_t)(r >> 32) % 5000
-                                                 : (uint32_t)(r >> 8) % (2 * base + 1);
-  memset(buf, (int)(r >> 40), len);
-  if (len >= 8) store64le(buf, r);
-  return len;
-}
+// Makes the value of a key and a number in buf, of VALUE_MAX bytes, and returns its length. base: the mean length;
+// above 50, one value in 400 takes several pages.
+uint32_t value_make(struct kref key, uint32_t what, uint32_t base, uint8_t *buf);
 
-static inline bool value_is(const struct kv_rec *r, struct kref key, uint32_t what, uint32_t base) {
-  static _Thread_local uint8_t buf[VALUE_MAX];
-  if (what == TOMB) return r->tomb;
-  return !r->tomb && value_make(key, what, base, buf) == r->vlen && memcmp(buf, r->val, r->vlen) == 0;
-}
+// The record is a tombstone, or has that value. In any thread.
+bool value_is(const struct kv_rec *r, struct kref key, uint32_t what, uint32_t base);
 
-static inline void mem_put(struct place *p, struct wh *wh, struct kref key, uint32_t what, uint32_t base,
-                           uint64_t seq) {
-  static uint8_t buf[VALUE_MAX];
-  struct wh_slot s;
-  enter(p);
-  wh_lock(wh, key, hash64(key.ptr, key.len), &s);
-  OK(wh_link(&s, buf, what == TOMB ? 0 : value_make(key, what, base, buf), what == TOMB));
-  wh_stamp(&s, seq);
-  wh_unlock(&s);
-  leave(p);
-}
+void mem_put(struct place *p, struct wh *wh, struct kref key, uint32_t what, uint32_t base, uint64_t seq);
 
-// A table of what[from..to), which is not all NONE.
-static inline struct sst *table_make(struct place *p, const struct keyset *k, const uint32_t *what, uint32_t from,
-                                     uint32_t to, uint32_t base, bool ckeys) {
-  static uint8_t buf[VALUE_MAX];
-  struct sst_build *b;
-  struct sst *t;
-  uint64_t size;
-  OK(sst_build_create(&p->ctx, &(struct sst_build_opts){.ckeys = ckeys}, p->queue, &b));
-  const uint64_t number = p->next++;
-  sst_build_start(b, number);
-  for (uint32_t i = from; i < to; i++) {
-    if (what[i] == NONE) continue;
-    struct kv_rec r = {.key = k->keys[i].ptr, .klen = k->keys[i].len, .val = buf, .tomb = what[i] == TOMB};
-    r.vlen = r.tomb ? 0 : value_make(k->keys[i], what[i], base, buf);
-    sst_build_add(b, &r);
-  }
-  OK(sst_build_finish(b, &size));
-  sst_build_destroy(b);
-  OK(sst_open(&p->ctx, number, &t));
-  return t;
-}
+// A table of the keys [from, to), at least one of which is not NONE.
+struct sst *table_make(struct place *p, const struct keyset *k, const uint32_t *what, uint32_t from, uint32_t to,
+                       uint32_t base, bool ckeys);
 
 // A REMIX over one more table than old has (NULL: none). Takes over the references to both.
-static inline struct remix *remix_add(struct place *p, struct remix *old, struct sst *t, bool tags) {
-  struct sst *runs[REMIX_RUNS_MAX];
-  const uint32_t nr = old ? old->nr_runs : 0;
-  struct remix *x;
-  for (uint32_t r = 0; r < nr; r++) runs[r] = old->runs[r];
-  runs[nr] = t;
-  struct remix_build b = {.ctx = &p->ctx,
-                          .queue = p->queue,
-                          .number = p->next++,
-                          .old = old,
-                          .keep = nr ? UINT32_MAX : 0,
-                          .fresh = &runs[nr],
-                          .nr_fresh = 1,
-                          .tags = tags};
-  OK(remix_build(&b));
-  OK(remix_open(&p->ctx, b.number, runs, nr + 1, &x));
-  if (old) atomic_store(&old->obsolete, true);
-  remix_unref(old);
-  sst_unref(t);
-  return x;
-}
+struct remix *remix_add(struct place *p, struct remix *old, struct sst *t, bool tags);
 #endif

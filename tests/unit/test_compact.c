@@ -458,7 +458,7 @@ static void scan_merge_by_chance(struct world *w, uint64_t *rng) {
   uint32_t *const fresh = calloc(w->k.nr, sizeof(*fresh));  // is still to come
   memcpy(fresh, w->fresh, w->k.nr * sizeof(*fresh));
   memset(w->fresh, 0, w->k.nr * sizeof(*fresh));
-  round_install(w);
+  world_install(w);
   for (uint32_t a = 0; a < w->k.nr; a++) {
     if (fresh[a] == NONE) continue;
     w->fresh[a] = fresh[a];
@@ -559,7 +559,7 @@ static void threads_once(void) {
     expect_contents(&w, w.base, w.disk);
     const enum remixdb_status s = round_end(&w);
     if (s != REMIXDB_OK) fail_msg("status %d: %s", s, w.error.msg);
-    round_install(&w);
+    world_install(&w);
   }
   world_fini(&w);
 }
@@ -697,7 +697,7 @@ static void test_pieces(void **state) {
       const struct remix *const x = w.next->parts[0]->remix;
       const bool known = atomic_load(&x->runs[x->nr_runs - 1]->pieces) != NULL;  // before anybody reads it
       assert_int_equal(known, i == 0 || (i == 1 && round == 1));
-      round_install(&w);
+      world_install(&w);
     }
     world_fini(&w);
   }
@@ -1085,7 +1085,7 @@ static void test_scan_merge_threads(void **state) {
     OK(round_end(&w));
     w.scan_merges = false;
     assert_non_null(w.next);
-    round_install(&w);
+    world_install(&w);
   }
   assert_true(atomic_load(&w.c.stats.scan_merges) >= 12);
   world_fini(&w);

@@ -705,7 +705,7 @@ static void test_young_scan_merge_fails(void **state) {
   no_memory(&w, 1);
   io_fails(&w);
   (void)round_again(&w);
-  round_install(&w);
+  world_install(&w);
   assert_true(!young_of(&w, 0) && !young_of(&w, 1));
   world_fini(&w);
 }

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/lib/rounds.h"
+
+// In a worker's thread: nothing is asserted here.
+static enum remixdb_status hand_back(void *arg, struct worker *wk, const struct kv_rec *rec) {
+  struct world *w = arg;
+  epoch_enter(&w->p.epoch, &wk->slot);  // fails when the worker is inside already: a writer must be outside
+  epoch_exit(&wk->slot);
+  const struct kref key = kref(rec->key, rec->klen);
+  const uint32_t at = keyset_rank(&w->k, key);
+  if (at == w->k.nr || !kv_eq(w->k.keys[at], key) || w->fresh[at] == NONE ||
+      !value_is(rec, key, w->fresh[at], w->value))
+    w->back_wrong = true;
+  else w->back[at]++;
+  w->nr_back++;
+  w->back_bytes += rec->klen + rec->vlen;
+  return w->back_status == REMIXDB_OK ? REMIXDB_OK : err_set(w->back_status, "hand_back was told to fail");
+}
+
+static void round_fn(void *arg, struct worker *wk) {
+  struct world *w = arg;
+  struct version *next = NULL;
+  const enum remixdb_status s = w->scan_merges
+                                    ? compact_scan_round(&w->c, wk, w->base, &next)
+                                    : compact_round(&w->c, wk, w->base, w->frozen, w->allow_abort, w->whole, &next);
+  pthread_mutex_lock(&w->lock);
+  w->status = s;
+  err_save(&w->error, s);
+  w->next = next;
+  w->done = true;
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+}
+
+void world_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed) {
+  uint64_t rng = seed;
+  memset(w, 0, sizeof(*w));
+  place_init(&w->p, 256 << 10);
+  keyset_make(&w->k, keys, &rng);
+  pthread_mutex_init(&w->lock, NULL);
+  pthread_cond_init(&w->changed, NULL);
+  w->c.ctx = &w->p.ctx;
+  w->c.epoch = &w->p.epoch;
+  w->c.build = (struct sst_build_opts){.ckeys = true, .max_pages = TABLE};
+  w->c.tags = true;
+  w->c.memtable_size = 1 << 20;
+  w->c.scan_merge_parts = threads ? threads : 1;
+  w->c.hand_back = hand_back;
+  w->c.arg = w;
+  atomic_store(&w->c.next_file, 1);
+  OK(workers_create(threads, NULL, 0, &w->p.io, &w->p.epoch, round_fn, w, &w->c.workers));
+  struct part *only;
+  OK(part_create(kref("", 0), NULL, NULL, &only));
+  OK(version_create(&only, 1, &w->base));
+  w->disk = calloc(w->k.nr, sizeof(*w->disk));
+  w->fresh = calloc(w->k.nr, sizeof(*w->fresh));
+  w->back = calloc(w->k.nr, 1);
+  w->next_what = 2;
+  w->value = VALUE;
+  OK(wh_create(&w->p.epoch, 64 << 10, NULL, &w->frozen));
+}
+
+void world_fini(struct world *w) {
+  workers_destroy(w->c.workers);
+  version_unref(w->base);
+  wh_destroy(w->frozen);
+  free(w->disk);
+  free(w->fresh);
+  free(w->back);
+  keyset_free(&w->k);
+  pthread_cond_destroy(&w->changed);
+  pthread_mutex_destroy(&w->lock);
+  place_fini(&w->p);
+}
+
+void put(struct world *w, uint32_t at, bool tomb) {
+  w->fresh[at] = tomb ? TOMB : w->next_what++;
+  mem_put(&w->p, w->frozen, w->k.keys[at], w->fresh[at], w->value, ++w->seq);
+}
+
+void put_range(struct world *w, uint32_t from, uint32_t to, uint32_t every, bool tomb) {
+  for (uint32_t a = from; a < to; a += every) put(w, a, tomb);
+}
+
+void thaw(struct world *w) {
+  wh_destroy(w->frozen);
+  OK(wh_create(&w->p.epoch, 64 << 10, NULL, &w->frozen));
+  memset(w->fresh, 0, w->k.nr * sizeof(*w->fresh));
+}
+
+void expect_contents(struct world *w, struct version *v, const uint32_t *what) {
+  struct merge m;
+  struct wh *empty;
+  OK(wh_create(&w->p.epoch, 64 << 10, NULL, &empty));
+  merge_init(&m, NULL);
+  merge_set(&m, empty, NULL, v, 0);
+  uint32_t at = 0;
+  enter(&w->p);
+  for (OK(merge_seek(&m, kref(NULL, 0)));; OK(merge_next(&m)), at++) {
+    while (at < w->k.nr && what[at] <= TOMB) at++;
+    if (!merge_valid(&m)) break;
+    struct kv_rec r;
+    OK(merge_record(&m, &r));
+    if (at == w->k.nr) fail_msg("a key too many, number %u", keyset_rank(&w->k, kref(r.key, r.klen)));
+    if (!kv_eq(kref(r.key, r.klen), w->k.keys[at]))
+      fail_msg("key %u where %u should be", keyset_rank(&w->k, kref(r.key, r.klen)), at);
+    if (!value_is(&r, w->k.keys[at], what[at], w->value)) fail_msg("value of key %u", at);
+  }
+  assert_int_equal(at, w->k.nr);
+  leave(&w->p);
+  merge_park(&m);
+  merge_fini(&m);
+  wh_destroy(empty);
+
+  assert_int_equal(v->parts[0]->alen, 0);
+  uint32_t young = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    if (i) assert_true(kv_cmp(part_anchor(v->parts[i - 1]), part_anchor(v->parts[i])) < 0);
+    const struct part *const p = v->parts[i];
+    for (uint32_t r = 0; r < part_runs(p); r++) {
+      const struct sst *const t = part_run(p, r);
+      assert_true(kv_cmp(part_anchor(p), t->min) <= 0);
+      if (i + 1 < v->nr_parts) assert_true(kv_cmp(t->max, part_anchor(v->parts[i + 1])) < 0);
+      assert_true(t->nr_pages < w->c.build.max_pages + BLOCK_PAGES_MAX);
+      if (r) assert_true(part_run(p, r - 1)->number < t->number);  // oldest first, through both views
+    }
+    assert_true(part_runs(p) <= 2 * COMPACT_RUNS);
+    if (p->remix) assert_false(remix_is_young(p->remix));
+    if (!p->young) continue;
+    assert_non_null(p->remix);
+    assert_true(remix_is_young(p->young) && p->young->nr_runs > 0);
+    assert_true(p->young->nr_entries * COMPACT_YOUNG_SHARE <= p->remix->nr_entries);
+    young++;
+  }
+  assert_int_equal(v->nr_young, young);
+}
+
+static char *files_of(const struct version *v) {
+  char *names[512];
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct part *const p = v->parts[i];
+    const struct remix *const views[] = {p->remix, p->young};
+    for (uint32_t k = 0; k < 2; k++) {
+      if (!views[k]) continue;
+      names[nr] = malloc(32);
+      remix_name(names[nr++], views[k]->number);
+    }
+    for (uint32_t r = 0; r < part_runs(p); r++) {
+      names[nr] = malloc(32);
+      sst_name(names[nr++], part_run(p, r)->number);
+    }
+    assert_true(nr < 400);
+  }
+  qsort(names, nr, sizeof(names[0]), place_name_cmp);
+  char *all = calloc(nr + 1, 64);
+  for (uint32_t i = 0; i < nr; i++) {
+    strcat(strcat(all, names[i]), "\n");
+    free(names[i]);
+  }
+  return all;
+}
+
+void expect_files(struct world *w, const struct version *v) {
+  char *there = place_files(&w->p), *named = files_of(v);
+  assert_string_equal(there, named);
+  free(there);
+  free(named);
+}
+
+static void kinds_get(struct world *w, uint64_t *kinds) {
+  for (uint32_t i = 0; i < COMPACT_KINDS; i++) kinds[i] = atomic_load(&w->c.stats.kinds[i]);
+}
+
+void round_begin(struct world *w) {
+  memset(w->back, 0, w->k.nr);
+  w->nr_back = 0;
+  w->back_bytes = 0;
+  w->back_wrong = false;
+  w->done = false;
+  w->next = NULL;
+  workers_kick(w->c.workers);
+}
+
+enum remixdb_status round_end(struct world *w) {
+  pthread_mutex_lock(&w->lock);
+  while (!w->done) pthread_cond_wait(&w->changed, &w->lock);
+  pthread_mutex_unlock(&w->lock);
+  return w->status;
+}
+
+enum remixdb_status round_try(struct world *w) {
+  round_begin(w);
+  return round_end(w);
+}
+
+// The records handed back are all new keys of some partitions, once each, and these are as many as the stats say.
+static void expect_back(struct world *w, uint64_t aborted) {
+  assert_false(w->back_wrong);
+  uint64_t parts = 0;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < w->base->nr_parts; i++) {
+    uint32_t all = 0, back = 0;
+    for (uint32_t a = 0; a < w->k.nr; a++) {
+      if (w->fresh[a] == NONE || version_find(w->base, w->k.keys[a]) != i) continue;
+      if (w->back[a]) assert_int_equal(back, all);  // all or none, but for keys behind the partition
+      all++;
+      back += w->back[a];
+      assert_true(w->back[a] <= 1);
+    }
+    parts += back != 0;
+    nr += back;
+  }
+  assert_int_equal(nr, w->nr_back);
+  assert_int_equal(parts, aborted);
+  assert_true(w->back_bytes <= w->c.memtable_size / COMPACT_ABORT_SHARE);
+}
+
+void round_ok(struct world *w, uint64_t *kinds_out) {
+  uint64_t before[COMPACT_KINDS], after[COMPACT_KINDS];
+  const uint64_t rounds = atomic_load(&w->c.stats.rounds);
+  kinds_get(w, before);
+  const enum remixdb_status s = round_try(w);
+  if (s != REMIXDB_OK) fail_msg("status %d: %s", s, w->error.msg);
+  kinds_get(w, after);
+  uint64_t all = 0;
+  for (uint32_t i = 0; i < COMPACT_KINDS; i++) all += after[i] -= before[i];
+  // each partition once; twice when new data came behind it and into it; not at all when it became one with others
+  assert_true((w->whole || all >= w->base->nr_parts) && all <= 2 * (uint64_t)w->base->nr_parts);
+  assert_int_equal(atomic_load(&w->c.stats.rounds), rounds + 1);
+  expect_back(w, after[COMPACT_ABORT]);
+  if (kinds_out) memcpy(kinds_out, after, sizeof(after));
+  world_install(w);
+}
+
+// The number of first runs of the partition that are still in the view.
+static uint32_t runs_kept(const struct part *was, const struct remix *x) {
+  uint32_t nr = 0;
+  while (nr < part_runs(was) && nr < x->nr_runs && part_run(was, nr) == x->runs[nr]) nr++;
+  return nr;
+}
+
+// Classifies the fate of one partition's views.
+static void went_one(struct world *w, const struct part *was, const struct part *is) {
+  if (was == is) return;
+  if (is && is->young) {
+    assert_ptr_equal(was->remix, is->remix);
+    uint32_t kept = 0;
+    while (kept < part_young_runs(was) && kept < is->young->nr_runs && was->young->runs[kept] == is->young->runs[kept])
+      kept++;
+    assert_true(is->young->nr_runs > kept);
+    w->went[!was->young ? BEGUN : kept == was->young->nr_runs ? WENT_ON : MERGED]++;
+    return;
+  }
+  if (!was->remix) return;
+  const uint32_t kept = is && is->remix ? runs_kept(was, is->remix) : 0;
+  if (was->young) {
+    assert_true(kept <= was->remix->nr_runs);  // never a part of the young ones
+    w->went[kept == was->remix->nr_runs ? JOINED : kept ? DEEPER : ALL_TAKEN]++;
+  }
+  for (uint32_t r = 0; kept == 0 && is && r < part_old_runs(is); r++) assert_int_equal(is->remix->runs[r]->nr_tombs, 0);
+}
+
+static void round_went(struct world *w) {
+  for (uint32_t i = 0; i < w->base->nr_parts; i++) {
+    const struct part *const was = w->base->parts[i];
+    const struct part *const is = w->next->parts[version_find(w->next, part_anchor(was))];
+    went_one(w, was, kv_eq(part_anchor(was), part_anchor(is)) ? is : NULL);
+  }
+}
+
+void world_install(struct world *w) {
+  round_went(w);
+  // the old version has not changed
+  expect_contents(w, w->base, w->disk);
+  for (uint32_t a = 0; a < w->k.nr; a++)
+    if (w->fresh[a] != NONE && !w->back[a]) w->disk[a] = w->fresh[a];
+  expect_contents(w, w->next, w->disk);
+  compact_retire(w->base, w->next);
+  version_unref(w->base);
+  w->base = w->next;
+  w->next = NULL;
+  expect_files(w, w->base);
+  // records that were handed back are in the next memtable
+  uint32_t *again = calloc(w->k.nr, sizeof(*again));
+  for (uint32_t a = 0; a < w->k.nr; a++) again[a] = w->back[a] ? w->fresh[a] : NONE;
+  thaw(w);
+  for (uint32_t a = 0; a < w->k.nr; a++) {
+    if (!again[a]) continue;
+    w->fresh[a] = again[a];
+    mem_put(&w->p, w->frozen, w->k.keys[a], again[a], w->value, ++w->seq);
+  }
+  free(again);
+}
+
+void expect_kind_at(int line, const uint64_t *kinds, enum compact_kind kind, uint64_t nr) {
+  if (kinds[kind] == nr) return;
+  fail_msg("line %d: keep %d, abort %d, minor %d, major %d, split %d: kind %d is not %d", line, (int)kinds[0],
+           (int)kinds[1], (int)kinds[2], (int)kinds[3], (int)kinds[4], kind, (int)nr);
+}
+
+uint64_t tombs_of(struct world *w, uint32_t part) {
+  uint64_t n = 0;
+  for (uint32_t r = 0; r < part_runs(w->base->parts[part]); r++) n += part_run(w->base->parts[part], r)->nr_tombs;
+  return n;
+}
+
+uint32_t keys_for(struct world *w, double tables) {
+  uint64_t bytes = 0;
+  uint32_t a = 0;
+  static uint8_t buf[VALUE_MAX];
+  for (; a < w->k.nr && (double)bytes < tables * w->c.build.max_pages * BLOCK_PAGE; a++)
+    bytes += kv_rec_size(w->k.keys[a].len, value_make(w->k.keys[a], 2, w->value, buf), false) + 2;
+  assert_true(a < w->k.nr);
+  return a;
+}
+
+uint32_t first_key_of(struct world *w, uint32_t part) { return keyset_rank(&w->k, part_anchor(w->base->parts[part])); }
+
+void three_parts(struct world *w) {
+  put_range(w, 0, keys_for(w, 5.4), 2, false);
+  put_range(w, 1, keys_for(w, 5.4), 2, false);
+  round_ok(w, NULL);
+  assert_true(w->base->nr_parts >= 3);
+}
+
+void wear_all(struct world *w) {
+  for (uint32_t i = 0; i < w->base->nr_parts; i++)
+    if (remix_of(w, i)) wear(w, i);
+}
+
+uint32_t due_of(struct world *w) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < w->base->nr_parts; i++) nr += remix_of(w, i) && compact_scan_debt_paid(remix_of(w, i));
+  return nr;
+}
+
+// The number of views with scan debt.
+static uint64_t paid_of(const struct version *v) {
+  uint64_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct part *const p = v->parts[i];
+    nr += (p->remix && atomic_load(&p->remix->scan_debt)) + (p->young && atomic_load(&p->young->scan_debt));
+  }
+  return nr;
+}
+
+uint64_t pages_of(struct world *w, uint32_t part) {
+  uint64_t pages = 0;
+  for (uint32_t r = 0; r < remix_of(w, part)->nr_runs; r++) pages += remix_of(w, part)->runs[r]->nr_pages;
+  return pages;
+}
+
+void scan_merge_ok(struct world *w, uint64_t nr, uint64_t *kinds_out) {
+  uint64_t before[COMPACT_KINDS], after[COMPACT_KINDS], all = 0;
+  struct compact_stats *const stats = &w->c.stats;
+  const uint64_t rounds = atomic_load(&stats->rounds), scan_merges = atomic_load(&stats->scan_merges),
+                 read = atomic_load(&stats->read_bytes);
+  const uint64_t work = atomic_load(&w->c.work);
+  const uint64_t paid = paid_of(w->base);
+  kinds_get(w, before);
+  w->scan_merges = true;
+  OK(round_try(w));
+  w->scan_merges = false;
+  kinds_get(w, after);
+  for (uint32_t i = 0; i < COMPACT_KINDS; i++) all += after[i] -= before[i];
+  assert_int_equal(all, nr);
+  assert_int_equal(after[COMPACT_MAJOR] + after[COMPACT_SPLIT], nr);
+  assert_int_equal(atomic_load(&stats->scan_merges), scan_merges + nr);
+  assert_int_equal(atomic_load(&stats->rounds), rounds + (nr != 0));
+  assert_int_equal(atomic_load(&w->c.work), work);  // writers do not wait for it
+  assert_int_equal(w->nr_back, 0);
+  if (kinds_out) memcpy(kinds_out, after, sizeof(after));
+  if (nr == 0) {
+    assert_null(w->next);
+    assert_int_equal(atomic_load(&stats->read_bytes), read);
+    expect_files(w, w->base);
+    return;
+  }
+  assert_non_null(w->next);
+  assert_int_equal(paid - paid_of(w->base), nr);
+  world_install(w);
+}
+
+void ready_to_fail_scan_merge(struct world *w, uint64_t seed) {
+  world_init(w, 2500, 2, seed);
+  w->value = VALUE + 10;
+  w->c.build.max_pages = 4;
+  three_parts(w);
+  for (uint32_t r = 0; r < 4; r++) {
+    put_range(w, first_key_of(w, 1) + r, first_key_of(w, 2), 30, r % 2);
+    if (r == 0) put_range(w, 0, first_key_of(w, 1), 3, true);
+    round_ok(w, NULL);
+  }
+  w->scan_merges = true;
+}
+
+enum remixdb_status round_again(struct world *w) {
+  for (uint32_t i = 0; i < 2 && w->scan_merges; i++) {
+    wear(w, i);
+    if (young_of(w, i)) remix_add_debt(young_of(w, i), UINT32_MAX);
+  }
+  return round_try(w);
+}
+
+void expect_failed(struct world *w, enum remixdb_status s, bool contents) {
+  if (w->status != s) fail_msg("status %d: %s", w->status, w->error.msg);
+  assert_null(w->next);
+  assert_true(w->error.msg[0] != 0);
+  assert_false(w->back_wrong);
+  expect_files(w, w->base);
+  if (contents) expect_contents(w, w->base, w->disk);
+}
+
+void no_memory(struct world *w, int64_t step) {
+  uint32_t failed = 0;
+  for (int64_t n = 1;; n += step) {
+    fault_mem_set(n);
+    const enum remixdb_status s = round_again(w);
+    const bool any = fault_mem_end();
+    if (s != REMIXDB_OK) {
+      assert_true(any);
+      expect_failed(w, REMIXDB_NOMEM, n % 16 == 0);
+      failed++;
+      assert_int_equal(atomic_load(&w->c.stats.failed), failed);
+      continue;
+    }
+    compact_retire(w->next, w->base);  // a failed allocation can be done without
+    version_unref(w->next);
+    if (!any) break;
+  }
+  assert_true(failed > 30);
+}
+
+void io_fails(struct world *w) {
+  int64_t writes = 0;
+  static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_CLOSE, FAULT_STAT};
+  for (uint32_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+    uint32_t failed = 0;
+    for (int64_t n = 1;; n++) {
+      fault_io_set(kinds[i], n, false);
+      const enum remixdb_status s = round_again(w);
+      const bool any = fault_io_end();
+      if (s != REMIXDB_OK) {
+        assert_true(any);
+        expect_failed(w, kinds[i] == FAULT_WRITE ? REMIXDB_NOSPACE : REMIXDB_IO, n % 8 == 0);
+        failed++;
+        writes += kinds[i] == FAULT_WRITE;
+        continue;
+      }
+      compact_retire(w->next, w->base);
+      version_unref(w->next);
+      if (!any) break;
+    }
+    assert_true(failed > 1);
+  }
+  // the disk is full for a time
+  for (int64_t n = 1; n <= writes; n += 2) {
+    fault_io_set(FAULT_WRITE, n, true);
+    const enum remixdb_status s = round_again(w);
+    (void)fault_io_end();
+    assert_int_not_equal(s, REMIXDB_OK);
+    expect_failed(w, REMIXDB_NOSPACE, true);
+  }
+}
