@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A super: the active memtable, the frozen one and the version, which a call reads together. Nobody edits a super; a new
-// one replaces it. A super is counted, and holds a count on each of its parts.
+// A super: the active memtable, the frozen one and the version, which a call reads together. Nobody edits a super; a
+// new one replaces it. A super is counted, and holds a count on each of its parts.
 #ifndef SUPER_H
 #define SUPER_H
 
@@ -23,7 +23,7 @@ struct super *super_create(struct memtable *active, struct memtable *frozen, str
 // store's super. (The store keeps its own count until that epoch has ended.)
 static inline void super_ref(struct super *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
 struct version *super_destroy(struct super *v);  // for super_drop only
-// Gives a reference up; v may be NULL. With the super's last reference, its references to its parts go, too. Returns the
+// Gives a reference up; v may be NULL. The super's last reference ends its references to its parts, too. Returns the
 // version if that was the version's last one (the caller destroys it), else NULL. Outside of any epoch: freeing a
 // memtable may take long. acq_rel: the thread that frees has seen all uses by the others.
 MUST_CHECK static inline struct version *super_drop(struct super *v) {
