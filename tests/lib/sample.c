@@ -64,24 +64,6 @@ void check_same(const struct listing *a, const struct listing *b, const char *wh
   fail_msg("line %d: the directory was changed by %s", line, what);
 }
 
-void copy_file(const char *from, const char *to) {
-  static uint8_t buf[1 << 16];
-  const int in = open(from, O_RDONLY), out = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  CHECK(in >= 0 && out >= 0);
-  off_t size = 0;
-  // holes stay holes: a preallocated log is mostly nothing
-  for (off_t at = 0; (at = lseek(in, at, SEEK_DATA)) >= 0;) {
-    const ssize_t n = pread(in, buf, sizeof(buf), at);
-    if (n <= 0) break;
-    CHECK(pwrite(out, buf, (size_t)n, at) == n);
-    at += n;
-  }
-  size = lseek(in, 0, SEEK_END);
-  CHECK(ftruncate(out, size) == 0);
-  (void)close(in);
-  (void)close(out);
-}
-
 void copy_dir(const char *from, const char *to) {
   const struct listing l = list_dir(from);
   CHECK(l.there && mkdir(to, 0755) == 0);

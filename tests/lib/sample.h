@@ -58,7 +58,6 @@ void check_same(const struct listing *a, const struct listing *b, const char *wh
     check_same(&(before), &now_, what, __LINE__); \
   } while (0)
 
-void copy_file(const char *from, const char *to);
 void copy_dir(const char *from, const char *to);
 
 // Read, write, or change one bit of a file from outside.

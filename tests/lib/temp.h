@@ -15,6 +15,9 @@
 bool temp_make(char path[TEMP_DIR], const char *use);
 // Removes the path and all below it. 0, or -1 with errno.
 int remove_tree(const char *path);
+// Copies a file. Holes stay holes.
+void copy_file(const char *from, const char *to);
+bool ends_with(const char *name, const char *end);
 
 // A cache and a memtable of 1 MB, and so many workers.
 struct remixdb_opts small_opts(int workers);

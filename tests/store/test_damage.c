@@ -5,11 +5,6 @@
 #include "tests/lib/check.h"
 #include "tests/lib/sample.h"
 
-static bool ends_with(const char *name, const char *end) {
-  const size_t n = strlen(name), m = strlen(end);
-  return n >= m && strcmp(name + n - m, end) == 0;
-}
-
 // An open of dir must fail with one of two statuses, name the file, and change nothing.
 static void check_refused(const char *dir, enum remixdb_status s, enum remixdb_status or_s, const char *name,
                           const char *what) {

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rounds of compaction that fail, on a disk in memory: nothing is lost, the error is told, and the work is made again.
+#include "tests/lib/check.h"
+#include "tests/lib/gates.h"
+
+#include <errno.h>
+
+#include "tests/lib/simdisk.h"
+
+static struct simdisk *disk;
+
+static struct xdb_ref *disk_open(const struct remixdb_opts *o) {
+  struct xdb_ref *r;
+  OK(xdb_open("/store", o, simdisk_env(disk), &x));
+  OK(xdb_ref(x, &r));
+  return r;
+}
+
+static void disk_close(struct xdb_ref *r) {
+  xdb_unref(r);
+  OK(xdb_close(x));
+  x = NULL;
+}
+
+static int disk_setup(void **state) {
+  (void)state;
+  disk = simdisk_create();
+  return disk ? 0 : -1;
+}
+
+static int disk_teardown(void **state) {
+  (void)state;
+  simdisk_destroy(disk);
+  return 0;
+}
+
+static struct kref number_key(char buf[16], uint32_t i) { return kref(buf, (uint32_t)snprintf(buf, 16, "%u", i)); }
+
+// Puts 300 records with `keys` keys, a hundred in the memtable, the others in tables.
+static void put_some(struct xdb_ref *r, uint32_t keys) {
+  char key[16];
+  for (uint32_t i = 0; i < 300; i++) {
+    if (i % 100 == 99) OK(xdb_flush(x));
+    OK(xdb_put(r, number_key(key, i % keys), "v", 1, false));
+  }
+}
+
+static void get_all(struct xdb_ref *r, uint32_t keys) {
+  char key[16];
+  for (uint32_t i = 0; i < keys; i++) OK(xdb_get(r, number_key(key, i), NULL, 0, NULL));
+}
+
+// A flush without a descriptor for the `skip`th file that it opens. Returns whether it opens so many; counts in
+// *failed.
+static bool flush_without_descriptor(uint64_t skip, uint32_t *failed) {
+  struct remixdb_opts o = small_opts(0);
+  struct xdb_ref *r = disk_open(&o);
+  put_some(r, 300);
+  const uint64_t before = simdisk_calls(disk, SIMDISK_OPEN);
+  simdisk_fault(disk, SIMDISK_OPEN, skip, 1, skip % 2 ? ENFILE : EMFILE);
+  const enum remixdb_status s = xdb_flush(x);
+  const bool hit = simdisk_calls(disk, SIMDISK_OPEN) - before > skip;
+  if (s != REMIXDB_OK) {
+    CHECK(s == REMIXDB_NOMEM && strstr(err_msg(), "open files"));
+    ++*failed;
+  }
+  simdisk_fault(disk, SIMDISK_OPEN, 0, 0, 0);
+  OK(xdb_put(r, kref("more", 4), "v", 1, false));
+  pthread_mutex_lock(&x->lock);
+  x->rounds.failed_ns = 0;  // it may be tried again at once
+  pthread_mutex_unlock(&x->lock);
+  OK(xdb_flush(x));
+  OK(xdb_put(r, kref("last", 4), "v", 1, false));
+  disk_close(r);
+  r = disk_open(&o);
+  get_all(r, 300);
+  OK(xdb_get(r, kref("more", 4), NULL, 0, NULL));
+  OK(xdb_get(r, kref("last", 4), NULL, 0, NULL));
+  disk_close(r);
+  return hit;
+}
+
+// No descriptor is left for one of the files that a flush makes, or for a directory that it syncs. That passes, and the
+// store takes writes all the while.
+static void test_no_descriptor(void **state) {
+  uint32_t failed = 0;
+  for (uint64_t skip = 0; flush_without_descriptor(skip, &failed); skip++)
+    CHECK(disk_teardown(state) == 0 && disk_setup(state) == 0);
+  CHECK(failed >= 3);
+}
+
+// A version that cannot be installed takes its files with it. The message has the first error, not that of the removal.
+static void test_reason(void **state) {
+  (void)state;
+  const struct remixdb_opts o = small_opts(0);
+  struct xdb_ref *const r = disk_open(&o);
+  OK(xdb_put(r, kref("k", 1), "v", 1, false));
+  simdisk_fault(disk, SIMDISK_RENAME, 0, 1, ENOSPC);
+  simdisk_fault(disk, SIMDISK_UNLINK, 0, UINT64_MAX, EIO);
+  CHECK(xdb_flush(x) == REMIXDB_NOSPACE && strstr(err_msg(), "rename"));
+  simdisk_fault(disk, SIMDISK_UNLINK, 0, 0, 0);
+  disk_close(r);
+}
+
+static uint32_t tried_again;
+
+// Kicks the workers before anyone has seen that the round failed, as a worker may.
+static void try_again(void *arg, const char *line) {
+  (void)arg;
+  if (!strstr(line, "will be tried again")) return;
+  tried_again++;
+  workers_kick(x->workers);
+}
+
+// A compaction that could not be installed is made again, even where another round has brought the memtable into
+// tables.
+static void test_compact_not_installed(void **state) {
+  (void)state;
+  struct remixdb_opts o = small_opts(0);
+  o.logger = try_again;
+  tried_again = 0;
+  struct xdb_ref *const r = disk_open(&o);
+  put_some(r, 150);
+  CHECK(runs(r) > 1);
+  simdisk_fault(disk, SIMDISK_RENAME, 0, 2, ENOSPC);  // the first is tried again at once, by the same round
+  OK(xdb_compact(x));
+  CHECK(tried_again == 1);
+  CHECK(runs(r) == 1);
+  get_all(r, 150);
+  disk_close(r);
+}
+
+int main(void) {
+  check_seed = check_seed_or(1);
+  alarm(100);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_no_descriptor, disk_setup, disk_teardown),
+      cmocka_unit_test_setup_teardown(test_reason, disk_setup, disk_teardown),
+      cmocka_unit_test_setup_teardown(test_compact_not_installed, disk_setup, disk_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
