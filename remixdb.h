@@ -185,8 +185,9 @@ enum remixdb_merge_op { REMIXDB_MERGE_KEEP, REMIXDB_MERGE_PUT, REMIXDB_MERGE_DEL
 typedef enum remixdb_merge_op (*remixdb_merge_fn)(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len,
                                                   void *priv);
 // Atomic read-modify-write: no other write of the key comes between fn's argument and fn's decision. fn runs in this
-// thread, while other writers of the key wait: keep it short, and call nothing of the store in it. When the memtable
-// changes at that moment, fn runs again with the value of then; its last decision counts. Otherwise like remixdb_put.
+// thread, while other writers of the key wait: keep it short, and call nothing of the store in it. If the memtable is
+// switched meanwhile, fn runs again with the value of that moment, and its last decision counts. Otherwise like
+// remixdb_put.
 bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, remixdb_merge_fn fn, void *priv);
 // A merge function and its decision, for bindings to languages whose functions may end without a result, for example
 // by an exception. The decision is REMIXDB_MERGE_KEEP until the function changes it.
@@ -205,9 +206,8 @@ struct remixdb_decision {
 // unknown op; nothing is written.
 bool remixdb_merge_decide(struct xdb_ref *ref, const void *kbuf, uint32_t klen, struct remixdb_decision *d);
 
-// When it returns true, every write that came before it, by any thread, is on disk. Threads that sync at the same time
-// share one fsync. REMIXDB_NOSPACE: nothing is lost, try again. REMIXDB_IO: the store refuses writes until it is opened
-// again.
+// True: every earlier write, by any thread, is on disk. Threads that sync at the same time share one fsync.
+// REMIXDB_NOSPACE: nothing is lost, try again. REMIXDB_IO: the store refuses writes until it is opened again.
 bool remixdb_sync(struct xdb_ref *ref);
 
 // ---- many keys at once
@@ -295,33 +295,33 @@ bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b);
 
 // An iterator without a position. NULL: REMIXDB_NOMEM.
 struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref);
-// To the first key >= k; (NULL, 0): to the first key of all. When there is none, or on an error, the iterator is not
-// valid afterwards, and the status tells which. This holds for all seeks.
+// Moves to the first key >= k; (NULL, 0): to the first key of all. If there is no such key, or on an error, the
+// iterator is not valid afterwards. The status tells which. This holds for all seeks.
 void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen);
-// To the last key.
+// Moves to the last key.
 void remixdb_iter_seek_last(struct xdb_iter *it);
-// To the last key <= k.
+// Moves to the last key <= k.
 void remixdb_iter_seek_for_prev(struct xdb_iter *it, const void *kbuf, uint32_t klen);
-// Whether it stands on a key.
+// Whether the iterator stands on a key.
 bool remixdb_iter_valid(struct xdb_iter *it);
 // Copies the key, the value and their lengths; NULL skips a part. The buffers must have room: REMIXDB_KV_MAX bytes
-// always suffice. False: REMIXDB_NOTFOUND, it is not valid; or the error that ended it.
+// always suffice. False: REMIXDB_NOTFOUND, the iterator is not valid; or the error that ended it.
 bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out);
-// To the next key.
+// Moves to the next key.
 void remixdb_iter_skip1(struct xdb_iter *it);
-// The same nr times.
+// Moves nr times to the next key.
 void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr);
-// To the previous key. Before the first key the iterator is not valid. Steps in both directions may be mixed.
+// Moves to the previous key. Before the first key the iterator is not valid. Steps in both directions may be mixed.
 void remixdb_iter_prev(struct xdb_iter *it);
 // The key, or the value, without a copy. The bytes belong to the store. They hold until the iterator moves, parks or is
-// destroyed. NULL: REMIXDB_NOTFOUND, it is not valid; or the error that ended it. An empty value is not NULL.
+// destroyed. NULL: REMIXDB_NOTFOUND, the iterator is not valid; or the error that ended it. An empty value is not NULL.
 const void *remixdb_iter_key(struct xdb_iter *it, uint32_t *klen_out);
 const void *remixdb_iter_value(struct xdb_iter *it, uint32_t *vlen_out);
-// Gives back everything that it holds. It needs a seek before further use.
+// Gives back everything that the iterator holds. It needs a seek before further use.
 void remixdb_iter_park(struct xdb_iter *it);
 // Frees the iterator. Does nothing for NULL.
 void remixdb_iter_destroy(struct xdb_iter *it);
-// The reason why it is not valid: REMIXDB_OK (an end, or no position yet), or the error.
+// The reason why the iterator is not valid: REMIXDB_OK (an end, or no position yet), or the error.
 enum remixdb_status remixdb_iter_status(struct xdb_iter *it);
 
 // A page: room for many records that remixdb_iter_page copies at once. Set all to zero, then the fields for the call.
@@ -333,8 +333,8 @@ struct remixdb_page {
   uint32_t *vlens;  // out: the values' lengths; room for `max`. NULL: keys only
   uint32_t max;     // the most records of a call, at least 1
   bool back;        // true: towards smaller keys
-  bool after;       // the page begins behind the record that the iterator stands on. Each call sets it for the next
-                    // one. The caller sets it to false after it moved the iterator by another call
+  bool after;       // true: the page begins behind the record that the iterator stands on. Each call sets it for the
+                    // next one. The caller sets it to false after another call has moved the iterator
   uint32_t nr;      // out: records copied
   size_t len;       // out: bytes copied
 };
@@ -368,18 +368,18 @@ void remixdb_snapshot_release(struct xdb_snapshot *s);
 
 // ---- administration
 
-// Brings the memtable into tables, and waits for that. REMIXDB_NOSPACE; REMIXDB_READONLY, also for a snapshot's ref.
+// Brings the memtable into tables, and waits for that. REMIXDB_NOSPACE. REMIXDB_READONLY, also for a snapshot's ref.
 bool remixdb_flush(struct xdb_ref *ref);
-// Brings everything written before into the fewest tables, without deleted keys and overwritten values, and waits for
-// that. It works on one part of the store at a time, and needs room on disk for that part. Writers go on meanwhile.
-// Otherwise like remixdb_flush.
+// Brings all earlier writes into the fewest tables, without deleted keys and overwritten values, and waits for that. It
+// works on one part of the store at a time, and needs room on disk for that part. Writers go on meanwhile. Otherwise
+// like remixdb_flush.
 bool remixdb_compact(struct xdb_ref *ref);
-// Makes `dir` a store of its own with what the ref reads at this moment; for a snapshot's ref, with what the snapshot
-// holds. It links the tables where the file system can, else copies them, and writes the memtables to a new log. All of
-// it is durable when the call returns true. Writers go on meanwhile. REMIXDB_EXISTS: `dir` holds a store;
-// REMIXDB_LOCKED: that store is open; REMIXDB_NOSPACE. A failure removes what the call made, but not a directory that
-// was there. When the process dies in the call, `dir` does not open (REMIXDB_CORRUPT): remixdb_destroy removes the
-// rest, another checkpoint to `dir` replaces it.
+// Makes `dir` a store of its own, with the records that the ref reads at this moment. For a snapshot's ref these are
+// the records of the snapshot. The call links the tables where the file system can, else copies them, and writes the
+// memtables to a new log. All of it is durable when the call returns true. Writers go on meanwhile. REMIXDB_EXISTS:
+// `dir` holds a store; REMIXDB_LOCKED: that store is open; REMIXDB_NOSPACE. A failure removes what the call made, but
+// not a directory that was there. If the process dies in the call, `dir` does not open (REMIXDB_CORRUPT).
+// remixdb_destroy removes the rest; another checkpoint to `dir` replaces it.
 bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
 // Reads every file, past the cache, and checks every checksum, order and index. Of the log it reads the durable part,
 // and nothing with read_only, because opening has read it. It goes on after damage: the logger gets a line for each
@@ -390,14 +390,14 @@ bool remixdb_verify(struct xdb_ref *ref);
 // Rebuilds the damaged store in `dir` with the newest readable version of every key. The store must not be open. All
 // data is written again, so there must be room for a second copy. The old files, damaged or not, go to dir/lost.N with
 // a REPORT that names each loss: file, offset, and sequence numbers where they are known. True, REMIXDB_OK: the store
-// opens again. remixdb_errmsg is then empty when nothing is known to be lost; else it says LOST behind the directory's
-// name, and what. A repair that was interrupted must be called again before the store opens; it then tells the same.
+// opens again. remixdb_errmsg is then empty if no loss is known. Else it has the directory's name, LOST, and the sum of
+// the losses. After an interrupted repair the store does not open: call this function again, which reports the same.
 // REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_VERSION. REMIXDB_NOSPACE: nothing has changed. REMIXDB_EXISTS: there are a
 // thousand lost.N, remove some.
 bool remixdb_repair(const char *dir);
-// Removes the store in `dir`, also a damaged one: the store's own files, then the directory when it is empty and `dir`
-// is no symbolic link. REMIXDB_NOTFOUND: there is no store. Other programs' files may have such names, so the call
-// removes nothing unless the content of a file shows that it is a store's. REMIXDB_LOCKED: the store is open.
+// Removes the store in `dir`, also a damaged one: the store's own files, then the directory if it is empty and `dir` is
+// not a symbolic link. Files of other programs may have the same names, so the call removes nothing unless the content
+// of some file is a store's. REMIXDB_NOTFOUND: there is no store. REMIXDB_LOCKED: the store is open.
 bool remixdb_destroy(const char *dir);
 
 // Progress of a long call. `what` is "flush", "compact", "checkpoint" or "verify". done and total have a unit of the
@@ -405,12 +405,12 @@ bool remixdb_destroy(const char *dir);
 // REMIXDB_ABORTED.
 typedef bool (*remixdb_progress_fn)(void *priv, const char *what, uint64_t done, uint64_t total);
 // From now on fn follows remixdb_flush, remixdb_compact, remixdb_checkpoint and remixdb_verify on this ref; NULL, the
-// default, ends that. fn runs in the thread of the call: when the call begins; about every MiB read or copied, or every
-// 50 ms of waiting; and at the end of a call that succeeds, with done == total, where its result does not matter. done
-// never goes back. fn may take its time, and may use the store through other refs: the call holds no lock meanwhile,
-// and no thread waits for it. With workers = 0 there are no reports during a round. A flush or compaction that is given
-// up leaves its round running in the background, and keeps what was compacted. A checkpoint that is given up leaves
-// nothing. remixdb_progress itself sets no status.
+// default, ends that. fn runs in the thread of the call. It runs when the call begins, and then about every MiB read or
+// copied, or every 50 ms of waiting. At the end of a call that succeeds it runs once more, with done == total; its
+// result does not matter then. done never decreases. fn may take long, and may use the store through other refs: the
+// call holds no lock meanwhile, and no thread waits for it. With workers = 0 there are no reports during a round. If a
+// flush or compaction is given up, its round goes on in the background, and finished work stays. If a checkpoint is
+// given up, nothing stays. remixdb_progress itself sets no status.
 void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv);
 
 // ---- figures and memory
