@@ -78,7 +78,7 @@ void limit(size_t memtable);
 #define PAGES 2048u  // of a table: one holds everything
 
 extern uint32_t newest[KEYS];  // the number of each key's value, or 0
-extern uint32_t value_len;  // of all values
+extern uint32_t value_len;     // of all values
 
 // Opens it, with an empty memtable.
 struct xdb_ref *load(int workers, uint32_t len);
