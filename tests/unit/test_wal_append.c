@@ -2,6 +2,7 @@
 //
 // The write-ahead log: appending, syncing, reopening, the format of a file, large batches, and threads that append.
 #include "tests/lib/check.h"
+#include "tests/lib/temp.h"
 #include "tests/lib/wal_model.h"
 
 #include <errno.h>
@@ -301,24 +302,15 @@ static void test_threads(void **state) {
   simdisk_destroy(d);
 }
 
-static bool remove_one(void *arg, const char *name) {
-  char path[ENV_PATH_MAX];
-  if (env_path(path, arg, name) == REMIXDB_OK) (void)unlink(path);
-  return true;
-}
-
 static void test_threads_on_files(void **state) {
   (void)state;
-  char dir[256];
-  const char *const tmp = getenv("TMPDIR");
-  (void)snprintf(dir, sizeof(dir), "%s/remixdb-wal-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  assert_non_null(mkdtemp(dir));
+  char dir[TEMP_DIR];
+  assert_true(temp_make(dir, "wal"));
   struct env_dir held;
   OK(env_dir_open(ENV_PATHS(env_posix()), dir, &held));
   run_crowd(&held);
   env_dir_close(&held);
-  OK(paths_list(env_posix(), dir, remove_one, dir));
-  assert_int_equal(rmdir(dir), 0);
+  assert_int_equal(remove_tree(dir), 0);
 }
 
 // Appends and syncs until a call fails. A failing fsync reaches every thread that waits for it.

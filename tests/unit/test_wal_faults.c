@@ -2,6 +2,7 @@
 //
 // Failing calls under the write-ahead log: errors that stay, a full disk, no memory, and every call in turn.
 #include "tests/lib/check.h"
+#include "tests/lib/fault.h"
 #include "tests/lib/wal_model.h"
 
 #include <errno.h>
@@ -152,13 +153,6 @@ static void test_full_disk_at_write(void **state) {
   log_end(d, m);
 }
 
-static _Atomic int64_t allocs_left;
-
-static bool fault_after(size_t size) {
-  (void)size;
-  return atomic_fetch_sub(&allocs_left, 1) > 0;
-}
-
 static void test_no_memory(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -171,15 +165,13 @@ static void test_no_memory(void **state) {
     enum remixdb_status s = REMIXDB_NOMEM;
     for (int64_t n = 0; s != REMIXDB_OK; n++) {
       assert_true(n < 200);
-      atomic_store(&allocs_left, n);
-      atomic_store(&mem_fault, fault_after);
+      fault_mem_set_lasting(n + 1);
       s = open_model(dir_of(d), m, &w);
-      atomic_store(&mem_fault, NULL);
+      (void)fault_mem_end();
       if (s != REMIXDB_OK) FAILS(s, REMIXDB_NOMEM);
     }
     OK(append(w, m, &rng, 5));
-    atomic_store(&allocs_left, 0);
-    atomic_store(&mem_fault, fault_after);
+    fault_mem_set_lasting(1);
     const uint64_t nr = m->nr;
     FAILS(append(w, m, &rng, 4000), REMIXDB_NOMEM);  // needs a buffer of its own
     assert_int_equal(m->nr, nr);
@@ -187,7 +179,7 @@ static void test_no_memory(void **state) {
     if (s2 != REMIXDB_OK) FAILS(s2, REMIXDB_NOMEM);
     OK(append(w, m, &rng, 5));  // needs none
     OK(sync_model(w, m));
-    atomic_store(&mem_fault, NULL);
+    (void)fault_mem_end();
     OK(append(w, m, &rng, 4000));
     OK(wal_switch(w, switched, m));
     OK(append(w, m, &rng, 5));
