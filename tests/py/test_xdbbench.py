@@ -4,6 +4,7 @@ with 1."""
 
 import csv
 import fcntl
+import os
 import pathlib
 import re
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "xdbbench.out"
 NUM, OPS = 3000, 500
+DISK = {"diskread", "diskbatch", "diskseq"}  # of no store
 SMALL = [f"--num={NUM}", f"--ops={OPS}", "--cache_mb=4", "--memtable_mb=2", "--value_size=40", "--verify=full"]
 
 
@@ -37,11 +39,11 @@ def rows(path):
 def test_every_benchmark_runs(tmp_path):
     figures = tmp_path / "figures.csv"
     order = [n for n in names() if n.startswith("fill")] + ["ycsbload"]
-    order = ["fillsync", "fillseq", "fillrandom", *[n for n in names() if n not in order and not n.startswith("ycsb")
-                                                    and n != "deleterandom"]]
+    order = ["fillsync", "fillseq", "fillwhilereading", "fillrandom",
+             *[n for n in names() if n not in order and not n.startswith("ycsb") and n not in {"deleterandom", *DISK}]]
     order += ["deleterandom", "readrandom", "readseq", "ycsbload",
               *[n for n in names() if n.startswith("ycsb") and n != "ycsbload"], "readseq"]
-    assert set(order) == set(names())
+    assert set(order) == set(names()) - DISK
     bench(tmp_path / "db", f"--csv={figures}", "--benchmarks=" + ",".join(order))
     done = rows(figures)
     for row in done:
@@ -70,7 +72,7 @@ def test_threads_and_parameters(tmp_path):
     done = {row["benchmark"]: row for row in rows(figures)}
     assert int(done["readrandom:threads=3:distribution=zipfian"]["ops"]) == 3 * OPS
     assert int(done["seekrandom:seek_nexts=20"]["records"]) > 20 * OPS
-    assert float(done["readwhilewriting:threads=2:write_rate=10000"]["writer_ops_per_s"]) > 0
+    assert float(done["readwhilewriting:threads=2:write_rate=10000"]["side_ops_per_s"]) > 0
     assert int(done["readseq"]["records"]) == NUM + 3 * (OPS // 20) + 2 * (OPS // 20)
     assert int(done["readreverse:threads=2"]["records"]) == 2 * int(done["readseq"]["records"])  # each thread reads all
     assert int(done["readrandomwriterandom:readwritepercent=0"]["writes"]) == OPS
@@ -133,6 +135,10 @@ def test_lost_records_end_it_with_1(tmp_path):
     ("--distribution=normal", '--distribution is "normal"; uniform or zipfian is needed'),
     ("--verify=no", '--verify is "no"; ends or full is needed'),
     ("--compression=gzip", '--compression is "gzip"; none, zstd, lz4 or snappy is needed'),
+    ("--io=fast", '--io is "fast"; auto, uring, aio or sync is needed'),
+    ("--drop=all", '--drop is "all"; files or system is needed'),
+    ("--benchmarks=diskread:depth=0", 'diskread:depth is "0"; a number from 1 to 256 is needed'),
+    ("--benchmarks=diskbatch:batch_size=257", 'diskbatch:batch_size is "257"; a number up to 256 is needed'),
     ("--engine=nosuch", '--engine is "nosuch"; remixdb'),
     ("--db=", '--db is ""; a directory is needed'), ("--csv=", '--csv is ""; a file is needed'),
     ("--db=/dev/null", '--db is "/dev/null", which is no directory'),
@@ -177,6 +183,81 @@ def test_a_directory_in_use_is_left_alone(tmp_path):
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert "in use" in bench(tmp_path / "db", "--benchmarks=fillseq", status=2).stderr
     bench(tmp_path / "db", "--use_existing_db", "--benchmarks=readseq")
+
+
+def test_scans_backwards(tmp_path):
+    figures = tmp_path / "figures.csv"
+    list_ = ("fillrandom,seekrandom:backwards:seek_nexts=50,seekrandom:backwards:seek_missing:seek_nexts=3,compact,"
+             "seekrandom:backwards:seek_nexts=50,overwrite,seekrandom:backwards:seek_nexts=50")
+    bench(tmp_path / "db", f"--csv={figures}", f"--benchmarks={list_}")
+    by_name = {row["benchmark"]: row for row in rows(figures)}
+    assert int(by_name["seekrandom:backwards:seek_missing:seek_nexts=3"]["records"]) > 3 * OPS
+    bench(tmp_path / "db", "--keep", "--benchmarks=fillrandom,deleterandom")
+    done = bench(tmp_path / "db", "--use_existing_db", "--benchmarks=seekrandom:backwards:seek_nexts=9", status=1)
+    assert "a scan left out a record" in done.stderr
+
+
+def test_reads_beside_a_filling(tmp_path):
+    figures = tmp_path / "figures.csv"
+    bench(tmp_path / "db", f"--csv={figures}", "--num=100000", "--drawn_ahead=256",
+          "--benchmarks=fillwhilereading:read_rate=100000,readseq")
+    filling, all_ = rows(figures)
+    assert int(filling["writes"]) == int(all_["records"]) == 100000
+    assert int(filling["reads"]) > 0 and float(filling["side_ops_per_s"]) > 0
+
+
+def test_few_operations_are_drawn_ahead(tmp_path):
+    """They are the same operations."""
+    for ahead in (256, 1 << 20):
+        figures = tmp_path / f"{ahead}.csv"
+        bench(tmp_path / "db", f"--csv={figures}", f"--drawn_ahead={ahead}", "--ops=3000",
+              "--benchmarks=fillrandom,readrandom,multireadrandom:batch_size=100,ycsbd,readseq")
+        done = {row["benchmark"]: row for row in rows(figures)}
+        assert [done[n]["records"] for n in ("readrandom", "multireadrandom:batch_size=100", "readseq")] == [
+            "3000", "3000", str(NUM + 3000 // 20)]
+
+
+def test_what_is_counted(tmp_path):
+    figures = tmp_path / "figures.csv"
+    bench(tmp_path / "db", f"--csv={figures}", "--num=50000", "--cache_mb=0", "--benchmarks=fillrandom,flush,waitidle,"
+          "dropcaches,readrandom,reopen")
+    row = rows(figures)[4]
+    assert row["benchmark"] == "readrandom" and int(row["own_reads"]) >= OPS * 9 // 10
+    assert int(row["own_read_bytes"]) >= (16 + 40) * int(row["own_reads"])
+    for column in ("user_s", "system_s", "thread_user_s", "thread_system_s"):
+        assert float(row[column]) >= 0
+    assert float(row["thread_cpu_s"]) > 0 and int(row["waits"]) >= 0
+
+
+def test_files_leave_the_page_cache(tmp_path):
+    """Where the disk's transfers are counted, as of no file system in memory."""
+    figures = tmp_path / "figures.csv"
+    bench(tmp_path / "db", f"--csv={figures}", "--num=50000", "--cache_mb=0", "--benchmarks=fillrandom,flush,waitidle,"
+          "readrandom,dropcaches,readrandom")
+    warm, cold = [row for row in rows(figures) if row["benchmark"] == "readrandom"]
+    if not warm["disk_reads"]:
+        pytest.skip("nothing counts the transfers of the disk of this directory")
+    assert int(cold["read_bytes"]) > int(warm["read_bytes"]) and int(cold["disk_reads"]) > 0
+
+
+def test_the_disk_itself(tmp_path):
+    figures = tmp_path / "figures.csv"
+    list_ = "diskread,diskread:depth=64,diskbatch:batch_size=10,diskseq,diskseq:depth=4"
+    try:
+        os.close(os.open(tmp_path, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT))
+    except (AttributeError, OSError):
+        assert "disk" in bench(tmp_path / "db", f"--benchmarks={list_}", status=1).stderr
+        return
+    done = bench(tmp_path / "db", f"--csv={figures}", "--num=100000", f"--benchmarks={list_}")
+    assert not (tmp_path / "db" / "disk").exists() and not (tmp_path / "db" / "remixdb").exists()
+    if "does not do this" in done.stdout:
+        pytest.skip("there is no io_uring")
+    by_name = {row["benchmark"]: row for row in rows(figures)}
+    for name in ("diskread", "diskread:depth=64", "diskbatch:batch_size=10"):
+        assert int(by_name[name]["ops"]) == OPS and int(by_name[name]["user_read_bytes"]) == OPS * 4096
+    size = 100000 * 56 // 4096 * 4096
+    for name in ("diskseq", "diskseq:depth=4"):
+        assert int(by_name[name]["user_read_bytes"]) == size and int(by_name[name]["ops"]) == -(-size // (1 << 20))
 
 
 def test_what_is_timed(tmp_path):

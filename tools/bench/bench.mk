@@ -30,10 +30,12 @@ BENCH_CFLAGS += -DBENCH_WIREDTIGER
 endif
 endif
 
-BENCH := $(addprefix tools/bench/,xdbbench report work key hist sys engine remixdb)
+# The benchmarks of the disk itself use liburing where the library does.
+ENGINE_LIBS = $(BENCH_ENGINES:%=-l%) $(filter -luring,$(LIBS))
+BENCH := $(addprefix tools/bench/,xdbbench report work disk key hist sys engine remixdb)
 $B/tools/bench/%.o: private OWN_FLAGS = $(BENCH_CFLAGS)
 xdbbench.out $B/xdbbench.out: $(BENCH:%=$B/%.o) $(BENCH_ENGINES:%=$B/tools/bench/%.o)
-xdbbench.out $B/xdbbench.out: private PROGRAM_LIBS := $(BENCH_PREFIXES:%=-L%/lib) $(BENCH_ENGINES:%=-l%) -lm
+xdbbench.out $B/xdbbench.out: private PROGRAM_LIBS := $(BENCH_PREFIXES:%=-L%/lib) $(ENGINE_LIBS) -lm
 
 SCENARIO ?= fits
 ROUNDS ?= 3
@@ -41,3 +43,7 @@ ROUNDS ?= 3
 bench: all
 	@python3 tools/bench/bench.py --scenario $(SCENARIO) --rounds $(ROUNDS) $(if $(ENGINES),--engines $(ENGINES)) \
 	  $(if $(BENCH_DB),--db '$(BENCH_DB)') -- $(BENCH_FLAGS)
+
+# COLD='--records=1000000 --ratio=4 --rounds=1': data larger than memory, in a memory cgroup
+bench-cold: all
+	@python3 tools/bench/bench_cold.py $(if $(ENGINES),--engines $(ENGINES)) $(if $(BENCH_DB),--db '$(BENCH_DB)') $(COLD)

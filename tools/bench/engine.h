@@ -20,6 +20,7 @@ struct bench_config {
   uint32_t threads;
   uint32_t cores;           // processors this process may run on
   const char *compression;  // "none", "zstd", "lz4", "snappy"
+  const char *io;           // "auto", "uring", "aio", "sync": RemixDB's own choice; other engines have one way
   bool direct_io;
   bool larger_than_memory;  // twice the data exceeds the machine's memory
 };
@@ -65,10 +66,18 @@ struct bench_slice {
 // New value from the old one (NULL: none); false: the old value is not what it has to be, and nothing is written.
 typedef bool (*bench_modify_fn)(void *arg, const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len);
 
+// What an engine has counted since its store was opened. BENCH_UNKNOWN: it does not count this.
+#define BENCH_UNKNOWN UINT64_MAX
+struct bench_counters {
+  uint64_t reads, read_bytes;  // that it asked the system for, of its files
+  uint64_t trips;              // waits for a read, or for several that were asked for at once
+};
+
 // A session belongs to one thread. Functions marked optional may be NULL.
 struct bench_engine {
   const char *name;
   const char *settings;  // how the engine is set up, in words
+  bool maps_files;       // pages of its files leave the page cache only while it is closed
   uint32_t fill_batch;   // so many writes at a time are what its users do in a benchmark that only writes
 
   const char *(*version)(void);
@@ -91,6 +100,8 @@ struct bench_engine {
 
   // A scan: seek, next or prev any number of times, done.
   enum bench_status (*seek)(void *session, const void *key, uint32_t klen, struct bench_record *r);  // first key >= key
+  enum bench_status (*seek_for_prev)(void *session, const void *key, uint32_t klen,
+                                     struct bench_record *r);  // last key <= key; optional: seek, and prev from there
   enum bench_status (*seek_last)(void *session, struct bench_record *r);  // optional, with prev
   enum bench_status (*next)(void *session, struct bench_record *r);
   enum bench_status (*prev)(void *session, struct bench_record *r);
@@ -100,6 +111,7 @@ struct bench_engine {
   bool (*compact)(void *store);  // down to the fewest files; optional
   bool (*settle)(void *store);   // waits until the background work caused so far is done; optional
   char *(*stats)(void *store);   // malloc'd text; optional
+  void (*counters)(void *store, struct bench_counters *out);  // optional: nothing is known
 };
 
 // The engines this program was built with, ended by NULL.

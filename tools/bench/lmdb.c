@@ -224,6 +224,7 @@ const struct bench_engine bench_lmdb = {
                 "that only write, else 1; "
                 "MDB_APPEND in fillseq; a read transaction per thread, kept in benchmarks that only read, else renewed "
                 "for every read",
+    .maps_files = true,
     .fill_batch = 1000,
     .version = version,
     .open = store_open,

@@ -27,6 +27,7 @@ static void *store_open(const struct bench_config *c) {
   o.cache_mb = c->cache_mb;
   o.memtable_mb = c->memtable_mb;
   o.direct_io = c->direct_io;
+  o.io = c->io;
   if (!strcmp(c->compression, "zstd")) {
     o.compression = REMIXDB_COMPRESSION_ZSTD;
   } else if (strcmp(c->compression, "none")) {
@@ -145,6 +146,13 @@ static enum bench_status seek(void *session, const void *key, uint32_t klen, str
   return peek(s, r);
 }
 
+static enum bench_status seek_for_prev(void *session, const void *key, uint32_t klen, struct bench_record *r) {
+  struct session *s = session;
+  if (!scan_begin(s)) return failed("iterator");
+  remixdb_iter_seek_for_prev(s->it, key, klen);
+  return peek(s, r);
+}
+
 static enum bench_status seek_last(void *session, struct bench_record *r) {
   struct session *s = session;
   if (!scan_begin(s)) return failed("iterator");
@@ -178,19 +186,56 @@ static bool administer(void *store, const char *what, bool (*fn)(struct xdb_ref 
 static bool flush(void *store) { return administer(store, "flush", remixdb_flush); }
 static bool compact(void *store) { return administer(store, "compact", remixdb_compact); }
 
-// A frozen memtable is there as long as a round of it has to run or runs. Scan merges are not waited
-// for.
+// The figure `name` of the object `object`. BENCH_UNKNOWN: there is none.
+static uint64_t figure(const char *text, const char *object, const char *name) {
+  char what[64];
+  snprintf(what, sizeof(what), "\"%s\":{", object);
+  const char *const begin = strstr(text, what), *const end = begin ? strchr(begin, '}') : NULL;
+  snprintf(what, sizeof(what), "\"%s\":", name);
+  const char *const at = begin ? strstr(begin, what) : NULL;
+  return at && end && at < end ? strtoull(at + strlen(what), NULL, 10) : BENCH_UNKNOWN;
+}
+
+// Rounds and scan merges: what they have done and written so far.
+struct progress {
+  uint64_t frozen, rounds, scan_merges, writes;
+};
+
+static bool progress_get(void *store, struct progress *p) {
+  char *text = remixdb_stats(store);
+  if (!text) return failed("stats") == BENCH_OK;
+  p->frozen = figure(text, "memory", "memtable_frozen");
+  p->rounds = figure(text, "compaction", "rounds");
+  p->scan_merges = figure(text, "compaction", "scan_merges");
+  p->writes = figure(text, "io_totals", "writes");
+  remixdb_free(text);
+  return p->frozen != BENCH_UNKNOWN ||
+         bench_error(&bench_remixdb, "settle", "the figures do not tell of the frozen memtable") == BENCH_OK;
+}
+
+#define CALM_LOOKS 30
+#define LOOK_NS 10000000
+
+// A frozen memtable is there as long as a round of it has to run or runs. The figures do not tell whether a scan merge
+// is due or runs, but it writes all the time: so nothing has changed at many looks in a row.
 static bool settle(void *store) {
-  for (;;) {
-    char *text = remixdb_stats(store);
-    if (!text) return failed("stats") == BENCH_OK;
-    const char *at = strstr(text, "\"memtable_frozen\":");
-    const bool idle = at && strtoull(at + strlen("\"memtable_frozen\":"), NULL, 10) == 0;
-    remixdb_free(text);
-    if (!at) return bench_error(&bench_remixdb, "settle", "the figures do not tell of the frozen memtable") == BENCH_OK;
-    if (idle) return true;
-    nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+  struct progress last = {0}, now;
+  for (int calm = 0; calm < CALM_LOOKS; calm++) {
+    if (!progress_get(store, &now)) return false;
+    if (now.frozen || memcmp(&now, &last, sizeof(now)) != 0) calm = 0;
+    last = now;
+    nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
   }
+  return true;
+}
+
+static void counters(void *store, struct bench_counters *out) {
+  char *text = remixdb_stats(store);
+  if (!text) return;
+  out->reads = figure(text, "io_totals", "reads");
+  out->read_bytes = figure(text, "io_totals", "read_bytes");
+  out->trips = figure(text, "io_totals", "trips");
+  remixdb_free(text);
 }
 
 static char *stats(void *store) {
@@ -217,6 +262,7 @@ const struct bench_engine bench_remixdb = {
     .rmw = rmw,
     .multi_get = multi_get,
     .seek = seek,
+    .seek_for_prev = seek_for_prev,
     .seek_last = seek_last,
     .next = next,
     .prev = prev,
@@ -225,4 +271,5 @@ const struct bench_engine bench_remixdb = {
     .compact = compact,
     .settle = settle,
     .stats = stats,
+    .counters = counters,
 };

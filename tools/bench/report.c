@@ -12,6 +12,9 @@ static double us(const struct bench_hist *h, double part) {
 static uint64_t written(const struct bench_report *t) { return t->after.write_bytes - t->before.write_bytes; }
 static uint64_t read_in(const struct bench_report *t) { return t->after.read_bytes - t->before.read_bytes; }
 static double cpu_seconds(const struct bench_report *t) { return (double)(t->after.cpu_ns - t->before.cpu_ns) / 1e9; }
+static uint64_t counted(uint64_t before, uint64_t after) {
+  return before == BENCH_UNKNOWN || after == BENCH_UNKNOWN ? BENCH_UNKNOWN : after - before;
+}
 static double write_amp(const struct bench_report *t) { return ratio((double)written(t), (double)t->r.bytes_written); }
 static double read_amp(const struct bench_report *t) { return ratio((double)read_in(t), (double)t->r.bytes_read); }
 static double space_amp(const struct bench_report *t) { return ratio((double)t->space, (double)t->live); }
@@ -31,7 +34,7 @@ static void print_rate(FILE *f, const struct bench_report *t) {
           r->seconds * 1e6 * t->threads / (double)r->ops, ratio((double)r->ops, r->seconds), r->seconds, r->ops,
           ratio(mb(r->bytes_read + r->bytes_written), r->seconds));
   if (r->missed) fprintf(f, " (%" PRIu64 " of %" PRIu64 " found)", r->reads - r->missed, r->reads);
-  if (r->side_ops) fprintf(f, "; writer %.0f ops/sec", ratio((double)r->side_ops, r->side_seconds));
+  if (r->side_ops) fprintf(f, "; beside it %.0f ops/sec", ratio((double)r->side_ops, r->side_seconds));
   fprintf(f, "\n");
 }
 
@@ -62,7 +65,7 @@ void bench_report_print(FILE *f, const struct bench_report *t) {
     fprintf(f, "; memory %.1f MB at its peak, %.1f after (%.1f of its own)", mb(t->after.rss_peak), mb(t->after.rss),
             mb(t->after.rss_anon));
   fprintf(f, "; cpu %.2f s", cpu_seconds(t));
-  if (t->r.ops) fprintf(f, " (%.3f micros/op in its threads)", t->r.cpu_seconds * 1e6 / (double)t->r.ops);
+  if (t->r.ops) fprintf(f, " (%.3f micros/op in its threads)", (double)t->r.used.cpu_ns / 1e3 / (double)t->r.ops);
   fprintf(f, "\n");
   fflush(f);
 }
@@ -117,6 +120,34 @@ static void csv_bytes(struct out *o, const struct bench_report *t) {
   real(o, "space_amp", space_amp(t));
 }
 
+static void known_count(struct out *o, const char *name, uint64_t v) {  // an empty cell: not known
+  if (v != BENCH_UNKNOWN) count(o, name, v);
+  else text(o, name, "");
+}
+
+static void csv_processor(struct out *o, const struct bench_report *t) {
+  const struct bench_thread_usage *u = &t->r.used;
+  real(o, "cpu_s", cpu_seconds(t));
+  real(o, "user_s", (double)(t->after.user_ns - t->before.user_ns) / 1e9);
+  real(o, "system_s", (double)(t->after.system_ns - t->before.system_ns) / 1e9);
+  real(o, "thread_cpu_s", (double)u->cpu_ns / 1e9);
+  real(o, "thread_user_s", (double)u->user_ns / 1e9);
+  real(o, "thread_system_s", (double)u->system_ns / 1e9);
+  count(o, "waits", u->waits);
+}
+
+static void csv_transfers(struct out *o, const struct bench_report *t) {
+  const struct bench_usage *a = &t->before, *b = &t->after;
+  const bool disk = a->disk_known && b->disk_known;
+  known_count(o, "disk_reads", disk ? b->disk_reads - a->disk_reads : BENCH_UNKNOWN);
+  known_count(o, "disk_read_bytes", disk ? b->disk_read_bytes - a->disk_read_bytes : BENCH_UNKNOWN);
+  known_count(o, "disk_writes", disk ? b->disk_writes - a->disk_writes : BENCH_UNKNOWN);
+  known_count(o, "disk_write_bytes", disk ? b->disk_write_bytes - a->disk_write_bytes : BENCH_UNKNOWN);
+  known_count(o, "own_reads", counted(t->counted_before.reads, t->counted_after.reads));
+  known_count(o, "own_read_bytes", counted(t->counted_before.read_bytes, t->counted_after.read_bytes));
+  known_count(o, "own_trips", counted(t->counted_before.trips, t->counted_after.trips));
+}
+
 void bench_report_csv(FILE *f, const struct bench_report *t, bool names) {
   struct out o = {.f = f, .names = names};
   const struct bench_result *r = &t->r;
@@ -136,7 +167,7 @@ void bench_report_csv(FILE *f, const struct bench_report *t, bool names) {
   count(&o, "writes", r->writes);
   count(&o, "missed", r->missed);
   count(&o, "records", r->records);
-  real(&o, "writer_ops_per_s", ratio((double)r->side_ops, r->side_seconds));
+  real(&o, "side_ops_per_s", ratio((double)r->side_ops, r->side_seconds));
   csv_latencies(&o, &r->read, &r->write);
   csv_bytes(&o, t);
   count(&o, "rss_base", t->base.rss);
@@ -144,8 +175,8 @@ void bench_report_csv(FILE *f, const struct bench_report *t, bool names) {
   count(&o, "rss", t->after.rss);
   count(&o, "rss_anon", t->after.rss_anon);
   count(&o, "trace_bytes", r->trace_bytes);
-  real(&o, "cpu_s", cpu_seconds(t));
-  real(&o, "thread_cpu_s", r->cpu_seconds);
+  csv_processor(&o, t);
+  csv_transfers(&o, t);
   count(&o, "failures", t->failures);
   fputs("\n", f);
   fflush(f);

@@ -17,8 +17,9 @@ struct bench_report {
   struct bench_result r;             // ops 0: a step, of which only the time is told
   struct bench_usage base, fresh;    // before the store was opened first; when it was last made
   struct bench_usage before, after;  // of the benchmark
-  uint64_t user_written;             // keys and values since the store was made, bytes
-  uint64_t space, live;              // allocated to its files; keys and values that are there
+  struct bench_counters counted_before, counted_after;
+  uint64_t user_written;  // keys and values since the store was made, bytes
+  uint64_t space, live;   // allocated to its files; keys and values that are there
   uint64_t failures;
 };
 

@@ -122,6 +122,13 @@ static enum bench_status multi_get(void *session, uint32_t nr, const struct benc
   return status;
 }
 
+static enum bench_status seek_for_prev(void *session, const void *key, uint32_t klen, struct bench_record *r) {
+  struct session *s = session;
+  scan_begin(s);
+  rocksdb_iter_seek_for_prev(s->it, key, klen);
+  return copy(s, r);
+}
+
 static bool flush(void *store) {
   struct store *s = store;
   rocksdb_flushoptions_t *fo = rocksdb_flushoptions_create();
@@ -169,6 +176,7 @@ const struct bench_engine bench_rocksdb = {
     .del = del,
     .multi_get = multi_get,
     .seek = seek,
+    .seek_for_prev = seek_for_prev,
     .seek_last = seek_last,
     .next = next,
     .prev = prev,

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #ifdef __linux__
 #include <sched.h>
+#include <sys/sysmacros.h>
 #endif
 
 static uint64_t clock_ns(clockid_t id) {
@@ -22,7 +23,31 @@ static uint64_t clock_ns(clockid_t id) {
 }
 
 uint64_t bench_time_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
-uint64_t bench_thread_cpu_ns(void) { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
+
+static uint64_t timeval_ns(const struct timeval *t) {
+  return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_usec * 1000u;
+}
+
+struct bench_thread_usage bench_thread_usage_get(void) {
+  struct bench_thread_usage u = {.cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID)};
+#ifdef RUSAGE_THREAD
+  struct rusage r;
+  if (getrusage(RUSAGE_THREAD, &r)) return u;
+  u.user_ns = timeval_ns(&r.ru_utime);
+  u.system_ns = timeval_ns(&r.ru_stime);
+  u.waits = (uint64_t)r.ru_nvcsw;
+#endif
+  return u;
+}
+
+void bench_thread_usage_add(struct bench_thread_usage *to, const struct bench_thread_usage *since, int sign) {
+  const struct bench_thread_usage now = bench_thread_usage_get();
+  const uint64_t by = (uint64_t)(int64_t)sign;  // modulo 2^64: what is taken away first is added later
+  to->cpu_ns += by * (now.cpu_ns - since->cpu_ns);
+  to->user_ns += by * (now.user_ns - since->user_ns);
+  to->system_ns += by * (now.system_ns - since->system_ns);
+  to->waits += by * (now.waits - since->waits);
+}
 
 double bench_tick_ns(void) {
   static double length;
@@ -43,12 +68,50 @@ static bool field(const char *line, const char *name, uint64_t unit, uint64_t *o
   return true;
 }
 
-void bench_usage_get(struct bench_usage *u) {
+const char *bench_disk_find(const char *dir) {
+  static char path[64];
+#ifdef __linux__
+  struct stat st;
+  if (stat(dir, &st)) return NULL;
+  snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/stat", major(st.st_dev), minor(st.st_dev));
+  return access(path, R_OK) ? NULL : path;
+#else
+  (void)dir, (void)path;
+  return NULL;
+#endif
+}
+
+// Reads, merged reads, sectors read, milliseconds; then the same of writes. A sector is 512 bytes on every disk.
+bool bench_disk_parse(struct bench_usage *u, const char *line) {
+  uint64_t reads, read_sectors, writes, write_sectors;
+  if (sscanf(line, " %" SCNu64 " %*u %" SCNu64 " %*u %" SCNu64 " %*u %" SCNu64, &reads, &read_sectors, &writes,
+             &write_sectors) != 4)
+    return false;
+  u->disk_known = true;
+  u->disk_reads = reads;
+  u->disk_writes = writes;
+  u->disk_read_bytes = read_sectors * 512;
+  u->disk_write_bytes = write_sectors * 512;
+  return true;
+}
+
+static void disk_get(struct bench_usage *u, const char *disk) {
+  char line[256];
+  FILE *f = disk ? fopen(disk, "r") : NULL;
+  if (!f) return;
+  if (fgets(line, sizeof(line), f)) (void)bench_disk_parse(u, line);
+  fclose(f);
+}
+
+void bench_usage_get(struct bench_usage *u, const char *disk) {
   *u = (struct bench_usage){0};
   struct rusage r;
-  if (!getrusage(RUSAGE_SELF, &r))
-    u->cpu_ns = (uint64_t)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1000000000u +
-                (uint64_t)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) * 1000u;
+  if (!getrusage(RUSAGE_SELF, &r)) {
+    u->user_ns = timeval_ns(&r.ru_utime);
+    u->system_ns = timeval_ns(&r.ru_stime);
+    u->cpu_ns = u->user_ns + u->system_ns;
+  }
+  disk_get(u, disk);
   char line[256];
   FILE *f = fopen("/proc/self/io", "r");
   if (f) {
@@ -134,4 +197,33 @@ bool bench_dir_remove(const char *dir) {
   const int rc = nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
   if (rc < 0) fprintf(stderr, "xdbbench: %s: %s\n", dir, strerror(errno));
   return rc == 0;
+}
+
+static int drop_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+  (void)ftw;
+  if (type != FTW_F || !S_ISREG(st->st_mode)) return 0;
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return errno != ENOENT;  // a file may go while it looks
+  int rc = fsync(fd) ? errno : 0;      // pages that are dirty would stay
+#ifdef POSIX_FADV_DONTNEED
+  if (!rc) rc = posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+#endif
+  close(fd);
+  if (rc) errno = rc;
+  return rc != 0;
+}
+
+bool bench_dir_drop(const char *dir) {
+  if (!nftw(dir, drop_one, 8, FTW_PHYS)) return true;
+  fprintf(stderr, "xdbbench: %s: its files cannot be taken from the page cache: %s\n", dir, strerror(errno));
+  return false;
+}
+
+bool bench_caches_drop(void) {
+  sync();  // pages that are dirty would stay
+  const int fd = open("/proc/sys/vm/drop_caches", O_WRONLY | O_CLOEXEC);
+  const bool good = fd >= 0 && write(fd, "3", 1) == 1;
+  if (!good) fprintf(stderr, "xdbbench: /proc/sys/vm/drop_caches: %s\n", strerror(errno));
+  if (fd >= 0) close(fd);
+  return good;
 }

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#define TRACE_MAX (4u << 20)  // operations drawn at a time; more are drawn with the clock stopped
-#define SAMPLE 16u            // one operation of so many is timed
+#define SIDE_TRACE (4u << 20)  // operations of the writer beside readers; it begins again after them
+#define SAMPLE 16u             // one operation of so many is timed
 #define MULTI_DEFAULT 32u
 #define REPORTS_MAX 20u
 #define RECORD_CAP \
@@ -22,13 +22,15 @@ enum op_kind { OP_GET, OP_PUT, OP_DEL, OP_RMW, OP_SCAN, OP_MULTI };
 
 struct op {
   uint32_t index;  // record
-  uint8_t kind, band;
+  uint8_t kind;
+  uint8_t band;
+  bool back;     // OP_SCAN: towards smaller keys
   uint16_t len;  // OP_SCAN: steps after the seek; OP_MULTI: how many of the following are read at once
 };
 
 enum order { FILL_NONE = 0, FILL_SEQ, FILL_RANDOM };
 enum latest { BY_PARAMS = 0, ZIPFIAN, LATEST };
-enum beside { ALONE = 0, BESIDE_WRITER };
+enum beside { ALONE = 0, BESIDE_WRITER, BESIDE_READER };
 
 struct workload {
   const char *name, *what;
@@ -68,6 +70,10 @@ static const struct workload workloads[] = {
      .scan = 100,
      .beside = BESIDE_WRITER},
     {.name = "readrandomwriterandom", .what = "--readwritepercent gets, the rest puts", .by_ratio = true},
+    {.name = "fillwhilereading",
+     .what = "fillrandom beside a thread that gets records put so far (--read_rate)",
+     .fill = FILL_RANDOM,
+     .beside = BESIDE_READER},
     {.name = "ycsbload", .what = "YCSB: puts all records in random order", .fill = FILL_RANDOM},
     {.name = "ycsba", .what = "YCSB A: 50% reads, 50% updates, zipfian", .get = 50, .put = 50, .draw = ZIPFIAN},
     {.name = "ycsbb", .what = "YCSB B: 95% reads, 5% updates, zipfian", .get = 95, .put = 5, .draw = ZIPFIAN},
@@ -172,11 +178,14 @@ struct worker {
   pthread_t thread;
   uint32_t id, threads;
   bool is_writer;      // beside the readers
+  bool is_reader;      // beside a filling
   bool writes_only;    // all of its writes are timed
   bool fills;          // all records: those there need not be kept track of
   bool lenient;        // what is there is not known: the store's content was not, or others change it meanwhile
   bool one_writer;     // a read version can be compared with the last one written
-  _Atomic bool *stop;  // the readers are done
+  _Atomic bool *stop;  // the threads that it runs beside are done
+  // Records that the first thread of a filling has put so far. Release and acquire: the reader beside it finds them.
+  _Atomic uint64_t *filled;
 
   uint64_t random, drawn, total;  // operations drawn, to draw
   uint64_t own_inserts, insert_at;
@@ -192,7 +201,6 @@ struct worker {
 
   bool good;  // the engine has not failed
   uint64_t began_ns, ended_ns, paused_ns;
-  uint64_t cpu_ns;
   struct bench_result r;
 };
 
@@ -273,6 +281,7 @@ static void draw_one(struct worker *w, struct op *op) {
     op->kind = OP_SCAN;
     op->len = (uint16_t)(k->ycsb_scan ? bench_random_below(&w->random, w->p->scan_max) : w->p->seek_nexts);
     if (w->p->seek_missing && !k->ycsb_scan) op->band = BENCH_MISSING;
+    op->back = w->p->backwards && !k->ycsb_scan;
   } else if ((pick -= k->scan) < k->rmw) {
     op->kind = OP_RMW;
   } else {
@@ -376,36 +385,49 @@ static enum bench_status do_rmw(struct worker *w, const struct op *op) {
 static bool check_scanned(struct worker *w, const struct op *op, uint32_t step) {
   const struct bench_keys *k = &w->run->keys;
   const struct bench_record *r = &w->rec;
+  const bool back = op->back, missing = op->band == BENCH_MISSING;
   w->r.records++;
   if (unlikely(r->klen != k->key_size)) return mismatch(w, op, "a scan came to a key of another length"), false;
   if (step == 0) {
-    if (op->band == BENCH_LOADED ? expected(w, op) && !w->lenient && memcmp(r->key, w->key, k->key_size)
-                                 : memcmp(r->key, w->key, k->key_size) <= 0)
+    const int order = memcmp(r->key, w->key, k->key_size);
+    if (missing ? (back ? order >= 0 : order <= 0) : expected(w, op) && !w->lenient && order)
       return mismatch(w, op, "a seek came to another key"), false;
-  } else if (unlikely(bench_key_cmp(r->key, w->last_key, k->key_size) <= 0)) {
-    return mismatch(w, op, "a scan came to a key that is not larger"), false;
+  } else {
+    const int order = bench_key_cmp(r->key, w->last_key, k->key_size);
+    if (unlikely(back ? order >= 0 : order <= 0)) return mismatch(w, op, "a scan came to a key out of order"), false;
   }
   if (w->run->full && !w->lenient && !w->run->sparse && !w->run->inserted && !w->work->insert) {
     uint8_t key[BENCH_KEY_MAX];
-    bench_key(k, op->index + step + (op->band == BENCH_MISSING), BENCH_LOADED, key);
+    bench_key(k, back ? op->index - step : op->index + step + missing, BENCH_LOADED, key);
     if (memcmp(key, r->key, k->key_size)) return mismatch(w, op, "a scan left out a record"), false;
   }
   bench_key_copy(w->last_key, r->key, k->key_size);
   return value_good(w, op, r->key, r, 0);
 }
 
+// To the last key <= w->key, also with engines that seek forwards only.
+static enum bench_status seek_back(struct worker *w) {
+  const struct bench_engine *e = w->run->engine;
+  const uint32_t klen = w->run->keys.key_size;
+  if (e->seek_for_prev) return e->seek_for_prev(w->session, w->key, klen, &w->rec);
+  const enum bench_status s = e->seek(w->session, w->key, klen, &w->rec);
+  if (s == BENCH_NONE) return e->seek_last(w->session, &w->rec);
+  return s == BENCH_OK && memcmp(w->rec.key, w->key, klen) > 0 ? e->prev(w->session, &w->rec) : s;
+}
+
 static enum bench_status do_scan(struct worker *w, const struct op *op) {
   const struct bench_engine *e = w->run->engine;
-  const uint64_t end = w->run->keys.num;
+  // so many records lie in the scan's way
+  const uint64_t way = op->back ? (uint64_t)op->index + 1
+                                : w->run->keys.num - op->index - (op->band == BENCH_MISSING ? 1 : 0);
   uint32_t step = 0;
-  enum bench_status s = e->seek(w->session, w->key, w->run->keys.key_size, &w->rec);
+  enum bench_status s = op->back ? seek_back(w) : e->seek(w->session, w->key, w->run->keys.key_size, &w->rec);
   for (;; step++) {
     if (s != BENCH_OK || !check_scanned(w, op, step) || step == op->len) break;
-    s = e->next(w->session, &w->rec);
+    s = op->back ? e->prev(w->session, &w->rec) : e->next(w->session, &w->rec);
   }
   e->done(w->session);
-  if (s == BENCH_NONE && !w->run->sparse && !w->lenient && op->index + (op->band == BENCH_MISSING) + step < end)
-    mismatch(w, op, "a scan ended early");
+  if (s == BENCH_NONE && !w->run->sparse && !w->lenient && step < way) mismatch(w, op, "a scan ended early");
   w->r.reads++;
   return s == BENCH_ERROR ? s : BENCH_OK;
 }
@@ -463,8 +485,8 @@ static bool do_op(struct worker *w, const struct op *op, bool sampled) {
   return true;
 }
 
-static void wait_for_rate(struct worker *w) {
-  const uint64_t due = w->began_ns + (w->r.ops * 1000000000u) / w->p->write_rate, now = bench_time_ns();
+static void wait_for_rate(const struct worker *w, uint64_t rate) {
+  const uint64_t due = w->began_ns + (w->r.ops * 1000000000u) / rate, now = bench_time_ns();
   if (now < due)
     nanosleep(&(struct timespec){.tv_sec = (time_t)((due - now) / 1000000000u),
                                  .tv_nsec = (long)((due - now) % 1000000000u)},
@@ -483,9 +505,10 @@ static bool run_trace(struct worker *w, uint32_t n) {
     if (unlikely(!do_op(w, op, w->p->histogram || i % SAMPLE == 0))) return false;
     i++;
     w->r.ops++;
+    if (w->filled && w->id == 0) atomic_store_explicit(w->filled, w->r.ops, memory_order_release);
     if (w->is_writer) {
       if (atomic_load_explicit(w->stop, memory_order_relaxed)) return true;
-      if (w->p->write_rate && w->r.ops % 16 == 0) wait_for_rate(w);
+      if (w->p->write_rate && w->r.ops % 16 == 0) wait_for_rate(w, w->p->write_rate);
     }
   }
   return true;
@@ -499,12 +522,37 @@ static void run_drawn(struct worker *w, uint32_t n) {
       continue;  // the same again, with other versions
     }
     if (w->drawn == w->total) break;
-    const uint64_t t0 = bench_time_ns(), cpu0 = bench_thread_cpu_ns();
+    const uint64_t t0 = bench_time_ns();
+    const struct bench_thread_usage used = bench_thread_usage_get();
     n = draw(w);
     w->paused_ns += bench_time_ns() - t0;
-    w->cpu_ns -= bench_thread_cpu_ns() - cpu0;
+    bench_thread_usage_add(&w->r.used, &used, -1);
   }
   w->good = w->run->engine->finish(w->session);
+}
+
+// Gets records that the filling beside it has put so far, each as likely as any other. What to get depends on how far
+// the filling is, so nothing is drawn ahead.
+static void run_beside_filling(struct worker *w) {
+  const struct bench_engine *e = w->run->engine;
+  const struct bench_keys *k = &w->run->keys;
+  struct op op = {.kind = OP_GET};
+  while (!atomic_load_explicit(w->stop, memory_order_relaxed)) {
+    if (w->p->read_rate) wait_for_rate(w, w->p->read_rate);
+    const uint64_t filled = atomic_load_explicit(w->filled, memory_order_acquire);
+    if (!filled) continue;
+    op.index = (uint32_t)bench_perm_at(w->order, bench_random_below(&w->random, filled) * w->threads);
+    bench_key(k, op.index, BENCH_LOADED, w->key);
+    const uint64_t t0 = bench_tick();
+    const enum bench_status s = e->get(w->session, w->key, k->key_size, &w->rec);
+    bench_hist_add(&w->r.read, bench_tick() - t0);
+    w->r.ops++;
+    w->r.reads++;
+    if (s == BENCH_ERROR) return;
+    if (s == BENCH_OK) value_good(w, &op, w->key, &w->rec, 0);
+    else if (w->p->unique) mismatch(w, &op, "not found");
+  }
+  w->good = true;
 }
 
 // The whole store in one scan. Record numbers are not known on the way, so `op` only serves the messages.
@@ -539,7 +587,7 @@ static void run_whole(struct worker *w) {
 static unsigned session_flags(const struct worker *w) {
   const struct workload *k = w->work;
   const bool writes = k->fill || k->put || k->insert || k->rmw || k->del || k->by_ratio || k->beside;
-  const bool reads = !k->fill && (k->get || k->scan || k->rmw || k->by_ratio || k->whole);
+  const bool reads = k->beside || (!k->fill && (k->get || k->scan || k->rmw || k->by_ratio || k->whole));
   const bool ascending = k->fill == FILL_SEQ && w->threads == 1 && w->run->empty, sync = k->sync || w->p->sync;
   return (writes ? 0 : BENCH_READS_ONLY) | (reads ? 0 : BENCH_WRITES_ONLY) | (ascending ? BENCH_ASCENDING : 0) |
          (sync ? BENCH_SYNC : 0);
@@ -551,7 +599,7 @@ static void *worker_main(void *arg) {
   const uint32_t batch = !(flags & BENCH_WRITES_ONLY) || flags & BENCH_SYNC ? 1
                          : w->p->batch_size                                 ? w->p->batch_size
                                                                             : w->run->engine->fill_batch;
-  const uint32_t drawn = w->work->whole ? 0 : draw(w);
+  const uint32_t drawn = w->trace ? draw(w) : 0;
   w->session = w->run->engine->begin(w->run->store, flags, batch);
   pthread_mutex_lock(&w->line->lock);
   w->line->ready++;
@@ -559,12 +607,13 @@ static void *worker_main(void *arg) {
   while (!w->line->go) pthread_cond_wait(&w->line->moved, &w->line->lock);
   pthread_mutex_unlock(&w->line->lock);
   w->began_ns = bench_time_ns();
-  w->cpu_ns -= bench_thread_cpu_ns();
+  const struct bench_thread_usage used = bench_thread_usage_get();
   if (w->session) {
     if (w->work->whole) run_whole(w);
+    else if (w->is_reader) run_beside_filling(w);
     else run_drawn(w, drawn);
   }
-  w->cpu_ns += bench_thread_cpu_ns();
+  bench_thread_usage_add(&w->r.used, &used, 1);
   w->ended_ns = bench_time_ns();
   if (w->session) w->run->engine->end(w->session);
   return NULL;
@@ -572,15 +621,18 @@ static void *worker_main(void *arg) {
 
 static bool worker_init(struct worker *w) {
   const struct bench_keys *k = &w->run->keys;
-  w->random = bench_mix(w->run->seed ^
-                        bench_mix(((uint64_t)w->run->phase << 32) + w->id + (w->is_writer ? 1000000 : 0)));
+  w->random = bench_mix(
+      w->run->seed ^ bench_mix(((uint64_t)w->run->phase << 32) + w->id + (w->is_writer || w->is_reader ? 1000000 : 0)));
   w->version = ((uint64_t)w->run->phase << 40) + ((uint64_t)w->id << 32);  // larger than all of earlier benchmarks
-  w->trace_cap = (uint32_t)(w->total < TRACE_MAX ? w->total : TRACE_MAX);
+  const uint32_t ahead = w->is_writer ? SIDE_TRACE : w->p->drawn_ahead;
+  w->trace_cap = (uint32_t)(w->total < ahead ? w->total : ahead);
   if (w->work->multi) {
     w->multi = w->p->batch_size > 1 ? w->p->batch_size : MULTI_DEFAULT;
-    if (w->trace_cap == TRACE_MAX) w->trace_cap -= w->trace_cap % w->multi;
+    if (w->trace_cap < w->multi) w->trace_cap = w->multi;  // a call's keys are drawn together
+    w->trace_cap -= w->trace_cap % w->multi;
   }
-  if (!w->work->whole && !(w->trace = calloc(w->trace_cap ? w->trace_cap : 1, sizeof(*w->trace)))) return false;
+  if (w->work->whole || w->is_reader) w->trace_cap = 0;
+  else if (!(w->trace = calloc(w->trace_cap ? w->trace_cap : 1, sizeof(*w->trace)))) return false;
   w->r.trace_bytes = w->trace_cap * sizeof(*w->trace);
   w->value = malloc(k->value_size);
   w->last_key = malloc(BENCH_KEY_MAX);
@@ -625,6 +677,13 @@ static void add_result(struct bench_result *to, const struct bench_result *from)
   bench_hist_merge(&to->write, &from->write);
 }
 
+static void add_used(struct bench_thread_usage *to, const struct bench_thread_usage *from) {
+  to->cpu_ns += from->cpu_ns;
+  to->user_ns += from->user_ns;
+  to->system_ns += from->system_ns;
+  to->waits += from->waits;
+}
+
 static void collect(struct bench_run *run, struct worker *ws, uint32_t readers, uint32_t all,
                     struct bench_result *result) {
   for (uint32_t i = 0; i < all; i++) {
@@ -633,7 +692,7 @@ static void collect(struct bench_run *run, struct worker *ws, uint32_t readers, 
     add_result(result, &w->r);
     if (i < readers) {
       result->ops += w->r.ops;
-      result->cpu_seconds += (double)w->cpu_ns / 1e9;
+      add_used(&result->used, &w->r.used);
       if (seconds > result->seconds) result->seconds = seconds;
     } else {
       result->side_ops += w->r.ops;
@@ -671,6 +730,7 @@ bool bench_work(struct bench_run *run, const char *name, const struct bench_para
   const uint32_t readers = p->threads, all = readers + (k->beside ? 1 : 0);
   struct start_line line = {.lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
   _Atomic bool stop = false;
+  _Atomic uint64_t filled = 0;
   struct bench_perm order, scatter, inserts;
   struct bench_zipf zipf;
   *result = (struct bench_result){0};
@@ -699,18 +759,21 @@ bool bench_work(struct bench_run *run, const char *name, const struct bench_para
     w->zipf = zipf;
     w->id = i;
     w->threads = readers;
-    w->is_writer = i >= readers;
-    w->writes_only = w->is_writer || k->fill || k->put == 100 || k->del == 100;
+    w->is_writer = i >= readers && k->beside == BESIDE_WRITER;
+    w->is_reader = i >= readers && k->beside == BESIDE_READER;
+    w->filled = k->beside == BESIDE_READER ? &filled : NULL;
+    w->writes_only = w->is_writer || (k->fill && !w->is_reader) || k->put == 100 || k->del == 100;
     w->fills = fills;
     w->lenient = run->may_miss || (run->sparse && all > 1 && !(session_flags(w) & BENCH_READS_ONLY));
     w->one_writer = readers == 1 || session_flags(w) & BENCH_READS_ONLY || k->beside;
     // a filling's records are dealt out to the threads; other benchmarks have their number of operations in every
     // thread
-    w->total = w->is_writer ? (num < TRACE_MAX ? num : TRACE_MAX)
-               : k->fill    ? fill / readers + (i < fill % readers)
-               : p->ops     ? p->ops
-                            : num;
-    inserted += w->is_writer ? 0 : inserts_of(w);
+    w->total = w->is_writer   ? (num < SIDE_TRACE ? num : SIDE_TRACE)
+               : w->is_reader ? 0
+               : k->fill      ? fill / readers + (i < fill % readers)
+               : p->ops       ? p->ops
+                              : num;
+    inserted += i < readers ? inserts_of(w) : 0;
     good = worker_init(w);
   }
   if (!good) {

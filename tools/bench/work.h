@@ -25,12 +25,16 @@ struct bench_params {
   uint32_t readwritepercent;  // reads of readrandomwriterandom
   uint32_t scan_max;          // records of a scan in ycsbe: 1 to this
   uint64_t write_rate;        // per second, of the writer beside readers; 0: as fast as it goes
+  uint64_t read_rate;         // per second, of the reader beside a filling; 0: as fast as it goes
+  uint32_t drawn_ahead;       // operations that are drawn before the clock starts; more are drawn with it stopped
+  uint32_t depth;             // reads in flight: bench_disk
   double zipf_theta;
   enum bench_distribution distribution;
   bool unique;  // fillrandom: every record once, in random order
   bool sync;
   bool histogram;     // time every operation, not one of 16 where there are reads
   bool seek_missing;  // seekrandom: to keys that are not there
+  bool backwards;     // seekrandom: to the last key at or before the one sought, and steps back
 };
 
 // A store, and what is known of its content.
@@ -54,9 +58,9 @@ struct bench_result {
   uint64_t ops;  // reads and writes, deletes and seeks, or the records of a whole scan
   uint64_t reads, writes, missed;
   uint64_t records;   // copied out, scans included
-  uint64_t side_ops;  // of the writer beside the readers
+  uint64_t side_ops;  // of the writer beside the readers, or the reader beside a filling
   double seconds, side_seconds;
-  double cpu_seconds;                  // processor time of the threads that made `ops`
+  struct bench_thread_usage used;      // by the threads that made `ops`
   uint64_t bytes_read, bytes_written;  // keys and values, of the caller's
   uint64_t trace_bytes;                // memory the drawn operations take
   struct bench_hist read, write, all;  // ticks

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "remixdb.h"
+#include "tools/bench/disk.h"
 #include "tools/bench/report.h"
 #include "tools/bench/work.h"
 
@@ -33,15 +34,24 @@ static struct {
   struct bench_params params;
   struct bench_run run;
   const char *benchmarks, *db, *csv;
-  char dir[PATH_CAP];  // of the store
-  bool use_existing_db, keep, list;
+  const char *disk;          // bench_disk_find of --db
+  char dir[PATH_CAP];        // of the store
+  char disk_file[PATH_CAP];  // of the benchmarks of the disk itself
+  bool use_existing_db, keep;
+  bool drop_all;
   bool csv_named;  // the columns were written
   FILE *csv_file;
   struct bench_report report;  // of the running benchmark; what is of the store stays from one to the next
 } g = {
     .config =
         {.num = 1000000, .key_size = 16, .value_size = 100, .cache_mb = 256, .memtable_mb = 64, .compression = "none"},
-    .params = {.threads = 1, .readwritepercent = 90, .scan_max = 100, .zipf_theta = 0.99, .unique = true},
+    .params = {.threads = 1,
+               .readwritepercent = 90,
+               .scan_max = 100,
+               .zipf_theta = 0.99,
+               .unique = true,
+               .drawn_ahead = 4u << 20,
+               .depth = 1},
     .run = {.engine = &bench_remixdb, .seed = 1},
     .benchmarks = "fillrandom,waitidle,readrandom,readmissing,seekrandom,readseq,overwrite",
 };
@@ -57,6 +67,8 @@ enum flag_type {
   FLAG_DISTRIBUTION,
   FLAG_ENGINE,
   FLAG_COMPRESSION,
+  FLAG_IO,
+  FLAG_DROP,
   FLAG_VERIFY,
   FLAG_BENCHMARKS,
   FLAG_DIR,
@@ -82,6 +94,9 @@ static const struct flag flags[] = {
     {"memtable_mb", FLAG_SIZE, &g.config.memtable_mb, "memtable (write buffer), MiB", 1, 1u << 24},
     {"compression", FLAG_COMPRESSION, &g.config.compression, "none, zstd, lz4 or snappy, as the engine has it", 0, 0},
     {"direct_io", FLAG_BOOL, &g.config.direct_io, "past the page cache", 0, 1},
+    {"io", FLAG_IO, &g.config.io, "auto, uring, aio or sync: how RemixDB reads and writes", 0, 0},
+    {"drop", FLAG_DROP, &g.drop_all,
+     "dropcaches: files (the store's files leave the page cache) or system (the whole machine's page cache)", 0, 0},
     {"use_existing_db", FLAG_BOOL, &g.use_existing_db, "go on with the store that is there; it is thought to be full",
      0, 1},
     {"may_miss", FLAG_BOOL, &g.run.may_miss, "with use_existing_db: it may hold less than that", 0, 1},
@@ -99,11 +114,18 @@ static const struct flag flags[] = {
     {"zipf_theta", FLAG_REAL, &g.params.zipf_theta, "exponent of zipfian, below 1", 0, 0},
     {"seek_nexts", FLAG_U32, &g.params.seek_nexts, "steps after a seek", 0, 60000},
     {"seek_missing", FLAG_BOOL, &g.params.seek_missing, "seekrandom to keys that are not there", 0, 1},
+    {"backwards", FLAG_BOOL, &g.params.backwards, "seekrandom to the last key at or before, and steps back", 0, 1},
     {"batch_size", FLAG_U32, &g.params.batch_size,
-     "writes, or gets of multireadrandom (up to 256), at once (as the engine likes it; 32)", 0, 1000000},
+     "writes, or gets of multireadrandom or pages of diskbatch (up to 256), at once (as the engine likes it; 32)", 0,
+     1000000},
+    {"depth", FLAG_U32, &g.params.depth, "reads in flight in diskread and diskseq", 1, BENCH_DISK_DEPTH_MAX},
     {"readwritepercent", FLAG_U32, &g.params.readwritepercent, "reads of readrandomwriterandom", 0, 100},
     {"scan_max", FLAG_U32, &g.params.scan_max, "longest scan of ycsbe, records", 1, 60000},
     {"write_rate", FLAG_U64, &g.params.write_rate, "writes per second beside readers (no limit)", 0, 1000000000},
+    {"read_rate", FLAG_U64, &g.params.read_rate, "gets per second beside fillwhilereading (no limit)", 0, 1000000000},
+    {"drawn_ahead", FLAG_U32, &g.params.drawn_ahead,
+     "operations of each thread, 8 bytes each, that are drawn before the clock starts; more with it stopped", 256,
+     1u << 30},
     {"unique", FLAG_BOOL, &g.params.unique, "fillrandom and ycsbload put every record once", 0, 1},
     {"sync", FLAG_BOOL, &g.params.sync, "each write on disk before the next", 0, 1},
     {"histogram", FLAG_BOOL, &g.params.histogram, "time every operation, not one of 16 where there are reads", 0, 1},
@@ -135,6 +157,8 @@ static const char *takes(const struct flag *f) {
     case FLAG_REAL: return "a number above 0 and below 1";
     case FLAG_DISTRIBUTION: return "uniform or zipfian";
     case FLAG_COMPRESSION: return "none, zstd, lz4 or snappy";
+    case FLAG_IO: return "auto, uring, aio or sync";
+    case FLAG_DROP: return "files or system";
     case FLAG_VERIFY: return "ends or full";
     case FLAG_BENCHMARKS: return "a list such as fillrandom,readrandom";
     case FLAG_DIR: return "a directory";
@@ -158,6 +182,10 @@ static bool is_compression(const char *text) {
   return !strcmp(text, "none") || !strcmp(text, "zstd") || !strcmp(text, "lz4") || !strcmp(text, "snappy");
 }
 
+static bool is_io(const char *text) {
+  return !strcmp(text, "auto") || !strcmp(text, "uring") || !strcmp(text, "aio") || !strcmp(text, "sync");
+}
+
 // False: the flag does not take it.
 static bool set_value(const struct flag *f, const char *value, void *to) {
   uint64_t n = 0;
@@ -171,7 +199,9 @@ static bool set_value(const struct flag *f, const char *value, void *to) {
       return !strcmp(value, "uniform") || !strcmp(value, "zipfian");
     case FLAG_ENGINE: return (*(const struct bench_engine **)to = bench_engine_find(value)) != NULL;
     case FLAG_VERIFY: *(bool *)to = !strcmp(value, "full"); return !strcmp(value, "full") || !strcmp(value, "ends");
+    case FLAG_DROP: *(bool *)to = !strcmp(value, "system"); return !strcmp(value, "system") || !strcmp(value, "files");
     case FLAG_COMPRESSION: *(const char **)to = value; return is_compression(value);
+    case FLAG_IO: *(const char **)to = value; return is_io(value);
     case FLAG_BENCHMARKS:
     case FLAG_DIR:
     case FLAG_FILE: *(const char **)to = value; return *value != 0;
@@ -216,6 +246,7 @@ static const struct {
     {"compact", "down to the fewest tables"},
     {"waitidle", "waits until the work that writes have caused has settled"},
     {"reopen", "closes and opens the store"},
+    {"dropcaches", "takes what was read and written from the page cache (--drop)"},
     {"warm", "reads everything once"},
     {"stats", "prints the engine's own figures"},
 };
@@ -230,6 +261,7 @@ static void help(void) {
   printf("\nbenchmarks:\n");
   const char *name, *what;
   for (uint32_t i = 0; (name = bench_work_name(i, &what)); i++) printf("  %-24s%s\n", name, what);
+  for (uint32_t i = 0; (name = bench_disk_name(i, &what)); i++) printf("  %-24s%s\n", name, what);
   for (size_t i = 0; i < NR_STEPS; i++) printf("  %-24s%s\n", steps[i].name, steps[i].what);
   printf("\nflags:\n");
   struct bench_params other;
@@ -263,6 +295,8 @@ static bool store_place(void) {
   snprintf(path, sizeof(path), "%s/%s", g.db, MARK);
   if ((size_t)snprintf(g.dir, sizeof(g.dir), "%s/%s", g.db, g.run.engine->name) >= sizeof(g.dir))
     return wrong("--db is \"%s\", which is too long a name", g.db);
+  if ((size_t)snprintf(g.disk_file, sizeof(g.disk_file), "%s/disk", g.db) >= sizeof(g.disk_file))
+    return wrong("--db is \"%s\", which is too long a name", g.db);
   g.config.dir = g.dir;
   if (stat(path, &st) && !stat(g.dir, &st))
     return wrong("%s is there, and xdbbench did not make it; give another --db", g.dir);
@@ -277,7 +311,7 @@ static bool store_fresh(void) {
   struct stat st;
   if (!store_close() || (!stat(g.dir, &st) && !bench_dir_remove(g.dir))) return false;
   bench_run_reset(&g.run, false);
-  bench_usage_get(&g.report.fresh);
+  bench_usage_get(&g.report.fresh, g.disk);
   g.report.user_written = 0;
   return store_open();
 }
@@ -290,6 +324,13 @@ static bool is_step(const char *name) {
   return false;
 }
 
+// The block cache of an engine stays as it is.
+static bool drop_caches(void) {
+  const bool closes = g.run.engine->maps_files && g.run.store;
+  if (closes && !store_close()) return false;
+  return (g.drop_all ? bench_caches_drop() : bench_dir_drop(g.dir)) && (!closes || store_open());
+}
+
 // *known_out: whether the engine has it.
 static bool run_step(const char *name, bool *known_out) {
   const struct bench_engine *e = g.run.engine;
@@ -298,6 +339,7 @@ static bool run_step(const char *name, bool *known_out) {
                              : !strcmp(name, "waitidle") ? e->settle
                                                          : NULL;
   *known_out = true;
+  if (!strcmp(name, "dropcaches")) return drop_caches();
   if (!strcmp(name, "reopen")) return store_close() && store_open();
   if (!strcmp(name, "warm")) {
     static struct bench_result unused;
@@ -325,7 +367,8 @@ static bool parse_benchmark(const char *label, char name_out[TEXT_CAP], struct b
   char *next = strchr(text, ':');
   if (next) *next++ = 0;
   *p = g.params;
-  if (!bench_work_known(text) && !is_step(text)) return wrong("there is no benchmark \"%s\"; --help lists them", text);
+  if (!bench_work_known(text) && !is_step(text) && !bench_disk_known(text))
+    return wrong("there is no benchmark \"%s\"; --help lists them", text);
   char of[TEXT_CAP + 1];
   snprintf(of, sizeof(of), "%s:", text);
   for (char *flag = next; flag; flag = next) {
@@ -335,13 +378,22 @@ static bool parse_benchmark(const char *label, char name_out[TEXT_CAP], struct b
     if (value) *value++ = 0;
     if (!set_flag(of, flag, value, p)) return false;
   }
-  const uint32_t most = bench_work_batch_max(text);
+  const uint32_t most = bench_disk_known(text) ? BENCH_DISK_DEPTH_MAX : bench_work_batch_max(text);
   if (p->batch_size > most)
     return wrong("%sbatch_size is \"%" PRIu32 "\"; a number up to %" PRIu32 " is needed, such as %sbatch_size=%" PRIu32,
                  of, p->batch_size, most, of, most);
   snprintf(name_out, TEXT_CAP, "%s", text);
   return true;
 }
+
+static struct bench_counters counters_get(void) {
+  struct bench_counters c = {BENCH_UNKNOWN, BENCH_UNKNOWN, BENCH_UNKNOWN};
+  if (g.run.store && g.run.engine->counters) g.run.engine->counters(g.run.store, &c);
+  return c;
+}
+
+// Bytes of the file that the disk is measured on: as many as the records take.
+static uint64_t disk_bytes(void) { return g.config.num * (g.config.key_size + g.config.value_size); }
 
 static bool run_benchmark(const char *label) {
   char name[TEXT_CAP];
@@ -352,14 +404,20 @@ static bool run_benchmark(const char *label) {
   if (!parse_benchmark(label, name, &p)) return false;
   t->threads = p.threads;
   if (bench_work_fresh(name) && !g.use_existing_db && !store_fresh()) return false;
-  if (!g.run.store && !store_open()) return false;
+  const bool disk = bench_disk_known(name);
+  if (disk && !bench_disk_prepare(g.disk_file, disk_bytes())) return false;
+  if (!disk && !g.run.store && !store_open()) return false;
   bench_usage_reset_peak();
-  bench_usage_get(&t->before);
+  bench_usage_get(&t->before, g.disk);
+  t->counted_before = counters_get();
   bool good, known = true;
   if (is_step(name)) {
     const uint64_t t0 = bench_time_ns();
     good = run_step(name, &known);
     t->r.seconds = (double)(bench_time_ns() - t0) / 1e9;
+  } else if (disk) {
+    good = bench_disk(g.disk_file, name, &p, g.run.seed, &t->r);
+    known = t->r.ops || !good;
   } else {
     good = bench_work(&g.run, name, &p, &t->r);
     known = t->r.ops || t->r.seconds > 0 || !good;
@@ -368,7 +426,8 @@ static bool run_benchmark(const char *label) {
     printf("%-24s: %s does not do this\n", label, g.run.engine->name);
     return good;
   }
-  bench_usage_get(&t->after);
+  bench_usage_get(&t->after, g.disk);
+  t->counted_after = counters_get();
   t->user_written += t->r.bytes_written;
   t->space = bench_dir_bytes(g.dir);
   t->live = bench_run_records(&g.run) * (g.config.key_size + g.config.value_size);
@@ -422,7 +481,8 @@ static bool setup(void) {
   }
   if (!g.use_existing_db && !stat(g.dir, &st) && !bench_dir_remove(g.dir)) return false;
   bench_tick_ns();
-  bench_usage_get(&g.report.base);
+  g.disk = bench_disk_find(g.db);
+  bench_usage_get(&g.report.base, g.disk);
   g.report.fresh = g.report.base;
   g.report.engine = g.run.engine;
   g.report.config = &g.config;
@@ -463,7 +523,9 @@ int main(int argc, char **argv) {
   fflush(stdout);
   bool good = each_benchmark(run_benchmark);
   good &= store_close();
-  if (!g.keep && !g.use_existing_db) good &= bench_dir_remove(g.dir);
+  good &= bench_disk_remove(g.disk_file);
+  struct stat st;
+  if (!g.keep && !g.use_existing_db && !stat(g.dir, &st)) good &= bench_dir_remove(g.dir);
   if (g.csv_file) {
     const bool lost = ferror(g.csv_file) != 0;  // of a line that was flushed before
     if (fclose(g.csv_file) || lost) good = wrong("--csv is \"%s\", and not all could be written to it", g.csv);
