@@ -8,6 +8,7 @@
 # make uninstall       removes what make install put there
 # make lint            the form of the sources (tests/lint.sh)
 # make bench           the stores that are here side by side, into bench/results (docs/BENCHMARK.md)
+# make bench-cold      the same with data larger than memory, beside what the disk itself gives
 # make bench-deps      installs the other stores
 # make clean           removes what was built
 # make help            this text
@@ -42,9 +43,9 @@ ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
 MAKEFLAGS += $(shell case " $$MAKEFLAGS" in (*' -j'*) ;; (*) echo "-j$$(getconf _NPROCESSORS_ONLN || echo 1)";; esac)
 endif
 
-.PHONY: all deps demo golden install uninstall clean help lint bench bench-deps soak test test-unit units FORCE
+.PHONY: all deps demo golden install uninstall clean help lint bench bench-cold soak test test-unit units FORCE
 .PHONY: $(addprefix check-,asan tsan msan valgrind built headers exports seam prefetch leaks layers words compile)
-.PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge run-mutants
+.PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge run-mutants bench-deps
 help:
 	@sed -n '/^# make /,/^$$/s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 

@@ -71,23 +71,31 @@ def engines_built():
     return [line.split()[0] for line in lines]
 
 
-def run(engine, args, flags, round_nr):
-    """One engine's rows of one round."""
+class Failed(Exception):
+    """xdbbench.out did not end well."""
+
+
+def run(engine, db_parent, flags, enter=None):
+    """One engine's rows. The process calls `enter` before it becomes the
+    program."""
     name, _, library = engine.partition("@")
-    db = tempfile.mkdtemp(prefix="xdbbench-", dir=args.db)
+    db = tempfile.mkdtemp(prefix="xdbbench-", dir=db_parent)
     path = os.path.join(db, "figures.csv")
     env = dict(os.environ)
     if library:
         env["LD_LIBRARY_PATH"] = env["DYLD_LIBRARY_PATH"] = os.path.abspath(library)
     command = [ROOT / "xdbbench.out", f"--engine={name}", f"--db={db}", f"--csv={path}", *flags]
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, preexec_fn=enter)
         if done.returncode:
-            sys.exit(f"bench.py: {engine}: xdbbench.out ended with {done.returncode}\n{done.stdout}{done.stderr}")
+            raise Failed(f"{engine}: xdbbench.out ended with {done.returncode}\n{done.stdout}{done.stderr}")
         with open(path, newline="") as f:
-            rows = [dict(row, engine=engine, round=round_nr) for row in csv.DictReader(f)]
+            return [dict(row, engine=engine) for row in csv.DictReader(f)]
     finally:
         shutil.rmtree(db, ignore_errors=True)
+
+
+def number_repeats(rows):
     seen = {}
     for row in rows:  # a benchmark that is run twice gets a number
         n = seen[row["benchmark"]] = seen.get(row["benchmark"], 0) + 1
@@ -247,7 +255,11 @@ def main():
         turn = round_nr % len(engines)
         for engine in engines[turn:] + engines[:turn]:
             print(f"round {round_nr + 1} of {args.rounds}: {engine}", flush=True)
-            rows += run(engine, args, flags, round_nr + 1)
+            try:
+                found = run(engine, args.db, flags)
+            except Failed as e:
+                sys.exit(f"bench.py: {e}")
+            rows += [dict(row, round=round_nr + 1) for row in number_repeats(found)]
     m = medians(rows, engines)
     versions = {r["engine"]: r["version"] for r in rows}
     columns = ["engine", "round"] + [c for c in rows[0] if c not in ("engine", "round")]
