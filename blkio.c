@@ -205,6 +205,7 @@ static void ring_drive(struct blkio_lane *q, bool wait) {
 #define BLKIO_HAS_AIO (!LIB_TSAN)
 
 static bool aio_works(void) {
+  CANCEL_LATER;
   if (!BLKIO_HAS_AIO) return false;
   struct aiocb *none[1] = {NULL};  // NULL entries are ignored, but a system without AIO refuses the call
   return lio_listio(LIO_NOWAIT, none, 1, NULL) == 0;
@@ -212,6 +213,7 @@ static bool aio_works(void) {
 
 // Refusals are ordinary: systems bound the transfers in flight of a process (16 on macOS).
 static bool aio_start(struct blkio_lane *q, struct blkio_op *op) {
+  CANCEL_LATER;
   memset(&op->cb, 0, sizeof(op->cb));
   op->cb.aio_fildes = op->fd;
   op->cb.aio_buf = op->buf;

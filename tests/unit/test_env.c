@@ -549,76 +549,14 @@ static void test_single_failures(void **state) {
   }
 }
 
-// ---- a thread that is cancelled
-
-static bool any_name(void *arg, const char *name) {
-  (void)arg, (void)name;
-  return true;
-}
-
-// Every call of the table, in a thread whose cancellation has come: none of them ends it. How many of them failed.
-static void *cancelled_calls(void *arg) {
-  _Atomic int *const failed = arg;
-  const struct env_ops *const o = px->ops;
-  const char *const a = at("cancelled"), *const b = at("renamed"), *const d = at("made");
-  char buf[8] = "";
-  struct env_stat st;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-  pthread_cancel(pthread_self());
-  pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
-  const int fd = o->open(px, ENV_HERE, a, ENV_READ | ENV_WRITE | ENV_CREATE);
-  int bad = fd < 0;
-  bad += o->pwrite(px, fd, "abcdefgh", 8, 0) != 8;
-  bad += o->pread(px, fd, buf, 8, 0) != 8;
-  bad += o->write_out(px, fd, 0, 8) < 0;
-  bad += o->sync_data(px, fd) < 0;
-  bad += o->sync_all(px, fd) < 0;
-  bad += o->truncate(px, fd, 4) < 0;
-  const int allocated = o->allocate(px, fd, 0, 4096);
-  bad += allocated < 0 && allocated != -EOPNOTSUPP;
-  bad += o->fstat(px, fd, &st) < 0;
-  bad += o->stat(px, ENV_HERE, a, &st) < 0;
-  bad += o->lock(px, fd, true) < 0;
-  bad += o->unlock(px, fd) < 0;
-  bad += o->close(px, fd) < 0;
-  bad += o->rename(px, ENV_HERE, a, ENV_HERE, b) < 0;
-  bad += o->link(px, ENV_HERE, b, ENV_HERE, a) < 0;
-  bad += o->list(px, ENV_HERE, dir, any_name, NULL) < 0;
-  bad += o->unlink(px, ENV_HERE, a) < 0;
-  bad += o->unlink(px, ENV_HERE, b) < 0;
-  bad += o->mkdir(px, ENV_HERE, d) < 0;
-  bad += o->rmdir(px, ENV_HERE, d) < 0;
-  atomic_store(failed, bad);
-  pthread_testcancel();
-  return NULL;
-}
-
-static void test_cancelled(void **state) {
-  (void)state;
-  _Atomic int failed = -1;
-  pthread_t t;
-  void *end = NULL;
-  assert_int_equal(pthread_create(&t, NULL, cancelled_calls, &failed), 0);
-  assert_int_equal(pthread_join(t, &end), 0);
-  assert_int_equal(atomic_load(&failed), 0);
-  assert_ptr_equal(end, PTHREAD_CANCELED);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_read_write),
-      cmocka_unit_test(test_direct),
-      cmocka_unit_test(test_anothers_file),
-      cmocka_unit_test(test_closed_std),
-      cmocka_unit_test(test_names),
-      cmocka_unit_test(test_path),
-      cmocka_unit_test(test_whole_files),
-      cmocka_unit_test(test_lock),
-      cmocka_unit_test(test_lock_removed),
-      cmocka_unit_test(test_cancelled),
-      cmocka_unit_test(test_interrupted_and_short),
-      cmocka_unit_test(test_replace_fails),
-      cmocka_unit_test(test_read_file_fails),
+      cmocka_unit_test(test_read_write),      cmocka_unit_test(test_direct),
+      cmocka_unit_test(test_anothers_file),   cmocka_unit_test(test_closed_std),
+      cmocka_unit_test(test_names),           cmocka_unit_test(test_path),
+      cmocka_unit_test(test_whole_files),     cmocka_unit_test(test_lock),
+      cmocka_unit_test(test_lock_removed),    cmocka_unit_test(test_interrupted_and_short),
+      cmocka_unit_test(test_replace_fails),   cmocka_unit_test(test_read_file_fails),
       cmocka_unit_test(test_single_failures),
   };
   return cmocka_run_group_tests(tests, make_dir, remove_dir);
