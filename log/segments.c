@@ -477,8 +477,13 @@ static bool wal_has_too_much(struct wal *w, uint32_t keep) {
 enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
   while (wal_has_too_much(w, keep)) {
     struct wal_seg *const seg = wal_pool_take(w);
-    const enum remixdb_status s = env_unlink(w->dir, wal_seg_name(seg));
+    bool serves;
+    // The file may be another's by now, as when it is taken for a segment.
+    enum remixdb_status s = wal_file_open(w, seg, &serves);
+    if (s == REMIXDB_OK && !serves) continue;
+    if (s == REMIXDB_OK) s = env_unlink(w->dir, wal_seg_name(seg));
     if (s != REMIXDB_OK) {
+      wal_seg_close(w, seg);
       wal_pool_add(w, seg);
       return s;
     }

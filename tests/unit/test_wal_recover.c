@@ -159,11 +159,16 @@ static struct env *spy_on(struct simdisk *d) {
   return &spy.env;
 }
 
-// An fsync fails while written records are on their way to the disk; then the log is opened again.
-static struct wal *open_after_failed_sync(struct simdisk *d, struct wal *w) {
+// An fsync fails while written records are on their way to the disk, which closes the log without a watermark.
+static void fail_sync(struct simdisk *d, struct wal *w) {
   simdisk_fault(d, SIMDISK_SYNC, 0, 1, EIO);
   FAILS(wal_sync(w), REMIXDB_IO);
   FAILS(wal_close(w), REMIXDB_IO);
+}
+
+// Then the log is opened again.
+static struct wal *open_after_failed_sync(struct simdisk *d, struct wal *w) {
+  fail_sync(d, w);
   spy.from = UINT64_MAX;
   spy.to = 0;
   return open_log(&spy.env, false);
@@ -257,6 +262,132 @@ static void test_many_segments(void **state) {
   assert_int_equal(out.nr_segments, 40);
   watched = NULL;
   simdisk_destroy(d);
+}
+
+// ---- files with another name, and files of others
+
+#define COPY "/copy"
+static uint8_t copied[256u << 10];
+static int64_t copied_size;
+
+// The first file of the log gets a second name, as cp -al gives it.
+static void link_first(struct env *e, struct simdisk *d) {
+  OK(env_link(ENV_PATHS(e), DIR "/wal-0", ENV_PATHS(e), COPY));
+  OK(paths_sync_dir(e, "/"));
+  copied_size = simdisk_size(d, COPY);
+  CHECK(copied_size > 0 && (size_t)copied_size <= sizeof(copied));
+  CHECK(simdisk_peek(d, COPY, 0, copied, (size_t)copied_size));
+}
+
+static void expect_copy(struct simdisk *d) {
+  static uint8_t now[sizeof(copied)];
+  assert_int_equal(simdisk_size(d, COPY), copied_size);
+  CHECK(simdisk_peek(d, COPY, 0, now, (size_t)copied_size));
+  assert_memory_equal(now, copied, copied_size);
+}
+
+static uint32_t links_of(struct env *e, const char *path) {
+  struct env_stat st;
+  OK(env_stat(ENV_PATHS(e), path, &st));
+  return st.links;
+}
+
+// The watermark of a segment also belongs into the segment before, but not if that has another name.
+static void test_linked_mark(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct env *const e = simdisk_env(d);
+  struct wal *w = open_log(e, true);
+  put(w, 1, 100);
+  OK(wal_sync(w));
+  OK(wal_close(w));
+  link_first(e, d);
+  for (uint32_t i = 0; i < 2; i++) {
+    w = open_log(e, false);
+    assert_int_equal(seen.nr, 1 + i);
+    put(w, 2 + i, 100);
+    OK(wal_sync(w));
+    OK(wal_mark(w));
+    expect_copy(d);
+    OK(wal_close(w));
+    expect_copy(d);
+  }
+  assert_int_equal(links_of(e, DIR "/wal-0"), 2);
+  simdisk_destroy(d);
+}
+
+// Nothing proves that the last record is on disk, and the file has another name: the log goes on with a copy of it,
+// which is written and synced.
+static void test_linked_tail(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct env *const e = spy_on(d);
+  struct wal *w = open_log(e, true);
+  put(w, 1, 100);
+  OK(wal_sync(w));
+  put(w, 2, 100);
+  fail_sync(d, w);
+  link_first(e, d);
+  assert_int_equal(links_of(e, COPY), 2);
+  w = open_log(e, false);
+  assert_int_equal(seen.nr, 2);
+  assert_int_equal(links_of(e, COPY), 1);
+  assert_int_equal(links_of(e, DIR "/wal-0"), 1);
+  expect_copy(d);
+  struct simdisk *const after = simdisk_crash(d, 1);
+  put(w, 3, 100);
+  OK(wal_sync(w));
+  OK(wal_close(w));
+  expect_copy(d);
+  w = open_log(e, false);
+  assert_int_equal(seen.nr, 3);
+  OK(wal_close(w));
+  simdisk_destroy(d);
+  w = open_log(simdisk_env(after), false);
+  assert_int_equal(seen.nr, 2);
+  OK(wal_close(w));
+  simdisk_destroy(after);
+}
+
+// A file of the pool is replaced while the log is open: by a text, by a segment of another store, or by a second name
+// of a file. It is neither taken for a segment nor removed.
+static void run_replaced(uint32_t what, bool shed) {
+  struct simdisk *const d = disk_create();
+  struct env *const e = simdisk_env(d);
+  uint8_t other[WAL_HEAD] = "a text of somebody's";
+  struct wal *w = open_log(e, true);
+  int fd;
+  put(w, 1, 100);
+  OK(wal_switch(w, NULL, NULL));
+  put(w, 2, 100);
+  OK(wal_release(w, wal_gen(w)));
+  struct wal_stats st;
+  wal_stats(w, &st);
+  assert_int_equal(st.pool_segments, 1);
+  if (what) wal_head_put(other, &(struct wal_head){.store_id = what == 1 ? STORE + 1 : STORE, .gen = 1});
+  OK(env_open(ENV_PATHS(e), COPY, ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_write(e, fd, COPY, other, what ? sizeof(other) : 20, 0));
+  OK(env_sync_all(e, fd, COPY));
+  OK(env_close(e, fd, COPY));
+  OK(env_unlink(ENV_PATHS(e), DIR "/wal-0"));
+  OK(env_link(ENV_PATHS(e), COPY, ENV_PATHS(e), DIR "/wal-0"));
+  if (what < 2) OK(env_unlink(ENV_PATHS(e), COPY));
+  if (shed) OK(wal_shed(w));
+  OK(wal_switch(w, NULL, NULL));
+  put(w, 3, 100);
+  OK(wal_sync(w));
+  OK(wal_close(w));
+  const char *const path = what < 2 ? DIR "/wal-0" : COPY;
+  uint8_t now[WAL_HEAD] = {0};
+  CHECK(simdisk_size(d, path) == (what ? (int64_t)sizeof(other) : 20));
+  CHECK(simdisk_peek(d, path, 0, now, what ? sizeof(other) : 20));
+  assert_memory_equal(now, other, what ? sizeof(other) : 20);
+  simdisk_destroy(d);
+}
+
+static void test_replaced(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 6; i++) run_replaced(i % 3, i / 3);
 }
 
 // ---- a damaged log
@@ -721,6 +852,10 @@ static void test_numbers(void **state) {
       FAILS(open_numbers(simdisk_env(d), 0, seq, true, &w), REMIXDB_CORRUPT);
       FAILS(open_numbers(simdisk_env(d), max + 1, seq, true, &w), REMIXDB_CORRUPT);
       FAILS(open_numbers(simdisk_env(d), gen, max + 1, true, &w), REMIXDB_CORRUPT);
+      // a log that could not be read later is not begun
+      const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .step = 64u << 10};
+      FAILS(wal_open(&o, 1, max + 1, true, take, &seen, NULL, &w), REMIXDB_CORRUPT);
+      FAILS(wal_open(&o, max + 1, 0, true, take, &seen, NULL, &w), REMIXDB_CORRUPT);
       simdisk_destroy(d);
     }
   }
@@ -795,6 +930,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_written_again),
       cmocka_unit_test(test_not_written_again),
+      cmocka_unit_test(test_linked_mark),
+      cmocka_unit_test(test_linked_tail),
+      cmocka_unit_test(test_replaced),
       cmocka_unit_test(test_broken_header_of_old),
       cmocka_unit_test(test_cut_tail_and_broken_header),
       cmocka_unit_test(test_many_segments),
