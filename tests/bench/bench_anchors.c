@@ -35,8 +35,7 @@ static int by_number(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// Keys are cut to what tells them from the one before among all entries, of which random ones this far agree in so many
-// bytes.
+// Adds random keys, cut to the bytes that tell a key from the one before it among so many entries.
 static void add_random(struct strings *s, uint64_t entries, uint32_t nr) {
   uint32_t len = 1;
   for (uint64_t n = entries; n > 1; n /= 256) len++;
@@ -92,7 +91,7 @@ int main(int argc, char **argv) {
   uint64_t best = UINT64_MAX;
   for (uint32_t round = 0; round < 5; round++) {
     const uint64_t began = time_ns();
-    // each search waits for the one before, as it does in a program that uses what it finds
+    // each search waits for the one before, as it does in a program that uses its result
     for (uint32_t i = 0; i < searches; i++) sum += anchors_find(&a, kref(keys[i] + (sum >> 63), lens[i]));
     const uint64_t took = time_ns() - began;
     if (took < best) best = took;

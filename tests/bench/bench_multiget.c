@@ -117,7 +117,7 @@ static uint64_t pick(void) {
   return rng() % 100 < opt_absent ? i + opt_keys : i;
 }
 
-// The keys of a round are made before the clock runs; values are checked, so that what is measured is right.
+// The keys of a round are made before the clock runs; values are checked, so that wrong answers do not count.
 static char *round_keys, *round_vals;
 static uint64_t *round_ids;
 
@@ -194,7 +194,7 @@ static double median(double *v, uint64_t n) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 2) return fprintf(stderr, "usage: %s DIR [name=value ...]\n", argv[0]), 2;
+  if (argc < 2 || argv[1][0] == '-') return fprintf(stderr, "usage: %s DIR [name=value ...]\n", argv[0]), 2;
   for (int a = 2; a < argc; a++) {
     const char *const eq = strchr(argv[a], '=');
     bool known = false;
@@ -225,7 +225,7 @@ int main(int argc, char **argv) {
     fill(r);
     printf("filled with %" PRIu64 " keys in %.1f s\n", opt_keys, (double)(now_ns() - began) * 1e-9);
   }
-  if (!opt_mem) {  // what is in the log goes to tables when it is opened with room for it, so that lookups go to tables
+  if (!opt_mem) {  // an opening with room for the log brings it into tables, so lookups go to tables
     remixdb_unref(r);
     remixdb_close(x);
     x = open_store(argv[1], true);

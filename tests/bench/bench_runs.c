@@ -1,37 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The purpose of a REMIX: seeks and scans through it, compared with a merging iterator over the same tables of one
-// partition.
-//   bench_runs [runs[,runs...]] [records] [rounds] [anchors] [heap] [old]
-//     runs      tables of the partition: 1,2,4,8,16 (one after the other)
-//     records   1000000: of 16-byte keys, random numbers in hexadecimal digits, and values of 120 bytes, each in a
-//     table drawn for it rounds    21 anchors   the merging iterator's indices are searched as a REMIX searches its
-//     anchors (see below) heap      it merges by a binary heap instead of a tree of losers old       one key in eight
-//     has old versions in other tables, one in twenty is deleted: to see that they are passed
-// All blocks are in the cache. A seek is of a key that is there, drawn at random, and ends with its record; a scan is a
-// seek and 50 steps, with 50 keys and values copied. A round does as many through the one as through the other, and who
-// is first changes from round to round. Times are of the thread's processor time: nothing is waited for but memory, and
-// what others take of a shared machine does not count. Before anything is measured both are held against what was
-// written, record by record; that, too, fills the cache.
+// Seeks and scans through a REMIX, beside a merging iterator over the same tables of one partition.
 //
-// The merging iterator is what LevelDB and RocksDB seek with, at its best:
-//   - Per table an index in memory: each block's last key, so that a seek looks into the one block that has its place
-//   (with separators shorter
-//     than that, as theirs are, some go on to the next). Searched by halves, comparing keys, 8 bytes at a time. With
-//     `anchors` it is a static B+-tree without branches (base/anchors.h), which they have not.
-//   - In the block a search by halves over the offsets of all records: theirs have one offset in 16 records, whose keys
-//   are then put
-//     together one by one from what they share.
-//   - Blocks come from the same cache as the REMIX's, whose hit writes nothing, and are pinned alike. A table that
-//   stays in its block keeps its pin.
-//   - Tables are merged by a tree of losers: a step compares log2(runs) keys in full. A binary heap (RocksDB; here with
-//   `heap`) compares up to
-//     twice as many, a search among all (LevelDB) runs - 1. Versions of a key meet there, and the newer marks the
-//     older; theirs compare each key with a copy of the one before.
-//   - There are no sequence numbers to be compared, no levels, no memtables, no virtual calls.
-// Not in it: Bloom filters, since they say nothing of a key's neighbours, so that no table can be left out of a seek;
-// fetching the memory of several tables at once, which neither of the two does. Tables of a level that do not overlap
-// would need one iterator for all: here all overlap, as runs of a partition, or of tiered compaction, do.
+//   bench_runs [runs[,runs...]] [records] [rounds] [anchors] [heap] [old]
+//
+//     runs      numbers of tables: 1,2,4,8,16
+//     records   1000000. Keys are 16 hexadecimal digits of random numbers, values 120 bytes; each record goes to a
+//               table drawn at random
+//     rounds    21
+//     anchors   searches the merging iterator's indices as a REMIX searches its anchors (see below)
+//     heap      merges by a binary heap instead of a tree of losers
+//     old       one key in eight has old versions in other tables, and one in twenty is deleted; all ways pass them
+//
+// All blocks are in the cache. A seek is of a random key that is there, and ends with its record. A scan is a seek and
+// 50 steps, and copies 50 keys and values. A round makes as many through the one as through the other, and the first
+// one changes from round to round. Times are the thread's processor time: only memory makes it wait, and other users of
+// a shared machine do not count. A check compares both with the written records first. That fills the cache, too.
+//
+// The merging iterator is the one that LevelDB and RocksDB seek with, at its best:
+//   - Each table has an index in memory with the last key of each block, so a seek looks into one block only. With
+//     shorter separators, as theirs are, some seeks go on to the next block. The index is searched by halves and
+//     compares keys 8 bytes at a time. With `anchors` it is a static B+-tree without branches (base/anchors.h), which
+//     they do not have.
+//   - A block is searched by halves over the offsets of all records. Theirs have one offset in 16 records, and put the
+//     keys between two offsets together one by one.
+//   - Blocks come from the same cache as those of the REMIX. A hit writes nothing, and pins are alike. A table that
+//     stays in its block keeps its pin.
+//   - A tree of losers merges the tables: a step compares log2(runs) keys in full. A binary heap (RocksDB; here `heap`)
+//     compares up to twice as many, a search among all tables (LevelDB) runs - 1. Versions of a key meet in the tree,
+//     and the newer one marks the older ones. Theirs compare each key with a copy of the one before.
+//   - It has no sequence numbers to compare, no levels, no memtables, no virtual calls.
+//
+// It has no Bloom filters, because they tell nothing about a key's neighbours and leave no table out of a seek. It does
+// not prefetch the memory of several tables at once, as neither of the two does. Tables of a level that do not overlap
+// would need one iterator for all. Here all overlap, as runs of a partition, or of tiered compaction, do.
 #include <inttypes.h>
 #include <time.h>
 
@@ -64,7 +66,7 @@ static void must(enum remixdb_status s) {
   if (unlikely(s != REMIXDB_OK)) die("status %d: %s", s, err_msg());
 }
 
-// ---- what is written
+// ---- the records
 
 struct model {
   uint32_t nr;
@@ -186,7 +188,7 @@ static void index_make(struct place *p, struct table_index *x, struct sst *t) {
   must(anchors_init(&x->anchors, x->offs, x->bytes, x->nr + 1));
 }
 
-// The number of blocks whose keys are all less.
+// The number of blocks that have smaller keys only.
 static inline uint32_t index_find(const struct table_index *x, struct kref key, bool by_anchors) {
   if (by_anchors) return anchors_find(&x->anchors, key);
   uint32_t lo = 1, hi = x->nr + 1;
@@ -435,7 +437,7 @@ static void check(struct world *w) {
   }
 }
 
-// ---- what they take
+// ---- time
 
 static uint64_t cpu_ns(void) {
   struct timespec t;
@@ -445,7 +447,7 @@ static uint64_t cpu_ns(void) {
 
 static uint8_t round_keys[SEEKS][KLEN];
 static uint8_t copied[STEPS * (KLEN + VLEN)];
-static uint64_t sum;  // 0: each operation waits for the one before, as in a program that uses what it finds
+static uint64_t sum;  // 0: each operation waits for the one before, as in a program that uses its results
 
 static inline void copy(uint32_t n, const struct kv_rec *r) {
   uint8_t *const to = copied + n * (KLEN + VLEN);
@@ -511,7 +513,7 @@ static void measure(struct world *w, uint32_t rounds, uint32_t nr, uint32_t step
   uint64_t rng = 7 + steps;
   for (uint32_t n = 0; n < rounds; n++) {
     for (uint32_t turn = 0; turn < 2; turn++) {
-      // other keys in each turn, or the second one would find what the first one has brought into the processor's cache
+      // other keys in each turn: the processor's cache still has those of the first turn
       for (uint32_t i = 0; i < nr; i++)
         memcpy(round_keys[i], w->m.keys[w->m.live[rng_next(&rng) % w->m.nr_live]], KLEN);
       if (turn == n % 2) remix[n] = run_remix(w, nr, steps);

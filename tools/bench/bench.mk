@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The benchmark, as a part of the Makefile: what it is made of, and how it is run.
+# The benchmark, as a part of the Makefile: how it is built and run.
 
 # The benchmark takes in the other stores whose headers are here. Under a sanitizer it does not: they are built without.
 INCLUDES := /usr/include /usr/local/include /opt/homebrew/include

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the benchmark asks of a store. Every engine is measured by the same loops through this table, so a call does
-// whole steps (move and copy out), and what it hands back is copied to buffers of the loop's for every engine alike.
+// The calls that the benchmark makes of a store. The same loops measure every engine through this table. A call does a
+// whole step (move and copy out), and every engine copies its results to buffers of the loop.
 #ifndef BENCH_ENGINE_H
 #define BENCH_ENGINE_H
 
@@ -27,11 +27,11 @@ struct bench_config {
 
 enum bench_status {
   BENCH_OK = 0,
-  BENCH_NONE,
-  BENCH_ERROR
-};  // NONE: no such key, or the end; ERROR: bench_error has told it
+  BENCH_NONE,   // no such key, or the end
+  BENCH_ERROR,  // bench_error has told it
+};
 
-// What a session may rely on; it lasts for one benchmark.
+// A session lasts for one benchmark and may rely on these.
 enum {
   BENCH_READS_ONLY = 1,   // nobody writes meanwhile: one view of the store may serve all reads
   BENCH_WRITES_ONLY = 2,  // nobody reads meanwhile
@@ -39,7 +39,7 @@ enum {
   BENCH_SYNC = 8,         // every write is on disk when it returns
 };
 
-// Where a record is copied to, and its lengths, which are the whole ones when it was longer than the buffers.
+// Buffers for a record, and its lengths: the full lengths, even when the buffers are shorter.
 struct bench_record {
   uint8_t *key, *value;
   uint32_t klen, vlen;
@@ -61,15 +61,15 @@ struct bench_slice {
 };
 
 #define BENCH_MULTI_MAX 256u
-#define BENCH_ABSENT UINT32_MAX  // multi_get: the length of what was not found
+#define BENCH_ABSENT UINT32_MAX  // multi_get: the length of a value that was not found
 
-// New value from the old one (NULL: none); false: the old value is not what it has to be, and nothing is written.
+// Makes the new value from the old one (NULL: none). False: the old value is wrong, and nothing is written.
 typedef bool (*bench_modify_fn)(void *arg, const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len);
 
-// What an engine has counted since its store was opened. BENCH_UNKNOWN: it does not count this.
+// Counts of an engine since its store was opened. BENCH_UNKNOWN: it does not count this.
 #define BENCH_UNKNOWN UINT64_MAX
 struct bench_counters {
-  uint64_t reads, read_bytes;  // that it asked the system for, of its files
+  uint64_t reads, read_bytes;  // of its files, asked of the system
   uint64_t trips;              // waits for a read, or for several that were asked for at once
 };
 
@@ -78,24 +78,24 @@ struct bench_engine {
   const char *name;
   const char *settings;  // how the engine is set up, in words
   bool maps_files;       // pages of its files leave the page cache only while it is closed
-  uint32_t fill_batch;   // so many writes at a time are what its users do in a benchmark that only writes
+  uint32_t fill_batch;   // writes at a time, in a benchmark that only writes; as its users would do
 
   const char *(*version)(void);
   void *(*open)(const struct bench_config *c);  // makes the store when there is none; NULL: told
   bool (*close)(void *store);
-  // batch: above 1, writes may be gathered and written so many at a time, each batch at once or not at all. NULL: told
+  // batch: above 1, writes may be gathered and written so many at a time, each batch as one. NULL: told
   void *(*begin)(void *store, unsigned flags, uint32_t batch);
   bool (*finish)(void *session);  // writes what is gathered
   void (*end)(void *session);
 
   enum bench_status (*put)(void *session, const void *key, uint32_t klen, const void *value, uint32_t vlen);
-  enum bench_status (*get)(void *session, const void *key, uint32_t klen,
-                           struct bench_record *r);                         // sets r->value, r->vlen
+  // Sets r->value and r->vlen.
+  enum bench_status (*get)(void *session, const void *key, uint32_t klen, struct bench_record *r);
   enum bench_status (*del)(void *session, const void *key, uint32_t klen);  // OK whether or not it was there
-  enum bench_status (*rmw)(void *session, const void *key, uint32_t klen, bench_modify_fn fn,
-                           void *arg);  // optional: get and put
-  // optional: single gets. nr: 1 to BENCH_MULTI_MAX. value i goes to r[i].value, its length or BENCH_ABSENT to
-  // r[i].vlen
+  // Optional: without it the benchmark gets and puts.
+  enum bench_status (*rmw)(void *session, const void *key, uint32_t klen, bench_modify_fn fn, void *arg);
+  // Optional: without it the benchmark makes single gets. nr: 1 to BENCH_MULTI_MAX. Value i goes to r[i].value, its
+  // length or BENCH_ABSENT to r[i].vlen.
   enum bench_status (*multi_get)(void *session, uint32_t nr, const struct bench_slice *keys, struct bench_record *r);
 
   // A scan: seek, next or prev any number of times, done.
@@ -113,6 +113,11 @@ struct bench_engine {
   char *(*stats)(void *store);   // malloc'd text; optional
   void (*counters)(void *store, struct bench_counters *out);  // optional: nothing is known
 };
+
+// The functions that every engine has, for its table; it gives them these names.
+#define BENCH_FUNCTIONS                                                                                           \
+  .open = store_open, .close = store_close, .begin = session_begin, .finish = session_finish, .end = session_end, \
+  .put = put, .get = get, .del = del, .seek = seek, .seek_last = seek_last, .next = next, .prev = prev, .done = done
 
 // The engines this program was built with, ended by NULL.
 extern const struct bench_engine *const bench_engines[];

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define BENCH_KEY_MIN 8u
-#define BENCH_KEY_MAX 500u  // what every engine takes
+#define BENCH_KEY_MAX 500u  // every engine takes keys of this length
 #define BENCH_VALUE_MIN 16u
 #define BENCH_VALUE_MAX 60000u
 #define BENCH_POOL (64u << 10)
@@ -59,7 +59,7 @@ static inline uint64_t bench_load64(const void *p) {
   return v;
 }
 
-// memcmp of two keys, and memcpy of one: what a scan does for each record. Most keys differ in their first 8 bytes, and
+// memcmp of two keys, and memcpy of one, as a scan does for each record. Most keys differ in their first 8 bytes, and
 // most have 16.
 static inline int bench_key_cmp(const void *a, const void *b, uint32_t key_size) {
   const uint64_t x = __builtin_bswap64(bench_load64(a)), y = __builtin_bswap64(bench_load64(b));

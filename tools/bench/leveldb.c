@@ -68,7 +68,7 @@ static enum bench_status get(void *session, const void *key, uint32_t klen, stru
   return BENCH_OK;
 }
 
-// It does not tell whether it compacts: settled is when the levels have not changed for a second.
+// LevelDB does not tell whether it compacts. It counts as settled when its levels have not changed for a second.
 static bool settle(void *store) {
   char *last = NULL;
   for (int calm = 0; calm < 20; calm++) {
@@ -85,23 +85,11 @@ static bool settle(void *store) {
 const struct bench_engine bench_leveldb = {
     .name = "leveldb",
     .settings = "write_buffer_size = memtable, LRU cache, Bloom filters of 10 bits, all files kept open, log without "
-                "sync; leveldb_get and a "
-                "copy; an iterator per thread, kept in benchmarks that only read, else made for every seek",
+                "sync; leveldb_get and a copy; an iterator per thread, kept in benchmarks that only read, else made "
+                "for every seek",
     .fill_batch = 1,
     .version = version,
-    .open = store_open,
-    .close = store_close,
-    .begin = session_begin,
-    .finish = session_finish,
-    .end = session_end,
-    .put = put,
-    .get = get,
-    .del = del,
-    .seek = seek,
-    .seek_last = seek_last,
-    .next = next,
-    .prev = prev,
-    .done = done,
+    BENCH_FUNCTIONS,
     .compact = compact,
     .settle = settle,
     .stats = stats,

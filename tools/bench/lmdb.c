@@ -219,27 +219,13 @@ static char *stats(void *store) {
 const struct bench_engine bench_lmdb = {
     .name = "lmdb",
     .settings = "MDB_NOSYNC|NOMETASYNC|WRITEMAP|MAPASYNC|NOTLS|NOMEMINIT (and NORDAHEAD when twice the data exceeds "
-                "memory), a map of six "
-                "times the data; no cache of its own, the page cache is all; 1000 writes a transaction in benchmarks "
-                "that only write, else 1; "
-                "MDB_APPEND in fillseq; a read transaction per thread, kept in benchmarks that only read, else renewed "
-                "for every read",
+                "memory), a map of six times the data; no cache of its own, the page cache is all; 1000 writes a "
+                "transaction in benchmarks that only write, else 1; MDB_APPEND in fillseq; a read transaction per "
+                "thread, kept in benchmarks that only read, else renewed for every read",
     .maps_files = true,
     .fill_batch = 1000,
     .version = version,
-    .open = store_open,
-    .close = store_close,
-    .begin = session_begin,
-    .finish = session_finish,
-    .end = session_end,
-    .put = put,
-    .get = get,
-    .del = del,
+    BENCH_FUNCTIONS,
     .rmw = rmw,
-    .seek = seek,
-    .seek_last = seek_last,
-    .next = next,
-    .prev = prev,
-    .done = done,
     .stats = stats,
 };

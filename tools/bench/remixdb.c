@@ -196,7 +196,7 @@ static uint64_t figure(const char *text, const char *object, const char *name) {
   return at && end && at < end ? strtoull(at + strlen(what), NULL, 10) : BENCH_UNKNOWN;
 }
 
-// Rounds and scan merges: what they have done and written so far.
+// Rounds and scan merges until now, and their writes.
 struct progress {
   uint64_t frozen, rounds, scan_merges, writes;
 };
@@ -216,8 +216,8 @@ static bool progress_get(void *store, struct progress *p) {
 #define CALM_LOOKS 30
 #define LOOK_NS 10000000
 
-// A frozen memtable is there as long as a round of it has to run or runs. The figures do not tell whether a scan merge
-// is due or runs, but it writes all the time: so nothing has changed at many looks in a row.
+// A frozen memtable is there until its round has ended. The figures do not tell whether a scan merge is due or runs,
+// but it writes all the time. So the store has settled when nothing has changed at many looks in a row.
 static bool settle(void *store) {
   struct progress last = {0}, now;
   for (int calm = 0; calm < CALM_LOOKS; calm++) {
@@ -247,18 +247,10 @@ static char *stats(void *store) {
 const struct bench_engine bench_remixdb = {
     .name = "remixdb",
     .settings = "defaults (compressed keys, tags, workers and I/O chosen by the store), with the cache and the "
-                "memtable given; an iterator per "
-                "thread, whose seek takes a new view of the store each time",
+                "memtable given; an iterator per thread, whose seek takes a new view of the store each time",
     .fill_batch = 1,
     .version = remixdb_version,
-    .open = store_open,
-    .close = store_close,
-    .begin = session_begin,
-    .finish = session_finish,
-    .end = session_end,
-    .put = put,
-    .get = get,
-    .del = del,
+    BENCH_FUNCTIONS,
     .rmw = rmw,
     .multi_get = multi_get,
     .seek = seek,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is told of a benchmark: lines for a reader, a line of CSV for a program.
+// The report of a benchmark: lines for a reader, a line of CSV for a program.
 #ifndef BENCH_REPORT_H
 #define BENCH_REPORT_H
 

@@ -138,8 +138,8 @@ static bool flush(void *store) {
   return !err || failed("flush", err) == BENCH_OK;
 }
 
-// Nothing waits to be flushed or compacted, at several looks in a row: between a flush and the compaction it causes all
-// are 0 for a moment.
+// Waits until nothing is flushed or compacted at several looks in a row: between a flush and the compaction that it
+// causes all counts are 0 for a moment.
 static bool settle(void *store) {
   static const char *const busy[] = {"rocksdb.mem-table-flush-pending", "rocksdb.compaction-pending",
                                      "rocksdb.num-running-flushes", "rocksdb.num-running-compactions"};
@@ -158,29 +158,15 @@ static bool settle(void *store) {
 const struct bench_engine bench_rocksdb = {
     .name = "rocksdb",
     .settings = "write_buffer_size = memtable, 2 write buffers, LRU block cache, full Bloom filters of 10 bits, hash "
-                "index in data blocks, "
-                "format 5, level compaction with dynamic level bytes, max_background_jobs = cores, max_open_files = "
-                "-1; with one thread no "
-                "concurrent memtable writes; WAL without sync; rocksdb_get_pinned and a copy; an iterator per thread, "
-                "kept in benchmarks that "
-                "only read, else made for every seek",
+                "index in data blocks, format 5, level compaction with dynamic level bytes, max_background_jobs = "
+                "cores, max_open_files = -1; with one thread no concurrent memtable writes; WAL without sync; "
+                "rocksdb_get_pinned and a copy; an iterator per thread, kept in benchmarks that only read, else made "
+                "for every seek",
     .fill_batch = 1,
     .version = version,
-    .open = store_open,
-    .close = store_close,
-    .begin = session_begin,
-    .finish = session_finish,
-    .end = session_end,
-    .put = put,
-    .get = get,
-    .del = del,
+    BENCH_FUNCTIONS,
     .multi_get = multi_get,
-    .seek = seek,
     .seek_for_prev = seek_for_prev,
-    .seek_last = seek_last,
-    .next = next,
-    .prev = prev,
-    .done = done,
     .flush = flush,
     .compact = compact,
     .settle = settle,

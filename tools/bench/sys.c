@@ -172,7 +172,7 @@ static int add_file(const char *path, const struct stat *st, int type, struct FT
   return 0;
 }
 
-// Files may go while it looks: what cannot be read counts nothing.
+// Files may go while it looks: a file that cannot be read counts nothing.
 uint64_t bench_dir_bytes(const char *dir) {
   dir_bytes = 0;
   (void)nftw(dir, add_file, 8, FTW_PHYS);

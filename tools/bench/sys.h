@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the system tells of this process: time, bytes, memory, directories.
+// Figures of this process from the system: time, bytes, memory, directories.
 #ifndef BENCH_SYS_H
 #define BENCH_SYS_H
 
@@ -62,8 +62,8 @@ const char *bench_disk_find(const char *dir);
 bool bench_disk_parse(struct bench_usage *u, const char *line);
 void bench_usage_reset_peak(void);  // where the system cannot, the peak is the process's
 
-// Opens those of the descriptors 0 to 2 that are closed, or files of a store would get their numbers, and what is
-// printed. They still cannot be used.
+// Opens those of the descriptors 0 to 2 that are closed, so that no file of a store gets their number and the output.
+// They still cannot be used.
 void bench_std_fds(void);
 
 uint64_t bench_memory(void);                // of the machine, bytes; 0: not known

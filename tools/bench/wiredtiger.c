@@ -43,7 +43,7 @@ static void *store_open(const struct bench_config *c) {
   struct store *s = calloc(1, sizeof(*s));
   if (!s) return NULL;
   char config[400];
-  // what the others may hold in cache and two memtables, it holds in its cache
+  // its cache is as large as the cache and two memtables of the others
   snprintf(config, sizeof(config),
            "create,cache_size=%zuM,session_max=%u,log=(enabled=true,file_max=100M),transaction_sync=(enabled=false),"
            "checkpoint=(wait=60,log_size=2GB),eviction=(threads_min=1,threads_max=%u),statistics=(none)%s",
@@ -192,7 +192,7 @@ static enum bench_status seek_last(void *session, struct bench_record *r) {
   return prev(s, r);
 }
 
-// Releases the snapshot that a standing cursor holds, so that the next seek sees what was written.
+// Releases the snapshot that a standing cursor holds, so that the next seek sees later writes.
 static void done(void *session) {
   struct session *s = session;
   if (!s->stays) s->cursor->reset(s->cursor);
@@ -209,25 +209,12 @@ static bool settle(void *store) {
 
 const struct bench_engine bench_wiredtiger = {
     .name = "wiredtiger",
-    .settings = "B-tree, cache_size = cache + two memtables, log without sync, a checkpoint a minute, up to 4 eviction "
-                "threads; a session and "
-                "a cursor per thread; benchmarks that only read in one snapshot transaction, else each call its own; "
-                "settled is a checkpoint",
+    .settings = "B-tree, cache_size = cache + two memtables, log without sync, a checkpoint a minute, up to 4 "
+                "eviction threads; a session and a cursor per thread; benchmarks that only read in one snapshot "
+                "transaction, else each call its own; settled is a checkpoint",
     .fill_batch = 1,
     .version = version,
-    .open = store_open,
-    .close = store_close,
-    .begin = session_begin,
-    .finish = session_finish,
-    .end = session_end,
-    .put = put,
-    .get = get,
-    .del = del,
-    .seek = seek,
-    .seek_last = seek_last,
-    .next = next,
-    .prev = prev,
-    .done = done,
+    BENCH_FUNCTIONS,
     .flush = settle,
     .settle = settle,
 };

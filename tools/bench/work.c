@@ -117,7 +117,7 @@ const char *bench_work_name(uint32_t i, const char **what_out) {
   return workloads[i].name;
 }
 
-// ---- what the store holds
+// ---- content of the store
 
 static size_t present_words(const struct bench_run *run) { return run->keys.num / 64 + 1; }
 
@@ -181,7 +181,7 @@ struct worker {
   bool is_reader;      // beside a filling
   bool writes_only;    // all of its writes are timed
   bool fills;          // all records: those there need not be kept track of
-  bool lenient;        // what is there is not known: the store's content was not, or others change it meanwhile
+  bool lenient;        // the content is not known: it was not at the start, or others change it meanwhile
   bool one_writer;     // a read version can be compared with the last one written
   _Atomic bool *stop;  // the threads that it runs beside are done
   // Records that the first thread of a filling has put so far. Release and acquire: the reader beside it finds them.
@@ -307,7 +307,8 @@ static uint32_t draw(struct worker *w) {
 
 // ---- checking
 
-// The value is one of the key's, and none older than the last whose put had returned before the read began (`oldest`).
+// The value is one of the key's, and not older than the last one whose put had returned before the read began
+// (`oldest`).
 static bool value_good(struct worker *w, const struct op *op, const uint8_t *key, const struct bench_record *r,
                        uint64_t oldest) {
   uint64_t version = 0;
@@ -381,7 +382,7 @@ static enum bench_status do_rmw(struct worker *w, const struct op *op) {
   return e->put(w->session, w->key, klen, v1, v1len);
 }
 
-// What a scan hands back is checked record by record: keys ascend, values are good, the first is the one sought.
+// Checks the records of a scan one by one: keys ascend, values are good, the first key is the sought one.
 static bool check_scanned(struct worker *w, const struct op *op, uint32_t step) {
   const struct bench_keys *k = &w->run->keys;
   const struct bench_record *r = &w->rec;
@@ -459,8 +460,8 @@ static enum bench_status do_multi(struct worker *w, const struct op *ops, uint32
 
 static bool is_write(const struct op *op) { return op->kind == OP_PUT || op->kind == OP_DEL || op->kind == OP_RMW; }
 
-// Of who only writes all operations are timed, for the longest is told; others are sampled, for reading the clock would
-// cost some of them a tenth.
+// A thread that only writes times all its operations, because the report has the longest. Others are sampled: reading
+// the clock would cost some of them a tenth.
 static bool do_op(struct worker *w, const struct op *op, bool sampled) {
   struct bench_run *run = w->run;
   const struct bench_engine *e = run->engine;

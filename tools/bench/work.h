@@ -16,9 +16,9 @@
 
 enum bench_distribution { BENCH_UNIFORM = 0, BENCH_ZIPFIAN };
 
-// What may differ from benchmark to benchmark of one run.
+// Parameters that may differ between the benchmarks of one run.
 struct bench_params {
-  uint64_t ops;  // per thread, of a benchmark that is no filling; 0: num
+  uint64_t ops;  // per thread, unless the benchmark fills the store; 0: num
   uint32_t threads;
   uint32_t seek_nexts;
   uint32_t batch_size;        // 0: see bench_engine.begin; multireadrandom: 32
@@ -37,14 +37,14 @@ struct bench_params {
   bool backwards;     // seekrandom: to the last key at or before the one sought, and steps back
 };
 
-// A store, and what is known of its content.
+// A store, and the known part of its content.
 struct bench_run {
   const struct bench_engine *engine;
   void *store;
   struct bench_keys keys;
   uint64_t seed;
   bool full;                  // verify whole values, the order of records and that no write was lost
-  bool may_miss;              // the store may hold less than is thought: misses are counted, no failures
+  bool may_miss;              // the store may hold less than expected: misses are counted, and are no failures
   bool empty;                 // nothing was written to it yet
   bool sparse;                // not all records are there: `present` tells which
   _Atomic uint64_t *present;  // bit i: record i
@@ -71,10 +71,10 @@ bool bench_work_known(const char *name);
 bool bench_work_fresh(const char *name);
 // The largest batch_size that the benchmark takes.
 uint32_t bench_work_batch_max(const char *name);
-// What the benchmark is, for the help. i from 0; NULL after the last.
+// Name and description of a benchmark, for the help. i from 0; NULL after the last one.
 const char *bench_work_name(uint32_t i, const char **what_out);
 
-// A store of which everything (`whole`) or nothing is thought to be there.
+// Expects everything (`whole`) or nothing in the store.
 bool bench_run_init(struct bench_run *run, bool whole);
 void bench_run_reset(struct bench_run *run, bool whole);
 uint64_t bench_run_records(const struct bench_run *run);  // that are there

@@ -41,7 +41,7 @@ static struct {
   bool drop_all;
   bool csv_named;  // the columns were written
   FILE *csv_file;
-  struct bench_report report;  // of the running benchmark; what is of the store stays from one to the next
+  struct bench_report report;  // of the running benchmark; the fields of the store stay from one to the next
 } g = {
     .config =
         {.num = 1000000, .key_size = 16, .value_size = 100, .cache_mb = 256, .memtable_mb = 64, .compression = "none"},
@@ -148,7 +148,7 @@ static bool flush_stdout(void) {
   return fflush(stdout) == 0 || wrong("standard output: %s", strerror(errno));
 }
 
-// What the flag takes, in words.
+// The arguments of the flag, in words.
 static const char *takes(const struct flag *f) {
   static char text[200];
   size_t len = 0;
@@ -284,8 +284,8 @@ static bool store_close(void) {
   return !store || g.run.engine->close(store);
 }
 
-// Finds g.dir and sees to it that what is there may be removed: the mark says that this program made it, and is locked
-// as long as it runs.
+// Finds g.dir, and makes sure that its content may be removed: the mark tells that this program made it. The program
+// locks the mark as long as it runs.
 static bool store_place(void) {
   char path[PATH_CAP + sizeof(MARK) + 1];
   struct stat st;
