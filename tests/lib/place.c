@@ -288,20 +288,33 @@ struct sst *table_make(struct place *p, const struct keyset *k, const uint32_t *
   return t;
 }
 
+char *remix_path(const struct place *p, uint64_t number, char path[ENV_PATH_MAX]) {
+  char name[32];
+  remix_name(name, number);
+  OK(env_path(path, p->dir, name));
+  return path;
+}
+
+struct remix_build place_build(struct place *p, uint64_t number, const struct remix *old, struct sst **fresh,
+                               uint32_t nr_fresh) {
+  return (struct remix_build){.ctx = &p->ctx,
+                              .queue = p->queue,
+                              .number = number,
+                              .old = old,
+                              .keep = old ? UINT32_MAX : 0,
+                              .fresh = fresh,
+                              .nr_fresh = nr_fresh,
+                              .tags = true};
+}
+
 struct remix *remix_add(struct place *p, struct remix *old, struct sst *t, bool tags) {
   struct sst *runs[REMIX_RUNS_MAX];
   const uint32_t nr = old ? old->nr_runs : 0;
   struct remix *x;
   for (uint32_t r = 0; r < nr; r++) runs[r] = old->runs[r];
   runs[nr] = t;
-  struct remix_build b = {.ctx = &p->ctx,
-                          .queue = p->queue,
-                          .number = p->next++,
-                          .old = old,
-                          .keep = nr ? UINT32_MAX : 0,
-                          .fresh = &runs[nr],
-                          .nr_fresh = 1,
-                          .tags = tags};
+  struct remix_build b = place_build(p, p->next++, old, &runs[nr], 1);
+  b.tags = tags;
   OK(remix_build(&b));
   OK(remix_open(&p->ctx, b.number, runs, nr + 1, &x));
   if (old) atomic_store(&old->obsolete, true);

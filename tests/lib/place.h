@@ -130,6 +130,13 @@ void mem_put(struct place *p, struct wh *wh, struct kref key, uint32_t what, uin
 struct sst *table_make(struct place *p, const struct keyset *k, const uint32_t *what, uint32_t from, uint32_t to,
                        uint32_t base, bool ckeys);
 
+// The path of a REMIX in the place.
+char *remix_path(const struct place *p, uint64_t number, char path[ENV_PATH_MAX]);
+
+// The arguments for building a REMIX with tags over all runs of old (NULL: none) and the new tables.
+struct remix_build place_build(struct place *p, uint64_t number, const struct remix *old, struct sst **fresh,
+                               uint32_t nr_fresh);
+
 // A REMIX over one more table than old has (NULL: none). Takes over the references to both.
 struct remix *remix_add(struct place *p, struct remix *old, struct sst *t, bool tags);
 #endif

@@ -251,13 +251,3 @@ void table_end(struct sst *t, sst_pos *pos) {
   free(pos);
   sst_unref(t);
 }
-
-uint8_t *file_read(const char *path, size_t *len_out) {
-  uint8_t *buf;
-  OK(paths_read_file(ENV_PATHS(env_posix()), path, 64u << 20, &buf, len_out));
-  uint8_t *const copy = malloc(*len_out);
-  assert_non_null(copy);
-  memcpy(copy, buf, *len_out);
-  mem_free(buf);
-  return copy;
-}

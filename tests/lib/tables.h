@@ -81,6 +81,4 @@ void read_on(struct sst *t, uint32_t block, struct sst_hold *h);
 enum remixdb_status read_whole(struct world *w, uint64_t number, const struct model *m);
 
 void table_path(const struct world *w, uint64_t number, char path[ENV_PATH_MAX]);
-// The bytes of a file, for free.
-uint8_t *file_read(const char *path, size_t *len_out);
 #endif

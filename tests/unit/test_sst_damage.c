@@ -3,6 +3,7 @@
 // Damaged and forged tables: every flipped bit and every cut is found, and a right checksum over wrong contents does no
 // harm.
 #include "tests/lib/check.h"
+#include "tests/lib/bytes.h"
 #include "tests/lib/tables.h"
 
 #include <fcntl.h>
@@ -15,14 +16,6 @@
 #include "table/readahead.h"
 #include "table/scan.h"
 #include "table/stored.h"
-
-// Written over in place: some file systems sync a file that is truncated and written again.
-static void file_write(const char *path, const uint8_t *buf, size_t len) {
-  const int fd = open(path, O_WRONLY | O_CREAT, 0600);
-  assert_true(fd >= 0);
-  assert_int_equal(write(fd, buf, len), (ssize_t)len);
-  assert_int_equal(close(fd), 0);
-}
 
 // Every bit of a small table.
 static void test_flips(void **state) {

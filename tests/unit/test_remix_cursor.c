@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cursors of a REMIX: reading ahead, moving from one REMIX to another, scan debt in young views, and threads.
+#include "tests/lib/check.h"
+#include "tests/lib/remix_model.h"
+
+// Stepping forward reads ahead, in far fewer reads than there are blocks, and reads each block once.
+static void test_read_ahead(void **state) {
+  (void)state;
+  uint64_t rng = 17;
+  struct place p;
+  place_init(&p, 8 << 20);
+  struct tables t;
+  part_small(&t, &p, KEYS_BINARY, 6000, 3, &rng);
+  struct remix *x = part_build_all(&t, true);
+  uint32_t pages = 0;
+  for (uint32_t r = 0; r < t.nr; r++) pages += t.sst[r]->nr_pages;
+  struct remix_cursor c;
+  struct kv_rec r;
+  struct cache_stats stats;
+  remix_cursor_init(&c, p.queue);
+  OK(remix_cursor_set(&c, x));
+  enter(&p);
+  for (remix_seek_first(&c); remix_valid(&c); remix_next(&c)) OK(remix_record(&c, &r));
+  leave(&p);
+  cache_stats(p.cache, &stats);
+  assert_true(pages > 100);
+  assert_true(stats.misses < pages / 4);
+  remix_cursor_fini(&c);
+  done(x);
+  part_fini(&t);
+  place_fini(&p);
+}
+
+// A cursor moves to a REMIX with more or fewer runs, and to none.
+static void test_cursor_moves(void **state) {
+  (void)state;
+  uint64_t rng = check_seed_for("cursor moves");
+  struct place p;
+  place_init(&p, 1 << 20);
+  struct tables t;
+  part_small(&t, &p, KEYS_PATHS, 300, 9, &rng);
+  struct remix *x[9];
+  struct entry *e[9];
+  uint32_t nr[9];
+  for (uint32_t i = 0; i < 9; i++) {
+    t.nr = i + 1;
+    x[i] = part_build(&t, i ? x[i - 1] : NULL, UINT32_MAX, 1, i % 2, NULL);
+    e[i] = part_live(&t, &nr[i]);
+  }
+  struct remix_cursor c;
+  remix_cursor_init(&c, NULL);
+  OK(remix_seek(&c, kref("a", 1)));
+  assert_false(remix_valid(&c));
+  for (uint32_t i = 0; i < 200; i++) {
+    const uint32_t n = (uint32_t)(rng_next(&rng) % 9);
+    const struct kref key = t.k.keys[rng_next(&rng) % t.k.nr];
+    OK(remix_cursor_set(&c, x[n]));
+    assert_false(remix_valid(&c));
+    enter(&p);
+    OK(remix_seek(&c, key));
+    uint32_t at = lower(&t, e[n], nr[n], key);
+    check_at(&t, &c, e[n], nr[n], at, true);
+    for (uint32_t j = 0; j < 40 && remix_valid(&c); j++) {
+      remix_next(&c);
+      check_at(&t, &c, e[n], nr[n], ++at, j % 2);
+    }
+    leave(&p);
+    if (i % 10 == 0) OK(remix_cursor_set(&c, NULL));
+  }
+  remix_cursor_fini(&c);
+  for (uint32_t i = 0; i < 9; i++) {
+    done(x[i]);
+    free(e[i]);
+  }
+  part_fini(&t);
+  place_fini(&p);
+}
+
+// In a young view every block that a seek reads adds to the scan debt. Where bits are far, each key that it reads may
+// be in another block.
+static void test_young_far(void **state) {
+  (void)state;
+  struct place p;
+  struct remix_cursor c;
+  uint64_t rng = check_seed_for("young scan_debt");
+  struct tables t = {.p = &p};
+  place_init(&p, 0);
+  remix_cursor_init(&c, NULL);
+  keyset_of_kind(&t.k, KEYS_FAR, 100, &rng);
+  part_add_table(&t, has_make(&t.k, 1, &rng), true);
+  part_add_table(&t, has_make(&t.k, 2, &rng), true);
+  struct remix *const x = part_build_all(&t, false);
+  assert_true(check_walk(&t, x) > 0);
+  remix_make_young(x);
+  OK(remix_cursor_set(&c, x));
+  enter(&p);
+  for (uint32_t i = 0; i < 300; i++) {
+    const uint64_t before = c.scan_debt >= 64 ? 0 : c.scan_debt, reads = atomic_load(&p.io.nr_reads);
+    OK(remix_seek(&c, t.k.keys[rng_next(&rng) % t.k.nr]));
+    assert_int_equal(c.scan_debt - before, atomic_load(&p.io.nr_reads) - reads);
+  }
+  leave(&p);
+  assert_true(atomic_load(&x->scan_debt) > 300);
+  remix_cursor_fini(&c);
+  done(x);
+  part_fini(&t);
+  place_fini(&p);
+}
+
+struct reader {
+  struct tables *t;
+  struct remix *x;
+  const struct entry *e;
+  uint32_t nr;
+  uint64_t seed;
+  uint32_t wrong;
+};
+
+static void *reader_main(void *arg) {
+  struct reader *d = arg;
+  struct epoch_slot slot;
+  struct sst_hold hold = {0};
+  struct remix_cursor c;
+  struct kv_rec r;
+  epoch_join(&d->t->p->epoch, &slot);
+  remix_cursor_init(&c, NULL);
+  if (remix_cursor_set(&c, d->x) != REMIXDB_OK) d->wrong++;
+  for (uint32_t i = 0; i < 3000; i++) {
+    const uint32_t at = (uint32_t)(rng_next(&d->seed) % d->nr);
+    const struct kref k = d->t->k.keys[d->e[at].key];
+    remix_ref(d->x);
+    epoch_enter(&d->t->p->epoch, &slot);
+    if (remix_get(d->x, k, hash64(k.ptr, k.len), &hold, &r) != REMIXDB_OK || !kv_eq(kref(r.key, r.klen), k)) d->wrong++;
+    if (remix_seek(&c, k) != REMIXDB_OK || !remix_valid(&c)) {
+      d->wrong++;
+    } else {
+      for (uint32_t n = 0; n < 5 && remix_valid(&c); n++) {
+        if (remix_record(&c, &r) != REMIXDB_OK || !kv_eq(kref(r.key, r.klen), d->t->k.keys[d->e[at + n].key]))
+          d->wrong++;
+        remix_next(&c);
+      }
+    }
+    epoch_exit(&slot);
+    remix_unref(d->x);
+  }
+  remix_cursor_fini(&c);
+  sst_hold_fini(&hold);
+  epoch_leave(&d->t->p->epoch, &slot);
+  return NULL;
+}
+
+// Readers share a REMIX over a cache too small for its tables.
+static void test_threads(void **state) {
+  (void)state;
+  uint64_t rng = check_seed_for("threads");
+  struct place p;
+  place_init(&p, 256 << 10);
+  struct tables t;
+  part_small(&t, &p, KEYS_BINARY, 4000, 4, &rng);
+  struct remix *x = part_build_all(&t, true);
+  uint32_t nr;
+  struct entry *e = part_live(&t, &nr);
+  pthread_t threads[4];
+  struct reader readers[4];
+  for (uint32_t i = 0; i < 4; i++) {
+    readers[i] = (struct reader){.t = &t, .x = x, .e = e, .nr = nr, .seed = rng + i};
+    OK(thread_start(&threads[i], reader_main, &readers[i], "reader"));
+  }
+  for (uint32_t i = 0; i < 4; i++) {
+    assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_int_equal(readers[i].wrong, 0);
+  }
+  free(e);
+  done(x);
+  part_fini(&t);
+  place_fini(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_read_ahead),
+      cmocka_unit_test(test_cursor_moves),
+      cmocka_unit_test(test_young_far),
+      cmocka_unit_test(test_threads),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
