@@ -87,7 +87,7 @@ struct arena {
   _Atomic size_t large_used;            // bytes handed out in chunks of their own (relaxed)
   struct arena_chunk *large;            // those chunks; under the lock
   size_t chunk_size;                    // bytes of each normal chunk
-  struct arena_pool *pool;              // lends normal chunks; NULL: the system does
+  struct arena_pool *pool;              // gives normal chunks; NULL: the system does
   pthread_mutex_t lock;                 // guards the taking of a chunk
 };
 // chunk_size: bytes, a power of two >= 64 KB. pool: NULL, or one with the same chunk size that outlives the arena.

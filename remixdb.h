@@ -381,7 +381,7 @@ bool remixdb_compact(struct xdb_ref *ref);
 // not a directory that was there. If the process dies in the call, `dir` does not open (REMIXDB_CORRUPT).
 // remixdb_destroy removes the rest; another checkpoint to `dir` replaces it.
 bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
-// Reads every file, past the cache, and checks every checksum, order and index. Of the log it reads the durable part,
+// Reads every file, past the cache, and checks every checksum, order and index. It reads the durable part of the log,
 // and nothing with read_only, because opening has read it. It goes on after damage: the logger gets a line for each
 // damaged file; status and message are those of the first. An index whose table does not open, and the log behind its
 // first damage, stay unread. Writers go on meanwhile. REMIXDB_CORRUPT. REMIXDB_NOMEM: there was no damage, but memory

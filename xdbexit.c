@@ -525,7 +525,7 @@ static uint64_t lane_check(unsigned lane, struct lane *now, const struct lane *o
     if (now->op[i] > m) m = now->op[i];
   }
   now->seen = m;
-  // Deletes leave no trace but the absence of a value; the last ones may or may not have been kept.
+  // A delete shows only by the absence of a value; the last ones may or may not have been kept.
   while (op_is_del(lane, m) && now->op[m % SLOTS] == 0) m++;
   now->next = m;
   // When the newest operation belongs to a batch of this round, the rest of that batch is there, too.

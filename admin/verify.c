@@ -310,14 +310,14 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
   v.ctx.cache = NULL;
   v.ctx.retired = NULL;
   uint64_t moment;
-  struct super *view = xdb_ref_hold(r, &moment);
-  v.total = bytes_of(x, view->version);
+  struct super *super = xdb_ref_hold(r, &moment);
+  v.total = bytes_of(x, super->version);
   enum remixdb_status s = progress_report(v.progress, "verify", 0, v.total);
   if (s != REMIXDB_OK) found(&v, s);
   if (!given_up(&v)) verify_current(&v);
   if (!given_up(&v)) verify_log(&v);
-  verify_parts(&v, view->version);
-  xdb_super_drop(x, view);
+  verify_parts(&v, super->version);
+  xdb_super_drop(x, super);
   if (!given_up(&v)) summarize(&v);
   if (report_out) *report_out = v.report;
   if ((s = err_raise(&v.first)) != REMIXDB_OK) return s;

@@ -67,7 +67,7 @@ struct compact {
   uint32_t scan_merge_parts;   // partitions that a scan round merges at most; at least 1
   size_t memtable_size;        // bytes; 1/16 of it may be handed back
   _Atomic uint64_t next_file;  // the next free file number
-  // Of the round in progress: the work done, and the estimate of all work (0: not known yet), in units of
+  // The round in progress: the work done, and the estimate of all work (0: not known yet), in units of
   // COMPACT_PROGRESS_SHIFT. The writers' pace and waiting callers use them. Relaxed.
   _Atomic uint64_t progress, work;
   _Atomic bool yield;               // a scan round ends soon. Relaxed

@@ -317,7 +317,7 @@ static int worst_first(const void *a, const void *b) {
   return (cx < cy) - (cx > cy);
 }
 
-// The dearest partitions are aborted first, as long as the memtable has room for their new data.
+// The most expensive partitions are aborted first, as long as the memtable has room for their new data.
 enum remixdb_status plan_aborts(struct round *r) {
   struct job **by_cost = mem_alloc(r->nr_jobs * sizeof(*by_cost));
   if (!by_cost) return REMIXDB_NOMEM;

@@ -28,7 +28,7 @@ struct wal *wal_create(const struct wal_opts *o) {
 void wal_destroy(struct wal *w) {
   wal_buffers_fini(w);
   wal_segs_destroy(w, w->segs);
-  wal_segs_destroy(w, w->spares);
+  wal_segs_destroy(w, w->pool);
   wal_segs_destroy(w, w->foreign);
   wal_seg_destroy(w, w->next);
   (void)pthread_mutex_destroy(&w->admin);
@@ -125,7 +125,7 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
 // need not provide. A failure loses nothing: the log is then larger than it must be. A crash at any of these calls
 // leaves the same log.
 static enum remixdb_status wal_shrink(struct wal *w) {
-  const bool any = w->next || w->spares;
+  const bool any = w->next || w->pool;
   enum remixdb_status s = wal_shed(w);
   if (s == REMIXDB_OK && any) s = env_sync_dir(w->dir);
   for (struct wal_seg *i = w->segs; i && s == REMIXDB_OK; i = i->next) {

@@ -56,7 +56,7 @@ bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr) {
 // ---- the pool
 
 void wal_pool_add(struct wal *w, struct wal_seg *seg) {
-  struct wal_seg **at = &w->spares;
+  struct wal_seg **at = &w->pool;
   assert(seg->fd < 0);
   while (*at) at = &(*at)->next;
   seg->next = NULL;
@@ -65,9 +65,9 @@ void wal_pool_add(struct wal *w, struct wal_seg *seg) {
 }
 
 static struct wal_seg *wal_pool_take(struct wal *w) {
-  struct wal_seg *const seg = w->spares;
+  struct wal_seg *const seg = w->pool;
   if (!seg) return NULL;
-  w->spares = seg->next;
+  w->pool = seg->next;
   seg->next = NULL;
   atomic_fetch_sub_explicit(&w->nr_pooled, 1, memory_order_relaxed);
   return seg;
@@ -87,7 +87,7 @@ static bool wal_has_nr(const struct wal_seg *list, uint32_t nr) {
 // The smallest number that no file of the log has. Under admin, which every thread holds that changes a list.
 static uint32_t wal_free_nr(const struct wal *w) {
   uint32_t nr = 0;
-  while ((w->next && w->next->nr == nr) || wal_has_nr(w->segs, nr) || wal_has_nr(w->spares, nr) ||
+  while ((w->next && w->next->nr == nr) || wal_has_nr(w->segs, nr) || wal_has_nr(w->pool, nr) ||
          wal_has_nr(w->foreign, nr))
     nr++;
   return nr;
@@ -120,7 +120,7 @@ static uint64_t wal_room(struct wal *w) {
   const uint64_t full = w->limit == UINT64_MAX ? 0 : atomic_load_explicit(&w->full_at, memory_order_relaxed) + last;
   if (w->active && w->active->alloc < full) room += full - w->active->alloc;
   for (const struct wal_seg *seg = w->segs; seg; seg = seg->next) room += seg->alloc;
-  for (const struct wal_seg *seg = w->spares; seg; seg = seg->next) room += seg->alloc;
+  for (const struct wal_seg *seg = w->pool; seg; seg = seg->next) room += seg->alloc;
   lib_unlock(&w->lock);
   return room;
 }
@@ -335,7 +335,7 @@ static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, 
   if (s != REMIXDB_OK) return s;
   atomic_store_explicit(&w->next_for, expected, memory_order_relaxed);
   struct wal_seg *const next = w->next;
-  if (!next) return make || w->spares ? wal_file_take(w, expected, false, &w->next) : REMIXDB_OK;
+  if (!next) return make || w->pool ? wal_file_take(w, expected, false, &w->next) : REMIXDB_OK;
   // The segment serves without this room; the first frames' sync makes its size durable.
   const uint64_t to = next->alloc < expected ? next->alloc + wal_within(w, expected - next->alloc) : next->alloc;
   if (next->alloc < to && env_allocate(w->env, next->fd, next->path, next->alloc, to - next->alloc) == REMIXDB_OK)
@@ -557,7 +557,7 @@ bool wal_yield(struct wal *w) {
   (void)pthread_mutex_lock(&w->admin);
   struct wal_seg *const next = w->next;
   const uint64_t first = wal_step(w, 0);
-  bool any = w->spares && wal_trim(w, 0) == REMIXDB_OK;
+  bool any = w->pool && wal_trim(w, 0) == REMIXDB_OK;
   if (next && next->alloc > first && env_truncate(w->env, next->fd, next->path, first) == REMIXDB_OK) {
     next->alloc = first;
     any = true;

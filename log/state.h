@@ -107,7 +107,7 @@ struct wal {
   pthread_mutex_t admin;
   bool turned;              // there was a switch since the log was opened
   struct wal_seg *next;     // the prepared segment
-  struct wal_seg *spares;   // the log pool
+  struct wal_seg *pool;     // the log pool
   struct wal_seg *foreign;  // files with a log's name that are not this log's: no new file gets their numbers
   // Written under admin; any thread reads them relaxed.
   _Atomic uint32_t nr_pooled;

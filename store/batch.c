@@ -57,7 +57,7 @@ enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *op
   return REMIXDB_OK;
 }
 
-// Orders by key. Of equal keys the later operation, which has the higher address, comes first.
+// Orders by key. If keys are equal, the later operation, which has the higher address, comes first.
 static int op_cmp(const void *a, const void *b) {
   const struct batch_op *x = a, *y = b;
   const int c = kv_cmp(x->key, y->key);

@@ -13,7 +13,7 @@ size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
 }
 
 // Idle work (workers_idle).
-static bool spare(void *arg, struct worker *w) {
+static bool idle_step(void *arg, struct worker *w) {
   struct xdb *x = arg;
   size_t wanted;
   idle_destroy(x);
@@ -22,7 +22,7 @@ static bool spare(void *arg, struct worker *w) {
   return arena_pool_fill(&x->memtables.chunks, wanted);
 }
 
-void idle_ask(struct xdb *x) { workers_idle(x->workers, spare); }
+void idle_ask(struct xdb *x) { workers_idle(x->workers, idle_step); }
 
 void xdb_super_drop(struct xdb *x, struct super *v) {
   struct version *const last = super_drop(v);

@@ -2,7 +2,7 @@
 //
 // Room on disk that a store keeps for the day when the disk is full.
 //
-// Whatever frees room needs room first: a flush of tombstones, a merge that leaves records out, the next CURRENT. So
+// Work that frees room needs room first: a flush of tombstones, a merge that leaves records out, the next CURRENT. So
 // the store keeps the file RESERVE: 1/16 to 1/8 of the tables, between 32 KiB and 64 MiB. From a recovery to the first
 // round it also covers what was replayed. When a flush or a compaction that a caller asked for meets the full disk, the
 // file goes, and the call tries again. A delete that finds the log full asks for a flush, too. From then on the store

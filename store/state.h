@@ -11,8 +11,8 @@
 //   X1  A sequence number is published only when its version is stamped in the memtable and its record is in the log's
 //       buffer. Numbers are published in order. So every number up to `published` is committed, and a moment taken from
 //       it never changes.
-//   X2  A reader loads the super first, then the moment. What is at or before the moment is in that super, or a later
-//       super moved it on.
+//   X2  A reader loads the super first, then the moment. A write at or before the moment is in that super,
+//       unless it went into the memtable of a later super.
 //   X3  A writer that has linked a version in a memtable commits it only while the log's generation is that memtable's.
 //       Otherwise it takes the version back and begins again with the new super. So nothing is committed in a frozen
 //       memtable.
@@ -84,7 +84,8 @@ struct idle {
   _Atomic uint32_t nr_left;        // those on the stack, and those being destroyed; release-decremented
 };
 
-// Reserved room on disk (reserve.c). Its lock is taken inside no lock but xdb.lock; the log's lock is taken inside it.
+// Reserved room on disk (reserve.c). A thread that takes its lock holds no lock except xdb.lock; the log's lock is
+// taken inside it.
 struct xdb_reserve {
   pthread_mutex_t lock;
   uint64_t size, want;  // bytes of the file: what it has and what it should have

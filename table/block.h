@@ -51,7 +51,7 @@ uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t bloc
 
 // ---- reading
 
-// What a block's head says; of a block that is not verified it may be anything.
+// Pages and records, as the block's head says. Any values, if the block is not verified.
 static inline uint32_t block_pages(const uint8_t *buf) { return buf[BLOCK_OFF_PAGES]; }
 static inline uint32_t block_count(const uint8_t *buf) { return buf[BLOCK_OFF_COUNT]; }
 // Places in a block, in bytes from its beginning: the offset of record i, and the first of nr records.

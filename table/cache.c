@@ -277,8 +277,8 @@ static void limbo_stamp(struct cache_full *c, uint32_t f) {
 // epoch.
 static void shard_evict(struct cache_full *c, struct shard *sh) {
   struct page *const pages = c->pages;
-  const uint32_t spare = sh->free_pages + sh->limbo_pages + (sh->end - sh->fresh);
-  const uint32_t lacking = sh->reserve > spare ? sh->reserve - spare : 0;
+  const uint32_t ready = sh->free_pages + sh->limbo_pages + (sh->end - sh->fresh);
+  const uint32_t lacking = sh->reserve > ready ? sh->reserve - ready : 0;
   const uint32_t want = lacking < BATCH_PAGES ? lacking : BATCH_PAGES;
   const uint32_t runs_max = want * 4 + 32;  // bounds the time under the lock; the next miss continues
   const uint32_t before = sh->limbo.tail;

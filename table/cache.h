@@ -41,7 +41,7 @@
 #include "base/epoch.h"
 #include "table/block.h"
 
-// What a hit reads of the cache; constant after creation. The rest of the cache is private.
+// The part of the cache that a hit reads; constant after creation. The rest of the cache is private.
 struct cache {
   uint8_t *pages;
   // Per frame number: CACHE_USED (hit since the hand last passed; relaxed) and the number of pins. A pin is taken

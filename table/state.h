@@ -22,7 +22,7 @@ static inline void sst_retired_add(struct sst_retired *r, int64_t files, uint64_
   atomic_fetch_add_explicit(&r->bytes, files < 0 ? 0 - bytes : bytes, memory_order_relaxed);
 }
 
-// What the tables and REMIX files of a store share. It outlives them.
+// Shared by the tables and REMIX files of a store, and outlives them.
 struct sst_ctx {
   struct env *env;
   const struct env_dir *dir;
@@ -34,7 +34,7 @@ struct sst_ctx {
   struct sst_retired *retired;  // counts tables and REMIXes; NULL: not counted
 };
 
-// What is known of the pieces of one page (table/pieces.h).
+// The pieces of one page, as far as they are known (table/pieces.h).
 #define SST_PIECES 8u  // of a page
 struct sst_pieces {
   uint32_t sums[SST_PIECES];  // checksum of each piece
@@ -43,7 +43,7 @@ struct sst_pieces {
   uint8_t first[SST_PIECES];  // that record's index; the number of records if there is none
   // In the block's first page. 0: nothing is known, 1: a thread works on it, 2: all of the block's pages are known
   _Atomic uint8_t known;
-  uint8_t spare[7];
+  uint8_t unused[7];
 };
 
 struct sst {

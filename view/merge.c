@@ -70,7 +70,7 @@ static void clear_forget(struct merge *m) {
   m->since = UINT32_MAX;
 }
 
-// Around a look-up outside of a seek: enters an epoch if the slot was lent, else the caller is inside one.
+// Around a lookup outside of a seek: enters an epoch if the caller gave its slot, else the caller is inside one.
 static void look_up_begin(struct merge *m) {
   if (m->slot && !m->inside) epoch_enter(m->epoch, m->slot);
 }
@@ -254,8 +254,8 @@ static __attribute__((noinline)) void young_pick(struct merge *m) {
   m->new_key = key;
 }
 
-// Picks the first key of the newer streams (backward: the last), after one of them was moved. Of equal keys it picks
-// the newest stream's.
+// Picks the first key of the newer streams (backward: the last), after one of them was moved. If keys are equal, it
+// picks the newest stream's.
 static void new_pick(struct merge *m) {
   const bool a = new_valid(m, MERGE_ACTIVE), f = new_valid(m, MERGE_FROZEN);
   clear_forget(m);
@@ -294,7 +294,7 @@ static inline bool parts_clear(struct merge *m) {
 
 // ---- all together
 
-// Picks the smallest (backward: the largest) key among the streams. Of equal keys it picks the newest stream's.
+// Picks the smallest (backward: the largest) key among the streams. If keys are equal, it picks the newest stream's.
 static enum remixdb_status pick(struct merge *m) {
   const bool parts = parts_valid(m);
   if (m->new_at == MERGE_NONE) {

@@ -107,7 +107,7 @@ MUST_CHECK enum remixdb_status merge_skip(struct merge *m, uint32_t nr);
 // The current record, never a tombstone. It holds until the merge moves. A failure changes nothing: the position stays,
 // and the caller may ask again or move on.
 MUST_CHECK enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out);
-// The same if it needs no look-up and so no epoch; else false.
+// The same if it needs no lookup and so no epoch; else false.
 static inline bool merge_record_held(const struct merge *m, struct kv_rec *rec_out) {
   return likely(m->at == MERGE_PARTS) && remix_record_held(&m->remix, rec_out);
 }

@@ -365,7 +365,7 @@ enum remixdb_status wh_trie_reserve(struct wh_trie *trie, const struct wh_leaf *
     const uint64_t n = need > NODE_SLAB ? need : NODE_SLAB;
     struct wh_node *slab = wh_line_alloc(trie->arena, n * sizeof(*slab));
     if (slab == NULL) return REMIXDB_NOMEM;
-    trie->spare = slab;
+    trie->unused = slab;
     trie->nr_free_nodes = n;
   }
   return table_reserve(trie, need);
@@ -415,7 +415,7 @@ void wh_trie_add(struct wh_trie *trie, struct wh_leaf *l, const struct wh_leaf *
   for (uint32_t len = have + 1; len <= a.len; len++) {
     const uint64_t hash = prefix_hash_own(&p, a, l->lo8, len);
     assert(trie->nr_free_nodes > 0);
-    struct wh_node *n = trie->spare++;
+    struct wh_node *n = trie->unused++;
     trie->nr_free_nodes--;
     n->prefix = a.ptr;
     n->len = len;

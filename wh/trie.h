@@ -40,7 +40,7 @@ struct wh_trie {
   struct epoch *epoch;
   struct arena *arena;                       // of nodes
   _Alignas(CACHE_LINE) struct wh_node root;  // of the empty prefix; not in the table
-  struct wh_node *spare;                     // the next unused node; structure lock
+  struct wh_node *unused;                    // the next unused node; structure lock
   uint64_t nr_free_nodes;                    // from there on
 };
 
