@@ -15,11 +15,14 @@ import bench  # noqa: E402
 import bench_cold as cold  # noqa: E402
 import cgroup  # noqa: E402
 
-ROW = {"engine": "remixdb", "benchmark": "readrandom:ops=100", "ops": "200", "seconds": "0.5", "threads": "1",
-       "reads": "200", "writes": "0", "read_p50_us": "80.5", "read_p99_us": "300", "write_p50_us": "0",
-       "write_p99_us": "0", "write_max_us": "0", "disk_reads": "220", "disk_read_bytes": str(220 * 4096),
-       "read_bytes": str(210 * 4096), "waits": "205", "own_reads": "198", "own_read_bytes": str(198 * 4096),
-       "own_trips": "", "user_s": "0.002", "system_s": "0.006", "write_bytes": "0", "rss_anon": "50000000"}
+ROW = {
+    "engine": "remixdb", "benchmark": "readrandom:ops=100", "ops": "200", "seconds": "0.5", "threads": "1",
+    "reads": "200", "writes": "0", "read_p50_us": "80.5", "read_p99_us": "300", "write_p50_us": "0",
+    "write_p99_us": "0", "write_max_us": "0", "disk_reads": "220", "disk_read_bytes": str(220 * 4096),
+    "read_bytes": str(210 * 4096), "waits": "205", "cpu_s": "0.5", "own_reads": "198",
+    "own_read_bytes": str(198 * 4096), "own_trips": "", "user_s": "0.002", "system_s": "0.006", "write_bytes": "0",
+    "rss_anon": "50000000",
+}
 GET = cold.Step("readrandom:ops=100", "loaded", "get")
 
 
@@ -57,13 +60,21 @@ def test_caches_are_dropped_before_each_pass_and_the_state_is_settled():
 
 
 def test_states_can_be_chosen():
-    assert {s.state for s in cold.plan(1000, 300, ["compacted"]) if s.name} == {"loaded", "compacted"}  # it is loaded
+    assert {s.state for s in cold.plan(1000, 300, ["compacted"])} == {"load", "compacted"}
+
+
+def test_work_between_the_passes_belongs_to_what_was_before():
+    steps = cold.plan(1000, 300, ["scanned"])
+    assert [(s.state, s.label.split(":")[0]) for s in steps[:5]] == [
+        ("load", "fillrandom"), ("load", "waitidle"), ("load", "dropcaches"), ("scanned", "seekrandom"),
+        ("scanned", "waitidle")]
 
 
 def test_xdbbench_knows_every_step():
     """A wrong label is found before anything runs, and nothing is left behind."""
     steps = cold.disk_plan(300) + cold.plan(1000, 300, cold.STATES)
-    done = subprocess.run([ROOT / "xdbbench.out", "--benchmarks=" + ",".join(s.label for s in steps), "--db=/dev/null"],
+    list_ = ",".join(s.label for s in steps)
+    done = subprocess.run([bench.ROOT / "xdbbench.out", f"--benchmarks={list_}", "--db=/dev/null"],
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "/dev/null" in done.stderr, done.stderr  # the benchmarks are looked at first
 
@@ -83,7 +94,7 @@ def test_figures_are_by_operation():
     f = cold.derive(GET, ROW)
     assert f["rate"] == 400 and f["mean_us"] == 2500
     assert (f["p50_us"], f["p99_us"]) == (80.5, 300)
-    assert f["reads"] == pytest.approx(1.1) and f["kb"] == pytest.approx(4.4)
+    assert f["reads"] == pytest.approx(1.1) and f["kb"] == pytest.approx(4.2)
     assert f["own_reads"] == pytest.approx(0.99) and f["own_kb"] == pytest.approx(3.96)
     assert f["trips"] == pytest.approx(1.025)
     assert f["own_trips"] is None  # not counted, and not 0
@@ -166,6 +177,25 @@ def test_the_details_mark_what_is_not_the_engines_own():
     mine, theirs = text.splitlines()[2:]
     assert "~" not in mine and "| 0.99 |" in mine
     assert "1.10~" in theirs and "| - |" in theirs
+
+
+def test_totals_count_what_lies_between_the_passes():
+    wait = {"benchmark": "waitidle", "ops": "0", "reads": "0"}
+    records = []
+    for round_nr, written in enumerate((1e6, 3e6, 100e6)):
+        records += [made("remixdb", state="load", operation="load", round_nr=round_nr, write_bytes=str(written),
+                         write_max_us="5000"),
+                    made("remixdb", state="load", operation=None, round_nr=round_nr, write_bytes="2000000", **wait),
+                    made("remixdb", round_nr=round_nr),
+                    made("remixdb", state="loading", operation=cold.LOADING, round_nr=round_nr, read_p99_us="900")]
+    records.append(made("rocksdb"))
+    text = cold.totals(records, ["remixdb", "rocksdb"])
+    lines = {c[0]: c[1:] for c in ([c.strip() for c in line.strip("|").split("|")] for line in text.splitlines())}
+    assert lines["load: MB written"] == ["5.00", "-"] and lines["written in all, MB"] == ["5.00", "0.00"]
+    assert lines["longest put of the load, ms"] == ["5.00", "-"]
+    assert lines["p99 beside a load / at rest"] == ["3.00", "-"]
+    assert lines["processor time in all, s"] == ["2.00", "0.50"]
+    assert cold.medians(records).keys() == {("load", "load"), ("loaded", "get"), ("loading", cold.LOADING)}
 
 
 @pytest.mark.parametrize("value, text", [(None, "-"), (0, "0.00"), (0.0123, "0.012"), (1.234, "1.23"), (12.34, "12.3"),
@@ -276,6 +306,33 @@ def test_a_directory_that_may_not_be_written_to_is_told(tmp_path):
         cgroup.make(1 << 27, tmp_path / "memory")
 
 
+class NoGroup:
+    """In place of a cgroup: the process runs free, and the kernel says what it did."""
+
+    def __init__(self, killed):
+        self.killed = killed
+
+    def enter(self):
+        pass
+
+    def figures(self):
+        return {"most_bytes": 0, "full": 0, "killed": self.killed}
+
+    def remove(self):
+        pass
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_what_was_done_before_a_failure_counts(tmp_path, monkeypatch, killed):
+    monkeypatch.setattr(cold.cgroup, "make", lambda limit, directory: NoGroup(killed))
+    _, args = cold.parse(["--records", "3000", "--value", "100", "--memory-mb", "64", "--db", str(tmp_path)])
+    steps = [cold.Step("fillrandom", "load", "load"), cold.Step("ycsbd:ops=100000", "ycsb", "more than there is room")]
+    records, failure = cold.run_in_group("remixdb", "remixdb", args, cold.memory_of(args, 0), steps, {"round": 1})
+    assert [r["operation"] for r in records] == ["load"] and "leaves room for" in failure
+    assert ("64 MiB are too little" in failure) == bool(killed)
+    assert records[0]["memory"]["killed"] == killed
+
+
 def may_limit():
     try:
         cgroup.make(1 << 27).remove()
@@ -308,13 +365,13 @@ def test_it_runs(tmp_path):
         pytest.skip("this process may not make a memory cgroup")
     assert process.returncode == 0, stdout + stderr
     lines = [json.loads(line) for line in (tmp_path / "out" / "512MiB" / "remixdb-1.jsonl").read_text().splitlines()]
-    assert {line["state"] for line in lines} == set(cold.STATES)
+    assert {line["state"] for line in lines} == {"load", *cold.STATES}
     assert all(line["failures"] == 0 for line in lines)
     by = {(line["state"], line["operation"]): line for line in lines}
-    assert by["loaded", "load"]["writes"] == 3000 and by["loaded", "get absent"]["missed"] == 300
+    assert by["load", "load"]["writes"] == 3000 and by["loaded", "get absent"]["missed"] == 300
     assert by["loaded", "get"]["own_reads"] != ""
     assert by["loaded", "seek + 50 prev"]["records"] > 300 / 4
     text = (tmp_path / "out" / "512MiB" / "summary.md").read_text()
-    assert text in stdout and "| compacted | full scan |" in text
+    assert text in stdout and "| compacted | full scan |" in text and "p99 beside a load / at rest" in text
     assert not list(cgroup.ROOT.glob(f"**/xdbbench-{process.pid}"))
     assert list((tmp_path / "db").iterdir()) == []

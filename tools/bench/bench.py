@@ -72,7 +72,11 @@ def engines_built():
 
 
 class Failed(Exception):
-    """xdbbench.out did not end well."""
+    """xdbbench.out did not end well. `rows`: those of what it had done."""
+
+    def __init__(self, text, rows):
+        super().__init__(text)
+        self.rows = rows
 
 
 def run(engine, db_parent, flags, enter=None):
@@ -87,10 +91,13 @@ def run(engine, db_parent, flags, enter=None):
     command = [ROOT / "xdbbench.out", f"--engine={name}", f"--db={db}", f"--csv={path}", *flags]
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, preexec_fn=enter)
+        rows = []
+        if os.path.exists(path):
+            with open(path, newline="") as f:
+                rows = [dict(row, engine=engine) for row in csv.DictReader(f)]
         if done.returncode:
-            raise Failed(f"{engine}: xdbbench.out ended with {done.returncode}\n{done.stdout}{done.stderr}")
-        with open(path, newline="") as f:
-            return [dict(row, engine=engine) for row in csv.DictReader(f)]
+            raise Failed(f"{engine}: xdbbench.out ended with {done.returncode}\n{done.stdout}{done.stderr}", rows)
+        return rows
     finally:
         shutil.rmtree(db, ignore_errors=True)
 

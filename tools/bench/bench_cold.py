@@ -24,6 +24,8 @@ KEY = 16
 # Parts of the memory limit, where --cache-mb and --memtable-mb do not say it.
 CACHE_PART, MEMTABLE_PART = 0.21, 0.055
 MULTI, NEXTS, THREADS, READ_RATE = 64, 50, 8, 1000
+SCANS_OF_ALL = "scans over as many records as there are"
+LOADING = f"load beside {READ_RATE} gets/s"
 STATES = ("loaded", "scanned", "ycsb", "compacted", "loading")
 DISK = {
     "disk depth 1": "diskread", "disk depth 8": "diskread:depth=8", "disk depth 64": "diskread:depth=64",
@@ -36,7 +38,7 @@ DISK = {
 
 
 class Step:
-    """A benchmark of xdbbench.out: `name` in the tables, None for what is not measured."""
+    """A benchmark of xdbbench.out: `name` in the tables, None for what lies between the passes."""
 
     def __init__(self, label, state=None, name=None, per=1):
         self.label, self.state, self.name, self.per = label, state, name, per
@@ -69,12 +71,12 @@ def plan(records, ops, states, drop_caches=True):
     """The steps of one engine's process, in order."""
     drop = [Step("dropcaches")] if drop_caches else []
     idle = [Step("waitidle")]
-    steps = [Step("fillrandom", "loaded", "load")] + idle
+    steps = [Step("fillrandom", "load", "load")] + idle
     if "loaded" in states:
         steps += read_steps("loaded", ops, drop)
     if "scanned" in states:
         all_of_it = f"seekrandom:seek_nexts={NEXTS}:ops={max(records // NEXTS, 1)}"
-        steps += drop + [Step(all_of_it, "scanned", "scans over as many records as there are")] + idle
+        steps += drop + [Step(all_of_it, "scanned", SCANS_OF_ALL)] + idle
         for name, label in scans(ops):
             steps += drop + [Step(label, "scanned", name)]
     if "ycsb" in states:
@@ -82,11 +84,22 @@ def plan(records, ops, states, drop_caches=True):
             steps += idle + drop + [Step(f"ycsb{letter}:ops={5 * ops}", "ycsb", f"YCSB {letter.upper()}")]
         steps += idle + drop
         steps += [Step(f"ycsbe:ops={ops}", "ycsb", f"YCSB E, {half} half") for half in ("first", "second")]
+        steps += idle
     if "compacted" in states:
-        steps += [Step("compact", "compacted", "compact")] + idle + read_steps("compacted", ops, drop)
+        steps += [Step("compact", "compacted", "compact")] + idle
+        steps += read_steps("compacted", ops, drop)
     if "loading" in states:
-        steps.append(Step(f"fillwhilereading:read_rate={READ_RATE}", "loading", f"load beside {READ_RATE} gets/s"))
-    return steps
+        steps.append(Step(f"fillwhilereading:read_rate={READ_RATE}", "loading", LOADING))
+    return with_states(steps)
+
+
+def with_states(steps):
+    """The work of a step between the passes was caused before it."""
+    out, state = [], None
+    for step in steps:
+        state = step.state or state
+        out.append(Step(step.label, state, step.name, step.per))
+    return out
 
 
 def disk_plan(ops):
@@ -133,8 +146,7 @@ def derive(step, row):
         "p99_us": number(row[f"{kind}_p99_us"]),
         "write_max_us": number(row["write_max_us"]),
         "reads": per_unit(row, "disk_reads", units),
-        "kb": per_unit(row, "disk_read_bytes", units, 1 / 1024),
-        "process_kb": per_unit(row, "read_bytes", units, 1 / 1024),
+        "kb": per_unit(row, "read_bytes", units, 1 / 1024),
         "trips": per_unit(row, "waits", units),
         "own_reads": per_unit(row, "own_reads", units),
         "own_kb": per_unit(row, "own_read_bytes", units, 1 / 1024),
@@ -148,13 +160,13 @@ def derive(step, row):
 
 
 def disturbed(row):
-    """Whether other processes read from the disk meanwhile: then `reads` and `kb` are not this engine's alone."""
+    """Whether other processes read from the disk meanwhile: then `reads` are not this engine's alone."""
     disk, own = number(row.get("disk_read_bytes")), number(row.get("read_bytes"))
     return disk is not None and own is not None and disk > 1.1 * own + (1 << 20)
 
 
 def record(step, row, settings):
-    """A line of the results: the row, as numbers, and what it belongs to."""
+    """A line of the results: the row as numbers, and what it belongs to. A step between the passes has no operation."""
     values = {k: v if number(v) is None else number(v) for k, v in row.items()}
     return {**settings, "state": step.state, "operation": step.name, **values, "per": step.per,
             "disturbed": disturbed(row), "by_operation": derive(step, row)}
@@ -164,7 +176,8 @@ def medians(records):
     """{(state, operation): {engine: {figure: median over the rounds}}}, in the order they ran."""
     groups = {}
     for r in records:
-        groups.setdefault((r["state"], r["operation"]), {}).setdefault(r["engine"], []).append(r)
+        if r["operation"]:
+            groups.setdefault((r["state"], r["operation"]), {}).setdefault(r["engine"], []).append(r)
     return {key: {engine: median_of(rs) for engine, rs in by_engine.items()} for key, by_engine in groups.items()}
 
 
@@ -244,10 +257,47 @@ def details(m, engines):
         for engine in engines:
             figures = by_engine.get(engine)
             if state != "disk" and figures:
-                marked = [short(figures[c]) + ("~" if figures["disturbed"] and c in ("reads", "kb") else "")
+                marked = [short(figures[c]) + ("~" if figures["disturbed"] and c == "reads" else "")
                           for _, c in COLUMNS]
                 rows.append([state, operation, engine, kops(figures["rate"]), *marked])
     return bench.table(["state", "operation", "engine", "kops", *[title for title, _ in COLUMNS]], rows)
+
+
+def totals_of(records):
+    """What one process did in all, {title: value}."""
+    by = {(r["state"], r["operation"]): r for r in records if r["operation"]}
+    states = dict.fromkeys(r["state"] for r in records)
+    out = {f"{s}: MB written": sum(r["write_bytes"] for r in records if r["state"] == s) / 1e6 for s in states}
+    out["written in all, MB"] = sum(r["write_bytes"] for r in records) / 1e6
+    out["read in all, MB"] = sum(r["read_bytes"] for r in records) / 1e6
+    out["processor time in all, s"] = sum(r["cpu_s"] for r in records)
+    out["memory of its own at most, MB"] = max(r["rss_anon"] for r in records) / 1e6
+    if ("load", "load") in by:
+        out["longest put of the load, ms"] = by["load", "load"]["write_max_us"] / 1e3
+    rest, beside = by.get(("loaded", "get")), by.get(("loading", LOADING))
+    if rest and beside:
+        out["longest put of the load beside gets, ms"] = beside["write_max_us"] / 1e3
+        out["p99 of a get at rest, us"] = rest["read_p99_us"]
+        out["p99 of a get beside a load, us"] = beside["read_p99_us"]
+        out["p99 beside a load / at rest"] = beside["read_p99_us"] / rest["read_p99_us"] if rest["read_p99_us"] else 0
+    return out
+
+
+def totals(records, engines):
+    """Medians over the rounds of what the processes did in all."""
+    by_engine = {}
+    for engine in engines:
+        rounds = {}
+        for r in records:
+            if r["engine"] == engine:
+                rounds.setdefault(r["round"], []).append(r)
+        by_engine[engine] = [totals_of(rs) for rs in rounds.values()]
+    titles = dict.fromkeys(title for per_round in by_engine.values() for each in per_round for title in each)
+    rows = []
+    for title in titles:
+        values = [[each[title] for each in by_engine[e] if title in each] for e in engines]
+        rows.append([title, *[short(statistics.median(v)) if v else "-" for v in values]])
+    return bench.table(["in all", *engines], rows)
 
 
 def disk_table(disk):
@@ -265,8 +315,9 @@ def markdown(records, engines, args, memory):
         f"{args.records} records of {KEY} + {args.value} bytes, cache {memory['cache_mb']} MiB, memtable "
         f"{memory['memtable_mb']} MiB, compression {args.compression}, io {args.io}, direct {int(args.direct)}; "
         f"medians of {args.rounds} rounds.\n", disk_table(disk), summary(m, engines, disk, args.value),
-        "By operation: disk reads and KB read, trips (how often the thread slept), RemixDB's own counters, processor "
-        "time of the whole process. ~: others read from the disk meanwhile.\n", details(m, engines)])
+        "By operation: reads of the disk, KB that the process fetched, trips (how often the thread slept), RemixDB's "
+        "own counters, processor time of the whole process. ~: others read from the disk meanwhile.\n",
+        details(m, engines), totals(records, engines)])
 
 
 # ---- running
@@ -294,18 +345,20 @@ def flags_of(engine, args, memory, steps):
 
 
 def run_in_group(name, engine, args, memory, steps, settings):
-    """The records of one process in a group of its own."""
+    """The records of one process in a group of its own, and None or why it did not end well."""
     group = cgroup.make(memory["limit"], args.cgroup)
+    failure = None
     try:
         rows = bench.run(engine, args.db, flags_of(engine, args, memory, steps), group.enter)
-        settings = {**settings, "engine": name, "memory": {**memory, **group.figures()}}
     except bench.Failed as e:
-        killed = group.figures()["killed"]
-        why = f"\nThe kernel killed it: {memory['limit'] >> 20} MiB are too little for it." if killed else ""
-        raise bench.Failed(f"{e}{why}") from None
+        rows, failure = e.rows, str(e)
     finally:
+        figures = group.figures()
         group.remove()
-    return [record(step, dict(row, engine=name), settings) for step, row in match(steps, rows) if step.name]
+    if failure and figures["killed"]:
+        failure += f"\nThe kernel killed it: {memory['limit'] >> 20} MiB are too little for it."
+    settings = {**settings, "engine": name, "memory": {**memory, **figures}}
+    return [record(step, dict(row, engine=name), settings) for step, row in match(steps, rows)], failure
 
 
 def measure(args, ratio, engines, out):
@@ -313,7 +366,7 @@ def measure(args, ratio, engines, out):
     directory = out / (f"{args.memory_mb}MiB" if args.memory_mb else f"{ratio:g}x")
     directory.mkdir(parents=True, exist_ok=True)
     steps = plan(args.records, args.ops, args.states, args.drop_caches != "none")
-    records = []
+    records, failed = [], []
     for round_nr in range(args.rounds):
         turn = round_nr % len(engines)
         turns = [("disk", engines[0], disk_plan(args.ops))]
@@ -321,14 +374,18 @@ def measure(args, ratio, engines, out):
         for name, engine, its_steps in turns:
             print(f"{directory.name}, round {round_nr + 1} of {args.rounds}: {name}", flush=True)
             settings = {"ratio": ratio, "round": round_nr + 1}
-            found = run_in_group(name, engine, args, memory, its_steps, settings)
+            found, failure = run_in_group(name, engine, args, memory, its_steps, settings)
             records += found
+            if failure:  # what it has done counts, and the others are measured all the same
+                failed.append(name)
+                print(f"bench_cold.py: {failure}", file=sys.stderr, flush=True)
             path = directory / f"{name.replace('/', '_')}-{round_nr + 1}.jsonl"
             path.write_text("".join(json.dumps(r) + "\n" for r in found))
         text = markdown(records, engines, args, memory)
         (directory / "summary.md").write_text(text)
     print(text)
     print(f"written: {directory}/summary.md, *.jsonl", flush=True)
+    return failed
 
 
 def parse(argv):
@@ -376,11 +433,14 @@ def main():
         if engine.partition("@")[0] not in built:
             p.error(f"xdbbench.out was built without {engine}; make bench-deps installs the other stores")
     os.makedirs(args.db, exist_ok=True)
+    failed = []
     try:
         for ratio in [0] if args.memory_mb else args.ratios:
-            measure(args, ratio, engines, args.out)
-    except (cgroup.Refused, bench.Failed) as e:
+            failed += measure(args, ratio, engines, args.out)
+    except cgroup.Refused as e:
         sys.exit(f"bench_cold.py: {e}")
+    if failed:
+        sys.exit(f"bench_cold.py: these did not end well: {', '.join(dict.fromkeys(failed))}")
 
 
 if __name__ == "__main__":
