@@ -22,12 +22,14 @@ $B/tests/unit/test_bench_%: $B/tests/unit/test_bench_%.o $B/tools/bench/%.o
 	$(link) $(if $(WRAP_O),$(LIBS)) $(TEST_LIBS) -lm -o $@
 
 # What tests share is compiled once, and a program is linked with the parts that it uses. The check of descriptors is in
-# all of them: no program calls it.
+# all of them: no program calls it. A name must be that of one file, or a program might get another one's.
 FIXTURE_SRCS := $(filter-out $(patsubst %,tests/lib/%.c,descriptors leak msan uring),$(wildcard tests/lib/*.c))
 FIXTURES := $B/tests/lib/fixtures.a
 $(FIXTURES): $(FIXTURE_SRCS:%.c=$B/%.o)
 	@rm -f $@
 	$(call say,AR  )
+	@nm -g $^ | awk '$$2 ~ /^[BDRT]$$/ && seen[$$3]++ { print "tests/lib: two files define " $$3; bad = 1 } \
+	  END { exit bad }'
 	$(Q)$(AR) rcs $@ $^
 SHARED := $B/tests/lib/descriptors.o $(WRAP_O) $(FIXTURES)
 $(filter-out $B/tests/unit/test_bench_%,$(UNITS)): %: %.o $(SHARED) $(STATIC)

@@ -3,11 +3,11 @@
 
 #include "base/blind.h"
 
-void world_init(struct world *t, struct place *p, uint32_t ckb, uint32_t value, bool tags) {
+void views_init(struct world *t, struct place *p, uint32_t ckb, uint32_t value, bool tags) {
   *t = (struct world){.p = p, .ckb = ckb, .value = value, .tags = tags};
 }
 
-void world_fini(struct world *t) {
+void views_fini(struct world *t) {
   for (uint32_t r = 0; r < t->nr; r++) {
     sst_unref(t->sst[r]);
     free(t->has[r]);
@@ -36,7 +36,7 @@ void keys_random16(struct keyset *k, uint32_t nr) {
 
 void small_world(struct world *t, struct place *p, uint32_t kind, uint32_t ckb) {
   place_init(p, 0);
-  world_init(t, p, ckb, below(3) ? 40 : 9000, below(3) > 0);
+  views_init(t, p, ckb, below(3) ? 40 : 9000, below(3) > 0);
   t->zstd = below(4) == 0;
   keyset_of_kind(&t->k, kind, kind == KEYS_FAR ? 40 + below(100) : 100 + below(3000), &check_seed);
 }
@@ -282,7 +282,7 @@ void check_view(const struct world *t) {
   assert_int_equal(v.keys, t->x->nr_keys);
 }
 
-void check_same(const struct remix *a, const struct remix *b) {
+void check_same_view(const struct remix *a, const struct remix *b) {
   struct remix_walk v, w;
   remix_walk_init(&w, b);
   for (remix_walk_init(&v, a); remix_walk_valid(&v); remix_walk_next(&v), remix_walk_next(&w)) {

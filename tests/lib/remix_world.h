@@ -30,8 +30,8 @@ struct world {
   struct remix_build b;  // the last build
 };
 
-void world_init(struct world *t, struct place *p, uint32_t ckb, uint32_t value, bool tags);
-void world_fini(struct world *t);
+void views_init(struct world *t, struct place *p, uint32_t ckb, uint32_t value, bool tags);
+void views_fini(struct world *t);
 // A place without a cache, and a world with random keys of the kind and random properties.
 void small_world(struct world *t, struct place *p, uint32_t kind, uint32_t ckb);
 
@@ -70,7 +70,7 @@ static inline uint32_t first_runs(uint32_t nr) { return nr == 32 ? UINT32_MAX : 
 // R5).
 void check_view(const struct world *t);
 // Both have the same order, runs, flags and tags.
-void check_same(const struct remix *a, const struct remix *b);
+void check_same_view(const struct remix *a, const struct remix *b);
 // The mean number of entries in a segment.
 static inline double fill(const struct remix *x) { return x->nr_segs ? (double)x->nr_entries / x->nr_segs : 0; }
 #endif

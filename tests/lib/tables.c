@@ -61,7 +61,7 @@ void world_close(struct world *w) {
 
 const uint32_t style_nr[STYLES] = {900, 2000, 120, 60, 40, 1, 1500};
 
-void model_add(struct model *m, uint32_t klen, uint32_t vlen, bool tomb) {
+void model_record(struct model *m, uint32_t klen, uint32_t vlen, bool tomb) {
   struct kv_rec *const r = &m->r[m->nr++];
   uint8_t *const p = m->mem + m->used;
   *r = (struct kv_rec){.key = p, .klen = klen, .val = p + klen, .vlen = tomb ? 0 : vlen, .tomb = tomb};
@@ -105,7 +105,7 @@ struct model model_make(enum style style, uint32_t nr) {
     if (i == 0 && style != ONE) klen = 0, vlen = vlen > 60000 ? 60000 : vlen;  // the empty key comes first
     if (i == 0 && style == EXACT) vlen = 4000;
     uint8_t *const k = m.mem + m.used;
-    model_add(&m, klen, vlen, tomb);
+    model_record(&m, klen, vlen, tomb);
     if (klen) {
       for (uint32_t b = 0; b < width; b++) k[b] = (uint8_t)(i >> 8 * (width - 1 - b));
       memset(k + width, 'k', klen - width);

@@ -52,7 +52,7 @@ extern const uint32_t style_nr[STYLES];  // numbers of records that suit each
 struct model model_make(enum style style, uint32_t nr);
 void model_free(struct model *m);
 // Adds a record whose key and value are the next bytes of mem.
-void model_add(struct model *m, uint32_t klen, uint32_t vlen, bool tomb);
+void model_record(struct model *m, uint32_t klen, uint32_t vlen, bool tomb);
 
 void assert_rec(const struct kv_rec *a, const struct kv_rec *b);
 

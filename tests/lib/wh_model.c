@@ -9,7 +9,7 @@ void check_index(const struct wh *wh, int line) {
 
 // ---- the model
 
-void model_init(struct model *m) {
+void wh_model_init(struct model *m) {
   memset(m, 0, sizeof(*m));
   epoch_init(&m->epoch);
   epoch_init(&m->cursors);
@@ -19,7 +19,7 @@ void model_init(struct model *m) {
   wh_recycle(m->wh, &m->cursors);
 }
 
-void model_fini(struct model *m) {
+void wh_model_fini(struct model *m) {
   wh_destroy(m->wh);
   epoch_reclaim(&m->epoch);
   epoch_leave(&m->epoch, &m->slot);
@@ -33,7 +33,7 @@ void model_fini(struct model *m) {
   free(m->keys);
 }
 
-uint32_t model_rank(const struct model *m, struct kref key) {
+uint32_t wh_model_rank(const struct model *m, struct kref key) {
   uint32_t lo = 0, hi = m->nr;
   while (lo < hi) {
     const uint32_t mid = (lo + hi) / 2;
@@ -43,9 +43,9 @@ uint32_t model_rank(const struct model *m, struct kref key) {
   return lo;
 }
 
-void model_add(struct model *m, struct kref key, uint64_t seq, uint32_t vlen, bool tomb) {
-  const uint32_t i = model_rank(m, key);
-  if (i == m->nr || !kv_eq(model_kref(&m->keys[i]), key)) {
+void wh_model_add(struct model *m, struct kref key, uint64_t seq, uint32_t vlen, bool tomb) {
+  const uint32_t i = wh_model_rank(m, key);
+  if (i == m->nr || !kv_eq(wh_model_kref(&m->keys[i]), key)) {
     if (m->nr == m->cap) {
       m->cap = m->cap ? 2 * m->cap : 64;
       m->keys = realloc(m->keys, m->cap * sizeof(*m->keys));
@@ -63,16 +63,16 @@ void model_add(struct model *m, struct kref key, uint64_t seq, uint32_t vlen, bo
   k->ver[k->nr++] = (struct model_ver){seq, vlen, tomb};
 }
 
-const struct model_ver *model_seen(const struct model_key *k, uint64_t moment) {
+const struct model_ver *wh_model_seen(const struct model_key *k, uint64_t moment) {
   for (uint32_t i = k->nr; i > 0; i--)
     if (k->ver[i - 1].seq <= moment) return &k->ver[i - 1];
   return NULL;
 }
 
-const struct model_ver *model_get(const struct model *m, struct kref key, uint64_t moment) {
-  const uint32_t at = model_rank(m, key);
-  const bool there = at < m->nr && kv_eq(model_kref(&m->keys[at]), key);
-  return there ? model_seen(&m->keys[at], moment) : NULL;
+const struct model_ver *wh_model_get(const struct model *m, struct kref key, uint64_t moment) {
+  const uint32_t at = wh_model_rank(m, key);
+  const bool there = at < m->nr && kv_eq(wh_model_kref(&m->keys[at]), key);
+  return there ? wh_model_seen(&m->keys[at], moment) : NULL;
 }
 
 bool ver_matches(const struct wh_ver *v, const struct model_ver *want) {
@@ -83,7 +83,7 @@ bool ver_matches(const struct wh_ver *v, const struct model_ver *want) {
   return true;
 }
 
-enum remixdb_status model_put(struct model *m, struct kref key, uint32_t vlen, bool tomb, bool take_back) {
+enum remixdb_status wh_model_put(struct model *m, struct kref key, uint32_t vlen, bool tomb, bool take_back) {
   uint8_t *val = malloc(vlen ? vlen : 1);
   memset(val, (uint8_t)(m->seq + 1), vlen);
   struct wh_slot s;
@@ -102,7 +102,7 @@ enum remixdb_status model_put(struct model *m, struct kref key, uint32_t vlen, b
     } else {
       wh_stamp(&s, ++m->seq);
       CHECK(wh_slot_newest(&s) == s.ver);
-      model_add(m, key, m->seq, vlen, tomb);
+      wh_model_add(m, key, m->seq, vlen, tomb);
     }
   } else {
     CHECK(wh_slot_newest(&s) == before);
@@ -112,9 +112,9 @@ enum remixdb_status model_put(struct model *m, struct kref key, uint32_t vlen, b
   return status;
 }
 
-void model_have(struct model *m, struct kref key, uint32_t vlen) { OK(model_put(m, key, vlen, false, false)); }
+void wh_model_have(struct model *m, struct kref key, uint32_t vlen) { OK(wh_model_put(m, key, vlen, false, false)); }
 
-struct wh_leaf *model_leaf(struct model *m, struct kref key) {
+struct wh_leaf *wh_model_leaf(struct model *m, struct kref key) {
   struct wh_slot s;
   wh_lock(m->wh, key, key_hash(key), &s);
   struct wh_leaf *const l = s.leaf;
@@ -146,13 +146,13 @@ static void model_verify_many(struct model *m, uint64_t moment, uint32_t from, u
     epoch_exit(&m->slot);
     for (uint32_t w = 0; w < nr; w++) {
       const uint32_t n = which[w];
-      CHECK(ver_matches(vers[n], model_get(m, keys[n], moment)));
+      CHECK(ver_matches(vers[n], wh_model_get(m, keys[n], moment)));
     }
     nr = 0;
   }
 }
 
-void model_cursor(struct model *m, struct wh_cursor *c, uint64_t moment) {
+void wh_model_cursor(struct model *m, struct wh_cursor *c, uint64_t moment) {
   wh_cursor_init(c, m->wh, moment);
   epoch_enter(&m->epoch, &m->slot);
   wh_seek(c, kref("", 0));
@@ -164,10 +164,10 @@ static void model_verify_forward(struct model *m, uint64_t moment) {
   struct wh_cursor c;
   wh_cursor_init(&c, m->wh, moment);
   CHECK(!wh_valid(&c));
-  model_cursor(m, &c, moment);
+  wh_model_cursor(m, &c, moment);
   for (uint32_t i = 0; i < m->nr; i++) {
-    const struct model_ver *want = model_seen(&m->keys[i], moment);
-    const struct kref key = model_kref(&m->keys[i]);
+    const struct model_ver *want = wh_model_seen(&m->keys[i], moment);
+    const struct kref key = wh_model_kref(&m->keys[i]);
     epoch_enter(&m->epoch, &m->slot);
     CHECK(ver_matches(wh_get(m->wh, key, key_hash(key), moment), want));
     epoch_exit(&m->slot);
@@ -180,14 +180,14 @@ static void model_verify_forward(struct model *m, uint64_t moment) {
   CHECK(!wh_valid(&c));
 }
 
-void model_walk(struct model *m, struct wh_cursor *c, int64_t at, int64_t dir, uint32_t steps, uint32_t turn,
-                uint64_t *rng) {
+void wh_model_walk(struct model *m, struct wh_cursor *c, int64_t at, int64_t dir, uint32_t steps, uint32_t turn,
+                   uint64_t *rng) {
   for (uint32_t step = 0; step < steps; step++) {
-    while (at >= 0 && at < m->nr && !model_seen(&m->keys[at], c->moment)) at += dir;
+    while (at >= 0 && at < m->nr && !wh_model_seen(&m->keys[at], c->moment)) at += dir;
     CHECK(wh_valid(c) == (at >= 0 && at < m->nr));
     if (!wh_valid(c)) return;
-    CHECK(kv_eq(wh_key(c), model_kref(&m->keys[at])));
-    CHECK(ver_matches(c->ver, model_seen(&m->keys[at], c->moment)));
+    CHECK(kv_eq(wh_key(c), wh_model_kref(&m->keys[at])));
+    CHECK(ver_matches(c->ver, wh_model_seen(&m->keys[at], c->moment)));
     if (turn && rng_next(rng) % turn == 0) dir = -dir;
     if (dir > 0) wh_next(c);
     else wh_prev(c);
@@ -201,7 +201,7 @@ static void model_verify_backward(struct model *m, uint64_t moment) {
   epoch_enter(&m->epoch, &m->slot);
   wh_seek_last(&c);
   epoch_exit(&m->slot);
-  model_walk(m, &c, (int64_t)m->nr - 1, -1, m->nr + 1, 0, NULL);
+  wh_model_walk(m, &c, (int64_t)m->nr - 1, -1, m->nr + 1, 0, NULL);
   CHECK(!wh_valid(&c));
 }
 
@@ -224,7 +224,7 @@ static struct kref model_near(const struct model *m, uint8_t buf[KEY_CAP + 1], u
   return kref(buf, len);
 }
 
-void model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32_t seeks) {
+void wh_model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32_t seeks) {
   model_verify_forward(m, moment);
   model_verify_backward(m, moment);
   model_verify_many(m, moment, 0, 1);
@@ -234,15 +234,15 @@ void model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32_t seek
   for (uint32_t n = 0; n < seeks && m->nr; n++) {
     uint8_t buf[KEY_CAP + 1];
     const struct kref key = model_near(m, buf, rng);
-    const uint32_t at = model_rank(m, key);
-    const bool there = at < m->nr && kv_eq(model_kref(&m->keys[at]), key);
+    const uint32_t at = wh_model_rank(m, key);
+    const bool there = at < m->nr && kv_eq(wh_model_kref(&m->keys[at]), key);
     const bool back = rng_next(rng) % 2;
     epoch_enter(&m->epoch, &m->slot);
-    CHECK(ver_matches(wh_get(m->wh, key, key_hash(key), moment), model_get(m, key, moment)));
+    CHECK(ver_matches(wh_get(m->wh, key, key_hash(key), moment), wh_model_get(m, key, moment)));
     if (back) wh_seek_for_prev(&c, key);
     else wh_seek(&c, key);
     epoch_exit(&m->slot);
-    model_walk(m, &c, (int64_t)at - (back && !there), back ? -1 : 1, 12, 4, rng);
+    wh_model_walk(m, &c, (int64_t)at - (back && !there), back ? -1 : 1, 12, 4, rng);
   }
 }
 
@@ -294,7 +294,7 @@ struct kref tied_key(uint64_t *rng, uint8_t *buf) {
   return kref(buf, len);
 }
 
-int key_order(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
+int kref_order(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
 
 // ---- many keys as one
 
@@ -302,11 +302,11 @@ void many_make(struct many *b, const struct model *m, enum shape shape, uint32_t
   const uint64_t from = m->nr + rng_next(rng) % 50;
   for (uint32_t i = 0; i < nr; i++) {
     const bool old = m->nr && rng_next(rng) % 3 == 0;
-    b->keys[i] = old ? model_kref(&m->keys[rng_next(rng) % m->nr]) : shape_key(shape, from + i, rng, b->bytes[i]);
+    b->keys[i] = old ? wh_model_kref(&m->keys[rng_next(rng) % m->nr]) : shape_key(shape, from + i, rng, b->bytes[i]);
     b->tomb[i] = rng_next(rng) % 8 == 0;
     b->vlen[i] = b->tomb[i] ? 0 : (uint32_t)(rng_next(rng) % 60);
   }
-  qsort(b->keys, nr, sizeof(b->keys[0]), key_order);
+  qsort(b->keys, nr, sizeof(b->keys[0]), kref_order);
   b->nr = 0;
   for (uint32_t i = 0; i < nr; i++)
     if (b->nr == 0 || !kv_eq(b->keys[b->nr - 1], b->keys[i])) b->keys[b->nr++] = b->keys[i];
@@ -327,14 +327,14 @@ enum remixdb_status many_put(struct model *m, struct many *b, bool take_back) {
   // a pending version is not seen, whatever moves meanwhile
   for (uint32_t i = 0; i < b->nr; i += 1 + b->nr / 20) {
     CHECK(ver_matches(wh_get(m->wh, b->keys[i], key_hash(b->keys[i]), WH_PENDING - 1),
-                      model_get(m, b->keys[i], WH_PENDING - 1)));
+                      wh_model_get(m, b->keys[i], WH_PENDING - 1)));
   }
   if (s != REMIXDB_OK || take_back) {
     while (linked) wh_many_unlink(&w, &b->links[--linked]);
   } else {
     for (uint32_t i = 0; i < b->nr; i++) {
       wh_link_stamp(&b->links[i], ++m->seq);
-      model_add(m, b->keys[i], m->seq, b->vlen[i], b->tomb[i]);
+      wh_model_add(m, b->keys[i], m->seq, b->vlen[i], b->tomb[i]);
     }
   }
   wh_many_unlock(&w);

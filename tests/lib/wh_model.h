@@ -49,35 +49,35 @@ struct model {
 };
 
 // Dead leaves of the index serve again as soon as `cursors` allows.
-void model_init(struct model *m);
-void model_fini(struct model *m);
+void wh_model_init(struct model *m);
+void wh_model_fini(struct model *m);
 
-static inline struct kref model_kref(const struct model_key *k) { return kref(k->key, k->len); }
+static inline struct kref wh_model_kref(const struct model_key *k) { return kref(k->key, k->len); }
 // The first key that is not smaller.
-uint32_t model_rank(const struct model *m, struct kref key);
+uint32_t wh_model_rank(const struct model *m, struct kref key);
 // A version was committed.
-void model_add(struct model *m, struct kref key, uint64_t seq, uint32_t vlen, bool tomb);
+void wh_model_add(struct model *m, struct kref key, uint64_t seq, uint32_t vlen, bool tomb);
 // The version of the key that is seen at the moment. NULL: none.
-const struct model_ver *model_seen(const struct model_key *k, uint64_t moment);
+const struct model_ver *wh_model_seen(const struct model_key *k, uint64_t moment);
 // The same for any key.
-const struct model_ver *model_get(const struct model *m, struct kref key, uint64_t moment);
+const struct model_ver *wh_model_get(const struct model *m, struct kref key, uint64_t moment);
 bool ver_matches(const struct wh_ver *v, const struct model_ver *want);
 
 // Links a version and commits it in both, or takes it back.
-enum remixdb_status model_put(struct model *m, struct kref key, uint32_t vlen, bool tomb, bool take_back);
+enum remixdb_status wh_model_put(struct model *m, struct kref key, uint32_t vlen, bool tomb, bool take_back);
 // Puts a committed version of the length, which succeeds.
-void model_have(struct model *m, struct kref key, uint32_t vlen);
+void wh_model_have(struct model *m, struct kref key, uint32_t vlen);
 // The leaf of the key.
-struct wh_leaf *model_leaf(struct model *m, struct kref key);
+struct wh_leaf *wh_model_leaf(struct model *m, struct kref key);
 
 // A cursor at its moment, at the first key.
-void model_cursor(struct model *m, struct wh_cursor *c, uint64_t moment);
+void wh_model_cursor(struct model *m, struct wh_cursor *c, uint64_t moment);
 // The cursor is at the model's key `at` (< 0 or nr: nowhere), or at the next in direction dir (1, -1) that is seen at
 // the moment; then it goes so many steps, and turns around once in so many.
-void model_walk(struct model *m, struct wh_cursor *c, int64_t at, int64_t dir, uint32_t steps, uint32_t turn,
-                uint64_t *rng);
+void wh_model_walk(struct model *m, struct wh_cursor *c, int64_t at, int64_t dir, uint32_t steps, uint32_t turn,
+                   uint64_t *rng);
 // Compares everything that can be asked at the moment.
-void model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32_t seeks);
+void wh_model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32_t seeks);
 
 // ---- keys of all shapes
 
@@ -90,7 +90,7 @@ struct kref digits_key(char *buf, int digits, uint32_t number);
 // A key that shares its first bytes with up to a leaf's worth of others, and ends in zeros.
 struct kref tied_key(uint64_t *rng, uint8_t *buf);
 
-int key_order(const void *a, const void *b);
+int kref_order(const void *a, const void *b);
 
 // ---- many keys as one
 

@@ -14,7 +14,7 @@ static void check_from_scratch(struct world *t) {
   for (u.nr = 1; u.nr <= t->nr; u.nr++) world_build(&u, UINT32_MAX, 1, REMIX_BUILD_MERGE);
   u.nr = t->nr;
   check_view(&u);
-  check_same(t->x, u.x);
+  check_same_view(t->x, u.x);
   atomic_store(&u.x->obsolete, true);
   remix_unref(u.x);
 }
@@ -40,10 +40,10 @@ static void test_ways_agree(void **state) {
     world_build(&t, UINT32_MAX, 1, REMIX_BUILD_SPLICE);
     assert_int_equal(t.b.way, REMIX_BUILD_SPLICE);
     check_view(&t);
-    check_same(merged, t.x);
+    check_same_view(merged, t.x);
     if (t.ckb == CKB_ALL) assert_int_equal(t.b.data_pages_read, 0);
     remix_unref(merged);
-    world_fini(&t);
+    views_fini(&t);
     place_fini(&p);
   }
 }
@@ -94,7 +94,7 @@ static void test_moved(void **state) {
     moved += expected;
     not_same += !same;
     check_from_scratch(&t);
-    world_fini(&t);
+    views_fini(&t);
     place_fini(&p);
   }
   assert_true(moved > 20 && not_same > 5);
@@ -108,7 +108,7 @@ static void test_moved_lean(void **state) {
     struct world t;
     bool same;
     place_init(&p, 0);
-    world_init(&t, &p, CKB_ALL, 40, true);
+    views_init(&t, &p, CKB_ALL, 40, true);
     keyset_of_kind(&t.k, KEYS_BINARY, 200, &check_seed);
     for (uint32_t r = 0; r < 18; r++) {
       uint8_t *const has = calloc(t.k.nr, 1);
@@ -122,7 +122,7 @@ static void test_moved_lean(void **state) {
     world_build(&t, first_runs(16), made, turn ? REMIX_BUILD_MOVED : REMIX_BUILD_AUTO);
     assert_int_equal(t.b.way == REMIX_BUILD_MOVED, turn);
     check_view(&t);
-    world_fini(&t);
+    views_fini(&t);
     place_fini(&p);
   }
 }
@@ -133,7 +133,7 @@ static void test_moved_not_newest(void **state) {
   struct place p;
   struct world t;
   place_init(&p, 0);
-  world_init(&t, &p, CKB_ALL, 40, true);
+  views_init(&t, &p, CKB_ALL, 40, true);
   keyset_of_kind(&t.k, KEYS_BINARY, 400, &check_seed);
   for (uint32_t r = 0; r < 3; r++) {
     uint8_t *const has = calloc(t.k.nr, 1);
@@ -149,7 +149,7 @@ static void test_moved_not_newest(void **state) {
   world_build(&t, 1 | 4, 1, REMIX_BUILD_MOVED);
   assert_int_equal(t.b.way, REMIX_BUILD_MERGE);
   check_view(&t);
-  world_fini(&t);
+  views_fini(&t);
   place_fini(&p);
 }
 
@@ -159,7 +159,7 @@ static void test_moved_too_few(void **state) {
   struct place p;
   struct world t;
   place_init(&p, 0);
-  world_init(&t, &p, CKB_ALL, 40, true);
+  views_init(&t, &p, CKB_ALL, 40, true);
   keyset_of_kind(&t.k, KEYS_BINARY, 400, &check_seed);
   world_spread(&t, 2, 0, NULL);
   uint8_t *const has = calloc(t.k.nr, 1);
@@ -174,7 +174,7 @@ static void test_moved_too_few(void **state) {
   OK(remix_write_start(&w, &p.ctx, p.queue, p.next++, runs, 2, true));
   FAILS(remix_write_moved(&w, t.x, run_map, 1), REMIXDB_CORRUPT);
   remix_write_fini(&w);
-  world_fini(&t);
+  views_fini(&t);
   place_fini(&p);
 }
 
@@ -213,7 +213,7 @@ static void live(uint32_t kind, uint32_t ckb) {
   }
   assert_true(spliced > 10);
   check_from_scratch(&t);
-  world_fini(&t);
+  views_fini(&t);
   place_fini(&p);
 }
 
@@ -249,7 +249,7 @@ static void test_all_versions(void **state) {
       world_build(&t, keep, 0, REMIX_BUILD_SPLICE);
       check_view(&t);
     }
-    world_fini(&t);
+    views_fini(&t);
     place_fini(&p);
   }
 }

@@ -54,7 +54,7 @@ static void minor_with_ckb(struct keyset *k, const char *what) {
     struct place p;
     struct world t;
     place_init(&p, 0);
-    world_init(&t, &p, CKB_ALL, 20, true);
+    views_init(&t, &p, CKB_ALL, 20, true);
     t.k = *k;
     uint8_t *const has = calloc(k->nr, 1);
     for (uint32_t i = 0; i < k->nr; i++) has[i] = below(shares[n]) == 0;
@@ -92,7 +92,7 @@ static void minor_with_ckb(struct keyset *k, const char *what) {
       world_back(&t, old);
     }
     t.k = (struct keyset){0};
-    world_fini(&t);
+    views_fini(&t);
     place_fini(&p);
   }
 }
@@ -118,7 +118,7 @@ static void sparse(uint32_t entries, uint32_t nr, uint32_t ckb, uint64_t *pages_
   struct place p;
   struct world t;
   place_init(&p, 0);
-  world_init(&t, &p, ckb, 100, true);
+  views_init(&t, &p, ckb, 100, true);
   keys_random16(&t.k, entries);
   static const char *const names[] = {"everywhere", "in four places", "in one place", "behind", "before"};
   uint8_t *has[LAYOUTS], *const out = calloc(t.k.nr, 1);
@@ -151,7 +151,7 @@ static void sparse(uint32_t entries, uint32_t nr, uint32_t ckb, uint64_t *pages_
     world_back(&t, old);
     world_drop(&t, 8);
   }
-  world_fini(&t);
+  views_fini(&t);
   place_fini(&p);
 }
 
@@ -173,7 +173,7 @@ static void test_sparse_again(void **state) {
   struct place p;
   struct world t;
   place_init(&p, 0);
-  world_init(&t, &p, CKB_NONE, 100, true);
+  views_init(&t, &p, CKB_NONE, 100, true);
   keys_random16(&t.k, MILLION / 4);
   const uint32_t nr = MILLION / 1000;
   uint8_t *const out = calloc(t.k.nr, 1);
@@ -198,7 +198,7 @@ static void test_sparse_again(void **state) {
     assert_true(fill(t.x) >= 26);
   }
   check_view(&t);
-  world_fini(&t);
+  views_fini(&t);
   place_fini(&p);
 }
 
@@ -208,7 +208,7 @@ static void test_dense_data(void **state) {
   struct place p;
   struct world t;
   place_init(&p, 0);
-  world_init(&t, &p, CKB_NONE, 100, true);
+  views_init(&t, &p, CKB_NONE, 100, true);
   keys_random16(&t.k, MILLION / 10);
   for (uint32_t n = 4; n <= 256; n *= 4) {
     uint8_t *const has = calloc(t.k.nr, 1);
@@ -223,9 +223,9 @@ static void test_dense_data(void **state) {
     print_message("one of %u new: %llu data pages of %llu\n", n, (unsigned long long)pages, (unsigned long long)all);
     assert_true(pages <= all + all / 16);
     u.k = (struct keyset){0};
-    world_fini(&u);
+    views_fini(&u);
   }
-  world_fini(&t);
+  views_fini(&t);
   place_fini(&p);
 }
 
@@ -236,7 +236,7 @@ static void test_fill(void **state) {
     struct place p;
     struct world t;
     place_init(&p, 0);
-    world_init(&t, &p, ckb, 30, true);
+    views_init(&t, &p, ckb, 30, true);
     keys_random16(&t.k, SLOW > 1 ? 40000 : 100000);
     // a third of the keys come later: each of the 50 steps brings one of 75
     uint8_t *const out = calloc(t.k.nr, 1);
@@ -268,7 +268,7 @@ static void test_fill(void **state) {
         "50 steps: at least %.1f entries in a segment, %.1f at the end; %.2f data pages read for each new key\n", least,
         fill(t.x), (double)pages / fresh);
     assert_true(least >= 26);
-    world_fini(&t);
+    views_fini(&t);
     place_fini(&p);
   }
 }
@@ -279,7 +279,7 @@ static void test_fill_leaving(void **state) {
   struct place p;
   struct world t;
   place_init(&p, 0);
-  world_init(&t, &p, CKB_ALL, 30, true);
+  views_init(&t, &p, CKB_ALL, 30, true);
   keys_random16(&t.k, 30000);
   world_spread(&t, 8, 0, NULL);
   while (t.nr > 1) {
@@ -289,7 +289,7 @@ static void test_fill_leaving(void **state) {
     check_view(&t);
     assert_true(fill(t.x) >= 27);
   }
-  world_fini(&t);
+  views_fini(&t);
   place_fini(&p);
 }
 

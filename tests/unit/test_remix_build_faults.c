@@ -10,7 +10,7 @@
 // A small partition with a new table; `old` gets the view before, and t->x is NULL.
 static void fault_world(struct world *t, struct place *p, uint32_t ckb, bool zstd, struct remix **old) {
   place_init(p, 0);
-  world_init(t, p, ckb, 60, true);
+  views_init(t, p, ckb, 60, true);
   t->zstd = zstd;
   keyset_of_kind(&t->k, KEYS_MIXED, 3000, &check_seed);
   world_spread(t, 4, 3, NULL);
@@ -59,7 +59,7 @@ static void test_failures(void **state) {
       assert_true(failed > 0);
     }
     t.x = old;
-    world_fini(&t);
+    views_fini(&t);
     place_fini(&p);
   }
 }
@@ -72,7 +72,7 @@ static void test_damaged_tables(void **state) {
     struct world t;
     struct remix *old;
     place_init(&p, 0);
-    world_init(&t, &p, ckb ? CKB_ALL : CKB_NONE, 60, true);
+    views_init(&t, &p, ckb ? CKB_ALL : CKB_NONE, 60, true);
     keys_random16(&t.k, 60000);
     world_spread(&t, 2, 0, NULL);
     uint8_t *const has = calloc(t.k.nr, 1);
@@ -108,7 +108,7 @@ static void test_damaged_tables(void **state) {
     if (ckb) assert_int_equal(found, times);  // its last key comes again, so that the splice passes all chunks
     else assert_true(found > 0 && found <= 90 && found < times);
     t.x = old;
-    world_fini(&t);
+    views_fini(&t);
     place_fini(&p);
   }
 }
@@ -119,7 +119,7 @@ static void test_damaged_view(void **state) {
   struct place p;
   struct world t;
   place_init(&p, 0);
-  world_init(&t, &p, CKB_MIXED, 20, true);
+  views_init(&t, &p, CKB_MIXED, 20, true);
   keyset_of_kind(&t.k, KEYS_TINY, 250, &check_seed);
   world_spread(&t, 3, 3, NULL);
   world_add(&t, fresh_keys(&t, SPARSE, t.k.nr / 4));
@@ -166,7 +166,7 @@ static void test_damaged_view(void **state) {
   assert_true(opened > 100 && refused > 100);
   free(image);
   t.x = old;
-  world_fini(&t);
+  views_fini(&t);
   place_fini(&p);
 }
 
@@ -189,7 +189,7 @@ static void test_overlap(void **state) {
     char path[ENV_PATH_MAX];
     FAILS(remix_build(&b), REMIXDB_CORRUPT);
     assert_int_not_equal(access(remix_path(&p, 900, path), F_OK), 0);
-    world_fini(&t);
+    views_fini(&t);
     place_fini(&p);
   }
 }

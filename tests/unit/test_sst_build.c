@@ -370,7 +370,7 @@ static void test_large(void **state) {
   struct model m = {.r = calloc(30000, sizeof(struct kv_rec)), .mem = malloc(30000 * 200)};
   for (uint32_t i = 0; i < 30000; i++) {
     uint8_t *const p = m.mem + m.used;
-    model_add(&m, 16, 60 + i % 120, false);
+    model_record(&m, 16, 60 + i % 120, false);
     (void)snprintf((char *)p, 17, "user%012u", i * 3);
     for (uint32_t b = 0; b < m.r[i].vlen; b++)
       p[16 + b] = (uint8_t)("{\"name\": \"somebody\", \"city\": "[b % 29] ^ (b % 17 == 3 ? i & 15 : 0));

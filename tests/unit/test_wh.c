@@ -9,12 +9,12 @@
 static void test_empty(void **state) {
   (void)state;
   struct model m;
-  model_init(&m);
+  wh_model_init(&m);
   uint64_t rng = check_seed;
   CHECK_INDEX(m.wh);
   CHECK(wh_count(m.wh) == 0);
   CHECK(wh_memory(m.wh) > 0);
-  model_verify(&m, WH_PENDING - 1, &rng, 0);
+  wh_model_verify(&m, WH_PENDING - 1, &rng, 0);
   epoch_enter(&m.epoch, &m.slot);
   CHECK(wh_get(m.wh, kref(NULL, 0), hash64("", 0), 1) == NULL);
   CHECK(wh_get(m.wh, kref("a", 1), hash64("a", 1), 1) == NULL);
@@ -29,13 +29,13 @@ static void test_empty(void **state) {
   CHECK(wh_slot_newest(&s) == NULL);
   wh_unlock(&s);
   epoch_exit(&m.slot);
-  model_have(&m, kref(NULL, 0), 0);
-  model_have(&m, kref("", 0), 3);
-  OK(model_put(&m, kref("a", 1), 0, true, false));
+  wh_model_have(&m, kref(NULL, 0), 0);
+  wh_model_have(&m, kref("", 0), 3);
+  OK(wh_model_put(&m, kref("a", 1), 0, true, false));
   CHECK(wh_count(m.wh) == 2);
-  for (uint64_t moment = 0; moment <= 4; moment++) model_verify(&m, moment, &rng, 20);
+  for (uint64_t moment = 0; moment <= 4; moment++) wh_model_verify(&m, moment, &rng, 20);
   CHECK_INDEX(m.wh);
-  model_fini(&m);
+  wh_model_fini(&m);
 }
 
 static void test_model(void **state) {
@@ -43,26 +43,26 @@ static void test_model(void **state) {
   uint64_t rng = check_seed;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct model m;
-    model_init(&m);
+    wh_model_init(&m);
     uint64_t moments[8];
     for (uint64_t n = 0; n < 2400; n++) {
       uint8_t buf[KEY_CAP];
       struct kref key = shape_key(shape, n, &rng, buf);
-      if (m.nr && rng_next(&rng) % 4 == 0) key = model_kref(&m.keys[rng_next(&rng) % m.nr]);
+      if (m.nr && rng_next(&rng) % 4 == 0) key = wh_model_kref(&m.keys[rng_next(&rng) % m.nr]);
       const bool tomb = rng_next(&rng) % 8 == 0;
-      CHECK(model_put(&m, key, tomb ? 0 : (uint32_t)(rng_next(&rng) % 40), tomb, rng_next(&rng) % 8 == 0) ==
+      CHECK(wh_model_put(&m, key, tomb ? 0 : (uint32_t)(rng_next(&rng) % 40), tomb, rng_next(&rng) % 8 == 0) ==
             REMIXDB_OK);
       if (n % 300 == 0) {
         moments[n / 300] = m.seq;
         CHECK_INDEX(m.wh);
-        model_verify(&m, m.seq, &rng, 20);
+        wh_model_verify(&m, m.seq, &rng, 20);
       }
     }
     CHECK(wh_count(m.wh) == m.nr);
     CHECK_INDEX(m.wh);
-    for (uint32_t i = 0; i < 8; i++) model_verify(&m, moments[i], &rng, 60);
-    model_verify(&m, WH_PENDING - 1, &rng, 200);
-    model_fini(&m);
+    for (uint32_t i = 0; i < 8; i++) wh_model_verify(&m, moments[i], &rng, 60);
+    wh_model_verify(&m, WH_PENDING - 1, &rng, 200);
+    wh_model_fini(&m);
   }
 }
 
@@ -71,9 +71,9 @@ static void test_moment(void **state) {
   (void)state;
   uint64_t rng = check_seed;
   struct model m;
-  model_init(&m);
+  wh_model_init(&m);
   uint8_t buf[KEY_CAP];
-  for (uint64_t n = 0; n < 1000; n++) model_have(&m, shape_key(BINARY, n, &rng, buf), 8);
+  for (uint64_t n = 0; n < 1000; n++) wh_model_have(&m, shape_key(BINARY, n, &rng, buf), 8);
   const uint64_t moment = m.seq;
   struct wh_cursor fore, back;
   wh_cursor_init(&fore, m.wh, moment);
@@ -85,13 +85,13 @@ static void test_moment(void **state) {
   epoch_exit(&m.slot);
   const uint32_t nr = m.nr;
   struct kref *order = malloc(nr * sizeof(*order));
-  for (uint32_t i = 0; i < nr; i++) order[i] = model_kref(&m.keys[i]);
+  for (uint32_t i = 0; i < nr; i++) order[i] = wh_model_kref(&m.keys[i]);
   for (uint32_t i = 0; i < nr; i++) {
     CHECK(wh_valid(&fore) && kv_eq(wh_key(&fore), order[i]));
     CHECK(wh_valid(&back) && kv_eq(wh_key(&back), order[nr - 1 - i]));
     CHECK(wh_ver_seq(fore.ver) <= moment && wh_ver_seq(back.ver) <= moment);
     for (uint32_t w = 0; w < 4; w++)
-      OK(model_put(&m, shape_key(BINARY, 0, &rng, buf), 8, false, rng_next(&rng) % 4 == 0));
+      OK(wh_model_put(&m, shape_key(BINARY, 0, &rng, buf), 8, false, rng_next(&rng) % 4 == 0));
     wh_next(&fore);
     wh_prev(&back);
   }
@@ -99,7 +99,7 @@ static void test_moment(void **state) {
   epoch_exit(&m.stay);
   free(order);
   CHECK_INDEX(m.wh);
-  model_fini(&m);
+  wh_model_fini(&m);
 }
 
 // Puts so many random keys, without the model.
@@ -127,7 +127,7 @@ static void test_recycle(void **state) {
   struct epoch_slot inside;
   for (uint32_t i = 0; i < 2; i++) {
     uint64_t rng = check_seed;
-    model_init(&m[i]);
+    wh_model_init(&m[i]);
     if (i == 0) wh_recycle(m[i].wh, NULL);
     epoch_join(&m[i].epoch, &inside);
     for (uint32_t phase = 0; phase < PHASES; phase++) {
@@ -141,7 +141,7 @@ static void test_recycle(void **state) {
     }
     CHECK_INDEX(m[i].wh);
     epoch_leave(&m[i].epoch, &inside);
-    model_fini(&m[i]);
+    wh_model_fini(&m[i]);
   }
   // half of all leaves are dead: about 12 of some 70 bytes
   CHECK(grown[1][0] < grown[0][0] - grown[0][0] / 10);
@@ -158,7 +158,7 @@ static void test_many(void **state) {
   struct many *const b = malloc(sizeof(*b));
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct model m;
-    model_init(&m);
+    wh_model_init(&m);
     uint64_t moments[8];
     for (uint32_t n = 0; n < 32; n++) {
       many_make(b, &m, shape, n % 4 ? (uint32_t)(rng_next(&rng) % 40) : MANY_MAX, &rng);
@@ -166,18 +166,18 @@ static void test_many(void **state) {
       for (uint32_t i = 0; i < 10; i++) {
         uint8_t buf[KEY_CAP];
         const bool old = m.nr && rng_next(&rng) % 2;
-        const struct kref key = old ? model_kref(&m.keys[rng_next(&rng) % m.nr])
+        const struct kref key = old ? wh_model_kref(&m.keys[rng_next(&rng) % m.nr])
                                     : shape_key(shape, 10000 + n * 10 + i, &rng, buf);
-        OK(model_put(&m, key, 5, false, rng_next(&rng) % 3 == 0));
+        OK(wh_model_put(&m, key, 5, false, rng_next(&rng) % 3 == 0));
       }
       CHECK(wh_count(m.wh) == m.nr);
       CHECK_INDEX(m.wh);
       if (n % 4 == 0) moments[n / 4] = m.seq;
-      if (n % 8 == 0) model_verify(&m, m.seq, &rng, 20);
+      if (n % 8 == 0) wh_model_verify(&m, m.seq, &rng, 20);
     }
-    for (uint32_t i = 0; i < 8; i++) model_verify(&m, moments[i], &rng, 30);
-    model_verify(&m, WH_PENDING - 1, &rng, 100);
-    model_fini(&m);
+    for (uint32_t i = 0; i < 8; i++) wh_model_verify(&m, moments[i], &rng, 30);
+    wh_model_verify(&m, WH_PENDING - 1, &rng, 100);
+    wh_model_fini(&m);
   }
   free(b);
 }
@@ -187,13 +187,13 @@ static void test_growth(void **state) {
   (void)state;
   uint64_t rng = check_seed;
   struct model m;
-  model_init(&m);
+  wh_model_init(&m);
   struct epoch_slot other;
   epoch_join(&m.epoch, &other);
   epoch_enter(&m.epoch, &other);
   for (uint64_t n = 0; n < 2000; n++) {
     uint8_t buf[KEY_CAP];
-    model_have(&m, shape_key(LONG_PREFIX, n, &rng, buf), 1);
+    wh_model_have(&m, shape_key(LONG_PREFIX, n, &rng, buf), 1);
   }
   CHECK(m.epoch.retired != NULL);
   epoch_reclaim(&m.epoch);
@@ -203,8 +203,8 @@ static void test_growth(void **state) {
   CHECK(m.epoch.retired == NULL);
   epoch_leave(&m.epoch, &other);
   CHECK_INDEX(m.wh);
-  model_verify(&m, m.seq, &rng, 20);
-  model_fini(&m);
+  wh_model_verify(&m, m.seq, &rng, 20);
+  wh_model_fini(&m);
 }
 
 // ---- no memory
@@ -253,7 +253,7 @@ static void test_nomem(void **state) {
   fault_of = 200;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct model m;
-    model_init(&m);
+    wh_model_init(&m);
     uint64_t failed = 0;
     for (uint64_t n = 0; n < 2500; n++) {
       uint8_t buf[KEY_CAP];
@@ -261,7 +261,7 @@ static void test_nomem(void **state) {
       const uint64_t count = wh_count(m.wh);
       atomic_store(&mem_fault, fault_fn);
       const uint32_t vlen = rng_next(&rng) % 2 ? (uint32_t)(rng_next(&rng) % 2500) : (uint32_t)(rng_next(&rng) % 20);
-      const enum remixdb_status s = model_put(&m, key, vlen, false, rng_next(&rng) % 4 == 0);
+      const enum remixdb_status s = wh_model_put(&m, key, vlen, false, rng_next(&rng) % 4 == 0);
       atomic_store(&mem_fault, NULL);
       if (s != REMIXDB_OK) {
         CHECK(s == REMIXDB_NOMEM);
@@ -271,15 +271,15 @@ static void test_nomem(void **state) {
       if (n % 400 == 0) {
         CHECK_INDEX(m.wh);
         atomic_store(&mem_fault, fault_fn);  // who reads needs no memory
-        model_verify(&m, m.seq, &rng, 10);
+        wh_model_verify(&m, m.seq, &rng, 10);
         atomic_store(&mem_fault, NULL);
       }
     }
     CHECK(failed > 0);
     CHECK(wh_count(m.wh) == m.nr);
     CHECK_INDEX(m.wh);
-    model_verify(&m, m.seq, &rng, 50);
-    model_fini(&m);
+    wh_model_verify(&m, m.seq, &rng, 50);
+    wh_model_fini(&m);
   }
   CHECK(faults > 0);
 }
@@ -292,7 +292,7 @@ static void test_nomem_many(void **state) {
   fault_rng = check_seed + 2;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct model m;
-    model_init(&m);
+    wh_model_init(&m);
     uint32_t failed = 0, good = 0;
     for (uint32_t n = 0; n < 60; n++) {
       many_make(b, &m, shape, 1 + (uint32_t)(rng_next(&rng) % (n % 3 ? 60 : MANY_MAX)), &rng);
@@ -306,12 +306,12 @@ static void test_nomem_many(void **state) {
       else CHECK(wh_count(m.wh) == count);
       failed += s != REMIXDB_OK;
       CHECK_INDEX(m.wh);
-      if (n % 15 == 0) model_verify(&m, m.seq, &rng, 10);
+      if (n % 15 == 0) wh_model_verify(&m, m.seq, &rng, 10);
     }
     CHECK(failed > 2 && good > 2);
     CHECK(wh_count(m.wh) == m.nr);
-    model_verify(&m, m.seq, &rng, 50);
-    model_fini(&m);
+    wh_model_verify(&m, m.seq, &rng, 50);
+    wh_model_fini(&m);
   }
   free(b);
 }
@@ -325,9 +325,9 @@ static void test_wanted(void **state) {
   uint64_t rng = check_seed;
   struct model m;
   uint8_t buf[KEY_CAP + 1];
-  model_init(&m);
+  wh_model_init(&m);
   epoch_enter(&m.cursors, &m.stay);
-  for (uint32_t n = 0; n < 400; n++) model_have(&m, tied_key(&rng, buf), 1);
+  for (uint32_t n = 0; n < 400; n++) wh_model_have(&m, tied_key(&rng, buf), 1);
   struct wh_cursor c;
   for (uint32_t n = 0; n < 6000; n++) {
     if (n % 7 == 0) wh_cursor_init(&c, m.wh, m.seq);
@@ -344,10 +344,10 @@ static void test_wanted(void **state) {
     if (begun > 1) wh_seek_begin_place(&c, key, how && how < 3);
     epoch_exit(&m.slot);
     for (uint32_t i = (uint32_t)(rng_next(&rng) % 4); i > 0; i--)
-      CHECK(model_put(&m, n % 2 ? tied_key(&rng, buf) : shape_key(RANDOM16, n, &rng, buf), 1, false,
-                      rng_next(&rng) % 3 == 0) == REMIXDB_OK);
-    int64_t at = model_rank(&m, key);
-    const bool there = at < m.nr && kv_eq(model_kref(&m.keys[at]), key);
+      CHECK(wh_model_put(&m, n % 2 ? tied_key(&rng, buf) : shape_key(RANDOM16, n, &rng, buf), 1, false,
+                         rng_next(&rng) % 3 == 0) == REMIXDB_OK);
+    int64_t at = wh_model_rank(&m, key);
+    const bool there = at < m.nr && kv_eq(wh_model_kref(&m.keys[at]), key);
     int64_t dir = 1;
     epoch_enter(&m.epoch, &m.slot);
     if (how == 0) {
@@ -362,12 +362,12 @@ static void test_wanted(void **state) {
       wh_seek(&c, key);
     }
     epoch_exit(&m.slot);
-    model_walk(&m, &c, at, dir, 8, 3, &rng);
+    wh_model_walk(&m, &c, at, dir, 8, 3, &rng);
   }
   epoch_exit(&m.stay);
   CHECK_INDEX(m.wh);
-  model_verify(&m, m.seq, &rng, 500);
-  model_fini(&m);
+  wh_model_verify(&m, m.seq, &rng, 500);
+  wh_model_fini(&m);
 }
 
 int main(void) {

@@ -15,7 +15,7 @@ static void test_ties(void **state) {
   uint64_t rng = check_seed;
   for (uint32_t nr = 1; nr <= WH_LEAF_KEYS; nr++) {
     struct model m;
-    model_init(&m);
+    wh_model_init(&m);
     uint8_t key[8] = "same", order[WH_LEAF_KEYS];
     for (uint32_t i = 0; i < nr; i++) {
       const uint32_t j = (uint32_t)(rng_next(&rng) % (i + 1));
@@ -25,10 +25,11 @@ static void test_ties(void **state) {
     struct wh_cursor c;
     for (uint32_t i = 0; i < nr; i++) {
       key[4] = (uint8_t)(order[i] * 2);
-      model_have(&m, kref(key, 5), 0);
+      wh_model_have(&m, kref(key, 5), 0);
       if (i % 3 == 2) {  // few at a time have no place yet
-        model_cursor(&m, &c, m.seq);
-        for (uint32_t k = 0; k <= i; k++, wh_next(&c)) CHECK(wh_valid(&c) && kv_eq(wh_key(&c), model_kref(&m.keys[k])));
+        wh_model_cursor(&m, &c, m.seq);
+        for (uint32_t k = 0; k <= i; k++, wh_next(&c))
+          CHECK(wh_valid(&c) && kv_eq(wh_key(&c), wh_model_kref(&m.keys[k])));
       }
     }
     wh_cursor_init(&c, m.wh, m.seq);
@@ -45,7 +46,7 @@ static void test_ties(void **state) {
     CHECK(!wh_valid(&c));
     epoch_exit(&m.slot);
     CHECK_INDEX(m.wh);
-    model_fini(&m);
+    wh_model_fini(&m);
   }
 }
 
@@ -53,18 +54,18 @@ static void test_ties(void **state) {
 static void test_order_busy(void **state) {
   (void)state;
   struct model m;
-  model_init(&m);
+  wh_model_init(&m);
   char buf[16];
   const uint32_t nr = 100;
   struct wh_cursor c;
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t k = i * 37 % nr;
-    model_have(&m, digits_key(buf, 3, k), 0);
+    wh_model_have(&m, digits_key(buf, 3, k), 0);
     if (i != nr - 5) continue;
-    model_cursor(&m, &c, m.seq);
+    wh_model_cursor(&m, &c, m.seq);
   }
   epoch_enter(&m.epoch, &m.slot);
-  struct wh_leaf *const l = model_leaf(&m, kref("", 0));
+  struct wh_leaf *const l = wh_model_leaf(&m, kref("", 0));
   const uint32_t was = atomic_load(&l->ordered);
   uint64_t words[WH_LEAF_KEYS / 8];
   CHECK((was & WH_ORDER_N) == nr - 4 && !(was & WH_ORDER_BUSY));
@@ -87,7 +88,7 @@ static void test_order_busy(void **state) {
   CHECK((atomic_load(&l->ordered) & (WH_ORDER_N | WH_ORDER_BUSY)) == nr);
   epoch_exit(&m.slot);
   CHECK_INDEX(m.wh);
-  model_fini(&m);
+  wh_model_fini(&m);
 }
 
 // A separator is as short as can be (W2): without its last byte it would not be greater than the last key to its left.
@@ -98,19 +99,19 @@ static void test_separators(void **state) {
   for (uint32_t shape = 0; shape <= SHAPES; shape++) {
     struct model m;
     uint8_t buf[KEY_CAP + 1];
-    model_init(&m);
+    wh_model_init(&m);
     for (uint32_t i = 0; i < 3000; i++)
-      CHECK(model_put(&m, shape < SHAPES ? shape_key((enum shape)shape, i, &rng, buf) : tied_key(&rng, buf), 0, false,
-                      false) == REMIXDB_OK);
+      CHECK(wh_model_put(&m, shape < SHAPES ? shape_key((enum shape)shape, i, &rng, buf) : tied_key(&rng, buf), 0,
+                         false, false) == REMIXDB_OK);
     epoch_enter(&m.epoch, &m.slot);
-    for (struct wh_leaf *l = model_leaf(&m, kref("", 0)), *next; (next = wh_leaf_next(l)) != NULL; l = next) {
+    for (struct wh_leaf *l = wh_model_leaf(&m, kref("", 0)), *next; (next = wh_leaf_next(l)) != NULL; l = next) {
       uint8_t order[WH_LEAF_KEYS];
       const uint32_t n = wh_leaf_order(l, order);
       CHECK(n > 0 && next->anchor.len > 0);
       CHECK(kv_cmp(kref(next->anchor.ptr, next->anchor.len - 1), wh_entry_key(wh_leaf_entry(l, order[n - 1]))) <= 0);
     }
     epoch_exit(&m.slot);
-    model_fini(&m);
+    wh_model_fini(&m);
   }
 }
 
@@ -118,19 +119,19 @@ static void test_separators(void **state) {
 static void test_filled(void **state) {
   (void)state;
   struct model m;
-  model_init(&m);
+  wh_model_init(&m);
   char buf[16];
-  for (uint32_t i = 0; i < 5 * WH_LEAF_KEYS; i++) model_have(&m, digits_key(buf, 8, i), 0);
+  for (uint32_t i = 0; i < 5 * WH_LEAF_KEYS; i++) wh_model_have(&m, digits_key(buf, 8, i), 0);
   epoch_enter(&m.epoch, &m.slot);
   for (uint32_t i = 0; i < 5; i++) {
-    const struct wh_leaf *const l = model_leaf(&m, digits_key(buf, 8, i * WH_LEAF_KEYS));
+    const struct wh_leaf *const l = wh_model_leaf(&m, digits_key(buf, 8, i * WH_LEAF_KEYS));
     CHECK(atomic_load(&l->count) == WH_LEAF_KEYS);
     if (i < 4) CHECK((atomic_load(&l->ordered) & WH_ORDER_N) == WH_LEAF_KEYS);
     CHECK(i == 0 || i == 4 || l->skip >= 4);
   }
   epoch_exit(&m.slot);
   CHECK_INDEX(m.wh);
-  model_fini(&m);
+  wh_model_fini(&m);
 }
 
 // ---- removal
@@ -194,20 +195,20 @@ static void pend_and_take_back(struct model *m, enum shape shape, uint64_t from,
       nr += pend(m, &p[nr], key);
       continue;
     }
-    const uint32_t at = model_rank(m, key);
-    const bool there = at < m->nr && kv_eq(model_kref(&m->keys[at]), key);
-    if (!there && !is_pending(p, nr, key)) model_have(m, key, 4);
+    const uint32_t at = wh_model_rank(m, key);
+    const bool there = at < m->nr && kv_eq(wh_model_kref(&m->keys[at]), key);
+    if (!there && !is_pending(p, nr, key)) wh_model_have(m, key, 4);
   }
   CHECK(wh_count(m->wh) == m->nr + nr);
   CHECK_INDEX(m->wh);
-  model_verify(m, WH_PENDING - 1, rng, 10);
+  wh_model_verify(m, WH_PENDING - 1, rng, 10);
   while (nr) {
     const uint32_t i = (uint32_t)(rng_next(rng) % nr);
     take_back(m, &p[i]);
     p[i] = p[--nr];
     if (nr % 64) continue;
     CHECK_INDEX(m->wh);
-    model_verify(m, WH_PENDING - 1, rng, 10);
+    wh_model_verify(m, WH_PENDING - 1, rng, 10);
   }
   CHECK(wh_count(m->wh) == m->nr);
   free(p);
@@ -220,9 +221,9 @@ static void test_removal(void **state) {
   uint64_t rng = check_seed;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct model m;
-    model_init(&m);
+    wh_model_init(&m);
     for (uint32_t round = 0; round < 2; round++) pend_and_take_back(&m, shape, round * PENDING, &rng);
-    model_fini(&m);
+    wh_model_fini(&m);
   }
 }
 
@@ -231,7 +232,7 @@ static void test_removal(void **state) {
 static void test_merge_locked(void **state) {
   (void)state;
   struct model m;
-  model_init(&m);
+  wh_model_init(&m);
   struct wh_ver *ver[201] = {NULL};
   char key[16];
   struct wh_slot s, held;
@@ -266,10 +267,10 @@ static void test_merge_locked(void **state) {
   }
   CHECK_INDEX(m.wh);
   CHECK(wh_get(m.wh, held_key, key_hash(held_key), m.seq) == held.ver);
-  CHECK(model_leaf(&m, held_key) == model_leaf(&m, kref("200", 3)));
+  CHECK(wh_model_leaf(&m, held_key) == wh_model_leaf(&m, kref("200", 3)));
   epoch_exit(&m.slot);
   CHECK(wh_count(m.wh) == 1 + 159 - 115);
-  model_fini(&m);
+  wh_model_fini(&m);
 }
 
 // ---- with a guide, which takes 32 leaves: wh_check finds a leaf that was not handed over to it
@@ -285,14 +286,14 @@ struct guided {
 
 static struct guided *guided_create(void) {
   struct guided *const g = calloc(1, sizeof(*g));
-  model_init(&g->m);
+  wh_model_init(&g->m);
   for (uint32_t i = 0; i < GUIDED_KEYS; i++) g->turn[i] = (uint16_t)i;
   return g;
 }
 
 static void guided_destroy(struct guided *g) {
   CHECK(wh_count(g->m.wh) == g->m.nr);
-  model_fini(&g->m);
+  wh_model_fini(&g->m);
   free(g);
 }
 
@@ -339,14 +340,14 @@ static void test_guided(void **state) {
   for (uint32_t k = 0; k < GUIDED_KEYS; k += GUIDED_GROUP) {
     char buf[16];
     const struct kref key = kref(buf, (uint32_t)sprintf(buf, "%02u00x", k / GUIDED_GROUP));
-    model_have(&g->m, key, 3);
+    wh_model_have(&g->m, key, 3);
   }
   for (uint32_t round = 0; round < 3; round++) {
     guided_pass(g, 0, false);
     guided_shuffle(g, &rng);
-    model_verify(&g->m, WH_PENDING - 1, &rng, 20);
+    wh_model_verify(&g->m, WH_PENDING - 1, &rng, 20);
     guided_pass(g, 0, true);
-    model_verify(&g->m, WH_PENDING - 1, &rng, 20);
+    wh_model_verify(&g->m, WH_PENDING - 1, &rng, 20);
   }
   guided_destroy(g);
 }
@@ -361,7 +362,7 @@ static void test_guided_end(void **state) {
     guided_pass(g, GUIDED_KEYS / 2, true);
     guided_pass(g, GUIDED_KEYS / 2, false);
   }
-  model_verify(&g->m, WH_PENDING - 1, &rng, 0);
+  wh_model_verify(&g->m, WH_PENDING - 1, &rng, 0);
   guided_pass(g, 0, true);
   guided_destroy(g);
 }
@@ -400,7 +401,7 @@ static void get_twin(struct model *m, struct kref key, const struct kref *newest
   found->entries += !is_ver;
   const uint64_t moments[] = {m->seq, m->seq - rng_next(rng) % 8};
   for (uint32_t i = 0; i < 2; i++)
-    CHECK(ver_matches(wh_get_end(m->wh, w, key, key_hash(key), moments[i]), model_get(m, key, moments[i])));
+    CHECK(ver_matches(wh_get_end(m->wh, w, key, key_hash(key), moments[i]), wh_model_get(m, key, moments[i])));
   epoch_exit(&m->slot);
 }
 
@@ -409,7 +410,7 @@ static void put_twins(struct model *m, const struct kref key[2], struct found *f
   for (uint32_t n = 0; n < 12; n++) {
     const uint32_t k = n == 0 ? 0 : (uint32_t)(rng_next(rng) % 2);
     const bool back = n > 0 && rng_next(rng) % 3 == 0;
-    OK(model_put(m, key[k], n, n % 5 == 4, back));
+    OK(wh_model_put(m, key[k], n, n % 5 == 4, back));
     for (uint32_t j = 0; j < 2; j++) get_twin(m, key[j], back ? NULL : &key[k], found, rng);
   }
 }
@@ -422,7 +423,7 @@ static void twins(uint32_t klen) {
   uint8_t bufs[2][KEY_CAP];
   struct twin *const t = malloc(NR * sizeof(*t));
   struct model m;
-  model_init(&m);
+  wh_model_init(&m);
   for (uint32_t i = 0; i < NR; i++) {
     const uint64_t h = key_hash(twin_key(i, klen, bufs[0]));
     t[i] = (struct twin){h >> 48 << 32 | (uint64_t)(uint32_t)h * m.wh->nr_recent >> 32, i};
@@ -439,14 +440,14 @@ static void twins(uint32_t klen) {
   }
   epoch_exit(&m.slot);
   CHECK(zeros > 0);
-  model_have(&m, kref("a", 1), 1);
+  wh_model_have(&m, kref("a", 1), 1);
   epoch_enter(&m.epoch, &m.slot);  // with few keys gets go to the leaf at once
   const struct wh_begun few = wh_get_begin(m.wh, kref("a", 1), hash64("a", 1));
   CHECK(few.leaf != NULL && few.recent == NULL);
   epoch_exit(&m.slot);
   // as many keys as an index must have before its gets look there; none of them is one of a pair's
   for (uint32_t i = NR; atomic_load(&m.wh->guide) == NULL; i++) {
-    model_have(&m, twin_key(i, klen, bufs[0]), 1);
+    wh_model_have(&m, twin_key(i, klen, bufs[0]), 1);
   }
   for (uint32_t i = 1; i < NR; i++) {
     if (t[i].way != t[i - 1].way) continue;
@@ -459,8 +460,8 @@ static void twins(uint32_t klen) {
   CHECK(klen <= WH_VER_KEY_MAX ? found.vers > pairs : found.vers == 0);
   CHECK(wh_count(m.wh) == m.nr);
   CHECK_INDEX(m.wh);
-  model_verify(&m, m.seq, &rng, 50);
-  model_fini(&m);
+  wh_model_verify(&m, m.seq, &rng, 50);
+  wh_model_fini(&m);
   free(t);
 }
 

@@ -308,7 +308,7 @@ static void make_keys(struct shared *sh, enum shape shape, uint64_t seed) {
   for (uint32_t i = 0; i < T_KEYS; i++) sh->keys[i] = shape_key(shape, i, &rng, sh->key_bytes + (size_t)i * KEY_CAP);
   for (bool again = true; again;) {
     again = false;
-    qsort(sh->keys, T_KEYS, sizeof(sh->keys[0]), key_order);
+    qsort(sh->keys, T_KEYS, sizeof(sh->keys[0]), kref_order);
     for (uint32_t i = 1; i < T_KEYS; i++) {
       if (!kv_eq(sh->keys[i - 1], sh->keys[i])) continue;
       sh->keys[i] = shape_key(shape, i, &rng, (uint8_t *)(uintptr_t)sh->keys[i].ptr);
