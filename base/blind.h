@@ -119,9 +119,9 @@ static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kr
 
 // ---- the search
 
-// Returns the candidate among [from, nr), which is not empty: no other entry of it shares more leading bits with the
-// key. The range is all entries, or a subtree of the trie: it ends before the next entry whose bit is not behind some
-// bit up to which the key and the range agree.
+// Returns the candidate among the entries [from, nr): no other entry of the range shares more leading bits with the
+// key. The range is not empty. It is all entries, or a subtree of the trie. In a subtree the key and all entries agree
+// up to some bit, and the range ends before the next entry whose discriminating bit is not behind that bit.
 static inline uint32_t blind_candidate_in(const uint8_t *dbits, uint32_t from, uint32_t nr, uint32_t base,
                                           struct kref key) {
   const uint32_t zeros = ~blind_bits(dbits, base, key) & set32_below(nr);

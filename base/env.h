@@ -86,13 +86,15 @@ struct env_dir {
 
 // Opens the directory `name` in `at`. REMIXDB_NOTFOUND. env_dir_close closes *out, also after a failure.
 MUST_CHECK enum remixdb_status env_dir_open(const struct env_dir *at, const char *name, struct env_dir *out);
-// The same, but makes a directory that is absent if it may. *made_out: it tried to. REMIXDB_NOTFOUND: it may not.
+// The same, but makes the directory if it is absent and `may_make` is set. *made_out: the call tried to make it.
+// REMIXDB_NOTFOUND: it is absent, and the call may not make it.
 MUST_CHECK enum remixdb_status env_dir_make(const struct env_dir *at, const char *name, bool may_make, bool *made_out,
                                             struct env_dir *out);
 // Tells whether the name `name` in `at` still leads to the open directory `d`. An absent name does not.
 MUST_CHECK enum remixdb_status env_dir_is(const struct env_dir *at, const char *name, const struct env_dir *d,
                                           bool *out);
-// Removes the directory `name` in `at`, as env_rmdir does, if it still is `d`. Another directory stays: also success.
+// Removes the directory `name` in `at`, as env_rmdir does, if it still is `d`. Another directory stays, which is
+// success.
 MUST_CHECK enum remixdb_status env_dir_remove(const struct env_dir *at, const char *name, const struct env_dir *d);
 void env_dir_close(struct env_dir *d);  // ignores a struct that is all zero
 // Makes the names in the directory durable.
@@ -103,7 +105,8 @@ MUST_CHECK enum remixdb_status env_list(const struct env_dir *d, bool (*fn)(void
 
 // REMIXDB_NOTFOUND: the file is absent, and flags do not have ENV_CREATE. *fd_out is -1 after a failure.
 MUST_CHECK enum remixdb_status env_open(const struct env_dir *at, const char *name, unsigned flags, int *fd_out);
-// Makes an empty file. A file that has the name loses it and is not written to, because it may have another name.
+// Makes an empty file. If a file has the name, it loses that name. The call does not write to it, because it may have
+// another name as well.
 MUST_CHECK enum remixdb_status env_create(const struct env_dir *at, const char *name, unsigned flags, int *fd_out);
 MUST_CHECK enum remixdb_status env_close(struct env *e, int fd, const char *path);
 // For files that were only read, and for the way out of an error. Ignores fd -1.
@@ -127,8 +130,8 @@ void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len);
 // Returns where data goes on at or after off, at most `end`. Without holes there is data everywhere. A failed call
 // counts as data: the read will meet the error.
 uint64_t env_next_data(struct env *e, int fd, uint64_t off, uint64_t end);
-// Tells whether [off, end) has a hole of `most` bytes or more: nobody has written what is read there. A file of any
-// size may be all hole.
+// Tells whether [off, end) has a hole of `most` bytes or more, that is, bytes that were never written. A sparse file
+// may be all hole, however large it is.
 bool env_is_hollow(struct env *e, int fd, uint64_t off, uint64_t end, uint64_t most);
 // Copies the first `size` bytes of one open file to another.
 MUST_CHECK enum remixdb_status env_copy(struct env *e, int in, const char *from, int out, const char *to,
@@ -146,8 +149,8 @@ MUST_CHECK enum remixdb_status env_link(const struct env_dir *from_at, const cha
 MUST_CHECK enum remixdb_status env_mkdir(const struct env_dir *at, const char *name);  // present is success
 // Absent is success. So is a directory that is not empty or in use, and a symbolic link: those stay.
 MUST_CHECK enum remixdb_status env_rmdir(const struct env_dir *at, const char *name);
-// Opens and locks the file; makes it when `exclusive`. The file still has the name when it is locked, although holders
-// of the lock may remove it. REMIXDB_LOCKED. REMIXDB_NOTFOUND: a shared lock, and no file.
+// Opens and locks the file. `exclusive`: makes it if it is absent. Holders of the lock may remove the file; on success
+// it still had its name when it was locked. REMIXDB_LOCKED. REMIXDB_NOTFOUND: a shared lock, and no file.
 MUST_CHECK enum remixdb_status env_lock(const struct env_dir *at, const char *name, bool exclusive, int *fd_out);
 // Unlocks and closes. Closing alone would keep the lock while a forked child has the descriptor. Ignores fd -1.
 void env_unlock(struct env *e, int fd);

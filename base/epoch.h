@@ -60,7 +60,7 @@ static inline void epoch_enter(struct epoch *e, struct epoch_slot *s) {
   atomic_thread_fence(memory_order_seq_cst);
 #endif
 }
-// Enters anew: the thread may be inside already, and holds nothing that it found before. Free while no stamp is taken.
+// Enters again. The thread may be inside, but no longer uses anything that it has found. Free while no stamp is taken.
 static inline void epoch_renew(struct epoch *e, struct epoch_slot *s) {
   if (atomic_load_explicit(&s->at, memory_order_relaxed) != atomic_load_explicit(&e->now, memory_order_relaxed))
     epoch_enter(e, s);

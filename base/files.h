@@ -62,7 +62,7 @@ MUST_CHECK enum remixdb_status files_repair_pending(const struct env_dir *dir, b
 // Removes the regular files with a store's names from the directory dir/name, then the directory if it is empty. Absent
 // is success; a file of that name stays.
 MUST_CHECK enum remixdb_status files_remove_dir(const struct env_dir *dir, const char *name);
-// Makes the directory's own name durable by a sync of its parent. made: the name is new, so every failure counts; if
-// not, the parent may be a directory that this user cannot open.
+// Makes the directory's own name durable by a sync of its parent. made: the name is new, so every failure counts.
+// Otherwise a parent that this user cannot open is no failure.
 MUST_CHECK enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool made);
 #endif
