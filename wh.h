@@ -12,8 +12,8 @@
 // Differences from the paper
 //   - Readers take no lock, not even in leaves. A leaf only gains entries. The writer stores pointer and piece first,
 //     then (release) the place in the hash part, then (release) the count. A leaf that must lose entries, by a split, a
-//     merge or the removal of a key, is replaced by new leaves and marked dead. Nothing but its order (W9) changes
-//     while a thread can be on it. So a reader or cursor on it still reads the truth of that moment.
+//     merge or the removal of a key, is replaced by new leaves and marked dead. Only its order (W9) changes while a
+//     thread can be on it. So a reader or cursor on it still reads the content of that moment.
 //   - The trie changes in place, one release store at a time, and is only a hint. A search checks the anchors of the
 //     leaf that it reaches, and walks along the list to the right one. So a split waits for no reader. The hash table
 //     is replaced as a whole only when it grows. The epoch retires the old table. Nodes, leaves, entries and versions
@@ -49,11 +49,11 @@
 //   W9  While no thread writes a leaf's order, it is the order of the first WH_ORDER_N entries. It is a cache: a reader
 //       that finds it too short extends it.
 //   W10 Only a leaf with `holes` has entries without a version, from the time the leaf is unlocked.
-//   W11 A word of `recent` names an entry or a version whose key's hash leads to its place. An entry that has the
-//       wanted key and a version is the one that the key's leaf has. No key has two such entries, and the holder of the
-//       leaf's lock knows that this stays so. A version is the one linked last for its key, or was taken back later.
-//       One that was taken back stays pending, and the key's newest version is behind it. So a reader finds the version
-//       of its moment.
+//   W11 A word of `recent` names an entry or a version whose key's hash leads to its place. If an entry there
+//       has the searched key and a version, it is the entry in the key's leaf. No key has two such entries, and the
+//       holder of the leaf's lock knows that this stays so. A version is the one linked last for its key, or was taken
+//       back later. One that was taken back stays pending, and the key's newest version is behind it. So a reader finds
+//       the version of its moment.
 //
 // Locks: a leaf's lock, then the structure lock (splits and merges; one per index), then the dead leaves' lock. wh_lock
 // holds one leaf. wh_many holds several and takes them in ascending order of key, so a thread waits for a leaf only
@@ -77,9 +77,9 @@ void wh_destroy(struct wh *wh);  // no thread uses it any more
 // Lets dead leaves serve again once no thread can be on them. Call it before the index is shared. Without this call
 // dead leaves stay as they are. Both domains outlive the index.
 // The epoch covers threads inside a call. A thread that keeps a cursor's position between calls must be inside
-// `cursors`, a domain of its own, from before wh_seek_begin or a seek takes the position until it gives it up. A thread
-// that comes when the index takes no new writers need not be. Writers still at work entered the epoch earlier, and they
-// alone can let leaves serve again. The stamp of a leaf that dies now waits for them.
+// `cursors`, a domain of its own, from before wh_seek_begin or a seek takes the position until it gives it up. This
+// does not hold for a thread that comes when the index takes no new writers. Writers that are still at work entered the
+// epoch earlier, and only they let leaves serve again. The stamp of a leaf that dies now waits for them.
 void wh_recycle(struct wh *wh, struct epoch *cursors);
 // Memory that a new key takes, approximately: entry, version and its share of leaf and table. In bytes.
 static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) {

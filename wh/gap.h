@@ -5,14 +5,13 @@
 //
 // A gap is a stretch of the key space in which a reader of the memtable *and of all older data* finds nothing at any
 // moment from `since` on. The memtable's tombstones hide what older memtables and tables have. All that lies below a
-// memtable was complete before the first write came to it, and compaction changes only its form. So its meaning stays
-// the same while the memtable lives, and a gap needs no word about tables. The merge (view/merge.c) makes gaps and uses
-// them.
+// memtable was complete before the first write came to it, and compaction changes only its form. So a gap stays true
+// while the memtable lives, whatever happens to the tables. The merge (view/merge.c) makes gaps and uses them.
 //
 // There are two kinds.
 //   Within a leaf: [lo, hi], two entries of the leaf, or the leaf's ends. It is *whole* if it has both ends.
 //   A run: from one end of a leaf over whole leaves up to the anchor of another leaf, in one of the two directions.
-// A reader that finds its way over several runs makes one run of them, so a way takes few steps however long it grows.
+// A reader that passes several runs in a row joins them into one. So a long way takes few steps.
 //
 // Invariants (tests/unit/test_merge.c and tests/store/test_queue.c check G1 and G3 by wh_gaps_check)
 //   G1  Each entry within a valid gap has a tombstone as its newest version. At `since` it had one too, or did not
@@ -27,8 +26,8 @@
 //       leaf without entries.) The writer adds the leaf's range to the list of reopened ranges, after it has linked the
 //       version and before it commits. A merge of two leaves does the same if the new leaf has other entries than
 //       tombstones. A run stores a place in this list, which its maker read before it looked at the leaves. The run
-//       reaches only to the first range that the list gets from that place on. When the list has forgotten the place,
-//       the run is not valid.
+//       ends at the first range that was added to the list after that place. If the list no longer has that place, the
+//       run is not valid.
 //   G4  A run takes only leaves that are alive and that a valid gap makes whole, both seen after its place in the list
 //       was read. (The successor of a dead leaf may have got a put that the dead leaf does not show.)
 //   G5  A reader uses a gap only if its moment is `since` or later. At an earlier moment, such as a snapshot's, keys
@@ -40,8 +39,8 @@
 // must, and commits, in this order, under the leaf's lock. If the maker had read the count or the place in the list
 // after the writer's store, it would have seen the version too. So it read them earlier, and a later reader, which
 // compares with the stored value, notices the writer's store. A put that is not listed finds another entry in the leaf
-// that is no tombstone; the put of that entry is listed. The maker saw that entry's tombstone, hence all that was
-// linked before it.
+// that is no tombstone, and the put of that entry is listed. The maker saw that entry's tombstone, so it saw everything
+// that was linked before it.
 //
 // No thread waits. A reader writes a gap under a turn (a sequence lock), which it takes with a compare-and-swap, or
 // gives up. A gap that is being written counts as missing. Writers take the list's lock under a leaf's lock; readers
@@ -67,8 +66,8 @@ struct wh_gaps {
   struct wh_note run[2][2];
 };
 
-// Copies the old leaf's runs in a direction to the new leaf that takes its place and has the end at which they begin.
-// The new leaf is not shared yet. Without memory the runs are lost.
+// Copies the old leaf's runs of one direction to the new leaf that replaces it at the end where those runs begin. The
+// new leaf is not shared yet. Without memory the runs are lost.
 void wh_gaps_inherit(struct wh *wh, const struct wh_leaf *old, struct wh_leaf *fresh, bool backward);
 // G2: brings a gap on to the new count of puts, if the key lies outside of it. A put of the key was linked, and the
 // count was `before`. The caller holds the leaf's lock.

@@ -29,7 +29,7 @@ static inline void *guide_find(const struct guide *g, struct kref key) {
 // The same for nr <= ANCHORS_MANY_MAX keys side by side: items_out[i] for keys[which[i]].
 void guide_find_many(const struct guide *g, const struct kref *keys, const uint8_t *which, uint32_t nr,
                      void **items_out);
-// Replaces `old` by another item, from the first bound that is not less than this one up to the first place that has
-// something else. One thread at a time.
+// Replaces `old` by another item in neighbouring places: from the first place whose bound is not less than the given
+// one, up to the first place that does not hold `old`. One thread at a time.
 void guide_replace(struct guide *g, struct kref bound, const void *old, void *item);
 #endif
