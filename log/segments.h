@@ -7,9 +7,9 @@
 #include "log/state.h"
 
 #define WAL_POOL 2u  // most files in the pool
-// A segment should get more room when less than this part of a step is left: by wal_ahead,
+// A segment should get more room when less than this part of a step is left. wal_ahead makes it,
 #define WAL_LOW 2u
-#define WAL_NEEDED 4u  // or, if that has not happened, by an append.
+#define WAL_NEEDED 4u  // else an append does.
 
 // ---- files
 struct wal_seg *wal_seg_create(const struct env_dir *dir, uint32_t nr);  // NULL: REMIXDB_NOMEM
@@ -40,8 +40,8 @@ void wal_adopt(struct wal *w, struct wal_seg *seg);
 void wal_bound(struct wal *w);
 // The step by which a segment with so much room grows. Steps double, so the log of a small store is small.
 uint64_t wal_step(const struct wal *w, uint64_t alloc);
-// The part of a segment's room that is kept for the last records. It is less than the rest at which workers hear that
-// more room is wanted, and less than what the limit leaves behind a full segment.
+// The part of a segment's room that is kept for the last records. Workers make more room before the rest is so small,
+// and the limit leaves more than that behind a full segment.
 uint64_t wal_keep(const struct wal *w, const struct wal_seg *seg);
 // From this offset on the segment should get more room.
 uint64_t wal_watch(const struct wal *w, const struct wal_seg *seg);

@@ -135,10 +135,10 @@ uint64_t wal_at(const struct wal *w);
 void wal_limit(struct wal *w);
 // Ends the open frame, if there is one. A thread writes it later, without the lock.
 void wal_seal(struct wal *w);
-// Puts a buffer at the end of the line of those to be written.
+// Puts a buffer at the end of the queue of buffers to write.
 void wal_out_add(struct wal *w, struct wal_buf *b);
-// Yields until all buffers in line are written. A failure is sticky, or leaves its buffer in line: a later call reports
-// it.
+// Yields until all queued buffers are written. A failure is sticky, or leaves its buffer in the queue; a later call
+// reports it.
 void wal_push(struct wal *w);
 
 // Before and after the log's life:

@@ -81,8 +81,8 @@ typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const stru
 // Opens the log.
 // 1. Replays every segment of generation >= oldest_gen, in order. last_seq: the store's last sequence number when
 //    oldest_gen began; replayed records follow it without a gap (L1). Older segments join the log pool.
-// 2. Makes the replayed records durable. It writes again what nothing proves to be on disk: after a failed fsync the
-//    system may call such pages clean.
+// 2. Makes the replayed records durable. It writes bytes again unless something proves that they are on disk: after a
+//    failed fsync the system may treat unwritten pages as clean.
 // 3. Starts a segment with a later generation. It continues the last segment instead in two cases: that one is empty
 //    and no other file can hold what would follow it (a clean close leaves the log so, and then nothing is written);
 //    or the disk has no room for another segment.
@@ -99,7 +99,7 @@ MUST_CHECK enum remixdb_status wal_close(struct wal *w);
 
 // ---- appending
 
-// wal_begin .. wal_end brackets what must be in one frame. The log's lock is held in between, so nothing there may
+// wal_begin and wal_end enclose the records of one frame. The log's lock is held in between, so nothing there may
 // block or fail. wal_begin makes room for nbytes of records, on disk and in a buffer; when all buffers are full it
 // waits until one is written. *gen_out: the active segment's generation.
 // On failure the lock is not held: REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_TOOBIG (above 1 GB), REMIXDB_READONLY, or
@@ -119,10 +119,10 @@ void wal_end(struct wal *w);
 MUST_CHECK enum remixdb_status wal_sync(struct wal *w);
 // The last sequence number known to be durable. Relaxed.
 uint64_t wal_durable_seq(const struct wal *w);
-// Writes what is buffered without a sync: it survives the process, not the machine.
+// Writes the buffers without a sync: the records survive the process, but not the machine.
 MUST_CHECK enum remixdb_status wal_flush(struct wal *w);
 
-// Writes a watermark (L3) of what is durable now, so that later damage to it is not taken for a torn tail. Costs a
+// Writes a watermark (L3): how far the log is durable now. Then later damage is not taken for a torn tail. Costs a
 // write of 24 bytes and an fsync (two of each the first time in a segment), or nothing if there is no news: call it
 // when the store rests. A failure is one of a sync (L6), with two exceptions: REMIXDB_NOMEM is not sticky, and a full
 // disk is no failure. Blocks for the disk.
@@ -162,9 +162,9 @@ MUST_CHECK enum remixdb_status wal_shed(struct wal *w);
 // While `on` is set the log grows for wal_begin_last only; to wal_begin, a segment without room is a full disk. Any
 // thread.
 void wal_scarce(struct wal *w, bool on);
-// Gives room on disk back that the log does not need at once: the pool, and all but WAL_FIRST of the prepared segment
-// and of the rest of the active one. Returns whether there was any. A failed step gives back less. Any thread; blocks
-// for the disk.
+// Gives back room on disk that the log does not need at once: the pool, and all but WAL_FIRST bytes of the prepared
+// segment and of the unused room of the active one. Returns whether there was any. A failed step gives back less. Any
+// thread; blocks for the disk.
 bool wal_yield(struct wal *w);
 
 // Reads and checks again what is known to be durable, segment by segment. It leaves a segment out that is recycled
@@ -202,11 +202,12 @@ struct wal_salvage_to {
   void (*lost)(void *arg, const struct wal_loss *l);  // in order; NULL: none
   void *arg;
 };
-// Gives every record of every whole frame to `to`, in order, from generation oldest_gen on, which begins after
-// last_seq. oldest_gen 0: all that the newest header leads back to; older records are not missed. Broken parts and a
-// torn tail are skipped and told to `to`; what a recovery has cut is skipped. The frames of a segment with a broken
-// header tell which one it is. The log must not be open. Nothing is written. REMIXDB_IO: some bytes could not be read,
-// all others were given. REMIXDB_NOMEM, REMIXDB_VERSION, or the status of to->record.
+// Gives every record of every whole frame to `to`, in order. Begins with generation oldest_gen, whose first record
+// follows last_seq. oldest_gen 0: begins with the oldest segment that the newest header leads back to, and does not
+// miss older records. Skips broken parts and a torn tail, and reports them to `to`. Skips frames that a recovery has
+// cut. The frames of a segment with a broken header tell its generation. The log must not be open. Nothing is written.
+// REMIXDB_IO: some bytes could not be read, all others were given. REMIXDB_NOMEM, REMIXDB_VERSION, or the status of
+// to->record.
 MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq,
                                                 const struct wal_salvage_to *to, struct wal_salvage *out);
 // The store's id by the log's headers. REMIXDB_NOTFOUND: no header is whole. REMIXDB_NOMEM, REMIXDB_IO.
