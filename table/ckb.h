@@ -2,8 +2,8 @@
 //
 // The compressed-keys block (CKB) of a table: all its keys in order, so that building a REMIX reads no values. It is a
 // sequence of chunks of at most CKB_CHUNK bytes:
-//   0   u64  checksum of all that follows in the chunk, seeded with the table's number and the chunk's offset in the
-//   CKB 8   u32  bytes of the chunk, its head included; bit 31: packed
+//   0   u64  checksum of the rest of the chunk, seeded with the table's number and the chunk's offset in the CKB
+//   8   u32  bytes of the chunk, its head included; bit 31: packed
 //   12  u32  count of keys
 //   16  entries: varint(prefix shared with the key before), varint(suffix length << 1 | tombstone), suffix
 // A packed chunk has instead, behind the count:

@@ -3,11 +3,11 @@
 // Pieces of blocks. A reader that needs a few records of a block that gets no frame in the cache reads, copies and
 // checks about half a KiB instead of the block. A piece is the records that begin in one eighth of a page.
 //
-// The file knows nothing of pieces. Their places and checksums are made from a block in memory that is known to be
-// right: by the table's builder, or by the first reader that needs a few records of the block and has to read it whole.
+// The file has no pieces. Their places and checksums are made in memory from a verified block: by the table's builder,
+// or by the first reader that needs a few records of the block and has to read it whole.
 //
 // Invariants
-//   P1  One thread writes what is known of a block, once, and publishes it (`known`, release). It does not change while
+//   P1  One thread writes the pieces of a block, once, and publishes them (`known`, release). They do not change while
 //       the table is open.
 //   P2  Bytes that do not match their piece's checksum are not used. The block is then read whole, and its own checksum
 //       decides.
@@ -24,16 +24,16 @@
 
 // Makes pieces for nr pages, of which nothing is known. The caller frees them with mem_free. NULL: no memory.
 struct sst_pieces *sst_pieces_make(uint32_t nr);
-// Fills in the pieces of a block in memory that is right. p: one per page of the block.
+// Fills in the pieces of a verified block in memory. p: one per page of the block.
 void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, uint32_t number);
 // Whether the table is read in pieces: it is not compressed, reads need no alignment, and its records are small.
 bool sst_pieces_suit(const struct sst *t);
 // A reader had to read this block whole, and has verified it: its pieces are known from now on. Does nothing without
 // memory. Any thread.
 void sst_pieces_learn(struct sst *t, uint32_t block, const uint8_t *data);
-// Bytes to read, from the block's beginning on, to get the nr records from idx on; the block has fewer. 0: read no
-// further than the block, because the pieces of the next block are not known, or the cache has it. At most
-// SST_PIECES_SPAN pages.
+// The caller wants nr records from idx on, and the block has fewer. Returns the bytes to read from the block's
+// beginning to get them, at most SST_PIECES_SPAN pages. 0: read only this block, because the pieces of the next one are
+// not known, or the cache has it.
 #define SST_PIECES_SPAN 8u
 uint32_t sst_pieces_span(const struct sst *t, uint32_t block, uint32_t idx, uint32_t nr);
 // Checks the first nr_bytes of a block, which are in buf. *nr_out: how many records are there, counted from the first.

@@ -12,8 +12,8 @@
 static inline size_t sst_record_guess(const struct sst *t, uint32_t block, uint32_t idx) {
   return block_records_at(t->nr_recs[block]) + (size_t)idx * t->rec_size;
 }
-// The offset of a record and then the record are two cache misses in a row. With a guess both are fetched at once; it
-// is right for records of one size, and near for some others.
+// A record's offset and then the record are two cache misses in a row. A guess of the offset fetches both at once. The
+// guess is right for records of equal size, and close for some others.
 static inline void sst_prefetch_record(const struct sst *t, const uint8_t *data, uint32_t block, uint32_t idx) {
   const uint8_t *const p = data + sst_record_guess(t, block, idx);
   prefetch(p);

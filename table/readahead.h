@@ -18,8 +18,8 @@ struct sst_ahead {
 static inline bool sst_ahead_has(const struct sst_ahead *a, const struct sst *t, uint32_t block) {
   return block - a->from < a->to - a->from && a->number == t->number;
 }
-// Reads the blocks that begin in the nr_pages pages from `block` on, all of which exist, in place of those that were
-// there. After a failure there are none.
+// Reads the blocks that begin in the nr_pages pages from `block` on. All these pages exist. The blocks replace the ones
+// from the last call. After a failure there are none.
 void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages,
                     struct fdpool_file *file);
 // A block that is there, verified. Its data is valid until the next take or read. REMIXDB_CORRUPT, REMIXDB_NOMEM.
