@@ -37,14 +37,14 @@ struct remix_cursor {
                // of another run is a jump
   uint32_t scan_debt;  // not yet added to the REMIX's
   enum remix_way way;  // the last move
-  // Prefetching. The memory of all entries up to (stepping back: down to) this one has been asked for.
+  // Prefetching. The memory of all entries up to (stepping back: down to) this one has been prefetched.
   uint32_t front_seg, front_at;
   uint32_t warm;   // stepping on: a step to this entry of the segment does more than step; at most REMIX_SEG; else 0
   uint32_t cool;   // stepping back: a step to an entry before this one does more
   uint32_t group;  // entries to prefetch at once; grows
   // The distance that the cursor went after the last seeks tells how much of a block to read (sst_read_some). Counted
   // in entries, as if all segments were full.
-  uint32_t from, came;  // the place where it had stepped on by `came` since the last seek
+  uint32_t from, came;  // a place, and how far the cursor had stepped from the last seek to there
   uint32_t usual;       // about the usual distance; 0: no step followed the last seek
   uint32_t begun_seg;   // the segment that remix_seek_begin found, if wanted
   bool wanted;
@@ -61,15 +61,15 @@ static inline bool remix_valid(const struct remix_cursor *c) { return c->x && c-
 // A seek reads exactly one key, whether the sought key is there or not: the key of the blind search's candidate. No
 // other entry shares a longer prefix with the sought key, and if the sought key is there, the candidate is its newest
 // version. The shared prefix gives the place. In a segment with far bits the seek is a binary search of keys.
-// Tags cannot save this read: a key that has the tag by chance says nothing of the place, so a second key would be
-// read. The seek uses tags only to prefetch before it knows the candidate.
+// Tags cannot save this read. A key that has the tag by chance tells nothing about the place, so the seek would have to
+// read a second key. It uses tags only to prefetch before it knows the candidate.
 MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key);
 MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key);
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
 // Prefetches the segment that a seek of this key reads first. The seek is the cursor's next call, in the same epoch.
 void remix_seek_begin(struct remix_cursor *c, struct kref key);
-// remix_next, if the next entry is live and nothing but a step is to be done. Else returns false, and nothing has
+// Does remix_next if the next entry is live and a plain step suffices. Else returns false, and nothing has
 // moved. Needs no epoch: it reads the view and memory that lives as long as the tables.
 static inline bool remix_next_fast(struct remix_cursor *c) {
   const uint32_t to = c->at + 1;
@@ -92,8 +92,8 @@ MUST_CHECK static inline bool remix_key_ahead(const struct remix_cursor *c, stru
   return true;
 }
 void remix_next_slow(struct remix_cursor *c);  // private to remix_next
-// One live entry on, or back; must be valid. Reads no block and compares no key. Passing n segments without a live
-// entry takes O(log n).
+// Steps to the next live entry, or to the one before. The cursor must be valid. Reads no block and compares no key.
+// Passing n segments without a live entry takes O(log n).
 static inline void remix_next(struct remix_cursor *c) {
   if (unlikely(!remix_next_fast(c))) remix_next_slow(c);
 }

@@ -12,10 +12,10 @@
 //
 // A segment that gets new keys, or loses a run, goes into a window. If the window's entries fill segments well, it is
 // cut into segments and written. If not, the next old segment goes in as well, at most SPLICE_ABSORB in a row, so that
-// segments do not become smaller and smaller. Half full segments pass while the whole view has SPLICE_FILL entries in a
-// segment on average; after that, none with fewer. A new cut or a join may need one more key: the key of an entry that
-// becomes a segment's first, for the anchor, or the last key before an old segment's first, because only their common
-// prefix is recorded.
+// segments do not become smaller and smaller. While the whole view has SPLICE_FILL entries in a segment on average,
+// half-full segments are accepted; after that only segments with at least SPLICE_FILL. A new cut or a join may need one
+// more key. The anchor of a new segment needs the key of the segment's first entry. Joining an old segment needs the
+// last key before its first, because the view has only their common prefix.
 //
 // Keys come from sst_keys_at: from compressed keys, or from data with readahead. If there are few new keys for the
 // data, blocks are read singly, for a batch of new keys at a time.

@@ -26,8 +26,8 @@ extern struct remix_counters remix_counters;
 
 struct remix;
 
-// Hears that a REMIX has enough scan debt. A reader's thread calls due, inside an epoch or not; the REMIX is alive
-// meanwhile. After the first call each further debt calls it again. It must not wait.
+// Is told when a REMIX has enough scan debt. A reader's thread calls `due`, inside an epoch or not; the REMIX is alive
+// meanwhile. After the first call, each further debt calls it again. It must not wait.
 struct remix_watch {
   void (*due)(void *arg, struct remix *x);
   void *arg;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writing a REMIX file: segments one after the other, then anchors, header and checksum. Knows the format, and leaves
-// the order of entries to the caller. The file is put together in memory, because the checksum covers the header, and
-// the header counts what follows it.
+// the order of entries to the caller. The file is put together in memory, because the header counts the parts behind
+// it, and the checksum covers the header.
 #ifndef REMIX_WRITE_H
 #define REMIX_WRITE_H
 
@@ -48,9 +48,10 @@ MUST_CHECK enum remixdb_status remix_write_segment(struct remix_write *w, const 
 // runs have one below nr_runs. anchor: the first segment's; the others keep theirs. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from,
                                                 uint32_t to, const uint8_t *run_map, struct kref anchor);
-// Copies all segments of another view. Some of its runs have become this view's last tables, from number `first` on,
-// with the same number of records. An entry of a run whose number in run_map is not below nr_runs is the next record of
-// these tables, in turn. REMIXDB_NOMEM; REMIXDB_CORRUPT if the tables have fewer records.
+// Copies all segments of another view. Some of its runs, the leaving ones, have become this view's last tables, from
+// number `first` on, with the same number of records in the same order. run_map gives a leaving run a number that is
+// not below nr_runs; each entry of such a run becomes the next record of those tables. REMIXDB_NOMEM. REMIXDB_CORRUPT:
+// the tables have fewer records.
 MUST_CHECK enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
                                                  uint32_t first);
 // Writes and syncs the file; *size_out: its size. On failure no file is left. REMIXDB_NOMEM, REMIXDB_IO,
