@@ -32,9 +32,10 @@ void memtables_fini(struct memtables *all);
 // Bytes of the living memtables beside these two (frozen may be NULL), which stay alive meanwhile. Any thread.
 uint64_t memtables_kept(struct memtables *all, const struct memtable *active, const struct memtable *frozen);
 
-// Bytes that the pool should hold beside the active memtable. One chunk until that is half full, then more and more, so
-// that the next memtable finds all of its memory when this one is full. One chunk while another is frozen, because that
-// one's chunks will serve again. 0: chunks of this size are not fetched ahead. Any thread, in the memtable's epoch.
+// Bytes that the pool should hold beside the active memtable. One chunk until the memtable is half full; then more and
+// more, so that the next memtable finds all of its memory when this one is full. One chunk while a memtable is frozen,
+// because its chunks will serve again. 0: chunks of this size are not fetched ahead. Any thread, in the memtable's
+// epoch.
 size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen);
 
 // An empty memtable with one reference, the caller's. REMIXDB_NOMEM.

@@ -11,10 +11,10 @@
 // once; steps make it once per newer key, after they have passed a whole segment without meeting the key. The young
 // views move from partition to partition by themselves, and may be ahead of the partitions: their key is then greater.
 //
-// Gaps. A run of tombstones is walked once. The merge tells the memtable whose tombstones hid the keys which range it
-// has passed (wh/gap.h). A later seek or step that comes there leaps to the gap's end, and searches no older stream
-// before. The active memtable's gap holds whatever lies below. The frozen one's gap holds where the active one hid
-// nothing.
+// Gaps. A run of tombstones is walked once. The merge reports the range that it has passed to the memtable whose
+// tombstones hid the keys (wh/gap.h). A later seek or step in that range leaps to the gap's end, and does not search
+// the older streams first. A gap of the active memtable is true whatever lies below. A gap of the frozen memtable is
+// true where the active one hides nothing.
 //
 // Threads and epochs. A merge belongs to one thread. From a seek until merge_set or merge_park the caller is inside the
 // cursors' domain (wh_recycle), if there is one. Seeks, merge_set and merge_park need an epoch. Between calls none is
@@ -72,9 +72,9 @@ struct merge {
 // queue: for readahead; NULL: none.
 void merge_init(struct merge *m, struct blkio_queue *queue);
 void merge_fini(struct merge *m);
-// Lends the merge the slot of the caller's epochs. The caller is outside when it calls merge_next, merge_prev,
+// Gives the merge the slot of the caller's epochs. The caller is outside when it calls merge_next, merge_prev,
 // merge_skip or merge_record. A long seek (over deleted keys) leaves its epoch and enters a new one after every
-// MERGE_STEPS keys, so it holds up no reclamation. So pointers that the caller found in the epoch of the call are lost.
+// MERGE_STEPS keys, so it holds up no reclamation. Pointers that the caller found before the seek are lost then.
 void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *slot);
 // Sets the sources; frozen may be NULL. The merge is not valid afterwards. The sources must stay alive until
 // merge_park, or until a merge_set that does not name them. The earlier version must still exist during that merge_set,
@@ -82,7 +82,7 @@ void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *sl
 // so that seeks near each other find their blocks. Inside an epoch.
 void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen, const struct version *version,
                uint64_t moment);
-// Releases the blocks and forgets the sources, which may go then. Inside an epoch.
+// Releases the blocks and forgets the sources, which need not live longer. Inside an epoch.
 void merge_park(struct merge *m);
 
 static inline bool merge_valid(const struct merge *m) { return m->at != MERGE_NONE; }
@@ -93,8 +93,8 @@ MUST_CHECK enum remixdb_status merge_seek_last(struct merge *m);
 MUST_CHECK enum remixdb_status merge_next(struct merge *m);  // must be valid
 MUST_CHECK enum remixdb_status merge_prev(struct merge *m);  // must be valid
 bool merge_next_held(struct merge *m);                       // private to merge_next_fast
-// A merge_next that needs no epoch: a step of the REMIX within its segment, if no newer key can come before the next
-// one or the next one's block is held. Else it returns false and moves nothing.
+// A merge_next that needs no epoch: a step of the REMIX within its segment. It requires that no newer key can come
+// before the next one, or that the next one's block is held. Else it returns false and moves nothing.
 static inline bool merge_next_fast(struct merge *m) {
   if (unlikely(m->near != MERGE_ALONE)) return m->near == MERGE_BESIDE && merge_next_held(m);
   if (unlikely(!remix_next_fast(&m->remix))) return false;

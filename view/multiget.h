@@ -27,8 +27,8 @@ struct multiget_room {
 };
 
 // Begins a call. `values` may be NULL. The arrays belong to the caller and stay until multiget_end; `found` becomes all
-// false. room may be NULL; it needs `values`, and sets the ptr and cap of each: its place in the room, or NULL and 0 if
-// the value is empty or does not fit.
+// false. room may be NULL. With a room, `values` must not be NULL: each value gets its place in the room as ptr and
+// cap, or NULL and 0 if it is empty or does not fit.
 void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values,
                     bool *found, struct multiget_room *room);
 // Looks the next part of the keys up (some groups) at the moment, and copies the values that are found. frozen may be

@@ -10,10 +10,10 @@
 //   V2  All keys in a partition's tables lie in its range.
 //   V3  CURRENT is replaced only when all files it names, and their directory entries, are durable. A file is removed
 //       only when the CURRENT that no longer names it is durable and nobody in this process can reach it.
-//   V4  A partition much larger than its new data has its newest tables in a view of their own, the young view. That is
-//       small and made anew as tables come. The other view is made anew only when the young view's tables are merged
-//       into one of its own. All tables of the young view are newer than all of the other one. A partition with a young
-//       view has the other one, too.
+//   V4  A partition much larger than its new data has its newest tables in a view of their own, the young view. It is
+//       small, and it is built again whenever tables come. The older view is built again only when the young view's
+//       tables are merged into one of its own. All tables of the young view are newer than those of the older view. A
+//       partition with a young view also has an older one.
 #ifndef VERSION_H
 #define VERSION_H
 
@@ -97,13 +97,13 @@ MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct wo
 // old or the new one: files of neither may be removed.
 MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v);
 // Removes table, REMIX and temporary files that v does not name, except foreign ones. A file of an unknown owner goes,
-// too: a crash kept it from being finished. Other names are not touched. *nr_out: how many were removed.
+// too: a crash left it unfinished. Other names are not touched. *nr_out: how many were removed.
 MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out);
 
 // The owner of a file with a store's name, by its own bytes. store_id 0: any store of this library counts as this one.
 enum version_owner {
   VERSION_OWN,      // this store, or the file is blank
-  VERSION_UNTOLD,   // its bytes do not say: a crash kept it from being finished, or it is damaged
+  VERSION_UNTOLD,   // its bytes do not say: a crash left it unfinished, or it is damaged
   VERSION_FOREIGN,  // another store; or it is a symbolic link, a pipe, a directory; or it is gone
 };
 MUST_CHECK enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id,
