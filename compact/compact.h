@@ -5,11 +5,10 @@
 //   keep   no new data;
 //   abort  too little new data for a table: its keys go back to the active memtable;
 //   minor  the new data becomes one more run, or several if it needs several tables; the REMIX is built again;
-//   major  the newest runs and the new data are merged: as few runs as make room at a bearable cost and leave a next
-//   run
-//          that is not much smaller. Tombstones go if all runs take part;
-//   split  the merge of the whole partition, or new data behind all of its keys, is too much for a partition: it makes
-//          several partitions of two tables each.
+//   major  the newest runs and the new data are merged. These are as few runs as make room at a bearable cost, and the
+//          next older run is not much smaller than the result. Tombstones go if all runs take part;
+//   split  the merge of the whole partition, or the new data behind all of its keys, is too large for one partition. It
+//          makes several partitions of two tables each.
 //
 // A round without new data does scan merges. If blocks are not in the cache, a scan reads a block for each run with a
 // record on its way. The jumps of a REMIX (remix/state.h) count the blocks that were read only because there are
