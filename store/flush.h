@@ -10,8 +10,8 @@
 #include "store/progress.h"
 #include "store/round.h"
 
-// Which active memtable to freeze: a full one, one with records, or any. Freezing an empty one, too, lets the log's
-// older segments go.
+// The active memtable that a call freezes: a full one, one with records, or any. Freezing even an empty one lets the
+// log's older segments be released.
 enum xdb_freeze { XDB_FREEZE_FULL, XDB_FREEZE_USED, XDB_FREEZE_ANY };
 // Makes room for a writer: waits until no memtable is frozen, then freezes the active one, if it is still as `when`
 // says (batch: see xdb_round_due). Does not wait for the round. REMIXDB_NOSPACE, REMIXDB_NOMEM: there is no room now.
@@ -26,8 +26,8 @@ MUST_CHECK enum remixdb_status xdb_wait_idle(struct xdb *x);
 MUST_CHECK enum remixdb_status xdb_flush(struct xdb *x);
 // The same at the store's end, so that the log is empty. After a failure the log keeps the records.
 void xdb_flush_last(struct xdb *x);
-// Brings everything written before into the fewest tables, without tombstones and old versions, in several rounds, and
-// waits for that. Writers go on meanwhile. Otherwise like xdb_flush.
+// Brings all earlier writes into the fewest tables, without tombstones and old versions, in several rounds, and waits
+// for that. Writers go on meanwhile. Otherwise like xdb_flush.
 MUST_CHECK enum remixdb_status xdb_compact(struct xdb *x);
 // The same with reports to p. REMIXDB_ABORTED: p gave the call up; the round that it waited for goes on.
 MUST_CHECK enum remixdb_status xdb_flush_told(struct xdb *x, const struct progress *p);

@@ -35,8 +35,9 @@ static inline uint64_t xdb_ref_moment(const struct xdb_ref *r) {
 }
 // Both, with a reference for the caller, who drops it with xdb_super_drop. Outside of any epoch.
 struct super *xdb_ref_hold(struct xdb_ref *r, uint64_t *moment_out);
-// The caller is about to take a position in a memtable. stays: it replaces the position that the caller kept. The slot
-// moves on to now when the ref keeps no other position. Several positions hold up all that waits for the oldest.
+// The caller is about to take a position in a memtable. stays: the caller already keeps a position, which the new one
+// replaces. If the ref keeps no other position, its slot moves on to now. Otherwise the slot stays at the oldest
+// position, and holds up everything that waits for that.
 static inline void xdb_ref_stay(struct xdb_ref *r, bool stays) {
   r->stays += !stays;
   if (likely(r->stays == 1)) epoch_renew(&r->xdb->cursors, &r->stay);

@@ -13,7 +13,7 @@ struct xdb_whole {
   struct compact_whole work;
   bool taken, done;
   bool abandoned;  // the call has ended without waiting for the round: the round frees this
-  bool installed;  // set before done: the store has what the round made. Else `work` tells of nothing
+  bool installed;  // set before done: the store has the round's version. Else the results in `work` mean nothing
 };
 
 // One round; arg is the store. Workers call it after workers_kick. When no memtable is frozen it makes scan merges
