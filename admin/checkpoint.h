@@ -6,12 +6,12 @@
 
 #include "store/ref.h"
 
-// Makes the directory `path` a store of its own, with what the ref reads at this moment. Tables and REMIXes become hard
-// links, or copies where a link fails (on another file system, for example). The memtables' records go into a log of
-// its own. Writers go on meanwhile. Not in an epoch.
+// Makes the directory `path` a store of its own, with the records that the ref reads at this moment. Tables and REMIXes
+// become hard links, or copies where a link fails (on another file system, for example). The memtables' records go into
+// a log of its own. Writers go on meanwhile. Not in an epoch.
 //
 // The directory must be absent, or hold no file of a store (REMIXDB_EXISTS). REMIXDB_OK: the store is durable. After a
-// failure (REMIXDB_ABORTED: the ref's progress function gave up) all that was made is removed again; a directory that
+// failure (REMIXDB_ABORTED: the ref's progress function gave up) the call removes its files again; a directory that
 // existed stays.
 //
 // Crash safety: the mark CHECKPOINTING comes before the first file and goes after CURRENT. Without CURRENT the

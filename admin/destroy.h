@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of a store: its files go, and nothing else does.
+// The end of a store: removes its files, and nothing else.
 #ifndef ADMIN_DESTROY_H
 #define ADMIN_DESTROY_H
 
@@ -14,9 +14,9 @@
 // after a crash is no store, is never taken for an empty one, and can be destroyed again.
 MUST_CHECK enum remixdb_status destroy_store(struct env *env, const char *path);
 
-// Removes those of the listed files that are the store's by their bytes, but LOCK, which the caller holds. CURRENT goes
-// first. `last`, a name, goes when all others are durably gone: it shows that the directory is a store's. store_id: 0
-// takes the files of any store.
+// Removes the listed files that are the store's by their bytes, except LOCK, which the caller holds. CURRENT goes
+// first. `last` is the name of the file that shows that the directory is a store's; it goes when all others are durably
+// gone. store_id 0: the files of any store.
 MUST_CHECK enum remixdb_status destroy_files(const struct env_dir *dir, const struct files_entry *list, size_t nr,
                                              const char *last, uint64_t store_id);
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Repair: makes a store of all that can still be read of a damaged one.
+// Repair: makes a store of the readable part of a damaged one.
 //
 // The repair builds a new store in a directory within the old one's. It reads the old tables and log from the oldest to
 // the newest, so the newest readable version of every key remains. CURRENT tells the order of the tables; without
@@ -9,10 +9,10 @@
 //
 // Crash safety: three names of the directory are the three phases.
 //   repair.new   the new store is being built. The next repair throws it away.
-//   repair.done  the new store is durable, which the rename decides. The old files move to lost.N, CURRENT first.
-//   repair.in    the new files move in, CURRENT last.
-// During the last two phases the store cannot be opened, and a repair only ends what was begun. So no write can get
-// lost through the end of a repair.
+//   repair.done  the new store is durable; the rename to this name decides. The old files move to lost.N, CURRENT
+//   first. repair.in    the new files move in, CURRENT last.
+// During the last two phases the store cannot be opened, and another repair only finishes the begun one. So the end of
+// a repair cannot lose a write.
 #ifndef REPAIR_H
 #define REPAIR_H
 
@@ -20,8 +20,8 @@
 #include "base/env.h"
 
 // Repairs the store in the directory `path`. REMIXDB_OK: the store is whole again, although records may be lost. The
-// report tells of that, and the file `lost.N/REPORT`, beside the old files, names each loss with its file, its offset
-// and its sequence numbers, as far as they are known.
+// report says how many. The file `lost.N/REPORT`, beside the old files, names each loss with its file, its offset and
+// its sequence numbers, as far as they are known.
 //
 // REMIXDB_NOTFOUND: nothing shows that the directory is a store's (witness_find), and nothing was touched.
 // REMIXDB_EXISTS: there are a thousand lost.N; remove some. REMIXDB_LOCKED, REMIXDB_IO, REMIXDB_NOMEM, REMIXDB_VERSION,
