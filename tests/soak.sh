@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# soak.sh DIR [SECONDS]: random campaigns with new seeds, by the programs test_model, test_history and test_crash in
-# DIR. Each of the three has a quarter of the time; the campaign that fails every call once is run in full, which takes
-# about three minutes. The logs, DIR/soak_*.log, have the seeds of what failed; the command that repeats it is at the
-# top of the test's source.
+# soak.sh DIR [SECONDS]: random campaigns with new seeds, by the programs test_model, test_history and test_crash (with
+# test_crash_faults) in DIR. Each of the three has a quarter of the time. The campaign that fails every call once,
+# test_crash_nth, runs in full, which takes about three minutes. The logs, DIR/soak_*.log, have the seeds of failures;
+# the command that repeats one is at the top of the test's source.
 set -u
 
 [ $# -ge 1 ] || { echo "usage: $0 DIR [SECONDS]" >&2; exit 2; }
@@ -16,7 +16,7 @@ for t in model history; do
   echo "$t: $(grep -a operations "$dir/soak_$t.log" | tail -n 1)"
 done
 
-CRASH_NTH=all "$dir/test_crash" test_nth >"$dir/soak_nth.log" 2>&1 || bad="$bad nth"
+CRASH_NTH=all "$dir/test_crash_nth" test_nth >"$dir/soak_nth.log" 2>&1 || bad="$bad nth"
 echo "failing calls: $(grep -a 'lives in all' "$dir/soak_nth.log")"
 
 seed=$(date +%s)
@@ -25,6 +25,8 @@ end=$((seed + share))
 while [ "$(date +%s)" -lt $end ]; do
   {
     CRASH_SEED=$seed CRASH_SEEDS=10 "$dir/test_crash" &&
+      CRASH_SEED=$seed CRASH_SEEDS=10 "$dir/test_crash_faults" &&
+      CRASH_SEED=$seed CRASH_SEEDS=10 "$dir/test_crash_nth" test_nth_with_a_worker &&
       CRASH_SEED=$seed CRASH_SEEDS=100 "$dir/test_crash" test_each_call
   } >>"$dir/soak_crash.log" 2>&1 || bad="$bad crash"
   case $bad in *crash*) break ;; esac

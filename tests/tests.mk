@@ -146,7 +146,7 @@ run-mutants: $B/tests/store/test_mutant
 	@sh tests/fuzz.sh mutants $<
 
 SOAK_SECONDS ?= 600
-soak: $(addprefix $B/tests/store/test_,model history crash)
+soak: $(addprefix $B/tests/store/test_,model history crash crash_faults crash_nth)
 	@sh tests/soak.sh $B/tests/store $(SOAK_SECONDS)
 
 # The same program checks, when it is run without arguments, that what it wrote once is still read.

@@ -1,0 +1,701 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/lib/life.h"
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "store/flush.h"
+#include "store/page.h"
+#include "store/syncer.h"
+#include "tests/lib/slow.h"
+
+struct life_counts counts;
+
+static void on_hang(int sig) {
+  (void)sig;
+  char line[384];
+  struct timespec cpu = {0};
+  // the time of all seeds, which tells a test that waits from one that gets no processor
+  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
+  const int n = snprintf(line, sizeof(line), "CRASH_SEED=%llu, %s: hangs (%lld s of processor time)\n",
+                         (unsigned long long)check_seed, check_what, (long long)cpu.tv_sec);
+  if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) _exit(2);
+  _exit(1);
+}
+
+// ---- the model
+
+static void model_fini(struct model *m) { free(m->ops); }
+
+// Adds an operation of a write that begins. From here on the store may hold it.
+static void model_add(struct model *m, const struct op *op) {
+  if (m->nr == m->cap) {
+    m->cap = m->cap ? m->cap * 2 : 256;
+    m->ops = realloc(m->ops, m->cap * sizeof(*m->ops));
+    assert_non_null(m->ops);
+  }
+  m->ops[m->nr++] = *op;
+}
+
+static const struct op *model_op(const struct model *m, uint64_t id) {
+  size_t lo = 0, hi = m->nr;
+  while (lo < hi) {
+    const size_t mid = (lo + hi) / 2;
+    if (m->ops[mid].id < id) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo < m->nr && m->ops[lo].id == id ? &m->ops[lo] : NULL;
+}
+
+struct kref life_key(uint32_t i, uint8_t buf[32]) {
+  if (i == 0) return kref("", 0);
+  for (uint32_t at = 5, left = i; at-- > 0; left /= 10) buf[at] = (uint8_t)('0' + left % 10);
+  if (i % 3) return kref(buf, 5);
+  memcpy(buf + 5, "-a-longer-key", 13);
+  return kref(buf, 18);
+}
+
+static void value_of(const struct op *op, uint8_t *buf) {
+  store64le(buf, op->id);
+  store32le(buf + 8, op->key);
+  store32le(buf + 12, op->vlen);
+  // half of it is compressible
+  uint64_t r = op->id;
+  uint32_t at = VALUE_MIN;
+  for (; at + 16 <= op->vlen; at += 16) {
+    store64le(buf + at, rng_next(&r));
+    memset(buf + at + 8, 'x', 8);
+  }
+  for (; at < op->vlen; at++) buf[at] = (uint8_t)(rng_next(&r) >> 32);
+}
+
+// ---- a run
+
+static void make_plan(struct plan *p, uint64_t *rng) {
+  memset(p, 0, sizeof(*p));
+  p->nr_keys = 20 + (uint32_t)below(rng, KEYS_MAX - 20);
+  static const uint32_t lens[] = {100, 600, 600, 2500, 9000, VALUE_MAX};
+  p->vlen_max = lens[below(rng, sizeof(lens) / sizeof(lens[0]))];
+  p->memtable_limit = (size_t)(70 + below(rng, 60)) << 10;
+  p->table_pages = 4 + (uint32_t)below(rng, 24);
+  p->flush = (uint32_t)below(rng, 25);
+  p->sync = (uint32_t)below(rng, 60);
+  p->reopen = (uint32_t)below(rng, 12);
+  p->del = (uint32_t)below(rng, 250);
+  p->focus = (uint32_t)below(rng, 100);
+  p->no_allocate = chance(rng, 85);
+  p->short_io = chance(rng, 25);
+  remixdb_opts_init(&p->opts, sizeof(p->opts));
+  p->opts.workers = 0;
+  p->opts.memtable_mb = 1;
+  p->opts.cache_mb = chance(rng, 50);
+  p->opts.ckeys = chance(rng, 50);
+  p->opts.tags = chance(rng, 50);
+  p->opts.compression = chance(rng, 25) ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
+  p->opts.max_open_files = chance(rng, 30) ? 16 : 0;
+  p->opts.direct_io = chance(rng, 10);
+  if (chance(rng, 10)) p->opts.sync = REMIXDB_SYNC_EACH;
+}
+
+struct run *run_create(uint64_t s) {
+  struct run *r = calloc(1, sizeof(*r));
+  assert_non_null(r);
+  check_seed = s;
+  (void)snprintf(check_what, sizeof(check_what), "at the start");
+  (void)alarm(HANG_S);
+  r->rng = s * 0x9E3779B97F4A7C15ull + 1;
+  make_plan(&r->plan, &r->rng);
+  r->wear_rng = s;
+  r->plan.wear = (uint32_t)below(&r->wear_rng, 7);
+  static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
+  r->plan.young_from = from[below(&r->wear_rng, sizeof(from))];
+  r->model.nr_keys = r->plan.nr_keys;
+  r->model.next_id = 1;
+  return r;
+}
+
+void run_disk(struct run *r, struct simdisk *d) {
+  simdisk_destroy(r->disk);
+  r->disk = d;
+  simdisk_no_allocate(d, r->plan.no_allocate);
+  if (r->plan.short_io) simdisk_short_io(d, rng_next(&r->rng) | 1);
+}
+
+enum remixdb_status run_close(struct run *r) {
+  if (!r->x) return REMIXDB_OK;
+  for (uint32_t k = 0; k < COMPACT_KINDS; k++) counts.kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
+  counts.scan_merges += atomic_load(&r->x->compact.stats.scan_merges);
+  counts.young += atomic_load(&r->x->compact.stats.young);
+  xdb_unref(r->ref);
+  r->ref = NULL;
+  const enum remixdb_status s = xdb_close(r->x);
+  r->x = NULL;
+  CHECK(simdisk_open_files(r->disk) == 0);
+  return s;
+}
+
+static bool hear(void *priv, const char *call, uint64_t done, uint64_t total) {
+  (void)priv;
+  CHECK(call[0] && (total == 0 || done <= total));
+  return true;
+}
+
+enum remixdb_status run_open(struct run *r) {
+  r->ref = NULL;
+  enum remixdb_status s = xdb_open(DIR_NAME, &r->plan.opts, simdisk_env(r->disk), &r->x);
+  if (s != REMIXDB_OK) {
+    CHECK(simdisk_open_files(r->disk) == 0);
+    r->x = NULL;
+    return s;
+  }
+  if (r->plan.opts.workers) {  // no worker may be at work while the settings change
+    s = xdb_wait_idle(r->x);
+    if (s != REMIXDB_OK) {
+      struct err_saved why;
+      err_save(&why, s);
+      (void)run_close(r);
+      return err_raise(&why);
+    }
+  }
+  pthread_mutex_lock(&r->x->lock);  // a worker may be looking whether there is more to do
+  r->x->memtable_limit = r->plan.memtable_limit;
+  pthread_mutex_unlock(&r->x->lock);
+  r->x->compact.memtable_size = r->plan.memtable_limit;
+  r->x->compact.build.max_pages = r->plan.table_pages;
+  r->x->compact.young_from = r->plan.young_from;
+  s = xdb_ref(r->x, &r->ref);
+  if (s != REMIXDB_OK) {
+    struct err_saved why;
+    err_save(&why, s);
+    (void)run_close(r);
+    return err_raise(&why);
+  }
+  r->ref->progress = (struct progress){hear, r};
+  return s;
+}
+
+void run_destroy(struct run *r) {
+  (void)alarm(0);
+  (void)run_close(r);
+  simdisk_destroy(r->disk);
+  model_fini(&r->model);
+  free(r);
+}
+
+struct run *run_small(uint32_t plan) {
+  struct run *r = run_create(plan + 1);
+  struct plan *p = &r->plan;
+  memset(p, 0, sizeof(*p));
+  p->nr_keys = 100;
+  p->vlen_max = 1800;
+  p->memtable_limit = 70u << 10;
+  p->table_pages = 6;
+  p->young_from = plan;
+  p->no_allocate = plan == 1;
+  remixdb_opts_init(&p->opts, sizeof(p->opts));
+  p->opts.workers = 0;
+  p->opts.memtable_mb = 1;
+  p->opts.cache_mb = plan == 0;
+  p->opts.ckeys = p->opts.tags = plan == 1;
+  p->opts.max_open_files = 16;
+  if (plan == 1) p->opts.compression = REMIXDB_COMPRESSION_ZSTD;
+  if (plan == 1) p->opts.sync = REMIXDB_SYNC_EACH;
+  p->opts.direct_io = plan == 1;
+  r->model.nr_keys = p->nr_keys;
+  run_disk(r, simdisk_create());
+  return r;
+}
+
+// ---- checks
+
+void check_failure(struct run *r, enum remixdb_status s) {
+  CHECK(r->faulty || simdisk_is_off(r->disk));
+  CHECK(s == REMIXDB_IO || s == REMIXDB_NOSPACE || (s == REMIXDB_NOMEM && (r->no_memory || r->may_nomem)));
+  CHECK(s == REMIXDB_NOMEM || !r->no_memory);
+  CHECK(s != REMIXDB_NOSPACE || r->may_nospace);
+  CHECK(err_msg()[0] != '\0');
+}
+
+uint64_t check_value(struct run *r, uint32_t key, const uint8_t *val, uint32_t vlen) {
+  CHECK(vlen >= VALUE_MIN);
+  const struct op *op = model_op(&r->model, load64le(val));
+  CHECK(op != NULL);  // otherwise a lost write has come back
+  CHECK(!op->del && op->key == key && op->vlen == vlen);
+  value_of(op, r->value);
+  CHECK(memcmp(r->value, val, vlen) == 0);
+  return op->id;
+}
+
+uint64_t look_up(struct run *r, uint32_t key, bool *ok_out) {
+  uint8_t kbuf[32];
+  uint32_t vlen = 0;
+  const enum remixdb_status s = xdb_get(r->ref, life_key(key, kbuf), r->got, VALUE_MAX, &vlen);
+  *ok_out = s == REMIXDB_OK || s == REMIXDB_NOTFOUND;
+  if (!*ok_out) check_failure(r, s);
+  return s == REMIXDB_OK ? check_value(r, key, r->got, vlen) : 0;
+}
+
+bool read_all(struct run *r, uint64_t *ids) {
+  memset(ids, 0, KEYS_MAX * sizeof(*ids));
+  struct xdb_iter *it;
+  enum remixdb_status s = xdb_iter_create(r->ref, &it);
+  if (s != REMIXDB_OK) {
+    check_failure(r, s);
+    return false;
+  }
+  uint32_t key = 0;
+  s = xdb_iter_seek(it, kref("", 0));
+  while (s == REMIXDB_OK && xdb_iter_valid(it)) {
+    struct kv_rec rec;
+    if ((s = xdb_iter_record(it, &rec)) != REMIXDB_OK) break;
+    uint8_t kbuf[32];
+    for (; key < r->plan.nr_keys; key++) {
+      const struct kref k = life_key(key, kbuf);
+      if (k.len == rec.klen && memcmp(k.ptr, rec.key, k.len) == 0) break;
+    }
+    CHECK(key < r->plan.nr_keys);  // otherwise it is out of order, there twice or never written
+    ids[key] = check_value(r, key, rec.val, rec.vlen);
+    key++;
+    s = xdb_iter_skip(it, 1);
+  }
+  xdb_iter_destroy(it);
+  if (s != REMIXDB_OK) check_failure(r, s);
+  return s == REMIXDB_OK;
+}
+
+void check_content(struct run *r, bool may_fail) {
+  uint64_t ids[KEYS_MAX];
+  const bool all = read_all(r, ids);
+  CHECK(all || may_fail);
+  for (uint32_t k = 0; k < r->plan.nr_keys; k++) {
+    if (all) CHECK(ids[k] == r->model.now[k]);
+    bool ok;
+    const uint64_t id = look_up(r, k, &ok);
+    CHECK(ok || may_fail);
+    if (ok) CHECK(id == r->model.now[k]);
+  }
+}
+
+bool check_prefix(struct run *r) {
+  struct model *m = &r->model;
+  uint64_t ids[KEYS_MAX];
+  if (!read_all(r, ids)) return false;
+  uint64_t now[KEYS_MAX] = {0};
+  uint32_t differ = 0;
+  for (uint32_t k = 0; k < m->nr_keys; k++) differ += ids[k] != 0;
+  size_t n = 0, found = SIZE_MAX, any = SIZE_MAX;
+  for (;; n++) {
+    const bool whole = n == 0 || !m->ops[n - 1].more;
+    if (differ == 0 && whole) any = n;
+    if (differ == 0 && whole && n >= m->synced && found == SIZE_MAX) found = n;
+    if (n == m->nr) break;
+    const struct op *op = &m->ops[n];
+    differ -= now[op->key] != ids[op->key];
+    now[op->key] = op->del ? 0 : op->id;
+    differ += now[op->key] != ids[op->key];
+  }
+  if (found == SIZE_MAX)
+    fail_msg("CRASH_SEED=%llu, %s: %s; %zu writes, %zu of them synced, and the store holds %s%zd",
+             (unsigned long long)check_seed, check_what,
+             any == SIZE_MAX ? "what is there is of no moment" : "synced writes are lost", m->nr, m->synced,
+             any == SIZE_MAX ? "none of their states " : "the first ", any == SIZE_MAX ? (ssize_t)-1 : (ssize_t)any);
+  m->nr = found;
+  memcpy(m->now, ids, sizeof(m->now));
+  m->synced = found;  // an opening makes the recovered writes durable first
+  for (uint32_t k = (uint32_t)below(&r->rng, 1 + r->look_apart); k < m->nr_keys; k += 1 + r->look_apart) {
+    bool ok;
+    const uint64_t id = look_up(r, k, &ok);
+    CHECK(ok ? id == m->now[k] : r->faulty || simdisk_is_off(r->disk));
+  }
+  return true;
+}
+
+struct names {
+  const struct version *v;
+  uint32_t nr_tables, nr_remixes, nr_logs, nr_strange;
+};
+
+static bool see_name(void *arg, const char *name) {
+  struct names *n = arg;
+  if (strcmp(name, "CURRENT") == 0 || strcmp(name, "LOCK") == 0) return true;
+  if (strncmp(name, "wal-", 4) == 0) {
+    n->nr_logs++;
+    return true;
+  }
+  if (strcmp(name, FILES_RESERVE) == 0) return true;
+  for (uint32_t i = 0; i < n->v->nr_parts; i++) {
+    const struct part *const p = n->v->parts[i];
+    const struct remix *const views[] = {p->remix, p->young};
+    char buf[32];
+    for (uint32_t k = 0; k < 2; k++) {
+      if (!views[k]) continue;
+      remix_name(buf, views[k]->number);
+      if (strcmp(buf, name) != 0) continue;
+      n->nr_remixes++;
+      return true;
+    }
+    for (uint32_t t = 0; t < part_runs(p); t++) {
+      sst_name(buf, part_run(p, t)->number);
+      if (strcmp(buf, name) == 0) {
+        n->nr_tables++;
+        return true;
+      }
+    }
+  }
+  (void)snprintf(check_what + strlen(check_what), sizeof(check_what) - strlen(check_what), ", file %s", name);
+  n->nr_strange++;
+  return false;
+}
+
+void check_names(struct run *r, bool log_too) {
+  if (r->plan.opts.workers) return;  // a worker removes files some time after the round
+  const struct super *v = atomic_load(&r->x->super);
+  struct names n = {.v = v->version};
+  uint32_t tables = 0, remixes = 0;
+  for (uint32_t i = 0; i < v->version->nr_parts; i++) {
+    const struct part *const p = v->version->parts[i];
+    remixes += (p->remix != NULL) + (p->young != NULL);
+    tables += part_runs(p);
+  }
+  OK(paths_list(simdisk_env(r->disk), DIR_NAME, see_name, &n));
+  CHECK(n.nr_strange == 0);
+  CHECK(n.nr_tables == tables && n.nr_remixes == remixes);
+  // the replayed segments, the new one, a prepared one and the spares
+  struct wal_stats ws;
+  wal_stats(r->x->wal, &ws);
+  CHECK(n.nr_logs >= 1);
+  if (log_too && (ws.segments > 6 || n.nr_logs > ws.segments + 4))
+    fail_msg("CRASH_SEED=%llu, %s: %u log files, %llu segments", (unsigned long long)check_seed, check_what, n.nr_logs,
+             (unsigned long long)ws.segments);
+}
+
+// ---- steps
+
+// The write is the newest of its key in the active memtable (for a delete: the newest is a delete).
+static bool in_memtable(struct run *r, const struct op *op) {
+  uint8_t kbuf[32];
+  const struct kref k = life_key(op->key, kbuf);
+  epoch_enter(&r->x->epoch, &r->ref->slot);  // a worker may replace the view
+  const struct super *v = atomic_load(&r->x->super);
+  const struct wh_ver *ver = wh_get(v->active->wh, k, hash64(k.ptr, k.len), atomic_load(&r->x->published));
+  const bool in = ver && ver->tomb == op->del && (op->del || (ver->vlen >= 8 && load64le(ver->val) == op->id));
+  epoch_exit(&r->ref->slot);
+  return in;
+}
+
+// All operations of a failed write are in the memtable. Either all are, or none.
+static bool all_in_memtable(struct run *r, const struct op *ops, uint32_t nr) {
+  uint32_t puts = 0, puts_in = 0, dels_in = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const bool in = in_memtable(r, &ops[i]);
+    puts += !ops[i].del;
+    puts_in += in && !ops[i].del;
+    dels_in += in && ops[i].del;  // perhaps by an older one
+  }
+  CHECK(puts_in == 0 || (puts_in == puts && puts_in + dels_in == nr));
+  return nr && puts_in + dels_in == nr;
+}
+
+// A write of nr operations, on different keys, begins. From here on a cut may leave it.
+static void begins(struct run *r, struct op *ops, uint32_t nr) {
+  for (uint32_t i = 0; i < nr; i++) {
+    ops[i].more = i + 1 < nr;
+    model_add(&r->model, &ops[i]);
+  }
+}
+
+// The write ended with s. False: it failed.
+static bool written(struct run *r, const struct op *ops, uint32_t nr, enum remixdb_status s) {
+  struct model *m = &r->model;
+  const bool each = r->plan.opts.sync == REMIXDB_SYNC_EACH;
+  // where only the sync failed, the write took place all the same
+  const bool there = s == REMIXDB_OK || (each && all_in_memtable(r, ops, nr));
+  if (!there) m->nr -= nr;
+  for (uint32_t i = 0; i < nr && there; i++) m->now[ops[i].key] = ops[i].del ? 0 : ops[i].id;
+  if (s == REMIXDB_OK && each && nr) m->synced = m->nr;  // an empty write is not synced
+  if (s != REMIXDB_OK) check_failure(r, s);
+  return s == REMIXDB_OK;
+}
+
+static struct op make_op(struct run *r, uint32_t key, bool del) {
+  const uint32_t vlen = VALUE_MIN + (uint32_t)below(&r->rng, r->plan.vlen_max - VALUE_MIN);
+  return (struct op){.id = r->model.next_id++, .key = key, .vlen = del ? 0 : vlen, .del = del};
+}
+
+bool life_put(struct run *r, uint32_t key, bool del) {
+  struct op op = make_op(r, key, del);
+  uint8_t kbuf[32];
+  if (!del) value_of(&op, r->value);
+  begins(r, &op, 1);
+  return written(r, &op, 1, xdb_put(r->ref, life_key(key, kbuf), del ? NULL : r->value, op.vlen, del));
+}
+
+static uint32_t pick_key(struct run *r) {
+  const uint32_t nr = r->plan.nr_keys;
+  const struct model *m = &r->model;
+  if (m->nr && chance(&r->rng, 15)) return m->ops[m->nr - 1 - below(&r->rng, m->nr < 4 ? m->nr : 4)].key;
+  if (chance(&r->rng, r->plan.focus)) return (uint32_t)below(&r->rng, 1 + nr / 16);
+  if (chance(&r->rng, 30)) return r->front = (r->front + 1) % nr;
+  return (uint32_t)below(&r->rng, nr);
+}
+
+#define BATCH_MAX 40u
+
+bool write_batch(struct run *r) {
+  struct op ops[BATCH_MAX];
+  uint32_t nr = 0;
+  uint8_t kbuf[32];
+  struct xdb_batch *b;
+  enum remixdb_status s = batch_create(&b);
+  if (s != REMIXDB_OK) return written(r, NULL, 0, s);
+  size_t room = r->plan.memtable_limit / 2;  // a write that is larger than a memtable is refused
+  for (uint32_t left = 1 + (uint32_t)below(&r->rng, BATCH_MAX); left && s == REMIXDB_OK; left--) {
+    const struct op op = make_op(r, pick_key(r), chance(&r->rng, 20));
+    if (op.vlen + 200 > room) break;
+    room -= op.vlen + 200;
+    if (!op.del) value_of(&op, r->value);
+    s = batch_add(b, life_key(op.key, kbuf), op.del ? NULL : r->value, op.vlen, op.del);
+    if (s != REMIXDB_OK) break;
+    uint32_t i = 0;  // the last operation on a key counts
+    while (i < nr && ops[i].key != op.key) i++;
+    ops[i] = op;
+    nr += i == nr;
+  }
+  for (uint32_t i = 1; i < nr; i++) {  // sorts by id, as the model finds writes by it
+    const struct op op = ops[i];
+    uint32_t at = i;
+    for (; at > 0 && ops[at - 1].id > op.id; at--) ops[at] = ops[at - 1];
+    ops[at] = op;
+  }
+  begins(r, ops, nr);
+  if (s == REMIXDB_OK) s = xdb_write(r->ref, b);
+  batch_destroy(b);
+  return written(r, ops, nr, s);
+}
+
+struct merging {
+  struct run *r;
+  struct op op;
+};
+
+// The function of a merge gets the model's value.
+static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  struct merging *m = priv;
+  struct run *r = m->r;
+  CHECK((v0 ? check_value(r, m->op.key, v0, v0len) : 0) == r->model.now[m->op.key]);
+  if (m->op.del) return REMIXDB_MERGE_DEL;
+  value_of(&m->op, r->value);
+  *v1 = r->value;
+  *v1len = m->op.vlen;
+  return REMIXDB_MERGE_PUT;
+}
+
+bool merge_key(struct run *r, uint32_t key) {
+  struct merging m = {.r = r, .op = make_op(r, key, chance(&r->rng, 20))};
+  const bool nothing = m.op.del && r->model.now[key] == 0;  // a delete of an absent key writes nothing
+  uint8_t kbuf[32];
+  begins(r, &m.op, !nothing);
+  return written(r, &m.op, !nothing, xdb_merge(r->ref, life_key(key, kbuf), merge_fn, &m));
+}
+
+bool do_sync(struct run *r) {
+  const size_t nr = r->model.nr;
+  const enum remixdb_status s = xdb_sync(r->ref);
+  if (s != REMIXDB_OK) check_failure(r, s);
+  else r->model.synced = nr;
+  return s == REMIXDB_OK;
+}
+
+bool do_flush(struct run *r) {
+  const size_t nr = r->model.nr;
+  const enum remixdb_status s = xdb_flush_told(r->x, &r->ref->progress);
+  if (s != REMIXDB_OK) check_failure(r, s);
+  else r->model.synced = nr;
+  return s == REMIXDB_OK;
+}
+
+bool do_reopen(struct run *r) {
+  const size_t nr = r->model.nr;
+  enum remixdb_status s = run_close(r);
+  if (s != REMIXDB_OK) {
+    check_failure(r, s);
+    return false;
+  }
+  r->model.synced = nr;
+  if ((s = run_open(r)) != REMIXDB_OK) {
+    check_failure(r, s);
+    return false;
+  }
+  return true;
+}
+
+// A round with so little new data that some of it is not worth a table.
+static bool do_small_round(struct run *r) {
+  bool ok = true;
+  for (uint32_t nr = 1 + (uint32_t)below(&r->rng, 3); nr; nr--) ok &= life_put(r, pick_key(r), chance(&r->rng, 30));
+  return do_flush(r) && ok;
+}
+
+void do_wear(struct run *r, uint32_t most) {
+  uint32_t nr = 0;
+  epoch_enter(&r->x->epoch, &r->ref->slot);
+  const struct version *v = atomic_load(&r->x->super)->version;
+  for (uint32_t i = 0; i < v->nr_parts && nr < most; i++) {
+    struct remix *const x = v->parts[i]->remix;
+    if (!x) continue;
+    remix_add_debt(x, UINT32_MAX);
+    nr += compact_scan_debt_paid(x);
+  }
+  epoch_exit(&r->ref->slot);
+  if (nr == 0 || r->plan.opts.workers) return;  // a worker has been told
+  atomic_store(&r->x->scan_merges.due, true);
+  workers_kick(r->x->workers);
+}
+
+bool step(struct run *r) {
+  const struct plan *p = &r->plan;
+  if (below(&r->wear_rng, 1000) < p->wear) do_wear(r, 2);
+  uint32_t dice = (uint32_t)below(&r->rng, 1000);
+  if (dice < p->flush) return do_flush(r) && (chance(&r->rng, 50) || do_small_round(r));
+  dice -= p->flush;
+  if (dice < p->sync) return do_sync(r);
+  dice -= p->sync;
+  if (dice < p->reopen) return do_reopen(r);
+  dice -= p->reopen;
+  if (dice < p->del) return life_put(r, pick_key(r), true);
+  if (chance(&r->rng, 5)) {
+    bool ok;
+    const uint32_t key = pick_key(r);
+    const uint64_t id = look_up(r, key, &ok);
+    if (ok) CHECK(id == r->model.now[key]);
+    return ok;
+  }
+  if (chance(&r->rng, 3)) return write_batch(r);
+  if (chance(&r->rng, 10)) return merge_key(r, pick_key(r));
+  return life_put(r, pick_key(r), false);
+}
+
+bool steps(struct run *r, uint64_t nr) {
+  for (; nr; nr--)
+    if (!step(r)) return false;
+  return true;
+}
+
+uint64_t enough(struct run *r, uint64_t rounds) {
+  const uint64_t bytes = rounds * r->plan.memtable_limit / (80 + r->plan.vlen_max / 2);
+  return 20 + below(&r->rng, bytes + 1);
+}
+
+// ---- power cuts
+
+// Opens the disk after a cut for reading only. True: there is a store, and ids has its content.
+static bool look_only(struct run *r, uint64_t *ids) {
+  const uint64_t changes = simdisk_changes(r->disk);
+  r->plan.opts.read_only = true;
+  const enum remixdb_status s = run_open(r);
+  r->plan.opts.read_only = false;
+  if (s == REMIXDB_OK) {
+    CHECK(read_all(r, ids));
+    OK(run_close(r));
+  } else {
+    CHECK(s == REMIXDB_NOTFOUND && r->model.synced == 0);  // the cut came before there was one
+  }
+  CHECK(simdisk_changes(r->disk) == changes);
+  return s == REMIXDB_OK;
+}
+
+void recover(struct run *r, uint32_t again) {
+  counts.recoveries++;
+  for (; again && chance(&r->rng, 60); again--) {
+    simdisk_power_off(r->disk, below(&r->rng, 1ull << below(&r->rng, 7)));
+    const enum remixdb_status s = run_open(r);
+    CHECK(s != REMIXDB_CORRUPT && s != REMIXDB_VERSION && s != REMIXDB_NOTFOUND);
+    if (s == REMIXDB_OK) {
+      if (!simdisk_is_off(r->disk)) {
+        // it opened before the power went, and its content stays. The power may go during the check, in the work of a
+        // worker after a round
+        if (check_prefix(r)) (void)steps(r, below(&r->rng, 30));
+        else CHECK(r->plan.opts.workers && simdisk_is_off(r->disk));
+      }
+      (void)run_close(r);
+    } else {
+      CHECK(simdisk_is_off(r->disk));
+      counts.torn_openings++;
+    }
+    counts.cuts++;
+    if (chance(&r->rng, 30)) simdisk_power_on(r->disk);
+    else run_disk(r, simdisk_crash(r->disk, rng_next(&r->rng)));
+  }
+  uint64_t ids[KEYS_MAX];
+  const bool looked = chance(&r->rng, 20) && look_only(r, ids);
+  OK(run_open(r));
+  check_names(r, true);
+  CHECK(check_prefix(r));
+  if (looked) CHECK(memcmp(ids, r->model.now, sizeof(ids)) == 0);
+}
+
+struct run *fork_run(const struct run *r, uint64_t outcome) {
+  struct run *f = malloc(sizeof(*f));
+  assert_non_null(f);
+  *f = *r;
+  f->model.ops = malloc((r->model.nr + 1) * sizeof(struct op));
+  assert_non_null(f->model.ops);
+  if (r->model.nr) memcpy(f->model.ops, r->model.ops, r->model.nr * sizeof(struct op));
+  f->model.cap = r->model.nr + 1;
+  f->x = NULL;
+  f->ref = NULL;
+  f->disk = NULL;
+  f->rng = outcome;
+  run_disk(f, simdisk_crash(r->disk, outcome));
+  return f;
+}
+
+void drop_fork(struct run *f) {
+  (void)run_close(f);
+  simdisk_destroy(f->disk);
+  model_fini(&f->model);
+  free(f);
+}
+
+void after_cut(struct run *r) {
+  if (!r->x) return;
+  if (chance(&r->rng, 20)) check_content(r, true);
+  (void)run_close(r);
+}
+
+bool small_life(struct run *r, uint32_t nr) {
+  enum remixdb_status s = run_open(r);
+  if (s != REMIXDB_OK) {
+    check_failure(r, s);
+    return false;
+  }
+  return steps(r, nr) && do_flush(r) && steps(r, nr / 4) && do_reopen(r) && steps(r, nr / 4);
+}
+
+uint64_t first_seed(void) {
+  const char *const given = getenv("CRASH_SEED");
+  return given && *given ? strtoull(given, NULL, 0) : 1;
+}
+
+uint64_t nr_seeds(uint64_t standard) {
+  const char *const many = getenv("CRASH_SEEDS"), *const given = getenv("CRASH_SEED");
+  if (many && *many) return strtoull(many, NULL, 0);
+  return given && *given ? 1 : standard / SLOW ? standard / SLOW : 1;
+}
+
+void life_start(int argc, char **argv) {
+  check_seed_name = "CRASH_SEED";
+  if (argc > 1) cmocka_set_test_filter(argv[1]);
+  (void)signal(SIGALRM, on_hang);
+#if defined(__GLIBC__)
+  // a store is opened and closed a thousand times a second: memory that one gave back need not be zeroed for the next
+  (void)mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fixture of test_crash and its kin: lives of a store with one writer, against a model, on a disk that loses power,
+// fails and fills up.
+//
+// After every power cut the store holds all that the last successful sync covered. It holds the effect of the first so
+// many writes, a batch being one write. No crash is taken for damage, and the version names all files. The store goes
+// on from there, also when the power goes again during the recovery. After every failed call there is a status and a
+// message, and nothing is lost.
+//
+// CRASH_SEED in the environment repeats the seed of a failure; CRASH_SEEDS is the number of seeds in each test.
+#ifndef TESTS_LIFE_H
+#define TESTS_LIFE_H
+
+#include "tests/lib/check.h"
+
+#include "tests/lib/simdisk.h"
+#include "xdb.h"
+
+#define DIR_NAME "/store"
+#define KEYS_MAX 512u
+#define VALUE_MIN 16u
+#define VALUE_MAX 24000u
+#define HANG_S 250  // seconds for one seed, which are far more than one takes on a slow machine
+
+// What has happened in all lives.
+extern struct life_counts {
+  uint64_t cuts, calls, recoveries, torn_openings, faults;
+  uint64_t hit;  // faults that made a call fail
+  uint64_t kinds[COMPACT_KINDS], scan_merges, young;
+} counts;
+
+struct op {
+  uint64_t id;  // of the write, never used again; the value follows from it
+  uint32_t key;
+  uint32_t vlen;
+  bool del;
+  bool more;  // the next one is of the same batch
+};
+
+struct model {
+  struct op *ops;
+  size_t nr, cap;
+  size_t synced;  // so many of them must survive
+  uint64_t next_id;
+  uint64_t now[KEYS_MAX];  // id of the write that gave each key its value; 0: none
+  uint32_t nr_keys;
+};
+
+struct plan {
+  uint32_t nr_keys, vlen_max;
+  size_t memtable_limit;  // under the least that the options allow, so that little data makes many rounds
+  uint32_t table_pages;
+  uint32_t young_from;                      // of struct compact
+  uint32_t flush, sync, reopen, del, wear;  // in 1000 steps
+  uint32_t focus;                           // percent of writes that go to few keys
+  bool no_allocate, short_io;
+  struct remixdb_opts opts;
+};
+
+struct run {
+  struct plan plan;
+  struct model model;
+  struct simdisk *disk;
+  struct xdb *x;  // NULL: the store is closed
+  struct xdb_ref *ref;
+  uint64_t rng;
+  uint64_t wear_rng;    // its own, so that the other choices of a seed do not depend on it
+  uint32_t front;       // keys that come one after the other
+  bool faulty;          // calls may fail
+  bool no_memory;       // they may fail for want of memory, and for nothing else
+  bool may_nospace;     // the disk is full, or says so
+  bool may_nomem;       // descriptors may be refused
+  uint32_t look_apart;  // after an opening, keys are looked up this far apart; the iterator reads them all
+  uint8_t value[VALUE_MAX], got[VALUE_MAX];
+};
+
+// The beginning of main. An argument names the tests to run, as in "test_f*".
+void life_start(int argc, char **argv);
+uint64_t first_seed(void);
+uint64_t nr_seeds(uint64_t standard);
+
+static inline uint64_t below(uint64_t *rng, uint64_t n) { return rng_next(rng) % n; }
+static inline bool chance(uint64_t *rng, uint32_t percent) { return rng_next(rng) % 100 < percent; }
+
+// ---- a run
+
+// A run with a plan by the seed, without a disk.
+struct run *run_create(uint64_t s);
+// Gives the run a disk, which it owns, and destroys the one before.
+void run_disk(struct run *r, struct simdisk *d);
+enum remixdb_status run_open(struct run *r);
+enum remixdb_status run_close(struct run *r);
+void run_destroy(struct run *r);
+// The two small stores in which each call fails in turn; the plan is 0 or 1.
+struct run *run_small(uint32_t plan);
+#define SMALL_PLANS 2u
+
+// Keys ascend with their number. Some are longer than the eight bytes that the indexes compare first.
+struct kref life_key(uint32_t i, uint8_t buf[32]);
+
+// ---- checks
+
+// A failed call gives a status that is possible, and a message.
+void check_failure(struct run *r, enum remixdb_status s);
+// The value is from a write of this key. Returns the id of the write.
+uint64_t check_value(struct run *r, uint32_t key, const uint8_t *val, uint32_t vlen);
+// The id of the write that gave the key its value, or 0. *ok_out: the read succeeded.
+uint64_t look_up(struct run *r, uint32_t key, bool *ok_out);
+// The same for all keys, through an iterator. False: a read failed.
+bool read_all(struct run *r, uint64_t *ids);
+// The store holds the effect of all accepted operations. may_fail: reads may fail.
+void check_content(struct run *r, bool may_fail);
+// The store holds the effect of the first so many writes, and of all that were synced. Later writes leave the model.
+// False: a read failed, where it may.
+bool check_prefix(struct run *r);
+// The directory holds what the version names and nothing else. log_too: and few segments of the log.
+void check_names(struct run *r, bool log_too);
+
+// ---- steps. False: a call failed, as it may.
+
+bool life_put(struct run *r, uint32_t key, bool del);
+bool write_batch(struct run *r);
+bool merge_key(struct run *r, uint32_t key);
+bool do_sync(struct run *r);
+bool do_flush(struct run *r);
+// The store may be closed after a failure.
+bool do_reopen(struct run *r);
+// Gives so many partitions, of those that can be merged, the scan debt for a merge. A failure of the merge fails no
+// call.
+void do_wear(struct run *r, uint32_t most);
+// A random step by the plan, or nr of them.
+bool step(struct run *r);
+bool steps(struct run *r, uint64_t nr);
+// A number of steps that write enough for a few rounds.
+uint64_t enough(struct run *r, uint64_t rounds);
+// The life of a small store from its creation on.
+bool small_life(struct run *r, uint32_t nr);
+
+// ---- power cuts
+
+// Opens and checks what a cut left. Up to `again` times the power goes again on the way, or the process dies.
+void recover(struct run *r, uint32_t again);
+// A copy of a run for one of the outcomes of a cut. Its disk is what the cut leaves.
+struct run *fork_run(const struct run *r, uint64_t outcome);
+void drop_fork(struct run *f);
+// The power is off. Reads from memory may succeed and are right, and the store closes.
+void after_cut(struct run *r);
+#endif
