@@ -7,9 +7,10 @@
 #include "log/state.h"
 
 #define WAL_POOL 2u  // most files in the pool
-// A segment should get more room when less than this part of a step is left. wal_ahead makes it,
+// A segment gets more room when little is left: from wal_ahead at 1/WAL_LOW of a step, and from an append at the latest
+// at 1/WAL_NEEDED.
 #define WAL_LOW 2u
-#define WAL_NEEDED 4u  // else an append does.
+#define WAL_NEEDED 4u
 
 // ---- files
 struct wal_seg *wal_seg_create(const struct env_dir *dir, uint32_t nr);  // NULL: REMIXDB_NOMEM
