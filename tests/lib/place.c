@@ -105,9 +105,7 @@ uint32_t place_max_open = 100;
 
 void place_init(struct place *p, size_t cache_size) {
   memset(p, 0, sizeof(*p));
-  const char *tmp = getenv("TMPDIR");
-  (void)snprintf(p->dir, sizeof(p->dir), "%s/remixdb_test.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  assert_non_null(mkdtemp(p->dir));
+  CHECK(temp_make(p->dir, "test"));
   p->ops = *PLACE_REAL;
   p->ops.open = place_open;
   p->ops.close = place_close;

@@ -19,6 +19,7 @@
 
 #include "tests/lib/fault.h"
 #include "tests/lib/paths.h"
+#include "tests/lib/temp.h"
 #include "remix/build.h"
 #include "remix/cursor.h"
 #include "table/build.h"
@@ -53,7 +54,7 @@ bool fault_io_end(void);
 // ---- the place
 
 struct place {
-  char dir[256];
+  char dir[TEMP_DIR];
   struct env_dir at;  // the same, held
   struct env_ops ops;
   struct env env;

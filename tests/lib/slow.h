@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sanitizers make everything slower, and valgrind more so (O=v gives TEST_SLOW): tests do that much less.
+// Sanitizers make everything slower, valgrind even more (O=v gives TEST_SLOW). Tests do that much less.
 #ifndef SLOW_H
 #define SLOW_H
 
@@ -14,7 +14,8 @@
 #define SLOW 1u
 #endif
 
-// Seconds after which a program that does not come to its end says so, before the Makefile's limit ends it without a
-// word.
+// Seconds after which a program that hangs ends itself, before the Makefile's limit ends it without a word.
 #define SLOW_HANG_S (SLOW > 8 ? 1700u : 110u)
+// After these the program says that it hangs, and ends.
+void hang_alarm(void);
 #endif

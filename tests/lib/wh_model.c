@@ -9,7 +9,7 @@ void check_index(const struct wh *wh, int line) {
 
 // ---- the model
 
-void wh_model_init(struct model *m) {
+void wh_model_init(struct wh_model *m) {
   memset(m, 0, sizeof(*m));
   epoch_init(&m->epoch);
   epoch_init(&m->cursors);
@@ -19,7 +19,7 @@ void wh_model_init(struct model *m) {
   wh_recycle(m->wh, &m->cursors);
 }
 
-void wh_model_fini(struct model *m) {
+void wh_model_fini(struct wh_model *m) {
   wh_destroy(m->wh);
   epoch_reclaim(&m->epoch);
   epoch_leave(&m->epoch, &m->slot);
@@ -33,7 +33,7 @@ void wh_model_fini(struct model *m) {
   free(m->keys);
 }
 
-uint32_t wh_model_rank(const struct model *m, struct kref key) {
+uint32_t wh_model_rank(const struct wh_model *m, struct kref key) {
   uint32_t lo = 0, hi = m->nr;
   while (lo < hi) {
     const uint32_t mid = (lo + hi) / 2;
@@ -43,7 +43,7 @@ uint32_t wh_model_rank(const struct model *m, struct kref key) {
   return lo;
 }
 
-void wh_model_add(struct model *m, struct kref key, uint64_t seq, uint32_t vlen, bool tomb) {
+void wh_model_add(struct wh_model *m, struct kref key, uint64_t seq, uint32_t vlen, bool tomb) {
   const uint32_t i = wh_model_rank(m, key);
   if (i == m->nr || !kv_eq(wh_model_kref(&m->keys[i]), key)) {
     if (m->nr == m->cap) {
@@ -52,30 +52,30 @@ void wh_model_add(struct model *m, struct kref key, uint64_t seq, uint32_t vlen,
     }
     memmove(m->keys + i + 1, m->keys + i, (m->nr - i) * sizeof(*m->keys));
     m->nr++;
-    m->keys[i] = (struct model_key){.key = malloc(key.len ? key.len : 1), .len = key.len};
+    m->keys[i] = (struct wh_model_key){.key = malloc(key.len ? key.len : 1), .len = key.len};
     if (key.len) memcpy(m->keys[i].key, key.ptr, key.len);
   }
-  struct model_key *k = &m->keys[i];
+  struct wh_model_key *k = &m->keys[i];
   if (k->nr == k->cap) {
     k->cap = k->cap ? 2 * k->cap : 2;
     k->ver = realloc(k->ver, k->cap * sizeof(*k->ver));
   }
-  k->ver[k->nr++] = (struct model_ver){seq, vlen, tomb};
+  k->ver[k->nr++] = (struct wh_model_ver){seq, vlen, tomb};
 }
 
-const struct model_ver *wh_model_seen(const struct model_key *k, uint64_t moment) {
+const struct wh_model_ver *wh_model_seen(const struct wh_model_key *k, uint64_t moment) {
   for (uint32_t i = k->nr; i > 0; i--)
     if (k->ver[i - 1].seq <= moment) return &k->ver[i - 1];
   return NULL;
 }
 
-const struct model_ver *wh_model_get(const struct model *m, struct kref key, uint64_t moment) {
+const struct wh_model_ver *wh_model_get(const struct wh_model *m, struct kref key, uint64_t moment) {
   const uint32_t at = wh_model_rank(m, key);
   const bool there = at < m->nr && kv_eq(wh_model_kref(&m->keys[at]), key);
   return there ? wh_model_seen(&m->keys[at], moment) : NULL;
 }
 
-bool ver_matches(const struct wh_ver *v, const struct model_ver *want) {
+bool ver_matches(const struct wh_ver *v, const struct wh_model_ver *want) {
   if (v == NULL || want == NULL) return v == NULL && want == NULL;
   if (wh_ver_seq(v) != want->seq || v->tomb != want->tomb || v->vlen != want->vlen) return false;
   for (uint32_t i = 0; i < v->vlen; i++)
@@ -83,7 +83,7 @@ bool ver_matches(const struct wh_ver *v, const struct model_ver *want) {
   return true;
 }
 
-enum remixdb_status wh_model_put(struct model *m, struct kref key, uint32_t vlen, bool tomb, bool take_back) {
+enum remixdb_status wh_model_put(struct wh_model *m, struct kref key, uint32_t vlen, bool tomb, bool take_back) {
   uint8_t *val = malloc(vlen ? vlen : 1);
   memset(val, (uint8_t)(m->seq + 1), vlen);
   struct wh_slot s;
@@ -112,9 +112,9 @@ enum remixdb_status wh_model_put(struct model *m, struct kref key, uint32_t vlen
   return status;
 }
 
-void wh_model_have(struct model *m, struct kref key, uint32_t vlen) { OK(wh_model_put(m, key, vlen, false, false)); }
+void wh_model_have(struct wh_model *m, struct kref key, uint32_t vlen) { OK(wh_model_put(m, key, vlen, false, false)); }
 
-struct wh_leaf *wh_model_leaf(struct model *m, struct kref key) {
+struct wh_leaf *wh_model_leaf(struct wh_model *m, struct kref key) {
   struct wh_slot s;
   wh_lock(m->wh, key, key_hash(key), &s);
   struct wh_leaf *const l = s.leaf;
@@ -125,7 +125,7 @@ struct wh_leaf *wh_model_leaf(struct model *m, struct kref key) {
 // ---- everything that can be asked
 
 // Gets of many keys together: every step-th of the model's from `from` on, and keys beside them.
-static void model_verify_many(struct model *m, uint64_t moment, uint32_t from, uint32_t step) {
+static void wh_model_verify_many(struct wh_model *m, uint64_t moment, uint32_t from, uint32_t step) {
   struct kref keys[WH_GROUP_MAX];
   uint64_t hashes[WH_GROUP_MAX];
   const struct wh_ver *vers[WH_GROUP_MAX];
@@ -133,7 +133,7 @@ static void model_verify_many(struct model *m, uint64_t moment, uint32_t from, u
   uint32_t nr = 0;
   for (uint32_t i = from; i < m->nr; i += step) {
     const uint32_t k = WH_GROUP_MAX - 1 - nr;
-    const struct model_key *const of = &m->keys[i];
+    const struct wh_model_key *const of = &m->keys[i];
     memcpy(buf[k], of->key, of->len);
     buf[k][of->len] = 0;
     keys[k] = kref(buf[k], of->len + (i % 5 == 0));
@@ -152,7 +152,7 @@ static void model_verify_many(struct model *m, uint64_t moment, uint32_t from, u
   }
 }
 
-void wh_model_cursor(struct model *m, struct wh_cursor *c, uint64_t moment) {
+void wh_model_cursor(struct wh_model *m, struct wh_cursor *c, uint64_t moment) {
   wh_cursor_init(c, m->wh, moment);
   epoch_enter(&m->epoch, &m->slot);
   wh_seek(c, kref("", 0));
@@ -160,13 +160,13 @@ void wh_model_cursor(struct model *m, struct wh_cursor *c, uint64_t moment) {
 }
 
 // From the first key to the last, with a get of each.
-static void model_verify_forward(struct model *m, uint64_t moment) {
+static void wh_model_verify_forward(struct wh_model *m, uint64_t moment) {
   struct wh_cursor c;
   wh_cursor_init(&c, m->wh, moment);
   CHECK(!wh_valid(&c));
   wh_model_cursor(m, &c, moment);
   for (uint32_t i = 0; i < m->nr; i++) {
-    const struct model_ver *want = wh_model_seen(&m->keys[i], moment);
+    const struct wh_model_ver *want = wh_model_seen(&m->keys[i], moment);
     const struct kref key = wh_model_kref(&m->keys[i]);
     epoch_enter(&m->epoch, &m->slot);
     CHECK(ver_matches(wh_get(m->wh, key, key_hash(key), moment), want));
@@ -180,7 +180,7 @@ static void model_verify_forward(struct model *m, uint64_t moment) {
   CHECK(!wh_valid(&c));
 }
 
-void wh_model_walk(struct model *m, struct wh_cursor *c, int64_t at, int64_t dir, uint32_t steps, uint32_t turn,
+void wh_model_walk(struct wh_model *m, struct wh_cursor *c, int64_t at, int64_t dir, uint32_t steps, uint32_t turn,
                    uint64_t *rng) {
   for (uint32_t step = 0; step < steps; step++) {
     while (at >= 0 && at < m->nr && !wh_model_seen(&m->keys[at], c->moment)) at += dir;
@@ -195,7 +195,7 @@ void wh_model_walk(struct model *m, struct wh_cursor *c, int64_t at, int64_t dir
   }
 }
 
-static void model_verify_backward(struct model *m, uint64_t moment) {
+static void wh_model_verify_backward(struct wh_model *m, uint64_t moment) {
   struct wh_cursor c;
   wh_cursor_init(&c, m->wh, moment);
   epoch_enter(&m->epoch, &m->slot);
@@ -206,8 +206,8 @@ static void model_verify_backward(struct model *m, uint64_t moment) {
 }
 
 // A key of the model, unchanged or changed a little, in buf.
-static struct kref model_near(const struct model *m, uint8_t buf[KEY_CAP + 1], uint64_t *rng) {
-  const struct model_key *k = &m->keys[rng_next(rng) % m->nr];
+static struct kref wh_model_near(const struct wh_model *m, uint8_t buf[KEY_CAP + 1], uint64_t *rng) {
+  const struct wh_model_key *k = &m->keys[rng_next(rng) % m->nr];
   uint32_t len = k->len;
   memcpy(buf, k->key, len);
   switch (rng_next(rng) % 5) {
@@ -224,16 +224,16 @@ static struct kref model_near(const struct model *m, uint8_t buf[KEY_CAP + 1], u
   return kref(buf, len);
 }
 
-void wh_model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32_t seeks) {
-  model_verify_forward(m, moment);
-  model_verify_backward(m, moment);
-  model_verify_many(m, moment, 0, 1);
-  model_verify_many(m, moment, 3, 1 + (uint32_t)(rng_next(rng) % 50));
+void wh_model_verify(struct wh_model *m, uint64_t moment, uint64_t *rng, uint32_t seeks) {
+  wh_model_verify_forward(m, moment);
+  wh_model_verify_backward(m, moment);
+  wh_model_verify_many(m, moment, 0, 1);
+  wh_model_verify_many(m, moment, 3, 1 + (uint32_t)(rng_next(rng) % 50));
   struct wh_cursor c;
   wh_cursor_init(&c, m->wh, moment);
   for (uint32_t n = 0; n < seeks && m->nr; n++) {
     uint8_t buf[KEY_CAP + 1];
-    const struct kref key = model_near(m, buf, rng);
+    const struct kref key = wh_model_near(m, buf, rng);
     const uint32_t at = wh_model_rank(m, key);
     const bool there = at < m->nr && kv_eq(wh_model_kref(&m->keys[at]), key);
     const bool back = rng_next(rng) % 2;
@@ -298,7 +298,7 @@ int kref_order(const void *a, const void *b) { return kv_cmp(*(const struct kref
 
 // ---- many keys as one
 
-void many_make(struct many *b, const struct model *m, enum shape shape, uint32_t nr, uint64_t *rng) {
+void many_make(struct many *b, const struct wh_model *m, enum shape shape, uint32_t nr, uint64_t *rng) {
   const uint64_t from = m->nr + rng_next(rng) % 50;
   for (uint32_t i = 0; i < nr; i++) {
     const bool old = m->nr && rng_next(rng) % 3 == 0;
@@ -312,7 +312,7 @@ void many_make(struct many *b, const struct model *m, enum shape shape, uint32_t
     if (b->nr == 0 || !kv_eq(b->keys[b->nr - 1], b->keys[i])) b->keys[b->nr++] = b->keys[i];
 }
 
-enum remixdb_status many_put(struct model *m, struct many *b, bool take_back) {
+enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back) {
   uint8_t val[64];
   struct wh_many w;
   enum remixdb_status s = REMIXDB_OK;

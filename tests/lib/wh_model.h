@@ -26,58 +26,58 @@ static inline uint64_t key_hash(struct kref key) { return hash64(key.ptr, key.le
 
 // ---- the model
 
-struct model_ver {
+struct wh_model_ver {
   uint64_t seq;
   uint32_t vlen;
   bool tomb;
 };
 
-struct model_key {
+struct wh_model_key {
   uint8_t *key;
   uint32_t len;
   uint32_t nr, cap;
-  struct model_ver *ver;  // oldest first
+  struct wh_model_ver *ver;  // oldest first
 };
 
-struct model {
+struct wh_model {
   struct epoch epoch, cursors;
   struct epoch_slot slot, stay;  // of the two; outside, except where a test enters
   struct wh *wh;
-  struct model_key *keys;  // sorted
+  struct wh_model_key *keys;  // sorted
   uint32_t nr, cap;
   uint64_t seq;  // of the last commit
 };
 
 // Dead leaves of the index serve again as soon as `cursors` allows.
-void wh_model_init(struct model *m);
-void wh_model_fini(struct model *m);
+void wh_model_init(struct wh_model *m);
+void wh_model_fini(struct wh_model *m);
 
-static inline struct kref wh_model_kref(const struct model_key *k) { return kref(k->key, k->len); }
+static inline struct kref wh_model_kref(const struct wh_model_key *k) { return kref(k->key, k->len); }
 // The first key that is not smaller.
-uint32_t wh_model_rank(const struct model *m, struct kref key);
+uint32_t wh_model_rank(const struct wh_model *m, struct kref key);
 // A version was committed.
-void wh_model_add(struct model *m, struct kref key, uint64_t seq, uint32_t vlen, bool tomb);
+void wh_model_add(struct wh_model *m, struct kref key, uint64_t seq, uint32_t vlen, bool tomb);
 // The version of the key that is seen at the moment. NULL: none.
-const struct model_ver *wh_model_seen(const struct model_key *k, uint64_t moment);
+const struct wh_model_ver *wh_model_seen(const struct wh_model_key *k, uint64_t moment);
 // The same for any key.
-const struct model_ver *wh_model_get(const struct model *m, struct kref key, uint64_t moment);
-bool ver_matches(const struct wh_ver *v, const struct model_ver *want);
+const struct wh_model_ver *wh_model_get(const struct wh_model *m, struct kref key, uint64_t moment);
+bool ver_matches(const struct wh_ver *v, const struct wh_model_ver *want);
 
 // Links a version and commits it in both, or takes it back.
-enum remixdb_status wh_model_put(struct model *m, struct kref key, uint32_t vlen, bool tomb, bool take_back);
+enum remixdb_status wh_model_put(struct wh_model *m, struct kref key, uint32_t vlen, bool tomb, bool take_back);
 // Puts a committed version of the length, which succeeds.
-void wh_model_have(struct model *m, struct kref key, uint32_t vlen);
+void wh_model_have(struct wh_model *m, struct kref key, uint32_t vlen);
 // The leaf of the key.
-struct wh_leaf *wh_model_leaf(struct model *m, struct kref key);
+struct wh_leaf *wh_model_leaf(struct wh_model *m, struct kref key);
 
 // A cursor at its moment, at the first key.
-void wh_model_cursor(struct model *m, struct wh_cursor *c, uint64_t moment);
+void wh_model_cursor(struct wh_model *m, struct wh_cursor *c, uint64_t moment);
 // The cursor is at the model's key `at` (< 0 or nr: nowhere), or at the next in direction dir (1, -1) that is seen at
 // the moment; then it goes so many steps, and turns around once in so many.
-void wh_model_walk(struct model *m, struct wh_cursor *c, int64_t at, int64_t dir, uint32_t steps, uint32_t turn,
+void wh_model_walk(struct wh_model *m, struct wh_cursor *c, int64_t at, int64_t dir, uint32_t steps, uint32_t turn,
                    uint64_t *rng);
 // Compares everything that can be asked at the moment.
-void wh_model_verify(struct model *m, uint64_t moment, uint64_t *rng, uint32_t seeks);
+void wh_model_verify(struct wh_model *m, uint64_t moment, uint64_t *rng, uint32_t seeks);
 
 // ---- keys of all shapes
 
@@ -106,7 +106,7 @@ struct many {
 };
 
 // Different keys in order, some of them the model's.
-void many_make(struct many *b, const struct model *m, enum shape shape, uint32_t nr, uint64_t *rng);
+void many_make(struct many *b, const struct wh_model *m, enum shape shape, uint32_t nr, uint64_t *rng);
 // Links all, and commits them or takes them back. Takes back what was linked when one key cannot be.
-enum remixdb_status many_put(struct model *m, struct many *b, bool take_back);
+enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back);
 #endif

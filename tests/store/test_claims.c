@@ -24,11 +24,12 @@
 #include "store/state.h"
 #include "table/format.h"
 #include "tests/lib/paths.h"
+#include "tests/lib/temp.h"
 #include "xdb.h"
 
 #define MIB ((uint64_t)1 << 20)
 
-static char dir[64];
+static char dir[TEMP_DIR];
 static _Atomic uint64_t taken, largest, bytes_read;
 
 static bool count(size_t size) {
@@ -43,22 +44,20 @@ static ssize_t counting_pread(struct env *e, int fd, void *buf, size_t len, uint
 }
 
 static char *path_of(const char *name) {
-  static char path[128];
+  static char path[2 * TEMP_DIR];
   (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
   return path;
 }
 
 static int setup(void **state) {
   (void)state;
-  (void)snprintf(dir, sizeof(dir), "/tmp/remixdb-claims-XXXXXX");
-  return mkdtemp(dir) ? 0 : -1;
+  return temp_make(dir, "claims") ? 0 : -1;
 }
 
 static int teardown(void **state) {
   (void)state;
   atomic_store(&mem_fault, NULL);
-  (void)remixdb_destroy(dir);  // of a test that failed the store is still open
-  return 0;
+  return remove_tree(dir);
 }
 
 static enum remixdb_status try_open(struct xdb **out) {

@@ -15,6 +15,7 @@
 #include "store/flush.h"
 #include "admin/stats.h"
 #include "tests/lib/paths.h"
+#include "tests/lib/temp.h"
 
 #define TABLES 2000u
 #define OPEN_MAX 64u
@@ -52,7 +53,7 @@ static int no_sync(struct env *e, int fd) {
   return 0;
 }
 
-static char dir[256];
+static char dir[TEMP_DIR];
 
 static int setup(void **state) {
   (void)state;
@@ -61,21 +62,12 @@ static int setup(void **state) {
   ops.close = counting_close;
   ops.sync_data = no_sync;
   ops.sync_all = no_sync;
-  const char *tmp = getenv("TMPDIR");
-  (void)snprintf(dir, sizeof(dir), "%s/remixdb_many.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  return mkdtemp(dir) ? 0 : -1;
-}
-
-static bool remove_one(void *arg, const char *name) {
-  (void)arg;
-  char path[ENV_PATH_MAX];
-  if (env_path(path, dir, name) == REMIXDB_OK) (void)unlink(path);
-  return true;
+  return temp_make(dir, "many") ? 0 : -1;
 }
 
 static int teardown(void **state) {
   (void)state;
-  return paths_list(env_posix(), dir, remove_one, NULL) == REMIXDB_OK && rmdir(dir) == 0 ? 0 : -1;
+  return remove_tree(dir);
 }
 
 static struct xdb *open_store(uint32_t max_open, int workers) {

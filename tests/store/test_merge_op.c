@@ -667,18 +667,10 @@ static void test_power(void **state) {
   CHECK(cuts > 300 / SLOW);
 }
 
-static void on_hang(int sig) {
-  (void)sig;
-  static const char line[] = "test_merge_op: hangs\n";
-  if (write(STDERR_FILENO, line, sizeof(line) - 1) < 0) _exit(2);
-  _exit(1);
-}
-
 // An argument names the tests to run, as in "test_p*".
 int main(int argc, char **argv) {
   if (argc > 1) cmocka_set_test_filter(argv[1]);
-  (void)signal(SIGALRM, on_hang);
-  (void)alarm(SLOW_HANG_S);
+  hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_killed, setup, teardown),  // first: a process with threads must not fork
       cmocka_unit_test_setup_teardown(test_answers, setup, teardown),

@@ -983,18 +983,10 @@ static void test_switched(void **state) {
   }
 }
 
-static void on_hang(int sig) {
-  (void)sig;
-  static const char line[] = "test_batch: hangs\n";
-  if (write(STDERR_FILENO, line, sizeof(line) - 1) < 0) _exit(2);
-  _exit(1);
-}
-
 // An argument names the tests to run, as in "test_p*".
 int main(int argc, char **argv) {
   if (argc > 1) cmocka_set_test_filter(argv[1]);
-  (void)signal(SIGALRM, on_hang);
-  (void)alarm(SLOW_HANG_S);
+  hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_sorted),
       cmocka_unit_test(test_sorted_no_memory),

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "tests/lib/check.h"
+#include "tests/lib/temp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -99,9 +100,7 @@ static void fake_reset(bool native) {
 
 static int setup(void **state) {
   (void)state;
-  const char *const tmp = getenv("TMPDIR");
-  (void)snprintf(dir, sizeof(dir), "%s/remixdb-blkio-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  if (!mkdtemp(dir)) return -1;
+  if (!temp_make(dir, "blkio")) return -1;
   (void)snprintf(data_path, sizeof(data_path), "%s/data", dir);
   (void)snprintf(out_path, sizeof(out_path), "%s/out", dir);
   (void)snprintf(other_path, sizeof(other_path), "%s/other", dir);

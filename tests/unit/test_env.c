@@ -18,6 +18,7 @@
 
 #include "base/env.h"
 #include "tests/lib/paths.h"
+#include "tests/lib/temp.h"
 
 static char dir[ENV_PATH_MAX];
 static struct env *px;
@@ -32,10 +33,8 @@ static const char *at(const char *name) {
 
 static int make_dir(void **state) {
   (void)state;
-  const char *const tmp = getenv("TMPDIR");
-  (void)snprintf(dir, sizeof(dir), "%s/remixdb-env-XXXXXX", tmp && *tmp ? tmp : "/tmp");
   px = env_posix();
-  return mkdtemp(dir) ? 0 : -1;
+  return temp_make(dir, "env") ? 0 : -1;
 }
 
 static bool remove_one(void *arg, const char *name) {

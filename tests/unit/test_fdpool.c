@@ -17,6 +17,7 @@
 
 #include "table/fdpool.h"
 #include "tests/lib/slow.h"
+#include "tests/lib/temp.h"
 
 #define FILES 16
 
@@ -70,9 +71,7 @@ static int fake_close(struct env *e, int fd) {
 
 static int setup(void **state) {
   (void)state;
-  const char *const tmp = getenv("TMPDIR");
-  (void)snprintf(dir, sizeof(dir), "%s/remixdb-fdpool-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  if (!mkdtemp(dir)) return -1;
+  if (!temp_make(dir, "fdpool")) return -1;
   fake_ops = *env_posix()->ops;
   if (env_dir_open(ENV_PATHS(env_posix()), dir, &held) != REMIXDB_OK) return -1;
   fake_ops.open = fake_open;

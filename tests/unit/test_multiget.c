@@ -5,15 +5,17 @@
 //
 // TEST_SEED in the environment repeats a run's random choices.
 #include "tests/lib/check.h"
+
+#include <sys/stat.h>
 #include "view/multiget.h"
 
 #include "tests/lib/scene.h"
 #include "tests/lib/simdisk.h"
+#include "tests/lib/temp.h"
 #include "store/below.h"
 #include "xdb.h"
 #include "store/flush.h"
 
-#include <ftw.h>
 #include <time.h>
 
 // ---- a list of keys to be looked up, some of them more than once, and room for their values
@@ -351,32 +353,16 @@ static void test_young_fails(void **state) {
 
 // ---- whole stores
 
-static char dir[512];
-
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw) {
-  (void)st, (void)kind, (void)ftw;
-  return remove(path);
-}
+static char dir[TEMP_DIR];
 
 static int setup(void **state) {
   (void)state;
-  const char *const tmp = getenv("TMPDIR");
-  (void)snprintf(dir, sizeof(dir), "%.200s/remixdb-multiget-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  return mkdtemp(dir) ? 0 : -1;
+  return temp_make(dir, "multiget") ? 0 : -1;
 }
 
 static int teardown(void **state) {
   (void)state;
-  return nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-static struct remixdb_opts small_opts(void) {
-  struct remixdb_opts o;
-  remixdb_opts_init(&o, sizeof(o));
-  o.cache_mb = 1;
-  o.memtable_mb = 1;
-  o.workers = 1;
-  return o;
+  return remove_tree(dir);
 }
 
 static struct xdb *open_with(const struct remixdb_opts *o) {
@@ -392,7 +378,7 @@ static struct remixdb_slice slice(const char *key) { return (struct remixdb_slic
 
 static void test_contract(void **state) {
   (void)state;
-  const struct remixdb_opts o = small_opts();
+  const struct remixdb_opts o = small_opts(1);
   struct xdb *const x = open_with(&o);
   struct xdb_ref *const r = remixdb_ref(x);
   put(r, "", "of the empty key");
@@ -529,7 +515,7 @@ static void test_store(void **state) {
   for (uint32_t n = 0; n < sizeof(kinds) / sizeof(kinds[0]); n++) {
     const struct kind *const kind = &kinds[n];
     const uint32_t nr_keys = kind->lengthy ? 900 : STORE_KEYS, most = 150;
-    struct remixdb_opts o = small_opts();
+    struct remixdb_opts o = small_opts(1);
     o.io = kind->io;
     o.cache_mb = kind->cache_mb;
     o.compression = kind->zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
@@ -590,7 +576,7 @@ static void test_absent(void **state) {
   (void)state;
   struct group *const g = group_make();
   static uint8_t key[KEY_ROOM], val[VALUE_ROOM];
-  struct remixdb_opts o = small_opts();
+  struct remixdb_opts o = small_opts(1);
   o.cache_mb = 0;
   o.tags = true;
   struct xdb *const x = open_with(&o);
@@ -624,7 +610,7 @@ static void test_bad_disk(void **state) {
   static uint8_t key[KEY_ROOM], val[VALUE_ROOM];
   for (uint32_t cache = 0; cache < 2; cache++) {
     struct simdisk *const d = simdisk_create();
-    struct remixdb_opts o = small_opts();
+    struct remixdb_opts o = small_opts(1);
     o.workers = 0;
     o.cache_mb = cache;
     struct xdb *x;
@@ -767,7 +753,7 @@ static void *wave_reader(void *arg) {
 static void test_one_moment(void **state) {
   (void)state;
   for (uint32_t cache = 0; cache < 2; cache++) {
-    struct remixdb_opts o = small_opts();
+    struct remixdb_opts o = small_opts(1);
     o.cache_mb = cache;
     struct waves w = {.xdb = open_with(&o)};
     pthread_t t[3];
@@ -850,7 +836,7 @@ static void test_crowd(void **state) {
   (void)state;
   static const char *const ios[] = {"uring", "sync"};
   for (uint32_t n = 0; n < 4; n++) {
-    struct remixdb_opts o = small_opts();
+    struct remixdb_opts o = small_opts(1);
     o.io = ios[n / 2];
     o.cache_mb = n % 2;
     struct crowd *const c = calloc(1, sizeof(*c));

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -22,6 +23,7 @@
 #include "log/state.h"
 #include "admin/stats.h"
 #include "tests/lib/paths.h"
+#include "tests/lib/temp.h"
 
 #define KIB ((size_t)1 << 10)
 #define MEMTABLE (512 * KIB)
@@ -73,7 +75,7 @@ static int no_sync(struct env *e, int fd) {
 
 // ---- the store
 
-static char dir[256];
+static char dir[TEMP_DIR];
 static struct xdb *x;
 static struct xdb_ref *ref;
 static uint64_t user;  // bytes of keys and values that were put
@@ -89,16 +91,7 @@ static int setup(void **state) {
   for (uint32_t i = 0; i < FILES; i++) atomic_store(&written[i], 0);
   user = 0;
   x = NULL;
-  const char *tmp = getenv("TMPDIR");
-  (void)snprintf(dir, sizeof(dir), "%s/remixdb_policy.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  return mkdtemp(dir) ? 0 : -1;
-}
-
-static bool remove_one(void *arg, const char *name) {
-  (void)arg;
-  char path[ENV_PATH_MAX];
-  if (env_path(path, dir, name) == REMIXDB_OK) (void)unlink(path);
-  return true;
+  return temp_make(dir, "policy") ? 0 : -1;
 }
 
 static int teardown(void **state) {
@@ -107,7 +100,7 @@ static int teardown(void **state) {
     xdb_unref(ref);
     (void)!xdb_close(x);
   }
-  return paths_list(env_posix(), dir, remove_one, NULL) == REMIXDB_OK && rmdir(dir) == 0 ? 0 : -1;
+  return remove_tree(dir);
 }
 
 static void store_open(struct remixdb_opts *o) {
@@ -135,17 +128,6 @@ static void store_close(void) {
   struct xdb *const was = x;
   x = NULL;
   OK(xdb_close(was));
-}
-
-static uint64_t stat_of(const char *name) {
-  char *json, want[64];
-  OK(xdb_stats(x, &json));
-  (void)snprintf(want, sizeof(want), "\"%s\":", name);
-  const char *p = strstr(json, want);
-  if (!p) fail_msg("no figure \"%s\"", name);
-  const uint64_t n = strtoull(p + strlen(want), NULL, 10);
-  remixdb_free(json);
-  return n;
 }
 
 static struct kref key_of(uint64_t k, uint8_t *buf) {
@@ -206,17 +188,17 @@ static double amplification(const char *what) {
   const uint64_t log = atomic_load(&written[FILE_LOG]), tables = atomic_load(&written[FILE_TABLE]),
                  remix = atomic_load(&written[FILE_REMIX]);
   const uint64_t other = atomic_load(&written[FILE_OTHER]);
-  assert_int_equal(stat_of("table_bytes_written"), tables);
-  assert_int_equal(stat_of("remix_bytes_written"), remix);
-  const uint64_t frames = stat_of("written_bytes");  // headers and watermarks are not in it
+  assert_int_equal(stat_of(x, "table_bytes_written"), tables);
+  assert_int_equal(stat_of(x, "remix_bytes_written"), remix);
+  const uint64_t frames = stat_of(x, "written_bytes");  // headers and watermarks are not in it
   assert_true(log >= frames && log <= frames + frames / 50 + 64 * KIB);
   const double all = (double)(log + tables + remix + other) / (double)user;
   printf("%s: %.2f (log %.2f, tables %.2f, REMIXes %.2f), %u rounds: %u abort, %u minor, %u major, %u split; %u "
          "partitions, %u tables\n",
          what, all, (double)log / (double)user, (double)tables / (double)user, (double)remix / (double)user,
-         (unsigned)stat_of("rounds"), (unsigned)stat_of("abort"), (unsigned)stat_of("minor"),
-         (unsigned)stat_of("major"), (unsigned)stat_of("split"), (unsigned)stat_of("partitions"),
-         (unsigned)stat_of("tables"));
+         (unsigned)stat_of(x, "rounds"), (unsigned)stat_of(x, "abort"), (unsigned)stat_of(x, "minor"),
+         (unsigned)stat_of(x, "major"), (unsigned)stat_of(x, "split"), (unsigned)stat_of(x, "partitions"),
+         (unsigned)stat_of(x, "tables"));
   return all;
 }
 
@@ -231,8 +213,8 @@ static void test_random_load(void **state) {
   for (uint64_t i = 0; i < LOAD; i++) put(spread(i), 1);
   OK(xdb_flush(x));
   assert_true(amplification("random load") <= 5);
-  assert_int_equal(stat_of("table_keys"), LOAD);
-  assert_true(stat_of("minor") > 0 && stat_of("major") > 0);
+  assert_int_equal(stat_of(x, "table_keys"), LOAD);
+  assert_true(stat_of(x, "minor") > 0 && stat_of(x, "major") > 0);
   for (uint64_t i = 0; i < LOAD; i += 97) expect_is(spread(i), 1);
   store_close();
 }
@@ -269,8 +251,8 @@ static void test_sequential_load(void **state) {
   }
   OK(xdb_flush(x));
   assert_true(amplification("sequential load") <= 2.3);
-  assert_int_equal(stat_of("table_bytes_merged"), 0);
-  assert_true(stat_of("partitions") > 4);
+  assert_int_equal(stat_of(x, "table_bytes_merged"), 0);
+  assert_true(stat_of(x, "partitions") > 4);
   // what was there is there still
   struct table_list after = tables_now();
   assert_true(before.nr > 10);
@@ -359,13 +341,13 @@ static void test_skewed_overwrites(void **state) {
   x->compact.build.max_pages = TABLE_PAGES / 8;
   for (uint64_t i = 0; i < keys; i++) put(i, 1);
   OK(xdb_flush(x));
-  assert_true(stat_of("partitions") >= 8);
-  const uint64_t aborts = stat_of("abort");
+  assert_true(stat_of(x, "partitions") >= 8);
+  const uint64_t aborts = stat_of(x, "abort");
   user = 0;
   for (uint32_t i = 0; i < FILES; i++) atomic_store(&written[i], 0);
   atomic_store(&x->compact.stats.table_bytes, 0);
   atomic_store(&x->compact.stats.remix_bytes, 0);
-  const uint64_t logged = stat_of("written_bytes");
+  const uint64_t logged = stat_of(x, "written_bytes");
   uint8_t *last = calloc(keys, 1);
   for (uint64_t i = 0; i < LOAD / 2; i++) {
     const uint64_t k = zipf_next(&z, &rng);
@@ -374,12 +356,12 @@ static void test_skewed_overwrites(void **state) {
   }
   OK(xdb_wait_idle(x));
   const double tables = (double)atomic_load(&written[FILE_TABLE]) / (double)user,
-               log = (double)(stat_of("written_bytes") - logged) / (double)user;
+               log = (double)(stat_of(x, "written_bytes") - logged) / (double)user;
   printf("skewed overwrites: log %.2f, tables %.2f, %u handed back\n", log, tables,
-         (unsigned)stat_of("handed_back_bytes"));
-  assert_true(stat_of("abort") > aborts);
-  assert_true(stat_of("handed_back_bytes") > 0);
-  assert_true(stat_of("handed_back_bytes") <= stat_of("rounds") * MEMTABLE / COMPACT_ABORT_SHARE);
+         (unsigned)stat_of(x, "handed_back_bytes"));
+  assert_true(stat_of(x, "abort") > aborts);
+  assert_true(stat_of(x, "handed_back_bytes") > 0);
+  assert_true(stat_of(x, "handed_back_bytes") <= stat_of(x, "rounds") * MEMTABLE / COMPACT_ABORT_SHARE);
   assert_true(tables <= 2.5);
   for (uint64_t k = 0; k < keys; k += 7) expect_is(k, last[k] ? last[k] : 1);
   free(last);
@@ -393,19 +375,19 @@ static void test_flush(void **state) {
   for (int workers = 0; workers < 3; workers++) {
     store_open_plain(workers);
     OK(xdb_flush(x));
-    assert_int_equal(stat_of("rounds"), workers ? stat_of("rounds") : 0);  // nothing to flush
+    assert_int_equal(stat_of(x, "rounds"), workers ? stat_of(x, "rounds") : 0);  // nothing to flush
     x->compact.build.max_pages = 64;
     const uint64_t n = 4000;
     for (uint64_t i = 0; i < n; i++) put(spread(i), (uint32_t)workers);
     OK(xdb_flush(x));
-    assert_int_equal(stat_of("active_keys"), 0);
-    assert_int_equal(stat_of("frozen_keys"), 0);
+    assert_int_equal(stat_of(x, "active_keys"), 0);
+    assert_int_equal(stat_of(x, "frozen_keys"), 0);
     // a single key, which a round of the store's own would hand back
-    const uint64_t aborts = stat_of("abort");
+    const uint64_t aborts = stat_of(x, "abort");
     put(spread(1), 9);
     OK(xdb_flush(x));
-    assert_int_equal(stat_of("active_keys"), 0);
-    assert_int_equal(stat_of("abort"), aborts);
+    assert_int_equal(stat_of(x, "active_keys"), 0);
+    assert_int_equal(stat_of(x, "abort"), aborts);
     expect_is(spread(1), 9);
     assert_int_equal(count_keys(), n);
     store_close();
@@ -424,8 +406,8 @@ static bool add_size(void *arg, const char *name) {
 // All partitions are as small as they can be, and hold nothing that nobody can read.
 static void expect_compact(uint64_t keys) {
   const struct version *v = atomic_load(&x->super)->version;
-  assert_int_equal(stat_of("table_entries"), keys);
-  assert_int_equal(stat_of("table_keys"), keys);
+  assert_int_equal(stat_of(x, "table_entries"), keys);
+  assert_int_equal(stat_of(x, "table_keys"), keys);
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     const struct remix *r = v->parts[i]->remix;
     uint64_t pages = 0;
@@ -449,12 +431,12 @@ static void test_compact_space(void **state) {
     put(spread(1), 3);
     OK(xdb_compact(x));
     const uint64_t left = n - (n + 2) / 3;
-    assert_int_equal(stat_of("active_keys"), 0);
+    assert_int_equal(stat_of(x, "active_keys"), 0);
     expect_compact(left);
     uint64_t size = 0;
     OK(paths_list(env_posix(), dir, add_size, &size));
     const double live = (double)(left * (KEY + VALUE)),
-                 tables = (double)(stat_of("table_bytes") + stat_of("remix_bytes"));
+                 tables = (double)(stat_of(x, "table_bytes") + stat_of(x, "remix_bytes"));
     printf("workers %d: %.3f bytes on disk per live byte, %.3f without the log\n", workers, (double)size / live,
            tables / live);
     assert_true(tables <= 1.2 * live);
@@ -467,14 +449,14 @@ static void test_compact_space(void **state) {
     }
     assert_int_equal(count_keys(), left);
     // again: there is nothing to do, and nothing is done
-    const uint64_t before = stat_of("table_bytes_written");
+    const uint64_t before = stat_of(x, "table_bytes_written");
     OK(xdb_compact(x));
-    assert_int_equal(stat_of("table_bytes_written"), before);
+    assert_int_equal(stat_of(x, "table_bytes_written"), before);
     // all of it goes
     for (uint64_t i = 0; i < n; i++) del(spread(i));
     OK(xdb_compact(x));
-    assert_int_equal(stat_of("tables"), 0);
-    assert_int_equal(stat_of("partitions"), 1);
+    assert_int_equal(stat_of(x, "tables"), 0);
+    assert_int_equal(stat_of(x, "partitions"), 1);
     assert_int_equal(count_keys(), 0);
     store_close();
     store_open_plain(workers);
@@ -495,12 +477,12 @@ static void test_compact_joins(void **state) {
   const uint64_t n = FULL / 16;
   for (uint64_t i = 0; i < n; i++) put(i, 1);
   OK(xdb_flush(x));
-  const uint64_t parts = stat_of("partitions"), tables = stat_of("tables");
+  const uint64_t parts = stat_of(x, "partitions"), tables = stat_of(x, "tables");
   assert_true(parts > 10);
   x->compact.build.max_pages = TABLE_PAGES;
   OK(xdb_compact(x));
   expect_compact(n);
-  assert_true(stat_of("partitions") == 1 && stat_of("tables") <= tables / 10);
+  assert_true(stat_of(x, "partitions") == 1 && stat_of(x, "tables") <= tables / 10);
   assert_int_equal(count_keys(), n);
   store_close();
 }
@@ -569,7 +551,7 @@ static void test_compact_fails(void **state) {
     expect_compact(n);
     for (uint64_t i = 0; i < n; i += 13) expect_is(spread(i), i % 2 ? 1 : 2);
     store_close();
-    OK(paths_list(env_posix(), dir, remove_one, NULL));
+    CHECK(remove_tree(dir) == 0 && mkdir(dir, 0700) == 0);
   }
   // not of a store that is only read
   store_open_plain(0);
@@ -606,7 +588,7 @@ static uint32_t json_make(uint64_t n, char *buf) {
 
 // Puts records [from, to), compressible or not, and returns the bytes of tables that they make.
 static uint64_t put_records(uint64_t from, uint64_t to, bool json) {
-  const uint64_t before = stat_of("table_bytes_written");
+  const uint64_t before = stat_of(x, "table_bytes_written");
   char val[512];
   for (uint64_t i = from; i < to; i++) {
     uint8_t key[KEY];
@@ -617,7 +599,7 @@ static uint64_t put_records(uint64_t from, uint64_t to, bool json) {
     OK(xdb_put(ref, key_of(i, key), val, len, false));
   }
   OK(xdb_flush(x));
-  return stat_of("table_bytes_written") - before;
+  return stat_of(x, "table_bytes_written") - before;
 }
 
 static void expect_records(uint64_t from, uint64_t to, bool json) {

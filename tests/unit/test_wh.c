@@ -8,7 +8,7 @@
 
 static void test_empty(void **state) {
   (void)state;
-  struct model m;
+  struct wh_model m;
   wh_model_init(&m);
   uint64_t rng = check_seed;
   CHECK_INDEX(m.wh);
@@ -42,7 +42,7 @@ static void test_model(void **state) {
   (void)state;
   uint64_t rng = check_seed;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
-    struct model m;
+    struct wh_model m;
     wh_model_init(&m);
     uint64_t moments[8];
     for (uint64_t n = 0; n < 2400; n++) {
@@ -70,7 +70,7 @@ static void test_model(void **state) {
 static void test_moment(void **state) {
   (void)state;
   uint64_t rng = check_seed;
-  struct model m;
+  struct wh_model m;
   wh_model_init(&m);
   uint8_t buf[KEY_CAP];
   for (uint64_t n = 0; n < 1000; n++) wh_model_have(&m, shape_key(BINARY, n, &rng, buf), 8);
@@ -103,7 +103,7 @@ static void test_moment(void **state) {
 }
 
 // Puts so many random keys, without the model.
-static void put_random(struct model *m, uint32_t nr, uint64_t *rng) {
+static void put_random(struct wh_model *m, uint32_t nr, uint64_t *rng) {
   for (uint32_t n = 0; n < nr; n++) {
     struct wh_slot s;
     uint8_t buf[KEY_CAP];
@@ -122,7 +122,7 @@ static void put_random(struct model *m, uint32_t nr, uint64_t *rng) {
 static void test_recycle(void **state) {
   (void)state;
   enum { NR = 24000, PHASES = 4 };
-  struct model m[2];
+  struct wh_model m[2];
   size_t grown[2][PHASES];
   struct epoch_slot inside;
   for (uint32_t i = 0; i < 2; i++) {
@@ -157,7 +157,7 @@ static void test_many(void **state) {
   uint64_t rng = check_seed;
   struct many *const b = malloc(sizeof(*b));
   for (enum shape shape = 0; shape < SHAPES; shape++) {
-    struct model m;
+    struct wh_model m;
     wh_model_init(&m);
     uint64_t moments[8];
     for (uint32_t n = 0; n < 32; n++) {
@@ -186,7 +186,7 @@ static void test_many(void **state) {
 static void test_growth(void **state) {
   (void)state;
   uint64_t rng = check_seed;
-  struct model m;
+  struct wh_model m;
   wh_model_init(&m);
   struct epoch_slot other;
   epoch_join(&m.epoch, &other);
@@ -252,7 +252,7 @@ static void test_nomem(void **state) {
   fault_rng = check_seed + 1;
   fault_of = 200;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
-    struct model m;
+    struct wh_model m;
     wh_model_init(&m);
     uint64_t failed = 0;
     for (uint64_t n = 0; n < 2500; n++) {
@@ -291,7 +291,7 @@ static void test_nomem_many(void **state) {
   struct many *const b = malloc(sizeof(*b));
   fault_rng = check_seed + 2;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
-    struct model m;
+    struct wh_model m;
     wh_model_init(&m);
     uint32_t failed = 0, good = 0;
     for (uint32_t n = 0; n < 60; n++) {
@@ -323,7 +323,7 @@ static void test_nomem_many(void **state) {
 static void test_wanted(void **state) {
   (void)state;
   uint64_t rng = check_seed;
-  struct model m;
+  struct wh_model m;
   uint8_t buf[KEY_CAP + 1];
   wh_model_init(&m);
   epoch_enter(&m.cursors, &m.stay);

@@ -14,7 +14,7 @@ static void test_ties(void **state) {
   (void)state;
   uint64_t rng = check_seed;
   for (uint32_t nr = 1; nr <= WH_LEAF_KEYS; nr++) {
-    struct model m;
+    struct wh_model m;
     wh_model_init(&m);
     uint8_t key[8] = "same", order[WH_LEAF_KEYS];
     for (uint32_t i = 0; i < nr; i++) {
@@ -53,7 +53,7 @@ static void test_ties(void **state) {
 // Other threads neither read nor write an order that a thread is writing, or began to write and left.
 static void test_order_busy(void **state) {
   (void)state;
-  struct model m;
+  struct wh_model m;
   wh_model_init(&m);
   char buf[16];
   const uint32_t nr = 100;
@@ -97,7 +97,7 @@ static void test_separators(void **state) {
   (void)state;
   uint64_t rng = check_seed;
   for (uint32_t shape = 0; shape <= SHAPES; shape++) {
-    struct model m;
+    struct wh_model m;
     uint8_t buf[KEY_CAP + 1];
     wh_model_init(&m);
     for (uint32_t i = 0; i < 3000; i++)
@@ -118,7 +118,7 @@ static void test_separators(void **state) {
 // Keys in order fill their leaves, and the leaves know their order. A leaf keeps its order through a split.
 static void test_filled(void **state) {
   (void)state;
-  struct model m;
+  struct wh_model m;
   wh_model_init(&m);
   char buf[16];
   for (uint32_t i = 0; i < 5 * WH_LEAF_KEYS; i++) wh_model_have(&m, digits_key(buf, 8, i), 0);
@@ -152,7 +152,7 @@ static bool is_pending(const struct pending *p, uint32_t nr, struct kref key) {
 }
 
 // Links a pending version of the key, which lies in p. Returns whether the key was new.
-static bool pend(struct model *m, struct pending *p, struct kref key) {
+static bool pend(struct wh_model *m, struct pending *p, struct kref key) {
   struct wh_slot s;
   epoch_enter(&m->epoch, &m->slot);
   wh_lock(m->wh, key, key_hash(key), &s);
@@ -167,7 +167,7 @@ static bool pend(struct model *m, struct pending *p, struct kref key) {
   return fresh;
 }
 
-static void take_back(struct model *m, const struct pending *p) {
+static void take_back(struct wh_model *m, const struct pending *p) {
   const struct kref key = kref(p->key, p->len);
   struct wh_slot s;
   epoch_enter(&m->epoch, &m->slot);
@@ -186,7 +186,7 @@ static void take_back(struct model *m, const struct pending *p) {
 }
 
 // Keys of the shape, most of them pending, are taken back in any order.
-static void pend_and_take_back(struct model *m, enum shape shape, uint64_t from, uint64_t *rng) {
+static void pend_and_take_back(struct wh_model *m, enum shape shape, uint64_t from, uint64_t *rng) {
   struct pending *const p = calloc(PENDING, sizeof(*p));
   uint32_t nr = 0;
   for (uint64_t n = 0; n < PENDING; n++) {
@@ -220,7 +220,7 @@ static void test_removal(void **state) {
   (void)state;
   uint64_t rng = check_seed;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
-    struct model m;
+    struct wh_model m;
     wh_model_init(&m);
     for (uint32_t round = 0; round < 2; round++) pend_and_take_back(&m, shape, round * PENDING, &rng);
     wh_model_fini(&m);
@@ -231,7 +231,7 @@ static void test_removal(void **state) {
 // merge. Keys 71 to 200 come in falling order: one split, somewhere between 120 and 154.
 static void test_merge_locked(void **state) {
   (void)state;
-  struct model m;
+  struct wh_model m;
   wh_model_init(&m);
   struct wh_ver *ver[201] = {NULL};
   char key[16];
@@ -279,7 +279,7 @@ static void test_merge_locked(void **state) {
 #define GUIDED_GROUP 100u
 
 struct guided {
-  struct model m;
+  struct wh_model m;
   struct wh_ver *vers[GUIDED_KEYS];  // pending ones
   uint16_t turn[GUIDED_KEYS];
 };
@@ -309,7 +309,7 @@ static void guided_shuffle(struct guided *g, uint64_t *rng) {
 // Links pending versions of the keys from `from` on, in turn, or takes them back. Keys of two groups differ early, so
 // leaves are cut between groups again and again.
 static void guided_pass(struct guided *g, uint32_t from, bool take_back) {
-  struct model *const m = &g->m;
+  struct wh_model *const m = &g->m;
   for (uint32_t i = 0, nr = 0; i < GUIDED_KEYS; i++) {
     const uint32_t k = g->turn[i];
     if (k < from) continue;
@@ -391,7 +391,8 @@ struct found {
 };
 
 // Gets of the key at two moments. The newest put, unless it was taken back, was of `newest`.
-static void get_twin(struct model *m, struct kref key, const struct kref *newest, struct found *found, uint64_t *rng) {
+static void get_twin(struct wh_model *m, struct kref key, const struct kref *newest, struct found *found,
+                     uint64_t *rng) {
   epoch_enter(&m->epoch, &m->slot);
   const struct wh_begun w = wh_get_begin(m->wh, key, key_hash(key));
   CHECK(w.recent != NULL && w.leaf == NULL);
@@ -406,7 +407,7 @@ static void get_twin(struct model *m, struct kref key, const struct kref *newest
 }
 
 // Puts of the two keys, in turn, some of them taken back, with gets of both after each.
-static void put_twins(struct model *m, const struct kref key[2], struct found *found, uint64_t *rng) {
+static void put_twins(struct wh_model *m, const struct kref key[2], struct found *found, uint64_t *rng) {
   for (uint32_t n = 0; n < 12; n++) {
     const uint32_t k = n == 0 ? 0 : (uint32_t)(rng_next(rng) % 2);
     const bool back = n > 0 && rng_next(rng) % 3 == 0;
@@ -422,7 +423,7 @@ static void twins(uint32_t klen) {
   uint64_t rng = check_seed;
   uint8_t bufs[2][KEY_CAP];
   struct twin *const t = malloc(NR * sizeof(*t));
-  struct model m;
+  struct wh_model m;
   wh_model_init(&m);
   for (uint32_t i = 0; i < NR; i++) {
     const uint64_t h = key_hash(twin_key(i, klen, bufs[0]));
