@@ -177,6 +177,8 @@ def test_the_details_mark_what_is_not_the_engines_own():
     mine, theirs = text.splitlines()[2:]
     assert "~" not in mine and "| 0.99 |" in mine
     assert "1.10~" in theirs and "| - |" in theirs
+    records = [made("remixdb", disk_reads="", disk_read_bytes="9000000")]
+    assert "~" not in cold.details(cold.medians(records), ["remixdb"])  # no figure, no mark
 
 
 def test_totals_count_what_lies_between_the_passes():
@@ -220,7 +222,8 @@ def test_flags_of_the_engines():
     _, args = cold.parse(["--io", "aio", "--direct", "--compression", "zstd", "--drop-caches", "system"])
     memory = cold.memory_of(args, 4)
     flags = cold.flags_of("remixdb", args, memory, [GET])
-    assert {"--io=aio", "--direct_io=1", "--compression=zstd", "--drop=system"} <= set(flags)
+    assert {"--io=aio", "--direct_io=1", "--compression=zstd", "--drop=system",
+            f"--memory_mb={4_160_000_000 // 4 >> 20}"} <= set(flags)
     assert not any(f.startswith("--io") for f in cold.flags_of("rocksdb", args, memory, [GET]))
 
 

@@ -257,9 +257,10 @@ def details(m, engines):
         for engine in engines:
             figures = by_engine.get(engine)
             if state != "disk" and figures:
-                marked = [short(figures[c]) + ("~" if figures["disturbed"] and c == "reads" else "")
-                          for _, c in COLUMNS]
-                rows.append([state, operation, engine, kops(figures["rate"]), *marked])
+                shown = {column: short(figures[column]) for _, column in COLUMNS}
+                if figures["disturbed"] and figures["reads"] is not None:
+                    shown["reads"] += "~"
+                rows.append([state, operation, engine, kops(figures["rate"]), *shown.values()])
     return bench.table(["state", "operation", "engine", "kops", *[title for title, _ in COLUMNS]], rows)
 
 
@@ -335,6 +336,7 @@ def memory_of(args, ratio):
 def flags_of(engine, args, memory, steps):
     flags = [f"--num={args.records}", f"--key_size={KEY}", f"--value_size={args.value}", "--histogram",
              f"--cache_mb={memory['cache_mb']}", f"--memtable_mb={memory['memtable_mb']}", "--drawn_ahead=4096",
+             f"--memory_mb={memory['limit'] >> 20}",
              f"--compression={args.compression}", f"--direct_io={int(args.direct)}", f"--seed={args.seed}",
              "--benchmarks=" + ",".join(s.label for s in steps)]
     if engine.startswith("remixdb"):

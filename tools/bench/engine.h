@@ -22,7 +22,7 @@ struct bench_config {
   const char *compression;  // "none", "zstd", "lz4", "snappy"
   const char *io;           // "auto", "uring", "aio", "sync": RemixDB's own choice; other engines have one way
   bool direct_io;
-  bool larger_than_memory;  // twice the data exceeds the machine's memory
+  bool larger_than_memory;  // twice the data exceeds the memory there is
 };
 
 enum bench_status {

@@ -87,6 +87,7 @@ const struct bench_engine bench_leveldb = {
     .settings = "write_buffer_size = memtable, LRU cache, Bloom filters of 10 bits, all files kept open, log without "
                 "sync; leveldb_get and a copy; an iterator per thread, kept in benchmarks that only read, else made "
                 "for every seek",
+    .maps_files = true,
     .fill_batch = 1,
     .version = version,
     BENCH_FUNCTIONS,

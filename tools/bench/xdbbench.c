@@ -37,6 +37,7 @@ static struct {
   const char *disk;          // bench_disk_find of --db
   char dir[PATH_CAP];        // of the store
   char disk_file[PATH_CAP];  // of the benchmarks of the disk itself
+  size_t memory_mb;          // 0: all of the machine's
   bool use_existing_db, keep;
   bool drop_all;
   bool csv_named;  // the columns were written
@@ -93,6 +94,8 @@ static const struct flag flags[] = {
     {"cache_mb", FLAG_SIZE, &g.config.cache_mb, "block cache, MiB", 0, 1u << 24},
     {"memtable_mb", FLAG_SIZE, &g.config.memtable_mb, "memtable (write buffer), MiB", 1, 1u << 24},
     {"compression", FLAG_COMPRESSION, &g.config.compression, "none, zstd, lz4 or snappy, as the engine has it", 0, 0},
+    {"memory_mb", FLAG_SIZE, &g.memory_mb,
+     "memory that the system lets the process use, with the page cache, MiB, where it is not all", 0, 1u << 24},
     {"direct_io", FLAG_BOOL, &g.config.direct_io, "past the page cache", 0, 1},
     {"io", FLAG_IO, &g.config.io, "auto, uring, aio or sync: how RemixDB reads and writes", 0, 0},
     {"drop", FLAG_DROP, &g.drop_all,
@@ -467,7 +470,7 @@ static bool setup(void) {
   if (!each_benchmark(check_benchmark)) return false;  // before anything is done
   g.config.threads = g.params.threads;
   g.config.cores = bench_cores();
-  const uint64_t memory = bench_memory();
+  const uint64_t memory = g.memory_mb ? (uint64_t)g.memory_mb << 20 : bench_memory();
   g.config.larger_than_memory = memory && g.config.num * (g.config.key_size + g.config.value_size) * 2 > memory;
   if (!bench_keys_init(&g.run.keys, g.config.num, g.config.key_size, g.config.value_size, g.run.seed) ||
       !bench_run_init(&g.run, g.use_existing_db))
