@@ -165,10 +165,10 @@ def test_the_summary_has_ratios_and_limits():
     records = [made("remixdb", 2), made("rocksdb", 1), made("rocksdb", operation="load")]
     text = cold.summary(cold.medians(records), ["remixdb", "rocksdb"], disk(), 400)
     lines = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines()]
-    assert lines[0] == ["state", "operation", "remixdb, kops", "rocksdb, kops", "/ rocksdb", "limit, us",
-                        "remixdb / limit"]
-    assert lines[2] == ["loaded", "get", "0.80", "0.40", "2.00", "100", "12.5"]
-    assert lines[3] == ["loaded", "load", "-", "0.40", "-", "-", "-"]
+    assert lines[0] == ["state", "operation", "remixdb, kops (p50, us)", "rocksdb, kops (p50, us)", "/ rocksdb",
+                        "limit, us", "remixdb / limit"]
+    assert lines[2] == ["loaded", "get", "0.80 (80.5)", "0.40 (80.5)", "2.00", "100", "12.5"]
+    assert lines[3] == ["loaded", "load", "-", "0.40 (80.5)", "-", "-", "-"]
 
 
 def test_the_details_mark_what_is_not_the_engines_own():

@@ -226,21 +226,28 @@ def kops(v):
     return "-" if not v else short(v / 1000)
 
 
+def rate_cell(figures):
+    if not figures:
+        return "-"
+    return kops(figures["rate"]) + (f" ({short(figures['p50_us'])})" if figures["p50_us"] else "")
+
+
 def summary(m, engines, disk, value):
-    """Rates beside each other, and the first engine beside the disk."""
+    """Rates beside each other with the median latency, which disturbances move less, and the first engine beside the
+    disk."""
     first, others = engines[0], engines[1:]
     rows = []
     for (state, operation), by_engine in m.items():
         if state == "disk" or operation == "compact":
             continue
         mine = by_engine.get(first)
-        rates = [kops(by_engine.get(e, {}).get("rate")) for e in engines]
+        rates = [rate_cell(by_engine.get(e)) for e in engines]
         ratios = [short(mine["rate"] / by_engine[e]["rate"]) if mine and by_engine.get(e, {}).get("rate") else "-"
                   for e in others]
         limit = limit_us(operation, disk, value)
         beside = short(mine["mean_us"] / limit) if mine and limit else "-"
         rows.append([state, operation, *rates, *ratios, short(limit), beside])
-    head = ["state", "operation", *[f"{e}, kops" for e in engines], *[f"/ {e}" for e in others], "limit, us",
+    head = ["state", "operation", *[f"{e}, kops (p50, us)" for e in engines], *[f"/ {e}" for e in others], "limit, us",
             f"{first} / limit"]
     return bench.table(head, rows)
 
