@@ -101,7 +101,7 @@ static inline void model_fini(struct model *m) {
   free(m->want);
 }
 
-// ---- what it holds
+// ---- content
 
 static inline struct model_ver model_at(const struct model *m, uint32_t i, uint64_t time) {
   const struct model_key *const k = &m->keys[i];
@@ -216,7 +216,7 @@ static inline bool model_del(struct model *m, struct xdb_ref *ref, uint32_t i) {
   return true;
 }
 
-// ---- reading: what the ref shows is the model at the time
+// ---- reading: the ref shows the model at the time
 
 static inline void model_check_get(struct model *m, struct xdb_ref *ref, uint32_t i, uint64_t time) {
   const struct model_key *const k = &m->keys[i];
@@ -379,7 +379,7 @@ static inline void cursor_settle(const struct model *m, struct model_cursor *c, 
 
 enum seek_kind { SEEK_TO_FIRST, SEEK_AT_LEAST, SEEK_AT_MOST, SEEK_TO_LAST, SEEK_KINDS };
 
-// time: of what the ref shows.
+// time: the moment that the ref shows.
 static inline void cursor_seek(struct model *m, struct model_cursor *c, struct xdb_ref *ref, uint64_t time,
                                enum seek_kind how) {
   if (!c->it) CHECK((c->it = remixdb_iter_create(ref)) != NULL);
@@ -427,7 +427,7 @@ static inline void cursor_prev(struct model *m, struct model_cursor *c) {
 
 #define MODEL_PAGE 64u
 
-// Records from the key `at` on are what the page holds; from[i] becomes the key of record i. Gives the key behind them.
+// The page has the records from the key `at` on; from[i] becomes the key of record i. Returns the key behind them.
 static inline int64_t cursor_page_is(struct model *m, const struct model_cursor *c, const struct remixdb_page *p,
                                      int64_t at, int64_t *from) {
   struct model_cursor k = *c;

@@ -73,7 +73,7 @@ struct sim_node {
   bool gone;    // a directory that was removed: nothing is made in it
   uint32_t id;
   uint32_t open;               // descriptors
-  struct sim_bytes cur, kept;  // kept: what is durable
+  struct sim_bytes cur, kept;  // kept: the durable bytes
   struct sim_change *changes;
   size_t nr_changes, cap_changes;
   struct sim_dir names, kept_names;  // of a directory
@@ -168,7 +168,7 @@ static void bytes_resize(struct sim_bytes *b, uint64_t size) {
     b->pages = pages;
     b->nr_pages = cap;
   }
-  if (size < b->size) {  // what is cut off reads as zeroes when the file grows again
+  if (size < b->size) {  // bytes that were cut off read as zeroes when the file grows again
     for (size_t i = need; i < b->nr_pages; i++) {
       page_drop(b->pages[i]);
       b->pages[i] = NULL;
@@ -309,7 +309,7 @@ static void node_mark(struct sim_node *n) {
   for (size_t i = 0; i < n->kept_names.nr; i++) node_mark(n->kept_names.entries[i].node);
 }
 
-// Frees what neither now nor after a crash can be reached.
+// Frees files that cannot be reached, now or after a crash.
 static void sim_sweep(struct simdisk *d) {
   for (struct sim_node *n = d->nodes; n; n = n->next) n->marked = false;
   node_mark(d->root);

@@ -69,7 +69,7 @@ enum simdisk_call {
 // After `skip` more calls of this kind the next nr of them return -errnum without effect. nr 0 ends it. One per kind.
 // Instead of an errno:
 enum {
-  SIMDISK_SHORT = -1,    // a read or write moves half of what it is asked to
+  SIMDISK_SHORT = -1,    // a read or write moves half of its bytes
   SIMDISK_NOTHING = -2,  // a write takes nothing, and says so
   SIMDISK_DONE = -3,     // a call that changes the disk does so, and then returns -EIO
 };

@@ -166,7 +166,7 @@ static inline void tiny_open(struct tiny *t) { OK(tiny_try_open(t, false)); }
 static inline enum remixdb_status tiny_close(struct tiny *t) {
   if (!t->x) return REMIXDB_OK;
   xdb_unref(t->ref);
-  t->x->leave_log = true;  // the log is a part of what tests look at
+  t->x->leave_log = true;  // tests look at the log, too
   const enum remixdb_status s = xdb_close(t->x);
   t->x = NULL;
   t->ref = NULL;
@@ -215,7 +215,7 @@ static inline void tiny_error(struct tiny_errors *e, enum remixdb_status s) {
   (void)snprintf(e->msg, sizeof(e->msg), "%s", err_msg());
 }
 
-// One direction. False: it gave what is not so.
+// One direction. False: a wrong answer.
 static inline bool tiny_walk(const struct tiny *t, struct xdb_ref *ref, bool forward, struct tiny_errors *e) {
   struct xdb_iter *it;
   OK(xdb_iter_create(ref, &it));
@@ -258,7 +258,7 @@ static inline bool tiny_look(const struct tiny *t, struct xdb_ref *ref, struct t
   return tiny_walk(t, ref, true, e) && tiny_walk(t, ref, false, e);
 }
 
-// The store as it is on the disk holds what the model does.
+// The store on the disk has the content of the model.
 static inline void tiny_check(struct tiny *t, bool read_only) {
   struct tiny_errors e;
   OK(tiny_try_open(t, read_only));

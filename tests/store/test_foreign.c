@@ -306,7 +306,7 @@ static void run_copy(bool cut, uint32_t writes) {
     const struct picture now = picture("copy");
     expect_same(&was, &now);
   }
-  // power goes while the store is in use again: the copy is what it was
+  // power goes while the store is in use again: the copy is unchanged
   x = begin("one");
   simdisk_power_off(disk, 30);
   char value[VALUE] = "x";
@@ -388,7 +388,7 @@ static void test_files(void **state) {
 }
 
 int main(void) {
-  (void)alarm(300);  // what waits for a pipe waits for ever
+  (void)alarm(300);  // a call that waits for a pipe waits for ever
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_files, setup, teardown),
       cmocka_unit_test(test_foreign),

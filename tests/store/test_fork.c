@@ -200,7 +200,7 @@ static void test_calls(void **state) {
   end(&t);
 }
 
-// A child that exits runs what is left of the program's end; the store's files are as they were.
+// A child that exits runs the rest of the program's end; the store's files are as they were.
 static void test_exit(void **state) {
   (void)state;
   struct things t;
@@ -282,7 +282,7 @@ static void test_own_store(void **state) {
     }
     CHILD(nr == 1000 && remixdb_iter_status(it) == REMIXDB_OK);
     REFUSED(remixdb_probe(t.r, "a", 1));
-    const pid_t own = fork();  // and what is the child's own is not its child's
+    const pid_t own = fork();  // a grandchild may not use what the child opened
     CHILD(own >= 0);
     if (own == 0) {
       REFUSED(remixdb_probe(r, "a", 1));

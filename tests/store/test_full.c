@@ -174,7 +174,7 @@ static void full_seed(uint64_t s, int workers, bool reserves) {
     simdisk_space(disk, simdisk_used(disk) + rng_next(&rng) % (3u << 20));
     fill(&rng);
     check_all();
-    for (uint32_t i = 0; i < 10; i++) fill(&rng);  // what is smaller may have found room
+    for (uint32_t i = 0; i < 10; i++) fill(&rng);  // smaller records may have found room
     for (uint32_t i = (uint32_t)rng_next(&rng) % 3; i < NR; i += 3) {
       if (!del(i)) {
         check_refused();

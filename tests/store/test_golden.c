@@ -46,7 +46,7 @@ static struct tiny *make_plain(void) {
   for (uint32_t i = 0; i < 40; i++) tiny_put(t, KEY("user/%04u/x", i), 30, false);
   for (uint32_t i = 0; i < 60; i += 9) tiny_put(t, KEY("user/%04u", 2 * i), 5, false);
   flush(t);
-  // what stays in the log
+  // records that stay in the log
   for (uint32_t i = 0; i < 6; i++) {
     tiny_put(t, KEY("user/%04u", 100 * i), 15 * i, false);
     tiny_del(t, KEY("user/%04u", 100 * i + 2));
@@ -329,7 +329,7 @@ static void test_write(void **state) {
 
 // ---- reading
 
-// Replaces what is on t's disk by the files.
+// Replaces the content of t's disk by the files.
 static void load_golden(struct tiny *t, const char *name) {
   struct tiny_files files = {.nr = 0};
   char path[1024];
@@ -351,7 +351,7 @@ static void load_golden(struct tiny *t, const char *name) {
   }
 }
 
-// Read-only, then by an opening that may write, and what that one has left.
+// Read-only, then by an opening that may write, then the files that this one left.
 static void check_all_ways(struct tiny *t) {
   tiny_check(t, true);
   tiny_check(t, false);

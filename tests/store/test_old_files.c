@@ -6,7 +6,7 @@
 
 enum keeper { BY_SEEK, BY_END, BY_DESTROY, BY_SNAPSHOT, BY_VERIFY, KEEPERS };
 
-// What keeps an old version until it is dropped.
+// A keeper of an old version.
 struct kept {
   struct xdb_iter *it;
   struct xdb_snapshot *snap;

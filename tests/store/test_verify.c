@@ -83,7 +83,7 @@ static uint32_t round_of(uint32_t i, uint32_t rounds) {
   return 0;
 }
 
-// Some of a round's keys, puts and deletes, in two halves: 1, 2; 0 is what is neither.
+// Some of a round's keys, puts and deletes, in two halves: 1, 2; 0 is the rest.
 static uint32_t some_of(uint32_t i, uint32_t round) {
   return i % 20 == 0 || ((i + round) % 11 == 0 && i % 5 == 0) ? 1 + i / 20 % 2 : 0;
 }
@@ -571,7 +571,7 @@ static void test_checkpoint_faults(void **state) {
       } else {
         assert_true(err_msg()[0] != '\0');
         failed++;
-        // what the failure itself kept from being removed may be destroyed
+        // a destroy may take the files that the failure itself kept from being removed
         if (env_stat(ENV_PATHS(simdisk_env(s.disk)), COPY, &st) == REMIXDB_OK) {
           const enum remixdb_status gone = destroy_store(simdisk_env(s.disk), COPY);
           assert_true(gone == REMIXDB_OK || gone == REMIXDB_NOTFOUND);
@@ -734,7 +734,7 @@ static void test_destroy_others(void **state) {
     assert_int_equal(l.nr, nr);
     simdisk_destroy(disk);
   }
-  // what cannot be read may be ours: that is said, and nothing touched
+  // a file that cannot be read may be ours: the call says so and touches nothing
   struct simdisk *disk = simdisk_create();
   OK(env_mkdir(ENV_PATHS(simdisk_env(disk)), DIR_NAME));
   file_put(simdisk_env(disk), DIR_NAME, "000009.sst", "a table of another store", 24);
@@ -744,7 +744,7 @@ static void test_destroy_others(void **state) {
   simdisk_destroy(disk);
 }
 
-// A store is destroyed whatever is damaged in it, as long as one file shows whose it was.
+// A store with any damage can be destroyed, as long as one file shows that it was a store.
 static void test_destroy_damaged(void **state) {
   (void)state;
   struct scene s;
@@ -753,7 +753,7 @@ static void test_destroy_damaged(void **state) {
   char path[128];
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   scene_close(&s);
-  OK(paths_sync_dir(simdisk_env(s.disk), DIR_NAME));  // what was removed stays away
+  OK(paths_sync_dir(simdisk_env(s.disk), DIR_NAME));  // removed files stay away
   OK(paths_list(simdisk_env(s.disk), DIR_NAME, name_add, &l));
   for (uint32_t way = 0; way < 3 + l.nr; way++) {
     struct simdisk *disk = simdisk_crash(s.disk, way);
@@ -774,7 +774,7 @@ static void test_destroy_damaged(void **state) {
     assert_int_equal(env_stat(ENV_PATHS(env), DIR_NAME, &st), lock ? REMIXDB_OK : REMIXDB_NOTFOUND);
     simdisk_destroy(disk);
   }
-  // what interruptions leave: of a destroy, of the making of a store, of a checkpoint, of a repair
+  // leftovers of an interrupted destroy, creation, checkpoint and repair
   static const char *const left[] = {"LOCK", "CREATING", "CHECKPOINTING"};
   for (uint32_t i = 0; i < 4; i++) {
     struct simdisk *disk = simdisk_create();
@@ -856,7 +856,7 @@ static void open_busy(struct env *e) {
     o.create = way != 1;
     o.read_only = way == 2;
     const enum remixdb_status s = xdb_open(busy_dir, &o, simdisk_env(e->priv), &x);
-    // what is not there yet, or no longer, may be said so by who would not make it
+    // an opening that makes no store may report that there is none
     if (s != REMIXDB_LOCKED && (way == 0 || s != REMIXDB_NOTFOUND))
       fail_msg("way %u: %s: %s", way, remixdb_strerror(s), err_msg());
     busy_locked += s == REMIXDB_LOCKED;
@@ -906,7 +906,7 @@ static void test_destroy_cuts(void **state) {
   struct scene s;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
   scene_close(&s);
-  // files without what ours begin or end with are no reason that what is left cannot be destroyed again
+  // files without our heads or footers do not keep the rest from being destroyed again
   file_put(simdisk_env(s.disk), DIR_NAME, "000900.sst", "begun", 5);
   file_put(simdisk_env(s.disk), DIR_NAME, "000901.remix", "", 0);
   file_put(simdisk_env(s.disk), DIR_NAME, "CURRENT.tmp", "RM", 2);

@@ -135,7 +135,7 @@ static void test_sorted_no_memory(void **state) {
   batch_destroy(b);
 }
 
-// ---- a store and what it must hold: keys by number, each with the step that wrote it last
+// ---- a store and its model: keys by number, each with the step that wrote it last
 
 #define KEYS 600u
 #define VALUE_MAX 40000u
@@ -349,7 +349,7 @@ static void test_sizes(void **state) {
   for (uint32_t variant = 0; variant < 3; variant++) {
     struct remixdb_opts o = small_opts(variant == 1);
     o.memtable_mb = variant == 2 ? 3 : 1;
-    o.wal_mb = variant == 2 ? 1 : 0;  // a batch that is larger than what makes a log segment full
+    o.wal_mb = variant == 2 ? 1 : 0;  // a batch that is larger than a log segment
     const size_t limit = o.memtable_mb << 20;
     struct model *const m = model_create();
     model_open(m, &o, quick_env());
@@ -502,7 +502,7 @@ static void test_no_memory(void **state) {
         memcpy(m->now, m->next, sizeof(m->now));
       } else {
         CHECK(hit && remixdb_errcode() == REMIXDB_NOMEM);
-        if (rounds_of(m) == rounds) CHECK(sequence_of(m) == seq);  // what a round hands back has new numbers
+        if (rounds_of(m) == rounds) CHECK(sequence_of(m) == seq);  // records that a round hands back get new numbers
         refused++;
       }
       if (n % 7 == 0 || !good) CHECK(sees(m, m->ref, m->now));
@@ -547,7 +547,7 @@ static void test_failing_log(void **state) {
         struct simdisk *const d = simdisk_create();
         struct model *const m = model_create();
         disk_open(m, d, &o);
-        m->x->memtable_limit = 40u << 20;  // what there is to fail is the log
+        m->x->memtable_limit = 40u << 20;  // only the log can fail
         gather_some(m, 100, 3000, 10);
         write_good(m);
         CHECK(remixdb_sync(m->ref));
@@ -564,7 +564,7 @@ static void test_failing_log(void **state) {
         }
         CHECK(good || remixdb_errcode() == (faults[f].errnum == EIO ? REMIXDB_IO : REMIXDB_NOSPACE));
         failed += !good;
-        // of a batch that came into the memtable and whose sync failed all is there
+        // all of a batch is there when the memtable has it and its sync failed
         const bool whole = !good && sees(m, m->ref, m->next);
         if (whole) CHECK(each);
         else CHECK(sees(m, m->ref, m->now));
@@ -574,7 +574,7 @@ static void test_failing_log(void **state) {
           CHECK(sees(m, m->ref, m->now));
           CHECK(remixdb_sync(m->ref));
         } else if (!good) {
-          // room that could not be had says nothing of what was written
+          // a failed wait for room does not tell whether the batch was written
           const bool passes = faults[f].call == SIMDISK_ALLOCATE;
           CHECK(remixdb_write(m->ref, m->batch) == passes && (passes || remixdb_errcode() == REMIXDB_IO));
           if (passes) memcpy(m->now, m->next, sizeof(m->now));
@@ -582,7 +582,7 @@ static void test_failing_log(void **state) {
         remixdb_unref(m->ref);
         remixdb_close(m->x);
         disk_open(m, d, &o);
-        // what was not synced may be lost from some batch on; test_power has the other states
+        // unsynced batches may be lost from one on; test_power has the other states
         if (faults[f].errnum == ENOSPC) CHECK(sees(m, m->ref, m->now));
         else if (good || each) CHECK(sees(m, m->ref, m->now) || sees(m, m->ref, m->next) || sees(m, m->ref, synced));
         gather_begin(m);

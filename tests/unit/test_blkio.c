@@ -22,8 +22,8 @@
 #define OUT_MAX ((size_t)12 << 20)
 
 static char dir[ENV_PATH_MAX], data_path[ENV_PATH_MAX + 16], out_path[ENV_PATH_MAX + 16], other_path[ENV_PATH_MAX + 16];
-static uint8_t *data;      // what the data file holds, and what is written
-static uint8_t *out_data;  // what was read back
+static uint8_t *data;      // content of the data file, and of the file that is written
+static uint8_t *out_data;  // bytes that were read back
 static int data_fd = -1;
 static const enum blkio_kind kinds[] = {BLKIO_URING, BLKIO_AIO, BLKIO_SYNC};
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
@@ -306,7 +306,7 @@ static void test_read_failures(void **state) {
   }
 }
 
-// Reads that are added part by part, and what is called for each that ends.
+// Reads that are added part by part, with a call for each that ends.
 struct ended {
   struct blkio_read *reads;
   uint32_t calls[300];

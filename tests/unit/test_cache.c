@@ -50,7 +50,7 @@ static enum remixdb_status load(void *arg, uint32_t block, uint32_t nr_pages, ui
   struct tab *const tab = arg;
   if (own == in_frames(buf)) return err_set(REMIXDB_INVALID, "whose memory it is was not told");
   atomic_fetch_add_explicit(&tab->loads, 1, memory_order_relaxed);
-  memset(buf, 0xEE, nr_pages * PAGE);  // what is not whole must not be seen
+  memset(buf, 0xEE, nr_pages * PAGE);  // nobody may see a block that is not whole
   if (tab->sleep_ns) time_sleep_ns(tab->sleep_ns);
   int32_t failures = atomic_load_explicit(&tab->failures, memory_order_relaxed);
   while (failures > 0)
@@ -209,7 +209,7 @@ static void test_load_fails(void **state) {
   cache_table_fini(&tab.t);
 }
 
-// ---- C2: what a reader got stays whole to the end of its epoch; frames are reused after it
+// ---- C2: a reader's block stays whole to the end of its epoch; frames are reused after it
 
 static void test_epoch_keeps(void **state) {
   (void)state;
@@ -302,7 +302,7 @@ static void test_clock(void **state) {
   cache_table_fini(&tab.t);
 }
 
-// ---- C7: what is read once puts nothing out
+// ---- C7: a block that is read once puts nothing out
 
 #define FULL_PAGES 1024u  // one shard
 
@@ -371,7 +371,7 @@ static void test_again(void **state) {
   for (uint32_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
     const uint32_t n = sizes[k], span = FULL_PAGES / n / 4;
     for (uint32_t late = 0; late < 2; late++, block += BLOCK_PAGES_MAX) {
-      do assert_false(touch(&tab, once, 1));  // until what an eviction left over is used up
+      do assert_false(touch(&tab, once, 1));  // until the frames that an eviction left are used up
       while (cached(&tab, once++));
       assert_false(touch(&tab, block, n));
       assert_false(cached(&tab, block));
@@ -451,7 +451,7 @@ static void test_disk(void **state) {
   cache_table_fini(&tab.t);
 }
 
-// Fills as gets; what is read ahead is in the cache at once, as who reads ahead looks for it there.
+// Fills as gets. Readahead puts blocks into the cache at once, because its reader looks for them there.
 static void test_once_otherwise(void **state) {
   (void)state;
   static uint8_t buf[PAGE];
@@ -476,7 +476,7 @@ static void test_once_otherwise(void **state) {
     fill(3, 4000 + i, 1, buf);
     cache_offer(&tab.t, 4000 + i, 1, buf);
     assert_true(touch(&tab, 4000 + i, 1));
-    // and so is what was missed before
+    // and so is the block of the earlier miss
     (void)touch(&tab, 6000 + i, 1);
     fill(3, 6000 + i, 1, buf);
     cache_offer(&tab.t, 6000 + i, 1, buf);
@@ -506,7 +506,7 @@ static void test_pin(void **state) {
   epoch_exit(&other);
   for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
   for (uint32_t i = 0; i < 2; i++) {
-    assert_true(cached(&tab, 20 * i));  // CLOCK passes by what is pinned
+    assert_true(cached(&tab, 20 * i));  // CLOCK passes by pinned blocks
     assert_true(is_block(3, 20 * i, 10, held[i].data));
   }
   assert_int_equal(stats().bypasses, 0);
@@ -886,7 +886,7 @@ static void test_fills(void **state) {
     assert_int_equal(cache_fill_begin(&tab.t, 20, 1, &b[1], &f[1]), CACHE_FILL_READ);
     assert_int_equal((uintptr_t)f[0].buf % PAGE, 0);
     assert_int_equal(stats().used, 4 * PAGE);
-    // what is begun is not there yet, and no second one begins it
+    // a block whose read has begun is not there yet, and no second read begins
     assert_false(cached(&tab, 10));
     assert_null(b[0].data);
     epoch_enter(&ep, &other);
@@ -992,7 +992,7 @@ static struct tab *tab_new(void) {
   return NULL;
 }
 
-// Some blocks together; what others read is taken when these have ended.
+// Some blocks together; blocks that others read are taken when those reads have ended.
 static void hammer_fills(struct tab *tab, uint64_t *seed) {
   struct cache_block b[6];
   struct cache_fill f[6];

@@ -46,7 +46,7 @@ static void test_stamps_and_slots(void **state) {
   epoch_fini(&e);
 }
 
-// An entrant that read an old `now` and was then held back must not undo what had passed.
+// An entrant that read an old `now` and was then held back must not make passed stamps current again.
 static void test_late_entrant(void **state) {
   (void)state;
   struct epoch e;
@@ -115,7 +115,7 @@ static void test_retire(void **state) {
   epoch_retire(&e, &items[2], count_fn, &freed);
   epoch_retire(&e, &items[3], count_fn, &freed);
   epoch_reclaim(&e);
-  assert_int_equal(freed, 2);  // items[1] only: what came after the entry may still be seen
+  assert_int_equal(freed, 2);  // items[1] only: later ones may still be seen
   epoch_reclaim(&e);
   assert_int_equal(freed, 2);
   epoch_exit(&a);
@@ -151,7 +151,7 @@ static void test_fn_retires(void **state) {
   assert_int_equal(c.left, -1);
 }
 
-// ---- readers follow a pointer that writers replace and retire: nobody ever reads what was freed
+// ---- readers follow a pointer that writers replace and retire: nobody ever reads freed memory
 
 enum { READERS = 3, WRITERS = 2, WRITES = 3000 };
 
@@ -250,7 +250,7 @@ static void test_threads(void **state) {
 
 #define MOMENTS 200000u
 #define MOMENTS_NS 400000000u         // and no longer
-#define FAR_BYTES ((size_t)32 << 20)  // more than what is near the processor
+#define FAR_BYTES ((size_t)32 << 20)  // more than the caches near the processor
 
 struct meeting {
   struct epoch e;

@@ -148,7 +148,7 @@ static void test_clock(void **state) {
   assert_true(opens(4));  // 2 goes, as 1 was used since
   assert_true(is_open(1) && !is_open(2) && is_open(3));
   assert_int_equal(fdpool_open_count(p), 3);
-  for (uint32_t n = 0; n < 20; n++) {  // what is used in every round stays open
+  for (uint32_t n = 0; n < 20; n++) {  // a file that is used in every round stays open
     assert_false(opens(1));
     use((uint32_t[]){0, 2, 3, 4}[n % 4]);
   }
@@ -176,9 +176,9 @@ static void test_in_use(void **state) {
   int fd = 0;
   assert_false(fdpool_try_acquire(&files[2], &fd));
   assert_int_equal(fd, -1);
-  assert_true(fdpool_try_acquire(&files[1], &fd));  // a second user of what is open needs no place
+  assert_true(fdpool_try_acquire(&files[1], &fd));  // a second user of an open file needs no place
   assert_int_equal(fd, b);
-  // who can wait gets the place of what is given back
+  // a caller that can wait gets the place that is given back
   pthread_t t;
   _Atomic int done;
   atomic_init(&done, 0);
@@ -235,7 +235,7 @@ static void test_reserve(void **state) {
   assert_int_equal(atomic_load(&fake_open_nr), 3);  // one was closed for it
   fdpool_reserve(p);
   assert_int_equal(atomic_load(&fake_open_nr), 2);
-  // half is the most; those who read share the rest
+  // half is the most; readers share the rest
   pthread_t t;
   _Atomic int done;
   atomic_init(&done, 0);
@@ -408,7 +408,7 @@ static void *wait_reserve(void *arg) {
 static void give_release(void) { fdpool_release(&files[0]); }
 static void give_unreserve(void) { fdpool_unreserve(reserve_pool); }
 
-// Whether what is given back is had at once, not when the patience of who waits has ended.
+// Whether a waiter gets a place that is given back at once, not when its patience has ended.
 static bool woken(void *(*waiter)(void *), void (*give)(void)) {
   pthread_t t;
   _Atomic uint64_t got;
@@ -449,7 +449,7 @@ static void test_woken(void **state) {
 #define SLEPT_MAX 2u  // times: a machine may stand still for as long as the patience lasts, but not again and again
 static _Atomic uint32_t arrived, slept;
 
-// One place for two, who come at the same time, once a meeting.
+// One place for two callers that come at the same time, once a meeting.
 static void *meet(void *arg) {
   const uint32_t i = (uint32_t)(uintptr_t)arg;
   uint64_t seed = i;

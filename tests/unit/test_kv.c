@@ -123,7 +123,7 @@ static void test_record_limits(void **state) {
   free(buf);
 }
 
-// Whatever the bytes, what is decoded lies inside of them.
+// A record that is decoded lies inside its bytes, for any bytes.
 static void test_record_random(void **state) {
   (void)state;
   uint64_t rng = check_seed;

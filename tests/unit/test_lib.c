@@ -83,7 +83,7 @@ static void test_alloc_failure(void **state) {
   assert_null(g);
   FAILS(ts, REMIXDB_NOMEM);
   assert_true(strlen(err_msg()) > 0);
-  assert_string_equal((char *)p, "abc");  // a failed realloc leaves what was
+  assert_string_equal((char *)p, "abc");  // a failed realloc leaves the old memory
   mem_free(p);
   // the arena is not the worse for it
   assert_non_null(arena_alloc(&ar, 8));

@@ -435,7 +435,7 @@ static void test_all_deleted(void **state) {
   scene_young = YOUNG_NOWHERE;
 }
 
-// Writers go on while somebody reads at a moment: what they write is not seen, in any direction.
+// Writers go on while a thread reads at a moment: the reader sees none of their writes, in any direction.
 static void test_while_written(void **state) {
   (void)state;
   for (uint64_t seed = 1; seed <= 6; seed++) {
@@ -458,7 +458,7 @@ static void test_while_written(void **state) {
   scene_young = YOUNG_NOWHERE;
 }
 
-// ---- what can fail
+// ---- failures
 
 static const struct plan plan_fail = {500, 60, 60, 3, 3, 5, 0};
 
@@ -540,7 +540,7 @@ static void test_read_fails(void **state) {
   scene_young = YOUNG_NOWHERE;
 }
 
-// Damage that stays: what can be read is right, what cannot is an error, and nobody goes round in circles.
+// Damage that stays: every read is right or an error, and no walk goes round in circles.
 static void damaged(bool young) {
   struct scene s;
   scene_init(&s, &(struct plan){6000, 60, 60, 3, 3, 5, 0}, 12);

@@ -220,7 +220,7 @@ static void test_young(void **state) {
     for (uint32_t old = 0; old < 3; old++) CHECK(nr_seen[young][old] > 100);
 }
 
-// ---- what can fail
+// ---- failures
 
 static _Atomic int64_t mem_left;
 static bool mem_some(size_t size) {
@@ -320,7 +320,7 @@ static void test_young_fails(void **state) {
     const struct super v = {.version = s.version};
     uint32_t failed = 0;
     for (uint32_t a = 0; a < s.k.nr; a++) {
-      if (n % 2 && a % 16) continue;  // what is cached does not fail
+      if (n % 2 && a % 16) continue;  // cached blocks do not fail
       if (s.young[a] == NONE) continue;
       const struct kref key = s.k.keys[a];
       l->nr = 1;
@@ -405,7 +405,7 @@ static void test_contract(void **state) {
       if (want[i] && i != 7) CHECK(memcmp(buf[i], want[i], vals[i].len) == 0 && buf[i][vals[i].len] == 'x');
       if (!want[i]) CHECK(buf[i][0] == 'x');
     }
-    // what does not fit
+    // values that do not fit
     memset(buf, 'x', sizeof(buf));
     vals[2].cap = 3;
     vals[3].cap = 0;
@@ -421,7 +421,7 @@ static void test_contract(void **state) {
     // nothing asked, nothing found: no error
     CHECK(remixdb_multi_get(r, 0, NULL, NULL, NULL) == 0 && remixdb_errcode() == REMIXDB_OK);
     CHECK(remixdb_multi_get(r, 1, keys + 1, vals, found) == 0 && remixdb_errcode() == REMIXDB_OK);
-    // what is refused, with nothing touched
+    // refused calls touch nothing
     struct remixdb_slice bad_key = {NULL, 3}, long_key = {buf, REMIXDB_KV_MAX + 1};
     struct remixdb_buf bad_val = {NULL, 3, 99};
     bool said = true;
@@ -602,7 +602,7 @@ static void test_absent(void **state) {
   group_free(g);
 }
 
-// A disk whose reads fail, and one that changes what was written: no wrong data, and the status says it.
+// A disk whose reads fail, and one that changes written bytes: no wrong data, and the status says so.
 static void test_bad_disk(void **state) {
   (void)state;
   uint64_t rng = check_seed;
@@ -768,7 +768,7 @@ static void test_one_moment(void **state) {
   }
 }
 
-// Readers of all kinds in a cache that is too small, while a writer replaces what they read.
+// Readers of all kinds in a cache that is too small, while a writer replaces the records.
 
 struct crowd {
   struct xdb *xdb;

@@ -31,7 +31,7 @@
 #define KEY 16u
 #define VALUE 120u
 
-// ---- an env that counts what is written, to which kind of file, and can be out of room
+// ---- an env that counts written bytes by kind of file, and can be out of room
 
 enum file { FILE_OTHER, FILE_LOG, FILE_TABLE, FILE_REMIX, FILES };
 #define FD_MAX 65536
@@ -67,7 +67,7 @@ static ssize_t counting_pwrite(struct env *e, int fd, const void *buf, size_t le
   return n;
 }
 
-// Nothing is lost here: what the disk does is not waited for.
+// No power cut here, so no sync is waited for.
 static int no_sync(struct env *e, int fd) {
   (void)e, (void)fd;
   return 0;
@@ -181,7 +181,7 @@ static uint64_t count_keys(void) {
   return nr;
 }
 
-// ---- what is written
+// ---- written bytes
 
 // Bytes written per byte put: all of them, by the env's count, with which the store's own figures agree.
 static double amplification(const char *what) {
@@ -253,7 +253,7 @@ static void test_sequential_load(void **state) {
   assert_true(amplification("sequential load") <= 2.3);
   assert_int_equal(stat_of(x, "table_bytes_merged"), 0);
   assert_true(stat_of(x, "partitions") > 4);
-  // what was there is there still
+  // the old records are still there
   struct table_list after = tables_now();
   assert_true(before.nr > 10);
   for (uint32_t i = 0; i < before.nr; i++)
@@ -674,7 +674,8 @@ static void test_compression(void **state) {
   expect_records(0, next, true);
   put_records(0, n, true);
   OK(xdb_compact(x));
-  assert_true(tables_of_kind(false) > 0 && tables_of_kind(true) > 0);  // what needed no compacting is as it was
+  assert_true(tables_of_kind(false) > 0 &&
+              tables_of_kind(true) > 0);  // tables that needed no compaction are as they were
   expect_records(0, next, true);
   store_close();
 }

@@ -412,7 +412,7 @@ static void test_steps(void **state) {
   world_fini(&w);
 }
 
-// ---- what is deleted
+// ---- tombstones
 
 static struct version *version_of_one(struct remix *x) {
   struct part *p;

@@ -181,7 +181,7 @@ static void test_jumps(void **state) {
   remix_cursor_fini(&c);
   assert_int_equal(scan_debt_of(&w), scan_debt + 2);
   cold_free(&w);
-  // without a cache what is read is read from disk each time
+  // without a cache each read goes to the disk
   place_fini(&p);
   place_init(&p, 0);
   cold_make(&w, &p, 3000, JUMP_RUNS);
@@ -246,7 +246,7 @@ static void test_young_jumps(void **state) {
       read_all(&w, way == 1, way >= 2 ? p.queue : NULL);
       atomic_store(&place_slow, false);
       assert_int_equal(scan_debt_of(&w), runs);
-      // what is cached does not count
+      // cached blocks do not count
       assert_int_equal(scan_debt_all(&w, way == 1, NULL), 0);
     }
     for (uint32_t backward = 0; backward < 2; backward++) {
@@ -282,7 +282,7 @@ static void test_young_jumps(void **state) {
     cold_free(&w);
   }
   place_fini(&p);
-  // without a cache: what the cursor holds need not be read again
+  // without a cache: the cursor's own blocks are not read again
   place_init(&p, 0);
   cold_make(&w, &p, 9000, JUMP_RUNS);
   cold_young(&w);
@@ -478,7 +478,7 @@ static void test_gathered_full(void **state) {
   enter(&p);
   remix_seek_first(&c);
   for (uint32_t k = 0; k < 20000; k++, remix_next(&c)) {
-    if (k % 16 == 0) {  // what is evicted can be had again
+    if (k % 16 == 0) {  // evicted blocks can be read again
       leave(&p);
       enter(&p);
     }
@@ -691,7 +691,7 @@ static void test_pieces(void **state) {
       case 0: seek_to(&c, at = to); break;
       case 1: OK(remix_seek_for_prev(&c, numbered(at = to, buf))); break;
       case 2:
-        seek_to(&c, at);  // and what is near
+        seek_to(&c, at);  // and its neighbours
         break;
       default:
         for (uint32_t n = (uint32_t)(how >> 8) % 12; n > 0 && remix_valid(&c); n--) {
@@ -796,7 +796,7 @@ static void test_usual(void **state) {
   for (uint32_t i = 0; i < 400; i++) sum += scan_some(w, &c, &rng, 1, i % 2 ? 100 : 10, 0, false).reads;
   assert_true(sum / 400 <= 5000);  // where the last one alone is what is expected: 5672
   remix_cursor_fini(&c);
-  // what came with the read before is no reason to read ahead
+  // blocks that came with the read before are no reason to read ahead
   uint32_t bytes[2];
   for (uint32_t with = 0; with < 2; with++) {
     remix_cursor_init(&c, with ? p.queue : NULL);

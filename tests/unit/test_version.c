@@ -252,7 +252,8 @@ static void test_round_trip(void **state) {
     load_helped(&s);
     size_t len;
     uint8_t *const buf = current_get(&s, &len);
-    assert_int_equal(load32le(buf + 8), with_young ? 2 : 1);  // what has none can be read by those who know none
+    assert_int_equal(load32le(buf + 8),
+                     with_young ? 2 : 1);  // a version without young views can be read by older programs
     mem_free(buf);
     assert_int_equal(s.v->nr_young, with_young ? 2 : 0);
   }
@@ -626,7 +627,7 @@ static void test_missing(void **state) {
   store_fini(&s);
 }
 
-// ---- what can fail
+// ---- failures
 
 static void test_save_fails(void **state) {
   (void)state;
@@ -717,7 +718,7 @@ static void test_no_memory(void **state) {
              : what == 3 ? list(&s)
                          : version_clean(&s.p.ctx, s.v, &nr);
       } else {
-        // what is handed over is let go also when it fails
+        // arguments that were handed over are released also when the call fails
         struct part *parts[2] = {NULL, s.v->parts[1]};
         struct version *v;
         part_ref(parts[1]);
@@ -805,7 +806,7 @@ static void test_clean(void **state) {
   free(now);
   free(kept);
 
-  // what fails says so, and what is named stays
+  // a failing call says so, and named files stay
   file_put(&s, "000900.sst", "x", 1);
   fault_io_set(FAULT_LIST, 1, false);
   FAILS(version_clean(&s.p.ctx, s.v, &nr), REMIXDB_IO);

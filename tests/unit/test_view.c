@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memtables and views: who keeps what, and what is seen of it.
+// Memtables and supers: references, and the records that readers see.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -270,7 +270,7 @@ static void test_nomem(void **state) {
       }
       if (n % 400 == 0) {
         CHECK_INDEX(m.wh);
-        atomic_store(&mem_fault, fault_fn);  // who reads needs no memory
+        atomic_store(&mem_fault, fault_fn);  // reads need no memory
         wh_model_verify(&m, m.seq, &rng, 10);
         atomic_store(&mem_fault, NULL);
       }

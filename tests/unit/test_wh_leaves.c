@@ -385,7 +385,7 @@ static struct kref twin_key(uint32_t number, uint32_t klen, uint8_t *buf) {
   return kref(buf, klen);
 }
 
-// What `recent` had for the keys of pairs.
+// Counts of finds in `recent` for the keys of pairs.
 struct found {
   uint32_t entries, vers;
 };

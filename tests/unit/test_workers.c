@@ -92,7 +92,8 @@ struct counted {
   struct task task;
   struct group *g;
   _Atomic uint32_t runs;
-  uint64_t work;  // written by who runs it, read by the round: without order between them it would be a race
+  uint64_t
+      work;  // the thread that runs it writes it, the round reads it: without order between them it would be a race
   struct worker *worker;
 };
 
@@ -430,7 +431,7 @@ static void test_destroy(void **state) {
   workers_destroy(NULL);
 }
 
-// ---- what can fail
+// ---- failures
 
 static _Atomic int64_t fault_left;
 static bool fault(size_t size) {

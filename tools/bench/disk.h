@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the disk itself gives: bare loops over io_uring, past the page cache, on a file of the size of the records. No
+// The limit of the disk itself: bare loops over io_uring, past the page cache, on a file of the size of the records. No
 // store is faster than these for the pages that it has to read.
 #ifndef BENCH_DISK_H
 #define BENCH_DISK_H
@@ -13,7 +13,7 @@
 #define BENCH_DISK_DEPTH_MAX 256u
 
 bool bench_disk_known(const char *name);
-// What the benchmark is, for the help. i from 0; NULL after the last.
+// Name and description of a benchmark, for the help. i from 0; NULL after the last one.
 const char *bench_disk_name(uint32_t i, const char **what_out);
 
 // Writes the file, past the page cache, unless it is there with that size. False: told.

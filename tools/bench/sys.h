@@ -14,7 +14,7 @@
 
 uint64_t bench_time_ns(void);  // monotonic
 
-// What the calling thread has used so far. A wait is a voluntary context switch: the thread slept until a disk, a lock
+// Use of the calling thread so far. A wait is a voluntary context switch: the thread slept until a disk, a lock
 // or a clock woke it. 0 where the system does not count them for a thread.
 struct bench_thread_usage {
   uint64_t cpu_ns;
