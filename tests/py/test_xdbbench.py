@@ -128,7 +128,7 @@ def test_lost_records_end_it_with_1(tmp_path):
     ("--num", "--num has no value; a number from 1 to 4294967295 is needed"),
     ("--num=0", '--num is "0"; a number from 1 to 4294967295 is needed'),
     *[(f"--num={n}", f'--num is "{n}"; a number') for n in ("", "x", "-1", "10k", "1.5", " 1", "99999999999999999999")],
-    ("--key_size=501", '--key_size is "501"; a number from 8 to 500 is needed'),
+    ("--key_size=60001", '--key_size is "60001"; a number from 8 to 60000 is needed'),
     ("--sync=yes", '--sync is "yes"; 0 or 1 is needed'),
     *[(f"--zipf_theta={n}", f'--zipf_theta is "{n}"; a number above 0 and below 1 is needed')
       for n in ("", "0", "1", "nan", "0.5x")],

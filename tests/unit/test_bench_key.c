@@ -24,7 +24,7 @@ static void test_keys_ascend(void **state) {
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
       struct bench_keys k;
       uint8_t key[BENCH_KEY_MAX], last[BENCH_KEY_MAX];
-      assert_true(bench_keys_init(&k, nums[n], sizes[s], 100, 7));
+      assert_true(bench_keys_init(&k, nums[n], sizes[s], 100, BENCH_NUMBER, 7));
       for (uint64_t i = 0; i < nums[n]; i++)
         for (enum bench_band b = BENCH_LOADED; b <= BENCH_MISSING; b++) {
           bench_key(&k, i, b, key);
@@ -35,10 +35,66 @@ static void test_keys_ascend(void **state) {
     }
 }
 
+// The same of the shapes that have long keys.
+static void test_shaped_keys_ascend(void **state) {
+  (void)state;
+  static const uint32_t sizes[] = {BENCH_SHAPED_MIN, 33, 100, 9000};
+  static uint8_t key[BENCH_KEY_MAX], last[BENCH_KEY_MAX];
+  for (enum bench_shape shape = BENCH_LONG; shape <= BENCH_NESTED; shape++)
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+      struct bench_keys k;
+      assert_true(bench_keys_init(&k, 1003, sizes[s], 100, shape, 7));
+      uint32_t last_klen = 0;
+      double sum = 0;
+      for (uint64_t i = 0; i < k.num; i++)
+        for (enum bench_band b = BENCH_LOADED; b <= BENCH_MISSING; b++) {
+          const uint32_t klen = bench_key(&k, i, b, key);
+          assert_true(klen >= 17 && klen <= sizes[s]);
+          assert_true(shape == BENCH_NESTED || klen == sizes[s]);
+          if (i || b) assert_true(bench_key_cmp(key, klen, last, last_klen) > 0);
+          memcpy(last, key, last_klen = klen);
+          sum += b == BENCH_LOADED ? klen : 0;
+        }
+      assert_true(fabs(sum / 1003 - k.mean_size) < 1);
+      bench_keys_fini(&k);
+    }
+}
+
+static void test_nested_keys_are_prefixes_of_the_next(void **state) {
+  (void)state;
+  struct bench_keys k;
+  uint8_t key[1000], next[1000];
+  assert_true(bench_keys_init(&k, 600, 1000, 100, BENCH_NESTED, 7));
+  uint32_t prefixes = 0;
+  for (uint64_t i = 0; i + 1 < k.num; i++) {
+    const uint32_t klen = bench_key(&k, i, BENCH_LOADED, key), nlen = bench_key(&k, i + 1, BENCH_LOADED, next);
+    prefixes += klen < nlen && !memcmp(key, next, klen);
+  }
+  assert_int_equal(prefixes, 600 - 2);  // chains of 328 keys: 2 of the 600 have none before them
+  bench_keys_fini(&k);
+}
+
+static void test_prefixed_keys_share_their_prefix(void **state) {
+  (void)state;
+  struct bench_keys k;
+  uint8_t key[1000], next[1000];
+  assert_true(bench_keys_init(&k, 600, 1000, 100, BENCH_PREFIX, 7));
+  uint32_t others = 0;
+  for (uint64_t i = 0; i + 1 < k.num; i++) {
+    bench_key(&k, i, BENCH_LOADED, key);
+    bench_key(&k, i + 1, BENCH_LOADED, next);
+    others += memcmp(key, next, 1000 - 16) != 0;
+    assert_memory_equal(key + 1, next + 1, 1000 - 17);
+  }
+  assert_int_equal(others, 15);
+  bench_keys_fini(&k);
+}
+
 static void test_keys_are_hex_digits_of_their_numbers(void **state) {
   (void)state;
   struct bench_keys hex, binary;
-  assert_true(bench_keys_init(&hex, 1000, 18, 100, 7) && bench_keys_init(&binary, 1000, 9, 100, 7));
+  assert_true(bench_keys_init(&hex, 1000, 18, 100, BENCH_NUMBER, 7));
+  assert_true(bench_keys_init(&binary, 1000, 9, 100, BENCH_NUMBER, 7));
   for (uint64_t i = 0; i < 1000; i++) {
     uint8_t h[BENCH_KEY_MAX], b[BENCH_KEY_MAX];
     char text[32];
@@ -57,23 +113,23 @@ static void test_a_value_is_good_for_its_key_only(void **state) {
   static const uint32_t sizes[] = {16, 17, 24, 120, 5000};
   for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
     struct bench_keys k;
-    assert_true(bench_keys_init(&k, 1000, 16, sizes[s], 7));
+    assert_true(bench_keys_init(&k, 1000, 16, sizes[s], BENCH_NUMBER, 7));
     uint8_t key[BENCH_KEY_MAX], other[BENCH_KEY_MAX], *const value = malloc(sizes[s]);
     for (uint64_t i = 0; i < 200; i++) {
       uint64_t version = 0;
       bench_key(&k, i, BENCH_LOADED, key);
       bench_key(&k, i + 1, BENCH_LOADED, other);
-      bench_value(&k, key, 1000 + i, value);
-      assert_true(bench_value_good(&k, key, value, sizes[s], true, &version));
+      bench_value(&k, key, 16, 1000 + i, value);
+      assert_true(bench_value_good(&k, key, 16, value, sizes[s], true, &version));
       assert_int_equal(version, 1000 + i);
-      assert_false(bench_value_good(&k, other, value, sizes[s], false, &version));
-      assert_false(bench_value_good(&k, key, value, sizes[s] - 1, false, &version));
+      assert_false(bench_value_good(&k, other, 16, value, sizes[s], false, &version));
+      assert_false(bench_value_good(&k, key, 16, value, sizes[s] - 1, false, &version));
       for (uint32_t at = 0; at < sizes[s]; at += sizes[s] / 50 + 1) {
         const bool end = at < 8 || at >= sizes[s] - 8;
         value[at] ^= 0x10;
-        assert_true(bench_value_good(&k, key, value, sizes[s], false, &version) ==
+        assert_true(bench_value_good(&k, key, 16, value, sizes[s], false, &version) ==
                     !end);  // the ends are looked at always
-        assert_false(bench_value_good(&k, key, value, sizes[s], true, &version));
+        assert_false(bench_value_good(&k, key, 16, value, sizes[s], true, &version));
         value[at] ^= 0x10;
       }
     }
@@ -139,6 +195,9 @@ static void test_zipf(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_keys_ascend),
+      cmocka_unit_test(test_shaped_keys_ascend),
+      cmocka_unit_test(test_nested_keys_are_prefixes_of_the_next),
+      cmocka_unit_test(test_prefixed_keys_share_their_prefix),
       cmocka_unit_test(test_keys_are_hex_digits_of_their_numbers),
       cmocka_unit_test(test_a_value_is_good_for_its_key_only),
       cmocka_unit_test(test_permutations),

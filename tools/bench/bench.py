@@ -30,6 +30,7 @@ READS = ("readrandom,readrandom:distribution=zipfian,readmissing,multireadrandom
          "readseq,readreverse")
 MIXED = ("readwhilewriting:write_rate=20000,seekrandomwhilewriting:write_rate=20000:seek_nexts=10,"
          "readrandomwriterandom:readwritepercent=50")
+LONG_READS = "readrandom,readmissing,seekrandom,seekrandom:seek_nexts=50:ops=2000,readseq"
 YCSB_LOAD = "ycsbload,flush,waitidle,warm"
 # The order that YCSB's authors recommend: E, which adds records, begins with a new load. Before that it runs once on
 # what the others have left.
@@ -55,6 +56,14 @@ SCENARIOS = {
     "many-runs": {
         "num": 1_000_000, "key_size": 16, "value_size": 120, "cache_mb": 256, "memtable_mb": 8, "ops": 300_000,
         "benchmarks": f"fillrandom,overwrite:ops=1000000,flush,waitidle,warm,{READS}",
+    },
+    # long keys: of 60 KB, of 8 KB with 16 prefixes that leave 16 bytes, and each a prefix of the next, 30 KB on average
+    **{
+        f"keys-{shape}": {
+            "num": num, "key_shape": shape, "key_size": key_size, "value_size": 100, "cache_mb": 256,
+            "memtable_mb": 64, "ops": 10_000,
+            "benchmarks": f"fillrandom,{LONG_READS},overwrite,flush,waitidle,warm,{LONG_READS}",
+        } for shape, num, key_size in [("long", 30_000, 60_000), ("prefix", 200_000, 8_208), ("nested", 60_000, 60_000)]
     },
     # to see that everything runs
     "tiny": {

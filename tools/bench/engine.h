@@ -10,10 +10,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "tools/bench/key.h"
+
 struct bench_config {
-  const char *dir;      // exists; the store's own
-  uint64_t num;         // records expected
-  uint32_t key_size;    // bytes
+  const char *dir;    // exists; the store's own
+  uint64_t num;       // records expected
+  uint32_t key_size;  // bytes
+  enum bench_shape shape;
   uint32_t value_size;  // bytes
   size_t cache_mb;
   size_t memtable_mb;

@@ -6,14 +6,26 @@
 
 #define POOL_PIECE 100u  // bytes; the first half of each is random, the second half repeats it
 
-bool bench_keys_init(struct bench_keys *k, uint64_t num, uint32_t key_size, uint32_t value_size, uint64_t seed) {
-  const size_t size = BENCH_POOL + value_size;
+static uint64_t chain_size(const struct bench_keys *k) { return (k->key_size - 16) / 3; }
+
+static uint32_t mean_nested(const struct bench_keys *k) {
+  const uint64_t chain = chain_size(k), whole = k->num / chain, rest = k->num % chain;
+  const double steps = (double)whole * (double)chain * (double)(chain - 1) / 2 + (double)rest * ((double)rest - 1) / 2;
+  return 17 + (uint32_t)(3 * steps / (double)k->num);
+}
+
+bool bench_keys_init(struct bench_keys *k, uint64_t num, uint32_t key_size, uint32_t value_size, enum bench_shape shape,
+                     uint64_t seed) {
+  const size_t size = BENCH_POOL + (key_size > value_size ? key_size : value_size);
   *k = (struct bench_keys){.num = num,
                            .band = UINT64_MAX / num / 3,
                            .seed = bench_mix(seed),
                            .key_size = key_size,
-                           .value_size = value_size};
+                           .mean_size = key_size,
+                           .value_size = value_size,
+                           .shape = shape};
   if (!(k->pool = malloc(size))) return false;
+  if (shape == BENCH_NESTED) k->mean_size = mean_nested(k);
   uint64_t random = seed;
   for (size_t i = 0; i < size; i++) {
     const size_t at = i % POOL_PIECE;
@@ -25,6 +37,28 @@ bool bench_keys_init(struct bench_keys *k, uint64_t num, uint32_t key_size, uint
 void bench_keys_fini(struct bench_keys *k) {
   free(k->pool);
   k->pool = NULL;
+}
+
+// A chain has a key of each third length; the two behind it are those of the other bands.
+static uint32_t key_nested(const struct bench_keys *k, uint64_t i, enum bench_band band, uint8_t *out) {
+  const uint64_t chain = chain_size(k);
+  const uint32_t rest = (uint32_t)(i % chain) * 3 + band + 1;
+  bench_hex16(out, i / chain);
+  memcpy(out + 16, k->pool, rest);
+  return rest + 16;
+}
+
+uint32_t bench_key_shaped(const struct bench_keys *k, uint64_t i, enum bench_band band, uint8_t *out) {
+  if (k->shape == BENCH_NESTED) return key_nested(k, i, band, out);
+  const uint64_t number = bench_number(k, i, band);
+  bench_hex16(out, number);
+  if (k->shape == BENCH_LONG) {
+    memcpy(out + 16, k->pool + bench_mix(number) % BENCH_POOL, k->key_size - 16);
+  } else {
+    memcpy(out + 1, k->pool, k->key_size - 17);
+    bench_hex16(out + k->key_size - 16, number);
+  }
+  return k->key_size;
 }
 
 void bench_perm_init(struct bench_perm *p, uint64_t n, uint64_t seed) {

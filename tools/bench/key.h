@@ -6,8 +6,14 @@
 // its strip. So the order of records is the order of keys, and keys look random after their first digits. A strip has
 // three bands: the record that is loaded, one that may be inserted later, and numbers that are never there.
 //
-// Keys of 16 bytes and more are the number's 16 hex digits, then '0's; shorter ones (8 to 15 bytes) the number in
-// big-endian bytes, then '0's.
+// Keys of the shape "number" have key_size bytes. Those of 16 bytes and more are the number's 16 hex digits, then '0's;
+// shorter ones (8 to 15 bytes) the number in big-endian bytes, then '0's. Long keys have other shapes:
+//
+// - long: the 16 hex digits, then text to key_size bytes.
+// - prefix: the first hex digit, then the same text for all, then the 16 hex digits. So there are 16 prefixes of
+//   key_size - 16 bytes.
+// - nested: the 16 hex digits of a chain's number, then the first bytes of a text that all chains share. Each key of a
+//   chain is a prefix of the next, and bands are lengths. The longest key has key_size bytes.
 //
 // A value is: version (8 bytes), body, check (8 bytes). The check is a function of the key and the version, the body a
 // piece of a pool of bytes that compress to about a half, at a place the check tells. So every value says whether it is
@@ -20,11 +26,13 @@
 #include <string.h>
 
 #define BENCH_KEY_MIN 8u
-#define BENCH_KEY_MAX 500u  // every engine takes keys of this length
+#define BENCH_KEY_MAX 60000u  // LMDB takes 511, and says so
+#define BENCH_SHAPED_MIN 32u  // the shortest key_size of the other shapes
 #define BENCH_VALUE_MIN 16u
 #define BENCH_VALUE_MAX 60000u
 #define BENCH_POOL (64u << 10)
 
+enum bench_shape { BENCH_NUMBER = 0, BENCH_LONG, BENCH_PREFIX, BENCH_NESTED };
 enum bench_band { BENCH_LOADED = 0, BENCH_INSERTED = 1, BENCH_MISSING = 2 };
 
 struct bench_keys {
@@ -32,11 +40,14 @@ struct bench_keys {
   uint64_t band;  // width of a band
   uint64_t seed;
   uint32_t key_size, value_size;
-  uint8_t *pool;  // BENCH_POOL + value_size bytes
+  uint32_t mean_size;  // of the keys of all records, bytes
+  enum bench_shape shape;
+  uint8_t *pool;  // BENCH_POOL + the larger of the sizes, bytes
 };
 
 // num, the sizes: within the limits above. False: no memory.
-bool bench_keys_init(struct bench_keys *k, uint64_t num, uint32_t key_size, uint32_t value_size, uint64_t seed);
+bool bench_keys_init(struct bench_keys *k, uint64_t num, uint32_t key_size, uint32_t value_size, enum bench_shape shape,
+                     uint64_t seed);
 void bench_keys_fini(struct bench_keys *k);
 
 static inline uint64_t bench_mix(uint64_t z) {  // the finalizer of splitmix64: one to one
@@ -59,12 +70,13 @@ static inline uint64_t bench_load64(const void *p) {
   return v;
 }
 
-// memcmp of two keys, and memcpy of one, as a scan does for each record. Most keys differ in their first 8 bytes, and
-// most have 16.
-static inline int bench_key_cmp(const void *a, const void *b, uint32_t key_size) {
+// The order of two keys, and memcpy of one: what a scan does for each record. Most keys differ in their first 8 bytes,
+// and most have 16.
+static inline int bench_key_cmp(const void *a, uint32_t alen, const void *b, uint32_t blen) {
   const uint64_t x = __builtin_bswap64(bench_load64(a)), y = __builtin_bswap64(bench_load64(b));
   if (__builtin_expect(x != y, 1)) return x < y ? -1 : 1;
-  return memcmp(a, b, key_size);
+  const int order = memcmp(a, b, alen < blen ? alen : blen);
+  return order ? order : (alen > blen) - (alen < blen);
 }
 static inline void bench_key_copy(void *to, const void *key, uint32_t key_size) {
   memcpy(to, key, __builtin_expect(key_size == 16, 1) ? 16 : key_size);
@@ -81,41 +93,55 @@ static inline void bench_hex8(uint8_t *out,
   memcpy(out, &x, 8);
 }
 
-// Writes key_size bytes. i < num.
-static inline void bench_key(const struct bench_keys *k, uint64_t i, enum bench_band band, uint8_t *out) {
+static inline uint64_t bench_number(const struct bench_keys *k, uint64_t i, enum bench_band band) {
   const uint64_t place = (uint64_t)(((unsigned __int128)bench_mix(i ^ k->seed) * k->band) >> 64);
-  const uint64_t number = (i * 3 + band) * k->band + place;
+  return (i * 3 + band) * k->band + place;
+}
+static inline void bench_hex16(uint8_t *out, uint64_t number) {
+  bench_hex8(out, (uint32_t)(number >> 32));
+  bench_hex8(out + 8, (uint32_t)number);
+}
+
+uint32_t bench_key_shaped(const struct bench_keys *k, uint64_t i, enum bench_band band, uint8_t *out);
+// Writes up to key_size bytes; returns how many. i < num.
+static inline uint32_t bench_key(const struct bench_keys *k, uint64_t i, enum bench_band band, uint8_t *out) {
+  if (__builtin_expect(k->shape != BENCH_NUMBER, 0)) return bench_key_shaped(k, i, band, out);
+  const uint64_t number = bench_number(k, i, band);
   if (k->key_size >= 16) {
-    bench_hex8(out, (uint32_t)(number >> 32));
-    bench_hex8(out + 8, (uint32_t)number);
+    bench_hex16(out, number);
     if (k->key_size > 16) memset(out + 16, '0', k->key_size - 16);
   } else {
     const uint64_t be = __builtin_bswap64(number);
     memcpy(out, &be, 8);
     memset(out + 8, '0', k->key_size - 8);
   }
+  return k->key_size;
 }
 
-static inline uint64_t bench_value_check(const struct bench_keys *k, const uint8_t *key, uint64_t version) {
-  const uint64_t low = k->key_size >= 16 ? bench_load64(key + 8) : 0;
+static inline uint64_t bench_value_check(const struct bench_keys *k, const uint8_t *key, uint32_t klen,
+                                         uint64_t version) {
+  uint64_t low = k->key_size >= 16 ? bench_load64(key + 8) : 0;
+  if (__builtin_expect(k->shape != BENCH_NUMBER, 0))
+    low = bench_mix(low ^ klen) ^ bench_mix(bench_load64(key + klen - 16)) ^ bench_load64(key + klen - 8);
   return bench_mix(bench_load64(key) ^ low * 0x9E3779B97F4A7C15ull ^ version * 0xD6E8FEB86659FD93ull);
 }
 
 // Writes value_size bytes.
-static inline void bench_value(const struct bench_keys *k, const uint8_t *key, uint64_t version, uint8_t *out) {
-  const uint64_t check = bench_value_check(k, key, version);
+static inline void bench_value(const struct bench_keys *k, const uint8_t *key, uint32_t klen, uint64_t version,
+                               uint8_t *out) {
+  const uint64_t check = bench_value_check(k, key, klen, version);
   memcpy(out, &version, 8);
   memcpy(out + 8, k->pool + check % BENCH_POOL, k->value_size - 16);
   memcpy(out + k->value_size - 8, &check, 8);
 }
 
 // Whether it is a value of the key: length, check and, if `full`, body. *version_out is set when it is.
-static inline bool bench_value_good(const struct bench_keys *k, const uint8_t *key, const uint8_t *value, uint32_t vlen,
-                                    bool full, uint64_t *version_out) {
+static inline bool bench_value_good(const struct bench_keys *k, const uint8_t *key, uint32_t klen, const uint8_t *value,
+                                    uint32_t vlen, bool full, uint64_t *version_out) {
   if (vlen != k->value_size) return false;
   const uint64_t version = bench_load64(value), check = bench_load64(value + vlen - 8);
   *version_out = version;
-  return check == bench_value_check(k, key, version) &&
+  return check == bench_value_check(k, key, klen, version) &&
          (!full || !memcmp(value + 8, k->pool + check % BENCH_POOL, vlen - 16));
 }
 

@@ -195,9 +195,11 @@ struct worker {
   void *session;
   uint64_t version;
   uint8_t key[BENCH_KEY_MAX], *value;
+  uint32_t klen;  // of key
   struct bench_record rec, *many;
   uint8_t (*many_keys)[BENCH_KEY_MAX];
   uint8_t *last_key;  // of a scan
+  uint32_t last_klen;
 
   bool good;  // the engine has not failed
   uint64_t began_ns, ended_ns, paused_ns;
@@ -309,10 +311,10 @@ static uint32_t draw(struct worker *w) {
 
 // The value is one of the key's, and not older than the last one whose put had returned before the read began
 // (`oldest`).
-static bool value_good(struct worker *w, const struct op *op, const uint8_t *key, const struct bench_record *r,
+static bool value_good(struct worker *w, const struct op *op, struct bench_slice key, const struct bench_record *r,
                        uint64_t oldest) {
   uint64_t version = 0;
-  if (unlikely(!bench_value_good(&w->run->keys, key, r->value, r->vlen, w->run->full, &version)))
+  if (unlikely(!bench_value_good(&w->run->keys, key.ptr, key.len, r->value, r->vlen, w->run->full, &version)))
     return mismatch(w, op, "a wrong value"), false;
   if (unlikely(version < oldest)) return mismatch(w, op, "an old value"), false;
   return true;
@@ -328,11 +330,12 @@ static bool expected(const struct worker *w, const struct op *op) {
   return op->band == BENCH_INSERTED || (op->band == BENCH_LOADED && (!w->run->sparse || is_present(w->run, op->index)));
 }
 
-static void check_get(struct worker *w, const struct op *op, const uint8_t *key, const struct bench_record *r,
+static void check_get(struct worker *w, const struct op *op, struct bench_slice key, const struct bench_record *r,
                       bool found, uint64_t oldest) {
   w->r.reads++;
   if (found) {
     w->r.records++;
+    w->r.bytes_read += key.len + w->run->keys.value_size;
     if (unlikely(!expected(w, op)) && !w->lenient) mismatch(w, op, "found, and it is not there");
     else value_good(w, op, key, r, oldest);
   } else {
@@ -344,7 +347,7 @@ static void check_get(struct worker *w, const struct op *op, const uint8_t *key,
 static void wrote(struct worker *w, const struct op *op, bool there) {
   struct bench_run *run = w->run;
   w->r.writes++;
-  w->r.bytes_written += run->keys.key_size + (there ? run->keys.value_size : 0);
+  w->r.bytes_written += w->klen + (there ? run->keys.value_size : 0);
   if (op->band != BENCH_LOADED) return;
   if (unlikely(run->sparse && !w->fills)) set_present(run, op->index, there);
   if (unlikely(run->versions != NULL)) __atomic_store_n(&run->versions[op->index], w->version, __ATOMIC_RELEASE);
@@ -358,12 +361,14 @@ struct modify_arg {
   uint64_t oldest;
 };
 
+static struct bench_slice own_key(const struct worker *w) { return (struct bench_slice){w->key, w->klen}; }
+
 static bool modify(void *arg, const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len) {
   const struct modify_arg *m = arg;
   struct worker *w = m->w;
   struct bench_record r = {.value = (uint8_t *)(uintptr_t)v0, .vlen = v0len};
-  check_get(w, m->op, w->key, &r, v0 != NULL, m->oldest);
-  bench_value(&w->run->keys, w->key, ++w->version, w->value);
+  check_get(w, m->op, own_key(w), &r, v0 != NULL, m->oldest);
+  bench_value(&w->run->keys, w->key, w->klen, ++w->version, w->value);
   *v1 = w->value;
   *v1len = w->run->keys.value_size;
   return true;
@@ -371,7 +376,7 @@ static bool modify(void *arg, const void *v0, uint32_t v0len, const void **v1, u
 
 static enum bench_status do_rmw(struct worker *w, const struct op *op) {
   const struct bench_engine *e = w->run->engine;
-  const uint32_t klen = w->run->keys.key_size;
+  const uint32_t klen = w->klen;
   struct modify_arg m = {w, op, oldest_version(w, op)};
   if (e->rmw) return e->rmw(w->session, w->key, klen, modify, &m);
   const enum bench_status s = e->get(w->session, w->key, klen, &w->rec);
@@ -382,38 +387,46 @@ static enum bench_status do_rmw(struct worker *w, const struct op *op) {
   return e->put(w->session, w->key, klen, v1, v1len);
 }
 
+// Remembers the key that a scan stands on.
+static void keep_key(struct worker *w) {
+  bench_key_copy(w->last_key, w->rec.key, w->rec.klen);
+  w->last_klen = w->rec.klen;
+}
+
 // Checks the records of a scan one by one: keys ascend, values are good, the first key is the sought one.
 static bool check_scanned(struct worker *w, const struct op *op, uint32_t step) {
   const struct bench_keys *k = &w->run->keys;
   const struct bench_record *r = &w->rec;
   const bool back = op->back, missing = op->band == BENCH_MISSING;
   w->r.records++;
-  if (unlikely(r->klen != k->key_size)) return mismatch(w, op, "a scan came to a key of another length"), false;
+  w->r.bytes_read += r->klen + k->value_size;
+  if (unlikely(r->klen > k->key_size || r->klen < BENCH_KEY_MIN))
+    return mismatch(w, op, "a scan came to a key of another length"), false;
   if (step == 0) {
-    const int order = memcmp(r->key, w->key, k->key_size);
+    const int order = bench_key_cmp(r->key, r->klen, w->key, w->klen);
     if (missing ? (back ? order >= 0 : order <= 0) : expected(w, op) && !w->lenient && order)
       return mismatch(w, op, "a seek came to another key"), false;
   } else {
-    const int order = bench_key_cmp(r->key, w->last_key, k->key_size);
+    const int order = bench_key_cmp(r->key, r->klen, w->last_key, w->last_klen);
     if (unlikely(back ? order >= 0 : order <= 0)) return mismatch(w, op, "a scan came to a key out of order"), false;
   }
   if (w->run->full && !w->lenient && !w->run->sparse && !w->run->inserted && !w->work->insert) {
     uint8_t key[BENCH_KEY_MAX];
-    bench_key(k, back ? op->index - step : op->index + step + missing, BENCH_LOADED, key);
-    if (memcmp(key, r->key, k->key_size)) return mismatch(w, op, "a scan left out a record"), false;
+    const uint32_t klen = bench_key(k, back ? op->index - step : op->index + step + missing, BENCH_LOADED, key);
+    if (klen != r->klen || memcmp(key, r->key, klen)) return mismatch(w, op, "a scan left out a record"), false;
   }
-  bench_key_copy(w->last_key, r->key, k->key_size);
-  return value_good(w, op, r->key, r, 0);
+  keep_key(w);
+  return value_good(w, op, (struct bench_slice){r->key, r->klen}, r, 0);
 }
 
 // To the last key <= w->key, also with engines that seek forwards only.
 static enum bench_status seek_back(struct worker *w) {
   const struct bench_engine *e = w->run->engine;
-  const uint32_t klen = w->run->keys.key_size;
+  const uint32_t klen = w->klen;
   if (e->seek_for_prev) return e->seek_for_prev(w->session, w->key, klen, &w->rec);
   const enum bench_status s = e->seek(w->session, w->key, klen, &w->rec);
   if (s == BENCH_NONE) return e->seek_last(w->session, &w->rec);
-  return s == BENCH_OK && memcmp(w->rec.key, w->key, klen) > 0 ? e->prev(w->session, &w->rec) : s;
+  return s == BENCH_OK && bench_key_cmp(w->rec.key, w->rec.klen, w->key, klen) > 0 ? e->prev(w->session, &w->rec) : s;
 }
 
 static enum bench_status do_scan(struct worker *w, const struct op *op) {
@@ -422,7 +435,7 @@ static enum bench_status do_scan(struct worker *w, const struct op *op) {
   const uint64_t way = op->back ? (uint64_t)op->index + 1
                                 : w->run->keys.num - op->index - (op->band == BENCH_MISSING ? 1 : 0);
   uint32_t step = 0;
-  enum bench_status s = op->back ? seek_back(w) : e->seek(w->session, w->key, w->run->keys.key_size, &w->rec);
+  enum bench_status s = op->back ? seek_back(w) : e->seek(w->session, w->key, w->klen, &w->rec);
   for (;; step++) {
     if (s != BENCH_OK || !check_scanned(w, op, step) || step == op->len) break;
     s = op->back ? e->prev(w->session, &w->rec) : e->next(w->session, &w->rec);
@@ -438,8 +451,8 @@ static enum bench_status do_multi(struct worker *w, const struct op *ops, uint32
   const struct bench_keys *k = &w->run->keys;
   struct bench_slice keys[BENCH_MULTI_MAX];
   for (uint32_t i = 0; i < nr; i++) {
-    bench_key(k, ops[i].index, ops[i].band, w->many_keys[i]);
-    keys[i] = (struct bench_slice){w->many_keys[i], k->key_size};
+    const uint32_t klen = bench_key(k, ops[i].index, ops[i].band, w->many_keys[i]);
+    keys[i] = (struct bench_slice){w->many_keys[i], klen};
   }
   const uint64_t t0 = bench_tick();
   enum bench_status s = BENCH_OK;
@@ -454,7 +467,7 @@ static enum bench_status do_multi(struct worker *w, const struct op *ops, uint32
   bench_hist_add(&w->r.read, bench_tick() - t0);
   if (s == BENCH_ERROR) return s;
   for (uint32_t i = 0; i < nr; i++)
-    check_get(w, &ops[i], w->many_keys[i], &w->many[i], w->many[i].vlen != BENCH_ABSENT, oldest_version(w, &ops[i]));
+    check_get(w, &ops[i], keys[i], &w->many[i], w->many[i].vlen != BENCH_ABSENT, oldest_version(w, &ops[i]));
   return BENCH_OK;
 }
 
@@ -468,20 +481,20 @@ static bool do_op(struct worker *w, const struct op *op, bool sampled) {
   const struct bench_keys *k = &run->keys;
   const bool write = is_write(op), timed = w->writes_only || sampled;
   enum bench_status s;
-  bench_key(k, op->index, op->band, w->key);
-  if (op->kind == OP_PUT) bench_value(k, w->key, ++w->version, w->value);
+  w->klen = bench_key(k, op->index, op->band, w->key);
+  if (op->kind == OP_PUT) bench_value(k, w->key, w->klen, ++w->version, w->value);
   const uint64_t oldest = op->kind == OP_GET ? oldest_version(w, op) : 0;
   const uint64_t t0 = timed ? bench_tick() : 0;
   switch (op->kind) {
-    case OP_GET: s = e->get(w->session, w->key, k->key_size, &w->rec); break;
-    case OP_PUT: s = e->put(w->session, w->key, k->key_size, w->value, k->value_size); break;
-    case OP_DEL: s = e->del(w->session, w->key, k->key_size); break;
+    case OP_GET: s = e->get(w->session, w->key, w->klen, &w->rec); break;
+    case OP_PUT: s = e->put(w->session, w->key, w->klen, w->value, k->value_size); break;
+    case OP_DEL: s = e->del(w->session, w->key, w->klen); break;
     case OP_RMW: s = do_rmw(w, op); break;
     default: s = do_scan(w, op); break;
   }
   if (timed) bench_hist_add(write ? &w->r.write : &w->r.read, bench_tick() - t0);
   if (unlikely(s == BENCH_ERROR)) return false;
-  if (op->kind == OP_GET) check_get(w, op, w->key, &w->rec, s == BENCH_OK, oldest);
+  if (op->kind == OP_GET) check_get(w, op, own_key(w), &w->rec, s == BENCH_OK, oldest);
   else if (write) wrote(w, op, op->kind != OP_DEL);
   return true;
 }
@@ -543,14 +556,14 @@ static void run_beside_filling(struct worker *w) {
     const uint64_t filled = atomic_load_explicit(w->filled, memory_order_acquire);
     if (!filled) continue;
     op.index = (uint32_t)bench_perm_at(w->order, bench_random_below(&w->random, filled) * w->threads);
-    bench_key(k, op.index, BENCH_LOADED, w->key);
+    w->klen = bench_key(k, op.index, BENCH_LOADED, w->key);
     const uint64_t t0 = bench_tick();
-    const enum bench_status s = e->get(w->session, w->key, k->key_size, &w->rec);
+    const enum bench_status s = e->get(w->session, w->key, w->klen, &w->rec);
     bench_hist_add(&w->r.read, bench_tick() - t0);
     w->r.ops++;
     w->r.reads++;
     if (s == BENCH_ERROR) return;
-    if (s == BENCH_OK) value_good(w, &op, w->key, &w->rec, 0);
+    if (s == BENCH_OK) value_good(w, &op, own_key(w), &w->rec, 0);
     else if (w->p->unique) mismatch(w, &op, "not found");
   }
   w->good = true;
@@ -565,13 +578,15 @@ static void run_whole(struct worker *w) {
   enum bench_status s = reverse ? e->seek_last(w->session, &w->rec) : e->seek(w->session, NULL, 0, &w->rec);
   for (uint64_t n = 0; s == BENCH_OK; n++) {
     op.index = (uint32_t)n;
-    const int order = w->rec.klen == k->key_size && n ? bench_key_cmp(w->rec.key, w->last_key, k->key_size) : 0;
-    if (unlikely(w->rec.klen != k->key_size || (n && (reverse ? order >= 0 : order <= 0)))) {
+    const bool fits = w->rec.klen <= k->key_size && w->rec.klen >= BENCH_KEY_MIN;
+    const int order = fits && n ? bench_key_cmp(w->rec.key, w->rec.klen, w->last_key, w->last_klen) : 0;
+    if (unlikely(!fits || (n && (reverse ? order >= 0 : order <= 0)))) {
       mismatch(w, &op, "a scan came to a key out of order");
       break;
     }
-    if (!value_good(w, &op, w->rec.key, &w->rec, 0)) break;
-    bench_key_copy(w->last_key, w->rec.key, k->key_size);
+    if (!value_good(w, &op, (struct bench_slice){w->rec.key, w->rec.klen}, &w->rec, 0)) break;
+    keep_key(w);
+    w->r.bytes_read += w->rec.klen + k->value_size;
     w->r.records++;
     s = reverse ? e->prev(w->session, &w->rec) : e->next(w->session, &w->rec);
   }
@@ -673,6 +688,7 @@ static void add_result(struct bench_result *to, const struct bench_result *from)
   to->missed += from->missed;
   to->records += from->records;
   to->bytes_written += from->bytes_written;
+  to->bytes_read += from->bytes_read;
   to->trace_bytes += from->trace_bytes;
   bench_hist_merge(&to->read, &from->read);
   bench_hist_merge(&to->write, &from->write);
@@ -685,8 +701,7 @@ static void add_used(struct bench_thread_usage *to, const struct bench_thread_us
   to->waits += from->waits;
 }
 
-static void collect(struct bench_run *run, struct worker *ws, uint32_t readers, uint32_t all,
-                    struct bench_result *result) {
+static void collect(struct worker *ws, uint32_t readers, uint32_t all, struct bench_result *result) {
   for (uint32_t i = 0; i < all; i++) {
     struct worker *w = &ws[i];
     const double seconds = (double)(w->ended_ns - w->began_ns - w->paused_ns) / 1e9;
@@ -700,7 +715,6 @@ static void collect(struct bench_run *run, struct worker *ws, uint32_t readers, 
       result->side_seconds = seconds;
     }
   }
-  result->bytes_read = result->records * (run->keys.key_size + run->keys.value_size);
   bench_hist_merge(&result->all, &result->read);
   bench_hist_merge(&result->all, &result->write);
 }
@@ -786,7 +800,7 @@ bool bench_work(struct bench_run *run, const char *name, const struct bench_para
     good = false;
   } else {
     good = run_workers(ws, readers, all, &line, &stop);
-    collect(run, ws, readers, all, result);
+    collect(ws, readers, all, result);
     run->inserted += inserted;
     run->empty &= result->writes == 0;
     if (good && fills) {

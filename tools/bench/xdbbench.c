@@ -66,6 +66,7 @@ enum flag_type {
   FLAG_BOOL,
   FLAG_REAL,
   FLAG_DISTRIBUTION,
+  FLAG_SHAPE,
   FLAG_ENGINE,
   FLAG_COMPRESSION,
   FLAG_IO,
@@ -89,7 +90,10 @@ static const struct flag flags[] = {
     {"db", FLAG_DIR, &g.db, "directory for the stores, of one xdbbench at a time ($TMPDIR/xdbbench)", 0, 0},
     {"engine", FLAG_ENGINE, &g.run.engine, "the store to measure", 0, 0},
     {"num", FLAG_U64, &g.config.num, "records", 1, UINT32_MAX},
-    {"key_size", FLAG_U32, &g.config.key_size, "bytes", BENCH_KEY_MIN, BENCH_KEY_MAX},
+    {"key_size", FLAG_U32, &g.config.key_size, "bytes; of nested keys the longest has so many", BENCH_KEY_MIN,
+     BENCH_KEY_MAX},
+    {"key_shape", FLAG_SHAPE, &g.config.shape,
+     "number; or long (text behind it), prefix (16 long prefixes), nested (each a prefix of the next)", 0, 0},
     {"value_size", FLAG_U32, &g.config.value_size, "bytes", BENCH_VALUE_MIN, BENCH_VALUE_MAX},
     {"cache_mb", FLAG_SIZE, &g.config.cache_mb, "block cache, MiB", 0, 1u << 24},
     {"memtable_mb", FLAG_SIZE, &g.config.memtable_mb, "memtable (write buffer), MiB", 1, 1u << 24},
@@ -159,6 +163,7 @@ static const char *takes(const struct flag *f) {
     case FLAG_BOOL: return "0 or 1";
     case FLAG_REAL: return "a number above 0 and below 1";
     case FLAG_DISTRIBUTION: return "uniform or zipfian";
+    case FLAG_SHAPE: return "number, long, prefix or nested";
     case FLAG_COMPRESSION: return "none, zstd, lz4 or snappy";
     case FLAG_IO: return "auto, uring, aio or sync";
     case FLAG_DROP: return "files or system";
@@ -189,6 +194,17 @@ static bool is_io(const char *text) {
   return !strcmp(text, "auto") || !strcmp(text, "uring") || !strcmp(text, "aio") || !strcmp(text, "sync");
 }
 
+static bool set_shape(const char *text, enum bench_shape *to) {
+  static const char *const names[] = {
+      [BENCH_NUMBER] = "number", [BENCH_LONG] = "long", [BENCH_PREFIX] = "prefix", [BENCH_NESTED] = "nested"};
+  for (uint32_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    if (strcmp(text, names[i])) continue;
+    *to = (enum bench_shape)i;
+    return true;
+  }
+  return false;
+}
+
 // False: the flag does not take it.
 static bool set_value(const struct flag *f, const char *value, void *to) {
   uint64_t n = 0;
@@ -200,6 +216,7 @@ static bool set_value(const struct flag *f, const char *value, void *to) {
     case FLAG_DISTRIBUTION:
       *(enum bench_distribution *)to = strcmp(value, "uniform") ? BENCH_ZIPFIAN : BENCH_UNIFORM;
       return !strcmp(value, "uniform") || !strcmp(value, "zipfian");
+    case FLAG_SHAPE: return set_shape(value, to);
     case FLAG_ENGINE: return (*(const struct bench_engine **)to = bench_engine_find(value)) != NULL;
     case FLAG_VERIFY: *(bool *)to = !strcmp(value, "full"); return !strcmp(value, "full") || !strcmp(value, "ends");
     case FLAG_DROP: *(bool *)to = !strcmp(value, "system"); return !strcmp(value, "system") || !strcmp(value, "files");
@@ -434,7 +451,7 @@ static bool run_benchmark(const char *label) {
   t->counted_after = counters_get();
   t->user_written += t->r.bytes_written;
   t->space = bench_dir_bytes(g.dir);
-  t->live = bench_run_records(&g.run) * (g.config.key_size + g.config.value_size);
+  t->live = bench_run_records(&g.run) * (g.run.keys.mean_size + g.config.value_size);
   t->failures = atomic_load(&g.run.failures);
   bench_report_print(stdout, t);
   if (g.csv_file) {
@@ -470,9 +487,12 @@ static bool setup(void) {
   if (!each_benchmark(check_benchmark)) return false;  // before anything is done
   g.config.threads = g.params.threads;
   g.config.cores = bench_cores();
+  if (g.config.shape != BENCH_NUMBER && g.config.key_size < BENCH_SHAPED_MIN)
+    return wrong("--key_size is \"%u\"; other keys than numbers have %u bytes at least", g.config.key_size,
+                 BENCH_SHAPED_MIN);
   const uint64_t memory = g.memory_mb ? (uint64_t)g.memory_mb << 20 : bench_memory();
   g.config.larger_than_memory = memory && g.config.num * (g.config.key_size + g.config.value_size) * 2 > memory;
-  if (!bench_keys_init(&g.run.keys, g.config.num, g.config.key_size, g.config.value_size, g.run.seed) ||
+  if (!bench_keys_init(&g.run.keys, g.config.num, g.config.key_size, g.config.value_size, g.config.shape, g.run.seed) ||
       !bench_run_init(&g.run, g.use_existing_db))
     return wrong("there is not enough memory for --num=%" PRIu64 "%s", g.config.num,
                  g.run.full ? " with --verify=full" : "");
