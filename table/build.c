@@ -17,6 +17,10 @@
 #define SST_BUILD_SAMPLES 64u
 #define SST_BUILD_DICT_PART 32u  // a dictionary has at most 1/32 of these bytes, so that it saves more than it costs
 #define SST_BUILD_DICT_MIN 1024u
+// Keys of so many bytes on average, most of which are not shared, get no compressed-keys block: packing them costs more
+// than reading their records. A table is sure to be such a one when they come to 1/SST_BUILD_SURE of a full table.
+#define SST_BUILD_LONG_KEY 1024u
+#define SST_BUILD_SURE 8u
 
 struct sst_build {
   const struct sst_ctx *ctx;
@@ -24,6 +28,7 @@ struct sst_build {
   struct blkio_writer *writer;
   struct block_build block;
   struct ckb_build ckb;
+  bool ckeys;  // this table still gets a compressed-keys block
   uint64_t number;
   int fd;  // -1: no table is open
   char path[ENV_PATH_MAX];
@@ -147,6 +152,7 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   b->dict_len = 0;
   b->gathered_len = 0;
   b->gathering = b->opts.compression != REMIXDB_COMPRESSION_NONE;
+  b->ckeys = b->opts.ckeys;
   ckb_build_init(&b->ckb, number);
   if (b->zdict) (void)ZSTD_CCtx_refCDict(b->zstd, NULL);
   mem_free(b->zdict_mem);  // also that of a dictionary that zstd refused
@@ -275,6 +281,19 @@ static enum remixdb_status sst_build_close_block(struct sst_build *b) {
   return REMIXDB_OK;
 }
 
+// Whether the compressed keys of the records so far would spare a reader less than half of their bytes, the keys being
+// long.
+static inline bool sst_build_keys_idle(const struct sst_build *b) {
+  return unlikely(b->key_bytes >= b->nr_records * SST_BUILD_LONG_KEY) &&
+         2 * b->ckb.entries > b->key_bytes + b->value_bytes;
+}
+
+// Leaves out the compressed-keys block.
+static void sst_build_drop_ckeys(struct sst_build *b) {
+  b->ckeys = false;
+  ckb_build_init(&b->ckb, b->number);
+}
+
 void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
   if (!sst_build_ok(b)) return;
   assert(r->klen + (r->tomb ? 0 : r->vlen) <= REMIXDB_KV_MAX);
@@ -288,7 +307,7 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
     return;
   }
   if (!block_build_fits(&b->block, size)) s = sst_build_close_block(b);
-  if (s == REMIXDB_OK && b->opts.ckeys) s = ckb_build_add(&b->ckb, kref(r->key, r->klen), r->tomb);
+  if (s == REMIXDB_OK && b->ckeys) s = ckb_build_add(&b->ckb, kref(r->key, r->klen), r->tomb);
   if (unlikely(s != REMIXDB_OK)) {
     sst_build_fail(b, s);
     return;
@@ -305,6 +324,9 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
   b->nr_tombs += r->tomb;
   b->key_bytes += r->klen;
   b->value_bytes += r->tomb ? 0 : r->vlen;
+  b->ckb.plain = b->ckeys && sst_build_keys_idle(b);
+  if (unlikely(b->ckb.plain) && b->ckb.entries > (uint64_t)b->opts.max_pages * BLOCK_PAGE / SST_BUILD_SURE)
+    sst_build_drop_ckeys(b);
 }
 
 struct sst_pieces *sst_build_pieces(struct sst_build *b) {
@@ -395,7 +417,8 @@ enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out) {
   if (s == REMIXDB_OK && b->gathering) s = sst_build_put_gathered(b);
   if (s == REMIXDB_OK) {
     const uint64_t data_size = blkio_writer_offset(b->writer);
-    if (b->opts.ckeys) {
+    if (b->ckeys && sst_build_keys_idle(b)) sst_build_drop_ckeys(b);
+    if (b->ckeys) {
       s = ckb_build_finish(&b->ckb);
       if (s == REMIXDB_OK) blkio_writer_put(b->writer, b->ckb.buf, b->ckb.len);
     }

@@ -48,6 +48,8 @@ void ckb_build_init(struct ckb_build *c, uint64_t table) {
   c->len = 0;
   c->chunk = 0;
   c->count = 0;
+  c->entries = 0;
+  c->plain = false;
   c->last_len = 0;
   c->table = table;
 }
@@ -64,7 +66,7 @@ void ckb_build_fini(struct ckb_build *c) {
 static enum remixdb_status ckb_build_pack(struct ckb_build *c, uint32_t entries, size_t *len_out) {
   *len_out = 0;
   const size_t most = entries - (entries + 7) / 8, head = CKB_PACKED_HEAD - CKB_CHUNK_HEAD;  // saves an eighth
-  if (most <= head) return REMIXDB_OK;
+  if (most <= head || c->plain) return REMIXDB_OK;
   if (!c->zstd && !(c->zstd = ZSTD_createCCtx_advanced(zmem())))
     return err_set(REMIXDB_NOMEM, "no memory for compression");
   if (!c->packed && !(c->packed = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
@@ -128,7 +130,9 @@ enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tom
     memcpy(p, key.ptr + shared, rest);
     memcpy(c->last + shared, key.ptr + shared, rest);
   }
-  c->len = (size_t)(p + rest - c->buf);
+  p += rest;
+  c->entries += (size_t)(p - (c->buf + c->len));
+  c->len = (size_t)(p - c->buf);
   c->last_len = key.len;
   c->count++;
   return REMIXDB_OK;

@@ -10,8 +10,8 @@
 //   16  u32  bytes of the entries
 //   20  the entries as one zstd frame
 // The first entry of a chunk shares nothing, so a reader can begin at any chunk. A chunk is packed if that saves at
-// least an eighth of its entries. Head and unpacked entries together have at most CKB_CHUNK bytes, so the largest key
-// fits.
+// least an eighth of its entries, unless the writer leaves it plain. Head and unpacked entries together have at most
+// CKB_CHUNK bytes, so the largest key fits.
 #ifndef CKB_H
 #define CKB_H
 
@@ -33,9 +33,11 @@ enum {                          // offsets in a chunk
 struct ckb_build {
   uint8_t *buf;  // the CKB so far
   size_t len, cap;
-  size_t chunk;    // beginning of the open chunk; == len: none is open
-  uint32_t count;  // keys in the open chunk
-  uint8_t *last;   // the last key
+  size_t chunk;      // beginning of the open chunk; == len: none is open
+  uint32_t count;    // keys in the open chunk
+  uint64_t entries;  // bytes of all entries, before packing
+  bool plain;        // the caller's: chunks that are closed meanwhile are not packed
+  uint8_t *last;     // the last key
   uint32_t last_len, last_cap;
   uint64_t table;
   struct ZSTD_CCtx_s *zstd;  // this and the next: NULL until the first chunk is closed

@@ -218,7 +218,8 @@ static void test_random_partitions(void **state) {
     for (t.nr = 1; t.nr <= all; t.nr++) {
       uint64_t pages;
       struct remix *y = part_build(&t, x, UINT32_MAX, 1, tags, &pages);
-      if (ckeys == 1) assert_int_equal(pages, 0);
+      // a table of few keys that are far apart and long has no compressed keys
+      if (ckeys == 1 && kind != KEYS_FAR) assert_int_equal(pages, 0);
       if (ckeys == 0) assert_true(pages > 0);
       if (x) done(x);
       x = y;

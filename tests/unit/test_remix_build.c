@@ -19,6 +19,13 @@ static void check_from_scratch(struct world *t) {
   remix_unref(u.x);
 }
 
+// Tables of few long keys have no compressed keys, even where all may.
+static bool all_have_ckeys(const struct remix *x) {
+  uint32_t nr = 0;
+  for (uint32_t r = 0; r < x->nr_runs; r++) nr += x->runs[r]->ckb_len != 0;
+  return nr == x->nr_runs;
+}
+
 // Each way gives the same view of the same tables.
 static void test_ways_agree(void **state) {
   (void)state;
@@ -41,7 +48,7 @@ static void test_ways_agree(void **state) {
     assert_int_equal(t.b.way, REMIX_BUILD_SPLICE);
     check_view(&t);
     check_same_view(merged, t.x);
-    if (t.ckb == CKB_ALL) assert_int_equal(t.b.data_pages_read, 0);
+    if (all_have_ckeys(t.x)) assert_int_equal(t.b.data_pages_read, 0);
     remix_unref(merged);
     views_fini(&t);
     place_fini(&p);

@@ -203,7 +203,8 @@ static void check_table(struct world *w, uint64_t number, const struct model *m,
   assert_int_equal(t->nr_tombs, m->tombs);
   assert_int_equal(t->key_bytes, m->key_bytes);
   assert_int_equal(t->value_bytes, m->value_bytes);
-  assert_int_equal(t->ckb_len != 0, o.ckeys);
+  // keys that are long and share little have none
+  assert_int_equal(t->ckb_len != 0, o.ckeys && m->key_bytes < 1024 * (uint64_t)m->nr);
   assert_int_equal(t->offs != NULL, o.compression != REMIXDB_COMPRESSION_NONE);
   assert_true(kv_eq(t->min, kref(m->r[0].key, m->r[0].klen)));
   assert_true(kv_eq(t->max, kref(m->r[m->nr - 1].key, m->r[m->nr - 1].klen)));
@@ -500,12 +501,92 @@ static void test_bad_disk(void **state) {
   model_free(&m);
 }
 
+// Adds nr records whose keys have klen bytes, the first `shared` of which are the same for all. Returns their bytes.
+static uint64_t add_long(struct sst_build *b, uint32_t first, uint32_t nr, uint32_t klen, uint32_t shared,
+                         uint32_t vlen) {
+  static uint8_t key[REMIXDB_KV_MAX], val[REMIXDB_KV_MAX];
+  for (uint32_t i = first; i < first + nr; i++) {
+    memset(key, 'k', klen);
+    store32le(key + shared, __builtin_bswap32(i));
+    for (uint32_t at = shared + 4; at + 8 <= klen; at += 8)
+      store64le(key + at, rng_next(&check_seed) & 0x1f1f1f1f1f1f1f1f);
+    sst_build_add(b, &(struct kv_rec){key, val, klen, vlen, false});
+  }
+  return (uint64_t)nr * (klen + vlen);
+}
+
+// Keys are written a second time, as compressed keys, only where that spares a reader more than half of the bytes. Keys
+// that are long and share little are in the file once.
+static void test_long_keys_are_written_once(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t nr, klen, shared, vlen;
+    bool ckeys;
+  } cases[] = {
+      {60, 60000, 0, 100, false}, {1, 60000, 0, 100, false},
+      {200, 8208, 0, 100, false}, {200, 8208, 8200, 100, true},  // long prefixes are in it once for a chunk
+      {200, 2000, 0, 4000, true},                                // the values are larger than the keys
+      {3000, 1000, 0, 10, true},                                 // these are not long
+      {3000, 24, 0, 0, true},
+  };
+  struct world *const w = world_open(env_posix(), 1 << 20, false);
+  for (uint32_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
+    for (uint32_t max_pages = 64; max_pages <= 4096; max_pages *= 64) {
+      const struct sst_build_opts o = {.ckeys = true, .max_pages = max_pages};
+      struct sst_build *b;
+      struct sst *t;
+      uint64_t size;
+      OK(sst_build_create(&w->ctx, &o, w->q, &b));
+      for (uint32_t twice = 0; twice < 2; twice++) {  // a builder goes on with its memory
+        const uint64_t number = 100 + c * 10 + twice + (max_pages == 64 ? 0 : 1000);
+        sst_build_start(b, number);
+        const uint64_t bytes = add_long(b, 0, cases[c].nr, cases[c].klen, cases[c].shared, cases[c].vlen);
+        OK(sst_build_finish(b, &size));
+        OK(sst_open(&w->ctx, number, &t));
+        assert_int_equal(t->ckb_len != 0, cases[c].ckeys);
+        if (!cases[c].ckeys) CHECK(2 * size < 3 * bytes + 6 * 65536);  // a third of a block may be empty
+        sst_unref(t);
+      }
+      sst_build_destroy(b);
+    }
+  world_close(w);
+}
+
+// The records that come before an eighth of a full table do not decide alone. Long keys are not packed meanwhile.
+static void test_few_long_keys_do_not_decide(void **state) {
+  (void)state;
+  struct world *const w = world_open(env_posix(), 1 << 20, false);
+  struct sst_build *b;
+  uint64_t ckb[2];
+  OK(sst_build_create(&w->ctx, &(struct sst_build_opts){.ckeys = true}, w->q, &b));
+  for (uint32_t nr_long = 0; nr_long <= 10; nr_long += 10) {
+    struct sst *t;
+    uint64_t size;
+    sst_build_start(b, 1 + nr_long);
+    (void)add_long(b, 0, nr_long, 60000, 0, 100);
+    (void)add_long(b, 10, 20000, 24, 0, 100);
+    OK(sst_build_finish(b, &size));
+    OK(sst_open(&w->ctx, 1 + nr_long, &t));
+    ckb[nr_long / 10] = t->ckb_len;
+    sst_unref(t);
+  }
+  CHECK(ckb[0] > 0 && ckb[1] > ckb[0] + 10 * 59000);
+  sst_build_destroy(b);
+  world_close(w);
+}
+
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trips), cmocka_unit_test(test_builder), cmocka_unit_test(test_builder_after_raw),
-      cmocka_unit_test(test_large),       cmocka_unit_test(test_order),   cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_round_trips),
+      cmocka_unit_test(test_builder),
+      cmocka_unit_test(test_builder_after_raw),
+      cmocka_unit_test(test_large),
+      cmocka_unit_test(test_order),
+      cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_bad_disk),
+      cmocka_unit_test(test_long_keys_are_written_once),
+      cmocka_unit_test(test_few_long_keys_do_not_decide),
   };
   return check_seed_end(cmocka_run_group_tests(tests, root_setup, root_teardown));
 }
