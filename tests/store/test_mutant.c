@@ -57,7 +57,7 @@ struct file {
   size_t len;
   uint32_t nr_sums;
   struct sum sums[SUMS_MAX];
-  // Of the content of a frame, which has no name and no checksums: the file that has the frame, and where. Else NULL.
+  // For the content of a frame, which has no name and no checksums: the file that has the frame, and where. Else NULL.
   struct file *in;
   struct repack frame;
 };
