@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/bench/bench_cold.py: what runs, what is made of the rows, the tables; and the cgroups of both versions."""
 
+import errno
 import json
 import os
 import pathlib
@@ -293,6 +294,28 @@ def test_limits_of_version_2(tmp_path):
     (g.path / "memory.events").write_text("low 0\nhigh 0\nmax 12\noom 1\noom_kill 2\n")
     (g.path / "memory.peak").write_text("5\n")
     assert g.figures() == {"most_bytes": 5, "full": 12, "killed": 2}
+
+
+def test_a_group_that_is_busy_for_a_moment_is_removed(monkeypatch):
+    class Busy:
+        calls = 0
+
+        def __truediv__(self, name):
+            return pathlib.Path("/nosuch") / name
+
+        def rmdir(self):
+            Busy.calls += 1
+            if Busy.calls < 3:
+                raise OSError(errno.EBUSY, "busy")
+
+    monkeypatch.setattr(cgroup, "LOOK_SECONDS", 0)
+    group = cgroup.Group.__new__(cgroup.Group)
+    group.path = Busy()
+    group.remove()
+    assert Busy.calls == 3
+    Busy.calls = -cgroup.LOOKS
+    with pytest.raises(OSError):
+        group.remove()
 
 
 def test_without_a_memory_controller_it_says_what_is_needed(tmp_path):

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A memory cgroup for a process: version 1 or 2, whichever has the memory controller of this system."""
 
+import errno
 import os
 import pathlib
+import time
 
 ROOT = pathlib.Path("/sys/fs/cgroup")
 NEEDS = ("a memory cgroup is needed. Run it as root, or name with --cgroup a directory of a cgroup hierarchy with the "
          "memory controller that you may write to (with systemd: systemd-run --user --scope -p Delegate=yes)")
+
+LOOKS, LOOK_SECONDS = 50, 0.02
 
 
 class Refused(Exception):
@@ -81,7 +85,14 @@ class Group:
                     (self.path / name).write_text(text)
             except OSError:  # not all could be freed; what is left goes to the parent
                 pass
-        self.path.rmdir()
+        for _ in range(LOOKS):
+            try:
+                return self.path.rmdir()
+            except OSError as e:
+                if e.errno != errno.EBUSY:  # the kernel has not put an ended process away
+                    raise
+                time.sleep(LOOK_SECONDS)
+        return self.path.rmdir()
 
 
 def _field(text, name):
