@@ -251,6 +251,27 @@ static int raw_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
 #endif
 }
 
+static int raw_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
+  CANCEL_LATER;
+  (void)e;
+#if defined(POSIX_FADV_WILLNEED)
+  static const int kinds[] = {[ENV_RANDOM] = POSIX_FADV_RANDOM,
+                              [ENV_SEQUENTIAL] = POSIX_FADV_SEQUENTIAL,
+                              [ENV_NORMAL] = POSIX_FADV_NORMAL,
+                              [ENV_WILL_NEED] = POSIX_FADV_WILLNEED,
+                              [ENV_DONT_NEED] = POSIX_FADV_DONTNEED};
+  return -posix_fadvise(fd, (off_t)off, (off_t)len, kinds[advice]);
+#elif defined(F_RDADVISE) && defined(F_RDAHEAD)
+  struct radvisory part = {.ra_offset = (off_t)off, .ra_count = (int)len};
+  if (advice == ENV_DONT_NEED) return 0;
+  const int rc = advice == ENV_WILL_NEED ? fcntl(fd, F_RDADVISE, &part) : fcntl(fd, F_RDAHEAD, advice != ENV_RANDOM);
+  return rc >= 0 ? 0 : -errno;
+#else
+  (void)fd, (void)off, (void)len, (void)advice;
+  return 0;
+#endif
+}
+
 static int64_t raw_seek(struct env *e, int fd, uint64_t off, bool hole) {
   CANCEL_LATER;
   (void)e;
@@ -285,6 +306,7 @@ static const struct env_ops raw_ops = {
     .unlock = raw_unlock,
     .seek = raw_seek,
     .write_out = raw_write_out,
+    .advise = raw_advise,
 };
 
 struct env *env_posix(void) {
@@ -579,6 +601,17 @@ bool env_is_hollow(struct env *e, int fd, uint64_t off, uint64_t end, uint64_t m
 }
 
 void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len) { (void)e->ops->write_out(e, fd, off, len); }
+
+void env_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
+  if (advice != ENV_WILL_NEED) {
+    (void)e->ops->advise(e, fd, off, len, advice);
+    return;
+  }
+  for (uint64_t n; len > 0; off += n, len -= n) {
+    n = len < ENV_WILL_NEED_MAX ? len : ENV_WILL_NEED_MAX;
+    (void)e->ops->advise(e, fd, off, n, advice);
+  }
+}
 
 enum remixdb_status env_path(char *buf, const char *dir, const char *name) {
   const int n = snprintf(buf, ENV_PATH_MAX, "%s/%s", dir, name);

@@ -27,6 +27,11 @@ struct env;
 // ENV_DIRECT asks to bypass the page cache. A file system without direct I/O opens the file without it.
 enum { ENV_READ = 1, ENV_WRITE = 2, ENV_CREATE = 4, ENV_EXCL = 8, ENV_TRUNC = 16, ENV_DIRECT = 32, ENV_DIR = 64 };
 
+// How a part of a file will be used. RANDOM, SEQUENTIAL and NORMAL set how far the system reads ahead by itself:
+// nothing, much, or as it likes. On Linux they hold for the whole open descriptor. WILL_NEED brings the part into the
+// page cache. DONT_NEED drops its pages, but for those that were not written out.
+enum env_advice { ENV_RANDOM, ENV_SEQUENTIAL, ENV_NORMAL, ENV_WILL_NEED, ENV_DONT_NEED };
+
 struct env_stat {
   uint64_t size;
   uint64_t dev, ino;     // together they identify a file among those that exist
@@ -63,6 +68,8 @@ struct env_ops {
   int64_t (*seek)(struct env *e, int fd, uint64_t off, bool hole);
   // Advice: starts writing these pages to the disk without waiting. May do nothing.
   int (*write_out)(struct env *e, int fd, uint64_t off, uint64_t len);
+  // Advice on [off, off + len); len 0: to the file's end. Does not wait for the disk. May do nothing.
+  int (*advise)(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice);
 };
 
 struct env {
@@ -127,6 +134,10 @@ MUST_CHECK enum remixdb_status env_allocate(struct env *e, int fd, const char *p
 MUST_CHECK enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *size_out);
 // Starts writing the pages to the disk, so that a later sync waits less.
 void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len);
+// Advises the system on [off, off + len); len 0: to the file's end, which WILL_NEED does not take. A refusal has no
+// effect. Systems bound what one call brings in, so WILL_NEED makes a call for every ENV_WILL_NEED_MAX bytes.
+void env_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice);
+#define ENV_WILL_NEED_MAX ((uint64_t)256 << 10)
 // Returns where data goes on at or after off, at most `end`. Without holes there is data everywhere. A failed call
 // counts as data: the read will meet the error.
 uint64_t env_next_data(struct env *e, int fd, uint64_t off, uint64_t end);

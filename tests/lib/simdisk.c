@@ -788,6 +788,11 @@ static int sim_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
   return 0;
 }
 
+static int sim_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
+  (void)e, (void)fd, (void)off, (void)len, (void)advice;
+  return 0;
+}
+
 static const struct env_ops sim_ops = {
     .open = sim_open,
     .close = sim_close,
@@ -808,6 +813,7 @@ static const struct env_ops sim_ops = {
     .lock = sim_lock,
     .unlock = sim_unlock,
     .write_out = sim_write_out,
+    .advise = sim_advise,
 };
 
 // ---- the disk

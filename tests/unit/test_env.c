@@ -548,13 +548,51 @@ static void test_single_failures(void **state) {
   }
 }
 
+// ---- advice
+
+static struct {
+  struct env_ops ops;
+  uint64_t off[8], len[8];
+  uint32_t nr;
+} advised;
+
+static int note_advice(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
+  (void)e, (void)fd, (void)advice;
+  assert_true(advised.nr < 8);
+  advised.off[advised.nr] = off;
+  advised.len[advised.nr++] = len;
+  return -EIO;  // which is of no consequence
+}
+
+// Only the advice to bring pages in is cut, because the system may bring in no more with one call.
+static void test_advice(void **state) {
+  (void)state;
+  advised.ops = *px->ops;
+  advised.ops.advise = note_advice;
+  struct env e = {.ops = &advised.ops};
+  env_advise(&e, 3, 0, 0, ENV_RANDOM);
+  env_advise(&e, 3, 4096, 9 * ENV_WILL_NEED_MAX, ENV_DONT_NEED);
+  env_advise(&e, 3, 4096, 0, ENV_WILL_NEED);
+  assert_int_equal(advised.nr, 2);
+  assert_int_equal(advised.len[0], 0);
+  assert_int_equal(advised.len[1], 9 * ENV_WILL_NEED_MAX);
+  advised.nr = 0;
+  env_advise(&e, 3, 4096, 2 * ENV_WILL_NEED_MAX + 1, ENV_WILL_NEED);
+  assert_int_equal(advised.nr, 3);
+  for (uint64_t i = 0; i < 3; i++) {
+    assert_int_equal(advised.off[i], 4096 + i * ENV_WILL_NEED_MAX);
+    assert_int_equal(advised.len[i], i < 2 ? ENV_WILL_NEED_MAX : 1);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_read_write),      cmocka_unit_test(test_direct),
       cmocka_unit_test(test_anothers_file),   cmocka_unit_test(test_closed_std),
       cmocka_unit_test(test_names),           cmocka_unit_test(test_path),
       cmocka_unit_test(test_whole_files),     cmocka_unit_test(test_lock),
-      cmocka_unit_test(test_lock_removed),    cmocka_unit_test(test_interrupted_and_short),
+      cmocka_unit_test(test_lock_removed),
+      cmocka_unit_test(test_advice),    cmocka_unit_test(test_interrupted_and_short),
       cmocka_unit_test(test_replace_fails),   cmocka_unit_test(test_read_file_fails),
       cmocka_unit_test(test_single_failures),
   };
