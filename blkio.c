@@ -27,7 +27,8 @@ _Atomic int blkio_test_ring_errno;
 // after a short count, EINTR, EAGAIN, an unknown operation or a true error.
 struct blkio_op {
   struct blkio_op *next;    // in a list of the lane
-  struct blkio_read *read;  // NULL: a writer's
+  struct blkio_read *read;  // of a batch; NULL: a writer's or a flight's
+  bool write;
   int fd;
   uint8_t *buf;
   uint32_t len;
@@ -126,8 +127,8 @@ static int ring_works(void) {
 static bool ring_start(struct blkio_lane *q, struct blkio_op *op) {
   struct io_uring_sqe *const sqe = io_uring_get_sqe(&q->ring);
   if (!sqe) return false;
-  if (op->read) io_uring_prep_read(sqe, op->fd, op->buf, op->len, op->off);
-  else io_uring_prep_write(sqe, op->fd, op->buf, op->len, op->off);
+  if (op->write) io_uring_prep_write(sqe, op->fd, op->buf, op->len, op->off);
+  else io_uring_prep_read(sqe, op->fd, op->buf, op->len, op->off);
   io_uring_sqe_set_data(sqe, op);
   op->next = NULL;
   *q->queued_tail = op;
@@ -220,7 +221,7 @@ static bool aio_start(struct blkio_lane *q, struct blkio_op *op) {
   op->cb.aio_nbytes = op->len;
   op->cb.aio_offset = (off_t)op->off;
   op->cb.aio_sigevent.sigev_notify = SIGEV_NONE;
-  if ((op->read ? aio_read(&op->cb) : aio_write(&op->cb)) != 0) return false;
+  if ((op->write ? aio_write(&op->cb) : aio_read(&op->cb)) != 0) return false;
   q->aio[q->nr_inflight++] = op;
   return true;
 }
@@ -414,10 +415,19 @@ static uint32_t op_moved(const struct blkio_op *op) {
   return (size_t)op->res >= op->len ? op->len : (uint32_t)op->res & ~(BLKIO_ALIGN - 1u);
 }
 
-static enum remixdb_status read_finish(struct blkio *b, const struct blkio_op *op) {
+static enum remixdb_status read_finish(struct blkio *b, const struct blkio_op *op, const char *path) {
   const uint32_t moved = op_moved(op);
   if (likely(moved == op->len)) return REMIXDB_OK;
-  return env_read(b->env, op->fd, op->read->path, op->buf + moved, op->len - moved, op->off + moved);
+  return env_read(b->env, op->fd, path, op->buf + moved, op->len - moved, op->off + moved);
+}
+
+static void op_read(struct blkio_op *op, const struct blkio_read *r) {
+  op->read = NULL;
+  op->write = false;
+  op->fd = r->fd;
+  op->buf = r->buf;
+  op->len = r->len;
+  op->off = r->off;
 }
 
 static void count_reads(struct blkio *b, uint32_t nr, uint64_t bytes) {
@@ -442,11 +452,8 @@ static void batch_drive(struct blkio_batch *b, bool wait) {
     struct blkio_op *const op = q->free_ops;
     struct blkio_read *const r = &b->reads[b->next];
     q->free_ops = op->next;
+    op_read(op, r);
     op->read = r;
-    op->fd = r->fd;
-    op->buf = r->buf;
-    op->len = r->len;
-    op->off = r->off;
     lane_start(q, op);
   }
   lane_drive(q, wait && q->done_reads == NULL);
@@ -454,7 +461,7 @@ static void batch_drive(struct blkio_batch *b, bool wait) {
     struct blkio_op *const op = q->done_reads;
     struct blkio_read *const r = op->read;
     q->done_reads = op->next;
-    const enum remixdb_status s = read_finish(b->q->io, op);
+    const enum remixdb_status s = read_finish(b->q->io, op, r->path);
     op->next = q->free_ops;
     q->free_ops = op;
     batch_ended(b, r, s);
@@ -520,6 +527,61 @@ enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *r
 enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len, uint64_t off) {
   count_reads(b, 1, len);
   return env_read(b->env, fd, path, buf, len, off);
+}
+
+// ---- flights
+
+// Starts a transfer that belongs to no batch. Without a lane it is done with nothing moved.
+static void own_start(struct blkio_queue *q, struct blkio_op *op) {
+  struct blkio_lane *const lane = q->shared ? NULL : queue_lane(q);
+  op->done = lane == NULL;
+  op->res = 0;
+  if (!lane) return;
+  lane_start(lane, op);
+  lane_drive(lane, false);
+}
+
+struct blkio_flight {
+  struct blkio_queue *q;
+  struct blkio_op op;
+  const char *path;
+  bool open;
+};
+
+enum remixdb_status blkio_flight_create(struct blkio_queue *q, struct blkio_flight **out) {
+  struct blkio_flight *const f = mem_calloc(1, sizeof(*f));
+  *out = f;
+  if (!f) return REMIXDB_NOMEM;
+  f->q = q;
+  return REMIXDB_OK;
+}
+
+void blkio_flight_drop(struct blkio_flight *f) {
+  while (!f->op.done) lane_drive(f->q->lane, true);
+  f->open = false;
+}
+
+void blkio_flight_destroy(struct blkio_flight *f) {
+  if (!f) return;
+  if (f->open) blkio_flight_drop(f);
+  mem_free(f);
+}
+
+void blkio_flight_start(struct blkio_flight *f, const struct blkio_read *r) {
+  assert(!f->open);
+  op_read(&f->op, r);
+  f->path = r->path;
+  f->open = true;
+  count_reads(f->q->io, 1, r->len);
+  own_start(f->q, &f->op);
+}
+
+bool blkio_flight_is_open(const struct blkio_flight *f) { return f->open; }
+
+enum remixdb_status blkio_flight_end(struct blkio_flight *f) {
+  assert(f->open);
+  blkio_flight_drop(f);  // the buffer is no longer the kernel's
+  return read_finish(f->q->io, &f->op, f->path);
 }
 
 // ---- the writer
@@ -602,20 +664,12 @@ void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool d
   (void)snprintf(w->path, sizeof(w->path), "%s", path);
 }
 
-static void writer_start(struct blkio_queue *q, struct blkio_op *op) {
-  struct blkio_lane *const lane = queue_lane(q);
-  op->done = lane == NULL;
-  op->res = 0;
-  if (!lane) return;
-  lane_start(lane, op);
-  lane_drive(lane, false);
-}
-
 // Starts writing the first len bytes of the current buffer.
 static void writer_submit(struct blkio_writer *w, uint32_t len) {
   struct blkio_op *const op = &w->ops[w->cur];
   struct blkio *const b = w->q->io;
   op->read = NULL;
+  op->write = true;
   op->fd = w->fd;
   op->buf = writer_buf(w, w->cur);
   op->len = len;
@@ -623,7 +677,7 @@ static void writer_submit(struct blkio_writer *w, uint32_t len) {
   w->busy[w->cur] = true;
   (void)atomic_fetch_add_explicit(&b->nr_writes, 1, memory_order_relaxed);
   (void)atomic_fetch_add_explicit(&b->write_bytes, len, memory_order_relaxed);
-  writer_start(w->q, op);
+  own_start(w->q, op);
   if (op->done) writer_settle(w, w->cur);
 }
 

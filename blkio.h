@@ -12,7 +12,7 @@
 //   - The shared queue serves all threads. A batch of reads takes a lane of the store's pool with its first read, and
 //     gives it back at its end. Refs and iterators use this queue, so they hold nothing between two batches.
 //   - A queue of its own (blkio_queue_create) serves one thread at a time and keeps its lane. Each worker has one,
-//     because its writer has transfers in flight beside its reads.
+//     because its writer and its flights have transfers under way beside its batches.
 //
 // Invariants
 //   B1  A slot of the pool is empty, has an idle lane, or is taken. Only the thread that has taken a lane touches it.
@@ -126,6 +126,28 @@ MUST_CHECK enum remixdb_status blkio_batch_end(struct blkio_batch *b);
 // Does one read with pread in the calling thread: a ring gains nothing for one. Any thread.
 MUST_CHECK enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len,
                                               uint64_t off);
+
+// ---- flights
+//
+// A flight is one large read that goes on while its thread works on something else: a reader that passes through a file
+// has the next part in flight while it uses the current one. A queue may have several flights open, beside a batch and
+// a writer. On a queue of its own the engine reads into the buffer, also under direct I/O. A shared queue gives no lane
+// away for so long, and plain calls have none. There blkio_flight_end reads, and the system's own readahead is all that
+// goes on meanwhile.
+struct blkio_flight;
+// Whether flights of this queue go on while the thread works.
+static inline bool blkio_queue_flies(const struct blkio_queue *q) { return !q->shared && q->io->kind != BLKIO_SYNC; }
+// REMIXDB_NOMEM. Lives no longer than q.
+MUST_CHECK enum remixdb_status blkio_flight_create(struct blkio_queue *q, struct blkio_flight **out);
+void blkio_flight_destroy(struct blkio_flight *f);  // waits for the read; NULL is allowed
+// Starts the read. No other is open. Until blkio_flight_end the descriptor, the path and the buffer stay valid, and
+// nobody uses the buffer. Does not wait.
+void blkio_flight_start(struct blkio_flight *f, const struct blkio_read *r);
+bool blkio_flight_is_open(const struct blkio_flight *f);
+// Waits for the read, which is open. REMIXDB_CORRUPT: the file ends first.
+MUST_CHECK enum remixdb_status blkio_flight_end(struct blkio_flight *f);
+// The same when nobody needs the bytes: what is not under way is not read.
+void blkio_flight_drop(struct blkio_flight *f);
 
 // ---- the writer: writes a file once, from front to back, through a few large aligned buffers. While one fills, the
 // others are in flight. After the first error all calls do nothing, and finish returns the error. The caller owns the

@@ -525,6 +525,98 @@ static void test_mixed(void **state) {
   }
 }
 
+// ---- flights
+
+#define FLIGHTS 5u
+#define FLIGHT ((uint32_t)256 << 10)
+
+static void fly(struct blkio_flight *f, uint32_t i, uint64_t off) {
+  uint8_t *const buf = out_data + i * FLIGHT;
+  memset(buf, 0, FLIGHT);
+  blkio_flight_start(f, &(struct blkio_read){.fd = data_fd, .path = data_path, .buf = buf, .len = FLIGHT, .off = off});
+  assert_true(blkio_flight_is_open(f));
+}
+
+static void land(struct blkio_flight *f, uint32_t i, uint64_t off) {
+  OK(blkio_flight_end(f));
+  assert_false(blkio_flight_is_open(f));
+  assert_memory_equal(out_data + i * FLIGHT, data + off, FLIGHT);
+}
+
+// Several flights of a queue, ended in any order, beside a writer and batches. Some are destroyed on their way.
+static void check_flights(struct blkio_queue *q, bool beside, uint64_t *seed) {
+  struct blkio_flight *f[FLIGHTS];
+  struct blkio_writer *w = NULL;
+  uint64_t off[FLIGHTS];
+  const int fd = beside ? open_out(false) : -1;
+  if (beside) {
+    OK(blkio_writer_create(q, &w));
+    blkio_writer_start(w, fd, out_path, false);
+  }
+  for (uint32_t i = 0; i < FLIGHTS; i++) OK(blkio_flight_create(q, &f[i]));
+  for (uint32_t i = 0; i < FLIGHTS; i++) fly(f[i], i, off[i] = rng_next(seed) % (DATA_LEN - FLIGHT));
+  for (uint32_t round = 0; round < 40; round++) {
+    const uint32_t i = (uint32_t)(rng_next(seed) % FLIGHTS);
+    if (beside) blkio_writer_put(w, data + round * 100000, 100000);
+    land(f[i], i, off[i]);
+    fly(f[i], i, off[i] = rng_next(seed) % (DATA_LEN - FLIGHT));
+  }
+  for (uint32_t i = 0; i < FLIGHTS; i++) {
+    if (i % 2) land(f[i], i, off[i]);
+    blkio_flight_destroy(f[i]);
+  }
+  if (!beside) return;
+  OK(blkio_writer_finish(w, false));
+  check_file(4000000);
+  blkio_writer_destroy(w);
+  (void)close(fd);
+}
+
+static void test_flights(void **state) {
+  (void)state;
+  uint64_t seed = test_seed();
+  print_message("TEST_SEED=%llu\n", (unsigned long long)seed);
+  for (size_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    fake_reset(true);
+    blkio_init(&b, &fake, kinds[k]);
+    struct blkio_queue *const q = make_queue(&b);
+    struct blkio_flight *f, *g;
+    check_flights(q, true, &seed);
+    assert_int_equal(blkio_queue_flies(q), b.kind != BLKIO_SYNC);
+    OK(blkio_flight_create(q, &f));
+    OK(blkio_flight_create(q, &g));
+    // a batch between the beginning and the end
+    fly(f, FLIGHTS, 5);
+    check_batch(q, 30, &seed);
+    fly(g, FLIGHTS + 1, 4096);
+    check_batch(q, 30, &seed);
+    land(g, FLIGHTS + 1, 4096);
+    land(f, FLIGHTS, 5);
+    // the file ends first: the end says so, and the next one is well
+    fly(f, FLIGHTS, DATA_LEN - FLIGHT + 1);
+    FAILS(blkio_flight_end(f), REMIXDB_CORRUPT);
+    assert_non_null(strstr(err_msg(), data_path));
+    fly(f, FLIGHTS, 0);
+    land(f, FLIGHTS, 0);
+    // a ring that is lost on the way
+    fly(f, FLIGHTS, 77);
+    atomic_store(&blkio_test_ring_errno, ENOMEM);
+    land(f, FLIGHTS, 77);
+    fly(f, FLIGHTS, 78);
+    land(f, FLIGHTS, 78);
+    atomic_store(&blkio_test_ring_errno, 0);
+    blkio_flight_destroy(g);
+    blkio_flight_destroy(f);
+    blkio_queue_destroy(q);
+    // the shared queue keeps its lanes
+    check_flights(blkio_shared(&b), false, &seed);
+    assert_int_equal(blkio_lanes(&b), 0);
+    assert_false(blkio_queue_flies(blkio_shared(&b)));
+    blkio_fini(&b);
+  }
+}
+
 // A file that cannot be written: the error stays, later calls do nothing, and the next file is written well.
 static void test_write_failure(void **state) {
   (void)state;
@@ -998,17 +1090,17 @@ static void test_handed_on(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(test_parse, reset),       cmocka_unit_test_setup(test_fallback, reset),
-      cmocka_unit_test_setup(test_read_batch, reset),  cmocka_unit_test_setup(test_read_parts, reset),
-      cmocka_unit_test_setup(test_read_direct, reset), cmocka_unit_test_setup(test_read_failures, reset),
-      cmocka_unit_test_setup(test_read_fake, reset),   cmocka_unit_test_setup(test_write, reset),
-      cmocka_unit_test_setup(test_mixed, reset),       cmocka_unit_test_setup(test_write_failure, reset),
-      cmocka_unit_test_setup(test_write_fake, reset),  cmocka_unit_test_setup(test_write_aligned, reset),
-      cmocka_unit_test_setup(test_ring_lost, reset),   cmocka_unit_test_setup(test_engine_fails, reset),
-      cmocka_unit_test_setup(test_nomem, reset),       cmocka_unit_test_setup(test_threads, reset),
-      cmocka_unit_test_setup(test_write_out, reset),   cmocka_unit_test_setup(test_pool, reset),
-      cmocka_unit_test_setup(test_pool_bound, reset),  cmocka_unit_test_setup(test_pool_trouble, reset),
-      cmocka_unit_test_setup(test_handed_on, reset),
+      cmocka_unit_test_setup(test_parse, reset),        cmocka_unit_test_setup(test_fallback, reset),
+      cmocka_unit_test_setup(test_read_batch, reset),   cmocka_unit_test_setup(test_read_parts, reset),
+      cmocka_unit_test_setup(test_read_direct, reset),  cmocka_unit_test_setup(test_read_failures, reset),
+      cmocka_unit_test_setup(test_read_fake, reset),    cmocka_unit_test_setup(test_write, reset),
+      cmocka_unit_test_setup(test_mixed, reset),        cmocka_unit_test_setup(test_write_failure, reset),
+      cmocka_unit_test_setup(test_write_fake, reset),   cmocka_unit_test_setup(test_write_aligned, reset),
+      cmocka_unit_test_setup(test_ring_lost, reset),    cmocka_unit_test_setup(test_engine_fails, reset),
+      cmocka_unit_test_setup(test_nomem, reset),        cmocka_unit_test_setup(test_threads, reset),
+      cmocka_unit_test_setup(test_write_out, reset),    cmocka_unit_test_setup(test_pool, reset),
+      cmocka_unit_test_setup(test_flights, reset),      cmocka_unit_test_setup(test_pool_bound, reset),
+      cmocka_unit_test_setup(test_pool_trouble, reset), cmocka_unit_test_setup(test_handed_on, reset),
   };
   return cmocka_run_group_tests_name("blkio", tests, setup, teardown);
 }
